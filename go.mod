@@ -1,0 +1,3 @@
+module github.com/lgpu/lgpu
+
+go 1.26.8
