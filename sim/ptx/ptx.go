@@ -1,0 +1,170 @@
+// Package ptx executes PTX, the assembly language of CUDA kernels, on the host: a parser, a linker and a resumable warp
+// interpreter. It exists so that the software GPU runs the very kernels a compiler emits, with a duration that depends on
+// what they execute, and without any knowledge of contexts, streams or wall clocks (those are sim/hw and sim/driver).
+//
+// The calls most users need:
+//
+//	mod, err := ptx.Parse(src)                    // once a module; *Error names the first thing not understood
+//	img, err := mod.Link(addrs)                   // once the globals have device addresses
+//	grid, err := img.NewGrid(launch, memory)      // once a launch
+//	used, done, err := grid.Block(i).Run(at, n)   // again and again, from any goroutine, until done
+//
+// # Execution
+//
+// A block is run by one goroutine at a time; different blocks of a grid (and different grids of an image) run concurrently.
+// Run executes about the asked number of cycles and returns; it may be called again with another At (another SM, a later
+// time). Nothing inside Run waits for another block, so a kernel that spins on memory keeps its block "not done" and hangs
+// nobody. Warps of a block take turns in quanta of quantumCycles.
+//
+// A warp is 32 lanes with a program counter each, kept as groups of lanes that share counter and call frame. The group with
+// the deepest frame and the lowest counter runs first, and groups that meet merge, which reconverges structured code at its
+// natural place. A group that has been kept back for starveCycles gets one quantum out of turn, so lanes of one warp that
+// wait for each other (a spin lock, a flag) make progress, as on devices with independent thread scheduling. A .sync operation
+// waits for the lanes of its member mask that have not exited; when they can never come it goes on with those that are there.
+//
+// # Memory
+//
+// Global and constant variables and everything reached by pointers are found through Memory. Windows that it returned are
+// kept for the duration of one Run call. Plain accesses are plain host accesses; .volatile, .relaxed, .acquire, .release,
+// atom and red on 32 and 64 bits are sync/atomic operations (narrower atomics compare and swap the word around them), so they
+// hold between blocks and against other users of the mapping. The host must be little-endian, and Window must return memory
+// whose host address is aligned as its device address is (to 16 bytes).
+//
+// Shared memory belongs to the block, local memory to the thread; their generic addresses are SharedBase and LocalBase plus
+// the offset, outside of any address a device hands out. An access that is not aligned to its size, or that nothing maps, is
+// a Fault; it ends the block, and no later Run does anything.
+//
+// # Cost model
+//
+// Time is counted in issue cycles of one SM. A warp instruction takes, however many lanes are active:
+//
+//	1    integer and f32/f16 arithmetic, moves, comparisons, conversions among 32-bit types, branches, predicated-off instructions
+//	1    ld.param, ld.const with a fixed address; membar and fences
+//	2    32-bit mul.hi/mul.wide/mad of 64 bits, f64 add/mul/fma, conversions from and to 64 bits, shuffles, votes
+//	2    ld, st to shared, local and parameter memory
+//	4    f32 approximations: rcp, sqrt, rsqrt, ex2, lg2, sin, cos, tanh, division; barriers; calls and returns
+//	4    ld, st to global, constant and generic addresses; one more for each further 32-bit word of a lane
+//	8    f32 division and roots rounded exactly (.rn and the like); atom and red; integer division of 32 bits
+//	16   integer division of 64 bits, f64 division and roots
+//
+// There is no latency: a block that has several warps takes the sum of their instructions. %clock64 counts these cycles
+// from At.Cycle, and %globaltimer is At.Nanos plus the cycles times At.NanosPerCycle. A nanosleep lets other warps run and, when
+// there is none, passes the time idle.
+//
+// # Precision
+//
+// add, sub, mul, fma, div.r*, rcp.r*, sqrt.r* and cvt round exactly, in all four modes, f16 included. Approximate functions
+// are computed in f64 and rounded, so they are better than the device's. f32 NaN results are the canonical 0x7fffffff.
+//
+// # Not understood
+//
+// Textures and surfaces, wmma/mma/wgmma and their loads, cp.async, mbarrier, clusters other than of one block, cudaGraph
+// and tensor-map instructions, alloca, vector registers, printf, 128-bit types, video (SIMD) instructions and 8-bit floats.
+// Any of these is an *Error from Parse (a call of an undefined function: from Link), never a wrong result.
+package ptx
+
+import (
+	"fmt"
+)
+
+// Error is what Parse and Link return: the first thing in the source that is not understood or not valid.
+type Error struct {
+	Line  int    // line of the source, from 1; 0 when the fault is not at one place
+	Instr string // the instruction or directive, as written
+	Msg   string // what is wrong with it
+}
+
+// Error formats the line, the instruction and what is wrong with it.
+func (e *Error) Error() string {
+	switch {
+	case e.Line == 0 && e.Instr == "":
+		return "ptx: " + e.Msg
+	case e.Instr == "":
+		return fmt.Sprintf("ptx: line %d: %s", e.Line, e.Msg)
+	case e.Line == 0:
+		return fmt.Sprintf("ptx: %s: %s", e.Instr, e.Msg)
+	}
+	return fmt.Sprintf("ptx: line %d: %s: %s", e.Line, e.Instr, e.Msg)
+}
+
+// Limits on what a module may ask for. They bound the memory of hostile input; real modules stay far below.
+const (
+	MaxSource      = 64 << 20  // bytes of PTX text
+	MaxParamBytes  = 32764     // parameters of one kernel or function, as CUDA's limit on sm_70 and later
+	MaxLocalBytes  = 512 << 10 // local memory of a thread, as CUDA's limit
+	MaxSharedBytes = 1 << 20   // shared memory of a block; the driver enforces the device's own, lower, limit
+	MaxGlobalBytes = 1 << 40   // size of one variable
+)
+
+// Module is a parsed PTX module. It is immutable and safe for concurrent use.
+type Module struct {
+	Version     string             // ".version" as written, for example "6.0"
+	Target      string             // first name of ".target", for example "sm_70"
+	AddressSize int                // bits of an address: always 64
+	Kernels     map[string]*Kernel // the .entry functions by name
+	Globals     []*Global          // module-scope .global and .const variables in order of declaration
+
+	funcs  []*function          // all functions with a body, kernels included
+	byName map[string]*function // the same by name; a declaration alone has no entry
+}
+
+// Space is the state space of a module variable.
+type Space uint8
+
+// The spaces a module variable may live in that need device memory.
+const (
+	SpaceGlobal Space = iota
+	SpaceConst
+)
+
+// String returns the PTX name of the space.
+func (s Space) String() string {
+	if s == SpaceConst {
+		return "const"
+	}
+	return "global"
+}
+
+// Global is a module-scope variable that needs device memory before Link.
+type Global struct {
+	Name    string
+	Space   Space
+	Size    int64   // bytes; 0 for an array of unknown size (extern only)
+	Align   int64   // bytes, a power of two
+	Init    []byte  // first bytes of the value, before relocations; the rest up to Size is zero
+	Relocs  []Reloc // places in Init that hold addresses
+	Extern  bool    // declared here, defined elsewhere: Link needs its address all the same
+	Visible bool    // .visible, .weak, .common or .extern: other modules may see it
+	Managed bool    // .attribute(.managed)
+
+	line int
+}
+
+// Reloc is one address inside an initialiser.
+type Reloc struct {
+	Off    int64  // offset in Init
+	Size   int    // bytes: 4 or 8, little endian
+	Symbol string // name of a Global or of a function
+	Addend int64
+}
+
+// Kernel is an .entry function.
+type Kernel struct {
+	Name        string
+	Params      []Param
+	ParamBytes  int    // size of the parameter buffer of a launch
+	SharedBytes int    // static shared memory of a block
+	LocalBytes  int    // local memory (stack) of a thread, called functions included
+	Regs        int    // 32-bit registers a thread is said to use, for occupancy; from the most values alive at once
+	MaxThreads  int    // .maxntid or .reqntid product; 0 when the source says nothing
+	ReqNTID     [3]int // .reqntid; zero when the source says nothing
+	MinBlocks   int    // .minnctapersm; 0 when the source says nothing
+
+	fn *function
+}
+
+// Param is one kernel parameter's place in the parameter buffer.
+type Param struct {
+	Name                string
+	Offset, Size, Align int // bytes
+}
