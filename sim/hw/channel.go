@@ -1,0 +1,131 @@
+package hw
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// At says where and when a block runs.
+type At struct {
+	Unit, Units   int
+	Cycle         int64 // of the unit's clock
+	Time          Time
+	NanosPerCycle float64
+}
+
+// Block is a group of threads that runs on one unit. Run executes about cycles issue cycles, less when the block ends
+// or waits for others, and may be called again for ever until it is done. It is called by one goroutine at a time.
+type Block interface {
+	Run(at At, cycles int64) (used int64, done bool, err error)
+}
+
+// Program makes the blocks of a grid, each when it is first placed. It may be called by several goroutines at once.
+type Program interface {
+	Block(i int64) (Block, error)
+}
+
+// Needs are what one block takes of a unit's limits.
+type Needs struct {
+	Threads, Registers int
+	Shared             int // bytes
+}
+
+// PerUnit is how many blocks with needs n fit on one unit with these limits.
+func (l Limits) PerUnit(n Needs) int {
+	fit := l.Blocks
+	for _, v := range [...]struct{ have, want int }{{l.Threads, n.Threads}, {l.Registers, n.Registers}, {l.Shared, n.Shared}} {
+		if v.want > 0 {
+			fit = min(fit, v.have/v.want)
+		}
+	}
+	return fit
+}
+
+// Grid is work for the compute engine.
+type Grid struct {
+	Program  Program
+	Blocks   int64
+	Needs    Needs
+	Priority int  // higher runs first
+	Ready    Time // not before this time
+	// Done is told when the last block ended, or the first error: then the grid is over, and so is its channel.
+	Done func(at Time, err error)
+
+	seq     uint64
+	next    atomic.Int64 // first block not placed
+	left    atomic.Int64 // blocks not ended
+	end     atomic.Int64 // latest end of a block
+	quotas  []int32      // by unit: blocks it may still take in this round
+	failure atomic.Pointer[failure]
+}
+
+type failure struct {
+	at  Time
+	err error
+}
+
+func (g *Grid) ended(at Time) {
+	for {
+		e := g.end.Load()
+		if int64(at) <= e || g.end.CompareAndSwap(e, int64(at)) {
+			break
+		}
+	}
+	g.left.Add(-1)
+}
+
+func (g *Grid) fail(at Time, err error) { g.failure.CompareAndSwap(nil, &failure{at, err}) }
+
+// Channel is the way of one owner to the compute engine. The engine gives channels turns.
+type Channel struct {
+	dev   *Device
+	dead  atomic.Bool
+	busy  meter
+	units []unit // of the engine's goroutines
+
+	// By engine.mu:
+	grids  []*Grid // not over, by priority, then age
+	seq    uint64
+	listed bool
+}
+
+// NewChannel opens a channel to the compute engine of d.
+func (d *Device) NewChannel() *Channel {
+	c := &Channel{dev: d, units: make([]unit, d.Config.Units)}
+	for i := range c.units {
+		c.units[i].index = i
+	}
+	return c
+}
+
+// Submit queues a grid. A grid whose blocks fit on no unit is refused.
+func (c *Channel) Submit(g *Grid) error {
+	if g.Blocks <= 0 || c.dev.Config.Limits.PerUnit(g.Needs) == 0 {
+		return fmt.Errorf("grid of %d blocks with needs %+v fits on no unit", g.Blocks, g.Needs)
+	}
+	g.left.Store(g.Blocks)
+	g.end.Store(int64(g.Ready))
+	c.dev.engine.submit(c, g)
+	return nil
+}
+
+// Kill drops all work of the channel. When it returns, none of its blocks runs or will run; Done of what was dropped
+// may still be called for a grid that ended meanwhile. Grids submitted later are dropped too.
+func (c *Channel) Kill() { c.dev.engine.kill(c) }
+
+// Busy is the device time in the window before now in which the channel had the compute engine.
+func (c *Channel) Busy(window time.Duration) time.Duration {
+	return c.busy.last(c.dev.Clock.Now(), window)
+}
+
+// Total is the device time in which the channel had the compute engine since it was opened.
+func (c *Channel) Total() time.Duration { return c.busy.sum() }
+
+// Pending is the number of grids that are not over.
+func (c *Channel) Pending() int {
+	e := c.dev.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(c.grids)
+}

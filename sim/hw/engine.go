@@ -1,0 +1,329 @@
+package hw
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// engine is the compute engine of a device: one goroutine that gives channels their turns, and workers that execute
+// the units of a step.
+type engine struct {
+	dev     *Device
+	barrier *sync.RWMutex
+
+	mu       sync.Mutex
+	wake     sync.Cond
+	channels []*Channel // with grids, in order of their turns
+	closed   bool
+
+	// Of the engine's goroutine:
+	at    Time     // device time up to which steps have been executed
+	last  *Channel // whose turn it is
+	slice Time     // what is left of the turn
+	jobs  chan *round
+	ended chan struct{}
+}
+
+// round is a set of units that workers execute in parallel.
+type round struct {
+	units []*unit
+	next  atomic.Int64
+	run   func(*unit)
+	left  sync.WaitGroup
+}
+
+func (r *round) work() {
+	for {
+		i := r.next.Add(1) - 1
+		if i >= int64(len(r.units)) {
+			return
+		}
+		r.run(r.units[i])
+	}
+}
+
+func newEngine(d *Device, barrier *sync.RWMutex) *engine {
+	e := &engine{dev: d, barrier: barrier, jobs: make(chan *round), ended: make(chan struct{})}
+	e.wake.L = &e.mu
+	for i := 1; i < d.Config.Workers; i++ {
+		go func() {
+			for r := range e.jobs {
+				r.work()
+				r.left.Done()
+			}
+		}()
+	}
+	go e.loop()
+	return e
+}
+
+func (e *engine) submit(c *Channel, g *Grid) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if c.dead.Load() {
+		return
+	}
+	c.seq++
+	g.seq = c.seq
+	i := len(c.grids)
+	for i > 0 && c.grids[i-1].Priority < g.Priority {
+		i--
+	}
+	c.grids = append(c.grids, nil)
+	copy(c.grids[i+1:], c.grids[i:])
+	c.grids[i] = g
+	if !c.listed {
+		c.listed = true
+		e.channels = append(e.channels, c)
+	}
+	e.wake.Signal()
+}
+
+func (e *engine) kill(c *Channel) {
+	c.dead.Store(true)
+	e.mu.Lock()
+	c.grids = nil
+	e.mu.Unlock()
+	// A round that has started is waited for; later ones see that the channel is dead.
+	e.barrier.Lock()
+	for i := range c.units {
+		c.units[i].resident, c.units[i].used = nil, Needs{}
+	}
+	e.barrier.Unlock()
+}
+
+func (e *engine) close() {
+	e.mu.Lock()
+	e.closed = true
+	e.wake.Broadcast()
+	e.mu.Unlock()
+	<-e.ended
+}
+
+// pick waits for a channel with work: the one whose turn it is while its slice lasts, else the next in order.
+func (e *engine) pick() *Channel {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for {
+		if e.closed {
+			return nil
+		}
+		kept := e.channels[:0]
+		for _, c := range e.channels {
+			if c.listed = len(c.grids) > 0; c.listed {
+				kept = append(kept, c)
+			}
+		}
+		clear(e.channels[len(kept):])
+		e.channels = kept
+		if len(kept) > 0 {
+			break
+		}
+		e.last = nil
+		e.wake.Wait()
+	}
+	first := e.channels[0]
+	if first == e.last && e.slice <= 0 {
+		copy(e.channels, e.channels[1:])
+		e.channels[len(e.channels)-1] = first
+		first = e.channels[0]
+		e.slice = Time(e.dev.Config.Slice)
+	}
+	if first != e.last {
+		e.last, e.slice = first, Time(e.dev.Config.Slice)
+	}
+	return first
+}
+
+func (e *engine) loop() {
+	defer close(e.ended)
+	defer close(e.jobs)
+	quantum := Time(e.dev.Config.Quantum)
+	for {
+		c := e.pick()
+		if c == nil {
+			return
+		}
+		start := max(e.at, e.ready(c))
+		if now := e.dev.Clock.Now(); now-start > quantum && !e.dev.Config.Virtual {
+			start = now - quantum // what the host was late for is made up only so far
+		}
+		e.dev.Clock.Wait(start)
+		end := start + min(quantum, e.slice)
+		e.dev.Clock.begin(end)
+		stop := e.step(c, start, end)
+		e.dev.Clock.finish(stop, quantum)
+		if stop > start {
+			e.dev.busy.add(start, stop)
+			c.busy.add(start, stop)
+		}
+		e.slice -= stop - start
+		e.at = stop
+		e.dev.Clock.Wait(stop)
+	}
+}
+
+// ready is the earliest time at which a grid of c may run.
+func (e *engine) ready(c *Channel) Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var t Time
+	for i, g := range c.grids {
+		if i == 0 || g.Ready < t {
+			t = g.Ready
+		}
+	}
+	return t
+}
+
+// step executes the grids of c from start until end, or until there are none, and returns when that was.
+func (e *engine) step(c *Channel, start, end Time) Time {
+	cycle := Time(1000 / e.dev.Config.MHz)
+	stop := start
+	first := true
+	for {
+		grids := e.grids(c, end)
+		if len(grids) == 0 {
+			break
+		}
+		e.barrier.RLock()
+		if c.dead.Load() {
+			e.barrier.RUnlock()
+			return max(stop, start)
+		}
+		for i := range c.units {
+			// A unit that was in the middle of a cycle goes on from there; one that was idle starts now.
+			if u := &c.units[i]; first && (u.at < start-cycle || len(u.resident) == 0 && u.at < start) {
+				u.at = start
+			}
+		}
+		first = false
+		units := e.assign(c, grids, end)
+		e.execute(units, end, grids)
+		idle := false
+		for _, u := range units {
+			stop = max(stop, u.at)
+			idle = idle || len(u.resident) == 0 && u.at+cycle <= end
+		}
+		idle = idle && unplaced(grids)
+		e.barrier.RUnlock()
+		if over := e.retire(c, grids); !over && !idle {
+			return max(stop, end)
+		}
+	}
+	return stop
+}
+
+// unplaced reports whether a grid has blocks that are on no unit yet.
+func unplaced(grids []*Grid) bool {
+	for _, g := range grids {
+		if g.next.Load() < g.Blocks && g.failure.Load() == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// grids are those of c that may run before end.
+func (e *engine) grids(c *Channel, end Time) []*Grid {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := make([]*Grid, 0, len(c.grids))
+	for _, g := range c.grids {
+		if g.Ready < end {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// assign places blocks on units, emptiest first, and shares out what does not fit yet, so that no unit takes more than
+// its part of a grid in one round, in whatever order the host executes the units. It returns the units with work.
+func (e *engine) assign(c *Channel, grids []*Grid, end Time) []*unit {
+	limits := &e.dev.Config.Limits
+	n := int64(len(c.units))
+	for _, g := range grids {
+		if g.quotas == nil {
+			g.quotas = make([]int32, n)
+		}
+		clear(g.quotas)
+		pending := g.Blocks - g.next.Load()
+		for level, full := 0, false; !full && pending > 0 && g.failure.Load() == nil; level++ {
+			full = true
+			for i := range c.units {
+				u := &c.units[i]
+				if !u.fits(limits, g.Needs) {
+					continue
+				}
+				full = false
+				if len(u.resident) > level || pending == 0 {
+					continue
+				}
+				if len(u.resident) == 0 {
+					u.at = max(u.at, g.Ready)
+				}
+				if u.at >= end {
+					continue
+				}
+				u.place(g, u.at)
+				pending--
+			}
+			if level >= limits.Blocks {
+				break
+			}
+		}
+		for i := int64(0); i < n && pending > 0; i++ {
+			q := pending / n
+			if i < pending%n {
+				q++
+			}
+			g.quotas[i] = int32(min(q, 1<<30))
+		}
+	}
+	var units []*unit
+	for i := range c.units {
+		if u := &c.units[i]; len(u.resident) > 0 {
+			units = append(units, u)
+		}
+	}
+	return units
+}
+
+// execute runs the units on all workers and waits for them.
+func (e *engine) execute(units []*unit, end Time, grids []*Grid) {
+	r := &round{units: units, run: func(u *unit) { u.run(e.dev, end, grids) }}
+	for i := 1; i < min(e.dev.Config.Workers, len(units)); i++ {
+		r.left.Add(1)
+		e.jobs <- r
+	}
+	r.work()
+	r.left.Wait()
+}
+
+// retire tells the ends of grids that are over, and reports whether there were any. A failed grid takes its channel
+// with it.
+func (e *engine) retire(c *Channel, grids []*Grid) bool {
+	over := false
+	for _, g := range grids {
+		f := g.failure.Load()
+		if f == nil && g.left.Load() > 0 {
+			continue
+		}
+		over = true
+		e.mu.Lock()
+		for i := range c.grids {
+			if c.grids[i] == g {
+				c.grids = append(c.grids[:i], c.grids[i+1:]...)
+				break
+			}
+		}
+		e.mu.Unlock()
+		if f != nil {
+			c.Kill()
+			g.Done(f.at, f.err)
+			return true
+		}
+		g.Done(Time(g.end.Load()), nil)
+	}
+	return over
+}
