@@ -160,7 +160,7 @@ _Static_assert(offsetof(struct lgpu_seat, lgpu) == 8, "LGPU");
 struct lgpu_turn {
 	uint64_t magic;
 	uint32_t version;
-	uint32_t reserved2;
+	uint32_t seats;
 	uint64_t owner;
 	uint64_t since;
 	uint64_t reserved5[4];
@@ -169,6 +169,7 @@ struct lgpu_turn {
 _Static_assert(sizeof(struct lgpu_turn) == 32832, "lgpu_turn");
 _Static_assert(offsetof(struct lgpu_turn, magic) == 0, "Magic");
 _Static_assert(offsetof(struct lgpu_turn, version) == 8, "Version");
+_Static_assert(offsetof(struct lgpu_turn, seats) == 12, "Seats");
 _Static_assert(offsetof(struct lgpu_turn, owner) == 16, "Owner");
 _Static_assert(offsetof(struct lgpu_turn, since) == 24, "Since");
 _Static_assert(offsetof(struct lgpu_turn, seat) == 64, "Seat");

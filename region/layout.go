@@ -207,7 +207,8 @@ const (
 type Turn struct {
 	Magic   uint64
 	Version uint32
-	_       uint32
+	// Seats is one more than the highest seat ever taken.
+	Seats uint32
 	// Owner is grant number<<16 | seat index + 1; 0 when nobody has the turn.
 	Owner uint64
 	// Since is when Owner was set, CLOCK_MONOTONIC ns.
