@@ -1,0 +1,70 @@
+package region
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// Extension of region files in the runtime folder; the rest of the file's name is the lgpu's name.
+const Extension = ".region"
+
+// Dir returns the runtime folder of this user, where regions, turn pages and the sockets of software GPUs are, and makes
+// it if need be: $LGPU_RUNTIME_DIR, else /run/lgpu for root, else $XDG_RUNTIME_DIR/lgpu, else /tmp/lgpu-UID. The folder is
+// open to its owner only; one that belongs to somebody else, as may happen in /tmp, is refused.
+func Dir() (string, error) {
+	uid := os.Getuid()
+	var dir string
+	if named := os.Getenv("LGPU_RUNTIME_DIR"); named != "" {
+		absolute, err := filepath.Abs(named)
+		if err != nil {
+			return "", fmt.Errorf("runtime folder %s: %w", named, err)
+		}
+		dir = absolute
+	} else if uid == 0 {
+		dir = "/run/lgpu"
+	} else if session := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(session) {
+		dir = filepath.Join(session, "lgpu")
+	} else {
+		dir = fmt.Sprintf("/tmp/lgpu-%d", uid)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", fmt.Errorf("make the runtime folder: %w", err)
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return "", fmt.Errorf("runtime folder: %w", err)
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.IsDir():
+		return "", fmt.Errorf("runtime folder %s is no folder", dir)
+	case ok && int(stat.Uid) != uid:
+		return "", fmt.Errorf("runtime folder %s belongs to user %d", dir, stat.Uid)
+	case info.Mode().Perm()&0o022 != 0:
+		return "", fmt.Errorf("runtime folder %s can be written by others (mode %#o)", dir, info.Mode().Perm())
+	}
+	return dir, nil
+}
+
+// Path returns the region file of the lgpu called name in the runtime folder dir.
+func Path(dir, name string) string { return filepath.Join(dir, name+Extension) }
+
+// List returns the paths of the region files in the runtime folder dir, sorted by name.
+func List(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list regions: %w", err)
+	}
+	var paths []string
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), Extension) && e.Type().IsRegular() {
+			paths = append(paths, filepath.Join(dir, e.Name()))
+		}
+	}
+	return paths, nil
+}
