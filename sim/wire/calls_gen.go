@@ -517,7 +517,7 @@ var calls = [...]message{
 }
 
 // protocol tells two builds of the protocol apart.
-const protocol = 0xdc286d9feb0da9ce
+const protocol = 0x5def2668e907bb90
 
 func doInit(m Driver, c *Call, in *decoder, out *encoder) CUresult {
 	flags := uint32(in.u64())

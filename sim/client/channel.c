@@ -1,0 +1,667 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "channel.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "rpc_gen.h"
+
+enum {
+	MAGIC = 0x7570676c,
+	KIND_SERVICE = 1,
+	KIND_THREAD = 2,
+	KIND_MANAGEMENT = 3,
+	RING_SIZE = 128 << 10,
+	BULK_SIZE = 1 << 20,
+	REQUEST_CTL = 0,
+	REPLY_CTL = 0x400,
+	REQUEST_START = 0x1000,
+	REPLY_START = REQUEST_START + RING_SIZE,
+	BULK_START = REPLY_START + RING_SIZE,
+	CHANNEL_SIZE = BULK_START + BULK_SIZE,
+	MAX_RECORD = 64 << 10,
+	MAX_INLINE = 32 << 10, /* of one array or string: the rest of a record has room for all else of any call */
+	SPINS = 300,           /* looks at the ring before asking for the doorbell */
+};
+
+#define OP_REPLY 0xffff0000u
+#define OP_FETCH 0xffff0001u
+#define OP_STORE 0xffff0002u
+#define OP_INVOKE 0xffff0003u
+#define OP_DONE 0xffff0004u
+#define OP_PAD 0xffff0005u
+#define FLAG_PER_THREAD 1u
+#define FLAG_FILE 2u
+#define REMOTE (1ull << 63)
+
+struct hello {
+	uint32_t magic, kind;
+	uint64_t protocol;
+	unsigned char token[16];
+	uint64_t thread;
+};
+
+struct welcome {
+	uint32_t magic;
+	int32_t status;
+	uint64_t protocol;
+	unsigned char token[16];
+	uint64_t pid;
+};
+
+struct simc_channel {
+	int sock;
+	unsigned char *mem;
+	uint64_t tail; /* of the request ring */
+	uint64_t head; /* of the reply ring */
+	int send_fd;   /* to go with the next call, or -1 */
+	int got_fd;    /* came over the socket, or -1 */
+	struct simc_channel *next;
+	pthread_mutex_t lock; /* a management channel's only */
+};
+
+int simc_state = SIMC_FRESH;
+
+static pthread_mutex_t connect_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER; /* channels; taken after connect_lock */
+static struct simc_channel *channels;
+static struct simc_channel *service, *management;
+static unsigned char token[16];
+static int hardware_pid;
+static uint64_t next_thread = 1;
+static pthread_key_t thread_key;
+static pthread_once_t process_once = PTHREAD_ONCE_INIT;
+static int service_started;
+static __thread struct simc_channel *mine;
+static __thread int pending_fd = -1; /* to go with the thread's next call */
+
+__thread struct simc_tls simc_tls;
+
+static uint64_t *word64(struct simc_channel *ch, size_t off)
+{
+	return (uint64_t *)(void *)(ch->mem + off);
+}
+
+static uint32_t *word32(struct simc_channel *ch, size_t off)
+{
+	return (uint32_t *)(void *)(ch->mem + off);
+}
+
+static void dead(void)
+{
+	int ready = SIMC_READY;
+
+	__atomic_compare_exchange_n(&simc_state, &ready, SIMC_DEAD, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+/* Receives up to n bytes, and a descriptor that comes along. Returns what recvmsg does, without EINTR. */
+static ssize_t receive(int sock, void *p, size_t n, int *fd)
+{
+	union {
+		char room[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	struct iovec iov = {p, n};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	struct cmsghdr *c;
+	ssize_t got;
+
+	do
+		got = recvmsg(sock, &m, MSG_CMSG_CLOEXEC);
+	while (got < 0 && errno == EINTR);
+	if (got <= 0)
+		return got;
+	for (c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(sizeof(int))) {
+			if (*fd >= 0)
+				close(*fd);
+			memcpy(fd, CMSG_DATA(c), sizeof *fd);
+		}
+	}
+	return got;
+}
+
+/* Sends bytes with a descriptor. */
+static int send_with_fd(int sock, const void *p, size_t n, int fd)
+{
+	union {
+		char room[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	struct iovec iov = {(void *)(uintptr_t)p, n};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	ssize_t put;
+
+	memset(&control, 0, sizeof control);
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &fd, sizeof fd);
+	do
+		put = sendmsg(sock, &m, MSG_NOSIGNAL);
+	while (put < 0 && errno == EINTR);
+	return put == (ssize_t)n ? 0 : -1;
+}
+
+static int dial(void)
+{
+	const char *path = getenv("LGPU_SIM");
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	int sock;
+
+	if (!path || !*path || strlen(path) >= sizeof addr.sun_path)
+		return -1;
+	strcpy(addr.sun_path, path);
+	sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (sock < 0)
+		return -1;
+	while (connect(sock, (struct sockaddr *)&addr, sizeof addr) != 0) {
+		if (errno != EINTR) {
+			close(sock);
+			return -1;
+		}
+	}
+	return sock;
+}
+
+/* Opens a channel and puts it in the list. */
+static CUresult open_channel(uint32_t kind, uint64_t thread, struct simc_channel **out)
+{
+	struct hello hi = {.magic = MAGIC, .kind = kind, .protocol = SIMC_PROTOCOL, .thread = thread};
+	struct welcome w;
+	struct simc_channel *ch = calloc(1, sizeof *ch);
+	size_t have = 0;
+	int fd = -1;
+	CUresult r = CUDA_ERROR_DEVICE_UNAVAILABLE;
+
+	if (!ch)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	ch->send_fd = ch->got_fd = -1;
+	pthread_mutex_init(&ch->lock, NULL);
+	if ((ch->sock = dial()) < 0)
+		goto fail;
+	memcpy(hi.token, token, sizeof token);
+	if (send(ch->sock, &hi, sizeof hi, MSG_NOSIGNAL) != (ssize_t)sizeof hi)
+		goto fail;
+	while (have < sizeof w) {
+		ssize_t got = receive(ch->sock, (char *)&w + have, sizeof w - have, &fd);
+
+		if (got <= 0)
+			goto fail;
+		have += (size_t)got;
+	}
+	if (w.magic != MAGIC || w.protocol != SIMC_PROTOCOL) {
+		r = CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+		goto fail;
+	}
+	if (w.status != CUDA_SUCCESS) {
+		r = (CUresult)w.status;
+		goto fail;
+	}
+	ch->mem = mmap(NULL, CHANNEL_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (ch->mem == MAP_FAILED) {
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+		goto fail;
+	}
+	close(fd);
+	madvise(ch->mem, CHANNEL_SIZE, MADV_DONTFORK);
+	if (kind == KIND_SERVICE) {
+		memcpy(token, w.token, sizeof token);
+		hardware_pid = (int)w.pid;
+	}
+	pthread_mutex_lock(&list_lock);
+	ch->next = channels;
+	channels = ch;
+	pthread_mutex_unlock(&list_lock);
+	*out = ch;
+	return CUDA_SUCCESS;
+fail:
+	if (fd >= 0)
+		close(fd);
+	if (ch->sock >= 0)
+		close(ch->sock);
+	pthread_mutex_destroy(&ch->lock);
+	free(ch);
+	return r;
+}
+
+/* A thread has ended: its channel goes. */
+static void thread_exit(void *arg)
+{
+	struct simc_channel *ch = arg, **at;
+
+	mine = NULL;
+	if (__atomic_load_n(&simc_state, __ATOMIC_SEQ_CST) == SIMC_FORKED)
+		return;
+	pthread_mutex_lock(&list_lock);
+	for (at = &channels; *at && *at != ch; at = &(*at)->next)
+		;
+	if (*at)
+		*at = ch->next;
+	pthread_mutex_unlock(&list_lock);
+	close(ch->sock);
+	if (ch->got_fd >= 0)
+		close(ch->got_fd);
+	munmap(ch->mem, CHANNEL_SIZE);
+	pthread_mutex_destroy(&ch->lock);
+	free(ch);
+}
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&connect_lock);
+	pthread_mutex_lock(&list_lock);
+}
+
+static void after_fork_parent(void)
+{
+	pthread_mutex_unlock(&list_lock);
+	pthread_mutex_unlock(&connect_lock);
+}
+
+/* A child has no part in its parent's connections: were it to keep them, the parent's end would go unseen. */
+static void after_fork_child(void)
+{
+	struct simc_channel *ch;
+
+	for (ch = channels; ch; ch = ch->next) {
+		close(ch->sock);
+		if (ch->got_fd >= 0)
+			close(ch->got_fd);
+	}
+	channels = NULL;
+	mine = NULL;
+	management = NULL;
+	if (simc_state != SIMC_FRESH)
+		simc_state = SIMC_FORKED;
+	pthread_mutex_unlock(&list_lock);
+	pthread_mutex_unlock(&connect_lock);
+}
+
+static void process_setup(void)
+{
+	pthread_key_create(&thread_key, thread_exit);
+	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+CUresult simc_connect(void)
+{
+	const char *path = getenv("LGPU_SIM");
+	CUresult r = CUDA_SUCCESS;
+
+	pthread_once(&process_once, process_setup);
+	pthread_mutex_lock(&connect_lock);
+	switch (simc_state) {
+	case SIMC_FORKED:
+		r = CUDA_ERROR_NOT_INITIALIZED;
+		break;
+	case SIMC_DEAD:
+		r = CUDA_ERROR_DEVICE_UNAVAILABLE;
+		break;
+	case SIMC_FRESH:
+		r = path && *path ? open_channel(KIND_SERVICE, 0, &service) : CUDA_ERROR_NO_DEVICE;
+		if (r == CUDA_SUCCESS)
+			__atomic_store_n(&simc_state, SIMC_READY, __ATOMIC_SEQ_CST);
+		break;
+	}
+	pthread_mutex_unlock(&connect_lock);
+	return r;
+}
+
+int simc_pid(void)
+{
+	return hardware_pid;
+}
+
+/* Blocks until the other side has published something; 0, or -1 when it is gone. */
+static int wait_record(struct simc_channel *ch)
+{
+	uint64_t *tail = word64(ch, REPLY_CTL);
+	uint32_t *sleeping = word32(ch, REPLY_CTL + 128);
+	char bells[64];
+	int i;
+
+	for (i = 0; i < SPINS; i++) {
+		if (__atomic_load_n(tail, __ATOMIC_ACQUIRE) != ch->head)
+			return 0;
+#if defined(__x86_64__)
+		__builtin_ia32_pause();
+#endif
+	}
+	for (;;) {
+		ssize_t got;
+
+		__atomic_store_n(sleeping, 1, __ATOMIC_SEQ_CST);
+		if (__atomic_load_n(tail, __ATOMIC_SEQ_CST) != ch->head) {
+			__atomic_store_n(sleeping, 0, __ATOMIC_SEQ_CST);
+			return 0;
+		}
+		got = receive(ch->sock, bells, sizeof bells, &ch->got_fd);
+		__atomic_store_n(sleeping, 0, __ATOMIC_SEQ_CST);
+		if (got <= 0)
+			return -1;
+	}
+}
+
+/* The place of the next request record: MAX_RECORD bytes in one piece. */
+static unsigned char *record_start(struct simc_channel *ch)
+{
+	size_t at = ch->tail % RING_SIZE;
+
+	if (RING_SIZE - at < MAX_RECORD) {
+		uint32_t *h = word32(ch, REQUEST_START + at);
+
+		h[0] = (uint32_t)(RING_SIZE - at);
+		h[1] = OP_PAD;
+		ch->tail += RING_SIZE - at;
+		at = 0;
+	}
+	return ch->mem + REQUEST_START + at;
+}
+
+/* Publishes the record that lies between start and end. */
+static int publish(struct simc_channel *ch, unsigned char *start, const unsigned char *end, uint32_t op)
+{
+	uint32_t *h = (uint32_t *)(void *)start;
+
+	h[0] = (uint32_t)(end - start);
+	h[1] = op;
+	ch->tail += h[0];
+	__atomic_store_n(word64(ch, REQUEST_CTL), ch->tail, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(word32(ch, REQUEST_CTL + 128), __ATOMIC_SEQ_CST)) {
+		ssize_t put;
+
+		do
+			put = send(ch->sock, "\1", 1, MSG_NOSIGNAL);
+		while (put < 0 && errno == EINTR);
+		if (put != 1)
+			return -1;
+	}
+	return 0;
+}
+
+/* Waits for the next record and serves those that ask for this program's memory or functions, until one is a reply. */
+static int next_reply(struct simc_channel *ch, const unsigned char **payload, const unsigned char **end)
+{
+	for (;;) {
+		const uint64_t *arg;
+		const unsigned char *at;
+		unsigned char *done;
+		uint32_t size, op;
+
+		if (wait_record(ch) != 0)
+			return -1;
+		at = ch->mem + REPLY_START + ch->head % RING_SIZE;
+		memcpy(&size, at, 4);
+		memcpy(&op, at + 4, 4);
+		arg = (const uint64_t *)(const void *)(at + 8);
+		switch (op) {
+		case OP_REPLY:
+			*payload = at + 8;
+			*end = at + size;
+			return 0;
+		case OP_PAD:
+			ch->head += size;
+			__atomic_store_n(word64(ch, REPLY_CTL + 64), ch->head, __ATOMIC_RELEASE);
+			continue;
+		case OP_FETCH:
+			memcpy(ch->mem + BULK_START, (const void *)(uintptr_t)arg[0], arg[1]);
+			break;
+		case OP_STORE:
+			memcpy((void *)(uintptr_t)arg[0], ch->mem + BULK_START, arg[1]);
+			break;
+		case OP_INVOKE:
+			if (arg[1] == 1)
+				((CUhostFn)(uintptr_t)arg[0])((void *)(uintptr_t)arg[2]);
+			else
+				((CUstreamCallback)(uintptr_t)arg[0])((CUstream)(uintptr_t)arg[2], (CUresult)arg[3],
+								      (void *)(uintptr_t)arg[4]);
+			break;
+		default:
+			return -1;
+		}
+		ch->head += size;
+		__atomic_store_n(word64(ch, REPLY_CTL + 64), ch->head, __ATOMIC_RELEASE);
+		done = record_start(ch);
+		if (publish(ch, done, done + 8, OP_DONE) != 0)
+			return -1;
+	}
+}
+
+static void *serve(void *arg)
+{
+	const unsigned char *payload, *end;
+
+	next_reply(arg, &payload, &end); /* no reply ever comes here: this returns when the hardware is gone */
+	dead();
+	return NULL;
+}
+
+CUresult simc_start_service(void)
+{
+	sigset_t all, old;
+	pthread_t t;
+	CUresult r = CUDA_SUCCESS;
+
+	pthread_mutex_lock(&connect_lock);
+	if (!service_started && simc_state == SIMC_READY) {
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, &old);
+		if (pthread_create(&t, NULL, serve, service) == 0) {
+			pthread_detach(t);
+			service_started = 1;
+		} else {
+			r = CUDA_ERROR_OPERATING_SYSTEM;
+		}
+		pthread_sigmask(SIG_SETMASK, &old, NULL);
+	}
+	pthread_mutex_unlock(&connect_lock);
+	return r;
+}
+
+static void start(struct simc_call *k, struct simc_channel *ch, uint32_t op)
+{
+	k->ch = ch;
+	k->op = op;
+	k->start = record_start(ch);
+	k->at = k->start + 8;
+	k->in = k->end = NULL;
+	k->replied = 0;
+}
+
+CUresult simc_begin(struct simc_call *k, uint32_t op)
+{
+	CUresult r;
+	int state = __atomic_load_n(&simc_state, __ATOMIC_ACQUIRE);
+
+	if (state != SIMC_READY)
+		return state == SIMC_DEAD ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_ERROR_NOT_INITIALIZED;
+	if (!mine) {
+		r = open_channel(KIND_THREAD, __atomic_fetch_add(&next_thread, 1, __ATOMIC_RELAXED), &mine);
+		if (r != CUDA_SUCCESS) {
+			if (r == CUDA_ERROR_DEVICE_UNAVAILABLE)
+				dead();
+			return r;
+		}
+		pthread_setspecific(thread_key, mine);
+	}
+	mine->send_fd = pending_fd;
+	pending_fd = -1;
+	start(k, mine, op);
+	simc_put(k, (uint64_t)(uintptr_t)simc_current());
+	simc_put(k, (simc_tls.per_thread ? FLAG_PER_THREAD : 0) | (mine->send_fd >= 0 ? FLAG_FILE : 0));
+	return CUDA_SUCCESS;
+}
+
+CUresult simc_begin_nvml(struct simc_call *k, uint32_t op)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	pthread_once(&process_once, process_setup);
+	pthread_mutex_lock(&connect_lock);
+	if (!management)
+		r = open_channel(KIND_MANAGEMENT, 0, &management);
+	if (r == CUDA_SUCCESS)
+		pthread_mutex_lock(&management->lock);
+	pthread_mutex_unlock(&connect_lock);
+	if (r != CUDA_SUCCESS)
+		return r;
+	start(k, management, op);
+	simc_put(k, 0);
+	simc_put(k, 0);
+	return CUDA_SUCCESS;
+}
+
+void simc_put(struct simc_call *k, uint64_t v)
+{
+	memcpy(k->at, &v, 8);
+	k->at += 8;
+}
+
+void simc_put_raw(struct simc_call *k, const void *p, size_t n)
+{
+	memcpy(k->at, p, n);
+	memset(k->at + n, 0, -n & 7);
+	k->at += (n + 7) & ~(size_t)7;
+}
+
+static void put_bytes(struct simc_call *k, const void *p, size_t n)
+{
+	if ((size_t)(k->at - k->start) + n > MAX_INLINE) {
+		simc_put(k, n | REMOTE);
+		simc_put(k, (uint64_t)(uintptr_t)p);
+	} else {
+		simc_put(k, n);
+		if (n)
+			simc_put_raw(k, p, n);
+	}
+}
+
+void simc_put_text(struct simc_call *k, const char *s)
+{
+	put_bytes(k, s, strlen(s));
+}
+
+void simc_put_array(struct simc_call *k, const void *p, size_t n, size_t elem)
+{
+	put_bytes(k, p, p ? n * elem : 0);
+}
+
+CUresult simc_exchange(struct simc_call *k)
+{
+	struct simc_channel *ch = k->ch;
+	uint64_t head[2];
+
+	if (ch->send_fd >= 0) {
+		int fd = ch->send_fd;
+
+		ch->send_fd = -1;
+		if (send_with_fd(ch->sock, "\2", 1, fd) != 0)
+			goto gone;
+	}
+	if (publish(ch, k->start, k->at, k->op) != 0 || next_reply(ch, &k->in, &k->end) != 0)
+		goto gone;
+	memcpy(head, k->in, sizeof head);
+	k->in += sizeof head;
+	k->replied = 1;
+	while ((head[1] & FLAG_FILE) && ch->got_fd < 0) {
+		char bell[64];
+
+		if (receive(ch->sock, bell, sizeof bell, &ch->got_fd) <= 0)
+			goto gone;
+	}
+	return (CUresult)head[0];
+gone:
+	k->replied = 0;
+	dead();
+	return CUDA_ERROR_DEVICE_UNAVAILABLE;
+}
+
+uint64_t simc_get(struct simc_call *k)
+{
+	uint64_t v = 0;
+
+	if (k->end - k->in >= 8) {
+		memcpy(&v, k->in, 8);
+		k->in += 8;
+	}
+	return v;
+}
+
+void simc_get_raw(struct simc_call *k, void *p, size_t n)
+{
+	if ((size_t)(k->end - k->in) >= n) {
+		memcpy(p, k->in, n);
+		k->in += (n + 7) & ~(size_t)7;
+	}
+}
+
+void simc_get_float(struct simc_call *k, float *p)
+{
+	uint32_t bits = (uint32_t)simc_get(k);
+
+	memcpy(p, &bits, sizeof *p);
+}
+
+void simc_get_array(struct simc_call *k, void *p, size_t room, size_t elem)
+{
+	uint64_t n = simc_get(k);
+
+	if (n & REMOTE) /* it has been stored at p before the reply came */
+		return;
+	if (n > (uint64_t)(k->end - k->in))
+		n = (uint64_t)(k->end - k->in);
+	if (p && n)
+		memcpy(p, k->in, n < room * elem ? n : room * elem);
+	k->in += (n + 7) & ~(uint64_t)7;
+}
+
+void simc_end(struct simc_call *k)
+{
+	struct simc_channel *ch = k->ch;
+
+	if (k->replied) {
+		uint32_t size;
+
+		memcpy(&size, ch->mem + REPLY_START + ch->head % RING_SIZE, 4);
+		ch->head += size;
+		__atomic_store_n(word64(ch, REPLY_CTL + 64), ch->head, __ATOMIC_RELEASE);
+	}
+	if (ch == management) {
+		int gone = !k->replied;
+
+		pthread_mutex_unlock(&ch->lock);
+		if (gone) {
+			pthread_mutex_lock(&connect_lock);
+			if (management == ch)
+				management = NULL; /* the next call tries a new one */
+			pthread_mutex_unlock(&connect_lock);
+		}
+	}
+}
+
+void simc_send_fd(int fd)
+{
+	pending_fd = fd;
+}
+
+int simc_take_fd(void)
+{
+	int fd = -1;
+
+	if (mine) {
+		fd = mine->got_fd;
+		mine->got_fd = -1;
+	}
+	return fd;
+}
