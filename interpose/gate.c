@@ -1,0 +1,571 @@
+#define _GNU_SOURCE
+#include "gate.h"
+
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+#include "core.h"
+#include "credit.h"
+#include "futex.h"
+#include "turn.h"
+
+// Work in flight at once, in launches. A power of two.
+#define RING 256
+// Launches whose duration is not known yet, in flight at once.
+#define UNKNOWN_AT_ONCE 2
+#define ESTIMATES 2048
+#define CONTEXTS 64
+
+// Times in ns.
+#define IN_FLIGHT INT64_C(2000000)    // device time queued before a launch must wait
+#define SLICE INT64_C(10000000)       // turn kept while others wait
+#define LINGER INT64_C(1000000)       // idle turn kept while nobody waits
+#define LINGER_WANTED INT64_C(60000)  // idle turn kept while somebody waits
+#define POLL_SHORTEST INT64_C(20000)
+#define POLL_LONGEST INT64_C(200000)
+#define OVERDUE INT64_C(200000000)    // without a completion, launches pass a closed gate
+
+struct flight {
+	struct lgpu_gate_context *context;
+	CUevent event; // NULL: seen to be done, out of order
+	int64_t issued;
+	int64_t expected; // share of lgpu_gate.expected
+	uint32_t estimate;
+	bool unknown;
+};
+
+struct estimate {
+	uint64_t key;
+	int64_t nanos; // 0: unknown
+};
+
+struct lgpu_gate_context {
+	CUcontext context; // NULL: free
+	struct lgpu_gate *gate;
+	uint32_t free;
+	CUevent events[RING];
+};
+
+struct lgpu_gate {
+	uint32_t lock; // guards everything below
+	uint32_t wake; // event count: launchers sleep here
+	uint32_t kick; // event count: a parked watcher sleeps here
+	bool watched;  // the watcher thread runs
+	bool parked;
+	bool holding; // the turn is ours
+	bool open;    // launches may pass
+	uint32_t waiters;
+	uint32_t pending; // entered, not left
+	uint32_t unknown;
+	uint32_t head, tail; // ring of launches in flight: tail..head
+	uint32_t looks;
+	int64_t expected;  // sum over the ring
+	int64_t charged;   // busy time is charged up to here
+	int64_t completed; // when the last completion was seen, or the oldest launch issued
+	int64_t opened;
+	int64_t closed;
+	int64_t idle;
+	const struct lgpu_device_limits *limits;
+	struct lgpu_device_usage *usage;
+	struct lgpu_turn_seat seat;
+	struct flight ring[RING];
+	struct estimate estimates[ESTIMATES];
+};
+
+// All state of the gates. The kernel wipes it in a forked child, which cannot
+// use the driver it inherited.
+struct gates {
+	bool ready;
+	uint32_t captures;
+	uint32_t contexts_lock;
+	struct lgpu_gate *device[LGPU_MAX_DEVICES]; // by index in Limits; NULL: no cap
+	struct lgpu_gate_context context[CONTEXTS];
+};
+
+bool lgpu_gate_capped;
+static struct gates *gates;
+
+static void *map_wiped(size_t size)
+{
+	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		return NULL;
+	madvise(p, size, MADV_WIPEONFORK);
+	return p;
+}
+
+static uint32_t cap_of(const struct lgpu_gate *g)
+{
+	uint32_t cap = __atomic_load_n(&g->limits->compute, __ATOMIC_RELAXED);
+	return cap >= 1 && cap <= LGPU_FULL_COMPUTE ? cap : 1;
+}
+
+static inline uint32_t in_flight(const struct lgpu_gate *g) { return g->head - g->tail; }
+static inline bool busy(const struct lgpu_gate *g) { return in_flight(g) != 0 || g->pending != 0; }
+
+// remaining is how long the work in flight is expected to keep the device
+// busy.
+static int64_t remaining(const struct lgpu_gate *g, int64_t now)
+{
+	if (in_flight(g) == 0)
+		return 0;
+	int64_t head = g->ring[g->tail % RING].expected, ran = now - g->completed;
+	return g->expected - (ran < head ? ran : head);
+}
+
+// charge takes the device time since the last charge out of the lgpu's credit.
+static void charge(struct lgpu_gate *g, int64_t now)
+{
+	int64_t spent = now - g->charged;
+	if (!busy(g) || spent <= 0)
+		return;
+	g->charged = now;
+	struct lgpu_device_usage *u = g->usage;
+	uint64_t horizon = __atomic_load_n(&u->horizon, __ATOMIC_RELAXED);
+	while (!__atomic_compare_exchange_n(&u->horizon, &horizon,
+					    (uint64_t)lgpu_credit_charge((int64_t)horizon, now, cap_of(g), spent), 0,
+					    __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		;
+	__atomic_fetch_add(&u->busy, (uint64_t)spent, __ATOMIC_RELAXED);
+	uint64_t epoch = (uint64_t)now / LGPU_WINDOW_NANOS;
+	struct lgpu_window *w = &u->history[epoch % LGPU_WINDOWS];
+	if (__atomic_exchange_n(&w->epoch, epoch, __ATOMIC_RELAXED) != epoch)
+		__atomic_store_n(&w->busy, 0, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&w->busy, (uint64_t)spent, __ATOMIC_RELAXED);
+}
+
+static int64_t horizon_of(const struct lgpu_gate *g)
+{
+	return (int64_t)__atomic_load_n(&g->usage->horizon, __ATOMIC_RELAXED);
+}
+
+// learn folds an observed duration into an estimate. A single launch seen to
+// take longer counts more than an average over many.
+static void learn(struct lgpu_gate *g, uint32_t index, int64_t nanos, bool alone)
+{
+	struct estimate *e = &g->estimates[index];
+	if (nanos < 1)
+		nanos = 1;
+	if (e->nanos == 0)
+		e->nanos = nanos;
+	else
+		e->nanos += (nanos - e->nanos) / (alone && nanos > e->nanos ? 2 : 8);
+}
+
+// finished asks the driver whether an event has been reached. Any error means
+// that its context is beyond running anything: done as well.
+static bool finished(struct flight *f)
+{
+	CUresult r = LGPU_REAL(cuEventQuery)(f->event);
+	if (r == CUDA_ERROR_NOT_READY)
+		return false;
+	if (r == CUDA_SUCCESS && f->context->free < RING)
+		f->context->events[f->context->free++] = f->event;
+	f->event = NULL;
+	return true;
+}
+
+// look collects completed launches. Between different streams completions may
+// come out of order; everything in flight is asked only now and then, and only
+// while a launcher waits for room.
+static void look(struct lgpu_gate *g, int64_t now)
+{
+	if (in_flight(g) == 0)
+		return;
+	bool all = g->waiters != 0 && ++g->looks % 8 == 0;
+	CUcontext current = NULL;
+	int64_t expected = 0;
+	uint32_t first = g->tail, known = 0;
+	for (uint32_t i = g->tail; i != g->head; i++) {
+		struct flight *f = &g->ring[i % RING];
+		if (f->event != NULL) {
+			if (f->context->context != current) {
+				if (current != NULL)
+					LGPU_REAL(cuCtxPopCurrent_v2)(&current);
+				current = f->context->context;
+				if (LGPU_REAL(cuCtxPushCurrent_v2)(current) != CUDA_SUCCESS)
+					current = NULL;
+			}
+			if (!finished(f)) {
+				if (!all)
+					break;
+				continue;
+			}
+			g->expected -= f->expected;
+			g->unknown -= f->unknown;
+		}
+		if (i == g->tail) {
+			g->tail++;
+			expected += f->expected;
+			known += !f->unknown;
+		}
+	}
+	if (current != NULL)
+		LGPU_REAL(cuCtxPopCurrent_v2)(&current);
+	uint32_t done = g->tail - first;
+	if (done == 0)
+		return;
+	int64_t took = now - g->completed;
+	for (uint32_t i = first; i != g->tail; i++) {
+		struct flight *f = &g->ring[i % RING];
+		learn(g, f->estimate, known == done && expected > 0 ? (int64_t)((__int128)took * f->expected / expected) : took / done,
+		      done == 1);
+	}
+	g->completed = now;
+	if (in_flight(g) != 0 && g->ring[g->tail % RING].issued > now)
+		g->completed = g->ring[g->tail % RING].issued;
+	if (!busy(g))
+		g->idle = now;
+	if (g->waiters != 0) {
+		__atomic_fetch_add(&g->wake, 1, __ATOMIC_RELAXED);
+		lgpu_futex_wake(&g->wake, INT32_MAX);
+	}
+}
+
+static void observe(struct lgpu_gate *g, int64_t now)
+{
+	bool was = busy(g);
+	charge(g, now);
+	if (was)
+		look(g, now);
+}
+
+// open_if_allowed opens a closed gate when the lgpu has a quantum of credit and
+// the turn is ours. Otherwise it returns when to try again: now for as soon as the turn
+// changes hands.
+static int64_t open_if_allowed(struct lgpu_gate *g, int64_t now)
+{
+	uint32_t cap = cap_of(g);
+	int64_t due = lgpu_credit_due(horizon_of(g), cap, LGPU_CREDIT_QUANTUM);
+	if (due > now && g->seat.asked == 0)
+		return due;
+	if (!lgpu_turn_try(&g->seat, now))
+		return now;
+	g->holding = true;
+	if (due > now) { // queued with credit that another process has spent since
+		g->holding = false;
+		lgpu_turn_leave(&g->seat, now);
+		return due;
+	}
+	g->open = true;
+	g->opened = g->idle = now;
+	__atomic_fetch_add(&g->wake, 1, __ATOMIC_RELAXED);
+	if (g->waiters != 0)
+		lgpu_futex_wake(&g->wake, INT32_MAX);
+	return now;
+}
+
+// close_if_due closes the gate when the credit in hand covers no more than
+// what is in flight, when others have waited for a slice, or when there is
+// nothing to run; a closed gate that has drained gives up its turn.
+static void close_if_due(struct lgpu_gate *g, int64_t now)
+{
+	bool wanted = lgpu_turn_wanted(&g->seat);
+	bool dry = lgpu_credit(horizon_of(g), now, cap_of(g)) <= remaining(g, now);
+	bool idle = !busy(g) && g->waiters == 0 && now - g->idle >= (wanted ? LINGER_WANTED : LINGER);
+	if (g->open && (dry || idle || (wanted && now - g->opened >= SLICE) || !lgpu_turn_kept(&g->seat))) {
+		g->open = false;
+		g->closed = now;
+	}
+	if (!g->open && !busy(g)) {
+		g->holding = false;
+		lgpu_turn_leave(&g->seat, now);
+	}
+}
+
+static int64_t clamp(int64_t v, int64_t low, int64_t high) { return v < low ? low : v > high ? high : v; }
+
+// poll_interval is short when a completion is near.
+static int64_t poll_interval(const struct lgpu_gate *g, int64_t now)
+{
+	if (in_flight(g) == 0)
+		return POLL_SHORTEST * 2;
+	int64_t left = g->ring[g->tail % RING].expected - (now - g->completed);
+	return clamp((left < 0 ? -left : left) / 4, POLL_SHORTEST, POLL_LONGEST);
+}
+
+static void *watch(void *arg)
+{
+	struct lgpu_gate *g = arg;
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	// Queries must not spoil a capture that the program has under way, and
+	// short sleeps must be short.
+	LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+	lgpu_lock(&g->lock);
+	for (;;) {
+		int64_t now = lgpu_now(), again = 0;
+		observe(g, now);
+		if (g->holding)
+			close_if_due(g, now);
+		if (!g->holding && (g->waiters != 0 || g->seat.asked != 0))
+			again = open_if_allowed(g, now);
+		bool queued = !g->holding && g->seat.asked != 0;
+		bool running = g->holding || busy(g);
+		int64_t pause = running ? poll_interval(g, now) : again - now;
+		if (!running && !queued && again == 0) {
+			uint32_t kick = g->kick;
+			g->parked = true;
+			lgpu_unlock(&g->lock);
+			lgpu_futex_wait(&g->kick, kick, -1);
+			lgpu_lock(&g->lock);
+			g->parked = false;
+			continue;
+		}
+		lgpu_unlock(&g->lock);
+		if (queued && !running) {
+			lgpu_turn_wait(&g->seat, 2 * POLL_LONGEST);
+		} else if (pause > 0) {
+			struct timespec t = {pause / LGPU_NANOS, pause % LGPU_NANOS};
+			nanosleep(&t, NULL);
+		}
+		lgpu_lock(&g->lock);
+	}
+	return NULL;
+}
+
+static struct lgpu_gate *gate_make(const struct lgpu_state *state, uint32_t index)
+{
+	struct lgpu_gate *g = map_wiped(sizeof *g);
+	if (g == NULL)
+		return NULL;
+	g->limits = &state->limits->device[index];
+	g->usage = &state->usage->device[index];
+	lgpu_turn_open(&g->seat, state->turns, g->limits->uuid, state->limits->id);
+	return g;
+}
+
+void lgpu_gate_init(const struct lgpu_state *state)
+{
+	struct gates *all = map_wiped(sizeof *all);
+	if (all == NULL) {
+		lgpu_log(LGPU_LOG_ERROR, "gate: no memory");
+		return;
+	}
+	bool capped = false;
+	for (uint32_t i = 0; i < state->limits->devices && i < LGPU_MAX_DEVICES; i++)
+		if (state->limits->device[i].compute < LGPU_FULL_COMPUTE)
+			capped |= (all->device[i] = gate_make(state, i)) != NULL;
+	all->ready = true;
+	gates = all;
+	__atomic_store_n(&lgpu_gate_capped, capped, __ATOMIC_RELEASE);
+}
+
+// context_of finds, or adds, what is known about a context. NULL when its
+// device has no cap.
+static struct lgpu_gate_context *context_of(CUcontext context)
+{
+	for (uint32_t i = 0; i < CONTEXTS; i++) {
+		struct lgpu_gate_context *c = &gates->context[i];
+		if (__atomic_load_n(&c->context, __ATOMIC_ACQUIRE) == context)
+			return c->gate != NULL ? c : NULL;
+	}
+	CUdevice device;
+	CUcontext popped;
+	if (LGPU_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+		return NULL;
+	CUresult r = LGPU_REAL(cuCtxGetDevice)(&device);
+	LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+	int index = r == CUDA_SUCCESS ? lgpu_limits_index(device) : -1;
+	if (index < 0)
+		return NULL;
+	struct lgpu_gate_context *found = NULL;
+	lgpu_lock(&gates->contexts_lock);
+	for (uint32_t i = 0; i < CONTEXTS && found == NULL; i++) {
+		struct lgpu_gate_context *c = &gates->context[i];
+		if (c->context == NULL || c->context == context) {
+			found = c;
+			c->gate = gates->device[index];
+			__atomic_store_n(&c->context, context, __ATOMIC_RELEASE);
+		}
+	}
+	lgpu_unlock(&gates->contexts_lock);
+	if (found == NULL)
+		lgpu_log(LGPU_LOG_ERROR, "gate: more than %d contexts; launches in the rest are not capped", CONTEXTS);
+	return found != NULL && found->gate != NULL ? found : NULL;
+}
+
+// stream_context is the context in which work launched into stream runs.
+static CUcontext stream_context(CUstream stream)
+{
+	CUcontext context = NULL;
+	if (stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
+		if (LGPU_REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
+			return NULL;
+	} else if (LGPU_REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS) {
+		return NULL;
+	}
+	return context;
+}
+
+static bool capturing(CUstream stream)
+{
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+	if (__atomic_load_n(&gates->captures, __ATOMIC_RELAXED) == 0)
+		return false;
+	return LGPU_REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static uint32_t estimate_of(struct lgpu_gate *g, const void *work, uint64_t size)
+{
+	uint64_t key = ((uint64_t)(uintptr_t)work ^ size * UINT64_C(0x9e3779b97f4a7c15)) * UINT64_C(0xff51afd7ed558ccd) | 1;
+	uint32_t index = (uint32_t)(key >> 40) % ESTIMATES;
+	if (g->estimates[index].key != key)
+		g->estimates[index] = (struct estimate){key, 0};
+	return index;
+}
+
+// admits says whether a launch may join what is in flight.
+static bool admits(const struct lgpu_gate *g, uint32_t estimate, int64_t now)
+{
+	if (in_flight(g) + g->pending >= RING)
+		return false;
+	if (g->estimates[estimate].nanos == 0 && g->unknown >= UNKNOWN_AT_ONCE)
+		return false;
+	return remaining(g, now) <= IN_FLIGHT;
+}
+
+// An event for the launch, from the context's store or new.
+static CUevent event_take(struct lgpu_gate_context *c)
+{
+	if (c->free != 0)
+		return c->events[--c->free];
+	CUevent event = NULL;
+	CUcontext popped;
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	if (LGPU_REAL(cuCtxPushCurrent_v2)(c->context) != CUDA_SUCCESS)
+		return NULL;
+	LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	if (LGPU_REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+		event = NULL;
+	LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+	return event;
+}
+
+struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t size)
+{
+	struct lgpu_pass pass = {0};
+	if (!gates->ready || capturing(stream))
+		return pass;
+	CUcontext context = stream_context(stream);
+	struct lgpu_gate_context *c = context != NULL ? context_of(context) : NULL;
+	if (c == NULL)
+		return pass;
+	struct lgpu_gate *g = c->gate;
+	lgpu_lock(&g->lock);
+	if (!g->watched)
+		g->watched = lgpu_thread_start(watch, g);
+	uint32_t estimate = estimate_of(g, work, size);
+	int64_t now = lgpu_now(), began = now;
+	for (;;) {
+		if (!g->open && !g->holding)
+			open_if_allowed(g, now);
+		if (g->open && admits(g, estimate, now))
+			break;
+		// Work in flight may itself wait for this launch (kernels that talk
+		// to each other). Then the device is ours anyway, and its time is
+		// being charged.
+		if (busy(g) && now - began > OVERDUE && now - g->completed > OVERDUE && in_flight(g) + g->pending < RING)
+			break;
+		uint32_t wake = __atomic_load_n(&g->wake, __ATOMIC_RELAXED);
+		g->waiters++;
+		if (g->parked) {
+			g->kick++;
+			lgpu_futex_wake(&g->kick, 1);
+		}
+		lgpu_unlock(&g->lock);
+		lgpu_futex_wait(&g->wake, wake, OVERDUE / 4);
+		lgpu_lock(&g->lock);
+		g->waiters--;
+		now = lgpu_now();
+	}
+	if (!busy(g))
+		g->charged = now;
+	if (g->parked) {
+		g->kick++;
+		lgpu_futex_wake(&g->kick, 1);
+	}
+	pass = (struct lgpu_pass){g, c, stream, event_take(c), estimate, g->estimates[estimate].nanos == 0};
+	g->pending++;
+	g->unknown += pass.unknown;
+	__atomic_fetch_add(&g->usage->launches, 1, __ATOMIC_RELAXED);
+	lgpu_unlock(&g->lock);
+	return pass;
+}
+
+void lgpu_gate_leave(struct lgpu_pass *pass, CUresult result)
+{
+	struct lgpu_gate *g = pass->gate;
+	if (g == NULL)
+		return;
+	bool launched = result == CUDA_SUCCESS && pass->event != NULL &&
+			LGPU_REAL(cuEventRecord)(pass->event, pass->stream) == CUDA_SUCCESS;
+	lgpu_lock(&g->lock);
+	g->pending--;
+	if (launched) {
+		int64_t now = lgpu_now(), expected = g->estimates[pass->estimate].nanos;
+		if (in_flight(g) == 0)
+			g->completed = now;
+		g->ring[g->head++ % RING] =
+			(struct flight){pass->context, pass->event, now, expected, pass->estimate, pass->unknown};
+		g->expected += expected;
+	} else {
+		g->unknown -= pass->unknown;
+		if (pass->event != NULL && pass->context->free < RING)
+			pass->context->events[pass->context->free++] = pass->event;
+		if (!busy(g))
+			g->idle = lgpu_now();
+	}
+	lgpu_unlock(&g->lock);
+}
+
+void lgpu_gate_look(void)
+{
+	if (!gates->ready)
+		return;
+	for (uint32_t i = 0; i < LGPU_MAX_DEVICES; i++) {
+		struct lgpu_gate *g = gates->device[i];
+		if (g == NULL || __atomic_load_n(&g->head, __ATOMIC_RELAXED) == __atomic_load_n(&g->tail, __ATOMIC_RELAXED))
+			continue;
+		lgpu_lock(&g->lock);
+		observe(g, lgpu_now());
+		lgpu_unlock(&g->lock);
+	}
+}
+
+void lgpu_gate_capture(int change)
+{
+	if (gates->ready)
+		__atomic_fetch_add(&gates->captures, (uint32_t)change, __ATOMIC_RELAXED);
+}
+
+void lgpu_gate_context_gone(CUcontext context)
+{
+	if (!lgpu_gate_capped || !gates->ready)
+		return;
+	for (uint32_t k = 0; k < CONTEXTS; k++) {
+		struct lgpu_gate_context *c = &gates->context[k];
+		if (c->context != context || context == NULL)
+			continue;
+		struct lgpu_gate *g = c->gate;
+		if (g != NULL) {
+			lgpu_lock(&g->lock);
+			observe(g, lgpu_now());
+			for (uint32_t i = g->tail; i != g->head; i++) {
+				struct flight *f = &g->ring[i % RING];
+				if (f->context == c && f->event != NULL) {
+					f->event = NULL; // destroyed with the context
+					g->expected -= f->expected;
+					g->unknown -= f->unknown;
+				}
+			}
+			while (g->tail != g->head && g->ring[g->tail % RING].event == NULL)
+				g->tail++;
+			c->free = 0;
+			c->gate = NULL;
+			lgpu_unlock(&g->lock);
+		}
+		__atomic_store_n(&c->context, NULL, __ATOMIC_RELEASE);
+	}
+}

@@ -1,0 +1,61 @@
+// gate.h: the compute cap. Every launch path passes here.
+//
+// A process may launch while it has its device's turn (turn.h) and its lgpu
+// has credit (credit.h). Behind each launch an untimed event is recorded, so
+// that a watcher thread knows when the device has drained; while anything is
+// in flight, time is charged to the lgpu. Work is let in only while what is
+// already in flight will keep the device busy for less than about 2 ms, so
+// that a gate that closes is soon a device that is free. What still overruns
+// is a debt, paid back before the gate opens again.
+#ifndef LGPU_GATE_H
+#define LGPU_GATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lgpu_cuda.h"
+
+struct lgpu_state;
+struct lgpu_gate;
+struct lgpu_gate_context;
+
+// lgpu_gate_capped is whether any device of this process has a cap. A launch
+// of an uncapped process costs this one load.
+extern bool lgpu_gate_capped;
+
+// lgpu_gate_init prepares the gates of the capped devices. Called once, after
+// the driver's cuInit succeeded.
+void lgpu_gate_init(const struct lgpu_state *state);
+
+// A launch on its way through the gate.
+struct lgpu_pass {
+	struct lgpu_gate *gate; // NULL: not gated
+	struct lgpu_gate_context *context;
+	CUstream stream;
+	CUevent event;
+	uint32_t estimate;
+	bool unknown; // no estimate of its duration yet
+};
+
+// lgpu_gate_enter blocks until work may be launched into stream. work and size
+// name the work, so that its duration can be learned: the same function with
+// as many blocks, or the same graph, is expected to take as long as last time.
+// Launches into a capturing stream do not execute and are let through.
+struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t size);
+
+// lgpu_gate_leave ends what enter began; result is the driver's answer.
+void lgpu_gate_leave(struct lgpu_pass *pass, CUresult result);
+
+// lgpu_gate_look notes completed work at once. Called when the program has
+// just learned of a completion, which makes the charge exact where the
+// watcher's polling would round it up.
+void lgpu_gate_look(void);
+
+// lgpu_gate_capture counts streams being captured (+1, -1).
+void lgpu_gate_capture(int change);
+
+// lgpu_gate_context_gone forgets a context that is about to be destroyed.
+void lgpu_gate_context_gone(CUcontext context);
+
+#endif

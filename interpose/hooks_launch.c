@@ -1,0 +1,137 @@
+// Launches, and the calls around them that the gate must know of.
+#include "core.h"
+#include "gate.h"
+
+// PASS runs one launch through the gate. A stream of 0 means the legacy
+// default stream, and in the _ptsz forms the calling thread's own.
+#define PASS(stream, work, size, call)                                     \
+	do {                                                                \
+		if (!lgpu_gate_capped)                                      \
+			return call;                                        \
+		struct lgpu_pass pass = lgpu_gate_enter(stream, work, size); \
+		CUresult result = call;                                     \
+		lgpu_gate_leave(&pass, result);                             \
+		return result;                                              \
+	} while (0)
+
+static inline CUstream ptsz(CUstream stream) { return stream != NULL ? stream : CU_STREAM_PER_THREAD; }
+
+static inline uint64_t blocks(unsigned x, unsigned y, unsigned z) { return (uint64_t)x * y * z; }
+
+#define KERNEL(name, stream_of)                                                                                    \
+	LGPU_EXPORT CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,     \
+				unsigned bz, unsigned shared, CUstream stream, void **params, void **extra)        \
+	{                                                                                                          \
+		PASS(stream_of(stream), f, blocks(gx, gy, gz),                                                     \
+		     LGPU_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra));                   \
+	}
+#define COOPERATIVE(name, stream_of)                                                                               \
+	LGPU_EXPORT CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,     \
+				unsigned bz, unsigned shared, CUstream stream, void **params)                      \
+	{                                                                                                          \
+		PASS(stream_of(stream), f, blocks(gx, gy, gz),                                                     \
+		     LGPU_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, stream, params));                          \
+	}
+#define CONFIGURED(name, stream_of)                                                                                \
+	LGPU_EXPORT CUresult name(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)           \
+	{                                                                                                          \
+		if (config == NULL)                                                                                \
+			return LGPU_REAL(name)(config, f, params, extra);                                          \
+		PASS(stream_of(config->hStream), f, blocks(config->gridDimX, config->gridDimY, config->gridDimZ),  \
+		     LGPU_REAL(name)(config, f, params, extra));                                                   \
+	}
+#define GRAPH(name, stream_of)                                                                                     \
+	LGPU_EXPORT CUresult name(CUgraphExec graph, CUstream stream)                                                \
+	{                                                                                                          \
+		PASS(stream_of(stream), graph, 0, LGPU_REAL(name)(graph, stream));                                 \
+	}
+#define AS_IS(stream) (stream)
+
+KERNEL(cuLaunchKernel, AS_IS)
+KERNEL(cuLaunchKernel_ptsz, ptsz)
+COOPERATIVE(cuLaunchCooperativeKernel, AS_IS)
+COOPERATIVE(cuLaunchCooperativeKernel_ptsz, ptsz)
+CONFIGURED(cuLaunchKernelEx, AS_IS)
+CONFIGURED(cuLaunchKernelEx_ptsz, ptsz)
+GRAPH(cuGraphLaunch, AS_IS)
+GRAPH(cuGraphLaunch_ptsz, ptsz)
+
+LGPU_EXPORT CUresult cuLaunch(CUfunction f) { PASS(NULL, f, 1, LGPU_REAL(cuLaunch)(f)); }
+
+LGPU_EXPORT CUresult cuLaunchGrid(CUfunction f, int width, int height)
+{
+	PASS(NULL, f, blocks((unsigned)width, (unsigned)height, 1), LGPU_REAL(cuLaunchGrid)(f, width, height));
+}
+
+LGPU_EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream)
+{
+	PASS(stream, f, blocks((unsigned)width, (unsigned)height, 1), LGPU_REAL(cuLaunchGridAsync)(f, width, height, stream));
+}
+
+// One kernel on several devices at once, each behind its own gate. The gates
+// are entered in the order given; a launch that waits here holds no lock.
+LGPU_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned count, unsigned flags)
+{
+	struct lgpu_pass pass[LGPU_MAX_DEVICES];
+	if (!lgpu_gate_capped || list == NULL || count > LGPU_MAX_DEVICES)
+		return LGPU_REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+	for (unsigned i = 0; i < count; i++)
+		pass[i] = lgpu_gate_enter(list[i].hStream, list[i].function,
+					  blocks(list[i].gridDimX, list[i].gridDimY, list[i].gridDimZ));
+	CUresult result = LGPU_REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+	for (unsigned i = 0; i < count; i++)
+		lgpu_gate_leave(&pass[i], result);
+	return result;
+}
+
+// After a call that has waited for the device, the gate looks at once.
+#define SYNCHRONISE(name, parameters, ...)                       \
+	LGPU_EXPORT CUresult name parameters                       \
+	{                                                        \
+		CUresult result = LGPU_REAL(name)(__VA_ARGS__);  \
+		if (lgpu_gate_capped)                            \
+			lgpu_gate_look();                        \
+		return result;                                   \
+	}
+
+SYNCHRONISE(cuStreamSynchronize, (CUstream stream), stream)
+SYNCHRONISE(cuStreamSynchronize_ptsz, (CUstream stream), stream)
+SYNCHRONISE(cuCtxSynchronize, (void))
+SYNCHRONISE(cuCtxSynchronize_v2, (CUcontext context), context)
+SYNCHRONISE(cuEventSynchronize, (CUevent event), event)
+
+// Launches into a capturing stream are recorded, not run.
+#define BEGIN_CAPTURE(name, parameters, ...)                     \
+	LGPU_EXPORT CUresult name parameters                       \
+	{                                                        \
+		CUresult result = LGPU_REAL(name)(__VA_ARGS__);  \
+		if (lgpu_gate_capped && result == CUDA_SUCCESS)  \
+			lgpu_gate_capture(+1);                   \
+		return result;                                   \
+	}
+#define END_CAPTURE(name, stream_of)                                            \
+	LGPU_EXPORT CUresult name(CUstream stream, CUgraph *graph)           \
+	{                                                                  \
+		CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE; \
+		if (lgpu_gate_capped)                                      \
+			LGPU_REAL(cuStreamIsCapturing)(stream_of(stream), &status);   \
+		CUresult result = LGPU_REAL(name)(stream, graph);          \
+		if (status != CU_STREAM_CAPTURE_STATUS_NONE)               \
+			lgpu_gate_capture(-1);                             \
+		return result;                                             \
+	}
+
+BEGIN_CAPTURE(cuStreamBeginCapture, (CUstream stream), stream)
+BEGIN_CAPTURE(cuStreamBeginCapture_ptsz, (CUstream stream), stream)
+BEGIN_CAPTURE(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode), stream, mode)
+BEGIN_CAPTURE(cuStreamBeginCapture_v2_ptsz, (CUstream stream, CUstreamCaptureMode mode), stream, mode)
+BEGIN_CAPTURE(cuStreamBeginCaptureToGraph,
+	      (CUstream stream, CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count,
+	       CUstreamCaptureMode mode),
+	      stream, graph, nodes, edges, count, mode)
+BEGIN_CAPTURE(cuStreamBeginCaptureToGraph_ptsz,
+	      (CUstream stream, CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count,
+	       CUstreamCaptureMode mode),
+	      stream, graph, nodes, edges, count, mode)
+END_CAPTURE(cuStreamEndCapture, AS_IS)
+END_CAPTURE(cuStreamEndCapture_ptsz, ptsz)
