@@ -94,3 +94,82 @@ func (f *Fault) Error() string {
 	}
 	return fmt.Sprintf("%s (block %d,%d,%d warp %d)", s, f.Block[0], f.Block[1], f.Block[2], f.Warp)
 }
+
+// MaxBlockThreads is the most threads a block may have.
+const MaxBlockThreads = 1024
+
+// maxBlockLocal bounds the local memory of all threads of a block.
+const maxBlockLocal = 256 << 20
+
+// Grid is one launch. It is safe for concurrent use; its blocks are not.
+type Grid struct {
+	img         *Image
+	fn          *function
+	launch      Launch
+	mem         Memory
+	params      []byte
+	threads     int // of a block
+	blocks      int64
+	dynamicBase int // offset of dynamic shared memory
+	localBytes  int64
+}
+
+// NewGrid prepares a launch; it allocates nothing for blocks that have not begun. The error says which argument is wrong.
+func (img *Image) NewGrid(l Launch, mem Memory) (*Grid, error) {
+	if l.Kernel == nil || l.Kernel.fn == nil || img.mod.byName[l.Kernel.Name] != l.Kernel.fn {
+		return nil, fmt.Errorf("ptx: launch: no kernel of this module")
+	}
+	k := l.Kernel
+	fail := func(format string, args ...any) (*Grid, error) {
+		return nil, fmt.Errorf("ptx: launch %s: %s", k.Name, fmt.Sprintf(format, args...))
+	}
+	threads, blocks := int64(1), int64(1)
+	for i := range 3 {
+		if l.Block[i] == 0 || l.Block[i] > MaxBlockThreads || l.Grid[i] == 0 || l.Grid[i] > 1<<31-1 {
+			return fail("grid %v of blocks %v", l.Grid, l.Block)
+		}
+		threads *= int64(l.Block[i])
+		if blocks > 1<<62/int64(l.Grid[i]) {
+			return fail("grid %v is too large", l.Grid)
+		}
+		blocks *= int64(l.Grid[i])
+	}
+	limit := int64(MaxBlockThreads)
+	if k.MaxThreads > 0 {
+		limit = min(limit, int64(k.MaxThreads))
+	}
+	if threads > limit {
+		return fail("%d threads in a block, limit %d", threads, limit)
+	}
+	if req := k.ReqNTID; req[0] != 0 && (uint32(req[0]) != l.Block[0] || uint32(req[1]) != l.Block[1] || uint32(req[2]) != l.Block[2]) {
+		return fail("block %v where %v is required", l.Block, req)
+	}
+	if len(l.Params) < k.ParamBytes {
+		return fail("%d bytes of parameters, %d are needed", len(l.Params), k.ParamBytes)
+	}
+	g := &Grid{img: img, fn: k.fn, launch: l, mem: mem, threads: int(threads), blocks: blocks, localBytes: int64(k.LocalBytes)}
+	g.dynamicBase = (k.SharedBytes + 15) &^ 15
+	if l.SharedDynamic > MaxSharedBytes || g.dynamicBase+int(l.SharedDynamic) > MaxSharedBytes {
+		return fail("%d bytes of shared memory, limit %d", k.SharedBytes+int(l.SharedDynamic), MaxSharedBytes)
+	}
+	if n := g.localBytes * threads; n > maxBlockLocal {
+		return fail("%d bytes of local memory in a block, limit %d", n, maxBlockLocal)
+	}
+	g.params = alignedBytes(k.ParamBytes)
+	copy(g.params, l.Params)
+	g.launch.Params = g.params
+	return g, nil
+}
+
+// Blocks returns the number of blocks.
+func (g *Grid) Blocks() int64 { return g.blocks }
+
+// Block returns block i, 0 <= i < Blocks, counted along x, then y, then z. Every call makes a fresh block that has not begun.
+// It returns nil for an i out of range.
+func (g *Grid) Block(i int64) *Block {
+	if i < 0 || i >= g.blocks {
+		return nil
+	}
+	nx, ny := int64(g.launch.Grid[0]), int64(g.launch.Grid[1])
+	return &Block{grid: g, index: [3]uint32{uint32(i % nx), uint32(i / nx % ny), uint32(i / nx / ny)}}
+}
