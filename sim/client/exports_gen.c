@@ -1656,12 +1656,10 @@ CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
 
 CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int flags)
 {
-	CUresult r;
-
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphDebugDotPrint(hGraph, path, flags);
-	return r;
+	(void)hGraph;
+	(void)path;
+	(void)flags;
+	return simc_unsupported("cuGraphDebugDotPrint");
 }
 
 CUresult cuGraphDestroy(CUgraph hGraph)

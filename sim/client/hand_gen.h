@@ -54,7 +54,6 @@ CUresult simc_cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUg
 		size_t numDependencies, CUgraphNodeParams *nodeParams);
 CUresult simc_cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		const CUgraphEdgeData *dependencyData, size_t numDependencies, CUgraphNodeParams *nodeParams);
-CUresult simc_cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int flags);
 CUresult simc_cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 		const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams);
 CUresult simc_cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
