@@ -1,0 +1,44 @@
+// Properties of the credit arithmetic over random histories. Prints "ok".
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "credit.h"
+
+#define CHECK(condition)                                                        \
+	do {                                                                    \
+		if (!(condition)) {                                             \
+			printf("line %d: %s\n", __LINE__, #condition);          \
+			return 1;                                               \
+		}                                                               \
+	} while (0)
+
+int main(void)
+{
+	srand(1);
+	for (int round = 0; round < 2000; round++) {
+		uint32_t cap = 1 + (uint32_t)rand() % LGPU_FULL_COMPUTE;
+		int64_t now = INT64_C(1000000000) * (1 + rand() % 1000000), began = now, horizon = 0, used = 0;
+		CHECK(lgpu_credit(horizon, now, cap) == LGPU_CREDIT_BURST);
+		// A tenant that always runs when it may, in steps of its own length.
+		int64_t step = 1 + rand() % 60000000;
+		for (int i = 0; i < 1000; i++) {
+			int64_t due = lgpu_credit_due(horizon, cap, LGPU_CREDIT_QUANTUM);
+			if (now < due)
+				now = due;
+			CHECK(lgpu_credit(horizon, now, cap) >= LGPU_CREDIT_QUANTUM - 1);
+			now += step;
+			horizon = lgpu_credit_charge(horizon, now, cap, step);
+			used += step;
+		}
+		// Delivered: the cap, give or take the burst at the start and one step.
+		double delivered = (double)used, entitled = (double)(now - began) * cap / LGPU_FULL_COMPUTE;
+		CHECK(delivered <= entitled + (double)LGPU_CREDIT_BURST + (double)step);
+		CHECK(delivered >= entitled - (double)LGPU_CREDIT_BURST - (double)step);
+		// Debt is paid at the capped rate, and no faster.
+		int64_t credit = lgpu_credit(horizon, now, cap), later = now + INT64_C(1000000);
+		int64_t gained = lgpu_credit(horizon, later, cap) - credit;
+		CHECK(gained >= 0 && gained <= INT64_C(1000000) * cap / (int64_t)LGPU_FULL_COMPUTE + 1);
+	}
+	printf("ok\n");
+	return 0;
+}
