@@ -1,0 +1,74 @@
+// Charging memory to the lgpu.
+#include "core.h"
+#include "futex.h"
+#include "hami.h"
+
+static struct lgpu_counter_at counter_of(const struct lgpu_state *state, int index)
+{
+	return index == LGPU_HOST ? lgpu_counter_host(state->usage) : lgpu_counter_device(state->usage, (uint32_t)index);
+}
+
+static uint64_t limit_of(const struct lgpu_state *state, int index)
+{
+	return __atomic_load_n(index == LGPU_HOST ? &state->limits->host_memory : &state->limits->device[index].memory,
+			       __ATOMIC_RELAXED);
+}
+
+// add changes the process's share. Threads take turns: the ledger has room for
+// one operation in doubt.
+static bool add(struct lgpu_state *state, int index, int64_t delta, uint64_t limit)
+{
+	struct lgpu_account *account = index == LGPU_HOST ? &state->host : &state->device[index];
+	struct lgpu_counter_at at = counter_of(state, index);
+	lgpu_lock(&account->lock);
+	bool done = lgpu_counter_add(&at, state->client, account->held, delta, limit);
+	if (done) {
+		account->held += delta;
+		if (state->hami != NULL && index != LGPU_HOST)
+			lgpu_hami_memory(state, index, account->held);
+	}
+	lgpu_unlock(&account->lock);
+	return done;
+}
+
+bool lgpu_charge(struct lgpu_state *state, int index, uint64_t bytes)
+{
+	if (bytes == 0)
+		return true;
+	if (bytes > INT64_MAX)
+		return false;
+	if (add(state, index, (int64_t)bytes, limit_of(state, index)))
+		return true;
+	// The dead do not count.
+	lgpu_reclaim(state);
+	return add(state, index, (int64_t)bytes, limit_of(state, index));
+}
+
+void lgpu_uncharge(struct lgpu_state *state, int index, uint64_t bytes)
+{
+	if (bytes != 0)
+		add(state, index, -(int64_t)bytes, UINT64_MAX);
+}
+
+uint64_t lgpu_charge_most(struct lgpu_state *state, int index, uint64_t bytes)
+{
+	for (;;) {
+		if (bytes == 0 || lgpu_charge(state, index, bytes))
+			return bytes;
+		uint64_t limit = limit_of(state, index), used = lgpu_used(state, index);
+		uint64_t left = used < limit ? limit - used : 0;
+		bytes = left < bytes ? left : bytes - 1;
+	}
+}
+
+uint64_t lgpu_used(const struct lgpu_state *state, int index)
+{
+	return __atomic_load_n(&counter_of(state, index).counter->bytes, __ATOMIC_RELAXED);
+}
+
+uint64_t lgpu_held(const struct lgpu_state *state, uint32_t client, int index)
+{
+	struct lgpu_counter_at at = counter_of(state, index);
+	int64_t held = lgpu_counter_held(&at, client);
+	return held > 0 ? (uint64_t)held : 0;
+}

@@ -1,0 +1,38 @@
+// hami.h: the environment and the region of HAMi v2.10, so that lgpu can stand
+// in for HAMi's library and its monitor can read what this library does.
+#ifndef LGPU_HAMI_H
+#define LGPU_HAMI_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct lgpu_state;
+struct lgpu_process;
+struct lgpu_hami;
+
+// lgpu_hami_configured reports whether HAMi's environment limits this process.
+bool lgpu_hami_configured(void);
+
+// lgpu_hami_map makes or joins the region of HAMi's environment and completes
+// the state of p. False: it cannot be used, and why has been said.
+bool lgpu_hami_map(struct lgpu_process *p);
+
+// lgpu_hami_size reads a limit as HAMi writes it: a C integer literal and
+// perhaps g, m or k. False: it is none, or does not fit 64 bits.
+bool lgpu_hami_size(const char *text, uint64_t *value);
+
+// lgpu_hami_limits sets the limits of l's devices from the environment. False:
+// it says something that is not understood, and what has been said.
+struct lgpu_limits;
+bool lgpu_hami_limits(struct lgpu_limits *l);
+
+// What HAMi's monitor shall see, written on each change:
+// lgpu_hami_claim and lgpu_hami_free: a client takes and gives up its slot.
+void lgpu_hami_claim(struct lgpu_state *state, uint32_t pid, uint64_t namespace);
+void lgpu_hami_free(struct lgpu_state *state, uint32_t client);
+// lgpu_hami_memory: this process holds held bytes of a device.
+void lgpu_hami_memory(struct lgpu_state *state, int index, int64_t held);
+// lgpu_hami_launched: work has been launched.
+void lgpu_hami_launched(const struct lgpu_state *state);
+
+#endif

@@ -1,0 +1,207 @@
+// Memory that executable graphs allocate.
+//
+// A graph with allocation nodes takes memory from the device when it is first
+// uploaded or launched, and the driver keeps it for the next launch. What the
+// driver has reserved for the graphs of a device can be read; how much one
+// graph may add is known from its nodes.
+#include <stdlib.h>
+
+#include "accounts.h"
+#include "futex.h"
+#include "memory.h"
+#include "pools.h"
+
+bool lgpu_graphs_allocate;
+
+static struct lgpu_reserve graphs[LGPU_MAX_DEVICES];
+static CUdevice devices[LGPU_MAX_DEVICES]; // CUdevice + 1 of each index in use
+
+void lgpu_graphs_reset(void)
+{
+	for (int i = 0; i < (int)LGPU_MAX_DEVICES; i++) {
+		graphs[i] = (struct lgpu_reserve){.device = i};
+		devices[i] = 0;
+	}
+	lgpu_graphs_allocate = false;
+}
+
+// look charges what the driver has reserved for graphs. The caller has the lock.
+static void look(struct lgpu_state *s, int index)
+{
+	cuuint64_t reserved = 0;
+	if (LGPU_REAL(cuDeviceGetGraphMemAttribute)(devices[index] - 1, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserved) == CUDA_SUCCESS)
+		lgpu_reserve_settle(s, &graphs[index], reserved);
+}
+
+void lgpu_graphs_look(struct lgpu_state *s)
+{
+	for (int i = 0; i < (int)LGPU_MAX_DEVICES; i++) {
+		if (__atomic_load_n(&devices[i], __ATOMIC_ACQUIRE) == 0)
+			continue;
+		lgpu_lock(&graphs[i].lock);
+		look(s, i);
+		lgpu_unlock(&graphs[i].lock);
+	}
+}
+
+// allocated adds up what the nodes of a graph, and of the graphs inside it,
+// allocate, and stores the device.
+static uint64_t allocated(CUgraph graph, int depth, CUdevice *device)
+{
+	uint64_t sum = 0;
+	size_t count = 0;
+	if (depth > 16 || LGPU_REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
+		return 0;
+	CUgraphNode *nodes = calloc(count, sizeof *nodes);
+	if (nodes == NULL || LGPU_REAL(cuGraphGetNodes)(graph, nodes, &count) != CUDA_SUCCESS)
+		count = 0;
+	for (size_t i = 0; i < count; i++) {
+		CUgraphNodeType type;
+		CUDA_MEM_ALLOC_NODE_PARAMS params;
+		CUgraph child;
+		if (LGPU_REAL(cuGraphNodeGetType)(nodes[i], &type) != CUDA_SUCCESS)
+			continue;
+		if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && LGPU_REAL(cuGraphMemAllocNodeGetParams)(nodes[i], &params) == CUDA_SUCCESS) {
+			if (params.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+				*device = params.poolProps.location.id;
+			sum += lgpu_round_up(params.bytesize, UINT64_C(2) << 20);
+		} else if (type == CU_GRAPH_NODE_TYPE_GRAPH && LGPU_REAL(cuGraphChildGraphNodeGetGraph)(nodes[i], &child) == CUDA_SUCCESS) {
+			sum += allocated(child, depth + 1, device);
+		}
+	}
+	free(nodes);
+	return sum;
+}
+
+// instantiated notes an executable graph that allocates.
+static CUresult instantiated(CUgraphExec *exec, CUgraph graph, CUresult r)
+{
+	struct lgpu_state *s = lgpu_attached();
+	CUdevice device = 0;
+	uint64_t bytes = s != NULL && r == CUDA_SUCCESS && exec != NULL ? allocated(graph, 0, &device) : 0;
+	int index = bytes != 0 ? lgpu_limits_index(device) : -1;
+	if (index < 0)
+		return r;
+	CUcontext context = NULL;
+	LGPU_REAL(cuCtxGetCurrent)(&context);
+	struct lgpu_entry e = {.key = (uint64_t)*exec, .bytes = bytes, .context = context, .device = index, .kind = LGPU_KIND_GRAPH};
+	if (!lgpu_accounts_put(&e)) {
+		LGPU_REAL(cuGraphExecDestroy)(*exec);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	lgpu_lock(&graphs[index].lock);
+	graphs[index].device = index;
+	__atomic_store_n(&devices[index], device + 1, __ATOMIC_RELEASE);
+	look(s, index);
+	lgpu_unlock(&graphs[index].lock);
+	__atomic_store_n(&lgpu_graphs_allocate, true, __ATOMIC_RELEASE);
+	return r;
+}
+
+LGPU_EXPORT CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
+					size_t bufferSize)
+{
+	return instantiated(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiate)(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
+}
+
+LGPU_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
+					   size_t bufferSize)
+{
+	return instantiated(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiate_v2)(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
+}
+
+LGPU_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)
+{
+	return instantiated(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiateWithFlags)(phGraphExec, hGraph, flags));
+}
+
+LGPU_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
+						  CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+{
+	return instantiated(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiateWithParams)(phGraphExec, hGraph, instantiateParams));
+}
+
+LGPU_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph,
+						       CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+{
+	return instantiated(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiateWithParams_ptsz)(phGraphExec, hGraph, instantiateParams));
+}
+
+LGPU_EXPORT CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
+{
+	struct lgpu_freeing f = lgpu_free_begin(LGPU_KIND_GRAPH, (uint64_t)hGraphExec);
+	CUresult r = LGPU_REAL(cuGraphExecDestroy)(hGraphExec);
+	if (f.state == NULL)
+		return r;
+	if (r != CUDA_SUCCESS)
+		lgpu_accounts_restore(&f.entry);
+	else
+		lgpu_graphs_look(f.state);
+	return r;
+}
+
+CUresult lgpu_graph_memory_begin(CUgraphExec graph)
+{
+	struct lgpu_state *s = lgpu_attached();
+	struct lgpu_entry e;
+	if (!__atomic_load_n(&lgpu_graphs_allocate, __ATOMIC_ACQUIRE) || s == NULL ||
+	    !lgpu_accounts_get(LGPU_KIND_GRAPH, (uint64_t)graph, &e))
+		return CUDA_SUCCESS;
+	struct lgpu_reserve *r = &graphs[e.device];
+	lgpu_lock(&r->lock);
+	look(s, e.device);
+	bool fits = lgpu_charge(s, e.device, e.bytes);
+	if (!fits) {
+		LGPU_REAL(cuDeviceGraphMemTrim)(devices[e.device] - 1);
+		look(s, e.device);
+		fits = lgpu_charge(s, e.device, e.bytes);
+	}
+	// A graph that was launched before needs nothing new, though it looks so.
+	if (!fits)
+		fits = r->charged >= e.bytes;
+	else
+		r->charged += e.bytes;
+	lgpu_unlock(&r->lock);
+	return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void lgpu_graph_memory_end(CUgraphExec graph)
+{
+	struct lgpu_state *s = lgpu_attached();
+	struct lgpu_entry e;
+	if (!__atomic_load_n(&lgpu_graphs_allocate, __ATOMIC_ACQUIRE) || s == NULL ||
+	    !lgpu_accounts_get(LGPU_KIND_GRAPH, (uint64_t)graph, &e))
+		return;
+	lgpu_lock(&graphs[e.device].lock);
+	look(s, e.device);
+	lgpu_unlock(&graphs[e.device].lock);
+}
+
+LGPU_EXPORT CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
+{
+	CUresult r = lgpu_graph_memory_begin(hGraphExec);
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = LGPU_REAL(cuGraphUpload)(hGraphExec, hStream);
+	lgpu_graph_memory_end(hGraphExec);
+	return r;
+}
+
+LGPU_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
+{
+	CUresult r = lgpu_graph_memory_begin(hGraphExec);
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = LGPU_REAL(cuGraphUpload_ptsz)(hGraphExec, hStream);
+	lgpu_graph_memory_end(hGraphExec);
+	return r;
+}
+
+LGPU_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+	CUresult r = LGPU_REAL(cuDeviceGraphMemTrim)(device);
+	struct lgpu_state *s = lgpu_attached();
+	if (s != NULL)
+		lgpu_graphs_look(s);
+	return r;
+}

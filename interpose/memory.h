@@ -1,0 +1,55 @@
+// memory.h: what the memory hooks share.
+#ifndef LGPU_MEMORY_H
+#define LGPU_MEMORY_H
+
+#include "accounts.h"
+#include "core.h"
+
+// lgpu_round_up rounds up to a multiple of unit; UINT64_MAX on overflow, which
+// no limit lets pass.
+uint64_t lgpu_round_up(uint64_t bytes, uint64_t unit);
+
+// lgpu_note notes a charge that was made. On failure it is given back; the
+// caller frees the memory.
+bool lgpu_note(struct lgpu_state *s, enum lgpu_kind kind, uint64_t key, uint64_t bytes, int device, void *context);
+
+// A free of something noted, in two steps around the driver's call.
+struct lgpu_freeing {
+	struct lgpu_state *state; // NULL: not noted
+	struct lgpu_entry entry;
+};
+struct lgpu_freeing lgpu_free_begin(enum lgpu_kind kind, uint64_t key);
+CUresult lgpu_free_end(const struct lgpu_freeing *f, CUresult result);
+
+// lgpu_pools_look reads off the driver what pools have reserved and charges
+// the difference; without force only if something was freed since. Call after
+// a synchronise: that is when pools shrink.
+void lgpu_pools_look(bool force);
+
+// Memory of executable graphs (hooks_graph.c): begin before a launch or an
+// upload of one, end after it. Both cost one load while no graph allocates.
+extern bool lgpu_graphs_allocate;
+CUresult lgpu_graph_memory_begin(CUgraphExec graph);
+void lgpu_graph_memory_end(CUgraphExec graph);
+void lgpu_graphs_look(struct lgpu_state *s); // charge what they have reserved now
+void lgpu_graphs_reset(void);
+void lgpu_contexts_reset(void);
+
+// Memory that no call shows: contexts, modules, the driver's own (overhead.c).
+// lgpu_overhead_measure reads it off NVML at most once a second.
+void lgpu_overhead_measure(struct lgpu_state *s, int device);
+// lgpu_overhead_now measures at once: something was made or ended that takes
+// memory of its own. False: there is more of it than the limit leaves.
+bool lgpu_overhead_now(struct lgpu_state *s, int device);
+// A context in three steps: reserve before it is made (false: it does not fit),
+// made once it is (false: it does not fit after all; seen is how much less the
+// device had free, used where NVML knows no better), gone when it is not, or
+// could not be made.
+bool lgpu_overhead_context_reserve(struct lgpu_state *s, int device);
+bool lgpu_overhead_context_made(struct lgpu_state *s, int device, uint64_t seen);
+void lgpu_overhead_context_gone(struct lgpu_state *s, int device);
+// lgpu_overhead_free_bytes reads what the whole device has free.
+bool lgpu_overhead_free_bytes(const struct lgpu_state *s, int device, uint64_t *bytes);
+void lgpu_overhead_reset(void);
+
+#endif

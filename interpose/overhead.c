@@ -1,0 +1,172 @@
+// Memory that no call shows: contexts, loaded code, heaps, what the driver
+// keeps for itself.
+//
+// NVML knows what this process has on a device. What of it is not accounted
+// for call by call is overhead, and is charged too; it is measured when
+// something is made that takes such memory, and otherwise at most once a
+// second. The first context of an lgpu teaches all its processes what a
+// context takes, so that later ones are refused before they exist.
+#include <time.h>
+#include <unistd.h>
+
+#include "futex.h"
+#include "memory.h"
+
+// How often overhead is measured when nothing asks for it.
+#define PERIOD INT64_C(1000000000)
+#define PROCESSES 256
+
+static struct overhead {
+	uint32_t lock;
+	int32_t contexts;
+	uint64_t charged;
+	uint64_t floor; // what the contexts are known to take
+	int64_t next;   // when to measure again
+} overheads[LGPU_MAX_DEVICES];
+
+static nvmlDevice_t nvml_devices[LGPU_MAX_DEVICES];
+static int nvml_ready; // 0 not tried, 1 usable, -1 not
+
+void lgpu_overhead_reset(void)
+{
+	for (int i = 0; i < (int)LGPU_MAX_DEVICES; i++) {
+		overheads[i] = (struct overhead){.lock = 0};
+		nvml_devices[i] = NULL;
+	}
+	nvml_ready = 0;
+}
+
+static nvmlDevice_t nvml_device(const struct lgpu_state *s, int device)
+{
+	if (__atomic_load_n(&nvml_ready, __ATOMIC_ACQUIRE) == 0)
+		__atomic_store_n(&nvml_ready, LGPU_REAL(nvmlInit_v2)() == NVML_SUCCESS ? 1 : -1, __ATOMIC_RELEASE);
+	if (nvml_ready < 0)
+		return NULL;
+	nvmlDevice_t d = __atomic_load_n(&nvml_devices[device], __ATOMIC_ACQUIRE);
+	if (d == NULL) {
+		char text[48];
+		lgpu_uuid_text(s->limits->device[device].uuid, text);
+		if (LGPU_REAL(nvmlDeviceGetHandleByUUID)(text, &d) != NVML_SUCCESS)
+			return NULL;
+		__atomic_store_n(&nvml_devices[device], d, __ATOMIC_RELEASE);
+	}
+	return d;
+}
+
+// own_bytes reads what this process has on the device. False: NVML cannot
+// tell, as in a PID namespace that it does not know.
+static bool own_bytes(const struct lgpu_state *s, int device, uint64_t *bytes)
+{
+	nvmlProcessInfo_t infos[PROCESSES];
+	unsigned int count = PROCESSES;
+	nvmlDevice_t d = nvml_device(s, device);
+	if (d == NULL || LGPU_REAL(nvmlDeviceGetComputeRunningProcesses_v3)(d, &count, infos) != NVML_SUCCESS)
+		return false;
+	unsigned int pid = (unsigned int)getpid();
+	for (unsigned int i = 0; i < count; i++) {
+		// All ones: the driver does not say.
+		if (infos[i].pid == pid && infos[i].usedGpuMemory != ~0ull) {
+			*bytes = infos[i].usedGpuMemory;
+			return true;
+		}
+	}
+	return false;
+}
+
+// set changes what is charged to bytes. The caller has the lock.
+static bool set(struct lgpu_state *s, int device, struct overhead *o, uint64_t bytes)
+{
+	if (bytes < o->charged) {
+		lgpu_uncharge(s, device, o->charged - bytes);
+	} else if (!lgpu_charge(s, device, bytes - o->charged)) {
+		o->charged += lgpu_charge_most(s, device, bytes - o->charged);
+		return false;
+	}
+	o->charged = bytes;
+	return true;
+}
+
+// measure charges what NVML shows beyond the accounts, at least the contexts.
+// What is held without being on the device (managed memory that lies in host
+// memory) hides as much overhead; the contexts are counted all the same. The
+// caller has the lock.
+static bool measure(struct lgpu_state *s, int device, struct overhead *o)
+{
+	uint64_t own, held = (uint64_t)s->device[device].held, accounted = held - o->charged, excess = 0;
+	if (own_bytes(s, device, &own) && own > accounted)
+		excess = own - accounted;
+	o->next = lgpu_now() + PERIOD;
+	return set(s, device, o, excess > o->floor ? excess : o->floor);
+}
+
+uint64_t lgpu_overhead(int index) { return __atomic_load_n(&overheads[index].charged, __ATOMIC_RELAXED); }
+
+bool lgpu_overhead_now(struct lgpu_state *s, int device)
+{
+	struct overhead *o = &overheads[device];
+	lgpu_lock(&o->lock);
+	bool fits = measure(s, device, o);
+	lgpu_unlock(&o->lock);
+	return fits;
+}
+
+void lgpu_overhead_measure(struct lgpu_state *s, int device)
+{
+	struct overhead *o = &overheads[device];
+	if (lgpu_now() >= __atomic_load_n(&o->next, __ATOMIC_RELAXED))
+		lgpu_overhead_now(s, device);
+}
+
+bool lgpu_overhead_context_reserve(struct lgpu_state *s, int device)
+{
+	struct overhead *o = &overheads[device];
+	uint64_t known = __atomic_load_n(&s->usage->device[device].context, __ATOMIC_RELAXED);
+	lgpu_lock(&o->lock);
+	bool fits = lgpu_charge(s, device, known);
+	if (fits) {
+		o->charged += known;
+		o->floor += known;
+		o->contexts++;
+	}
+	lgpu_unlock(&o->lock);
+	return fits;
+}
+
+bool lgpu_overhead_context_made(struct lgpu_state *s, int device, uint64_t seen)
+{
+	struct overhead *o = &overheads[device];
+	uint64_t *known = &s->usage->device[device].context, own;
+	lgpu_lock(&o->lock);
+	if (__atomic_load_n(known, __ATOMIC_RELAXED) == 0 && o->contexts == 1) {
+		uint64_t accounted = (uint64_t)s->device[device].held - o->charged;
+		if (own_bytes(s, device, &own))
+			seen = own > accounted ? own - accounted : 0;
+		__atomic_store_n(known, seen, __ATOMIC_RELAXED);
+		o->floor = seen;
+	}
+	bool fits = measure(s, device, o);
+	lgpu_unlock(&o->lock);
+	return fits;
+}
+
+void lgpu_overhead_context_gone(struct lgpu_state *s, int device)
+{
+	struct overhead *o = &overheads[device];
+	lgpu_lock(&o->lock);
+	if (o->contexts > 0) {
+		o->floor -= o->floor / (uint64_t)o->contexts;
+		o->contexts--;
+		measure(s, device, o);
+	}
+	lgpu_unlock(&o->lock);
+}
+
+bool lgpu_overhead_free_bytes(const struct lgpu_state *s, int device, uint64_t *bytes)
+{
+	nvmlMemory_t m;
+	nvmlDevice_t d = nvml_device(s, device);
+	if (d == NULL || LGPU_REAL(nvmlDeviceGetMemoryInfo)(d, &m) != NVML_SUCCESS)
+		return false;
+	*bytes = m.free;
+	return true;
+}
