@@ -60,7 +60,7 @@ func (c *Clock) Wait(t Time) {
 		if virtual || now >= t {
 			return
 		}
-		nap(time.Duration(t - now))
+		Sleep(time.Duration(t - now))
 	}
 }
 
@@ -87,9 +87,9 @@ func (c *Clock) finish(end, grace Time) {
 	}
 }
 
-// nap sleeps for d with the precision of the kernel's timer. The runtime's own timers round up to a millisecond when
+// Sleep returns after d, with the precision of the kernel's timer. The runtime's own timers round up to a millisecond when
 // nothing else runs, which is longer than most kernels here.
-func nap(d time.Duration) {
+func Sleep(d time.Duration) {
 	const coarse = 20 * time.Millisecond
 	if d > coarse {
 		time.Sleep(d - coarse/2)

@@ -31,6 +31,7 @@ type Mover struct {
 	mu     sync.Mutex
 	wake   sync.Cond
 	queue  []*Move
+	inHand *Move // being done; nil when it has been cancelled
 	at     Time // end of what was done last
 	busy   meter
 	closed bool
@@ -64,10 +65,13 @@ func (m *Mover) Cancel(owner any) {
 	}
 	clear(m.queue[len(kept):])
 	m.queue = kept
+	if m.inHand != nil && m.inHand.Owner == owner {
+		m.inHand = nil
+	}
 }
 
-// Busy is the device time that the mover has worked.
-func (m *Mover) Busy() time.Duration { return m.busy.sum() }
+// Busy is the device time in the window before now in which the mover worked.
+func (m *Mover) Busy(window time.Duration) time.Duration { return m.busy.last(m.dev.Clock.Now(), window) }
 
 func (m *Mover) loop() {
 	defer close(m.ended)
@@ -83,14 +87,19 @@ func (m *Mover) loop() {
 		v := m.queue[0]
 		m.queue[0] = nil
 		m.queue = m.queue[1:]
+		m.inHand = v
 		m.mu.Unlock()
 		if m.chunk(v) {
 			continue
 		}
-		m.mu.Lock() // not ended: behind those of other owners
-		i := 0
-		for i < len(m.queue) && m.queue[i].Owner != v.Owner {
-			i++
+		m.mu.Lock()
+		if m.inHand == nil {
+			m.mu.Unlock()
+			continue
+		}
+		i := 0 // not ended: it goes on after one of each other owner's
+		for seen := map[any]bool{}; i < len(m.queue) && m.queue[i].Owner != v.Owner && !seen[m.queue[i].Owner]; i++ {
+			seen[m.queue[i].Owner] = true
 		}
 		m.queue = append(m.queue, nil)
 		copy(m.queue[i+1:], m.queue[i:])

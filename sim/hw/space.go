@@ -199,3 +199,15 @@ type Extent struct {
 	Addr, Size uint64
 	Writable   bool
 }
+
+// Copy moves n bytes from src to dst within the space; see Read. The ranges may overlap only by being the same.
+func (s *Space) Copy(dst, src, n uint64) error {
+	var failed error
+	err := s.walk(src, n, false, func(b []byte) {
+		if failed == nil {
+			failed = s.Write(b, dst)
+			dst += uint64(len(b))
+		}
+	})
+	return errors.Join(failed, err)
+}

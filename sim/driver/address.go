@@ -1,0 +1,92 @@
+package driver
+
+import (
+	"slices"
+
+	"github.com/lgpu/lgpu/sim/hw"
+)
+
+// The device addresses of a process. They lie where a 64-bit Linux program has no mapping of its own, sanitizers' shadow
+// memory included, so that no device address is a valid host address unless the client maps it.
+const (
+	addressFirst = uint64(0x2000_0000_0000)
+	addressLast  = uint64(0x4000_0000_0000)
+)
+
+// addresses hands out address ranges. It takes the next free ones after the last, so that an address is used again as
+// late as possible and a stale pointer faults.
+type addresses struct {
+	free []hole // by address
+	next uint64
+}
+
+type hole struct{ base, size uint64 }
+
+func newAddresses() addresses {
+	return addresses{free: []hole{{addressFirst, addressLast - addressFirst}}, next: addressFirst}
+}
+
+func roundUp(n, unit uint64) uint64 { return (n + unit - 1) / unit * unit }
+
+// take reserves size bytes at a multiple of align; ok is false when there are none. Between two ranges one frame stays
+// free, so that running off the end of an allocation faults.
+func (a *addresses) take(size, align uint64) (uint64, bool) {
+	size = roundUp(size, hw.FrameSize) + hw.FrameSize
+	align = max(align, hw.FrameSize)
+	for _, from := range [2]uint64{a.next, addressFirst} {
+		for i, h := range a.free {
+			base := roundUp(max(h.base, from), align)
+			if base < h.base || base+size > h.base+h.size || base+size < base {
+				continue
+			}
+			a.cut(i, base, size)
+			a.next = base + size
+			return base, true
+		}
+	}
+	return 0, false
+}
+
+// takeAt reserves exactly [base, base+size) and its guard frame.
+func (a *addresses) takeAt(base, size uint64) bool {
+	size = roundUp(size, hw.FrameSize) + hw.FrameSize
+	for i, h := range a.free {
+		if base >= h.base && base+size <= h.base+h.size {
+			a.cut(i, base, size)
+			return true
+		}
+	}
+	return false
+}
+
+func (a *addresses) cut(i int, base, size uint64) {
+	h := a.free[i]
+	var rest []hole
+	if base > h.base {
+		rest = append(rest, hole{h.base, base - h.base})
+	}
+	if end := base + size; end < h.base+h.size {
+		rest = append(rest, hole{end, h.base + h.size - end})
+	}
+	a.free = slices.Replace(a.free, i, i+1, rest...)
+}
+
+// give returns what take or takeAt reserved; size as asked for.
+func (a *addresses) give(base, size uint64) {
+	size = roundUp(size, hw.FrameSize) + hw.FrameSize
+	i, _ := slices.BinarySearchFunc(a.free, base, func(h hole, b uint64) int {
+		if h.base < b {
+			return -1
+		}
+		return 1
+	})
+	a.free = slices.Insert(a.free, i, hole{base, size})
+	if i+1 < len(a.free) && base+size == a.free[i+1].base {
+		a.free[i].size += a.free[i+1].size
+		a.free = slices.Delete(a.free, i+1, i+2)
+	}
+	if i > 0 && a.free[i-1].base+a.free[i-1].size == base {
+		a.free[i-1].size += a.free[i].size
+		a.free = slices.Delete(a.free, i, i+1)
+	}
+}

@@ -1,0 +1,402 @@
+package driver
+
+import (
+	"errors"
+
+	"github.com/lgpu/lgpu/sim/ptx"
+	"github.com/lgpu/lgpu/sim/wire"
+)
+
+// parse reads PTX; the log of an error is for the program.
+func (p *Process) parse(image []byte, errorSize uint32) (*ptx.Module, []byte, Result) {
+	m, err := ptx.Parse(image)
+	if err == nil {
+		return m, nil, success
+	}
+	p.d.log.Warn("module is not understood", "process", p.pid, "error", err)
+	log := text(err.Error(), errorSize)
+	var pe *ptx.Error
+	if errors.As(err, &pe) {
+		return nil, log, errInvalidPTX
+	}
+	return nil, log, errInvalidImage
+}
+
+// ModuleLoadData is cuModuleLoadDataEx with PTX.
+func (p *Process) ModuleLoadData(call *wire.Call, image []byte, _ []wire.CUjit_option, _ []uint64, infoSize, errorSize uint32) (wire.CUmodule, []byte, []byte, wire.CUresult) {
+	_, unlock, res := p.enter(call)
+	unlock()
+	if res != success {
+		return 0, nil, nil, res
+	}
+	parsed, log, res := p.parse(image, errorSize)
+	if res != success {
+		return 0, text("", infoSize), log, res
+	}
+	c, unlock, res := p.enter(call)
+	defer unlock()
+	if res != success {
+		return 0, nil, nil, res
+	}
+	m, res := c.load(parsed, uint64(len(image)))
+	if res != success {
+		return 0, text("", infoSize), text("the module does not link", errorSize), res
+	}
+	return wire.CUmodule(m.handle), text("", infoSize), text("", errorSize), success
+}
+
+// ModuleUnload is cuModuleUnload.
+func (p *Process) ModuleUnload(_ *wire.Call, h wire.CUmodule) wire.CUresult {
+	defer p.lock()()
+	m := lookup[module](&p.handles, uint64(h))
+	if m == nil || m.library != nil {
+		return errInvalidHandle
+	}
+	if m.ctx.fault == success {
+		m.ctx.synchronize()
+		if lookup[module](&p.handles, uint64(h)) != m {
+			return errInvalidHandle
+		}
+	}
+	p.unload(m)
+	return success
+}
+
+// ModuleGetFunction is cuModuleGetFunction.
+func (p *Process) ModuleGetFunction(_ *wire.Call, h wire.CUmodule, name string) (wire.CUfunction, wire.CUresult) {
+	defer p.lock()()
+	m := lookup[module](&p.handles, uint64(h))
+	if m == nil {
+		return 0, errInvalidHandle
+	}
+	f := m.function(name)
+	if f == nil {
+		return 0, errNotFound
+	}
+	return wire.CUfunction(f.handle), success
+}
+
+// ModuleGetFunctionCount is cuModuleGetFunctionCount.
+func (p *Process) ModuleGetFunctionCount(_ *wire.Call, h wire.CUmodule) (uint32, wire.CUresult) {
+	defer p.lock()()
+	m := lookup[module](&p.handles, uint64(h))
+	if m == nil {
+		return 0, errInvalidHandle
+	}
+	return uint32(len(m.parsed.Kernels)), success
+}
+
+// ModuleEnumerateFunctions is cuModuleEnumerateFunctions.
+func (p *Process) ModuleEnumerateFunctions(_ *wire.Call, n uint32, h wire.CUmodule) ([]wire.CUfunction, wire.CUresult) {
+	defer p.lock()()
+	m := lookup[module](&p.handles, uint64(h))
+	if m == nil {
+		return nil, errInvalidHandle
+	}
+	var out []wire.CUfunction
+	for _, name := range names(m.parsed) {
+		if uint32(len(out)) == n {
+			break
+		}
+		out = append(out, wire.CUfunction(m.function(name).handle))
+	}
+	return out, success
+}
+
+// ModuleGetGlobal is cuModuleGetGlobal.
+func (p *Process) ModuleGetGlobal(_ *wire.Call, h wire.CUmodule, name string) (wire.CUdeviceptr, uint64, wire.CUresult) {
+	defer p.lock()()
+	m := lookup[module](&p.handles, uint64(h))
+	if m == nil {
+		return 0, 0, errInvalidHandle
+	}
+	v, ok := m.globals[name]
+	if !ok {
+		return 0, 0, errNotFound
+	}
+	return wire.CUdeviceptr(v.addr), v.size, success
+}
+
+// LibraryLoadData is cuLibraryLoadData with PTX: nothing is loaded into a context before it is used there.
+func (p *Process) LibraryLoadData(_ *wire.Call, image []byte, _ []wire.CUjit_option, _ []uint64, _ []wire.CUlibraryOption, _ []uint64, infoSize, errorSize uint32) (wire.CUlibrary, []byte, []byte, wire.CUresult) {
+	parsed, log, res := p.parse(image, errorSize)
+	if res != success {
+		return 0, text("", infoSize), log, res
+	}
+	defer p.lock()()
+	l := &library{parsed: parsed, size: uint64(len(image)), modules: map[*context]*module{}, kernels: map[string]*kernel{}}
+	for name, k := range parsed.Kernels {
+		lk := &kernel{library: l, kernel: k, maxDynamic: -1}
+		lk.handle = p.handles.add(kindKernel, lk)
+		l.kernels[name] = lk
+	}
+	l.handle = p.handles.add(kindLibrary, l)
+	return wire.CUlibrary(l.handle), text("", infoSize), text("", errorSize), success
+}
+
+// LibraryUnload is cuLibraryUnload.
+func (p *Process) LibraryUnload(_ *wire.Call, h wire.CUlibrary) wire.CUresult {
+	defer p.lock()()
+	l := lookup[library](&p.handles, uint64(h))
+	if l == nil {
+		return errInvalidHandle
+	}
+	for c := range l.modules {
+		if c.fault == success {
+			c.synchronize()
+		}
+	}
+	if lookup[library](&p.handles, uint64(h)) != l {
+		return errInvalidHandle
+	}
+	for _, m := range l.modules {
+		p.unload(m)
+	}
+	for _, k := range l.kernels {
+		p.handles.remove(k.handle)
+	}
+	p.handles.remove(l.handle)
+	return success
+}
+
+// LibraryGetKernel is cuLibraryGetKernel.
+func (p *Process) LibraryGetKernel(_ *wire.Call, h wire.CUlibrary, name string) (wire.CUkernel, wire.CUresult) {
+	defer p.lock()()
+	l := lookup[library](&p.handles, uint64(h))
+	if l == nil {
+		return 0, errInvalidHandle
+	}
+	k := l.kernels[name]
+	if k == nil {
+		return 0, errNotFound
+	}
+	return wire.CUkernel(k.handle), success
+}
+
+// LibraryGetKernelCount is cuLibraryGetKernelCount.
+func (p *Process) LibraryGetKernelCount(_ *wire.Call, h wire.CUlibrary) (uint32, wire.CUresult) {
+	defer p.lock()()
+	l := lookup[library](&p.handles, uint64(h))
+	if l == nil {
+		return 0, errInvalidHandle
+	}
+	return uint32(len(l.kernels)), success
+}
+
+// LibraryEnumerateKernels is cuLibraryEnumerateKernels.
+func (p *Process) LibraryEnumerateKernels(_ *wire.Call, n uint32, h wire.CUlibrary) ([]wire.CUkernel, wire.CUresult) {
+	defer p.lock()()
+	l := lookup[library](&p.handles, uint64(h))
+	if l == nil {
+		return nil, errInvalidHandle
+	}
+	var out []wire.CUkernel
+	for _, name := range names(l.parsed) {
+		if uint32(len(out)) == n {
+			break
+		}
+		out = append(out, wire.CUkernel(l.kernels[name].handle))
+	}
+	return out, success
+}
+
+// libraryIn finds a library's module in the calling thread's context.
+func (p *Process) libraryIn(c *context, h wire.CUlibrary) (*module, Result) {
+	l := lookup[library](&p.handles, uint64(h))
+	if l == nil {
+		return nil, errInvalidHandle
+	}
+	return l.moduleIn(c)
+}
+
+// LibraryGetModule is cuLibraryGetModule.
+func (p *Process) LibraryGetModule(call *wire.Call, h wire.CUlibrary) (wire.CUmodule, wire.CUresult) {
+	c, unlock, res := p.enter(call)
+	defer unlock()
+	if res != success {
+		return 0, res
+	}
+	m, res := p.libraryIn(c, h)
+	if res != success {
+		return 0, res
+	}
+	return wire.CUmodule(m.handle), success
+}
+
+// LibraryGetGlobal is cuLibraryGetGlobal.
+func (p *Process) LibraryGetGlobal(call *wire.Call, h wire.CUlibrary, name string) (wire.CUdeviceptr, uint64, wire.CUresult) {
+	c, unlock, res := p.enter(call)
+	defer unlock()
+	if res != success {
+		return 0, 0, res
+	}
+	m, res := p.libraryIn(c, h)
+	if res != success {
+		return 0, 0, res
+	}
+	v, ok := m.globals[name]
+	if !ok {
+		return 0, 0, errNotFound
+	}
+	return wire.CUdeviceptr(v.addr), v.size, success
+}
+
+// LibraryGetManaged is cuLibraryGetManaged: managed variables live in each context here, so there is none to be found.
+func (p *Process) LibraryGetManaged(_ *wire.Call, h wire.CUlibrary, _ string) (wire.CUdeviceptr, uint64, wire.CUresult) {
+	defer p.lock()()
+	if lookup[library](&p.handles, uint64(h)) == nil {
+		return 0, 0, errInvalidHandle
+	}
+	return 0, 0, errNotFound
+}
+
+// KernelGetFunction is cuKernelGetFunction.
+func (p *Process) KernelGetFunction(call *wire.Call, h wire.CUkernel) (wire.CUfunction, wire.CUresult) {
+	c, unlock, res := p.enter(call)
+	defer unlock()
+	if res != success {
+		return 0, res
+	}
+	if lookup[kernel](&p.handles, uint64(h)) == nil {
+		return 0, errInvalidHandle
+	}
+	f, res := p.functionOf(uint64(h), c)
+	if res != success {
+		return 0, res
+	}
+	return wire.CUfunction(f.handle), success
+}
+
+// KernelGetLibrary is cuKernelGetLibrary.
+func (p *Process) KernelGetLibrary(_ *wire.Call, h wire.CUkernel) (wire.CUlibrary, wire.CUresult) {
+	defer p.lock()()
+	k := lookup[kernel](&p.handles, uint64(h))
+	if k == nil {
+		return 0, errInvalidHandle
+	}
+	return wire.CUlibrary(k.library.handle), success
+}
+
+// KernelGetAttribute is cuKernelGetAttribute.
+func (p *Process) KernelGetAttribute(_ *wire.Call, attr wire.CUfunction_attribute, h wire.CUkernel, dev wire.CUdevice) (int32, wire.CUresult) {
+	defer p.lock()()
+	k := lookup[kernel](&p.handles, uint64(h))
+	if k == nil {
+		return 0, errInvalidHandle
+	}
+	if _, res := p.device(dev); res != success {
+		return 0, res
+	}
+	dynamic := k.maxDynamic
+	if dynamic < 0 {
+		dynamic = max(sharedDefault-k.kernel.SharedBytes, 0)
+	}
+	return functionAttribute(k.kernel, k.library.parsed, dynamic, -1, attr)
+}
+
+// KernelSetAttribute is cuKernelSetAttribute: it holds for the modules the kernel is loaded in, and those to come.
+func (p *Process) KernelSetAttribute(_ *wire.Call, attr wire.CUfunction_attribute, val int32, h wire.CUkernel, dev wire.CUdevice) wire.CUresult {
+	defer p.lock()()
+	k := lookup[kernel](&p.handles, uint64(h))
+	if k == nil {
+		return errInvalidHandle
+	}
+	if _, res := p.device(dev); res != success {
+		return res
+	}
+	probe := function{kernel: k.kernel}
+	if res := probe.set(attr, val); res != success {
+		return res
+	}
+	if attr == wire.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES {
+		k.maxDynamic = int(val)
+	}
+	for _, m := range k.library.modules {
+		if f := m.functions[k.kernel.Name]; f != nil {
+			f.set(attr, val)
+		}
+	}
+	return success
+}
+
+// KernelSetCacheConfig is cuKernelSetCacheConfig, a hint.
+func (p *Process) KernelSetCacheConfig(_ *wire.Call, h wire.CUkernel, config wire.CUfunc_cache, dev wire.CUdevice) wire.CUresult {
+	defer p.lock()()
+	if lookup[kernel](&p.handles, uint64(h)) == nil {
+		return errInvalidHandle
+	}
+	if config < 0 || config > 3 {
+		return errInvalidValue
+	}
+	_, res := p.device(dev)
+	return res
+}
+
+// KernelGetName is cuKernelGetName.
+func (p *Process) KernelGetName(_ *wire.Call, h wire.CUkernel, length uint32) ([]byte, wire.CUresult) {
+	defer p.lock()()
+	k := lookup[kernel](&p.handles, uint64(h))
+	if k == nil {
+		return nil, errInvalidHandle
+	}
+	return text(k.kernel.Name, length), success
+}
+
+// LinkCreate is cuLinkCreate.
+func (p *Process) LinkCreate(*wire.Call, []wire.CUjit_option, []uint64) (wire.CUlinkState, wire.CUresult) {
+	defer p.lock()()
+	return wire.CUlinkState(p.handles.add(kindLinker, &linker{})), success
+}
+
+// linker is the state of cuLink calls: one PTX image, which is all that can be linked here.
+type linker struct{ image []byte }
+
+// LinkAddData is cuLinkAddData.
+func (p *Process) LinkAddData(_ *wire.Call, h wire.CUlinkState, typ wire.CUjitInputType, data []byte, _ string, errorSize uint32) ([]byte, wire.CUresult) {
+	if typ != wire.CU_JIT_INPUT_PTX {
+		return text("only PTX can be linked", errorSize), errNotSupported
+	}
+	if _, log, res := p.parse(data, errorSize); res != success {
+		return log, res
+	}
+	defer p.lock()()
+	l := lookup[linker](&p.handles, uint64(h))
+	if l == nil {
+		return nil, errInvalidHandle
+	}
+	if l.image != nil {
+		return text("only one input can be linked", errorSize), errNotSupported
+	}
+	l.image = append([]byte(nil), data...)
+	return text("", errorSize), success
+}
+
+// LinkComplete is cuLinkComplete: the size of the image that LinkImage returns.
+func (p *Process) LinkComplete(_ *wire.Call, h wire.CUlinkState, errorSize uint32) (uint64, []byte, wire.CUresult) {
+	defer p.lock()()
+	l := lookup[linker](&p.handles, uint64(h))
+	if l == nil || l.image == nil {
+		return 0, nil, errInvalidHandle
+	}
+	return uint64(len(l.image)), text("", errorSize), success
+}
+
+// LinkImage is the image of cuLinkComplete: the PTX itself, which loads as a module.
+func (p *Process) LinkImage(_ *wire.Call, h wire.CUlinkState, size uint64) ([]byte, wire.CUresult) {
+	defer p.lock()()
+	l := lookup[linker](&p.handles, uint64(h))
+	if l == nil {
+		return nil, errInvalidHandle
+	}
+	return l.image[:min(uint64(len(l.image)), size)], success
+}
+
+// LinkDestroy is cuLinkDestroy.
+func (p *Process) LinkDestroy(_ *wire.Call, h wire.CUlinkState) wire.CUresult {
+	defer p.lock()()
+	if lookup[linker](&p.handles, uint64(h)) == nil {
+		return errInvalidHandle
+	}
+	p.handles.remove(uint64(h))
+	return success
+}

@@ -1,0 +1,152 @@
+package driver
+
+import (
+	"slices"
+
+	"github.com/lgpu/lgpu/sim/hw"
+)
+
+// Sizes of an arena: allocations are multiples of the unit; those above the limit get frames of their own.
+const (
+	arenaUnit  = 512
+	arenaLimit = 1 << 20
+)
+
+// arena cuts allocations out of chunks of whole frames.
+type arena struct {
+	p      *Process
+	dev    *device
+	ctx    *context // owner of the chunks; nil: the process
+	access []access // where ctx is nil
+	keep   bool     // chunks stay when they are empty, until trim
+	limit  uint64   // bytes of chunks at most; 0: no limit
+
+	chunks         []*chunk
+	reserved, used uint64 // bytes of chunks, of allocations
+}
+
+type chunk struct {
+	region *region
+	phys   *physical
+	free   []hole // by address
+	used   uint64
+}
+
+// alloc takes size bytes. Nothing is left behind when it fails.
+func (a *arena) alloc(size uint64) (uint64, *chunk, Result) {
+	need := roundUp(size, arenaUnit)
+	if size == 0 || need < size {
+		return 0, nil, errInvalidValue
+	}
+	if need > arenaLimit {
+		need = roundUp(size, hw.FrameSize)
+		if need < size {
+			return 0, nil, errOutOfMemory
+		}
+	}
+	for _, c := range a.chunks {
+		for i, h := range c.free {
+			if h.size >= need {
+				c.free[i] = hole{h.base + need, h.size - need}
+				if c.free[i].size == 0 {
+					c.free = slices.Delete(c.free, i, i+1)
+				}
+				c.used += need
+				a.used += need
+				return h.base, c, success
+			}
+		}
+	}
+	c, res := a.grow(need)
+	if res != success {
+		return 0, nil, res
+	}
+	if rest := c.region.size - need; rest > 0 {
+		c.free = []hole{{c.region.base + need, rest}}
+	}
+	c.used = need
+	a.used += need
+	return c.region.base, c, success
+}
+
+func (a *arena) grow(size uint64) (*chunk, Result) {
+	size = roundUp(size, hw.FrameSize)
+	if a.limit > 0 && a.reserved+size > a.limit {
+		return nil, errOutOfMemory
+	}
+	phys, res := a.p.newPhysical(a.dev, size)
+	if res != success {
+		return nil, res
+	}
+	base, ok := a.p.addresses.take(size, 0)
+	if !ok {
+		phys.release()
+		return nil, errOutOfMemory
+	}
+	r := &region{base: base, size: size, store: phys.frames, ctx: a.ctx, access: a.access}
+	if res = a.p.expose(r); res != success {
+		a.p.addresses.give(base, size)
+		phys.release()
+		return nil, res
+	}
+	c := &chunk{region: r, phys: phys}
+	a.chunks = append(a.chunks, c)
+	a.reserved += size
+	return c, success
+}
+
+// give frees what alloc returned.
+func (a *arena) give(c *chunk, base, size uint64) {
+	need := roundUp(size, arenaUnit)
+	if need > arenaLimit {
+		need = roundUp(size, hw.FrameSize)
+	}
+	i, _ := slices.BinarySearchFunc(c.free, base, func(h hole, b uint64) int {
+		if h.base < b {
+			return -1
+		}
+		return 1
+	})
+	c.free = slices.Insert(c.free, i, hole{base, need})
+	if i+1 < len(c.free) && base+need == c.free[i+1].base {
+		c.free[i].size += c.free[i+1].size
+		c.free = slices.Delete(c.free, i+1, i+2)
+	}
+	if i > 0 && c.free[i-1].base+c.free[i-1].size == base {
+		c.free[i-1].size += c.free[i].size
+		c.free = slices.Delete(c.free, i, i+1)
+	}
+	c.used -= need
+	a.used -= need
+	if c.used == 0 && !a.keep {
+		a.release(c)
+	}
+}
+
+// trim releases empty chunks until at most keep bytes are reserved.
+func (a *arena) trim(keep uint64) {
+	for _, c := range slices.Clone(a.chunks) {
+		if a.reserved <= keep {
+			return
+		}
+		if c.used == 0 {
+			a.release(c)
+		}
+	}
+}
+
+// clear releases everything, whatever is in use.
+func (a *arena) clear() {
+	for _, c := range slices.Clone(a.chunks) {
+		a.used -= c.used
+		a.release(c)
+	}
+}
+
+func (a *arena) release(c *chunk) {
+	a.chunks = slices.DeleteFunc(a.chunks, func(o *chunk) bool { return o == c })
+	a.reserved -= c.region.size
+	a.p.hide(c.region)
+	a.p.addresses.give(c.region.base, c.region.size)
+	c.phys.release()
+}

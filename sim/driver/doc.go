@@ -1,0 +1,23 @@
+// Package driver is the CUDA driver of the software GPU: contexts, memory, modules, streams, events and graphs of the
+// connected processes, with the error codes and argument checks of the real one. The devices underneath are package hw.
+//
+// # Model
+//
+//	Driver   one for a machine; connects processes
+//	Process  one connected client; owns contexts, allocations and handles, and implements the protocol's calls
+//	context  an address space and a channel of one device, streams, modules; dies of its first fault
+//	op       something a stream or a graph node does: a kernel, a copy, a fill, a host function, ...
+//	work     an op that has been submitted: runs when the works it depends on have ended
+//	stream   the tail of a chain of works; order between streams is nothing but more dependencies
+//	graph    ops with edges; a launch turns them into works
+//
+// Handles are numbers that the driver chooses; the kind of object is part of them, so that a stream given for an event
+// is an error and not an accident. Device addresses are unique within a process. Host memory that devices reach is
+// mapped by the client at the very address the driver says, so that pointers mean the same on both sides.
+//
+// # Locks
+//
+// One lock, Driver.mu, guards all state of this package. The protocol's calls take it; everything else expects it held.
+// Order: Driver.mu before any lock of package hw. Callbacks of hw come with no lock held and take Driver.mu. Nothing
+// waits for a device, a client or a file with Driver.mu held; wait gives it up for the time.
+package driver

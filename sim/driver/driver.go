@@ -1,0 +1,169 @@
+package driver
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/lgpu/lgpu/sim/hw"
+	"github.com/lgpu/lgpu/sim/wire"
+)
+
+// Options are the properties of the driver that the devices do not give. Zero fields get the defaults named.
+type Options struct {
+	Name         string // of every device; default "lgpu Software GPU"
+	ContextBytes uint64 // device memory of a context; default 64 MiB
+	PendingMax   int    // works of one context that may wait before a call does; default 1024
+	Seed         string // makes the UUIDs of the devices differ from those of other machines
+	Log          *slog.Logger
+}
+
+// Driver is the driver of one machine.
+type Driver struct {
+	machine *hw.Machine
+	options Options
+	devices []*device
+	log     *slog.Logger
+
+	mu        sync.Mutex
+	processes map[*Process]struct{}
+	ready     []*work                // works whose dependencies have ended
+	draining  bool                   // someone works off ready
+	exports   map[secret]*export     // what processes share by handles
+	shared    map[inode]*export      // what they share by descriptors
+	physicals map[*physical]struct{} // all device memory that is taken
+	polls     []*poll                // conditions on memory that works wait for
+	polling   bool
+	ids       uint64 // of contexts, streams, buffers and captures: unique in the machine, never 0
+	closed    bool
+}
+
+// New returns a driver for the devices of m. The caller closes m after the driver.
+func New(m *hw.Machine, o Options) (*Driver, error) {
+	if o.Name == "" {
+		o.Name = "lgpu Software GPU"
+	}
+	if o.ContextBytes == 0 {
+		o.ContextBytes = 64 << 20
+	}
+	if o.PendingMax <= 0 {
+		o.PendingMax = 1024
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if len(m.Devices) == 0 {
+		return nil, fmt.Errorf("driver: machine has no devices")
+	}
+	d := &Driver{machine: m, options: o, log: o.Log, processes: map[*Process]struct{}{}, exports: map[secret]*export{},
+		shared: map[inode]*export{}, physicals: map[*physical]struct{}{}}
+	for i, h := range m.Devices {
+		d.devices = append(d.devices, newDevice(h, i, &d.options))
+	}
+	return d, nil
+}
+
+// Close disconnects all processes.
+func (d *Driver) Close() {
+	d.mu.Lock()
+	d.closed = true
+	all := make([]*Process, 0, len(d.processes))
+	for p := range d.processes {
+		all = append(all, p)
+	}
+	d.mu.Unlock()
+	for _, p := range all {
+		p.Close()
+	}
+}
+
+func (d *Driver) id() uint64 {
+	d.ids++
+	return d.ids
+}
+
+// Process is one connected program: the calls of the protocol (wire.Driver). They may be made from many threads at once.
+type Process struct {
+	d    *Driver
+	pid  int // of the program, as seen here
+	name string
+	host wire.Host
+
+	// By Driver.mu:
+	handles     table
+	addresses   addresses
+	uva         *hw.Space // everything allocated, for copies
+	contexts    []*context
+	primaries   []*context // by device; nil where not active
+	flags       []uint32   // of the primary contexts to come, by device
+	allocs      ranges[*allocation]
+	regions     ranges[*region]
+	reserved    ranges[uint64]        // of cuMemAddressReserve, with their sizes
+	graphMemory map[uint64]*allocNode // by address
+	pools       []*pool               // default and current pool state, by device
+	current     []*pool
+	modes       map[uint64]captureMode // by thread
+	captures    []*capture
+	graphHigh   []uint64 // most graph memory in use, by device
+	closed      bool
+	gone        chan struct{} // closed with the process: waiting calls end
+}
+
+// Connect adds a process. Its Close removes it.
+func (d *Driver) Connect(peer wire.Peer) (*Process, error) {
+	pid := peer.PID
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, fmt.Errorf("connect process %d: driver is closed", pid)
+	}
+	name := fmt.Sprintf("pid %d", pid)
+	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil {
+		name = exe
+	}
+	n := len(d.devices)
+	p := &Process{
+		d: d, pid: pid, name: name, host: peer.Host, handles: newTable(), addresses: newAddresses(), uva: hw.NewSpace(),
+		primaries: make([]*context, n), flags: make([]uint32, n), pools: make([]*pool, n), current: make([]*pool, n), graphHigh: make([]uint64, n),
+		modes: map[uint64]captureMode{}, graphMemory: map[uint64]*allocNode{}, gone: make(chan struct{}),
+	}
+	d.processes[p] = struct{}{}
+	return p, nil
+}
+
+// Close ends the process: its work is dropped, its memory and handles are freed, at once.
+func (p *Process) Close() {
+	d := p.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if p.closed {
+		return
+	}
+	p.closed = true
+	close(p.gone)
+	for _, c := range slices.Clone(p.contexts) {
+		p.destroy(c)
+	}
+	for _, pl := range p.allPools() {
+		pl.destroy()
+	}
+	for _, a := range p.allocs.all() {
+		p.drop(a)
+	}
+	for _, o := range p.handles.objects {
+		if n, ok := o.(*name); ok {
+			n.ph.release()
+		}
+	}
+	p.bequeath()
+	for key, e := range d.exports {
+		if e.owner == p {
+			delete(d.exports, key)
+		}
+	}
+	p.handles = newTable()
+	delete(d.processes, p)
+	d.drain()
+}

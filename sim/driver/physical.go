@@ -1,0 +1,191 @@
+package driver
+
+import (
+	"os"
+
+	"github.com/lgpu/lgpu/sim/hw"
+	"golang.org/x/sys/unix"
+)
+
+// physical is memory of a device, without an address. Everything that takes device memory takes it as this. Several
+// mappings, handles and processes may share one; it is freed when the last of them is gone.
+type physical struct {
+	d      *Driver
+	owner  *Process // whose it is in the count of memory; nil when nobody has it any more but a descriptor in flight
+	dev    *device
+	frames *hw.Frames
+	refs   int
+	prop   properties // of memory made by cuMemCreate
+}
+
+// properties are what cuMemCreate was asked for, to be told again.
+type properties struct {
+	handleTypes uint32
+	compression uint8
+	rdma        uint8
+	usage       uint16
+}
+
+// newPhysical takes size bytes, rounded up to frames, with one reference. Reserves of the process's pools are released
+// if that helps.
+func (p *Process) newPhysical(dev *device, size uint64) (*physical, Result) {
+	frames, err := dev.hw.Memory.Alloc(size)
+	if err != nil && p.reclaim(dev) {
+		frames, err = dev.hw.Memory.Alloc(size)
+	}
+	if err != nil {
+		return nil, errOutOfMemory
+	}
+	ph := &physical{d: p.d, owner: p, dev: dev, frames: frames, refs: 1}
+	p.d.physicals[ph] = struct{}{}
+	return ph, success
+}
+
+// release gives up one reference; the last one frees the memory.
+func (ph *physical) release() {
+	if ph.refs--; ph.refs > 0 {
+		return
+	}
+	delete(ph.d.physicals, ph)
+	if err := ph.frames.Release(); err != nil {
+		ph.d.log.Error("release device memory", "error", err)
+	}
+}
+
+// bequeath finds new owners for memory of p that others still hold.
+func (p *Process) bequeath() {
+	for ph := range p.d.physicals {
+		if ph.owner != p {
+			continue
+		}
+		ph.owner = nil
+		for o := range p.d.processes {
+			if o != p && o.holds(ph) {
+				ph.owner = o
+				break
+			}
+		}
+	}
+}
+
+func (p *Process) holds(ph *physical) bool {
+	for _, a := range p.allocs.all() {
+		if a.phys == ph {
+			return true
+		}
+	}
+	for _, o := range p.handles.objects {
+		if n, ok := o.(*name); ok && n.ph == ph {
+			return true
+		}
+	}
+	return false
+}
+
+// used is the device memory of a process.
+func (p *Process) used(dev *device) uint64 {
+	var n uint64
+	for ph := range p.d.physicals {
+		if ph.owner == p && ph.dev == dev {
+			n += ph.frames.Size()
+		}
+	}
+	return n
+}
+
+// name is a process's handle of physical memory (CUmemGenericAllocationHandle).
+type name struct {
+	ph    *physical
+	count int // how often the program was given it and has not released it
+}
+
+// named gives the program a handle of ph: the one it has, or a new one.
+func (p *Process) named(ph *physical) uint64 {
+	for h, o := range p.handles.objects {
+		if n, ok := o.(*name); ok && n.ph == ph {
+			n.count++
+			return h
+		}
+	}
+	ph.refs++
+	return p.handles.add(kindPhysical, &name{ph: ph, count: 1})
+}
+
+// unname takes one handle back.
+func (p *Process) unname(h uint64) Result {
+	n := lookup[name](&p.handles, h)
+	if n == nil {
+		return errInvalidValue
+	}
+	if n.count--; n.count == 0 {
+		p.handles.remove(h)
+		n.ph.release()
+	}
+	return success
+}
+
+// export is something that a process has given a name that other processes can use.
+type export struct {
+	owner *Process // gone with it; nil for descriptors
+	alloc *allocation
+	event *event
+	ph    *physical
+	pool  *pool
+}
+
+// share makes a descriptor for e: the writing end of a pipe. Whoever holds it can have e; the inode of the pipe says
+// which it is and cannot be forged. When the last copy is closed, the reading end sees it and gone is called with
+// Driver.mu held.
+func (d *Driver) share(e *export, gone func()) (*os.File, Result) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		d.log.Error("export: pipe", "error", err)
+		return nil, errOperatingSystem
+	}
+	read, write := os.NewFile(uintptr(fds[0]), "export"), os.NewFile(uintptr(fds[1]), "export")
+	key, err := pipeInode(write)
+	if err != nil {
+		read.Close()
+		write.Close()
+		d.log.Error("export: stat", "error", err)
+		return nil, errOperatingSystem
+	}
+	d.shared[key] = e
+	go func() {
+		var b [64]byte
+		for {
+			if _, err := read.Read(b[:]); err != nil {
+				break
+			}
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.shared, key)
+		read.Close()
+		gone()
+		d.drain()
+	}()
+	return write, success
+}
+
+// shareOf finds what a descriptor stands for.
+func (d *Driver) shareOf(f *os.File) *export {
+	if f == nil {
+		return nil
+	}
+	key, err := pipeInode(f)
+	if err != nil {
+		return nil
+	}
+	return d.shared[key]
+}
+
+type inode struct{ dev, ino uint64 }
+
+func pipeInode(f *os.File) (inode, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return inode{}, err
+	}
+	return inode{st.Dev, st.Ino}, nil
+}
