@@ -1,7 +1,9 @@
 // Command gen writes the interposer's tables from the declared list of driver symbols: the numbers of the symbols, what
 // is done with each, the forwarders of those that are passed on, and the list of what the library exports. Run by
-// "go generate ./interpose".
+// "go generate ./interpose/gen".
 package main
+
+//go:generate go run . ..
 
 import (
 	"bytes"
