@@ -15,10 +15,12 @@ const Extension = ".region"
 
 // Dir returns the runtime folder of this user, where regions, turn pages and the sockets of software GPUs are, and makes
 // it if need be: $LGPU_RUNTIME_DIR, else /run/lgpu for root, else $XDG_RUNTIME_DIR/lgpu, else /tmp/lgpu-UID. The folder is
-// open to its owner only; one that belongs to somebody else, as may happen in /tmp, is refused.
+// open to its owner only, but for /run/lgpu, where the libraries are too and which others may pass; one that belongs to
+// somebody else, as may happen in /tmp, is refused.
 func Dir() (string, error) {
 	uid := os.Getuid()
 	var dir string
+	mode := os.FileMode(0o700)
 	if named := os.Getenv("LGPU_RUNTIME_DIR"); named != "" {
 		absolute, err := filepath.Abs(named)
 		if err != nil {
@@ -26,13 +28,13 @@ func Dir() (string, error) {
 		}
 		dir = absolute
 	} else if uid == 0 {
-		dir = "/run/lgpu"
+		dir, mode = "/run/lgpu", 0o711
 	} else if session := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(session) {
 		dir = filepath.Join(session, "lgpu")
 	} else {
 		dir = fmt.Sprintf("/tmp/lgpu-%d", uid)
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(dir, mode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", fmt.Errorf("make the runtime folder: %w", err)
 	}
 	info, err := os.Lstat(dir)

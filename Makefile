@@ -1,0 +1,74 @@
+# make build     bin/lgpu, with the C libraries inside
+# make test      every test that needs no GPU; under ten minutes
+# make demo      three tenants share a software GPU; ends in a table of asked against delivered
+# make bench     the tables of docs/benchmarks.md; needs an NVIDIA GPU and PyTorch
+# make lint      gofmt, vet, staticcheck, C without a warning
+# make race      the tests under the race detector
+# make sanitize  the C tests under AddressSanitizer and UBSan
+# make generate  write every generated file anew; test kernels need clang-14
+#
+# build, test and demo need nothing but Go, a C compiler, make and git. V=1 shows the commands.
+$(V).SILENT:
+
+CC ?= cc
+GO ?= go
+WERROR ?=
+export CC
+GOBUILD = CGO_ENABLED=0 $(GO)
+
+B := build/lib
+ASSETS := assets/lib/liblgpu.so assets/lib/sim/libcuda.so.1 assets/lib/sim/libnvidia-ml.so.1
+
+.PHONY: build libraries test race sanitize demo bench lint generate clean
+build: $(ASSETS) build/demo/tenant
+	$(GOBUILD) build -trimpath -o bin/lgpu ./cmd/lgpu
+
+# The interposer. interpose/sources.mk is written for that folder.
+include interpose/sources.mk
+INTERPOSE_FLAGS = $(patsubst -I.,-Iinterpose,$(patsubst -I../%,-I%,$(filter-out -Werror,$(LGPU_CFLAGS)))) $(WERROR)
+INTERPOSE_OBJECTS := $(LGPU_SOURCES:%=build/interpose/%.o)
+$(B)/liblgpu.so: $(INTERPOSE_OBJECTS) interpose/liblgpu_gen.map
+	echo "  LD  $@"
+	mkdir -p $(@D)
+	$(CC) $(subst liblgpu_gen.map,interpose/liblgpu_gen.map,$(LGPU_LDFLAGS)) -o $@ $(INTERPOSE_OBJECTS) $(LGPU_LIBS)
+build/interpose/%.o: interpose/% interpose/sources.mk Makefile
+	echo "  CC  $<"
+	mkdir -p $(@D)
+	$(CC) $(INTERPOSE_FLAGS) -MMD -MP -c -o $@ $<
+-include $(INTERPOSE_OBJECTS:.o=.d)
+
+# The software GPU's client libraries.
+SIMC := sim/client
+SIMC_OUT := $(B)/sim
+SIMC_CFLAGS := -std=c11 -O2 -g -Wall -Wextra $(WERROR)
+include sim/client/build.mk
+
+assets/lib/%: $(B)/%
+	mkdir -p $(@D)
+	cp $< $@.new
+	mv $@.new $@
+
+build/demo/tenant: demo/tenant/tenant.c $(B)/sim/libcuda.so.1
+	echo "  CC  $<"
+	mkdir -p $(@D)
+	$(CC) -std=c11 -O2 -Wall -Wextra $(WERROR) -Iabi/include -o $@ $< $(B)/sim/libcuda.so.1
+
+test: build
+	$(GO) test -timeout 9m ./...
+
+race: build
+	CGO_ENABLED=1 $(GO) test -race -timeout 25m ./...
+
+demo: build
+	$(GO) run ./demo
+
+lint: build
+	test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)"
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+generate:
+	$(GO) generate ./...
+
+clean:
+	rm -rf bin build $(ASSETS)

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/assets"
+	gpusim "github.com/lgpu/lgpu/gpu/sim"
+	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/sim"
+	"github.com/lgpu/lgpu/sim/wire"
+)
+
+// registerSim adds the --sim option of lgpu run.
+func registerSim(f *pflag.FlagSet, shape *string) {
+	f.StringVar(shape, "sim", "", "use a software GPU; `SHAPE` is such as 2x16GiB,sms=32")
+	f.Lookup("sim").NoOptDefVal = sim.DefaultShape.String()
+}
+
+// isShape reports whether a word looks like the shape of a software GPU.
+func isShape(word string) bool {
+	_, err := sim.ParseShape(word)
+	return err == nil && word != ""
+}
+
+// openSim takes a hold on the software GPU of that shape in the runtime folder dir and starts it if none is running.
+func openSim(dir, text string) (*machine, error) {
+	shape, err := sim.ParseShape(text)
+	if err != nil {
+		return nil, usage("a shape is such as 2x16GiB,sms=32", "--sim: %w", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, failed(fmt.Errorf("find this program: %w", err))
+	}
+	hardware, err := sim.Start(shape, sim.StartOptions{Dir: dir, Command: []string{self, "sim"}})
+	if err != nil {
+		return nil, failed(err)
+	}
+	inventory := gpusim.New(hardware)
+	devices, err := inventory.Devices()
+	if err != nil {
+		return nil, failed(errors.Join(err, inventory.Close()))
+	}
+	return &machine{
+		devices: devices,
+		env: func(libs assets.Libraries, env []string) map[string]string {
+			return map[string]string{
+				wire.Environment:  hardware.Socket,
+				"LD_LIBRARY_PATH": prepend(libs.SimDir, lookup(env, "LD_LIBRARY_PATH"), ":"),
+			}
+		},
+		close: inventory.Close,
+	}, nil
+}
+
+func simCommand() *cobra.Command {
+	var h hardware
+	c := &cobra.Command{
+		Use:   "sim [options]",
+		Short: "Be a software GPU until interrupted",
+		Long: `Be the hardware of a software GPU until interrupted. Programs reach it by
+lgpu run with a --sim of the same shape, which otherwise starts one by itself
+and lets it end after the last program.`,
+		Example:               "  lgpu sim --gpus 2 --memory 16GiB --sms 32 &\n  lgpu run --sim=2x16GiB,sms=32 -- ./program",
+		DisableFlagsInUseLine: true,
+		Args:                  noArguments,
+		RunE:                  func(*cobra.Command, []string) error { return h.serve() },
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.IntVar(&h.gpus, "gpus", sim.DefaultShape.Devices, "`NUMBER` of devices")
+	f.StringVar(&h.memory, "memory", fmt.Sprintf("%dGiB", sim.DefaultShape.Memory>>30), "`SIZE` of each one's memory")
+	f.IntVar(&h.sms, "sms", sim.DefaultShape.Units, "`NUMBER` of compute units of each")
+	f.Float64Var(&h.clock, "clock", sim.DefaultShape.MHz, "clock of the units in `MHZ`")
+	f.StringVar(&h.log, "log", "warn", "what to log: `LEVEL` is debug, info, warn or error")
+	f.StringVar(&h.inherit, "inherit", "", "listen on descriptor 3, which has this path")
+	f.StringVar(&h.shape, "shape", "", "shape, with --inherit")
+	f.DurationVar(&h.idle, "idle", 0, "end after so long without programs, with --inherit")
+	for _, internal := range []string{"inherit", "shape", "idle"} {
+		f.Lookup(internal).Hidden = true // how lgpu run starts the process
+	}
+	return c
+}
+
+// hardware is one lgpu sim.
+type hardware struct {
+	gpus, sms      int
+	clock          float64
+	memory, log    string
+	inherit, shape string
+	idle           time.Duration
+}
+
+func (h *hardware) serve() error {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(h.log)); err != nil {
+		return usage("levels are debug, info, warn and error", "--log %q: %w", h.log, err)
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	if h.inherit != "" {
+		if err := sim.Inherited(ctx, h.inherit, h.shape, h.idle, log); err != nil {
+			return failed(err)
+		}
+		return nil
+	}
+	shape, err := sim.ParseShape(fmt.Sprintf("%dx%s,sms=%d,clock=%g", h.gpus, h.memory, h.sms, h.clock))
+	if err != nil {
+		return usage("lgpu sim --help lists the options", "sim: %w", err)
+	}
+	dir, err := region.Dir()
+	if err != nil {
+		return failed(err)
+	}
+	socket := sim.SocketPath(dir, shape)
+	other, err := wire.Dial(socket, 5*time.Second)
+	if err == nil {
+		other.Close()
+		return usage("", "sim: a software GPU %s is running already", shape)
+	}
+	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) {
+		return failed(err)
+	}
+	listener, err := sim.Listen(socket)
+	if err != nil {
+		return failed(err)
+	}
+	fmt.Printf("software GPU %s at %s\n", shape, filepath.Clean(socket))
+	if err := sim.Serve(ctx, listener, shape, sim.ServeOptions{Log: log}); err != nil {
+		return failed(err)
+	}
+	return nil
+}

@@ -1,0 +1,244 @@
+// Command demo shows lgpu's main job: three unmodified CUDA programs share one software GPU, each inside a logical GPU of
+// its own, and their limits hold. It runs the lgpu that "make build" made, prints asked against delivered, and fails if a
+// limit did not hold.
+//
+// Delivered compute is measured from outside lgpu's own books: kernels that a tenant finished a second, against those of
+// the same program alone on the device without a cap.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/lgpu/lgpu/units"
+)
+
+// The software GPU, and how long each measurement lasts.
+const (
+	shape         = "1x16GiB,sms=16"
+	aloneSeconds  = 4
+	sharedSeconds = 15
+)
+
+// How far delivered may be from asked.
+const (
+	computeTolerance = 3       // points
+	memoryTolerance  = 4 << 20 // bytes that allocations of 1 MiB may leave unused
+)
+
+// asked is what one tenant asks for; empty is no limit.
+type asked struct {
+	name, memory, compute string
+}
+
+// tenant is a running program.
+type tenant struct {
+	asked
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	out   *bufio.Scanner
+	bytes uint64 // what it could allocate
+	error string // what the next allocation was refused with
+	rate  float64
+}
+
+func main() {
+	if err := demo(); err != nil {
+		fmt.Fprintln(os.Stderr, "demo: error:", err)
+		os.Exit(1)
+	}
+}
+
+func demo() error {
+	runtime, err := os.MkdirTemp("", "lgpu-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(runtime)
+	os.Setenv("LGPU_RUNTIME_DIR", runtime) // neither sees nor disturbs what else runs here
+
+	fmt.Printf("Software GPU: %s. First one program alone, without limits.\n", shape)
+	alone, _, err := measure(aloneSeconds, asked{name: "alone"})
+	if err != nil {
+		return err
+	}
+	native := alone[0].rate
+	fmt.Printf("It runs %.1f kernels a second. Now three at once, for %d s:\n\n", native, sharedSeconds)
+	tenants, picture, err := measure(sharedSeconds,
+		asked{"red", "4GiB", "50"}, asked{"green", "2GiB", "30"}, asked{"blue", "1GiB", "10"})
+	if err != nil {
+		return err
+	}
+	fmt.Printf("$ lgpu ps\n%s\n", picture.table)
+	return report(tenants, native, picture.state)
+}
+
+// measure runs one tenant for each of asks at the same time and looks at them with lgpu ps before they end.
+func measure(seconds int, asks ...asked) ([]*tenant, *picture, error) {
+	var tenants []*tenant
+	defer func() {
+		for _, t := range tenants {
+			t.in.Close() // a tenant whose input ends, ends
+			t.cmd.Wait()
+		}
+	}()
+	for _, a := range asks {
+		t, err := start(a, seconds)
+		if err != nil {
+			return nil, nil, err
+		}
+		tenants = append(tenants, t)
+	}
+	for _, t := range tenants {
+		if err := t.expect("memory %d %s", &t.bytes, &t.error); err != nil {
+			return nil, nil, err
+		}
+	}
+	for _, t := range tenants {
+		if err := t.next(); err != nil {
+			return nil, nil, err
+		}
+	}
+	time.Sleep(time.Duration(seconds) * time.Second / 2)
+	p, err := look()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, t := range tenants {
+		var kernels, elapsed float64
+		if err := t.expect("kernels %f %f", &kernels, &elapsed); err != nil {
+			return nil, nil, err
+		}
+		t.rate = kernels / elapsed
+	}
+	for _, t := range tenants {
+		if err := t.next(); err != nil {
+			return nil, nil, err
+		}
+		if err := t.cmd.Wait(); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", t.name, err)
+		}
+	}
+	return tenants, p, nil
+}
+
+func start(a asked, seconds int) (*tenant, error) {
+	args := []string{"run", "--sim=" + shape, "--name", a.name}
+	if a.memory != "" {
+		args = append(args, "--memory", a.memory, "--compute", a.compute)
+	}
+	args = append(args, "--", "build/demo/tenant", "sim/kernels/compute.ptx", fmt.Sprint(seconds))
+	if a.memory != "" {
+		fmt.Printf("$ lgpu %s\n", strings.Join(args, " "))
+	}
+	t := &tenant{asked: a, cmd: exec.Command("bin/lgpu", args...)}
+	t.cmd.Stderr = os.Stderr
+	in, err := t.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := t.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	t.in, t.out = in, bufio.NewScanner(out)
+	return t, t.cmd.Start()
+}
+
+// next lets the tenant go on.
+func (t *tenant) next() error {
+	_, err := io.WriteString(t.in, "go\n")
+	return err
+}
+
+// expect reads the tenant's next line.
+func (t *tenant) expect(format string, values ...any) error {
+	if !t.out.Scan() {
+		return fmt.Errorf("%s ended early: %w", t.name, errors.Join(t.out.Err(), io.ErrUnexpectedEOF))
+	}
+	if _, err := fmt.Sscanf(t.out.Text(), format, values...); err != nil {
+		return fmt.Errorf("%s says %q: %w", t.name, t.out.Text(), err)
+	}
+	return nil
+}
+
+// picture is what lgpu ps shows.
+type picture struct {
+	table string
+	state map[string]lgpu
+}
+
+// lgpu is the part of lgpu ps --json that the report needs.
+type lgpu struct {
+	Name    string
+	Devices []struct {
+		Memory struct{ Used, Peak uint64 }
+	}
+}
+
+func look() (*picture, error) {
+	text, err := exec.Command("bin/lgpu", "ps").Output()
+	if err != nil {
+		return nil, fmt.Errorf("lgpu ps: %w", err)
+	}
+	data, err := exec.Command("bin/lgpu", "ps", "--json").Output()
+	if err != nil {
+		return nil, fmt.Errorf("lgpu ps --json: %w", err)
+	}
+	var doc struct{ LGPUs []lgpu }
+	if err := json.Unmarshal(data, &doc); err != nil {
+		return nil, fmt.Errorf("lgpu ps --json: %w", err)
+	}
+	p := &picture{string(text), map[string]lgpu{}}
+	for _, l := range doc.LGPUs {
+		if len(l.Devices) == 1 {
+			p.state[l.Name] = l
+		}
+	}
+	return p, nil
+}
+
+// report prints the table and returns an error if a limit did not hold.
+func report(tenants []*tenant, native float64, state map[string]lgpu) error {
+	var broken []string
+	fmt.Println("         memory                                                compute")
+	fmt.Println("tenant   asked      used       then refused with               asked  delivered")
+	for _, t := range tenants {
+		limit, err := units.ParseSize(t.memory)
+		if err != nil {
+			return err
+		}
+		share, err := units.ParsePercent(t.compute)
+		if err != nil {
+			return err
+		}
+		l, ok := state[t.name]
+		if !ok {
+			return fmt.Errorf("lgpu ps does not show %s", t.name)
+		}
+		memory := l.Devices[0].Memory
+		want, got := float64(share)/100, t.rate/native*100
+		fmt.Printf("%-8s %-10s %-10s %-30s %5.0f%% %9.1f%%\n", t.name, units.FormatSize(limit), units.FormatSize(memory.Used), t.error, want, got)
+		if memory.Peak > limit {
+			broken = append(broken, fmt.Sprintf("%s held up to %d bytes of its %d", t.name, memory.Peak, limit))
+		}
+		if memory.Used+memoryTolerance < limit {
+			broken = append(broken, fmt.Sprintf("%s was refused at %s of its %s", t.name, units.FormatSize(memory.Used), units.FormatSize(limit)))
+		}
+		if got < want-computeTolerance || got > want+computeTolerance {
+			broken = append(broken, fmt.Sprintf("%s got %.1f%% of the device, not %.0f%%", t.name, got, want))
+		}
+	}
+	if len(broken) > 0 {
+		return errors.New(strings.Join(broken, "; "))
+	}
+	fmt.Printf("\nAll limits held: memory to the byte, compute within %d points.\n", computeTolerance)
+	return nil
+}
