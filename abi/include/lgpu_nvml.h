@@ -11,6 +11,8 @@
 
 #include "lgpu_nvml_types.h"
 
+#define NVML_UUID_TYPE_ASCII 1
+#define NVML_UUID_TYPE_BINARY 2
 #define NVML_INIT_FLAG_NO_GPUS 1
 #define NVML_INIT_FLAG_NO_ATTACH 2
 #define NVML_VALUE_NOT_AVAILABLE (-1)

@@ -25,6 +25,10 @@ func run() error {
 		return err
 	}
 	client := filepath.Join("..", "client")
+	nvmlSource, nvmlVersions, err := nvmlExports(client)
+	if err != nil {
+		return err
+	}
 	for _, out := range []struct {
 		path string
 		text []byte
@@ -37,6 +41,8 @@ func run() error {
 		{filepath.Join(client, "hand_gen.h"), cHand(plan)},
 		{filepath.Join(client, "exports_gen.c"), cExports(plan)},
 		{filepath.Join(client, "tables_gen.c"), cTables(plan, types)},
+		{filepath.Join(client, "nvml_exports_gen.c"), nvmlSource},
+		{filepath.Join(client, "libnvidia-ml.map"), nvmlVersions},
 		{filepath.Join(client, "libcuda.map"), cMap(plan)},
 	} {
 		if err := os.WriteFile(out.path, out.text, 0o644); err != nil {
