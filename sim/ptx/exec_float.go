@@ -1,70 +1,98 @@
 package ptx
 
-import "math"
+import (
+	"math"
+	"unsafe"
+)
+
+// f32at and f64at read a value where it lies, which spares moves between register files.
+func f32at(v *uint64) *float32 { return (*float32)(unsafe.Pointer(v)) }
+func f64at(v *uint64) *float64 { return (*float64)(unsafe.Pointer(v)) }
 
 func addF32(d, a, b, _ *vec) {
 	for i := range d {
-		d[i] = bits32(f32of(a[i]) + f32of(b[i]))
+		d[i] = bits32(*f32at(&a[i]) + *f32at(&b[i]))
 	}
 }
 
 func subF32(d, a, b, _ *vec) {
 	for i := range d {
-		d[i] = bits32(f32of(a[i]) - f32of(b[i]))
+		d[i] = bits32(*f32at(&a[i]) - *f32at(&b[i]))
 	}
 }
 
 func mulF32(d, a, b, _ *vec) {
 	for i := range d {
-		d[i] = bits32(f32of(a[i]) * f32of(b[i]))
+		d[i] = bits32(*f32at(&a[i]) * *f32at(&b[i]))
 	}
 }
 
+// fmaF32 takes the quick path of fma32 (away from the middle between two results, from subnormal and from not finite ones)
+// for four lanes at once: a lane alone is one long chain of dependent conversions.
 func fmaF32(d, a, b, c *vec) {
-	for i := range d {
-		d[i] = fma32(f32of(a[i]), f32of(b[i]), f32of(c[i]))
+	for i := 0; i < lanes; i += 4 {
+		x, y, z := (*[4]uint64)(a[i:i+4]), (*[4]uint64)(b[i:i+4]), (*[4]uint64)(c[i:i+4])
+		r := (*[4]uint64)(d[i : i+4])
+		s0 := float64(*f32at(&x[0]))*float64(*f32at(&y[0])) + float64(*f32at(&z[0]))
+		s1 := float64(*f32at(&x[1]))*float64(*f32at(&y[1])) + float64(*f32at(&z[1]))
+		s2 := float64(*f32at(&x[2]))*float64(*f32at(&y[2])) + float64(*f32at(&z[2]))
+		s3 := float64(*f32at(&x[3]))*float64(*f32at(&y[3])) + float64(*f32at(&z[3]))
+		if easy32(s0) && easy32(s1) && easy32(s2) && easy32(s3) {
+			r[0], r[1] = uint64(math.Float32bits(float32(s0))), uint64(math.Float32bits(float32(s1)))
+			r[2], r[3] = uint64(math.Float32bits(float32(s2))), uint64(math.Float32bits(float32(s3)))
+			continue
+		}
+		for k := range r {
+			r[k] = fma32(f32of(x[k]), f32of(y[k]), f32of(z[k]))
+		}
 	}
+}
+
+// easy32 says that rounding s to f32 gives the same as rounding the exact value that s was rounded from.
+func easy32(s float64) bool {
+	b := math.Float64bits(s)
+	return b&0x1fffffff != 0x10000000 && b>>52&0x7ff-897 < 1023+127-897
 }
 
 func divF32(d, a, b, _ *vec) {
 	for i := range d {
-		d[i] = bits32(f32of(a[i]) / f32of(b[i]))
+		d[i] = bits32(*f32at(&a[i]) / *f32at(&b[i]))
 	}
 }
 
 func sqrtF32(d, a, _, _ *vec) {
 	for i := range d {
-		d[i] = bits32(float32(math.Sqrt(float64(f32of(a[i])))))
+		d[i] = bits32(float32(math.Sqrt(float64(*f32at(&a[i])))))
 	}
 }
 
 func rcpF32(d, a, _, _ *vec) {
 	for i := range d {
-		d[i] = bits32(1 / f32of(a[i]))
+		d[i] = bits32(1 / *f32at(&a[i]))
 	}
 }
 
 func addF64(d, a, b, _ *vec) {
 	for i := range d {
-		d[i] = bits64(f64of(a[i]) + f64of(b[i]))
+		d[i] = bits64(*f64at(&a[i]) + *f64at(&b[i]))
 	}
 }
 
 func subF64(d, a, b, _ *vec) {
 	for i := range d {
-		d[i] = bits64(f64of(a[i]) - f64of(b[i]))
+		d[i] = bits64(*f64at(&a[i]) - *f64at(&b[i]))
 	}
 }
 
 func mulF64(d, a, b, _ *vec) {
 	for i := range d {
-		d[i] = bits64(f64of(a[i]) * f64of(b[i]))
+		d[i] = bits64(*f64at(&a[i]) * *f64at(&b[i]))
 	}
 }
 
 func fmaF64(d, a, b, c *vec) {
 	for i := range d {
-		d[i] = bits64(math.FMA(f64of(a[i]), f64of(b[i]), f64of(c[i])))
+		d[i] = bits64(math.FMA(*f64at(&a[i]), *f64at(&b[i]), *f64at(&c[i])))
 	}
 }
 

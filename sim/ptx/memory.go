@@ -139,20 +139,51 @@ func writeStrong(p unsafe.Pointer, size uint8, v uint64) {
 	}
 }
 
+// region returns the range in which the next access to a space is likely to lie; an empty one when there is none.
+func (w *warp) region(space memSpace, write bool) window {
+	switch space {
+	case inShared:
+		return window{size: uint64(len(w.block.shared)), host: unsafe.Pointer(unsafe.SliceData(w.block.shared))}
+	case inGlobal, inGeneric:
+		if r := w.block.windows[0]; r.writable || !write {
+			return r
+		}
+	}
+	return window{}
+}
+
+// at returns the host address of a naturally aligned access inside the region, nil when it is not.
+func (r *window) at(addr, size uint64) unsafe.Pointer {
+	off := addr - r.base
+	if off >= r.size || r.size-off < size || addr&(size-1) != 0 {
+		return nil
+	}
+	return unsafe.Add(r.host, off)
+}
+
 // load executes kLd for the active lanes; a fault is recorded in the block.
 func (w *warp) load(in *inst, f *frame, act uint32) {
 	x := in.x
 	base := f.val(in.a)
 	n := uint64(in.size) * uint64(len(x.regs))
-	for l := uint(0); act != 0; l, act = l+1, act>>1 {
-		if act&1 == 0 {
+	near := w.region(x.space, false)
+	for l := uint(0); l < lanes; l++ {
+		if act>>l&1 == 0 {
 			continue
 		}
 		addr := base[l] + in.imm
-		p, fault := w.ptr(x.space, f, l, addr, n, false)
-		if fault != 0 {
-			w.fault(fault, addr, f, in)
-			return
+		p := near.at(addr, n)
+		if p == nil {
+			var fault FaultKind
+			if p, fault = w.ptr(x.space, f, l, addr, n, false); fault != 0 {
+				w.fault(fault, addr, f, in)
+				return
+			}
+			near = w.region(x.space, false)
+		}
+		if n == 4 && in.size == 4 && !x.strong && x.regs[0] >= 0 {
+			f.regs[x.regs[0]][l] = ((uint64(*(*uint32)(p)) ^ x.ext) - x.ext) & x.mask
+			continue
 		}
 		for k, r := range x.regs {
 			if r == sinkReg {
@@ -175,15 +206,20 @@ func (w *warp) store(in *inst, f *frame, act uint32) {
 	x := in.x
 	base := f.val(in.a)
 	n := uint64(in.size) * uint64(len(x.regs))
-	for l := uint(0); act != 0; l, act = l+1, act>>1 {
-		if act&1 == 0 {
+	near := w.region(x.space, true)
+	for l := uint(0); l < lanes; l++ {
+		if act>>l&1 == 0 {
 			continue
 		}
 		addr := base[l] + in.imm
-		p, fault := w.ptr(x.space, f, l, addr, n, true)
-		if fault != 0 {
-			w.fault(fault, addr, f, in)
-			return
+		p := near.at(addr, n)
+		if p == nil {
+			var fault FaultKind
+			if p, fault = w.ptr(x.space, f, l, addr, n, true); fault != 0 {
+				w.fault(fault, addr, f, in)
+				return
+			}
+			near = w.region(x.space, true)
 		}
 		for k, r := range x.regs {
 			e, v := unsafe.Add(p, k*int(in.size)), f.val(r)[l]

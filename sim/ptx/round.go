@@ -237,7 +237,8 @@ func finite(xs ...float64) bool {
 	return true
 }
 
-func exact(x float64) *big.Float { return new(big.Float).SetPrec(2200).SetFloat64(x) }
+// exact has room for the sum of any product of two f64 values and a third.
+func exact(x float64) *big.Float { return new(big.Float).SetPrec(4400).SetFloat64(x) }
 
 // fma64 is a*b + c in any mode.
 func fma64(a, b, c float64, mode rounding) float64 {
@@ -273,7 +274,7 @@ func div64(a, b float64, mode rounding) float64 {
 	if mode == rn || !finite(a, b) || a == 0 || b == 0 {
 		return a / b
 	}
-	return round64(new(big.Float).SetPrec(2200).Quo(exact(a), exact(b)), mode)
+	return round64(new(big.Float).SetPrec(4400).Quo(exact(a), exact(b)), mode)
 }
 
 // sqrt64 is the square root in any mode.
