@@ -31,10 +31,10 @@ type kernelOp struct {
 	kern        uint64 // CUkernel that the program gave, for a graph's node
 }
 
-// program makes the blocks of a grid for the compute engine.
-type program struct{ grid *ptx.Grid }
+// ptxProgram makes the blocks of a grid for the compute engine.
+type ptxProgram struct{ grid *ptx.Grid }
 
-func (p program) Block(i int64) (hw.Block, error) { return ptxBlock{p.grid.Block(i)}, nil }
+func (p ptxProgram) Block(i int64) (hw.Block, error) { return ptxBlock{p.grid.Block(i)}, nil }
 
 type ptxBlock struct{ b *ptx.Block }
 
@@ -134,7 +134,7 @@ func (o *kernelOp) begin(d *Driver, w *work, at hw.Time) {
 			priority = int(*o.priority)
 		}
 		err = c.channel.Submit(&hw.Grid{
-			Program: program{g}, Blocks: g.Blocks(), Needs: needs(o.fn.kernel, threads, int(o.shared)), Priority: -priority, Ready: at,
+			Program: ptxProgram{g}, Blocks: g.Blocks(), Needs: needs(o.fn.kernel, threads, int(o.shared)), Priority: -priority, Ready: at,
 			Done: func(end hw.Time, err error) {
 				d.mu.Lock()
 				defer d.mu.Unlock()

@@ -7,17 +7,9 @@ import (
 	"github.com/lgpu/lgpu/sim/wire"
 )
 
-// Management answers what the management library asks; it needs no process.
-type Management struct {
-	d *Driver
-}
-
-// Management returns the management side of the driver.
-func (d *Driver) Management() Management { return Management{d} }
-
 var (
 	_ wire.Driver     = (*Process)(nil)
-	_ wire.Management = Management{}
+	_ wire.Management = (*Driver)(nil)
 )
 
 // samplePeriod is how far back utilisation looks.
@@ -29,43 +21,44 @@ func percent(busy time.Duration) uint32 {
 }
 
 // DeviceCount is how many devices there are.
-func (m Management) DeviceCount() (uint32, wire.CUresult) { return uint32(len(m.d.devices)), success }
+func (d *Driver) DeviceCount() (uint32, wire.CUresult) { return uint32(len(d.devices)), success }
 
 // DeviceInfo is a device and its present state.
-func (m Management) DeviceInfo(index uint32) (wire.Device, wire.CUresult) {
-	if int(index) >= len(m.d.devices) {
+func (d *Driver) DeviceInfo(index uint32) (wire.Device, wire.CUresult) {
+	if int(index) >= len(d.devices) {
 		return wire.Device{}, errInvalidDevice
 	}
-	d := m.d.devices[index]
-	total, free := d.hw.Memory.Total(), d.hw.Memory.Free()
+	dev := d.devices[index]
+	h := dev.hw
+	total, free := h.Memory.Total(), h.Memory.Free()
 	w := wire.Device{
-		UUID: d.uuid, PCIBus: uint32(d.pciBus()), PCIDeviceID: pciDeviceID, ComputeUnits: uint32(d.hw.Config.Units), CoresPerUnit: 128,
-		CCMajor: ccMajor, CCMinor: ccMinor, ClockMHz: uint32(max(d.hw.Config.MHz, 1)), MemClockMHz: 3201,
+		UUID: dev.uuid, PCIBus: uint32(dev.pciBus()), PCIDeviceID: pciDeviceID, ComputeUnits: uint32(h.Config.Units), CoresPerUnit: 128,
+		CCMajor: ccMajor, CCMinor: ccMinor, ClockMHz: uint32(max(h.Config.MHz, 1)), MemClockMHz: 3201,
 		MemoryTotal: total, MemoryUsed: total - free,
-		UtilizationGPU:    percent(d.hw.Busy(samplePeriod)),
-		UtilizationMemory: percent(min(d.hw.In.Busy(samplePeriod)+d.hw.Out.Busy(samplePeriod)+d.hw.Local.Busy(samplePeriod), samplePeriod)),
-		PowerMilliwatts:   0, PowerLimitMilliwatts: 0, TemperatureC: 30,
+		UtilizationGPU:    percent(h.Busy(samplePeriod)),
+		UtilizationMemory: percent(min(h.In.Busy(samplePeriod)+h.Out.Busy(samplePeriod)+h.Local.Busy(samplePeriod), samplePeriod)),
+		TemperatureC:      30,
 	}
-	copy(w.Name[:len(w.Name)-1], d.name)
+	copy(w.Name[:len(w.Name)-1], dev.name)
 	return w, success
 }
 
 // DeviceProcesses are the processes with a context on a device.
-func (m Management) DeviceProcesses(index, capacity uint32) ([]wire.Process, uint32, wire.CUresult) {
-	if int(index) >= len(m.d.devices) {
+func (d *Driver) DeviceProcesses(index, capacity uint32) ([]wire.Process, uint32, wire.CUresult) {
+	if int(index) >= len(d.devices) {
 		return nil, 0, errInvalidDevice
 	}
-	m.d.mu.Lock()
-	defer m.d.mu.Unlock()
-	d := m.d.devices[index]
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	dev := d.devices[index]
 	now := uint64(time.Now().UnixMicro())
 	var out []wire.Process
 	var count uint32
-	for p := range m.d.processes {
+	for p := range d.processes {
 		var busy time.Duration
 		here := false
 		for _, c := range p.contexts {
-			if c.dev == d {
+			if c.dev == dev {
 				here = true
 				busy += c.channel.Busy(samplePeriod)
 			}
@@ -75,17 +68,17 @@ func (m Management) DeviceProcesses(index, capacity uint32) ([]wire.Process, uin
 		}
 		count++
 		if uint32(len(out)) < capacity {
-			out = append(out, wire.Process{PID: uint32(p.pid), UtilizationGPU: percent(busy), MemoryUsed: p.used(d), SampleTime: now})
+			out = append(out, wire.Process{PID: uint32(p.pid), UtilizationGPU: percent(busy), MemoryUsed: p.used(dev), SampleTime: now})
 		}
 	}
 	return out, count, success
 }
 
 // ProcessName is the path of a connected process's program.
-func (m Management) ProcessName(pid, length uint32) ([]byte, wire.CUresult) {
-	m.d.mu.Lock()
-	defer m.d.mu.Unlock()
-	for p := range m.d.processes {
+func (d *Driver) ProcessName(pid, length uint32) ([]byte, wire.CUresult) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for p := range d.processes {
 		if uint32(p.pid) == pid {
 			return text(filepath.Clean(p.name), length), success
 		}

@@ -32,7 +32,7 @@ type Mover struct {
 	wake   sync.Cond
 	queue  []*Move
 	inHand *Move // being done; nil when it has been cancelled
-	at     Time // end of what was done last
+	at     Time  // end of what was done last
 	busy   meter
 	closed bool
 	ended  chan struct{}
@@ -71,7 +71,9 @@ func (m *Mover) Cancel(owner any) {
 }
 
 // Busy is the device time in the window before now in which the mover worked.
-func (m *Mover) Busy(window time.Duration) time.Duration { return m.busy.last(m.dev.Clock.Now(), window) }
+func (m *Mover) Busy(window time.Duration) time.Duration {
+	return m.busy.last(m.dev.Clock.Now(), window)
+}
 
 func (m *Mover) loop() {
 	defer close(m.ended)
