@@ -143,7 +143,7 @@ func (p *Process) CtxGetDevice(call *wire.Call, ctx wire.CUcontext) (wire.CUdevi
 	if c == nil {
 		return 0, errInvalidContext
 	}
-	return wire.CUdevice(c.dev.index), success
+	return p.ordinal(c.dev), success
 }
 
 // CtxGetFlags is cuCtxGetFlags.

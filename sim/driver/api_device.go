@@ -34,14 +34,6 @@ func (p *Process) currentOf(call *wire.Call) *context {
 	return lookup[context](&p.handles, uint64(call.Context))
 }
 
-// device finds a device by its ordinal.
-func (p *Process) device(dev wire.CUdevice) (*device, Result) {
-	if dev < 0 || int(dev) >= len(p.d.devices) {
-		return nil, errInvalidDevice
-	}
-	return p.d.devices[dev], success
-}
-
 // text is a string in a buffer of a C program.
 func text(s string, length uint32) []byte {
 	if length == 0 {
@@ -50,17 +42,30 @@ func text(s string, length uint32) []byte {
 	return append([]byte(s[:min(len(s), int(length)-1)]), 0)
 }
 
-// Init is cuInit.
-func (p *Process) Init(_ *wire.Call, flags uint32) wire.CUresult {
+// Init is cuInit. Where filtered is not 0, list is the program's CUDA_VISIBLE_DEVICES. As with the real driver the first
+// cuInit that finds a device decides.
+func (p *Process) Init(_ *wire.Call, flags, filtered uint32, list string) wire.CUresult {
 	if flags != 0 {
 		return errInvalidValue
 	}
+	defer p.lock()()
+	if p.initialised {
+		return success
+	}
+	p.visible = p.d.devices
+	if filtered != 0 {
+		p.visible = p.d.visibleDevices(list)
+	}
+	if len(p.visible) == 0 {
+		return errNoDevice
+	}
+	p.initialised = true
 	return success
 }
 
 // DeviceGetCount is cuDeviceGetCount.
 func (p *Process) DeviceGetCount(*wire.Call) (int32, wire.CUresult) {
-	return int32(len(p.d.devices)), success
+	return int32(len(p.visible)), success
 }
 
 // DeviceGet is cuDeviceGet.
@@ -121,9 +126,9 @@ func (p *Process) DeviceGetPCIBusId(_ *wire.Call, dev wire.CUdevice, length uint
 // DeviceGetByPCIBusId is cuDeviceGetByPCIBusId.
 func (p *Process) DeviceGetByPCIBusId(_ *wire.Call, id string) (wire.CUdevice, wire.CUresult) {
 	bus := parsePCIBusID(id)
-	for _, d := range p.d.devices {
+	for ordinal, d := range p.visible {
 		if d.pciBus() == bus {
-			return wire.CUdevice(d.index), success
+			return wire.CUdevice(ordinal), success
 		}
 	}
 	return 0, errInvalidDevice

@@ -400,7 +400,7 @@ func (p *Process) pointerAttribute(attr wire.CUpointer_attribute, ptr uint64) ([
 		return truth(a.typ == memManaged)
 	case wire.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
 		if a.dev != nil {
-			return word(uint32(a.dev.index))
+			return word(uint32(p.ordinal(a.dev)))
 		}
 		return word(0)
 	case wire.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:

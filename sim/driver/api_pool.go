@@ -249,7 +249,8 @@ func (p *Process) MemPoolSetAccess(_ *wire.Call, h wire.CUmemoryPool, descs []wi
 	}
 	for _, a := range descs {
 		rights, _ := accessOf(a.Flags)
-		pl.setAccess(p.d.devices[a.Location.Id], rights)
+		d, _ := p.device(wire.CUdevice(a.Location.Id))
+		pl.setAccess(d, rights)
 	}
 	return success
 }

@@ -125,7 +125,7 @@ func (p *Process) StreamGetDevice(call *wire.Call, h wire.CUstream) (wire.CUdevi
 	if res != success {
 		return 0, res
 	}
-	return wire.CUdevice(s.ctx.dev.index), success
+	return p.ordinal(s.ctx.dev), success
 }
 
 // StreamAttachMemAsync is cuStreamAttachMemAsync: managed memory is reachable from everywhere at all times.

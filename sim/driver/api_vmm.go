@@ -167,7 +167,8 @@ func (p *Process) MemSetAccess(_ *wire.Call, ptr wire.CUdeviceptr, size uint64, 
 	}
 	for _, a := range list {
 		for _, desc := range descs {
-			a.region.access[desc.Location.Id], _ = accessOf(desc.Flags)
+			d, _ := p.device(wire.CUdevice(desc.Location.Id))
+			a.region.access[d.index], _ = accessOf(desc.Flags)
 		}
 		for _, c := range p.contexts {
 			p.show(a.region, c)
@@ -210,7 +211,7 @@ func (p *Process) MemGetAllocationPropertiesFromHandle(_ *wire.Call, h wire.CUme
 	}
 	return wire.CUmemAllocationProp{
 		Type: wire.CU_MEM_ALLOCATION_TYPE_PINNED, RequestedHandleTypes: wire.CUmemAllocationHandleType(n.ph.prop.handleTypes),
-		Location:        wire.CUmemLocation{Type: wire.CU_MEM_LOCATION_TYPE_DEVICE, Id: int32(n.ph.dev.index)},
+		Location:        wire.CUmemLocation{Type: wire.CU_MEM_LOCATION_TYPE_DEVICE, Id: int32(p.ordinal(n.ph.dev))},
 		CompressionType: n.ph.prop.compression, GpuDirectRDMACapable: n.ph.prop.rdma, Usage: n.ph.prop.usage,
 	}, success
 }

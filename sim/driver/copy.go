@@ -273,7 +273,7 @@ func (p *Process) place(addr, n uint64) (side, Result) {
 			return s, errInvalidValue
 		}
 	case !ok && addr >= addressFirst && addr < addressLast:
-		if n > 0 && !p.uva.Mapped(addr, n, false) {
+		if n > 0 && !p.uva.Mapped(addr, n, false) && !p.promised(addr, n) {
 			return s, errInvalidValue
 		}
 		s.device = true
@@ -287,6 +287,16 @@ func (p *Process) place(addr, n uint64) (side, Result) {
 	}
 	s.device = a.host == nil || a.typ == memManaged
 	return s, success
+}
+
+// promised reports whether the range is memory of a graph's allocation node, which is there when the graph runs.
+func (p *Process) promised(addr, n uint64) bool {
+	for _, o := range p.graphMemory {
+		if addr >= o.addr && addr+n <= o.addr+o.size {
+			return true
+		}
+	}
+	return false
 }
 
 // linear is a copy of n bytes in a row.

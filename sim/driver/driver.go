@@ -88,6 +88,8 @@ func (d *Driver) id() uint64 {
 type Process struct {
 	d    *Driver
 	pid  int // of the program, as seen here
+	visible []*device // in the order of their ordinals
+	initialised bool
 	name string
 	host wire.Host
 
@@ -125,7 +127,7 @@ func (d *Driver) Connect(peer wire.Peer) (*Process, error) {
 	}
 	n := len(d.devices)
 	p := &Process{
-		d: d, pid: pid, name: name, host: peer.Host, handles: newTable(), addresses: newAddresses(), uva: hw.NewSpace(),
+		d: d, visible: d.devices, pid: pid, name: name, host: peer.Host, handles: newTable(), addresses: newAddresses(), uva: hw.NewSpace(),
 		primaries: make([]*context, n), flags: make([]uint32, n), pools: make([]*pool, n), current: make([]*pool, n), graphHigh: make([]uint64, n),
 		modes: map[uint64]captureMode{}, graphMemory: map[uint64]*allocNode{}, gone: make(chan struct{}),
 	}
