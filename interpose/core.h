@@ -59,6 +59,10 @@ void lgpu_real_adopt(enum lgpu_library library, const char *path);
 // lgpu_is_driver reports whether path is that of the driver's library.
 bool lgpu_is_driver(enum lgpu_library library, const char *path);
 
+// lgpu_second_copy reports whether we have the place of libnvidia-ml.so.1: a
+// process that uses CUDA as well has a copy of us for each.
+bool lgpu_second_copy(void);
+
 // lgpu_libc finds a function of libc, libdl or libpthread. What moved between
 // those libraries, or got a newer version, cannot be linked to by a library
 // that must run with every glibc since 2.17.

@@ -3,6 +3,7 @@
 // Other readings (utilisation, clocks, power, temperature) are the device's,
 // unscaled. Calls that change the whole device are refused (abi/nvml.tsv).
 #include <string.h>
+#include <unistd.h>
 
 #include "core.h"
 #include "futex.h"
@@ -213,11 +214,13 @@ LGPU_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMem
 
 // ---- processes
 
-// live reports whether a slot is a living client's.
+// live reports whether a slot is a living client's. Our own process's lease is
+// invisible to us, and may be held by a second copy of this library.
 static bool live(const struct lgpu_state *s, uint32_t i)
 {
-	return __atomic_load_n(&s->usage->client[i].state, __ATOMIC_ACQUIRE) == LGPU_CLIENT_LIVE &&
-	       (i == s->client || !lgpu_lease_dead(s->fd, i));
+	const struct lgpu_client *c = &s->usage->client[i];
+	return __atomic_load_n(&c->state, __ATOMIC_ACQUIRE) == LGPU_CLIENT_LIVE &&
+	       (c->pid == (uint32_t)getpid() || !lgpu_lease_dead(s->fd, i));
 }
 
 static bool ours(const struct lgpu_state *s, unsigned int pid)

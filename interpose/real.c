@@ -217,6 +217,13 @@ static bool beside(enum lgpu_library library, const char *own, char *path, size_
 	return best[0] != 0 && snprintf(path, size, "%.*s%s", folder, own, best) < (int)size;
 }
 
+bool lgpu_second_copy(void)
+{
+	struct own_search own = {(ElfW(Addr))&lgpu_symbols, ""};
+	dl_iterate_phdr(own_visit, &own);
+	return strcmp(basename_of(own.path), libraries[LGPU_NVML].soname) == 0;
+}
+
 static void *load(enum lgpu_library library)
 {
 	struct own_search own = {(ElfW(Addr))&lgpu_symbols, ""};

@@ -210,12 +210,14 @@ static bool same_file(int fd, const struct lgpu_process *p)
 int lgpu_open_high(const char *path, int flags)
 {
 	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY | flags, 0666);
-	if (fd < 0)
-		return -1;
+	// To close a descriptor of a file gives up all leases that the process has
+	// there. Where another copy of this library may have one, the first stays.
+	if (fd < 0 || lgpu_second_copy())
+		return fd;
 	int high = fcntl(fd, F_DUPFD_CLOEXEC, 512);
 	if (high < 0)
 		return fd;
-	close(fd); // no record lock is held yet that this could lose
+	close(fd);
 	return high;
 }
 
