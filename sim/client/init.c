@@ -75,7 +75,8 @@ CUresult cuInit(unsigned int Flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	if ((r = simc_connect()) != CUDA_SUCCESS)
 		return r;
-	return simc_rpc_Init(Flags);
+	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+	return simc_rpc_Init(Flags, visible != NULL, visible != NULL ? visible : "");
 }
 
 CUresult cuDriverGetVersion(int *driverVersion)

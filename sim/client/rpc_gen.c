@@ -3,7 +3,7 @@
 
 #include "rpc_gen.h"
 
-CUresult simc_rpc_Init(unsigned int flags)
+CUresult simc_rpc_Init(unsigned int flags, unsigned int filtered, const char *list)
 {
 	struct simc_call k;
 	CUresult r = simc_begin(&k, 0);
@@ -11,6 +11,8 @@ CUresult simc_rpc_Init(unsigned int flags)
 	if (r != CUDA_SUCCESS)
 		return r;
 	simc_put(&k, (uint64_t)flags);
+	simc_put(&k, (uint64_t)filtered);
+	simc_put_text(&k, list);
 	r = simc_exchange(&k);
 	simc_end(&k);
 	return r;

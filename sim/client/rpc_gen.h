@@ -7,9 +7,9 @@
 
 #include "channel.h"
 
-#define SIMC_PROTOCOL 0x5def2668e907bb90ull
+#define SIMC_PROTOCOL 0x49a16e10ebe3424dull
 
-CUresult simc_rpc_Init(unsigned int flags);
+CUresult simc_rpc_Init(unsigned int flags, unsigned int filtered, const char *list);
 CUresult simc_rpc_DeviceGetCount(int *count);
 CUresult simc_rpc_DeviceGet(CUdevice *device, int ordinal);
 CUresult simc_rpc_DeviceGetName(CUdevice dev, char *name, unsigned int len);

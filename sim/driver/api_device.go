@@ -52,20 +52,21 @@ func (p *Process) Init(_ *wire.Call, flags, filtered uint32, list string) wire.C
 	if p.initialised {
 		return success
 	}
-	p.visible = p.d.devices
+	visible := p.d.devices
 	if filtered != 0 {
-		p.visible = p.d.visibleDevices(list)
+		visible = p.d.visibleDevices(list)
 	}
-	if len(p.visible) == 0 {
+	if len(visible) == 0 {
 		return errNoDevice
 	}
+	p.visible.Store(&visible)
 	p.initialised = true
 	return success
 }
 
 // DeviceGetCount is cuDeviceGetCount.
 func (p *Process) DeviceGetCount(*wire.Call) (int32, wire.CUresult) {
-	return int32(len(p.visible)), success
+	return int32(len(*p.visible.Load())), success
 }
 
 // DeviceGet is cuDeviceGet.
@@ -126,7 +127,7 @@ func (p *Process) DeviceGetPCIBusId(_ *wire.Call, dev wire.CUdevice, length uint
 // DeviceGetByPCIBusId is cuDeviceGetByPCIBusId.
 func (p *Process) DeviceGetByPCIBusId(_ *wire.Call, id string) (wire.CUdevice, wire.CUresult) {
 	bus := parsePCIBusID(id)
-	for ordinal, d := range p.visible {
+	for ordinal, d := range *p.visible.Load() {
 		if d.pciBus() == bus {
 			return wire.CUdevice(ordinal), success
 		}

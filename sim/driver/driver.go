@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/lgpu/lgpu/sim/hw"
 	"github.com/lgpu/lgpu/sim/wire"
@@ -88,12 +89,13 @@ func (d *Driver) id() uint64 {
 type Process struct {
 	d    *Driver
 	pid  int // of the program, as seen here
-	visible []*device // in the order of their ordinals
-	initialised bool
 	name string
 	host wire.Host
 
+	visible atomic.Pointer[[]*device] // in the order of their ordinals
+
 	// By Driver.mu:
+	initialised bool
 	handles     table
 	addresses   addresses
 	uva         *hw.Space // everything allocated, for copies
@@ -127,10 +129,11 @@ func (d *Driver) Connect(peer wire.Peer) (*Process, error) {
 	}
 	n := len(d.devices)
 	p := &Process{
-		d: d, visible: d.devices, pid: pid, name: name, host: peer.Host, handles: newTable(), addresses: newAddresses(), uva: hw.NewSpace(),
+		d: d, pid: pid, name: name, host: peer.Host, handles: newTable(), addresses: newAddresses(), uva: hw.NewSpace(),
 		primaries: make([]*context, n), flags: make([]uint32, n), pools: make([]*pool, n), current: make([]*pool, n), graphHigh: make([]uint64, n),
 		modes: map[uint64]captureMode{}, graphMemory: map[uint64]*allocNode{}, gone: make(chan struct{}),
 	}
+	p.visible.Store(&d.devices)
 	d.processes[p] = struct{}{}
 	return p, nil
 }

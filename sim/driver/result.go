@@ -14,6 +14,7 @@ const (
 	errDeinitialized            = wire.CUDA_ERROR_DEINITIALIZED
 	errDeviceUnavailable        = wire.CUDA_ERROR_DEVICE_UNAVAILABLE
 	errInvalidDevice            = wire.CUDA_ERROR_INVALID_DEVICE
+	errNoDevice                 = wire.CUDA_ERROR_NO_DEVICE
 	errInvalidImage             = wire.CUDA_ERROR_INVALID_IMAGE
 	errInvalidContext           = wire.CUDA_ERROR_INVALID_CONTEXT
 	errMapFailed                = wire.CUDA_ERROR_MAP_FAILED

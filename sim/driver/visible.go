@@ -47,13 +47,14 @@ func (d *Driver) named(entry string) *device {
 
 // device finds a device by its ordinal.
 func (p *Process) device(dev wire.CUdevice) (*device, Result) {
-	if dev < 0 || int(dev) >= len(p.visible) {
+	visible := *p.visible.Load()
+	if dev < 0 || int(dev) >= len(visible) {
 		return nil, errInvalidDevice
 	}
-	return p.visible[dev], success
+	return visible[dev], success
 }
 
 // ordinal is the number under which the process sees d. Memory of a device that it does not see can come to it by IPC.
 func (p *Process) ordinal(d *device) wire.CUdevice {
-	return wire.CUdevice(slices.Index(p.visible, d))
+	return wire.CUdevice(slices.Index(*p.visible.Load(), d))
 }

@@ -8,7 +8,7 @@ package wire
 type Driver interface {
 	Lifetime
 
-	Init(c *Call, flags uint32) CUresult
+	Init(c *Call, flags uint32, filtered uint32, list string) CUresult
 	DeviceGetCount(c *Call) (count int32, r CUresult)
 	DeviceGet(c *Call, ordinal int32) (device CUdevice, r CUresult)
 	DeviceGetName(c *Call, dev CUdevice, length uint32) (name []byte, r CUresult)
@@ -517,14 +517,16 @@ var calls = [...]message{
 }
 
 // protocol tells two builds of the protocol apart.
-const protocol = 0x5def2668e907bb90
+const protocol = 0x49a16e10ebe3424d
 
 func doInit(m Driver, c *Call, in *decoder, out *encoder) CUresult {
 	flags := uint32(in.u64())
+	filtered := uint32(in.u64())
+	list := in.text()
 	if in.bad {
 		return CUDA_ERROR_INVALID_VALUE
 	}
-	r := m.Init(c, flags)
+	r := m.Init(c, flags, filtered, list)
 	return r
 }
 
