@@ -13,8 +13,9 @@ import (
 	"github.com/lgpu/lgpu/units"
 )
 
-// limitFlags are what the user typed; empty is not given.
+// limitFlags are what the user typed.
 type limitFlags struct {
+	typed      func(name string) bool // whether the option was given at all
 	devices    []string
 	memory     string
 	compute    string
@@ -23,6 +24,7 @@ type limitFlags struct {
 }
 
 func (l *limitFlags) register(f *pflag.FlagSet) {
+	l.typed = f.Changed
 	f.StringArrayVar(&l.devices, "device", nil, "`DEVICE` to use, by UUID or index; repeat or use commas (default: all)")
 	f.StringVar(&l.memory, "memory", "", "device memory: a `SIZE` such as 8GiB, or a part such as 25%")
 	f.StringVar(&l.compute, "compute", "", "share of the device's time in `PERCENT`, 1 to 100")
@@ -32,7 +34,12 @@ func (l *limitFlags) register(f *pflag.FlagSet) {
 
 // given reports whether any limit was typed.
 func (l *limitFlags) given() bool {
-	return len(l.devices) > 0 || l.memory != "" || l.compute != "" || l.units != "" || l.hostMemory != ""
+	for _, name := range []string{"device", "memory", "compute", "units", "host-memory"} {
+		if l.typed(name) {
+			return true
+		}
+	}
+	return false
 }
 
 // limits are limitFlags that make sense on some machine.
@@ -43,18 +50,18 @@ type limits struct {
 	compute     uint32   // hundredths of a percent
 	units       uint32   // 0 is not given
 	hostMemory  uint64   // bytes, or NoLimit
-	typed       limitFlags
+	memoryText  string   // as typed
 }
 
 // parse reads what was typed, before anything is known of the machine.
 func (l limitFlags) parse() (limits, error) {
-	p := limits{memory: region.NoLimit, compute: region.FullCompute, hostMemory: region.NoLimit, typed: l}
+	p := limits{memory: region.NoLimit, compute: region.FullCompute, hostMemory: region.NoLimit, memoryText: l.memory}
 	for _, d := range l.devices {
 		p.tokens = append(p.tokens, strings.Split(d, ",")...)
 	}
 	var err error
 	switch {
-	case l.memory == "":
+	case !l.typed("memory"):
 	case strings.Contains(l.memory, "%"):
 		if p.memoryShare, err = units.ParsePercent(l.memory); err != nil {
 			return p, usage("leave --memory out for no limit", "--memory: %w", err)
@@ -67,7 +74,7 @@ func (l limitFlags) parse() (limits, error) {
 			return p, usage("leave --memory out for no limit", "--memory %s: a program needs more than that", l.memory)
 		}
 	}
-	if l.compute != "" {
+	if l.typed("compute") {
 		if p.compute, err = units.ParsePercent(l.compute); err != nil {
 			return p, usage("leave --compute out for no cap", "--compute: %w", err)
 		}
@@ -75,14 +82,14 @@ func (l limitFlags) parse() (limits, error) {
 			return p, usage("", "--compute %s: the smallest share is 1%%", l.compute)
 		}
 	}
-	if l.units != "" {
+	if l.typed("units") {
 		count, err := strconv.ParseUint(l.units, 10, 31)
 		if err != nil || count == 0 {
 			return p, usage("", "--units %q: it must be a number of compute units, 1 or more", l.units)
 		}
 		p.units = uint32(count)
 	}
-	if l.hostMemory != "" {
+	if l.typed("host-memory") {
 		if p.hostMemory, err = units.ParseSize(l.hostMemory); err != nil {
 			return p, usage("", "--host-memory: %w", err)
 		}
@@ -144,7 +151,7 @@ func (l *limits) memoryOf(d gpu.Device) (uint64, error) {
 		return d.Memory/whole*share + d.Memory%whole*share/whole, nil
 	}
 	if l.memory != region.NoLimit && l.memory > d.Memory {
-		return 0, usage("", "--memory %s: device %d (%s) has %s", l.typed.memory, d.Index, d.UUID, units.FormatSize(d.Memory))
+		return 0, usage("", "--memory %s: device %d (%s) has %s", l.memoryText, d.Index, d.UUID, units.FormatSize(d.Memory))
 	}
 	return l.memory, nil
 }

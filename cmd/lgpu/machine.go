@@ -15,11 +15,8 @@ type machine struct {
 	close   func() error
 }
 
-// openMachine returns the machine's own GPUs, or those of the software GPU of that shape.
-func openMachine(dir, shape string) (*machine, error) {
-	if shape != "" {
-		return openSim(dir, shape)
-	}
+// openNvidia returns the GPUs of NVIDIA's driver.
+func openNvidia() (*machine, error) {
 	inventory, err := nvidia.Open()
 	if err != nil {
 		e := &exit{status: statusFailed, err: err}

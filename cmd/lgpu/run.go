@@ -42,7 +42,7 @@ those of each. The exit status is the program's; 128+N if signal N killed it,
 	f := c.Flags()
 	f.SortFlags = false
 	f.SetInterspersed(false) // what follows the command is the command's
-	r.typed.register(f)
+	r.flags.register(f)
 	f.StringVar(&r.name, "name", "", "`NAME` of the lgpu; another run with the same name joins it")
 	registerSim(f, &r.shape)
 	return c
@@ -50,21 +50,23 @@ those of each. The exit status is the program's; 128+N if signal N killed it,
 
 // run is one lgpu run.
 type run struct {
-	typed  limitFlags
+	flags  limitFlags
 	limits limits
 	name   string
-	shape  string // of the software GPU; empty for the machine's own GPUs
+	sim    bool   // on a software GPU
+	shape  string // of that
 }
 
 // start runs the program to its end. Everything is checked before anything is made.
 func (r *run) start(argv []string) error {
-	if r.name != "" {
+	r.sim = r.flags.typed("sim")
+	if r.flags.typed("name") {
 		if err := region.CheckName(r.name); err != nil {
 			return usage("", "--name: %w", err)
 		}
 	}
 	var err error
-	if r.limits, err = r.typed.parse(); err != nil {
+	if r.limits, err = r.flags.parse(); err != nil {
 		return err
 	}
 	if outer := os.Getenv("LGPU_REGION"); outer != "" {
@@ -83,7 +85,7 @@ func (r *run) start(argv []string) error {
 	if err != nil {
 		return failed(err)
 	}
-	m, err := openMachine(dir, r.shape)
+	m, err := r.machine(dir)
 	if err != nil {
 		return err
 	}
@@ -95,6 +97,14 @@ func (r *run) start(argv []string) error {
 		return err
 	}
 	return &exit{status: status}
+}
+
+// machine returns the machine's own GPUs, or a software GPU.
+func (r *run) machine(dir string) (*machine, error) {
+	if r.sim {
+		return openSim(dir, r.shape)
+	}
+	return openNvidia()
 }
 
 // inside makes or joins the lgpu and runs the program in it.
@@ -146,7 +156,7 @@ func (r *run) join(dir string, asked region.Spec, devices []gpu.Device) (*region
 		return nil, failed(err)
 	}
 	has := lgpu.Spec()
-	if r.typed.given() {
+	if r.flags.given() {
 		if difference := differ(has, asked); difference != "" {
 			lgpu.Close()
 			return nil, usage("leave the limits out to join it as it is, or choose another name", "lgpu %q exists with %s", r.name, difference)
@@ -228,7 +238,7 @@ func prepend(first, list, separator string) string {
 func (r *run) explain(name string, err error) error {
 	var e *exit
 	if errors.As(err, &e) && e.status == statusNotFound {
-		if r.shape != "" && isShape(name) {
+		if r.sim && isShape(name) {
 			e.hint = fmt.Sprintf("a shape is written with an equals sign: --sim=%s", name)
 		}
 	}

@@ -58,8 +58,10 @@ func openSim(dir, text string) (*machine, error) {
 		devices: devices,
 		env: func(libs assets.Libraries, env []string) map[string]string {
 			return map[string]string{
-				wire.Environment:  hardware.Socket,
-				"LD_LIBRARY_PATH": prepend(libs.SimDir, lookup(env, "LD_LIBRARY_PATH"), ":"),
+				wire.Environment:    hardware.Socket,
+				"LD_LIBRARY_PATH":   prepend(libs.SimDir, lookup(env, "LD_LIBRARY_PATH"), ":"),
+				"LGPU_REAL_LIBCUDA": filepath.Join(libs.SimDir, "libcuda.so.1"),
+				"LGPU_REAL_LIBNVML": filepath.Join(libs.SimDir, "libnvidia-ml.so.1"),
 			}
 		},
 		close: inventory.Close,

@@ -1,0 +1,113 @@
+// Package e2e tests lgpu as a user has it: the built command, typed in scripts, with unmodified CUDA programs on the software
+// GPU. testdata has a script for each topic; what a script cannot say is in Go here. Programs are in programs and cuda.
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// bin is the folder with lgpu and the programs; libs the one with the C libraries.
+var bin string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "lgpu-e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if err := build(dir); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	bin = dir
+	os.Setenv("LGPU_LIBDIR", filepath.Join(dir, "lib"))
+	return m.Run()
+}
+
+// build makes lgpu and the C programs, which link to the software GPU's libcuda.so.1 as they would to NVIDIA's.
+func build(dir string) error {
+	const libcuda = "../assets/lib/sim/libcuda.so.1"
+	if _, err := os.Stat(libcuda); err != nil {
+		return errors.New("the C libraries are missing; run: make build")
+	}
+	lgpu := exec.Command("go", "build", "-o", filepath.Join(dir, "lgpu"), "../cmd/lgpu")
+	lgpu.Env = append(os.Environ(), "CGO_ENABLED=0")
+	commands := []*exec.Cmd{lgpu}
+	sources, err := filepath.Glob("programs/*.c")
+	if err != nil {
+		return err
+	}
+	cc := os.Getenv("CC")
+	if cc == "" {
+		cc = "cc"
+	}
+	for _, source := range sources {
+		program := filepath.Join(dir, strings.TrimSuffix(filepath.Base(source), ".c"))
+		commands = append(commands, exec.Command(cc, "-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-I../abi/include", "-o", program, source, libcuda))
+	}
+	for _, c := range commands {
+		if out, err := c.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w\n%s", strings.Join(c.Args, " "), err, out)
+		}
+	}
+	return nil
+}
+
+// environment is what a test's programs get: a runtime folder of their own, and no lgpu or HAMi settings of the caller.
+func environment(runtime string) []string {
+	env := []string{"LGPU_RUNTIME_DIR=" + runtime, "PATH=" + bin + ":" + os.Getenv("PATH"), "LGPU_REAL_LIBNVML=/nonexistent/libnvidia-ml.so.1"}
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(v, "=")
+		switch {
+		case name == "LGPU_LIBDIR":
+		case name == "PATH", name == "LD_PRELOAD", strings.HasPrefix(name, "LGPU_"), strings.HasPrefix(name, "CUDA_"):
+			continue
+		}
+		env = append(env, v)
+	}
+	return env
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Setup: func(e *testscript.Env) error {
+			runtime := filepath.Join(e.WorkDir, "r")
+			e.Vars = append(e.Vars, environment(runtime)...)
+			return os.Mkdir(runtime, 0o700)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			// status N COMMAND...: the command ends with exit status N.
+			"status": func(ts *testscript.TestScript, neg bool, args []string) {
+				if neg || len(args) < 2 {
+					ts.Fatalf("usage: status N COMMAND...")
+				}
+				want, err := strconv.Atoi(args[0])
+				ts.Check(err)
+				got := 0
+				err = ts.Exec(args[1], args[2:]...)
+				var exited *exec.ExitError
+				if errors.As(err, &exited) {
+					got = exited.ExitCode()
+				} else {
+					ts.Check(err)
+				}
+				if got != want {
+					ts.Fatalf("exit status %d, want %d", got, want)
+				}
+			},
+		},
+	})
+}
