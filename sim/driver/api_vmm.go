@@ -237,11 +237,8 @@ func (p *Process) MemExportToShareableHandle(call *wire.Call, h wire.CUmemGeneri
 	if typ != wire.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || n.ph.prop.handleTypes&uint32(typ) == 0 {
 		return errInvalidValue
 	}
-	ph := n.ph
-	ph.refs++
-	f, res := p.d.share(&export{ph: ph}, ph.release)
+	f, res := p.d.share(&export{ph: n.ph})
 	if res != success {
-		ph.release()
 		return res
 	}
 	call.GiveFile(f)

@@ -66,7 +66,7 @@ func New(m *hw.Machine, o Options) (*Driver, error) {
 	return d, nil
 }
 
-// Close disconnects all processes.
+// Close disconnects all processes and frees what they exported.
 func (d *Driver) Close() {
 	d.mu.Lock()
 	d.closed = true
@@ -77,6 +77,11 @@ func (d *Driver) Close() {
 	d.mu.Unlock()
 	for _, p := range all {
 		p.Close()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for key := range d.shared {
+		d.unshare(key)
 	}
 }
 

@@ -256,7 +256,6 @@ func within(t *testing.T, what string, f func()) {
 	}
 }
 
-
 // store is a kernel that stores a word at an index a thread: store(u64 to, u64 count, u32 word).
 var store = []byte(`.version 6.0
 .target sm_70

@@ -130,13 +130,13 @@ type export struct {
 	alloc *allocation
 	event *event
 	ph    *physical
-	pool  *pool
+	read  *os.File // of a descriptor: the end of the pipe that sees all others closed
 }
 
 // share makes a descriptor for e: the writing end of a pipe. Whoever holds it can have e; the inode of the pipe says
-// which it is and cannot be forged. When the last copy is closed, the reading end sees it and gone is called with
-// Driver.mu held.
-func (d *Driver) share(e *export, gone func()) (*os.File, Result) {
+// which it is and cannot be forged. When the last copy is closed, the reading end sees it and the export's reference to
+// the memory is given up.
+func (d *Driver) share(e *export) (*os.File, Result) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		d.log.Error("export: pipe", "error", err)
@@ -150,6 +150,8 @@ func (d *Driver) share(e *export, gone func()) (*os.File, Result) {
 		d.log.Error("export: stat", "error", err)
 		return nil, errOperatingSystem
 	}
+	e.read = read
+	e.ph.refs++
 	d.shared[key] = e
 	go func() {
 		var b [64]byte
@@ -160,12 +162,18 @@ func (d *Driver) share(e *export, gone func()) (*os.File, Result) {
 		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		delete(d.shared, key)
-		read.Close()
-		gone()
-		d.drain()
+		d.unshare(key)
 	}()
 	return write, success
+}
+
+// unshare forgets a descriptor. A second time does nothing.
+func (d *Driver) unshare(key inode) {
+	if e := d.shared[key]; e != nil {
+		delete(d.shared, key)
+		e.read.Close()
+		e.ph.release()
+	}
 }
 
 // shareOf finds what a descriptor stands for.
