@@ -2,7 +2,6 @@ package ptx
 
 import (
 	"fmt"
-	"sort"
 	"strconv"
 )
 
@@ -84,7 +83,10 @@ func (p *parser) compileFunc(f *function) error {
 			in.x.table[x.table] = to
 		}
 	}
-	f.regs = estimateRegs(f)
+	if f.numRegs > maxRegs || f.numPreds > maxRegs || len(f.consts) > maxRegs {
+		return &Error{Line: int(f.line), Instr: f.name, Msg: fmt.Sprintf("more than %d registers or constants", maxRegs)}
+	}
+	shareRegisters(f)
 	return nil
 }
 
@@ -420,59 +422,4 @@ func (a *asm) label(name string) (int, error) {
 		}
 	}
 	return 0, a.errf("unknown label %s", name)
-}
-
-// estimateRegs returns how many 32-bit registers a thread of f is said to need, from the most registers alive at once when
-// each lives from its first to its last appearance in the code.
-func estimateRegs(f *function) int {
-	type span struct{ first, last int32 }
-	spans := make([]span, f.numRegs)
-	touch := func(i int, r int32) {
-		if r < 0 || int(r) >= len(spans) {
-			return
-		}
-		if spans[r].last == 0 {
-			spans[r].first = int32(i + 1)
-		}
-		spans[r].last = int32(i + 1)
-	}
-	for i := range f.code {
-		in := &f.code[i]
-		switch in.kind {
-		case kALU, kALU4, kLd, kSt, kAtom, kCC, kShfl, kSelp:
-			touch(i, in.a)
-			touch(i, in.b)
-			touch(i, in.d)
-			if in.kind != kSelp {
-				touch(i, in.c)
-			}
-			if in.x != nil {
-				for _, r := range in.x.regs {
-					touch(i, r)
-				}
-			}
-		case kSetp, kSet:
-			touch(i, in.a)
-			touch(i, in.b)
-		case kSreg, kLdParam:
-			touch(i, in.d)
-		}
-	}
-	var edges []int32
-	for _, s := range spans {
-		if s.last != 0 {
-			edges = append(edges, s.first<<1|1, (s.last+1)<<1)
-		}
-	}
-	sort.Slice(edges, func(i, j int) bool { return edges[i] < edges[j] })
-	live, most := 0, 0
-	for _, e := range edges {
-		if e&1 == 1 {
-			live++
-			most = max(most, live)
-		} else {
-			live--
-		}
-	}
-	return min(max(16, (most*3/2+7)&^7), 255)
 }

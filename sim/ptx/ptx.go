@@ -94,6 +94,7 @@ const (
 	MaxLocalBytes  = 512 << 10 // local memory of a thread, as CUDA's limit
 	MaxSharedBytes = 1 << 20   // shared memory of a block; the driver enforces the device's own, lower, limit
 	MaxGlobalBytes = 1 << 40   // size of one variable
+	maxRegs        = 1 << 16   // registers of a function, and constants, after parsing
 )
 
 // Module is a parsed PTX module. It is immutable and safe for concurrent use.
@@ -155,7 +156,7 @@ type Kernel struct {
 	ParamBytes  int    // size of the parameter buffer of a launch
 	SharedBytes int    // static shared memory of a block
 	LocalBytes  int    // local memory (stack) of a thread, called functions included
-	Regs        int    // 32-bit registers a thread is said to use, for occupancy; from the most values alive at once
+	Regs        int    // registers a thread is said to use, for occupancy; at most 64, so that a block of 1024 threads fits 65536
 	MaxThreads  int    // .maxntid or .reqntid product; 0 when the source says nothing
 	ReqNTID     [3]int // .reqntid; zero when the source says nothing
 	MinBlocks   int    // .minnctapersm; 0 when the source says nothing
