@@ -115,7 +115,7 @@ func TestOpenRefuses(t *testing.T) {
 		"no compute":              write(unsafe.Offsetof(l.Device)+unsafe.Offsetof(l.Device[0].Compute), 0, 0),
 		"a terminal escape":       write(unsafe.Offsetof(l.Name), 0x1b),
 		"a name that never ends":  write(unsafe.Offsetof(l.Name), bytes.Repeat([]byte("a"), 64)...),
-		"HAMi's, with none of us": write(0, 0xae, 0xf5, 0x2f, 0x01),
+		"HAMi's, with none of us": write(0, 0x4e, 0xf7, 0x2f, 0x01),
 	} {
 		path := filepath.Join(dir, "x"+Extension)
 		create(t, path, oneDevice("x")).file.Close() // crash: the file stays
@@ -428,7 +428,7 @@ func FuzzOpen(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(limits[:LimitsBytes], []byte{}, true)
-	f.Add([]byte{0xae, 0xf5, 0x2f, 0x01}, []byte{1}, true)
+	f.Add([]byte{0x4e, 0xf7, 0x2f, 0x01}, []byte{1}, true)
 	f.Add([]byte{}, []byte{}, false)
 	f.Fuzz(func(t *testing.T, head, usage []byte, long bool) {
 		path := Path(t.TempDir(), "x")
