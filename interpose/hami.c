@@ -269,6 +269,7 @@ bool lgpu_hami_map(struct lgpu_process *p)
 	s->filter = false;
 	// The environment beats an old file.
 	fill(s->hami, l);
+	lgpu_hami_watched = true;
 	write_at(s->fd, l, sizeof *l, LGPU_HAMI_BASE);
 	return true;
 }
@@ -306,9 +307,12 @@ void lgpu_hami_memory(struct lgpu_state *state, int index, int64_t held)
 	__atomic_add_fetch(&slot->seqlock, 1, __ATOMIC_ACQ_REL);
 }
 
-void lgpu_hami_launched(const struct lgpu_state *state)
+bool lgpu_hami_watched;
+
+void lgpu_hami_launched(void)
 {
-	struct lgpu_hami *h = state->hami;
+	const struct lgpu_state *state = lgpu_attached();
+	struct lgpu_hami *h = state != NULL ? state->hami : NULL;
 	if (h == NULL)
 		return;
 	struct timespec now;

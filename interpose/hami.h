@@ -32,7 +32,8 @@ void lgpu_hami_claim(struct lgpu_state *state, uint32_t pid, uint64_t namespace)
 void lgpu_hami_free(struct lgpu_state *state, uint32_t client);
 // lgpu_hami_memory: this process holds held bytes of a device.
 void lgpu_hami_memory(struct lgpu_state *state, int index, int64_t held);
-// lgpu_hami_launched: work has been launched.
-void lgpu_hami_launched(const struct lgpu_state *state);
+// lgpu_hami_launched: work is being launched; called where lgpu_hami_watched.
+void lgpu_hami_launched(void);
+extern bool lgpu_hami_watched;
 
 #endif

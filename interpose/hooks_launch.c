@@ -1,11 +1,15 @@
 // Launches, and the calls around them that the gate must know of.
 #include "core.h"
 #include "gate.h"
+#include "hami.h"
+#include "memory.h"
 
 // PASS runs one launch through the gate. A stream of 0 means the legacy
 // default stream, and in the _ptsz forms the calling thread's own.
 #define PASS(stream, work, size, call)                                     \
 	do {                                                                \
+		if (lgpu_hami_watched)                                      \
+			lgpu_hami_launched();                               \
 		if (!lgpu_gate_capped)                                      \
 			return call;                                        \
 		struct lgpu_pass pass = lgpu_gate_enter(stream, work, size); \
@@ -40,10 +44,22 @@ static inline uint64_t blocks(unsigned x, unsigned y, unsigned z) { return (uint
 		PASS(stream_of(config->hStream), f, blocks(config->gridDimX, config->gridDimY, config->gridDimZ),  \
 		     LGPU_REAL(name)(config, f, params, extra));                                                   \
 	}
+// A graph that allocates is charged for what it adds before it runs.
 #define GRAPH(name, stream_of)                                                                                     \
-	LGPU_EXPORT CUresult name(CUgraphExec graph, CUstream stream)                                                \
+	static CUresult gated_##name(CUgraphExec graph, CUstream stream)                                           \
 	{                                                                                                          \
 		PASS(stream_of(stream), graph, 0, LGPU_REAL(name)(graph, stream));                                 \
+	}                                                                                                          \
+	LGPU_EXPORT CUresult name(CUgraphExec graph, CUstream stream)                                                \
+	{                                                                                                          \
+		if (!lgpu_graphs_allocate)                                                                         \
+			return gated_##name(graph, stream);                                                        \
+		CUresult result = lgpu_graph_memory_begin(graph);                                                  \
+		if (result != CUDA_SUCCESS)                                                                        \
+			return result;                                                                             \
+		result = gated_##name(graph, stream);                                                              \
+		lgpu_graph_memory_end(graph);                                                                      \
+		return result;                                                                                     \
 	}
 #define AS_IS(stream) (stream)
 
@@ -84,13 +100,15 @@ LGPU_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *li
 	return result;
 }
 
-// After a call that has waited for the device, the gate looks at once.
+// After a call that has waited for the device, the gate looks at once; and it
+// is then that memory pools shrink.
 #define SYNCHRONISE(name, parameters, ...)                       \
 	LGPU_EXPORT CUresult name parameters                       \
 	{                                                        \
 		CUresult result = LGPU_REAL(name)(__VA_ARGS__);  \
 		if (lgpu_gate_capped)                            \
 			lgpu_gate_look();                        \
+		lgpu_pools_look(false);                          \
 		return result;                                   \
 	}
 
