@@ -114,6 +114,9 @@ func TestInstructions(t *testing.T) {
 		{"clock", "", r("mov.u32 %r1, %clock;", "nanosleep.u32 5000;", "mov.u64 %d1, %globaltimer;", "shr.u64 %d1, %d1, 12;", "st.global.u64 [%out], %d1;"), nil, []uint64{1}},
 		{"scoped names", "", r("{ .reg .b32 x; mov.u32 x, 3; { .reg .b32 x; mov.u32 x, 4; bra L; L: st.global.u32 [%out], x; } bra L; L: st.global.u32 [%out+8], x; }"),
 			nil, []uint64{4, 3}},
+		{"value kept by a predicated definition", "", r("mov.u32 %r1, 0;", "L: setp.eq.u32 %p1, %r1, 0;", "@%p1 mov.u32 %r2, 7;", "add.u32 %r3, %r2, %r1;",
+			"mul.lo.u32 %r4, %r1, 100;", "add.u32 %r5, %r4, %r4;", "st.global.u32 [%out], %r3;", "st.global.u32 [%out+8], %r5;", "add.u32 %r1, %r1, 1;",
+			"setp.lt.u32 %p2, %r1, 3;", "@%p2 bra L;"), nil, []uint64{9, 400}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, _, err := runSnippet(t, c.module, c.body, 1, c.in)
@@ -325,6 +328,17 @@ func TestReadOnlyMemory(t *testing.T) {
 	g := grid(t, img, m.Kernels["k"], lin(1, 1), readOnly{a}, a.alloc(8), a.alloc(64))
 	_, err := runAll(g, slice)
 	wantFault(t, err, FaultReadOnly)
+}
+
+func TestEndOfMapping(t *testing.T) {
+	for _, before := range []string{"", "ld.global.u32 %r1, [%in];\n"} {
+		a := newArena(4096 + 4)
+		m, img := load(t, []byte(snippet("", before+"ld.global.u64 %d1, [%in];")), a)
+		_, err := runAll(grid(t, img, m.Kernels["k"], lin(1, 1), a, a.base+4096, a.base), slice)
+		if f := wantFault(t, err, FaultAddress); f.Addr != a.base+4096 {
+			t.Errorf("fault %+v", f)
+		}
+	}
 }
 
 func TestLaunchArguments(t *testing.T) {

@@ -95,7 +95,7 @@ func lin(blocks, threads uint32) shape {
 	return shape{grid: [3]uint32{blocks, 1, 1}, block: [3]uint32{threads, 1, 1}}
 }
 
-// slice is the cycles of each Run of the tests; tests that want many small ones change it.
+// slice is the cycles of a Run in tests that do not care.
 const slice = 1 << 30
 
 func grid(t testing.TB, img *Image, k *Kernel, s shape, mem Memory, args ...any) *Grid {
