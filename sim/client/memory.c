@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls about memory whose arguments need a hand: attributes of several sizes, descriptors, older forms. */
 #define LGPU_CUDA_PLAIN
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -184,7 +185,7 @@ static CUresult hand_in(void *handle, CUmemAllocationHandleType type)
 
 	if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	if (fd < 0 || lseek(fd, 0, SEEK_CUR) < 0)
+	if (fcntl(fd, F_GETFD) < 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	simc_send_fd(fd);
 	return CUDA_SUCCESS;
