@@ -22,7 +22,7 @@ import (
 
 // The software GPU, and how long each measurement lasts.
 const (
-	shape         = "1x16GiB,sms=16"
+	shape         = "1x16GiB,sms=4"
 	aloneSeconds  = 4
 	sharedSeconds = 15
 )

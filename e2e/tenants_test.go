@@ -144,7 +144,7 @@ type state struct {
 			Limit                *uint64
 		}
 		Compute struct {
-			Share    float64
+			Share    *float64
 			Cap      *float64
 			Launches uint64
 		}
@@ -216,7 +216,7 @@ func TestJoinByName(t *testing.T) {
 	if d.Memory.Limit == nil || *d.Memory.Limit != 2<<30 || d.Memory.Used < 1700000000 || d.Memory.Used > 2<<30 || d.Memory.Peak < d.Memory.Used || d.Memory.Physical != 16<<30 {
 		t.Errorf("memory is %+v", d.Memory)
 	}
-	if d.Compute.Cap == nil || *d.Compute.Cap != 50 {
+	if d.Compute.Cap == nil || *d.Compute.Cap != 50 || d.Compute.Share == nil {
 		t.Errorf("compute is %+v", d.Compute)
 	}
 	var sum uint64
@@ -450,6 +450,33 @@ func TestSimEndsAfterLastTenant(t *testing.T) {
 		t.Fatalf("status %d, %s", s, c.stderr.String())
 	}
 	p.wait("the end of the software GPU", func() bool { return sockets() == 0 })
+}
+
+// Without --sim devices come from the management library; here it is the software GPU's.
+func TestInventoryThroughNVML(t *testing.T) {
+	p := newPlace(t)
+	keeper := p.start("lgpu", "run", "--sim=2x16GiB,sms=32", "--", "sh", "-c", `echo "$LD_LIBRARY_PATH"; echo "$LGPU_SIM"; read x`)
+	path, socket := <-keeper.lines, <-keeper.lines
+	p.env = append(p.env, "LD_LIBRARY_PATH="+path, "LGPU_SIM="+socket, "LGPU_REAL_LIBNVML="+filepath.Join(path, "libnvidia-ml.so.1"))
+	c := p.start("lgpu", "run", "--device", "1", "--memory", "1GiB", "--units", "8", "--", "hold", "0")
+	if got := c.until("ready"); len(got) != 1 || got[0] != "devices 1 units 8 total 1073741824 available sane" {
+		t.Errorf("inside: %q", got)
+	}
+	for _, s := range p.ps() {
+		if d := s.Devices[0]; d.Memory.Limit != nil && (*d.Memory.Limit != 1<<30 || d.Compute.Cap == nil || *d.Compute.Cap != 25 || d.Memory.Physical != 16<<30) {
+			t.Errorf("lgpu ps shows %+v", d)
+		}
+	}
+	c.in.Close()
+	if s := c.status(); s != 0 {
+		t.Errorf("status %d, %s", s, c.stderr.String())
+	}
+	for option, says := range map[string]string{"--device=2": `device "2": no such device`, "--memory=17GiB": "has 16 GiB", "--units=33": "has 32 units"} {
+		c := p.start("lgpu", "run", option, "--", "true")
+		if s := c.status(); s != 2 || !strings.Contains(c.stderr.String(), says) {
+			t.Errorf("%s: status %d, %s", option, s, c.stderr.String())
+		}
+	}
 }
 
 // HAMi's environment limits a program without lgpu run.

@@ -112,14 +112,15 @@ func table(states []state) string {
 			name = name[:17] + "…"
 		}
 		for _, d := range s.Devices {
-			limit, limitShare := "-", "-"
+			limit, share, limitShare := "-", "-", "-"
 			if d.Memory != region.NoLimit {
 				limit = units.FormatSize(d.Memory)
 			}
 			if d.Compute < region.FullCompute {
+				share = fmt.Sprintf("%.1f%%", float64(d.Share)/100)
 				limitShare = units.FormatPercent(d.Compute) + "%"
 			}
-			row(name, gpu.UUID(d.UUID).String()[:12], units.FormatSize(d.Used), limit, fmt.Sprintf("%.1f%%", float64(d.Share)/100), limitShare, pids)
+			row(name, gpu.UUID(d.UUID).String()[:12], units.FormatSize(d.Used), limit, share, limitShare, pids)
 			name, pids = "", ""
 		}
 	}
@@ -146,7 +147,8 @@ func pidList(clients []region.ClientState, room int) string {
 	return text
 }
 
-// The JSON of lgpu ps --json. docs/cli.md promises these names; null is "not limited".
+// The JSON of lgpu ps --json. docs/cli.md promises these names; null is "not limited", and what is not limited is not
+// measured.
 type (
 	jsonDocument struct {
 		LGPUs []jsonLGPU `json:"lgpus"`
@@ -170,7 +172,7 @@ type (
 		Physical uint64 `json:"physical"`
 	}
 	jsonCompute struct {
-		Share    float64  `json:"share"`
+		Share    *float64 `json:"share"`
 		Cap      *float64 `json:"cap"`
 		Units    *uint32  `json:"units"`
 		Busy     float64  `json:"busy_seconds"`
@@ -200,11 +202,11 @@ func document(states []state) jsonDocument {
 			j := jsonDevice{
 				UUID:    gpu.UUID(d.UUID).String(),
 				Memory:  jsonMemory{jsonAmount: amount(d.Used, d.Memory), Peak: d.Peak, Physical: d.Physical},
-				Compute: jsonCompute{Share: float64(d.Share) / 100, Busy: d.Busy.Seconds(), Launches: d.Launches},
+				Compute: jsonCompute{Busy: d.Busy.Seconds(), Launches: d.Launches},
 			}
 			if d.Compute < region.FullCompute {
-				share := float64(d.Compute) / 100
-				j.Compute.Cap = &share
+				share, limit := float64(d.Share)/100, float64(d.Compute)/100
+				j.Compute.Share, j.Compute.Cap = &share, &limit
 			}
 			if d.Units != 0 {
 				j.Compute.Units = &d.Units
