@@ -38,14 +38,16 @@
 //
 // Time is counted in issue cycles of one SM. A warp instruction takes, however many lanes are active:
 //
-//	1    integer and f32/f16 arithmetic, moves, comparisons, conversions among 32-bit types, branches, predicated-off instructions
-//	1    ld.param, ld.const with a fixed address; membar and fences
-//	2    32-bit mul.hi/mul.wide/mad of 64 bits, f64 add/mul/fma, conversions from and to 64 bits, shuffles, votes
-//	2    ld, st to shared, local and parameter memory
-//	4    f32 approximations: rcp, sqrt, rsqrt, ex2, lg2, sin, cos, tanh, division; barriers; calls and returns
-//	4    ld, st to global, constant and generic addresses; one more for each further 32-bit word of a lane
-//	8    f32 division and roots rounded exactly (.rn and the like); atom and red; integer division of 32 bits
-//	16   integer division of 64 bits, f64 division and roots
+//	1    integer, f32 and f16 arithmetic, moves, comparisons, conversions among types of at most 32 bits, branches, hints,
+//	     membar and fences, ld.param of a kernel, ld.const with a fixed address; any instruction that is predicated off
+//	2    mul.hi, mul.wide, mul24, 64-bit mul and mad, dp4a, f64 add/mul/fma/min/max, conversions from or to 64 bits, shuffles,
+//	     votes and the like, brx; ld and st to shared and local memory and to parameters of functions
+//	4    ld and st to global, constant and generic addresses; f32 approximations (rcp, sqrt, rsqrt, ex2, lg2, sin, cos, tanh, div);
+//	     barriers of the block, calls and returns
+//	8    f32 division and roots rounded exactly (.rn and the like), 16- and 32-bit integer division; atom and red
+//	16   64-bit integer division, f64 division and roots
+//
+// Loads and stores take one more for each further 32-bit word of a lane.
 //
 // There is no latency: a block that has several warps takes the sum of their instructions. %clock64 counts these cycles
 // from At.Cycle, and %globaltimer is At.Nanos plus the cycles times At.NanosPerCycle. A nanosleep lets other warps run and, when

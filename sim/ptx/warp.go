@@ -74,7 +74,7 @@ const noLimit = int32(1<<31 - 1)
 
 const (
 	quantumCycles = 128  // a warp's turn
-	starveCycles  = 4096 // after which a group that is kept back runs out of turn
+	starveCycles  = 1024 // after which a group that is kept back runs out of turn
 	maxCallDepth  = 256
 )
 
