@@ -3,8 +3,10 @@
 
     python3 bench/overhead.py [--lgpu bin/lgpu] [--rounds 5] [--compute PCT]
 
-Runs the same programs natively and inside an lgpu with a memory limit, in
-turn, and prints the median of the rounds of each with its spread.
+The first table compares each call with the driver's own in one process, in
+short alternating rounds. The second runs whole programs natively and inside an
+lgpu with a memory limit, in turn, and prints the median of the rounds of each
+with its spread.
 """
 import argparse
 import os
@@ -17,17 +19,35 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
+def cuda_root():
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    return os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
+
+
+def in_one_process(inside, tmp):
+    root, hooks = cuda_root(), os.path.join(tmp, "hooks")
+    subprocess.run(["gcc", "-O2", "-Wall", "-o", hooks, os.path.join(HERE, "overhead", "hooks.c"), "-I", os.path.join(root, "include"),
+                    "-I", os.path.join(root, "targets/x86_64-linux/include"), "-ldl"], check=True)
+    script = 'library="${LD_PRELOAD%%:*}"; unset LD_PRELOAD; exec "$0" "$library"'
+    out = subprocess.run(inside + ["sh", "-c", script, hooks], check=True, stdout=subprocess.PIPE, text=True).stdout
+    print("| call | the driver's ns | through lgpu ns | difference ns |\n|---|---|---|---|")
+    for line in out.splitlines():
+        print("| %s | %s | %s | %s |" % tuple(line.split()))
+    print(flush=True)
+
+
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--lgpu", default=os.path.join(HERE, "..", "bin", "lgpu"))
     ap.add_argument("--rounds", type=int, default=5)
     ap.add_argument("--compute", default="100")
     a = ap.parse_args()
-    calls = os.path.join(tempfile.mkdtemp(), "calls")
-    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    subprocess.run([nvcc, "-O2", "-std=c++17", "-arch=sm_90", "-o", calls, os.path.join(HERE, "overhead", "calls.cu")], check=True)
+    tmp = tempfile.mkdtemp()
+    calls = os.path.join(tmp, "calls")
+    subprocess.run([os.path.join(cuda_root(), "bin", "nvcc"), "-O2", "-std=c++17", "-arch=sm_90", "-o", calls, os.path.join(HERE, "overhead", "calls.cu")], check=True)
     programs = [[calls], [sys.executable, os.path.join(HERE, "overhead", "step.py")]]
     inside = [a.lgpu, "run", "--memory", "64GiB", "--compute", a.compute, "--"]
+    in_one_process(inside, tmp)
     samples = {}
     for round_ in range(a.rounds):
         for program in programs:

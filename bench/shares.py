@@ -6,9 +6,11 @@
 Every row runs a program natively and inside lgpus, in turn, on the same card,
 and prints a Markdown table. A share is work done per second over the native
 rate of the same program in the same session; a 1-s window slides in steps of
-50 ms and begins one second after the program's first kernel. The clock of the
-card is sampled beside every run, because a capped program leaves the card
-cooler and faster than a native one: "at native clock" divides that out.
+50 ms and begins one second after the program's first kernel. "Device time" is
+what the kernels lasted, by the device's own clock. The two differ where a
+capped program leaves the card cooler, and so faster, than a native one does
+(the SM clock is sampled beside every run), and where the native run itself
+loses time to the driver's switching between processes.
 """
 import argparse
 import json
@@ -59,11 +61,12 @@ class Clock:
 
 
 def series(text):
+    """{bin: (units, seconds)} of one or several programs' output."""
     out = {}
-    for line in text.split("\n"):
-        parts = line.split()
-        if len(parts) == 2:
-            out[int(parts[0])] = out.get(int(parts[0]), 0.0) + float(parts[1])
+    for line in text.splitlines():
+        k, units, seconds = line.split()
+        had = out.get(int(k), (0.0, 0.0))
+        out[int(k)] = (had[0] + float(units), had[1] + float(seconds))
     return out
 
 
@@ -77,21 +80,27 @@ def run(commands):
     return [series(t) for t in texts]
 
 
-def window(values, first, last):
-    """Rate over 10 s (or what there is), and the lowest and highest 1-s window."""
-    bins = [values.get(b, 0.0) for b in range(first, last + 1)]
-    one = round(1 / BIN)
-    ones = [sum(bins[i:i + one]) for i in range(0, len(bins) - one + 1)]
-    return sum(bins) / (len(bins) * BIN), min(ones), max(ones)
+class Window:
+    """Rates over a span of bins: of units and of device time, whole and by sliding seconds."""
+
+    def __init__(self, values, first, last):
+        bins = [values.get(b, (0.0, 0.0)) for b in range(first, last + 1)]
+        one = round(1 / BIN)
+        self.rate, self.time = (sum(b[i] for b in bins) / (len(bins) * BIN) for i in (0, 1))
+        self.rates, self.times = ([sum(b[i] for b in bins[k:k + one]) for k in range(len(bins) - one + 1)] for i in (0, 1))
+
+
+def worst(shares, cap):
+    return max(abs(100 * s - cap) for s in shares)
 
 
 def measure(commands, seconds):
-    """[(rate, lowest window, highest window)] over the time all commands ran."""
+    """A Window for each command, over the time that all ran, and the mean SM clock."""
     with Clock() as clock:
         all_series = run(commands)
     first = max(min(s) for s in all_series) + round(1 / BIN)
     last = min(min(max(s) for s in all_series) - 1, first + round(seconds / BIN) - 1)
-    return [window(s, first, last) for s in all_series], clock.mhz()
+    return [Window(s, first, last) for s in all_series], clock.mhz()
 
 
 def main():
@@ -105,7 +114,7 @@ def main():
     a = ap.parse_args()
     tmp = tempfile.mkdtemp()
     rate = build(tmp)
-    iters = {us: subprocess.run([rate, "calibrate", str(us)], check=True, capture_output=True, text=True).stdout.strip()
+    iters = {us: subprocess.run([rate, "calibrate", str(us)], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
              for us in (50, 200, 5000, 50000)}
     span = str(a.seconds + 1.6)
     loads = {
@@ -124,24 +133,25 @@ def main():
 
     results = []
     if "alone" in a.rows:
-        print("| load | cap % | delivered % over %g s | off by | lowest 1 s | highest 1 s | worst window off by | SM MHz (native) | %% at native clock |" % a.seconds)
-        print("|---|---|---|---|---|---|---|---|---|")
+        print("| load | cap %% | of native rate, %g s | worst 1 s off by | of device time, %g s | worst 1 s off by | SM MHz (native) |" % (a.seconds, a.seconds))
+        print("|---|---|---|---|---|---|---|")
         for load in a.loads.split(","):
             (native,), native_mhz = measure([loads[load]], a.seconds)
             for cap in (int(c) for c in a.caps.split(",")):
                 (got,), mhz = measure([capped(cap, "bench-%d" % os.getpid(), loads[load])], a.seconds)
-                share, low, high = (100 * v / native[0] for v in got)
-                row = dict(load=load, cap=cap, share=share, low=low, high=high, mhz=mhz, native_mhz=native_mhz, native_rate=native[0])
+                row = dict(load=load, cap=cap, share=100 * got.rate / native.rate, time=100 * got.time,
+                           worst_share=worst([r / native.rate for r in got.rates], cap), worst_time=worst(got.times, cap),
+                           mhz=mhz, native_mhz=native_mhz, native_rate=native.rate)
                 results.append(row)
-                print("| %s | %d | %.2f | %+.2f | %.2f | %.2f | %.2f | %.0f (%.0f) | %.2f |" % (
-                    titles[load], cap, share, share - cap, low, high, max(abs(low - cap), abs(high - cap)), mhz, native_mhz,
-                    share * native_mhz / mhz if mhz else 0), flush=True)
+                print("| %s | %d | %.2f (%+.2f) | %.2f | %.2f (%+.2f) | %.2f | %.0f (%.0f) |" % (
+                    titles[load], cap, row["share"], row["share"] - cap, row["worst_share"], row["time"], row["time"] - cap,
+                    row["worst_time"], mhz, native_mhz), flush=True)
     if "beside" in a.rows:
         (native,), _ = measure([loads["200us"]], a.seconds)
         print("\n| caps beside each other | delivered % | off by |\n|---|---|---|")
         for caps in ((30, 60), (10, 90), (25, 25, 25, 25)):
             got, _ = measure([capped(c, "bench-%d-%d" % (os.getpid(), i), loads["200us"]) for i, c in enumerate(caps)], a.seconds)
-            shares = [100 * g[0] / native[0] for g in got]
+            shares = [100 * g.rate / native.rate for g in got]
             results.append(dict(beside=caps, shares=shares))
             print("| %s | %s | %s |" % (" + ".join(map(str, caps)), " + ".join("%.2f" % s for s in shares),
                                         ", ".join("%+.2f" % (s - c) for s, c in zip(shares, caps))), flush=True)

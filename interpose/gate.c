@@ -18,7 +18,8 @@
 
 // Times in ns.
 #define IN_FLIGHT INT64_C(2000000)    // device time queued before a launch must wait
-#define SLICE INT64_C(10000000)       // turn kept while others wait
+#define SLICE INT64_C(10000000)       // turn kept while other lgpus wait
+#define SLICE_OWN INT64_C(40000000)   // turn kept while processes of this lgpu wait
 #define LINGER INT64_C(1000000)       // idle turn kept while nobody waits
 #define LINGER_WANTED INT64_C(60000)  // idle turn kept while somebody waits
 #define POLL_SHORTEST INT64_C(20000)
@@ -54,6 +55,7 @@ struct lgpu_gate {
 	bool parked;
 	bool holding; // the turn is ours
 	bool open;    // launches may pass
+	bool shared;  // other processes of the lgpu want the turn too
 	uint32_t waiters;
 	uint32_t pending; // entered, not left
 	uint32_t unknown;
@@ -62,9 +64,8 @@ struct lgpu_gate {
 	int64_t expected;  // sum over the ring
 	int64_t charged;   // busy time is charged up to here
 	int64_t completed; // when the last completion was seen, or the oldest launch issued
-	int64_t opened;
-	int64_t closed;
-	int64_t idle;
+	int64_t taken; // when the turn became ours
+	int64_t idle;  // since when nothing is in flight
 	const struct lgpu_device_limits *limits;
 	struct lgpu_device_usage *usage;
 	struct lgpu_turn_seat seat;
@@ -237,18 +238,21 @@ static int64_t open_if_allowed(struct lgpu_gate *g, int64_t now)
 {
 	uint32_t cap = cap_of(g);
 	int64_t due = lgpu_credit_due(horizon_of(g), cap, LGPU_CREDIT_QUANTUM);
-	if (due > now && g->seat.asked == 0)
+	if (due > now && (g->holding || g->seat.asked == 0))
 		return due;
-	if (!lgpu_turn_try(&g->seat, now))
-		return now;
-	g->holding = true;
-	if (due > now) { // queued with credit that another process has spent since
-		g->holding = false;
-		lgpu_turn_leave(&g->seat, now);
-		return due;
+	if (!g->holding) {
+		if (!lgpu_turn_try(&g->seat, now))
+			return now;
+		if (due > now) { // queued with credit that another process has spent since
+			lgpu_turn_leave(&g->seat, now);
+			return due;
+		}
+		g->holding = true;
+		g->taken = now;
+		g->shared = lgpu_turn_shared(&g->seat);
 	}
 	g->open = true;
-	g->opened = g->idle = now;
+	g->idle = now;
 	__atomic_fetch_add(&g->wake, 1, __ATOMIC_RELAXED);
 	if (g->waiters != 0)
 		lgpu_futex_wake(&g->wake, INT32_MAX);
@@ -257,17 +261,22 @@ static int64_t open_if_allowed(struct lgpu_gate *g, int64_t now)
 
 // close_if_due closes the gate when the credit in hand covers no more than
 // what is in flight, when others have waited for a slice, or when there is
-// nothing to run; a closed gate that has drained gives up its turn.
+// nothing to run. A closed gate that has drained gives up its turn; but the
+// processes of one lgpu, which run dry together, change turns only every
+// SLICE_OWN, since a device that changes contexts loses time.
 static void close_if_due(struct lgpu_gate *g, int64_t now)
 {
-	bool wanted = lgpu_turn_wanted(&g->seat);
+	enum lgpu_turn_wanted wanted = lgpu_turn_wanted(&g->seat);
+	int64_t held = now - g->taken, idle = busy(g) || g->waiters != 0 ? 0 : now - g->idle;
+	bool over = !lgpu_turn_kept(&g->seat) || (wanted == LGPU_TURN_WANTED_BY_OTHERS && held >= SLICE) ||
+		    (wanted == LGPU_TURN_WANTED_BY_OWN && held >= SLICE_OWN) ||
+		    idle >= (wanted == LGPU_TURN_UNWANTED ? LINGER : LINGER_WANTED);
 	bool dry = lgpu_credit(horizon_of(g), now, cap_of(g)) <= remaining(g, now);
-	bool idle = !busy(g) && g->waiters == 0 && now - g->idle >= (wanted ? LINGER_WANTED : LINGER);
-	if (g->open && (dry || idle || (wanted && now - g->opened >= SLICE) || !lgpu_turn_kept(&g->seat))) {
+	if (over || dry)
 		g->open = false;
-		g->closed = now;
-	}
-	if (!g->open && !busy(g)) {
+	if (g->open || busy(g))
+		return;
+	if (over || !g->shared || held >= SLICE_OWN || wanted == LGPU_TURN_WANTED_BY_OTHERS) {
 		g->holding = false;
 		lgpu_turn_leave(&g->seat, now);
 	}
@@ -279,7 +288,7 @@ static int64_t clamp(int64_t v, int64_t low, int64_t high) { return v < low ? lo
 static int64_t poll_interval(const struct lgpu_gate *g, int64_t now)
 {
 	if (in_flight(g) == 0)
-		return POLL_SHORTEST * 2;
+		return g->open ? POLL_SHORTEST * 2 : POLL_LONGEST;
 	int64_t left = g->ring[g->tail % RING].expected - (now - g->completed);
 	return clamp((left < 0 ? -left : left) / 4, POLL_SHORTEST, POLL_LONGEST);
 }
@@ -298,11 +307,13 @@ static void *watch(void *arg)
 		observe(g, now);
 		if (g->holding)
 			close_if_due(g, now);
-		if (!g->holding && (g->waiters != 0 || g->seat.asked != 0))
+		if (!g->open && !busy(g) && (g->waiters != 0 || g->seat.asked != 0))
 			again = open_if_allowed(g, now);
 		bool queued = !g->holding && g->seat.asked != 0;
 		bool running = g->holding || busy(g);
 		int64_t pause = running ? poll_interval(g, now) : again - now;
+		if (again > now && again - now < pause)
+			pause = again - now;
 		if (!running && !queued && again == 0) {
 			uint32_t kick = g->kick;
 			g->parked = true;
@@ -459,7 +470,7 @@ struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t siz
 	uint32_t estimate = estimate_of(g, work, size);
 	int64_t now = lgpu_now(), began = now;
 	for (;;) {
-		if (!g->open && !g->holding)
+		if (!g->open && !busy(g))
 			open_if_allowed(g, now);
 		if (g->open && admits(g, estimate, now))
 			break;

@@ -150,12 +150,14 @@ struct lgpu_seat {
 	uint32_t state;
 	uint32_t pid;
 	uint64_t lgpu;
-	uint64_t reserved3[6];
+	uint64_t served;
+	uint64_t reserved4[5];
 };
 _Static_assert(sizeof(struct lgpu_seat) == 64, "lgpu_seat");
 _Static_assert(offsetof(struct lgpu_seat, state) == 0, "State");
 _Static_assert(offsetof(struct lgpu_seat, pid) == 4, "PID");
 _Static_assert(offsetof(struct lgpu_seat, lgpu) == 8, "LGPU");
+_Static_assert(offsetof(struct lgpu_seat, served) == 16, "Served");
 
 struct lgpu_turn {
 	uint64_t magic;

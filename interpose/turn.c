@@ -70,6 +70,7 @@ static bool seat_claim(struct lgpu_turn_seat *seat, uint64_t lgpu)
 		struct lgpu_seat *s = &seat->page->seat[index];
 		s->pid = (uint32_t)getpid();
 		s->lgpu = lgpu;
+		s->served = 0;
 		__atomic_store_n(&s->state, (uint32_t)LGPU_SEAT_IDLE, __ATOMIC_SEQ_CST);
 		seat->index = index;
 		return true;
@@ -153,57 +154,104 @@ bool lgpu_turn_kept(const struct lgpu_turn_seat *seat)
 	return seat->page == NULL || __atomic_load_n(&seat->page->owner, __ATOMIC_RELAXED) == seat->grant;
 }
 
-// next_waiting is the first waiting seat after ours, or -1. A dead one is
-// skipped: its process cannot take the turn, and the next one to sit there
+static uint32_t seats_of(const struct lgpu_turn *page)
+{
+	uint32_t seats = __atomic_load_n(&page->seats, __ATOMIC_SEQ_CST);
+	return seats < LGPU_MAX_SEATS ? seats : LGPU_MAX_SEATS;
+}
+
+static bool waiting(const struct lgpu_seat *s)
+{
+	return __atomic_load_n(&s->state, __ATOMIC_SEQ_CST) == LGPU_SEAT_WAITING;
+}
+
+static uint64_t served(const struct lgpu_turn *page, uint32_t index)
+{
+	return __atomic_load_n(&page->seat[index].served, __ATOMIC_RELAXED);
+}
+
+// lgpu_served is when any seat of an lgpu last had the turn.
+static uint64_t lgpu_served(const struct lgpu_turn *page, uint32_t seats, uint64_t lgpu)
+{
+	uint64_t last = 0;
+	for (uint32_t i = 0; i < seats; i++)
+		if (page->seat[i].lgpu == lgpu && served(page, i) > last)
+			last = served(page, i);
+	return last;
+}
+
+// next_waiting is the seat whose turn it is after ours, or -1. A dead one is
+// passed over: its process cannot take the turn, and the next one to sit there
 // resets the state.
 static int next_waiting(const struct lgpu_turn_seat *seat)
 {
-	uint32_t seats = __atomic_load_n(&seat->page->seats, __ATOMIC_SEQ_CST);
-	if (seats > LGPU_MAX_SEATS)
-		seats = LGPU_MAX_SEATS;
-	for (uint32_t i = 1; i < seats; i++) {
-		uint32_t index = (seat->index + i) % seats;
-		if (__atomic_load_n(&seat->page->seat[index].state, __ATOMIC_SEQ_CST) == LGPU_SEAT_WAITING &&
-		    !lgpu_lease_dead(seat->fd, index))
-			return (int)index;
+	const struct lgpu_turn *page = seat->page;
+	uint32_t seats = seats_of(page);
+	int best = -1;
+	uint64_t best_lgpu = 0, best_seat = 0;
+	for (uint32_t i = 0; i < seats; i++) {
+		if (i == seat->index || !waiting(&page->seat[i]))
+			continue;
+		uint64_t of_lgpu = lgpu_served(page, seats, page->seat[i].lgpu), of_seat = served(page, i);
+		if (best >= 0 && (of_lgpu > best_lgpu || (of_lgpu == best_lgpu && of_seat >= best_seat)))
+			continue;
+		if (lgpu_lease_dead(seat->fd, i))
+			continue;
+		best = (int)i;
+		best_lgpu = of_lgpu;
+		best_seat = of_seat;
 	}
-	return -1;
+	return best;
 }
 
-bool lgpu_turn_wanted(const struct lgpu_turn_seat *seat)
+enum lgpu_turn_wanted lgpu_turn_wanted(const struct lgpu_turn_seat *seat)
 {
-	return seat->page != NULL && next_waiting(seat) >= 0;
+	enum lgpu_turn_wanted wanted = LGPU_TURN_UNWANTED;
+	if (seat->page == NULL)
+		return wanted;
+	const struct lgpu_turn *page = seat->page;
+	uint32_t seats = seats_of(page);
+	for (uint32_t i = 0; i < seats && wanted != LGPU_TURN_WANTED_BY_OTHERS; i++)
+		if (i != seat->index && waiting(&page->seat[i]) && !lgpu_lease_dead(seat->fd, i))
+			wanted = page->seat[i].lgpu == page->seat[seat->index].lgpu ? LGPU_TURN_WANTED_BY_OWN
+										    : LGPU_TURN_WANTED_BY_OTHERS;
+	return wanted;
+}
+
+bool lgpu_turn_shared(const struct lgpu_turn_seat *seat)
+{
+	if (seat->page == NULL)
+		return false;
+	const struct lgpu_turn *page = seat->page;
+	uint32_t seats = seats_of(page);
+	for (uint32_t i = 0; i < seats; i++)
+		if (i != seat->index && page->seat[i].lgpu == page->seat[seat->index].lgpu && !lgpu_lease_dead(seat->fd, i))
+			return true;
+	return false;
 }
 
 void lgpu_turn_leave(struct lgpu_turn_seat *seat, int64_t now)
 {
-	if (seat->page == NULL)
-		return;
 	struct lgpu_turn *page = seat->page;
-	__atomic_store_n(&page->seat[seat->index].state, (uint32_t)LGPU_SEAT_IDLE, __ATOMIC_SEQ_CST);
 	uint64_t owner = seat->grant;
 	seat->grant = 0;
-	seat->asked = 0;
-	if (owner == 0) {
-		// Not ours, unless it was handed to us between our last look and now.
-		owner = __atomic_load_n(&page->owner, __ATOMIC_SEQ_CST);
-		if (owner_seat(owner) != seat->index + 1)
-			return;
-	}
+	if (page == NULL || owner == 0)
+		return;
+	__atomic_store_n(&page->seat[seat->index].served, (uint64_t)now, __ATOMIC_RELAXED);
 	for (;;) {
 		int next = next_waiting(seat);
 		uint64_t then = next < 0 ? owner_none(owner) : owner_next(owner, (uint32_t)next);
-		__atomic_store_n(&page->since, (uint64_t)now, __ATOMIC_RELAXED);
 		if (!__atomic_compare_exchange_n(&page->owner, &owner, then, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
 			return; // taken from us
 		if (next >= 0) {
 			uint32_t *state = &page->seat[next].state;
+			__atomic_store_n(&page->since, (uint64_t)now, __ATOMIC_RELAXED);
 			__atomic_store_n(state, (uint32_t)LGPU_SEAT_GRANTED, __ATOMIC_SEQ_CST);
 			lgpu_futex_wake(state, 1);
 			return;
 		}
 		// Whoever queued after we looked may have missed that the turn is
-		// free now; take it back for them.
+		// free now; hand it over for them.
 		if (next_waiting(seat) < 0)
 			return;
 		owner = then;

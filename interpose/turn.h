@@ -41,11 +41,15 @@ void lgpu_turn_wait(struct lgpu_turn_seat *seat, int64_t nanos);
 // lgpu_turn_kept says whether the turn taken is still ours.
 bool lgpu_turn_kept(const struct lgpu_turn_seat *seat);
 
-// lgpu_turn_wanted says whether somebody else is waiting.
-bool lgpu_turn_wanted(const struct lgpu_turn_seat *seat);
+// lgpu_turn_wanted says who is waiting.
+enum lgpu_turn_wanted { LGPU_TURN_UNWANTED, LGPU_TURN_WANTED_BY_OWN, LGPU_TURN_WANTED_BY_OTHERS };
+enum lgpu_turn_wanted lgpu_turn_wanted(const struct lgpu_turn_seat *seat);
 
-// lgpu_turn_leave gives up the turn, or the place in the queue. The turn goes
-// to the next waiting seat, round robin.
+// lgpu_turn_shared says whether other processes of our lgpu have seats.
+bool lgpu_turn_shared(const struct lgpu_turn_seat *seat);
+
+// lgpu_turn_leave gives up the turn. It goes to the waiting lgpu whose last
+// turn is longest ago, and there to the process whose is.
 void lgpu_turn_leave(struct lgpu_turn_seat *seat, int64_t now);
 
 #endif

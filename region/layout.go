@@ -201,7 +201,8 @@ const (
 )
 
 // Turn is the shared page of one device. The owner of the turn runs; it hands
-// over to the next waiting seat, round robin. A seat's process holds the
+// over to the waiting lgpu whose last turn is longest ago, and among that one's
+// processes likewise. A seat's process holds the
 // record lock on byte ClientLockOffset+index of the file, so a dead owner is
 // known as such and its turn is taken.
 type Turn struct {
@@ -222,5 +223,7 @@ type Seat struct {
 	State uint32
 	PID   uint32
 	LGPU  uint64 // Limits.ID
-	_     [6]uint64
+	// Served is when this seat last had the turn, CLOCK_MONOTONIC ns.
+	Served uint64
+	_      [5]uint64
 }

@@ -1,7 +1,8 @@
-"""gemm: PyTorch bf16 products of 4096 x 4096 for SECONDS; prints "bin units" like rate.
+"""gemm: PyTorch bf16 products of 4096 x 4096 for SECONDS; prints "bin units seconds" like rate.
 
 The bins are of the wall clock (a device event fixes the offset), 50 ms each.
 """
+import statistics
 import sys
 import time
 
@@ -14,32 +15,34 @@ c = torch.empty_like(a)
 for _ in range(3):
     torch.matmul(a, b, out=c)
 torch.cuda.synchronize()
-EACH, BIN = 4, 0.05
+BIN = 0.05
 start = torch.cuda.Event(enable_timing=True)
 start.record()
 start.synchronize()
 origin = time.time()
 marks = []
 while time.time() - origin < seconds:
-    for _ in range(EACH):
-        torch.matmul(a, b, out=c)
-    e = torch.cuda.Event(enable_timing=True)
-    e.record()
-    marks.append(e)
-    if len(marks) > 64:
-        marks[-64].synchronize()
+    before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    before.record()
+    torch.matmul(a, b, out=c)
+    after.record()
+    marks.append((before, after))
+    if len(marks) > 256:
+        marks[-256][1].synchronize()
 torch.cuda.synchronize()
-bins, before = {}, 0.0
-for e in marks:
-    end = start.elapsed_time(e) / 1e3
-    # An interval longer than the products could take was partly a pause; its
-    # work belongs to its end.
-    begin = max(before, end - EACH * 0.00025)
-    k = int((origin + begin) / BIN)
+ends = [start.elapsed_time(e) / 1e3 for _, e in marks]
+lasted = [s.elapsed_time(e) / 1e3 for s, e in marks]
+# Between the two events of a product the gate may have been closed: such a
+# one is taken to have lasted as long as the others.
+usual = statistics.median(lasted)
+units, busy = {}, {}
+for end, took in zip(ends, lasted):
+    took = took if took < 2 * usual else usual
+    begin, k = end - took, int((origin + end - took) / BIN)
     while k * BIN < origin + end:
-        low, high = max(k * BIN, origin + begin), min((k + 1) * BIN, origin + end)
-        bins[k] = bins.get(k, 0.0) + EACH * (high - low) / (end - begin)
+        part = min((k + 1) * BIN, origin + end) - max(k * BIN, origin + begin)
+        units[k] = units.get(k, 0.0) + part / took
+        busy[k] = busy.get(k, 0.0) + part
         k += 1
-    before = end
-for k in range(min(bins), max(bins) + 1):
-    print(k, "%.6f" % bins.get(k, 0.0))
+for k in range(min(units), max(units) + 1):
+    print(k, "%.6f %.9f" % (units.get(k, 0.0), busy.get(k, 0.0)))

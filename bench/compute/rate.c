@@ -3,8 +3,9 @@
 //	rate MODE ITERATIONS SECONDS     MODE: async, sync or graph
 //	rate calibrate MICROSECONDS      print the iterations that take so long
 //
-// Prints one line per 50 ms bin of the device's clock: "bin units", where a
-// unit counts in the bins that its kernel overlapped, in proportion.
+// Prints one line per 50 ms bin of the device's clock: "bin units seconds". A
+// unit counts in the bins that its kernel overlapped, in proportion; seconds
+// are what its kernels lasted there.
 #include <cuda.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,8 +131,10 @@ int main(int argc, char **argv)
 		if (log[3 + 2 * i] > last)
 			last = log[3 + 2 * i];
 	}
+	if (count == 0)
+		return 0;
 	unsigned long long from = first / BIN, bins = last / BIN - from + 1;
-	double *units = calloc(bins, sizeof *units);
+	double *units = calloc(bins, sizeof *units), *seconds_of = calloc(bins, sizeof *units);
 	for (unsigned long long i = 0; i < count; i++) {
 		unsigned long long start = log[2 + 2 * i], end = log[3 + 2 * i];
 		if (end <= start)
@@ -140,9 +143,10 @@ int main(int argc, char **argv)
 			unsigned long long low = b * BIN > start ? b * BIN : start;
 			unsigned long long high = (b + 1) * BIN < end ? (b + 1) * BIN : end;
 			units[b - from] += (double)(high - low) / (double)(end - start);
+			seconds_of[b - from] += (double)(high - low) * 1e-9;
 		}
 	}
 	for (unsigned long long b = 0; b < bins; b++)
-		printf("%llu %.6f\n", from + b, units[b]);
+		printf("%llu %.6f %.9f\n", from + b, units[b], seconds_of[b]);
 	return 0;
 }
