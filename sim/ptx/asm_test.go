@@ -369,6 +369,33 @@ func TestLaunchArguments(t *testing.T) {
 	}
 }
 
+// TestRegisterMemory: what a block may take of the host is bounded, at launch and in recursion.
+func TestRegisterMemory(t *testing.T) {
+	many := func(prefix string, n int) string { // values that all live across a branch
+		var b strings.Builder
+		fmt.Fprintf(&b, ".reg .b32 %%%s<%d>;\n", prefix, n)
+		for i := range n {
+			fmt.Fprintf(&b, "mov.u32 %%%s%d, 1;\n", prefix, i)
+		}
+		b.WriteString("bra " + prefix + ";\n" + prefix + ":\n")
+		for i := range n {
+			fmt.Fprintf(&b, "st.shared.u32 [x], %%%s%d;\n", prefix, i)
+		}
+		return b.String()
+	}
+	a := newArena(1 << 20)
+	m, img := load(t, []byte(snippet(".shared .u32 x;", many("v", 40000))), a)
+	l := Launch{Kernel: m.Kernels["k"], Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1024, 1, 1}, Params: make([]byte, 16)}
+	if _, err := img.NewGrid(l, a); err == nil || !strings.Contains(err.Error(), "registers") {
+		t.Errorf("40000 registers of 1024 threads: %v", err)
+	}
+	_, _, err := runSnippet(t, ".shared .u32 x; .func f() {"+many("v", 5000)+"call f, (); ret; }", "call f, ();", 32, nil)
+	wantFault(t, err, FaultStack)
+	if _, err := Parse([]byte(snippet(".shared .u32 x;", many("v", maxRegs+1)))); err == nil {
+		t.Error("too many registers are accepted")
+	}
+}
+
 func TestSharedLayout(t *testing.T) {
 	src := header + `
 .shared .align 4 .b8 a[100];

@@ -23,6 +23,8 @@ type Block struct {
 	barriers [16]barrier
 	windows  [4]window
 	fence    uint32
+
+	frameBytes int64 // host memory of all frames
 }
 
 // barrier is one of the 16 barriers of a block.

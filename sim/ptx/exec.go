@@ -275,6 +275,10 @@ func (w *warp) call(in *inst, f *frame, g *group, act uint32) {
 		return
 	}
 	nf := w.newFrame(callee, sel)
+	if nf == nil {
+		w.fault(FaultStack, uint64(base), f, in)
+		return
+	}
 	nf.parent, nf.ret, nf.site, nf.depth, nf.localBase = f, g.pc+1, site, f.depth+1, base
 	for m := sel; m != 0; m &= m - 1 {
 		l := bits.TrailingZeros32(m)

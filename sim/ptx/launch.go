@@ -98,8 +98,11 @@ func (f *Fault) Error() string {
 // MaxBlockThreads is the most threads a block may have.
 const MaxBlockThreads = 1024
 
-// maxBlockLocal bounds the local memory of all threads of a block.
-const maxBlockLocal = 256 << 20
+// Bounds on the host memory of a block, for local memory and for registers.
+const (
+	maxBlockLocal  = 256 << 20
+	maxBlockFrames = 128 << 20
+)
 
 // Grid is one launch. It is safe for concurrent use; its blocks are not.
 type Grid struct {
@@ -154,6 +157,9 @@ func (img *Image) NewGrid(l Launch, mem Memory) (*Grid, error) {
 	}
 	if n := g.localBytes * threads; n > maxBlockLocal {
 		return fail("%d bytes of local memory in a block, limit %d", n, maxBlockLocal)
+	}
+	if n := k.fn.frameBytes() * ((threads + lanes - 1) / lanes); n > maxBlockFrames {
+		return fail("registers of a block take %d bytes, limit %d", n, maxBlockFrames)
 	}
 	g.params = alignedBytes(k.ParamBytes)
 	copy(g.params, l.Params)

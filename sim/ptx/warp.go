@@ -1,6 +1,9 @@
 package ptx
 
-import "math/bits"
+import (
+	"math/bits"
+	"unsafe"
+)
 
 // Why a group does not run.
 const (
@@ -78,7 +81,12 @@ const (
 	maxCallDepth  = 256
 )
 
-// newFrame makes an activation of fn for the lanes of mask.
+// frameBytes is about what an activation takes of the host's memory.
+func (fn *function) frameBytes() int64 {
+	return int64(fn.numRegs)*int64(unsafe.Sizeof(vec{})) + int64(fn.paramMax+16)*lanes + int64(fn.numPreds)*4
+}
+
+// newFrame makes an activation of fn for the lanes of mask; nil when the block has no room for one.
 func (w *warp) newFrame(fn *function, mask uint32) *frame {
 	var f *frame
 	for p := &w.free; *p != nil; p = &(*p).next {
@@ -90,6 +98,10 @@ func (w *warp) newFrame(fn *function, mask uint32) *frame {
 		}
 	}
 	if f == nil {
+		size := fn.frameBytes()
+		if w.block.frameBytes += size; w.block.frameBytes > maxBlockFrames {
+			return nil
+		}
 		stride := (fn.paramMax + 15) &^ 15
 		if fn.entry || fn.paramMax == 0 {
 			stride = fn.paramMax
