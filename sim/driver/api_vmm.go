@@ -261,7 +261,7 @@ func (p *Process) MemImportFromShareableHandle(call *wire.Call, typ wire.CUmemAl
 		return 0, errInvalidValue
 	}
 	if e.ph.owner == nil {
-		e.ph.owner = p
+		e.ph.give(p)
 	}
 	return wire.CUmemGenericAllocationHandle(p.named(e.ph)), success
 }

@@ -33,7 +33,6 @@ type context struct {
 
 	limits      [7]uint64
 	cacheConfig int32
-	sharedBanks int32
 }
 
 // newContext makes a context; its cost is taken from the device's memory.
@@ -92,8 +91,13 @@ func (p *Process) destroy(c *context) {
 	c.arena.clear()
 	p.handles.remove(c.handle)
 	p.contexts = slices.DeleteFunc(p.contexts, func(o *context) bool { return o == c })
+	last := true
 	for _, o := range p.contexts {
 		delete(o.peers, c)
+		last = last && o.dev != c.dev
+	}
+	if last {
+		p.clearDevice(c.dev)
 	}
 	if p.primaries[c.dev.index] == c {
 		p.primaries[c.dev.index] = nil
@@ -101,6 +105,20 @@ func (p *Process) destroy(c *context) {
 	c.fault = errContextIsDestroyed
 	c.cost.release()
 	p.d.drain()
+}
+
+// clearDevice frees what belongs to a device and not to a context, when the last context there goes.
+func (p *Process) clearDevice(dev *device) {
+	for _, a := range p.allocs.all() {
+		if a.dev == dev && (a.typ == memAsync || a.typ == memManaged || a.typ == memGraph || a.typ == memImported) {
+			p.drop(a)
+		}
+	}
+	for _, pl := range slices.Clone(p.pools) {
+		if pl.dev == dev {
+			pl.arena.trim(0)
+		}
+	}
 }
 
 // stop drops all work of the context, here and in the engines.
@@ -176,11 +194,18 @@ func (c *context) waitRoom() {
 		}
 		room := c.room
 		d.mu.Unlock()
+		gone := false
 		select {
 		case <-room:
+		case <-c.p.host.Gone():
+			gone = true
 		case <-c.p.gone:
+			gone = true
 		}
 		d.mu.Lock()
+		if gone {
+			return
+		}
 	}
 }
 

@@ -111,8 +111,11 @@ type Process struct {
 	regions     ranges[*region]
 	reserved    ranges[uint64]        // of cuMemAddressReserve, with their sizes
 	graphMemory map[uint64]*allocNode // by address
-	pools       []*pool               // default and current pool state, by device
-	current     []*pool
+	pools       []*pool
+	defaults    []*pool                // by device; nil where not asked for yet
+	current     []*pool                // by device; nil where it is the default
+	names       map[*physical]uint64   // handles of physical memory
+	used        []uint64               // bytes of device memory, by device
 	modes       map[uint64]captureMode // by thread
 	captures    []*capture
 	graphHigh   []uint64 // most graph memory in use, by device
@@ -135,7 +138,8 @@ func (d *Driver) Connect(peer wire.Peer) (*Process, error) {
 	n := len(d.devices)
 	p := &Process{
 		d: d, pid: pid, name: name, host: peer.Host, handles: newTable(), addresses: newAddresses(), uva: hw.NewSpace(),
-		primaries: make([]*context, n), flags: make([]uint32, n), pools: make([]*pool, n), current: make([]*pool, n), graphHigh: make([]uint64, n),
+		primaries: make([]*context, n), flags: make([]uint32, n), defaults: make([]*pool, n), current: make([]*pool, n), graphHigh: make([]uint64, n),
+		names: map[*physical]uint64{}, used: make([]uint64, n),
 		modes: map[uint64]captureMode{}, graphMemory: map[uint64]*allocNode{}, gone: make(chan struct{}),
 	}
 	p.visible.Store(&d.devices)
@@ -156,7 +160,7 @@ func (p *Process) Close() {
 	for _, c := range slices.Clone(p.contexts) {
 		p.destroy(c)
 	}
-	for _, pl := range p.allPools() {
+	for _, pl := range slices.Clone(p.pools) {
 		pl.destroy()
 	}
 	for _, a := range p.allocs.all() {

@@ -26,7 +26,6 @@ type event struct {
 type point struct {
 	work     *work
 	recorded bool
-	refs     int
 }
 
 // record is the op that an event waits for.

@@ -68,7 +68,7 @@ func (d *Driver) DeviceProcesses(index, capacity uint32) ([]wire.Process, uint32
 		}
 		count++
 		if uint32(len(out)) < capacity {
-			out = append(out, wire.Process{PID: uint32(p.pid), UtilizationGPU: percent(busy), MemoryUsed: p.used(dev), SampleTime: now})
+			out = append(out, wire.Process{PID: uint32(p.pid), UtilizationGPU: percent(busy), MemoryUsed: p.used[dev.index], SampleTime: now})
 		}
 	}
 	return out, count, success

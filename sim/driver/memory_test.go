@@ -87,8 +87,10 @@ func TestDeathFreesAll(t *testing.T) {
 	c.want(c.launch(f, shape(4, 32), s, flag, uint32(1), flag+4), success)
 	waiting := make(chan Result)
 	go func() { waiting <- c.StreamSynchronize(c.call, s) }()
-	within(t, "close", c.Close)
+	// The connection breaks: calls that wait end, and then the process is closed.
+	close(c.prog.goneCh)
 	within(t, "waiting call", func() { <-waiting })
+	within(t, "close", c.Close)
 	if mem.Free() != mem.Total() {
 		t.Fatalf("%d bytes are not free", mem.Total()-mem.Free())
 	}

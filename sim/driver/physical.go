@@ -36,9 +36,20 @@ func (p *Process) newPhysical(dev *device, size uint64) (*physical, Result) {
 	if err != nil {
 		return nil, errOutOfMemory
 	}
-	ph := &physical{d: p.d, owner: p, dev: dev, frames: frames, refs: 1}
+	ph := &physical{d: p.d, dev: dev, frames: frames, refs: 1}
+	ph.give(p)
 	p.d.physicals[ph] = struct{}{}
 	return ph, success
+}
+
+// give counts the memory as a process's, or as nobody's.
+func (ph *physical) give(p *Process) {
+	if ph.owner != nil {
+		ph.owner.used[ph.dev.index] -= ph.frames.Size()
+	}
+	if ph.owner = p; p != nil {
+		p.used[ph.dev.index] += ph.frames.Size()
+	}
 }
 
 // release gives up one reference; the last one frees the memory.
@@ -47,9 +58,8 @@ func (ph *physical) release() {
 		return
 	}
 	delete(ph.d.physicals, ph)
-	if err := ph.frames.Release(); err != nil {
-		ph.d.log.Error("release device memory", "error", err)
-	}
+	ph.give(nil)
+	ph.frames.Release()
 }
 
 // bequeath finds new owners for memory of p that others still hold.
@@ -58,10 +68,10 @@ func (p *Process) bequeath() {
 		if ph.owner != p {
 			continue
 		}
-		ph.owner = nil
+		ph.give(nil)
 		for o := range p.d.processes {
 			if o != p && o.holds(ph) {
-				ph.owner = o
+				ph.give(o)
 				break
 			}
 		}
@@ -74,23 +84,7 @@ func (p *Process) holds(ph *physical) bool {
 			return true
 		}
 	}
-	for _, o := range p.handles.objects {
-		if n, ok := o.(*name); ok && n.ph == ph {
-			return true
-		}
-	}
-	return false
-}
-
-// used is the device memory of a process.
-func (p *Process) used(dev *device) uint64 {
-	var n uint64
-	for ph := range p.d.physicals {
-		if ph.owner == p && ph.dev == dev {
-			n += ph.frames.Size()
-		}
-	}
-	return n
+	return p.names[ph] != 0
 }
 
 // name is a process's handle of physical memory (CUmemGenericAllocationHandle).
@@ -101,14 +95,15 @@ type name struct {
 
 // named gives the program a handle of ph: the one it has, or a new one.
 func (p *Process) named(ph *physical) uint64 {
-	for h, o := range p.handles.objects {
-		if n, ok := o.(*name); ok && n.ph == ph {
-			n.count++
-			return h
-		}
+	h := p.names[ph]
+	if h != 0 {
+		lookup[name](&p.handles, h).count++
+		return h
 	}
 	ph.refs++
-	return p.handles.add(kindPhysical, &name{ph: ph, count: 1})
+	h = p.handles.add(kindPhysical, &name{ph: ph, count: 1})
+	p.names[ph] = h
+	return h
 }
 
 // unname takes one handle back.
@@ -119,6 +114,7 @@ func (p *Process) unname(h uint64) Result {
 	}
 	if n.count--; n.count == 0 {
 		p.handles.remove(h)
+		delete(p.names, n.ph)
 		n.ph.release()
 	}
 	return success

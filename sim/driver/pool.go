@@ -16,7 +16,6 @@ type pool struct {
 	reuse     [3]uint64
 	usedHigh  uint64
 	resvHigh  uint64
-	shareable bool
 	builtin   bool // the device's default pool
 	destroyed bool // to go when its last allocation goes
 }
@@ -27,17 +26,18 @@ func (p *Process) newPool(dev *device, limit uint64) *pool {
 	pl := &pool{p: p, dev: dev, reuse: [3]uint64{1, 1, 1}}
 	pl.arena = &arena{p: p, dev: dev, access: rights, keep: true, limit: limit}
 	pl.handle = p.handles.add(kindPool, pl)
+	p.pools = append(p.pools, pl)
 	return pl
 }
 
 // defaultPool is the device's own pool, made when it is first asked for.
 func (p *Process) defaultPool(dev *device) *pool {
-	if p.pools[dev.index] == nil {
+	if p.defaults[dev.index] == nil {
 		pl := p.newPool(dev, 0)
 		pl.builtin = true
-		p.pools[dev.index] = pl
+		p.defaults[dev.index] = pl
 	}
-	return p.pools[dev.index]
+	return p.defaults[dev.index]
 }
 
 // currentPool is the pool that cuMemAllocAsync takes from.
@@ -46,17 +46,6 @@ func (p *Process) currentPool(dev *device) *pool {
 		return pl
 	}
 	return p.defaultPool(dev)
-}
-
-// allPools are the pools of the process.
-func (p *Process) allPools() []*pool {
-	var out []*pool
-	for _, o := range p.handles.objects {
-		if pl, ok := o.(*pool); ok {
-			out = append(out, pl)
-		}
-	}
-	return out
 }
 
 // alloc takes memory now. The program may use it in the order of s, which is never earlier.
@@ -82,8 +71,7 @@ func (pl *pool) alloc(c *context, size uint64) (*allocation, Result) {
 // gave is told when an allocation went back into the arena.
 func (pl *pool) gave(*allocation) {
 	if pl.destroyed && pl.arena.used == 0 {
-		pl.arena.clear()
-		pl.p.handles.remove(pl.handle)
+		pl.destroy()
 	}
 }
 
@@ -96,6 +84,7 @@ func (pl *pool) destroy() {
 	}
 	pl.arena.clear()
 	pl.p.handles.remove(pl.handle)
+	pl.p.pools = slices.DeleteFunc(pl.p.pools, func(o *pool) bool { return o == pl })
 }
 
 // setAccess gives a device its rights on all memory of the pool, present and future.
@@ -112,7 +101,7 @@ func (pl *pool) setAccess(dev *device, rights access) {
 
 // settle releases what pools hold above their threshold; synchronising calls do so.
 func (p *Process) settle(dev *device) {
-	for _, pl := range p.allPools() {
+	for _, pl := range p.pools {
 		if pl.dev == dev {
 			pl.arena.trim(pl.threshold)
 		}
@@ -122,7 +111,7 @@ func (p *Process) settle(dev *device) {
 // reclaim releases all that pools hold in reserve on a device, because an allocation needs it.
 func (p *Process) reclaim(dev *device) bool {
 	before := dev.hw.Memory.Free()
-	for _, pl := range p.allPools() {
+	for _, pl := range p.pools {
 		if pl.dev == dev {
 			pl.arena.trim(0)
 		}

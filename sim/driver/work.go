@@ -103,7 +103,7 @@ func (d *Driver) end(w *work, at hw.Time) {
 func (w *work) ended() bool { return w == nil || w.done && w.ctx.dev.hw.Clock.Now() >= w.at }
 
 // wait returns when w has ended and its time has come. It gives Driver.mu up meanwhile. It returns early when the
-// process is gone.
+// program is gone.
 func (p *Process) wait(w *work) {
 	d := p.d
 	d.drain()
@@ -120,6 +120,8 @@ func (p *Process) wait(w *work) {
 	if signal != nil {
 		select {
 		case <-signal:
+		case <-p.host.Gone():
+			return
 		case <-p.gone:
 			return
 		}

@@ -29,11 +29,13 @@ type Memory struct {
 	data    []byte
 	barrier *sync.RWMutex
 
-	mu   sync.Mutex
-	free []uint64 // bit set: frame is free
-	left int      // free frames
-	all  int
-	hint int // no free frame in words below this one
+	mu    sync.Mutex
+	free  []uint64 // bit set: frame is free and clean
+	left  int      // free frames, those being cleaned included
+	dirty int      // free frames that are being cleaned
+	clean sync.Cond
+	all   int
+	hint  int // no free frame in words below this one
 }
 
 func newMemory(size uint64, barrier *sync.RWMutex) (*Memory, error) {
@@ -56,6 +58,7 @@ func newMemory(size uint64, barrier *sync.RWMutex) (*Memory, error) {
 		return nil, fmt.Errorf("device memory: map %d bytes: %w", n, err)
 	}
 	m := &Memory{fd: fd, data: data, barrier: barrier, all: frames, left: frames, free: make([]uint64, (frames+63)/64)}
+	m.clean.L = &m.mu
 	for i := 0; i < frames; i++ {
 		m.free[i/64] |= 1 << (i % 64)
 	}
@@ -63,6 +66,11 @@ func newMemory(size uint64, barrier *sync.RWMutex) (*Memory, error) {
 }
 
 func (m *Memory) close() error {
+	m.mu.Lock()
+	for m.dirty > 0 {
+		m.clean.Wait()
+	}
+	m.mu.Unlock()
 	err := unix.Munmap(m.data)
 	return errors.Join(err, unix.Close(m.fd))
 }
@@ -109,8 +117,11 @@ func (m *Memory) Alloc(size uint64) (*Frames, error) {
 	n := int((size + FrameSize - 1) / FrameSize)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if n > m.left {
-		return nil, fmt.Errorf("%d bytes with %d free: %w", size, uint64(m.left)*FrameSize, ErrNoMemory)
+	for n > m.left-m.dirty {
+		if n > m.left {
+			return nil, fmt.Errorf("%d bytes with %d free: %w", size, uint64(m.left)*FrameSize, ErrNoMemory)
+		}
+		m.clean.Wait()
 	}
 	f := &Frames{mem: m, size: uint64(n) * FrameSize}
 	if first := m.findLocked(n); first >= 0 {
@@ -167,32 +178,54 @@ func (m *Memory) scatterLocked(n int) []run {
 	return runs
 }
 
-// Release gives the frames back. Their content is gone: the next owner reads zero. The frames must be unmapped from
-// every Space before; a step that still runs on them is waited for. Releasing twice does nothing.
-func (f *Frames) Release() error {
+// Release gives the frames back. They count as free at once; their content is cleaned before the next owner gets them,
+// and he reads zero. The frames must be unmapped from every Space before; a step that still runs on them is waited for.
+// Releasing twice does nothing.
+func (f *Frames) Release() {
 	m := f.mem
 	m.barrier.Lock()
 	runs := f.runs
 	f.runs = nil
-	var err error
+	m.barrier.Unlock()
+	count := 0
+	for _, r := range runs {
+		count += r.count
+	}
+	if count == 0 {
+		return
+	}
+	m.mu.Lock()
+	m.left += count
+	m.dirty += count
+	m.mu.Unlock()
+	if count <= cleanAtOnce {
+		m.wipe(runs)
+	} else {
+		go m.wipe(runs)
+	}
+}
+
+// cleanAtOnce is how many frames are cleaned by whoever releases them: giving much touched memory back to the host
+// takes long, and the caller may hold locks.
+const cleanAtOnce = 32
+
+// wipe gives the memory of free frames back to the host, which makes it zero, and the frames to Alloc.
+func (m *Memory) wipe(runs []run) {
 	for _, r := range runs {
 		off, n := int64(r.first)*FrameSize, int64(r.count)*FrameSize
-		if e := unix.Fallocate(m.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n); e != nil {
-			// Without holes the frames stay touched, but nobody may read what they held.
+		if unix.Fallocate(m.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n) != nil {
+			// Without holes the memory stays the host's loss, but nobody may read what was in it.
 			clear(m.data[off : off+n])
-			err = fmt.Errorf("release %d bytes to the host: %w", n, e)
 		}
 	}
-	m.barrier.Unlock()
-
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range runs {
 		for i := r.first; i < r.first+r.count; i++ {
 			m.free[i/64] |= 1 << (i % 64)
 		}
-		m.left += r.count
+		m.dirty -= r.count
 		m.hint = min(m.hint, r.first/64)
 	}
-	return err
+	m.clean.Broadcast()
 }
