@@ -118,12 +118,14 @@ func TestConcurrentKernels(t *testing.T) {
 	elapsed := func(streams int) float32 {
 		t.Helper()
 		start, end := c.event(0), c.event(0)
+		open := c.hold(0) // so that all begin at once
 		c.want(c.EventRecord(c.call, start, 0), success)
 		for range streams {
 			s := c.stream(0)
 			c.want(c.launch(f, shape(1, 64), s, uint32(500), out), success)
 		}
 		c.want(c.EventRecord(c.call, end, 0), success)
+		open()
 		c.sync()
 		ms, res := c.EventElapsedTime(c.call, start, end)
 		c.want(res, success)
