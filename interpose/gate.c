@@ -24,6 +24,7 @@
 #define LINGER_WANTED INT64_C(60000)  // idle turn kept while somebody waits
 #define POLL_SHORTEST INT64_C(20000)
 #define POLL_LONGEST INT64_C(200000)
+#define POLL_SHARE 8                  // a look may cost this part of the time between two
 #define OVERDUE INT64_C(200000000)    // without a completion, launches pass a closed gate
 
 struct flight {
@@ -66,6 +67,7 @@ struct lgpu_gate {
 	int64_t completed; // when the last completion was seen, or the oldest launch issued
 	int64_t taken; // when the turn became ours
 	int64_t idle;  // since when nothing is in flight
+	int64_t cost;  // what a look takes: next to nothing, unless the driver is far away
 	const struct lgpu_device_limits *limits;
 	struct lgpu_device_usage *usage;
 	struct lgpu_turn_seat seat;
@@ -289,8 +291,9 @@ static int64_t poll_interval(const struct lgpu_gate *g, int64_t now)
 {
 	if (in_flight(g) == 0)
 		return g->open ? POLL_SHORTEST * 2 : POLL_LONGEST;
-	int64_t left = g->ring[g->tail % RING].expected - (now - g->completed);
-	return clamp((left < 0 ? -left : left) / 4, POLL_SHORTEST, POLL_LONGEST);
+	int64_t left = g->ring[g->tail % RING].expected - (now - g->completed), shortest = g->cost * POLL_SHARE;
+	shortest = clamp(shortest, POLL_SHORTEST, 10 * POLL_LONGEST);
+	return clamp((left < 0 ? -left : left) / 4, shortest, shortest > POLL_LONGEST ? shortest : POLL_LONGEST);
 }
 
 static void *watch(void *arg)
@@ -305,6 +308,8 @@ static void *watch(void *arg)
 	for (;;) {
 		int64_t now = lgpu_now(), again = 0;
 		observe(g, now);
+		if (in_flight(g) != 0)
+			g->cost += (lgpu_now() - now - g->cost) / 8;
 		if (g->holding)
 			close_if_due(g, now);
 		if (!g->open && !busy(g) && (g->waiters != 0 || g->seat.asked != 0))
