@@ -1,0 +1,34 @@
+#!/bin/sh
+# The tables of docs/benchmarks.md about memory. Needs an NVIDIA GPU; nvcc and
+# PyTorch where they are. Run from the repository's root after "make build", or
+# with LGPU naming the command.
+lgpu=${LGPU:-bin/lgpu}
+limit=${LIMIT:-4GiB}
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+TRUTH='env -u LD_PRELOAD -u LGPU_REGION nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i 0'
+export TRUTH
+bad=0
+
+${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -Iabi/include -o "$work/memory" bench/memory.c -lcuda &&
+	${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -Iabi/include -o "$work/cost" bench/memory_cost.c -lcuda || exit 1
+
+echo "== every path to a limit of $limit"
+$lgpu run --memory "$limit" --device 0 -- "$work/memory" || bad=1
+if command -v nvcc >/dev/null; then
+	nvcc -o "$work/runtime" bench/memory_runtime.cu && echo "== the CUDA runtime" &&
+		{ $lgpu run --memory "$limit" --device 0 -- "$work/runtime" || bad=1; }
+fi
+if python3 -c 'import torch' 2>/dev/null; then
+	echo "== PyTorch"
+	$lgpu run --memory "$limit" --device 0 -- python3 bench/memory_torch.py || bad=1
+	PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True $lgpu run --memory "$limit" --device 0 -- python3 bench/memory_torch.py || bad=1
+fi
+echo "== nvidia-smi inside"
+$lgpu run --memory "$limit" --device 0 -- nvidia-smi || bad=1
+echo "== cost of calls, microseconds: native, inside, native, inside"
+"$work/cost"
+$lgpu run --memory "$limit" --device 0 -- "$work/cost"
+"$work/cost"
+$lgpu run --memory "$limit" --device 0 -- "$work/cost"
+exit $bad
