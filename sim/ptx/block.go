@@ -116,6 +116,7 @@ func (b *Block) Run(at At, cycles int64) (used int64, done bool, err error) {
 			from := used
 			used = w.run(used, min(used+quantumCycles, cycles))
 			if b.err != nil {
+				b.release()
 				return used, true, b.err
 			}
 			ran = ran || used > from
@@ -125,14 +126,23 @@ func (b *Block) Run(at At, cycles int64) (used int64, done bool, err error) {
 		}
 		if !ran && b.threads > 0 {
 			if used = b.idle(used, cycles); b.err != nil {
+				b.release()
 				return used, true, b.err
 			}
 		}
 	}
 	if b.threads == 0 {
-		b.warps, b.shared = nil, nil
+		b.release()
 	}
 	return used, b.threads == 0, nil
+}
+
+// release gives the memory of a block that has ended back.
+func (b *Block) release() {
+	b.warps, b.shared = nil, nil
+	for i := range b.barriers {
+		b.barriers[i].arrived = nil
+	}
 }
 
 // wakeUp ends the sleep of groups whose time has come.
@@ -187,7 +197,7 @@ func (b *Block) idle(used, cycles int64) int64 {
 		for i := range b.warps {
 			if w := &b.warps[i]; len(w.groups) > 0 {
 				g := &w.groups[0]
-				f.Warp, f.PC, f.Line = i, g.frame.place(&g.frame.fn.code[g.pc]), g.frame.fn.line0(g.pc)
+				f.Warp, f.PC, f.Line = i, g.frame.place(&g.frame.fn.code[g.pc]), g.frame.fn.lineOf(g.pc)
 				break
 			}
 		}
@@ -303,4 +313,5 @@ func (f *frame) place(in *inst) string {
 	return fmt.Sprintf("%s line %d: %s", f.fn.name, r.line, oneLine(r.text))
 }
 
-func (f *function) line0(pc int32) int { return int(f.body[f.code[pc].raw].line) }
+// lineOf returns the source line of an instruction.
+func (f *function) lineOf(pc int32) int { return int(f.body[f.code[pc].raw].line) }
