@@ -110,7 +110,8 @@ func (p *Process) Memcpy3DPeer(call *wire.Call, m *wire.CUDA_MEMCPY3D_PEER, stre
 	}, stream, async)
 }
 
-// Memset is cuMemsetD8 to D2D32. Setting device memory never makes the program wait, as with the real driver.
+// Memset is cuMemsetD8 to D2D32. The synchronous form does not wait for what runs on the stream, as with the real driver;
+// on an idle stream it waits for itself, since there the real one is done before anybody could tell the difference.
 func (p *Process) Memset(call *wire.Call, dst wire.CUdeviceptr, pitch uint64, value, element uint32, width, height uint64, stream wire.CUstream, async uint32) wire.CUresult {
 	_, unlock, res := p.enter(call)
 	defer unlock()
@@ -135,13 +136,12 @@ func (p *Process) Memset(call *wire.Call, dst wire.CUdeviceptr, pitch uint64, va
 	if f.bytes() == 0 {
 		return success
 	}
+	a, ok := p.allocs.find(uint64(dst))
+	wait := async == 0 && (ok && a.host != nil || s.idle())
 	w, res := s.submit(f)
-	if res != success {
-		return res
-	}
-	if a, ok := p.allocs.find(uint64(dst)); async == 0 && ok && a.host != nil {
-		p.wait(w) // the host may look at it next
+	if res == success && wait {
+		p.wait(w)
 		return s.ctx.fault
 	}
-	return success
+	return res
 }

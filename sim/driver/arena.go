@@ -35,14 +35,14 @@ type chunk struct {
 // alloc takes size bytes. Nothing is left behind when it fails.
 func (a *arena) alloc(size uint64) (uint64, *chunk, Result) {
 	need := roundUp(size, arenaUnit)
-	if size == 0 || need < size {
+	if size == 0 {
 		return 0, nil, errInvalidValue
+	}
+	if size > addressLast-addressFirst {
+		return 0, nil, errOutOfMemory
 	}
 	if need > arenaLimit {
 		need = roundUp(size, hw.FrameSize)
-		if need < size {
-			return 0, nil, errOutOfMemory
-		}
 	}
 	for _, c := range a.chunks {
 		for i, h := range c.free {

@@ -1,6 +1,8 @@
 package driver
 
 import (
+	"slices"
+
 	"github.com/lgpu/lgpu/sim/hw"
 	"github.com/lgpu/lgpu/sim/wire"
 )
@@ -267,6 +269,8 @@ func (p *Process) place(addr, n uint64) (side, Result) {
 	s := side{addr: addr}
 	a, ok := p.allocs.find(addr)
 	switch {
+	case ok && a.typ == memMapped && !p.accessible(a):
+		return s, errInvalidValue
 	case ok && (addr+n > a.base+a.size || addr+n < addr):
 		// A copy may run over several allocations that lie next to each other, as mappings do.
 		if !p.uva.Mapped(addr, n, false) {
@@ -287,6 +291,11 @@ func (p *Process) place(addr, n uint64) (side, Result) {
 	}
 	s.device = a.host == nil || a.typ == memManaged
 	return s, success
+}
+
+// accessible reports whether any device may touch a mapping.
+func (p *Process) accessible(a *allocation) bool {
+	return slices.ContainsFunc(a.region.access, func(r access) bool { return r != accessNone })
 }
 
 // promised reports whether the range is memory of a graph's allocation node, which is there when the graph runs.
