@@ -20,6 +20,9 @@ func (p *Process) DevicePrimaryCtxRetain(_ *wire.Call, dev wire.CUdevice) (wire.
 	if res != success {
 		return 0, res
 	}
+	if res := p.faults[d.index]; res != success {
+		return 0, res
+	}
 	c := p.primaries[d.index]
 	if c == nil {
 		if p.closed {
@@ -202,7 +205,10 @@ func (p *Process) CtxGetLimit(call *wire.Call, limit wire.CUlimit) (uint64, wire
 	if res != success {
 		return 0, res
 	}
-	if limit < 0 || int(limit) >= len(c.limits) {
+	if limit < 0 || limit >= wire.CU_LIMIT_MAX {
+		return 0, errInvalidValue
+	}
+	if int(limit) >= len(c.limits) {
 		return 0, errUnsupportedLimit
 	}
 	return c.limits[limit], success
@@ -215,7 +221,10 @@ func (p *Process) CtxSetLimit(call *wire.Call, limit wire.CUlimit, value uint64)
 	if res != success {
 		return res
 	}
-	if limit < 0 || int(limit) >= len(c.limits) {
+	if limit < 0 || limit >= wire.CU_LIMIT_MAX {
+		return errInvalidValue
+	}
+	if int(limit) >= len(c.limits) {
 		return errUnsupportedLimit
 	}
 	if limit == wire.CU_LIMIT_STACK_SIZE && value > 512<<10 {

@@ -37,6 +37,9 @@ type context struct {
 
 // newContext makes a context; its cost is taken from the device's memory.
 func (p *Process) newContext(dev *device, flags uint32) (*context, Result) {
+	if res := p.faults[dev.index]; res != success {
+		return nil, res
+	}
 	cost, res := p.newPhysical(dev, p.d.options.ContextBytes)
 	if res != success {
 		return nil, res
@@ -135,19 +138,28 @@ func (c *context) stop() {
 	}
 }
 
-// fail makes the first fault of a context its fate.
+// fail makes the first fault of a context the fate of all that its process has on the device, now and later, as the real
+// driver does: every call answers it, and only the end of the process ends it.
 func (c *context) fail(err error) {
+	p := c.p
 	if c.fault != success {
 		return
 	}
-	c.fault = faultResult(err)
-	c.p.d.log.Warn("context died", "process", c.p.pid, "context", c.id, "device", c.dev.index, "result", int32(c.fault), "error", err)
-	for _, s := range c.streams {
-		if s.capture != nil {
-			s.capture.invalidate()
+	res := faultResult(err)
+	p.faults[c.dev.index] = res
+	p.d.log.Warn("fault", "process", p.pid, "context", c.id, "device", c.dev.index, "result", int32(res), "error", err)
+	for _, o := range p.contexts {
+		if o.dev != c.dev || o.fault != success {
+			continue
 		}
+		o.fault = res
+		for _, s := range o.streams {
+			if s.capture != nil {
+				s.capture.invalidate()
+			}
+		}
+		o.stop()
 	}
-	c.stop()
 }
 
 // faultResult is what programs are told of a fault.

@@ -118,6 +118,7 @@ type Process struct {
 	used        []uint64               // bytes of device memory, by device
 	modes       map[uint64]captureMode // by thread
 	captures    []*capture
+	faults      []Result // by device; success while the process is well there
 	graphHigh   []uint64 // most graph memory in use, by device
 	closed      bool
 	gone        chan struct{} // closed with the process: waiting calls end
@@ -139,7 +140,7 @@ func (d *Driver) Connect(peer wire.Peer) (*Process, error) {
 	p := &Process{
 		d: d, pid: pid, name: name, host: peer.Host, handles: newTable(), addresses: newAddresses(), uva: hw.NewSpace(),
 		primaries: make([]*context, n), flags: make([]uint32, n), defaults: make([]*pool, n), current: make([]*pool, n), graphHigh: make([]uint64, n),
-		names: map[*physical]uint64{}, used: make([]uint64, n),
+		faults: make([]Result, n), names: map[*physical]uint64{}, used: make([]uint64, n),
 		modes: map[uint64]captureMode{}, graphMemory: map[uint64]*allocNode{}, gone: make(chan struct{}),
 	}
 	p.visible.Store(&d.devices)

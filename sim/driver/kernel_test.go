@@ -133,10 +133,12 @@ func TestFaultIsSticky(t *testing.T) {
 	if v := binary.LittleEndian.Uint32(other.get(q, 4)); v != 7 {
 		t.Fatalf("other process reads %d, want 7", v)
 	}
-	// A new context after the dead one is well.
+	// No new context helps.
 	c.want(c.DevicePrimaryCtxReset(c.call, 0), success)
-	c.use(0)
-	c.alloc(4096)
+	_, res = c.DevicePrimaryCtxRetain(c.call, 0)
+	c.want(res, errIllegalAddress)
+	_, res = c.CtxCreate(c.call, 0, 0)
+	c.want(res, errIllegalAddress)
 }
 
 func TestSpinBlocksNobody(t *testing.T) {
