@@ -1,0 +1,144 @@
+// gate CONTROL.PTX: every way to launch work, and what the lgpu's books say of each.
+//
+// Prints a line for each step: its name, the launches that the region counted for it, and whether device time was charged.
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "lgpu_cuda.h"
+
+#include "../../interpose/region.h"
+
+#define TRY(call) \
+	do { \
+		CUresult r_ = (call); \
+		if (r_ != CUDA_SUCCESS) { \
+			const char *s_ = "?"; \
+			cuGetErrorName(r_, &s_); \
+			printf("%s: %s\n", #call, s_); \
+			exit(1); \
+		} \
+	} while (0)
+
+static volatile struct lgpu_device_usage *usage;
+static uint64_t launches, busy;
+
+static void report(const char *step)
+{
+	TRY(cuCtxSynchronize());
+	printf("%s %llu %s\n", step, (unsigned long long)(usage->launches - launches), usage->busy > busy ? "charged" : "free");
+	launches = usage->launches;
+	busy = usage->busy;
+}
+
+static void open_books(void)
+{
+	const char *path = getenv("LGPU_REGION");
+	int fd = path != NULL ? open(path, O_RDONLY) : -1;
+	char *p = fd >= 0 ? mmap(NULL, LGPU_LIMITS_BYTES + sizeof(struct lgpu_usage), PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
+	if (p == MAP_FAILED) {
+		printf("no region\n");
+		exit(1);
+	}
+	// The descriptor stays open: closing it would drop the interposer's record lock on the same file.
+	usage = &((struct lgpu_usage *)(p + LGPU_LIMITS_BYTES))->device[0];
+}
+
+// A kernel that writes 1 to *flag at once: it waits for a word to be what it is.
+static CUfunction wait_flag;
+static CUdeviceptr words; // always 0, flag, flag, done
+
+static void wait_for(CUstream stream, CUdeviceptr flag, unsigned value, CUdeviceptr done)
+{
+	void *params[] = {&flag, &value, &done};
+	TRY(cuLaunchKernel(wait_flag, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+}
+
+// Kernels in flight that wait for kernels not yet launched: the gate must not hold those back for ever.
+static void mutual(void)
+{
+	CUstream a, b, c;
+	TRY(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
+	TRY(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
+	TRY(cuStreamCreate(&c, CU_STREAM_NON_BLOCKING));
+	TRY(cuMemAlloc(&words, 16));
+	TRY(cuMemsetD8(words, 0, 16));
+	TRY(cuCtxSynchronize());
+	wait_for(a, words + 4, 1, words + 12);
+	wait_for(b, words + 8, 1, words + 12);
+	wait_for(c, words, 0, words + 4);
+	wait_for(c, words, 0, words + 8);
+	report("mutual");
+}
+
+int main(int argc, char **argv)
+{
+	CUdevice device;
+	CUcontext context, other;
+	CUmodule module;
+	CUfunction spin;
+	CUstream stream;
+	CUgraph graph;
+	CUgraphExec exec;
+	static char ptx[1 << 20];
+	unsigned long long ns = 1000000;
+	void *params[] = {&ns};
+	FILE *f = argc == 2 ? fopen(argv[1], "r") : NULL;
+	if (f == NULL || fread(ptx, 1, sizeof ptx - 1, f) == 0)
+		return 2;
+	open_books();
+	TRY(cuInit(0));
+	TRY(cuDeviceGet(&device, 0));
+	TRY(cuDevicePrimaryCtxRetain(&context, device));
+	TRY(cuCtxSetCurrent(context));
+	TRY(cuModuleLoadData(&module, ptx));
+	TRY(cuModuleGetFunction(&spin, module, "spin"));
+	TRY(cuModuleGetFunction(&wait_flag, module, "wait_flag"));
+	TRY(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+	report("nothing");
+
+	for (int i = 0; i < 3; i++)
+		TRY(cuLaunchKernel(spin, 1, 1, 1, 32, 1, 1, 0, stream, params, NULL));
+	report("kernel");
+	TRY(cuLaunchKernel(spin, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+	report("default-stream");
+	CUresult (*per_thread)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
+	TRY(cuGetProcAddress("cuLaunchKernel", (void **)&per_thread, 12000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, NULL));
+	TRY(per_thread(spin, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+	report("per-thread-stream");
+	CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 32, .blockDimY = 1, .blockDimZ = 1, .hStream = stream};
+	TRY(cuLaunchKernelEx(&config, spin, params, NULL));
+	report("ex");
+	TRY(cuLaunchCooperativeKernel(spin, 1, 1, 1, 32, 1, 1, 0, stream, params));
+	report("cooperative");
+
+	TRY(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	for (int i = 0; i < 5; i++)
+		TRY(cuLaunchKernel(spin, 1, 1, 1, 32, 1, 1, 0, stream, params, NULL));
+	TRY(cuStreamEndCapture(stream, &graph));
+	report("capture");
+	TRY(cuGraphInstantiate(&exec, graph, 0));
+	for (int i = 0; i < 2; i++)
+		TRY(cuGraphLaunch(exec, stream));
+	report("graph");
+
+	if (cuLaunchKernel(spin, 0, 1, 1, 32, 1, 1, 0, stream, params, NULL) != CUDA_ERROR_INVALID_VALUE)
+		printf("a grid of no blocks was accepted\n");
+	TRY(cuCtxSynchronize());
+	launches = usage->launches; // whether a refused launch counts is nobody's business
+	mutual();
+
+	TRY(cuCtxCreate(&other, NULL, 0, device));
+	TRY(cuModuleLoadData(&module, ptx));
+	TRY(cuModuleGetFunction(&spin, module, "spin"));
+	TRY(cuLaunchKernel(spin, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+	TRY(cuCtxDestroy(other)); // with work in flight
+	TRY(cuCtxSetCurrent(context));
+	report("destroyed-context");
+	wait_for(stream, words, 0, words + 4);
+	report("after");
+	return 0;
+}
