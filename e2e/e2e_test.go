@@ -45,17 +45,17 @@ func build(dir string) error {
 	lgpu := exec.Command("go", "build", "-o", filepath.Join(dir, "lgpu"), "../cmd/lgpu")
 	lgpu.Env = append(os.Environ(), "CGO_ENABLED=0")
 	commands := []*exec.Cmd{lgpu}
-	sources, err := filepath.Glob("programs/*.c")
-	if err != nil {
-		return err
-	}
 	cc := os.Getenv("CC")
 	if cc == "" {
 		cc = "cc"
 	}
-	for _, source := range sources {
-		program := filepath.Join(dir, strings.TrimSuffix(filepath.Base(source), ".c"))
-		commands = append(commands, exec.Command(cc, "-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-I../abi/include", "-o", program, source, libcuda))
+	suite, err := filepath.Glob("cuda/suite/*.c")
+	if err != nil {
+		return err
+	}
+	for program, sources := range map[string][]string{"hold": {"programs/hold.c"}, "suite": suite} {
+		args := append([]string{"-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-I../abi/include", "-o", filepath.Join(dir, program)}, sources...)
+		commands = append(commands, exec.Command(cc, append(args, libcuda, "-pthread")...))
 	}
 	for _, c := range commands {
 		if out, err := c.CombinedOutput(); err != nil {
