@@ -53,7 +53,15 @@ func build(dir string) error {
 	if err != nil {
 		return err
 	}
-	for program, sources := range map[string][]string{"hold": {"programs/hold.c"}, "suite": suite} {
+	programs := map[string][]string{"suite": suite}
+	singles, err := filepath.Glob("programs/*.c")
+	if err != nil {
+		return err
+	}
+	for _, source := range singles {
+		programs[strings.TrimSuffix(filepath.Base(source), ".c")] = []string{source}
+	}
+	for program, sources := range programs {
 		args := append([]string{"-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-I../abi/include", "-o", filepath.Join(dir, program)}, sources...)
 		commands = append(commands, exec.Command(cc, append(args, libcuda, "-pthread")...))
 	}
