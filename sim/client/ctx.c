@@ -220,9 +220,9 @@ CUresult simc_cuCtxDetach(CUcontext ctx)
 
 CUresult simc_cuCtxPushCurrent_v2(CUcontext ctx)
 {
-	if (!ctx || !is_known(ctx, NULL))
-		return CUDA_ERROR_INVALID_CONTEXT;
-	return push(ctx);
+	if (!ctx)
+		return CUDA_ERROR_INVALID_VALUE;
+	return is_known(ctx, NULL) ? push(ctx) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult simc_cuCtxPopCurrent_v2(CUcontext *pctx)

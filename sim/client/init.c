@@ -107,22 +107,44 @@ CUresult cuGetErrorName(CUresult error, const char **pStr)
 	return e ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* The description is the name in words: "out of memory" of CUDA_ERROR_OUT_OF_MEMORY. */
+/* Descriptions that programs print and compare most. The others are the name in words: "file not found". */
+static const struct simc_error descriptions[] = {
+	{CUDA_SUCCESS, "no error"},
+	{CUDA_ERROR_INVALID_VALUE, "invalid argument"},
+	{CUDA_ERROR_NOT_INITIALIZED, "initialization error"},
+	{CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected"},
+	{CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal"},
+	{CUDA_ERROR_INVALID_CONTEXT, "invalid device context"},
+	{CUDA_ERROR_DEVICE_UNAVAILABLE, "CUDA-capable device(s) is/are busy or unavailable"},
+	{CUDA_ERROR_NO_BINARY_FOR_GPU, "no kernel image is available for execution on the device"},
+	{CUDA_ERROR_INVALID_PTX, "a PTX JIT compilation failed"},
+	{CUDA_ERROR_INVALID_HANDLE, "invalid resource handle"},
+	{CUDA_ERROR_NOT_FOUND, "named symbol not found"},
+	{CUDA_ERROR_NOT_READY, "device not ready"},
+	{CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"},
+	{CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure"},
+	{CUDA_ERROR_NOT_SUPPORTED, "operation not supported"},
+	{CUDA_ERROR_UNKNOWN, "unknown error"},
+};
+
 CUresult cuGetErrorString(CUresult error, const char **pStr)
 {
 	const struct simc_error *e = find_error(error);
 	char text[128];
 	const char *from;
 	size_t n = 0;
+	unsigned i;
 
 	if (!pStr)
 		return CUDA_ERROR_INVALID_VALUE;
 	*pStr = NULL;
 	if (!e)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (error == CUDA_SUCCESS) {
-		*pStr = "no error";
-		return CUDA_SUCCESS;
+	for (i = 0; i < sizeof descriptions / sizeof descriptions[0]; i++) {
+		if (descriptions[i].code == error) {
+			*pStr = descriptions[i].name;
+			return CUDA_SUCCESS;
+		}
 	}
 	from = strncmp(e->name, "CUDA_ERROR_", 11) == 0 ? e->name + 11 : e->name;
 	for (; *from && n < sizeof text - 1; from++)
@@ -179,14 +201,14 @@ static CUresult lookup(const char *symbol, void **pfn, int version, cuuint64_t f
 
 	if (!symbol || !*symbol || !pfn || flags > 2)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (version > DRIVER_VERSION)
+		return CUDA_ERROR_INVALID_VALUE;
 	*pfn = NULL;
 	p = find_base(symbol);
 	if (!p) {
 		*status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 		return CUDA_SUCCESS;
 	}
-	if (version > DRIVER_VERSION)
-		return CUDA_ERROR_INVALID_VALUE;
 	for (; p < simc_procs + simc_proc_count && strcmp(p->base, symbol) == 0; p++)
 		if ((p->flags >> flags & 1) && p->since <= version)
 			best = p;
@@ -202,18 +224,23 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cu
 	CUdriverProcAddressQueryResult status;
 	CUresult r = lookup(symbol, pfn, cudaVersion, flags, &status);
 
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (symbolStatus) {
+	if (r == CUDA_SUCCESS && symbolStatus)
 		*symbolStatus = status;
-		return CUDA_SUCCESS;
-	}
-	return status == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+	return r;
 }
 
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
 {
-	return cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, NULL);
+	CUdriverProcAddressQueryResult status;
+	void *found;
+	CUresult r = lookup(symbol, pfn ? &found : NULL, cudaVersion, flags, &status);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (status != CU_GET_PROC_ADDRESS_SUCCESS)
+		return CUDA_ERROR_NOT_FOUND;
+	*pfn = found;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)

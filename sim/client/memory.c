@@ -51,21 +51,20 @@ CUresult simc_cuMemRangeGetAttributes(void **data, size_t *dataSizes, CUmem_rang
 	return CUDA_SUCCESS;
 }
 
-/* The bytes that an attribute has in the program. */
+/* The bytes that an attribute has in the program: truth values are ints. */
 static size_t attribute_size(CUpointer_attribute a)
 {
 	switch (a) {
 	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
 	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-		return 4;
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
 	case CU_POINTER_ATTRIBUTE_MAPPED:
 	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
 	case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-		return 1;
+		return 4;
 	case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
 		return 16;
 	default:
@@ -73,14 +72,44 @@ static size_t attribute_size(CUpointer_attribute a)
 	}
 }
 
+/* Asks for an attribute, of which the hardware may know fewer bytes than the program has. */
+static CUresult attribute_of(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+	unsigned char value[16] = {0};
+	CUresult r = simc_rpc_PointerGetAttribute(value, attribute_size(attribute), attribute, ptr);
+
+	if (r == CUDA_SUCCESS)
+		memcpy(data, value, attribute_size(attribute));
+	return r;
+}
+
 CUresult simc_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
 	if (!data)
 		return CUDA_ERROR_INVALID_VALUE;
-	return simc_rpc_PointerGetAttribute(data, attribute_size(attribute), attribute, ptr);
+	return attribute_of(data, attribute, ptr);
 }
 
-/* Of an address that the driver does not know, the plural form gives zeros and no error. */
+/* What the plural form gives of an address that the driver does not know: the address as the host's, no device, and zeros. */
+static void unknown(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+	int none = CU_DEVICE_INVALID;
+
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+		memcpy(data, &ptr, sizeof ptr);
+		break;
+	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+		memcpy(data, &none, sizeof none);
+		break;
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+		break; /* left as they are */
+	default:
+		memset(data, 0, attribute_size(attribute));
+	}
+}
+
 CUresult simc_cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data,
 		CUdeviceptr ptr)
 {
@@ -93,14 +122,11 @@ CUresult simc_cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attri
 
 		if (!data[i])
 			return CUDA_ERROR_INVALID_VALUE;
-		r = simc_rpc_PointerGetAttribute(data[i], attribute_size(attributes[i]), attributes[i], ptr);
-		if (r == CUDA_ERROR_INVALID_VALUE) {
-			memset(data[i], 0, attribute_size(attributes[i]));
-			if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
-				memset(data[i], 0xfe, 1), memset((char *)data[i] + 1, 0xff, 3);
-		} else if (r != CUDA_SUCCESS) {
+		r = attribute_of(data[i], attributes[i], ptr);
+		if (r == CUDA_ERROR_INVALID_VALUE && attributes[i] <= CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE)
+			unknown(data[i], attributes[i], ptr);
+		else if (r != CUDA_SUCCESS)
 			return r;
-		}
 	}
 	return CUDA_SUCCESS;
 }

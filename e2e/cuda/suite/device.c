@@ -128,6 +128,7 @@ CASE(context_stack)
 	OK(cuCtxGetId(a, &id1));
 	OK(cuCtxGetId(b, &id2));
 	CHECK(id1 != id2);
+	RETURNS(cuCtxPushCurrent(NULL), CUDA_ERROR_INVALID_VALUE);
 	OK(cuCtxDestroy(b));
 	OK(cuCtxGetCurrent(&c));
 	CHECK(c == a);
@@ -166,7 +167,7 @@ CASE(context_limits)
 	OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096));
 	OK(cuCtxGetLimit(&v, CU_LIMIT_STACK_SIZE));
 	CHECK(v >= 4096);
-	RETURNS(cuCtxGetLimit(&v, (CUlimit)1000), CUDA_ERROR_UNSUPPORTED_LIMIT);
+	RETURNS(cuCtxGetLimit(&v, (CUlimit)1000), CUDA_ERROR_INVALID_VALUE);
 	OK(cuCtxGetCacheConfig(&cache));
 	OK(cuCtxSetCacheConfig(CU_FUNC_CACHE_PREFER_L1));
 	OK(cuCtxGetStreamPriorityRange(&least, &greatest));
@@ -241,7 +242,10 @@ CASE(proc_address)
 	EQUAL(st, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
 	CHECK(p == NULL);
 	RETURNS(cuGetProcAddress("cuMemAlloc", &p, 999000, 0, &st), CUDA_ERROR_INVALID_VALUE);
-	RETURNS(cuGetProcAddress(NULL, &p, 12000, 0, &st), CUDA_ERROR_INVALID_VALUE);
+	RETURNS(cuGetProcAddress("cuNoSuchCall", &p, 999000, 0, &st), CUDA_ERROR_INVALID_VALUE);
+	RETURNS(cuGetProcAddress("cuMemAlloc", &p, 12000, 7, &st), CUDA_ERROR_INVALID_VALUE);
+	OK(cuGetProcAddress("cuNoSuchCall", &p, 12000, 0, NULL));
+	CHECK(p == NULL);
 	suite_context();
 	memcpy(&get, &v2, sizeof get);
 	OK(get(&d, 4096));

@@ -279,7 +279,7 @@ CASE(managed_memory)
 	CUdeviceptr p, bad;
 	uint64_t n = 1 << 16;
 	uint32_t seed = 11, wrong = 0, *h;
-	unsigned char managed = 0;
+	unsigned managed = 7;
 	CUmemLocation l = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
 
 	suite_context();
@@ -334,6 +334,7 @@ CASE(pointer_attributes)
 		CUDA_ERROR_INVALID_VALUE);
 	OK(cuPointerGetAttributes(3, names, out, (CUdeviceptr)(uintptr_t)&local));
 	EQUAL(type, 0);
+	EQUAL(dp, 0);
 	RETURNS(cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p), CUDA_ERROR_INVALID_VALUE);
 }
 
