@@ -27,7 +27,8 @@ struct lgpu_entry {
 	void *context;              // whose end frees it; NULL: none's
 	struct lgpu_object *object; // for handles and mappings
 	int32_t device;             // index in the limits
-	uint32_t kind;              // 0: free
+	uint16_t kind;              // 0: free
+	uint16_t launched;          // of a graph: the trim before which it was launched last (hooks_graph.c)
 };
 
 // lgpu_accounts_put notes an allocation. False: no memory for the note. Only

@@ -55,8 +55,7 @@ uint64_t lgpu_charge_most(struct lgpu_state *state, int index, uint64_t bytes)
 	for (;;) {
 		if (bytes == 0 || lgpu_charge(state, index, bytes))
 			return bytes;
-		uint64_t limit = limit_of(state, index), used = lgpu_used(state, index);
-		uint64_t left = used < limit ? limit - used : 0;
+		uint64_t left = lgpu_left(state, index);
 		bytes = left < bytes ? left : bytes - 1;
 	}
 }
@@ -64,6 +63,12 @@ uint64_t lgpu_charge_most(struct lgpu_state *state, int index, uint64_t bytes)
 uint64_t lgpu_used(const struct lgpu_state *state, int index)
 {
 	return __atomic_load_n(&counter_of(state, index).counter->bytes, __ATOMIC_RELAXED);
+}
+
+uint64_t lgpu_left(const struct lgpu_state *state, int index)
+{
+	uint64_t limit = limit_of(state, index), used = lgpu_used(state, index);
+	return used < limit ? limit - used : 0;
 }
 
 uint64_t lgpu_held(const struct lgpu_state *state, uint32_t client, int index)

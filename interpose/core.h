@@ -189,6 +189,8 @@ uint64_t lgpu_charge_most(struct lgpu_state *state, int index, uint64_t bytes);
 uint64_t lgpu_overhead(int index);
 // lgpu_used returns what all clients of the lgpu hold.
 uint64_t lgpu_used(const struct lgpu_state *state, int index);
+// lgpu_left returns what the limit leaves.
+uint64_t lgpu_left(const struct lgpu_state *state, int index);
 // lgpu_held returns what one client holds of a device.
 uint64_t lgpu_held(const struct lgpu_state *state, uint32_t client, int index);
 

@@ -42,10 +42,10 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, CUdevice device)
 	CUarray array;
 	twin.Flags |= DEFERRED_MAPPING;
 	if (LGPU_REAL(cuArray3DCreate_v2)(&array, &twin) != CUDA_SUCCESS)
-		return computed(d, false);
+		return lgpu_taken(computed(d, false));
 	CUresult r = LGPU_REAL(cuArrayGetMemoryRequirements)(&need, array, device);
 	LGPU_REAL(cuArrayDestroy)(array);
-	return r == CUDA_SUCCESS && need.size != 0 ? need.size : computed(d, false);
+	return lgpu_taken(r == CUDA_SUCCESS && need.size != 0 ? need.size : computed(d, false));
 }
 
 static uint64_t mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int levels, CUdevice device)
@@ -55,10 +55,10 @@ static uint64_t mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int leve
 	CUmipmappedArray array;
 	twin.Flags |= DEFERRED_MAPPING;
 	if (LGPU_REAL(cuMipmappedArrayCreate)(&array, &twin, levels) != CUDA_SUCCESS)
-		return computed(d, true);
+		return lgpu_taken(computed(d, true));
 	CUresult r = LGPU_REAL(cuMipmappedArrayGetMemoryRequirements)(&need, array, device);
 	LGPU_REAL(cuMipmappedArrayDestroy)(array);
-	return r == CUDA_SUCCESS && need.size != 0 ? need.size : computed(d, true);
+	return lgpu_taken(r == CUDA_SUCCESS && need.size != 0 ? need.size : computed(d, true));
 }
 
 // counted returns the state if an array of this description takes memory of
@@ -70,6 +70,8 @@ static struct lgpu_state *counted(const void *handle, const void *description, u
 	if (s == NULL || handle == NULL || description == NULL || (flags & (DEFERRED_MAPPING | SPARSE)) != 0)
 		return NULL;
 	*device = lgpu_current(context);
+	if (*device >= 0)
+		lgpu_overhead_measure(s, *device);
 	return *device >= 0 && LGPU_REAL(cuCtxGetDevice)(real) == CUDA_SUCCESS ? s : NULL;
 }
 

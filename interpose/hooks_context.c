@@ -25,7 +25,7 @@ static void ended(struct lgpu_state *s, int device, CUcontext context)
 {
 	if (context != NULL)
 		lgpu_accounts_sweep(context, uncharge, s);
-	lgpu_pools_look(true);
+	lgpu_pools_ended(s, device);
 	lgpu_graphs_look(s);
 	lgpu_overhead_context_gone(s, device);
 }

@@ -15,9 +15,13 @@ bool lgpu_graphs_allocate;
 
 static struct lgpu_reserve graphs[LGPU_MAX_DEVICES];
 static CUdevice devices[LGPU_MAX_DEVICES]; // CUdevice + 1 of each index in use
+// Counts how often unused memory of graphs was given back. A graph that was
+// launched since then has its memory; 0 is none yet.
+static uint16_t trims = 1;
 
 void lgpu_graphs_reset(void)
 {
+	trims = 1;
 	for (int i = 0; i < (int)LGPU_MAX_DEVICES; i++) {
 		graphs[i] = (struct lgpu_reserve){.device = i};
 		devices[i] = 0;
@@ -140,12 +144,26 @@ LGPU_EXPORT CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 	return r;
 }
 
-CUresult lgpu_graph_memory_begin(CUgraphExec graph)
+// trimmed notes that graphs may have lost what they do not use.
+static void trimmed(void)
+{
+	if (__atomic_add_fetch(&trims, 1, __ATOMIC_ACQ_REL) == 0)
+		__atomic_add_fetch(&trims, 1, __ATOMIC_ACQ_REL);
+}
+
+// find returns the state if the graph allocates, with its entry.
+static struct lgpu_state *find(CUgraphExec graph, struct lgpu_entry *e)
 {
 	struct lgpu_state *s = lgpu_attached();
+	bool any = s != NULL && __atomic_load_n(&lgpu_graphs_allocate, __ATOMIC_ACQUIRE);
+	return any && lgpu_accounts_get(LGPU_KIND_GRAPH, (uint64_t)graph, e) ? s : NULL;
+}
+
+CUresult lgpu_graph_memory_begin(CUgraphExec graph)
+{
 	struct lgpu_entry e;
-	if (!__atomic_load_n(&lgpu_graphs_allocate, __ATOMIC_ACQUIRE) || s == NULL ||
-	    !lgpu_accounts_get(LGPU_KIND_GRAPH, (uint64_t)graph, &e))
+	struct lgpu_state *s = find(graph, &e);
+	if (s == NULL || e.launched == __atomic_load_n(&trims, __ATOMIC_ACQUIRE))
 		return CUDA_SUCCESS;
 	struct lgpu_reserve *r = &graphs[e.device];
 	lgpu_lock(&r->lock);
@@ -153,28 +171,30 @@ CUresult lgpu_graph_memory_begin(CUgraphExec graph)
 	bool fits = lgpu_charge(s, e.device, e.bytes);
 	if (!fits) {
 		LGPU_REAL(cuDeviceGraphMemTrim)(devices[e.device] - 1);
+		trimmed();
 		look(s, e.device);
 		fits = lgpu_charge(s, e.device, e.bytes);
 	}
-	// A graph that was launched before needs nothing new, though it looks so.
-	if (!fits)
-		fits = r->charged >= e.bytes;
-	else
+	if (fits)
 		r->charged += e.bytes;
 	lgpu_unlock(&r->lock);
 	return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void lgpu_graph_memory_end(CUgraphExec graph)
+void lgpu_graph_memory_end(CUgraphExec graph, CUresult result)
 {
-	struct lgpu_state *s = lgpu_attached();
 	struct lgpu_entry e;
-	if (!__atomic_load_n(&lgpu_graphs_allocate, __ATOMIC_ACQUIRE) || s == NULL ||
-	    !lgpu_accounts_get(LGPU_KIND_GRAPH, (uint64_t)graph, &e))
+	struct lgpu_state *s = find(graph, &e);
+	uint16_t now = __atomic_load_n(&trims, __ATOMIC_ACQUIRE);
+	if (s == NULL || (result == CUDA_SUCCESS && e.launched == now))
 		return;
 	lgpu_lock(&graphs[e.device].lock);
 	look(s, e.device);
 	lgpu_unlock(&graphs[e.device].lock);
+	if (result == CUDA_SUCCESS && lgpu_accounts_take(LGPU_KIND_GRAPH, (uint64_t)graph, &e)) {
+		e.launched = now;
+		lgpu_accounts_restore(&e);
+	}
 }
 
 LGPU_EXPORT CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
@@ -183,7 +203,7 @@ LGPU_EXPORT CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = LGPU_REAL(cuGraphUpload)(hGraphExec, hStream);
-	lgpu_graph_memory_end(hGraphExec);
+	lgpu_graph_memory_end(hGraphExec, r);
 	return r;
 }
 
@@ -193,7 +213,7 @@ LGPU_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = LGPU_REAL(cuGraphUpload_ptsz)(hGraphExec, hStream);
-	lgpu_graph_memory_end(hGraphExec);
+	lgpu_graph_memory_end(hGraphExec, r);
 	return r;
 }
 
@@ -201,7 +221,9 @@ LGPU_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
 	CUresult r = LGPU_REAL(cuDeviceGraphMemTrim)(device);
 	struct lgpu_state *s = lgpu_attached();
-	if (s != NULL)
+	if (s != NULL) {
+		trimmed();
 		lgpu_graphs_look(s);
+	}
 	return r;
 }

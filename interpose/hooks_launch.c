@@ -58,7 +58,7 @@ static inline uint64_t blocks(unsigned x, unsigned y, unsigned z) { return (uint
 		if (result != CUDA_SUCCESS)                                                                        \
 			return result;                                                                             \
 		result = gated_##name(graph, stream);                                                              \
-		lgpu_graph_memory_end(graph);                                                                      \
+		lgpu_graph_memory_end(graph, result);                                                                   \
 		return result;                                                                                     \
 	}
 #define AS_IS(stream) (stream)

@@ -9,14 +9,22 @@
 #include "accounts.h"
 #include "memory.h"
 
-// The driver hands out device memory below 1 MiB in units of this.
+// Read off driver 580: an allocation of more than 1 MiB takes whole pages of 2
+// MiB; smaller ones share such pages, in units of 512 bytes.
 #define UNIT UINT64_C(512)
+#define PAGE (UINT64_C(2) << 20)
+#define SHARED (UINT64_C(1) << 20)
+// With less than this left, a small allocation is looked at again once made:
+// it may have taken a page of its own.
+#define NARROW (UINT64_C(4) << 20)
 
 uint64_t lgpu_round_up(uint64_t bytes, uint64_t unit)
 {
 	uint64_t sum;
 	return __builtin_add_overflow(bytes, unit - 1, &sum) ? UINT64_MAX : sum / unit * unit;
 }
+
+uint64_t lgpu_taken(uint64_t bytes) { return lgpu_round_up(bytes, bytes > SHARED ? PAGE : UNIT); }
 
 bool lgpu_note(struct lgpu_state *s, enum lgpu_kind kind, uint64_t key, uint64_t bytes, int device, void *context)
 {
@@ -56,7 +64,8 @@ LGPU_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 	int device = s != NULL ? lgpu_current(&context) : -1;
 	if (device < 0 || dptr == NULL || bytesize == 0)
 		return LGPU_REAL(cuMemAlloc_v2)(dptr, bytesize);
-	uint64_t bytes = lgpu_round_up(bytesize, UNIT);
+	lgpu_overhead_measure(s, device);
+	uint64_t bytes = lgpu_taken(bytesize);
 	if (!lgpu_charge(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult r = LGPU_REAL(cuMemAlloc_v2)(dptr, bytesize);
@@ -64,6 +73,10 @@ LGPU_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 		lgpu_uncharge(s, device, bytes);
 	} else if (!lgpu_note(s, LGPU_KIND_MEMORY, *dptr, bytes, device, context)) {
 		LGPU_REAL(cuMemFree_v2)(*dptr);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	} else if (bytes <= SHARED && lgpu_left(s, device) < NARROW && !lgpu_overhead_now(s, device)) {
+		cuMemFree_v2(*dptr);
+		lgpu_overhead_now(s, device);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	return r;
@@ -76,7 +89,8 @@ LGPU_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsig
 	int device = s != NULL ? lgpu_current(&context) : -1;
 	if (device < 0 || dptr == NULL || bytesize == 0)
 		return LGPU_REAL(cuMemAllocManaged)(dptr, bytesize, flags);
-	uint64_t bytes = lgpu_round_up(bytesize, UNIT);
+	lgpu_overhead_measure(s, device);
+	uint64_t bytes = lgpu_taken(bytesize);
 	if (!lgpu_charge(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult r = LGPU_REAL(cuMemAllocManaged)(dptr, bytesize, flags);
@@ -99,14 +113,18 @@ LGPU_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_
 		return LGPU_REAL(cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
 	// The pitch is the driver's choice and known only afterwards; 512 is the most it aligns to.
 	uint64_t bytes;
-	if (__builtin_mul_overflow(lgpu_round_up(WidthInBytes, UNIT), Height, &bytes) || !lgpu_charge(s, device, bytes))
+	lgpu_overhead_measure(s, device);
+	if (__builtin_mul_overflow(lgpu_round_up(WidthInBytes, UNIT), Height, &bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	bytes = lgpu_taken(bytes);
+	if (!lgpu_charge(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult r = LGPU_REAL(cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
 	if (r != CUDA_SUCCESS) {
 		lgpu_uncharge(s, device, bytes);
 		return r;
 	}
-	uint64_t taken = lgpu_round_up(*pPitch * Height, UNIT);
+	uint64_t taken = lgpu_taken(*pPitch * Height);
 	if (taken < bytes) {
 		lgpu_uncharge(s, device, bytes - taken);
 	} else if (taken > bytes && !lgpu_charge(s, device, taken - bytes)) {

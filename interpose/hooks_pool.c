@@ -107,6 +107,22 @@ void lgpu_pools_look(bool force)
 	}
 }
 
+void lgpu_pools_ended(struct lgpu_state *s, int device)
+{
+	bool nothing = lgpu_overhead_none(s, device);
+	for (uint32_t i = 0; i < pool_count; i++) {
+		struct pool *p = &pools[i];
+		uint64_t reserved;
+		if (p->handle == NULL || p->reserve.device != device)
+			continue;
+		lgpu_lock(&p->reserve.lock);
+		if (nothing || !attribute(p->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved))
+			reserved = 0;
+		lgpu_reserve_settle(s, &p->reserve, reserved);
+		lgpu_unlock(&p->reserve.lock);
+	}
+}
+
 void lgpu_pools_reset(void)
 {
 	for (uint32_t i = 0; i < POOLS; i++)
@@ -159,6 +175,7 @@ static CUresult alloc(struct lgpu_state *s, struct pool *p, CUdeviceptr *dptr, s
 {
 	uint64_t reserved = 0, used = 0, taken = 0;
 	CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
+	lgpu_overhead_measure(s, p->reserve.device);
 	lgpu_lock(&p->reserve.lock);
 	bool known = attribute(p->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) &&
 		     attribute(p->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);

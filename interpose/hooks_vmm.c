@@ -71,6 +71,8 @@ LGPU_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t si
 	int device = s != NULL && prop != NULL ? index_of(prop) : -1;
 	if (device == -1 || handle == NULL || size == 0)
 		return LGPU_REAL(cuMemCreate)(handle, size, prop, flags);
+	if (device >= 0)
+		lgpu_overhead_measure(s, device);
 	if (!lgpu_charge(s, device, size))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	struct lgpu_object *o = malloc(sizeof *o);

@@ -9,6 +9,9 @@
 // no limit lets pass.
 uint64_t lgpu_round_up(uint64_t bytes, uint64_t unit);
 
+// lgpu_taken is what the driver takes from the device for an allocation.
+uint64_t lgpu_taken(uint64_t bytes);
+
 // lgpu_note notes a charge that was made. On failure it is given back; the
 // caller frees the memory.
 bool lgpu_note(struct lgpu_state *s, enum lgpu_kind kind, uint64_t key, uint64_t bytes, int device, void *context);
@@ -25,22 +28,29 @@ CUresult lgpu_free_end(const struct lgpu_freeing *f, CUresult result);
 // the difference; without force only if something was freed since. Call after
 // a synchronise: that is when pools shrink.
 void lgpu_pools_look(bool force);
+// lgpu_pools_ended is for the end of a device's primary context: pools may have
+// gone with it.
+void lgpu_pools_ended(struct lgpu_state *s, int device);
 
 // Memory of executable graphs (hooks_graph.c): begin before a launch or an
 // upload of one, end after it. Both cost one load while no graph allocates.
 extern bool lgpu_graphs_allocate;
 CUresult lgpu_graph_memory_begin(CUgraphExec graph);
-void lgpu_graph_memory_end(CUgraphExec graph);
+void lgpu_graph_memory_end(CUgraphExec graph, CUresult result);
 void lgpu_graphs_look(struct lgpu_state *s); // charge what they have reserved now
 void lgpu_graphs_reset(void);
 void lgpu_contexts_reset(void);
 
 // Memory that no call shows: contexts, modules, the driver's own (overhead.c).
-// lgpu_overhead_measure reads it off NVML at most once a second.
+// lgpu_overhead_measure reads it off NVML if that was long ago, or much was
+// taken or freed since; call it before an allocation.
 void lgpu_overhead_measure(struct lgpu_state *s, int device);
 // lgpu_overhead_now measures at once: something was made or ended that takes
 // memory of its own. False: there is more of it than the limit leaves.
 bool lgpu_overhead_now(struct lgpu_state *s, int device);
+// lgpu_overhead_none reports whether NVML says that this process has nothing
+// on the device.
+bool lgpu_overhead_none(struct lgpu_state *s, int device);
 // A context in three steps: reserve before it is made (false: it does not fit),
 // made once it is (false: it does not fit after all; seen is how much less the
 // device had free, used where NVML knows no better), gone when it is not, or

@@ -2,9 +2,10 @@
 // keeps for itself.
 //
 // NVML knows what this process has on a device. What of it is not accounted
-// for call by call is overhead, and is charged too; it is measured when
-// something is made that takes such memory, and otherwise at most once a
-// second. The first context of an lgpu teaches all its processes what a
+// for call by call is overhead, and is charged too. It is measured when
+// something is made that takes such memory, once a second of activity, and
+// whenever much has been allocated since: the less the limit leaves, the
+// sooner. The first context of an lgpu teaches all its processes what a
 // context takes, so that later ones are refused before they exist.
 #include <time.h>
 #include <unistd.h>
@@ -14,6 +15,9 @@
 
 // How often overhead is measured when nothing asks for it.
 #define PERIOD INT64_C(1000000000)
+// The most and the least that is allocated between measurements.
+#define COARSE (UINT64_C(32) << 20)
+#define FINE (UINT64_C(2) << 20)
 #define PROCESSES 256
 
 static struct overhead {
@@ -22,6 +26,8 @@ static struct overhead {
 	uint64_t charged;
 	uint64_t floor; // what the contexts are known to take
 	int64_t next;   // when to measure again
+	uint64_t seen;  // what the process held when it was measured
+	bool visible;   // NVML has shown this process
 } overheads[LGPU_MAX_DEVICES];
 
 static nvmlDevice_t nvml_devices[LGPU_MAX_DEVICES];
@@ -67,6 +73,7 @@ static bool own_bytes(const struct lgpu_state *s, int device, uint64_t *bytes)
 		// All ones: the driver does not say.
 		if (infos[i].pid == pid && infos[i].usedGpuMemory != ~0ull) {
 			*bytes = infos[i].usedGpuMemory;
+			__atomic_store_n(&overheads[device].visible, true, __ATOMIC_RELAXED);
 			return true;
 		}
 	}
@@ -95,8 +102,10 @@ static bool measure(struct lgpu_state *s, int device, struct overhead *o)
 	uint64_t own, held = (uint64_t)s->device[device].held, accounted = held - o->charged, excess = 0;
 	if (own_bytes(s, device, &own) && own > accounted)
 		excess = own - accounted;
-	o->next = lgpu_now() + PERIOD;
-	return set(s, device, o, excess > o->floor ? excess : o->floor);
+	bool fits = set(s, device, o, excess > o->floor ? excess : o->floor);
+	__atomic_store_n(&o->next, lgpu_now() + PERIOD, __ATOMIC_RELAXED);
+	__atomic_store_n(&o->seen, (uint64_t)s->device[device].held, __ATOMIC_RELAXED);
+	return fits;
 }
 
 uint64_t lgpu_overhead(int index) { return __atomic_load_n(&overheads[index].charged, __ATOMIC_RELAXED); }
@@ -113,8 +122,17 @@ bool lgpu_overhead_now(struct lgpu_state *s, int device)
 void lgpu_overhead_measure(struct lgpu_state *s, int device)
 {
 	struct overhead *o = &overheads[device];
-	if (lgpu_now() >= __atomic_load_n(&o->next, __ATOMIC_RELAXED))
+	uint64_t held = (uint64_t)__atomic_load_n(&s->device[device].held, __ATOMIC_RELAXED);
+	uint64_t seen = __atomic_load_n(&o->seen, __ATOMIC_RELAXED), step = lgpu_left(s, device) / 8;
+	step = step < FINE ? FINE : step > COARSE ? COARSE : step;
+	if ((held > seen ? held - seen : seen - held) >= step || lgpu_now() >= __atomic_load_n(&o->next, __ATOMIC_RELAXED))
 		lgpu_overhead_now(s, device);
+}
+
+bool lgpu_overhead_none(struct lgpu_state *s, int device)
+{
+	uint64_t own;
+	return __atomic_load_n(&overheads[device].visible, __ATOMIC_RELAXED) && !own_bytes(s, device, &own);
 }
 
 bool lgpu_overhead_context_reserve(struct lgpu_state *s, int device)
@@ -136,6 +154,7 @@ bool lgpu_overhead_context_made(struct lgpu_state *s, int device, uint64_t seen)
 {
 	struct overhead *o = &overheads[device];
 	uint64_t *known = &s->usage->device[device].context, own;
+	bool fits = true;
 	lgpu_lock(&o->lock);
 	if (__atomic_load_n(known, __ATOMIC_RELAXED) == 0 && o->contexts == 1) {
 		uint64_t accounted = (uint64_t)s->device[device].held - o->charged;
@@ -143,8 +162,8 @@ bool lgpu_overhead_context_made(struct lgpu_state *s, int device, uint64_t seen)
 			seen = own > accounted ? own - accounted : 0;
 		__atomic_store_n(known, seen, __ATOMIC_RELAXED);
 		o->floor = seen;
+		fits = measure(s, device, o);
 	}
-	bool fits = measure(s, device, o);
 	lgpu_unlock(&o->lock);
 	return fits;
 }
