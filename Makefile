@@ -59,8 +59,28 @@ test: build
 race: build
 	CGO_ENABLED=1 $(GO) test -race -timeout 25m ./...
 
+# The C libraries under sanitizers: the driver's clients under the address sanitizer, which wants to be the first library
+# of a process and so cannot be in the preloaded one, and all of it under the undefined-behaviour sanitizer.
+UBSAN := -fsanitize=undefined -fno-sanitize-recover=all
+sanitize: build
+	echo "  CC  build/sanitize"
+	mkdir -p build/sanitize/sim
+	$(CC) $(INTERPOSE_FLAGS) $(UBSAN) $(addprefix interpose/,$(LGPU_SOURCES)) -static-libubsan -o build/sanitize/liblgpu.so \
+		$(filter-out -nostartfiles,$(subst liblgpu_gen.map,interpose/liblgpu_gen.map,$(LGPU_LDFLAGS))) $(LGPU_LIBS)
+	$(MAKE) SIMC_OUT=build/sanitize/sim SIMC_CFLAGS="-std=c11 -O1 -g $(UBSAN) -fsanitize=address" \
+		build/sanitize/sim/libcuda.so.1 build/sanitize/sim/libnvidia-ml.so.1
+	CFLAGS="$(UBSAN) -fsanitize=address" ASAN_OPTIONS=detect_leaks=0 \
+		bin/lgpu run --sim=2x16GiB,sms=32 -- env -u LD_PRELOAD e2e/cuda/run.sh build/sanitize/sim
+	bin/lgpu run --sim=2x16GiB,sms=32 --memory 15GiB --compute 90 -- \
+		env LD_PRELOAD=$(CURDIR)/build/sanitize/liblgpu.so e2e/cuda/run.sh $(B)/sim
+
 demo: build
 	$(GO) run ./demo
+
+bench: build
+	sh bench/memory.sh
+	python3 bench/shares.py
+	python3 bench/overhead.py
 
 lint: build
 	test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)"
