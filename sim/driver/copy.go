@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/lgpu/lgpu/sim/hw"
@@ -88,6 +89,15 @@ func (b *box) begin(d *Driver, w *work, at hw.Time) {
 	b.submit(d, w, at, func(end hw.Time) { d.end(w, end) })
 }
 
+// rowsChunk is how much of a transfer in rows of so many bytes is done in one step.
+func rowsChunk(row uint64, flat bool) uint64 {
+	if flat {
+		return 0
+	}
+	const rows = 2048
+	return min(row, 1<<20) * rows
+}
+
 // submit gives the copy to the copy engine for its direction. done is called with Driver.mu held.
 func (b *box) submit(d *Driver, w *work, at hw.Time, done func(hw.Time)) {
 	c := w.ctx
@@ -100,7 +110,7 @@ func (b *box) submit(d *Driver, w *work, at hw.Time, done func(hw.Time)) {
 	}
 	space := c.p.uva
 	mover.Submit(&hw.Move{
-		Bytes: b.bytes(), Ready: at, Owner: c,
+		Bytes: b.bytes(), Ready: at, Owner: c, Chunk: rowsChunk(b.width, b.flat(&b.src) && b.flat(&b.dst)),
 		Step: func(off, n uint64) error { return b.move(space, off, n) },
 		Done: func(end hw.Time, err error) {
 			d.mu.Lock()
@@ -117,41 +127,44 @@ func (b *box) submit(d *Driver, w *work, at hw.Time, done func(hw.Time)) {
 }
 
 // staged does a copy with pageable memory that no call waits for: that of a graph. The program's service thread fetches
-// and stores.
+// and stores, part by part.
 func (b *box) staged(d *Driver, w *work, at hw.Time) {
-	c := *b
-	p := w.ctx.p
-	clock := w.ctx.dev.hw.Clock
+	p, clock := w.ctx.p, w.ctx.dev.hw.Clock
 	clock.Wait(at)
-	if c.src.pageable {
-		c.src.buf = make([]byte, c.bytes())
-		if err := c.eachRow(&c.src, func(addr uint64, row []byte) error { return p.host.ReadHost(wire.HostAddr(addr), row) }); err != nil {
-			return // the program is gone, and so is the work
+	for part := range b.parts() {
+		if part.src.pageable {
+			part.src.buf = make([]byte, part.bytes())
+			if err := part.eachRow(&part.src, func(addr uint64, row []byte) error { return p.host.ReadHost(wire.HostAddr(addr), row) }); err != nil {
+				return // the program is gone, and so is the work
+			}
 		}
-	}
-	if c.dst.pageable {
-		c.dst.buf = make([]byte, c.bytes())
+		if part.dst.pageable {
+			part.dst.buf = make([]byte, part.bytes())
+		}
+		moved := make(chan struct{})
+		d.mu.Lock()
+		if w.done {
+			d.mu.Unlock()
+			return
+		}
+		dropped := w.over()
+		part.submit(d, w, max(at, clock.Now()), func(hw.Time) { close(moved) })
+		d.mu.Unlock()
+		select {
+		case <-moved:
+		case <-dropped:
+			return
+		}
+		if part.dst.pageable {
+			if err := part.eachRow(&part.dst, func(addr uint64, row []byte) error { return p.host.WriteHost(wire.HostAddr(addr), row) }); err != nil {
+				return
+			}
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if w.done {
-		return
-	}
-	c.submit(d, w, max(at, clock.Now()), func(end hw.Time) {
-		if !c.dst.pageable {
-			d.end(w, end)
-			return
-		}
-		go func() {
-			if err := c.eachRow(&c.dst, func(addr uint64, row []byte) error { return p.host.WriteHost(wire.HostAddr(addr), row) }); err != nil {
-				return
-			}
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			d.end(w, clock.Now())
-			d.drain()
-		}()
-	})
+	d.end(w, clock.Now())
+	d.drain()
 }
 
 // eachRow calls f for the rows of a pageable side with their bytes of its buffer.
@@ -198,7 +211,7 @@ func (p *Process) copyNow(call *wire.Call, s *stream, b *box, async bool) Result
 		return res
 	}
 	d := p.d
-	for _, part := range b.parts() {
+	for part := range b.parts() {
 		if part.src.pageable {
 			d.mu.Unlock()
 			part.src.buf = make([]byte, part.bytes())
@@ -237,21 +250,28 @@ func (p *Process) copyNow(call *wire.Call, s *stream, b *box, async bool) Result
 	return success
 }
 
-// parts cuts a flat copy into pieces that can be staged; a pitched one stays whole.
-func (b *box) parts() []*box {
-	if b.bytes() <= stageBytes || !b.flat(&b.src) || !b.flat(&b.dst) {
-		c := *b
-		return []*box{&c}
+// parts cuts a copy into pieces of at most stageBytes: rows of a slice, or parts of a row.
+func (b *box) parts() iter.Seq[*box] {
+	return func(yield func(*box) bool) {
+		whole := *b
+		if b.flat(&b.src) && b.flat(&b.dst) {
+			whole.width, whole.height, whole.depth = b.bytes(), 1, 1
+		}
+		rows := max(stageBytes/whole.width, 1)
+		for z := uint64(0); z < whole.depth; z++ {
+			for y := uint64(0); y < whole.height; y += rows {
+				for x := uint64(0); x < whole.width; x += stageBytes {
+					c := whole
+					c.width, c.height, c.depth = min(stageBytes, whole.width-x), min(rows, whole.height-y), 1
+					c.src.addr += z*b.src.slice + y*b.src.pitch + x
+					c.dst.addr += z*b.dst.slice + y*b.dst.pitch + x
+					if !yield(&c) {
+						return
+					}
+				}
+			}
+		}
 	}
-	var out []*box
-	for off := uint64(0); off < b.bytes(); off += stageBytes {
-		c := *b
-		c.width, c.height, c.depth = min(stageBytes, b.bytes()-off), 1, 1
-		c.src.addr += off
-		c.dst.addr += off
-		out = append(out, &c)
-	}
-	return out
 }
 
 // syncOps reports whether one side asked for synchronous copies (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS).
@@ -308,8 +328,14 @@ func (p *Process) promised(addr, n uint64) bool {
 	return false
 }
 
+// copyMost bounds the bytes of a copy, and every product of sizes and pitches.
+const copyMost = 1 << 40
+
 // linear is a copy of n bytes in a row.
 func (p *Process) linear(c *context, dst, src, n uint64) (*box, Result) {
+	if n > copyMost {
+		return nil, errInvalidValue
+	}
 	d, res := p.place(dst, n)
 	if res != success {
 		return nil, res
@@ -338,11 +364,10 @@ func linearParams(d, s side, n uint64) wire.CUDA_MEMCPY3D {
 // pitched is a copy of a box.
 func (p *Process) pitched(c *context, m *wire.CUDA_MEMCPY3D) (*box, Result) {
 	b := &box{width: m.WidthInBytes, height: m.Height, depth: m.Depth, ctx: c, params: *m}
-	if b.bytes() == 0 {
+	if b.width == 0 || b.height == 0 || b.depth == 0 {
 		return b, success
 	}
-	const most = 1 << 40
-	if b.width > most || b.height > most || b.depth > most || b.width*b.height > most || b.bytes() > most {
+	if b.width > copyMost || b.height > copyMost/b.width || b.depth > copyMost/(b.width*b.height) {
 		return nil, errInvalidValue
 	}
 	var res Result
@@ -358,7 +383,7 @@ func (p *Process) pitched(c *context, m *wire.CUDA_MEMCPY3D) (*box, Result) {
 
 // end is one end of a pitched copy.
 func (p *Process) end(b *box, typ wire.CUmemorytype, host, device, arr, pitch, height, x, y, z uint64) (side, Result) {
-	const most = 1 << 40
+	const most = copyMost
 	if x > most || y > most || z > most || pitch > most || height > most {
 		return side{}, errInvalidValue
 	}
@@ -389,6 +414,10 @@ func (p *Process) end(b *box, typ wire.CUmemorytype, host, device, arr, pitch, h
 		return side{}, errInvalidValue
 	}
 	slice := pitch * height
+	// In parts that cannot overflow: what is checked here is what is copied later.
+	if pitch > 0 && height > most/pitch || slice > 0 && z+b.depth > most/slice || pitch > 0 && y+b.height > most/pitch {
+		return side{}, errInvalidValue
+	}
 	addr += z*slice + y*pitch + x
 	s, res := p.place(addr, (b.depth-1)*slice+(b.height-1)*pitch+b.width)
 	s.pitch, s.slice = pitch, slice

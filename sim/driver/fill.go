@@ -19,7 +19,7 @@ func (p *Process) newFill(c *context, m wire.CUDA_MEMSET_NODE_PARAMS) (*fill, Re
 	if size != 1 && size != 2 && size != 4 || m.Width > 1<<40 || m.Height > 1<<40 || m.Pitch > 1<<40 {
 		return nil, errInvalidValue
 	}
-	if uint64(m.Dst)%size != 0 || m.Height > 1 && (m.Pitch%size != 0 || m.Pitch < m.Width*size) {
+	if uint64(m.Dst)%size != 0 || m.Height > 1 && (m.Pitch%size != 0 || m.Pitch < m.Width*size || m.Height > 1<<40/max(m.Pitch, 1)) {
 		return nil, errInvalidValue
 	}
 	f := &fill{ctx: c, params: m}
@@ -49,7 +49,7 @@ func (f *fill) begin(d *Driver, w *work, at hw.Time) {
 	c := w.ctx
 	space := c.p.uva
 	c.dev.hw.Local.Submit(&hw.Move{
-		Bytes: f.bytes(), Ready: at, Owner: c,
+		Bytes: f.bytes(), Ready: at, Owner: c, Chunk: rowsChunk(row, m.Height == 1),
 		Step: func(off, n uint64) error {
 			for n > 0 {
 				y, x := off/row, off%row

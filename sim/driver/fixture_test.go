@@ -67,7 +67,19 @@ func (g *program) at(addr wire.HostAddr, n int) []byte {
 	return nil
 }
 
+func (g *program) left() error {
+	select {
+	case <-g.goneCh:
+		return wire.ErrGone
+	default:
+		return nil
+	}
+}
+
 func (g *program) ReadHost(addr wire.HostAddr, p []byte) error {
+	if err := g.left(); err != nil {
+		return err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	copy(p, g.at(addr, len(p)))
@@ -75,6 +87,9 @@ func (g *program) ReadHost(addr wire.HostAddr, p []byte) error {
 }
 
 func (g *program) WriteHost(addr wire.HostAddr, p []byte) error {
+	if err := g.left(); err != nil {
+		return err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	copy(g.at(addr, len(p)), p)
@@ -282,3 +297,6 @@ done:
 	ret;
 }
 `)
+
+// tick lets other goroutines run for a moment.
+func tick() { time.Sleep(time.Millisecond) }

@@ -382,6 +382,38 @@ func TestManaged(t *testing.T) {
 	}
 }
 
+func TestPartsOfCopies(t *testing.T) {
+	for _, b := range []box{
+		{width: 3*stageBytes + 5, height: 1, depth: 1},
+		{width: 100, height: 7, depth: 3, src: side{pitch: 100, slice: 700}, dst: side{pitch: 100, slice: 700}},
+		{width: 100, height: 7, depth: 3, src: side{pitch: 128, slice: 2000}, dst: side{pitch: 100, slice: 700}},
+		{width: stageBytes / 3, height: 10, depth: 2, src: side{pitch: stageBytes, slice: 20 * stageBytes}, dst: side{pitch: stageBytes / 3, slice: 10 * stageBytes}},
+		{width: 2*stageBytes + 1, height: 2, depth: 1, src: side{pitch: 4 * stageBytes}, dst: side{pitch: 3 * stageBytes}},
+	} {
+		// Every byte of every part is the byte of the whole that it should be, in order.
+		var i uint64
+		for part := range b.parts() {
+			if part.bytes() > stageBytes {
+				t.Fatalf("part of %d bytes", part.bytes())
+			}
+			for j := uint64(0); j < part.bytes(); {
+				from, n := part.at(&part.src, j)
+				to, m := part.at(&part.dst, j)
+				wantFrom, _ := b.at(&b.src, i)
+				wantTo, _ := b.at(&b.dst, i)
+				if from != wantFrom || to != wantTo {
+					t.Fatalf("%+v: byte %d is copied from %d to %d, want %d to %d", b, i, from, to, wantFrom, wantTo)
+				}
+				j += min(n, m)
+				i += min(n, m)
+			}
+		}
+		if i != b.bytes() {
+			t.Errorf("%+v: %d bytes of %d", b, i, b.bytes())
+		}
+	}
+}
+
 func TestPitchedCopies(t *testing.T) {
 	c := newBench(t, 1, 64<<20).connect()
 	p, pitch, res := c.MemAllocPitch(c.call, 100, 10, 4)

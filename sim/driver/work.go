@@ -102,6 +102,14 @@ func (d *Driver) end(w *work, at hw.Time) {
 // ended reports whether programs may see that w has ended.
 func (w *work) ended() bool { return w == nil || w.done && w.ctx.dev.hw.Clock.Now() >= w.at }
 
+// over is closed when w, which has not ended, does.
+func (w *work) over() <-chan struct{} {
+	if w.signal == nil {
+		w.signal = make(chan struct{})
+	}
+	return w.signal
+}
+
 // wait returns when w has ended and its time has come. It gives Driver.mu up meanwhile. It returns early when the
 // program is gone.
 func (p *Process) wait(w *work) {
@@ -110,10 +118,10 @@ func (p *Process) wait(w *work) {
 	if w == nil || w.ended() {
 		return
 	}
-	if !w.done && w.signal == nil {
-		w.signal = make(chan struct{})
+	var signal <-chan struct{}
+	if !w.done {
+		signal = w.over()
 	}
-	signal := w.signal
 	clock := w.ctx.dev.hw.Clock
 	d.mu.Unlock()
 	defer d.mu.Lock()

@@ -13,6 +13,9 @@ type Move struct {
 	Bytes uint64
 	Ready Time // not before this time
 	Owner any  // moves of different owners take turns
+	// Chunk is how many bytes one Step may do at most; 0 for the mover's own choice. It keeps steps short that have much
+	// to do for few bytes.
+	Chunk uint64
 	// Step does the bytes [off, off+n) with memory held in place. An error ends the move.
 	Step func(off, n uint64) error
 	// Done is told when the move ended, or failed, once.
@@ -117,6 +120,9 @@ func (m *Mover) chunk(v *Move) bool {
 		start = now // what the host did not do in time is lost, not made up for
 	}
 	n := min(v.Bytes-v.off, moveChunk)
+	if v.Chunk > 0 {
+		n = min(n, v.Chunk)
+	}
 	cost := Time(float64(n) * m.nsPerByte)
 	if !v.started {
 		v.started = true
