@@ -1,11 +1,16 @@
 package e2e
 
 import (
-	"os/exec"
-	"strconv"
-	"strings"
+	"bytes"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
-	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/region"
 )
 
 // Every way to launch work is counted and charged to a capped lgpu, each launch once; work that is only recorded is not; and
@@ -48,28 +53,32 @@ func TestKilledOwnerOfTheTurn(t *testing.T) {
 	p := newPlace(t)
 	holder := p.start("lgpu", "run", shape, "--name", "a", "--compute", "50", "--", "spin", "../sim/kernels/control.ptx", "3600000")
 	holder.until("running")
-	s := p.ps()
-	if len(s) != 1 || len(s[0].Processes) != 1 {
-		t.Fatalf("lgpu ps shows %+v", s)
-	}
-	other := p.command("lgpu", "run", shape, "--name", "b", "--compute", "50", "--", "spin", "../sim/kernels/control.ptx", "1")
-	var out strings.Builder
-	other.Stdout, other.Stderr = &out, &out
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := exec.Command("kill", "-9", strconv.Itoa(s[0].Processes[0].PID)).Run(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- other.Wait() }()
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Errorf("the next lgpu: %v: %s", err, out.String())
+	other := p.start("lgpu", "run", shape, "--name", "b", "--compute", "50", "--", "spin", "../sim/kernels/control.ptx", "1")
+	var owner uint32
+	p.wait("the next lgpu in the queue", func() bool {
+		pages, err := filepath.Glob(filepath.Join(p.dir, "turn-*"))
+		if err != nil || len(pages) != 1 {
+			return false
 		}
-	case <-time.After(patience):
-		t.Error("the next lgpu does not get the device")
+		page, err := os.ReadFile(pages[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		var turn region.Turn
+		if err := binary.Read(bytes.NewReader(page), binary.LittleEndian, &turn); err != nil {
+			t.Fatal(err)
+		}
+		queued := slices.ContainsFunc(turn.Seat[:], func(s region.Seat) bool { return s.State == region.SeatWaiting })
+		if seat := turn.Owner & 0xffff; queued && seat != 0 {
+			owner = turn.Seat[seat-1].PID
+		}
+		return owner != 0
+	})
+	if err := unix.Kill(int(owner), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if status := other.status(); status != 0 {
+		t.Errorf("the next lgpu: exit status %d: %s", status, other.stderr.String())
 	}
 	holder.status()
 }

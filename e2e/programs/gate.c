@@ -89,6 +89,7 @@ int main(int argc, char **argv)
 	FILE *f = argc == 2 ? fopen(argv[1], "r") : NULL;
 	if (f == NULL || fread(ptx, 1, sizeof ptx - 1, f) == 0)
 		return 2;
+	setvbuf(stdout, NULL, _IOLBF, 0);
 	open_books();
 	TRY(cuInit(0));
 	TRY(cuDeviceGet(&device, 0));
