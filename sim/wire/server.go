@@ -322,6 +322,11 @@ func (s *server) answer(ch *channel, p *process, c *Call) error {
 				}
 			}
 			r = m.drive(p.driver, c, in, out)
+			select {
+			case <-p.gone: // a wait that was given up has no result
+				return io.EOF
+			default:
+			}
 		default:
 			return fmt.Errorf("%w: %s on a channel of another kind", errProtocol, m.name)
 		}
