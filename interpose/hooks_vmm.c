@@ -151,3 +151,18 @@ LGPU_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *h
 		lgpu_log(LGPU_LOG_WARN, "no memory to note a handle; its memory stays charged");
 	return r;
 }
+
+// What is imported is the exporter's; but it may be our own, under a handle
+// that we know.
+LGPU_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
+						    CUmemAllocationHandleType shHandleType)
+{
+	CUresult r = LGPU_REAL(cuMemImportFromShareableHandle)(handle, osHandle, shHandleType);
+	struct lgpu_entry e;
+	if (lgpu_attached() == NULL || r != CUDA_SUCCESS || handle == NULL || !lgpu_accounts_get(LGPU_KIND_HANDLE, *handle, &e))
+		return r;
+	use(e.object);
+	if (!handle_add(*handle, e.object))
+		lgpu_log(LGPU_LOG_WARN, "no memory to note a handle; its memory stays charged");
+	return r;
+}

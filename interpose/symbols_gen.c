@@ -77,6 +77,7 @@ extern char cuMemHostAlloc[];
 extern char cuMemHostRegister[];
 extern char cuMemHostRegister_v2[];
 extern char cuMemHostUnregister[];
+extern char cuMemImportFromShareableHandle[];
 extern char cuMemMap[];
 extern char cuMemPoolCreate[];
 extern char cuMemPoolDestroy[];
@@ -569,7 +570,7 @@ const struct lgpu_symbol lgpu_symbols[] = {
 	{"cuMemHostRegister", cuMemHostRegister, LGPU_CUDA, LGPU_HOOK},
 	{"cuMemHostRegister_v2", cuMemHostRegister_v2, LGPU_CUDA, LGPU_HOOK},
 	{"cuMemHostUnregister", cuMemHostUnregister, LGPU_CUDA, LGPU_HOOK},
-	{"cuMemImportFromShareableHandle", NULL, LGPU_CUDA, LGPU_PASS},
+	{"cuMemImportFromShareableHandle", cuMemImportFromShareableHandle, LGPU_CUDA, LGPU_HOOK},
 	{"cuMemMap", cuMemMap, LGPU_CUDA, LGPU_HOOK},
 	{"cuMemMapArrayAsync", NULL, LGPU_CUDA, LGPU_PASS},
 	{"cuMemMapArrayAsync_ptsz", NULL, LGPU_CUDA, LGPU_PASS},
@@ -1336,26 +1337,27 @@ const struct lgpu_base lgpu_bases[] = {
 	{"cuMemHostAlloc", 71, 1},
 	{"cuMemHostRegister", 72, 2},
 	{"cuMemHostUnregister", 74, 1},
-	{"cuMemMap", 75, 1},
-	{"cuMemPoolCreate", 76, 1},
-	{"cuMemPoolDestroy", 77, 1},
-	{"cuMemPoolTrimTo", 78, 1},
-	{"cuMemRelease", 79, 1},
-	{"cuMemRetainAllocationHandle", 80, 1},
-	{"cuMemUnmap", 81, 1},
-	{"cuMipmappedArrayCreate", 82, 1},
-	{"cuMipmappedArrayDestroy", 83, 1},
-	{"cuModuleLoad", 84, 1},
-	{"cuModuleLoadData", 85, 1},
-	{"cuModuleLoadDataEx", 86, 1},
-	{"cuModuleLoadFatBinary", 87, 1},
-	{"cuModuleUnload", 88, 1},
-	{"cuStreamBeginCapture", 89, 4},
-	{"cuStreamBeginCaptureToGraph", 93, 2},
-	{"cuStreamEndCapture", 95, 2},
-	{"cuStreamSynchronize", 97, 2},
+	{"cuMemImportFromShareableHandle", 75, 1},
+	{"cuMemMap", 76, 1},
+	{"cuMemPoolCreate", 77, 1},
+	{"cuMemPoolDestroy", 78, 1},
+	{"cuMemPoolTrimTo", 79, 1},
+	{"cuMemRelease", 80, 1},
+	{"cuMemRetainAllocationHandle", 81, 1},
+	{"cuMemUnmap", 82, 1},
+	{"cuMipmappedArrayCreate", 83, 1},
+	{"cuMipmappedArrayDestroy", 84, 1},
+	{"cuModuleLoad", 85, 1},
+	{"cuModuleLoadData", 86, 1},
+	{"cuModuleLoadDataEx", 87, 1},
+	{"cuModuleLoadFatBinary", 88, 1},
+	{"cuModuleUnload", 89, 1},
+	{"cuStreamBeginCapture", 90, 4},
+	{"cuStreamBeginCaptureToGraph", 94, 2},
+	{"cuStreamEndCapture", 96, 2},
+	{"cuStreamSynchronize", 98, 2},
 };
-const unsigned lgpu_base_count = 66;
+const unsigned lgpu_base_count = 67;
 
 const unsigned short lgpu_base_rows[] = {
 	LGPU_SYM_cuArray3DCreate,
@@ -1433,6 +1435,7 @@ const unsigned short lgpu_base_rows[] = {
 	LGPU_SYM_cuMemHostRegister,
 	LGPU_SYM_cuMemHostRegister_v2,
 	LGPU_SYM_cuMemHostUnregister,
+	LGPU_SYM_cuMemImportFromShareableHandle,
 	LGPU_SYM_cuMemMap,
 	LGPU_SYM_cuMemPoolCreate,
 	LGPU_SYM_cuMemPoolDestroy,
