@@ -37,14 +37,25 @@ func build(t *testing.T, libraries string, flags ...string) string {
 	return program
 }
 
-func TestSuite(t *testing.T) {
-	libraries := simtest.Libraries(t)
-	program := build(t, libraries)
+func TestSuite(t *testing.T) { runSuite(t) }
+
+// TestSuiteSanitized is the same with the client libraries and the suite under AddressSanitizer and UBSan.
+func TestSuiteSanitized(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles and runs all again under sanitizers")
+	}
+	runSuite(t, "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+}
+
+func runSuite(t *testing.T, flags ...string) {
+	libraries := simtest.Libraries(t, flags...)
+	program := build(t, libraries, flags...)
 	socket := simtest.Serve(t, shape)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "../../sim/kernels")
-	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libraries, wire.Environment+"="+socket)
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libraries, wire.Environment+"="+socket,
+		"ASAN_OPTIONS=detect_leaks=0") // a case ends without giving all back, as programs do
 	out, err := cmd.CombinedOutput()
 	var notes []string
 	passed := 0
