@@ -22,8 +22,8 @@ func (p *Process) MemAllocFromPoolAsync(call *wire.Call, size uint64, h wire.CUm
 	if res != success {
 		return 0, res
 	}
-	pl := lookup[pool](&p.handles, uint64(h))
-	if pl == nil || pl.destroyed {
+	pl, res := p.pool(h)
+	if res != success || pl.source != nil {
 		return 0, errInvalidValue
 	}
 	return p.allocAsync(s, pl, size)
@@ -91,7 +91,7 @@ func (p *Process) MemFreeAsync(call *wire.Call, ptr wire.CUdeviceptr, stream wir
 		return errInvalidValue
 	}
 	switch a.typ {
-	case memAsync, memDevice, memGraph, memManaged:
+	case memAsync, memDevice, memGraph, memManaged, memPoolImported:
 	default:
 		return errInvalidValue
 	}
@@ -115,10 +115,11 @@ func (p *Process) MemPoolCreate(_ *wire.Call, props *wire.CUmemPoolProps) (wire.
 	if res != success {
 		return 0, res
 	}
-	if props.HandleTypes != wire.CU_MEM_HANDLE_TYPE_NONE {
+	if props.HandleTypes&^wire.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0 {
 		return 0, errNotSupported
 	}
 	pl := p.newPool(d, roundUp(props.MaxSize, hw.FrameSize))
+	pl.shareable = props.HandleTypes != wire.CU_MEM_HANDLE_TYPE_NONE
 	return wire.CUmemoryPool(pl.handle), success
 }
 
@@ -272,26 +273,6 @@ func (p *Process) MemPoolGetAccess(_ *wire.Call, h wire.CUmemoryPool, loc *wire.
 	return wire.CUmemAccess_flags(pl.arena.access[d.index]), success
 }
 
-// MemPoolExportToShareableHandle is not supported: pools cannot be made for it.
-func (p *Process) MemPoolExportToShareableHandle(*wire.Call, wire.CUmemoryPool, wire.CUmemAllocationHandleType, uint64) wire.CUresult {
-	return errNotSupported
-}
-
-// MemPoolImportFromShareableHandle is not supported.
-func (p *Process) MemPoolImportFromShareableHandle(*wire.Call, wire.CUmemAllocationHandleType, uint64) (wire.CUmemoryPool, wire.CUresult) {
-	return 0, errNotSupported
-}
-
-// MemPoolExportPointer is not supported.
-func (p *Process) MemPoolExportPointer(*wire.Call, wire.CUdeviceptr) (wire.CUmemPoolPtrExportData, wire.CUresult) {
-	return wire.CUmemPoolPtrExportData{}, errNotSupported
-}
-
-// MemPoolImportPointer is not supported.
-func (p *Process) MemPoolImportPointer(*wire.Call, wire.CUmemoryPool, *wire.CUmemPoolPtrExportData) (wire.CUdeviceptr, wire.CUresult) {
-	return 0, errNotSupported
-}
-
 // DeviceGetDefaultMemPool is cuDeviceGetDefaultMemPool.
 func (p *Process) DeviceGetDefaultMemPool(_ *wire.Call, dev wire.CUdevice) (wire.CUmemoryPool, wire.CUresult) {
 	defer p.lock()()
@@ -323,7 +304,7 @@ func (p *Process) DeviceSetMemPool(_ *wire.Call, dev wire.CUdevice, h wire.CUmem
 	if res != success {
 		return res
 	}
-	if pl.dev != d {
+	if pl.dev != d || pl.source != nil {
 		return errInvalidValue
 	}
 	p.current[d.index] = pl

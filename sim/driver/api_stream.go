@@ -356,6 +356,9 @@ func (p *Process) EventDestroy(_ *wire.Call, ev wire.CUevent) wire.CUresult {
 		return errInvalidHandle
 	}
 	p.handles.remove(e.handle)
+	if e.exported != nil {
+		delete(p.d.exports, *e.exported)
+	}
 	return e.ctx.fault
 }
 

@@ -113,7 +113,8 @@ func (p *Process) destroy(c *context) {
 // clearDevice frees what belongs to a device and not to a context, when the last context there goes.
 func (p *Process) clearDevice(dev *device) {
 	for _, a := range p.allocs.all() {
-		if a.dev == dev && (a.typ == memAsync || a.typ == memManaged || a.typ == memGraph || a.typ == memImported) {
+		if a.dev == dev && (a.typ == memAsync || a.typ == memManaged || a.typ == memGraph || a.typ == memImported ||
+			a.typ == memPoolImported) {
 			p.drop(a)
 		}
 	}

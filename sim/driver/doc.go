@@ -5,15 +5,17 @@
 //
 //	Driver   one for a machine; connects processes
 //	Process  one connected client; owns contexts, allocations and handles, and implements the protocol's calls
-//	context  an address space and a channel of one device, streams, modules; dies of its first fault
+//	context  an address space and a channel of one device, streams, modules
 //	op       something a stream or a graph node does: a kernel, a copy, a fill, a host function, ...
 //	work     an op that has been submitted: runs when the works it depends on have ended
 //	stream   the tail of a chain of works; order between streams is nothing but more dependencies
 //	graph    ops with edges; a launch turns them into works
 //
+// A kernel's fault ends everything its process has on that device: every call answers it until the process ends.
+//
 // Handles are numbers that the driver chooses; the kind of object is part of them, so that a stream given for an event
 // is an error and not an accident. Device addresses are unique within a process. Host memory that devices reach is
-// mapped by the client at the very address the driver says, so that pointers mean the same on both sides.
+// mapped on both sides at the client's address, so that pointers mean the same to the program and to its kernels.
 //
 // # Locks
 //

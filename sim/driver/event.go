@@ -13,10 +13,11 @@ const (
 
 // event marks a point in a stream. Several processes may have handles of one that is made for it.
 type event struct {
-	handle uint64
-	ctx    *context
-	flags  uint32
-	point  *point // shared by processes
+	handle   uint64
+	ctx      *context
+	flags    uint32
+	point    *point  // shared by processes
+	exported *secret // nil for one that is not
 
 	capture *capture // last recorded in a captured stream
 	deps    []*node

@@ -23,12 +23,8 @@ func (p *Process) IpcGetMemHandle(_ *wire.Call, ptr wire.CUdeviceptr) (wire.CUip
 	if !ok || a.typ != memDevice {
 		return h, errInvalidValue
 	}
-	if a.exported == nil {
-		s := newSecret()
-		a.exported = &s
-		p.d.exports[s] = &export{owner: p, alloc: a}
-	}
-	copy(h[:], a.exported[:])
+	s := p.export(a)
+	copy(h[:], s[:])
 	return h, success
 }
 
@@ -49,24 +45,104 @@ func (p *Process) IpcOpenMemHandle(call *wire.Call, h wire.CUipcMemHandle, flags
 	case e.owner == p:
 		return 0, errInvalidContext // the real driver does not open a process's own handles either
 	}
-	from := e.alloc.chunk
+	return p.mapForeign(e.alloc, memImported, c.dev)
+}
+
+// mapForeign gives another process's allocation an address here, for its device and one more. Whole chunks are mapped,
+// since page tables know nothing smaller.
+func (p *Process) mapForeign(a *allocation, typ memType, dev *device) (wire.CUdeviceptr, Result) {
+	from := a.chunk
 	size := from.region.size
 	base, ok := p.addresses.take(size, 0)
 	if !ok {
 		return 0, errOutOfMemory
 	}
 	rights := make([]access, len(p.d.devices))
-	rights[c.dev.index], rights[from.phys.dev.index] = accessWrite, accessWrite
+	rights[dev.index], rights[from.phys.dev.index] = accessWrite, accessWrite
 	r := &region{base: base, size: size, store: from.phys.frames, access: rights}
 	if res := p.expose(r); res != success {
 		p.addresses.give(base, size)
 		return 0, res
 	}
 	from.phys.refs++
-	offset := e.alloc.base - from.region.base
-	p.allocs.add(base+offset, e.alloc.size, &allocation{typ: memImported, base: base + offset, size: e.alloc.size, dev: from.phys.dev,
-		id: e.alloc.id, region: r, phys: from.phys})
+	offset := a.base - from.region.base
+	p.allocs.add(base+offset, a.size, &allocation{typ: typ, base: base + offset, size: a.size, dev: from.phys.dev, id: a.id,
+		region: r, phys: from.phys})
 	return wire.CUdeviceptr(base + offset), success
+}
+
+// export gives an allocation its secret.
+func (p *Process) export(a *allocation) secret {
+	if a.exported == nil {
+		s := newSecret()
+		a.exported = &s
+		p.d.exports[s] = &export{owner: p, alloc: a}
+	}
+	return *a.exported
+}
+
+// MemPoolExportToShareableHandle is cuMemPoolExportToShareableHandle; the descriptor goes back with the reply.
+func (p *Process) MemPoolExportToShareableHandle(call *wire.Call, h wire.CUmemoryPool, typ wire.CUmemAllocationHandleType, flags uint64) wire.CUresult {
+	defer p.lock()()
+	pl, res := p.pool(h)
+	if res != success {
+		return res
+	}
+	if !pl.shareable || typ != wire.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0 {
+		return errInvalidValue
+	}
+	f, res := p.d.share(&export{owner: p, pool: pl})
+	if res == success {
+		call.GiveFile(f)
+	}
+	return res
+}
+
+// MemPoolImportFromShareableHandle is cuMemPoolImportFromShareableHandle; the descriptor comes with the call.
+func (p *Process) MemPoolImportFromShareableHandle(call *wire.Call, typ wire.CUmemAllocationHandleType, flags uint64) (wire.CUmemoryPool, wire.CUresult) {
+	defer p.lock()()
+	f := call.TakeFile()
+	if f == nil {
+		return 0, errInvalidValue
+	}
+	defer f.Close()
+	if typ != wire.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0 {
+		return 0, errInvalidValue
+	}
+	e := p.d.shareOf(f)
+	if e == nil || e.pool == nil || e.owner.closed {
+		return 0, errInvalidValue
+	}
+	pl := p.newPool(e.pool.dev, 0)
+	pl.source = e.pool
+	return wire.CUmemoryPool(pl.handle), success
+}
+
+// MemPoolExportPointer is cuMemPoolExportPointer.
+func (p *Process) MemPoolExportPointer(_ *wire.Call, ptr wire.CUdeviceptr) (wire.CUmemPoolPtrExportData, wire.CUresult) {
+	defer p.lock()()
+	var data wire.CUmemPoolPtrExportData
+	a, ok := p.allocs.find(uint64(ptr))
+	if !ok || a.base != uint64(ptr) || a.typ != memAsync || !a.pool.shareable {
+		return data, errInvalidValue
+	}
+	s := p.export(a)
+	copy(data[:], s[:])
+	return data, success
+}
+
+// MemPoolImportPointer is cuMemPoolImportPointer. The memory stays until both processes have freed it.
+func (p *Process) MemPoolImportPointer(_ *wire.Call, h wire.CUmemoryPool, data *wire.CUmemPoolPtrExportData) (wire.CUdeviceptr, wire.CUresult) {
+	defer p.lock()()
+	pl, res := p.pool(h)
+	if res != success {
+		return 0, res
+	}
+	e := p.d.exports[secret(data[:32])]
+	if e == nil || e.alloc == nil || pl.source == nil || e.alloc.pool != pl.source {
+		return 0, errInvalidValue
+	}
+	return p.mapForeign(e.alloc, memPoolImported, pl.dev)
 }
 
 // IpcCloseMemHandle is cuIpcCloseMemHandle.
@@ -98,9 +174,12 @@ func (p *Process) IpcGetEventHandle(_ *wire.Call, ev wire.CUevent) (wire.CUipcEv
 	if e.flags&eventInterprocess == 0 {
 		return h, errInvalidValue
 	}
-	s := newSecret()
-	p.d.exports[s] = &export{owner: p, event: e}
-	copy(h[:], s[:])
+	if e.exported == nil {
+		s := newSecret()
+		e.exported = &s
+		p.d.exports[s] = &export{owner: p, event: e}
+	}
+	copy(h[:], e.exported[:])
 	return h, success
 }
 

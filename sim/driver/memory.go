@@ -8,16 +8,17 @@ import (
 type memType uint8
 
 const (
-	memDevice     memType = iota + 1 // cuMemAlloc
-	memAsync                         // from a pool
-	memManaged                       // cuMemAllocManaged
-	memHost                          // cuMemHostAlloc
-	memRegistered                    // cuMemHostRegister
-	memMapped                        // a mapping of cuMemMap
-	memImported                      // another process's, by handle
-	memGraph                         // of a graph's allocation node
-	memModule                        // the variables of a module
-	memArray                         // behind an array
+	memDevice       memType = iota + 1 // cuMemAlloc
+	memAsync                           // from a pool
+	memManaged                         // cuMemAllocManaged
+	memHost                            // cuMemHostAlloc
+	memRegistered                      // cuMemHostRegister
+	memMapped                          // a mapping of cuMemMap
+	memImported                        // another process's, by handle
+	memPoolImported                    // another process's, from a pool
+	memGraph                           // of a graph's allocation node
+	memModule                          // the variables of a module
+	memArray                           // behind an array
 )
 
 // allocation is memory that the program knows by an address.
@@ -66,7 +67,7 @@ func (p *Process) drop(a *allocation) {
 		}
 	case a.region != nil:
 		p.hide(a.region)
-		if a.typ == memImported || a.typ == memArray {
+		if a.typ == memImported || a.typ == memPoolImported {
 			p.addresses.give(a.region.base, a.region.size)
 		}
 	}
@@ -90,7 +91,7 @@ func (p *Process) free(ptr uint64) Result {
 		return errInvalidValue
 	}
 	switch a.typ {
-	case memDevice, memManaged, memAsync, memGraph:
+	case memDevice, memManaged, memAsync, memGraph, memPoolImported:
 	default:
 		return errInvalidValue
 	}

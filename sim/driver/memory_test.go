@@ -275,6 +275,40 @@ func TestIPC(t *testing.T) {
 	o.want(res, errInvalidValue)
 }
 
+func TestSharedPool(t *testing.T) {
+	b := newBench(t, 1, 64<<20)
+	c, o := b.connect(), b.connect()
+	props := &wire.CUmemPoolProps{AllocType: wire.CU_MEM_ALLOCATION_TYPE_PINNED, HandleTypes: wire.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		Location: wire.CUmemLocation{Type: wire.CU_MEM_LOCATION_TYPE_DEVICE}}
+	pool, res := c.MemPoolCreate(c.call, props)
+	c.want(res, success)
+	p, res := c.MemAllocFromPoolAsync(c.call, 4096, pool, 0)
+	c.want(res, success)
+	c.put(uint64(p), []byte("pooled"))
+	c.want(c.MemPoolExportToShareableHandle(c.call, pool, wire.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), success)
+	data, res := c.MemPoolExportPointer(c.call, p)
+	c.want(res, success)
+	o.call.SetFile(c.call.GivenFile())
+	theirs, res := o.MemPoolImportFromShareableHandle(o.call, wire.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
+	o.want(res, success)
+	_, res = o.MemAllocFromPoolAsync(o.call, 4096, theirs, 0)
+	o.want(res, errInvalidValue)
+	q, res := o.MemPoolImportPointer(o.call, theirs, &data)
+	o.want(res, success)
+	if got := o.get(uint64(q), 6); string(got) != "pooled" {
+		t.Errorf("read %q", got)
+	}
+	o.want(o.MemFreeAsync(o.call, q, 0), success)
+	o.sync()
+	c.want(c.MemFreeAsync(c.call, p, 0), success)
+	c.sync()
+	_, res = o.MemPoolImportPointer(o.call, theirs, &data)
+	o.want(res, errInvalidValue)
+	plain, res := c.DeviceGetDefaultMemPool(c.call, 0)
+	c.want(res, success)
+	c.want(c.MemPoolExportToShareableHandle(c.call, plain, wire.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), errInvalidValue)
+}
+
 func TestPeerAccess(t *testing.T) {
 	b := newBench(t, 2, 64<<20)
 	c := b.connect()

@@ -126,6 +126,7 @@ type export struct {
 	alloc *allocation
 	event *event
 	ph    *physical
+	pool  *pool
 	read  *os.File // of a descriptor: the end of the pipe that sees all others closed
 }
 
@@ -147,7 +148,9 @@ func (d *Driver) share(e *export) (*os.File, Result) {
 		return nil, errOperatingSystem
 	}
 	e.read = read
-	e.ph.refs++
+	if e.ph != nil {
+		e.ph.refs++
+	}
 	d.shared[key] = e
 	go func() {
 		var b [64]byte
@@ -168,7 +171,9 @@ func (d *Driver) unshare(key inode) {
 	if e := d.shared[key]; e != nil {
 		delete(d.shared, key)
 		e.read.Close()
-		e.ph.release()
+		if e.ph != nil {
+			e.ph.release()
+		}
 	}
 }
 

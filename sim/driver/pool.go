@@ -16,8 +16,10 @@ type pool struct {
 	reuse     [3]uint64
 	usedHigh  uint64
 	resvHigh  uint64
-	builtin   bool // the device's default pool
-	destroyed bool // to go when its last allocation goes
+	shareable bool  // made for other processes
+	source    *pool // of another process; nothing can be allocated from it here
+	builtin   bool  // the device's default pool
+	destroyed bool  // to go when its last allocation goes
 }
 
 func (p *Process) newPool(dev *device, limit uint64) *pool {
