@@ -14,8 +14,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	goruntime "runtime"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/units"
 )
@@ -23,7 +26,8 @@ import (
 // The software GPU, and how long each measurement lasts.
 const (
 	shape         = "1x16GiB,sms=4"
-	aloneSeconds  = 4
+	aloneSeconds  = 2
+	aloneRounds   = 3
 	sharedSeconds = 15
 )
 
@@ -64,12 +68,20 @@ func demo() error {
 	defer os.RemoveAll(runtime)
 	os.Setenv("LGPU_RUNTIME_DIR", runtime) // neither sees nor disturbs what else runs here
 
+	// Where that is allowed, what else the host does comes second: the device and its tenants are what is measured. The
+	// priority is that of a thread, and what this one starts inherits it.
+	goruntime.LockOSThread()
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -15)
+
 	fmt.Printf("Software GPU: %s. First one program alone, without limits.\n", shape)
-	alone, _, err := measure(aloneSeconds, asked{name: "alone"})
-	if err != nil {
-		return err
+	var native float64
+	for range aloneRounds { // the best: what the device can do when the host does not keep it waiting
+		alone, _, err := measure(aloneSeconds, asked{name: "alone"})
+		if err != nil {
+			return err
+		}
+		native = max(native, alone[0].rate)
 	}
-	native := alone[0].rate
 	fmt.Printf("It runs %.1f kernels a second. Now three at once, for %d s:\n\n", native, sharedSeconds)
 	tenants, picture, err := measure(sharedSeconds,
 		asked{"red", "4GiB", "50"}, asked{"green", "2GiB", "30"}, asked{"blue", "1GiB", "10"})

@@ -12,7 +12,7 @@
 
 #include "lgpu_cuda.h"
 
-enum { THREADS = 32, ITERATIONS = 1000, IN_FLIGHT = 4 };
+enum { THREADS = 32, ITERATIONS = 12000, IN_FLIGHT = 4 };
 
 static void check(CUresult r, const char *what)
 {
