@@ -69,13 +69,14 @@ CUresult simc_unsupported(const char *name)
 
 CUresult cuInit(unsigned int Flags)
 {
+	const char *visible;
 	CUresult r;
 
 	if (Flags != 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	if ((r = simc_connect()) != CUDA_SUCCESS)
 		return r;
-	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+	visible = getenv("CUDA_VISIBLE_DEVICES");
 	return simc_rpc_Init(Flags, visible != NULL, visible != NULL ? visible : "");
 }
 

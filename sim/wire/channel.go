@@ -29,6 +29,8 @@ type channel struct {
 	tail  uint64 // of the reply ring
 	files []*os.File
 	buf   []byte // the record being decoded, a private copy
+	// failed is why the client's memory could not be reached: the channel is of no more use.
+	failed error
 
 	// Of a watched channel (a service channel, whose end must be seen at once): bell has a value when the socket has
 	// delivered something, dead is closed at its end. nil otherwise.
@@ -250,12 +252,14 @@ func (ch *channel) ask(op uint32, words ...uint64) error {
 		payload = binary.LittleEndian.AppendUint64(payload, w)
 	}
 	if err := ch.send(op, payload); err != nil {
+		ch.failed = err
 		return err
 	}
 	got, _, err := ch.next()
 	if err == nil && got != opDone {
 		err = fmt.Errorf("%w: record %#x instead of an answer", errProtocol, got)
 	}
+	ch.failed = err
 	return err
 }
 

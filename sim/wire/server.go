@@ -330,6 +330,9 @@ func (s *server) answer(ch *channel, p *process, c *Call) error {
 		default:
 			return fmt.Errorf("%w: %s on a channel of another kind", errProtocol, m.name)
 		}
+		if ch.failed != nil {
+			return fmt.Errorf("%s: %w", m.name, ch.failed)
+		}
 		if in.bad || out.err != nil {
 			return fmt.Errorf("%w: arguments of %s (%v)", errProtocol, m.name, out.err)
 		}
