@@ -39,7 +39,7 @@ func (o record) begin(d *Driver, w *work, at hw.Time) {
 
 // record marks the present end of s.
 func (e *event) record(s *stream, flags uint32) Result {
-	if s.ctx.dev != e.ctx.dev {
+	if s.ctx != e.ctx {
 		return errInvalidHandle
 	}
 	if res := s.capturable(); res != success {
