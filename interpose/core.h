@@ -124,6 +124,7 @@ struct lgpu_process {
 	uint32_t init;    // cuInit
 	bool broken, unlimited, initialised;
 	int32_t pid;
+	int64_t next_reclaim;
 	uint64_t dev, ino; // of the region's file
 	signed char device[64];  // index in the limits + 1 of each CUdevice; -1 when it is not in the lgpu
 };
@@ -172,6 +173,8 @@ bool lgpu_lease_dead(int fd, uint32_t index);
 
 // lgpu_reclaim gives back what dead clients hold and frees their slots.
 void lgpu_reclaim(struct lgpu_state *state);
+// lgpu_reclaim_sometimes does so if it was not done within the last 50 ms.
+void lgpu_reclaim_sometimes(struct lgpu_state *state);
 
 // ---- accounting (charge.c)
 

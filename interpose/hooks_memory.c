@@ -251,6 +251,7 @@ LGPU_EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 			return LGPU_REAL(cuMemGetInfo_v2)(free, total);
 		return cuMemGetInfo_v2(free != NULL ? free : &other, total != NULL ? total : &other);
 	}
+	lgpu_reclaim_sometimes(s);
 	lgpu_overhead_measure(s, device);
 	lgpu_pools_look(true);
 	size_t real_free, real_total;

@@ -13,7 +13,7 @@
 #define ROOM 1024 // processes on one device
 
 // The view of this process, or NULL when it is unlimited.
-static const struct lgpu_state *view(void)
+static struct lgpu_state *view(void)
 {
 	return lgpu_attach_view() == LGPU_ATTACHED ? lgpu_viewed() : NULL;
 }
@@ -176,9 +176,12 @@ LGPU_EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *i
 // limited returns the view and the index of a device with a memory limit.
 static const struct lgpu_state *limited(nvmlDevice_t device, int *index)
 {
-	const struct lgpu_state *s = view();
+	struct lgpu_state *s = view();
 	*index = s != NULL ? index_of(s, device) : -1;
-	return *index >= 0 && s->limits->device[*index].memory != LGPU_NO_LIMIT ? s : NULL;
+	if (*index < 0 || s->limits->device[*index].memory == LGPU_NO_LIMIT)
+		return NULL;
+	lgpu_reclaim_sometimes(s);
+	return s;
 }
 
 static void shown(const struct lgpu_state *s, int index, unsigned long long *total, unsigned long long *free, unsigned long long *used)

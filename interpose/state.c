@@ -21,6 +21,9 @@
 #define MADV_WIPEONFORK 18
 #endif
 
+// How old the list of the living may be where it only informs.
+#define RECLAIM_PERIOD INT64_C(50000000)
+
 struct lgpu_process *lgpu_process;
 
 // process returns the page of this process. A forked child finds it empty,
@@ -190,6 +193,10 @@ void lgpu_reclaim(struct lgpu_state *state)
 		struct lgpu_client *c = &state->usage->client[i];
 		if (i == state->client || __atomic_load_n(&c->state, __ATOMIC_ACQUIRE) != LGPU_CLIENT_LIVE)
 			continue;
+		// Who only looks may share its process with a copy of this library that
+		// is a client; a process's own leases are no obstacle to it.
+		if (state->client == LGPU_MAX_CLIENTS && c->pid == self.pid)
+			continue;
 		if (!lgpu_lease(fd, i))
 			continue;
 		if (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE) == LGPU_CLIENT_LIVE && gone(c, self.namespace, &self))
@@ -197,6 +204,14 @@ void lgpu_reclaim(struct lgpu_state *state)
 		lgpu_lease_drop(fd, i);
 	}
 	lgpu_unlock(&p->reclaim);
+}
+
+void lgpu_reclaim_sometimes(struct lgpu_state *state)
+{
+	struct lgpu_process *p = lgpu_process;
+	int64_t now = lgpu_now(), next = __atomic_load_n(&p->next_reclaim, __ATOMIC_RELAXED);
+	if (now >= next && __atomic_compare_exchange_n(&p->next_reclaim, &next, now + RECLAIM_PERIOD, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		lgpu_reclaim(state);
 }
 
 // ---- the region's file
@@ -322,32 +337,61 @@ static bool view(struct lgpu_process *p)
 	return s->path != NULL && s->turns != NULL && lgpu_region_map(p, s->path, 0, false);
 }
 
+// take_slot tries to make slot i this process's. A dead client's is settled
+// first.
+static bool take_slot(struct lgpu_state *s, uint32_t i, const struct identity *self)
+{
+	struct lgpu_client *c = &s->usage->client[i];
+	if (!lgpu_lease(s->fd, i))
+		return false;
+	if (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE) != LGPU_CLIENT_FREE) {
+		if (!gone(c, self->namespace, self)) {
+			lgpu_lease_drop(s->fd, i);
+			return false;
+		}
+		settle(s, i);
+	}
+	LGPU_FAULT_POINT("claimed");
+	c->pid = self->pid;
+	c->start = self->start;
+	c->namespace = self->namespace;
+	memcpy(c->comm, self->comm, sizeof c->comm);
+	LGPU_FAULT_POINT("named");
+	__atomic_store_n(&c->state, (uint32_t)LGPU_CLIENT_LIVE, __ATOMIC_RELEASE);
+	LGPU_FAULT_POINT("live");
+	return true;
+}
+
+// forget_former settles what this process held before execve, for others take
+// it for alive. It had the first slot that was free then, near the first of
+// all.
+static void forget_former(struct lgpu_state *s, uint32_t first, uint32_t count, const struct identity *self)
+{
+	for (uint32_t k = 0; k < count; k++) {
+		uint32_t i = (first + k) % LGPU_MAX_CLIENTS;
+		const struct lgpu_client *c = &s->usage->client[i];
+		if (i != s->client && c->pid == self->pid && __atomic_load_n(&c->state, __ATOMIC_ACQUIRE) == LGPU_CLIENT_LIVE &&
+		    c->namespace == self->namespace && c->start == self->start && lgpu_lease(s->fd, i)) {
+			settle(s, i);
+			lgpu_lease_drop(s->fd, i);
+		}
+	}
+}
+
 // claim takes a client slot. Processes that start at once begin at different
-// slots, so that they do not queue for the same record locks.
+// slots, so that they do not queue for the same record locks; HAMi's readers
+// want low ones.
 static bool claim(struct lgpu_state *s)
 {
 	struct identity self;
 	self_identity(&self);
-	lgpu_reclaim(s);
 	uint32_t first = s->hami != NULL ? 0 : self.pid * UINT32_C(2654435761) >> 22;
 	for (uint32_t k = 0; k < LGPU_MAX_CLIENTS; k++) {
 		uint32_t i = (first + k) % LGPU_MAX_CLIENTS;
-		struct lgpu_client *c = &s->usage->client[i];
-		if (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE) != LGPU_CLIENT_FREE || !lgpu_lease(s->fd, i))
+		if (!take_slot(s, i, &self))
 			continue;
-		if (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE) != LGPU_CLIENT_FREE) {
-			lgpu_lease_drop(s->fd, i);
-			continue;
-		}
-		LGPU_FAULT_POINT("claimed");
-		c->pid = self.pid;
-		c->start = self.start;
-		c->namespace = self.namespace;
-		memcpy(c->comm, self.comm, sizeof c->comm);
-		LGPU_FAULT_POINT("named");
-		__atomic_store_n(&c->state, (uint32_t)LGPU_CLIENT_LIVE, __ATOMIC_RELEASE);
-		LGPU_FAULT_POINT("live");
 		s->client = i;
+		forget_former(s, first, k + 16, &self);
 		if (s->hami != NULL)
 			lgpu_hami_claim(s, self.pid, self.namespace);
 		return true;
@@ -355,6 +399,22 @@ static bool claim(struct lgpu_state *s)
 	lgpu_log(LGPU_LOG_ERROR, "region %s: all %d client slots are taken; there is no GPU for this process", s->path,
 		 (int)LGPU_MAX_CLIENTS);
 	return false;
+}
+
+// forget_parent empties what a forked child has copies of: it holds nothing.
+// The first process to attach finds all that empty.
+static void forget_parent(void)
+{
+	static bool attached_before;
+	if (!attached_before) {
+		attached_before = true;
+		return;
+	}
+	lgpu_accounts_reset();
+	lgpu_pools_reset();
+	lgpu_overhead_reset();
+	lgpu_graphs_reset();
+	lgpu_contexts_reset();
 }
 
 static enum lgpu_attachment attach(bool client)
@@ -375,11 +435,7 @@ static enum lgpu_attachment attach(bool client)
 	} else {
 		__atomic_store_n(&p->viewed, &p->state, __ATOMIC_RELEASE);
 		if (client && p->attached == NULL) {
-			lgpu_accounts_reset();
-			lgpu_pools_reset();
-			lgpu_overhead_reset();
-			lgpu_graphs_reset();
-			lgpu_contexts_reset();
+			forget_parent();
 			if (claim(&p->state)) {
 				__atomic_store_n(&p->attached, &p->state, __ATOMIC_RELEASE);
 			} else {
