@@ -73,6 +73,7 @@ int main(int argc, char **argv)
 	CUdevice device;
 	CUcontext context;
 	CUmodule module;
+	setvbuf(stdout, NULL, _IOLBF, 0); // whole lines, whoever else writes to the same pipe
 	if (argc < 3) {
 		fprintf(stderr, "usage: rate async|sync|graph ITERATIONS SECONDS | rate calibrate MICROSECONDS\n");
 		return 2;
