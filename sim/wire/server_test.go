@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -216,13 +217,15 @@ func TestHost(t *testing.T) {
 	memory := fakeMemory("hello, hardware")
 	type invoked struct{ fn, kind, a, b, c uint64 }
 	calls := make(chan invoked, 1)
-	go func() { // the service thread
+	var mu sync.Mutex // the race detector does not see what goes through shared memory
+	go func() {       // the service thread
 		for {
 			op, p, err := service.next()
 			if err != nil {
 				return
 			}
 			d := &decoder{b: p}
+			mu.Lock()
 			switch op {
 			case opFetch:
 				memory.read(HostAddr(d.u64()), service.mem[bulkStart:bulkStart+d.u64()])
@@ -231,6 +234,7 @@ func TestHost(t *testing.T) {
 			case opInvoke:
 				calls <- invoked{d.u64(), d.u64(), d.u64(), d.u64(), d.u64()}
 			}
+			mu.Unlock()
 			service.publish(opDone, nil)
 		}
 	}()
@@ -239,9 +243,12 @@ func TestHost(t *testing.T) {
 	if err := host.ReadHost(0x1000, p); err != nil || string(p) != "hello" {
 		t.Errorf("read %q, %v", p, err)
 	}
-	if err := host.WriteHost(0x1007, []byte("software")); err != nil || string(memory) != "hello, software" {
+	err := host.WriteHost(0x1007, []byte("software"))
+	mu.Lock()
+	if err != nil || string(memory) != "hello, software" {
 		t.Errorf("wrote %q, %v", memory, err)
 	}
+	mu.Unlock()
 	if err := host.Invoke(StreamCallback, 1, 2, 3, 4); err != nil {
 		t.Error(err)
 	}
