@@ -29,7 +29,7 @@ type round struct {
 	units []*unit
 	next  atomic.Int64
 	run   func(*unit)
-	left  sync.WaitGroup
+	left  sync.WaitGroup // units
 }
 
 func (r *round) work() {
@@ -39,17 +39,17 @@ func (r *round) work() {
 			return
 		}
 		r.run(r.units[i])
+		r.left.Done()
 	}
 }
 
 func newEngine(d *Device, barrier *sync.RWMutex) *engine {
-	e := &engine{dev: d, barrier: barrier, jobs: make(chan *round), ended: make(chan struct{})}
+	e := &engine{dev: d, barrier: barrier, jobs: make(chan *round, d.Config.Workers), ended: make(chan struct{})}
 	e.wake.L = &e.mu
 	for i := 1; i < d.Config.Workers; i++ {
 		go func() {
 			for r := range e.jobs {
 				r.work()
-				r.left.Done()
 			}
 		}()
 	}
@@ -289,12 +289,16 @@ func (e *engine) assign(c *Channel, grids []*Grid, end Time) []*unit {
 	return units
 }
 
-// execute runs the units on all workers and waits for them.
+// execute runs the units with the help of those workers that come in time: on a busy host one may get its CPU after the
+// others have done all there is, and finds nothing then.
 func (e *engine) execute(units []*unit, end Time, grids []*Grid) {
 	r := &round{units: units, run: func(u *unit) { u.run(e.dev, end, grids) }}
+	r.left.Add(len(units))
 	for i := 1; i < min(e.dev.Config.Workers, len(units)); i++ {
-		r.left.Add(1)
-		e.jobs <- r
+		select {
+		case e.jobs <- r:
+		default: // the workers have not even taken the last rounds
+		}
 	}
 	r.work()
 	r.left.Wait()
