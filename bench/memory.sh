@@ -31,4 +31,8 @@ echo "== cost of calls, microseconds: native, inside, native, inside"
 $lgpu run --memory "$limit" --device 0 -- "$work/cost"
 "$work/cost"
 $lgpu run --memory "$limit" --device 0 -- "$work/cost"
+echo "== 64 processes that start at once: native, inside"
+${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -Iabi/include -o "$work/start" bench/memory_start.c -lcuda || exit 1
+"$work/start" 64 3
+$lgpu run --memory "$limit" --device 0 -- "$work/start" 64 3
 exit $bad

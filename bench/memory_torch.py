@@ -35,6 +35,11 @@ def main():
         free, total = torch.cuda.mem_get_info()
         print(f"{size // MIB} MiB: {len(held)} held, {error}; reserved {torch.cuda.memory_reserved() / MIB:.0f}, "
               f"shown used {(total - free) / MIB:.0f} of {total / MIB:.0f} MiB, device {truth() - before:.0f} MiB more than before")
+        if size == 64 * MIB:
+            print("  nvidia-smi inside:", subprocess.check_output(
+                ["nvidia-smi", "--query-gpu=memory.used,memory.total", "--format=csv,noheader"], text=True).strip(), "|",
+                subprocess.check_output(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"], text=True).strip(),
+                "| own pid", os.getpid())
         held.clear()
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()

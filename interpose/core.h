@@ -48,9 +48,6 @@ static inline void *lgpu_slot(unsigned number)
 // driver lacks returns an error.
 #define LGPU_REAL(name) ((__typeof__(&name))lgpu_slot(LGPU_SYM_##name))
 
-// lgpu_real_has reports whether the driver has the symbol; the library is
-// loaded for that.
-bool lgpu_real_has(unsigned number);
 // lgpu_real_find returns the driver's address of a symbol, or NULL. With
 // load, the library is loaded if need be.
 void *lgpu_real_find(unsigned number, bool load);

@@ -98,7 +98,9 @@ bool lgpu_hami_configured(void)
 	return false;
 }
 
-bool lgpu_hami_size(const char *text, uint64_t *value)
+// size_of reads a limit as HAMi writes it: a C integer literal and perhaps g, m
+// or k. False: it is none, or does not fit 64 bits.
+static bool size_of(const char *text, uint64_t *value)
 {
 	const char *end;
 	if (!lgpu_number(text, value, &end))
@@ -124,13 +126,15 @@ static bool limit_of(const char *name, uint32_t i, uint64_t *value)
 		text = getenv(name);
 		snprintf(own, sizeof own, "%s", name);
 	}
-	if (text == NULL || text[0] == 0 || lgpu_hami_size(text, value))
+	if (text == NULL || text[0] == 0 || size_of(text, value))
 		return true;
 	lgpu_log(LGPU_LOG_ERROR, "%s=%s is not a limit; there is no GPU for this process", own, text);
 	return false;
 }
 
-bool lgpu_hami_limits(struct lgpu_limits *l)
+// set_limits sets the limits of l's devices from the environment. False: it
+// says something that is not understood, and what has been said.
+static bool set_limits(struct lgpu_limits *l)
 {
 	const char *policy = getenv("GPU_CORE_UTILIZATION_POLICY");
 	bool capped = policy == NULL || (strcmp(policy, "disable") != 0 && strcmp(policy, "DISABLE") != 0);
@@ -242,7 +246,7 @@ bool lgpu_hami_map(struct lgpu_process *p)
 			lgpu_log(LGPU_LOG_ERROR, "NVML names no device; there is no GPU for this process");
 			return false;
 		}
-		if (!lgpu_hami_limits(&fresh) || !create(path, &fresh))
+		if (!set_limits(&fresh) || !create(path, &fresh))
 			return false;
 	}
 	const char *slash = strrchr(path, '/');
@@ -258,7 +262,7 @@ bool lgpu_hami_map(struct lgpu_process *p)
 		return false;
 	// The copy of the limits is this process's own.
 	struct lgpu_limits *l = (struct lgpu_limits *)(uintptr_t)s->limits;
-	if (!lgpu_hami_limits(l))
+	if (!set_limits(l))
 		return false;
 	void *h = mmap(NULL, sizeof(struct lgpu_hami), PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
 	if (h == MAP_FAILED) {

@@ -17,15 +17,6 @@ bool lgpu_hami_configured(void);
 // the state of p. False: it cannot be used, and why has been said.
 bool lgpu_hami_map(struct lgpu_process *p);
 
-// lgpu_hami_size reads a limit as HAMi writes it: a C integer literal and
-// perhaps g, m or k. False: it is none, or does not fit 64 bits.
-bool lgpu_hami_size(const char *text, uint64_t *value);
-
-// lgpu_hami_limits sets the limits of l's devices from the environment. False:
-// it says something that is not understood, and what has been said.
-struct lgpu_limits;
-bool lgpu_hami_limits(struct lgpu_limits *l);
-
 // What HAMi's monitor shall see, written on each change:
 // lgpu_hami_claim and lgpu_hami_free: a client takes and gives up its slot.
 void lgpu_hami_claim(struct lgpu_state *state, uint32_t pid, uint64_t namespace);

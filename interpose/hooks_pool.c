@@ -214,9 +214,10 @@ out:
 // device_of returns the CUdevice whose pool serves a stream.
 static bool device_of(CUstream stream, CUdevice *device)
 {
+	// A driver before 12.8 cannot say; there it is the current one.
 	if (stream != NULL && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD &&
-	    lgpu_real_has(LGPU_SYM_cuStreamGetDevice))
-		return LGPU_REAL(cuStreamGetDevice)(stream, device) == CUDA_SUCCESS;
+	    LGPU_REAL(cuStreamGetDevice)(stream, device) == CUDA_SUCCESS)
+		return true;
 	return LGPU_REAL(cuCtxGetDevice)(device) == CUDA_SUCCESS;
 }
 

@@ -299,11 +299,6 @@ void *lgpu_real_find(unsigned number, bool may_load)
 	return handle != NULL ? find_in(handle, lgpu_symbols[number].name) : NULL;
 }
 
-bool lgpu_real_has(unsigned number)
-{
-	return lgpu_real_find(number, true) != NULL;
-}
-
 static CUresult cuda_missing(void) { return CUDA_ERROR_NO_DEVICE; }
 static CUresult cuda_unknown(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 static CUresult cuda_refused(void) { return CUDA_ERROR_NOT_SUPPORTED; }

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/lgpu/lgpu/abi"
 	"github.com/lgpu/lgpu/region"
 )
@@ -22,6 +24,7 @@ var built struct {
 	dir     string
 	library string // liblgpu.so
 	faults  string // the same with fault points
+	checked string // the same, stopping at undefined behaviour
 	cuda    string // the stub driver's libraries
 	nvml    string
 }
@@ -78,12 +81,16 @@ func build(dir string) error {
 		return gcc(append(args, "-o", out)...)
 	}
 	built.library, built.faults = filepath.Join(dir, "liblgpu.so"), filepath.Join(dir, "liblgpu-faults.so")
-	if err := link(built.library); err != nil {
-		return err
-	}
-	if err := link(built.faults, "-DLGPU_FAULT_POINTS", "testdata/fault.c"); err != nil {
-		return err
-	}
+	built.checked = filepath.Join(dir, "liblgpu-checked.so")
+	var group errgroup.Group
+	group.Go(func() error { return link(built.library) })
+	group.Go(func() error { return link(built.faults, "-DLGPU_FAULT_POINTS", "testdata/fault.c") })
+	group.Go(func() error { return link(built.checked, "-fsanitize=undefined", "-fno-sanitize-recover=all") })
+	group.Go(func() error { return buildStubs(dir) })
+	return group.Wait()
+}
+
+func buildStubs(dir string) error {
 	stubs := filepath.Join(dir, "stub")
 	if err := os.Mkdir(stubs, 0o755); err != nil {
 		return err

@@ -95,6 +95,7 @@ func TestNullPointersInEveryHookedCall(t *testing.T) {
 	capped := spec(64*mib, 0)
 	capped.Devices[0].Compute = 5000
 	for name, env := range map[string][]string{
+		"checked":   append(tenant(newRegion(t, capped)), "LD_PRELOAD="+built.checked),
 		"limited":   tenant(newRegion(t, spec(64*mib, 0))),
 		"capped":    tenant(newRegion(t, capped)),
 		"unlimited": tenant(""),

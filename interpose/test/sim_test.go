@@ -104,6 +104,7 @@ func counter(t *testing.T, path string) (device, host uint64) {
 func TestEveryAllocatingPath(t *testing.T) {
 	d := newDevice(t, "1x1GiB,sms=4")
 	env, _ := d.lgpu(256*mib, region.NoLimit)
+	env = append(env, "LD_PRELOAD="+built.checked)
 	out := mustRun(t, env, simProgram(t, "../bench/memory.c"))
 	rows := regexp.MustCompile(`(?m)^(\S+) +(\d+) +([\d.]+) +(\d+) +([\d.]+) +([\d.]+) +\S+ +(-?[\d.]+)$`).FindAllStringSubmatch(out, -1)
 	if len(rows) < 13 {
