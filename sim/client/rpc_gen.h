@@ -7,7 +7,7 @@
 
 #include "channel.h"
 
-#define SIMC_PROTOCOL 0x49a16e10ebe3424dull
+#define SIMC_PROTOCOL 0x78695aa254c50e27ull
 
 CUresult simc_rpc_Init(unsigned int flags, unsigned int filtered, const char *list);
 CUresult simc_rpc_DeviceGetCount(int *count);

@@ -517,7 +517,7 @@ var calls = [...]message{
 }
 
 // protocol tells two builds of the protocol apart.
-const protocol = 0x49a16e10ebe3424d
+const protocol = 0x78695aa254c50e27
 
 func doInit(m Driver, c *Call, in *decoder, out *encoder) CUresult {
 	flags := uint32(in.u64())

@@ -33,8 +33,6 @@ func (d *decoder) u64() uint64 {
 	return v
 }
 
-func (d *decoder) f32() float32 { return math.Float32frombits(uint32(d.u64())) }
-
 func f32bits(f float32) uint64 { return uint64(math.Float32bits(f)) }
 
 // take returns the next n bytes, which lie in the record, and skips their padding.
@@ -86,14 +84,6 @@ func getStruct[T any](d *decoder) (v T) {
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&v)), unsafe.Sizeof(v)), p)
 	}
 	return v
-}
-
-func getOptional[T any](d *decoder) *T {
-	if d.u64() == 0 {
-		return nil
-	}
-	v := getStruct[T](d)
-	return &v
 }
 
 func getArray[T any](d *decoder) []T {

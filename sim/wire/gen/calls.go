@@ -14,14 +14,13 @@ type how int
 const (
 	value     how = iota // a number or a structure by value, in
 	pointee              // what a pointer points at, in
-	optional             // the same, or NULL
 	text                 // a C string, in
 	address              // the pointer itself, in
 	array                // elements, in; the count parameter is their length
 	optArray             // the same, or NULL with a count that stands
 	count                // an array's length: travels with the array
 	result               // what a pointer points at, out
-	optResult            // the same, or NULL
+	optResult            // the same; the pointer may be NULL
 	results              // elements, out; the count parameter is the room for them
 	both                 // what a pointer points at, in and out
 	dropped              // not sent
@@ -208,9 +207,7 @@ func (p *plan) addCall(method string, params []abi.Param, options []string, nvml
 			q.how = both
 		case given && kind == "inptr":
 			q.how = pointee
-		case given && kind == "opt" && strings.HasPrefix(a.Type, "const "):
-			q.how = optional
-		case given && kind == "opt":
+		case given && kind == "opt" && !strings.HasPrefix(a.Type, "const "):
 			q.how = optResult
 		case given:
 			return fmt.Errorf("%s: %s: unknown annotation %q", method, a.Name, h)

@@ -77,8 +77,6 @@ func cStubs(p *plan, nvml bool) []byte {
 				} else {
 					fmt.Fprintf(&b, "\tsimc_put(&k, (uint64_t)*%s);\n", q.name)
 				}
-			case optional:
-				fmt.Fprintf(&b, "\tsimc_put(&k, %s != NULL);\n\tif (%s)\n\t\tsimc_put_raw(&k, %s, sizeof *%s);\n", q.name, q.name, q.name, q.name)
 			case text:
 				fmt.Fprintf(&b, "\tsimc_put_text(&k, %s);\n", q.name)
 			case array, optArray:

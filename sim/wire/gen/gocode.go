@@ -53,8 +53,6 @@ func goMethod(b *bytes.Buffer, c *call) {
 			} else {
 				in = append(in, q.goName+" "+q.goType)
 			}
-		case optional:
-			in = append(in, q.goName+" *"+q.goType)
 		case array, optArray:
 			in = append(in, q.goName+" []"+q.goType)
 		}
@@ -103,9 +101,6 @@ func goDecode(b *bytes.Buffer, c *call) {
 				fmt.Fprintf(b, "%s := %s\n", q.goName, goGet(q.goType))
 				args = append(args, q.goName)
 			}
-		case optional:
-			fmt.Fprintf(b, "%s := getOptional[%s](in)\n", q.goName, q.goType)
-			args = append(args, q.goName)
 		case text:
 			fmt.Fprintf(b, "%s := in.text()\n", q.goName)
 			args = append(args, q.goName)
@@ -154,10 +149,7 @@ func goDecode(b *bytes.Buffer, c *call) {
 }
 
 func goGet(t string) string {
-	switch t {
-	case "float32":
-		return "in.f32()"
-	case "uint64":
+	if t == "uint64" {
 		return "in.u64()"
 	}
 	return t + "(in.u64())"
