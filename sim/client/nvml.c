@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/sysinfo.h>
 
 #define DRIVER "580.159.04"
 
@@ -614,108 +613,4 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned i
 	if (r != NVML_SUCCESS)
 		return r;
 	return migDevice ? NVML_ERROR_NOT_FOUND : NVML_ERROR_INVALID_ARGUMENT;
-}
-
-/* ---- neighbours: devices are alike, each behind its own root port of one host */
-
-nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlDevice_t device2,
-		nvmlGpuTopologyLevel_t *pathInfo)
-{
-	unsigned a, b;
-	nvmlReturn_t r;
-
-	if ((r = simc_nvml_index(device1, &a)) != NVML_SUCCESS || (r = simc_nvml_index(device2, &b)) != NVML_SUCCESS)
-		return r;
-	if (!pathInfo)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	*pathInfo = a == b ? NVML_TOPOLOGY_INTERNAL : NVML_TOPOLOGY_NODE;
-	return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLevel_t level, unsigned int *count,
-		nvmlDevice_t *deviceArray)
-{
-	unsigned index, i, n = 0, room;
-	nvmlReturn_t r = simc_nvml_index(device, &index);
-
-	if (r != NVML_SUCCESS)
-		return r;
-	if (!count || (*count && !deviceArray))
-		return NVML_ERROR_INVALID_ARGUMENT;
-	room = *count;
-	for (i = 0; i < device_count && level == NVML_TOPOLOGY_NODE; i++) {
-		if (i == index)
-			continue;
-		if (n < room)
-			deviceArray[n] = &handles[i];
-		n++;
-	}
-	*count = room && n > room ? room : n;
-	return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device1, nvmlDevice_t device2, nvmlGpuP2PCapsIndex_t p2pIndex,
-		nvmlGpuP2PStatus_t *p2pStatus)
-{
-	unsigned a, b;
-	nvmlReturn_t r;
-
-	if ((r = simc_nvml_index(device1, &a)) != NVML_SUCCESS || (r = simc_nvml_index(device2, &b)) != NVML_SUCCESS)
-		return r;
-	if (!p2pStatus || a == b)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	*p2pStatus = p2pIndex == NVML_P2P_CAPS_INDEX_READ || p2pIndex == NVML_P2P_CAPS_INDEX_WRITE
-			     ? NVML_P2P_STATUS_OK
-			     : NVML_P2P_STATUS_NOT_SUPPORTED;
-	return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t device1, nvmlDevice_t device2, int *onSameBoard)
-{
-	unsigned a, b;
-	nvmlReturn_t r;
-
-	if ((r = simc_nvml_index(device1, &a)) != NVML_SUCCESS || (r = simc_nvml_index(device2, &b)) != NVML_SUCCESS)
-		return r;
-	if (!onSameBoard)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	*onSameBoard = a == b;
-	return NVML_SUCCESS;
-}
-
-/* Every CPU is as near as any other. */
-nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int cpuSetSize, unsigned long *cpuSet)
-{
-	unsigned index, i, cpus = (unsigned)get_nprocs_conf(), bits = 8 * sizeof *cpuSet;
-	nvmlReturn_t r = simc_nvml_index(device, &index);
-
-	if (r != NVML_SUCCESS)
-		return r;
-	if (!cpuSet || !cpuSetSize)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	memset(cpuSet, 0, cpuSetSize * sizeof *cpuSet);
-	for (i = 0; i < cpus && i / bits < cpuSetSize; i++)
-		cpuSet[i / bits] |= 1ul << i % bits;
-	return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned int cpuSetSize, unsigned long *cpuSet,
-		nvmlAffinityScope_t scope)
-{
-	return scope <= 1 ? nvmlDeviceGetCpuAffinity(device, cpuSetSize, cpuSet) : NVML_ERROR_INVALID_ARGUMENT;
-}
-
-nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned int nodeSetSize, unsigned long *nodeSet,
-		nvmlAffinityScope_t scope)
-{
-	unsigned index;
-	nvmlReturn_t r = simc_nvml_index(device, &index);
-
-	if (r != NVML_SUCCESS)
-		return r;
-	if (!nodeSet || !nodeSetSize || scope > 1)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	memset(nodeSet, 0, nodeSetSize * sizeof *nodeSet);
-	nodeSet[0] = 1;
-	return NVML_SUCCESS;
 }

@@ -39,7 +39,6 @@
 //
 //	value, address, handle   8 bytes, sign-extended
 //	structure                its bytes as C lays it out
-//	optional structure       u64 1 and its bytes, or u64 0
 //	string, array            u64 length in bytes, then the bytes; or length | 1<<63, then the address they are at
 //	room for an array        the address it goes to (its capacity is a parameter of its own)
 //

@@ -51,7 +51,7 @@ CASE(vmm)
 	CHECK(cuMemMap(va, g / 2, 0, a, 0) != CUDA_SUCCESS);
 	OK(cuMemMap(va, g, 0, a, 0));
 	OK(cuMemMap(va + g, 2 * g, 0, b, 0));
-	RETURNS(cuMemMap(va, g, 0, b, 0), CUDA_ERROR_INVALID_VALUE);
+	RETURNS(cuMemMap(va, 2 * g, 0, b, 0), CUDA_ERROR_INVALID_VALUE); /* it is taken */
 	RETURNS(cuMemcpyHtoD(va, &x, sizeof x), CUDA_ERROR_INVALID_VALUE);
 	allow(va, 3 * g, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 	OK(cuMemGetAccess(&flags, &where, va));
