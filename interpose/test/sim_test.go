@@ -156,12 +156,12 @@ func TestWhatFailsTakesNothing(t *testing.T) {
 // A context is charged, and all that was allocated in it goes with it.
 func TestContexts(t *testing.T) {
 	d := newDevice(t, "1x1GiB,sms=4,context=64MiB")
-	env, path := d.lgpu(256*mib, region.NoLimit)
+	env, _ := d.lgpu(256*mib, region.NoLimit)
 	steps(t, env, "contexts", "begin 0 64", "second context 0 128", "its memory 0 144", "memory of the first 0 148", "destroy 0 68", "free 0 64",
 		"third 0 128", "destroy 0 64", "memory 0 80", "from the pool 0 96", "reset 0 -709", "retain 0 -709", "whole again 0 192", "free 0 64")
 	bin := simProgram(t, "testdata/sim_paths.c", "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN")
 	// One that does not fit is refused, by the first process, which has to make it to know, and by the next.
-	env, path = d.lgpu(32*mib, region.NoLimit)
+	env, path := d.lgpu(32*mib, region.NoLimit)
 	for range 2 {
 		if out := mustRun(t, env, bin); !strings.HasPrefix(out, "begin 2 ") {
 			t.Errorf("printed %q", out)
