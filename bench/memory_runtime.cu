@@ -3,37 +3,48 @@
 //
 //	nvcc -o memory_runtime bench/memory_runtime.cu
 #include <cstdio>
+#include <vector>
 
 #include <cuda_runtime.h>
 
 static const size_t chunk = 64 << 20;
+static std::vector<void *> held;
 
-template <typename F> static void fill(const char *name, F take)
+template <typename T, typename G> static void fill(const char *name, T take, G give)
 {
 	size_t free_bytes, total;
-	int n = 0;
+	void *p;
 	cudaError_t e = cudaSuccess;
-	while (n < 4096 && (e = take()) == cudaSuccess)
-		n++;
+	while (held.size() < 4096 && (e = take(&p)) == cudaSuccess)
+		held.push_back(p);
 	cudaError_t again = cudaGetLastError();
 	cudaMemGetInfo(&free_bytes, &total);
-	printf("%-18s %5d x 64 MiB, then %s (%s); shown %zu of %zu MiB used\n", name, n, cudaGetErrorName(e), cudaGetErrorName(again),
+	printf("%-16s %4zu x 64 MiB, then %s (%s); shown %zu of %zu MiB used", name, held.size(), cudaGetErrorName(e), cudaGetErrorName(again),
 	       (total - free_bytes) >> 20, total >> 20);
-	cudaDeviceReset();
+	for (void *q : held)
+		give(q);
+	held.clear();
+	cudaDeviceSynchronize();
+	cudaMemGetInfo(&free_bytes, &total);
+	printf(", then %zu\n", (total - free_bytes) >> 20);
 }
 
 int main()
 {
-	void *p;
+	auto give = [](void *p) { cudaFree(p); };
 	cudaFree(0);
-	fill("cudaMalloc", [&] { return cudaMalloc(&p, chunk); });
-	fill("cudaMallocAsync", [&] { return cudaMallocAsync(&p, chunk, 0); });
-	fill("cudaMallocPitch", [&] { size_t pitch; return cudaMallocPitch(&p, &pitch, 4096, chunk / 4096); });
-	fill("cudaMallocArray", [&] {
-		cudaArray_t a;
+	fill("cudaMalloc", [](void **p) { return cudaMalloc(p, chunk); }, give);
+	fill("cudaMallocPitch", [](void **p) { size_t pitch; return cudaMallocPitch(p, &pitch, 4096, chunk / 4096); }, give);
+	fill("cudaMalloc3D", [](void **p) {
+		cudaPitchedPtr q;
+		cudaError_t e = cudaMalloc3D(&q, make_cudaExtent(4096, 128, chunk / 4096 / 128));
+		*p = q.ptr;
+		return e;
+	}, give);
+	fill("cudaMallocArray", [](void **p) {
 		cudaChannelFormatDesc d = cudaCreateChannelDesc<float4>();
-		return cudaMallocArray(&a, &d, 1024, chunk / 16384);
-	});
-	fill("cudaMalloc3D", [&] { cudaPitchedPtr q; return cudaMalloc3D(&q, make_cudaExtent(4096, 128, chunk / 4096 / 128)); });
+		return cudaMallocArray((cudaArray_t *)p, &d, 1024, chunk / 16384);
+	}, [](void *p) { cudaFreeArray((cudaArray_t)p); });
+	fill("cudaMallocAsync", [](void **p) { return cudaMallocAsync(p, chunk, 0); }, [](void *p) { cudaFreeAsync(p, 0); });
 	return 0;
 }

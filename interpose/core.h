@@ -121,6 +121,7 @@ struct lgpu_process {
 	uint32_t init;    // cuInit
 	bool broken, unlimited, initialised;
 	int32_t pid;
+	int32_t attacher; // the thread that holds lock to attach
 	int64_t next_reclaim;
 	uint64_t dev, ino; // of the region's file
 	signed char device[64];  // index in the limits + 1 of each CUdevice; -1 when it is not in the lgpu

@@ -109,15 +109,17 @@ void lgpu_pools_look(bool force)
 
 void lgpu_pools_ended(struct lgpu_state *s, int device)
 {
-	bool nothing = lgpu_overhead_none(s, device);
+	uint64_t own = lgpu_overhead_own(s, device);
 	for (uint32_t i = 0; i < pool_count; i++) {
 		struct pool *p = &pools[i];
 		uint64_t reserved;
 		if (p->handle == NULL || p->reserve.device != device)
 			continue;
 		lgpu_lock(&p->reserve.lock);
-		if (nothing || !attribute(p->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved))
+		if (!attribute(p->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved))
 			reserved = 0;
+		// The driver may go on reporting what went with the context.
+		reserved = reserved < own ? reserved : own;
 		lgpu_reserve_settle(s, &p->reserve, reserved);
 		lgpu_unlock(&p->reserve.lock);
 	}

@@ -48,9 +48,9 @@ void lgpu_overhead_measure(struct lgpu_state *s, int device);
 // lgpu_overhead_now measures at once: something was made or ended that takes
 // memory of its own. False: there is more of it than the limit leaves.
 bool lgpu_overhead_now(struct lgpu_state *s, int device);
-// lgpu_overhead_none reports whether NVML says that this process has nothing
-// on the device.
-bool lgpu_overhead_none(struct lgpu_state *s, int device);
+// lgpu_overhead_own is what NVML says that this process has on the device;
+// UINT64_MAX where NVML cannot tell.
+uint64_t lgpu_overhead_own(struct lgpu_state *s, int device);
 // A context in three steps: reserve before it is made (false: it does not fit),
 // made once it is (false: it does not fit after all; seen is how much less the
 // device had free, used where NVML knows no better), gone when it is not, or

@@ -129,10 +129,13 @@ void lgpu_overhead_measure(struct lgpu_state *s, int device)
 		lgpu_overhead_now(s, device);
 }
 
-bool lgpu_overhead_none(struct lgpu_state *s, int device)
+uint64_t lgpu_overhead_own(struct lgpu_state *s, int device)
 {
 	uint64_t own;
-	return __atomic_load_n(&overheads[device].visible, __ATOMIC_RELAXED) && !own_bytes(s, device, &own);
+	if (own_bytes(s, device, &own))
+		return own;
+	// Once seen and now gone from the list: it has nothing.
+	return __atomic_load_n(&overheads[device].visible, __ATOMIC_RELAXED) ? 0 : UINT64_MAX;
 }
 
 bool lgpu_overhead_context_reserve(struct lgpu_state *s, int device)

@@ -424,7 +424,13 @@ static enum lgpu_attachment attach(bool client)
 		return LGPU_BROKEN;
 	if (__atomic_load_n(client ? &p->attached : &p->viewed, __ATOMIC_ACQUIRE) != NULL)
 		return LGPU_ATTACHED;
+	// To attach in HAMi mode is to ask NVML, and NVML's library calls its own
+	// exported functions by way of ours. Those calls are not the program's.
+	int32_t thread = (int32_t)syscall(SYS_gettid);
+	if (__atomic_load_n(&p->attacher, __ATOMIC_RELAXED) == thread)
+		return LGPU_UNLIMITED;
 	lgpu_lock(&p->lock);
+	__atomic_store_n(&p->attacher, thread, __ATOMIC_RELAXED);
 	enum lgpu_attachment result = LGPU_ATTACHED;
 	if (p->unlimited || (p->viewed == NULL && !p->broken && !lgpu_configured())) {
 		p->unlimited = true;
@@ -444,6 +450,7 @@ static enum lgpu_attachment attach(bool client)
 			}
 		}
 	}
+	__atomic_store_n(&p->attacher, 0, __ATOMIC_RELAXED);
 	lgpu_unlock(&p->lock);
 	return result;
 }

@@ -105,7 +105,9 @@ func buildStubs(dir string) error {
 	}
 	built.cuda, built.nvml = filepath.Join(stubs, "libcuda.so.1"), filepath.Join(stubs, "libnvidia-ml.so.1")
 	for _, so := range []string{built.cuda, built.nvml} {
-		if err := gcc("-O1", "-g", "-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-soname,"+filepath.Base(so), "-DLGPU_CUDA_PLAIN",
+		// libcuda is bound to its own symbols, NVML is not.
+		binding := map[bool]string{true: "-Wl,-Bsymbolic", false: "-fPIC"}[so == built.cuda]
+		if err := gcc("-O1", "-g", "-shared", "-fPIC", binding, "-Wl,-soname,"+filepath.Base(so), "-DLGPU_CUDA_PLAIN",
 			"-DLGPU_NVML_PLAIN", "-I../abi/include", "testdata/stub_driver.c", generated, "-o", so); err != nil {
 			return err
 		}

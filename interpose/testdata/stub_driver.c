@@ -205,8 +205,11 @@ CUresult cuMemGetInfo_v2(size_t *free_out, size_t *total)
 
 // ---- NVML
 
-nvmlReturn_t nvmlInit_v2(void) { return NVML_SUCCESS; }
-nvmlReturn_t nvmlInit(void) { return NVML_SUCCESS; }
+// As with the real library, one exported function calls another by its name,
+// and reaches whoever stands before it.
+nvmlReturn_t nvmlInitWithFlags(unsigned int flags) { return flags == 0 ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT; }
+nvmlReturn_t nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+nvmlReturn_t nvmlInit(void) { return nvmlInitWithFlags(0); }
 
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
 {
