@@ -200,6 +200,10 @@ func Inherited(ctx context.Context, socket, shape string, idle time.Duration, lo
 	}
 	return Serve(ctx, l, s, ServeOptions{Idle: idle, Log: log, MayEnd: func(end func() bool) error {
 		unlock, err := lock(socket)
+		if errors.Is(err, os.ErrNotExist) {
+			end() // the folder has been removed: nobody can come any more
+			return nil
+		}
 		if err != nil {
 			return err
 		}

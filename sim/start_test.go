@@ -137,6 +137,41 @@ func watch(t *testing.T, socket string) func() {
 	}
 }
 
+// A hardware process whose folder has been removed under it ends like any other.
+func TestEndsWithoutItsFolder(t *testing.T) {
+	o := options(t)
+	h, err := Start(small, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := func() bool {
+		lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range lines {
+			if text, err := os.ReadFile(line); err == nil && strings.Contains(string(text), "--inherit="+h.Socket+"\x00") {
+				return true
+			}
+		}
+		return false
+	}
+	if !running() {
+		t.Fatal("there is no hardware process")
+	}
+	if err := os.RemoveAll(o.Dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for start := time.Now(); running(); time.Sleep(5 * time.Millisecond) {
+		if time.Since(start) > time.Minute {
+			t.Fatal("the hardware process does not end")
+		}
+	}
+}
+
 func TestStartFails(t *testing.T) {
 	o := options(t)
 	o.Command = []string{"/nonexistent/program"}
