@@ -2,7 +2,7 @@
 // tenant and lets it end after the last.
 //
 //	shape, err := sim.ParseShape("2x16GiB,sms=32")
-//	hardware, err := sim.Start(shape, sim.StartOptions{Command: []string{exe, "sim"}})
+//	hardware, err := sim.Start(shape, sim.StartOptions{Dir: dir, Command: []string{exe, "sim"}})
 //	defer hardware.Close()
 //	cmd.Env = append(cmd.Env, wire.Environment+"="+hardware.Socket)
 //

@@ -22,7 +22,7 @@ import (
 
 // StartOptions are where and how a hardware process is started.
 type StartOptions struct {
-	// Dir holds the sockets; the default is RuntimeDir().
+	// Dir is the folder of the sockets, which must exist (region.Dir).
 	Dir string
 	// Command starts the hardware process: it must call Main with the arguments that Start adds.
 	Command []string
@@ -41,20 +41,6 @@ type Hardware struct {
 // Close lets go. The process ends soon after nobody holds it any more and no program is connected.
 func (h *Hardware) Close() error { return h.Client.Close() }
 
-// RuntimeDir is where sockets lie: $LGPU_RUNTIME_DIR, /run/lgpu for root, $XDG_RUNTIME_DIR/lgpu, or /tmp/lgpu-UID.
-func RuntimeDir() string {
-	if dir := os.Getenv("LGPU_RUNTIME_DIR"); dir != "" {
-		return dir
-	}
-	if os.Getuid() == 0 {
-		return "/run/lgpu"
-	}
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-		return filepath.Join(dir, "lgpu")
-	}
-	return filepath.Join(os.TempDir(), fmt.Sprintf("lgpu-%d", os.Getuid()))
-}
-
 // SocketPath is the socket of the hardware process of a shape in dir. The name is a digest, since a socket's path must be
 // short.
 func SocketPath(dir string, shape Shape) string {
@@ -68,17 +54,11 @@ func Start(shape Shape, o StartOptions) (*Hardware, error) {
 	if err := shape.Check(); err != nil {
 		return nil, err
 	}
-	if o.Dir == "" {
-		o.Dir = RuntimeDir()
-	}
 	if o.Idle <= 0 {
 		o.Idle = 300 * time.Millisecond
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = 20 * time.Second
-	}
-	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the folder of sockets: %w", err)
 	}
 	socket := SocketPath(o.Dir, shape)
 	unlock, err := lock(socket)
