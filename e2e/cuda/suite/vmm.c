@@ -113,6 +113,7 @@ CASE(vmm_shared_by_descriptor)
 	if ((pid = fork()) == 0) {
 		char done;
 
+		close(sock[0]); // so that the end of the parent is the end of input
 		suite_context();
 		fd = receive_fd(sock[1]);
 		OK(cuMemImportFromShareableHandle(&h, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
@@ -123,6 +124,7 @@ CASE(vmm_shared_by_descriptor)
 		EQUAL(x, 1234);
 		x = 5678;
 		OK(cuMemcpyHtoD(va, &x, sizeof x));
+		OK(cuCtxSynchronize()); // a copy from pageable memory may still be under way when it returns
 		CHECK(write(sock[1], "d", 1) == 1 && read(sock[1], &done, 1) == 1);
 		_exit(0);
 	}
@@ -151,6 +153,7 @@ CASE(ipc_memory)
 
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sock) == 0);
 	if ((pid = fork()) == 0) {
+		close(sock[0]);
 		suite_context();
 		CHECK(read(sock[1], &handle, sizeof handle) == sizeof handle);
 		OK(cuIpcOpenMemHandle(&p, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));

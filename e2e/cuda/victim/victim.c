@@ -3,6 +3,7 @@
  * A program in the middle of things, to be killed or to have its hardware taken away: one thread waits for a kernel that
  * never ends, the others make calls. Says "ready", and at the end what each thread's last call returned.
  */
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@ enum { CALLERS = 4 };
 	} while (0)
 
 static CUcontext ctx;
+static pthread_barrier_t calling;
 
 static void *caller(void *arg)
 {
@@ -29,6 +31,7 @@ static void *caller(void *arg)
 	size_t f, t;
 
 	MUST(cuCtxSetCurrent(ctx));
+	pthread_barrier_wait(&calling);
 	while ((*last = cuMemGetInfo(&f, &t)) == CUDA_SUCCESS)
 		;
 	return NULL;
@@ -59,9 +62,11 @@ int main(int argc, char **argv)
 	MUST(cuModuleLoadData(&m, text));
 	MUST(cuModuleGetFunction(&fn, m, "wait_flag"));
 	MUST(cuLaunchKernel(fn, 1, 1, 1, 1, 1, 1, 0, NULL, args, NULL));
+	pthread_barrier_init(&calling, NULL, CALLERS + 1);
 	for (i = 0; i < CALLERS; i++)
 		if (pthread_create(&t[i], NULL, caller, &last[i]) != 0)
 			return 1;
+	pthread_barrier_wait(&calling);
 	printf("ready\n");
 	fflush(stdout);
 	last[CALLERS] = cuCtxSynchronize();
