@@ -83,7 +83,7 @@ bench: build
 	python3 bench/overhead.py
 
 lint: build
-	test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)"
+	! gofmt -l $$(git ls-files '*.go') | grep .
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 
