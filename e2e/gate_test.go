@@ -20,7 +20,7 @@ func TestEveryLaunchPassesTheGate(t *testing.T) {
 	c := p.start("lgpu", "run", shape, "--compute", "50", "--", "gate", "../sim/kernels/control.ptx")
 	want := []string{
 		"nothing 0 free", "kernel 3 charged", "default-stream 1 charged", "per-thread-stream 1 charged", "ex 1 charged",
-		"cooperative 1 charged", "capture 0 free", "graph 2 charged", "mutual 4 charged", "destroyed-context 1 charged", "after 1 charged",
+		"cooperative 1 charged", "capture 0 free", "failed-capture 0 free", "graph 2 charged", "mutual 4 charged", "destroyed-context 1 charged", "after 1 charged",
 	}
 	for _, line := range want {
 		if before := c.until(line); len(before) != 0 {

@@ -168,6 +168,15 @@ static bool finished(struct flight *f)
 	return true;
 }
 
+// wake lets the launchers that wait look again.
+static void wake(struct lgpu_gate *g)
+{
+	if (g->waiters == 0)
+		return;
+	__atomic_fetch_add(&g->wake, 1, __ATOMIC_RELAXED);
+	lgpu_futex_wake(&g->wake, INT32_MAX);
+}
+
 // look collects completed launches. Between different streams completions may
 // come out of order; everything in flight is asked only now and then, and only
 // while a launcher waits for room.
@@ -219,10 +228,7 @@ static void look(struct lgpu_gate *g, int64_t now)
 		g->completed = g->ring[g->tail % RING].issued;
 	if (!busy(g))
 		g->idle = now;
-	if (g->waiters != 0) {
-		__atomic_fetch_add(&g->wake, 1, __ATOMIC_RELAXED);
-		lgpu_futex_wake(&g->wake, INT32_MAX);
-	}
+	wake(g);
 }
 
 static void observe(struct lgpu_gate *g, int64_t now)
@@ -255,9 +261,7 @@ static int64_t open_if_allowed(struct lgpu_gate *g, int64_t now)
 	}
 	g->open = true;
 	g->idle = now;
-	__atomic_fetch_add(&g->wake, 1, __ATOMIC_RELAXED);
-	if (g->waiters != 0)
-		lgpu_futex_wake(&g->wake, INT32_MAX);
+	wake(g);
 	return now;
 }
 
@@ -351,20 +355,28 @@ static struct lgpu_gate *gate_make(const struct lgpu_state *state, uint32_t inde
 	return g;
 }
 
-void lgpu_gate_init(const struct lgpu_state *state)
+bool lgpu_gate_init(const struct lgpu_state *state)
 {
 	struct gates *all = map_wiped(sizeof *all);
 	if (all == NULL) {
 		lgpu_log(LGPU_LOG_ERROR, "gate: no memory");
-		return;
+		return false;
 	}
 	bool capped = false;
-	for (uint32_t i = 0; i < state->limits->devices && i < LGPU_MAX_DEVICES; i++)
-		if (state->limits->device[i].compute < LGPU_FULL_COMPUTE)
-			capped |= (all->device[i] = gate_make(state, i)) != NULL;
+	for (uint32_t i = 0; i < state->limits->devices && i < LGPU_MAX_DEVICES; i++) {
+		if (state->limits->device[i].compute >= LGPU_FULL_COMPUTE)
+			continue;
+		all->device[i] = gate_make(state, i);
+		if (all->device[i] == NULL) {
+			lgpu_log(LGPU_LOG_ERROR, "gate: no memory");
+			return false;
+		}
+		capped = true;
+	}
 	all->ready = true;
 	gates = all;
 	__atomic_store_n(&lgpu_gate_capped, capped, __ATOMIC_RELEASE);
+	return true;
 }
 
 // context_of finds, or adds, what is known about a context. NULL when its
@@ -528,10 +540,15 @@ void lgpu_gate_leave(struct lgpu_pass *pass, CUresult result)
 		g->expected += expected;
 	} else {
 		g->unknown -= pass->unknown;
-		if (pass->event != NULL && pass->context->free < RING)
+		// An event that cannot be recorded is of a context that is gone, and
+		// so are the others of the store.
+		if (result == CUDA_SUCCESS)
+			pass->context->free = 0;
+		else if (pass->event != NULL && pass->context->free < RING)
 			pass->context->events[pass->context->free++] = pass->event;
 		if (!busy(g))
 			g->idle = lgpu_now();
+		wake(g);
 	}
 	lgpu_unlock(&g->lock);
 }
@@ -566,6 +583,13 @@ void lgpu_gate_context_gone(CUcontext context)
 			continue;
 		struct lgpu_gate *g = c->gate;
 		if (g != NULL) {
+			// The driver's destroy waits for the context's work. Waiting here
+			// keeps that work in flight, and charged, until it has ended.
+			CUcontext popped;
+			if (LGPU_REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
+				LGPU_REAL(cuCtxSynchronize)();
+				LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+			}
 			lgpu_lock(&g->lock);
 			observe(g, lgpu_now());
 			for (uint32_t i = g->tail; i != g->head; i++) {
@@ -580,6 +604,9 @@ void lgpu_gate_context_gone(CUcontext context)
 				g->tail++;
 			c->free = 0;
 			c->gate = NULL;
+			if (!busy(g))
+				g->idle = lgpu_now();
+			wake(g);
 			lgpu_unlock(&g->lock);
 		}
 		__atomic_store_n(&c->context, NULL, __ATOMIC_RELEASE);

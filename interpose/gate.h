@@ -24,9 +24,10 @@ struct lgpu_gate_context;
 // of an uncapped process costs this one load.
 extern bool lgpu_gate_capped;
 
-// lgpu_gate_init prepares the gates of the capped devices. Called once, after
-// the driver's cuInit succeeded.
-void lgpu_gate_init(const struct lgpu_state *state);
+// lgpu_gate_init prepares the gates of the devices that are capped now. Called
+// once, after the driver's cuInit succeeded. False: no memory, and nothing is
+// capped.
+bool lgpu_gate_init(const struct lgpu_state *state);
 
 // A launch on its way through the gate.
 struct lgpu_pass {

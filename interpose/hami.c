@@ -229,6 +229,25 @@ static bool create(const char *path, const struct lgpu_limits *l)
 	return made;
 }
 
+// settle_boot forgets debts of before the machine's last start: the cache file
+// outlives it, the clock that horizons are told by does not.
+static void settle_boot(struct lgpu_state *s)
+{
+	char id[64];
+	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd >= 0 ? read(fd, id, sizeof id) : 0;
+	if (fd >= 0)
+		close(fd);
+	uint64_t boot = UINT64_C(14695981039346656037); // FNV-1a
+	for (ssize_t i = 0; i < n; i++)
+		boot = (boot ^ (unsigned char)id[i]) * UINT64_C(1099511628211);
+	uint64_t seen = __atomic_load_n(&s->usage->boot, __ATOMIC_ACQUIRE);
+	if (seen == boot || !__atomic_compare_exchange_n(&s->usage->boot, &seen, boot, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		return;
+	for (uint32_t i = 0; i < LGPU_MAX_DEVICES; i++)
+		__atomic_store_n(&s->usage->device[i].horizon, 0, __ATOMIC_RELAXED);
+}
+
 bool lgpu_hami_map(struct lgpu_process *p)
 {
 	struct lgpu_state *s = &p->state;
@@ -271,6 +290,7 @@ bool lgpu_hami_map(struct lgpu_process *p)
 	}
 	s->hami = h;
 	s->filter = false;
+	settle_boot(s);
 	// The environment beats an old file.
 	fill(s->hami, l);
 	lgpu_hami_watched = true;
@@ -321,6 +341,9 @@ void lgpu_hami_launched(void)
 		return;
 	struct timespec now;
 	clock_gettime(CLOCK_REALTIME_COARSE, &now);
-	__atomic_store_n(&h->last_kernel_time, (uint64_t)now.tv_sec, __ATOMIC_RELAXED);
-	__atomic_store_n(&h->recent_kernel, 2, __ATOMIC_RELAXED);
+	// Written only when they change: the line is shared by all processes.
+	if (__atomic_load_n(&h->last_kernel_time, __ATOMIC_RELAXED) != (uint64_t)now.tv_sec)
+		__atomic_store_n(&h->last_kernel_time, (uint64_t)now.tv_sec, __ATOMIC_RELAXED);
+	if (__atomic_load_n(&h->recent_kernel, __ATOMIC_RELAXED) != 2)
+		__atomic_store_n(&h->recent_kernel, 2, __ATOMIC_RELAXED);
 }

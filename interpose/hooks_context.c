@@ -37,6 +37,14 @@ struct making {
 	uint64_t free;
 };
 
+// refused reports whether this process may have no context of a device: it is
+// not the lgpu's, or nothing is this process's.
+static bool refused(CUdevice dev)
+{
+	const struct lgpu_process *p = lgpu_process;
+	return p != NULL && (p->broken || (p->initialised && lgpu_attached() != NULL && lgpu_limits_index(dev) < 0));
+}
+
 static bool make_begin(struct making *m, CUdevice dev)
 {
 	m->state = lgpu_attached();
@@ -81,12 +89,16 @@ static CUresult created(const struct making *m, CUcontext *context, CUresult r)
 LGPU_EXPORT CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
 	struct making m;
+	if (refused(dev))
+		return CUDA_ERROR_INVALID_DEVICE;
 	return !make_begin(&m, dev) ? CUDA_ERROR_OUT_OF_MEMORY : created(&m, pctx, LGPU_REAL(cuCtxCreate)(pctx, flags, dev));
 }
 
 LGPU_EXPORT CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
 	struct making m;
+	if (refused(dev))
+		return CUDA_ERROR_INVALID_DEVICE;
 	return !make_begin(&m, dev) ? CUDA_ERROR_OUT_OF_MEMORY : created(&m, pctx, LGPU_REAL(cuCtxCreate_v2)(pctx, flags, dev));
 }
 
@@ -94,6 +106,8 @@ LGPU_EXPORT CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *params
 				    CUdevice dev)
 {
 	struct making m;
+	if (refused(dev))
+		return CUDA_ERROR_INVALID_DEVICE;
 	return !make_begin(&m, dev) ? CUDA_ERROR_OUT_OF_MEMORY :
 				      created(&m, pctx, LGPU_REAL(cuCtxCreate_v3)(pctx, paramsArray, numParams, flags, dev));
 }
@@ -101,6 +115,8 @@ LGPU_EXPORT CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *params
 LGPU_EXPORT CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev)
 {
 	struct making m;
+	if (refused(dev))
+		return CUDA_ERROR_INVALID_DEVICE;
 	return !make_begin(&m, dev) ? CUDA_ERROR_OUT_OF_MEMORY :
 				      created(&m, pctx, LGPU_REAL(cuCtxCreate_v4)(pctx, ctxCreateParams, flags, dev));
 }
@@ -139,6 +155,8 @@ LGPU_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
 	struct lgpu_state *s = lgpu_attached();
 	int device = s != NULL ? lgpu_limits_index(dev) : -1;
+	if (refused(dev))
+		return CUDA_ERROR_INVALID_DEVICE;
 	if (device < 0 || pctx == NULL)
 		return LGPU_REAL(cuDevicePrimaryCtxRetain)(pctx, dev);
 	struct primary *p = &primaries[device];

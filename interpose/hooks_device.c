@@ -88,18 +88,17 @@ int lgpu_uuid_index(const struct lgpu_limits *limits, const uint8_t uuid[16])
 	return -1;
 }
 
+// find_index returns -2 while the driver cannot tell, as before cuInit.
 static int find_index(const struct lgpu_state *s, CUdevice device)
 {
 	CUuuid uuid;
 	// The older form answers with the whole device where the newer names a part of it.
-	if (LGPU_REAL(cuDeviceGetUuid)(&uuid, device) == CUDA_SUCCESS) {
-		int index = lgpu_uuid_index(s->limits, (const uint8_t *)uuid.bytes);
-		if (index >= 0)
-			return index;
-	}
-	if (LGPU_REAL(cuDeviceGetUuid_v2)(&uuid, device) == CUDA_SUCCESS)
-		return lgpu_uuid_index(s->limits, (const uint8_t *)uuid.bytes);
-	return -1;
+	int index = -2;
+	if (LGPU_REAL(cuDeviceGetUuid)(&uuid, device) == CUDA_SUCCESS)
+		index = lgpu_uuid_index(s->limits, (const uint8_t *)uuid.bytes);
+	if (index < 0 && LGPU_REAL(cuDeviceGetUuid_v2)(&uuid, device) == CUDA_SUCCESS)
+		index = lgpu_uuid_index(s->limits, (const uint8_t *)uuid.bytes);
+	return index;
 }
 
 int lgpu_limits_index(CUdevice device)
@@ -111,6 +110,8 @@ int lgpu_limits_index(CUdevice device)
 	int known = __atomic_load_n(&p->device[device], __ATOMIC_RELAXED);
 	if (known == 0) {
 		int index = find_index(s, device);
+		if (index == -2)
+			return -1;
 		known = index >= 0 ? index + 1 : -1;
 		__atomic_store_n(&p->device[device], (signed char)known, __ATOMIC_RELAXED);
 	}
@@ -176,14 +177,16 @@ LGPU_EXPORT CUresult cuInit(unsigned int Flags)
 	else
 		r = init_visible(s, Flags);
 	if (r == CUDA_SUCCESS && !p->initialised) {
-		if (all_known()) {
-			lgpu_gate_init(s);
-			p->initialised = true;
-		} else {
+		if (!all_known()) {
 			lgpu_log(LGPU_LOG_ERROR, "the driver shows devices that are not the lgpu's; there is no GPU for this process");
+			// The process stays attached: a program that goes on all the same is limited, and
+			// gets no context.
 			p->broken = true;
-			__atomic_store_n(&p->attached, NULL, __ATOMIC_RELEASE);
 			r = CUDA_ERROR_INVALID_DEVICE;
+		} else if (!lgpu_gate_init(s)) {
+			r = CUDA_ERROR_OUT_OF_MEMORY;
+		} else {
+			p->initialised = true;
 		}
 	}
 	lgpu_unlock(&p->init);

@@ -134,7 +134,10 @@ SYNCHRONISE(cuEventSynchronize, (CUevent event), event)
 		if (lgpu_gate_capped)                                      \
 			LGPU_REAL(cuStreamIsCapturing)(stream_of(stream), &status);   \
 		CUresult result = LGPU_REAL(name)(stream, graph);          \
-		if (status != CU_STREAM_CAPTURE_STATUS_NONE)               \
+		CUstreamCaptureStatus after = status;                      \
+		if (status != CU_STREAM_CAPTURE_STATUS_NONE &&             \
+		    LGPU_REAL(cuStreamIsCapturing)(stream_of(stream), &after) == CUDA_SUCCESS && \
+		    after == CU_STREAM_CAPTURE_STATUS_NONE)                \
 			lgpu_gate_capture(-1);                             \
 		return result;                                             \
 	}

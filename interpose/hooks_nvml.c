@@ -57,8 +57,11 @@ static int index_of(const struct lgpu_state *s, nvmlDevice_t device)
 	if (LGPU_REAL(nvmlDeviceGetUUID)(device, text, sizeof text) != NVML_SUCCESS || !lgpu_uuid_parse(text, uuid))
 		return -1;
 	int index = lgpu_uuid_index(s->limits, uuid);
-	static uint32_t lock;
-	lgpu_lock(&lock);
+	// Whoever finds the table in use goes without: a child forked while it was
+	// must not wait for ever.
+	static bool in_use;
+	if (__atomic_exchange_n(&in_use, true, __ATOMIC_ACQUIRE))
+		return index;
 	for (int i = 0; i < HANDLES; i++) {
 		if (handles[i].handle == device)
 			break;
@@ -68,7 +71,7 @@ static int index_of(const struct lgpu_state *s, nvmlDevice_t device)
 			break;
 		}
 	}
-	lgpu_unlock(&lock);
+	__atomic_store_n(&in_use, false, __ATOMIC_RELEASE);
 	return index;
 }
 

@@ -13,6 +13,7 @@ struct lgpu_object {
 	uint64_t bytes;
 	int32_t device;
 	uint32_t uses; // handles and mappings
+	bool exported;
 };
 
 static void use(struct lgpu_object *o) { __atomic_fetch_add(&o->uses, 1, __ATOMIC_RELAXED); }
@@ -22,6 +23,9 @@ static void drop(struct lgpu_state *s, struct lgpu_object *o)
 	if (__atomic_sub_fetch(&o->uses, 1, __ATOMIC_ACQ_REL) != 0)
 		return;
 	lgpu_uncharge(s, o->device, o->bytes);
+	// Somebody else's descriptor may keep the memory, even our own's.
+	if (o->exported && o->device >= 0)
+		lgpu_overhead_now(s, o->device);
 	free(o);
 }
 
@@ -39,6 +43,8 @@ static int index_of(const CUmemAllocationProp *prop)
 // The driver may give out one handle several times; the entry's bytes count
 // how often. The amount is the object's.
 static uint32_t handles_lock;
+
+void lgpu_handles_reset(void) { handles_lock = 0; }
 
 static bool handle_add(CUmemGenericAllocationHandle handle, struct lgpu_object *o)
 {
@@ -78,7 +84,7 @@ LGPU_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t si
 	struct lgpu_object *o = malloc(sizeof *o);
 	CUresult r = o != NULL ? LGPU_REAL(cuMemCreate)(handle, size, prop, flags) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (r == CUDA_SUCCESS) {
-		*o = (struct lgpu_object){size, device, 1};
+		*o = (struct lgpu_object){size, device, 1, false};
 		if (handle_add(*handle, o))
 			return CUDA_SUCCESS;
 		LGPU_REAL(cuMemRelease)(*handle);
@@ -152,6 +158,30 @@ LGPU_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *h
 	return r;
 }
 
+LGPU_EXPORT CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
+						  CUmemAllocationHandleType handleType, unsigned long long flags)
+{
+	struct lgpu_entry e;
+	CUresult r = LGPU_REAL(cuMemExportToShareableHandle)(shareableHandle, handle, handleType, flags);
+	if (r == CUDA_SUCCESS && lgpu_attached() != NULL && lgpu_accounts_get(LGPU_KIND_HANDLE, handle, &e))
+		__atomic_store_n(&e.object->exported, true, __ATOMIC_RELAXED);
+	return r;
+}
+
+// imported counts memory that this process made, gave away under a descriptor
+// and has taken back, as NVML shows it to be ours.
+static CUresult imported(struct lgpu_state *s, CUmemGenericAllocationHandle handle)
+{
+	CUmemAllocationProp prop;
+	if (LGPU_REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, handle) != CUDA_SUCCESS)
+		return CUDA_SUCCESS;
+	int device = index_of(&prop);
+	if (device < 0 || lgpu_overhead_now(s, device))
+		return CUDA_SUCCESS;
+	LGPU_REAL(cuMemRelease)(handle);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 // What is imported is the exporter's; but it may be our own, under a handle
 // that we know.
 LGPU_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
@@ -159,8 +189,11 @@ LGPU_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle
 {
 	CUresult r = LGPU_REAL(cuMemImportFromShareableHandle)(handle, osHandle, shHandleType);
 	struct lgpu_entry e;
-	if (lgpu_attached() == NULL || r != CUDA_SUCCESS || handle == NULL || !lgpu_accounts_get(LGPU_KIND_HANDLE, *handle, &e))
+	struct lgpu_state *s = lgpu_attached();
+	if (s == NULL || r != CUDA_SUCCESS || handle == NULL)
 		return r;
+	if (!lgpu_accounts_get(LGPU_KIND_HANDLE, *handle, &e))
+		return imported(s, *handle);
 	use(e.object);
 	if (!handle_add(*handle, e.object))
 		lgpu_log(LGPU_LOG_WARN, "no memory to note a handle; its memory stays charged");

@@ -39,6 +39,7 @@ CUresult lgpu_graph_memory_begin(CUgraphExec graph);
 void lgpu_graph_memory_end(CUgraphExec graph, CUresult result);
 void lgpu_graphs_look(struct lgpu_state *s); // charge what they have reserved now
 void lgpu_graphs_reset(void);
+void lgpu_handles_reset(void);
 void lgpu_contexts_reset(void);
 
 // Memory that no call shows: contexts, modules, the driver's own (overhead.c).

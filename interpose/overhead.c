@@ -99,9 +99,20 @@ static bool set(struct lgpu_state *s, int device, struct overhead *o, uint64_t b
 // caller has the lock.
 static bool measure(struct lgpu_state *s, int device, struct overhead *o)
 {
-	uint64_t own, held = (uint64_t)s->device[device].held, accounted = held - o->charged, excess = 0;
-	if (own_bytes(s, device, &own) && own > accounted)
-		excess = own - accounted;
+	// Both readings must be of one moment: what another thread allocates
+	// between them is no overhead.
+	const uint64_t *begun = &s->usage->client[s->client].device[device].begun;
+	uint64_t own = 0, excess = o->charged;
+	for (int tries = 0; tries < 4; tries++) {
+		lgpu_lock(&s->device[device].lock);
+		uint64_t before = *begun, accounted = (uint64_t)s->device[device].held - o->charged;
+		lgpu_unlock(&s->device[device].lock);
+		bool known = own_bytes(s, device, &own);
+		if (__atomic_load_n(begun, __ATOMIC_ACQUIRE) != before)
+			continue;
+		excess = known && own > accounted ? own - accounted : 0;
+		break;
+	}
 	bool fits = set(s, device, o, excess > o->floor ? excess : o->floor);
 	__atomic_store_n(&o->next, lgpu_now() + PERIOD, __ATOMIC_RELAXED);
 	__atomic_store_n(&o->seen, (uint64_t)s->device[device].held, __ATOMIC_RELAXED);

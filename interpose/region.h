@@ -137,12 +137,14 @@ _Static_assert(offsetof(struct lgpu_client, device) == 128, "Device");
 
 struct lgpu_usage {
 	struct lgpu_counter host;
-	uint64_t reserved1[6];
+	uint64_t boot;
+	uint64_t reserved2[5];
 	struct lgpu_device_usage device[16];
 	struct lgpu_client client[1024];
 };
 _Static_assert(sizeof(struct lgpu_usage) == 923712, "lgpu_usage");
 _Static_assert(offsetof(struct lgpu_usage, host) == 0, "Host");
+_Static_assert(offsetof(struct lgpu_usage, boot) == 16, "Boot");
 _Static_assert(offsetof(struct lgpu_usage, device) == 64, "Device");
 _Static_assert(offsetof(struct lgpu_usage, client) == 6208, "Client");
 

@@ -7,4 +7,4 @@ LGPU_CFLAGS = -std=c11 -O2 -g -Wall -Wextra -Werror -fPIC -fvisibility=hidden -f
 # No start files: nothing runs when the library is loaded. Bound to its own
 # symbols: a program that defines a name of the driver does not divert them.
 LGPU_LDFLAGS = -shared -nostartfiles -Wl,-soname,liblgpu.so -Wl,-Bsymbolic -Wl,-z,defs -Wl,-z,now -Wl,-z,relro \
-	-Wl,-z,noexecstack -Wl,--version-script,liblgpu_gen.map
+	-Wl,-z,noexecstack -Wl,-z,nodelete -Wl,--version-script,liblgpu_gen.map

@@ -415,6 +415,7 @@ static void forget_parent(void)
 	lgpu_overhead_reset();
 	lgpu_graphs_reset();
 	lgpu_contexts_reset();
+	lgpu_handles_reset();
 }
 
 static enum lgpu_attachment attach(bool client)

@@ -115,6 +115,8 @@ static bool forfeited(const struct lgpu_turn_seat *seat, uint64_t owner, int64_t
 {
 	uint32_t index = owner_seat(owner) - 1;
 	int64_t since = (int64_t)__atomic_load_n(&seat->page->since, __ATOMIC_RELAXED);
+	if (since > now)
+		since = 0; // of another time namespace, or no time at all
 	if (index >= LGPU_MAX_SEATS || now - (since > seat->asked ? since : seat->asked) > LGPU_TURN_BOUND)
 		return true;
 	return index != seat->index && lgpu_lease_dead(seat->fd, index);

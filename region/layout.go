@@ -178,8 +178,10 @@ type Client struct {
 
 // Usage is the part of a region that tenants write.
 type Usage struct {
-	Host   Counter // page-locked host memory
-	_      [6]uint64
+	Host Counter // page-locked host memory
+	// Boot tells the machine's starts apart, where a region can outlive one.
+	Boot   uint64
+	_      [5]uint64
 	Device [MaxDevices]DeviceUsage
 	Client [MaxClients]Client
 }

@@ -74,6 +74,27 @@ static void mutual(void)
 	report("mutual");
 }
 
+// An end of a capture that fails is no end of it: the next capture is recognised all the same.
+static void failed_capture(CUstream stream, CUfunction spin, void **params)
+{
+	CUstream joined;
+	CUevent event;
+	CUgraph graph;
+	TRY(cuStreamCreate(&joined, CU_STREAM_NON_BLOCKING));
+	TRY(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+	TRY(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	TRY(cuEventRecord(event, stream));
+	TRY(cuStreamWaitEvent(joined, event, 0));
+	if (cuStreamEndCapture(joined, &graph) == CUDA_SUCCESS)
+		printf("a capture was ended on a stream that it did not begin on\n");
+	cuStreamEndCapture(stream, &graph); // broken by then, or not
+	TRY(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	for (int k = 0; k < 3; k++)
+		TRY(cuLaunchKernel(spin, 1, 1, 1, 32, 1, 1, 0, stream, params, NULL));
+	TRY(cuStreamEndCapture(stream, &graph));
+	report("failed-capture");
+}
+
 int main(int argc, char **argv)
 {
 	CUdevice device;
@@ -91,6 +112,9 @@ int main(int argc, char **argv)
 		return 2;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	open_books();
+	// Calls before a successful cuInit fail and must not be held against the process later.
+	if (cuInit(1) == CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS)
+		printf("the driver works before cuInit\n");
 	TRY(cuInit(0));
 	TRY(cuDeviceGet(&device, 0));
 	TRY(cuDevicePrimaryCtxRetain(&context, device));
@@ -121,6 +145,7 @@ int main(int argc, char **argv)
 		TRY(cuLaunchKernel(spin, 1, 1, 1, 32, 1, 1, 0, stream, params, NULL));
 	TRY(cuStreamEndCapture(stream, &graph));
 	report("capture");
+	failed_capture(stream, spin, params);
 	TRY(cuGraphInstantiate(&exec, graph, 0));
 	for (int i = 0; i < 2; i++)
 		TRY(cuGraphLaunch(exec, stream));
@@ -135,9 +160,12 @@ int main(int argc, char **argv)
 	TRY(cuCtxCreate(&other, NULL, 0, device));
 	TRY(cuModuleLoadData(&module, ptx));
 	TRY(cuModuleGetFunction(&spin, module, "spin"));
+	ns = 50000000;
 	TRY(cuLaunchKernel(spin, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
-	TRY(cuCtxDestroy(other)); // with work in flight
+	TRY(cuCtxDestroy(other)); // with work in flight, which it waits for
 	TRY(cuCtxSetCurrent(context));
+	if (usage->launches != launches && usage->busy - busy < ns)
+		printf("of %llu ns on the device %llu were charged\n", ns, (unsigned long long)(usage->busy - busy));
 	report("destroyed-context");
 	wait_for(stream, words, 0, words + 4);
 	report("after");
