@@ -90,7 +90,7 @@ func (ch *channel) wait() error {
 	}
 	sleeping := ch.word32(requestCtl + 128)
 	for {
-		atomic.StoreUint32(sleeping, 1)
+		atomic.SwapUint32(sleeping, 1) // a full barrier, as in send
 		if atomic.LoadUint64(tail) != ch.head {
 			atomic.StoreUint32(sleeping, 0)
 			return nil
@@ -226,7 +226,9 @@ func (ch *channel) send(op uint32, payload []byte) error {
 	copy(ch.mem[replyStart+at+8:], payload)
 	ch.header(at, uint32(size), op)
 	ch.tail += size
-	atomic.StoreUint64(ch.word64(replyCtl), ch.tail)
+	// Swap, not Store: the load below must not pass it, and a Store is no full barrier where the race detector stands in
+	// for package atomic.
+	atomic.SwapUint64(ch.word64(replyCtl), ch.tail)
 	if atomic.LoadUint32(ch.word32(replyCtl+128)) != 0 {
 		_, err := ch.conn.Write([]byte{1})
 		return err

@@ -203,7 +203,7 @@ func (c *clientConn) publish(op uint32, payload []byte) error {
 	binary.LittleEndian.PutUint32(c.mem[requestStart+at:], uint32(size))
 	binary.LittleEndian.PutUint32(c.mem[requestStart+at+4:], op)
 	c.tail += size
-	atomic.StoreUint64(c.word64(requestCtl), c.tail)
+	atomic.SwapUint64(c.word64(requestCtl), c.tail) // a full barrier: see channel.send
 	if atomic.LoadUint32(c.word32(requestCtl+128)) != 0 {
 		if _, err := c.conn.Write([]byte{1}); err != nil {
 			return err
@@ -217,7 +217,7 @@ func (c *clientConn) next() (op uint32, payload []byte, err error) {
 	for {
 		sleeping, tail := c.word32(replyCtl+128), c.word64(replyCtl)
 		for atomic.LoadUint64(tail) == c.head {
-			atomic.StoreUint32(sleeping, 1)
+			atomic.SwapUint32(sleeping, 1)
 			if atomic.LoadUint64(tail) == c.head {
 				var bells [64]byte
 				if _, err := c.conn.Read(bells[:]); err != nil {
