@@ -64,7 +64,7 @@ func install(source fs.FS, root string) (Libraries, error) {
 	}
 	// LD_PRELOAD separates its entries by spaces and colons and knows no escape.
 	if strings.ContainsAny(dir, " :\t\n") {
-		return Libraries{}, fmt.Errorf("library folder %q: the dynamic loader cannot name a folder with a space or colon; set LGPU_LIBDIR to another", dir)
+		return Libraries{}, fmt.Errorf("library folder %q: the dynamic loader cannot name a folder with a space or colon", dir)
 	}
 	for i, name := range files {
 		if err := place(filepath.Join(dir, name), contents[i]); err != nil {

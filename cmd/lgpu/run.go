@@ -82,8 +82,11 @@ func (r *run) start(argv []string) error {
 		return failed(err)
 	}
 	libs, err := assets.Install()
-	if err != nil {
+	if errors.Is(err, assets.ErrNotBuilt) {
 		return failed(err)
+	}
+	if err != nil {
+		return &exit{status: statusFailed, err: err, hint: "LGPU_LIBDIR names the folder for the libraries"}
 	}
 	m, err := r.machine(dir)
 	if err != nil {
