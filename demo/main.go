@@ -84,7 +84,7 @@ func demo() error {
 	}
 	fmt.Printf("It runs %.1f kernels a second. Now three at once, for %d s:\n\n", native, sharedSeconds)
 	tenants, picture, err := measure(sharedSeconds,
-		asked{"red", "4GiB", "50"}, asked{"green", "2GiB", "30"}, asked{"blue", "1GiB", "10"})
+		asked{"red", "4GiB", "40"}, asked{"green", "2GiB", "25"}, asked{"blue", "1GiB", "10"})
 	if err != nil {
 		return err
 	}
