@@ -41,13 +41,15 @@ def main():
     ap.add_argument("--lgpu", default=os.path.join(HERE, "..", "bin", "lgpu"))
     ap.add_argument("--rounds", type=int, default=5)
     ap.add_argument("--compute", default="100")
+    ap.add_argument("--parts", default="hooks,calls,step", help="which of the comparisons")
     a = ap.parse_args()
     tmp = tempfile.mkdtemp()
     calls = os.path.join(tmp, "calls")
     subprocess.run([os.path.join(cuda_root(), "bin", "nvcc"), "-O2", "-std=c++17", "-arch=sm_90", "-o", calls, os.path.join(HERE, "overhead", "calls.cu")], check=True)
-    programs = [[calls], [sys.executable, os.path.join(HERE, "overhead", "step.py")]]
+    programs = [p for name, p in (("calls", [calls]), ("step", [sys.executable, os.path.join(HERE, "overhead", "step.py")])) if name in a.parts]
     inside = [a.lgpu, "run", "--memory", "64GiB", "--compute", a.compute, "--"]
-    in_one_process(inside, tmp)
+    if "hooks" in a.parts:
+        in_one_process(inside, tmp)
     samples = {}
     for round_ in range(a.rounds):
         for program in programs:
