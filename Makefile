@@ -53,11 +53,12 @@ build/demo/tenant: demo/tenant/tenant.c $(B)/sim/libcuda.so.1
 	mkdir -p $(@D)
 	$(CC) -std=c11 -O2 -Wall -Wextra $(WERROR) -Iabi/include -o $@ $< $(B)/sim/libcuda.so.1
 
+# Never from the cache, which does not know of the C sources that tests compile.
 test: build
-	$(GO) test -timeout 9m ./...
+	$(GO) test -count=1 -timeout 9m ./...
 
 race: build
-	CGO_ENABLED=1 $(GO) test -race -timeout 25m ./...
+	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 25m ./...
 
 # The C libraries under sanitizers: the driver's clients under the address sanitizer, which wants to be the first library
 # of a process and so cannot be in the preloaded one, and all of it under the undefined-behaviour sanitizer.
