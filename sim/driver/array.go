@@ -31,6 +31,9 @@ const (
 	arrayLayered = 1
 	arrayCubemap = 4
 	arrayKnown   = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80
+	// Sparse arrays and those with deferred mapping have no memory until cuMemMapArrayAsync gives them some, which is not
+	// there: one that took memory at once would be another thing than the program asked for.
+	arrayUnmapped = 0x40 | 0x80
 )
 
 // elementBytes is the size of one element, 0 for a format that arrays do not have.
@@ -69,6 +72,9 @@ func (c *context) newArray(d *wire.CUDA_ARRAY3D_DESCRIPTOR) (*array, Result) {
 	if pitch == 0 {
 		return nil, errInvalidValue
 	}
+	if d.Flags&arrayUnmapped != 0 {
+		return nil, errNotSupported
+	}
 	al, res := c.allocate(layoutBytes(pitch, rows, slices))
 	if res != success {
 		return nil, res
@@ -83,6 +89,9 @@ func (c *context) newArray(d *wire.CUDA_ARRAY3D_DESCRIPTOR) (*array, Result) {
 func (c *context) newMipmap(d *wire.CUDA_ARRAY3D_DESCRIPTOR, levels uint32) (*mipmap, Result) {
 	if pitch, _, _ := layout(d); pitch == 0 || levels == 0 {
 		return nil, errInvalidValue
+	}
+	if d.Flags&arrayUnmapped != 0 {
+		return nil, errNotSupported
 	}
 	m := &mipmap{ctx: c, desc: *d}
 	var size uint64

@@ -465,6 +465,13 @@ func TestPitchedCopies(t *testing.T) {
 	if got := c.get(uint64(p)+3*pitch, 100); !bytes.Equal(got, src[300:400]) {
 		t.Error("row 3 is wrong")
 	}
+	for _, unmapped := range []uint32{0x40, 0x80} { // sparse, deferred mapping
+		free := c.d.devices[0].hw.Memory.Free()
+		d := wire.CUDA_ARRAY3D_DESCRIPTOR{Width: 1024, Height: 1024, Format: wire.CU_AD_FORMAT_FLOAT, NumChannels: 1, Flags: unmapped}
+		if _, res := c.ArrayCreate(c.call, &d); res != errNotSupported || c.d.devices[0].hw.Memory.Free() != free {
+			t.Errorf("an array with flags %#x: %v", unmapped, res)
+		}
+	}
 	arr, res := c.ArrayCreate(c.call, &wire.CUDA_ARRAY3D_DESCRIPTOR{Width: 25, Height: 10, Format: wire.CU_AD_FORMAT_FLOAT, NumChannels: 1})
 	c.want(res, success)
 	m = &wire.CUDA_MEMCPY2D{SrcMemoryType: wire.CU_MEMORYTYPE_DEVICE, SrcDevice: p, SrcPitch: pitch,
