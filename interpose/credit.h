@@ -26,11 +26,13 @@ static inline int64_t lgpu_credit(int64_t horizon, int64_t now, uint32_t cap)
 }
 
 // lgpu_credit_charge is the horizon after spent ns of device time, used up to
-// now. What was saved before them is cut to the burst.
-static inline int64_t lgpu_credit_charge(int64_t horizon, int64_t now, uint32_t cap, int64_t spent)
+// now. What was saved before them is cut to the burst; but nothing is cut that
+// flowed in while the lgpu waited, for waited ns, for others to leave the
+// device.
+static inline int64_t lgpu_credit_charge(int64_t horizon, int64_t now, uint32_t cap, int64_t spent, int64_t waited)
 {
 	int64_t full = (int64_t)LGPU_FULL_COMPUTE;
-	int64_t oldest = now - spent - LGPU_CREDIT_BURST * full / cap;
+	int64_t oldest = now - spent - waited - LGPU_CREDIT_BURST * full / cap;
 	if (horizon < oldest)
 		horizon = oldest;
 	return horizon + (int64_t)((__int128)spent * full / cap);

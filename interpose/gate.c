@@ -65,7 +65,8 @@ struct lgpu_gate {
 	int64_t expected;  // sum over the ring
 	int64_t charged;   // busy time is charged up to here
 	int64_t completed; // when the last completion was seen, or the oldest launch issued
-	int64_t taken; // when the turn became ours
+	int64_t taken;  // when the turn became ours
+	int64_t waited; // for how long we had waited then
 	int64_t idle;  // since when nothing is in flight
 	int64_t cost;  // what a look takes: next to nothing, unless the driver is far away
 	const struct lgpu_device_limits *limits;
@@ -126,7 +127,7 @@ static void charge(struct lgpu_gate *g, int64_t now)
 	struct lgpu_device_usage *u = g->usage;
 	uint64_t horizon = __atomic_load_n(&u->horizon, __ATOMIC_RELAXED);
 	while (!__atomic_compare_exchange_n(&u->horizon, &horizon,
-					    (uint64_t)lgpu_credit_charge((int64_t)horizon, now, cap_of(g), spent), 0,
+					    (uint64_t)lgpu_credit_charge((int64_t)horizon, now, cap_of(g), spent, g->waited), 0,
 					    __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;
 	__atomic_fetch_add(&u->busy, (uint64_t)spent, __ATOMIC_RELAXED);
@@ -249,6 +250,7 @@ static int64_t open_if_allowed(struct lgpu_gate *g, int64_t now)
 	if (due > now && (g->holding || g->seat.asked == 0))
 		return due;
 	if (!g->holding) {
+		int64_t asked = g->seat.asked;
 		if (!lgpu_turn_try(&g->seat, now))
 			return now;
 		if (due > now) { // queued with credit that another process has spent since
@@ -257,6 +259,7 @@ static int64_t open_if_allowed(struct lgpu_gate *g, int64_t now)
 		}
 		g->holding = true;
 		g->taken = now;
+		g->waited = asked != 0 ? now - asked : 0;
 		g->shared = lgpu_turn_shared(&g->seat);
 	}
 	g->open = true;
