@@ -15,6 +15,9 @@ bool lgpu_graphs_allocate;
 
 static struct lgpu_reserve graphs[LGPU_MAX_DEVICES];
 static CUdevice devices[LGPU_MAX_DEVICES]; // CUdevice + 1 of each index in use
+// Charged for launches that the driver has not yet been given, or has not yet
+// reserved for; under the lock of graphs[].
+static uint64_t pending[LGPU_MAX_DEVICES];
 // Counts how often unused memory of graphs was given back. A graph that was
 // launched since then has its memory; 0 is none yet.
 static uint16_t trims = 1;
@@ -25,6 +28,7 @@ void lgpu_graphs_reset(void)
 	for (int i = 0; i < (int)LGPU_MAX_DEVICES; i++) {
 		graphs[i] = (struct lgpu_reserve){.device = i};
 		devices[i] = 0;
+		pending[i] = 0;
 	}
 	lgpu_graphs_allocate = false;
 }
@@ -34,7 +38,7 @@ static void look(struct lgpu_state *s, int index)
 {
 	cuuint64_t reserved = 0;
 	if (LGPU_REAL(cuDeviceGetGraphMemAttribute)(devices[index] - 1, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserved) == CUDA_SUCCESS)
-		lgpu_reserve_settle(s, &graphs[index], reserved);
+		lgpu_reserve_settle(s, &graphs[index], reserved + pending[index]);
 }
 
 void lgpu_graphs_look(struct lgpu_state *s)
@@ -159,9 +163,10 @@ static struct lgpu_state *find(CUgraphExec graph, struct lgpu_entry *e)
 	return any && lgpu_accounts_get(LGPU_KIND_GRAPH, (uint64_t)graph, e) ? s : NULL;
 }
 
-CUresult lgpu_graph_memory_begin(CUgraphExec graph)
+CUresult lgpu_graph_memory_begin(CUgraphExec graph, struct lgpu_graph_charge *charge)
 {
 	struct lgpu_entry e;
+	charge->bytes = 0;
 	struct lgpu_state *s = find(graph, &e);
 	if (s == NULL || e.launched == __atomic_load_n(&trims, __ATOMIC_ACQUIRE))
 		return CUDA_SUCCESS;
@@ -175,22 +180,26 @@ CUresult lgpu_graph_memory_begin(CUgraphExec graph)
 		look(s, e.device);
 		fits = lgpu_charge(s, e.device, e.bytes);
 	}
-	if (fits)
+	if (fits) {
 		r->charged += e.bytes;
+		pending[e.device] += e.bytes;
+		*charge = (struct lgpu_graph_charge){e.bytes, e.device};
+	}
 	lgpu_unlock(&r->lock);
 	return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void lgpu_graph_memory_end(CUgraphExec graph, CUresult result)
+void lgpu_graph_memory_end(CUgraphExec graph, CUresult result, const struct lgpu_graph_charge *charge)
 {
+	struct lgpu_state *s = lgpu_attached();
 	struct lgpu_entry e;
-	struct lgpu_state *s = find(graph, &e);
-	uint16_t now = __atomic_load_n(&trims, __ATOMIC_ACQUIRE);
-	if (s == NULL || (result == CUDA_SUCCESS && e.launched == now))
+	if (s == NULL || charge->bytes == 0)
 		return;
-	lgpu_lock(&graphs[e.device].lock);
-	look(s, e.device);
-	lgpu_unlock(&graphs[e.device].lock);
+	uint16_t now = __atomic_load_n(&trims, __ATOMIC_ACQUIRE);
+	lgpu_lock(&graphs[charge->device].lock);
+	pending[charge->device] -= charge->bytes;
+	look(s, charge->device);
+	lgpu_unlock(&graphs[charge->device].lock);
 	if (result == CUDA_SUCCESS && lgpu_accounts_take(LGPU_KIND_GRAPH, (uint64_t)graph, &e)) {
 		e.launched = now;
 		lgpu_accounts_restore(&e);
@@ -199,21 +208,23 @@ void lgpu_graph_memory_end(CUgraphExec graph, CUresult result)
 
 LGPU_EXPORT CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
 {
-	CUresult r = lgpu_graph_memory_begin(hGraphExec);
+	struct lgpu_graph_charge charge;
+	CUresult r = lgpu_graph_memory_begin(hGraphExec, &charge);
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = LGPU_REAL(cuGraphUpload)(hGraphExec, hStream);
-	lgpu_graph_memory_end(hGraphExec, r);
+	lgpu_graph_memory_end(hGraphExec, r, &charge);
 	return r;
 }
 
 LGPU_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
-	CUresult r = lgpu_graph_memory_begin(hGraphExec);
+	struct lgpu_graph_charge charge;
+	CUresult r = lgpu_graph_memory_begin(hGraphExec, &charge);
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = LGPU_REAL(cuGraphUpload_ptsz)(hGraphExec, hStream);
-	lgpu_graph_memory_end(hGraphExec, r);
+	lgpu_graph_memory_end(hGraphExec, r, &charge);
 	return r;
 }
 

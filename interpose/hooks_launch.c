@@ -6,16 +6,16 @@
 
 // PASS runs one launch through the gate. A stream of 0 means the legacy
 // default stream, and in the _ptsz forms the calling thread's own.
-#define PASS(stream, work, size, call)                                     \
-	do {                                                                \
-		if (lgpu_hami_watched)                                      \
-			lgpu_hami_launched();                               \
-		if (!lgpu_gate_capped)                                      \
-			return call;                                        \
-		struct lgpu_pass pass = lgpu_gate_enter(stream, work, size); \
-		CUresult result = call;                                     \
-		lgpu_gate_leave(&pass, result);                             \
-		return result;                                              \
+#define PASS(stream, work, size, call)                                                                             \
+	do {                                                                                                       \
+		if (lgpu_hami_watched)                                                                             \
+			lgpu_hami_launched();                                                                      \
+		if (!lgpu_gate_capped)                                                                             \
+			return call;                                                                               \
+		struct lgpu_pass pass = lgpu_gate_enter(stream, work, size);                                       \
+		CUresult result = call;                                                                            \
+		lgpu_gate_leave(&pass, result);                                                                    \
+		return result;                                                                                     \
 	} while (0)
 
 static inline CUstream ptsz(CUstream stream) { return stream != NULL ? stream : CU_STREAM_PER_THREAD; }
@@ -23,21 +23,21 @@ static inline CUstream ptsz(CUstream stream) { return stream != NULL ? stream : 
 static inline uint64_t blocks(unsigned x, unsigned y, unsigned z) { return (uint64_t)x * y * z; }
 
 #define KERNEL(name, stream_of)                                                                                    \
-	LGPU_EXPORT CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,     \
+	LGPU_EXPORT CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,   \
 				unsigned bz, unsigned shared, CUstream stream, void **params, void **extra)        \
 	{                                                                                                          \
 		PASS(stream_of(stream), f, blocks(gx, gy, gz),                                                     \
 		     LGPU_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra));                   \
 	}
 #define COOPERATIVE(name, stream_of)                                                                               \
-	LGPU_EXPORT CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,     \
+	LGPU_EXPORT CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,   \
 				unsigned bz, unsigned shared, CUstream stream, void **params)                      \
 	{                                                                                                          \
 		PASS(stream_of(stream), f, blocks(gx, gy, gz),                                                     \
 		     LGPU_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, stream, params));                          \
 	}
 #define CONFIGURED(name, stream_of)                                                                                \
-	LGPU_EXPORT CUresult name(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)           \
+	LGPU_EXPORT CUresult name(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)         \
 	{                                                                                                          \
 		if (config == NULL)                                                                                \
 			return LGPU_REAL(name)(config, f, params, extra);                                          \
@@ -50,15 +50,16 @@ static inline uint64_t blocks(unsigned x, unsigned y, unsigned z) { return (uint
 	{                                                                                                          \
 		PASS(stream_of(stream), graph, 0, LGPU_REAL(name)(graph, stream));                                 \
 	}                                                                                                          \
-	LGPU_EXPORT CUresult name(CUgraphExec graph, CUstream stream)                                                \
+	LGPU_EXPORT CUresult name(CUgraphExec graph, CUstream stream)                                              \
 	{                                                                                                          \
 		if (!lgpu_graphs_allocate)                                                                         \
 			return gated_##name(graph, stream);                                                        \
-		CUresult result = lgpu_graph_memory_begin(graph);                                                  \
+		struct lgpu_graph_charge charge;                                                                   \
+		CUresult result = lgpu_graph_memory_begin(graph, &charge);                                         \
 		if (result != CUDA_SUCCESS)                                                                        \
 			return result;                                                                             \
 		result = gated_##name(graph, stream);                                                              \
-		lgpu_graph_memory_end(graph, result);                                                                   \
+		lgpu_graph_memory_end(graph, result, &charge);                                                     \
 		return result;                                                                                     \
 	}
 #define AS_IS(stream) (stream)
@@ -102,14 +103,14 @@ LGPU_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *li
 
 // After a call that has waited for the device, the gate looks at once; and it
 // is then that memory pools shrink.
-#define SYNCHRONISE(name, parameters, ...)                       \
-	LGPU_EXPORT CUresult name parameters                       \
-	{                                                        \
-		CUresult result = LGPU_REAL(name)(__VA_ARGS__);  \
-		if (lgpu_gate_capped)                            \
-			lgpu_gate_look();                        \
-		lgpu_pools_look(false);                          \
-		return result;                                   \
+#define SYNCHRONISE(name, parameters, ...)                                                                         \
+	LGPU_EXPORT CUresult name parameters                                                                       \
+	{                                                                                                          \
+		CUresult result = LGPU_REAL(name)(__VA_ARGS__);                                                    \
+		if (lgpu_gate_capped)                                                                              \
+			lgpu_gate_look();                                                                          \
+		lgpu_pools_look(false);                                                                            \
+		return result;                                                                                     \
 	}
 
 SYNCHRONISE(cuStreamSynchronize, (CUstream stream), stream)
@@ -119,27 +120,27 @@ SYNCHRONISE(cuCtxSynchronize_v2, (CUcontext context), context)
 SYNCHRONISE(cuEventSynchronize, (CUevent event), event)
 
 // Launches into a capturing stream are recorded, not run.
-#define BEGIN_CAPTURE(name, parameters, ...)                     \
-	LGPU_EXPORT CUresult name parameters                       \
-	{                                                        \
-		CUresult result = LGPU_REAL(name)(__VA_ARGS__);  \
-		if (lgpu_gate_capped && result == CUDA_SUCCESS)  \
-			lgpu_gate_capture(+1);                   \
-		return result;                                   \
+#define BEGIN_CAPTURE(name, parameters, ...)                                                                       \
+	LGPU_EXPORT CUresult name parameters                                                                       \
+	{                                                                                                          \
+		CUresult result = LGPU_REAL(name)(__VA_ARGS__);                                                    \
+		if (lgpu_gate_capped && result == CUDA_SUCCESS)                                                    \
+			lgpu_gate_capture(+1);                                                                     \
+		return result;                                                                                     \
 	}
-#define END_CAPTURE(name, stream_of)                                            \
-	LGPU_EXPORT CUresult name(CUstream stream, CUgraph *graph)           \
-	{                                                                  \
-		CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE; \
-		if (lgpu_gate_capped)                                      \
-			LGPU_REAL(cuStreamIsCapturing)(stream_of(stream), &status);   \
-		CUresult result = LGPU_REAL(name)(stream, graph);          \
-		CUstreamCaptureStatus after = status;                      \
-		if (status != CU_STREAM_CAPTURE_STATUS_NONE &&             \
-		    LGPU_REAL(cuStreamIsCapturing)(stream_of(stream), &after) == CUDA_SUCCESS && \
-		    after == CU_STREAM_CAPTURE_STATUS_NONE)                \
-			lgpu_gate_capture(-1);                             \
-		return result;                                             \
+#define END_CAPTURE(name, stream_of)                                                                               \
+	LGPU_EXPORT CUresult name(CUstream stream, CUgraph *graph)                                                 \
+	{                                                                                                          \
+		CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;                                      \
+		if (lgpu_gate_capped)                                                                              \
+			LGPU_REAL(cuStreamIsCapturing)(stream_of(stream), &status);                                \
+		CUresult result = LGPU_REAL(name)(stream, graph);                                                  \
+		CUstreamCaptureStatus after = status;                                                              \
+		if (status != CU_STREAM_CAPTURE_STATUS_NONE &&                                                     \
+		    LGPU_REAL(cuStreamIsCapturing)(stream_of(stream), &after) == CUDA_SUCCESS &&                   \
+		    after == CU_STREAM_CAPTURE_STATUS_NONE)                                                        \
+			lgpu_gate_capture(-1);                                                                     \
+		return result;                                                                                     \
 	}
 
 BEGIN_CAPTURE(cuStreamBeginCapture, (CUstream stream), stream)

@@ -35,8 +35,12 @@ void lgpu_pools_ended(struct lgpu_state *s, int device);
 // Memory of executable graphs (hooks_graph.c): begin before a launch or an
 // upload of one, end after it. Both cost one load while no graph allocates.
 extern bool lgpu_graphs_allocate;
-CUresult lgpu_graph_memory_begin(CUgraphExec graph);
-void lgpu_graph_memory_end(CUgraphExec graph, CUresult result);
+struct lgpu_graph_charge {
+	uint64_t bytes; // 0: nothing was charged
+	int device;
+};
+CUresult lgpu_graph_memory_begin(CUgraphExec graph, struct lgpu_graph_charge *charge);
+void lgpu_graph_memory_end(CUgraphExec graph, CUresult result, const struct lgpu_graph_charge *charge);
 void lgpu_graphs_look(struct lgpu_state *s); // charge what they have reserved now
 void lgpu_graphs_reset(void);
 void lgpu_handles_reset(void);
