@@ -30,7 +30,6 @@
 struct flight {
 	struct lgpu_gate_context *context;
 	CUevent event; // NULL: seen to be done, out of order
-	int64_t issued;
 	int64_t expected; // share of lgpu_gate.expected
 	uint32_t estimate;
 	bool unknown;
@@ -178,6 +177,15 @@ static void wake(struct lgpu_gate *g)
 	lgpu_futex_wake(&g->wake, INT32_MAX);
 }
 
+// kick gets a parked watcher going.
+static void kick(struct lgpu_gate *g)
+{
+	if (!g->parked)
+		return;
+	g->kick++;
+	lgpu_futex_wake(&g->kick, 1);
+}
+
 // look collects completed launches. Between different streams completions may
 // come out of order; everything in flight is asked only now and then, and only
 // while a launcher waits for room.
@@ -225,8 +233,6 @@ static void look(struct lgpu_gate *g, int64_t now)
 		      done == 1);
 	}
 	g->completed = now;
-	if (in_flight(g) != 0 && g->ring[g->tail % RING].issued > now)
-		g->completed = g->ring[g->tail % RING].issued;
 	if (!busy(g))
 		g->idle = now;
 	wake(g);
@@ -234,10 +240,8 @@ static void look(struct lgpu_gate *g, int64_t now)
 
 static void observe(struct lgpu_gate *g, int64_t now)
 {
-	bool was = busy(g);
 	charge(g, now);
-	if (was)
-		look(g, now);
+	look(g, now);
 }
 
 // open_if_allowed opens a closed gate when the lgpu has a quantum of credit and
@@ -501,10 +505,7 @@ struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t siz
 			break;
 		uint32_t wake = __atomic_load_n(&g->wake, __ATOMIC_RELAXED);
 		g->waiters++;
-		if (g->parked) {
-			g->kick++;
-			lgpu_futex_wake(&g->kick, 1);
-		}
+		kick(g);
 		lgpu_unlock(&g->lock);
 		lgpu_futex_wait(&g->wake, wake, OVERDUE / 4);
 		lgpu_lock(&g->lock);
@@ -513,10 +514,7 @@ struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t siz
 	}
 	if (!busy(g))
 		g->charged = now;
-	if (g->parked) {
-		g->kick++;
-		lgpu_futex_wake(&g->kick, 1);
-	}
+	kick(g);
 	pass = (struct lgpu_pass){g, c, stream, event_take(c), estimate, g->estimates[estimate].nanos == 0};
 	g->pending++;
 	g->unknown += pass.unknown;
@@ -535,11 +533,11 @@ void lgpu_gate_leave(struct lgpu_pass *pass, CUresult result)
 	lgpu_lock(&g->lock);
 	g->pending--;
 	if (launched) {
-		int64_t now = lgpu_now(), expected = g->estimates[pass->estimate].nanos;
+		int64_t expected = g->estimates[pass->estimate].nanos;
 		if (in_flight(g) == 0)
-			g->completed = now;
+			g->completed = lgpu_now();
 		g->ring[g->head++ % RING] =
-			(struct flight){pass->context, pass->event, now, expected, pass->estimate, pass->unknown};
+			(struct flight){pass->context, pass->event, expected, pass->estimate, pass->unknown};
 		g->expected += expected;
 	} else {
 		g->unknown -= pass->unknown;

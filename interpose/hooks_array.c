@@ -75,6 +75,19 @@ static struct lgpu_state *counted(const void *handle, const void *description, u
 	return *device >= 0 && LGPU_REAL(cuCtxGetDevice)(real) == CUDA_SUCCESS ? s : NULL;
 }
 
+// created ends the making of an array for which bytes are charged: what the
+// driver made is noted, or the charge given back.
+static CUresult created(struct lgpu_state *s, const CUarray *handle, uint64_t bytes, int device, CUcontext context, CUresult r)
+{
+	if (r != CUDA_SUCCESS) {
+		lgpu_uncharge(s, device, bytes);
+	} else if (!lgpu_note(s, LGPU_KIND_ARRAY, (uint64_t)*handle, bytes, device, context)) {
+		LGPU_REAL(cuArrayDestroy)(*handle);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return r;
+}
+
 LGPU_EXPORT CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray)
 {
 	int device;
@@ -87,14 +100,7 @@ LGPU_EXPORT CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DES
 	uint64_t bytes = array_bytes(pAllocateArray, real);
 	if (!lgpu_charge(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult r = LGPU_REAL(cuArray3DCreate_v2)(pHandle, pAllocateArray);
-	if (r != CUDA_SUCCESS) {
-		lgpu_uncharge(s, device, bytes);
-	} else if (!lgpu_note(s, LGPU_KIND_ARRAY, (uint64_t)*pHandle, bytes, device, context)) {
-		LGPU_REAL(cuArrayDestroy)(*pHandle);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	return r;
+	return created(s, pHandle, bytes, device, context, LGPU_REAL(cuArray3DCreate_v2)(pHandle, pAllocateArray));
 }
 
 LGPU_EXPORT CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray)
@@ -110,14 +116,7 @@ LGPU_EXPORT CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIP
 	uint64_t bytes = array_bytes(&d, real);
 	if (!lgpu_charge(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult r = LGPU_REAL(cuArrayCreate_v2)(pHandle, pAllocateArray);
-	if (r != CUDA_SUCCESS) {
-		lgpu_uncharge(s, device, bytes);
-	} else if (!lgpu_note(s, LGPU_KIND_ARRAY, (uint64_t)*pHandle, bytes, device, context)) {
-		LGPU_REAL(cuArrayDestroy)(*pHandle);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	return r;
+	return created(s, pHandle, bytes, device, context, LGPU_REAL(cuArrayCreate_v2)(pHandle, pAllocateArray));
 }
 
 LGPU_EXPORT CUresult cuArrayDestroy(CUarray hArray)

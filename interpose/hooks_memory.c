@@ -57,6 +57,19 @@ CUresult lgpu_free_end(const struct lgpu_freeing *f, CUresult result)
 	return result;
 }
 
+// allocated ends an allocation for which bytes are charged: what the driver made
+// is noted, or the charge given back.
+static CUresult allocated(struct lgpu_state *s, const CUdeviceptr *dptr, uint64_t bytes, int device, CUcontext context, CUresult r)
+{
+	if (r != CUDA_SUCCESS) {
+		lgpu_uncharge(s, device, bytes);
+	} else if (!lgpu_note(s, LGPU_KIND_MEMORY, *dptr, bytes, device, context)) {
+		LGPU_REAL(cuMemFree_v2)(*dptr);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return r;
+}
+
 LGPU_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
 	struct lgpu_state *s = lgpu_attached();
@@ -68,13 +81,8 @@ LGPU_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 	uint64_t bytes = lgpu_taken(bytesize);
 	if (!lgpu_charge(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult r = LGPU_REAL(cuMemAlloc_v2)(dptr, bytesize);
-	if (r != CUDA_SUCCESS) {
-		lgpu_uncharge(s, device, bytes);
-	} else if (!lgpu_note(s, LGPU_KIND_MEMORY, *dptr, bytes, device, context)) {
-		LGPU_REAL(cuMemFree_v2)(*dptr);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	} else if (bytes <= SHARED && lgpu_left(s, device) < NARROW && !lgpu_overhead_now(s, device)) {
+	CUresult r = allocated(s, dptr, bytes, device, context, LGPU_REAL(cuMemAlloc_v2)(dptr, bytesize));
+	if (r == CUDA_SUCCESS && bytes <= SHARED && lgpu_left(s, device) < NARROW && !lgpu_overhead_now(s, device)) {
 		cuMemFree_v2(*dptr);
 		lgpu_overhead_now(s, device);
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -93,14 +101,7 @@ LGPU_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsig
 	uint64_t bytes = lgpu_taken(bytesize);
 	if (!lgpu_charge(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult r = LGPU_REAL(cuMemAllocManaged)(dptr, bytesize, flags);
-	if (r != CUDA_SUCCESS) {
-		lgpu_uncharge(s, device, bytes);
-	} else if (!lgpu_note(s, LGPU_KIND_MEMORY, *dptr, bytes, device, context)) {
-		LGPU_REAL(cuMemFree_v2)(*dptr);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	return r;
+	return allocated(s, dptr, bytes, device, context, LGPU_REAL(cuMemAllocManaged)(dptr, bytesize, flags));
 }
 
 LGPU_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
@@ -132,11 +133,7 @@ LGPU_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_
 		LGPU_REAL(cuMemFree_v2)(*dptr);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	if (!lgpu_note(s, LGPU_KIND_MEMORY, *dptr, taken, device, context)) {
-		LGPU_REAL(cuMemFree_v2)(*dptr);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	return CUDA_SUCCESS;
+	return allocated(s, dptr, taken, device, context, CUDA_SUCCESS);
 }
 
 LGPU_EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
