@@ -1,3 +1,3 @@
 package region
 
-//go:generate go run ./gen ../interpose/region.h
+//go:generate go run ./gen ../interpose

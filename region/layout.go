@@ -7,13 +7,14 @@
 //
 // # Parts
 //
-// A region is one file (or, with a daemon, two descriptors) of three parts:
+// A region has two parts:
 //
-//	base + 0            Limits   written by the authority, mapped read-only by tenants
-//	base + LimitsBytes  Usage    counters and slots, written by tenants
+//	Limits   written by the authority, mapped read-only by tenants
+//	Usage    counters and slots, written by tenants
 //
-// base is 0, except in a file that also carries HAMi's region v1.2 for HAMi's
-// monitor: there the foreign structure comes first and base is HAMiBase.
+// From the daemon each comes as a sealed memory file. Without one they lie one
+// after the other, at HAMiBase, in the file that also carries HAMi's region
+// v1.2 for HAMi's monitor.
 //
 // # Trust
 //
@@ -26,8 +27,9 @@
 // by compare-and-swap; a memory Counter is a pair updated by a 16-byte
 // compare-and-swap, so that whoever finds a dead process's slot can tell
 // exactly which of its operations took effect (see Counter). That a slot's
-// process lives is said by the kernel: the process holds a POSIX record lock
-// on byte ClientLockOffset+index of the file, which no crash can leave behind.
+// process lives is known to the daemon, which gave the slot out and watches
+// the process; without a daemon the process holds a POSIX record lock on byte
+// ClientLockOffset+index of the file, which no crash can leave behind.
 package region
 
 // Limits of the layout.
@@ -35,7 +37,7 @@ const (
 	// Magic begins every region: "LGPUREG\x01", little-endian.
 	Magic uint64 = 0x014745525550474c
 	// Version of the layout. A reader refuses any other.
-	Version uint32 = 1
+	Version uint32 = 2
 	// MaxDevices is the number of devices one lgpu can span, as in HAMi.
 	MaxDevices = 16
 	// MaxClients is the number of processes that can use one lgpu at once.
@@ -89,14 +91,19 @@ type DeviceLimits struct {
 	UUID [16]byte
 	// Memory is the limit in bytes, or NoLimit.
 	Memory uint64
+	// Granted is what of Memory may be used without asking the daemon for
+	// more: less than Memory where a group's limit is less than the sum of
+	// its members'. Whoever has added to the counter reads it again and takes
+	// back what is over, so that after it is lowered the counter tells the truth.
+	Granted uint64
 	// Physical is the device's own memory in bytes.
 	Physical uint64
 	// Compute is the cap on the device's time, in hundredths of a percent,
-	// 1..FullCompute.
+	// 0..FullCompute. With 0 launches fail.
 	Compute uint32
 	// Units is the number of compute units the tenant is shown; 0 is all.
 	Units uint32
-	_     [3]uint64
+	_     [2]uint64
 }
 
 // Counter is an amount of memory with the identity of the last operation that
@@ -146,11 +153,14 @@ type DeviceUsage struct {
 	// credit while Horizon is in the past (a token bucket in one word, known
 	// as GCRA).
 	Horizon uint64
-	// Busy is the compute time charged since the region was made, in ns.
+	// Busy is the compute time charged since the region was made, in ns: the
+	// time in which any process of the lgpu had work on the device.
 	Busy uint64
+	// Charged is up to when Busy counts, CLOCK_MONOTONIC ns.
+	Charged uint64
 	// Launches counts launches since the region was made.
 	Launches uint64
-	_        [9]uint64
+	_        [8]uint64
 	History  [Windows]Window
 }
 

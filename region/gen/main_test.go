@@ -3,16 +3,19 @@ package main
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"testing"
 )
 
-func TestHeaderIsFresh(t *testing.T) {
-	const path = "../../interpose/region.h"
-	have, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(have, header()) {
-		t.Errorf("%s is not what package region gives; run: go generate ./region", path)
+func TestHeadersAreFresh(t *testing.T) {
+	for _, h := range headers {
+		path := filepath.Join("../../interpose", h.file)
+		have, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(have, h.text()) {
+			t.Errorf("%s is not what the Go types give; run: go generate ./region", path)
+		}
 	}
 }
