@@ -1,0 +1,134 @@
+package doctor
+
+import "debug/elf"
+
+// Machine is what Look found out. Errors are findings too: a nil error means that the thing was tried and works.
+type Machine struct {
+	Version string // of this lgpu
+	User    int    // effective user id
+
+	Driver  Driver
+	Nodes   []Node
+	MPS     MPS
+	Kernel  Kernel
+	CGroup  CGroup
+	FUSE    FUSE
+	Library Library
+	Runtime Runtime
+	Daemon  Daemon
+
+	Container   string // what runs this container, "" outside of one
+	ForeignPIDs bool   // this is not the machine's own PID namespace
+	Environment []string
+	LDPreload   string // contents of /etc/ld.so.preload
+	Sim         error  // of starting a software GPU and asking it for its devices
+	Programs    []Program
+}
+
+// Driver is NVIDIA's driver.
+type Driver struct {
+	Module  string // version of the kernel module, "" where none is loaded
+	Version string // as NVML has it
+	NVML    string // version of NVML
+	Err     error  // of loading NVML; wraps nvidia.ErrNoDriver where there is none
+	Devices []Device
+}
+
+// Mode is NVIDIA's compute mode.
+type Mode int
+
+// Compute modes, as NVML numbers them.
+const (
+	ModeDefault          Mode = 0
+	ModeExclusiveThread  Mode = 1
+	ModeProhibited       Mode = 2
+	ModeExclusiveProcess Mode = 3
+	ModeUnknown          Mode = -1
+)
+
+// Switch is a setting of a device.
+type Switch int
+
+// States of a Switch.
+const (
+	Unknown Switch = iota // the device has no such setting, or does not say
+	Off
+	On
+)
+
+// Device is one GPU, as far as its settings matter.
+type Device struct {
+	Index              int
+	Name               string
+	Err                error // it cannot be asked
+	Persistence        Switch
+	Compute            Mode
+	MIG, MIGAfterReset Switch
+	Minor              int // of /dev/nvidiaMINOR; -1 where the driver does not say
+}
+
+// Node is a device file.
+type Node struct {
+	Path string
+	Err  error // fs.ErrNotExist, fs.ErrPermission for reading and writing …
+}
+
+// MPS is NVIDIA's multi-process service.
+type MPS struct {
+	Control string // path of nvidia-cuda-mps-control, "" if there is none
+	Foreign string // control pipe of a daemon that somebody started, "" if there is none
+}
+
+// Kernel holds what became of trying each feature.
+type Kernel struct {
+	Release     string
+	PIDFD       error // pidfd_open
+	FutureWrite error // memfd with F_SEAL_FUTURE_WRITE
+	PeerPIDFD   error // SO_PEERPIDFD
+}
+
+// CGroup says which hierarchies are mounted.
+type CGroup struct {
+	V2 string // where, "" if it is not
+	V1 bool
+}
+
+// FUSE is what the tree of limits needs to be seen as files.
+type FUSE struct {
+	Device error  // of opening /dev/fuse
+	Mount  string // path of fusermount3, which mounts for users other than root
+}
+
+// Library is what lgpu puts into programs.
+type Library struct {
+	Interposer string // path of liblgpu.so
+	Err        error  // of installing it
+	Preload    error  // of finding it in a program started with LD_PRELOAD
+	LibC       string // such as "glibc 2.36"
+}
+
+// Runtime is the folder of sockets and state.
+type Runtime struct {
+	Dir  string
+	Err  error // of using it
+	Tree error // of looking at Dir/tree; syscall.ENOTCONN is a mount that lost its daemon
+}
+
+// Daemon is what answered at the daemon's socket.
+type Daemon struct {
+	Socket  string
+	Version string
+	PID     int
+	// Err is fs.ErrNotExist or syscall.ECONNREFUSED where none runs, fs.ErrPermission where this user may not ask.
+	Err error
+}
+
+// Program is an executable file that somebody wants to run in an lgpu.
+type Program struct {
+	Path        string
+	Err         error // of reading it
+	Script      string
+	Interpreter string // the dynamic loader; "" for a static program
+	Machine     elf.Machine
+	Setuid      bool // or setgid, or with file capabilities: the loader ignores LD_PRELOAD
+}
