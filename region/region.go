@@ -35,8 +35,9 @@ const hamiMagic = 19920718
 // newPrefix begins the name of a file that Create has not finished.
 const newPrefix = ".new-"
 
-// Spec is what Create grants.
+// Spec is what a new region grants.
 type Spec struct {
+	ID         uint64         // 0: one is drawn
 	Name       string         // as CheckName has it
 	HostMemory uint64         // limit on page-locked host memory in bytes, or NoLimit
 	Devices    []DeviceLimits // 1 to MaxDevices, in the order in which the tenant sees them
@@ -71,9 +72,11 @@ func CheckName(name string) error {
 // launcher's lease on it until Close. An error wraps fs.ErrExist where path exists.
 func Create(path string, spec Spec) (*Region, error) {
 	r := &Region{path: path, leased: true}
-	if err := r.fill(spec); err != nil {
+	limits, err := spec.limits()
+	if err != nil {
 		return nil, fmt.Errorf("region %s: %w", path, err)
 	}
+	r.limits = limits
 	file, err := os.CreateTemp(filepath.Dir(path), newPrefix+"*")
 	if err != nil {
 		return nil, fmt.Errorf("create region: %w", err)
@@ -90,27 +93,29 @@ func Create(path string, spec Spec) (*Region, error) {
 	return r, nil
 }
 
-// fill sets the limits from what was asked.
-func (r *Region) fill(spec Spec) error {
-	if err := CheckName(spec.Name); err != nil {
-		return fmt.Errorf("%w: %w", ErrSpec, err)
+// limits returns what was asked for as a region has it.
+func (s Spec) limits() (Limits, error) {
+	if err := CheckName(s.Name); err != nil {
+		return Limits{}, fmt.Errorf("%w: %w", ErrSpec, err)
 	}
-	if len(spec.Devices) < 1 || len(spec.Devices) > MaxDevices {
-		return fmt.Errorf("%w: %d devices; 1 to %d are possible", ErrSpec, len(spec.Devices), MaxDevices)
+	if len(s.Devices) < 1 || len(s.Devices) > MaxDevices {
+		return Limits{}, fmt.Errorf("%w: %d devices; 1 to %d are possible", ErrSpec, len(s.Devices), MaxDevices)
 	}
-	r.limits = Limits{
-		Magic: Magic, Version: Version, Devices: uint32(len(spec.Devices)),
-		HostMemory: spec.HostMemory, CreatedUnixNano: time.Now().UnixNano(),
+	l := Limits{
+		Magic: Magic, Version: Version, Devices: uint32(len(s.Devices)),
+		ID: s.ID, HostMemory: s.HostMemory, CreatedUnixNano: time.Now().UnixNano(),
 	}
-	var id [8]byte
-	rand.Read(id[:])
-	r.limits.ID = binary.LittleEndian.Uint64(id[:]) | 1
-	copy(r.limits.Name[:], spec.Name)
-	copy(r.limits.Device[:], spec.Devices)
-	if err := r.limits.check(); err != nil {
-		return fmt.Errorf("%w: %w", ErrSpec, err)
+	if l.ID == 0 {
+		var id [8]byte
+		rand.Read(id[:])
+		l.ID = binary.LittleEndian.Uint64(id[:]) | 1
 	}
-	return nil
+	copy(l.Name[:], s.Name)
+	copy(l.Device[:], s.Devices)
+	if err := l.check(); err != nil {
+		return Limits{}, fmt.Errorf("%w: %w", ErrSpec, err)
+	}
+	return l, nil
 }
 
 // publish writes the file, takes the lease and gives the file its name.
@@ -220,7 +225,7 @@ func (l *Limits) check() error {
 		}
 	}
 	for i, d := range l.Device[:l.Devices] {
-		if d.Compute < 1 || d.Compute > FullCompute {
+		if d.Compute > FullCompute {
 			return fmt.Errorf("device %d has a compute share of %d hundredths of a percent", i, d.Compute)
 		}
 		for j, other := range l.Device[:i] {

@@ -75,7 +75,6 @@ func TestCreateRefuses(t *testing.T) {
 	for what, change := range map[string]func(*Spec){
 		"no device":        func(s *Spec) { s.Devices = nil },
 		"too many devices": func(s *Spec) { s.Devices = make([]DeviceLimits, MaxDevices+1) },
-		"no compute":       func(s *Spec) { s.Devices[0].Compute = 0 },
 		"too much compute": func(s *Spec) { s.Devices[0].Compute = FullCompute + 1 },
 		"a device twice":   func(s *Spec) { s.Devices = append(s.Devices, s.Devices[0]) },
 		"no name":          func(s *Spec) { s.Name = "" },
@@ -112,7 +111,6 @@ func TestOpenRefuses(t *testing.T) {
 		"no device":               write(unsafe.Offsetof(l.Devices), 0),
 		"17 devices":              write(unsafe.Offsetof(l.Devices), 17),
 		"very many devices":       write(unsafe.Offsetof(l.Devices), 255, 255, 255, 255),
-		"no compute":              write(unsafe.Offsetof(l.Device)+unsafe.Offsetof(l.Device[0].Compute), 0, 0),
 		"a terminal escape":       write(unsafe.Offsetof(l.Name), 0x1b),
 		"a name that never ends":  write(unsafe.Offsetof(l.Name), bytes.Repeat([]byte("a"), 64)...),
 		"HAMi's, with none of us": write(0, 0x4e, 0xf7, 0x2f, 0x01),

@@ -1,6 +1,254 @@
 package region
 
-// State is what an lgpu's counters say at one moment.
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// UsageBytes is the size of a Usage in memory of its own: whole pages.
+const UsageBytes = (int(unsafe.Sizeof(Usage{})) + 4095) &^ 4095
+
+// Seals of the memory files. Neither can be cut short under those who map it; limits can be changed only through the
+// mapping that the authority made before.
+const (
+	usageSeals  = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	limitsSeals = usageSeals | unix.F_SEAL_FUTURE_WRITE
+	writeSeals  = unix.F_SEAL_WRITE | unix.F_SEAL_FUTURE_WRITE
+)
+
+// Shared is the authority's side of a region in memory files: the only mapping through which its limits can be written,
+// and a view of its counters. Methods may be called by several goroutines; after Close, those that set do nothing and
+// those that read give zeros.
+type Shared struct {
+	mu          sync.RWMutex // guards the life of the mappings; their words are read and written atomically
+	limits      *Limits      // nil once closed
+	usage       *Usage       // written by tenants
+	limitsMem   []byte
+	usageMem    []byte
+	limitsFile  *os.File
+	usageFile   *os.File
+	usageInode  Inode
+	deviceCount int
+}
+
+// Inode names a file of the machine while it exists.
+type Inode struct{ Device, Number uint64 }
+
+// New makes a region that nobody uses yet. Spec.ID 0 draws one.
+func New(spec Spec) (*Shared, error) {
+	usage, err := memoryFile("lgpu-usage", UsageBytes)
+	if err != nil {
+		return nil, fmt.Errorf("region of lgpu %s: %w", spec.Name, err)
+	}
+	if _, err = unix.FcntlInt(usage.Fd(), unix.F_ADD_SEALS, usageSeals); err != nil {
+		usage.Close()
+		return nil, fmt.Errorf("region of lgpu %s: seal usage: %w", spec.Name, err)
+	}
+	return adopt(spec, usage)
+}
+
+// Adopt makes a region of new limits and of counters that have been in use under an authority that is gone. fd stays the
+// caller's. An error wraps ErrInvalid where fd is not what New makes; what the counters say is up to the tenant.
+func Adopt(spec Spec, fd int) (*Shared, error) {
+	if _, err := CheckUsage(fd); err != nil {
+		return nil, fmt.Errorf("region of lgpu %s: %w", spec.Name, err)
+	}
+	// Dup, not a new opening, which could be had only with the rights of the one who made it.
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("region of lgpu %s: %w", spec.Name, err)
+	}
+	return adopt(spec, os.NewFile(uintptr(own), "lgpu-usage"))
+}
+
+// CheckUsage reports whether fd is a sealed memory file of the size of a Usage, and which.
+func CheckUsage(fd int) (Inode, error) {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return Inode{}, fmt.Errorf("%w: usage is no memory file: %w", ErrInvalid, err)
+	}
+	// Ordinary files of a tmpfs have seals too, but never these.
+	if seals&(usageSeals|writeSeals) != usageSeals {
+		return Inode{}, fmt.Errorf("%w: usage has seals %#x", ErrInvalid, seals)
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return Inode{}, fmt.Errorf("%w: usage: %w", ErrInvalid, err)
+	}
+	if stat.Size != int64(UsageBytes) {
+		return Inode{}, fmt.Errorf("%w: usage has %d bytes instead of %d", ErrInvalid, stat.Size, UsageBytes)
+	}
+	return Inode{stat.Dev, stat.Ino}, nil
+}
+
+// adopt makes the limits and maps both parts. usage is its own from here on.
+func adopt(spec Spec, usage *os.File) (*Shared, error) {
+	s := &Shared{usageFile: usage}
+	if err := s.build(spec); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("region of lgpu %s: %w", spec.Name, err)
+	}
+	return s, nil
+}
+
+func (s *Shared) build(spec Spec) (err error) {
+	limits, err := spec.limits()
+	if err != nil {
+		return err
+	}
+	s.deviceCount = len(spec.Devices)
+	if s.usageInode, err = CheckUsage(int(s.usageFile.Fd())); err != nil {
+		return err
+	}
+	if s.usageMem, err = mapWritable(s.usageFile, UsageBytes); err != nil {
+		return fmt.Errorf("%w: map usage: %w", ErrInvalid, err)
+	}
+	s.usage = (*Usage)(unsafe.Pointer(&s.usageMem[0]))
+	if s.limitsFile, err = memoryFile("lgpu-limits", LimitsBytes); err != nil {
+		return err
+	}
+	if s.limitsMem, err = mapWritable(s.limitsFile, LimitsBytes); err != nil {
+		return fmt.Errorf("map limits: %w", err)
+	}
+	s.limits = (*Limits)(unsafe.Pointer(&s.limitsMem[0]))
+	*s.limits = limits
+	if _, err := unix.FcntlInt(s.limitsFile.Fd(), unix.F_ADD_SEALS, limitsSeals); err != nil {
+		return fmt.Errorf("seal limits: %w", err)
+	}
+	return nil
+}
+
+func memoryFile(name string, size int) (*os.File, error) {
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err := unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
+		fd, err = unix.MemfdCreate(name, flags)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("create memory file: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), name)
+	if err := file.Truncate(int64(size)); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("size memory file: %w", err)
+	}
+	return file, nil
+}
+
+func mapWritable(f *os.File, size int) ([]byte, error) {
+	return unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+}
+
+// Close gives up the mappings and files; tenants keep theirs.
+func (s *Shared) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.limits, s.usage = nil, nil
+	for _, mem := range [][]byte{s.limitsMem, s.usageMem} {
+		if mem != nil {
+			unix.Munmap(mem)
+		}
+	}
+	s.limitsMem, s.usageMem = nil, nil
+	for _, f := range []*os.File{s.limitsFile, s.usageFile} {
+		if f != nil {
+			f.Close()
+		}
+	}
+	s.limitsFile, s.usageFile = nil, nil
+}
+
+// Files calls fn with descriptors of both parts, good until it returns.
+func (s *Shared) Files(fn func(limits, usage int) error) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.limits == nil {
+		return os.ErrClosed
+	}
+	return fn(int(s.limitsFile.Fd()), int(s.usageFile.Fd()))
+}
+
+// UsageInode names the memory file of the counters.
+func (s *Shared) UsageInode() Inode { return s.usageInode }
+
+// SetHostMemory sets the limit on page-locked host memory, in bytes.
+func (s *Shared) SetHostMemory(bytes uint64) {
+	s.set(0, func(l *Limits, _ *DeviceLimits) { atomic.StoreUint64(&l.HostMemory, bytes) })
+}
+
+// SetMemory sets the memory that the tenant is shown of a device, in bytes.
+func (s *Shared) SetMemory(device int, bytes uint64) {
+	s.set(device, func(_ *Limits, d *DeviceLimits) { atomic.StoreUint64(&d.Memory, bytes) })
+}
+
+// SetGranted sets the memory of a device that may be used now, in bytes. Once it returns, whoever adds sees it: of a
+// SetGranted with a Used after it and an addition with a look at Granted after it, one at least sees the other.
+func (s *Shared) SetGranted(device int, bytes uint64) {
+	// A swap, not a store: the reads that follow must not pass it.
+	s.set(device, func(_ *Limits, d *DeviceLimits) { atomic.SwapUint64(&d.Granted, bytes) })
+}
+
+// SetCompute sets the cap on a device's time, in hundredths of a percent.
+func (s *Shared) SetCompute(device int, share uint32) {
+	s.set(device, func(_ *Limits, d *DeviceLimits) { atomic.StoreUint32(&d.Compute, share) })
+}
+
+// SetUnits sets the number of compute units that the tenant is shown of a device; 0 is all.
+func (s *Shared) SetUnits(device int, units uint32) {
+	s.set(device, func(_ *Limits, d *DeviceLimits) { atomic.StoreUint32(&d.Units, units) })
+}
+
+func (s *Shared) set(device int, store func(*Limits, *DeviceLimits)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.limits != nil && device >= 0 && device < s.deviceCount {
+		store(s.limits, &s.limits.Device[device])
+	}
+}
+
+// read calls fn with the counters, if there still are any.
+func (s *Shared) read(fn func(*Usage)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.usage != nil {
+		fn(s.usage)
+	}
+}
+
+// Host returns the bytes of page-locked host memory in use.
+func (s *Shared) Host() (bytes uint64) {
+	s.read(func(u *Usage) { bytes = atomic.LoadUint64(&u.Host.Bytes) })
+	return bytes
+}
+
+// Used returns the bytes of a device's memory in use, those of dead clients that are not settled included.
+func (s *Shared) Used(device int) (bytes uint64) {
+	s.device(device, func(d *DeviceUsage) { bytes = atomic.LoadUint64(&d.Memory.Bytes) })
+	return bytes
+}
+
+// Busy returns the device time charged, in ns.
+func (s *Shared) Busy(device int) (nanos uint64) {
+	s.device(device, func(d *DeviceUsage) { nanos = atomic.LoadUint64(&d.Busy) })
+	return nanos
+}
+
+func (s *Shared) device(device int, fn func(*DeviceUsage)) {
+	s.read(func(u *Usage) {
+		if device >= 0 && device < s.deviceCount {
+			fn(&u.Device[device])
+		}
+	})
+}
+
+// State is what an lgpu's counters say at one moment. All of it is the tenant's word.
 type State struct {
 	Host    uint64 // bytes of page-locked host memory
 	Devices []DeviceUse
@@ -8,9 +256,67 @@ type State struct {
 
 // DeviceUse is what an lgpu uses of one device.
 type DeviceUse struct {
-	Used     uint64 // bytes
-	Peak     uint64 // bytes, the most the lgpu ever held
-	Share    uint32 // device time used over the last second, in hundredths of a percent
-	Busy     uint64 // ns of device time used since the lgpu was made
-	Launches uint64 // since the lgpu was made
+	Used     uint64        // bytes
+	Peak     uint64        // bytes, the most the lgpu ever held
+	Share    uint32        // device time used over the last second, in hundredths of a percent
+	Busy     time.Duration // device time used since the lgpu was made
+	Launches uint64        // since the lgpu was made
+}
+
+// State reads the counters.
+func (s *Shared) State() State {
+	state := State{Devices: make([]DeviceUse, s.deviceCount)}
+	var now unix.Timespec
+	unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // cannot fail on Linux
+	s.read(func(u *Usage) {
+		state.Host = atomic.LoadUint64(&u.Host.Bytes)
+		for i := range state.Devices {
+			d := &u.Device[i]
+			var history [Windows]Window
+			for w := range history {
+				history[w] = Window{atomic.LoadUint64(&d.History[w].Epoch), atomic.LoadUint64(&d.History[w].Busy)}
+			}
+			state.Devices[i] = DeviceUse{
+				Used: atomic.LoadUint64(&d.Memory.Bytes), Peak: atomic.LoadUint64(&d.Peak),
+				Share:    lastSecond(&history, uint64(now.Nano())/WindowNanos),
+				Busy:     time.Duration(min(atomic.LoadUint64(&d.Busy), 1<<63-1)),
+				Launches: atomic.LoadUint64(&d.Launches),
+			}
+		}
+	})
+	return state
+}
+
+// Held returns what a client holds by its own ledgers, in bytes: page-locked host memory and each device's.
+func (s *Shared) Held(client int) (host uint64, devices []uint64) {
+	devices = make([]uint64, s.deviceCount)
+	s.read(func(u *Usage) {
+		if client < 0 || client >= MaxClients {
+			return
+		}
+		host = uint64(max(u.hostAccount().held(client), 0))
+		for i := range devices {
+			devices[i] = uint64(max(u.deviceAccount(i).held(client), 0))
+		}
+	})
+	return host, devices
+}
+
+// Settle gives back all that a dead client holds and frees its slot. Live clients may go on meanwhile; nobody else may
+// settle the same slot. False: a tenant writes so often that it cannot be done now.
+func (s *Shared) Settle(client int) bool {
+	done := true
+	s.read(func(u *Usage) {
+		if client < 0 || client >= MaxClients {
+			return
+		}
+		done = u.hostAccount().settle(client)
+		for i := range s.deviceCount {
+			done = u.deviceAccount(i).settle(client) && done
+		}
+		if done {
+			atomic.StoreUint32(&u.Client[client].State, ClientFree)
+		}
+	})
+	return done
 }
