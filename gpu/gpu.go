@@ -1,5 +1,5 @@
-// Package gpu says which devices a machine has, whoever made them. Packages nvidia and sim implement Inventory; choosing
-// devices by what a user typed is the same for both and is here.
+// Package gpu says which devices a machine has and what is true on them now, whoever made them. Packages nvidia and sim
+// implement Inventory, gputest has a fake; choosing devices by what a user typed is the same for all and is here.
 package gpu
 
 import (
@@ -10,23 +10,66 @@ import (
 	"strings"
 )
 
-// Inventory is a source of devices.
+// Inventory is a source of devices. One goroutine at a time may use it.
 type Inventory interface {
-	// Devices returns the devices in the order of their index. It may be called again to see changes, by one goroutine at
-	// a time.
+	// Devices returns the devices: GPUs in the order of their index, each followed by its MIG instances. It may be called
+	// again to see changes.
 	Devices() ([]Device, error)
+	// Facts says what the driver knows about a device now. An error means that the device cannot be reached, or is none of
+	// this inventory's (ErrUnknownDevice).
+	Facts(UUID) (Facts, error)
 	// Close ends the use of the driver. Devices returned before stay valid.
 	Close() error
 }
 
-// Device is one physical or software GPU.
+// Device is one physical or software GPU, or a MIG instance of one.
 type Device struct {
 	UUID   UUID
-	Index  int    // in the vendor's own numbering
+	Index  int    // in the vendor's own numbering; of a MIG instance: among those of its Parent
 	Name   string // product name
 	Memory uint64 // bytes
 	Units  int    // compute units (SMs); 0 where the driver does not say
 	PCI    string // PCI address, such as 0000:1b:00.0
+	Node   string // major and minor number of the device node, such as 195:0; empty where it has none of its own
+	// Parent is the GPU that this is a MIG instance of, and ParentIndex its index; zero for a whole GPU.
+	Parent      UUID
+	ParentIndex int
+	// Partitioned: a GPU in MIG mode. Programs use its instances and never itself.
+	Partitioned bool
+}
+
+// MIG reports whether d is a MIG instance rather than a GPU.
+func (d Device) MIG() bool { return d.Parent != UUID{} }
+
+// Identity is the text of d's UUID as the vendor writes it: GPU-… or MIG-…; ParseUUID reads both.
+func (d Device) Identity() string {
+	if d.MIG() {
+		return "MIG-" + strings.TrimPrefix(d.UUID.String(), "GPU-")
+	}
+	return d.UUID.String()
+}
+
+// Key is how lgpu files name d: by its device node, or by Identity where it has none of its own.
+func (d Device) Key() string {
+	if d.Node != "" {
+		return d.Node
+	}
+	return d.Identity()
+}
+
+// Facts are what a driver knows about a device at one moment. A percentage of -1 is one that it does not know.
+type Facts struct {
+	MemoryUsed        uint64 // bytes, everybody's and the driver's own
+	Utilisation       int    // percent of the last sample in which a kernel ran
+	MemoryUtilisation int    // percent of the last sample in which memory was read, written or copied
+	Processes         []Process
+}
+
+// Process is one process that has a context on a device.
+type Process struct {
+	PID         int    // in the PID namespace of the driver's answer, which is the initial one for NVIDIA
+	Memory      uint64 // bytes of device memory; 0 where the driver does not say
+	Utilisation int    // percent of the last sample in which its kernels ran; -1 where the driver does not say
 }
 
 // UUID identifies a device for good.
@@ -38,10 +81,10 @@ var (
 	ErrTwice         = errors.New("device is listed twice")
 )
 
-// ParseUUID reads the form that String writes; the prefix GPU- may be missing.
+// ParseUUID reads the form that String writes; the prefix may be missing, or be a MIG instance's.
 func ParseUUID(s string) (UUID, error) {
 	var u UUID
-	digits := strings.ReplaceAll(strings.TrimPrefix(s, "GPU-"), "-", "")
+	digits := strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(s, "GPU-"), "MIG-"), "-", "")
 	if n, err := hex.Decode(u[:], []byte(digits[:min(len(digits), 32)])); err != nil || n != len(u) || len(digits) != 32 {
 		return UUID{}, fmt.Errorf("%q is no device UUID; one looks like GPU-00112233-4455-6677-8899-aabbccddeeff", s)
 	}
@@ -53,8 +96,20 @@ func (u UUID) String() string {
 	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// Select returns the devices that tokens name, in the tokens' order: an index, a UUID, or the beginning of one that only
-// one device has. An error wraps ErrUnknownDevice or ErrTwice and names the token.
+// Usable returns the devices that programs can use: all but GPUs in MIG mode, whose instances count instead.
+func Usable(devices []Device) []Device {
+	var usable []Device
+	for _, d := range devices {
+		if !d.Partitioned {
+			usable = append(usable, d)
+		}
+	}
+	return usable
+}
+
+// Select returns the devices that tokens name, in the tokens' order: an index, GPU:INSTANCE for a MIG instance, a UUID, or
+// the beginning of one that only one device has, or the MAJ:MIN of the device node. An error wraps ErrUnknownDevice or
+// ErrTwice and names the token.
 func Select(devices []Device, tokens []string) ([]Device, error) {
 	var chosen []Device
 	seen := map[UUID]bool{}
@@ -73,17 +128,18 @@ func Select(devices []Device, tokens []string) ([]Device, error) {
 }
 
 func find(devices []Device, token string) (Device, error) {
-	if index, err := strconv.ParseUint(token, 10, 31); err == nil {
-		for _, d := range devices {
-			if d.Index == int(index) {
-				return d, nil
-			}
+	for _, d := range devices {
+		index := strconv.Itoa(d.Index)
+		if d.MIG() {
+			index = strconv.Itoa(d.ParentIndex) + ":" + index
 		}
-		return Device{}, fmt.Errorf("device %q: %w", token, ErrUnknownDevice)
+		if token == index || token == d.Node && token != "" {
+			return d, nil
+		}
 	}
 	var found []Device
 	for _, d := range devices {
-		if len(token) > len("GPU-") && strings.HasPrefix(strings.ToLower(d.UUID.String()), strings.ToLower(token)) {
+		if len(token) > len("GPU-") && strings.HasPrefix(strings.ToLower(d.Identity()), strings.ToLower(token)) {
 			found = append(found, d)
 		}
 	}

@@ -11,6 +11,9 @@ func TestUUID(t *testing.T) {
 	if err != nil || u.String() != text {
 		t.Errorf("%v, %v", u, err)
 	}
+	if u3, err := ParseUUID("MIG" + text[3:]); err != nil || u3 != u {
+		t.Errorf("of a MIG instance: %v, %v", u3, err)
+	}
 	if u2, err := ParseUUID("00112233445566778899AABBCCDDEEFF"); err != nil || u2 != u {
 		t.Errorf("without prefix and dashes: %v, %v", u2, err)
 	}
@@ -23,7 +26,10 @@ func TestUUID(t *testing.T) {
 
 func TestSelect(t *testing.T) {
 	devices := []Device{
-		{Index: 0, UUID: UUID{0xaa, 1}}, {Index: 1, UUID: UUID{0xaa, 2}}, {Index: 4, UUID: UUID{0xbb, 3}},
+		{Index: 0, UUID: UUID{0xaa, 1}, Node: "195:0"}, {Index: 1, UUID: UUID{0xaa, 2}, Node: "195:1"},
+		{Index: 4, UUID: UUID{0xbb, 3}, Partitioned: true},
+		{Index: 7, UUID: UUID{0xbb, 4}, Parent: UUID{0xbb, 3}, ParentIndex: 4},
+		{Index: 9, UUID: UUID{0xcc, 5}},
 	}
 	for _, c := range []struct {
 		tokens []string
@@ -35,6 +41,13 @@ func TestSelect(t *testing.T) {
 		{[]string{"4", "0"}, []int{4, 0}, nil},
 		{[]string{devices[1].UUID.String()}, []int{1}, nil},
 		{[]string{"gpu-BB"}, []int{4}, nil},
+		{[]string{"mig-bb"}, []int{7}, nil},
+		{[]string{"4:7", "195:1"}, []int{7, 1}, nil},
+		{[]string{"7"}, nil, ErrUnknownDevice},
+		{[]string{"4:8"}, nil, ErrUnknownDevice},
+		{[]string{"195:2"}, nil, ErrUnknownDevice},
+		{[]string{"01"}, nil, ErrUnknownDevice},
+		{[]string{"1", "195:1"}, nil, ErrTwice},
 		{[]string{" 1 "}, []int{1}, nil},
 		{[]string{"GPU-aa"}, nil, ErrUnknownDevice},
 		{[]string{"2"}, nil, ErrUnknownDevice},
@@ -58,5 +71,19 @@ func TestSelect(t *testing.T) {
 				t.Errorf("Select(%q)[%d] = %v, want device %d", c.tokens, i, got[i], index)
 			}
 		}
+	}
+}
+
+func TestKeyAndUsable(t *testing.T) {
+	whole := Device{UUID: UUID{1}, Node: "195:3", Partitioned: true}
+	part := Device{UUID: UUID{2}, Parent: whole.UUID}
+	if whole.Key() != "195:3" || whole.MIG() || part.Key() != "MIG-02000000-0000-0000-0000-000000000000" || !part.MIG() {
+		t.Errorf("keys %q and %q", whole.Key(), part.Key())
+	}
+	if u, err := ParseUUID(part.Identity()); err != nil || u != part.UUID {
+		t.Errorf("%q is read as %v, %v", part.Identity(), u, err)
+	}
+	if usable := Usable([]Device{whole, part}); len(usable) != 1 || usable[0] != part {
+		t.Errorf("usable: %v", usable)
 	}
 }

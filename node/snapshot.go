@@ -28,13 +28,11 @@ type Daemon struct {
 
 // Device is one device that the daemon manages.
 type Device struct {
-	gpu.Device
-	Key     string    // how lgpu files name it: MAJ:MIN of its node, or the UUID
-	Mode    string    // temporal or spatial
-	Parent  *gpu.UUID // of a MIG instance: the GPU it is part of
-	Sim     string    // shape of the software GPU; empty for hardware
-	Healthy bool
-	Fault   string // what is wrong when not Healthy
+	gpu.Device        // its Key() is how lgpu files name it
+	Mode       string // temporal or spatial
+	Sim        string // shape of the software GPU; empty for hardware
+	Healthy    bool
+	Fault      string // what is wrong when not Healthy
 
 	MemoryUsed        uint64 // bytes, as the driver says: everybody's
 	Utilisation       int    // percent of the last sample in which a kernel ran; -1 where the driver does not say
@@ -88,7 +86,7 @@ type NodeState struct {
 // NodeDevice is what a node may use and uses of one device. For a group the used amounts are sums over its subtree.
 type NodeDevice struct {
 	Device    gpu.UUID
-	Key       string // as Device.Key
+	Key       string // how lgpu files name the device
 	Requested Requested
 	Effective Effective
 

@@ -19,6 +19,9 @@ var ErrNoDriver = errors.New("no NVIDIA driver")
 // Results of NVML that mean something here.
 const (
 	success          = 0
+	notSupported     = 3
+	notFound         = 6
+	insufficientSize = 7
 	driverNotLoaded  = 9
 	libraryNotFound  = 12
 	functionNotFound = 13
@@ -27,19 +30,10 @@ const (
 // handle is NVML's opaque nvmlDevice_t.
 type handle uintptr
 
-// memoryInfo is NVML's nvmlMemory_t, in bytes.
-type memoryInfo struct{ Total, Free, Used uint64 }
-
-// pciInfo is NVML's nvmlPciInfo_t as of version 3.
-type pciInfo struct {
-	BusIDLegacy                                [16]byte
-	Domain, Bus, Device, DeviceID, SubsystemID uint32
-	BusID                                      [32]byte
-}
-
 // Inventory is the management library of this machine. It implements gpu.Inventory.
 type Inventory struct {
 	library uintptr
+	handles map[gpu.UUID]handle // of the devices that Devices found last
 
 	shutdown          func() int32
 	errorString       func(int32) string
@@ -49,8 +43,20 @@ type Inventory struct {
 	name              func(handle, *byte, uint32) int32
 	memory            func(handle, *memoryInfo) int32
 	pci               func(handle, *pciInfo) int32
-	cores             func(handle, *uint32) int32        // nil in drivers before 470
 	computeCapability func(handle, *int32, *int32) int32 // major, minor
+	minor             func(handle, *uint32) int32
+	utilisation       func(handle, *utilisation) int32
+
+	// What older drivers lack answers functionNotFound.
+	cores           func(handle, *uint32) int32
+	migMode         func(handle, *uint32, *uint32) int32 // current, pending
+	migCount        func(handle, *uint32) int32
+	migByIndex      func(handle, uint32, *handle) int32
+	attributes      func(handle, *deviceAttributes) int32
+	compute         func(handle, *uint32, *processInfo) int32
+	graphics        func(handle, *uint32, *processInfo) int32
+	mps             func(handle, *uint32, *processInfo) int32
+	processActivity func(handle, *processSample, *uint32, uint64) int32
 }
 
 // Open loads and initialises the library that LGPU_REAL_LIBNVML names, or libnvidia-ml.so.1. An error wraps ErrNoDriver
@@ -70,16 +76,15 @@ func Open() (*Inventory, error) {
 		"nvmlInit_v2": &start, "nvmlShutdown": &i.shutdown, "nvmlErrorString": &i.errorString,
 		"nvmlDeviceGetCount_v2": &i.count, "nvmlDeviceGetHandleByIndex_v2": &i.byIndex, "nvmlDeviceGetUUID": &i.uuid,
 		"nvmlDeviceGetName": &i.name, "nvmlDeviceGetMemoryInfo": &i.memory, "nvmlDeviceGetPciInfo_v3": &i.pci,
-		"nvmlDeviceGetCudaComputeCapability": &i.computeCapability,
+		"nvmlDeviceGetCudaComputeCapability": &i.computeCapability, "nvmlDeviceGetMinorNumber": &i.minor,
+		"nvmlDeviceGetUtilizationRates": &i.utilisation,
 	} {
 		if err := i.bind(symbol, f); err != nil {
 			purego.Dlclose(library)
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	if err := i.bind("nvmlDeviceGetNumGpuCores", &i.cores); err != nil {
-		i.cores = func(handle, *uint32) int32 { return functionNotFound }
-	}
+	i.bindOptional()
 	if result := start(); result != success {
 		err := i.fail("initialise NVML", result)
 		if result == driverNotLoaded || result == libraryNotFound {
@@ -101,63 +106,26 @@ func (i *Inventory) bind(symbol string, f any) error {
 	return nil
 }
 
-// Devices returns the GPUs in NVML's order. Devices that have fallen off the bus make it fail.
-func (i *Inventory) Devices() ([]gpu.Device, error) {
-	var n uint32
-	if result := i.count(&n); result != success {
-		return nil, i.fail("count GPUs", result)
-	}
-	devices := make([]gpu.Device, 0, n)
-	for index := range n {
-		d, err := i.device(index)
-		if err != nil {
-			return nil, fmt.Errorf("GPU %d: %w", index, err)
-		}
-		devices = append(devices, d)
-	}
-	return devices, nil
-}
-
-func (i *Inventory) device(index uint32) (gpu.Device, error) {
-	var h handle
-	var uuid, name [96]byte
-	var memory memoryInfo
-	var pci pciInfo
-	for _, step := range []struct {
-		act  string
-		call func() int32
-	}{
-		{"open", func() int32 { return i.byIndex(index, &h) }},
-		{"read the UUID", func() int32 { return i.uuid(h, &uuid[0], uint32(len(uuid))) }},
-		{"read the name", func() int32 { return i.name(h, &name[0], uint32(len(name))) }},
-		{"read the memory", func() int32 { return i.memory(h, &memory) }},
-		{"read the PCI address", func() int32 { return i.pci(h, &pci) }},
+// bindOptional binds what older drivers lack.
+func (i *Inventory) bindOptional() {
+	i.cores = func(handle, *uint32) int32 { return functionNotFound }
+	i.migMode = func(handle, *uint32, *uint32) int32 { return functionNotFound }
+	i.migCount = i.cores
+	i.migByIndex = func(handle, uint32, *handle) int32 { return functionNotFound }
+	i.attributes = func(handle, *deviceAttributes) int32 { return functionNotFound }
+	i.compute = func(handle, *uint32, *processInfo) int32 { return functionNotFound }
+	i.graphics, i.mps = i.compute, i.compute
+	i.processActivity = func(handle, *processSample, *uint32, uint64) int32 { return functionNotFound }
+	for symbol, f := range map[string]any{
+		"nvmlDeviceGetNumGpuCores": &i.cores, "nvmlDeviceGetMigMode": &i.migMode, "nvmlDeviceGetMaxMigDeviceCount": &i.migCount,
+		"nvmlDeviceGetMigDeviceHandleByIndex": &i.migByIndex, "nvmlDeviceGetAttributes_v2": &i.attributes,
+		"nvmlDeviceGetComputeRunningProcesses_v3":    &i.compute,
+		"nvmlDeviceGetGraphicsRunningProcesses_v3":   &i.graphics,
+		"nvmlDeviceGetMPSComputeRunningProcesses_v3": &i.mps,
+		"nvmlDeviceGetProcessUtilization":            &i.processActivity,
 	} {
-		if result := step.call(); result != success {
-			return gpu.Device{}, i.fail(step.act, result)
-		}
+		_ = i.bind(symbol, f) // the stand-in stays
 	}
-	id, err := gpu.ParseUUID(text(uuid[:]))
-	if err != nil {
-		return gpu.Device{}, err
-	}
-	return gpu.Device{
-		UUID: id, Index: int(index), Name: text(name[:]), Memory: memory.Total, PCI: text(pci.BusID[:]), Units: i.units(h),
-	}, nil
-}
-
-// units divides the number of FP32 lanes, which NVML knows, by those of one SM, which the architecture fixes.
-func (i *Inventory) units(h handle) int {
-	var cores uint32
-	var major, minor int32
-	if i.cores(h, &cores) != success || i.computeCapability(h, &major, &minor) != success {
-		return 0
-	}
-	lanes := uint32(128) // Maxwell, most of Pascal, Ampere's smaller chips, Ada, Hopper, Blackwell
-	if major == 7 || minor == 0 && (major == 6 || major == 8) {
-		lanes = 64 // GP100, Volta, Turing, GA100
-	}
-	return int(cores / lanes)
 }
 
 // Close shuts NVML down.

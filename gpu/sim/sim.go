@@ -3,10 +3,13 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/sim"
+	"github.com/lgpu/lgpu/sim/wire"
 )
 
 // Inventory is a hold on a hardware process. It implements gpu.Inventory.
@@ -17,11 +20,14 @@ type Inventory struct {
 // New takes over hardware, which Close lets go.
 func New(hardware *sim.Hardware) *Inventory { return &Inventory{hardware} }
 
+// Socket is where programs reach the hardware, for their environment (wire.Environment).
+func (i *Inventory) Socket() string { return i.hardware.Socket }
+
 // Devices asks the hardware process, and fails when that is gone.
 func (i *Inventory) Devices() ([]gpu.Device, error) {
-	have, err := i.hardware.Client.Devices()
+	have, err := i.ask()
 	if err != nil {
-		return nil, fmt.Errorf("ask the software GPU for its devices: %w", err)
+		return nil, err
 	}
 	devices := make([]gpu.Device, len(have))
 	for n, d := range have {
@@ -32,6 +38,39 @@ func (i *Inventory) Devices() ([]gpu.Device, error) {
 		}
 	}
 	return devices, nil
+}
+
+// Facts asks the hardware process. Processes are sorted by their id.
+func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
+	have, err := i.ask()
+	if err != nil {
+		return gpu.Facts{}, err
+	}
+	index := slices.IndexFunc(have, func(d wire.Device) bool { return gpu.UUID(d.UUID) == uuid })
+	if index < 0 {
+		return gpu.Facts{}, fmt.Errorf("software GPU %s: %w", uuid, gpu.ErrUnknownDevice)
+	}
+	d := have[index]
+	f := gpu.Facts{
+		MemoryUsed: d.MemoryUsed, Utilisation: int(d.UtilizationGPU), MemoryUtilisation: int(d.UtilizationMemory),
+	}
+	processes, err := i.hardware.Client.Processes(index)
+	if err != nil {
+		return gpu.Facts{}, fmt.Errorf("ask the software GPU for its processes: %w", err)
+	}
+	for _, p := range processes {
+		f.Processes = append(f.Processes, gpu.Process{PID: int(p.PID), Memory: p.MemoryUsed, Utilisation: int(p.UtilizationGPU)})
+	}
+	slices.SortFunc(f.Processes, func(a, b gpu.Process) int { return cmp.Compare(a.PID, b.PID) })
+	return f, nil
+}
+
+func (i *Inventory) ask() ([]wire.Device, error) {
+	have, err := i.hardware.Client.Devices()
+	if err != nil {
+		return nil, fmt.Errorf("ask the software GPU for its devices: %w", err)
+	}
+	return have, nil
 }
 
 // Close lets the hardware process go; it ends when nobody holds it.
