@@ -2,7 +2,13 @@ package nvidia
 
 import (
 	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
+
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/sim/simtest"
 )
 
 func TestNoDriver(t *testing.T) {
@@ -17,5 +23,128 @@ func TestOtherLibrary(t *testing.T) {
 	t.Setenv("LGPU_REAL_LIBNVML", "libc.so.6")
 	if i, err := Open(); err == nil {
 		t.Errorf("Open() = %v with libc for NVML", i)
+	}
+}
+
+// openFake opens the management library of testdata.
+func openFake(t *testing.T) *Inventory {
+	t.Helper()
+	library := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	cc := exec.Command(simtest.CC(), "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-I../../abi/include",
+		"-o", library, "testdata/mig.c")
+	if out, err := cc.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", cc, err, out)
+	}
+	t.Setenv("LGPU_REAL_LIBNVML", library)
+	i, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := i.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return i
+}
+
+func TestInstances(t *testing.T) {
+	i := openFake(t)
+	devices, err := i.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := func(last byte) gpu.UUID { return gpu.UUID{15: last} }
+	want := []gpu.Device{
+		{
+			UUID: id(0x0a), Index: 0, Name: "NVIDIA Fake", Memory: 96 << 30, Units: 132, PCI: "00000000:01:00.0", Node: "195:40",
+			Partitioned: true,
+		},
+		{
+			UUID: id(0xa0), Index: 0, Name: "NVIDIA Fake MIG 1g.12gb", Memory: 12 << 30, Units: 16, PCI: "00000000:01:00.0",
+			Parent: id(0x0a),
+		},
+		{
+			UUID: id(0xa2), Index: 2, Name: "NVIDIA Fake MIG 3g.48gb", Memory: 48 << 30, Units: 60, PCI: "00000000:01:00.0",
+			Parent: id(0x0a),
+		},
+		{UUID: id(0x0b), Index: 1, Name: "NVIDIA Fake", Memory: 96 << 30, Units: 132, PCI: "00000000:02:00.0", Node: "195:41"},
+	}
+	if len(devices) != len(want) {
+		t.Fatalf("%d devices: %v", len(devices), devices)
+	}
+	for n, d := range devices {
+		if d != want[n] {
+			t.Errorf("device %d is %+v, want %+v", n, d, want[n])
+		}
+	}
+	if chosen, err := gpu.Select(gpu.Usable(devices), []string{"0:2", "1"}); err != nil || chosen[0] != want[2] || chosen[1] != want[3] {
+		t.Errorf("chosen %v, %v", chosen, err)
+	}
+}
+
+func TestFacts(t *testing.T) {
+	i := openFake(t)
+	devices, err := i.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := i.Facts(devices[3].UUID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.MemoryUsed != 7<<30 || f.Utilisation != 80 || f.MemoryUtilisation != 20 {
+		t.Errorf("%+v", f)
+	}
+	// More processes than the first try has room for, one of them only on the list of graphics.
+	if len(f.Processes) != 101 {
+		t.Fatalf("%d processes", len(f.Processes))
+	}
+	for n, want := range map[int]gpu.Process{
+		0:   {PID: 7, Memory: 5 << 20},
+		1:   {PID: 1000, Memory: 1 << 20, Utilisation: 33}, // the newest sample
+		2:   {PID: 1001},                                   // unknown memory, a sample too old
+		100: {PID: 1099, Memory: 100 << 20},
+	} {
+		if f.Processes[n] != want {
+			t.Errorf("process %d is %+v, want %+v", n, f.Processes[n], want)
+		}
+	}
+	// An instance has neither utilisation nor graphics, only its own processes.
+	f, err = i.Facts(devices[1].UUID)
+	if err != nil || f.Utilisation != -1 || len(f.Processes) != 1 || f.Processes[0] != (gpu.Process{PID: 1000, Memory: 1 << 20, Utilisation: -1}) {
+		t.Errorf("an instance: %+v, %v", f, err)
+	}
+	if _, err := i.Facts(gpu.UUID{1}); !errors.Is(err, gpu.ErrUnknownDevice) {
+		t.Errorf("an unknown device: %v", err)
+	}
+}
+
+// On a machine with a driver, what it says makes sense.
+func TestMachine(t *testing.T) {
+	i, err := Open()
+	if errors.Is(err, ErrNoDriver) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer i.Close()
+	devices, err := i.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range devices {
+		f, err := i.Facts(d.UUID)
+		if err != nil {
+			t.Errorf("%s: %v", d.Identity(), err)
+		}
+		t.Logf("%+v: %+v", d, f)
+		if d.Memory == 0 || d.Units == 0 && !d.Partitioned || f.MemoryUsed > d.Memory {
+			t.Errorf("%+v: %+v", d, f)
+		}
+		if _, err := os.Stat("/dev/nvidia0"); err == nil && !d.MIG() && d.Node == "" {
+			t.Errorf("%s has no device node", d.Identity())
+		}
 	}
 }
