@@ -14,9 +14,9 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode/utf8"
 
 	"charm.land/lipgloss/v2"
-	"github.com/charmbracelet/x/ansi"
 )
 
 // Status is the outcome of one check.
@@ -127,12 +127,22 @@ var colors = map[Status]lipgloss.Style{
 	Fail: lipgloss.NewStyle().Foreground(lipgloss.Red).Bold(true),
 }
 
-// hang writes text with its later lines indented.
+// hang writes text in lines that fit, later ones indented. Words are not parted, so that commands can be copied.
 func hang(b *strings.Builder, text string, indent, width int) {
-	for i, line := range strings.Split(ansi.Wordwrap(text, width-indent, " "), "\n") {
-		if i > 0 {
-			b.WriteString(strings.Repeat(" ", indent))
+	column := indent
+	for i, word := range strings.Fields(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case column+1+n > width:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			column = indent
+		default:
+			b.WriteByte(' ')
+			column++
 		}
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		b.WriteString(word)
+		column += n
 	}
+	b.WriteByte('\n')
 }

@@ -86,6 +86,9 @@ func (e *examination) nodes() {
 		}
 	}
 	switch {
+	case len(missing) == 1 && missing[0] == uvm && len(forbidden)+len(other) == 0:
+		e.add(Warn, check, uvm+" does not exist yet", "the first program makes it where nvidia-modprobe is installed; "+
+			"by hand: nvidia-modprobe -c 0 -u")
 	case len(missing) > 0:
 		e.add(Fail, check, "missing: "+strings.Join(missing, ", "),
 			"nvidia-modprobe -c 0 -u makes them; in a container, start it with the GPU (--gpus all, or CDI)")
@@ -98,6 +101,9 @@ func (e *examination) nodes() {
 		e.ok(check, "%s can be read and written", strings.Join(usable, ", "))
 	}
 }
+
+// uvm is the one device file that the driver's first user, not its start, brings about.
+const uvm = "/dev/nvidia-uvm"
 
 func (e *examination) devices() {
 	for i := range e.m.Driver.Devices {
