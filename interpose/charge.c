@@ -8,10 +8,19 @@ static struct lgpu_counter_at counter_of(const struct lgpu_state *state, int ind
 	return index == LGPU_HOST ? lgpu_counter_host(state->usage) : lgpu_counter_device(state->usage, (uint32_t)index);
 }
 
-static uint64_t limit_of(const struct lgpu_state *state, int index)
+// shown_of is the limit that the program sees.
+static uint64_t shown_of(const struct lgpu_state *state, int index)
 {
 	return __atomic_load_n(index == LGPU_HOST ? &state->limits->host_memory : &state->limits->device[index].memory,
 			       __ATOMIC_RELAXED);
+}
+
+// limit_of is what may be held now.
+static uint64_t limit_of(const struct lgpu_state *state, int index)
+{
+	if (!state->linked || index == LGPU_HOST)
+		return shown_of(state, index);
+	return __atomic_load_n(&state->limits->device[index].granted, __ATOMIC_SEQ_CST);
 }
 
 // add changes the process's share. Threads take turns: the ledger has room for
@@ -22,6 +31,13 @@ static bool add(struct lgpu_state *state, int index, int64_t delta, uint64_t lim
 	struct lgpu_counter_at at = counter_of(state, index);
 	lgpu_lock(&account->lock);
 	bool done = lgpu_counter_add(&at, state->client, account->held, delta, limit);
+	// The daemon may have taken back a grant meanwhile. It lowers the grant,
+	// then reads the counter; this reads them the other way round, so that one
+	// of the two sees the other.
+	if (done && delta > 0 && state->linked && lgpu_used(state, index) > limit_of(state, index)) {
+		lgpu_counter_add(&at, state->client, account->held + delta, -delta, limit);
+		done = false;
+	}
 	if (done) {
 		account->held += delta;
 		if (state->hami != NULL && index != LGPU_HOST)
@@ -37,10 +53,15 @@ bool lgpu_charge(struct lgpu_state *state, int index, uint64_t bytes)
 		return true;
 	if (bytes > INT64_MAX)
 		return false;
+	if (state->linked)
+		lgpu_daemon_listen(); // from now on there is something to be told about
 	if (add(state, index, (int64_t)bytes, limit_of(state, index)))
 		return true;
-	// The dead do not count.
-	lgpu_reclaim(state);
+	// The dead do not count; and the daemon may have more to give.
+	if (state->linked)
+		lgpu_daemon_need(index, bytes);
+	else
+		lgpu_reclaim(state);
 	return add(state, index, (int64_t)bytes, limit_of(state, index));
 }
 
@@ -55,7 +76,8 @@ uint64_t lgpu_charge_most(struct lgpu_state *state, int index, uint64_t bytes)
 	for (;;) {
 		if (bytes == 0 || lgpu_charge(state, index, bytes))
 			return bytes;
-		uint64_t left = lgpu_left(state, index);
+		uint64_t limit = limit_of(state, index), used = lgpu_used(state, index);
+		uint64_t left = used < limit ? limit - used : 0;
 		bytes = left < bytes ? left : bytes - 1;
 	}
 }
@@ -67,7 +89,7 @@ uint64_t lgpu_used(const struct lgpu_state *state, int index)
 
 uint64_t lgpu_left(const struct lgpu_state *state, int index)
 {
-	uint64_t limit = limit_of(state, index), used = lgpu_used(state, index);
+	uint64_t limit = shown_of(state, index), used = lgpu_used(state, index);
 	return used < limit ? limit - used : 0;
 }
 

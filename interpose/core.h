@@ -13,6 +13,7 @@
 #include "lgpu_nvml.h"
 
 #include "counter.h"
+#include "daemon.h"
 #include "region.h"
 #include "symbols.h"
 #include "symbols_gen.h"
@@ -86,10 +87,11 @@ struct lgpu_state {
 	const struct lgpu_limits *limits; // read-only
 	struct lgpu_usage *usage;
 	uint32_t client; // index of this process's slot; LGPU_MAX_CLIENTS: none
-	int fd;          // the region's file; use lgpu_region_fd
+	int fd;          // the region's file, or that of usage alone; use lgpu_region_fd
 	bool filter;     // the lgpu names its devices: hide all others
-	const char *path;
-	const char *turns; // folder of the turn pages
+	bool linked;     // to a daemon, which knows who lives and who has the device
+	const char *path;  // of the region, or of the daemon's socket
+	const char *turns; // folder of the turn pages; NULL: linked
 	struct lgpu_hami *hami;
 	struct lgpu_account host;
 	struct lgpu_account device[LGPU_MAX_DEVICES];
@@ -124,6 +126,7 @@ struct lgpu_process {
 	int32_t attacher; // the thread that holds lock to attach
 	int64_t next_reclaim;
 	uint64_t dev, ino; // of the region's file
+	struct lgpu_daemon daemon;
 	signed char device[64];  // index in the limits + 1 of each CUdevice; -1 when it is not in the lgpu
 };
 
@@ -169,7 +172,8 @@ bool lgpu_lease(int fd, uint32_t index);
 void lgpu_lease_drop(int fd, uint32_t index);
 bool lgpu_lease_dead(int fd, uint32_t index);
 
-// lgpu_reclaim gives back what dead clients hold and frees their slots.
+// lgpu_reclaim gives back what dead clients hold and frees their slots, where
+// no daemon does.
 void lgpu_reclaim(struct lgpu_state *state);
 // lgpu_reclaim_sometimes does so if it was not done within the last 50 ms.
 void lgpu_reclaim_sometimes(struct lgpu_state *state);

@@ -21,7 +21,7 @@
 #define SLICE INT64_C(10000000)       // turn kept while other lgpus wait
 #define SLICE_OWN INT64_C(40000000)   // turn kept while processes of this lgpu wait
 #define LINGER INT64_C(1000000)       // idle turn kept while nobody waits
-#define LINGER_WANTED INT64_C(60000)  // idle turn kept while somebody waits
+#define LINGER_WANTED ((int64_t)LGPU_LINK_LINGER) // idle turn kept while somebody waits; shorter pauses are charged
 #define POLL_SHORTEST INT64_C(20000)
 #define POLL_LONGEST INT64_C(200000)
 #define POLL_SHARE 8                  // a look may cost this part of the time between two
@@ -53,9 +53,24 @@ struct lgpu_gate {
 	uint32_t kick; // event count: a parked watcher sleeps here
 	bool watched;  // the watcher thread runs
 	bool parked;
+	bool open; // launches may pass
+	bool free; // they need not even pass here
+
+	// With a daemon.
+	bool linked;    // it decides
+	bool attached;  // it has been told of this gate
+	bool asked;     // it has been told that launches wait
+	bool granted;   // it is owed a Closed
+	bool wanted;    // others wait for the device
+	bool flush;     // work may be in flight of which there is no record
+	uint32_t seeps; // launches that may pass though the gate is closed
+	uint64_t serial, ended; // of the newest grant, and of the newest that has ended
+	uint64_t target;        // the grant ends when usage->busy gets there
+
+	// Without one.
 	bool holding; // the turn is ours
-	bool open;    // launches may pass
 	bool shared;  // other processes of the lgpu want the turn too
+
 	uint32_t waiters;
 	uint32_t pending; // entered, not left
 	uint32_t unknown;
@@ -66,8 +81,9 @@ struct lgpu_gate {
 	int64_t completed; // when the last completion was seen, or the oldest launch issued
 	int64_t taken;  // when the turn became ours
 	int64_t waited; // for how long we had waited then
-	int64_t idle;  // since when nothing is in flight
+	int64_t idle;   // since when nothing is in flight
 	int64_t cost;  // what a look takes: next to nothing, unless the driver is far away
+	uint32_t index; // in the limits
 	const struct lgpu_device_limits *limits;
 	struct lgpu_device_usage *usage;
 	struct lgpu_turn_seat seat;
@@ -85,7 +101,7 @@ struct gates {
 	struct lgpu_gate_context context[CONTEXTS];
 };
 
-bool lgpu_gate_capped;
+bool lgpu_gated;
 static struct gates *gates;
 
 static void *map_wiped(size_t size)
@@ -116,14 +132,28 @@ static int64_t remaining(const struct lgpu_gate *g, int64_t now)
 	return g->expected - (ran < head ? ran : head);
 }
 
+// unpaid counts the time from since to now as device time of the lgpu, and
+// returns how much of it other processes of the lgpu have not counted already.
+static int64_t unpaid(struct lgpu_device_usage *u, int64_t since, int64_t now)
+{
+	uint64_t until = __atomic_load_n(&u->charged, __ATOMIC_RELAXED);
+	do {
+		if ((int64_t)until >= now && (int64_t)until < now + LGPU_NANOS) // later than that is no time
+			return 0;
+	} while (!__atomic_compare_exchange_n(&u->charged, &until, (uint64_t)now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+	return now - ((int64_t)until > since && (int64_t)until < now ? (int64_t)until : since);
+}
+
 // charge takes the device time since the last charge out of the lgpu's credit.
 static void charge(struct lgpu_gate *g, int64_t now)
 {
-	int64_t spent = now - g->charged;
-	if (!busy(g) || spent <= 0)
+	if (!busy(g) || now <= g->charged)
 		return;
-	g->charged = now;
 	struct lgpu_device_usage *u = g->usage;
+	int64_t spent = unpaid(u, g->charged, now);
+	g->charged = now;
+	if (spent == 0)
+		return;
 	uint64_t horizon = __atomic_load_n(&u->horizon, __ATOMIC_RELAXED);
 	while (!__atomic_compare_exchange_n(&u->horizon, &horizon,
 					    (uint64_t)lgpu_credit_charge((int64_t)horizon, now, cap_of(g), spent, g->waited), 0,
@@ -244,6 +274,68 @@ static void observe(struct lgpu_gate *g, int64_t now)
 	look(g, now);
 }
 
+// ---- with a daemon
+
+static uint64_t busy_of(const struct lgpu_gate *g) { return __atomic_load_n(&g->usage->busy, __ATOMIC_RELAXED); }
+
+static bool say(const struct lgpu_gate *g, uint64_t kind, uint64_t flags)
+{
+	struct lgpu_message m = {
+		.kind = (uint16_t)kind, .device = g->index, .flags = (uint32_t)flags, .serial = g->serial, .value = busy_of(g),
+	};
+	return lgpu_daemon_send(&m);
+}
+
+// ask tells the daemon that launches wait.
+static void ask(struct lgpu_gate *g)
+{
+	if (g->asked || g->granted) // who is granted will report, with whoever waits
+		return;
+	lgpu_daemon_listen();
+	if (!g->attached)
+		g->attached = say(g, LGPU_LINK_GATE, 0);
+	g->asked = g->attached && say(g, LGPU_LINK_WANT, 0);
+}
+
+// report ends a grant once the gate is closed and the device drained.
+static void report(struct lgpu_gate *g)
+{
+	if (!g->granted || g->open || busy(g) || g->flush || g->seeps != 0)
+		return;
+	g->granted = false;
+	g->ended = g->serial;
+	g->asked = say(g, LGPU_LINK_CLOSED, g->waiters != 0 ? LGPU_LINK_FLAG_WAITING : 0) && g->waiters != 0;
+}
+
+// close_if_spent closes the gate when what is in flight uses the grant up, or
+// when others wait and there is nothing to run.
+static void close_if_spent(struct lgpu_gate *g, int64_t now)
+{
+	uint64_t used = busy_of(g) + (uint64_t)remaining(g, now);
+	bool idle = !busy(g) && g->waiters == 0 && now - g->idle >= LINGER_WANTED;
+	if (used >= g->target || (g->wanted && idle))
+		g->open = false;
+	report(g);
+}
+
+// flush waits for all work of the device's contexts, however it got there.
+// Called without the lock. A context in which a stream is being captured
+// cannot be waited for; what it runs meanwhile goes unseen.
+static void flush(struct lgpu_gate *g)
+{
+	for (uint32_t i = 0; i < CONTEXTS; i++) {
+		struct lgpu_gate_context *c = &gates->context[i];
+		CUcontext context = __atomic_load_n(&c->context, __ATOMIC_ACQUIRE), popped;
+		if (context == NULL || c->gate != g || __atomic_load_n(&gates->captures, __ATOMIC_RELAXED) != 0 ||
+		    LGPU_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+			continue;
+		LGPU_REAL(cuCtxSynchronize)();
+		LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+	}
+}
+
+// ---- without one
+
 // open_if_allowed opens a closed gate when the lgpu has a quantum of credit and
 // the turn is ours. Otherwise it returns when to try again: now for as soon as the turn
 // changes hands.
@@ -307,6 +399,22 @@ static int64_t poll_interval(const struct lgpu_gate *g, int64_t now)
 	return clamp((left < 0 ? -left : left) / 4, shortest, shortest > POLL_LONGEST ? shortest : POLL_LONGEST);
 }
 
+static void gated_update(void)
+{
+	bool gated = false;
+	for (uint32_t i = 0; i < LGPU_MAX_DEVICES; i++)
+		gated = gated || (gates->device[i] != NULL && !__atomic_load_n(&gates->device[i]->free, __ATOMIC_RELAXED));
+	__atomic_store_n(&lgpu_gated, gated, __ATOMIC_RELEASE);
+}
+
+// set_free opens a gate for good, or puts it back. Of two gates that change at
+// once, whoever updates last has seen both.
+static void set_free(struct lgpu_gate *g, bool is_free)
+{
+	__atomic_store_n(&g->free, is_free, __ATOMIC_SEQ_CST);
+	gated_update();
+}
+
 static void *watch(void *arg)
 {
 	struct lgpu_gate *g = arg;
@@ -321,12 +429,26 @@ static void *watch(void *arg)
 		observe(g, now);
 		if (in_flight(g) != 0)
 			g->cost += (lgpu_now() - now - g->cost) / 8;
-		if (g->holding)
-			close_if_due(g, now);
-		if (!g->open && !busy(g) && (g->waiters != 0 || g->seat.asked != 0))
-			again = open_if_allowed(g, now);
-		bool queued = !g->holding && g->seat.asked != 0;
-		bool running = g->holding || busy(g);
+		if (g->flush) {
+			lgpu_unlock(&g->lock);
+			flush(g);
+			lgpu_lock(&g->lock);
+			g->flush = false;
+			g->idle = now = lgpu_now();
+		}
+		bool running, queued = false;
+		if (g->linked) {
+			if (g->granted)
+				close_if_spent(g, now);
+			running = busy(g) || (g->granted && (g->wanted || !g->open));
+		} else {
+			if (g->holding)
+				close_if_due(g, now);
+			if (!g->open && !busy(g) && (g->waiters != 0 || g->seat.asked != 0))
+				again = open_if_allowed(g, now);
+			queued = !g->holding && g->seat.asked != 0;
+			running = g->holding || busy(g);
+		}
 		int64_t pause = running ? poll_interval(g, now) : again - now;
 		if (again > now && again - now < pause)
 			pause = again - now;
@@ -356,9 +478,12 @@ static struct lgpu_gate *gate_make(const struct lgpu_state *state, uint32_t inde
 	struct lgpu_gate *g = map_wiped(sizeof *g);
 	if (g == NULL)
 		return NULL;
+	g->index = index;
 	g->limits = &state->limits->device[index];
 	g->usage = &state->usage->device[index];
-	lgpu_turn_open(&g->seat, state->turns, g->limits->uuid, state->limits->id);
+	g->linked = state->linked;
+	if (!state->linked)
+		lgpu_turn_open(&g->seat, state->turns, g->limits->uuid, state->limits->id);
 	return g;
 }
 
@@ -369,20 +494,18 @@ bool lgpu_gate_init(const struct lgpu_state *state)
 		lgpu_log(LGPU_LOG_ERROR, "gate: no memory");
 		return false;
 	}
-	bool capped = false;
 	for (uint32_t i = 0; i < state->limits->devices && i < LGPU_MAX_DEVICES; i++) {
-		if (state->limits->device[i].compute >= LGPU_FULL_COMPUTE)
+		if (!state->linked && state->limits->device[i].compute >= LGPU_FULL_COMPUTE)
 			continue;
 		all->device[i] = gate_make(state, i);
 		if (all->device[i] == NULL) {
 			lgpu_log(LGPU_LOG_ERROR, "gate: no memory");
 			return false;
 		}
-		capped = true;
 	}
 	all->ready = true;
-	gates = all;
-	__atomic_store_n(&lgpu_gate_capped, capped, __ATOMIC_RELEASE);
+	__atomic_store_n(&gates, all, __ATOMIC_RELEASE);
+	gated_update();
 	return true;
 }
 
@@ -494,10 +617,23 @@ struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t siz
 	uint32_t estimate = estimate_of(g, work, size);
 	int64_t now = lgpu_now(), began = now;
 	for (;;) {
-		if (!g->open && !busy(g))
+		if (g->free || __atomic_load_n(&g->limits->compute, __ATOMIC_RELAXED) == 0) {
+			pass.refused = !g->free;
+			lgpu_unlock(&g->lock);
+			if (pass.refused)
+				lgpu_log(LGPU_LOG_ERROR, "this lgpu has no compute on device %u: nothing can be launched", g->index);
+			return pass;
+		}
+		if (!g->open && g->linked)
+			ask(g);
+		else if (!g->open && !busy(g))
 			open_if_allowed(g, now);
 		if (g->open && admits(g, estimate, now))
 			break;
+		if (g->seeps != 0 && in_flight(g) + g->pending < RING) {
+			g->seeps--;
+			break;
+		}
 		// Work in flight may itself wait for this launch (kernels that talk
 		// to each other). Then the device is ours anyway, and its time is
 		// being charged.
@@ -512,10 +648,10 @@ struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t siz
 		g->waiters--;
 		now = lgpu_now();
 	}
-	if (!busy(g))
+	if (!busy(g) && now - g->idle > LINGER_WANTED)
 		g->charged = now;
 	kick(g);
-	pass = (struct lgpu_pass){g, c, stream, event_take(c), estimate, g->estimates[estimate].nanos == 0};
+	pass = (struct lgpu_pass){g, c, stream, event_take(c), estimate, g->estimates[estimate].nanos == 0, false};
 	g->pending++;
 	g->unknown += pass.unknown;
 	__atomic_fetch_add(&g->usage->launches, 1, __ATOMIC_RELAXED);
@@ -568,15 +704,141 @@ void lgpu_gate_look(void)
 	}
 }
 
+// gates_ready returns the gates of this process, or NULL: there are none, or
+// they are those of the process that it was forked from.
+static struct gates *gates_ready(void)
+{
+	struct gates *all = __atomic_load_n(&gates, __ATOMIC_ACQUIRE);
+	return all != NULL && all->ready ? all : NULL;
+}
+
 void lgpu_gate_capture(int change)
 {
-	if (gates->ready)
-		__atomic_fetch_add(&gates->captures, (uint32_t)change, __ATOMIC_RELAXED);
+	struct gates *all = gates_ready();
+	if (all != NULL)
+		__atomic_fetch_add(&all->captures, (uint32_t)change, __ATOMIC_RELAXED);
+}
+
+bool lgpu_gate_captures(void)
+{
+	struct gates *all = gates_ready();
+	return all != NULL && __atomic_load_n(&all->captures, __ATOMIC_RELAXED) != 0;
+}
+
+// began starts a new grant.
+static void began(struct lgpu_gate *g, const struct lgpu_message *m)
+{
+	g->serial = m->serial;
+	g->granted = true;
+	g->asked = false;
+	g->seeps = 0;
+	g->idle = lgpu_now();
+}
+
+void lgpu_gate_told(const struct lgpu_message *m)
+{
+	struct gates *all = gates_ready();
+	struct lgpu_gate *g = all != NULL && m->device < LGPU_MAX_DEVICES ? all->device[m->device] : NULL;
+	if (g == NULL)
+		return;
+	lgpu_lock(&g->lock);
+	bool current = g->granted && m->serial == g->serial;
+	switch (m->kind) {
+	case LGPU_LINK_FREE:
+		g->granted = g->asked = false;
+		set_free(g, true);
+		break;
+	case LGPU_LINK_OPEN:
+		if (!current && m->serial == g->ended)
+			break; // it crossed our Closed
+		if (!current)
+			began(g, m);
+		if (g->free) {
+			g->flush = true; // what was launched so far left no record
+			set_free(g, false);
+		}
+		g->target = m->value;
+		g->wanted = (m->flags & LGPU_LINK_FLAG_WANTED) != 0;
+		g->open = busy_of(g) < g->target;
+		report(g);
+		break;
+	case LGPU_LINK_CLOSE:
+		if (!current && !g->free)
+			break;
+		if (g->free) {
+			began(g, m);
+			g->flush = true;
+			set_free(g, false);
+		}
+		g->open = false;
+		report(g);
+		break;
+	case LGPU_LINK_SEEP:
+		if (!current) {
+			began(g, m);
+			g->open = false;
+		}
+		if (g->waiters != 0)
+			g->seeps = 1;
+		report(g);
+		break;
+	}
+	wake(g);
+	kick(g);
+	lgpu_unlock(&g->lock);
+}
+
+void lgpu_gate_alone(void)
+{
+	struct gates *all = gates_ready();
+	for (uint32_t i = 0; all != NULL && i < LGPU_MAX_DEVICES; i++) {
+		struct lgpu_gate *g = all->device[i];
+		if (g == NULL)
+			continue;
+		lgpu_lock(&g->lock);
+		g->linked = g->asked = g->granted = g->wanted = false;
+		g->holding = g->open;
+		g->taken = lgpu_now();
+		if (cap_of(g) == LGPU_FULL_COMPUTE)
+			set_free(g, true);
+		wake(g);
+		kick(g);
+		lgpu_unlock(&g->lock);
+	}
+}
+
+void lgpu_gate_together(void)
+{
+	struct gates *all = gates_ready();
+	for (uint32_t i = 0; all != NULL && i < LGPU_MAX_DEVICES; i++) {
+		struct lgpu_gate *g = all->device[i];
+		if (g == NULL)
+			continue;
+		lgpu_lock(&g->lock);
+		g->linked = true;
+		g->holding = g->open = false;
+		g->seeps = 0;
+		g->flush = g->flush || g->free;
+		g->serial = g->ended = 0;
+		// The new daemon hears when what runs now has drained.
+		g->granted = g->attached = g->attached && say(g, LGPU_LINK_GATE, LGPU_LINK_FLAG_RUNNING);
+		set_free(g, false);
+		report(g);
+		wake(g);
+		kick(g);
+		lgpu_unlock(&g->lock);
+	}
+}
+
+void lgpu_gate_context_made(CUcontext context)
+{
+	if (gates_ready() != NULL)
+		context_of(context);
 }
 
 void lgpu_gate_context_gone(CUcontext context)
 {
-	if (!lgpu_gate_capped || !gates->ready)
+	if (gates_ready() == NULL)
 		return;
 	for (uint32_t k = 0; k < CONTEXTS; k++) {
 		struct lgpu_gate_context *c = &gates->context[k];

@@ -244,8 +244,10 @@ static void settle_boot(struct lgpu_state *s)
 	uint64_t seen = __atomic_load_n(&s->usage->boot, __ATOMIC_ACQUIRE);
 	if (seen == boot || !__atomic_compare_exchange_n(&s->usage->boot, &seen, boot, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return;
-	for (uint32_t i = 0; i < LGPU_MAX_DEVICES; i++)
+	for (uint32_t i = 0; i < LGPU_MAX_DEVICES; i++) {
 		__atomic_store_n(&s->usage->device[i].horizon, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&s->usage->device[i].charged, 0, __ATOMIC_RELAXED);
+	}
 }
 
 bool lgpu_hami_map(struct lgpu_process *p)

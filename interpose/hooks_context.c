@@ -83,6 +83,8 @@ static CUresult created(const struct making *m, CUcontext *context, CUresult r)
 		lgpu_overhead_context_gone(m->state, m->device);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	if (r == CUDA_SUCCESS && m->state != NULL)
+		lgpu_gate_context_made(*context);
 	return r;
 }
 
@@ -173,6 +175,7 @@ LGPU_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	} else if (r == CUDA_SUCCESS) {
 		p->uses++;
 		p->context = *pctx;
+		lgpu_gate_context_made(*pctx);
 	}
 out:
 	lgpu_unlock(&p->lock);

@@ -10,9 +10,11 @@
 	do {                                                                                                       \
 		if (lgpu_hami_watched)                                                                             \
 			lgpu_hami_launched();                                                                      \
-		if (!lgpu_gate_capped)                                                                             \
+		if (!lgpu_gated)                                                                                   \
 			return call;                                                                               \
 		struct lgpu_pass pass = lgpu_gate_enter(stream, work, size);                                       \
+		if (pass.refused)                                                                                  \
+			return LGPU_GATE_REFUSAL;                                                                  \
 		CUresult result = call;                                                                            \
 		lgpu_gate_leave(&pass, result);                                                                    \
 		return result;                                                                                     \
@@ -90,13 +92,21 @@ LGPU_EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUst
 LGPU_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned count, unsigned flags)
 {
 	struct lgpu_pass pass[LGPU_MAX_DEVICES];
-	if (!lgpu_gate_capped || list == NULL || count > LGPU_MAX_DEVICES)
+	if (!lgpu_gated || list == NULL || count > LGPU_MAX_DEVICES)
 		return LGPU_REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
-	for (unsigned i = 0; i < count; i++)
-		pass[i] = lgpu_gate_enter(list[i].hStream, list[i].function,
-					  blocks(list[i].gridDimX, list[i].gridDimY, list[i].gridDimZ));
-	CUresult result = LGPU_REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
-	for (unsigned i = 0; i < count; i++)
+	unsigned entered = 0;
+	CUresult result = CUDA_SUCCESS;
+	while (entered < count && result == CUDA_SUCCESS) {
+		const CUDA_LAUNCH_PARAMS *l = &list[entered];
+		pass[entered] = lgpu_gate_enter(l->hStream, l->function, blocks(l->gridDimX, l->gridDimY, l->gridDimZ));
+		if (pass[entered].refused)
+			result = LGPU_GATE_REFUSAL;
+		else
+			entered++;
+	}
+	if (result == CUDA_SUCCESS)
+		result = LGPU_REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+	for (unsigned i = 0; i < entered; i++)
 		lgpu_gate_leave(&pass[i], result);
 	return result;
 }
@@ -107,7 +117,7 @@ LGPU_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *li
 	LGPU_EXPORT CUresult name parameters                                                                       \
 	{                                                                                                          \
 		CUresult result = LGPU_REAL(name)(__VA_ARGS__);                                                    \
-		if (lgpu_gate_capped)                                                                              \
+		if (lgpu_gated)                                                                                    \
 			lgpu_gate_look();                                                                          \
 		lgpu_pools_look(false);                                                                            \
 		return result;                                                                                     \
@@ -124,7 +134,7 @@ SYNCHRONISE(cuEventSynchronize, (CUevent event), event)
 	LGPU_EXPORT CUresult name parameters                                                                       \
 	{                                                                                                          \
 		CUresult result = LGPU_REAL(name)(__VA_ARGS__);                                                    \
-		if (lgpu_gate_capped && result == CUDA_SUCCESS)                                                    \
+		if (result == CUDA_SUCCESS)                                                                        \
 			lgpu_gate_capture(+1);                                                                     \
 		return result;                                                                                     \
 	}
@@ -132,7 +142,7 @@ SYNCHRONISE(cuEventSynchronize, (CUevent event), event)
 	LGPU_EXPORT CUresult name(CUstream stream, CUgraph *graph)                                                 \
 	{                                                                                                          \
 		CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;                                      \
-		if (lgpu_gate_capped)                                                                              \
+		if (lgpu_gate_captures())                                                                          \
 			LGPU_REAL(cuStreamIsCapturing)(stream_of(stream), &status);                                \
 		CUresult result = LGPU_REAL(name)(stream, graph);                                                  \
 		CUstreamCaptureStatus after = status;                                                              \

@@ -14,6 +14,10 @@ struct lgpu_limits;
 // a writable copy. False: it cannot be used, and why has been said.
 bool lgpu_region_map(struct lgpu_process *p, const char *path, off_t base, bool own_limits);
 
+// lgpu_region_valid checks limits that came from where, which is named if they
+// cannot be used.
+bool lgpu_region_valid(const struct lgpu_limits *limits, const char *where);
+
 // lgpu_uuid_parse reads "GPU-" and 32 hexadecimal digits with dashes.
 bool lgpu_uuid_parse(const char *text, uint8_t uuid[16]);
 

@@ -53,7 +53,7 @@ static struct lgpu_process *process(void)
 bool lgpu_configured(void)
 {
 	const char *region = getenv("LGPU_REGION");
-	return (region != NULL && region[0] != 0) || lgpu_hami_configured();
+	return lgpu_daemon_configured() || (region != NULL && region[0] != 0) || lgpu_hami_configured();
 }
 
 // ---- leases
@@ -183,6 +183,8 @@ static void settle(struct lgpu_state *state, uint32_t index)
 void lgpu_reclaim(struct lgpu_state *state)
 {
 	struct lgpu_process *p = lgpu_process;
+	if (state->linked)
+		return; // the daemon does
 	int fd = lgpu_region_fd(state);
 	if (fd < 0)
 		return;
@@ -258,16 +260,16 @@ int lgpu_region_fd(struct lgpu_state *state)
 	return fd;
 }
 
-static bool valid(const struct lgpu_limits *l, const char *path)
+bool lgpu_region_valid(const struct lgpu_limits *l, const char *where)
 {
 	const char *wrong = l->magic != LGPU_MAGIC ? "is not a region" :
 			    l->version != LGPU_VERSION ? "has a layout that this build does not know" :
 			    l->devices == 0 || l->devices > LGPU_MAX_DEVICES ? "has an impossible number of devices" : NULL;
 	for (uint32_t i = 0; wrong == NULL && i < l->devices; i++)
-		if (l->device[i].compute == 0 || l->device[i].compute > LGPU_FULL_COMPUTE)
+		if (l->device[i].compute > LGPU_FULL_COMPUTE)
 			wrong = "has an impossible compute share";
 	if (wrong != NULL)
-		lgpu_log(LGPU_LOG_ERROR, "region %s %s; there is no GPU for this process", path, wrong);
+		lgpu_log(LGPU_LOG_ERROR, "region %s %s; there is no GPU for this process", where, wrong);
 	return wrong == NULL;
 }
 
@@ -292,7 +294,7 @@ bool lgpu_region_map(struct lgpu_process *p, const char *path, off_t base, bool 
 		lgpu_log(LGPU_LOG_ERROR, "region %s: map: %s; there is no GPU for this process", path, strerror(errno));
 		goto unmap;
 	}
-	if (!valid(limits, path))
+	if (!lgpu_region_valid(limits, path))
 		goto unmap;
 	s->limits = limits;
 	s->usage = usage;
@@ -324,9 +326,11 @@ static const char *keep(const char *text, int length)
 	return copy;
 }
 
-static bool view(struct lgpu_process *p)
+static bool view(struct lgpu_process *p, bool client)
 {
 	struct lgpu_state *s = &p->state;
+	if (lgpu_daemon_configured())
+		return lgpu_daemon_map(p, client);
 	const char *path = getenv("LGPU_REGION");
 	if (path == NULL || path[0] == 0)
 		return lgpu_hami_map(p);
@@ -436,14 +440,14 @@ static enum lgpu_attachment attach(bool client)
 	if (p->unlimited || (p->viewed == NULL && !p->broken && !lgpu_configured())) {
 		p->unlimited = true;
 		result = LGPU_UNLIMITED;
-	} else if (p->broken || (p->viewed == NULL && !view(p))) {
+	} else if (p->broken || (p->viewed == NULL && !view(p, client))) {
 		p->broken = true;
 		result = LGPU_BROKEN;
 	} else {
 		__atomic_store_n(&p->viewed, &p->state, __ATOMIC_RELEASE);
 		if (client && p->attached == NULL) {
 			forget_parent();
-			if (claim(&p->state)) {
+			if (p->state.linked ? lgpu_daemon_join(p) : claim(&p->state)) {
 				__atomic_store_n(&p->attached, &p->state, __ATOMIC_RELEASE);
 			} else {
 				p->broken = true;

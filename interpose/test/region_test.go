@@ -38,7 +38,7 @@ func TestUnusableRegionsFailClosed(t *testing.T) {
 		"no device":          {put32(unsafe.Offsetof(region.Limits{}.Devices), 0), "number of devices"},
 		"too many devices":   {put32(unsafe.Offsetof(region.Limits{}.Devices), 17), "number of devices"},
 		"endless devices":    {put32(unsafe.Offsetof(region.Limits{}.Devices), 1<<31), "number of devices"},
-		"no compute":         {put32(compute, 0), "compute share"},
+		"no compute at all":  {put32(compute, 1<<31), "compute share"},
 		"impossible compute": {put32(compute, 10001), "compute share"},
 	}
 	bin := ways(t)["dlsym"]
