@@ -1,0 +1,616 @@
+// Package gate carries out the share policy: it tells the policy what the gates of clients report, and the gates what the
+// policy decides. It knows no device and decides nothing itself.
+package gate
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/link"
+	"github.com/lgpu/lgpu/node/tenant"
+	"github.com/lgpu/lgpu/share"
+)
+
+// Config is what a Runner needs.
+type Config struct {
+	Options share.Options
+	// Slice is told every turn that has ended, and Overran every drain past its bound. Both are called with a lock held:
+	// they must be quick and not call back.
+	Slice   func(Slice)
+	Overran func(lgpu uint64, device gpu.UUID)
+	Log     *slog.Logger // nil: none
+}
+
+// Slice is a turn that an lgpu had on a device: from the opening of its gates until all its work was done.
+type Slice struct {
+	LGPU       uint64
+	Device     gpu.UUID
+	Start, End int64 // CLOCK_MONOTONIC ns
+	Busy       int64 // device time used, ns
+}
+
+// Params are share.Params with devices by UUID. The ID of an lgpu is that of its clients' seats; groups have IDs that no
+// lgpu has.
+type Params struct {
+	Parent   uint64
+	Weight   uint32
+	Cap, Min map[gpu.UUID]uint32
+	Class    share.Class
+	Latency  bool
+	Gang     string
+	Devices  []gpu.UUID // nil: all
+}
+
+// Share is share.Share with the device by UUID.
+type Share struct {
+	LGPU      uint64
+	Device    gpu.UUID
+	State     share.State
+	Free      bool
+	Asked     uint32 // hundredths of a percent
+	Delivered uint32 // likewise, over the last second
+}
+
+// DrainBounds are the upper bounds of the buckets of Stats.Drains.
+var DrainBounds = [...]time.Duration{
+	20 * time.Microsecond, 50 * time.Microsecond, 100 * time.Microsecond, 200 * time.Microsecond, 500 * time.Microsecond,
+	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond,
+	50 * time.Millisecond, 100 * time.Millisecond,
+}
+
+// Stats only rise.
+type Stats struct {
+	Grants, Seeps, Overruns uint64
+	// Drains counts the grants that were closed while they ran, by the time from there to the end of their work; the last
+	// bucket has no bound. DrainTotal is the sum of those times.
+	Drains     [len(DrainBounds) + 1]uint64
+	DrainTotal time.Duration
+}
+
+// seat is what a Runner needs of a tenant.Seat.
+type seat interface {
+	LGPU() uint64
+	UUID() [16]byte
+	Busy() uint64
+	Send(link.Message)
+}
+
+// client is one process's seat.
+type client struct {
+	seat    seat
+	serial  uint64 // of its newest grant
+	granted bool   // it owes a Closed
+	waiting bool   // launches wait there
+}
+
+// phase of a place.
+type phase uint8
+
+const (
+	idle    phase = iota // no grant
+	open                 // clients that ask may run
+	closing              // until the last has reported
+	free                 // clients run without accounts
+)
+
+// place is an lgpu on a device: what the policy calls a seat.
+type place struct {
+	id      uint64
+	uuid    gpu.UUID
+	device  share.Device
+	clients []*client
+	phase   phase
+	until   int64 // of the open grant
+	wanted  bool
+	opened  int64 // when, ns
+	busy    int64 // Busy then
+	closed  int64 // when it was told to close, ns; 0: it was not
+}
+
+// Runner is the policy at work. Its methods may be called by several goroutines. It implements tenant.GateHandler.
+type Runner struct {
+	config Config
+	wake   int // eventfd: Next may have changed, or it is over
+
+	mu      sync.Mutex
+	over    bool
+	asleep  int64 // keepTime sleeps until then
+	policy  *share.Scheduler
+	serial  uint64
+	numbers map[gpu.UUID]share.Device
+	devices []device // by share.Device
+	places  []*place // in the order of their making
+	clients map[seat]*client
+	byID    map[uint64][]*place
+	shares  []share.Share
+	stats   Stats
+}
+
+type device struct {
+	uuid    gpu.UUID
+	spatial bool
+}
+
+// New returns a Runner without lgpus. The caller ends it by Close.
+func New(c Config) (*Runner, error) {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("make an eventfd: %w", err)
+	}
+	r := &Runner{
+		config: c, wake: wake, policy: share.New(c.Options), numbers: map[gpu.UUID]share.Device{},
+		clients: map[seat]*client{}, byID: map[uint64][]*place{},
+	}
+	go r.keepTime()
+	return r, nil
+}
+
+// Close ends the Runner. Gates stay as they are.
+func (r *Runner) Close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+	r.poke()
+}
+
+// now is the time of the policy and of slices.
+func now() int64 {
+	var t unix.Timespec
+	unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // fails only for clocks that do not exist
+	return t.Nano()
+}
+
+// number returns the policy's name of a device.
+func (r *Runner) number(uuid gpu.UUID) share.Device {
+	n, known := r.numbers[uuid]
+	if !known {
+		n = share.Device(len(r.devices))
+		r.numbers[uuid] = n
+		r.devices = append(r.devices, device{uuid: uuid})
+	}
+	return n
+}
+
+// SetDevice sets the options of one device; zero values are those of Config. On a device in spatial mode all gates are
+// free: there the hardware shares.
+func (r *Runner) SetDevice(uuid gpu.UUID, spatial bool, o share.Options) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.number(uuid)
+	for _, p := range r.places {
+		if p.device == n && r.devices[n].spatial != spatial {
+			return fmt.Errorf("device %s: its mode cannot change while lgpus run there", uuid)
+		}
+	}
+	if err := r.policy.SetDevice(now(), n, o); err != nil {
+		return fmt.Errorf("device %s: %w", uuid, err)
+	}
+	r.devices[n].spatial = spatial
+	return nil
+}
+
+// Set makes an lgpu or a group, or changes it, with effect on running grants. Parents come before their children.
+func (r *Runner) Set(id uint64, p Params) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := share.Params{
+		Parent: share.ID(p.Parent), Weight: p.Weight, Class: p.Class, Latency: p.Latency, Gang: p.Gang,
+		Cap: make(map[share.Device]uint32, len(p.Cap)), Min: make(map[share.Device]uint32, len(p.Min)),
+	}
+	for uuid, v := range p.Cap {
+		s.Cap[r.number(uuid)] = max(v, 1) // none at all is refused in the process itself
+	}
+	for uuid, v := range p.Min {
+		s.Min[r.number(uuid)] = v
+	}
+	for _, uuid := range p.Devices {
+		s.Devices = append(s.Devices, r.number(uuid))
+	}
+	t := now()
+	r.progress(t)
+	if err := r.policy.Set(t, share.ID(id), s); err != nil {
+		return err
+	}
+	r.decide(t)
+	return nil
+}
+
+// Remove ends an lgpu or a group.
+func (r *Runner) Remove(id uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := now()
+	r.policy.Remove(t, share.ID(id))
+	for _, p := range r.byID[id] {
+		for _, c := range p.clients {
+			delete(r.clients, c.seat)
+		}
+		r.places = slices.DeleteFunc(r.places, func(q *place) bool { return q == p })
+	}
+	delete(r.byID, id)
+	r.decide(t)
+}
+
+// Shares returns what every lgpu on every device is entitled to and gets.
+func (r *Runner) Shares() []Share {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := now()
+	r.progress(t)
+	r.shares = r.policy.Shares(t, r.shares[:0])
+	out := make([]Share, len(r.shares))
+	for i, s := range r.shares {
+		out[i] = Share{
+			LGPU: uint64(s.ID), Device: r.devices[s.Device].uuid, State: s.State, Free: s.Free,
+			Asked: s.Asked, Delivered: s.Delivered,
+		}
+	}
+	r.decide(t)
+	return out
+}
+
+// Stats returns what has been counted.
+func (r *Runner) Stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stats
+}
+
+// ---- what gates report
+
+// Attach implements tenant.GateHandler.
+func (r *Runner) Attach(s *tenant.Seat, m link.Message) { r.attach(s, m) }
+
+// Want implements tenant.GateHandler.
+func (r *Runner) Want(s *tenant.Seat, _ link.Message) { r.want(s) }
+
+// Closed implements tenant.GateHandler.
+func (r *Runner) Closed(s *tenant.Seat, m link.Message) { r.closed(s, m) }
+
+// Gone implements tenant.GateHandler.
+func (r *Runner) Gone(s *tenant.Seat) { r.gone(s) }
+
+func (r *Runner) attach(s seat, m link.Message) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.clients[s] != nil {
+		return
+	}
+	t := now()
+	n := r.number(s.UUID())
+	c := &client{seat: s, granted: m.Flags&link.FlagRunning != 0}
+	r.clients[s] = c
+	p := r.place(s)
+	if p == nil {
+		p = &place{id: s.LGPU(), uuid: s.UUID(), device: n}
+		if r.devices[n].spatial {
+			p.phase = free
+		} else if err := r.policy.Attach(t, share.ID(p.id), n, int64(s.Busy())); err != nil {
+			// Without the policy's knowledge nobody would ever open this gate.
+			r.config.Log.Error("gate left open: the policy does not take the lgpu", "lgpu", p.id, "device", p.uuid, "error", err)
+			p.phase = free
+		}
+		r.places = append(r.places, p)
+		r.byID[p.id] = append(r.byID[p.id], p)
+	}
+	p.clients = append(p.clients, c)
+	if p.phase == free {
+		c.granted = false
+		s.Send(link.Message{Kind: link.Free})
+	}
+	r.decide(t)
+}
+
+func (r *Runner) place(s seat) *place {
+	for _, p := range r.byID[s.LGPU()] {
+		if p.uuid == s.UUID() {
+			return p
+		}
+	}
+	return nil
+}
+
+func (r *Runner) want(s seat) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, p := r.clients[s], r.place(s)
+	if c == nil || p == nil {
+		return
+	}
+	t := now()
+	c.waiting = true
+	switch p.phase {
+	case free:
+		s.Send(link.Message{Kind: link.Free})
+	case open:
+		if !c.granted {
+			r.grant(p, c)
+		}
+	case idle:
+		r.progressOn(t, p.device) // whoever has the device is charged by the clock from now on
+		r.policy.Want(t, share.ID(p.id), p.device, int64(s.Busy()))
+	}
+	r.decide(t)
+}
+
+func (r *Runner) closed(s seat, m link.Message) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, p := r.clients[s], r.place(s)
+	if c == nil || p == nil || !c.granted || m.Serial != c.serial {
+		return
+	}
+	t := now()
+	c.granted, c.waiting = false, m.Flags&link.FlagWaiting != 0
+	if p.phase == idle { // what ran before a reconnect
+		if c.waiting {
+			r.policy.Want(t, share.ID(p.id), p.device, int64(s.Busy()))
+		}
+	} else {
+		r.ended(t, p, c.waiting || int64(s.Busy()) >= p.until)
+	}
+	r.decide(t)
+}
+
+func (r *Runner) gone(s seat) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, p := r.clients[s], r.place(s)
+	delete(r.clients, s)
+	if c == nil || p == nil {
+		return
+	}
+	t := now()
+	p.clients = slices.DeleteFunc(p.clients, func(o *client) bool { return o == c })
+	if len(p.clients) == 0 {
+		r.turnOver(t, p)
+		r.policy.Detach(t, share.ID(p.id), p.device)
+		r.places = slices.DeleteFunc(r.places, func(q *place) bool { return q == p })
+		r.byID[p.id] = slices.DeleteFunc(r.byID[p.id], func(q *place) bool { return q == p })
+		if len(r.byID[p.id]) == 0 {
+			delete(r.byID, p.id)
+		}
+	} else if p.phase == open || p.phase == closing {
+		r.ended(t, p, false)
+	}
+	r.decide(t)
+}
+
+// ended notes that a client of p runs no more: the grant is over with the last. Of several processes the first to find the
+// grant spent ends it for all, since one that has nothing to run does not look.
+func (r *Runner) ended(t int64, p *place, spent bool) {
+	if p.phase == open && spent {
+		r.close(t, p)
+	}
+	waiting := false
+	for _, c := range p.clients {
+		if c.granted {
+			return
+		}
+		waiting = waiting || c.waiting
+	}
+	r.turnOver(t, p)
+	p.phase = idle
+	r.policy.Closed(t, share.ID(p.id), p.device, r.busy(p), waiting)
+}
+
+// turnOver writes down p's turn, if it has one.
+func (r *Runner) turnOver(t int64, p *place) {
+	if p.opened == 0 {
+		return
+	}
+	if p.closed != 0 {
+		drained := time.Duration(t - p.closed)
+		bucket := 0
+		for bucket < len(DrainBounds) && drained > DrainBounds[bucket] {
+			bucket++
+		}
+		r.stats.Drains[bucket]++
+		r.stats.DrainTotal += drained
+	}
+	if r.config.Slice != nil {
+		r.config.Slice(Slice{LGPU: p.id, Device: p.uuid, Start: p.opened, End: t, Busy: max(r.busy(p)-p.busy, 0)})
+	}
+	p.opened, p.closed = 0, 0
+}
+
+// busy is how far the lgpu's device time has come. Every client of it reads the same counter.
+func (r *Runner) busy(p *place) int64 {
+	if len(p.clients) == 0 {
+		return p.busy
+	}
+	return int64(min(p.clients[0].seat.Busy(), 1<<62))
+}
+
+// progress tells the policy how far everybody has come, progressOn those on one device.
+func (r *Runner) progress(t int64) {
+	for _, p := range r.places {
+		if p.phase == open || p.phase == closing {
+			r.policy.Progress(t, share.ID(p.id), p.device, r.busy(p))
+		}
+	}
+}
+
+func (r *Runner) progressOn(t int64, device share.Device) {
+	for _, p := range r.places {
+		if p.device == device && (p.phase == open || p.phase == closing) {
+			r.policy.Progress(t, share.ID(p.id), p.device, r.busy(p))
+		}
+	}
+}
+
+// ---- what the policy decides
+
+// decide carries out what has been decided, and sees to it that time is kept.
+func (r *Runner) decide(t int64) {
+	r.carryAllOut(t)
+	if r.due(t) < r.asleep {
+		r.poke()
+	}
+}
+
+func (r *Runner) carryAllOut(t int64) {
+	for decisions := r.policy.Decisions(); len(decisions) > 0; decisions = r.policy.Decisions() {
+		for _, d := range slices.Clone(decisions) {
+			i := slices.IndexFunc(r.byID[uint64(d.ID)], func(p *place) bool { return p.device == d.Device })
+			if i < 0 {
+				continue
+			}
+			r.carryOut(t, r.byID[uint64(d.ID)][i], d)
+		}
+	}
+}
+
+func (r *Runner) carryOut(t int64, p *place, d share.Decision) {
+	switch d.Kind {
+	case share.Open:
+		r.stats.Grants++
+		p.phase, p.until, p.wanted = open, d.Until, d.Wanted
+		p.opened, p.busy, p.closed = t, r.busy(p), 0
+		for _, c := range p.clients {
+			if c.waiting {
+				r.grant(p, c)
+			}
+		}
+		r.ended(t, p, false) // nobody, if the one that wanted has died
+	case share.Extend:
+		wasFree := p.phase == free
+		p.phase, p.until, p.wanted = open, d.Until, d.Wanted
+		for _, c := range p.clients {
+			if wasFree {
+				c.granted = false
+				r.grant(p, c)
+			} else if c.granted {
+				r.tell(p, c)
+			}
+		}
+	case share.Close:
+		r.close(t, p)
+		r.ended(t, p, false)
+	case share.Seep:
+		r.stats.Seeps++
+		p.phase = closing
+		for _, c := range p.clients {
+			if c.waiting && !c.granted {
+				r.begin(c)
+				c.seat.Send(link.Message{Kind: link.Seep, Serial: c.serial, Value: 1})
+				break
+			}
+		}
+		r.ended(t, p, false)
+	case share.Free:
+		r.turnOver(t, p)
+		p.phase = free
+		for _, c := range p.clients {
+			c.granted, c.waiting = false, false
+			c.seat.Send(link.Message{Kind: link.Free})
+		}
+	case share.Overran:
+		r.stats.Overruns++
+		if r.config.Overran != nil {
+			r.config.Overran(p.id, p.uuid)
+		}
+	}
+}
+
+func (r *Runner) begin(c *client) {
+	r.serial++
+	c.serial, c.granted, c.waiting = r.serial, true, false
+}
+
+// grant opens the gate of a client of p.
+func (r *Runner) grant(p *place, c *client) {
+	r.begin(c)
+	r.tell(p, c)
+}
+
+// tell sends a client the terms of its grant.
+func (r *Runner) tell(p *place, c *client) {
+	m := link.Message{Kind: link.Open, Serial: c.serial, Value: link.Forever}
+	if p.until != share.NoLimit {
+		m.Value = uint64(max(p.until, 0))
+	}
+	if p.wanted {
+		m.Flags = link.FlagWanted
+	}
+	c.seat.Send(m)
+}
+
+// close tells all clients of p to stop.
+func (r *Runner) close(t int64, p *place) {
+	if p.phase == free {
+		for _, c := range p.clients {
+			r.begin(c)
+		}
+	}
+	if p.phase == open || p.phase == free {
+		p.phase, p.closed = closing, t
+		for _, c := range p.clients {
+			if c.granted {
+				c.seat.Send(link.Message{Kind: link.Close, Serial: c.serial})
+			}
+		}
+	}
+}
+
+// ---- time
+
+// look is how often the charges of standing grants are looked at, ns.
+const look = 50 * int64(time.Millisecond)
+
+// due is when keepTime must do something.
+func (r *Runner) due(t int64) int64 {
+	next, set := r.policy.Next()
+	if !set {
+		next = math.MaxInt64
+	}
+	for _, p := range r.places {
+		if p.phase == open {
+			return min(next, t+look)
+		}
+	}
+	return next
+}
+
+// poke wakes keepTime.
+func (r *Runner) poke() {
+	unix.Write(r.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // fails only when it is poked already
+	r.asleep = 0
+}
+
+// keepTime ticks the policy. Go's timers are up to a millisecond late, which is a tenth of a slice.
+func (r *Runner) keepTime() {
+	defer unix.Close(r.wake)
+	fds := []unix.PollFd{{Fd: int32(r.wake), Events: unix.POLLIN}}
+	var counter [8]byte
+	for {
+		r.mu.Lock()
+		if r.over {
+			r.mu.Unlock()
+			return
+		}
+		t := now()
+		r.progress(t)
+		r.policy.Tick(t)
+		r.carryAllOut(t)
+		r.asleep = r.due(t)
+		var timeout *unix.Timespec
+		if r.asleep != math.MaxInt64 {
+			d := unix.NsecToTimespec(max(r.asleep-t, 1000))
+			timeout = &d
+		}
+		r.mu.Unlock()
+		unix.Ppoll(fds, timeout, nil) // an interruption is as good as a wake-up
+		unix.Read(r.wake, counter[:])
+	}
+}
