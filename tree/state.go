@@ -1,6 +1,16 @@
 package tree
 
-import "github.com/lgpu/lgpu/tree/list"
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/lgpu/lgpu/tree/list"
+	"github.com/lgpu/lgpu/units"
+)
 
 // StateVersion is the version of State that this package writes.
 const StateVersion = 1
@@ -49,3 +59,119 @@ const (
 	FollowMax     Follow = ""        // the parent's bits
 	FollowDefault Follow = "default" // the device's default bits, as far as the parent has them
 )
+
+// save lists the nodes. Maps and slices are shared with the state, which never changes them.
+func (s *state) save() State {
+	saved := State{Version: StateVersion, LastID: s.lastID, Nodes: make([]NodeState, 0, len(s.byID))}
+	s.root.walk(func(n *node) { saved.Nodes = append(saved.Nodes, n.NodeState) })
+	return saved
+}
+
+// load makes a state without devices of a saved one, and says what it left out.
+func load(saved State) (*state, []error) {
+	s := newState()
+	if saved.Version != StateVersion {
+		return s, []error{&Error{Errno: syscall.EINVAL, Path: Root, Token: fmt.Sprint(saved.Version),
+			Reason: fmt.Sprintf("the saved tree has a version that this program does not read; it reads %d", StateVersion)}}
+	}
+	var problems []error
+	report := func(n NodeState, what string, err error) {
+		problems = append(problems, &Error{Errno: errnoOf(err), Path: n.Path, File: what, Reason: "left out: " + err.Error()})
+	}
+	s.lastID = max(saved.LastID, rootID)
+	for _, from := range saved.Nodes {
+		s.lastID = max(s.lastID, from.ID)
+	}
+	for _, from := range saved.Nodes {
+		n := s.root
+		if from.Path != Root {
+			made, err := s.create(CreateSpec{Path: from.Path, Temporary: from.Temporary}, nil)
+			if err != nil {
+				problems = append(problems, err)
+				continue
+			}
+			if s.byID[from.ID] == nil && from.ID != 0 {
+				delete(s.byID, made.ID)
+				made.ID = from.ID
+				s.byID[made.ID] = made
+			}
+			n = made
+		}
+		n.UID, n.GID, n.HostMax = from.UID, from.GID, from.HostMax
+		if err := setGang(n, from.Gang); err != nil {
+			report(from, "gang", err)
+		}
+		if err := writeCgroups(s, n, strings.Join(from.Cgroups, "\n")); err != nil {
+			report(from, "cgroup.path", err)
+		}
+		for _, device := range slices.Sorted(maps.Keys(from.Devices)) {
+			s.setLimits(n, device, from.Devices[device].checked(func(file string, err error) { report(from, file, err) }))
+		}
+	}
+	return s, problems
+}
+
+// checked returns l without values that no write could have made.
+func (l DeviceLimits) checked(report func(file string, err error)) DeviceLimits {
+	refuse := func(file, reason string) { report(file, errors.New(reason)) }
+	if l.Count != nil && (*l.Count < 0 || l.List != nil) {
+		refuse("lgpu", fmt.Sprintf("count %d is negative, or beside a list", *l.Count))
+		l.Count = nil
+	}
+	if l.Follow != FollowMax && l.Follow != FollowDefault {
+		refuse("lgpu", fmt.Sprintf("%q is no set to follow", l.Follow))
+		l.Follow = FollowMax
+	}
+	if l.Count == nil {
+		l.Held = list.Set{}
+	}
+	l.Exclusive = l.Exclusive && !l.follows()
+	if l.Weight > MaxWeight {
+		refuse("lgpu.weight", fmt.Sprintf("weight %d is above %d", l.Weight, MaxWeight))
+		l.Weight = 0
+	}
+	if l.Priority != nil && *l.Priority > Latency {
+		refuse("lgpu.priority", "there is no "+l.Priority.String())
+		l.Priority = nil
+	}
+	for _, share := range []struct {
+		file  string
+		value **uint32
+	}{{"compute.max", &l.ComputeMax}, {"compute.min", &l.ComputeMin}} {
+		if p := *share.value; p != nil && (*p == 0 || *p > units.Whole) {
+			refuse(share.file, fmt.Sprintf("%d is not in 1 to %d hundredths of a percent", *p, units.Whole))
+			*share.value = nil
+		}
+	}
+	return l
+}
+
+// checkDevices says whether there can be such devices.
+func checkDevices(devices []Device) error {
+	names := map[string]bool{}
+	for _, d := range devices {
+		reason := ""
+		switch {
+		case d.UUID == "" || len(split(d.UUID)) != 1 || strings.ContainsFunc(d.UUID, unprintable):
+			reason = "a device has a UUID without blanks"
+		case d.Number != "" && !deviceLike(d.Number):
+			reason = "the number is not MAJ:MIN: " + d.Number
+		case names[strings.ToLower(d.UUID)] || d.Number != "" && names[d.Number]:
+			reason = "two devices have the same name"
+		case d.Capacity < 1 || d.Capacity > list.MaxBits:
+			reason = fmt.Sprintf("its capacity is %d bits; 1 to %d are possible", d.Capacity, list.MaxBits)
+		case d.UnitsPerBit < 1 || d.Remainder < 0:
+			reason = "a bit is at least one unit, and what is left over is not negative"
+		case !d.Default.In(d.All()):
+			reason = "its default has bits that it has not"
+		}
+		if reason != "" {
+			return &Error{Errno: syscall.EINVAL, Path: Root, Token: d.Key(), Reason: reason}
+		}
+		names[strings.ToLower(d.UUID)] = true
+		if d.Number != "" {
+			names[d.Number] = true
+		}
+	}
+	return nil
+}

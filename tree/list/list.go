@@ -140,6 +140,7 @@ func (s Set) Overlaps(t Set) bool {
 // Lowest returns the n lowest bits of s, or s if it has fewer.
 func (s Set) Lowest(n int) Set {
 	words := append([]uint64(nil), s.words...)
+	n = max(n, 0)
 	for i := range words {
 		have := bits.OnesCount64(words[i])
 		for ; have > n; have-- {
