@@ -1,7 +1,12 @@
 """gemm: PyTorch bf16 products of 4096 x 4096 for SECONDS; prints "bin units seconds" like rate.
 
-The bins are of the wall clock (a device event fixes the offset), 50 ms each.
+    gemm.py SECONDS [JOURNAL]
+
+The bins are of the wall clock (a device event fixes the offset), 50 ms each. With JOURNAL the file JOURNAL.PID is
+written as rate does, with times of the wall clock.
 """
+import array
+import os
 import statistics
 import sys
 import time
@@ -35,6 +40,15 @@ lasted = [s.elapsed_time(e) / 1e3 for s, e in marks]
 # Between the two events of a product the gate may have been closed: such a
 # one is taken to have lasted as long as the others.
 usual = statistics.median(lasted)
+if len(sys.argv) > 2:
+    journal = array.array("q", [0, len(ends)])
+    for end, took in zip(ends, lasted):
+        took = took if took < 2 * usual else usual
+        journal.extend((int((origin + end - took) * 1e9), int((origin + end) * 1e9)))
+    journal.append(0)
+    with open("%s.%d" % (sys.argv[2], os.getpid()), "wb") as f:
+        journal.tofile(f)
+    sys.exit()
 units, busy = {}, {}
 for end, took in zip(ends, lasted):
     took = took if took < 2 * usual else usual
