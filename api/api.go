@@ -37,6 +37,8 @@ type Conn struct {
 	ControlClient
 	// Socket is the path of the daemon's socket.
 	Socket string
+	// Daemon is what the daemon said of itself when it was called.
+	Daemon *Daemon
 
 	grpc *grpc.ClientConn
 }

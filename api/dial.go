@@ -3,23 +3,133 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/lgpu/lgpu/region"
 )
 
 // Options say which daemon to talk to.
 type Options struct {
-	// Socket of the daemon. The default is EnvSocket, else the first of the runtime folder's and the system's that answers.
+	// Socket of the daemon; only this one is tried. The default is $LGPU_SOCKET_API, else the first that answers of the
+	// runtime folder's and the system's. A runtime folder that is named by Dir or $LGPU_RUNTIME_DIR stands alone.
 	Socket string
 	// Dir is the runtime folder; the default is region.Dir.
 	Dir string
 	// Change says that the caller means to use Control: a daemon that would refuse it is passed over.
 	Change bool
-	// Start is the command that becomes a daemon of Dir, started if none answers; nil is never. It is to be a daemon that
-	// leaves by itself, with EnvReady understood.
+	// Start is the command that becomes a daemon of the runtime folder where none answers; nil is never. It is run with
+	// EnvDir and EnvReady, and is to leave by itself.
 	Start []string
 }
 
+// answerTime is how long a daemon may take to say who it is.
+const answerTime = 10 * time.Second
+
 // Dial returns a connection to a daemon that answers. An error wraps ErrNoDaemon if there is none and none was to be
-// started.
+// started; fs.ErrPermission if there is only one that the caller may not use as it means to.
 func Dial(ctx context.Context, o Options) (*Conn, error) {
-	return nil, errors.ErrUnsupported
+	if o.Socket == "" {
+		o.Socket = os.Getenv(EnvSocket)
+	}
+	if o.Socket != "" {
+		c, err := connect(ctx, o.Socket, o.Change)
+		if errors.Is(err, ErrNoDaemon) {
+			return nil, &Error{Text: err.Error(), Errno: syscall.ENOENT, kind: ErrNoDaemon,
+				Hint: "start one with: lgpu daemon; or leave out --socket and " + EnvSocket}
+		}
+		return c, err
+	}
+	alone := o.Dir != "" || os.Getenv(EnvDir) != ""
+	dir := o.Dir
+	if dir == "" {
+		var err error
+		if dir, err = region.Dir(); err != nil {
+			return nil, err
+		}
+	}
+	own := filepath.Join(dir, Socket)
+	c, err := connect(ctx, own, o.Change)
+	if err == nil || !errors.Is(err, ErrNoDaemon) {
+		return c, err
+	}
+	if !alone && own != System {
+		c, systemErr := connect(ctx, System, o.Change)
+		if systemErr == nil {
+			return c, nil
+		}
+	}
+	if o.Start == nil {
+		return nil, err
+	}
+	return start(ctx, dir, o)
+}
+
+// connect connects to the daemon at socket and hears what it says of itself.
+func connect(ctx context.Context, socket string, change bool) (*Conn, error) {
+	// The system's own error says better than grpc's what is wrong with a socket.
+	probe, err := net.Dial("unix", socket)
+	switch {
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, fmt.Errorf("%w at %s", ErrNoDaemon, socket)
+	case err != nil:
+		var errno syscall.Errno
+		errors.As(err, &errno)
+		return nil, &Error{Errno: errno, Text: fmt.Sprintf("daemon at %s: %v", socket, cause(err)), Subject: socket}
+	}
+	probe.Close()
+	cc, err := grpc.NewClient("passthrough:///"+socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", socket)
+		}),
+		grpc.WithAuthority("lgpu"),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage)),
+		grpc.WithUnaryInterceptor(unaryErrors),
+		grpc.WithStreamInterceptor(streamErrors),
+		grpc.WithDisableServiceConfig())
+	if err != nil {
+		return nil, fmt.Errorf("daemon at %s: %w", socket, err)
+	}
+	c := &Conn{ViewClient: NewViewClient(cc), ControlClient: NewControlClient(cc), Socket: socket, grpc: cc}
+	bounded, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	info, err := c.Info(bounded, &InfoRequest{})
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrGone):
+		err = fmt.Errorf("%w at %s", ErrNoDaemon, socket) // it is just leaving
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+		err = fmt.Errorf("daemon at %s does not answer", socket)
+	default:
+		err = fmt.Errorf("daemon at %s: %w", socket, err)
+	}
+	if err == nil && change && !info.GetMayChange() {
+		err = &Error{Errno: syscall.EPERM, Subject: socket,
+			Text: fmt.Sprintf("daemon at %s: user %d may look at it, but change nothing", socket, os.Getuid()),
+			Hint: "it obeys " + info.GetWhoMayChange()}
+	}
+	if err != nil {
+		cc.Close()
+		return nil, err
+	}
+	c.Daemon = info.GetDaemon()
+	return c, nil
+}
+
+// cause strips what package net puts around a system error.
+func cause(err error) error {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return err
 }

@@ -62,7 +62,7 @@ func fromStatus(err error) error {
 		e.kind = context.Canceled
 	case codes.DeadlineExceeded:
 		e.kind = context.DeadlineExceeded
-	case codes.Unavailable:
+	case codes.Unavailable: // ESHUTDOWN in the Failure where it was ended, no number where it died
 		e.kind = ErrGone
 		e.Text = ErrGone.Error() + ": " + s.Message()
 	case codes.Unimplemented:

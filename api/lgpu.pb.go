@@ -140,55 +140,6 @@ func (Priority) EnumDescriptor() ([]byte, []int) {
 	return file_lgpu_proto_rawDescGZIP(), []int{1}
 }
 
-type Fact_Level int32
-
-const (
-	Fact_OK      Fact_Level = 0
-	Fact_WARNING Fact_Level = 1 // works in part
-	Fact_FAILED  Fact_Level = 2
-)
-
-// Enum value maps for Fact_Level.
-var (
-	Fact_Level_name = map[int32]string{
-		0: "OK",
-		1: "WARNING",
-		2: "FAILED",
-	}
-	Fact_Level_value = map[string]int32{
-		"OK":      0,
-		"WARNING": 1,
-		"FAILED":  2,
-	}
-)
-
-func (x Fact_Level) Enum() *Fact_Level {
-	p := new(Fact_Level)
-	*p = x
-	return p
-}
-
-func (x Fact_Level) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (Fact_Level) Descriptor() protoreflect.EnumDescriptor {
-	return file_lgpu_proto_enumTypes[2].Descriptor()
-}
-
-func (Fact_Level) Type() protoreflect.EnumType {
-	return &file_lgpu_proto_enumTypes[2]
-}
-
-func (x Fact_Level) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use Fact_Level.Descriptor instead.
-func (Fact_Level) EnumDescriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{3, 0}
-}
-
 type Device_Mode int32
 
 const (
@@ -219,11 +170,11 @@ func (x Device_Mode) String() string {
 }
 
 func (Device_Mode) Descriptor() protoreflect.EnumDescriptor {
-	return file_lgpu_proto_enumTypes[3].Descriptor()
+	return file_lgpu_proto_enumTypes[2].Descriptor()
 }
 
 func (Device_Mode) Type() protoreflect.EnumType {
-	return &file_lgpu_proto_enumTypes[3]
+	return &file_lgpu_proto_enumTypes[2]
 }
 
 func (x Device_Mode) Number() protoreflect.EnumNumber {
@@ -232,7 +183,7 @@ func (x Device_Mode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Device_Mode.Descriptor instead.
 func (Device_Mode) EnumDescriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{7, 0}
+	return file_lgpu_proto_rawDescGZIP(), []int{6, 0}
 }
 
 type Node_Kind int32
@@ -265,11 +216,11 @@ func (x Node_Kind) String() string {
 }
 
 func (Node_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_lgpu_proto_enumTypes[4].Descriptor()
+	return file_lgpu_proto_enumTypes[3].Descriptor()
 }
 
 func (Node_Kind) Type() protoreflect.EnumType {
-	return &file_lgpu_proto_enumTypes[4]
+	return &file_lgpu_proto_enumTypes[3]
 }
 
 func (x Node_Kind) Number() protoreflect.EnumNumber {
@@ -278,7 +229,7 @@ func (x Node_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Node_Kind.Descriptor instead.
 func (Node_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{9, 0}
+	return file_lgpu_proto_rawDescGZIP(), []int{8, 0}
 }
 
 type InfoRequest struct {
@@ -324,9 +275,7 @@ type Info struct {
 	// May the caller use Control?
 	MayChange bool `protobuf:"varint,2,opt,name=may_change,json=mayChange,proto3" json:"may_change,omitempty"`
 	// Who may: users and the group, in words.
-	WhoMayChange string `protobuf:"bytes,3,opt,name=who_may_change,json=whoMayChange,proto3" json:"who_may_change,omitempty"`
-	// What works on this machine and what does not, as the daemon found it.
-	Facts         []*Fact `protobuf:"bytes,4,rep,name=facts,proto3" json:"facts,omitempty"`
+	WhoMayChange  string `protobuf:"bytes,3,opt,name=who_may_change,json=whoMayChange,proto3" json:"who_may_change,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -380,13 +329,6 @@ func (x *Info) GetWhoMayChange() string {
 		return x.WhoMayChange
 	}
 	return ""
-}
-
-func (x *Info) GetFacts() []*Fact {
-	if x != nil {
-		return x.Facts
-	}
-	return nil
 }
 
 // Daemon is the process that answers.
@@ -495,77 +437,6 @@ func (x *Daemon) GetIdleNs() int64 {
 	return 0
 }
 
-// Fact is one thing that a user may want to know of the machine, for lgpu doctor.
-type Fact struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it is about: "driver", "tree", "mps" …
-	Name  string     `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Level Fact_Level `protobuf:"varint,2,opt,name=level,proto3,enum=lgpu.v1.Fact_Level" json:"level,omitempty"`
-	Text  string     `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
-	// What to do about it; empty if there is nothing to do.
-	Remedy        string `protobuf:"bytes,4,opt,name=remedy,proto3" json:"remedy,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Fact) Reset() {
-	*x = Fact{}
-	mi := &file_lgpu_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Fact) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Fact) ProtoMessage() {}
-
-func (x *Fact) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Fact.ProtoReflect.Descriptor instead.
-func (*Fact) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *Fact) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *Fact) GetLevel() Fact_Level {
-	if x != nil {
-		return x.Level
-	}
-	return Fact_OK
-}
-
-func (x *Fact) GetText() string {
-	if x != nil {
-		return x.Text
-	}
-	return ""
-}
-
-func (x *Fact) GetRemedy() string {
-	if x != nil {
-		return x.Remedy
-	}
-	return ""
-}
-
 type SnapshotRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -574,7 +445,7 @@ type SnapshotRequest struct {
 
 func (x *SnapshotRequest) Reset() {
 	*x = SnapshotRequest{}
-	mi := &file_lgpu_proto_msgTypes[4]
+	mi := &file_lgpu_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -586,7 +457,7 @@ func (x *SnapshotRequest) String() string {
 func (*SnapshotRequest) ProtoMessage() {}
 
 func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[4]
+	mi := &file_lgpu_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -599,7 +470,7 @@ func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{4}
+	return file_lgpu_proto_rawDescGZIP(), []int{3}
 }
 
 type WatchRequest struct {
@@ -612,7 +483,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_lgpu_proto_msgTypes[5]
+	mi := &file_lgpu_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -624,7 +495,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[5]
+	mi := &file_lgpu_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -637,7 +508,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{5}
+	return file_lgpu_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *WatchRequest) GetIntervalNs() int64 {
@@ -662,7 +533,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_lgpu_proto_msgTypes[6]
+	mi := &file_lgpu_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -674,7 +545,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[6]
+	mi := &file_lgpu_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -687,7 +558,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{6}
+	return file_lgpu_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Snapshot) GetTime() *timestamppb.Timestamp {
@@ -751,7 +622,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_lgpu_proto_msgTypes[7]
+	mi := &file_lgpu_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +634,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[7]
+	mi := &file_lgpu_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +647,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{7}
+	return file_lgpu_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Device) GetUuid() string {
@@ -908,7 +779,7 @@ type DeviceProcess struct {
 
 func (x *DeviceProcess) Reset() {
 	*x = DeviceProcess{}
-	mi := &file_lgpu_proto_msgTypes[8]
+	mi := &file_lgpu_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +791,7 @@ func (x *DeviceProcess) String() string {
 func (*DeviceProcess) ProtoMessage() {}
 
 func (x *DeviceProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[8]
+	mi := &file_lgpu_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,7 +804,7 @@ func (x *DeviceProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceProcess.ProtoReflect.Descriptor instead.
 func (*DeviceProcess) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{8}
+	return file_lgpu_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DeviceProcess) GetPid() int32 {
@@ -1007,7 +878,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_lgpu_proto_msgTypes[9]
+	mi := &file_lgpu_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1019,7 +890,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[9]
+	mi := &file_lgpu_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1032,7 +903,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{9}
+	return file_lgpu_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Node) GetPath() string {
@@ -1151,7 +1022,7 @@ type NodeDevice struct {
 
 func (x *NodeDevice) Reset() {
 	*x = NodeDevice{}
-	mi := &file_lgpu_proto_msgTypes[10]
+	mi := &file_lgpu_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1163,7 +1034,7 @@ func (x *NodeDevice) String() string {
 func (*NodeDevice) ProtoMessage() {}
 
 func (x *NodeDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[10]
+	mi := &file_lgpu_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1176,7 +1047,7 @@ func (x *NodeDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDevice.ProtoReflect.Descriptor instead.
 func (*NodeDevice) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{10}
+	return file_lgpu_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *NodeDevice) GetUuid() string {
@@ -1280,7 +1151,7 @@ type Requested struct {
 
 func (x *Requested) Reset() {
 	*x = Requested{}
-	mi := &file_lgpu_proto_msgTypes[11]
+	mi := &file_lgpu_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1292,7 +1163,7 @@ func (x *Requested) String() string {
 func (*Requested) ProtoMessage() {}
 
 func (x *Requested) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[11]
+	mi := &file_lgpu_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1305,7 +1176,7 @@ func (x *Requested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Requested.ProtoReflect.Descriptor instead.
 func (*Requested) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{11}
+	return file_lgpu_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Requested) GetLgpu() string {
@@ -1367,16 +1238,17 @@ type Effective struct {
 	ComputeMax uint32 `protobuf:"varint,3,opt,name=compute_max,json=computeMax,proto3" json:"compute_max,omitempty"`
 	ComputeMin uint32 `protobuf:"varint,4,opt,name=compute_min,json=computeMin,proto3" json:"compute_min,omitempty"`
 	// 1 to 10000.
-	Weight        uint32   `protobuf:"varint,5,opt,name=weight,proto3" json:"weight,omitempty"`
-	Priority      Priority `protobuf:"varint,6,opt,name=priority,proto3,enum=lgpu.v1.Priority" json:"priority,omitempty"`
-	MemoryMax     uint64   `protobuf:"varint,7,opt,name=memory_max,json=memoryMax,proto3" json:"memory_max,omitempty"`
+	Weight   uint32   `protobuf:"varint,5,opt,name=weight,proto3" json:"weight,omitempty"`
+	Priority Priority `protobuf:"varint,6,opt,name=priority,proto3,enum=lgpu.v1.Priority" json:"priority,omitempty"`
+	// Absent is no limit.
+	MemoryMax     *uint64 `protobuf:"varint,7,opt,name=memory_max,json=memoryMax,proto3,oneof" json:"memory_max,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Effective) Reset() {
 	*x = Effective{}
-	mi := &file_lgpu_proto_msgTypes[12]
+	mi := &file_lgpu_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1388,7 +1260,7 @@ func (x *Effective) String() string {
 func (*Effective) ProtoMessage() {}
 
 func (x *Effective) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[12]
+	mi := &file_lgpu_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1401,7 +1273,7 @@ func (x *Effective) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Effective.ProtoReflect.Descriptor instead.
 func (*Effective) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{12}
+	return file_lgpu_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Effective) GetCount() uint32 {
@@ -1447,8 +1319,8 @@ func (x *Effective) GetPriority() Priority {
 }
 
 func (x *Effective) GetMemoryMax() uint64 {
-	if x != nil {
-		return x.MemoryMax
+	if x != nil && x.MemoryMax != nil {
+		return *x.MemoryMax
 	}
 	return 0
 }
@@ -1471,7 +1343,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_lgpu_proto_msgTypes[13]
+	mi := &file_lgpu_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1355,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[13]
+	mi := &file_lgpu_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1368,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{13}
+	return file_lgpu_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Client) GetPid() int32 {
@@ -1553,7 +1425,7 @@ type Launcher struct {
 
 func (x *Launcher) Reset() {
 	*x = Launcher{}
-	mi := &file_lgpu_proto_msgTypes[14]
+	mi := &file_lgpu_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1437,7 @@ func (x *Launcher) String() string {
 func (*Launcher) ProtoMessage() {}
 
 func (x *Launcher) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[14]
+	mi := &file_lgpu_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1450,7 @@ func (x *Launcher) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Launcher.ProtoReflect.Descriptor instead.
 func (*Launcher) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{14}
+	return file_lgpu_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Launcher) GetPid() int32 {
@@ -1614,7 +1486,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_lgpu_proto_msgTypes[15]
+	mi := &file_lgpu_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1626,7 +1498,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[15]
+	mi := &file_lgpu_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1639,7 +1511,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{15}
+	return file_lgpu_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EventsRequest) GetFollow() bool {
@@ -1679,7 +1551,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lgpu_proto_msgTypes[16]
+	mi := &file_lgpu_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1691,7 +1563,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[16]
+	mi := &file_lgpu_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1704,7 +1576,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{16}
+	return file_lgpu_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Event) GetNumber() uint64 {
@@ -1787,7 +1659,7 @@ type SlicesRequest struct {
 
 func (x *SlicesRequest) Reset() {
 	*x = SlicesRequest{}
-	mi := &file_lgpu_proto_msgTypes[17]
+	mi := &file_lgpu_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1799,7 +1671,7 @@ func (x *SlicesRequest) String() string {
 func (*SlicesRequest) ProtoMessage() {}
 
 func (x *SlicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[17]
+	mi := &file_lgpu_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1812,7 +1684,7 @@ func (x *SlicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlicesRequest.ProtoReflect.Descriptor instead.
 func (*SlicesRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{17}
+	return file_lgpu_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SlicesRequest) GetDevice() string {
@@ -1834,7 +1706,7 @@ type SliceBatch struct {
 
 func (x *SliceBatch) Reset() {
 	*x = SliceBatch{}
-	mi := &file_lgpu_proto_msgTypes[18]
+	mi := &file_lgpu_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1846,7 +1718,7 @@ func (x *SliceBatch) String() string {
 func (*SliceBatch) ProtoMessage() {}
 
 func (x *SliceBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[18]
+	mi := &file_lgpu_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1859,7 +1731,7 @@ func (x *SliceBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceBatch.ProtoReflect.Descriptor instead.
 func (*SliceBatch) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{18}
+	return file_lgpu_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SliceBatch) GetSlices() []*Slice {
@@ -1892,7 +1764,7 @@ type Slice struct {
 
 func (x *Slice) Reset() {
 	*x = Slice{}
-	mi := &file_lgpu_proto_msgTypes[19]
+	mi := &file_lgpu_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1904,7 +1776,7 @@ func (x *Slice) String() string {
 func (*Slice) ProtoMessage() {}
 
 func (x *Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[19]
+	mi := &file_lgpu_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1917,7 +1789,7 @@ func (x *Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slice.ProtoReflect.Descriptor instead.
 func (*Slice) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{19}
+	return file_lgpu_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Slice) GetDevice() string {
@@ -1971,7 +1843,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_lgpu_proto_msgTypes[20]
+	mi := &file_lgpu_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1983,7 +1855,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[20]
+	mi := &file_lgpu_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1996,7 +1868,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{20}
+	return file_lgpu_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListRequest) GetPath() string {
@@ -2008,7 +1880,7 @@ func (x *ListRequest) GetPath() string {
 
 type Listing struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names of files and of child nodes, sorted.
+	// Files, without their data, and names of child nodes.
 	Files         []*File  `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
 	Children      []string `protobuf:"bytes,2,rep,name=children,proto3" json:"children,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2017,7 +1889,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_lgpu_proto_msgTypes[21]
+	mi := &file_lgpu_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2029,7 +1901,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[21]
+	mi := &file_lgpu_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2042,7 +1914,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{21}
+	return file_lgpu_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Listing) GetFiles() []*File {
@@ -2070,7 +1942,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_lgpu_proto_msgTypes[22]
+	mi := &file_lgpu_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2082,7 +1954,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[22]
+	mi := &file_lgpu_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2095,7 +1967,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{22}
+	return file_lgpu_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReadRequest) GetPath() string {
@@ -2121,7 +1993,7 @@ type Files struct {
 
 func (x *Files) Reset() {
 	*x = Files{}
-	mi := &file_lgpu_proto_msgTypes[23]
+	mi := &file_lgpu_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2133,7 +2005,7 @@ func (x *Files) String() string {
 func (*Files) ProtoMessage() {}
 
 func (x *Files) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[23]
+	mi := &file_lgpu_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2146,7 +2018,7 @@ func (x *Files) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Files.ProtoReflect.Descriptor instead.
 func (*Files) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{23}
+	return file_lgpu_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Files) GetFiles() []*File {
@@ -2169,7 +2041,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_lgpu_proto_msgTypes[24]
+	mi := &file_lgpu_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2181,7 +2053,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[24]
+	mi := &file_lgpu_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2194,7 +2066,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{24}
+	return file_lgpu_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *File) GetName() string {
@@ -2228,7 +2100,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_lgpu_proto_msgTypes[25]
+	mi := &file_lgpu_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2240,7 +2112,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[25]
+	mi := &file_lgpu_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2253,7 +2125,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{25}
+	return file_lgpu_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WriteRequest) GetPath() string {
@@ -2278,7 +2150,7 @@ type WriteReply struct {
 
 func (x *WriteReply) Reset() {
 	*x = WriteReply{}
-	mi := &file_lgpu_proto_msgTypes[26]
+	mi := &file_lgpu_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2290,7 +2162,7 @@ func (x *WriteReply) String() string {
 func (*WriteReply) ProtoMessage() {}
 
 func (x *WriteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[26]
+	mi := &file_lgpu_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2303,20 +2175,22 @@ func (x *WriteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteReply.ProtoReflect.Descriptor instead.
 func (*WriteReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{26}
+	return file_lgpu_proto_rawDescGZIP(), []int{25}
 }
 
 type CreateRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	Files         []*File                `protobuf:"bytes,2,rep,name=files,proto3" json:"files,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Files []*File                `protobuf:"bytes,2,rep,name=files,proto3" json:"files,omitempty"`
+	// Shape of the software GPU that it is for; empty for the machine's devices.
+	Sim           string `protobuf:"bytes,3,opt,name=sim,proto3" json:"sim,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_lgpu_proto_msgTypes[27]
+	mi := &file_lgpu_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2328,7 +2202,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[27]
+	mi := &file_lgpu_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2341,7 +2215,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{27}
+	return file_lgpu_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CreateRequest) GetPath() string {
@@ -2358,6 +2232,13 @@ func (x *CreateRequest) GetFiles() []*File {
 	return nil
 }
 
+func (x *CreateRequest) GetSim() string {
+	if x != nil {
+		return x.Sim
+	}
+	return ""
+}
+
 type CreateReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2367,7 +2248,7 @@ type CreateReply struct {
 
 func (x *CreateReply) Reset() {
 	*x = CreateReply{}
-	mi := &file_lgpu_proto_msgTypes[28]
+	mi := &file_lgpu_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2379,7 +2260,7 @@ func (x *CreateReply) String() string {
 func (*CreateReply) ProtoMessage() {}
 
 func (x *CreateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[28]
+	mi := &file_lgpu_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2392,7 +2273,7 @@ func (x *CreateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReply.ProtoReflect.Descriptor instead.
 func (*CreateReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{28}
+	return file_lgpu_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CreateReply) GetId() uint64 {
@@ -2411,7 +2292,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_lgpu_proto_msgTypes[29]
+	mi := &file_lgpu_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2423,7 +2304,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[29]
+	mi := &file_lgpu_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2436,7 +2317,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{29}
+	return file_lgpu_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RemoveRequest) GetPath() string {
@@ -2454,7 +2335,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_lgpu_proto_msgTypes[30]
+	mi := &file_lgpu_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2466,7 +2347,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[30]
+	mi := &file_lgpu_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2479,7 +2360,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{30}
+	return file_lgpu_proto_rawDescGZIP(), []int{29}
 }
 
 type StopRequest struct {
@@ -2490,7 +2371,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2502,7 +2383,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2515,7 +2396,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{31}
+	return file_lgpu_proto_rawDescGZIP(), []int{30}
 }
 
 type StopReply struct {
@@ -2526,7 +2407,7 @@ type StopReply struct {
 
 func (x *StopReply) Reset() {
 	*x = StopReply{}
-	mi := &file_lgpu_proto_msgTypes[32]
+	mi := &file_lgpu_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2538,7 +2419,7 @@ func (x *StopReply) String() string {
 func (*StopReply) ProtoMessage() {}
 
 func (x *StopReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[32]
+	mi := &file_lgpu_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2551,7 +2432,7 @@ func (x *StopReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReply.ProtoReflect.Descriptor instead.
 func (*StopReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{32}
+	return file_lgpu_proto_rawDescGZIP(), []int{31}
 }
 
 // HoldRequest says which lgpu the caller wants to hold. All fields are set in the first request only.
@@ -2581,7 +2462,7 @@ type HoldRequest struct {
 
 func (x *HoldRequest) Reset() {
 	*x = HoldRequest{}
-	mi := &file_lgpu_proto_msgTypes[33]
+	mi := &file_lgpu_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2593,7 +2474,7 @@ func (x *HoldRequest) String() string {
 func (*HoldRequest) ProtoMessage() {}
 
 func (x *HoldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[33]
+	mi := &file_lgpu_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2606,7 +2487,7 @@ func (x *HoldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRequest.ProtoReflect.Descriptor instead.
 func (*HoldRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{33}
+	return file_lgpu_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *HoldRequest) GetPath() string {
@@ -2691,7 +2572,7 @@ type HoldLimits struct {
 
 func (x *HoldLimits) Reset() {
 	*x = HoldLimits{}
-	mi := &file_lgpu_proto_msgTypes[34]
+	mi := &file_lgpu_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2703,7 +2584,7 @@ func (x *HoldLimits) String() string {
 func (*HoldLimits) ProtoMessage() {}
 
 func (x *HoldLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[34]
+	mi := &file_lgpu_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2716,7 +2597,7 @@ func (x *HoldLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldLimits.ProtoReflect.Descriptor instead.
 func (*HoldLimits) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{34}
+	return file_lgpu_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *HoldLimits) GetMemoryMax() uint64 {
@@ -2790,7 +2671,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_lgpu_proto_msgTypes[35]
+	mi := &file_lgpu_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2802,7 +2683,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[35]
+	mi := &file_lgpu_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2815,7 +2696,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{35}
+	return file_lgpu_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Held) GetPath() string {
@@ -2860,7 +2741,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_lgpu_proto_msgTypes[36]
+	mi := &file_lgpu_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2872,7 +2753,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[36]
+	mi := &file_lgpu_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2885,7 +2766,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{36}
+	return file_lgpu_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Failure) GetErrno() int32 {
@@ -2915,13 +2796,12 @@ const file_lgpu_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
 	"lgpu.proto\x12\algpu.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\r\n" +
-	"\vInfoRequest\"\x99\x01\n" +
+	"\vInfoRequest\"t\n" +
 	"\x04Info\x12'\n" +
 	"\x06daemon\x18\x01 \x01(\v2\x0f.lgpu.v1.DaemonR\x06daemon\x12\x1d\n" +
 	"\n" +
 	"may_change\x18\x02 \x01(\bR\tmayChange\x12$\n" +
-	"\x0ewho_may_change\x18\x03 \x01(\tR\fwhoMayChange\x12#\n" +
-	"\x05facts\x18\x04 \x03(\v2\r.lgpu.v1.FactR\x05facts\"\xdd\x01\n" +
+	"\x0ewho_may_change\x18\x03 \x01(\tR\fwhoMayChange\"\xdd\x01\n" +
 	"\x06Daemon\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x124\n" +
@@ -2930,17 +2810,7 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04tree\x18\x05 \x01(\tR\x04tree\x12\x16\n" +
 	"\x06police\x18\x06 \x01(\tR\x06police\x12\x1a\n" +
 	"\brestarts\x18\a \x01(\x04R\brestarts\x12\x17\n" +
-	"\aidle_ns\x18\b \x01(\x03R\x06idleNs\"\x9b\x01\n" +
-	"\x04Fact\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
-	"\x05level\x18\x02 \x01(\x0e2\x13.lgpu.v1.Fact.LevelR\x05level\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\tR\x04text\x12\x16\n" +
-	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"(\n" +
-	"\x05Level\x12\x06\n" +
-	"\x02OK\x10\x00\x12\v\n" +
-	"\aWARNING\x10\x01\x12\n" +
-	"\n" +
-	"\x06FAILED\x10\x02\"\x11\n" +
+	"\aidle_ns\x18\b \x01(\x03R\x06idleNs\"\x11\n" +
 	"\x0fSnapshotRequest\"/\n" +
 	"\fWatchRequest\x12\x1f\n" +
 	"\vinterval_ns\x18\x01 \x01(\x03R\n" +
@@ -3037,7 +2907,7 @@ const file_lgpu_proto_rawDesc = "" +
 	"\f_compute_minB\t\n" +
 	"\a_weightB\r\n" +
 	"\v_memory_maxB\x0e\n" +
-	"\f_memory_high\"\xdd\x01\n" +
+	"\f_memory_high\"\xf1\x01\n" +
 	"\tEffective\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\x12\x12\n" +
 	"\x04list\x18\x02 \x01(\tR\x04list\x12\x1f\n" +
@@ -3046,9 +2916,10 @@ const file_lgpu_proto_rawDesc = "" +
 	"\vcompute_min\x18\x04 \x01(\rR\n" +
 	"computeMin\x12\x16\n" +
 	"\x06weight\x18\x05 \x01(\rR\x06weight\x12-\n" +
-	"\bpriority\x18\x06 \x01(\x0e2\x11.lgpu.v1.PriorityR\bpriority\x12\x1d\n" +
+	"\bpriority\x18\x06 \x01(\x0e2\x11.lgpu.v1.PriorityR\bpriority\x12\"\n" +
 	"\n" +
-	"memory_max\x18\a \x01(\x04R\tmemoryMax\"\xb1\x01\n" +
+	"memory_max\x18\a \x01(\x04H\x00R\tmemoryMax\x88\x01\x01B\r\n" +
+	"\v_memory_max\"\xb1\x01\n" +
 	"\x06Client\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\rR\x03uid\x12\x18\n" +
@@ -3107,10 +2978,11 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12#\n" +
 	"\x05files\x18\x02 \x03(\v2\r.lgpu.v1.FileR\x05files\"\f\n" +
 	"\n" +
-	"WriteReply\"H\n" +
+	"WriteReply\"Z\n" +
 	"\rCreateRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12#\n" +
-	"\x05files\x18\x02 \x03(\v2\r.lgpu.v1.FileR\x05files\"\x1d\n" +
+	"\x05files\x18\x02 \x03(\v2\r.lgpu.v1.FileR\x05files\x12\x10\n" +
+	"\x03sim\x18\x03 \x01(\tR\x03sim\"\x1d\n" +
 	"\vCreateReply\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x06R\x02id\"#\n" +
 	"\rRemoveRequest\x12\x12\n" +
@@ -3198,119 +3070,115 @@ func file_lgpu_proto_rawDescGZIP() []byte {
 	return file_lgpu_proto_rawDescData
 }
 
-var file_lgpu_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_lgpu_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_lgpu_proto_goTypes = []any{
 	(State)(0),                    // 0: lgpu.v1.State
 	(Priority)(0),                 // 1: lgpu.v1.Priority
-	(Fact_Level)(0),               // 2: lgpu.v1.Fact.Level
-	(Device_Mode)(0),              // 3: lgpu.v1.Device.Mode
-	(Node_Kind)(0),                // 4: lgpu.v1.Node.Kind
-	(*InfoRequest)(nil),           // 5: lgpu.v1.InfoRequest
-	(*Info)(nil),                  // 6: lgpu.v1.Info
-	(*Daemon)(nil),                // 7: lgpu.v1.Daemon
-	(*Fact)(nil),                  // 8: lgpu.v1.Fact
-	(*SnapshotRequest)(nil),       // 9: lgpu.v1.SnapshotRequest
-	(*WatchRequest)(nil),          // 10: lgpu.v1.WatchRequest
-	(*Snapshot)(nil),              // 11: lgpu.v1.Snapshot
-	(*Device)(nil),                // 12: lgpu.v1.Device
-	(*DeviceProcess)(nil),         // 13: lgpu.v1.DeviceProcess
-	(*Node)(nil),                  // 14: lgpu.v1.Node
-	(*NodeDevice)(nil),            // 15: lgpu.v1.NodeDevice
-	(*Requested)(nil),             // 16: lgpu.v1.Requested
-	(*Effective)(nil),             // 17: lgpu.v1.Effective
-	(*Client)(nil),                // 18: lgpu.v1.Client
-	(*Launcher)(nil),              // 19: lgpu.v1.Launcher
-	(*EventsRequest)(nil),         // 20: lgpu.v1.EventsRequest
-	(*Event)(nil),                 // 21: lgpu.v1.Event
-	(*SlicesRequest)(nil),         // 22: lgpu.v1.SlicesRequest
-	(*SliceBatch)(nil),            // 23: lgpu.v1.SliceBatch
-	(*Slice)(nil),                 // 24: lgpu.v1.Slice
-	(*ListRequest)(nil),           // 25: lgpu.v1.ListRequest
-	(*Listing)(nil),               // 26: lgpu.v1.Listing
-	(*ReadRequest)(nil),           // 27: lgpu.v1.ReadRequest
-	(*Files)(nil),                 // 28: lgpu.v1.Files
-	(*File)(nil),                  // 29: lgpu.v1.File
-	(*WriteRequest)(nil),          // 30: lgpu.v1.WriteRequest
-	(*WriteReply)(nil),            // 31: lgpu.v1.WriteReply
-	(*CreateRequest)(nil),         // 32: lgpu.v1.CreateRequest
-	(*CreateReply)(nil),           // 33: lgpu.v1.CreateReply
-	(*RemoveRequest)(nil),         // 34: lgpu.v1.RemoveRequest
-	(*RemoveReply)(nil),           // 35: lgpu.v1.RemoveReply
-	(*StopRequest)(nil),           // 36: lgpu.v1.StopRequest
-	(*StopReply)(nil),             // 37: lgpu.v1.StopReply
-	(*HoldRequest)(nil),           // 38: lgpu.v1.HoldRequest
-	(*HoldLimits)(nil),            // 39: lgpu.v1.HoldLimits
-	(*Held)(nil),                  // 40: lgpu.v1.Held
-	(*Failure)(nil),               // 41: lgpu.v1.Failure
-	nil,                           // 42: lgpu.v1.Held.EnvironmentEntry
-	(*timestamppb.Timestamp)(nil), // 43: google.protobuf.Timestamp
+	(Device_Mode)(0),              // 2: lgpu.v1.Device.Mode
+	(Node_Kind)(0),                // 3: lgpu.v1.Node.Kind
+	(*InfoRequest)(nil),           // 4: lgpu.v1.InfoRequest
+	(*Info)(nil),                  // 5: lgpu.v1.Info
+	(*Daemon)(nil),                // 6: lgpu.v1.Daemon
+	(*SnapshotRequest)(nil),       // 7: lgpu.v1.SnapshotRequest
+	(*WatchRequest)(nil),          // 8: lgpu.v1.WatchRequest
+	(*Snapshot)(nil),              // 9: lgpu.v1.Snapshot
+	(*Device)(nil),                // 10: lgpu.v1.Device
+	(*DeviceProcess)(nil),         // 11: lgpu.v1.DeviceProcess
+	(*Node)(nil),                  // 12: lgpu.v1.Node
+	(*NodeDevice)(nil),            // 13: lgpu.v1.NodeDevice
+	(*Requested)(nil),             // 14: lgpu.v1.Requested
+	(*Effective)(nil),             // 15: lgpu.v1.Effective
+	(*Client)(nil),                // 16: lgpu.v1.Client
+	(*Launcher)(nil),              // 17: lgpu.v1.Launcher
+	(*EventsRequest)(nil),         // 18: lgpu.v1.EventsRequest
+	(*Event)(nil),                 // 19: lgpu.v1.Event
+	(*SlicesRequest)(nil),         // 20: lgpu.v1.SlicesRequest
+	(*SliceBatch)(nil),            // 21: lgpu.v1.SliceBatch
+	(*Slice)(nil),                 // 22: lgpu.v1.Slice
+	(*ListRequest)(nil),           // 23: lgpu.v1.ListRequest
+	(*Listing)(nil),               // 24: lgpu.v1.Listing
+	(*ReadRequest)(nil),           // 25: lgpu.v1.ReadRequest
+	(*Files)(nil),                 // 26: lgpu.v1.Files
+	(*File)(nil),                  // 27: lgpu.v1.File
+	(*WriteRequest)(nil),          // 28: lgpu.v1.WriteRequest
+	(*WriteReply)(nil),            // 29: lgpu.v1.WriteReply
+	(*CreateRequest)(nil),         // 30: lgpu.v1.CreateRequest
+	(*CreateReply)(nil),           // 31: lgpu.v1.CreateReply
+	(*RemoveRequest)(nil),         // 32: lgpu.v1.RemoveRequest
+	(*RemoveReply)(nil),           // 33: lgpu.v1.RemoveReply
+	(*StopRequest)(nil),           // 34: lgpu.v1.StopRequest
+	(*StopReply)(nil),             // 35: lgpu.v1.StopReply
+	(*HoldRequest)(nil),           // 36: lgpu.v1.HoldRequest
+	(*HoldLimits)(nil),            // 37: lgpu.v1.HoldLimits
+	(*Held)(nil),                  // 38: lgpu.v1.Held
+	(*Failure)(nil),               // 39: lgpu.v1.Failure
+	nil,                           // 40: lgpu.v1.Held.EnvironmentEntry
+	(*timestamppb.Timestamp)(nil), // 41: google.protobuf.Timestamp
 }
 var file_lgpu_proto_depIdxs = []int32{
-	7,  // 0: lgpu.v1.Info.daemon:type_name -> lgpu.v1.Daemon
-	8,  // 1: lgpu.v1.Info.facts:type_name -> lgpu.v1.Fact
-	43, // 2: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
-	2,  // 3: lgpu.v1.Fact.level:type_name -> lgpu.v1.Fact.Level
-	43, // 4: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
-	7,  // 5: lgpu.v1.Snapshot.daemon:type_name -> lgpu.v1.Daemon
-	12, // 6: lgpu.v1.Snapshot.devices:type_name -> lgpu.v1.Device
-	14, // 7: lgpu.v1.Snapshot.nodes:type_name -> lgpu.v1.Node
-	3,  // 8: lgpu.v1.Device.mode:type_name -> lgpu.v1.Device.Mode
-	13, // 9: lgpu.v1.Device.processes:type_name -> lgpu.v1.DeviceProcess
-	43, // 10: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
-	4,  // 11: lgpu.v1.Node.kind:type_name -> lgpu.v1.Node.Kind
-	43, // 12: lgpu.v1.Node.created:type_name -> google.protobuf.Timestamp
-	0,  // 13: lgpu.v1.Node.state:type_name -> lgpu.v1.State
-	15, // 14: lgpu.v1.Node.devices:type_name -> lgpu.v1.NodeDevice
-	18, // 15: lgpu.v1.Node.clients:type_name -> lgpu.v1.Client
-	19, // 16: lgpu.v1.Node.launchers:type_name -> lgpu.v1.Launcher
-	16, // 17: lgpu.v1.NodeDevice.requested:type_name -> lgpu.v1.Requested
-	17, // 18: lgpu.v1.NodeDevice.effective:type_name -> lgpu.v1.Effective
-	0,  // 19: lgpu.v1.NodeDevice.state:type_name -> lgpu.v1.State
-	1,  // 20: lgpu.v1.Requested.priority:type_name -> lgpu.v1.Priority
-	1,  // 21: lgpu.v1.Effective.priority:type_name -> lgpu.v1.Priority
-	43, // 22: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
-	43, // 23: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
-	24, // 24: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
-	43, // 25: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
-	43, // 26: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
-	29, // 27: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
-	29, // 28: lgpu.v1.Files.files:type_name -> lgpu.v1.File
-	29, // 29: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
-	29, // 30: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
-	39, // 31: lgpu.v1.HoldRequest.limits:type_name -> lgpu.v1.HoldLimits
-	1,  // 32: lgpu.v1.HoldLimits.priority:type_name -> lgpu.v1.Priority
-	12, // 33: lgpu.v1.Held.devices:type_name -> lgpu.v1.Device
-	42, // 34: lgpu.v1.Held.environment:type_name -> lgpu.v1.Held.EnvironmentEntry
-	5,  // 35: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
-	9,  // 36: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
-	10, // 37: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
-	20, // 38: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
-	22, // 39: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
-	25, // 40: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
-	27, // 41: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
-	38, // 42: lgpu.v1.Control.Hold:input_type -> lgpu.v1.HoldRequest
-	32, // 43: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
-	34, // 44: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
-	30, // 45: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
-	36, // 46: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
-	6,  // 47: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
-	11, // 48: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
-	11, // 49: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
-	21, // 50: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
-	23, // 51: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
-	26, // 52: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
-	28, // 53: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
-	40, // 54: lgpu.v1.Control.Hold:output_type -> lgpu.v1.Held
-	33, // 55: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
-	35, // 56: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
-	31, // 57: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
-	37, // 58: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
-	47, // [47:59] is the sub-list for method output_type
-	35, // [35:47] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	6,  // 0: lgpu.v1.Info.daemon:type_name -> lgpu.v1.Daemon
+	41, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
+	41, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
+	6,  // 3: lgpu.v1.Snapshot.daemon:type_name -> lgpu.v1.Daemon
+	10, // 4: lgpu.v1.Snapshot.devices:type_name -> lgpu.v1.Device
+	12, // 5: lgpu.v1.Snapshot.nodes:type_name -> lgpu.v1.Node
+	2,  // 6: lgpu.v1.Device.mode:type_name -> lgpu.v1.Device.Mode
+	11, // 7: lgpu.v1.Device.processes:type_name -> lgpu.v1.DeviceProcess
+	41, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
+	3,  // 9: lgpu.v1.Node.kind:type_name -> lgpu.v1.Node.Kind
+	41, // 10: lgpu.v1.Node.created:type_name -> google.protobuf.Timestamp
+	0,  // 11: lgpu.v1.Node.state:type_name -> lgpu.v1.State
+	13, // 12: lgpu.v1.Node.devices:type_name -> lgpu.v1.NodeDevice
+	16, // 13: lgpu.v1.Node.clients:type_name -> lgpu.v1.Client
+	17, // 14: lgpu.v1.Node.launchers:type_name -> lgpu.v1.Launcher
+	14, // 15: lgpu.v1.NodeDevice.requested:type_name -> lgpu.v1.Requested
+	15, // 16: lgpu.v1.NodeDevice.effective:type_name -> lgpu.v1.Effective
+	0,  // 17: lgpu.v1.NodeDevice.state:type_name -> lgpu.v1.State
+	1,  // 18: lgpu.v1.Requested.priority:type_name -> lgpu.v1.Priority
+	1,  // 19: lgpu.v1.Effective.priority:type_name -> lgpu.v1.Priority
+	41, // 20: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
+	41, // 21: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
+	22, // 22: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
+	41, // 23: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
+	41, // 24: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
+	27, // 25: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
+	27, // 26: lgpu.v1.Files.files:type_name -> lgpu.v1.File
+	27, // 27: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
+	27, // 28: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
+	37, // 29: lgpu.v1.HoldRequest.limits:type_name -> lgpu.v1.HoldLimits
+	1,  // 30: lgpu.v1.HoldLimits.priority:type_name -> lgpu.v1.Priority
+	10, // 31: lgpu.v1.Held.devices:type_name -> lgpu.v1.Device
+	40, // 32: lgpu.v1.Held.environment:type_name -> lgpu.v1.Held.EnvironmentEntry
+	4,  // 33: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
+	7,  // 34: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
+	8,  // 35: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
+	18, // 36: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
+	20, // 37: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
+	23, // 38: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
+	25, // 39: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
+	36, // 40: lgpu.v1.Control.Hold:input_type -> lgpu.v1.HoldRequest
+	30, // 41: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
+	32, // 42: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
+	28, // 43: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
+	34, // 44: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
+	5,  // 45: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
+	9,  // 46: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
+	9,  // 47: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
+	19, // 48: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
+	21, // 49: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
+	24, // 50: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
+	26, // 51: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
+	38, // 52: lgpu.v1.Control.Hold:output_type -> lgpu.v1.Held
+	31, // 53: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
+	33, // 54: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
+	29, // 55: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
+	35, // 56: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
+	45, // [45:57] is the sub-list for method output_type
+	33, // [33:45] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_lgpu_proto_init() }
@@ -3318,18 +3186,19 @@ func file_lgpu_proto_init() {
 	if File_lgpu_proto != nil {
 		return
 	}
+	file_lgpu_proto_msgTypes[6].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[7].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[8].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[9].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[10].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[11].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[34].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[33].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lgpu_proto_rawDesc), len(file_lgpu_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   38,
+			NumEnums:      4,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

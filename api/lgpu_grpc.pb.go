@@ -52,9 +52,9 @@ type ViewClient interface {
 	Snapshot(ctx context.Context, in *SnapshotRequest, opts ...grpc.CallOption) (*Snapshot, error)
 	// Watch sends a snapshot at once and then one at each interval.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Snapshot], error)
-	// Events sends the kept events after a number and, if asked to, those to come.
+	// Events sends the events that are kept and, if asked to, those to come.
 	Events(ctx context.Context, in *EventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Event], error)
-	// Slices sends who had which device when: what is kept, then what follows.
+	// Slices sends who had which device when, from now on.
 	Slices(ctx context.Context, in *SlicesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SliceBatch], error)
 	// List names the files and the children of a node.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*Listing, error)
@@ -179,9 +179,9 @@ type ViewServer interface {
 	Snapshot(context.Context, *SnapshotRequest) (*Snapshot, error)
 	// Watch sends a snapshot at once and then one at each interval.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[Snapshot]) error
-	// Events sends the kept events after a number and, if asked to, those to come.
+	// Events sends the events that are kept and, if asked to, those to come.
 	Events(*EventsRequest, grpc.ServerStreamingServer[Event]) error
-	// Slices sends who had which device when: what is kept, then what follows.
+	// Slices sends who had which device when, from now on.
 	Slices(*SlicesRequest, grpc.ServerStreamingServer[SliceBatch]) error
 	// List names the files and the children of a node.
 	List(context.Context, *ListRequest) (*Listing, error)
