@@ -33,12 +33,12 @@ func daemon(d node.Daemon) *api.Daemon {
 
 func device(d node.Device) *api.Device {
 	m := hardware(d.Device)
-	m.Key, m.Sim, m.Fault, m.MemoryUsed, m.Sampled = d.Key, d.Sim, d.Fault, d.MemoryUsed, stamp(d.Sampled)
+	m.Key, m.Sim, m.Fault, m.MemoryUsed, m.Sampled = d.Key(), d.Sim, d.Fault, d.MemoryUsed, stamp(d.Sampled)
 	m.Utilisation, m.MemoryUtilisation = percent(d.Utilisation), percent(d.MemoryUtilisation)
 	if d.Mode == "spatial" {
 		m.Mode = api.Device_SPATIAL
 	}
-	if d.Parent != nil {
+	if d.MIG() {
 		m.Parent = d.Parent.String()
 	}
 	for _, p := range d.Processes {
