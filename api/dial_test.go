@@ -1,0 +1,259 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// The test binary becomes the daemon that Dial starts.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == "daemon" {
+		os.Exit(become(os.Args[2]))
+	}
+	os.Exit(m.Run())
+}
+
+// become is a daemon of some kind, until it is told to stop.
+func become(kind string) int {
+	answer := Readiness()
+	dir := os.Getenv(EnvDir)
+	switch kind {
+	case "dumb":
+		fmt.Fprintln(os.Stderr, "starting")
+		fmt.Fprintln(os.Stderr, "no space left on the moon")
+		return 1
+	case "unable":
+		answer(errors.New("the store is full"))
+		return 1
+	case "mute": // until nobody waits any more
+		for {
+			if _, err := os.Stat(dir); err != nil {
+				return 1
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "started"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err == nil {
+		_, err = fmt.Fprintln(f, os.Getpid())
+	}
+	if err != nil {
+		answer(err)
+		return 1
+	}
+	os.Remove(filepath.Join(dir, Socket))
+	l, err := net.Listen("unix", filepath.Join(dir, Socket))
+	if err != nil {
+		answer(err)
+		return 1
+	}
+	time.AfterFunc(time.Minute, func() { os.Exit(1) }) // the test must have died
+	answer(nil)
+	serve(l, &fake{mayChange: kind == "obedient"})
+	return 0
+}
+
+// fake is a daemon that only says who it is.
+type fake struct {
+	UnimplementedViewServer
+	UnimplementedControlServer
+	mayChange bool
+	leaving   bool
+	server    *grpc.Server
+}
+
+func serve(l net.Listener, f *fake) {
+	f.server = grpc.NewServer()
+	RegisterViewServer(f.server, f)
+	RegisterControlServer(f.server, f)
+	f.server.Serve(l)
+}
+
+func (f *fake) Info(context.Context, *InfoRequest) (*Info, error) {
+	if f.leaving {
+		return nil, status.Error(codes.Unavailable, "leaving")
+	}
+	return &Info{MayChange: f.mayChange, WhoMayChange: "nobody", Daemon: &Daemon{Pid: int32(os.Getpid())}}, nil
+}
+
+func (f *fake) Stop(context.Context, *StopRequest) (*StopReply, error) {
+	go f.server.GracefulStop()
+	return &StopReply{}, nil
+}
+
+func (f *fake) Read(context.Context, *ReadRequest) (*Files, error) {
+	s, err := status.New(codes.NotFound, "/x: no such node").WithDetails(&Failure{Errno: int32(syscall.ENOENT), Subject: "/x", Hint: "make it"})
+	if err != nil {
+		return nil, err
+	}
+	return nil, s.Err()
+}
+
+// options are for a folder of its own and a daemon of some kind.
+func options(t *testing.T, kind string) Options {
+	t.Helper()
+	t.Setenv(EnvSocket, "")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "api-") // short, for the socket's sake
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if c, err := Dial(context.Background(), Options{Dir: dir}); err == nil {
+			c.Stop(context.Background(), &StopRequest{})
+			c.Close()
+		}
+		os.RemoveAll(dir)
+	})
+	return Options{Dir: dir, Start: []string{self, "daemon", kind}}
+}
+
+// inProcess serves f in dir until the test ends.
+func inProcess(t *testing.T, dir string, f *fake) {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(dir, Socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go serve(l, f)
+	t.Cleanup(func() { l.Close() })
+}
+
+func TestManyDialsStartOneDaemon(t *testing.T) {
+	o := options(t, "obedient")
+	o.Change = true
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			c, err := Dial(t.Context(), o)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			if c.Socket != filepath.Join(o.Dir, Socket) || c.Daemon.GetPid() == int32(os.Getpid()) {
+				t.Errorf("talks to %d at %s", c.Daemon.GetPid(), c.Socket)
+			}
+		})
+	}
+	wg.Wait()
+	started, err := os.ReadFile(filepath.Join(o.Dir, "started"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(started), "\n"); n != 1 {
+		t.Errorf("%d daemons were started: %s", n, started)
+	}
+}
+
+func TestDialWithoutStarting(t *testing.T) {
+	o := options(t, "obedient")
+	o.Start = nil
+	if _, err := Dial(t.Context(), o); !errors.Is(err, ErrNoDaemon) {
+		t.Errorf("in an empty folder: %v", err)
+	}
+	socket := filepath.Join(o.Dir, Socket)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	if _, err := Dial(t.Context(), o); !errors.Is(err, ErrNoDaemon) {
+		t.Errorf("at the socket of a dead daemon: %v", err)
+	}
+	var e *Error
+	if _, err := Dial(t.Context(), Options{Socket: socket}); !errors.Is(err, ErrNoDaemon) || !errors.As(err, &e) || e.Hint == "" {
+		t.Errorf("with the socket named: %v", err)
+	}
+}
+
+func TestDialSaysWhyADaemonDidNotStart(t *testing.T) {
+	for kind, says := range map[string]string{"dumb": "its last words in .*: no space left on the moon", "unable": "the store is full"} {
+		_, err := Dial(t.Context(), options(t, kind))
+		before, after, _ := strings.Cut(says, ".*")
+		if err == nil || !strings.Contains(err.Error(), before) || !strings.HasSuffix(err.Error(), after) {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}
+
+func TestDialStopsWaiting(t *testing.T) {
+	o := options(t, "mute")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := Dial(ctx, o); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a daemon that never serves: %v", err)
+	}
+}
+
+func TestDialPassesOverWhoDoesNotObey(t *testing.T) {
+	o := options(t, "")
+	inProcess(t, o.Dir, &fake{})
+	c, err := Dial(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	o.Change = true
+	var e *Error
+	if _, err := Dial(t.Context(), o); !errors.Is(err, fs.ErrPermission) || !errors.As(err, &e) || e.Hint != "it obeys nobody" {
+		t.Errorf("to change something: %v", err)
+	}
+}
+
+func TestALeavingDaemonIsNone(t *testing.T) {
+	o := options(t, "")
+	o.Start = nil
+	inProcess(t, o.Dir, &fake{leaving: true})
+	if _, err := Dial(t.Context(), o); !errors.Is(err, ErrNoDaemon) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	o := options(t, "")
+	inProcess(t, o.Dir, &fake{})
+	c, err := Dial(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, err = c.Read(t.Context(), &ReadRequest{Path: "/x"})
+	var e *Error
+	if !errors.As(err, &e) || !errors.Is(err, fs.ErrNotExist) || e.Error() != "/x: no such node" || e.Subject != "/x" || e.Hint != "make it" {
+		t.Errorf("a refused read: %#v", err)
+	}
+	if _, err := c.Snapshot(t.Context(), &SnapshotRequest{}); !errors.Is(err, ErrOldDaemon) || !errors.As(err, &e) || e.Hint == "" {
+		t.Errorf("a call that the daemon does not have: %#v", err)
+	}
+	events, err := c.Events(t.Context(), &EventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := events.Recv(); !errors.Is(err, ErrOldDaemon) {
+		t.Errorf("a stream that the daemon does not have: %#v", err)
+	}
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Info(canceled, &InfoRequest{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a call that was given up: %#v", err)
+	}
+}
