@@ -648,7 +648,7 @@ struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t siz
 		g->waiters--;
 		now = lgpu_now();
 	}
-	if (!busy(g) && now - g->idle > LINGER_WANTED)
+	if (!busy(g) && now - g->charged > LINGER_WANTED)
 		g->charged = now;
 	kick(g);
 	pass = (struct lgpu_pass){g, c, stream, event_take(c), estimate, g->estimates[estimate].nanos == 0, false};

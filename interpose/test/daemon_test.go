@@ -1,0 +1,540 @@
+package test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/link"
+	"github.com/lgpu/lgpu/region"
+)
+
+// patience is how long a test waits for what must come.
+const patience = 20 * time.Second
+
+// daemon is a daemon of which the test says every word.
+type daemon struct {
+	t        *testing.T
+	path     string
+	listener *net.UnixListener
+	region   *region.Shared
+}
+
+func newDaemon(t *testing.T, limits region.DeviceLimits) *daemon {
+	t.Helper()
+	shared, err := region.New(region.Spec{Name: "test", HostMemory: region.NoLimit, Devices: []region.DeviceLimits{limits}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(shared.Close)
+	d := &daemon{t: t, path: filepath.Join(t.TempDir(), "tenant.sock"), region: shared}
+	d.listen()
+	return d
+}
+
+func (d *daemon) listen() {
+	d.t.Helper()
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: d.path, Net: "unixpacket"})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.listener = l
+	d.t.Cleanup(func() { l.Close() })
+}
+
+// peer is a connection to a client.
+type peer struct {
+	d    *daemon
+	conn *net.UnixConn
+}
+
+// accept takes the next connection and its Hello.
+func (d *daemon) accept() (*peer, link.Message, int) {
+	d.t.Helper()
+	d.listener.SetDeadline(time.Now().Add(patience))
+	conn, err := d.listener.AcceptUnix()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() { conn.Close() })
+	p := &peer{d, conn}
+	m, fd := p.read()
+	if m.Kind != link.Hello || m.Version != link.Version {
+		d.t.Fatalf("a client began with %+v", m)
+	}
+	return p, m, fd
+}
+
+// read returns the next message, and the descriptor that came along or -1.
+func (p *peer) read() (link.Message, int) {
+	p.d.t.Helper()
+	m, fd, err := p.try(patience)
+	if err != nil {
+		p.d.t.Fatal(err)
+	}
+	return m, fd
+}
+
+func (p *peer) try(wait time.Duration) (link.Message, int, error) {
+	var packet [link.Size + link.MaxText]byte
+	var control [64]byte
+	p.conn.SetReadDeadline(time.Now().Add(wait))
+	n, c, _, _, err := p.conn.ReadMsgUnix(packet[:], control[:])
+	if err != nil {
+		return link.Message{}, -1, err
+	}
+	if n == 0 {
+		return link.Message{}, -1, io.EOF
+	}
+	m, _, err := link.Parse(packet[:n])
+	fd := -1
+	if messages, e := unix.ParseSocketControlMessage(control[:c]); e == nil && len(messages) == 1 {
+		if fds, e := unix.ParseUnixRights(&messages[0]); e == nil && len(fds) == 1 {
+			fd = fds[0]
+		}
+	}
+	return m, fd, err
+}
+
+// expect reads one message of that kind.
+func (p *peer) expect(kind uint16) link.Message {
+	p.d.t.Helper()
+	m, _ := p.read()
+	if m.Kind != kind {
+		p.d.t.Fatalf("the client said %+v; want kind %d", m, kind)
+	}
+	return m
+}
+
+func (p *peer) say(m link.Message) {
+	p.d.t.Helper()
+	if _, err := p.conn.Write(m.Append(nil)); err != nil {
+		p.d.t.Fatal(err)
+	}
+}
+
+// welcome answers a Hello.
+func (p *peer) welcome(client uint32, usage bool) {
+	p.d.t.Helper()
+	m := link.Message{Kind: link.Welcome, Version: link.Version, Client: client, ID: 77}
+	err := p.d.region.Files(func(l, u int) error {
+		fds := []int{l}
+		if usage {
+			fds = append(fds, u)
+		}
+		_, _, err := p.conn.WriteMsgUnix(m.Append(nil), unix.UnixRights(fds...), nil)
+		return err
+	})
+	if err != nil {
+		p.d.t.Fatal(err)
+	}
+}
+
+// client is a program that does as it is told.
+type client struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	stdin io.Writer
+	lines chan string
+	errs  *strings.Builder
+}
+
+func (d *daemon) client(dev *device) *client {
+	d.t.Helper()
+	bin := simProgram(d.t, "testdata/orders.c", "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN")
+	c := &client{t: d.t, cmd: exec.Command(bin, "../sim/kernels/control.ptx"), lines: make(chan string, 100), errs: &strings.Builder{}}
+	c.cmd.Env = append(append([]string{}, dev.env...), "LD_PRELOAD="+built.library, "LGPU_SOCKET="+d.path)
+	c.cmd.Stderr = c.errs
+	stdin, err := c.cmd.StdinPipe()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	c.stdin = stdin
+	stdout, err := c.cmd.StdoutPipe()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if err := c.cmd.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	go func() {
+		for s := bufio.NewScanner(stdout); s.Scan(); {
+			c.lines <- s.Text()
+		}
+		close(c.lines)
+	}()
+	d.t.Cleanup(func() {
+		c.cmd.Process.Kill()
+		for range c.lines {
+		}
+		c.cmd.Wait()
+		if d.t.Failed() {
+			d.t.Logf("the client said: %s", c.errs)
+		}
+	})
+	return c
+}
+
+func (c *client) order(format string, args ...any) {
+	c.t.Helper()
+	if _, err := fmt.Fprintf(c.stdin, format+"\n", args...); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *client) wait(want string) {
+	c.t.Helper()
+	select {
+	case line := <-c.lines:
+		if line != want {
+			c.t.Fatalf("the client printed %q, want %q", line, want)
+		}
+	case <-time.After(patience):
+		c.t.Fatalf("no %q within %v", want, patience)
+	}
+}
+
+// do gives an order and waits for its success.
+func (c *client) do(format string, args ...any) {
+	c.t.Helper()
+	c.order(format, args...)
+	c.wait(fmt.Sprintf(format, args...) + ": 0")
+}
+
+// begin starts a client up to its first launch, which is waiting.
+func (d *daemon) begin(dev *device) (*client, *peer) {
+	d.t.Helper()
+	c := d.client(dev)
+	c.order("init")
+	p, hello, _ := d.accept()
+	if hello.Flags != 0 {
+		d.t.Fatalf("a client begins with flags %#x", hello.Flags)
+	}
+	p.welcome(3, true)
+	c.wait("init: 0")
+	c.do("context")
+	c.order("later 1 1000")
+	p.expect(link.Gate)
+	p.expect(link.Want)
+	return c, p
+}
+
+func whole(dev *device) region.DeviceLimits {
+	return region.DeviceLimits{UUID: dev.uuid, Memory: 512 * mib, Granted: 512 * mib, Physical: 1 << 30, Compute: region.FullCompute}
+}
+
+// A grant runs until Busy reaches its end, is reported once with whoever waits, and its charge is what the device worked.
+func TestGrant(t *testing.T) {
+	dev := newDevice(t, "1x1GiB,sms=4")
+	d := newDaemon(t, whole(dev))
+	c, p := d.begin(dev)
+	p.say(link.Message{Kind: link.Open, Serial: 1, Value: 40_000_000})
+	c.wait("later 1 1000: 0")
+	c.order("later 200 1000")
+	m := p.expect(link.Closed)
+	if m.Serial != 1 || m.Flags&link.FlagWaiting == 0 || m.Value < 30_000_000 || m.Value != d.region.Busy(0) {
+		t.Errorf("the grant ended with %+v, Busy is %d", m, d.region.Busy(0))
+	}
+	// What crossed the end of a grant is void; what is new counts, and may be changed while it runs.
+	p.say(link.Message{Kind: link.Open, Serial: 1, Value: link.Forever})
+	p.say(link.Message{Kind: link.Open, Serial: 2, Value: m.Value + 10_000_000})
+	if m = p.expect(link.Closed); m.Serial != 2 {
+		t.Errorf("the grant ended with %+v", m)
+	}
+	p.say(link.Message{Kind: link.Open, Serial: 3, Value: m.Value + 1_000_000_000})
+	p.say(link.Message{Kind: link.Open, Serial: 3, Value: link.Forever})
+	c.wait("later 200 1000: 0")
+	c.do("sync")
+	if busy := d.region.Busy(0); busy < 200_000_000 {
+		t.Errorf("201 kernels of 1 ms were charged %d ns", busy)
+	}
+	// Close ends it, at once where nothing runs.
+	p.say(link.Message{Kind: link.Close, Serial: 3})
+	if m = p.expect(link.Closed); m.Serial != 3 || m.Flags != 0 {
+		t.Errorf("the grant ended with %+v", m)
+	}
+	c.order("later 1 1000")
+	p.expect(link.Want)
+}
+
+// An idle process keeps its grant, until somebody else wants the device.
+func TestIdle(t *testing.T) {
+	dev := newDevice(t, "1x1GiB,sms=4")
+	d := newDaemon(t, whole(dev))
+	c, p := d.begin(dev)
+	p.say(link.Message{Kind: link.Open, Serial: 1, Value: link.Forever})
+	c.wait("later 1 1000: 0")
+	c.do("sync")
+	if m, _, err := p.try(50 * time.Millisecond); err == nil {
+		t.Fatalf("an idle client said %+v", m)
+	}
+	p.say(link.Message{Kind: link.Open, Serial: 1, Value: link.Forever, Flags: link.FlagWanted})
+	if m := p.expect(link.Closed); m.Serial != 1 || m.Flags != 0 {
+		t.Errorf("the grant ended with %+v", m)
+	}
+}
+
+// A free gate keeps no accounts; when it is put back, what was launched before is waited for, whoever launched it.
+func TestFree(t *testing.T) {
+	dev := newDevice(t, "1x1GiB,sms=4")
+	d := newDaemon(t, whole(dev))
+	c, p := d.begin(dev)
+	p.say(link.Message{Kind: link.Free})
+	c.wait("later 1 1000: 0")
+	c.do("sync")
+	before := d.region.State().Devices[0]
+	c.do("launch 100 2000")
+	p.say(link.Message{Kind: link.Close, Serial: 9})
+	c.order("later 1 1000")
+	m := p.expect(link.Closed)
+	if after := d.region.State().Devices[0]; after.Launches != before.Launches || after.Busy != before.Busy {
+		t.Errorf("a free gate counted: %+v, then %+v", before, after)
+	}
+	if m.Serial != 9 {
+		t.Errorf("the free gate was closed with %+v", m)
+	}
+	if m.Flags&link.FlagWaiting == 0 { // it came to the gate after that
+		p.expect(link.Want)
+	}
+	p.say(link.Message{Kind: link.Open, Serial: 10, Value: link.Forever})
+	c.wait("later 1 1000: 0")
+	c.do("sync")
+	if after := d.region.State().Devices[0]; after.Launches != before.Launches+1 {
+		t.Errorf("%d launches were counted behind the closed gate; want 1", after.Launches-before.Launches)
+	}
+}
+
+// While a stream is being captured a free gate closes too; the capture stays good.
+func TestFreeDuringCapture(t *testing.T) {
+	dev := newDevice(t, "1x1GiB,sms=4")
+	d := newDaemon(t, whole(dev))
+	c, p := d.begin(dev)
+	p.say(link.Message{Kind: link.Free})
+	c.wait("later 1 1000: 0")
+	c.do("sync")
+	c.do("capture")
+	p.say(link.Message{Kind: link.Close, Serial: 9})
+	p.expect(link.Closed)
+	p.say(link.Message{Kind: link.Open, Serial: 10, Value: link.Forever})
+}
+
+// Seep lets one launch through a closed gate, or none if none waits.
+func TestSeep(t *testing.T) {
+	dev := newDevice(t, "1x1GiB,sms=4")
+	d := newDaemon(t, whole(dev))
+	c, p := d.begin(dev)
+	for serial := uint64(1); serial <= 3; serial++ {
+		p.say(link.Message{Kind: link.Seep, Serial: serial, Value: 1})
+		c.wait("later 1 1000: 0")
+		if m := p.expect(link.Closed); m.Serial != serial || m.Flags != 0 {
+			t.Errorf("the launch ended with %+v", m)
+		}
+		if have := d.region.State().Devices[0].Launches; have != serial {
+			t.Errorf("%d launches passed, want %d", have, serial)
+		}
+		if serial < 3 {
+			c.order("later 1 1000")
+			p.expect(link.Want)
+		}
+	}
+	p.say(link.Message{Kind: link.Seep, Serial: 4, Value: 1})
+	if m := p.expect(link.Closed); m.Serial != 4 {
+		t.Errorf("an idle gate answered %+v", m)
+	}
+}
+
+// Without compute launches fail, also those that wait, and again succeed when there is some.
+func TestNoCompute(t *testing.T) {
+	const notPermitted = 800
+	dev := newDevice(t, "1x1GiB,sms=4")
+	d := newDaemon(t, whole(dev))
+	c, p := d.begin(dev)
+	d.region.SetCompute(0, 0)
+	c.wait(fmt.Sprintf("later 1 1000: %d", notPermitted))
+	c.order("launch 1 1000")
+	c.wait(fmt.Sprintf("launch 1 1000: %d", notPermitted))
+	d.region.SetCompute(0, region.FullCompute)
+	p.say(link.Message{Kind: link.Open, Serial: 1, Value: link.Forever})
+	c.do("launch 1 1000")
+	c.do("sync")
+}
+
+// Limits change under a running program.
+func TestLiveLimits(t *testing.T) {
+	dev := newDevice(t, "1x1GiB,sms=4")
+	d := newDaemon(t, whole(dev))
+	c := d.client(dev)
+	c.order("init")
+	p, _, _ := d.accept()
+	p.welcome(0, true)
+	c.wait("init: 0")
+	c.do("context")
+	c.do("alloc 128")
+	c.order("units")
+	c.wait("4 units")
+	c.wait("units: 0")
+	d.region.SetUnits(0, 2)
+	c.order("units")
+	c.wait("2 units")
+	c.wait("units: 0")
+	used := d.region.Used(0)
+	d.region.SetMemory(0, used)
+	d.region.SetGranted(0, used)
+	c.order("alloc 1")
+	if m := p.expect(link.Need); m.Value != mib || m.Device != 0 {
+		t.Errorf("the client asked for %+v", m)
+	}
+	p.say(link.Message{Kind: link.Memory, Value: used})
+	c.wait("alloc 1: 2")
+	c.order("info")
+	c.wait(fmt.Sprintf("0 of %d", used/mib))
+	c.wait("info: 0")
+	// More is granted when it is asked for.
+	d.region.SetMemory(0, used+64*mib)
+	c.order("alloc 64")
+	p.expect(link.Need)
+	d.region.SetGranted(0, used+64*mib)
+	p.say(link.Message{Kind: link.Memory, Value: used + 64*mib})
+	c.wait("alloc 64: 0")
+}
+
+// A client of a daemon that has gone keeps its limits and goes on, and is a client of the next daemon.
+func TestRestart(t *testing.T) {
+	for _, compute := range []uint32{region.FullCompute, region.FullCompute / 2} {
+		t.Run(fmt.Sprint(compute), func(t *testing.T) {
+			dev := newDevice(t, "1x1GiB,sms=4")
+			limits := whole(dev)
+			limits.Compute = compute
+			d := newDaemon(t, limits)
+			c, p := d.begin(dev)
+			p.say(link.Message{Kind: link.Open, Serial: 1, Value: 5_000_000})
+			c.wait("later 1 1000: 0")
+			c.order("later 30 1000")
+			p.expect(link.Closed)
+			// It waits; now the daemon dies.
+			d.listener.Close()
+			p.conn.Close()
+			c.wait("later 30 1000: 0")
+			c.do("sync")
+			c.order("alloc 600")
+			c.wait("alloc 600: 2")
+
+			d.listen()
+			p, hello, usage := d.accept()
+			if hello.Flags != link.FlagReconnect || hello.Client != 3 || hello.ID != 77 || usage < 0 {
+				t.Fatalf("the client came back with %+v and descriptor %d", hello, usage)
+			}
+			inode, err := region.CheckUsage(usage)
+			unix.Close(usage)
+			if err != nil || inode != d.region.UsageInode() {
+				t.Fatalf("the client's counters: %+v, %v; want %+v", inode, err, d.region.UsageInode())
+			}
+			// New limits come in place of the old.
+			other := limits
+			other.Memory, other.Granted = 700*mib, 700*mib
+			fresh, err := region.New(region.Spec{Name: "test", HostMemory: region.NoLimit, Devices: []region.DeviceLimits{other}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer fresh.Close()
+			d.region, fresh = fresh, d.region
+			p.welcome(3, false)
+			d.region, fresh = fresh, d.region
+			if m := p.expect(link.Gate); m.Flags != link.FlagRunning {
+				t.Errorf("the client came back with %+v", m)
+			}
+			if m := p.expect(link.Closed); m.Serial != 0 {
+				t.Errorf("the client came back with %+v", m)
+			}
+			c.do("alloc 600")
+			c.order("later 1 1000")
+			p.expect(link.Want)
+			p.say(link.Message{Kind: link.Open, Serial: 1, Value: link.Forever})
+			c.wait("later 1 1000: 0")
+		})
+	}
+}
+
+// A program that closes descriptors that it does not know comes back by itself.
+func TestClosedDescriptors(t *testing.T) {
+	dev := newDevice(t, "1x1GiB,sms=4")
+	d := newDaemon(t, whole(dev))
+	c := d.client(dev)
+	c.order("init")
+	p, _, _ := d.accept()
+	p.welcome(3, true)
+	c.wait("init: 0")
+	c.do("close 512") // below are the driver's, which it cannot do without
+	c.order("context")
+	p, hello, usage := d.accept()
+	if hello.Flags != link.FlagReconnect || usage >= 0 {
+		t.Errorf("the client came back with %+v and descriptor %d", hello, usage)
+	}
+	p.welcome(3, false)
+}
+
+// Who is refused, or finds no daemon that speaks its language, gets no GPU, and is told why.
+func TestRefused(t *testing.T) {
+	dev := newDevice(t, "1x1GiB,sms=4")
+	d := newDaemon(t, whole(dev))
+	answers := map[string]func(p *peer){
+		"no such lgpu here": func(p *peer) {
+			p.conn.Write(append(link.Message{Kind: link.Refuse, Value: uint64(unix.EACCES)}.Append(nil), "no such lgpu here"...))
+		},
+		"Permission denied": func(p *peer) { p.say(link.Message{Kind: link.Refuse, Value: uint64(unix.EACCES)}) },
+		"another version":   func(p *peer) { p.say(link.Message{Kind: link.Welcome, Version: link.Version + 1}) },
+		"another language":  func(p *peer) { p.conn.Write([]byte("220 ESMTP")) },
+		"hung up":           func(p *peer) { p.conn.Close() },
+	}
+	for want, answer := range answers {
+		c := d.client(dev)
+		c.order("init")
+		p, _, _ := d.accept()
+		answer(p)
+		c.wait("init: 101")
+		c.cmd.Process.Kill()
+		for range c.lines {
+		}
+		c.cmd.Wait()
+		if !strings.Contains(c.errs.String(), want) || !strings.Contains(c.errs.String(), d.path) {
+			t.Errorf("want a message with %q, got %q", want, c.errs)
+		}
+	}
+}
+
+// A forked child is no client: it does not speak for its parent, and what it inherits keeps nothing open that matters.
+func TestFork(t *testing.T) {
+	dev := newDevice(t, "1x1GiB,sms=4")
+	d := newDaemon(t, whole(dev))
+	c, p := d.begin(dev)
+	p.say(link.Message{Kind: link.Open, Serial: 1, Value: link.Forever})
+	c.wait("later 1 1000: 0")
+	c.order("fork")
+	var child int
+	line := <-c.lines
+	if _, err := fmt.Sscanf(line, "child %d", &child); err != nil {
+		t.Fatalf("%q: %v", line, err)
+	}
+	c.wait("fork: 0")
+	unix.Kill(child, unix.SIGKILL)
+	c.do("sync")
+	p.say(link.Message{Kind: link.Close, Serial: 1})
+	p.expect(link.Closed)
+	if _, _, err := p.try(20 * time.Millisecond); !errors.Is(err, unix.EAGAIN) && !isTimeout(err) {
+		t.Errorf("the connection: %v", err)
+	}
+}
+
+func isTimeout(err error) bool {
+	var e net.Error
+	return errors.As(err, &e) && e.Timeout()
+}

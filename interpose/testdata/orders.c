@@ -1,0 +1,133 @@
+// orders CONTROL.PTX: does what it reads, one order a line, and prints each order with the driver's answer when it is done.
+//
+//	init                cuInit
+//	context             the primary context of device 0
+//	launch N US         N kernels that run so long each; returns when the last is launched
+//	later N US          the same in a thread; prints when the last is launched
+//	sync                cuCtxSynchronize
+//	alloc MIB           cuMemAlloc
+//	free                of the newest allocation
+//	info                prints free and total MiB
+//	units               prints the number of compute units
+//	close N             every descriptor from N on
+//	fork                a child that sleeps until it is killed; prints its pid
+//	capture             a stream capture that stays open
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lgpu_cuda.h"
+
+static const char *image;
+static CUdevice device;
+static CUcontext context;
+static CUfunction spin;
+static CUdeviceptr held[64];
+static int count;
+
+static CUresult make_context(void)
+{
+	CUmodule module;
+	CUresult r = cuDeviceGet(&device, 0);
+	if (r == CUDA_SUCCESS)
+		r = cuDevicePrimaryCtxRetain(&context, device);
+	if (r == CUDA_SUCCESS)
+		r = cuCtxSetCurrent(context);
+	if (r == CUDA_SUCCESS)
+		r = cuModuleLoad(&module, image);
+	return r == CUDA_SUCCESS ? cuModuleGetFunction(&spin, module, "spin") : r;
+}
+
+static CUresult launch(int n, unsigned us)
+{
+	unsigned long long ns = us * 1000ull;
+	void *params[] = {&ns};
+	CUresult r = CUDA_SUCCESS;
+	while (n-- > 0 && r == CUDA_SUCCESS)
+		r = cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL);
+	return r;
+}
+
+struct order {
+	char text[64];
+	int n;
+	unsigned us;
+};
+
+static void *later(void *arg)
+{
+	struct order *o = arg;
+	CUresult r = cuCtxSetCurrent(context);
+	if (r == CUDA_SUCCESS)
+		r = launch(o->n, o->us);
+	printf("%s: %d\n", o->text, (int)r);
+	free(o);
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	struct order o;
+	char word[16];
+	if (argc != 2)
+		return 2;
+	image = argv[1];
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	while (fgets(o.text, sizeof o.text, stdin) != NULL) {
+		CUresult r = CUDA_SUCCESS;
+		o.text[strcspn(o.text, "\n")] = 0;
+		o.n = 0;
+		o.us = 0;
+		sscanf(o.text, "%15s %d %u", word, &o.n, &o.us);
+		if (strcmp(word, "init") == 0) {
+			r = cuInit(0);
+		} else if (strcmp(word, "context") == 0) {
+			r = make_context();
+		} else if (strcmp(word, "launch") == 0) {
+			r = launch(o.n, o.us);
+		} else if (strcmp(word, "later") == 0) {
+			pthread_t thread;
+			struct order *copy = malloc(sizeof *copy);
+			*copy = o;
+			pthread_create(&thread, NULL, later, copy);
+			pthread_detach(thread);
+			continue;
+		} else if (strcmp(word, "sync") == 0) {
+			r = cuCtxSynchronize();
+		} else if (strcmp(word, "alloc") == 0) {
+			r = cuMemAlloc_v2(&held[count], (size_t)o.n << 20);
+			count += r == CUDA_SUCCESS;
+		} else if (strcmp(word, "free") == 0) {
+			r = cuMemFree_v2(held[--count]);
+		} else if (strcmp(word, "info") == 0) {
+			size_t left = 0, total = 0;
+			r = cuMemGetInfo_v2(&left, &total);
+			printf("%zu of %zu\n", left >> 20, total >> 20);
+		} else if (strcmp(word, "units") == 0) {
+			int units = 0;
+			r = cuDeviceGetAttribute(&units, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+			printf("%d units\n", units);
+		} else if (strcmp(word, "close") == 0) {
+			for (int fd = o.n; fd < 4096; fd++)
+				close(fd);
+		} else if (strcmp(word, "fork") == 0) {
+			pid_t child = fork();
+			if (child == 0) {
+				pause();
+				_exit(0);
+			}
+			printf("child %d\n", (int)child);
+		} else if (strcmp(word, "capture") == 0) {
+			CUstream stream;
+			r = cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+			if (r == CUDA_SUCCESS)
+				r = cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+		} else {
+			return 2;
+		}
+		printf("%s: %d\n", o.text, (int)r);
+	}
+	return 0;
+}
