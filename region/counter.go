@@ -10,7 +10,7 @@ const sequenceBits = 48
 
 // patience is how often an atomic change is tried against others that are quicker. Honest ones leave a gap long before;
 // who writes without end keeps only himself from being settled.
-const patience = 1 << 12
+const patience = 1 << 10
 
 // account is a counter with the ledgers of all clients against it. Every word is shared with processes that may write
 // anything there.

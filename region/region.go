@@ -93,6 +93,12 @@ func Create(path string, spec Spec) (*Region, error) {
 	return r, nil
 }
 
+// Check says why no region can be made of s; the error wraps ErrSpec.
+func (s Spec) Check() error {
+	_, err := s.limits()
+	return err
+}
+
 // limits returns what was asked for as a region has it.
 func (s Spec) limits() (Limits, error) {
 	if err := CheckName(s.Name); err != nil {

@@ -15,6 +15,9 @@ import (
 // UsageBytes is the size of a Usage in memory of its own: whole pages.
 const UsageBytes = (int(unsafe.Sizeof(Usage{})) + 4095) &^ 4095
 
+// UsageName is the name of the counters' memory file: in /proc/PID/maps, "/memfd:" and this.
+const UsageName = "lgpu-usage"
+
 // Seals of the memory files. Neither can be cut short under those who map it; limits can be changed only through the
 // mapping that the authority made before.
 const (
@@ -43,7 +46,7 @@ type Inode struct{ Device, Number uint64 }
 
 // New makes a region that nobody uses yet. Spec.ID 0 draws one.
 func New(spec Spec) (*Shared, error) {
-	usage, err := memoryFile("lgpu-usage", UsageBytes)
+	usage, err := memoryFile(UsageName, UsageBytes)
 	if err != nil {
 		return nil, fmt.Errorf("region of lgpu %s: %w", spec.Name, err)
 	}
@@ -65,7 +68,7 @@ func Adopt(spec Spec, fd int) (*Shared, error) {
 	if err != nil {
 		return nil, fmt.Errorf("region of lgpu %s: %w", spec.Name, err)
 	}
-	return adopt(spec, os.NewFile(uintptr(own), "lgpu-usage"))
+	return adopt(spec, os.NewFile(uintptr(own), UsageName))
 }
 
 // CheckUsage reports whether fd is a sealed memory file of the size of a Usage, and which.
@@ -178,9 +181,9 @@ func (s *Shared) Files(fn func(limits, usage int) error) error {
 // UsageInode names the memory file of the counters.
 func (s *Shared) UsageInode() Inode { return s.usageInode }
 
-// SetHostMemory sets the limit on page-locked host memory, in bytes.
+// SetHostMemory sets the limit on page-locked host memory, in bytes. What SetGranted says of order holds here too.
 func (s *Shared) SetHostMemory(bytes uint64) {
-	s.set(0, func(l *Limits, _ *DeviceLimits) { atomic.StoreUint64(&l.HostMemory, bytes) })
+	s.set(0, func(l *Limits, _ *DeviceLimits) { atomic.SwapUint64(&l.HostMemory, bytes) })
 }
 
 // SetMemory sets the memory that the tenant is shown of a device, in bytes.
@@ -300,6 +303,28 @@ func (s *Shared) Held(client int) (host uint64, devices []uint64) {
 		}
 	})
 	return host, devices
+}
+
+// Holder is the process that has a slot.
+type Holder struct {
+	PID       int    // as the process knows itself
+	Start     uint64 // field 22 of /proc/PID/stat
+	Namespace uint64 // inode of its PID namespace, or 0
+	Comm      string
+}
+
+// Claim writes into a slot whose it is, for the other processes of the lgpu to show.
+func (s *Shared) Claim(client int, h Holder) {
+	s.read(func(u *Usage) {
+		if client < 0 || client >= MaxClients {
+			return
+		}
+		c := &u.Client[client]
+		c.Start, c.Namespace, c.Comm = h.Start, h.Namespace, [16]byte{}
+		copy(c.Comm[:15], h.Comm)
+		atomic.StoreUint32(&c.PID, uint32(h.PID))
+		atomic.StoreUint32(&c.State, ClientLive)
+	})
 }
 
 // Settle gives back all that a dead client holds and frees its slot. Live clients may go on meanwhile; nobody else may

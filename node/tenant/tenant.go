@@ -42,8 +42,10 @@ var (
 	ErrUnknown = errors.New("no such lgpu")
 	// ErrInUse (RemoveLGPU): processes use it.
 	ErrInUse = errors.New("lgpu is in use")
-	// ErrBudgets (SetBudgets, AddLGPU): the parents form no tree.
+	// ErrBudgets (SetBudgets): the parents form no tree.
 	ErrBudgets = errors.New("not a tree of budgets")
+	// ErrDevices (SetLimits): the devices are not those that the lgpu was added with.
+	ErrDevices = errors.New("an lgpu keeps its devices")
 )
 
 // Process names one process for good: pids are used again, but not with the same start.
@@ -102,6 +104,9 @@ type Observer interface {
 	Left(Client)
 	// Refused: the process was kept out.
 	Refused(Peer, error)
+	// OutOfMemory: the client was denied so many bytes more of its lgpu's device, or with device -1 of page-locked host
+	// memory, by a limit of the lgpu or of a group above.
+	OutOfMemory(c Client, device int, bytes uint64)
 }
 
 // Client is a process of an lgpu.

@@ -1,0 +1,273 @@
+package tenant
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// soPeerPIDFD is SO_PEERPIDFD (Linux 6.5): a pidfd of the process that connected, whatever has its pid now.
+const soPeerPIDFD = 77
+
+// maxAncestors bounds the walk, which a tenant can make as long as it likes.
+const maxAncestors = 256
+
+// errEnded: the process has ended.
+var errEnded = errors.New("process has ended")
+
+// status is what /proc/PID/stat tells.
+type status struct {
+	parent int
+	start  uint64
+	comm   string
+}
+
+// processes is where the state of processes is read; /proc, but for tests.
+type processes interface {
+	// status returns errEnded where there is no such process.
+	status(pid int) (status, error)
+}
+
+type procfs struct{}
+
+func (procfs) status(pid int) (status, error) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return status{}, fmt.Errorf("pid %d: %w", pid, errEnded)
+	}
+	if err != nil {
+		return status{}, err
+	}
+	return parseStatus(text)
+}
+
+// parseStatus reads /proc/PID/stat. The second field is the program's name in parentheses and may hold anything, spaces
+// and parentheses included.
+func parseStatus(text []byte) (status, error) {
+	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
+	if open < 0 || end < open {
+		return status{}, fmt.Errorf("process status %q has no name", text)
+	}
+	fields := strings.Fields(string(text[end+1:]))
+	if len(fields) < 20 {
+		return status{}, fmt.Errorf("process status has %d fields", len(fields)+2)
+	}
+	parent, err := strconv.Atoi(fields[1])
+	if err != nil {
+		return status{}, fmt.Errorf("process status: parent: %w", err)
+	}
+	start, err := strconv.ParseUint(fields[19], 10, 64)
+	if err != nil {
+		return status{}, fmt.Errorf("process status: start: %w", err)
+	}
+	return status{parent: parent, start: start, comm: printable(text[open+1 : end])}, nil
+}
+
+// printable makes what a tenant chose harmless for a terminal.
+func printable(b []byte) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, string(b))
+}
+
+// ancestors returns the process self, its parent, and so on, up to one for which last is true, to process 1, or as far as
+// can be seen. A pid that changes hands during the walk is noticed: a parent was read while its child had it as parent,
+// before and after, and children get new parents only when theirs has ended.
+func ancestors(procs processes, self Process, last func(Process) bool) ([]Process, error) {
+	now, err := procs.status(self.PID)
+	if err != nil {
+		return nil, err
+	}
+	if now.start != self.Start {
+		return nil, fmt.Errorf("pid %d: %w", self.PID, errEnded)
+	}
+	line := []Process{self}
+	for retries := 0; len(line) < maxAncestors && now.parent > 0 && !last(line[len(line)-1]); {
+		child := line[len(line)-1]
+		parent, failed := procs.status(now.parent)
+		again, err := procs.status(child.PID)
+		if err != nil || again.start != child.Start {
+			if len(line) == 1 {
+				return nil, fmt.Errorf("pid %d: %w", self.PID, errEnded)
+			}
+			// It has ended, and its child has another parent now.
+			line = line[:len(line)-1]
+			if now, err = procs.status(line[len(line)-1].PID); err != nil {
+				return nil, err
+			}
+		} else if again.parent != now.parent {
+			now = again
+		} else if failed != nil {
+			return line, nil // hidden, as by hidepid, or of another PID namespace
+		} else if parent.start > child.Start {
+			return nil, fmt.Errorf("pid %d is younger than its child %d", now.parent, child.PID)
+		} else {
+			line = append(line, Process{PID: now.parent, Start: parent.start})
+			now = parent
+			continue
+		}
+		if retries++; retries > maxAncestors {
+			return nil, fmt.Errorf("pid %d: its ancestors change all the time", self.PID)
+		}
+	}
+	return line, nil
+}
+
+// cgroups reads /proc/PID/cgroup.
+func cgroups(pid int) ([]Cgroup, error) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	return parseCgroups(string(text)), nil
+}
+
+func parseCgroups(text string) []Cgroup {
+	var all []Cgroup
+	for line := range strings.Lines(text) {
+		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(parts) == 3 && strings.HasPrefix(parts[2], "/") {
+			all = append(all, Cgroup{Controllers: parts[1], Path: parts[2]})
+		}
+	}
+	return all
+}
+
+// identify returns the process that made a connection, and its pidfd.
+func identify(conn *net.UnixConn) (Peer, *os.File, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return Peer{}, nil, err
+	}
+	var credentials *unix.Ucred
+	fd := -1
+	err = errors.Join(err, raw.Control(func(socket uintptr) {
+		if credentials, err = unix.GetsockoptUcred(int(socket), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil {
+			return
+		}
+		if credentials.Pid <= 0 {
+			err = errors.New("it is in a PID namespace that cannot be seen")
+			return
+		}
+		fd, err = unix.GetsockoptInt(int(socket), unix.SOL_SOCKET, soPeerPIDFD)
+		if errors.Is(err, unix.ENOPROTOOPT) {
+			// Its Hello must come from this pid too (connection.hello), so that a process that has the pid of one that
+			// connected and died gains nothing.
+			fd, err = unix.PidfdOpen(int(credentials.Pid), 0)
+		}
+	}))
+	if err != nil {
+		return Peer{}, nil, fmt.Errorf("identify the process of a connection: %w", err)
+	}
+	unix.CloseOnExec(fd)
+	pidfd, err := pidfdFile(fd)
+	if err != nil {
+		return Peer{}, nil, err
+	}
+	peer := Peer{Process: Process{PID: int(credentials.Pid)}, UID: credentials.Uid, GID: credentials.Gid}
+	now, err := procfs{}.status(peer.PID)
+	if err == nil && ended(pidfd) {
+		err = errEnded // then what was read may be another's
+	}
+	if err != nil {
+		pidfd.Close()
+		return Peer{}, nil, fmt.Errorf("identify pid %d: %w", peer.PID, err)
+	}
+	peer.Start, peer.Comm = now.start, now.comm
+	return peer, pidfd, nil
+}
+
+// find returns a pidfd of a process that has been known before, and what it is like now.
+func find(p Process) (Peer, *os.File, error) {
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
+		return Peer{}, nil, errEnded
+	}
+	if err != nil {
+		return Peer{}, nil, fmt.Errorf("open pid %d: %w", p.PID, err)
+	}
+	pidfd, err := pidfdFile(fd)
+	if err != nil {
+		return Peer{}, nil, err
+	}
+	now, err := procfs{}.status(p.PID)
+	if err == nil && (now.start != p.Start || ended(pidfd)) {
+		err = errEnded
+	}
+	var stat unix.Stat_t
+	if err == nil {
+		err = unix.Stat("/proc/"+strconv.Itoa(p.PID), &stat)
+	}
+	if err != nil {
+		pidfd.Close()
+		return Peer{}, nil, fmt.Errorf("pid %d: %w", p.PID, err)
+	}
+	return Peer{Process: p, UID: stat.Uid, GID: stat.Gid, Comm: now.comm}, pidfd, nil
+}
+
+// pidfdFile makes fd a file on which a goroutine can wait.
+func pidfdFile(fd int) (*os.File, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("pidfd: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "pidfd"), nil
+}
+
+// ended reports whether the process of pidfd has ended: all of its threads, and with them what they had open.
+func ended(pidfd *os.File) (is bool) {
+	raw, err := pidfd.SyscallConn()
+	if err != nil {
+		return true // closed, which is done when it has ended
+	}
+	raw.Control(func(fd uintptr) { is = readable(fd) })
+	return is
+}
+
+func readable(fd uintptr) bool {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(fds, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return err == nil && n > 0
+		}
+	}
+}
+
+// await returns when the process of pidfd has ended, or pidfd is closed.
+func await(pidfd *os.File) {
+	raw, err := pidfd.SyscallConn()
+	if err != nil {
+		return
+	}
+	raw.Read(readable)
+}
+
+// evidence gathers what is known of a process. client says of which lgpu a process is a client, or 0.
+func evidence(peer Peer, pidfd *os.File, client func(Process) uint64) (Evidence, error) {
+	e := Evidence{Peer: peer}
+	var err error
+	if e.Cgroups, err = cgroups(peer.PID); err != nil {
+		return Evidence{}, fmt.Errorf("cgroups of pid %d: %w", peer.PID, err)
+	}
+	line, err := ancestors(procfs{}, peer.Process, func(p Process) bool { return client(p) != 0 })
+	if err != nil {
+		return Evidence{}, fmt.Errorf("ancestors of pid %d: %w", peer.PID, err)
+	}
+	for _, p := range line {
+		e.Ancestors = append(e.Ancestors, Ancestor{Process: p, LGPU: client(p)})
+	}
+	if ended(pidfd) {
+		return Evidence{}, fmt.Errorf("pid %d: %w", peer.PID, errEnded)
+	}
+	return e, nil
+}
