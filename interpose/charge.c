@@ -57,12 +57,20 @@ bool lgpu_charge(struct lgpu_state *state, int index, uint64_t bytes)
 		lgpu_daemon_listen(); // from now on there is something to be told about
 	if (add(state, index, (int64_t)bytes, limit_of(state, index)))
 		return true;
-	// The dead do not count; and the daemon may have more to give.
-	if (state->linked)
-		lgpu_daemon_need(index, bytes);
-	else
+	// The dead do not count; and the daemon may have more to give, which
+	// another process of the lgpu may be quicker to take.
+	if (!state->linked) {
 		lgpu_reclaim(state);
-	return add(state, index, (int64_t)bytes, limit_of(state, index));
+		return add(state, index, (int64_t)bytes, limit_of(state, index));
+	}
+	for (int i = 0; i < 16 && lgpu_daemon_need(index, bytes); i++) {
+		uint64_t limit = limit_of(state, index);
+		if (add(state, index, (int64_t)bytes, limit))
+			return true;
+		if (limit < bytes || lgpu_used(state, index) > limit - bytes)
+			break;
+	}
+	return false;
 }
 
 void lgpu_uncharge(struct lgpu_state *state, int index, uint64_t bytes)

@@ -332,6 +332,8 @@ static bool resume(struct lgpu_process *p)
 		return false;
 	}
 	established(p, fd);
+	// From here on the daemon may take back what it grants.
+	lgpu_daemon_send(&(struct lgpu_message){.kind = (uint16_t)LGPU_LINK_NEED});
 	return true;
 }
 

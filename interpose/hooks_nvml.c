@@ -220,13 +220,14 @@ LGPU_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMem
 
 // ---- processes
 
-// live reports whether a slot is a living client's. Our own process's lease is
-// invisible to us, and may be held by a second copy of this library.
+// live reports whether a slot is a living client's: the daemon's word for it, or
+// the lease. Our own process's lease is invisible to us, and may be held by a
+// second copy of this library.
 static bool live(const struct lgpu_state *s, uint32_t i)
 {
 	const struct lgpu_client *c = &s->usage->client[i];
 	return __atomic_load_n(&c->state, __ATOMIC_ACQUIRE) == LGPU_CLIENT_LIVE &&
-	       (c->pid == (uint32_t)getpid() || !lgpu_lease_dead(s->fd, i));
+	       (s->linked || c->pid == (uint32_t)getpid() || !lgpu_lease_dead(s->fd, i));
 }
 
 static bool ours(const struct lgpu_state *s, unsigned int pid)

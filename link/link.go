@@ -12,6 +12,9 @@
 //	                                             Seep      let so many launches pass a closed gate
 //	Need      memory beyond what is granted      Memory    asked and answered; look at Granted again
 //
+// After the Welcome of a reconnect, the first thing a client says is a Need of nothing, which is not answered: it goes by
+// the new Limits from now on.
+//
 // # Grants
 //
 // An Open with a new Serial begins a grant; one with the Serial of the grant that is open changes it; one with the Serial

@@ -449,6 +449,9 @@ func TestRestart(t *testing.T) {
 			d.region, fresh = fresh, d.region
 			p.welcome(3, false)
 			d.region, fresh = fresh, d.region
+			if m := p.expect(link.Need); m.Value != 0 {
+				t.Errorf("the client came back with %+v", m)
+			}
 			if m := p.expect(link.Gate); m.Flags != link.FlagRunning {
 				t.Errorf("the client came back with %+v", m)
 			}
