@@ -13,13 +13,32 @@ import (
 
 // The daemon's values as messages.
 
+// names are how the vendor writes the UUIDs of devices, which for a MIG instance the UUID alone does not tell.
+type names map[gpu.UUID]string
+
+func namesIn(s node.Snapshot) names {
+	n := names{}
+	for _, d := range s.Devices {
+		n[d.UUID] = d.Identity()
+	}
+	return n
+}
+
+func (n names) of(u gpu.UUID) string {
+	if name, ok := n[u]; ok {
+		return name
+	}
+	return u.String()
+}
+
 func snapshot(s node.Snapshot) *api.Snapshot {
 	m := &api.Snapshot{Time: stamp(s.At), Daemon: daemon(s.Daemon)}
 	for _, d := range s.Devices {
 		m.Devices = append(m.Devices, device(d))
 	}
+	known := namesIn(s)
 	for _, n := range s.Nodes {
-		m.Nodes = append(m.Nodes, nodeMessage(n))
+		m.Nodes = append(m.Nodes, nodeMessage(n, known))
 	}
 	return m
 }
@@ -52,7 +71,7 @@ func device(d node.Device) *api.Device {
 // hardware is what does not change of a device.
 func hardware(d gpu.Device) *api.Device {
 	return &api.Device{
-		Uuid: d.UUID.String(), Index: int32(d.Index), Name: d.Name, Pci: d.PCI, MemoryTotal: d.Memory, Units: uint32(max(d.Units, 0)),
+		Uuid: d.Identity(), Index: int32(d.Index), Name: d.Name, Pci: d.PCI, MemoryTotal: d.Memory, Units: uint32(max(d.Units, 0)),
 	}
 }
 
@@ -73,7 +92,7 @@ func limit(bytes uint64) *uint64 {
 	return &bytes
 }
 
-func nodeMessage(n node.NodeState) *api.Node {
+func nodeMessage(n node.NodeState, known names) *api.Node {
 	m := &api.Node{
 		Path: n.Path, Id: n.ID, Persistent: n.Persistent, Created: stamp(n.Created), State: states[n.State], Gang: n.Gang,
 		Cgroups: n.Cgroups, HostMax: n.HostMax, HostUsed: n.HostUsed,
@@ -83,7 +102,7 @@ func nodeMessage(n node.NodeState) *api.Node {
 	}
 	for _, d := range n.Devices {
 		m.Devices = append(m.Devices, &api.NodeDevice{
-			Uuid: d.Device.String(), Key: d.Key,
+			Uuid: known.of(d.Device), Key: d.Key,
 			Requested: &api.Requested{
 				Lgpu: d.Requested.Lgpu, ComputeMax: d.Requested.ComputeMax, ComputeMin: d.Requested.ComputeMin,
 				Weight: d.Requested.Weight, Priority: priorities[d.Requested.Priority], MemoryMax: d.Requested.MemoryMax,
@@ -128,20 +147,20 @@ func priorityName(p api.Priority) string {
 	return p.String() // of a later version; the daemon says that it does not know it
 }
 
-func event(e node.Event) *api.Event {
+func event(e node.Event, known names) *api.Event {
 	m := &api.Event{
 		Number: e.Seq, Time: stamp(e.Time), Kind: string(e.Kind), Path: e.Path, Id: e.ID, Pid: int32(e.PID), Uid: e.UID,
 		Bytes: e.Bytes, Text: e.Text,
 	}
 	if e.Device != nil {
-		m.Device = e.Device.String()
+		m.Device = known.of(*e.Device)
 	}
 	return m
 }
 
-func slice(t node.Slice) *api.Slice {
+func slice(t node.Slice, known names) *api.Slice {
 	return &api.Slice{
-		Device: t.Device.String(), Path: t.Path, Id: t.ID, Begin: stamp(t.Start), End: stamp(t.End), UsedNs: int64(t.Used),
+		Device: known.of(t.Device), Path: t.Path, Id: t.ID, Begin: stamp(t.Start), End: stamp(t.End), UsedNs: int64(t.Used),
 	}
 }
 

@@ -50,7 +50,7 @@ func (s *Server) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[ap
 func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
 	feed := s.node.Events() // before those that are kept, so that none is missed
 	defer feed.Close()
-	last := uint64(0)
+	last, known := uint64(0), namesIn(s.node.Snapshot())
 	send := func(events []node.Event) error {
 		for _, e := range events {
 			if e.Seq <= last {
@@ -60,7 +60,7 @@ func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[
 			if !below(e.Path, r.GetPath()) {
 				continue
 			}
-			if err := stream.Send(event(e)); err != nil {
+			if err := stream.Send(event(e, known)); err != nil {
 				return err
 			}
 		}
@@ -98,6 +98,7 @@ func (s *Server) Slices(r *api.SlicesRequest, stream grpc.ServerStreamingServer[
 	}
 	feed := s.node.Slices()
 	defer feed.Close()
+	known := namesIn(s.node.Snapshot())
 	for {
 		turns, lost, err := feed.Next(stream.Context())
 		if err != nil {
@@ -106,7 +107,7 @@ func (s *Server) Slices(r *api.SlicesRequest, stream grpc.ServerStreamingServer[
 		batch := &api.SliceBatch{Lost: lost}
 		for _, t := range turns {
 			if only == nil || t.Device == *only {
-				batch.Slices = append(batch.Slices, slice(t))
+				batch.Slices = append(batch.Slices, slice(t, known))
 			}
 		}
 		if len(batch.Slices) == 0 && lost == 0 {
