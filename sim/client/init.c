@@ -69,7 +69,7 @@ CUresult simc_unsupported(const char *name)
 
 CUresult cuInit(unsigned int Flags)
 {
-	const char *visible;
+	const char *visible, *units, *share;
 	CUresult r;
 
 	if (Flags != 0)
@@ -77,7 +77,10 @@ CUresult cuInit(unsigned int Flags)
 	if ((r = simc_connect()) != CUDA_SUCCESS)
 		return r;
 	visible = getenv("CUDA_VISIBLE_DEVICES");
-	return simc_rpc_Init(Flags, visible != NULL, visible != NULL ? visible : "");
+	units = getenv("LGPU_SIM_UNITS");
+	share = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+	return simc_rpc_Init(Flags, (visible ? 1 : 0) | (units ? 2 : 0), visible ? visible : "", units ? units : "",
+			     share ? share : "");
 }
 
 CUresult cuDriverGetVersion(int *driverVersion)

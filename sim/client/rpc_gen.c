@@ -3,7 +3,8 @@
 
 #include "rpc_gen.h"
 
-CUresult simc_rpc_Init(unsigned int flags, unsigned int filtered, const char *list)
+CUresult simc_rpc_Init(unsigned int flags, unsigned int given, const char *visible, const char *units,
+		const char *share)
 {
 	struct simc_call k;
 	CUresult r = simc_begin(&k, 0);
@@ -11,8 +12,10 @@ CUresult simc_rpc_Init(unsigned int flags, unsigned int filtered, const char *li
 	if (r != CUDA_SUCCESS)
 		return r;
 	simc_put(&k, (uint64_t)flags);
-	simc_put(&k, (uint64_t)filtered);
-	simc_put_text(&k, list);
+	simc_put(&k, (uint64_t)given);
+	simc_put_text(&k, visible);
+	simc_put_text(&k, units);
+	simc_put_text(&k, share);
 	r = simc_exchange(&k);
 	simc_end(&k);
 	return r;

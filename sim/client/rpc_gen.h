@@ -7,9 +7,10 @@
 
 #include "channel.h"
 
-#define SIMC_PROTOCOL 0x78695aa254c50e27ull
+#define SIMC_PROTOCOL 0x5ca7d9f14669612full
 
-CUresult simc_rpc_Init(unsigned int flags, unsigned int filtered, const char *list);
+CUresult simc_rpc_Init(unsigned int flags, unsigned int given, const char *visible, const char *units,
+		const char *share);
 CUresult simc_rpc_DeviceGetCount(int *count);
 CUresult simc_rpc_DeviceGet(CUdevice *device, int ordinal);
 CUresult simc_rpc_DeviceGetName(CUdevice dev, char *name, unsigned int len);

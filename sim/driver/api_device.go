@@ -1,6 +1,8 @@
 package driver
 
 import (
+	"strconv"
+
 	"github.com/lgpu/lgpu/sim/wire"
 )
 
@@ -42,9 +44,10 @@ func text(s string, length uint32) []byte {
 	return append([]byte(s[:min(len(s), int(length)-1)]), 0)
 }
 
-// Init is cuInit. Where filtered is not 0, list is the program's CUDA_VISIBLE_DEVICES. As with the real driver the first
+// Init is cuInit. given says what of the program's environment is set: with bit 0 visible is its CUDA_VISIBLE_DEVICES, with
+// bit 1 units its LGPU_SIM_UNITS; share is its CUDA_MPS_ACTIVE_THREAD_PERCENTAGE or empty. As with the real driver the first
 // cuInit that finds a device decides.
-func (p *Process) Init(_ *wire.Call, flags, filtered uint32, list string) wire.CUresult {
+func (p *Process) Init(_ *wire.Call, flags, given uint32, visibleList, units, share string) wire.CUresult {
 	if flags != 0 {
 		return errInvalidValue
 	}
@@ -53,12 +56,30 @@ func (p *Process) Init(_ *wire.Call, flags, filtered uint32, list string) wire.C
 		return success
 	}
 	visible := p.d.devices
-	if filtered != 0 {
-		visible = p.d.visibleDevices(list)
+	if given&1 != 0 {
+		visible = p.d.visibleDevices(visibleList)
 	}
 	if len(visible) == 0 {
 		return errNoDevice
 	}
+	parts := make([]part, len(p.d.devices))
+	if share != "" {
+		percent, err := strconv.ParseFloat(share, 64)
+		if err != nil || !(percent > 0 && percent <= 100) {
+			p.d.log.Warn("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is no percentage", "process", p.pid, "value", share)
+			return errInvalidValue
+		}
+		for i, dev := range p.d.devices {
+			parts[i].count = dev.portion(percent)
+		}
+	}
+	if given&2 != 0 {
+		if err := p.d.parseUnits(units, parts); err != nil {
+			p.d.log.Warn("LGPU_SIM_UNITS", "process", p.pid, "value", units, "error", err)
+			return errInvalidValue
+		}
+	}
+	p.parts = parts
 	p.visible.Store(&visible)
 	p.initialised = true
 	return success
@@ -107,6 +128,10 @@ func (p *Process) DeviceGetAttribute(_ *wire.Call, attrib wire.CUdevice_attribut
 	d, res := p.device(dev)
 	if res != success {
 		return 0, res
+	}
+	if attrib == wire.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT {
+		defer p.lock()()
+		return int32(p.unitCount(d)), success
 	}
 	v, ok := d.attribute(attrib)
 	if !ok {

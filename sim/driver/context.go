@@ -20,6 +20,7 @@ type context struct {
 
 	space   *hw.Space
 	channel *hw.Channel
+	units   int // that the channel may run on
 	cost    *physical
 	arena   *arena
 	peers   map[*context]bool // contexts whose memory this one sees
@@ -44,8 +45,9 @@ func (p *Process) newContext(dev *device, flags uint32) (*context, Result) {
 	if res != success {
 		return nil, res
 	}
+	channel := p.channel(dev)
 	c := &context{
-		id: p.d.id(), p: p, dev: dev, flags: flags, cost: cost, space: hw.NewSpace(), channel: dev.hw.NewChannel(),
+		id: p.d.id(), p: p, dev: dev, flags: flags, cost: cost, space: hw.NewSpace(), channel: channel, units: len(channel.Units()),
 		peers: map[*context]bool{}, threads: map[uint64]*stream{}, live: map[*work]struct{}{},
 		limits: [7]uint64{1024, 1 << 20, 8 << 20, 2, 2048, 64, 0}, cacheConfig: 0,
 	}

@@ -67,8 +67,6 @@ func parsePCIBusID(s string) int {
 func (d *device) attribute(a wire.CUdevice_attribute) (v int32, ok bool) {
 	c := &d.hw.Config
 	switch a {
-	case wire.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-		return int32(c.Units), true
 	case wire.CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
 		return int32(max(c.MHz*1000, 1)), true
 	case wire.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:

@@ -119,6 +119,7 @@ type Process struct {
 	modes       map[uint64]captureMode // by thread
 	captures    []*capture
 	faults      []Result // by device; success while the process is well there
+	parts       []part   // by device; nil before cuInit: all of each
 	graphHigh   []uint64 // most graph memory in use, by device
 	closed      bool
 	gone        chan struct{} // closed with the process: waiting calls end

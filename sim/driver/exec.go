@@ -88,6 +88,9 @@ func (x *exec) launch(s *stream) Result {
 		if c.fault != success && res == success {
 			res = c.fault
 		}
+		if _, ok := n.op.(*kernelOp); ok && c.units == 0 && res == success {
+			res = errLaunchOutOfResources
+		}
 	})
 	if res == success {
 		res = s.admit()

@@ -77,13 +77,13 @@ func (o *kernelOp) check() Result {
 		return errInvalidValue
 	}
 	dev := o.fn.module.ctx.dev
-	per := dev.hw.Config.Limits.PerUnit(needs(k, int(threads), int(o.shared)))
-	if per == 0 {
+	per, units := dev.hw.Config.Limits.PerUnit(needs(k, int(threads), int(o.shared))), o.fn.module.ctx.units
+	if per == 0 || units == 0 {
 		return errLaunchOutOfResources
 	}
 	if o.cooperative {
 		blocks := uint64(o.grid[0]) * uint64(o.grid[1]) * uint64(o.grid[2])
-		if blocks > uint64(per*dev.hw.Config.Units) {
+		if blocks > uint64(per*units) {
 			return errCooperativeTooLarge
 		}
 	}

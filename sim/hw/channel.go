@@ -2,6 +2,7 @@ package hw
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -77,31 +78,50 @@ func (g *Grid) ended(at Time) {
 
 func (g *Grid) fail(at Time, err error) { g.failure.CompareAndSwap(nil, &failure{at, err}) }
 
-// Channel is the way of one owner to the compute engine. The engine gives channels turns.
+// Channel is the way of one owner to the compute engine. The engine gives channels turns on their units.
 type Channel struct {
 	dev   *Device
 	dead  atomic.Bool
 	busy  meter
-	units []unit // of the engine's goroutines
+	mask  []int  // units it may run on, ascending
+	units []unit // of the engine's goroutines, by the device's number
 
 	// By engine.mu:
 	grids  []*Grid // not over, by priority, then age
 	seq    uint64
 	listed bool
+	turns  []uint64 // by unit: when it last had it or came, in turns of the engine
 }
 
-// NewChannel opens a channel to the compute engine of d.
+// NewChannel opens a channel to the compute engine of d, which may run on all units.
 func (d *Device) NewChannel() *Channel {
-	c := &Channel{dev: d, units: make([]unit, d.Config.Units)}
+	all := make([]int, d.Config.Units)
+	for i := range all {
+		all[i] = i
+	}
+	return d.NewChannelOn(all)
+}
+
+// NewChannelOn opens a channel that is confined to some units. Numbers that d does not have are left out; a channel of
+// which nothing remains takes no grids.
+func (d *Device) NewChannelOn(units []int) *Channel {
+	n := d.Config.Units
+	c := &Channel{dev: d, units: make([]unit, n), turns: make([]uint64, n)}
 	for i := range c.units {
 		c.units[i].index = i
+		if slices.Contains(units, i) {
+			c.mask = append(c.mask, i)
+		}
 	}
 	return c
 }
 
+// Units are the numbers of the units that the channel may run on.
+func (c *Channel) Units() []int { return slices.Clone(c.mask) }
+
 // Submit queues a grid. A grid whose blocks fit on no unit is refused.
 func (c *Channel) Submit(g *Grid) error {
-	if g.Blocks <= 0 || c.dev.Config.Limits.PerUnit(g.Needs) == 0 {
+	if len(c.mask) == 0 || g.Blocks <= 0 || c.dev.Config.Limits.PerUnit(g.Needs) == 0 {
 		return fmt.Errorf("grid of %d blocks with needs %+v fits on no unit", g.Blocks, g.Needs)
 	}
 	g.left.Store(g.Blocks)

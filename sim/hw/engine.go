@@ -1,27 +1,41 @@
 package hw
 
 import (
+	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
 
-// engine is the compute engine of a device: one goroutine that gives channels their turns, and workers that execute
-// the units of a step.
+// engine is the compute engine of a device: one goroutine that gives channels their turns on the units, and workers that
+// execute the units of a step.
 type engine struct {
 	dev     *Device
 	barrier *sync.RWMutex
 
 	mu       sync.Mutex
 	wake     sync.Cond
-	channels []*Channel // with grids, in order of their turns
+	channels []*Channel // with grids
+	turn     uint64     // counts turns and arrivals
 	closed   bool
 
 	// Of the engine's goroutine:
-	at    Time     // device time up to which steps have been executed
-	last  *Channel // whose turn it is
-	slice Time     // what is left of the turn
-	jobs  chan *round
-	ended chan struct{}
+	at     Time    // device time up to which steps have been executed
+	owners []owner // by unit
+	jobs   chan *round
+	ended  chan struct{}
+}
+
+// owner is whose turn it is on a unit.
+type owner struct {
+	channel *Channel
+	slice   Time // what is left of the turn
+}
+
+// turn is what one channel executes in a step.
+type turn struct {
+	channel *Channel
+	units   []*unit // those of its own on which it is its turn
 }
 
 // round is a set of units that workers execute in parallel.
@@ -44,7 +58,10 @@ func (r *round) work() {
 }
 
 func newEngine(d *Device, barrier *sync.RWMutex) *engine {
-	e := &engine{dev: d, barrier: barrier, jobs: make(chan *round, d.Config.Workers), ended: make(chan struct{})}
+	e := &engine{
+		dev: d, barrier: barrier, owners: make([]owner, d.Config.Units),
+		jobs: make(chan *round, d.Config.Workers), ended: make(chan struct{}),
+	}
 	e.wake.L = &e.mu
 	for i := 1; i < d.Config.Workers; i++ {
 		go func() {
@@ -74,6 +91,10 @@ func (e *engine) submit(c *Channel, g *Grid) {
 	c.grids[i] = g
 	if !c.listed {
 		c.listed = true
+		e.turn++
+		for _, u := range c.mask {
+			c.turns[u] = e.turn
+		}
 		e.channels = append(e.channels, c)
 	}
 	e.wake.Signal()
@@ -100,8 +121,10 @@ func (e *engine) close() {
 	<-e.ended
 }
 
-// pick waits for a channel with work: the one whose turn it is while its slice lasts, else the next in order.
-func (e *engine) pick() *Channel {
+// pick waits for work and returns the turns of the next step: on every unit the channel that has it while its slice lasts,
+// else the one that has waited longest for it. Channels of the same units so alternate on all of them together, and those
+// of different units run at the same time.
+func (e *engine) pick() []turn {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for {
@@ -119,20 +142,42 @@ func (e *engine) pick() *Channel {
 		if len(kept) > 0 {
 			break
 		}
-		e.last = nil
+		clear(e.owners)
 		e.wake.Wait()
 	}
-	first := e.channels[0]
-	if first == e.last && e.slice <= 0 {
-		copy(e.channels, e.channels[1:])
-		e.channels[len(e.channels)-1] = first
-		first = e.channels[0]
-		e.slice = Time(e.dev.Config.Slice)
+	e.turn++
+	turns := make([]turn, 0, 1)
+	for i := range e.owners {
+		o := &e.owners[i]
+		if c := o.channel; c != nil && (!c.listed || o.slice <= 0) {
+			c.turns[i] = e.turn
+			o.channel = nil
+		}
+		if o.channel == nil {
+			o.channel, o.slice = e.longest(i), Time(e.dev.Config.Slice)
+		}
+		if o.channel == nil {
+			continue // a unit that nobody wants
+		}
+		k := slices.IndexFunc(turns, func(t turn) bool { return t.channel == o.channel })
+		if k < 0 {
+			k = len(turns)
+			turns = append(turns, turn{channel: o.channel})
+		}
+		turns[k].units = append(turns[k].units, &o.channel.units[i])
 	}
-	if first != e.last {
-		e.last, e.slice = first, Time(e.dev.Config.Slice)
+	return turns
+}
+
+// longest is the channel that has waited longest for unit i; nil if none does.
+func (e *engine) longest(i int) *Channel {
+	var found *Channel
+	for _, c := range e.channels {
+		if _, ok := slices.BinarySearch(c.mask, i); ok && (found == nil || c.turns[i] < found.turns[i]) {
+			found = c
+		}
 	}
-	return first
+	return found
 }
 
 func (e *engine) loop() {
@@ -140,44 +185,62 @@ func (e *engine) loop() {
 	defer close(e.jobs)
 	quantum := Time(e.dev.Config.Quantum)
 	for {
-		c := e.pick()
-		if c == nil {
+		turns := e.pick()
+		if turns == nil {
 			return
 		}
-		start := max(e.at, e.ready(c))
+		start := max(e.at, e.ready(turns))
 		if now := e.dev.Clock.Now(); now-start > quantum && !e.dev.Config.Virtual {
 			start = now - quantum // what the host was late for is made up only so far
 		}
 		e.dev.Clock.Wait(start)
-		end := start + min(quantum, e.slice)
+		end := start + quantum
+		for _, o := range e.owners {
+			if o.channel != nil {
+				end = min(end, start+o.slice)
+			}
+		}
 		e.dev.Clock.begin(end)
-		stop := e.step(c, start, end)
+		stop := start
+		for _, t := range turns {
+			ended := e.step(t, start, end)
+			if ended > start {
+				t.channel.busy.add(start, ended)
+			}
+			stop = max(stop, ended)
+		}
 		e.dev.Clock.finish(stop, quantum)
 		if stop > start {
 			e.dev.busy.add(start, stop)
-			c.busy.add(start, stop)
 		}
-		e.slice -= stop - start
+		for i := range e.owners {
+			e.owners[i].slice -= stop - start
+		}
 		e.at = stop
 		e.dev.Clock.Wait(stop)
 	}
 }
 
-// ready is the earliest time at which a grid of c may run.
-func (e *engine) ready(c *Channel) Time {
+// ready is the earliest time at which a grid of the turns may run.
+func (e *engine) ready(turns []turn) Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var t Time
-	for i, g := range c.grids {
-		if i == 0 || g.Ready < t {
-			t = g.Ready
+	earliest := Time(math.MaxInt64)
+	for _, t := range turns {
+		for _, g := range t.channel.grids {
+			earliest = min(earliest, g.Ready)
 		}
 	}
-	return t
+	if earliest == math.MaxInt64 {
+		return 0 // killed meanwhile
+	}
+	return earliest
 }
 
-// step executes the grids of c from start until end, or until there are none, and returns when that was.
-func (e *engine) step(c *Channel, start, end Time) Time {
+// step executes the grids of a channel on the units of its turn from start until end, or until there are none, and returns
+// when that was.
+func (e *engine) step(t turn, start, end Time) Time {
+	c := t.channel
 	cycle := Time(1000 / e.dev.Config.MHz)
 	stop := start
 	first := true
@@ -191,14 +254,14 @@ func (e *engine) step(c *Channel, start, end Time) Time {
 			e.barrier.RUnlock()
 			return max(stop, start)
 		}
-		for i := range c.units {
+		for _, u := range t.units {
 			// A unit that was in the middle of a cycle goes on from there; one that was idle starts now.
-			if u := &c.units[i]; first && (u.at < start-cycle || len(u.resident) == 0 && u.at < start) {
+			if first && (u.at < start-cycle || len(u.resident) == 0 && u.at < start) {
 				u.at = start
 			}
 		}
 		first = false
-		units := e.assign(c, grids, end)
+		units := e.assign(t, grids, end)
 		e.execute(units, end, grids)
 		idle := false
 		for _, u := range units {
@@ -239,19 +302,18 @@ func (e *engine) grids(c *Channel, end Time) []*Grid {
 
 // assign places blocks on units, emptiest first, and shares out what does not fit yet, so that no unit takes more than
 // its part of a grid in one round, in whatever order the host executes the units. It returns the units with work.
-func (e *engine) assign(c *Channel, grids []*Grid, end Time) []*unit {
+func (e *engine) assign(t turn, grids []*Grid, end Time) []*unit {
 	limits := &e.dev.Config.Limits
-	n := int64(len(c.units))
+	n := int64(len(t.units))
 	for _, g := range grids {
 		if g.quotas == nil {
-			g.quotas = make([]int32, n)
+			g.quotas = make([]int32, len(t.channel.units))
 		}
 		clear(g.quotas)
 		pending := g.Blocks - g.next.Load()
 		for level, full := 0, false; !full && pending > 0 && g.failure.Load() == nil; level++ {
 			full = true
-			for i := range c.units {
-				u := &c.units[i]
+			for _, u := range t.units {
 				if !u.fits(limits, g.Needs) {
 					continue
 				}
@@ -272,17 +334,17 @@ func (e *engine) assign(c *Channel, grids []*Grid, end Time) []*unit {
 				break
 			}
 		}
-		for i := int64(0); i < n && pending > 0; i++ {
+		for i, u := range t.units {
 			q := pending / n
-			if i < pending%n {
+			if int64(i) < pending%n {
 				q++
 			}
-			g.quotas[i] = int32(min(q, 1<<30))
+			g.quotas[u.index] = int32(min(q, 1<<30))
 		}
 	}
 	var units []*unit
-	for i := range c.units {
-		if u := &c.units[i]; len(u.resident) > 0 {
+	for _, u := range t.units {
+		if len(u.resident) > 0 {
 			units = append(units, u)
 		}
 	}

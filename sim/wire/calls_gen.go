@@ -8,7 +8,7 @@ package wire
 type Driver interface {
 	Lifetime
 
-	Init(c *Call, flags uint32, filtered uint32, list string) CUresult
+	Init(c *Call, flags uint32, given uint32, visible string, units string, share string) CUresult
 	DeviceGetCount(c *Call) (count int32, r CUresult)
 	DeviceGet(c *Call, ordinal int32) (device CUdevice, r CUresult)
 	DeviceGetName(c *Call, dev CUdevice, length uint32) (name []byte, r CUresult)
@@ -517,16 +517,18 @@ var calls = [...]message{
 }
 
 // protocol tells two builds of the protocol apart.
-const protocol = 0x78695aa254c50e27
+const protocol = 0x5ca7d9f14669612f
 
 func doInit(m Driver, c *Call, in *decoder, out *encoder) CUresult {
 	flags := uint32(in.u64())
-	filtered := uint32(in.u64())
-	list := in.text()
+	given := uint32(in.u64())
+	visible := in.text()
+	units := in.text()
+	share := in.text()
 	if in.bad {
 		return CUDA_ERROR_INVALID_VALUE
 	}
-	r := m.Init(c, flags, filtered, list)
+	r := m.Init(c, flags, given, visible, units, share)
 	return r
 }
 

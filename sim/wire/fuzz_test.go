@@ -59,7 +59,7 @@ func FuzzCalls(f *testing.F) {
 			}
 		}()
 		call := func(ctx wire.CUcontext) *wire.Call { return wire.NewCall(ctx, 1, host) }
-		if r := process.Init(call(0), 0, 0, ""); r != wire.CUDA_SUCCESS {
+		if r := process.Init(call(0), 0, 0, "", "", ""); r != wire.CUDA_SUCCESS {
 			t.Fatal("init", r)
 		}
 		ctx, r := process.DevicePrimaryCtxRetain(call(0), 0)
