@@ -308,6 +308,22 @@ func TestSettleTwice(t *testing.T) {
 	}
 }
 
+// TestSettleNotes: what another client did last stays decidable when settling replaces it in the counter.
+func TestSettleNotes(t *testing.T) {
+	s := shared(t)
+	s.usage.Client[3].Device[3] = Ledger{Begun: 1, Record: [2]Operation{1: {Delta: 60}}}
+	s.usage.Client[7].Device[3] = Ledger{Begun: 1, Applied: 1, Record: [2]Operation{1: {Delta: 40}}}
+	s.usage.Device[3].Memory = Counter{Bytes: 100, Last: identity(3, 1)}
+	for _, slot := range []int{7, 3} {
+		if !s.Settle(slot) {
+			t.Fatalf("slot %d cannot be settled", slot)
+		}
+	}
+	if s.Used(3) != 0 {
+		t.Errorf("%d bytes are left", s.Used(3))
+	}
+}
+
 // TestHostileTenant: whatever the tenant writes, while it is read too, every call returns.
 func TestHostileTenant(t *testing.T) {
 	s := shared(t)
