@@ -48,7 +48,7 @@ type share struct {
 	granted uint64  // what it may hold without asking; at most limit
 	held    uint64  // what it holds at most
 	counter counter // nil while it has none
-	// frozen: some of its clients may not see a lower grant yet.
+	// frozen: some of its clients may not see a lower grant yet, so what it holds cannot become less.
 	frozen bool
 	// keep is called before held rises and after it fell, so that the next daemon knows it.
 	keep func(held uint64)
@@ -240,12 +240,14 @@ func (s *share) inUse() uint64 {
 
 // takeBack lowers the grant. What is in use by then stays held, though it can only become less.
 func (s *share) takeBack(grant uint64) {
-	if s.counter == nil || s.frozen {
+	if s.counter == nil {
 		return
 	}
 	s.granted = grant
 	s.counter.Grant(grant)
-	s.hold(max(grant, s.inUse()))
+	if !s.frozen {
+		s.hold(max(grant, s.inUse()))
+	}
 }
 
 // give raises the grant.
