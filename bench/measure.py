@@ -58,6 +58,11 @@ class Journal:
     def rate(self, first, last):
         return self.work(first, last) / (last - first)
 
+    def rate_of_starts(self, first, last):
+        """As rate, of kernels that follow one another; for those whose first block ends before the others."""
+        starts = [s for s, _ in self.kernels if first <= s <= last]
+        return (len(starts) - 1) / (starts[-1] - starts[0]) if len(starts) > 1 else 0.0
+
     def share(self, first, last):
         return (self.busy(last) - self.busy(first)) / (last - first)
 
@@ -112,6 +117,7 @@ class Bench:
         self.results = []
         self.env = dict(os.environ, NCCL_NVLS_ENABLE="0")
         self.iterations = {}
+        self.blocks = None
         self.build()
 
     def close(self):
@@ -124,15 +130,17 @@ class Bench:
             f.write('#include "lgpu_cuda.h"\n')
         with open(os.path.join(HERE, "compute", "work.ptx")) as f, open(os.path.join(include, "work.ptx.h"), "w") as h:
             h.writelines('"%s\\n"\n' % line.rstrip("\n") for line in f)
-        if self.sim:
-            library = [os.path.join(HERE, "..", "build", "lib", "sim", "libcuda.so.1")]
-        else:
-            library = ["-L" + d for d in ("/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64")] + ["-l:libcuda.so.1"]
         for name, source in (("rate", "compute/rate.c"), ("launch", "overhead/launch.c")):
             path = os.path.join(self.tmp, name)
             subprocess.run(["gcc", "-O2", "-Wall", "-o", path, os.path.join(HERE, source), "-I" + include,
-                            "-I" + os.path.join(HERE, "..", "abi", "include")] + library, check=True)
+                            "-I" + os.path.join(HERE, "..", "abi", "include")] + self.libcuda(), check=True)
             setattr(self, name, path)
+
+    def libcuda(self):
+        """What to link a program with."""
+        if self.sim:
+            return [os.path.join(HERE, "..", "build", "lib", "sim", "libcuda.so.1")]
+        return ["-L" + d for d in ("/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64")] + ["-l:libcuda.so.1"]
 
     def native(self, command):
         if self.sim:  # without the interposer there is no limit
@@ -166,15 +174,28 @@ class Bench:
     def call(self, command, limit=30):
         return self.finish(self.start(command, limit))
 
-    def calibrate(self, us):
-        if us not in self.iterations:
-            self.iterations[us] = self.call(self.native([self.rate, "calibrate", str(us)]), 60).split()[-1]
-        return self.iterations[us]
+    def calibrate(self, us, env=()):
+        if self.sim:  # an instruction of the software GPU takes a microsecond
+            us = min(20 * us, max(us, 20000))
+        if (us, env) not in self.iterations:
+            command = ["env", *env, self.rate, "calibrate", str(us)]
+            self.iterations[us, env] = self.call(self.native(command), 60).split()[-1]
+        return self.iterations[us, env]
+
+    def waves(self):
+        """Environment of a kernel with a hundred times the blocks that the device holds at once: it takes as long as it
+        gets parts of the device, however the blocks fall on the units."""
+        if self.blocks is None:
+            self.blocks = 800 * int(self.call(self.native([self.rate, "units"])).split()[-1])
+        return ("RATE_BLOCKS=%d" % self.blocks,)
 
     def command(self, load, seconds, journal):
         """The program of a load."""
         def rate(mode, us):
             return [self.rate, mode, self.calibrate(us), "%g" % seconds, journal]
+        if load == "waves":
+            env = self.waves()
+            return ["env", *env, self.rate, "async", self.calibrate(40000, env), "%g" % seconds, journal]
         if load == "gemm":
             return [sys.executable, os.path.join(HERE, "compute", "gemm.py"), "%g" % seconds, journal]
         if load == "8procs":

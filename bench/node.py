@@ -86,7 +86,7 @@ class Rows:
             return f(*args)
         except Failed as e:
             self.b.record("failed", what=what, error=str(e))
-            print("\n%s: FAILED: %s\n" % (what, e), flush=True)
+            self.row(what, "FAILED: " + str(e).replace("|", "/"))
             return None
 
     def name(self):
@@ -301,29 +301,18 @@ class Rows:
 
     # Compute units instead of time.
     def spatial(self):
-        self.header("spatial, at the same time", "asked %", "of rate", "off by")
+        self.header("spatial, % of the compute units at the same time", "of rate", "off by")
         self.guard("spatial", self.spatial_of)
 
     def spatial_of(self):
-        self.b.call([self.a.lgpu, "set", "--device", self.b.device] + self.sim_option() + ["mode=spatial"])
-        try:
-            for shares in ((30,), (60,), (30, 60)):
-                native = self.spatial_native()
-                journals, first, last = self.b.together([Tenant("5ms", cap(s)) for s in shares], min(self.seconds, 5))
-                # A kernel of n blocks on a part of the units takes longer, so that the rate is the measure.
-                rates = [100 * j.rate(first, last) / native for j in journals]
-                self.b.record("spatial", asked=shares, rates=rates)
-                self.row(" + ".join("%d" % s for s in shares), " + ".join("%d" % s for s in shares), " + ".join("%.2f" % r for r in rates),
-                         ", ".join("%+.2f" % (r - s) for r, s in zip(rates, shares)))
-        finally:
-            self.b.call([self.a.lgpu, "set", "--device", self.b.device] + self.sim_option() + ["mode=temporal"])
-
-    def spatial_native(self):
-        (j,), first, last = self.b.together([Tenant("5ms", [])], min(self.seconds, 4))
-        return j.rate(first, last)
-
-    def sim_option(self):
-        return ["--sim=" + self.b.sim] if self.b.sim else []
+        for shares in ((30,), (60,), (30, 60)):
+            (native,), first, last = self.b.together([Tenant("waves")], min(self.seconds, 4))
+            full = native.rate_of_starts(first, last)
+            journals, first, last = self.b.together([Tenant("waves", ["--spatial"] + cap(s)) for s in shares], min(self.seconds, 6))
+            rates = [100 * j.rate_of_starts(first, last) / full for j in journals]
+            self.b.record("spatial", asked=shares, rates=rates)
+            self.row(" + ".join("%d" % s for s in shares), " + ".join("%.2f" % r for r in rates),
+                     ", ".join("%+.2f" % (r - s) for r, s in zip(rates, shares)))
 
 
 def main():

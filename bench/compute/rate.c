@@ -2,6 +2,9 @@
 //
 //	rate MODE ITERATIONS SECONDS [JOURNAL]   MODE: async, sync, graph, pulse or hold
 //	rate calibrate MICROSECONDS              print the iterations that take so long
+//	rate units                               print the number of compute units
+//
+// A kernel has as many blocks as there are units, or RATE_BLOCKS.
 //
 // pulse launches one kernel every 10 ms and waits for it; hold launches one and
 // then does nothing. The others launch as fast as the device works.
@@ -134,7 +137,7 @@ int main(int argc, char **argv)
 	CUcontext context;
 	CUmodule module;
 	setvbuf(stdout, NULL, _IOLBF, 0); // whole lines, whoever else writes to the same pipe
-	if (argc < 3) {
+	if (argc < 3 && !(argc == 2 && strcmp(argv[1], "units") == 0)) {
 		fprintf(stderr, "usage: rate async|sync|graph|pulse|hold ITERATIONS SECONDS [JOURNAL] | rate calibrate MICROSECONDS\n");
 		return 2;
 	}
@@ -146,6 +149,12 @@ int main(int argc, char **argv)
 	CHECK(cuModuleGetFunction(&work, module, "work"));
 	CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 	CHECK(cuDeviceGetAttribute(&blocks, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
+	if (argc == 2) {
+		printf("%d\n", blocks);
+		return 0;
+	}
+	if (getenv("RATE_BLOCKS") != NULL)
+		blocks = atoi(getenv("RATE_BLOCKS"));
 	size_t bytes = 16 + 16ull * CAPACITY;
 	CHECK(cuMemAlloc(&journal, bytes));
 	CHECK(cuMemsetD8(journal, 0, bytes));
