@@ -294,48 +294,40 @@ func (s *Scheduler) retell(n *node) {
 	}
 }
 
-// regroup moves a seat to the job that its node's gang says. A grant of either is over: they were not granted together.
+// regroup moves a seat to the job that its node's gang says. Its grant is over at once, as others hold it to be another
+// job's: it is charged beside whoever gets the device until it has drained.
 func (s *Scheduler) regroup(x *seat) {
 	old := x.job
-	if old != nil {
-		old.seats = without(old.seats, x)
-	}
-	x.job = nil
-	held := x.held
+	s.count(x)
+	old.seats = without(old.seats, x)
 	if x.late {
 		old.late--
 	}
+	x.job = nil
 	s.adopt(x)
-	j := x.job
+	if x.held && x.open && !x.told {
+		x.told = true
+		s.decide(Close, x)
+	}
+	if x.held && x.open {
+		s.decide(Overran, x)
+		x.late = true
+	}
 	if x.late {
-		j.late++
+		x.job.late++
 	}
-	if old != nil {
-		old.held = without(old.held, x)
-		if x.dev.next == old && held {
-			x.dev.next = nil
-		}
-		s.ended(old)
-		if len(old.seats) == 0 && old.gang != "" && s.gangs[old.gang] == old {
-			delete(s.gangs, old.gang)
-		}
-	}
-	switch {
-	case !held:
-	case x.dev.holder != old: // kept for the old job only
+	if x.held {
 		x.held = false
-	default:
-		x.dev.holder = j
-		s.cancel(j)
-		j.held = append(j.held, x)
-		slices.SortFunc(j.held, bySeat)
-		if j.phase == idle {
-			j.phase, j.opened = running, s.now
-		}
-		s.close(j)
-		s.ended(j)
+		old.held = without(old.held, x)
+		s.leave(x.dev, old)
 	}
-	s.mark(x.dev)
+	s.ended(old)
+	if len(old.seats) == 0 && s.gangs[old.gang] == old {
+		delete(s.gangs, old.gang)
+	}
+	for _, y := range append(slices.Clone(old.seats), x.job.seats...) {
+		s.mark(y.dev)
+	}
 }
 
 // adopt puts a seat without a job into the one it belongs to.
@@ -450,7 +442,7 @@ func (s *Scheduler) detach(x *seat) {
 		x.held = false
 		s.leave(d, j)
 	}
-	if len(j.seats) == 0 && j.gang != "" {
+	if len(j.seats) == 0 && s.gangs[j.gang] == j {
 		delete(s.gangs, j.gang)
 	}
 	s.ended(j)
@@ -458,6 +450,7 @@ func (s *Scheduler) detach(x *seat) {
 		s.mark(y.dev)
 	}
 	s.mark(d)
+	s.out = slices.DeleteFunc(s.out, func(o Decision) bool { return o.ID == x.node.id && o.Device == d.id })
 }
 
 // Want says that the seat has work and its gate is closed.

@@ -131,8 +131,9 @@ const (
 	// Free opens the gate with no accounts at all: the seat is alone on the device and has no cap. It may come instead
 	// of Open, without a Want, and during a grant. It ends with Extend, Close, or Closed.
 	Free
-	// Overran tells that a seat did not drain within the bound and that the device goes to others meanwhile. There is
-	// nothing to send; Closed is still to come, and the seat is charged until then.
+	// Overran tells that a seat did not drain within the bound (or, after Close, that its gang was changed), and that the
+	// device goes to others meanwhile. There is nothing to send; Closed is still to come, and the seat is charged until
+	// then.
 	Overran
 )
 
