@@ -234,6 +234,7 @@ func (s *Scheduler) preempt(d *device, j *job) bool {
 func (s *Scheduler) keeps(j *job) bool {
 	for _, h := range j.held {
 		d := h.dev
+		s.contend(d)
 		if !d.contended {
 			continue
 		}
@@ -457,7 +458,7 @@ func (s *Scheduler) begin(j *job) {
 	for _, x := range j.held {
 		s.count(x)
 	}
-	s.even(j)
+	s.forgive(j)
 	j.phase, j.opened, j.blocked, j.ends, j.last = running, s.now, 0, 0, false
 	contended := false
 	for _, x := range j.held {
@@ -481,6 +482,7 @@ func (s *Scheduler) begin(j *job) {
 	}
 	for _, x := range j.held {
 		s.open(x)
+		s.mark(x.dev)
 	}
 }
 
@@ -745,38 +747,25 @@ func (s *Scheduler) schedule(d *device) {
 	d.tick = tick
 }
 
-// even takes from a gang the claims that it has on some devices for no other reason than that it had to wait for its turn
-// on others: it keeps on none more than on the one where it is least.
-func (s *Scheduler) even(j *job) {
+// forgive bounds what a gang claims on some devices for no other reason than that it had to wait for its turn on others: to
+// what two slices of anyone else are by weight.
+func (s *Scheduler) forgive(j *job) {
 	if len(j.held) < 2 {
 		return
 	}
-	for up := 0; ; up++ {
-		least, more := forever, false
-		for _, x := range j.held {
-			if a := x.above(up); a != nil && a.up.active > a.active {
-				least = min(least, max(a.up.floor-a.vt, 0))
-				more = true
+	for _, x := range j.held {
+		for a := x.account; a.up != nil; a = a.up {
+			least := a.weight
+			for _, y := range x.dev.seats {
+				for b := y.account; y.in && b.up != nil; b = b.up {
+					if b.up == a.up {
+						least = min(least, b.weight)
+					}
+				}
+			}
+			if most := mulDiv(2*x.dev.options.SliceMax, vtScale, least); a.up.floor-a.vt > most {
+				a.vt = a.up.floor - most
 			}
 		}
-		if !more {
-			return
-		}
-		for _, x := range j.held {
-			if a := x.above(up); a != nil && a.up.floor-a.vt > least {
-				a.vt = a.up.floor - least
-			}
-		}
 	}
-}
-
-// above is the account up levels above; nil when that is the top or beyond.
-func (a *account) above(up int) *account {
-	for ; up > 0 && a.up != nil; up-- {
-		a = a.up
-	}
-	if a.up == nil {
-		return nil
-	}
-	return a
 }
