@@ -1,6 +1,11 @@
 package node
 
 import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/lgpu/lgpu/gpu"
@@ -54,4 +59,88 @@ type Slice struct {
 	ID         uint64
 	Start, End time.Time
 	Used       time.Duration // device time that was charged
+}
+
+// journal numbers events, keeps the last ones, and counts them.
+type journal struct {
+	feed source[Event]
+
+	mu     sync.Mutex
+	seq    uint64                     // guarded by mu
+	last   []Event                    // guarded by mu; oldest first
+	counts map[Kind]uint64            // guarded by mu
+	nodes  map[uint64]map[Kind]uint64 // guarded by mu; counts of each node
+}
+
+// kept is how many events Recent returns.
+const kept = 256
+
+func (j *journal) add(e Event) Event {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.seq++
+	e.Seq, e.Time = j.seq, time.Now()
+	if len(j.last) == kept {
+		j.last = append(j.last[:0:0], j.last[1:]...)
+	}
+	j.last = append(j.last, e)
+	if j.counts == nil {
+		j.counts, j.nodes = map[Kind]uint64{}, map[uint64]map[Kind]uint64{}
+	}
+	j.counts[e.Kind]++
+	if e.ID != 0 && e.Kind != LgpuRemoved {
+		if j.nodes[e.ID] == nil {
+			j.nodes[e.ID] = map[Kind]uint64{}
+		}
+		j.nodes[e.ID][e.Kind]++
+	}
+	j.feed.publish(e) // under the lock, so that feeds see the order of the numbers
+	return e
+}
+
+func (j *journal) recent() []Event {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.last)
+}
+
+func (j *journal) counted() map[Kind]uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return maps.Clone(j.counts)
+}
+
+// of returns how often what happened in a node.
+func (j *journal) of(id uint64) map[Kind]uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return maps.Clone(j.nodes[id])
+}
+
+// forget drops the counts of a node that is gone.
+func (j *journal) forget(id uint64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.nodes, id)
+}
+
+// emit notes an event, and logs it.
+func (n *Node) emit(e Event) {
+	e = n.journal.add(e)
+	level := slog.LevelInfo
+	switch e.Kind {
+	case PoliceStranger, PoliceOverrun, PoliceStopped, DeviceFault, MountFailed, MPSDied, DrainOverrun:
+		level = slog.LevelWarn
+	}
+	attributes := []any{"kind", string(e.Kind)}
+	if e.Path != "" {
+		attributes = append(attributes, "path", e.Path)
+	}
+	if e.Device != nil {
+		attributes = append(attributes, "device", e.Device.String())
+	}
+	if e.PID != 0 {
+		attributes = append(attributes, "pid", e.PID, "uid", e.UID)
+	}
+	n.log.Log(context.Background(), level, e.Text, attributes...)
 }

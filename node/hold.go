@@ -3,8 +3,25 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/node/mps"
+	"github.com/lgpu/lgpu/node/tenant"
+	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/sim"
+	"github.com/lgpu/lgpu/sim/wire"
+	"github.com/lgpu/lgpu/tree"
+	"github.com/lgpu/lgpu/units"
 )
 
 // HoldSpec is what a launcher asks for.
@@ -24,6 +41,8 @@ type HoldSpec struct {
 	Devices []string
 	// Sim is the shape of the software GPU to use; empty for the machine's own devices.
 	Sim string
+	// Spatial asks for the device in spatial mode, beside others rather than in turns. There can be only one device then.
+	Spatial bool
 	// Gang puts the lgpu into a gang.
 	Gang     string
 	Launcher Peer
@@ -52,40 +71,608 @@ type Hold struct {
 	// Path, ID and Name of the lgpu.
 	Path, Name string
 	ID         uint64
-	// Environment is what a program needs to find the daemon and the devices: LGPU_SOCKET, and for a software GPU its
-	// socket. The libraries are the launcher's business.
+	// Environment is what a program needs to find the daemon and the devices: LGPU_SOCKET, for a software GPU its socket,
+	// and on a device in spatial mode what makes it a client there. The libraries are the launcher's business.
 	Environment map[string]string
 	// Sim is the shape of the software GPU, empty for the machine's own devices.
 	Sim     string
 	Devices []gpu.Device
-	node    *Node
+
+	close func() error
 }
+
+// Close ends the hold. When it returns the lgpu is gone, if it was temporary and nobody else uses it. It may be called more
+// than once.
+func (h *Hold) Close() error { return h.close() }
+
+// hinted is an error that says what to do.
+type hinted struct {
+	error
+	hint string
+}
+
+func (h hinted) Unwrap() error { return h.error }
+
+// Hint says what to do about the error.
+func (h hinted) Hint() string { return h.hint }
 
 // Hold makes an lgpu, or joins one, for a launcher: everything that descends from the launcher's process is its tenant. The
 // lgpu stays until Close, and then as long as it has clients; for ever if it is persistent. An error wraps ErrInvalid,
-// ErrNoDevice, ErrNotFound (the group), ErrDiffers or ErrBusy.
+// ErrNoDevice, ErrNotFound, ErrDiffers, ErrBusy, ErrClosed or a *tree.Error, and may have a method Hint.
 func (n *Node) Hold(ctx context.Context, spec HoldSpec) (*Hold, error) {
-	return nil, errors.ErrUnsupported
+	if err := n.left(); err != nil {
+		return nil, err
+	}
+	held, err := n.launcherOf(spec.Launcher)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.confine(&spec); err != nil {
+		return nil, err
+	}
+	for attempt := 0; ; attempt++ {
+		h, err := n.holdOnce(ctx, spec, held, attempt)
+		if !errors.Is(err, errAgain) {
+			return h, err
+		}
+		if attempt == 100 {
+			return nil, fmt.Errorf("%s: it comes and goes too fast: %w", spec.Path, ErrBusy)
+		}
+	}
 }
 
-// Close ends the hold. It may be called more than once.
-func (h *Hold) Close() error { return nil }
+// errAgain: what was found before a lock was taken is no longer so.
+var errAgain = errors.New("changed meanwhile")
+
+// launcherOf describes the process behind a Peer.
+func (n *Node) launcherOf(p Peer) (*launcher, error) {
+	s, err := statusOf(p.PID)
+	if err != nil {
+		return nil, fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
+	}
+	return &launcher{Process: tenant.Process{PID: p.PID, Start: s.start}, uid: p.UID, comm: s.comm, present: true}, nil
+}
+
+// confine keeps a launcher in a bound cgroup below the node that it is bound to.
+func (n *Node) confine(spec *HoldSpec) error {
+	e, err := evidenceOf(spec.Launcher.PID, func(tenant.Process) uint64 { return 0 })
+	if err != nil {
+		return fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
+	}
+	bound, ok := n.tree.Bound(cgroupText(e.Cgroups))
+	if !ok {
+		return nil
+	}
+	if spec.Path == "" && spec.Group == "" {
+		spec.Group = bound
+	}
+	if at := spec.at(); !within(at, bound) {
+		return hinted{
+			fmt.Errorf("--group %s: %w: the cgroup of process %d belongs to %s", at, ErrInvalid, spec.Launcher.PID, bound),
+			"choose a group below " + bound,
+		}
+	}
+	return nil
+}
+
+// at is the path that the lgpu is to have, or the group that it is to be in.
+func (s HoldSpec) at() string {
+	switch {
+	case s.Path != "":
+		return s.Path
+	case s.Group != "":
+		return s.Group
+	}
+	return tree.Root
+}
+
+// plan is what a Hold found out before it took a lock.
+type plan struct {
+	path    string
+	exists  bool
+	id      uint64 // of the lgpu that exists
+	active  bool
+	shape   string
+	devices []gpu.Device
+	spatial bool
+	// attached: the plan has an attachSim, until an lgpu takes it over.
+	attached bool
+}
+
+// holdOnce is Hold, or errAgain where somebody changed what it is about meanwhile.
+func (n *Node) holdOnce(ctx context.Context, spec HoldSpec, held *launcher, attempt int) (*Hold, error) {
+	p, err := n.look(spec, held.PID, attempt)
+	if err != nil {
+		return nil, err
+	}
+	if p.shape != "" {
+		o, err := n.attachSim(p.shape)
+		if err != nil {
+			return nil, err
+		}
+		p.shape, p.attached = o.shape, true
+		defer func() {
+			if p.attached {
+				n.detachSim(o.shape)
+			}
+		}()
+	}
+	if err := n.choose(spec, p); err != nil {
+		return nil, err
+	}
+	if !p.active {
+		for _, d := range p.devices {
+			if err := n.wantMode(ctx, d, p.spatial); err != nil {
+				return nil, err
+			}
+		}
+	}
+	n.life.Lock()
+	defer n.life.Unlock()
+	if err := n.left(); err != nil {
+		return nil, err
+	}
+	if p.exists {
+		return n.join(spec, p, held)
+	}
+	return n.found(spec, p, held)
+}
+
+// look finds the lgpu that is asked for, if it exists.
+func (n *Node) look(spec HoldSpec, pid, attempt int) (*plan, error) {
+	p := &plan{path: spec.Path, shape: spec.Sim, spatial: spec.Spatial}
+	if p.path == "" {
+		p.path = path.Join(spec.at(), ownName(spec.Program, pid, attempt))
+	}
+	if spec.Spatial && spec.Gang != "" {
+		return nil, fmt.Errorf("--gang %s: %w: lgpus on a device in spatial mode take no turns", spec.Gang, ErrInvalid)
+	}
+	if shape := spec.Sim; shape != "" {
+		parsed, err := sim.ParseShape(shape)
+		if err != nil {
+			return nil, fmt.Errorf("--sim: %w: %w", ErrInvalid, err)
+		}
+		p.shape = parsed.String()
+	}
+	node, err := n.tree.Node(p.path)
+	if err != nil {
+		if spec.ID != 0 {
+			return nil, fmt.Errorf("lgpu %s with id %d: %w", p.path, spec.ID, ErrNotFound)
+		}
+		return p, nil
+	}
+	if spec.Path == "" {
+		return nil, errAgain // somebody has that name: try another
+	}
+	if spec.ID != 0 && spec.ID != node.ID {
+		return nil, fmt.Errorf("lgpu %s with id %d: %w", p.path, spec.ID, ErrNotFound)
+	}
+	p.exists, p.id = true, node.ID
+	l := n.lgpuOf(node.ID)
+	if l == nil {
+		return p, nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if (spec.Sim != "" || l.record.Active) && p.shape != l.record.Sim && spec.ID == 0 {
+		return nil, hinted{
+			fmt.Errorf("lgpu %q is on %s, not on %s: %w", nameOf(p.path), machineName(l.record.Sim), machineName(p.shape), ErrDiffers),
+			"give the same --sim as it was made with",
+		}
+	}
+	p.shape, p.active = l.record.Sim, l.record.Active
+	if p.active {
+		p.spatial = l.record.Spatial
+	}
+	return p, nil
+}
+
+// machineName names where devices are, for people.
+func machineName(shape string) string {
+	if shape == "" {
+		return "this machine's devices"
+	}
+	return "the software GPU " + shape
+}
+
+// choose picks the devices. Those of an lgpu in use stay.
+func (n *Node) choose(spec HoldSpec, p *plan) error {
+	have := n.usable(p.shape)
+	if len(have) == 0 && !p.active {
+		return hinted{fmt.Errorf("this machine has no GPU: %w", ErrNoDevice), "a software GPU works on any machine: lgpu run --sim -- CMD"}
+	}
+	var before []gpu.UUID
+	if l := n.lgpuOf(p.id); l != nil {
+		n.mu.Lock()
+		before = l.record.Devices
+		n.mu.Unlock()
+	}
+	if len(spec.Devices) == 0 && len(before) > 0 {
+		p.devices = nil
+		for _, uuid := range before {
+			if d := n.deviceOf(uuid); d != nil {
+				p.devices = append(p.devices, d.Device)
+			} else if !p.active {
+				return fmt.Errorf("lgpu %q: its device %s is not there: %w", nameOf(p.path), uuid, ErrNoDevice)
+			}
+		}
+		return nil
+	}
+	chosen := have
+	if len(spec.Devices) > 0 {
+		var err error
+		if chosen, err = gpu.Select(have, spec.Devices); errors.Is(err, gpu.ErrTwice) {
+			return fmt.Errorf("--device: %w%w", err, silent{ErrInvalid})
+		} else if err != nil {
+			var list []string
+			for _, d := range have {
+				list = append(list, fmt.Sprintf("%s (%s, %s)", indexOf(d), d.Identity(), d.Name))
+			}
+			return hinted{fmt.Errorf("--device: %w%w", err, silent{ErrNoDevice}), "there is " + strings.Join(list, "; ")}
+		}
+	}
+	p.devices = chosen
+	switch mig := slices.IndexFunc(chosen, gpu.Device.MIG); {
+	case len(chosen) > region.MaxDevices:
+		return hinted{fmt.Errorf("--device: %d devices; one lgpu spans at most %d%w", len(chosen), region.MaxDevices, silent{ErrInvalid}), "choose some by --device"}
+	case mig >= 0 && len(chosen) > 1:
+		return hinted{fmt.Errorf("--device: a program can use one MIG instance and nothing beside it%w", silent{ErrInvalid}), "choose one by --device"}
+	case p.spatial && len(chosen) > 1:
+		return hinted{fmt.Errorf("--spatial: an lgpu on a device in spatial mode has that device alone%w", silent{ErrInvalid}), "choose one by --device"}
+	case p.active && !slices.Equal(uuidsOf(chosen), before):
+		return hinted{
+			fmt.Errorf("lgpu %q exists with other devices: %w", nameOf(p.path), ErrDiffers),
+			"leave --device out to join it as it is, or choose another name",
+		}
+	}
+	return nil
+}
+
+// silent classes an error without a word in its text, which is complete already.
+type silent struct{ error }
+
+func (silent) Error() string   { return "" }
+func (s silent) Unwrap() error { return s.error }
+
+// indexOf is how people name a device.
+func indexOf(d gpu.Device) string {
+	if d.MIG() {
+		return fmt.Sprintf("%d:%d", d.ParentIndex, d.Index)
+	}
+	return strconv.Itoa(d.Index)
+}
+
+// wantMode brings a device into the mode that an lgpu needs.
+func (n *Node) wantMode(ctx context.Context, d gpu.Device, spatial bool) error {
+	mode := mps.Temporal
+	if spatial {
+		mode = mps.Spatial
+	}
+	if n.modes.Mode(d.UUID) == mode {
+		return nil
+	}
+	err := n.setMode(ctx, d.UUID, mode)
+	if errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("%w%w", err, silent{ErrBusy})
+	}
+	return err
+}
+
+// found makes a temporary lgpu. life is held.
+func (n *Node) found(spec HoldSpec, p *plan, held *launcher) (*Hold, error) {
+	writes, err := spec.Limits.writes(p.devices)
+	if err != nil {
+		return nil, err
+	}
+	if spec.Gang != "" {
+		writes = append(writes, tree.Assignment{File: "gang", Text: spec.Gang})
+	}
+	node, err := n.tree.Create(tree.CreateSpec{
+		Path: p.path, Temporary: true, UID: spec.Launcher.UID, GID: spec.Launcher.GID, Writes: writes, Enter: true,
+	})
+	if errors.Is(err, unix.EEXIST) {
+		if _, gone := n.tree.Node(p.path); gone == nil {
+			return nil, errAgain
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	l := newLgpu(node.ID)
+	l.record.Sim, l.record.Devices, l.record.Spatial = p.shape, uuidsOf(p.devices), p.spatial
+	undo := func(err error) error {
+		n.tree.Leave(p.path)
+		return errors.Join(err, n.tree.Rmdir(p.path))
+	}
+	if err := n.bring(l, node, true); err != nil {
+		n.mu.Lock()
+		delete(n.lgpus, node.ID)
+		n.mu.Unlock()
+		return nil, undo(err)
+	}
+	l.attached, p.attached = p.attached, false
+	return n.hand(l, node, held)
+}
+
+// join takes part in an lgpu that exists. life is held.
+func (n *Node) join(spec HoldSpec, p *plan, held *launcher) (*Hold, error) {
+	node, ok := n.tree.ByID(p.id)
+	if !ok {
+		return nil, errAgain
+	}
+	l := n.lgpuOf(p.id)
+	fresh := l == nil
+	if fresh {
+		l = newLgpu(p.id)
+	}
+	n.mu.Lock()
+	active, shape := l.record.Active, l.record.Sim
+	n.mu.Unlock()
+	if active != p.active || !fresh && shape != p.shape {
+		return nil, errAgain
+	}
+	if difference := spec.differs(node, p.devices); difference != "" {
+		return nil, hinted{
+			fmt.Errorf("lgpu %q exists with %s%w", node.Path, difference, silent{ErrDiffers}),
+			"leave the limits out to join it as it is, or choose another name",
+		}
+	}
+	if !active {
+		n.mu.Lock()
+		l.record.Devices, l.record.Spatial, l.record.Sim = uuidsOf(p.devices), p.spatial, p.shape
+		n.mu.Unlock()
+		if !l.attached {
+			l.attached, p.attached = p.attached, false
+		}
+		if err := n.bring(l, node, false); err != nil {
+			if fresh {
+				p.attached = l.attached
+				n.mu.Lock()
+				delete(n.lgpus, p.id)
+				n.mu.Unlock()
+			}
+			return nil, err
+		}
+	}
+	return n.hand(l, node, held)
+}
+
+// hand gives an lgpu in use to a launcher. life is held.
+func (n *Node) hand(l *lgpu, node tree.Node, held *launcher) (*Hold, error) {
+	n.mu.Lock()
+	for other := range l.launchers {
+		if other.Process == held.Process && !other.present {
+			other.present = true // it is back after a restart
+			held = other
+		}
+	}
+	l.launchers[held] = true
+	n.mu.Unlock()
+	h := &Hold{Path: node.Path, Name: nameOf(node.Path), ID: node.ID, Sim: l.record.Sim}
+	h.close = sync.OnceValue(func() error { return n.release(l, held) })
+	environment, err := n.environment(l, node)
+	if err == nil {
+		err = n.save(l)
+	}
+	if err != nil {
+		n.mu.Lock()
+		delete(l.launchers, held)
+		n.mu.Unlock()
+		_, failed := n.retire(l)
+		return nil, errors.Join(err, failed)
+	}
+	h.Environment = environment
+	for _, uuid := range l.record.Devices {
+		if d := n.deviceOf(uuid); d != nil {
+			h.Devices = append(h.Devices, d.Device)
+		}
+	}
+	return h, nil
+}
+
+// environment is what a tenant's programs need.
+func (n *Node) environment(l *lgpu, node tree.Node) (map[string]string, error) {
+	env := map[string]string{SocketEnvironment: filepath.Join(n.config.Dir, TenantSocket)}
+	for _, uuid := range l.record.Devices {
+		d := n.deviceOf(uuid)
+		if d == nil {
+			continue
+		}
+		if d.origin.shape != "" {
+			d.origin.asking.Lock()
+			env[wire.Environment] = d.origin.socket
+			d.origin.asking.Unlock()
+		}
+		if d.MIG() {
+			env["CUDA_VISIBLE_DEVICES"] = d.Identity()
+		}
+		if !l.record.Spatial {
+			continue
+		}
+		e, _ := node.Device(d.Identity())
+		request := mps.Tenant{Percent: e.Cap}
+		if d.origin.shape != "" && !e.Whole {
+			request = mps.Tenant{Units: e.Bits.String()}
+		}
+		spatial, err := n.modes.Env(uuid, request)
+		if err != nil {
+			return nil, fmt.Errorf("--spatial: %w", err)
+		}
+		maps.Copy(env, spatial)
+	}
+	return env, nil
+}
+
+// given reports whether any limit is there.
+func (l Limits) given() bool { return l != Limits{} }
+
+// writes are the texts of the files that say l for each of the devices.
+func (l Limits) writes(devices []gpu.Device) ([]tree.Assignment, error) {
+	if l.ComputeMin != nil && l.ComputeMax != nil && *l.ComputeMin > *l.ComputeMax {
+		return nil, fmt.Errorf("--min %s%%: %w: the cap is below it", units.FormatPercent(*l.ComputeMin), ErrInvalid)
+	}
+	lines := map[string]*strings.Builder{}
+	line := func(file string, d gpu.Device, format string, value any) {
+		if lines[file] == nil {
+			lines[file] = &strings.Builder{}
+		}
+		fmt.Fprintf(lines[file], "%s "+format+"\n", d.Key(), value)
+	}
+	for _, d := range devices {
+		if memory, ok, err := l.memory(d); err != nil {
+			return nil, err
+		} else if ok {
+			line("memory.max", d, "%d", memory)
+		}
+		if l.Count != nil {
+			switch {
+			case d.Units == 0:
+				return nil, hinted{fmt.Errorf("--units: the driver does not say how many units device %s (%s) has%w", indexOf(d), d.Identity(), silent{ErrInvalid}), "use --compute"}
+			case *l.Count > d.Units:
+				return nil, fmt.Errorf("--units %d: device %s (%s) has %d units%w", *l.Count, indexOf(d), d.Identity(), d.Units, silent{ErrInvalid})
+			}
+			line("lgpu", d, "count=%d", *l.Count)
+		}
+		if l.ComputeMax != nil {
+			line("compute.max", d, "%s", units.FormatPercent(*l.ComputeMax))
+		}
+		if l.ComputeMin != nil {
+			line("compute.min", d, "%s", units.FormatPercent(*l.ComputeMin))
+		}
+		if l.Weight != nil {
+			line("lgpu.weight", d, "%d", *l.Weight)
+		}
+		if l.Priority != "" {
+			line("lgpu.priority", d, "%s", l.Priority)
+		}
+	}
+	var writes []tree.Assignment
+	for _, file := range slices.Sorted(maps.Keys(lines)) {
+		writes = append(writes, tree.Assignment{File: file, Text: lines[file].String()})
+	}
+	if l.HostMax != nil {
+		writes = append(writes, tree.Assignment{File: "host.max", Text: strconv.FormatUint(*l.HostMax, 10)})
+	}
+	return writes, nil
+}
+
+// memory is the limit on d in bytes, if there is one.
+func (l Limits) memory(d gpu.Device) (uint64, bool, error) {
+	switch {
+	case l.MemoryPercent != nil:
+		whole, share := uint64(units.Whole), uint64(*l.MemoryPercent)
+		return d.Memory/whole*share + d.Memory%whole*share/whole, true, nil
+	case l.MemoryMax == nil:
+		return 0, false, nil
+	case *l.MemoryMax > d.Memory:
+		return 0, false, fmt.Errorf("--memory %s: device %s (%s) has %s%w", strings.ReplaceAll(units.FormatSize(*l.MemoryMax), " ", ""),
+			indexOf(d), d.Identity(), units.FormatSize(d.Memory), silent{ErrInvalid})
+	}
+	return *l.MemoryMax, true, nil
+}
+
+// differs names the first difference between what a node asks for and what spec does, or nothing. A spec without limits
+// differs from none.
+func (s HoldSpec) differs(node tree.Node, devices []gpu.Device) string {
+	l := s.Limits
+	if s.ID != 0 {
+		return ""
+	}
+	if s.Gang != "" && s.Gang != node.Gang {
+		return fmt.Sprintf("gang %q, not %q", node.Gang, s.Gang)
+	}
+	if !l.given() {
+		return ""
+	}
+	if has, asked := node.HostMax, orNoLimit(l.HostMax); has != asked {
+		return fmt.Sprintf("host memory %s, not %s", sizeText(has), sizeText(asked))
+	}
+	for i, e := range node.Devices {
+		d := slices.IndexFunc(devices, func(d gpu.Device) bool { return d.Identity() == e.Device })
+		if d < 0 {
+			continue
+		}
+		has := node.Requests[i]
+		memory, ok, _ := l.memory(devices[d])
+		if !ok {
+			memory = tree.NoLimit
+		}
+		switch {
+		case orNoLimit(has.MemoryMax) != memory:
+			return fmt.Sprintf("memory %s, not %s", sizeText(orNoLimit(has.MemoryMax)), sizeText(memory))
+		case orZero(has.Count) != orZero(l.Count):
+			return fmt.Sprintf("%s compute units, not %s", countText(has.Count), countText(l.Count))
+		case orWhole(has.ComputeMax) != orWhole(l.ComputeMax):
+			return fmt.Sprintf("compute %s%%, not %s%%", units.FormatPercent(orWhole(has.ComputeMax)), units.FormatPercent(orWhole(l.ComputeMax)))
+		case orZero(has.ComputeMin) != orZero(l.ComputeMin):
+			return fmt.Sprintf("a guarantee of %s%%, not %s%%", units.FormatPercent(orZero(has.ComputeMin)), units.FormatPercent(orZero(l.ComputeMin)))
+		case l.Weight != nil && has.Weight != *l.Weight && e.Weight != *l.Weight:
+			return fmt.Sprintf("weight %d, not %d", e.Weight, *l.Weight)
+		case l.Priority != "" && (has.Priority == nil || has.Priority.String() != l.Priority):
+			return fmt.Sprintf("another priority than %s", l.Priority)
+		}
+	}
+	return ""
+}
+
+func orNoLimit(v *uint64) uint64 {
+	if v == nil {
+		return tree.NoLimit
+	}
+	return *v
+}
+
+func orWhole(v *uint32) uint32 {
+	if v == nil {
+		return units.Whole
+	}
+	return *v
+}
+
+func orZero[T int | uint32](v *T) T {
+	if v == nil {
+		return 0
+	}
+	return *v
+}
+
+// sizeText writes a limit in bytes for people.
+func sizeText(bytes uint64) string {
+	if bytes == tree.NoLimit {
+		return "unlimited"
+	}
+	return units.FormatSize(bytes)
+}
+
+func countText(n *int) string {
+	if n == nil {
+		return "all"
+	}
+	return strconv.Itoa(*n)
+}
+
+// ownName is the name of an lgpu that was given none: program and process.
+func ownName(program string, pid, attempt int) string {
+	base := strings.Map(func(c rune) rune {
+		if region.CheckName("a"+string(c)) != nil {
+			return '_'
+		}
+		return c
+	}, strings.TrimLeft(program, ".-_"))
+	name := fmt.Sprintf("%.40s-%d", base, pid)
+	if region.CheckName(name) != nil {
+		name = fmt.Sprintf("run-%d", pid)
+	}
+	if attempt > 0 {
+		name += fmt.Sprintf("-%d", attempt+1)
+	}
+	return name
+}
 
 // CreateSpec describes a persistent node.
 type CreateSpec struct {
-	Path    string
-	Limits  Limits
-	Devices []string // to which Limits apply, as gpu.Select reads them; none is all
-	Sim     string   // the software GPU it is for
-	Gang    string
-	Owner   Peer // who asks
+	Path   string
+	Sim    string            // shape of the software GPU that it is for; empty for the machine's own devices
+	Writes []tree.Assignment // written to its files in the same transaction
+	Owner  Peer              // who asks
 }
-
-// Create makes a persistent node: an lgpu as soon as it is used, a group as soon as it has children. Its state is on disk
-// when Create returns. An error wraps ErrExists, ErrNotFound (the parent), ErrInvalid or ErrNoDevice.
-func (n *Node) Create(ctx context.Context, spec CreateSpec) (NodeState, error) {
-	return NodeState{}, errors.ErrUnsupported
-}
-
-// Remove removes the node at path. An error wraps ErrNotFound, or ErrBusy if it has children, launchers or clients.
-func (n *Node) Remove(ctx context.Context, path string) error { return errors.ErrUnsupported }

@@ -1,0 +1,207 @@
+package node
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/node/gate"
+	"github.com/lgpu/lgpu/node/mps"
+	"github.com/lgpu/lgpu/node/tenant"
+	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/share"
+	"github.com/lgpu/lgpu/tree"
+)
+
+// commit keeps a change of the tree before it takes effect. The tree's lock is held.
+func (n *Node) commit(c tree.Change) error { return n.store.SaveTree(c.State) }
+
+// apply carries a change of the tree to tenants and the policy. It runs on the writer's goroutine, under the tree's lock.
+func (n *Node) apply(c tree.Change) {
+	n.pushing.Lock()
+	touched := slices.Concat(c.Created, c.Changed)
+	slices.Sort(touched) // a parent's ID is below its children's
+	for _, id := range touched {
+		if node, ok := n.tree.ByID(id); ok {
+			n.pushNode(node)
+			n.pushLimits(node)
+		}
+	}
+	for _, id := range c.Removed {
+		n.gates.Remove(id)
+	}
+	if err := n.pushBudgets(); err != nil {
+		n.log.Error("budgets of groups are not what they should be", "error", err)
+	}
+	n.pushing.Unlock()
+	n.announceChange(c)
+	if len(c.Removed) > 0 {
+		n.kick(c.Removed...)
+	}
+}
+
+// announceChange makes events of a change. Of nodes that changed because one above did, only the topmost is named.
+func (n *Node) announceChange(c tree.Change) {
+	for _, id := range c.Created {
+		if node, ok := n.tree.ByID(id); ok {
+			n.emit(Event{Kind: LgpuCreated, Path: node.Path, ID: id, UID: node.UID, Text: node.Path + " was made"})
+		}
+	}
+	for _, id := range c.Changed {
+		node, ok := n.tree.ByID(id)
+		if _, above := slices.BinarySearch(c.Changed, node.Parent); ok && !above {
+			n.emit(Event{Kind: LimitChanged, Path: node.Path, ID: id, Text: "limits of " + node.Path + " have changed"})
+		}
+	}
+	for _, id := range c.Removed {
+		n.mu.Lock()
+		path := n.paths[id]
+		delete(n.paths, id)
+		n.mu.Unlock()
+		n.emit(Event{Kind: LgpuRemoved, ID: id, Path: path, Text: path + " was removed"})
+	}
+}
+
+// pushAll tells the policy of the whole tree.
+func (n *Node) pushAll() {
+	n.pushing.Lock()
+	defer n.pushing.Unlock()
+	for _, node := range n.tree.Nodes() {
+		n.pushNode(node)
+	}
+}
+
+// pushNode tells the policy of a node. pushing is held.
+func (n *Node) pushNode(node tree.Node) {
+	p := gate.Params{Parent: node.Parent, Gang: node.Gang, Cap: map[gpu.UUID]uint32{}, Min: map[gpu.UUID]uint32{}}
+	var mine []gpu.UUID
+	n.mu.Lock()
+	if l := n.lgpus[node.ID]; l != nil {
+		mine = l.record.Devices
+	}
+	n.paths[node.ID] = node.Path
+	n.mu.Unlock()
+	p.Devices = mine
+	priority := tree.Normal
+	for _, e := range node.Devices {
+		uuid, err := gpu.ParseUUID(e.Device)
+		if err != nil || mine != nil && !slices.Contains(mine, uuid) {
+			continue
+		}
+		if e.Cap < region.FullCompute {
+			p.Cap[uuid] = e.Cap
+		}
+		if e.Min > 0 {
+			p.Min[uuid] = e.Min
+		}
+		// The policy has one weight and one class for a node: those that differ most from the ordinary.
+		if p.Weight == 0 || p.Weight == tree.DefaultWeight {
+			p.Weight = e.Weight
+		}
+		priority = max(priority, e.Priority)
+	}
+	p.Latency = priority == tree.Latency
+	if priority >= tree.High {
+		p.Class = share.High
+	}
+	if err := n.gates.Set(node.ID, p); err != nil {
+		n.log.Error("the policy does not take a node", "path", node.Path, "error", err)
+	}
+}
+
+// pushLimits changes what the processes of an lgpu see. pushing is held.
+func (n *Node) pushLimits(node tree.Node) {
+	l := n.lgpuOf(node.ID)
+	if l == nil {
+		return
+	}
+	n.mu.Lock()
+	active := l.record.Active
+	n.mu.Unlock()
+	if !active {
+		return
+	}
+	if err := n.tenants.SetLimits(node.ID, n.limitsOf(node, l)); err != nil {
+		n.log.Error("limits do not reach the processes", "path", node.Path, "error", err)
+	}
+}
+
+// limitsOf is what the processes of an lgpu see.
+func (n *Node) limitsOf(node tree.Node, l *lgpu) tenant.Limits {
+	limits := tenant.Limits{HostMemory: node.Host}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, uuid := range l.record.Devices {
+		d := region.DeviceLimits{UUID: uuid} // of a device that is gone nothing can be had
+		for _, device := range n.all {
+			if device.UUID != uuid {
+				continue
+			}
+			d.Physical = device.Memory
+			e, ok := node.Device(device.Identity())
+			if !ok {
+				continue
+			}
+			d.Memory, d.Compute = e.Memory, e.Cap
+			if !e.Whole {
+				d.Units = uint32(e.Units)
+			}
+			if n.modes.Mode(uuid) == mps.Spatial && e.Cap > 0 {
+				d.Compute = region.FullCompute // the hardware keeps it to its units
+			}
+			if device.Units <= 0 {
+				d.Units = 0 // unknown
+			}
+		}
+		limits.Devices = append(limits.Devices, d)
+	}
+	return limits
+}
+
+// pushBudgets tells tenants what the groups above lgpus in use allow all of them together. pushing is held.
+func (n *Node) pushBudgets() error {
+	n.mu.Lock()
+	var active []uint64
+	for id, l := range n.lgpus {
+		if l.record.Active {
+			active = append(active, id)
+		}
+	}
+	n.mu.Unlock()
+	byID := map[uint64]tenant.Budget{}
+	for _, id := range active {
+		node, ok := n.tree.ByID(id)
+		for ok && node.Parent != 0 {
+			if node, ok = n.tree.ByID(node.Parent); ok {
+				byID[node.ID] = budgetOf(node)
+			}
+		}
+	}
+	budgets := make([]tenant.Budget, 0, len(byID))
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
+		budgets = append(budgets, byID[id])
+	}
+	same := slices.EqualFunc(budgets, n.budgets, func(a, b tenant.Budget) bool {
+		return a.ID == b.ID && a.Parent == b.Parent && a.HostMemory == b.HostMemory && maps.Equal(a.Memory, b.Memory)
+	})
+	if same {
+		return nil
+	}
+	if err := n.tenants.SetBudgets(budgets); err != nil {
+		return err
+	}
+	n.budgets = budgets
+	return nil
+}
+
+// budgetOf is what a group allows all below it together.
+func budgetOf(node tree.Node) tenant.Budget {
+	b := tenant.Budget{ID: node.ID, Parent: node.Parent, HostMemory: node.HostMax, Memory: map[[16]byte]uint64{}}
+	for _, e := range node.Devices {
+		uuid, err := gpu.ParseUUID(e.Device)
+		if err == nil && e.OwnMemory != tree.NoLimit {
+			b.Memory[uuid] = e.OwnMemory
+		}
+	}
+	return b
+}

@@ -1,0 +1,249 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/node/gate"
+	"github.com/lgpu/lgpu/node/tenant"
+	"github.com/lgpu/lgpu/tree"
+)
+
+// owner finds the node that a process belongs to. Its cgroups come first: a node that the nearest of them is bound to, or
+// within that node the lgpu of the nearest launcher or client that the process descends from. So a process that is
+// confined by its cgroup cannot leave by starting an lgpu of its own elsewhere. Outside of bound cgroups descent decides.
+func (n *Node) owner(e tenant.Evidence) (tree.Node, bool) {
+	descent, descends := n.descent(e)
+	path, bound := n.tree.Bound(cgroupText(e.Cgroups))
+	if !bound {
+		return descent, descends
+	}
+	if descends && within(descent.Path, path) {
+		return descent, true
+	}
+	node, err := n.tree.Node(path)
+	return node, err == nil
+}
+
+// within reports whether a node is another or below it.
+func within(path, ancestor string) bool {
+	return ancestor == tree.Root || path == ancestor || strings.HasPrefix(path, ancestor+"/")
+}
+
+// descent finds the lgpu of the nearest ancestor that is a launcher or a client.
+func (n *Node) descent(e tenant.Evidence) (tree.Node, bool) {
+	n.mu.Lock()
+	launchers := map[tenant.Process]uint64{}
+	for id, l := range n.lgpus {
+		for held := range l.launchers {
+			launchers[held.Process] = id
+		}
+	}
+	n.mu.Unlock()
+	for _, a := range e.Ancestors {
+		id := a.LGPU
+		if id == 0 {
+			id = launchers[a.Process]
+		}
+		if id != 0 {
+			return n.tree.ByID(id)
+		}
+	}
+	return tree.Node{}, false
+}
+
+// Resolve implements tenant.Resolver.
+func (n *Node) Resolve(e tenant.Evidence) (uint64, error) {
+	node, ok := n.owner(e)
+	if !ok {
+		return 0, &tenant.Refusal{Errno: unix.EPERM, Text: fmt.Sprintf("process %d descends from no lgpu and is in no cgroup of one; start it by: lgpu run -- COMMAND", e.PID)}
+	}
+	n.mu.Lock()
+	l := n.lgpus[node.ID]
+	active := l != nil && l.record.Active
+	n.mu.Unlock()
+	if active {
+		return node.ID, nil
+	}
+	if err := n.left(); err != nil {
+		return 0, err
+	}
+	if err := n.adopt(node); err != nil {
+		var refused *tree.Error
+		if errors.As(err, &refused) {
+			return 0, &tenant.Refusal{Errno: refused.Errno, Text: err.Error()}
+		}
+		return 0, err
+	}
+	return node.ID, nil
+}
+
+// adopt takes a node into use for a process whose cgroup is bound to it.
+func (n *Node) adopt(node tree.Node) error {
+	if node.Path == tree.Root || len(node.Children) > 0 {
+		return &tenant.Refusal{Errno: unix.EBUSY, Text: fmt.Sprintf("the group %s has no processes of its own; start this one by: lgpu run --group %s -- COMMAND", node.Path, node.Path)}
+	}
+	shape := ""
+	if l := n.lgpuOf(node.ID); l != nil {
+		shape = l.record.Sim
+	}
+	devices := n.usable(shape)
+	if len(devices) == 0 {
+		return &tenant.Refusal{Errno: unix.ENODEV, Text: fmt.Sprintf("%s: this machine has no device", node.Path)}
+	}
+	n.life.Lock()
+	defer n.life.Unlock()
+	l := n.lgpuOf(node.ID)
+	if l == nil {
+		l = newLgpu(node.ID)
+	}
+	if l.record.Active { // another process was faster
+		return nil
+	}
+	if len(l.record.Devices) == 0 {
+		l.record.Devices = uuidsOf(devices)
+	}
+	if err := n.bring(l, node, false); err != nil {
+		return err
+	}
+	// Its first client may still be refused for reasons of its own.
+	l.keepUntil = time.Now().Add(time.Second)
+	time.AfterFunc(time.Until(l.keepUntil)+time.Millisecond, func() { n.kick(node.ID) })
+	return n.save(l)
+}
+
+// bring takes an inactive lgpu into use: its devices keep their mode, its node is entered, tenants know it. life is held.
+// After an error it is as before.
+func (n *Node) bring(l *lgpu, node tree.Node, entered bool) (err error) {
+	var undo []func()
+	defer func() {
+		if err != nil {
+			for _, u := range undo {
+				u()
+			}
+			l.releases = nil
+		}
+	}()
+	for _, uuid := range l.record.Devices {
+		release, err := n.modes.Use(uuid)
+		if err != nil {
+			return err
+		}
+		undo = append(undo, release)
+		l.releases = append(l.releases, release)
+	}
+	if !entered {
+		if err := n.tree.Enter(node.Path); err != nil {
+			return err
+		}
+		undo = append(undo, func() { n.tree.Leave(node.Path) })
+	}
+	undo = append(undo, func() {
+		n.mu.Lock()
+		l.record.Active = false
+		n.mu.Unlock()
+	})
+	return n.activate(l)
+}
+
+func uuidsOf(devices []gpu.Device) []gpu.UUID {
+	out := make([]gpu.UUID, len(devices))
+	for i, d := range devices {
+		out[i] = d.UUID
+	}
+	return out
+}
+
+// pathOf is where a node is, or was last.
+func (n *Node) pathOf(id uint64) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.paths[id]
+}
+
+// Joined implements tenant.Observer.
+func (n *Node) Joined(c tenant.Client) {
+	path := n.pathOf(c.LGPU)
+	n.emit(Event{
+		Kind: ClientJoined, Path: path, ID: c.LGPU, PID: c.Peer.PID, UID: c.Peer.UID,
+		Text: fmt.Sprintf("process %d (%s) uses %s", c.Peer.PID, c.Peer.Comm, path),
+	})
+}
+
+// Left implements tenant.Observer.
+func (n *Node) Left(c tenant.Client) {
+	path := n.pathOf(c.LGPU)
+	n.emit(Event{
+		Kind: ClientLeft, Path: path, ID: c.LGPU, PID: c.Peer.PID, UID: c.Peer.UID,
+		Text: fmt.Sprintf("process %d (%s) has left %s", c.Peer.PID, c.Peer.Comm, path),
+	})
+	n.kick(c.LGPU)
+	n.used()
+}
+
+// Refused implements tenant.Observer.
+func (n *Node) Refused(p tenant.Peer, err error) {
+	n.emit(Event{
+		Kind: ClientRefused, PID: p.PID, UID: p.UID, Text: fmt.Sprintf("process %d (%s) was kept out: %v", p.PID, p.Comm, err),
+	})
+}
+
+// OutOfMemory implements tenant.Observer.
+func (n *Node) OutOfMemory(c tenant.Client, device int, bytes uint64) {
+	path := n.pathOf(c.LGPU)
+	e := Event{
+		Kind: OutOfMemory, Path: path, ID: c.LGPU, PID: c.Peer.PID, UID: c.Peer.UID, Bytes: bytes,
+		Text: fmt.Sprintf("process %d (%s) of %s was denied %d bytes", c.Peer.PID, c.Peer.Comm, path, bytes),
+	}
+	if l := n.lgpuOf(c.LGPU); l != nil {
+		n.mu.Lock()
+		if device >= 0 && device < len(l.record.Devices) {
+			uuid := l.record.Devices[device]
+			e.Device = &uuid
+		}
+		n.mu.Unlock()
+	}
+	n.emit(e)
+}
+
+// turn passes a turn on to feeds. The gate's lock is held.
+func (n *Node) turn(s gate.Slice) {
+	path := ""
+	if node, ok := n.tree.ByID(s.LGPU); ok {
+		path = node.Path
+	}
+	now, wall := monotonic(), time.Now()
+	n.slices.publish(Slice{
+		Device: s.Device, ID: s.LGPU, Path: path, Used: time.Duration(s.Busy),
+		Start: wall.Add(time.Duration(s.Start - now)), End: wall.Add(time.Duration(s.End - now)),
+	})
+}
+
+// overran tells of a drain past its bound. The gate's lock is held.
+func (n *Node) overran(id uint64, uuid gpu.UUID) {
+	path := ""
+	if node, ok := n.tree.ByID(id); ok {
+		path = node.Path
+	}
+	n.emit(Event{
+		Kind: DrainOverrun, Path: path, ID: id, Device: &uuid,
+		Text: fmt.Sprintf("%s keeps device %s beyond the end of its turn; others run beside it, and it is charged", path, uuid),
+	})
+}
+
+// monotonic is CLOCK_MONOTONIC in ns.
+func monotonic() int64 {
+	var t unix.Timespec
+	unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // fails only for clocks that do not exist
+	return t.Nano()
+}
+
+var (
+	_ tenant.Resolver = (*Node)(nil)
+	_ tenant.Observer = (*Node)(nil)
+)

@@ -1,0 +1,133 @@
+package node
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/node/gate"
+	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/share"
+	"github.com/lgpu/lgpu/tree"
+)
+
+// usage gives the tree its live numbers. It implements tree.Usage.
+type usage struct{ n *Node }
+
+var _ tree.Usage = usage{}
+
+// Stat implements tree.Usage.
+func (u usage) Stat(id uint64, device string) tree.Stat {
+	uuid, err := gpu.ParseUUID(device)
+	if err != nil {
+		return tree.Stat{}
+	}
+	use, ok := u.n.usageOf(id)[uuid]
+	if !ok {
+		return tree.Stat{}
+	}
+	s := tree.Stat{Memory: use.Used, Peak: use.Peak, BusyUsec: uint64(use.Busy.Microseconds()), Launches: use.Launches}
+	for _, share := range u.n.gates.Shares() {
+		if share.LGPU == id && share.Device == uuid {
+			s.Asked, s.Delivered = share.Asked, delivered(share, use)
+		}
+	}
+	return s
+}
+
+// delivered is the part of a device's time that an lgpu got. Where the policy kept no account, the lgpu's own counts.
+func delivered(s gate.Share, use region.DeviceUse) uint32 {
+	if s.Free {
+		return use.Share
+	}
+	return s.Delivered
+}
+
+// usageOf returns what an lgpu uses of each of its devices, and used before; nothing for other nodes.
+func (n *Node) usageOf(id uint64) map[gpu.UUID]region.DeviceUse {
+	l := n.lgpuOf(id)
+	if l == nil {
+		return nil
+	}
+	now, err := n.tenants.Usage(id)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := make(map[gpu.UUID]region.DeviceUse, len(l.record.Devices))
+	for i, uuid := range l.record.Devices {
+		base := l.base[uuid]
+		use := region.DeviceUse{Peak: base.Peak, Busy: base.Busy, Launches: base.Launches}
+		if err == nil && l.record.Active && i < len(now.Devices) {
+			d := now.Devices[i]
+			use.Used, use.Share = d.Used, d.Share
+			use.Busy += d.Busy
+			use.Launches += d.Launches
+			use.Peak = max(use.Peak, d.Peak)
+		}
+		if p, reset := l.peaks[uuid]; reset && use.Peak <= p.before {
+			p.seen = max(p.seen, use.Used)
+			l.peaks[uuid] = p
+			use.Peak = p.seen
+		}
+		out[uuid] = use
+	}
+	return out
+}
+
+// ResetPeak implements tree.Usage.
+func (u usage) ResetPeak(id uint64, device string) {
+	uuid, err := gpu.ParseUUID(device)
+	l := u.n.lgpuOf(id)
+	if err != nil || l == nil {
+		return
+	}
+	u.n.mu.Lock()
+	delete(l.peaks, uuid)
+	u.n.mu.Unlock()
+	use := u.n.usageOf(id)[uuid]
+	u.n.mu.Lock()
+	defer u.n.mu.Unlock()
+	if l.peaks == nil {
+		l.peaks = map[gpu.UUID]peak{}
+	}
+	l.peaks[uuid] = peak{before: use.Peak, seen: use.Used}
+}
+
+// Procs implements tree.Usage.
+func (u usage) Procs(id uint64) []int {
+	var pids []int
+	for _, c := range u.n.tenants.Clients() {
+		if c.LGPU == id {
+			pids = append(pids, c.Peer.PID)
+		}
+	}
+	slices.Sort(pids)
+	return pids
+}
+
+// Events implements tree.Usage.
+func (u usage) Events(id uint64) []tree.Count {
+	counts := u.n.journal.of(id)
+	out := []tree.Count{
+		{Name: "high", N: counts[MemoryHigh]}, {Name: "oom", N: counts[OutOfMemory]},
+		{Name: "overrun", N: counts[PoliceOverrun]}, {Name: "stranger", N: counts[PoliceStranger]},
+		{Name: "stopped", N: counts[PoliceStopped]}, {Name: "drain_overrun", N: counts[DrainOverrun]},
+	}
+	slices.SortFunc(out, func(a, b tree.Count) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// stateOf is how a seat's state is shown.
+func stateOf(s gate.Share, use region.DeviceUse) string {
+	switch s.State {
+	case share.Waiting, share.Throttled:
+		return StateWaiting
+	case share.Draining, share.Overrun:
+		return StateDraining
+	case share.Running:
+		if s.Free && use.Share == 0 {
+			return StateIdle
+		}
+		return StateRunning
+	}
+	return StateIdle
+}
