@@ -1,6 +1,6 @@
 // Command demo shows lgpu's main job: three unmodified CUDA programs share one software GPU, each inside a logical GPU of
-// its own, and their limits hold. It runs the lgpu that "make build" made, prints asked against delivered, and fails if a
-// limit did not hold.
+// its own, and their limits hold; then one of them gets more while all run. It runs the lgpu that "make build" made, prints
+// asked against delivered, and fails if a limit did not hold.
 //
 // Delivered compute is measured from outside lgpu's own books: kernels that a tenant finished a second of the device's time,
 // as its own events tell it, against those of the same program alone on the device without a cap.
@@ -28,7 +28,8 @@ const (
 	shape         = "1x16GiB,sms=4"
 	aloneSeconds  = 2
 	aloneRounds   = 3
-	sharedSeconds = 15
+	sharedSeconds = 12
+	changed       = "60" // the first tenant's cap in the second half
 )
 
 // How far delivered may be from asked.
@@ -50,7 +51,6 @@ type tenant struct {
 	out   *bufio.Scanner
 	bytes uint64 // what it could allocate
 	error string // what the next allocation was refused with
-	rate  float64
 }
 
 func main() {
@@ -73,49 +73,89 @@ func demo() error {
 	goruntime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -15)
 
+	defer stop()
+
 	fmt.Printf("Software GPU: %s. First one program alone, without limits.\n", shape)
-	var native float64
-	for range aloneRounds { // the best: what the device can do when the host does not keep it waiting
-		alone, _, err := measure(aloneSeconds, asked{name: "alone"})
-		if err != nil {
-			return err
-		}
-		native = max(native, alone[0].rate)
+	native, err := alone()
+	if err != nil {
+		return err
 	}
 	fmt.Printf("It runs %.1f kernels a second. Now three at once, for %d s:\n\n", native, sharedSeconds)
-	tenants, picture, err := measure(sharedSeconds,
-		asked{"red", "4GiB", "40"}, asked{"green", "2GiB", "25"}, asked{"blue", "1GiB", "10"})
+	return shared(native)
+}
+
+// stop ends the daemon that the first lgpu run started; it would leave by itself in a minute.
+func stop() {
+	if out, err := exec.Command("bin/lgpu", "daemon", "stop").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "demo: lgpu daemon stop: %v: %s", err, out)
+	}
+}
+
+// alone returns the kernels a second of one program that has the device for itself: the best of some rounds, which is what
+// the device can do when the host does not keep it waiting.
+func alone() (float64, error) {
+	best := 0.0
+	for range aloneRounds {
+		tenants, err := begin(asked{name: "alone"})
+		if err != nil {
+			return 0, errors.Join(err, end(tenants))
+		}
+		rates, _, err := measure(tenants, aloneSeconds)
+		if err = errors.Join(err, end(tenants)); err != nil {
+			return 0, err
+		}
+		best = max(best, rates[0])
+	}
+	return best, nil
+}
+
+// shared runs three tenants at once, changes a cap, and reports.
+func shared(native float64) (err error) {
+	tenants, err := begin(asked{"red", "4GiB", "40"}, asked{"green", "2GiB", "25"}, asked{"blue", "1GiB", "10"})
+	defer func() { err = errors.Join(err, end(tenants)) }()
+	if err != nil {
+		return err
+	}
+	before, picture, err := measure(tenants, sharedSeconds)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("$ lgpu ps\n%s\n", picture.table)
-	return report(tenants, native, picture.state)
+	set := []string{"set", tenants[0].name, "compute.max=" + changed + "%"}
+	fmt.Printf("While they run, %s gets more, for another %d s:\n\n$ lgpu %s\n\n", tenants[0].name, sharedSeconds, strings.Join(set, " "))
+	if out, err := exec.Command("bin/lgpu", set...).CombinedOutput(); err != nil {
+		return fmt.Errorf("lgpu set: %w: %s", err, out)
+	}
+	after, _, err := measure(tenants, sharedSeconds)
+	if err != nil {
+		return err
+	}
+	return report(tenants, native, before, after, picture.state)
 }
 
-// measure runs one tenant for each of asks at the same time and looks at them with lgpu ps before they end.
-func measure(seconds int, asks ...asked) ([]*tenant, *picture, error) {
+// begin starts one tenant for each of asks and waits until all have their memory.
+func begin(asks ...asked) ([]*tenant, error) {
 	var tenants []*tenant
-	defer func() {
-		for _, t := range tenants {
-			t.in.Close() // a tenant whose input ends, ends
-			t.cmd.Wait()
-		}
-	}()
 	for _, a := range asks {
-		t, err := start(a, seconds)
+		t, err := start(a)
 		if err != nil {
-			return nil, nil, err
+			return tenants, err
 		}
 		tenants = append(tenants, t)
 	}
 	for _, t := range tenants {
 		if err := t.expect("memory %d %s", &t.bytes, &t.error); err != nil {
-			return nil, nil, err
+			return tenants, err
 		}
 	}
+	return tenants, nil
+}
+
+// measure lets all tenants work at the same time and returns each one's kernels a second, and what lgpu ps shows meanwhile.
+func measure(tenants []*tenant, seconds int) ([]float64, *picture, error) {
 	for _, t := range tenants {
-		if err := t.next(); err != nil {
-			return nil, nil, err
+		if _, err := fmt.Fprintln(t.in, seconds); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", t.name, err)
 		}
 	}
 	time.Sleep(time.Duration(seconds) * time.Second / 2)
@@ -123,30 +163,37 @@ func measure(seconds int, asks ...asked) ([]*tenant, *picture, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	var rates []float64
 	for _, t := range tenants {
 		var kernels, elapsed float64
 		if err := t.expect("kernels %f %f", &kernels, &elapsed); err != nil {
 			return nil, nil, err
 		}
-		t.rate = kernels / elapsed
+		rates = append(rates, kernels/elapsed)
 	}
-	for _, t := range tenants {
-		if err := t.next(); err != nil {
-			return nil, nil, err
-		}
-		if err := t.cmd.Wait(); err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", t.name, err)
-		}
-	}
-	return tenants, p, nil
+	return rates, p, nil
 }
 
-func start(a asked, seconds int) (*tenant, error) {
+// end lets tenants end, as they do when their input does.
+func end(tenants []*tenant) error {
+	var failed []error
+	for _, t := range tenants {
+		t.in.Close()
+	}
+	for _, t := range tenants {
+		if err := t.cmd.Wait(); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", t.name, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+func start(a asked) (*tenant, error) {
 	args := []string{"run", "--sim=" + shape, "--name", a.name}
 	if a.memory != "" {
 		args = append(args, "--memory", a.memory, "--compute", a.compute)
 	}
-	args = append(args, "--", "build/demo/tenant", "sim/kernels/compute.ptx", fmt.Sprint(seconds))
+	args = append(args, "--", "build/demo/tenant", "sim/kernels/compute.ptx")
 	if a.memory != "" {
 		fmt.Printf("$ lgpu %s\n", strings.Join(args, " "))
 	}
@@ -162,12 +209,6 @@ func start(a asked, seconds int) (*tenant, error) {
 	}
 	t.in, t.out = in, bufio.NewScanner(out)
 	return t, t.cmd.Start()
-}
-
-// next lets the tenant go on.
-func (t *tenant) next() error {
-	_, err := io.WriteString(t.in, "go\n")
-	return err
 }
 
 // expect reads the tenant's next line.
@@ -218,16 +259,12 @@ func look() (*picture, error) {
 }
 
 // report prints the table and returns an error if a limit did not hold.
-func report(tenants []*tenant, native float64, state map[string]lgpu) error {
+func report(tenants []*tenant, native float64, before, after []float64, state map[string]lgpu) error {
 	var broken []string
-	fmt.Println("         memory                                                compute")
-	fmt.Println("tenant   asked      used       then refused with               asked  delivered")
-	for _, t := range tenants {
+	fmt.Println("         memory                                          compute          then")
+	fmt.Println("tenant   asked   used    then refused with               asked   got      asked   got")
+	for i, t := range tenants {
 		limit, err := units.ParseSize(t.memory)
-		if err != nil {
-			return err
-		}
-		share, err := units.ParsePercent(t.compute)
 		if err != nil {
 			return err
 		}
@@ -236,17 +273,32 @@ func report(tenants []*tenant, native float64, state map[string]lgpu) error {
 			return fmt.Errorf("lgpu ps does not show %s", t.name)
 		}
 		memory := l.Devices[0].Memory
-		want, got := float64(share)/100, t.rate/native*100
-		fmt.Printf("%-8s %-10s %-10s %-30s %5.0f%% %9.1f%%\n", t.name, units.FormatSize(limit), units.FormatSize(memory.Used), t.error, want, got)
 		if memory.Peak > limit {
 			broken = append(broken, fmt.Sprintf("%s held up to %d bytes of its %d", t.name, memory.Peak, limit))
 		}
 		if memory.Used+memoryTolerance < limit {
 			broken = append(broken, fmt.Sprintf("%s was refused at %s of its %s", t.name, units.FormatSize(memory.Used), units.FormatSize(limit)))
 		}
-		if got < want-computeTolerance || got > want+computeTolerance {
-			broken = append(broken, fmt.Sprintf("%s got %.1f%% of the device, not %.0f%%", t.name, got, want))
+		fmt.Printf("%-8s %-7s %-7s %-30s", t.name, units.FormatSize(limit), units.FormatSize(memory.Used), t.error)
+		second := t.compute
+		if i == 0 {
+			second = changed
 		}
+		for _, half := range []struct {
+			asked string
+			rate  float64
+		}{{t.compute, before[i]}, {second, after[i]}} {
+			share, err := units.ParsePercent(half.asked)
+			if err != nil {
+				return err
+			}
+			want, got := float64(share)/100, half.rate/native*100
+			fmt.Printf("  %3.0f%%  %5.1f%%  ", want, got)
+			if got < want-computeTolerance || got > want+computeTolerance {
+				broken = append(broken, fmt.Sprintf("%s got %.1f%% of the device, not %.0f%%", t.name, got, want))
+			}
+		}
+		fmt.Println()
 	}
 	if len(broken) > 0 {
 		return errors.New(strings.Join(broken, "; "))

@@ -94,6 +94,12 @@ func TestScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			runtime := filepath.Join(e.WorkDir, "r")
 			e.Vars = append(e.Vars, environment(runtime)...)
+			p := &place{dir: runtime, env: environment(runtime)}
+			e.Defer(func() {
+				if err := p.end(); err != nil {
+					e.T().Fatal(err)
+				}
+			})
 			return os.Mkdir(runtime, 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

@@ -1,16 +1,9 @@
 package e2e
 
 import (
-	"bytes"
-	"encoding/binary"
-	"os"
-	"path/filepath"
-	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/lgpu/lgpu/region"
 )
 
 // Every way to launch work is counted and charged to a capped lgpu, each launch once; work that is only recorded is not; and
@@ -54,29 +47,24 @@ func TestKilledOwnerOfTheTurn(t *testing.T) {
 	holder := p.start("lgpu", "run", shape, "--name", "a", "--compute", "50", "--", "spin", "../sim/kernels/control.ptx", "3600000")
 	holder.until("running")
 	other := p.start("lgpu", "run", shape, "--name", "b", "--compute", "50", "--", "spin", "../sim/kernels/control.ptx", "1")
-	var owner uint32
-	p.wait("the next lgpu in the queue", func() bool {
-		pages, err := filepath.Glob(filepath.Join(p.dir, "turn-*"))
-		if err != nil || len(pages) != 1 {
+	p.wait("one that has the device and one that waits for it", func() bool {
+		running, waiting := 0, 0
+		for _, l := range p.ps() {
+			switch l.State {
+			case "running", "draining":
+				running = l.Processes[0].PID
+			case "waiting":
+				waiting++
+			}
+		}
+		if running == 0 || waiting != 1 {
 			return false
 		}
-		page, err := os.ReadFile(pages[0])
-		if err != nil {
+		if err := unix.Kill(running, unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		var turn region.Turn
-		if err := binary.Read(bytes.NewReader(page), binary.LittleEndian, &turn); err != nil {
-			t.Fatal(err)
-		}
-		queued := slices.ContainsFunc(turn.Seat[:], func(s region.Seat) bool { return s.State == region.SeatWaiting })
-		if seat := turn.Owner & 0xffff; queued && seat != 0 {
-			owner = turn.Seat[seat-1].PID
-		}
-		return owner != 0
+		return true
 	})
-	if err := unix.Kill(int(owner), unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
 	if status := other.status(); status != 0 {
 		t.Errorf("the next lgpu: exit status %d: %s", status, other.stderr.String())
 	}

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/api"
 )
 
 // patience bounds every wait; nothing here takes a tenth of it on an idle machine.
@@ -38,8 +40,50 @@ func newPlace(t *testing.T) *place {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return &place{t, dir, environment(dir)}
+	p := &place{t, dir, environment(dir)}
+	t.Cleanup(func() {
+		if log, err := os.ReadFile(filepath.Join(dir, api.Log)); err == nil && t.Failed() {
+			t.Logf("%s:\n%s", api.Log, log)
+		}
+		if err := p.end(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// end stops the daemon of the place and removes it. It returns an error if anything stays behind.
+func (p *place) end() error {
+	out, stopErr := p.command("lgpu", "daemon", "stop").CombinedOutput()
+	if stopErr != nil {
+		stopErr = fmt.Errorf("lgpu daemon stop: %w: %s", stopErr, out)
+	}
+	var left []string
+	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		if left = processesOf(p.dir); len(left) == 0 || time.Since(start) > patience {
+			break
+		}
+	}
+	var leftErr error
+	if len(left) > 0 {
+		leftErr = fmt.Errorf("left behind: %s", strings.Join(left, ", "))
+	}
+	return errors.Join(stopErr, leftErr, os.RemoveAll(p.dir))
+}
+
+// processesOf returns the lgpu processes that have a runtime folder.
+func processesOf(dir string) []string {
+	var found []string
+	all, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, path := range all {
+		env, err := os.ReadFile(path)
+		if err != nil || !bytes.Contains(env, []byte("LGPU_RUNTIME_DIR="+dir+"\x00")) {
+			continue
+		}
+		command, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
+		found = append(found, strings.TrimSpace(strings.ReplaceAll(string(command), "\x00", " ")))
+	}
+	return found
 }
 
 // command is a program of the test, killed at its end with all its children.
@@ -136,7 +180,8 @@ func (t *tenant) status() int {
 // state is the part of lgpu ps --json that the tests look at; docs/cli.md describes it.
 type state struct {
 	Name    string
-	Region  string
+	ID      string
+	State   string
 	Devices []struct {
 		UUID   string
 		Memory struct {
@@ -457,6 +502,7 @@ func TestInventoryThroughNVML(t *testing.T) {
 	p := newPlace(t)
 	keeper := p.start("lgpu", "run", "--sim=2x16GiB,sms=32", "--", "sh", "-c", `echo "$LD_LIBRARY_PATH"; echo "$LGPU_SIM"; read x`)
 	path, socket := <-keeper.lines, <-keeper.lines
+	p = newPlace(t) // with a daemon of its own, which takes the software GPU for the machine's
 	p.env = append(p.env, "LD_LIBRARY_PATH="+path, "LGPU_SIM="+socket, "LGPU_REAL_LIBNVML="+filepath.Join(path, "libnvidia-ml.so.1"))
 	c := p.start("lgpu", "run", "--device", "1", "--memory", "1GiB", "--units", "8", "--", "hold", "0")
 	if got := c.until("ready"); len(got) != 1 || got[0] != "devices 1 units 8 total 1073741824 available sane" {

@@ -170,8 +170,12 @@ func (s *Server) stream(server any, stream grpc.ServerStream, info *grpc.StreamS
 		}
 	}()
 	err := handle(server, bounded{stream, ctx})
-	if err != nil && errors.Is(context.Cause(ctx), node.ErrClosed) {
-		return errEnding
+	select {
+	case <-s.ending:
+		if err != nil {
+			return errEnding
+		}
+	default:
 	}
 	return failure(err)
 }

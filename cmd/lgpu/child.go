@@ -40,7 +40,8 @@ func cause(err error) error {
 }
 
 // runProgram runs the program at path until it ends, passing signals on, and returns what a shell would as its status.
-// The program shares this process's terminal, process group and standard files. It is killed if this process is.
+// The program shares this process's terminal, process group and standard files. It is killed if this process is. What it
+// leaves behind when it forks into the background becomes this process's child, so that descent says whose it is.
 func runProgram(path string, argv, env []string) (status int, err error) {
 	signals := make(chan os.Signal, 32)
 	for _, s := range forwarded {
@@ -49,29 +50,44 @@ func runProgram(path string, argv, env []string) (status int, err error) {
 		}
 	}
 	defer signal.Stop(signals)
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, unix.SIGCHLD)
+	defer signal.Stop(children)
 
-	cmd := exec.Cmd{
-		Path: path, Args: argv, Env: env, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL},
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return 0, failed(fmt.Errorf("become the parent of what the program leaves behind: %w", err))
 	}
-	if err := cmd.Start(); err != nil {
+	program, err := os.StartProcess(path, argv, &os.ProcAttr{
+		Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL},
+	})
+	if err != nil {
 		return 0, &exit{status: statusNotExecutable, err: fmt.Errorf("command %q cannot be executed: %w", argv[0], cause(err))}
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
 	for {
 		select {
 		case s := <-signals:
-			forward(cmd.Process, s.(syscall.Signal))
-		case err := <-ended:
-			var exited *exec.ExitError
-			if err != nil && !errors.As(err, &exited) {
-				return 0, failed(fmt.Errorf("wait for %q: %w", argv[0], err))
+			forward(program, s.(syscall.Signal))
+		case <-children:
+			if status, ended := reap(program.Pid); ended {
+				return status, nil
 			}
-			if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-				return 128 + int(ws.Signal()), nil
-			}
-			return cmd.ProcessState.ExitCode(), nil
+		}
+	}
+}
+
+// reap takes note of all children that have ended, and returns how the one with a pid did, as a shell would.
+func reap(pid int) (status int, ended bool) {
+	for {
+		var ws unix.WaitStatus
+		child, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
+		switch {
+		case err == unix.EINTR:
+		case err != nil || child == 0:
+			return status, ended
+		case child == pid && ws.Signaled():
+			status, ended = 128+int(ws.Signal()), true
+		case child == pid:
+			status, ended = ws.ExitStatus(), true
 		}
 	}
 }

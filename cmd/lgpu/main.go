@@ -5,6 +5,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -47,7 +48,7 @@ func usage(hint, format string, args ...any) error {
 func init() { runtime.LockOSThread() }
 
 func main() {
-	err := root().Execute()
+	err := root().ExecuteContext(context.Background())
 	if err == nil {
 		return
 	}
@@ -71,10 +72,19 @@ func root() *cobra.Command {
 		Short: "Run programs inside logical GPUs: shares of a device with limits that hold",
 		Long: `lgpu runs unmodified CUDA programs inside logical GPUs: shares of a device
 with a memory size and a compute share that hold. Without arguments it shows
-the logical GPUs of this machine.`,
+the logical GPUs of this machine.
+
+Limits form a tree of groups, which can be shown and changed by commands, as
+files, and on a page. A daemon keeps it; lgpu run starts one where none runs.
+
+Environment: LGPU_RUNTIME_DIR names the folder for sockets and state,
+LGPU_SOCKET_API the socket of the daemon to talk to. Every command has --help;
+lgpu man writes manual pages.`,
 		Example: `  lgpu run --memory 8GiB --compute 25 -- python train.py
   lgpu run --sim=2x16GiB,sms=32 --memory 25% -- ./program
-  lgpu ps`,
+  lgpu ps
+  lgpu set /team memory.max=40GiB compute.max=50%`,
+		Version: version(),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usage("lgpu --help lists the commands", "unknown command %q", args[0])
@@ -85,13 +95,15 @@ the logical GPUs of this machine.`,
 		SilenceErrors:         true,
 		SilenceUsage:          true,
 		CompletionOptions:     cobra.CompletionOptions{HiddenDefaultCmd: true},
-		RunE:                  func(c *cobra.Command, _ []string) error { return ps(c.OutOrStdout(), c.ErrOrStderr(), false) },
+		RunE:                  func(c *cobra.Command, _ []string) error { return ps{}.show(c, c.OutOrStdout()) },
 	}
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usage(c.CommandPath()+" --help lists the options", "%w", err)
 	})
 	c.SetUsageTemplate(usageTemplate)
-	c.AddCommand(runCommand(), psCommand(), simCommand())
+	c.AddCommand(
+		runCommand(), psCommand(), topCommand(), showCommand(), setCommand(), createCommand(), rmCommand(), eventsCommand(),
+		daemonCommand(), doctorCommand(), conformanceCommand(), simCommand(), manCommand())
 	return c
 }
 

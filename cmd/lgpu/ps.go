@@ -2,136 +2,172 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
+	"path"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/lgpu/lgpu/gpu"
-	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/units"
 )
 
 func psCommand() *cobra.Command {
-	var asJSON bool
+	var p ps
 	c := &cobra.Command{
-		Use:   "ps [--json]",
+		Use:   "ps [--tree] [--json]",
 		Short: "Show the logical GPUs of this machine and what they use",
-		Long: `Show each logical GPU of this user: memory in use and its limit, the share of
-the device's time over the last second and its cap, and the processes.
-docs/cli.md describes the JSON.`,
+		Long: `Show each logical GPU: memory in use and its limit, the share of the device's
+time over the last second and its cap, and the processes. With --tree groups
+are shown too, each with what all below it use. A dash is "not limited" or "not
+measured": the time of an lgpu that has the device for itself, without a cap,
+is nobody's business.
+
+docs/cli.md describes the JSON. Without a daemon there are no lgpus to show,
+and none is started to say so.
+
+Exit status: 0; 1 if the daemon cannot be asked.`,
 		Example: `  lgpu ps
+  lgpu ps --tree
   lgpu ps --json | jq '.lgpus[].devices[].memory.used'`,
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,
-		RunE:                  func(c *cobra.Command, _ []string) error { return ps(c.OutOrStdout(), c.ErrOrStderr(), asJSON) },
+		RunE:                  func(c *cobra.Command, _ []string) error { return p.show(c, c.OutOrStdout()) },
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	f := c.Flags()
+	f.BoolVar(&p.tree, "tree", false, "show groups, and lgpus below them")
+	f.BoolVar(&p.json, "json", false, "print JSON")
+	socketFlag(c)
 	return c
 }
 
-// ps writes the state of all lgpus of this user's runtime folder. Files there that are no regions are warned of.
-func ps(out, warn io.Writer, asJSON bool) error {
-	dir, err := region.Dir()
+// ps is one lgpu ps.
+type ps struct {
+	tree, json bool
+}
+
+func (p ps) show(c *cobra.Command, out io.Writer) error {
+	conn, err := connect(c, toLook)
 	if err != nil {
-		return failed(err)
+		return err
 	}
-	if err := region.Collect(dir); err != nil {
-		fmt.Fprintln(warn, "lgpu: warning:", err)
-	}
-	paths, err := region.List(dir)
-	if err != nil {
-		return failed(err)
-	}
-	var states []state
-	for _, path := range paths {
-		s, err := read(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // ended meanwhile
+	s := &api.Snapshot{}
+	if conn != nil {
+		defer conn.Close()
+		if s, err = conn.Snapshot(c.Context(), &api.SnapshotRequest{}); err != nil {
+			return explain(err)
 		}
-		if err != nil {
-			fmt.Fprintln(warn, "lgpu: warning:", err)
-			continue
-		}
-		states = append(states, state{s, path})
 	}
-	if asJSON {
+	if p.json {
 		e := json.NewEncoder(out)
 		e.SetIndent("", "  ")
-		if err := e.Encode(document(states)); err != nil {
+		if err := e.Encode(document(s)); err != nil {
 			return failed(fmt.Errorf("write: %w", err))
 		}
 		return nil
 	}
-	if _, err := io.WriteString(out, table(states)); err != nil {
+	if _, err := io.WriteString(out, table(s, p.tree)); err != nil {
 		return failed(fmt.Errorf("write: %w", err))
 	}
 	return nil
-}
-
-// state is one lgpu as ps found it.
-type state struct {
-	*region.Snapshot
-	path string
-}
-
-func read(path string) (*region.Snapshot, error) {
-	r, err := region.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	return r.Snapshot()
 }
 
 // width is what the table fits in.
 const width = 80
 
 // table is the state for people: one line for each device of each lgpu.
-func table(states []state) string {
-	if len(states) == 0 {
-		return "no logical GPUs; to start one: lgpu run --memory 8GiB --compute 25 -- COMMAND\n"
-	}
+func table(s *api.Snapshot, tree bool) string {
 	var b strings.Builder
 	row := func(name, device, used, limit, share, limitShare, pids string) {
 		line := fmt.Sprintf("%-18s %-12s %9s %9s %7s %5s  %s", name, device, used, limit, share, limitShare, pids)
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	row("LGPU", "DEVICE", "MEMORY", "LIMIT", "COMPUTE", "CAP", "PIDS")
-	for _, s := range states {
-		name, pids := s.Name, pidList(s.Clients, width-66)
-		if name == "" {
-			name = "-"
+	empty := true
+	for _, n := range s.GetNodes() {
+		name := strings.TrimPrefix(n.GetPath(), rootPath)
+		switch {
+		case tree:
+			name = indented(n)
+		case n.GetKind() != api.Node_LGPU:
+			continue
 		}
-		if len(name) > 18 {
-			name = name[:17] + "…"
+		empty = empty && n.GetPath() == rootPath
+		pids := pidList(n.GetClients(), width-66)
+		name = shorten(name, 18)
+		if len(n.GetDevices()) == 0 {
+			row(name, "-", "-", "-", "-", "-", pids)
 		}
-		for _, d := range s.Devices {
+		for _, d := range n.GetDevices() {
 			limit, share, limitShare := "-", "-", "-"
-			if d.Memory != region.NoLimit {
-				limit = units.FormatSize(d.Memory)
+			if m := d.GetEffective().MemoryMax; m != nil {
+				limit = units.FormatSize(*m)
 			}
-			if d.Compute < region.FullCompute {
-				share = fmt.Sprintf("%.1f%%", float64(d.Share)/100)
-				limitShare = units.FormatPercent(d.Compute) + "%"
+			if measured(s, n, d) {
+				share = fmt.Sprintf("%.1f%%", float64(d.GetShareDelivered())/100)
 			}
-			row(name, gpu.UUID(d.UUID).String()[:12], units.FormatSize(d.Used), limit, share, limitShare, pids)
+			if most := d.GetEffective().GetComputeMax(); most < units.Whole {
+				limitShare = units.FormatPercent(most) + "%"
+			}
+			row(name, shorten(d.GetUuid(), 12), units.FormatSize(d.GetMemoryUsed()), limit, share, limitShare, pids)
 			name, pids = "", ""
 		}
+	}
+	if empty {
+		return "no logical GPUs; to start one: lgpu run --memory 8GiB --compute 25 -- COMMAND\n"
 	}
 	return b.String()
 }
 
+// indented is a node's name behind a space for each group that it is in; a group's ends with a slash.
+func indented(n *api.Node) string {
+	if n.GetPath() == rootPath {
+		return rootPath
+	}
+	name := strings.Repeat(" ", strings.Count(n.GetPath(), "/")) + path.Base(n.GetPath())
+	if n.GetKind() == api.Node_GROUP {
+		name += "/"
+	}
+	return name
+}
+
+// shorten cuts text to a number of characters.
+func shorten(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	if strings.HasPrefix(text, "GPU-") {
+		return text[:most] // the beginning of a UUID is as good as all of it
+	}
+	return text[:most-1] + "…"
+}
+
+// measured reports whether the time that n has of d is known: not where n has neither a cap nor company.
+func measured(s *api.Snapshot, n *api.Node, d *api.NodeDevice) bool {
+	if d.GetEffective().GetComputeMax() < units.Whole || n.GetKind() == api.Node_GROUP {
+		return true
+	}
+	for _, other := range s.GetNodes() {
+		if other == n || len(other.GetClients()) == 0 {
+			continue
+		}
+		for _, theirs := range other.GetDevices() {
+			if theirs.GetUuid() == d.GetUuid() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // pidList writes as many pids as fit, and how many more there are.
-func pidList(clients []region.ClientState, room int) string {
-	var text string
+func pidList(clients []*api.Client, room int) string {
+	text := ""
 	for i, c := range clients {
-		next := strconv.Itoa(c.PID)
+		next := strconv.Itoa(int(c.GetPid()))
 		if i > 0 {
 			next = text + "," + next
 		}
@@ -147,20 +183,24 @@ func pidList(clients []region.ClientState, room int) string {
 	return text
 }
 
-// The JSON of lgpu ps --json. docs/cli.md promises these names; null is "not limited", and what is not limited is not
-// measured.
+// The JSON of lgpu ps --json. docs/cli.md promises these names; null is "not limited" or "not measured".
 type (
 	jsonDocument struct {
-		LGPUs []jsonLGPU `json:"lgpus"`
+		LGPUs  []jsonNode `json:"lgpus"`
+		Groups []jsonNode `json:"groups"`
 	}
-	jsonLGPU struct {
+	jsonNode struct {
 		Name       string        `json:"name"`
+		Path       string        `json:"path"`
 		ID         string        `json:"id"`
-		Region     string        `json:"region"`
+		Persistent bool          `json:"persistent"`
 		Created    time.Time     `json:"created"`
+		State      string        `json:"state"`
+		Gang       string        `json:"gang,omitempty"`
 		HostMemory jsonAmount    `json:"host_memory"`
 		Devices    []jsonDevice  `json:"devices"`
 		Processes  []jsonProcess `json:"processes"`
+		Launchers  []int32       `json:"launchers"`
 	}
 	jsonAmount struct {
 		Used  uint64  `json:"used"`
@@ -174,6 +214,9 @@ type (
 	jsonCompute struct {
 		Share    *float64 `json:"share"`
 		Cap      *float64 `json:"cap"`
+		Min      float64  `json:"min"`
+		Weight   uint32   `json:"weight"`
+		Priority string   `json:"priority"`
 		Units    *uint32  `json:"units"`
 		Busy     float64  `json:"busy_seconds"`
 		Launches uint64   `json:"launches"`
@@ -184,46 +227,75 @@ type (
 		Compute jsonCompute `json:"compute"`
 	}
 	jsonProcess struct {
-		PID        int      `json:"pid"`
+		PID        int32    `json:"pid"`
 		Command    string   `json:"command"`
 		HostMemory uint64   `json:"host_memory"`
 		Memory     []uint64 `json:"memory"`
 	}
 )
 
-func document(states []state) jsonDocument {
-	doc := jsonDocument{LGPUs: []jsonLGPU{}}
-	for _, s := range states {
-		l := jsonLGPU{
-			Name: s.Name, ID: fmt.Sprintf("%016x", s.ID), Region: s.path, Created: s.Created.UTC(),
-			HostMemory: amount(s.Host, s.HostLimit), Devices: []jsonDevice{}, Processes: []jsonProcess{},
+func document(s *api.Snapshot) jsonDocument {
+	devices := map[string]*api.Device{}
+	for _, d := range s.GetDevices() {
+		devices[d.GetUuid()] = d
+	}
+	doc := jsonDocument{LGPUs: []jsonNode{}, Groups: []jsonNode{}}
+	for _, n := range s.GetNodes() {
+		j := jsonOf(s, n, devices)
+		if n.GetKind() == api.Node_LGPU {
+			doc.LGPUs = append(doc.LGPUs, j)
+		} else {
+			doc.Groups = append(doc.Groups, j)
 		}
-		for _, d := range s.Devices {
-			j := jsonDevice{
-				UUID:    gpu.UUID(d.UUID).String(),
-				Memory:  jsonMemory{jsonAmount: amount(d.Used, d.Memory), Peak: d.Peak, Physical: d.Physical},
-				Compute: jsonCompute{Busy: d.Busy.Seconds(), Launches: d.Launches},
-			}
-			if d.Compute < region.FullCompute {
-				share, limit := float64(d.Share)/100, float64(d.Compute)/100
-				j.Compute.Share, j.Compute.Cap = &share, &limit
-			}
-			if d.Units != 0 {
-				j.Compute.Units = &d.Units
-			}
-			l.Devices = append(l.Devices, j)
-		}
-		for _, c := range s.Clients {
-			l.Processes = append(l.Processes, jsonProcess{PID: c.PID, Command: c.Comm, HostMemory: c.Host, Memory: c.Memory})
-		}
-		doc.LGPUs = append(doc.LGPUs, l)
 	}
 	return doc
 }
 
-func amount(used, limit uint64) jsonAmount {
-	if limit == region.NoLimit {
-		return jsonAmount{Used: used}
+func jsonOf(s *api.Snapshot, n *api.Node, devices map[string]*api.Device) jsonNode {
+	j := jsonNode{
+		Name: path.Base(n.GetPath()), Path: n.GetPath(), ID: fmt.Sprintf("%016x", n.GetId()), Persistent: n.GetPersistent(),
+		Created: n.GetCreated().AsTime(), State: strings.ToLower(n.GetState().String()), Gang: n.GetGang(),
+		HostMemory: jsonAmount{Used: n.GetHostUsed(), Limit: n.HostMax},
+		Devices:    []jsonDevice{}, Processes: []jsonProcess{}, Launchers: []int32{},
 	}
-	return jsonAmount{Used: used, Limit: &limit}
+	for _, d := range n.GetDevices() {
+		effective := d.GetEffective()
+		v := jsonDevice{
+			UUID: d.GetUuid(),
+			Memory: jsonMemory{
+				jsonAmount: jsonAmount{Used: d.GetMemoryUsed(), Limit: effective.MemoryMax}, Peak: d.GetMemoryPeak(),
+				Physical: devices[d.GetUuid()].GetMemoryTotal(),
+			},
+			Compute: jsonCompute{
+				Min: float64(effective.GetComputeMin()) / 100, Weight: effective.GetWeight(),
+				Priority: strings.ToLower(effective.GetPriority().String()),
+				Busy:     time.Duration(d.GetBusyNs()).Seconds(), Launches: d.GetLaunches(),
+			},
+		}
+		if measured(s, n, d) {
+			share := float64(d.GetShareDelivered()) / 100
+			v.Compute.Share = &share
+		}
+		if most := effective.GetComputeMax(); most < units.Whole {
+			limit := float64(most) / 100
+			v.Compute.Cap = &limit
+		}
+		if count := effective.GetCount(); count < devices[d.GetUuid()].GetUnits() {
+			v.Compute.Units = &count
+		}
+		j.Devices = append(j.Devices, v)
+	}
+	for _, c := range n.GetClients() {
+		memory := c.GetMemory()
+		if memory == nil {
+			memory = []uint64{}
+		}
+		j.Processes = append(j.Processes, jsonProcess{
+			PID: c.GetPid(), Command: c.GetCommand(), HostMemory: c.GetHostMemory(), Memory: memory,
+		})
+	}
+	for _, l := range n.GetLaunchers() {
+		j.Launchers = append(j.Launchers, l.GetPid())
+	}
+	return j
 }

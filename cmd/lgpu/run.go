@@ -1,19 +1,28 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/assets"
-	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/sim"
+	"github.com/lgpu/lgpu/sim/wire"
 )
+
+// rootPath is that of the tree's root.
+const rootPath = "/"
+
+// tenantEnvironment is the variable that the programs of an lgpu have and others do not.
+const tenantEnvironment = "LGPU_SOCKET"
 
 func runCommand() *cobra.Command {
 	var r run
@@ -22,13 +31,27 @@ func runCommand() *cobra.Command {
 		Short: "Run a program inside a logical GPU",
 		Long: `Run a program inside a logical GPU, made for it or shared by name.
 
-Limits hold for every process that the program starts, all together. Sizes are
-such as 8GiB, 8G (the same) or 8GB (decimal). On several devices the limits are
-those of each. The exit status is the program's; 128+N if signal N killed it,
-127 if it was not found, 126 if it cannot be executed, 2 if an option is wrong,
-1 if lgpu itself failed.`,
+Limits hold for every process that the program starts, all together, also those
+that leave it by setsid, su or a changed environment. Sizes are such as 8GiB, 8G
+(the same) or 8GB (decimal). On several devices the limits are those of each.
+While the program runs they can be changed: see lgpu set.
+
+A cap (--compute) holds always, also when nobody else wants the device. What is
+left is shared by weight (--weight). A guarantee (--min) is kept whatever the
+weights of others. --units is a cap in compute units, which is also what the
+program sees. Lgpus of one gang (--gang), and the devices of one lgpu, have
+their turns together, as programs need that wait for each other across devices.
+
+The lgpu is made by the daemon, which is started if none runs and leaves when it
+has had nothing to do for a minute. When the daemon is restarted the program
+goes on within its limits.
+
+Exit status: the program's; 128+N if signal N killed it, 127 if it was not
+found, 126 if it cannot be executed, 2 if an option is wrong, 1 if lgpu itself
+failed.`,
 		Example: `  lgpu run --memory 8GiB --compute 25 -- python train.py
   lgpu run --name team --memory 16GiB -- ./serve & lgpu run --name team -- ./batch
+  lgpu run --group /research --weight 300 -- python train.py
   lgpu run --sim=2x16GiB,sms=32 --device 1 --memory 50% -- ./program`,
 		DisableFlagsInUseLine: true,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -37,50 +60,45 @@ those of each. The exit status is the program's; 128+N if signal N killed it,
 			}
 			return nil
 		},
-		RunE: func(_ *cobra.Command, args []string) error { return r.start(args) },
+		RunE: func(c *cobra.Command, args []string) error { return r.start(c, args) },
 	}
 	f := c.Flags()
 	f.SortFlags = false
 	f.SetInterspersed(false) // what follows the command is the command's
 	r.flags.register(f)
 	f.StringVar(&r.name, "name", "", "`NAME` of the lgpu; another run with the same name joins it")
+	f.StringVar(&r.group, "group", rootPath, "`PATH` of the group that the lgpu is in")
+	f.StringVar(&r.gang, "gang", "", "`NAME` of a gang: its lgpus have their devices together")
+	f.BoolVar(&r.spatial, "spatial", false, "share devices by compute units, at the same time (MPS)")
 	registerSim(f, &r.shape)
+	socketFlag(c)
 	return c
 }
 
 // run is one lgpu run.
 type run struct {
-	flags  limitFlags
-	limits limits
-	name   string
-	sim    bool   // on a software GPU
-	shape  string // of that
+	flags       limitFlags
+	name, group string
+	gang        string
+	spatial     bool
+	sim         bool   // on a software GPU
+	shape       string // of that
 }
 
 // start runs the program to its end. Everything is checked before anything is made.
-func (r *run) start(argv []string) error {
-	r.sim = r.flags.typed("sim")
-	if r.flags.typed("name") {
-		if err := region.CheckName(r.name); err != nil {
-			return usage("", "--name: %w", err)
-		}
-	}
-	var err error
-	if r.limits, err = r.flags.parse(); err != nil {
+func (r *run) start(c *cobra.Command, argv []string) error {
+	request, err := r.request()
+	if err != nil {
 		return err
 	}
-	if outer := os.Getenv("LGPU_REGION"); outer != "" {
-		name := strings.TrimSuffix(filepath.Base(outer), region.Extension)
-		return usage("an lgpu cannot lie inside another; to leave it: env -u LGPU_REGION -u LD_PRELOAD", "this is inside the lgpu %q already", name)
+	if os.Getenv(tenantEnvironment) != "" {
+		return usage("start it from outside", "this is inside an lgpu already")
 	}
 	program, err := findProgram(argv[0])
 	if err != nil {
-		return r.explain(argv[0], err)
+		return r.slip(argv[0], err)
 	}
-	dir, err := region.Dir()
-	if err != nil {
-		return failed(err)
-	}
+	request.Program = filepath.Base(program)
 	libs, err := assets.Install()
 	if errors.Is(err, assets.ErrNotBuilt) {
 		return failed(err)
@@ -88,133 +106,99 @@ func (r *run) start(argv []string) error {
 	if err != nil {
 		return &exit{status: statusFailed, err: err, hint: "LGPU_LIBDIR names the folder for the libraries"}
 	}
-	m, err := r.machine(dir)
+	conn, err := connect(c, toChange)
 	if err != nil {
 		return err
 	}
-	status, err := r.inside(dir, libs, m, program, argv)
-	if closed := m.close(); closed != nil && err == nil {
-		fmt.Fprintln(os.Stderr, "lgpu: warning:", closed)
+	if !r.sim {
+		if err := hasDevice(c.Context(), conn); err != nil {
+			return errors.Join(err, conn.Close())
+		}
 	}
+	command, err := onDemand()
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	h, err := holdLgpu(c.Context(), conn, request, api.Options{Socket: namedSocket(c), Change: true, Start: command})
+	if err != nil {
+		return explain(err)
+	}
+	defer h.Close()
+	status, err := runProgram(program, argv, tenantEnv(os.Environ(), libs, h.Environment))
 	if err != nil {
 		return err
 	}
 	return &exit{status: status}
 }
 
-// machine returns the machine's own GPUs, or a software GPU.
-func (r *run) machine(dir string) (*machine, error) {
-	if r.sim {
-		return openSim(dir, r.shape)
-	}
-	return openNvidia()
-}
-
-// inside makes or joins the lgpu and runs the program in it.
-func (r *run) inside(dir string, libs assets.Libraries, m *machine, program string, argv []string) (int, error) {
-	lgpu, err := r.lgpu(dir, m.devices, filepath.Base(program))
-	if err != nil {
-		return 0, err
-	}
-	status, err := runProgram(program, argv, tenantEnv(os.Environ(), libs, m, lgpu.Path()))
-	if closed := lgpu.Close(); closed != nil {
-		fmt.Fprintln(os.Stderr, "lgpu: warning:", closed)
-	}
-	return status, err
-}
-
-// lgpu returns the region to run in, with a lease on it.
-func (r *run) lgpu(dir string, devices []gpu.Device, program string) (*region.Region, error) {
-	spec, err := r.limits.spec(r.name, devices)
+// request is what is asked of the daemon.
+func (r *run) request() (*api.HoldRequest, error) {
+	r.sim = r.flags.typed("sim")
+	limits, err := r.flags.parse()
 	if err != nil {
 		return nil, err
 	}
-	if err := region.Collect(dir); err != nil {
-		fmt.Fprintln(os.Stderr, "lgpu: warning:", err)
+	request := &api.HoldRequest{Group: r.group, Devices: r.flags.tokens(), Limits: limits, Gang: r.gang, Spatial: r.spatial}
+	if !path.IsAbs(r.group) || path.Clean(r.group) != r.group {
+		return nil, usage("a group is such as / or /team", "--group %q: it must be a path from the root", r.group)
 	}
-	for attempt := 0; ; attempt++ {
-		if r.name == "" {
-			spec.Name = ownName(program, attempt)
-		} else if joined, err := r.join(dir, spec, devices); err == nil || !errors.Is(err, fs.ErrNotExist) {
-			return joined, err
+	if r.flags.typed("name") {
+		if err := region.CheckName(r.name); err != nil {
+			return nil, usage("", "--name: %w", err)
 		}
-		made, err := region.Create(region.Path(dir, spec.Name), spec)
-		if errors.Is(err, fs.ErrExist) && attempt < 100 {
-			continue // somebody was faster: join that one
+		request.Path = path.Join(r.group, r.name)
+	}
+	if r.flags.typed("gang") {
+		if err := region.CheckName(r.gang); err != nil {
+			return nil, usage("", "--gang: %w", err)
 		}
+	}
+	if r.sim {
+		shape, err := sim.ParseShape(r.shape)
 		if err != nil {
-			return nil, failed(err)
+			return nil, usage("a shape is such as 2x16GiB,sms=32", "--sim: %w", err)
 		}
-		return made, nil
+		request.Sim = shape.String()
 	}
+	return request, nil
 }
 
-// join takes part in the lgpu of that name, if there is one with the limits that were asked for, or none were.
-func (r *run) join(dir string, asked region.Spec, devices []gpu.Device) (*region.Region, error) {
-	lgpu, err := region.Join(region.Path(dir, r.name))
+// hasDevice returns an error if the machine has no device of its own.
+func hasDevice(ctx context.Context, conn *api.Conn) error {
+	s, err := conn.Snapshot(ctx, &api.SnapshotRequest{})
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		return nil, failed(err)
+		return explain(err)
 	}
-	has := lgpu.Spec()
-	if r.flags.given() {
-		if difference := differ(has, asked); difference != "" {
-			lgpu.Close()
-			return nil, usage("leave the limits out to join it as it is, or choose another name", "lgpu %q exists with %s", r.name, difference)
+	for _, d := range s.GetDevices() {
+		if d.GetSim() == "" {
+			return nil
 		}
 	}
-	for _, d := range has.Devices {
-		if !among(devices, d.UUID) {
-			lgpu.Close()
-			return nil, usage("give the same --sim as it was made with", "lgpu %q is on device %s, which is not among these", r.name, gpu.UUID(d.UUID))
-		}
+	return &exit{
+		status: statusFailed, err: errors.New("this machine has no GPU that lgpu can use; lgpu doctor says why"),
+		hint: "a software GPU works on any machine: lgpu run --sim -- CMD",
 	}
-	return lgpu, nil
-}
-
-func among(devices []gpu.Device, uuid gpu.UUID) bool {
-	for _, d := range devices {
-		if d.UUID == uuid {
-			return true
-		}
-	}
-	return false
-}
-
-// ownName is the name of an lgpu that was given none: program and process.
-func ownName(program string, attempt int) string {
-	base := strings.Map(func(c rune) rune {
-		if region.CheckName("a"+string(c)) != nil {
-			return '_'
-		}
-		return c
-	}, strings.TrimLeft(program, ".-_"))
-	name := fmt.Sprintf("%.40s-%d", base, os.Getpid())
-	if region.CheckName(name) != nil {
-		name = fmt.Sprintf("run-%d", os.Getpid())
-	}
-	if attempt > 0 {
-		name += fmt.Sprintf("-%d", attempt+1)
-	}
-	return name
 }
 
 // tenantEnv is the program's environment: env, with what makes it a tenant.
-func tenantEnv(env []string, libs assets.Libraries, m *machine, regionPath string) []string {
-	values := map[string]string{"LGPU_REGION": regionPath, "LD_PRELOAD": prepend(libs.Interposer, lookup(env, "LD_PRELOAD"), ":")}
-	for name, value := range m.env(libs, env) {
-		values[name] = value
+func tenantEnv(env []string, libs assets.Libraries, values map[string]string) []string {
+	ours := map[string]string{"LD_PRELOAD": prepend(libs.Interposer, lookup(env, "LD_PRELOAD"), ":")}
+	for name, value := range values {
+		ours[name] = value
 	}
-	out := make([]string, 0, len(env)+len(values))
+	if _, simulated := values[wire.Environment]; simulated {
+		ours["LD_LIBRARY_PATH"] = prepend(libs.SimDir, lookup(env, "LD_LIBRARY_PATH"), ":")
+		ours["LGPU_REAL_LIBCUDA"] = filepath.Join(libs.SimDir, "libcuda.so.1")
+		ours["LGPU_REAL_LIBNVML"] = filepath.Join(libs.SimDir, "libnvidia-ml.so.1")
+	}
+	out := make([]string, 0, len(env)+len(ours))
 	for _, v := range env {
 		name, _, _ := strings.Cut(v, "=")
-		if _, ours := values[name]; !ours {
+		if _, replaced := ours[name]; !replaced {
 			out = append(out, v)
 		}
 	}
-	for name, value := range values {
+	for name, value := range ours {
 		out = append(out, name+"="+value)
 	}
 	return out
@@ -237,13 +221,11 @@ func prepend(first, list, separator string) string {
 	return first + separator + list
 }
 
-// explain adds a hint where a likely slip explains why a program was not found.
-func (r *run) explain(name string, err error) error {
+// slip adds a hint where a likely slip explains why a program was not found.
+func (r *run) slip(name string, err error) error {
 	var e *exit
-	if errors.As(err, &e) && e.status == statusNotFound {
-		if r.sim && isShape(name) {
-			e.hint = fmt.Sprintf("a shape is written with an equals sign: --sim=%s", name)
-		}
+	if errors.As(err, &e) && e.status == statusNotFound && r.sim && isShape(name) {
+		e.hint = fmt.Sprintf("a shape is written with an equals sign: --sim=%s", name)
 	}
 	return err
 }

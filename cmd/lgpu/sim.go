@@ -16,8 +16,6 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"github.com/lgpu/lgpu/assets"
-	gpusim "github.com/lgpu/lgpu/gpu/sim"
 	"github.com/lgpu/lgpu/region"
 	"github.com/lgpu/lgpu/sim"
 	"github.com/lgpu/lgpu/sim/wire"
@@ -33,39 +31,6 @@ func registerSim(f *pflag.FlagSet, shape *string) {
 func isShape(word string) bool {
 	_, err := sim.ParseShape(word)
 	return err == nil && word != ""
-}
-
-// openSim takes a hold on the software GPU of that shape in the runtime folder dir and starts it if none is running.
-func openSim(dir, text string) (*machine, error) {
-	shape, err := sim.ParseShape(text)
-	if err != nil {
-		return nil, usage("a shape is such as 2x16GiB,sms=32", "--sim: %w", err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, failed(fmt.Errorf("find this program: %w", err))
-	}
-	hardware, err := sim.Start(shape, sim.StartOptions{Dir: dir, Command: []string{self, "sim"}})
-	if err != nil {
-		return nil, failed(err)
-	}
-	inventory := gpusim.New(hardware)
-	devices, err := inventory.Devices()
-	if err != nil {
-		return nil, failed(errors.Join(err, inventory.Close()))
-	}
-	return &machine{
-		devices: devices,
-		env: func(libs assets.Libraries, env []string) map[string]string {
-			return map[string]string{
-				wire.Environment:    hardware.Socket,
-				"LD_LIBRARY_PATH":   prepend(libs.SimDir, lookup(env, "LD_LIBRARY_PATH"), ":"),
-				"LGPU_REAL_LIBCUDA": filepath.Join(libs.SimDir, "libcuda.so.1"),
-				"LGPU_REAL_LIBNVML": filepath.Join(libs.SimDir, "libnvidia-ml.so.1"),
-			}
-		},
-		close: inventory.Close,
-	}, nil
 }
 
 func simCommand() *cobra.Command {

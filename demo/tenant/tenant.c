@@ -1,9 +1,10 @@
 // A CUDA program as anybody might write one: nothing in it knows of lgpu.
 //
-//	tenant KERNELS.ptx SECONDS
+//	tenant KERNELS.ptx
 //
-// It allocates device memory until it is refused, says how much it got, waits for a line on standard input, and launches
-// kernels without a pause for that long, timed by events. It needs the kernel compute(u32 iterations, float *out).
+// It allocates device memory until it is refused and says how much it got. For each line of its input, a number of seconds,
+// it launches kernels without a pause for that long, and says how many and how long they took, timed by events. It needs the
+// kernel compute(u32 iterations, float *out).
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,17 +61,50 @@ static void allocate(void)
 	printf("memory %llu %s\n", got, name);
 }
 
+// work launches kernels for some seconds.
+static void work(CUfunction kernel, unsigned int units, CUdeviceptr out, double seconds)
+{
+	CUevent done[IN_FLIGHT], first, last;
+	unsigned int iterations = ITERATIONS;
+	void *arguments[] = {&iterations, &out};
+	unsigned long launches = 0;
+	float milliseconds;
+
+	for (int i = 0; i < IN_FLIGHT; i++)
+		check(cuEventCreate(&done[i], CU_EVENT_DISABLE_TIMING), "make an event");
+	check(cuEventCreate(&first, CU_EVENT_DEFAULT), "make an event");
+	check(cuEventCreate(&last, CU_EVENT_DEFAULT), "make an event");
+	double end = now() + seconds;
+	check(cuEventRecord(first, NULL), "record an event");
+	while (now() < end) {
+		CUevent event = done[launches % IN_FLIGHT];
+		if (launches >= IN_FLIGHT)
+			check(cuEventSynchronize(event), "wait for a kernel");
+		check(cuLaunchKernel(kernel, units, 1, 1, THREADS, 1, 1, 0, NULL, arguments, NULL), "launch");
+		check(cuEventRecord(event, NULL), "record an event");
+		launches++;
+	}
+	check(cuEventRecord(last, NULL), "record an event");
+	check(cuCtxSynchronize(), "wait for the last kernels");
+	check(cuEventElapsedTime(&milliseconds, first, last), "read the time");
+	printf("kernels %lu %.6f\n", launches, milliseconds / 1000);
+	fflush(stdout);
+	for (int i = 0; i < IN_FLIGHT; i++)
+		check(cuEventDestroy(done[i]), "destroy an event");
+	check(cuEventDestroy(first), "destroy an event");
+	check(cuEventDestroy(last), "destroy an event");
+}
+
 int main(int argc, char **argv)
 {
-	if (argc != 3) {
-		fprintf(stderr, "usage: tenant KERNELS.ptx SECONDS\n");
+	if (argc != 2) {
+		fprintf(stderr, "usage: tenant KERNELS.ptx\n");
 		return 2;
 	}
 	CUdevice device;
 	CUcontext context;
 	CUmodule module;
 	CUfunction kernel;
-	CUevent done[IN_FLIGHT], first, last;
 	CUdeviceptr out;
 	int units;
 	char *ptx = contents(argv[1]);
@@ -83,37 +117,12 @@ int main(int argc, char **argv)
 	check(cuModuleLoadData(&module, ptx), "load kernels");
 	check(cuModuleGetFunction(&kernel, module, "compute"), "find the kernel");
 	check(cuMemAlloc(&out, (size_t)units * THREADS * sizeof(float)), "allocate the output");
-	for (int i = 0; i < IN_FLIGHT; i++)
-		check(cuEventCreate(&done[i], CU_EVENT_DISABLE_TIMING), "make an event");
-	check(cuEventCreate(&first, CU_EVENT_DEFAULT), "make an event");
-	check(cuEventCreate(&last, CU_EVENT_DEFAULT), "make an event");
 	allocate();
 	fflush(stdout);
 
-	char line[8];
-	if (fgets(line, sizeof line, stdin) == NULL)
-		return 1;
-	unsigned int iterations = ITERATIONS;
-	void *arguments[] = {&iterations, &out};
-	unsigned long launches = 0;
-	float milliseconds;
-	double end = now() + atof(argv[2]);
-	check(cuEventRecord(first, NULL), "record an event");
-	while (now() < end) {
-		CUevent event = done[launches % IN_FLIGHT];
-		if (launches >= IN_FLIGHT)
-			check(cuEventSynchronize(event), "wait for a kernel");
-		check(cuLaunchKernel(kernel, (unsigned int)units, 1, 1, THREADS, 1, 1, 0, NULL, arguments, NULL), "launch");
-		check(cuEventRecord(event, NULL), "record an event");
-		launches++;
-	}
-	check(cuEventRecord(last, NULL), "record an event");
-	check(cuCtxSynchronize(), "wait for the last kernels");
-	check(cuEventElapsedTime(&milliseconds, first, last), "read the time");
-	printf("kernels %lu %.6f\n", launches, milliseconds / 1000);
-	fflush(stdout);
-	if (fgets(line, sizeof line, stdin) == NULL) // stay, so that what is held can be looked at
-		return 1;
+	char line[32];
+	while (fgets(line, sizeof line, stdin) != NULL)
+		work(kernel, (unsigned int)units, out, atof(line));
 	check(cuDevicePrimaryCtxRelease(device), "leave the context");
 	return 0;
 }

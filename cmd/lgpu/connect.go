@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/region"
+)
+
+// socketFlag is the option --socket, which every command that talks to a daemon has.
+func socketFlag(c *cobra.Command) {
+	c.Flags().String("socket", "", "talk to the daemon at `PATH`, and to no other")
+}
+
+// namedSocket is the socket that the user names, empty for none.
+func namedSocket(c *cobra.Command) string {
+	if f := c.Flags().Lookup("socket"); f != nil && f.Value.String() != "" {
+		return f.Value.String()
+	}
+	return os.Getenv(api.EnvSocket)
+}
+
+// need says what a command wants of a daemon.
+type need int
+
+const (
+	toLook    need = iota // at what there is: where no daemon has ever kept anything, none is started
+	toAsk                 // a daemon that answers, started if there is none
+	toChange              // one that obeys this user, started if there is none
+	toCommand             // one that obeys this user and runs already
+)
+
+// connect returns a connection to the daemon that a command is for. With toLook it may be nil: there is nothing to see.
+func connect(c *cobra.Command, n need) (*api.Conn, error) {
+	o := api.Options{Socket: namedSocket(c), Change: n == toChange || n == toCommand}
+	start, err := onDemand()
+	if err != nil {
+		return nil, err
+	}
+	inside := os.Getenv(tenantEnvironment) != "" // a tenant's child is no daemon: it would be limited like a tenant
+	if !inside && (n == toAsk || n == toChange || n == toLook && kept()) {
+		o.Start = start
+	}
+	conn, err := api.Dial(c.Context(), o)
+	if n == toLook && o.Socket == "" && errors.Is(err, api.ErrNoDaemon) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, explain(err)
+	}
+	return conn, nil
+}
+
+// onDemand is the command that becomes a daemon and leaves when it is not needed.
+func onDemand() ([]string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, failed(fmt.Errorf("find this program: %w", err))
+	}
+	return []string{self, "daemon", "--on-demand"}, nil
+}
+
+// kept reports whether the runtime folder has groups or named lgpus that a daemon would show.
+func kept() bool {
+	dir, err := region.Dir()
+	if err != nil {
+		return false
+	}
+	_, err = os.Stat(filepath.Join(dir, "state.db"))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// wrong are the errnos of requests that cannot be granted as they are.
+var wrong = map[syscall.Errno]bool{
+	syscall.EINVAL: true, syscall.ERANGE: true, syscall.EOVERFLOW: true, syscall.ENODEV: true, syscall.ENOENT: true,
+	syscall.EEXIST: true, syscall.EOPNOTSUPP: true, syscall.ENAMETOOLONG: true, syscall.EACCES: true, syscall.E2BIG: true,
+}
+
+// explain gives an error of the API the status and the hint that it ends lgpu with.
+func explain(err error) error {
+	var own *exit
+	if err == nil || errors.As(err, &own) {
+		return err
+	}
+	e := &exit{status: statusFailed, err: err}
+	var call *api.Error
+	if errors.As(err, &call) {
+		e.hint = call.Hint
+		if wrong[call.Errno] && !errors.Is(err, api.ErrNoDaemon) {
+			e.status = statusUsage
+		}
+		if errors.Is(err, context.Canceled) {
+			e.status, e.err = 128+int(syscall.SIGINT), nil
+		}
+	}
+	return e
+}

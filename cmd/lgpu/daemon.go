@@ -1,0 +1,403 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/api/server"
+	"github.com/lgpu/lgpu/metrics"
+	"github.com/lgpu/lgpu/node"
+	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/tree"
+	"github.com/lgpu/lgpu/web"
+)
+
+// How long a daemon that is started by need stays without work, and how long it waits for one that is just leaving.
+const (
+	defaultIdle = time.Minute
+	succession  = 10 * time.Second
+)
+
+func daemonCommand() *cobra.Command {
+	var d daemon
+	c := &cobra.Command{
+		Use:   "daemon [options]",
+		Short: "Be the daemon that keeps logical GPUs",
+		Long: `Be the daemon of this user's runtime folder, in the foreground, until INT or
+TERM. It keeps the tree of limits, gives running programs their turns, and
+answers the other commands. There is no need to start it: lgpu run starts one
+that leaves when it has had nothing to do for a minute (--on-demand). Start it
+for lgpus of all users (as root; a unit for systemd is lgpu.service), for the
+tree as files, for metrics and for the page.
+
+Programs outlive the daemon: they keep their limits and meet the next one.
+
+Root, the daemon's user, and members of the group lgpu may change things; all
+others may look. Neither metrics nor page are for other machines unless asked;
+changing anything on the page takes the token that is in web.token in the
+runtime folder.
+
+Exit status: 0 when told to end or idle; 2 if an option is wrong; 1 if it
+cannot serve, as when another daemon has the runtime folder.
+
+Files, in /run/lgpu (root), else $XDG_RUNTIME_DIR/lgpu, else /tmp/lgpu-UID:
+
+  lgpud.sock    what the other commands talk to
+  tenant.sock   what programs in lgpus talk to
+  state.db      groups, limits and named lgpus
+  tree          the tree of limits, as files
+  lgpud.log     what a daemon says that was started by need
+
+Environment: LGPU_RUNTIME_DIR names another folder. NOTIFY_SOCKET: systemd is
+told when the daemon serves and when it ends.`,
+		Example: `  lgpu daemon --metrics 127.0.0.1:9464 --page 127.0.0.1:9465
+  lgpu daemon --dir /run/lgpu --store /var/lib/lgpu/state.db --police stop
+  lgpu daemon stop`,
+		DisableFlagsInUseLine: true,
+		Args:                  noArguments,
+		RunE:                  func(c *cobra.Command, _ []string) error { return d.run(c) },
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringVar(&d.dir, "dir", "", "runtime `FOLDER`")
+	f.StringVar(&d.store, "store", "", "`FILE` for what is to survive (default: state.db in the runtime folder)")
+	f.StringVar(&d.group, "group", "", "`GROUP` whose members may change things (default: lgpu, if it exists)")
+	f.DurationVar(&d.slice, "slice", 0, "`LENGTH` of a turn where programs share a device, 2ms to 50ms")
+	f.StringVar(&d.police, "police", string(node.PoliceReport), "what to do about use beyond what is allowed: `HOW` is report, stop or stop-strangers")
+	f.StringVar(&d.mount, "mount", string(node.MountAuto), "show the tree as files: `WHEN` is auto, on or off")
+	f.StringVar(&d.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`")
+	f.BoolVar(&d.hami, "metrics-hami", false, "also under the names that HAMi's monitor has")
+	f.StringVar(&d.page, "page", "", "serve the page at `ADDRESS`")
+	f.BoolVar(&d.remote, "page-remote", false, "let metrics and page be served to other machines")
+	f.StringArrayVar(&d.hosts, "page-host", nil, "`NAME` by which the page may be called beside localhost; repeat")
+	f.StringVar(&d.log, "log", "info", "what to log: `LEVEL` is debug, info, warn or error")
+	f.DurationVar(&d.idle, "idle", 0, "leave after so `LONG` without use; 0 is never (with --on-demand: 1m)")
+	f.BoolVar(&d.onDemand, "on-demand", false, "be started by need: leave when idle, make way for nobody")
+	f.BoolVar(&d.detached, "detached", false, "be nobody's child")
+	f.Lookup("detached").Hidden = true // the second of the two processes that --on-demand takes
+	c.AddCommand(stopCommand())
+	return c
+}
+
+func stopCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "stop",
+		Short: "End the daemon; programs go on within their limits",
+		Long: `End the daemon of this user, or the system's, and wait until it is gone.
+Programs in lgpus go on within their limits and meet the next daemon, which the
+next lgpu run starts.
+
+Exit status: 0, also if none runs; 1 if it does not obey this user.`,
+		DisableFlagsInUseLine: true,
+		Args:                  noArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			conn, err := connect(c, toCommand)
+			var e *exit
+			if errors.As(err, &e) && errors.Is(e.err, api.ErrNoDaemon) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			return explain(stopDaemon(c.Context(), conn))
+		},
+	}
+	socketFlag(c)
+	return c
+}
+
+// stopDaemon ends a daemon and waits for its end.
+func stopDaemon(ctx context.Context, conn *api.Conn) error {
+	pid := int(conn.Daemon.GetPid())
+	process, err := unix.PidfdOpen(pid, 0)
+	if err != nil && err != unix.ESRCH {
+		return fmt.Errorf("watch daemon %d: %w", pid, err)
+	}
+	if _, err := conn.Stop(ctx, &api.StopRequest{}); err != nil && !errors.Is(err, api.ErrGone) {
+		return err
+	}
+	if process < 0 {
+		return nil
+	}
+	defer unix.Close(process)
+	for {
+		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, -1); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// daemon is one lgpu daemon.
+type daemon struct {
+	dir, store, group  string
+	police, mount, log string
+	metrics, page      string
+	hosts              []string
+	slice, idle        time.Duration
+	hami, remote       bool
+	onDemand, detached bool
+}
+
+func (d *daemon) run(c *cobra.Command) error {
+	config, err := d.config(c)
+	if err != nil {
+		return err
+	}
+	if d.onDemand && !d.detached {
+		return detach()
+	}
+	answer := api.Readiness()
+	ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	err = d.serve(ctx, stop, config, answer)
+	if err != nil {
+		answer(err)
+		return failed(err)
+	}
+	return nil
+}
+
+// detach starts this program anew as nobody's child: neither the end of who needed it nor a signal to them concerns it.
+func detach() error {
+	self, err := os.Executable()
+	if err != nil {
+		return failed(fmt.Errorf("find this program: %w", err))
+	}
+	again := exec.Command(self, append(slices.Clone(os.Args[1:]), "--detached")...)
+	again.Stdout, again.Stderr = os.Stdout, os.Stderr
+	again.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if ready := os.Getenv(api.EnvReady); ready == "3" {
+		again.ExtraFiles = []*os.File{os.NewFile(3, "ready")}
+	}
+	if err := again.Start(); err != nil {
+		return failed(fmt.Errorf("start the daemon: %w", err))
+	}
+	return nil
+}
+
+// config reads the options.
+func (d *daemon) config(c *cobra.Command) (node.Config, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(d.log)); err != nil {
+		return node.Config{}, usage("levels are debug, info, warn and error", "--log %q: there is no such level", d.log)
+	}
+	if d.slice != 0 && (d.slice < 2*time.Millisecond || d.slice > 50*time.Millisecond) {
+		return node.Config{}, usage("", "--slice %v: it must be 2ms to 50ms", d.slice)
+	}
+	if d.idle < 0 {
+		return node.Config{}, usage("0 is never", "--idle %v: it must be 0 or more", d.idle)
+	}
+	police, mount := node.Policy(d.police), node.Mount(d.mount)
+	if !slices.Contains([]node.Policy{node.PoliceReport, node.PoliceStop, node.PoliceStopStrangers}, police) {
+		return node.Config{}, usage("it is report, stop or stop-strangers", "--police %q: there is no such way", d.police)
+	}
+	if !slices.Contains([]node.Mount{node.MountAuto, node.MountOn, node.MountOff}, mount) {
+		return node.Config{}, usage("it is auto, on or off", "--mount %q: there is no such way", d.mount)
+	}
+	if d.onDemand && !c.Flags().Changed("idle") {
+		d.idle = defaultIdle
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return node.Config{}, failed(fmt.Errorf("find this program: %w", err))
+	}
+	if d.dir != "" {
+		if err := os.Setenv(api.EnvDir, d.dir); err != nil { // what the daemon starts is to look there too
+			return node.Config{}, failed(err)
+		}
+	}
+	dir, err := region.Dir()
+	if err != nil {
+		return node.Config{}, failed(err)
+	}
+	return node.Config{
+		Dir: dir, State: d.store, Version: version(),
+		Log:        slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
+		SimCommand: []string{self, "sim"}, Mount: mount, Police: police, Idle: d.idle, Slice: d.slice,
+	}, nil
+}
+
+// serve is the daemon from its start to its end.
+func (d *daemon) serve(ctx context.Context, stop func(), config node.Config, answer func(error)) (err error) {
+	socket := filepath.Join(config.Dir, api.Socket)
+	n, err := d.open(ctx, config, socket)
+	if err != nil {
+		return err
+	}
+	if n == nil { // somebody else serves
+		answer(nil)
+		return nil
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	s, err := server.New(n, server.Options{Group: d.group, Stop: stop, Log: config.Log})
+	if err != nil {
+		return err
+	}
+	listener, err := server.Listen(socket)
+	if err != nil {
+		return err
+	}
+	// What serves ends before the daemon does, and the daemon when what serves fails.
+	serving, end := context.WithCancelCause(context.Background())
+	faces := []func(context.Context) error{func(ctx context.Context) error { return s.Serve(ctx, listener) }}
+	more, err := d.faces(n, config)
+	if err != nil {
+		end(nil)
+		return errors.Join(err, listener.Close())
+	}
+	faces = append(faces, more...)
+	ended := make(chan error, len(faces))
+	running, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, serve := range faces {
+		go func() {
+			err := serve(serving)
+			if err != nil {
+				cancel()
+			}
+			ended <- err
+		}()
+	}
+	answer(nil)
+	notify("READY=1")
+	err = n.Run(running)
+	notify("STOPPING=1")
+	end(nil)
+	for range faces {
+		err = errors.Join(err, <-ended)
+	}
+	return err
+}
+
+// open opens the node. A daemon that was started by need waits for one that is leaving; it returns nil if another serves.
+func (d *daemon) open(ctx context.Context, config node.Config, socket string) (*node.Node, error) {
+	deadline := time.Now().Add(succession)
+	for {
+		n, err := node.Open(config)
+		if err == nil || !errors.Is(err, node.ErrRunning) || !d.onDemand || time.Now().After(deadline) {
+			return n, err
+		}
+		if conn, err := api.Dial(ctx, api.Options{Socket: socket}); err == nil {
+			return nil, conn.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// faces are what else the daemon shows itself by.
+func (d *daemon) faces(n *node.Node, config node.Config) ([]func(context.Context) error, error) {
+	if d.metrics == "" && d.page == "" {
+		return nil, nil
+	}
+	collector := metrics.New(metrics.Of(n), metrics.Options{HAMi: d.hami})
+	faces := []func(context.Context) error{func(ctx context.Context) error {
+		if err := collector.Run(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, node.ErrClosed) {
+			return fmt.Errorf("metrics: %w", err)
+		}
+		return nil
+	}}
+	if d.metrics != "" {
+		l, err := web.Listen(d.metrics, d.remote)
+		if err != nil {
+			return nil, fmt.Errorf("--metrics %s: %w", d.metrics, err)
+		}
+		config.Log.Info("metrics", "url", fmt.Sprintf("http://%s/metrics", l.Addr()))
+		mux := http.NewServeMux()
+		mux.Handle("/metrics", collector.Handler())
+		faces = append(faces, func(ctx context.Context) error { return serveHTTP(ctx, l, mux) })
+	}
+	if d.page != "" {
+		l, err := web.Listen(d.page, d.remote)
+		if err != nil {
+			return nil, fmt.Errorf("--page %s: %w", d.page, err)
+		}
+		page, err := web.New(web.Of(n), web.Options{
+			Dir: config.Dir, Metrics: collector.Handler(), Hosts: d.hosts,
+			Write: func(_ context.Context, path string, files map[string]string) error { return write(n, path, files) },
+		})
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("--page %s: %w", d.page, err), l.Close())
+		}
+		if _, err := unix.IoctlGetTermios(int(os.Stderr.Fd()), unix.TCGETS); err == nil {
+			fmt.Fprintln(os.Stderr, "page at", page.URL(l.Addr())) // with the token, which is no line for a log
+		} else {
+			config.Log.Info("page", "url", fmt.Sprintf("http://%s/", l.Addr()), "token", filepath.Join(config.Dir, "web.token"))
+		}
+		faces = append(faces, func(ctx context.Context) error { return page.Serve(ctx, l) })
+	}
+	return faces, nil
+}
+
+// write writes files of a node, all of them or none.
+func write(n *node.Node, path string, files map[string]string) error {
+	var writes []tree.Assignment
+	for name, text := range files {
+		writes = append(writes, tree.Assignment{File: name, Text: text})
+	}
+	slices.SortFunc(writes, func(a, b tree.Assignment) int { return strings.Compare(a.File, b.File) })
+	return n.Tree().Update(path, writes)
+}
+
+// serveHTTP serves l until ctx ends.
+func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	stop := context.AfterFunc(ctx, func() { s.Close() })
+	defer stop()
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// notify tells systemd of the daemon's state, if it was started by it.
+func notify(state string) {
+	socket := os.Getenv("NOTIFY_SOCKET")
+	if socket == "" {
+		return
+	}
+	conn, err := net.Dial("unixgram", socket)
+	if err != nil {
+		return // systemd then takes the start for failed, and says so itself
+	}
+	defer conn.Close()
+	_, _ = conn.Write([]byte(state))
+}
+
+// version is what this build calls itself.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		return v
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return "devel-" + s.Value[:min(12, len(s.Value))]
+		}
+	}
+	return "devel"
+}

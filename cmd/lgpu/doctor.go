@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/doctor"
+)
+
+func doctorCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "doctor [--json] [PROGRAM...]",
+		Short: "Say what works on this machine, and what to do about what does not",
+		Long: `Look at what lgpu needs and can use: driver and devices, the software GPU, the
+daemon, mounting the tree, cgroups, MPS. Of each PROGRAM it says whether it can
+be limited. Nothing is changed, and no daemon is started.
+
+Exit status: 0 if nothing failed, 1 otherwise. Warnings do not count.`,
+		Example: `  lgpu doctor
+  lgpu doctor python ./train`,
+		DisableFlagsInUseLine: true,
+		RunE: func(c *cobra.Command, args []string) error {
+			self, err := os.Executable()
+			if err != nil {
+				return failed(fmt.Errorf("find this program: %w", err))
+			}
+			report := doctor.Examine(doctor.Look(c.Context(), doctor.Options{
+				Version: version(), SimCommand: []string{self, "sim"}, Programs: args,
+				Daemon: func(ctx context.Context) (doctor.Daemon, error) { return askDaemon(ctx, c) },
+			}))
+			if asJSON {
+				err = report.JSON(c.OutOrStdout())
+			} else {
+				err = report.Print(c.OutOrStdout(), doctor.Style{Width: width})
+			}
+			if err != nil {
+				return failed(err)
+			}
+			if !report.OK() {
+				return &exit{status: statusFailed}
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	socketFlag(c)
+	return c
+}
+
+// askDaemon finds out who the daemon is, if one runs.
+func askDaemon(ctx context.Context, c *cobra.Command) (doctor.Daemon, error) {
+	conn, err := api.Dial(ctx, api.Options{Socket: namedSocket(c)})
+	if errors.Is(err, api.ErrNoDaemon) {
+		return doctor.Daemon{}, fs.ErrNotExist
+	}
+	if err != nil {
+		return doctor.Daemon{}, err
+	}
+	defer conn.Close()
+	return doctor.Daemon{Socket: conn.Socket, Version: conn.Daemon.GetVersion(), PID: int(conn.Daemon.GetPid())}, nil
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lgpu/lgpu/api"
+)
+
+func eventsCommand() *cobra.Command {
+	var e events
+	c := &cobra.Command{
+		Use:   "events [options] [PATH]",
+		Short: "Show what happened to logical GPUs",
+		Long: `Show the last events that the daemon keeps, of all lgpus or of the group or lgpu
+at PATH and below: lgpus made and removed, clients that came, went and were
+refused, limits changed, memory above memory.high, processes on a device that
+are no clients or use more than they may, work that overran its slice.
+With -f those to come are shown too, until interrupted.
+
+Exit status: 0; 1 if the daemon cannot be asked, or ends.`,
+		Example: `  lgpu events
+  lgpu events -f /team
+  lgpu events --json | jq 'select(.kind == "oom")'`,
+		DisableFlagsInUseLine: true,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return noArguments(c, args[1:])
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error { return e.show(c, args) },
+	}
+	f := c.Flags()
+	f.BoolVarP(&e.follow, "follow", "f", false, "go on with the events to come")
+	f.BoolVar(&e.json, "json", false, "print one JSON object a line")
+	socketFlag(c)
+	return c
+}
+
+// events is one lgpu events.
+type events struct {
+	follow, json bool
+}
+
+func (e events) show(c *cobra.Command, args []string) error {
+	n := toLook
+	if e.follow {
+		n = toAsk
+	}
+	conn, err := connect(c, n)
+	if err != nil || conn == nil {
+		return err
+	}
+	defer conn.Close()
+	request := &api.EventsRequest{Follow: e.follow}
+	if len(args) > 0 {
+		request.Path = rooted(args[0])
+	}
+	stream, err := conn.Events(c.Context(), request)
+	if err != nil {
+		return explain(err)
+	}
+	for {
+		event, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return explain(err)
+		}
+		if err := e.print(c.OutOrStdout(), event); err != nil {
+			return failed(fmt.Errorf("write: %w", err))
+		}
+	}
+}
+
+// jsonEvent is a line of lgpu events --json. docs/cli.md promises these names.
+type jsonEvent struct {
+	Number uint64    `json:"number"`
+	Time   time.Time `json:"time"`
+	Kind   string    `json:"kind"`
+	Path   string    `json:"path,omitempty"`
+	Device string    `json:"device,omitempty"`
+	PID    int32     `json:"pid,omitempty"`
+	Bytes  uint64    `json:"bytes,omitempty"`
+	Text   string    `json:"text"`
+}
+
+func (e events) print(out io.Writer, event *api.Event) error {
+	if e.json {
+		return json.NewEncoder(out).Encode(jsonEvent{
+			Number: event.GetNumber(), Time: event.GetTime().AsTime(), Kind: event.GetKind(), Path: event.GetPath(),
+			Device: event.GetDevice(), PID: event.GetPid(), Bytes: event.GetBytes(), Text: event.GetText(),
+		})
+	}
+	where := event.GetPath()
+	if where == "" {
+		where = "-"
+	}
+	_, err := fmt.Fprintf(out, "%s  %-16s %-18s %s\n",
+		event.GetTime().AsTime().Local().Format("15:04:05.000"), event.GetKind(), where, event.GetText())
+	return err
+}

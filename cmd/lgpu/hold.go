@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/lgpu/lgpu/api"
+)
+
+// How long a launcher waits between two attempts to find the daemon again.
+const (
+	firstRetry = 10 * time.Millisecond
+	lastRetry  = time.Second
+)
+
+// leaving is how often a daemon may turn out to be leaving before a launcher gives up.
+const leaving = 5
+
+// hold is an lgpu that exists as long as this process wants it to, whatever happens to the daemon.
+type hold struct {
+	*api.Held
+
+	again  api.Options     // how to find the daemon after this one
+	wanted context.Context // ends when the lgpu is not wanted any more
+	unwant context.CancelFunc
+	closed chan struct{} // closed when it has been given back, or there is nobody to give it to
+}
+
+// attempt is one connection's hold.
+type attempt struct {
+	conn   *api.Conn
+	stream api.Control_HoldClient
+	held   *api.Held
+}
+
+// holdLgpu asks a daemon for an lgpu, and keeps it until Close. The connection is closed in any case.
+func holdLgpu(ctx context.Context, conn *api.Conn, request *api.HoldRequest, options api.Options) (*hold, error) {
+	a, err := ask(ctx, conn, request)
+	for try := 1; errors.Is(err, api.ErrGone) && try < leaving; try++ {
+		// The daemon left, or was ended, just as it was asked. There will be another.
+		if conn, err = api.Dial(ctx, options); err == nil {
+			a, err = ask(ctx, conn, request)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	h := &hold{Held: a.held, closed: make(chan struct{})}
+	if a.conn.Daemon.GetIdleNs() > 0 && options.Socket == "" {
+		h.again = api.Options{Dir: filepath.Dir(a.conn.Socket), Change: true, Start: options.Start}
+	} else { // whoever started this one will start the next
+		h.again = api.Options{Socket: a.conn.Socket, Change: true}
+	}
+	h.wanted, h.unwant = context.WithCancel(ctx)
+	go h.keep(ctx, a)
+	return h, nil
+}
+
+// ask asks one daemon. It closes the connection after an error.
+func ask(ctx context.Context, conn *api.Conn, request *api.HoldRequest) (*attempt, error) {
+	stream, err := conn.Hold(ctx)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	if err := stream.Send(request); err != nil && !errors.Is(err, io.EOF) { // io.EOF: Recv has the reason
+		return nil, errors.Join(err, conn.Close())
+	}
+	held, err := stream.Recv()
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &attempt{conn, stream, held}, nil
+}
+
+// Close gives the lgpu back and waits until the daemon has it.
+func (h *hold) Close() {
+	h.unwant()
+	<-h.closed
+}
+
+// keep takes the hold up again whenever the daemon has gone. The program does not notice: its limits stay where it has
+// them, and its gates run on what they were granted.
+func (h *hold) keep(ctx context.Context, a *attempt) {
+	defer close(h.closed)
+	for a != nil {
+		err := h.wait(a)
+		a.conn.Close()
+		if err == nil {
+			return
+		}
+		a = h.retake(ctx, err)
+	}
+}
+
+// wait returns nil when the hold has been given back, and an error when the daemon ended.
+func (h *hold) wait(a *attempt) error {
+	ended := make(chan error, 1)
+	go func() {
+		_, err := a.stream.Recv()
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-h.wanted.Done():
+	}
+	if a.stream.CloseSend() == nil {
+		<-ended
+	}
+	return nil
+}
+
+// retake finds the daemon anew after one ended with why. A daemon that died is started again; one that somebody ended is
+// waited for. It returns nil when the lgpu is not wanted any more or the next daemon does not have it.
+func (h *hold) retake(ctx context.Context, why error) *attempt {
+	options := h.again
+	if errors.Is(why, syscall.ESHUTDOWN) {
+		options.Start = nil
+	}
+	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
+		timer := time.NewTimer(pause)
+		select {
+		case <-h.wanted.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+		conn, err := api.Dial(h.wanted, options)
+		if err != nil {
+			continue
+		}
+		a, err := ask(ctx, conn, &api.HoldRequest{Path: h.Path, Reattach: h.Id})
+		if err == nil {
+			return a
+		}
+		if !errors.Is(err, api.ErrGone) {
+			return nil // it does not know the lgpu, which now lives as long as its clients
+		}
+	}
+}

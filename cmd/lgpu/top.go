@@ -1,0 +1,60 @@
+package main
+
+import (
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/top"
+)
+
+func topCommand() *cobra.Command {
+	o := top.Options{In: os.Stdin, Out: os.Stdout}
+	var once bool
+	c := &cobra.Command{
+		Use:   "top [options]",
+		Short: "Watch devices and logical GPUs",
+		Long: `Watch devices and logical GPUs: memory in use, shares of the device's time asked
+for and delivered, and who is near a limit. It fits in 80 columns. q ends it, ?
+shows the other keys. With --once one frame is printed; with --json too, the
+same for programs, which docs/cli.md describes.
+
+Exit status: 0; 1 if the daemon cannot be asked, or ends.`,
+		Example: `  lgpu top
+  lgpu top --once --json | jq '.devices[].utilisation'`,
+		DisableFlagsInUseLine: true,
+		Args:                  noArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if o.JSON && !once {
+				return usage("", "--json: it goes with --once")
+			}
+			if o.Interval < 100*time.Millisecond {
+				return usage("", "--interval %v: the shortest is 100ms", o.Interval)
+			}
+			if _, err := unix.IoctlGetTermios(int(os.Stdout.Fd()), unix.TCGETS); !once && err != nil {
+				return usage("lgpu top --once prints a single frame", "top: standard output is no terminal")
+			}
+			ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
+			defer stop()
+			conn, err := connect(c, toAsk)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			if once {
+				return explain(top.Once(ctx, conn, o))
+			}
+			return explain(top.Run(ctx, conn, o))
+		},
+	}
+	f := c.Flags()
+	f.BoolVar(&once, "once", false, "print one frame and end")
+	f.BoolVar(&o.JSON, "json", false, "with --once: print JSON")
+	f.DurationVar(&o.Interval, "interval", time.Second, "`TIME` between two frames")
+	f.IntVar(&o.Width, "width", 80, "with --once: `COLUMNS` to fit in")
+	socketFlag(c)
+	return c
+}

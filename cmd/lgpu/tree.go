@@ -1,0 +1,243 @@
+package main
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/sim"
+)
+
+// filesHelp is what the commands that write limits say of them.
+const filesHelp = `
+Limits are the files of the tree, which docs/files.md describes. Without a
+device a value is for all devices; with one, such as "195:0 8GiB", for that one.
+
+  memory.max    most device memory: 8GiB, or max
+  memory.high   where an event warns
+  compute.max   cap on the device's time: 25%, or max
+  compute.min   guaranteed part of the device's time
+  lgpu          compute units: count=8, list=0-7, max, default
+  lgpu.weight   1 to 10000 against others, 100 by default
+  lgpu.priority normal, high, or latency, which gets the device next
+  host.max      most page-locked host memory
+`
+
+func showCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "show PATH [FILE...]",
+		Short: "Show the limits and the use of a group or lgpu",
+		Long: `Show files of a group or lgpu: all that can be read, each with its name, or one
+as it is. Where the tree is mounted they are the files there.
+
+Exit status: 0; 2 if there is no such group, lgpu or file; 1 if the daemon
+cannot be asked.`,
+		Example: `  lgpu show /team
+  lgpu show /team memory.current`,
+		DisableFlagsInUseLine: true,
+		Args:                  atLeast(1, "PATH"),
+		RunE: func(c *cobra.Command, args []string) error {
+			conn, err := connect(c, toAsk)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			files, err := conn.Read(c.Context(), &api.ReadRequest{Path: rooted(args[0]), Files: args[1:]})
+			if err != nil {
+				return explain(err)
+			}
+			if len(args) == 2 {
+				_, err = c.OutOrStdout().Write(files.GetFiles()[0].GetData())
+			} else {
+				_, err = fmt.Fprint(c.OutOrStdout(), listing(files.GetFiles()))
+			}
+			if err != nil {
+				return failed(fmt.Errorf("write: %w", err))
+			}
+			return nil
+		},
+	}
+	socketFlag(c)
+	return c
+}
+
+// listing writes files below each other, names on the left.
+func listing(files []*api.File) string {
+	var b strings.Builder
+	for _, f := range files {
+		name := f.GetName()
+		for line := range strings.Lines(string(f.GetData()) + "\n") {
+			line = strings.TrimRight(line, "\n")
+			if line == "" && name != f.GetName() {
+				continue
+			}
+			if line == "" {
+				line = "-"
+			}
+			fmt.Fprintf(&b, "%-18s %s\n", name, line)
+			name = ""
+		}
+	}
+	return b.String()
+}
+
+func setCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "set PATH FILE=VALUE...",
+		Short: "Change limits of a group or lgpu, also of running programs",
+		Long: `Change limits of a group or lgpu: all of them, or none if one is refused. What
+runs is held to them at once: a cap within two slices, a memory limit at the
+next allocation.
+` + filesHelp + `
+Exit status: 0; 2 if a limit is refused, and then nothing has changed; 1 if the
+daemon cannot be asked or does not obey this user.`,
+		Example: `  lgpu set /team compute.max=40%
+  lgpu set /team/alice memory.max=8GiB compute.max=25% lgpu.weight=300
+  lgpu set /team "lgpu=195:0 count=32"`,
+		DisableFlagsInUseLine: true,
+		Args:                  atLeast(2, "PATH and FILE=VALUE"),
+		RunE: func(c *cobra.Command, args []string) error {
+			files, err := assignments(args[1:])
+			if err != nil {
+				return err
+			}
+			conn, err := connect(c, toChange)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			_, err = conn.Write(c.Context(), &api.WriteRequest{Path: rooted(args[0]), Files: files})
+			return explain(err)
+		},
+	}
+	socketFlag(c)
+	return c
+}
+
+func createCommand() *cobra.Command {
+	var parents bool
+	var shape string
+	c := &cobra.Command{
+		Use:   "create PATH [FILE=VALUE...]",
+		Short: "Make a group, or an lgpu to run programs in",
+		Long: `Make a node of the tree that stays until it is removed, over restarts of the
+daemon and of the machine. It becomes an lgpu when a program runs in it
+(lgpu run --group GROUP --name NAME), a group when something is made below it.
+` + filesHelp + `
+Exit status: 0; 2 if it exists, a limit is refused or there is no such parent,
+and then nothing has been made; 1 if the daemon cannot be asked or does not
+obey this user.`,
+		Example: `  lgpu create /team memory.max=40GiB compute.max=50%
+  lgpu create /team/alice lgpu.weight=200
+  lgpu run --group /team --name alice -- python train.py`,
+		DisableFlagsInUseLine: true,
+		Args:                  atLeast(1, "PATH"),
+		RunE: func(c *cobra.Command, args []string) error {
+			request := &api.CreateRequest{Path: rooted(args[0])}
+			var err error
+			if request.Files, err = assignments(args[1:]); err != nil {
+				return err
+			}
+			if c.Flags().Changed("sim") {
+				s, err := sim.ParseShape(shape)
+				if err != nil {
+					return usage("a shape is such as 2x16GiB,sms=32", "--sim: %w", err)
+				}
+				request.Sim = s.String()
+			}
+			conn, err := connect(c, toChange)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			if parents {
+				if err := makeParents(c, conn, request.GetPath()); err != nil {
+					return err
+				}
+			}
+			_, err = conn.Create(c.Context(), request)
+			return explain(err)
+		},
+	}
+	f := c.Flags()
+	f.BoolVarP(&parents, "parents", "p", false, "make missing groups above it too")
+	registerSim(f, &shape)
+	socketFlag(c)
+	return c
+}
+
+// makeParents makes the groups above the node at p that do not exist.
+func makeParents(c *cobra.Command, conn *api.Conn, p string) error {
+	var missing []string
+	for parent := path.Dir(p); parent != rootPath; parent = path.Dir(parent) {
+		missing = append([]string{parent}, missing...)
+	}
+	for _, parent := range missing {
+		if _, err := conn.List(c.Context(), &api.ListRequest{Path: parent}); err == nil {
+			continue
+		}
+		if _, err := conn.Create(c.Context(), &api.CreateRequest{Path: parent}); err != nil {
+			return explain(err)
+		}
+	}
+	return nil
+}
+
+func rmCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "rm PATH...",
+		Short: "Remove groups and lgpus that nothing runs in",
+		Long: `Remove groups without anything below them and lgpus without processes.
+
+Exit status: 0; 2 if there is no such group or lgpu; 1 if it is in use, the
+daemon cannot be asked or does not obey this user. After an error those before
+it on the command line are gone.`,
+		Example:               "  lgpu rm /team/alice /team",
+		DisableFlagsInUseLine: true,
+		Args:                  atLeast(1, "PATH"),
+		RunE: func(c *cobra.Command, args []string) error {
+			conn, err := connect(c, toChange)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			for _, p := range args {
+				if _, err := conn.Remove(c.Context(), &api.RemoveRequest{Path: rooted(p)}); err != nil {
+					return explain(err)
+				}
+			}
+			return nil
+		},
+	}
+	socketFlag(c)
+	return c
+}
+
+// atLeast refuses fewer arguments than n.
+func atLeast(n int, what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) < n {
+			return usage(c.CommandPath()+" --help has examples", "%s: %s is missing", c.Name(), what)
+		}
+		return nil
+	}
+}
+
+// rooted is a path of the tree as typed, from the root: the leading slash may be left out, as lgpu ps does.
+func rooted(p string) string { return path.Join(rootPath, p) }
+
+// assignments reads FILE=VALUE.
+func assignments(args []string) ([]*api.File, error) {
+	var files []*api.File
+	for _, a := range args {
+		name, value, ok := strings.Cut(a, "=")
+		if !ok || name == "" {
+			return nil, usage("such as memory.max=8GiB", "%q is not FILE=VALUE", a)
+		}
+		files = append(files, &api.File{Name: name, Data: []byte(value + "\n")})
+	}
+	return files, nil
+}
