@@ -20,6 +20,8 @@ type account struct {
 	floor  int64 // least vt with which a child joins the others
 	active int   // seats below that take part
 	last   int64 // last time a grant began: between equals, the longest ago is first
+	melt   int64 // vt that children had while nobody minded; only grows
+	melted int64 // that of up when the account last took part
 
 	// The moment at which all time charged is paid for by the flow of credit: the generic cell rate algorithm (ITU-T
 	// I.371), once for the cap and once for the minimum.
@@ -48,10 +50,15 @@ func wall(amount, rate int64) int64 { return mulDiv(amount, int64(Whole), rate) 
 // behind says that vt a is less than b. They wrap.
 func behind(a, b int64) bool { return a-b < 0 }
 
-// charge puts device time on the account and all above it.
-func (a *account) charge(now, spent int64, longest int64) {
+// charge puts device time on the account and all above it. What was used while nobody else wanted it is not held against
+// the account, but lets the debts of those that are away melt, as if it had been.
+func (a *account) charge(now, spent, longest int64, contended bool) {
 	for ; a.up != nil; a = a.up {
-		a.vt += mulDiv(spent, vtScale, a.weight)
+		if vt := mulDiv(spent, vtScale, a.weight); contended {
+			a.vt += vt
+		} else {
+			a.up.melt += vt
+		}
 		if a.cap > 0 {
 			a.paid = min(a.paid+wall(spent, a.cap), now+forever)
 		}
@@ -184,6 +191,12 @@ func (a *account) fairer(b *account) bool {
 func (a *account) join(now int64) {
 	for ; a.up != nil; a = a.up {
 		if a.active == 0 {
+			debt, melted := a.vt-a.up.floor, a.up.melt-a.melted
+			if debt < melted || melted < 0 {
+				a.vt = a.up.floor
+			} else {
+				a.vt -= melted
+			}
 			if behind(a.vt, a.up.floor) {
 				a.vt = a.up.floor
 			}
@@ -197,7 +210,9 @@ func (a *account) join(now int64) {
 // part ends join. The last to go leaves the floor where it was itself: nobody was kept from the device.
 func (a *account) part() {
 	for b := a; b != nil; b = b.up {
-		b.active--
+		if b.active--; b.active == 0 && b.up != nil {
+			b.melted = b.up.melt
+		}
 	}
 	for ; a.up != nil; a = a.up {
 		if a.up.active == 0 && behind(a.up.floor, a.vt) {

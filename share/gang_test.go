@@ -1,9 +1,9 @@
 package share
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -19,13 +19,14 @@ type worker struct {
 	program program
 
 	open, closing bool
-	seep          bool
+	seep, wanted  bool
+	beside        bool // uses the device beside others
 	until, busy   int64
 	launched      int // kernels so far
 	done          int
 	ran           int64 // of the first not done
 	idle          bool  // has told Want or Closed, waiting
-	gone          bool
+	mute          bool  // launches nothing
 }
 
 func (w *worker) kernel(n int) int64 { return w.program[n%len(w.program)] }
@@ -84,33 +85,41 @@ func (r *rig) decide() {
 		w := r.find(d.ID, d.Device)
 		switch d.Kind {
 		case Open:
-			for _, o := range r.workers {
-				if o.dev == w.dev && o.open && r.overran == 0 && r.seeps == 0 {
-					r.t.Fatalf("device %d given to %d beside %d", w.dev, w.id, o.id)
-				}
+			if o := r.holder(w.dev); o != nil {
+				r.t.Fatalf("device %d given to %d beside %d", w.dev, w.id, o.id)
 			}
-			w.open, w.closing, w.until, w.idle = true, false, d.Until, false
+			w.open, w.closing, w.until, w.wanted, w.idle = true, false, d.Until, d.Wanted, false
 		case Extend:
-			w.until = d.Until
+			w.until, w.wanted = d.Until, d.Wanted
 		case Free:
 			w.open, w.closing, w.until, w.idle = true, false, NoLimit, false
 		case Close:
 			w.closing = true
 		case Seep:
 			r.seeps++
+			w.beside = r.holder(w.dev) != nil
 			w.open, w.closing, w.seep, w.idle = true, true, true, false
 		case Overran:
 			r.overran++
+			w.beside = true
 		}
 	}
+}
+
+// holder is who has a device to itself.
+func (r *rig) holder(dev Device) *worker {
+	for _, o := range r.workers {
+		if o.dev == dev && o.open && !o.beside {
+			return o
+		}
+	}
+	return nil
 }
 
 func (r *rig) run(length int64) {
 	for end := r.now + length; r.now < end; r.now += step {
 		for _, w := range r.workers {
-			if !w.gone {
-				r.advance(w)
-			}
+			r.advance(w)
 		}
 		if next, ok := r.s.Next(); ok && next <= r.now {
 			r.s.Tick(r.now)
@@ -141,7 +150,7 @@ func (r *rig) advance(w *worker) {
 			w.done++
 		}
 	}
-	for w.launched < w.done+3 && r.random.IntN(3) > 0 { // programs launch at no even pace
+	for !w.mute && w.launched < w.done+3 && r.random.IntN(3) > 0 { // programs launch at no even pace
 		switch {
 		case w.seep:
 			w.seep = false
@@ -156,9 +165,9 @@ func (r *rig) advance(w *worker) {
 		w.launched++
 	}
 full:
-	if w.open && w.launched == w.done && (w.closing || w.busy >= w.until-2*step) {
-		w.open, w.closing, w.idle = false, false, true
-		r.s.Closed(r.now, w.id, w.dev, w.busy, true)
+	if w.open && w.launched == w.done && (w.closing || w.busy >= w.until-2*step || w.mute && w.wanted) {
+		w.open, w.closing, w.beside, w.idle = false, false, false, !w.mute
+		r.s.Closed(r.now, w.id, w.dev, w.busy, !w.mute)
 		r.decide()
 	}
 }
@@ -246,4 +255,118 @@ func TestGangs(t *testing.T) {
 	}
 }
 
-var _ = fmt.Sprint
+// join makes one job of several lgpus' workers.
+func join(groups ...[]*worker) []*worker {
+	var all []*worker
+	for _, g := range groups {
+		all = append(all, g...)
+	}
+	for _, w := range all {
+		w.group = all
+	}
+	return all
+}
+
+func TestGangByName(t *testing.T) {
+	training := program{400 * us, -200 * us}
+	r := newRig(t, Options{})
+	a := join(r.lgpu(1, Params{Gang: "a"}, training, 0), r.lgpu(2, Params{Gang: "a"}, training, 1))
+	b := join(r.lgpu(3, Params{Gang: "b"}, training, 1), r.lgpu(4, Params{Gang: "b"}, training, 0))
+	r.run(second)
+	for _, parts := range r.progress(3, a, b) {
+		if math.Abs(parts[0]-50) > 3 || math.Abs(parts[1]-50) > 3 {
+			t.Errorf("gangs made %.1f %% of their ways, want 50 each", parts)
+		}
+	}
+	// Once apart, a's halves have no turn together but for chance; one of b's goes on alone.
+	for id := ID(1); id <= 4; id++ {
+		if err := r.s.Set(r.now, id, Params{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.decide()
+	r.run(second)
+	if err := r.s.consistent(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Without launches let through in time, a collective of which one half was launched holds its device until the bound; and
+// still everybody goes on.
+func TestDrainBoundOfGangs(t *testing.T) {
+	for _, o := range []Options{
+		{SeepAfter: second, DrainBound: 20 * ms},
+		{SeepAfter: second, DrainBound: 3 * ms},
+		{SeepAfter: 200 * us, DrainBound: 5 * ms},
+	} {
+		r := newRig(t, o)
+		a := r.lgpu(1, Params{}, program{400 * us, -200 * us, 50 * us}, 0, 1)
+		b := r.lgpu(2, Params{}, program{-300 * us}, 1, 0)
+		for range 10 {
+			before := []int{a[0].done, b[0].done}
+			r.run(second)
+			if a[0].done-before[0] < 100 || b[0].done-before[1] < 100 {
+				t.Errorf("%+v: in a second only %d and %d kernels", o, a[0].done-before[0], b[0].done-before[1])
+			}
+		}
+		t.Logf("%+v: %d and %d kernels, %d seeps, %d overran", o, a[0].done, b[0].done, r.seeps, r.overran)
+		if err := r.s.consistent(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A gang that uses only one of its devices for long leaves the other alone, and gets it back when it needs it.
+func TestGangOnFewerDevices(t *testing.T) {
+	r := newRig(t, Options{})
+	a := r.lgpu(1, Params{}, program{200 * us}, 0, 1)
+	b := r.lgpu(2, Params{}, program{200 * us}, 1)
+	a[1].mute = true
+	r.run(3 * second)
+	busy := []int64{a[0].busy, b[0].busy}
+	r.run(second)
+	if got := a[0].busy - busy[0]; got < 990*ms {
+		t.Errorf("gang alone on device 0 had it for %d ms of 1000", got/ms)
+	}
+	if got := b[0].busy - busy[1]; got < 990*ms {
+		t.Errorf("single beside an idle seat had the device for %d ms of 1000", got/ms)
+	}
+	a[1].mute = false
+	r.run(100 * ms)
+	busy = []int64{a[1].busy, b[0].busy}
+	r.run(second)
+	for i, w := range []*worker{a[1], b[0]} {
+		if got := w.busy - busy[i]; got < 470*ms || got > 530*ms {
+			t.Errorf("seat of %d on 1 had it for %d ms of 1000, want 500", w.id, got/ms)
+		}
+	}
+}
+
+// A gang stuck for good keeps nobody from its devices, and pays for the time that it takes.
+func TestGangThatNeverDrains(t *testing.T) {
+	r := newRig(t, Options{})
+	a := r.lgpu(1, Params{}, program{-200 * us}, 0, 1)
+	b := r.lgpu(2, Params{}, program{200 * us}, 0)
+	c := r.lgpu(3, Params{}, program{200 * us}, 1)
+	r.run(second)
+	a[1].mute = true
+	r.run(second)
+	busy := []int64{b[0].busy, c[0].busy}
+	r.run(second)
+	if got := b[0].busy - busy[0]; got < 950*ms {
+		t.Errorf("single beside a stuck gang had device 0 for %d ms of 1000", got/ms)
+	}
+	if got := c[0].busy - busy[1]; got < 950*ms {
+		t.Errorf("single beside a stuck gang had device 1 for %d ms of 1000", got/ms)
+	}
+	if r.overran == 0 {
+		t.Error("a stuck gang did not overrun")
+	}
+	var states []State
+	for _, v := range r.s.Shares(r.now, nil) {
+		states = append(states, v.State)
+	}
+	if !slices.Contains(states, Overrun) {
+		t.Errorf("states %v of a stuck gang and others", states)
+	}
+}

@@ -593,13 +593,13 @@ func (s *Scheduler) count(x *seat) {
 	}
 	x.marked = s.now
 	if x.clock > x.charged {
-		s.charge(x, x.clock-x.charged)
+		s.charge(x, x.clock-x.charged, true)
 		x.charged = x.clock
 	}
 }
 
-func (s *Scheduler) charge(x *seat, spent int64) {
-	x.charge(s.now, spent, x.dev.options.SliceMax)
+func (s *Scheduler) charge(x *seat, spent int64, contended bool) {
+	x.charge(s.now, spent, x.dev.options.SliceMax, contended)
 	x.meter.add(max(x.metered, s.now-second), s.now, spent)
 	x.metered = s.now
 }
@@ -616,7 +616,7 @@ func (s *Scheduler) report(x *seat, busy int64) {
 		x.cut(x.reported-x.waited, x.dev.options.Burst)
 	}
 	if spent > x.charged {
-		s.charge(x, spent-x.charged)
+		s.charge(x, spent-x.charged, !x.open)
 	}
 	x.busy, x.reported, x.clock, x.charged = busy, s.now, 0, 0
 }

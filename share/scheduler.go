@@ -195,7 +195,7 @@ func (s *Scheduler) account(n *node, d *device) *account {
 		return n.accounts[i]
 	}
 	up := s.account(n.up, d)
-	a := &account{node: n, up: up, depth: up.depth + 1, vt: up.floor}
+	a := &account{node: n, up: up, depth: up.depth + 1, vt: up.floor, melted: up.melt}
 	s.limit(a, d.id)
 	if a.cap > 0 {
 		a.paid = s.now - wall(d.options.Burst, a.cap)
@@ -229,7 +229,7 @@ func (s *Scheduler) relink() {
 		up := link(n.up, d)
 		a := s.account(n, d)
 		if a.up != up {
-			a.vt, a.up = up.floor, up
+			a.vt, a.up, a.melted = up.floor, up, up.melt
 		}
 		a.depth = up.depth + 1
 		return a
