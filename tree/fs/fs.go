@@ -1,17 +1,52 @@
-// Package fs shows a tree of limits as a file system: directories are nodes, and writing to a file is a transaction whose
-// errno the writer gets.
+// Package fs shows a tree of limits as a file system: directories are nodes, and a write(2) to a file is a transaction
+// whose errno the writer gets.
+//
+//	server, err := fs.Mount("/run/lgpu/tree", t, fs.Options{AllowOther: true})
+//	defer server.Close()
+//
+// # What a write is
+//
+// Each write(2) is one transaction, as in the files of a cgroup. Some shells write every line on its own (bash's echo and
+// printf); each of those is a transaction then. A write that continues in the middle of a line is refused: it is a piece of
+// something that was cut. The text of an error, which errno cannot carry, goes to Options.Log; the daemon's API gives it to
+// the caller.
+//
+// # What a read is
+//
+// A read from the beginning of a file takes a picture of it, and reads further on continue in that picture, so that no
+// reader sees two states mixed. The kernel caches nothing.
+//
+// # Who may
+//
+// The mount asks Options.Authorise, with who the kernel says is asking: for a write when the file is opened, as usual, for
+// everything else at once. Owners is the usual answer.
 package fs
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/tree"
 )
 
+// Type is the type of the file system, as /proc/mounts shows it.
+const Type = "fuse.lgpu"
+
 // Options of a mount.
 type Options struct {
-	// Authorise says whether a caller may do something; nil lets everybody read and the daemon's own user and root write.
-	// It is asked when a file is opened for writing and before every other change. An errno in its error is the caller's.
+	// Authorise says whether a caller may change something; nil is Owners of the tree. An errno in its error is what the
+	// caller gets, else EPERM. Everybody may read.
 	Authorise func(Caller, Access) error
 	// AllowOther lets users other than the daemon's own in. It needs root, or user_allow_other in /etc/fuse.conf.
 	AllowOther bool
@@ -19,42 +54,122 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Caller is who asks, as the kernel says.
-type Caller struct {
-	UID, GID uint32
-	PID      uint32
-}
-
-// Action is what somebody wants to do.
-type Action string
-
-// Actions.
-const (
-	ActionWrite Action = "write" // a file of the node Path
-	ActionMkdir Action = "mkdir" // Path is the parent
-	ActionRmdir Action = "rmdir" // Path is the node to remove
-	ActionChown Action = "chown" // the node Path
-)
-
-// Access is what a caller wants to do.
-type Access struct {
-	Action Action
-	Path   string // of a node
-	File   string // of ActionWrite
-}
-
 // Server is a mounted tree.
-type Server struct{}
+type Server struct {
+	dir    string
+	server *fuse.Server
+}
 
-// Mount shows t at dir, which it makes if need be. A mount there that lost its daemon is cleaned up first. As root it
-// mounts itself; otherwise it needs fusermount3.
-func Mount(dir string, t *tree.Tree, options Options) (*Server, error) { return nil, nil }
+// Mount shows t at dir, which it makes if need be. Whoever calls it is the only daemon of dir: a mount of Type that is there
+// lost its daemon, and is taken away first. As root it mounts by itself; otherwise it needs fusermount3.
+func Mount(dir string, t *tree.Tree, options Options) (*Server, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("mount the tree: %w", err)
+	}
+	if err := Clean(dir); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("mount the tree: %w", err)
+	}
+	m := &mount{tree: t, authorise: options.Authorise, log: options.Log, started: time.Now()}
+	if m.authorise == nil {
+		m.authorise = Owners(t)
+	}
+	if m.log == nil {
+		m.log = slog.New(slog.DiscardHandler)
+	}
+	now := time.Duration(0)
+	server, err := fs.Mount(dir, &folder{mount: m, path: tree.Root}, &fs.Options{
+		EntryTimeout: &now, AttrTimeout: &now, NegativeTimeout: &now,
+		MountOptions: fuse.MountOptions{
+			Name: strings.TrimPrefix(Type, "fuse."), FsName: "lgpu", AllowOther: options.AllowOther, DisableXAttrs: true,
+			DirectMount: os.Geteuid() == 0, MaxWrite: maxWrite,
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("mount the tree at %s: %w; rootless mounts need fusermount3 (package fuse3) and a readable /dev/fuse", dir, err)
+	}
+	return &Server{dir, server}, nil
+}
 
-// Close unmounts, even while somebody has files of the tree open, and waits until no request is served any more.
-func (s *Server) Close() error { return nil }
+// maxWrite is the most that one request from the kernel carries: more than the longest text, so that a longer one is
+// refused as a whole.
+const maxWrite = 2 * tree.MaxText
 
-// Wait returns when the tree is no longer mounted, by Close or by an administrator.
-func (s *Server) Wait() {}
+// Close unmounts, even while somebody has files of the tree open: what they do then fails. It waits until nothing is served
+// any more; without root, files that are open keep that from happening, and Close returns at once.
+func (s *Server) Close() error {
+	if err := detach(s.dir); err != nil {
+		return fmt.Errorf("unmount the tree: %w", err)
+	}
+	if os.Geteuid() == 0 {
+		s.server.Wait()
+	}
+	return nil
+}
 
-// Notify wakes up who polls the events file of the node at path.
-func (s *Server) Notify(path string) {}
+// Wait returns when the tree is no longer served, by Close or because an administrator unmounted it.
+func (s *Server) Wait() { s.server.Wait() }
+
+// Clean takes away mounts of a tree at dir whose daemon is gone. It touches nothing below dir, since that could wait for the
+// daemon for ever. An error wraps EBUSY if something else is mounted there.
+func Clean(dir string) error {
+	const most = 64 // mounts on top of each other; a daemon that died leaves one
+	for range most {
+		kind, err := mounted(dir)
+		switch {
+		case err != nil:
+			return err
+		case kind == "":
+			return nil
+		case kind != Type:
+			return fmt.Errorf("mount the tree: a file system of type %s is at %s: %w", kind, dir, syscall.EBUSY)
+		}
+		if err := detach(dir); err != nil {
+			return fmt.Errorf("take away the mount at %s that a daemon left: %w", dir, err)
+		}
+	}
+	return fmt.Errorf("take away the mounts at %s: there are more than %d: %w", dir, most, syscall.EBUSY)
+}
+
+// detach unmounts dir and ends what is under way there. As root the kernel is told to fail all requests; the daemon's death
+// does the same without.
+func detach(dir string) error {
+	err := unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH)
+	switch {
+	case err == nil, errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT): // not mounted (any more)
+		return nil
+	case !errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	out, err := exec.Command("fusermount3", "-u", "-z", dir).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", dir, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// mounted returns the type of the file system at dir, or "".
+func mounted(dir string) (string, error) {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", fmt.Errorf("look for mounts: %w", err)
+	}
+	return mountType(string(table), dir), nil
+}
+
+// mountType finds the topmost mount at dir in the text of mountinfo: number, parent, device, root, mount point, options,
+// optional fields, "-", type.
+func mountType(table, dir string) string {
+	escaped := strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`).Replace(dir)
+	kind := ""
+	for line := range strings.Lines(table) {
+		before, after, found := strings.Cut(line, " - ")
+		if fields := strings.Fields(before); found && len(fields) > 4 && fields[4] == escaped {
+			kind, _, _ = strings.Cut(after, " ")
+		}
+	}
+	return kind
+}
