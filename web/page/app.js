@@ -1,0 +1,332 @@
+// The page: takes states and turns from the daemon's stream and shows them. Elements are made once and then kept up to
+// date, so that focus, selection and pointers stay where they are.
+
+import { clock, colour, count, element, share, size } from "./format.js";
+import { Past, Timeline } from "./charts.js";
+import * as editor from "./editor.js";
+
+const $ = (id) => document.getElementById(id);
+const cards = new Map(); // uuid to card
+const rows = new Map(); // id and uuid of a node on a device to its row of the table
+const past = { times: [], rows: new Map() }; // what /api/history has, kept up to date
+const keep = 600; // values of the past
+let state = null;
+let offset = 0; // ms that this machine's clock is ahead of the daemon's
+
+// --- the stream
+
+function connect() {
+  const stream = new EventSource("/api/stream");
+  stream.addEventListener("state", (e) => {
+    state = JSON.parse(e.data);
+    offset = Date.now() - state.time;
+    live("live", "live");
+    remember();
+    show();
+  });
+  stream.addEventListener("turns", (e) => {
+    const { devices, ids, turns } = JSON.parse(e.data);
+    for (const [device, id, start, length] of turns) {
+      cards.get(devices[device])?.timeline.add(start, length, ids[id]);
+    }
+  });
+  stream.onerror = () => live("lost", `no answer since ${clock(Date.now())}, trying again`);
+}
+
+function live(kind, text) {
+  const e = $("live");
+  if (e.dataset.state !== kind) {
+    e.dataset.state = kind;
+    e.textContent = text;
+  }
+}
+
+async function recall() {
+  const { times, rows } = await (await fetch("/api/history")).json();
+  past.times = times;
+  past.rows = new Map(rows.map((r) => [`${r.id} ${r.device}`, r]));
+}
+
+/** remember adds the newest state to the past. */
+function remember() {
+  if (past.times.at(-1) >= state.time) return;
+  const n = past.times.push(state.time);
+  for (const node of state.nodes) {
+    if (node.kind !== "lgpu") continue;
+    for (const d of node.devices) {
+      const key = `${node.id} ${d.uuid}`;
+      if (!past.rows.has(key)) past.rows.set(key, { id: node.id, device: d.uuid, path: node.path, asked: [], delivered: [] });
+      const row = past.rows.get(key);
+      for (const name of ["asked", "delivered"]) {
+        while (row[name].length < n - 1) row[name].push(null);
+        row[name].push(d[name]);
+      }
+    }
+  }
+  if (n > keep) {
+    past.times.shift();
+    for (const [key, row] of past.rows) {
+      row.asked.shift();
+      row.delivered.shift();
+      if (row.delivered.every((v) => v === null)) past.rows.delete(key);
+    }
+  }
+}
+
+// --- devices
+
+const lgpus = () => state.nodes.filter((n) => n.kind === "lgpu");
+
+/** on returns the lgpus of a device, as [node, what it has of the device]. */
+function on(uuid) {
+  return lgpus().map((n) => [n, n.devices.find((d) => d.uuid === uuid)]).filter(([, d]) => d);
+}
+
+/** card makes the elements of a device. */
+function card(device) {
+  const title = element("h2"), chips = element("span"), fault = element("p", { className: "fault", hidden: true });
+  const measure = (name) => {
+    const value = element("output"), stack = element("div", { className: "stack", role: "img" });
+    const box = element("div", { className: "measure" }, element("h3", {}, name), value, stack);
+    return { box, value, stack };
+  };
+  const memory = measure("Memory"), time = measure("Device time, last second");
+  const asked = element("div", { className: "stack thin", role: "img" });
+  time.box.append(asked, element("p", { className: "scale" }, "above: got, below: asked for"));
+  const legend = element("ul", { className: "legend", "aria-label": `lgpus of ${device.name}` });
+  const chart = (name, kind, label) => {
+    const canvas = element("canvas", { role: "img", "aria-label": label }), said = element("output", { "aria-live": "off" });
+    return { canvas, said, box: element("div", { className: `chart ${kind}` },
+      element("div", { className: "bar-title" }, element("h3", {}, name), said), canvas) };
+  };
+  const turns = chart("Slices, last second", "timeline", `Who had ${device.name} over the last second`);
+  const shares = chart("Got (line) and asked (dashed), last 10 min", "past", `Shares of ${device.name} over the last ten minutes`);
+  const box = element("article", { className: "card", "aria-label": `Device ${device.index}, ${device.name}` },
+    element("header", {}, title, chips), fault,
+    element("div", { className: "columns" },
+      element("div", {}, memory.box, time.box, legend), element("div", {}, turns.box, shares.box)));
+  box.dataset.uuid = device.uuid;
+  return { box, title, chips, fault, memory, time, asked, legend,
+    timeline: new Timeline(turns.canvas, turns.said), past: new Past(shares.canvas, shares.said) };
+}
+
+/** fill gives a stack of parts, each with a colour or class, a width and words. */
+function fill(stack, parts, label) {
+  while (stack.children.length > parts.length) stack.lastChild.remove();
+  while (stack.children.length < parts.length) stack.append(document.createElement("i"));
+  parts.forEach((p, i) => {
+    const e = stack.children[i];
+    e.className = p.kind || "";
+    e.style.setProperty("--own", p.colour || "");
+    e.style.width = `${Math.min(100, 100 * p.part)}%`;
+    e.title = p.text;
+  });
+  stack.setAttribute("aria-label", `${label}: ${parts.map((p) => p.text).join(", ") || "nothing"}`);
+}
+
+function showDevice(d, ids) {
+  if (!cards.has(d.uuid)) {
+    const c = card(d);
+    cards.set(d.uuid, c);
+    $("devices").append(c.box);
+  }
+  const c = cards.get(d.uuid), here = on(d.uuid);
+  c.title.replaceChildren(element("span", { className: "index" }, d.index), d.name);
+  const facts = [d.key.length > 12 ? d.key.slice(0, 12) : d.key, d.mode, d.units ? count(d.units, "unit") : "", d.sim && `software GPU ${d.sim}`];
+  c.chips.replaceChildren(...facts.filter(Boolean).flatMap((f) => [element("span", { className: "chip" }, f), " "]));
+  c.fault.hidden = !d.fault;
+  c.fault.textContent = `Out of order: ${d.fault}`;
+
+  const strange = d.strangers.reduce((sum, p) => sum + p.memory, 0);
+  const held = here.filter(([, l]) => l.used > 0)
+    .map(([n, l]) => ({ part: l.used / d.total, colour: colour(n.id, ids), text: `${n.path} ${size(l.used)}` }));
+  if (strange > 0) held.push({ part: strange / d.total, kind: "stranger", text: `without an lgpu ${size(strange)}` });
+  fill(c.memory.stack, held, "Memory");
+  c.memory.value.replaceChildren(size(Math.max(d.used, 0)), element("small", {}, ` of ${size(d.total)}`));
+
+  const part = (field) => here.filter(([, l]) => l[field] > 0)
+    .map(([n, l]) => ({ part: l[field] / 1e4, colour: colour(n.id, ids), text: `${n.path} ${share(l[field])}` }));
+  fill(c.time.stack, part("delivered"), "Got");
+  fill(c.asked, part("asked"), "Asked for");
+  const sum = here.reduce((all, [, l]) => all + l.delivered, 0);
+  c.time.value.replaceChildren(share(Math.min(sum, 10000)),
+    element("small", {}, " to lgpus"), element("small", { className: "aside" }, d.utilisation === null ? "" : `, driver says ${d.utilisation} %`));
+
+  const lines = here.map(([n, l]) => {
+    const behind = (l.state === "waiting" || l.state === "running") && l.delivered + 300 < l.asked;
+    return element("li", {},
+      element("i", { own: colour(n.id, ids) }),
+      element("span", { className: "path", title: n.path }, element("bdi", {}, n.path)),
+      element("span", {}, size(l.used)),
+      element("span", { className: behind ? "behind" : "", title: "asked for and got of the device's time" },
+        l.asked || l.delivered ? `${share(l.asked)} → ${share(l.delivered)}` : "idle"));
+  });
+  if (d.strangers.length) {
+    const who = d.strangers.map((p) => `${p.command} (${p.pid})`).join(", ");
+    lines.push(element("li", {}, element("i", { className: "stranger" }),
+      element("span", { className: "path", title: who }, element("bdi", {}, `without an lgpu: ${who}`)), element("span", {}, size(strange)), element("span")));
+  }
+  if (!lines.length) lines.push(element("li", {}, element("i"), element("span", { className: "none" }, "no lgpu uses it")));
+  c.legend.replaceChildren(...lines);
+
+  c.timeline.names = new Map(here.map(([n]) => [n.id, [n.path, colour(n.id, ids)]]));
+  const running = here.filter(([, l]) => l.state === "running");
+  const quiet = (c.timeline.newest || 0) < (state.time - 1000) * 1e3;
+  c.timeline.state(state.time * 1e3, quiet && running.length === 1 ? running[0][0].id : null);
+  c.past.show(past.times, [...past.rows.values()].filter((r) => r.device === d.uuid)
+    .map((r) => ({ path: r.path, colour: ids.has(r.id) ? colour(r.id, ids) : "var(--faint)", asked: r.asked, delivered: r.delivered })));
+}
+
+// --- the tree
+
+function row(node) {
+  const cell = (label, kind = "") => {
+    const td = element("td", { className: kind });
+    td.dataset.label = label;
+    return td;
+  };
+  const cells = {
+    node: cell("Node", "node"), device: cell("Device", "dev"), state: cell("State"), memory: cell("Memory", "memory"),
+    share: cell("Asked → got", "share"), cap: cell("Cap", "num"), min: cell("Floor", "num"), weight: cell("Weight", "num"),
+    clients: cell("Processes", "num"), act: cell("", "act"),
+  };
+  const button = element("button", { type: "button" }, "Edit");
+  cells.act.append(button);
+  return { tr: element("tr", { className: node.kind }, ...Object.values(cells)), cells, button };
+}
+
+/** text sets a cell's text if it is another, which spares the browser a layout. */
+function text(cell, value, faint) {
+  if (cell.textContent !== value) cell.textContent = value;
+  cell.classList.toggle("none", Boolean(faint));
+}
+
+function showNode(n, d, ids) {
+  const key = `${n.id} ${d.uuid}`;
+  if (!rows.has(key)) rows.set(key, row(n));
+  const { tr, cells, button } = rows.get(key);
+  const device = state.devices.find((o) => o.uuid === d.uuid);
+  tr.className = n.kind;
+  const depth = n.path === "/" ? 0 : n.path.split("/").length - 1;
+  const name = n.path === "/" ? "/" : n.path.split("/").at(-1);
+  cells.node.replaceChildren(
+    element("span", { className: "indent" }, "\u2003".repeat(Math.max(0, depth - 1)) + (depth ? "└ " : "")),
+    ...(n.kind === "lgpu" ? [element("span", { className: "swatch", own: colour(n.id, ids) })] : []), element("b", {}, name));
+  cells.node.title = n.path;
+  text(cells.device, device ? device.index : "?");
+  if (n.kind === "lgpu") cells.state.replaceChildren(element("span", { className: `state ${d.state}` }, d.state || "idle"));
+  else text(cells.state, "group", true);
+  const whole = d.limit === null || device && d.limit > device.total ? device?.total || 0 : d.limit;
+  const filled = whole ? d.used / whole : 0;
+  cells.memory.replaceChildren(
+    element("span", {}, element("span", { className: "mini" }, element("i", {
+      className: filled >= 0.97 ? "full" : filled >= 0.85 ? "near" : "", width: `${Math.min(100, filled * 100)}%`,
+    })), size(d.used), element("span", { className: "none" }, d.limit === null ? "" : ` / ${size(d.limit)}`)));
+  text(cells.share, d.asked || d.delivered ? `${share(d.asked)} → ${share(d.delivered)}` : "–", !(d.asked || d.delivered));
+  text(cells.cap, d.cap >= 10000 ? "–" : share(d.cap), d.cap >= 10000);
+  text(cells.min, d.min ? share(d.min) : "–", !d.min);
+  text(cells.weight, d.weight + (d.priority === "high" ? " high" : d.priority === "latency" ? " latency" : ""));
+  text(cells.clients, n.kind === "lgpu" ? String(n.clients.length) : "–", n.kind !== "lgpu");
+  cells.clients.title = n.clients.map((c) => `${c.command} (${c.pid})`).join("\n");
+  button.setAttribute("aria-label", `Edit limits of ${n.path}${state.devices.length > 1 && device ? ` on device ${device.index}` : ""}`);
+  button.onclick = () => editor.edit(n, state.devices, d.uuid);
+  return [key, tr];
+}
+
+/** order makes the children of an element those given, in their order, moving as few as possible. */
+function order(parent, children) {
+  children.forEach((child, i) => {
+    if (parent.children[i] !== child) parent.insertBefore(child, parent.children[i] || null);
+  });
+  while (parent.children.length > children.length) parent.lastChild.remove();
+}
+
+// --- all of it
+
+function show() {
+  const ids = new Set(lgpus().map((n) => n.id));
+  const processes = lgpus().reduce((sum, n) => sum + n.clients.length, 0);
+  $("summary").textContent = [count(state.devices.length, "device"), count(ids.size, "lgpu"), count(processes, "process")].join(", ");
+  for (const d of state.devices) showDevice(d, ids);
+  for (const [uuid, c] of cards) {
+    if (!state.devices.some((d) => d.uuid === uuid)) {
+      c.box.remove();
+      cards.delete(uuid);
+    }
+  }
+  if (!state.devices.length) $("devices").replaceChildren(element("p", { className: "note" }, "No devices. A software GPU comes with ", element("code", {}, "lgpu run --sim -- COMMAND"), "."));
+  else $("devices").querySelector(".note")?.remove();
+
+  document.body.classList.toggle("one-device", state.devices.length < 2);
+  const filter = $("filter"), wanted = ["", ...state.devices.map((d) => d.uuid)];
+  $("filter-label").hidden = state.devices.length < 2;
+  if ([...filter.options].map((o) => o.value).join() !== wanted.join()) {
+    const chosen = filter.value;
+    filter.replaceChildren(new Option("all", ""), ...state.devices.map((d) => new Option(`${d.index} ${d.name}`, d.uuid)));
+    filter.value = wanted.includes(chosen) ? chosen : "";
+  }
+  const shown = [], seen = new Set();
+  for (const n of state.nodes) {
+    for (const d of n.devices) {
+      if (filter.value && filter.value !== d.uuid) continue;
+      const [key, tr] = showNode(n, d, ids);
+      seen.add(key);
+      shown.push(tr);
+    }
+  }
+  for (const key of rows.keys()) if (!seen.has(key)) rows.delete(key);
+  order($("nodes"), shown);
+  $("tree").hidden = !shown.length;
+
+  const trouble = /^(oom|police|drain|device\.fault|client\.refused|mps\.died|mount)/;
+  const first = state.events[0]?.seq;
+  if ($("events").dataset.first !== String(first)) {
+    $("events").dataset.first = first;
+    $("events").replaceChildren(...state.events.map((e) => element("li", { className: trouble.test(e.kind) ? "trouble" : "" },
+      element("time", { dateTime: new Date(e.time).toISOString() }, clock(e.time)), element("code", {}, e.kind), element("span", {}, e.text || e.path))));
+  }
+  $("happened").hidden = !state.events.length;
+  const d = state.daemon;
+  $("about").textContent = `lgpu ${d.version}, process ${d.pid}, up since ${new Date(d.started).toLocaleString()}` +
+    `${d.restarts ? `, ${count(d.restarts, "restart")}` : ""}, ${d.tree ? `tree at ${d.tree}` : `in ${d.dir}`}`;
+}
+
+/** animate moves the timelines: with the screen, or where motion is unwelcome once a second. */
+function animate() {
+  const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  if (!document.hidden) for (const c of cards.values()) c.timeline.draw((Date.now() - offset) * 1e3);
+  if (calm) setTimeout(animate, 1000);
+  else requestAnimationFrame(animate);
+}
+
+function theme() {
+  const root = document.documentElement, themes = [undefined, "light", "dark"];
+  const words = { undefined: "as the system has them", light: "light", dark: "dark" };
+  const set = (t) => {
+    if (t) root.dataset.theme = t;
+    else delete root.dataset.theme;
+    $("theme").setAttribute("aria-label", `Colours: ${words[t]}`);
+    $("theme").title = `Colours: ${words[t]}`;
+  };
+  set(root.dataset.theme);
+  $("theme").onclick = () => {
+    const next = themes[(themes.indexOf(root.dataset.theme) + 1) % themes.length];
+    localStorage.setItem("theme", next || "");
+    set(next);
+    if (state) show();
+  };
+}
+
+function allow(session) {
+  const editable = session.editable && session.authorized;
+  document.body.classList.toggle("editable", editable);
+  $("unlock").hidden = !session.editable || editable;
+}
+
+theme();
+$("filter").onchange = () => state && show();
+$("unlock").onclick = () => editor.unlock(() => allow({ editable: true, authorized: true }));
+addEventListener("resize", () => { for (const c of cards.values()) c.past.draw(); });
+await Promise.all([editor.start().then(allow), recall()]).catch((e) => live("lost", e.message));
+connect();
+animate();
