@@ -6,11 +6,12 @@ import (
 	"github.com/lgpu/lgpu/sim/hw"
 )
 
-// The device addresses of a process. They lie where a 64-bit Linux program has no mapping of its own, sanitizers' shadow
-// memory included, so that no device address is a valid host address unless the client maps it.
+// The device addresses of a process. They lie above what a 64-bit program can map without asking for more (47 bits on
+// x86, 48 on Arm), as a device's 49-bit addresses may, so that no device address is a host address: programs put their heaps
+// anywhere below, and Go's at random.
 const (
-	addressFirst = uint64(0x2000_0000_0000)
-	addressLast  = uint64(0x4000_0000_0000)
+	addressFirst = uint64(1) << 48
+	addressLast  = addressFirst + 1<<45
 )
 
 // addresses hands out address ranges. It takes the next free ones after the last, so that an address is used again as
