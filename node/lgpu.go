@@ -284,10 +284,14 @@ func (n *Node) awaitLauncher(l *lgpu, held *launcher, h *handle) {
 	}()
 }
 
-// release ends a launcher's hold, and the lgpu if nobody else uses it.
+// release ends a launcher's hold, and the lgpu if nobody else uses it. A daemon that is about to end leaves that to the
+// next: streams of the API end before launchers do.
 func (n *Node) release(l *lgpu, held *launcher) error {
 	n.life.Lock()
 	defer n.life.Unlock()
+	if n.left() != nil {
+		return nil
+	}
 	n.mu.Lock()
 	had := l.launchers[held]
 	delete(l.launchers, held)
