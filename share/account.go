@@ -18,7 +18,8 @@ type account struct {
 	// Fair queueing. Time had, by weight; it only matters in comparison with siblings, and wraps.
 	vt     int64
 	floor  int64 // least vt with which a child joins the others
-	active int   // seats below that take part
+	active int   // seats by which it takes part in the competition with its siblings
+	rivals int   // children that take part
 	last   int64 // last time a grant began: between equals, the longest ago is first
 	melt   int64 // vt that children had while nobody minded; only grows
 	melted int64 // that of up when the account last took part
@@ -27,8 +28,9 @@ type account struct {
 	// I.371), once for the cap and once for the minimum.
 	paid, owed int64
 
-	least int64  // scratch of floors
-	scan  uint64 // that least is of
+	// Of the children that take part, as of the last look at all: the least vt, and the mean by weight. heft is scratch.
+	least, mean, heft int64
+	scan, noted       uint64 // looks that saw a child, that saw the account
 }
 
 // mulDiv is a*b/c without overflow in between; what does not fit is cut. All arguments are at least 0 and c above.
@@ -159,7 +161,7 @@ func (a *account) overdrawn(now, slack int64) bool {
 // ahead says that the account, or one above, has had more than its part by weight and slack on top.
 func (a *account) ahead(slack int64) bool {
 	for ; a.up != nil; a = a.up {
-		if a.vt-a.up.floor > mulDiv(slack, vtScale, a.weight) {
+		if a.vt-a.up.mean > mulDiv(slack, vtScale, a.weight) {
 			return true
 		}
 	}
@@ -187,53 +189,75 @@ func (a *account) fairer(b *account) bool {
 	}
 }
 
-// join has a seat's account take part, with no claim from the time that it did not.
+// join has one more seat take part in the competition of the account with its siblings. The first brings no claim from the
+// time that the account did not take part.
 func (a *account) join(now int64) {
-	for ; a.up != nil; a = a.up {
-		if a.active == 0 {
-			debt, melted := a.vt-a.up.floor, a.up.melt-a.melted
-			if debt < melted || melted < 0 {
-				a.vt = a.up.floor
-			} else {
-				a.vt -= melted
-			}
-			if behind(a.vt, a.up.floor) {
-				a.vt = a.up.floor
-			}
-			a.owed = max(a.owed, now)
-		}
-		a.active++
+	if a.active++; a.active > 1 {
+		return
 	}
-	a.active++
+	if a.up.rivals++; a.up.rivals == 1 {
+		a.up.mean = a.up.floor
+	}
+	debt, melted := a.vt-a.up.floor, a.up.melt-a.melted
+	if debt < melted || melted < 0 {
+		a.vt = a.up.floor
+	} else {
+		a.vt -= melted
+	}
+	a.owed = max(a.owed, now)
 }
 
-// part ends join. The last to go leaves the floor where it was itself: nobody was kept from the device.
+// part ends join. The last sibling to go leaves the floor where it was itself: nobody was kept from the device.
 func (a *account) part() {
-	for b := a; b != nil; b = b.up {
-		if b.active--; b.active == 0 && b.up != nil {
-			b.melted = b.up.melt
-		}
+	if a.active--; a.active > 0 {
+		return
 	}
-	for ; a.up != nil; a = a.up {
-		if a.up.active == 0 && behind(a.up.floor, a.vt) {
+	a.melted = a.up.melt
+	if a.up.rivals--; a.up.rivals == 0 {
+		if behind(a.up.floor, a.vt) {
 			a.up.floor = a.vt
 		}
+		a.up.mean = a.up.floor
 	}
 }
 
-// note and raise bring the floors up to the least vt among those that take part: note for each, then raise for each.
-func (a *account) note(scan uint64) {
-	for ; a.up != nil; a = a.up {
-		if a.up.scan != scan || behind(a.vt, a.up.least) {
-			a.up.scan, a.up.least = scan, a.vt
+// note and raise bring the floors up to the least vt among those that take part: note for each, then raise for each, on
+// so many levels as it takes part in.
+func (a *account) note(scan uint64, levels int, slice int64) {
+	for ; levels > 0; levels, a = levels-1, a.up {
+		up := a.up
+		if up.scan != scan {
+			up.scan, up.least, up.mean, up.heft = scan, a.vt, 0, 0
+		} else if behind(a.vt, up.least) {
+			up.least = a.vt
+		}
+		if a.noted != scan {
+			a.noted = scan
+			up.heft += a.weight
+			// Who is further ahead than by a slice was not served by weight.
+			up.mean += min(a.weight*(a.vt-up.floor), slice*vtScale)
 		}
 	}
 }
 
-func (a *account) raise() {
-	for ; a.up != nil; a = a.up {
+func (a *account) raise(levels int) {
+	for ; levels > 0; levels, a = levels-1, a.up {
+		if up := a.up; up.heft > 0 {
+			up.mean, up.heft = up.floor+up.mean/up.heft, 0
+		}
 		if behind(a.up.floor, a.up.least) {
 			a.up.floor = a.up.least
 		}
 	}
+}
+
+// short is the lowest level without that much credit: 0 for the account itself; the depth when all have it.
+func (a *account) short(now, amount int64) int {
+	level := 0
+	for ; a.up != nil; level, a = level+1, a.up {
+		if a.cap > 0 && a.paid+wall(amount, a.cap) > now {
+			break
+		}
+	}
+	return level
 }

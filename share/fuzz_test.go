@@ -36,14 +36,14 @@ func (s *Scheduler) consistent() error {
 			if x.open && !x.held && !x.late && d.free != x {
 				return fmt.Errorf("seat %d on %d is open without a grant", x.node.id, d.id)
 			}
-			if x.in {
-				for a := x.account; a != nil; a = a.up {
-					active[a]++
-				}
+			a := x.account
+			for range x.levels {
+				active[a]++
+				a = a.up
 			}
 		}
 		for _, x := range d.seats {
-			for a := x.account; a != nil; a = a.up {
+			for a := x.account; a.up != nil; a = a.up {
 				if a.active != active[a] {
 					return fmt.Errorf("account of seat %d on %d: %d active, counted %d", x.node.id, d.id, a.active, active[a])
 				}

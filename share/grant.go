@@ -85,35 +85,57 @@ func (s *Scheduler) ready(j *job) bool {
 func (s *Scheduler) floors(d *device) {
 	d.scan++
 	for _, x := range d.seats {
-		if x.in && (x.held || len(x.job.part) <= 1) {
-			x.note(d.scan)
+		if x.held || len(x.job.part) <= 1 {
+			x.note(d.scan, x.levels, d.options.Slice)
 		}
 	}
 	for _, x := range d.seats {
-		if x.in && (x.held || len(x.job.part) <= 1) {
-			x.raise()
+		if x.held || len(x.job.part) <= 1 {
+			x.raise(x.levels)
 		}
 	}
+}
+
+// take has a seat take part in the competition on so many levels, its own being the first.
+func (s *Scheduler) take(x *seat, levels int) {
+	a := x.account
+	for level := 0; level < max(levels, x.levels); level, a = level+1, a.up {
+		switch {
+		case level >= x.levels:
+			a.join(s.now)
+		case level >= levels:
+			a.part()
+		}
+	}
+	x.levels = levels
 }
 
 // admit has all that claim the device take part in fair queueing.
 func (s *Scheduler) admit(d *device) {
 	s.floors(d)
 	for _, x := range d.seats {
-		if x.claim && !x.in {
-			x.in = true
-			x.join(s.now)
+		if x.claim {
+			s.take(x, x.depth)
 		}
 	}
 }
 
-// dismiss is for those that neither have nor claim the device: what they did not get meanwhile is lost.
+// dismiss is for those that neither have nor claim the device: what they did not get meanwhile is lost. But those that
+// wait for the credit of a group keep what they are owed within it.
 func (s *Scheduler) dismiss(d *device) {
 	for _, x := range d.seats {
-		if x.in && !x.held && !x.claim {
+		if x.levels == 0 || x.held || x.claim {
+			continue
+		}
+		levels := 0
+		if x.wants {
+			if levels = x.short(s.now, d.options.Quantum); levels == x.depth {
+				levels = 0
+			}
+		}
+		if levels < x.levels {
 			s.admit(d) // those who waited beside it are not to profit from its going
-			x.in = false
-			x.part()
+			s.take(x, levels)
 		}
 	}
 }
@@ -128,9 +150,9 @@ const (
 
 func (s *Scheduler) level(x *seat) int {
 	if x.node.p.Latency {
-		slack := int64(0)
-		if x.held {
-			slack = x.dev.options.Slice
+		slack := x.dev.options.Slice
+		if !x.held {
+			slack /= 2
 		}
 		if !x.ahead(slack) {
 			return levelLatency
@@ -211,7 +233,10 @@ func (s *Scheduler) overdrawn(d *device, j *job) bool {
 // preempt says that a latency-critical seat that may claims d from j. A gang of such takes all its devices here.
 func (s *Scheduler) preempt(d *device, j *job) bool {
 	for _, x := range d.seats {
-		if !x.claim || !x.node.p.Latency || s.level(x) != levelLatency {
+		if !x.claim || !x.node.p.Latency {
+			continue
+		}
+		if s.admit(d); s.level(x) != levelLatency {
 			continue
 		}
 		for _, h := range j.held {
@@ -467,10 +492,7 @@ func (s *Scheduler) begin(j *job) {
 			x.waited = min(s.now-x.since, waitedMax)
 		}
 		x.cut(s.now-x.waited, x.dev.options.Burst)
-		if !x.in {
-			x.in = true
-			x.join(s.now)
-		}
+		s.take(x, x.depth)
 		for a := x.account; a.up != nil; a = a.up {
 			a.last = s.now
 		}
@@ -641,11 +663,8 @@ func (s *Scheduler) setFree(d *device) {
 		s.leave(d, j)
 		s.ended(j)
 	}
-	if x.in {
-		x.in = false
-		x.part()
-	}
-	x.open, x.told, x.wants, x.since = true, false, false, s.now
+	s.take(x, 0)
+	x.open, x.told, x.wants, x.since, x.until = true, false, false, s.now, -1
 	d.free = x
 	s.decide(Free, x)
 }
@@ -659,8 +678,8 @@ func (s *Scheduler) unfree(d *device) {
 	d.holder = j
 	j.held = append(j.held, x)
 	slices.SortFunc(j.held, bySeat)
-	x.held, x.in = true, true
-	x.join(s.now)
+	x.held = true
+	s.take(x, x.depth)
 	x.reported, x.marked, x.clock, x.charged, x.waited = s.now, s.now, 0, 0, 0
 	if j.phase == idle {
 		j.phase, j.opened, j.ends, j.last = running, x.since, 0, false
@@ -757,7 +776,7 @@ func (s *Scheduler) forgive(j *job) {
 		for a := x.account; a.up != nil; a = a.up {
 			least := a.weight
 			for _, y := range x.dev.seats {
-				for b := y.account; y.in && b.up != nil; b = b.up {
+				for b := y.account; y.levels > 0 && b.up != nil; b = b.up {
 					if b.up == a.up {
 						least = min(least, b.weight)
 					}

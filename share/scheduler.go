@@ -213,8 +213,8 @@ func (s *Scheduler) relink() {
 			continue
 		}
 		for _, x := range d.seats {
-			if x.in {
-				x.part()
+			if x.levels > 0 {
+				s.take(x, 0)
 				in = append(in, x)
 			}
 		}
@@ -241,7 +241,7 @@ func (s *Scheduler) relink() {
 		}
 	}
 	for _, x := range in {
-		x.join(s.now)
+		s.take(x, x.depth)
 	}
 }
 
@@ -426,10 +426,7 @@ func (s *Scheduler) Detach(now int64, id ID, dev Device) {
 func (s *Scheduler) detach(x *seat) {
 	d, j := x.dev, x.job
 	s.count(x)
-	if x.in {
-		x.part()
-		x.in = false
-	}
+	s.take(x, 0)
 	x.node.seats = without(x.node.seats, x)
 	d.seats = without(d.seats, x)
 	j.seats = without(j.seats, x)

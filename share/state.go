@@ -82,7 +82,7 @@ type seat struct {
 	told   bool // Close has been decided
 	held   bool // the seat is part of its job's grant
 	late   bool // charged beside the holder: a drain past the bound, a launch let through
-	in     bool // takes part in fair queueing
+	levels int  // of the tree, from below, on which it takes part in fair queueing
 	claim  bool // could begin a grant now; scratch of contend
 	passed bool // by pick; scratch
 
