@@ -153,7 +153,7 @@ func (c *child) result() (Measurement, error) {
 	if err != nil {
 		return m, c.over(fmt.Errorf("the probe said %q: %w", line, err))
 	}
-	if m.Rate <= 0 {
+	if m.Rate <= 0 || m.DeviceTime <= 0 {
 		return m, c.over(fmt.Errorf("no kernel ran in the measured time"))
 	}
 	return m, nil

@@ -208,10 +208,17 @@ func (r *run) mode(ctx context.Context, mode Mode) error {
 		return ctx.Err()
 	}
 	// The device may have become warmer, and slower, meanwhile.
-	whole := (before.Rate + after.Rate) / 2
+	whole := (before.pace() + after.pace()) / 2
 	drift := ""
-	if d := 100 * math.Abs(after.Rate/before.Rate-1); d > 1 {
+	if d := 100 * math.Abs(after.pace()/before.pace()-1); d > 1 {
 		drift = fmt.Sprintf("the whole device's own rate changed by %.1f %% meanwhile", d)
+	}
+	// Units for some of the time show in how much is done in all, some units all the time in how fast a kernel is done.
+	part := func(m Measurement) float64 {
+		if spatial {
+			return m.pace() / whole
+		}
+		return m.Rate / whole
 	}
 	for i, n := range counts {
 		asked := "count=" + strconv.Itoa(n)
@@ -220,7 +227,7 @@ func (r *run) mode(ctx context.Context, mode Mode) error {
 			continue
 		}
 		r.query(mode, asked, n, got[i])
-		r.share(mode, "throughput", asked, n, got[i].Rate/whole, drift)
+		r.share(mode, "throughput", asked, n, part(got[i]), drift)
 	}
 	for i, n := range pair {
 		asked := fmt.Sprintf("count=%d beside count=%d", n, pair[1-i])
@@ -228,7 +235,7 @@ func (r *run) mode(ctx context.Context, mode Mode) error {
 			r.failed(mode, "throughput at once", asked, bothErr)
 			continue
 		}
-		r.share(mode, "throughput at once", asked, n, both[i].Rate/whole, drift)
+		r.share(mode, "throughput at once", asked, n, part(both[i]), drift)
 	}
 	r.lists(ctx, mode)
 	return ctx.Err()
@@ -262,7 +269,7 @@ func (r *run) lists(ctx context.Context, mode Mode) {
 		if m.Seen != want.String() || m.Units != want.Count() {
 			verdict = Broken
 		}
-		r.add(Row{Mode: mode, Promise: "units by name", Asked: "list=" + want.String(), Got: fmt.Sprintf("%%smid %s, %d units", m.Seen, m.Units), Verdict: verdict})
+		r.add(Row{Mode: mode, Promise: "units by name", Asked: "list=" + want.String(), Got: fmt.Sprintf("%%smid %s, %s", m.Seen, count(m.Units)), Verdict: verdict})
 	}
 	if _, ok := alone[high]; !ok || alone[low].Rate == 0 {
 		return
@@ -274,7 +281,7 @@ func (r *run) lists(ctx context.Context, mode Mode) {
 		return
 	}
 	for i, l := range []string{low, high} {
-		part := 100 * both[i].Rate / alone[l].Rate
+		part := 100 * both[i].pace() / alone[l].pace()
 		e := part - 100
 		verdict := Kept
 		if e < -2*r.Tolerance { // to be faster is no disturbance
@@ -292,7 +299,15 @@ func (r *run) query(mode Mode, asked string, want int, m Measurement) {
 	if m.Units != want {
 		verdict = Broken
 	}
-	r.add(Row{Mode: mode, Promise: "units the program is told", Asked: asked, Got: fmt.Sprintf("%d units", m.Units), Verdict: verdict})
+	r.add(Row{Mode: mode, Promise: "units the program is told", Asked: asked, Got: count(m.Units), Verdict: verdict})
+}
+
+// count writes a number of units.
+func count(n int) string {
+	if n == 1 {
+		return "1 unit"
+	}
+	return fmt.Sprintf("%d units", n)
 }
 
 // share adds a row of throughput: part of the whole device's, for n units.

@@ -29,3 +29,6 @@ func rateOf(m *Measurement, done []kernel, lead, span uint64) {
 	m.Rate, m.DeviceTime = work/seconds, busy/1e9/seconds
 	m.KernelMS = float64(lasted[len(lasted)/2]) / 1e6
 }
+
+// pace is the rate while kernels ran: pauses between launches, which a busy host makes longer, left out.
+func (m Measurement) pace() float64 { return m.Rate / m.DeviceTime }
