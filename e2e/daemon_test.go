@@ -284,7 +284,7 @@ func TestRunWhileTheDaemonLeaves(t *testing.T) {
 	for range 3 {
 		runs.Go(func() {
 			for range 5 {
-				if out, err := p.command("lgpu", "run", shape, "--", "hold", "0", "1000000").CombinedOutput(); err != nil {
+				if out, err := p.command("lgpu", "run", shape, "--", "true").CombinedOutput(); err != nil {
 					t.Errorf("lgpu run: %v: %s", err, out)
 				}
 			}

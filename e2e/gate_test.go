@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"io"
+	"math"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -10,14 +12,31 @@ import (
 // work in flight that waits for work behind the gate does not wait for ever.
 func TestEveryLaunchPassesTheGate(t *testing.T) {
 	p := newPlace(t)
-	c := p.start("lgpu", "run", shape, "--compute", "50", "--", "gate", "../sim/kernels/control.ptx")
-	want := []string{
-		"nothing 0 free", "kernel 3 charged", "default-stream 1 charged", "per-thread-stream 1 charged", "ex 1 charged",
-		"cooperative 1 charged", "capture 0 free", "failed-capture 0 free", "graph 2 charged", "mutual 4 charged", "destroyed-context 1 charged", "after 1 charged",
-	}
-	for _, line := range want {
-		if before := c.until(line); len(before) != 0 {
-			t.Errorf("before %q: %q", line, before)
+	c := p.start("lgpu", "run", shape, "--compute", "50", "--", "gate", control)
+	launches, busy := uint64(0), 0.0
+	for _, step := range []struct {
+		name     string
+		launches uint64
+		least    float64 // seconds of device time
+	}{
+		{"nothing", 0, 0}, {"kernel", 3, 0.003}, {"default-stream", 1, 0.001}, {"per-thread-stream", 1, 0.001}, {"ex", 1, 0.001},
+		{"cooperative", 1, 0.001}, {"capture", 0, 0}, {"failed-capture", 0, 0}, {"graph", 2, 0.01}, {"refused", anyNumber, 0},
+		{"mutual", 4, 0}, {"destroyed-context", 1, 0.05}, {"after", 1, 0},
+	} {
+		if before := c.until(step.name); len(before) != 0 {
+			t.Errorf("before %q: %q", step.name, before)
+		}
+		compute := p.ps()[0].Devices[0].Compute
+		counted, charged := compute.Launches-launches, compute.Busy-busy
+		launches, busy = compute.Launches, compute.Busy
+		if counted != step.launches && step.launches != anyNumber {
+			t.Errorf("%s: %d launches were counted, not %d", step.name, counted, step.launches)
+		}
+		if charged < step.least || (charged > 0) != (counted > 0) && step.launches != anyNumber {
+			t.Errorf("%s: %v s were charged for %d launches that take %v s", step.name, charged, counted, step.least)
+		}
+		if _, err := io.WriteString(c.in, "go\n"); err != nil {
+			t.Fatal(err)
 		}
 	}
 	if status := c.status(); status != 0 {
@@ -25,7 +44,10 @@ func TestEveryLaunchPassesTheGate(t *testing.T) {
 	}
 }
 
-// Without a cap nothing is counted: the launch path is the driver's own.
+// anyNumber: whether a refused launch counts is nobody's business.
+const anyNumber = math.MaxUint64
+
+// Alone and without a cap nothing is counted: the launch path is the driver's own.
 func TestUncappedLaunchesAreNotCounted(t *testing.T) {
 	p := newPlace(t)
 	for _, cap := range []string{"", "--compute=100"} {
@@ -33,9 +55,17 @@ func TestUncappedLaunchesAreNotCounted(t *testing.T) {
 		if cap != "" {
 			args = append(args, cap)
 		}
-		c := p.start("lgpu", append(args, "--", "gate", "../sim/kernels/control.ptx")...)
-		for _, line := range []string{"kernel 0 free", "graph 0 free", "mutual 0 free", "after 0 free"} {
-			c.until(line)
+		c := p.start("lgpu", append(args, "--", "gate", control)...)
+		for _, step := range []string{"kernel", "graph", "mutual", "after"} {
+			for done := false; !done; {
+				done = <-c.lines == step
+				if compute := p.ps()[0].Devices[0].Compute; compute.Launches != 0 || compute.Busy != 0 {
+					t.Errorf("%s: %d launches and %v s were charged", step, compute.Launches, compute.Busy)
+				}
+				if _, err := io.WriteString(c.in, "go\n"); err != nil {
+					t.Fatal(err)
+				}
+			}
 		}
 		c.status()
 	}

@@ -192,6 +192,7 @@ type state struct {
 			Share    *float64
 			Cap      *float64
 			Launches uint64
+			Busy     float64 `json:"busy_seconds"`
 		}
 	}
 	Processes []struct {
@@ -239,9 +240,9 @@ func TestJoinByName(t *testing.T) {
 		t.Errorf("joining with the same limits written otherwise: status %d, %s", s, same.stderr.String())
 	}
 	for limit, says := range map[string]string{
-		"--memory=1GiB": `lgpu: error: lgpu "team" exists with memory 2 GiB, not 1 GiB`,
-		"--compute=50":  `lgpu: error: lgpu "team" exists with memory 2 GiB, not unlimited`,
-		"--units=2":     `lgpu: error: lgpu "team" exists with memory 2 GiB, not unlimited`,
+		"--memory=1GiB": `lgpu: error: lgpu "/team" exists with memory 2 GiB, not 1 GiB`,
+		"--compute=50":  `lgpu: error: lgpu "/team" exists with memory 2 GiB, not unlimited`,
+		"--units=2":     `lgpu: error: lgpu "/team" exists with memory 2 GiB, not unlimited`,
 	} {
 		c := p.start("lgpu", "run", shape, "--name", "team", limit, "--", "true")
 		if s := c.status(); s != 2 || !strings.Contains(c.stderr.String(), says+"\n") {
@@ -249,7 +250,7 @@ func TestJoinByName(t *testing.T) {
 		}
 	}
 	other := p.start("lgpu", "run", "--sim=2x1GiB,sms=2", "--name", "team", "--", "true")
-	if s := other.status(); s != 2 || !strings.Contains(other.stderr.String(), `lgpu "team" is on device`) {
+	if s := other.status(); s != 2 || !strings.Contains(other.stderr.String(), `lgpu "team" is on the software GPU 1x16GiB,sms=32, not on the software GPU 2x1GiB,sms=2`) {
 		t.Errorf("on another software GPU: status %d, %s", s, other.stderr.String())
 	}
 

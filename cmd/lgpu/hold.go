@@ -17,8 +17,8 @@ const (
 	lastRetry  = time.Second
 )
 
-// leaving is how often a daemon may turn out to be leaving before a launcher gives up.
-const leaving = 5
+// leaving is how long daemons may turn out to be leaving, one after the other, before a launcher gives up.
+const leaving = 10 * time.Second
 
 // hold is an lgpu that exists as long as this process wants it to, whatever happens to the daemon.
 type hold struct {
@@ -40,8 +40,9 @@ type attempt struct {
 // holdLgpu asks a daemon for an lgpu, and keeps it until Close. The connection is closed in any case.
 func holdLgpu(ctx context.Context, conn *api.Conn, request *api.HoldRequest, options api.Options) (*hold, error) {
 	a, err := ask(ctx, conn, request)
-	for try := 1; errors.Is(err, api.ErrGone) && try < leaving; try++ {
+	for began := time.Now(); errors.Is(err, api.ErrGone) && time.Since(began) < leaving; {
 		// The daemon left, or was ended, just as it was asked. There will be another.
+		time.Sleep(firstRetry)
 		if conn, err = api.Dial(ctx, options); err == nil {
 			a, err = ask(ctx, conn, request)
 		}

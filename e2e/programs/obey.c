@@ -80,7 +80,7 @@ int main(int argc, char **argv)
 			if (fork() == 0) { // the parent of the child that answers is gone by then
 				setsid();
 				if (fork() == 0)
-					execl(argv[0], argv[0], argv[1], "child", NULL);
+					execl("/proc/self/exe", "obey", argv[1], "child", NULL);
 				_exit(0);
 			}
 			continue;
