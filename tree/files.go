@@ -3,6 +3,7 @@ package tree
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"syscall"
@@ -234,25 +235,32 @@ func guaranteed(write func(*state, *node, string) *Error) func(*state, *node, st
 	}
 }
 
-// keepable says whether n and its ancestors can keep their guarantees on device number d.
+// keepable says whether the guarantee of n on device number d can be kept: by n itself, and by its ancestors up to one that
+// has a guarantee of its own, of which this is a part.
 func (s *state) keepable(n *node, d int) *Error {
 	needs := map[*node]uint64{}
 	s.root.need(s.devices[d].UUID, needs)
-	for ; n != nil; n = n.parent {
-		if limit := n.effective[d].Cap; needs[n] > uint64(limit) {
-			return &Error{Errno: syscall.ERANGE, Reason: fmt.Sprintf("that guarantees %s in %s, which gets at most %s",
-				formatShare(uint32(min(needs[n], 1<<31))), n.Path, formatShare(limit))}
-		}
-		if n.parent == nil || n.parent.limits(s.devices[d].UUID).ComputeMin == nil {
-			continue
-		}
+	claim := func(n *node) uint64 { return min(needs[n], uint64(n.effective[d].Cap)) }
+	refuse := func(sum uint64, at *node, has string, bound uint32) *Error {
+		return &Error{Errno: syscall.ERANGE, Reason: fmt.Sprintf("that guarantees %s in %s, which %s %s",
+			formatShare(uint32(min(sum, math.MaxUint32))), at.Path, has, formatShare(bound))}
+	}
+	if limit := n.effective[d].Cap; needs[n] > uint64(limit) {
+		return refuse(needs[n], n, "gets at most", limit)
+	}
+	for n = n.parent; n != nil; n = n.parent {
 		sum := uint64(0)
-		for _, child := range n.parent.children {
-			sum += needs[child]
+		for _, child := range n.children {
+			sum += claim(child)
 		}
-		if sum > needs[n.parent] {
-			return &Error{Errno: syscall.ERANGE, Reason: fmt.Sprintf("that guarantees %s below %s, which is guaranteed %s itself",
-				formatShare(uint32(min(sum, 1<<31))), n.parent.Path, formatShare(uint32(needs[n.parent])))}
+		if n.limits(s.devices[d].UUID).ComputeMin != nil {
+			if bound := claim(n); sum > bound {
+				return refuse(sum, n, "is itself guaranteed", uint32(bound))
+			}
+			return nil
+		}
+		if limit := n.effective[d].Cap; sum > uint64(limit) {
+			return refuse(sum, n, "gets at most", limit)
 		}
 	}
 	return nil

@@ -92,7 +92,7 @@ func load(saved State) (*state, []error) {
 			}
 			if s.byID[from.ID] == nil && from.ID != 0 {
 				delete(s.byID, made.ID)
-				made.ID = from.ID
+				made.ID, s.lastID = from.ID, s.lastID-1
 				s.byID[made.ID] = made
 			}
 			n = made

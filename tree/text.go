@@ -187,11 +187,11 @@ func parseMax(value string) (*uint32, error) {
 
 // parseMin reads a guarantee, or 0 as nil.
 func parseMin(value string) (*uint32, error) {
-	if number := strings.TrimSuffix(value, "%"); number != "" && strings.Trim(number, "0") == "" {
-		return nil, nil
-	}
 	share, err := units.ParsePercent(value)
-	if err != nil {
+	switch {
+	case errors.Is(err, units.ErrRange) && strings.Trim(value, "0. %") == "":
+		return nil, nil
+	case err != nil:
 		return nil, err
 	}
 	return &share, nil

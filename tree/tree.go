@@ -462,8 +462,8 @@ func (s *state) create(spec CreateSpec, users map[uint64]int) (*node, *Error) {
 	switch {
 	case s.byPath[spec.Path] != nil:
 		return refuse(syscall.EEXIST, "", "it exists already")
-	case !strings.HasPrefix(spec.Path, "/"):
-		return refuse(syscall.EINVAL, "", "paths begin with /")
+	case !strings.HasPrefix(spec.Path, "/") || path.Clean(spec.Path) != spec.Path:
+		return refuse(syscall.EINVAL, "", "paths are /NAME or /NAME/NAME and so on")
 	case parent == nil:
 		return refuse(syscall.ENOENT, "", "its parent does not exist; make that first")
 	case files[name] != nil:
@@ -533,10 +533,11 @@ func (s *state) setLimits(n *node, device string, l DeviceLimits) {
 	if devices == nil {
 		devices = map[string]DeviceLimits{}
 	}
-	if l.none() {
+	if devices[device] = l; l.none() {
 		delete(devices, device)
-	} else {
-		devices[device] = l
+	}
+	if len(devices) == 0 {
+		devices = nil // as a state that was loaded has it
 	}
 	n.NodeState.Devices, n.revision, s.stale = devices, s.sequence, true
 }
