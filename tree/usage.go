@@ -55,14 +55,18 @@ func (p *past) of(id uint64, device string) Stat {
 func (p *past) peak(id uint64, device string, now uint64) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if now == 0 {
+		return p.peaks[id][device]
+	}
 	if p.peaks == nil {
 		p.peaks = map[uint64]map[string]uint64{}
 	}
 	if p.peaks[id] == nil {
 		p.peaks[id] = map[string]uint64{}
 	}
-	p.peaks[id][device] = max(p.peaks[id][device], now)
-	return p.peaks[id][device]
+	peak := max(p.peaks[id][device], now)
+	p.peaks[id][device] = peak
+	return peak
 }
 
 // forget takes a group's peak back.
@@ -100,6 +104,8 @@ func (t *Tree) stat(n *node, device string) Stat {
 	})
 	if len(n.children) > 0 {
 		sum.Peak = t.past.peak(n.ID, device, sum.Memory)
+	} else {
+		sum.Peak = max(sum.Peak, t.past.peak(n.ID, device, 0)) // it may have had children
 	}
 	return sum
 }
