@@ -158,12 +158,14 @@ func (a *account) overdrawn(now, slack int64) bool {
 	return false
 }
 
-// ahead says that the account, or one above, has had more than its part by weight and slack on top.
-func (a *account) ahead(slack int64) bool {
+// ahead says that the account has had more than its part by weight and slack on top; or that one above has, with more slack
+// for what others in the group did.
+func (a *account) ahead(slack, more int64) bool {
 	for ; a.up != nil; a = a.up {
 		if a.vt-a.up.mean > mulDiv(slack, vtScale, a.weight) {
 			return true
 		}
+		slack = max(slack, more)
 	}
 	return false
 }

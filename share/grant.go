@@ -154,7 +154,7 @@ func (s *Scheduler) level(x *seat) int {
 		if !x.held {
 			slack /= 2
 		}
-		if !x.ahead(slack) {
+		if !x.ahead(slack, x.dev.options.SliceMax) {
 			return levelLatency
 		}
 	}
@@ -321,9 +321,11 @@ func (s *Scheduler) pick(d *device) {
 }
 
 // startable says that a gang's turn has come: on each of its devices it goes before who has it and before all that wait.
-// Other gangs may have their turn on one device and not on another, and so might block each other; then those that share
-// devices with opposite order go by age, and whatever else there is ends after a while.
+// Gangs may have their turns on different devices, and so block each other; then those that share devices with opposite
+// order go by age. And to be first on many devices at once may take long; so who has waited for it for a while has its
+// turn when it is not beyond its part on any of them.
 func (s *Scheduler) startable(j *job) bool {
+	patient := j.blocked == 0 || s.now < j.blocked+s.patience(j)
 	blocked := false
 	for _, q := range j.part {
 		e := q.dev
@@ -336,26 +338,26 @@ func (s *Scheduler) startable(j *job) bool {
 		}
 		s.admit(e)
 		for _, x := range e.seats {
+			has := x.held && x.job == e.holder && x.job.phase == running
 			switch {
-			case x.held && x.job == e.holder && x.job.phase == running:
-				if !s.before(q, x) {
-					return false
-				}
-			case !x.claim || x.job == j || !s.before(x, q):
-			case len(x.job.part) == 1:
-				return false
-			case !s.crossed(j, x.job) || x.job.oldest() < j.oldest():
+			case !has && !x.claim || x.job == j || s.before(q, x):
+			case !patient && s.yields(x, q):
+			case !has && len(x.job.part) > 1 && s.crossed(j, x.job) && j.oldest() < x.job.oldest():
+			default:
 				blocked = true
 			}
 		}
 	}
-	if !blocked {
-		return true
-	}
-	if j.blocked == 0 {
+	if blocked && j.blocked == 0 {
 		j.blocked = s.now
 	}
-	return s.now >= j.blocked+s.patience(j)
+	return !blocked
+}
+
+// yields says that x, which goes before q, is not to do so again when q has waited for long.
+func (s *Scheduler) yields(x, q *seat) bool {
+	lx, lq := s.level(x), s.level(q)
+	return (lx == lq || lx == levelMin) && !q.ahead(0, 0)
 }
 
 func (s *Scheduler) patience(j *job) int64 { return 2 * j.part[0].dev.options.Slice }

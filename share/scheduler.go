@@ -8,15 +8,14 @@ import (
 	"slices"
 )
 
-// Bounds of what a caller may say, so that sums of times cannot overflow, and the part of a slice that is spent on other
-// things than the work of its holder.
 const (
-	latest   int64 = 1 << 61
+	latest   int64 = 1 << 61 // the largest time or Busy, so that sums do not overflow
 	sliceMin int64 = 2e6
 	sliceMax int64 = 50e6
-	lead     int64 = 2_500_000 // before the end of a slice, it is decided whether its holder goes on; work in flight is shorter
-	grace    int64 = 500e3     // after the end of a slice, Close is sent to a seat that has not closed by itself
-	perDrain int64 = 20        // a slice is at least so many times as long as its holder takes to drain
+
+	lead     int64 = 2_500_000 // so long before a slice ends it is decided who is next: work in flight is shorter
+	grace    int64 = 500e3     // so long after it Close is sent to a seat that has not closed by itself
+	perDrain int64 = 20        // a slice is at least so many times as long as its holder drains beyond it
 )
 
 // Scheduler is the policy's state. Not safe for concurrent use.
@@ -465,6 +464,7 @@ func (s *Scheduler) Want(now int64, id ID, dev Device, busy int64) {
 func (s *Scheduler) want(x *seat) {
 	s.worked(x)
 	if x.open {
+		x.wants = x.told // for after Closed; or it need not have asked
 		return
 	}
 	if !x.wants {
@@ -508,8 +508,8 @@ func (s *Scheduler) Closed(now int64, id ID, dev Device, busy int64, waiting boo
 		s.run()
 		return
 	}
-	x.open, x.told, x.since = false, false, s.now
-	x.wants = waiting
+	waiting = waiting || x.wants
+	x.open, x.told, x.since, x.wants = false, false, s.now, waiting
 	if waiting {
 		s.worked(x)
 	}
@@ -567,8 +567,8 @@ func (s *Scheduler) Next() (int64, bool) {
 	return next, true
 }
 
-// Decisions returns what has been decided since the last call, in order. The slice is valid until the call after the
-// next.
+// Decisions returns what has been decided since the last call, in order. The slice is valid until Decisions is called
+// again. There is none for a seat that has been detached since.
 func (s *Scheduler) Decisions() []Decision {
 	out := s.out
 	s.out, s.spare = s.spare[:0], out

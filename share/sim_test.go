@@ -311,6 +311,12 @@ func (m *machine) decide() {
 			x.closes++
 			x.closing, x.free = true, false
 			x.until = min(x.until, x.busy+inFlight)
+		case Seep:
+			if x.open {
+				m.t.Fatalf("let a launch through the open gate of %d on %d", x.id, x.dev)
+			}
+			x.since = m.now + reopening
+			x.open, x.closing, x.until = true, true, x.busy+max(x.work.kernel, 1)
 		case Overran:
 			if m.on[x.dev] == x {
 				delete(m.on, x.dev)
