@@ -52,7 +52,7 @@ func (s *Server) join(c *connection, id uint64) error {
 	}
 	l.shared.Claim(slot, region.Holder{PID: innerPID(c.peer.PID), Start: c.peer.Start, Namespace: namespace(c.peer.PID), Comm: c.peer.Comm})
 	c.client = &client{
-		lgpu: l, index: slot, peer: c.peer, pidfd: c.pidfd, joined: time.Now(), conn: c, announced: make(chan struct{}),
+		lgpu: l, index: slot, peer: c.peer, life: c.life, joined: time.Now(), conn: c, announced: make(chan struct{}),
 	}
 	s.enter(c.client)
 	s.mu.Unlock()
@@ -225,7 +225,7 @@ func (s *Server) announce(c *client) {
 	s.config.Observer.Joined(s.describe(c))
 	close(c.announced)
 	s.running.Go(func() {
-		await(c.pidfd)
+		c.life.await()
 		s.leave(c)
 	})
 }
@@ -261,7 +261,7 @@ func (s *Server) leave(c *client) {
 		conn.close()
 	}
 	<-c.announced
-	c.pidfd.Close()
+	c.life.Close()
 	last.Linked = false
 	s.config.Observer.Left(last)
 }

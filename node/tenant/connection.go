@@ -110,7 +110,7 @@ type connection struct {
 
 	// Of the goroutine.
 	peer   Peer
-	pidfd  *os.File
+	life   *life
 	client *client // nil before the Welcome
 	unseen bool    // the client may not have mapped its new limits yet
 	seats  [region.MaxDevices]*Seat
@@ -229,20 +229,20 @@ func (c *connection) serve() {
 
 // begin makes the process a client, or tells it why not.
 func (c *connection) begin() (err error) {
-	if c.peer, c.pidfd, err = identify(c.conn); err != nil {
+	if c.peer, c.life, err = identify(c.conn); err != nil {
 		return err
 	}
 	c.conn.SetReadDeadline(time.Now().Add(helloTime))
 	hello, err := c.receive()
 	if err != nil {
-		c.pidfd.Close()
+		c.life.Close()
 		return err
 	}
 	defer hello.close()
 	c.conn.SetReadDeadline(time.Time{})
 	err = c.hello(hello)
-	if c.client == nil || c.client.pidfd != c.pidfd {
-		c.pidfd.Close()
+	if c.client == nil || c.client.life != c.life {
+		c.life.Close()
 	}
 	if err == nil || errors.Is(err, errEnded) || errors.Is(err, errProtocol) {
 		return err
@@ -272,7 +272,7 @@ func (c *connection) hello(p packet) error {
 	if p.Flags&link.FlagReconnect != 0 {
 		return c.server.resume(c, p)
 	}
-	e, err := evidence(c.peer, c.pidfd, c.server.lgpuOf)
+	e, err := evidence(c.peer, c.life, c.server.lgpuOf)
 	if err != nil {
 		return err
 	}

@@ -143,7 +143,7 @@ func parseCgroups(text string) []Cgroup {
 }
 
 // identify returns the process that made a connection, and its pidfd.
-func identify(conn *net.UnixConn) (Peer, *os.File, error) {
+func identify(conn *net.UnixConn) (Peer, *life, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return Peer{}, nil, err
@@ -169,25 +169,25 @@ func identify(conn *net.UnixConn) (Peer, *os.File, error) {
 		return Peer{}, nil, fmt.Errorf("identify the process of a connection: %w", err)
 	}
 	unix.CloseOnExec(fd)
-	pidfd, err := pidfdFile(fd)
+	life, err := lifeOf(fd)
 	if err != nil {
 		return Peer{}, nil, err
 	}
 	peer := Peer{Process: Process{PID: int(credentials.Pid)}, UID: credentials.Uid, GID: credentials.Gid}
 	now, err := procfs{}.status(peer.PID)
-	if err == nil && ended(pidfd) {
+	if err == nil && life.ended() {
 		err = errEnded // then what was read may be another's
 	}
 	if err != nil {
-		pidfd.Close()
+		life.Close()
 		return Peer{}, nil, fmt.Errorf("identify pid %d: %w", peer.PID, err)
 	}
 	peer.Start, peer.Comm = now.start, now.comm
-	return peer, pidfd, nil
+	return peer, life, nil
 }
 
 // find returns a pidfd of a process that has been known before, and what it is like now.
-func find(p Process) (Peer, *os.File, error) {
+func find(p Process) (Peer, *life, error) {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
 		return Peer{}, nil, errEnded
@@ -195,12 +195,12 @@ func find(p Process) (Peer, *os.File, error) {
 	if err != nil {
 		return Peer{}, nil, fmt.Errorf("open pid %d: %w", p.PID, err)
 	}
-	pidfd, err := pidfdFile(fd)
+	life, err := lifeOf(fd)
 	if err != nil {
 		return Peer{}, nil, err
 	}
 	now, err := procfs{}.status(p.PID)
-	if err == nil && (now.start != p.Start || ended(pidfd)) {
+	if err == nil && (now.start != p.Start || life.ended()) {
 		err = errEnded
 	}
 	var stat unix.Stat_t
@@ -208,52 +208,58 @@ func find(p Process) (Peer, *os.File, error) {
 		err = unix.Stat("/proc/"+strconv.Itoa(p.PID), &stat)
 	}
 	if err != nil {
-		pidfd.Close()
+		life.Close()
 		return Peer{}, nil, fmt.Errorf("pid %d: %w", p.PID, err)
 	}
-	return Peer{Process: p, UID: stat.Uid, GID: stat.Gid, Comm: now.comm}, pidfd, nil
+	return Peer{Process: p, UID: stat.Uid, GID: stat.Gid, Comm: now.comm}, life, nil
 }
 
-// pidfdFile makes fd a file on which a goroutine can wait.
-func pidfdFile(fd int) (*os.File, error) {
+// life is a pidfd, on which a goroutine can wait for the end of a process.
+type life struct {
+	*os.File
+	fd int // to poll while the file is open
+}
+
+func lifeOf(fd int) (*life, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("pidfd: %w", err)
 	}
-	return os.NewFile(uintptr(fd), "pidfd"), nil
+	return &life{os.NewFile(uintptr(fd), "pidfd"), fd}, nil
 }
 
-// ended reports whether the process of pidfd has ended: all of its threads, and with them what they had open.
-func ended(pidfd *os.File) (is bool) {
-	raw, err := pidfd.SyscallConn()
-	if err != nil {
-		return true // closed, which is done when it has ended
+// ended reports whether the process has ended: all of its threads, and with them what they had open.
+func (l *life) ended() (is bool) {
+	raw, err := l.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { is = readable(fd) })
 	}
-	raw.Control(func(fd uintptr) { is = readable(fd) })
-	return is
+	return is || err != nil // closed, which is done when it has ended
+}
+
+// await returns when the process has ended, or the descriptor is closed.
+func (l *life) await() {
+	if raw, err := l.SyscallConn(); err == nil {
+		raw.Read(readable)
+	}
 }
 
 func readable(fd uintptr) bool {
-	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}})
+	return err == nil && n > 0
+}
+
+// poll looks without waiting.
+func poll(fds []unix.PollFd) (n int, err error) {
 	for {
-		n, err := unix.Poll(fds, 0)
-		if !errors.Is(err, unix.EINTR) {
-			return err == nil && n > 0
+		if n, err = unix.Poll(fds, 0); !errors.Is(err, unix.EINTR) {
+			return n, err
 		}
 	}
 }
 
-// await returns when the process of pidfd has ended, or pidfd is closed.
-func await(pidfd *os.File) {
-	raw, err := pidfd.SyscallConn()
-	if err != nil {
-		return
-	}
-	raw.Read(readable)
-}
-
 // evidence gathers what is known of a process. client says of which lgpu a process is a client, or 0.
-func evidence(peer Peer, pidfd *os.File, client func(Process) uint64) (Evidence, error) {
+func evidence(peer Peer, life *life, client func(Process) uint64) (Evidence, error) {
 	e := Evidence{Peer: peer}
 	var err error
 	if e.Cgroups, err = cgroups(peer.PID); err != nil {
@@ -266,7 +272,7 @@ func evidence(peer Peer, pidfd *os.File, client func(Process) uint64) (Evidence,
 	for _, p := range line {
 		e.Ancestors = append(e.Ancestors, Ancestor{Process: p, LGPU: client(p)})
 	}
-	if ended(pidfd) {
+	if life.ended() {
 		return Evidence{}, fmt.Errorf("pid %d: %w", peer.PID, errEnded)
 	}
 	return e, nil

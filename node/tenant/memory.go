@@ -5,6 +5,8 @@ import (
 	"iter"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lgpu/lgpu/link"
 	"github.com/lgpu/lgpu/region"
 )
@@ -150,8 +152,8 @@ func (s *Server) seen(c *client) {
 	}
 }
 
-// reapPeriod is how old the knowledge of deaths in other lgpus may be when memory is scarce.
-const reapPeriod = 2 * time.Millisecond
+// reapCost is what looking for dead clients counts for among messages.
+const reapCost = 64
 
 // need answers a client that wants more memory than is granted.
 func (s *Server) need(c *client, m link.Message) link.Message {
@@ -161,7 +163,8 @@ func (s *Server) need(c *client, m link.Message) link.Message {
 	}
 	granted, ok := s.ask(c, kind, m.Value)
 	if !ok {
-		s.reap(c.lgpu)
+		c.lgpu.messages.take(time.Now(), reapCost)
+		s.reap()
 		if granted, ok = s.ask(c, kind, m.Value); !ok {
 			s.config.Observer.OutOfMemory(s.describe(c), device, m.Value)
 		}
@@ -184,21 +187,23 @@ func (s *Server) ask(c *client, kind int, bytes uint64) (granted uint64, ok bool
 	return p.shares[c.lgpu.ID].granted, ok
 }
 
-// reap settles the dead clients of an lgpu, and now and then all others, without waiting for the news of their death.
-func (s *Server) reap(l *lgpu) {
+// reap settles all dead clients, without waiting for the news of their death.
+func (s *Server) reap() {
 	s.mu.Lock()
-	var dead []*client
-	all := time.Since(s.reaped) > reapPeriod
+	clients := make([]*client, 0, len(s.clients))
+	polled := make([]unix.PollFd, 0, len(s.clients))
 	for _, c := range s.clients {
-		if (all || c.lgpu == l) && ended(c.pidfd) {
-			dead = append(dead, c)
-		}
+		clients = append(clients, c)
+		polled = append(polled, unix.PollFd{Fd: int32(c.life.fd), Events: unix.POLLIN})
 	}
-	if all {
-		s.reaped = time.Now()
+	// The descriptors are open: they are closed when their client is none any more.
+	if _, err := poll(polled); err != nil || s.closed {
+		clients = nil
 	}
 	s.mu.Unlock()
-	for _, c := range dead {
-		s.leave(c)
+	for i, c := range clients {
+		if polled[i].Revents != 0 {
+			s.leave(c)
+		}
 	}
 }

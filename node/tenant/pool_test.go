@@ -207,7 +207,7 @@ func TestPoolFrozen(t *testing.T) {
 	}
 	w.budget(10, 0, 80)
 	w.budget(10, 0, 100)
-	if w.alloc(2, 1) {
+	if !w.need(1, 5) || w.alloc(2, 1) {
 		t.Error("while they are frozen a lower limit of the group makes room")
 	}
 	w.thaw(1)

@@ -74,7 +74,6 @@ type Server struct {
 	devices map[[16]byte]*pool
 	open    map[*connection]bool
 	pending []*connection // that have not been welcomed, oldest first
-	reaped  time.Time     // when all clients were looked at for dead ones
 
 	refusals throttle // of what the Observer is told
 }
@@ -103,7 +102,7 @@ type client struct {
 	lgpu   *lgpu
 	index  int
 	peer   Peer
-	pidfd  *os.File
+	life   *life
 	joined time.Time
 	conn   *connection // nil while it has none
 	// old: it may still go by the limits that a daemon before has left.
@@ -165,7 +164,7 @@ func (s *Server) Close() error {
 		c.close()
 	}
 	for _, c := range s.clients {
-		c.pidfd.Close()
+		c.life.Close()
 	}
 	s.mu.Unlock()
 	s.running.Wait()
@@ -226,17 +225,17 @@ func (s *Server) restore(l *lgpu) {
 		if p.PID == 0 {
 			continue
 		}
-		peer, pidfd, err := find(p)
+		peer, life, err := find(p)
 		if err != nil || s.clients[p] != nil {
 			if err == nil {
-				pidfd.Close()
+				life.Close()
 			} else if !errors.Is(err, errEnded) {
 				s.log.Warn("tenant: a client of before cannot be found", "lgpu", l.Name, "pid", p.PID, "err", err)
 			}
 			l.stale = append(l.stale, i)
 			continue
 		}
-		c := &client{lgpu: l, index: i, peer: peer, pidfd: pidfd, joined: time.Now(), old: true, announced: make(chan struct{})}
+		c := &client{lgpu: l, index: i, peer: peer, life: life, joined: time.Now(), old: true, announced: make(chan struct{})}
 		s.enter(c)
 		s.running.Go(func() { s.announce(c) })
 	}
