@@ -279,11 +279,11 @@ func report(tenants []*tenant, native float64, before, after []float64, state ma
 		if memory.Used+memoryTolerance < limit {
 			broken = append(broken, fmt.Sprintf("%s was refused at %s of its %s", t.name, units.FormatSize(memory.Used), units.FormatSize(limit)))
 		}
-		fmt.Printf("%-8s %-7s %-7s %-30s", t.name, units.FormatSize(limit), units.FormatSize(memory.Used), t.error)
 		second := t.compute
 		if i == 0 {
 			second = changed
 		}
+		line := fmt.Sprintf("%-8s %-7s %-7s %-30s", t.name, units.FormatSize(limit), units.FormatSize(memory.Used), t.error)
 		for _, half := range []struct {
 			asked string
 			rate  float64
@@ -293,12 +293,12 @@ func report(tenants []*tenant, native float64, before, after []float64, state ma
 				return err
 			}
 			want, got := float64(share)/100, half.rate/native*100
-			fmt.Printf("  %3.0f%%  %5.1f%%  ", want, got)
+			line += fmt.Sprintf("  %3.0f%%  %5.1f%%  ", want, got)
 			if got < want-computeTolerance || got > want+computeTolerance {
 				broken = append(broken, fmt.Sprintf("%s got %.1f%% of the device, not %.0f%%", t.name, got, want))
 			}
 		}
-		fmt.Println()
+		fmt.Println(strings.TrimRight(line, " "))
 	}
 	if len(broken) > 0 {
 		return errors.New(strings.Join(broken, "; "))

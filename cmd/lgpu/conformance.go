@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -11,49 +10,54 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/conformance"
+	"github.com/lgpu/lgpu/sim"
 )
 
 func conformanceCommand() *cobra.Command {
-	var o conformance.Options
-	var spec conformance.ProbeSpec
+	o := conformance.Options{}
 	var mode, shape string
-	var asJSON, probe bool
+	var asJSON bool
+	var probe bool
+	var spec conformance.ProbeSpec
 	c := &cobra.Command{
 		Use:   "conformance [options]",
-		Short: "Measure that compute units mean what they promise",
-		Long: `Measure on a device that count=N gives a program N of its compute units' worth
-of compute-bound throughput, alone and beside others, that the program is told
-so, and, where a device grants units by name, that list=… is what the program
-sees and that disjoint lists do not disturb each other. Nobody else should use
-the device meanwhile.
+		Short: "Measure on this machine's device that units are what they promise",
+		Long: `Measure, from inside real lgpus, that a number of compute units gives a program
+so many units and their part of the device's throughput, that several lgpus at
+once get theirs, and, where units have names, that a program runs on those of
+its list and on no others. A table says what was asked and what was got. The
+device should have nothing else to do; it takes a minute or two.
 
-Each line of the table is a promise: what was asked, what the program got, the
-error in points of the whole device, and whether the promise was kept. What a
-device does not offer is said with the reason.
-
-Exit status: 0 if all that is promised is kept, 1 if not, 3 if something could
-not be measured, 2 if an option is wrong.`,
+Exit status: 0 if every promise that the device makes is kept, 1 if one is
+broken or it could not begin, 2 if an option is wrong, 3 if a promise could not
+be measured.`,
 		Example: `  lgpu conformance
   lgpu conformance --device 1 --mode temporal --json
-  lgpu conformance --sim=16GiB,sms=16`,
+  lgpu conformance --sim=1x16GiB,sms=32`,
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if probe {
-				if err := conformance.Probe(spec, c.InOrStdin(), c.OutOrStdout()); err != nil {
+				if err := conformance.Probe(spec, os.Stdin, os.Stdout); err != nil {
 					return failed(err)
 				}
 				return nil
 			}
-			switch m := conformance.Mode(mode); m {
-			case "both":
-			case conformance.Temporal, conformance.Spatial:
-				o.Modes = []conformance.Mode{m}
-			default:
-				return usage("modes are temporal, spatial and both", "--mode: there is no mode %q", mode)
+			if mode != "" {
+				o.Modes = []conformance.Mode{conformance.Mode(mode)}
+				if o.Modes[0] != conformance.Temporal && o.Modes[0] != conformance.Spatial {
+					return usage("it is temporal or spatial", "--mode %q: there is no such mode", mode)
+				}
+			}
+			if o.Seconds <= 0 || o.Tolerance <= 0 {
+				return usage("", "--seconds and --tolerance must be above 0")
 			}
 			if c.Flags().Changed("sim") {
-				o.Arguments = append(o.Arguments, "--sim="+shape)
+				s, err := sim.ParseShape(shape)
+				if err != nil {
+					return usage("a shape is such as 2x16GiB,sms=32", "--sim: %w", err)
+				}
+				o.Arguments = []string{"--sim=" + s.String()}
 			}
 			var err error
 			if o.Program, err = os.Executable(); err != nil {
@@ -61,7 +65,7 @@ not be measured, 2 if an option is wrong.`,
 			}
 			o.Socket = namedSocket(c)
 			if !asJSON {
-				o.Progress = func(what string) { fmt.Fprintln(c.ErrOrStderr(), "lgpu: measuring", what) }
+				o.Progress = func(what string) { fmt.Fprintln(c.ErrOrStderr(), "lgpu:", what) }
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
 			defer stop()
@@ -77,7 +81,7 @@ not be measured, 2 if an option is wrong.`,
 				err = report.Write(c.OutOrStdout())
 			}
 			if err != nil {
-				return failed(errors.Join(errors.New("write the report"), err))
+				return failed(err)
 			}
 			if status := report.Status(); status != 0 {
 				return &exit{status: status}
@@ -87,19 +91,19 @@ not be measured, 2 if an option is wrong.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.Device, "device", "0", "`DEVICE` to measure, by UUID or index")
-	f.StringVar(&mode, "mode", "both", "`HOW` units are shared: temporal, spatial or both")
-	f.IntSliceVar(&o.Counts, "counts", nil, "`NUMBERS` of units to measure (default: 1/8, 1/4, 1/2 and 3/4 of all)")
-	f.Float64Var(&o.Seconds, "seconds", 3, "how `LONG` a measurement lasts")
-	f.Float64Var(&o.Tolerance, "tolerance", 1.5, "`POINTS` of the device that a kept promise may be off")
-	f.BoolVar(&asJSON, "json", false, "print one JSON object")
+	f.StringVar(&o.Device, "device", "0", "`DEVICE` to measure, by index or UUID")
+	f.StringVar(&mode, "mode", "", "measure only `MODE`: temporal or spatial")
+	f.IntSliceVar(&o.Counts, "counts", nil, "`UNITS` to measure, such as 8,16 (default: 1/8, 1/4, 1/2 and 3/4 of the device)")
+	f.Float64Var(&o.Seconds, "seconds", 3, "length of a measurement in `SECONDS`")
+	f.Float64Var(&o.Tolerance, "tolerance", 1.5, "error that is a kept promise, in `POINTS` of the whole device")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
 	registerSim(f, &shape)
 	socketFlag(c)
-	f.BoolVar(&probe, "probe", false, "be the program that is measured")
-	f.Uint32Var(&spec.Iterations, "iterations", 0, "work of a chunk, with --probe")
-	f.Float64Var(&spec.Lead, "lead", 1, "seconds before the measurement, with --probe")
+	f.BoolVar(&probe, "probe", false, "be the program that measures from inside")
+	f.Uint32Var(&spec.Iterations, "iterations", 0, "of the probe's work")
+	f.Float64Var(&spec.Lead, "lead", 1, "how long the probe works before it is measured, in seconds")
 	for _, internal := range []string{"probe", "iterations", "lead"} {
-		f.Lookup(internal).Hidden = true // how a child is started
+		f.Lookup(internal).Hidden = true // how the command starts its probes
 	}
 	c.PreRun = func(*cobra.Command, []string) { spec.Seconds = o.Seconds }
 	return c

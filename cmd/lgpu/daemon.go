@@ -24,6 +24,8 @@ import (
 	"github.com/lgpu/lgpu/api/server"
 	"github.com/lgpu/lgpu/metrics"
 	"github.com/lgpu/lgpu/node"
+	"github.com/lgpu/lgpu/node/store"
+	"github.com/lgpu/lgpu/node/systemd"
 	"github.com/lgpu/lgpu/region"
 	"github.com/lgpu/lgpu/tree"
 	"github.com/lgpu/lgpu/web"
@@ -44,8 +46,8 @@ func daemonCommand() *cobra.Command {
 TERM. It keeps the tree of limits, gives running programs their turns, and
 answers the other commands. There is no need to start it: lgpu run starts one
 that leaves when it has had nothing to do for a minute (--on-demand). Start it
-for lgpus of all users (as root; a unit for systemd is lgpu.service), for the
-tree as files, for metrics and for the page.
+for lgpus of all users (as root; lgpu daemon unit prints a unit for systemd), for
+the tree as files, for metrics and for the page.
 
 Programs outlive the daemon: they keep their limits and meet the next one.
 
@@ -55,7 +57,8 @@ changing anything on the page takes the token that is in web.token in the
 runtime folder.
 
 Exit status: 0 when told to end or idle; 2 if an option is wrong; 1 if it
-cannot serve, as when another daemon has the runtime folder.
+cannot serve, as when another daemon has the runtime folder; under systemd 78 if
+state.db is damaged, so that somebody looks before it begins anew.
 
 Files, in /run/lgpu (root), else $XDG_RUNTIME_DIR/lgpu, else /tmp/lgpu-UID:
 
@@ -92,7 +95,34 @@ told when the daemon serves and when it ends.`,
 	f.BoolVar(&d.onDemand, "on-demand", false, "be started by need: leave when idle, make way for nobody")
 	f.BoolVar(&d.detached, "detached", false, "be nobody's child")
 	f.Lookup("detached").Hidden = true // the second of the two processes that --on-demand takes
-	c.AddCommand(stopCommand())
+	c.AddCommand(stopCommand(), unitCommand())
+	return c
+}
+
+func unitCommand() *cobra.Command {
+	var group bool
+	c := &cobra.Command{
+		Use:   "unit [--group]",
+		Short: "Print the unit that makes the daemon a service of systemd",
+		Long: `Print the unit that makes the daemon a service of systemd for all users of the
+machine, or with --group what makes the group lgpu, whose members may change
+limits.`,
+		Example: `  lgpu daemon unit > /etc/systemd/system/lgpud.service
+  lgpu daemon unit --group > /usr/lib/sysusers.d/lgpu.conf`,
+		DisableFlagsInUseLine: true,
+		Args:                  noArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			text := systemd.Unit
+			if group {
+				text = systemd.Group
+			}
+			if _, err := fmt.Fprint(c.OutOrStdout(), text); err != nil {
+				return failed(fmt.Errorf("write: %w", err))
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&group, "group", false, "print what makes the group")
 	return c
 }
 
@@ -170,6 +200,9 @@ func (d *daemon) run(c *cobra.Command) error {
 	err = d.serve(ctx, stop, config, answer)
 	if err != nil {
 		answer(err)
+		if errors.Is(err, store.ErrDamaged) && os.Getenv("NOTIFY_SOCKET") != "" {
+			return &exit{status: systemd.DamagedState, err: err}
+		}
 		return failed(err)
 	}
 	return nil
@@ -257,7 +290,10 @@ func (d *daemon) serve(ctx context.Context, stop func(), config node.Config, ans
 	}
 	// What serves ends before the daemon does, and the daemon when what serves fails.
 	serving, end := context.WithCancelCause(context.Background())
-	faces := []func(context.Context) error{func(ctx context.Context) error { return s.Serve(ctx, listener) }}
+	faces := []func(context.Context) error{
+		func(ctx context.Context) error { return s.Serve(ctx, listener) },
+		func(ctx context.Context) error { return systemd.Watchdog(ctx, func() { n.Snapshot() }) },
+	}
 	more, err := d.faces(n, config)
 	if err != nil {
 		end(nil)
@@ -277,9 +313,9 @@ func (d *daemon) serve(ctx context.Context, stop func(), config node.Config, ans
 		}()
 	}
 	answer(nil)
-	notify("READY=1")
+	warn(systemd.Notify(systemd.Ready))
 	err = n.Run(running)
-	notify("STOPPING=1")
+	warn(systemd.Notify(systemd.Stopping))
 	end(nil)
 	for range faces {
 		err = errors.Join(err, <-ended)
@@ -371,18 +407,11 @@ func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
 	return nil
 }
 
-// notify tells systemd of the daemon's state, if it was started by it.
-func notify(state string) {
-	socket := os.Getenv("NOTIFY_SOCKET")
-	if socket == "" {
-		return
-	}
-	conn, err := net.Dial("unixgram", socket)
+// warn says that something went wrong which does not stop the daemon.
+func warn(err error) {
 	if err != nil {
-		return // systemd then takes the start for failed, and says so itself
+		fmt.Fprintln(os.Stderr, "lgpu: warning:", err)
 	}
-	defer conn.Close()
-	_, _ = conn.Write([]byte(state))
 }
 
 // version is what this build calls itself.
