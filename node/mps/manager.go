@@ -134,32 +134,10 @@ func (m *Manager) SetMode(ctx context.Context, dev Device, mode Mode) error {
 	if mode != Temporal && mode != Spatial {
 		return fmt.Errorf("device %s: mode %d: %w", dev.UUID, mode, syscall.EINVAL)
 	}
-	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
-		return ErrClosed
-	}
-	d := m.devices[dev.UUID]
+	d, k, err := m.beginSwitch(dev, mode)
 	if d == nil {
-		d = &device{software: dev.Software}
-		m.devices[dev.UUID] = d
+		return err
 	}
-	switch {
-	case d.switching:
-		m.mu.Unlock()
-		return fmt.Errorf("device %s is being switched to another mode: %w", dev.UUID, syscall.EBUSY)
-	case d.mode == mode:
-		m.mu.Unlock()
-		return nil
-	case d.users > 0:
-		m.mu.Unlock()
-		return fmt.Errorf("device %s is in %s mode and %d lgpus use it; a device changes its mode when nobody does: %w", dev.UUID, d.mode, d.users, syscall.EBUSY)
-	}
-	d.switching = true
-	k := d.keeper
-	m.mu.Unlock()
-
-	var err error
 	switch {
 	case dev.Software:
 	case mode == Spatial:
@@ -185,6 +163,31 @@ func (m *Manager) SetMode(ctx context.Context, dev Device, mode Mode) error {
 		return fmt.Errorf("device %s stays in temporal mode: %w", dev.UUID, err)
 	}
 	return nil
+}
+
+// beginSwitch keeps others from the device, whose keeper it returns, for a switch to mode. It returns no device if there is
+// nothing to do, or an error says why it cannot be done.
+func (m *Manager) beginSwitch(dev Device, mode Mode) (*device, *keeper, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, nil, ErrClosed
+	}
+	d := m.devices[dev.UUID]
+	if d == nil {
+		d = &device{software: dev.Software}
+		m.devices[dev.UUID] = d
+	}
+	switch {
+	case d.switching:
+		return nil, nil, fmt.Errorf("device %s is being switched to another mode: %w", dev.UUID, syscall.EBUSY)
+	case d.mode == mode:
+		return nil, nil, nil
+	case d.users > 0:
+		return nil, nil, fmt.Errorf("device %s is in %s mode and %d lgpus use it; a device changes its mode when nobody does: %w", dev.UUID, d.mode, d.users, syscall.EBUSY)
+	}
+	d.switching = true
+	return d, d.keeper, nil
 }
 
 // Use says that an lgpu uses the device from now on, so that its mode stays, until the release that is returned has been
