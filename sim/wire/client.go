@@ -62,7 +62,7 @@ func (c *Client) Devices() ([]Device, error) {
 // Processes returns the processes that hold memory of device i or use it.
 func (c *Client) Processes(i int) ([]Process, error) {
 	const room = 1024
-	return manage(c, "DeviceProcesses", getArray[Process], uint64(i), room, 1)
+	return manage(c, "DeviceProcesses", getArray[Process], uint64(i), 1, room)
 }
 
 // manage makes one call. The last argument of a call with an array result is its address in C; any but 0 will do.
