@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 )
 
 // maxCgroup is the length of the longest path of a cgroup, in bytes.
@@ -53,7 +54,8 @@ func parseCgroup(text string) (cgroup, error) {
 			controllers = id
 		}
 		c.hierarchy, _, _ = strings.Cut(controllers, ",") // one of those mounted together stands for all
-		if c.hierarchy == "" || strings.ContainsFunc(c.hierarchy, unprintable) || strings.Contains(c.hierarchy, ":") {
+		if c.hierarchy == "" || strings.ContainsFunc(c.hierarchy, unprintable) || strings.Contains(c.hierarchy, ":") ||
+			!utf8.ValidString(c.hierarchy) {
 			return c, invalid{syscall.EINVAL, "the controller has no possible name"}
 		}
 	}
@@ -63,9 +65,16 @@ func parseCgroup(text string) (cgroup, error) {
 	return c, nil
 }
 
-// plain says that p is an absolute path without anything to resolve.
+// plain says that p is an absolute path without anything to resolve, and fit to be written down.
 func plain(p string) bool {
-	return strings.HasPrefix(p, "/") && path.Clean(p) == p && len(p) <= maxCgroup && !strings.ContainsFunc(p, unprintable)
+	return strings.HasPrefix(p, "/") && path.Clean(p) == p && len(p) <= maxCgroup && !strings.ContainsFunc(p, unprintable) &&
+		utf8.ValidString(p)
+}
+
+// certain says that the kernel's path of a process's cgroup is one from the root of what the reader sees. Whatever else its
+// names are made of, ancestors count: a tenant names the cgroups below its own.
+func certain(p string) bool {
+	return strings.HasPrefix(p, "/") && !slices.Contains(strings.Split(p, "/"), "..")
 }
 
 func unprintable(r rune) bool { return r < ' ' || r == 0x7f }
@@ -98,7 +107,7 @@ func (t *Tree) Bound(procCgroup []byte) (path string, ok bool) {
 	best := -1
 	for line := range strings.SplitSeq(string(procCgroup), "\n") {
 		parts := strings.SplitN(line, ":", 3)
-		if len(parts) != 3 || !digits(parts[0]) || !plain(parts[2]) {
+		if len(parts) != 3 || !digits(parts[0]) || !certain(parts[2]) {
 			continue
 		}
 		hierarchy, controllers := "", strings.Split(parts[1], ",")

@@ -160,9 +160,10 @@ func TestBound(t *testing.T) {
 		{"12:memory:/docker/one\n0::/docker/one\n", "/exact"},
 		{"12:memory:/docker/one\n0::/docker/two\n", "/v1"},
 		// What says nothing certain.
-		{"0::/../user.slice", ""}, {"0::/user.slice/../x", ""}, {"0::user.slice", ""}, {"0:/user.slice", ""}, {"x::/user.slice", ""},
-		{"::/user.slice", ""}, {"0::/user.slice/", ""}, {"0::/user.slice/./x", ""}, {"0::/user.slice (deleted)", ""}, {"0::/user.slice/x (deleted)", "/team"},
-		{"0::/user.slice/" + strings.Repeat("x", 5000), ""}, {"0::/user.slice\x00", ""},
+		{"0::/../user.slice", ""}, {"0::/user.slice/../x", ""}, {"0::/..", ""}, {"0::user.slice", ""}, {"0:/user.slice", ""}, {"x::/user.slice", ""},
+		{"::/user.slice", ""}, {"0::/user.slice (deleted)", ""}, {"0::/user.slice\x00", ""},
+		// Names below do not hide where they are.
+		{"0::/user.slice/" + strings.Repeat("x", 5000), "/team"}, {"0::/user.slice/x (deleted)", "/team"}, {"0::/user.slice/\x01\xff /...", "/team"},
 	} {
 		got, ok := tr.Bound([]byte(c.proc))
 		if got != c.want || ok != (c.want != "") {
@@ -174,7 +175,7 @@ func TestBound(t *testing.T) {
 		want syscall.Errno
 	}{
 		{"relative", syscall.EINVAL}, {"memory/docker", syscall.EINVAL}, {"x:memory:/a", syscall.EINVAL}, {":/a", syscall.EINVAL}, {"1::/a", syscall.EINVAL},
-		{"/a/../b", syscall.EINVAL}, {"/a/", syscall.EINVAL}, {"//a", syscall.EINVAL}, {"/a\x01", syscall.EINVAL}, {"/a\n/a", syscall.EINVAL}, {"1:a:b:/c", syscall.EINVAL},
+		{"/a/../b", syscall.EINVAL}, {"/a/", syscall.EINVAL}, {"//a", syscall.EINVAL}, {"/a\x01", syscall.EINVAL}, {"/a\xff", syscall.EINVAL}, {"\xff:/a", syscall.EINVAL}, {"/a\n/a", syscall.EINVAL}, {"1:a:b:/c", syscall.EINVAL},
 		{"/user.slice", syscall.EBUSY}, {"/" + strings.Repeat("x", maxCgroup), syscall.EINVAL},
 	} {
 		if err := tr.Write("/exact", "cgroup.path", bad.text); !errors.Is(err, bad.want) {
