@@ -719,7 +719,7 @@ func (s *Scheduler) seepAt(x *seat) (int64, bool) {
 	switch {
 	case j.phase == closing:
 		return max(x.since, j.closed) + x.dev.options.SeepAfter, true
-	case j.late > 0:
+	case j.late > 0 && !x.held:
 		return x.since + x.dev.options.Slice, true
 	default:
 		return 0, false
