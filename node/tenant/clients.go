@@ -107,7 +107,11 @@ func (s *Server) await(c *connection, l *lgpu) error {
 		return late
 	}
 	l.waiting++
+	first := l.waiting == 1
 	s.mu.Unlock()
+	if first {
+		s.discard(l)
+	}
 	var err error
 	select {
 	case <-l.ready:
@@ -115,7 +119,6 @@ func (s *Server) await(c *connection, l *lgpu) error {
 		err = errEnded
 	case <-time.After(returnTime):
 		err = late
-		s.discard(l)
 	}
 	s.mu.Lock()
 	l.waiting--

@@ -955,10 +955,11 @@ func FuzzSocket(f *testing.F) {
 			if _, err := conn.Write(hello.Append(nil)); err != nil {
 				t.Fatal(err)
 			}
-			if n, err := conn.Read(answer); err != nil || n < link.Size {
-				t.Fatalf("answer to Hello: %d bytes, %v", n, err)
+			n, err := conn.Read(answer)
+			if err != nil {
+				t.Fatal("answer to Hello: ", err)
 			}
-			if m, text, err := link.Parse(answer); err != nil || m.Kind != link.Welcome {
+			if m, text, err := link.Parse(answer[:n]); err != nil || m.Kind != link.Welcome {
 				t.Fatalf("answer to Hello: %+v, %s, %v", m, text, err)
 			}
 		}
