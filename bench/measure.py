@@ -174,9 +174,12 @@ class Bench:
     def call(self, command, limit=30):
         return self.finish(self.start(command, limit))
 
+    def length(self, us):
+        """How long a kernel of a load lasts on this device: an instruction of the software GPU takes a microsecond."""
+        return min(20 * us, max(us, 20000)) if self.sim else us
+
     def calibrate(self, us, env=()):
-        if self.sim:  # an instruction of the software GPU takes a microsecond
-            us = min(20 * us, max(us, 20000))
+        us = self.length(us)
         if (us, env) not in self.iterations:
             command = ["env", *env, self.rate, "calibrate", str(us)]
             self.iterations[us, env] = self.call(self.native(command), 60).split()[-1]
@@ -186,16 +189,18 @@ class Bench:
         """Environment of a kernel with a hundred times the blocks that the device holds at once: it takes as long as it
         gets parts of the device, however the blocks fall on the units."""
         if self.blocks is None:
-            self.blocks = 800 * int(self.call(self.native([self.rate, "units"])).split()[-1])
+            self.blocks = (40 if self.sim else 800) * int(self.call(self.native([self.rate, "units"])).split()[-1])
         return ("RATE_BLOCKS=%d" % self.blocks,)
 
     def command(self, load, seconds, journal):
         """The program of a load."""
         def rate(mode, us):
-            return [self.rate, mode, self.calibrate(us), "%g" % seconds, journal]
+            # What waits when the time is over delays the end: 40 ms of work at most, and more under a cap.
+            depth = max(4, min(64, 40000 // (self.length(us) * (20 if mode == "graph" else 1))))
+            return ["env", "RATE_DEPTH=%d" % depth, self.rate, mode, self.calibrate(us), "%g" % seconds, journal]
         if load == "waves":
             env = self.waves()
-            return ["env", *env, self.rate, "async", self.calibrate(40000, env), "%g" % seconds, journal]
+            return ["env", *env, self.rate, "sync", self.calibrate(40000, env), "%g" % seconds, journal]
         if load == "gemm":
             return [sys.executable, os.path.join(HERE, "compute", "gemm.py"), "%g" % seconds, journal]
         if load == "8procs":

@@ -4,7 +4,8 @@
 //	rate calibrate MICROSECONDS              print the iterations that take so long
 //	rate units                               print the number of compute units
 //
-// A kernel has as many blocks as there are units, or RATE_BLOCKS.
+// A kernel has as many blocks as there are units, or RATE_BLOCKS. At most 64
+// launches wait, or RATE_DEPTH.
 //
 // pulse launches one kernel every 10 ms and waits for it; hold launches one and
 // then does nothing. The others launch as fast as the device works.
@@ -179,9 +180,11 @@ int main(int argc, char **argv)
 		CHECK(cuStreamEndCapture(stream, &graph));
 		CHECK(cuGraphInstantiate(&exec, graph, 0));
 	}
-	// Queue at most a second or so ahead, so that the end is near the limit
-	// for an uncapped run too.
+	// What is queued when the time is over runs on: not much may be.
 	CUevent events[64];
+	unsigned depth = getenv("RATE_DEPTH") != NULL ? atoi(getenv("RATE_DEPTH")) : 64;
+	if (depth < 1 || depth > 64)
+		depth = 64;
 	for (int i = 0; i < 64; i++)
 		CHECK(cuEventCreate(&events[i], CU_EVENT_DISABLE_TIMING));
 	double stop = now() + seconds;
@@ -203,8 +206,8 @@ int main(int argc, char **argv)
 			due += 10000000;
 	}
 	for (unsigned i = 0; !pulse && !hold && now() < stop; i++) {
-		if (i >= 64)
-			CHECK(cuEventSynchronize(events[i % 64]));
+		if (i >= depth)
+			CHECK(cuEventSynchronize(events[(i - depth) % 64]));
 		if (exec != NULL)
 			CHECK(cuGraphLaunch(exec, stream));
 		else
