@@ -17,7 +17,9 @@
 #define CONTEXTS 64
 
 // Times in ns.
-#define IN_FLIGHT INT64_C(2000000)    // device time queued before a launch must wait
+#define IN_FLIGHT INT64_C(1000000)    // device time that may be in flight
+#define AHEAD INT64_C(500000)         // a launch may join in any case when so little is left
+#define LEAD INT64_C(400000)          // what word of a grant's end takes to become the next one's first kernel
 #define SLICE INT64_C(10000000)       // turn kept while other lgpus wait
 #define SLICE_OWN INT64_C(40000000)   // turn kept while processes of this lgpu wait
 #define LINGER INT64_C(1000000)       // idle turn kept while nobody waits
@@ -297,10 +299,22 @@ static void ask(struct lgpu_gate *g)
 	g->asked = g->attached && say(g, LGPU_LINK_WANT, 0);
 }
 
-// report ends a grant once the gate is closed and the device drained.
-static void report(struct lgpu_gate *g)
+// drains_in is how long the work in flight will be on the device, or INT64_MAX
+// where that cannot be told.
+static int64_t drains_in(const struct lgpu_gate *g, int64_t now)
 {
-	if (!g->granted || g->open || busy(g) || g->flush || g->seeps != 0)
+	if (!busy(g))
+		return 0;
+	if (g->pending != 0 || g->unknown != 0 || now - g->completed > g->ring[g->tail % RING].expected)
+		return INT64_MAX;
+	return remaining(g, now);
+}
+
+// report ends a grant once the gate is closed and the device all but drained:
+// the next in line gets to know of it when it is.
+static void report(struct lgpu_gate *g, int64_t now)
+{
+	if (!g->granted || g->open || g->flush || g->seeps != 0 || drains_in(g, now) > LEAD)
 		return;
 	g->granted = false;
 	g->ended = g->serial;
@@ -315,7 +329,7 @@ static void close_if_spent(struct lgpu_gate *g, int64_t now)
 	bool idle = !busy(g) && g->waiters == 0 && now - g->idle >= LINGER_WANTED;
 	if (used >= g->target || (g->wanted && idle))
 		g->open = false;
-	report(g);
+	report(g, now);
 }
 
 // flush waits for all work of the device's contexts, however it got there.
@@ -395,6 +409,10 @@ static int64_t poll_interval(const struct lgpu_gate *g, int64_t now)
 	if (in_flight(g) == 0)
 		return g->open ? POLL_SHORTEST * 2 : POLL_LONGEST;
 	int64_t left = g->ring[g->tail % RING].expected - (now - g->completed), shortest = g->cost * POLL_SHARE;
+	if (g->granted && !g->open && remaining(g, now) - LEAD < left)
+		left = remaining(g, now) - LEAD;
+	else if (g->waiters != 0 && remaining(g, now) - AHEAD < left)
+		left = remaining(g, now) - AHEAD;
 	shortest = clamp(shortest, POLL_SHORTEST, 10 * POLL_LONGEST);
 	return clamp((left < 0 ? -left : left) / 4, shortest, shortest > POLL_LONGEST ? shortest : POLL_LONGEST);
 }
@@ -437,6 +455,8 @@ static void *watch(void *arg)
 			g->idle = now = lgpu_now();
 		}
 		bool running, queued = false;
+		if (g->waiters != 0 && remaining(g, now) <= AHEAD)
+			wake(g);
 		if (g->linked) {
 			if (g->granted)
 				close_if_spent(g, now);
@@ -580,7 +600,8 @@ static bool admits(const struct lgpu_gate *g, uint32_t estimate, int64_t now)
 		return false;
 	if (g->estimates[estimate].nanos == 0 && g->unknown >= UNKNOWN_AT_ONCE)
 		return false;
-	return remaining(g, now) <= IN_FLIGHT;
+	int64_t left = remaining(g, now);
+	return left <= AHEAD || left + g->estimates[estimate].nanos <= IN_FLIGHT;
 }
 
 // An event for the launch, from the context's store or new.
@@ -760,7 +781,7 @@ void lgpu_gate_told(const struct lgpu_message *m)
 		g->target = m->value;
 		g->wanted = (m->flags & LGPU_LINK_FLAG_WANTED) != 0;
 		g->open = busy_of(g) < g->target;
-		report(g);
+		report(g, lgpu_now());
 		break;
 	case LGPU_LINK_CLOSE:
 		if (!current && !g->free)
@@ -771,7 +792,7 @@ void lgpu_gate_told(const struct lgpu_message *m)
 			set_free(g, false);
 		}
 		g->open = false;
-		report(g);
+		report(g, lgpu_now());
 		break;
 	case LGPU_LINK_SEEP:
 		if (!current) {
@@ -780,7 +801,7 @@ void lgpu_gate_told(const struct lgpu_message *m)
 		}
 		if (g->waiters != 0)
 			g->seeps = 1;
-		report(g);
+		report(g, lgpu_now());
 		break;
 	}
 	wake(g);
@@ -823,7 +844,7 @@ void lgpu_gate_together(void)
 		// The new daemon hears when what runs now has drained.
 		g->granted = g->attached = g->attached && say(g, LGPU_LINK_GATE, LGPU_LINK_FLAG_RUNNING);
 		set_free(g, false);
-		report(g);
+		report(g, lgpu_now());
 		wake(g);
 		kick(g);
 		lgpu_unlock(&g->lock);

@@ -8,7 +8,7 @@
 // Behind each launch an untimed event is recorded, so that a watcher thread
 // knows when the device has drained; while anything is in flight, time is
 // charged to the lgpu. Work is let in only while what is already in flight will
-// keep the device busy for less than about 2 ms, so that a gate that closes is
+// keep the device busy for less than about 1 ms, so that a gate that closes is
 // soon a device that is free. What still overruns is a debt.
 #ifndef LGPU_GATE_H
 #define LGPU_GATE_H

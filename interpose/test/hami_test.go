@@ -142,12 +142,11 @@ func TestHAMisMonitorCanReadTheRegion(t *testing.T) {
 	if p = readHAMi(t, cache); p.limit[0] != 128*mib || p.percent[0] != 100 || p.processes != 1 || p.used[0] != 128*mib {
 		t.Errorf("%+v", p)
 	}
-	// Our own part lies behind HAMi's and is read by our own reader.
-	r, err := region.Open(cache)
-	if err != nil {
-		t.Fatal(err)
+	// Our own part lies behind HAMi's.
+	b, err := os.ReadFile(cache)
+	if err != nil || len(b) < region.HAMiBase+regionBytes || binary.LittleEndian.Uint64(b[region.HAMiBase:]) != region.Magic {
+		t.Errorf("there is no region in %d bytes, %v", len(b), err)
 	}
-	r.Close()
 }
 
 // The monitor writes into the file, too. It is no authority.

@@ -31,7 +31,7 @@ func TestUnusableRegionsFailClosed(t *testing.T) {
 		"empty":              {func(b []byte) []byte { return nil }, "truncated"},
 		"one page":           {func(b []byte) []byte { return b[:4096] }, "truncated"},
 		"limits only":        {func(b []byte) []byte { return b[:region.LimitsBytes] }, "truncated"},
-		"one byte short":     {func(b []byte) []byte { return b[:region.Bytes-1] }, "truncated"},
+		"one byte short":     {func(b []byte) []byte { return b[:regionBytes-1] }, "truncated"},
 		"magic":              {put32(0, 1), "is not a region"},
 		"zeroes":             {func(b []byte) []byte { return make([]byte, len(b)) }, "is not a region"},
 		"version":            {put32(unsafe.Offsetof(region.Limits{}.Version), 7), "layout"},
@@ -76,7 +76,7 @@ func TestScribbledUsageIsHarmless(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
-			scribble := make([]byte, region.Bytes-region.LimitsBytes)
+			scribble := make([]byte, regionBytes-region.LimitsBytes)
 			for i := range scribble {
 				scribble[i] = fill
 			}
