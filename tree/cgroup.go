@@ -36,7 +36,7 @@ func parseCgroup(text string) (cgroup, error) {
 	var c cgroup
 	slash := strings.IndexByte(text, '/')
 	if slash < 0 {
-		return c, invalid{syscall.EINVAL, "a cgroup is a path that begins with /, or CONTROLLER:/PATH, as in /proc/PID/cgroup"}
+		return c, invalid{syscall.EINVAL, "a cgroup is /PATH, or CONTROLLER:/PATH, or a line of /proc/PID/cgroup; a path begins with /"}
 	}
 	c.path = text[slash:]
 	switch prefix := strings.TrimSuffix(text[:slash], ":"); {
@@ -60,19 +60,19 @@ func parseCgroup(text string) (cgroup, error) {
 		}
 	}
 	if !plain(c.path) {
-		return c, invalid{syscall.EINVAL, "the path of a cgroup has no . or .. or // or control characters, and no / at its end"}
+		return c, invalid{syscall.EINVAL, "a cgroup's path has no . or .. or // or control characters, and no / at its end"}
 	}
 	return c, nil
 }
 
 // plain says that p is an absolute path without anything to resolve, and fit to be written down.
 func plain(p string) bool {
-	return strings.HasPrefix(p, "/") && path.Clean(p) == p && len(p) <= maxCgroup && !strings.ContainsFunc(p, unprintable) &&
-		utf8.ValidString(p)
+	return strings.HasPrefix(p, "/") && path.Clean(p) == p && len(p) <= maxCgroup &&
+		!strings.ContainsFunc(p, unprintable) && utf8.ValidString(p)
 }
 
-// certain says that the kernel's path of a process's cgroup is one from the root of what the reader sees. Whatever else its
-// names are made of, ancestors count: a tenant names the cgroups below its own.
+// certain says that the kernel's path of a process's cgroup is one from the root of what the reader sees. Whatever else
+// its names are made of, ancestors count: a tenant names the cgroups below its own.
 func certain(p string) bool {
 	return strings.HasPrefix(p, "/") && !slices.Contains(strings.Split(p, "/"), "..")
 }

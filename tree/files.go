@@ -28,7 +28,8 @@ func Files() []File {
 	return out
 }
 
-// file is how a file is read and written. write changes a state that nobody else sees; after an error the state is dropped.
+// file is how a file is read and written. write changes a state that nobody else sees; after an error the state is
+// dropped.
 type file struct {
 	name  string
 	root  bool
@@ -70,7 +71,8 @@ func init() {
 				return err
 			})},
 		{name: "lgpu", read: each(DeviceLimits.Lgpu), write: writeLgpu},
-		{name: "lgpu.capacity", root: true, read: ofDevices(func(d Device) string { return fmt.Sprintf("count=%d", d.Capacity) })},
+		{name: "lgpu.capacity", root: true,
+			read: ofDevices(func(d Device) string { return fmt.Sprintf("count=%d", d.Capacity) })},
 		{name: "lgpu.default", root: true, read: ofDevices(func(d Device) string { return bits(d, d.defaults()) })},
 		{name: "lgpu.effective", read: readEffective},
 		{name: "lgpu.priority",
@@ -93,7 +95,8 @@ func init() {
 				l.Weight, err = parseWeight(value)
 				return err
 			})},
-		{name: "memory.capacity", root: true, read: ofDevices(func(d Device) string { return strconv.FormatUint(d.Memory, 10) })},
+		{name: "memory.capacity", root: true,
+			read: ofDevices(func(d Device) string { return strconv.FormatUint(d.Memory, 10) })},
 		{name: "memory.current", read: readMemoryCurrent},
 		{name: "memory.high",
 			read: each(func(l DeviceLimits) string { return formatBytes(l.MemoryHigh) }),
@@ -235,8 +238,8 @@ func guaranteed(write func(*state, *node, string) *Error) func(*state, *node, st
 	}
 }
 
-// keepable says whether the guarantee of n on device number d can be kept: by n itself, and by its ancestors up to one that
-// has a guarantee of its own, of which this is a part.
+// keepable says whether the guarantee of n on device number d can be kept: by n itself, and by its ancestors up to one
+// that has a guarantee of its own, of which this is a part.
 func (s *state) keepable(n *node, d int) *Error {
 	needs := map[*node]uint64{}
 	s.root.need(s.devices[d].UUID, needs)
@@ -314,7 +317,7 @@ func (s *state) readRequest(n *node, d int, line line) (DeviceLimits, *Error) {
 	for _, field := range line.fields {
 		key, value, ok := strings.Cut(field, "=")
 		if !ok {
-			return after, line.fault(syscall.EINVAL, "", field, "a line is [DEVICE] max|default, or [DEVICE] with KEY=VALUE words")
+			return after, line.fault(syscall.EINVAL, "", field, "a line is [DEVICE] max|default, or [DEVICE] KEY=VALUE...")
 		}
 		if _, twice := seen[key]; twice {
 			return after, line.fault(syscall.EINVAL, key, value, "the key is there twice")
@@ -333,9 +336,10 @@ func (s *state) readRequest(n *node, d int, line line) (DeviceLimits, *Error) {
 	case hasCount && hasList && (keyword(count) || keyword(names)) && count != names:
 		return after, line.fault(syscall.EINVAL, "list", names, fmt.Sprintf("count=%s asks for something else", count))
 	case after.Exclusive && after.follows():
-		return after, line.fault(syscall.EINVAL, "exclusive", "1", "max and default cannot be exclusive; give a count or a list")
+		return after, line.fault(syscall.EINVAL, "exclusive", "1", "max and default cannot be; give a count or a list")
 	case after.List != nil && after.Count != nil && after.List.Count() != *after.Count:
-		return after, line.fault(syscall.EINVAL, "list", names, fmt.Sprintf("it has %d bits, count says %d", after.List.Count(), *after.Count))
+		return after, line.fault(syscall.EINVAL, "list", names,
+			fmt.Sprintf("it has %d bits, count says %d", after.List.Count(), *after.Count))
 	case after.List != nil && !after.List.In(parent):
 		return after, line.fault(syscall.EINVAL, "list", names, fmt.Sprintf("bits %s are not the parent's, which has %s",
 			after.List.Without(parent), orNone(parent)))
@@ -405,7 +409,8 @@ func (s *state) grant(n *node, d int, l *DeviceLimits, line line) *Error {
 			if theirs.Exclusive {
 				how = "has, exclusively,"
 			}
-			return line.fault(syscall.EBUSY, "list", l.List.String(), fmt.Sprintf("%s %s %s", other.Path, how, held.And(*l.List)))
+			return line.fault(syscall.EBUSY, "list", l.List.String(),
+				fmt.Sprintf("%s %s %s", other.Path, how, held.And(*l.List)))
 		}
 		taken = taken.Or(held)
 	}

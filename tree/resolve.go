@@ -35,8 +35,8 @@ func (s *state) resolveDevice(d int) {
 	s.resolveBelow(s.root, d, Latency, needs)
 }
 
-// resolveBelow computes what the nodes below n get, where n has been done. ceiling is the highest priority that they can
-// have.
+// resolveBelow computes what the nodes below n get, where n has been done. ceiling is the highest priority that they
+// can have.
 func (s *state) resolveBelow(n *node, d int, ceiling Priority, needs map[*node]uint64) {
 	if len(n.children) == 0 {
 		return
@@ -145,8 +145,8 @@ func (s *state) divide(d int, parent list.Set, siblings []*node) {
 	}
 }
 
-// settle gives siblings that asked for bits those that they asked for or hold, exclusive ones first. Writes see to it that
-// nobody's are taken by that; a state from a file may be otherwise.
+// settle gives siblings that asked for bits those that they asked for or hold, exclusive ones first. Writes see to it
+// that nobody's are taken by that; a state from a file may be otherwise.
 func (s *state) settle(d int, parent list.Set, siblings []*node) {
 	device := s.devices[d]
 	var taken list.Set
@@ -174,8 +174,8 @@ func (s *state) hold(n *node, device string, l DeviceLimits) {
 	n.NodeState.Devices[device] = l
 }
 
-// free are the bits of parent that n does not have and could get beside its siblings: those that nobody has exclusively or,
-// to have them exclusively, that nobody has asked for.
+// free are the bits of parent that n does not have and could get beside its siblings: those that nobody has exclusively
+// or, to have them exclusively, that nobody has asked for.
 func (s *state) free(d int, parent list.Set, n *node, siblings []*node, exclusive bool) list.Set {
 	free := parent.Without(n.effective[d].Bits)
 	for _, other := range siblings {
@@ -187,8 +187,8 @@ func (s *state) free(d int, parent list.Set, n *node, siblings []*node, exclusiv
 	return free
 }
 
-// leastShared picks count bits: those that fewest siblings have asked for, and among them the lowest. So counts of siblings
-// are disjoint as long as that is possible, and each gets the throughput that its count stands for.
+// leastShared picks count bits: those that fewest siblings have asked for, and among them the lowest. So counts of
+// siblings are disjoint as long as that is possible, and each gets the throughput that its count stands for.
 func (s *state) leastShared(d int, free list.Set, n *node, siblings []*node, count int) list.Set {
 	if count <= 0 {
 		return list.Set{}
@@ -258,7 +258,7 @@ func (e Effective) equal(other Effective) bool {
 	if !e.Bits.Equal(other.Bits) {
 		return false
 	}
-	return e.Device == other.Device && e.Whole == other.Whole && e.Units == other.Units && e.Cap == other.Cap && e.Min == other.Min &&
-		e.Weight == other.Weight && e.Priority == other.Priority && e.Memory == other.Memory && e.OwnMemory == other.OwnMemory &&
-		e.High == other.High
+	return e.Device == other.Device && e.Whole == other.Whole && e.Units == other.Units && e.Cap == other.Cap &&
+		e.Min == other.Min && e.Weight == other.Weight && e.Priority == other.Priority && e.Memory == other.Memory &&
+		e.OwnMemory == other.OwnMemory && e.High == other.High
 }

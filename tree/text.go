@@ -77,7 +77,7 @@ func deviceLike(word string) bool {
 
 // split parts a line at blanks. Bytes above ASCII are no blanks here, whatever they are elsewhere.
 func split(line string) []string {
-	return strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' || r == '\r' || r == '\v' || r == '\f' })
+	return strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" \t\r\v\f", r) })
 }
 
 func digits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }

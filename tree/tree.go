@@ -1,13 +1,13 @@
-// Package tree is the tree of limits: who may use how much of which device. Every directory of it is a node; a node with
-// processes is an lgpu and a leaf, one with children is a group. The two calls that most callers need are those of a
-// file system:
+// Package tree is the tree of limits: who may use how much of which device. Every directory of it is a node; a node
+// with processes is an lgpu and a leaf, one with children is a group. The two calls that most callers need are those of
+// a file system:
 //
 //	err := t.Write("/team/alice", "lgpu", "195:0 count=4\n195:1 list=0-3,8\n")
 //	text, err := t.Read("/team/alice", "lgpu.effective")
 //
-// The files are those of docs/files.md. The package is pure: no clock, no I/O, no goroutine. Numbers that live elsewhere
-// (memory in use, processes) come from a Usage; keeping the state and acting on it are the business of Options.Commit and
-// Watch.
+// The files are those of docs/files.md. The package is pure: no clock, no I/O, no goroutine. Numbers that live
+// elsewhere (memory in use, processes) come from a Usage; keeping the state and acting on it are the business of
+// Options.Commit and Watch.
 //
 // # Requested and effective
 //
@@ -17,15 +17,15 @@
 //
 // # Transactions
 //
-// A write is read and checked as a whole, whatever number of lines, devices and files it has, and then takes effect as a
-// whole. After an error nothing has changed. Writers take turns; a reader sees the state before a write or after it, and
-// never waits for a writer.
+// A write is read and checked as a whole, whatever number of lines, devices and files it has, and then takes effect as
+// a whole. After an error nothing has changed. Writers take turns; a reader sees the state before a write or after it,
+// and never waits for a writer.
 //
 // # Concurrency
 //
-// All methods of Tree may be called by several goroutines. Options.Commit and watchers run in the order of the writes, on
-// the writer's goroutine and with the writers' lock held, so they may read the tree but must neither write to it nor Enter
-// or Leave. Usage is called without any lock held.
+// All methods of Tree may be called by several goroutines. Options.Commit and watchers run in the order of the writes,
+// on the writer's goroutine and with the writers' lock held, so they may read the tree but must neither write to it nor
+// Enter or Leave. Usage is called without any lock held.
 package tree
 
 import (
@@ -83,8 +83,9 @@ func New(options Options) *Tree {
 	return t
 }
 
-// SetDevices says which devices there are now, in the order in which files show them. Requests for a device that is gone
-// are kept and hold again when it is back. Errors are *Error: EINVAL for a device that cannot be, EIO as for Write.
+// SetDevices says which devices there are now, in the order in which files show them. Requests for a device that is
+// gone are kept and hold again when it is back. Errors are *Error: EINVAL for a device that cannot be, EIO as for
+// Write.
 func (t *Tree) SetDevices(devices []Device) error {
 	if err := checkDevices(devices); err != nil {
 		return err
@@ -116,8 +117,9 @@ type Assignment struct {
 	File, Text string
 }
 
-// Create makes a node below one that exists. Errors are *Error: EEXIST (also for the name of a file), ENOENT (no parent),
-// EINVAL (name), EBUSY (the parent has processes), ENAMETOOLONG or ENOSPC (too deep, too many), and those of Update.
+// Create makes a node below one that exists. Errors are *Error: EEXIST (also for the name of a file), ENOENT (no
+// parent), EINVAL (name), EBUSY (the parent has processes), ENAMETOOLONG or ENOSPC (too deep, too many), and those of
+// Update.
 func (t *Tree) Create(spec CreateSpec) (Node, error) {
 	var made *node
 	err := t.change(spec.Path, func(next *state) (err *Error) {
@@ -142,7 +144,8 @@ func (t *Tree) Mkdir(path string, uid, gid uint32) error {
 	return err
 }
 
-// Rmdir removes a node. Errors are *Error: ENOENT, ENOTEMPTY (it has children), EBUSY (it has users, or is the root), EIO.
+// Rmdir removes a node. Errors are *Error: ENOENT, ENOTEMPTY (it has children), EBUSY (it has users, or is the root),
+// EIO.
 func (t *Tree) Rmdir(path string) error {
 	var parent, gone uint64
 	var seen uint64
@@ -158,7 +161,8 @@ func (t *Tree) Rmdir(path string) error {
 		case n.parent == nil:
 			return &Error{Errno: syscall.EBUSY, Path: path, Reason: "the root stays"}
 		case len(n.children) > 0:
-			return &Error{Errno: syscall.ENOTEMPTY, Path: path, Reason: fmt.Sprintf("it has %d children; remove them first", len(n.children))}
+			return &Error{Errno: syscall.ENOTEMPTY, Path: path,
+				Reason: fmt.Sprintf("it has %d children; remove them first", len(n.children))}
 		case t.users[n.ID] > 0:
 			return &Error{Errno: syscall.EBUSY, Path: path, Reason: "processes use it; stop them first"}
 		}
@@ -182,8 +186,8 @@ func (t *Tree) Persist(path string) error {
 	return t.alter(path, func(n *node) { n.Temporary = false })
 }
 
-// Enter counts a user of a node: a launcher, a client. While a node has users it cannot be removed and gets no children.
-// Errors are *Error: ENOENT, and EBUSY if it has children.
+// Enter counts a user of a node: a launcher, a client. While a node has users it cannot be removed and gets no
+// children. Errors are *Error: ENOENT, and EBUSY if it has children.
 func (t *Tree) Enter(path string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -312,9 +316,9 @@ func (t *Tree) Watch(changed func(Change)) (stop func()) {
 // State returns everything that must survive.
 func (t *Tree) State() State { return t.state.Load().save() }
 
-// Load replaces all nodes by those of a state, on a tree without users; the devices stay. What does not fit (a bad name, a
-// value out of range) is left out and reported, the rest holds: a daemon must start. Options.Commit is not called, and
-// watchers are.
+// Load replaces all nodes by those of a state, on a tree without users; the devices stay. What does not fit (a bad
+// name, a value out of range) is left out and reported, the rest holds: a daemon must start. Options.Commit is not
+// called, and watchers are.
 func (t *Tree) Load(saved State) []error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -362,7 +366,8 @@ func (t *Tree) change(path string, edit func(next *state) *Error, done ...func()
 	change := difference(old, next)
 	if t.commit != nil && !change.empty() {
 		if err := t.commit(change); err != nil {
-			return &Error{Errno: syscall.EIO, Path: path, Reason: fmt.Sprintf("the change could not be kept, nothing has changed: %v", err)}
+			return &Error{Errno: syscall.EIO, Path: path,
+				Reason: fmt.Sprintf("the change could not be kept, nothing has changed: %v", err)}
 		}
 	}
 	t.state.Store(next)
@@ -388,8 +393,8 @@ func (t *Tree) tell(change Change) {
 	}
 }
 
-// state is one state of the tree. Once stored it is never written; slices, maps and pointers in its nodes are shared with
-// the states before and after.
+// state is one state of the tree. Once stored it is never written; slices, maps and pointers in its nodes are shared
+// with the states before and after.
 type state struct {
 	sequence uint64
 	lastID   uint64
@@ -473,7 +478,7 @@ func (s *state) create(spec CreateSpec, users map[uint64]int) (*node, *Error) {
 	case len(s.byID) >= MaxNodes:
 		return refuse(syscall.ENOSPC, "", fmt.Sprintf("the tree has at most %d groups and lgpus", MaxNodes))
 	case users[parent.ID] > 0:
-		return refuse(syscall.EBUSY, "", fmt.Sprintf("%s is an lgpu in use; processes are in nodes without children", parent.Path))
+		return refuse(syscall.EBUSY, "", parent.Path+" is an lgpu in use; processes are in nodes without children")
 	}
 	if err := region.CheckName(name); err != nil {
 		return refuse(syscall.EINVAL, "", err.Error())
@@ -569,7 +574,8 @@ func (s *state) parentBits(n *node, d int) list.Set {
 // export returns n as callers see it.
 func (s *state) export(n *node) Node {
 	out := Node{
-		ID: n.ID, Path: n.Path, Temporary: n.Temporary, UID: n.UID, GID: n.GID, Gang: n.Gang, Cgroups: slices.Clone(n.Cgroups),
+		ID: n.ID, Path: n.Path, Temporary: n.Temporary, UID: n.UID, GID: n.GID,
+		Gang: n.Gang, Cgroups: slices.Clone(n.Cgroups),
 		HostMax: value(n.HostMax, NoLimit), Host: n.host, Devices: slices.Clone(n.effective),
 	}
 	if n.parent != nil {
@@ -591,7 +597,8 @@ func difference(old, next *state) Change {
 		switch before := old.byID[id]; {
 		case before == nil:
 			c.Created = append(c.Created, id)
-		case n.revision != before.revision || n.host != before.host || !slices.EqualFunc(n.effective, before.effective, Effective.equal):
+		case n.revision != before.revision || n.host != before.host,
+			!slices.EqualFunc(n.effective, before.effective, Effective.equal):
 			c.Changed = append(c.Changed, id)
 		}
 	}

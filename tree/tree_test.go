@@ -767,8 +767,8 @@ func TestLoadIsLenient(t *testing.T) {
 	}
 }
 
-// TestRandom makes random writes and looks after each that the rules hold, that a refused one changed nothing, and now and
-// then that the state survives.
+// TestRandom makes random writes and looks after each that the rules hold, that a refused one changed nothing, and now
+// and then that the state survives.
 func TestRandom(t *testing.T) {
 	paths := []string{"/a", "/a/x", "/a/y", "/a/z", "/a/x/p", "/a/x/q", "/b", "/b/x"}
 	for seed := range uint64(6) {
@@ -894,8 +894,8 @@ func randomWrite(r *rand.Rand) (file, text string) {
 	return "lgpu", b.String()
 }
 
-// check looks whether the rules of the tree hold, given the nodes before a write to the node at written. It returns what
-// does not hold.
+// check looks whether the rules of the tree hold, given the nodes before a write to the node at written. It returns
+// what does not hold.
 func check(tr *Tree, before []Node, written string) string {
 	devices := tr.Devices()
 	for _, n := range tr.Nodes() {

@@ -23,7 +23,8 @@ const (
 type Device struct {
 	// UUID names the device for good, such as GPU-00112233-4455-6677-8899-aabbccddeeff.
 	UUID string
-	// Number is MAJ:MIN of its device node, empty if it has none. Files accept both names and print Number if there is one.
+	// Number is MAJ:MIN of its device node, empty if it has none. Files accept both names and print Number if there is
+	// one.
 	Number string
 	// Capacity is the number of bits: the parts that can be given, 1 to list.MaxBits.
 	Capacity int
@@ -98,11 +99,11 @@ type Effective struct {
 	Whole bool
 	// Units is the number of compute units that the tenant is shown: UnitsPerBit for each bit.
 	Units int
-	// Cap is the part of the device's time that the node gets at most, in hundredths of a percent: the least of its own and
-	// its ancestors' compute.max and, on a temporal device, of bits over capacity. 0 means that launches fail.
+	// Cap is the part of the device's time that the node gets at most, in hundredths of a percent: the least of its own
+	// and its ancestors' compute.max and, on a temporal device, of bits over capacity. 0 means that launches fail.
 	Cap uint32
-	// Min is the part of the device's time that is guaranteed, in hundredths of a percent: its own compute.min, or what its
-	// children's come to if it has none, scaled down where the parent can no longer keep what it promised.
+	// Min is the part of the device's time that is guaranteed, in hundredths of a percent: its own compute.min, or what
+	// its children's come to if it has none, scaled down where the parent can no longer keep what it promised.
 	Min uint32
 	// Weight is the node's weight against its siblings.
 	Weight   uint32

@@ -16,8 +16,8 @@ func (noUsage) ResetPeak(uint64, string) {}
 func (noUsage) Procs(uint64) []int       { return nil }
 func (noUsage) Events(uint64) []Count    { return nil }
 
-// past is what the tree itself remembers of usage: peaks of groups, which no process has, and the times of nodes that were
-// removed, so that the counters of their ancestors never go back.
+// past is what the tree itself remembers of usage: peaks of groups, which no process has, and the times of nodes that
+// were removed, so that the counters of their ancestors never go back.
 type past struct {
 	mu    sync.Mutex
 	times map[uint64]map[string]Stat   // by node and device: BusyUsec and Launches
@@ -120,7 +120,8 @@ func (t *Tree) Stat(path, device string) Stat {
 	return t.stat(n, device)
 }
 
-// Observe looks at what groups use now, for their peaks. The owner of the tree calls it as often as peaks are to be exact.
+// Observe looks at what groups use now, for their peaks. The owner of the tree calls it as often as peaks are to be
+// exact.
 func (t *Tree) Observe() {
 	s := t.state.Load()
 	s.root.walk(func(n *node) {

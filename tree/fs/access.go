@@ -37,8 +37,8 @@ type Access struct {
 	File   string // of ActionWrite
 }
 
-// Owners returns the usual rule, which the daemon's API can use too. Root and the daemon's own user may do everything. A
-// node is its owner's: the owner and members of its group may make and remove nodes directly below it and write their
+// Owners returns the usual rule, which the daemon's API can use too. Root and the daemon's own user may do everything.
+// A node is its owner's: the owner and members of its group may make and remove nodes directly below it and write their
 // files, but not the files of the node itself, which say what the owner gets. The error is EPERM.
 func Owners(t *tree.Tree) func(Caller, Access) error {
 	self := uint32(os.Geteuid())
@@ -55,7 +55,8 @@ func Owners(t *tree.Tree) func(Caller, Access) error {
 				return nil
 			}
 		}
-		return fmt.Errorf("%s %s: user %d may not; the owner of the group above may, and root: %w", a.Action, path.Join(a.Path, a.File), c.UID, syscall.EPERM)
+		return fmt.Errorf("%s %s: user %d may not; the owner of the group above may, and root: %w",
+			a.Action, path.Join(a.Path, a.File), c.UID, syscall.EPERM)
 	}
 }
 

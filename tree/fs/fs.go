@@ -6,10 +6,10 @@
 //
 // # What a write is
 //
-// Each write(2) is one transaction, as in the files of a cgroup. Some shells write every line on its own (bash's echo and
-// printf); each of those is a transaction then. A write that continues in the middle of a line is refused: it is a piece of
-// something that was cut. The text of an error, which errno cannot carry, goes to Options.Log; the daemon's API gives it to
-// the caller.
+// Each write(2) is one transaction, as in the files of a cgroup. Some shells write every line on its own (bash's echo
+// and printf); each of those is a transaction then. A write that continues in the middle of a line is refused: it is a
+// piece of something that was cut. The text of an error, which errno cannot carry, goes to Options.Log; the daemon's
+// API gives it to the caller.
 //
 // # What a read is
 //
@@ -18,8 +18,8 @@
 //
 // # Who may
 //
-// The mount asks Options.Authorise, with who the kernel says is asking: for a write when the file is opened, as usual, for
-// everything else at once. Owners is the usual answer.
+// The mount asks Options.Authorise, with who the kernel says is asking: for a write when the file is opened, as usual,
+// for everything else at once. Owners is the usual answer.
 package fs
 
 import (
@@ -60,8 +60,8 @@ type Server struct {
 	server *fuse.Server
 }
 
-// Mount shows t at dir, which it makes if need be. Whoever calls it is the only daemon of dir: a mount of Type that is there
-// lost its daemon, and is taken away first. As root it mounts by itself; otherwise it needs fusermount3.
+// Mount shows t at dir, which it makes if need be. Whoever calls it is the only daemon of dir: a mount of Type that is
+// there lost its daemon, and is taken away first. As root it mounts by itself; otherwise it needs fusermount3.
 func Mount(dir string, t *tree.Tree, options Options) (*Server, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -89,7 +89,7 @@ func Mount(dir string, t *tree.Tree, options Options) (*Server, error) {
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("mount the tree at %s: %w; rootless mounts need fusermount3 (package fuse3) and a readable /dev/fuse", dir, err)
+		return nil, fmt.Errorf("mount the tree at %s: %w; without root it needs fusermount3 (package fuse3)", dir, err)
 	}
 	return &Server{dir, server}, nil
 }
@@ -98,8 +98,8 @@ func Mount(dir string, t *tree.Tree, options Options) (*Server, error) {
 // refused as a whole.
 const maxWrite = 2 * tree.MaxText
 
-// Close unmounts, even while somebody has files of the tree open: what they do then fails. It waits until nothing is served
-// any more; without root, files that are open keep that from happening, and Close returns at once.
+// Close unmounts, even while somebody has files of the tree open: what they do then fails. It waits until nothing is
+// served any more; without root, files that are open keep that from happening, and Close returns at once.
 func (s *Server) Close() error {
 	if err := detach(s.dir); err != nil {
 		return fmt.Errorf("unmount the tree: %w", err)
@@ -113,8 +113,8 @@ func (s *Server) Close() error {
 // Wait returns when the tree is no longer served, by Close or because an administrator unmounted it.
 func (s *Server) Wait() { s.server.Wait() }
 
-// Clean takes away mounts of a tree at dir whose daemon is gone. It touches nothing below dir, since that could wait for the
-// daemon for ever. An error wraps EBUSY if something else is mounted there.
+// Clean takes away mounts of a tree at dir whose daemon is gone. It touches nothing below dir, since that could wait
+// for the daemon for ever. An error wraps EBUSY if something else is mounted there.
 func Clean(dir string) error {
 	const most = 64 // mounts on top of each other; a daemon that died leaves one
 	for range most {
@@ -134,8 +134,8 @@ func Clean(dir string) error {
 	return fmt.Errorf("take away the mounts at %s: there are more than %d: %w", dir, most, syscall.EBUSY)
 }
 
-// detach unmounts dir and ends what is under way there. As root the kernel is told to fail all requests; the daemon's death
-// does the same without.
+// detach unmounts dir and ends what is under way there. As root the kernel is told to fail all requests; the daemon's
+// death does the same without.
 func detach(dir string) error {
 	err := unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH)
 	switch {
@@ -160,8 +160,8 @@ func mounted(dir string) (string, error) {
 	return mountType(string(table), dir), nil
 }
 
-// mountType finds the topmost mount at dir in the text of mountinfo: number, parent, device, root, mount point, options,
-// optional fields, "-", type.
+// mountType finds the topmost mount at dir in the text of mountinfo: number, parent, device, root, mount point,
+// options, optional fields, "-", type.
 func mountType(table, dir string) string {
 	escaped := strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`).Replace(dir)
 	kind := ""

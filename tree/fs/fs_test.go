@@ -60,9 +60,9 @@ func mountTree(t *testing.T, options Options) (dir string, tr *tree.Tree) {
 	return dir, tr
 }
 
-// sh runs a script in dir as a process of its own and returns what it prints; all output of a failed one is in the error.
-// The shell goes to dir, not the child before exec: until exec the child holds one of this process's few processors, which
-// have to serve dir.
+// sh runs a script in dir as a process of its own and returns what it prints; all output of a failed one is in the
+// error. The shell goes to dir, not the child before exec: until exec the child holds one of this process's few
+// processors, which have to serve dir.
 func sh(shell, dir, script string) (string, error) {
 	cmd := exec.Command(shell, "-c", `cd "$0" && eval "$1"`, dir, script)
 	var stdout, stderr bytes.Buffer

@@ -28,7 +28,8 @@ func (m *mount) fail(ctx context.Context, what string, err error, other syscall.
 	errno := other
 	errors.As(err, &errno)
 	c := caller(ctx)
-	m.log.Info("refused in the tree of limits", "what", what, "uid", c.UID, "pid", c.PID, "errno", errno.Error(), "why", err.Error())
+	m.log.Info("refused in the tree of limits", "what", what, "uid", c.UID, "pid", c.PID, "errno", errno.Error(),
+		"why", err.Error())
 	return errno
 }
 
@@ -123,7 +124,8 @@ func (f *folder) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
 	var entries []fuse.DirEntry
 	for _, entry := range tree.Files() {
 		if !entry.Root || n.Path == tree.Root {
-			entries = append(entries, fuse.DirEntry{Name: entry.Name, Mode: fuse.S_IFREG, Ino: n.ID*filesPerNode + fileNumbers[entry.Name]})
+			number := n.ID*filesPerNode + fileNumbers[entry.Name]
+			entries = append(entries, fuse.DirEntry{Name: entry.Name, Mode: fuse.S_IFREG, Ino: number})
 		}
 	}
 	for _, name := range n.Children {
@@ -172,7 +174,8 @@ func (f *folder) Rmdir(ctx context.Context, name string) syscall.Errno {
 func (f *folder) Unlink(context.Context, string) syscall.Errno { return syscall.EPERM }
 
 // Create refuses: there are no other files.
-func (f *folder) Create(context.Context, string, uint32, uint32, *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+func (f *folder) Create(context.Context, string, uint32, uint32, *fuse.EntryOut) (
+	*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
 	return nil, nil, 0, syscall.EACCES
 }
 
@@ -315,7 +318,11 @@ func (c *control) Access(ctx context.Context, mask uint32) syscall.Errno {
 	if mask&wantExecute != 0 || mask&wantWrite != 0 && !c.writable {
 		return syscall.EACCES
 	}
-	if mask&wantWrite != 0 && c.folder.mount.authorise(caller(ctx), Access{Action: ActionWrite, Path: c.folder.path, File: c.name}) != nil {
+	if mask&wantWrite == 0 {
+		return fs.OK
+	}
+	write := Access{Action: ActionWrite, Path: c.folder.path, File: c.name}
+	if c.folder.mount.authorise(caller(ctx), write) != nil {
 		return syscall.EACCES
 	}
 	return fs.OK
@@ -366,7 +373,8 @@ func (h *handle) Write(ctx context.Context, data []byte, offset int64) (uint32, 
 	}
 	what := path.Join(n.Path, h.control.name)
 	if h.cut && offset == h.next || !h.append && offset != 0 && offset != h.next {
-		return 0, m.fail(ctx, what, errors.New("a write begins a line: what belongs together is written by one write(2)"), syscall.EINVAL)
+		err := errors.New("a write begins a line: what belongs together is written by one write(2)")
+		return 0, m.fail(ctx, what, err, syscall.EINVAL)
 	}
 	if err := m.tree.Write(n.Path, h.control.name, string(data)); err != nil {
 		return 0, m.fail(ctx, what, err, syscall.EIO)

@@ -1,4 +1,5 @@
-// Package list is the list grammar of lgpu files and the sets it denotes: which of a device's lgpu bits somebody may use.
+// Package list is the list grammar of lgpu files and the sets it denotes: which of a device's lgpu bits somebody may
+// use.
 //
 //	set, err := list.Parse("0-3,8-N:1/2", 16) // bits 0 1 2 3 8 10 12 14
 //	set.String()                              // "0-3,8,10,12,14"

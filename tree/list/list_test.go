@@ -177,8 +177,8 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// slow is the grammar once more, written for no other virtue than that it can be compared with the reference line by line:
-// it cuts the text into pieces by regular means, and has bits one at a time.
+// slow is the grammar once more, written for no other virtue than that it can be compared with the reference line by
+// line: it cuts the text into pieces by regular means, and has bits one at a time.
 func slow(text string, nbits int) (map[int]bool, syscall.Errno) {
 	bits := map[int]bool{}
 	last := (nbits - 1) & math.MaxUint32

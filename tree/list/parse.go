@@ -25,9 +25,9 @@ func (e *Error) Error() string {
 // Unwrap returns the errno.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// Parse reads a list of bits below nbits, the device's capacity. An error is an *Error: EINVAL for what the grammar does
-// not have, EOVERFLOW for a number above 4294967295, ERANGE for a bit that the device has not. Nothing is returned beside
-// an error.
+// Parse reads a list of bits below nbits, the device's capacity. An error is an *Error: EINVAL for what the grammar
+// does not have, EOVERFLOW for a number above 4294967295, ERANGE for a bit that the device has not. Nothing is returned
+// beside an error.
 func Parse(text string, nbits int) (Set, error) {
 	p := parser{text: text, last: uint32(nbits) - 1}
 	words := make([]uint64, (max(nbits, 0)+63)/64)
@@ -180,7 +180,8 @@ func (p *parser) number() (uint32, *Error) {
 	case p.at == start:
 		return 0, p.unexpected("a number or N is wanted here")
 	case n > math.MaxUint32:
-		return 0, &Error{Errno: syscall.EOVERFLOW, Offset: start, Token: p.text[start:p.at], Reason: "the number is above 4294967295"}
+		return 0, &Error{Errno: syscall.EOVERFLOW, Offset: start, Token: p.text[start:p.at],
+			Reason: "the number is above 4294967295"}
 	}
 	return uint32(n), nil
 }
