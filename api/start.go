@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Environment of a daemon that is started by need.
@@ -31,6 +32,9 @@ const (
 
 const readyWord = "ready"
 
+// succession bounds the time in which daemons end as soon as they have begun.
+const succession = 10 * time.Second
+
 // start connects to the daemon of dir, after starting it if still nobody has.
 func start(ctx context.Context, dir string, o Options) (*Conn, error) {
 	unlock, err := lock(ctx, filepath.Join(dir, startLock))
@@ -39,14 +43,16 @@ func start(ctx context.Context, dir string, o Options) (*Conn, error) {
 	}
 	defer unlock()
 	socket := filepath.Join(dir, Socket)
-	c, err := connect(ctx, socket, o.Change)
-	if err == nil || !errors.Is(err, ErrNoDaemon) {
-		return c, err
+	for began := time.Now(); ; {
+		c, err := connect(ctx, socket, o.Change)
+		if err == nil || !errors.Is(err, ErrNoDaemon) || time.Since(began) > succession {
+			return c, err
+		}
+		if err := launch(ctx, dir, o.Start); err != nil {
+			return nil, fmt.Errorf("start a daemon: %w", err)
+		}
+		// It may be told to end before it was asked anything: then there is to be another.
 	}
-	if err := launch(ctx, dir, o.Start); err != nil {
-		return nil, fmt.Errorf("start a daemon: %w", err)
-	}
-	return connect(ctx, socket, o.Change)
 }
 
 // lock takes the exclusive lock of the file at path, made if need be. It ends with the process at the latest.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,11 +14,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/gpu"
@@ -194,7 +197,7 @@ func (card) Facts(gpu.UUID) (gpu.Facts, error) {
 func (card) Close() error { return nil }
 
 // serve runs a daemon of one GPU and returns a connection to it, and how to end its server.
-func serve(t *testing.T) (*api.Conn, *node.Node, context.CancelFunc) {
+func serve(t testing.TB) (*api.Conn, *node.Node, context.CancelFunc) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "server-")
 	if err != nil {
@@ -447,4 +450,99 @@ func TestBelow(t *testing.T) {
 			t.Errorf("below(%q, %q) is %v", c.path, c.ancestor, !c.want)
 		}
 	}
+}
+
+// No request, however odd, stops the daemon or leaves it in a state that it cannot show.
+func FuzzRequests(f *testing.F) {
+	seed := func(kind byte, m proto.Message) {
+		b, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(kind, b)
+	}
+	huge, negative := uint64(math.MaxUint64), uint32(math.MaxUint32)
+	seed(0, &api.HoldRequest{Path: "/a", Devices: []string{"0", "GPU-"}, Limits: &api.HoldLimits{
+		MemoryMax: &huge, MemoryPercent: &negative, ComputeMax: &negative, ComputeMin: &negative, Count: &negative, Weight: &negative,
+		Priority: 99, HostMax: &huge,
+	}})
+	seed(0, &api.HoldRequest{Group: "/../..", Program: "\x00/", Gang: "g", Spatial: true})
+	seed(0, &api.HoldRequest{Path: "/", Reattach: 1})
+	seed(1, &api.CreateRequest{Path: "//", Files: []*api.File{{Name: "lgpu", Data: []byte("0 count=1 list=0")}}})
+	seed(1, &api.CreateRequest{Path: "/a", Sim: "1x1GiB"})
+	seed(2, &api.WriteRequest{Path: "/", Files: []*api.File{{Name: "lgpu", Data: []byte("max")}, {Name: "gang", Data: []byte("x")}}})
+	seed(3, &api.RemoveRequest{Path: "/a/b"})
+	seed(4, &api.ReadRequest{Path: "/", Files: []string{"", "lgpu"}})
+	seed(5, &api.SlicesRequest{Device: "GPU-00"})
+	seed(6, &api.WatchRequest{IntervalNs: -1})
+	c, _, _ := serve(f)
+	f.Fuzz(func(t *testing.T, kind byte, b []byte) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		read := func(m proto.Message) { // what cannot be read would be refused before
+			if proto.Unmarshal(b, m) != nil {
+				t.Skip()
+			}
+		}
+		var err error
+		switch kind % 7 {
+		case 0:
+			r := &api.HoldRequest{}
+			read(r)
+			stream, openErr := c.Hold(ctx)
+			if openErr != nil {
+				t.Fatal(openErr)
+			}
+			_ = stream.Send(r) // Recv has the reason
+			if _, err = stream.Recv(); err == nil {
+				_ = stream.CloseSend()
+				_, err = stream.Recv()
+			}
+		case 1:
+			r := &api.CreateRequest{}
+			read(r)
+			if _, err = c.Create(ctx, r); err == nil {
+				_, err = c.Remove(ctx, &api.RemoveRequest{Path: r.GetPath()})
+			}
+		case 2:
+			r := &api.WriteRequest{}
+			read(r)
+			_, err = c.Write(ctx, r)
+		case 3:
+			r := &api.RemoveRequest{}
+			read(r)
+			_, err = c.Remove(ctx, r)
+		case 4:
+			r := &api.ReadRequest{}
+			read(r)
+			_, err = c.Read(ctx, r)
+		case 5:
+			r := &api.SlicesRequest{}
+			read(r)
+			if r.GetDevice() == "" {
+				t.Skip("it would wait for a slice")
+			}
+			stream, openErr := c.Slices(ctx, r)
+			if openErr != nil {
+				t.Fatal(openErr)
+			}
+			if _, parseErr := gpu.ParseUUID(r.GetDevice()); parseErr != nil {
+				_, err = stream.Recv()
+			}
+		case 6:
+			r := &api.WatchRequest{}
+			read(r)
+			stream, openErr := c.Watch(ctx, r)
+			if openErr != nil {
+				t.Fatal(openErr)
+			}
+			_, err = stream.Recv()
+		}
+		if errors.Is(err, api.ErrGone) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the daemon: %v", err)
+		}
+		if _, err := c.Snapshot(ctx, &api.SnapshotRequest{}); err != nil {
+			t.Errorf("the daemon cannot show itself: %v", err)
+		}
+	})
 }
