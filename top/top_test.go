@@ -547,3 +547,20 @@ func TestRunEndsWithContext(t *testing.T) {
 		t.Errorf("Run: %v", err)
 	}
 }
+
+// TestBehind: the share of an lgpu is marked where it wants its device and has clearly less than it is entitled to.
+func TestBehind(t *testing.T) {
+	for _, test := range []struct {
+		state            api.State
+		asked, delivered uint32
+		want             bool
+	}{
+		{api.State_WAITING, 5000, 4000, true}, {api.State_RUNNING, 5000, 4000, true}, {api.State_RUNNING, 5000, 4900, false},
+		{api.State_RUNNING, 100, 0, false}, {api.State_IDLE, 5000, 0, false}, {api.State_DRAINING, 5000, 0, false},
+	} {
+		d := &api.NodeDevice{State: test.state, ShareAsked: test.asked, ShareDelivered: test.delivered}
+		if got := behind(d); got != test.want {
+			t.Errorf("behind(%v) = %v", d, got)
+		}
+	}
+}

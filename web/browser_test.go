@@ -189,7 +189,7 @@ func TestPage(t *testing.T) {
 		"document.querySelector('tr:nth-child(4) .memory').textContent":                                                           "15 GiB / 16 GiB",
 		"document.querySelector('tr:nth-child(4) td[data-label=Cap]').textContent":                                                "25 %",
 		"document.querySelector('tr:nth-child(7) td[data-label=Weight]').textContent":                                             "100 latency",
-		"document.querySelector('tr:nth-child(7) td[data-label=Floor]').textContent":                                              "10 %",
+		"document.querySelector('tr:nth-child(7) td[data-label=Guarantee]').textContent":                                          "10 %",
 		"document.querySelector('#events li').textContent.includes('compute.min')+''":                                             "true",
 		"document.querySelector('.stack').getAttribute('aria-label').slice(0, 29)":                                                "Memory: /vision/eval 15 GiB, ",
 		"(document.querySelector('.stack i:nth-child(2)').offsetWidth / document.querySelector('.stack').offsetWidth).toFixed(2)": "0.34",

@@ -187,7 +187,7 @@ function row(node) {
   };
   const cells = {
     node: cell("Node", "node"), device: cell("Device", "dev"), state: cell("State"), memory: cell("Memory", "memory"),
-    share: cell("Asked → got", "share"), cap: cell("Cap", "num"), min: cell("Floor", "num"), weight: cell("Weight", "num"),
+    share: cell("Asked → got", "share"), cap: cell("Cap", "num"), min: cell("Guarantee", "num"), weight: cell("Weight", "num"),
     clients: cell("Processes", "num"), act: cell("", "act"),
   };
   const button = element("button", { type: "button" }, "Edit");

@@ -126,7 +126,7 @@ export class Past {
     }
     c.textAlign = "center";
     c.textBaseline = "bottom";
-    for (let m = 0; m <= minutes; m += 2) {
+    for (let m = 0, step = wide < 330 ? 5 : 2; m <= minutes; m += step) {
       const text = m === minutes ? "now" : `−${minutes - m} min`;
       c.textAlign = m === minutes ? "right" : m === 0 ? "left" : "center";
       c.fillText(text, x(start + m * 60e3), height);
