@@ -173,7 +173,7 @@ func start(t *testing.T, c Config, clients ...tenant.Client) *rig {
 			r.tenants.clients = clients
 			return r.tenants, nil
 		},
-		gates:   func(c gate.Config) (gates, error) { return gate.New(c) },
+		gates: func(c gate.Config) (gates, error) { return gate.New(c) },
 	})
 	if err != nil {
 		t.Fatal(err)

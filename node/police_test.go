@@ -149,7 +149,7 @@ func TestOverrun(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.tenants.join(tenant.Client{
-			LGPU: h.ID, Memory: []uint64{400 * mib}, Peer: tenant.Peer{Process: tenant.Process{PID: p.Process.Pid, Start: s.start}},
+			LGPU: h.ID, Linked: true, Memory: []uint64{400 * mib}, Peer: tenant.Peer{Process: tenant.Process{PID: p.Process.Pid, Start: s.start}},
 		})
 	}
 	set := func(books, goods, bads uint64) {

@@ -148,7 +148,8 @@ func (n *Node) showNode(node tree.Node, shares map[place]gate.Share, clients []t
 	for _, c := range clients {
 		if c.LGPU == node.ID {
 			s.Clients = append(s.Clients, Client{
-				PID: c.Peer.PID, UID: c.Peer.UID, Comm: c.Peer.Comm, Since: c.Joined, Index: c.Index, Host: c.Host, Memory: c.Memory,
+				PID: c.Peer.PID, UID: c.Peer.UID, Comm: c.Peer.Comm, Since: c.Joined, Index: c.Index, Linked: c.Linked,
+				Host: c.Host, Memory: c.Memory,
 			})
 		}
 	}

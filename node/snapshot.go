@@ -129,6 +129,7 @@ type Client struct {
 	Comm   string
 	Since  time.Time // when it registered
 	Index  int       // its slot in the lgpu
+	Linked bool      // it has a connection now; one that has not is about to find this daemon
 	Host   uint64    // bytes of page-locked host memory
 	Memory []uint64  // bytes, for each of the NodeState's Devices
 }
