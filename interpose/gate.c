@@ -455,7 +455,7 @@ static void *watch(void *arg)
 			g->idle = now = lgpu_now();
 		}
 		bool running, queued = false;
-		if (g->waiters != 0 && remaining(g, now) <= AHEAD)
+		if (g->waiters != 0 && (g->open || !g->linked) && remaining(g, now) <= AHEAD)
 			wake(g);
 		if (g->linked) {
 			if (g->granted)
