@@ -342,6 +342,27 @@ func TestGangOnFewerDevices(t *testing.T) {
 	}
 }
 
+// Having waited for its turn on one device gives a gang no claim to monopolize another.
+func TestGangClaimsAreBounded(t *testing.T) {
+	r := newRig(t, Options{})
+	training := program{400 * us, -200 * us}
+	r.lgpu(1, Params{}, training, 0, 1)
+	b := r.lgpu(2, Params{}, program{200 * us}, 0)
+	for id := ID(3); id < 7; id++ {
+		r.lgpu(id, Params{}, program{200 * us}, 1)
+	}
+	r.run(10 * second)
+	for id := ID(3); id < 7; id++ {
+		r.find(id, 1).mute = true
+	}
+	r.run(100 * ms)
+	busy := b[0].busy
+	r.run(second)
+	if got := b[0].busy - busy; got < 400*ms {
+		t.Errorf("beside a gang that had waited there was the device for %d ms of 1000, want 500", got/ms)
+	}
+}
+
 // A gang stuck for good keeps nobody from its devices, and pays for the time that it takes.
 func TestGangThatNeverDrains(t *testing.T) {
 	r := newRig(t, Options{})

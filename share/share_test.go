@@ -251,6 +251,24 @@ func TestAwakening(t *testing.T) {
 	if most := slices.Max(x.slices); most < 18*ms {
 		t.Errorf("a burst of 18 ms was cut at %d us", most/us)
 	}
+
+	m = newMachine(t, Options{})
+	x = m.add(1, Params{Cap: on0(1000)}, 0, work{kernel: 200 * us, burst: 200 * ms, think: 5 * second})
+	m.add(2, Params{}, 0, saturating)
+	for m.run(4 * second); x.arrive > 0; {
+		m.run(ms)
+	}
+	if got := m.part(x, 300*ms) / 100 * 300; got > 30+20+5 {
+		t.Errorf("with a cap of 10 %% there were %.0f ms of the first 300 after sleep", got)
+	}
+
+	m = newMachine(t, Options{})
+	x = m.add(1, Params{Weight: 1, Min: on0(2000)}, 0, work{kernel: 200 * us, burst: 200 * ms, think: 5 * second})
+	m.add(2, Params{Weight: 1000}, 0, saturating)
+	for m.run(2 * second); x.arrive > 0; {
+		m.run(ms)
+	}
+	near(t, "minimum after sleep", m.part(x, 500*ms), 20, 3)
 }
 
 // Kernels that outlast the bound do not keep others waiting, and are paid for.
@@ -272,6 +290,21 @@ func TestOverrunsArePaid(t *testing.T) {
 			t.Errorf("in second %d there was only %.1f %%", i, got)
 		}
 	}
+}
+
+// A debt is forgotten as far as the others had time of which nobody was kept from.
+func TestDebtMelts(t *testing.T) {
+	m := newMachine(t, Options{})
+	x := m.add(1, Params{}, 0, work{kernel: 400 * ms, burst: 400 * ms, think: 3 * second})
+	y := m.add(2, Params{}, 0, saturating)
+	m.reports(5 * ms)
+	for m.run(10 * ms); x.arrive == 0; {
+		m.run(10 * ms)
+	}
+	x.work, x.arrive = saturating, m.now+2*second
+	m.plan(x)
+	near(t, "alone", m.part(y, 2*second), 100, 1)
+	near(t, "after paying nobody back", m.part(x, 200*ms), 50, 6)
 }
 
 func TestFree(t *testing.T) {
