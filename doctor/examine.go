@@ -308,7 +308,7 @@ func (e *examination) daemon() {
 	switch {
 	case d.Err == nil && d.Version != e.m.Version:
 		e.add(Warn, "daemon", fmt.Sprintf("the daemon (process %d) is version %s and this lgpu %s", d.PID, d.Version, e.m.Version),
-			"restart it: systemctl restart lgpu, or end it and let lgpu run start another; running programs go on")
+			"restart it: systemctl restart lgpud, or end it and let lgpu run start another; running programs go on")
 	case d.Err == nil:
 		e.ok("daemon", "process %d, version %s, at %s", d.PID, d.Version, d.Socket)
 	case errors.Is(d.Err, fs.ErrNotExist):
@@ -321,7 +321,7 @@ func (e *examination) daemon() {
 			"join the group that owns the socket, or use a daemon of your own: LGPU_RUNTIME_DIR")
 	default:
 		e.add(Fail, "daemon", "the daemon at "+d.Socket+" does not answer: "+d.Err.Error(),
-			"look at its log (journalctl -u lgpu, or lgpud.log in the runtime folder) and restart it")
+			"look at its log (journalctl -u lgpud, or lgpud.log in the runtime folder) and restart it")
 	}
 }
 
