@@ -6,12 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 )
-
-// Extension of region files in the runtime folder; the rest of the file's name is the lgpu's name.
-const Extension = ".region"
 
 // Dir returns the runtime folder of this user, where regions, turn pages and the sockets of software GPUs are, and makes
 // it if need be: $LGPU_RUNTIME_DIR, else /run/lgpu for root, else $XDG_RUNTIME_DIR/lgpu, else /tmp/lgpu-UID. The folder is
@@ -51,22 +47,4 @@ func Dir() (string, error) {
 		return "", fmt.Errorf("runtime folder %s can be written by others (mode %#o)", dir, info.Mode().Perm())
 	}
 	return dir, nil
-}
-
-// Path returns the region file of the lgpu called name in the runtime folder dir.
-func Path(dir, name string) string { return filepath.Join(dir, name+Extension) }
-
-// List returns the paths of the region files in the runtime folder dir, sorted by name.
-func List(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("list regions: %w", err)
-	}
-	var paths []string
-	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), Extension) && e.Type().IsRegular() {
-			paths = append(paths, filepath.Join(dir, e.Name()))
-		}
-	}
-	return paths, nil
 }

@@ -55,10 +55,6 @@ const (
 	// ClientLockOffset is the file offset of the record-lock byte of client 0.
 	// It lies behind every mapped byte.
 	ClientLockOffset = 1 << 40
-	// LauncherLockOffset is the byte on which every launcher of the lgpu holds
-	// a shared record lock: while one is held the lgpu exists even with no
-	// client.
-	LauncherLockOffset = ClientLockOffset - 1
 	// NoLimit stands for "not limited" where a limit is in bytes. A limit of
 	// zero means zero.
 	NoLimit uint64 = 1<<64 - 1

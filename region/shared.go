@@ -102,7 +102,7 @@ func adopt(spec Spec, usage *os.File) (*Shared, error) {
 }
 
 func (s *Shared) build(spec Spec) (err error) {
-	limits, err := spec.limits()
+	limits, err := spec.Limits()
 	if err != nil {
 		return err
 	}
@@ -288,6 +288,18 @@ func (s *Shared) State() State {
 		}
 	})
 	return state
+}
+
+// lastSecond adds up the windows that lie whole in the second before epoch.
+func lastSecond(history *[Windows]Window, epoch uint64) uint32 {
+	const span = 1_000_000_000 / WindowNanos
+	var busy uint64
+	for _, w := range history {
+		if w.Epoch < epoch && w.Epoch+span >= epoch {
+			busy += min(w.Busy, 1_000_000_000_000) // whatever a tenant wrote, the sum stays small
+		}
+	}
+	return uint32(busy * uint64(FullCompute) / (span * WindowNanos))
 }
 
 // Held returns what a client holds by its own ledgers, in bytes: page-locked host memory and each device's.

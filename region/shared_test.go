@@ -77,7 +77,7 @@ func TestTenantsView(t *testing.T) {
 		}
 		defer unix.Munmap(seen)
 		l := (*Limits)(unsafe.Pointer(&seen[0]))
-		if l.Magic != Magic || l.ID == 0 || l.name() != "x" || l.Devices != 4 || l.Device[3].Granted != 1<<29 {
+		if l.Magic != Magic || l.ID == 0 || string(l.Name[:2]) != "x\x00" || l.Devices != 4 || l.Device[3].Granted != 1<<29 {
 			t.Errorf("the tenant sees %+v", l)
 		}
 		s.SetHostMemory(1)
@@ -202,6 +202,18 @@ func TestSwap(t *testing.T) {
 	}
 }
 
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "lgpu-region-*")
+	if err != nil {
+		os.Stderr.WriteString(err.Error() + "\n")
+		os.Exit(1)
+	}
+	built = dir
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
 // built is the folder of what tests compile; TestMain makes and removes it.
 var built string
 
@@ -306,6 +318,46 @@ func TestSettleTwice(t *testing.T) {
 			t.Errorf("%s: %d bytes are left, want 60", what, counter.Bytes)
 		}
 	}
+}
+
+func TestHeld(t *testing.T) {
+	s := shared(t)
+	for what, c := range map[string]struct {
+		ledger  Ledger
+		counter Counter
+		want    uint64
+	}{
+		"never used":            {Ledger{}, Counter{}, 0},
+		"begun, not applied":    {Ledger{Begun: 2, Record: [2]Operation{{Before: 10, Delta: 5}, {Delta: 10}}}, Counter{Bytes: 10, Last: 3<<48 | 1}, 10},
+		"named by the counter":  {Ledger{Begun: 2, Record: [2]Operation{{Before: 10, Delta: 5}, {Delta: 10}}}, Counter{Bytes: 15, Last: 3<<48 | 2}, 15},
+		"overtaken by another":  {Ledger{Begun: 2, Applied: 2, Record: [2]Operation{{Before: 10, Delta: -10}, {Delta: 10}}}, Counter{Bytes: 7, Last: 4<<48 | 2}, 0},
+		"same number elsewhere": {Ledger{Begun: 1, Applied: 0, Record: [2]Operation{1: {Delta: 10}}}, Counter{Bytes: 7, Last: 4<<48 | 1}, 0},
+		"nonsense":              {Ledger{Begun: 1, Applied: 1, Record: [2]Operation{1: {Before: -5}}}, Counter{}, 0},
+	} {
+		s.usage.Device[3].Memory, s.usage.Client[3].Device[3] = c.counter, c.ledger
+		if _, devices := s.Held(3); devices[3] != c.want {
+			t.Errorf("%s: %d, want %d", what, devices[3], c.want)
+		}
+	}
+}
+
+func TestLastSecond(t *testing.T) {
+	const now = 1000
+	var h [Windows]Window
+	for e := uint64(now - Windows + 1); e <= now; e++ {
+		h[e%Windows] = Window{Epoch: e, Busy: WindowNanos / 4}
+	}
+	if got := lastSecond(&h, now); got != 2500 {
+		t.Errorf("a quarter of every window is %d", got)
+	}
+	if got := lastSecond(&h, now+5); got != 1500 { // half a second passes, of which the first tenth was used
+		t.Errorf("after half a second: %d", got)
+	}
+	if got := lastSecond(&h, now+100); got != 0 {
+		t.Errorf("after ten seconds: %d", got)
+	}
+	h[0].Busy, h[1].Busy = 1<<64-1, 1<<64-1
+	lastSecond(&h, now) // hostile figures must not panic
 }
 
 // TestSettleNotes: what another client did last stays decidable when settling replaces it in the counter.

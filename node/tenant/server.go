@@ -200,7 +200,7 @@ func (s *Server) AddLGPU(spec LGPU) error {
 	for _, d := range l.Devices {
 		l.uuids = append(l.uuids, d.UUID)
 	}
-	if err := l.region().Check(); err != nil {
+	if _, err := l.region().Limits(); err != nil {
 		return fmt.Errorf("add lgpu %s: %w", spec.Name, err)
 	}
 	var err error
@@ -290,7 +290,7 @@ func (s *Server) SetLimits(id uint64, limits Limits) error {
 	if !slices.EqualFunc(limits.Devices, l.Devices, same) {
 		return fmt.Errorf("set limits of lgpu %s: %w", l.Name, ErrDevices)
 	}
-	if err := (LGPU{ID: id, Name: l.Name, Limits: limits}).region().Check(); err != nil {
+	if _, err := (LGPU{ID: id, Name: l.Name, Limits: limits}).region().Limits(); err != nil {
 		return fmt.Errorf("set limits of lgpu %s: %w", l.Name, err)
 	}
 	l.HostMemory, l.Devices = limits.HostMemory, slices.Clone(limits.Devices)

@@ -36,7 +36,7 @@ var headers = []headerFile{
 			{"MAGIC", region.Magic}, {"VERSION", uint64(region.Version)}, {"MAX_DEVICES", region.MaxDevices},
 			{"MAX_CLIENTS", region.MaxClients}, {"WINDOWS", region.Windows}, {"WINDOW_NANOS", region.WindowNanos},
 			{"LIMITS_BYTES", region.LimitsBytes}, {"HAMI_BASE", region.HAMiBase},
-			{"CLIENT_LOCK_OFFSET", region.ClientLockOffset}, {"LAUNCHER_LOCK_OFFSET", region.LauncherLockOffset},
+			{"CLIENT_LOCK_OFFSET", region.ClientLockOffset},
 			{"NO_LIMIT", region.NoLimit}, {"FULL_COMPUTE", uint64(region.FullCompute)},
 			{"CLIENT_FREE", uint64(region.ClientFree)}, {"CLIENT_LIVE", uint64(region.ClientLive)},
 			{"TURN_MAGIC", region.TurnMagic}, {"MAX_SEATS", region.MaxSeats},
