@@ -122,6 +122,7 @@ type Assignment struct {
 // Update.
 func (t *Tree) Create(spec CreateSpec) (Node, error) {
 	var made *node
+	var out Node
 	err := t.change(spec.Path, func(next *state) (err *Error) {
 		if made, err = next.create(spec, t.users); err != nil {
 			return err
@@ -131,11 +132,9 @@ func (t *Tree) Create(spec CreateSpec) (Node, error) {
 		if spec.Enter {
 			t.users[made.ID]++
 		}
+		out = t.state.Load().export(made)
 	})
-	if err != nil {
-		return Node{}, err
-	}
-	return t.state.Load().export(made), nil
+	return out, err
 }
 
 // Mkdir makes a persistent node owned by a user. Errors are those of Create.
@@ -313,7 +312,7 @@ func (t *Tree) Watch(changed func(Change)) (stop func()) {
 	}
 }
 
-// State returns everything that must survive.
+// State returns everything that must survive. It is shared with the tree and must not be changed.
 func (t *Tree) State() State { return t.state.Load().save() }
 
 // Load replaces all nodes by those of a state, on a tree without users; the devices stay. What does not fit (a bad

@@ -131,7 +131,7 @@ type Node struct {
 	Host uint64
 	// Devices has an entry for each device, in the order of Tree.Devices.
 	Devices []Effective
-	// Requests are what was asked for, for the same devices.
+	// Requests are what was asked for, for the same devices. What they point to must not be changed.
 	Requests []DeviceLimits
 }
 
@@ -182,7 +182,7 @@ type Change struct {
 	// Created, Changed and Removed are nodes by ID, in ascending order. Changed are those whose requests or effective
 	// values are others than before, as when an ancestor shrank.
 	Created, Changed, Removed []uint64
-	// State is everything that must survive, after the change.
+	// State is everything that must survive, after the change. It is shared with the tree and must not be changed.
 	State State
 }
 

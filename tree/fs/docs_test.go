@@ -93,9 +93,7 @@ func mountDocumented(t *testing.T, tr *tree.Tree) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat("/dev/fuse"); err != nil {
-		t.Skipf("no mount without /dev/fuse: %v", err)
-	}
+	needFUSE(t)
 	if err := tr.SetDevices(documentedDevices()); err != nil {
 		t.Fatal(err)
 	}

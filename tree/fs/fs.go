@@ -73,6 +73,9 @@ func Mount(dir string, t *tree.Tree, options Options) (*Server, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("mount the tree: %w", err)
 	}
+	if err := usable(); err != nil {
+		return nil, fmt.Errorf("mount the tree at %s: %w", dir, err)
+	}
 	m := &mount{tree: t, authorise: options.Authorise, log: options.Log, started: time.Now()}
 	if m.authorise == nil {
 		m.authorise = Owners(t)
@@ -89,9 +92,25 @@ func Mount(dir string, t *tree.Tree, options Options) (*Server, error) {
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("mount the tree at %s: %w; without root it needs fusermount3 (package fuse3)", dir, err)
+		return nil, fmt.Errorf("mount the tree at %s: %w", dir, err)
 	}
 	return &Server{dir, server}, nil
+}
+
+// usable says whether this process may serve file systems, in better words than a mount that does not work.
+func usable() error {
+	device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("%w; it needs the kernel's module fuse, and leave to use its device", err)
+	}
+	_ = device.Close()
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	if _, err := exec.LookPath("fusermount3"); err != nil {
+		return fmt.Errorf("%w; without root the package fuse3 is needed", err)
+	}
+	return nil
 }
 
 // maxWrite is the most that one request from the kernel carries: more than the longest text, so that a longer one is
