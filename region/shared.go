@@ -57,8 +57,8 @@ func New(spec Spec) (*Shared, error) {
 	return adopt(spec, usage)
 }
 
-// Adopt makes a region of new limits and of counters that have been in use under an authority that is gone. fd stays the
-// caller's. An error wraps ErrInvalid where fd is not what New makes; what the counters say is up to the tenant.
+// Adopt makes a region of new limits and of counters that have been in use under an authority that is gone. fd stays
+// the caller's. An error wraps ErrInvalid where fd is not what New makes; what the counters say is up to the tenant.
 func Adopt(spec Spec, fd int) (*Shared, error) {
 	if _, err := CheckUsage(fd); err != nil {
 		return nil, fmt.Errorf("region of lgpu %s: %w", spec.Name, err)

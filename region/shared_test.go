@@ -20,7 +20,9 @@ import (
 func fourDevices(name string) Spec {
 	spec := Spec{Name: name, HostMemory: NoLimit}
 	for i := range 4 {
-		spec.Devices = append(spec.Devices, DeviceLimits{UUID: [16]byte{byte(i + 1)}, Memory: 1 << 30, Granted: 1 << 29, Physical: 16 << 30, Compute: 2500})
+		spec.Devices = append(spec.Devices, DeviceLimits{
+			UUID: [16]byte{byte(i + 1)}, Memory: 1 << 30, Granted: 1 << 29, Physical: 16 << 30, Compute: 2500,
+		})
 	}
 	return spec
 }
@@ -193,7 +195,8 @@ func TestSwap(t *testing.T) {
 	c := &s.usage.Device[1].Memory
 	*c = Counter{Bytes: 5, Last: 6}
 	for _, old := range []Counter{{5, 7}, {4, 6}, {6, 5}} {
-		if swapped, bytes, last := swap(c, old.Bytes, old.Last, 1, 2); swapped || bytes != 5 || last != 6 || *c != (Counter{5, 6}) {
+		swapped, bytes, last := swap(c, old.Bytes, old.Last, 1, 2)
+		if swapped || bytes != 5 || last != 6 || *c != (Counter{5, 6}) {
 			t.Errorf("swap of %v: %v, %d, %d; left %v", old, swapped, bytes, last, *c)
 		}
 	}
@@ -224,8 +227,8 @@ var counterClient = sync.OnceValues(func() (string, error) {
 		cc = "cc"
 	}
 	const c = "../interpose/"
-	out, err := exec.Command(cc, "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-DLGPU_FAULT_POINTS", "-I"+c,
-		"-o", bin, "testdata/counter_client.c", c+"counter.c", c+"testdata/fault.c").CombinedOutput()
+	out, err := exec.Command(cc, "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-DLGPU_FAULT_POINTS",
+		"-I"+c, "-o", bin, "testdata/counter_client.c", c+"counter.c", c+"testdata/fault.c").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
@@ -321,6 +324,9 @@ func TestSettleTwice(t *testing.T) {
 }
 
 func TestHeld(t *testing.T) {
+	more := [2]Operation{{Before: 10, Delta: 5}, {Delta: 10}}
+	begun := [2]Operation{{Delta: 10}}
+	none := [2]Operation{{Before: 10, Delta: -10}, {Delta: 10}}
 	s := shared(t)
 	for what, c := range map[string]struct {
 		ledger  Ledger
@@ -328,10 +334,10 @@ func TestHeld(t *testing.T) {
 		want    uint64
 	}{
 		"never used":            {Ledger{}, Counter{}, 0},
-		"begun, not applied":    {Ledger{Begun: 2, Record: [2]Operation{{Before: 10, Delta: 5}, {Delta: 10}}}, Counter{Bytes: 10, Last: 3<<48 | 1}, 10},
-		"named by the counter":  {Ledger{Begun: 2, Record: [2]Operation{{Before: 10, Delta: 5}, {Delta: 10}}}, Counter{Bytes: 15, Last: 3<<48 | 2}, 15},
-		"overtaken by another":  {Ledger{Begun: 2, Applied: 2, Record: [2]Operation{{Before: 10, Delta: -10}, {Delta: 10}}}, Counter{Bytes: 7, Last: 4<<48 | 2}, 0},
-		"same number elsewhere": {Ledger{Begun: 1, Applied: 0, Record: [2]Operation{1: {Delta: 10}}}, Counter{Bytes: 7, Last: 4<<48 | 1}, 0},
+		"begun, not applied":    {Ledger{Begun: 2, Record: more}, Counter{Bytes: 10, Last: 3<<48 | 1}, 10},
+		"named by the counter":  {Ledger{Begun: 2, Record: more}, Counter{Bytes: 15, Last: 3<<48 | 2}, 15},
+		"overtaken by another":  {Ledger{Begun: 2, Applied: 2, Record: none}, Counter{Bytes: 7, Last: 4<<48 | 2}, 0},
+		"same number elsewhere": {Ledger{Begun: 2, Record: begun}, Counter{Bytes: 7, Last: 4<<48 | 2}, 0},
 		"nonsense":              {Ledger{Begun: 1, Applied: 1, Record: [2]Operation{1: {Before: -5}}}, Counter{}, 0},
 	} {
 		s.usage.Device[3].Memory, s.usage.Client[3].Device[3] = c.counter, c.ledger

@@ -75,7 +75,10 @@ func (p *program) do(command string, args []string) (string, error) {
 	case "connect":
 		return "ok", p.connect()
 	case "say": // kind, device, value, flags: as the next message
-		m := link.Message{Kind: uint16(number(0)), Version: link.Version, Device: uint32(number(1)), Value: number(2), Flags: uint32(number(3))}
+		m := link.Message{
+			Kind: uint16(number(0)), Version: link.Version, Device: uint32(number(1)),
+			Value: number(2), Flags: uint32(number(3)),
+		}
 		return "ok", unix.Send(p.fd, m.Append(nil), unix.MSG_NOSIGNAL)
 	case "hear":
 		m, text, _, err := p.hear()
@@ -282,8 +285,8 @@ func (p *program) alloc(device int, bytes uint64) bool {
 	}
 }
 
-// add changes the counter with a ledger entry. Only one process of an lgpu does so at a time in these tests: the two words
-// of the counter are written one after the other.
+// add changes the counter with a ledger entry. Only one process of an lgpu does so at a time in these tests: the two
+// words of the counter are written one after the other.
 func (p *program) add(device int, delta int64) bool {
 	d, l := &p.usage.Device[device], &p.usage.Client[p.client].Device[device]
 	used := atomic.LoadUint64(&d.Memory.Bytes)
@@ -317,7 +320,7 @@ type tenantProcess struct {
 func start(t testing.TB, socket string) *tenantProcess {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), tenantEnv+"="+socket, "LGPU_REGION=/dev/zero", "LGPU_ID=1", "LGPU_LAUNCHER=1", "GOTRACEBACK=single")
+	cmd.Env = append(os.Environ(), tenantEnv+"="+socket, "LGPU_REGION=/dev/zero", "LGPU_ID=1", "LGPU_LAUNCHER=1")
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

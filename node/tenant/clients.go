@@ -50,7 +50,9 @@ func (s *Server) join(c *connection, id uint64) error {
 		s.mu.Unlock()
 		return &Refusal{Errno: unix.EIO, Text: "the daemon cannot note its clients: " + err.Error()}
 	}
-	l.shared.Claim(slot, region.Holder{PID: innerPID(c.peer.PID), Start: c.peer.Start, Namespace: namespace(c.peer.PID), Comm: c.peer.Comm})
+	l.shared.Claim(slot, region.Holder{
+		PID: innerPID(c.peer.PID), Start: c.peer.Start, Namespace: namespace(c.peer.PID), Comm: c.peer.Comm,
+	})
 	c.client = &client{
 		lgpu: l, index: slot, peer: c.peer, life: c.life, joined: time.Now(), conn: c, announced: make(chan struct{}),
 	}
@@ -102,7 +104,9 @@ func (s *Server) await(c *connection, l *lgpu) error {
 		}
 		return nil
 	}
-	late := &Refusal{Errno: unix.EAGAIN, Text: fmt.Sprintf("processes of lgpu %s have not come back since the daemon was restarted", l.Name)}
+	late := &Refusal{
+		Errno: unix.EAGAIN, Text: fmt.Sprintf("processes of lgpu %s are not back since the daemon's restart", l.Name),
+	}
 	if l.waiting >= maxWaiting {
 		return late
 	}

@@ -22,8 +22,8 @@ const (
 	maxPending = 1024
 	// helloTime is how long a connection may take to say Hello.
 	helloTime = 2 * time.Second
-	// returnTime is how long new clients of an lgpu wait for those of the daemon before to bring the counters, and maxWaiting
-	// how many do.
+	// returnTime is how long new clients of an lgpu wait for those of the daemon before to bring the counters, and
+	// maxWaiting how many do.
 	returnTime = 5 * time.Second
 	maxWaiting = 64
 	// acceptPause is the time after an error of accept, such as too many open files.

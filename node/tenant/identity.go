@@ -79,9 +79,9 @@ func printable(b []byte) string {
 	}, string(b))
 }
 
-// ancestors returns the process self, its parent, and so on, up to one for which last is true, to process 1, or as far as
-// can be seen. A pid that changes hands during the walk is noticed: a parent was read while its child had it as parent,
-// before and after, and children get new parents only when theirs has ended.
+// ancestors returns the process self, its parent, and so on, up to one for which last is true, to process 1, or as far
+// as can be seen. A pid that changes hands during the walk is noticed: a parent was read while its child had it as
+// parent, before and after, and children get new parents only when theirs has ended.
 func ancestors(procs processes, self Process, last func(Process) bool) ([]Process, error) {
 	now, err := procs.status(self.PID)
 	if err != nil {

@@ -171,7 +171,10 @@ func TestRoster(t *testing.T) {
 	}
 	r := open("boot 1")
 	last := region.MaxClients - 1
-	for _, err := range []error{r.put(0, Process{10, 100}), r.put(last, Process{20, 200}), r.put(5, Process{30, 300}), r.put(5, Process{}), r.hold(hostKind, 7), r.hold(region.MaxDevices, 9)} {
+	for _, err := range []error{
+		r.put(0, Process{10, 100}), r.put(last, Process{20, 200}), r.put(5, Process{30, 300}), r.put(5, Process{}),
+		r.hold(hostKind, 7), r.hold(region.MaxDevices, 9),
+	} {
 		if err != nil {
 			t.Fatal(err)
 		}

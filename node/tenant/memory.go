@@ -81,8 +81,8 @@ func (s *Server) share(l *lgpu) {
 	}
 }
 
-// fresh gives an lgpu a region that nobody has used: what its former clients held went with the last of them. Called with
-// mu held.
+// fresh gives an lgpu a region that nobody has used: what its former clients held went with the last of them. Called
+// with mu held.
 func (s *Server) fresh(l *lgpu) error {
 	shared, err := region.New(l.region())
 	if err != nil {
@@ -169,7 +169,7 @@ func (s *Server) need(c *client, m link.Message) link.Message {
 			s.config.Observer.OutOfMemory(s.describe(c), device, m.Value)
 		}
 	}
-	return link.Message{Kind: link.Memory, Device: m.Device, Client: m.Client, Flags: m.Flags & link.FlagHost, Value: granted}
+	return link.Message{Kind: link.Memory, Device: m.Device, Flags: m.Flags & link.FlagHost, Value: granted}
 }
 
 // ask tries to have more granted.

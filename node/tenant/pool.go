@@ -11,15 +11,15 @@ import (
 // maxHeld bounds what an lgpu can hold, so that sums cannot overflow. No machine has so much.
 const maxHeld = 1 << 48
 
-// counter is an lgpu's memory of one kind, as its processes see it. After a lower Grant, whoever has added more than that
-// is in the next Used, or takes it back itself.
+// counter is an lgpu's memory of one kind, as its processes see it. After a lower Grant, whoever has added more than
+// that is in the next Used, or takes it back itself.
 type counter interface {
 	Grant(bytes uint64)
 	Used() uint64
 }
 
-// pool is the memory of one kind (that of one device, or page-locked host memory) as groups and lgpus divide it. It keeps,
-// for every budget, the sum of what the lgpus below it may hold within its max.
+// pool is the memory of one kind (that of one device, or page-locked host memory) as groups and lgpus divide it. It
+// keeps, for every budget, the sum of what the lgpus below it may hold within its max.
 //
 // Nothing in a counter is believed but that an lgpu holds less than it was granted.
 type pool struct {
@@ -101,8 +101,8 @@ func (p *pool) setLimit(id, limit uint64) {
 	p.replan()
 }
 
-// replan makes the grants fit limits and budgets that have changed: it takes back what is too much, and grants those whom
-// no budget can stop all that they may have.
+// replan makes the grants fit limits and budgets that have changed: it takes back what is too much, and grants those
+// whom no budget can stop all that they may have.
 func (p *pool) replan() {
 	for _, s := range p.order {
 		if s.granted > s.limit {
@@ -155,8 +155,8 @@ func (p *pool) ask() {
 	visit(nil)
 }
 
-// need grants a share that wants to have more bytes than it uses now as much, and some more to spare it the next question.
-// False: its limit or a budget does not allow it, even with all that the others leave unused.
+// need grants a share that wants to have more bytes than it uses now as much, and some more to spare it the next
+// question. False: its limit or a budget does not allow it, even with all that the others leave unused.
 func (p *pool) need(id, bytes uint64) bool {
 	s := p.shares[id]
 	if s == nil || s.counter == nil {
@@ -188,8 +188,8 @@ func (p *pool) need(id, bytes uint64) bool {
 	return true
 }
 
-// collect takes back from the shares below b, all but one, what they do not use, until it is enough. Those that have the
-// most go first.
+// collect takes back from the shares below b, all but one, what they do not use, until it is enough. Those that have
+// the most go first.
 func (p *pool) collect(b *budget, but *share, enough func() bool) {
 	type unused struct {
 		s     *share

@@ -104,9 +104,10 @@ func (w *world) possible(id, bytes uint64) bool {
 func (w *world) check(when string) {
 	w.t.Helper()
 	for id, s := range w.shares {
-		if s.granted > s.limit || s.granted != w.memory[id].granted.Load() || s.held < min(s.granted, s.most) || s.held < w.used(id) {
+		seen := w.memory[id].granted.Load()
+		if s.granted > s.limit || s.granted != seen || s.held < min(s.granted, s.most) || s.held < w.used(id) {
 			w.t.Fatalf("%s: share %d: limit %d, granted %d (its clients see %d), held %d, used %d", when, id, s.limit, s.granted,
-				w.memory[id].granted.Load(), s.held, w.used(id))
+				seen, s.held, w.used(id))
 		}
 	}
 	for id, b := range w.budgets {
@@ -242,8 +243,8 @@ func TestPoolLies(t *testing.T) {
 	}
 }
 
-// TestPoolRandom: whatever happens, no budget is exceeded by what is granted, and what is asked for is granted exactly if
-// it is possible.
+// TestPoolRandom: whatever happens, no budget is exceeded by what is granted, and what is asked for is granted exactly
+// if it is possible.
 func TestPoolRandom(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 7))

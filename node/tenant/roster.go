@@ -13,8 +13,8 @@ import (
 	"github.com/lgpu/lgpu/region"
 )
 
-// Layout of a roster file: what it is, what of each kind of memory the lgpu may hold at most, and which process has which
-// slot. It is written with one small write for each change, which a killed daemon leaves done or not done.
+// Layout of a roster file: what it is, what of each kind of memory the lgpu may hold at most, and which process has
+// which slot. It is written with one small write for each change, which a killed daemon leaves done or not done.
 const (
 	rosterTag     = "LGPUROS\x01"
 	rosterMachine = 128                                       // room for tag and machine

@@ -182,8 +182,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-// AddLGPU makes an lgpu known. If a daemon before this one knew it and clients of it live, they are waited for: they bring
-// the counters along. An error wraps ErrExists, or region.ErrSpec where the limits make no sense.
+// AddLGPU makes an lgpu known. If a daemon before this one knew it and clients of it live, they are waited for: they
+// bring the counters along. An error wraps ErrExists, or region.ErrSpec where the limits make no sense.
 func (s *Server) AddLGPU(spec LGPU) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,8 +277,8 @@ func (s *Server) forget(l *lgpu) {
 	delete(s.lgpus, l.ID)
 }
 
-// SetLimits changes an lgpu's limits, which its clients see at once; the devices must be the same ones. Memory below what
-// is in use is possible: then nothing more can be had until it is enough again.
+// SetLimits changes an lgpu's limits, which its clients see at once; the devices must be the same ones. Memory below
+// what is in use is possible: then nothing more can be had until it is enough again.
 func (s *Server) SetLimits(id uint64, limits Limits) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,7 +307,8 @@ func (s *Server) SetLimits(id uint64, limits Limits) error {
 	return nil
 }
 
-// SetBudgets replaces all budgets, or with an error none. An lgpu whose Parent is not among them has no budget above it.
+// SetBudgets replaces all budgets, or with an error none. An lgpu whose Parent is not among them has no budget above
+// it.
 func (s *Server) SetBudgets(budgets []Budget) error {
 	if err := checkTree(budgets); err != nil {
 		return err
@@ -381,8 +382,8 @@ func (s *Server) Clients() []Client {
 	return all
 }
 
-// Usage returns what the counters of an lgpu say. They are written by the tenant and may be anything; while they are with
-// clients that have not come back since the daemon's start, they are zero.
+// Usage returns what the counters of an lgpu say. They are written by the tenant and may be anything; while they are
+// with clients that have not come back since the daemon's start, they are zero.
 func (s *Server) Usage(id uint64) (region.State, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

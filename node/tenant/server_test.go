@@ -164,7 +164,8 @@ func (d *daemon) socket() string { return filepath.Join(d.dir, "tenant.sock") }
 // lgpu adds an lgpu of two devices, of the first so many MiB.
 func (d *daemon) lgpu(id, parent, megabytes uint64) {
 	d.t.Helper()
-	if err := d.AddLGPU(LGPU{ID: id, Name: fmt.Sprint("lgpu-", id), Parent: parent, Limits: limits(megabytes)}); err != nil {
+	l := LGPU{ID: id, Name: fmt.Sprint("lgpu-", id), Parent: parent, Limits: limits(megabytes)}
+	if err := d.AddLGPU(l); err != nil {
 		d.t.Fatal(err)
 	}
 }
@@ -253,9 +254,10 @@ func TestClient(t *testing.T) {
 	d.lgpu(7, 0, 100)
 	p := d.tenant(7)
 	p.want("welcome 0 0x7", "hello 0")
-	joined := d.await("joined", p.pid())
-	if c := joined.client; c.LGPU != 7 || c.Index != 0 || c.Peer.Process != p.process() || c.Peer.UID != uint32(os.Getuid()) || c.Peer.Comm == "" {
-		t.Errorf("joined: %+v", c)
+	joined := d.await("joined", p.pid()).client
+	if joined.LGPU != 7 || joined.Index != 0 || joined.Peer.Process != p.process() ||
+		joined.Peer.UID != uint32(os.Getuid()) || joined.Peer.Comm == "" {
+		t.Errorf("joined: %+v", joined)
 	}
 	p.want("true", "alloc 0 %d", 60*mib)
 	p.want("false", "alloc 0 %d", 41*mib)
@@ -407,7 +409,8 @@ func TestIdentity(t *testing.T) {
 	}
 	t.Cleanup(func() { unix.Kill(pid, unix.SIGKILL); unix.Wait4(pid, nil, 0, nil) })
 	child.want("welcome", "hello 0")
-	if c := d.Clients(); len(c) != 1 || c[0].Peer.PID != pid || c[0].LGPU != 1 || os.Getuid() == 0 && c[0].Peer.UID != 65534 {
+	c := d.Clients()
+	if len(c) != 1 || c[0].Peer.PID != pid || c[0].LGPU != 1 || os.Getuid() == 0 && c[0].Peer.UID != 65534 {
 		t.Errorf("after su and setsid: %+v", c)
 	}
 
@@ -665,7 +668,8 @@ func TestLostConnection(t *testing.T) {
 	p.want("true", "alloc 0 %d", 50*mib)
 	p.want("ok", "say %d 0 0 0", link.Gate)
 	seat := d.awaitGate("attach").seat
-	if seat.LGPU() != 1 || seat.Client() != 1 || seat.Device() != 0 || seat.UUID() != [16]byte{1} || seat.Peer().PID != p.pid() || seat.Busy() != 0 {
+	if seat.LGPU() != 1 || seat.Client() != 1 || seat.Device() != 0 || seat.UUID() != [16]byte{1} ||
+		seat.Peer().PID != p.pid() || seat.Busy() != 0 {
 		t.Errorf("seat: lgpu %d, client %d, device %d, %v", seat.LGPU(), seat.Client(), seat.Device(), seat.UUID())
 	}
 	seat.Send(link.Message{Kind: link.Open, Value: 5})
@@ -915,15 +919,23 @@ func TestThrottle(t *testing.T) {
 		after time.Duration
 		n     int
 		want  time.Duration
-	}{{0, 10, 0}, {0, 1, time.Second}, {0, 2, 3 * time.Second}, {13 * time.Second, 10, 0}, {500 * time.Millisecond, 1, 500 * time.Millisecond}} {
+	}{
+		{0, 10, 0}, {0, 1, time.Second}, {0, 2, 3 * time.Second}, {13 * time.Second, 10, 0},
+		{500 * time.Millisecond, 1, 500 * time.Millisecond},
+	} {
 		now = now.Add(c.after)
 		if got := b.take(now, c.n); got != c.want {
 			t.Errorf("step %d: wait %v, want %v", i, got, c.want)
 		}
 	}
 	b = throttle{burst: 2, period: time.Second}
-	if !b.try(now) || !b.try(now) || b.try(now) || b.try(now) || !b.try(now.Add(time.Second)) {
-		t.Error("two at once, then one a second are not what may happen")
+	for i, want := range []bool{true, true, false, false} {
+		if got := b.try(now); got != want {
+			t.Errorf("try %d: %v", i, got)
+		}
+	}
+	if !b.try(now.Add(time.Second)) {
+		t.Error("a second later there is not one more")
 	}
 }
 
@@ -934,8 +946,10 @@ func FuzzSocket(f *testing.F) {
 	d.launcher(self(f), 1)
 	hello := link.Message{Kind: link.Hello, Version: link.Version}
 	f.Add(hello.Append(nil), uint8(0), true)
-	f.Add(link.Message{Kind: link.Hello, Version: link.Version, Flags: link.FlagReconnect, ID: 1}.Append(nil), uint8(1), false)
-	f.Add(link.Message{Kind: link.Hello, Version: link.Version, Flags: link.FlagView}.Append(nil), uint8(3), false)
+	back, view := hello, hello
+	back.Flags, back.ID, view.Flags = link.FlagReconnect, 1, link.FlagView
+	f.Add(back.Append(nil), uint8(1), false)
+	f.Add(view.Append(nil), uint8(3), false)
 	f.Add(link.Message{Kind: link.Hello, Version: 9}.Append(nil), uint8(0), false)
 	f.Add(link.Message{Kind: link.Gate, Device: 1}.Append(nil), uint8(0), true)
 	f.Add(link.Message{Kind: link.Closed, Device: 1, Value: 1}.Append(nil), uint8(9), true)

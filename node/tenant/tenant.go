@@ -1,28 +1,28 @@
-// Package tenant is the daemon's door for tenants: it finds out who a process that asks for a GPU is, gives it the memory
-// that its lgpu shares, and takes back what it held when it has died.
+// Package tenant is the daemon's door for tenants: it finds out who a process that asks for a GPU is, gives it the
+// memory that its lgpu shares, and takes back what it held when it has died.
 //
 // # Who is who
 //
-// Nothing that a client says decides which lgpu it gets. The kernel names the process behind a connection (SO_PEERCRED and
-// a pidfd), its cgroups and its ancestors are read from /proc between two looks at its start time, and a Resolver makes an
-// lgpu of them. So a forged environment, su, exec, setsid or a pid that is used again change nothing.
+// Nothing that a client says decides which lgpu it gets. The kernel names the process behind a connection (SO_PEERCRED
+// and a pidfd), its cgroups and its ancestors are read from /proc between two looks at its start time, and a Resolver
+// makes an lgpu of them. So a forged environment, su, exec, setsid or a pid that is used again change nothing.
 //
 // # Life and death
 //
-// A client is a process, not a connection: it lives until its pidfd says otherwise, whoever else holds its socket. What
-// it held is then given back within milliseconds. One that only lost its connection keeps its slot, and connects again
-// from the same process. Who has which slot is also written to a file that outlives the daemon (Config.Roster), from which
-// a new daemon knows the clients of the one before without trusting any of them.
+// A client is a process, not a connection: it lives until its pidfd says otherwise, whoever else holds its socket.
+// What it held is then given back within milliseconds. One that only lost its connection keeps its slot, and connects
+// again from the same process. Who has which slot is also written to a file that outlives the daemon (Config.Roster),
+// from which a new daemon knows the clients of the one before without trusting any of them.
 //
 // # Memory
 //
-// Where the limit of a group is less than the sum of what its members may use, their regions show what each may use now
-// (region.DeviceLimits.Granted), and the sum of that never exceeds a group's limit. A client that needs more asks.
+// Where the limit of a group is less than the sum of what its members may use, their regions show what each may use
+// now (region.DeviceLimits.Granted), and the sum of that never exceeds a group's limit. A client that needs more asks.
 //
 // # Concurrency
 //
-// All methods of a Server and of a Seat may be called by several goroutines. A Resolver, GateHandler or Observer is called
-// without any lock of this package held and may call back.
+// All methods of a Server and of a Seat may be called by several goroutines. A Resolver, GateHandler or Observer is
+// called without any lock of this package held and may call back.
 package tenant
 
 import (
