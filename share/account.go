@@ -20,7 +20,7 @@ type account struct {
 	floor  int64 // least vt with which a child joins the others
 	active int   // seats by which it takes part in the competition with its siblings
 	rivals int   // children that take part
-	last   int64 // last time a grant began: between equals, the longest ago is first
+	last   int64 // last time with a grant: between equals, the longest ago is first
 	melt   int64 // vt that children had while nobody minded; only grows
 	melted int64 // that of up when the account last took part
 
@@ -79,6 +79,13 @@ func (a *account) credit(at int64) int64 {
 		return -mulDiv(-flown, a.cap, int64(Whole))
 	}
 	return mulDiv(flown, a.cap, int64(Whole))
+}
+
+// serve notes that the account has the device, or had until now.
+func (a *account) serve(now int64) {
+	for ; a.up != nil; a = a.up {
+		a.last = now
+	}
 }
 
 // cut takes away credit saved beyond burst before a moment, here and above.

@@ -465,6 +465,7 @@ func (s *Scheduler) ended(j *job) {
 func (s *Scheduler) end(j *job) {
 	for _, x := range j.held {
 		s.count(x)
+		x.serve(s.now)
 	}
 	held := j.held
 	j.held, j.spare, j.phase = j.spare[:0], held, idle
@@ -495,9 +496,7 @@ func (s *Scheduler) begin(j *job) {
 		}
 		x.cut(s.now-x.waited, x.dev.options.Burst)
 		s.take(x, x.depth)
-		for a := x.account; a.up != nil; a = a.up {
-			a.last = s.now
-		}
+		x.serve(s.now)
 		s.contend(x.dev)
 		contended = contended || x.dev.contended
 	}
@@ -682,6 +681,7 @@ func (s *Scheduler) unfree(d *device) {
 	slices.SortFunc(j.held, bySeat)
 	x.held = true
 	s.take(x, x.depth)
+	x.serve(s.now)
 	x.reported, x.marked, x.clock, x.charged, x.waited = s.now, s.now, 0, 0, 0
 	if j.phase == idle {
 		j.phase, j.opened, j.ends, j.last = running, x.since, 0, false
@@ -742,7 +742,7 @@ func (s *Scheduler) schedule(d *device) {
 			if j.last {
 				at(j.ends + grace)
 			} else {
-				at(j.ends - lead)
+				at(max(j.ends-lead, s.now+1))
 			}
 			for _, x := range j.held {
 				if x.dev == d && x.open && d.contended {
