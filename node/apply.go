@@ -2,6 +2,7 @@ package node
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/lgpu/lgpu/gpu"
@@ -40,17 +41,26 @@ func (n *Node) apply(c tree.Change) {
 	}
 }
 
-// announceChange makes events of a change. Of nodes that changed because one above did, only the topmost is named.
+// announceChange makes events of a change. Limits have changed where others are asked for than before, not where that
+// has an effect further down.
 func (n *Node) announceChange(c tree.Change) {
 	for _, id := range c.Created {
 		if node, ok := n.tree.ByID(id); ok {
 			n.emit(Event{Kind: LgpuCreated, Path: node.Path, ID: id, UID: node.UID, Text: node.Path + " was made"})
 		}
 	}
+	asked := make(map[uint64]tree.NodeState, len(c.State.Nodes))
+	for _, node := range c.State.Nodes {
+		asked[node.ID] = node
+	}
+	n.mu.Lock()
+	before := n.asked
+	n.asked = asked
+	n.mu.Unlock()
 	for _, id := range c.Changed {
-		node, ok := n.tree.ByID(id)
-		if _, above := slices.BinarySearch(c.Changed, node.Parent); ok && !above {
-			n.emit(Event{Kind: LimitChanged, Path: node.Path, ID: id, Text: "limits of " + node.Path + " have changed"})
+		if old, known := before[id]; known && !reflect.DeepEqual(old, asked[id]) {
+			path := asked[id].Path
+			n.emit(Event{Kind: LimitChanged, Path: path, ID: id, Text: "limits of " + path + " have changed"})
 		}
 	}
 	for _, id := range c.Removed {

@@ -111,14 +111,15 @@ type Node struct {
 	pushing sync.Mutex
 
 	mu      sync.Mutex
-	lgpus   map[uint64]*lgpu  // guarded by mu; written with life held
-	all     []*device         // guarded by mu; written with devices.mu held
-	paths   map[uint64]string // guarded by mu; of all nodes
-	idle    map[uint64]bool   // guarded by mu; lgpus that may have gone out of use
-	users   int               // guarded by mu; of the API
-	leaving bool              // guarded by mu
-	mounted string            // guarded by mu
-	budgets []tenant.Budget   // guarded by pushing
+	lgpus   map[uint64]*lgpu          // guarded by mu; written with life held
+	all     []*device                 // guarded by mu; written with devices.mu held
+	paths   map[uint64]string         // guarded by mu; of all nodes
+	asked   map[uint64]tree.NodeState // guarded by mu; what the tree was last asked for
+	idle    map[uint64]bool           // guarded by mu; lgpus that may have gone out of use
+	users   int                       // guarded by mu; of the API
+	leaving bool                      // guarded by mu
+	mounted string                    // guarded by mu
+	budgets []tenant.Budget           // guarded by pushing
 }
 
 // tenants is what the daemon needs of a tenant.Server.
@@ -300,6 +301,10 @@ func (n *Node) restore() error {
 	}
 	if err := n.openDevices(); err != nil {
 		return err
+	}
+	n.asked = map[uint64]tree.NodeState{}
+	for _, node := range n.tree.State().Nodes {
+		n.asked[node.ID] = node
 	}
 	n.tree.Watch(n.apply)
 	n.pushAll()

@@ -440,6 +440,7 @@ func TestWritesArrive(t *testing.T) {
 	if err := r.Tree().Write(h.Path, "memory.max", "195:0 1073741824"); err != nil {
 		t.Fatal(err)
 	}
+	events := r.events(t)
 	if l := r.tenants.limits(h.ID); l.Devices[0].Memory != 1<<30 || l.Devices[1].Memory != region.NoLimit {
 		t.Errorf("limits %+v", l)
 	}
@@ -450,12 +451,18 @@ func TestWritesArrive(t *testing.T) {
 		t.Errorf("limits %+v", l)
 	}
 	g, _ := r.Tree().Node("/g")
+	if e := events.await(t, LimitChanged); e.Path != "/g" {
+		t.Errorf("%+v", e)
+	}
 	i := slices.IndexFunc(r.tenants.budgets, func(b tenant.Budget) bool { return b.ID == g.ID })
 	if i < 0 || !maps.Equal(r.tenants.budgets[i].Memory, map[[16]byte]uint64{h.Devices[1].UUID: 4096}) {
 		t.Errorf("budgets %+v", r.tenants.budgets)
 	}
 	if err := r.Tree().Write(h.Path, "lgpu", "195:0 count=0"); err != nil {
 		t.Fatal(err)
+	}
+	if e := events.await(t, LimitChanged); e.Path != h.Path { // not because of /g
+		t.Errorf("%+v", e)
 	}
 	if l := r.tenants.limits(h.ID); l.Devices[0].Compute != 0 {
 		t.Errorf("no units: %+v", l.Devices[0])

@@ -48,6 +48,7 @@ func (n *Node) patrol(o *origin) {
 		}
 		n.inspect(d, facts)
 	}
+	n.tree.Observe()
 }
 
 // observe notes what was seen of a device. It is not well once it could not be reached twice in a row.

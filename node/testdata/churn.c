@@ -1,5 +1,6 @@
-// churn SEED: allocates and frees device memory for ever, as fast as it can, and lets the device write to some of it. Says
-// "ready" once it has a context. Running out of memory is expected; anything else ends it with status 3.
+// churn SEED: allocates and frees device memory for ever, as fast as it can, and lets the device write to some of it. It does
+// so in whole pages of 2 MiB: less is rounded up by the driver, which then holds more than was asked for. Says "ready" once
+// it has a context. Running out of memory is expected; anything else ends it with status 3.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -39,7 +40,7 @@ int main(int argc, char **argv)
 		if (*p) {
 			check(cuMemFree(*p), "cuMemFree");
 			*p = 0;
-		} else if (check(cuMemAlloc(p, (size_t)(1 + random() % 24) << 20), "cuMemAlloc")) {
+		} else if (check(cuMemAlloc(p, (size_t)(1 + random() % 12) << 21), "cuMemAlloc")) {
 			if (random() % 4 == 0)
 				check(cuMemsetD8(*p, 7, 4096), "cuMemsetD8");
 		} else {
