@@ -177,7 +177,7 @@ func parseMax(value string) (*uint32, error) {
 	}
 	share, err := units.ParsePercent(value)
 	switch {
-	case errors.Is(err, units.ErrRange):
+	case errors.Is(err, units.ErrRange) && zero(value):
 		return nil, fmt.Errorf("%w; for no compute at all write count=0 to lgpu, for no limit max", err)
 	case err != nil:
 		return nil, err
@@ -189,13 +189,16 @@ func parseMax(value string) (*uint32, error) {
 func parseMin(value string) (*uint32, error) {
 	share, err := units.ParsePercent(value)
 	switch {
-	case errors.Is(err, units.ErrRange) && strings.Trim(value, "0. %") == "":
+	case errors.Is(err, units.ErrRange) && zero(value):
 		return nil, nil
 	case err != nil:
 		return nil, err
 	}
 	return &share, nil
 }
+
+// zero says that a percentage, which units do not take, is one of nothing.
+func zero(value string) bool { return strings.Trim(value, "0. %") == "" }
 
 func formatShare(share uint32) string { return units.FormatPercent(share) + "%" }
 
