@@ -19,7 +19,7 @@ const soPeerPIDFD = 77
 const maxAncestors = 256
 
 // errEnded: the process has ended.
-var errEnded = errors.New("process has ended")
+var errEnded = os.ErrProcessDone
 
 // status is what /proc/PID/stat tells.
 type status struct {
@@ -190,7 +190,7 @@ func identify(conn *net.UnixConn) (Peer, *life, error) {
 func find(p Process) (Peer, *life, error) {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
-		return Peer{}, nil, errEnded
+		return Peer{}, nil, fmt.Errorf("pid %d: %w", p.PID, errEnded)
 	}
 	if err != nil {
 		return Peer{}, nil, fmt.Errorf("open pid %d: %w", p.PID, err)
@@ -256,6 +256,21 @@ func poll(fds []unix.PollFd) (n int, err error) {
 			return n, err
 		}
 	}
+}
+
+// Observe gathers what is known of a process, be it a client or not. client says of which lgpu a process is a client, or
+// 0. An error wraps os.ErrProcessDone where there is no such process.
+func Observe(pid int, client func(Process) uint64) (Evidence, error) {
+	now, err := procfs{}.status(pid)
+	if err != nil {
+		return Evidence{}, err
+	}
+	peer, life, err := find(Process{PID: pid, Start: now.start})
+	if err != nil {
+		return Evidence{}, err
+	}
+	defer life.Close()
+	return evidence(peer, life, client)
 }
 
 // evidence gathers what is known of a process. client says of which lgpu a process is a client, or 0.

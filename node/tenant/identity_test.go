@@ -227,6 +227,25 @@ func TestRoster(t *testing.T) {
 	}
 }
 
+func TestObserve(t *testing.T) {
+	d := serve(t)
+	d.lgpu(1, 0, 100)
+	p := d.client(1)
+	e, err := Observe(p.pid(), d.lgpuOf)
+	if err != nil || e.Process != p.process() || e.UID != uint32(os.Getuid()) || len(e.Cgroups) == 0 ||
+		!reflect.DeepEqual(e.Ancestors, []Ancestor{{p.process(), 1}}) {
+		t.Errorf("a client: %+v, %v", e, err)
+	}
+	e, err = Observe(os.Getpid(), d.lgpuOf)
+	if err != nil || len(e.Ancestors) == 0 || e.Ancestors[0] != (Ancestor{self(t), 0}) {
+		t.Errorf("another process: %+v, %v", e, err)
+	}
+	p.kill()
+	if e, err := Observe(p.pid(), d.lgpuOf); !errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("a dead process: %+v, %v", e, err)
+	}
+}
+
 func TestRefusal(t *testing.T) {
 	err := fmt.Errorf("resolve: %w", &Refusal{Errno: 1, Text: "no"})
 	var refusal *Refusal

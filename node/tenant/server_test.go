@@ -764,6 +764,74 @@ func TestRestart(t *testing.T) {
 	beside.want("true", "alloc 0 %d", 100*mib)
 }
 
+// TestRestartAgain: 20 daemons after each other, of which each finds clients that lived, came, died and allocated under the
+// one before. Nothing is lost and nothing is left.
+func TestRestartAgain(t *testing.T) {
+	const limit = 64
+	dir := t.TempDir()
+	var all []*tenantProcess
+	held := map[*tenantProcess]uint64{}
+	var d *daemon
+	for round := range 20 {
+		if round%2 == 1 { // as one leaves it that is killed
+			if err := os.RemoveAll(filepath.Join(dir, "tenant.sock")); err != nil {
+				t.Fatal(err)
+			}
+			stale, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(dir, "tenant.sock"), Net: "unixpacket"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			stale.SetUnlinkOnClose(false)
+			stale.Close()
+		}
+		d = listening(t, dir)
+		d.lgpu(1, 0, limit)
+		d.run()
+		for i, p := range all {
+			if i == 0 && round%3 == 0 {
+				p.kill() // before it has come back
+				d.await("left", p.pid())
+				delete(held, p)
+				continue
+			}
+			p.want("welcome", "resume")
+		}
+		if round%3 == 0 && len(all) > 0 {
+			all = all[1:]
+		}
+		for range 2 {
+			all = append(all, d.client(1))
+		}
+		var sum uint64
+		for _, p := range all {
+			if p.ask("alloc 0 %d", mib) == "true" {
+				held[p] += mib
+			}
+			sum += held[p]
+		}
+		d.wantUsed(1, sum)
+		if sum > limit*mib {
+			t.Fatalf("%d bytes of %d MiB are held", sum, limit)
+		}
+		d.stop()
+		all[len(all)-1].kill() // while there is none
+		delete(held, all[len(all)-1])
+		all = all[:len(all)-1]
+	}
+	if len(all) < 10 || len(held) == 0 {
+		t.Fatalf("%d clients are left, of which %d hold something", len(all), len(held))
+	}
+	d = listening(t, dir)
+	d.lgpu(1, 0, limit)
+	d.run()
+	for _, p := range all {
+		p.want("welcome", "resume")
+		p.kill()
+		d.await("left", p.pid())
+	}
+	d.wantUsed(1, 0)
+}
+
 // TestRestartOfGroup: what clients of the daemon before may still take is not given to others, until they have seen
 // the new daemon's limits; after it, what they leave unused is.
 func TestRestartOfGroup(t *testing.T) {
