@@ -357,7 +357,7 @@ func (s *Scheduler) startable(j *job) bool {
 // yields says that x, which goes before q, is not to do so again when q has waited for long.
 func (s *Scheduler) yields(x, q *seat) bool {
 	lx, lq := s.level(x), s.level(q)
-	return (lx == lq || lx == levelMin) && !q.ahead(0, 0)
+	return (lx == lq || lx == levelMin) && !q.ahead(0, q.dev.options.SliceMax)
 }
 
 func (s *Scheduler) patience(j *job) int64 { return 2 * j.part[0].dev.options.Slice }
