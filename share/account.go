@@ -177,8 +177,9 @@ func (a *account) ahead(slack, more int64) bool {
 	return false
 }
 
-// fairer says that a comes before b in fair order: theirs, or that of the ancestors that are siblings.
-func (a *account) fairer(b *account) bool {
+// fairer says that a comes before b in fair order: theirs, or that of the ancestors that are siblings. Each is taken to have
+// had some more device time than it was charged.
+func (a *account) fairer(b *account, moreA, moreB int64) bool {
 	for a.depth > b.depth {
 		a = a.up
 	}
@@ -188,9 +189,14 @@ func (a *account) fairer(b *account) bool {
 	for a.up != b.up {
 		a, b = a.up, b.up
 	}
+	vtA, vtB := a.vt, b.vt
+	if a != b {
+		vtA += mulDiv(moreA, vtScale, max(a.weight, 1))
+		vtB += mulDiv(moreB, vtScale, max(b.weight, 1))
+	}
 	switch {
-	case a.vt != b.vt:
-		return behind(a.vt, b.vt)
+	case vtA != vtB:
+		return behind(vtA, vtB)
 	case a.last != b.last:
 		return a.last < b.last
 	default:

@@ -66,7 +66,7 @@ func (s *Scheduler) ready(j *job) bool {
 		wants = wants || x.wants
 		if last := len(j.part) - 1; last < 0 || j.part[last].dev != x.dev {
 			j.part = append(j.part, x)
-		} else if y := j.part[last]; x.wants != y.wants && x.wants || x.wants == y.wants && x.fairer(y.account) {
+		} else if y := j.part[last]; x.wants != y.wants && x.wants || x.wants == y.wants && x.fairer(y.account, 0, 0) {
 			j.part[last] = x
 		}
 	}
@@ -179,7 +179,16 @@ func (s *Scheduler) before(x, y *seat) bool {
 			return ox < oy
 		}
 	}
-	return x.fairer(y.account)
+	return x.fairer(y.account, s.tired(x), s.tired(y))
+}
+
+// tired is what counts against a seat that has the device or just had it, when it is compared with others: or two that
+// differ by the length of a drain would not take turns.
+func (s *Scheduler) tired(x *seat) int64 {
+	if x.held || x.last == s.now {
+		return x.dev.options.Slice / 4
+	}
+	return 0
 }
 
 // govern keeps a running grant within its slice and credit.

@@ -27,7 +27,8 @@
 //   - Attach when the first process of an lgpu begins to use a device; Detach when the last has gone, also when it
 //     died in the middle of a grant: Detach ends the grant, no Closed is needed.
 //   - Want when a process has work and the seat's gate is closed. Once is enough: the wish stands until Open. The
-//     processes of an lgpu share the grant: while it is open, the caller opens the gate of each that asks, unasked.
+//     processes of an lgpu share the grant: while it is open, the caller opens the gate of each that asks, unasked. A
+//     Want between Close and Closed counts for after it.
 //   - Closed exactly once for every Open or Free, when all gates of the seat are closed and the device has drained of the
 //     lgpu's work: after Close, after Until was reached, or because the seat was idle and yielded. And exactly once for
 //     every Seep, when the launch let through has drained. waiting says that a process has more work; it stands for Want.
@@ -49,24 +50,28 @@
 // In order, the device goes to
 //
 //  1. latency-critical lgpus, whose wish also closes another's grant at once, as long as they have not had more than
-//     their part by weight (and one slice on top);
+//     their part by weight (and half a slice on top; a whole one while they run): beyond that they are as any other;
 //  2. lgpus below their minimum, or in a group below its own, the one furthest behind first;
 //  3. lgpus of class High;
 //  4. all others.
 //
-// High thus goes strictly before Normal, and Normal can starve but for its minimums: give one to what must go on. Within
-// 1, 3 and 4 the order is fair: among siblings of the tree the one with the least time by weight is next. Who has just come has
-// no claim from when it was away, and who ran longer than its slice pays with its next ones. Nobody gets anything
-// beyond its cap, or that of a group above, even when the device is idle: credit flows in at the capped rate, a
-// Quantum of it starts a grant, at most Burst of it is saved (more if others kept the device meanwhile).
+// High thus goes strictly before Normal, and Normal can starve but for its minimums: give one to what must go on.
+// Minimums hold as long as they and the parts of latency-critical lgpus fit the device. Within 1, 3 and 4 the order is
+// fair: among siblings of the tree the one with the least time by weight is next. Who has just come has no claim from when
+// it was away, and who ran longer than its slice pays with its next ones. Nobody gets anything beyond its cap, or that
+// of a group above, even when the device is idle: credit flows in at the capped rate, a Quantum of it starts a grant,
+// at most Burst of it is saved, and what flows in while others keep the device (for at most 200 ms at a time).
 //
-// While somebody else waits, a grant is charged by the clock from Open to Closed; without, by Busy. A grant that nobody
-// contends for stands. A seat without any cap that is alone on its device is Free: it needs no accounts.
+// While somebody else waits, a grant is charged by the clock from Open to Closed; without, by Busy, and then it counts
+// for the cap only. A grant that nobody contends for stands. A contended one lasts a slice, and goes on without being
+// closed when its holder would be next again. Slices are longer for who drains slowly. A seat without any cap that is alone
+// on its device is Free: it needs no accounts.
 //
 // The seats of an lgpu on several devices, and those of all lgpus with the same Gang, are opened and closed together,
-// as kernels that wait for each other across devices need it. A gang's turn comes when it is first on all its devices;
-// then the grants on them are closed and the devices kept for it. A seat of a gang that has been neither busy nor waiting
-// for a second is left out, until it wants. Two seats of a gang on the same device take turns.
+// as kernels that wait for each other across devices need it. A gang's turn comes when it is first on all its devices, or,
+// once it has waited two slices for that, when it is beyond its part on none; then the grants on them are closed and
+// the devices kept for it. A seat of a gang that has been neither busy nor waiting for a second is left out, until it
+// wants. Two seats of a gang on the same device take turns.
 package share
 
 import "math"

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// How long a gang's seat without work is still opened with the others, and how long ago delivered time counts.
+// second is how long a gang's seat without work is still opened with the others, and how long delivered time counts.
 const second int64 = 1e9
 
 // waitedMax bounds the wait during which credit is not cut, and with it how far a cap can be exceeded after it.
@@ -118,7 +118,7 @@ type job struct {
 	ends, // of the slice; 0: nobody else waits
 	closed int64 // when Close was decided
 	last    bool  // slice of the grant: others come after it
-	blocked int64 // since when only other gangs' order keeps it from starting; 0: not
+	blocked int64 // since when it was first on some device but not on all; 0: not
 }
 
 func bySeat(a, b *seat) int {
