@@ -50,7 +50,9 @@ func (r *run) start(ctx context.Context, t tenant) (*child, error) {
 	}
 	if t.list != "" {
 		name := fmt.Sprintf("conformance-%d-%d", os.Getpid(), serial.Add(1))
-		if err := r.lgpu(ctx, append(append([]string{"create"}, r.common()...), "/"+name, "lgpu="+r.report.Device+" list="+t.list)...); err != nil {
+		create := append([]string{"create"}, r.common()...)
+		create = append(create, "/"+name, "lgpu="+r.report.Device+" list="+t.list)
+		if err := r.lgpu(ctx, create...); err != nil {
 			return nil, err
 		}
 		c.remove = func() {

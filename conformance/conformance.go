@@ -38,7 +38,7 @@ const (
 
 // Options say what is measured and how. Zero fields get the defaults named.
 type Options struct {
-	// Program is the lgpu program, which Run starts as `PROGRAM run …` and, for its probes, `PROGRAM conformance --probe …`.
+	// Program is the lgpu program, which Run starts as `PROGRAM run …`, and in it as `PROGRAM conformance --probe …`.
 	Program string
 	// Arguments come behind every "run" and "create", such as --sim=SHAPE; Socket, where not empty, is the daemon to use.
 	Arguments []string
@@ -269,7 +269,8 @@ func (r *run) lists(ctx context.Context, mode Mode) {
 		if m.Seen != want.String() || m.Units != want.Count() {
 			verdict = Broken
 		}
-		r.add(Row{Mode: mode, Promise: "units by name", Asked: "list=" + want.String(), Got: fmt.Sprintf("%%smid %s, %s", m.Seen, count(m.Units)), Verdict: verdict})
+		r.add(Row{Mode: mode, Promise: "units by name", Asked: "list=" + want.String(),
+			Got: fmt.Sprintf("%%smid %s, %s", m.Seen, count(m.Units)), Verdict: verdict})
 	}
 	if _, ok := alone[high]; !ok || alone[low].Rate == 0 {
 		return
@@ -318,7 +319,8 @@ func (r *run) share(mode Mode, promise, asked string, n int, part float64, note 
 	if math.Abs(e) > r.Tolerance || math.IsNaN(e) {
 		verdict = Broken
 	}
-	r.add(Row{Mode: mode, Promise: promise, Asked: fmt.Sprintf("%s (%.2f %%)", asked, want), Got: fmt.Sprintf("%.2f %%", 100*part), Error: &e, Verdict: verdict, Note: note})
+	r.add(Row{Mode: mode, Promise: promise, Asked: fmt.Sprintf("%s (%.2f %%)", asked, want),
+		Got: fmt.Sprintf("%.2f %%", 100*part), Error: &e, Verdict: verdict, Note: note})
 }
 
 // failed adds a row that could not be measured: because it was refused, or otherwise.

@@ -280,10 +280,9 @@ func TestProbe(t *testing.T) {
 		if line, err := r.ReadString('\n'); err != nil || line != "ready\n" {
 			t.Fatalf("it begins with %q, %v", line, err)
 		}
-		rest, err := io.ReadAll(r)
 		var m Measurement
-		if err = json.Unmarshal(rest, &m); err != nil {
-			t.Fatalf("%q: %v", rest, err)
+		if err := json.NewDecoder(r).Decode(&m); err != nil {
+			t.Fatalf("%q: %v", out, err)
 		}
 		return m
 	}

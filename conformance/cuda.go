@@ -49,7 +49,8 @@ func loadCUDA() (*cuda, error) {
 	}
 	c := &cuda{}
 	for name, f := range map[string]any{
-		"cuInit": &c.init, "cuGetErrorName": &c.errorName, "cuDeviceGet": &c.deviceGet, "cuDeviceGetUuid_v2": &c.deviceGetUUID, "cuDeviceGetAttribute": &c.attribute,
+		"cuInit": &c.init, "cuGetErrorName": &c.errorName, "cuDeviceGet": &c.deviceGet,
+		"cuDeviceGetUuid_v2": &c.deviceGetUUID, "cuDeviceGetAttribute": &c.attribute,
 		"cuDevicePrimaryCtxRetain": &c.primaryCtxRetain, "cuCtxSetCurrent": &c.ctxSetCurrent,
 		"cuModuleLoadData": &c.moduleLoadData, "cuModuleGetFunction": &c.moduleGetFunction,
 		"cuMemAlloc_v2": &c.memAlloc, "cuMemsetD8_v2": &c.memsetD8, "cuMemcpyDtoH_v2": &c.memcpyDtoH,

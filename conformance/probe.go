@@ -192,7 +192,8 @@ func (p *probe) next() error {
 	entry, seen := p.journal+uint64(p.launched)*entrySize, p.seen()
 	chunks, iterations := p.geometry.chunks, p.iterations
 	p.launched++
-	return p.launch(p.work, p.geometry.blocks, unsafe.Pointer(&entry), unsafe.Pointer(&seen), unsafe.Pointer(&chunks), unsafe.Pointer(&iterations))
+	return p.launch(p.work, p.geometry.blocks, unsafe.Pointer(&entry), unsafe.Pointer(&seen), unsafe.Pointer(&chunks),
+		unsafe.Pointer(&iterations))
 }
 
 // kernel is an entry of the journal, in ns of the device's clock.

@@ -184,7 +184,8 @@ func (k *keeper) environment() []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "CUDA_") || strings.HasPrefix(v, "LGPU_") || strings.HasPrefix(v, "LD_PRELOAD=")
 	})
-	return append(env, "CUDA_VISIBLE_DEVICES="+k.uuid.String(), "CUDA_MPS_PIPE_DIRECTORY="+k.pipe(), "CUDA_MPS_LOG_DIRECTORY="+k.log())
+	return append(env, "CUDA_VISIBLE_DEVICES="+k.uuid.String(), "CUDA_MPS_PIPE_DIRECTORY="+k.pipe(),
+		"CUDA_MPS_LOG_DIRECTORY="+k.log())
 }
 
 // start starts the daemon and returns when it answers.
@@ -291,7 +292,8 @@ func (k *keeper) run() {
 		}
 		k.set(nil)
 		p.pidfd.Close()
-		k.m.emit(Event{Device: k.uuid, Kind: "mps.died", PID: p.pid, Err: fmt.Errorf("the MPS control daemon ended; its clients have lost their contexts%s", k.lastWords())})
+		k.m.emit(Event{Device: k.uuid, Kind: "mps.died", PID: p.pid,
+			Err: fmt.Errorf("the MPS control daemon ended; its clients have lost their contexts%s", k.lastWords())})
 		if time.Since(began) > k.m.config.RetryMax {
 			pause = k.m.config.RetryMin
 		}

@@ -184,7 +184,8 @@ func (m *Manager) beginSwitch(dev Device, mode Mode) (*device, *keeper, error) {
 	case d.mode == mode:
 		return nil, nil, nil
 	case d.users > 0:
-		return nil, nil, fmt.Errorf("device %s is in %s mode and %d lgpus use it; a device changes its mode when nobody does: %w", dev.UUID, d.mode, d.users, syscall.EBUSY)
+		return nil, nil, fmt.Errorf("device %s is in %s mode and %d lgpus use it; a device changes its mode when nobody does: %w",
+			dev.UUID, d.mode, d.users, syscall.EBUSY)
 	}
 	d.switching = true
 	return d, d.keeper, nil

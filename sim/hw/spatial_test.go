@@ -38,24 +38,33 @@ func TestUnits(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			d := machine(t, Config{Units: 4}).Devices[0]
 			programs := make([]until, len(tc.masks))
-			var dones []<-chan ending
-			// All begin at once: after a grid whose end submits them.
-			for i, mask := range tc.masks {
-				c := d.NewChannelOn(mask)
-				programs[i] = until{end: Time(span), used: make([]atomic.Int64, 4)}
-				// One block on each unit that the channel has.
-				g := &Grid{Program: &programs[i], Blocks: int64(len(c.Units())), Needs: Needs{Threads: 2048}}
-				dones = append(dones, submit(t, c, g))
+			dones := make(chan ending, len(tc.masks))
+			// All begin at once: in a callback, when virtual time stands still.
+			first := &Grid{Program: fixed(1), Blocks: 1, Needs: Needs{Threads: 32}, Done: func(at Time, _ error) {
+				for i, mask := range tc.masks {
+					c := d.NewChannelOn(mask)
+					programs[i] = until{end: at + Time(span), used: make([]atomic.Int64, 4)}
+					// One block on each unit that the channel has.
+					g := &Grid{Program: &programs[i], Blocks: int64(len(mask)), Needs: Needs{Threads: 2048}, Ready: at}
+					g.Done = func(at Time, err error) { dones <- ending{at, err} }
+					if err := c.Submit(g); err != nil {
+						t.Error(err)
+						dones <- ending{at, err}
+					}
+				}
+			}}
+			if err := d.NewChannel().Submit(first); err != nil {
+				t.Fatal(err)
 			}
-			for _, done := range dones {
-				if e := await(t, "grid", done); e.err != nil {
+			for range tc.masks {
+				if e := await(t, "grid", dones); e.err != nil {
 					t.Fatal(e.err)
 				}
 			}
 			for i := range programs {
 				for u := range programs[i].used {
 					got := float64(programs[i].used[u].Load()) / float64(span/time.Microsecond)
-					// The first to come has the device alone for a moment, and a turn may be cut short at the end.
+					// A turn may be cut short at the end.
 					if math.Abs(got-tc.want[i][u]) > 0.05 || tc.want[i][u] == 0 && got != 0 {
 						t.Errorf("channel %d got %.3f of unit %d, want %.3f", i, got, u, tc.want[i][u])
 					}
