@@ -408,6 +408,7 @@ func TestIdentity(t *testing.T) {
 		t.Fatalf("a detached process has pid %d, %v", pid, err)
 	}
 	t.Cleanup(func() { unix.Kill(pid, unix.SIGKILL); unix.Wait4(pid, nil, 0, nil) })
+	d.await("left", child.pid())
 	child.want("welcome", "hello 0")
 	c := d.Clients()
 	if len(c) != 1 || c[0].Peer.PID != pid || c[0].LGPU != 1 || os.Getuid() == 0 && c[0].Peer.UID != 65534 {
@@ -857,7 +858,9 @@ func TestRestartOfGroup(t *testing.T) {
 	beside.want("false", "alloc 0 1") // the old one may take it all without asking
 	old.want("true", "alloc 0 %d", 30*mib)
 	old.want("welcome", "resume")
-	old.want("true", "alloc 0 %d", 10*mib) // which says that it has seen the limits
+	old.want("true", "alloc 0 %d", 10*mib)
+	old.want("ok", "say %d 0 1 0", link.Need)
+	old.want(strconv.Itoa(int(link.Memory)), "hear") // so what it has said before, that it sees the limits, is heard
 	beside.want("true", "alloc 0 %d", 50*mib)
 	beside.want("false", "alloc 0 1")
 	old.want("false", "alloc 0 1")
