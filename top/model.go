@@ -54,7 +54,7 @@ func (m *model) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 		}
 		return m, m.next
 	case broken:
-		m.trouble = "no answer from the daemon, trying again: " + message.err.Error()
+		m.trouble = "daemon: " + message.err.Error() + "; trying again"
 		return m, m.next
 	case tea.WindowSizeMsg:
 		m.frame.width, m.height = max(message.Width, 1), max(message.Height, 1)

@@ -48,7 +48,7 @@ func run(ctx context.Context, view api.ViewClient, o Options, more ...tea.Progra
 	defer cancel()
 	stream, first, err := watch(ctx, view, o.Interval)
 	if err != nil {
-		return err
+		return fmt.Errorf("watch the daemon: %w", reason(err))
 	}
 	messages := make(chan tea.Msg)
 	go func() {
@@ -91,11 +91,11 @@ func run(ctx context.Context, view api.ViewClient, o Options, more ...tea.Progra
 func watch(ctx context.Context, view api.ViewClient, interval time.Duration) (api.View_WatchClient, *api.Snapshot, error) {
 	stream, err := view.Watch(ctx, &api.WatchRequest{IntervalNs: int64(interval)})
 	if err != nil {
-		return nil, nil, fmt.Errorf("watch the daemon: %w", reason(err))
+		return nil, nil, err
 	}
 	first, err := stream.Recv()
 	if err != nil {
-		return nil, nil, fmt.Errorf("watch the daemon: %w", reason(err))
+		return nil, nil, err
 	}
 	return stream, first, nil
 }
@@ -104,6 +104,8 @@ func watch(ctx context.Context, view api.ViewClient, interval time.Duration) (ap
 func reason(err error) error {
 	s, ok := status.FromError(err)
 	switch {
+	case errors.Is(err, api.ErrGone):
+		return errors.New("it does not answer")
 	case errors.Is(err, io.EOF):
 		return errors.New("it has ended")
 	case !ok:

@@ -339,7 +339,7 @@ func TestKeys(t *testing.T) {
 	shows("paused", false)
 
 	m.Update(broken{errors.New("it does not answer")})
-	shows("trying again: it does not answer", true)
+	shows("daemon: it does not answer; trying again", true)
 	m.Update(arrived{later})
 	shows("trying again", false)
 

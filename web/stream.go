@@ -206,8 +206,9 @@ func (s *Server) getStream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	connection := http.NewResponseController(w)
 	send := func(m message) error {
-		// Recorders of tests have no deadlines, and need none.
-		_ = connection.SetWriteDeadline(time.Now().Add(stalled))
+		if err := connection.SetWriteDeadline(time.Now().Add(stalled)); err != nil {
+			return err
+		}
 		if _, err := fmt.Fprintf(w, "event: %s\ndata: %s\n\n", m.name, m.data); err != nil {
 			return err
 		}
