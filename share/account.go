@@ -28,7 +28,8 @@ type account struct {
 	// I.371), once for the cap and once for the minimum.
 	paid, owed int64
 
-	// Of the children that take part, as of the last look at all: the least vt, and the mean by weight. heft is scratch.
+	// Of the children that take part, as of the last look at all: the least vt, and the mean by weight. heft is
+	// scratch.
 	least, mean, heft int64
 	scan, noted       uint64 // looks that saw a child, that saw the account
 }
@@ -52,8 +53,8 @@ func wall(amount, rate int64) int64 { return mulDiv(amount, int64(Whole), rate) 
 // behind says that vt a is less than b. They wrap.
 func behind(a, b int64) bool { return a-b < 0 }
 
-// charge puts device time on the account and all above it. What was used while nobody else wanted it is not held against
-// the account, but lets the debts of those that are away melt, as if it had been.
+// charge puts device time on the account and all above it. What was used while nobody else wanted it is not held
+// against the account, but lets the debts of those that are away melt, as if it had been.
 func (a *account) charge(now, spent, longest int64, contended bool) {
 	for ; a.up != nil; a = a.up {
 		if vt := mulDiv(spent, vtScale, a.weight); contended {
@@ -165,8 +166,8 @@ func (a *account) overdrawn(now, slack int64) bool {
 	return false
 }
 
-// ahead says that the account has had more than its part by weight and slack on top; or that one above has, with more slack
-// for what others in the group did.
+// ahead says that the account has had more than its part by weight and slack on top; or that one above has, with more
+// slack for what others in the group did.
 func (a *account) ahead(slack, more int64) bool {
 	for ; a.up != nil; a = a.up {
 		if a.vt-a.up.mean > mulDiv(slack, vtScale, a.weight) {
@@ -177,8 +178,8 @@ func (a *account) ahead(slack, more int64) bool {
 	return false
 }
 
-// fairer says that a comes before b in fair order: theirs, or that of the ancestors that are siblings. Each is taken to have
-// had some more device time than it was charged.
+// fairer says that a comes before b in fair order: theirs, or that of the ancestors that are siblings. Each is taken
+// to have had some more device time than it was charged.
 func (a *account) fairer(b *account, moreA, moreB int64) bool {
 	for a.depth > b.depth {
 		a = a.up
@@ -204,8 +205,8 @@ func (a *account) fairer(b *account, moreA, moreB int64) bool {
 	}
 }
 
-// join has one more seat take part in the competition of the account with its siblings. The first brings no claim from the
-// time that the account did not take part.
+// join has one more seat take part in the competition of the account with its siblings. The first brings no claim
+// from the time that the account did not take part.
 func (a *account) join(now int64) {
 	if a.active++; a.active > 1 {
 		return

@@ -2,8 +2,8 @@ package share
 
 import "testing"
 
-// BenchmarkEvent is the cost of an event, its decisions and the question for the next time, with 16 lgpus that take turns on
-// a device.
+// BenchmarkEvent is the cost of an event, its decisions and the question for the next time, with 16 lgpus that take
+// turns on a device.
 func BenchmarkEvent(b *testing.B) {
 	for _, groups := range []bool{false, true} {
 		name := "flat"

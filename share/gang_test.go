@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// program is what each device of a gang's lgpu runs, in order and again and again. A negative kernel is a collective: it
-// ends only when it has run for so long at the same time as those of the same number on all devices.
+// program is what each device of a gang's lgpu runs, in order and again and again. A negative kernel is a collective:
+// it ends only when it has run for so long at the same time as those of the same number on all devices.
 type program []int64
 
 // worker is a seat of a gang, launch by launch.
@@ -291,8 +291,8 @@ func TestGangByName(t *testing.T) {
 	}
 }
 
-// Without launches let through in time, a collective of which one half was launched holds its device until the bound; and
-// still everybody goes on.
+// Without launches let through in time, a collective of which one half was launched holds its device until the bound;
+// and still everybody goes on.
 func TestDrainBoundOfGangs(t *testing.T) {
 	for _, o := range []Options{
 		{SeepAfter: second, DrainBound: 20 * ms},

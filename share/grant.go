@@ -54,8 +54,8 @@ func (s *Scheduler) claims(x *seat) bool {
 	return !x.open && x.job.phase == idle && s.ready(x.job) && slices.Contains(x.job.part, x)
 }
 
-// ready says that a job without a grant has work and credit for one, and finds the seats that take part and the time from
-// which they have credit.
+// ready says that a job without a grant has work and credit for one, and finds the seats that take part and the time
+// from which they have credit.
 func (s *Scheduler) ready(j *job) bool {
 	j.part, j.due = j.part[:0], forever+latest
 	wants := false
@@ -329,10 +329,10 @@ func (s *Scheduler) pick(d *device) {
 	}
 }
 
-// startable says that a gang's turn has come: on each of its devices it goes before who has it and before all that wait.
-// Gangs may have their turns on different devices, and so block each other; then those that share devices with opposite
-// order go by age. And to be first on many devices at once may take long; so who has waited for it for a while has its
-// turn when it is not beyond its part on any of them.
+// startable says that a gang's turn has come: on each of its devices it goes before who has it and before all that
+// wait. Gangs may have their turns on different devices, and so block each other; then those that share devices with
+// opposite order go by age. And to be first on many devices at once may take long; so who has waited for it for a
+// while has its turn when it is not beyond its part on any of them.
 func (s *Scheduler) startable(j *job) bool {
 	patient := j.blocked == 0 || s.now < j.blocked+s.patience(j)
 	blocked := false
@@ -705,8 +705,8 @@ func (s *Scheduler) unfree(d *device) {
 	}
 }
 
-// seep lets a launch through a gate of a gang whose other gates are draining: they may wait for it. Beyond the bound, when
-// the device is another's, it does so more rarely.
+// seep lets a launch through a gate of a gang whose other gates are draining: they may wait for it. Beyond the bound,
+// when the device is another's, it does so more rarely.
 func (s *Scheduler) seep(d *device) {
 	for _, x := range d.seats {
 		if at, ok := s.seepAt(x); ok && at <= s.now {
@@ -777,8 +777,8 @@ func (s *Scheduler) schedule(d *device) {
 	d.tick = tick
 }
 
-// forgive bounds what a gang claims on some devices for no other reason than that it had to wait for its turn on others: to
-// what two slices of anyone else are by weight.
+// forgive bounds what a gang claims on some devices for no other reason than that it had to wait for its turn on
+// others: to what two slices of anyone else are by weight.
 func (s *Scheduler) forgive(j *job) {
 	if len(j.held) < 2 {
 		return

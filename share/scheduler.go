@@ -81,8 +81,8 @@ func (s *Scheduler) SetDevice(now int64, dev Device, o Options) error {
 	return nil
 }
 
-// Set makes a node, or changes it; a change takes effect at once, also on open grants. An error changes nothing: a value
-// out of range, an unknown parent, or one that has seats or is below the node.
+// Set makes a node, or changes it; a change takes effect at once, also on open grants. An error changes nothing: a
+// value out of range, an unknown parent, or one that has seats or is below the node.
 func (s *Scheduler) Set(now int64, id ID, p Params) error {
 	s.advance(now)
 	up, err := s.check(id, p)
@@ -381,8 +381,8 @@ func (s *Scheduler) Remove(now int64, id ID) {
 	s.run()
 }
 
-// Attach gives an lgpu a seat on a device; busy is where its Busy stands. It may decide Free at once. Errors: unknown node,
-// a group, or a device out of range. Again for a seat that exists, it is Progress.
+// Attach gives an lgpu a seat on a device; busy is where its Busy stands. It may decide Free at once. Errors: unknown
+// node, a group, or a device out of range. Again for a seat that exists, it is Progress.
 func (s *Scheduler) Attach(now int64, id ID, dev Device, busy int64) error {
 	s.advance(now)
 	n := s.nodes[id]

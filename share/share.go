@@ -12,11 +12,11 @@
 //
 // # Words
 //
-// A node is an lgpu or a group; groups nest. An lgpu has a seat on a device once one of its processes uses it; however many
-// processes do, the lgpu has one seat here. A grant is leave for a seat to use its device. It begins with Open and ends
-// with Closed: that is when the device has drained, not when it was asked to. Busy is the device time a seat has used, in
-// ns since some moment of the caller's choice; it only grows. Time is ns of any monotonic clock; a time before the last
-// one given is taken for the last one.
+// A node is an lgpu or a group; groups nest. An lgpu has a seat on a device once one of its processes uses it;
+// however many processes do, the lgpu has one seat here. A grant is leave for a seat to use its device. It begins
+// with Open and ends with Closed: that is when the device has drained, not when it was asked to. Busy is the device
+// time a seat has used, in ns since some moment of the caller's choice; it only grows. Time is ns of any monotonic
+// clock; a time before the last one given is taken for the last one.
 //
 // # What the caller sends
 //
@@ -29,11 +29,12 @@
 //   - Want when a process has work and the seat's gate is closed. Once is enough: the wish stands until Open. The
 //     processes of an lgpu share the grant: while it is open, the caller opens the gate of each that asks, unasked. A
 //     Want between Close and Closed counts for after it.
-//   - Closed exactly once for every Open or Free, when all gates of the seat are closed and the device has drained of the
-//     lgpu's work: after Close, after Until was reached, or because the seat was idle and yielded. And exactly once for
-//     every Seep, when the launch let through has drained. waiting says that a process has more work; it stands for Want.
+//   - Closed exactly once for every Open or Free, when all gates of the seat are closed and the device has drained of
+//     the lgpu's work: after Close, after Until was reached, or because the seat was idle and yielded. And exactly once
+//     for every Seep, when the launch let through has drained. waiting says that a process has more work; it stands for
+//     Want.
 //   - Progress whenever Busy has been read during a grant; every few ms while the device is contended, rarely (100 ms)
-//     for a standing grant without a cap. For the most exact charge send it right before another seat's Want on the device.
+//     for a standing grant without a cap. For the most exact charge send it right before another seat's Want.
 //
 // busy is always the lgpu's absolute Busy on the device, over all its processes (their union: two that compute at the
 // same time count once). A value below the last one, or one that grew by more than time has passed, is corrected.
@@ -42,8 +43,8 @@
 //
 // # What the decisions mean
 //
-// See Kind. Until is in terms of Busy, so that a seat closes its own gate early enough to have drained by then, and so that
-// an idle seat keeps its grant.
+// See Kind. Until is in terms of Busy, so that a seat closes its own gate early enough to have drained by then, and
+// so that an idle seat keeps its grant.
 //
 // # Policy
 //
@@ -56,22 +57,23 @@
 //  4. all others.
 //
 // High thus goes strictly before Normal, and Normal can starve but for its minimums: give one to what must go on.
-// Minimums hold as long as they and the parts of latency-critical lgpus fit the device. Within 1, 3 and 4 the order is
-// fair: among siblings of the tree the one with the least time by weight is next. Who has just come has no claim from when
-// it was away, and who ran longer than its slice pays with its next ones. Nobody gets anything beyond its cap, or that
-// of a group above, even when the device is idle: credit flows in at the capped rate, a Quantum of it starts a grant,
-// at most Burst of it is saved, and what flows in while others keep the device (for at most 200 ms at a time).
+// Minimums hold as long as they and the parts of latency-critical lgpus fit the device. Within 1, 3 and 4 the order
+// is fair: among siblings of the tree the one with the least time by weight is next. Who has just come has no claim
+// from when it was away, and who ran longer than its slice pays with its next ones. Nobody gets anything beyond its
+// cap, or that of a group above, even when the device is idle: credit flows in at the capped rate, a Quantum of it
+// starts a grant, at most Burst of it is saved, and what flows in while others keep the device (for at most 200 ms at
+// a time).
 //
-// While somebody else waits, a grant is charged by the clock from Open to Closed; without, by Busy, and then it counts
-// for the cap only. A grant that nobody contends for stands. A contended one lasts a slice, and goes on without being
-// closed when its holder would be next again. Slices are longer for who drains slowly. A seat without any cap that is alone
-// on its device is Free: it needs no accounts.
+// While somebody else waits, a grant is charged by the clock from Open to Closed; without, by Busy, and then it
+// counts for the cap only. A grant that nobody contends for stands. A contended one lasts a slice, and goes on
+// without being closed when its holder would be next again. Slices are longer for who drains slowly. A seat without
+// any cap that is alone on its device is Free: it needs no accounts.
 //
 // The seats of an lgpu on several devices, and those of all lgpus with the same Gang, are opened and closed together,
-// as kernels that wait for each other across devices need it. A gang's turn comes when it is first on all its devices, or,
-// once it has waited two slices for that, when it is beyond its part on none; then the grants on them are closed and
-// the devices kept for it. A seat of a gang that has been neither busy nor waiting for a second is left out, until it
-// wants. Two seats of a gang on the same device take turns.
+// as kernels that wait for each other across devices need it. A gang's turn comes when it is first on all its
+// devices, or, once it has waited two slices for that, when it is beyond its part on none; then the grants on them
+// are closed and the devices kept for it. A seat of a gang that has been neither busy nor waiting for a second is
+// left out, until it wants. Two seats of a gang on the same device take turns.
 package share
 
 import "math"
@@ -130,15 +132,15 @@ const (
 	Extend
 	// Close the gate; report Closed once drained. Seats that have closed by themselves and are draining get it too.
 	Close
-	// Seep lets one launch through a gate of a seat that is closed and drained, because the rest of its gang may wait for
-	// it; then report Closed again.
+	// Seep lets one launch through a gate of a seat that is closed and drained, because the rest of its gang may wait
+	// for it; then report Closed again.
 	Seep
 	// Free opens the gate with no accounts at all: the seat is alone on the device and has no cap. It may come instead
 	// of Open, without a Want, and during a grant. It ends with Extend, Close, or Closed.
 	Free
-	// Overran tells that a seat did not drain within the bound (or, after Close, that its gang was changed), and that the
-	// device goes to others meanwhile. There is nothing to send; Closed is still to come, and the seat is charged until
-	// then.
+	// Overran tells that a seat did not drain within the bound (or, after Close, that its gang was changed), and that
+	// the device goes to others meanwhile. There is nothing to send; Closed is still to come, and the seat is charged
+	// until then.
 	Overran
 )
 

@@ -30,8 +30,8 @@ type Share struct {
 	Delivered uint32 // what it was charged over the last second
 }
 
-// Shares appends the share of every seat to dst, by device, then ID. What gangs lose by waiting for each other is not in
-// Asked.
+// Shares appends the share of every seat to dst, by device, then ID. What gangs lose by waiting for each other is not
+// in Asked.
 func (s *Scheduler) Shares(now int64, dst []Share) []Share {
 	s.advance(now)
 	s.run()

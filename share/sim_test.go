@@ -12,8 +12,8 @@ import (
 const (
 	us = int64(1e3)
 	ms = int64(1e6)
-	// What tenants do, as measured: the first work of a grant comes so long after Open, the end of the last is seen so long
-	// after it, an idle seat yields after so long, and so much is in flight.
+	// What tenants do, as measured: the first work of a grant comes so long after Open, the end of the last is seen
+	// so long after it, an idle seat yields after so long, and so much is in flight.
 	reopening = 30 * us
 	noticing  = 30 * us
 	yielding  = 60 * us

@@ -113,8 +113,8 @@ func TestSimulation(t *testing.T) {
 		if got == 0 {
 			starved++
 		}
-		// What a gang loses by waiting for all its devices goes to the others; a latency-critical lgpu and a bursty one use
-		// less than they may.
+		// What a gang loses by waiting for all its devices goes to the others; a latency-critical lgpu and a bursty
+		// one use less than they may.
 		if k != 2 && k != 5 && k != 6 {
 			if got < want-1.5 {
 				t.Errorf("lgpu %d, %s, on %d is entitled to %.2f %% and had %.2f", x.id, kinds[k], x.dev, want, got)
