@@ -82,11 +82,15 @@ func fromStatus(err error) error {
 	return e
 }
 
-func unaryErrors(ctx context.Context, method string, request, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+func unaryErrors(ctx context.Context, method string, request, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	options ...grpc.CallOption,
+) error {
 	return fromStatus(invoke(ctx, method, request, reply, cc, options...))
 }
 
-func streamErrors(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+func streamErrors(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+	options ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	s, err := open(ctx, d, cc, method, options...)
 	if err != nil {
 		return nil, fromStatus(err)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -101,7 +102,9 @@ func launch(ctx context.Context, dir string, command []string) error {
 	}
 	defer ready.Close()
 	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Env = append(os.Environ(), EnvDir+"="+dir, EnvReady+"=3")
+	// Which devices the program is to see is no concern of the daemon's.
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "CUDA_") })
+	cmd.Env = append(env, EnvDir+"="+dir, EnvReady+"=3")
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = "/", log, log, []*os.File{write}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
@@ -157,9 +160,9 @@ func words(log *os.File, from int64) string {
 	return fmt.Sprintf("its last words in %s: %s", log.Name(), last)
 }
 
-// Readiness returns how a daemon answers who started it and waits: nil when it serves, else why it cannot. Without anybody
-// waiting the answer goes nowhere. It is to be called before the daemon starts programs, which would keep the starter
-// waiting.
+// Readiness returns how a daemon answers who started it and waits: nil when it serves, else why it cannot. Without
+// anybody waiting the answer goes nowhere. It is to be called before the daemon starts programs, which would keep the
+// starter waiting.
 func Readiness() (answer func(error)) {
 	fd, err := strconv.Atoi(os.Getenv(EnvReady))
 	os.Unsetenv(EnvReady)

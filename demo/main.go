@@ -1,9 +1,9 @@
-// Command demo shows lgpu's main job: three unmodified CUDA programs share one software GPU, each inside a logical GPU of
-// its own, and their limits hold; then one of them gets more while all run. It runs the lgpu that "make build" made, prints
-// asked against delivered, and fails if a limit did not hold.
+// Command demo shows lgpu's main job: three unmodified CUDA programs share one software GPU, each inside a logical GPU
+// of its own, and their limits hold; then one of them gets more while all run. It runs the lgpu that "make build" made,
+// prints asked against delivered, and fails if a limit did not hold.
 //
-// Delivered compute is measured from outside lgpu's own books: kernels that a tenant finished a second of the device's time,
-// as its own events tell it, against those of the same program alone on the device without a cap.
+// Delivered compute is measured from outside lgpu's own books: kernels that a tenant finished a second of the device's
+// time, as its own events tell it, against those of the same program alone on the device without a cap.
 package main
 
 import (
@@ -91,8 +91,8 @@ func stop() {
 	}
 }
 
-// alone returns the kernels a second of one program that has the device for itself: the best of some rounds, which is what
-// the device can do when the host does not keep it waiting.
+// alone returns the kernels a second of one program that has the device for itself: the best of some rounds, which is
+// what the device can do when the host does not keep it waiting.
 func alone() (float64, error) {
 	best := 0.0
 	for range aloneRounds {
@@ -122,7 +122,8 @@ func shared(native float64) (err error) {
 	}
 	fmt.Printf("$ lgpu ps\n%s\n", picture.table)
 	set := []string{"set", tenants[0].name, "compute.max=" + changed + "%"}
-	fmt.Printf("While they run, %s gets more, for another %d s:\n\n$ lgpu %s\n\n", tenants[0].name, sharedSeconds, strings.Join(set, " "))
+	fmt.Printf("While they run, %s gets more, for another %d s:\n\n", tenants[0].name, sharedSeconds)
+	fmt.Printf("$ lgpu %s\n\n", strings.Join(set, " "))
 	if out, err := exec.Command("bin/lgpu", set...).CombinedOutput(); err != nil {
 		return fmt.Errorf("lgpu set: %w: %s", err, out)
 	}
@@ -151,7 +152,8 @@ func begin(asks ...asked) ([]*tenant, error) {
 	return tenants, nil
 }
 
-// measure lets all tenants work at the same time and returns each one's kernels a second, and what lgpu ps shows meanwhile.
+// measure lets all tenants work at the same time and returns each one's kernels a second, and what lgpu ps shows
+// meanwhile.
 func measure(tenants []*tenant, seconds int) ([]float64, *picture, error) {
 	for _, t := range tenants {
 		if _, err := fmt.Fprintln(t.in, seconds); err != nil {
@@ -277,7 +279,7 @@ func report(tenants []*tenant, native float64, before, after []float64, state ma
 			broken = append(broken, fmt.Sprintf("%s held up to %d bytes of its %d", t.name, memory.Peak, limit))
 		}
 		if memory.Used+memoryTolerance < limit {
-			broken = append(broken, fmt.Sprintf("%s was refused at %s of its %s", t.name, units.FormatSize(memory.Used), units.FormatSize(limit)))
+			broken = append(broken, fmt.Sprintf("%s was refused at %d of its %d bytes", t.name, memory.Used, limit))
 		}
 		second := t.compute
 		if i == 0 {

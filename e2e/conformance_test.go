@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// The conformance suite of the driver API passes on the software GPU, and just so inside an lgpu: nothing that the suite
-// looks at changes, with limits that it does not reach.
+// The conformance suite of the driver API passes on the software GPU, and just so inside an lgpu: nothing that the
+// suite looks at changes, with limits that it does not reach.
 func TestConformance(t *testing.T) {
 	kernels, err := filepath.Abs("../sim/kernels")
 	if err != nil {

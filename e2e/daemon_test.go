@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -97,7 +100,7 @@ func TestLimitsChangeUnderARunningProgram(t *testing.T) {
 	if got := c.says("allocate 1048576"); got != "allocate 1048576 CUDA_ERROR_OUT_OF_MEMORY" {
 		t.Error(got)
 	}
-	if got := strings.Fields(p.must("show", "/a", "memory.max")); got[len(got)-1] != "1GiB" && got[len(got)-1] != "1073741824" {
+	if got := p.must("show", "/a", "memory.max"); !strings.HasSuffix(got, " 1073741824\n") {
 		t.Errorf("memory.max shows %q", got)
 	}
 	c.in.Close()
@@ -231,7 +234,8 @@ func TestDaemonIsKilled(t *testing.T) {
 			return len(now) == 2 && len(now[0].Processes) == 1 && len(now[1].Processes) == 1
 		})
 		for i, s := range p.ps() {
-			if s.ID != before[i].ID || s.Devices[0].Memory.Used != before[i].Devices[0].Memory.Used || *s.Devices[0].Memory.Limit != 1<<30 {
+			has, had := s.Devices[0].Memory, before[i].Devices[0].Memory
+			if s.ID != before[i].ID || has.Used != had.Used || *has.Limit != 1<<30 {
 				t.Errorf("round %d: before %+v, after %+v", round, before[i], s)
 			}
 		}
@@ -295,7 +299,8 @@ func TestRunWhileTheDaemonLeaves(t *testing.T) {
 	wg.Wait()
 }
 
-// A daemon that was started by need leaves when nobody needs it, and what was made to stay is there again with the next.
+// A daemon that was started by need leaves when nobody needs it, and what was made to stay is there again with the
+// next.
 func TestDaemonLeavesWhenIdle(t *testing.T) {
 	p := newPlace(t)
 	d := p.start("lgpu", "daemon", "--idle", "1ms", "--mount", "off")
@@ -340,7 +345,8 @@ func TestOtherUsersOnlyLook(t *testing.T) {
 	p.must("create", shape, "/team", "lgpu.weight=300")
 	as := func(id string, args ...string) (string, int) {
 		t.Helper()
-		c := p.command("setpriv", append([]string{"--reuid", "65534", "--regid", id, "--clear-groups", filepath.Join(bin, "lgpu")}, args...)...)
+		user := []string{"--reuid", "65534", "--regid", id, "--clear-groups", filepath.Join(bin, "lgpu")}
+		c := p.command("setpriv", append(user, args...)...)
 		c.Env = append(c.Env, "LGPU_SOCKET_API="+filepath.Join(p.dir, api.Socket))
 		out, err := c.CombinedOutput()
 		if c.ProcessState == nil {
@@ -355,10 +361,12 @@ func TestOtherUsersOnlyLook(t *testing.T) {
 		t.Errorf("show: status %d, %s", s, out)
 	}
 	for _, args := range [][]string{
-		{"set", "/team", "lgpu.weight=1"}, {"create", "/mine"}, {"rm", "/team"}, {"daemon", "stop"}, {"run", shape, "--", "true"},
+		{"set", "/team", "lgpu.weight=1"}, {"create", "/mine"}, {"rm", "/team"}, {"daemon", "stop"},
+		{"run", shape, "--", "true"},
 	} {
 		out, s := as("65534", args...)
-		if s != 1 || !strings.Contains(out, "may look at it, but change nothing") || !strings.Contains(out, "lgpu: hint: it obeys root") {
+		refused := strings.Contains(out, "may look at it, but change nothing") && strings.Contains(out, "hint: it obeys root")
+		if s != 1 || !refused {
 			t.Errorf("%s: status %d, %s", args[0], s, out)
 		}
 	}
@@ -381,5 +389,74 @@ func TestOtherUsersOnlyLook(t *testing.T) {
 	d.Process.Signal(unix.SIGTERM)
 	if s := d.status(); s != 0 {
 		t.Errorf("status %d, %s", s, d.stderr.String())
+	}
+}
+
+// A daemon as a service: it tells the service manager when it serves, and shows metrics and the page to this machine
+// only.
+func TestDaemonAsAService(t *testing.T) {
+	p := newPlace(t)
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(p.dir, "notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	notified := func() string {
+		t.Helper()
+		b := make([]byte, 100)
+		if err := manager.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		n, err := manager.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b[:n])
+	}
+	d := p.command("lgpu", "daemon", "--metrics", "127.0.0.1:0", "--page", "127.0.0.1:0", "--mount", "off")
+	d.Env = append(d.Env, "NOTIFY_SOCKET="+filepath.Join(p.dir, "notify"))
+	log, err := os.Create(filepath.Join(p.dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	d.Stderr = log
+	if err := d.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer d.Process.Kill()
+	if got := notified(); got != "READY=1" {
+		t.Errorf("the daemon begins with %q", got)
+	}
+	p.must("create", shape, "/team")
+	said, err := os.ReadFile(log.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(said)
+	for face, want := range map[string]string{"metrics": "lgpu_daemon_info{", "page": "<html"} {
+		_, after, _ := strings.Cut(text, "msg="+face+" url=")
+		url, _, _ := strings.Cut(after, " ")
+		url, _, _ = strings.Cut(url, "\n")
+		reply, err := http.Get(url)
+		if err != nil {
+			t.Errorf("%s: %v; the log is %s", face, err, text)
+			continue
+		}
+		body, err := io.ReadAll(reply.Body)
+		reply.Body.Close()
+		if err != nil || reply.StatusCode != http.StatusOK || !strings.Contains(string(body), want) {
+			t.Errorf("%s: %s, %v: %.200s", face, reply.Status, err, body)
+		}
+	}
+	if err := d.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if got := notified(); got != "STOPPING=1" {
+		t.Errorf("the daemon ends with %q", got)
+	}
+	if err := d.Wait(); err != nil {
+		said, _ := os.ReadFile(log.Name())
+		t.Errorf("%v: %s", err, said)
 	}
 }

@@ -1,5 +1,6 @@
-// Package e2e tests lgpu as a user has it: the built command, typed in scripts, with unmodified CUDA programs on the software
-// GPU. testdata has a script for each topic; what a script cannot say is in Go here. Programs are in programs and cuda.
+// Package e2e tests lgpu as a user has it: the built command, typed in scripts, with unmodified CUDA programs on the
+// software GPU. testdata has a script for each topic; what a script cannot say is in Go here. Programs are in programs
+// and cuda.
 package e2e
 
 import (

@@ -1,5 +1,5 @@
-// Command gen writes the Go code of lgpu.proto: messages and services. It reads the file itself, so that nothing has to be
-// installed for it, and leaves the writing to the plugins of protobuf and grpc, whose versions go.mod has.
+// Command gen writes the Go code of lgpu.proto: messages and services. It reads the file itself, so that nothing has to
+// be installed for it, and leaves the writing to the plugins of protobuf and grpc, whose versions go.mod has.
 package main
 
 import (

@@ -27,7 +27,8 @@ func (s *Server) Hold(stream grpc.BidiStreamingServer[api.HoldRequest, api.Held]
 	}
 	who, _ := callerOf(stream.Context())
 	if who.pid == 0 {
-		return withFailure(codes.PermissionDenied, "the daemon cannot see the process that asks: it is in another process namespace",
+		return withFailure(codes.PermissionDenied,
+			"the daemon cannot see the process that asks: it is in another process namespace",
 			&api.Failure{Errno: int32(unix.EPERM), Hint: "run lgpu where the daemon is, or a daemon where lgpu is"})
 	}
 	spec := holdSpec(r)

@@ -71,7 +71,8 @@ func device(d node.Device) *api.Device {
 // hardware is what does not change of a device.
 func hardware(d gpu.Device) *api.Device {
 	return &api.Device{
-		Uuid: d.Identity(), Index: int32(d.Index), Name: d.Name, Pci: d.PCI, MemoryTotal: d.Memory, Units: uint32(max(d.Units, 0)),
+		Uuid: d.Identity(), Index: int32(d.Index), Name: d.Name, Pci: d.PCI, MemoryTotal: d.Memory,
+		Units: uint32(max(d.Units, 0)),
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package server answers the API's calls for a daemon. Each call is checked, handed to package node or tree, and its result
-// written as a message; nothing is decided here but who may call what.
+// Package server answers the API's calls for a daemon. Each call is checked, handed to package node or tree, and its
+// result written as a message; nothing is decided here but who may call what.
 package server
 
 import (
@@ -29,16 +29,16 @@ const DefaultGroup = "lgpu"
 // Bounds of what a caller can make the daemon do or keep.
 const (
 	maxRequest     = 1 << 20 // bytes
-	maxConnections = 64      // of one user
-	maxStreams     = 64      // calls at the same time on one connection
+	maxConnections = 16      // of one user
+	maxStreams     = 16      // calls at the same time on one connection
 	handshakeTime  = 10 * time.Second
 	endTime        = 2 * time.Second // for calls to end when the server does
 )
 
 // Options of a server.
 type Options struct {
-	// Group is the name or number of the group whose members may use Control beside root and the daemon's user. Empty is
-	// DefaultGroup, which need not exist.
+	// Group is the name or number of the group whose members may use Control beside root and the daemon's user. Empty
+	// is DefaultGroup, which need not exist.
 	Group string
 	// Stop ends the daemon; Control.Stop calls it.
 	Stop func()
@@ -107,8 +107,8 @@ func (s *Server) findGroup() error {
 	return nil
 }
 
-// Listen opens the API's socket at path, for every user, in place of one that nobody listens at any more. The caller has
-// the lock of the runtime folder.
+// Listen opens the API's socket at path, for every user, in place of one that nobody listens at any more. The caller
+// has the lock of the runtime folder.
 func Listen(path string) (net.Listener, error) {
 	if err := unix.Unlink(path); err != nil && err != unix.ENOENT {
 		return nil, fmt.Errorf("remove the old socket %s: %w", path, err)
@@ -142,11 +142,13 @@ func (s *Server) stop() {
 	s.grpc.GracefulStop()
 }
 
-// errEnding is the end of every call on a daemon that was told to end: launchers wait for another instead of starting one.
+// errEnding is the end of every call on a daemon that was told to end: launchers wait for another instead of starting
+// one.
 var errEnding = withFailure(codes.Unavailable, "it is ending", &api.Failure{Errno: int32(unix.ESHUTDOWN)})
 
 // unary keeps the daemon from leaving during a call, and from obeying who may not command it.
-func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
+) (any, error) {
 	defer s.node.Use()()
 	if err := s.allow(ctx, info.FullMethod); err != nil {
 		return nil, err
@@ -155,7 +157,8 @@ func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerI
 	return reply, failure(err)
 }
 
-func (s *Server) stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+func (s *Server) stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler,
+) error {
 	defer s.node.Use()()
 	if err := s.allow(stream.Context(), info.FullMethod); err != nil {
 		return err

@@ -40,8 +40,8 @@ func cause(err error) error {
 }
 
 // runProgram runs the program at path until it ends, passing signals on, and returns what a shell would as its status.
-// The program shares this process's terminal, process group and standard files. It is killed if this process is. What it
-// leaves behind when it forks into the background becomes this process's child, so that descent says whose it is.
+// The program shares this process's terminal, process group and standard files. It is killed if this process is. What
+// it leaves behind when it forks into the background becomes this process's child, so that descent says whose it is.
 func runProgram(path string, argv, env []string) (status int, err error) {
 	signals := make(chan os.Signal, 32)
 	for _, s := range forwarded {
@@ -61,7 +61,8 @@ func runProgram(path string, argv, env []string) (status int, err error) {
 		Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL},
 	})
 	if err != nil {
-		return 0, &exit{status: statusNotExecutable, err: fmt.Errorf("command %q cannot be executed: %w", argv[0], cause(err))}
+		err = fmt.Errorf("command %q cannot be executed: %w", argv[0], cause(err))
+		return 0, &exit{status: statusNotExecutable, err: err}
 	}
 	for {
 		select {

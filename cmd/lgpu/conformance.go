@@ -93,7 +93,7 @@ be measured.`,
 	f.SortFlags = false
 	f.StringVar(&o.Device, "device", "0", "`DEVICE` to measure, by index or UUID")
 	f.StringVar(&mode, "mode", "", "measure only `MODE`: temporal or spatial")
-	f.IntSliceVar(&o.Counts, "counts", nil, "`UNITS` to measure, such as 8,16 (default: 1/8, 1/4, 1/2 and 3/4 of the device)")
+	f.IntSliceVar(&o.Counts, "counts", nil, "`UNITS` to measure, such as 8,16 (default: 1/8 to 3/4 of the device)")
 	f.Float64Var(&o.Seconds, "seconds", 3, "length of a measurement in `SECONDS`")
 	f.Float64Var(&o.Tolerance, "tolerance", 1.5, "error that is a kept promise, in `POINTS` of the whole device")
 	f.BoolVar(&asJSON, "json", false, "print JSON")

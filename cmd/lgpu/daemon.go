@@ -83,7 +83,8 @@ told when the daemon serves and when it ends.`,
 	f.StringVar(&d.store, "store", "", "`FILE` for what is to survive (default: state.db in the runtime folder)")
 	f.StringVar(&d.group, "group", "", "`GROUP` whose members may change things (default: lgpu, if it exists)")
 	f.DurationVar(&d.slice, "slice", 0, "`LENGTH` of a turn where programs share a device, 2ms to 50ms")
-	f.StringVar(&d.police, "police", string(node.PoliceReport), "what to do about use beyond what is allowed: `HOW` is report, stop or stop-strangers")
+	f.StringVar(&d.police, "police", string(node.PoliceReport),
+		"what to do about use beyond what is allowed: `HOW` is report, stop or stop-strangers")
 	f.StringVar(&d.mount, "mount", string(node.MountAuto), "show the tree as files: `WHEN` is auto, on or off")
 	f.StringVar(&d.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`")
 	f.BoolVar(&d.hami, "metrics-hami", false, "also under the names that HAMi's monitor has")
@@ -323,7 +324,8 @@ func (d *daemon) serve(ctx context.Context, stop func(), config node.Config, ans
 	return err
 }
 
-// open opens the node. A daemon that was started by need waits for one that is leaving; it returns nil if another serves.
+// open opens the node. A daemon that was started by need waits for one that is leaving; it returns nil if another
+// serves.
 func (d *daemon) open(ctx context.Context, config node.Config, socket string) (*node.Node, error) {
 	deadline := time.Now().Add(succession)
 	for {

@@ -115,8 +115,8 @@ func (h *hold) wait(a *attempt) error {
 	return nil
 }
 
-// retake finds the daemon anew after one ended with why. A daemon that died is started again; one that somebody ended is
-// waited for. It returns nil when the lgpu is not wanted any more or the next daemon does not have it.
+// retake finds the daemon anew after one ended with why. A daemon that died is started again; one that somebody ended
+// is waited for. It returns nil when the lgpu is not wanted any more or the next daemon does not have it.
 func (h *hold) retake(ctx context.Context, why error) *attempt {
 	options := h.again
 	if errors.Is(why, syscall.ESHUTDOWN) {

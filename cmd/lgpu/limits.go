@@ -48,8 +48,8 @@ var priorities = map[string]api.Priority{
 	"normal": api.Priority_NORMAL, "high": api.Priority_HIGH, "latency": api.Priority_LATENCY,
 }
 
-// parse reads what was typed. It knows nothing of the machine: whether a device can give it, the daemon says. Without any
-// option the result is nil.
+// parse reads what was typed. It knows nothing of the machine: whether a device can give it, the daemon says. Without
+// any option the result is nil.
 func (l limitFlags) parse() (*api.HoldLimits, error) {
 	p, given := &api.HoldLimits{}, false
 	for _, name := range limitNames {

@@ -26,8 +26,8 @@ are shown too, each with what all below it use. A dash is "not limited" or "not
 measured": the time of an lgpu that has the device for itself, without a cap,
 is nobody's business.
 
-docs/cli.md describes the JSON. Without a daemon there are no lgpus to show,
-and none is started to say so.
+docs/cli.md describes the JSON. Where nothing is kept that a daemon could show,
+none is started to say so.
 
 Exit status: 0; 1 if the daemon cannot be asked.`,
 		Example: `  lgpu ps

@@ -138,7 +138,9 @@ func (r *run) request() (*api.HoldRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	request := &api.HoldRequest{Group: r.group, Devices: r.flags.tokens(), Limits: limits, Gang: r.gang, Spatial: r.spatial}
+	request := &api.HoldRequest{
+		Group: r.group, Devices: r.flags.tokens(), Limits: limits, Gang: r.gang, Spatial: r.spatial,
+	}
 	if !path.IsAbs(r.group) || path.Clean(r.group) != r.group {
 		return nil, usage("a group is such as / or /team", "--group %q: it must be a path from the root", r.group)
 	}
