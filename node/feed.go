@@ -105,13 +105,6 @@ func (s *source[T]) publish(v T) {
 	}
 }
 
-// watched reports whether anybody reads.
-func (s *source[T]) watched() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.feeds) > 0
-}
-
 func (s *source[T]) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

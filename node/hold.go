@@ -135,7 +135,7 @@ func (n *Node) launcherOf(p Peer) (*launcher, error) {
 
 // confine keeps a launcher in a bound cgroup below the node that it is bound to.
 func (n *Node) confine(spec *HoldSpec) error {
-	e, err := evidenceOf(spec.Launcher.PID, func(tenant.Process) uint64 { return 0 })
+	e, err := tenant.Observe(spec.Launcher.PID, func(tenant.Process) uint64 { return 0 })
 	if err != nil {
 		return fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
 	}

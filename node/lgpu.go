@@ -70,10 +70,6 @@ func (n *Node) lgpuOf(id uint64) *lgpu {
 
 // activate makes an lgpu known to tenants. life is held, and the node has been entered. Its record has its devices.
 func (n *Node) activate(l *lgpu) error {
-	node, ok := n.tree.ByID(l.record.ID)
-	if !ok {
-		return ErrNotFound
-	}
 	n.mu.Lock()
 	l.record.Active = true
 	n.lgpus[l.record.ID] = l
@@ -81,7 +77,8 @@ func (n *Node) activate(l *lgpu) error {
 	n.pushing.Lock()
 	defer n.pushing.Unlock()
 	// What the tree says is read under the lock that its changes come through, so that none is missed.
-	if node, ok = n.tree.ByID(l.record.ID); !ok {
+	node, ok := n.tree.ByID(l.record.ID)
+	if !ok {
 		return ErrNotFound
 	}
 	n.pushNode(node)

@@ -120,6 +120,10 @@ type Node struct {
 	leaving bool                      // guarded by mu
 	mounted string                    // guarded by mu
 	budgets []tenant.Budget           // guarded by pushing
+
+	sharesMu  sync.Mutex
+	sharesAt  time.Time            // guarded by sharesMu
+	sharesNow map[place]gate.Share // guarded by sharesMu
 }
 
 // tenants is what the daemon needs of a tenant.Server.

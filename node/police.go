@@ -126,7 +126,7 @@ func (n *Node) stranger(d *device, key processKey, s status, p gpu.Process) {
 			units.FormatSize(p.Memory), d.Identity()),
 	}
 	belongs := false
-	if evidence, err := evidenceOf(key.PID, n.clientOf); err == nil {
+	if evidence, err := tenant.Observe(key.PID, n.clientOf); err == nil {
 		var node tree.Node
 		if node, belongs = n.owner(evidence); belongs {
 			e.Path, e.ID = node.Path, node.ID
@@ -251,7 +251,7 @@ func (n *Node) watchHigh(d *device) {
 // stop ends a process for what it did: SIGTERM, and SIGKILL where that has not helped after Config.StopGrace. Never process
 // 1, the daemon, or one that the daemon descends from.
 func (n *Node) stop(p processKey, why Event) {
-	self, err := evidenceOf(os.Getpid(), func(tenant.Process) uint64 { return 0 })
+	self, err := tenant.Observe(os.Getpid(), func(tenant.Process) uint64 { return 0 })
 	spared := p.PID <= 1 || p.PID == os.Getpid() || err != nil ||
 		slices.ContainsFunc(self.Ancestors, func(a tenant.Ancestor) bool { return a.PID == p.PID })
 	if spared {

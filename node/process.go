@@ -75,43 +75,6 @@ func printable(b []byte) string {
 	}, string(b))
 }
 
-// maxAncestors bounds the walk up, which a process can make as long as it likes.
-const maxAncestors = 256
-
-// evidenceOf collects what decides which lgpu a process belongs to, as package tenant does for its clients. isClient says
-// of which lgpu a process is a client, or 0.
-func evidenceOf(pid int, isClient func(tenant.Process) uint64) (tenant.Evidence, error) {
-	self, err := statusOf(pid)
-	if err != nil {
-		return tenant.Evidence{}, err
-	}
-	e := tenant.Evidence{Peer: tenant.Peer{Process: tenant.Process{PID: pid, Start: self.start}, Comm: self.comm}}
-	e.UID, _ = uidOf(pid)
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	if err != nil {
-		return tenant.Evidence{}, fmt.Errorf("process %d: %w", pid, err)
-	}
-	for line := range strings.Lines(string(text)) {
-		if parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3); len(parts) == 3 {
-			e.Cgroups = append(e.Cgroups, tenant.Cgroup{Controllers: parts[1], Path: parts[2]})
-		}
-	}
-	for at := pid; at > 0 && len(e.Ancestors) < maxAncestors; {
-		s, err := statusOf(at)
-		if err != nil {
-			break
-		}
-		p := tenant.Process{PID: at, Start: s.start}
-		e.Ancestors = append(e.Ancestors, tenant.Ancestor{Process: p, LGPU: isClient(p)})
-		at = s.parent
-	}
-	// A pid that was given to another process meanwhile would tell of that one.
-	if again, err := statusOf(pid); err != nil || again.start != self.start {
-		return tenant.Evidence{}, fmt.Errorf("process %d: %w", pid, errGone)
-	}
-	return e, nil
-}
-
 // cgroupText is /proc/PID/cgroup again.
 func cgroupText(cgroups []tenant.Cgroup) []byte {
 	var b bytes.Buffer

@@ -36,10 +36,7 @@ func (n *Node) Watch(ctx context.Context, period time.Duration, show func(Snapsh
 func (n *Node) Snapshot() Snapshot {
 	clients := n.tenants.Clients()
 	s := Snapshot{At: time.Now(), Daemon: n.daemon(), Devices: n.showDevices(clients)}
-	shares := map[place]gate.Share{}
-	for _, share := range n.gates.Shares() {
-		shares[place{share.LGPU, share.Device}] = share
-	}
+	shares := n.shares()
 	nodes := n.tree.Nodes()
 	index := make(map[uint64]int, len(nodes))
 	s.Nodes = make([]NodeState, len(nodes))
@@ -54,12 +51,6 @@ func (n *Node) Snapshot() Snapshot {
 		}
 	}
 	return s
-}
-
-// place is an lgpu on a device.
-type place struct {
-	id   uint64
-	uuid gpu.UUID
 }
 
 func (n *Node) daemon() Daemon {
@@ -140,7 +131,7 @@ func (n *Node) showNode(node tree.Node, shares map[place]gate.Share, clients []t
 	uses := n.usageOf(node.ID)
 	for _, d := range n.shown(node, mine) {
 		use, share := uses[d.Device], shares[place{node.ID, d.Device}]
-		d.MemoryUsed, d.MemoryPeak, d.Busy, d.Launches = use.Used, use.Peak, use.Busy, use.Launches
+		d.MemoryUsed, d.MemoryPeak, d.MemoryGranted, d.Busy, d.Launches = use.Used, use.Peak, use.Granted, use.Busy, use.Launches
 		d.Asked, d.Delivered, d.State = share.Asked, delivered(share, use), stateOf(share, use)
 		s.State = busier(s.State, d.State)
 		s.Devices = append(s.Devices, d)
@@ -221,7 +212,7 @@ func (s *NodeState) addUse(child NodeState) {
 			}
 			d.MemoryUsed += c.MemoryUsed
 			d.MemoryPeak += c.MemoryPeak
-			d.MemoryGranted += c.MemoryGranted
+			d.MemoryGranted += min(c.MemoryGranted, tree.NoLimit-d.MemoryGranted)
 			d.Busy += c.Busy
 			d.Launches += c.Launches
 			d.Asked += c.Asked

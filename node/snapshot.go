@@ -92,7 +92,7 @@ type NodeDevice struct {
 
 	MemoryUsed    uint64 // bytes
 	MemoryPeak    uint64 // bytes, the most it ever held
-	MemoryGranted uint64 // bytes it may use now without asking the daemon
+	MemoryGranted uint64 // bytes it may use now without asking the daemon, or region.NoLimit
 	Busy          time.Duration
 	Launches      uint64
 	Asked         uint32 // share of device time it is entitled to now, in hundredths of a percent

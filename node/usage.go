@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/node/gate"
@@ -27,23 +28,45 @@ func (u usage) Stat(id uint64, device string) tree.Stat {
 		return tree.Stat{}
 	}
 	s := tree.Stat{Memory: use.Used, Peak: use.Peak, BusyUsec: uint64(use.Busy.Microseconds()), Launches: use.Launches}
-	for _, share := range u.n.gates.Shares() {
-		if share.LGPU == id && share.Device == uuid {
-			s.Asked, s.Delivered = share.Asked, delivered(share, use)
+	share := u.n.shares()[place{id, uuid}]
+	s.Asked, s.Delivered = share.Asked, delivered(share, use)
+	return s
+}
+
+// place is an lgpu on a device.
+type place struct {
+	id   uint64
+	uuid gpu.UUID
+}
+
+// sharesAge is how old the answer of shares may be: the figures are means of a second, and a reader of one file asks for
+// those of every node below.
+const sharesAge = 20 * time.Millisecond
+
+// shares returns what every lgpu on every device is entitled to and gets. Callers do not change the map.
+func (n *Node) shares() map[place]gate.Share {
+	n.sharesMu.Lock()
+	defer n.sharesMu.Unlock()
+	if time.Since(n.sharesAt) > sharesAge {
+		now := n.gates.Shares()
+		n.sharesNow, n.sharesAt = make(map[place]gate.Share, len(now)), time.Now()
+		for _, s := range now {
+			n.sharesNow[place{s.LGPU, s.Device}] = s
 		}
 	}
-	return s
+	return n.sharesNow
 }
 
 // delivered is the part of a device's time that an lgpu got. Where the policy kept no account, the lgpu's own counts.
 func delivered(s gate.Share, use region.DeviceUse) uint32 {
 	if s.Free {
-		return use.Share
+		return min(use.Share, region.FullCompute)
 	}
 	return s.Delivered
 }
 
-// usageOf returns what an lgpu uses of each of its devices, and used before; nothing for other nodes.
+// usageOf returns what an lgpu uses of each of its devices, and used before; nothing for other nodes. Whatever its tenant
+// has written, it is no more than the device has.
 func (n *Node) usageOf(id uint64) map[gpu.UUID]region.DeviceUse {
 	l := n.lgpuOf(id)
 	if l == nil {
@@ -58,10 +81,15 @@ func (n *Node) usageOf(id uint64) map[gpu.UUID]region.DeviceUse {
 		use := region.DeviceUse{Peak: base.Peak, Busy: base.Busy, Launches: base.Launches}
 		if err == nil && l.record.Active && i < len(now.Devices) {
 			d := now.Devices[i]
-			use.Used, use.Share = d.Used, d.Share
+			use.Used, use.Share, use.Granted = d.Used, d.Share, d.Granted
 			use.Busy += d.Busy
 			use.Launches += d.Launches
 			use.Peak = max(use.Peak, d.Peak)
+		}
+		for _, d := range n.all {
+			if d.UUID == uuid {
+				use.Used, use.Peak = min(use.Used, d.Memory), min(use.Peak, d.Memory)
+			}
 		}
 		if p, reset := l.peaks[uuid]; reset && use.Peak <= p.before {
 			p.seen = max(p.seen, use.Used)

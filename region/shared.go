@@ -251,7 +251,7 @@ func (s *Shared) device(device int, fn func(*DeviceUsage)) {
 	})
 }
 
-// State is what an lgpu's counters say at one moment. All of it is the tenant's word.
+// State is what an lgpu's counters say at one moment. All of it but Granted is the tenant's word.
 type State struct {
 	Host    uint64 // bytes of page-locked host memory
 	Devices []DeviceUse
@@ -261,6 +261,7 @@ type State struct {
 type DeviceUse struct {
 	Used     uint64        // bytes
 	Peak     uint64        // bytes, the most the lgpu ever held
+	Granted  uint64        // bytes it may use now without asking, or NoLimit
 	Share    uint32        // device time used over the last second, in hundredths of a percent
 	Busy     time.Duration // device time used since the lgpu was made
 	Launches uint64        // since the lgpu was made
@@ -281,6 +282,7 @@ func (s *Shared) State() State {
 			}
 			state.Devices[i] = DeviceUse{
 				Used: atomic.LoadUint64(&d.Memory.Bytes), Peak: atomic.LoadUint64(&d.Peak),
+				Granted:  atomic.LoadUint64(&s.limits.Device[i].Granted),
 				Share:    lastSecond(&history, uint64(now.Nano())/WindowNanos),
 				Busy:     time.Duration(min(atomic.LoadUint64(&d.Busy), 1<<63-1)),
 				Launches: atomic.LoadUint64(&d.Launches),
