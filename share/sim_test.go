@@ -35,7 +35,6 @@ type tenant struct {
 	work work
 
 	open, closing, wanted, free bool
-	seeping                     bool
 	until                       int64
 	busy                        int64 // at since
 	since                       int64 // running from here on, when open; may be in the future
@@ -62,9 +61,6 @@ type machine struct {
 	random  *rand.Rand
 	events  int
 	trace   func(string)
-	check   bool
-	idle    map[Device]int64 // when the device was left
-	perhaps []ID
 	at      []action
 }
 
