@@ -116,9 +116,6 @@ func drive(data []byte, seen func(Decision)) error {
 				seen(d)
 			}
 			k := key{d.ID, d.Device}
-			if tracing {
-				fmt.Println("   ", d)
-			}
 			_, is := open[k]
 			switch d.Kind {
 			case Open, Free, Seep:
@@ -170,9 +167,6 @@ func drive(data []byte, seen func(Decision)) error {
 			}
 			b = odd[r.next()%len(odd)]
 			k.dev = Device(odd[r.next()%len(odd)])
-		}
-		if tracing {
-			fmt.Println(at, "op", op%16, k, "busy", b)
 		}
 		switch op % 16 {
 		case 0:
@@ -256,5 +250,3 @@ func TestDeterminism(t *testing.T) {
 		}
 	}
 }
-
-var tracing = false
