@@ -1,5 +1,5 @@
-// Package doctor says what of lgpu works on a machine, what does not, and what to do about it. Finding out (Look) is apart
-// from judging (Examine), so that every judgement is tested on machines that nobody has to own.
+// Package doctor says what of lgpu works on a machine, what does not, and what to do about it. Finding out (Look) is
+// apart from judging (Examine), so that every judgement is tested on machines that nobody has to own.
 //
 //	m := doctor.Look(ctx, doctor.Options{Version: version, Self: self, Daemon: ask})
 //	report := doctor.Examine(m)

@@ -35,7 +35,8 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	set := flag.NewFlagSet("sim", flag.ExitOnError)
-	inherit, shape, idle := set.String("inherit", "", ""), set.String("shape", "", ""), set.Duration("idle", time.Second, "")
+	inherit, shape, idle := set.String("inherit", "", ""), set.String("shape", "", ""),
+		set.Duration("idle", time.Second, "")
 	_ = set.Parse(os.Args[2:]) // ends the process by itself
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 	defer stop()
@@ -140,20 +141,29 @@ func TestExamine(t *testing.T) {
 		{"HAMi's limits", func(m *Machine) {
 			m.Environment = []string{"HOME=/", "CUDA_DEVICE_MEMORY_LIMIT_0=1g", "CUDA_DEVICE_SM_LIMIT=30"}
 		}, Warn, "hami", "CUDA_DEVICE_MEMORY_LIMIT_0, CUDA_DEVICE_SM_LIMIT", "unset"},
-		{"other preload", func(m *Machine) { m.Environment = []string{"LD_PRELOAD=/x/libjemalloc.so"} }, OK, "hami", "nothing", ""},
+		{"other preload", func(m *Machine) { m.Environment = []string{"LD_PRELOAD=/x/libjemalloc.so"} }, OK, "hami",
+			"nothing", ""},
 		{"container", func(m *Machine) { m.Container, m.ForeignPIDs = "docker", true },
 			Warn, "container", "(docker)", "--pid host"},
 		{"container with the host's PIDs", func(m *Machine) { m.Container = "podman" }, OK, "container", "(podman)", ""},
 		{"PID namespace", func(m *Machine) { m.ForeignPIDs = true }, Warn, "container", "PID namespace", "outside"},
 		{"runtime folder of another", func(m *Machine) { m.Runtime.Err = errors.New("runtime folder /x belongs to user 7") },
 			Fail, "runtime", "belongs to user 7", "LGPU_RUNTIME_DIR"},
-		{"tree without daemon", func(m *Machine) { m.Runtime.Tree = &fs.PathError{Op: "stat", Path: "x", Err: syscall.ENOTCONN} },
+		{"tree without daemon", func(m *Machine) {
+			m.Runtime.Tree = &fs.PathError{Op: "stat", Path: "x",
+				Err: syscall.ENOTCONN}
+		},
 			Warn, "runtime", "its daemon gone", "fusermount3 -uz /run/user/1000/lgpu/tree"},
-		{"daemon of another version", func(m *Machine) { m.Daemon.Version = "1.2.2" }, Warn, "daemon", "1.2.2", "systemctl restart"},
-		{"no daemon", func(m *Machine) { m.Daemon = Daemon{Err: gone("/run/lgpu/lgpud.sock")} }, OK, "daemon", "none runs", ""},
-		{"daemon died", func(m *Machine) { m.Daemon.Err = syscall.ECONNREFUSED }, Warn, "daemon", "did not end in order", "lgpud.log"},
-		{"daemon forbidden", func(m *Machine) { m.Daemon.Err = refused("/run/lgpu/lgpud.sock") }, Fail, "daemon", "may not ask", "group"},
-		{"daemon hangs", func(m *Machine) { m.Daemon.Err = context.DeadlineExceeded }, Fail, "daemon", "does not answer", "journalctl"},
+		{"daemon of another version", func(m *Machine) { m.Daemon.Version = "1.2.2" }, Warn, "daemon", "1.2.2",
+			"systemctl restart"},
+		{"no daemon", func(m *Machine) { m.Daemon = Daemon{Err: gone("/run/lgpu/lgpud.sock")} }, OK, "daemon", "none runs",
+			""},
+		{"daemon died", func(m *Machine) { m.Daemon.Err = syscall.ECONNREFUSED }, Warn, "daemon", "did not end in order",
+			"lgpud.log"},
+		{"daemon forbidden", func(m *Machine) { m.Daemon.Err = refused("/run/lgpu/lgpud.sock") }, Fail, "daemon",
+			"may not ask", "group"},
+		{"daemon hangs", func(m *Machine) { m.Daemon.Err = context.DeadlineExceeded }, Fail, "daemon", "does not answer",
+			"journalctl"},
 		{"no software GPU", func(m *Machine) { m.Sim = errors.New("it ended") }, Fail, "sim", "it ended", "lgpu sim"},
 		{"good program", func(m *Machine) {
 			m.Programs = []Program{{Path: "/usr/bin/python3", Interpreter: "/lib64/ld-linux-x86-64.so.2", Machine: machine()}}
@@ -211,7 +221,8 @@ func TestSoundMachine(t *testing.T) {
 	}
 }
 
-// TestPrint compares the table of a machine in trouble, at the width of a terminal and without one, with the golden file.
+// TestPrint compares the table of a machine in trouble, at the width of a terminal and without one, with the golden
+// file.
 func TestPrint(t *testing.T) {
 	m := sound()
 	m.Driver.Devices[0].Compute = ModeExclusiveProcess

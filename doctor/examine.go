@@ -151,7 +151,8 @@ func (e *examination) mps() {
 	}
 	switch p := &e.m.MPS; {
 	case p.Foreign != "":
-		e.add(Warn, "mps", "somebody's MPS daemon listens at "+p.Foreign+"; its programs share one context and are timed as one",
+		e.add(Warn, "mps", "somebody's MPS daemon listens at "+p.Foreign+
+			"; its programs share one context and are timed as one",
 			"echo quit | nvidia-cuda-mps-control; lgpu starts its own where the spatial mode is asked for")
 	case p.Control == "":
 		e.add(Warn, "mps", "nvidia-cuda-mps-control is not installed: no spatial mode",
@@ -264,7 +265,8 @@ func (e *examination) environment() {
 		e.add(Fail, "hami", "/etc/ld.so.preload puts HAMi's libvgpu.so into every program, where it and lgpu's library "+
 			"would both limit", "take the line with libvgpu.so out of /etc/ld.so.preload")
 	case strings.Contains(preload, "libvgpu.so"):
-		e.add(Fail, "hami", "LD_PRELOAD names HAMi's libvgpu.so, which and lgpu's library would both limit", "unset LD_PRELOAD")
+		e.add(Fail, "hami", "LD_PRELOAD names HAMi's libvgpu.so, which and lgpu's library would both limit",
+			"unset LD_PRELOAD")
 	case len(limits) > 0:
 		e.add(Warn, "hami", "HAMi's limits are in the environment: "+strings.Join(limits, ", "),
 			"unset them if they are left over; lgpu run has its own limits, and lgpu's library obeys them only without lgpu run")
@@ -307,7 +309,8 @@ func (e *examination) daemon() {
 	d := &e.m.Daemon
 	switch {
 	case d.Err == nil && d.Version != e.m.Version:
-		e.add(Warn, "daemon", fmt.Sprintf("the daemon (process %d) is version %s and this lgpu %s", d.PID, d.Version, e.m.Version),
+		e.add(Warn, "daemon", fmt.Sprintf("the daemon (process %d) is version %s and this lgpu %s", d.PID, d.Version,
+			e.m.Version),
 			"restart it: systemctl restart lgpud, or end it and let lgpu run start another; running programs go on")
 	case d.Err == nil:
 		e.ok("daemon", "process %d, version %s, at %s", d.PID, d.Version, d.Socket)

@@ -28,8 +28,8 @@ type Options struct {
 	Version string // of this lgpu
 	// SimCommand becomes the hardware of a software GPU (sim.StartOptions.Command).
 	SimCommand []string
-	// Daemon asks the daemon who it is and starts none. Its error is judged as Daemon.Err says. It may fill Socket beside an
-	// error.
+	// Daemon asks the daemon who it is and starts none. Its error is judged as Daemon.Err says. It may fill Socket
+	// beside an error.
 	Daemon func(context.Context) (Daemon, error)
 	// Programs are executable files to examine, as paths or as names that PATH finds.
 	Programs []string
@@ -38,9 +38,9 @@ type Options struct {
 // patience bounds each thing that is tried by starting a process.
 const patience = 10 * time.Second
 
-// Look finds out about this machine. It starts short-lived processes, and a software GPU in a folder of its own; it changes
-// nothing but that it installs lgpu's libraries and makes the runtime folder, as every lgpu run does. It takes a second or
-// two; when ctx ends, what was not tried has ctx's error.
+// Look finds out about this machine. It starts short-lived processes, and a software GPU in a folder of its own; it
+// changes nothing but that it installs lgpu's libraries and makes the runtime folder, as every lgpu run does. It takes
+// a second or two; when ctx ends, what was not tried has ctx's error.
 func Look(ctx context.Context, o Options) *Machine {
 	m := &Machine{
 		Version: o.Version, User: os.Geteuid(), Environment: os.Environ(),

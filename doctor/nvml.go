@@ -12,7 +12,8 @@ import (
 	"github.com/lgpu/lgpu/gpu/nvidia"
 )
 
-// lookDriver asks the kernel module and NVML. Unlike gpu/nvidia, which wants all of NVML or nothing, it takes what there is.
+// lookDriver asks the kernel module and NVML. Unlike gpu/nvidia, which wants all of NVML or nothing, it takes what
+// there is.
 func lookDriver() Driver {
 	d := Driver{}
 	if text, err := os.ReadFile("/proc/driver/nvidia/version"); err == nil {

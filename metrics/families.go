@@ -63,37 +63,49 @@ var (
 
 	deviceInfo = gauge("lgpu_device_info", "A device, always 1.",
 		"device", "index", "name", "key", "pci", "mode", "sim", "parent")
-	deviceHealthy      = gauge("lgpu_device_healthy", "1 for a device that works, 0 for one that does not.", ofDevice...)
-	deviceMemory       = gauge("lgpu_device_memory_size_bytes", "The device's memory.", ofDevice...)
-	deviceMemoryUsed   = gauge("lgpu_device_memory_used_bytes", "Device memory in use by everybody, as the driver says.", ofDevice...)
-	deviceUnits        = gauge("lgpu_device_compute_units", "Compute units of the device.", ofDevice...)
-	deviceUtilisation  = gauge("lgpu_device_utilisation_ratio", "Part of the driver's last sample in which a kernel ran.", ofDevice...)
+	deviceHealthy    = gauge("lgpu_device_healthy", "1 for a device that works, 0 for one that does not.", ofDevice...)
+	deviceMemory     = gauge("lgpu_device_memory_size_bytes", "The device's memory.", ofDevice...)
+	deviceMemoryUsed = gauge("lgpu_device_memory_used_bytes", "Device memory in use by everybody, as the driver says.",
+		ofDevice...)
+	deviceUnits       = gauge("lgpu_device_compute_units", "Compute units of the device.", ofDevice...)
+	deviceUtilisation = gauge("lgpu_device_utilisation_ratio", "Part of the driver's last sample in which a kernel ran.",
+		ofDevice...)
 	deviceMemoryActive = gauge("lgpu_device_memory_utilisation_ratio",
 		"Part of the driver's last sample in which device memory was read or written.", ofDevice...)
-	deviceStrangers = gauge("lgpu_device_stranger_processes", "Processes on the device that belong to no lgpu.", ofDevice...)
-	strangersMemory = gauge("lgpu_device_stranger_memory_bytes", "Device memory of processes that belong to no lgpu.", ofDevice...)
-	sliceLength     = histogramOf("lgpu_device_slice_seconds", "How long lgpus had the device at a stretch.", "device")
-	sliceSwitch     = histogramOf("lgpu_device_slice_switch_seconds",
+	deviceStrangers = gauge("lgpu_device_stranger_processes", "Processes on the device that belong to no lgpu.",
+		ofDevice...)
+	strangersMemory = gauge("lgpu_device_stranger_memory_bytes", "Device memory of processes that belong to no lgpu.",
+		ofDevice...)
+	sliceLength = histogramOf("lgpu_device_slice_seconds", "How long lgpus had the device at a stretch.", "device")
+	sliceSwitch = histogramOf("lgpu_device_slice_switch_seconds",
 		"Time in which nobody had the device between slices of two lgpus that followed within 10 ms.", "device")
-	slicesMissed = counter("lgpu_slices_missed_total", "Slices that were not counted, because there were too many at once.")
+	slicesMissed = counter("lgpu_slices_missed_total",
+		"Slices that were not counted, because there were too many at once.")
 
-	nodeInfo      = gauge("lgpu_info", "A node of the tree, always 1.", "path", "kind", "persistent", "gang")
-	nodeClients   = gauge("lgpu_clients", "Processes that use the lgpu.", ofNode...)
-	nodeState     = gauge("lgpu_state", "1 for the state that the lgpu is in on the device, 0 for the others.", "path", "kind", "device", "state")
-	hostUsed      = gauge("lgpu_host_memory_used_bytes", "Page-locked host memory in use.", ofNode...)
-	hostLimit     = gauge("lgpu_host_memory_limit_bytes", "Limit of page-locked host memory; absent without one.", ofNode...)
+	nodeInfo    = gauge("lgpu_info", "A node of the tree, always 1.", "path", "kind", "persistent", "gang")
+	nodeClients = gauge("lgpu_clients", "Processes that use the lgpu.", ofNode...)
+	nodeState   = gauge("lgpu_state", "1 for the state that the lgpu is in on the device, 0 for the others.", "path",
+		"kind", "device", "state")
+	hostUsed  = gauge("lgpu_host_memory_used_bytes", "Page-locked host memory in use.", ofNode...)
+	hostLimit = gauge("lgpu_host_memory_limit_bytes", "Limit of page-locked host memory; absent without one.",
+		ofNode...)
 	memoryUsed    = gauge("lgpu_memory_used_bytes", "Device memory in use.", ofNodeDevice...)
 	memoryPeak    = gauge("lgpu_memory_peak_bytes", "The most device memory that was ever in use.", ofNodeDevice...)
-	memoryGranted = gauge("lgpu_memory_granted_bytes", "Device memory that may be used without asking the daemon.", ofNodeDevice...)
-	memoryLimit   = gauge("lgpu_memory_limit_bytes", "Limit of device memory, ancestors' included; absent without one.", ofNodeDevice...)
-	computeCap    = gauge("lgpu_compute_cap_ratio", "Cap of device time, ancestors' included; 1 is none.", ofNodeDevice...)
-	computeMin    = gauge("lgpu_compute_guarantee_ratio", "Part of device time that is guaranteed.", ofNodeDevice...)
-	weight        = gauge("lgpu_compute_weight", "Weight against siblings.", ofNodeDevice...)
-	shareAsked    = gauge("lgpu_share_asked_ratio", "Part of device time that the node is entitled to now.", ofNodeDevice...)
-	shareGiven    = gauge("lgpu_share_delivered_ratio", "Part of device time over the last second.", ofNodeDevice...)
-	busy          = counter("lgpu_compute_busy_seconds_total", "Device time used since the lgpu was made.", ofNodeDevice...)
-	launches      = counter("lgpu_launches_total", "Launches since the lgpu was made.", ofNodeDevice...)
-	nodeSlices    = counter("lgpu_slices_total", "Slices that the lgpu had; it has the device without slices while nobody else wants it.", ofNodeDevice...)
+	memoryGranted = gauge("lgpu_memory_granted_bytes", "Device memory that may be used without asking the daemon.",
+		ofNodeDevice...)
+	memoryLimit = gauge("lgpu_memory_limit_bytes", "Limit of device memory, ancestors' included; absent without one.",
+		ofNodeDevice...)
+	computeCap = gauge("lgpu_compute_cap_ratio", "Cap of device time, ancestors' included; 1 is none.", ofNodeDevice...)
+	computeMin = gauge("lgpu_compute_guarantee_ratio", "Part of device time that is guaranteed.", ofNodeDevice...)
+	weight     = gauge("lgpu_compute_weight", "Weight against siblings.", ofNodeDevice...)
+	shareAsked = gauge("lgpu_share_asked_ratio", "Part of device time that the node is entitled to now.",
+		ofNodeDevice...)
+	shareGiven = gauge("lgpu_share_delivered_ratio", "Part of device time over the last second.", ofNodeDevice...)
+	busy       = counter("lgpu_compute_busy_seconds_total", "Device time used since the lgpu was made.",
+		ofNodeDevice...)
+	launches   = counter("lgpu_launches_total", "Launches since the lgpu was made.", ofNodeDevice...)
+	nodeSlices = counter("lgpu_slices_total",
+		"Slices that the lgpu had; it has the device without slices while nobody else wants it.", ofNodeDevice...)
 )
 
 // kinds are shown from the start, so that the first event of a kind is a rise from zero.
@@ -125,7 +137,8 @@ func newEmitter(metrics chan<- prometheus.Metric, devices []node.Device) *emitte
 	return e
 }
 
-// emit sends one metric. The labels' number is this package's own doing, so that a wrong one may panic, and tests see it.
+// emit sends one metric. The labels' number is this package's own doing, so that a wrong one may panic, and tests see
+// it.
 func (e *emitter) emit(f *family, value float64, labels ...string) {
 	for i, l := range labels {
 		labels[i] = strings.ToValidUTF8(l, "�") // the one thing about a value that Prometheus refuses

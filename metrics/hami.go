@@ -27,12 +27,14 @@ func hami(name, help string, labels []string) *family {
 }
 
 var (
-	hamiUsed          = hami("hami_vgpu_memory_used_bytes", "Device memory in use by the container.", ofContainer)
-	hamiLimit         = hami("hami_vgpu_memory_limit_bytes", "Limit of the container's device memory.", ofContainer)
-	hamiMemory        = hami("hami_container_device_memory_bytes", "Device memory in use by the container.", ofContainer)
-	hamiUtilisation   = hami("hami_container_device_utilization_ratio", "Device time of the container, in percent (0 to 100).", ofContainer)
-	hamiHostUsed      = hami("hami_host_gpu_memory_used_bytes", "Device memory in use by everybody.", ofHost)
-	hamiHostBusy      = hami("hami_host_gpu_utilization_ratio", "Utilisation of the device, in percent (0 to 100).", ofHost)
+	hamiUsed        = hami("hami_vgpu_memory_used_bytes", "Device memory in use by the container.", ofContainer)
+	hamiLimit       = hami("hami_vgpu_memory_limit_bytes", "Limit of the container's device memory.", ofContainer)
+	hamiMemory      = hami("hami_container_device_memory_bytes", "Device memory in use by the container.", ofContainer)
+	hamiUtilisation = hami("hami_container_device_utilization_ratio",
+		"Device time of the container, in percent (0 to 100).", ofContainer)
+	hamiHostUsed = hami("hami_host_gpu_memory_used_bytes", "Device memory in use by everybody.", ofHost)
+	hamiHostBusy = hami("hami_host_gpu_utilization_ratio", "Utilisation of the device, in percent (0 to 100).",
+		ofHost)
 	hamiHostMemoryBus = hami("hami_host_gpu_memory_controller_utilization_ratio",
 		"Utilisation of the device's memory controller, in percent (0 to 100).", ofHost[1:])
 )

@@ -48,8 +48,8 @@ type Options struct {
 	HAMi bool
 	// Host is the value of HAMi's label node; the default is the host's name.
 	Host string
-	// MaxNodes bounds the number of nodes that have metrics of their own, and so the number of time series: those that stay
-	// come first, then the older ones. The default is 1000.
+	// MaxNodes bounds the number of nodes that have metrics of their own, and so the number of time series: those that
+	// stay come first, then the older ones. The default is 1000.
 	MaxNodes int
 }
 

@@ -74,7 +74,8 @@ func machine() *fake {
 			Daemon: node.Daemon{Version: "1.2.3", PID: 7, Started: began, Police: node.PoliceReport, Restarts: 2},
 			Devices: []node.Device{
 				{
-					Device:  gpu.Device{UUID: whole, Name: "NVIDIA H200", Memory: 141 << 30, Units: 132, PCI: "0000:1b:00.0", Node: "195:0"},
+					Device: gpu.Device{UUID: whole, Name: "NVIDIA H200", Memory: 141 << 30, Units: 132, PCI: "0000:1b:00.0",
+						Node: "195:0"},
 					Mode:    "temporal",
 					Healthy: true, MemoryUsed: 21 << 30, Utilisation: 87, MemoryUtilisation: 40,
 					Processes: []node.DeviceProcess{
@@ -149,7 +150,8 @@ func TestGolden(t *testing.T) {
 		{Device: instance, ID: 3, Start: at(93010), End: at(95000)},  // another device: no switch
 		{Device: whole, ID: 4, Start: at(92000), End: at(2_000_000)}, // beside the one before: no switch
 	}, 0)
-	c.turns.add([]node.Slice{{Device: whole, ID: 3, Start: at(2_000_001), End: at(2_000_002)}}, 17) // after a loss: no switch
+	c.turns.add([]node.Slice{{Device: whole, ID: 3, Start: at(2_000_001), End: at(2_000_002)}},
+		17) // after a loss: no switch
 	got := gather(t, c)
 	path := filepath.Join("testdata", "metrics.txt")
 	if *update {

@@ -36,8 +36,8 @@ var (
 	changeBounds = []float64{5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, .001, .002, .005, .01}
 )
 
-// longestSwitch is the longest gap between two slices that counts as the cost of the change. In a longer one nobody wanted
-// the device.
+// longestSwitch is the longest gap between two slices that counts as the cost of the change. In a longer one nobody
+// wanted the device.
 const longestSwitch = 10 * time.Millisecond
 
 func (t *turns) add(slices []node.Slice, lost uint64) {

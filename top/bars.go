@@ -36,8 +36,8 @@ func bar(part float64, width int) (filled, rest string) {
 
 var levels = []rune("▁▂▃▄▅▆▇█")
 
-// spark draws the newest width values, oldest first and flush right, where full is the top of the scale. What is not known
-// yet is blank.
+// spark draws the newest width values, oldest first and flush right, where full is the top of the scale. What is not
+// known yet is blank.
 func spark(values []uint32, full uint32, width int) string {
 	if width <= 0 {
 		return ""

@@ -160,7 +160,8 @@ func (f *frame) device(d *api.Device) []line {
 	lines := []line{{text: f.paint.with(bold, fit(name, min(f.width, ansi.StringWidth(name)), false)) +
 		f.paint.with(faint, strings.TrimRight(fit(rest, max(0, room), false), " "))}}
 	if fault := d.GetFault(); fault != "" {
-		lines = append(lines, line{text: f.paint.with(bad, strings.TrimRight(fit("   out of order: "+clean(fault), f.width, false), " "))})
+		text := fit("   out of order: "+clean(fault), f.width, false)
+		lines = append(lines, line{text: f.paint.with(bad, strings.TrimRight(text, " "))})
 	}
 	// Two bars share the line: "   time BAR 100%  memory BAR 62.1G/141G"
 	width := max(6, (f.width-37)/2)
@@ -191,7 +192,8 @@ func strangers(d *api.Device) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("without an lgpu: %s holding %s: %s", plural(len(names), "process"), size(held), strings.Join(names, ", "))
+	return fmt.Sprintf("without an lgpu: %s holding %s: %s", plural(len(names), "process"), size(held),
+		strings.Join(names, ", "))
 }
 
 // nodes returns the nodes to show of a device, in their order.
@@ -286,7 +288,8 @@ func (f *frame) node(n *api.Node, device *api.Device, c columns) []line {
 		if index < len(p.GetMemory()) {
 			held = p.GetMemory()[index]
 		}
-		text := fmt.Sprintf("   %7d %s %s  user %d", p.GetPid(), fit(clean(p.GetCommand()), 15, false), right(size(held), 5), p.GetUid())
+		text := fmt.Sprintf("   %7d %s %s  user %d", p.GetPid(), fit(clean(p.GetCommand()), 15, false), right(size(held), 5),
+			p.GetUid())
 		lines = append(lines, line{text: f.paint.with(faint, strings.TrimRight(fit(text, f.width, false), " "))})
 	}
 	if len(n.GetClients()) == 0 {

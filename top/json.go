@@ -9,8 +9,8 @@ import (
 	"github.com/lgpu/lgpu/api"
 )
 
-// The JSON of lgpu top --once --json. docs/cli.md promises these names. Shares are in percent of a device's time, amounts
-// in bytes; null is "not limited" or "not known".
+// The JSON of lgpu top --once --json. docs/cli.md promises these names. Shares are in percent of a device's time,
+// amounts in bytes; null is "not limited" or "not known".
 type (
 	jsonDocument struct {
 		Time    time.Time    `json:"time"`

@@ -88,7 +88,8 @@ func run(ctx context.Context, view api.ViewClient, o Options, more ...tea.Progra
 }
 
 // watch opens a stream of snapshots and waits for the first.
-func watch(ctx context.Context, view api.ViewClient, interval time.Duration) (api.View_WatchClient, *api.Snapshot, error) {
+func watch(ctx context.Context, view api.ViewClient, interval time.Duration) (api.View_WatchClient, *api.Snapshot,
+	error) {
 	stream, err := view.Watch(ctx, &api.WatchRequest{IntervalNs: int64(interval)})
 	if err != nil {
 		return nil, nil, err

@@ -50,7 +50,8 @@ func machine() *api.Snapshot {
 		Daemon: &api.Daemon{Version: "1.2.3", Pid: 7, Started: at},
 		Devices: []*api.Device{
 			{
-				Uuid: first, Index: 0, Name: "NVIDIA H200", Key: "195:0", MemoryTotal: 141 << 30, MemoryUsed: 62<<30 + 1<<27, Units: 132,
+				Uuid: first, Index: 0, Name: "NVIDIA H200", Key: "195:0", MemoryTotal: 141 << 30, MemoryUsed: 62<<30 + 1<<27,
+				Units:       132,
 				Utilisation: pointer(uint32(87)),
 				Processes: []*api.DeviceProcess{
 					{Pid: 812, Command: "python", Memory: 6 << 30, Path: "/team/alice"},
@@ -76,7 +77,8 @@ func machine() *api.Snapshot {
 				Path: "/team/alice", Id: 3, Kind: api.Node_LGPU, State: api.State_RUNNING,
 				Devices: []*api.NodeDevice{{
 					Uuid: first, MemoryUsed: 6<<30 + 1<<29, MemoryPeak: 7 << 30, ShareAsked: 2500, ShareDelivered: 2490,
-					State: api.State_RUNNING, Effective: &api.Effective{ComputeMax: 2500, ComputeMin: 1000, Weight: 300, Priority: 2, MemoryMax: pointer(uint64(8 << 30))},
+					State: api.State_RUNNING, Effective: &api.Effective{ComputeMax: 2500, ComputeMin: 1000, Weight: 300, Priority: 2,
+						MemoryMax: pointer(uint64(8 << 30))},
 					BusyNs: 90e9, Launches: 12345,
 				}},
 				Clients: []*api.Client{
@@ -84,10 +86,11 @@ func machine() *api.Snapshot {
 					{Pid: 813, Uid: 1000, Command: "dataloader-0", Memory: []uint64{1 << 29}},
 				},
 			},
-			{Path: "/team/deep/below/training-of-a-large-model", Id: 4, Kind: api.Node_LGPU, State: api.State_WAITING, Devices: []*api.NodeDevice{{
-				Uuid: first, MemoryUsed: 50<<30 - 1<<28, ShareAsked: 5000, ShareDelivered: 4010, State: api.State_WAITING,
-				Effective: effective(10000, api.Priority_NORMAL, 50<<30),
-			}}},
+			{Path: "/team/deep/below/training-of-a-large-model", Id: 4, Kind: api.Node_LGPU, State: api.State_WAITING,
+				Devices: []*api.NodeDevice{{
+					Uuid: first, MemoryUsed: 50<<30 - 1<<28, ShareAsked: 5000, ShareDelivered: 4010, State: api.State_WAITING,
+					Effective: effective(10000, api.Priority_NORMAL, 50<<30),
+				}}},
 			{Path: "/voice", Id: 6, Kind: api.Node_LGPU, State: api.State_DRAINING, Devices: []*api.NodeDevice{{
 				Uuid: first, MemoryUsed: 1 << 30, ShareAsked: 1000, ShareDelivered: 5, State: api.State_DRAINING,
 				Effective: effective(100, api.Priority_LATENCY, 2<<30),
@@ -157,7 +160,8 @@ type watching struct {
 	v   *view
 }
 
-func (v *view) Watch(ctx context.Context, r *api.WatchRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[api.Snapshot], error) {
+func (v *view) Watch(ctx context.Context, r *api.WatchRequest,
+	_ ...grpc.CallOption) (grpc.ServerStreamingClient[api.Snapshot], error) {
 	select {
 	case v.opened <- r.GetIntervalNs():
 	default:
@@ -379,7 +383,8 @@ func TestScroll(t *testing.T) {
 	m := live(80, 6)
 	for range 5 {
 		press(m, "down")
-		if !strings.Contains(m.picture(), ">/") && !strings.Contains(m.picture(), ">…") && !strings.Contains(m.picture(), "…") {
+		if !strings.Contains(m.picture(), ">/") && !strings.Contains(m.picture(), ">…") &&
+			!strings.Contains(m.picture(), "…") {
 			t.Errorf("the cursor is out of sight:\n%s", m.picture())
 		}
 	}
@@ -454,13 +459,15 @@ func TestSpark(t *testing.T) {
 func TestSizeAndPercent(t *testing.T) {
 	for n, want := range map[uint64]string{
 		0: "0", 1023: "1023", 1024: "1K", 1536: "1.5K", 8 << 30: "8G", 8<<30 + 1<<29: "8.5G", 141 << 30: "141G",
-		1<<40 - 1: "1T", 99<<30 + 1<<29: "99.5G", 1 << 62: "4E", 1<<64 - 1: "16E", 1023 << 20: "1023M", 1<<20 - 1: "1M", 10<<30 - 1: "10G",
+		1<<40 - 1: "1T", 99<<30 + 1<<29: "99.5G", 1 << 62: "4E", 1<<64 - 1: "16E", 1023 << 20: "1023M", 1<<20 - 1: "1M",
+		10<<30 - 1: "10G",
 	} {
 		if got := size(n); got != want || len(got) > 5 {
 			t.Errorf("size(%d) = %q, want %q", n, got, want)
 		}
 	}
-	for n, want := range map[uint32]string{0: "0", 5: "0.1", 2490: "24.9", 2500: "25", 9995: "100", 10000: "100", 9994: "99.9"} {
+	for n, want := range map[uint32]string{0: "0", 5: "0.1", 2490: "24.9", 2500: "25", 9995: "100", 10000: "100",
+		9994: "99.9"} {
 		if got := percent(n); got != want {
 			t.Errorf("percent(%d) = %q, want %q", n, got, want)
 		}
@@ -493,7 +500,8 @@ func TestOnce(t *testing.T) {
 	if !strings.Contains(out.String(), "/team/alice") || strings.Contains(out.String(), "\x1b") {
 		t.Errorf("%s", out.String())
 	}
-	err := Once(t.Context(), &view{err: status.Error(codes.Unavailable, "dial unix: connection refused")}, Options{Out: &out})
+	err := Once(t.Context(), &view{err: status.Error(codes.Unavailable, "dial unix: connection refused")},
+		Options{Out: &out})
 	if err == nil || err.Error() != "ask the daemon: it does not answer" {
 		t.Errorf("no daemon: %v", err)
 	}
@@ -529,7 +537,8 @@ func TestRun(t *testing.T) {
 }
 
 func TestRunWithoutDaemon(t *testing.T) {
-	err := Run(t.Context(), &view{err: status.Error(codes.Unavailable, "gone")}, Options{In: strings.NewReader(""), Out: io.Discard})
+	err := Run(t.Context(), &view{err: status.Error(codes.Unavailable, "gone")},
+		Options{In: strings.NewReader(""), Out: io.Discard})
 	if err == nil || !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("Run: %v", err)
 	}

@@ -136,7 +136,8 @@ func (s *Server) state(snapshot *node.Snapshot) *state {
 
 func describe(d *node.Device) device {
 	out := device{
-		UUID: d.Identity(), Index: strconv.Itoa(d.Index), Name: d.Name, Key: d.Key(), Mode: d.Mode, Sim: d.Sim, Fault: d.Fault,
+		UUID: d.Identity(), Index: strconv.Itoa(d.Index), Name: d.Name, Key: d.Key(), Mode: d.Mode, Sim: d.Sim,
+		Fault: d.Fault,
 		Units: d.Units, Total: d.Memory, Used: d.MemoryUsed, Strangers: []stranger{},
 	}
 	if d.MIG() {
@@ -161,8 +162,9 @@ func branch(n *node.NodeState, names map[gpu.UUID]string) treeNode {
 	for i := range n.Devices {
 		d := &n.Devices[i]
 		out.Devices[i] = nodeDevice{
-			UUID: names[d.Device], State: d.State, Used: d.MemoryUsed, Peak: d.MemoryPeak, Asked: d.Asked, Delivered: d.Delivered,
-			Cap: d.Effective.Compute, Min: d.Effective.Min, Weight: d.Effective.Weight, Priority: d.Effective.Priority,
+			UUID: names[d.Device], State: d.State, Used: d.MemoryUsed, Peak: d.MemoryPeak, Asked: d.Asked,
+			Delivered: d.Delivered,
+			Cap:       d.Effective.Compute, Min: d.Effective.Min, Weight: d.Effective.Weight, Priority: d.Effective.Priority,
 			Busy: d.Busy.Seconds(), Launches: d.Launches, Requested: requested(d.Requested),
 		}
 		if d.Effective.MemoryMax != region.NoLimit {

@@ -172,6 +172,9 @@ func chrome(t *testing.T) context.Context {
 	return bounded
 }
 
+// short makes expressions short.
+const short = "one = s => document.querySelector(s); all = s => document.querySelectorAll(s); "
+
 // TestPage looks at what the page shows of a machine, and at what it does when that changes.
 func TestPage(t *testing.T) {
 	b := show(t, newFake(), true)
@@ -179,22 +182,23 @@ func TestPage(t *testing.T) {
 		t.Errorf("the token stays in the address: %s", hash)
 	}
 	for what, want := range map[string]string{
-		"document.getElementById('summary').textContent":                                                                          "2 devices, 5 lgpus, 5 processes",
-		"document.querySelector('.card h2').textContent":                                                                          "0NVIDIA H200",
-		"document.querySelector('.card .chip').textContent":                                                                       "195:0",
-		"String(document.querySelectorAll('.card').length)":                                                                       "2",
-		"document.querySelector('.card .legend li:nth-child(2) .path').textContent":                                               "/vision/train",
-		"document.querySelector('.card .legend li:last-child .path').textContent":                                                 "without an lgpu: blender (99)",
-		"[...document.querySelectorAll('#nodes .node b')].map(e => e.textContent)+''":                                             "/,python-4712,vision,eval,train,voice,live,night-batch",
-		"document.querySelector('tr:nth-child(4) .memory').textContent":                                                           "15 GiB / 16 GiB",
-		"document.querySelector('tr:nth-child(4) td[data-label=Cap]').textContent":                                                "25 %",
-		"document.querySelector('tr:nth-child(7) td[data-label=Weight]').textContent":                                             "100 latency",
-		"document.querySelector('tr:nth-child(7) td[data-label=Guarantee]').textContent":                                          "10 %",
-		"document.querySelector('#events li').textContent.includes('compute.min')+''":                                             "true",
-		"document.querySelector('.stack').getAttribute('aria-label').slice(0, 29)":                                                "Memory: /vision/eval 15 GiB, ",
-		"(document.querySelector('.stack i:nth-child(2)').offsetWidth / document.querySelector('.stack').offsetWidth).toFixed(2)": "0.34",
+		"one('#summary').textContent":                                 "2 devices, 5 lgpus, 5 processes",
+		"one('.card h2').textContent":                                 "0NVIDIA H200",
+		"one('.card .chip').textContent":                              "195:0",
+		"String(all('.card').length)":                                 "2",
+		"one('.card .legend li:nth-child(2) .path').textContent":      "/vision/train",
+		"one('.card .legend li:last-child .path').textContent":        "without an lgpu: blender (99)",
+		"[...all('#nodes .node b')].map(e => e.textContent)+''":       "/,python-4712,vision,eval,train,voice,live,night-batch",
+		"one('tr:nth-child(4) .memory').textContent":                  "15 GiB / 16 GiB",
+		"one('tr:nth-child(4) td[data-label=Cap]').textContent":       "25 %",
+		"one('tr:nth-child(7) td[data-label=Weight]').textContent":    "100 latency",
+		"one('tr:nth-child(7) td[data-label=Guarantee]').textContent": "10 %",
+		"one('#events li').textContent.includes('compute.min')+''":    "true",
+		"one('.stack').getAttribute('aria-label').slice(0, 29)":       "Memory: /vision/eval 15 GiB, ",
+
+		"(one('.stack i:nth-child(2)').offsetWidth / one('.stack').offsetWidth).toFixed(2)": "0.34",
 	} {
-		if got := eval[string](b, what); got != want {
+		if got := eval[string](b, short+what); got != want {
 			t.Errorf("%s is %q, want %q", what, got, want)
 		}
 	}
@@ -206,7 +210,8 @@ func TestPage(t *testing.T) {
 		return colours.size > 4;
 	})()`)
 	b.until(`(() => {
-		const c = document.querySelector(".past canvas"), data = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
+		const c = document.querySelector(".past canvas");
+		const data = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
 		let drawn = 0;
 		for (let i = 3; i < data.length; i += 4) if (data[i] > 200) drawn++;
 		return drawn > 1000;
@@ -214,7 +219,8 @@ func TestPage(t *testing.T) {
 	b.picture("light.png")
 	b.click("#theme")
 	b.click("#theme")
-	if got := eval[string](b, "document.documentElement.dataset.theme+getComputedStyle(document.body).backgroundColor"); got != "darkrgb(14, 19, 27)" {
+	ground := "document.documentElement.dataset.theme + getComputedStyle(document.body).backgroundColor"
+	if got := eval[string](b, ground); got != "darkrgb(14, 19, 27)" {
 		t.Errorf("dark is %s", got)
 	}
 	b.picture("dark.png")
@@ -228,11 +234,12 @@ func TestPage(t *testing.T) {
 		t.Errorf("fault: %q", got)
 	}
 	b.fake.touch(func(s *node.Snapshot) { s.Devices, s.Nodes = nil, nil })
-	b.until("document.querySelector('#devices').textContent.startsWith('No devices') && document.getElementById('tree').hidden")
+	b.until(short + "one('#devices').textContent.startsWith('No devices') && one('#tree').hidden")
 	b.fake.touch(nil)
 	b.until("document.querySelectorAll('.card').length === 2 && !document.querySelector('.note')")
 
-	if hosts := eval[[]string](b, "[...new Set(performance.getEntriesByType('resource').map(r => new URL(r.name).host))]"); len(hosts) != 1 {
+	hosts := eval[[]string](b, "[...new Set(performance.getEntriesByType('resource').map(r => new URL(r.name).host))]")
+	if len(hosts) != 1 {
 		t.Errorf("resources come from %q", hosts)
 	}
 	if c := b.complaints(); len(c) > 0 {
@@ -248,7 +255,8 @@ func TestEdit(t *testing.T) {
 	b.click(`button[aria-label="Edit limits of /vision/eval on device 0"]`)
 	b.do(chromedp.WaitVisible(chromedp.CSS("#editor")))
 	for name, want := range map[string]string{
-		"memory.max": "16GiB", "memory.high": "", "compute.max": "25", "compute.min": "", "lgpu.weight": "", "lgpu.priority": "", "lgpu": "",
+		"memory.max": "16GiB", "memory.high": "", "compute.max": "25", "compute.min": "", "lgpu.weight": "",
+		"lgpu.priority": "", "lgpu": "",
 	} {
 		if got := eval[string](b, fmt.Sprintf("document.querySelector('#editor [name=%q]').value", name)); got != want {
 			t.Errorf("%s holds %q, want %q", name, got, want)
@@ -267,7 +275,8 @@ func TestEdit(t *testing.T) {
 	b.fake.mu.Unlock()
 	b.click("#editor [type=submit]")
 	b.do(chromedp.WaitVisible(chromedp.CSS("#editor .error")))
-	if got := eval[string](b, "document.querySelector('#editor .error').textContent"); !strings.Contains(got, "less than <b>that</b>") {
+	if got := eval[string](b, "document.querySelector('#editor .error').textContent"); !strings.Contains(got,
+		"less than <b>that</b>") {
 		t.Errorf("the error is shown as %q", got)
 	}
 	b.fake.mu.Lock()
@@ -276,7 +285,8 @@ func TestEdit(t *testing.T) {
 	b.click("#editor [type=submit]")
 	got := <-b.fake.writes
 	want := change{"/vision/eval", map[string]string{
-		"memory.max": "195:0 20GiB\n", "compute.max": "195:0 max\n", "lgpu": "195:0 count=66\n", "lgpu.priority": "195:0 high\n",
+		"memory.max": "195:0 20GiB\n", "compute.max": "195:0 max\n", "lgpu": "195:0 count=66\n",
+		"lgpu.priority": "195:0 high\n",
 	}}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("written: %v, want %v", got, want)
@@ -308,7 +318,8 @@ func TestUnlock(t *testing.T) {
 	b.do(chromedp.WaitVisible(chromedp.CSS("#gate")), chromedp.SendKeys(chromedp.CSS("#gate [name=token]"), "wrong"))
 	b.click("#gate [type=submit]")
 	b.do(chromedp.WaitVisible(chromedp.CSS("#gate .error")))
-	eval[string](b, fmt.Sprintf("document.querySelector('#gate [name=token]').value = %q", strings.TrimSpace(string(token))))
+	eval[string](b, fmt.Sprintf("document.querySelector('#gate [name=token]').value = %q",
+		strings.TrimSpace(string(token))))
 	b.click("#gate [type=submit]")
 	b.until("!document.getElementById('gate').open && " + shown)
 	if !eval[bool](b, "document.getElementById('unlock').hidden") {
@@ -320,10 +331,14 @@ func TestUnlock(t *testing.T) {
 func TestPhone(t *testing.T) {
 	b := show(t, newFake(), true)
 	for _, width := range []int64{320, 390, 700, 1000} {
-		b.do(chromedp.EmulateViewport(width, 844, chromedp.EmulateMobile), chromedp.Navigate("about:blank"), chromedp.Navigate(b.url),
+		b.do(chromedp.EmulateViewport(width, 844, chromedp.EmulateMobile), chromedp.Navigate("about:blank"),
+			chromedp.Navigate(b.url),
 			chromedp.WaitVisible(chromedp.CSS("tr.lgpu")))
-		if wide := eval[[]string](b, `[...document.querySelectorAll("body *")].filter(e => !e.closest(".hidden, .skip, thead, dialog") &&
-			e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).map(e => e.tagName + "." + e.className)`); len(wide) > 0 {
+		wide := eval[[]string](b, `[...document.querySelectorAll("body *")]
+			.filter(e => !e.closest(".hidden, .skip, thead, dialog"))
+			.filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+			.map(e => e.tagName + "." + e.className)`)
+		if len(wide) > 0 {
 			t.Errorf("at %d: wider than the screen: %q", width, wide)
 		}
 		if width == 390 {

@@ -52,10 +52,14 @@ func (f *fake) Recent() []node.Event {
 	at := time.Now().Add(-10 * time.Minute)
 	return []node.Event{
 		{Seq: 1, Time: at, Kind: node.DaemonStarted, Text: "the daemon has started"},
-		{Seq: 2, Time: at.Add(time.Minute), Kind: node.LgpuCreated, Path: "/vision/train", Text: "/vision/train was made for user 1000"},
-		{Seq: 3, Time: at.Add(2 * time.Minute), Kind: node.ClientJoined, Path: "/vision/train", PID: 812, Text: "python (812) joined /vision/train"},
-		{Seq: 4, Time: at.Add(5 * time.Minute), Kind: node.PoliceStranger, PID: 99, Text: "blender (99) uses device 0 without an lgpu and holds 3 GiB"},
-		{Seq: 5, Time: at.Add(9 * time.Minute), Kind: node.LimitChanged, Path: "/voice/live", Text: "compute.min of /voice/live is now 10 %"},
+		{Seq: 2, Time: at.Add(time.Minute), Kind: node.LgpuCreated, Path: "/vision/train",
+			Text: "/vision/train was made for user 1000"},
+		{Seq: 3, Time: at.Add(2 * time.Minute), Kind: node.ClientJoined, Path: "/vision/train", PID: 812,
+			Text: "python (812) joined /vision/train"},
+		{Seq: 4, Time: at.Add(5 * time.Minute), Kind: node.PoliceStranger, PID: 99,
+			Text: "blender (99) uses device 0 without an lgpu and holds 3 GiB"},
+		{Seq: 5, Time: at.Add(9 * time.Minute), Kind: node.LimitChanged, Path: "/voice/live",
+			Text: "compute.min of /voice/live is now 10 %"},
 	}
 }
 
@@ -136,7 +140,8 @@ func machine(at time.Time) node.Snapshot {
 	wave := math.Sin(float64(at.UnixMilli()) / 9000)
 	share := func(v, swing float64) uint32 { return uint32(math.Round(v + swing*wave)) }
 	type asks struct{ asked, delivered uint32 }
-	lgpu := func(id uint64, path, name string, device gpu.UUID, used, limit uint64, a asks, state string, clients ...node.Client) node.NodeState {
+	lgpu := func(id uint64, path, name string, device gpu.UUID, used, limit uint64, a asks, state string,
+		clients ...node.Client) node.NodeState {
 		e := node.Effective{Count: 132, Compute: 10000, Weight: 100, Priority: "normal", MemoryMax: limit}
 		r := node.Requested{Lgpu: "max", MemoryMax: pointer(limit)}
 		if limit == region.NoLimit {
@@ -145,44 +150,53 @@ func machine(at time.Time) node.Snapshot {
 		return node.NodeState{
 			Path: path, Name: name, ID: id, Kind: node.KindLgpu, State: state, Clients: clients, Created: at.Add(-time.Hour),
 			Devices: []node.NodeDevice{{
-				Device: device, Effective: e, Requested: r, MemoryUsed: used, MemoryPeak: used, Asked: a.asked, Delivered: a.delivered, State: state,
+				Device: device, Effective: e, Requested: r, MemoryUsed: used, MemoryPeak: used, Asked: a.asked,
+				Delivered: a.delivered, State: state,
 				Busy: 90 * time.Second, Launches: 12345,
 			}},
 		}
 	}
 	group := func(id uint64, path, name string, used, limit uint64, delivered uint32) node.NodeState {
-		return node.NodeState{Path: path, Name: name, ID: id, Kind: node.KindGroup, Persistent: true, Devices: []node.NodeDevice{
-			{Device: first, MemoryUsed: used, Delivered: delivered, Asked: delivered, Effective: node.Effective{Compute: 10000, Weight: 100, MemoryMax: limit}},
-		}}
+		return node.NodeState{Path: path, Name: name, ID: id, Kind: node.KindGroup, Persistent: true,
+			Devices: []node.NodeDevice{
+				{Device: first, MemoryUsed: used, Delivered: delivered, Asked: delivered,
+					Effective: node.Effective{Compute: 10000, Weight: 100, MemoryMax: limit}},
+			}}
 	}
 	train := lgpu(3, "/vision/train", "train", first, 48<<30, 64<<30, asks{5000, share(4990, 60)}, node.StateRunning,
-		node.Client{PID: 812, UID: 1000, Comm: "python", Memory: []uint64{46 << 30}}, node.Client{PID: 813, UID: 1000, Comm: "dataloader-0", Memory: []uint64{2 << 30}})
+		node.Client{PID: 812, UID: 1000, Comm: "python", Memory: []uint64{46 << 30}},
+		node.Client{PID: 813, UID: 1000, Comm: "dataloader-0", Memory: []uint64{2 << 30}})
 	train.Devices[0].Effective.Weight, train.Devices[0].Requested.Weight = 300, pointer(uint32(300))
 	eval := lgpu(4, "/vision/eval", "eval", first, 15<<30, 16<<30, asks{2500, share(2490, 40)}, node.StateWaiting,
 		node.Client{PID: 901, UID: 1001, Comm: "python", Memory: []uint64{15 << 30}})
 	eval.Devices[0].Effective.Compute, eval.Devices[0].Requested.ComputeMax = 2500, pointer(uint32(2500))
 	live := lgpu(6, "/voice/live", "live", first, 9<<30, 10<<30, asks{1400, share(700, 300)}, node.StateDraining,
 		node.Client{PID: 77, UID: 1002, Comm: "whisper", Memory: []uint64{9 << 30}})
-	live.Devices[0].Effective.Priority, live.Devices[0].Requested.Priority, live.Devices[0].Effective.Min = "latency", "latency", 1000
+	live.Devices[0].Effective.Priority, live.Devices[0].Requested.Priority, live.Devices[0].Effective.Min = "latency",
+		"latency", 1000
 	return node.Snapshot{
-		At:     at,
-		Daemon: node.Daemon{Version: "1.2.3", PID: 7, Started: at.Add(-3 * time.Hour), Dir: "/run/lgpu", Tree: "/run/lgpu/tree", Police: node.PoliceReport, Restarts: 1},
+		At: at,
+		Daemon: node.Daemon{Version: "1.2.3", PID: 7, Started: at.Add(-3 * time.Hour), Dir: "/run/lgpu",
+			Tree: "/run/lgpu/tree", Police: node.PoliceReport, Restarts: 1},
 		Devices: []node.Device{
 			{
-				Device: gpu.Device{UUID: first, Name: "NVIDIA H200", Memory: 141 << 30, Units: 132, PCI: "0000:1b:00.0", Node: "195:0"},
-				Mode:   "temporal", Healthy: true, MemoryUsed: 76 << 30, Utilisation: 91, MemoryUtilisation: 40,
+				Device: gpu.Device{UUID: first, Name: "NVIDIA H200", Memory: 141 << 30, Units: 132, PCI: "0000:1b:00.0",
+					Node: "195:0"},
+				Mode: "temporal", Healthy: true, MemoryUsed: 76 << 30, Utilisation: 91, MemoryUtilisation: 40,
 				Processes: []node.DeviceProcess{
 					{PID: 812, Memory: 48 << 30, Path: "/vision/train"}, {PID: 99, Comm: "blender", Memory: 3 << 30},
 				},
 			},
 			{
 				Device: gpu.Device{UUID: second, Index: 1, Name: "Software GPU", Memory: 16 << 30, Units: 32},
-				Mode:   "temporal", Sim: "1x16GiB,sms=32", Healthy: true, MemoryUsed: 5 << 30, Utilisation: -1, MemoryUtilisation: -1,
+				Mode:   "temporal", Sim: "1x16GiB,sms=32", Healthy: true, MemoryUsed: 5 << 30, Utilisation: -1,
+				MemoryUtilisation: -1,
 			},
 		},
 		Nodes: []node.NodeState{
 			group(1, "/", "", 73<<30, region.NoLimit, 8300),
-			lgpu(5, "/python-4712", "python-4712", second, 4<<30, region.NoLimit, asks{10000, share(6200, 1500)}, node.StateRunning,
+			lgpu(5, "/python-4712", "python-4712", second, 4<<30, region.NoLimit, asks{10000, share(6200, 1500)},
+				node.StateRunning,
 				node.Client{PID: 4712, UID: 1000, Comm: "python", Memory: []uint64{4 << 30}}),
 			group(2, "/vision", "vision", 63<<30, 96<<30, 7500), eval, train,
 			group(7, "/voice", "voice", 9<<30, 32<<30, 800), live,

@@ -48,7 +48,8 @@ func (h *history) add(s *node.Snapshot) {
 		}
 		for j := range n.Devices {
 			d := &n.Devices[j]
-			next.shares = append(next.shares, share{n.ID, d.Device, names[d.Device], n.Path, hundredths(d.Asked), hundredths(d.Delivered)})
+			next.shares = append(next.shares, share{n.ID, d.Device, names[d.Device], n.Path, hundredths(d.Asked),
+				hundredths(d.Delivered)})
 		}
 	}
 	if len(next.shares) > maxRows {
@@ -66,7 +67,8 @@ func (h *history) add(s *node.Snapshot) {
 // hundredths bounds a share to what can be.
 func hundredths(v uint32) uint16 { return uint16(min(v, 10000)) }
 
-// past is the history as the page reads it: for each lgpu on a device a value for each time, null where it was not there.
+// past is the history as the page reads it: for each lgpu on a device a value for each time, null where it was not
+// there.
 type (
 	past struct {
 		Times []int64   `json:"times"` // Unix ms

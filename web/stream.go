@@ -198,7 +198,8 @@ func (s *Server) encode(name string, v any) message {
 func (s *Server) getStream(w http.ResponseWriter, r *http.Request) {
 	messages, ok := s.hub.open()
 	if !ok {
-		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("%d browsers are watching, which is all there may be", maxStreams))
+		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("%d browsers are watching, which is all there may be",
+			maxStreams))
 		return
 	}
 	defer s.hub.close(messages)

@@ -6,10 +6,10 @@
 //	fmt.Println("page at", s.URL(l.Addr()))
 //	err = s.Serve(ctx, l)
 //
-// Everybody who can connect may look, as everybody on the machine may ask the daemon's API. To change something takes the
-// token, which is in a file that only the daemon's user can read, and in the address that URL returns: behind its #, so
-// that browsers keep it to themselves. Requests for another host than this one are refused, since a name of somebody else
-// that leads here (DNS rebinding) would give that somebody's page the rights of this one.
+// Everybody who can connect may look, as everybody on the machine may ask the daemon's API. To change something takes
+// the token, which is in a file that only the daemon's user can read, and in the address that URL returns: behind its
+// #, so that browsers keep it to themselves. Requests for another host than this one are refused, since a name of
+// somebody else that leads here (DNS rebinding) would give that somebody's page the rights of this one.
 package web
 
 import (
@@ -68,8 +68,9 @@ func (d daemon) Slices() Feed { return d.Node.Slices() }
 type Options struct {
 	// Dir is the runtime folder; the token is written there to TokenFile, for its owner only.
 	Dir string
-	// Write writes files of a node of the tree, all of them or none: path is that of the node, and files are names such as
-	// memory.max with what to write. nil makes the page read-only, and no token is made. Errors are shown to the user.
+	// Write writes files of a node of the tree, all of them or none: path is that of the node, and files are names such
+	// as memory.max with what to write. nil makes the page read-only, and no token is made. Errors are shown to the
+	// user.
 	Write func(ctx context.Context, path string, files map[string]string) error
 	// Metrics is served at /metrics; nil leaves it out.
 	Metrics http.Handler
@@ -218,8 +219,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// known reports whether a request's host is one of this page. An address always is: what a name that is not ours leads to
-// never has an address as its Host.
+// known reports whether a request's host is one of this page. An address always is: what a name that is not ours leads
+// to never has an address as its Host.
 func (s *Server) known(host string) bool {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {
@@ -243,7 +244,8 @@ var page embed.FS
 
 // types are those of the page's files, so that they don't depend on the machine's mime tables.
 var types = map[string]string{
-	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+	".svg": "image/svg+xml",
 }
 
 // static serves the files of the page.

@@ -73,13 +73,16 @@ func unserved(t *testing.T, o Options) (*Server, *fake) {
 	return s, f
 }
 
-// TestHost: a name that is not ours is refused, for every path, so that a page of somebody else cannot pose as this one.
+// TestHost: a name that is not ours is refused, for every path, so that a page of somebody else cannot pose as this
+// one.
 func TestHost(t *testing.T) {
 	s, _ := unserved(t, Options{Hosts: []string{"gpu.example"}})
 	for host, want := range map[string]int{
-		"localhost": 200, "localhost:9464": 200, "LOCALHOST:1": 200, "127.0.0.1:9464": 200, "127.0.0.1": 200, "[::1]:9464": 200,
-		"[::1]": 200, "192.0.2.7:9464": 200, "gpu.example:9464": 200, "GPU.example": 200,
-		"evil.example": 421, "evil.example:9464": 421, "localhost.evil.example": 421, "127.0.0.1.evil.example": 421, "": 421, ":9464": 421,
+		"localhost": 200, "localhost:9464": 200, "LOCALHOST:1": 200, "127.0.0.1:9464": 200, "127.0.0.1": 200,
+		"[::1]:9464": 200,
+		"[::1]":      200, "192.0.2.7:9464": 200, "gpu.example:9464": 200, "GPU.example": 200,
+		"evil.example": 421, "evil.example:9464": 421, "localhost.evil.example": 421, "127.0.0.1.evil.example": 421, "": 421,
+		":9464":         421,
 		"x.gpu.example": 421, "localhost:1:2": 421,
 	} {
 		for _, path := range []string{"/", "/api/state", "/app.js", "/nothing"} {
@@ -102,7 +105,8 @@ func TestHeaders(t *testing.T) {
 	s, _ := unserved(t, Options{})
 	for _, path := range []string{"/", "/style.css", "/api/state", "/missing"} {
 		r, _ := ask(t, s, "GET", "http://localhost"+path, "")
-		if csp := r.Header.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'self';") || strings.Contains(csp, "unsafe") {
+		if csp := r.Header.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'self';") ||
+			strings.Contains(csp, "unsafe") {
 			t.Errorf("%s: policy %q", path, csp)
 		}
 		if r.Header.Get("X-Content-Type-Options") != "nosniff" || r.Header.Get("X-Frame-Options") != "DENY" {
@@ -166,20 +170,26 @@ func TestWrite(t *testing.T) {
 		text       string
 	}{
 		{"good", good, []string{"Authorization", token, "Content-Type", "application/json"}, 204, ""},
-		{"own page", good, []string{"Authorization", token, "Content-Type", "application/json; charset=utf-8", "Sec-Fetch-Site", "same-origin"}, 204, ""},
+		{"own page", good, []string{"Authorization", token, "Content-Type", "application/json; charset=utf-8",
+			"Sec-Fetch-Site", "same-origin"}, 204, ""},
 		{"no token", good, []string{"Content-Type", "application/json"}, 401, "web.token"},
 		{"empty token", good, []string{"Authorization", "Bearer ", "Content-Type", "application/json"}, 401, "token"},
 		{"wrong token", good, []string{"Authorization", token + "x", "Content-Type", "application/json"}, 401, "token"},
 		{"bare token", good, []string{"Authorization", s.token, "Content-Type", "application/json"}, 401, "token"},
-		{"foreign page", good, []string{"Authorization", token, "Content-Type", "application/json", "Sec-Fetch-Site", "cross-site"}, 403, "this page"},
-		{"neighbour", good, []string{"Authorization", token, "Content-Type", "application/json", "Sec-Fetch-Site", "same-site"}, 403, "this page"},
+		{"foreign page", good, []string{"Authorization", token, "Content-Type", "application/json", "Sec-Fetch-Site",
+			"cross-site"}, 403, "this page"},
+		{"neighbour", good, []string{"Authorization", token, "Content-Type", "application/json", "Sec-Fetch-Site",
+			"same-site"}, 403, "this page"},
 		{"form", good, []string{"Authorization", token, "Content-Type", "text/plain"}, 415, "json"},
 		{"no type", good, []string{"Authorization", token}, 415, "json"},
 		{"no JSON", "memory.max=8G", []string{"Authorization", token, "Content-Type", "application/json"}, 400, "change is"},
-		{"unknown field", `{"path": "/", "mode": 1}`, []string{"Authorization", token, "Content-Type", "application/json"}, 400, "mode"},
-		{"no path", `{"files": {"a": "b"}}`, []string{"Authorization", token, "Content-Type", "application/json"}, 400, "path"},
+		{"unknown field", `{"path": "/", "mode": 1}`, []string{"Authorization", token, "Content-Type", "application/json"},
+			400, "mode"},
+		{"no path", `{"files": {"a": "b"}}`, []string{"Authorization", token, "Content-Type", "application/json"}, 400,
+			"path"},
 		{"no files", `{"path": "/"}`, []string{"Authorization", token, "Content-Type", "application/json"}, 400, "files"},
-		{"too long", `{"path": "/` + strings.Repeat("x", maxChange) + `"}`, []string{"Authorization", token, "Content-Type", "application/json"}, 400, "large"},
+		{"too long", `{"path": "/` + strings.Repeat("x", maxChange) + `"}`, []string{"Authorization", token, "Content-Type",
+			"application/json"}, 400, "large"},
 	} {
 		r, body := ask(t, s, "POST", local, test.body, test.header...)
 		if r.StatusCode != test.want || !strings.Contains(body, test.text) {
@@ -197,7 +207,8 @@ func TestWrite(t *testing.T) {
 		}
 	}
 	for _, method := range []string{"GET", "PUT", "DELETE", "OPTIONS", "HEAD"} {
-		if r, _ := ask(t, s, method, local, good, "Authorization", token, "Content-Type", "application/json"); r.StatusCode != 405 {
+		if r, _ := ask(t, s, method, local, good, "Authorization", token, "Content-Type",
+			"application/json"); r.StatusCode != 405 {
 			t.Errorf("%s: %d", method, r.StatusCode)
 		}
 	}
@@ -207,13 +218,16 @@ func TestWrite(t *testing.T) {
 func TestErrors(t *testing.T) {
 	s, f := unserved(t, Options{})
 	for err, want := range map[error]int{
-		syscall.ENOENT: 404, syscall.ENODEV: 404, syscall.EINVAL: 422, syscall.ERANGE: 422, syscall.EBUSY: 409, syscall.EPERM: 403,
-		syscall.EIO: 500, syscall.EOPNOTSUPP: 422, errors.New("no errno"): 500,
+		syscall.ENOENT: 404, syscall.ENODEV: 404, syscall.EINVAL: 422, syscall.ERANGE: 422, syscall.EBUSY: 409,
+		syscall.EPERM: 403,
+		syscall.EIO:   500, syscall.EOPNOTSUPP: 422, errors.New("no errno"): 500,
 	} {
 		f.writeErr = fmt.Errorf("/team memory.max %q: %w", "8Q", err)
-		r, body := ask(t, s, "POST", local, `{"path": "/team", "files": {"memory.max": "8Q"}}`, "Authorization", "Bearer "+s.token, "Content-Type", "application/json")
+		r, body := ask(t, s, "POST", local, `{"path": "/team", "files": {"memory.max": "8Q"}}`, "Authorization",
+			"Bearer "+s.token, "Content-Type", "application/json")
 		var answer struct{ Error string }
-		if e := json.Unmarshal([]byte(body), &answer); e != nil || r.StatusCode != want || answer.Error != f.writeErr.Error() {
+		if e := json.Unmarshal([]byte(body), &answer); e != nil || r.StatusCode != want ||
+			answer.Error != f.writeErr.Error() {
 			t.Errorf("%v: %d %s, want %d", err, r.StatusCode, body, want)
 		}
 	}
@@ -226,11 +240,13 @@ func TestReadOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, _ := ask(t, s, "POST", local, `{"path": "/", "files": {"a": "b"}}`, "Authorization", "Bearer ", "Content-Type", "application/json")
+	r, _ := ask(t, s, "POST", local, `{"path": "/", "files": {"a": "b"}}`, "Authorization", "Bearer ", "Content-Type",
+		"application/json")
 	if r.StatusCode != http.StatusForbidden {
 		t.Errorf("write: %d", r.StatusCode)
 	}
-	if _, body := ask(t, s, "GET", "http://localhost/api/session", "", "Authorization", "Bearer "); body != `{"editable":false,"authorized":false}` {
+	if _, body := ask(t, s, "GET", "http://localhost/api/session", "", "Authorization",
+		"Bearer "); body != `{"editable":false,"authorized":false}` {
 		t.Errorf("session: %s", body)
 	}
 	if _, err := os.Stat(filepath.Join(dir, TokenFile)); !os.IsNotExist(err) {
@@ -385,7 +401,8 @@ func TestStream(t *testing.T) {
 	s := open(t, url)
 	var got state
 	s.next("state", &got)
-	if len(got.Devices) != 2 || got.Nodes[4].ID != "0000000000000003" || got.Devices[1].Utilisation != nil || got.Nodes[0].Devices[0].Limit != nil {
+	if len(got.Devices) != 2 || got.Nodes[4].ID != "0000000000000003" || got.Devices[1].Utilisation != nil ||
+		got.Nodes[0].Devices[0].Limit != nil {
 		t.Errorf("%+v", got)
 	}
 	if got.Events[0].Kind != string(node.LimitChanged) {
@@ -481,11 +498,13 @@ func TestHistory(t *testing.T) {
 	var h history
 	at := time.Unix(1_790_000_000, 0)
 	sample := func(i int, ids ...uint64) {
-		s := node.Snapshot{At: at.Add(time.Duration(i) * time.Second), Devices: []node.Device{{Device: gpu.Device{UUID: first}}}}
+		s := node.Snapshot{At: at.Add(time.Duration(i) * time.Second),
+			Devices: []node.Device{{Device: gpu.Device{UUID: first}}}}
 		for _, id := range ids {
-			s.Nodes = append(s.Nodes, node.NodeState{ID: id, Kind: node.KindLgpu, Path: fmt.Sprint("/", id), Devices: []node.NodeDevice{
-				{Device: first, Asked: uint32(id * 100), Delivered: uint32(id)},
-			}})
+			s.Nodes = append(s.Nodes, node.NodeState{ID: id, Kind: node.KindLgpu, Path: fmt.Sprint("/", id),
+				Devices: []node.NodeDevice{
+					{Device: first, Asked: uint32(id * 100), Delivered: uint32(id)},
+				}})
 		}
 		s.Nodes = append(s.Nodes, node.NodeState{ID: 99, Kind: node.KindGroup, Devices: []node.NodeDevice{{Device: first}}})
 		h.add(&s)
@@ -514,7 +533,8 @@ func TestHistory(t *testing.T) {
 	for i := range 2 * maxSamples {
 		sample(4+i, 1)
 	}
-	if d := h.document(); len(d.Times) != maxSamples || len(d.Rows) != 1 || d.Times[0] != 1790000000000+1000*(2*maxSamples+4-maxSamples) {
+	if d := h.document(); len(d.Times) != maxSamples || len(d.Rows) != 1 ||
+		d.Times[0] != 1790000000000+1000*(2*maxSamples+4-maxSamples) {
 		t.Errorf("%d times from %d, %d rows", len(d.Times), d.Times[0], len(d.Rows))
 	}
 }
@@ -522,7 +542,10 @@ func TestHistory(t *testing.T) {
 // FuzzWrite: whatever is posted, nothing is written without the token, and every refusal is a sentence.
 func FuzzWrite(f *testing.F) {
 	source := newFake()
-	s, err := New(source, Options{Dir: f.TempDir(), Write: func(context.Context, string, map[string]string) error { return syscall.EINVAL }})
+	s, err := New(source, Options{Dir: f.TempDir(), Write: func(context.Context, string,
+		map[string]string) error {
+		return syscall.EINVAL
+	}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -549,7 +572,8 @@ func FuzzWrite(f *testing.F) {
 // FuzzHost: a name passes only if it is an address, localhost, or one that was given.
 func FuzzHost(f *testing.F) {
 	s := &Server{o: Options{Hosts: []string{"gpu.example"}}}
-	for _, host := range []string{"localhost:80", "[::1]:80", "[::1]", "127.0.0.1", "evil.example", "[localhost]", "::1", "[gpu.example]:1", "fe80::1%eth0"} {
+	for _, host := range []string{"localhost:80", "[::1]:80", "[::1]", "127.0.0.1", "evil.example", "[localhost]", "::1",
+		"[gpu.example]:1", "fe80::1%eth0"} {
 		f.Add(host)
 	}
 	f.Fuzz(func(t *testing.T, host string) {
