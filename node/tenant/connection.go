@@ -1,6 +1,7 @@
 package tenant
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -46,13 +47,11 @@ func listen(path string) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("make the tenants' socket: %w", err)
 	}
 	raw, err := l.SyscallConn()
-	if err == nil {
-		// Connections inherit it.
-		err = errors.Join(err, raw.Control(func(fd uintptr) {
-			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
-		}))
+	var failed error
+	if err == nil { // connections inherit it
+		err = raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) })
 	}
-	if err == nil {
+	if err = cmp.Or(err, failed); err == nil {
 		err = os.Chmod(path, 0o666)
 	}
 	if err != nil {

@@ -149,22 +149,11 @@ func identify(conn *net.UnixConn) (Peer, *life, error) {
 		return Peer{}, nil, err
 	}
 	var credentials *unix.Ucred
-	fd := -1
-	err = errors.Join(err, raw.Control(func(socket uintptr) {
-		if credentials, err = unix.GetsockoptUcred(int(socket), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil {
-			return
-		}
-		if credentials.Pid <= 0 {
-			err = errors.New("it is in a PID namespace that cannot be seen")
-			return
-		}
-		fd, err = unix.GetsockoptInt(int(socket), unix.SOL_SOCKET, soPeerPIDFD)
-		if errors.Is(err, unix.ENOPROTOOPT) {
-			// Its Hello must come from this pid too (connection.hello), so that a process that has the pid of one that
-			// connected and died gains nothing.
-			fd, err = unix.PidfdOpen(int(credentials.Pid), 0)
-		}
-	}))
+	var fd int
+	var failed error
+	if err = raw.Control(func(socket uintptr) { credentials, fd, failed = peerOf(int(socket)) }); err == nil {
+		err = failed
+	}
 	if err != nil {
 		return Peer{}, nil, fmt.Errorf("identify the process of a connection: %w", err)
 	}
@@ -184,6 +173,24 @@ func identify(conn *net.UnixConn) (Peer, *life, error) {
 	}
 	peer.Start, peer.Comm = now.start, now.comm
 	return peer, life, nil
+}
+
+// peerOf asks the kernel who made a connection, and for a pidfd of it.
+func peerOf(socket int) (*unix.Ucred, int, error) {
+	credentials, err := unix.GetsockoptUcred(socket, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return nil, -1, err
+	}
+	if credentials.Pid <= 0 {
+		return nil, -1, errors.New("it is in a PID namespace that cannot be seen")
+	}
+	fd, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, soPeerPIDFD)
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		// Its Hello must come from this pid too (connection.hello), so that a process that has the pid of one that connected
+		// and died gains nothing.
+		fd, err = unix.PidfdOpen(int(credentials.Pid), 0)
+	}
+	return credentials, fd, err
 }
 
 // find returns a pidfd of a process that has been known before, and what it is like now.
@@ -258,8 +265,8 @@ func poll(fds []unix.PollFd) (n int, err error) {
 	}
 }
 
-// Observe gathers what is known of a process, be it a client or not. client says of which lgpu a process is a client, or
-// 0. An error wraps os.ErrProcessDone where there is no such process.
+// Observe gathers what is known of a process, be it a client or not. client says of which lgpu a process is a client,
+// or 0. An error wraps os.ErrProcessDone where there is no such process.
 func Observe(pid int, client func(Process) uint64) (Evidence, error) {
 	now, err := procfs{}.status(pid)
 	if err != nil {

@@ -4,8 +4,9 @@
 // # Who is who
 //
 // Nothing that a client says decides which lgpu it gets. The kernel names the process behind a connection (SO_PEERCRED
-// and a pidfd), its cgroups and its ancestors are read from /proc between two looks at its start time, and a Resolver
-// makes an lgpu of them. So a forged environment, su, exec, setsid or a pid that is used again change nothing.
+// and a pidfd). Its cgroups and its ancestors are read from /proc, and are good if the pidfd says afterwards that it
+// still lives. A Resolver makes an lgpu of them. So a forged environment, su, exec, setsid or a pid that is used again
+// change nothing.
 //
 // # Life and death
 //
