@@ -63,6 +63,8 @@ type Facts struct {
 	Utilisation       int    // percent of the last sample in which a kernel ran
 	MemoryUtilisation int    // percent of the last sample in which memory was read, written or copied
 	Processes         []Process
+	// Namespaced: this process is in a PID namespace of its own, and the numbers of Processes may be those of another.
+	Namespaced bool
 }
 
 // Process is one process that has a context on a device.

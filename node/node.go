@@ -103,6 +103,7 @@ type Node struct {
 	ctx    context.Context // ends in Close
 	cancel context.CancelFunc
 	work   sync.WaitGroup
+	blind  sync.Once     // for the warning that processes on devices cannot be told apart
 	kicked chan struct{} // holds a token when there are ids in idle
 	use    chan struct{} // holds a token when inUse may have changed
 

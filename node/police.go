@@ -46,6 +46,12 @@ func (n *Node) patrol(o *origin) {
 		if err != nil || d.Partitioned {
 			continue
 		}
+		if facts.Namespaced {
+			n.blind.Do(func() {
+				n.log.Warn("the daemon runs in a container, where the driver's process numbers mean nothing: strangers on a device are not seen")
+			})
+			facts.Processes = nil
+		}
 		n.inspect(d, facts)
 	}
 	n.tree.Observe()

@@ -70,6 +70,24 @@ func TestStranger(t *testing.T) {
 	}
 }
 
+// In a container the driver's numbers may be those of other processes: nobody is taken for one.
+func TestNamespaced(t *testing.T) {
+	r := start(t, Config{PolicePeriod: time.Millisecond, Police: PoliceStopStrangers})
+	events := r.events(t)
+	innocent := program(t)
+	uuid := gpu.UUID{0xfa, 0xce, 15: 1}
+	r.gpus.SetFacts(uuid, gpu.Facts{Namespaced: true, Processes: []gpu.Process{{PID: innocent.Process.Pid, Memory: 1 << 30}}})
+	for range 2 { // two looks at least
+		r.gpus.Break(gpu.UUID{0xfa, 0xce, 15: 2}, errors.New("lost"))
+		events.await(t, DeviceFault)
+		r.gpus.Break(gpu.UUID{0xfa, 0xce, 15: 2}, nil)
+		events.await(t, DeviceWell)
+	}
+	if got := r.Counters().Events[PoliceStranger]; got != 0 {
+		t.Errorf("%d were reported", got)
+	}
+}
+
 // A process that descends from a launcher but is no client has left its limits behind: that is stopped by the policy stop.
 func TestBypass(t *testing.T) {
 	r := start(t, Config{PolicePeriod: time.Millisecond, Police: PoliceStop})

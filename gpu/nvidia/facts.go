@@ -3,6 +3,7 @@ package nvidia
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -43,7 +44,7 @@ func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
 	if result := i.memory(h, &memory); result != success {
 		return gpu.Facts{}, i.fail("read the memory in use", result)
 	}
-	f := gpu.Facts{MemoryUsed: memory.Used, Utilisation: -1, MemoryUtilisation: -1}
+	f := gpu.Facts{MemoryUsed: memory.Used, Utilisation: -1, MemoryUtilisation: -1, Namespaced: i.namespaced}
 	var u utilisation
 	if i.utilisation(h, &u) == success { // a MIG instance has none
 		f.Utilisation, f.MemoryUtilisation = int(u.GPU), int(u.Memory)
@@ -64,6 +65,16 @@ func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
 	}
 	slices.SortFunc(f.Processes, func(a, b gpu.Process) int { return cmp.Compare(a.PID, b.PID) })
 	return f, nil
+}
+
+// initialNamespace names the PID namespace that the kernel begins with, whose numbers NVML gives: the kernel fixes it
+// (PROC_PID_INIT_INO).
+const initialNamespace = "pid:[4026531836]"
+
+// inNamespace reports whether this process is in another PID namespace than the initial one.
+func inNamespace() bool {
+	name, err := os.Readlink("/proc/self/ns/pid")
+	return err == nil && name != initialNamespace
 }
 
 // running adds the processes of one of NVML's lists and the memory they hold. A process is on several lists with the same

@@ -32,8 +32,9 @@ type handle uintptr
 
 // Inventory is the management library of this machine. It implements gpu.Inventory.
 type Inventory struct {
-	library uintptr
-	handles map[gpu.UUID]handle // of the devices that Devices found last
+	library    uintptr
+	namespaced bool                // NVML's process numbers may mean other processes here
+	handles    map[gpu.UUID]handle // of the devices that Devices found last
 
 	shutdown          func() int32
 	errorString       func(int32) string
@@ -70,7 +71,7 @@ func Open() (*Inventory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoDriver, err)
 	}
-	i := &Inventory{library: library}
+	i := &Inventory{library: library, namespaced: inNamespace()}
 	var start func() int32
 	for symbol, f := range map[string]any{
 		"nvmlInit_v2": &start, "nvmlShutdown": &i.shutdown, "nvmlErrorString": &i.errorString,
