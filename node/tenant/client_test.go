@@ -42,6 +42,7 @@ type program struct {
 	limits  *region.Limits
 	usage   *region.Usage
 	usageFD int
+	unseen  bool
 	held    [region.MaxDevices]uint64
 }
 
@@ -86,6 +87,9 @@ func (p *program) do(command string, args []string) (string, error) {
 	case "hello":
 		return p.hello(link.Message{Flags: uint32(number(0))}, -1)
 	case "resume":
+		return p.hello(link.Message{Flags: link.FlagReconnect, ID: p.id, Client: p.client}, p.usageFD)
+	case "resume-unseen": // without saying that it goes by the new limits
+		p.unseen = true
 		return p.hello(link.Message{Flags: link.FlagReconnect, ID: p.id, Client: p.client}, p.usageFD)
 	case "resume-as": // another lgpu and slot
 		return p.hello(link.Message{Flags: link.FlagReconnect, ID: number(0), Client: uint32(number(1))}, p.usageFD)
@@ -230,7 +234,7 @@ func (p *program) introduce(m link.Message, fd int) (string, error) {
 			return "", err
 		}
 		p.usage, p.usageFD = (*region.Usage)(unsafe.Pointer(&usage[0])), files[1]
-	} else {
+	} else if !p.unseen {
 		p.say(link.Need, 0, 0)
 	}
 	p.client, p.id = reply.Client, reply.ID

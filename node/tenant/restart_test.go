@@ -213,8 +213,10 @@ func TestRestartOfGroup(t *testing.T) {
 	beside := second.client(2)
 	beside.want("false", "alloc 0 1") // the old one may take it all without asking
 	old.want("true", "alloc 0 %d", 30*mib)
-	old.want("welcome", "resume")
+	old.want("welcome", "resume-unseen")
+	beside.want("false", "alloc 0 1") // it may still go by the old limits
 	old.want("true", "alloc 0 %d", 10*mib)
+	old.want("ok", "say %d 0 0 0", link.Need)
 	old.want("ok", "say %d 0 1 0", link.Need)
 	old.want(strconv.Itoa(int(link.Memory)), "hear") // so what it has said before, that it sees the limits, is heard
 	beside.want("true", "alloc 0 %d", 50*mib)
