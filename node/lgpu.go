@@ -23,7 +23,7 @@ type lgpu struct {
 	launchers map[*launcher]bool // guarded by Node.mu; written with life held
 	attached  bool               // with life held: it has an attachSim
 	releases  []func()           // with life held: of the modes of its devices
-	keepUntil time.Time          // with life held: not removed before, even without use
+	keepUntil time.Time          // guarded by Node.mu: not out of use before, since somebody is expected
 
 	base  map[gpu.UUID]region.DeviceUse // guarded by Node.mu; of the times it was in use before
 	peaks map[gpu.UUID]peak             // guarded by Node.mu; since a reset
@@ -205,7 +205,9 @@ func (n *Node) revive() error {
 			n.log.Error("an lgpu that was in use cannot be brought back", "id", id, "error", err)
 			continue
 		}
+		n.mu.Lock()
 		l.keepUntil, waiting = until, true
+		n.mu.Unlock()
 	}
 	for _, node := range n.tree.Nodes() {
 		if node.Temporary && n.lgpus[node.ID] == nil { // it was never given to its launcher
@@ -292,6 +294,7 @@ func (n *Node) release(l *lgpu, held *launcher) error {
 	n.mu.Lock()
 	had := l.launchers[held]
 	delete(l.launchers, held)
+	l.keepUntil = time.Time{} // it was waited for
 	n.mu.Unlock()
 	if !had {
 		return nil

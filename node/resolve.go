@@ -83,6 +83,9 @@ func (n *Node) Resolve(e tenant.Evidence) (uint64, error) {
 	return node.ID, nil
 }
 
+// firstClient is how long an lgpu that a process was let into waits for it to become a client.
+const firstClient = time.Second
+
 // adopt takes a node into use for a process whose cgroup is bound to it.
 func (n *Node) adopt(node tree.Node) error {
 	if node.Path == tree.Root || len(node.Children) > 0 {
@@ -112,8 +115,10 @@ func (n *Node) adopt(node tree.Node) error {
 		return err
 	}
 	// Its first client may still be refused for reasons of its own.
-	l.keepUntil = time.Now().Add(time.Second)
-	time.AfterFunc(time.Until(l.keepUntil)+time.Millisecond, func() { n.kick(node.ID) })
+	n.mu.Lock()
+	l.keepUntil = time.Now().Add(firstClient)
+	n.mu.Unlock()
+	time.AfterFunc(firstClient+time.Millisecond, func() { n.kick(node.ID) })
 	return n.save(l)
 }
 
@@ -182,6 +187,11 @@ func (n *Node) Left(c tenant.Client) {
 		Kind: ClientLeft, Path: path, ID: c.LGPU, PID: c.Peer.PID, UID: c.Peer.UID,
 		Text: fmt.Sprintf("process %d (%s) has left %s", c.Peer.PID, c.Peer.Comm, path),
 	})
+	if l := n.lgpuOf(c.LGPU); l != nil {
+		n.mu.Lock()
+		l.keepUntil = time.Time{} // it was waited for
+		n.mu.Unlock()
+	}
 	n.kick(c.LGPU)
 	n.used()
 }

@@ -85,7 +85,7 @@ func TestLauncherDies(t *testing.T) {
 	r := start(t, Config{Dir: dir})
 	h := r.holds(t, HoldSpec{Launcher: Peer{PID: launcher.Process.Pid}})
 	r.stop()
-	r = start(t, Config{Dir: dir, Reattach: time.Nanosecond})
+	r = start(t, Config{Dir: dir, Reattach: time.Hour}) // that is for those who are not known to be there
 	events := r.events(t)
 	if n := r.node(t, h.Path); len(n.Launchers) != 1 {
 		t.Fatalf("%+v", n)
