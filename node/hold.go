@@ -133,11 +133,22 @@ func (n *Node) launcherOf(p Peer) (*launcher, error) {
 	return &launcher{Process: tenant.Process{PID: p.PID, Start: s.start}, uid: p.UID, comm: s.comm, present: true}, nil
 }
 
-// confine keeps a launcher in a bound cgroup below the node that it is bound to.
+// confine keeps a launcher where it is: in a bound cgroup below the node that it is bound to, and outside of other lgpus,
+// whose programs could leave their limits behind otherwise.
 func (n *Node) confine(spec *HoldSpec) error {
-	e, err := tenant.Observe(spec.Launcher.PID, func(tenant.Process) uint64 { return 0 })
+	e, err := tenant.Observe(spec.Launcher.PID, n.clientOf)
 	if err != nil {
 		return fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
+	}
+	above := e
+	if _, launches := n.launchers()[e.Process]; launches {
+		above.Ancestors = e.Ancestors[1:] // one process may hold several
+	}
+	if node, inside := n.descent(above); inside && spec.ID == 0 {
+		return hinted{
+			fmt.Errorf("this is inside the lgpu %q already%w", nameOf(node.Path), silent{ErrInvalid}),
+			"an lgpu cannot lie inside another: start it from outside",
+		}
 	}
 	bound, ok := n.tree.Bound(cgroupText(e.Cgroups))
 	if !ok {

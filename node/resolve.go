@@ -37,24 +37,31 @@ func within(path, ancestor string) bool {
 
 // descent finds the lgpu of the nearest ancestor that is a launcher or a client.
 func (n *Node) descent(e tenant.Evidence) (tree.Node, bool) {
-	n.mu.Lock()
-	launchers := map[tenant.Process]uint64{}
-	for id, l := range n.lgpus {
-		for held := range l.launchers {
-			launchers[held.Process] = id
-		}
-	}
-	n.mu.Unlock()
+	launchers := n.launchers()
 	for _, a := range e.Ancestors {
-		id := a.LGPU
-		if id == 0 {
-			id = launchers[a.Process]
+		// A client that has become a launcher, by exec, is still on record as a client of where it was.
+		id, launches := launchers[a.Process]
+		if !launches {
+			id = a.LGPU
 		}
 		if id != 0 {
 			return n.tree.ByID(id)
 		}
 	}
 	return tree.Node{}, false
+}
+
+// launchers returns which process holds which lgpu.
+func (n *Node) launchers() map[tenant.Process]uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	launchers := map[tenant.Process]uint64{}
+	for id, l := range n.lgpus {
+		for held := range l.launchers {
+			launchers[held.Process] = id
+		}
+	}
+	return launchers
 }
 
 // Resolve implements tenant.Resolver.

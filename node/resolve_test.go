@@ -59,6 +59,7 @@ func TestResolve(t *testing.T) {
 		"a launcher's child":              {evidence("/", tenant.Ancestor{Process: beyond}), out.ID, 0},
 		"the nearer of two":               {evidence("/", tenant.Ancestor{Process: within}, tenant.Ancestor{Process: beyond}), in.ID, 0},
 		"a client's child":                {evidence("/", tenant.Ancestor{LGPU: in.ID}, tenant.Ancestor{Process: beyond}), in.ID, 0},
+		"a client that became a launcher": {evidence("/", tenant.Ancestor{Process: within, LGPU: out.ID}), in.ID, 0},
 		"one with a launcher's old pid":   {evidence("/", tenant.Ancestor{Process: tenant.Process{PID: beyond.PID, Start: 1}}), 0, unix.EPERM},
 		"in a bound cgroup":               {evidence("/kube/pod1/x"), bound.ID, 0},
 		"in one that only begins alike":   {evidence("/kube/pod11"), 0, unix.EPERM},
@@ -80,6 +81,32 @@ func TestResolve(t *testing.T) {
 		if t.Context().Err() != nil {
 			t.Fatal("the lgpu stays in use")
 		}
+	}
+}
+
+// A program of an lgpu cannot leave it by being a launcher.
+func TestNoEscape(t *testing.T) {
+	r := start(t, Config{})
+	h := r.holds(t, HoldSpec{Path: "/outer"})
+	defer h.Close()
+	r.holds(t, HoldSpec{Path: "/other"}).Close() // a launcher may have several
+	child := Peer{PID: program(t).Process.Pid}
+	var hint interface{ Hint() string }
+	if h, err := r.Hold(t.Context(), HoldSpec{Launcher: child}); !errors.Is(err, ErrInvalid) || !errors.As(err, &hint) ||
+		!strings.HasPrefix(err.Error(), `this is inside the lgpu "outer" already`) {
+		t.Errorf("%v, %v", h, err)
+	}
+	client := program(t)
+	s, err := statusOf(client.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Close()
+	group := r.holds(t, HoldSpec{Path: "/kept"})
+	r.tenants.join(tenant.Client{LGPU: group.ID, Peer: tenant.Peer{Process: tenant.Process{PID: client.Process.Pid, Start: s.start}}})
+	group.Close()
+	if h, err := r.Hold(t.Context(), HoldSpec{Launcher: Peer{PID: client.Process.Pid}}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a client: %v, %v", h, err)
 	}
 }
 
