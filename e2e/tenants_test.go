@@ -68,6 +68,8 @@ func (p *place) end() error {
 	if len(left) > 0 {
 		leftErr = fmt.Errorf("left behind: %s", strings.Join(left, ", "))
 	}
+	// A daemon that was killed leaves its mount to the next, and there may have been none.
+	_ = unix.Unmount(filepath.Join(p.dir, "tree"), unix.MNT_DETACH)
 	return errors.Join(stopErr, leftErr, os.RemoveAll(p.dir))
 }
 

@@ -49,8 +49,8 @@ cannot be asked.`,
 			if err != nil {
 				return explain(err)
 			}
-			if len(args) == 2 {
-				_, err = c.OutOrStdout().Write(files.GetFiles()[0].GetData())
+			if all := files.GetFiles(); len(args) == 2 && len(all) == 1 {
+				_, err = c.OutOrStdout().Write(all[0].GetData())
 			} else {
 				_, err = fmt.Fprint(c.OutOrStdout(), listing(files.GetFiles()))
 			}
