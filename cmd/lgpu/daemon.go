@@ -372,13 +372,13 @@ func (d *daemon) faces(n *node.Node, config node.Config) ([]func(context.Context
 			return nil, fmt.Errorf("--page %s: %w", d.page, err)
 		}
 		page, err := web.New(web.Of(n), web.Options{
-			Dir: config.Dir, Metrics: collector.Handler(), Hosts: d.hosts,
+			Dir: config.Dir, Metrics: collector.Handler(), Hosts: d.hosts, Log: config.Log,
 			Write: func(_ context.Context, path string, files map[string]string) error { return write(n, path, files) },
 		})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("--page %s: %w", d.page, err), l.Close())
 		}
-		if _, err := unix.IoctlGetTermios(int(os.Stderr.Fd()), unix.TCGETS); err == nil {
+		if isTerminal(os.Stderr) {
 			fmt.Fprintln(os.Stderr, "page at", page.URL(l.Addr())) // with the token, which is no line for a log
 		} else {
 			config.Log.Info("page", "url", fmt.Sprintf("http://%s/", l.Addr()), "token", filepath.Join(config.Dir, "web.token"))

@@ -38,7 +38,8 @@ Exit status: 0 if nothing failed, 1 otherwise. Warnings do not count.`,
 			if asJSON {
 				err = report.JSON(c.OutOrStdout())
 			} else {
-				err = report.Print(c.OutOrStdout(), doctor.Style{Width: width})
+				color := isTerminal(os.Stdout) && os.Getenv("NO_COLOR") == ""
+				err = report.Print(c.OutOrStdout(), doctor.Style{Width: width, Color: color})
 			}
 			if err != nil {
 				return failed(err)

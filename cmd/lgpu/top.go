@@ -34,7 +34,7 @@ Exit status: 0; 1 if the daemon cannot be asked, or ends.`,
 			if o.Interval < 100*time.Millisecond {
 				return usage("", "--interval %v: the shortest is 100ms", o.Interval)
 			}
-			if _, err := unix.IoctlGetTermios(int(os.Stdout.Fd()), unix.TCGETS); !once && err != nil {
+			if !once && !isTerminal(os.Stdout) {
 				return usage("lgpu top --once prints a single frame", "top: standard output is no terminal")
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
@@ -57,4 +57,10 @@ Exit status: 0; 1 if the daemon cannot be asked, or ends.`,
 	f.IntVar(&o.Width, "width", 80, "with --once: `COLUMNS` to fit in")
 	socketFlag(c)
 	return c
+}
+
+// isTerminal reports whether somebody reads f as it is written.
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }
