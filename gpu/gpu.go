@@ -12,11 +12,11 @@ import (
 
 // Inventory is a source of devices. One goroutine at a time may use it.
 type Inventory interface {
-	// Devices returns the devices: GPUs in the order of their index, each followed by its MIG instances. It may be called
-	// again to see changes.
+	// Devices returns the devices: GPUs in the order of their index, each followed by its MIG instances. It may be
+	// called again to see changes.
 	Devices() ([]Device, error)
-	// Facts says what the driver knows about a device now. An error means that the device cannot be reached, or is none of
-	// this inventory's (ErrUnknownDevice).
+	// Facts says what the driver knows about a device now. An error means that the device cannot be reached, or is none
+	// of this inventory's (ErrUnknownDevice).
 	Facts(UUID) (Facts, error)
 	// Close ends the use of the driver. Devices returned before stay valid.
 	Close() error
@@ -87,7 +87,8 @@ var (
 func ParseUUID(s string) (UUID, error) {
 	var u UUID
 	digits := strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(s, "GPU-"), "MIG-"), "-", "")
-	if n, err := hex.Decode(u[:], []byte(digits[:min(len(digits), 32)])); err != nil || n != len(u) || len(digits) != 32 {
+	if n, err := hex.Decode(u[:], []byte(digits[:min(len(digits), 32)])); err != nil || n != len(u) ||
+		len(digits) != 32 {
 		return UUID{}, fmt.Errorf("%q is no device UUID; one looks like GPU-00112233-4455-6677-8899-aabbccddeeff", s)
 	}
 	return u, nil
@@ -109,9 +110,9 @@ func Usable(devices []Device) []Device {
 	return usable
 }
 
-// Select returns the devices that tokens name, in the tokens' order: an index, GPU:INSTANCE for a MIG instance, a UUID, or
-// the beginning of one that only one device has, or the MAJ:MIN of the device node. An error wraps ErrUnknownDevice or
-// ErrTwice and names the token.
+// Select returns the devices that tokens name, in the tokens' order: an index, GPU:INSTANCE for a MIG instance, a UUID,
+// or the beginning of one that only one device has, or the MAJ:MIN of the device node. An error wraps ErrUnknownDevice
+// or ErrTwice and names the token.
 func Select(devices []Device, tokens []string) ([]Device, error) {
 	var chosen []Device
 	seen := map[UUID]bool{}

@@ -17,7 +17,8 @@ func TestUUID(t *testing.T) {
 	if u2, err := ParseUUID("00112233445566778899AABBCCDDEEFF"); err != nil || u2 != u {
 		t.Errorf("without prefix and dashes: %v, %v", u2, err)
 	}
-	for _, s := range []string{"", "GPU-", text[:39], text + "0", "GPU-0011223g-4455-6677-8899-aabbccddeeff", text + "-" + text} {
+	for _, s := range []string{"", "GPU-", text[:39], text + "0", "GPU-0011223g-4455-6677-8899-aabbccddeeff",
+		text + "-" + text} {
 		if u, err := ParseUUID(s); err == nil {
 			t.Errorf("ParseUUID(%q) = %v", s, u)
 		}
@@ -77,7 +78,8 @@ func TestSelect(t *testing.T) {
 func TestKeyAndUsable(t *testing.T) {
 	whole := Device{UUID: UUID{1}, Node: "195:3", Partitioned: true}
 	part := Device{UUID: UUID{2}, Parent: whole.UUID}
-	if whole.Key() != "195:3" || whole.MIG() || part.Key() != "MIG-02000000-0000-0000-0000-000000000000" || !part.MIG() {
+	if whole.Key() != "195:3" || whole.MIG() || part.Key() != "MIG-02000000-0000-0000-0000-000000000000" ||
+		!part.MIG() {
 		t.Errorf("keys %q and %q", whole.Key(), part.Key())
 	}
 	if u, err := ParseUUID(part.Identity()); err != nil || u != part.UUID {

@@ -17,7 +17,8 @@ import (
 // commit keeps a change of the tree before it takes effect. The tree's lock is held.
 func (n *Node) commit(c tree.Change) error { return n.store.SaveTree(c.State) }
 
-// apply carries a change of the tree to tenants and the policy. It runs on the writer's goroutine, under the tree's lock.
+// apply carries a change of the tree to tenants and the policy. It runs on the writer's goroutine, under the tree's
+// lock.
 func (n *Node) apply(c tree.Change) {
 	n.pushing.Lock()
 	touched := slices.Concat(c.Created, c.Changed)

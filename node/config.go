@@ -18,11 +18,11 @@ type Config struct {
 	Version string
 	// Log is where the daemon says what happens; the default discards it.
 	Log *slog.Logger
-	// SimCommand becomes the hardware of a software GPU (sim.StartOptions.Command). Without it a Hold with a shape joins
-	// hardware that is running already, or fails.
+	// SimCommand becomes the hardware of a software GPU (sim.StartOptions.Command). Without it a Hold with a shape
+	// joins hardware that is running already, or fails.
 	SimCommand []string
-	// Inventories are the sources of devices beside software GPUs; nil is the GPUs of NVIDIA's driver, where there is one.
-	// The daemon closes them.
+	// Inventories are the sources of devices beside software GPUs; nil is the GPUs of NVIDIA's driver, where there is
+	// one. The daemon closes them.
 	Inventories []gpu.Inventory
 	// Mount says whether the tree of limits is mounted at tree in Dir; the default is MountAuto.
 	Mount Mount
@@ -34,8 +34,8 @@ type Config struct {
 	StopGrace time.Duration
 	// Idle ends Run after so long without lgpu in use, client or user of the API; 0 is never.
 	Idle time.Duration
-	// Reattach is how long temporary lgpus of launchers and clients that were there before a restart are kept for them to
-	// come back; the default is 10 s.
+	// Reattach is how long temporary lgpus of launchers and clients that were there before a restart are kept for them
+	// to come back; the default is 10 s.
 	Reattach time.Duration
 	// Slice is the wished length of a slice where several lgpus share a device, 2 to 50 ms; 0 is the policy's default.
 	Slice time.Duration

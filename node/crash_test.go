@@ -83,9 +83,9 @@ func (g *tenantGroup) says(t *testing.T, want string) {
 	}
 }
 
-// The daemon is killed a hundred times under programs that allocate as fast as they can. Whatever the moment, the software
-// GPU never holds more for an lgpu, or for a group that promises less than its members have, than the limit; every program
-// goes on; and the last daemon's books are the device's truth.
+// The daemon is killed a hundred times under programs that allocate as fast as they can. Whatever the moment, the
+// software GPU never holds more for an lgpu, or for a group that promises less than its members have, than the limit;
+// every program goes on; and the last daemon's books are the device's truth.
 func TestDaemonKilledHundredTimes(t *testing.T) {
 	const (
 		mib        = 1 << 20
@@ -97,7 +97,8 @@ func TestDaemonKilledHundredTimes(t *testing.T) {
 	if testing.Short() {
 		rounds = 10
 	}
-	shape := sim.Shape{Devices: 1, Memory: 1 << 30, Units: 2, MHz: 1, Slice: 2 * time.Millisecond, Link: 4e9, Context: 16 * mib}
+	shape := sim.Shape{Devices: 1, Memory: 1 << 30, Units: 2, MHz: 1, Slice: 2 * time.Millisecond, Link: 4e9,
+		Context: 16 * mib}
 	churn := compile(t, "testdata/churn.c")
 	dir := shortDir(t)
 	daemon, _ := spawn(t, dir)
@@ -209,7 +210,8 @@ func TestDaemonKilledHundredTimes(t *testing.T) {
 		}
 		// A program may have been stopped between the device's answer and its note of it.
 		const inFlight = programs * 25 * mib
-		if books[0]+inFlight >= held[0] && books[1]+inFlight >= held[1] && books[0] <= held[0]+inFlight && books[1] <= held[1]+inFlight {
+		if books[0]+inFlight >= held[0] && books[1]+inFlight >= held[1] && books[0] <= held[0]+inFlight &&
+			books[1] <= held[1]+inFlight {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -239,7 +241,8 @@ func TestDaemonKilledHundredTimes(t *testing.T) {
 			t.Fatalf("nodes stay: %+v", s.Nodes)
 		}
 	}
-	t.Logf("at most %d and %d MiB of %d, together %d of %d", most[0]/mib, most[1]/mib, limit/mib, most[2]/mib, groupLimit/mib)
+	t.Logf("at most %d and %d MiB of %d, together %d of %d", most[0]/mib, most[1]/mib, limit/mib, most[2]/mib,
+		groupLimit/mib)
 	if most[2] < groupLimit/2 {
 		t.Error("the limits were never tried")
 	}

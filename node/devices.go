@@ -108,8 +108,8 @@ func (o *origin) facts(uuid gpu.UUID) (gpu.Facts, error) {
 	return o.inventory.Facts(uuid)
 }
 
-// refreshDevices asks all inventories for their devices, and tells the tree and the policy what there is. An inventory that
-// fails keeps the devices it had.
+// refreshDevices asks all inventories for their devices, and tells the tree and the policy what there is. An inventory
+// that fails keeps the devices it had.
 func (n *Node) refreshDevices() error {
 	d := &n.devices
 	d.mu.Lock()
@@ -124,7 +124,8 @@ func (n *Node) refreshDevices() error {
 		}
 		o.listed = listed
 		for _, g := range listed {
-			now = append(now, &device{Device: g, origin: o, strangers: map[processKey]int{}, overruns: map[uint64]int{}})
+			now = append(now, &device{Device: g, origin: o, strangers: map[processKey]int{},
+				overruns: map[uint64]int{}})
 		}
 	}
 	n.mu.Lock()
@@ -157,8 +158,8 @@ func (n *Node) refreshDevices() error {
 // percentUnits is the capacity of a device whose driver does not say how many units it has.
 const percentUnits = 100
 
-// partsOf describes a device's parts for the tree. One bit is one compute unit, as long as there are not more of them than
-// a set can have. Units have names where the device can grant them by name.
+// partsOf describes a device's parts for the tree. One bit is one compute unit, as long as there are not more of them
+// than a set can have. Units have names where the device can grant them by name.
 func partsOf(d gpu.Device, named bool) tree.Device {
 	t := tree.Device{UUID: d.Identity(), Number: d.Node, Capacity: d.Units, UnitsPerBit: 1, Memory: d.Memory}
 	if d.Units <= 0 {
@@ -288,8 +289,8 @@ func (d *devices) watch(n *Node, ctx context.Context) {
 	}
 }
 
-// watchLocked looks at an origin's devices every Config.PolicePeriod. Each has a goroutine of its own, since a driver may
-// hang. devices.mu is held.
+// watchLocked looks at an origin's devices every Config.PolicePeriod. Each has a goroutine of its own, since a driver
+// may hang. devices.mu is held.
 func (n *Node) watchLocked(o *origin) {
 	if o.stop != nil || n.devices.watching.Err() != nil {
 		return

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Feed is one reader's view of a stream of values: it keeps the newest that the reader has not taken. One goroutine at a
-// time may call Next.
+// Feed is one reader's view of a stream of values: it keeps the newest that the reader has not taken. One goroutine at
+// a time may call Next.
 type Feed[T any] struct {
 	source *source[T]
 	wake   chan struct{} // holds a token when there is something to take or the end was reached
@@ -17,8 +17,8 @@ type Feed[T any] struct {
 	closed error  // guarded by mu
 }
 
-// Next waits for values and returns all that there are, oldest first, and how many older ones the reader was too slow for.
-// It ends with ctx's error, or with ErrClosed when the daemon or the feed has.
+// Next waits for values and returns all that there are, oldest first, and how many older ones the reader was too slow
+// for. It ends with ctx's error, or with ErrClosed when the daemon or the feed has.
 func (f *Feed[T]) Next(ctx context.Context) (items []T, lost uint64, err error) {
 	for {
 		f.mu.Lock()

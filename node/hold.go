@@ -26,13 +26,14 @@ import (
 
 // HoldSpec is what a launcher asks for.
 type HoldSpec struct {
-	// Path names an existing lgpu to join, or one to make: below a group that exists. Where Temporary, an empty Path is a
-	// name made of Program and the launcher's process below Group.
+	// Path names an existing lgpu to join, or one to make: below a group that exists. An empty Path is a name made of
+	// Program and the launcher's process, below Group.
 	Path  string
 	Group string // with an empty Path: the parent of the new lgpu; the default is the root
 	// Program is the base name of the command, for a name.
 	Program string
-	// ID, where not 0, says that the launcher held the lgpu with this ID before the daemon restarted: Path must have it.
+	// ID, where not 0, says that the launcher held the lgpu with this ID before the daemon restarted: Path must have
+	// it.
 	ID uint64
 	// Limits are asked for, for each of the devices. An lgpu that exists must have the same, unless there are none.
 	Limits Limits
@@ -41,7 +42,8 @@ type HoldSpec struct {
 	Devices []string
 	// Sim is the shape of the software GPU to use; empty for the machine's own devices.
 	Sim string
-	// Spatial asks for the device in spatial mode, beside others rather than in turns. There can be only one device then.
+	// Spatial asks for the device in spatial mode, beside others rather than in turns. There can be only one device
+	// then.
 	Spatial bool
 	// Gang puts the lgpu into a gang.
 	Gang     string
@@ -71,8 +73,8 @@ type Hold struct {
 	// Path, ID and Name of the lgpu.
 	Path, Name string
 	ID         uint64
-	// Environment is what a program needs to find the daemon and the devices: LGPU_SOCKET, for a software GPU its socket,
-	// and on a device in spatial mode what makes it a client there. The libraries are the launcher's business.
+	// Environment is what a program needs to find the daemon and the devices: LGPU_SOCKET, for a software GPU its
+	// socket, and on a device in spatial mode what makes it a client there. The libraries are the launcher's business.
 	Environment map[string]string
 	// Sim is the shape of the software GPU, empty for the machine's own devices.
 	Sim     string
@@ -81,8 +83,8 @@ type Hold struct {
 	close func() error
 }
 
-// Close ends the hold. When it returns the lgpu is gone, if it was temporary and nobody else uses it. It may be called more
-// than once.
+// Close ends the hold. When it returns the lgpu is gone, if it was temporary and nobody else uses it. It may be called
+// more than once.
 func (h *Hold) Close() error { return h.close() }
 
 // hinted is an error that says what to do.
@@ -96,9 +98,9 @@ func (h hinted) Unwrap() error { return h.error }
 // Hint says what to do about the error.
 func (h hinted) Hint() string { return h.hint }
 
-// Hold makes an lgpu, or joins one, for a launcher: everything that descends from the launcher's process is its tenant. The
-// lgpu stays until Close, and then as long as it has clients; for ever if it is persistent. An error wraps ErrInvalid,
-// ErrNoDevice, ErrNotFound, ErrDiffers, ErrBusy, ErrClosed or a *tree.Error, and may have a method Hint.
+// Hold makes an lgpu, or joins one, for a launcher: everything that descends from the launcher's process is its tenant.
+// The lgpu stays until Close, and then as long as it has clients; for ever if it is persistent. An error wraps
+// ErrInvalid, ErrNoDevice, ErrNotFound, ErrDiffers, ErrBusy, ErrClosed or a *tree.Error, and may have a method Hint.
 func (n *Node) Hold(ctx context.Context, spec HoldSpec) (*Hold, error) {
 	if err := n.left(); err != nil {
 		return nil, err
@@ -133,8 +135,8 @@ func (n *Node) launcherOf(p Peer) (*launcher, error) {
 	return &launcher{Process: tenant.Process{PID: p.PID, Start: s.start}, uid: p.UID, comm: s.comm, present: true}, nil
 }
 
-// confine keeps a launcher where it is: in a bound cgroup below the node that it is bound to, and outside of other lgpus,
-// whose programs could leave their limits behind otherwise.
+// confine keeps a launcher where it is: in a bound cgroup below the node that it is bound to, and outside of other
+// lgpus, whose programs could leave their limits behind otherwise.
 func (n *Node) confine(spec *HoldSpec) error {
 	e, err := tenant.Observe(spec.Launcher.PID, n.clientOf)
 	if err != nil {
@@ -159,7 +161,8 @@ func (n *Node) confine(spec *HoldSpec) error {
 	}
 	if at := spec.at(); !within(at, bound) {
 		return hinted{
-			fmt.Errorf("--group %s: %w: the cgroup of process %d belongs to %s", at, ErrInvalid, spec.Launcher.PID, bound),
+			fmt.Errorf("--group %s: %w: the cgroup of process %d belongs to %s", at, ErrInvalid, spec.Launcher.PID,
+				bound),
 			"choose a group below " + bound,
 		}
 	}
@@ -267,7 +270,8 @@ func (n *Node) look(spec HoldSpec, pid, attempt int) (*plan, error) {
 	defer n.mu.Unlock()
 	if (spec.Sim != "" || l.record.Active) && p.shape != l.record.Sim && spec.ID == 0 {
 		return nil, hinted{
-			fmt.Errorf("lgpu %q is on %s, not on %s: %w", nameOf(p.path), machineName(l.record.Sim), machineName(p.shape), ErrDiffers),
+			fmt.Errorf("lgpu %q is on %s, not on %s: %w", nameOf(p.path), machineName(l.record.Sim),
+				machineName(p.shape), ErrDiffers),
 			"give the same --sim as it was made with",
 		}
 	}
@@ -290,7 +294,8 @@ func machineName(shape string) string {
 func (n *Node) choose(spec HoldSpec, p *plan) error {
 	have := n.usable(p.shape)
 	if len(have) == 0 && !p.active {
-		return hinted{fmt.Errorf("this machine has no GPU: %w", ErrNoDevice), "a software GPU works on any machine: lgpu run --sim -- CMD"}
+		return hinted{fmt.Errorf("this machine has no GPU: %w", ErrNoDevice),
+			"a software GPU works on any machine: lgpu run --sim -- CMD"}
 	}
 	var before []gpu.UUID
 	if l := n.lgpuOf(p.id); l != nil {
@@ -319,17 +324,22 @@ func (n *Node) choose(spec HoldSpec, p *plan) error {
 			for _, d := range have {
 				list = append(list, fmt.Sprintf("%s (%s, %s)", indexOf(d), d.Identity(), d.Name))
 			}
-			return hinted{fmt.Errorf("--device: %w%w", err, silent{ErrNoDevice}), "there is " + strings.Join(list, "; ")}
+			return hinted{
+				fmt.Errorf("--device: %w%w", err, silent{ErrNoDevice}), "there is " + strings.Join(list, "; "),
+			}
 		}
 	}
 	p.devices = chosen
 	switch mig := slices.IndexFunc(chosen, gpu.Device.MIG); {
 	case len(chosen) > region.MaxDevices:
-		return hinted{fmt.Errorf("--device: %d devices; one lgpu spans at most %d%w", len(chosen), region.MaxDevices, silent{ErrInvalid}), "choose some by --device"}
+		return hinted{fmt.Errorf("--device: %d devices; one lgpu spans at most %d%w", len(chosen), region.MaxDevices,
+			silent{ErrInvalid}), "choose some by --device"}
 	case mig >= 0 && len(chosen) > 1:
-		return hinted{fmt.Errorf("--device: a program can use one MIG instance and nothing beside it%w", silent{ErrInvalid}), "choose one by --device"}
+		return hinted{fmt.Errorf("--device: a program can use one MIG instance and nothing beside it%w",
+			silent{ErrInvalid}), "choose one by --device"}
 	case p.spatial && len(chosen) > 1:
-		return hinted{fmt.Errorf("--spatial: an lgpu on a device in spatial mode has that device alone%w", silent{ErrInvalid}), "choose one by --device"}
+		return hinted{fmt.Errorf("--spatial: an lgpu on a device in spatial mode has that device alone%w",
+			silent{ErrInvalid}), "choose one by --device"}
 	case p.active && !slices.Equal(uuidsOf(chosen), before):
 		return hinted{
 			fmt.Errorf("lgpu %q exists with other devices: %w", nameOf(p.path), ErrDiffers),
@@ -538,9 +548,11 @@ func (l Limits) writes(devices []gpu.Device) ([]tree.Assignment, error) {
 		if l.Count != nil {
 			switch {
 			case d.Units == 0:
-				return nil, hinted{fmt.Errorf("--units: the driver does not say how many units device %s (%s) has%w", indexOf(d), d.Identity(), silent{ErrInvalid}), "use --compute"}
+				return nil, hinted{fmt.Errorf("--units: the driver does not say how many units device %s (%s) has%w",
+					indexOf(d), d.Identity(), silent{ErrInvalid}), "use --compute"}
 			case *l.Count > d.Units:
-				return nil, fmt.Errorf("--units %d: device %s (%s) has %d units%w", *l.Count, indexOf(d), d.Identity(), d.Units, silent{ErrInvalid})
+				return nil, fmt.Errorf("--units %d: device %s (%s) has %d units%w", *l.Count, indexOf(d), d.Identity(),
+					d.Units, silent{ErrInvalid})
 			}
 			line("lgpu", d, "count=%d", *l.Count)
 		}
@@ -576,7 +588,8 @@ func (l Limits) memory(d gpu.Device) (uint64, bool, error) {
 	case l.MemoryMax == nil:
 		return 0, false, nil
 	case *l.MemoryMax > d.Memory:
-		return 0, false, fmt.Errorf("--memory %s: device %s (%s) has %s%w", strings.ReplaceAll(units.FormatSize(*l.MemoryMax), " ", ""),
+		return 0, false, fmt.Errorf("--memory %s: device %s (%s) has %s%w",
+			strings.ReplaceAll(units.FormatSize(*l.MemoryMax), " ", ""),
 			indexOf(d), d.Identity(), units.FormatSize(d.Memory), silent{ErrInvalid})
 	}
 	return *l.MemoryMax, true, nil
@@ -614,9 +627,11 @@ func (s HoldSpec) differs(node tree.Node, devices []gpu.Device) string {
 		case orZero(has.Count) != orZero(l.Count):
 			return fmt.Sprintf("%s compute units, not %s", countText(has.Count), countText(l.Count))
 		case orWhole(has.ComputeMax) != orWhole(l.ComputeMax):
-			return fmt.Sprintf("compute %s%%, not %s%%", units.FormatPercent(orWhole(has.ComputeMax)), units.FormatPercent(orWhole(l.ComputeMax)))
+			return fmt.Sprintf("compute %s%%, not %s%%", units.FormatPercent(orWhole(has.ComputeMax)),
+				units.FormatPercent(orWhole(l.ComputeMax)))
 		case orZero(has.ComputeMin) != orZero(l.ComputeMin):
-			return fmt.Sprintf("a guarantee of %s%%, not %s%%", units.FormatPercent(orZero(has.ComputeMin)), units.FormatPercent(orZero(l.ComputeMin)))
+			return fmt.Sprintf("a guarantee of %s%%, not %s%%", units.FormatPercent(orZero(has.ComputeMin)),
+				units.FormatPercent(orZero(l.ComputeMin)))
 		case l.Weight != nil && has.Weight != *l.Weight && e.Weight != *l.Weight:
 			return fmt.Sprintf("weight %d, not %d", e.Weight, *l.Weight)
 		case l.Priority != "" && (has.Priority == nil || has.Priority.String() != l.Priority):

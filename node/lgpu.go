@@ -44,7 +44,8 @@ type launcher struct {
 
 func newLgpu(id uint64) *lgpu {
 	return &lgpu{
-		record: store.Lgpu{ID: id, Created: time.Now()}, launchers: map[*launcher]bool{}, base: map[gpu.UUID]region.DeviceUse{},
+		record: store.Lgpu{ID: id,
+			Created: time.Now()}, launchers: map[*launcher]bool{}, base: map[gpu.UUID]region.DeviceUse{},
 	}
 }
 
@@ -54,7 +55,8 @@ func (n *Node) save(l *lgpu) error {
 	record := l.record
 	record.Launchers = nil
 	for held := range l.launchers {
-		record.Launchers = append(record.Launchers, store.Launcher{PID: held.PID, Start: held.Start, Boot: n.boot, UID: held.uid})
+		record.Launchers = append(record.Launchers, store.Launcher{PID: held.PID, Start: held.Start, Boot: n.boot,
+			UID: held.uid})
 	}
 	n.mu.Unlock()
 	slices.SortFunc(record.Launchers, func(a, b store.Launcher) int { return a.PID - b.PID })
@@ -85,14 +87,15 @@ func (n *Node) activate(l *lgpu) error {
 	if err := n.pushBudgets(); err != nil {
 		return err
 	}
-	return n.tenants.AddLGPU(tenant.LGPU{ID: node.ID, Name: nameOf(node.Path), Parent: node.Parent, Limits: n.limitsOf(node, l)})
+	return n.tenants.AddLGPU(tenant.LGPU{ID: node.ID, Name: nameOf(node.Path), Parent: node.Parent,
+		Limits: n.limitsOf(node, l)})
 }
 
 // nameOf is the last part of a path, as tenants see it.
 func nameOf(p string) string { return path.Base(p) }
 
-// retire ends an lgpu that nobody uses any more: a temporary one is removed. life is held. It reports whether the lgpu is
-// out of use; one with clients is not.
+// retire ends an lgpu that nobody uses any more: a temporary one is removed. life is held. It reports whether the lgpu
+// is out of use; one with clients is not.
 func (n *Node) retire(l *lgpu) (bool, error) {
 	id := l.record.ID
 	n.mu.Lock()
@@ -172,13 +175,14 @@ func (l *lgpu) addUse(used region.State) {
 	for i, uuid := range l.record.Devices {
 		if i < len(used.Devices) {
 			u, b := used.Devices[i], l.base[uuid]
-			l.base[uuid] = region.DeviceUse{Busy: b.Busy + u.Busy, Launches: b.Launches + u.Launches, Peak: max(b.Peak, u.Peak)}
+			l.base[uuid] = region.DeviceUse{Busy: b.Busy + u.Busy, Launches: b.Launches + u.Launches, Peak: max(b.Peak,
+				u.Peak)}
 		}
 	}
 }
 
-// revive brings the lgpus back that were in use when the daemon before ended, and removes temporary ones that nobody uses
-// any more once clients had time to come back.
+// revive brings the lgpus back that were in use when the daemon before ended, and removes temporary ones that nobody
+// uses any more once clients had time to come back.
 func (n *Node) revive() error {
 	n.life.Lock()
 	defer n.life.Unlock()
@@ -352,8 +356,8 @@ func (n *Node) inUseLocked() bool {
 	return false
 }
 
-// Create makes a persistent node: an lgpu as soon as it is used, a group as soon as it has children. Its state is on disk
-// when Create returns. An error wraps a *tree.Error, ErrInvalid or ErrClosed.
+// Create makes a persistent node: an lgpu as soon as it is used, a group as soon as it has children. Its state is on
+// disk when Create returns. An error wraps a *tree.Error, ErrInvalid or ErrClosed.
 func (n *Node) Create(ctx context.Context, spec CreateSpec) (NodeState, error) {
 	if err := n.left(); err != nil {
 		return NodeState{}, err
@@ -383,7 +387,8 @@ func (n *Node) Create(ctx context.Context, spec CreateSpec) (NodeState, error) {
 func (n *Node) create(spec CreateSpec) (tree.Node, error) {
 	n.life.Lock()
 	defer n.life.Unlock()
-	node, err := n.tree.Create(tree.CreateSpec{Path: spec.Path, UID: spec.Owner.UID, GID: spec.Owner.GID, Writes: spec.Writes})
+	node, err := n.tree.Create(tree.CreateSpec{Path: spec.Path, UID: spec.Owner.UID, GID: spec.Owner.GID,
+		Writes: spec.Writes})
 	if err != nil || spec.Sim == "" {
 		return node, err
 	}
@@ -398,5 +403,6 @@ func (n *Node) create(spec CreateSpec) (tree.Node, error) {
 	return node, nil
 }
 
-// Remove removes the node at path. An error wraps a *tree.Error: ENOENT, ENOTEMPTY with children, EBUSY while it is in use.
+// Remove removes the node at path. An error wraps a *tree.Error: ENOENT, ENOTEMPTY with children, EBUSY while it is in
+// use.
 func (n *Node) Remove(ctx context.Context, path string) error { return n.tree.Rmdir(path) }

@@ -55,7 +55,8 @@ type asked struct {
 	Write []string  // path, file, text
 }
 
-// daemon is a daemon in the folder args[0], with a group /g. It answers every line that it is sent, and at the start with one of its own.
+// daemon is a daemon in the folder args[0], with a group /g. It answers every line that it is sent, and at the start
+// with one of its own.
 func daemon(args []string) error {
 	n, err := Open(Config{
 		Dir: args[0], SimCommand: simCommand(), Inventories: []gpu.Inventory{}, Mount: MountOff, Reattach: time.Second,
@@ -130,7 +131,8 @@ func compile(t *testing.T, source string) string {
 	t.Helper()
 	_, driver := libraries(t)
 	program := filepath.Join(t.TempDir(), "program")
-	cc := exec.Command(simtest.CC(), "-std=c11", "-D_DEFAULT_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-I../abi/include", "-o", program, source,
+	cc := exec.Command(simtest.CC(), "-std=c11", "-D_DEFAULT_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror",
+		"-I../abi/include", "-o", program, source,
 		filepath.Join(driver, "libcuda.so.1"), "-pthread")
 	if out, err := cc.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", cc, err, out)
@@ -143,7 +145,8 @@ func tenantEnvironment(t *testing.T, held map[string]string) []string {
 	t.Helper()
 	interposer, driver := libraries(t)
 	env := append(os.Environ(), "LD_PRELOAD="+interposer, "LD_LIBRARY_PATH="+driver,
-		"LGPU_REAL_LIBCUDA="+filepath.Join(driver, "libcuda.so.1"), "LGPU_REAL_LIBNVML="+filepath.Join(driver, "libnvidia-ml.so.1"))
+		"LGPU_REAL_LIBCUDA="+filepath.Join(driver, "libcuda.so.1"), "LGPU_REAL_LIBNVML="+filepath.Join(driver,
+			"libnvidia-ml.so.1"))
 	for name, value := range held {
 		env = append(env, name+"="+value)
 	}

@@ -1,6 +1,6 @@
 // Package node is the daemon: it owns the state of a machine's lgpus and joins the parts that each know one thing. The
-// tree says what is allowed, tenants who asks, the gate whose turn it is, the store what survives, and the inventories what
-// is true on the devices.
+// tree says what is allowed, tenants who asks, the gate whose turn it is, the store what survives, and the inventories
+// what is true on the devices.
 //
 //	n, err := node.Open(node.Config{SimCommand: []string{self, "sim"}})
 //	…
@@ -10,8 +10,8 @@
 // # What holds when
 //
 // A limit that was written (Tree) is on disk, in the pages that tenants see and in the policy when the write returns. A
-// Hold is on disk when it returns. So a daemon that is killed at any moment is followed by one that knows every lgpu, and
-// launchers and clients that live find it: clients come back with their counters, launchers by HoldSpec.ID.
+// Hold is on disk when it returns. So a daemon that is killed at any moment is followed by one that knows every lgpu,
+// and launchers and clients that live find it: clients come back with their counters, launchers by HoldSpec.ID.
 //
 // # Locks
 //
@@ -23,8 +23,8 @@
 //  4. pushing: limits go from the tree to tenants and the policy, so that they arrive in the order of the writes.
 //  5. mu: the fields of Node, of its lgpus and of its devices.
 //
-// The locks of tenants, gate, store and journal come last. Tenants call back without a lock of theirs; the gate calls with
-// its lock held, which is why those calls take none of these.
+// The locks of tenants, gate, store and journal come last. Tenants call back without a lock of theirs; the gate calls
+// with its lock held, which is why those calls take none of these.
 package node
 
 import (
@@ -156,8 +156,9 @@ type parts struct {
 	gates   func(gate.Config) (gates, error)
 }
 
-// Open takes the runtime folder, reads the state and finds the devices. An error wraps ErrRunning if another daemon has the
-// folder, or store.ErrDamaged if the state was unreadable. The caller ends a Node that was opened by Close, also after Run.
+// Open takes the runtime folder, reads the state and finds the devices. An error wraps ErrRunning if another daemon has
+// the folder, or store.ErrDamaged if the state was unreadable. The caller ends a Node that was opened by Close, also
+// after Run.
 func Open(c Config) (*Node, error) {
 	return open(c, parts{
 		tenants: func(c tenant.Config) (tenants, error) { return tenant.Listen(c) },
@@ -170,7 +171,8 @@ func open(c Config, p parts) (n *Node, err error) {
 		return nil, err
 	}
 	n = &Node{
-		config: c, log: c.Log, started: time.Now(), lgpus: map[uint64]*lgpu{}, paths: map[uint64]string{}, idle: map[uint64]bool{},
+		config: c, log: c.Log, started: time.Now(), lgpus: map[uint64]*lgpu{}, paths: map[uint64]string{},
+		idle:   map[uint64]bool{},
 		kicked: make(chan struct{}, 1), use: make(chan struct{}, 1),
 	}
 	n.journal.feed.limit, n.slices.limit = 1024, 4096
@@ -243,7 +245,8 @@ func (c *Config) complete() error {
 	case c.Mount != MountAuto && c.Mount != MountOn && c.Mount != MountOff:
 		return fmt.Errorf("mount %q: %w; there are %s, %s and %s", c.Mount, ErrInvalid, MountAuto, MountOn, MountOff)
 	case c.Police != PoliceReport && c.Police != PoliceStop && c.Police != PoliceStopStrangers:
-		return fmt.Errorf("police %q: %w; there are %s, %s and %s", c.Police, ErrInvalid, PoliceReport, PoliceStop, PoliceStopStrangers)
+		return fmt.Errorf("police %q: %w; there are %s, %s and %s", c.Police, ErrInvalid, PoliceReport, PoliceStop,
+			PoliceStopStrangers)
 	case c.Slice != 0 && (c.Slice < 2*time.Millisecond || c.Slice > 50*time.Millisecond):
 		return fmt.Errorf("slice %v: %w; slices last 2ms to 50ms", c.Slice, ErrInvalid)
 	case c.PolicePeriod < 0 || c.StopGrace < 0 || c.Reattach < 0 || c.Idle < 0:
@@ -302,7 +305,8 @@ func (n *Node) restore() error {
 			}
 			continue
 		}
-		n.lgpus[record.ID] = &lgpu{record: record, launchers: map[*launcher]bool{}, base: map[gpu.UUID]region.DeviceUse{}}
+		n.lgpus[record.ID] = &lgpu{record: record, launchers: map[*launcher]bool{},
+			base: map[gpu.UUID]region.DeviceUse{}}
 	}
 	if err := n.openDevices(); err != nil {
 		return err
@@ -345,8 +349,8 @@ func (n *Node) openDevices() error {
 	return n.refreshDevices()
 }
 
-// Run serves tenants and keeps watch until ctx ends, or until nobody has needed the daemon for Config.Idle; then it returns
-// nil. Tenants go on: they keep their limits and look for the next daemon.
+// Run serves tenants and keeps watch until ctx ends, or until nobody has needed the daemon for Config.Idle; then it
+// returns nil. Tenants go on: they keep their limits and look for the next daemon.
 func (n *Node) Run(ctx context.Context) error {
 	unmount, err := n.mount()
 	if err != nil {

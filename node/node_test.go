@@ -38,7 +38,8 @@ type fakeTenants struct {
 
 func newFakeTenants(c tenant.Config) *fakeTenants {
 	return &fakeTenants{
-		observer: c.Observer, closed: make(chan struct{}), lgpus: map[uint64]tenant.LGPU{}, usage: map[uint64]region.State{},
+		observer: c.Observer, closed: make(chan struct{}), lgpus: map[uint64]tenant.LGPU{},
+		usage: map[uint64]region.State{},
 	}
 }
 
@@ -281,17 +282,20 @@ func TestHoldMakesAndRemoves(t *testing.T) {
 		t.Fatalf("limits %+v", l)
 	}
 	for i, d := range l.Devices {
-		want := region.DeviceLimits{UUID: h.Devices[i].UUID, Memory: 1 << 30, Physical: 16 << 30, Compute: 2500, Units: 16}
+		want := region.DeviceLimits{UUID: h.Devices[i].UUID, Memory: 1 << 30, Physical: 16 << 30, Compute: 2500,
+			Units: 16}
 		if d != want {
 			t.Errorf("device %d: %+v, want %+v", i, d, want)
 		}
 	}
 	n := r.node(t, h.Path)
-	if n.Kind != KindLgpu || n.Persistent || len(n.Launchers) != 1 || n.Launchers[0].PID != os.Getpid() || len(n.Devices) != 2 {
+	if n.Kind != KindLgpu || n.Persistent || len(n.Launchers) != 1 || n.Launchers[0].PID != os.Getpid() ||
+		len(n.Devices) != 2 {
 		t.Errorf("shown as %+v", n)
 	}
 	d := n.Devices[0]
-	if *d.Requested.MemoryMax != 1<<30 || *d.Requested.Weight != 300 || d.Requested.Priority != "high" || d.Requested.Lgpu != "count=16" ||
+	if *d.Requested.MemoryMax != 1<<30 || *d.Requested.Weight != 300 || d.Requested.Priority != "high" ||
+		d.Requested.Lgpu != "count=16" ||
 		d.Effective.Compute != 2500 || d.Effective.Count != 16 || d.Effective.Min != 1000 || d.Key != "195:0" {
 		t.Errorf("limits are shown as %+v", d)
 	}
@@ -328,12 +332,14 @@ func TestHoldRefuses(t *testing.T) {
 	}{
 		{HoldSpec{Limits: Limits{MemoryMax: ptr[uint64](20 << 30)}}, ErrInvalid, "--memory 20GiB: device 0 (GPU-"},
 		{HoldSpec{Limits: Limits{Count: ptr(33)}}, ErrInvalid, "--units 33: device 0 ("},
-		{HoldSpec{Limits: Limits{ComputeMin: ptr[uint32](5000), ComputeMax: ptr[uint32](100)}}, ErrInvalid, "--min 50%"},
+		{HoldSpec{Limits: Limits{ComputeMin: ptr[uint32](5000), ComputeMax: ptr[uint32](100)}}, ErrInvalid,
+			"--min 50%"},
 		{HoldSpec{Devices: []string{"2"}}, ErrNoDevice, "--device: device \"2\": no such device"},
 		{HoldSpec{Devices: []string{"1", "195:1"}}, ErrInvalid, "device is listed twice"},
 		{HoldSpec{Path: "/nowhere/x"}, os.ErrNotExist, "/nowhere"},
 		{HoldSpec{Path: "/procs"}, os.ErrExist, "procs"},
-		{HoldSpec{Path: "/team", Limits: Limits{MemoryMax: ptr[uint64](2 << 30)}}, ErrDiffers, "exists with memory 1 GiB, not 2 GiB"},
+		{HoldSpec{Path: "/team", Limits: Limits{MemoryMax: ptr[uint64](2 << 30)}}, ErrDiffers,
+			"exists with memory 1 GiB, not 2 GiB"},
 		{HoldSpec{Path: "/team", Devices: []string{"1"}}, ErrDiffers, "other devices"},
 		{HoldSpec{Path: "/team", Sim: "1x1GiB"}, ErrDiffers, "not on the software GPU"},
 		{HoldSpec{Path: "/team/child"}, nil, "processes"},
@@ -353,7 +359,8 @@ func TestHoldRefuses(t *testing.T) {
 			got.Close()
 			continue
 		}
-		if c.err != nil && !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), "\n") {
+		if c.err != nil && !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.text) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%+v: error %q, want %v with %q", c.spec, err, c.err, c.text)
 		}
 		if after := len(r.Tree().Nodes()); after != before {
@@ -361,7 +368,8 @@ func TestHoldRefuses(t *testing.T) {
 		}
 	}
 	// The same limits, or none, join.
-	for _, spec := range []HoldSpec{{Path: "/team"}, {Path: "/team", Limits: Limits{MemoryMax: ptr[uint64](1 << 30)}}, {Path: "/team", Devices: []string{"0"}}} {
+	for _, spec := range []HoldSpec{{Path: "/team"}, {Path: "/team", Limits: Limits{MemoryMax: ptr[uint64](1 << 30)}},
+		{Path: "/team", Devices: []string{"0"}}} {
 		h2 := r.holds(t, spec)
 		if h2.ID != h.ID {
 			t.Errorf("joined %d, want %d", h2.ID, h.ID)
@@ -378,7 +386,8 @@ func TestClientsKeepAnLgpu(t *testing.T) {
 	r := start(t, Config{})
 	events := r.events(t)
 	h := r.holds(t, HoldSpec{})
-	r.tenants.join(tenant.Client{LGPU: h.ID, Peer: tenant.Peer{Process: tenant.Process{PID: 4711}}, Memory: []uint64{0, 0}})
+	r.tenants.join(tenant.Client{LGPU: h.ID, Peer: tenant.Peer{Process: tenant.Process{PID: 4711}}, Memory: []uint64{0,
+		0}})
 	if err := h.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -394,16 +403,19 @@ func TestClientsKeepAnLgpu(t *testing.T) {
 // A persistent lgpu stays, and remembers what it used.
 func TestPersistent(t *testing.T) {
 	r := start(t, Config{})
-	if _, err := r.Create(t.Context(), CreateSpec{Path: "/p", Writes: []tree.Assignment{{File: "memory.max", Text: "195:0 2147483648\n"}}}); err != nil {
+	if _, err := r.Create(t.Context(), CreateSpec{Path: "/p", Writes: []tree.Assignment{{File: "memory.max",
+		Text: "195:0 2147483648\n"}}}); err != nil {
 		t.Fatal(err)
 	}
 	if n := r.node(t, "/p"); n.Kind != KindGroup || !n.Persistent {
 		t.Errorf("%+v", n)
 	}
 	h := r.holds(t, HoldSpec{Path: "/p", Devices: []string{"0"}})
-	r.tenants.setUsage(h.ID, region.State{Host: 7, Devices: []region.DeviceUse{{Used: 100, Peak: 300, Busy: 5 * time.Second, Launches: 6}}})
+	r.tenants.setUsage(h.ID, region.State{Host: 7, Devices: []region.DeviceUse{{Used: 100, Peak: 300,
+		Busy: 5 * time.Second, Launches: 6}}})
 	n := r.node(t, "/p")
-	if d := n.Devices[0]; d.MemoryUsed != 100 || d.MemoryPeak != 300 || d.Busy != 5*time.Second || d.Launches != 6 || n.HostUsed != 7 || n.Kind != KindLgpu {
+	if d := n.Devices[0]; d.MemoryUsed != 100 || d.MemoryPeak != 300 || d.Busy != 5*time.Second || d.Launches != 6 ||
+		n.HostUsed != 7 || n.Kind != KindLgpu {
 		t.Errorf("%+v", n)
 	}
 	if root := r.Snapshot().Nodes[0]; root.Devices[0].MemoryUsed != 100 || root.HostUsed != 7 {
@@ -420,7 +432,8 @@ func TestPersistent(t *testing.T) {
 	if len(h.Devices) != 1 {
 		t.Errorf("devices %v", h.Devices)
 	}
-	if d := r.node(t, "/p").Devices[0]; d.MemoryUsed != 0 || d.MemoryPeak != 300 || d.Busy != 5*time.Second || d.Launches != 6 {
+	if d := r.node(t, "/p").Devices[0]; d.MemoryUsed != 0 || d.MemoryPeak != 300 || d.Busy != 5*time.Second ||
+		d.Launches != 6 {
 		t.Errorf("the second time: %+v", d)
 	}
 	h.Close()

@@ -17,8 +17,8 @@ import (
 // processKey names a process for good.
 type processKey = tenant.Process
 
-// sightings is how often in a row something must be seen before it is reported: a process that has just ended is still on
-// a driver's list, and one that begins is there before its books are.
+// sightings is how often in a row something must be seen before it is reported: a process that has just ended is still
+// on a driver's list, and one that begins is there before its books are.
 const sightings = 2
 
 // Tolerance of the driver's count against a lgpu's: what is allocated between the two looks, and what drivers round up.
@@ -48,7 +48,8 @@ func (n *Node) patrol(o *origin) {
 		}
 		if facts.Namespaced {
 			n.blind.Do(func() {
-				n.log.Warn("the daemon runs in a container, where the driver's process numbers mean nothing: strangers on a device are not seen")
+				n.log.Warn("the daemon runs in a container, where the driver's process numbers mean nothing: " +
+					"strangers on a device are not seen")
 			})
 			facts.Processes = nil
 		}
@@ -66,11 +67,13 @@ func (n *Node) observe(d *device, facts gpu.Facts, err error) {
 		d.failures++
 		if d.failures == sightings {
 			d.fault = err.Error()
-			event = &Event{Kind: DeviceFault, Device: &uuid, Text: fmt.Sprintf("device %s cannot be reached: %v", d.Identity(), err)}
+			event = &Event{Kind: DeviceFault, Device: &uuid, Text: fmt.Sprintf("device %s cannot be reached: %v",
+				d.Identity(), err)}
 		}
 	} else {
 		if d.fault != "" {
-			event = &Event{Kind: DeviceWell, Device: &uuid, Text: fmt.Sprintf("device %s can be reached again", d.Identity())}
+			event = &Event{Kind: DeviceWell, Device: &uuid, Text: fmt.Sprintf("device %s can be reached again",
+				d.Identity())}
 		}
 		d.failures, d.fault, d.facts, d.sampled = 0, "", facts, time.Now()
 	}
@@ -128,7 +131,8 @@ func (n *Node) stranger(d *device, key processKey, s status, p gpu.Process) {
 	uuid := d.UUID
 	e := Event{
 		Kind: PoliceStranger, Device: &uuid, PID: key.PID, UID: uid, Bytes: p.Memory,
-		Text: fmt.Sprintf("process %d (%s) of user %d holds %s of device %s and is a client of no lgpu", key.PID, s.comm, uid,
+		Text: fmt.Sprintf("process %d (%s) of user %d holds %s of device %s and is a client of no lgpu", key.PID,
+			s.comm, uid,
 			units.FormatSize(p.Memory), d.Identity()),
 	}
 	belongs := false
@@ -136,7 +140,8 @@ func (n *Node) stranger(d *device, key processKey, s status, p gpu.Process) {
 		var node tree.Node
 		if node, belongs = n.owner(evidence); belongs {
 			e.Path, e.ID = node.Path, node.ID
-			e.Text = fmt.Sprintf("process %d (%s) of user %d belongs to %s but holds %s of device %s past its limits", key.PID, s.comm, uid,
+			e.Text = fmt.Sprintf("process %d (%s) of user %d belongs to %s but holds %s of device %s past its limits",
+				key.PID, s.comm, uid,
 				node.Path, units.FormatSize(p.Memory), d.Identity())
 		}
 	}
@@ -213,8 +218,10 @@ func (n *Node) overrun(d *device, node tree.Node, holders []holder, sum, books, 
 	})
 	uuid := d.UUID
 	e := Event{
-		Kind: PoliceOverrun, Path: node.Path, ID: node.ID, Device: &uuid, PID: worst.Peer.PID, UID: worst.Peer.UID, Bytes: sum,
-		Text: fmt.Sprintf("%s holds %s of device %s by the driver's count, where its own says %s", node.Path, units.FormatSize(sum),
+		Kind: PoliceOverrun, Path: node.Path, ID: node.ID, Device: &uuid, PID: worst.Peer.PID, UID: worst.Peer.UID,
+		Bytes: sum,
+		Text: fmt.Sprintf("%s holds %s of device %s by the driver's count, where its own says %s", node.Path,
+			units.FormatSize(sum),
 			d.Identity(), units.FormatSize(books)),
 	}
 	if overLimit {
@@ -247,14 +254,16 @@ func (n *Node) watchHigh(d *device) {
 			uuid := d.UUID
 			n.emit(Event{
 				Kind: MemoryHigh, Path: node.Path, ID: node.ID, Device: &uuid, Bytes: used,
-				Text: fmt.Sprintf("%s uses %s of device %s, above its memory.high of %s", node.Path, units.FormatSize(used), d.Identity(),
+				Text: fmt.Sprintf("%s uses %s of device %s, above its memory.high of %s", node.Path,
+					units.FormatSize(used), d.Identity(),
 					units.FormatSize(e.High)),
 			})
 		}
 	}
 }
 
-// stop ends a process for what it did: SIGTERM, and SIGKILL where that has not helped after Config.StopGrace. Never process
+// stop ends a process for what it did: SIGTERM, and SIGKILL where that has not helped after Config.StopGrace. Never
+// process
 // 1, the daemon, or one that the daemon descends from.
 func (n *Node) stop(p processKey, why Event) {
 	self, err := tenant.Observe(os.Getpid(), func(tenant.Process) uint64 { return 0 })

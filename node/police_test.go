@@ -37,14 +37,17 @@ func TestStranger(t *testing.T) {
 			events := r.events(t)
 			uuid := gpu.UUID{0xfa, 0xce, 15: 1}
 			r.gpus.SetFacts(uuid, gpu.Facts{MemoryUsed: 5 << 30, Processes: []gpu.Process{
-				{PID: stranger.Process.Pid, Memory: 5 << 30, Utilisation: 70}, {PID: os.Getpid(), Memory: 1}, {PID: 1 << 22, Memory: 1},
+				{PID: stranger.Process.Pid, Memory: 5 << 30, Utilisation: 70}, {PID: os.Getpid(),
+					Memory: 1}, {PID: 1 << 22, Memory: 1},
 			}})
 			e := events.await(t, PoliceStranger)
-			if e.PID != stranger.Process.Pid || *e.Device != uuid || e.Bytes != 5<<30 || e.Path != "" || !strings.Contains(e.Text, "(sleep)") {
+			if e.PID != stranger.Process.Pid || *e.Device != uuid || e.Bytes != 5<<30 || e.Path != "" ||
+				!strings.Contains(e.Text, "(sleep)") {
 				t.Errorf("%+v", e)
 			}
 			d := r.Snapshot().Devices[0]
-			if d.MemoryUsed != 5<<30 || d.Processes[0].Comm != "sleep" || d.Processes[0].Path != "" || d.Processes[0].Utilisation != 70 {
+			if d.MemoryUsed != 5<<30 || d.Processes[0].Comm != "sleep" || d.Processes[0].Path != "" ||
+				d.Processes[0].Utilisation != 70 {
 				t.Errorf("%+v", d)
 			}
 			if c.stops {
@@ -76,7 +79,8 @@ func TestNamespaced(t *testing.T) {
 	events := r.events(t)
 	innocent := program(t)
 	uuid := gpu.UUID{0xfa, 0xce, 15: 1}
-	r.gpus.SetFacts(uuid, gpu.Facts{Namespaced: true, Processes: []gpu.Process{{PID: innocent.Process.Pid, Memory: 1 << 30}}})
+	r.gpus.SetFacts(uuid, gpu.Facts{Namespaced: true, Processes: []gpu.Process{{PID: innocent.Process.Pid,
+		Memory: 1 << 30}}})
 	for range 2 { // two looks at least
 		r.gpus.Break(gpu.UUID{0xfa, 0xce, 15: 2}, errors.New("lost"))
 		events.await(t, DeviceFault)
@@ -88,7 +92,8 @@ func TestNamespaced(t *testing.T) {
 	}
 }
 
-// A process that descends from a launcher but is no client has left its limits behind: that is stopped by the policy stop.
+// A process that descends from a launcher but is no client has left its limits behind: that is stopped by the policy
+// stop.
 func TestBypass(t *testing.T) {
 	r := start(t, Config{PolicePeriod: time.Millisecond, Police: PoliceStop})
 	events := r.events(t)
@@ -96,7 +101,8 @@ func TestBypass(t *testing.T) {
 	h := r.holds(t, HoldSpec{})
 	defer h.Close()
 	child := program(t)
-	r.gpus.SetFacts(h.Devices[0].UUID, gpu.Facts{Processes: []gpu.Process{{PID: child.Process.Pid, Memory: 1 << 30}, {PID: os.Getppid()}}})
+	r.gpus.SetFacts(h.Devices[0].UUID, gpu.Facts{Processes: []gpu.Process{{PID: child.Process.Pid, Memory: 1 << 30},
+		{PID: os.Getppid()}}})
 	e := events.await(t, PoliceStranger)
 	if e.PID == os.Getppid() {
 		e = events.await(t, PoliceStranger)
@@ -167,7 +173,8 @@ func TestOverrun(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.tenants.join(tenant.Client{
-			LGPU: h.ID, Linked: true, Memory: []uint64{400 * mib}, Peer: tenant.Peer{Process: tenant.Process{PID: p.Process.Pid, Start: s.start}},
+			LGPU: h.ID, Linked: true, Memory: []uint64{400 * mib},
+			Peer: tenant.Peer{Process: tenant.Process{PID: p.Process.Pid, Start: s.start}},
 		})
 	}
 	set := func(books, goods, bads uint64) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,9 +15,10 @@ import (
 	"github.com/lgpu/lgpu/tree"
 )
 
-// owner finds the node that a process belongs to. Its cgroups come first: a node that the nearest of them is bound to, or
-// within that node the lgpu of the nearest launcher or client that the process descends from. So a process that is
-// confined by its cgroup cannot leave by starting an lgpu of its own elsewhere. Outside of bound cgroups descent decides.
+// owner finds the node that a process belongs to. Its cgroups come first: a node that the nearest of them is bound to,
+// or within that node the lgpu of the nearest launcher or client that the process descends from. So a process that is
+// confined by its cgroup cannot leave by starting an lgpu of its own elsewhere. Outside of bound cgroups descent
+// decides.
 func (n *Node) owner(e tenant.Evidence) (tree.Node, bool) {
 	descent, descends := n.descent(e)
 	path, bound := n.tree.Bound(cgroupText(e.Cgroups))
@@ -68,7 +70,8 @@ func (n *Node) launchers() map[tenant.Process]uint64 {
 func (n *Node) Resolve(e tenant.Evidence) (uint64, error) {
 	node, ok := n.owner(e)
 	if !ok {
-		return 0, &tenant.Refusal{Errno: unix.EPERM, Text: fmt.Sprintf("process %d descends from no lgpu and is in no cgroup of one; start it by: lgpu run -- COMMAND", e.PID)}
+		return 0, refusal(unix.EPERM, "process %d descends from no lgpu and is in no cgroup of one; start it by: "+
+			"lgpu run -- COMMAND", e.PID)
 	}
 	n.mu.Lock()
 	l := n.lgpus[node.ID]
@@ -90,13 +93,19 @@ func (n *Node) Resolve(e tenant.Evidence) (uint64, error) {
 	return node.ID, nil
 }
 
+// refusal is why a process is kept out, in words for its user.
+func refusal(errno syscall.Errno, format string, args ...any) error {
+	return &tenant.Refusal{Errno: errno, Text: fmt.Sprintf(format, args...)}
+}
+
 // firstClient is how long an lgpu that a process was let into waits for it to become a client.
 const firstClient = time.Second
 
 // adopt takes a node into use for a process whose cgroup is bound to it.
 func (n *Node) adopt(node tree.Node) error {
 	if node.Path == tree.Root || len(node.Children) > 0 {
-		return &tenant.Refusal{Errno: unix.EBUSY, Text: fmt.Sprintf("the group %s has no processes of its own; start this one by: lgpu run --group %s -- COMMAND", node.Path, node.Path)}
+		return refusal(unix.EBUSY, "the group %s has no processes of its own; start this one by: "+
+			"lgpu run --group %[1]s -- COMMAND", node.Path)
 	}
 	shape := ""
 	if l := n.lgpuOf(node.ID); l != nil {
@@ -104,7 +113,7 @@ func (n *Node) adopt(node tree.Node) error {
 	}
 	devices := n.usable(shape)
 	if len(devices) == 0 {
-		return &tenant.Refusal{Errno: unix.ENODEV, Text: fmt.Sprintf("%s: this machine has no device", node.Path)}
+		return refusal(unix.ENODEV, "%s: this machine has no device", node.Path)
 	}
 	n.life.Lock()
 	defer n.life.Unlock()
@@ -129,8 +138,8 @@ func (n *Node) adopt(node tree.Node) error {
 	return n.save(l)
 }
 
-// bring takes an inactive lgpu into use: its devices keep their mode, its node is entered, tenants know it. life is held.
-// After an error it is as before.
+// bring takes an inactive lgpu into use: its devices keep their mode, its node is entered, tenants know it. life is
+// held. After an error it is as before.
 func (n *Node) bring(l *lgpu, node tree.Node, entered bool) (err error) {
 	var undo []func()
 	defer func() {
@@ -206,7 +215,8 @@ func (n *Node) Left(c tenant.Client) {
 // Refused implements tenant.Observer.
 func (n *Node) Refused(p tenant.Peer, err error) {
 	n.emit(Event{
-		Kind: ClientRefused, PID: p.PID, UID: p.UID, Text: fmt.Sprintf("process %d (%s) was kept out: %v", p.PID, p.Comm, err),
+		Kind: ClientRefused, PID: p.PID, UID: p.UID, Text: fmt.Sprintf("process %d (%s) was kept out: %v", p.PID,
+			p.Comm, err),
 	})
 }
 
@@ -249,7 +259,8 @@ func (n *Node) overran(id uint64, uuid gpu.UUID) {
 	}
 	n.emit(Event{
 		Kind: DrainOverrun, Path: path, ID: id, Device: &uuid,
-		Text: fmt.Sprintf("%s keeps device %s beyond the end of its turn; others run beside it, and it is charged", path, uuid),
+		Text: fmt.Sprintf("%s keeps device %s beyond the end of its turn; others run beside it, and it is charged",
+			path, uuid),
 	})
 }
 

@@ -55,12 +55,15 @@ func TestResolve(t *testing.T) {
 		want     uint64
 		errno    syscall.Errno
 	}{
-		"a stranger":                      {evidence("/"), 0, unix.EPERM},
-		"a launcher's child":              {evidence("/", tenant.Ancestor{Process: beyond}), out.ID, 0},
-		"the nearer of two":               {evidence("/", tenant.Ancestor{Process: within}, tenant.Ancestor{Process: beyond}), in.ID, 0},
-		"a client's child":                {evidence("/", tenant.Ancestor{LGPU: in.ID}, tenant.Ancestor{Process: beyond}), in.ID, 0},
+		"a stranger":         {evidence("/"), 0, unix.EPERM},
+		"a launcher's child": {evidence("/", tenant.Ancestor{Process: beyond}), out.ID, 0},
+		"the nearer of two": {evidence("/", tenant.Ancestor{Process: within},
+			tenant.Ancestor{Process: beyond}), in.ID, 0},
+		"a client's child": {evidence("/", tenant.Ancestor{LGPU: in.ID},
+			tenant.Ancestor{Process: beyond}), in.ID, 0},
 		"a client that became a launcher": {evidence("/", tenant.Ancestor{Process: within, LGPU: out.ID}), in.ID, 0},
-		"one with a launcher's old pid":   {evidence("/", tenant.Ancestor{Process: tenant.Process{PID: beyond.PID, Start: 1}}), 0, unix.EPERM},
+		"one with a launcher's old pid": {evidence("/", tenant.Ancestor{Process: tenant.Process{PID: beyond.PID,
+			Start: 1}}), 0, unix.EPERM},
 		"in a bound cgroup":               {evidence("/kube/pod1/x"), bound.ID, 0},
 		"in one that only begins alike":   {evidence("/kube/pod11"), 0, unix.EPERM},
 		"in a group's cgroup":             {evidence("/kube/pod2"), 0, unix.EBUSY},
@@ -69,7 +72,8 @@ func TestResolve(t *testing.T) {
 	} {
 		got, err := r.Resolve(c.evidence)
 		var refused *tenant.Refusal
-		if c.errno != 0 && (!errors.As(err, &refused) || refused.Errno != c.errno) || c.errno == 0 && (err != nil || got != c.want) {
+		if c.errno != 0 && (!errors.As(err, &refused) || refused.Errno != c.errno) || c.errno == 0 && (err != nil ||
+			got != c.want) {
 			t.Errorf("%s: %d, %v; want %d, %v", name, got, err, c.want, c.errno)
 		}
 	}
@@ -77,7 +81,10 @@ func TestResolve(t *testing.T) {
 		t.Errorf("the lgpu of the bound cgroup has %+v", l)
 	}
 	// Nobody came, so it is out of use again, and stays.
-	for slices.ContainsFunc(r.Snapshot().Nodes, func(n NodeState) bool { return n.Path == "/bound" && r.Tree().Users("/bound") > 0 }) {
+	for slices.ContainsFunc(r.Snapshot().Nodes, func(n NodeState) bool {
+		return n.Path == "/bound" &&
+			r.Tree().Users("/bound") > 0
+	}) {
 		if t.Context().Err() != nil {
 			t.Fatal("the lgpu stays in use")
 		}
@@ -92,7 +99,8 @@ func TestNoEscape(t *testing.T) {
 	r.holds(t, HoldSpec{Path: "/other"}).Close() // a launcher may have several
 	child := Peer{PID: program(t).Process.Pid}
 	var hint interface{ Hint() string }
-	if h, err := r.Hold(t.Context(), HoldSpec{Launcher: child}); !errors.Is(err, ErrInvalid) || !errors.As(err, &hint) ||
+	if h, err := r.Hold(t.Context(), HoldSpec{Launcher: child}); !errors.Is(err, ErrInvalid) || !errors.As(err,
+		&hint) ||
 		!strings.HasPrefix(err.Error(), `this is inside the lgpu "outer" already`) {
 		t.Errorf("%v, %v", h, err)
 	}
@@ -103,7 +111,8 @@ func TestNoEscape(t *testing.T) {
 	}
 	h.Close()
 	group := r.holds(t, HoldSpec{Path: "/kept"})
-	r.tenants.join(tenant.Client{LGPU: group.ID, Peer: tenant.Peer{Process: tenant.Process{PID: client.Process.Pid, Start: s.start}}})
+	r.tenants.join(tenant.Client{LGPU: group.ID, Peer: tenant.Peer{Process: tenant.Process{PID: client.Process.Pid,
+		Start: s.start}}})
 	group.Close()
 	if h, err := r.Hold(t.Context(), HoldSpec{Launcher: Peer{PID: client.Process.Pid}}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a client: %v, %v", h, err)
@@ -157,13 +166,15 @@ func TestSpatial(t *testing.T) {
 		t.Errorf("modes %s, %s", d[0].Mode, d[1].Mode)
 	}
 	// The other way to share a device has to wait.
-	if h, err := r.Hold(t.Context(), HoldSpec{Sim: shape, Devices: []string{"0"}, Launcher: self()}); !errors.Is(err, ErrBusy) {
+	if h, err := r.Hold(t.Context(), HoldSpec{Sim: shape, Devices: []string{"0"}, Launcher: self()}); !errors.Is(err,
+		ErrBusy) {
 		t.Errorf("in turns: %v, %v", h, err)
 	}
 	if err := errors.Join(a.Close(), b.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if h, err := r.Hold(t.Context(), HoldSpec{Sim: shape, Spatial: true, Launcher: self()}); !errors.Is(err, ErrInvalid) {
+	if h, err := r.Hold(t.Context(), HoldSpec{Sim: shape, Spatial: true, Launcher: self()}); !errors.Is(err,
+		ErrInvalid) {
 		t.Errorf("on two devices: %v, %v", h, err)
 	}
 	h := r.holds(t, HoldSpec{Sim: shape, Devices: []string{"0"}})

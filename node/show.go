@@ -13,8 +13,8 @@ import (
 	"github.com/lgpu/lgpu/tree"
 )
 
-// Watch calls show with a Snapshot at once and then every period (at least 50 ms) until it fails, ctx ends or the daemon
-// does, and returns why.
+// Watch calls show with a Snapshot at once and then every period (at least 50 ms) until it fails, ctx ends or the
+// daemon does, and returns why.
 func (n *Node) Watch(ctx context.Context, period time.Duration, show func(Snapshot) error) error {
 	tick := time.NewTicker(max(period, 50*time.Millisecond))
 	defer tick.Stop()
@@ -73,9 +73,11 @@ func (n *Node) showDevices(clients []tenant.Client) []Device {
 	out := make([]Device, 0, len(n.all))
 	for _, d := range n.all {
 		shown := Device{
-			Device: d.Device, Mode: n.modes.Mode(d.UUID).String(), Sim: d.origin.shape, Healthy: d.fault == "", Fault: d.fault,
-			MemoryUsed: d.facts.MemoryUsed, Utilisation: d.facts.Utilisation, MemoryUtilisation: d.facts.MemoryUtilisation,
-			Sampled: d.sampled,
+			Device: d.Device, Mode: n.modes.Mode(d.UUID).String(), Sim: d.origin.shape, Healthy: d.fault == "",
+			Fault:      d.fault,
+			MemoryUsed: d.facts.MemoryUsed, Utilisation: d.facts.Utilisation,
+			MemoryUtilisation: d.facts.MemoryUtilisation,
+			Sampled:           d.sampled,
 		}
 		if d.sampled.IsZero() {
 			shown.Utilisation, shown.MemoryUtilisation = -1, -1
@@ -131,7 +133,8 @@ func (n *Node) showNode(node tree.Node, shares map[place]gate.Share, clients []t
 	uses := n.usageOf(node.ID)
 	for _, d := range n.shown(node, mine) {
 		use, share := uses[d.Device], shares[place{node.ID, d.Device}]
-		d.MemoryUsed, d.MemoryPeak, d.MemoryGranted, d.Busy, d.Launches = use.Used, use.Peak, use.Granted, use.Busy, use.Launches
+		d.MemoryUsed, d.MemoryPeak, d.MemoryGranted = use.Used, use.Peak, use.Granted
+		d.Busy, d.Launches = use.Busy, use.Launches
 		d.Asked, d.Delivered, d.State = share.Asked, delivered(share, use), stateOf(share, use)
 		s.State = busier(s.State, d.State)
 		s.Devices = append(s.Devices, d)
@@ -162,10 +165,12 @@ func (n *Node) shown(node tree.Node, mine []gpu.UUID) []NodeDevice {
 		d := NodeDevice{
 			Device: uuid, Key: n.all[at].Key(), State: StateIdle,
 			Requested: Requested{
-				Lgpu: lgpuText(r), ComputeMax: r.ComputeMax, ComputeMin: r.ComputeMin, MemoryMax: r.MemoryMax, MemoryHigh: r.MemoryHigh,
+				Lgpu: lgpuText(r), ComputeMax: r.ComputeMax, ComputeMin: r.ComputeMin, MemoryMax: r.MemoryMax,
+				MemoryHigh: r.MemoryHigh,
 			},
 			Effective: Effective{
-				Count: e.Bits.Count(), Compute: e.Cap, Min: e.Min, Weight: e.Weight, Priority: e.Priority.String(), MemoryMax: e.Memory,
+				Count: e.Bits.Count(), Compute: e.Cap, Min: e.Min, Weight: e.Weight, Priority: e.Priority.String(),
+				MemoryMax: e.Memory,
 			},
 		}
 		if n.modes.Mode(uuid) == mps.Spatial {
@@ -179,7 +184,10 @@ func (n *Node) shown(node tree.Node, mine []gpu.UUID) []NodeDevice {
 		}
 		out = append(out, d)
 	}
-	slices.SortStableFunc(out, func(a, b NodeDevice) int { return slices.Index(mine, a.Device) - slices.Index(mine, b.Device) })
+	slices.SortStableFunc(out, func(a, b NodeDevice) int {
+		return slices.Index(mine, a.Device) - slices.Index(mine,
+			b.Device)
+	})
 	return out
 }
 

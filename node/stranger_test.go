@@ -12,8 +12,8 @@ import (
 	"github.com/lgpu/lgpu/sim/wire"
 )
 
-// A program that uses the driver of a managed software GPU past the interposer is found by what the device says: one that
-// has nothing to do with an lgpu is reported, one that descends from a launcher is stopped.
+// A program that uses the driver of a managed software GPU past the interposer is found by what the device says: one
+// that has nothing to do with an lgpu is reported, one that descends from a launcher is stopped.
 func TestStrangerOnDevice(t *testing.T) {
 	hold := compile(t, "../e2e/programs/hold.c")
 	_, driver := libraries(t)
@@ -80,7 +80,8 @@ func TestStrangerOnDevice(t *testing.T) {
 		s := n.Snapshot()
 		if d := s.Devices[0]; len(d.Processes) == 2 && s.Nodes[1].Devices[0].MemoryUsed >= 48<<20 {
 			for _, p := range d.Processes {
-				if p.PID == joined.PID && (p.Path != h.Path || p.Memory < 48<<20) || p.PID == stranger.Process.Pid && p.Path != "" {
+				if p.PID == joined.PID && (p.Path != h.Path || p.Memory < 48<<20) || p.PID == stranger.Process.Pid &&
+					p.Path != "" {
 					t.Errorf("%+v", p)
 				}
 			}
@@ -93,7 +94,8 @@ func TestStrangerOnDevice(t *testing.T) {
 		}
 	}
 	for _, e := range n.Recent() {
-		if e.Kind == PoliceStopped && e.PID == joined.PID || e.Kind == PoliceOverrun || strings.Contains(e.Text, "cannot") {
+		if e.Kind == PoliceStopped && e.PID == joined.PID || e.Kind == PoliceOverrun || strings.Contains(e.Text,
+			"cannot") {
 			t.Errorf("%+v", e)
 		}
 	}

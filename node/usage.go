@@ -39,8 +39,8 @@ type place struct {
 	uuid gpu.UUID
 }
 
-// sharesAge is how old the answer of shares may be: the figures are means of a second, and a reader of one file asks for
-// those of every node below.
+// sharesAge is how old the answer of shares may be: the figures are means of a second, and a reader of one file asks
+// for those of every node below.
 const sharesAge = 20 * time.Millisecond
 
 // shares returns what every lgpu on every device is entitled to and gets. Callers do not change the map.
@@ -65,8 +65,8 @@ func delivered(s gate.Share, use region.DeviceUse) uint32 {
 	return s.Delivered
 }
 
-// usageOf returns what an lgpu uses of each of its devices, and used before; nothing for other nodes. Whatever its tenant
-// has written, it is no more than the device has.
+// usageOf returns what an lgpu uses of each of its devices, and used before; nothing for other nodes. Whatever its
+// tenant has written, it is no more than the device has.
 func (n *Node) usageOf(id uint64) map[gpu.UUID]region.DeviceUse {
 	l := n.lgpuOf(id)
 	if l == nil {

@@ -29,8 +29,8 @@ type deviceAttributes struct {
 	MemoryMiB                                                                             uint64
 }
 
-// Devices returns the GPUs in NVML's order, each followed by its MIG instances. A GPU that has fallen off the bus makes it
-// fail.
+// Devices returns the GPUs in NVML's order, each followed by its MIG instances. A GPU that has fallen off the bus makes
+// it fail.
 func (i *Inventory) Devices() ([]gpu.Device, error) {
 	var n uint32
 	if result := i.count(&n); result != success {

@@ -33,8 +33,8 @@ type processSample struct {
 // sampleAge is how old a sample of a process's activity may be. The driver takes one about every 200 ms.
 const sampleAge = 1500 * time.Millisecond
 
-// Facts returns what NVML knows about one of the devices that Devices returned last. Processes are sorted by their id; a
-// client of MPS counts as one.
+// Facts returns what NVML knows about one of the devices that Devices returned last. Processes are sorted by their id;
+// a client of MPS counts as one.
 func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
 	h, known := i.handles[uuid]
 	if !known {
@@ -77,8 +77,8 @@ func inNamespace() bool {
 	return err == nil && name != initialNamespace
 }
 
-// running adds the processes of one of NVML's lists and the memory they hold. A process is on several lists with the same
-// amount.
+// running adds the processes of one of NVML's lists and the memory they hold. A process is on several lists with the
+// same amount.
 func (i *Inventory) running(h handle, list func(handle, *uint32, *processInfo) int32, held map[uint32]uint64) error {
 	infos := make([]processInfo, 64)
 	for {

@@ -118,7 +118,8 @@ func (i *Inventory) bindOptional() {
 	i.graphics, i.mps = i.compute, i.compute
 	i.processActivity = func(handle, *processSample, *uint32, uint64) int32 { return functionNotFound }
 	for symbol, f := range map[string]any{
-		"nvmlDeviceGetNumGpuCores": &i.cores, "nvmlDeviceGetMigMode": &i.migMode, "nvmlDeviceGetMaxMigDeviceCount": &i.migCount,
+		"nvmlDeviceGetNumGpuCores": &i.cores, "nvmlDeviceGetMigMode": &i.migMode,
+		"nvmlDeviceGetMaxMigDeviceCount":      &i.migCount,
 		"nvmlDeviceGetMigDeviceHandleByIndex": &i.migByIndex, "nvmlDeviceGetAttributes_v2": &i.attributes,
 		"nvmlDeviceGetComputeRunningProcesses_v3":    &i.compute,
 		"nvmlDeviceGetGraphicsRunningProcesses_v3":   &i.graphics,

@@ -30,7 +30,8 @@ func TestOtherLibrary(t *testing.T) {
 func openFake(t *testing.T) *Inventory {
 	t.Helper()
 	library := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
-	cc := exec.Command(simtest.CC(), "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-I../../abi/include",
+	cc := exec.Command(simtest.CC(), "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC",
+		"-I../../abi/include",
 		"-o", library, "testdata/mig.c")
 	if out, err := cc.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", cc, err, out)
@@ -57,18 +58,22 @@ func TestInstances(t *testing.T) {
 	id := func(last byte) gpu.UUID { return gpu.UUID{15: last} }
 	want := []gpu.Device{
 		{
-			UUID: id(0x0a), Index: 0, Name: "NVIDIA Fake", Memory: 96 << 30, Units: 132, PCI: "00000000:01:00.0", Node: "195:40",
+			UUID: id(0x0a), Index: 0, Name: "NVIDIA Fake", Memory: 96 << 30, Units: 132, PCI: "00000000:01:00.0",
+			Node:        "195:40",
 			Partitioned: true,
 		},
 		{
-			UUID: id(0xa0), Index: 0, Name: "NVIDIA Fake MIG 1g.12gb", Memory: 12 << 30, Units: 16, PCI: "00000000:01:00.0",
+			UUID: id(0xa0), Index: 0, Name: "NVIDIA Fake MIG 1g.12gb", Memory: 12 << 30, Units: 16,
+			PCI:    "00000000:01:00.0",
 			Parent: id(0x0a),
 		},
 		{
-			UUID: id(0xa2), Index: 2, Name: "NVIDIA Fake MIG 3g.48gb", Memory: 48 << 30, Units: 60, PCI: "00000000:01:00.0",
+			UUID: id(0xa2), Index: 2, Name: "NVIDIA Fake MIG 3g.48gb", Memory: 48 << 30, Units: 60,
+			PCI:    "00000000:01:00.0",
 			Parent: id(0x0a),
 		},
-		{UUID: id(0x0b), Index: 1, Name: "NVIDIA Fake", Memory: 96 << 30, Units: 132, PCI: "00000000:02:00.0", Node: "195:41"},
+		{UUID: id(0x0b), Index: 1, Name: "NVIDIA Fake", Memory: 96 << 30, Units: 132, PCI: "00000000:02:00.0",
+			Node: "195:41"},
 	}
 	if len(devices) != len(want) {
 		t.Fatalf("%d devices: %v", len(devices), devices)
@@ -78,7 +83,8 @@ func TestInstances(t *testing.T) {
 			t.Errorf("device %d is %+v, want %+v", n, d, want[n])
 		}
 	}
-	if chosen, err := gpu.Select(gpu.Usable(devices), []string{"0:2", "1"}); err != nil || chosen[0] != want[2] || chosen[1] != want[3] {
+	if chosen, err := gpu.Select(gpu.Usable(devices), []string{"0:2", "1"}); err != nil || chosen[0] != want[2] ||
+		chosen[1] != want[3] {
 		t.Errorf("chosen %v, %v", chosen, err)
 	}
 }
@@ -112,7 +118,8 @@ func TestFacts(t *testing.T) {
 	}
 	// An instance has neither utilisation nor graphics, only its own processes.
 	f, err = i.Facts(devices[1].UUID)
-	if err != nil || f.Utilisation != -1 || len(f.Processes) != 1 || f.Processes[0] != (gpu.Process{PID: 1000, Memory: 1 << 20, Utilisation: -1}) {
+	if err != nil || f.Utilisation != -1 || len(f.Processes) != 1 || f.Processes[0] != (gpu.Process{PID: 1000,
+		Memory: 1 << 20, Utilisation: -1}) {
 		t.Errorf("an instance: %+v, %v", f, err)
 	}
 	if _, err := i.Facts(gpu.UUID{1}); !errors.Is(err, gpu.ErrUnknownDevice) {

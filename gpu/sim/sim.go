@@ -59,7 +59,8 @@ func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
 		return gpu.Facts{}, fmt.Errorf("ask the software GPU for its processes: %w", err)
 	}
 	for _, p := range processes {
-		f.Processes = append(f.Processes, gpu.Process{PID: int(p.PID), Memory: p.MemoryUsed, Utilisation: int(p.UtilizationGPU)})
+		f.Processes = append(f.Processes, gpu.Process{PID: int(p.PID), Memory: p.MemoryUsed,
+			Utilisation: int(p.UtilizationGPU)})
 	}
 	slices.SortFunc(f.Processes, func(a, b gpu.Process) int { return cmp.Compare(a.PID, b.PID) })
 	return f, nil

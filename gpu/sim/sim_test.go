@@ -11,7 +11,8 @@ import (
 )
 
 func TestInventory(t *testing.T) {
-	shape := sim.Shape{Devices: 2, Memory: 512 << 20, Units: 4, MHz: 1, Slice: 2 * time.Millisecond, Link: 4e9, Context: 16 << 20}
+	shape := sim.Shape{Devices: 2, Memory: 512 << 20, Units: 4, MHz: 1, Slice: 2 * time.Millisecond, Link: 4e9,
+		Context: 16 << 20}
 	dir := t.TempDir()
 	listener, err := sim.Listen(sim.SocketPath(dir, shape))
 	if err != nil {
@@ -34,7 +35,8 @@ func TestInventory(t *testing.T) {
 		t.Fatalf("%v, %v", devices, err)
 	}
 	for n, d := range devices {
-		if d.Index != n || d.Memory != shape.Memory || d.Units != shape.Units || d.MIG() || d.Node != "" || d.Key() != d.UUID.String() {
+		if d.Index != n || d.Memory != shape.Memory || d.Units != shape.Units || d.MIG() || d.Node != "" ||
+			d.Key() != d.UUID.String() {
 			t.Errorf("device %d is %+v", n, d)
 		}
 		f, err := i.Facts(d.UUID)

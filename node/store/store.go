@@ -1,4 +1,5 @@
-// Package store keeps what must survive the daemon in one file: the tree of limits, and which lgpus were in use by whom.
+// Package store keeps what must survive the daemon in one file: the tree of limits, and which lgpus were in use by
+// whom.
 //
 //	s, err := store.Open("/var/lib/lgpu/state.db")
 //	state := s.State()
@@ -7,14 +8,14 @@
 // # Promises
 //
 // What a Save or Delete has returned from without an error is there after any crash, and a crash in the middle of one
-// leaves the state before it or after it. A file that was damaged otherwise (a truncated copy, a bad disk) is found out by
-// Open, which moves it aside and says so: it neither guesses nor begins anew by itself.
+// leaves the state before it or after it. A file that was damaged otherwise (a truncated copy, a bad disk) is found out
+// by Open, which moves it aside and says so: it neither guesses nor begins anew by itself.
 //
 // # Format
 //
-// A bbolt database with one bucket of records, each a JSON text behind its checksum. The record "seal" has the number of
-// the others and the sum of their checksums, so that none can be missing. Before bbolt maps the file into memory, where
-// damage would end the process, every page is checked (verify.go).
+// A bbolt database with one bucket of records, each a JSON text behind its checksum. The record "seal" has the number
+// of the others and the sum of their checksums, so that none can be missing. Before bbolt maps the file into memory,
+// where damage would end the process, every page is checked (verify.go).
 package store
 
 import (
@@ -60,8 +61,8 @@ type DamagedError struct {
 
 // Error says what happened, and what to do.
 func (e *DamagedError) Error() string {
-	return fmt.Sprintf("state file %s is damaged (%v) and was moved to %s; start again to begin without groups, limits and named "+
-		"lgpus, or first put a good copy in its place", e.Path, e.Cause, e.Backup)
+	return fmt.Sprintf("state file %s is damaged (%v) and was moved to %s; start again to begin without groups, limits "+
+		"and named lgpus, or first put a good copy in its place", e.Path, e.Cause, e.Backup)
 }
 
 // Is makes errors.Is(err, ErrDamaged) true.
@@ -249,7 +250,8 @@ func (s *Store) open() (err error) {
 	switch {
 	case errors.Is(err, berrors.ErrTimeout):
 		return ErrInUse
-	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrChecksum), errors.Is(err, berrors.ErrVersionMismatch):
+	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrChecksum), errors.Is(err,
+		berrors.ErrVersionMismatch):
 		return damaged("%w", err)
 	case err != nil:
 		return err
@@ -286,7 +288,8 @@ func (s *Store) read(tx *bbolt.Tx) error {
 		return err
 	}
 	if have := sealOf(s.texts); have != sealed {
-		return damaged("there are %d records (sum %#x) where %d were written (sum %#x)", have.Records, have.Sum, sealed.Records, sealed.Sum)
+		return damaged("there are %d records (sum %#x) where %d were written (sum %#x)", have.Records, have.Sum,
+			sealed.Records, sealed.Sum)
 	}
 	return nil
 }
@@ -298,7 +301,8 @@ func (s *Store) decode() (State, error) {
 		return State{}, err
 	}
 	if m.Schema > Schema {
-		return State{}, fmt.Errorf("%w: schema %d, this one knows %d; use that version, or move the file away", ErrNewer, m.Schema, Schema)
+		return State{}, fmt.Errorf("%w: schema %d, this one knows %d; use that version, or move the file away",
+			ErrNewer, m.Schema, Schema)
 	}
 	state := State{Starts: m.Starts}
 	var h head

@@ -35,7 +35,8 @@ func stateOf(n uint64) tree.State {
 	s := tree.State{Version: 1, LastID: n, Nodes: []tree.NodeState{{ID: 1, Path: "/"}}}
 	for i := range n % 50 {
 		max := n << 20
-		s.Nodes = append(s.Nodes, tree.NodeState{ID: i + 2, Path: fmt.Sprintf("/n%02d", i), Gang: strconv.FormatUint(n, 10), HostMax: &max})
+		s.Nodes = append(s.Nodes, tree.NodeState{ID: i + 2, Path: fmt.Sprintf("/n%02d", i), Gang: strconv.FormatUint(n,
+			10), HostMax: &max})
 	}
 	return s
 }
@@ -73,7 +74,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 	lgpus := []Lgpu{
 		{
-			ID: 3, Created: time.Unix(5, 6).UTC(), Sim: "1x16GiB", Devices: []gpu.UUID{{1}, {2}}, Spatial: true, Active: true,
+			ID: 3, Created: time.Unix(5, 6).UTC(), Sim: "1x16GiB", Devices: []gpu.UUID{{1},
+				{2}}, Spatial: true, Active: true,
 			Launchers: []Launcher{{PID: 4, Start: 5, Boot: "b", UID: 6}},
 		},
 		{ID: 1 << 60},
@@ -188,7 +190,8 @@ func sample(t testing.TB, path string) State {
 		t.Fatal(err)
 	}
 	for n := range uint64(10) {
-		if err := errors.Join(s.SaveTree(stateOf(40+n)), s.SaveLgpu(Lgpu{ID: n, Sim: strings.Repeat("x", 900)})); err != nil {
+		if err := errors.Join(s.SaveTree(stateOf(40+n)), s.SaveLgpu(Lgpu{ID: n, Sim: strings.Repeat("x",
+			900)})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -215,7 +218,8 @@ func openDamaged(t testing.TB, content []byte, written State) bool {
 	if err == nil {
 		got := s.State()
 		s.Close()
-		if got.Tree.LastID != written.Tree.LastID || !reflect.DeepEqual(got.Tree, stateOf(got.Tree.LastID)) || !reflect.DeepEqual(got.Lgpus, written.Lgpus) {
+		if got.Tree.LastID != written.Tree.LastID || !reflect.DeepEqual(got.Tree, stateOf(got.Tree.LastID)) ||
+			!reflect.DeepEqual(got.Lgpus, written.Lgpus) {
 			t.Errorf("a damaged file was read as %+v", got)
 		}
 		return false

@@ -34,8 +34,8 @@ type boltMeta struct {
 }
 
 // verifyFile reports whether every page that bbolt would follow from the newest meta page lies in the file, is what it
-// should be, is used once and has its keys in order. bbolt ends the process over anything else. An error wraps ErrDamaged,
-// or is of reading.
+// should be, is used once and has its keys in order. bbolt ends the process over anything else. An error wraps
+// ErrDamaged, or is of reading.
 func verifyFile(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -107,7 +107,8 @@ func (v *verifier) metaAt(offset int64) (boltMeta, bool) {
 	e := binary.NativeEndian
 	sum := fnv.New64a()
 	sum.Write(b[:metaSize-8])
-	m := boltMeta{pageSize: e.Uint32(b[8:]), root: e.Uint64(b[16:]), pages: e.Uint64(b[40:]), generation: e.Uint64(b[48:])}
+	m := boltMeta{pageSize: e.Uint32(b[8:]), root: e.Uint64(b[16:]), pages: e.Uint64(b[40:]),
+		generation: e.Uint64(b[48:])}
 	ok := e.Uint32(b) == boltMagic && e.Uint32(b[4:]) == boltVersion && e.Uint64(b[56:]) == sum.Sum64() &&
 		m.pageSize >= minPage && m.pageSize <= maxPage
 	return m, ok
@@ -145,7 +146,8 @@ func (v *verifier) page(id uint64, bounds keys) error {
 func (v *verifier) content(id uint64, b []byte, bounds keys) error {
 	e := binary.NativeEndian
 	flags, count := e.Uint16(b[8:]), int(e.Uint16(b[10:]))
-	if flags != branchPage && flags != leafPage || headerSize+count*elementSize > len(b) || flags == branchPage && count == 0 {
+	if flags != branchPage && flags != leafPage || headerSize+count*elementSize > len(b) || flags == branchPage &&
+		count == 0 {
 		return damaged("page %d has flags %#x and %d elements", id, flags, count)
 	}
 	names := make([][]byte, count+1)

@@ -1,4 +1,5 @@
-// Package systemd is what the daemon needs to be a service: the unit, and the protocol to say that it is ready and alive.
+// Package systemd is what the daemon needs to be a service: the unit, and the protocol to say that it is ready and
+// alive.
 package systemd
 
 import (
@@ -23,8 +24,8 @@ var Unit string
 //go:embed sysusers.conf
 var Group string
 
-// DamagedState is the exit status of a daemon that found its state file damaged, after which Unit does not start it again
-// by itself (EX_CONFIG of sysexits).
+// DamagedState is the exit status of a daemon that found its state file damaged, after which Unit does not start it
+// again by itself (EX_CONFIG of sysexits).
 const DamagedState = 78
 
 // Messages of the protocol.
@@ -52,8 +53,8 @@ func Notify(message string) error {
 	return nil
 }
 
-// Watchdog tells the service manager that the daemon is alive as long as alive returns, twice in the time that it waits,
-// until ctx ends. It returns at once where nobody waits.
+// Watchdog tells the service manager that the daemon is alive as long as alive returns, twice in the time that it
+// waits, until ctx ends. It returns at once where nobody waits.
 func Watchdog(ctx context.Context, alive func()) error {
 	period, err := watchdogPeriod(os.Getenv("WATCHDOG_USEC"), os.Getenv("WATCHDOG_PID"))
 	if err != nil || period == 0 {

@@ -85,7 +85,8 @@ func TestWatchdog(t *testing.T) {
 }
 
 func TestUnit(t *testing.T) {
-	for _, line := range []string{"Type=notify", "KillMode=process", "RestartPreventExitStatus=" + strconv.Itoa(DamagedState)} {
+	for _, line := range []string{"Type=notify", "KillMode=process",
+		"RestartPreventExitStatus=" + strconv.Itoa(DamagedState)} {
 		if !strings.Contains(Unit, line+"\n") {
 			t.Errorf("the unit lacks %s", line)
 		}
