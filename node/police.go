@@ -101,8 +101,8 @@ func (n *Node) inspect(d *device, facts gpu.Facts) {
 			continue
 		}
 		s, err := statusOf(p.PID)
-		if err != nil {
-			continue // it has ended, or is in a PID namespace that this one does not see
+		if err != nil || slices.Contains(servers, s.parent) {
+			continue // it has ended, is in a PID namespace that this one does not see, or serves clients of MPS
 		}
 		key := processKey{PID: p.PID, Start: s.start}
 		seen[key] = true

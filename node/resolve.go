@@ -107,9 +107,21 @@ func (n *Node) adopt(node tree.Node) error {
 		return refusal(unix.EBUSY, "the group %s has no processes of its own; start this one by: "+
 			"lgpu run --group %[1]s -- COMMAND", node.Path)
 	}
-	shape := ""
-	if l := n.lgpuOf(node.ID); l != nil {
-		shape = l.record.Sim
+	shape, err := n.shapeFor(node)
+	if err != nil {
+		return err
+	}
+	attached := false
+	if shape != "" {
+		if _, err := n.attachSim(shape); err != nil {
+			return err
+		}
+		attached = true
+		defer func() {
+			if attached {
+				n.detachSim(shape)
+			}
+		}()
 	}
 	devices := n.usable(shape)
 	if len(devices) == 0 {
@@ -121,13 +133,22 @@ func (n *Node) adopt(node tree.Node) error {
 	if l == nil {
 		l = newLgpu(node.ID)
 	}
-	if l.record.Active { // another process was faster
+	n.mu.Lock()
+	active := l.record.Active
+	if !active && len(l.record.Devices) == 0 {
+		l.record.Sim, l.record.Devices = shape, uuidsOf(devices)
+	}
+	n.mu.Unlock()
+	if active { // another process was faster
 		return nil
 	}
-	if len(l.record.Devices) == 0 {
-		l.record.Devices = uuidsOf(devices)
+	if !l.attached {
+		l.attached, attached = attached, false
 	}
 	if err := n.bring(l, node, false); err != nil {
+		if n.lgpuOf(node.ID) != l { // nobody knows it
+			attached = l.attached
+		}
 		return err
 	}
 	// Its first client may still be refused for reasons of its own.
@@ -136,6 +157,30 @@ func (n *Node) adopt(node tree.Node) error {
 	n.mu.Unlock()
 	time.AfterFunc(firstClient+time.Millisecond, func() { n.kick(node.ID) })
 	return n.save(l)
+}
+
+// shapeFor returns the software GPU that a node is for, or nothing where that is the machine's own devices. One that
+// says nothing of it, on a machine without devices, is for the only software GPU that there is.
+func (n *Node) shapeFor(node tree.Node) (string, error) {
+	if l := n.lgpuOf(node.ID); l != nil {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if len(l.record.Devices) > 0 || l.record.Sim != "" {
+			return l.record.Sim, nil
+		}
+	}
+	if len(n.usable("")) > 0 {
+		return "", nil
+	}
+	n.devices.mu.Lock()
+	defer n.devices.mu.Unlock()
+	if len(n.devices.sims) > 1 {
+		return "", refusal(unix.ENODEV, "%s: there are several software GPUs; say which by: lgpu create --sim", node.Path)
+	}
+	for shape := range n.devices.sims {
+		return shape, nil
+	}
+	return "", nil
 }
 
 // bring takes an inactive lgpu into use: its devices keep their mode, its node is entered, tenants know it. life is

@@ -201,6 +201,30 @@ func TestSoftwareGPU(t *testing.T) {
 	if err := errors.Join(a.Close(), b.Close(), other.Close()); err != nil {
 		t.Fatal(err)
 	}
+	// A process in a bound cgroup is on the software GPU that is left, on a machine without devices.
+	for len(r.Snapshot().Devices) != 1 {
+		if t.Context().Err() != nil {
+			t.Fatal("devices stay")
+		}
+	}
+	if err := r.Tree().Mkdir("/bound", 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Tree().Write("/bound", "cgroup.path", "/pod"); err != nil {
+		t.Fatal(err)
+	}
+	id, err := r.Resolve(tenant.Evidence{Cgroups: []tenant.Cgroup{{Path: "/pod"}}})
+	if err != nil || len(r.tenants.limits(id).Devices) != 1 {
+		t.Errorf("%d, %v", id, err)
+	}
+	for r.Tree().Users("/bound") > 0 { // nobody came
+		if t.Context().Err() != nil {
+			t.Fatal("the lgpu stays in use")
+		}
+	}
+	if err := r.Remove(t.Context(), "/bound"); err != nil {
+		t.Fatal(err)
+	}
 	for len(r.Snapshot().Devices) != 1 {
 		if t.Context().Err() != nil {
 			t.Fatal("devices stay")
