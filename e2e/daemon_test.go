@@ -206,7 +206,7 @@ func TestDaemonIsKilled(t *testing.T) {
 		tenants = append(tenants, c)
 	}
 	before := p.ps()
-	for round := range 5 {
+	for round := range 100 {
 		daemon := p.daemon()
 		var wg sync.WaitGroup
 		for _, c := range tenants {
