@@ -19,7 +19,7 @@
 // Times in ns.
 #define IN_FLIGHT INT64_C(1000000)    // device time that may be in flight
 #define AHEAD INT64_C(500000)         // a launch may join in any case when so little is left
-#define LEAD INT64_C(400000)          // what word of a grant's end takes to become the next one's first kernel
+#define LEAD INT64_C(600000)          // what word of a grant's end takes to become the next one's first kernel
 #define SLICE INT64_C(10000000)       // turn kept while other lgpus wait
 #define SLICE_OWN INT64_C(40000000)   // turn kept while processes of this lgpu wait
 #define LINGER INT64_C(1000000)       // idle turn kept while nobody waits
@@ -80,6 +80,7 @@ struct lgpu_gate {
 	uint32_t looks;
 	int64_t expected;  // sum over the ring
 	int64_t charged;   // busy time is charged up to here
+	int64_t looked;    // when the driver was asked last
 	int64_t completed; // when the last completion was seen, or the oldest launch issued
 	int64_t taken;  // when the turn became ours
 	int64_t waited; // for how long we had waited then
@@ -146,10 +147,11 @@ static int64_t unpaid(struct lgpu_device_usage *u, int64_t since, int64_t now)
 	return now - ((int64_t)until > since && (int64_t)until < now ? (int64_t)until : since);
 }
 
-// charge takes the device time since the last charge out of the lgpu's credit.
+// charge takes the device time from the last charge to now out of the lgpu's
+// credit.
 static void charge(struct lgpu_gate *g, int64_t now)
 {
-	if (!busy(g) || now <= g->charged)
+	if (now <= g->charged)
 		return;
 	struct lgpu_device_usage *u = g->usage;
 	int64_t spent = unpaid(u, g->charged, now);
@@ -218,13 +220,16 @@ static void kick(struct lgpu_gate *g)
 	lgpu_futex_wake(&g->kick, 1);
 }
 
-// look collects completed launches. Between different streams completions may
-// come out of order; everything in flight is asked only now and then, and only
-// while a launcher waits for room.
-static void look(struct lgpu_gate *g, int64_t now)
+static int64_t clamp(int64_t v, int64_t low, int64_t high) { return v < low ? low : v > high ? high : v; }
+
+// look collects completed launches, and returns until when the device was busy.
+// Between different streams completions may come out of order; everything in
+// flight is asked only now and then, and only while a launcher waits for room.
+// punctual: what has ended has done so just now.
+static int64_t look(struct lgpu_gate *g, int64_t now, bool punctual)
 {
 	if (in_flight(g) == 0)
-		return;
+		return now;
 	bool all = g->waiters != 0 && ++g->looks % 8 == 0;
 	CUcontext current = NULL;
 	int64_t expected = 0;
@@ -256,24 +261,30 @@ static void look(struct lgpu_gate *g, int64_t now)
 	if (current != NULL)
 		LGPU_REAL(cuCtxPopCurrent_v2)(&current);
 	uint32_t done = g->tail - first;
+	int64_t looked = g->looked, end = now;
+	g->looked = now;
 	if (done == 0)
-		return;
-	int64_t took = now - g->completed;
+		return now;
+	// Otherwise it has ended at some time since the last look.
+	if (!punctual && !busy(g) && known == done)
+		end = clamp(g->completed + expected, looked > g->completed ? looked : g->completed, now);
+	int64_t took = end - g->completed;
 	for (uint32_t i = first; i != g->tail; i++) {
 		struct flight *f = &g->ring[i % RING];
 		learn(g, f->estimate, known == done && expected > 0 ? (int64_t)((__int128)took * f->expected / expected) : took / done,
 		      done == 1);
 	}
-	g->completed = now;
+	g->completed = end;
 	if (!busy(g))
-		g->idle = now;
+		g->idle = end;
 	wake(g);
+	return end;
 }
 
-static void observe(struct lgpu_gate *g, int64_t now)
+static void observe(struct lgpu_gate *g, int64_t now, bool punctual)
 {
-	charge(g, now);
-	look(g, now);
+	if (busy(g))
+		charge(g, look(g, now, punctual));
 }
 
 // ---- with a daemon
@@ -401,14 +412,17 @@ static void close_if_due(struct lgpu_gate *g, int64_t now)
 	}
 }
 
-static int64_t clamp(int64_t v, int64_t low, int64_t high) { return v < low ? low : v > high ? high : v; }
-
-// poll_interval is short when a completion is near.
+// poll_interval is short when a completion is near, or the end of the grant
+// where nobody waits to know of completions.
 static int64_t poll_interval(const struct lgpu_gate *g, int64_t now)
 {
 	if (in_flight(g) == 0)
 		return g->open ? POLL_SHORTEST * 2 : POLL_LONGEST;
 	int64_t left = g->ring[g->tail % RING].expected - (now - g->completed), shortest = g->cost * POLL_SHARE;
+	if (g->linked && g->open && !g->wanted && g->waiters == 0) {
+		uint64_t used = busy_of(g) + (uint64_t)remaining(g, now);
+		return used + (uint64_t)POLL_LONGEST < g->target ? POLL_LONGEST : POLL_SHORTEST;
+	}
 	if (g->granted && !g->open && remaining(g, now) - LEAD < left)
 		left = remaining(g, now) - LEAD;
 	else if (g->waiters != 0 && remaining(g, now) - AHEAD < left)
@@ -444,7 +458,7 @@ static void *watch(void *arg)
 	lgpu_lock(&g->lock);
 	for (;;) {
 		int64_t now = lgpu_now(), again = 0;
-		observe(g, now);
+		observe(g, now, false);
 		if (in_flight(g) != 0)
 			g->cost += (lgpu_now() - now - g->cost) / 8;
 		if (g->flush) {
@@ -720,7 +734,7 @@ void lgpu_gate_look(void)
 		if (g == NULL || __atomic_load_n(&g->head, __ATOMIC_RELAXED) == __atomic_load_n(&g->tail, __ATOMIC_RELAXED))
 			continue;
 		lgpu_lock(&g->lock);
-		observe(g, lgpu_now());
+		observe(g, lgpu_now(), true);
 		lgpu_unlock(&g->lock);
 	}
 }
@@ -875,7 +889,7 @@ void lgpu_gate_context_gone(CUcontext context)
 				LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
 			}
 			lgpu_lock(&g->lock);
-			observe(g, lgpu_now());
+			observe(g, lgpu_now(), true);
 			for (uint32_t i = g->tail; i != g->head; i++) {
 				struct flight *f = &g->ring[i % RING];
 				if (f->context == c && f->event != NULL) {

@@ -85,9 +85,12 @@ type seat interface {
 // client is one process's seat.
 type client struct {
 	seat    seat
-	serial  uint64 // of its newest grant
-	granted bool   // it owes a Closed
-	waiting bool   // launches wait there
+	serial  uint64       // of its newest grant
+	since   int64        // when that began, ns
+	stopped int64        // when it was told to stop, ns; 0: it was not
+	granted bool         // it owes a Closed
+	waiting bool         // launches wait there
+	told    link.Message // of the terms of its grant
 }
 
 // phase of a place.
@@ -95,12 +98,13 @@ type phase uint8
 
 const (
 	idle    phase = iota // no grant
-	open                 // clients that ask may run
+	open                 // clients that ask may run, one after the other
 	closing              // until the last has reported
 	free                 // clients run without accounts
 )
 
-// place is an lgpu on a device: what the policy calls a seat.
+// place is an lgpu on a device: what the policy calls a seat. Its clients run one after the other, since a device loses time
+// when it changes contexts, and so that a client that closes its gate soon leaves the device.
 type place struct {
 	id      uint64
 	uuid    gpu.UUID
@@ -334,7 +338,7 @@ func (r *Runner) want(s seat) {
 		s.Send(link.Message{Kind: link.Free})
 	case open:
 		if !c.granted {
-			r.grant(p, c)
+			r.next(t, p)
 		}
 	case idle:
 		r.progressOn(t, p.device) // whoever has the device is charged by the clock from now on
@@ -357,7 +361,8 @@ func (r *Runner) closed(s seat, m link.Message) {
 			r.policy.Want(t, share.ID(p.id), p.device, int64(s.Busy()))
 		}
 	} else {
-		r.ended(t, p, c.waiting || int64(s.Busy()) >= p.until)
+		// Who closes by itself though it has more to do has found the grant spent.
+		r.ended(t, p, c.waiting && c.stopped == 0 || int64(s.Busy()) >= p.until)
 	}
 	r.decide(t)
 }
@@ -386,11 +391,13 @@ func (r *Runner) gone(s seat) {
 	r.decide(t)
 }
 
-// ended notes that a client of p runs no more: the grant is over with the last. Of several processes the first to find the
-// grant spent ends it for all, since one that has nothing to run does not look.
+// ended notes that a client of p runs no more: the next one does, and with the last the grant is over.
 func (r *Runner) ended(t int64, p *place, spent bool) {
 	if p.phase == open && spent {
 		r.close(t, p)
+	}
+	if p.phase == open {
+		r.next(t, p)
 	}
 	waiting := false
 	for _, c := range p.clients {
@@ -403,6 +410,35 @@ func (r *Runner) ended(t int64, p *place, spent bool) {
 	p.phase = idle
 	r.policy.Closed(t, share.ID(p.id), p.device, r.busy(p), waiting)
 }
+
+// next opens the gate of the client of an open place that has waited longest for its turn, unless another runs; that one
+// is to make room when it has had its turn or has nothing to do, and is not waited for beyond a bound.
+func (r *Runner) next(t int64, p *place) {
+	var first, runs *client
+	for _, c := range p.clients {
+		if c.granted && (c.stopped == 0 || t < c.stopped+ownBound) {
+			runs = c
+		}
+		if c.waiting && !c.granted && (first == nil || c.since < first.since) {
+			first = c
+		}
+	}
+	switch {
+	case first == nil:
+	case runs == nil:
+		r.grant(t, p, first)
+	case runs.stopped == 0 && t >= runs.since+ownTurn:
+		r.stop(t, runs)
+	case runs.stopped == 0:
+		r.tell(p, runs)
+	}
+}
+
+// Bounds among the clients of one lgpu, ns: a turn, and how long one that has been told to stop keeps others waiting.
+const (
+	ownTurn  = 40 * int64(time.Millisecond)
+	ownBound = 100 * int64(time.Millisecond)
+)
 
 // turnOver writes down p's turn, if it has one.
 func (r *Runner) turnOver(t int64, p *place) {
@@ -477,20 +513,17 @@ func (r *Runner) carryOut(t int64, p *place, d share.Decision) {
 		r.stats.Grants++
 		p.phase, p.until, p.wanted = open, d.Until, d.Wanted
 		p.opened, p.busy, p.closed = t, r.busy(p), 0
-		for _, c := range p.clients {
-			if c.waiting {
-				r.grant(p, c)
-			}
-		}
-		r.ended(t, p, false) // nobody, if the one that wanted has died
+		r.ended(t, p, false) // at once, if the one that wanted has died
 	case share.Extend:
 		wasFree := p.phase == free
 		p.phase, p.until, p.wanted = open, d.Until, d.Wanted
+		if wasFree {
+			p.opened, p.busy, p.closed = t, r.busy(p), 0
+		}
 		for _, c := range p.clients {
 			if wasFree {
-				c.granted = false
-				r.grant(p, c)
-			} else if c.granted {
+				r.grant(t, p, c) // all run; what follows is one after the other
+			} else if c.granted && c.stopped == 0 {
 				r.tell(p, c)
 			}
 		}
@@ -502,7 +535,7 @@ func (r *Runner) carryOut(t int64, p *place, d share.Decision) {
 		p.phase = closing
 		for _, c := range p.clients {
 			if c.waiting && !c.granted {
-				r.begin(c)
+				r.begin(t, c)
 				c.seat.Send(link.Message{Kind: link.Seep, Serial: c.serial, Value: 1})
 				break
 			}
@@ -523,14 +556,14 @@ func (r *Runner) carryOut(t int64, p *place, d share.Decision) {
 	}
 }
 
-func (r *Runner) begin(c *client) {
+func (r *Runner) begin(t int64, c *client) {
 	r.serial++
-	c.serial, c.granted, c.waiting = r.serial, true, false
+	c.serial, c.since, c.stopped, c.granted, c.waiting = r.serial, t, 0, true, false
 }
 
 // grant opens the gate of a client of p.
-func (r *Runner) grant(p *place, c *client) {
-	r.begin(c)
+func (r *Runner) grant(t int64, p *place, c *client) {
+	r.begin(t, c)
 	r.tell(p, c)
 }
 
@@ -540,27 +573,35 @@ func (r *Runner) tell(p *place, c *client) {
 	if p.until != share.NoLimit {
 		m.Value = uint64(max(p.until, 0))
 	}
-	if p.wanted {
+	if p.wanted || slices.ContainsFunc(p.clients, func(o *client) bool { return o.waiting && !o.granted }) {
 		m.Flags = link.FlagWanted
 	}
-	c.seat.Send(m)
+	if m != c.told {
+		c.told = m
+		c.seat.Send(m)
+	}
 }
 
-// close tells all clients of p to stop.
+// stop closes the gate of a client.
+func (r *Runner) stop(t int64, c *client) {
+	c.stopped = t
+	c.seat.Send(link.Message{Kind: link.Close, Serial: c.serial})
+}
+
+// close closes the gates of all clients of p.
 func (r *Runner) close(t int64, p *place) {
-	if p.phase == free {
-		for _, c := range p.clients {
-			r.begin(c)
+	if p.phase != open && p.phase != free {
+		return
+	}
+	for _, c := range p.clients {
+		if p.phase == free {
+			r.begin(t, c)
+		}
+		if c.granted && c.stopped == 0 {
+			r.stop(t, c)
 		}
 	}
-	if p.phase == open || p.phase == free {
-		p.phase, p.closed = closing, t
-		for _, c := range p.clients {
-			if c.granted {
-				c.seat.Send(link.Message{Kind: link.Close, Serial: c.serial})
-			}
-		}
-	}
+	p.phase, p.closed = closing, t
 }
 
 // ---- time
@@ -575,8 +616,18 @@ func (r *Runner) due(t int64) int64 {
 		next = math.MaxInt64
 	}
 	for _, p := range r.places {
-		if p.phase == open {
-			return min(next, t+look)
+		if p.phase != open {
+			continue
+		}
+		next = min(next, t+look)
+		for _, c := range p.clients {
+			switch {
+			case !c.granted || len(p.clients) == 1:
+			case c.stopped == 0:
+				next = min(next, max(c.since+ownTurn, t+ownTurn/8))
+			case c.stopped+ownBound > t:
+				next = min(next, c.stopped+ownBound)
+			}
 		}
 	}
 	return next
@@ -603,6 +654,11 @@ func (r *Runner) keepTime() {
 		r.progress(t)
 		r.policy.Tick(t)
 		r.carryAllOut(t)
+		for _, p := range r.places {
+			if p.phase == open {
+				r.next(t, p)
+			}
+		}
 		r.asleep = r.due(t)
 		var timeout *unix.Timespec
 		if r.asleep != math.MaxInt64 {
