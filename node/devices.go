@@ -111,21 +111,40 @@ func (o *origin) facts(uuid gpu.UUID) (gpu.Facts, error) {
 // refreshDevices asks all inventories for their devices, and tells the tree and the policy what there is. An inventory
 // that fails keeps the devices it had.
 func (n *Node) refreshDevices() error {
+	n.devices.mu.Lock()
+	origins := slices.Clone(n.devices.origins)
+	n.devices.mu.Unlock()
+	var problems []error
+	for _, o := range origins {
+		problems = append(problems, n.relist(o))
+	}
+	return errors.Join(append(problems, n.publishDevices())...)
+}
+
+// relist asks an inventory for its devices. It may hang, and no lock but its own is held meanwhile.
+func (n *Node) relist(o *origin) error {
+	listed, err := o.list()
+	if err != nil {
+		return err
+	}
+	n.devices.mu.Lock()
+	defer n.devices.mu.Unlock()
+	o.listed = listed
+	return nil
+}
+
+// publishDevices tells the tree and the policy which devices the inventories had when they were last asked.
+func (n *Node) publishDevices() error {
 	d := &n.devices
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var problems []error
 	var now []*device
 	for _, o := range d.origins {
-		listed, err := o.list()
-		if err != nil {
-			problems = append(problems, err)
-			listed = o.listed
-		}
-		o.listed = listed
-		for _, g := range listed {
-			now = append(now, &device{Device: g, origin: o, strangers: map[processKey]int{},
-				overruns: map[uint64]int{}})
+		for _, g := range o.listed {
+			now = append(now, &device{
+				Device: g, origin: o, strangers: map[processKey]int{}, overruns: map[uint64]int{},
+			})
 		}
 	}
 	n.mu.Lock()
@@ -184,6 +203,10 @@ func (n *Node) attachSim(text string) (*origin, error) {
 	}
 	d := &n.devices
 	d.mu.Lock()
+	if d.sims == nil {
+		d.mu.Unlock()
+		return nil, ErrClosed
+	}
 	o := d.sims[shape.String()]
 	fresh := o == nil
 	if fresh {
@@ -200,7 +223,7 @@ func (n *Node) attachSim(text string) (*origin, error) {
 				return o, nil
 			}
 			if err := n.startSim(o, shape); err == nil {
-				return o, n.refreshDevices()
+				return o, errors.Join(n.relist(o), n.publishDevices())
 			} else {
 				n.detachSim(o.shape)
 				return nil, err
@@ -208,27 +231,25 @@ func (n *Node) attachSim(text string) (*origin, error) {
 		}
 		return nil, o.err
 	}
-	err = n.startSim(o, shape)
-	d.mu.Lock()
-	if err != nil {
-		delete(d.sims, o.shape)
-		o.err = err
-	} else {
+	if err = n.startSim(o, shape); err == nil {
+		d.mu.Lock()
 		d.origins = append(d.origins, o)
+		d.mu.Unlock()
+		err = errors.Join(n.relist(o), n.publishDevices())
+	}
+	d.mu.Lock()
+	switch {
+	case err != nil:
+		o.err = err
+		delete(d.sims, o.shape)
+		d.origins = slices.DeleteFunc(d.origins, func(other *origin) bool { return other == o })
+	case d.watching != nil:
+		n.watchLocked(o)
 	}
 	d.mu.Unlock()
-	close(o.ready)
+	close(o.ready) // whoever waits finds the devices, or why there are none
 	if err != nil {
-		return nil, err
-	}
-	if err := n.refreshDevices(); err != nil {
-		n.detachSim(o.shape)
-		return nil, err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.watching != nil {
-		n.watchLocked(o)
+		return nil, errors.Join(err, o.close())
 	}
 	return o, nil
 }
@@ -274,7 +295,7 @@ func (n *Node) detachSim(shape string) {
 	if !last {
 		return
 	}
-	if err := errors.Join(n.refreshDevices(), o.close()); err != nil {
+	if err := errors.Join(n.publishDevices(), o.close()); err != nil {
 		n.log.Warn("a software GPU is let go", "shape", shape, "error", err)
 	}
 }

@@ -270,7 +270,7 @@ func (n *Node) setMode(ctx context.Context, uuid gpu.UUID, mode mps.Mode) error 
 	if err := n.modes.SetMode(ctx, mps.Device{UUID: uuid, Software: d.origin.shape != ""}, mode); err != nil {
 		return err
 	}
-	return n.refreshDevices()
+	return n.publishDevices()
 }
 
 // awaitLauncher ends a launcher's hold when its process has ended. It takes over h.

@@ -240,6 +240,32 @@ func TestSoftwareGPU(t *testing.T) {
 	}
 }
 
+// Any number of launchers may be first.
+func TestManyHoldsAtOnce(t *testing.T) {
+	r := start(t, Config{Dir: shortDir(t), SimCommand: simCommand(), Inventories: []gpu.Inventory{}})
+	const many = 16
+	holds := make(chan *Hold, many)
+	for range many {
+		go func() {
+			h, err := r.Hold(t.Context(), HoldSpec{Sim: "1x256MiB,sms=2", Program: "p", Launcher: self()})
+			if err != nil {
+				t.Error(err)
+			}
+			holds <- h
+		}()
+	}
+	ids := map[uint64]bool{}
+	for range many {
+		if h := <-holds; h != nil {
+			ids[h.ID] = true
+			defer h.Close()
+		}
+	}
+	if len(ids) != many {
+		t.Errorf("%d lgpus of %d", len(ids), many)
+	}
+}
+
 // The tree as files: what is written there is with the tenants.
 func TestMount(t *testing.T) {
 	if _, err := os.Stat("/dev/fuse"); err != nil || os.Getuid() != 0 {
