@@ -306,6 +306,30 @@ func TestOtherFile(t *testing.T) {
 	}
 }
 
+// A record that is missing, or is one of before, is found out though every record there is whole.
+func TestMissingRecord(t *testing.T) {
+	for name, damage := range map[string]func(*bbolt.Bucket) error{
+		"gone": func(b *bbolt.Bucket) error { return b.Delete([]byte(lgpuKey(3))) },
+		"old": func(b *bbolt.Bucket) error {
+			return b.Put([]byte(lgpuKey(3)), record(lgpuKey(3), []byte(`{"id":3}`)))
+		},
+	} {
+		path := filepath.Join(t.TempDir(), "state.db")
+		sample(t, path)
+		db, err := bbolt.Open(path, 0o600, options())
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = db.Update(func(tx *bbolt.Tx) error { return damage(tx.Bucket([]byte(bucket))) })
+		if err := errors.Join(err, db.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(path); !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // FuzzDamage changes bytes of a good file: never a crash, never a wrong state.
 func FuzzDamage(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "state.db")
