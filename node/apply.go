@@ -70,6 +70,7 @@ func (n *Node) announceChange(c tree.Change) {
 		delete(n.paths, id)
 		n.mu.Unlock()
 		n.emit(Event{Kind: LgpuRemoved, ID: id, Path: path, Text: path + " was removed"})
+		n.journal.forget(id)
 	}
 }
 
