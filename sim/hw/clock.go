@@ -18,7 +18,7 @@ type Clock struct {
 	virtual bool
 	origin  time.Time
 	lost    Time // wall time that was not device time
-	limit   Time // while a step runs: device time does not pass its end
+	limit   Time // while the engine has work: device time does not pass what it will have executed; else 0
 	last    Time // highest time told
 }
 
@@ -67,15 +67,35 @@ func (c *Clock) Wait(t Time) {
 // begin starts a step that ends at end.
 func (c *Clock) begin(end Time) {
 	c.mu.Lock()
+	c.settle()
 	c.limit = end
 	c.mu.Unlock()
 }
 
-// finish ends the step at device time end. Wall time beyond end plus grace is taken out of device time.
+// release says that the engine has nothing to do for now: device time passes without it.
+func (c *Clock) release() {
+	c.mu.Lock()
+	c.settle()
+	c.limit = 0
+	c.mu.Unlock()
+}
+
+// settle takes out of device time what the host was late beyond the limit.
+func (c *Clock) settle() {
+	if c.virtual || c.limit == 0 {
+		return
+	}
+	if late := Time(time.Since(c.origin)) - c.lost - c.limit; late > 0 {
+		c.lost += late
+	}
+}
+
+// finish ends the step at device time end. Wall time beyond end plus grace is taken out of device time, until the next
+// step begins or release is called: a host that is late between two steps is late as well.
 func (c *Clock) finish(end, grace Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.limit = 0
+	c.limit = end + grace
 	if c.virtual {
 		if end > c.last {
 			c.last = end

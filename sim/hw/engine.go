@@ -143,6 +143,7 @@ func (e *engine) pick() []turn {
 			break
 		}
 		clear(e.owners)
+		e.dev.Clock.release()
 		e.wake.Wait()
 	}
 	e.turn++
@@ -183,6 +184,7 @@ func (e *engine) longest(i int) *Channel {
 func (e *engine) loop() {
 	defer close(e.ended)
 	defer close(e.jobs)
+	defer e.dev.Clock.release()
 	quantum := Time(e.dev.Config.Quantum)
 	for {
 		turns := e.pick()
@@ -190,6 +192,9 @@ func (e *engine) loop() {
 			return
 		}
 		start := max(e.at, e.ready(turns))
+		if start > e.at {
+			e.dev.Clock.release()
+		}
 		if now := e.dev.Clock.Now(); now-start > quantum && !e.dev.Config.Virtual {
 			start = now - quantum // what the host was late for is made up only so far
 		}

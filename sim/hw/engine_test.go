@@ -372,6 +372,18 @@ func TestClock(t *testing.T) {
 	if c.lost <= 0 {
 		t.Error("a step that took 2 ms for 1 µs lost no time")
 	}
+	// The host is late for the next step too: the clock stands until that begins, and goes on from where it stood.
+	time.Sleep(2 * time.Millisecond)
+	if got := c.Now(); got > now+1500 {
+		t.Errorf("device time %d passed %d between two steps", got, now+1500)
+	}
+	lost := c.lost
+	c.begin(now + 2000)
+	if got := c.Now(); got > now+2000 || c.lost-lost < 1000*us {
+		t.Errorf("the next step begins at %d and %v more are lost", got, time.Duration(c.lost-lost))
+	}
+	c.finish(now+2000, 500)
+	c.release()
 	target := c.Now() + 300*us
 	c.Wait(target)
 	if got := c.Now(); got < target {
