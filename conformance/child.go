@@ -64,7 +64,7 @@ func (r *run) start(ctx context.Context, t tenant) (*child, error) {
 		args = append(args, "--name", name)
 	}
 	args = append(args, "--", r.Program, "conformance", "--probe", fmt.Sprintf("--iterations=%d", r.iterations),
-		fmt.Sprintf("--lead=%g", lead), fmt.Sprintf("--seconds=%g", r.Seconds))
+		fmt.Sprintf("--sized=%d", r.report.Units), fmt.Sprintf("--lead=%g", lead), fmt.Sprintf("--seconds=%g", r.Seconds))
 	c.cmd = exec.CommandContext(ctx, r.Program, args...)
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(unix.SIGTERM) } // lgpu run passes it on
 	c.cmd.WaitDelay = 5 * time.Second

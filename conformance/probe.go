@@ -23,6 +23,9 @@ type ProbeSpec struct {
 	// Iterations of a chunk of work, as Measurement.Iterations of a probe that was given none: work of a kernel that lasts
 	// a few milliseconds on all of the device.
 	Iterations uint32
+	// Units is how many compute units the work of a kernel is sized for: that of the whole device, so that tenants do equal
+	// work. 0 is as many as the device says it has, which is less inside a part of it that MPS grants.
+	Units int
 	// Lead is how long it works before it is measured, which Seconds says how long.
 	Lead, Seconds float64
 }
@@ -71,7 +74,7 @@ func Probe(spec ProbeSpec, in io.Reader, out io.Writer) error {
 		return err
 	}
 	p := &probe{cuda: c}
-	if err := p.open(); err != nil {
+	if err := p.open(spec.Units); err != nil {
 		return err
 	}
 	if spec.Iterations == 0 {
@@ -113,8 +116,8 @@ type probe struct {
 
 func (p *probe) seen() uint64 { return p.journal + entries*entrySize }
 
-// open makes a context and everything in it.
-func (p *probe) open() error {
+// open makes a context and everything in it, for work of a device of so many units.
+func (p *probe) open(sized int) error {
 	var device, units, clock int32
 	var context, module, count uintptr
 	image := append(probePTX[:len(probePTX):len(probePTX)], 0)
@@ -162,7 +165,10 @@ func (p *probe) open() error {
 	if p.ids < 1 || p.ids > maxUnit {
 		return fmt.Errorf("the device says that it has %d compute units; the probe can count 1 to %d", p.ids, maxUnit)
 	}
-	p.geometry = geometryOf(p.ids, clock)
+	if sized < 1 || sized > maxUnit {
+		sized = p.ids
+	}
+	p.geometry = geometryOf(sized, clock)
 	return nil
 }
 

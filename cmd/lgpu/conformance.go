@@ -101,8 +101,9 @@ be measured.`,
 	socketFlag(c)
 	f.BoolVar(&probe, "probe", false, "be the program that measures from inside")
 	f.Uint32Var(&spec.Iterations, "iterations", 0, "of the probe's work")
+	f.IntVar(&spec.Units, "sized", 0, "units of the device that the work is for, with --probe")
 	f.Float64Var(&spec.Lead, "lead", 1, "how long the probe works before it is measured, in seconds")
-	for _, internal := range []string{"probe", "iterations", "lead"} {
+	for _, internal := range []string{"probe", "iterations", "sized", "lead"} {
 		f.Lookup(internal).Hidden = true // how the command starts its probes
 	}
 	c.PreRun = func(*cobra.Command, []string) { spec.Seconds = o.Seconds }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/node/proc"
 )
 
 // keeper looks after the control daemon of one device.
@@ -29,86 +30,23 @@ type keeper struct {
 	ended  chan struct{} // closed when run has returned
 
 	mu  sync.Mutex
-	now *process // nil while there is none
-}
-
-// process is a running control daemon, known by a descriptor that no other process can take over.
-type process struct {
-	pid   int
-	pidfd *os.File
+	now *proc.Handle // nil while there is none
 }
 
 func (k *keeper) pipe() string    { return filepath.Join(k.dir, "pipe") }
 func (k *keeper) log() string     { return filepath.Join(k.dir, "log") }
 func (k *keeper) pidFile() string { return filepath.Join(k.dir, "pid") }
 
-func (k *keeper) process() *process {
+func (k *keeper) process() *proc.Handle {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.now
 }
 
-func (k *keeper) set(p *process) {
+func (k *keeper) set(p *proc.Handle) {
 	k.mu.Lock()
 	k.now = p
 	k.mu.Unlock()
-}
-
-// open takes hold of process pid if it started at that time (in clock ticks since boot; 0 for any).
-func open(pid int, started uint64) (*process, error) {
-	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
-	if err != nil {
-		return nil, fmt.Errorf("open process %d: %w", pid, err)
-	}
-	p := &process{pid: pid, pidfd: os.NewFile(uintptr(fd), "pidfd")}
-	if at, err := startTime(pid); err != nil || started != 0 && at != started {
-		p.pidfd.Close()
-		return nil, fmt.Errorf("process %d is another one now: %w", pid, unix.ESRCH)
-	}
-	return p, nil
-}
-
-// startTime is when a process started, in clock ticks since boot.
-func startTime(pid int) (uint64, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	// The name, in parentheses, may contain anything; the fields after it are numbered from 3.
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if len(fields) < 20 {
-		return 0, fmt.Errorf("process %d: unknown format of stat", pid)
-	}
-	return strconv.ParseUint(fields[19], 10, 64)
-}
-
-// wait returns nil when the process has ended, or an error when it has been interrupted.
-func (p *process) wait() error {
-	conn, err := p.pidfd.SyscallConn()
-	if err != nil {
-		return err
-	}
-	return conn.Read(func(fd uintptr) bool {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-		return err == nil && n > 0
-	})
-}
-
-func (p *process) signal(s unix.Signal) {
-	if conn, err := p.pidfd.SyscallConn(); err == nil {
-		// The only error is that the process has ended, which whoever waits for it sees.
-		_ = conn.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), s, nil, 0) })
-	}
-}
-
-// interrupt makes wait return, now or when it is called next.
-func (p *process) interrupt() { _ = p.pidfd.SetReadDeadline(time.Now()) }
-
-// waitFor is wait with a limit; it reports whether the process has ended.
-func (p *process) waitFor(d time.Duration) bool {
-	_ = p.pidfd.SetReadDeadline(time.Now().Add(d))
-	defer p.pidfd.SetReadDeadline(time.Time{})
-	return p.wait() == nil
 }
 
 // adopt takes over the daemon that a former manager has left; false if there is none that answers.
@@ -122,16 +60,14 @@ func (k *keeper) adopt() bool {
 	if n, _ := fmt.Sscanf(string(text), "%d %d", &pid, &started); n != 2 || pid <= 1 || started == 0 {
 		return false
 	}
-	p, err := open(pid, started)
+	p, err := proc.Open(pid, started)
 	if err != nil {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(k.m.ctx, k.m.config.Start)
 	defer cancel()
 	if err := k.answers(ctx, p); err != nil {
-		p.signal(unix.SIGKILL)
-		p.waitFor(k.m.config.Stop)
-		p.pidfd.Close()
+		k.kill(p)
 		return false
 	}
 	k.set(p)
@@ -142,10 +78,8 @@ func (k *keeper) adopt() bool {
 // clean removes what is left of a daemon that is dead: servers that lost it, and its files.
 func (k *keeper) clean() {
 	for _, pid := range k.orphans() {
-		if p, err := open(pid, 0); err == nil {
-			p.signal(unix.SIGKILL)
-			p.waitFor(k.m.config.Stop)
-			p.pidfd.Close()
+		if p, err := proc.Open(pid, 0); err == nil {
+			k.kill(p)
 		}
 	}
 	if err := os.RemoveAll(k.dir); err != nil {
@@ -213,22 +147,20 @@ func (k *keeper) start(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", program, err)
 	}
-	p, err := open(cmd.Process.Pid, 0) // not reaped yet, so it is this one
+	p, err := proc.Open(cmd.Process.Pid, 0) // not reaped yet, so it is this one
 	go cmd.Wait()                      // reaps it; its end is seen by the descriptor
 	if err != nil {
 		return errors.Join(err, cmd.Process.Kill())
 	}
 	give := func(err error) error {
-		p.signal(unix.SIGKILL)
-		p.waitFor(k.m.config.Stop)
-		p.pidfd.Close()
+		k.kill(p)
 		return fmt.Errorf("start %s: %w%s", program, err, k.lastWords())
 	}
-	started, err := startTime(p.pid)
+	status, err := proc.Read(p.PID)
 	if err != nil {
 		return give(err)
 	}
-	if err := os.WriteFile(k.pidFile(), fmt.Appendf(nil, "%d %d\n", p.pid, started), 0o644); err != nil {
+	if err := os.WriteFile(k.pidFile(), fmt.Appendf(nil, "%d %d\n", p.PID, status.Start), 0o644); err != nil {
 		return give(fmt.Errorf("note its process: %w", err))
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.m.config.Start)
@@ -237,7 +169,7 @@ func (k *keeper) start(ctx context.Context) error {
 		return give(err)
 	}
 	k.set(p)
-	k.m.emit(Event{Device: k.uuid, Kind: "mps.started", PID: p.pid})
+	k.m.emit(Event{Device: k.uuid, Kind: "mps.started", PID: p.PID})
 	return nil
 }
 
@@ -253,13 +185,13 @@ func (k *keeper) lastWords() string {
 }
 
 // answers returns nil when the daemon p answers.
-func (k *keeper) answers(ctx context.Context, p *process) error {
+func (k *keeper) answers(ctx context.Context, p *proc.Handle) error {
 	for {
 		_, err := k.ask(ctx, "get_server_list")
 		if err == nil {
 			return nil
 		}
-		if p.waitFor(20 * time.Millisecond) {
+		if p.WaitFor(ctx, 20*time.Millisecond) {
 			return errors.New("it ended at once")
 		}
 		if ctx.Err() != nil {
@@ -287,12 +219,12 @@ func (k *keeper) run() {
 	for k.ctx.Err() == nil {
 		p := k.process()
 		began := time.Now()
-		if err := p.wait(); err != nil || k.ctx.Err() != nil {
+		if err := p.Wait(k.ctx); err != nil || k.ctx.Err() != nil {
 			return
 		}
 		k.set(nil)
-		p.pidfd.Close()
-		k.m.emit(Event{Device: k.uuid, Kind: "mps.died", PID: p.pid,
+		p.Close()
+		k.m.emit(Event{Device: k.uuid, Kind: "mps.died", PID: p.PID,
 			Err: fmt.Errorf("the MPS control daemon ended; its clients have lost their contexts%s", k.lastWords())})
 		if time.Since(began) > k.m.config.RetryMax {
 			pause = k.m.config.RetryMin
@@ -312,11 +244,8 @@ func (k *keeper) run() {
 }
 
 // let makes run return, and returns the daemon, if there is one, which is the caller's then.
-func (k *keeper) let() *process {
+func (k *keeper) let() *proc.Handle {
 	k.cancel()
-	if p := k.process(); p != nil {
-		p.interrupt()
-	}
 	<-k.ended
 	p := k.process()
 	k.set(nil)
@@ -328,22 +257,36 @@ func (k *keeper) end() {
 	p := k.let()
 	if p != nil {
 		k.stop(p)
-		p.pidfd.Close()
-		k.m.emit(Event{Device: k.uuid, Kind: "mps.stopped", PID: p.pid})
+		p.Close()
+		k.m.emit(Event{Device: k.uuid, Kind: "mps.stopped", PID: p.PID})
 	}
 	k.clean()
 }
 
+// signal sends p a signal. Where that fails p does not end, which whoever waits for it sees.
+func (k *keeper) signal(p *proc.Handle, s unix.Signal) {
+	if err := p.Signal(s); err != nil {
+		k.m.config.Log.Warn("a process of MPS cannot be stopped", "pid", p.PID, "error", err)
+	}
+}
+
+// kill ends the process p by force, and lets go of it.
+func (k *keeper) kill(p *proc.Handle) {
+	k.signal(p, unix.SIGKILL)
+	p.WaitFor(context.Background(), k.m.config.Stop)
+	p.Close()
+}
+
 // stop ends the process p: asked, told, forced.
-func (k *keeper) stop(p *process) {
+func (k *keeper) stop(p *proc.Handle) {
 	ctx, cancel := context.WithTimeout(context.Background(), k.m.config.Stop)
 	defer cancel()
-	if _, err := k.ask(ctx, "quit"); err == nil && p.waitFor(k.m.config.Stop) {
+	if _, err := k.ask(ctx, "quit"); err == nil && p.WaitFor(context.Background(), k.m.config.Stop) {
 		return
 	}
 	for _, s := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
-		p.signal(s)
-		if p.waitFor(k.m.config.Stop) {
+		k.signal(p, s)
+		if p.WaitFor(context.Background(), k.m.config.Stop) {
 			return
 		}
 	}
@@ -352,19 +295,20 @@ func (k *keeper) stop(p *process) {
 // leave stops looking after the daemon, which goes on.
 func (k *keeper) leave() {
 	if p := k.let(); p != nil {
-		p.pidfd.Close()
+		p.Close()
 	}
 }
 
-// processes are the daemon's process id and those of its servers.
+// processes are the daemon's process id and those of its servers, which are its children: any program can call itself
+// one and have the environment of one.
 func (k *keeper) processes() []int {
 	p := k.process()
 	if p == nil {
 		return nil
 	}
-	pids := []int{p.pid}
+	pids := []int{p.PID}
 	for _, pid := range k.orphans() {
-		if pid != p.pid {
+		if s, err := proc.Read(pid); err == nil && s.Parent == p.PID {
 			pids = append(pids, pid)
 		}
 	}

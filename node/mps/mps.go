@@ -8,9 +8,10 @@
 //
 // # What MPS promises, and what it does not
 //
-//   - A client gets at most its percentage of the units, rounded up to what the hardware can grant, and keeps it beside
-//     others; the percentage is fixed when the client's context is made. On an H200, 30 and 60 side by side got 29.7 and
-//     58.3 % of the full rate. Percentages are not reserved: if they add up to more than 100, clients share units.
+//   - A client gets at most its percentage of the units, rounded down to what the hardware can grant, and keeps it beside
+//     others; the percentage is fixed when the client's context is made. An H200 grants its 132 units in pairs: 30 and 60
+//     side by side got 28.8 and 59.1 % of the full rate, alone the same. Inside, the device query and %nsmid tell the part.
+//     Percentages are not reserved: if they add up to more than 100, clients share units.
 //   - Which units a client gets cannot be named: lists of units are refused on such a device (EOPNOTSUPP).
 //   - Memory bandwidth and caches are shared without a rule.
 //   - A control daemon serves one user at a time: while a server of one user has clients, programs of another user wait in
