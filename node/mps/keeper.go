@@ -148,7 +148,7 @@ func (k *keeper) start(ctx context.Context) error {
 		return fmt.Errorf("start %s: %w", program, err)
 	}
 	p, err := proc.Open(cmd.Process.Pid, 0) // not reaped yet, so it is this one
-	go cmd.Wait()                      // reaps it; its end is seen by the descriptor
+	go cmd.Wait()                           // reaps it; its end is seen by the descriptor
 	if err != nil {
 		return errors.Join(err, cmd.Process.Kill())
 	}
