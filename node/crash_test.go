@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lgpu/lgpu/node/proc"
 	"github.com/lgpu/lgpu/sim"
 )
 
@@ -130,12 +131,12 @@ func TestDaemonKilledHundredTimes(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, p := range processes {
-			s, err := statusOf(int(p.PID))
+			s, err := proc.Live(int(p.PID))
 			if err != nil {
 				t.Fatalf("a program has ended: %v", err)
 			}
 			for i, g := range groups {
-				if s.parent == g.launcher.Process.Pid {
+				if s.Parent == g.launcher.Process.Pid {
 					held[i] += p.MemoryUsed
 				}
 			}

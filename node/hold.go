@@ -16,6 +16,7 @@ import (
 
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/node/mps"
+	"github.com/lgpu/lgpu/node/proc"
 	"github.com/lgpu/lgpu/node/tenant"
 	"github.com/lgpu/lgpu/region"
 	"github.com/lgpu/lgpu/sim"
@@ -128,11 +129,11 @@ var errAgain = errors.New("changed meanwhile")
 
 // launcherOf describes the process behind a Peer.
 func (n *Node) launcherOf(p Peer) (*launcher, error) {
-	s, err := statusOf(p.PID)
+	s, err := proc.Live(p.PID)
 	if err != nil {
 		return nil, fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
 	}
-	return &launcher{Process: tenant.Process{PID: p.PID, Start: s.start}, uid: p.UID, comm: s.comm, present: true}, nil
+	return &launcher{Process: tenant.Process{PID: p.PID, Start: s.Start}, uid: p.UID, comm: s.Comm, present: true}, nil
 }
 
 // confine keeps a launcher where it is: in a bound cgroup below the node that it is bound to, and outside of other

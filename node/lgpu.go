@@ -11,6 +11,7 @@ import (
 
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/node/mps"
+	"github.com/lgpu/lgpu/node/proc"
 	"github.com/lgpu/lgpu/node/store"
 	"github.com/lgpu/lgpu/node/tenant"
 	"github.com/lgpu/lgpu/region"
@@ -195,9 +196,9 @@ func (n *Node) revive() error {
 			if saved.Boot != n.boot {
 				continue
 			}
-			if h, err := openProcess(p); err == nil {
-				s, _ := statusOf(p.PID)
-				held := &launcher{Process: p, uid: saved.UID, comm: s.comm}
+			if h, err := proc.Open(p.PID, p.Start); err == nil {
+				s, _ := proc.Live(p.PID)
+				held := &launcher{Process: p, uid: saved.UID, comm: s.Comm}
 				l.launchers[held] = true
 				n.awaitLauncher(l, held, h)
 			}
@@ -274,12 +275,12 @@ func (n *Node) setMode(ctx context.Context, uuid gpu.UUID, mode mps.Mode) error 
 }
 
 // awaitLauncher ends a launcher's hold when its process has ended. It takes over h.
-func (n *Node) awaitLauncher(l *lgpu, held *launcher, h *handle) {
+func (n *Node) awaitLauncher(l *lgpu, held *launcher, h *proc.Handle) {
 	n.work.Add(1)
 	go func() {
 		defer n.work.Done()
-		defer h.close()
-		if h.wait(n.ctx) == nil {
+		defer h.Close()
+		if h.Wait(n.ctx) == nil {
 			if err := n.release(l, held); err != nil {
 				n.log.Warn("an lgpu stays without its launcher", "id", l.record.ID, "error", err)
 			}

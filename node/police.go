@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/node/proc"
 	"github.com/lgpu/lgpu/node/tenant"
 	"github.com/lgpu/lgpu/tree"
 	"github.com/lgpu/lgpu/units"
@@ -100,11 +101,11 @@ func (n *Node) inspect(d *device, facts gpu.Facts) {
 		if p.PID == os.Getpid() || slices.Contains(servers, p.PID) {
 			continue
 		}
-		s, err := statusOf(p.PID)
-		if err != nil || slices.Contains(servers, s.parent) {
+		s, err := proc.Live(p.PID)
+		if err != nil || slices.Contains(servers, s.Parent) {
 			continue // it has ended, is in a PID namespace that this one does not see, or serves clients of MPS
 		}
-		key := processKey{PID: p.PID, Start: s.start}
+		key := processKey{PID: p.PID, Start: s.Start}
 		seen[key] = true
 		if d.strangers[key]++; d.strangers[key] == sightings {
 			n.stranger(d, key, s, p)
@@ -126,13 +127,13 @@ type holder struct {
 }
 
 // stranger reports a process that uses a device without being a client of an lgpu.
-func (n *Node) stranger(d *device, key processKey, s status, p gpu.Process) {
+func (n *Node) stranger(d *device, key processKey, s proc.Status, p gpu.Process) {
 	uid, _ := uidOf(key.PID)
 	uuid := d.UUID
 	e := Event{
 		Kind: PoliceStranger, Device: &uuid, PID: key.PID, UID: uid, Bytes: p.Memory,
 		Text: fmt.Sprintf("process %d (%s) of user %d holds %s of device %s and is a client of no lgpu", key.PID,
-			s.comm, uid,
+			s.Comm, uid,
 			units.FormatSize(p.Memory), d.Identity()),
 	}
 	belongs := false
@@ -141,7 +142,7 @@ func (n *Node) stranger(d *device, key processKey, s status, p gpu.Process) {
 		if node, belongs = n.owner(evidence); belongs {
 			e.Path, e.ID = node.Path, node.ID
 			e.Text = fmt.Sprintf("process %d (%s) of user %d belongs to %s but holds %s of device %s past its limits",
-				key.PID, s.comm, uid,
+				key.PID, s.Comm, uid,
 				node.Path, units.FormatSize(p.Memory), d.Identity())
 		}
 	}
@@ -273,7 +274,7 @@ func (n *Node) stop(p processKey, why Event) {
 		n.log.Warn("a process that should be stopped is spared", "pid", p.PID, "error", err)
 		return
 	}
-	h, err := openProcess(p)
+	h, err := proc.Open(p.PID, p.Start)
 	if err != nil {
 		return // it has ended
 	}
@@ -283,13 +284,13 @@ func (n *Node) stop(p processKey, why Event) {
 	n.work.Add(1)
 	go func() {
 		defer n.work.Done()
-		defer h.close()
+		defer h.Close()
 		for _, s := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
-			if err := h.signal(s); err != nil {
+			if err := h.Signal(s); err != nil {
 				n.log.Warn("a process cannot be stopped", "pid", p.PID, "signal", s, "error", err)
 				return
 			}
-			if h.waitFor(n.ctx, n.config.StopGrace) {
+			if h.WaitFor(n.ctx, n.config.StopGrace) {
 				return
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/node/proc"
 	"github.com/lgpu/lgpu/node/tenant"
 	"github.com/lgpu/lgpu/region"
 )
@@ -142,11 +143,11 @@ func TestStopInsists(t *testing.T) {
 func TestSpared(t *testing.T) {
 	r := start(t, Config{Police: PoliceStopStrangers})
 	for _, pid := range []int{1, os.Getpid(), os.Getppid()} {
-		s, err := statusOf(pid)
+		s, err := proc.Live(pid)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Node.stop(processKey{PID: pid, Start: s.start}, Event{})
+		r.Node.stop(processKey{PID: pid, Start: s.Start}, Event{})
 	}
 	// Nor does a number that was given to another process meanwhile mean that one.
 	p := program(t)
@@ -168,13 +169,13 @@ func TestOverrun(t *testing.T) {
 	uuid := h.Devices[0].UUID
 	good, bad := program(t), program(t)
 	for _, p := range []*exec.Cmd{good, bad} {
-		s, err := statusOf(p.Process.Pid)
+		s, err := proc.Live(p.Process.Pid)
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.tenants.join(tenant.Client{
 			LGPU: h.ID, Linked: true, Memory: []uint64{400 * mib},
-			Peer: tenant.Peer{Process: tenant.Process{PID: p.Process.Pid, Start: s.start}},
+			Peer: tenant.Peer{Process: tenant.Process{PID: p.Process.Pid, Start: s.Start}},
 		})
 	}
 	set := func(books, goods, bads uint64) {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/node/proc"
 	"github.com/lgpu/lgpu/node/tenant"
 	"github.com/lgpu/lgpu/region"
 )
@@ -33,11 +34,11 @@ func TestResolve(t *testing.T) {
 	in := r.holds(t, HoldSpec{Path: "/group/in", Launcher: Peer{PID: inside.Process.Pid}})
 	out := r.holds(t, HoldSpec{Path: "/elsewhere/out", Launcher: Peer{PID: outside.Process.Pid}})
 	process := func(pid int) tenant.Process {
-		s, err := statusOf(pid)
+		s, err := proc.Live(pid)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return tenant.Process{PID: pid, Start: s.start}
+		return tenant.Process{PID: pid, Start: s.Start}
 	}
 	within, beyond := process(inside.Process.Pid), process(outside.Process.Pid)
 	bound, err := r.Tree().Node("/bound")
@@ -105,14 +106,14 @@ func TestNoEscape(t *testing.T) {
 		t.Errorf("%v, %v", h, err)
 	}
 	client := program(t)
-	s, err := statusOf(client.Process.Pid)
+	s, err := proc.Live(client.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	h.Close()
 	group := r.holds(t, HoldSpec{Path: "/kept"})
 	r.tenants.join(tenant.Client{LGPU: group.ID, Peer: tenant.Peer{Process: tenant.Process{PID: client.Process.Pid,
-		Start: s.start}}})
+		Start: s.Start}}})
 	group.Close()
 	if h, err := r.Hold(t.Context(), HoldSpec{Launcher: Peer{PID: client.Process.Pid}}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a client: %v, %v", h, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/node/gate"
 	"github.com/lgpu/lgpu/node/mps"
+	"github.com/lgpu/lgpu/node/proc"
 	"github.com/lgpu/lgpu/node/tenant"
 	"github.com/lgpu/lgpu/tree"
 )
@@ -93,8 +94,8 @@ func (n *Node) showDevices(clients []tenant.Client) []Device {
 		for k := range out[i].Processes {
 			p := &out[i].Processes[k]
 			p.UID, _ = uidOf(p.PID)
-			if s, err := statusOf(p.PID); err == nil {
-				p.Comm = s.comm
+			if s, err := proc.Live(p.PID); err == nil {
+				p.Comm = s.Comm
 			}
 		}
 	}

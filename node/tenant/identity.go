@@ -1,7 +1,6 @@
 package tenant
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -10,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/node/proc"
 )
 
 // soPeerPIDFD is SO_PEERPIDFD (Linux 6.5): a pidfd of the process that connected, whatever has its pid now.
@@ -37,46 +38,8 @@ type processes interface {
 type procfs struct{}
 
 func (procfs) status(pid int) (status, error) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-		return status{}, fmt.Errorf("pid %d: %w", pid, errEnded)
-	}
-	if err != nil {
-		return status{}, err
-	}
-	return parseStatus(text)
-}
-
-// parseStatus reads /proc/PID/stat. The second field is the program's name in parentheses and may hold anything, spaces
-// and parentheses included.
-func parseStatus(text []byte) (status, error) {
-	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
-	if open < 0 || end < open {
-		return status{}, fmt.Errorf("process status %q has no name", text)
-	}
-	fields := strings.Fields(string(text[end+1:]))
-	if len(fields) < 20 {
-		return status{}, fmt.Errorf("process status has %d fields", len(fields)+2)
-	}
-	parent, err := strconv.Atoi(fields[1])
-	if err != nil {
-		return status{}, fmt.Errorf("process status: parent: %w", err)
-	}
-	start, err := strconv.ParseUint(fields[19], 10, 64)
-	if err != nil {
-		return status{}, fmt.Errorf("process status: start: %w", err)
-	}
-	return status{parent: parent, start: start, comm: printable(text[open+1 : end])}, nil
-}
-
-// printable makes what a tenant chose harmless for a terminal.
-func printable(b []byte) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return '?'
-		}
-		return r
-	}, string(b))
+	s, err := proc.Read(pid)
+	return status{parent: s.Parent, start: s.Start, comm: s.Comm}, err
 }
 
 // ancestors returns the process self, its parent, and so on, up to one for which last is true, to process 1, or as far

@@ -126,31 +126,6 @@ func (p *restless) status(int) (status, error) {
 	return status{parent: p.looks + 1, start: 5}, nil
 }
 
-func FuzzParseStatus(f *testing.F) {
-	own, err := os.ReadFile("/proc/self/stat")
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(own)
-	f.Add([]byte("7 (a) 3 (b)) S 5 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 77 0 0"))
-	f.Add([]byte("7 (a) S 5"))
-	f.Add([]byte(")("))
-	f.Add([]byte("7 (x) S 5 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 -7 0 0"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		s, err := parseStatus(text)
-		if err != nil && s != (status{}) {
-			t.Errorf("%q: %+v and %v", text, s, err)
-		}
-	})
-}
-
-func TestParseStatus(t *testing.T) {
-	s, err := parseStatus([]byte("7 (a) 3 (\x1b[31m)) S 5 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 77 0 0"))
-	if err != nil || s != (status{parent: 5, start: 77, comm: "a) 3 (?[31m)"}) {
-		t.Errorf("%+v, %v", s, err)
-	}
-}
-
 func TestParseCgroups(t *testing.T) {
 	got := parseCgroups("9:name=systemd:/a\n8:cpu,cpuacct:/b:c\n0::/d/e\n\nnonsense\n1:x:relative\n")
 	want := []Cgroup{{"name=systemd", "/a"}, {"cpu,cpuacct", "/b:c"}, {"", "/d/e"}}
