@@ -80,7 +80,7 @@ demo: build
 
 bench: build
 	sh bench/memory.sh
-	python3 bench/shares.py
+	python3 bench/node.py
 	python3 bench/overhead.py
 
 lint: build

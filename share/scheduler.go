@@ -55,7 +55,7 @@ func (o Options) fit() Options {
 	o.Quantum = within(o.Quantum, 5e6, 100e3, second)
 	o.Burst = within(o.Burst, 20e6, o.Quantum, second)
 	o.DrainBound = within(o.DrainBound, 100e6, 1e6, 60*second)
-	o.SeepAfter = within(o.SeepAfter, 2e6, 100e3, second)
+	o.SeepAfter = within(o.SeepAfter, 500e3, 100e3, second)
 	return o
 }
 

@@ -160,5 +160,5 @@ type Options struct {
 	Quantum    int64 // least credit that opens the gate of a capped lgpu; default 5 ms
 	Burst      int64 // credit that an idle lgpu saves up; default 20 ms
 	DrainBound int64 // others may have the device this long after Close at the latest; default 100 ms
-	SeepAfter  int64 // a drained gang seat with work waits so long for the others to drain; default 2 ms
+	SeepAfter  int64 // a drained gang seat with work waits so long for the others to drain; default 0.5 ms
 }
