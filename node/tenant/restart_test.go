@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,6 +34,10 @@ func TestLostConnection(t *testing.T) {
 	p.want(fmt.Sprintf("%d 0 5", link.Open), "hear")
 	p.want("ok", "close")
 	d.awaitGate("gone")
+	// The slot is free for the next connection only after the gate knows that this one is gone.
+	for deadline := time.Now().Add(10 * time.Second); d.Clients()[1].Linked && time.Now().Before(deadline); {
+		runtime.Gosched()
+	}
 	if c := d.Clients(); len(c) != 2 || c[1].Linked || c[1].Memory[0] != 50*mib {
 		t.Errorf("without connection: %+v", c)
 	}
