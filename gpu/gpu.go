@@ -49,6 +49,9 @@ func (d Device) Identity() string {
 	return d.UUID.String()
 }
 
+// Short is as much of Identity as tells the devices of a machine apart; Select takes it too.
+func (d Device) Short() string { return d.Identity()[:len("GPU-00112233")] }
+
 // Key is how lgpu files name d: by its device node, or by Identity where it has none of its own.
 func (d Device) Key() string {
 	if d.Node != "" {
@@ -98,6 +101,9 @@ func ParseUUID(s string) (UUID, error) {
 func (u UUID) String() string {
 	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
+
+// Short is as much of u's text as tells the devices of a machine apart; Select takes it too.
+func (u UUID) Short() string { return u.String()[:len("GPU-00112233")] }
 
 // Usable returns the devices that programs can use: all but GPUs in MIG mode, whose instances count instead.
 func Usable(devices []Device) []Device {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lgpu/lgpu/gpu"
@@ -37,8 +38,8 @@ type origin struct {
 	stop  context.CancelFunc
 
 	asking    sync.Mutex
-	inventory gpu.Inventory // guarded by asking
-	socket    string        // guarded by asking; of a software GPU
+	inventory gpu.Inventory          // guarded by asking
+	socket    atomic.Pointer[string] // of a software GPU; to be had without waiting for its hardware
 
 	listed []gpu.Device // guarded by devices.mu
 }
@@ -269,7 +270,9 @@ func (n *Node) startSim(o *origin, shape sim.Shape) error {
 		return err
 	}
 	inventory := gpusim.New(hardware)
-	o.inventory, o.socket = inventory, inventory.Socket()
+	socket := inventory.Socket()
+	o.inventory = inventory
+	o.socket.Store(&socket)
 	return nil
 }
 

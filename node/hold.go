@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -113,6 +114,8 @@ func (n *Node) Hold(ctx context.Context, spec HoldSpec) (*Hold, error) {
 	if err := n.confine(&spec); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, modeTime)
+	defer cancel()
 	for attempt := 0; ; attempt++ {
 		h, err := n.holdOnce(ctx, spec, held, attempt)
 		if !errors.Is(err, errAgain) {
@@ -147,7 +150,7 @@ func (n *Node) confine(spec *HoldSpec) error {
 	if _, launches := n.launchers()[e.Process]; launches {
 		above.Ancestors = e.Ancestors[1:] // one process may hold several
 	}
-	if node, inside := n.descent(above); inside && spec.ID == 0 {
+	if node, inside := n.descent(above); inside {
 		return hinted{
 			fmt.Errorf("this is inside the lgpu %q already%w", nameOf(node.Path), silent{ErrInvalid}),
 			"an lgpu cannot lie inside another: start it from outside",
@@ -364,13 +367,21 @@ func indexOf(d gpu.Device) string {
 	return strconv.Itoa(d.Index)
 }
 
-// wantMode brings a device into the mode that an lgpu needs.
-func (n *Node) wantMode(ctx context.Context, d gpu.Device, spatial bool) error {
-	mode := mps.Temporal
+// modeTime is how long somebody waits for devices to come into a mode. MPS takes seconds to begin or to end.
+const modeTime = 15 * time.Second
+
+// modeOf is the mode that an lgpu's devices are in.
+func modeOf(spatial bool) mps.Mode {
 	if spatial {
-		mode = mps.Spatial
+		return mps.Spatial
 	}
-	if n.modes.Mode(d.UUID) == mode {
+	return mps.Temporal
+}
+
+// wantMode brings a device into the mode that an lgpu needs. It waits for a switch that is under way.
+func (n *Node) wantMode(ctx context.Context, d gpu.Device, spatial bool) error {
+	mode := modeOf(spatial)
+	if n.modes.Settled(d.UUID, mode) {
 		return nil
 	}
 	err := n.setMode(ctx, d.UUID, mode)
@@ -500,10 +511,8 @@ func (n *Node) environment(l *lgpu, node tree.Node) (map[string]string, error) {
 		if d == nil {
 			continue
 		}
-		if d.origin.shape != "" {
-			d.origin.asking.Lock()
-			env[wire.Environment] = d.origin.socket
-			d.origin.asking.Unlock()
+		if socket := d.origin.socket.Load(); socket != nil {
+			env[wire.Environment] = *socket
 		}
 		if d.MIG() {
 			env["CUDA_VISIBLE_DEVICES"] = d.Identity()

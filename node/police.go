@@ -69,12 +69,12 @@ func (n *Node) observe(d *device, facts gpu.Facts, err error) {
 		if d.failures == sightings {
 			d.fault = err.Error()
 			event = &Event{Kind: DeviceFault, Device: &uuid, Text: fmt.Sprintf("device %s cannot be reached: %v",
-				d.Identity(), err)}
+				d.Short(), err)}
 		}
 	} else {
 		if d.fault != "" {
 			event = &Event{Kind: DeviceWell, Device: &uuid, Text: fmt.Sprintf("device %s can be reached again",
-				d.Identity())}
+				d.Short())}
 		}
 		d.failures, d.fault, d.facts, d.sampled = 0, "", facts, time.Now()
 	}
@@ -134,7 +134,7 @@ func (n *Node) stranger(d *device, key processKey, s proc.Status, p gpu.Process)
 		Kind: PoliceStranger, Device: &uuid, PID: key.PID, UID: uid, Bytes: p.Memory,
 		Text: fmt.Sprintf("process %d (%s) of user %d holds %s of device %s and is a client of no lgpu", key.PID,
 			s.Comm, uid,
-			units.FormatSize(p.Memory), d.Identity()),
+			units.FormatSize(p.Memory), d.Short()),
 	}
 	belongs := false
 	if evidence, err := tenant.Observe(key.PID, n.clientOf); err == nil {
@@ -143,7 +143,7 @@ func (n *Node) stranger(d *device, key processKey, s proc.Status, p gpu.Process)
 			e.Path, e.ID = node.Path, node.ID
 			e.Text = fmt.Sprintf("process %d (%s) of user %d belongs to %s but holds %s of device %s past its limits",
 				key.PID, s.Comm, uid,
-				node.Path, units.FormatSize(p.Memory), d.Identity())
+				node.Path, units.FormatSize(p.Memory), d.Short())
 		}
 	}
 	n.emit(e)
@@ -223,7 +223,7 @@ func (n *Node) overrun(d *device, node tree.Node, holders []holder, sum, books, 
 		Bytes: sum,
 		Text: fmt.Sprintf("%s holds %s of device %s by the driver's count, where its own says %s", node.Path,
 			units.FormatSize(sum),
-			d.Identity(), units.FormatSize(books)),
+			d.Short(), units.FormatSize(books)),
 	}
 	if overLimit {
 		e.Text += fmt.Sprintf(" and its limit is %s", units.FormatSize(limit))
@@ -256,7 +256,7 @@ func (n *Node) watchHigh(d *device) {
 			n.emit(Event{
 				Kind: MemoryHigh, Path: node.Path, ID: node.ID, Device: &uuid, Bytes: used,
 				Text: fmt.Sprintf("%s uses %s of device %s, above its memory.high of %s", node.Path,
-					units.FormatSize(used), d.Identity(),
+					units.FormatSize(used), d.Short(),
 					units.FormatSize(e.High)),
 			})
 		}

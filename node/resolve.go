@@ -1,8 +1,10 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/node/gate"
+	"github.com/lgpu/lgpu/node/mps"
 	"github.com/lgpu/lgpu/node/tenant"
 	"github.com/lgpu/lgpu/tree"
 )
@@ -83,15 +86,25 @@ func (n *Node) Resolve(e tenant.Evidence) (uint64, error) {
 	if err := n.left(); err != nil {
 		return 0, err
 	}
-	if err := n.adopt(node); err != nil {
-		var refused *tree.Error
-		if errors.As(err, &refused) {
-			return 0, &tenant.Refusal{Errno: refused.Errno, Text: err.Error()}
+	for attempt := 0; ; attempt++ {
+		err := n.adopt(node)
+		if err == nil {
+			return node.ID, nil
+		}
+		if errors.Is(err, errAgain) && attempt < adoptions {
+			continue
+		}
+		var refused *tenant.Refusal
+		var errno syscall.Errno // a tree.Error's, or that of a device in another mode
+		if !errors.As(err, &refused) && errors.As(err, &errno) {
+			err = &tenant.Refusal{Errno: errno, Text: err.Error()}
 		}
 		return 0, err
 	}
-	return node.ID, nil
 }
+
+// adoptions is how often a node is tried to be taken into use while its devices change their modes.
+const adoptions = 10
 
 // refusal is why a process is kept out, in words for its user.
 func refusal(errno syscall.Errno, format string, args ...any) error {
@@ -127,6 +140,25 @@ func (n *Node) adopt(node tree.Node) error {
 	if len(devices) == 0 {
 		return refusal(unix.ENODEV, "%s: this machine has no device", node.Path)
 	}
+	uuids := uuidsOf(devices)
+	if l := n.lgpuOf(node.ID); l != nil {
+		n.mu.Lock()
+		if len(l.record.Devices) > 0 {
+			uuids = l.record.Devices
+		}
+		n.mu.Unlock()
+	}
+	ctx, cancel := context.WithTimeout(n.ctx, modeTime)
+	defer cancel()
+	for _, d := range devices {
+		// MPS would not know a program that was not started as its client, and no gate would keep it to its share.
+		if !slices.Contains(uuids, d.UUID) {
+			continue
+		}
+		if err := n.wantMode(ctx, d, false); err != nil {
+			return err
+		}
+	}
 	n.life.Lock()
 	defer n.life.Unlock()
 	l := n.lgpuOf(node.ID)
@@ -135,8 +167,11 @@ func (n *Node) adopt(node tree.Node) error {
 	}
 	n.mu.Lock()
 	active := l.record.Active
-	if !active && len(l.record.Devices) == 0 {
-		l.record.Sim, l.record.Devices = shape, uuidsOf(devices)
+	if !active {
+		l.record.Spatial = false
+		if len(l.record.Devices) == 0 {
+			l.record.Sim, l.record.Devices = shape, uuids
+		}
 	}
 	n.mu.Unlock()
 	if active { // another process was faster
@@ -164,9 +199,10 @@ func (n *Node) adopt(node tree.Node) error {
 func (n *Node) shapeFor(node tree.Node) (string, error) {
 	if l := n.lgpuOf(node.ID); l != nil {
 		n.mu.Lock()
-		defer n.mu.Unlock()
-		if len(l.record.Devices) > 0 || l.record.Sim != "" {
-			return l.record.Sim, nil
+		shape, known := l.record.Sim, len(l.record.Devices) > 0 || l.record.Sim != ""
+		n.mu.Unlock()
+		if known {
+			return shape, nil
 		}
 	}
 	if len(n.usable("")) > 0 {
@@ -184,7 +220,7 @@ func (n *Node) shapeFor(node tree.Node) (string, error) {
 }
 
 // bring takes an inactive lgpu into use: its devices keep their mode, its node is entered, tenants know it. life is
-// held. After an error it is as before.
+// held. After an error it is as before; errAgain says that a device has changed its mode.
 func (n *Node) bring(l *lgpu, node tree.Node, entered bool) (err error) {
 	var undo []func()
 	defer func() {
@@ -197,11 +233,17 @@ func (n *Node) bring(l *lgpu, node tree.Node, entered bool) (err error) {
 	}()
 	for _, uuid := range l.record.Devices {
 		release, err := n.modes.Use(uuid)
+		if errors.Is(err, mps.ErrSwitching) {
+			return errAgain
+		}
 		if err != nil {
 			return err
 		}
 		undo = append(undo, release)
 		l.releases = append(l.releases, release)
+		if n.modes.Mode(uuid) != modeOf(l.record.Spatial) {
+			return errAgain
+		}
 	}
 	if !entered {
 		if err := n.tree.Enter(node.Path); err != nil {
@@ -305,7 +347,7 @@ func (n *Node) overran(id uint64, uuid gpu.UUID) {
 	n.emit(Event{
 		Kind: DrainOverrun, Path: path, ID: id, Device: &uuid,
 		Text: fmt.Sprintf("%s keeps device %s beyond the end of its turn; others run beside it, and it is charged",
-			path, uuid),
+			path, uuid.Short()),
 	})
 }
 

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/node/mps"
 	"github.com/lgpu/lgpu/node/proc"
 	"github.com/lgpu/lgpu/node/tenant"
 	"github.com/lgpu/lgpu/region"
@@ -183,6 +185,67 @@ func TestSpatial(t *testing.T) {
 		t.Errorf("mode %s", d[0].Mode)
 	}
 	h.Close()
+}
+
+// Whoever comes while a device is on its way to another mode waits for that, and a program of a bound cgroup gets no
+// device on which no gate would hold it.
+func TestModeSwitch(t *testing.T) {
+	bin := t.TempDir()
+	// The control daemon of MPS: it notes its process, and takes its time to quit.
+	const control = `#!/bin/sh
+note=$CUDA_MPS_PIPE_DIRECTORY/note
+if [ "$1" = -f ]; then echo $$ >$note; exec sleep 1000; fi
+[ -f $note ] || exit 1
+read command
+if [ "$command" = quit ]; then sleep 0.3; kill $(cat $note); fi
+`
+	if err := os.WriteFile(filepath.Join(bin, "nvidia-cuda-mps-control"), []byte(control), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	r := start(t, Config{Dir: shortDir(t)})
+	t.Cleanup(func() { r.modes.Close() })
+	spatial := HoldSpec{Spatial: true, Devices: []string{"0"}}
+	h := r.holds(t, spatial)
+	uuid := h.Devices[0].UUID
+	if err := r.Tree().Mkdir("/bound", 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Tree().Write("/bound", "cgroup.path", "/kube/pod"); err != nil {
+		t.Fatal(err)
+	}
+	bound := tenant.Evidence{
+		Peer: tenant.Peer{Process: tenant.Process{PID: 4711}}, Cgroups: []tenant.Cgroup{{Path: "/kube/pod"}},
+	}
+	var refused *tenant.Refusal
+	if id, err := r.Resolve(bound); !errors.As(err, &refused) || refused.Errno != unix.EBUSY {
+		t.Errorf("beside MPS: %d, %v", id, err)
+	}
+	h.Close()
+	first := make(chan error, 1)
+	go func() {
+		h, err := r.Hold(context.Background(), HoldSpec{Devices: []string{"0"}, Launcher: self()})
+		if err == nil {
+			err = h.Close()
+		}
+		first <- err
+	}()
+	for r.modes.Settled(uuid, mps.Spatial) { // it has not begun to end MPS
+		if t.Context().Err() != nil {
+			t.Fatal("the mode stays")
+		}
+	}
+	if h, err := r.Hold(t.Context(), HoldSpec{Devices: []string{"0"}, Launcher: self()}); err != nil {
+		t.Errorf("while MPS ends: %v", err)
+	} else {
+		h.Close()
+	}
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	if id, err := r.Resolve(bound); err != nil {
+		t.Errorf("after MPS: %d, %v", id, err)
+	}
 }
 
 // Two holds of a shape share one software GPU, which goes with the last.

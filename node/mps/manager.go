@@ -33,8 +33,8 @@ type device struct {
 	software  bool
 	mode      Mode
 	users     int
-	switching bool
-	keeper    *keeper // of a device with a control daemon
+	switching chan struct{} // closed at the end of a switch; nil while there is none
+	keeper    *keeper       // of a device with a control daemon
 }
 
 // New returns a manager for the folder c.Dir. Control daemons that a former manager of the same folder has left are
@@ -127,14 +127,14 @@ func (m *Manager) Modes() map[gpu.UUID]bool {
 	return out
 }
 
-// SetMode brings a device into a mode. It returns when the control daemon answers, or is gone. While the device is in
-// use or being switched it fails with an error that wraps EBUSY and changes nothing; other failures leave the device in
-// temporal mode.
+// SetMode brings a device into a mode. It returns when the control daemon answers, or is gone. While the device is being
+// switched by another call it waits, until ctx ends. While the device is in use, and after waiting in vain, it fails
+// with an error that wraps EBUSY and changes nothing; other failures leave the device in temporal mode.
 func (m *Manager) SetMode(ctx context.Context, dev Device, mode Mode) error {
 	if mode != Temporal && mode != Spatial {
 		return fmt.Errorf("device %s: mode %d: %w", dev.UUID, mode, syscall.EINVAL)
 	}
-	d, k, err := m.beginSwitch(dev, mode)
+	d, k, err := m.beginSwitch(ctx, dev, mode)
 	if d == nil {
 		return err
 	}
@@ -154,7 +154,8 @@ func (m *Manager) SetMode(ctx context.Context, dev Device, mode Mode) error {
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	d.switching, d.mode, d.keeper, d.software = false, mode, k, dev.Software
+	close(d.switching)
+	d.switching, d.mode, d.keeper, d.software = nil, mode, k, dev.Software
 	if k != nil && m.closed { // closed meanwhile: Close has not seen this daemon
 		go k.end()
 		return ErrClosed
@@ -167,32 +168,56 @@ func (m *Manager) SetMode(ctx context.Context, dev Device, mode Mode) error {
 
 // beginSwitch keeps others from the device, whose keeper it returns, for a switch to mode. It returns no device if there is
 // nothing to do, or an error says why it cannot be done.
-func (m *Manager) beginSwitch(dev Device, mode Mode) (*device, *keeper, error) {
+func (m *Manager) beginSwitch(ctx context.Context, dev Device, mode Mode) (*device, *keeper, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	d := m.devices[dev.UUID]
+	for d != nil && d.switching != nil && !m.closed {
+		other := d.switching
+		m.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+		}
+		m.mu.Lock()
+		if d.switching == other {
+			return nil, nil, switching(dev.UUID)
+		}
+	}
 	if m.closed {
 		return nil, nil, ErrClosed
 	}
-	d := m.devices[dev.UUID]
 	if d == nil {
 		d = &device{software: dev.Software}
 		m.devices[dev.UUID] = d
 	}
 	switch {
-	case d.switching:
-		return nil, nil, fmt.Errorf("device %s is being switched to another mode: %w", dev.UUID, syscall.EBUSY)
 	case d.mode == mode:
 		return nil, nil, nil
 	case d.users > 0:
 		return nil, nil, fmt.Errorf("device %s is in %s mode and %d lgpus use it; a device changes its mode when nobody does: %w",
-			dev.UUID, d.mode, d.users, syscall.EBUSY)
+			dev.UUID.Short(), d.mode, d.users, syscall.EBUSY)
 	}
-	d.switching = true
+	d.switching = make(chan struct{})
 	return d, d.keeper, nil
 }
 
+func switching(uuid gpu.UUID) error {
+	return fmt.Errorf("device %s: %w: %w", uuid.Short(), ErrSwitching, syscall.EBUSY)
+}
+
+// Settled reports whether a device is in a mode and is not being switched to another.
+func (m *Manager) Settled(uuid gpu.UUID, mode Mode) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if d := m.devices[uuid]; d != nil {
+		return d.mode == mode && d.switching == nil
+	}
+	return mode == Temporal
+}
+
 // Use says that an lgpu uses the device from now on, so that its mode stays, until the release that is returned has been
-// called; calling that again does nothing. It fails with an error that wraps EBUSY while the device is being switched.
+// called; calling that again does nothing. It fails with ErrSwitching and EBUSY while the device is being switched.
 func (m *Manager) Use(uuid gpu.UUID) (release func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -203,8 +228,8 @@ func (m *Manager) Use(uuid gpu.UUID) (release func(), err error) {
 	case d == nil:
 		d = &device{}
 		m.devices[uuid] = d
-	case d.switching:
-		return nil, fmt.Errorf("device %s is being switched to another mode: %w", uuid, syscall.EBUSY)
+	case d.switching != nil:
+		return nil, switching(uuid)
 	}
 	d.users++
 	return sync.OnceFunc(func() {

@@ -75,6 +75,8 @@ var (
 	ErrAbsent = errors.New("nvidia-cuda-mps-control is not installed")
 	ErrDown   = errors.New("the MPS control daemon is not running; it is being started again")
 	ErrClosed = errors.New("manager is closed")
+	// ErrSwitching (Use): it fails until the switch is done, which SetMode waits for.
+	ErrSwitching = errors.New("it is being switched to another mode")
 )
 
 // Device names a device and says who grants its units.

@@ -321,15 +321,48 @@ func TestSwitching(t *testing.T) {
 		default:
 		}
 	}
-	if err := m.SetMode(t.Context(), Device{UUID: uuid}, Spatial); !errors.Is(err, syscall.EBUSY) {
-		t.Errorf("a second switch at once: %v", err)
+	if m.Settled(uuid, Temporal) || m.Settled(uuid, Spatial) {
+		t.Error("the mode is settled")
 	}
+	hasty, leave := context.WithCancel(t.Context())
+	leave()
+	if err := m.SetMode(hasty, Device{UUID: uuid}, Spatial); !errors.Is(err, syscall.EBUSY) || !errors.Is(err, ErrSwitching) {
+		t.Errorf("a second switch that does not wait: %v", err)
+	}
+	w.be("mute", false)
+	second := make(chan error, 1)
+	go func() { second <- m.SetMode(t.Context(), Device{UUID: uuid}, Spatial) }()
 	cancel()
-	if err := <-done; err == nil || m.Mode(uuid) != Temporal {
-		t.Errorf("a daemon that does not answer: %v, mode %v", err, m.Mode(uuid))
+	if err := <-done; err == nil {
+		t.Error("a daemon that does not answer is taken into use")
+	}
+	if err := <-second; err != nil || !m.Settled(uuid, Spatial) {
+		t.Errorf("a second switch that waits: %v, mode %v", err, m.Mode(uuid))
 	}
 	if _, err := m.Use(uuid); err != nil {
 		t.Errorf("after that: %v", err)
+	}
+}
+
+// TestImpostor checks that nobody becomes a server of MPS by his name and his environment.
+func TestImpostor(t *testing.T) {
+	w := newWorld(t)
+	w.be("serves", true)
+	m := w.spatial()
+	control := w.await("mps.started").PID
+	impostor := exec.Command(filepath.Join(filepath.Dir(w.config.Command), "nvidia-cuda-mps-server"))
+	impostor.Env = append(os.Environ(), "CUDA_MPS_PIPE_DIRECTORY="+filepath.Join(w.folder(), "pipe"))
+	if err := impostor.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { impostor.Process.Kill(); impostor.Wait() }()
+	k := m.devices[uuid].keeper
+	if !slices.Contains(k.orphans(), impostor.Process.Pid) {
+		t.Fatal("the impostor is not dressed as a server")
+	}
+	all := m.Processes(uuid)
+	if len(all) != 2 || all[0] != control || slices.Contains(all, impostor.Process.Pid) {
+		t.Errorf("processes %v of daemon %d; %d is none", all, control, impostor.Process.Pid)
 	}
 }
 
