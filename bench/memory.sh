@@ -6,7 +6,7 @@ lgpu=${LGPU:-bin/lgpu}
 limit=${LIMIT:-4GiB}
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-TRUTH='env -u LD_PRELOAD -u LGPU_REGION nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i 0'
+TRUTH='env -u LD_PRELOAD -u LGPU_SOCKET nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i 0'
 export TRUTH
 bad=0
 
