@@ -16,18 +16,20 @@ import (
 // Client is a management channel to a hardware process, for Go. As long as one is open the process does not end by
 // itself. Its methods may be called concurrently.
 type Client struct {
+	timeout time.Duration
+
 	mu   sync.Mutex
-	conn *clientConn // nil after Close
+	conn *clientConn // nil after Close, and after a call that failed
 }
 
 // Dial opens a management channel to the hardware process that listens on the socket at path. It returns when the
-// process has answered, or with an error after timeout.
+// process has answered, or with an error after timeout; so does every call, and all later ones fail then.
 func Dial(path string, timeout time.Duration) (*Client, error) {
 	conn, _, err := dial(path, kindManagement, [16]byte{}, 0, timeout)
 	if err != nil {
 		return nil, err
 	}
-	return &Client{conn: conn}, nil
+	return &Client{timeout: timeout, conn: conn}, nil
 }
 
 // Close ends the channel.
@@ -76,8 +78,14 @@ func manage[T any](c *Client, name string, read func(*decoder) T, args ...uint64
 	for _, a := range args {
 		payload = binary.LittleEndian.AppendUint64(payload, a)
 	}
+	if err := c.conn.conn.SetDeadline(time.Now().Add(c.timeout)); err != nil {
+		return result, fmt.Errorf("%s: %w", name, err)
+	}
 	r, d, err := c.conn.call(opOf(name), payload)
 	if err != nil {
+		// An answer that comes yet would be taken for the next call's.
+		c.conn.close()
+		c.conn = nil
 		return result, fmt.Errorf("%s: %w", name, err)
 	}
 	if r != CUDA_SUCCESS {

@@ -355,3 +355,42 @@ func TestHostile(t *testing.T) {
 		t.Errorf("after all that: %v, %v", r, err)
 	}
 }
+
+// Hardware that hangs keeps nobody waiting for ever.
+func TestManagementOfHungHardware(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() { // says welcome, and nothing any more
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			return
+		}
+		if _, err := readHello(conn); err != nil {
+			t.Error(err)
+			return
+		}
+		_, fd, err := newChannel(conn)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if err := welcome(conn, CUDA_SUCCESS, [16]byte{}, os.Getpid(), fd); err != nil {
+			t.Error(err)
+		}
+	}()
+	c, err := Dial(path, 200*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if d, err := c.Devices(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%v, %v", d, err)
+	}
+	if d, err := c.Devices(); !errors.Is(err, net.ErrClosed) { // an answer to the call before would be taken for its own
+		t.Errorf("afterwards: %v, %v", d, err)
+	}
+}
