@@ -241,8 +241,9 @@ func (s *Server) restore(l *lgpu) {
 	}
 }
 
-// RemoveLGPU forgets an lgpu, unless it has clients (ErrInUse).
+// RemoveLGPU forgets an lgpu, unless it has clients (ErrInUse). Those that have died by now are none.
 func (s *Server) RemoveLGPU(id uint64) error {
+	s.reap()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.lgpus[id]

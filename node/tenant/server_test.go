@@ -296,6 +296,18 @@ func TestClient(t *testing.T) {
 }
 
 // TestLimitsChange: limits are seen at once; one below what is used stops more until it is enough.
+// An lgpu whose processes have all died is not in use, also before the news of it.
+func TestRemoveAfterDeath(t *testing.T) {
+	d := serve(t)
+	for id := range uint64(50) {
+		d.lgpu(id+1, 0, 1)
+		d.client(id + 1).kill()
+		if err := d.RemoveLGPU(id + 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestLimitsChange(t *testing.T) {
 	d := serve(t)
 	d.lgpu(1, 0, 100)
