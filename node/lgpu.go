@@ -206,12 +206,13 @@ func (n *Node) revive() error {
 		if !l.record.Active {
 			continue
 		}
+		waiting = true
 		if err := n.reactivate(l); err != nil {
 			n.log.Error("an lgpu that was in use cannot be brought back", "id", id, "error", err)
 			continue
 		}
 		n.mu.Lock()
-		l.keepUntil, waiting = until, true
+		l.keepUntil = until
 		n.mu.Unlock()
 	}
 	for _, node := range n.tree.Nodes() {

@@ -396,10 +396,13 @@ func (n *Node) announce() {
 
 // mount shows the tree, where that is wanted and possible.
 func (n *Node) mount() (unmount func(), err error) {
+	dir := filepath.Join(n.config.Dir, TreeFolder)
 	if n.config.Mount == MountOff {
+		if err := treefs.Clean(dir); err != nil { // a daemon before may have had one, and have died
+			n.log.Warn("what is mounted stays", "error", err)
+		}
 		return func() {}, nil
 	}
-	dir := filepath.Join(n.config.Dir, TreeFolder)
 	server, err := treefs.Mount(dir, n.tree, treefs.Options{AllowOther: os.Geteuid() == 0, Log: n.log})
 	if err != nil {
 		if n.config.Mount == MountOn {

@@ -17,6 +17,8 @@ import (
 	"github.com/lgpu/lgpu/node/proc"
 	"github.com/lgpu/lgpu/node/tenant"
 	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/tree"
+	treefs "github.com/lgpu/lgpu/tree/fs"
 )
 
 // Who belongs to which lgpu: cgroups first, but a launcher below the bound node is nearer; else descent.
@@ -106,6 +108,12 @@ func TestNoEscape(t *testing.T) {
 		&hint) ||
 		!strings.HasPrefix(err.Error(), `this is inside the lgpu "outer" already`) {
 		t.Errorf("%v, %v", h, err)
+	}
+	target := r.holds(t, HoldSpec{Path: "/target"})
+	defer target.Close()
+	if h, err := r.Hold(t.Context(), HoldSpec{Path: "/target", ID: target.ID, Launcher: child}); !errors.Is(err,
+		ErrInvalid) {
+		t.Errorf("as a launcher that is back: %v, %v", h, err)
 	}
 	client := program(t)
 	s, err := proc.Live(client.Process.Pid)
@@ -362,5 +370,15 @@ func TestMount(t *testing.T) {
 	r.stop()
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
 		t.Errorf("still mounted: %v, %v", entries, err)
+	}
+	// One that a daemon has left goes also where the next shows none.
+	left, err := treefs.Mount(dir, tree.New(tree.Options{}), treefs.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, Config{Dir: r.Dir(), Mount: MountOff})
+	left.Wait()
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("left mounted: %v, %v", entries, err)
 	}
 }

@@ -272,6 +272,10 @@ func TestCalls(t *testing.T) {
 	if err != nil || len(all.GetFiles()) < 10 {
 		t.Errorf("all files are %v, %v", all, err)
 	}
+	many := slices.Repeat([]string{"events"}, 1000)
+	if _, err := c.Read(ctx, &api.ReadRequest{Path: "/team", Files: many}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("more files than there are: %v", err)
+	}
 	for _, f := range all.GetFiles() {
 		if f.GetName() == "lgpu.default" {
 			t.Error("a file of the root's below it")

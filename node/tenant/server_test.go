@@ -295,8 +295,7 @@ func TestClient(t *testing.T) {
 	view.want("refused "+strconv.Itoa(int(unix.ESRCH)), "hello 0")
 }
 
-// TestLimitsChange: limits are seen at once; one below what is used stops more until it is enough.
-// An lgpu whose processes have all died is not in use, also before the news of it.
+// TestRemoveAfterDeath: an lgpu whose processes have all died is not in use, also before the news of it.
 func TestRemoveAfterDeath(t *testing.T) {
 	d := serve(t)
 	for id := range uint64(50) {
@@ -308,6 +307,7 @@ func TestRemoveAfterDeath(t *testing.T) {
 	}
 }
 
+// TestLimitsChange: limits are seen at once; one below what is used stops more until it is enough.
 func TestLimitsChange(t *testing.T) {
 	d := serve(t)
 	d.lgpu(1, 0, 100)
