@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -94,6 +95,8 @@ func explain(err error) error {
 	var call *api.Error
 	if errors.As(err, &call) {
 		e.hint = call.Hint
+		// The number is for who reads no text: a status of the shell, a write to a file.
+		call.Text = strings.TrimSuffix(call.Text, " ("+call.Errno.Error()+")")
 		if wrong[call.Errno] && !errors.Is(err, api.ErrNoDaemon) {
 			e.status = statusUsage
 		}

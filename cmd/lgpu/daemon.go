@@ -46,8 +46,8 @@ func daemonCommand() *cobra.Command {
 TERM. It keeps the tree of limits, gives running programs their turns, and
 answers the other commands. There is no need to start it: lgpu run starts one
 that leaves when it has had nothing to do for a minute (--on-demand). Start it
-for lgpus of all users (as root; lgpu daemon unit prints a unit for systemd), for
-the tree as files, for metrics and for the page.
+for lgpus of all users (as root; lgpu daemon unit prints a unit for systemd),
+for metrics and for the page.
 
 Programs outlive the daemon: they keep their limits and meet the next one.
 

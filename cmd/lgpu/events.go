@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -103,7 +104,8 @@ func (e events) print(out io.Writer, event *api.Event) error {
 	if where == "" {
 		where = "-"
 	}
+	text := strings.TrimPrefix(event.GetText(), where+" ") // said in the column before
 	_, err := fmt.Fprintf(out, "%s  %-16s %-18s %s\n",
-		event.GetTime().AsTime().Local().Format("15:04:05.000"), event.GetKind(), where, event.GetText())
+		event.GetTime().AsTime().Local().Format("15:04:05.000"), event.GetKind(), where, text)
 	return err
 }

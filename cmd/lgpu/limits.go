@@ -31,7 +31,7 @@ func (l *limitFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&l.min, "min", "", "guaranteed part of the device's time in `PERCENT`")
 	f.StringVar(&l.units, "units", "", "`COUNT` of compute units (SMs) to show, and their share of time")
 	f.StringVar(&l.weight, "weight", "", "`WEIGHT` against others, 1 to 10000 (default: 100)")
-	f.StringVar(&l.priority, "priority", "", "`CLASS`: normal, high, or latency, which gets the device next")
+	f.StringVar(&l.priority, "priority", "", "`CLASS`: normal, high (goes before normal), or latency (gets the device next)")
 	f.StringVar(&l.hostMemory, "host-memory", "", "page-locked host memory, a `SIZE`")
 }
 
@@ -96,7 +96,7 @@ func (l limitFlags) set(p *api.HoldLimits, name string) error {
 			return usage("leave --compute out for no cap", "--compute: %w", err)
 		}
 		if share < minCompute {
-			return usage("", "--compute %s: the smallest share is 1%%", l.compute)
+			return usage("a quarter is --compute 25", "--compute %s: the smallest share is 1%%", l.compute)
 		}
 		if share < units.Whole {
 			p.ComputeMax = &share

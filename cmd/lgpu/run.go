@@ -50,7 +50,8 @@ Exit status: the program's; 128+N if signal N killed it, 127 if it was not
 found, 126 if it cannot be executed, 2 if an option is wrong, 1 if lgpu itself
 failed.`,
 		Example: `  lgpu run --memory 8GiB --compute 25 -- python train.py
-  lgpu run --name team --memory 16GiB -- ./serve & lgpu run --name team -- ./batch
+  lgpu run --name team --memory 16GiB -- ./serve &
+  lgpu run --name team -- ./batch
   lgpu run --group /research --weight 300 -- python train.py
   lgpu run --sim=2x16GiB,sms=32 --device 1 --memory 50% -- ./program`,
 		DisableFlagsInUseLine: true,
@@ -138,11 +139,12 @@ func (r *run) request() (*api.HoldRequest, error) {
 	if err != nil {
 		return nil, err
 	}
+	if r.group == "" {
+		return nil, usage("a group is such as /team; / is the root", "--group: PATH is empty")
+	}
+	r.group = rooted(r.group)
 	request := &api.HoldRequest{
 		Group: r.group, Devices: r.flags.tokens(), Limits: limits, Gang: r.gang, Spatial: r.spatial,
-	}
-	if !path.IsAbs(r.group) || path.Clean(r.group) != r.group {
-		return nil, usage("a group is such as / or /team", "--group %q: it must be a path from the root", r.group)
 	}
 	if r.flags.typed("name") {
 		if err := region.CheckName(r.name); err != nil {

@@ -22,7 +22,7 @@ device a value is for all devices; with one, such as "195:0 8GiB", for that one.
   compute.min   guaranteed part of the device's time
   lgpu          compute units: count=8, list=0-7, max, default
   lgpu.weight   1 to 10000 against others, 100 by default
-  lgpu.priority normal, high, or latency, which gets the device next
+  lgpu.priority normal, high (goes before normal), latency (is next)
   host.max      most page-locked host memory
 `
 
@@ -98,7 +98,7 @@ daemon cannot be asked or does not obey this user.`,
   lgpu set /team/alice memory.max=8GiB compute.max=25% lgpu.weight=300
   lgpu set /team "lgpu=195:0 count=32"`,
 		DisableFlagsInUseLine: true,
-		Args:                  atLeast(2, "PATH and FILE=VALUE"),
+		Args:                  atLeast(2, "PATH", "FILE=VALUE"),
 		RunE: func(c *cobra.Command, args []string) error {
 			files, err := assignments(args[1:])
 			if err != nil {
@@ -216,11 +216,16 @@ it on the command line are gone.`,
 	return c
 }
 
-// atLeast refuses fewer arguments than n.
-func atLeast(n int, what string) cobra.PositionalArgs {
+// atLeast refuses fewer arguments than n, which are called what, and an empty path: it would be the root's, and comes
+// from a variable that is not set.
+func atLeast(n int, what ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
+		hint := c.CommandPath() + " --help has examples"
 		if len(args) < n {
-			return usage(c.CommandPath()+" --help has examples", "%s: %s is missing", c.Name(), what)
+			return usage(hint, "%s: %s is missing", c.Name(), what[len(args)])
+		}
+		if args[0] == "" {
+			return usage(hint+"; the root is /", "%s: PATH is empty", c.Name())
 		}
 		return nil
 	}
