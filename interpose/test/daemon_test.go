@@ -352,6 +352,57 @@ func TestSeep(t *testing.T) {
 	}
 }
 
+// Work that is slow is not work that waits for launches: a closed gate drains.
+func TestSlowDrains(t *testing.T) {
+	dev := newDevice(t, "1x1GiB,sms=4")
+	d := newDaemon(t, whole(dev))
+	c, p := d.begin(dev)
+	p.say(link.Message{Kind: link.Open, Serial: 1, Value: link.Forever})
+	c.wait("later 1 1000: 0")
+	c.do("sync")
+	c.order("later 12 300000")
+	for d.region.State().Devices[0].Launches < 3 { // two, whose duration is not known, run
+		time.Sleep(time.Millisecond)
+	}
+	p.say(link.Message{Kind: link.Close, Serial: 1})
+	p.expect(link.Closed)
+	if have := d.region.State().Devices[0].Launches; have > 8 {
+		t.Errorf("the gate drained after %d launches", have)
+	}
+}
+
+// A launch for which a free gate's work waits passes when that gate is put back.
+func TestFreeWaitsForLaunch(t *testing.T) {
+	dev := newDevice(t, "1x1GiB,sms=4")
+	d := newDaemon(t, whole(dev))
+	c, p := d.begin(dev)
+	p.say(link.Message{Kind: link.Free})
+	c.wait("later 1 1000: 0")
+	c.do("hold")
+	d.region.SetGranted(0, d.region.Used(0))
+	c.order("alloc 1")
+	p.expect(link.Need)
+	d.region.SetGranted(0, 512*mib)
+	p.say(link.Message{Kind: link.Close, Serial: 9})
+	p.say(link.Message{Kind: link.Memory}) // it hears one after the other
+	c.wait("alloc 1: 0")
+	c.do("release")
+	p.expect(link.Closed)
+}
+
+// A Seep that nobody can use any more ends.
+func TestSeepRefused(t *testing.T) {
+	dev := newDevice(t, "1x1GiB,sms=4")
+	d := newDaemon(t, whole(dev))
+	c, p := d.begin(dev)
+	d.region.SetCompute(0, 0)
+	p.say(link.Message{Kind: link.Seep, Serial: 1, Value: 1})
+	c.wait("later 1 1000: 800")
+	if m := p.expect(link.Closed); m.Serial != 1 {
+		t.Errorf("the gate answered %+v", m)
+	}
+}
+
 // Without compute launches fail, also those that wait, and again succeed when there is some.
 func TestNoCompute(t *testing.T) {
 	const notPermitted = 800
@@ -446,9 +497,10 @@ func TestRestart(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer fresh.Close()
-			d.region, fresh = fresh, d.region
+			old := d.region
+			d.region = fresh
 			p.welcome(3, false)
-			d.region, fresh = fresh, d.region
+			d.region = old
 			if m := p.expect(link.Need); m.Value != 0 {
 				t.Errorf("the client came back with %+v", m)
 			}
