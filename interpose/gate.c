@@ -27,7 +27,8 @@
 #define POLL_SHORTEST INT64_C(20000)
 #define POLL_LONGEST INT64_C(200000)
 #define POLL_SHARE 8                  // a look may cost this part of the time between two
-#define OVERDUE INT64_C(200000000)    // without a completion, launches pass a closed gate
+#define OVERDUE INT64_C(200000000)    // without a completion, a launch passes a closed gate
+#define OVERDUE_LONGEST (64 * OVERDUE)
 
 struct flight {
 	struct lgpu_gate_context *context;
@@ -45,6 +46,7 @@ struct estimate {
 struct lgpu_gate_context {
 	CUcontext context; // NULL: free
 	struct lgpu_gate *gate;
+	uint32_t flushing; // lock: the context is waited for, or about to be destroyed
 	uint32_t free;
 	CUevent events[RING];
 };
@@ -82,6 +84,8 @@ struct lgpu_gate {
 	int64_t charged;   // busy time is charged up to here
 	int64_t looked;    // when the driver was asked last
 	int64_t completed; // when the last completion was seen, or the oldest launch issued
+	int64_t patience;  // a launch passes the closed gate when nothing has completed for so long
+	bool hasty;        // one has, and what was in flight before has not completed since
 	int64_t taken;  // when the turn became ours
 	int64_t waited; // for how long we had waited then
 	int64_t idle;   // since when nothing is in flight
@@ -100,7 +104,7 @@ struct gates {
 	bool ready;
 	uint32_t captures;
 	uint32_t contexts_lock;
-	struct lgpu_gate *device[LGPU_MAX_DEVICES]; // by index in Limits; NULL: no cap
+	struct lgpu_gate *device[LGPU_MAX_DEVICES]; // by index in Limits; NULL: not gated
 	struct lgpu_gate_context context[CONTEXTS];
 };
 
@@ -222,6 +226,22 @@ static void kick(struct lgpu_gate *g)
 
 static int64_t clamp(int64_t v, int64_t low, int64_t high) { return v < low ? low : v > high ? high : v; }
 
+// calm makes launches wait longer before they pass the closed gate, as the
+// last to do so had no need to: kernels were only slow. Else a process of which
+// each kernel takes longer than that, as they do beside others', would never
+// drain.
+static void calm(struct lgpu_gate *g)
+{
+	g->hasty = false;
+	g->patience = 2 * g->patience < OVERDUE_LONGEST ? 2 * g->patience : OVERDUE_LONGEST;
+}
+
+static void patience_reset(struct lgpu_gate *g)
+{
+	g->hasty = false;
+	g->patience = OVERDUE;
+}
+
 // look collects completed launches, and returns until when the device was busy.
 // Between different streams completions may come out of order; everything in
 // flight is asked only now and then, and only while a launcher waits for room.
@@ -265,6 +285,8 @@ static int64_t look(struct lgpu_gate *g, int64_t now, bool punctual)
 	g->looked = now;
 	if (done == 0)
 		return now;
+	if (g->hasty)
+		calm(g);
 	// Otherwise it has ended at some time since the last look.
 	if (!punctual && !busy(g) && known == done)
 		end = clamp(g->completed + expected, looked > g->completed ? looked : g->completed, now);
@@ -325,6 +347,8 @@ static int64_t drains_in(const struct lgpu_gate *g, int64_t now)
 // the next in line gets to know of it when it is.
 static void report(struct lgpu_gate *g, int64_t now)
 {
+	if (g->waiters == 0)
+		g->seeps = 0; // who waited was refused, or gate and launch crossed
 	if (!g->granted || g->open || g->flush || g->seeps != 0 || drains_in(g, now) > LEAD)
 		return;
 	g->granted = false;
@@ -344,18 +368,22 @@ static void close_if_spent(struct lgpu_gate *g, int64_t now)
 }
 
 // flush waits for all work of the device's contexts, however it got there.
-// Called without the lock. A context in which a stream is being captured
+// Called without the gate's lock. A context in which a stream is being captured
 // cannot be waited for; what it runs meanwhile goes unseen.
 static void flush(struct lgpu_gate *g)
 {
 	for (uint32_t i = 0; i < CONTEXTS; i++) {
 		struct lgpu_gate_context *c = &gates->context[i];
-		CUcontext context = __atomic_load_n(&c->context, __ATOMIC_ACQUIRE), popped;
-		if (context == NULL || c->gate != g || __atomic_load_n(&gates->captures, __ATOMIC_RELAXED) != 0 ||
-		    LGPU_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+		if (__atomic_load_n(&c->context, __ATOMIC_ACQUIRE) == NULL)
 			continue;
-		LGPU_REAL(cuCtxSynchronize)();
-		LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+		lgpu_lock(&c->flushing);
+		CUcontext context = __atomic_load_n(&c->context, __ATOMIC_ACQUIRE), popped;
+		if (context != NULL && c->gate == g && __atomic_load_n(&gates->captures, __ATOMIC_RELAXED) == 0 &&
+		    LGPU_REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
+			LGPU_REAL(cuCtxSynchronize)();
+			LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+		}
+		lgpu_unlock(&c->flushing);
 	}
 }
 
@@ -385,6 +413,7 @@ static int64_t open_if_allowed(struct lgpu_gate *g, int64_t now)
 	}
 	g->open = true;
 	g->idle = now;
+	patience_reset(g);
 	wake(g);
 	return now;
 }
@@ -513,6 +542,7 @@ static struct lgpu_gate *gate_make(const struct lgpu_state *state, uint32_t inde
 	if (g == NULL)
 		return NULL;
 	g->index = index;
+	g->patience = OVERDUE;
 	g->limits = &state->limits->device[index];
 	g->usage = &state->usage->device[index];
 	g->linked = state->linked;
@@ -544,7 +574,7 @@ bool lgpu_gate_init(const struct lgpu_state *state)
 }
 
 // context_of finds, or adds, what is known about a context. NULL when its
-// device has no cap.
+// device has no gate.
 static struct lgpu_gate_context *context_of(CUcontext context)
 {
 	for (uint32_t i = 0; i < CONTEXTS; i++) {
@@ -618,6 +648,15 @@ static bool admits(const struct lgpu_gate *g, uint32_t estimate, int64_t now)
 	return left <= AHEAD || left + g->estimates[estimate].nanos <= IN_FLIGHT;
 }
 
+// overdue says that a launch has waited for long while nothing of what is in
+// flight has completed. A flush, which may be of much, is given longer.
+static bool overdue(const struct lgpu_gate *g, int64_t began, int64_t now)
+{
+	if (g->flush)
+		return now - began > 5 * g->patience;
+	return busy(g) && now - began > g->patience && now - g->completed > g->patience;
+}
+
 // An event for the launch, from the context's store or new.
 static CUevent event_take(struct lgpu_gate_context *c)
 {
@@ -672,8 +711,12 @@ struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t siz
 		// Work in flight may itself wait for this launch (kernels that talk
 		// to each other). Then the device is ours anyway, and its time is
 		// being charged.
-		if (busy(g) && now - began > OVERDUE && now - g->completed > OVERDUE && in_flight(g) + g->pending < RING)
+		if (overdue(g, began, now) && in_flight(g) + g->pending < RING) {
+			if (g->flush)
+				calm(g); // what completes goes unseen
+			g->hasty = !g->open && !g->flush;
 			break;
+		}
 		uint32_t wake = __atomic_load_n(&g->wake, __ATOMIC_RELAXED);
 		g->waiters++;
 		kick(g);
@@ -767,6 +810,7 @@ static void began(struct lgpu_gate *g, const struct lgpu_message *m)
 	g->granted = true;
 	g->asked = false;
 	g->seeps = 0;
+	patience_reset(g);
 	g->idle = lgpu_now();
 }
 
@@ -879,6 +923,7 @@ void lgpu_gate_context_gone(CUcontext context)
 		struct lgpu_gate_context *c = &gates->context[k];
 		if (c->context != context || context == NULL)
 			continue;
+		lgpu_lock(&c->flushing);
 		struct lgpu_gate *g = c->gate;
 		if (g != NULL) {
 			// The driver's destroy waits for the context's work. Waiting here
@@ -908,5 +953,6 @@ void lgpu_gate_context_gone(CUcontext context)
 			lgpu_unlock(&g->lock);
 		}
 		__atomic_store_n(&c->context, NULL, __ATOMIC_RELEASE);
+		lgpu_unlock(&c->flushing);
 	}
 }

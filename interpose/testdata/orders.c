@@ -12,10 +12,16 @@
 //	close N             every descriptor from N on
 //	fork                a child that sleeps until it is killed; prints its pid
 //	capture             a stream capture that stays open
+//	hold                a kernel that runs until release has launched another
+//	release
+//	alarm               a signal every millisecond from now on
+//	claim MIB           alloc in a thread
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "lgpu_cuda.h"
@@ -23,7 +29,8 @@
 static const char *image;
 static CUdevice device;
 static CUcontext context;
-static CUfunction spin;
+static CUfunction spin, wait_flag;
+static CUdeviceptr flags; // three words
 static CUdeviceptr held[64];
 static int count;
 
@@ -37,7 +44,36 @@ static CUresult make_context(void)
 		r = cuCtxSetCurrent(context);
 	if (r == CUDA_SUCCESS)
 		r = cuModuleLoad(&module, image);
+	if (r == CUDA_SUCCESS)
+		r = cuModuleGetFunction(&wait_flag, module, "wait_flag");
 	return r == CUDA_SUCCESS ? cuModuleGetFunction(&spin, module, "spin") : r;
+}
+
+// wait_for launches a kernel that waits until a flag has a value and then sets another to one more.
+static CUresult wait_for(CUdeviceptr flag, unsigned value, CUdeviceptr then)
+{
+	void *params[] = {&flag, &value, &then};
+	CUstream stream;
+	CUresult r = cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+	return r == CUDA_SUCCESS ? cuLaunchKernel(wait_flag, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL) : r;
+}
+
+static CUresult hold(void)
+{
+	CUresult r = cuMemAlloc_v2(&flags, 12);
+	if (r == CUDA_SUCCESS)
+		r = cuMemsetD32_v2(flags, 0, 3);
+	return r == CUDA_SUCCESS ? wait_for(flags, 1, flags + 4) : r;
+}
+
+static void ignore(int number) { (void)number; }
+
+static void set_alarm(void)
+{
+	struct sigaction action = {.sa_handler = ignore, .sa_flags = SA_RESTART};
+	struct itimerval often = {{0, 1000}, {0, 1000}};
+	sigaction(SIGALRM, &action, NULL);
+	setitimer(ITIMER_REAL, &often, NULL);
 }
 
 static CUresult launch(int n, unsigned us)
@@ -67,6 +103,18 @@ static void *later(void *arg)
 	return NULL;
 }
 
+static void *claim(void *arg)
+{
+	struct order *o = arg;
+	CUdeviceptr p;
+	CUresult r = cuCtxSetCurrent(context);
+	if (r == CUDA_SUCCESS)
+		r = cuMemAlloc_v2(&p, (size_t)o->n << 20);
+	printf("%s: %d\n", o->text, (int)r);
+	free(o);
+	return NULL;
+}
+
 int main(int argc, char **argv)
 {
 	struct order o;
@@ -87,13 +135,19 @@ int main(int argc, char **argv)
 			r = make_context();
 		} else if (strcmp(word, "launch") == 0) {
 			r = launch(o.n, o.us);
-		} else if (strcmp(word, "later") == 0) {
+		} else if (strcmp(word, "later") == 0 || strcmp(word, "claim") == 0) {
 			pthread_t thread;
 			struct order *copy = malloc(sizeof *copy);
 			*copy = o;
-			pthread_create(&thread, NULL, later, copy);
+			pthread_create(&thread, NULL, word[0] == 'l' ? later : claim, copy);
 			pthread_detach(thread);
 			continue;
+		} else if (strcmp(word, "hold") == 0) {
+			r = hold();
+		} else if (strcmp(word, "release") == 0) {
+			r = wait_for(flags + 8, 0, flags);
+		} else if (strcmp(word, "alarm") == 0) {
+			set_alarm();
 		} else if (strcmp(word, "sync") == 0) {
 			r = cuCtxSynchronize();
 		} else if (strcmp(word, "alloc") == 0) {
