@@ -92,6 +92,8 @@ type Node struct {
 	restarts uint64
 	boot     string
 
+	closeTime time.Duration
+
 	tree    *tree.Tree
 	store   *store.Store
 	tenants tenants
@@ -172,7 +174,7 @@ func open(c Config, p parts) (n *Node, err error) {
 	}
 	n = &Node{
 		config: c, log: c.Log, started: time.Now(), lgpus: map[uint64]*lgpu{}, paths: map[uint64]string{},
-		idle:   map[uint64]bool{},
+		idle: map[uint64]bool{}, closeTime: closeTime,
 		kicked: make(chan struct{}, 1), use: make(chan struct{}, 1),
 	}
 	n.journal.feed.limit, n.slices.limit = 1024, 4096
@@ -495,8 +497,11 @@ func (n *Node) Use() (release func()) {
 	})
 }
 
+// closeTime is how long Close waits for what is under way. More is only a driver that hangs.
+const closeTime = 10 * time.Second
+
 // Close ends all feeds and gives the runtime folder free. Run has returned, or was never called. Tenants, software GPUs
-// that they use and control daemons of MPS go on.
+// that they use and control daemons of MPS go on. A driver that hangs is left to itself.
 func (n *Node) Close() error {
 	n.leave()
 	n.cancel()
@@ -504,7 +509,10 @@ func (n *Node) Close() error {
 	if n.tenants != nil {
 		errs = append(errs, n.tenants.Close())
 	}
-	n.work.Wait()
+	hung := !doneIn(n.closeTime, n.work.Wait)
+	if hung {
+		n.log.Warn("a driver hangs: its devices are not closed")
+	}
 	n.journal.feed.close()
 	n.slices.close()
 	if n.gates != nil {
@@ -513,7 +521,9 @@ func (n *Node) Close() error {
 	if n.modes != nil {
 		errs = append(errs, n.modes.Leave())
 	}
-	errs = append(errs, n.devices.close())
+	if !hung {
+		errs = append(errs, n.devices.close())
+	}
 	if n.store != nil {
 		errs = append(errs, n.store.Close())
 	}
@@ -522,6 +532,18 @@ func (n *Node) Close() error {
 		n.lock = nil
 	}
 	return errors.Join(errs...)
+}
+
+// doneIn reports whether f returns in time. If it does not, it goes on alone.
+func doneIn(d time.Duration, f func()) bool {
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	select {
+	case <-done:
+		return true
+	case <-time.After(d):
+		return false
+	}
 }
 
 // Dir returns the runtime folder.

@@ -9,10 +9,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/gpu/gputest"
 	"github.com/lgpu/lgpu/node/mps"
 	"github.com/lgpu/lgpu/node/proc"
 	"github.com/lgpu/lgpu/node/tenant"
@@ -310,6 +312,36 @@ func TestSoftwareGPU(t *testing.T) {
 			t.Fatal("the device of an lgpu that was removed stays")
 		}
 	}
+}
+
+// hung is a machine whose driver does not come back from a question about a device.
+type hung struct {
+	*gputest.Inventory
+	asked, back chan struct{}
+}
+
+func (h hung) Facts(uuid gpu.UUID) (gpu.Facts, error) {
+	select {
+	case h.asked <- struct{}{}:
+	default:
+	}
+	<-h.back
+	return h.Inventory.Facts(uuid)
+}
+
+// A driver that hangs keeps neither launchers from their lgpus nor the daemon from its end.
+func TestHungDriver(t *testing.T) {
+	driver := hung{machineOf(t), make(chan struct{}, 1), make(chan struct{})}
+	defer close(driver.back)
+	r := start(t, Config{Inventories: []gpu.Inventory{driver}})
+	r.closeTime = 10 * time.Millisecond
+	<-driver.asked
+	h := r.holds(t, HoldSpec{Path: "/x"})
+	if n := r.node(t, "/x"); n.ID != h.ID {
+		t.Errorf("%+v", n)
+	}
+	h.Close()
+	r.stop()
 }
 
 // Any number of launchers may be first.
