@@ -67,6 +67,7 @@ static void timeout(int fd, int64_t nanos)
 {
 	struct timeval t = {nanos / LGPU_NANOS, nanos % LGPU_NANOS / 1000};
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t); // connect, too: a daemon that hangs accepts nobody
 }
 
 static int dial(const char *path)
@@ -80,15 +81,21 @@ static int dial(const char *path)
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -1;
+	timeout(fd, PATIENCE);
 	if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
 		int error = errno;
 		close(fd);
 		errno = error;
 		return -1;
 	}
-	fd = out_of_the_way(fd);
-	timeout(fd, PATIENCE);
-	return fd;
+	return out_of_the_way(fd);
+}
+
+// interrupted reports whether a call is to be made again. The program's signals
+// come at any time, and a call with a timeout is not restarted after them.
+static bool interrupted(ssize_t result, int64_t began)
+{
+	return result < 0 && errno == EINTR && lgpu_now() - began < PATIENCE;
 }
 
 // What a Welcome brings. Descriptors that did not come are -1.
@@ -120,14 +127,21 @@ static bool hello(int fd, struct lgpu_message m, int usage, struct welcome *w, c
 	w->limits = w->usage = -1;
 	m.kind = (uint16_t)LGPU_LINK_HELLO;
 	m.version = (uint16_t)LGPU_LINK_VERSION;
-	if (sendmsg(fd, &message, MSG_NOSIGNAL) != sizeof m) {
+	int64_t began = lgpu_now();
+	ssize_t n;
+	do
+		n = sendmsg(fd, &message, MSG_NOSIGNAL);
+	while (interrupted(n, began));
+	if (n != sizeof m) {
 		snprintf(why, room, "%s", strerror(errno));
 		return false;
 	}
 	char text[LGPU_LINK_MAX_TEXT + 1];
 	struct iovec in[2] = {{&w->message, sizeof w->message}, {text, sizeof text - 1}};
 	message = (struct msghdr){.msg_iov = in, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof control};
-	ssize_t n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+	do
+		n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+	while (interrupted(n, began));
 	if (n < (ssize_t)sizeof w->message) {
 		snprintf(why, room, "%s", n == 0 ? "it hung up" : n < 0 ? strerror(errno) : "it answered in another language");
 		return false;
@@ -159,6 +173,7 @@ static void established(struct lgpu_process *p, int fd)
 	lgpu_lock(&l->lock);
 	l->fd = fd;
 	l->up = file_of(fd, &l->dev, &l->ino);
+	l->needs = __atomic_load_n(&l->answered, __ATOMIC_RELAXED);
 	lgpu_unlock(&l->lock);
 }
 
@@ -273,10 +288,9 @@ bool lgpu_daemon_join(struct lgpu_process *p)
 	return true;
 }
 
-bool lgpu_daemon_send(const struct lgpu_message *m)
+// send_message says something, and stores which Need it is if it is one.
+static bool send_message(struct lgpu_daemon *l, const struct lgpu_message *m, uint32_t *need)
 {
-	struct lgpu_process *p = __atomic_load_n(&lgpu_process, __ATOMIC_ACQUIRE);
-	struct lgpu_daemon *l = &p->daemon;
 	lgpu_lock(&l->lock);
 	bool sent = l->up && is_file(l->fd, l->dev, l->ino);
 	if (sent && send(l->fd, m, sizeof *m, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof *m) {
@@ -284,8 +298,16 @@ bool lgpu_daemon_send(const struct lgpu_message *m)
 		shutdown(l->fd, SHUT_RDWR);
 		sent = false;
 	}
+	if (sent && need != NULL)
+		*need = ++l->needs;
 	lgpu_unlock(&l->lock);
 	return sent;
+}
+
+bool lgpu_daemon_send(const struct lgpu_message *m)
+{
+	struct lgpu_process *p = __atomic_load_n(&lgpu_process, __ATOMIC_ACQUIRE);
+	return send_message(&p->daemon, m, NULL);
 }
 
 // heard acts on one message.
@@ -354,16 +376,16 @@ static void *listen_to(void *arg)
 	struct lgpu_daemon *l = &p->daemon;
 	for (;;) {
 		struct lgpu_message m;
-		ssize_t n = recv(l->fd, &m, sizeof m, 0);
-		int error = errno;
-		if (n == sizeof m) {
-			heard(l, &m);
-			continue;
+		// A program that closes all its descriptors closes this one too, and may
+		// give its number to another file. While nothing comes, look now and then
+		// whether it is still ours.
+		while (is_file(l->fd, l->dev, l->ino)) {
+			ssize_t n = recv(l->fd, &m, sizeof m, 0);
+			if (n == sizeof m)
+				heard(l, &m);
+			else if (n >= 0 || (errno != EINTR && errno != EAGAIN))
+				break;
 		}
-		// A program that closes all its descriptors closes this one too. While
-		// nothing comes, look now and then whether it is still ours.
-		if (n < 0 && (error == EINTR || error == EAGAIN) && is_file(l->fd, l->dev, l->ino))
-			continue;
 		lost(l);
 		for (int64_t wait = BACKOFF_FIRST; !resume(p); wait = wait * 2 < BACKOFF_LAST ? wait * 2 : BACKOFF_LAST)
 			pause_for(wait);
@@ -383,7 +405,7 @@ void lgpu_daemon_listen(void)
 bool lgpu_daemon_need(int index, uint64_t bytes)
 {
 	struct lgpu_process *p = __atomic_load_n(&lgpu_process, __ATOMIC_ACQUIRE);
-	uint32_t answered = __atomic_load_n(&p->daemon.answered, __ATOMIC_ACQUIRE);
+	uint32_t *answered = &p->daemon.answered, need;
 	struct lgpu_message m = {
 		.kind = (uint16_t)LGPU_LINK_NEED,
 		.device = index == LGPU_HOST ? 0 : (uint32_t)index,
@@ -391,12 +413,14 @@ bool lgpu_daemon_need(int index, uint64_t bytes)
 		.value = bytes,
 	};
 	lgpu_daemon_listen();
-	if (!lgpu_daemon_send(&m))
+	if (!send_message(&p->daemon, &m, &need))
 		return false;
+	// Threads may ask at once, and are answered in the order of asking.
 	for (int64_t now = lgpu_now(), end = now + ANSWER; now < end; now = lgpu_now()) {
-		if (__atomic_load_n(&p->daemon.answered, __ATOMIC_ACQUIRE) != answered)
+		uint32_t seen = __atomic_load_n(answered, __ATOMIC_ACQUIRE);
+		if ((int32_t)(seen - need) >= 0)
 			return true;
-		lgpu_futex_wait(&p->daemon.answered, answered, end - now);
+		lgpu_futex_wait(answered, seen, end - now);
 	}
 	return false;
 }

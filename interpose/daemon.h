@@ -17,7 +17,8 @@ struct lgpu_state;
 // The state of the connection. It lives in struct lgpu_process, which a forked
 // child finds empty.
 struct lgpu_daemon {
-	uint32_t lock;     // guards fd, dev, ino and up
+	uint32_t lock;     // guards fd, dev, ino, up and needs
+	uint32_t needs;    // how many Needs were said of which the answer is due or was heard
 	uint32_t answered; // event count: answers to Need
 	bool up;
 	bool listening; // the thread that hears the daemon runs

@@ -458,6 +458,48 @@ func TestLiveLimits(t *testing.T) {
 	c.wait("alloc 64: 0")
 }
 
+// Each of two threads that need memory waits for its own answer.
+func TestNeedsAtOnce(t *testing.T) {
+	dev := newDevice(t, "1x1GiB,sms=4")
+	d := newDaemon(t, whole(dev))
+	c := d.client(dev)
+	c.order("init")
+	p, _, _ := d.accept()
+	p.welcome(0, true)
+	c.wait("init: 0")
+	c.do("context")
+	c.do("alloc 4")
+	used := d.region.Used(0)
+	d.region.SetGranted(0, used)
+	c.order("claim 10")
+	p.expect(link.Need)
+	c.order("claim 20")
+	p.expect(link.Need)
+	d.region.SetGranted(0, used+10*mib)
+	p.say(link.Message{Kind: link.Memory})
+	c.wait("claim 10: 0")
+	d.region.SetGranted(0, used+30*mib)
+	p.say(link.Message{Kind: link.Memory})
+	c.wait("claim 20: 0")
+}
+
+// Signals do not keep a program from its GPU.
+func TestSignals(t *testing.T) {
+	dev := newDevice(t, "1x1GiB,sms=4")
+	d := newDaemon(t, whole(dev))
+	c := d.client(dev)
+	c.do("alarm")
+	c.order("init")
+	p, _, _ := d.accept()
+	for range 10 { // it waits for the answer while signals come
+		if m, _, err := p.try(10 * time.Millisecond); !isTimeout(err) {
+			t.Fatalf("the client said %+v, %v", m, err)
+		}
+	}
+	p.welcome(0, true)
+	c.wait("init: 0")
+}
+
 // A client of a daemon that has gone keeps its limits and goes on, and is a client of the next daemon.
 func TestRestart(t *testing.T) {
 	for _, compute := range []uint32{region.FullCompute, region.FullCompute / 2} {
