@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -18,9 +19,11 @@ import (
 )
 
 const (
-	// maxPending bounds the connections whose Hello is not answered. Of more the oldest is dropped: an honest client has
-	// sent its Hello by the time it is accepted.
-	maxPending = 1024
+	// maxPending bounds the connections whose Hello is not answered, and maxPendingEach those of one process. Of more the
+	// oldest is dropped, or the process's oldest: an honest client has few, and has sent its Hello by the time it is
+	// accepted.
+	maxPending     = 1024
+	maxPendingEach = 16
 	// helloTime is how long a connection may take to say Hello.
 	helloTime = 2 * time.Second
 	// returnTime is how long new clients of an lgpu wait for those of the daemon before to bring the counters, and
@@ -81,6 +84,14 @@ func (s *Server) accept() error {
 			conn.Close()
 			continue
 		}
+		if err := c.raw.Control(func(fd uintptr) {
+			if maker, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+				c.maker = maker.Pid
+			}
+		}); err != nil {
+			conn.Close()
+			continue
+		}
 		s.mu.Lock()
 		if s.closed {
 			s.mu.Unlock()
@@ -88,14 +99,31 @@ func (s *Server) accept() error {
 			return nil
 		}
 		s.open[c] = true
-		s.pending = append(s.pending, c)
-		if len(s.pending) > maxPending {
-			s.pending[0].close()
-			s.pending = append(s.pending[:0:0], s.pending[1:]...)
-		}
+		s.enqueue(c)
 		s.running.Go(c.serve)
 		s.mu.Unlock()
 	}
+}
+
+// enqueue adds a connection to those that wait for an answer, of which it may have one dropped. Called with mu held.
+func (s *Server) enqueue(c *connection) {
+	s.pending = append(s.pending, c)
+	mine := func(p *connection) bool { return p.maker == c.maker }
+	count := 0
+	for _, p := range s.pending {
+		if mine(p) {
+			count++
+		}
+	}
+	drop := 0
+	switch {
+	case count > maxPendingEach:
+		drop = slices.IndexFunc(s.pending, mine)
+	case len(s.pending) <= maxPending:
+		return
+	}
+	s.pending[drop].close()
+	s.pending = slices.Delete(s.pending, drop, drop+1)
 }
 
 // connection is one of a process that is, or wants to be, a client. It has one goroutine.
@@ -104,6 +132,7 @@ type connection struct {
 	conn    *net.UnixConn
 	raw     syscall.RawConn
 	once    sync.Once
+	maker   int32         // pid of who connected, when it did; 0 if unknown
 	closing chan struct{} // closed by close
 	done    chan struct{} // closed when the goroutine has ended
 

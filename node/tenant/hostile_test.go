@@ -157,10 +157,12 @@ func TestWrongMessages(t *testing.T) {
 	good.want("true", "alloc 0 %d", mib)
 }
 
-// TestIdleConnections: connections that say nothing keep nobody out.
+// TestIdleConnections: connections that say nothing keep nobody out, and nobody else's are dropped for them.
 func TestIdleConnections(t *testing.T) {
 	d := serve(t)
 	d.lgpu(1, 0, 100)
+	slow := d.tenant(1)
+	slow.want("ok", "connect")
 	for range maxPending + 100 {
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -171,7 +173,8 @@ func TestIdleConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d.client(1)
+	d.client(1) // by then the others have been accepted
+	slow.want("welcome", "hello-here")
 }
 
 func TestThrottle(t *testing.T) {
