@@ -163,8 +163,10 @@ func New(c Config) (*Runner, error) {
 func (r *Runner) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.over = true
-	r.poke()
+	if !r.over {
+		r.over = true
+		r.poke()
+	}
 }
 
 // now is the time of the policy and of slices.
@@ -222,11 +224,9 @@ func (r *Runner) Set(id uint64, p Params) error {
 	}
 	t := now()
 	r.progress(t)
-	if err := r.policy.Set(t, share.ID(id), s); err != nil {
-		return err
-	}
-	r.decide(t)
-	return nil
+	err := r.policy.Set(t, share.ID(id), s)
+	r.decide(t) // progress may have had consequences in any case
+	return err
 }
 
 // Remove ends an lgpu or a group.
