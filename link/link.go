@@ -17,10 +17,11 @@
 //
 // # Grants
 //
-// An Open with a new Serial begins a grant; one with the Serial of the grant that is open changes it; one with the Serial
-// of a grant that the client has ended itself crossed its Closed on the way and means nothing. A client ends a grant when
-// the lgpu's Busy counter, with what is in flight, reaches Value; at a Close; and, where FlagWanted is set, when it has had
-// nothing to run for Linger. Every grant is ended by exactly one Closed.
+// An Open with a new Serial begins a grant, and so do a Seep and a Close at a free gate, which are over as soon as what is
+// in flight has ended. An Open with the Serial of the grant that is open changes it; one with the Serial of a grant that the
+// client has ended itself crossed its Closed on the way and means nothing. A client ends a grant when the lgpu's Busy
+// counter, with what is in flight, reaches Value; at a Close; and, where FlagWanted is set, when it has had nothing to run
+// for Linger. Every grant is ended by exactly one Closed, or by a Free; a Closed that crosses the Free means nothing.
 package link
 
 import (
