@@ -38,7 +38,8 @@ const (
 	MPSDied         Kind = "mps.died"
 )
 
-// Event is something that happened. Numbers without a meaning for its kind are zero.
+// Event is something that happened. Numbers without a meaning for its kind are zero. Of oom, drain.overrun and
+// memory.high at most ten of a node are told in a second.
 type Event struct {
 	Seq    uint64 // rises by one from event to event while the daemon lives
 	Time   time.Time
@@ -61,7 +62,7 @@ type Slice struct {
 	Used       time.Duration // device time that was charged
 }
 
-// journal numbers events, keeps the last ones, and counts them.
+// journal numbers events, keeps the last ones, and counts them all.
 type journal struct {
 	feed source[Event]
 
@@ -70,32 +71,57 @@ type journal struct {
 	last   []Event                    // guarded by mu; oldest first
 	counts map[Kind]uint64            // guarded by mu
 	nodes  map[uint64]map[Kind]uint64 // guarded by mu; counts of each node
+	told   map[uint64]map[Kind]told   // guarded by mu; of each node
 }
+
+// told is how many events of a kind were told in a second.
+type told struct {
+	second int64
+	events int
+}
+
+// tellable is how many events in a second of one node and one kind are told, where a program can cause any number. They
+// are to displace neither what others did nor what was before; all are counted.
+const tellable = 10
+
+// endless reports whether a program can cause any number of events of a kind.
+func (k Kind) endless() bool { return k == OutOfMemory || k == DrainOverrun || k == MemoryHigh }
 
 // kept is how many events Recent returns.
 const kept = 256
 
-func (j *journal) add(e Event) Event {
+// add counts an event that happens now and tells the feeds, or returns false.
+func (j *journal) add(e Event) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.seq++
-	e.Seq, e.Time = j.seq, time.Now()
-	if len(j.last) == kept {
-		j.last = append(j.last[:0:0], j.last[1:]...)
-	}
-	j.last = append(j.last, e)
 	if j.counts == nil {
 		j.counts, j.nodes = map[Kind]uint64{}, map[uint64]map[Kind]uint64{}
+		j.told = map[uint64]map[Kind]told{}
 	}
 	j.counts[e.Kind]++
 	if e.ID != 0 && e.Kind != LgpuRemoved {
 		if j.nodes[e.ID] == nil {
-			j.nodes[e.ID] = map[Kind]uint64{}
+			j.nodes[e.ID], j.told[e.ID] = map[Kind]uint64{}, map[Kind]told{}
 		}
 		j.nodes[e.ID][e.Kind]++
+		t := j.told[e.ID][e.Kind]
+		if second := e.Time.Unix(); t.second != second {
+			t = told{second: second}
+		}
+		t.events++
+		j.told[e.ID][e.Kind] = t
+		if e.Kind.endless() && t.events > tellable {
+			return false
+		}
 	}
+	j.seq++
+	e.Seq = j.seq
+	if len(j.last) == kept {
+		j.last = append(j.last[:0:0], j.last[1:]...)
+	}
+	j.last = append(j.last, e)
 	j.feed.publish(e) // under the lock, so that feeds see the order of the numbers
-	return e
+	return true
 }
 
 func (j *journal) recent() []Event {
@@ -122,11 +148,15 @@ func (j *journal) forget(id uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.nodes, id)
+	delete(j.told, id)
 }
 
 // emit notes an event, and logs it.
 func (n *Node) emit(e Event) {
-	e = n.journal.add(e)
+	e.Time = time.Now()
+	if !n.journal.add(e) {
+		return
+	}
 	level := slog.LevelInfo
 	switch e.Kind {
 	case PoliceStranger, PoliceOverrun, PoliceStopped, DeviceFault, MountFailed, MPSDied, DrainOverrun:
