@@ -117,8 +117,8 @@ func lastWords(socket string) string {
 	return "; its log ends: " + strings.TrimSpace(string(text[max(0, len(text)-500):]))
 }
 
-// Listen makes the socket at path in the place of one that nobody listens on. The caller holds the lock, or knows that
-// nobody else does this.
+// Listen makes the socket at path in the place of one that nobody listens on, for all users, as the files of devices
+// are: who may pass its folder may use the GPU. The caller holds the lock, or knows that nobody else does this.
 func Listen(path string) (*net.UnixListener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove the old socket: %w", err)
@@ -126,6 +126,9 @@ func Listen(path string) (*net.UnixListener, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("listen for programs: %w", err)
+	}
+	if err := os.Chmod(path, 0o666); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the socket to all users: %w", err), l.Close())
 	}
 	return l, nil
 }

@@ -172,6 +172,19 @@ func TestEndsWithoutItsFolder(t *testing.T) {
 	}
 }
 
+// A program that has become another user's, as by su, still reaches its GPU.
+func TestSocketIsForAllUsers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o666 {
+		t.Errorf("the socket has mode %v, %v", info.Mode(), err)
+	}
+}
+
 func TestStartFails(t *testing.T) {
 	o := options(t)
 	o.Command = []string{"/nonexistent/program"}
