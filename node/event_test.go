@@ -27,7 +27,8 @@ func TestEndlessEvents(t *testing.T) {
 	if n := j.of(1)[OutOfMemory]; n != 2*kept || j.counted()[OutOfMemory] != n {
 		t.Errorf("%d of them are counted", n)
 	}
-	if !j.add(Event{Kind: OutOfMemory, ID: 1, Time: now.Add(time.Second)}) || !j.add(Event{Kind: OutOfMemory, ID: 3, Time: now}) {
+	if !j.add(Event{Kind: OutOfMemory, ID: 1, Time: now.Add(time.Second)}) ||
+		!j.add(Event{Kind: OutOfMemory, ID: 3, Time: now}) {
 		t.Error("later, or of another node, it is not told")
 	}
 }
