@@ -522,6 +522,9 @@ func (n *Node) environment(l *lgpu, node tree.Node) (map[string]string, error) {
 		}
 		e, _ := node.Device(d.Identity())
 		request := mps.Tenant{Percent: e.Cap}
+		if request.Percent < units.Whole {
+			request.Percent++ // MPS rounds down what has been rounded down to hundredths: 16 units of 132 became 14
+		}
 		if d.origin.shape != "" && !e.Whole {
 			request = mps.Tenant{Units: e.Bits.String()}
 		}

@@ -185,6 +185,9 @@ func TestHostMemoryLimit(t *testing.T) {
 // Many processes of one lgpu fill it at once while others are killed. An observer that reads the region all the time never
 // sees a byte over the limit, nor does the device hold more; and in the end there is nothing.
 func TestManyProcessesShareOneLimit(t *testing.T) {
+	// The driver takes small allocations out of pages of its own, which are charged once they have been measured: so far
+	// may a process be ahead of its books.
+	const page = 2 * mib
 	const limit = 192 * mib
 	d := newDevice(t, "1x1GiB,sms=4,context=4MiB")
 	env, path := d.lgpu(limit, region.NoLimit)
@@ -225,13 +228,14 @@ func TestManyProcessesShareOneLimit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var held uint64
+		var held, ahead uint64
 		for _, p := range processes {
 			if living(p.PID) { // the share of one that ends may be had again while the device still takes it apart
 				held += p.MemoryUsed
+				ahead += page
 			}
 		}
-		if held > limit {
+		if held > limit+ahead {
 			t.Fatalf("the device holds %d bytes, %d over the limit", held, held-limit)
 		}
 	}
