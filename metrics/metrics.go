@@ -21,26 +21,13 @@ import (
 	"github.com/lgpu/lgpu/node"
 )
 
-// Source is what metrics are made of.
+// Source is what metrics are made of: a node.Node.
 type Source interface {
 	Snapshot() node.Snapshot
 	Counters() node.Counters
 	// Slices returns a feed of the turns to come, which the caller closes.
-	Slices() Feed
+	Slices() node.SliceFeed
 }
-
-// Feed is a stream of turns, as node.Feed describes it.
-type Feed interface {
-	Next(context.Context) (turns []node.Slice, lost uint64, err error)
-	Close()
-}
-
-// Of makes a daemon a Source.
-func Of(n *node.Node) Source { return daemon{n} }
-
-type daemon struct{ *node.Node }
-
-func (d daemon) Slices() Feed { return d.Node.Slices() }
 
 // Options say what is shown.
 type Options struct {

@@ -41,7 +41,7 @@ type batch struct {
 
 func (f *fake) Snapshot() node.Snapshot { return f.snapshot }
 func (f *fake) Counters() node.Counters { return f.counters }
-func (f *fake) Slices() Feed            { return f }
+func (f *fake) Slices() node.SliceFeed  { return f }
 func (f *fake) Close()                  { f.closed = true }
 
 func (f *fake) Next(ctx context.Context) ([]node.Slice, uint64, error) {

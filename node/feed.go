@@ -17,6 +17,12 @@ type Feed[T any] struct {
 	closed error  // guarded by mu
 }
 
+// SliceFeed is a Feed of turns, in a form that whoever shows them can stand in for.
+type SliceFeed interface {
+	Next(context.Context) (turns []Slice, lost uint64, err error)
+	Close()
+}
+
 // Next waits for values and returns all that there are, oldest first, and how many older ones the reader was too slow
 // for. It ends with ctx's error, or with ErrClosed when the daemon or the feed has.
 func (f *Feed[T]) Next(ctx context.Context) (items []T, lost uint64, err error) {

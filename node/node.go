@@ -560,7 +560,7 @@ func (n *Node) Events() *Feed[Event] { return n.journal.feed.subscribe() }
 func (n *Node) Recent() []Event { return n.journal.recent() }
 
 // Slices returns a feed of the turns that lgpus had, which the caller closes. The daemon keeps 4096 for a slow reader.
-func (n *Node) Slices() *Feed[Slice] { return n.slices.subscribe() }
+func (n *Node) Slices() SliceFeed { return n.slices.subscribe() }
 
 // Counters returns numbers that only rise while the daemon lives.
 func (n *Node) Counters() Counters {

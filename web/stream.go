@@ -139,7 +139,7 @@ type turns struct {
 }
 
 // sendTurns sends what comes through feed until nobody is watching.
-func (s *Server) sendTurns(ctx context.Context, feed Feed) error {
+func (s *Server) sendTurns(ctx context.Context, feed node.SliceFeed) error {
 	for s.hub.count() > 0 {
 		slices, lost, err := feed.Next(ctx)
 		if err != nil {

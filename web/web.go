@@ -41,28 +41,15 @@ const TokenFile = "web.token"
 // ErrNotLoopback: the address can be reached from other machines, which must be asked for.
 var ErrNotLoopback = errors.New("not a loopback address")
 
-// Source is the daemon, as far as the page shows it.
+// Source is the daemon, a node.Node, as far as the page shows it.
 type Source interface {
 	Snapshot() node.Snapshot
 	Recent() []node.Event
 	// Slices returns a feed of the turns to come, which the caller closes.
-	Slices() Feed
+	Slices() node.SliceFeed
 	// Use keeps the daemon from leaving until release is called.
 	Use() (release func())
 }
-
-// Feed is a stream of turns, as node.Feed describes it.
-type Feed interface {
-	Next(context.Context) (turns []node.Slice, lost uint64, err error)
-	Close()
-}
-
-// Of makes a daemon a Source.
-func Of(n *node.Node) Source { return daemon{n} }
-
-type daemon struct{ *node.Node }
-
-func (d daemon) Slices() Feed { return d.Node.Slices() }
 
 // Options say what the page may do.
 type Options struct {

@@ -349,7 +349,7 @@ func (d *daemon) faces(n *node.Node, config node.Config) ([]func(context.Context
 	if d.metrics == "" && d.page == "" {
 		return nil, nil
 	}
-	collector := metrics.New(metrics.Of(n), metrics.Options{HAMi: d.hami})
+	collector := metrics.New(n, metrics.Options{HAMi: d.hami})
 	faces := []func(context.Context) error{func(ctx context.Context) error {
 		if err := collector.Run(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, node.ErrClosed) {
 			return fmt.Errorf("metrics: %w", err)
@@ -371,7 +371,7 @@ func (d *daemon) faces(n *node.Node, config node.Config) ([]func(context.Context
 		if err != nil {
 			return nil, fmt.Errorf("--page %s: %w", d.page, err)
 		}
-		page, err := web.New(web.Of(n), web.Options{
+		page, err := web.New(n, web.Options{
 			Dir: config.Dir, Metrics: collector.Handler(), Hosts: d.hosts, Log: config.Log,
 			Write: func(_ context.Context, path string, files map[string]string) error { return write(n, path, files) },
 		})
