@@ -9,12 +9,12 @@ import (
 
 func TestHeadersAreFresh(t *testing.T) {
 	for _, h := range headers {
-		path := filepath.Join("../../interpose", h.file)
+		path := filepath.Join("../../interpose", h.File)
 		have, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !bytes.Equal(have, h.text()) {
+		if !bytes.Equal(have, h.Text()) {
 			t.Errorf("%s is not what the Go types give; run: go generate ./region", path)
 		}
 	}
