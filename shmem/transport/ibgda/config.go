@@ -1,0 +1,293 @@
+package ibgda
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/lgpu/lgpu/shmem/layout"
+	"github.com/lgpu/lgpu/shmem/transport/ibgda/nic"
+)
+
+// Handler says who rings.
+type Handler uint8
+
+// Handlers. Auto takes the GPU where it can reach the doorbell, else a thread of the host.
+const (
+	HandlerAuto Handler = iota
+	HandlerGPU          // the GPU writes record and doorbell
+	HandlerHost         // the GPU raises a word; a host thread writes record and doorbell
+)
+
+func (h Handler) String() string {
+	switch h {
+	case HandlerAuto:
+		return "auto"
+	case HandlerGPU:
+		return "gpu"
+	case HandlerHost:
+		return "host"
+	}
+	return fmt.Sprintf("handler %d", uint8(h))
+}
+
+// Where is where queues lie.
+type Where uint8
+
+// Places of queues. Auto is the GPU's memory where the NIC can reach it and the GPU posts, else the host's.
+const (
+	QueuesAuto Where = iota
+	QueuesGPU
+	QueuesHost
+)
+
+func (w Where) String() string {
+	switch w {
+	case QueuesAuto:
+		return "auto"
+	case QueuesGPU:
+		return "gpumem"
+	case QueuesHost:
+		return "hostmem"
+	}
+	return fmt.Sprintf("place %d", uint8(w))
+}
+
+// Kinds of NICs: values of Settings.NIC.
+const (
+	Auto = "auto" // mlx5 if there is one, else the GPU-resident HCA for peers on this machine, else the host's HCA
+	MLX5 = "mlx5"
+	Host = "host"
+	GPU  = "gpu"
+	None = "none"
+)
+
+// Settings are what a user can choose. The zero value is not valid: begin with Defaults.
+type Settings struct {
+	NIC string // Auto, MLX5, Host, GPU or None
+
+	QueuesPerPE int // RC queue pairs to each PE
+	Depth       int // basic blocks of a send queue, a power of two
+	Batch       int // ready blocks that a caller may leave to a later one's doorbell
+	FetchSlots  int // of a queue's internal buffer, a power of two
+
+	Handler Handler
+	Queues  Where
+	// Exclusive: every queue is used by one CTA only, so that ready entries need not be visible beyond it.
+	Exclusive bool
+
+	// NICs are those to use, as name, name:port, ^name (not that one); none: all that are active, the closest to the GPU first.
+	NICs []string
+	// Prefix is that of NICs' names to consider, such as mlx5.
+	Prefix string
+	// MaxNICs is the number of NICs to use at most. The default is those as close to the GPU as the closest.
+	MaxNICs int
+
+	GIDIndex     int // in a port's table, -1: choose
+	RoCEVersion  int // 1 or 2, of a chosen GID
+	AddressIPv6  bool
+	AddressRange netip.Prefix // of a chosen GID; the zero value: any
+	TrafficClass int    // 0..255, of packets with a global header
+	ServiceLevel int    // 0..15
+	PartitionKey int    // index in the port's table
+
+	Relaxed     bool // PCIe relaxed ordering for registered memory
+	NoDMABuf    bool // register GPU memory by address only
+	Retries     int  // 0..7
+	AckTimeout  int  // 0..31: 4.096 us * 2^AckTimeout
+	ReadsAtOnce int  // outstanding reads and atomics of a queue pair, a power of two
+}
+
+// Defaults are the settings without any environment.
+func Defaults() Settings {
+	return Settings{
+		NIC: Auto, QueuesPerPE: 2, Depth: 1024, Batch: 32, FetchSlots: 1024, Prefix: "mlx5",
+		GIDIndex: -1, RoCEVersion: 2, Relaxed: false, Retries: 7, AckTimeout: 20, ReadsAtOnce: 16,
+	}
+}
+
+// FromEnvironment are the defaults, changed by the environment that get looks up, under LSHMEM_ and the NVSHMEM_ names of the
+// same meaning. LSHMEM_ wins.
+func FromEnvironment(get func(string) (string, bool)) (Settings, error) {
+	s := Defaults()
+	var errs []error
+	for _, v := range variables {
+		for _, name := range v.names {
+			text, ok := get(name)
+			if !ok || text == "" {
+				continue
+			}
+			if err := v.set(&s, text); err != nil {
+				errs = append(errs, fmt.Errorf("%s=%q: %w", name, text, err))
+			}
+			break
+		}
+	}
+	return s, errors.Join(errs...)
+}
+
+// Check says whether the settings can work together.
+func (s *Settings) Check() error {
+	var errs []error
+	complain := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	switch s.NIC {
+	case Auto, MLX5, Host, GPU, None:
+	default:
+		complain("NIC %q: want auto, mlx5, host, gpu or none", s.NIC)
+	}
+	if s.QueuesPerPE < 1 || s.QueuesPerPE > 64 {
+		complain("%d queue pairs per PE: want 1 to 64", s.QueuesPerPE)
+	}
+	if s.Depth < layout.MinDepth || s.Depth > layout.MaxDepth || s.Depth&(s.Depth-1) != 0 {
+		complain("queue depth %d: want a power of two from %d to %d", s.Depth, layout.MinDepth, layout.MaxDepth)
+	}
+	if s.Batch < 1 {
+		complain("batch of %d: want at least 1", s.Batch)
+	} else if s.Batch-1+layout.MaxCall > s.Depth {
+		// Ready entries of up to Batch-1 blocks may wait for the doorbell of a caller that waits for their room.
+		complain("batch %d and queue depth %d can deadlock: (batch-1) + %d blocks of the largest call must fit the depth; "+
+			"lower the batch to %d or raise the depth", s.Batch, s.Depth, layout.MaxCall, max(1, s.Depth-layout.MaxCall+1))
+	}
+	if s.FetchSlots < 1 || s.FetchSlots > 1<<16 || s.FetchSlots&(s.FetchSlots-1) != 0 {
+		complain("%d fetch slots: want a power of two from 1 to %d", s.FetchSlots, 1<<16)
+	}
+	if s.MaxNICs < 0 || s.MaxNICs > layout.MaxNICs {
+		complain("%d NICs: want at most %d", s.MaxNICs, layout.MaxNICs)
+	}
+	if s.GIDIndex < -1 || s.GIDIndex > 255 {
+		complain("GID index %d: want -1 to 255", s.GIDIndex)
+	}
+	if s.RoCEVersion != 1 && s.RoCEVersion != 2 {
+		complain("RoCE version %d: want 1 or 2", s.RoCEVersion)
+	}
+	for _, r := range []struct {
+		name       string
+		value, max int
+	}{{"traffic class", s.TrafficClass, 255}, {"service level", s.ServiceLevel, 15}, {"partition key index", s.PartitionKey, 0xffff},
+		{"retry count", s.Retries, 7}, {"ack timeout", s.AckTimeout, 31}} {
+		if r.value < 0 || r.value > r.max {
+			complain("%s %d: want 0 to %d", r.name, r.value, r.max)
+		}
+	}
+	if s.ReadsAtOnce < 1 || s.ReadsAtOnce > 128 || s.ReadsAtOnce&(s.ReadsAtOnce-1) != 0 {
+		complain("%d outstanding reads: want a power of two up to 128", s.ReadsAtOnce)
+	}
+	return errors.Join(errs...)
+}
+
+// access is that of registered heap memory.
+func (s *Settings) access() nic.Access {
+	if s.Relaxed {
+		return nic.Full | nic.RelaxedOrdering
+	}
+	return nic.Full
+}
+
+// variable is a setting in the environment; the first of its names that is set counts.
+type variable struct {
+	names []string
+	set   func(*Settings, string) error
+}
+
+var variables = []variable{
+	{[]string{"LSHMEM_REMOTE_TRANSPORT", "NVSHMEM_REMOTE_TRANSPORT"}, setTransport},
+	{[]string{"LSHMEM_NIC"}, func(s *Settings, v string) error { s.NIC = strings.ToLower(v); return nil }}, // says more: after
+	{[]string{"LSHMEM_QP_PER_PE", "NVSHMEM_IBGDA_NUM_RC_PER_PE"}, number(func(s *Settings) *int { return &s.QueuesPerPE })},
+	{[]string{"LSHMEM_QP_DEPTH", "NVSHMEM_QP_DEPTH"}, number(func(s *Settings) *int { return &s.Depth })},
+	{[]string{"LSHMEM_QP_BATCH", "NVSHMEM_IBGDA_NUM_REQUESTS_IN_BATCH"}, number(func(s *Settings) *int { return &s.Batch })},
+	{[]string{"LSHMEM_FETCH_SLOTS", "NVSHMEM_IBGDA_NUM_FETCH_SLOTS_PER_RC"}, number(func(s *Settings) *int { return &s.FetchSlots })},
+	{[]string{"LSHMEM_NIC_HANDLER", "NVSHMEM_IBGDA_NIC_HANDLER"}, choice(func(s *Settings) *Handler { return &s.Handler },
+		map[string]Handler{"auto": HandlerAuto, "gpu": HandlerGPU, "host": HandlerHost, "cpu": HandlerHost})},
+	{[]string{"LSHMEM_QUEUE_MEMORY", "NVSHMEM_IBGDA_FORCE_NIC_BUF_MEMTYPE"}, choice(func(s *Settings) *Where { return &s.Queues },
+		map[string]Where{"auto": QueuesAuto, "gpumem": QueuesGPU, "hostmem": QueuesHost, "gpu": QueuesGPU, "host": QueuesHost})},
+	{[]string{"LSHMEM_QP_EXCLUSIVE"}, yes(func(s *Settings) *bool { return &s.Exclusive })},
+	{[]string{"LSHMEM_HCA_LIST", "NVSHMEM_HCA_LIST"}, setNICs},
+	{[]string{"LSHMEM_HCA_PREFIX", "NVSHMEM_HCA_PREFIX"}, func(s *Settings, v string) error { s.Prefix = v; return nil }},
+	{[]string{"LSHMEM_MAX_NICS"}, number(func(s *Settings) *int { return &s.MaxNICs })},
+	{[]string{"LSHMEM_IB_GID_INDEX", "NVSHMEM_IB_GID_INDEX"}, number(func(s *Settings) *int { return &s.GIDIndex })},
+	{[]string{"LSHMEM_ROCE_VERSION", "NVSHMEM_IB_ROCE_VERSION_NUM", "NVSHMEM_ROCE_VERSION"}, number(func(s *Settings) *int { return &s.RoCEVersion })},
+	{[]string{"LSHMEM_IB_ADDR_FAMILY", "NVSHMEM_IB_ADDR_FAMILY"}, choice(func(s *Settings) *bool { return &s.AddressIPv6 },
+		map[string]bool{"AF_INET": false, "AF_INET6": true})},
+	{[]string{"LSHMEM_IB_ADDR_RANGE", "NVSHMEM_IB_ADDR_RANGE"}, setRange},
+	{[]string{"LSHMEM_IB_TRAFFIC_CLASS", "NVSHMEM_IB_TRAFFIC_CLASS"}, number(func(s *Settings) *int { return &s.TrafficClass })},
+	{[]string{"LSHMEM_IB_SL", "NVSHMEM_IB_SL"}, number(func(s *Settings) *int { return &s.ServiceLevel })},
+	{[]string{"LSHMEM_IB_PKEY_INDEX", "NVSHMEM_IB_PKEY_INDEX"}, number(func(s *Settings) *int { return &s.PartitionKey })},
+	{[]string{"LSHMEM_IB_RELAXED_ORDERING", "NVSHMEM_IB_ENABLE_RELAXED_ORDERING"}, yes(func(s *Settings) *bool { return &s.Relaxed })},
+	{[]string{"LSHMEM_IB_DISABLE_DMABUF", "NVSHMEM_IB_DISABLE_DMABUF"}, yes(func(s *Settings) *bool { return &s.NoDMABuf })},
+	{[]string{"LSHMEM_IB_RETRIES"}, number(func(s *Settings) *int { return &s.Retries })},
+	{[]string{"LSHMEM_IB_ACK_TIMEOUT"}, number(func(s *Settings) *int { return &s.AckTimeout })},
+	{[]string{"LSHMEM_IB_MAX_READS"}, number(func(s *Settings) *int { return &s.ReadsAtOnce })},
+}
+
+func number(field func(*Settings) *int) func(*Settings, string) error {
+	return func(s *Settings, v string) error {
+		n, err := strconv.ParseInt(v, 0, 32)
+		if err != nil {
+			return errors.New("want a number")
+		}
+		*field(s) = int(n)
+		return nil
+	}
+}
+
+func yes(field func(*Settings) *bool) func(*Settings, string) error {
+	return func(s *Settings, v string) error {
+		b, ok := map[string]bool{"1": true, "true": true, "yes": true, "on": true, "0": false, "false": false, "no": false, "off": false}[strings.ToLower(v)]
+		if !ok {
+			return errors.New("want 1 or 0")
+		}
+		*field(s) = b
+		return nil
+	}
+}
+
+func choice[T any](field func(*Settings) *T, values map[string]T) func(*Settings, string) error {
+	return func(s *Settings, v string) error {
+		value, ok := values[v]
+		if !ok {
+			if value, ok = values[strings.ToLower(v)]; !ok {
+				return errors.New("no such choice")
+			}
+		}
+		*field(s) = value
+		return nil
+	}
+}
+
+// setTransport takes the names of NVSHMEM's remote transports. Those that let the GPU post mean auto; the one in which a thread
+// of the host posts means that.
+func setTransport(s *Settings, v string) error {
+	switch strings.ToLower(v) {
+	case "ibgda", "ibdevx", "auto":
+	case "ibrc", "proxy":
+		s.Handler = HandlerHost
+	case "none":
+		s.NIC = None
+	default:
+		return errors.New("want ibgda, ibdevx, ibrc, proxy, auto or none")
+	}
+	return nil
+}
+
+func setNICs(s *Settings, v string) error {
+	s.NICs = nil
+	not := strings.HasPrefix(v, "^") // one ^ before the list is for all of it
+	for name := range strings.SplitSeq(strings.TrimPrefix(v, "^"), ",") {
+		name = strings.TrimPrefix(strings.TrimSpace(name), "^")
+		if name == "" {
+			return errors.New("want names of NICs, separated by commas")
+		}
+		if not {
+			name = "^" + name
+		}
+		s.NICs = append(s.NICs, name)
+	}
+	return nil
+}
+
+func setRange(s *Settings, v string) (err error) {
+	s.AddressRange, err = netip.ParsePrefix(v)
+	return err
+}
