@@ -29,6 +29,8 @@ type Header struct {
 type Constant struct {
 	Name  string // without the prefix
 	Value uint64
+	// Int: it is an int, as the functions that take and return it have it, and not a uint64_t.
+	Int bool
 }
 
 // Write writes headers into folder.
@@ -60,6 +62,14 @@ func (h Header) Text() []byte {
 
 `, h.Source, h.About, guard, guard)
 	for _, c := range h.Constants {
+		if c.Int {
+			value := fmt.Sprint(int32(c.Value))
+			if int32(c.Value) < 0 {
+				value = "(" + value + ")"
+			}
+			fmt.Fprintf(&b, "#define %s%s %s\n", h.Prefix, c.Name, value)
+			continue
+		}
 		fmt.Fprintf(&b, "#define %s%s UINT64_C(0x%x)\n", h.Prefix, c.Name, c.Value)
 	}
 	if h.CPlusPlus {

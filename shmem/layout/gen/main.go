@@ -5,6 +5,7 @@ package main
 import (
 	"log"
 	"os"
+	"slices"
 
 	"github.com/lgpu/lgpu/cheader"
 	"github.com/lgpu/lgpu/shmem/layout"
@@ -15,24 +16,19 @@ var headers = []cheader.Header{
 	{
 		File: "lshmem_state.h", Source: "./shmem/layout", Prefix: "LSHMEM_", CPlusPlus: true,
 		About: "What the host runtime writes and device code reads. Meaning and units of\n// every field: shmem/layout/layout.go.",
-		Constants: []cheader.Constant{
+		Constants: slices.Concat([]cheader.Constant{
 			{Name: "STATE_VERSION", Value: uint64(layout.Version)},
 			{Name: "INLINE_PEERS", Value: layout.InlinePeers}, {Name: "INLINE_KEYS", Value: layout.InlineKeys},
 			{Name: "MAX_NICS", Value: layout.MaxNICs}, {Name: "MAX_TEAMS", Value: layout.MaxTeams},
 			{Name: "IBUF_SLOT", Value: layout.IbufSlot}, {Name: "MIN_DEPTH", Value: layout.MinDepth},
 			{Name: "MAX_DEPTH", Value: layout.MaxDepth}, {Name: "MAX_CALL", Value: layout.MaxCall},
 			{Name: "PEER_ATOMIC", Value: layout.PeerAtomic},
-			{Name: "OK", Value: uint64(layout.StatusOK)}, {Name: "ERR_TIMEOUT", Value: uint64(layout.StatusTimeout)},
-			{Name: "ERR_PEER", Value: uint64(layout.StatusPeer)}, {Name: "ERR_QUEUE", Value: uint64(layout.StatusQueue)},
-			{Name: "ERR_ARGUMENT", Value: uint64(layout.StatusArgument)}, {Name: "ERR_MEMORY", Value: uint64(layout.StatusMemory)},
-			{Name: "ERR_SYSTEM", Value: uint64(layout.StatusSystem)}, {Name: "ERR_VERSION", Value: uint64(layout.StatusVersion)},
-			{Name: "ERR_STATE", Value: uint64(layout.StatusState)}, {Name: "ERR_SUPPORT", Value: uint64(layout.StatusSupport)},
 			{Name: "STATE_CALLER_WARP", Value: uint64(layout.StateCallerWarp)},
 			{Name: "STATE_CALLER_SM", Value: uint64(layout.StateCallerSM)},
 			{Name: "QUEUE_HOST_MEMORY", Value: uint64(layout.QueueHostMemory)},
 			{Name: "QUEUE_HOST_POSTS", Value: uint64(layout.QueueHostPosts)},
 			{Name: "QUEUE_FLUSH", Value: uint64(layout.QueueFlush)}, {Name: "QUEUE_SHARED", Value: uint64(layout.QueueShared)},
-		},
+		}, numbers),
 		Types: []any{layout.Key{}, layout.Local{}, layout.State{}, layout.Queue{}, layout.Team{}, layout.Control{}},
 	},
 	{
@@ -59,6 +55,39 @@ var headers = []cheader.Header{
 			{Name: "SYNDROME_REMOTE_ACCESS", Value: mlx5.SyndromeRemoteAccess}, {Name: "SYNDROME_REMOTE_OP", Value: mlx5.SyndromeRemoteOp},
 		},
 	},
+}
+
+// numbers are what functions take and return.
+var numbers = []cheader.Constant{
+	number("OK", layout.StatusOK), number("ERR_TIMEOUT", layout.StatusTimeout), number("ERR_PEER", layout.StatusPeer),
+	number("ERR_QUEUE", layout.StatusQueue), number("ERR_ARGUMENT", layout.StatusArgument),
+	number("ERR_MEMORY", layout.StatusMemory), number("ERR_SYSTEM", layout.StatusSystem),
+	number("ERR_VERSION", layout.StatusVersion), number("ERR_STATE", layout.StatusState),
+	number("ERR_SUPPORT", layout.StatusSupport),
+
+	number("CMP_EQ", layout.CompareEQ), number("CMP_NE", layout.CompareNE), number("CMP_GT", layout.CompareGT),
+	number("CMP_LE", layout.CompareLE), number("CMP_LT", layout.CompareLT), number("CMP_GE", layout.CompareGE),
+	number("SIGNAL_SET", layout.SignalSet), number("SIGNAL_ADD", layout.SignalAdd),
+	number("AMO_SET", layout.AtomicSet), number("AMO_ADD", layout.AtomicAdd), number("AMO_AND", layout.AtomicAnd),
+	number("AMO_OR", layout.AtomicOr), number("AMO_XOR", layout.AtomicXor),
+	number("AMO_COMPARE_SWAP", layout.AtomicCompareSwap),
+	number("INT8", layout.TypeInt8), number("UINT8", layout.TypeUint8), number("INT16", layout.TypeInt16),
+	number("UINT16", layout.TypeUint16), number("INT32", layout.TypeInt32), number("UINT32", layout.TypeUint32),
+	number("INT64", layout.TypeInt64), number("UINT64", layout.TypeUint64), number("FLOAT16", layout.TypeFloat16),
+	number("BFLOAT16", layout.TypeBFloat16), number("FLOAT32", layout.TypeFloat32), number("FLOAT64", layout.TypeFloat64),
+	number("TYPES", layout.Types),
+	number("SUM", layout.ReduceSum), number("PROD", layout.ReduceProd), number("MIN", layout.ReduceMin),
+	number("MAX", layout.ReduceMax), number("AND", layout.ReduceAnd), number("OR", layout.ReduceOr),
+	number("XOR", layout.ReduceXor), number("REDUCTIONS", layout.Reductions),
+	number("TEAM_WORLD", layout.TeamWorld), number("TEAM_SHARED", layout.TeamShared), number("TEAM_NODE", layout.TeamNode),
+	number("TEAM_SAME_MYPE_NODE", layout.TeamSameMyPE), number("TEAM_SAME_GPU", layout.TeamSameGPU),
+	number("TEAM_FIRST_OWNED", layout.TeamFirstOwned), number("TEAM_INVALID", layout.TeamInvalid),
+	number("PE_ALL", layout.AllPEs),
+	{Name: "QP_DEFAULT", Value: uint64(0xffffffff), Int: true}, {Name: "QP_ANY", Value: uint64(0xfffffffe), Int: true},
+}
+
+func number(name string, value uint32) cheader.Constant {
+	return cheader.Constant{Name: name, Value: uint64(value), Int: true}
 }
 
 func main() {
