@@ -19,8 +19,10 @@ type Header struct {
 	// Prefix is that of constants and, in small letters, of types, up to its first underscore.
 	Prefix    string
 	Constants []Constant
-	Types     []any             // a zero value of each, in the order in which C must see them
-	Align     map[string]uint64 // alignment in bytes of the C types that need more than their fields do
+	// Numbers are constants of type int, for functions that take and return an int; of their values the low 32 bits count.
+	Numbers []Constant
+	Types   []any             // a zero value of each, in the order in which C must see them
+	Align   map[string]uint64 // alignment in bytes of the C types that need more than their fields do
 	// CPlusPlus: the header is for C++ as well as for C.
 	CPlusPlus bool
 }
@@ -29,8 +31,6 @@ type Header struct {
 type Constant struct {
 	Name  string // without the prefix
 	Value uint64
-	// Int: it is an int, as the functions that take and return it have it, and not a uint64_t.
-	Int bool
 }
 
 // Write writes headers into folder.
@@ -62,15 +62,14 @@ func (h Header) Text() []byte {
 
 `, h.Source, h.About, guard, guard)
 	for _, c := range h.Constants {
-		if c.Int {
-			value := fmt.Sprint(int32(c.Value))
-			if int32(c.Value) < 0 {
-				value = "(" + value + ")"
-			}
-			fmt.Fprintf(&b, "#define %s%s %s\n", h.Prefix, c.Name, value)
-			continue
-		}
 		fmt.Fprintf(&b, "#define %s%s UINT64_C(0x%x)\n", h.Prefix, c.Name, c.Value)
+	}
+	for _, c := range h.Numbers {
+		value := fmt.Sprint(int32(c.Value))
+		if int32(c.Value) < 0 {
+			value = "(" + value + ")"
+		}
+		fmt.Fprintf(&b, "#define %s%s %s\n", h.Prefix, c.Name, value)
 	}
 	if h.CPlusPlus {
 		fmt.Fprint(&b, "\n#if defined(__cplusplus) && !defined(_Static_assert)\n#define _Static_assert static_assert\n#endif\n")

@@ -70,7 +70,7 @@ const (
 )
 
 // AllPEs as the PE of a fence or quiet means every one.
-const AllPEs = 1 << 15
+const AllPEs uint32 = 1 << 15
 
 // Queues as device functions name them beside explicit indices, which are those of a PE's queues.
 const (

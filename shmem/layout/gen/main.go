@@ -5,7 +5,6 @@ package main
 import (
 	"log"
 	"os"
-	"slices"
 
 	"github.com/lgpu/lgpu/cheader"
 	"github.com/lgpu/lgpu/shmem/layout"
@@ -16,7 +15,7 @@ var headers = []cheader.Header{
 	{
 		File: "lshmem_state.h", Source: "./shmem/layout", Prefix: "LSHMEM_", CPlusPlus: true,
 		About: "What the host runtime writes and device code reads. Meaning and units of\n// every field: shmem/layout/layout.go.",
-		Constants: slices.Concat([]cheader.Constant{
+		Constants: []cheader.Constant{
 			{Name: "STATE_VERSION", Value: uint64(layout.Version)},
 			{Name: "INLINE_PEERS", Value: layout.InlinePeers}, {Name: "INLINE_KEYS", Value: layout.InlineKeys},
 			{Name: "MAX_NICS", Value: layout.MaxNICs}, {Name: "MAX_TEAMS", Value: layout.MaxTeams},
@@ -28,8 +27,9 @@ var headers = []cheader.Header{
 			{Name: "QUEUE_HOST_MEMORY", Value: uint64(layout.QueueHostMemory)},
 			{Name: "QUEUE_HOST_POSTS", Value: uint64(layout.QueueHostPosts)},
 			{Name: "QUEUE_FLUSH", Value: uint64(layout.QueueFlush)}, {Name: "QUEUE_SHARED", Value: uint64(layout.QueueShared)},
-		}, numbers),
-		Types: []any{layout.Key{}, layout.Local{}, layout.State{}, layout.Queue{}, layout.Team{}, layout.Control{}},
+		},
+		Numbers: numbers,
+		Types:   []any{layout.Key{}, layout.Local{}, layout.State{}, layout.Queue{}, layout.Team{}, layout.Control{}},
 	},
 	{
 		File: "lshmem_mlx5.h", Source: "./shmem/layout", Prefix: "LSHMEM_MLX5_", CPlusPlus: true,
@@ -83,11 +83,11 @@ var numbers = []cheader.Constant{
 	number("TEAM_SAME_MYPE_NODE", layout.TeamSameMyPE), number("TEAM_SAME_GPU", layout.TeamSameGPU),
 	number("TEAM_FIRST_OWNED", layout.TeamFirstOwned), number("TEAM_INVALID", layout.TeamInvalid),
 	number("PE_ALL", layout.AllPEs),
-	{Name: "QP_DEFAULT", Value: uint64(0xffffffff), Int: true}, {Name: "QP_ANY", Value: uint64(0xfffffffe), Int: true},
+	number("QP_DEFAULT", layout.QueueDefault), number("QP_ANY", layout.QueueAny),
 }
 
-func number(name string, value uint32) cheader.Constant {
-	return cheader.Constant{Name: name, Value: uint64(value), Int: true}
+func number[T int32 | uint32](name string, value T) cheader.Constant {
+	return cheader.Constant{Name: name, Value: uint64(value)}
 }
 
 func main() {
