@@ -89,9 +89,9 @@ type Settings struct {
 	RoCEVersion  int // 1 or 2, of a chosen GID
 	AddressIPv6  bool
 	AddressRange netip.Prefix // of a chosen GID; the zero value: any
-	TrafficClass int    // 0..255, of packets with a global header
-	ServiceLevel int    // 0..15
-	PartitionKey int    // index in the port's table
+	TrafficClass int          // 0..255, of packets with a global header
+	ServiceLevel int          // 0..15
+	PartitionKey int          // index in the port's table
 
 	Relaxed     bool // PCIe relaxed ordering for registered memory
 	NoDMABuf    bool // register GPU memory by address only
