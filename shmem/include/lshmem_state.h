@@ -18,6 +18,12 @@
 #define LSHMEM_MAX_DEPTH UINT64_C(0x8000)
 #define LSHMEM_MAX_CALL UINT64_C(0x61)
 #define LSHMEM_PEER_ATOMIC UINT64_C(0x1)
+#define LSHMEM_CHANNELS UINT64_C(0xa0)
+#define LSHMEM_LINE_CHANNELS UINT64_C(0x10)
+#define LSHMEM_LINE_SPACE UINT64_C(0x8000)
+#define LSHMEM_LINE_MINIMUM UINT64_C(0x100)
+#define LSHMEM_LINE_MULTIPLE UINT64_C(0x80)
+#define LSHMEM_TEAM_DIRECT UINT64_C(0x1)
 #define LSHMEM_STATE_CALLER_WARP UINT64_C(0x1)
 #define LSHMEM_STATE_CALLER_SM UINT64_C(0x2)
 #define LSHMEM_QUEUE_HOST_MEMORY UINT64_C(0x1)
@@ -216,7 +222,9 @@ struct lshmem_team {
 	uint64_t list;
 	uint64_t sync;
 	uint64_t counters;
-	uint64_t reserved7[3];
+	uint32_t flags;
+	uint32_t reserved8;
+	uint64_t reserved9[2];
 };
 _Static_assert(sizeof(struct lshmem_team) == 64, "lshmem_team");
 _Static_assert(offsetof(struct lshmem_team, pes) == 0, "PEs");
@@ -226,6 +234,7 @@ _Static_assert(offsetof(struct lshmem_team, stride) == 12, "Stride");
 _Static_assert(offsetof(struct lshmem_team, list) == 16, "List");
 _Static_assert(offsetof(struct lshmem_team, sync) == 24, "Sync");
 _Static_assert(offsetof(struct lshmem_team, counters) == 32, "Counters");
+_Static_assert(offsetof(struct lshmem_team, flags) == 40, "Flags");
 
 struct lshmem_control {
 	uint32_t abort;

@@ -113,7 +113,7 @@ type State struct {
 	Control uint64 // *Control, host memory
 	// TimeoutNanos is how long a wait lasts at most, 0 for ever.
 	TimeoutNanos uint64
-	// Scratch is local memory for the device's own counters: see collective.go.
+	// Scratch is local memory of ScratchBytes for the device's own counters.
 	Scratch uint64
 }
 
@@ -171,9 +171,11 @@ type Team struct {
 	Stride uint32
 	List   uint64 // *uint32[PEs]
 	Sync   uint64 // offset in the heap of its synchronization area: see collective.go
-	// Counters is local memory: the number of each kind of collective operation begun: see collective.go.
+	// Counters is local memory of CounterBytes: the steps that each channel has done: see collective.go.
 	Counters uint64
-	_        [3]uint64
+	Flags    uint32 // Team*
+	_        uint32
+	_        [2]uint64
 }
 
 // Control is where host and device tell each other that something is wrong.
