@@ -2,14 +2,14 @@ package nic
 
 // Endpoint is one side of a connection, as the other side needs it. It crosses processes: see ibgda's codec.
 type Endpoint struct {
-	Number  uint32 // of the queue pair, 24 bits
-	Link    Link
-	Port    uint8
-	LID     uint16
-	MTU     uint16 // bytes
-	GID     [16]byte
-	Address string // of a software HCA, at most MaxAddress bytes
+	Number uint32 // of the queue pair, 24 bits
+	Link   Link
+	LID    uint16
+	MTU    uint16 // bytes
+	GID    [16]byte
+	// Software is how a software HCA is reached, in its own encoding: at most MaxSoftware bytes.
+	Software []byte
 }
 
-// MaxAddress is the longest Address of an Endpoint in bytes.
-const MaxAddress = 255
+// MaxSoftware is the longest Software of an Endpoint in bytes.
+const MaxSoftware = 512

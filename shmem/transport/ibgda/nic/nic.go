@@ -58,6 +58,7 @@ type Info struct {
 	Name string // such as mlx5_0
 	Port int    // from 1
 	PCI  string // bus id such as 0000:3b:00.0; "" for software
+	Path string // of the device in sysfs, with all bridges above it; "" for software
 	NUMA int    // node, -1 where unknown
 	Up   bool   // the link is active
 	Link Link
