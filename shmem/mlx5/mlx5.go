@@ -57,6 +57,7 @@ const (
 // Offsets in a completion.
 const (
 	CompletionByteCount  = 44
+	CompletionTimestamp  = 48
 	CompletionHWSyndrome = 52
 	CompletionType       = 53
 	CompletionVendor     = 54
