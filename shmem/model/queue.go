@@ -194,7 +194,7 @@ type State struct {
 	Landed   uint32            // whose answer the GPU can read
 	Stored   [MaxThreads]uint8 // visibility of what a thread stored over load/store
 	Arrived  uint8             // threads at the group sync
-	Sync     uint8             // generation of it
+	Sync     [MaxThreads]uint8 // generation of it, by the first thread of the CTA
 }
 
 // Visibility of a store.
@@ -762,7 +762,7 @@ func (p *Protocol) step(s *State, t int, emit Emit[State]) {
 			p.fence(&n, t, system)
 		}
 		n.Arrived |= 1 << t
-		x.synced = n.Sync
+		x.synced = n.Sync[p.leader(t)]
 		x.pc = atSyncWait
 		members := p.members(t)
 		if n.Arrived&members == members {
@@ -773,11 +773,11 @@ func (p *Protocol) step(s *State, t int, emit Emit[State]) {
 				}
 			}
 			n.Arrived &^= members
-			n.Sync++
+			n.Sync[p.leader(t)]++
 		}
 		do("fence; group sync")
 	case atSyncWait:
-		if n.Sync == x.synced {
+		if n.Sync[p.leader(t)] == x.synced {
 			return
 		}
 		x.pc = atSyncEnd
@@ -1052,11 +1052,15 @@ func (p *Protocol) write(s *State, t int, emit Emit[State]) {
 func (p *Protocol) nicStep(s *State, q int, emit Emit[State]) {
 	who := nicActor + q
 	u := &s.Q[q]
-	learn := func(value uint8, what string, lost bool) {
+	learn := func(value uint8, what string, taken, lost bool) {
 		n := *s
 		u := &n.Q[q]
-		if what != "reads the record" {
+		if taken {
 			u.Rung = false
+		}
+		if !lost && value != u.Record && value == u.RecordNew && p.Record {
+			u.RecordLevel = p.nic // what was seen once stays seen
+			p.settle(u)
 		}
 		if !lost {
 			u.Known += (value - u.Known) & p.mask
@@ -1069,19 +1073,19 @@ func (p *Protocol) nicStep(s *State, q int, emit Emit[State]) {
 	}
 	if u.Rung {
 		if p.Record {
-			learn(u.Record, "takes the doorbell, reads the record", false)
+			learn(u.Record, "takes the doorbell, reads the record", true, false)
 			if u.RecordLevel < p.nic && u.RecordNew != u.Record {
-				learn(u.RecordNew, "takes the doorbell, reads the new record", false)
+				learn(u.RecordNew, "takes the doorbell, reads the new record", true, false)
 			}
 		} else {
-			learn(u.Doorbell, "takes the doorbell", false)
+			learn(u.Doorbell, "takes the doorbell", true, false)
 		}
 		if p.Lossy {
-			learn(0, "loses the doorbell", true)
+			learn(0, "loses the doorbell", true, true)
 		}
 	}
 	if p.Lossy && u.Record != u.Known&p.mask {
-		learn(u.Record, "reads the record", false)
+		learn(u.Record, "reads the record", false, false)
 	}
 	if u.Done < u.Known {
 		p.execute(s, q, emit)
