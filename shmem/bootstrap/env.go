@@ -1,0 +1,259 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// places are the pairs of variables that launchers set: this PE's number, and how many there are. A pair without lgpu's
+// own names counts only where LSHMEM_BOOTSTRAP is set.
+var places = [][2]string{
+	{EnvPE, EnvPEs},
+	{"PMI_RANK", "PMI_SIZE"},
+	{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+	{"SLURM_PROCID", "SLURM_NTASKS"},
+}
+
+// FromEnv joins the job that the environment names, as lgpu run --pes sets it:
+//
+//	LSHMEM_PE, LSHMEM_PES   this PE's number and how many there are; else those of PMI, Open MPI or Slurm
+//	LSHMEM_BOOTSTRAP        uid:HEX, or tcp://HOST:PORT?TOKEN where PE 0 listens and TOKEN is a secret of MinToken
+//	                        characters or more
+//	LSHMEM_BOOTSTRAP_TIMEOUT, _JOIN_TIMEOUT, _HEARTBEAT   seconds, or such as 90s or 5m; for what o leaves out
+//
+// ErrNotSet says that there is no such job. Each call in a process joins one more instance, so that all PEs must call it
+// equally often.
+func FromEnv(ctx context.Context, o Options) (Bootstrap, error) {
+	e, err := readEnv(o)
+	if err != nil {
+		if errors.Is(err, ErrNotSet) {
+			return nil, err
+		}
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	instances.Lock()
+	e.options.Instance = instances.next[e.bootstrap]
+	instances.next[e.bootstrap]++
+	instances.Unlock()
+	if uid, ok := strings.CutPrefix(e.bootstrap, "uid:"); ok {
+		id, err := ParseUniqueID(uid)
+		if err != nil {
+			return nil, fmt.Errorf("bootstrap: %s: %w", EnvBootstrap, err)
+		}
+		return Join(ctx, id, e.rank, e.size, e.options)
+	}
+	a, err := parseTCP(e.bootstrap)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %s: %w", EnvBootstrap, err)
+	}
+	if e.rank == 0 {
+		root, err := holdRoot(ctx, e.bootstrap, a, e.options)
+		if err != nil {
+			return nil, err
+		}
+		return joinHeld(ctx, root, e)
+	}
+	wait, cancel := context.WithTimeout(ctx, e.options.withDefaults().JoinTimeout)
+	defer cancel()
+	id, err := a.id(wait)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %s: %w", EnvBootstrap, err)
+	}
+	return Join(ctx, id, e.rank, e.size, e.options)
+}
+
+// environment is what the variables say.
+type environment struct {
+	rank, size int
+	bootstrap  string
+	options    Options
+}
+
+// instances counts the jobs that this process has had, by bootstrap.
+var instances = struct {
+	sync.Mutex
+	next map[string]uint32
+}{next: map[string]uint32{}}
+
+func readEnv(o Options) (environment, error) {
+	e := environment{bootstrap: os.Getenv(EnvBootstrap), options: o}
+	var from [2]string
+	for _, p := range places {
+		if os.Getenv(p[0]) != "" && os.Getenv(p[1]) != "" {
+			from = p
+			break
+		}
+	}
+	switch {
+	case e.bootstrap == "" && (os.Getenv(EnvPE) != "" || os.Getenv(EnvPEs) != ""):
+		return e, fmt.Errorf("%s is set but not %s; set uid:HEX or tcp://HOST:PORT?TOKEN, or start the program by lgpu run --pes N", EnvPE, EnvBootstrap)
+	case e.bootstrap == "":
+		return e, ErrNotSet
+	case from[0] == "":
+		return e, fmt.Errorf("%s is set but not %s and %s", EnvBootstrap, EnvPE, EnvPEs)
+	}
+	var err error
+	if e.size, err = number(from[1], 1, MaxPEs); err != nil {
+		return e, err
+	}
+	if e.rank, err = number(from[0], 0, e.size-1); err != nil {
+		return e, err
+	}
+	for _, t := range []struct {
+		name  string
+		value *time.Duration
+	}{
+		{EnvTimeout, &e.options.Timeout}, {EnvJoinTimeout, &e.options.JoinTimeout}, {EnvHeartbeat, &e.options.Heartbeat},
+	} {
+		if text := os.Getenv(t.name); text != "" && *t.value == 0 {
+			if *t.value, err = seconds(text); err != nil {
+				return e, fmt.Errorf("%s: %w", t.name, err)
+			}
+		}
+	}
+	return e, nil
+}
+
+// number is a variable's value from least to most.
+func number(name string, least, most int) (int, error) {
+	text := os.Getenv(name)
+	n, err := strconv.Atoi(text)
+	if err != nil || n < least || n > most {
+		return 0, fmt.Errorf("%s=%q: a number from %d to %d is needed", name, text, least, most)
+	}
+	return n, nil
+}
+
+// seconds reads a time.
+func seconds(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if n, nerr := strconv.ParseFloat(text, 64); nerr == nil && n > -1e9 && n < 1e9 {
+		d, err = time.Duration(n*float64(time.Second)), nil
+	}
+	if err != nil || d == 0 {
+		return 0, fmt.Errorf("%q is no time; write seconds, or such as 90s or 5m", text)
+	}
+	return d, nil
+}
+
+// address is a tcp:// bootstrap.
+type address struct {
+	host   string
+	port   int
+	token  string
+	secret [secretSize]byte
+}
+
+// parseTCP reads tcp://HOST:PORT?TOKEN.
+func parseTCP(text string) (address, error) {
+	rest, ok := strings.CutPrefix(text, "tcp://")
+	if !ok {
+		return address{}, errors.New("it is neither uid:HEX nor tcp://HOST:PORT?TOKEN")
+	}
+	at, token, _ := strings.Cut(rest, "?")
+	var a address
+	var err error
+	if a.host, a.port, err = splitAddress(at); err != nil {
+		return address{}, err
+	}
+	if a.host == "" {
+		return address{}, fmt.Errorf("tcp://%s: which host? PE 0's, as all can reach it", at)
+	}
+	if a.secret, err = tokenSecret(token); err != nil {
+		return address{}, fmt.Errorf("tcp://%s?TOKEN: %w", at, err)
+	}
+	a.token = token
+	return a, nil
+}
+
+// id is that of the root at an address, as seen from here.
+func (a *address) id(ctx context.Context) (UniqueID, error) {
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", a.host)
+	if err != nil {
+		return UniqueID{}, err
+	}
+	var at []netip.AddrPort
+	for _, ip := range ips[:min(len(ips), maxAddresses)] {
+		at = append(at, netip.AddrPortFrom(ip.Unmap(), uint16(a.port)))
+	}
+	return newID(a.secret, at)
+}
+
+// held is a root that this process's instances share.
+type held struct {
+	*Root
+	key  string
+	uses int // roots of FromEnv
+}
+
+// heldRoots are those of PE 0, by bootstrap.
+var heldRoots = struct {
+	sync.Mutex
+	by map[string]*held
+}{by: map[string]*held{}}
+
+// holdRoot returns the root that PE 0 has at a, and makes it if this is the first instance. joinHeld lets it go.
+func holdRoot(ctx context.Context, key string, a address, o Options) (*held, error) {
+	heldRoots.Lock()
+	defer heldRoots.Unlock()
+	if h := heldRoots.by[key]; h != nil {
+		h.uses++
+		return h, nil
+	}
+	listen := ListenOptions{Token: a.token, Keep: true, JoinTimeout: o.JoinTimeout, Heartbeat: o.Heartbeat}
+	everywhere := net.JoinHostPort("", strconv.Itoa(a.port))
+	listen.Address = everywhere
+	// A name may mean another address here than elsewhere, often a loopback one.
+	if ip, err := netip.ParseAddr(a.host); err == nil || a.host == "localhost" {
+		listen.Address = net.JoinHostPort(a.host, strconv.Itoa(a.port))
+		if err == nil && ip.IsUnspecified() {
+			listen.Address = everywhere
+		}
+	}
+	r, err := Listen(ctx, listen)
+	if errors.Is(err, syscall.EADDRNOTAVAIL) { // others reach this machine by an address that it does not have itself
+		listen.Address = everywhere
+		r, err = Listen(ctx, listen)
+	}
+	if err != nil {
+		return nil, err
+	}
+	h := &held{Root: r, key: key, uses: 1}
+	heldRoots.by[key] = h
+	return h, nil
+}
+
+// release lets a root go. The last one ends it, after the others have left if that takes not long.
+func (h *held) release(failed bool) {
+	if !failed {
+		h.wait(closeGrace)
+	}
+	heldRoots.Lock()
+	h.uses--
+	last := h.uses == 0
+	if last {
+		delete(heldRoots.by, h.key)
+	}
+	heldRoots.Unlock()
+	if last {
+		h.Root.Close()
+	}
+}
+
+func joinHeld(ctx context.Context, h *held, e environment) (Bootstrap, error) {
+	b, err := joinAt(ctx, h.ID(), e.rank, e.size, e.options, h.release)
+	if err != nil {
+		h.release(true)
+		return nil, err
+	}
+	return b, nil
+}

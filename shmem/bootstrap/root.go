@@ -1,0 +1,694 @@
+package bootstrap
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ListenOptions are those of a root. The zero value listens on the machine's networks and on loopback.
+type ListenOptions struct {
+	// Interface chooses networks by a list of interface names or beginnings of them, such as "eth,ib0"; "^docker,lo"
+	// is all but those, "=eth0" exactly that one. Empty is LSHMEM_BOOTSTRAP_INTERFACE, or
+	// NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME, else all that are up and not of containers.
+	Interface string
+	// Local listens on loopback only: all PEs are on this machine.
+	Local bool
+	// Address is a fixed HOST:PORT to listen on instead. Empty is NVSHMEM_BOOTSTRAP_UID_SESSION_ID unless Local is set.
+	Address string
+	// Token is a secret of at least MinToken bytes that the others have already; empty makes a random one.
+	Token string
+	// Keep goes on after a job has ended, for the next instance, until Close. Otherwise the root ends with its first job.
+	Keep bool
+	// JoinTimeout bounds how long PEs wait for each other, beside what they ask for. 0 is DefaultJoinTimeout.
+	JoinTimeout time.Duration
+	// Heartbeat is as in Options.
+	Heartbeat time.Duration
+}
+
+// MinToken is the least length of a secret that somebody chose. It should be random: who records a handshake can try
+// tokens at leisure.
+const MinToken = 16
+
+// Bounds of what a root does for those that are not known to belong to it.
+const (
+	handshakeTimeout = 5 * time.Second
+	maxPending       = 1024             // connections that have not shown that they know the secret
+	unusedFor        = 10 * time.Minute // then a root of NewUniqueID ends that nobody has joined
+	closeGrace       = 5 * time.Second  // for others to leave before the process with the root does
+	maxOver          = 1024             // jobs whose end is remembered
+	writeTimeout     = 30 * time.Second // a PE that reads nothing for so long, or what its kernel holds of it, is dead
+)
+
+// Root accepts the PEs of jobs. It is made by Listen.
+type Root struct {
+	id        UniqueID
+	secret    [secretSize]byte
+	options   ListenOptions
+	listeners []net.Listener
+	done      chan struct{}
+	wg        sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	jobs    map[uint32]*job
+	over    map[uint32]string // how jobs ended
+	pending []net.Conn        // by age
+	seated  map[*seated]struct{}
+	unused  *time.Timer
+	idle    chan struct{} // closed when there is no job any more; nil if nobody waits for that
+}
+
+// Listen starts a root that serves until Close, or without Keep until its first job is over. The context bounds only the
+// call.
+func Listen(ctx context.Context, o ListenOptions) (*Root, error) {
+	if o.JoinTimeout <= 0 {
+		o.JoinTimeout = DefaultJoinTimeout
+	}
+	secret := newSecret()
+	if o.Token != "" {
+		var err error
+		if secret, err = tokenSecret(o.Token); err != nil {
+			return nil, fmt.Errorf("bootstrap: %w", err)
+		}
+	}
+	r := &Root{
+		secret: secret, options: o, done: make(chan struct{}),
+		jobs: map[uint32]*job{}, over: map[uint32]string{}, seated: map[*seated]struct{}{},
+	}
+	listeners, at, err := listen(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	r.listeners = listeners
+	if r.id, err = newID(secret, at); err != nil {
+		for _, l := range r.listeners {
+			l.Close()
+		}
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	for _, l := range r.listeners {
+		r.wg.Add(1)
+		go r.accept(l)
+	}
+	return r, nil
+}
+
+// tokenSecret makes a secret of a token.
+func tokenSecret(token string) (s [secretSize]byte, err error) {
+	if len(token) < MinToken {
+		return s, fmt.Errorf("the token has %d characters; at least %d are needed, and they should be random, such as those of: openssl rand -hex 16",
+			len(token), MinToken)
+	}
+	sum := sha256.Sum256([]byte("lshmem bootstrap token\x00" + token))
+	copy(s[:], sum[:])
+	return s, nil
+}
+
+// roots are those of NewUniqueID, so that the PE that shares a process with one can wait for the others.
+var roots sync.Map // UniqueID -> *Root
+
+// NewUniqueID starts a root in this process and returns what PEs need to join. The root ends with its first job, or when
+// nobody joins for ten minutes. The context bounds only the call.
+func NewUniqueID(ctx context.Context, o ListenOptions) (UniqueID, error) {
+	o.Keep = false
+	r, err := Listen(ctx, o)
+	if err != nil {
+		return UniqueID{}, err
+	}
+	roots.Store(r.id, r)
+	r.mu.Lock()
+	r.unused = time.AfterFunc(unusedFor, func() { r.Close() })
+	r.mu.Unlock()
+	return r.id, nil
+}
+
+// ID is what PEs need to join.
+func (r *Root) ID() UniqueID { return r.id }
+
+// Done is closed when the root has ended.
+func (r *Root) Done() <-chan struct{} { return r.done }
+
+// Abort ends all jobs.
+func (r *Root) Abort(code int, why string) {
+	r.mu.Lock()
+	jobs := make([]*job, 0, len(r.jobs))
+	for _, j := range r.jobs {
+		jobs = append(jobs, j)
+	}
+	r.mu.Unlock()
+	for _, j := range jobs {
+		j.abort(-1, code, why)
+	}
+	r.flush(time.Second)
+}
+
+// Close ends the root. PEs that are still there notice, but it is no error until they need it.
+func (r *Root) Close() error {
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		<-r.done
+		return nil
+	}
+	r.closed = true
+	if r.unused != nil {
+		r.unused.Stop()
+	}
+	roots.Delete(r.id)
+	for _, l := range r.listeners {
+		l.Close()
+	}
+	for _, c := range r.pending {
+		c.Close()
+	}
+	for _, j := range r.jobs {
+		j.stop()
+	}
+	for s := range r.seated {
+		s.post(frame{kind: kindBye})
+	}
+	r.mu.Unlock()
+	r.flush(time.Second)
+	r.mu.Lock()
+	for s := range r.seated {
+		s.stop()
+	}
+	r.mu.Unlock()
+	r.wg.Wait()
+	close(r.done)
+	return nil
+}
+
+// wait waits until there is no job, or for most.
+func (r *Root) wait(most time.Duration) {
+	r.mu.Lock()
+	if len(r.jobs) == 0 || r.closed {
+		r.mu.Unlock()
+		return
+	}
+	if r.idle == nil {
+		r.idle = make(chan struct{})
+	}
+	idle := r.idle
+	r.mu.Unlock()
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-idle:
+	case <-r.done:
+	case <-timer.C:
+	}
+}
+
+// flush waits until everything posted so far is with the kernel.
+func (r *Root) flush(most time.Duration) {
+	r.mu.Lock()
+	marks := map[*seated]chan struct{}{}
+	for s := range r.seated {
+		marks[s] = s.mark()
+	}
+	r.mu.Unlock()
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	for s, m := range marks {
+		select {
+		case <-m:
+		case <-s.ended:
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+// accept serves one listener.
+func (r *Root) accept(l net.Listener) {
+	defer r.wg.Done()
+	for pause := time.Millisecond; ; {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of descriptors, or the caller is gone already
+			time.Sleep(pause)
+			pause = min(2*pause, time.Second)
+			continue
+		}
+		pause = time.Millisecond
+		r.mu.Lock()
+		if r.closed {
+			r.mu.Unlock()
+			c.Close()
+			return
+		}
+		if len(r.pending) >= maxPending { // whoever is slow makes place
+			r.pending[0].Close()
+			r.pending = slices.Delete(r.pending, 0, 1)
+		}
+		r.pending = append(r.pending, c)
+		r.wg.Add(1)
+		r.mu.Unlock()
+		go r.serve(c)
+	}
+}
+
+// known takes a connection out of those that are not known.
+func (r *Root) known(c net.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i := slices.Index(r.pending, c); i >= 0 {
+		r.pending = slices.Delete(r.pending, i, i+1)
+	}
+}
+
+// serve serves one connection.
+func (r *Root) serve(c net.Conn) {
+	defer r.wg.Done()
+	defer c.Close()
+	l, j, err := r.greet(c)
+	r.known(c)
+	if err != nil {
+		return // a stranger gets no answer
+	}
+	s := newSeated(l, int(j.rank), time.Duration(j.silence)*time.Millisecond)
+	s.listens = heartbeat(r.options.Heartbeat, c)
+	job, err := r.seat(s, j, c)
+	if err != nil {
+		// The PE waits for a word; if it is gone there is nobody to tell.
+		_ = l.send(frame{kind: kindRefused, payload: []byte(short(err.Error()))}, time.Now().Add(handshakeTimeout))
+		return
+	}
+	s.serve(job)
+	r.mu.Lock()
+	delete(r.seated, s)
+	r.mu.Unlock()
+}
+
+// greet lets a connection show that it knows the secret, and returns what it wants.
+func (r *Root) greet(c net.Conn) (*link, join, error) {
+	if err := c.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		return nil, join{}, err
+	}
+	in := bufio.NewReaderSize(c, 4096)
+	var hello [greetingSize]byte
+	if _, err := io.ReadFull(in, hello[:8]); err != nil {
+		return nil, join{}, err
+	}
+	var ours, theirs [nonceSize]byte
+	rand.Read(ours[:]) // never fails
+	if err := parseGreeting(hello[:8]); err != nil {
+		var v *versionError
+		if errors.As(err, &v) { // it will see ours, and say so
+			_, werr := c.Write(append(putGreeting(ours), make([]byte, proofSize)...))
+			return nil, join{}, errors.Join(err, werr)
+		}
+		return nil, join{}, err
+	}
+	if _, err := io.ReadFull(in, hello[8:]); err != nil {
+		return nil, join{}, err
+	}
+	copy(theirs[:], hello[8:])
+	if _, err := c.Write(append(putGreeting(ours), proof(r.secret[:], theirs, ours)...)); err != nil {
+		return nil, join{}, err
+	}
+	l := &link{
+		conn: c, r: in,
+		in:  newSealer(r.secret[:], labelUp, theirs, ours),
+		out: newSealer(r.secret[:], labelDown, theirs, ours),
+	}
+	f, err := l.receive(maxJoin)
+	if err != nil {
+		return nil, join{}, err
+	}
+	if f.kind != kindJoin {
+		return nil, join{}, errors.New("the first message is no join")
+	}
+	j, err := parseJoin(f.payload)
+	if err != nil {
+		return nil, join{}, err
+	}
+	return l, j, c.SetDeadline(time.Time{})
+}
+
+// Labels of the keys of the two directions.
+const (
+	labelUp   = "lshmem PE to root"
+	labelDown = "lshmem root to PE"
+)
+
+// seat gives a PE its place in the job that it names.
+func (r *Root) seat(s *seated, w join, c net.Conn) (*job, error) {
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return nil, errors.New("the root is ending")
+	}
+	if how, ended := r.over[w.instance]; ended {
+		r.mu.Unlock()
+		return nil, fmt.Errorf("the job is over: %s", how)
+	}
+	j := r.jobs[w.instance]
+	if j == nil {
+		j = newJob(int(w.size), func(j *job) { r.ended(w.instance, j) })
+		r.jobs[w.instance] = j
+	}
+	if r.unused != nil {
+		r.unused.Stop()
+	}
+	r.seated[s] = struct{}{}
+	r.wg.Add(1)
+	r.mu.Unlock()
+	go func() {
+		defer r.wg.Done()
+		s.write()
+	}()
+	s.post(frame{kind: kindAccept, payload: putMilliseconds(s.listens)})
+	who := fmt.Sprintf("process %d on %s", w.pid, host(w.host, c))
+	timeout := min(time.Duration(w.timeout)*time.Millisecond, r.options.JoinTimeout)
+	if err := j.sit(int(w.rank), int(w.size), who, timeout, s); err != nil {
+		r.mu.Lock()
+		delete(r.seated, s)
+		r.mu.Unlock()
+		s.drain()
+		return nil, err
+	}
+	return j, nil
+}
+
+// host is a name for messages: only printable characters of what was said, and where it comes from.
+func host(said string, c net.Conn) string {
+	b := []byte(said)[:min(len(said), 64)]
+	for i, ch := range b {
+		if ch <= ' ' || ch > '~' {
+			b[i] = '?'
+		}
+	}
+	if len(b) == 0 {
+		return c.RemoteAddr().String()
+	}
+	return string(b)
+}
+
+// ended forgets a job. Its last PE's connection is what calls.
+func (r *Root) ended(instance uint32, j *job) {
+	_, e := j.state()
+	how := "all PEs have left"
+	if e != nil {
+		how = e.err().Error()
+	}
+	r.mu.Lock()
+	delete(r.jobs, instance)
+	if len(r.jobs) == 0 && r.idle != nil {
+		close(r.idle)
+		r.idle = nil
+	}
+	if len(r.over) >= maxOver {
+		clear(r.over)
+	}
+	r.over[instance] = how
+	close := !r.options.Keep && !r.closed && len(r.jobs) == 0 && e == nil
+	if !r.options.Keep && !r.closed && e != nil {
+		// Who comes late learns why there is no job.
+		if r.unused != nil {
+			r.unused.Stop()
+		}
+		r.unused = time.AfterFunc(r.options.JoinTimeout, func() { r.Close() })
+	}
+	r.mu.Unlock()
+	if close {
+		go r.Close()
+	}
+}
+
+// seated is a PE's connection, seen from the root.
+type seated struct {
+	*link
+	rank    int
+	beats   time.Duration // how often this PE wants to hear from us; 0 is never
+	listens time.Duration // how long it may be silent; 0 is forever
+	queue   chan outgoing
+	stopped chan struct{}
+	ended   chan struct{} // write has returned
+	once    sync.Once
+	awake   pulse
+}
+
+// outgoing is what is posted: a frame, or a mark to be closed when all before it is sent.
+type outgoing struct {
+	frame
+	bundle *bundle // the payload, if not nil
+	mark   chan struct{}
+}
+
+func newSeated(l *link, rank int, silence time.Duration) *seated {
+	return &seated{
+		link: l, rank: rank, beats: silence / 4,
+		queue: make(chan outgoing, 16), stopped: make(chan struct{}), ended: make(chan struct{}),
+	}
+}
+
+// post gives a frame to the writer. A PE has at most one result and a handful of notices outstanding; if there are more
+// it does not read.
+func (s *seated) post(f frame) { s.enqueue(outgoing{frame: f}) }
+
+func (s *seated) enqueue(o outgoing) {
+	select {
+	case s.queue <- o:
+	default:
+		s.stop()
+	}
+}
+
+// mark returns what is closed when everything posted before has been sent, or cannot be.
+func (s *seated) mark() chan struct{} {
+	m := make(chan struct{})
+	select {
+	case s.queue <- outgoing{mark: m}:
+	default:
+		close(m)
+	}
+	return m
+}
+
+// drain waits until the writer has sent what was posted, and ends it.
+func (s *seated) drain() {
+	select {
+	case <-s.mark():
+	case <-s.ended:
+	}
+	close(s.queue)
+	<-s.ended
+}
+
+// stop breaks the connection.
+func (s *seated) stop() {
+	s.once.Do(func() {
+		close(s.stopped)
+		s.conn.Close()
+	})
+}
+
+// write sends what is posted, and beats.
+func (s *seated) write() {
+	defer close(s.ended)
+	defer func() { // nobody waits for what is not sent any more
+		for {
+			select {
+			case o, ok := <-s.queue:
+				if !ok {
+					return
+				}
+				if o.mark != nil {
+					close(o.mark)
+				}
+			default:
+				return
+			}
+		}
+	}()
+	every := often(s.beats, s.listens/4)
+	var tick <-chan time.Time
+	if every > 0 {
+		t := time.NewTicker(every)
+		defer t.Stop()
+		tick = t.C
+		s.awake.beat(every)
+	}
+	for {
+		var err error
+		select {
+		case o, ok := <-s.queue:
+			if !ok {
+				return
+			}
+			if o.mark != nil {
+				close(o.mark)
+				continue
+			}
+			if o.bundle != nil {
+				o.payload = o.bundle.encoded()
+			}
+			err = s.send(o.frame, time.Now().Add(writeTimeout))
+		case <-tick:
+			s.awake.beat(every)
+			if s.beats > 0 {
+				err = s.send(frame{kind: kindBeat}, time.Now().Add(writeTimeout))
+			}
+		case <-s.stopped:
+			return
+		}
+		if err != nil {
+			s.stop() // the reader will see why
+			return
+		}
+	}
+}
+
+// often is the shorter of two intervals, of which 0 is never.
+func often(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// The job's words.
+func (s *seated) begin() { s.post(frame{kind: kindBegin}) }
+
+func (s *seated) result(o op, seq uint64, b *bundle) {
+	s.enqueue(outgoing{frame: frame{kind: kindResult, op: o, seq: seq}, bundle: b})
+}
+
+func (s *seated) end(e *ending) { s.post(frame{kind: kindEnd, payload: e.marshal()}) }
+
+// serve reads what the PE says until it leaves or dies.
+func (s *seated) serve(j *job) {
+	defer func() {
+		s.stop()
+		<-s.ended
+	}()
+	for {
+		f, err := s.next(maxCall, s.listens, &s.awake)
+		if err != nil {
+			j.lose(s.rank, describe(err, "its", s.listens))
+			return
+		}
+		switch f.kind {
+		case kindBeat:
+		case kindBye:
+			j.leave(s.rank)
+			s.post(frame{kind: kindBye}) // so that it knows
+			select {
+			case <-s.mark():
+			case <-s.ended:
+			}
+			return
+		case kindAbort:
+			code, why, err := parseAbort(f.payload)
+			if err != nil {
+				j.lose(s.rank, err.Error())
+				return
+			}
+			j.abort(s.rank, code, why)
+		case kindCall:
+			timeout, parts, err := parseCall(f.payload, f.op, j.size)
+			if err != nil {
+				j.lose(s.rank, err.Error())
+				return
+			}
+			j.call(s.rank, f.op, f.seq, timeout, parts)
+		default:
+			j.lose(s.rank, fmt.Sprintf("it sent a message of kind %d, which only a root sends", f.kind))
+			return
+		}
+	}
+}
+
+// next is the next frame; an error if the other side is silent for longer than silence, unless this process itself slept.
+func (l *link) next(limit int, silence time.Duration, awake *pulse) (frame, error) {
+	if silence <= 0 {
+		return l.receive(limit)
+	}
+	for {
+		if err := l.conn.SetReadDeadline(time.Now().Add(silence)); err != nil {
+			return frame{}, err
+		}
+		// Only the wait for a frame's first byte may be taken up again.
+		_, err := l.r.Peek(1)
+		if err == nil {
+			if err := l.conn.SetReadDeadline(time.Now().Add(max(silence, writeTimeout))); err != nil {
+				return frame{}, err
+			}
+			return l.receive(limit)
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !awake.slept() {
+			return frame{}, err
+		}
+	}
+}
+
+// describe says why a connection ended, of one whose process is called its.
+func describe(err error, its string, silence time.Duration) string {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Sprintf("nothing was heard of %s machine for %v", its, silence)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET),
+		errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
+		return its + " process ended without leaving the job"
+	}
+	return err.Error()
+}
+
+// heartbeat is how long the other end of c may be silent.
+func heartbeat(option time.Duration, c net.Conn) time.Duration {
+	switch {
+	case option < 0:
+		return 0
+	case option > 0:
+		return option
+	}
+	here, ok1 := c.LocalAddr().(*net.TCPAddr)
+	there, ok2 := c.RemoteAddr().(*net.TCPAddr)
+	if ok1 && ok2 && here.IP.Equal(there.IP) {
+		return 0 // the kernel of this machine knows who is dead
+	}
+	return DefaultHeartbeat
+}
+
+// pulse tells whether this process slept: stopped by a terminal, or with its machine. Its silence is then no sign that
+// others are dead.
+type pulse struct {
+	mu    sync.Mutex
+	every time.Duration
+	last  time.Time // of the last beat
+	until time.Time // a sleep was noticed; no silence before this means anything
+}
+
+// beat is to be called about every so often.
+func (p *pulse) beat(every time.Duration) {
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.last.IsZero() && now.Sub(p.last) > 2*every {
+		p.until = now.Add(4 * every)
+	}
+	p.every, p.last = every, now
+}
+
+// slept says whether this process did, not long ago.
+func (p *pulse) slept() bool {
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last.IsZero() || now.Sub(p.last) > 2*p.every || now.Before(p.until)
+}
