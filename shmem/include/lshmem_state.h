@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LSHMEM_STATE_VERSION UINT64_C(0x10200)
+#define LSHMEM_STATE_VERSION UINT64_C(0x20200)
 #define LSHMEM_INLINE_PEERS UINT64_C(0x10)
 #define LSHMEM_INLINE_KEYS UINT64_C(0x8)
 #define LSHMEM_MAX_NICS UINT64_C(0x8)
@@ -184,7 +184,7 @@ struct lshmem_queue {
 	uint64_t consumed;
 	uint64_t get_head;
 	uint64_t get_tail;
-	uint64_t reserved24;
+	uint64_t atomics;
 	uint64_t ibuf_head;
 	uint64_t ibuf_tail;
 	uint64_t reserved27[2];
@@ -211,6 +211,7 @@ _Static_assert(offsetof(struct lshmem_queue, status) == 172, "Status");
 _Static_assert(offsetof(struct lshmem_queue, consumed) == 192, "Consumed");
 _Static_assert(offsetof(struct lshmem_queue, get_head) == 200, "GetHead");
 _Static_assert(offsetof(struct lshmem_queue, get_tail) == 208, "GetTail");
+_Static_assert(offsetof(struct lshmem_queue, atomics) == 216, "Atomics");
 _Static_assert(offsetof(struct lshmem_queue, ibuf_head) == 224, "IbufHead");
 _Static_assert(offsetof(struct lshmem_queue, ibuf_tail) == 232, "IbufTail");
 

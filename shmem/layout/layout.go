@@ -44,7 +44,7 @@ const (
 // Version of a layout with states of that size: what the device compares with its own. A change of any type must change it,
 // by the size or, where that stays, by revision.
 const (
-	revision = 1
+	revision = 2
 	Version  = uint32(revision<<16) + uint32(unsafe.Sizeof(State{}))
 )
 
@@ -157,7 +157,7 @@ type Queue struct {
 	Consumed uint64
 	GetHead  uint64 // Ready of the last read or fetch that wants a flush
 	GetTail  uint64 // flushed up to
-	_        uint64
+	Atomics  uint64 // end of the last atomic without a result, which a later write may overtake: what a fence waits for
 	IbufHead uint64
 	IbufTail uint64
 	_        [2]uint64
