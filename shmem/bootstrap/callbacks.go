@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -55,6 +56,8 @@ type carried struct {
 	*member
 	c     Callbacks
 	ended chan struct{} // watch has returned; nil if there is nothing to watch
+
+	aborted sync.Once
 }
 
 // watch waits for the program's word that a PE died.
@@ -69,31 +72,48 @@ func (b *carried) watch() {
 	if b.c.LostPE != nil {
 		pe, err = b.c.LostPE()
 	}
-	if err == nil && pe < 0 {
-		err = errors.New("the program says that a PE died, not which")
-	} else {
+	switch {
+	case pe >= 0:
 		err = &LostError{pe, err}
+	case err == nil:
+		err = errors.New("the program says that a PE died, not which")
 	}
 	b.end(pe, err)
 }
 
 // call runs a collective on a goroutine of its own, since callbacks may wait forever.
 func (b *carried) call(o op, seq uint64, timeout time.Duration, parts [][]byte) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	late := context.AfterFunc(ctx, func() {
+		b.end(-1, &timeoutError{fmt.Sprintf("%v (collective %d) of the program did not return within %v", o, seq, timeout)})
+	})
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		got, err := b.carry(ctx, o, seq, parts)
+		late()
 		if err != nil {
-			var m *MismatchError
-			if !errors.As(err, &m) {
-				err = fmt.Errorf("%v (collective %d) of the program: %w", o, seq, err)
-			}
-			b.end(-1, err)
+			b.end(blamed(err), fmt.Errorf("%v (collective %d) of the program: %w", o, seq, err))
 			return
 		}
 		b.answered(answer{o, seq, got})
 	}()
 	return nil
+}
+
+// blamed is the PE that an error names, or -1.
+func blamed(err error) int {
+	var m *MismatchError
+	var l *LostError
+	var a *AbortError
+	switch {
+	case errors.As(err, &m):
+		return m.PE
+	case errors.As(err, &l):
+		return l.PE
+	case errors.As(err, &a):
+		return a.PE
+	}
+	return -1
 }
 
 // headSize is that of what goes before each part: operation and number, u64 each, so that PEs notice when they differ.
@@ -204,7 +224,7 @@ func (b *carried) fixed(ctx context.Context, mine []byte) ([][]byte, error) {
 
 func (b *carried) abort(code int, why string) {
 	if b.c.Abort != nil {
-		b.c.Abort(code, why)
+		b.aborted.Do(func() { b.c.Abort(code, why) })
 	}
 }
 

@@ -60,7 +60,11 @@ func FromEnv(ctx context.Context, o Options) (Bootstrap, error) {
 		if err != nil {
 			return nil, err
 		}
-		return joinHeld(ctx, root, e)
+		b, err := joinAt(ctx, root.ID(), e.rank, e.size, e.options, root)
+		if err != nil {
+			root.release(true)
+		}
+		return b, err
 	}
 	wait, cancel := context.WithTimeout(ctx, e.options.withDefaults().JoinTimeout)
 	defer cancel()
@@ -188,26 +192,21 @@ func (a *address) id(ctx context.Context) (UniqueID, error) {
 	return newID(a.secret, at)
 }
 
-// held is a root that this process's instances share.
-type held struct {
-	*Root
-	key  string
-	uses int // roots of FromEnv
-}
-
-// heldRoots are those of PE 0, by bootstrap.
+// heldRoots are those of PE 0, by bootstrap. The instances of a process share one.
 var heldRoots = struct {
 	sync.Mutex
-	by map[string]*held
-}{by: map[string]*held{}}
+	by map[string]*Root
+}{by: map[string]*Root{}}
 
-// holdRoot returns the root that PE 0 has at a, and makes it if this is the first instance. joinHeld lets it go.
-func holdRoot(ctx context.Context, key string, a address, o Options) (*held, error) {
+// holdRoot returns the root that PE 0 has at a, and makes it if this is the first instance. It is to be released.
+func holdRoot(ctx context.Context, key string, a address, o Options) (*Root, error) {
 	heldRoots.Lock()
 	defer heldRoots.Unlock()
-	if h := heldRoots.by[key]; h != nil {
-		h.uses++
-		return h, nil
+	if r := heldRoots.by[key]; r != nil {
+		if r.acquire() {
+			return r, nil
+		}
+		<-r.Done() // it is closing: its port will be free
 	}
 	listen := ListenOptions{Token: a.token, Keep: true, JoinTimeout: o.JoinTimeout, Heartbeat: o.Heartbeat}
 	everywhere := net.JoinHostPort("", strconv.Itoa(a.port))
@@ -227,33 +226,7 @@ func holdRoot(ctx context.Context, key string, a address, o Options) (*held, err
 	if err != nil {
 		return nil, err
 	}
-	h := &held{Root: r, key: key, uses: 1}
-	heldRoots.by[key] = h
-	return h, nil
-}
-
-// release lets a root go. The last one ends it, after the others have left if that takes not long.
-func (h *held) release(failed bool) {
-	if !failed {
-		h.wait(closeGrace)
-	}
-	heldRoots.Lock()
-	h.uses--
-	last := h.uses == 0
-	if last {
-		delete(heldRoots.by, h.key)
-	}
-	heldRoots.Unlock()
-	if last {
-		h.Root.Close()
-	}
-}
-
-func joinHeld(ctx context.Context, h *held, e environment) (Bootstrap, error) {
-	b, err := joinAt(ctx, h.ID(), e.rank, e.size, e.options, h.release)
-	if err != nil {
-		h.release(true)
-		return nil, err
-	}
-	return b, nil
+	r.acquire()
+	heldRoots.by[key] = r
+	return r, nil
 }

@@ -25,11 +25,19 @@ const (
 // Join joins the job of id as PE rank of size, and returns when all have joined. A root that is not there yet is waited
 // for. The context bounds only the call; if it ends, the others are told that this PE gave up.
 func Join(ctx context.Context, id UniqueID, rank, size int, o Options) (Bootstrap, error) {
-	return joinAt(ctx, id, rank, size, o, nil)
+	var here *Root
+	if root, ok := roots.Load(id); ok && root.(*Root).acquire() {
+		here = root.(*Root)
+	}
+	b, err := joinAt(ctx, id, rank, size, o, here)
+	if err != nil && here != nil {
+		here.release(true)
+	}
+	return b, err
 }
 
-// joinAt is Join with something to do at the end of Close.
-func joinAt(ctx context.Context, id UniqueID, rank, size int, o Options, after func(failed bool)) (Bootstrap, error) {
+// joinAt is Join where the root may be in this process, and acquired. Close releases it.
+func joinAt(ctx context.Context, id UniqueID, rank, size int, o Options, here *Root) (Bootstrap, error) {
 	if err := checkPlace(rank, size); err != nil {
 		return nil, err
 	}
@@ -39,13 +47,10 @@ func joinAt(ctx context.Context, id UniqueID, rank, size int, o Options, after f
 	}
 	o = o.withDefaults()
 	r := &remote{
-		member: newMember(rank, size, o), after: after,
+		member: newMember(rank, size, o), root: here,
 		begun: make(chan struct{}), refused: make(chan error, 1), stopped: make(chan struct{}),
 	}
 	r.up = r
-	if root, ok := roots.Load(id); ok {
-		r.root = root.(*Root)
-	}
 	if err := r.join(ctx, addresses, id.secret()); err != nil {
 		return nil, fmt.Errorf("bootstrap: join as PE %d of %d: %w", rank, size, err)
 	}
@@ -57,10 +62,9 @@ type remote struct {
 	*member
 	*link
 
-	root    *Root             // if it is in this process and ends with its job
-	after   func(failed bool) // to be done at the end of Close
-	beats   time.Duration     // how often the root wants to hear from us; 0 is never
-	listens time.Duration     // how long the root may be silent; 0 is forever
+	root    *Root         // if it is in this process
+	beats   time.Duration // how often the root wants to hear from us; 0 is never
+	listens time.Duration // how long the root may be silent; 0 is forever
 	awake   pulse
 
 	begun   chan struct{}
@@ -417,18 +421,7 @@ func (r *remote) bye() error {
 	r.conn.Close()
 	r.wg.Wait()
 	if r.root != nil {
-		if !failed {
-			timer := time.NewTimer(closeGrace)
-			defer timer.Stop()
-			select {
-			case <-r.root.Done():
-			case <-timer.C:
-			}
-		}
-		r.root.Close()
-	}
-	if r.after != nil {
-		r.after(failed)
+		r.root.release(failed)
 	}
 	if failed {
 		return nil // it was lost, which is known

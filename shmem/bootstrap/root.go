@@ -66,6 +66,7 @@ type Root struct {
 	pending []net.Conn        // by age
 	seated  map[*seated]struct{}
 	unused  *time.Timer
+	uses    int           // by PEs of this process
 	idle    chan struct{} // closed when there is no job any more; nil if nobody waits for that
 }
 
@@ -155,11 +156,47 @@ func (r *Root) Abort(code int, why string) {
 
 // Close ends the root. PEs that are still there notice, but it is no error until they need it.
 func (r *Root) Close() error {
+	r.close(func() bool { return true })
+	return nil
+}
+
+// acquire says that a PE of this process uses the root; false if it is closed.
+func (r *Root) acquire() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	r.uses++
+	return true
+}
+
+// release is the end of that use. The last one closes the root; in a job that did not fail it first waits for the PEs of
+// other processes to leave, if that takes not long, so that one that dies meanwhile is noticed.
+func (r *Root) release(failed bool) {
+	r.mu.Lock()
+	r.uses--
+	last := r.uses == 0
+	r.mu.Unlock()
+	if last && !failed {
+		r.wait(closeGrace)
+	}
+	if last {
+		r.close(func() bool { return r.uses == 0 })
+	}
+}
+
+// close ends the root if that is still right, which is asked under mu.
+func (r *Root) close(right func() bool) {
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
 		<-r.done
-		return nil
+		return
+	}
+	if !right() {
+		r.mu.Unlock()
+		return
 	}
 	r.closed = true
 	if r.unused != nil {
@@ -187,7 +224,6 @@ func (r *Root) Close() error {
 	r.mu.Unlock()
 	r.wg.Wait()
 	close(r.done)
-	return nil
 }
 
 // wait waits until there is no job, or for most.

@@ -1,0 +1,5 @@
+package bootstrap
+
+const scriptVariable = "BOOTSTRAP_TEST_SCRIPT"
+
+func process() int { return 0 }
