@@ -1,0 +1,712 @@
+// Barriers and collective operations, called by kernels: all members of a team call the same one with the same arguments,
+// each with one thread, warp or block. The host's on-stream operations are kernels around the same code (shmem/kernels).
+//
+//	lshmem_barrier_all_block(sh);
+//	lshmem_reduce_block<float>(sh, LSHMEM_TEAM_WORLD, LSHMEM_SUM, out, in, n);
+//
+// A team does one operation at a time: not two blocks or kernels at once, and the order is the same on all members. Teams
+// are independent of each other. What members exchange is in the team's synchronization area, see shmem/layout/collective.go
+// for steps, channels and lines.
+//
+// Every operation begins when all members' sources are ready and their destinations may be written, as far as members
+// themselves are concerned: it needs no barrier before it. When it returns, the results are there and the source may be
+// overwritten. Functions return LSHMEM_OK or the error that ended a wait; after one, the team is out of step and can only
+// be destroyed.
+#ifndef LSHMEM_COLLECTIVE_CUH
+#define LSHMEM_COLLECTIVE_CUH
+
+#include "lshmem.cuh"
+
+namespace lshmem {
+
+// 16-bit floating-point numbers. Sums and products of them are rounded to 16 bits at every step.
+struct half {
+  uint16_t bits;
+};
+struct bfloat {
+  uint16_t bits;
+};
+
+namespace collective {
+
+// --- Elements ---
+
+LSHMEM_DEVICE float widen(bfloat v) { return number<float>((uint32_t)v.bits << 16); }
+LSHMEM_DEVICE bfloat narrow(float v, bfloat) {
+  uint32_t b = bits<float>(v);
+  if ((b & 0x7fffffff) > 0x7f800000) return bfloat{(uint16_t)(b >> 16 | 0x40)}; // not a number
+  return bfloat{(uint16_t)((b + 0x7fff + (b >> 16 & 1)) >> 16)};
+}
+#if LSHMEM_GPU
+LSHMEM_DEVICE float widen(half v) {
+  float r;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v.bits));
+  return r;
+}
+LSHMEM_DEVICE half narrow(float v, half) {
+  half r;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(v));
+  return r;
+}
+#else
+LSHMEM_DEVICE float widen(half v) {
+  uint32_t sign = (uint32_t)(v.bits & 0x8000) << 16, exponent = v.bits >> 10 & 31, fraction = v.bits & 0x3ff;
+  if (exponent == 31) return number<float>(sign | 0x7f800000 | fraction << 13);
+  if (exponent != 0) return number<float>(sign | (exponent + 112) << 23 | fraction << 13);
+  float r = (float)fraction / 16777216.f; // 2^-24 each
+  return sign ? -r : r;
+}
+LSHMEM_DEVICE half narrow(float v, half) {
+  uint32_t b = bits<float>(v), sign = b >> 16 & 0x8000, a = b & 0x7fffffff;
+  if (a > 0x7f800000) return half{(uint16_t)(sign | 0x7fff)};
+  if (a >= 0x477ff000) return half{(uint16_t)(sign | 0x7c00)}; // 65520 and more round to infinity
+  if (a < 0x38800000) {                                        // subnormal: a multiple of 2^-24
+    float scaled = number<float>(a) * 16777216.f;
+    uint32_t whole = (uint32_t)scaled;
+    float rest = scaled - (float)whole;
+    return half{(uint16_t)(sign | (whole + (rest > .5f || (rest == .5f && (whole & 1)))))};
+  }
+  a += 0xfff + (a >> 13 & 1);
+  return half{(uint16_t)(sign | ((a >> 13) - (112 << 10)))};
+}
+#endif
+
+template <class T> constexpr bool is_small_float = equal<T, half>::yes || equal<T, bfloat>::yes;
+template <class T> constexpr bool is_real = is_float<T> || is_small_float<T>;
+
+// apply is one step of a reduction. Integers wrap. Of two numbers of which one is not a number, min and max give the first.
+template <int Op, class T> LSHMEM_DEVICE T apply(T a, T b) {
+  if constexpr (is_small_float<T>) {
+    return narrow(apply<Op>(widen(a), widen(b)), T());
+  } else if constexpr (Op == LSHMEM_MIN) {
+    return b < a ? b : a;
+  } else if constexpr (Op == LSHMEM_MAX) {
+    return a < b ? b : a;
+  } else if constexpr (is_float<T>) {
+    return Op == LSHMEM_SUM ? a + b : a * b;
+  } else {
+    uint64_t x = (uint64_t)a, y = (uint64_t)b;
+    if constexpr (Op == LSHMEM_SUM) return (T)(x + y);
+    if constexpr (Op == LSHMEM_PROD) return (T)(x * y);
+    if constexpr (Op == LSHMEM_AND) return (T)(x & y);
+    if constexpr (Op == LSHMEM_OR) return (T)(x | y);
+    if constexpr (Op == LSHMEM_XOR) return (T)(x ^ y);
+  }
+}
+
+template <int Op, class T> LSHMEM_DEVICE uint64_t apply_word(uint64_t a, uint64_t b) {
+  if constexpr (Op == LSHMEM_AND || Op == LSHMEM_OR || Op == LSHMEM_XOR) {
+    return apply<Op, uint64_t>(a, b);
+  } else if constexpr (sizeof(T) == 8) {
+    return bits<T>(apply<Op>(number<T>(a), number<T>(b)));
+  } else {
+    uint64_t r = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < 64; i += 8 * sizeof(T)) {
+      T v = apply<Op>(number<T>((bits_of<T>)(a >> i)), number<T>((bits_of<T>)(b >> i)));
+      r |= (uint64_t)bits<T>(v) << i;
+    }
+    return r;
+  }
+}
+
+template <int Op, class T, int N> LSHMEM_DEVICE void apply_words(uint64_t (&a)[N], const uint64_t (&b)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; i++) a[i] = apply_word<Op, T>(a[i], b[i]);
+}
+
+// combine applies op, one for which T has a meaning, to each element of a and b.
+template <class T, int N> LSHMEM_DEVICE void combine(uint32_t op, uint64_t (&a)[N], const uint64_t (&b)[N]) {
+  if (op == LSHMEM_SUM) apply_words<LSHMEM_SUM, T>(a, b);
+  else if (op == LSHMEM_PROD) apply_words<LSHMEM_PROD, T>(a, b);
+  else if (op == LSHMEM_MIN) apply_words<LSHMEM_MIN, T>(a, b);
+  else if (op == LSHMEM_MAX) apply_words<LSHMEM_MAX, T>(a, b);
+  if constexpr (!is_real<T>) {
+    if (op == LSHMEM_AND) apply_words<LSHMEM_AND, T>(a, b);
+    else if (op == LSHMEM_OR) apply_words<LSHMEM_OR, T>(a, b);
+    else if (op == LSHMEM_XOR) apply_words<LSHMEM_XOR, T>(a, b);
+  }
+}
+
+// --- Words of any alignment ---
+
+template <bool Peer, class W> LSHMEM_DEVICE W load_word(const void *p) {
+  if constexpr (Peer) return load_peer((const W *)p);
+  else return load_local((const W *)p);
+}
+
+template <bool Peer, class W> LSHMEM_DEVICE uint64_t gather_by(const char *p, uint32_t n) {
+  uint64_t v = 0;
+  for (uint32_t i = 0; i < n; i += sizeof(W)) v |= (uint64_t)load_word<Peer, W>(p + i) << (8 * i);
+  return v;
+}
+
+// gather reads n bytes at p, 1 to 8; those behind them are 0.
+template <bool Peer> LSHMEM_DEVICE uint64_t gather(const char *p, uint32_t n) {
+  uint32_t a = (uint32_t)(uintptr_t)p | n;
+  if ((a & 7) == 0) return load_word<Peer, uint64_t>(p);
+  if ((a & 3) == 0) return gather_by<Peer, uint32_t>(p, n);
+  if ((a & 1) == 0) return gather_by<Peer, uint16_t>(p, n);
+  return gather_by<Peer, uint8_t>(p, n);
+}
+
+template <class W> LSHMEM_DEVICE void scatter_by(char *p, uint64_t v, uint32_t n) {
+  for (uint32_t i = 0; i < n; i += sizeof(W)) store_data((W *)(p + i), (W)(v >> (8 * i)));
+}
+
+LSHMEM_DEVICE void scatter(char *p, uint64_t v, uint32_t n) {
+  uint32_t a = (uint32_t)(uintptr_t)p | n;
+  if ((a & 7) == 0) store_data((uint64_t *)p, v);
+  else if ((a & 3) == 0) scatter_by<uint32_t>(p, v, n);
+  else if ((a & 1) == 0) scatter_by<uint16_t>(p, v, n);
+  else scatter_by<uint8_t>(p, v, n);
+}
+
+// --- Lines ---
+
+// A line holds 8 bytes of data. Each half is stored and loaded as one.
+LSHMEM_DEVICE void store_line(quad *p, uint64_t v, uint32_t step) {
+  quad q = {(v & 0xffffffff) | (uint64_t)step << 32, v >> 32 | (uint64_t)step << 32};
+#if LSHMEM_GPU
+  asm volatile("st.relaxed.sys.v2.b64 [%0], {%1, %2};" ::"l"(p), "l"(q.low), "l"(q.high) : "memory");
+#else
+  store_relaxed<scope::sys>(&p->low, q.low);
+  store_relaxed<scope::sys>(&p->high, q.high);
+#endif
+}
+
+LSHMEM_DEVICE quad load_line(const quad *p) {
+#if LSHMEM_GPU
+  return load_peer(p);
+#else
+  return quad{load_relaxed<scope::sys>(&p->low), load_relaxed<scope::sys>(&p->high)};
+#endif
+}
+
+// line_bytes is how many bytes of data one of n members can send to another on a channel in a step.
+LSHMEM_DEVICE uint32_t line_bytes(uint32_t n) {
+  uint32_t v = (uint32_t)LSHMEM_LINE_SPACE / n / (uint32_t)LSHMEM_LINE_MULTIPLE * (uint32_t)LSHMEM_LINE_MULTIPLE;
+  return v < LSHMEM_LINE_MINIMUM ? (uint32_t)LSHMEM_LINE_MINIMUM : v;
+}
+
+// --- Groups' forms of other functions ---
+
+template <class Group>
+LSHMEM_DEVICE int put_nbi(const lshmem_t &sh, void *dst, const void *src, size_t bytes, int pe) {
+  if constexpr (equal<Group, block_group>::yes) return lshmem_putmem_nbi_block(sh, dst, src, bytes, pe);
+  else if constexpr (equal<Group, warp_group>::yes) return lshmem_putmem_nbi_warp(sh, dst, src, bytes, pe);
+  else return lshmem_putmem_nbi(sh, dst, src, bytes, pe);
+}
+template <class Group>
+LSHMEM_DEVICE int get_nbi(const lshmem_t &sh, void *dst, const void *src, size_t bytes, int pe) {
+  if constexpr (equal<Group, block_group>::yes) return lshmem_getmem_nbi_block(sh, dst, src, bytes, pe);
+  else if constexpr (equal<Group, warp_group>::yes) return lshmem_getmem_nbi_warp(sh, dst, src, bytes, pe);
+  else return lshmem_getmem_nbi(sh, dst, src, bytes, pe);
+}
+template <class Group> LSHMEM_DEVICE int quiet(const lshmem_t &sh) {
+  if constexpr (equal<Group, block_group>::yes) return lshmem_quiet_block(sh);
+  else if constexpr (equal<Group, warp_group>::yes) return lshmem_quiet_warp(sh);
+  else return lshmem_quiet(sh);
+}
+
+// A part of [0, bytes).
+struct range {
+  uint64_t from, to;
+  LSHMEM_DEVICE uint64_t bytes() const { return to - from; }
+};
+
+// share is the part of number i of n, in multiples of unit but for the last.
+LSHMEM_DEVICE range share(uint64_t bytes, uint32_t i, uint32_t n, uint32_t unit) {
+  uint64_t each = ((bytes + n - 1) / n + unit - 1) / unit * unit, from = each * i, to = from + each;
+  if (from > bytes) from = bytes;
+  if (to > bytes) to = bytes;
+  return range{from, to};
+}
+
+// member is a group's part in one operation of its team, on one channel. Direct: the team has LSHMEM_TEAM_DIRECT, and no
+// code for queues is made. All methods but the plain questions are called by the whole group together; an int that they return
+// is equal for all of it.
+template <class Group, bool Direct> class member {
+public:
+  LSHMEM_DEVICE member(const lshmem_t &sh, const lshmem_team &team, uint32_t channel, uint32_t channels)
+      : sh(sh), team(team), channel(channel), channels(channels), me(team.index), n(team.pes) {
+    step = load_relaxed<scope::gpu>((const uint64_t *)team.counters + channel);
+  }
+
+  LSHMEM_DEVICE int sync() { return finish(exchange(false)); }
+  LSHMEM_DEVICE int barrier() {
+    int status = Direct ? LSHMEM_OK : quiet<Group>(sh);
+    int came = exchange(true); // also after an error: others wait
+    return finish(status ? status : came);
+  }
+
+  LSHMEM_DEVICE int broadcast(char *dst, const char *src, uint64_t bytes, uint32_t root, bool lines) {
+    if (lines) return finish(broadcast_lines(dst, src, bytes, root));
+    int status = exchange(false);
+    if (status) return finish(status);
+    range r = share(bytes, channel, channels, 128);
+    // The root sends a piece to each of the others, who pass it on.
+    if (me == root) {
+      for (uint32_t i = 0; i + 1 < n; i++) {
+        range piece = share(r.bytes(), i, n - 1, 128);
+        put((root + 1 + i) % n, dst + r.from + piece.from, src + r.from + piece.from, piece.bytes());
+      }
+      if (dst != src) copy_to<Group>(dst + r.from, src + r.from, r.bytes());
+    }
+    if (n > 2) {
+      status = exchange(true);
+      if (status) return finish(status);
+      if (me != root) {
+        range piece = share(r.bytes(), (me + n - root - 1) % n, n - 1, 128);
+        for (uint32_t i = 1; i < n; i++) {
+          uint32_t to = (me + i) % n;
+          if (to != root) put(to, dst + r.from + piece.from, dst + r.from + piece.from, piece.bytes());
+        }
+      }
+    }
+    return finish(exchange(true));
+  }
+
+  LSHMEM_DEVICE int fcollect(char *dst, const char *src, uint64_t bytes, bool lines) {
+    if (lines) return finish(exchange_lines<uint8_t, false, false>(dst, src, bytes, 0));
+    int status = exchange(false);
+    if (status) return finish(status);
+    uint32_t locals = local_channels();
+    char *own = dst + me * bytes;
+    if (channel < channels - locals) {
+      range r = share(bytes, channel, channels - locals, 128);
+      for (uint32_t i = 1; i < n; i++) put((me + i) % n, own + r.from, src + r.from, r.bytes());
+      if (locals == 0 && own != src) copy_to<Group>(own + r.from, src + r.from, r.bytes());
+    } else if (own != src) {
+      range r = share(bytes, channel - (channels - locals), locals, 128);
+      copy_to<Group>(own + r.from, src + r.from, r.bytes());
+    }
+    return finish(exchange(true));
+  }
+
+  LSHMEM_DEVICE int alltoall(char *dst, const char *src, uint64_t bytes, bool lines) {
+    if (lines) return finish(exchange_lines<uint8_t, true, false>(dst, src, bytes, 0));
+    int status = exchange(false);
+    if (status) return finish(status);
+    uint32_t locals = local_channels();
+    char *own = dst + me * bytes;
+    if (channel < channels - locals) {
+      range r = share(bytes, channel, channels - locals, 128);
+      for (uint32_t i = 1; i < n; i++) {
+        uint32_t to = (me + i) % n;
+        put(to, own + r.from, src + to * bytes + r.from, r.bytes());
+      }
+      if (locals == 0) copy_to<Group>(own + r.from, src + me * bytes + r.from, r.bytes());
+    } else {
+      range r = share(bytes, channel - (channels - locals), locals, 128);
+      copy_to<Group>(own + r.from, src + me * bytes + r.from, r.bytes());
+    }
+    return finish(exchange(true));
+  }
+
+  // Each member reduces one part of the elements for all: it reads that part of all sources and writes it to all
+  // destinations. Nobody else reads that part of a source, so that it may also be the destination.
+  template <class T> LSHMEM_DEVICE int reduce(uint32_t op, char *dst, const char *src, uint64_t bytes, bool lines) {
+    if (lines) return finish(exchange_lines<T, false, true>(dst, src, bytes, op));
+    int status = exchange(false);
+    if (status) return finish(status);
+    range part = share(bytes, me, n, 128), r = share(part.bytes(), channel, channels, 128);
+    status = reduce_range<T, true>(op, dst + part.from + r.from, src + part.from + r.from, r.bytes());
+    int came = exchange(true);
+    return finish(status ? status : came);
+  }
+
+  template <class T> LSHMEM_DEVICE int reducescatter(uint32_t op, char *dst, const char *src, uint64_t bytes, bool lines) {
+    if (lines) return finish(exchange_lines<T, true, true>(dst, src, bytes, op));
+    int status = exchange(false);
+    if (status) return finish(status);
+    range r = share(bytes, channel, channels, 128);
+    status = reduce_range<T, false>(op, dst + r.from, src + me * bytes + r.from, r.bytes());
+    int came = exchange(true);
+    return finish(status ? status : came);
+  }
+
+  // fits says whether bytes to each member can be sent in lines.
+  static LSHMEM_DEVICE bool fits(const lshmem_team &team, uint64_t bytes) {
+    return team.flags & LSHMEM_TEAM_DIRECT && bytes <= line_bytes(team.pes);
+  }
+
+private:
+  const lshmem_t &sh;
+  const lshmem_team &team;
+  const uint32_t channel, channels, me, n;
+  uint64_t step;
+
+  LSHMEM_DEVICE int pe(uint32_t m) const {
+    return team.stride ? (int)(team.start + m * team.stride) : (int)load_local((const uint32_t *)team.list + m);
+  }
+  // Where p of member m is mapped here, null if it is not.
+  LSHMEM_DEVICE char *at(uint32_t m, const void *p) const {
+    uint64_t heap = peer_heap(sh, pe(m)) & ~(uint64_t)LSHMEM_PEER_ATOMIC;
+    if (!Direct && heap == 0) return nullptr;
+    return (char *)(heap + ((uint64_t)(uintptr_t)p - sh.heap_base));
+  }
+
+  // local_channels is how many of the last channels copy what stays here, at the same time as the others send. One CTA copies
+  // in its memory several times as fast as its part of the links takes data. 0: every channel does both.
+  LSHMEM_DEVICE uint32_t local_channels() const { return n < 2 ? 0 : channels / (4 * n); }
+
+  LSHMEM_DEVICE char *area() const { return (char *)(sh.heap_base + team.sync); }
+  LSHMEM_DEVICE uint64_t *flag(uint32_t m) const {
+    return (uint64_t *)area() + (uint64_t)channel * ((n + 3) & ~3u) + m;
+  }
+  LSHMEM_DEVICE char *all_lines() const { return area() + LSHMEM_CHANNELS * ((n + 3) & ~3u) * 8; }
+  // Own memory for the lines that member m sends in the current step.
+  LSHMEM_DEVICE quad *lines_of(uint32_t m) const {
+    return (quad *)(all_lines() + ((uint64_t)(channel * 2 + (uint32_t)(step & 1)) * n + m) * 2 * line_bytes(n));
+  }
+
+  // begin starts the next step. A line of 2^31 steps ago could be taken for one of now: before their numbers come again, lines
+  // are set to one that is half the way away. Nobody sends lines of that parity until this step has been announced.
+  LSHMEM_DEVICE void begin() {
+    step++;
+    if (((step + 1) & 0x7fffffff) > 1 || n < 2 || !(team.flags & LSHMEM_TEAM_DIRECT) || channel >= LSHMEM_LINE_CHANNELS) return;
+    uint32_t old = (uint32_t)~(step + 1) & 0x80000000;
+    uint32_t count = n * 2 * line_bytes(n) / 16;
+    quad *lines = (quad *)(all_lines() + (uint64_t)(channel * 2 + (uint32_t)((step + 1) & 1)) * n * 2 * line_bytes(n));
+    for (uint32_t i = Group::index(); i < count; i += Group::size()) store_line(lines + i, 0, old);
+    fence<scope::sys>();
+    Group::sync();
+  }
+
+  LSHMEM_DEVICE void announce(uint32_t m) {
+    if (char *to = at(m, flag(me))) {
+      store_relaxed<scope::sys>((uint64_t *)to, step);
+    } else if constexpr (!Direct) {
+      lshmem_signal_op(sh, flag(me), step, LSHMEM_SIGNAL_SET, pe(m));
+    }
+  }
+  LSHMEM_DEVICE int hear(uint32_t m) {
+    const uint64_t *f = flag(m);
+    uint64_t s = step;
+    return wait(sh, pe(m), [=] { return load_acquire<scope::sys>(f) >= s; });
+  }
+
+  // exchange tells all members that this one has come so far, and waits for them. What any thread of the group wrote before
+  // is visible to the others' groups then; with sent, also what was put through queues, whose sources are free.
+  LSHMEM_DEVICE int exchange(bool sent) {
+    begin();
+    Group::sync();
+    int status = LSHMEM_OK;
+    if (Group::index() < n) fence<scope::sys>();
+    for (uint32_t m = Group::index(); m < n; m += Group::size()) {
+      if (m == me) continue;
+      if constexpr (!Direct) {
+        if (sent && !at(m, flag(me))) status = lshmem_quiet(sh, pe(m));
+      }
+      announce(m);
+    }
+    for (uint32_t m = Group::index(); m < n && !status; m += Group::size())
+      if (m != me) status = hear(m);
+    return common(status);
+  }
+
+  // common is OK if status is so for all of the group, else an error, and synchronizes the group.
+  LSHMEM_DEVICE int common(int status) {
+    if (!Group::any(status != LSHMEM_OK)) return LSHMEM_OK;
+    const lshmem_control *c = (const lshmem_control *)sh.control;
+    uint32_t first = load_relaxed<scope::sys>(&c->status); // whoever failed has put it there
+    return first ? (int)first : LSHMEM_ERR_TIMEOUT;
+  }
+
+  // finish is the end of every operation. The next one of the same group reads the count anew.
+  LSHMEM_DEVICE int finish(int status) {
+    if (Group::index() == 0) store_relaxed<scope::gpu>((uint64_t *)team.counters + channel, step);
+    Group::sync();
+    return status;
+  }
+
+  // put copies to dst of member m; exchange(true) completes it.
+  LSHMEM_DEVICE void put(uint32_t m, char *dst, const char *src, uint64_t bytes) {
+    if (bytes == 0) return;
+    if (char *to = at(m, dst)) {
+      copy_to<Group>(to, src, bytes);
+    } else if constexpr (!Direct) {
+      put_nbi<Group>(sh, dst, src, bytes, pe(m)); // an error is also that of quiet
+    }
+  }
+
+  // receive_line waits for the line and gives its data.
+  LSHMEM_DEVICE uint64_t receive_line(const quad *p, uint32_t m, int *status) {
+    quad q = load_line(p);
+    uint32_t s = (uint32_t)step;
+    if ((uint32_t)(q.low >> 32) != s || (uint32_t)(q.high >> 32) != s) {
+      int failed = wait(sh, pe(m), [&] {
+        q = load_line(p);
+        return (uint32_t)(q.low >> 32) == s && (uint32_t)(q.high >> 32) == s;
+      });
+      if (failed) *status = failed;
+    }
+    return (q.low & 0xffffffff) | q.high << 32;
+  }
+
+  // exchange_lines is fcollect, alltoall, reduce and reducescatter in one step: each member sends all others its source, or
+  // with Slices each its part of it; what it gets is placed by sender, or with Reduce combined, by all members in the order of
+  // their numbers.
+  template <class T, bool Slices, bool Reduce>
+  LSHMEM_DEVICE int exchange_lines(char *dst, const char *src, uint64_t bytes, uint32_t op) {
+    begin();
+    range r = share(bytes, channel, channels, 8);
+    int status = LSHMEM_OK;
+    for (uint64_t at8 = r.from + Group::index() * 8; at8 < r.to; at8 += Group::size() * 8) {
+      uint32_t count = r.to - at8 < 8 ? (uint32_t)(r.to - at8) : 8;
+      const quad *line = lines_of(me) + (at8 - r.from) / 8;
+      uint64_t v = 0;
+      if (!Slices) v = gather<false>(src + at8, count);
+      for (uint32_t i = 1; i < n; i++) {
+        uint32_t m = me + i < n ? me + i : me + i - n;
+        if (Slices) v = gather<false>(src + m * bytes + at8, count);
+        store_line((quad *)at(m, line), v, (uint32_t)step);
+      }
+    }
+    for (uint64_t at8 = r.from + Group::index() * 8; at8 < r.to && !status; at8 += Group::size() * 8) {
+      uint32_t count = r.to - at8 < 8 ? (uint32_t)(r.to - at8) : 8;
+      uint64_t own = gather<false>(src + (Slices ? me * bytes : 0) + at8, count);
+      uint64_t sum[1] = {0};
+      for (uint32_t m = 0; m < n; m++) {
+        uint64_t v[1] = {own};
+        if (m != me) v[0] = receive_line(lines_of(m) + (at8 - r.from) / 8, m, &status);
+        if (!Reduce) scatter(dst + m * bytes + at8, v[0], count);
+        else if (m == 0) sum[0] = v[0];
+        else combine<T>(op, sum, v);
+      }
+      if (Reduce) scatter(dst + at8, sum[0], count);
+    }
+    return common(status);
+  }
+
+  LSHMEM_DEVICE int broadcast_lines(char *dst, const char *src, uint64_t bytes, uint32_t root) {
+    begin();
+    // Not even the root goes on to the next step before all others have begun this one.
+    for (uint32_t m = Group::index(); m < n; m += Group::size())
+      if (m != me) announce(m);
+    range r = share(bytes, channel, channels, 8);
+    int status = LSHMEM_OK;
+    for (uint64_t at8 = r.from + Group::index() * 8; at8 < r.to && !status; at8 += Group::size() * 8) {
+      uint32_t count = r.to - at8 < 8 ? (uint32_t)(r.to - at8) : 8;
+      const quad *line = lines_of(root) + (at8 - r.from) / 8;
+      uint64_t v;
+      if (me == root) {
+        v = gather<false>(src + at8, count);
+        for (uint32_t m = 0; m < n; m++)
+          if (m != me) store_line((quad *)at(m, line), v, (uint32_t)step);
+        if (dst == src) continue;
+      } else {
+        v = receive_line(line, root, &status);
+      }
+      scatter(dst + at8, v, count);
+    }
+    for (uint32_t m = Group::index(); m < n && !status; m += Group::size())
+      if (m != me) status = hear(m);
+    return common(status);
+  }
+
+  // reduce_range combines bytes at src of all members to dst here, or with All to dst of all.
+  template <class T, bool All> LSHMEM_DEVICE int reduce_range(uint32_t op, char *dst, const char *src, uint64_t bytes) {
+    if constexpr (Direct) {
+      reduce_piece<T, All>(op, dst, src, bytes, nullptr);
+      return LSHMEM_OK;
+    } else {
+      // The sources of members behind queues are read into the space of the lines, piece by piece.
+      uint32_t piece = 4 * line_bytes(n);
+      char *space = all_lines() + (uint64_t)channel * n * piece;
+      for (uint64_t from = 0; from < bytes; from += piece) {
+        uint64_t count = bytes - from < piece ? bytes - from : piece;
+        int status = LSHMEM_OK;
+        bool queued = false;
+        for (uint32_t m = 0; m < n && !status; m++) {
+          if (m == me || at(m, src)) continue;
+          queued = true;
+          status = get_nbi<Group>(sh, space + m * (uint64_t)piece, src + from, count, pe(m));
+        }
+        if (queued && !status) status = quiet<Group>(sh);
+        if (status) return status;
+        reduce_piece<T, All>(op, dst + from, src + from, count, space);
+        Group::sync();
+        if (All)
+          for (uint32_t m = 0; m < n && queued && !status; m++)
+            if (m != me && !at(m, dst)) status = put_nbi<Group>(sh, dst + from, dst + from, count, pe(m));
+        if (status) return status;
+      }
+      return LSHMEM_OK;
+    }
+  }
+
+  // source is where the group reads member m's piece at src; space holds those of members behind queues.
+  LSHMEM_DEVICE const char *source(uint32_t m, const char *src, const char *space) const {
+    if (m == me) return src;
+    const char *p = at(m, src);
+    if (!Direct && !p) p = space + (uint64_t)m * 4 * line_bytes(n);
+    return p;
+  }
+
+  template <class T, bool All>
+  LSHMEM_DEVICE void reduce_piece(uint32_t op, char *dst, const char *src, uint64_t bytes, const char *space) {
+    constexpr int words = 8; // each thread has that many loads of 8 bytes on their way from every member, two at a time
+    uint64_t done = 0;
+    if ((((uint64_t)(uintptr_t)dst | (uint64_t)(uintptr_t)src) & 15) == 0) {
+      uint64_t step = (uint64_t)Group::size() * 16, whole = bytes / (step * (words / 2)) * (step * (words / 2));
+      for (uint64_t o = Group::index() * 16; o < whole; o += step * (words / 2))
+        reduce_words<T, All, words>(op, dst + o, src + o, space ? space + o : nullptr, step);
+      uint64_t rest = bytes / 16 * 16;
+      for (uint64_t o = whole + Group::index() * 16; o < rest; o += step)
+        reduce_words<T, All, 2>(op, dst + o, src + o, space ? space + o : nullptr, step);
+      done = rest;
+    }
+    for (uint64_t o = done + Group::index() * 8; o < bytes; o += Group::size() * 8) {
+      uint32_t count = bytes - o < 8 ? (uint32_t)(bytes - o) : 8;
+      uint64_t sum[1] = {gather<false>(src + o, count)};
+      for (uint32_t i = 1; i < n; i++) {
+        uint32_t m = me + i < n ? me + i : me + i - n;
+        uint64_t v[1] = {gather<true>(source(m, src, space) + o, count)};
+        combine<T>(op, sum, v);
+      }
+      scatter(dst + o, sum[0], count);
+      if (All)
+        for (uint32_t i = 1; i < n; i++)
+          if (char *to = at(me + i < n ? me + i : me + i - n, dst)) scatter(to + o, sum[0], count);
+    }
+  }
+
+  // reduce_words combines N words, 16 bytes every step bytes.
+  template <class T, bool All, int N>
+  LSHMEM_DEVICE void reduce_words(uint32_t op, char *dst, const char *src, const char *space, uint64_t step) {
+    uint64_t sum[N], v[N];
+    auto load = [&](uint64_t(&a)[N], const char *p, bool peer) {
+#pragma unroll
+      for (int i = 0; i < N / 2; i++) {
+        quad q = peer ? load_peer((const quad *)(p + i * step)) : load_local((const quad *)(p + i * step));
+        a[2 * i] = q.low;
+        a[2 * i + 1] = q.high;
+      }
+    };
+    auto store = [&](char *p) {
+#pragma unroll
+      for (int i = 0; i < N / 2; i++) store_data((quad *)(p + i * step), quad{sum[2 * i], sum[2 * i + 1]});
+    };
+    uint32_t m = me + 1 < n ? me + 1 : 0;
+    if (n > 1) load(v, source(m, src, space), true);
+    load(sum, src, false);
+    for (uint32_t i = 1; i < n; i++) {
+      combine<T>(op, sum, v);
+      m = m + 1 < n ? m + 1 : 0;
+      if (i + 1 < n) load(v, source(m, src, space), true);
+    }
+    if (All)
+      for (uint32_t i = 1; i < n; i++)
+        if (char *to = at(me + i < n ? me + i : me + i - n, dst)) store(to);
+    store(dst);
+  }
+};
+
+// team_of finds a team; null, with the error recorded, if there is no such one here.
+LSHMEM_DEVICE const lshmem_team *team_of(const lshmem_t &sh, int team) {
+  if (team >= 0 && team < (int)LSHMEM_MAX_TEAMS) {
+    const lshmem_team *t = (const lshmem_team *)sh.teams + team;
+    if (t->pes != 0) return t;
+  }
+  fail(sh, LSHMEM_ERR_ARGUMENT, lshmem_my_pe(sh));
+  return nullptr;
+}
+
+} // namespace collective
+} // namespace lshmem
+
+// barrier: all that members began before has been done, and all have come. sync: all have come; what they stored is visible,
+// what they put through queues may be under way.
+#define LSHMEM_COLLECTIVE(name, group)                                                                                   \
+  LSHMEM_DEVICE int lshmem_##name(const lshmem_t &sh, int team) {                                                        \
+    const lshmem_team *t = lshmem::collective::team_of(sh, team);                                                        \
+    if (!t) return LSHMEM_ERR_ARGUMENT;                                                                                  \
+    lshmem_team copy = *t;                                                                                               \
+    return lshmem::collective::member<group, false>(sh, copy, 0, 1).LSHMEM_CALL();                                       \
+  }
+#define LSHMEM_CALL barrier
+LSHMEM_EACH_SCOPE(LSHMEM_COLLECTIVE, barrier)
+#undef LSHMEM_CALL
+#define LSHMEM_CALL sync
+LSHMEM_EACH_SCOPE(LSHMEM_COLLECTIVE, sync)
+#undef LSHMEM_CALL
+#undef LSHMEM_COLLECTIVE
+
+LSHMEM_DEVICE int lshmem_barrier_all(const lshmem_t &sh) { return lshmem_barrier(sh, LSHMEM_TEAM_WORLD); }
+LSHMEM_DEVICE int lshmem_barrier_all_warp(const lshmem_t &sh) { return lshmem_barrier_warp(sh, LSHMEM_TEAM_WORLD); }
+LSHMEM_DEVICE int lshmem_barrier_all_block(const lshmem_t &sh) { return lshmem_barrier_block(sh, LSHMEM_TEAM_WORLD); }
+LSHMEM_DEVICE int lshmem_sync_all(const lshmem_t &sh) { return lshmem_sync(sh, LSHMEM_TEAM_WORLD); }
+LSHMEM_DEVICE int lshmem_sync_all_warp(const lshmem_t &sh) { return lshmem_sync_warp(sh, LSHMEM_TEAM_WORLD); }
+LSHMEM_DEVICE int lshmem_sync_all_block(const lshmem_t &sh) { return lshmem_sync_block(sh, LSHMEM_TEAM_WORLD); }
+
+// Sources and destinations are in the heap, at the same offset on all members, and do not overlap, except as said. n is in
+// elements.
+//   broadcast      n from the member root's src (an index in the team) to every member's dst; they may be equal
+//   fcollect       n of each to each: member i's to dst + i*n of all; a src may be the member's own place in dst
+//   alltoall       n from each to each: src + j*n of member i to dst + i*n of member j
+//   reduce         n, combined by op (LSHMEM_SUM to LSHMEM_XOR) over all members, to dst of all; it may be src
+//   reducescatter  src + i*n of all, combined, to dst of member i; it may be the member's own src + i*n
+// T is any type for the first three, else an integer of 1, 2, 4 or 8 bytes, lshmem::half, lshmem::bfloat, float or double;
+// bitwise operations are for integers.
+#define LSHMEM_COLLECTIVE(name, group)                                                                                   \
+  template <class T>                                                                                                     \
+  LSHMEM_DEVICE int lshmem_##name(const lshmem_t &sh, int team, T *dst, const lshmem::value<T> *src, size_t n LSHMEM_MORE) { \
+    const lshmem_team *t = lshmem::collective::team_of(sh, team);                                                        \
+    if (!t LSHMEM_CHECK) return LSHMEM_ERR_ARGUMENT;                                                                     \
+    if (n == 0) return LSHMEM_OK;                                                                                        \
+    lshmem_team copy = *t;                                                                                               \
+    using member = lshmem::collective::member<group, false>;                                                             \
+    uint64_t bytes = n * sizeof(T);                                                                                      \
+    bool lines = member::fits(copy, bytes);                                                                              \
+    return member(sh, copy, 0, 1).LSHMEM_CALL((char *)dst, (const char *)src, bytes, LSHMEM_ARGUMENT lines);             \
+  }
+
+#define LSHMEM_CALL broadcast
+#define LSHMEM_MORE , int root
+#define LSHMEM_CHECK || (root < 0 || root >= (int)t->pes)
+#define LSHMEM_ARGUMENT (uint32_t) root,
+LSHMEM_EACH_SCOPE(LSHMEM_COLLECTIVE, broadcast)
+#undef LSHMEM_CALL
+#undef LSHMEM_MORE
+#undef LSHMEM_CHECK
+#undef LSHMEM_ARGUMENT
+
+#define LSHMEM_MORE
+#define LSHMEM_CHECK
+#define LSHMEM_ARGUMENT
+#define LSHMEM_CALL fcollect
+LSHMEM_EACH_SCOPE(LSHMEM_COLLECTIVE, fcollect)
+#undef LSHMEM_CALL
+#define LSHMEM_CALL alltoall
+LSHMEM_EACH_SCOPE(LSHMEM_COLLECTIVE, alltoall)
+#undef LSHMEM_CALL
+#undef LSHMEM_MORE
+#undef LSHMEM_CHECK
+#undef LSHMEM_ARGUMENT
+#undef LSHMEM_COLLECTIVE
+
+#define LSHMEM_COLLECTIVE(name, group)                                                                                   \
+  template <class T>                                                                                                     \
+  LSHMEM_DEVICE int lshmem_##name(const lshmem_t &sh, int team, int op, T *dst, const lshmem::value<T> *src, size_t n) { \
+    const lshmem_team *t = lshmem::collective::team_of(sh, team);                                                        \
+    constexpr int ops = lshmem::collective::is_real<T> ? LSHMEM_AND : LSHMEM_REDUCTIONS;                                 \
+    if (!t || op < 0 || op >= ops) return LSHMEM_ERR_ARGUMENT;                                                           \
+    if (n == 0) return LSHMEM_OK;                                                                                        \
+    lshmem_team copy = *t;                                                                                               \
+    using member = lshmem::collective::member<group, false>;                                                             \
+    uint64_t bytes = n * sizeof(T);                                                                                      \
+    bool lines = member::fits(copy, bytes);                                                                              \
+    return member(sh, copy, 0, 1)                                                                                        \
+        .template LSHMEM_CALL<T>((uint32_t)op, (char *)dst, (const char *)src, bytes, lines);                            \
+  }
+#define LSHMEM_CALL reduce
+LSHMEM_EACH_SCOPE(LSHMEM_COLLECTIVE, reduce)
+#undef LSHMEM_CALL
+#define LSHMEM_CALL reducescatter
+LSHMEM_EACH_SCOPE(LSHMEM_COLLECTIVE, reducescatter)
+#undef LSHMEM_CALL
+#undef LSHMEM_COLLECTIVE
+
+#endif

@@ -1,0 +1,2 @@
+#define LSHMEM_DIRECT true
+#include "move.h"
