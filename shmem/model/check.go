@@ -19,7 +19,8 @@ func (v *Violation) Error() string { return string(v.Property) + ": " + v.Text }
 // Emit receives one possible step: who takes it, what it is, the state behind it, and the property it violates, if any.
 type Emit[S comparable] func(who int, what string, next S, broken *Violation)
 
-// System is a transition system with states of type S. States that are equal in all that matters must be equal as values.
+// System is a transition system with states of type S. States that are equal in all that matters must be equal as
+// values.
 type System[S comparable] interface {
 	Initial() S
 	// Next emits every step that is possible in s. A step that changes nothing need not be emitted.
@@ -66,8 +67,9 @@ func (e *TooManyStates) Error() string {
 	return fmt.Sprintf("more than %d states: make the configuration smaller or raise the limit", e.Limit)
 }
 
-// Check searches all states of a system breadth first. It returns a *Counterexample, shortest first, a *TooManyStates, or nil
-// if every reachable state and step was seen and none violates anything. Memory is about twice the size of a state for each.
+// Check searches all states of a system breadth first. It returns a *Counterexample, shortest first, a *TooManyStates,
+// or nil if every reachable state and step was seen and none violates anything. Memory is about twice the size of a
+// state for each.
 func Check[S comparable](sys System[S], limit int) (Result, error) {
 	var (
 		res    Result
@@ -129,8 +131,8 @@ func Check[S comparable](sys System[S], limit int) (Result, error) {
 	return res, nil
 }
 
-// trace walks from the first state to number at by the parents that the search noted, and takes the last step, if there is
-// one.
+// trace walks from the first state to number at by the parents that the search noted, and takes the last step, if there
+// is one.
 func trace[S comparable](sys System[S], seen map[S]int32, parent []int32, at int32, who int, how string, to S) []Step {
 	var path []int32
 	for n := at; n >= 0; n = parent[n] {

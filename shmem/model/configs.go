@@ -58,7 +58,7 @@ var (
 	queues = Config{Name: "fence over two queues", Depth: 4, Batch: 2, Bits: 4, Start: 15, PEs: []int{0, 0}, CTAs: []int{0, 0},
 		Programs: [][]Op{{on(1, put1), fence(0), on(0, put1), quiet}, {on(1, put2)}}}
 	// onePerPE: a caller has one queue to each PE, so that fence is free.
-	onePerPE = Config{Name: "free fence", Depth: 4, Batch: 2, Bits: 4, PEs: []int{0, 0}, CTAs: []int{0, 1}, FreeFence: true,
+	onePerPE = Config{Name: "free fence", Depth: 4, Batch: 2, Bits: 4, PEs: []int{0, 0}, CTAs: []int{0, 1}, Shared: true, FreeFence: true,
 		Programs: [][]Op{{on(0, put1), fence(0), on(0, put1), quiet}, {on(1, put1), fence(0), on(1, put1)}}}
 	// signals: data, and the signal behind them, while another uses the queues.
 	signals = Config{Name: "put with signal", Depth: 4, Batch: 2, Bits: 4, Start: 13, PEs: []int{0, 0}, CTAs: []int{0, 1}, Shared: true,

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 )
@@ -31,5 +33,29 @@ func TestProtocol(t *testing.T) {
 				t.Error("no end is reached")
 			}
 		})
+	}
+}
+
+func TestMutations(t *testing.T) {
+	for _, m := range Mutations() {
+		for _, c := range m.Caught {
+			if c.Config == nil {
+				continue
+			}
+			t.Run(fmt.Sprintf("M%d %s", m.Number, m.What), func(t *testing.T) {
+				if _, err := check(t, *c.Sound); err != nil {
+					t.Fatalf("without the defect: %v", err)
+				}
+				_, err := check(t, *c.Config)
+				var found *Counterexample
+				if !errors.As(err, &found) {
+					t.Fatalf("not caught (%v)", err)
+				}
+				if found.Property != c.Property {
+					t.Errorf("violates %s, not %s:\n%v", found.Property, c.Property, found)
+				}
+				t.Log(found)
+			})
+		}
 	}
 }

@@ -1,7 +1,7 @@
-// Package model proves the queue protocol of lshmem's device code, at small sizes, in every order of events: how callers
-// reserve, write, publish and post work requests, how a NIC fetches and completes them, how pollers follow its 16-bit
-// counter, and what quiet, fence, fetches and signals promise. The device code has the same steps in the same order; what
-// a test of it would meet once in a million runs, the search here meets always.
+// Package model proves the queue protocol of lshmem's device code, at small sizes, in every order of events: how
+// callers reserve, write, publish and post work requests, how a NIC fetches and completes them, how pollers follow its
+// 16-bit counter, and what quiet, fence, fetches and signals promise. The device code has the same steps in the same
+// order; what a test of it would meet once in a million runs, the search here meets always.
 //
 // # What is modelled
 //
@@ -26,10 +26,14 @@
 //	P9  a signal is never seen before its data
 //	P10 a get's or fetch's result is there when the call or its quiet returns
 //
-// Mutations lists the defects that were seen in this protocol elsewhere; each one switched on must violate its property.
+// Mutations lists the defects that were seen in this protocol elsewhere; each one switched on must violate its
+// property.
 package model
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // The properties; see the package comment.
 const (
@@ -322,22 +326,35 @@ func New(c Config) (*Protocol, error) {
 		return nil, fmt.Errorf("model %s: %d bits on the wire, not 2 to 7", c.Name, c.Bits)
 	case p.IbufSlots > len(queue{}.Owner):
 		return nil, fmt.Errorf("model %s: %d ibuf slots, more than %d", c.Name, p.IbufSlots, len(queue{}.Owner))
+	case slices.ContainsFunc(c.PEs, func(pe int) bool { return pe < 0 || pe >= MaxQueues }):
+		return nil, fmt.Errorf("model %s: PEs %v", c.Name, c.PEs)
+	case c.Start < 0:
+		return nil, fmt.Errorf("model %s: counters start at %d", c.Name, c.Start)
 	case c.Batch < 1:
 		return nil, fmt.Errorf("model %s: batch %d", c.Name, c.Batch)
 	}
+	blocks := c.Start
 	for t, program := range c.Programs {
 		var calls [][]call
 		var mine, epoch [MaxQueues]uint32 // requests by PE: all, and before the last fence
 		for _, op := range program {
 			var pieces []call
 			if op.Kind == Call {
-				if op.Queue >= len(c.PEs) {
+				switch {
+				case op.Queue < 0 || op.Queue >= len(c.PEs):
 					return nil, fmt.Errorf("model %s: no queue %d", c.Name, op.Queue)
+				case len(op.Work) == 0 || len(op.Work) > MaxDepth:
+					return nil, fmt.Errorf("model %s: a call of %d requests", c.Name, len(op.Work))
+				case op.Lanes != 0 && (op.Lanes != len(op.Work) || op.Lanes > MaxLanes):
+					return nil, fmt.Errorf("model %s: %d lanes for %d requests", c.Name, op.Lanes, len(op.Work))
 				}
 				pieces = p.compile(t, op, &mine, epoch)
 			}
 			switch op.Kind {
 			case Fence:
+				if op.PE < 0 || op.PE >= MaxQueues {
+					return nil, fmt.Errorf("model %s: no PE %d", c.Name, op.PE)
+				}
 				epoch[op.PE] = mine[op.PE]
 			case Quiet:
 				epoch = mine
@@ -349,10 +366,14 @@ func New(c Config) (*Protocol, error) {
 				if piece.blocks > c.Depth {
 					return nil, fmt.Errorf("model %s: a call of %d blocks in a queue of %d", c.Name, piece.blocks, c.Depth)
 				}
+				blocks += piece.blocks
 			}
 			calls = append(calls, pieces)
 		}
 		p.calls = append(p.calls, calls)
+	}
+	if blocks > 200 {
+		return nil, fmt.Errorf("model %s: counters up to %d do not fit a byte with room to spare", c.Name, blocks)
 	}
 	return p, nil
 }
@@ -485,8 +506,8 @@ func (p *Protocol) call(s *State, t int) *call {
 	return &p.calls[t][x.op][x.part]
 }
 
-// advance goes to the thread's next operation and forgets what it no longer needs, so that states that differ only in the
-// past are one.
+// advance goes to the thread's next operation and forgets what it no longer needs, so that states that differ only in
+// the past are one.
 func (p *Protocol) advance(s *State, t int) {
 	x := &s.T[t]
 	x.op++
@@ -988,8 +1009,8 @@ func (p *Protocol) put(n *State, q int, base uint8, c *call, w int, owner uint8)
 		at += p.wqes[i].work.Blocks()
 	}
 	for b := 0; b < p.wqes[w].work.Blocks(); b++ {
-		if at+b-p.Depth >= int(u.Completed) {
-			return broken(P1, "block %d is written while the NIC has completed %d of a queue of %d", at+b, u.Completed, p.Depth)
+		if x := u.Slots[(at+b)%p.Depth]; x.wqe != 0 && x.at >= u.Completed {
+			return broken(P1, "block %d is written over block %d, while the NIC has completed %d", at+b, x.at, u.Completed)
 		}
 		u.Slots[(at+b)%p.Depth] = slot{uint8(w) + 1, uint8(at + b), own, owner}
 	}
@@ -1218,7 +1239,7 @@ func (p *Protocol) Final(s *State) *Violation {
 	}
 	for q := range p.PEs {
 		u := &s.Q[q]
-		if u.Reserved == u.Ready && (u.Posted < u.Ready || u.Done < u.Ready) {
+		if u.Done < u.Posted || u.Reserved == u.Ready && u.Posted < u.Ready {
 			return broken(P3, "queue %d rests with %d blocks ready, %d posted, %d fetched", q, u.Ready, u.Posted, u.Done)
 		}
 	}
@@ -1244,8 +1265,8 @@ func (p *Protocol) Actor(who int) string {
 	return fmt.Sprintf("T%d", who)
 }
 
-// Describe is the state in one line: of each queue reserved/ready/posted/consumed, the record, and what the NIC knows, has
-// executed and has completed.
+// Describe is the state in one line: of each queue reserved/ready/posted/consumed, the record, and what the NIC knows,
+// has executed and has completed.
 func (p *Protocol) Describe(s *State) string {
 	var b []byte
 	for q := range p.PEs {
