@@ -419,7 +419,7 @@ func TestContext(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
 			err := all[0].Barrier(ctx)
-			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "PE 1 did not call barrier") {
+			if !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "PE 1 did not call barrier") {
 				t.Errorf("%v", err)
 			}
 			wantEnd(t, all[1], 1, "PE 1 did not call")

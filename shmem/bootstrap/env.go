@@ -192,6 +192,16 @@ func (a *address) id(ctx context.Context) (UniqueID, error) {
 	return newID(a.secret, at)
 }
 
+// TokenID is the id of a root at HOST:PORT that was made with a token: what Listen with that Address and Token has, as seen
+// from another machine.
+func TokenID(ctx context.Context, at, token string) (UniqueID, error) {
+	a, err := parseTCP("tcp://" + at + "?" + token)
+	if err != nil {
+		return UniqueID{}, err
+	}
+	return a.id(ctx)
+}
+
 // heldRoots are those of PE 0, by bootstrap. The instances of a process share one.
 var heldRoots = struct {
 	sync.Mutex

@@ -137,11 +137,19 @@ func (j *job) expired(id uint64) {
 	}
 	if j.begun {
 		e.other = j.first
-		e.text = fmt.Sprintf("%s did not call %s (collective %d) within %v of PE %d", ranks(missing), j.op, j.seq, j.limit, j.first)
+		e.text = fmt.Sprintf("%s did not call %s (collective %d) within %v of PE %d", ranks(missing), j.op, j.seq, rounded(j.limit), j.first)
 	} else {
-		e.text = fmt.Sprintf("%s of %d did not join within %v", ranks(missing), j.size, j.limit)
+		e.text = fmt.Sprintf("%s of %d did not join within %v", ranks(missing), j.size, rounded(j.limit))
 	}
 	j.endLocked(e)
+}
+
+// rounded is d for people.
+func rounded(d time.Duration) time.Duration {
+	if d > time.Millisecond {
+		return d.Round(time.Millisecond)
+	}
+	return d
 }
 
 // call is a PE's call of a collective.
@@ -242,6 +250,18 @@ func (j *job) lose(rank int, why string) {
 	j.depart(rank, func() {
 		j.endLocked(&ending{kind: endLost, pe: rank, other: -1, text: why + " (" + j.seats[rank].who + ")"})
 	})
+}
+
+// missing says that a PE's process is dead, as somebody says who knows: it may be one that never joined.
+func (j *job) missing(rank int, why string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if rank >= j.size || j.ended != nil {
+		return
+	}
+	if s := j.seats[rank]; s == nil || !s.gone {
+		j.endLocked(&ending{kind: endLost, pe: rank, other: -1, text: why})
+	}
 }
 
 // depart marks that a PE is gone, and calls then under mu.

@@ -67,6 +67,7 @@ type Root struct {
 	seated  map[*seated]struct{}
 	unused  *time.Timer
 	uses    int           // by PEs of this process
+	dead    string        // which PE's process has ended, as Ended was told
 	idle    chan struct{} // closed when there is no job any more; nil if nobody waits for that
 }
 
@@ -152,6 +153,21 @@ func (r *Root) Abort(code int, why string) {
 		j.abort(-1, code, why)
 	}
 	r.flush(time.Second)
+}
+
+// Ended tells the root that a PE's process has ended: who started it knows at once, also of one that never joined. If the
+// PE has left in order, or there is no job, nothing happens but that it cannot be in a later one.
+func (r *Root) Ended(pe int, why string) {
+	r.mu.Lock()
+	r.dead = fmt.Sprintf("PE %d died: %s", pe, why)
+	jobs := make([]*job, 0, len(r.jobs))
+	for _, j := range r.jobs {
+		jobs = append(jobs, j)
+	}
+	r.mu.Unlock()
+	for _, j := range jobs {
+		j.missing(pe, why)
+	}
 }
 
 // Close ends the root. PEs that are still there notice, but it is no error until they need it.
@@ -394,6 +410,11 @@ func (r *Root) seat(s *seated, w join, c net.Conn) (*job, error) {
 		return nil, fmt.Errorf("the job is over: %s", how)
 	}
 	j := r.jobs[w.instance]
+	if j == nil && r.dead != "" {
+		dead := r.dead
+		r.mu.Unlock()
+		return nil, errors.New(dead)
+	}
 	if j == nil {
 		j = newJob(int(w.size), func(j *job) { r.ended(w.instance, j) })
 		r.jobs[w.instance] = j
