@@ -45,7 +45,17 @@ func (d *Driver) HostFree(address uint64) error { return d.call(cuMemFreeHost, u
 // HostRegister makes memory of the process known to the devices. The result is its device address, on all systems with
 // CanUseHostPointerRegistered the same.
 func (d *Driver) HostRegister(address, bytes uint64) (uint64, error) {
-	if err := d.call(cuMemHostRegister, uintptr(address), uintptr(bytes), HostPortable|HostDeviceMap); err != nil {
+	return d.hostRegister(address, bytes, HostPortable|HostDeviceMap)
+}
+
+// HostRegisterIO does the same with registers of another device, which the process has mapped.
+func (d *Driver) HostRegisterIO(address, bytes uint64) (uint64, error) {
+	const ioMemory = 4
+	return d.hostRegister(address, bytes, HostPortable|HostDeviceMap|ioMemory)
+}
+
+func (d *Driver) hostRegister(address, bytes uint64, flags uintptr) (uint64, error) {
+	if err := d.call(cuMemHostRegister, uintptr(address), uintptr(bytes), flags); err != nil {
 		return 0, err
 	}
 	var p uint64
@@ -56,7 +66,7 @@ func (d *Driver) HostRegister(address, bytes uint64) (uint64, error) {
 	return p, nil
 }
 
-// HostUnregister undoes HostRegister.
+// HostUnregister undoes HostRegister and HostRegisterIO.
 func (d *Driver) HostUnregister(address uint64) error {
 	return d.call(cuMemHostUnregister, uintptr(address))
 }
