@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -98,6 +100,9 @@ type Settings struct {
 	Retries     int  // 0..7
 	AckTimeout  int  // 0..31: 4.096 us * 2^AckTimeout
 	ReadsAtOnce int  // outstanding reads and atomics of a queue pair, a power of two
+
+	// Listen and Advertise are where a software HCA listens, as host:port, and the host name that others use; "": chosen.
+	Listen, Advertise string
 }
 
 // Defaults are the settings without any environment.
@@ -114,7 +119,7 @@ func FromEnvironment(get func(string) (string, bool)) (Settings, error) {
 	s := Defaults()
 	var errs []error
 	for _, v := range variables {
-		for _, name := range v.names {
+		for _, name := range append([]string{v.Name}, v.Aliases...) {
 			text, ok := get(name)
 			if !ok || text == "" {
 				continue
@@ -185,40 +190,67 @@ func (s *Settings) access() nic.Access {
 	return nic.Full
 }
 
-// variable is a setting in the environment; the first of its names that is set counts.
-type variable struct {
-	names []string
-	set   func(*Settings, string) error
+// Variable is a setting in the environment.
+type Variable struct {
+	Name    string
+	Aliases []string
+	Default string
+	Help    string
+
+	set func(*Settings, string) error
 }
 
-var variables = []variable{
-	{[]string{"LSHMEM_REMOTE_TRANSPORT", "NVSHMEM_REMOTE_TRANSPORT"}, setTransport},
-	{[]string{"LSHMEM_NIC"}, func(s *Settings, v string) error { s.NIC = strings.ToLower(v); return nil }}, // says more: after
-	{[]string{"LSHMEM_QP_PER_PE", "NVSHMEM_IBGDA_NUM_RC_PER_PE"}, number(func(s *Settings) *int { return &s.QueuesPerPE })},
-	{[]string{"LSHMEM_QP_DEPTH", "NVSHMEM_QP_DEPTH"}, number(func(s *Settings) *int { return &s.Depth })},
-	{[]string{"LSHMEM_QP_BATCH", "NVSHMEM_IBGDA_NUM_REQUESTS_IN_BATCH"}, number(func(s *Settings) *int { return &s.Batch })},
-	{[]string{"LSHMEM_FETCH_SLOTS", "NVSHMEM_IBGDA_NUM_FETCH_SLOTS_PER_RC"}, number(func(s *Settings) *int { return &s.FetchSlots })},
-	{[]string{"LSHMEM_NIC_HANDLER", "NVSHMEM_IBGDA_NIC_HANDLER"}, choice(func(s *Settings) *Handler { return &s.Handler },
-		map[string]Handler{"auto": HandlerAuto, "gpu": HandlerGPU, "host": HandlerHost, "cpu": HandlerHost})},
-	{[]string{"LSHMEM_QUEUE_MEMORY", "NVSHMEM_IBGDA_FORCE_NIC_BUF_MEMTYPE"}, choice(func(s *Settings) *Where { return &s.Queues },
-		map[string]Where{"auto": QueuesAuto, "gpumem": QueuesGPU, "hostmem": QueuesHost, "gpu": QueuesGPU, "host": QueuesHost})},
-	{[]string{"LSHMEM_QP_EXCLUSIVE"}, yes(func(s *Settings) *bool { return &s.Exclusive })},
-	{[]string{"LSHMEM_HCA_LIST", "NVSHMEM_HCA_LIST"}, setNICs},
-	{[]string{"LSHMEM_HCA_PREFIX", "NVSHMEM_HCA_PREFIX"}, func(s *Settings, v string) error { s.Prefix = v; return nil }},
-	{[]string{"LSHMEM_MAX_NICS"}, number(func(s *Settings) *int { return &s.MaxNICs })},
-	{[]string{"LSHMEM_IB_GID_INDEX", "NVSHMEM_IB_GID_INDEX"}, number(func(s *Settings) *int { return &s.GIDIndex })},
-	{[]string{"LSHMEM_ROCE_VERSION", "NVSHMEM_IB_ROCE_VERSION_NUM", "NVSHMEM_ROCE_VERSION"}, number(func(s *Settings) *int { return &s.RoCEVersion })},
-	{[]string{"LSHMEM_IB_ADDR_FAMILY", "NVSHMEM_IB_ADDR_FAMILY"}, choice(func(s *Settings) *bool { return &s.AddressIPv6 },
-		map[string]bool{"AF_INET": false, "AF_INET6": true})},
-	{[]string{"LSHMEM_IB_ADDR_RANGE", "NVSHMEM_IB_ADDR_RANGE"}, setRange},
-	{[]string{"LSHMEM_IB_TRAFFIC_CLASS", "NVSHMEM_IB_TRAFFIC_CLASS"}, number(func(s *Settings) *int { return &s.TrafficClass })},
-	{[]string{"LSHMEM_IB_SL", "NVSHMEM_IB_SL"}, number(func(s *Settings) *int { return &s.ServiceLevel })},
-	{[]string{"LSHMEM_IB_PKEY_INDEX", "NVSHMEM_IB_PKEY_INDEX"}, number(func(s *Settings) *int { return &s.PartitionKey })},
-	{[]string{"LSHMEM_IB_RELAXED_ORDERING", "NVSHMEM_IB_ENABLE_RELAXED_ORDERING"}, yes(func(s *Settings) *bool { return &s.Relaxed })},
-	{[]string{"LSHMEM_IB_DISABLE_DMABUF", "NVSHMEM_IB_DISABLE_DMABUF"}, yes(func(s *Settings) *bool { return &s.NoDMABuf })},
-	{[]string{"LSHMEM_IB_RETRIES"}, number(func(s *Settings) *int { return &s.Retries })},
-	{[]string{"LSHMEM_IB_ACK_TIMEOUT"}, number(func(s *Settings) *int { return &s.AckTimeout })},
-	{[]string{"LSHMEM_IB_MAX_READS"}, number(func(s *Settings) *int { return &s.ReadsAtOnce })},
+// Variables are the settings in the environment, for help texts, in the order in which they take effect.
+func Variables() []Variable { return slices.Clone(variables) }
+
+var variables = []Variable{
+	{"LSHMEM_REMOTE_TRANSPORT", []string{"NVSHMEM_REMOTE_TRANSPORT"}, "auto",
+		"what reaches PEs whose memory is not mapped: auto, ibgda or ibdevx (the GPU posts), ibrc or proxy (a host thread posts), none", setTransport},
+	{"LSHMEM_NIC", nil, "auto", "kind of network interface: auto, mlx5, host (software HCA), gpu (software HCA on the GPU), none",
+		func(s *Settings, v string) error { s.NIC = strings.ToLower(v); return nil }},
+	{"LSHMEM_QP_PER_PE", []string{"NVSHMEM_IBGDA_NUM_RC_PER_PE"}, "2", "queue pairs to each PE",
+		number(func(s *Settings) *int { return &s.QueuesPerPE })},
+	{"LSHMEM_QP_DEPTH", []string{"NVSHMEM_QP_DEPTH"}, "1024", "blocks of 64 bytes in a send queue, a power of two",
+		number(func(s *Settings) *int { return &s.Depth })},
+	{"LSHMEM_QP_BATCH", []string{"NVSHMEM_IBGDA_NUM_REQUESTS_IN_BATCH"}, "32", "blocks that may be ready before somebody must ring",
+		number(func(s *Settings) *int { return &s.Batch })},
+	{"LSHMEM_FETCH_SLOTS", []string{"NVSHMEM_IBGDA_NUM_FETCH_SLOTS_PER_RC"}, "1024", "results of fetches in flight on a queue pair, a power of two",
+		number(func(s *Settings) *int { return &s.FetchSlots })},
+	{"LSHMEM_NIC_HANDLER", []string{"NVSHMEM_IBGDA_NIC_HANDLER"}, "auto", "who rings the doorbell: auto, gpu or host",
+		choice(func(s *Settings) *Handler { return &s.Handler },
+			map[string]Handler{"auto": HandlerAuto, "gpu": HandlerGPU, "host": HandlerHost, "cpu": HandlerHost})},
+	{"LSHMEM_QUEUE_MEMORY", []string{"NVSHMEM_IBGDA_FORCE_NIC_BUF_MEMTYPE"}, "auto", "where queues lie: auto, gpumem or hostmem",
+		choice(func(s *Settings) *Where { return &s.Queues },
+			map[string]Where{"auto": QueuesAuto, "gpumem": QueuesGPU, "hostmem": QueuesHost, "gpu": QueuesGPU, "host": QueuesHost})},
+	{"LSHMEM_QP_EXCLUSIVE", nil, "0", "1: kernels see to it that each queue pair is used by one CTA only",
+		yes(func(s *Settings) *bool { return &s.Exclusive })},
+	{"LSHMEM_HCA_LIST", []string{"NVSHMEM_HCA_LIST"}, "", "NICs to use, as mlx5_0:1,mlx5_1 (patterns allowed), or with ^ in front those not to use", setNICs},
+	{"LSHMEM_HCA_PREFIX", []string{"NVSHMEM_HCA_PREFIX"}, "mlx5", "what names of NICs to use begin with",
+		func(s *Settings, v string) error { s.Prefix = v; return nil }},
+	{"LSHMEM_MAX_NICS", nil, "0", "NICs to use at most; 0: those closest to the GPU", number(func(s *Settings) *int { return &s.MaxNICs })},
+	{"LSHMEM_IB_GID_INDEX", []string{"NVSHMEM_IB_GID_INDEX"}, "-1", "index of the GID to use; -1: choose",
+		number(func(s *Settings) *int { return &s.GIDIndex })},
+	{"LSHMEM_ROCE_VERSION", []string{"NVSHMEM_IB_ROCE_VERSION_NUM", "NVSHMEM_ROCE_VERSION"}, "2", "RoCE version of a chosen GID",
+		number(func(s *Settings) *int { return &s.RoCEVersion })},
+	{"LSHMEM_IB_ADDR_FAMILY", []string{"NVSHMEM_IB_ADDR_FAMILY"}, "AF_INET", "address family of a chosen GID: AF_INET or AF_INET6",
+		choice(func(s *Settings) *bool { return &s.AddressIPv6 }, map[string]bool{"AF_INET": false, "AF_INET6": true})},
+	{"LSHMEM_IB_ADDR_RANGE", []string{"NVSHMEM_IB_ADDR_RANGE"}, "", "network of a chosen GID, as 10.0.0.0/8", setRange},
+	{"LSHMEM_IB_TRAFFIC_CLASS", []string{"NVSHMEM_IB_TRAFFIC_CLASS"}, "0", "traffic class of packets",
+		number(func(s *Settings) *int { return &s.TrafficClass })},
+	{"LSHMEM_IB_SL", []string{"NVSHMEM_IB_SL"}, "0", "service level of packets", number(func(s *Settings) *int { return &s.ServiceLevel })},
+	{"LSHMEM_IB_PKEY_INDEX", []string{"NVSHMEM_IB_PKEY_INDEX"}, "0", "index of the partition key",
+		number(func(s *Settings) *int { return &s.PartitionKey })},
+	{"LSHMEM_IB_RELAXED_ORDERING", []string{"NVSHMEM_IB_ENABLE_RELAXED_ORDERING"}, "0", "1: PCIe may reorder a NIC's writes",
+		yes(func(s *Settings) *bool { return &s.Relaxed })},
+	{"LSHMEM_IB_DISABLE_DMABUF", []string{"NVSHMEM_IB_DISABLE_DMABUF"}, "0", "1: register GPU memory through nvidia_peermem only",
+		yes(func(s *Settings) *bool { return &s.NoDMABuf })},
+	{"LSHMEM_IB_RETRIES", nil, "7", "retries before a peer counts as gone, up to 7", number(func(s *Settings) *int { return &s.Retries })},
+	{"LSHMEM_IB_ACK_TIMEOUT", nil, "20", "time between retries: 4.096 us * 2^n, n up to 31", number(func(s *Settings) *int { return &s.AckTimeout })},
+	{"LSHMEM_IB_MAX_READS", nil, "16", "reads and atomics in flight on a queue pair, a power of two up to 128",
+		number(func(s *Settings) *int { return &s.ReadsAtOnce })},
+	{"LSHMEM_HCA_LISTEN", nil, "", "host:port at which a software HCA listens", func(s *Settings, v string) error { s.Listen = v; return nil }},
+	{"LSHMEM_HCA_ADVERTISE", nil, "", "host name or address by which others reach a software HCA",
+		func(s *Settings, v string) error { s.Advertise = v; return nil }},
 }
 
 func number(field func(*Settings) *int) func(*Settings, string) error {
@@ -281,6 +313,9 @@ func setNICs(s *Settings, v string) error {
 		}
 		if not {
 			name = "^" + name
+		}
+		if _, err := path.Match(strings.TrimPrefix(name, "^"), ""); err != nil {
+			return err
 		}
 		s.NICs = append(s.NICs, name)
 	}

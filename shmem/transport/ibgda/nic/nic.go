@@ -8,6 +8,7 @@
 package nic
 
 import (
+	"context"
 	"errors"
 	"fmt"
 )
@@ -73,21 +74,25 @@ type Info struct {
 // Capabilities are what a NIC can do beyond writes and reads.
 type Capabilities struct {
 	MaxDepth   uint32 // basic blocks of a send queue
-	MaxQueues  uint32 // 0: unknown
 	MaxMessage uint64 // bytes of one work request
 	// Atomics8: compare-and-swap and fetch-and-add on 8 bytes. MaskedAtomics: those with masks, on 4 and 8 bytes.
 	Atomics8, MaskedAtomics bool
 	// Collapsed: completion queues of one entry that is rewritten, whose overrun is ignored.
 	Collapsed bool
-	// DMABuf and PeerMemory: GPU memory registers by a dma-buf's descriptor, and by its address.
-	DMABuf, PeerMemory bool
 	// HostQueues and DeviceQueues: where queues, records and completions may lie.
 	HostQueues, DeviceQueues bool
-	// DeviceDoorbell: a GPU may ring, since the doorbell is GPU memory or a register that may be mapped.
-	DeviceDoorbell bool
+	// MemoryDoorbell: the doorbell is memory that the caller provides, of the same kind as the queues. Otherwise it is a register.
+	MemoryDoorbell bool
+	// Register is the address of a page of registers in this process, for a GPU to try to map; 0: there is none.
+	Register uint64
+	// Ordered: what the NIC wrote is visible to the GPU with the completion, whatever the GPU says of itself.
+	Ordered bool
 	// DataDirect: inbound writes reach the GPU past the root complex, so that they need a flush whatever the GPU says.
 	DataDirect bool
 }
+
+// RegisterBytes is the size of a page of registers.
+const RegisterBytes = 4096
 
 // Buffer is a range of memory in this process.
 type Buffer struct {
@@ -138,13 +143,11 @@ type Place struct {
 
 // QueueConfig is a queue pair with its completion queue.
 type QueueConfig struct {
-	Depth  uint32 // basic blocks, a power of two
-	WQ     Place  // Depth blocks
-	CQ     Place  // Depth entries of 64 bytes, 0xff; collapsed: the first is rewritten
-	Record Place  // 16 bytes, zero: the queue pair's record, then the completion queue's
-	// FirstIndex is the block counter that the queue begins with; for tests of counters close to their wrap. An mlx5 NIC takes
-	// only 0.
-	FirstIndex uint16
+	Depth    uint32 // basic blocks, a power of two
+	WQ       Place  // Depth blocks
+	CQ       Place  // Depth entries of 64 bytes, 0xff; the first is rewritten
+	Record   Place  // RecordBytes, zero: the queue pair's record, then the completion queue's
+	Doorbell Place  // 8 bytes, zero, for a NIC with MemoryDoorbell
 }
 
 // Offsets in a queue's Record.
@@ -154,25 +157,19 @@ const (
 	RecordBytes = 16
 )
 
-// Doorbell is where a queue is rung.
-type Doorbell struct {
-	// Device is the 8-byte register as the GPU sees it; 0: it can't.
-	Device uint64
-	// Register is the same as the processor sees it, for the GPU to map; 0: there is none.
-	Register uint64
-}
-
 // Queue is one RC queue pair.
 type Queue interface {
 	// Number is 24 bits.
 	Number() uint32
-	Doorbell() Doorbell
-	// Ring rings from the processor: the 8 bytes of value go to the doorbell, in the order in which they are in memory.
-	Ring(value [8]byte)
+	// Register is the 8-byte doorbell register in this process, 0 for a NIC with MemoryDoorbell.
+	Register() uint64
+	// Ring rings from the processor: the 8 bytes go to the doorbell at once, in the order in which they are in memory.
+	Ring([8]byte)
 	// Endpoint is what the other side needs to connect.
 	Endpoint() Endpoint
 	// Connect makes the queue ready to send to, and receive from, the other side's queue.
-	Connect(Endpoint) error
+	Connect(context.Context, Endpoint) error
+	// Close ends the queue. Nothing touches its memory afterwards.
 	Close() error
 }
 
