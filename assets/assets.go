@@ -16,6 +16,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -36,6 +37,9 @@ type Libraries struct {
 	Dir        string // the folder of all
 	Interposer string // liblgpu.so
 	SimDir     string // the folder with the software GPU's libcuda.so.1 and libnvidia-ml.so.1
+	// Lshmem is the folder with liblshmem.so and lshmem.py, which go in LD_LIBRARY_PATH and PYTHONPATH, and the headers in
+	// include; empty if this binary was built without them.
+	Lshmem string
 }
 
 // Install makes sure that the libraries lie in $LGPU_LIBDIR, or else in a folder named for their contents under
@@ -47,6 +51,11 @@ func Install() (Libraries, error) {
 }
 
 func install(source fs.FS, root string) (Libraries, error) {
+	shmem, err := shmemFiles(source, root)
+	if err != nil && !errors.Is(err, ErrNotBuilt) {
+		return Libraries{}, err
+	}
+	files := slices.Concat(files, shmem)
 	contents := make([][]byte, len(files))
 	sum := sha256.New()
 	for i, name := range files {
@@ -71,7 +80,11 @@ func install(source fs.FS, root string) (Libraries, error) {
 			return Libraries{}, fmt.Errorf("install %s: %w", name, err)
 		}
 	}
-	return Libraries{Dir: dir, Interposer: filepath.Join(dir, files[0]), SimDir: filepath.Join(dir, "sim")}, nil
+	libs := Libraries{Dir: dir, Interposer: filepath.Join(dir, files[0]), SimDir: filepath.Join(dir, "sim")}
+	if len(shmem) > 0 {
+		libs.Lshmem = filepath.Join(dir, shmemDir)
+	}
+	return libs, nil
 }
 
 // folder returns the folder to install to.
@@ -103,7 +116,11 @@ func place(path string, data []byte) error {
 		return err
 	}
 	_, err = temp.Write(data)
-	err = errors.Join(err, temp.Chmod(0o755), temp.Close())
+	mode := fs.FileMode(0o644)
+	if strings.Contains(filepath.Base(path), ".so") {
+		mode = 0o755
+	}
+	err = errors.Join(err, temp.Chmod(mode), temp.Close())
 	if err == nil {
 		err = os.Rename(temp.Name(), path)
 	}

@@ -25,7 +25,7 @@ func TestInstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if libs.Interposer != filepath.Join(dir, "liblgpu.so") || libs.SimDir != filepath.Join(dir, "sim") || libs.Dir != dir {
+	if libs.Interposer != filepath.Join(dir, "liblgpu.so") || libs.SimDir != filepath.Join(dir, "sim") || libs.Dir != dir || libs.Lshmem != "" {
 		t.Errorf("installed to %+v", libs)
 	}
 	before, err := os.Stat(libs.Interposer)
