@@ -198,6 +198,9 @@ const (
 
 func newPair(t testing.TB, fa, fb Fabric, adversary *Adversary, change func(*QueueConfig)) *pair {
 	t.Helper()
+	if fb == nil {
+		fb = fa
+	}
 	p := &pair{a: newDevice(t, Config{Fabric: fa, Adversary: adversary}), b: newDevice(t, Config{Fabric: fb, Adversary: adversary})}
 	p.mem = register(t, p.a, aKey, aStart, pairBytes, AllAccess)
 	p.other = register(t, p.b, bKey, bStart, pairBytes, AllAccess)

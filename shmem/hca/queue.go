@@ -425,7 +425,7 @@ func (q *Queue) fetch() bool {
 	case blocks == 0:
 		blocks = 1
 	case blocks > q.posted-q.head:
-		broken, blocks = mlx5.FormatError(fmt.Sprintf("%d blocks, of which %d are posted", blocks, q.posted-q.head)), q.posted-q.head
+		broken, blocks = mlx5.FormatError(fmt.Sprintf("%d blocks, of which %d are posted", blocks, q.posted-q.head)), 1
 	}
 	if broken == nil && !q.failed {
 		if e.WaitsForReads() && q.reads > 0 {
