@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LSHMEM_STATE_VERSION UINT64_C(0x20200)
+#define LSHMEM_STATE_VERSION UINT64_C(0x30240)
 #define LSHMEM_INLINE_PEERS UINT64_C(0x10)
 #define LSHMEM_INLINE_KEYS UINT64_C(0x8)
 #define LSHMEM_MAX_NICS UINT64_C(0x8)
@@ -133,8 +133,10 @@ struct lshmem_state {
 	uint64_t control;
 	uint64_t timeout_nanos;
 	uint64_t scratch;
+	uint64_t self;
+	uint64_t reserved24[7];
 };
-_Static_assert(sizeof(struct lshmem_state) == 512, "lshmem_state");
+_Static_assert(sizeof(struct lshmem_state) == 576, "lshmem_state");
 _Static_assert(offsetof(struct lshmem_state, version) == 0, "Version");
 _Static_assert(offsetof(struct lshmem_state, pe) == 4, "PE");
 _Static_assert(offsetof(struct lshmem_state, pes) == 8, "PEs");
@@ -158,6 +160,7 @@ _Static_assert(offsetof(struct lshmem_state, teams) == 480, "Teams");
 _Static_assert(offsetof(struct lshmem_state, control) == 488, "Control");
 _Static_assert(offsetof(struct lshmem_state, timeout_nanos) == 496, "TimeoutNanos");
 _Static_assert(offsetof(struct lshmem_state, scratch) == 504, "Scratch");
+_Static_assert(offsetof(struct lshmem_state, self) == 512, "Self");
 
 struct lshmem_queue {
 	uint64_t wq;

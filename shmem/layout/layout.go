@@ -44,7 +44,7 @@ const (
 // Version of a layout with states of that size: what the device compares with its own. A change of any type must change it,
 // by the size or, where that stays, by revision.
 const (
-	revision = 2
+	revision = 3
 	Version  = uint32(revision<<16) + uint32(unsafe.Sizeof(State{}))
 )
 
@@ -115,6 +115,10 @@ type State struct {
 	TimeoutNanos uint64
 	// Scratch is local memory of ScratchBytes for the device's own counters.
 	Scratch uint64
+	// Self is the address of a copy of this State in memory of the GPU, needed where there are Queues. The network path, which
+	// is not inlined, reads it: a pointer to a kernel's argument would make compilers copy that to local memory in every thread.
+	Self uint64
+	_    [7]uint64
 }
 
 // Key is the key of a registered range as a work request carries it.
