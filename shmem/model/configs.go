@@ -28,7 +28,11 @@ var (
 		Programs: [][]Op{{put1, quiet}, {put1}, {put1, quiet}}}
 	// oneCTA: the queue is not shared, so that a fence for the CTA suffices before ready.
 	oneCTA = Config{Name: "one CTA", Depth: 4, Batch: 4, Bits: 4, Start: 13, PEs: []int{0}, CTAs: []int{0, 0, 0},
-		Programs: [][]Op{{put1, quiet}, {put1, put1}, {put2}}}
+		Programs: [][]Op{{put1, quiet}, {put1}, {put2}}}
+	// stranger: a CTA that has sent nothing waits for the queue of another one, and posts what is ready there. To it,
+	// the queue is shared.
+	stranger = Config{Name: "quiet by another CTA", Depth: 4, Batch: 4, Bits: 4, Start: 13, PEs: []int{0}, CTAs: []int{0, 0, 1}, Shared: true, Help: true,
+		Programs: [][]Op{{put1}, {put2}, {quiet}}}
 	// hostMemory: what the NIC fetches must be visible to the system.
 	hostMemory = with(post, func(c *Config) { c.Name, c.Host = "queues in host memory", true })
 	// record: the doorbell only wakes the NIC.
@@ -101,8 +105,15 @@ var (
 // puts is a call of n writes.
 func puts(n int) Op { return Op{Work: slices.Repeat([]Work{Write}, n)} }
 
+// helped is a configuration in which waiters post.
+func helped(c Config) Config {
+	return with(c, func(c *Config) { c.Name, c.Help = c.Name+", waiters post", true })
+}
+
 // Configurations are those in which no property may be violated.
 func Configurations() []Config {
-	return []Config{post, threePosters, oneCTA, hostMemory, record, lossy, lossyRecord, hostPosts, full, lag, pollers, idle, twoBlocks,
-		queues, onePerPE, signals, warp, fetches, oneSlot, flushAtOnce, flushLater, flushTwo, group, groupSignal, within}
+	return []Config{post, threePosters, oneCTA, stranger, hostMemory, record, lossy, lossyRecord, hostPosts, full, lag, pollers, idle, twoBlocks,
+		queues, onePerPE, signals, warp, fetches, oneSlot, flushAtOnce, flushLater, flushTwo, group, groupSignal, within,
+		helped(post), helped(threePosters), helped(oneCTA), helped(lossy), helped(hostPosts), helped(pollers), helped(lag),
+		helped(queues), helped(fetches), helped(flushTwo), helped(beyond), helped(behindSingles)}
 }

@@ -159,6 +159,7 @@ type Config struct {
 	Record    bool // the NIC takes the count from the record, the doorbell is a kick
 	Lossy     bool // doorbells get lost; the NIC reads the record now and then
 	Flush     int  // 0: answers are visible with their completion; else one of the two forms
+	Help      bool // who waits posts what is ready; else the inequality of batch, call and depth must hold
 	FreeFence bool // fence does nothing, since a caller has one queue for each PE
 	Defects   Switch
 }
@@ -241,6 +242,8 @@ type thread struct {
 	part   uint8 // piece of a split call
 	queue  uint8
 	base   uint8
+	end    uint8 // what it posts up to
+	after  uint8 // where posting returns to
 	idx    uint8 // poll's argument
 	wc     uint8 // poll's reading
 	ret    uint8 // where the poll returns to
@@ -262,6 +265,7 @@ const (
 	atReady
 	atSubmit
 	atLock
+	atTry
 	atPosted
 	atRecord
 	atDoorbell
@@ -601,34 +605,44 @@ func (p *Protocol) step(s *State, t int, emit Emit[State]) {
 		x.pc = atSent
 		what := "submit: left to a later caller"
 		if end == int(u.Reserved) || int(x.base)/p.Batch != end/p.Batch || c.blocks >= p.Batch {
-			x.pc, what = atLock, "submit: post"
-			if p.HostPosts {
-				x.pc = atPosted
-			}
+			what = "submit: post"
+			p.post(x, uint8(end), atSent)
 		}
 		do(what)
 	case atLock:
-		if u.Lock != 0 {
+		if u.Posted >= x.end {
+			p.posted(x)
+			do("posted already")
 			return
+		}
+		x.pc = atTry
+		do("to be posted")
+	case atTry:
+		if u.Posted >= x.end && u.Lock != 0 {
+			p.posted(x)
+			do("posted by another")
+			return
+		}
+		if u.Lock != 0 {
+			return // tries again
 		}
 		u.Lock = uint8(t) + 1
 		x.pc = atPosted
 		do("lock")
 	case atPosted:
-		end := x.base + uint8(p.call(&n, t).blocks)
 		if p.HostPosts {
-			u.Posted = max(u.Posted, end)
+			u.Posted = max(u.Posted, x.end)
 			p.fence(&n, t, system)
 			if !p.has(WordLost) {
-				u.Word = max(u.Word, end)
+				u.Word = max(u.Word, x.end)
 			}
-			x.pc = atSent
+			p.posted(x)
 			do("raise posted and the host's word")
 			return
 		}
 		x.pc = atUnlock
-		if u.Posted < end || p.has(PlainPosted) {
-			u.Posted = end
+		if u.Posted < x.end || p.has(PlainPosted) {
+			u.Posted = x.end
 			x.pc = atRecord
 			if p.has(DoorbellFirst) {
 				x.pc = atDoorbell
@@ -637,10 +651,7 @@ func (p *Protocol) step(s *State, t int, emit Emit[State]) {
 		do("raise posted")
 	case atRecord:
 		p.fence(&n, t, p.nic)
-		u.RecordNew, u.RecordLevel, u.RecordOwner = u.Posted&p.mask, own, uint8(t)
-		if p.has(PlainPosted) {
-			u.RecordNew = (x.base + uint8(p.call(&n, t).blocks)) & p.mask
-		}
+		u.RecordNew, u.RecordLevel, u.RecordOwner = x.end&p.mask, own, uint8(t)
 		if p.has(RecordLost) {
 			u.RecordNew = u.Record
 		}
@@ -650,7 +661,6 @@ func (p *Protocol) step(s *State, t int, emit Emit[State]) {
 		}
 		do("fence; record")
 	case atDoorbell:
-		value := x.base + uint8(p.call(&n, t).blocks)
 		if !p.has(UnfencedDoorbell) {
 			p.fence(&n, t, p.nic)
 		}
@@ -658,16 +668,16 @@ func (p *Protocol) step(s *State, t int, emit Emit[State]) {
 		if p.has(DoorbellFirst) {
 			x.pc = atRecord
 		}
-		if value < u.Doorbell {
-			fail("fence; doorbell", broken(P3, "the doorbell goes back from %d to %d", u.Doorbell, value))
+		if x.end < u.Doorbell {
+			fail("fence; doorbell", broken(P3, "the doorbell goes back from %d to %d", u.Doorbell, x.end))
 			return
 		}
-		u.Doorbell, u.Rung = value, true
+		u.Doorbell, u.Rung = x.end, true
 		do("fence; doorbell")
 	case atUnlock:
 		p.fence(&n, t, gpu)
 		u.Lock = 0
-		x.pc = atSent
+		p.posted(x)
 		do("unlock")
 
 	case atSent:
@@ -834,6 +844,9 @@ func (p *Protocol) step(s *State, t int, emit Emit[State]) {
 		case u.Posted >= x.idx || p.has(NoPostedCheck):
 			x.pc = atPollRead
 			do("poll: posted")
+		case p.Help && u.Ready > u.Posted:
+			p.post(x, u.Ready, atPoll)
+			do("poll: post what is ready")
 		}
 	case atPollRead:
 		if u.Consumed >= x.idx && !p.has(NoReread) {
@@ -877,6 +890,16 @@ func (p *Protocol) step(s *State, t int, emit Emit[State]) {
 
 // atEndOfEarly is a step of ReleaseEarly only.
 const atEndOfEarly = atEnd + 1
+
+// post sends a thread to post up to end, posted back to where it came from.
+func (p *Protocol) post(x *thread, end, after uint8) {
+	x.end, x.after, x.pc = end, after, atLock
+	if p.HostPosts {
+		x.pc = atPosted
+	}
+}
+
+func (p *Protocol) posted(x *thread) { x.pc, x.end, x.after = x.after, 0, 0 }
 
 func (p *Protocol) pollReturn(x *thread) {
 	x.pc, x.idx, x.wc, x.ret = x.ret, 0, 0, 0

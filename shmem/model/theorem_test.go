@@ -36,6 +36,11 @@ func TestInequality(t *testing.T) {
 		case found.Property != P7 || batch-1+call <= depth:
 			t.Errorf("%s: %v", c.Name, found)
 		}
+		if batch-1+call > depth {
+			if _, err := check(t, helped(c)); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 	for batch := 1; batch <= 4; batch++ {
 		for call := 1; call <= 4; call++ {
