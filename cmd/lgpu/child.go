@@ -7,7 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,10 +43,29 @@ func cause(err error) error {
 	return err
 }
 
-// runProgram runs the program at path until it ends, passing signals on, and returns what a shell would as its status.
-// The program shares this process's terminal, process group and standard files. It is killed if this process is. What
-// it leaves behind when it forks into the background becomes this process's child, so that descent says whose it is.
-func runProgram(path string, argv, env []string) (status int, err error) {
+// child is a program that lgpu run starts.
+type child struct {
+	env   []string
+	files []*os.File // standard input, output and error
+
+	process *os.Process // nil before it is started
+	ended   bool
+	status  int // as a shell has it, when ended
+	signal  unix.Signal
+}
+
+// How long the other programs of a job have when one has failed: to end by themselves, which they do when they notice,
+// and then after SIGTERM.
+const (
+	noticeTime    = 5 * time.Second
+	terminateTime = 5 * time.Second
+)
+
+// runPrograms runs the program at path, once for each of list, until all have ended, passing signals on. They share this
+// process's terminal and process group, and are killed if this process is. What they leave behind when they fork into
+// the background becomes this process's child, so that descent says whose it is. When one fails the others are ended.
+// ended is called for each that has.
+func runPrograms(path string, argv []string, list []*child, ended func(*child)) (told bool, err error) {
 	signals := make(chan os.Signal, 32)
 	for _, s := range forwarded {
 		if !signal.Ignored(s) { // nohup: what is ignored here stays ignored in the program
@@ -55,51 +78,125 @@ func runProgram(path string, argv, env []string) (status int, err error) {
 	defer signal.Stop(children)
 
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return 0, failed(fmt.Errorf("become the parent of what the program leaves behind: %w", err))
+		return false, failed(fmt.Errorf("become the parent of what the program leaves behind: %w", err))
 	}
-	program, err := os.StartProcess(path, argv, &os.ProcAttr{
-		Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL},
-	})
-	if err != nil {
-		err = fmt.Errorf("command %q cannot be executed: %w", argv[0], cause(err))
-		return 0, &exit{status: statusNotExecutable, err: err}
+	for _, p := range list {
+		p.process, err = os.StartProcess(path, argv, &os.ProcAttr{
+			Env: p.env, Files: p.files, Sys: &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL},
+		})
+		if err != nil {
+			killAll(list, ended)
+			err = fmt.Errorf("command %q cannot be executed: %w", argv[0], cause(err))
+			return false, &exit{status: statusNotExecutable, err: err}
+		}
 	}
-	for {
+	left, next := len(list), unix.SIGTERM
+	var overdue <-chan time.Time // when next is sent
+	for left > 0 {
 		select {
 		case s := <-signals:
-			forward(program, s.(syscall.Signal))
+			told = told || s != unix.SIGWINCH && s != unix.SIGCONT
+			forward(list, s.(syscall.Signal))
 		case <-children:
-			if status, ended := reap(program.Pid); ended {
-				return status, nil
+			for _, p := range reap(list) {
+				left--
+				ended(p)
+				if p.status != 0 && overdue == nil {
+					overdue = time.After(noticeTime)
+				}
+			}
+		case <-overdue:
+			for _, p := range list {
+				if !p.ended {
+					end(p, next)
+				}
+			}
+			overdue, next = time.After(terminateTime), unix.SIGKILL
+		}
+	}
+	return told, nil
+}
+
+// end ends a program that did not end by itself; with SIGKILL, which it cannot pass on, all that it started too.
+func end(p *child, s unix.Signal) {
+	if s == unix.SIGKILL {
+		for _, pid := range descendants(p.process.Pid, nil) {
+			_ = unix.Kill(pid, s) // the only error is that it has ended
+		}
+	}
+	_ = p.process.Signal(s)
+}
+
+// descendants appends the processes that descend from pid, which is alive or a zombie of this process, so that none of
+// the numbers can mean somebody else but in the moment after it was read.
+func descendants(pid int, to []int) []int {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		if err != nil {
+			continue
+		}
+		for _, word := range strings.Fields(string(text)) {
+			if below, err := strconv.Atoi(word); err == nil {
+				to = descendants(below, append(to, below))
 			}
 		}
 	}
+	return to
 }
 
-// reap takes note of all children that have ended, and returns how the one with a pid did, as a shell would.
-func reap(pid int) (status int, ended bool) {
+// killAll ends those that were started already when one could not be.
+func killAll(list []*child, ended func(*child)) {
+	for _, p := range list {
+		if p.process == nil {
+			return
+		}
+		_ = p.process.Kill()
+		var ws unix.WaitStatus
+		for {
+			if _, err := unix.Wait4(p.process.Pid, &ws, 0, nil); err != unix.EINTR {
+				break
+			}
+		}
+		p.ended = true
+		ended(p)
+	}
+}
+
+// reap takes note of all children that have ended, and returns those of list.
+func reap(list []*child) (ended []*child) {
 	for {
 		var ws unix.WaitStatus
-		child, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
-		switch {
-		case err == unix.EINTR:
-		case err != nil || child == 0:
-			return status, ended
-		case child == pid && ws.Signaled():
-			status, ended = 128+int(ws.Signal()), true
-		case child == pid:
-			status, ended = ws.ExitStatus(), true
+		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || pid == 0 {
+			return ended
+		}
+		for _, p := range list {
+			if p.process.Pid != pid || p.ended {
+				continue
+			}
+			p.ended, p.status = true, ws.ExitStatus()
+			if ws.Signaled() {
+				p.signal, p.status = ws.Signal(), 128+int(ws.Signal())
+			}
+			ended = append(ended, p)
 		}
 	}
 }
 
-// forward passes s on, unless the terminal has sent it to the whole foreground process group and so to the program too.
+// forward passes s on, unless the terminal has sent it to the whole foreground process group and so to the programs too.
 // A stop stops this process as well, so that a shell's job control sees it.
-func forward(program *os.Process, s syscall.Signal) {
+func forward(list []*child, s syscall.Signal) {
 	byTerminal := s == unix.SIGINT || s == unix.SIGQUIT || s == unix.SIGTSTP || s == unix.SIGWINCH
 	if !byTerminal || !foreground() {
-		// The only error is that the program has ended, which Wait reports.
-		_ = program.Signal(s)
+		for _, p := range list {
+			if !p.ended {
+				_ = p.process.Signal(s) // the only error is that it has ended, which is seen next
+			}
+		}
 	}
 	if s == unix.SIGTSTP {
 		_ = unix.Kill(unix.Getpid(), unix.SIGSTOP)

@@ -42,18 +42,25 @@ weights of others. --units is a cap in compute units, which is also what the
 program sees. Lgpus of one gang (--gang), and the devices of one lgpu, have
 their turns together, as programs need that wait for each other across devices.
 
+With --pes COUNT the command is started so many times, as the PEs of a job that
+shares memory by lshmem: all in the one lgpu, seeing all its devices, each to
+use the next one. When one fails the others are ended. On several machines each
+has its lgpu run, with the same --pes-total and --bootstrap, and the same secret
+in LSHMEM_BOOTSTRAP_TOKEN.
+
 The lgpu is made by the daemon, which is started if none runs and leaves when it
 has had nothing to do for a minute. When the daemon is restarted the program
 goes on within its limits.
 
-Exit status: the program's; 128+N if signal N killed it, 127 if it was not
-found, 126 if it cannot be executed, 2 if an option is wrong, 1 if lgpu itself
-failed.`,
+Exit status: the program's, of several that of the first to fail; 128+N if
+signal N killed it, 127 if it was not found, 126 if it cannot be executed, 2 if
+an option is wrong, 1 if lgpu itself failed.`,
 		Example: `  lgpu run --memory 8GiB --compute 25 -- python train.py
   lgpu run --name team --memory 16GiB -- ./serve &
   lgpu run --name team -- ./batch
   lgpu run --group /research --weight 300 -- python train.py
-  lgpu run --sim=2x16GiB,sms=32 --device 1 --memory 50% -- ./program`,
+  lgpu run --sim=2x16GiB,sms=32 --device 1 --memory 50% -- ./program
+  lgpu run --device 0,1 --pes 2 -- python pair.py`,
 		DisableFlagsInUseLine: true,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -72,6 +79,7 @@ failed.`,
 	f.StringVar(&r.gang, "gang", "", "`NAME` of a gang: its lgpus have their devices together")
 	f.BoolVar(&r.spatial, "spatial", false, "share devices by compute units, at the same time (MPS)")
 	registerSim(f, &r.shape)
+	r.pes.register(f)
 	socketFlag(c)
 	return c
 }
@@ -79,6 +87,7 @@ failed.`,
 // run is one lgpu run.
 type run struct {
 	flags       limitFlags
+	pes         pesFlags
 	name, group string
 	gang        string
 	spatial     bool
@@ -100,6 +109,10 @@ func (r *run) start(c *cobra.Command, argv []string) error {
 		return r.slip(argv[0], err)
 	}
 	request.Program = filepath.Base(program)
+	j, err := r.pes.job()
+	if err != nil {
+		return err
+	}
 	libs, err := assets.Install()
 	if errors.Is(err, assets.ErrNotBuilt) {
 		return failed(err)
@@ -120,16 +133,26 @@ func (r *run) start(c *cobra.Command, argv []string) error {
 	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
+	if j != nil {
+		if err := j.listen(c.Context()); err != nil {
+			return errors.Join(err, conn.Close())
+		}
+		defer j.close()
+	}
 	h, err := holdLgpu(c.Context(), conn, request, api.Options{Socket: namedSocket(c), Change: true, Start: command})
 	if err != nil {
 		return explain(err)
 	}
 	defer h.Close()
-	status, err := runProgram(program, argv, tenantEnv(os.Environ(), libs, h.Environment))
-	if err != nil {
+	env := tenantEnv(os.Environ(), libs, h.Environment)
+	if j != nil {
+		return j.run(program, argv, env, libs, len(h.Devices))
+	}
+	one := &child{env: env, files: []*os.File{os.Stdin, os.Stdout, os.Stderr}}
+	if _, err := runPrograms(program, argv, []*child{one}, func(*child) {}); err != nil {
 		return err
 	}
-	return &exit{status: status}
+	return &exit{status: one.status}
 }
 
 // request is what is asked of the daemon.
@@ -195,14 +218,19 @@ func tenantEnv(env []string, libs assets.Libraries, values map[string]string) []
 		ours["LGPU_REAL_LIBCUDA"] = filepath.Join(libs.SimDir, "libcuda.so.1")
 		ours["LGPU_REAL_LIBNVML"] = filepath.Join(libs.SimDir, "libnvidia-ml.so.1")
 	}
-	out := make([]string, 0, len(env)+len(ours))
+	return replace(env, ours)
+}
+
+// replace is env with other values for some variables.
+func replace(env []string, values map[string]string) []string {
+	out := make([]string, 0, len(env)+len(values))
 	for _, v := range env {
 		name, _, _ := strings.Cut(v, "=")
-		if _, replaced := ours[name]; !replaced {
+		if _, replaced := values[name]; !replaced {
 			out = append(out, v)
 		}
 	}
-	for name, value := range ours {
+	for name, value := range values {
 		out = append(out, name+"="+value)
 	}
 	return out

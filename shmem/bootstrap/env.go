@@ -112,19 +112,21 @@ func readEnv(o Options) (environment, error) {
 	if e.rank, err = number(from[0], 0, e.size-1); err != nil {
 		return e, err
 	}
-	for _, t := range []struct {
-		name  string
-		value *time.Duration
-	}{
-		{EnvTimeout, &e.options.Timeout}, {EnvJoinTimeout, &e.options.JoinTimeout}, {EnvHeartbeat, &e.options.Heartbeat},
-	} {
-		if text := os.Getenv(t.name); text != "" && *t.value == 0 {
-			if *t.value, err = seconds(text); err != nil {
-				return e, fmt.Errorf("%s: %w", t.name, err)
-			}
-		}
+	return e, errors.Join(
+		fromEnv(EnvTimeout, &e.options.Timeout), fromEnv(EnvJoinTimeout, &e.options.JoinTimeout), fromEnv(EnvHeartbeat, &e.options.Heartbeat))
+}
+
+// fromEnv reads a time from a variable if d has none.
+func fromEnv(name string, d *time.Duration) error {
+	text := os.Getenv(name)
+	if text == "" || *d != 0 {
+		return nil
 	}
-	return e, nil
+	var err error
+	if *d, err = seconds(text); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
 }
 
 // number is a variable's value from least to most.
@@ -202,6 +204,31 @@ func TokenID(ctx context.Context, at, token string) (UniqueID, error) {
 	return a.id(ctx)
 }
 
+// ListenAt starts a root at HOST:PORT with a token, so that those who know both can join without being told an id. HOST is
+// what others call this machine; it need not mean one of its addresses here.
+func ListenAt(ctx context.Context, at, token string, o ListenOptions) (*Root, error) {
+	a, err := parseTCP("tcp://" + at + "?" + token)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	return listenAt(ctx, a, o)
+}
+
+func listenAt(ctx context.Context, a address, o ListenOptions) (*Root, error) {
+	everywhere := net.JoinHostPort("", strconv.Itoa(a.port))
+	o.Token, o.Address, o.Local = a.token, everywhere, false
+	// A name may mean another address here than elsewhere, often a loopback one.
+	if ip, err := netip.ParseAddr(a.host); err == nil && !ip.IsUnspecified() || a.host == "localhost" {
+		o.Address = net.JoinHostPort(a.host, strconv.Itoa(a.port))
+	}
+	r, err := Listen(ctx, o)
+	if errors.Is(err, syscall.EADDRNOTAVAIL) { // others reach this machine by an address that it does not have itself
+		o.Address = everywhere
+		r, err = Listen(ctx, o)
+	}
+	return r, err
+}
+
 // heldRoots are those of PE 0, by bootstrap. The instances of a process share one.
 var heldRoots = struct {
 	sync.Mutex
@@ -218,21 +245,7 @@ func holdRoot(ctx context.Context, key string, a address, o Options) (*Root, err
 		}
 		<-r.Done() // it is closing: its port will be free
 	}
-	listen := ListenOptions{Token: a.token, Keep: true, JoinTimeout: o.JoinTimeout, Heartbeat: o.Heartbeat}
-	everywhere := net.JoinHostPort("", strconv.Itoa(a.port))
-	listen.Address = everywhere
-	// A name may mean another address here than elsewhere, often a loopback one.
-	if ip, err := netip.ParseAddr(a.host); err == nil || a.host == "localhost" {
-		listen.Address = net.JoinHostPort(a.host, strconv.Itoa(a.port))
-		if err == nil && ip.IsUnspecified() {
-			listen.Address = everywhere
-		}
-	}
-	r, err := Listen(ctx, listen)
-	if errors.Is(err, syscall.EADDRNOTAVAIL) { // others reach this machine by an address that it does not have itself
-		listen.Address = everywhere
-		r, err = Listen(ctx, listen)
-	}
+	r, err := listenAt(ctx, a, ListenOptions{Keep: true, JoinTimeout: o.JoinTimeout, Heartbeat: o.Heartbeat})
 	if err != nil {
 		return nil, err
 	}

@@ -30,9 +30,9 @@ type ListenOptions struct {
 	Token string
 	// Keep goes on after a job has ended, for the next instance, until Close. Otherwise the root ends with its first job.
 	Keep bool
-	// JoinTimeout bounds how long PEs wait for each other, beside what they ask for. 0 is DefaultJoinTimeout.
+	// JoinTimeout bounds how long PEs wait for each other. 0 is what the most impatient of them asks for.
 	JoinTimeout time.Duration
-	// Heartbeat is as in Options.
+	// Heartbeat is as in Options; 0 is LSHMEM_BOOTSTRAP_HEARTBEAT, if that is set.
 	Heartbeat time.Duration
 }
 
@@ -43,11 +43,12 @@ const MinToken = 16
 // Bounds of what a root does for those that are not known to belong to it.
 const (
 	handshakeTimeout = 5 * time.Second
-	maxPending       = 1024             // connections that have not shown that they know the secret
-	unusedFor        = 10 * time.Minute // then a root of NewUniqueID ends that nobody has joined
-	closeGrace       = 5 * time.Second  // for others to leave before the process with the root does
-	maxOver          = 1024             // jobs whose end is remembered
-	writeTimeout     = 30 * time.Second // a PE that reads nothing for so long, or what its kernel holds of it, is dead
+	maxPending       = 1024               // connections that have not shown that they know the secret
+	unusedFor        = 10 * time.Minute   // then a root of NewUniqueID ends that nobody has joined
+	lateFor          = DefaultJoinTimeout // that long after a job failed, PEs that come late are told so
+	closeGrace       = 5 * time.Second    // for others to leave before the process with the root does
+	maxOver          = 1024               // jobs whose end is remembered
+	writeTimeout     = 30 * time.Second   // a PE that reads nothing for so long, or what its kernel holds of it, is dead
 )
 
 // Root accepts the PEs of jobs. It is made by Listen.
@@ -74,8 +75,8 @@ type Root struct {
 // Listen starts a root that serves until Close, or without Keep until its first job is over. The context bounds only the
 // call.
 func Listen(ctx context.Context, o ListenOptions) (*Root, error) {
-	if o.JoinTimeout <= 0 {
-		o.JoinTimeout = DefaultJoinTimeout
+	if err := fromEnv(EnvHeartbeat, &o.Heartbeat); err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
 	secret := newSecret()
 	if o.Token != "" {
@@ -431,7 +432,10 @@ func (r *Root) seat(s *seated, w join, c net.Conn) (*job, error) {
 	}()
 	s.post(frame{kind: kindAccept, payload: putMilliseconds(s.listens)})
 	who := fmt.Sprintf("process %d on %s", w.pid, host(w.host, c))
-	timeout := min(time.Duration(w.timeout)*time.Millisecond, r.options.JoinTimeout)
+	timeout := time.Duration(w.timeout) * time.Millisecond
+	if most := r.options.JoinTimeout; most > 0 {
+		timeout = min(timeout, most)
+	}
 	if err := j.sit(int(w.rank), int(w.size), who, timeout, s); err != nil {
 		r.mu.Lock()
 		delete(r.seated, s)
@@ -479,7 +483,7 @@ func (r *Root) ended(instance uint32, j *job) {
 		if r.unused != nil {
 			r.unused.Stop()
 		}
-		r.unused = time.AfterFunc(r.options.JoinTimeout, func() { r.Close() })
+		r.unused = time.AfterFunc(lateFor, func() { r.Close() })
 	}
 	r.mu.Unlock()
 	if close {
