@@ -114,6 +114,6 @@ func helped(c Config) Config {
 func Configurations() []Config {
 	return []Config{post, threePosters, oneCTA, stranger, hostMemory, record, lossy, lossyRecord, hostPosts, full, lag, pollers, idle, twoBlocks,
 		queues, onePerPE, signals, warp, fetches, oneSlot, flushAtOnce, flushLater, flushTwo, group, groupSignal, within,
-		helped(post), helped(threePosters), helped(oneCTA), helped(lossy), helped(hostPosts), helped(pollers), helped(lag),
-		helped(queues), helped(fetches), helped(flushTwo), helped(beyond), helped(behindSingles)}
+		helped(post), helped(oneCTA), helped(lossy), helped(hostPosts), helped(pollers), helped(lag),
+		helped(queues), helped(oneSlot), helped(flushTwo), helped(beyond)}
 }

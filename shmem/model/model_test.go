@@ -3,6 +3,7 @@ package model
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -43,8 +44,11 @@ func TestMutations(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("M%d %s", m.Number, m.What), func(t *testing.T) {
-				if _, err := check(t, *c.Sound); err != nil {
-					t.Fatalf("without the defect: %v", err)
+				// TestProtocol has judged the others.
+				if !slices.ContainsFunc(Configurations(), func(o Config) bool { return o.Name == c.Sound.Name }) {
+					if _, err := check(t, *c.Sound); err != nil {
+						t.Fatalf("without the defect: %v", err)
+					}
 				}
 				_, err := check(t, *c.Config)
 				var found *Counterexample
@@ -54,7 +58,9 @@ func TestMutations(t *testing.T) {
 				if found.Property != c.Property {
 					t.Errorf("violates %s, not %s:\n%v", found.Property, c.Property, found)
 				}
-				t.Log(found)
+				if testing.Verbose() {
+					t.Log(found)
+				}
 			})
 		}
 	}

@@ -44,7 +44,7 @@ func Mutations() []Mutation {
 		{2, "call of a warp: base not broadcast, or no warp sync before submit", "3.5", "P1, P2",
 			[]Catch{in(warp, NoBroadcast, P1), in(warp, NoWarpSync, P2), litmus(2)}},
 		{3, "quiet of an explicit queue ignores it; PE_ALL taken for another value", "3.5", "P4",
-			[]Catch{in(with(queues, func(c *Config) { c.FreeFence = true; c.Programs = [][]Op{{on(1, put1), quiet}, {on(0, put1)}} }), QuietSkipsQueue, P4), litmus(3)}},
+			[]Catch{in(with(queues, func(c *Config) { c.Name = "quiet of two queues"; c.FreeFence = true; c.Programs = [][]Op{{on(1, put1), quiet}, {on(0, put1)}} }), QuietSkipsQueue, P4), litmus(3)}},
 		{4, "put with signal in several pieces: data and signal on different queues", "3.5", "P9", []Catch{in(signals, SplitSignal, P9), litmus(4)}},
 		{5, "host posts: word at the wrong offset, record in slot 0", "3.5; fits DeepEP#509, #677", "P3",
 			[]Catch{in(hostPosts, WordLost, P3), in(hostPosts, RecordLost, P3), litmus(5)}},

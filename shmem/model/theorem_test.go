@@ -36,7 +36,7 @@ func TestInequality(t *testing.T) {
 		case found.Property != P7 || batch-1+call <= depth:
 			t.Errorf("%s: %v", c.Name, found)
 		}
-		if batch-1+call > depth {
+		if batch-1+call > depth && depth == 4 {
 			if _, err := check(t, helped(c)); err != nil {
 				t.Error(err)
 			}
