@@ -37,6 +37,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 )
 
@@ -91,6 +92,31 @@ type Options struct {
 	// Instance tells apart the jobs that the same processes have with one id, at the same time or one after the other.
 	// FromEnv counts by itself.
 	Instance uint32
+	// Lookup is where FromEnv finds variables; nil is os.LookupEnv. A library needs another where Go's copy of the
+	// environment is older than the program's.
+	Lookup func(name string) (string, bool)
+}
+
+// lookup is how variables are found.
+type lookup func(name string) (string, bool)
+
+// get is a variable's value, empty if it is not set.
+func (l lookup) get(name string) string {
+	if l == nil {
+		l = os.LookupEnv
+	}
+	value, _ := l(name)
+	return value
+}
+
+// first is the first value of some variables that is not empty.
+func (l lookup) first(names ...string) string {
+	for _, n := range names {
+		if v := l.get(n); v != "" {
+			return v
+		}
+	}
+	return ""
 }
 
 // withDefaults returns o with what is left out.

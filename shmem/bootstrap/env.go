@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -89,16 +88,17 @@ var instances = struct {
 }{next: map[string]uint32{}}
 
 func readEnv(o Options) (environment, error) {
-	e := environment{bootstrap: os.Getenv(EnvBootstrap), options: o}
+	env := lookup(o.Lookup)
+	e := environment{bootstrap: env.get(EnvBootstrap), options: o}
 	var from [2]string
 	for _, p := range places {
-		if os.Getenv(p[0]) != "" && os.Getenv(p[1]) != "" {
+		if env.get(p[0]) != "" && env.get(p[1]) != "" {
 			from = p
 			break
 		}
 	}
 	switch {
-	case e.bootstrap == "" && (os.Getenv(EnvPE) != "" || os.Getenv(EnvPEs) != ""):
+	case e.bootstrap == "" && (env.first(EnvPE, EnvPEs) != ""):
 		return e, fmt.Errorf("%s is set but not %s; set uid:HEX or tcp://HOST:PORT?TOKEN, or start the program by lgpu run --pes N", EnvPE, EnvBootstrap)
 	case e.bootstrap == "":
 		return e, ErrNotSet
@@ -106,19 +106,21 @@ func readEnv(o Options) (environment, error) {
 		return e, fmt.Errorf("%s is set but not %s and %s", EnvBootstrap, EnvPE, EnvPEs)
 	}
 	var err error
-	if e.size, err = number(from[1], 1, MaxPEs); err != nil {
+	if e.size, err = number(env, from[1], 1, MaxPEs); err != nil {
 		return e, err
 	}
-	if e.rank, err = number(from[0], 0, e.size-1); err != nil {
+	if e.rank, err = number(env, from[0], 0, e.size-1); err != nil {
 		return e, err
 	}
 	return e, errors.Join(
-		fromEnv(EnvTimeout, &e.options.Timeout), fromEnv(EnvJoinTimeout, &e.options.JoinTimeout), fromEnv(EnvHeartbeat, &e.options.Heartbeat))
+		fromEnv(env, EnvTimeout, &e.options.Timeout),
+		fromEnv(env, EnvJoinTimeout, &e.options.JoinTimeout),
+		fromEnv(env, EnvHeartbeat, &e.options.Heartbeat))
 }
 
 // fromEnv reads a time from a variable if d has none.
-func fromEnv(name string, d *time.Duration) error {
-	text := os.Getenv(name)
+func fromEnv(env lookup, name string, d *time.Duration) error {
+	text := env.get(name)
 	if text == "" || *d != 0 {
 		return nil
 	}
@@ -130,8 +132,8 @@ func fromEnv(name string, d *time.Duration) error {
 }
 
 // number is a variable's value from least to most.
-func number(name string, least, most int) (int, error) {
-	text := os.Getenv(name)
+func number(env lookup, name string, least, most int) (int, error) {
+	text := env.get(name)
 	n, err := strconv.Atoi(text)
 	if err != nil || n < least || n > most {
 		return 0, fmt.Errorf("%s=%q: a number from %d to %d is needed", name, text, least, most)
@@ -245,7 +247,7 @@ func holdRoot(ctx context.Context, key string, a address, o Options) (*Root, err
 		}
 		<-r.Done() // it is closing: its port will be free
 	}
-	r, err := listenAt(ctx, a, ListenOptions{Keep: true, JoinTimeout: o.JoinTimeout, Heartbeat: o.Heartbeat})
+	r, err := listenAt(ctx, a, ListenOptions{Keep: true, JoinTimeout: o.JoinTimeout, Heartbeat: o.Heartbeat, Lookup: o.Lookup})
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 )
@@ -26,26 +25,16 @@ const (
 	aliasAddress   = "NVSHMEM_BOOTSTRAP_UID_SESSION_ID"
 )
 
-// firstOf is the first of some environment variables that is set and not empty.
-func firstOf(names ...string) (name, value string) {
-	for _, n := range names {
-		if v := os.Getenv(n); v != "" {
-			return n, v
-		}
-	}
-	return "", ""
-}
-
 // listen opens what o asks for, and returns 1 to maxAddresses addresses by which others reach it.
 func listen(ctx context.Context, o ListenOptions) ([]net.Listener, []netip.AddrPort, error) {
 	if o.Local {
 		return reached(listenLocal(ctx))
 	}
 	if o.Interface == "" {
-		_, o.Interface = firstOf(EnvInterface, aliasInterface)
+		o.Interface = lookup(o.Lookup).first(EnvInterface, aliasInterface)
 	}
 	if o.Address == "" {
-		_, o.Address = firstOf(EnvAddress, aliasAddress)
+		o.Address = lookup(o.Lookup).first(EnvAddress, aliasAddress)
 	}
 	port := 0
 	if o.Address != "" {

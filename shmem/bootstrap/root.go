@@ -34,6 +34,8 @@ type ListenOptions struct {
 	JoinTimeout time.Duration
 	// Heartbeat is as in Options; 0 is LSHMEM_BOOTSTRAP_HEARTBEAT, if that is set.
 	Heartbeat time.Duration
+	// Lookup is where variables are found, as in Options.
+	Lookup func(name string) (string, bool)
 }
 
 // MinToken is the least length of a secret that somebody chose. It should be random: who records a handshake can try
@@ -75,7 +77,7 @@ type Root struct {
 // Listen starts a root that serves until Close, or without Keep until its first job is over. The context bounds only the
 // call.
 func Listen(ctx context.Context, o ListenOptions) (*Root, error) {
-	if err := fromEnv(EnvHeartbeat, &o.Heartbeat); err != nil {
+	if err := fromEnv(o.Lookup, EnvHeartbeat, &o.Heartbeat); err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
 	secret := newSecret()
