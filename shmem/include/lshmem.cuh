@@ -22,9 +22,8 @@
 // and with equal arguments. Threads of one warp may call plain forms together or apart. A _warp or _block call begins
 // with a synchronization of the group, so that it sends what any member wrote before it, and ends with one.
 //
-// Completion: put, get, put_signal and iput/iget return when their source may be overwritten and, for get, the destination
-// holds the data; a blocking put is also complete at the target. The _nbi forms may return before; lshmem_quiet completes
-// them. lshmem_fence orders, for each PE, what was written before it before what is written after it. Both act for the
+// Completion: put, put_signal and iput return when their source may be overwritten, get and iget when the destination holds
+// the data. The _nbi forms may return before. lshmem_quiet completes everything, also at the target. lshmem_fence orders, for each PE, what was written before it before what is written after it. Both act for the
 // calling thread, warp or block, and for what others have handed it through a synchronization.
 //
 // Errors: functions that return int return LSHMEM_OK (0) or LSHMEM_ERR_*. The first error of a PE is also kept in its
@@ -187,7 +186,7 @@ LSHMEM_DEVICE T lshmem_atomic_compare_swap(const lshmem_t &sh, T *dst, lshmem::v
 
 // --- Order and completion ---
 //
-// lshmem_fence{,_warp,_block}(sh) and (sh, pe), lshmem_quiet likewise. Quiet also makes what was read visible.
+// lshmem_fence{,_warp,_block}(sh) and (sh, pe), lshmem_quiet likewise. LSHMEM_PE_ALL as pe is all of them.
 #define LSHMEM_ORDER(name, group)                \
   LSHMEM_DEVICE int lshmem_##name(const lshmem_t &sh); \
   LSHMEM_DEVICE int lshmem_##name(const lshmem_t &sh, int pe);
@@ -198,9 +197,9 @@ LSHMEM_EACH_SCOPE(LSHMEM_ORDER, quiet)
 // --- Explicit queues ---
 //
 // As the functions without qp_, over queue q of the PE: a number below State.queues_per_pe, LSHMEM_QP_DEFAULT (the caller's
-// own: by block, warp or multiprocessor) or LSHMEM_QP_ANY (one that spreads callers more). A PE whose memory is mapped
-// has no queues; q is ignored. Order holds within a queue; quiet of one queue completes what was posted to it.
-// Quiet and fence accept pe LSHMEM_PE_ALL, and LSHMEM_QP_ANY for all queues.
+// own: by block, warp or multiprocessor) or LSHMEM_QP_ANY (one that spreads callers more). Where memory is mapped there is no
+// queue, and q is ignored. Order holds within a queue; quiet of one queue completes what was posted to it. Of the PE
+// (or LSHMEM_PE_ALL) given to qp_quiet and qp_fence, LSHMEM_QP_ANY selects all queues.
 #define LSHMEM_COPY(name, group)                                                                                         \
   LSHMEM_DEVICE int lshmem_qp_##name(const lshmem_t &sh, void *dst, const void *src, size_t bytes, int pe, int q);
 LSHMEM_EACH_SCOPE(LSHMEM_COPY, putmem)
@@ -217,8 +216,7 @@ LSHMEM_EACH_SCOPE(LSHMEM_COPY, putmem_signal_nbi)
 template <class T> LSHMEM_DEVICE int lshmem_qp_p(const lshmem_t &sh, T *dst, lshmem::value<T> v, int pe, int q);
 template <class T> LSHMEM_DEVICE T lshmem_qp_g(const lshmem_t &sh, const T *src, int pe, int q);
 LSHMEM_DEVICE int lshmem_qp_signal_op(const lshmem_t &sh, uint64_t *sig, uint64_t v, int op, int pe, int q);
-template <class T> LSHMEM_DEVICE int lshmem_qp_atomic_add(const lshmem_t &sh, T *dst, lshmem::value<T> v, int pe, int q);
-template <class T> LSHMEM_DEVICE T lshmem_qp_atomic_fetch_add(const lshmem_t &sh, T *dst, lshmem::value<T> v, int pe, int q);
+// Also lshmem_qp_atomic_{add,set,and,or,xor,fetch_add,fetch_and,fetch_or,fetch_xor,swap}<T>(sh, dst, v, pe, q).
 LSHMEM_DEVICE int lshmem_qp_quiet(const lshmem_t &sh, int pe, int q);
 LSHMEM_DEVICE int lshmem_qp_fence(const lshmem_t &sh, int pe, int q);
 
@@ -244,9 +242,9 @@ template <class Group> LSHMEM_DEVICE void copy_from(void *dst, const void *src, 
 
 #include "lshmem_sync.cuh"
 
-#include "lshmem_rma.cuh"
-
 #include "lshmem_queue.cuh"
+
+#include "lshmem_rma.cuh"
 
 #include "lshmem_atomic.cuh"
 
