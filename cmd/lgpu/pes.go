@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -251,8 +250,7 @@ func (j *job) env(env []string, libs assets.Libraries, i, devices int) []string 
 		bootstrap.EnvBootstrap: "uid:" + j.id.String(),
 		"LSHMEM_DEVICE":        strconv.Itoa(i % max(devices, 1)),
 	}
-	home := filepath.Join(filepath.Dir(libs.Interposer), "lshmem")
-	if _, err := os.Stat(home); err == nil {
+	if home := libs.Lshmem; home != "" {
 		ours["LSHMEM_HOME"] = home
 		for _, list := range []string{"LD_LIBRARY_PATH", "PYTHONPATH"} {
 			ours[list] = prepend(home, lookup(env, list), ":")
