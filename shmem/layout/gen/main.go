@@ -56,6 +56,7 @@ var headers = []cheader.Header{
 			{Name: "SYNDROME_LOCAL_QUEUE", Value: mlx5.SyndromeLocalQueue}, {Name: "SYNDROME_LOCAL_PROTECT", Value: mlx5.SyndromeLocalProtect},
 			{Name: "SYNDROME_FLUSHED", Value: mlx5.SyndromeFlushed}, {Name: "SYNDROME_REMOTE_REQUEST", Value: mlx5.SyndromeRemoteRequest},
 			{Name: "SYNDROME_REMOTE_ACCESS", Value: mlx5.SyndromeRemoteAccess}, {Name: "SYNDROME_REMOTE_OP", Value: mlx5.SyndromeRemoteOp},
+			{Name: "SYNDROME_LOCAL_LENGTH", Value: mlx5.SyndromeLocalLength}, {Name: "SYNDROME_NOT_READY", Value: mlx5.SyndromeNotReady}, {Name: "OP_SEND_IMM", Value: mlx5.OpSendImm},
 		},
 	},
 }
