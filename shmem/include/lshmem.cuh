@@ -50,6 +50,8 @@ typedef struct lshmem_state lshmem_t;
 
 LSHMEM_DEVICE int lshmem_my_pe(const lshmem_t &sh);
 LSHMEM_DEVICE int lshmem_n_pes(const lshmem_t &sh);
+// LSHMEM_ERR_VERSION if the library that made the state is of another version than this header. The network path checks it.
+LSHMEM_DEVICE int lshmem_check_version(const lshmem_t &sh);
 // Where p of that PE is mapped here, null if it is not.
 LSHMEM_DEVICE void *lshmem_ptr(const lshmem_t &sh, const void *p, int pe);
 

@@ -54,7 +54,10 @@ LSHMEM_AMO(set, store_relaxed, set, true)
   template <class T>                                                                                                     \
   LSHMEM_DEVICE T lshmem_qp_atomic_##name(const lshmem_t &sh, T *dst, lshmem::value<T> v, int pe, int q) {               \
     static_assert(lshmem::is_word<T> && (check), "not an atomic type: 4 or 8 bytes, floating point only for swap");      \
-    if (T *to = lshmem::atomic_word(sh, dst, pe)) return lshmem::instruction<lshmem::scope::sys>(to, v);                 \
+    if (T *to = lshmem::atomic_word(sh, dst, pe)) {                                                                      \
+      if (LSHMEM_MUTATE(6)) return (T)lshmem::instruction<lshmem::scope::sys>((uint32_t *)to, (uint32_t)v);              \
+      return lshmem::instruction<lshmem::scope::sys>(to, v);                                                             \
+    }                                                                                                                    \
     return lshmem::network_fetch<T>(sh, lshmem::nic::amo::op, dst, v, T(), pe, q);                                       \
   }                                                                                                                      \
   template <class T> LSHMEM_DEVICE T lshmem_atomic_##name(const lshmem_t &sh, T *dst, lshmem::value<T> v, int pe) {      \

@@ -32,11 +32,14 @@ template <class T> using alias = typename alias_of<T>::type;
 // A meeting of several threads, each of which brings a value and takes those of all. One after another.
 class meeting {
 public:
-  // Waits until all of expected, a set of members' bits, have come; copies their values unless all is null.
-  void exchange(uint32_t expected, uint32_t member, uint64_t v, uint64_t *all) {
+  // Waits until all of expected, a set of members' bits, have come; copies their values unless all is null. Raises
+  // *wrote to the highest of all members.
+  void exchange(uint32_t expected, uint32_t member, uint64_t v, uint64_t *all, uint64_t *wrote) {
     std::unique_lock<std::mutex> lock(mu);
     while (leaving != 0) changed.wait(lock);
     values[member] = v;
+    if (arrived == 0) written = 0;
+    if (*wrote > written) written = *wrote;
     arrived |= 1u << member;
     if (arrived == expected) {
       leaving = expected;
@@ -46,6 +49,7 @@ public:
     }
     if (all)
       for (uint32_t i = 0; i < 32; i++) all[i] = values[i];
+    *wrote = written;
     leaving &= ~(1u << member);
     if (leaving == 0) {
       arrived = 0;
@@ -57,7 +61,7 @@ private:
   std::mutex mu;
   std::condition_variable changed;
   uint32_t arrived = 0, leaving = 0;
-  uint64_t values[32] = {};
+  uint64_t values[32] = {}, written = 0;
 };
 
 // What the threads of a block share. Meetings of a warp's lanes have disjoint masks at any time: each has the meeting of
@@ -68,12 +72,14 @@ public:
 
   meeting &lanes_of(uint32_t thread, uint32_t mask) { return lanes[(thread & ~31u) + (uint32_t)__builtin_ctz(mask)]; }
 
-  // Waits for all threads of the block and returns how many of them said true, and the value of thread 0.
-  uint32_t count(bool p, bool leader, uint32_t v, uint32_t *of_leader) {
+  // Waits for all threads of the block and returns how many of them said true, and the value of thread 0. Raises *wrote
+  // to the highest of all threads.
+  uint32_t count(bool p, bool leader, uint32_t v, uint32_t *of_leader, uint64_t *wrote) {
     std::unique_lock<std::mutex> lock(mu);
     uint64_t round = rounds;
     yes += p;
     if (leader) value = v;
+    if (*wrote > written) written = *wrote;
     if (++arrived == threads) {
       last_yes = yes;
       last_value = value;
@@ -85,6 +91,7 @@ public:
     }
     // The next round cannot end before this thread has joined it.
     if (of_leader) *of_leader = last_value;
+    *wrote = written;
     return last_yes;
   }
 
@@ -93,18 +100,25 @@ private:
   std::mutex mu;
   std::condition_variable changed;
   uint32_t threads, arrived = 0, yes = 0, last_yes = 0, value = 0, last_value = 0;
-  uint64_t rounds = 0;
+  uint64_t rounds = 0, written = 0;
 };
 
 // Where the calling thread is in its grid.
 struct thread_state {
   uint32_t thread = 0, threads = 1, block = 0, blocks = 1;
-  // A fence has passed since the thread last wrote data: see "Order" in lshmem_platform.h.
-  bool armed = false;
+  // When the thread, or one that it has met since, last wrote data, and when it last fenced, in fences of the process so far.
+  uint64_t wrote = 0, fenced = 0;
   uint32_t together = 0;
   block_state *shared = nullptr;
 };
 inline thread_local thread_state self;
+
+// The number of fences so far: the time by which a thread knows whether a fence covers what was written.
+inline std::atomic<uint64_t> fences{1};
+inline void note_write() { self.wrote = fences.load(std::memory_order_relaxed); }
+inline void note_fence() { self.fenced = fences.fetch_add(1, std::memory_order_relaxed) + 1; }
+// armed: a fence of this thread has passed since data were written that the thread knows of.
+inline bool armed() { return self.fenced > self.wrote; }
 
 // converged says, while it lives, that the lanes of mask are together: all of them make one.
 class converged {
@@ -117,14 +131,14 @@ public:
 
 inline void exchange(uint32_t mask, uint64_t v, uint64_t *all) {
   if (self.shared) {
-    self.shared->lanes_of(self.thread, mask).exchange(mask, self.thread & 31, v, all);
+    self.shared->lanes_of(self.thread, mask).exchange(mask, self.thread & 31, v, all, &self.wrote);
   } else if (all) {
     for (int i = 0; i < 32; i++) all[i] = v;
   }
 }
-inline uint32_t count_block(bool p) { return self.shared ? self.shared->count(p, false, 0, nullptr) : p; }
+inline uint32_t count_block(bool p) { return self.shared ? self.shared->count(p, false, 0, nullptr, &self.wrote) : p; }
 inline uint32_t block_value(uint32_t v) {
-  if (self.shared) self.shared->count(false, self.thread == 0, v, &v);
+  if (self.shared) self.shared->count(false, self.thread == 0, v, &v, &self.wrote);
   return v;
 }
 

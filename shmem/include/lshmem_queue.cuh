@@ -216,11 +216,11 @@ LSHMEM_DEVICE bool ends_batch(const lshmem_queue *q, uint64_t base, uint32_t n) 
 // publish makes blocks [base, base+n), which the caller and those it has synchronized with have written, ready.
 LSHMEM_OUTLINE int publish(handle h, uint64_t base, uint32_t n) {
   lshmem_queue *q = h.q;
-  // Another thread may post these blocks: of this block, of another one, or of the host.
+  // Another thread may post these blocks, also on a queue that only one block's threads write to: quiet by any thread posts
+  // what is ready.
   if (LSHMEM_MUTATE(16)) {}
   else if (q->flags & (LSHMEM_QUEUE_HOST_MEMORY | LSHMEM_QUEUE_HOST_POSTS)) fence<scope::sys>();
-  else if (q->flags & LSHMEM_QUEUE_SHARED) fence<scope::gpu>();
-  else fence<scope::cta>();
+  else fence<scope::gpu>();
   patience patient = h.wait();
   while (compare_swap<scope::gpu>(&q->ready, base, base + n) != base) {
     int status = tired(h, patient);
@@ -301,7 +301,6 @@ LSHMEM_DEVICE uint32_t choose(const lshmem_t &sh, int which) {
   uint32_t caller = block_index();
   if (which == LSHMEM_QP_ANY || sh.flags & LSHMEM_STATE_CALLER_WARP) caller = warp;
   else if (sh.flags & LSHMEM_STATE_CALLER_SM) caller = multiprocessor();
-  if (LSHMEM_MUTATE(9)) caller = (uint8_t)nanos();
   return caller % sh.queues_per_pe;
 }
 
@@ -311,6 +310,7 @@ LSHMEM_DEVICE handle queue_at(const lshmem_t &sh, uint32_t index) {
 
 // open finds the queue of a PE: a number, or LSHMEM_QP_*.
 LSHMEM_DEVICE int open(const lshmem_t &sh, int pe, int which, handle *h) {
+  if (sh.version != LSHMEM_STATE_VERSION && !LSHMEM_MUTATE(22)) return fail(sh, LSHMEM_ERR_VERSION, pe);
   if ((uint32_t)pe >= sh.pes || sh.queues_per_pe == 0 || which < LSHMEM_QP_ANY ||
       (which >= 0 && (uint32_t)which >= sh.queues_per_pe))
     return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
@@ -582,6 +582,7 @@ LSHMEM_DEVICE int submit_pieces(const lshmem_t &sh, const handle &h, uint32_t ma
     tail t = !last ? tail::none : s.wanted ? tail_behind(s.what) : behind_data;
     uint32_t total = count + (last ? s.blocks() : 0) + (t == tail::none ? 0 : 1);
     handle to = h;
+    if (LSHMEM_MUTATE(9)) to = queue_at(sh, (uint8_t)nanos() % sh.queues_per_pe * sh.pes + h.q->pe);
     if (LSHMEM_MUTATE(4) && last && s.wanted) to = queue_at(sh, (uint32_t)sh.pes * (sh.queues_per_pe - 1) + h.q->pe);
     int status = submit(to, mask, total, t, [&](uint64_t base) {
       for (uint32_t i = rank; i < count; i += width) {
@@ -935,10 +936,9 @@ template <class Group> LSHMEM_OUTLINE int settle(uint64_t self, ordering what, i
   bool all = pe == (LSHMEM_MUTATE(3) ? -1 : LSHMEM_PE_ALL);
   int status = LSHMEM_OK;
   if (!all && (uint32_t)pe >= sh.pes) status = fail(sh, LSHMEM_ERR_ARGUMENT, pe);
-  uint32_t n = status != LSHMEM_OK ? 0 : all ? sh.queues_per_pe * sh.pes : sh.queues_per_pe;
+  uint32_t n = status != LSHMEM_OK ? 0 : (LSHMEM_MUTATE(1) ? 1 : sh.queues_per_pe) * (all ? sh.pes : 1);
   for (uint32_t i = Group::index(); i < n; i += Group::size()) {
     uint32_t index = all ? i : i * sh.pes + (uint32_t)pe;
-    if (LSHMEM_MUTATE(1) && !all) index = (uint32_t)pe * sh.queues_per_pe + i;
     handle h = queue_at(sh, index);
     if (h.q->wq == 0 || !selected(sh, h, which)) continue;
     int r = what == ordering::quiet ? quiet(h) : what == ordering::fence ? order(sh, h) : order_within(h);

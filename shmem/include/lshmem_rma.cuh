@@ -47,46 +47,49 @@ template <source From, class W> LSHMEM_DEVICE W load_from(const W *p) {
   return From == source::peer ? load_peer(p) : load_local(p);
 }
 
-// copy_words copies n words by all members of Group, neighbours by neighbours, with several loads of each in flight.
+// copy_words copies n words by all members of Group. Each member has several loads in flight before it stores: on the way,
+// a warp's are of one contiguous piece, which spares address translations; of what is left at the end, members take
+// neighbouring words, so that all take part.
 template <class Group, source From, class W> LSHMEM_DEVICE void copy_words(W *dst, const W *src, uint64_t n) {
   constexpr uint32_t unroll = 8;
-  const uint64_t step = Group::size();
-  uint64_t i = Group::index();
+  const uint32_t size = Group::size(), index = Group::index();
+  const uint32_t step = size % 32 == 0 ? 32 : size;
+  const uint32_t tile = size * unroll;
+  uint64_t i = index / step * step * unroll + index % step;
+  uint64_t base = 0;
   W v[unroll];
-  for (; i + (unroll - 1) * step < n; i += unroll * step) {
+  for (; n - base >= tile; base += tile, i += tile) {
     LSHMEM_UNROLL for (uint32_t k = 0; k < unroll; k++) v[k] = load_from<From>(src + i + k * step);
     LSHMEM_UNROLL for (uint32_t k = 0; k < unroll; k++) store_data(dst + i + k * step, v[k]);
   }
-  if (i >= n) return;
-  LSHMEM_UNROLL for (uint32_t k = 0; k < unroll - 1; k++)
-    if (i + k * step < n) v[k] = load_from<From>(src + i + k * step);
-  LSHMEM_UNROLL for (uint32_t k = 0; k < unroll - 1; k++)
-    if (i + k * step < n) store_data(dst + i + k * step, v[k]);
+  i = base + index;
+  LSHMEM_UNROLL for (uint32_t k = 0; k < unroll; k++)
+    if (i + k * size < n) v[k] = load_from<From>(src + i + k * size);
+  LSHMEM_UNROLL for (uint32_t k = 0; k < unroll; k++)
+    if (i + k * size < n) store_data(dst + i + k * size, v[k]);
 }
 
-// copy_by copies in words of W, to which both pointers have the same distance: single bytes up to the first whole word and
-// behind the last one.
-template <class Group, source From, class W> LSHMEM_DEVICE void copy_by(char *dst, const char *src, uint64_t bytes) {
-  uint64_t head = -(uint64_t)dst & (sizeof(W) - 1);
-  if (head > bytes) head = bytes;
-  uint64_t words = (bytes - head) / sizeof(W), rest = head + words * sizeof(W);
-  if (sizeof(W) > 1) {
-    copy_words<Group, From>((uint8_t *)dst, (const uint8_t *)src, head);
-    if (LSHMEM_MUTATE(24)) rest = bytes;
-    copy_words<Group, From>((uint8_t *)dst + rest, (const uint8_t *)src + rest, bytes - rest);
-  }
-  copy_words<Group, From>((W *)(dst + head), (const W *)(src + head), words);
-}
-
+// copy copies in the widest words to which both addresses have the same distance; before the first and behind the last of
+// them by single bytes.
 template <class Group, source From> LSHMEM_DEVICE void copy(void *dst, const void *src, uint64_t bytes) {
-  auto d = (char *)dst;
-  auto s = (const char *)src;
-  uint64_t apart = (uint64_t)d ^ (uint64_t)s;
-  if ((apart & 15) == 0) copy_by<Group, From, quad>(d, s, bytes);
-  else if ((apart & 7) == 0) copy_by<Group, From, uint64_t>(d, s, bytes);
-  else if ((apart & 3) == 0) copy_by<Group, From, uint32_t>(d, s, bytes);
-  else if ((apart & 1) == 0) copy_by<Group, From, uint16_t>(d, s, bytes);
-  else copy_by<Group, From, uint8_t>(d, s, bytes);
+  uint64_t apart = (uint64_t)dst ^ (uint64_t)src;
+  uint32_t log = apart & 1 ? 0 : apart & 2 ? 1 : apart & 4 ? 2 : apart & 8 ? 3 : 4;
+  uint64_t head = -(uint64_t)dst & ((1u << log) - 1);
+  if (head > bytes) head = bytes;
+  uint64_t words = (bytes - head) >> log, behind = LSHMEM_MUTATE(24) ? bytes : head + (words << log);
+  for (uint64_t i = Group::index(); i < head + (bytes - behind); i += Group::size()) {
+    uint64_t at = i < head ? i : behind + (i - head);
+    store_data((uint8_t *)dst + at, load_from<From>((const uint8_t *)src + at));
+  }
+  auto d = (char *)dst + head;
+  auto s = (const char *)src + head;
+  switch (log) {
+  case 4: copy_words<Group, From>((quad *)d, (const quad *)s, words); break;
+  case 3: copy_words<Group, From>((uint64_t *)d, (const uint64_t *)s, words); break;
+  case 2: copy_words<Group, From>((uint32_t *)d, (const uint32_t *)s, words); break;
+  case 1: copy_words<Group, From>((uint16_t *)d, (const uint16_t *)s, words); break;
+  default: copy_words<Group, From>((uint8_t *)d, (const uint8_t *)s, words);
+  }
 }
 
 template <class Group> LSHMEM_DEVICE void copy_to(void *dst, const void *src, size_t bytes) {
@@ -100,10 +103,10 @@ template <class Group> LSHMEM_DEVICE void copy_from(void *dst, const void *src, 
 
 template <class Group>
 LSHMEM_DEVICE int putmem(const lshmem_t &sh, void *dst, const void *src, size_t bytes, bool blocking, int pe, int which) {
-  Group::sync();
+  if (blocking) Group::sync();
   if (void *to = mapped(sh, dst, bytes, pe)) {
     copy_to<Group>(to, src, bytes);
-    Group::sync();
+    if (blocking) Group::sync();
     return LSHMEM_OK;
   }
   if (!has_network(sh)) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
@@ -112,10 +115,10 @@ LSHMEM_DEVICE int putmem(const lshmem_t &sh, void *dst, const void *src, size_t 
 
 template <class Group>
 LSHMEM_DEVICE int getmem(const lshmem_t &sh, void *dst, const void *src, size_t bytes, bool blocking, int pe, int which) {
-  Group::sync();
+  if (blocking) Group::sync();
   if (const void *from = mapped(sh, src, bytes, pe)) {
     copy_from<Group>(dst, from, bytes);
-    Group::sync();
+    if (blocking) Group::sync();
     return LSHMEM_OK;
   }
   if (!has_network(sh)) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
@@ -140,7 +143,7 @@ LSHMEM_DEVICE int signal_word(const lshmem_t &sh, uint64_t *sig, uint64_t v, int
 template <class Group>
 LSHMEM_DEVICE int putmem_signal(const lshmem_t &sh, void *dst, const void *src, size_t bytes, uint64_t *sig, uint64_t v,
                                 int op, bool blocking, int pe, int which) {
-  Group::sync();
+  if (blocking) Group::sync();
   void *to = bytes ? mapped(sh, dst, bytes, pe) : mapped(sh, sig, sizeof *sig, pe);
   if (!to) {
     if (!has_network(sh)) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
@@ -211,11 +214,12 @@ LSHMEM_DEVICE int iget(const lshmem_t &sh, T *dst, const T *src, ptrdiff_t to, p
 
 // --- Order and completion, either way ---
 
-// Every member fences, since every member may have written; then the group meets; then the queues' part, which is nothing
-// where all memory is mapped.
+// The group meets and then every member fences: a fence covers what its thread has learned of from others, so that after it
+// any member may signal that all members' stores are done. Then the queues' part, which is nothing where all memory is mapped.
 template <class Group> LSHMEM_DEVICE int settle(const lshmem_t &sh, nic::ordering what, int pe, int which) {
-  if (!LSHMEM_MUTATE(8) || Group::index() == 0) fence<scope::sys>();
+  if (LSHMEM_MUTATE(8) && Group::index() == 0) fence<scope::sys>();
   Group::sync();
+  if (!LSHMEM_MUTATE(8)) fence<scope::sys>();
   return has_network(sh) ? nic::settle<Group>(sh.self, what, pe, which) : LSHMEM_OK;
 }
 
@@ -225,6 +229,9 @@ template <class Group> LSHMEM_DEVICE int settle(const lshmem_t &sh, nic::orderin
 
 LSHMEM_DEVICE int lshmem_my_pe(const lshmem_t &sh) { return (int)sh.pe; }
 LSHMEM_DEVICE int lshmem_n_pes(const lshmem_t &sh) { return (int)sh.pes; }
+LSHMEM_DEVICE int lshmem_check_version(const lshmem_t &sh) {
+  return sh.version == LSHMEM_STATE_VERSION ? LSHMEM_OK : LSHMEM_ERR_VERSION;
+}
 LSHMEM_DEVICE void *lshmem_ptr(const lshmem_t &sh, const void *p, int pe) {
   return (void *)lshmem::mapped(sh, (const char *)p, 1, pe);
 }
