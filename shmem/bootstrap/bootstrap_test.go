@@ -16,7 +16,7 @@ import (
 
 // TestMain is the program itself when a test starts PEs as processes, and otherwise checks that nothing is left running.
 func TestMain(m *testing.M) {
-	if os.Getenv(scriptVariable) != "" {
+	if _, ok := os.LookupEnv(scriptVariable); ok {
 		os.Exit(process())
 	}
 	code := m.Run()

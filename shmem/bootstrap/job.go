@@ -292,13 +292,6 @@ func (j *job) abort(rank, code int, why string) {
 	j.endLocked(&ending{kind: endAbort, pe: rank, other: -1, code: code, text: why})
 }
 
-// end ends the job.
-func (j *job) end(e *ending) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.endLocked(e)
-}
-
 // stop lets nothing happen any more, and tells nobody: the root ends.
 func (j *job) stop() {
 	j.mu.Lock()
