@@ -101,8 +101,7 @@ template <int Op, class T> LSHMEM_DEVICE uint64_t apply_word(uint64_t a, uint64_
     return bits<T>(apply<Op>(number<T>(a), number<T>(b)));
   } else {
     uint64_t r = 0;
-#pragma unroll
-    for (uint32_t i = 0; i < 64; i += 8 * sizeof(T)) {
+    LSHMEM_UNROLL for (uint32_t i = 0; i < 64; i += 8 * sizeof(T)) {
       T v = apply<Op>(number<T>((bits_of<T>)(a >> i)), number<T>((bits_of<T>)(b >> i)));
       r |= (uint64_t)bits<T>(v) << i;
     }
@@ -111,8 +110,7 @@ template <int Op, class T> LSHMEM_DEVICE uint64_t apply_word(uint64_t a, uint64_
 }
 
 template <int Op, class T, int N> LSHMEM_DEVICE void apply_words(uint64_t (&a)[N], const uint64_t (&b)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; i++) a[i] = apply_word<Op, T>(a[i], b[i]);
+  LSHMEM_UNROLL for (int i = 0; i < N; i++) a[i] = apply_word<Op, T>(a[i], b[i]);
 }
 
 // combine applies op, one for which T has a meaning, to each element of a and b.
@@ -127,6 +125,35 @@ template <class T, int N> LSHMEM_DEVICE void combine(uint32_t op, uint64_t (&a)[
     else if (op == LSHMEM_XOR) apply_words<LSHMEM_XOR, T>(a, b);
   }
 }
+
+// any stands for the type of an element where that is known at run time only: op is then any_op(type, op).
+struct any {};
+LSHMEM_DEVICE uint32_t any_op(uint32_t type, uint32_t op) { return type << 8 | op; }
+
+template <class T> LSHMEM_DEVICE uint64_t combine_word(uint32_t op, uint64_t a, uint64_t b) {
+  uint64_t sum[1] = {a}, v[1] = {b};
+  combine<T>(op, sum, v);
+  return sum[0];
+}
+
+LSHMEM_OUTLINE uint64_t combine_any(uint32_t op, uint64_t a, uint64_t b) {
+  uint32_t what = op & 0xff;
+  switch (op >> 8) {
+  case LSHMEM_INT8: return combine_word<int8_t>(what, a, b);
+  case LSHMEM_UINT8: return combine_word<uint8_t>(what, a, b);
+  case LSHMEM_INT16: return combine_word<int16_t>(what, a, b);
+  case LSHMEM_UINT16: return combine_word<uint16_t>(what, a, b);
+  case LSHMEM_INT32: return combine_word<int32_t>(what, a, b);
+  case LSHMEM_UINT32: return combine_word<uint32_t>(what, a, b);
+  case LSHMEM_INT64: return combine_word<int64_t>(what, a, b);
+  case LSHMEM_UINT64: return combine_word<uint64_t>(what, a, b);
+  case LSHMEM_FLOAT16: return combine_word<half>(what, a, b);
+  case LSHMEM_BFLOAT16: return combine_word<bfloat>(what, a, b);
+  case LSHMEM_FLOAT32: return combine_word<float>(what, a, b);
+  default: return combine_word<double>(what, a, b);
+  }
+}
+template <> LSHMEM_DEVICE uint64_t combine_word<any>(uint32_t op, uint64_t a, uint64_t b) { return combine_any(op, a, b); }
 
 // --- Words of any alignment ---
 
@@ -209,6 +236,11 @@ template <class Group> LSHMEM_DEVICE int quiet(const lshmem_t &sh) {
   else return lshmem_quiet(sh);
 }
 
+// copy is one for all of an operation's copies, so that kernels stay small.
+template <class Group> LSHMEM_OUTLINE void copy_all(void *dst, const void *src, uint64_t bytes) {
+  copy_to<Group>(dst, src, bytes);
+}
+
 // A part of [0, bytes).
 struct range {
   uint64_t from, to;
@@ -244,24 +276,27 @@ public:
     if (lines) return finish(broadcast_lines(dst, src, bytes, root));
     int status = exchange(false);
     if (status) return finish(status);
-    range r = share(bytes, channel, channels, 128);
-    // The root sends a piece to each of the others, who pass it on.
+    // The root sends a part to each of the others, who pass it on.
     if (me == root) {
       for (uint32_t i = 0; i + 1 < n; i++) {
-        range piece = share(r.bytes(), i, n - 1, 128);
-        put((root + 1 + i) % n, dst + r.from + piece.from, src + r.from + piece.from, piece.bytes());
+        range part = share(bytes, i, n - 1, 128);
+        for (pieces p(part, channel, channels); p.more(); p.next())
+          put((root + 1 + i) % n, dst + p.at, src + p.at, p.bytes());
       }
-      if (dst != src) copy_to<Group>(dst + r.from, src + r.from, r.bytes());
+      if (dst != src)
+        for (pieces p(range{0, bytes}, channel, channels); p.more(); p.next())
+          copy_all<Group>(dst + p.at, src + p.at, p.bytes());
     }
     if (n > 2) {
       status = exchange(true);
       if (status) return finish(status);
       if (me != root) {
-        range piece = share(r.bytes(), (me + n - root - 1) % n, n - 1, 128);
-        for (uint32_t i = 1; i < n; i++) {
-          uint32_t to = (me + i) % n;
-          if (to != root) put(to, dst + r.from + piece.from, dst + r.from + piece.from, piece.bytes());
-        }
+        range part = share(bytes, (me + n - root - 1) % n, n - 1, 128);
+        for (pieces p(part, channel, channels); p.more(); p.next())
+          for (uint32_t i = 1; i < n; i++) {
+            uint32_t to = (me + i) % n;
+            if (to != root) put(to, dst + p.at, dst + p.at, p.bytes());
+          }
       }
     }
     return finish(exchange(true));
@@ -271,16 +306,7 @@ public:
     if (lines) return finish(exchange_lines<uint8_t, false, false>(dst, src, bytes, 0));
     int status = exchange(false);
     if (status) return finish(status);
-    uint32_t locals = local_channels();
-    char *own = dst + me * bytes;
-    if (channel < channels - locals) {
-      range r = share(bytes, channel, channels - locals, 128);
-      for (uint32_t i = 1; i < n; i++) put((me + i) % n, own + r.from, src + r.from, r.bytes());
-      if (locals == 0 && own != src) copy_to<Group>(own + r.from, src + r.from, r.bytes());
-    } else if (own != src) {
-      range r = share(bytes, channel - (channels - locals), locals, 128);
-      copy_to<Group>(own + r.from, src + r.from, r.bytes());
-    }
+    spread<false>(dst, src, bytes);
     return finish(exchange(true));
   }
 
@@ -288,19 +314,7 @@ public:
     if (lines) return finish(exchange_lines<uint8_t, true, false>(dst, src, bytes, 0));
     int status = exchange(false);
     if (status) return finish(status);
-    uint32_t locals = local_channels();
-    char *own = dst + me * bytes;
-    if (channel < channels - locals) {
-      range r = share(bytes, channel, channels - locals, 128);
-      for (uint32_t i = 1; i < n; i++) {
-        uint32_t to = (me + i) % n;
-        put(to, own + r.from, src + to * bytes + r.from, r.bytes());
-      }
-      if (locals == 0) copy_to<Group>(own + r.from, src + me * bytes + r.from, r.bytes());
-    } else {
-      range r = share(bytes, channel - (channels - locals), locals, 128);
-      copy_to<Group>(own + r.from, src + me * bytes + r.from, r.bytes());
-    }
+    spread<true>(dst, src, bytes);
     return finish(exchange(true));
   }
 
@@ -310,8 +324,8 @@ public:
     if (lines) return finish(exchange_lines<T, false, true>(dst, src, bytes, op));
     int status = exchange(false);
     if (status) return finish(status);
-    range part = share(bytes, me, n, 128), r = share(part.bytes(), channel, channels, 128);
-    status = reduce_range<T, true>(op, dst + part.from + r.from, src + part.from + r.from, r.bytes());
+    for (pieces p(share(bytes, me, n, 128), channel, channels); p.more() && !status; p.next())
+      status = reduce_range<T, true>(op, dst + p.at, src + p.at, p.bytes());
     int came = exchange(true);
     return finish(status ? status : came);
   }
@@ -320,8 +334,8 @@ public:
     if (lines) return finish(exchange_lines<T, true, true>(dst, src, bytes, op));
     int status = exchange(false);
     if (status) return finish(status);
-    range r = share(bytes, channel, channels, 128);
-    status = reduce_range<T, false>(op, dst + r.from, src + me * bytes + r.from, r.bytes());
+    for (pieces p(range{0, bytes}, channel, channels); p.more() && !status; p.next())
+      status = reduce_range<T, false>(op, dst + p.at, src + me * bytes + p.at, p.bytes());
     int came = exchange(true);
     return finish(status ? status : came);
   }
@@ -347,9 +361,41 @@ private:
     return (char *)(heap + ((uint64_t)(uintptr_t)p - sh.heap_base));
   }
 
-  // local_channels is how many of the last channels copy what stays here, at the same time as the others send. One CTA copies
-  // in its memory several times as fast as its part of the links takes data. 0: every channel does both.
-  LSHMEM_DEVICE uint32_t local_channels() const { return n < 2 ? 0 : channels / (4 * n); }
+  // pieces are what channel i of k has to do of a range. Those of neighbouring channels are neighbours, so that all of them
+  // together are in few pages at any time; each is what a group has on its way at once.
+  class pieces {
+  public:
+    LSHMEM_DEVICE pieces(range r, uint32_t i, uint32_t k) : end(r.to), size((uint64_t)Group::size() * 64) {
+      if (r.bytes() < size * k) size = ((r.bytes() + k - 1) / k + 127) & ~(uint64_t)127;
+      at = r.from + i * size;
+      stride = k * size;
+    }
+    LSHMEM_DEVICE bool more() const { return at < end; }
+    LSHMEM_DEVICE uint64_t bytes() const { return end - at < size ? end - at : size; }
+    LSHMEM_DEVICE void next() { at += stride; }
+    uint64_t at;
+
+  private:
+    uint64_t end, size, stride;
+  };
+
+  // spread sends bytes to each member's place in dst: the same ones, or with Slices those for that member.
+  template <bool Slices> LSHMEM_DEVICE void spread(char *dst, const char *src, uint64_t bytes) {
+    // So many of the last channels copy what stays here, at the same time as the others send: one CTA copies in its memory
+    // several times as fast as its part of the links takes data. 0: every channel does both.
+    uint32_t locals = n < 2 ? 0 : channels / (4 * n), senders = channels - locals;
+    char *own = dst + me * bytes;
+    const char *mine = src + (Slices ? me * bytes : 0);
+    if (channel < senders)
+      for (pieces p(range{0, bytes}, channel, senders); p.more(); p.next())
+        for (uint32_t i = 1; i < n; i++) {
+          uint32_t to = me + i < n ? me + i : me + i - n;
+          put(to, own + p.at, src + (Slices ? to * bytes : 0) + p.at, p.bytes());
+        }
+    if (own != mine && (channel >= senders || locals == 0))
+      for (pieces p(range{0, bytes}, locals ? channel - senders : channel, locals ? locals : channels); p.more(); p.next())
+        copy_all<Group>(own + p.at, mine + p.at, p.bytes());
+  }
 
   LSHMEM_DEVICE char *area() const { return (char *)(sh.heap_base + team.sync); }
   LSHMEM_DEVICE uint64_t *flag(uint32_t m) const {
@@ -425,7 +471,7 @@ private:
   LSHMEM_DEVICE void put(uint32_t m, char *dst, const char *src, uint64_t bytes) {
     if (bytes == 0) return;
     if (char *to = at(m, dst)) {
-      copy_to<Group>(to, src, bytes);
+      copy_all<Group>(to, src, bytes);
     } else if constexpr (!Direct) {
       put_nbi<Group>(sh, dst, src, bytes, pe(m)); // an error is also that of quiet
     }
@@ -467,15 +513,14 @@ private:
     for (uint64_t at8 = r.from + Group::index() * 8; at8 < r.to && !status; at8 += Group::size() * 8) {
       uint32_t count = r.to - at8 < 8 ? (uint32_t)(r.to - at8) : 8;
       uint64_t own = gather<false>(src + (Slices ? me * bytes : 0) + at8, count);
-      uint64_t sum[1] = {0};
+      uint64_t sum = 0;
       for (uint32_t m = 0; m < n; m++) {
-        uint64_t v[1] = {own};
-        if (m != me) v[0] = receive_line(lines_of(m) + (at8 - r.from) / 8, m, &status);
-        if (!Reduce) scatter(dst + m * bytes + at8, v[0], count);
-        else if (m == 0) sum[0] = v[0];
-        else combine<T>(op, sum, v);
+        uint64_t v = own;
+        if (m != me) v = receive_line(lines_of(m) + (at8 - r.from) / 8, m, &status);
+        if (!Reduce) scatter(dst + m * bytes + at8, v, count);
+        else sum = m == 0 ? v : combine_word<T>(op, sum, v);
       }
-      if (Reduce) scatter(dst + at8, sum[0], count);
+      if (Reduce) scatter(dst + at8, sum, count);
     }
     return common(status);
   }
@@ -547,60 +592,64 @@ private:
 
   template <class T, bool All>
   LSHMEM_DEVICE void reduce_piece(uint32_t op, char *dst, const char *src, uint64_t bytes, const char *space) {
-    constexpr int words = 8; // each thread has that many loads of 8 bytes on their way from every member, two at a time
+    constexpr int words = 8; // of 8 bytes that each thread has on their way from every member, two to a load
     uint64_t done = 0;
-    if ((((uint64_t)(uintptr_t)dst | (uint64_t)(uintptr_t)src) & 15) == 0) {
-      uint64_t step = (uint64_t)Group::size() * 16, whole = bytes / (step * (words / 2)) * (step * (words / 2));
-      for (uint64_t o = Group::index() * 16; o < whole; o += step * (words / 2))
-        reduce_words<T, All, words>(op, dst + o, src + o, space ? space + o : nullptr, step);
-      uint64_t rest = bytes / 16 * 16;
-      for (uint64_t o = whole + Group::index() * 16; o < rest; o += step)
-        reduce_words<T, All, 2>(op, dst + o, src + o, space ? space + o : nullptr, step);
-      done = rest;
+    if constexpr (!equal<T, any>::yes) {
+      if ((((uint64_t)(uintptr_t)dst | (uint64_t)(uintptr_t)src) & 15) == 0)
+        done = reduce_quads<T, All, words>(op, dst, src, bytes, space);
     }
     for (uint64_t o = done + Group::index() * 8; o < bytes; o += Group::size() * 8) {
       uint32_t count = bytes - o < 8 ? (uint32_t)(bytes - o) : 8;
-      uint64_t sum[1] = {gather<false>(src + o, count)};
+      uint64_t sum = gather<false>(src + o, count);
       for (uint32_t i = 1; i < n; i++) {
         uint32_t m = me + i < n ? me + i : me + i - n;
-        uint64_t v[1] = {gather<true>(source(m, src, space) + o, count)};
-        combine<T>(op, sum, v);
+        sum = combine_word<T>(op, sum, gather<true>(source(m, src, space) + o, count));
       }
-      scatter(dst + o, sum[0], count);
+      scatter(dst + o, sum, count);
       if (All)
         for (uint32_t i = 1; i < n; i++)
-          if (char *to = at(me + i < n ? me + i : me + i - n, dst)) scatter(to + o, sum[0], count);
+          if (char *to = at(me + i < n ? me + i : me + i - n, dst)) scatter(to + o, sum, count);
     }
   }
 
-  // reduce_words combines N words, 16 bytes every step bytes.
+  // reduce_quads combines what is whole words of 16 bytes, and returns how many bytes that were.
+  template <class T, bool All, int Words>
+  LSHMEM_DEVICE uint64_t reduce_quads(uint32_t op, char *dst, const char *src, uint64_t bytes, const char *space) {
+    uint64_t row = (uint64_t)Group::size() * 16, pass = row * (Words / 2), whole = bytes / pass * pass, rest = bytes / 16 * 16;
+    for (uint64_t o = Group::index() * 16; o < whole; o += pass)
+      reduce_words<T, All, Words>(op, dst + o, src + o, space ? space + o : nullptr, row);
+    for (uint64_t o = whole + Group::index() * 16; o < rest; o += row)
+      reduce_words<T, All, 2>(op, dst + o, src + o, space ? space + o : nullptr, row);
+    return rest;
+  }
+
+  template <bool Peer, int N> static LSHMEM_DEVICE void load_words(uint64_t (&a)[N], const char *p, uint64_t row) {
+    LSHMEM_UNROLL for (int i = 0; i < N / 2; i++) {
+      quad q = load_word<Peer, quad>(p + i * row);
+      a[2 * i] = q.low;
+      a[2 * i + 1] = q.high;
+    }
+  }
+  template <int N> static LSHMEM_DEVICE void store_words(char *p, const uint64_t (&a)[N], uint64_t row) {
+    LSHMEM_UNROLL for (int i = 0; i < N / 2; i++) store_data((quad *)(p + i * row), quad{a[2 * i], a[2 * i + 1]});
+  }
+
+  // reduce_words combines N words, 16 bytes of each row.
   template <class T, bool All, int N>
-  LSHMEM_DEVICE void reduce_words(uint32_t op, char *dst, const char *src, const char *space, uint64_t step) {
+  LSHMEM_DEVICE void reduce_words(uint32_t op, char *dst, const char *src, const char *space, uint64_t row) {
     uint64_t sum[N], v[N];
-    auto load = [&](uint64_t(&a)[N], const char *p, bool peer) {
-#pragma unroll
-      for (int i = 0; i < N / 2; i++) {
-        quad q = peer ? load_peer((const quad *)(p + i * step)) : load_local((const quad *)(p + i * step));
-        a[2 * i] = q.low;
-        a[2 * i + 1] = q.high;
-      }
-    };
-    auto store = [&](char *p) {
-#pragma unroll
-      for (int i = 0; i < N / 2; i++) store_data((quad *)(p + i * step), quad{sum[2 * i], sum[2 * i + 1]});
-    };
     uint32_t m = me + 1 < n ? me + 1 : 0;
-    if (n > 1) load(v, source(m, src, space), true);
-    load(sum, src, false);
+    if (n > 1) load_words<true>(v, source(m, src, space), row);
+    load_words<false>(sum, src, row);
     for (uint32_t i = 1; i < n; i++) {
       combine<T>(op, sum, v);
       m = m + 1 < n ? m + 1 : 0;
-      if (i + 1 < n) load(v, source(m, src, space), true);
+      if (i + 1 < n) load_words<true>(v, source(m, src, space), row);
     }
     if (All)
       for (uint32_t i = 1; i < n; i++)
-        if (char *to = at(me + i < n ? me + i : me + i - n, dst)) store(to);
-    store(dst);
+        if (char *to = at(me + i < n ? me + i : me + i - n, dst)) store_words(to, sum, row);
+    store_words(dst, sum, row);
   }
 };
 

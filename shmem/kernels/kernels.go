@@ -47,7 +47,8 @@ type Module string
 
 // The modules. Those of reductions on direct teams are by type: ReduceModule.
 const (
-	ModuleSync        Module = "sync"         // sync, barrier, wait of direct teams and mapped memory
+	ModuleSync        Module = "sync"         // sync and barrier of direct teams
+	ModuleWait        Module = "wait"         // wait
 	ModuleMove        Module = "move"         // broadcast, fcollect, alltoall of direct teams
 	ModuleQueue       Module = "queue"        // RMA, atomics, signals, quiet by whatever reaches the PE
 	ModuleQueueMove   Module = "queue_move"   // sync, barrier, broadcast, fcollect, alltoall of any team
@@ -77,7 +78,7 @@ func ReduceModule(t uint32) Module {
 
 // Modules lists all modules.
 func Modules() []Module {
-	all := []Module{ModuleSync, ModuleMove, ModuleQueue, ModuleQueueMove, ModuleQueueReduce}
+	all := []Module{ModuleSync, ModuleWait, ModuleMove, ModuleQueue, ModuleQueueMove, ModuleQueueReduce}
 	for t := range layout.Types {
 		all = append(all, ReduceModule(t))
 	}
@@ -178,10 +179,10 @@ func (c *Collective) Plan(op Operation, limit int) (Launch, error) {
 	}
 	c.Flags = 0
 	if op == Sync || op == Barrier {
+		l := Launch{ModuleSync, "lshmem_kernel_sync", 1, uint32(min(512, (n+31)/32*32))}
 		// A barrier completes what went through queues to any PE, member or not.
-		l := Launch{ModuleSync, "lshmem_kernel_" + op.String(), 1, uint32(min(512, (n+31)/32*32))}
 		if !direct || op == Barrier && c.State.Queues != 0 {
-			l.Module = ModuleQueueMove
+			l.Module, l.Function = ModuleQueueMove, "lshmem_kernel_"+op.String()
 		}
 		return l, nil
 	}
@@ -200,7 +201,7 @@ func (c *Collective) Plan(op Operation, limit int) (Launch, error) {
 	if !direct {
 		l.Module = ModuleQueueMove
 		if op == Reduce || op == ReduceScatter {
-			l.Module = ModuleQueueReduce
+			l.Module, l.Function = ModuleQueueReduce, "lshmem_kernel_"+op.String() // of any type
 		}
 		limit = min(limit, layout.LineChannels) // they read into the lines' space
 	}
@@ -311,7 +312,7 @@ func (r *RMA) Plan(op RMAOperation) (Launch, error) {
 	case Put, Get, PutSignal, StridedPut, StridedGet:
 		l.Block = bulkThreads
 	case Wait:
-		l.Module = ModuleSync
+		l.Module = ModuleWait
 	}
 	return l, nil
 }

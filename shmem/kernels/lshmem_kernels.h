@@ -24,16 +24,16 @@ struct lshmem_collective {
 	uint32_t reduction;
 	uint32_t flags;
 };
-_Static_assert(sizeof(struct lshmem_collective) == 616, "lshmem_collective");
+_Static_assert(sizeof(struct lshmem_collective) == 680, "lshmem_collective");
 _Static_assert(offsetof(struct lshmem_collective, state) == 0, "State");
-_Static_assert(offsetof(struct lshmem_collective, team) == 512, "Team");
-_Static_assert(offsetof(struct lshmem_collective, dest) == 576, "Dest");
-_Static_assert(offsetof(struct lshmem_collective, source) == 584, "Source");
-_Static_assert(offsetof(struct lshmem_collective, bytes) == 592, "Bytes");
-_Static_assert(offsetof(struct lshmem_collective, root) == 600, "Root");
-_Static_assert(offsetof(struct lshmem_collective, type) == 604, "Type");
-_Static_assert(offsetof(struct lshmem_collective, reduction) == 608, "Reduction");
-_Static_assert(offsetof(struct lshmem_collective, flags) == 612, "Flags");
+_Static_assert(offsetof(struct lshmem_collective, team) == 576, "Team");
+_Static_assert(offsetof(struct lshmem_collective, dest) == 640, "Dest");
+_Static_assert(offsetof(struct lshmem_collective, source) == 648, "Source");
+_Static_assert(offsetof(struct lshmem_collective, bytes) == 656, "Bytes");
+_Static_assert(offsetof(struct lshmem_collective, root) == 664, "Root");
+_Static_assert(offsetof(struct lshmem_collective, type) == 668, "Type");
+_Static_assert(offsetof(struct lshmem_collective, reduction) == 672, "Reduction");
+_Static_assert(offsetof(struct lshmem_collective, flags) == 676, "Flags");
 
 struct lshmem_rma {
 	struct lshmem_state state;
@@ -50,19 +50,19 @@ struct lshmem_rma {
 	uint32_t type;
 	uint32_t queue;
 };
-_Static_assert(sizeof(struct lshmem_rma) == 592, "lshmem_rma");
+_Static_assert(sizeof(struct lshmem_rma) == 656, "lshmem_rma");
 _Static_assert(offsetof(struct lshmem_rma, state) == 0, "State");
-_Static_assert(offsetof(struct lshmem_rma, dest) == 512, "Dest");
-_Static_assert(offsetof(struct lshmem_rma, source) == 520, "Source");
-_Static_assert(offsetof(struct lshmem_rma, bytes) == 528, "Bytes");
-_Static_assert(offsetof(struct lshmem_rma, signal) == 536, "Signal");
-_Static_assert(offsetof(struct lshmem_rma, value) == 544, "Value");
-_Static_assert(offsetof(struct lshmem_rma, compare) == 552, "Compare");
-_Static_assert(offsetof(struct lshmem_rma, dest_stride) == 560, "DestStride");
-_Static_assert(offsetof(struct lshmem_rma, source_stride) == 568, "SourceStride");
-_Static_assert(offsetof(struct lshmem_rma, pe) == 576, "PE");
-_Static_assert(offsetof(struct lshmem_rma, code) == 580, "Code");
-_Static_assert(offsetof(struct lshmem_rma, type) == 584, "Type");
-_Static_assert(offsetof(struct lshmem_rma, queue) == 588, "Queue");
+_Static_assert(offsetof(struct lshmem_rma, dest) == 576, "Dest");
+_Static_assert(offsetof(struct lshmem_rma, source) == 584, "Source");
+_Static_assert(offsetof(struct lshmem_rma, bytes) == 592, "Bytes");
+_Static_assert(offsetof(struct lshmem_rma, signal) == 600, "Signal");
+_Static_assert(offsetof(struct lshmem_rma, value) == 608, "Value");
+_Static_assert(offsetof(struct lshmem_rma, compare) == 616, "Compare");
+_Static_assert(offsetof(struct lshmem_rma, dest_stride) == 624, "DestStride");
+_Static_assert(offsetof(struct lshmem_rma, source_stride) == 632, "SourceStride");
+_Static_assert(offsetof(struct lshmem_rma, pe) == 640, "PE");
+_Static_assert(offsetof(struct lshmem_rma, code) == 644, "Code");
+_Static_assert(offsetof(struct lshmem_rma, type) == 648, "Type");
+_Static_assert(offsetof(struct lshmem_rma, queue) == 652, "Queue");
 
 #endif

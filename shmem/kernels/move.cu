@@ -1,2 +1,2 @@
-#define LSHMEM_DIRECT true
+#define LSHMEM_DIRECT 1
 #include "move.h"

@@ -2,11 +2,11 @@
 #include "launch.h"
 
 LSHMEM_KERNEL(512) lshmem_kernel_broadcast(const struct lshmem_collective a) {
-  lshmem_member<LSHMEM_DIRECT>(a).broadcast((char *)a.dest, (const char *)a.source, a.bytes, a.root, lshmem_lines(a));
+  lshmem_member_of(a).broadcast((char *)a.dest, (const char *)a.source, a.bytes, a.root, lshmem_lines(a));
 }
 LSHMEM_KERNEL(512) lshmem_kernel_fcollect(const struct lshmem_collective a) {
-  lshmem_member<LSHMEM_DIRECT>(a).fcollect((char *)a.dest, (const char *)a.source, a.bytes, lshmem_lines(a));
+  lshmem_member_of(a).fcollect((char *)a.dest, (const char *)a.source, a.bytes, lshmem_lines(a));
 }
 LSHMEM_KERNEL(512) lshmem_kernel_alltoall(const struct lshmem_collective a) {
-  lshmem_member<LSHMEM_DIRECT>(a).alltoall((char *)a.dest, (const char *)a.source, a.bytes, lshmem_lines(a));
+  lshmem_member_of(a).alltoall((char *)a.dest, (const char *)a.source, a.bytes, lshmem_lines(a));
 }

@@ -1,4 +1,5 @@
 // Operations on one PE, however it is reached, each complete when its kernel ends.
+#define LSHMEM_DIRECT 0
 #include "launch.h"
 
 LSHMEM_DEVICE int queue_of(const struct lshmem_rma &a) { return (int)a.queue; }

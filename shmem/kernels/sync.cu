@@ -1,22 +1,6 @@
-// Kernels of teams whose members all map each other's memory: they are small, so that the first barrier need not wait long
-// for the driver's compiler.
+// The first kernel that most programs need. It is small, so that it need not wait long for the driver's compiler. It is also the
+// barrier of PEs that use no queues: all that kernels before it in the stream stored is done when it begins.
+#define LSHMEM_DIRECT 1
 #include "launch.h"
 
-LSHMEM_KERNEL(512) lshmem_kernel_sync(const struct lshmem_collective a) { lshmem_member<true>(a).sync(); }
-LSHMEM_KERNEL(512) lshmem_kernel_barrier(const struct lshmem_collective a) { lshmem_member<true>(a).barrier(); }
-
-template <class T> LSHMEM_DEVICE void wait_for(const struct lshmem_rma &a) {
-  lshmem_wait_until(a.state, (T *)a.dest, (int)a.code, (T)a.value);
-}
-
-LSHMEM_KERNEL(32) lshmem_kernel_wait(const struct lshmem_rma a) {
-  if (lshmem::thread_index() != 0) return;
-  switch (a.type) {
-  case LSHMEM_INT16: return wait_for<int16_t>(a);
-  case LSHMEM_UINT16: return wait_for<uint16_t>(a);
-  case LSHMEM_INT32: return wait_for<int32_t>(a);
-  case LSHMEM_UINT32: return wait_for<uint32_t>(a);
-  case LSHMEM_INT64: return wait_for<int64_t>(a);
-  default: return wait_for<uint64_t>(a);
-  }
-}
+LSHMEM_KERNEL(512) lshmem_kernel_sync(const struct lshmem_collective a) { lshmem_member_of(a).sync(); }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"regexp"
 	"strings"
 
 	"github.com/lgpu/lgpu/cheader"
@@ -25,6 +26,9 @@ func header() cheader.Header {
 	}
 }
 
+// comments are those that the compiler puts into PTX, a third of the text, and empty lines.
+var comments = regexp.MustCompile(`(?m)^[ \t]*(//.*)?\n|[ \t]+//.*$`)
+
 // compile makes a module's PTX from the sources in folder. It needs the compiler, and no CUDA.
 func compile(m kernels.Module, folder string) ([]byte, error) {
 	source, types := string(m), []string(nil)
@@ -38,9 +42,9 @@ func compile(m kernels.Module, folder string) ([]byte, error) {
 				"-DLSHMEM_REDUCESCATTER_NAME=lshmem_kernel_reducescatter_" + name}
 		}
 	}
-	// PTX 7.4 is the first with a load that bypasses the first-level cache; drivers from 470 on take it.
+	// PTX 7.8 is what drivers from 520 on take.
 	args := append([]string{"-x", "cuda", "-std=c++17", "--cuda-device-only", "--cuda-gpu-arch=sm_70", "-Xclang", "-target-feature",
-		"-Xclang", "+ptx74", "-nocudainc", "-nocudalib", "-Wall", "-Wextra", "-Werror", "-O3", "-S", "-o", "-"}, types...)
+		"-Xclang", "+ptx78", "-nocudainc", "-nocudalib", "-Wall", "-Wextra", "-Werror", "-O3", "-S", "-o", "-"}, types...)
 	cmd := exec.Command(compiler, append(args, source+".cu")...)
 	cmd.Dir = folder
 	var out, errs bytes.Buffer
@@ -51,5 +55,5 @@ func compile(m kernels.Module, folder string) ([]byte, error) {
 		}
 		return nil, fmt.Errorf("compile %s: %w\n%s", m, err, errs.Bytes())
 	}
-	return out.Bytes(), nil
+	return comments.ReplaceAll(out.Bytes(), nil), nil
 }
