@@ -1,0 +1,32 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+func TestFresh(t *testing.T) {
+	have, err := os.ReadFile("../" + header.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(have, header.Text()) {
+		t.Errorf("%s is not what the Go types give; run: go generate ./shmem/hca/gpu", header.File)
+	}
+	ptx, err := compile("..")
+	if errors.Is(err, exec.ErrNotFound) {
+		t.Skipf("%s is not installed", compiler)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if have, err = os.ReadFile("../hca.ptx"); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(have, ptx) {
+		t.Error("hca.ptx is not what the sources give; run: go generate ./shmem/hca/gpu")
+	}
+}
