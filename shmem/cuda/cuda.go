@@ -277,6 +277,7 @@ const (
 	cuStreamWaitValue32
 	cuMemGetHandleForAddressRange
 	cuModuleLoadDataEx
+	cuThreadExchangeStreamCaptureMode
 	calls
 )
 
@@ -298,4 +299,5 @@ var symbols = [calls]string{
 	"cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cuGraphLaunch", "cuGraphDestroy", "cuGraphExecDestroy",
 	"cuLaunchCooperativeKernel", "cuStreamWriteValue64_v2", "cuStreamWriteValue32_v2", "cuStreamWaitValue64_v2",
 	"cuStreamWaitValue32_v2", "cuMemGetHandleForAddressRange", "cuModuleLoadDataEx",
+	"cuThreadExchangeStreamCaptureMode",
 }

@@ -157,3 +157,11 @@ func (d *Driver) GraphDestroy(graph uintptr) error { return d.call(cuGraphDestro
 
 // GraphExecDestroy frees a graph's executable form.
 func (d *Driver) GraphExecDestroy(exec uintptr) error { return d.call(cuGraphExecDestroy, exec) }
+
+// ExchangeCaptureMode sets how the calling thread's calls relate to captures, and returns what it was. The goroutine must be
+// bound to its thread.
+func (d *Driver) ExchangeCaptureMode(mode uint32) (uint32, error) {
+	m := mode
+	err := d.call(cuThreadExchangeStreamCaptureMode, uintptr(unsafe.Pointer(&m)))
+	return m, err
+}

@@ -84,3 +84,8 @@ func RegisterHost(c *cuda.Context, at, size uint64) error {
 func UnregisterHost(c *cuda.Context, at uint64) error {
 	return c.Do(func() error { return c.D.HostUnregister(at) })
 }
+
+// AllocateHost makes zeroed private memory outside of the Go heap, in whole pages; ReleaseHost frees it.
+func AllocateHost(size uint64) (uint64, error) {
+	return mmap(0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, -1)
+}

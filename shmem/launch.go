@@ -1,0 +1,337 @@
+package shmem
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/lgpu/lgpu/shmem/cuda"
+	"github.com/lgpu/lgpu/shmem/kernels"
+	"github.com/lgpu/lgpu/shmem/layout"
+)
+
+// module is a module of kernels in the PE's context, loaded when it is first needed.
+type module struct {
+	once   sync.Once
+	handle uintptr
+	err    error
+}
+
+func (m *module) unload(d *cuda.Driver) error {
+	if m.handle == 0 {
+		return nil
+	}
+	return d.ModuleUnload(m.handle)
+}
+
+// functionKey names a kernel.
+type functionKey struct {
+	module kernels.Module
+	name   string
+}
+
+// load loads a module, or waits for who does so. The driver compiles it, which is why nobody holds hot.mu meanwhile. The
+// context is current. Loading is harmless to a capture under way, which the driver is told.
+func (p *PE) load(name kernels.Module) (*module, error) {
+	p.hot.mu.Lock()
+	m := p.hot.modules[name]
+	if m == nil {
+		m = new(module)
+		p.hot.modules[name] = m
+	}
+	p.hot.mu.Unlock()
+	m.once.Do(func() {
+		image := name.Image()
+		if image == nil {
+			m.err = fmt.Errorf("this build has no kernels %q", name)
+			return
+		}
+		previous, err := p.d.ExchangeCaptureMode(cuda.CaptureRelaxed)
+		if err == nil {
+			defer p.d.ExchangeCaptureMode(previous)
+		}
+		if m.handle, m.err = p.d.ModuleLoad(image); m.err != nil {
+			m.err = fmt.Errorf("load the kernels %q: %w", name, m.err)
+		}
+	})
+	return m, m.err
+}
+
+// function finds a kernel, loading its module if it must. The context is current; hot.mu is held, and may be given up
+// meanwhile.
+func (p *PE) function(l *kernels.Launch) (uintptr, error) {
+	key := functionKey{l.Module, l.Function}
+	if f := p.hot.functions[key]; f != 0 {
+		return f, nil
+	}
+	p.hot.mu.Unlock()
+	f, err := p.findFunction(key)
+	p.hot.mu.Lock()
+	if err != nil {
+		return 0, err
+	}
+	p.hot.functions[key] = f
+	return f, nil
+}
+
+func (p *PE) findFunction(key functionKey) (uintptr, error) {
+	m, err := p.load(key.module)
+	if err != nil {
+		return 0, err
+	}
+	previous, err := p.d.ExchangeCaptureMode(cuda.CaptureRelaxed)
+	if err == nil {
+		defer p.d.ExchangeCaptureMode(previous)
+	}
+	f, err := p.d.Function(m.handle, key.name)
+	if err != nil {
+		return 0, fmt.Errorf("kernel %s of %s: %w", key.name, key.module, err)
+	}
+	return f, nil
+}
+
+// prepare loads what most programs need while they do something else.
+func (p *PE) prepare() {
+	if p.ctx == nil {
+		return
+	}
+	names := []kernels.Module{kernels.ModuleSync, kernels.ModuleMove}
+	if p.queued {
+		names = []kernels.Module{kernels.ModuleQueue, kernels.ModuleQueueMove}
+	}
+	for _, name := range names {
+		select {
+		case <-p.stop:
+			return
+		default:
+		}
+		err := p.ctx.Do(func() error {
+			_, err := p.load(name)
+			return err
+		})
+		if err != nil { // who needs it gets the error again
+			p.log.Debug("kernels", "pe", p.rank, "error", err)
+		}
+	}
+}
+
+// launch starts a kernel whose parameter is at param. hot.mu is held and the context is current.
+func (p *PE) launch(l *kernels.Launch, param unsafe.Pointer, stream uintptr) error {
+	f, err := p.function(l)
+	if err != nil {
+		return err
+	}
+	h := &p.hot
+	h.params[0] = uintptr(param)
+	x := h.launch
+	x.Function, x.Stream, x.Params = f, stream, h.params[:]
+	x.Grid, x.Block = [3]uint32{l.Grid, 1, 1}, [3]uint32{l.Block, 1, 1}
+	return p.d.Launch(x)
+}
+
+// with is what an operation with one PE is given, beside the state.
+type with struct {
+	dest, source, bytes    uint64
+	signal, value, compare uint64
+	destStride, srcStride  int64
+	pe, code, kind         uint32
+}
+
+// kernel runs an operation with one PE on a stream.
+func (p *PE) kernel(name string, op kernels.RMAOperation, a with, stream uintptr) error {
+	if p.ctx == nil {
+		return fault(layout.StatusSupport, name, int(int32(a.pe)), "a PE without a GPU reaches only PEs of its machine")
+	}
+	entered, err := p.ctx.Enter()
+	if err != nil {
+		return wrap(name, err)
+	}
+	defer p.ctx.Leave(entered)
+	h := &p.hot
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for {
+		r := h.rma
+		r.Dest, r.Source, r.Bytes, r.Signal, r.Value, r.Compare = a.dest, a.source, a.bytes, a.signal, a.value, a.compare
+		r.DestStride, r.SourceStride, r.PE, r.Code, r.Type = a.destStride, a.srcStride, a.pe, a.code, a.kind
+		r.Queue = ^uint32(0) // layout.QueueDefault
+		l, err := r.Plan(op)
+		if err != nil {
+			return wrap(name, err)
+		}
+		if h.functions[functionKey{l.Module, l.Function}] == 0 { // others may change the parameters while it is loaded
+			if _, err := p.function(&l); err != nil {
+				return wrap(name, err)
+			}
+			continue
+		}
+		return wrap(name, p.launch(&l, unsafe.Pointer(r), stream))
+	}
+}
+
+// collect is what a collective operation is given, beside state and team.
+type collect struct {
+	dest, source, bytes   uint64
+	root, kind, reduction uint32
+}
+
+// collective runs a collective operation on a stream.
+func (p *PE) collective(op kernels.Operation, id TeamID, a collect, stream uintptr) error {
+	name := op.String()
+	if err := p.check(name); err != nil {
+		return err
+	}
+	t, err := p.team(name, id)
+	if err != nil {
+		return err
+	}
+	if p.ctx == nil {
+		return p.plainCollective(op, t, a)
+	}
+	entered, err := p.ctx.Enter()
+	if err != nil {
+		return wrap(name, err)
+	}
+	defer p.ctx.Leave(entered)
+	h := &p.hot
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for {
+		c := h.collective
+		c.Team = t.entry
+		c.Dest, c.Source, c.Bytes, c.Root, c.Type, c.Reduction = a.dest, a.source, a.bytes, a.root, a.kind, a.reduction
+		l, err := c.Plan(op, p.ctas)
+		if err != nil {
+			return wrap(name, err)
+		}
+		if l.Grid == 0 {
+			return nil
+		}
+		if h.functions[functionKey{l.Module, l.Function}] == 0 {
+			if _, err := p.function(&l); err != nil {
+				return wrap(name, err)
+			}
+			continue
+		}
+		return wrap(name, p.launch(&l, unsafe.Pointer(c), stream))
+	}
+}
+
+// finish waits for the PE's own stream and reports what kernels found. hot.serial is held.
+func (p *PE) finish(name string) error {
+	if p.ctx == nil {
+		return p.check(name)
+	}
+	entered, err := p.ctx.Enter()
+	if err != nil {
+		return wrap(name, err)
+	}
+	err = p.d.StreamSynchronize(p.hot.stream)
+	p.ctx.Leave(entered)
+	if err != nil {
+		return wrap(name, errors.Join(err, p.check(name)))
+	}
+	return p.check(name)
+}
+
+// copyOn copies in the order of a stream, or at once without a GPU.
+func (p *PE) copyOn(to, from, bytes uint64, stream uintptr) error {
+	if bytes == 0 {
+		return nil
+	}
+	if p.ctx == nil {
+		copy(cuda.Bytes(to, bytes), cuda.Bytes(from, bytes))
+		return nil
+	}
+	entered, err := p.ctx.Enter()
+	if err != nil {
+		return err
+	}
+	err = p.d.CopyAsync(to, from, bytes, stream)
+	p.ctx.Leave(entered)
+	return err
+}
+
+// write copies b to any address and returns when it is there.
+func (p *PE) write(to uint64, b []byte) error {
+	if p.ctx == nil {
+		copy(cuda.Bytes(to, uint64(len(b))), b)
+		return nil
+	}
+	p.hot.serial.Lock()
+	defer p.hot.serial.Unlock()
+	for len(b) > 0 {
+		n := copy(cuda.Bytes(p.hot.stage, stageBytes), b)
+		if err := p.copyOn(to, p.hot.stage, uint64(n), p.hot.stream); err != nil {
+			return err
+		}
+		if err := p.ctx.Do(func() error { return p.d.StreamSynchronize(p.hot.stream) }); err != nil {
+			return err
+		}
+		to, b = to+uint64(n), b[n:]
+	}
+	return nil
+}
+
+// read copies from any address to b.
+func (p *PE) read(b []byte, from uint64) error {
+	if p.ctx == nil {
+		copy(b, cuda.Bytes(from, uint64(len(b))))
+		return nil
+	}
+	p.hot.serial.Lock()
+	defer p.hot.serial.Unlock()
+	for len(b) > 0 {
+		n := min(len(b), stageBytes)
+		if err := p.copyOn(p.hot.stage, from, uint64(n), p.hot.stream); err != nil {
+			return err
+		}
+		if err := p.ctx.Do(func() error { return p.d.StreamSynchronize(p.hot.stream) }); err != nil {
+			return err
+		}
+		copy(b, cuda.Bytes(p.hot.stage, uint64(n)))
+		from, b = from+uint64(n), b[n:]
+	}
+	return nil
+}
+
+// zero clears memory and returns when that is done.
+func (p *PE) zero(at, bytes uint64) error {
+	if p.ctx == nil {
+		clear(cuda.Bytes(at, bytes))
+		return nil
+	}
+	p.hot.serial.Lock()
+	defer p.hot.serial.Unlock()
+	return p.ctx.Do(func() error {
+		if err := p.d.SetAsync(at, 0, bytes, p.hot.stream); err != nil {
+			return err
+		}
+		return p.d.StreamSynchronize(p.hot.stream)
+	})
+}
+
+// readWord and writeWord move one word as a whole.
+func (p *PE) readWord(at uint64) (uint64, error) {
+	if p.ctx == nil {
+		return atomic.LoadUint64(hostPointer[uint64](at)), nil
+	}
+	var b [8]byte
+	err := p.read(b[:], at)
+	return *(*uint64)(unsafe.Pointer(&b)), err
+}
+
+func (p *PE) writeWord(at, value uint64) error {
+	if p.ctx == nil {
+		storeWord(at, value)
+		return nil
+	}
+	return p.write(at, (*[8]byte)(unsafe.Pointer(&value))[:])
+}
+
+func storeWord(at, value uint64) { atomic.StoreUint64(hostPointer[uint64](at), value) }
+
+// hostPointer is memory of this process outside of Go's heap.
+func hostPointer[T any](at uint64) *T { return *(**T)(unsafe.Pointer(&at)) }

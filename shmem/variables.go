@@ -1,0 +1,40 @@
+package shmem
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/lgpu/lgpu/shmem/transport/ibgda"
+)
+
+// others are the settings that package bootstrap reads.
+var others = []Variable{
+	{Name: "LSHMEM_PE", Aliases: []string{"PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}, Help: "number of this PE, from 0"},
+	{Name: "LSHMEM_PES", Aliases: []string{"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"}, Help: "number of PEs"},
+	{Name: "LSHMEM_BOOTSTRAP", Help: "how PEs find each other: uid:HEX, or tcp://HOST:PORT?TOKEN, where PE 0 listens"},
+	{Name: "LSHMEM_BOOTSTRAP_INTERFACE", Aliases: []string{"NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"}, Help: "network interface of the bootstrap: the beginning of its name, =NAME, or ^NAME for all but it"},
+	{Name: "LSHMEM_BOOTSTRAP_ADDRESS", Help: "address that the bootstrap's root listens at"},
+	{Name: "LSHMEM_BOOTSTRAP_TIMEOUT", Default: "60s", Help: "longest collective of the bootstrap, from the first PE that calls it"},
+	{Name: "LSHMEM_BOOTSTRAP_JOIN_TIMEOUT", Default: "60s", Help: "longest wait for all PEs to start"},
+	{Name: "LSHMEM_BOOTSTRAP_HEARTBEAT", Default: "10s", Help: "silence after which a machine counts as dead"},
+}
+
+// AllVariables lists every setting of lshmem by name, also those that other packages read.
+func AllVariables() []Variable {
+	all := append(Variables(), others...)
+	for _, v := range ibgda.Variables() {
+		all = append(all, Variable{Name: v.Name, Aliases: v.Aliases, Default: v.Default, Help: v.Help})
+	}
+	slices.SortFunc(all, func(a, b Variable) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// knownNames are all names that settings have.
+func knownNames() []string {
+	var names []string
+	for _, v := range AllVariables() {
+		names = append(names, v.Name)
+		names = append(names, v.Aliases...)
+	}
+	return names
+}
