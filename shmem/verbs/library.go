@@ -3,6 +3,8 @@ package verbs
 import (
 	"errors"
 	"fmt"
+	"runtime"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -11,7 +13,7 @@ import (
 	"github.com/lgpu/lgpu/shmem/transport/ibgda/nic"
 )
 
-// library is libibverbs and libmlx5. Its functions are called by address, since purego then returns errno as well.
+// library is libibverbs and libmlx5. Its functions are called by address: see call and status.
 type library struct {
 	verbs, mlx5 uintptr // of dlopen
 
@@ -92,35 +94,59 @@ func (l *library) close() error {
 	return errors.Join(errs...)
 }
 
-// call calls a function whose result is a pointer, or void. Pointers to Go memory among the arguments are converted to
-// uintptr in the call itself, so that they stay where they are until it returns.
+// errnoOf calls a C function and returns errno of the thread it ran on as well.
+//
+//go:uintptrescapes
+func errnoOf(function uintptr, arguments ...uintptr) (uintptr, syscall.Errno) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	location := errnoLocation()
+	if location == 0 {
+		result, _, _ := purego.SyscallN(function, arguments...)
+		return result, syscall.EIO
+	}
+	where, _, _ := purego.SyscallN(location)
+	errno := at[int32](where)
+	*errno = 0
+	result, _, _ := purego.SyscallN(function, arguments...)
+	if *errno == 0 {
+		return result, syscall.EIO // a function that failed without saying why
+	}
+	return result, syscall.Errno(*errno)
+}
+
+// errnoLocation is the C library's function of that name, 0 where it has none.
+var errnoLocation = sync.OnceValue(func() uintptr {
+	address, err := purego.Dlsym(purego.RTLD_DEFAULT, "__errno_location")
+	if err != nil {
+		return 0
+	}
+	return address
+})
+
+// call calls a function whose result is a pointer, or void. Its error means something only where the result says that it
+// failed. Pointers to Go memory among the arguments are converted to uintptr in the call itself, so that they stay where they
+// are until it returns.
 //
 //go:uintptrescapes
 func call(function uintptr, arguments ...uintptr) (uintptr, error) {
-	result, _, errno := purego.SyscallN(function, arguments...)
-	if errno == 0 {
-		errno = uintptr(syscall.EIO) // a function that failed without saying why
-	}
-	return result, syscall.Errno(errno)
+	return errnoOf(function, arguments...)
 }
 
 // status calls a function that returns 0 or an error's number; some return -1 and set errno.
 //
 //go:uintptrescapes
 func status(function uintptr, arguments ...uintptr) error {
-	result, _, errno := purego.SyscallN(function, arguments...)
+	result, errno := errnoOf(function, arguments...)
 	switch code := int32(result); {
 	case code == 0:
 		return nil
 	case code > 0 && code < 4096:
 		return syscall.Errno(code)
-	case code < 0 && code > -4096 && code != -1:
+	case code < -1 && code > -4096:
 		return syscall.Errno(-code)
 	}
-	if errno == 0 {
-		errno = uintptr(syscall.EIO)
-	}
-	return syscall.Errno(errno)
+	return errno
 }
 
 // at is the C memory that a function returned the address of.
@@ -208,15 +234,13 @@ type (
 
 // Constants of the same headers.
 const (
-	portActive       = 4
-	linkEthernet     = 2
-	contextDevX      = 1 << 0
-	uarCombining     = 0 // MLX5DV_UAR_ALLOC_TYPE_BF
-	uarNotCached     = 1 // MLX5DV_UAR_ALLOC_TYPE_NC
-	umemDMABuf       = 1 << 0
-	objectAH         = 1 << 5
-	objectPD         = 1 << 6
-	vectorMAC        = 20 // offset of rmac in struct mlx5_wqe_av
-	linkTypeIB       = 1
-	registerPageSize = 4096
+	portActive   = 4
+	linkEthernet = 2
+	contextDevX  = 1 << 0
+	uarCombining = 0 // MLX5DV_UAR_ALLOC_TYPE_BF
+	uarNotCached = 1 // MLX5DV_UAR_ALLOC_TYPE_NC
+	umemDMABuf   = 1 << 0
+	objectAH     = 1 << 5
+	objectPD     = 1 << 6
+	vectorMAC    = 20 // offset of rmac in struct mlx5_wqe_av
 )

@@ -77,8 +77,6 @@ type Settings struct {
 
 	Handler Handler
 	Queues  Where
-	// Exclusive: every queue is used by one CTA only, so that ready entries need not be visible beyond it.
-	Exclusive bool
 
 	// NICs are those to use, as name, name:port, ^name (not that one); none: all that are active, the closest to the GPU first.
 	NICs []string
@@ -222,8 +220,6 @@ var variables = []Variable{
 	{"LSHMEM_QUEUE_MEMORY", []string{"NVSHMEM_IBGDA_FORCE_NIC_BUF_MEMTYPE"}, "auto", "where queues lie: auto, gpumem or hostmem",
 		choice(func(s *Settings) *Where { return &s.Queues },
 			map[string]Where{"auto": QueuesAuto, "gpumem": QueuesGPU, "hostmem": QueuesHost, "gpu": QueuesGPU, "host": QueuesHost})},
-	{"LSHMEM_QP_EXCLUSIVE", nil, "0", "1: kernels see to it that each queue pair is used by one CTA only",
-		yes(func(s *Settings) *bool { return &s.Exclusive })},
 	{"LSHMEM_HCA_LIST", []string{"NVSHMEM_HCA_LIST"}, "", "NICs to use, as mlx5_0:1,mlx5_1 (patterns allowed), or with ^ in front those not to use", setNICs},
 	{"LSHMEM_HCA_PREFIX", []string{"NVSHMEM_HCA_PREFIX"}, "mlx5", "what names of NICs to use begin with",
 		func(s *Settings, v string) error { s.Prefix = v; return nil }},

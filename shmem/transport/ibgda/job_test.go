@@ -63,7 +63,7 @@ func openJob(t testing.TB, pes int, change ...options) (job, error) {
 			f(&c)
 		}
 		if m.Transport, err = Open(c); err != nil {
-			return nil, err
+			return j, err // those before are open
 		}
 		j = append(j, m)
 	}
