@@ -523,10 +523,12 @@ func (p *PE) networkTransport() (transport.Transport, error) {
 		},
 		Log: func(format string, args ...any) { p.log.Info(fmt.Sprintf(format, args...)) },
 	}
-	for _, q := range p.peers[:p.rank] {
-		if q.Host == p.self.Host {
+	c.OneHost = true
+	for pe, q := range p.peers {
+		if pe < p.rank && q.Host == p.self.Host {
 			c.Turn++
 		}
+		c.OneHost = c.OneHost && q.Host == p.self.Host && q.Network == p.self.Network
 	}
 	if p.ctx != nil {
 		platform, err := ibgda.NewCUDA(p.ctx)
