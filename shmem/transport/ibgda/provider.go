@@ -20,7 +20,7 @@ func newProvider(c *Config) (nic.Provider, error) {
 	case Host:
 		return newSoft(c)
 	case GPU:
-		return nil, fmt.Errorf("ibgda: LSHMEM_NIC is gpu: %w: this build has no HCA on the GPU", nic.ErrNotSupported)
+		return newResident(c)
 	}
 	p, err := newMLX5(c)
 	if err == nil {

@@ -29,6 +29,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/bits"
 	"slices"
@@ -59,6 +60,7 @@ type Config struct {
 	HeapBase, HeapBytes uint64
 	// KeyShift is log2 of the bytes of heap that one entry of the key tables covers.
 	KeyShift uint
+	// Platform is the memory of the PE's device. If it is an io.Closer, Close of an open transport closes it.
 	Platform Platform
 	// Place is where the PE's device is, and Turn the PE's number among those of this machine, to choose NICs by.
 	Place Place
@@ -84,6 +86,7 @@ type Transport struct {
 	deadline time.Duration
 
 	used      []transport.Capability
+	bases     []uint64 // of heaps, by PE, in their own processes
 	queues    []*queue // by i*PEs + pe; nil: none
 	words     nic.Buffer
 	poster    *proxy.Poster
@@ -129,8 +132,19 @@ type queue struct {
 type piece struct {
 	transport.Chunk
 	memory   []nic.Memory // by NIC
+	remote   []given
 	attached bool
 }
+
+// given is what a NIC was told about another PE's memory.
+type given struct {
+	nic.Mapper
+	peer int
+	key  uint32
+}
+
+// Close takes it back.
+func (g given) Close() error { return g.RemoveRemote(g.peer, g.key) }
 
 // local is a registered buffer outside of the heap.
 type local struct {
@@ -501,6 +515,7 @@ func (t *Transport) Connect(from [][]byte) error {
 	ctx, cancel := context.WithTimeout(context.Background(), t.deadline)
 	defer cancel()
 	bases := make([]uint64, t.c.PEs)
+	t.bases = bases
 	for pe := range t.c.PEs {
 		if t.used[pe] == 0 {
 			continue
@@ -517,6 +532,7 @@ func (t *Transport) Connect(from [][]byte) error {
 		}
 		bases[pe] = h.HeapBase
 		for i, e := range h.Queues {
+			e.Peer = pe
 			q := t.queues[i*t.c.PEs+pe]
 			if err := q.Connect(ctx, e); err != nil {
 				return fmt.Errorf("ibgda: connect queue pair %d (%#x) to %#x of PE %d: %w", i, q.Number(), e.Number, pe, err)
@@ -643,10 +659,44 @@ func (t *Transport) Attach(index int, from [][]byte) error {
 		}
 		keys[pe] = o.Keys
 	}
-	if err := t.tables.set(p.Offset, p.Bytes, p.memory, keys); err != nil {
-		return errors.Join(fmt.Errorf("ibgda: keys of piece %d: %w", index, err), t.tables.clear(p.Offset, p.Bytes))
+	err := t.give(p, keys)
+	if err == nil {
+		err = t.tables.set(p.Offset, p.Bytes, p.memory, keys)
+	}
+	if err != nil {
+		remote := p.remote
+		p.remote = nil
+		return errors.Join(fmt.Errorf("ibgda: keys of piece %d: %w", index, err), t.tables.clear(p.Offset, p.Bytes), closeAll(remote))
 	}
 	p.attached = true
+	return nil
+}
+
+// give tells NICs that want to know it what the other PEs registered.
+func (t *Transport) give(p *piece, keys [][]uint32) error {
+	for d, n := range t.nics {
+		m, ok := n.NIC.(nic.Mapper)
+		if !ok {
+			continue
+		}
+		for pe, k := range keys {
+			if len(k) == 0 || pe == t.c.PE {
+				continue
+			}
+			mapped := uint64(0)
+			if t.c.Peer != nil {
+				mapped = t.c.Peer(pe)
+			}
+			if mapped == 0 {
+				return fmt.Errorf("the memory of PE %d is not mapped here, which LSHMEM_NIC=%s needs: %w", pe, t.provider.Name(), nic.ErrNotSupported)
+			}
+			r := nic.Remote{Peer: pe, Key: k[d], Start: t.bases[pe] + p.Offset, Bytes: p.Bytes, Mapped: mapped + p.Offset}
+			if err := m.SetRemote(r); err != nil {
+				return fmt.Errorf("PE %d: %w", pe, err)
+			}
+			p.remote = append(p.remote, given{m, pe, k[d]})
+		}
+	}
 	return nil
 }
 
@@ -661,7 +711,7 @@ func (t *Transport) Detach(index int) error {
 	if p.attached {
 		err = t.tables.clear(p.Offset, p.Bytes)
 	}
-	if err = errors.Join(err, closeAll(p.memory)); err != nil {
+	if err = errors.Join(err, closeAll(p.remote), closeAll(p.memory)); err != nil {
 		return fmt.Errorf("ibgda: detach piece %d: %w", index, err)
 	}
 	return nil
@@ -764,7 +814,8 @@ func (t *Transport) Close() error {
 		}
 	}
 	for _, index := range slices.Sorted(maps.Keys(t.pieces)) {
-		add(fmt.Sprintf("piece %d", index), closeAll(t.pieces[index].memory))
+		p := t.pieces[index]
+		add(fmt.Sprintf("piece %d", index), errors.Join(closeAll(p.remote), closeAll(p.memory)))
 	}
 	for address, l := range t.locals {
 		add(fmt.Sprintf("the buffer at %#x", address), closeAll(l.memory))
@@ -781,6 +832,9 @@ func (t *Transport) Close() error {
 	add("tables", t.tables.free())
 	if t.own && t.provider != nil {
 		add(t.provider.Name(), t.provider.Close())
+	}
+	if p, ok := t.c.Platform.(io.Closer); ok {
+		add("the platform", p.Close())
 	}
 	return errors.Join(errs...)
 }

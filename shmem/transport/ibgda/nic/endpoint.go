@@ -7,6 +7,8 @@ type Endpoint struct {
 	LID    uint16
 	MTU    uint16 // bytes
 	GID    [16]byte
+	// Peer is the PE that it is of. It does not cross: who receives an endpoint knows whose it is.
+	Peer int
 	// Software is how a software HCA is reached, in its own encoding: at most MaxSoftware bytes.
 	Software []byte
 }

@@ -184,3 +184,18 @@ type NIC interface {
 	// Close closes the port, after its queues and memory.
 	Close() error
 }
+
+// Remote is what another PE registered.
+type Remote struct {
+	Peer         int // its PE
+	Key          uint32
+	Start, Bytes uint64 // as work requests name it
+	Mapped       uint64 // where this process's device finds Start
+}
+
+// Mapper is a NIC that reaches other PEs' memory by itself, where it is mapped, and must know what they registered.
+type Mapper interface {
+	SetRemote(Remote) error
+	// RemoveRemote takes back what SetRemote said; nothing touches the memory afterwards.
+	RemoveRemote(peer int, key uint32) error
+}
