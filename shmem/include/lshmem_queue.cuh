@@ -612,7 +612,8 @@ LSHMEM_DEVICE int copy(const lshmem_t &sh, const handle &h, uint32_t opcode, con
       transfer left = all;
       single = !left.left() || (cut(sh, h.q, left, &p) && !left.left());
       uint32_t kind = (all.left() ? 1u : 0u) + 2 * s.blocks() + 8 * (uint32_t)t;
-      single = all_warp(lanes.mask, single && kind == shuffle(lanes.mask, kind, first_lane(lanes.mask)));
+      uint32_t of_first = shuffle(lanes.mask, kind, first_lane(lanes.mask));
+      single = all_warp(lanes.mask, single && kind == of_first);
     }
     if (single) return submit_lanes(h, lanes, opcode, all.left(), p, s, t, end);
     return submit_pieces(sh, h, 1u << lane(), opcode, all, s, behind_data, end);
@@ -697,7 +698,9 @@ LSHMEM_DEVICE int with_slot(const handle &h, const party &lanes, Use use, Take t
   if (LSHMEM_MUTATE(19) && lanes.leads()) give_slot(h, s.ticket);
   if (status == LSHMEM_OK) take(s.address);
   // After an error nobody knows whether the NIC still writes to the slot: it stays taken, and the queue is broken.
-  if (!lanes.alone() && any_warp(lanes.mask, status != LSHMEM_OK) && status == LSHMEM_OK) status = LSHMEM_ERR_QUEUE;
+  bool failed = status != LSHMEM_OK;
+  if (!lanes.alone()) failed = any_warp(lanes.mask, failed);
+  if (failed && status == LSHMEM_OK) status = LSHMEM_ERR_QUEUE;
   if (!LSHMEM_MUTATE(19) && status == LSHMEM_OK && lanes.leads()) status = give_slot(h, s.ticket);
   return status;
 }
@@ -809,8 +812,9 @@ template <class T> LSHMEM_OUTLINE int put_value(uint64_t self, T *dst, T v, int 
     if (lanes.size == 32) {
       piece first = w;
       first.remote = shuffle(~0u, w.remote, 0);
-      if (all_warp(~0u, w.remote == first.remote + lane() * sizeof(T) && w.remote_key == shuffle(~0u, w.remote_key, 0)))
-        return put_row(h, first, v, &end);
+      first.remote_key = shuffle(~0u, w.remote_key, 0);
+      bool next = w.remote == first.remote + lane() * sizeof(T) && w.remote_key == first.remote_key;
+      if (all_warp(~0u, next)) return put_row(h, first, v, &end);
     }
   }
   uint64_t raw = (uint64_t)bits<T>(v);
@@ -872,8 +876,10 @@ LSHMEM_OUTLINE int atomic_fetch(uint64_t self, amo op, const T *dst, T v, T comp
   if (status != LSHMEM_OK) return status;
   atomic a = atomic_of(op, sizeof(T), (uint64_t)bits<T>(v), (uint64_t)bits<T>(compare));
   party lanes = lanes_together(h);
-  if (!lanes.alone() && !all_warp(lanes.mask, a.blocks == shuffle(lanes.mask, a.blocks, first_lane(lanes.mask))))
-    lanes = one_lane();
+  if (!lanes.alone()) {
+    uint32_t of_first = shuffle(lanes.mask, a.blocks, first_lane(lanes.mask));
+    if (!all_warp(lanes.mask, a.blocks == of_first)) lanes = one_lane();
+  }
   tail t = flush_of(h.q) == tail::flush ? tail::flush : tail_behind(a);
   return with_slot(h, lanes, [&](uint64_t at) {
     uint32_t total = lanes.size * a.blocks + (t == tail::none ? 0 : 1);
@@ -945,7 +951,8 @@ template <class Group> LSHMEM_OUTLINE int settle(uint64_t self, ordering what, i
     if (r != LSHMEM_OK) status = r;
   }
   // All members return an error if any has one; the first is in Control.
-  if (Group::any(status != LSHMEM_OK) && status == LSHMEM_OK) status = LSHMEM_ERR_QUEUE;
+  bool failed = Group::any(status != LSHMEM_OK);
+  if (failed && status == LSHMEM_OK) status = LSHMEM_ERR_QUEUE;
   return status;
 }
 

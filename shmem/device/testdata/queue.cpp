@@ -1,0 +1,175 @@
+// What each call writes into a send queue, printed for the Go side to compare. There is no NIC: the completion entry says
+// from the beginning that everything is done, and results lie in the internal buffer before they are asked for.
+#include "check.h"
+
+#include <functional>
+
+static constexpr uint64_t heap_bytes = 1 << 18, chunk_shift = 16, chunks = heap_bytes >> chunk_shift;
+static constexpr uint32_t depth = 128, queues_per_pe = 2, pes = 2, slots = 4;
+
+struct nic_job {
+  lshmem_t sh;
+  lshmem_control control;
+  char *heap;
+  char outside[256], unknown[256];
+  lshmem_key local_keys[chunks], remote_keys[chunks * pes];
+  lshmem_local local;
+  uint64_t remote[pes];
+  lshmem_queue queues[queues_per_pe * pes];
+  struct memory {
+    alignas(64) char wq[depth * 64];
+    alignas(64) char cq[64];
+    alignas(64) uint64_t ibuf[(1 + slots) * LSHMEM_IBUF_SLOT / 8];
+    alignas(8) uint32_t record[2];
+    uint64_t doorbell;
+  } mem[queues_per_pe * pes];
+
+  // Queues begin with start blocks done.
+  explicit nic_job(uint64_t start, uint32_t flags) {
+    memset((void *)this, 0, sizeof *this);
+    heap = (char *)aligned_alloc(65536, heap_bytes);
+    memset(heap, 0, heap_bytes);
+    for (uint64_t c = 0; c < chunks; c++) {
+      local_keys[c] = lshmem_key{(c + 1) << chunk_shift, __builtin_bswap32(0x1000 + (uint32_t)c), 0};
+      for (uint64_t p = 0; p < pes; p++) remote_keys[c * pes + p] = lshmem_key{(c + 1) << chunk_shift, __builtin_bswap32(0x2000 + (uint32_t)(16 * p + c)), 0};
+    }
+    local = lshmem_local{(uint64_t)outside, (uint64_t)outside + sizeof outside, {__builtin_bswap32(0x3000), 0, 0, 0, 0, 0, 0, 0}};
+    remote[1] = UINT64_C(0x7f0000000000);
+    for (uint32_t i = 0; i < queues_per_pe * pes; i++) {
+      lshmem_queue &q = queues[i];
+      memory &m = mem[i];
+      q.wq = (uint64_t)m.wq, q.cq = (uint64_t)m.cq, q.ibuf = (uint64_t)m.ibuf;
+      q.record = (uint64_t)&m.record[1], q.doorbell = (uint64_t)&m.doorbell;
+      q.number = 0xabc00 + i, q.depth = depth, q.batch = 32, q.ibuf_slots = slots;
+      q.ibuf_key = __builtin_bswap32(0x4000 + i), q.pe = i % pes, q.nic = 0, q.flags = flags;
+      q.reserved = q.ready = q.posted = q.consumed = start;
+      memset(m.cq, 0xff, sizeof m.cq);
+      uint16_t done = __builtin_bswap16((uint16_t)(start + 64)); // everything a case posts
+      memcpy(m.cq + LSHMEM_MLX5_COMPLETION_COUNTER_AT, &done, 2);
+      for (auto &w : m.ibuf) w = UINT64_C(0x1122334455667788);
+      memset(m.wq, 0xee, sizeof m.wq); // what is not written shows
+    }
+    sh.version = LSHMEM_STATE_VERSION, sh.pe = 0, sh.pes = pes, sh.heap_base = (uint64_t)heap, sh.heap_bytes = heap_bytes;
+    sh.remote = (uint64_t)remote, sh.queues = (uint64_t)queues, sh.queues_per_pe = queues_per_pe, sh.nics = 1;
+    sh.key_shift = chunk_shift, sh.local_count = 1, sh.local = (uint64_t)&local;
+    sh.local_keys = (uint64_t)local_keys, sh.remote_keys = (uint64_t)remote_keys;
+    sh.control = (uint64_t)&control, sh.timeout_nanos = 2000000000, sh.self = (uint64_t)&sh;
+  }
+  ~nic_job() { free(heap); }
+};
+
+static void hex(const void *p, size_t n) {
+  for (size_t i = 0; i < n; i++) printf("%02x", ((const unsigned char *)p)[i]);
+}
+
+static uint64_t start = 0;
+static uint32_t queue_flags = 0;
+
+// Runs one case by a grid and prints what became of queue 0 of PE 1, and the result.
+static void run(const char *name, uint32_t threads, std::function<uint64_t(const lshmem_t &, char *, nic_job &)> f) {
+  auto j = std::make_unique<nic_job>(start, queue_flags);
+  std::atomic<uint64_t> result{0};
+  auto one = [&] {
+    uint64_t r = f(j->sh, j->heap, *j);
+    if (lshmem::thread_index() == 0) result = r;
+  };
+  if (threads == 1) one();
+  else lshmem::cpu::launch(1, threads, one);
+  lshmem_queue &q = j->queues[1];
+  auto &m = j->mem[1];
+  printf("%s %llu %llx %u %llx %08x ", name, (unsigned long long)q.reserved, (unsigned long long)result.load(), j->control.status,
+         (unsigned long long)j->queues[3].reserved, __builtin_bswap32(m.record[1]));
+  hex(&m.doorbell, 8);
+  printf(" %llx %llx %llx ", (unsigned long long)(uintptr_t)j->heap, (unsigned long long)(uintptr_t)j->outside,
+         (unsigned long long)q.ibuf);
+  hex(m.wq, sizeof m.wq);
+  printf(" %llu %llu %llu %llu\n", (unsigned long long)q.ready, (unsigned long long)q.posted, (unsigned long long)q.atomics,
+         (unsigned long long)q.get_head);
+}
+
+#define CASE(name, threads, ...) \
+  run(name, threads, [](const lshmem_t &sh, char *h, nic_job &j) -> uint64_t { (void)sh, (void)h, (void)j; __VA_ARGS__; })
+
+int main(int n, char **args) {
+  if (n > 1) start = strtoull(args[1], nullptr, 0);
+  if (n > 2) queue_flags = (uint32_t)atoi(args[2]);
+  auto u64 = [](char *p) { return (uint64_t *)p; };
+  (void)u64;
+#define U64(at) ((uint64_t *)(h + (at)))
+#define U32(at) ((uint32_t *)(h + (at)))
+  CASE("put", 1, return (uint64_t)lshmem_putmem_nbi(sh, h + 0x100, h + 0x200, 1000, 1));
+  CASE("put-blocking", 1, return (uint64_t)lshmem_putmem(sh, h + 0x100, h + 0x200, 1000, 1));
+  CASE("put-zero", 1, return (uint64_t)lshmem_putmem_nbi(sh, h + 0x100, h + 0x200, 0, 1));
+  CASE("put-local", 1, return (uint64_t)lshmem_putmem_nbi(sh, h + 0x100, j.outside + 16, 100, 1));
+  CASE("put-unknown", 1, memset(j.unknown, 7, 40); return (uint64_t)lshmem_putmem_nbi(sh, h + 0x100, j.unknown, 40, 1));
+  CASE("put-chunks", 1, return (uint64_t)lshmem_putmem_nbi(sh, h + 0x18000, h + 0xf000, 0x10000, 1));
+  CASE("put-behind", 1, return (uint64_t)lshmem_putmem_nbi(sh, h + heap_bytes - 8, h, 16, 1));
+  CASE("put-queue", 1, return (uint64_t)lshmem_qp_putmem_nbi(sh, h + 0x100, h + 0x200, 8, 1, 0));
+  CASE("put-other-queue", 1, return (uint64_t)lshmem_qp_putmem_nbi(sh, h + 0x100, h + 0x200, 8, 1, 1));
+  CASE("put-no-queue", 1, return (uint64_t)lshmem_qp_putmem_nbi(sh, h + 0x100, h + 0x200, 8, 1, 2));
+  CASE("put-warp", 32, return (uint64_t)lshmem_putmem_nbi_warp(sh, h + 0x18000, h + 0xf000, 0x10000, 1));
+  CASE("put-block", 48, return (uint64_t)lshmem_putmem_block(sh, h + 0x18000, h + 0xf000, 0x10000, 1));
+  CASE("put-lanes", 32, lshmem::cpu::converged together(~0u); uint32_t l = lshmem::lane();
+       return (uint64_t)lshmem_putmem_nbi(sh, h + 0x1000 + 64 * l, h + 64 * l, 8 + l, 1));
+  CASE("iput", 1, return (uint64_t)lshmem_iput<uint32_t>(sh, U32(0x100), U32(0x200), 3, -1, 3, 1));
+  CASE("get", 1, return (uint64_t)lshmem_getmem_nbi(sh, h + 0x100, h + 0x200, 1000, 1));
+  CASE("get-blocking", 1, return (uint64_t)lshmem_getmem(sh, h + 0x100, h + 0x200, 1000, 1));
+  CASE("get-unknown", 1, lshmem_getmem(sh, j.unknown, h + 0x200, 8, 1); uint64_t v; memcpy(&v, j.unknown, 8); return v);
+  CASE("get-quiet", 1, lshmem_getmem_nbi(sh, h + 0x100, h + 0x200, 1000, 1); return (uint64_t)lshmem_quiet(sh, 1));
+  CASE("p8", 1, return (uint64_t)lshmem_p<uint64_t>(sh, U64(0x108), UINT64_C(0x0102030405060708), 1));
+  CASE("p4", 1, return (uint64_t)lshmem_p<uint32_t>(sh, U32(0x104), 0x01020304, 1));
+  CASE("p2", 1, return (uint64_t)lshmem_p<uint16_t>(sh, (uint16_t *)(h + 2), 0x0102, 1));
+  CASE("p1", 1, return (uint64_t)lshmem_p<uint8_t>(sh, (uint8_t *)(h + 3), 5, 1));
+  CASE("p-double", 1, return (uint64_t)lshmem_p<double>(sh, (double *)(h + 8), 1.0, 1));
+  CASE("p8-row", 32, lshmem::cpu::converged together(~0u); uint32_t l = lshmem::lane();
+       return (uint64_t)lshmem_p<uint64_t>(sh, U64(0x100) + l, UINT64_C(0x100000001) * (l + 1), 1));
+  CASE("p4-row", 32, lshmem::cpu::converged together(~0u); uint32_t l = lshmem::lane();
+       return (uint64_t)lshmem_p<uint32_t>(sh, U32(0x100) + l, l + 1, 1));
+  CASE("p4-apart", 32, lshmem::cpu::converged together(~0u); uint32_t l = lshmem::lane();
+       return (uint64_t)lshmem_p<uint32_t>(sh, U32(0x100) + 2 * l, l + 1, 1));
+  CASE("g8", 1, return lshmem_g<uint64_t>(sh, U64(0x108), 1));
+  CASE("g1", 1, return lshmem_g<uint8_t>(sh, (uint8_t *)h + 0x109, 1));
+  CASE("g8-lanes", 32, lshmem::cpu::converged together(~0u); return lshmem_g<uint64_t>(sh, U64(0x108) + 2 * lshmem::lane(), 1));
+  CASE("signal-set", 1, return (uint64_t)lshmem_signal_op(sh, U64(64), 77, LSHMEM_SIGNAL_SET, 1));
+  CASE("signal-add", 1, return (uint64_t)lshmem_signal_op(sh, U64(64), 77, LSHMEM_SIGNAL_ADD, 1));
+  CASE("put-signal-set", 1,
+       return (uint64_t)lshmem_putmem_signal_nbi(sh, h + 0x100, h + 0x200, 8, U64(64), 77, LSHMEM_SIGNAL_SET, 1));
+  CASE("put-signal-add", 1, return (uint64_t)lshmem_putmem_signal(sh, h + 0x100, h + 0x200, 8, U64(64), 77, LSHMEM_SIGNAL_ADD, 1));
+  CASE("put-signal-zero", 1, return (uint64_t)lshmem_putmem_signal(sh, h + 0x100, h + 0x200, 0, U64(64), 77, LSHMEM_SIGNAL_ADD, 1));
+  CASE("put-signal-warp", 32,
+       return (uint64_t)lshmem_putmem_signal_warp(sh, h + 0x18000, h + 0xf000, 0x10000, U64(64), 77, LSHMEM_SIGNAL_SET, 1));
+  CASE("put-signal-lanes", 32, lshmem::cpu::converged together(~0u); uint32_t l = lshmem::lane();
+       return (uint64_t)lshmem_putmem_signal_nbi(sh, h + 0x1000 + 64 * l, h + 64 * l, 8, U64(64 + 8 * l), 77, LSHMEM_SIGNAL_SET, 1));
+#define AMO8(name, call) CASE(name, 1, return (uint64_t)lshmem_atomic_##call);
+  AMO8("add8", add<uint64_t>(sh, U64(8), 3, 1))
+  AMO8("add4", add<uint32_t>(sh, U32(8), 3, 1))
+  AMO8("inc8", inc<int64_t>(sh, (int64_t *)(h + 8), 1))
+  AMO8("inc4", inc<int>(sh, (int *)(h + 8), 1))
+  AMO8("set8", set<uint64_t>(sh, U64(8), 3, 1))
+  AMO8("set4", set<uint32_t>(sh, U32(8), 3, 1))
+  AMO8("set-float", set<float>(sh, (float *)(h + 8), 1.0f, 1))
+  AMO8("and8", and<uint64_t>(sh, U64(8), 3, 1))
+  AMO8("and4", and<uint32_t>(sh, U32(8), 3, 1))
+  AMO8("or8", or<uint64_t>(sh, U64(8), 3, 1))
+  AMO8("or4", or<uint32_t>(sh, U32(8), 3, 1))
+  AMO8("xor8", xor<uint64_t>(sh, U64(8), 3, 1))
+  AMO8("xor4", xor<uint32_t>(sh, U32(8), 3, 1))
+  AMO8("fetch8", fetch<uint64_t>(sh, U64(8), 1))
+  AMO8("fetch4", fetch<uint32_t>(sh, U32(8), 1))
+  AMO8("fetch-inc8", fetch_inc<uint64_t>(sh, U64(8), 1))
+  AMO8("fetch-inc4", fetch_inc<uint32_t>(sh, U32(8), 1))
+  AMO8("fetch-add8", fetch_add<uint64_t>(sh, U64(8), 3, 1))
+  AMO8("fetch-add4", fetch_add<uint32_t>(sh, U32(8), 3, 1))
+  AMO8("fetch-and8", fetch_and<uint64_t>(sh, U64(8), 3, 1))
+  AMO8("fetch-or4", fetch_or<uint32_t>(sh, U32(8), 3, 1))
+  AMO8("fetch-xor8", fetch_xor<uint64_t>(sh, U64(8), 3, 1))
+  AMO8("swap8", swap<uint64_t>(sh, U64(8), 3, 1))
+  AMO8("swap4", swap<uint32_t>(sh, U32(8), 3, 1))
+  AMO8("cas8", compare_swap<uint64_t>(sh, U64(8), 4, 3, 1))
+  AMO8("cas4", compare_swap<uint32_t>(sh, U32(8), 4, 3, 1))
+  CASE("add8-lanes", 32, lshmem::cpu::converged together(~0u); return (uint64_t)lshmem_atomic_add<uint64_t>(sh, U64(8) + lshmem::lane(), 3, 1));
+  CASE("swap8-lanes", 32, lshmem::cpu::converged together(~0u); return lshmem_atomic_swap<uint64_t>(sh, U64(8) + lshmem::lane(), 3, 1));
+  CASE("quiet", 1, return (uint64_t)lshmem_quiet(sh));
+  CASE("fence", 1, return (uint64_t)(lshmem_fence(sh) | lshmem_fence(sh, 1) | lshmem_qp_fence(sh, 1, 0) | lshmem_qp_quiet(sh, LSHMEM_PE_ALL, LSHMEM_QP_ANY)));
+  return 0;
+}
