@@ -25,7 +25,8 @@
  * make it current while they run and leave the thread's own as it was. Streams must be of it.
  *
  * Streams are a CUstream or cudaStream_t; NULL is the legacy default stream. Functions whose name ends in _on_stream give the
- * device work and return; what they are told by pointer must stay until that work is done. They can be captured into graphs.
+ * device work and return; what they are told by pointer must stay until that work is done. They can be captured into graphs. A PE
+ * without a GPU has no streams: there they do the work at once.
  *
  * Symmetric addresses are a PE's own: dst and src are given as this PE knows them, and the other side's are at the same offset.
  */
@@ -113,6 +114,8 @@ int lshmem_n_pes(lshmem_pe_t pe, int *out);
 int lshmem_device(lshmem_pe_t pe, int *out);
 /* What kernels get as an argument. Valid until lshmem_finalize, also while the heap grows. */
 int lshmem_get_state(lshmem_pe_t pe, struct lshmem_state *out);
+/* Where a copy of it lies in memory that kernels can read, for languages that pass addresses and no structs. */
+int lshmem_state_address(lshmem_pe_t pe, void **out);
 /* The instance as JSON: PEs, transports by PE, heap, teams, settings. At most bytes bytes with the final 0 go to text; *needed, if
  * not NULL, is how many it takes. LSHMEM_ERR_ARGUMENT if they did not fit. */
 int lshmem_info(lshmem_pe_t pe, char *text, size_t bytes, size_t *needed);
@@ -153,14 +156,17 @@ int lshmem_iput(lshmem_pe_t pe, int type, void *dst, const void *src, ptrdiff_t 
 	int target);
 int lshmem_iget(lshmem_pe_t pe, int type, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t count,
 	int target);
-/* One element of 1, 2, 4, 8 or 16 bytes, which is in host memory here. */
+/* One element of 1, 2, 4 or 8 bytes, whose value is in host memory here. */
 int lshmem_p(lshmem_pe_t pe, void *dst, const void *value, size_t bytes, int target);
 int lshmem_g(lshmem_pe_t pe, void *value, const void *src, size_t bytes, int target);
 
-/* An atomic operation LSHMEM_AMO_* on target's 32- or 64-bit word at dst. type is LSHMEM_INT32, UINT32, INT64 or UINT64; for
- * LSHMEM_AMO_SET and _ADD also FLOAT32 and FLOAT64. operand and compare (for LSHMEM_AMO_COMPARE_SWAP alone) are a word's bits.
- * *fetched, if not NULL, is what was there before: fetch is an ADD of 0, swap a SET. */
+/* An atomic operation LSHMEM_AMO_* on target's word at dst. type is LSHMEM_INT32, UINT32, INT64 or UINT64; FLOAT32 and FLOAT64 can
+ * be set and swapped. operand and compare (for LSHMEM_AMO_COMPARE_SWAP alone) are a word's bits. *fetched, if not NULL, is what
+ * was there before: fetch is an ADD of 0, swap a SET. */
 int lshmem_atomic(lshmem_pe_t pe, int op, int type, void *dst, uint64_t operand, uint64_t compare, uint64_t *fetched, int target);
+/* The same in a stream's order: fetched, if not NULL, is memory of the device that gets the old value. */
+int lshmem_atomic_on_stream(lshmem_pe_t pe, int op, int type, void *dst, uint64_t operand, uint64_t compare, void *fetched, int target,
+	lshmem_stream_t stream);
 
 /* ---- Signals, order, waits ---- */
 
