@@ -367,8 +367,8 @@ class Bench:
                 plans[name] = [
                     ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", macro, "-I", os.path.join(ROOT, "abi", "include"), "-I", include,
                      os.path.join(SOURCE, "rows.cc"), "-o", program, libcuda] + libs,
-                    [a.clang, "-x", "cuda", "-nocudainc", "-nocudalib", "--cuda-device-only", "--cuda-gpu-arch=sm_90", "-std=c++17",
-                     "-O2", "-Wall", "-Wextra", "-Werror", macro, "-I", SOURCE, "-I", include, "-S",
+                    [a.clang, "-x", "cuda", "-nocudainc", "-nocudalib", "--cuda-device-only", "--cuda-gpu-arch=sm_90",
+                     "-Xclang", "-target-feature", "-Xclang", "+ptx80", "-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", macro, "-I", SOURCE, "-I", include, "-S",
                      "-o", module, os.path.join(SOURCE, "kernels.cuh")]]
                 self.commands[name] = [program]
                 self.envs[name] = dict(env_lib, BENCH_MODULE=module, BENCH_WINDOW=str(MIB), BENCH_THREADS="32",
@@ -670,7 +670,7 @@ def main():
     p.add_argument("--fake", action="store_true", help="no program at all: made-up figures")
     args = p.parse_args()
     if not args.ibgda_env:
-        args.ibgda_env = ["LSHMEM_TRANSPORTS=ibgda"]
+        args.ibgda_env = ["LSHMEM_DISABLE_P2P=1", "LSHMEM_NIC=gpu"]
     bench = Bench(args)
     bench.run()
     return 1 if bench.report["failures"] else 0
