@@ -43,7 +43,8 @@ func build(dir string) error {
 	if _, err := os.Stat(libcuda); err != nil {
 		return errors.New("the C libraries are missing; run: make build")
 	}
-	lgpu := exec.Command("go", "build", "-o", filepath.Join(dir, "lgpu"), "../cmd/lgpu")
+	// Two programs at once: into a folder, each by its name.
+	lgpu := exec.Command("go", "build", "-o", dir+"/", "../cmd/lgpu", "./pe")
 	lgpu.Env = append(os.Environ(), "CGO_ENABLED=0")
 	commands := []*exec.Cmd{lgpu}
 	cc := os.Getenv("CC")
@@ -81,7 +82,8 @@ func environment(runtime string) []string {
 		name, _, _ := strings.Cut(v, "=")
 		switch {
 		case name == "LGPU_LIBDIR":
-		case name == "PATH", name == "LD_PRELOAD", strings.HasPrefix(name, "LGPU_"), strings.HasPrefix(name, "CUDA_"):
+		case name == "PATH", name == "LD_PRELOAD", strings.HasPrefix(name, "LGPU_"), strings.HasPrefix(name, "CUDA_"),
+			strings.HasPrefix(name, "LSHMEM_"):
 			continue
 		}
 		env = append(env, v)

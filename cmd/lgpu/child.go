@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -163,7 +164,8 @@ func killAll(list []*child, ended func(*child)) {
 	}
 }
 
-// reap takes note of all children that have ended, and returns those of list.
+// reap takes note of all children that have ended, and returns those of list: first who was killed, since others may
+// have ended because of that.
 func reap(list []*child) (ended []*child) {
 	for {
 		var ws unix.WaitStatus
@@ -172,6 +174,7 @@ func reap(list []*child) (ended []*child) {
 			continue
 		}
 		if err != nil || pid == 0 {
+			slices.SortStableFunc(ended, func(a, b *child) int { return int(b.signal) - int(a.signal) })
 			return ended
 		}
 		for _, p := range list {

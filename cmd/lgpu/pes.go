@@ -219,6 +219,11 @@ func (j *job) run(program string, argv, env []string, libs assets.Libraries, dev
 	if first == nil {
 		return &exit{}
 	}
+	if j.root != nil { // several may have ended at once, most of them because of one
+		if at := j.root.Blamed() - j.first; at >= 0 && at < len(list) && list[at].status != 0 {
+			first = list[at]
+		}
+	}
 	e := &exit{status: first.status}
 	if !told { // who interrupts a job knows why it ended
 		e.err = fmt.Errorf("PE %d (process %d) %s", numbers[first], first.process.Pid, how(first))

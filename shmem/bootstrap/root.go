@@ -70,7 +70,8 @@ type Root struct {
 	seated  map[*seated]struct{}
 	unused  *time.Timer
 	uses    int           // by PEs of this process
-	dead    string        // which PE's process has ended, as Ended was told
+	blamed  int           // the PE that the first job that failed did so because of, -1 if none
+	dead    string        // of the first process that has ended, as Ended was told; empty if none has
 	idle    chan struct{} // closed when there is no job any more; nil if nobody waits for that
 }
 
@@ -89,7 +90,7 @@ func Listen(ctx context.Context, o ListenOptions) (*Root, error) {
 	}
 	r := &Root{
 		secret: secret, options: o, done: make(chan struct{}),
-		jobs: map[uint32]*job{}, over: map[uint32]string{}, seated: map[*seated]struct{}{},
+		blamed: -1, jobs: map[uint32]*job{}, over: map[uint32]string{}, seated: map[*seated]struct{}{},
 	}
 	listeners, at, err := listen(ctx, o)
 	if err != nil {
@@ -162,7 +163,9 @@ func (r *Root) Abort(code int, why string) {
 // PE has left in order, or there is no job, nothing happens but that it cannot be in a later one.
 func (r *Root) Ended(pe int, why string) {
 	r.mu.Lock()
-	r.dead = fmt.Sprintf("PE %d died: %s", pe, why)
+	if r.dead == "" { // others may end because of this one
+		r.dead = fmt.Sprintf("PE %d died: %s", pe, why)
+	}
 	jobs := make([]*job, 0, len(r.jobs))
 	for _, j := range r.jobs {
 		jobs = append(jobs, j)
@@ -171,6 +174,18 @@ func (r *Root) Ended(pe int, why string) {
 	for _, j := range jobs {
 		j.missing(pe, why)
 	}
+}
+
+// Blamed is the PE because of which the first job failed, or -1: what others did then was only a consequence.
+func (r *Root) Blamed() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, j := range r.jobs {
+		if _, e := j.state(); e != nil && r.blamed < 0 {
+			r.blamed = e.pe
+		}
+	}
+	return r.blamed
 }
 
 // Close ends the root. PEs that are still there notice, but it is no error until they need it.
@@ -470,6 +485,9 @@ func (r *Root) ended(instance uint32, j *job) {
 		how = e.err().Error()
 	}
 	r.mu.Lock()
+	if e != nil && r.blamed < 0 {
+		r.blamed = e.pe
+	}
 	delete(r.jobs, instance)
 	if len(r.jobs) == 0 && r.idle != nil {
 		close(r.idle)
