@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -614,6 +615,7 @@ func (p *PE) openState(context.Context) error {
 		Version: layout.Version, PE: uint32(p.rank), PEs: uint32(p.size), HeapBase: p.heapBase, HeapBytes: p.heapBytes,
 		Peers: p.tables.peers, Remote: p.tables.remote, KeyShift: uint32(bits.TrailingZeros64(p.chunk)), Teams: p.tables.teams,
 		Control: p.controlAddr, TimeoutNanos: uint64(p.timeout), Scratch: p.tables.scratch,
+		Self: p.tables.self,
 	}
 	for _, t := range p.transports {
 		if err := t.State(s); err != nil {
@@ -635,6 +637,7 @@ func (p *PE) openState(context.Context) error {
 		binary.LittleEndian.PutUint64(image[p.tables.peers-p.tables.base+uint64(pe)*8:], v)
 		binary.LittleEndian.PutUint64(image[p.tables.remote-p.tables.base+uint64(pe)*8:], p.internal.bases[pe])
 	}
+	copy(image[p.tables.self-p.tables.base:], unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s)))
 	p.state = s
 	p.hot.rma.State, p.hot.collective.State = *s, *s
 	if err := p.openTeams(image); err != nil {
