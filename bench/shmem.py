@@ -360,7 +360,7 @@ class Bench:
         if a.sim:
             libcuda = os.path.join(ROOT, "assets", "lib", "sim", "libcuda.so.1")
             for name, libs in (("lshmem", [lib]), ("raw", [])):
-                if name not in self.wanted():
+                if name not in self.built():
                     continue
                 macro = "-DBENCH_" + name.upper()
                 program, module = os.path.join(self.work, "rows-" + name), os.path.join(self.work, name + ".ptx")
@@ -382,7 +382,7 @@ class Bench:
             def link(path):
                 return ["-Xlinker", path, "-Xlinker", "-rpath," + os.path.dirname(path)]
 
-            wanted = self.wanted()
+            wanted = self.built()
             if "lshmem" in wanted:
                 plans["lshmem"] = [base + ["-DBENCH_LSHMEM", "-I", include, "-o", self.out("lshmem")] + link(lib)]
                 self.envs["lshmem"] = env_lib
@@ -429,6 +429,10 @@ class Bench:
 
     def wanted(self):
         return self.args.backends.split(",")
+
+    def built(self):
+        """What must be built: queues are those of lshmem."""
+        return [{"ibgda": "lshmem"}.get(b, b) for b in self.wanted()]
 
     # ---- Measuring ----
 
