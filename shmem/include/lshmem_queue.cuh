@@ -243,7 +243,7 @@ LSHMEM_DEVICE uint64_t pair(uint32_t first, uint32_t second) { return (uint64_t)
 // The first segment of an entry of n segments. The index must not run into the bits of the opcode's modifier.
 LSHMEM_DEVICE void write_control(const lshmem_queue *q, uint64_t index, uint32_t opcode, uint32_t n, uint32_t flags) {
   uint32_t what = opcode | (uint32_t)(index & LSHMEM_MLX5_INDEX_MASK) << 8;
-  segment(q, index, 0, quad{pair(swap_bytes(what), swap_bytes(q->number << 8 | n)), (uint64_t)flags << 56});
+  segment(q, index, 0, quad{pair(swap_bytes(what), swap_bytes(q->number << 8 | n)), (uint64_t)flags << 24});
 }
 // The second one: the address in the other process. Keys are in network byte order already.
 LSHMEM_DEVICE void write_remote(const lshmem_queue *q, uint64_t index, uint64_t address, uint32_t key) {
