@@ -177,6 +177,9 @@ func (w *warp) pick() bool {
 		}
 	}
 	if best < 0 {
+		if w.join() {
+			return w.pick()
+		}
 		w.blocked = true
 		return false
 	}
@@ -208,6 +211,24 @@ func (w *warp) pick() bool {
 	w.groups[best] = b
 	w.cur = best
 	return true
+}
+
+// join merges groups that wait at the same .sync operation, which a group that ran out of turn reaches without being stopped
+// at the others' place. It returns whether there were any.
+func (w *warp) join() bool {
+	for i := range w.groups {
+		for k := i + 1; k < len(w.groups); k++ {
+			a, b := &w.groups[i], &w.groups[k]
+			if a.wait == waitConv && b.wait == waitConv && a.pc == b.pc && a.frame == b.frame {
+				a.mask |= b.mask
+				a.wait = waitNone
+				w.starved = 0
+				w.drop(k)
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // run executes the warp's groups from cycle used of the Run to end, or until all wait or have exited, and returns the cycle.
