@@ -3,6 +3,7 @@ package litmus
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
@@ -40,6 +41,9 @@ var (
 // build compiles testdata/litmus.cc once for each set of flags.
 func build(t *testing.T, flags ...string) string {
 	t.Helper()
+	if program := os.Getenv("LITMUS_PROGRAM"); program != "" {
+		return program
+	}
 	if _, err := exec.LookPath("g++"); err != nil {
 		t.Skip("g++ is not installed; on Debian: apt install g++")
 	}

@@ -78,7 +78,15 @@ type world struct {
 	base    uint64 // of the memory, in the program
 	devices []*hca.Device
 	connect []func() error
+	pairs   []pair
 	random  *rand.Rand
+}
+
+// pair is a queue as its two users know it.
+type pair struct {
+	pe    int
+	words *layout.Queue
+	queue *hca.Queue
 }
 
 const memory = 64 << 20
@@ -294,11 +302,12 @@ func (w *world) queuePairs(head *header, devices [][]*hca.Device) error {
 				if err := w.register(devices[a][nic], key, ibuf, ibufBytes); err != nil {
 					return err
 				}
-				pair, err := devices[a][nic].CreateQueue(config)
+				created, err := devices[a][nic].CreateQueue(config)
 				if err != nil {
 					return err
 				}
-				made[[3]int{a, b, i}] = pair
+				made[[3]int{a, b, i}] = created
+				w.pairs = append(w.pairs, pair{a, q, created})
 			}
 		}
 	}
@@ -379,10 +388,28 @@ func (w *world) run(program, test string, seed uint64, rounds int, limit time.Du
 		err = fmt.Errorf("ended after %v: %w", limit, ctx.Err())
 	}
 	text := output.String() + errors.String()
+	if err != nil {
+		text += w.dump()
+	}
 	if len(text) > 6000 {
 		text = text[:6000] + "\n..."
 	}
 	return result{err, text}
+}
+
+// dump tells what became of the queues that were used.
+func (w *world) dump() string {
+	var b strings.Builder
+	for _, p := range w.pairs {
+		q := p.words
+		if q.Reserved == w.start && p.queue.Err() == nil {
+			continue
+		}
+		fmt.Fprintf(&b, "queue %#x, PE %d to %d: reserved %d, ready %d, posted %d, consumed %d, status %d, lock %d; record %x, doorbell %x, completion %x; %v, %v, %d completions\n",
+			q.Number, p.pe, q.PE, q.Reserved, q.Ready, q.Posted, q.Consumed, q.Status, q.Lock, w.bytes(q.Record-w.base, 4), w.bytes(q.Doorbell-w.base, 8),
+			w.bytes(q.CQ-w.base+60, 4), p.queue.State(), p.queue.Err(), p.queue.Completions())
+	}
+	return b.String()
 }
 
 func mustDup(t testing.TB, fd int) int {

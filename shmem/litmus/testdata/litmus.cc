@@ -647,6 +647,7 @@ void test_together() {
         CHECK(have == (uint64_t)k * 1000 + me, "lane %lu wrote %lu, and reads %lu", (unsigned long)lane, (unsigned long)k * 1000 + me, (unsigned long)have);
         uint32_t less = lshmem_g<uint32_t>(sh, small + (k & 1 ? lane : threads - 1 - lane), to);
         CHECK(less == (uint32_t)(k * 1000 + (int)me), "lane %lu reads %u", (unsigned long)lane, less);
+        lshmem::warp_group::sync();
       }
     });
     std::vector<uint64_t> all;
