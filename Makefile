@@ -1,11 +1,12 @@
-# make build     bin/lgpu, with the C libraries inside
+# make build     bin/lgpu, with the C libraries and lshmem inside
 # make test      every test that needs no GPU; under ten minutes
 # make demo      three tenants share a software GPU; ends in a table of asked against delivered
 # make bench     the tables of docs/benchmarks.md; needs an NVIDIA GPU and PyTorch
+# make bench-shmem  lshmem beside NVSHMEM; needs two NVIDIA GPUs, nvcc, and NVSHMEM's Python package
 # make lint      gofmt, vet, staticcheck, C without a warning
 # make race      the tests under the race detector
 # make sanitize  the C tests under AddressSanitizer and UBSan
-# make generate  write every generated file anew; test kernels need clang-14
+# make generate  write every generated file anew; kernels need clang-14 (the tests') and clang-19 (lshmem's)
 #
 # build, test and demo need nothing but Go, a C compiler, make and git. V=1 shows the commands.
 $(V).SILENT:
@@ -17,9 +18,11 @@ export CC
 GOBUILD = CGO_ENABLED=0 $(GO)
 
 B := build/lib
-ASSETS := assets/lib/liblgpu.so assets/lib/sim/libcuda.so.1 assets/lib/sim/libnvidia-ml.so.1
+LSHMEM_HEADERS := $(notdir $(wildcard shmem/include/*.h shmem/include/*.cuh))
+LSHMEM_ASSETS := $(addprefix assets/lib/lshmem/,liblshmem.so lshmem.py $(addprefix include/,$(LSHMEM_HEADERS)))
+ASSETS := assets/lib/liblgpu.so assets/lib/sim/libcuda.so.1 assets/lib/sim/libnvidia-ml.so.1 $(LSHMEM_ASSETS)
 
-.PHONY: build libraries test race sanitize demo bench lint generate clean
+.PHONY: build libraries test race sanitize demo bench bench-shmem lint generate clean
 build: $(ASSETS) build/demo/tenant
 	$(GOBUILD) build -trimpath -o bin/lgpu ./cmd/lgpu
 
@@ -42,6 +45,23 @@ SIMC := sim/client
 SIMC_OUT := $(B)/sim
 SIMC_CFLAGS := -std=c11 -O2 -g -Wall -Wextra $(WERROR)
 include sim/client/build.mk
+
+# lshmem's library is Go with a C interface. Go knows best whether anything has changed.
+LSHMEM_SOURCES := $(shell find shmem units go.mod go.sum -name '*_test.go' -prune -o -type f -print)
+$(B)/liblshmem.so: $(LSHMEM_SOURCES)
+	echo "  GO  $@"
+	mkdir -p $(@D)
+	CGO_ENABLED=1 CGO_CFLAGS="-O2 $(WERROR)" $(GO) build -trimpath -buildmode=c-shared \
+		-ldflags "-s -w -extldflags '-Wl,--version-script=$(CURDIR)/shmem/lib/liblshmem.map -Wl,-soname,liblshmem.so'" -o $@ ./shmem/lib
+	rm -f $(B)/liblshmem.h # cgo's own: shmem/include/lshmem.h is the interface
+
+assets/lib/lshmem/liblshmem.so: $(B)/liblshmem.so
+assets/lib/lshmem/lshmem.py: shmem/python/lshmem.py
+$(addprefix assets/lib/lshmem/include/,$(LSHMEM_HEADERS)): assets/lib/lshmem/include/%: shmem/include/%
+$(LSHMEM_ASSETS):
+	mkdir -p $(@D)
+	cp $< $@.new
+	mv $@.new $@
 
 assets/lib/%: $(B)/%
 	mkdir -p $(@D)
@@ -83,6 +103,9 @@ bench: build
 	python3 bench/node.py
 	python3 bench/overhead.py
 
+bench-shmem: build
+	python3 bench/shmem.py
+
 lint: build
 	! gofmt -l $$(git ls-files '*.go') | grep .
 	$(GO) vet ./...
@@ -92,4 +115,4 @@ generate:
 	$(GO) generate ./...
 
 clean:
-	rm -rf bin build $(ASSETS)
+	rm -rf bin build $(ASSETS) assets/lib/lshmem

@@ -220,6 +220,11 @@ int lshmem_sync_on_stream(lshmem_pe_t pe, lshmem_team_t team, lshmem_stream_t st
  *   alltoall       count from each to each: both have count * members
  *   reduce         count, to every member
  *   reducescatter  count to each member: src has count * members */
+int lshmem_broadcast(lshmem_pe_t pe, lshmem_team_t team, int type, void *dst, const void *src, size_t count, int root);
+int lshmem_fcollect(lshmem_pe_t pe, lshmem_team_t team, int type, void *dst, const void *src, size_t count);
+int lshmem_alltoall(lshmem_pe_t pe, lshmem_team_t team, int type, void *dst, const void *src, size_t count);
+int lshmem_reduce(lshmem_pe_t pe, lshmem_team_t team, int type, int op, void *dst, const void *src, size_t count);
+int lshmem_reducescatter(lshmem_pe_t pe, lshmem_team_t team, int type, int op, void *dst, const void *src, size_t count);
 int lshmem_broadcast_on_stream(lshmem_pe_t pe, lshmem_team_t team, int type, void *dst, const void *src, size_t count, int root,
 	lshmem_stream_t stream);
 int lshmem_fcollect_on_stream(lshmem_pe_t pe, lshmem_team_t team, int type, void *dst, const void *src, size_t count,

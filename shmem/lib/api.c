@@ -189,23 +189,39 @@ int lshmem_barrier_on_stream(lshmem_pe_t pe, lshmem_team_t team, lshmem_stream_t
 int lshmem_sync_on_stream(lshmem_pe_t pe, lshmem_team_t team, lshmem_stream_t stream) {
 	return shmemSyncOnStream(pe, team, A(stream));
 }
+// The blocking forms, and those on a stream.
+int lshmem_broadcast(lshmem_pe_t pe, lshmem_team_t team, int type, void *dst, const void *src, size_t count, int root) {
+	return shmemBroadcast(pe, team, type, A(dst), A(src), count, root, 0, 0);
+}
+int lshmem_fcollect(lshmem_pe_t pe, lshmem_team_t team, int type, void *dst, const void *src, size_t count) {
+	return shmemFCollect(pe, team, type, A(dst), A(src), count, 0, 0);
+}
+int lshmem_alltoall(lshmem_pe_t pe, lshmem_team_t team, int type, void *dst, const void *src, size_t count) {
+	return shmemAllToAll(pe, team, type, A(dst), A(src), count, 0, 0);
+}
+int lshmem_reduce(lshmem_pe_t pe, lshmem_team_t team, int type, int op, void *dst, const void *src, size_t count) {
+	return shmemReduce(pe, team, type, op, A(dst), A(src), count, 0, 0);
+}
+int lshmem_reducescatter(lshmem_pe_t pe, lshmem_team_t team, int type, int op, void *dst, const void *src, size_t count) {
+	return shmemReduceScatter(pe, team, type, op, A(dst), A(src), count, 0, 0);
+}
 int lshmem_broadcast_on_stream(lshmem_pe_t pe, lshmem_team_t team, int type, void *dst, const void *src, size_t count, int root,
 	lshmem_stream_t stream) {
-	return shmemBroadcast(pe, team, type, A(dst), A(src), count, root, A(stream));
+	return shmemBroadcast(pe, team, type, A(dst), A(src), count, root, 1, A(stream));
 }
 int lshmem_fcollect_on_stream(lshmem_pe_t pe, lshmem_team_t team, int type, void *dst, const void *src, size_t count,
 	lshmem_stream_t stream) {
-	return shmemFCollect(pe, team, type, A(dst), A(src), count, A(stream));
+	return shmemFCollect(pe, team, type, A(dst), A(src), count, 1, A(stream));
 }
 int lshmem_alltoall_on_stream(lshmem_pe_t pe, lshmem_team_t team, int type, void *dst, const void *src, size_t count,
 	lshmem_stream_t stream) {
-	return shmemAllToAll(pe, team, type, A(dst), A(src), count, A(stream));
+	return shmemAllToAll(pe, team, type, A(dst), A(src), count, 1, A(stream));
 }
 int lshmem_reduce_on_stream(lshmem_pe_t pe, lshmem_team_t team, int type, int op, void *dst, const void *src, size_t count,
 	lshmem_stream_t stream) {
-	return shmemReduce(pe, team, type, op, A(dst), A(src), count, A(stream));
+	return shmemReduce(pe, team, type, op, A(dst), A(src), count, 1, A(stream));
 }
 int lshmem_reducescatter_on_stream(lshmem_pe_t pe, lshmem_team_t team, int type, int op, void *dst, const void *src, size_t count,
 	lshmem_stream_t stream) {
-	return shmemReduceScatter(pe, team, type, op, A(dst), A(src), count, A(stream));
+	return shmemReduceScatter(pe, team, type, op, A(dst), A(src), count, 1, A(stream));
 }

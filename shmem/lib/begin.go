@@ -19,6 +19,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -401,7 +402,12 @@ func shmemStateAddress(handle C.lshmem_pe_t, out *C.uint64_t) C.int {
 func shmemInfo(handle C.lshmem_pe_t, text *C.char, bytes C.size_t, needed *C.size_t) C.int {
 	const op = "info"
 	return with(handle, op, func(pe *shmem.PE) error {
-		data, err := json.Marshal(pe.Info())
+		i := pe.Info()
+		i.Settings = maps.Clone(i.Settings)
+		if _, ok := i.Settings["LSHMEM_BOOTSTRAP"]; ok {
+			i.Settings["LSHMEM_BOOTSTRAP"] = "(it holds a secret)"
+		}
+		data, err := json.Marshal(i)
 		if err != nil {
 			return err
 		}

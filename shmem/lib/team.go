@@ -129,52 +129,69 @@ func bytesOf(op string, kind C.int, count C.size_t) (uint64, error) {
 	return bytes, nil
 }
 
+// Collective operations: on a stream, or else blocking.
+
 //export shmemBroadcast
-func shmemBroadcast(handle C.lshmem_pe_t, team C.lshmem_team_t, kind C.int, dst, src C.uint64_t, count C.size_t, root C.int, stream C.uint64_t) C.int {
-	const op = "broadcast_on_stream"
+func shmemBroadcast(handle C.lshmem_pe_t, team C.lshmem_team_t, kind C.int, dst, src C.uint64_t, count C.size_t, root, onStream C.int, stream C.uint64_t) C.int {
+	const op = "broadcast"
 	return with(handle, op, func(pe *shmem.PE) error {
 		n, err := bytesOf(op, kind, count)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case onStream == 0:
+			return pe.Broadcast(teamID(team), uint64(dst), uint64(src), n, int(root))
 		}
 		return pe.BroadcastOnStream(teamID(team), uint64(dst), uint64(src), n, int(root), uintptr(stream))
 	})
 }
 
 //export shmemFCollect
-func shmemFCollect(handle C.lshmem_pe_t, team C.lshmem_team_t, kind C.int, dst, src C.uint64_t, count C.size_t, stream C.uint64_t) C.int {
-	const op = "fcollect_on_stream"
+func shmemFCollect(handle C.lshmem_pe_t, team C.lshmem_team_t, kind C.int, dst, src C.uint64_t, count C.size_t, onStream C.int, stream C.uint64_t) C.int {
+	const op = "fcollect"
 	return with(handle, op, func(pe *shmem.PE) error {
 		n, err := bytesOf(op, kind, count)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case onStream == 0:
+			return pe.FCollect(teamID(team), uint64(dst), uint64(src), n)
 		}
 		return pe.FCollectOnStream(teamID(team), uint64(dst), uint64(src), n, uintptr(stream))
 	})
 }
 
 //export shmemAllToAll
-func shmemAllToAll(handle C.lshmem_pe_t, team C.lshmem_team_t, kind C.int, dst, src C.uint64_t, count C.size_t, stream C.uint64_t) C.int {
-	const op = "alltoall_on_stream"
+func shmemAllToAll(handle C.lshmem_pe_t, team C.lshmem_team_t, kind C.int, dst, src C.uint64_t, count C.size_t, onStream C.int, stream C.uint64_t) C.int {
+	const op = "alltoall"
 	return with(handle, op, func(pe *shmem.PE) error {
 		n, err := bytesOf(op, kind, count)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case onStream == 0:
+			return pe.AllToAll(teamID(team), uint64(dst), uint64(src), n)
 		}
 		return pe.AllToAllOnStream(teamID(team), uint64(dst), uint64(src), n, uintptr(stream))
 	})
 }
 
 //export shmemReduce
-func shmemReduce(handle C.lshmem_pe_t, team C.lshmem_team_t, kind, what C.int, dst, src C.uint64_t, count C.size_t, stream C.uint64_t) C.int {
-	return with(handle, "reduce_on_stream", func(pe *shmem.PE) error {
+func shmemReduce(handle C.lshmem_pe_t, team C.lshmem_team_t, kind, what C.int, dst, src C.uint64_t, count C.size_t, onStream C.int, stream C.uint64_t) C.int {
+	return with(handle, "reduce", func(pe *shmem.PE) error {
+		if onStream == 0 {
+			return pe.Reduce(teamID(team), uint32(kind), uint32(what), uint64(dst), uint64(src), uint64(count))
+		}
 		return pe.ReduceOnStream(teamID(team), uint32(kind), uint32(what), uint64(dst), uint64(src), uint64(count), uintptr(stream))
 	})
 }
 
 //export shmemReduceScatter
-func shmemReduceScatter(handle C.lshmem_pe_t, team C.lshmem_team_t, kind, what C.int, dst, src C.uint64_t, count C.size_t, stream C.uint64_t) C.int {
-	return with(handle, "reducescatter_on_stream", func(pe *shmem.PE) error {
+func shmemReduceScatter(handle C.lshmem_pe_t, team C.lshmem_team_t, kind, what C.int, dst, src C.uint64_t, count C.size_t, onStream C.int, stream C.uint64_t) C.int {
+	return with(handle, "reducescatter", func(pe *shmem.PE) error {
+		if onStream == 0 {
+			return pe.ReduceScatter(teamID(team), uint32(kind), uint32(what), uint64(dst), uint64(src), uint64(count))
+		}
 		return pe.ReduceScatterOnStream(teamID(team), uint32(kind), uint32(what), uint64(dst), uint64(src), uint64(count), uintptr(stream))
 	})
 }
