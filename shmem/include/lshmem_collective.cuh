@@ -350,6 +350,7 @@ private:
   const lshmem_team &team;
   const uint32_t channel, channels, me, n;
   uint64_t step;
+  int failed = LSHMEM_OK;
 
   LSHMEM_DEVICE int pe(uint32_t m) const {
     return team.stride ? (int)(team.start + m * team.stride) : (int)load_local((const uint32_t *)team.list + m);
@@ -438,12 +439,15 @@ private:
   LSHMEM_DEVICE int exchange(bool sent) {
     begin();
     Group::sync();
-    int status = LSHMEM_OK;
+    int status = failed;
     if (Group::index() < n) fence<scope::sys>();
     for (uint32_t m = Group::index(); m < n; m += Group::size()) {
       if (m == me) continue;
       if constexpr (!Direct) {
-        if (sent && !at(m, flag(me))) status = lshmem_quiet(sh, pe(m));
+        if (sent && !at(m, flag(me))) {
+          int done = lshmem_quiet(sh, pe(m));
+          if (done) status = done;
+        }
       }
       announce(m);
     }
@@ -467,13 +471,14 @@ private:
     return status;
   }
 
-  // put copies to dst of member m; exchange(true) completes it.
+  // put copies to dst of member m; exchange(true) completes it and tells of errors.
   LSHMEM_DEVICE void put(uint32_t m, char *dst, const char *src, uint64_t bytes) {
     if (bytes == 0) return;
     if (char *to = at(m, dst)) {
       copy_all<Group>(to, src, bytes);
     } else if constexpr (!Direct) {
-      put_nbi<Group>(sh, dst, src, bytes, pe(m)); // an error is also that of quiet
+      int status = put_nbi<Group>(sh, dst, src, bytes, pe(m));
+      if (status) failed = status;
     }
   }
 
@@ -574,9 +579,8 @@ private:
         reduce_piece<T, All>(op, dst + from, src + from, count, space);
         Group::sync();
         if (All)
-          for (uint32_t m = 0; m < n && queued && !status; m++)
-            if (m != me && !at(m, dst)) status = put_nbi<Group>(sh, dst + from, dst + from, count, pe(m));
-        if (status) return status;
+          for (uint32_t m = 0; m < n && queued; m++)
+            if (m != me && !at(m, dst)) put(m, dst + from, dst + from, count);
       }
       return LSHMEM_OK;
     }
