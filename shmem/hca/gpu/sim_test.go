@@ -113,7 +113,9 @@ func (b *bench) place(s *scene, at uint64) (addresses []uint64, end uint64) {
 	return addresses, at
 }
 
-func (s *scene) parts() []*[]byte { return []*[]byte{&s.here, &s.there, &s.wq, &s.cq, &s.record, &s.doorbell} }
+func (s *scene) parts() []*[]byte {
+	return []*[]byte{&s.here, &s.there, &s.wq, &s.cq, &s.record, &s.doorbell}
+}
 
 // TestOnSoftwareGPU executes scenes by the kernel and in Go.
 func TestOnSoftwareGPU(t *testing.T) {
