@@ -11,6 +11,8 @@ import (
 var others = []Variable{
 	{Name: "LSHMEM_PE", Aliases: []string{"PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}, Help: "number of this PE, from 0"},
 	{Name: "LSHMEM_PES", Aliases: []string{"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"}, Help: "number of PEs"},
+	{Name: "LSHMEM_HOME", Help: "folder of liblshmem.so, lshmem.py and the headers; lgpu run --pes sets it"},
+	{Name: "LSHMEM_LIBRARY", Help: "the liblshmem.so that lshmem.py loads"},
 	{Name: "LSHMEM_BOOTSTRAP", Help: "how PEs find each other: uid:HEX, or tcp://HOST:PORT?TOKEN, where PE 0 listens"},
 	{Name: "LSHMEM_BOOTSTRAP_INTERFACE", Aliases: []string{"NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"}, Help: "network interface of the bootstrap: the beginning of its name, =NAME, or ^NAME for all but it"},
 	{Name: "LSHMEM_BOOTSTRAP_ADDRESS", Help: "address that the bootstrap's root listens at"},
