@@ -1,20 +1,33 @@
 // The functions of lshmem.h. Each is a call of its Go half, which is in the files of the same groups; pointers go as numbers,
 // but those that a result is written through. Kept in C so that the header's types, const and all, are what is compiled.
-#include <stdio.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "_cgo_export.h"
 
 #define A(p) ((uint64_t)(uintptr_t)(p))
 
-// What the calling thread's last failing function said. Go functions run on the thread that called them.
-static _Thread_local char last_error[2048];
+// What the calling thread's last failing function said. Go functions run on the thread that called them. It is memory by a key
+// rather than a _Thread_local array: Go's runtime makes the library's thread-local block a static one, of which a process that
+// loads libraries later has very little.
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t last_error;
+
+static void make_key(void) { pthread_key_create(&last_error, free); }
 
 void shmem_set_error(const char *text) {
-	snprintf(last_error, sizeof last_error, "%s", text);
+	pthread_once(&once, make_key);
+	char *copy = strdup(text);
+	free(pthread_getspecific(last_error));
+	pthread_setspecific(last_error, copy);
 }
 
-const char *lshmem_last_error(void) { return last_error; }
+const char *lshmem_last_error(void) {
+	pthread_once(&once, make_key);
+	const char *text = pthread_getspecific(last_error);
+	return text ? text : "";
+}
 
 const char *lshmem_strerror(int code) {
 	switch (code) {

@@ -20,7 +20,7 @@
 package main
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../include -std=c11 -O2 -Wall -Wextra
+#cgo CFLAGS: -I${SRCDIR}/../include -std=gnu11 -O2 -Wall -Wextra
 #include <stdlib.h>
 #include "lshmem.h"
 
