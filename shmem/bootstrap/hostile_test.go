@@ -363,7 +363,7 @@ func (p *proxy) start(t *testing.T, r *Root) UniqueID {
 
 // A machine that vanishes says nothing and closes nothing. Both sides notice.
 func TestHalfOpen(t *testing.T) {
-	const silence = 400 * time.Millisecond
+	const silence = 1500 * time.Millisecond
 	r, err := Listen(t.Context(), ListenOptions{Local: true, Keep: true, Heartbeat: silence})
 	if err != nil {
 		t.Fatal(err)
@@ -394,9 +394,9 @@ func TestHalfOpen(t *testing.T) {
 	p.mu.Lock()
 	p.cut = true
 	p.mu.Unlock()
-	wantEnd(t, all[0], 2, "PE 2 died: nothing was heard of its machine for 400ms")
-	wantEnd(t, all[1], 2, "PE 2 died: nothing was heard of its machine for 400ms")
-	wantEnd(t, all[2], -1, "the bootstrap's root died: nothing was heard of its machine for 400ms")
+	wantEnd(t, all[0], 2, "PE 2 died: nothing was heard of its machine for 1.5s")
+	wantEnd(t, all[1], 2, "PE 2 died: nothing was heard of its machine for 1.5s")
+	wantEnd(t, all[2], -1, "the bootstrap's root died: nothing was heard of its machine for 1.5s")
 	closeAll(t, all)
 }
 

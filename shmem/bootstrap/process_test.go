@@ -204,8 +204,8 @@ func TestKilledJoining(t *testing.T) {
 	t.Run("exit", func(t *testing.T) {
 		t.Parallel()
 		_, at := launcher(t)
-		p := startPE(t, 0, 2, at, "lost")
-		startPE(t, 1, 2, at, "exit")
+		p := startPE(t, 0, 2, at, "barrier lost")
+		startPE(t, 1, 2, at, "barrier exit")
 		p.until("lost 1 PE 1 died: its process ended without leaving the job")
 	})
 }
@@ -287,24 +287,24 @@ func TestRootInPE0(t *testing.T) {
 func TestStopped(t *testing.T) {
 	t.Run("silent", func(t *testing.T) {
 		t.Parallel()
-		r, err := Listen(t.Context(), ListenOptions{Local: true, Keep: true, Heartbeat: 300 * time.Millisecond})
+		r, err := Listen(t.Context(), ListenOptions{Local: true, Keep: true, Heartbeat: 1500 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer r.Close()
 		at := "uid:" + r.ID().String()
 		victim := startPE(t, 0, 2, at, "barrier word ready hang")
-		p := startPE(t, 1, 2, at, "barrier word ready lost", EnvHeartbeat+"=0.3")
+		p := startPE(t, 1, 2, at, "barrier word ready lost", EnvHeartbeat+"=1.5")
 		victim.until("ready")
 		p.until("ready")
-		time.Sleep(time.Second) // both only beat
+		time.Sleep(2 * time.Second) // both only beat
 		select {
 		case line := <-p.line:
 			t.Fatalf("before anybody is stopped: %s", line)
 		default:
 		}
 		victim.Process.Signal(syscall.SIGSTOP)
-		p.until("lost 0 PE 0 died: nothing was heard of its machine for 300ms")
+		p.until("lost 0 PE 0 died: nothing was heard of its machine for 1.5s")
 	})
 	t.Run("alive", func(t *testing.T) {
 		t.Parallel()

@@ -700,19 +700,26 @@ func (l *link) next(limit int, silence time.Duration, awake *pulse) (frame, erro
 	if silence <= 0 {
 		return l.receive(limit)
 	}
+	wait := silence
 	for {
-		if err := l.conn.SetReadDeadline(time.Now().Add(silence)); err != nil {
+		if err := l.conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
 			return frame{}, err
 		}
 		// Only the wait for a frame's first byte may be taken up again.
 		_, err := l.r.Peek(1)
-		if err == nil {
+		switch {
+		case err == nil:
 			if err := l.conn.SetReadDeadline(time.Now().Add(max(silence, writeTimeout))); err != nil {
 				return frame{}, err
 			}
 			return l.receive(limit)
-		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) || !awake.slept() {
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return frame{}, err
+		case awake.slept():
+			wait = silence
+		case wait == silence:
+			wait = silence / 8 // a busy machine may be late to see what has come
+		default:
 			return frame{}, err
 		}
 	}
