@@ -366,7 +366,7 @@ private:
   // together are in few pages at any time; each is what a group has on its way at once.
   class pieces {
   public:
-    LSHMEM_DEVICE pieces(range r, uint32_t i, uint32_t k) : end(r.to), size((uint64_t)Group::size() * 64) {
+    LSHMEM_DEVICE pieces(range r, uint32_t i, uint32_t k) : end(r.to), size((uint64_t)Group::size() * 128) {
       if (r.bytes() < size * k) size = ((r.bytes() + k - 1) / k + 127) & ~(uint64_t)127;
       at = r.from + i * size;
       stride = k * size;

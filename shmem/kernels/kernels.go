@@ -34,7 +34,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/lgpu/lgpu/shmem/layout"
 )
@@ -50,22 +49,42 @@ const (
 	ModuleSync        Module = "sync"         // sync and barrier of direct teams
 	ModuleWait        Module = "wait"         // wait
 	ModuleMove        Module = "move"         // broadcast, fcollect, alltoall of direct teams
+	ModuleMemory      Module = "memory"       // RMA, atomics, signals, quiet where memory is mapped
 	ModuleQueue       Module = "queue"        // RMA, atomics, signals, quiet by whatever reaches the PE
 	ModuleQueueMove   Module = "queue_move"   // sync, barrier, broadcast, fcollect, alltoall of any team
 	ModuleQueueReduce Module = "queue_reduce" // reductions of any team, all types
 )
 
-// typeNames are the last parts of the names of reduction modules and kernels, by layout.Type*.
-var typeNames = [layout.Types]string{"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
-	"bfloat16", "float32", "float64"}
+// element is a type of elements. Names are whole words here and below, since a launch should not build strings.
+type element struct {
+	name                  string
+	bytes                 int
+	module                Module
+	reduce, reducescatter string
+}
+
+// elements are by layout.Type*.
+var elements = [layout.Types]element{
+	{"int8", 1, "reduce_int8", "lshmem_kernel_reduce_int8", "lshmem_kernel_reducescatter_int8"},
+	{"uint8", 1, "reduce_uint8", "lshmem_kernel_reduce_uint8", "lshmem_kernel_reducescatter_uint8"},
+	{"int16", 2, "reduce_int16", "lshmem_kernel_reduce_int16", "lshmem_kernel_reducescatter_int16"},
+	{"uint16", 2, "reduce_uint16", "lshmem_kernel_reduce_uint16", "lshmem_kernel_reducescatter_uint16"},
+	{"int32", 4, "reduce_int32", "lshmem_kernel_reduce_int32", "lshmem_kernel_reducescatter_int32"},
+	{"uint32", 4, "reduce_uint32", "lshmem_kernel_reduce_uint32", "lshmem_kernel_reducescatter_uint32"},
+	{"int64", 8, "reduce_int64", "lshmem_kernel_reduce_int64", "lshmem_kernel_reducescatter_int64"},
+	{"uint64", 8, "reduce_uint64", "lshmem_kernel_reduce_uint64", "lshmem_kernel_reducescatter_uint64"},
+	{"float16", 2, "reduce_float16", "lshmem_kernel_reduce_float16", "lshmem_kernel_reducescatter_float16"},
+	{"bfloat16", 2, "reduce_bfloat16", "lshmem_kernel_reduce_bfloat16", "lshmem_kernel_reducescatter_bfloat16"},
+	{"float32", 4, "reduce_float32", "lshmem_kernel_reduce_float32", "lshmem_kernel_reducescatter_float32"},
+	{"float64", 8, "reduce_float64", "lshmem_kernel_reduce_float64", "lshmem_kernel_reducescatter_float64"},
+}
 
 // TypeBytes is the size of an element of a layout.Type*, 0 if there is no such type.
 func TypeBytes(t uint32) int {
-	sizes := [layout.Types]int{1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8}
 	if t >= layout.Types {
 		return 0
 	}
-	return sizes[t]
+	return elements[t].bytes
 }
 
 // ReduceModule is the module of reductions of elements of a layout.Type* on direct teams.
@@ -73,12 +92,12 @@ func ReduceModule(t uint32) Module {
 	if t >= layout.Types {
 		return ""
 	}
-	return Module("reduce_" + typeNames[t])
+	return elements[t].module
 }
 
 // Modules lists all modules.
 func Modules() []Module {
-	all := []Module{ModuleSync, ModuleWait, ModuleMove, ModuleQueue, ModuleQueueMove, ModuleQueueReduce}
+	all := []Module{ModuleSync, ModuleWait, ModuleMove, ModuleMemory, ModuleQueue, ModuleQueueMove, ModuleQueueReduce}
 	for t := range layout.Types {
 		all = append(all, ReduceModule(t))
 	}
@@ -121,12 +140,15 @@ const (
 	operations
 )
 
-var operationNames = [operations]string{"sync", "barrier", "broadcast", "fcollect", "alltoall", "reduce", "reducescatter"}
+const prefix = "lshmem_kernel_"
+
+var operationKernels = [operations]string{"lshmem_kernel_sync", "lshmem_kernel_barrier", "lshmem_kernel_broadcast", "lshmem_kernel_fcollect",
+	"lshmem_kernel_alltoall", "lshmem_kernel_reduce", "lshmem_kernel_reducescatter"}
 
 // String returns the operation's name in the API.
 func (o Operation) String() string {
 	if o < operations {
-		return operationNames[o]
+		return operationKernels[o][len(prefix):]
 	}
 	return fmt.Sprintf("operation %d", uint32(o))
 }
@@ -179,30 +201,34 @@ func (c *Collective) Plan(op Operation, limit int) (Launch, error) {
 	}
 	c.Flags = 0
 	if op == Sync || op == Barrier {
-		l := Launch{ModuleSync, "lshmem_kernel_sync", 1, uint32(min(512, (n+31)/32*32))}
+		l := Launch{ModuleSync, operationKernels[Sync], 1, uint32(min(512, (n+31)/32*32))}
 		// A barrier completes what went through queues to any PE, member or not.
 		if !direct || op == Barrier && c.State.Queues != 0 {
-			l.Module, l.Function = ModuleQueueMove, "lshmem_kernel_"+op.String()
+			l.Module, l.Function = ModuleQueueMove, operationKernels[op]
 		}
 		return l, nil
 	}
 	if c.Bytes == 0 {
 		return Launch{}, nil
 	}
-	l := Launch{Module: ModuleMove, Function: "lshmem_kernel_" + op.String()}
-	if op == Reduce || op == ReduceScatter {
-		size := TypeBytes(c.Type)
-		if err := c.reducible(op, size); err != nil {
+	l := Launch{Module: ModuleMove, Function: operationKernels[op]}
+	reduces := op == Reduce || op == ReduceScatter
+	if reduces {
+		if err := c.reducible(op, TypeBytes(c.Type)); err != nil {
 			return Launch{}, err
 		}
-		l.Module = ReduceModule(c.Type)
-		l.Function += "_" + typeNames[c.Type]
+	}
+	switch e := &elements[c.Type%layout.Types]; {
+	case direct && op == Reduce:
+		l.Module, l.Function = e.module, e.reduce
+	case direct && op == ReduceScatter:
+		l.Module, l.Function = e.module, e.reducescatter
+	case !direct && reduces:
+		l.Module = ModuleQueueReduce // of any type
+	case !direct:
+		l.Module = ModuleQueueMove
 	}
 	if !direct {
-		l.Module = ModuleQueueMove
-		if op == Reduce || op == ReduceScatter {
-			l.Module, l.Function = ModuleQueueReduce, "lshmem_kernel_"+op.String() // of any type
-		}
 		limit = min(limit, layout.LineChannels) // they read into the lines' space
 	}
 	ctas := func(bytes, most int) uint32 { return uint32(min(limit, most, int((c.Bytes-1)/uint64(bytes)+1))) }
@@ -227,10 +253,10 @@ func (c *Collective) reducible(op Operation, size int) error {
 	case size == 0 || c.Reduction >= layout.Reductions:
 		return fmt.Errorf("%w: %v of type %d with operation %d", ErrArgument, op, c.Type, c.Reduction)
 	case real && c.Reduction >= layout.ReduceAnd:
-		return fmt.Errorf("%w: %v: no bitwise operation on %s", ErrArgument, op, typeNames[c.Type])
+		return fmt.Errorf("%w: %v: no bitwise operation on %s", ErrArgument, op, elements[c.Type].name)
 	case c.Bytes%uint64(size) != 0 || c.Source%uint64(size) != 0 || c.Dest%uint64(size) != 0:
 		return fmt.Errorf("%w: %v: %d bytes from %#x to %#x are no whole elements of %s", ErrArgument, op, c.Bytes, c.Source, c.Dest,
-			typeNames[c.Type])
+			elements[c.Type].name)
 	}
 	return nil
 }
@@ -253,12 +279,13 @@ const (
 	rmaOperations
 )
 
-var rmaNames = [rmaOperations]string{"put", "get", "put_signal", "iput", "iget", "signal", "atomic", "fetch", "wait", "quiet"}
+var rmaKernels = [rmaOperations]string{"lshmem_kernel_put", "lshmem_kernel_get", "lshmem_kernel_put_signal", "lshmem_kernel_iput",
+	"lshmem_kernel_iget", "lshmem_kernel_signal", "lshmem_kernel_atomic", "lshmem_kernel_fetch", "lshmem_kernel_wait", "lshmem_kernel_quiet"}
 
 // String returns the operation's name in the API.
 func (o RMAOperation) String() string {
 	if o < rmaOperations {
-		return rmaNames[o]
+		return rmaKernels[o][len(prefix):]
 	}
 	return fmt.Sprintf("operation %d", uint32(o))
 }
@@ -303,23 +330,35 @@ func (r *RMA) Plan(op RMAOperation) (Launch, error) {
 		return Launch{}, fmt.Errorf("%w: %v of %d bytes of type %d", ErrArgument, op, r.Bytes, r.Type)
 	case (op == Atomic || op == Fetch) && r.Type >= layout.TypeFloat16 && r.Code != layout.AtomicSet &&
 		(r.Code != layout.AtomicAdd || r.Value != 0): // adding 0 is a fetch
-		return Launch{}, fmt.Errorf("%w: %v with code %d on %s", ErrArgument, op, r.Code, typeNames[min(r.Type, layout.Types-1)])
+		return Launch{}, fmt.Errorf("%w: %v with code %d on %s", ErrArgument, op, r.Code, elements[min(r.Type, layout.Types-1)].name)
 	case (op == Atomic || op == Fetch || op == Wait) && (size < 4 && op != Wait || size == 0 || r.Code > codes):
 		return Launch{}, fmt.Errorf("%w: %v with code %d on type %d", ErrArgument, op, r.Code, r.Type)
 	}
-	l := Launch{ModuleQueue, "lshmem_kernel_" + op.String(), 1, 32}
+	l := Launch{ModuleQueue, rmaKernels[op], 1, 32}
 	switch op {
 	case Put, Get, PutSignal, StridedPut, StridedGet:
 		l.Block = bulkThreads
 	case Wait:
 		l.Module = ModuleWait
+		return l, nil
+	}
+	if r.mapped(op) {
+		l.Module = ModuleMemory
 	}
 	return l, nil
 }
 
-// version returns the PTX ISA version of an image, for tests and diagnostics.
-func version(image []byte) string {
-	_, rest, _ := strings.Cut(string(image), ".version ")
-	v, _, _ := strings.Cut(rest, "\n")
-	return v
+// mapped says whether the operation needs no queue.
+func (r *RMA) mapped(op RMAOperation) bool {
+	if r.State.Queues == 0 {
+		return true
+	}
+	if op == Quiet || r.PE >= layout.InlinePeers {
+		return false
+	}
+	peer := r.State.Peer[r.PE]
+	if op == Atomic || op == Fetch || (op == Signal || op == PutSignal) && r.Code == layout.SignalAdd {
+		return peer&layout.PeerAtomic != 0
+	}
+	return peer != 0
 }
