@@ -103,7 +103,7 @@ lgpu man writes manual pages.`,
 	c.SetUsageTemplate(usageTemplate)
 	c.AddCommand(
 		runCommand(), psCommand(), topCommand(), showCommand(), setCommand(), createCommand(), rmCommand(), eventsCommand(),
-		daemonCommand(), doctorCommand(), conformanceCommand(), simCommand(), manCommand())
+		daemonCommand(), doctorCommand(), conformanceCommand(), simCommand(), shmemCommand(), manCommand())
 	return c
 }
 

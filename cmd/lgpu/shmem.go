@@ -1,0 +1,103 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lgpu/lgpu/assets"
+	"github.com/lgpu/lgpu/shmem/survey"
+)
+
+func shmemCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "shmem COMMAND",
+		Short: "Symmetric memory between GPUs: install lshmem, see what it can use",
+		Long: `lshmem is symmetric memory between logical GPUs, with communication from inside
+kernels. lgpu run --pes N starts its programs; see docs/lshmem.md.`,
+		Example:               "  lgpu shmem install /usr/local\n  lgpu shmem info",
+		DisableFlagsInUseLine: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("lgpu shmem --help lists the commands", "shmem: unknown command %q", args[0])
+			}
+			return usage("lgpu shmem --help", "shmem: which command? install or info")
+		},
+		RunE: func(*cobra.Command, []string) error { return nil },
+	}
+	c.AddCommand(shmemInstallCommand(), shmemInfoCommand())
+	return c
+}
+
+func shmemInstallCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "install FOLDER",
+		Short: "Write the library, its headers and its Python module",
+		Long: `Write lshmem to FOLDER, which is made if need be: lib/liblshmem.so, include with
+the headers for host and device code, python/lshmem.py. Files that are there
+already are replaced; programs that use them go on with the old ones.
+
+Exit status: 0; 1 if they cannot be written or this lgpu carries none.`,
+		Example:               "  lgpu shmem install $HOME/lshmem\n  nvcc -I $HOME/lshmem/include ring.cu -L $HOME/lshmem/lib -llshmem",
+		DisableFlagsInUseLine: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage("lgpu shmem install /usr/local", "shmem install: name one folder")
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			files, err := assets.InstallShmem(args[0])
+			if err != nil {
+				return failed(err)
+			}
+			for _, f := range files {
+				fmt.Fprintln(c.OutOrStdout(), f)
+			}
+			return nil
+		},
+	}
+}
+
+func shmemInfoCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "info [--json]",
+		Short: "Say what lshmem can use on this machine",
+		Long: `Versions and paths, GPUs and who maps whose memory, NICs, the transports that
+follow from them, and every setting with its value.
+
+Exit status: 0.`,
+		Example:               "  lgpu shmem info\n  lgpu run --sim=2x16GiB,sms=4 -- lgpu shmem info --json",
+		DisableFlagsInUseLine: true,
+		Args:                  noArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			libs, err := assets.Install()
+			if err != nil && !errors.Is(err, assets.ErrNotBuilt) {
+				return failed(err)
+			}
+			var paths survey.Paths
+			if libs.Lshmem != "" {
+				paths = survey.Paths{Library: filepath.Join(libs.Lshmem, "liblshmem.so"), Headers: filepath.Join(libs.Lshmem, "include"), Python: libs.Lshmem}
+			}
+			report := survey.Look(version(), paths, os.LookupEnv)
+			if asJSON {
+				e := json.NewEncoder(c.OutOrStdout())
+				e.SetIndent("", "  ")
+				err = e.Encode(report)
+			} else {
+				err = report.Print(c.OutOrStdout())
+			}
+			if err != nil {
+				return failed(err)
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
