@@ -138,15 +138,22 @@ func (d *Driver) call(i int, args ...uintptr) error {
 	return d.fail(i, Result(int32(r)))
 }
 
-// result makes a call whose result is wanted as a number.
-//
-//go:uintptrescapes
+// argumentList is room for a call's arguments on the heap, where purego's calls want them.
+type argumentList [12]uintptr
+
+var argumentLists = sync.Pool{New: func() any { return new(argumentList) }}
+
+// result makes a call without allocating. Its arguments are numbers, or addresses of what is on the heap and stays reachable
+// until it returns.
 func (d *Driver) result(i int, args ...uintptr) Result {
 	fn := d.fn[i]
 	if fn == 0 {
 		return missingSymbol
 	}
-	r, _, _ := purego.SyscallN(fn, args...)
+	list := argumentLists.Get().(*argumentList)
+	n := copy(list[:], args)
+	r, _, _ := purego.SyscallN(fn, list[:n]...)
+	argumentLists.Put(list)
 	return Result(int32(r))
 }
 

@@ -116,7 +116,10 @@ func (d *Driver) Set(address uint64, value byte, bytes uint64) error {
 
 // SetAsync fills memory with a byte in the order of a stream.
 func (d *Driver) SetAsync(address uint64, value byte, bytes uint64, stream uintptr) error {
-	return d.call(cuMemsetD8Async, uintptr(address), uintptr(value), uintptr(bytes), stream)
+	if r := d.result(cuMemsetD8Async, uintptr(address), uintptr(value), uintptr(bytes), stream); r != Success {
+		return d.fail(cuMemsetD8Async, r)
+	}
+	return nil
 }
 
 // Location is a CUmemLocation.
