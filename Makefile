@@ -1,6 +1,7 @@
 # make build     bin/lgpu, with the C libraries and lshmem inside
 # make test      every test that needs no GPU; under ten minutes
 # make demo      three tenants share a software GPU; ends in a table of asked against delivered
+# make demo-shmem  the PEs of a job pass numbers around inside a kernel, and from Python
 # make bench     the tables of docs/benchmarks.md; needs an NVIDIA GPU and PyTorch
 # make bench-shmem  lshmem beside NVSHMEM; needs two NVIDIA GPUs, nvcc, and NVSHMEM's Python package
 # make lint      gofmt, vet, staticcheck, C without a warning
@@ -22,8 +23,8 @@ LSHMEM_HEADERS := $(notdir $(wildcard shmem/include/*.h shmem/include/*.cuh))
 LSHMEM_ASSETS := $(addprefix assets/lib/lshmem/,liblshmem.so lshmem.py $(addprefix include/,$(LSHMEM_HEADERS)))
 ASSETS := assets/lib/liblgpu.so assets/lib/sim/libcuda.so.1 assets/lib/sim/libnvidia-ml.so.1 $(LSHMEM_ASSETS)
 
-.PHONY: build libraries test race sanitize demo bench bench-shmem lint generate clean
-build: $(ASSETS) build/demo/tenant
+.PHONY: build libraries test race sanitize demo demo-shmem bench bench-shmem lint generate clean
+build: $(ASSETS) build/demo/tenant build/demo/ring
 	$(GOBUILD) build -trimpath -o bin/lgpu ./cmd/lgpu
 
 # The interposer. interpose/sources.mk is written for that folder.
@@ -73,6 +74,11 @@ build/demo/tenant: demo/tenant/tenant.c $(B)/sim/libcuda.so.1
 	mkdir -p $(@D)
 	$(CC) -std=c11 -O2 -Wall -Wextra $(WERROR) -Iabi/include -o $@ $< $(B)/sim/libcuda.so.1
 
+build/demo/ring: demo/shmem/ring.c $(B)/sim/libcuda.so.1 $(B)/liblshmem.so
+	echo "  CC  $<"
+	mkdir -p $(@D)
+	$(CC) -std=c11 -O2 -Wall -Wextra $(WERROR) -Iabi/include -Ishmem/include -o $@ $< $(B)/sim/libcuda.so.1 $(B)/liblshmem.so
+
 # Never from the cache, which does not know of the C sources that tests compile.
 test: build
 	$(GO) test -count=1 -timeout 9m ./...
@@ -97,6 +103,10 @@ sanitize: build
 
 demo: build
 	$(GO) run ./demo
+
+demo-shmem: build
+	bin/lgpu run --sim=2x16GiB,sms=4 --pes 2 -- build/demo/ring demo/shmem/ring.ptx
+	bin/lgpu run --sim=2x16GiB,sms=4 --pes 2 -- python3 demo/shmem/ring.py
 
 bench: build
 	sh bench/memory.sh
