@@ -29,19 +29,48 @@ namespace cpu {
 template <class T> struct alias_of { typedef T __attribute__((may_alias)) type; };
 template <class T> using alias = typename alias_of<T>::type;
 
+// What a thread knows of data that were written, by itself or by threads that it has met, and of its fences: whether a fence
+// of its own covers them. Meetings are numbered; writes have the number of the meeting in which their thread told of them.
+class knowledge {
+public:
+  void write() { fresh = true; }
+  void fence() {
+    fenced = met;
+    fresh = false;
+  }
+  // Nothing that the thread knows of was written after its last fence, or told to it after that.
+  bool covered() const { return !fresh && fenced >= wrote; }
+
+  // At a meeting: what the thread tells, and what it is told: the newest write of all, by the number of its meeting.
+  static constexpr int64_t now = INT64_MAX;
+  int64_t newest() const { return fresh ? now : wrote; }
+  void learn(int64_t newest_of_all, int64_t meeting) {
+    met = meeting;
+    fresh = false;
+    wrote = newest_of_all == now ? meeting : newest_of_all;
+  }
+
+private:
+  bool fresh = false;                     // written since the last fence and not told to anybody
+  int64_t wrote = 0, met = 0, fenced = -1; // numbers of meetings
+};
+// Relaxed: meetings of different blocks must not order anything between them.
+inline std::atomic<int64_t> meetings{0};
+inline int64_t next_meeting() { return meetings.fetch_add(1, std::memory_order_relaxed) + 1; }
+
 // A meeting of several threads, each of which brings a value and takes those of all. One after another.
 class meeting {
 public:
-  // Waits until all of expected, a set of members' bits, have come; copies their values unless all is null. Raises
-  // *wrote to the highest of all members.
-  void exchange(uint32_t expected, uint32_t member, uint64_t v, uint64_t *all, uint64_t *wrote) {
+  // Waits until all of expected, a set of members' bits, have come; copies their values unless all is null.
+  void exchange(uint32_t expected, uint32_t member, uint64_t v, uint64_t *all, knowledge *of_writes) {
     std::unique_lock<std::mutex> lock(mu);
     while (leaving != 0) changed.wait(lock);
     values[member] = v;
-    if (arrived == 0) written = 0;
-    if (*wrote > written) written = *wrote;
+    if (arrived == 0) newest = 0;
+    if (of_writes->newest() > newest) newest = of_writes->newest();
     arrived |= 1u << member;
     if (arrived == expected) {
+      number = next_meeting();
       leaving = expected;
       changed.notify_all();
     } else {
@@ -49,7 +78,7 @@ public:
     }
     if (all)
       for (uint32_t i = 0; i < 32; i++) all[i] = values[i];
-    *wrote = written;
+    of_writes->learn(newest, number);
     leaving &= ~(1u << member);
     if (leaving == 0) {
       arrived = 0;
@@ -61,7 +90,8 @@ private:
   std::mutex mu;
   std::condition_variable changed;
   uint32_t arrived = 0, leaving = 0;
-  uint64_t values[32] = {}, written = 0;
+  uint64_t values[32] = {};
+  int64_t newest = 0, number = 0;
 };
 
 // What the threads of a block share. Meetings of a warp's lanes have disjoint masks at any time: each has the meeting of
@@ -72,15 +102,17 @@ public:
 
   meeting &lanes_of(uint32_t thread, uint32_t mask) { return lanes[(thread & ~31u) + (uint32_t)__builtin_ctz(mask)]; }
 
-  // Waits for all threads of the block and returns how many of them said true, and the value of thread 0. Raises *wrote
-  // to the highest of all threads.
-  uint32_t count(bool p, bool leader, uint32_t v, uint32_t *of_leader, uint64_t *wrote) {
+  // Waits for all threads of the block and returns how many of them said true, and the value of thread 0.
+  uint32_t count(bool p, bool leader, uint32_t v, uint32_t *of_leader, knowledge *of_writes) {
     std::unique_lock<std::mutex> lock(mu);
     uint64_t round = rounds;
     yes += p;
     if (leader) value = v;
-    if (*wrote > written) written = *wrote;
+    if (of_writes->newest() > newest) newest = of_writes->newest();
     if (++arrived == threads) {
+      last_newest = newest;
+      newest = 0;
+      number = next_meeting();
       last_yes = yes;
       last_value = value;
       yes = arrived = 0;
@@ -91,7 +123,7 @@ public:
     }
     // The next round cannot end before this thread has joined it.
     if (of_leader) *of_leader = last_value;
-    *wrote = written;
+    of_writes->learn(last_newest, number);
     return last_yes;
   }
 
@@ -100,25 +132,18 @@ private:
   std::mutex mu;
   std::condition_variable changed;
   uint32_t threads, arrived = 0, yes = 0, last_yes = 0, value = 0, last_value = 0;
-  uint64_t rounds = 0, written = 0;
+  uint64_t rounds = 0;
+  int64_t newest = 0, last_newest = 0, number = 0;
 };
 
 // Where the calling thread is in its grid.
 struct thread_state {
   uint32_t thread = 0, threads = 1, block = 0, blocks = 1;
-  // When the thread, or one that it has met since, last wrote data, and when it last fenced, in fences of the process so far.
-  uint64_t wrote = 0, fenced = 0;
+  knowledge writes;
   uint32_t together = 0;
   block_state *shared = nullptr;
 };
 inline thread_local thread_state self;
-
-// The number of fences so far: the time by which a thread knows whether a fence covers what was written.
-inline std::atomic<uint64_t> fences{1};
-inline void note_write() { self.wrote = fences.load(std::memory_order_relaxed); }
-inline void note_fence() { self.fenced = fences.fetch_add(1, std::memory_order_relaxed) + 1; }
-// armed: a fence of this thread has passed since data were written that the thread knows of.
-inline bool armed() { return self.fenced > self.wrote; }
 
 // converged says, while it lives, that the lanes of mask are together: all of them make one.
 class converged {
@@ -131,14 +156,14 @@ public:
 
 inline void exchange(uint32_t mask, uint64_t v, uint64_t *all) {
   if (self.shared) {
-    self.shared->lanes_of(self.thread, mask).exchange(mask, self.thread & 31, v, all, &self.wrote);
+    self.shared->lanes_of(self.thread, mask).exchange(mask, self.thread & 31, v, all, &self.writes);
   } else if (all) {
     for (int i = 0; i < 32; i++) all[i] = v;
   }
 }
-inline uint32_t count_block(bool p) { return self.shared ? self.shared->count(p, false, 0, nullptr, &self.wrote) : p; }
+inline uint32_t count_block(bool p) { return self.shared ? self.shared->count(p, false, 0, nullptr, &self.writes) : p; }
 inline uint32_t block_value(uint32_t v) {
-  if (self.shared) self.shared->count(false, self.thread == 0, v, &v, &self.wrote);
+  if (self.shared) self.shared->count(false, self.thread == 0, v, &v, &self.writes);
   return v;
 }
 

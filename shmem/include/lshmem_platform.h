@@ -15,10 +15,10 @@
 // the same bytes. Atomic operations here are relaxed; what must be ordered says so by a fence before or after it, so that
 // a reader finds each fence of the protocol where it acts.
 //
-// ThreadSanitizer does not understand fences. With it, the CPU code keeps the fence's meaning by other means: a fence arms
-// the calling thread, and its relaxed atomic stores and read-modify-writes are releases until it writes data or a
-// queue entry again, or meets (in a warp or block) a thread that has done so since; relaxed read-modify-writes acquire as
-// well. A store that lost its fence is therefore still found, as long as data were written since the last one.
+// ThreadSanitizer does not understand fences. With it, the CPU code keeps their meaning by other means: relaxed atomic
+// stores and read-modify-writes are releases as long as a fence of the thread covers all data and queue entries written that
+// it knows of, its own and those of threads that it has met in a warp or block; relaxed read-modify-writes acquire as
+// well. So a fence that is missing, or that comes before what it should cover, is found as a race.
 #ifndef LSHMEM_PLATFORM_H
 #define LSHMEM_PLATFORM_H
 
@@ -378,9 +378,9 @@ LSHMEM_DEVICE void sleep_nanos(uint32_t n) { cpu::sleep_nanos(n); }
 LSHMEM_DEVICE void pause() { cpu::yield(); }
 
 // release_order is that of a relaxed atomic store, modify_order that of a read-modify-write: see "Order" above.
-LSHMEM_DEVICE int release_order() { return LSHMEM_TSAN && cpu::armed() ? __ATOMIC_RELEASE : __ATOMIC_RELAXED; }
+LSHMEM_DEVICE int release_order() { return LSHMEM_TSAN && cpu::self.writes.covered() ? __ATOMIC_RELEASE : __ATOMIC_RELAXED; }
 LSHMEM_DEVICE int modify_order() {
-  return !LSHMEM_TSAN ? __ATOMIC_RELAXED : cpu::armed() ? __ATOMIC_ACQ_REL : __ATOMIC_ACQUIRE;
+  return !LSHMEM_TSAN ? __ATOMIC_RELAXED : cpu::self.writes.covered() ? __ATOMIC_ACQ_REL : __ATOMIC_ACQUIRE;
 }
 
 // The access is of the integer type of T's width: T may be a floating-point number.
@@ -400,7 +400,7 @@ template <scope, class T> LSHMEM_DEVICE void store_release(T *p, value<T> v) {
   __atomic_store_n((cpu::alias<bits_of<T>> *)p, bits<T>(v), __ATOMIC_RELEASE);
 }
 template <scope> LSHMEM_DEVICE void fence() {
-  cpu::note_fence();
+  cpu::self.writes.fence();
 #if !LSHMEM_TSAN
   __atomic_thread_fence(__ATOMIC_SEQ_CST); // as strong as the GPU's: it also orders a store with a later load
 #endif
@@ -453,7 +453,7 @@ template <scope S, class T> LSHMEM_DEVICE void reduce_or(T *p, value<T> v) { fet
 template <scope S, class T> LSHMEM_DEVICE void reduce_xor(T *p, value<T> v) { fetch_xor<S>(p, v); }
 
 LSHMEM_DEVICE void store_entry(quad *p, quad v) {
-  cpu::note_write();
+  cpu::self.writes.write();
   __atomic_store_n((cpu::alias<uint64_t> *)&p->low, v.low, __ATOMIC_RELAXED);
   __atomic_store_n((cpu::alias<uint64_t> *)&p->high, v.high, __ATOMIC_RELAXED);
 }
@@ -465,7 +465,7 @@ template <class W> LSHMEM_DEVICE W load_local(const W *p) {
 }
 template <class W> LSHMEM_DEVICE W load_peer(const W *p) { return load_local(p); }
 template <class W> LSHMEM_DEVICE void store_data(W *p, W v) {
-  cpu::note_write();
+  cpu::self.writes.write();
   __builtin_memcpy(p, &v, sizeof v);
 }
 
