@@ -20,9 +20,10 @@ type flavour struct {
 	flags []string
 }
 
+// The programs have the defects of the mutation list as switches, but one, which is as users compile it.
 var (
-	plain   = flavour{"plain", []string{"-O2"}}
-	threads = flavour{"thread sanitizer", []string{"-O1", "-g1", "-fsanitize=thread"}}
+	plain   = flavour{"plain", []string{"-O2", "-DLITMUS_SWITCH"}}
+	threads = flavour{"thread sanitizer", []string{"-O1", "-g1", "-fsanitize=thread", "-DLITMUS_SWITCH"}}
 	address = flavour{"address and undefined sanitizers", []string{"-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"}}
 )
 
@@ -67,7 +68,7 @@ func build(t *testing.T, flags ...string) string {
 // usual is the world of most tests: two PEs with two adapters and three queues each, counters about to wrap, keys of 16 KiB.
 func usual() setup {
 	return setup{pes: 2, nics: 2, queues: 3, depth: 128, batch: 32, heap: 1 << 20, shift: 14, start: 65500, ibufSlots: 2,
-		mapped: mapNone, flags: allKinds, timeout: 5 * time.Second, evil: &hca.Adversary{Scatter: 100, Late: 40, LateCompletion: 100,
+		mapped: mapNone, flags: allKinds, timeout: 30 * time.Second, evil: &hca.Adversary{Scatter: 100, Late: 40, LateCompletion: 100,
 			Idle: 60, DropDoorbell: 10, DelayDoorbell: 30}}
 }
 
@@ -84,6 +85,8 @@ type trial struct {
 	test   string
 	rounds int
 	world  setup
+	// across: data and signal take different ways, one of which is another process's. The thread sanitizer sees no order then.
+	across bool
 }
 
 var (
@@ -96,27 +99,45 @@ var (
 	pieces = but(usual(), func(s *setup) { s.shift, s.heap = 12, 2<<20 })
 	// oneQueue: one adapter with one queue for each PE, and fresh counters.
 	oneQueue = but(usual(), func(s *setup) { s.nics, s.queues, s.start = 1, 1, 0 })
-	// patient: batches as long as can be.
+	// watched: the program is its own adapter, which looks at every step.
 	watched = but(usual(), func(s *setup) { s.pes, s.nics, s.noAdapter = 1, 1, true })
+	flooded = but(watched, func(s *setup) { s.shift, s.heap = 12, 2<<20 })
+	// late: nothing is connected before the program says so.
+	late = but(usual(), func(s *setup) { s.late = true })
+	// foreign: made by a library of another version.
+	foreign = but(usual(), func(s *setup) { s.version = layout.Version + 1<<16; s.timeout = time.Second })
+	// greedy: batches that the inequality forbids, so that only waiters that post save the day.
+	greedy = but(oneQueue, func(s *setup) { s.batch = 128 })
 )
+
+// failing is a world in which the k-th entry of each queue fails.
+func failing(k uint64) setup {
+	return but(usual(), func(s *setup) { s.evil = &hca.Adversary{FailAt: k, Idle: 30, LateCompletion: 60} })
+}
 
 func trials() map[string][]trial {
 	return map[string][]trial{
-		"queues": {{"memory", 150, overQueues}, {"warps", 12, overQueues}, {"blocks", 12, pieces}, {"sizes", 40, overQueues}, {"signals", 40, overQueues},
-			{"signals_warp", 10, pieces}, {"signals_block", 10, pieces}, {"fence", 40, overQueues}, {"quiet", 40, overQueues},
-			{"quiet_block", 20, overQueues}, {"atomics", 25, overQueues}, {"together", 12, overQueues}, {"types", 0, overQueues}},
-		"memory": {{"memory", 300, overMemory}, {"warps", 12, overMemory}, {"blocks", 12, overMemory}, {"sizes", 64, overMemory}, {"signals", 100, overMemory},
-			{"signals_warp", 10, overMemory}, {"signals_block", 10, overMemory}, {"fence", 60, overMemory}, {"quiet", 60, overMemory},
-			{"quiet_block", 30, overMemory}, {"atomics", 60, overMemory}, {"together", 12, overMemory}, {"types", 0, overMemory}},
-		"mixed": {{"memory", 150, mixed}, {"blocks", 8, mixed}, {"signals", 40, mixed}, {"fence", 40, mixed}, {"quiet", 40, mixed}, {"atomics", 15, mixed}},
-		"one queue": {{"memory", 100, oneQueue}, {"signals", 40, oneQueue}, {"fence", 40, oneQueue}, {"quiet", 40, oneQueue}, {"atomics", 15, oneQueue},
-			{"together", 10, oneQueue}},
-		"watched": {{"watched", 300, watched}},
+		"queues": {{"memory", 100, overQueues, false}, {"warps", 6, overQueues, false}, {"blocks", 6, pieces, false}, {"sizes", 20, overQueues, false},
+			{"signals", 25, overQueues, false}, {"signals", 10, pieces, false}, {"signals_warp", 5, pieces, false}, {"signals_block", 5, pieces, false},
+			{"fence", 25, overQueues, false}, {"quiet", 25, overQueues, false}, {"quiet_block", 10, overQueues, false},
+			{"atomics", 12, overQueues, false}, {"together", 6, overQueues, false}, {"types", 0, overQueues, false}, {"nonblocking", 0, late, false},
+			{"version", 0, foreign, false}},
+		"memory": {{"memory", 300, overMemory, false}, {"warps", 8, overMemory, false}, {"blocks", 8, overMemory, false}, {"sizes", 64, overMemory, false},
+			{"signals", 100, overMemory, false}, {"signals_warp", 10, overMemory, false}, {"signals_block", 10, overMemory, false},
+			{"fence", 60, overMemory, false}, {"quiet", 60, overMemory, false}, {"quiet_block", 30, overMemory, false},
+			{"atomics", 40, overMemory, false}, {"together", 12, overMemory, false}, {"types", 0, overMemory, false}},
+		"mixed": {{"memory", 80, mixed, false}, {"blocks", 4, mixed, true}, {"signals", 20, mixed, true}, {"fence", 20, mixed, true}, {"quiet", 20, mixed, true},
+			{"atomics", 6, mixed, false}},
+		"one queue": {{"memory", 60, oneQueue, false}, {"signals", 20, oneQueue, false}, {"fence", 20, oneQueue, false}, {"quiet", 20, oneQueue, false},
+			{"atomics", 8, oneQueue, false}, {"together", 6, greedy, false}, {"idle", 0, oneQueue, false}},
+		"watched": {{"watched", 300, watched, false}, {"flood", 20, flooded, false}},
+		"errors": {{"error", 0, failing(1), false}, {"error", 0, failing(2), false}, {"error", 0, failing(3), false}, {"error", 0, failing(17), false},
+			{"error", 0, failing(150), false}},
 	}
 }
 
 // run is one trial with one seed.
-func (x trial) run(t *testing.T, program string, seed uint64, limit time.Duration) result {
+func (x trial) run(t *testing.T, program string, seed uint64, limit time.Duration, env ...string) result {
 	t.Helper()
 	s := x.world
 	s.fabric = hca.NewLocal()
@@ -125,32 +146,84 @@ func (x trial) run(t *testing.T, program string, seed uint64, limit time.Duratio
 		e.Seed = seed
 		s.evil = &e
 	}
-	return newWorld(t, s, seed).run(program, x.test, seed, x.rounds, limit)
+	return newWorld(t, s, seed).run(program, x.test, seed, x.rounds, limit, env...)
 }
 
-// seeds are the fixed ones and one that is new each time.
-func seeds() []uint64 { return []uint64{1, rand.Uint64N(1 << 32)} }
-
-// TestLitmus runs everything, over queues, over mapped memory and over both, as compiled by each flavour.
+// TestLitmus runs everything, over queues, over mapped memory and over both, as compiled by each flavour: with a fixed seed
+// and with one that is new each time.
 func TestLitmus(t *testing.T) {
 	for _, f := range []flavour{threads, address, plain} {
 		for name, list := range trials() {
-			for _, x := range list {
-				t.Run(fmt.Sprintf("%s/%s/%s", f.name, name, x.test), func(t *testing.T) {
+			for i, x := range list {
+				if x.across && f.name == threads.name {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s/%s/%s%d", f.name, name, x.test, i), func(t *testing.T) {
 					t.Parallel()
 					program := build(t, f.flags...)
-					for _, seed := range seeds() {
+					seeds := []uint64{rand.Uint64N(1 << 32)}
+					if f.name == threads.name {
+						seeds = append(seeds, 1)
+					}
+					for _, seed := range seeds {
 						began := time.Now()
-						if r := x.run(t, program, seed, 40*time.Second); r.err != nil {
+						if r := x.run(t, program, seed, 2*x.world.timeout); r.err != nil {
 							t.Fatalf("seed %d: %v\n%s", seed, r.err, r.output)
 						}
 						t.Logf("seed %d: %v", seed, time.Since(began).Round(time.Millisecond))
-						if f.name != threads.name {
-							break
-						}
 					}
 				})
 			}
 		}
+	}
+}
+
+// defects are the trials that must fail with a defect of the mutation list, and the flavour that they need.
+var defects = map[int]struct {
+	flavour flavour
+	trials  []trial
+}{
+	1:  {plain, []trial{{"fence", 200, overQueues, false}}},
+	2:  {plain, []trial{{"together", 50, overQueues, false}}},
+	3:  {plain, []trial{{"quiet", 200, overQueues, false}}},
+	4:  {plain, []trial{{"signals", 200, pieces, false}}},
+	5:  {plain, []trial{{"watched", 300, watched, false}}},
+	6:  {plain, []trial{{"types", 0, overMemory, false}}},
+	7:  {plain, []trial{{"nonblocking", 0, late, false}}},
+	8:  {threads, []trial{{"quiet_block", 100, overMemory, false}}},
+	9:  {plain, []trial{{"signals", 300, pieces, false}}},
+	10: {plain, []trial{{"sizes", 1, overQueues, false}}},
+	11: {plain, []trial{{"together", 50, greedy, false}}},
+	12: {plain, []trial{{"idle", 0, oneQueue, false}}},
+	14: {plain, []trial{{"flood", 20, flooded, false}}},
+	15: {plain, []trial{{"flood", 20, flooded, false}}},
+	16: {threads, []trial{{"watched", 500, watched, false}}},
+	18: {plain, []trial{{"atomics", 20, overQueues, false}}},
+	19: {threads, []trial{{"watched", 500, watched, false}}},
+	20: {plain, []trial{{"watched", 300, watched, false}}},
+	21: {plain, []trial{{"memory", 200, overQueues, false}}},
+	22: {plain, []trial{{"version", 0, foreign, false}}},
+	24: {plain, []trial{{"sizes", 64, overMemory, false}}},
+}
+
+// TestMutations: the program fails with each defect of the header that the mutation list says is caught here.
+func TestMutations(t *testing.T) {
+	for n, d := range defects {
+		t.Run(fmt.Sprintf("M%d", n), func(t *testing.T) {
+			t.Parallel()
+			program := build(t, d.flavour.flags...)
+			began := time.Now()
+			for seed := range uint64(5) {
+				for _, x := range d.trials {
+					x.world.timeout = time.Second
+					r := x.run(t, program, seed, 20*time.Second, fmt.Sprintf("LITMUS_MUTATION=%d", n))
+					if r.err != nil {
+						t.Logf("seed %d, after %v: %v\n%s", seed, time.Since(began).Round(time.Millisecond), r.err, r.output)
+						return
+					}
+				}
+			}
+			t.Errorf("not caught in %v", time.Since(began).Round(time.Millisecond))
+		})
 	}
 }

@@ -337,13 +337,14 @@ type result struct {
 }
 
 // run starts the program with a test's name, a seed and a number of rounds, and is its adapters until it ends.
-func (w *world) run(program, test string, seed uint64, rounds int, limit time.Duration) result {
+func (w *world) run(program, test string, seed uint64, rounds int, limit time.Duration, env ...string) result {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "3", fmt.Sprint(memory), test, fmt.Sprint(seed), fmt.Sprint(rounds))
 	cmd.Env = append(os.Environ(), "TSAN_OPTIONS=halt_on_error=1 exitcode=66", "ASAN_OPTIONS=detect_leaks=0",
 		"UBSAN_OPTIONS=halt_on_error=1 print_stacktrace=1")
+	cmd.Env = append(cmd.Env, env...)
 	shared := os.NewFile(uintptr(mustDup(w.t, w.fd)), "litmus")
 	defer shared.Close()
 	cmd.ExtraFiles = []*os.File{shared}

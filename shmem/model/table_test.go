@@ -6,6 +6,8 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -15,6 +17,18 @@ func TestTable(t *testing.T) {
 	const rows = 24
 	seen := map[int]bool{}
 	tests := map[string]map[string]bool{}
+	// The keys of litmus_test.go's defects.
+	source, err := os.ReadFile("../litmus/litmus_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(source), "var defects = ")
+	list, _, _ = strings.Cut(list, "\n}\n")
+	switches := map[int]bool{}
+	for _, key := range regexp.MustCompile(`(?m)^\t(\d+): `).FindAllStringSubmatch(list, -1) {
+		n, _ := strconv.Atoi(key[1])
+		switches[n] = true
+	}
 	for _, m := range Mutations() {
 		if m.Number != 0 && seen[m.Number] {
 			t.Errorf("M%d is there twice", m.Number)
@@ -35,6 +49,12 @@ func TestTable(t *testing.T) {
 			}
 			if tests[c.Package] == nil {
 				tests[c.Package] = testsOf(t, c.Package)
+			}
+			if c.Switch != 0 && !switches[c.Switch] {
+				t.Errorf("M%d: shmem/litmus tries no LSHMEM_MUTATION=%d", m.Number, c.Switch)
+			}
+			if c.Switch != 0 && c.Switch != m.Number {
+				t.Errorf("M%d: is switch %d", m.Number, c.Switch)
 			}
 			if !tests[c.Package][c.Test] {
 				t.Errorf("M%d: no test %s in %s", m.Number, c.Test, c.Package)

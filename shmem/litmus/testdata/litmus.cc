@@ -25,6 +25,12 @@
 #include <thread>
 #include <vector>
 
+// With LITMUS_SWITCH a defect of the mutation list is chosen when the program starts, so that one program does for all.
+#ifdef LITMUS_SWITCH
+static int litmus_mutation;
+#define LSHMEM_MUTATION litmus_mutation
+#endif
+
 #include "lshmem.cuh"
 
 namespace {
@@ -885,9 +891,24 @@ void test_error() {
   });
   for (uint64_t pe = 0; pe < the_world().pes; pe++) {
     auto c = control_of(state_of(pe));
-    CHECK(c->status == LSHMEM_ERR_QUEUE && (c->syndrome & 0xff) == 0x14, "PE %lu: status %u, syndrome %#x", (unsigned long)pe, c->status, c->syndrome);
+    // Its own error, or that of the entries behind it, or that the other side's queue has failed and does not answer.
+    uint32_t syndrome = c->syndrome & 0xff;
+    CHECK(c->status == LSHMEM_ERR_QUEUE && (syndrome == 0x14 || syndrome == 0x05 || syndrome == 0x15), "PE %lu: status %u, syndrome %#x", (unsigned long)pe, c->status, c->syndrome);
   }
   CHECK(told == (int)(blocks * threads * the_world().pes), "%d threads were told", told.load());
+}
+
+// A library of another version than this header: every call over the network says so, and none of them waits.
+void test_version() {
+  everyone(1, 1, [&](const lshmem_t &sh) {
+    auto heap = (uint8_t *)sh.heap_base;
+    int to = (int)((sh.pe + 1) % sh.pes);
+    CHECK(lshmem_check_version(sh) == LSHMEM_ERR_VERSION, "the version is not compared");
+    int status = lshmem_putmem(sh, heap + 1024, heap + 2048, 64, to);
+    CHECK(status == LSHMEM_ERR_VERSION, "putmem with another version: status %d", status);
+    status = lshmem_atomic_add<uint64_t>(sh, (uint64_t *)heap, 1, to);
+    CHECK(status == LSHMEM_ERR_VERSION, "atomic_add with another version: status %d", status);
+  });
 }
 
 // --- The protocol as the adapter sees it ---
@@ -896,7 +917,8 @@ void test_error() {
 // orders the fetch behind the writing, and completes. It checks what the model checks.
 class watcher {
 public:
-  watcher(lshmem_queue *q, uint64_t number) : q(q), r(number, 77), known(q->posted), done(q->posted), completed(q->posted), consumed(q->consumed) {}
+  // It completes about once in lazy turns.
+  watcher(lshmem_queue *q, uint64_t number, uint64_t lazy) : q(q), r(number, 77), lazy(lazy), known(q->posted), done(q->posted), completed(q->posted), consumed(q->consumed) {}
 
   void turn() {
     uint64_t now = __atomic_load_n(&q->consumed, __ATOMIC_ACQUIRE);
@@ -905,12 +927,13 @@ public:
     consumed = now;
     learn();
     while (done < known && !r.chance(8)) fetch();
-    if (completed < done && !r.chance(3)) complete();
+    if (completed < done && r.chance(lazy)) complete();
   }
   bool rests() const { return completed == q->ready; }
   void last() const {
     CHECK(q->posted == q->ready && completed == q->ready, "at rest: ready %lu, posted %lu, complete %lu", (unsigned long)q->ready,
           (unsigned long)q->posted, (unsigned long)completed);
+    CHECK(!unflushed, "quiet has returned, and what was read last was not flushed");
   }
 
 private:
@@ -938,8 +961,22 @@ private:
     memcpy(entry, (char *)q->wq + (done & (q->depth - 1)) * 64, sizeof entry);
     uint32_t what = __builtin_bswap32(entry[0]), who = __builtin_bswap32(entry[1]), segments = who & 63, blocks = (segments + 3) / 4;
     CHECK((uint16_t)(what >> 8) == (uint16_t)done && who >> 8 == q->number && segments != 0, "block %lu holds %#x %#x", (unsigned long)done, what, who);
-    for (uint32_t b = 1; b < blocks; b++) memcpy(entry, (char *)q->wq + ((done + b) & (q->depth - 1)) * 64, sizeof entry);
-    memcpy(entry, (char *)q->wq + (done & (q->depth - 1)) * 64, sizeof entry);
+    uint32_t more[16];
+    for (uint32_t b = 1; b < blocks; b++) memcpy(more, (char *)q->wq + ((done + b) & (q->depth - 1)) * 64, sizeof more);
+    uint32_t flags = entry[2] >> 24, opcode = what & 0xff;
+    if (opcode == LSHMEM_MLX5_OP_DUMP) {
+      CHECK((flags & 0xe0) == LSHMEM_MLX5_FENCE_READS, "block %lu: a DUMP that does not wait for reads", (unsigned long)done);
+      unflushed = false;
+    } else if (opcode == LSHMEM_MLX5_OP_READ) {
+      unflushed = q->flags & LSHMEM_QUEUE_FLUSH;
+    }
+    // An answer: to the address in the last segment.
+    bool answered = opcode == LSHMEM_MLX5_OP_READ || opcode == LSHMEM_MLX5_OP_FETCH_ADD || opcode == LSHMEM_MLX5_OP_MASKED_ADD;
+    if (answered && segments <= 4) {
+      uint32_t *data = entry + 4 * (segments - 1);
+      uint64_t bytes = __builtin_bswap32(data[0]), to = (uint64_t)__builtin_bswap32(data[2]) << 32 | __builtin_bswap32(data[3]);
+      if (bytes <= 8) memset((void *)to, 0, bytes);
+    }
     asked.push_back(entry[2] >> 24 & LSHMEM_MLX5_CTRL_COMPLETION ? (int)(uint16_t)done : -1);
     done += blocks;
     ends.push_back(done);
@@ -959,18 +996,20 @@ private:
 
   lshmem_queue *q;
   random_numbers r;
-  uint64_t known, done, completed, consumed, seen = 0;
+  uint64_t lazy, known, done, completed, consumed, seen = 0;
+  bool unflushed = false;
   std::vector<uint64_t> ends; // of entries fetched and not complete
   std::vector<int> asked;     // their counters, or -1 for those that ask for no completion
 };
 
-void test_watched() {
-  const uint64_t pes = the_world().pes;
+// watch runs kernel on a grid, with a watcher of each queue.
+void watch(uint64_t lazy, uint32_t blocks, uint32_t threads, const std::function<void(const lshmem_t &)> &kernel) {
   std::atomic<bool> end{false};
   std::vector<std::unique_ptr<watcher>> watchers;
-  for (uint64_t pe = 0; pe < pes; pe++) {
+  for (uint64_t pe = 0; pe < the_world().pes; pe++) {
     const lshmem_t &sh = state_of(pe);
-    for (uint64_t i = 0; i < pes * sh.queues_per_pe; i++) watchers.emplace_back(new watcher((lshmem_queue *)sh.queues + i, pe * 64 + i));
+    for (uint64_t i = 0; i < sh.pes * sh.queues_per_pe; i++)
+      watchers.emplace_back(new watcher((lshmem_queue *)sh.queues + i, pe * 64 + i, lazy));
   }
   std::thread adapter([&] {
     while (!end) {
@@ -978,7 +1017,14 @@ void test_watched() {
       std::this_thread::yield();
     }
   });
-  everyone(3, 4, [&](const lshmem_t &sh) {
+  everyone(blocks, threads, kernel);
+  end = true;
+  adapter.join();
+  for (auto &w : watchers) w->last();
+}
+
+void test_watched() {
+  watch(2, 3, 4, [&](const lshmem_t &sh) {
     auto heap = (uint8_t *)sh.heap_base;
     random_numbers r(my_thread(), sh.pe, 3);
     uint8_t *src = heap + 1024, *dst = heap + 65536 - 64;
@@ -987,6 +1033,7 @@ void test_watched() {
       int to = (int)r.below(sh.pes), q = r.chance(2) ? LSHMEM_QP_DEFAULT : (int)r.below(sh.queues_per_pe);
       switch (r.below(10)) {
       default: OK(lshmem_qp_putmem_nbi(sh, dst, src, r.below(200), to, q)); break;
+      case 3: OK(lshmem_qp_getmem_nbi(sh, src + 256, dst, r.below(200), to, q)); break;
       case 4: OK(lshmem_qp_p<uint64_t>(sh, word, 1, to, q)); break;
       case 5: OK(lshmem_qp_atomic_add<uint64_t>(sh, word, 1, to, q)); break;
       case 6: lshmem_qp_atomic_fetch_add<uint64_t>(sh, word, 1, to, q); break;
@@ -997,9 +1044,28 @@ void test_watched() {
     }
     OK(lshmem_quiet(sh));
   });
-  end = true;
-  adapter.join();
-  for (auto &w : watchers) w->last();
+}
+
+// More than fits: large calls of many threads, all of which wait for room.
+void test_flood() {
+  watch(20, 3, 6, [&](const lshmem_t &sh) {
+    auto heap = (uint8_t *)sh.heap_base;
+    random_numbers r(my_thread(), sh.pe, 4);
+    for (int k = 0; k < rounds; k++)
+      OK(lshmem_qp_putmem_nbi(sh, heap + (1 << 20), heap, r.chance(2) ? 120000 : r.below(20000), 0, (int)r.below(sh.queues_per_pe)));
+    OK(lshmem_quiet(sh));
+  });
+}
+
+// Who has sent nothing has nothing to wait for.
+void test_idle() {
+  everyone(2, 2, [&](const lshmem_t &sh) {
+    OK(lshmem_quiet(sh));
+    OK(lshmem_fence(sh));
+    OK(lshmem_quiet_block(sh));
+    OK(lshmem_fence_block(sh, 0));
+    OK(lshmem_qp_quiet(sh, 0, 0));
+  });
 }
 
 const std::map<std::string, void (*)()> tests = {
@@ -1018,12 +1084,18 @@ const std::map<std::string, void (*)()> tests = {
     {"types", test_types},
     {"nonblocking", test_nonblocking},
     {"error", test_error},
+    {"version", test_version},
     {"watched", test_watched},
+    {"flood", test_flood},
+    {"idle", test_idle},
 };
 
 } // namespace
 
 int main(int argc, char **argv) {
+#ifdef LITMUS_SWITCH
+  if (const char *m = getenv("LITMUS_MUTATION")) litmus_mutation = atoi(m);
+#endif
   CHECK(argc == 6, "usage: litmus FD BYTES TEST SEED ROUNDS");
   auto test = tests.find(argv[3]);
   CHECK(test != tests.end(), "no test %s", argv[3]);
