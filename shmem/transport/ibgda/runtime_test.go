@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -22,9 +23,12 @@ import (
 	"github.com/lgpu/lgpu/sim/wire"
 )
 
-// onSoftwareGPUs gives the process two software GPUs.
+// onSoftwareGPUs gives the process two software GPUs. With LSHMEM_TEST_GPUS=1 it stays with the real ones.
 func onSoftwareGPUs(t *testing.T) {
 	t.Helper()
+	if os.Getenv("LSHMEM_TEST_GPUS") == "1" {
+		return
+	}
 	shape := sim.DefaultShape
 	shape.Devices, shape.Memory, shape.Units, shape.MHz = 2, 1<<28, 2, 200
 	t.Setenv(wire.Environment, simtest.Serve(t, shape))

@@ -184,6 +184,24 @@ func TestDeadPeer(t *testing.T) {
 	}
 }
 
+// PEs whose software HCAs listen at different addresses reach each other by TCP, as those of different processes do.
+func TestOverTCP(t *testing.T) {
+	j := newJob(t, 2, func(c *Config) { c.Listen, c.MaxNICs = fmt.Sprintf("127.0.0.%d:0", c.PE+1), 2 })
+	exchange(t, j)
+	if err := j.grow(2); err != nil {
+		t.Fatal(err)
+	}
+	if err := j[0].put(1, 1, 2<<testShift, 0, 64<<10); err != nil || !bytes.Equal(j[1].heap[2<<testShift:][:64<<10], j[0].heap[:64<<10]) {
+		t.Errorf("a put to what grew: %v", err)
+	}
+	if err := j[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := j[0].put(1, 0, 0, 0, 8); err != completionError(mlx5.SyndromeRetry) {
+		t.Errorf("put to a PE that is gone: %v", err)
+	}
+}
+
 func TestInlineKeysAreOfTheFirstPiece(t *testing.T) {
 	j := newJob(t, 2)
 	if err := j.grow(2); err != nil {
@@ -385,12 +403,15 @@ func TestMisuse(t *testing.T) {
 
 func TestNothingToUse(t *testing.T) {
 	for _, kind := range []string{None, MLX5} {
-		if _, err := openJob(t, 1, withSettings(func(s *Settings) { s.NIC = kind })); !errors.Is(err, nic.ErrNoDevice) {
+		if _, err := openJob(t, 1, withSettings(func(s *Settings) { s.NIC, s.Prefix = kind, "nobody's" })); !errors.Is(err, nic.ErrNoDevice) {
 			t.Errorf("NIC %s: %v", kind, err)
 		}
 	}
-	j, err := openJob(t, 1, withSettings(func(s *Settings) { s.NIC = Auto }))
+	j, err := openJob(t, 1, withSettings(func(s *Settings) { s.NIC, s.Prefix = Auto, "nobody's" }))
 	if err != nil || j[0].Kind() != Host {
 		t.Errorf("NIC auto without hardware: %v", err)
+	}
+	if _, err := openJob(t, 1, withSettings(func(s *Settings) { s.NIC = GPU })); !errors.Is(err, nic.ErrNoDevice) {
+		t.Errorf("NIC gpu without a GPU: %v", err)
 	}
 }
