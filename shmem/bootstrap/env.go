@@ -67,11 +67,19 @@ func FromEnv(ctx context.Context, o Options) (Bootstrap, error) {
 	}
 	wait, cancel := context.WithTimeout(ctx, e.options.withDefaults().JoinTimeout)
 	defer cancel()
-	id, err := a.id(wait)
-	if err != nil {
-		return nil, fmt.Errorf("bootstrap: %s: %w", EnvBootstrap, err)
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		id, err := a.id(wait)
+		if err == nil {
+			return Join(ctx, id, e.rank, e.size, e.options)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C: // the name of a machine that starts with the job may not be known yet
+		case <-wait.Done():
+			timer.Stop()
+			return nil, fmt.Errorf("bootstrap: %s: %w", EnvBootstrap, err)
+		}
 	}
-	return Join(ctx, id, e.rank, e.size, e.options)
 }
 
 // environment is what the variables say.

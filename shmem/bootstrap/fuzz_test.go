@@ -39,7 +39,7 @@ func FuzzFrame(f *testing.F) {
 
 // FuzzPayloads reads all payloads from any bytes: an error, or a value that is written as it was read.
 func FuzzPayloads(f *testing.F) {
-	j := join{1, 2, 3, 4, 5, 6, "host"}
+	j := join{1, 2, 3, 4, 5, self{6, 7, 8}, "host"}
 	f.Add(byte(3), j.marshal())
 	f.Add(byte(2), putParts(nil, [][]byte{{1}, nil}))
 	f.Add(byte(1), putCall(time.Second, [][]byte{{1, 2, 3}}))

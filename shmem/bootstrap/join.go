@@ -175,10 +175,14 @@ func (r *remote) introduce(l *link, until time.Time) (time.Duration, error) {
 	if err != nil {
 		name = ""
 	}
+	own, err := identify(os.Getpid())
+	if err != nil {
+		own = self{pid: uint32(os.Getpid())}
+	}
 	j := join{
 		rank: uint32(r.rank), size: uint32(r.size), instance: r.options.Instance,
 		timeout: max(milliseconds(time.Until(until)), 1), silence: milliseconds(r.listens),
-		pid: uint32(os.Getpid()), host: name[:min(len(name), 64)],
+		process: own, host: name[:min(len(name), 64)],
 	}
 	soon := time.Now().Add(handshakeTimeout)
 	if err := l.send(frame{kind: kindJoin, payload: j.marshal()}, soon); err != nil {
@@ -359,7 +363,7 @@ func (r *remote) beat() {
 		case <-r.stopped:
 			return
 		}
-		if r.beats > 0 && r.send(frame{kind: kindBeat}, time.Now().Add(writeTimeout)) != nil {
+		if r.beats > 0 && r.send(frame{kind: kindBeat}, time.Now().Add(sendTimeout(r.listens))) != nil {
 			return // the reader sees why
 		}
 	}

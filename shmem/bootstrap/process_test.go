@@ -25,6 +25,7 @@ import (
 //	close                          leave, print
 //	abort                          abort with code 5
 //	exit                           end without leaving
+//	fork                           start a process that has all descriptors of this one
 const scriptVariable = "BOOTSTRAP_TEST_SCRIPT"
 
 // process is the PE.
@@ -60,6 +61,13 @@ func process() int {
 			b.Abort(5, "on purpose")
 		case "exit":
 			return 3
+		case "fork":
+			for fd := 3; fd < 100; fd++ {
+				syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_SETFD, 0)
+			}
+			child := exec.Command("sleep", "30")
+			err = child.Start()
+			fmt.Println("child", child.Process.Pid)
 		}
 		if err != nil {
 			fmt.Println("error", err)
@@ -208,6 +216,22 @@ func TestKilledJoining(t *testing.T) {
 		startPE(t, 1, 2, at, "barrier exit")
 		p.until("lost 1 PE 1 died: its process ended without leaving the job")
 	})
+}
+
+// A connection that a process inherited from a PE does not keep the PE alive.
+func TestKilledWithHeirs(t *testing.T) {
+	_, at := launcher(t)
+	p := startPE(t, 0, 2, at, "barrier word ready lost")
+	victim := startPE(t, 1, 2, at, "barrier fork word ready hang")
+	heir, err := strconv.Atoi(strings.TrimPrefix(victim.until("child"), "child "))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Kill(heir, syscall.SIGKILL)
+	victim.until("ready")
+	p.until("ready")
+	victim.Process.Kill()
+	p.until("lost 1 PE 1 died: its process ended")
 }
 
 // waitSeats waits until n PEs sit.

@@ -358,6 +358,9 @@ func (r *Root) serve(c net.Conn) {
 		_ = l.send(frame{kind: kindRefused, payload: []byte(short(err.Error()))}, time.Now().Add(handshakeTimeout))
 		return
 	}
+	if f := watch(c, j.process); f != nil {
+		defer f.Close()
+	}
 	s.serve(job)
 	r.mu.Lock()
 	delete(r.seated, s)
@@ -448,7 +451,7 @@ func (r *Root) seat(s *seated, w join, c net.Conn) (*job, error) {
 		s.write()
 	}()
 	s.post(frame{kind: kindAccept, payload: putMilliseconds(s.listens)})
-	who := fmt.Sprintf("process %d on %s", w.pid, host(w.host, c))
+	who := fmt.Sprintf("process %d on %s", w.process.pid, host(w.host, c))
 	timeout := time.Duration(w.timeout) * time.Millisecond
 	if most := r.options.JoinTimeout; most > 0 {
 		timeout = min(timeout, most)
@@ -619,11 +622,11 @@ func (s *seated) write() {
 			if o.bundle != nil {
 				o.payload = o.bundle.encoded()
 			}
-			err = s.send(o.frame, time.Now().Add(writeTimeout))
+			err = s.send(o.frame, time.Now().Add(sendTimeout(s.listens)))
 		case <-tick:
 			s.awake.beat(every)
 			if s.beats > 0 {
-				err = s.send(frame{kind: kindBeat}, time.Now().Add(writeTimeout))
+				err = s.send(frame{kind: kindBeat}, time.Now().Add(sendTimeout(s.listens)))
 			}
 		case <-s.stopped:
 			return
@@ -695,6 +698,14 @@ func (s *seated) serve(j *job) {
 	}
 }
 
+// sendTimeout is how long a message may take to a side that may be silent so long.
+func sendTimeout(silence time.Duration) time.Duration {
+	if silence > 0 {
+		return min(max(silence, DefaultHeartbeat), writeTimeout)
+	}
+	return writeTimeout
+}
+
 // next is the next frame; an error if the other side is silent for longer than silence, unless this process itself slept.
 func (l *link) next(limit int, silence time.Duration, awake *pulse) (frame, error) {
 	if silence <= 0 {
@@ -745,10 +756,8 @@ func heartbeat(option time.Duration, c net.Conn) time.Duration {
 	case option > 0:
 		return option
 	}
-	here, ok1 := c.LocalAddr().(*net.TCPAddr)
-	there, ok2 := c.RemoteAddr().(*net.TCPAddr)
-	if ok1 && ok2 && here.IP.Equal(there.IP) {
-		return 0 // the kernel of this machine knows who is dead
+	if oneMachine(c) {
+		return 0 // the kernel knows who is dead
 	}
 	return DefaultHeartbeat
 }

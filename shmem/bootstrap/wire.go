@@ -274,24 +274,29 @@ type join struct {
 	instance   uint32
 	timeout    uint32 // milliseconds that it waits for all others
 	silence    uint32 // milliseconds of silence of the root that it endures; 0 is any
-	pid        uint32
+	process    self
 	host       string
 }
 
+// joinSize is that of a join without the host.
+const joinSize = 40
+
 func (j *join) marshal() []byte {
 	b := make([]byte, 0, 64)
-	for _, v := range []uint32{j.rank, j.size, j.instance, j.timeout, j.silence, j.pid} {
+	for _, v := range []uint32{j.rank, j.size, j.instance, j.timeout, j.silence, j.process.pid} {
 		b = binary.LittleEndian.AppendUint32(b, v)
 	}
+	b = binary.LittleEndian.AppendUint64(b, j.process.start)
+	b = binary.LittleEndian.AppendUint64(b, j.process.namespace)
 	return append(b, j.host...)
 }
 
 func parseJoin(b []byte) (join, error) {
-	if len(b) < 24 || len(b) > maxJoin {
+	if len(b) < joinSize || len(b) > maxJoin {
 		return join{}, fmt.Errorf("a join of %d bytes", len(b))
 	}
 	u := func(i int) uint32 { return binary.LittleEndian.Uint32(b[4*i:]) }
-	j := join{u(0), u(1), u(2), u(3), u(4), u(5), string(b[24:])}
+	j := join{u(0), u(1), u(2), u(3), u(4), self{u(5), binary.LittleEndian.Uint64(b[24:]), binary.LittleEndian.Uint64(b[32:])}, string(b[joinSize:])}
 	if j.size == 0 || j.size > MaxPEs || j.rank >= j.size {
 		return join{}, fmt.Errorf("PE %d of %d; a job has 1 to %d PEs, numbered from 0", j.rank, j.size, MaxPEs)
 	}
