@@ -4,6 +4,8 @@
 // Nothing is allocated and no context is made.
 package survey
 
+//go:generate go run ./gen ../../docs/lshmem.md
+
 import (
 	"errors"
 	"fmt"
