@@ -496,31 +496,34 @@ private:
     return (q.low & 0xffffffff) | q.high << 32;
   }
 
+  static LSHMEM_DEVICE uint32_t word_bytes(range r, uint64_t at8) { return r.to - at8 < 8 ? (uint32_t)(r.to - at8) : 8; }
+
   // exchange_lines is fcollect, alltoall, reduce and reducescatter in one step: each member sends all others its source, or
   // with Slices each its part of it; what it gets is placed by sender, or with Reduce combined, by all members in the order of
   // their numbers.
   template <class T, bool Slices, bool Reduce>
   LSHMEM_DEVICE int exchange_lines(char *dst, const char *src, uint64_t bytes, uint32_t op) {
-    begin();
     range r = share(bytes, channel, channels, 8);
+    uint64_t first = r.from + Group::index() * 8, v = 0;
+    // The first word is on its way while the step's number is.
+    if (n > 1 && first < r.to) v = gather<false>(src + (Slices ? (me + 1 < n ? me + 1 : 0) * bytes : 0) + first, word_bytes(r, first));
+    begin();
     int status = LSHMEM_OK;
-    for (uint64_t at8 = r.from + Group::index() * 8; at8 < r.to; at8 += Group::size() * 8) {
-      uint32_t count = r.to - at8 < 8 ? (uint32_t)(r.to - at8) : 8;
+    for (uint64_t at8 = first; at8 < r.to; at8 += Group::size() * 8) {
       const quad *line = lines_of(me) + (at8 - r.from) / 8;
-      uint64_t v = 0;
-      if (!Slices) v = gather<false>(src + at8, count);
+      if (!Slices && at8 != first) v = gather<false>(src + at8, word_bytes(r, at8));
       for (uint32_t i = 1; i < n; i++) {
         uint32_t m = me + i < n ? me + i : me + i - n;
-        if (Slices) v = gather<false>(src + m * bytes + at8, count);
+        if (Slices && (i > 1 || at8 != first)) v = gather<false>(src + m * bytes + at8, word_bytes(r, at8));
         store_line((quad *)at(m, line), v, (uint32_t)step);
       }
     }
-    for (uint64_t at8 = r.from + Group::index() * 8; at8 < r.to && !status; at8 += Group::size() * 8) {
-      uint32_t count = r.to - at8 < 8 ? (uint32_t)(r.to - at8) : 8;
+    for (uint64_t at8 = first; at8 < r.to && !status; at8 += Group::size() * 8) {
+      uint32_t count = word_bytes(r, at8);
       uint64_t own = gather<false>(src + (Slices ? me * bytes : 0) + at8, count);
       uint64_t sum = 0;
       for (uint32_t m = 0; m < n; m++) {
-        uint64_t v = own;
+        v = own;
         if (m != me) v = receive_line(lines_of(m) + (at8 - r.from) / 8, m, &status);
         if (!Reduce) scatter(dst + m * bytes + at8, v, count);
         else sum = m == 0 ? v : combine_word<T>(op, sum, v);
@@ -538,7 +541,7 @@ private:
     range r = share(bytes, channel, channels, 8);
     int status = LSHMEM_OK;
     for (uint64_t at8 = r.from + Group::index() * 8; at8 < r.to && !status; at8 += Group::size() * 8) {
-      uint32_t count = r.to - at8 < 8 ? (uint32_t)(r.to - at8) : 8;
+      uint32_t count = word_bytes(r, at8);
       const quad *line = lines_of(root) + (at8 - r.from) / 8;
       uint64_t v;
       if (me == root) {

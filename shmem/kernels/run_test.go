@@ -374,7 +374,7 @@ func TestOnSoftwareGPU(t *testing.T) {
 		run  func(*testing.T, *job)
 	}{
 		{"sync", testSync}, {"data", testData}, {"types", testTypes}, {"in place", testInPlace}, {"repeated", testRepeated},
-		{"graph", testGraph}, {"steps wrap", testWrap}, {"two teams", testTwoTeams}, {"wait", testWait}, {"timeout", testTimeout},
+		{"graph", testGraph}, {"steps wrap", testWrap}, {"two teams", testTwoTeams}, {"RMA", testRMA}, {"wait", testWait}, {"timeout", testTimeout},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			j.t = t
@@ -408,8 +408,15 @@ func testData(t *testing.T, j *job) {
 	for _, x := range []struct {
 		members []int
 		list    bool
-	}{{[]int{0, 1}, false}, {[]int{0, 1, 2, 3}, false}, {[]int{3, 2, 0}, true}, {[]int{3, 1}, false}, {[]int{2}, false}} {
+		any     bool // as if some were behind queues
+	}{{[]int{0, 1}, false, false}, {[]int{0, 1, 2, 3}, false, false}, {[]int{3, 2, 0}, true, false}, {[]int{3, 1}, false, false},
+		{[]int{2}, false, false}, {[]int{1, 2, 3}, false, true}} {
 		team := j.team(x.members, x.list, 0)
+		if x.any {
+			for i := range team {
+				team[i].Flags = 0
+			}
+		}
 		for _, op := range dataOperations {
 			for _, bytes := range []int{0, 1, 7, 24, 1000, 4104, 70001} {
 				for _, limit := range []int{1, 4} {
@@ -668,6 +675,78 @@ func testTwoTeams(t *testing.T, j *job) {
 	for i, p := range j.pes {
 		p.do(func() error { return j.d.StreamDestroy(others[i]) })
 	}
+}
+
+// testRMA runs operations on one PE, from both modules that have them.
+func testRMA(t *testing.T, j *job) {
+	p, q := j.pes[1], j.pes[3]
+	r := rand.New(rand.NewPCG(13, 14))
+	for _, module := range []kernels.Module{kernels.ModuleMemory, kernels.ModuleQueue} {
+		do := func(op kernels.RMAOperation, a kernels.RMA) {
+			t.Helper()
+			a.State, a.PE, a.Queue = *p.state, 3, ^uint32(0)
+			a.Dest, a.Source, a.Signal = a.Dest+p.heap, a.Source+p.heap, a.Signal+p.heap
+			own := &a
+			l, err := own.Plan(op)
+			check(t, err)
+			if l.Module != kernels.ModuleMemory {
+				t.Errorf("%v is in module %s although the PE is mapped", op, l.Module)
+			}
+			l.Module = module
+			p.launch(l, unsafe.Pointer(own))
+			j.wait()
+		}
+		same := func(what string, on *pe, offset uint64, want []byte) {
+			t.Helper()
+			if got := on.read(offset, len(want)); !bytes.Equal(got, want) {
+				t.Errorf("%s: %s: %x, want %x", module, what, got[:min(40, len(got))], want[:min(40, len(want))])
+			}
+		}
+		data, far := random(r, 10001), random(r, 10001)
+		p.write(dataOffset, data)
+		q.write(dataOffset+1<<20, far)
+		q.write(outOffset, make([]byte, 20000))
+		do(kernels.Put, kernels.RMA{Dest: outOffset + 3, Source: dataOffset + 1, Bytes: 10000})
+		same("put", q, outOffset+3, data[1:10001])
+		do(kernels.Get, kernels.RMA{Dest: outOffset, Source: dataOffset + 1<<20, Bytes: 10001})
+		same("get", p, outOffset, far)
+		q.write(outOffset, make([]byte, 20000))
+		for range 2 {
+			do(kernels.PutSignal, kernels.RMA{Dest: outOffset + 16, Source: dataOffset, Bytes: 777, Signal: outOffset, Value: 5, Code: layout.SignalAdd})
+		}
+		same("put_signal", q, outOffset+16, data[:777])
+		same("its signal", q, outOffset, []byte{10, 0, 0, 0, 0, 0, 0, 0})
+		do(kernels.Signal, kernels.RMA{Signal: outOffset, Value: 3, Code: layout.SignalSet})
+		same("signal", q, outOffset, []byte{3, 0, 0, 0, 0, 0, 0, 0})
+		q.write(outOffset, make([]byte, 64))
+		do(kernels.StridedPut, kernels.RMA{Dest: outOffset, Source: dataOffset, Bytes: 6, Type: layout.TypeInt16, DestStride: 2, SourceStride: 3})
+		same("iput", q, outOffset, []byte{data[0], data[1], 0, 0, data[6], data[7], 0, 0, data[12], data[13], 0, 0})
+		do(kernels.StridedGet, kernels.RMA{Dest: outOffset, Source: dataOffset + 1<<20, Bytes: 12, Type: layout.TypeFloat32, DestStride: 1, SourceStride: 2})
+		same("iget", p, outOffset, append(append(bytes.Clone(far[:4]), far[8:12]...), far[16:20]...))
+		for _, typ := range []uint32{layout.TypeUint32, layout.TypeInt64} {
+			size := kernels.TypeBytes(typ)
+			for code := range layout.AtomicCompareSwap + 1 {
+				old, v := r.Uint64()>>1, r.Uint64()
+				cmp := old
+				want := []uint64{v, old + v, old & v, old | v, old ^ v, v}[code]
+				word := func(x uint64) []byte { return binary.LittleEndian.AppendUint64(nil, x)[:size] }
+				for _, op := range []kernels.RMAOperation{kernels.Atomic, kernels.Fetch} {
+					q.write(outOffset, word(old))
+					p.write(outOffset+64, make([]byte, 8))
+					do(op, kernels.RMA{Dest: outOffset, Source: outOffset + 64, Value: v & (1<<(8*size) - 1), Compare: cmp & (1<<(8*size) - 1), Type: typ, Code: code})
+					same(fmt.Sprintf("%v %d of type %d", op, code, typ), q, outOffset, word(want))
+					if op == kernels.Fetch {
+						same(fmt.Sprintf("the old value of fetch %d", code), p, outOffset+64, word(old))
+					}
+				}
+			}
+		}
+	}
+	quiet := &kernels.RMA{State: *p.state, PE: layout.AllPEs}
+	l, err := quiet.Plan(kernels.Quiet)
+	check(t, err)
+	p.launch(l, unsafe.Pointer(quiet))
+	j.wait()
 }
 
 // testWait waits on one PE for what a copy of another brings.
