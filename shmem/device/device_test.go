@@ -148,17 +148,17 @@ func TestQueueInstructions(t *testing.T) {
 			body = after
 		}
 	}
-	post := body("_ZN6lshmem3nic4postENS0_6handleEm")
+	post := body("_ZN6lshmem3nic4postERKNS0_6handleEm")
 	order("post", post, "atom.relaxed.gpu.max.u64", "fence.acq_rel.sys", "red.relaxed.sys.max.u64")
 	order("post", post, "atom.relaxed.gpu.cas.b32", "fence.acq_rel.sys", "atom.relaxed.gpu.max.u64", "fence.acq_rel.sys", "st.relaxed.sys.b32",
 		"fence.acq_rel.sys", "st.relaxed.sys.b64")
 	order("post", post, "st.release.sys.b32")
-	publish := body("_ZN6lshmem3nic7publishENS0_6handleEmj")
+	publish := body("_ZN6lshmem3nic7publishERKNS0_6handleEmj")
 	order("publish", publish, "fence.acq_rel.", "atom.relaxed.gpu.cas.b64", "ld.relaxed.gpu.b64")
 	if !strings.Contains(publish, "fence.acq_rel.gpu") || !strings.Contains(publish, "fence.acq_rel.sys") || strings.Contains(publish, "fence.acq_rel.cta") {
 		t.Error("publish must fence for the GPU or the system")
 	}
-	poll := body("_ZN6lshmem3nic4pollENS0_6handleEm")
+	poll := body("_ZN6lshmem3nic4pollERKNS0_6handleEm")
 	order("poll", poll, "ld.acquire.gpu.b64", "ld.relaxed.gpu.b64", "ld.acquire.sys.b32", "ld.acquire.gpu.b64")
 	order("poll", poll, "fence.acq_rel.gpu", "red.relaxed.gpu.max.u64")
 }

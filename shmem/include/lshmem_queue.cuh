@@ -61,8 +61,7 @@
 namespace lshmem {
 namespace nic {
 
-// handle is a queue and what its functions need of the state. They take it by value: a pointer to the state would move the
-// kernel's arguments to local memory.
+// handle is a queue and what its functions need of the state.
 struct handle {
   lshmem_queue *q;
   uint64_t control, timeout;
@@ -88,7 +87,7 @@ LSHMEM_DEVICE void ring(const lshmem_queue *q, uint64_t end) {
 }
 
 // post makes the NIC see all blocks before end, which are ready: now, or another thread is just doing so.
-LSHMEM_OUTLINE void post(handle h, uint64_t end) {
+LSHMEM_OUTLINE void post(const handle &h, uint64_t end) {
   lshmem_queue *q = h.q;
   if (q->flags & LSHMEM_QUEUE_HOST_POSTS) {
     if (fetch_max<scope::gpu>(&q->posted, end) >= end) return;
@@ -131,21 +130,21 @@ LSHMEM_DEVICE completion look(const lshmem_queue *q) {
 }
 
 // broken makes an error that of the queue, for all who use it, and of the PE.
-LSHMEM_OUTLINE int broken(handle h, int status, uint32_t syndrome, uint64_t index) {
+LSHMEM_OUTLINE int broken(const handle &h, int status, uint32_t syndrome, uint64_t index) {
   uint32_t first = compare_swap<scope::gpu>(&h.q->status, 0, (uint32_t)status);
   if (first) return (int)first;
   return record(h.control, status, (int)h.q->pe, h.index, syndrome, index);
 }
 
 // tired is called after a poll in vain, and says why to give up.
-LSHMEM_DEVICE int tired(const handle &h, patience &patient) {
+LSHMEM_OUTLINE int tired(const handle &h, patience &patient) {
   int status = patient.poll();
   if (status != LSHMEM_OK) return broken(h, status, 0, 0);
   return (int)load_relaxed<scope::gpu>(&h.q->status);
 }
 
 // poll waits until all blocks before end are executed.
-LSHMEM_OUTLINE int poll(handle h, uint64_t end) {
+LSHMEM_OUTLINE int poll(const handle &h, uint64_t end) {
   lshmem_queue *q = h.q;
   patience patient = h.wait();
   for (;;) {
@@ -196,7 +195,7 @@ struct reservation {
 };
 
 // reserve takes n blocks, at most LSHMEM_MAX_CALL. After an error they stay unwritten, and the queue is broken for all.
-LSHMEM_OUTLINE reservation reserve(handle h, uint32_t n) {
+LSHMEM_OUTLINE reservation reserve(const handle &h, uint32_t n) {
   lshmem_queue *q = h.q;
   uint64_t base = fetch_add<scope::gpu>(&q->reserved, n);
   uint64_t end = base + n;
@@ -214,7 +213,7 @@ LSHMEM_DEVICE bool ends_batch(const lshmem_queue *q, uint64_t base, uint32_t n) 
 }
 
 // publish makes blocks [base, base+n), which the caller and those it has synchronized with have written, ready.
-LSHMEM_OUTLINE int publish(handle h, uint64_t base, uint32_t n) {
+LSHMEM_OUTLINE int publish(const handle &h, uint64_t base, uint32_t n) {
   lshmem_queue *q = h.q;
   // Another thread may post these blocks, also on a queue that only one block's threads write to: quiet by any thread posts
   // what is ready.
@@ -309,7 +308,7 @@ LSHMEM_DEVICE handle queue_at(const lshmem_t &sh, uint32_t index) {
 }
 
 // open finds the queue of a PE: a number, or LSHMEM_QP_*.
-LSHMEM_DEVICE int open(const lshmem_t &sh, int pe, int which, handle *h) {
+LSHMEM_OUTLINE int open(const lshmem_t &sh, int pe, int which, handle *h) {
   if (sh.version != LSHMEM_STATE_VERSION && !LSHMEM_MUTATE(22)) return fail(sh, LSHMEM_ERR_VERSION, pe);
   if ((uint32_t)pe >= sh.pes || sh.queues_per_pe == 0 || which < LSHMEM_QP_ANY ||
       (which >= 0 && (uint32_t)which >= sh.queues_per_pe))
@@ -336,12 +335,12 @@ LSHMEM_DEVICE found key_at(const lshmem_key (&some)[LSHMEM_INLINE_KEYS], uint64_
   return found{end, load_relaxed<scope::sys>(&k->key)};
 }
 
-LSHMEM_DEVICE found remote_key(const lshmem_t &sh, uint64_t offset, uint32_t pe, uint32_t nic) {
+LSHMEM_OUTLINE found remote_key(const lshmem_t &sh, uint64_t offset, uint32_t pe, uint32_t nic) {
   return key_at(sh.remote_inline, sh.remote_keys, ((offset >> sh.key_shift) * sh.pes + pe) * sh.nics + nic);
 }
 
 // local_key finds the key of our own memory, with an address as its end; 0 if it is not registered.
-LSHMEM_DEVICE found local_key(const lshmem_t &sh, uint64_t address, uint32_t nic) {
+LSHMEM_OUTLINE found local_key(const lshmem_t &sh, uint64_t address, uint32_t nic) {
   uint64_t offset = address - sh.heap_base;
   if (offset < sh.heap_bytes) {
     found f = key_at(sh.local_inline, sh.local_keys, (offset >> sh.key_shift) * sh.nics + nic);
@@ -379,7 +378,7 @@ struct transfer {
 
 // contiguous is a transfer of one element.
 LSHMEM_DEVICE transfer contiguous(const lshmem_t &sh, const void *local, const void *remote, uint64_t bytes) {
-  return transfer{(uint64_t)local, (uint64_t)remote - sh.heap_base, bytes, 0, 0, bytes ? 1u : 0u, 0};
+  return transfer{(uint64_t)local, (uint64_t)remote - sh.heap_base, bytes, 0, 0, bytes || LSHMEM_MUTATE(10) ? 1u : 0u, 0};
 }
 
 // piece is a part of a transfer within one registered range on either side: what one entry carries.
@@ -395,7 +394,7 @@ constexpr uint64_t piece_bytes = 1u << 30;  // what a NIC takes at once
 constexpr uint32_t call_pieces = 31;        // of one submission
 
 // cut takes the next piece off a transfer; false if that memory is not registered.
-LSHMEM_DEVICE bool cut(const lshmem_t &sh, const lshmem_queue *q, transfer &t, piece *p) {
+LSHMEM_OUTLINE bool cut(const lshmem_t &sh, const lshmem_queue *q, transfer &t, piece *p) {
   uint64_t local = t.local + t.done, remote = t.remote + t.done, bytes = t.element - t.done;
   found r = remote_key(sh, remote, q->pe, q->nic), l = local_key(sh, local, q->nic);
   if (r.end <= remote || !in_heap(sh, remote, bytes)) return false;
@@ -428,7 +427,7 @@ template <class Get> LSHMEM_DEVICE void write_value(const lshmem_queue *q, uint6
 }
 
 // write_piece writes the entry of a piece: a WRITE or READ.
-LSHMEM_DEVICE void write_piece(const lshmem_queue *q, uint64_t index, uint32_t opcode, const piece &p, uint32_t flags) {
+LSHMEM_OUTLINE void write_piece(const lshmem_queue *q, uint64_t index, uint32_t opcode, const piece &p, uint32_t flags) {
   uint32_t segments = p.by_value && p.bytes > 12 ? 4 : 3;
   write_control(q, index, opcode, segments, flags);
   write_remote(q, index, p.remote, p.remote_key);
@@ -456,7 +455,7 @@ struct atomic {
 
 // atomic_of is how the NIC does an operation on a word of that many bytes. A masked swap replaces the bits of swap_mask where
 // those of compare_mask are equal; a masked add has no carry over the bits of boundary.
-LSHMEM_DEVICE atomic atomic_of(amo op, uint32_t bytes, uint64_t v, uint64_t compare) {
+LSHMEM_OUTLINE atomic atomic_of(amo op, uint32_t bytes, uint64_t v, uint64_t compare) {
   uint64_t swap_mask = ~UINT64_C(0), compare_mask = 0, boundary = 0;
   bool add = false;
   switch (op) {
@@ -487,7 +486,7 @@ LSHMEM_DEVICE atomic atomic_of(amo op, uint32_t bytes, uint64_t v, uint64_t comp
 }
 
 // write_atomic writes an atomic's entry of one or two blocks, whose result goes to the queue's internal buffer.
-LSHMEM_DEVICE void write_atomic(const lshmem_queue *q, uint64_t index, const atomic &a, uint64_t remote, uint32_t key,
+LSHMEM_OUTLINE void write_atomic(const lshmem_queue *q, uint64_t index, const atomic &a, uint64_t remote, uint32_t key,
                                 uint64_t result, uint32_t flags) {
   write_control(q, index, a.opcode, a.blocks == 2 ? 5 : 4, flags);
   write_remote(q, index, remote, key);
@@ -533,7 +532,7 @@ struct signal {
 
 LSHMEM_DEVICE signal no_signal() { return signal{false, atomic{0, 0, 0, quad{0, 0}, quad{0, 0}}, 0, 0}; }
 
-LSHMEM_DEVICE int signal_to(const lshmem_t &sh, const handle &h, const uint64_t *sig, uint64_t v, int op, signal *s) {
+LSHMEM_OUTLINE int signal_to(const lshmem_t &sh, const handle &h, const uint64_t *sig, uint64_t v, int op, signal *s) {
   uint64_t offset = (uint64_t)sig - sh.heap_base;
   found r = remote_key(sh, offset, h.q->pe, h.q->nic);
   if (!in_heap(sh, offset, 8) || r.end < offset + 8 || (op != LSHMEM_SIGNAL_SET && op != LSHMEM_SIGNAL_ADD))
@@ -551,7 +550,7 @@ LSHMEM_DEVICE void write_signal(const lshmem_queue *q, uint64_t index, const sig
 LSHMEM_DEVICE uint32_t flags_of(bool last) { return last ? (uint32_t)LSHMEM_MLX5_CTRL_COMPLETION : 0; }
 
 // Each lane of a party writes one piece, and a signal where they are wanted: all of them or none.
-LSHMEM_DEVICE int submit_lanes(const handle &h, const party &lanes, uint32_t opcode, bool has_data, const piece &p,
+LSHMEM_OUTLINE int submit_lanes(const handle &h, const party &lanes, uint32_t opcode, bool has_data, const piece &p,
                                const signal &s, tail t, uint64_t *end) {
   uint32_t each = (has_data ? 1 : 0) + s.blocks();
   uint32_t total = lanes.size * each + (t == tail::none ? 0 : 1);
@@ -565,19 +564,17 @@ LSHMEM_DEVICE int submit_lanes(const handle &h, const party &lanes, uint32_t opc
 
 // One transfer by the lanes of mask, of which each writes one piece at a time, or all where it is only one. The signal
 // is in the last submission, and all of them are on one queue.
-LSHMEM_DEVICE int submit_pieces(const lshmem_t &sh, const handle &h, uint32_t mask, uint32_t opcode, transfer left,
-                                const signal &s, tail behind_data, uint64_t *end) {
+LSHMEM_OUTLINE int submit_pieces(const lshmem_t &sh, const handle &h, uint32_t mask, uint32_t opcode, const transfer &all,
+                                 const signal &s, tail behind_data, uint64_t *end) {
+  transfer left = all;
   uint32_t rank = population(mask & ((1u << lane()) - 1)), width = population(mask);
   uint32_t limit = width > 1 && width < call_pieces ? width : call_pieces;
   for (;;) {
     transfer first = left;
-    piece mine{};
+    piece mine{}, other{};
     uint32_t count = 0;
-    while (count < limit && left.left()) {
-      piece p;
-      if (!cut(sh, h.q, left, &p)) return fail(sh, LSHMEM_ERR_ARGUMENT, (int)h.q->pe);
-      if (count++ == rank) mine = p;
-    }
+    for (; count < limit && left.left(); count++)
+      if (!cut(sh, h.q, left, count == rank ? &mine : &other)) return fail(sh, LSHMEM_ERR_ARGUMENT, (int)h.q->pe);
     bool last = !left.left();
     tail t = !last ? tail::none : s.wanted ? tail_behind(s.what) : behind_data;
     uint32_t total = count + (last ? s.blocks() : 0) + (t == tail::none ? 0 : 1);
@@ -586,9 +583,8 @@ LSHMEM_DEVICE int submit_pieces(const lshmem_t &sh, const handle &h, uint32_t ma
     if (LSHMEM_MUTATE(4) && last && s.wanted) to = queue_at(sh, (uint32_t)sh.pes * (sh.queues_per_pe - 1) + h.q->pe);
     int status = submit(to, mask, total, t, [&](uint64_t base) {
       for (uint32_t i = rank; i < count; i += width) {
-        piece p = mine;
-        if (width == 1) cut(sh, h.q, first, &p);
-        write_piece(to.q, base + i, opcode, p, flags_of(i == total - 1));
+        if (width == 1) cut(sh, h.q, first, &mine);
+        write_piece(to.q, base + i, opcode, mine, flags_of(i == total - 1));
       }
       if (last && s.wanted && rank == 0) write_signal(to.q, base + count, s, flags_of(t == tail::none));
     }, end);
@@ -598,7 +594,7 @@ LSHMEM_DEVICE int submit_pieces(const lshmem_t &sh, const handle &h, uint32_t ma
 
 // copy posts a transfer by one thread or one warp, with a signal behind it, and returns where it ends.
 template <class Group>
-LSHMEM_DEVICE int copy(const lshmem_t &sh, const handle &h, uint32_t opcode, const transfer &all, const signal &s,
+LSHMEM_OUTLINE int copy(const lshmem_t &sh, const handle &h, uint32_t opcode, const transfer &all, const signal &s,
                        tail behind_data, uint64_t *end) {
   tail t = s.wanted ? tail_behind(s.what) : behind_data;
   if constexpr (!equal<Group, thread_group>::yes) {
@@ -629,7 +625,7 @@ LSHMEM_DEVICE const lshmem_t &state_at(uint64_t self) { return *(const lshmem_t 
 // put writes a transfer to a PE, and then a signal unless sig is null. When it returns, the source may be overwritten
 // if blocking.
 template <class Group>
-LSHMEM_OUTLINE int put(uint64_t self, transfer all, const uint64_t *sig, uint64_t v, int op, bool blocking, int pe, int which) {
+LSHMEM_OUTLINE int put(uint64_t self, const transfer &all, const uint64_t *sig, uint64_t v, int op, bool blocking, int pe, int which) {
   const lshmem_t &sh = state_at(self);
   int status = LSHMEM_OK;
   if (posts<Group>()) {
@@ -637,11 +633,9 @@ LSHMEM_OUTLINE int put(uint64_t self, transfer all, const uint64_t *sig, uint64_
     signal s = no_signal();
     status = open(sh, pe, which, &h);
     if (status == LSHMEM_OK && sig) status = signal_to(sh, h, sig, v, op, &s);
-    if (status == LSHMEM_OK && (all.left() || s.wanted || LSHMEM_MUTATE(10))) {
+    if (status == LSHMEM_OK && (all.left() || s.wanted)) {
       uint64_t end = 0;
-      transfer what = all;
-      if (LSHMEM_MUTATE(10)) what.n = 1;
-      status = copy<Group>(sh, h, LSHMEM_MLX5_OP_WRITE, what, s, tail::none, &end);
+      status = copy<Group>(sh, h, LSHMEM_MLX5_OP_WRITE, all, s, tail::none, &end);
       if (status == LSHMEM_OK && s.wanted) raise_atomics(h.q, end);
       if (status == LSHMEM_OK && blocking) status = poll(h, end);
     }
@@ -659,7 +653,7 @@ struct slot {
   int status;
 };
 
-LSHMEM_OUTLINE slot take_slot(handle h) {
+LSHMEM_OUTLINE slot take_slot(const handle &h) {
   lshmem_queue *q = h.q;
   uint64_t ticket = fetch_add<scope::gpu>(&q->ibuf_head, 1);
   uint64_t address = q->ibuf + ((ticket & (q->ibuf_slots - 1)) + 1) * LSHMEM_IBUF_SLOT;
@@ -672,7 +666,7 @@ LSHMEM_OUTLINE slot take_slot(handle h) {
 }
 
 // The caller and those it has synchronized with have read what they want.
-LSHMEM_OUTLINE int give_slot(handle h, uint64_t ticket) {
+LSHMEM_OUTLINE int give_slot(const handle &h, uint64_t ticket) {
   patience patient = h.wait();
   fence<scope::gpu>();
   while (compare_swap<scope::gpu>(&h.q->ibuf_tail, ticket, ticket + 1) != ticket) {
@@ -707,40 +701,38 @@ LSHMEM_DEVICE int with_slot(const handle &h, const party &lanes, Use use, Take t
 
 LSHMEM_DEVICE tail flush_of(const lshmem_queue *q) { return q->flags & LSHMEM_QUEUE_FLUSH ? tail::flush : tail::none; }
 
+// read_piece reads one piece and waits for it.
+LSHMEM_OUTLINE int read_piece(const handle &h, const piece &p) {
+  tail t = flush_of(h.q);
+  uint64_t end = 0;
+  int status = submit(h, 1u << lane(), t == tail::none ? 1 : 2, t, [&](uint64_t base) {
+    write_piece(h.q, base, LSHMEM_MLX5_OP_READ, p, flags_of(t == tail::none));
+  }, &end);
+  return status != LSHMEM_OK ? status : poll(h, end);
+}
+
 // get_unregistered reads into memory that has no key, through the internal buffer: slow, and complete when it returns.
-LSHMEM_DEVICE int get_unregistered(const lshmem_t &sh, const handle &h, transfer left) {
+LSHMEM_OUTLINE int get_unregistered(const lshmem_t &sh, const handle &h, const transfer &all) {
+  transfer left = all;
   while (left.left()) {
-    uint64_t remote = left.remote + left.done, bytes = left.element - left.done;
-    found r = remote_key(sh, remote, h.q->pe, h.q->nic);
-    if (r.end <= remote || !in_heap(sh, remote, bytes)) return fail(sh, LSHMEM_ERR_ARGUMENT, (int)h.q->pe);
-    if (bytes > r.end - remote) bytes = r.end - remote;
-    if (bytes > LSHMEM_IBUF_SLOT) bytes = LSHMEM_IBUF_SLOT;
-    tail t = flush_of(h.q);
+    piece p{};
+    if (!cut(sh, h.q, left, &p)) return fail(sh, LSHMEM_ERR_ARGUMENT, (int)h.q->pe);
+    auto to = (uint8_t *)p.local;
+    p.local_key = h.q->ibuf_key;
+    p.by_value = false;
     int status = with_slot(h, one_lane(), [&](uint64_t at) {
-      piece p{at, remote_address(sh, remote, h.q->pe), (uint32_t)bytes, h.q->ibuf_key, r.key, false};
-      uint64_t end = 0;
-      int status = submit(h, 1u << lane(), t == tail::none ? 1 : 2, t, [&](uint64_t base) {
-        write_piece(h.q, base, LSHMEM_MLX5_OP_READ, p, flags_of(t == tail::none));
-      }, &end);
-      return status != LSHMEM_OK ? status : poll(h, end);
+      p.local = at;
+      return read_piece(h, p);
     }, [&](uint64_t at) {
-      for (uint64_t i = 0; i < bytes; i++)
-        store_data((uint8_t *)left.local + left.done + i, load_relaxed<scope::sys>((const uint8_t *)at + i));
+      for (uint32_t i = 0; i < p.bytes; i++) store_data(to + i, load_relaxed<scope::sys>((const uint8_t *)at + i));
     });
     if (status != LSHMEM_OK) return status;
-    left.done += bytes;
-    if (left.done == left.element) {
-      left.done = 0;
-      left.local += (uint64_t)left.local_step;
-      left.remote += (uint64_t)left.remote_step;
-      left.n--;
-    }
   }
   return LSHMEM_OK;
 }
 
 // get reads a transfer from a PE. When it returns, the data are there if blocking.
-template <class Group> LSHMEM_OUTLINE int get(uint64_t self, transfer all, bool blocking, int pe, int which) {
+template <class Group> LSHMEM_OUTLINE int get(uint64_t self, const transfer &all, bool blocking, int pe, int which) {
   const lshmem_t &sh = state_at(self);
   int status = LSHMEM_OK;
   if (posts<Group>()) {
@@ -764,7 +756,7 @@ template <class Group> LSHMEM_OUTLINE int get(uint64_t self, transfer all, bool 
 // --- Values and atomics of one thread ---
 
 // remote_word finds the address and key of a word of a PE.
-LSHMEM_DEVICE int remote_word(const lshmem_t &sh, const handle &h, const void *p, uint32_t bytes, piece *w) {
+LSHMEM_OUTLINE int remote_word(const lshmem_t &sh, const handle &h, const void *p, uint32_t bytes, piece *w) {
   uint64_t offset = (uint64_t)p - sh.heap_base;
   found r = remote_key(sh, offset, h.q->pe, h.q->nic);
   if (!in_heap(sh, offset, bytes) || r.end < offset + bytes) return fail(sh, LSHMEM_ERR_ARGUMENT, (int)h.q->pe);
@@ -900,7 +892,7 @@ LSHMEM_OUTLINE int atomic_fetch(uint64_t self, amo op, const T *dst, T v, T comp
 // --- Quiet and fence ---
 
 // quiet waits until everything is executed that is ready now, and what was read is visible.
-LSHMEM_DEVICE int quiet(const handle &h) {
+LSHMEM_OUTLINE int quiet(const handle &h) {
   lshmem_queue *q = h.q;
   bool flush = q->flags & LSHMEM_QUEUE_FLUSH;
   uint64_t reads = flush && !LSHMEM_MUTATE(20) ? load_acquire<scope::gpu>(&q->get_head) : 0;
