@@ -13,7 +13,7 @@ template <class T> constexpr bool is_word = sizeof(T) == 4 || sizeof(T) == 8;
 
 // atomic_word is where a word is mapped for atomic instructions, null if it is not.
 template <class T> LSHMEM_DEVICE T *atomic_word(const lshmem_t &sh, T *p, int pe) {
-  return peer_heap(sh, pe) & LSHMEM_PEER_ATOMIC ? mapped(sh, p, sizeof(T), pe) : nullptr;
+  return peer_heap(sh, pe) & LSHMEM_PEER_ATOMIC ? mapped(sh, p, pe) : nullptr;
 }
 
 // The same over the network, where there is one.

@@ -21,10 +21,14 @@ LSHMEM_DEVICE uint64_t peer_heap(const lshmem_t &sh, int pe) {
   return (uint32_t)pe < sh.pes ? load_local((const uint64_t *)sh.peers + pe) : 0;
 }
 
-// mapped is where bytes of a PE's heap at p are mapped here, null if they are not: then the queue path decides.
-template <class T> LSHMEM_DEVICE T *mapped(const lshmem_t &sh, T *p, uint64_t bytes, int pe) {
+// mapped is where p of a PE's heap is mapped here, null if it is not, or not all of bytes: then the queue path decides. Of a
+// word only the first byte is looked at: this is between a wait that ended and the store that ends another PE's.
+template <class T> LSHMEM_DEVICE T *mapped(const lshmem_t &sh, T *p, int pe, uint64_t bytes = 1) {
   uint64_t heap = peer_heap(sh, pe) & ~LSHMEM_PEER_ATOMIC, offset = (uint64_t)p - sh.heap_base;
-  return heap && nic::in_heap(sh, offset, bytes) ? (T *)(heap + offset) : nullptr;
+  if (heap == 0 || offset >= sh.heap_bytes || bytes > sh.heap_bytes - offset) return nullptr;
+  T *there = (T *)(heap + offset);
+  if (!there) __builtin_unreachable(); // the caller's test is this function's
+  return there;
 }
 
 // has_network says whether PEs whose memory is not mapped can be reached. Programs that know that all memory is mapped may
@@ -47,48 +51,68 @@ template <source From, class W> LSHMEM_DEVICE W load_from(const W *p) {
   return From == source::peer ? load_peer(p) : load_local(p);
 }
 
-// copy_words copies n words by all members of Group. Each member has several loads in flight before it stores: on the way,
-// a warp's are of one contiguous piece, which spares address translations; of what is left at the end, members take
-// neighbouring words, so that all take part.
-template <class Group, source From, class W> LSHMEM_DEVICE void copy_words(W *dst, const W *src, uint64_t n) {
-  constexpr uint32_t unroll = 8;
+// copy_quads copies n words of 16 bytes by all members of Group, each with several loads in flight before it stores. As long as
+// there is enough for all, a warp takes contiguous pieces, which spares address translations and address arithmetic; of the
+// rest, members take neighbouring words.
+template <class Group, source From> LSHMEM_DEVICE void copy_quads(quad *dst, const quad *src, uint64_t n) {
+  constexpr uint32_t unroll = 8, rest = 4;
+  constexpr uint32_t step = equal<Group, thread_group>::yes ? 1 : 32;
   const uint32_t size = Group::size(), index = Group::index();
-  const uint32_t step = size % 32 == 0 ? 32 : size;
-  const uint32_t tile = size * unroll;
-  uint64_t i = index / step * step * unroll + index % step;
-  uint64_t base = 0;
-  W v[unroll];
-  for (; n - base >= tile; base += tile, i += tile) {
-    LSHMEM_UNROLL for (uint32_t k = 0; k < unroll; k++) v[k] = load_from<From>(src + i + k * step);
-    LSHMEM_UNROLL for (uint32_t k = 0; k < unroll; k++) store_data(dst + i + k * step, v[k]);
+  uint64_t done = 0;
+  if (size % step == 0) {
+    const uint64_t tile = (uint64_t)size * unroll;
+    const uint32_t first = index / step * step * unroll + index % step;
+    const quad *s = src + first;
+    quad *d = dst + first;
+    for (; n - done >= tile; done += tile, s += tile, d += tile) {
+      quad v[unroll];
+      LSHMEM_UNROLL for (uint32_t k = 0; k < unroll; k++) v[k] = load_from<From>(s + k * step);
+      LSHMEM_UNROLL for (uint32_t k = 0; k < unroll; k++) store_data(d + k * step, v[k]);
+    }
   }
-  i = base + index;
-  LSHMEM_UNROLL for (uint32_t k = 0; k < unroll; k++)
-    if (i + k * size < n) v[k] = load_from<From>(src + i + k * size);
-  LSHMEM_UNROLL for (uint32_t k = 0; k < unroll; k++)
-    if (i + k * size < n) store_data(dst + i + k * size, v[k]);
+  for (uint64_t i = done + index; i < n; i += (uint64_t)rest * size) {
+    quad v[rest];
+    LSHMEM_UNROLL for (uint32_t k = 0; k < rest; k++)
+      if (i + (uint64_t)k * size < n) v[k] = load_from<From>(src + i + (uint64_t)k * size);
+    LSHMEM_UNROLL for (uint32_t k = 0; k < rest; k++)
+      if (i + (uint64_t)k * size < n) store_data(dst + i + (uint64_t)k * size, v[k]);
+  }
 }
 
-// copy copies in the widest words to which both addresses have the same distance; before the first and behind the last of
-// them by single bytes.
-template <class Group, source From> LSHMEM_DEVICE void copy(void *dst, const void *src, uint64_t bytes) {
-  uint64_t apart = (uint64_t)dst ^ (uint64_t)src;
-  uint32_t log = apart & 1 ? 0 : apart & 2 ? 1 : apart & 4 ? 2 : apart & 8 ? 3 : 4;
-  uint64_t head = -(uint64_t)dst & ((1u << log) - 1);
+template <class W> LSHMEM_DEVICE void copy_words(char *dst, const char *src, uint64_t bytes, uint32_t index, uint32_t size) {
+  for (uint64_t at = (uint64_t)index * sizeof(W); at < bytes; at += (uint64_t)size * sizeof(W))
+    store_data((W *)(dst + at), load_peer((const W *)(src + at)));
+}
+
+// copy_narrow copies bytes between addresses whose distance allows no words of 16 bytes: member index of size members. Its
+// code is there once, not at every call.
+LSHMEM_OUTLINE void copy_narrow(char *dst, const char *src, uint64_t bytes, uint32_t index, uint32_t size) {
+  uint32_t apart = (uint32_t)((uint64_t)dst ^ (uint64_t)src);
+  uint32_t width = apart & 1 ? 1 : apart & 2 ? 2 : apart & 4 ? 4 : 8;
+  uint64_t head = -(uint64_t)dst & (width - 1);
   if (head > bytes) head = bytes;
-  uint64_t words = (bytes - head) >> log, behind = LSHMEM_MUTATE(24) ? bytes : head + (words << log);
-  for (uint64_t i = Group::index(); i < head + (bytes - behind); i += Group::size()) {
+  uint64_t words = (bytes - head) & ~(uint64_t)(width - 1), behind = LSHMEM_MUTATE(24) ? bytes : head + words;
+  for (uint64_t i = index; i < head + (bytes - behind); i += size) {
     uint64_t at = i < head ? i : behind + (i - head);
-    store_data((uint8_t *)dst + at, load_from<From>((const uint8_t *)src + at));
+    store_data((uint8_t *)dst + at, load_peer((const uint8_t *)src + at));
   }
-  auto d = (char *)dst + head;
-  auto s = (const char *)src + head;
-  switch (log) {
-  case 4: copy_words<Group, From>((quad *)d, (const quad *)s, words); break;
-  case 3: copy_words<Group, From>((uint64_t *)d, (const uint64_t *)s, words); break;
-  case 2: copy_words<Group, From>((uint32_t *)d, (const uint32_t *)s, words); break;
-  case 1: copy_words<Group, From>((uint16_t *)d, (const uint16_t *)s, words); break;
-  default: copy_words<Group, From>((uint8_t *)d, (const uint8_t *)s, words);
+  if (width == 8) copy_words<uint64_t>(dst + head, src + head, words, index, size);
+  else if (width == 4) copy_words<uint32_t>(dst + head, src + head, words, index, size);
+  else if (width == 2) copy_words<uint16_t>(dst + head, src + head, words, index, size);
+  else copy_words<uint8_t>(dst + head, src + head, words, index, size);
+}
+
+// copy copies in the widest words to which both addresses have the same distance.
+template <class Group, source From> LSHMEM_DEVICE void copy(void *dst, const void *src, uint64_t bytes) {
+  auto d = (char *)dst;
+  auto s = (const char *)src;
+  if ((((uint64_t)dst ^ (uint64_t)src) & 15) == 0 && bytes >= 16) {
+    uint64_t head = -(uint64_t)dst & 15, words = (bytes - head) & ~(uint64_t)15, tail = bytes - head - words;
+    if (head) copy_narrow(d, s, head, Group::index(), Group::size());
+    if (tail && !LSHMEM_MUTATE(24)) copy_narrow(d + head + words, s + head + words, tail, Group::index(), Group::size());
+    copy_quads<Group, From>((quad *)(d + head), (const quad *)(s + head), words / 16);
+  } else {
+    copy_narrow(d, s, bytes, Group::index(), Group::size());
   }
 }
 
@@ -104,7 +128,7 @@ template <class Group> LSHMEM_DEVICE void copy_from(void *dst, const void *src, 
 template <class Group>
 LSHMEM_DEVICE int putmem(const lshmem_t &sh, void *dst, const void *src, size_t bytes, bool blocking, int pe, int which) {
   if (blocking) Group::sync();
-  if (void *to = mapped(sh, dst, bytes, pe)) {
+  if (void *to = mapped(sh, (char *)dst, pe, bytes)) {
     copy_to<Group>(to, src, bytes);
     if (blocking) Group::sync();
     return LSHMEM_OK;
@@ -116,7 +140,7 @@ LSHMEM_DEVICE int putmem(const lshmem_t &sh, void *dst, const void *src, size_t 
 template <class Group>
 LSHMEM_DEVICE int getmem(const lshmem_t &sh, void *dst, const void *src, size_t bytes, bool blocking, int pe, int which) {
   if (blocking) Group::sync();
-  if (const void *from = mapped(sh, src, bytes, pe)) {
+  if (const void *from = mapped(sh, (const char *)src, pe, bytes)) {
     copy_from<Group>(dst, from, bytes);
     if (blocking) Group::sync();
     return LSHMEM_OK;
@@ -127,7 +151,7 @@ LSHMEM_DEVICE int getmem(const lshmem_t &sh, void *dst, const void *src, size_t 
 
 // A signal over mapped memory. Setting is a store; adding needs memory that takes atomic operations.
 LSHMEM_DEVICE int signal_word(const lshmem_t &sh, uint64_t *sig, uint64_t v, int op, int pe, int which) {
-  uint64_t *to = mapped(sh, sig, sizeof *sig, pe);
+  uint64_t *to = mapped(sh, sig, pe);
   if (to && op == LSHMEM_SIGNAL_SET) {
     store_relaxed<scope::sys>(to, v);
     return LSHMEM_OK;
@@ -144,7 +168,7 @@ template <class Group>
 LSHMEM_DEVICE int putmem_signal(const lshmem_t &sh, void *dst, const void *src, size_t bytes, uint64_t *sig, uint64_t v,
                                 int op, bool blocking, int pe, int which) {
   if (blocking) Group::sync();
-  void *to = bytes ? mapped(sh, dst, bytes, pe) : mapped(sh, sig, sizeof *sig, pe);
+  char *to = mapped(sh, bytes ? (char *)dst : (char *)sig, pe, bytes);
   if (!to) {
     if (!has_network(sh)) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
     return nic::put<Group>(sh.self, nic::contiguous(sh, src, dst, bytes), sig, v, op, blocking, pe, which);
@@ -167,19 +191,6 @@ LSHMEM_DEVICE void copy_strided(W *dst, const W *src, ptrdiff_t to, ptrdiff_t fr
     store_data(dst + (ptrdiff_t)i * to, load_from<From>(src + (ptrdiff_t)i * from));
 }
 
-// span gives the bytes that n elements of a stride reach over, from the lowest address of them, which goes to *first.
-template <class T> LSHMEM_DEVICE uint64_t span(T *p, ptrdiff_t stride, size_t n, T **first) {
-  *first = stride < 0 && n ? p + stride * (ptrdiff_t)(n - 1) : p;
-  return n ? ((stride < 0 ? -(uint64_t)stride : (uint64_t)stride) * (n - 1) + 1) * sizeof(T) : 0;
-}
-
-template <class T> LSHMEM_DEVICE T *mapped_span(const lshmem_t &sh, T *p, ptrdiff_t stride, size_t n, int pe) {
-  T *first;
-  uint64_t bytes = span(p, stride, n, &first);
-  T *there = mapped(sh, first, bytes, pe);
-  return there ? there + (p - first) : nullptr;
-}
-
 template <class T>
 LSHMEM_DEVICE nic::transfer strided(const lshmem_t &sh, const T *local, const T *remote, ptrdiff_t local_stride,
                                     ptrdiff_t remote_stride, size_t n) {
@@ -191,7 +202,7 @@ template <class Group, class T>
 LSHMEM_DEVICE int iput(const lshmem_t &sh, T *dst, const T *src, ptrdiff_t to, ptrdiff_t from, size_t n, int pe) {
   using W = bits_of<T>;
   Group::sync();
-  if (T *there = mapped_span(sh, dst, to, n, pe)) {
+  if (T *there = mapped(sh, dst, pe)) {
     copy_strided<Group, source::local>((W *)there, (const W *)src, to, from, n);
     Group::sync();
     return LSHMEM_OK;
@@ -203,7 +214,7 @@ template <class Group, class T>
 LSHMEM_DEVICE int iget(const lshmem_t &sh, T *dst, const T *src, ptrdiff_t to, ptrdiff_t from, size_t n, int pe) {
   using W = bits_of<T>;
   Group::sync();
-  if (const T *there = mapped_span(sh, src, from, n, pe)) {
+  if (const T *there = mapped(sh, src, pe)) {
     copy_strided<Group, source::peer>((W *)dst, (const W *)there, to, from, n);
     Group::sync();
     return LSHMEM_OK;
@@ -233,14 +244,14 @@ LSHMEM_DEVICE int lshmem_check_version(const lshmem_t &sh) {
   return sh.version == LSHMEM_STATE_VERSION ? LSHMEM_OK : LSHMEM_ERR_VERSION;
 }
 LSHMEM_DEVICE void *lshmem_ptr(const lshmem_t &sh, const void *p, int pe) {
-  return (void *)lshmem::mapped(sh, (const char *)p, 1, pe);
+  return (void *)lshmem::mapped(sh, (const char *)p, pe);
 }
 
 // --- Single values ---
 
 template <class T> LSHMEM_DEVICE int lshmem_qp_p(const lshmem_t &sh, T *dst, lshmem::value<T> v, int pe, int q) {
   static_assert(sizeof(T) <= 8, "a single value has 1, 2, 4 or 8 bytes; use put");
-  if (T *to = lshmem::mapped(sh, dst, sizeof(T), pe)) {
+  if (T *to = lshmem::mapped(sh, dst, pe)) {
     lshmem::store_relaxed<lshmem::scope::sys>(to, v);
     return LSHMEM_OK;
   }
@@ -252,7 +263,7 @@ template <class T> LSHMEM_DEVICE int lshmem_p(const lshmem_t &sh, T *dst, lshmem
 }
 template <class T> LSHMEM_DEVICE T lshmem_qp_g(const lshmem_t &sh, const T *src, int pe, int q) {
   static_assert(sizeof(T) <= 8, "a single value has 1, 2, 4 or 8 bytes; use get");
-  if (const T *from = lshmem::mapped(sh, src, sizeof(T), pe)) return lshmem::load_relaxed<lshmem::scope::sys>(from);
+  if (const T *from = lshmem::mapped(sh, src, pe)) return lshmem::load_relaxed<lshmem::scope::sys>(from);
   T v{};
   if (lshmem::has_network(sh)) lshmem::nic::get_value<T>(sh.self, src, &v, pe, q);
   else lshmem::fail(sh, LSHMEM_ERR_ARGUMENT, pe);

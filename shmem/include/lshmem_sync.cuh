@@ -20,8 +20,8 @@ LSHMEM_OUTLINE int record(uint64_t control, int status, int pe, uint32_t queue, 
 
 LSHMEM_DEVICE int fail(const lshmem_t &sh, int status, int pe) { return record(sh.control, status, pe, ~0u, 0, 0); }
 
-// patience is what a waiting thread has: it ends with the state's timeout or when the host gives up. It costs nothing to
-// make; the clock and the host's memory are looked at only every few hundred polls.
+// patience is what a waiting thread has: it ends with the state's timeout or when the host gives up. The clock and the host's
+// memory are looked at only after many polls in vain, so that a poll is nothing but a load and a comparison.
 class patience {
 public:
   LSHMEM_DEVICE patience(uint64_t control, uint64_t timeout) : control(control), timeout(timeout) {}
@@ -31,6 +31,18 @@ public:
   LSHMEM_DEVICE int poll() {
     pause();
     return ++polls & (interval - 1) ? LSHMEM_OK : look();
+  }
+
+  // until polls ready until it is true, for LSHMEM_OK, or patience ends, for why.
+  template <class Ready> LSHMEM_DEVICE int until(Ready ready) {
+    for (;;) {
+      for (uint32_t i = 0; i < interval; i++) {
+        if (ready()) return LSHMEM_OK;
+        pause();
+      }
+      int status = look();
+      if (status != LSHMEM_OK) return ready() ? LSHMEM_OK : status;
+    }
   }
 
 private:
@@ -54,11 +66,8 @@ private:
 };
 
 template <class Ready> LSHMEM_DEVICE int wait(const lshmem_t &sh, int pe, patience &patient, Ready ready) {
-  while (!ready()) {
-    int status = patient.poll();
-    if (status != LSHMEM_OK) return ready() ? LSHMEM_OK : fail(sh, status, pe);
-  }
-  return LSHMEM_OK;
+  int status = patient.until(ready);
+  return status == LSHMEM_OK ? LSHMEM_OK : fail(sh, status, pe);
 }
 template <class Ready> LSHMEM_DEVICE int wait(const lshmem_t &sh, int pe, Ready ready) {
   patience patient(sh);
@@ -151,8 +160,15 @@ LSHMEM_DEVICE int wait_some(const lshmem_t &sh, const T *ivars, size_t n, size_t
 
 } // namespace lshmem
 
+// Polls are relaxed loads, which leave the first-level cache alone, and the acquire comes after the last: in PTX's memory model
+// the two together are an acquire ("release and acquire patterns"). C++ has no such rule, so CPU code acquires at once.
 template <class T> LSHMEM_DEVICE int lshmem_wait_until(const lshmem_t &sh, T *ivar, int cmp, lshmem::value<T> v) {
-  return lshmem::wait(sh, (int)sh.pe, [&] { return lshmem::holds<T>(ivar, cmp, v); });
+  int status = lshmem::wait(sh, (int)sh.pe, [&] {
+    if (!LSHMEM_GPU) return lshmem::holds<T>(ivar, cmp, v);
+    return lshmem::compare<T>(lshmem::load_relaxed<lshmem::scope::sys>(ivar), cmp, v);
+  });
+  if (LSHMEM_GPU) lshmem::load_acquire<lshmem::scope::sys>(ivar);
+  return status;
 }
 template <class T>
 LSHMEM_DEVICE int lshmem_wait_until_all(const lshmem_t &sh, T *ivars, size_t n, const int *status, int cmp,
