@@ -3,7 +3,8 @@
 
 using namespace lshmem;
 
-extern "C" LSHMEM_GLOBAL void lshmem_hca(const struct lshmem_hca_adapter a) {
+// At most LSHMEM_HCA_MAX_WARPS: what a thread may have of registers follows from it.
+extern "C" LSHMEM_GLOBAL __attribute__((launch_bounds(32 * LSHMEM_HCA_MAX_WARPS))) void lshmem_hca(const struct lshmem_hca_adapter a) {
   const uint32_t warp = thread_index() / 32, warps = (block_threads() + 31) / 32;
   auto *request = hca::at<struct lshmem_hca_request>(a.request);
   auto *answer = hca::at<struct lshmem_hca_answer>(a.answer);

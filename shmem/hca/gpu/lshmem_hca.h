@@ -11,7 +11,7 @@
 #define LSHMEM_HCA_FLAG_RECORD UINT64_C(0x2)
 #define LSHMEM_HCA_FLAG_HOST_POSTS UINT64_C(0x4)
 #define LSHMEM_HCA_FLAG_OVERRUN UINT64_C(0x8)
-#define LSHMEM_HCA_MAX_WARPS UINT64_C(0x20)
+#define LSHMEM_HCA_MAX_WARPS UINT64_C(0x10)
 #define LSHMEM_HCA_KEY_SHIFT UINT64_C(0x8)
 #define LSHMEM_HCA_RECOVER_NANOS UINT64_C(0x186a0)
 #define LSHMEM_HCA_TURN_ENTRIES UINT64_C(0x40)
@@ -95,12 +95,12 @@ _Static_assert(offsetof(struct lshmem_hca_request, ticket) == 0, "Ticket");
 _Static_assert(offsetof(struct lshmem_hca_request, stop) == 4, "Stop");
 
 struct lshmem_hca_answer {
-	uint32_t tickets[32];
-	uint32_t turns[32];
+	uint32_t tickets[16];
+	uint32_t turns[16];
 };
-_Static_assert(sizeof(struct lshmem_hca_answer) == 256, "lshmem_hca_answer");
+_Static_assert(sizeof(struct lshmem_hca_answer) == 128, "lshmem_hca_answer");
 _Static_assert(offsetof(struct lshmem_hca_answer, tickets) == 0, "Tickets");
-_Static_assert(offsetof(struct lshmem_hca_answer, turns) == 128, "Turns");
+_Static_assert(offsetof(struct lshmem_hca_answer, turns) == 64, "Turns");
 
 struct lshmem_hca_adapter {
 	uint64_t queues;

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,9 +21,17 @@ import (
 	"github.com/lgpu/lgpu/sim/wire"
 )
 
-// driver loads a driver over a software GPU of two devices.
+// onGPUs says that tests run on the GPUs of this machine.
+func onGPUs() bool { return os.Getenv("LSHMEM_TEST_GPUS") == "1" }
+
+// driver loads a driver over a software GPU of two devices. With LSHMEM_TEST_GPUS=1 it is the machine's own.
 func driver(t *testing.T) *cuda.Driver {
 	t.Helper()
+	if onGPUs() {
+		d, err := cuda.Load()
+		check(t, err)
+		return d
+	}
 	shape := sim.DefaultShape
 	shape.Devices, shape.Memory, shape.Units, shape.MHz = 2, 1<<28, 2, 200
 	t.Setenv(wire.Environment, simtest.Serve(t, shape))
@@ -117,11 +126,15 @@ func (s *scene) parts() []*[]byte {
 	return []*[]byte{&s.here, &s.there, &s.wq, &s.cq, &s.record, &s.doorbell}
 }
 
-// TestOnSoftwareGPU executes scenes by the kernel and in Go.
-func TestOnSoftwareGPU(t *testing.T) {
+// TestOnGPU executes scenes by the kernel and in Go.
+func TestOnGPU(t *testing.T) {
 	d := driver(t)
-	b := newBench(t, d, 0, Config{Warps: 2, Slice: 20 * time.Millisecond, Queues: 8, Spaces: 2, Keys: 8})
-	for seed := range uint64(12) {
+	scenes, warps := uint64(12), 2
+	if onGPUs() {
+		scenes, warps = 300, 16
+	}
+	b := newBench(t, d, 0, Config{Warps: warps, Slice: 20 * time.Millisecond, Queues: 8, Spaces: 2, Keys: 8})
+	for seed := range scenes {
 		r := rand.New(rand.NewPCG(seed, 99))
 		want := newScene(t, r)
 		got := want.clone()
@@ -170,6 +183,7 @@ func TestOnSoftwareGPU(t *testing.T) {
 			t.Fatal("the kernel shows no sign of life")
 		}
 	}
+	t.Run("rates", func(t *testing.T) { rates(t, d, b) })
 	t.Run("beside another kernel", func(t *testing.T) { besideKernel(t, b) })
 	t.Run("two GPUs", func(t *testing.T) { twoGPUs(t, d, b) })
 }
@@ -257,6 +271,9 @@ func besideKernel(t *testing.T, b *bench) {
 
 // twoGPUs: entries of one GPU's queue write to another's memory; a removed key is refused.
 func twoGPUs(t *testing.T, d *cuda.Driver, b *bench) {
+	if n, err := d.DeviceCount(); err != nil || n < 2 {
+		t.Skipf("%d GPUs, %v", n, err)
+	}
 	ctx, err := d.Primary(1)
 	check(t, err)
 	var far uint64
@@ -318,4 +335,137 @@ func twoGPUs(t *testing.T, d *cuda.Driver, b *bench) {
 		t.Errorf("%v", err)
 	}
 	check(t, q.Close())
+}
+
+// program is a kernel that posts n entries of which every batch-th asks for a completion, rings once a batch, and has at most
+// window of them in flight. The ring holds the entries already, but for their indexes.
+const program = `
+.version 7.4
+.target sm_70
+.address_size 64
+.visible .entry rate(.param .u64 wq, .param .u64 record, .param .u64 doorbell, .param .u64 cq, .param .u32 n, .param .u32 batch,
+	.param .u32 window, .param .u32 number)
+{
+	.reg .pred %p<4>;
+	.reg .b32 %r<24>;
+	.reg .b64 %rd<12>;
+	ld.param.u64 %rd1, [wq];
+	ld.param.u64 %rd2, [record];
+	ld.param.u64 %rd3, [doorbell];
+	ld.param.u64 %rd4, [cq];
+	ld.param.u32 %r1, [n];
+	ld.param.u32 %r2, [batch];
+	ld.param.u32 %r3, [window];
+	ld.param.u32 %r4, [number];
+	mov.u32 %r5, 0;
+	mov.u32 %r6, 0;
+NEXT:
+	and.b32 %r7, %r5, 127;
+	mul.wide.u32 %rd5, %r7, 64;
+	add.s64 %rd6, %rd1, %rd5;
+	and.b32 %r8, %r5, 0xffff;
+	shl.b32 %r8, %r8, 8;
+	or.b32 %r8, %r8, 8;
+	prmt.b32 %r8, %r8, 0, 0x0123;
+	st.relaxed.gpu.u32 [%rd6], %r8;
+	add.s32 %r5, %r5, 1;
+	add.s32 %r6, %r6, 1;
+	setp.lt.u32 %p1, %r6, %r2;
+	@%p1 bra NEXT;
+	mov.u32 %r6, 0;
+	and.b32 %r9, %r5, 0xffff;
+	prmt.b32 %r10, %r9, 0, 0x0123;
+	fence.acq_rel.gpu;
+	st.relaxed.sys.u32 [%rd2+4], %r10;
+	shl.b32 %r11, %r9, 8;
+	prmt.b32 %r11, %r11, 0, 0x0123;
+	mov.b64 %rd7, {%r11, %r4};
+	fence.acq_rel.gpu;
+	st.relaxed.sys.u64 [%rd3], %rd7;
+POLL:
+	ld.acquire.sys.u32 %r12, [%rd4+60];
+	prmt.b32 %r12, %r12, 0, 0x0123;
+	shr.u32 %r12, %r12, 16;
+	add.s32 %r12, %r12, 1;
+	sub.s32 %r13, %r5, %r12;
+	and.b32 %r13, %r13, 0xffff;
+	setp.gt.u32 %p2, %r13, %r3;
+	@%p2 bra POLL;
+	setp.lt.u32 %p3, %r5, %r1;
+	@%p3 bra NEXT;
+	ret;
+}
+`
+
+// rates measures how long a put takes, by a thread that posts and polls, and how many a second a queue does.
+func rates(t *testing.T, d *cuda.Driver, b *bench) {
+	far := b.memory + 1<<19
+	where := "the same GPU"
+	if n, err := d.DeviceCount(); err == nil && n > 1 {
+		ctx, err := d.Primary(1)
+		check(t, err)
+		check(t, ctx.Do(func() error { far, err = d.Alloc(1 << 20); return err }))
+		check(t, b.ctx.Do(func() error { return d.EnablePeerAccess(ctx.Handle) }))
+		where = "another GPU"
+	}
+	key, err := b.device.RegisterMemory(b.memory, 1<<18, hca.AllAccess)
+	check(t, err)
+	check(t, b.device.SetRemote(1, Region{Key: 0x301, Start: far, Bytes: 1 << 18, Access: hca.AllAccess, Mapped: far}))
+	for _, c := range []struct {
+		name             string
+		bytes            uint32
+		n, batch, window uint32
+	}{{"latency of 8 B", 8, 2000, 1, 0}, {"8 B", 8, 20000, 32, 64}, {"4 KiB", 4096, 20000, 32, 64}, {"64 KiB", 65536, 4000, 16, 64}} {
+		if !onGPUs() {
+			c.n = 64
+		}
+		s := &scene{here: words(64), there: words(64), wq: words(depth * 64), cq: words(64), record: words(8), doorbell: words(8)}
+		for i := range s.cq {
+			s.cq[i] = 0xff
+		}
+		for i := range uint64(depth) {
+			e := &mlx5.Entry{Opcode: mlx5.OpWrite, Queue: 9, RemoteAddress: far, RemoteKey: 0x301, Data: []mlx5.Data{{Bytes: c.bytes, Key: key, Address: b.memory}}}
+			if i%uint64(c.batch) == uint64(c.batch)-1 {
+				e.Flags = mlx5.CtrlCompletion
+			}
+			_, err := e.Put(s.wq, i)
+			check(t, err)
+		}
+		a, _ := b.place(s, 1<<19+1<<18)
+		q, err := b.device.CreateQueue(QueueConfig{Number: 9, WQ: a[2], Depth: depth, Record: a[4], Doorbell: a[5], CQ: a[3]})
+		check(t, err)
+		check(t, q.Connect(1))
+		bell := mlx5.Doorbell{Queue: 9}.Bytes()
+		number := binary.NativeEndian.Uint32(bell[4:])
+		var took time.Duration
+		check(t, b.ctx.Do(func() error {
+			m, err := d.ModuleLoad([]byte(program + "\x00"))
+			if err != nil {
+				return err
+			}
+			f, err := d.Function(m, "rate")
+			if err != nil {
+				return err
+			}
+			p := func(v unsafe.Pointer) uintptr { return uintptr(v) }
+			l := &cuda.Launch{Function: f, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}, Stream: b.stream,
+				Params: []uintptr{p(unsafe.Pointer(&a[2])), p(unsafe.Pointer(&a[4])), p(unsafe.Pointer(&a[5])), p(unsafe.Pointer(&a[3])),
+					p(unsafe.Pointer(&c.n)), p(unsafe.Pointer(&c.batch)), p(unsafe.Pointer(&c.window)), p(unsafe.Pointer(&number))}}
+			began := time.Now()
+			if err := d.Launch(l); err != nil {
+				return err
+			}
+			err = d.StreamSynchronize(b.stream)
+			took = time.Since(began)
+			return err
+		}))
+		check(t, q.Err())
+		per := took / time.Duration(c.n)
+		if onGPUs() {
+			t.Logf("to %s, %s: %v each, %.2f M/s, %.2f GB/s", where, c.name, per, 1e3/float64(per), float64(c.bytes)/float64(per))
+		}
+		check(t, q.Close())
+	}
+	check(t, b.device.RemoveRemote(1, 0x301))
+	check(t, b.device.DeregisterMemory(key))
 }

@@ -76,7 +76,7 @@ const (
 
 // Limits.
 const (
-	MaxWarps = 32
+	MaxWarps = 16
 	// KeyShift: a key's upper bits are its entry in its space, the lower ones change with each use of the entry, so that an old
 	// key is not a new one's.
 	KeyShift = 8
