@@ -313,6 +313,40 @@ func TestJoinTimeout(t *testing.T) {
 	}
 }
 
+// A join that knows the secret but makes no sense is answered, so that nobody tries again until its time is over.
+func TestBadJoin(t *testing.T) {
+	r, err := Listen(t.Context(), ListenOptions{Local: true, Keep: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	at, err := r.id.Addresses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := join{rank: 0, size: 1, timeout: 1000}
+	for text, f := range map[string]frame{
+		"no join":         {kind: kindBeat},
+		"a join of 3":     {kind: kindJoin, payload: good.marshal()[:3]},
+		"PE 7 of 3":       {kind: kindJoin, payload: (&join{rank: 7, size: 3}).marshal()},
+		"PE 0 of 0":       {kind: kindJoin, payload: (&join{}).marshal()},
+		"PE 0 of 1000000": {kind: kindJoin, payload: (&join{size: 1000000}).marshal()},
+	} {
+		l, err := greetRoot(t.Context(), at[0].String(), r.secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.send(f, time.Now().Add(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := l.receive(maxText)
+		if err != nil || got.kind != kindRefused || !strings.Contains(string(got.payload), text) {
+			t.Errorf("want %q: %v %q", text, err, got.payload)
+		}
+		l.conn.Close()
+	}
+}
+
 // proxy passes connections on to a root until it is cut: then nothing passes, and nothing is closed.
 type proxy struct {
 	mu  sync.Mutex

@@ -354,8 +354,7 @@ func (r *Root) serve(c net.Conn) {
 	s.listens = heartbeat(r.options.Heartbeat, c)
 	job, err := r.seat(s, j, c)
 	if err != nil {
-		// The PE waits for a word; if it is gone there is nobody to tell.
-		_ = l.send(frame{kind: kindRefused, payload: []byte(short(err.Error()))}, time.Now().Add(handshakeTimeout))
+		_ = l.refuse(err)
 		return
 	}
 	if f := watch(c, j.process); f != nil {
@@ -404,13 +403,20 @@ func (r *Root) greet(c net.Conn) (*link, join, error) {
 		return nil, join{}, err
 	}
 	if f.kind != kindJoin {
-		return nil, join{}, errors.New("the first message is no join")
+		return nil, join{}, l.refuse(errors.New("the first message is no join"))
 	}
 	j, err := parseJoin(f.payload)
 	if err != nil {
-		return nil, join{}, err
+		return nil, join{}, l.refuse(err)
 	}
 	return l, j, c.SetDeadline(time.Time{})
+}
+
+// refuse tells one that knows the secret why it gets no place. It returns why.
+func (l *link) refuse(why error) error {
+	// The PE waits for a word; if it is gone there is nobody to tell.
+	_ = l.send(frame{kind: kindRefused, payload: []byte(short(why.Error()))}, time.Now().Add(handshakeTimeout))
+	return why
 }
 
 // Labels of the keys of the two directions.
