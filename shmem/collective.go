@@ -10,14 +10,15 @@ import (
 )
 
 // Barrier waits until all members of a team are at the same call and all that their hosts and ended kernels sent has arrived.
-// It does not wait for streams.
+// It does not wait for streams, nor take part in what the team does there. The other blocking collective calls do: what the
+// team does on streams must have ended before them.
 func (p *PE) Barrier(team TeamID) error {
-	return p.blocking("barrier", func(stream uintptr) error { return p.BarrierOnStream(team, stream) })
+	return p.blocking("barrier", func(stream uintptr) error { return p.collectiveOf(kernels.Barrier, team, true, collect{}, stream) })
 }
 
 // Sync waits until all members of a team are at the same call.
 func (p *PE) Sync(team TeamID) error {
-	return p.blocking("sync", func(stream uintptr) error { return p.SyncOnStream(team, stream) })
+	return p.blocking("sync", func(stream uintptr) error { return p.collectiveOf(kernels.Sync, team, true, collect{}, stream) })
 }
 
 // BarrierAll is Barrier of all PEs.

@@ -72,7 +72,6 @@ func Init(ctx context.Context, c Config) (_ *PE, err error) {
 	}
 	p.stats.Init = last.Sub(p.begun)
 	p.watching.Go(p.watch)
-	p.watching.Go(p.prepare)
 	p.log.Info("ready", "pe", p.rank, "pes", p.size, "memory", p.kind.String(), "init", p.stats.Init)
 	return p, nil
 }
@@ -659,7 +658,6 @@ func (p *PE) meet(ctx context.Context) error {
 
 // openHot makes the PE's stream, the control block and the memory for values.
 func (p *PE) openHot() error {
-	p.hot.modules = map[kernels.Module]*module{}
 	p.hot.functions = map[functionKey]uintptr{}
 	p.hot.rma, p.hot.collective, p.hot.launch = new(kernels.RMA), new(kernels.Collective), new(cuda.Launch)
 	const control = 4096
@@ -680,6 +678,10 @@ func (p *PE) openHot() error {
 		return err
 	}
 	clear(cuda.Bytes(base, control))
+	if p.ctx != nil {
+		p.hot.loader, p.hot.ready = acquireLoader(p.ctx.Handle), make(chan struct{})
+		p.watching.Go(p.prepare)
+	}
 	p.controlAddr, p.control, p.hot.stage = base, hostPointer[layout.Control](base), base+control
 	return nil
 }
@@ -691,6 +693,10 @@ func (p *PE) Finalize() error {
 		return fault(layout.StatusState, "finalize", -1, "already finalized")
 	}
 	var errs []error
+	if p.ctx != nil && len(p.transports) == 1 {
+		// What still runs may use the heap. Work of a software HCA on the GPU never ends: there it is for the program to wait.
+		errs = append(errs, p.ctx.Do(p.d.Synchronize))
+	}
 	if p.lost.Load() == nil {
 		ctx, cancel := p.context()
 		// Nobody uses this PE's memory behind the first barrier, nobody has it mapped behind the second (in teardown).
@@ -702,8 +708,6 @@ func (p *PE) Finalize() error {
 		errs = append(errs, p.ctx.Do(func() error { return p.d.StreamSynchronize(p.hot.stream) }))
 		p.hot.serial.Unlock()
 	}
-	close(p.stop)
-	p.watching.Wait()
 	errs = append(errs, p.teardown())
 	return wrap("finalize", errors.Join(errs...))
 }
@@ -711,6 +715,8 @@ func (p *PE) Finalize() error {
 // teardown gives everything back, whatever there is of it.
 func (p *PE) teardown() error {
 	p.closed.Store(true)
+	close(p.stop)
+	p.watching.Wait()
 	var errs []error
 	add := func(err error) {
 		if err != nil {
@@ -771,10 +777,8 @@ func (p *PE) closeHot() error {
 	}
 	return p.ctx.Do(func() error {
 		var errs []error
-		for _, m := range p.hot.modules {
-			errs = append(errs, m.unload(p.d))
-		}
 		clear(p.hot.functions)
+		errs = append(errs, p.hot.loader.release(p.d))
 		return errors.Join(append(errs, p.d.StreamDestroy(p.hot.stream), p.d.HostFree(base))...)
 	})
 }

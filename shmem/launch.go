@@ -12,18 +12,25 @@ import (
 	"github.com/lgpu/lgpu/shmem/layout"
 )
 
-// module is a module of kernels in the PE's context, loaded when it is first needed.
+// loader has the kernels of a context, for all PEs that work in it.
+//
+// To load a module, the driver may have to wait for kernels that run in the context, and other threads' calls wait for that. So
+// a module that is loaded while a kernel waits for another PE can be a deadlock, if that PE waits for a kernel that is yet to
+// be launched here. Hence what most programs need is loaded before the first kernel is launched, by all PEs of a context
+// together; the rest when it is first asked for, before its kernel is launched.
+type loader struct {
+	handle uintptr // of the context
+	users  int     // guarded by loaders.mu
+
+	mu      sync.Mutex
+	modules map[kernels.Module]*module
+}
+
+// module is a module of kernels, loaded once.
 type module struct {
 	once   sync.Once
 	handle uintptr
 	err    error
-}
-
-func (m *module) unload(d *cuda.Driver) error {
-	if m.handle == 0 {
-		return nil
-	}
-	return d.ModuleUnload(m.handle)
 }
 
 // functionKey names a kernel.
@@ -32,35 +39,104 @@ type functionKey struct {
 	name   string
 }
 
-// load loads a module, or waits for who does so. The driver compiles it, which is why nobody holds hot.mu meanwhile. The
-// context is current. Loading is harmless to a capture under way, which the driver is told.
-func (p *PE) load(name kernels.Module) (*module, error) {
-	p.hot.mu.Lock()
-	m := p.hot.modules[name]
+// loaders are those of this process, by context.
+var loaders struct {
+	mu        sync.Mutex
+	byContext map[uintptr]*loader
+}
+
+// acquireLoader takes a share in a context's loader.
+func acquireLoader(handle uintptr) *loader {
+	loaders.mu.Lock()
+	defer loaders.mu.Unlock()
+	l := loaders.byContext[handle]
+	if l == nil {
+		if loaders.byContext == nil {
+			loaders.byContext = map[uintptr]*loader{}
+		}
+		l = &loader{handle: handle, modules: map[kernels.Module]*module{}}
+		loaders.byContext[handle] = l
+	}
+	l.users++
+	return l
+}
+
+// release gives the share back; the last one unloads. The context is current.
+func (l *loader) release(d *cuda.Driver) error {
+	loaders.mu.Lock()
+	defer loaders.mu.Unlock()
+	if l.users--; l.users > 0 {
+		return nil
+	}
+	delete(loaders.byContext, l.handle)
+	var errs []error
+	for _, m := range l.modules {
+		if m.handle != 0 {
+			errs = append(errs, d.ModuleUnload(m.handle))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// load loads a module, or waits for who does so. The context is current. Loading is harmless to a capture under way, which the
+// driver is told.
+func (l *loader) load(d *cuda.Driver, name kernels.Module) (*module, error) {
+	l.mu.Lock()
+	m := l.modules[name]
 	if m == nil {
 		m = new(module)
-		p.hot.modules[name] = m
+		l.modules[name] = m
 	}
-	p.hot.mu.Unlock()
+	l.mu.Unlock()
 	m.once.Do(func() {
 		image := name.Image()
 		if image == nil {
 			m.err = fmt.Errorf("this build has no kernels %q", name)
 			return
 		}
-		previous, err := p.d.ExchangeCaptureMode(cuda.CaptureRelaxed)
+		previous, err := d.ExchangeCaptureMode(cuda.CaptureRelaxed)
 		if err == nil {
-			defer p.d.ExchangeCaptureMode(previous)
+			defer d.ExchangeCaptureMode(previous)
 		}
-		if m.handle, m.err = p.d.ModuleLoad(image); m.err != nil {
+		if m.handle, m.err = d.ModuleLoad(image); m.err == nil {
+			_, m.err = d.LoadFunctions(m.handle)
+		}
+		if m.err != nil {
 			m.err = fmt.Errorf("load the kernels %q: %w", name, m.err)
 		}
 	})
 	return m, m.err
 }
 
-// function finds a kernel, loading its module if it must. The context is current; hot.mu is held, and may be given up
-// meanwhile.
+// core are the modules to load before the first launch.
+func (p *PE) core() []kernels.Module {
+	if p.queued {
+		return []kernels.Module{kernels.ModuleWait, kernels.ModuleQueue, kernels.ModuleQueueMove}
+	}
+	return []kernels.Module{kernels.ModuleSync, kernels.ModuleWait, kernels.ModuleMemory, kernels.ModuleMove}
+}
+
+// prepare loads the core.
+func (p *PE) prepare() {
+	defer close(p.hot.ready)
+	for _, name := range p.core() {
+		select {
+		case <-p.stop:
+			return
+		default:
+		}
+		err := p.ctx.Do(func() error {
+			_, err := p.hot.loader.load(p.d, name)
+			return err
+		})
+		if err != nil { // who needs it gets the error again
+			p.log.Debug("kernels", "pe", p.rank, "error", err)
+		}
+	}
+}
+
+// function finds a kernel, loading its module if it must. The context is current; hot.mu is held, and given up meanwhile where
+// the kernel has not been used before.
 func (p *PE) function(l *kernels.Launch) (uintptr, error) {
 	key := functionKey{l.Module, l.Function}
 	if f := p.hot.functions[key]; f != 0 {
@@ -77,7 +153,8 @@ func (p *PE) function(l *kernels.Launch) (uintptr, error) {
 }
 
 func (p *PE) findFunction(key functionKey) (uintptr, error) {
-	m, err := p.load(key.module)
+	<-p.hot.ready
+	m, err := p.hot.loader.load(p.d, key.module)
 	if err != nil {
 		return 0, err
 	}
@@ -90,31 +167,6 @@ func (p *PE) findFunction(key functionKey) (uintptr, error) {
 		return 0, fmt.Errorf("kernel %s of %s: %w", key.name, key.module, err)
 	}
 	return f, nil
-}
-
-// prepare loads what most programs need while they do something else.
-func (p *PE) prepare() {
-	if p.ctx == nil {
-		return
-	}
-	names := []kernels.Module{kernels.ModuleSync, kernels.ModuleMove}
-	if p.queued {
-		names = []kernels.Module{kernels.ModuleQueue, kernels.ModuleQueueMove}
-	}
-	for _, name := range names {
-		select {
-		case <-p.stop:
-			return
-		default:
-		}
-		err := p.ctx.Do(func() error {
-			_, err := p.load(name)
-			return err
-		})
-		if err != nil { // who needs it gets the error again
-			p.log.Debug("kernels", "pe", p.rank, "error", err)
-		}
-	}
 }
 
 // launch starts a kernel whose parameter is at param. hot.mu is held and the context is current.
@@ -179,6 +231,11 @@ type collect struct {
 
 // collective runs a collective operation on a stream.
 func (p *PE) collective(op kernels.Operation, id TeamID, a collect, stream uintptr) error {
+	return p.collectiveOf(op, id, false, a, stream)
+}
+
+// collectiveOf is collective, of the team itself or of its twin for blocking calls.
+func (p *PE) collectiveOf(op kernels.Operation, id TeamID, host bool, a collect, stream uintptr) error {
 	name := op.String()
 	if err := p.check(name); err != nil {
 		return err
@@ -201,6 +258,9 @@ func (p *PE) collective(op kernels.Operation, id TeamID, a collect, stream uintp
 	for {
 		c := h.collective
 		c.Team = t.entry
+		if host {
+			c.Team = t.host
+		}
 		c.Dest, c.Source, c.Bytes, c.Root, c.Type, c.Reduction = a.dest, a.source, a.bytes, a.root, a.kind, a.reduction
 		l, err := c.Plan(op, p.ctas)
 		if err != nil {

@@ -40,7 +40,7 @@ type deviceMemory struct {
 
 func (m *deviceMemory) reserve(bytes uint64) (uint64, error) {
 	err := m.ctx.Do(func() (err error) {
-		m.base, err = m.ctx.D.Reserve(bytes, 0, 0)
+		m.base, err = m.ctx.D.Reserve(bytes, cuda.LargePage, 0)
 		return err
 	})
 	m.bytes = bytes
@@ -205,7 +205,7 @@ func newTables(ctx *cuda.Context, pes, teams int) (*tables, error) {
 		return start
 	}
 	t.teams = take(layout.MaxTeams * teamBytes)
-	t.counters = take(teams * layout.CounterBytes)
+	t.counters = take(2 * teams * layout.CounterBytes) // those of blocking calls behind the others
 	t.scratch = take(layout.ScratchBytes)
 	t.self = take(int(unsafe.Sizeof(layout.State{})))
 	t.peers = take(pes * 8)

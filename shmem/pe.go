@@ -273,18 +273,16 @@ func (p *PE) watch() {
 	p.lose(e)
 }
 
-// lose ends all waits with an error.
+// lose ends all waits with an error. Only watch calls it.
 func (p *PE) lose(e *Error) {
-	if !p.lost.CompareAndSwap(nil, e) {
-		return
-	}
-	p.log.Error("the job cannot go on", "pe", p.rank, "error", e.Err)
 	pe := ^uint32(0)
 	if e.PE >= 0 {
 		pe = uint32(e.PE)
 	}
 	atomic.StoreUint32(&p.control.AbortPE, pe)
 	atomic.StoreUint32(&p.control.Abort, e.Status)
+	p.lost.Store(e)
+	p.log.Error("the job cannot go on", "pe", p.rank, "error", e.Err)
 }
 
 // context bounds one wait for the others.
@@ -310,8 +308,9 @@ func quietLogger() *slog.Logger {
 
 // hot is what calls on streams use again and again: one at a time, under mu.
 type hot struct {
-	mu      sync.Mutex
-	modules map[kernels.Module]*module
+	mu     sync.Mutex
+	loader *loader
+	ready  chan struct{} // closed when the core is loaded
 	// rma and collective are the parameters of the kernel being launched; params points to one of them.
 	rma        *kernels.RMA
 	collective *kernels.Collective

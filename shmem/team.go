@@ -34,6 +34,9 @@ type team struct {
 	id      TeamID
 	members []int // PEs by index in the team
 	entry   layout.Team
+	// host is the same team with an area and counters of its own, for the blocking barrier and sync: they may be called while
+	// operations of the team are under way on streams, and must not take part in these.
+	host layout.Team
 }
 
 // internal is the library's own part of the heap, at its beginning: the teams' synchronization areas, then mailboxes, by
@@ -41,8 +44,9 @@ type team struct {
 type internal struct {
 	areas   []uint64 // offset by team
 	sizes   []uint64
-	mailbox uint64 // [PEs][2][mailBytes]: from each PE, by parity
-	stage   uint64 // stageBytes
+	hosts   []uint64 // offset by team of the area for blocking calls, behind the other
+	mailbox uint64   // [PEs][2][mailBytes]: from each PE, by parity
+	stage   uint64   // stageBytes
 	bytes   uint64
 	bases   []uint64 // every PE's heap in its own process
 
@@ -81,7 +85,7 @@ func (p *PE) planInternal() uint64 {
 		}
 	}
 	in := &p.internal
-	in.areas, in.sizes = make([]uint64, p.maxTeams), make([]uint64, p.maxTeams)
+	in.areas, in.sizes, in.hosts = make([]uint64, p.maxTeams), make([]uint64, p.maxTeams), make([]uint64, p.maxTeams)
 	at := uint64(0)
 	for id := range p.maxTeams {
 		n := p.size
@@ -93,7 +97,9 @@ func (p *PE) planInternal() uint64 {
 		case layout.TeamSameGPU:
 			n = gpu
 		}
-		in.areas[id], in.sizes[id] = at, areaBytes(n)
+		in.areas[id] = at
+		in.hosts[id] = at + areaBytes(n)
+		in.sizes[id] = areaBytes(n) + roundUp(uint64(layout.LineOffset(n)), internalUnit) // a sync sends no lines
 		at += in.sizes[id]
 	}
 	in.mailbox = at
@@ -185,7 +191,7 @@ func (p *PE) newTeam(id TeamID, members []int) (*team, []byte) {
 	}
 	e.Sync = p.internal.areas[id]
 	e.Counters = p.tables.counters + uint64(id)*layout.CounterBytes
-	direct := true
+	direct := true // the same on all members
 	for _, a := range members {
 		for _, b := range members {
 			direct = direct && p.direct(a, b)
@@ -194,6 +200,9 @@ func (p *PE) newTeam(id TeamID, members []int) (*team, []byte) {
 	if direct {
 		e.Flags |= layout.TeamDirect
 	}
+	t.host = *e
+	t.host.Sync = p.internal.hosts[id]
+	t.host.Counters = e.Counters + uint64(p.maxTeams)*layout.CounterBytes
 	return t, list
 }
 
@@ -343,7 +352,7 @@ func (p *PE) makeTeam(op string, members []int) (TeamID, error) {
 	defer in.mu.Unlock()
 	free := uint64(0)
 	for id := int(layout.TeamFirstOwned); id < p.maxTeams; id++ {
-		if p.teams[id].Load() == nil && in.sizes[id] >= uint64(layout.TeamBytes(len(members))) {
+		if p.teams[id].Load() == nil && in.hosts[id]-in.areas[id] >= uint64(layout.TeamBytes(len(members))) {
 			free |= 1 << id
 		}
 	}
@@ -409,8 +418,10 @@ func (p *PE) TeamDestroy(id TeamID) error {
 	if err := p.write(p.tables.teams+uint64(id)*uint64(teamBytes), make([]byte, teamBytes)); err != nil {
 		return wrap(op, err)
 	}
-	if err := p.write(t.entry.Counters, make([]byte, layout.CounterBytes)); err != nil {
-		return wrap(op, err)
+	for _, at := range []uint64{t.entry.Counters, t.host.Counters} {
+		if err := p.write(at, make([]byte, layout.CounterBytes)); err != nil {
+			return wrap(op, err)
+		}
 	}
 	if err := p.zero(p.heapBase+in.areas[id], in.sizes[id]); err != nil {
 		return wrap(op, err)

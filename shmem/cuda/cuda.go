@@ -285,6 +285,9 @@ const (
 	cuMemGetHandleForAddressRange
 	cuModuleLoadDataEx
 	cuThreadExchangeStreamCaptureMode
+	cuModuleGetFunctionCount
+	cuModuleEnumerateFunctions
+	cuFuncLoad
 	calls
 )
 
@@ -306,5 +309,5 @@ var symbols = [calls]string{
 	"cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cuGraphLaunch", "cuGraphDestroy", "cuGraphExecDestroy",
 	"cuLaunchCooperativeKernel", "cuStreamWriteValue64_v2", "cuStreamWriteValue32_v2", "cuStreamWaitValue64_v2",
 	"cuStreamWaitValue32_v2", "cuMemGetHandleForAddressRange", "cuModuleLoadDataEx",
-	"cuThreadExchangeStreamCaptureMode",
+	"cuThreadExchangeStreamCaptureMode", "cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad",
 }

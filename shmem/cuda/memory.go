@@ -163,6 +163,9 @@ func (d *Driver) Granularity(p *AllocationProp) (uint64, error) {
 	return g, err
 }
 
+// LargePage is the largest page that GPUs map memory by, so far. Large ranges of addresses begin at a multiple of it.
+const LargePage = 512 << 20
+
 // Reserve takes a range of addresses without memory. at is a wish, 0 for none.
 func (d *Driver) Reserve(bytes, align, at uint64) (uint64, error) {
 	var p uint64

@@ -102,3 +102,26 @@ func (d *Driver) Launch(l *Launch) error {
 func (d *Driver) HostFunc(s, function, argument uintptr) error {
 	return d.call(cuLaunchHostFunc, s, function, argument)
 }
+
+// LoadFunctions loads all kernels of a module now, and returns how many. Else the driver loads each at its first launch, which
+// may have to wait for kernels that run: a deadlock if they wait for the one to be loaded. Drivers older than CUDA 12.4 cannot
+// list a module's kernels; there it does nothing.
+func (d *Driver) LoadFunctions(m uintptr) (int, error) {
+	if d.fn[cuModuleGetFunctionCount] == 0 || d.fn[cuModuleEnumerateFunctions] == 0 || d.fn[cuFuncLoad] == 0 {
+		return 0, nil
+	}
+	var n uint32
+	if err := d.call(cuModuleGetFunctionCount, uintptr(unsafe.Pointer(&n)), m); err != nil || n == 0 {
+		return 0, err
+	}
+	list := make([]uintptr, n)
+	if err := d.call(cuModuleEnumerateFunctions, uintptr(unsafe.Pointer(&list[0])), uintptr(n), m); err != nil {
+		return 0, err
+	}
+	for _, f := range list {
+		if err := d.call(cuFuncLoad, f); err != nil {
+			return 0, err
+		}
+	}
+	return int(n), nil
+}

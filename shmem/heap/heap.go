@@ -220,6 +220,10 @@ func cmp(a, b uint64) int {
 	return 0
 }
 
+// LargePage is the largest page that GPUs map memory by. What is that large begins at a multiple of it if it can, since a GPU
+// loses time where it needs many small pages.
+const LargePage = 512 << 20
+
 // PlanGrow says which extents an allocation needs that does not fit in the memory there is. Of the places where it may lie it
 // takes the one that needs the least memory, and of these the first.
 func (h *Heap) PlanGrow(bytes, align uint64) (*Plan, error) {
@@ -227,6 +231,15 @@ func (h *Heap) PlanGrow(bytes, align uint64) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if bytes >= LargePage && align < LargePage {
+		if p, err := h.planGrow(bytes, LargePage); err == nil {
+			return p, nil
+		}
+	}
+	return h.planGrow(bytes, align)
+}
+
+func (h *Heap) planGrow(bytes, align uint64) (*Plan, error) {
 	best, need := uint64(0), ^uint64(0)
 	try := func(at, from, to uint64) {
 		if at < from || at > to || to-at < bytes {

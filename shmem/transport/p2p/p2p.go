@@ -184,7 +184,7 @@ func (t *Transport) Connect([][]byte) error {
 	if t.mapped == 0 || t.c.Self.Kind == transport.Device && !t.c.Self.VMM {
 		return nil
 	}
-	size := uint64(t.mapped) * t.c.HeapBytes
+	size := t.reserved()
 	base, err := t.reserve(size)
 	if err != nil {
 		return fmt.Errorf("reserve %d bytes of addresses for the heaps of %d PEs (a smaller LSHMEM_HEAP_MAX needs less): %w", size, t.mapped, err)
@@ -193,19 +193,26 @@ func (t *Transport) Connect([][]byte) error {
 	slot := uint64(0)
 	for i := range t.peers {
 		if p := &t.peers[i]; p.mapped && p.info.PE != t.c.Self.PE {
-			p.base = base + slot*t.c.HeapBytes
+			p.base = base + slot*t.slot()
 			slot++
 		}
 	}
 	return nil
 }
 
+// slot is the distance of two peers' heaps: they begin where the largest pages can.
+func (t *Transport) slot() uint64 {
+	return (t.c.HeapBytes + cuda.LargePage - 1) &^ (cuda.LargePage - 1)
+}
+
+func (t *Transport) reserved() uint64 { return uint64(t.mapped) * t.slot() }
+
 func (t *Transport) reserve(size uint64) (base uint64, err error) {
 	if t.c.Self.Kind == transport.Host {
 		return ReserveHost(size)
 	}
 	err = t.c.Context.Do(func() error {
-		base, err = t.c.Context.D.Reserve(size, 0, 0)
+		base, err = t.c.Context.D.Reserve(size, cuda.LargePage, 0)
 		return err
 	})
 	return base, err
@@ -412,7 +419,7 @@ func (t *Transport) Close() error {
 		errs = append(errs, t.server.close())
 	}
 	if t.base != 0 {
-		size := uint64(t.mapped) * t.c.HeapBytes
+		size := t.reserved()
 		if t.c.Self.Kind == transport.Host {
 			errs = append(errs, ReleaseHost(t.base, size))
 		} else {
