@@ -23,11 +23,10 @@ import (
 )
 
 const (
-	heapBytes   = 48 << 20
-	dataOffset  = 24 << 20 // behind the teams' areas
-	outOffset   = 32 << 20
-	timeout     = 20 * time.Second
-	wordTimeout = uint64(timeout)
+	heapBytes  = 48 << 20
+	dataOffset = 24 << 20 // behind the teams' areas
+	outOffset  = 32 << 20
+	timeout    = 20 * time.Second
 )
 
 // job is several PEs in this process, one on each software GPU, with states made by hand.
@@ -51,8 +50,8 @@ type pe struct {
 	teams    int
 }
 
-// newJob starts n PEs.
-func newJob(t *testing.T, n int) *job {
+// driver is that of n software GPUs.
+func driver(t *testing.T, n int) *cuda.Driver {
 	t.Helper()
 	shape := sim.DefaultShape
 	shape.Devices, shape.Memory, shape.Units, shape.MHz = n, 1<<30, 4, 200
@@ -64,15 +63,22 @@ func newJob(t *testing.T, n int) *job {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return d
+}
+
+// newJob starts PEs on those GPUs, of which some may be the same.
+func newJob(t *testing.T, d *cuda.Driver, gpus ...int) *job {
+	t.Helper()
+	n := len(gpus)
 	j := &job{t: t, d: d}
-	for i := range n {
-		dev, err := d.DeviceGet(i)
+	for i, gpu := range gpus {
+		dev, err := d.DeviceGet(gpu)
 		check(t, err)
 		ctx, err := d.Primary(dev)
 		check(t, err)
 		p := &pe{j: j, ctx: ctx, modules: map[kernels.Module]uintptr{}, state: &layout.State{Version: layout.Version, PE: uint32(i),
-			PEs: uint32(n), HeapBytes: heapBytes, TimeoutNanos: wordTimeout}}
-		p.do(func() error {
+			PEs: uint32(n), HeapBytes: heapBytes, TimeoutNanos: uint64(timeout)}}
+		p.do(func() (err error) {
 			if p.heap, err = d.Alloc(heapBytes); err != nil {
 				return err
 			}
@@ -104,13 +110,13 @@ func newJob(t *testing.T, n int) *job {
 	for _, p := range j.pes {
 		table := make([]byte, 8*n)
 		for i, q := range j.pes {
-			if q != p {
+			if q.ctx.Handle != p.ctx.Handle {
 				p.do(func() error { return d.EnablePeerAccess(q.ctx.Handle) })
 			}
 			p.state.Peer[i] = q.heap | layout.PeerAtomic
 			binary.LittleEndian.PutUint64(table[8*i:], q.heap|layout.PeerAtomic)
 		}
-		p.do(func() error {
+		p.do(func() (err error) {
 			if p.state.Peers, err = d.Alloc(uint64(len(table))); err != nil {
 				return err
 			}
@@ -368,7 +374,13 @@ func xor(a, b []byte) []byte {
 
 // TestOnSoftwareGPU runs the kernels on four PEs. It is one test, since a process has one driver.
 func TestOnSoftwareGPU(t *testing.T) {
-	j := newJob(t, 4)
+	d := driver(t, 4)
+	j := newJob(t, d, 0, 1, 2, 3)
+	shared := newJob(t, d, 0, 0, 1)
+	t.Run("PEs of one GPU", func(t *testing.T) {
+		shared.t = t
+		testOneGPU(t, shared)
+	})
 	for _, x := range []struct {
 		name string
 		run  func(*testing.T, *job)
@@ -403,6 +415,19 @@ func testSync(t *testing.T, j *job) {
 	}
 }
 
+// testOneGPU has PEs share a GPU, whose kernels must fit beside each other: with half of its units, four.
+func testOneGPU(t *testing.T, j *job) {
+	r := rand.New(rand.NewPCG(15, 16))
+	members := []int{0, 1, 2}
+	team := j.team(members, false, 0)
+	for _, op := range dataOperations {
+		for _, bytes := range []int{100, 70000} {
+			c := kernels.Collective{Dest: outOffset, Source: dataOffset, Bytes: uint64(bytes), Type: layout.TypeUint8, Reduction: layout.ReduceXor}
+			j.run(r, "one GPU", op, members, team, c, 2, false, random, xor)
+		}
+	}
+}
+
 func testData(t *testing.T, j *job) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, x := range []struct {
@@ -418,30 +443,33 @@ func testData(t *testing.T, j *job) {
 			}
 		}
 		for _, op := range dataOperations {
-			for _, bytes := range []int{0, 1, 7, 24, 1000, 4104, 70001} {
-				for _, limit := range []int{1, 4} {
-					c := kernels.Collective{Dest: outOffset + 256, Source: dataOffset, Bytes: uint64(bytes), Root: uint32(len(x.members) - 1),
-						Type: layout.TypeUint8, Reduction: layout.ReduceXor}
-					if bytes == 0 {
-						j.collective(op, team, c, limit)
-						continue
-					}
-					c.Dest += uint64(r.IntN(2) * 16)
-					if bytes%2 != 0 {
-						c.Source += uint64(r.IntN(16))
-					}
-					j.run(r, fmt.Sprint("limit ", limit), op, x.members, team, c, limit, false, random, xor)
+			for _, bytes := range []int{0, 1, 24, 1003, 4104, 70001} {
+				limit := 1 + 3*r.IntN(2)
+				c := kernels.Collective{Dest: outOffset + 256, Source: dataOffset, Bytes: uint64(bytes), Root: uint32(len(x.members) - 1),
+					Type: layout.TypeUint8, Reduction: layout.ReduceXor}
+				if bytes == 0 {
+					j.collective(op, team, c, limit)
+					continue
 				}
+				c.Dest += uint64(r.IntN(2) * 16)
+				if bytes%2 != 0 {
+					c.Source += uint64(r.IntN(16))
+				}
+				j.run(r, fmt.Sprint("limit ", limit), op, x.members, team, c, limit, false, random, xor)
 			}
 		}
 	}
 }
 
-// testTypes reduces every type by every operation, in lines and in bulk, with small whole numbers, which no type rounds.
+// testTypes reduces every type by every operation, in lines, in bulk and as if some members were behind queues, with small whole
+// numbers, which no type rounds.
 func testTypes(t *testing.T, j *job) {
 	r := rand.New(rand.NewPCG(3, 4))
 	members := []int{0, 1, 2}
-	team := j.team(members, false, 0)
+	direct, other := j.team(members, false, 0), j.team(members, false, 0)
+	for i := range other {
+		other[i].Flags = 0
+	}
 	for typ := range layout.Types {
 		size := kernels.TypeBytes(typ)
 		fill := func(r *rand.Rand, n int) []byte {
@@ -456,7 +484,8 @@ func testTypes(t *testing.T, j *job) {
 		}
 		for op := range layout.Reductions {
 			c := kernels.Collective{Dest: outOffset + 64, Source: dataOffset, Type: typ, Reduction: op}
-			for i, bytes := range []int{5 * size, 17000} {
+			for i, bytes := range []int{5 * size, 17000, 9 * size} {
+				team := [][]layout.Team{direct, direct, other}[i]
 				bytes = bytes / size * size
 				c.Bytes = uint64(bytes)
 				c.Source += uint64(size)
