@@ -167,6 +167,10 @@ inline uint32_t block_value(uint32_t v) {
   return v;
 }
 
+// stumble, if set, is called before every atomic operation: a test lets other threads run there, which on few CPUs would
+// hardly ever happen just there. To be set before threads start.
+inline void (*stumble)() = nullptr;
+
 inline uint64_t nanos() {
   return (uint64_t)std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())

@@ -335,8 +335,8 @@ LSHMEM_DEVICE uint32_t population(uint32_t mask) {
   return r;
 }
 
-// All lanes of the mask call the following with the same mask, which contains the caller. They order memory among
-// those lanes.
+// All lanes of the mask call the following with the same mask, which contains the caller. sync_warp and what is for blocks
+// also order memory among the callers; shuffles and votes do not.
 #if defined(__clang__)
 LSHMEM_DEVICE uint32_t active_mask() {
   uint32_t r;
@@ -378,8 +378,12 @@ LSHMEM_DEVICE void sleep_nanos(uint32_t n) { cpu::sleep_nanos(n); }
 LSHMEM_DEVICE void pause() { cpu::yield(); }
 
 // release_order is that of a relaxed atomic store, modify_order that of a read-modify-write: see "Order" above.
-LSHMEM_DEVICE int release_order() { return LSHMEM_TSAN && cpu::self.writes.covered() ? __ATOMIC_RELEASE : __ATOMIC_RELAXED; }
+LSHMEM_DEVICE int release_order() {
+  if (cpu::stumble) cpu::stumble();
+  return LSHMEM_TSAN && cpu::self.writes.covered() ? __ATOMIC_RELEASE : __ATOMIC_RELAXED;
+}
 LSHMEM_DEVICE int modify_order() {
+  if (cpu::stumble) cpu::stumble();
   return !LSHMEM_TSAN ? __ATOMIC_RELAXED : cpu::self.writes.covered() ? __ATOMIC_ACQ_REL : __ATOMIC_ACQUIRE;
 }
 
@@ -508,8 +512,8 @@ LSHMEM_DEVICE bool any_warp(uint32_t mask, bool p) { return ballot(mask, p) != 0
 
 // --- Groups ---
 //
-// A group is the set of threads that make one call together: each has an index below size(), and sync() orders what
-// members did before it with what members do after it. All members make the call with equal arguments.
+// A group is the set of threads that make one call together: each has an index below size(), and sync() and any() order
+// what members did before it with what members do after it. All members make the call with equal arguments.
 
 struct thread_group {
   static LSHMEM_DEVICE uint32_t index() { return 0; }
@@ -527,7 +531,10 @@ struct warp_group {
   }
   static LSHMEM_DEVICE uint32_t mask() { return size() == 32 ? ~0u : (1u << size()) - 1; }
   static LSHMEM_DEVICE void sync() { sync_warp(mask()); }
-  static LSHMEM_DEVICE bool any(bool p) { return any_warp(mask(), p); }
+  static LSHMEM_DEVICE bool any(bool p) {
+    sync();
+    return any_warp(mask(), p);
+  }
 };
 
 struct block_group {
@@ -537,9 +544,12 @@ struct block_group {
   static LSHMEM_DEVICE bool any(bool p) { return any_block(p); }
 };
 
-// from_leader gives every member the value of the group's first thread.
+// from_leader synchronizes the group and gives every member the value of its first thread.
 template <class Group> LSHMEM_DEVICE uint32_t from_leader(uint32_t v) {
-  if constexpr (equal<Group, warp_group>::yes) return shuffle(warp_group::mask(), v, 0);
+  if constexpr (equal<Group, warp_group>::yes) {
+    sync_warp(warp_group::mask());
+    return shuffle(warp_group::mask(), v, 0);
+  }
   if constexpr (equal<Group, block_group>::yes) {
     LSHMEM_SHARED uint32_t shared;
 #if LSHMEM_GPU
