@@ -102,6 +102,8 @@ var (
 	// watched: the program is its own adapter, which looks at every step.
 	watched = but(usual(), func(s *setup) { s.pes, s.nics, s.noAdapter = 1, 1, true })
 	flooded = but(watched, func(s *setup) { s.shift, s.heap = 12, 2<<20 })
+	// crowded: all threads use one queue, and mostly leave posting to others.
+	crowded = but(watched, func(s *setup) { s.queues, s.batch = 1, 128 })
 	// late: nothing is connected before the program says so.
 	late = but(usual(), func(s *setup) { s.late = true })
 	// foreign: made by a library of another version.
@@ -116,18 +118,20 @@ func failing(k uint64) setup {
 }
 
 func trials() map[string][]trial {
+	big := func(s *setup) { s.heap, s.shift = 8<<20, 16 }
 	return map[string][]trial{
 		"queues": {{"memory", 100, overQueues, false}, {"warps", 6, overQueues, false}, {"blocks", 6, pieces, false}, {"sizes", 20, overQueues, false},
 			{"signals", 25, overQueues, false}, {"signals", 10, pieces, false}, {"signals_warp", 5, pieces, false}, {"signals_block", 5, pieces, false},
 			{"fence", 25, overQueues, false}, {"quiet", 25, overQueues, false}, {"quiet_block", 10, overQueues, false},
 			{"atomics", 12, overQueues, false}, {"together", 6, overQueues, false}, {"types", 0, overQueues, false}, {"nonblocking", 0, late, false},
-			{"version", 0, foreign, false}},
+			{"version", 0, foreign, false}, {"collectives", 6, but(overQueues, big), false}},
 		"memory": {{"memory", 300, overMemory, false}, {"warps", 8, overMemory, false}, {"blocks", 8, overMemory, false}, {"sizes", 64, overMemory, false},
 			{"signals", 100, overMemory, false}, {"signals_warp", 10, overMemory, false}, {"signals_block", 10, overMemory, false},
 			{"fence", 60, overMemory, false}, {"quiet", 60, overMemory, false}, {"quiet_block", 30, overMemory, false},
-			{"atomics", 40, overMemory, false}, {"together", 12, overMemory, false}, {"types", 0, overMemory, false}},
+			{"atomics", 40, overMemory, false}, {"together", 12, overMemory, false}, {"types", 0, overMemory, false},
+			{"collectives", 12, but(overMemory, big), false}},
 		"mixed": {{"memory", 80, mixed, false}, {"blocks", 4, mixed, true}, {"signals", 20, mixed, true}, {"fence", 20, mixed, true}, {"quiet", 20, mixed, true},
-			{"atomics", 6, mixed, false}},
+			{"atomics", 6, mixed, false}, {"collectives", 6, but(mixed, big), true}},
 		"one queue": {{"memory", 60, oneQueue, false}, {"signals", 20, oneQueue, false}, {"fence", 20, oneQueue, false}, {"quiet", 20, oneQueue, false},
 			{"atomics", 8, oneQueue, false}, {"together", 6, greedy, false}, {"idle", 0, oneQueue, false}},
 		"watched": {{"watched", 300, watched, false}, {"flood", 20, flooded, false}},
@@ -195,9 +199,11 @@ var defects = map[int]struct {
 	10: {plain, []trial{{"sizes", 1, overQueues, false}}},
 	11: {plain, []trial{{"together", 50, greedy, false}}},
 	12: {plain, []trial{{"idle", 0, oneQueue, false}}},
+	13: {plain, []trial{{"watched", 2000, crowded, false}}},
 	14: {plain, []trial{{"flood", 20, flooded, false}}},
 	15: {plain, []trial{{"flood", 20, flooded, false}}},
-	16: {threads, []trial{{"watched", 500, watched, false}}},
+	16: {threads, []trial{{"watched", 300, crowded, false}}},
+	17: {plain, []trial{{"watched", 500, watched, false}}},
 	18: {plain, []trial{{"atomics", 20, overQueues, false}}},
 	19: {threads, []trial{{"watched", 500, watched, false}}},
 	20: {plain, []trial{{"watched", 300, watched, false}}},

@@ -31,7 +31,7 @@ static int litmus_mutation;
 #define LSHMEM_MUTATION litmus_mutation
 #endif
 
-#include "lshmem.cuh"
+#include "lshmem_collective.cuh"
 
 namespace {
 
@@ -1068,6 +1068,8 @@ void test_idle() {
   });
 }
 
+#include "collectives.h"
+
 const std::map<std::string, void (*)()> tests = {
     {"memory", test_memory},
     {"warps", test_warps},
@@ -1088,7 +1090,18 @@ const std::map<std::string, void (*)()> tests = {
     {"watched", test_watched},
     {"flood", test_flood},
     {"idle", test_idle},
+    {"collectives", test_collectives},
 };
+
+// stumble gives way to others now and then, at random.
+void stumble() {
+  static std::atomic<uint64_t> threads{0};
+  static thread_local random_numbers r(threads.fetch_add(1, std::memory_order_relaxed), 11);
+  switch (r.below(256)) {
+  case 0: lshmem::cpu::sleep_nanos(1000); break; // as long as the machine takes to come back
+  case 1: case 2: case 3: case 4: std::this_thread::yield(); break;
+  }
+}
 
 } // namespace
 
@@ -1104,6 +1117,7 @@ int main(int argc, char **argv) {
   void *p = mmap(nullptr, strtoull(argv[2], nullptr, 0), PROT_READ | PROT_WRITE, MAP_SHARED, atoi(argv[1]), 0);
   CHECK(p != MAP_FAILED, "mmap: %m");
   memory = (char *)p;
+  lshmem::cpu::stumble = stumble;
   tell("base %lx", (uint64_t)memory);
   test->second();
   printf("ok\n");
