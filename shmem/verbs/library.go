@@ -124,9 +124,9 @@ var errnoLocation = sync.OnceValue(func() uintptr {
 	return address
 })
 
-// call calls a function whose result is a pointer, or void. Its error means something only where the result says that it
-// failed. Pointers to Go memory among the arguments are converted to uintptr in the call itself, so that they stay where they
-// are until it returns.
+// call calls a function whose result is a pointer, or void. Its error means something only where the result says that
+// it failed. Pointers to Go memory among the arguments are converted to uintptr in the call itself, so that they stay
+// where they are until it returns.
 //
 //go:uintptrescapes
 func call(function uintptr, arguments ...uintptr) (uintptr, error) {
@@ -164,8 +164,8 @@ func cString(address uintptr) string {
 	return string(text)
 }
 
-// C structs of infiniband/verbs.h and infiniband/mlx5dv.h, with the fields that are used; layout_test.go compares them with the
-// headers where these are installed.
+// C structs of infiniband/verbs.h and infiniband/mlx5dv.h, with the fields that are used; layout_test.go compares them
+// with the headers where these are installed.
 type (
 	portAttr struct {
 		state, maxMTU, activeMTU     uint32

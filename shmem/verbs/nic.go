@@ -172,7 +172,8 @@ type memory struct {
 	mr  *memoryRegion
 }
 
-// Register implements nic.NIC: by a dma-buf if there is one, else by address, which for a GPU needs the module nvidia_peermem.
+// Register implements nic.NIC: by a dma-buf if there is one, else by address, which for a GPU needs the module
+// nvidia_peermem.
 func (n *NIC) Register(b nic.Buffer, access nic.Access) (nic.Memory, error) {
 	var errs []error
 	if b.FD >= 0 && n.lib.regDMABuf != 0 {

@@ -2,11 +2,12 @@ package verbs
 
 import "encoding/binary"
 
-// field is a field of a command or context of the device's programming interface: bits counted from the most significant of
-// the first byte. Widths are at most 64, and fields of 32 bits and less lie within one big-endian word of 32.
+// field is a field of a command or context of the device's programming interface: bits counted from the most
+// significant of the first byte. Widths are at most 64, and fields of 32 bits and less lie within one big-endian word
+// of 32.
 //
-// Names, offsets and widths are facts of include/linux/mlx5/mlx5_ifc.h of Linux (GPL-2.0 or BSD), the same in rdma-core's
-// providers/mlx5/mlx5_ifc.h and DPDK's mlx5_prm.h (BSD-3-Clause).
+// Names, offsets and widths are facts of include/linux/mlx5/mlx5_ifc.h of Linux (GPL-2.0 or BSD), the same in
+// rdma-core's providers/mlx5/mlx5_ifc.h and DPDK's mlx5_prm.h (BSD-3-Clause).
 type field struct {
 	name       string
 	bit, width int

@@ -1,6 +1,7 @@
-// Package verbs drives mlx5 NICs through libibverbs and libmlx5, which are loaded at run time: the same build works where they
-// are not installed, and says "no mlx5 device". It makes queue pairs by commands of the device's own interface (DevX), since
-// only they let the caller choose the memory of queues, records and completions, such as a GPU's.
+// Package verbs drives mlx5 NICs through libibverbs and libmlx5, which are loaded at run time: the same build works
+// where they are not installed, and says "no mlx5 device". It makes queue pairs by commands of the device's own
+// interface (DevX), since only they let the caller choose the memory of queues, records and completions, such as a
+// GPU's.
 //
 //	p, err := verbs.Open(verbs.Options{})
 //	ports, err := p.NICs()          // errors.Is(err, nic.ErrNoDevice): none
@@ -8,12 +9,14 @@
 //
 // # What is tested
 //
-// No test machine of this project has had such a NIC. Commands are checked bit by bit against the public layouts by a library
-// that stands in for rdma-core and carries out what they ask for with the software HCA; use with hardware is unverified.
+// No test machine of this project has had such a NIC. Commands are checked bit by bit against the public layouts by a
+// library that stands in for rdma-core and carries out what they ask for with the software HCA; use with hardware is
+// unverified.
 //
 // # Sources
 //
-// Functions and structs are those of rdma-core's infiniband/verbs.h and mlx5dv.h; commands those of include/linux/mlx5/mlx5_ifc.h.
+// Functions and structs are those of rdma-core's infiniband/verbs.h and mlx5dv.h; commands those of
+// include/linux/mlx5/mlx5_ifc.h.
 //
 // # Concurrency
 //

@@ -234,8 +234,8 @@ func word(command []byte, offset, hi, lo int) uint32 {
 	return binary.BigEndian.Uint32(command[offset:]) >> lo & (1<<(hi-lo+1) - 1)
 }
 
-// Commands have every field where it belongs, and nothing but those set. The offsets here are written down by themselves,
-// by word and bit as in the device's reference, not by the table that the package encodes with.
+// Commands have every field where it belongs, and nothing but those set. The offsets here are written down by
+// themselves, by word and bit as in the device's reference, not by the table that the package encodes with.
 func TestCommands(t *testing.T) {
 	for _, ethernet := range []bool{false, true} {
 		t.Run(map[bool]string{false: "InfiniBand", true: "Ethernet"}[ethernet], func(t *testing.T) {
@@ -426,8 +426,8 @@ func TestWaysToRegister(t *testing.T) {
 	}
 }
 
-// Each call of the libraries fails once: every time there is an error, and nothing is left. What ends an object is an error
-// too, but for NICs that are left out of a list.
+// Each call of the libraries fails once: every time there is an error, and nothing is left. What ends an object is an
+// error too, but for NICs that are left out of a list.
 func TestEveryFailure(t *testing.T) {
 	for _, ethernet := range []bool{false, true} {
 		f := verbstest.New(t, verbstest.Machine{NICs: 2, Ethernet: ethernet})
@@ -460,8 +460,8 @@ func TestEveryFailure(t *testing.T) {
 				t.Errorf("call %d: %s", k, text)
 			}
 		}
-		// A NIC that cannot be asked is left out; register pages have a second kind, and are shared; closing after a look at a
-		// device tells nobody.
+		// A NIC that cannot be asked is left out; register pages have a second kind, and are shared; closing after a look at
+		// a device tells nobody.
 		if survived > 12 {
 			t.Errorf("%d of %d failures went by", survived, calls)
 		}

@@ -16,12 +16,14 @@ import (
 
 // Place is where a device is in the machine.
 type Place struct {
-	// Path is the device's in sysfs, links resolved, with all bridges above it: /sys/devices/pci0000:3a/0000:3a:01.0/0000:3b:00.0.
+	// Path is the device's in sysfs, links resolved, with all bridges above it:
+	// /sys/devices/pci0000:3a/0000:3a:01.0/0000:3b:00.0.
 	Path string
 	NUMA int // -1: unknown
 }
 
-// PlaceOf is the place of a PCI device, given as domain<<16 | bus<<8 | device; the zero Place where sysfs does not know it.
+// PlaceOf is the place of a PCI device, given as domain<<16 | bus<<8 | device; the zero Place where sysfs does not know
+// it.
 func PlaceOf(pci uint64) Place { return placeOf("/sys", pci) }
 
 func placeOf(sysfs string, pci uint64) Place {
@@ -70,8 +72,8 @@ func between(device Place, n *nic.Info) closeness {
 	return closeness{3, 0}
 }
 
-// choose picks the ports that a PE uses, the closest to its device first. turn is the PE's number among those on this machine:
-// NICs that are equally close are dealt out in turn, so that PEs of one switch do not all begin with the same.
+// choose picks the ports that a PE uses, the closest to its device first. turn is the PE's number among those on this
+// machine: NICs that are equally close are dealt out in turn, so that PEs of one switch do not all begin with the same.
 func choose(s *Settings, infos []nic.Info, device Place, turn int) ([]nic.Info, error) {
 	var usable []nic.Info
 	var reasons []string

@@ -9,8 +9,8 @@ import (
 	"github.com/lgpu/lgpu/shmem/transport/ibgda/nic"
 )
 
-// A blob is what a PE tells another. It begins with a magic number and a version; numbers are little-endian. All of it comes
-// from another process, perhaps of another build, so that reading it trusts nothing.
+// A blob is what a PE tells another. It begins with a magic number and a version; numbers are little-endian. All of it
+// comes from another process, perhaps of another build, so that reading it trusts nothing.
 const (
 	endpointMagic = 0x31455053 // "SPE1"
 	keysMagic     = 0x314b5053 // "SPK1"

@@ -78,7 +78,8 @@ type Settings struct {
 	Handler Handler
 	Queues  Where
 
-	// NICs are those to use, as name, name:port, ^name (not that one); none: all that are active, the closest to the GPU first.
+	// NICs are those to use, as name, name:port, ^name (not that one); none: all that are active, the closest to the GPU
+	// first.
 	NICs []string
 	// Prefix is that of NICs' names to consider, such as mlx5.
 	Prefix string
@@ -111,8 +112,8 @@ func Defaults() Settings {
 	}
 }
 
-// FromEnvironment are the defaults, changed by the environment that get looks up, under LSHMEM_ and the NVSHMEM_ names of the
-// same meaning. LSHMEM_ wins.
+// FromEnvironment are the defaults, changed by the environment that get looks up, under LSHMEM_ and the NVSHMEM_ names
+// of the same meaning. LSHMEM_ wins.
 func FromEnvironment(get func(string) (string, bool)) (Settings, error) {
 	s := Defaults()
 	var errs []error
@@ -284,8 +285,8 @@ func choice[T any](field func(*Settings) *T, values map[string]T) func(*Settings
 	}
 }
 
-// setTransport takes the names of NVSHMEM's remote transports. Those that let the GPU post mean auto; the one in which a thread
-// of the host posts means that.
+// setTransport takes the names of NVSHMEM's remote transports. Those that let the GPU post mean auto; the one in which
+// a thread of the host posts means that.
 func setTransport(s *Settings, v string) error {
 	switch strings.ToLower(v) {
 	case "ibgda", "ibdevx", "auto":

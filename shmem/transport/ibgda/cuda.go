@@ -149,8 +149,8 @@ func (p *CUDA) zero(address, bytes uint64) error {
 	return p.onStream(func(s uintptr) error { return p.c.D.SetAsync(address, 0, bytes, s) })
 }
 
-// onStream runs f on a stream that waits for no other, and waits for it. A copy on the null stream would wait for the kernels
-// that may be waiting for the copy.
+// onStream runs f on a stream that waits for no other, and waits for it. A copy on the null stream would wait for the
+// kernels that may be waiting for the copy.
 func (p *CUDA) onStream(f func(uintptr) error) error {
 	return p.c.Do(func() error {
 		s, err := p.stream()

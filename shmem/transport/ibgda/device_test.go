@@ -57,8 +57,8 @@ func (m *member) complete(t testing.TB) (unsafe.Pointer, *layout.Control) {
 	return unsafe.Pointer(state), control
 }
 
-// The device code does its work over queues that this package made, whoever executes them: puts with signals, gets and atomics
-// from several blocks at once, to all PEs.
+// The device code does its work over queues that this package made, whoever executes them: puts with signals, gets and
+// atomics from several blocks at once, to all PEs.
 func TestDeviceCode(t *testing.T) {
 	d := newDevice(t)
 	const pes, blocks, threads, share = 3, 3, 32, 1536

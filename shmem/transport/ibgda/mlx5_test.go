@@ -24,7 +24,8 @@ func onMLX5(t testing.TB, f *verbstest.Fake) options {
 	}
 }
 
-// The mlx5 provider carries data: the stand-in for its library executes what is posted to the queue pairs it was told to make.
+// The mlx5 provider carries data: the stand-in for its library executes what is posted to the queue pairs it was told
+// to make.
 func TestMovesDataThroughMLX5(t *testing.T) {
 	for _, ethernet := range []bool{false, true} {
 		for _, handler := range []Handler{HandlerGPU, HandlerHost} {

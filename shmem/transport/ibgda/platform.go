@@ -13,8 +13,8 @@ import (
 // alignment is that of all memory a Platform allocates: the largest page that a NIC may want to map it by.
 const alignment = 64 << 10
 
-// Platform is the memory of the PE's device: of a GPU (CUDA), or of the host where the PE computes on processors (Processor).
-// Methods are safe for concurrent use.
+// Platform is the memory of the PE's device: of a GPU (CUDA), or of the host where the PE computes on processors
+// (Processor). Methods are safe for concurrent use.
 type Platform interface {
 	// AllocateDevice returns zeroed memory of the device, aligned to 64 KiB.
 	AllocateDevice(bytes uint64) (nic.Buffer, error)
@@ -22,8 +22,8 @@ type Platform interface {
 	AllocateHost(bytes uint64) (nic.Buffer, error)
 	// Free takes back what either returned.
 	Free(nic.Buffer) error
-	// Export says what memory lies at an address: with Host where the processor sees it, else with a dma-buf for the caller to
-	// close. FD is -1 where there is none.
+	// Export says what memory lies at an address: with Host where the processor sees it, else with a dma-buf for the
+	// caller to close. FD is -1 where there is none.
 	Export(address, bytes uint64) (nic.Buffer, error)
 	// Write and Read copy to and from memory of the device, and return when that is done. They do not wait for kernels.
 	Write(address uint64, p []byte) error

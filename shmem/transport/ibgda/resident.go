@@ -16,8 +16,8 @@ import (
 	"github.com/lgpu/lgpu/shmem/transport/ibgda/nic"
 )
 
-// resident is the software HCA on the GPU as a provider. Queues and doorbells are in the GPU's memory; the memory of other PEs
-// is reached where it is mapped.
+// resident is the software HCA on the GPU as a provider. Queues and doorbells are in the GPU's memory; the memory of
+// other PEs is reached where it is mapped.
 type resident struct {
 	c       *Config
 	context *cuda.Context

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/lgpu/lgpu/shmem/hca"
 	"github.com/lgpu/lgpu/shmem/layout"
@@ -13,13 +14,14 @@ import (
 	"github.com/lgpu/lgpu/shmem/transport/ibgda/nic"
 )
 
-// soft is the software HCA on the host as a provider. It executes queues in host memory. Memory of a GPU it reaches by the
-// platform's copies; atomic operations on such memory are atomic among all its NICs, as those of an RDMA device are, not to the
-// instructions of kernels.
+// soft is the software HCA on the host as a provider. It executes queues in host memory. Memory of a GPU it reaches by
+// the platform's copies; atomic operations on such memory are atomic among all its NICs, as those of an RDMA device
+// are, not to the instructions of kernels.
 type soft struct {
 	nics     int
 	platform Platform
 	fabric   hca.Fabric
+	retry    time.Duration // how long another HCA may take to answer
 	log      func(string, ...any)
 	mu       sync.Mutex // of atomic operations on device memory
 	close    func() error
@@ -70,7 +72,9 @@ func newSoft(c *Config) (*soft, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ibgda: the software HCA's network: %w", err)
 	}
-	return &soft{nics: max(1, c.MaxNICs), platform: c.Platform, fabric: f.TCP, log: c.Log, close: release}, nil
+	return &soft{nics: max(1, c.MaxNICs), platform: c.Platform, fabric: f.TCP, log: c.Log, close: release,
+		// As long as a NIC would try, but not so short that a busy host counts as gone.
+		retry: max(time.Second, time.Duration(c.Retries)*(4096*time.Nanosecond<<c.AckTimeout))}, nil
 }
 
 // Name implements nic.Provider.
@@ -87,7 +91,7 @@ func (s *soft) NICs() ([]nic.Info, error) {
 
 // Open implements nic.Provider.
 func (s *soft) Open(info nic.Info) (nic.NIC, error) {
-	d, err := hca.New(hca.Config{Fabric: s.fabric, Logf: s.log})
+	d, err := hca.New(hca.Config{Fabric: s.fabric, Retry: s.retry, Logf: s.log})
 	if err != nil {
 		return nil, err
 	}

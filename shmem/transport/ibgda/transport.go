@@ -1,5 +1,6 @@
-// Package ibgda is the transport whose work requests the device posts itself: RC queue pairs in the mlx5 layout, in memory that
-// the device writes, executed by a NIC (shmem/verbs), by the software HCA on the host or by the one on the GPU (shmem/hca).
+// Package ibgda is the transport whose work requests the device posts itself: RC queue pairs in the mlx5 layout, in
+// memory that the device writes, executed by a NIC (shmem/verbs), by the software HCA on the host or by the one on the
+// GPU (shmem/hca).
 //
 //	t, err := ibgda.Open(ibgda.Config{Settings: ibgda.Defaults(), PE: pe, PEs: pes, ...})
 //	if errors.Is(err, nic.ErrNoDevice) { … } // nothing to reach others with
@@ -8,20 +9,21 @@
 //
 // # Resources
 //
-// A PE has QueuesPerPE queue pairs to every PE that it reaches this way, itself included where no other transport serves it.
-// Queue i to a PE is queues[i*PEs + pe] and is on NIC i modulo the number of NICs, on both sides. Each has a collapsed
-// completion queue. Work queues, completion queues, records and internal buffers are one block of memory per kind and NIC.
+// A PE has QueuesPerPE queue pairs to every PE that it reaches this way, itself included where no other transport
+// serves it. Queue i to a PE is queues[i*PEs + pe] and is on NIC i modulo the number of NICs, on both sides. Each has a
+// collapsed completion queue. Work queues, completion queues, records and internal buffers are one block of memory per
+// kind and NIC.
 //
 // # Who posts
 //
-// Where the device cannot reach the doorbell, or is told not to, it raises a word in host memory and a thread of the host
-// (package proxy) writes the record and rings. Then the transport is named proxy; nothing else differs.
+// Where the device cannot reach the doorbell, or is told not to, it raises a word in host memory and a thread of the
+// host (package proxy) writes the record and rings. Then the transport is named proxy; nothing else differs.
 //
 // # Keys
 //
-// The tables of keys have room for the largest heap from the start, in device memory. The first entries of the piece of heap
-// at offset 0 are in the State as well. That piece must stay for the life of the PE, as the runtime's own does, since a captured
-// graph has the State of its time.
+// The tables of keys have room for the largest heap from the start, in device memory. The first entries of the piece of
+// heap at offset 0 are in the State as well. That piece must stay for the life of the PE, as the runtime's own does,
+// since a captured graph has the State of its time.
 package ibgda
 
 import (
@@ -65,11 +67,13 @@ type Config struct {
 	// Place is where the PE's device is, and Turn the PE's number among those of this machine, to choose NICs by.
 	Place Place
 	Turn  int
-	// OneHost: all PEs are on this machine and in one network namespace, so that nobody else needs to reach a software HCA.
+	// OneHost: all PEs are on this machine and in one network namespace, so that nobody else needs to reach a software
+	// HCA.
 	OneHost bool
 	// Provider overrides Settings.NIC. The transport does not close it.
 	Provider nic.Provider
-	// Peer is where the heap of another PE is mapped in this process, 0: nowhere. Only the GPU's HCA asks, when it connects.
+	// Peer is where the heap of another PE is mapped in this process, 0: nowhere. Only the GPU's HCA asks, when it
+	// connects.
 	Peer func(pe int) uint64
 	// Log reports decisions, such as who posts; nil: nobody wants to know.
 	Log func(format string, args ...any)
@@ -200,7 +204,7 @@ func (t *Transport) open() error {
 		}
 		t.nics = append(t.nics, &port{NIC: n, caps: n.Capabilities()})
 		if err := suits(&c.Settings, n); err != nil {
-			return fmt.Errorf("ibgda: %s:%d: %w", info.Name, info.Port, err)
+			return fmt.Errorf("ibgda: %s:%d: %w (LSHMEM_NIC=host does without it, LSHMEM_HCA_LIST names others)", info.Name, info.Port, err)
 		}
 	}
 	return t.decide()

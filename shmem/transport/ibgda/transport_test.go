@@ -24,7 +24,8 @@ func pattern(b []byte, pe, round int) {
 	}
 }
 
-// Every kind of posting and number of NICs: every PE puts to, gets from and adds to every PE, itself included, on every queue.
+// Every kind of posting and number of NICs: every PE puts to, gets from and adds to every PE, itself included, on every
+// queue.
 func TestMovesData(t *testing.T) {
 	for _, handler := range []Handler{HandlerGPU, HandlerHost} {
 		for _, nics := range []int{1, 2} {

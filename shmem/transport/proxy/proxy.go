@@ -1,8 +1,9 @@
-// Package proxy posts for devices that cannot reach a NIC's doorbell: a device raises a word in host memory to the number of
-// blocks that are ready, and a thread of the host writes the doorbell record and rings.
+// Package proxy posts for devices that cannot reach a NIC's doorbell: a device raises a word in host memory to the
+// number of blocks that are ready, and a thread of the host writes the doorbell record and rings.
 //
-// A Poster is that thread for the queues of one PE. It looks at all words in turn for as long as any of them moves and a
-// little longer, and then ever more seldom, so that an idle PE costs little; what an idle PE posts first waits for Idle at most.
+// A Poster is that thread for the queues of one PE. It looks at all words in turn for as long as any of them moves and
+// a little longer, and then ever more seldom, so that an idle PE costs little; what an idle PE posts first waits for
+// Idle at most.
 package proxy
 
 import (

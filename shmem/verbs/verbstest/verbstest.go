@@ -1,6 +1,7 @@
-// Package verbstest is a machine with mlx5 NICs for tests: a library in C that stands in for libibverbs and libmlx5, the part of
-// sysfs that goes with it, and software HCAs that carry out what its queue pairs are given. The library keeps account of all
-// objects, decodes commands by itself, refuses what a device would refuse, and fails any one call that a test names.
+// Package verbstest is a machine with mlx5 NICs for tests: a library in C that stands in for libibverbs and libmlx5,
+// the part of sysfs that goes with it, and software HCAs that carry out what its queue pairs are given. The library
+// keeps account of all objects, decodes commands by itself, refuses what a device would refuse, and fails any one call
+// that a test names.
 package verbstest
 
 import (
@@ -48,7 +49,8 @@ type Machine struct {
 	Strict uint8
 }
 
-// Fake is the machine. Its end, with the test, checks that nothing is left and that nothing was used that did not exist.
+// Fake is the machine. Its end, with the test, checks that nothing is left and that nothing was used that did not
+// exist.
 type Fake struct {
 	t       testing.TB
 	library uintptr

@@ -1,10 +1,10 @@
-// Package nic is what a network interface offers to the transport that lets a GPU post to it: registered memory, queue pairs
-// over memory that the transport chose, and a doorbell. An mlx5 NIC (shmem/verbs), the software HCA on the processor and the
-// one on the GPU (shmem/hca) all are providers, so that everything above this interface is the same for them, and is tested
-// without hardware.
+// Package nic is what a network interface offers to the transport that lets a GPU post to it: registered memory, queue
+// pairs over memory that the transport chose, and a doorbell. An mlx5 NIC (shmem/verbs), the software HCA on the
+// processor and the one on the GPU (shmem/hca) all are providers, so that everything above this interface is the same
+// for them, and is tested without hardware.
 //
-// A provider's methods may be called from any goroutine; those of one NIC, and of the queues and memory of that NIC, from one
-// at a time, but for Queue.Ring, which belongs to the thread that posts.
+// A provider's methods may be called from any goroutine; those of one NIC, and of the queues and memory of that NIC,
+// from one at a time, but for Queue.Ring, which belongs to the thread that posts.
 package nic
 
 import (
@@ -23,8 +23,8 @@ var ErrNotSupported = errors.New("not supported by the network interface")
 type Provider interface {
 	// Name is mlx5, host or gpu.
 	Name() string
-	// NICs are those of this machine, one entry for each port, by name and port. Without any it returns ErrNoDevice, wrapped with
-	// the reason.
+	// NICs are those of this machine, one entry for each port, by name and port. Without any it returns ErrNoDevice,
+	// wrapped with the reason.
 	NICs() ([]Info, error)
 	// Open opens a port that NICs returned.
 	Open(Info) (NIC, error)
@@ -81,7 +81,8 @@ type Capabilities struct {
 	Collapsed bool
 	// HostQueues and DeviceQueues: where queues, records and completions may lie.
 	HostQueues, DeviceQueues bool
-	// MemoryDoorbell: the doorbell is memory that the caller provides, of the same kind as the queues. Otherwise it is a register.
+	// MemoryDoorbell: the doorbell is memory that the caller provides, of the same kind as the queues. Otherwise it is a
+	// register.
 	MemoryDoorbell bool
 	// Register is the address of a page of registers in this process, for a GPU to try to map; 0: there is none.
 	Register uint64

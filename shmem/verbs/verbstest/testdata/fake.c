@@ -1,8 +1,9 @@
-// A library that stands in for libibverbs and libmlx5: the functions that package verbs calls, with a machine of a few NICs
-// behind them. It keeps account of every object, can let any one call fail, decodes DevX commands by itself, refuses what a
-// device would refuse, and hands queue pairs and memory to hooks, which carry out what is posted.
+// A library that stands in for libibverbs and libmlx5: the functions that package verbs calls, with a machine of a few
+// NICs behind them. It keeps account of every object, can let any one call fail, decodes DevX commands by itself,
+// refuses what a device would refuse, and hands queue pairs and memory to hooks, which carry out what is posted.
 //
-// Declarations are those of rdma-core's public headers, fields of commands those of include/linux/mlx5/mlx5_ifc.h of Linux.
+// Declarations are those of rdma-core's public headers, fields of commands those of include/linux/mlx5/mlx5_ifc.h of
+// Linux.
 #include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
