@@ -12,22 +12,25 @@ extern "C" LSHMEM_GLOBAL __attribute__((launch_bounds(32 * LSHMEM_HCA_MAX_WARPS)
   const uint64_t begin = nanos();
   uint32_t seen = 0, idle = 0, turns = 0;
   for (;;) {
-    const uint32_t ticket = hca::broadcast<warp_group>(load_relaxed<scope::sys>(&request->ticket));
-    if (ticket != seen) {
-      seen = ticket;
-      fence<scope::sys>(); // keys and queues that the host changed before it asked
-      warp_group::sync();
-      // Whatever this warp did before it saw the ticket is over.
-      if (leader) store_release<scope::sys>(&answer->tickets[warp], ticket);
+    // The host's wishes cost a look at memory, so not every turn has one.
+    if (turns++ % 8 == 0) {
+      const uint64_t wish = hca::broadcast<warp_group>(load_relaxed<scope::sys>((const uint64_t *)request));
+      const uint32_t ticket = (uint32_t)wish, stop = (uint32_t)(wish >> 32);
+      if (ticket != seen) {
+        seen = ticket;
+        fence<scope::sys>(); // keys and queues that the host changed before it asked
+        warp_group::sync();
+        // Whatever this warp did before it saw the ticket is over.
+        if (leader) store_release<scope::sys>(&answer->tickets[warp], ticket);
+      }
+      if (turns % 1024 == 1 && leader) store_relaxed<scope::sys>(&answer->turns[warp], turns);
+      if (stop || any_warp(warp_group::mask(), nanos() - begin > a.slice_nanos)) return;
     }
-    if (hca::turn<warp_group>(a, warp, warps)) {
+    if (hca::turn<warp_group>(a, warp, warps, turns % 8 == 1)) {
       idle = 0;
     } else if (idle < a.idle_nanos) {
       idle += 20;
     }
     if (idle) sleep_nanos(idle);
-    if ((turns++ & 255) == 0 && leader) store_relaxed<scope::sys>(&answer->turns[warp], turns);
-    const bool over = nanos() - begin > a.slice_nanos || load_relaxed<scope::sys>(&request->stop);
-    if (any_warp(warp_group::mask(), over)) return;
   }
 }

@@ -263,7 +263,6 @@ template <class Group> struct server {
 
   // complete writes a completion; syndrome 0: of a success.
   LSHMEM_DEVICE void complete(uint64_t block, const request_t &r, uint32_t syndrome, uint32_t bytes) {
-    settle();
     const uint64_t n = local.completed;
     uint64_t slot = 0;
     if (local.flags & LSHMEM_HCA_FLAG_CYCLIC) {
@@ -278,17 +277,21 @@ template <class Group> struct server {
       }
     }
     local.completed++;
-    if (Group::index() != 0) return;
     uint64_t *c = at<uint64_t>(local.cq) + slot * 8;
-    for (int i = 0; i < 5; i++) store_relaxed<scope::sys>(c + i, 0);
+    if (Group::index() == 0) {
+      for (int i = 0; i < 5; i++) store_relaxed<scope::sys>(c + i, 0);
+      // Words of 8 bytes as they lie in memory: the second half of one is its upper half.
+      store_relaxed<scope::sys>(c + 5, syndrome ? 0 : (uint64_t)swap_bytes(bytes) << 32);
+      store_relaxed<scope::sys>(c + 6, syndrome ? (uint64_t)swap_bytes(syndrome) << 32 : swap_bytes(nanos()));
+    }
+    dirty = true;
+    settle(); // what the entry did, and the above, are visible before the last word
+    if (Group::index() != 0) return;
     const uint32_t owner = (uint32_t)(n / local.depth_cq & 1);
-    // Words of 8 bytes as they lie in memory: the second half of one is its upper half.
-    store_relaxed<scope::sys>(c + 5, syndrome ? 0 : (uint64_t)swap_bytes(bytes) << 32);
-    store_relaxed<scope::sys>(c + 6, syndrome ? (uint64_t)swap_bytes(syndrome) << 32 : swap_bytes(nanos()));
     const uint32_t status = syndrome ? (uint32_t)LSHMEM_MLX5_COMPLETION_ERROR : (uint32_t)LSHMEM_MLX5_COMPLETION_REQUESTER;
     const uint32_t queue = swap_bytes(r.opcode << 24 | local.number);
     const uint32_t last = swap_bytes(((uint32_t)block & 0xffff) << 16 | status << 4 | owner);
-    store_release<scope::sys>(c + 7, (uint64_t)last << 32 | queue);
+    store_relaxed<scope::sys>(c + 7, (uint64_t)last << 32 | queue);
   }
 
   // transfer moves a write's or a read's data; the result is a syndrome.
@@ -440,8 +443,7 @@ template <class Group> struct server {
   LSHMEM_DEVICE bool run(uint64_t posted) {
     bool any = false;
     local.posted = posted;
-    fence<scope::sys>(); // what was written before the doorbell is seen after it
-    Group::sync();
+    Group::sync(); // what one thread acquired with the doorbell, all have
     for (uint32_t i = 0; i < LSHMEM_HCA_TURN_ENTRIES && local.head != local.posted; i++) {
       if (local.flags & LSHMEM_HCA_FLAG_OVERRUN || !step()) break;
       any = true;
@@ -464,22 +466,23 @@ template <class Group> struct server {
   }
 };
 
-// posted_now is how far a queue's entries are posted, as one thread sees it now.
-LSHMEM_DEVICE uint64_t posted_now(queue_t &q) {
+// posted_now is how far a queue's entries are posted, as one thread sees it now. recover: it looks for lost doorbells too.
+LSHMEM_DEVICE uint64_t posted_now(queue_t &q, bool recover) {
   const uint64_t posted = q.posted, head = q.head, depth = q.depth;
   const uint32_t flags = q.flags;
   if (flags & LSHMEM_HCA_FLAG_HOST_POSTS) {
-    const uint64_t v = load_relaxed<scope::sys>(at<const uint64_t>(q.doorbell));
+    const uint64_t v = load_acquire<scope::sys>(at<const uint64_t>(q.doorbell));
     return v - head <= depth && v - posted <= depth ? v : posted;
   }
   if (!(flags & LSHMEM_HCA_FLAG_RECORD)) {
     // The bytes are those of a control segment's head: opcode, modifier and index, then the number.
-    const uint64_t v = load_relaxed<scope::sys>(at<const uint64_t>(q.doorbell));
+    const uint64_t v = load_acquire<scope::sys>(at<const uint64_t>(q.doorbell));
     const uint32_t index = swap_bytes((uint32_t)v) >> 8 & 0xffff, number = swap_bytes((uint32_t)(v >> 32)) >> 8;
     const uint64_t next = posted + (uint16_t)(index - (uint32_t)posted);
     if (number == q.number && next != posted && next - head <= depth) return next;
+    if (!recover) return posted;
   }
-  const uint32_t index = swap_bytes(load_relaxed<scope::sys>(at<const uint32_t>(q.record) + 1));
+  const uint32_t index = swap_bytes(load_acquire<scope::sys>(at<const uint32_t>(q.record) + 1));
   const uint64_t next = posted + (uint16_t)(index - (uint32_t)posted);
   if (next == posted || next - head > depth) {
     if (q.behind) q.behind = 0;
@@ -492,8 +495,8 @@ LSHMEM_DEVICE uint64_t posted_now(queue_t &q) {
 }
 
 // turn serves the queues first, first+stride, … of an adapter once and says whether there was work. A warp looks at a queue
-// with each of its lanes.
-template <class Group> LSHMEM_DEVICE bool turn(const adapter_t &a, uint32_t first, uint32_t stride) {
+// with each of its lanes. In turns with recover it looks for lost doorbells too.
+template <class Group> LSHMEM_DEVICE bool turn(const adapter_t &a, uint32_t first, uint32_t stride, bool recover) {
   bool any = false;
   queue_t *queues = at<queue_t>(a.queues);
   for (uint32_t base = first; base < a.queue_count; base += stride * Group::size()) {
@@ -504,7 +507,7 @@ template <class Group> LSHMEM_DEVICE bool turn(const adapter_t &a, uint32_t firs
       queue_t &q = queues[i];
       const uint32_t state = load_relaxed<scope::sys>(&q.state);
       if (state == state_rts || state == state_error) {
-        posted = posted_now(q);
+        posted = posted_now(q, recover);
         work = posted != q.head && !(q.flags & LSHMEM_HCA_FLAG_OVERRUN);
       }
     }

@@ -17,7 +17,7 @@ type HcaAdapter struct {
 	_         uint32
 }
 
-// HcaRequest is what the host asks of the kernel.
+// HcaRequest is what the host asks of the kernel, which reads both words at once.
 type HcaRequest struct {
 	Ticket uint32 // every warp answers it at the end of a turn: what it did before is over
 	Stop   uint32
