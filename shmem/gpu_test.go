@@ -267,6 +267,9 @@ func operations(p *PE) error {
 	} else if !p.c.DisableP2P {
 		return errors.New("ptr of a mapped PE is 0")
 	}
+	if err := p.BarrierAll(); err != nil { // the other is done with b
+		return err
+	}
 	if err := p.PutNBI(b, outside, 100, next); err != nil {
 		return err
 	}
