@@ -57,7 +57,10 @@ func TestErrors(t *testing.T) {
 		{"WRITE_IMM", with(write(0, 0, 8), func(e *mlx5.Entry) { e.Opcode = mlx5.OpWriteImm }), nil, mlx5.SyndromeNotReady},
 	}
 	for _, fabric := range fabrics {
-		for _, adversary := range adversaries {
+		for i, adversary := range adversaries {
+			if i%(len(adversaries)-1) != 0 {
+				continue // none, and all at once
+			}
 			for _, c := range cases {
 				if fabric.name != "local" && adversary.Adversary != nil && c.syndrome < mlx5.SyndromeRemoteRequest {
 					continue // nothing of it reaches the fabric

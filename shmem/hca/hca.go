@@ -24,6 +24,12 @@
 // posted and after the entry's effect. Nothing is promised between queues. Inside an entry, bytes move in any order, except
 // that a transfer of 4 or 8 bytes to an aligned address is seen whole.
 //
+// # When the other side is gone
+//
+// A device that cannot be reached, does not answer within Config.Retry, or whose connection ends, fails the requests that are
+// under way with SyndromeRetry (0x15), as a NIC does when its retries are exhausted. What was under way may or may not have
+// happened. A new queue makes a new connection.
+//
 // # Who notices a doorbell
 //
 // One goroutine per device looks at the doorbell words of its queues: without pause while there is work and for about

@@ -46,7 +46,10 @@ var adversaries = []struct {
 func everywhere(t *testing.T, f func(t *testing.T, p *pair)) {
 	for _, fabric := range fabrics {
 		for _, producer := range producers {
-			for _, adversary := range adversaries {
+			for i, adversary := range adversaries {
+				if fabric.name == "tcp" && (producer.change != nil && producer.name != "near wrap" || i%(len(adversaries)-1) != 0) {
+					continue // what lies before the fabric is the same
+				}
 				t.Run(fmt.Sprintf("%s/%s/%s", fabric.name, producer.name, adversary.name), func(t *testing.T) {
 					a, b := fabric.make(t)
 					f(t, newPair(t, a, b, adversary.Adversary, producer.change))

@@ -551,13 +551,14 @@ func (c *client) answer(r *bufio.Reader, buffer []byte) error {
 type tcpLink struct {
 	*client
 	stream uint32
+	queued bool // something that flush must send
 }
 
 // open makes a stream for a queue.
 func (c *client) open(ctx context.Context, q *Queue, number uint32) (link, error) {
 	c.mu.Lock()
 	c.streams++
-	l := &tcpLink{c, c.streams}
+	l := &tcpLink{client: c, stream: c.streams}
 	c.mu.Unlock()
 	opened := make(chan uint8, 1)
 	if !c.submit(l.stream, number, inFlight{op: opOpen, opened: opened}) {
@@ -585,10 +586,19 @@ func (l *tcpLink) submit(p part) bool {
 	case w.returns:
 		op = opRead
 	}
-	return l.client.submit(l.stream, p.work.key, inFlight{part: p, op: op})
+	begun := l.client.submit(l.stream, p.work.key, inFlight{part: p, op: op})
+	l.queued = l.queued || begun
+	return begun
+}
+
+func (l *tcpLink) flush() {
+	if l.queued {
+		l.queued = false
+		l.client.flush()
+	}
 }
 
 func (l *tcpLink) close() {
 	l.client.submit(l.stream, 0, inFlight{op: opClose})
-	l.flush()
+	l.client.flush()
 }
