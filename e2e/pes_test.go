@@ -66,6 +66,39 @@ func TestKilledPE(t *testing.T) {
 	}
 }
 
+// PEs wait in kernels for one that is killed. The kernels end, the error names the PE, and all memory is given back.
+func TestKilledPEThatKernelsWaitFor(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	job := p.start("lgpu", "run", "--sim=2x1GiB,sms=2", "--pes", "3", "--label", "--", "sh", "-c",
+		`echo $$; if [ $LSHMEM_PE = 1 ]; then exec pe heap 4000000 meet wait; else exec pe heap 4000000 meet signal; fi`)
+	var victim int
+	if _, err := fmt.Sscanf(job.untilAny("[1] "), "[1] %d", &victim); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		job.untilAny("[0] in a kernel", "[2] in a kernel")
+	}
+	began := time.Now()
+	if err := unix.Kill(victim, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if line := job.untilAny("[0] error ", "[2] error "); !strings.Contains(line, "PE 1 died: ") {
+			t.Error(line)
+		}
+	}
+	if s := job.status(); s != 128+9 {
+		t.Errorf("status %d", s)
+	}
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if all := p.ps(); len(all) != 0 {
+		t.Errorf("what is left: %+v", all)
+	}
+}
+
 // untilAny reads lines up to one that begins with one of some texts.
 func (t *tenant) untilAny(beginnings ...string) string {
 	t.t.Helper()

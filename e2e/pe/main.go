@@ -3,6 +3,8 @@
 //
 //	hold BYTES    have so much memory on LSHMEM_DEVICE
 //	map           export a chunk, import that of the next PE, which may be on another device, write there and look at the own
+//	heap BYTES    have so much symmetric memory
+//	signal        wait in a kernel for a signal that nobody sends; how that ends is as with wait
 //	meet          a barrier; who cannot reach it says why, leaves and ends with status 9
 //	say WORD      print it
 //	read          print standard input
@@ -24,6 +26,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lgpu/lgpu/shmem"
 	"github.com/lgpu/lgpu/shmem/bootstrap"
 	"github.com/lgpu/lgpu/shmem/cuda"
 )
@@ -47,6 +50,8 @@ type pe struct {
 	driver *cuda.Driver
 	device int32
 	ctx    *cuda.Context
+	shmem  *shmem.PE
+	heap   uint64 // address of its symmetric memory
 }
 
 func (p *pe) run(words []string) (err error) {
@@ -63,6 +68,19 @@ func (p *pe) run(words []string) (err error) {
 				return err
 			}
 			if err := p.hold(bytes); err != nil {
+				return err
+			}
+		case "heap":
+			i++
+			bytes, err := strconv.ParseUint(words[i], 10, 64)
+			if err != nil {
+				return err
+			}
+			if err := p.symmetric(ctx, bytes); err != nil {
+				return err
+			}
+		case "signal":
+			if err := p.signal(); err != nil {
 				return err
 			}
 		case "map":
@@ -87,6 +105,11 @@ func (p *pe) run(words []string) (err error) {
 			_, err := p.b.LostPE()
 			return err
 		case "leave":
+			if p.shmem != nil {
+				if err := p.shmem.Finalize(); err != nil {
+					return err
+				}
+			}
 			if err := p.b.Close(); err != nil {
 				return err
 			}
@@ -124,6 +147,35 @@ func (p *pe) hold(bytes uint64) error {
 		_, err := p.driver.Alloc(bytes)
 		return err
 	})
+}
+
+func (p *pe) symmetric(ctx context.Context, bytes uint64) error {
+	if err := p.open(); err != nil {
+		return err
+	}
+	config, err := shmem.ConfigFrom(os.Environ())
+	if err != nil {
+		return err
+	}
+	config.Bootstrap = p.b
+	if p.shmem, err = shmem.Init(ctx, config); err != nil {
+		return err
+	}
+	p.heap, err = p.shmem.Malloc(bytes)
+	return err
+}
+
+// signal waits on the device, where nobody but the library can end the wait.
+func (p *pe) signal() error {
+	const equal, never = 0, 7
+	if err := p.shmem.SignalWaitOnStream(p.heap, equal, never, 0); err != nil {
+		return err
+	}
+	fmt.Println("in a kernel")
+	if err := p.ctx.Do(func() error { return p.driver.StreamSynchronize(0) }); err != nil {
+		return err
+	}
+	return p.shmem.Err()
 }
 
 // share is what a symmetric heap does: memory of every PE is mapped at the others, whatever device it is on.

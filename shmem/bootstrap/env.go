@@ -176,19 +176,23 @@ func parseTCP(text string) (address, error) {
 		return address{}, errors.New("it is neither uid:HEX nor tcp://HOST:PORT?TOKEN")
 	}
 	at, token, _ := strings.Cut(rest, "?")
-	var a address
-	var err error
-	if a.host, a.port, err = splitAddress(at); err != nil {
+	return newAddress(at, token)
+}
+
+// newAddress checks HOST:PORT and a token.
+func newAddress(at, token string) (address, error) {
+	host, port, err := splitAddress(at)
+	if err != nil {
 		return address{}, err
 	}
-	if a.host == "" {
-		return address{}, fmt.Errorf("tcp://%s: which host? PE 0's, as all can reach it", at)
+	if host == "" {
+		return address{}, fmt.Errorf("address %q: which host? PE 0's, as all can reach it", at)
 	}
-	if a.secret, err = tokenSecret(token); err != nil {
-		return address{}, fmt.Errorf("tcp://%s?TOKEN: %w", at, err)
+	secret, err := tokenSecret(token)
+	if err != nil {
+		return address{}, err
 	}
-	a.token = token
-	return a, nil
+	return address{host, port, token, secret}, nil
 }
 
 // id is that of the root at an address, as seen from here.
@@ -207,7 +211,7 @@ func (a *address) id(ctx context.Context) (UniqueID, error) {
 // TokenID is the id of a root at HOST:PORT that was made with a token: what Listen with that Address and Token has, as seen
 // from another machine.
 func TokenID(ctx context.Context, at, token string) (UniqueID, error) {
-	a, err := parseTCP("tcp://" + at + "?" + token)
+	a, err := newAddress(at, token)
 	if err != nil {
 		return UniqueID{}, err
 	}
@@ -217,7 +221,7 @@ func TokenID(ctx context.Context, at, token string) (UniqueID, error) {
 // ListenAt starts a root at HOST:PORT with a token, so that those who know both can join without being told an id. HOST is
 // what others call this machine; it need not mean one of its addresses here.
 func ListenAt(ctx context.Context, at, token string, o ListenOptions) (*Root, error) {
-	a, err := parseTCP("tcp://" + at + "?" + token)
+	a, err := newAddress(at, token)
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
