@@ -695,6 +695,8 @@ LSHMEM_DEVICE int with_slot(const handle &h, const party &lanes, Use use, Take t
   bool failed = status != LSHMEM_OK;
   if (!lanes.alone()) failed = any_warp(lanes.mask, failed);
   if (failed && status == LSHMEM_OK) status = LSHMEM_ERR_QUEUE;
+  // All lanes' reads before the slot is given back.
+  if (!lanes.alone()) sync_warp(lanes.mask);
   if (!LSHMEM_MUTATE(19) && status == LSHMEM_OK && lanes.leads()) status = give_slot(h, s.ticket);
   return status;
 }
