@@ -25,12 +25,12 @@
 //   - A PE whose process or machine dies, that aborts, or that gives up a collective ends the job: Lost is closed at all
 //     others and every call there returns the reason. So does the root's death. A PE that called Close has left in
 //     order; only a collective that still needs it fails.
-//   - The first error is final: the PEs may have seen different ends of the collective that failed. Close, and start anew.
+//   - The first error is final: PEs may have seen different ends of the collective that failed. Close, and start anew.
 //   - Who does not know the secret in the UniqueID cannot join, nor change or repeat a message of those who do. Messages
 //     are not encrypted.
 //
-// All methods of a Bootstrap may be called at the same time; collectives then run one after the other in an order that is
-// not defined, which is right only where the PEs agree on it by other means.
+// All methods of a Bootstrap may be called at the same time; collectives then run one after the other in an order that
+// is not defined, which is right only where the PEs agree on it by other means.
 package bootstrap
 
 import (

@@ -208,8 +208,8 @@ func (a *address) id(ctx context.Context) (UniqueID, error) {
 	return newID(a.secret, at)
 }
 
-// TokenID is the id of a root at HOST:PORT that was made with a token: what Listen with that Address and Token has, as seen
-// from another machine.
+// TokenID is the id of a root at HOST:PORT that was made with a token: what Listen with that Address and Token has, as
+// seen from another machine.
 func TokenID(ctx context.Context, at, token string) (UniqueID, error) {
 	a, err := newAddress(at, token)
 	if err != nil {
@@ -218,8 +218,8 @@ func TokenID(ctx context.Context, at, token string) (UniqueID, error) {
 	return a.id(ctx)
 }
 
-// ListenAt starts a root at HOST:PORT with a token, so that those who know both can join without being told an id. HOST is
-// what others call this machine; it need not mean one of its addresses here.
+// ListenAt starts a root at HOST:PORT with a token, so that those who know both can join without being told an id. HOST
+// is what others call this machine; it need not mean one of its addresses here.
 func ListenAt(ctx context.Context, at, token string, o ListenOptions) (*Root, error) {
 	a, err := newAddress(at, token)
 	if err != nil {

@@ -159,7 +159,7 @@ func launcher(t *testing.T) (*Root, string) {
 	return r, "uid:" + r.ID().String()
 }
 
-// A PE that is killed while the others are in, before or after each collective ends the job for all, at once and by name.
+// A PE that is killed while others are in, before or after each collective ends the job for all, at once and by name.
 func TestKilled(t *testing.T) {
 	for _, op := range []string{"allgather", "alltoall", "barrier", "lost"} {
 		t.Run(op, func(t *testing.T) {

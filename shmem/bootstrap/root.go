@@ -159,8 +159,8 @@ func (r *Root) Abort(code int, why string) {
 	r.flush(time.Second)
 }
 
-// Ended tells the root that a PE's process has ended: who started it knows at once, also of one that never joined. If the
-// PE has left in order, or there is no job, nothing happens but that it cannot be in a later one.
+// Ended tells the root that a PE's process has ended: who started it knows at once, also of one that never joined. If
+// the PE has left in order, or there is no job, nothing happens but that it cannot be in a later one.
 func (r *Root) Ended(pe int, why string) {
 	r.mu.Lock()
 	if r.dead == "" { // others may end because of this one
@@ -712,7 +712,7 @@ func sendTimeout(silence time.Duration) time.Duration {
 	return writeTimeout
 }
 
-// next is the next frame; an error if the other side is silent for longer than silence, unless this process itself slept.
+// next is the next frame; an error if the other side is silent for longer than silence, unless this process slept.
 func (l *link) next(limit int, silence time.Duration, awake *pulse) (frame, error) {
 	if silence <= 0 {
 		return l.receive(limit)
