@@ -47,8 +47,8 @@ func (p *pesFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&p.bootstrap, "bootstrap", "", "on several machines: `HOST:PORT`, free on the one with PE 0")
 }
 
-// job is the PEs that one lgpu run starts, all in one lgpu. They see all its devices, not each its own: a program can ask
-// for access to memory of another PE only if it sees that one's device, and many choose their own by cudaSetDevice. And
+// job is the PEs that one lgpu run starts, all in one lgpu. They see all its devices, not each its own: a program can
+// ask for access to memory of another PE only if it sees that one's device, and many choose their own by cudaSetDevice. And
 // in one lgpu they are not gated against each other, so that those that share a device can wait for each other.
 type job struct {
 	count     int // 0: perDevice times the number of devices
