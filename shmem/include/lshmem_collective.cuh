@@ -1,17 +1,18 @@
-// Barriers and collective operations, called by kernels: all members of a team call the same one with the same arguments,
-// each with one thread, warp or block. The host's on-stream operations are kernels around the same code (shmem/kernels).
+// Barriers and collective operations, called by kernels: all members of a team call the same one with the same
+// arguments, each with one thread, warp or block. The host's on-stream operations are kernels around the same code
+// (shmem/kernels).
 //
 //	lshmem_barrier_all_block(sh);
 //	lshmem_reduce_block<float>(sh, LSHMEM_TEAM_WORLD, LSHMEM_SUM, out, in, n);
 //
-// A team does one operation at a time: not two blocks or kernels at once, and the order is the same on all members. Teams
-// are independent of each other. What members exchange is in the team's synchronization area, see shmem/layout/collective.go
-// for steps, channels and lines.
+// A team does one operation at a time: not two blocks or kernels at once, and the order is the same on all members.
+// Teams are independent of each other. What members exchange is in the team's synchronization area, see
+// shmem/layout/collective.go for steps, channels and lines.
 //
 // Every operation begins when all members' sources are ready and their destinations may be written, as far as members
-// themselves are concerned: it needs no barrier before it. When it returns, the results are there and the source may be
-// overwritten. Functions return LSHMEM_OK or the error that ended a wait; after one, the team is out of step and can only
-// be destroyed.
+// themselves are concerned: it needs no barrier before it. When it returns, the results are there and the source may
+// be overwritten. Functions return LSHMEM_OK or the error that ended a wait; after one, the team is out of step and
+// can only be destroyed.
 #ifndef LSHMEM_COLLECTIVE_CUH
 #define LSHMEM_COLLECTIVE_CUH
 
@@ -74,7 +75,8 @@ LSHMEM_DEVICE half narrow(float v, half) {
 template <class T> constexpr bool is_small_float = equal<T, half>::yes || equal<T, bfloat>::yes;
 template <class T> constexpr bool is_real = is_float<T> || is_small_float<T>;
 
-// apply is one step of a reduction. Integers wrap. Of two numbers of which one is not a number, min and max give the first.
+// apply is one step of a reduction. Integers wrap. Of two numbers of which one is not a number, min and max give the
+// first.
 template <int Op, class T> LSHMEM_DEVICE T apply(T a, T b) {
   if constexpr (is_small_float<T>) {
     return narrow(apply<Op>(widen(a), widen(b)), T());
@@ -255,9 +257,9 @@ LSHMEM_DEVICE range share(uint64_t bytes, uint32_t i, uint32_t n, uint32_t unit)
   return range{from, to};
 }
 
-// member is a group's part in one operation of its team, on one channel. Direct: the team has LSHMEM_TEAM_DIRECT, and no
-// code for queues is made. All methods but the plain questions are called by the whole group together; an int that they return
-// is equal for all of it.
+// member is a group's part in one operation of its team, on one channel. Direct: the team has LSHMEM_TEAM_DIRECT, and
+// no code for queues is made. All methods but the plain questions are called by the whole group together; an int that
+// they return is equal for all of it.
 template <class Group, bool Direct> class member {
 public:
   LSHMEM_DEVICE member(const lshmem_t &sh, const lshmem_team &team, uint32_t channel, uint32_t channels)
@@ -362,8 +364,8 @@ private:
     return (char *)(heap + ((uint64_t)(uintptr_t)p - sh.heap_base));
   }
 
-  // pieces are what channel i of k has to do of a range. Those of neighbouring channels are neighbours, so that all of them
-  // together are in few pages at any time; each is what a group has on its way at once.
+  // pieces are what channel i of k has to do of a range. Those of neighbouring channels are neighbours, so that all
+  // of them together are in few pages at any time; each is what a group has on its way at once.
   class pieces {
   public:
     LSHMEM_DEVICE pieces(range r, uint32_t i, uint32_t k) : end(r.to), size((uint64_t)Group::size() * 128) {
@@ -382,8 +384,8 @@ private:
 
   // spread sends bytes to each member's place in dst: the same ones, or with Slices those for that member.
   template <bool Slices> LSHMEM_DEVICE void spread(char *dst, const char *src, uint64_t bytes) {
-    // So many of the last channels copy what stays here, at the same time as the others send: one CTA copies in its memory
-    // several times as fast as its part of the links takes data. 0: every channel does both.
+    // So many of the last channels copy what stays here, at the same time as the others send: one CTA copies in its
+    // memory several times as fast as its part of the links takes data. 0: every channel does both.
     uint32_t locals = n < 2 ? 0 : channels / (4 * n), senders = channels - locals;
     char *own = dst + me * bytes;
     const char *mine = src + (Slices ? me * bytes : 0);
@@ -408,8 +410,9 @@ private:
     return (quad *)(all_lines() + ((uint64_t)(channel * 2 + (uint32_t)(step & 1)) * n + m) * 2 * line_bytes(n));
   }
 
-  // begin starts the next step. A line of 2^31 steps ago could be taken for one of now: before their numbers come again, lines
-  // are set to one that is half the way away. Nobody sends lines of that parity until this step has been announced.
+  // begin starts the next step. A line of 2^31 steps ago could be taken for one of now: before their numbers come
+  // again, lines are set to one that is half the way away. Nobody sends lines of that parity until this step has been
+  // announced.
   LSHMEM_DEVICE void begin() {
     step++;
     if (((step + 1) & 0x7fffffff) > 1 || n < 2 || !(team.flags & LSHMEM_TEAM_DIRECT) || channel >= LSHMEM_LINE_CHANNELS) return;
@@ -434,8 +437,9 @@ private:
     return wait(sh, pe(m), [=] { return load_acquire<scope::sys>(f) >= s; });
   }
 
-  // exchange tells all members that this one has come so far, and waits for them. What any thread of the group wrote before
-  // is visible to the others' groups then; with sent, also what was put through queues, whose sources are free.
+  // exchange tells all members that this one has come so far, and waits for them. What any thread of the group wrote
+  // before is visible to the others' groups then; with sent, also what was put through queues, whose sources are
+  // free.
   LSHMEM_DEVICE int exchange(bool sent) {
     begin();
     Group::sync();
@@ -498,9 +502,9 @@ private:
 
   static LSHMEM_DEVICE uint32_t word_bytes(range r, uint64_t at8) { return r.to - at8 < 8 ? (uint32_t)(r.to - at8) : 8; }
 
-  // exchange_lines is fcollect, alltoall, reduce and reducescatter in one step: each member sends all others its source, or
-  // with Slices each its part of it; what it gets is placed by sender, or with Reduce combined, by all members in the order of
-  // their numbers.
+  // exchange_lines is fcollect, alltoall, reduce and reducescatter in one step: each member sends all others its
+  // source, or with Slices each its part of it; what it gets is placed by sender, or with Reduce combined, by all
+  // members in the order of their numbers.
   template <class T, bool Slices, bool Reduce>
   LSHMEM_DEVICE int exchange_lines(char *dst, const char *src, uint64_t bytes, uint32_t op) {
     range r = share(bytes, channel, channels, 8);
@@ -673,8 +677,8 @@ LSHMEM_DEVICE const lshmem_team *team_of(const lshmem_t &sh, int team) {
 } // namespace collective
 } // namespace lshmem
 
-// barrier: all that members began before has been done, and all have come. sync: all have come; what they stored is visible,
-// what they put through queues may be under way.
+// barrier: all that members began before has been done, and all have come. sync: all have come; what they stored is
+// visible, what they put through queues may be under way.
 #define LSHMEM_COLLECTIVE(name, group)                                                                                   \
   LSHMEM_DEVICE int lshmem_##name(const lshmem_t &sh, int team) {                                                        \
     const lshmem_team *t = lshmem::collective::team_of(sh, team);                                                        \
@@ -697,15 +701,15 @@ LSHMEM_DEVICE int lshmem_sync_all(const lshmem_t &sh) { return lshmem_sync(sh, L
 LSHMEM_DEVICE int lshmem_sync_all_warp(const lshmem_t &sh) { return lshmem_sync_warp(sh, LSHMEM_TEAM_WORLD); }
 LSHMEM_DEVICE int lshmem_sync_all_block(const lshmem_t &sh) { return lshmem_sync_block(sh, LSHMEM_TEAM_WORLD); }
 
-// Sources and destinations are in the heap, at the same offset on all members, and do not overlap, except as said. n is in
-// elements.
+// Sources and destinations are in the heap, at the same offset on all members, and do not overlap, except as said. n
+// is in elements.
 //   broadcast      n from the member root's src (an index in the team) to every member's dst; they may be equal
 //   fcollect       n of each to each: member i's to dst + i*n of all; a src may be the member's own place in dst
 //   alltoall       n from each to each: src + j*n of member i to dst + i*n of member j
 //   reduce         n, combined by op (LSHMEM_SUM to LSHMEM_XOR) over all members, to dst of all; it may be src
 //   reducescatter  src + i*n of all, combined, to dst of member i; it may be the member's own src + i*n
-// T is any type for the first three, else an integer of 1, 2, 4 or 8 bytes, lshmem::half, lshmem::bfloat, float or double;
-// bitwise operations are for integers.
+// T is any type for the first three, else an integer of 1, 2, 4 or 8 bytes, lshmem::half, lshmem::bfloat, float or
+// double; bitwise operations are for integers.
 #define LSHMEM_COLLECTIVE(name, group)                                                                                   \
   template <class T>                                                                                                     \
   LSHMEM_DEVICE int lshmem_##name(const lshmem_t &sh, int team, T *dst, const lshmem::value<T> *src, size_t n LSHMEM_MORE) { \

@@ -1,6 +1,6 @@
-// Package kernels is lshmem's device code for operations on a stream: its CUDA source, the PTX that clang makes of it, and how
-// to launch each kernel. It exists so that the library brings its kernels along and needs no compiler, and so that the
-// software GPU runs the very same.
+// Package kernels is lshmem's device code for operations on a stream: its CUDA source, the PTX that clang makes of
+// it, and how to launch each kernel. It exists so that the library brings its kernels along and needs no compiler,
+// and so that the software GPU runs the very same.
 //
 // The calls most users need:
 //
@@ -11,21 +11,21 @@
 //
 // # Modules
 //
-// A module is loaded when an operation first needs it: the driver compiles it then, which takes the longer the larger it is.
-// Those named "queue..." are for teams without layout.TeamDirect and for RMA to PEs that are reached through queues; the
-// others have no code for queues.
+// A module is loaded when an operation first needs it: the driver compiles it then, which takes the longer the larger
+// it is. Those named "queue..." are for teams without layout.TeamDirect and for RMA to PEs that are reached through
+// queues; the others have no code for queues.
 //
 // # Deadlock
 //
-// CTA b of a collective kernel waits for CTA b of the other members' kernels, never for another CTA of its own. So a kernel
-// ends even if its CTAs run one after the other, as long as each member's GPU runs CTA b at some time without waiting for the
-// end of a higher one: GPUs start CTAs in the order of their numbers, and a CTA that has started stays until its end. Suppose
-// kernels are stuck, and b is the smallest number of a CTA that has not ended anywhere. CTA b has not started on some member,
-// else all of them would go on; but there all lower ones have ended, so that it waits for a place that others hold: CTAs of
-// other kernels, or higher CTAs of its own, which start after it. Hence a kernel needs one CTA's place on each GPU, which
-// it gets when whatever else runs there ends. What must not be is that those others wait for this very kernel: PEs that share
-// a GPU need room for one CTA of each, which is why limit divides the GPU's units among its PEs, and teams that work at the
-// same time on several streams divide what is left.
+// CTA b of a collective kernel waits for CTA b of the other members' kernels, never for another CTA of its own. So a
+// kernel ends even if its CTAs run one after the other, as long as each member's GPU runs CTA b at some time without
+// waiting for the end of a higher one: GPUs start CTAs in the order of their numbers, and a CTA that has started
+// stays until its end. Suppose kernels are stuck, and b is the smallest number of a CTA that has not ended anywhere.
+// CTA b has not started on some member, else all of them would go on; but there all lower ones have ended, so that it
+// waits for a place that others hold: CTAs of other kernels, or higher CTAs of its own, which start after it. Hence a
+// kernel needs one CTA's place on each GPU, which it gets when whatever else runs there ends. What must not be is
+// that those others wait for this very kernel: PEs that share a GPU need room for one CTA of each, which is why limit
+// divides the GPU's units among its PEs, and teams that work at the same time on several streams divide what is left.
 package kernels
 
 //go:generate go run ./gen
@@ -131,11 +131,11 @@ const (
 	Broadcast           // Bytes from Source of member Root to Dest of all
 	Fcollect            // Bytes from Source of member i to Dest + i*Bytes of all
 	Alltoall            // Bytes from Source + j*Bytes of member i to Dest + i*Bytes of member j
-	// Reduce: Bytes from each Source, combined element by element, to Dest of all. Dest may be Source; they must not overlap
-	// otherwise.
+	// Reduce: Bytes from each Source, combined element by element, to Dest of all. Dest may be Source; they must not
+	// overlap otherwise.
 	Reduce
-	// ReduceScatter: Dest of member i, Bytes long, gets the reduction of Source + i*Bytes of all. Dest must not overlap Source,
-	// except that it may be the member's own Source + i*Bytes.
+	// ReduceScatter: Dest of member i, Bytes long, gets the reduction of Source + i*Bytes of all. Dest must not
+	// overlap Source, except that it may be the member's own Source + i*Bytes.
 	ReduceScatter
 	operations
 )
@@ -159,8 +159,8 @@ const (
 	CollectiveLines uint32 = 1 << iota
 )
 
-// Collective is the parameter of a collective kernel. Addresses are those of the PE's own process. Source and Dest are in
-// the heap, at the same offset on all members of the team.
+// Collective is the parameter of a collective kernel. Addresses are those of the PE's own process. Source and Dest
+// are in the heap, at the same offset on all members of the team.
 type Collective struct {
 	State     layout.State
 	Team      layout.Team
@@ -183,9 +183,9 @@ const (
 	bulkShare = 8 << 10
 )
 
-// Plan says which kernel does the operation, and sets c.Flags. Limit is the most CTAs it may have: no more than fit on the
-// GPU at once beside the other PEs' of that GPU. It, Bytes and the kind of team must be equal on all members, or they wait for
-// each other in vain. A Launch with Grid 0 means that there is nothing to do.
+// Plan says which kernel does the operation, and sets c.Flags. Limit is the most CTAs it may have: no more than fit
+// on the GPU at once beside the other PEs' of that GPU. It, Bytes and the kind of team must be equal on all members,
+// or they wait for each other in vain. A Launch with Grid 0 means that there is nothing to do.
 func (c *Collective) Plan(op Operation, limit int) (Launch, error) {
 	n := int(c.Team.PEs)
 	direct := c.Team.Flags&layout.TeamDirect != 0

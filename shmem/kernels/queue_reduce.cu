@@ -1,5 +1,5 @@
-// Reductions of teams with members behind queues, of any type: the code for one at a time is small, and the speed is the
-// network's.
+// Reductions of teams with members behind queues, of any type: the code for one at a time is small, and the speed is
+// the network's.
 #define LSHMEM_DIRECT 0
 #include "launch.h"
 

@@ -31,10 +31,9 @@ const (
 
 // job is several PEs in this process, one on each software GPU, with states made by hand.
 type job struct {
-	t      *testing.T
-	d      *cuda.Driver
-	pes    []*pe
-	remote *uint64
+	t   *testing.T
+	d   *cuda.Driver
+	pes []*pe
 }
 
 type pe struct {
@@ -461,8 +460,8 @@ func testData(t *testing.T, j *job) {
 	}
 }
 
-// testTypes reduces every type by every operation, in lines, in bulk and as if some members were behind queues, with small whole
-// numbers, which no type rounds.
+// testTypes reduces every type by every operation, in lines, in bulk and as if some members were behind queues, with
+// small whole numbers, which no type rounds.
 func testTypes(t *testing.T, j *job) {
 	r := rand.New(rand.NewPCG(3, 4))
 	members := []int{0, 1, 2}
@@ -792,8 +791,8 @@ func testWait(t *testing.T, j *job) {
 	j.wait()
 }
 
-// testTimeout shows that members that nobody answers end with a status, and with the host's when it gives up. It is the last
-// test: the team is out of step after it.
+// testTimeout shows that members that nobody answers end with a status, and with the host's when it gives up. It is
+// the last test: the team is out of step after it.
 func testTimeout(t *testing.T, j *job) {
 	team := j.team([]int{0, 1}, false, 0)
 	p := j.pes[0]

@@ -1,5 +1,5 @@
-// Device collectives of all scopes, on the team of all and on one of the others in reverse, over whatever reaches the members.
-// Included by litmus.cc, in its namespace, behind lshmem_collective.cuh.
+// Device collectives of all scopes, on the team of all and on one of the others in reverse, over whatever reaches the
+// members. Included by litmus.cc, in its namespace, behind lshmem_collective.cuh.
 
 // The scopes by their groups.
 template <class Group> struct scope_calls;
@@ -75,7 +75,8 @@ template <> lshmem::half element(uint64_t tag, uint64_t i) {
 template <class T> double number_of(T v) { return (double)v; }
 template <> double number_of(lshmem::half v) { return lshmem::collective::widen(v); }
 
-// one_collective does one operation on a team with random arguments, which are the same on all members, and checks the result.
+// one_collective does one operation on a team with random arguments, which are the same on all members, and checks
+// the result.
 template <class Group, class T> void one_collective(const lshmem_t &sh, const collective_world &w, int team, random_numbers &r) {
   using call = scope_calls<Group>;
   const lshmem_team &t = w.teams[sh.pe][team];
