@@ -205,7 +205,7 @@ var defects = map[int]struct {
 	16: {threads, []trial{{"watched", 300, crowded, false}}},
 	17: {plain, []trial{{"watched", 500, watched, false}}},
 	18: {plain, []trial{{"atomics", 20, overQueues, false}}},
-	19: {threads, []trial{{"watched", 500, watched, false}}},
+	19: {threads, []trial{{"watched", 500, crowded, false}}},
 	20: {plain, []trial{{"watched", 300, watched, false}}},
 	21: {plain, []trial{{"memory", 200, overQueues, false}}},
 	22: {plain, []trial{{"version", 0, foreign, false}}},
@@ -219,7 +219,7 @@ func TestMutations(t *testing.T) {
 			t.Parallel()
 			program := build(t, d.flavour.flags...)
 			began := time.Now()
-			for seed := range uint64(5) {
+			for seed := range uint64(20) {
 				for _, x := range d.trials {
 					x.world.timeout = time.Second
 					r := x.run(t, program, seed, 20*time.Second, fmt.Sprintf("LITMUS_MUTATION=%d", n))
