@@ -103,7 +103,8 @@ func (d *Device) RegisterMemory(key uint32, start, bytes uint64, access Access, 
 	return nil
 }
 
-// DeregisterMemory ends a registration. When it returns nothing touches the memory any more; requests that want to fail.
+// DeregisterMemory ends a registration. When it returns nothing touches the memory any more; requests that want to
+// fail.
 func (d *Device) DeregisterMemory(key uint32) error {
 	d.mu.Lock()
 	table := maps.Clone(*d.regions.Load())
@@ -141,7 +142,8 @@ func (r *region) release() { r.users.Add(-1) }
 // Kick wakes the device if it sleeps, for those who post from this process and do not want to wait for it to look.
 func (d *Device) Kick() { d.engine.kick() }
 
-// Close stops the device and closes its queues. Nothing touches their memory, nor registered memory, when it has returned.
+// Close stops the device and closes its queues. Nothing touches their memory, nor registered memory, when it has
+// returned.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	if d.closed {

@@ -16,8 +16,8 @@ import (
 
 func cyclic(c *QueueConfig) { c.CQForm, c.CQ, c.CQRecord = CQCyclic, words(64*64), words(4) }
 
-// TestErrors posts one bad entry between good ones: the good one before completes, the bad one has its syndrome, all behind it
-// are flushed, and nothing of them happens.
+// TestErrors posts one bad entry between good ones: the good one before completes, the bad one has its syndrome, all
+// behind it are flushed, and nothing of them happens.
 func TestErrors(t *testing.T) {
 	atomicEntry := func(opcode, modifier uint8, at uint64) *mlx5.Entry {
 		return &mlx5.Entry{Opcode: opcode, Modifier: modifier, RemoteAddress: at, RemoteKey: bKey, Data: local(0, 8)}

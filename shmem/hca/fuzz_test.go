@@ -26,7 +26,8 @@ func frame(op, flags byte, stream, key, n uint32, address uint64, total, offset,
 	return append(b, payload...)
 }
 
-// FuzzServer: whatever the other side sends is an error of the connection or is answered, and changes only what its keys allow.
+// FuzzServer: whatever the other side sends is an error of the connection or is answered, and changes only what its
+// keys allow.
 func FuzzServer(f *testing.F) {
 	open := frame(opOpen, 0, 1, 0x22, 0, 0, 0, 0, 0, nil)
 	f.Add(append(open, frame(opWrite, 0, 1, bKey, 5, bStart, 5, 0, 1, []byte("hello"))...))

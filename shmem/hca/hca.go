@@ -1,7 +1,7 @@
-// Package hca is a software network adapter: it executes mlx5 send queues that a program, or a GPU, writes into memory, and
-// writes the completions that an mlx5 device would write. lshmem's device code cannot tell the two apart, so the same kernels
-// run where there is no such device, and its protocol is tested against an adapter that can be told to be as unhelpful as
-// the rules allow.
+// Package hca is a software network adapter: it executes mlx5 send queues that a program, or a GPU, writes into memory,
+// and writes the completions that an mlx5 device would write. lshmem's device code cannot tell the two apart, so the
+// same kernels run where there is no such device, and its protocol is tested against an adapter that can be told to be
+// as unhelpful as the rules allow.
 //
 //	d, err := hca.New(hca.Config{Fabric: fabric})              // one adapter
 //	err = d.RegisterMemory(key, start, bytes, access, memory)  // what work requests may touch, on both sides
@@ -10,36 +10,36 @@
 //
 // # What is executed
 //
-// RDMA WRITE with data or inline segments, RDMA READ, the four atomic operations with masks and field boundaries, DUMP, NOP
-// and WAIT. A queue has no receive side: SEND and the immediate forms fail with SyndromeNotReady (0x16), as on a device whose
-// peer posts no receive. Everything else, and whatever is malformed, fails with SyndromeLocalQueue. A failed entry gets an
-// error completion whether or not it asks for one, its queue goes to the state ERR, and all entries behind it, also those
-// posted later, complete with SyndromeFlushed.
+// RDMA WRITE with data or inline segments, RDMA READ, the four atomic operations with masks and field boundaries, DUMP,
+// NOP and WAIT. A queue has no receive side: SEND and the immediate forms fail with SyndromeNotReady (0x16), as on a
+// device whose peer posts no receive. Everything else, and whatever is malformed, fails with SyndromeLocalQueue. A
+// failed entry gets an error completion whether or not it asks for one, its queue goes to the state ERR, and all
+// entries behind it, also those posted later, complete with SyndromeFlushed.
 //
 // # Order
 //
 // Of one queue, writes and atomics take effect at the other side in the order posted. What reads and atomics return may
-// arrive after later writes were carried out, and a read may return what a later write of its queue stored; an entry with
-// one of the fence bits of FenceReads begins after all reads and atomics before it are complete. Completions are in the order
-// posted and after the entry's effect. Nothing is promised between queues. Inside an entry, bytes move in any order, except
-// that a transfer of 4 or 8 bytes to an aligned address is seen whole.
+// arrive after later writes were carried out, and a read may return what a later write of its queue stored; an entry
+// with one of the fence bits of FenceReads begins after all reads and atomics before it are complete. Completions are
+// in the order posted and after the entry's effect. Nothing is promised between queues. Inside an entry, bytes move in
+// any order, except that a transfer of 4 or 8 bytes to an aligned address is seen whole.
 //
 // # When the other side is gone
 //
-// A device that cannot be reached, does not answer within Config.Retry, or whose connection ends, fails the requests that are
-// under way with SyndromeRetry (0x15), as a NIC does when its retries are exhausted. What was under way may or may not have
-// happened. A new queue makes a new connection.
+// A device that cannot be reached, does not answer within Config.Retry, or whose connection ends, fails the requests
+// that are under way with SyndromeRetry (0x15), as a NIC does when its retries are exhausted. What was under way may or
+// may not have happened. A new queue makes a new connection.
 //
 // # Who notices a doorbell
 //
 // One goroutine per device looks at the doorbell words of its queues: without pause while there is work and for about
-// 50 microseconds after, then every 20 to 50 microseconds (a few per cent of a core) for a tenth of a second, then about once
-// a millisecond, which is next to nothing. Kick ends such a sleep at once.
+// 50 microseconds after, then every 20 to 50 microseconds (a few per cent of a core) for a tenth of a second, then
+// about once a millisecond, which is next to nothing. Kick ends such a sleep at once.
 //
 // # Concurrency
 //
-// Methods of Device and Queue are safe for concurrent use. Memory given to a queue or a registration is in use until Close,
-// or until DeregisterMemory has returned.
+// Methods of Device and Queue are safe for concurrent use. Memory given to a queue or a registration is in use until
+// Close, or until DeregisterMemory has returned.
 package hca
 
 import (
@@ -87,11 +87,11 @@ var stateNames = [...]string{"RESET", "INIT", "RTR", "RTS", "ERR"}
 type Producer uint8
 
 const (
-	// ProducerDoorbell: the doorbell word has the index of the next block (with opcode 0), as GPUs write it. When the doorbell
-	// record has been ahead of it for a while, a doorbell was lost and the record counts.
+	// ProducerDoorbell: the doorbell word has the index of the next block (with opcode 0), as GPUs write it. When the
+	// doorbell record has been ahead of it for a while, a doorbell was lost and the record counts.
 	ProducerDoorbell Producer = iota
-	// ProducerRecord: the doorbell record counts; what is stored to the doorbell does not matter. The form for libmlx5, whose
-	// doorbell is the head of the last entry.
+	// ProducerRecord: the doorbell record counts; what is stored to the doorbell does not matter. The form for libmlx5,
+	// whose doorbell is the head of the last entry.
 	ProducerRecord
 	// ProducerHostPosts: layout.QueueHostPosts' word, a 64-bit count in the machine's byte order.
 	ProducerHostPosts
@@ -109,8 +109,8 @@ const (
 type QueueConfig struct {
 	Number uint32 // 1..2^24-1, unique in the device
 	WQ     []byte // a power of two of 64-byte blocks, at most layout.MaxDepth; at an address that is a multiple of 8
-	// Record is the doorbell record, both big-endian words; the second is the send queue's. It must hold Start when the queue is
-	// created. Only ProducerHostPosts needs none.
+	// Record is the doorbell record, both big-endian words; the second is the send queue's. It must hold Start when the
+	// queue is created. Only ProducerHostPosts needs none.
 	Record []byte
 	// Doorbell is the 8-byte doorbell register; a word that does not have the queue's number was not rung yet. Only
 	// ProducerDoorbell needs it.
@@ -118,16 +118,18 @@ type QueueConfig struct {
 	// HostPosts is the 8-byte word of ProducerHostPosts.
 	HostPosts []byte
 	Producer  Producer
-	// Start is the count of blocks that were posted and executed when the queue was created: 0, or near a wrap in tests.
+	// Start is the count of blocks that were posted and executed when the queue was created: 0, or near a wrap in
+	// tests.
 	Start uint64
 
 	CQ       []byte // a power of two of 64-byte entries, or one for CQCollapsed; filled with 0xff before anything is posted
 	CQForm   CQForm
 	CQNumber uint32 // for WAIT
-	// CQDepth is how many completions make a lap of the owner bit: len(CQ)/64, or for CQCollapsed this; 0: the WQ's depth.
+	// CQDepth is how many completions make a lap of the owner bit: len(CQ)/64, or for CQCollapsed this; 0: the WQ's
+	// depth.
 	CQDepth int
-	// CQRecord is the completion queue's doorbell record: 4 bytes, the consumer's count. With it, a cyclic queue that is full is an
-	// error of the queue; without, entries are overwritten.
+	// CQRecord is the completion queue's doorbell record: 4 bytes, the consumer's count. With it, a cyclic queue that
+	// is full is an error of the queue; without, entries are overwritten.
 	CQRecord []byte
 }
 
@@ -194,30 +196,32 @@ type Config struct {
 	Strict uint8
 	// Adversary makes the device as unhelpful as the rules allow. nil: it is not.
 	Adversary *Adversary
-	// AnyQueue makes the device answer to requests for queues that it does not have: one that only stands in for another
-	// process's device, whose memory this process has mapped.
+	// AnyQueue makes the device answer to requests for queues that it does not have: one that only stands in for
+	// another process's device, whose memory this process has mapped.
 	AnyQueue bool
 	// Logf reports what no completion can; nil: nothing.
 	Logf func(format string, args ...any)
 }
 
-// Adversary is how a device misbehaves legally. Given the same arrivals it decides the same. The zero value of a field turns that part
-// off; probabilities are in 1/256.
+// Adversary is how a device misbehaves legally. Given the same arrivals it decides the same. The zero value of a field
+// turns that part off; probabilities are in 1/256.
 type Adversary struct {
 	Seed uint64
-	// Scatter: the payload of an entry moves in pieces of at most so many bytes, in any order, other queues' work in between.
-	// Transfers of at most 8 bytes stay whole.
+	// Scatter: the payload of an entry moves in pieces of at most so many bytes, in any order, other queues' work in
+	// between. Transfers of at most 8 bytes stay whole.
 	Scatter int
-	// Late is the probability that a read is carried out, and that what an atomic returned is stored, after later entries.
+	// Late is the probability that a read is carried out, and that what an atomic returned is stored, after later
+	// entries.
 	Late uint8
 	// LateCompletion is the probability that a completion waits for another turn.
 	LateCompletion uint8
 	// Idle is the probability that a queue is passed over in a turn. Queues are visited in random order.
 	Idle uint8
-	// DropDoorbell and DelayDoorbell are the probabilities that a doorbell is never seen, and that it is seen some turns later.
+	// DropDoorbell and DelayDoorbell are the probabilities that a doorbell is never seen, and that it is seen some
+	// turns later.
 	DropDoorbell, DelayDoorbell uint8
-	// FailAt makes the entry fail that is the FailAt-th (from 1) of its queue to be executed; 0: none. FailWith is the syndrome; 0:
-	// SyndromeRemoteOp. FailQueue is the queue; 0: all.
+	// FailAt makes the entry fail that is the FailAt-th (from 1) of its queue to be executed; 0: none. FailWith is the
+	// syndrome; 0: SyndromeRemoteOp. FailQueue is the queue; 0: all.
 	FailAt    uint64
 	FailWith  uint8
 	FailQueue uint32

@@ -232,8 +232,8 @@ func (l *library) poll() (id uint64, status, opcode, n int) {
 	return id, status, opcode, n
 }
 
-// TestLibmlx5: rdma-core's library writes entries, which are byte by byte what package mlx5 writes; the HCA executes them; and the
-// library reads the completions.
+// TestLibmlx5: rdma-core's library writes entries, which are byte by byte what package mlx5 writes; the HCA executes
+// them; and the library reads the completions.
 func TestLibmlx5(t *testing.T) {
 	l := newLibrary(t)
 	fabric := NewLocal()

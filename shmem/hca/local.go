@@ -21,9 +21,9 @@ var (
 // Local is the fabric of the devices of one process. Requests are carried out by the goroutine of the device that makes
 // them, straight from memory to memory.
 //
-// The memory of a device of another process on the same host can be reached so too: let a device of this process stand in for it,
-// with the other's Address and Token and AnyQueue, and register with it what this process has mapped of the other's memory,
-// under the other's addresses and keys.
+// The memory of a device of another process on the same host can be reached so too: let a device of this process stand
+// in for it, with the other's Address and Token and AnyQueue, and register with it what this process has mapped of the
+// other's memory, under the other's addresses and keys.
 type Local struct {
 	mu      sync.Mutex
 	devices map[string]*Device
@@ -108,7 +108,8 @@ type request struct {
 	key uint32
 }
 
-// acquire finds the memory of a request, or says why there is none. All of the message must be there before any of it moves.
+// acquire finds the memory of a request, or says why there is none. All of the message must be there before any of it
+// moves.
 func (r *responder) acquire(q *request, access Access) (*region, uint8) {
 	if !r.answers() {
 		return nil, mlx5.SyndromeRetry
@@ -273,7 +274,8 @@ func (l *localLink) close() {}
 // joined is a fabric of several.
 type joined []Fabric
 
-// Join is a fabric that reaches a device by the first of several fabrics that can. A device's address is that of the last.
+// Join is a fabric that reaches a device by the first of several fabrics that can. A device's address is that of the
+// last.
 func Join(fabrics ...Fabric) Fabric { return joined(fabrics) }
 
 func (j joined) attach(d *Device, address string) (string, error) {

@@ -10,15 +10,16 @@ import (
 )
 
 // Memory is what a registered range consists of. Addresses are those of the range's owner, the ones that work requests
-// carry. The device has checked that the whole access lies in the range. Methods are called from several goroutines at once.
+// carry. The device has checked that the whole access lies in the range. Methods are called from several goroutines at
+// once.
 type Memory interface {
 	// ReadAt fills p with the bytes at address.
 	ReadAt(p []byte, address uint64) error
-	// WriteAt stores p at address. Writes of 4 or 8 bytes at a multiple of their size are seen whole and after all that was
-	// written before.
+	// WriteAt stores p at address. Writes of 4 or 8 bytes at a multiple of their size are seen whole and after all that
+	// was written before.
 	WriteAt(p []byte, address uint64) error
-	// Atomic replaces the op.Bytes bytes at address, a multiple of that, by what op.Apply makes of them and returns what was
-	// there. No other atomic operation, of whatever agent the memory's owner counts on, comes between.
+	// Atomic replaces the op.Bytes bytes at address, a multiple of that, by what op.Apply makes of them and returns
+	// what was there. No other atomic operation, of whatever agent the memory's owner counts on, comes between.
 	Atomic(address uint64, op *mlx5.Atomic) (old uint64, err error)
 }
 
@@ -28,8 +29,8 @@ type Viewer interface {
 	View(address, n uint64) ([]byte, error)
 }
 
-// HostMemory is bytes of this process, which other processes and devices may share. Its atomic operations are those of the
-// processor, so they hold against all of them.
+// HostMemory is bytes of this process, which other processes and devices may share. Its atomic operations are those of
+// the processor, so they hold against all of them.
 type HostMemory struct {
 	Start uint64 // address of Bytes[0] to those who post work requests
 	Bytes []byte // its own address must be aligned to 8, as Start is

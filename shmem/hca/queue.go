@@ -228,7 +228,8 @@ func (q *Queue) Endpoint() Endpoint {
 	return Endpoint{Address: q.device.address, Token: q.device.token, Queue: q.config.Number}
 }
 
-// Connect connects the queue to the one at the other side and begins to execute its entries: RTS. A queue is connected once.
+// Connect connects the queue to the one at the other side and begins to execute its entries: RTS. A queue is connected
+// once.
 func (q *Queue) Connect(ctx context.Context, remote Endpoint) error {
 	ctx, cancel := context.WithTimeout(ctx, q.device.config.Retry)
 	defer cancel()

@@ -22,8 +22,8 @@ import (
 	"github.com/lgpu/lgpu/shmem/mlx5"
 )
 
-// The protocol. A device has one connection to each device that its queues are connected to, and the answers come back on
-// it. Numbers are big-endian.
+// The protocol. A device has one connection to each device that its queues are connected to, and the answers come back
+// on it. Numbers are big-endian.
 //
 //	client   "lshmemH1" | device number (8) | nonce (32)
 //	server   nonce (32) | HMAC-SHA256(token, "server" | client's nonce | server's nonce | device number)
@@ -31,9 +31,9 @@ import (
 //	client   requests: requestBytes of head; write: its bytes; atomic: atomicBytes
 //	server   answers: answerBytes of head; a read's or an atomic's result
 //
-// Both sides know the token, which never travels; what travels after is neither encrypted nor signed. The server carries
-// requests out in their order. An answer names a request and says that all before it are done, of which only writes may have
-// no answer of their own. A stream is a queue's: after a failed request its later ones fail too.
+// Both sides know the token, which never travels; what travels after is neither encrypted nor signed. The server
+// carries requests out in their order. An answer names a request and says that all before it are done, of which only
+// writes may have no answer of their own. A stream is a queue's: after a failed request its later ones fail too.
 const (
 	tcpMagic     = "lshmemH1"
 	tcpScheme    = "tcp://"

@@ -38,7 +38,8 @@ func (c *Completion) Put(b *[BlockBytes]byte) {
 	b[CompletionOwner] = c.Opcode<<4 | c.Owner&OwnerBit
 }
 
-// ParseCompletion reads a completion of at least 64 bytes. One that no device wrote yet has the opcode CompletionInvalid.
+// ParseCompletion reads a completion of at least 64 bytes. One that no device wrote yet has the opcode
+// CompletionInvalid.
 func ParseCompletion(b []byte) (Completion, error) {
 	if len(b) < BlockBytes {
 		return Completion{}, FormatError(fmt.Sprintf("a completion of %d bytes", len(b)))

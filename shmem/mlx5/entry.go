@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// FormatError says why bytes are no work request that a queue can execute. All of them complete with SyndromeLocalQueue.
+// FormatError says why bytes are no work request that a queue can execute. All of them complete with
+// SyndromeLocalQueue.
 type FormatError string
 
 func (e FormatError) Error() string { return "mlx5: " + string(e) }
@@ -22,8 +23,8 @@ const (
 	ErrRange    = FormatError("a value that its field cannot hold")
 )
 
-// Strictness is what Parse refuses beyond what hardware does. A real writer leaves garbage where hardware does not look, so
-// it is for checking our own writers.
+// Strictness is what Parse refuses beyond what hardware does. A real writer leaves garbage where hardware does not
+// look, so it is for checking our own writers.
 type Strictness uint8
 
 const (
@@ -49,8 +50,8 @@ func (d Data) Length() uint64 {
 	return uint64(d.Bytes)
 }
 
-// Entry is a work request. It is used again and again: Parse overwrites everything, and slices that it sets point into the
-// entry itself. An entry is not for concurrent use, and not for copying.
+// Entry is a work request. It is used again and again: Parse overwrites everything, and slices that it sets point into
+// the entry itself. An entry is not for concurrent use, and not for copying.
 type Entry struct {
 	Opcode    uint8
 	Modifier  uint8  // of the opcode; 8 and 9 are those of masked atomics on 4 and 8 bytes
@@ -97,10 +98,10 @@ func (e *Entry) WaitsForReads() bool {
 	return fence == FenceReads || fence == FenceStrong || fence == FenceAll
 }
 
-// Parse reads the entry that begins at block index (modulo the size of the ring). It reads every byte of the ring once, so
-// a writer that does not keep to the rules changes what it finds, not whether it is sound. After an error the control segment's
-// fields are set, and Segments, if it is not 0, says where the next entry would begin. Neither the index nor the queue number
-// are compared with anything.
+// Parse reads the entry that begins at block index (modulo the size of the ring). It reads every byte of the ring once,
+// so a writer that does not keep to the rules changes what it finds, not whether it is sound. After an error the
+// control segment's fields are set, and Segments, if it is not 0, says where the next entry would begin. Neither the
+// index nor the queue number are compared with anything.
 func (e *Entry) Parse(ring []byte, index uint64, strict Strictness) error {
 	n := len(ring)
 	if n < BlockBytes || n&(n-1) != 0 {
@@ -238,8 +239,8 @@ func (e *Entry) payload(b []byte, strict Strictness) error {
 	return nil
 }
 
-// Append appends the entry's segments to dst and sets Segments. Its control segment has Index and Queue as they are. What it
-// appends, and nothing but that, is what Parse reads as the same entry.
+// Append appends the entry's segments to dst and sets Segments. Its control segment has Index and Queue as they are.
+// What it appends, and nothing but that, is what Parse reads as the same entry.
 func (e *Entry) Append(dst []byte) ([]byte, error) {
 	start := len(dst)
 	if e.Queue >= 1<<24 {
@@ -296,8 +297,8 @@ func (e *Entry) Append(dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// Put writes the entry at block index of the ring, as a driver does, and returns the index of the next one. It sets Index. The
-// rest of the last block keeps what it had.
+// Put writes the entry at block index of the ring, as a driver does, and returns the index of the next one. It sets
+// Index. The rest of the last block keeps what it had.
 func (e *Entry) Put(ring []byte, index uint64) (uint64, error) {
 	n := len(ring)
 	if n < BlockBytes || n&(n-1) != 0 {

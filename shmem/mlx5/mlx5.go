@@ -1,4 +1,5 @@
-// Package mlx5 is the wire format of mlx5 send queues: what a work request, a completion and a doorbell look like in memory.
+// Package mlx5 is the wire format of mlx5 send queues: what a work request, a completion and a doorbell look like in
+// memory.
 //
 // Layouts are those of rdma-core's providers/mlx5/mlx5dv.h and, for WAIT, DUMP and the operation modifiers of extended
 // atomics, of doca-gpunetio. Every field of more than a byte is big-endian.

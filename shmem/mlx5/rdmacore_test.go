@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestHeader holds entries and numbers to those of rdma-core's public header, in the form that its own inline functions write.
+// TestHeader holds entries and numbers to those of rdma-core's public header, in the form that its own inline functions
+// write.
 func TestHeader(t *testing.T) {
 	if _, err := os.Stat("/usr/include/infiniband/mlx5dv.h"); err != nil {
 		t.Skip("rdma-core's headers are not installed (Debian: libibverbs-dev)")

@@ -1,26 +1,27 @@
-// Package gpu is the software HCA as a kernel: it serves queues in GPU memory where there is no NIC, by loads and stores on
-// memory that is mapped into the GPU: its own, that of GPUs it reaches by NVLink or PCIe, and host memory. A CPU cannot do
-// that, as it cannot see the memory of most GPUs.
+// Package gpu is the software HCA as a kernel: it serves queues in GPU memory where there is no NIC, by loads and
+// stores on memory that is mapped into the GPU: its own, that of GPUs it reaches by NVLink or PCIe, and host memory. A
+// CPU cannot do that, as it cannot see the memory of most GPUs.
 //
 //	d, err := gpu.New(gpu.Config{Driver: driver, Context: context})
-//	key, err := d.RegisterMemory(start, bytes, access)           // what this side's queues may use
-//	err = d.SetRemote(space, gpu.Region{…})                      // what another side registered, and where it is mapped here
+//	key, err := d.RegisterMemory(start, bytes, access)     // what this side's queues may use
+//	err = d.SetRemote(space, gpu.Region{…})                // what another side registered, mapped here
 //	q, err := d.CreateQueue(gpu.QueueConfig{…})
-//	err = q.Connect(space)                                       // entries are executed
+//	err = q.Connect(space)                                 // entries are executed
 //
 // # The kernel
 //
-// One block, whose warps share the queues; each queue is one warp's. It does with an entry what shmem/hca does, in order, with
-// a fence between two entries of a queue, so that what the second one stores is never seen without the first one's.
+// One block, whose warps share the queues; each queue is one warp's. It does with an entry what shmem/hca does, in
+// order, with a fence between two entries of a queue, so that what the second one stores is never seen without the
+// first one's.
 //
-// A kernel that never ends would hang whoever waits for all work of its context (cuCtxSynchronize, cuMemFree). So a run ends after a
-// slice of time, and the host starts the next at once; between two runs nothing is lost, as all state is in memory. The
-// kernel is launched into a stream of its own that does not synchronize with the default stream.
+// A kernel that never ends would hang whoever waits for all work of its context (cuCtxSynchronize, cuMemFree). So a run
+// ends after a slice of time, and the host starts the next at once; between two runs nothing is lost, as all state is
+// in memory. The kernel is launched into a stream of its own that does not synchronize with the default stream.
 //
 // # Concurrency
 //
-// Methods are safe for concurrent use. Memory that is registered, and memory of queues, is in use until its Deregister or Close
-// has returned.
+// Methods are safe for concurrent use. Memory that is registered, and memory of queues, is in use until its Deregister
+// or Close has returned.
 package gpu
 
 import (
@@ -345,8 +346,8 @@ func entry(r Region) (state.HcaKey, error) {
 	return state.HcaKey{Start: r.Start, End: end, Mapped: r.Mapped, Key: r.Key, Access: uint32(r.Access)}, nil
 }
 
-// RegisterMemory lets this side's queues use memory that the GPU reaches at the addresses that work requests carry. Others use
-// the same key, once they were told by SetRemote.
+// RegisterMemory lets this side's queues use memory that the GPU reaches at the addresses that work requests carry.
+// Others use the same key, once they were told by SetRemote.
 func (d *Device) RegisterMemory(start, bytes uint64, access hca.Access) (number uint32, err error) {
 	err = d.do(fmt.Sprintf("register %d bytes at %#x", bytes, start), func() error {
 		for i := range d.keys {
@@ -428,7 +429,8 @@ func (d *Device) RemoveRemote(space int, number uint32) error {
 	})
 }
 
-// QueueConfig is a queue pair in memory that the GPU reaches. See hca.QueueConfig, of which it is the form with addresses.
+// QueueConfig is a queue pair in memory that the GPU reaches. See hca.QueueConfig, of which it is the form with
+// addresses.
 type QueueConfig struct {
 	Number   uint32 // 1..2^24-1
 	WQ       uint64 // a multiple of 64
@@ -522,8 +524,8 @@ func (q *Queue) read() (s state.HcaQueue, err error) {
 	return s, q.device.get(bytesOf(&s), q.at())
 }
 
-// Connect gives the queue its other side and lets its entries be executed. Side 0 is this one: the queue then writes to memory
-// that was registered here.
+// Connect gives the queue its other side and lets its entries be executed. Side 0 is this one: the queue then writes to
+// memory that was registered here.
 func (q *Queue) Connect(space int) error {
 	return q.device.do(fmt.Sprintf("connect queue %#x to side %d", q.number, space), func() error {
 		s, err := q.read()

@@ -1,4 +1,5 @@
-// The kernel of the software HCA: one block, each warp of which serves some of the queues until its slice of time is over.
+// The kernel of the software HCA: one block, each warp of which serves some of the queues until its slice of time is
+// over.
 #include "lshmem_hca.cuh"
 
 using namespace lshmem;

@@ -1,6 +1,6 @@
-// The software HCA as device code: it executes mlx5 send queues in memory that the GPU reaches, by loads, stores and atomic
-// operations on memory that is mapped there. What it does with an entry, down to the completion of a malformed one, is what
-// the HCA in Go (shmem/hca) does, for it is tested against that.
+// The software HCA as device code: it executes mlx5 send queues in memory that the GPU reaches, by loads, stores and
+// atomic operations on memory that is mapped there. What it does with an entry, down to the completion of a malformed
+// one, is what the HCA in Go (shmem/hca) does, for it is tested against that.
 //
 // A queue is served by one group of threads: a warp of the kernel, or a single thread where this is CPU code.
 #ifndef LSHMEM_HCA_CUH
@@ -54,7 +54,8 @@ template <class Group> struct entry {
     first = (uint32_t)(block & (q.depth - 1)) * 16;
     load(0);
   }
-  // be32 is the big-endian word at byte `offset` of the entry, a multiple of 4. Every thread of the group asks for the same.
+  // be32 is the big-endian word at byte `offset` of the entry, a multiple of 4. Every thread of the group asks for the
+  // same.
   LSHMEM_DEVICE uint32_t be32(uint32_t offset) {
     uint32_t w = offset / 4;
     if constexpr (equal<Group, warp_group>::yes) {
@@ -466,7 +467,8 @@ template <class Group> struct server {
   }
 };
 
-// posted_now is how far a queue's entries are posted, as one thread sees it now. recover: it looks for lost doorbells too.
+// posted_now is how far a queue's entries are posted, as one thread sees it now. recover: it looks for lost doorbells
+// too.
 LSHMEM_DEVICE uint64_t posted_now(queue_t &q, bool recover) {
   const uint64_t posted = q.posted, head = q.head, depth = q.depth;
   const uint32_t flags = q.flags;
@@ -494,8 +496,8 @@ LSHMEM_DEVICE uint64_t posted_now(queue_t &q, bool recover) {
   return now - q.behind < LSHMEM_HCA_RECOVER_NANOS ? posted : next;
 }
 
-// turn serves the queues first, first+stride, … of an adapter once and says whether there was work. A warp looks at a queue
-// with each of its lanes. In turns with recover it looks for lost doorbells too.
+// turn serves the queues first, first+stride, … of an adapter once and says whether there was work. A warp looks at a
+// queue with each of its lanes. In turns with recover it looks for lost doorbells too.
 template <class Group> LSHMEM_DEVICE bool turn(const adapter_t &a, uint32_t first, uint32_t stride, bool recover) {
   bool any = false;
   queue_t *queues = at<queue_t>(a.queues);

@@ -21,8 +21,8 @@ import (
 	"github.com/lgpu/lgpu/shmem/mlx5"
 )
 
-// The HCA in Go and the kernel's code are each the other's oracle: they execute the same random queues and must leave the same
-// memory and the same completions behind.
+// The HCA in Go and the kernel's code are each the other's oracle: they execute the same random queues and must leave
+// the same memory and the same completions behind.
 
 // processor compiles the kernel's code for the processor and returns its turns.
 func processor(t testing.TB) func(*state.HcaAdapter, uint32) uint32 {
@@ -231,7 +231,8 @@ func newScene(t testing.TB, r *rand.Rand) *scene {
 	return s
 }
 
-// last is the number of completions up to that of the last entry, once that is there; it is for a writer at rest or in Go.
+// last is the number of completions up to that of the last entry, once that is there; it is for a writer at rest or in
+// Go.
 func (s *scene) last() int {
 	for i := range depth {
 		c, err := mlx5.ParseCompletion(s.cq[i*64:])

@@ -140,8 +140,8 @@ func TestOnGPU(t *testing.T) {
 		got := want.clone()
 		want.inGo(t)
 		addresses, _ := b.place(got, 0)
-		// Keys of the kernel are its own choice; entries carry those of the scene. So they are given as another side's would be,
-		// the own ones too.
+		// Keys of the kernel are its own choice; entries carry those of the scene. So they are given as another side's
+		// would be, the own ones too.
 		ours, theirs := regions()
 		for i, list := range [][]Region{ours, theirs} {
 			for _, g := range list {
@@ -337,8 +337,8 @@ func twoGPUs(t *testing.T, d *cuda.Driver, b *bench) {
 	check(t, q.Close())
 }
 
-// program is a kernel that posts n entries of which every batch-th asks for a completion, rings once a batch, and has at most
-// window of them in flight. The ring holds the entries already, but for their indexes.
+// program is a kernel that posts n entries of which every batch-th asks for a completion, rings once a batch, and has
+// at most window of them in flight. The ring holds the entries already, but for their indexes.
 const program = `
 .version 7.4
 .target sm_70

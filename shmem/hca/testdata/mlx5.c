@@ -1,12 +1,12 @@
-// rdma-core's libmlx5 without a device: this program is, to the library, the kernel that has one. What libibverbs asks of the
-// kernel comes here (open, write, ioctl and mmap are this program's), is answered with as little as the library needs, and the
-// memory of its queues moves to a file that the test has mapped as well. Posting and polling are then the library's own code,
-// and what executes the entries is whoever reads that file.
+// rdma-core's libmlx5 without a device: this program is, to the library, the kernel that has one. What libibverbs asks
+// of the kernel comes here (open, write, ioctl and mmap are this program's), is answered with as little as the library
+// needs, and the memory of its queues moves to a file that the test has mapped as well. Posting and polling are then
+// the library's own code, and what executes the entries is whoever reads that file.
 //
 //	mlx5 FILE
 //
-// Reads commands from standard input, one a line, and answers each with a line. The file holds the library's queues and records
-// where the first line says, and at DATA the memory that entries work on.
+// Reads commands from standard input, one a line, and answers each with a line. The file holds the library's queues and
+// records where the first line says, and at DATA the memory that entries work on.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

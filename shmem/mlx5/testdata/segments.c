@@ -1,4 +1,5 @@
-// Prints entries that rdma-core's own header writes, a line of name and bytes each, and what that header says of completions.
+// Prints entries that rdma-core's own header writes, a line of name and bytes each, and what that header says of
+// completions.
 #include <infiniband/mlx5dv.h>
 #include <stddef.h>
 #include <stdio.h>

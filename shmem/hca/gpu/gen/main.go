@@ -1,5 +1,5 @@
-// Command gen writes what is made from other files of package gpu, into the current folder: the header of its types, and
-// the kernel's PTX.
+// Command gen writes what is made from other files of package gpu, into the current folder: the header of its types,
+// and the kernel's PTX.
 package main
 
 import (

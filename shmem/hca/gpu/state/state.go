@@ -1,5 +1,5 @@
-// Package state is what the kernel of the software HCA and its host share in memory. The Go types are the only source; the
-// kernel's lshmem_hca.h is made from them (go generate ./shmem/hca/gpu).
+// Package state is what the kernel of the software HCA and its host share in memory. The Go types are the only source;
+// the kernel's lshmem_hca.h is made from them (go generate ./shmem/hca/gpu).
 package state
 
 // HcaAdapter is the kernel's parameter.
@@ -10,7 +10,8 @@ type HcaAdapter struct {
 	Answer     uint64 // *HcaAnswer, in host memory
 	QueueCount uint32
 	SpaceCount uint32
-	// SliceNanos is how long a run of the kernel lasts: what waits for everything in the context to end waits that long.
+	// SliceNanos is how long a run of the kernel lasts: what waits for everything in the context to end waits that
+	// long.
 	SliceNanos uint64
 	// IdleNanos is how long a warp sleeps at most between two looks at its doorbells.
 	IdleNanos uint32
@@ -77,8 +78,8 @@ const (
 // Limits.
 const (
 	MaxWarps = 16
-	// KeyShift: a key's upper bits are its entry in its space, the lower ones change with each use of the entry, so that an old
-	// key is not a new one's.
+	// KeyShift: a key's upper bits are its entry in its space, the lower ones change with each use of the entry, so
+	// that an old key is not a new one's.
 	KeyShift = 8
 	// RecoverNanos is how long a doorbell record may be ahead of the doorbell before the doorbell counts as lost.
 	RecoverNanos = 100_000
