@@ -44,7 +44,9 @@ func TestCompiles(t *testing.T) {
 	t.Run("g++", func(t *testing.T) { compile(t, "g++", "-fsyntax-only", "-x", "c++", "testdata/every.cu") })
 	t.Run("clang", func(t *testing.T) { compile(t, "clang-19", "-fsyntax-only", "-x", "c++", "testdata/every.cu") })
 	for _, arch := range []string{"sm_70", "sm_80", "sm_90"} {
-		t.Run(arch, func(t *testing.T) { compile(t, "clang-19", append(cuda(arch), "-fsyntax-only", "testdata/every.cu")...) })
+		t.Run(arch, func(t *testing.T) {
+			compile(t, "clang-19", append(cuda(arch), "-fsyntax-only", "testdata/every.cu")...)
+		})
 	}
 }
 
@@ -91,7 +93,16 @@ func TestInstructions(t *testing.T) {
 		{"put_nbi_block", []string{"ld.L1::no_allocate.v2.b64", "st.v2.b64"}, []string{"fence", ".sys", "bar.sync", ".local"}},
 		{"get_block", []string{"ld.relaxed.sys.v2.b64", "st.v2.b64", "bar.sync"}, []string{"fence", "no_allocate.v2", ".local"}},
 	}
+	// The bulk copy engine is there from sm_90 on.
+	bulk := rows[0]
+	bulk.kernel, bulk.never = "put_bulk_block", []string{".sys", "local_depot"}
+	bulk.want = []string{"fence.proxy.async", "bar.sync", "mbarrier.init", "fence.proxy.async", "mbarrier.arrive.expect_tx", "cp.async.bulk.shared",
+		"mbarrier.try_wait", "cp.async.bulk.global", "cp.async.bulk.commit_group", "cp.async.bulk.wait_group.read 1"}
 	for _, arch := range []string{"sm_70", "sm_90"} {
+		rows := rows
+		if arch == "sm_90" {
+			rows = append(rows, bulk)
+		}
 		t.Run(arch, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "forms.ptx")
 			compile(t, "clang-19", append(cuda(arch), "-O3", "-DLSHMEM_P2P_ONLY", "-S", "-o", file, "testdata/forms.cu")...)

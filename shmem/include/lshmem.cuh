@@ -89,6 +89,12 @@ LSHMEM_EACH_SCOPE(LSHMEM_COPY, iput)
 LSHMEM_EACH_SCOPE(LSHMEM_COPY, iget)
 #undef LSHMEM_COPY
 
+// The block's put and get by the bulk copy engine, through shared memory of the caller's: lshmem_bulk.cuh.
+LSHMEM_DEVICE int lshmem_putmem_bulk_block(const lshmem_t &sh, void *dst, const void *src, size_t bytes, int pe, void *shared,
+                                           uint32_t shared_bytes);
+LSHMEM_DEVICE int lshmem_getmem_bulk_block(const lshmem_t &sh, void *dst, const void *src, size_t bytes, int pe, void *shared,
+                                           uint32_t shared_bytes);
+
 // --- Data and signal ---
 //
 // lshmem_putmem_signal{,_nbi}{,_warp,_block}(sh, dst, src, bytes, sig, v, op, pe)
@@ -249,5 +255,7 @@ template <class Group> LSHMEM_DEVICE void copy_from(void *dst, const void *src, 
 #include "lshmem_rma.cuh"
 
 #include "lshmem_atomic.cuh"
+
+#include "lshmem_bulk.cuh"
 
 #endif

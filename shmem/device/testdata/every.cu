@@ -66,6 +66,8 @@ extern "C" LSHMEM_GLOBAL void every(const lshmem_t sh, char *to, const char *fro
   BYTES()
   BYTES(_warp)
   BYTES(_block)
+  LSHMEM_SHARED __attribute__((aligned(128))) char ring[16384];
+  lshmem_putmem_bulk_block(sh, to, from, n, pe, ring, sizeof ring), lshmem_getmem_bulk_block(sh, to, from, n, pe, ring, sizeof ring);
   lshmem_signal_op(sh, sig, 1, LSHMEM_SIGNAL_SET, pe), lshmem_qp_signal_op(sh, sig, 1, LSHMEM_SIGNAL_SET, pe, q);
   *sig = lshmem_signal_fetch(sh, sig);
   lshmem_signal_wait_until(sh, sig, LSHMEM_CMP_GE, 1);

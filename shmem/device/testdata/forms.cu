@@ -29,3 +29,7 @@ KERNEL get_block(const lshmem_t sh, char *to, char *from, size_t n, int pe) { ls
 KERNEL put_signal_block(const lshmem_t sh, char *to, char *from, size_t n, uint64_t *sig, int pe) {
   lshmem_putmem_signal_block(sh, to, from, n, sig, 1, LSHMEM_SIGNAL_SET, pe);
 }
+KERNEL put_bulk_block(const lshmem_t sh, char *to, char *from, size_t n, int pe) {
+  LSHMEM_SHARED __attribute__((aligned(128))) char ring[32768];
+  lshmem_putmem_bulk_block(sh, to, from, n, pe, ring, sizeof ring);
+}
