@@ -24,7 +24,7 @@ func TestKernelsAreFresh(t *testing.T) {
 	if _, err := exec.LookPath(compiler); err != nil {
 		t.Skip("needs " + compiler)
 	}
-	for _, m := range []kernels.Module{kernels.ModuleSync, kernels.ModuleWait, kernels.ModuleMove, kernels.ModuleQueue, "reduce_float32"} {
+	for _, m := range []kernels.Module{kernels.ModuleSync, kernels.ModuleWait, kernels.ModuleMove, "reduce_float32"} {
 		want, err := compile(m, "..")
 		if err != nil {
 			t.Fatal(err)
