@@ -113,7 +113,7 @@ type QueueConfig struct {
 	// queue is created. Only ProducerHostPosts needs none.
 	Record []byte
 	// Doorbell is the 8-byte doorbell register; a word that does not have the queue's number was not rung yet. Only
-	// ProducerDoorbell needs it.
+	// ProducerDoorbell looks at it; nil: it is rung by Queue.Ring alone.
 	Doorbell []byte
 	// HostPosts is the 8-byte word of ProducerHostPosts.
 	HostPosts []byte

@@ -277,6 +277,7 @@ func TestLibmlx5(t *testing.T) {
 			}
 		}
 		ids += uint64(len(list))
+		_ = q.Completions() // what the library saw through its memory, the race detector sees through this
 	}
 	for i := range requests { // nobody executes them yet
 		l.post(&requests[i])
