@@ -60,6 +60,10 @@ type Config struct {
 	Timeout time.Duration
 	// MaxCTAs bounds the CTAs of a collective kernel; 0: the GPU's units divided among its PEs. The smallest counts.
 	MaxCTAs int
+	// UniformAMO: atomic operations on a PE's memory, signals that add included, go the same way from all PEs. Else each PE
+	// takes its fastest, and those that came by a mapping and by the network are not atomic to each other: a NIC's are
+	// atomic only among themselves. One PE's wish is enough.
+	UniformAMO bool
 	// DisableP2P: do not use mapped memory of other PEs, but the network. DisableVMM: static heaps by IPC handles.
 	DisableP2P, DisableVMM bool
 	// StreamWaitMemop makes signal waits on streams driver operations instead of kernels: cheaper, but nothing ends one when
@@ -93,6 +97,14 @@ func Variables() []Variable {
 }
 
 var variables = []Variable{
+	{"LSHMEM_AMO", nil, "fastest", "way of atomic operations and adding signals: fastest, by PE; or uniform: the same from all PEs to one, so that all are atomic to each other",
+		func(c *Config, v string) error {
+			if v != "fastest" && v != "uniform" {
+				return fmt.Errorf("it must be fastest or uniform")
+			}
+			c.UniformAMO = v == "uniform"
+			return nil
+		}},
 	{"LSHMEM_CHUNK", []string{"NVSHMEM_CUMEM_GRANULARITY"}, "LSHMEM_HEAP_MAX/2048, 2M to 64M",
 		"unit in which the heap gets memory and gives it back, a power of two of at least 2M", size(func(c *Config) *uint64 { return &c.Chunk })},
 	{"LSHMEM_DEBUG", []string{"NVSHMEM_DEBUG"}, "warn", "what to log on standard error: error, warn, info or debug", setLog},

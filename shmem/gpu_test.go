@@ -34,9 +34,9 @@ const roleVariable = "SHMEM_TEST_ROLE"
 var (
 	roles = map[string]func(p *PE) error{
 		"operations": operations, "collectives": collectives, "streams": streams, "graph": graph, "shrink": shrink, "teams": gpuTeams,
-		"killed": killed, "symmetric": symmetric, "hold": hold, "stalled": stalled,
+		"killed": killed, "symmetric": symmetric, "hold": hold, "stalled": stalled, "network": network,
 	}
-	alone = map[string]func() error{"instances": instances, "cycles": cycles, "measure": measure, "loads": loads}
+	alone = map[string]func() error{"instances": instances, "cycles": cycles, "measure": measure}
 )
 
 func TestMain(m *testing.M) {
@@ -146,6 +146,8 @@ func TestGPU(t *testing.T) {
 		{"operations without VMM", 2, "operations", []string{"LSHMEM_DISABLE_VMM=1", "LSHMEM_SYMMETRIC_SIZE=32M"}},
 		{"streams", 2, "streams", nil},
 		{"streams by driver operations", 2, "streams", []string{"LSHMEM_STREAM_WAIT=memop"}},
+		{"network", 2, "network", []string{"LSHMEM_DISABLE_P2P=1", "LSHMEM_NIC=host", "LSHMEM_AMO=uniform"}},
+		{"collectives by a network", 2, "collectives", []string{"LSHMEM_DISABLE_P2P=1", "LSHMEM_NIC=host"}},
 		{"graph", 2, "graph", nil},
 		{"collectives", 2, "collectives", nil},
 		{"teams", 3, "teams", nil},
@@ -862,4 +864,65 @@ func TestCounted(t *testing.T) {
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+}
+
+// network: operations through queues, a few bytes each, since the software GPU interprets the device's part.
+func network(p *PE) error {
+	const n = 64
+	next, before := (p.Rank()+1)%p.Size(), (p.Rank()+p.Size()-1)%p.Size()
+	a, err := p.Calloc(4, n)
+	if err != nil {
+		return err
+	}
+	words := a + 3*n
+	if p.Ptr(a, next) != 0 || p.Info().RMA[next] == "p2p" {
+		return fmt.Errorf("PE %d is mapped", next)
+	}
+	outside, err := p.scratch(n)
+	if err != nil {
+		return err
+	}
+	if err := p.write(outside, pattern(p.Rank(), n)); err != nil {
+		return err
+	}
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"put", func() error { return p.Put(a, outside, n, next) }}, // by way of the heap: it is not registered
+		{"barrier", p.BarrierAll},
+		{"expect", func() error { return p.expect("put", a, pattern(before, n)) }},
+		{"get", func() error { return p.Get(a+n, a, n, next) }},
+		{"expect", func() error { return p.expect("get", a+n, pattern(p.Rank(), n)) }},
+		{"put_nbi", func() error { return p.PutNBI(a+2*n, a+n, n, next) }},
+		{"quiet", p.Quiet},
+		{"put_signal", func() error { return p.PutSignal(a+2*n, a, 8, words, 5, layout.SignalAdd, next) }},
+		{"wait", func() error { _, err := p.SignalWait(words, layout.CompareEQ, 5); return err }},
+		{"expect", func() error { return p.expect("put_signal", a+2*n, pattern((before+p.Size()-1)%p.Size(), 8)) }},
+		{"atomic", func() error {
+			for range 10 {
+				if _, err := p.Atomic(layout.AtomicAdd, layout.TypeUint32, words+8, 7, 0, false, 0); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+		{"barrier", p.BarrierAll},
+		{"fetch", func() error {
+			v, err := p.Atomic(layout.AtomicAdd, layout.TypeUint32, words+8, 0, 0, true, 0)
+			if err == nil && v != uint64(p.Size()*70) {
+				err = fmt.Errorf("%d after %d adds of 7", v, p.Size()*10)
+			}
+			return err
+		}},
+		{"register", func() error { return p.RegisterBuffer(outside, n) }},
+		{"put", func() error { return p.Put(a+n, outside, 8, next) }},
+		{"barrier", p.BarrierAll},
+		{"expect", func() error { return p.expect("put", a+n, pattern(before, 8)) }},
+	} {
+		if err := step.do(); err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+	}
+	return nil
 }

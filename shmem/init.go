@@ -189,6 +189,8 @@ type wishes struct {
 	VMM       uint32
 	MaxTeams  uint32
 	CTAs      uint32 // on this PE's GPU; 0 without one
+	Uniform   uint32 // 1: atomic operations on one PE go the same way from all
+	_         uint32
 	HeapMax   uint64
 	Chunk     uint64
 	Static    uint64
@@ -217,6 +219,9 @@ func (p *PE) hello(ctx context.Context) error {
 	}
 	if p.self.VMM {
 		w.VMM = 1
+	}
+	if p.c.UniformAMO {
+		w.Uniform = 1
 	}
 	if p.ctx != nil {
 		units, err := p.d.DeviceAttribute(cuda.MultiprocessorCount, p.ctx.Device)
@@ -282,6 +287,7 @@ func (p *PE) agree(list []wishes) error {
 			return fault(layout.StatusVersion, "init", pe, "its layout is %#x, that of PE %d %#x", w.Layout, p.rank, layout.Version)
 		}
 		all.Host, all.Device = max(all.Host, w.Host), max(all.Device, w.Device)
+		all.Uniform = max(all.Uniform, w.Uniform)
 		all.VMM, all.MaxTeams = min(all.VMM, w.VMM), min(all.MaxTeams, w.MaxTeams)
 		all.HeapMax, all.Chunk, all.Static, all.Symmetric = max(all.HeapMax, w.HeapMax), max(all.Chunk, w.Chunk), max(all.Static, w.Static), max(all.Symmetric, w.Symmetric)
 		all.Keep, all.Timeout = max(all.Keep, w.Keep), max(all.Timeout, w.Timeout)
@@ -309,6 +315,7 @@ func (p *PE) agree(list []wishes) error {
 	for i := range p.peers {
 		p.peers[i].Kind, p.peers[i].VMM = p.kind, vmm
 	}
+	p.uniform = all.Uniform != 0
 	p.static, p.keep, p.maxTeams, p.ctas = all.Static, all.Keep, int(all.MaxTeams), int(ctas)
 	if p.kind == transport.Device && !vmm && p.static == 0 {
 		p.static = all.Symmetric
@@ -418,6 +425,7 @@ func (p *PE) connect(ctx context.Context) error {
 		}
 	}
 	p.choice = transport.Select(p.reach, p.size)
+	p.sameWay()
 	for j, t := range p.transports {
 		used := make([]transport.Capability, p.size)
 		chosen := false
@@ -451,6 +459,22 @@ func (p *PE) connect(ctx context.Context) error {
 		return fault(layout.StatusSupport, "init", none, "PE %d cannot reach it: %s", p.rank, p.whyNot(none))
 	}
 	return nil
+}
+
+// sameWay takes mapped memory's atomic operations away where some PE has them by the network, if that is wanted.
+func (p *PE) sameWay() {
+	if !p.uniform || len(p.transports) < 2 {
+		return
+	}
+	for pe := range p.size {
+		all := true
+		for _, row := range p.matrix {
+			all = all && row[pe]&2 != 0
+		}
+		if !all && p.reach[1][pe]&transport.AMO == transport.AMO {
+			p.choice.AMO[pe] = 1
+		}
+	}
 }
 
 // whyNot says why no transport reaches a PE.

@@ -74,6 +74,7 @@ type PE struct {
 	maxTeams         int
 	timeout          time.Duration
 	ctas             int
+	uniform          bool
 
 	mem      memory
 	heapBase uint64

@@ -160,15 +160,8 @@ LSHMEM_DEVICE int wait_some(const lshmem_t &sh, const T *ivars, size_t n, size_t
 
 } // namespace lshmem
 
-// Polls are relaxed loads, which leave the first-level cache alone, and the acquire comes after the last: in PTX's memory model
-// the two together are an acquire ("release and acquire patterns"). C++ has no such rule, so CPU code acquires at once.
 template <class T> LSHMEM_DEVICE int lshmem_wait_until(const lshmem_t &sh, T *ivar, int cmp, lshmem::value<T> v) {
-  int status = lshmem::wait(sh, (int)sh.pe, [&] {
-    if (!LSHMEM_GPU) return lshmem::holds<T>(ivar, cmp, v);
-    return lshmem::compare<T>(lshmem::load_relaxed<lshmem::scope::sys>(ivar), cmp, v);
-  });
-  if (LSHMEM_GPU) lshmem::load_acquire<lshmem::scope::sys>(ivar);
-  return status;
+  return lshmem::wait(sh, (int)sh.pe, [&] { return lshmem::holds<T>(ivar, cmp, v); });
 }
 template <class T>
 LSHMEM_DEVICE int lshmem_wait_until_all(const lshmem_t &sh, T *ivars, size_t n, const int *status, int cmp,

@@ -5,7 +5,7 @@
 //
 // Every PE sends to the next one and checks what the previous one sends. One line of JSON for each test and PE; the exit
 // status is 0 if nothing was seen that must not be. Which way the data take (loads and stores, or queues) is the job's choice:
-// LSHMEM_TRANSPORT.
+// LSHMEM_DISABLE_P2P=1 takes the queues.
 //
 // A run is: write data to the other side; order it somehow; tell. Who was told must see all of the data. Then it answers,
 // and the next run begins. Besides, blocks that take no part write to and read from the same memories as fast as they can.

@@ -16,6 +16,9 @@ import (
 	"github.com/lgpu/lgpu/shmem/transport/ibgda/nic"
 )
 
+// maxWarps is the most warps of an HCA's kernel.
+const maxWarps = 16
+
 // resident is the software HCA on the GPU as a provider. Queues and doorbells are in the GPU's memory; the memory of
 // other PEs is reached where it is mapped.
 type resident struct {
@@ -48,7 +51,9 @@ func (r *resident) Open(info nic.Info) (nic.NIC, error) {
 	// A key for each piece of heap, each registered buffer, and the internal buffers.
 	entries := (r.c.HeapBytes + 1<<r.c.KeyShift - 1) >> r.c.KeyShift
 	keys := min(entries+maxLocals+16, 1<<(32-state.KeyShift))
-	d, err := gpu.New(gpu.Config{Driver: r.context.D, Context: r.context, Queues: r.c.QueuesPerPE * r.c.PEs, Spaces: r.c.PEs, Keys: int(keys), Logf: r.c.Log})
+	queues := r.c.QueuesPerPE * r.c.PEs
+	d, err := gpu.New(gpu.Config{Driver: r.context.D, Context: r.context, Queues: queues, Spaces: r.c.PEs, Keys: int(keys),
+		Warps: min(queues, maxWarps), Logf: r.c.Log}) // a warp without a queue only takes issue slots from others
 	if err != nil {
 		return nil, err
 	}
