@@ -289,6 +289,8 @@ LSHMEM_DEVICE int submit(const handle &h, uint32_t mask, uint32_t total, tail t,
   // What the other lanes wrote is before the leader's fence.
   if (!alone && !LSHMEM_MUTATE(2)) sync_warp(mask);
   if (leads) r.status = publish(h, r.base, total);
+  // Lanes go on together or not at all.
+  if (!alone) r.status = shuffle(mask, r.status, leader);
   *end = r.base + total;
   return r.status;
 }
@@ -616,6 +618,15 @@ LSHMEM_OUTLINE int copy(const lshmem_t &sh, const handle &h, uint32_t opcode, co
   }
 }
 
+// agreed gives all lanes of a group's posting warp an error if any has one: they go on together or not at all.
+template <class Group> LSHMEM_DEVICE int agreed(int status) {
+  if constexpr (!equal<Group, thread_group>::yes) {
+    bool failed = any_warp(warp_group::mask(), status != LSHMEM_OK);
+    if (failed && status == LSHMEM_OK) status = LSHMEM_ERR_QUEUE;
+  }
+  return status;
+}
+
 // posts says whether the caller is among those of its group that post: one warp of a block.
 template <class Group> LSHMEM_DEVICE bool posts() { return !equal<Group, block_group>::yes || thread_index() < 32; }
 
@@ -633,6 +644,7 @@ LSHMEM_OUTLINE int put(uint64_t self, const transfer &all, const uint64_t *sig, 
     signal s = no_signal();
     status = open(sh, pe, which, &h);
     if (status == LSHMEM_OK && sig) status = signal_to(sh, h, sig, v, op, &s);
+    status = agreed<Group>(status);
     if (status == LSHMEM_OK && (all.left() || s.wanted)) {
       uint64_t end = 0;
       status = copy<Group>(sh, h, LSHMEM_MLX5_OP_WRITE, all, s, tail::none, &end);
@@ -739,7 +751,7 @@ template <class Group> LSHMEM_OUTLINE int get(uint64_t self, const transfer &all
   int status = LSHMEM_OK;
   if (posts<Group>()) {
     handle h{};
-    status = open(sh, pe, which, &h);
+    status = agreed<Group>(open(sh, pe, which, &h));
     if (status == LSHMEM_OK && all.left() && local_key(sh, all.local, h.q->nic).end == 0) {
       if (Group::index() == 0) status = get_unregistered(sh, h, all);
     } else if (status == LSHMEM_OK && all.left()) {
@@ -916,7 +928,7 @@ LSHMEM_DEVICE int order_within(const handle &h) { return poll(h, load_acquire<sc
 
 // order does so for a queue among all of its PE.
 LSHMEM_DEVICE int order(const lshmem_t &sh, const handle &h) {
-  return sh.queues_per_pe > 1 ? quiet(h) : order_within(h);
+  return sh.queues_per_pe > 1 ? poll(h, load_acquire<scope::gpu>(&h.q->ready)) : order_within(h);
 }
 
 // all_queues, as which, is all queues of the PE or PEs.
