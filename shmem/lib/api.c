@@ -1,3 +1,5 @@
+//go:build cgo
+
 // The functions of lshmem.h. Each is a call of its Go half, which is in the files of the same groups; pointers go as numbers,
 // but those that a result is written through. Kept in C so that the header's types, const and all, are what is compiled.
 #include <pthread.h>

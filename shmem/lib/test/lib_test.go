@@ -84,7 +84,7 @@ func places(t *testing.T) []place {
 	shape.Devices, shape.Memory, shape.Units, shape.MHz, shape.Context = 2, 1<<30, 4, 200, 16<<20
 	return []place{
 		{"host", []string{"LSHMEM_DEVICE=none"}},
-		{"device", []string{"LD_LIBRARY_PATH=" + library(t) + ":" + simtest.Libraries(t), wire.Environment + "=" + simtest.Serve(t, shape)}},
+		{"device", []string{"LD_LIBRARY_PATH=" + library(t) + ":" + filepath.Join(library(t), "../sim"), wire.Environment + "=" + simtest.Serve(t, shape)}},
 	}
 }
 
@@ -234,7 +234,7 @@ func TestCompat(t *testing.T) {
 	t.Run("module", func(t *testing.T) {
 		ptx := compile(t, "clang-19", "-x", "cuda", "-std=c++17", "--cuda-device-only", "--cuda-gpu-arch=sm_90", "-Xclang", "-target-feature", "-Xclang",
 			"+ptx80", "-nocudainc", "-nocudalib", "-Wall", "-Wextra", "-Werror", "-O2", "-I", include, "-S", "testdata/compat.cu")
-		host := program(t, "module.c", "-I", "../../../abi/include", filepath.Join(simtest.Libraries(t), "libcuda.so.1"))
+		host := program(t, "module.c", "-I", "../../../abi/include", filepath.Join(library(t), "../sim/libcuda.so.1"))
 		run(t, 2, here[1], []string{host, ptx})
 	})
 }
