@@ -38,7 +38,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 # What must be set for every program here, whoever starts it.
 ALWAYS = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 NVSHMEM = {"NVSHMEM_REMOTE_TRANSPORT": "none", "NVSHMEM_SYMMETRIC_SIZE": "4G", "NVSHMEM_DISABLE_NCCL": "1"}
-TITLE = {"lshmem": "lshmem", "nvshmem": "NVSHMEM", "raw": "raw pointers", "nccl": "NCCL", "ibgda": "lshmem, queues"}
+TITLE = {"lshmem": "lshmem, mapped only", "full": "lshmem", "nvshmem": "NVSHMEM", "raw": "raw pointers", "nccl": "NCCL", "ibgda": "lshmem, queues"}
 
 
 class Failed(Exception):
@@ -162,7 +162,7 @@ class Fake:
 
     def ask(self, line, timeout):
         self.asked += 1
-        slow = {"lshmem": 1.0, "raw": 1.0, "nvshmem": 1.3, "nccl": 1.1, "ibgda": 5.0}[self.name] * (1 + self.asked % 7 / 100)
+        slow = {"lshmem": 1.0, "full": 1.1, "raw": 1.0, "nvshmem": 1.3, "nccl": 1.1, "ibgda": 5.0}[self.name] * (1 + self.asked % 7 / 100)
         answer = {"row": line.split()[0], "us": 1000 * slow, "per": 1000, "errors": 0}
         words = dict(w.split("=") for w in line.split()[1:])
         if answer["row"] in ("put", "get"):
@@ -206,7 +206,7 @@ class Row:
         return max(a["us"] / a["per"] for a in done)  # µs each
 
 
-P2P = ("lshmem", "nvshmem", "raw")
+P2P = ("lshmem", "full", "nvshmem", "raw")
 LIBRARIES = ("lshmem", "nvshmem")
 COLLECTIVE = ("lshmem", "nvshmem", "nccl")
 SWEEP = (1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64, 96, 132)
@@ -220,7 +220,7 @@ def rows(small, pes):
     def add(*args, **kw):
         r.append(Row(*args, **kw))
 
-    add("pingpong", "signal ping-pong, half round trip", "pingpong rounds=%d" % (20 if small else 10000), "µs", P2P,
+    add("pingpong", "signal ping-pong, half round trip", "pingpong rounds=%d" % (4 if small else 2000), "µs", P2P,
         must="within 5 % of raw", better=lambda v: v["lshmem"] <= 1.05 * v["raw"])
     sizes = [(4 * KIB, 2), (16 * KIB, 4)] if small else [(256 * KIB, 8), (MIB, 132), (16 * MIB, 132), (256 * MIB, 132)]
     threads = 32 if small else 1024
@@ -384,8 +384,11 @@ class Bench:
 
             wanted = self.built()
             if "lshmem" in wanted:
-                plans["lshmem"] = [base + ["-DBENCH_LSHMEM", "-I", include, "-o", self.out("lshmem")] + link(lib)]
-                self.envs["lshmem"] = env_lib
+                # With the code for queues, as any program has it, and without, for those that know all memory is mapped.
+                kind = base + ["-DBENCH_LSHMEM", "-I", include]
+                plans["lshmem"] = [kind + ["-DLSHMEM_P2P_ONLY", "-o", self.out("lshmem")] + link(lib)]
+                plans["full"] = [kind + ["-o", self.out("full")] + link(lib)]
+                self.envs["lshmem"] = self.envs["full"] = env_lib
             if "raw" in wanted or "nccl" in wanted:
                 nccl = self.package("nccl", "nccl.h") if "nccl" in wanted and not self.shares else None
                 more = []
@@ -419,9 +422,10 @@ class Bench:
                     f.write(" ".join(command) + "\n" + out)
                 self.fail(name, "build", out.strip()[-1500:])
                 self.commands.pop(name, None)
-        if "lshmem" in self.commands:
-            self.commands["ibgda"] = self.commands["lshmem"]
-            self.envs["ibgda"] = dict(self.envs["lshmem"], **dict(v.split("=", 1) for v in a.ibgda_env))
+        queues = "lshmem" if a.sim else "full"
+        if queues in self.commands:
+            self.commands["ibgda"] = self.commands[queues]
+            self.envs["ibgda"] = dict(self.envs[queues], **dict(v.split("=", 1) for v in a.ibgda_env))
         log("built: " + (", ".join(sorted(self.commands)) or "nothing"))
 
     def out(self, name):
@@ -432,7 +436,7 @@ class Bench:
 
     def built(self):
         """What must be built: queues are those of lshmem."""
-        return [{"ibgda": "lshmem"}.get(b, b) for b in self.wanted()]
+        return [{"ibgda": "lshmem", "full": "lshmem"}.get(b, b) for b in self.wanted()]
 
     # ---- Measuring ----
 
@@ -659,7 +663,7 @@ def main():
     p.add_argument("--one-gpu", action="store_true", help="all PEs on device 0, under MPS")
     p.add_argument("--pairs", type=int, default=10, help="turns of each row")
     p.add_argument("--rows", help="rows by their keys or the beginnings of them, such as put,alltoall,sweep,init")
-    p.add_argument("--backends", default="lshmem,nvshmem,raw,nccl,ibgda")
+    p.add_argument("--backends", default="lshmem,full,nvshmem,raw,nccl,ibgda")
     p.add_argument("--out", default=os.path.join(ROOT, "build", "bench-shmem"), help="folder for the results")
     p.add_argument("--lib", default=os.path.join(ROOT, "build", "lib", "liblshmem.so"))
     p.add_argument("--include", default=os.path.join(ROOT, "shmem", "include"))

@@ -18,7 +18,7 @@ BENCH_DEVICE uint32_t bench_blocks() { return lshmem::grid_blocks(); }
 BENCH_DEVICE void bench_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
 BENCH_DEVICE void bench_syncwarp() { asm volatile("bar.warp.sync -1;" ::: "memory"); }
 #else
-#define BENCH_KERNEL extern "C" __global__ void
+#define BENCH_KERNEL extern "C" __global__ void __launch_bounds__(1024)
 #define BENCH_DEVICE static __device__ __forceinline__
 BENCH_DEVICE uint32_t bench_thread() { return threadIdx.x; }
 BENCH_DEVICE uint32_t bench_threads() { return blockDim.x; }
