@@ -755,7 +755,7 @@ func killed(p *PE) error {
 	if err != nil {
 		return err
 	}
-	if err := p.BarrierAll(); err != nil {
+	if err := p.BarrierAll(); err != nil && Status(err) != layout.StatusPeer { // PE 1 may be dead before this one looks again
 		return err
 	}
 	if p.Rank() == 1 {
