@@ -87,7 +87,8 @@ race: build
 	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 25m ./...
 
 # The C libraries under sanitizers: the driver's clients under the address sanitizer, which wants to be the first library
-# of a process and so cannot be in the preloaded one, and all of it under the undefined-behaviour sanitizer.
+# of a process and so cannot be in the preloaded one, and all of it under the undefined-behaviour sanitizer. Programs of
+# lshmem's C interface under both; its device code as CPU code runs under all three in its own tests (shmem/device, litmus).
 UBSAN := -fsanitize=undefined -fno-sanitize-recover=all
 sanitize: build
 	echo "  CC  build/sanitize"
@@ -100,6 +101,8 @@ sanitize: build
 		bin/lgpu run --sim=2x16GiB,sms=32 -- env -u LD_PRELOAD e2e/cuda/run.sh build/sanitize/sim
 	bin/lgpu run --sim=2x16GiB,sms=32 --memory 15GiB --compute 90 -- \
 		env LD_PRELOAD=$(CURDIR)/build/sanitize/liblgpu.so e2e/cuda/run.sh $(B)/sim
+	LSHMEM_TEST_CFLAGS="$(UBSAN) -fsanitize=address" ASAN_OPTIONS=detect_leaks=0 \
+		$(GO) test -count=1 ./shmem/lib/test -run 'EveryFunction|Threads|Compat'
 
 demo: build
 	$(GO) run ./demo

@@ -68,8 +68,9 @@ func program(t *testing.T, source string, more ...string) string {
 	if cc == "" {
 		cc = "cc"
 	}
+	flags := append(strings.Fields(os.Getenv("LSHMEM_TEST_CFLAGS")), more...) // sanitizers, by make sanitize
 	return compile(t, append([]string{cc, "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I", include, "testdata/" + source,
-		filepath.Join(library(t), "liblshmem.so"), "-pthread"}, more...)...)
+		filepath.Join(library(t), "liblshmem.so"), "-pthread"}, flags...)...)
 }
 
 // place is where PEs have their memory.
