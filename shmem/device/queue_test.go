@@ -24,7 +24,6 @@ type posted struct {
 	doorbell                mlx5.Doorbell
 	heap, outside, ibuf     uint64
 	ring                    []byte
-	queue, depth            uint64
 }
 
 func parse(t *testing.T, line string) posted {
