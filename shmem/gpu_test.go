@@ -85,7 +85,20 @@ func newMachine(t *testing.T, devices int, memory uint64) *machine {
 	t.Helper()
 	shape := sim.DefaultShape
 	shape.Devices, shape.Memory, shape.Units, shape.MHz, shape.Context = devices, memory, 4, 200, 16<<20
-	return &machine{t: t, libraries: simtest.Libraries(t), socket: simtest.Serve(t, shape)}
+	return &machine{t: t, libraries: filepath.Join(libraries(t), "sim"), socket: simtest.Serve(t, shape)}
+}
+
+// libraries is the folder of the C libraries that make build makes.
+func libraries(t *testing.T) string {
+	t.Helper()
+	lib, err := filepath.Abs("../assets/lib")
+	if err == nil {
+		_, err = os.Stat(filepath.Join(lib, "liblgpu.so"))
+	}
+	if err != nil {
+		t.Fatalf("the C libraries are missing; run: make build (%v)", err)
+	}
+	return lib
 }
 
 // process makes the command of a role, not yet started.
@@ -835,13 +848,7 @@ func hold(p *PE) error {
 
 // TestCounted: the heap counts against the memory of an lgpu.
 func TestCounted(t *testing.T) {
-	lib, err := filepath.Abs("../assets/lib")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(lib, "liblgpu.so")); err != nil {
-		t.Fatal("the C libraries are missing; run: make build")
-	}
+	libraries(t)
 	dir := t.TempDir()
 	lgpu := filepath.Join(dir, "lgpu")
 	build := exec.Command("go", "build", "-o", lgpu, "../cmd/lgpu")
