@@ -23,7 +23,7 @@ inline std::atomic<int> failures{0};
 
 // PEs whose heaps are mapped in each other.
 struct job {
-  static constexpr size_t heap_bytes = 1 << 16;
+  static constexpr size_t heap_bytes = 1 << 18;
   std::vector<lshmem_t> pe;
   std::vector<lshmem_control> control;
   std::vector<char *> heap;

@@ -9,8 +9,8 @@ static char pattern(size_t i, unsigned seed) { return (char)(i * 7 + (i >> 8) * 
 // One put and one get of n bytes between PEs 0 and 1 by all threads of a group; the bytes around them stay.
 template <class Group> static void copy_once(job &j, size_t n, size_t to, size_t from, unsigned seed) {
   const lshmem_t &sh = j.pe[0];
-  char *src = j.at<char>(0, 256 + from), *dst = j.at<char>(0, 16384 + to), *there = j.at<char>(1, 16384 + to);
-  char *back = j.at<char>(0, 32768 + from);
+  char *src = j.at<char>(0, 256 + from), *dst = j.at<char>(0, 65536 + to), *there = j.at<char>(1, 65536 + to);
+  char *back = j.at<char>(0, 131072 + from);
   if (Group::index() == 0) {
     for (size_t i = 0; i < n; i++) src[i] = pattern(i, seed);
     memset(there - 64, 0x5a, n + 128);
@@ -48,7 +48,8 @@ static void copies() {
     lshmem::cpu::launch(1, threads, [&] {
       for (size_t n = 0; n <= 4096; n += n < 64 ? 1 : 61)
         copy_once<lshmem::block_group>(j, n, n % 16, n % 3 ? n % 16 : n * 7 % 16, (unsigned)n);
-      copy_once<lshmem::block_group>(j, 12345, 3, 3, 1);
+      // More than all warps have in flight, from and to any part of a line.
+      for (size_t k = 0; k < 24; k++) copy_once<lshmem::block_group>(j, 4000 + 1789 * k, 3 + 16 * (k % 8), 3 + 16 * (k * 5 % 8), (unsigned)k);
     });
   }
 }
