@@ -47,6 +47,7 @@ struct outcome {
   unsigned long long runs, bad;
   unsigned int done; // blocks
   int status;        // the first that is not LSHMEM_OK
+  unsigned int step;  // where: sending 1, ordering 2, telling 3, waiting 4, answering 5, waiting for the answer 6, quiet 7
   unsigned int first; // claimed by the first to be wrong, of which the following is
   unsigned int round, instance, at;
   unsigned long long bytes;
@@ -67,8 +68,15 @@ LSHMEM_DEVICE uint32_t size_of(const plan &p, uint32_t instance, uint32_t round)
   return (r & 7) == 0 ? (r >> 8) % (p.most + 1) : (r >> 8) % (p.most < 80 ? p.most + 1 : 80);
 }
 
-LSHMEM_DEVICE void count(outcome *out, int status) {
-  if (status != LSHMEM_OK) lshmem::compare_swap<lshmem::scope::gpu>(&out->status, LSHMEM_OK, status);
+// failed keeps the first status that is not LSHMEM_OK, and says whether this one is.
+LSHMEM_DEVICE bool failed(outcome *out, int status, uint32_t step, uint32_t instance, uint32_t round) {
+  if (status == LSHMEM_OK) return false;
+  if (lshmem::compare_swap<lshmem::scope::gpu>(&out->status, LSHMEM_OK, status) == LSHMEM_OK) {
+    out->step = step;
+    out->instance = instance;
+    out->round = round;
+  }
+  return true;
 }
 
 // The calls of each scope.
@@ -111,31 +119,32 @@ LSHMEM_DEVICE void exchange(const lshmem_t &sh, char *heap, const plan &p, outco
   int to = (int)((sh.pe + 1) % sh.pes), from = (int)((sh.pe + sh.pes - 1) % sh.pes);
   auto flag = (uint64_t *)(heap + p.flags + (uint64_t)instance * p.spacing), ack = (uint64_t *)(heap + p.acks + (uint64_t)instance * p.spacing);
   char *dst = heap + p.data + (uint64_t)instance * p.stride, *src = heap + p.source + (uint64_t)instance * p.stride;
-  int status = LSHMEM_OK;
-  for (uint32_t k = 1; k <= p.rounds && status == LSHMEM_OK; k++) {
+  bool end = false;
+  for (uint32_t k = 1; k <= p.rounds; k++) {
+    auto bad_status = [&](int status, uint32_t step) { return failed(out, status, step, instance, k); };
     uint32_t n = size_of(p, instance, k), shift = mix(k, instance) & 15, tag = k * 31 + instance;
     if (Form == words_fence_word) n &= ~7u, shift &= 8;
     for (uint32_t i = Group::index(); i < n; i += Group::size()) src[shift + i] = (char)pattern(tag, i);
     Group::sync();
     if (Form == words_fence_word) {
-      for (uint32_t i = Group::index() * 8; i < n; i += Group::size() * 8)
-        status = lshmem_p<uint64_t>(sh, (uint64_t *)(dst + shift + i), *(const uint64_t *)(src + shift + i), to);
+      for (uint32_t i = Group::index() * 8; i < n && !end; i += Group::size() * 8)
+        end = bad_status(lshmem_p<uint64_t>(sh, (uint64_t *)(dst + shift + i), *(const uint64_t *)(src + shift + i), to), 1);
     } else if (Form == put_signal || Form == put_signal_nbi) {
-      status = calls<Group>::signal(sh, dst + shift, src + shift, n, flag, k, Form == put_signal_nbi, to);
+      end = bad_status(calls<Group>::signal(sh, dst + shift, src + shift, n, flag, k, Form == put_signal_nbi, to), 1);
     } else {
-      status = calls<Group>::put(sh, dst + shift, src + shift, n / 2, to);
-      if (status == LSHMEM_OK) status = calls<Group>::put(sh, dst + shift + n / 2, src + shift + n / 2, n - n / 2, to);
+      end = bad_status(calls<Group>::put(sh, dst + shift, src + shift, n / 2, to), 1);
+      if (bad_status(calls<Group>::put(sh, dst + shift + n / 2, src + shift + n / 2, n - n / 2, to), 1)) end = true;
     }
     if (Form == put_quiet_word) {
-      if (calls<Group>::quiet(sh) != LSHMEM_OK) status = LSHMEM_ERR_QUEUE;
+      if (bad_status(calls<Group>::quiet(sh), 2)) end = true;
     } else if (Form == words_fence_word || Form == put_fence_word) {
-      if (calls<Group>::fence(sh, to) != LSHMEM_OK) status = LSHMEM_ERR_QUEUE;
+      if (bad_status(calls<Group>::fence(sh, to), 2)) end = true;
     }
-    if (Group::index() == 0) {
-      if (Form != put_signal && Form != put_signal_nbi && status == LSHMEM_OK) status = lshmem_p<uint64_t>(sh, flag, k, to);
-      if (status == LSHMEM_OK) status = lshmem_signal_wait_until(sh, flag, LSHMEM_CMP_GE, k);
+    if (Group::index() == 0 && !end) {
+      if (Form != put_signal && Form != put_signal_nbi) end = bad_status(lshmem_p<uint64_t>(sh, flag, k, to), 3);
+      if (!end) end = bad_status(lshmem_signal_wait_until(sh, flag, LSHMEM_CMP_GE, k), 4);
     }
-    if (Group::any(status != LSHMEM_OK)) break; // also orders the wait of the first before the reads of all
+    if (Group::any(end)) break; // also orders the wait of the first before the reads of all
     uint32_t bad = 0;
     for (uint32_t i = Group::index(); i < n; i += Group::size()) {
       uint8_t have = (uint8_t)dst[shift + i], want = pattern(tag, i);
@@ -154,14 +163,13 @@ LSHMEM_DEVICE void exchange(const lshmem_t &sh, char *heap, const plan &p, outco
     Group::sync();
     if (Group::index() == 0) {
       lshmem::fence<lshmem::scope::sys>();
-      status = lshmem_p<uint64_t>(sh, ack, k, from);
-      if (status == LSHMEM_OK) status = lshmem_wait_until<uint64_t>(sh, ack, LSHMEM_CMP_GE, k);
-      if (status == LSHMEM_OK && (Form == put_signal_nbi || Form == put_fence_word)) status = lshmem_quiet(sh); // the source is free
-      if (status == LSHMEM_OK) lshmem::reduce_add<lshmem::scope::gpu>(&out->runs, 1);
+      end = bad_status(lshmem_p<uint64_t>(sh, ack, k, from), 5);
+      if (!end) end = bad_status(lshmem_wait_until<uint64_t>(sh, ack, LSHMEM_CMP_GE, k), 6);
+      if (!end && (Form == put_signal_nbi || Form == put_fence_word)) end = bad_status(lshmem_quiet(sh), 7); // the source is free
+      if (!end) lshmem::reduce_add<lshmem::scope::gpu>(&out->runs, 1);
     }
-    if (Group::any(status != LSHMEM_OK)) break;
+    if (Group::any(end)) break;
   }
-  count(out, status);
 }
 
 template <class Group, int Form> LSHMEM_DEVICE void litmus(const lshmem_t &sh, char *heap, const plan &p, outcome *out) {
@@ -314,18 +322,19 @@ int main(int argc, char **argv) {
       cuda(cudaLaunchKernel((const void *)t.run, dim3(blocks + stressors), dim3(t.threads), args, 0, nullptr), t.name);
       cuda(cudaDeviceSynchronize(), t.name);
       double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-      shmem(lshmem_barrier(pe, LSHMEM_TEAM_WORLD), "barrier");
       outcome o;
       cuda(cudaMemcpy(&o, out, sizeof o, cudaMemcpyDeviceToHost), "copy");
       printf("{\"test\": \"%s\", \"pe\": %d, \"pes\": %d, \"spacing\": %u, \"runs\": %llu, \"bad\": %llu, \"status\": %d, "
              "\"seconds\": %.3f",
              t.name, me, pes, spacing, o.runs, o.bad, o.status, seconds);
-      if (o.first)
+      if (o.status != LSHMEM_OK) printf(", \"step\": %u, \"instance\": %u, \"round\": %u", o.step, o.instance, o.round);
+      else if (o.first)
         printf(", \"first\": {\"round\": %u, \"instance\": %u, \"bytes\": %llu, \"at\": %u, \"have\": %u, \"want\": %u}", o.round,
                o.instance, o.bytes, o.at, o.have, o.want);
       printf("}\n");
       fflush(stdout);
       if (o.bad || o.status != LSHMEM_OK) wrong = true;
+      shmem(lshmem_barrier(pe, LSHMEM_TEAM_WORLD), "barrier");
     }
   }
   cuda(cudaFree(out), "free");
