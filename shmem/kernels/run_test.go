@@ -442,7 +442,7 @@ func testData(t *testing.T, j *job) {
 			}
 		}
 		for _, op := range dataOperations {
-			for _, bytes := range []int{0, 1, 24, 1003, 4104, 70001} {
+			for _, bytes := range []int{0, 1, 24, 4107, 40001} {
 				limit := 1 + 3*r.IntN(2)
 				c := kernels.Collective{Dest: outOffset + 256, Source: dataOffset, Bytes: uint64(bytes), Root: uint32(len(x.members) - 1),
 					Type: layout.TypeUint8, Reduction: layout.ReduceXor}
@@ -483,7 +483,7 @@ func testTypes(t *testing.T, j *job) {
 		}
 		for op := range layout.Reductions {
 			c := kernels.Collective{Dest: outOffset + 64, Source: dataOffset, Type: typ, Reduction: op}
-			for i, bytes := range []int{5 * size, 17000, 9 * size} {
+			for i, bytes := range []int{5 * size, 11000, 9 * size} {
 				team := [][]layout.Team{direct, direct, other}[i]
 				bytes = bytes / size * size
 				c.Bytes = uint64(bytes)
@@ -564,7 +564,7 @@ func testRepeated(t *testing.T, j *job) {
 func testGraph(t *testing.T, j *job) {
 	members := []int{0, 1}
 	team := j.team(members, false, 0)
-	const bytes, rounds = 20000, 20
+	const bytes, rounds = 20000, 10
 	c := kernels.Collective{Source: dataOffset, Dest: outOffset, Bytes: bytes, Type: layout.TypeUint32, Reduction: layout.ReduceSum}
 	execs := make([]uintptr, len(members))
 	for i := range members {
