@@ -327,3 +327,31 @@ func TestEntries(t *testing.T) {
 		})
 	}
 }
+
+// TestSilentNIC: what waits for a NIC, and what does not, and how it ends.
+func TestSilentNIC(t *testing.T) {
+	if out, err := run(t, "queue.cpp", nil, "silent"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, defect := range []string{"7", "10"} {
+		t.Run("M"+defect, func(t *testing.T) {
+			args := []string{"silent"}
+			if defect == "10" {
+				args = []string{"0", "0"}
+			}
+			out, err := run(t, "queue.cpp", []string{"-DLSHMEM_MUTATION=" + defect}, args...)
+			if defect == "10" && err == nil {
+				// A call without bytes posts nothing.
+				for line := range strings.Lines(out) {
+					if p := parse(t, line); p.name == "put-zero" && p.reserved != 0 {
+						return
+					}
+				}
+				t.Fatal("nothing was found")
+			}
+			if err == nil {
+				t.Fatal("nothing was found")
+			}
+		})
+	}
+}

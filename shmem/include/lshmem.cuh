@@ -12,8 +12,8 @@
 // # What all functions have in common
 //
 // Addresses of remote objects are symmetric addresses: the caller's own address of the object in the heap. A PE is a number
-// below lshmem_n_pes; the own PE is one like any other. Copies check that they stay in the heap; single values,
-// signals and atomic operations on mapped memory do not, since that would be a tenth of what they cost.
+// below lshmem_n_pes; the own PE is one like any other. Copies check that they stay in the heap; single values, signals and
+// atomic operations on mapped memory do not, since the check would be in the path of every signal.
 //
 // Each PE is reached in one of two ways, which behave alike. If its memory is mapped here (NVLink, PCIe, same GPU), by
 // loads, stores and atomic instructions: lshmem_rma.cuh. Else by work requests that the GPU writes into a send queue of

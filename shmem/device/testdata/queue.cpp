@@ -90,7 +90,53 @@ static void run(const char *name, uint32_t threads, std::function<uint64_t(const
 #define CASE(name, threads, ...) \
   run(name, threads, [](const lshmem_t &sh, char *h, nic_job &j) -> uint64_t { (void)sh, (void)h, (void)j; __VA_ARGS__; })
 
+// A NIC that does nothing: calls that do not wait return, those that wait end with the timeout, and then the queue is broken
+// for all.
+static int silent() {
+  auto j = std::make_unique<nic_job>(0, 0);
+  for (auto &m : j->mem) memset(m.cq, 0xff, sizeof m.cq);
+  j->sh.timeout_nanos = 1000000000;
+  const lshmem_t &sh = j->sh;
+  char *h = j->heap;
+  uint64_t *sig = (uint64_t *)(h + 64);
+  uint64_t before = lshmem::nanos();
+  CHECK(lshmem_putmem_nbi(sh, h + 256, h + 512, 8, 1) == LSHMEM_OK, "put");
+  CHECK(lshmem_getmem_nbi(sh, h + 256, h + 512, 8, 1) == LSHMEM_OK, "get");
+  CHECK(lshmem_putmem_signal_nbi(sh, h + 256, h + 512, 8, sig, 1, LSHMEM_SIGNAL_SET, 1) == LSHMEM_OK, "put and signal");
+  CHECK(lshmem_put_signal_nbi<int>(sh, (int *)h, (int *)h, 8, sig, 1, LSHMEM_SIGNAL_ADD, 1) == LSHMEM_OK, "put and signal");
+  CHECK(lshmem_qp_putmem_signal_nbi(sh, h + 256, h + 512, 8, sig, 1, LSHMEM_SIGNAL_SET, 1, 0) == LSHMEM_OK, "put and signal");
+  lshmem::cpu::launch(1, 40, [&] {
+    int status = lshmem_putmem_signal_nbi_block(sh, h + 256, h + 512, 8, sig, 1, LSHMEM_SIGNAL_SET, 1);
+    CHECK(status == LSHMEM_OK, "put and signal by a block: %d", status);
+    if (lshmem::thread_index() < 32) status = lshmem_putmem_signal_nbi_warp(sh, h + 256, h + 512, 8, sig, 1, LSHMEM_SIGNAL_SET, 1);
+    CHECK(status == LSHMEM_OK, "put and signal by a warp: %d", status);
+  });
+  CHECK(lshmem_signal_op(sh, sig, 1, LSHMEM_SIGNAL_SET, 1) == LSHMEM_OK, "signal");
+  CHECK(lshmem_atomic_add<int>(sh, (int *)h, 1, 1) == LSHMEM_OK && lshmem_p<int>(sh, (int *)h, 1, 1) == LSHMEM_OK, "values");
+  CHECK(j->control.status == 0 && lshmem::nanos() - before < 1000000000, "something waited");
+  j->sh.timeout_nanos = 20000000;
+  CHECK(lshmem_putmem_signal(sh, h + 256, h + 512, 8, sig, 1, LSHMEM_SIGNAL_SET, 1) == LSHMEM_ERR_TIMEOUT, "blocking put");
+  CHECK(j->control.status == LSHMEM_ERR_TIMEOUT && j->control.pe == 1 && j->control.queue == 1, "control");
+  uint64_t reserved = j->queues[1].reserved;
+  CHECK(lshmem_putmem_nbi(sh, h + 256, h + 512, 8, 1) == LSHMEM_ERR_TIMEOUT && j->queues[1].reserved == reserved, "broken queue");
+  lshmem::cpu::launch(1, 40, [&] {
+    CHECK(lshmem_putmem_block(sh, h + 256, h + 512, 8, 1) == LSHMEM_ERR_TIMEOUT, "broken queue, block");
+    CHECK(lshmem_quiet_block(sh) != LSHMEM_OK, "broken queue, quiet");
+  });
+  CHECK(lshmem_qp_putmem_nbi(sh, h + 256, h + 512, 8, 1, 1) == LSHMEM_OK, "the other queue");
+  // An error completion is a status for whoever waits.
+  auto &m = j->mem[3];
+  const unsigned char failed[12] = {0, 0, 0x12, 0x13, 0, 0, 0, 0, 0, 0, 0, LSHMEM_MLX5_COMPLETION_ERROR << 4};
+  memcpy(m.cq + 52, failed, sizeof failed);
+  memset(&j->control, 0, sizeof j->control);
+  CHECK(lshmem_qp_quiet(sh, 1, 1) == LSHMEM_ERR_QUEUE, "error completion");
+  CHECK(j->control.status == LSHMEM_ERR_QUEUE && j->control.syndrome == 0x1213 && j->control.queue == 3 && j->control.index == 0,
+        "control has %u, %x, %llu", j->control.status, j->control.syndrome, (unsigned long long)j->control.index);
+  return failures ? 1 : 0;
+}
+
 int main(int n, char **args) {
+  if (n > 1 && !strcmp(args[1], "silent")) return silent();
   if (n > 1) start = strtoull(args[1], nullptr, 0);
   if (n > 2) queue_flags = (uint32_t)atoi(args[2]);
   auto u64 = [](char *p) { return (uint64_t *)p; };
