@@ -20,12 +20,15 @@
 // a NIC: lshmem_queue.cuh, where the protocol is explained.
 //
 // Scopes: a plain name is called by one thread; with _warp by all threads of a warp, with _block by all of a block, together
-// and with equal arguments. Threads of one warp may call plain forms together or apart. A _warp or _block call begins
-// with a synchronization of the group, so that it sends what any member wrote before it, and ends with one.
+// and with equal arguments. Threads of one warp may call plain forms together or apart. A _warp or _block call begins with a
+// synchronization of the group, so that it sends what any member wrote before it, and ends with one, so that any member may go
+// on from there. Not so the _nbi forms: where they copy by loads and stores, each member goes its own way. Synchronize the
+// group before one if other members wrote the source, and complete it by lshmem_quiet of the same scope.
 //
 // Completion: put, put_signal and iput return when their source may be overwritten, get and iget when the destination holds
-// the data. The _nbi forms may return before. lshmem_quiet completes everything, also at the target. lshmem_fence orders, for each PE, what was written before it before what is written after it. Both act for the
-// calling thread, warp or block, and for what others have handed it through a synchronization.
+// the data. The _nbi forms may return before. lshmem_quiet completes everything, also at the target. lshmem_fence orders, for
+// each PE, what was written before it before what is written after it. Both act for the calling thread, warp or block, and
+// for what others have handed it through a synchronization.
 //
 // Errors: functions that return int return LSHMEM_OK (0) or LSHMEM_ERR_*. The first error of a PE is also kept in its
 // Control, where the host sees it. Nothing waits longer than the state's timeout, nor after the host has given up
