@@ -60,9 +60,9 @@ type Config struct {
 	Timeout time.Duration
 	// MaxCTAs bounds the CTAs of a collective kernel; 0: the GPU's units divided among its PEs. The smallest counts.
 	MaxCTAs int
-	// UniformAMO: atomic operations on a PE's memory, signals that add included, go the same way from all PEs. Else each PE
-	// takes its fastest, and those that came by a mapping and by the network are not atomic to each other: a NIC's are
-	// atomic only among themselves. One PE's wish is enough.
+	// UniformAMO (the default): atomic operations on a PE's memory, signals that add included, go the same way from all PEs.
+	// Else each PE takes its fastest, and those that came by a mapping and by the network are not atomic to each other: a NIC's
+	// are atomic only among themselves, and additions are lost. One PE's wish is enough.
 	UniformAMO bool
 	// DisableP2P: do not use mapped memory of other PEs, but the network. DisableVMM: static heaps by IPC handles.
 	DisableP2P, DisableVMM bool
@@ -88,7 +88,7 @@ type Variable struct {
 
 // Defaults are the settings without any environment.
 func Defaults() Config {
-	return Config{Device: -1, Memory: MemoryAuto, MaxTeams: 16, Symmetric: 1 << 30, Timeout: 10 * time.Minute, Settings: map[string]string{}}
+	return Config{Device: -1, Memory: MemoryAuto, UniformAMO: true, MaxTeams: 16, Symmetric: 1 << 30, Timeout: 10 * time.Minute, Settings: map[string]string{}}
 }
 
 // Variables lists the settings that this package reads itself, by name.
@@ -97,7 +97,7 @@ func Variables() []Variable {
 }
 
 var variables = []Variable{
-	{"LSHMEM_AMO", nil, "fastest", "way of atomic operations and adding signals: fastest, by PE; or uniform: the same from all PEs to one, so that all are atomic to each other",
+	{"LSHMEM_AMO", nil, "uniform", "way of atomic operations and adding signals: uniform, the same from all PEs to one, so that all are atomic to each other; or fastest, by pair of PEs, if all say so",
 		func(c *Config, v string) error {
 			if v != "fastest" && v != "uniform" {
 				return fmt.Errorf("it must be fastest or uniform")
