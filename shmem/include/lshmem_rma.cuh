@@ -6,12 +6,6 @@
 
 #include "lshmem_queue.cuh"
 
-#if LSHMEM_GPU
-#define LSHMEM_UNROLL _Pragma("unroll")
-#else
-#define LSHMEM_UNROLL
-#endif
-
 namespace lshmem {
 
 LSHMEM_DEVICE uint64_t peer_heap(const lshmem_t &sh, int pe) {
@@ -61,7 +55,9 @@ template <source From, class W> LSHMEM_DEVICE W load_from(const W *p) {
 // than it must be: that is worth up to 15 % of the link. With which warp of a block a copy begins depends on its destination: so
 // the warps of short copies one after the other overlap.
 template <class Group, source From> LSHMEM_DEVICE void copy_quads(quad *dst, const quad *src, uint64_t n) {
-  constexpr uint32_t unroll = 8, step = equal<Group, thread_group>::yes ? 1 : 32, piece = unroll * step;
+  // Reads from a peer take longer; writes leave registers to blocks of 1024 threads.
+  constexpr uint32_t unroll = From == source::peer ? 8 : 4, step = equal<Group, thread_group>::yes ? 1 : 32;
+  constexpr uint32_t piece = unroll * step;
   const uint32_t size = Group::size(), index = Group::index();
   if (size < step) {
     for (uint64_t i = index; i < n; i += size) store_data(dst + i, load_from<From>(src + i));
