@@ -222,6 +222,14 @@ func TestWarpOperations(t *testing.T) {
 			"shfl.sync.idx.b32 %r2, %r1, 31, 31, -1;\nst.global.u32 [%out], %r2;", func(int) uint64 { return 3000 }},
 		{"warp barrier", "setp.lt.u32 %p1, %t, 16;\n@%p1 bra B;\nst.global.u32 [%in], 77;\nbar.warp.sync -1;\nst.global.u32 [%out], 77;\nbra E;\nB: bar.warp.sync -1;\n" +
 			"ld.volatile.global.u32 %r1, [%in];\nst.global.u32 [%out], %r1;\nE:", func(int) uint64 { return 77 }},
+		// Quarters of a warp go through the same operations with masks of their own, each only when its leader comes, which waits
+		// for the quarter above: nobody may be released, or kept, by another's lanes.
+		{"quarters that synchronize by themselves", "shr.u32 %r1, %t, 3;\nshl.b32 %r2, %r1, 3;\nmov.u32 %r3, 0xff;\nshl.b32 %r3, %r3, %r2;\n" +
+			"and.b32 %r4, %t, 7;\nsetp.ne.u32 %p1, %r4, 0;\n@%p1 bra S;\nsetp.eq.u32 %p2, %r1, 3;\n@%p2 bra S;\n" +
+			"L: ld.volatile.global.u32 %r5, [%in];\nsetp.le.u32 %p3, %r5, %r1;\n@%p3 bra L;\n" + // until the counter is above the quarter
+			"S: bar.warp.sync %r3;\nvote.sync.ballot.b32 %r6, 1, %r3;\nsetp.eq.u32 %p4, %r4, 0;\nshfl.sync.idx.b32 %r7, %t, %r2, 31, %r3;\nbar.warp.sync %r3;\n" +
+			"@%p4 st.volatile.global.u32 [%in], %r1;\n" +
+			"shr.u32 %r6, %r6, %r2;\nadd.u32 %r6, %r6, %r7;\nst.global.u32 [%out], %r6;", func(l int) uint64 { return uint64(0xff + l&^7) }},
 		{"producer below consumer in a warp", "setp.eq.u32 %p1, %t, 31;\n@%p1 bra P;\nL: ld.volatile.global.u32 %r1, [%in];\nsetp.eq.u32 %p2, %r1, 0;\n@%p2 bra L;\nbra E;\n" +
 			"P: st.volatile.global.u32 [%in], 5;\nE: mov.u32 %r2, 1;\nst.global.u32 [%out], %r2;", func(int) uint64 { return 1 }},
 		{"lanes of exited threads are not waited for", "setp.lt.u32 %p1, %t, 8;\n@!%p1 st.global.u32 [%out], 1;\n@!%p1 exit;\nvote.sync.ballot.b32 %r1, 1, -1;\nst.global.u32 [%out], %r1;",

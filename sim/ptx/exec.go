@@ -221,20 +221,31 @@ func (w *warp) control(in *inst, f *frame, g *group, act uint32, used int64) boo
 	case kBar:
 		return w.block.barrier(w, in, f, g, act)
 	case kBarWarp:
-		if !w.meet(in, f, g, act) {
-			g.wait = waitWarp
+		other := w.others(in, f, act)
+		if other != 0 {
+			w.part(g, other, waitNone)
+		}
+		if !w.meet(in, f, g, act&^other) {
 			return false
 		}
 		g.forced = false
-		return true
+		if other != 0 {
+			g.pc++
+		}
+		return other == 0
 	}
-	if w.missing(in, f, g, act) != 0 {
+	lanes := w.ready(in, f, g, act)
+	if lanes == 0 {
 		g.wait = waitConv
 		return false
 	}
+	w.collective(in, f, lanes)
 	g.forced = false
-	w.collective(in, f, act)
-	return true
+	if lanes != act {
+		w.part(g, act&^lanes, waitConv)
+		g.pc++
+	}
+	return lanes == act
 }
 
 // leave takes lanes out of the current group, which goes on behind its instruction if any stay.

@@ -19,8 +19,9 @@ type group struct {
 	mask   uint32
 	pc     int32
 	wait   uint8
-	bar    uint8 // number of the barrier of waitBar
-	forced bool  // goes on at a .sync operation without the missing lanes
+	bar    uint8  // number of the barrier of waitBar
+	member uint32 // lanes of waitWarp
+	forced bool   // goes on at a .sync operation without the missing lanes
 	frame  *frame
 	turn   uint64 // when it last ran
 	wake   int64  // nanoseconds, of waitSleep
@@ -272,28 +273,63 @@ func (w *warp) force() bool {
 	return any
 }
 
-// missing returns the lanes that a .sync operation of the group still waits for.
-func (w *warp) missing(in *inst, f *frame, g *group, act uint32) uint32 {
-	if in.sub == 0 && in.kind != kBarWarp || g.forced {
-		return 0
+// ready returns which of the active lanes of a group can do a .sync operation: lanes that name the same members, if all of
+// these are there; 0 if none can. Lanes that name different ones can be at the same place, and so in one group.
+func (w *warp) ready(in *inst, f *frame, g *group, act uint32) uint32 {
+	if in.sub == 0 || g.forced {
+		return act
 	}
-	member := uint32(f.val(in.x.e)[bits.TrailingZeros32(act)])
-	return member & w.live &^ g.mask
+	members := f.val(in.x.e)
+	for rest := act; rest != 0; {
+		m := uint32(members[bits.TrailingZeros32(rest)])
+		lanes := naming(members, m, act)
+		if m&w.live&^lanes&^(g.mask&^act) == 0 {
+			return lanes
+		}
+		rest &^= lanes
+	}
+	return 0
 }
 
-// meet is bar.warp.sync: it releases all groups that wait in one when they have all lanes together.
+// naming returns the active lanes that name those members.
+func naming(members *vec, m, act uint32) (lanes uint32) {
+	for ; act != 0; act &= act - 1 {
+		i := bits.TrailingZeros32(act)
+		lanes |= bit(uint32(members[i]) == m) << i
+	}
+	return lanes
+}
+
+// part makes some lanes of the current group one of their own, at the same place. (The slice has room for one for each lane.)
+func (w *warp) part(g *group, lanes uint32, wait uint8) {
+	w.groups = append(w.groups, group{mask: lanes, pc: g.pc, frame: g.frame, turn: w.turn, wait: wait})
+	g.mask &^= lanes
+}
+
+// others returns the active lanes at a bar.warp.sync that name other members than the first one does.
+func (w *warp) others(in *inst, f *frame, act uint32) uint32 {
+	members := f.val(in.x.e)
+	return act &^ naming(members, uint32(members[bits.TrailingZeros32(act)]), act)
+}
+
+// meet is bar.warp.sync: it releases the groups that name the same members as this one, when all of these have come.
 func (w *warp) meet(in *inst, f *frame, g *group, act uint32) bool {
-	m := w.missing(in, f, g, act)
+	if g.forced {
+		return true
+	}
+	m := uint32(f.val(in.x.e)[bits.TrailingZeros32(act)])
+	missing := m & w.live &^ g.mask
 	for i := range w.groups {
-		if o := &w.groups[i]; o.wait == waitWarp {
-			m &^= o.mask
+		if o := &w.groups[i]; o.wait == waitWarp && o.member == m {
+			missing &^= o.mask
 		}
 	}
-	if m != 0 {
+	if missing != 0 {
+		g.wait, g.member = waitWarp, m
 		return false
 	}
 	for i := range w.groups {
-		if o := &w.groups[i]; o.wait == waitWarp {
+		if o := &w.groups[i]; o.wait == waitWarp && o.member == m {
 			o.wait = waitNone
 			o.pc++
 		}
