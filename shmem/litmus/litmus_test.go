@@ -166,17 +166,16 @@ func TestLitmus(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/%s%d", f.name, name, x.test, i), func(t *testing.T) {
 					t.Parallel()
 					program := build(t, f.flags...)
-					seeds := []uint64{rand.Uint64N(1 << 32)}
-					if f.name == threads.name {
-						seeds = append(seeds, 1)
+					// Each trial has a fixed seed in one flavour and a new one each time in another.
+					seed := rand.Uint64N(1 << 32)
+					if f.name == address.name {
+						seed = uint64(i + 1)
 					}
-					for _, seed := range seeds {
-						began := time.Now()
-						if r := x.run(t, program, seed, 2*x.world.timeout); r.err != nil {
-							t.Fatalf("seed %d: %v\n%s", seed, r.err, r.output)
-						}
-						t.Logf("seed %d: %v", seed, time.Since(began).Round(time.Millisecond))
+					began := time.Now()
+					if r := x.run(t, program, seed, 2*x.world.timeout); r.err != nil {
+						t.Fatalf("seed %d: %v\n%s", seed, r.err, r.output)
 					}
+					t.Logf("seed %d: %v", seed, time.Since(began).Round(time.Millisecond))
 				})
 			}
 		}

@@ -21,7 +21,7 @@
 //	P5  fence orders a caller's operations to a PE, over all queues
 //	P6  a slot of the internal buffer has one owner until its result was read
 //	P7  no deadlock
-//	P8  the poller's arithmetic is right in spite of the wrap: the consumed count never exceeds what is complete, never goes
+//	P8  the poller is right in spite of the wrap: the consumed count never exceeds what is complete, never goes
 //	    back, and a poller whose blocks are complete comes to know it
 //	P9  a signal is never seen before its data
 //	P10 a get's or fetch's result is there when the call or its quiet returns
