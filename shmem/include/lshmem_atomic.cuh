@@ -11,9 +11,9 @@ namespace lshmem {
 
 template <class T> constexpr bool is_word = sizeof(T) == 4 || sizeof(T) == 8;
 
-// atomic_word is where a word is mapped for atomic instructions, null if it is not.
-template <class T> LSHMEM_DEVICE T *atomic_word(const lshmem_t &sh, T *p, int pe) {
-  return peer_heap(sh, pe) & LSHMEM_PEER_ATOMIC ? mapped(sh, p, pe) : nullptr;
+// at_peer calls f with where a word is mapped for atomic instructions, if it is.
+template <class T, class F> LSHMEM_DEVICE bool at_peer(const lshmem_t &sh, T *p, int pe, F f) {
+  return on_word(sh, p, pe, for_atomics, f);
 }
 
 // The same over the network, where there is one.
@@ -34,10 +34,7 @@ template <class T> LSHMEM_DEVICE T network_fetch(const lshmem_t &sh, nic::amo op
   template <class T>                                                                                                     \
   LSHMEM_DEVICE int lshmem_qp_atomic_##name(const lshmem_t &sh, T *dst, lshmem::value<T> v, int pe, int q) {             \
     static_assert(lshmem::is_word<T> && (check), "not an atomic type: 4 or 8 bytes, floating point only for set");       \
-    if (T *to = lshmem::atomic_word(sh, dst, pe)) {                                                                      \
-      lshmem::instruction<lshmem::scope::sys>(to, v);                                                                    \
-      return LSHMEM_OK;                                                                                                  \
-    }                                                                                                                    \
+    if (lshmem::at_peer(sh, dst, pe, [&](T *to) { lshmem::instruction<lshmem::scope::sys>(to, v); })) return LSHMEM_OK;   \
     return lshmem::network_atomic<T>(sh, lshmem::nic::amo::op, dst, v, pe, q);                                           \
   }                                                                                                                      \
   template <class T> LSHMEM_DEVICE int lshmem_atomic_##name(const lshmem_t &sh, T *dst, lshmem::value<T> v, int pe) {    \
@@ -54,10 +51,12 @@ LSHMEM_AMO(set, store_relaxed, set, true)
   template <class T>                                                                                                     \
   LSHMEM_DEVICE T lshmem_qp_atomic_##name(const lshmem_t &sh, T *dst, lshmem::value<T> v, int pe, int q) {               \
     static_assert(lshmem::is_word<T> && (check), "not an atomic type: 4 or 8 bytes, floating point only for swap");      \
-    if (T *to = lshmem::atomic_word(sh, dst, pe)) {                                                                      \
-      if (LSHMEM_MUTATE(6)) return (T)lshmem::instruction<lshmem::scope::sys>((uint32_t *)to, (uint32_t)v);              \
-      return lshmem::instruction<lshmem::scope::sys>(to, v);                                                             \
-    }                                                                                                                    \
+    T old;                                                                                                               \
+    if (lshmem::at_peer(sh, dst, pe, [&](T *to) {                                                                        \
+          if (LSHMEM_MUTATE(6)) old = (T)lshmem::instruction<lshmem::scope::sys>((uint32_t *)to, (uint32_t)v);           \
+          else old = lshmem::instruction<lshmem::scope::sys>(to, v);                                                     \
+        }))                                                                                                              \
+      return old;                                                                                                        \
     return lshmem::network_fetch<T>(sh, lshmem::nic::amo::op, dst, v, T(), pe, q);                                       \
   }                                                                                                                      \
   template <class T> LSHMEM_DEVICE T lshmem_atomic_##name(const lshmem_t &sh, T *dst, lshmem::value<T> v, int pe) {      \
@@ -76,13 +75,15 @@ template <class T> LSHMEM_DEVICE int lshmem_atomic_inc(const lshmem_t &sh, T *ds
 
 template <class T> LSHMEM_DEVICE T lshmem_atomic_fetch_inc(const lshmem_t &sh, T *dst, int pe) {
   static_assert(lshmem::is_word<T> && !lshmem::is_float<T>, "not an atomic type: an integer of 4 or 8 bytes");
-  if (T *to = lshmem::atomic_word(sh, dst, pe)) return lshmem::fetch_add<lshmem::scope::sys>(to, 1);
+  T old;
+  if (lshmem::at_peer(sh, dst, pe, [&](T *to) { old = lshmem::fetch_add<lshmem::scope::sys>(to, 1); })) return old;
   return lshmem::network_fetch<T>(sh, lshmem::nic::amo::increment, dst, 1, T(), pe, LSHMEM_QP_DEFAULT);
 }
 
 template <class T> LSHMEM_DEVICE T lshmem_atomic_fetch(const lshmem_t &sh, const T *src, int pe) {
   static_assert(lshmem::is_word<T>, "not an atomic type: 4 or 8 bytes");
-  if (const T *from = lshmem::atomic_word(sh, src, pe)) return lshmem::load_relaxed<lshmem::scope::sys>(from);
+  T old;
+  if (lshmem::at_peer(sh, src, pe, [&](const T *from) { old = lshmem::load_relaxed<lshmem::scope::sys>(from); })) return old;
   return lshmem::network_fetch<T>(sh, lshmem::nic::amo::fetch, src, T(), T(), pe, LSHMEM_QP_DEFAULT);
 }
 
@@ -90,7 +91,9 @@ template <class T>
 LSHMEM_DEVICE T lshmem_atomic_compare_swap(const lshmem_t &sh, T *dst, lshmem::value<T> expected, lshmem::value<T> desired,
                                            int pe) {
   static_assert(lshmem::is_word<T> && !lshmem::is_float<T>, "not an atomic type: an integer of 4 or 8 bytes");
-  if (T *to = lshmem::atomic_word(sh, dst, pe)) return lshmem::compare_swap<lshmem::scope::sys>(to, expected, desired);
+  T old;
+  if (lshmem::at_peer(sh, dst, pe, [&](T *to) { old = lshmem::compare_swap<lshmem::scope::sys>(to, expected, desired); }))
+    return old;
   return lshmem::network_fetch<T>(sh, lshmem::nic::amo::compare_swap, dst, desired, expected, pe, LSHMEM_QP_DEFAULT);
 }
 

@@ -66,13 +66,10 @@
 #include "lshmem_cpu.h"
 #endif
 
-// For loops: all at once, or never.
 #if LSHMEM_GPU
 #define LSHMEM_UNROLL _Pragma("unroll")
-#define LSHMEM_LOOP _Pragma("unroll 1")
 #else
 #define LSHMEM_UNROLL
-#define LSHMEM_LOOP
 #endif
 
 namespace lshmem {

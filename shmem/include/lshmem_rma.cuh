@@ -8,26 +8,41 @@
 
 namespace lshmem {
 
-LSHMEM_DEVICE uint64_t peer_heap(const lshmem_t &sh, int pe) {
-  // Of the table in the state, what lies behind the last PE is 0.
-  if ((uint32_t)pe < LSHMEM_INLINE_PEERS) return sh.peer[pe];
-  // Not a plain load: a compiler that merges it with the other would need a pointer to the kernel's argument.
+// far_heap is where the heap of a PE is mapped whose place is not in the state itself. Not a plain load: a compiler that merges
+// it with that from the state would need a pointer to the kernel's argument.
+LSHMEM_DEVICE uint64_t far_heap(const lshmem_t &sh, int pe) {
   return (uint32_t)pe < sh.pes ? load_local((const uint64_t *)sh.peers + pe) : 0;
 }
 
-// mapped is where p of a PE's heap is mapped here, null if the PE's memory is not: then the queue path decides. p is not
-// looked at: this is between the end of a wait and the store that ends another PE's.
-template <class T> LSHMEM_DEVICE T *mapped(const lshmem_t &sh, T *p, int pe) {
-  uint64_t heap = peer_heap(sh, pe) & ~LSHMEM_PEER_ATOMIC;
-  if (heap == 0) return nullptr;
-  T *there = (T *)(heap + ((uint64_t)p - sh.heap_base));
-  if (!there) __builtin_unreachable(); // the caller's test is this function's
-  return there;
+LSHMEM_DEVICE uint64_t peer_heap(const lshmem_t &sh, int pe) {
+  // Of the table in the state, what lies behind the last PE is 0.
+  return (uint32_t)pe < LSHMEM_INLINE_PEERS ? sh.peer[pe] : far_heap(sh, pe);
 }
 
-// The same for copies, which must not leave the heap.
+// on_word calls f with where the word p of a PE is mapped, if it is with any of the bits in needs; else it returns false.
+// p is not looked at. PEs in the state's table have a way of their own, without a place where it meets another: this is
+// between the end of a wait and the store that ends another PE's, and a meeting costs 80 ns.
+template <class T, class F> LSHMEM_DEVICE bool on_word(const lshmem_t &sh, T *p, int pe, uint64_t needs, F f) {
+  uint64_t offset = (uint64_t)p - sh.heap_base;
+  if ((uint32_t)pe < LSHMEM_INLINE_PEERS) {
+    uint64_t heap = sh.peer[pe];
+    if ((heap & needs) == 0) return false;
+    f((T *)((heap & ~LSHMEM_PEER_ATOMIC) + offset));
+    return true;
+  }
+  uint64_t heap = far_heap(sh, pe);
+  if ((heap & needs) == 0) return false;
+  f((T *)((heap & ~LSHMEM_PEER_ATOMIC) + offset));
+  return true;
+}
+
+// What a word may be mapped for.
+constexpr uint64_t for_any = ~(uint64_t)0, for_atomics = LSHMEM_PEER_ATOMIC;
+
+// mapped is where bytes at p of a PE's heap are mapped here, null if they are not: then the queue path decides.
 template <class T> LSHMEM_DEVICE T *mapped(const lshmem_t &sh, T *p, int pe, uint64_t bytes) {
-  return nic::in_heap(sh, (uint64_t)p - sh.heap_base, bytes) ? mapped(sh, p, pe) : nullptr;
+  uint64_t heap = peer_heap(sh, pe) & ~LSHMEM_PEER_ATOMIC, offset = (uint64_t)p - sh.heap_base;
+  return heap && nic::in_heap(sh, offset, bytes) ? (T *)(heap + offset) : nullptr;
 }
 
 // has_network says whether PEs whose memory is not mapped can be reached. Programs that know that all memory is mapped may
@@ -165,15 +180,10 @@ LSHMEM_DEVICE int getmem(const lshmem_t &sh, void *dst, const void *src, size_t 
 
 // A signal over mapped memory. Setting is a store; adding needs memory that takes atomic operations.
 LSHMEM_DEVICE int signal_word(const lshmem_t &sh, uint64_t *sig, uint64_t v, int op, int pe, int which) {
-  uint64_t *to = mapped(sh, sig, pe);
-  if (to && op == LSHMEM_SIGNAL_SET) {
-    store_relaxed<scope::sys>(to, v);
+  if (op == LSHMEM_SIGNAL_SET && on_word(sh, sig, pe, for_any, [&](uint64_t *to) { store_relaxed<scope::sys>(to, v); }))
     return LSHMEM_OK;
-  }
-  if (to && op == LSHMEM_SIGNAL_ADD && peer_heap(sh, pe) & LSHMEM_PEER_ATOMIC) {
-    reduce_add<scope::sys>(to, v);
+  if (op == LSHMEM_SIGNAL_ADD && on_word(sh, sig, pe, for_atomics, [&](uint64_t *to) { reduce_add<scope::sys>(to, v); }))
     return LSHMEM_OK;
-  }
   if (!has_network(sh)) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
   return nic::put<thread_group>(sh.self, nic::transfer{}, sig, v, op, false, pe, which);
 }
@@ -216,7 +226,7 @@ template <class Group, class T>
 LSHMEM_DEVICE int iput(const lshmem_t &sh, T *dst, const T *src, ptrdiff_t to, ptrdiff_t from, size_t n, int pe) {
   using W = bits_of<T>;
   Group::sync();
-  if (T *there = mapped(sh, dst, pe)) {
+  if (T *there = mapped(sh, dst, pe, 1)) {
     copy_strided<Group, source::local>((W *)there, (const W *)src, to, from, n);
     Group::sync();
     return LSHMEM_OK;
@@ -228,7 +238,7 @@ template <class Group, class T>
 LSHMEM_DEVICE int iget(const lshmem_t &sh, T *dst, const T *src, ptrdiff_t to, ptrdiff_t from, size_t n, int pe) {
   using W = bits_of<T>;
   Group::sync();
-  if (const T *there = mapped(sh, src, pe)) {
+  if (const T *there = mapped(sh, src, pe, 1)) {
     copy_strided<Group, source::peer>((W *)dst, (const W *)there, to, from, n);
     Group::sync();
     return LSHMEM_OK;
@@ -265,10 +275,8 @@ LSHMEM_DEVICE void *lshmem_ptr(const lshmem_t &sh, const void *p, int pe) {
 
 template <class T> LSHMEM_DEVICE int lshmem_qp_p(const lshmem_t &sh, T *dst, lshmem::value<T> v, int pe, int q) {
   static_assert(sizeof(T) <= 8, "a single value has 1, 2, 4 or 8 bytes; use put");
-  if (T *to = lshmem::mapped(sh, dst, pe)) {
-    lshmem::store_relaxed<lshmem::scope::sys>(to, v);
+  if (lshmem::on_word(sh, dst, pe, lshmem::for_any, [&](T *to) { lshmem::store_relaxed<lshmem::scope::sys>(to, v); }))
     return LSHMEM_OK;
-  }
   if (!lshmem::has_network(sh)) return lshmem::fail(sh, LSHMEM_ERR_ARGUMENT, pe);
   return lshmem::nic::put_value<T>(sh.self, dst, v, pe, q);
 }
@@ -277,8 +285,9 @@ template <class T> LSHMEM_DEVICE int lshmem_p(const lshmem_t &sh, T *dst, lshmem
 }
 template <class T> LSHMEM_DEVICE T lshmem_qp_g(const lshmem_t &sh, const T *src, int pe, int q) {
   static_assert(sizeof(T) <= 8, "a single value has 1, 2, 4 or 8 bytes; use get");
-  if (const T *from = lshmem::mapped(sh, src, pe)) return lshmem::load_relaxed<lshmem::scope::sys>(from);
   T v{};
+  if (lshmem::on_word(sh, src, pe, lshmem::for_any, [&](const T *from) { v = lshmem::load_relaxed<lshmem::scope::sys>(from); }))
+    return v;
   if (lshmem::has_network(sh)) lshmem::nic::get_value<T>(sh.self, src, &v, pe, q);
   else lshmem::fail(sh, LSHMEM_ERR_ARGUMENT, pe);
   return v;

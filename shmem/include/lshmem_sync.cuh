@@ -33,20 +33,17 @@ public:
     return ++polls & (interval - 1) ? LSHMEM_OK : look();
   }
 
-  // until polls ready until it is true, for LSHMEM_OK, or patience ends, for why. The loop of polls is kept as small as it
-  // can be, with one end: each instruction of it is a part of the latency of what is waited for.
+  // until polls ready until it is true, for LSHMEM_OK, or patience ends, for why. In the inner loop there is nothing but polls,
+  // which compilers unroll: each instruction of it is a part of the latency of what is waited for.
   template <class Ready> LSHMEM_DEVICE int until(Ready ready) {
-    int status = LSHMEM_OK;
-    bool done;
-    do {
-      uint32_t left = interval;
-      LSHMEM_LOOP do {
-        done = ready();
+    for (;;) {
+      for (uint32_t i = 0; i < interval; i++) {
+        if (ready()) return LSHMEM_OK;
         pause();
-      } while (!done && --left);
-      if (!done) status = look();
-    } while (!done && status == LSHMEM_OK);
-    return done || ready() ? LSHMEM_OK : status;
+      }
+      int status = look();
+      if (status != LSHMEM_OK) return ready() ? LSHMEM_OK : status;
+    }
   }
 
 private:
