@@ -360,15 +360,15 @@ inline int begin(const lshmem_config *config) {
 #if LSHMEM_GPU && !defined(LSHMEM_COMPAT_MODULE)
 // This unit's. It is made before main, or when the library that the unit is in is loaded.
 static bool fill_here(const lshmem_t &state) { return cudaMemcpyToSymbol(lshmem_compat_state, &state, sizeof state) == cudaSuccess; }
+// The function comes as an argument: of what this class does itself, linkers keep one unit's.
 struct registered {
   unit u;
-  registered() {
-    u = {fill_here, units};
+  explicit registered(bool (*fill)(const lshmem_t &)) : u{fill, units} {
     units = &u;
     if (self) fill_all();
   }
 };
-static registered here;
+static registered here(fill_here);
 #endif
 
 } // namespace lshmem_compat
