@@ -277,11 +277,14 @@ class Buffer:
             self._gone()
 
     def _release(self):
-        """Take the memory away from tensors, or raise if views that this module did not make are alive."""
-        for t in self.tensors:
-            t.set_()
+        """Take the memory away from tensors. If views that this module did not make are alive, change nothing and raise."""
+        held = [(t, t.data_ptr(), tuple(t.shape), t.stride()) for t in self.tensors if t.numel()]
+        for t, _, _, _ in held:
+            _assign(t)
         left = len(self.exports)
         if left:
+            for t, address, shape, stride in held:
+                _assign(t, self.pe._storage(self, address, _span(shape, stride) * t.element_size()), 0, shape, stride)
             raise RuntimeError("%r: %d other views of it are alive; delete them first" % (self, left))
 
     def _gone(self):
@@ -492,6 +495,18 @@ class PE:
         owner.exports.add(export)
         return memoryview(export).cast("B")
 
+    def _storage(self, owner, address, nbytes):
+        """A torch storage over memory. What it holds on to tells owner that it is alive."""
+        torch = _torch()
+        if self.on_device:
+            export = _Export(owner, address, nbytes)
+            base = torch.as_tensor(export, device="cuda:%d" % self.device)
+        else:
+            export = (ctypes.c_uint8 * nbytes).from_address(address)
+            base = torch.frombuffer(export, dtype=torch.uint8)
+        owner.exports.add(export)
+        return base.untyped_storage()
+
     def _tensor(self, owner, address, shape, dtype):
         torch = _torch()
         dtype = dtype or torch.uint8
@@ -502,15 +517,9 @@ class PE:
         n = item
         for d in shape:
             n *= d
-        if self.on_device:
-            export = _Export(owner, address, n)
-            owner.exports.add(export)
-            t = torch.as_tensor(export, device="cuda:%d" % self.device).view(dtype).view(shape)
-        else:
-            export = (ctypes.c_uint8 * n).from_address(address)
-            export.owner = owner
-            owner.exports.add(export)
-            t = torch.frombuffer(export, dtype=dtype).view(shape)
+        # Not a view of a tensor of bytes: it would hold that one, and its memory, as its base.
+        t = torch.empty(0, dtype=dtype, device="cuda:%d" % self.device if self.on_device else "cpu")
+        _assign(t, self._storage(owner, address, n), 0, tuple(shape))
         owner.tensors.add(t)
         return t
 
@@ -562,8 +571,9 @@ class PE:
     def atomic(self, op, dst, value, target, dtype="int64", compare=0):
         """An atomic operation (set, add, and, or, xor, compare_swap) on an element of another PE; returns what was there, as bits."""
         out, mask = ctypes.c_uint64(), (1 << 64) - 1
-        _check(self._lib.lshmem_atomic(self._h, ctypes.c_int(_ATOMICS[op]), ctypes.c_int(_type(dtype)), _pointer(dst),
-                                       ctypes.c_uint64(value & mask), ctypes.c_uint64(compare & mask), ctypes.byref(out), ctypes.c_int(target)))
+        _check(self._lib.lshmem_atomic(
+            self._h, ctypes.c_int(_ATOMICS[op]), ctypes.c_int(_type(dtype)), _pointer(dst), ctypes.c_uint64(value & mask),
+            ctypes.c_uint64(compare & mask), ctypes.byref(out), ctypes.c_int(target)))
         return out.value
 
     def quiet(self, stream=None):
@@ -635,6 +645,17 @@ class PE:
 
     def team_size(self, team):
         return self._out(ctypes.c_int, self._lib.lshmem_team_n_pes, ctypes.c_int32(team))
+
+
+def _assign(t, *storage):
+    """Give a tensor other memory, or none; also one that records gradients."""
+    with _torch().no_grad():
+        t.set_(*storage)
+
+
+def _span(shape, stride):
+    """The elements from the first to the last of a tensor."""
+    return 1 + sum((n - 1) * step for n, step in zip(shape, stride))
 
 
 def _address(what):
