@@ -283,8 +283,10 @@ func (p *PE) Calloc(n, size uint64) (uint64, error) {
 	ctx, cancel := p.context()
 	defer cancel()
 	// Nobody writes there before everybody has cleared.
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if _, err := p.together(ctx, request{op: opMalloc, bytes: bytes, offset: address - p.heapBase}, err, nil); err != nil {
-		return 0, err
+		return 0, errors.Join(err, p.heap.Free(address-p.heapBase)) // what grew for it is there for the next
 	}
 	return address, nil
 }
@@ -390,7 +392,10 @@ func (p *PE) RegisterBuffer(address, bytes uint64) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.locals[address] {
+	p.localsMu.Lock()
+	_, have := p.locals[address]
+	p.localsMu.Unlock()
+	if have {
 		return fault(layout.StatusArgument, op, -1, "a buffer at %#x is registered already", address)
 	}
 	for i, t := range p.transports {
@@ -407,7 +412,9 @@ func (p *PE) RegisterBuffer(address, bytes uint64) error {
 			return wrap(op, err)
 		}
 	}
-	p.locals[address] = true
+	p.localsMu.Lock()
+	p.locals[address] = bytes
+	p.localsMu.Unlock()
 	return nil
 }
 
@@ -432,9 +439,11 @@ func (p *PE) UnregisterAllBuffers() error {
 	defer p.mu.Unlock()
 	var errs []error
 	var all []uint64
+	p.localsMu.Lock()
 	for address := range p.locals {
 		all = append(all, address)
 	}
+	p.localsMu.Unlock()
 	slices.Sort(all)
 	for _, address := range all {
 		errs = append(errs, p.unregister(op, address))
@@ -443,10 +452,13 @@ func (p *PE) UnregisterAllBuffers() error {
 }
 
 func (p *PE) unregister(op string, address uint64) error {
-	if !p.locals[address] {
+	p.localsMu.Lock()
+	_, have := p.locals[address]
+	delete(p.locals, address)
+	p.localsMu.Unlock()
+	if !have {
 		return fault(layout.StatusArgument, op, -1, "no buffer is registered at %#x", address)
 	}
-	delete(p.locals, address)
 	var errs []error
 	for _, t := range p.transports {
 		if l, ok := t.(transport.LocalRegistrar); ok {

@@ -34,7 +34,7 @@ const roleVariable = "SHMEM_TEST_ROLE"
 var (
 	roles = map[string]func(p *PE) error{
 		"operations": operations, "collectives": collectives, "streams": streams, "graph": graph, "shrink": shrink, "teams": gpuTeams,
-		"killed": killed, "symmetric": symmetric, "hold": hold, "stalled": stalled, "network": network,
+		"killed": killed, "symmetric": symmetric, "hold": hold, "stalled": stalled, "network": network, "leave": leave,
 	}
 	alone = map[string]func() error{"instances": instances, "cycles": cycles, "measure": measure}
 )
@@ -161,6 +161,8 @@ func TestGPU(t *testing.T) {
 		{"streams by driver operations", 2, "streams", []string{"LSHMEM_STREAM_WAIT=memop"}},
 		{"network", 2, "network", []string{"LSHMEM_DISABLE_P2P=1", "LSHMEM_NIC=host", "LSHMEM_AMO=uniform"}},
 		{"collectives by a network", 2, "collectives", []string{"LSHMEM_DISABLE_P2P=1", "LSHMEM_NIC=host"}},
+		{"leave at once", 2, "leave", nil},
+		{"leave at once by a network", 2, "leave", []string{"LSHMEM_DISABLE_P2P=1", "LSHMEM_NIC=host"}},
 		{"graph", 2, "graph", nil},
 		{"collectives", 2, "collectives", nil},
 		{"teams", 3, "teams", nil},
@@ -440,6 +442,20 @@ func streams(p *PE) error {
 		}
 	}
 	return p.BarrierOnStream(World, 0)
+}
+
+// leave leaves the job with work on streams that nobody has waited for.
+func leave(p *PE) error {
+	s, err := p.newStream()
+	if err != nil {
+		return err
+	}
+	for range 2 {
+		if err := errors.Join(p.BarrierOnStream(World, 0), p.BarrierOnStream(Node, s)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func graph(p *PE) error {

@@ -37,7 +37,7 @@ func Init(ctx context.Context, c Config) (_ *PE, err error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	p := &PE{c: c, log: c.Logger, b: c.Bootstrap, chunks: map[uint64]transport.Chunk{}, locals: map[uint64]bool{},
+	p := &PE{c: c, log: c.Logger, b: c.Bootstrap, chunks: map[uint64]transport.Chunk{}, locals: map[uint64]uint64{},
 		stop: make(chan struct{}), begun: time.Now()}
 	if p.log == nil {
 		p.log = quietLogger()
@@ -717,7 +717,7 @@ func (p *PE) Finalize() error {
 		return fault(layout.StatusState, "finalize", -1, "already finalized")
 	}
 	var errs []error
-	if p.ctx != nil && len(p.transports) == 1 {
+	if p.ctx != nil && !p.resident() {
 		// What still runs may use the heap. Work of a software HCA on the GPU never ends: there it is for the program to wait.
 		errs = append(errs, p.ctx.Do(p.d.Synchronize))
 	}
@@ -734,6 +734,14 @@ func (p *PE) Finalize() error {
 	}
 	errs = append(errs, p.teardown())
 	return wrap("finalize", errors.Join(errs...))
+}
+
+// resident says whether a kernel of the network transport runs on the GPU until that is closed.
+func (p *PE) resident() bool {
+	return slices.ContainsFunc(p.transports, func(t transport.Transport) bool {
+		n, ok := t.(*ibgda.Transport)
+		return ok && n.Kind() == ibgda.GPU
+	})
 }
 
 // teardown gives everything back, whatever there is of it.

@@ -84,7 +84,10 @@ type PE struct {
 	mu     sync.Mutex // heap, chunks, teams: what collective calls change
 	heap   *heap.Heap
 	chunks map[uint64]transport.Chunk // by offset
-	locals map[uint64]bool            // registered buffers outside of the heap
+
+	// localsMu is apart from mu, which a collective call holds while it waits for other PEs. It is taken behind mu.
+	localsMu sync.Mutex
+	locals   map[uint64]uint64 // sizes of registered buffers outside of the heap, by address
 
 	p2p        *p2p.Transport
 	transports []transport.Transport

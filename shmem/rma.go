@@ -40,9 +40,14 @@ func (p *PE) reachable(address, bytes uint64) bool {
 	if p.own(address, bytes) {
 		return true
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.locals[address]
+	p.localsMu.Lock()
+	defer p.localsMu.Unlock()
+	for start, size := range p.locals {
+		if offset := address - start; offset < size && bytes <= size-offset {
+			return true
+		}
+	}
+	return false
 }
 
 // Put copies bytes from a local address to dest in a PE's heap, and returns when they are there. The source may be any memory.
@@ -318,7 +323,7 @@ func atomicSize(op string, code, kind uint32, dest uint64) (int, error) {
 		return 0, fault(layout.StatusArgument, op, -1, "type %d: atomic operations are on 32 and 64 bits", kind)
 	}
 	if code > layout.AtomicCompareSwap {
-		return 0, fault(layout.StatusArgument, op, -1, "atomic operation %d", code)
+		return 0, fault(layout.StatusArgument, op, -1, "there is no atomic operation %d", code)
 	}
 	if kind >= layout.TypeFloat16 && code != layout.AtomicSet && !(code == layout.AtomicAdd) && code != layout.AtomicCompareSwap {
 		return 0, fault(layout.StatusArgument, op, -1, "no bitwise operation on floating-point numbers")
@@ -540,8 +545,11 @@ func (p *PE) Test(address uint64, kind, compare uint32, value uint64) (bool, err
 
 // integer checks the type and comparison of a wait.
 func integer(op string, kind, compare uint32) (int, error) {
-	if kind >= layout.TypeFloat16 || compare > layout.CompareGE {
-		return 0, fault(layout.StatusArgument, op, -1, "type %d, comparison %d", kind, compare)
+	if kind >= layout.TypeFloat16 {
+		return 0, fault(layout.StatusArgument, op, -1, "type %d: waits are on integers", kind)
+	}
+	if compare > layout.CompareGE {
+		return 0, fault(layout.StatusArgument, op, -1, "there is no comparison %d", compare)
 	}
 	return kernels.TypeBytes(kind), nil
 }
@@ -555,6 +563,10 @@ func (p *PE) wait(op string, address uint64, kind, compare uint32, value uint64)
 	for i := 0; ; i++ {
 		v, err := p.G(address, size, p.rank)
 		if err != nil {
+			var of *Error
+			if errors.As(err, &of) { // of this call, not of the loads that it is made of
+				of.Op = op
+			}
 			return 0, err
 		}
 		if compares(kind, compare, v, value) {

@@ -490,13 +490,14 @@ func (p *PE) mail(slot uint64, payload []byte, number uint64, pe int) error {
 		storeWord(to+mailPayload, number)
 		return nil
 	}
-	stage := p.heapBase + p.internal.stage
 	if p.mapped[pe] != 0 {
 		if err := p.write(p.mapped[pe]+slot-p.heapBase, payload); err != nil {
 			return err
 		}
 		return p.writeWord(p.mapped[pe]+slot-p.heapBase+mailPayload, number)
 	}
+	// From the place for mails of this PE to itself, which there are none of: other calls use the stage meanwhile.
+	stage := p.heapBase + p.internal.mailbox + uint64(p.rank)*2*mailBytes
 	if err := p.write(stage, payload); err != nil {
 		return err
 	}
