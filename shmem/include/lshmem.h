@@ -89,7 +89,7 @@ typedef struct lshmem_config {
 	const lshmem_uniqueid *uniqueid;
 	const lshmem_callbacks *callbacks;
 	int device; /* CUDA ordinal; -1: that of the thread's current context, else the PE's number on its host modulo devices */
-	/* Settings by the names of the environment's variables ("LSHMEM_HEAP_SIZE=8GiB"), which they override, up to a NULL. May be
+	/* Settings by the names of the environment's variables ("LSHMEM_HEAP_MAX=8GiB"), which they override, up to a NULL. May be
 	 * NULL. lgpu shmem info lists them. */
 	const char *const *settings;
 } lshmem_config;

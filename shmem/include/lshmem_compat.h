@@ -240,6 +240,27 @@ LSHMEM_COMPAT_BITWISE(LSHMEM_COMPAT_BITS)
   LSHMEM_DEVICE void nvshmem_##type##_wait_until_all_vector(T *p, size_t n, const int *status, int cmp, T *values) {       \
     lshmem_compat_ignore(lshmem_wait_until_all_vector<T>(LSHMEM_COMPAT_SH, p, n, status, cmp, values));                    \
   }                                                                                                                        \
+  LSHMEM_DEVICE size_t nvshmem_##type##_wait_until_any_vector(T *p, size_t n, const int *status, int cmp, T *values) {     \
+    size_t index = SIZE_MAX;                                                                                               \
+    lshmem_compat_ignore(lshmem_wait_until_any_vector<T>(LSHMEM_COMPAT_SH, p, n, &index, status, cmp, values));            \
+    return index;                                                                                                          \
+  }                                                                                                                        \
+  LSHMEM_DEVICE size_t nvshmem_##type##_wait_until_some_vector(T *p, size_t n, size_t *indices, const int *status, int cmp, \
+                                                               T *values) {                                                \
+    size_t count = 0;                                                                                                      \
+    lshmem_compat_ignore(lshmem_wait_until_some_vector<T>(LSHMEM_COMPAT_SH, p, n, indices, &count, status, cmp, values));  \
+    return count;                                                                                                          \
+  }                                                                                                                        \
+  LSHMEM_DEVICE int nvshmem_##type##_test_all_vector(T *p, size_t n, const int *status, int cmp, T *values) {              \
+    return lshmem_test_all_vector<T>(LSHMEM_COMPAT_SH, p, n, status, cmp, values);                                         \
+  }                                                                                                                        \
+  LSHMEM_DEVICE size_t nvshmem_##type##_test_any_vector(T *p, size_t n, const int *status, int cmp, T *values) {           \
+    return lshmem_test_any_vector<T>(LSHMEM_COMPAT_SH, p, n, status, cmp, values);                                         \
+  }                                                                                                                        \
+  LSHMEM_DEVICE size_t nvshmem_##type##_test_some_vector(T *p, size_t n, size_t *indices, const int *status, int cmp,      \
+                                                         T *values) {                                                      \
+    return lshmem_test_some_vector<T>(LSHMEM_COMPAT_SH, p, n, indices, status, cmp, values);                               \
+  }                                                                                                                        \
   LSHMEM_DEVICE int nvshmem_##type##_test(T *p, int cmp, T v) { return lshmem_test<T>(LSHMEM_COMPAT_SH, p, cmp, v); }      \
   LSHMEM_DEVICE int nvshmem_##type##_test_all(T *p, size_t n, const int *status, int cmp, T v) {                           \
     return lshmem_test_all<T>(LSHMEM_COMPAT_SH, p, n, status, cmp, v);                                                     \
@@ -265,7 +286,8 @@ LSHMEM_DEVICE uint64_t nvshmem_signal_wait_until(uint64_t *sig, int cmp, uint64_
   LSHMEM_DEVICE void prefix##_barrier_all##scope() { lshmem_compat_ignore(lshmem_barrier_all##scope(LSHMEM_COMPAT_SH)); }  \
   LSHMEM_DEVICE void prefix##_sync_all##scope() { lshmem_compat_ignore(lshmem_sync_all##scope(LSHMEM_COMPAT_SH)); }        \
   LSHMEM_DEVICE int prefix##_barrier##scope(nvshmem_team_t team) { return lshmem_barrier##scope(LSHMEM_COMPAT_SH, team); } \
-  LSHMEM_DEVICE int prefix##_team_sync##scope(nvshmem_team_t team) { return lshmem_sync##scope(LSHMEM_COMPAT_SH, team); }
+  LSHMEM_DEVICE int prefix##_team_sync##scope(nvshmem_team_t team) { return lshmem_sync##scope(LSHMEM_COMPAT_SH, team); } \
+  LSHMEM_DEVICE int prefix##_sync##scope(nvshmem_team_t team) { return lshmem_sync##scope(LSHMEM_COMPAT_SH, team); }
 LSHMEM_COMPAT_MEET(nvshmemx, _warp)
 LSHMEM_COMPAT_MEET(nvshmemx, _block)
 
@@ -516,6 +538,7 @@ inline void nvshmemx_barrier_all_on_stream(cudaStream_t s) { LSHMEM_COMPAT_CALL(
 inline void nvshmemx_sync_all_on_stream(cudaStream_t s) { LSHMEM_COMPAT_CALL(lshmem_sync_on_stream, LSHMEM_TEAM_WORLD, s); }
 inline int nvshmemx_barrier_on_stream(nvshmem_team_t t, cudaStream_t s) { return LSHMEM_COMPAT_CALL(lshmem_barrier_on_stream, t, s); }
 inline int nvshmemx_team_sync_on_stream(nvshmem_team_t t, cudaStream_t s) { return LSHMEM_COMPAT_CALL(lshmem_sync_on_stream, t, s); }
+inline int nvshmemx_sync_on_stream(nvshmem_team_t t, cudaStream_t s) { return nvshmemx_team_sync_on_stream(t, s); }
 
 #define LSHMEM_COMPAT_STREAM(type, T)                                                                                      \
   inline void nvshmemx_##type##_put_on_stream(T *dst, const T *src, size_t n, int pe, cudaStream_t s) {                    \
@@ -629,6 +652,7 @@ LSHMEM_COMPAT_BOTH int nvshmem_team_sync(nvshmem_team_t team) {
   LSHMEM_COMPAT_EITHER(status = lshmem_sync(LSHMEM_COMPAT_SH, team), status = LSHMEM_COMPAT_CALL(lshmem_sync, team));
   return status;
 }
+LSHMEM_COMPAT_BOTH int nvshmem_sync(nvshmem_team_t team) { return nvshmem_team_sync(team); }
 LSHMEM_COMPAT_BOTH void nvshmem_barrier_all() { (void)nvshmem_barrier(NVSHMEM_TEAM_WORLD); }
 LSHMEM_COMPAT_BOTH void nvshmem_sync_all() { (void)nvshmem_team_sync(NVSHMEM_TEAM_WORLD); }
 LSHMEM_COMPAT_BOTH int nvshmem_team_my_pe(nvshmem_team_t team) {
