@@ -149,7 +149,7 @@ var variables = []Variable{
 		func(c *Config, v string) error {
 			n, err := strconv.ParseUint(v, 10, 16)
 			if err != nil {
-				return fmt.Errorf("it must be a number")
+				return fmt.Errorf("it must be a number, up to 65535")
 			}
 			// Programs for NVSHMEM count differently what exists from the start.
 			c.MaxTeams = min(max(int(n), int(layout.TeamFirstOwned)+1), layout.MaxTeams)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/lgpu/lgpu/shmem/bootstrap"
 	"github.com/lgpu/lgpu/shmem/cuda"
@@ -25,10 +26,11 @@ type Error struct {
 
 // Error says what failed, with whom and why.
 func (e *Error) Error() string {
-	if e.PE >= 0 {
-		return fmt.Sprintf("lshmem: %s: PE %d: %v", e.Op, e.PE, e.Err)
+	text := e.Err.Error()
+	if who := fmt.Sprintf("PE %d", e.PE); e.PE >= 0 && !strings.HasPrefix(text, who+" ") {
+		text = who + ": " + text
 	}
-	return fmt.Sprintf("lshmem: %s: %v", e.Op, e.Err)
+	return fmt.Sprintf("lshmem: %s: %s", e.Op, text)
 }
 
 // Unwrap returns the cause.

@@ -1,6 +1,7 @@
 package shmem
 
 import (
+	"errors"
 	"math"
 	"runtime"
 	"sync/atomic"

@@ -240,8 +240,11 @@ func (p *PE) ReduceScatterOnStream(team TeamID, kind, reduction uint32, dest, so
 
 func elements(op string, kind uint32, n uint64) (uint64, error) {
 	size := uint64(kernels.TypeBytes(kind))
-	if size == 0 || n > 1<<46/size {
-		return 0, fault(layout.StatusArgument, op, -1, "%d elements of type %d", n, kind)
+	if size == 0 {
+		return 0, fault(layout.StatusArgument, op, -1, "there is no type %d", kind)
+	}
+	if n > 1<<46/size {
+		return 0, fault(layout.StatusArgument, op, -1, "%d elements of %d bytes are more than any heap has", n, size)
 	}
 	return n * size, nil
 }

@@ -330,7 +330,8 @@ func (r *RMA) Plan(op RMAOperation) (Launch, error) {
 		return Launch{}, fmt.Errorf("%w: %v of %d bytes of type %d", ErrArgument, op, r.Bytes, r.Type)
 	case (op == Atomic || op == Fetch) && r.Type >= layout.TypeFloat16 && r.Code != layout.AtomicSet &&
 		(r.Code != layout.AtomicAdd || r.Value != 0): // adding 0 is a fetch
-		return Launch{}, fmt.Errorf("%w: %v with code %d on %s", ErrArgument, op, r.Code, elements[min(r.Type, layout.Types-1)].name)
+		return Launch{}, fmt.Errorf("%w: atomic operation %d on %s, which can be set, swapped and fetched only", ErrArgument, r.Code,
+			elements[min(r.Type, layout.Types-1)].name)
 	case (op == Atomic || op == Fetch || op == Wait) && (size < 4 && op != Wait || size == 0 || r.Code > codes):
 		return Launch{}, fmt.Errorf("%w: %v with code %d on type %d", ErrArgument, op, r.Code, r.Type)
 	}
