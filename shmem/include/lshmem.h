@@ -116,8 +116,9 @@ int lshmem_device(lshmem_pe_t pe, int *out);
 int lshmem_get_state(lshmem_pe_t pe, struct lshmem_state *out);
 /* Where a copy of it lies in memory that kernels can read, for languages that pass addresses and no structs. */
 int lshmem_state_address(lshmem_pe_t pe, void **out);
-/* The instance as JSON: PEs, transports by PE, heap, teams, settings. At most bytes bytes with the final 0 go to text; *needed, if
- * not NULL, is how many it takes. LSHMEM_ERR_ARGUMENT if they did not fit. */
+/* The instance as JSON: PEs, transports by PE, heap, teams, settings; an object with the fields of Info in shmem/pe.go, times in
+ * nanoseconds. At most bytes bytes with the final 0 go to text; *needed, if not NULL, is how many it takes. LSHMEM_ERR_ARGUMENT if
+ * they did not fit. */
 int lshmem_info(lshmem_pe_t pe, char *text, size_t bytes, size_t *needed);
 
 /* ---- Symmetric memory ---- */
@@ -165,8 +166,8 @@ int lshmem_g(lshmem_pe_t pe, void *value, const void *src, size_t bytes, int tar
  * was there before: fetch is an ADD of 0, swap a SET. */
 int lshmem_atomic(lshmem_pe_t pe, int op, int type, void *dst, uint64_t operand, uint64_t compare, uint64_t *fetched, int target);
 /* The same in a stream's order: fetched, if not NULL, is memory of the device that gets the old value. */
-int lshmem_atomic_on_stream(lshmem_pe_t pe, int op, int type, void *dst, uint64_t operand, uint64_t compare, void *fetched, int target,
-	lshmem_stream_t stream);
+int lshmem_atomic_on_stream(lshmem_pe_t pe, int op, int type, void *dst, uint64_t operand, uint64_t compare, void *fetched,
+	int target, lshmem_stream_t stream);
 
 /* ---- Signals, order, waits ---- */
 

@@ -24,6 +24,9 @@
 // the process. Waits end after LSHMEM_TIMEOUT. fence and quiet are of one PE's operations, as NVSHMEM's are. Of types there are
 // the standard ones; of long double, complex and 16-bit floating-point numbers there are none. Multicast does not exist:
 // nvshmemx_mc_ptr returns NULL.
+//
+// Not here: puts, gets, atomics, signals and reductions called on the host without a stream (use lshmem.h), queue pairs of
+// one's choice (nvshmemx_qp_*; lshmem.cuh has them), MPI communicators in nvshmemx_init_attr.
 #ifndef LSHMEM_COMPAT_H
 #define LSHMEM_COMPAT_H
 

@@ -23,6 +23,11 @@ Memory is freed by pe.free or Buffer.free, which are collective, never by the ga
 Tensors hold their Buffer. Freeing takes the memory away from the tensors that this module made; where other views of it are
 alive it raises instead. All PEs must free the same things in the same order.
 
+# Interrupts
+
+KeyboardInterrupt comes when the library's call returns: a barrier or wait that does it now lasts until the others come, one
+of them dies, or LSHMEM_TIMEOUT has passed. SIGTERM ends a process at once, and thereby the others' waits.
+
 # Fork
 
 The library brings threads. Load it after forking, or use spawn (torch's DataLoader: multiprocessing_context="spawn").
@@ -390,7 +395,7 @@ class PE:
         return self._out(ctypes.c_void_p, self._lib.lshmem_state_address) or 0
 
     def info(self):
-        """What there is to know: transports by PE, heap, teams, settings."""
+        """What there is to know: transports by PE, heap, teams, settings; times in nanoseconds."""
         needed = ctypes.c_size_t()
         self._lib.lshmem_info(self._h, None, ctypes.c_size_t(0), ctypes.byref(needed))
         text = ctypes.create_string_buffer(needed.value + 4096)
