@@ -153,9 +153,12 @@ func (w *warp) pick() bool {
 		w.cur, w.limit = 0, noLimit
 		return true
 	}
-	oldest := w.starved > starveCycles
+	oldest, parts := w.starved > starveCycles, 0
 	for i := range w.groups {
 		g := &w.groups[i]
+		if g.wait == waitConv {
+			parts++
+		}
 		if g.wait != waitNone {
 			continue
 		}
@@ -177,10 +180,10 @@ func (w *warp) pick() bool {
 			best = i
 		}
 	}
+	if parts > 1 && w.join() {
+		return w.pick()
+	}
 	if best < 0 {
-		if w.join() {
-			return w.pick()
-		}
 		w.blocked = true
 		return false
 	}
