@@ -44,7 +44,7 @@
 //
 // # Lanes
 //
-// Calls by one thread join with those of other lanes that make the same call at that time over the same queue: one
+// Calls by one thread join if the whole warp makes the same call at that time over the same queue: one
 // reservation, one doorbell. Calls by a warp or block are the work of one warp, each lane of which writes one entry.
 #ifndef LSHMEM_QUEUE_CUH
 #define LSHMEM_QUEUE_CUH
@@ -512,13 +512,15 @@ struct party {
 
 LSHMEM_DEVICE party one_lane() { return party{1u << lane(), 0, 1}; }
 
-// lanes_together is the calling lanes that use the same queue as the caller, if all of them do.
+// lanes_together is the whole warp, if all of it makes this call over the same queue. Fewer lanes go one by one: lanes that
+// are somewhere else in their program must never be waited for, and parts of a warp that join as they happen to meet stood
+// still on a GPU.
 LSHMEM_DEVICE party lanes_together(const handle &h) {
-  uint32_t mask = active_mask();
-  if ((mask & (mask - 1)) == 0) return one_lane();
-  uint64_t of_first = shuffle(mask, (uint64_t)h.q, first_lane(mask));
-  if (!all_warp(mask, of_first == (uint64_t)h.q)) return one_lane();
-  return party{mask, population(mask & ((1u << lane()) - 1)), population(mask)};
+  constexpr uint32_t warp = ~0u;
+  if (active_mask() != warp) return one_lane();
+  uint64_t of_first = shuffle(warp, (uint64_t)h.q, 0);
+  if (!all_warp(warp, of_first == (uint64_t)h.q)) return one_lane();
+  return party{warp, lane(), 32};
 }
 
 // --- Put, get and put with signal ---
@@ -552,7 +554,7 @@ LSHMEM_DEVICE void write_signal(const lshmem_queue *q, uint64_t index, const sig
 LSHMEM_DEVICE uint32_t flags_of(bool last) { return last ? (uint32_t)LSHMEM_MLX5_CTRL_COMPLETION : 0; }
 
 // Each lane of a party writes one piece, and a signal where they are wanted: all of them or none.
-LSHMEM_OUTLINE int submit_lanes(const handle &h, const party &lanes, uint32_t opcode, bool has_data, const piece &p,
+LSHMEM_DEVICE int submit_lanes(const handle &h, const party &lanes, uint32_t opcode, bool has_data, const piece &p,
                                const signal &s, tail t, uint64_t *end) {
   uint32_t each = (has_data ? 1 : 0) + s.blocks();
   uint32_t total = lanes.size * each + (t == tail::none ? 0 : 1);
