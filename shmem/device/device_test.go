@@ -61,7 +61,8 @@ func function(t *testing.T, ptx, name string) string {
 	return body
 }
 
-// TestInstructions: each form becomes the instructions that are meant, in order, and none that would be slower or weaker.
+// TestInstructions: each form becomes the instructions that are meant, in order, and none that would be slower or
+// weaker.
 func TestInstructions(t *testing.T) {
 	rows := []struct {
 		kernel string

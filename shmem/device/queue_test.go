@@ -177,8 +177,8 @@ var chunked = []string{
 	"WRITE r+0x18000 k2011 4096 h+0xf000 k1000", "WRITE r+0x19000 k2011 28672 h+0x10000 k1001", "WRITE r+0x20000 k2012 32768 h+0x17000 k1001",
 }
 
-// calls is every call of testdata/queue.cpp and the entries that it must post: operation, remote offset and key, bytes, local
-// place and key; ! asks for a completion.
+// calls is every call of testdata/queue.cpp and the entries that it must post: operation, remote offset and key, bytes,
+// local place and key; ! asks for a completion.
 var calls = []struct {
 	name    string
 	entries []string
@@ -267,8 +267,8 @@ func reads(name string) bool {
 		strings.HasPrefix(name, "fetch") || strings.HasPrefix(name, "swap") || strings.HasPrefix(name, "cas")
 }
 
-// TestEntries: each call posts exactly the entries of the table of mlx5 operations, from any place in the ring and any counter,
-// and record, doorbell and counters agree.
+// TestEntries: each call posts exactly the entries of the table of mlx5 operations, from any place in the ring and any
+// counter, and record, doorbell and counters agree.
 func TestEntries(t *testing.T) {
 	const flush = "DUMP 1 i+0x0 k4001 fenced !"
 	for _, at := range []struct{ start, flags uint64 }{

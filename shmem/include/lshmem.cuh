@@ -6,29 +6,31 @@
 //	  lshmem_signal_wait_until(sh, flag, LSHMEM_CMP_EQ, 1);
 //	}
 //
-// Header only: no -rdc, no device library, no global variable. The host passes the state of its PE (lshmem.h) as a kernel
-// argument by value; with nvcc, `const __grid_constant__ lshmem_t sh` keeps it out of local memory in every case.
+// Header only: no -rdc, no device library, no global variable. The host passes the state of its PE (lshmem.h) as a
+// kernel argument by value; with nvcc, `const __grid_constant__ lshmem_t sh` keeps it out of local memory in every
+// case.
 //
 // # What all functions have in common
 //
-// Addresses of remote objects are symmetric addresses: the caller's own address of the object in the heap. A PE is a number
-// below lshmem_n_pes; the own PE is one like any other. Copies check that they stay in the heap; single values, signals and
-// atomic operations on mapped memory do not, since the check would be in the path of every signal.
+// Addresses of remote objects are symmetric addresses: the caller's own address of the object in the heap. A PE is a
+// number below lshmem_n_pes; the own PE is one like any other. Copies check that they stay in the heap; single values,
+// signals and atomic operations on mapped memory do not, since the check would be in the path of every signal.
 //
 // Each PE is reached in one of two ways, which behave alike. If its memory is mapped here (NVLink, PCIe, same GPU), by
 // loads, stores and atomic instructions: lshmem_rma.cuh. Else by work requests that the GPU writes into a send queue of
 // a NIC: lshmem_queue.cuh, where the protocol is explained.
 //
-// Scopes: a plain name is called by one thread; with _warp by all threads of a warp, with _block by all of a block, together
-// and with equal arguments. Threads of one warp may call plain forms together or apart. A _warp or _block call begins with a
-// synchronization of the group, so that it sends what any member wrote before it, and ends with one, so that any member may go
-// on from there. Not so the _nbi forms: where they copy by loads and stores, each member goes its own way. Synchronize the
-// group before one if other members wrote the source, and complete it by lshmem_quiet of the same scope.
+// Scopes: a plain name is called by one thread; with _warp by all threads of a warp, with _block by all of a block,
+// together and with equal arguments. Threads of one warp may call plain forms together or apart. A _warp or _block call
+// begins with a synchronization of the group, so that it sends what any member wrote before it, and ends with one, so
+// that any member may go on from there. Not so the _nbi forms: where they copy by loads and stores, each member goes
+// its own way. Synchronize the group before one if other members wrote the source, and complete it by lshmem_quiet of
+// the same scope.
 //
-// Completion: put, put_signal and iput return when their source may be overwritten, get and iget when the destination holds
-// the data. The _nbi forms may return before. lshmem_quiet completes everything, also at the target. lshmem_fence orders, for
-// each PE, what was written before it before what is written after it. Both act for the calling thread, warp or block, and
-// for what others have handed it through a synchronization.
+// Completion: put, put_signal and iput return when their source may be overwritten, get and iget when the destination
+// holds the data. The _nbi forms may return before. lshmem_quiet completes everything, also at the target. lshmem_fence
+// orders, for each PE, what was written before it before what is written after it. Both act for the calling thread,
+// warp or block, and for what others have handed it through a synchronization.
 //
 // Errors: functions that return int return LSHMEM_OK (0) or LSHMEM_ERR_*. The first error of a PE is also kept in its
 // Control, where the host sees it. Nothing waits longer than the state's timeout, nor after the host has given up
@@ -54,7 +56,8 @@ typedef struct lshmem_state lshmem_t;
 
 LSHMEM_DEVICE int lshmem_my_pe(const lshmem_t &sh);
 LSHMEM_DEVICE int lshmem_n_pes(const lshmem_t &sh);
-// LSHMEM_ERR_VERSION if the library that made the state is of another version than this header. The network path checks it.
+// LSHMEM_ERR_VERSION if the library that made the state is of another version than this header. The network path checks
+// it.
 LSHMEM_DEVICE int lshmem_check_version(const lshmem_t &sh);
 // Where p of that PE is mapped here, null if it is not.
 LSHMEM_DEVICE void *lshmem_ptr(const lshmem_t &sh, const void *p, int pe);
@@ -127,10 +130,10 @@ LSHMEM_DEVICE int lshmem_signal_wait_until(const lshmem_t &sh, uint64_t *sig, in
 
 // --- Waits and tests, of own memory that others write ---
 //
-// T is an integer of 2, 4 or 8 bytes. Of n variables, those with a status other than 0 are left out; status may be null.
-// The forms with _vector compare each with its own value. "Any" gives the index of one that holds, "some" the indices of
-// all that hold at that time and their number, at least 1. Without any variable to wait for, waits return at once, any
-// with index SIZE_MAX, some with count 0.
+// T is an integer of 2, 4 or 8 bytes. Of n variables, those with a status other than 0 are left out; status may be
+// null. The forms with _vector compare each with its own value. "Any" gives the index of one that holds, "some" the
+// indices of all that hold at that time and their number, at least 1. Without any variable to wait for, waits return at
+// once, any with index SIZE_MAX, some with count 0.
 template <class T> LSHMEM_DEVICE int lshmem_wait_until(const lshmem_t &sh, T *ivar, int cmp, lshmem::value<T> v);
 template <class T>
 LSHMEM_DEVICE int lshmem_wait_until_all(const lshmem_t &sh, T *ivars, size_t n, const int *status, int cmp, lshmem::value<T> v);
@@ -208,10 +211,10 @@ LSHMEM_EACH_SCOPE(LSHMEM_ORDER, quiet)
 
 // --- Explicit queues ---
 //
-// As the functions without qp_, over queue q of the PE: a number below State.queues_per_pe, LSHMEM_QP_DEFAULT (the caller's
-// own: by block, warp or multiprocessor) or LSHMEM_QP_ANY (one that spreads callers more). Where memory is mapped there is no
-// queue, and q is ignored. Order holds within a queue; quiet of one queue completes what was posted to it. Of the PE
-// (or LSHMEM_PE_ALL) given to qp_quiet and qp_fence, LSHMEM_QP_ANY selects all queues.
+// As the functions without qp_, over queue q of the PE: a number below State.queues_per_pe, LSHMEM_QP_DEFAULT (the
+// caller's own: by block, warp or multiprocessor) or LSHMEM_QP_ANY (one that spreads callers more). Where memory is
+// mapped there is no queue, and q is ignored. Order holds within a queue; quiet of one queue completes what was posted
+// to it. Of the PE (or LSHMEM_PE_ALL) given to qp_quiet and qp_fence, LSHMEM_QP_ANY selects all queues.
 #define LSHMEM_COPY(name, group)                                                                                         \
   LSHMEM_DEVICE int lshmem_qp_##name(const lshmem_t &sh, void *dst, const void *src, size_t bytes, int pe, int q);
 LSHMEM_EACH_SCOPE(LSHMEM_COPY, putmem)

@@ -1,5 +1,5 @@
-// Atomic operations on symmetric memory: instructions at system scope where the PE's memory is mapped and takes them, else
-// over its queues.
+// Atomic operations on symmetric memory: instructions at system scope where the PE's memory is mapped and takes them,
+// else over its queues.
 #ifndef LSHMEM_ATOMIC_CUH
 #define LSHMEM_ATOMIC_CUH
 

@@ -1,6 +1,7 @@
-// Copies of a block by the bulk copy engine of its multiprocessor (sm_90 and newer), through shared memory that the caller
-// lends. One thread keeps it busy; large copies of many blocks reach the links' limit, whatever piece each of them has. By
-// loads and stores, one contiguous piece per block is some percent slower, since it touches many pages at a time.
+// Copies of a block by the bulk copy engine of its multiprocessor (sm_90 and newer), through shared memory that the
+// caller lends. One thread keeps it busy; large copies of many blocks reach the links' limit, whatever piece each of
+// them has. By loads and stores, one contiguous piece per block is some percent slower, since it touches many pages at
+// a time.
 #ifndef LSHMEM_BULK_CUH
 #define LSHMEM_BULK_CUH
 
@@ -22,8 +23,8 @@ LSHMEM_DEVICE uint32_t shared_address(const void *p) {
   asm("cvta.to.shared.u64 %0, %1;" : "=l"(r) : "l"(p));
   return (uint32_t)r;
 }
-// What ordinary loads and stores of this thread, or those it has synchronized with, did, is before what the engine does next,
-// and the other way round.
+// What ordinary loads and stores of this thread, or those it has synchronized with, did, is before what the engine does
+// next, and the other way round.
 LSHMEM_DEVICE void proxy_fence() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 LSHMEM_DEVICE void barrier_begin(uint32_t barrier) {
@@ -118,10 +119,10 @@ LSHMEM_DEVICE bool copy(void *dst, const void *src, uint64_t bytes, void *shared
 } // namespace bulk
 } // namespace lshmem
 
-// lshmem_putmem_block and lshmem_getmem_block by the bulk copy engine where that can be: memory that is mapped, addresses with
-// the same distance to a multiple of 16, and shared memory of the block, 128-byte aligned and of 4 KiB at least (64 to 96 KiB
-// are best), which is the library's until the call returns. Neither address may be shared or local memory. Else, and on
-// GPUs before sm_90, they are the plain functions.
+// lshmem_putmem_block and lshmem_getmem_block by the bulk copy engine where that can be: memory that is mapped,
+// addresses with the same distance to a multiple of 16, and shared memory of the block, 128-byte aligned and of 4 KiB
+// at least (64 to 96 KiB are best), which is the library's until the call returns. Neither address may be shared or
+// local memory. Else, and on GPUs before sm_90, they are the plain functions.
 LSHMEM_DEVICE int lshmem_putmem_bulk_block(const lshmem_t &sh, void *dst, const void *src, size_t bytes, int pe, void *shared,
                                            uint32_t shared_bytes) {
   char *to = lshmem::mapped(sh, (char *)dst, pe, bytes);

@@ -1,14 +1,14 @@
-// Device code as CPU code: a grid is a set of operating system threads, a warp a group of 32 of them that meet where the
-// code synchronizes. It exists so that the protocol runs under sanitizers and debuggers, on real threads in any order that
-// the scheduler and the memory of the machine allow. It is not meant to be fast.
+// Device code as CPU code: a grid is a set of operating system threads, a warp a group of 32 of them that meet where
+// the code synchronizes. It exists so that the protocol runs under sanitizers and debuggers, on real threads in any
+// order that the scheduler and the memory of the machine allow. It is not meant to be fast.
 //
 //	lshmem::cpu::launch(blocks, threads, [&] { kernel(...); });
 //
 // runs kernel on blocks*threads threads and returns when all have ended. Device functions may also be called without
 // launch: the caller is then a block of one thread.
 //
-// Threads of a warp do not run in step here, and no mask of "active" lanes exists. Code that has brought lanes together may
-// say so with cpu::converged, to test what the library does for full warps.
+// Threads of a warp do not run in step here, and no mask of "active" lanes exists. Code that has brought lanes together
+// may say so with cpu::converged, to test what the library does for full warps.
 #ifndef LSHMEM_CPU_H
 #define LSHMEM_CPU_H
 
@@ -29,8 +29,9 @@ namespace cpu {
 template <class T> struct alias_of { typedef T __attribute__((may_alias)) type; };
 template <class T> using alias = typename alias_of<T>::type;
 
-// What a thread knows of data that were written, by itself or by threads that it has met, and of its fences: whether a fence
-// of its own covers them. Meetings are numbered; writes have the number of the meeting in which their thread told of them.
+// What a thread knows of data that were written, by itself or by threads that it has met, and of its fences: whether a
+// fence of its own covers them. Meetings are numbered; writes have the number of the meeting in which their thread told
+// of them.
 class knowledge {
 public:
   void write() { fresh = true; }
@@ -94,8 +95,8 @@ private:
   int64_t newest = 0, number = 0;
 };
 
-// What the threads of a block share. Meetings of a warp's lanes have disjoint masks at any time: each has the meeting of
-// its lowest lane.
+// What the threads of a block share. Meetings of a warp's lanes have disjoint masks at any time: each has the meeting
+// of its lowest lane.
 class block_state {
 public:
   block_state(uint32_t threads) : lanes(((size_t)threads + 31) / 32 * 32), threads(threads) {}
@@ -167,8 +168,8 @@ inline uint32_t block_value(uint32_t v) {
   return v;
 }
 
-// stumble, if set, is called before every atomic operation: a test lets other threads run there, which on few CPUs would
-// hardly ever happen just there. To be set before threads start.
+// stumble, if set, is called before every atomic operation: a test lets other threads run there, which on few CPUs
+// would hardly ever happen just there. To be set before threads start.
 inline void (*stumble)() = nullptr;
 
 inline uint64_t nanos() {

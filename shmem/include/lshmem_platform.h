@@ -1,5 +1,5 @@
-// What lshmem's device code needs of a machine: coordinates, loads and stores by order and scope, atomic operations, fences,
-// warp and block operations, time. Everything above is written once, on top of this file.
+// What lshmem's device code needs of a machine: coordinates, loads and stores by order and scope, atomic operations,
+// fences, warp and block operations, time. Everything above is written once, on top of this file.
 //
 // Three compilers are served:
 //
@@ -11,14 +11,14 @@
 //
 // # Order
 //
-// Names say what is ordered. "relaxed" is an atomic access without order; a "plain" one may not race with another access to
-// the same bytes. Atomic operations here are relaxed; what must be ordered says so by a fence before or after it, so that
-// a reader finds each fence of the protocol where it acts.
+// Names say what is ordered. "relaxed" is an atomic access without order; a "plain" one may not race with another
+// access to the same bytes. Atomic operations here are relaxed; what must be ordered says so by a fence before or after
+// it, so that a reader finds each fence of the protocol where it acts.
 //
 // ThreadSanitizer does not understand fences. With it, the CPU code keeps their meaning by other means: relaxed atomic
-// stores and read-modify-writes are releases as long as a fence of the thread covers all data and queue entries written that
-// it knows of, its own and those of threads that it has met in a warp or block; relaxed read-modify-writes acquire as
-// well. So a fence that is missing, or that comes before what it should cover, is found as a race.
+// stores and read-modify-writes are releases as long as a fence of the thread covers all data and queue entries written
+// that it knows of, its own and those of threads that it has met in a warp or block; relaxed read-modify-writes acquire
+// as well. So a fence that is missing, or that comes before what it should cover, is found as a race.
 #ifndef LSHMEM_PLATFORM_H
 #define LSHMEM_PLATFORM_H
 
@@ -74,7 +74,8 @@
 
 namespace lshmem {
 
-// Who must see an order: the threads of the block, of the GPU, or of the whole system with its other GPUs, CPUs and NICs.
+// Who must see an order: the threads of the block, of the GPU, or of the whole system with its other GPUs, CPUs and
+// NICs.
 enum class scope { cta, gpu, sys };
 
 // A 16-byte word. Its halves are single-copy atomic only one by one.
@@ -285,8 +286,8 @@ LSHMEM_DEVICE void store_entry(quad *p, quad v) {
 
 // --- Data ---
 
-// load_local reads data that this GPU's threads wrote or that an acquire has made visible; it leaves the first-level cache
-// to others. load_peer reads data that another GPU may write at any time: never from the first-level cache.
+// load_local reads data that this GPU's threads wrote or that an acquire has made visible; it leaves the first-level
+// cache to others. load_peer reads data that another GPU may write at any time: never from the first-level cache.
 #define LSHMEM_LOAD_DATA(name, by)                                                                      \
   template <class W> LSHMEM_DEVICE W name(const W *p) {                                                 \
     if constexpr (sizeof(W) == 16) {                                                                    \
@@ -341,8 +342,8 @@ LSHMEM_DEVICE uint32_t population(uint32_t mask) {
   return r;
 }
 
-// All lanes of the mask call the following with the same mask, which contains the caller. sync_warp and what is for blocks
-// also order memory among the callers; shuffles and votes do not.
+// All lanes of the mask call the following with the same mask, which contains the caller. sync_warp and what is for
+// blocks also order memory among the callers; shuffles and votes do not.
 #if defined(__clang__)
 LSHMEM_DEVICE uint32_t active_mask() {
   uint32_t r;

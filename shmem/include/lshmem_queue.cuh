@@ -2,39 +2,40 @@
 //
 // # The protocol
 //
-// A queue is a ring of 64-byte blocks, of which a work request (an entry) takes one or more. Four counters of blocks, from
-// when the queue was made and never reduced, say how far it is:
+// A queue is a ring of 64-byte blocks, of which a work request (an entry) takes one or more. Four counters of blocks,
+// from when the queue was made and never reduced, say how far it is:
 //
 //	consumed <= posted <= ready <= reserved
 //
 // One call goes through these steps, each a function below:
 //
-//  1. reserve: take n blocks by an atomic add on reserved, and wait until the blocks that were in their places are consumed.
+//  1. reserve: take n blocks by an atomic add on reserved, and wait until the blocks that were in their places are
+//     consumed.
 //  2. write: the entries. Only the last entry of a call asks the NIC for a completion.
-//  3. publish: fence, then move ready from the first own block to behind the last one by compare-and-swap, so that ready
-//     moves in the order of reservations and everything before it is written.
-//  4. submit: the last caller posts. One who sees another reservation behind its own may leave posting to it, but not over
-//     the end of a batch.
-//  5. post: under the queue's lock raise posted by an atomic maximum; if it rose, write the doorbell record, then ring the
-//     doorbell. Where only the host can ring, raise its word instead.
+//  3. publish: fence, then move ready from the first own block to behind the last one by compare-and-swap, so that
+//     ready moves in the order of reservations and everything before it is written.
+//  4. submit: the last caller posts. One who sees another reservation behind its own may leave posting to it, but not
+//     over the end of a batch.
+//  5. post: under the queue's lock raise posted by an atomic maximum; if it rose, write the doorbell record, then ring
+//     the doorbell. Where only the host can ring, raise its word instead.
 //  6. poll: wait until the NIC's one completion entry says that a block is done, and raise consumed.
 //
-// quiet waits until all is consumed that is ready: somebody posts it. And whoever waits (in 1 or 6) posts what is ready, so
-// that no order of callers, batches and depths can leave entries behind that nobody posts.
+// quiet waits until all is consumed that is ready: somebody posts it. And whoever waits (in 1 or 6) posts what is
+// ready, so that no order of callers, batches and depths can leave entries behind that nobody posts.
 //
 // # Why it is right
 //
-// A block is written again only after it was consumed (1, 6). The NIC reads an entry only after the doorbell, which comes
-// after the fence of the poster, who has seen ready, which came after the fence of the writer: fences add up. The record is
-// written before the doorbell, both under the lock and by the maximum, so that neither ever goes back.
+// A block is written again only after it was consumed (1, 6). The NIC reads an entry only after the doorbell, which
+// comes after the fence of the poster, who has seen ready, which came after the fence of the writer: fences add up. The
+// record is written before the doorbell, both under the lock and by the maximum, so that neither ever goes back.
 //
-// Completions carry 16 bits of the counter of their entry's first block, thus an entry that asks for one takes one block. The
-// distance of a counter and what is waited for can be told from 16 bits as long as posted has reached it and the
-// depth is at most 32768 (the wrap lemma, docs/lshmem.md).
+// Completions carry 16 bits of the counter of their entry's first block, thus an entry that asks for one takes one
+// block. The distance of a counter and what is waited for can be told from 16 bits as long as posted has reached it and
+// the depth is at most 32768 (the wrap lemma, docs/lshmem.md).
 //
-// Entries of one queue are executed in order, but a write may overtake a read or an atomic before it. Between queues there
-// is no order. So data and their signal always share a queue; a fence waits for atomics of the only queue, or else for
-// all queues of that PE.
+// Entries of one queue are executed in order, but a write may overtake a read or an atomic before it. Between queues
+// there is no order. So data and their signal always share a queue; a fence waits for atomics of the only queue, or
+// else for all queues of that PE.
 //
 // # The state
 //
@@ -215,8 +216,8 @@ LSHMEM_DEVICE bool ends_batch(const lshmem_queue *q, uint64_t base, uint32_t n) 
 // publish makes blocks [base, base+n), which the caller and those it has synchronized with have written, ready.
 LSHMEM_OUTLINE int publish(const handle &h, uint64_t base, uint32_t n) {
   lshmem_queue *q = h.q;
-  // Another thread may post these blocks, also on a queue that only one block's threads write to: quiet by any thread posts
-  // what is ready.
+  // Another thread may post these blocks, also on a queue that only one block's threads write to: quiet by any thread
+  // posts what is ready.
   if (LSHMEM_MUTATE(16)) {}
   else if (q->flags & (LSHMEM_QUEUE_HOST_MEMORY | LSHMEM_QUEUE_HOST_POSTS)) fence<scope::sys>();
   else fence<scope::gpu>();
@@ -256,7 +257,8 @@ LSHMEM_DEVICE void write_data(const lshmem_queue *q, uint64_t index, uint32_t i,
 LSHMEM_DEVICE void write_nop(const lshmem_queue *q, uint64_t index) {
   write_control(q, index, LSHMEM_MLX5_OP_NOP, 1, LSHMEM_MLX5_CTRL_COMPLETION);
 }
-// An entry that completes when what earlier reads have brought is visible: it reads a byte of our own memory behind them.
+// An entry that completes when what earlier reads have brought is visible: it reads a byte of our own memory behind
+// them.
 LSHMEM_DEVICE void write_flush(const lshmem_queue *q, uint64_t index) {
   uint32_t wait = LSHMEM_MUTATE(20) ? 0 : (uint32_t)LSHMEM_MLX5_FENCE_READS;
   write_control(q, index, LSHMEM_MLX5_OP_DUMP, 2, (uint32_t)LSHMEM_MLX5_CTRL_COMPLETION | wait);
@@ -271,8 +273,8 @@ LSHMEM_DEVICE void write_tail(const lshmem_queue *q, uint64_t index, tail t) {
   if (t == tail::flush) write_flush(q, index);
 }
 
-// submit is a call of total blocks by the lanes of mask; write(base) writes the caller's entries, and the leader's a tail.
-// The end of the call's blocks goes to *end.
+// submit is a call of total blocks by the lanes of mask; write(base) writes the caller's entries, and the leader's a
+// tail. The end of the call's blocks goes to *end.
 template <class Write>
 LSHMEM_DEVICE int submit(const handle &h, uint32_t mask, uint32_t total, tail t, Write write, uint64_t *end) {
   uint32_t leader = first_lane(mask);
@@ -455,8 +457,8 @@ struct atomic {
   quad operands, masks;
 };
 
-// atomic_of is how the NIC does an operation on a word of that many bytes. A masked swap replaces the bits of swap_mask where
-// those of compare_mask are equal; a masked add has no carry over the bits of boundary.
+// atomic_of is how the NIC does an operation on a word of that many bytes. A masked swap replaces the bits of swap_mask
+// where those of compare_mask are equal; a masked add has no carry over the bits of boundary.
 LSHMEM_OUTLINE atomic atomic_of(amo op, uint32_t bytes, uint64_t v, uint64_t compare) {
   uint64_t swap_mask = ~UINT64_C(0), compare_mask = 0, boundary = 0;
   bool add = false;
@@ -512,9 +514,9 @@ struct party {
 
 LSHMEM_DEVICE party one_lane() { return party{1u << lane(), 0, 1}; }
 
-// lanes_together is the whole warp, if all of it makes this call over the same queue. Fewer lanes go one by one: lanes that
-// are somewhere else in their program must never be waited for, and parts of a warp that join as they happen to meet stood
-// still on a GPU.
+// lanes_together is the whole warp, if all of it makes this call over the same queue. Fewer lanes go one by one: lanes
+// that are somewhere else in their program must never be waited for, and parts of a warp that join as they happen to
+// meet stood still on a GPU.
 LSHMEM_DEVICE party lanes_together(const handle &h) {
   constexpr uint32_t warp = ~0u;
   if (active_mask() != warp) return one_lane();
@@ -659,8 +661,9 @@ LSHMEM_OUTLINE int put(uint64_t self, const transfer &all, const uint64_t *sig, 
 
 // --- The internal buffer: results that a thread waits for ---
 
-// A slot holds 8 bytes for each lane. Slots are taken in the order of ibuf_head and given back in the same order: ibuf_tail.
-// A slot is taken before blocks are reserved, so that nobody waits for a slot with blocks that others wait for.
+// A slot holds 8 bytes for each lane. Slots are taken in the order of ibuf_head and given back in the same order:
+// ibuf_tail. A slot is taken before blocks are reserved, so that nobody waits for a slot with blocks that others wait
+// for.
 struct slot {
   uint64_t ticket;
   uint64_t address;
@@ -782,8 +785,8 @@ LSHMEM_OUTLINE int remote_word(const lshmem_t &sh, const handle &h, const void *
   return LSHMEM_OK;
 }
 
-// Values of 4 or 8 bytes that the lanes of a whole warp write to neighbouring words, as one entry of up to 19 segments and a
-// NOP. Each of the first lanes gathers the four words of one segment: the length, then the lanes' words.
+// Values of 4 or 8 bytes that the lanes of a whole warp write to neighbouring words, as one entry of up to 19 segments
+// and a NOP. Each of the first lanes gathers the four words of one segment: the length, then the lanes' words.
 template <class T> LSHMEM_DEVICE int put_row(const handle &h, const piece &first, T v, uint64_t *end) {
   constexpr uint32_t words = sizeof(T) / 4, bytes = 32 * sizeof(T);
   constexpr uint32_t segments = 2 + (4 + bytes + 15) / 16, blocks = (segments + 3) / 4;
@@ -943,8 +946,8 @@ LSHMEM_DEVICE bool selected(const lshmem_t &sh, const handle &h, int which) {
 
 enum class ordering { fence, fence_queue, quiet };
 
-// settle does one of these for all queues of a PE or of all, or one selected queue of each. Every queue is the work of one
-// of the group's threads, which meet at the end.
+// settle does one of these for all queues of a PE or of all, or one selected queue of each. Every queue is the work of
+// one of the group's threads, which meet at the end.
 template <class Group> LSHMEM_OUTLINE int settle(uint64_t self, ordering what, int pe, int which) {
   const lshmem_t &sh = state_at(self);
   bool all = pe == (LSHMEM_MUTATE(3) ? -1 : LSHMEM_PE_ALL);

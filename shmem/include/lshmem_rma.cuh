@@ -8,8 +8,8 @@
 
 namespace lshmem {
 
-// far_heap is where the heap of a PE is mapped whose place is not in the state itself. Not a plain load: a compiler that merges
-// it with that from the state would need a pointer to the kernel's argument.
+// far_heap is where the heap of a PE is mapped whose place is not in the state itself. Not a plain load: a compiler
+// that merges it with that from the state would need a pointer to the kernel's argument.
 LSHMEM_DEVICE uint64_t far_heap(const lshmem_t &sh, int pe) {
   return (uint32_t)pe < sh.pes ? load_local((const uint64_t *)sh.peers + pe) : 0;
 }
@@ -19,9 +19,9 @@ LSHMEM_DEVICE uint64_t peer_heap(const lshmem_t &sh, int pe) {
   return (uint32_t)pe < LSHMEM_INLINE_PEERS ? sh.peer[pe] : far_heap(sh, pe);
 }
 
-// on_word calls f with where the word p of a PE is mapped, if it is with any of the bits in needs; else it returns false.
-// p is not looked at. PEs in the state's table have a way of their own, without a place where it meets another: this is
-// between the end of a wait and the store that ends another PE's, and a meeting costs 80 ns.
+// on_word calls f with where the word p of a PE is mapped, if it is with any of the bits in needs; else it returns
+// false. p is not looked at. PEs in the state's table have a way of their own, without a place where it meets another:
+// this is between the end of a wait and the store that ends another PE's, and a meeting costs 80 ns.
 template <class T, class F> LSHMEM_DEVICE bool on_word(const lshmem_t &sh, T *p, int pe, uint64_t needs, F f) {
   uint64_t offset = (uint64_t)p - sh.heap_base;
   if ((uint32_t)pe < LSHMEM_INLINE_PEERS) {
@@ -45,8 +45,8 @@ template <class T> LSHMEM_DEVICE T *mapped(const lshmem_t &sh, T *p, int pe, uin
   return heap && nic::in_heap(sh, offset, bytes) ? (T *)(heap + offset) : nullptr;
 }
 
-// has_network says whether PEs whose memory is not mapped can be reached. Programs that know that all memory is mapped may
-// define LSHMEM_P2P_ONLY, and carry no code for the network.
+// has_network says whether PEs whose memory is not mapped can be reached. Programs that know that all memory is mapped
+// may define LSHMEM_P2P_ONLY, and carry no code for the network.
 LSHMEM_DEVICE bool has_network(const lshmem_t &sh) {
 #ifdef LSHMEM_P2P_ONLY
   (void)sh;
@@ -65,10 +65,10 @@ template <source From, class W> LSHMEM_DEVICE W load_from(const W *p) {
   return From == source::peer ? load_peer(p) : load_local(p);
 }
 
-// copy_quads copies n words of 16 bytes by all members of Group. A warp takes contiguous pieces, and has a whole piece in
-// flight before it stores. Pieces begin at lines of 128 bytes of the peer's memory, so that a warp's access is no more packets
-// than it must be: that is worth up to 15 % of the link. With which warp of a block a copy begins depends on its destination: so
-// the warps of short copies one after the other overlap.
+// copy_quads copies n words of 16 bytes by all members of Group. A warp takes contiguous pieces, and has a whole piece
+// in flight before it stores. Pieces begin at lines of 128 bytes of the peer's memory, so that a warp's access is no
+// more packets than it must be: that is worth up to 15 % of the link. With which warp of a block a copy begins depends
+// on its destination: so the warps of short copies one after the other overlap.
 template <class Group, source From> LSHMEM_DEVICE void copy_quads(quad *dst, const quad *src, uint64_t n) {
   // Reads from a peer take longer; writes leave registers to blocks of 1024 threads.
   constexpr uint32_t unroll = From == source::peer ? 8 : 4, step = equal<Group, thread_group>::yes ? 1 : 32;
@@ -113,8 +113,8 @@ template <class W> LSHMEM_DEVICE void copy_words(char *dst, const char *src, uin
     store_data((W *)(dst + at), load_peer((const W *)(src + at)));
 }
 
-// copy_narrow copies bytes between addresses whose distance allows no words of 16 bytes: member index of size members. Its
-// code is there once, not at every call.
+// copy_narrow copies bytes between addresses whose distance allows no words of 16 bytes: member index of size members.
+// Its code is there once, not at every call.
 LSHMEM_OUTLINE void copy_narrow(char *dst, const char *src, uint64_t bytes, uint32_t index, uint32_t size) {
   uint32_t apart = (uint32_t)((uint64_t)dst ^ (uint64_t)src);
   uint32_t width = apart & 1 ? 1 : apart & 2 ? 2 : apart & 4 ? 4 : 8;
@@ -249,8 +249,9 @@ LSHMEM_DEVICE int iget(const lshmem_t &sh, T *dst, const T *src, ptrdiff_t to, p
 
 // --- Order and completion, either way ---
 
-// The group meets and then every member fences: a fence covers what its thread has learned of from others, so that after it
-// any member may signal that all members' stores are done. Then the queues' part, which is nothing where all memory is mapped.
+// The group meets and then every member fences: a fence covers what its thread has learned of from others, so that
+// after it any member may signal that all members' stores are done. Then the queues' part, which is nothing where all
+// memory is mapped.
 template <class Group> LSHMEM_DEVICE int settle(const lshmem_t &sh, nic::ordering what, int pe, int which) {
   if (LSHMEM_MUTATE(8) && Group::index() == 0) fence<scope::sys>();
   Group::sync();

@@ -20,8 +20,8 @@ LSHMEM_OUTLINE int record(uint64_t control, int status, int pe, uint32_t queue, 
 
 LSHMEM_DEVICE int fail(const lshmem_t &sh, int status, int pe) { return record(sh.control, status, pe, ~0u, 0, 0); }
 
-// patience is what a waiting thread has: it ends with the state's timeout or when the host gives up. The clock and the host's
-// memory are looked at only after many polls in vain, so that a poll is nothing but a load and a comparison.
+// patience is what a waiting thread has: it ends with the state's timeout or when the host gives up. The clock and the
+// host's memory are looked at only after many polls in vain, so that a poll is nothing but a load and a comparison.
 class patience {
 public:
   LSHMEM_DEVICE patience(uint64_t control, uint64_t timeout) : control(control), timeout(timeout) {}
@@ -33,8 +33,8 @@ public:
     return ++polls & (interval - 1) ? LSHMEM_OK : look();
   }
 
-  // until polls ready until it is true, for LSHMEM_OK, or patience ends, for why. In the inner loop there is nothing but polls,
-  // which compilers unroll: each instruction of it is a part of the latency of what is waited for.
+  // until polls ready until it is true, for LSHMEM_OK, or patience ends, for why. In the inner loop there is nothing
+  // but polls, which compilers unroll: each instruction of it is a part of the latency of what is waited for.
   template <class Ready> LSHMEM_DEVICE int until(Ready ready) {
     for (;;) {
       for (uint32_t i = 0; i < interval; i++) {

@@ -1,5 +1,5 @@
-// What each call writes into a send queue, printed for the Go side to compare. There is no NIC: the completion entry says
-// from the beginning that everything is done, and results lie in the internal buffer before they are asked for.
+// What each call writes into a send queue, printed for the Go side to compare. There is no NIC: the completion entry
+// says from the beginning that everything is done, and results lie in the internal buffer before they are asked for.
 #include "check.h"
 
 #include <functional>
@@ -90,8 +90,8 @@ static void run(const char *name, uint32_t threads, std::function<uint64_t(const
 #define CASE(name, threads, ...) \
   run(name, threads, [](const lshmem_t &sh, char *h, nic_job &j) -> uint64_t { (void)sh, (void)h, (void)j; __VA_ARGS__; })
 
-// A NIC that does nothing: calls that do not wait return, those that wait end with the timeout, and then the queue is broken
-// for all.
+// A NIC that does nothing: calls that do not wait return, those that wait end with the timeout, and then the queue is
+// broken for all.
 static int silent() {
   auto j = std::make_unique<nic_job>(0, 0);
   for (auto &m : j->mem) memset(m.cq, 0xff, sizeof m.cq);
