@@ -80,11 +80,14 @@ build/demo/ring: demo/shmem/ring.c $(B)/sim/libcuda.so.1 $(B)/liblshmem.so
 	$(CC) -std=c11 -O2 -Wall -Wextra $(WERROR) -Iabi/include -Ishmem/include -o $@ $< $(B)/sim/libcuda.so.1 $(B)/liblshmem.so
 
 # Never from the cache, which does not know of the C sources that tests compile.
+# The tests of whole systems look at shares of time: they run by themselves, one package after the other.
 test: build
-	$(GO) test -count=1 -timeout 9m ./...
+	$(GO) test -count=1 -timeout 9m $$($(GO) list ./... | grep -v /e2e)
+	$(GO) test -count=1 -timeout 9m -p 1 ./e2e/...
 
 race: build
-	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 25m ./...
+	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 25m $$($(GO) list ./... | grep -v /e2e)
+	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 25m -p 1 ./e2e/...
 
 # The C libraries under sanitizers: the driver's clients under the address sanitizer, which wants to be the first library
 # of a process and so cannot be in the preloaded one, and all of it under the undefined-behaviour sanitizer. Programs of

@@ -231,7 +231,12 @@ func TestDaemonIsKilled(t *testing.T) {
 		})
 		p.wait("the return of all programs", func() bool {
 			now := p.ps()
-			return len(now) == 2 && len(now[0].Processes) == 1 && len(now[1].Processes) == 1
+			for i, s := range now {
+				if len(s.Processes) != 1 || s.Devices[0].Memory.Used != before[i].Devices[0].Memory.Used {
+					return false
+				}
+			}
+			return len(now) == 2
 		})
 		for i, s := range p.ps() {
 			has, had := s.Devices[0].Memory, before[i].Devices[0].Memory
