@@ -17,7 +17,6 @@ import (
 func TestUnits(t *testing.T) {
 	shape := sim.Shape{Devices: 2, Memory: 512 << 20, Units: 8, MHz: 1, Slice: 2 * time.Millisecond, Link: 4e9, Context: 16 << 20}
 	libraries := Libraries(t)
-	socket := Serve(t, shape)
 	program := filepath.Join(t.TempDir(), "units")
 	out, err := exec.Command(CC(), "-std=c11", "-O1", "-Wall", "-Wextra", "-I", "../../abi/include", "-o", program,
 		"testdata/units.c", filepath.Join(libraries, "libcuda.so.1")).CombinedOutput()
@@ -46,6 +45,7 @@ func TestUnits(t *testing.T) {
 		{"not a number", []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=NaN"}, "init 1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			socket := Serve(t, shape) // devices of its own: units of a program that has just ended may not be free yet
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, program)
