@@ -148,31 +148,27 @@ func shmemBroadcast(handle C.lshmem_pe_t, team C.lshmem_team_t, kind C.int, dst,
 
 //export shmemFCollect
 func shmemFCollect(handle C.lshmem_pe_t, team C.lshmem_team_t, kind C.int, dst, src C.uint64_t, count C.size_t, onStream C.int, stream C.uint64_t) C.int {
-	const op = "fcollect"
-	return with(handle, op, func(pe *shmem.PE) error {
-		n, err := bytesOf(op, kind, count)
-		switch {
-		case err != nil:
-			return err
-		case onStream == 0:
-			return pe.FCollect(teamID(team), uint64(dst), uint64(src), n)
-		}
-		return pe.FCollectOnStream(teamID(team), uint64(dst), uint64(src), n, uintptr(stream))
-	})
+	return exchange(handle, "fcollect", team, kind, dst, src, count, onStream, stream, (*shmem.PE).FCollect, (*shmem.PE).FCollectOnStream)
 }
 
 //export shmemAllToAll
 func shmemAllToAll(handle C.lshmem_pe_t, team C.lshmem_team_t, kind C.int, dst, src C.uint64_t, count C.size_t, onStream C.int, stream C.uint64_t) C.int {
-	const op = "alltoall"
+	return exchange(handle, "alltoall", team, kind, dst, src, count, onStream, stream, (*shmem.PE).AllToAll, (*shmem.PE).AllToAllOnStream)
+}
+
+// exchange is a collective operation without further arguments: now, or on the stream.
+func exchange(handle C.lshmem_pe_t, op string, team C.lshmem_team_t, kind C.int, dst, src C.uint64_t, count C.size_t, onStream C.int,
+	stream C.uint64_t, now func(*shmem.PE, shmem.TeamID, uint64, uint64, uint64) error,
+	later func(*shmem.PE, shmem.TeamID, uint64, uint64, uint64, uintptr) error) C.int {
 	return with(handle, op, func(pe *shmem.PE) error {
 		n, err := bytesOf(op, kind, count)
 		switch {
 		case err != nil:
 			return err
 		case onStream == 0:
-			return pe.AllToAll(teamID(team), uint64(dst), uint64(src), n)
+			return now(pe, teamID(team), uint64(dst), uint64(src), n)
 		}
-		return pe.AllToAllOnStream(teamID(team), uint64(dst), uint64(src), n, uintptr(stream))
+		return later(pe, teamID(team), uint64(dst), uint64(src), n, uintptr(stream))
 	})
 }
 
