@@ -229,7 +229,7 @@ func TestLocalBuffers(t *testing.T) {
 	m := j[0]
 	buffers := make([][]byte, 5)
 	for k := range buffers {
-		buffers[k] = make([]byte, 4096+8*k)
+		buffers[k] = memory(t, 4096+8*k)
 		if err := m.RegisterLocal(addressOf(buffers[k])+8, uint64(len(buffers[k])-8)); err != nil {
 			t.Fatal(err)
 		}
