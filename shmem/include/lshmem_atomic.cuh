@@ -11,12 +11,7 @@ namespace lshmem {
 
 template <class T> constexpr bool is_word = sizeof(T) == 4 || sizeof(T) == 8;
 
-// at_peer calls f with where a word is mapped for atomic instructions, if it is.
-template <class T, class F> LSHMEM_DEVICE bool at_peer(const lshmem_t &sh, T *p, int pe, F f) {
-  return on_word(sh, p, pe, for_atomics, f);
-}
-
-// The same over the network, where there is one.
+// Atomic operations over the network, where there is one.
 template <class T> LSHMEM_DEVICE int network_atomic(const lshmem_t &sh, nic::amo op, T *dst, T v, int pe, int q) {
   return has_network(sh) ? nic::atomic_to<T>(sh.self, op, dst, v, pe, q) : fail(sh, LSHMEM_ERR_ARGUMENT, pe);
 }
@@ -34,7 +29,9 @@ template <class T> LSHMEM_DEVICE T network_fetch(const lshmem_t &sh, nic::amo op
   template <class T>                                                                                                     \
   LSHMEM_DEVICE int lshmem_qp_atomic_##name(const lshmem_t &sh, T *dst, lshmem::value<T> v, int pe, int q) {             \
     static_assert(lshmem::is_word<T> && (check), "not an atomic type: 4 or 8 bytes, floating point only for set");       \
-    if (lshmem::at_peer(sh, dst, pe, [&](T *to) { lshmem::instruction<lshmem::scope::sys>(to, v); })) return LSHMEM_OK;   \
+    if (lshmem::on_word(sh, dst, pe, lshmem::for_atomics,                                                                \
+                        [&](T *to) { lshmem::instruction<lshmem::scope::sys>(to, v); }))                                 \
+      return LSHMEM_OK;                                                                                                  \
     return lshmem::network_atomic<T>(sh, lshmem::nic::amo::op, dst, v, pe, q);                                           \
   }                                                                                                                      \
   template <class T> LSHMEM_DEVICE int lshmem_atomic_##name(const lshmem_t &sh, T *dst, lshmem::value<T> v, int pe) {    \
@@ -52,7 +49,7 @@ LSHMEM_AMO(set, store_relaxed, set, true)
   LSHMEM_DEVICE T lshmem_qp_atomic_##name(const lshmem_t &sh, T *dst, lshmem::value<T> v, int pe, int q) {               \
     static_assert(lshmem::is_word<T> && (check), "not an atomic type: 4 or 8 bytes, floating point only for swap");      \
     T old;                                                                                                               \
-    if (lshmem::at_peer(sh, dst, pe, [&](T *to) {                                                                        \
+    if (lshmem::on_word(sh, dst, pe, lshmem::for_atomics, [&](T *to) {                                                   \
           if (LSHMEM_MUTATE(6)) old = (T)lshmem::instruction<lshmem::scope::sys>((uint32_t *)to, (uint32_t)v);           \
           else old = lshmem::instruction<lshmem::scope::sys>(to, v);                                                     \
         }))                                                                                                              \
@@ -76,14 +73,18 @@ template <class T> LSHMEM_DEVICE int lshmem_atomic_inc(const lshmem_t &sh, T *ds
 template <class T> LSHMEM_DEVICE T lshmem_atomic_fetch_inc(const lshmem_t &sh, T *dst, int pe) {
   static_assert(lshmem::is_word<T> && !lshmem::is_float<T>, "not an atomic type: an integer of 4 or 8 bytes");
   T old;
-  if (lshmem::at_peer(sh, dst, pe, [&](T *to) { old = lshmem::fetch_add<lshmem::scope::sys>(to, 1); })) return old;
+  if (lshmem::on_word(sh, dst, pe, lshmem::for_atomics,
+                      [&](T *to) { old = lshmem::fetch_add<lshmem::scope::sys>(to, 1); }))
+    return old;
   return lshmem::network_fetch<T>(sh, lshmem::nic::amo::increment, dst, 1, T(), pe, LSHMEM_QP_DEFAULT);
 }
 
 template <class T> LSHMEM_DEVICE T lshmem_atomic_fetch(const lshmem_t &sh, const T *src, int pe) {
   static_assert(lshmem::is_word<T>, "not an atomic type: 4 or 8 bytes");
   T old;
-  if (lshmem::at_peer(sh, src, pe, [&](const T *from) { old = lshmem::load_relaxed<lshmem::scope::sys>(from); })) return old;
+  if (lshmem::on_word(sh, src, pe, lshmem::for_atomics,
+                      [&](const T *from) { old = lshmem::load_relaxed<lshmem::scope::sys>(from); }))
+    return old;
   return lshmem::network_fetch<T>(sh, lshmem::nic::amo::fetch, src, T(), T(), pe, LSHMEM_QP_DEFAULT);
 }
 
@@ -92,7 +93,8 @@ LSHMEM_DEVICE T lshmem_atomic_compare_swap(const lshmem_t &sh, T *dst, lshmem::v
                                            int pe) {
   static_assert(lshmem::is_word<T> && !lshmem::is_float<T>, "not an atomic type: an integer of 4 or 8 bytes");
   T old;
-  if (lshmem::at_peer(sh, dst, pe, [&](T *to) { old = lshmem::compare_swap<lshmem::scope::sys>(to, expected, desired); }))
+  if (lshmem::on_word(sh, dst, pe, lshmem::for_atomics,
+                      [&](T *to) { old = lshmem::compare_swap<lshmem::scope::sys>(to, expected, desired); }))
     return old;
   return lshmem::network_fetch<T>(sh, lshmem::nic::amo::compare_swap, dst, desired, expected, pe, LSHMEM_QP_DEFAULT);
 }

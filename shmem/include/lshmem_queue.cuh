@@ -785,6 +785,12 @@ LSHMEM_OUTLINE int remote_word(const lshmem_t &sh, const handle &h, const void *
   return LSHMEM_OK;
 }
 
+// aim opens the queue to a PE and finds a word there: how each operation on one word begins.
+LSHMEM_DEVICE int aim(const lshmem_t &sh, const void *p, uint32_t bytes, int pe, int which, handle *h, piece *w) {
+  int status = open(sh, pe, which, h);
+  return status == LSHMEM_OK ? remote_word(sh, *h, p, bytes, w) : status;
+}
+
 // Values of 4 or 8 bytes that the lanes of a whole warp write to neighbouring words, as one entry of up to 19 segments
 // and a NOP. Each of the first lanes gathers the four words of one segment: the length, then the lanes' words.
 template <class T> LSHMEM_DEVICE int put_row(const handle &h, const piece &first, T v, uint64_t *end) {
@@ -812,10 +818,8 @@ template <class T> LSHMEM_DEVICE int put_row(const handle &h, const piece &first
 template <class T> LSHMEM_OUTLINE int put_value(uint64_t self, T *dst, T v, int pe, int which) {
   const lshmem_t &sh = state_at(self);
   handle h{};
-  int status = open(sh, pe, which, &h);
-  if (status != LSHMEM_OK) return status;
   piece w{};
-  status = remote_word(sh, h, dst, sizeof(T), &w);
+  int status = aim(sh, dst, sizeof(T), pe, which, &h, &w);
   if (status != LSHMEM_OK) return status;
   party lanes = lanes_together(h);
   uint64_t end = 0;
@@ -844,10 +848,8 @@ LSHMEM_DEVICE int wait_for(const handle &h, int status, uint64_t end) { return s
 template <class T> LSHMEM_OUTLINE int get_value(uint64_t self, const T *src, T *result, int pe, int which) {
   const lshmem_t &sh = state_at(self);
   handle h{};
-  int status = open(sh, pe, which, &h);
-  if (status != LSHMEM_OK) return status;
   piece w{};
-  status = remote_word(sh, h, src, sizeof(T), &w);
+  int status = aim(sh, src, sizeof(T), pe, which, &h, &w);
   if (status != LSHMEM_OK) return status;
   party lanes = lanes_together(h);
   return with_slot(h, lanes, [&](uint64_t at) {
@@ -863,10 +865,8 @@ template <class T> LSHMEM_OUTLINE int get_value(uint64_t self, const T *src, T *
 template <class T> LSHMEM_OUTLINE int atomic_to(uint64_t self, amo op, T *dst, T v, int pe, int which) {
   const lshmem_t &sh = state_at(self);
   handle h{};
-  int status = open(sh, pe, which, &h);
-  if (status != LSHMEM_OK) return status;
   piece w{};
-  status = remote_word(sh, h, dst, sizeof(T), &w);
+  int status = aim(sh, dst, sizeof(T), pe, which, &h, &w);
   if (status != LSHMEM_OK) return status;
   signal s{true, atomic_of(op, sizeof(T), (uint64_t)bits<T>(v), 0), w.remote, w.remote_key};
   uint64_t end = 0;
@@ -880,10 +880,8 @@ template <class T>
 LSHMEM_OUTLINE int atomic_fetch(uint64_t self, amo op, const T *dst, T v, T compare, T *result, int pe, int which) {
   const lshmem_t &sh = state_at(self);
   handle h{};
-  int status = open(sh, pe, which, &h);
-  if (status != LSHMEM_OK) return status;
   piece w{};
-  status = remote_word(sh, h, dst, sizeof(T), &w);
+  int status = aim(sh, dst, sizeof(T), pe, which, &h, &w);
   if (status != LSHMEM_OK) return status;
   atomic a = atomic_of(op, sizeof(T), (uint64_t)bits<T>(v), (uint64_t)bits<T>(compare));
   party lanes = lanes_together(h);
