@@ -226,9 +226,16 @@ func (p *PE) grow(ctx context.Context, r request, plan *heap.Plan, foreign uint6
 		p.chunks[c.Offset] = c
 	}
 	p.heap.Commit(plan)
+	p.hold()
 	p.stats.Grown++
 	p.stats.GrowTime += time.Since(begun)
 	return nil
+}
+
+// hold makes known to all calls where the heap has memory. The caller holds mu.
+func (p *PE) hold() {
+	x := p.heap.Extents()
+	p.held.Store(&x)
 }
 
 func (p *PE) makeExtent(e heap.Extent, foreign uint64) (transport.Chunk, error) {
@@ -261,6 +268,7 @@ func (p *PE) shrink(ctx context.Context, extents []heap.Extent) error {
 		delete(p.chunks, e.Offset)
 	}
 	errs = append(errs, p.heap.Drop(extents))
+	p.hold()
 	p.stats.Shrunk++
 	return wrap("free", errors.Join(errs...))
 }

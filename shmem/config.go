@@ -13,6 +13,7 @@ import (
 	"github.com/lgpu/lgpu/shmem/bootstrap"
 	"github.com/lgpu/lgpu/shmem/heap"
 	"github.com/lgpu/lgpu/shmem/layout"
+	"github.com/lgpu/lgpu/shmem/transport/ibgda"
 	"github.com/lgpu/lgpu/units"
 )
 
@@ -322,5 +323,20 @@ func (c *Config) check() error {
 	if c.HeapMax > 1<<46 || c.Static > 1<<46 || c.Chunk > 1<<40 {
 		return fault(layout.StatusArgument, op, -1, "more than 64 TiB of heap")
 	}
+	if _, err := c.network(); err != nil { // also where no PE will need it
+		return fault(layout.StatusArgument, op, -1, "%w", err)
+	}
 	return nil
+}
+
+// network are the settings of the network transport.
+func (c *Config) network() (ibgda.Settings, error) {
+	s, err := ibgda.FromEnvironment(func(name string) (string, bool) {
+		v, ok := c.Settings[name]
+		return v, ok
+	})
+	if err == nil {
+		err = s.Check()
+	}
+	return s, err
 }

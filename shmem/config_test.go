@@ -28,11 +28,16 @@ func TestConfig(t *testing.T) {
 		t.Error("a foreign variable became a setting")
 	}
 	for _, bad := range []string{"LSHMEM_CHUNK=3M", "LSHMEM_CHUNK=1M", "LSHMEM_CHUNK=lots", "LSHMEM_TIMEOUT=-1s", "LSHMEM_HEAP_MEMORY=moon",
-		"LSHMEM_DEVICE=first", "LSHMEM_DISABLE_VMM=2", "LSHMEM_MAX_CTAS=0", "LSHMEM_STREAM_WAIT=spin", "LSHMEM_DEBUG=loud", "LSHMEM_AMO=best"} {
+		"LSHMEM_DEVICE=first", "LSHMEM_DISABLE_VMM=2", "LSHMEM_MAX_CTAS=0", "LSHMEM_STREAM_WAIT=spin", "LSHMEM_DEBUG=loud", "LSHMEM_AMO=best",
+		"LSHMEM_NIC_HANDLER=nobody", "LSHMEM_QP_DEPTH=deep"} {
 		name, value, _ := strings.Cut(bad, "=")
 		if _, err := ConfigFrom([]string{bad}); Status(err) != layout.StatusArgument || !strings.Contains(err.Error(), name) && !strings.Contains(err.Error(), "chunk") {
 			t.Errorf("%s=%s: %v", name, value, err)
 		}
+	}
+	// The network's settings too, whether it is needed or not.
+	if _, err := ConfigFrom([]string{"LSHMEM_QP_DEPTH=100"}); Status(err) != layout.StatusArgument || !strings.Contains(err.Error(), "queue depth 100") {
+		t.Error(err)
 	}
 }
 

@@ -526,10 +526,7 @@ func (p *PE) openNetwork(ctx context.Context) error {
 }
 
 func (p *PE) networkTransport() (transport.Transport, error) {
-	settings, err := ibgda.FromEnvironment(func(name string) (string, bool) {
-		v, ok := p.c.Settings[name]
-		return v, ok
-	})
+	settings, err := p.c.network()
 	if err != nil {
 		return nil, err
 	}

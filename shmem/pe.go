@@ -85,6 +85,8 @@ type PE struct {
 	heap   *heap.Heap
 	chunks map[uint64]transport.Chunk // by offset
 
+	held atomic.Pointer[heap.Extents] // those of heap, for calls that do not wait for mu
+
 	// localsMu is apart from mu, which a collective call holds while it waits for other PEs. It is taken behind mu.
 	localsMu sync.Mutex
 	locals   map[uint64]uint64 // sizes of registered buffers outside of the heap, by address
@@ -120,17 +122,18 @@ type PE struct {
 // Stats are how long Init took, by phase, and what the PE holds.
 type Stats struct {
 	// Phases of Init, in order.
-	Phases []Phase
-	Init   time.Duration
+	Phases []Phase       `json:"phases"`
+	Init   time.Duration `json:"init_ns"`
 	// Grown and Shrunk count changes of the heap's memory, GrowTime is the sum of the time that growing took.
-	Grown, Shrunk int
-	GrowTime      time.Duration
+	Grown    int           `json:"grown"`
+	Shrunk   int           `json:"shrunk"`
+	GrowTime time.Duration `json:"grow_time_ns"`
 }
 
 // Phase is one step of Init.
 type Phase struct {
-	Name string
-	Took time.Duration
+	Name string        `json:"name"`
+	Took time.Duration `json:"took_ns"`
 }
 
 // Rank is the number of this PE.
@@ -170,30 +173,32 @@ func (p *PE) Stats() Stats {
 	return s
 }
 
-// Info is what there is to know about a PE, for people and tools.
+// Info is what there is to know about a PE, for people and tools. Memory is in bytes.
 type Info struct {
-	PE, PEs    int
-	Memory     string
-	HeapBase   uint64
-	HeapMax    uint64
-	HeapMapped uint64
-	HeapUsed   uint64
-	Chunk      uint64
-	Timeout    time.Duration
+	PE         int           `json:"pe"`
+	PEs        int           `json:"pes"`
+	Memory     string        `json:"memory"` // device or host
+	HeapBase   uint64        `json:"heap_base"`
+	HeapMax    uint64        `json:"heap_max"`
+	HeapMapped uint64        `json:"heap_mapped"`
+	HeapUsed   uint64        `json:"heap_used"`
+	Chunk      uint64        `json:"chunk"`
+	Timeout    time.Duration `json:"timeout_ns"`
 	// RMA and AMO are the transport to each PE, "" where there is none.
-	RMA, AMO []string
+	RMA []string `json:"rma"`
+	AMO []string `json:"amo"`
 	// Hosts is how many machines the job has.
-	Hosts    int
-	Teams    []TeamInfo
-	Stats    Stats
-	Settings map[string]string
+	Hosts    int               `json:"hosts"`
+	Teams    []TeamInfo        `json:"teams"`
+	Stats    Stats             `json:"stats"`
+	Settings map[string]string `json:"settings"`
 }
 
 // TeamInfo is a team in Info.
 type TeamInfo struct {
-	ID      TeamID
-	Members []int
-	Direct  bool
+	ID      TeamID `json:"id"`
+	Members []int  `json:"members"`
+	Direct  bool   `json:"direct"` // each maps the memory of all others
 }
 
 // Info collects what there is to know.

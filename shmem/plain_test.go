@@ -112,6 +112,9 @@ func TestPlainPutGet(t *testing.T) {
 		if !bytes.Equal(cuda.Bytes(a, n), pattern(before, n)) {
 			return errors.New("what was got is not the other's")
 		}
+		if err := p.BarrierAll(); err != nil { // the others still get what is written now
+			return err
+		}
 		// Elements, strides, atomics, signals.
 		if err := p.P(source, 0x1122334455667788, 8, next); err != nil {
 			return err
@@ -411,7 +414,7 @@ func TestRollBack(t *testing.T) {
 			return fmt.Errorf("the error does not name PE 1: %v", err)
 		}
 		p.mem = real
-		if mapped, _ := p.HeapUse(); mapped != before || len(p.chunks) != p.heapChunks() {
+		if mapped, _ := p.HeapUse(); mapped != before || len(p.chunks) != len(*p.held.Load()) {
 			return fmt.Errorf("%d mapped in %d chunks, before %d", mapped, len(p.chunks), before)
 		}
 		a, err := p.Malloc(20 << 20)
@@ -421,8 +424,6 @@ func TestRollBack(t *testing.T) {
 		return p.Free(a)
 	})
 }
-
-func (p *PE) heapChunks() int { return len(p.heap.Extents()) }
 
 func TestArguments(t *testing.T) {
 	job(t, 2, nil, func(p *PE) error {
@@ -435,6 +436,10 @@ func TestArguments(t *testing.T) {
 			"negative PE":      p.Put(a, a, 8, -1),
 			"not in the heap":  p.Put(a-p.heapBase, a, 8, 1),
 			"beyond the heap":  p.Put(p.heapBase+p.heapBytes-4, a, 8, 1),
+			"no memory":        p.Put(a+64<<20, a, 8, 1),
+			"not all memory":   p.Get(a, a, 64<<20, 1),
+			"no signal word":   p.SignalOp(a&^7+64<<20, 1, layout.SignalSet, 1),
+			"no word":          p.WaitUntil(a&^7+64<<20, layout.TypeInt64, 0, 0),
 			"huge":             p.Get(a, a, 1<<63, 1),
 			"width":            p.P(a, 1, 3, 1),
 			"stride":           p.IPut(a, a, 0, 1, 8, 4, 1),
@@ -446,6 +451,7 @@ func TestArguments(t *testing.T) {
 			"team":             p.Barrier(77),
 			"root":             p.Broadcast(World, a, a, 8, 5),
 			"collective range": p.FCollect(World, 8, a, 8),
+			"not collective":   p.FCollect(World, a, a, 64<<20),
 			"registration":     p.UnregisterBuffer(5),
 		} {
 			if Status(err) != layout.StatusArgument {

@@ -12,7 +12,8 @@ import (
 	"github.com/lgpu/lgpu/shmem/layout"
 )
 
-// target checks a call on bytes at a heap address of a PE, and returns where that is mapped here, 0 if it is not.
+// target checks a call on bytes at a heap address of a PE, and returns where that is mapped here, 0 if it is not. It does not
+// leave that to the GPU: a kernel that meets an address without memory takes the whole context with it.
 func (p *PE) target(op string, address, bytes uint64, pe int) (uint64, error) {
 	if err := p.check(op); err != nil {
 		return 0, err
@@ -24,16 +25,19 @@ func (p *PE) target(op string, address, bytes uint64, pe int) (uint64, error) {
 	if offset >= p.heapBytes || bytes > p.heapBytes-offset {
 		return 0, fault(layout.StatusArgument, op, pe, "%d bytes at %#x are not in the symmetric heap", bytes, address)
 	}
+	if !p.held.Load().Holds(offset, bytes) {
+		return 0, fault(layout.StatusArgument, op, pe, "nothing is allocated in %d bytes at %#x (offset %#x of the heap), or in a part of them", bytes, address, offset)
+	}
 	if p.mapped[pe] == 0 {
 		return 0, nil
 	}
 	return p.mapped[pe] + offset, nil
 }
 
-// own says whether memory is in the heap, so that a NIC reaches it.
+// own says whether there is memory of the heap at an address of this PE.
 func (p *PE) own(address, bytes uint64) bool {
 	offset := address - p.heapBase
-	return offset < p.heapBytes && bytes <= p.heapBytes-offset
+	return offset < p.heapBytes && bytes <= p.heapBytes-offset && p.held.Load().Holds(offset, bytes)
 }
 
 // reachable says whether queues can use memory as the local side.

@@ -266,7 +266,7 @@ func (p *PE) data(op kernels.Operation, id TeamID, a collect, dests, sources int
 				times = uint64(len(t.members))
 			}
 			if a.bytes > p.heapBytes || !p.own(r.at, times*a.bytes) {
-				return fault(layout.StatusArgument, op.String(), -1, "%d times %d bytes at %#x are not in the symmetric heap", times, a.bytes, r.at)
+				return fault(layout.StatusArgument, op.String(), -1, "%d times %d bytes at %#x are not in the symmetric heap, or nothing is allocated there", times, a.bytes, r.at)
 			}
 		}
 	}

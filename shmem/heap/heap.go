@@ -57,6 +57,32 @@ type Extent struct {
 // End is the offset behind the extent.
 func (e Extent) End() uint64 { return e.Offset + e.Bytes }
 
+// Extents are the parts of a heap that have memory, by offset.
+type Extents []Extent
+
+// Holds says whether all of [offset, offset+bytes) has memory, so that it can be reached.
+func (x Extents) Holds(offset, bytes uint64) bool {
+	for _, e := range x[x.from(offset):] {
+		if bytes == 0 || e.Offset > offset {
+			break
+		}
+		n := min(bytes, e.End()-offset)
+		offset, bytes = offset+n, bytes-n
+	}
+	return bytes == 0
+}
+
+// from is the index of the first extent that does not end before an offset.
+func (x Extents) from(offset uint64) int {
+	i, _ := slices.BinarySearchFunc(x, offset, func(e Extent, at uint64) int {
+		if e.End() <= at {
+			return -1
+		}
+		return 1
+	})
+	return i
+}
+
 // Allocation is a range that a program has.
 type Allocation struct{ Offset, Bytes uint64 }
 
@@ -81,7 +107,7 @@ func (p *Plan) Bytes() uint64 {
 // Heap knows the extents and allocations of a heap.
 type Heap struct {
 	max, chunk, most uint64
-	extents          []Extent     // by offset
+	extents          Extents
 	allocations      []Allocation // by offset
 	used, mapped     uint64
 }
@@ -113,8 +139,8 @@ func (h *Heap) Used() uint64 { return h.used }
 // Mapped is the sum of all extents.
 func (h *Heap) Mapped() uint64 { return h.mapped }
 
-// Extents lists the extents by offset.
-func (h *Heap) Extents() []Extent { return slices.Clone(h.extents) }
+// Extents are those of now: a copy.
+func (h *Heap) Extents() Extents { return slices.Clone(h.extents) }
 
 // Allocations is how many there are.
 func (h *Heap) Allocations() int { return len(h.allocations) }
@@ -154,15 +180,11 @@ func (h *Heap) gaps(f func(from, to uint64) bool) {
 
 // runs calls f for each part of [from, to) with memory that is not foreign, neighbours joined.
 func (h *Heap) runs(from, to uint64, f func(from, to uint64)) {
-	i, _ := slices.BinarySearchFunc(h.extents, from, func(e Extent, at uint64) int {
-		if e.End() <= at {
-			return -1
-		}
-		return 1
-	})
 	var start, end uint64
-	for ; i < len(h.extents) && h.extents[i].Offset < to; i++ {
-		e := h.extents[i]
+	for _, e := range h.extents[h.extents.from(from):] {
+		if e.Offset >= to {
+			break
+		}
 		if e.Foreign {
 			continue
 		}
@@ -360,23 +382,6 @@ func (h *Heap) Find(offset uint64) (Allocation, bool) {
 	return h.allocations[i], true
 }
 
-// Holds says whether [offset, offset+bytes) lies in memory, so that it can be reached.
-func (h *Heap) Holds(offset, bytes uint64) bool {
-	for _, e := range h.extents {
-		if e.Offset > offset {
-			return false
-		}
-		if e.End() > offset {
-			if e.End()-offset >= bytes {
-				return true
-			}
-			bytes -= e.End() - offset
-			offset = e.End()
-		}
-	}
-	return bytes == 0
-}
-
 // ExtentAt returns the extent that begins at an offset.
 func (h *Heap) ExtentAt(offset uint64) (Extent, bool) {
 	i, ok := slices.BinarySearchFunc(h.extents, offset, func(x Extent, at uint64) int { return cmp(x.Offset, at) })
@@ -452,7 +457,7 @@ func (h *Heap) Check() error {
 	}
 	end = 0
 	for _, a := range h.allocations {
-		if a.Offset < end || a.Offset%Align != 0 || a.Bytes == 0 || !h.Holds(a.Offset, a.Bytes) {
+		if a.Offset < end || a.Offset%Align != 0 || a.Bytes == 0 || !h.extents.Holds(a.Offset, a.Bytes) {
 			return fmt.Errorf("allocation %+v behind %#x", a, end)
 		}
 		end = a.End()

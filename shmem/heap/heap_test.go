@@ -110,7 +110,7 @@ func TestHoles(t *testing.T) {
 	if e != b || len(ext) != 1 {
 		t.Fatalf("2 MiB are at %#x with %v, want in the hole at %#x", e, ext, b)
 	}
-	if h.Holds(0, 10*mib) != true || h.Holds(0, 10*mib+1) || h.Holds(11*mib, 1) {
+	if x := h.Extents(); !x.Holds(0, 10*mib) || !x.Holds(10*mib-1, 1) || x.Holds(0, 10*mib+1) || x.Holds(11*mib, 1) || !x.Holds(11*mib, 0) {
 		t.Error("what lies in memory is not what was mapped")
 	}
 	for _, at := range []uint64{a, c, d, e} {

@@ -345,7 +345,7 @@ class PE:
         _check(lib.lshmem_n_pes(self._h, ctypes.byref(size)))
         _check(lib.lshmem_device(self._h, ctypes.byref(device)))
         self.rank, self.size, self.device = rank.value, size.value, device.value
-        self.on_device = self.info()["Memory"] == "device"
+        self.on_device = self.info()["memory"] == "device"
 
     def __repr__(self):
         return "<lshmem.PE %d of %d on %s>" % (self.rank, self.size, "cuda:%d" % self.device if self.on_device else "host memory")

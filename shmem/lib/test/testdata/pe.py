@@ -149,7 +149,7 @@ def main():
     assert pe.on_device == (memory == "device"), pe
     version = int.from_bytes(pe.state()[:4], "little")
     assert len(pe.state()) == version & 0xffff and pe.state_address
-    assert pe.info()["PEs"] == pe.size and pe.heap_bytes()[1] > 0
+    assert pe.info()["pes"] == pe.size and pe.heap_bytes()[1] > 0
     operations(pe, memory)
     # Any thread may call.
     failed = []
