@@ -1,5 +1,41 @@
 package model
 
+// This file holds the defects, and what finds each.
+
+// Switch is a set of defects to run with.
+type Switch uint32
+
+// The defects, in the order of the mutation list.
+const (
+	FenceSkipsQueue    Switch = 1 << iota // M1: fence leaves out a queue of its PE
+	NoBroadcast                           // M2: lanes do not learn the leader's base
+	NoWarpSync                            // M2: the leader publishes before its lanes have written
+	QuietSkipsQueue                       // M3: quiet leaves out a queue
+	SplitSignal                           // M4: data and signal on different queues
+	WordLost                              // M5: the word for the host's thread is written elsewhere
+	RecordLost                            // M5: the record is written elsewhere
+	LeaderFences                          // M8: of a CTA only the first thread fences before the group sync
+	RandomQueue                           // M9: each submission may go to any queue of the PE
+	WaitOpcode                            // M12: a poll first waits for the first completion of all
+	PlainConsumed                         // M13: the consumed count is stored, not raised
+	NoSlotWait                            // M14
+	NoPostedCheck                         // M15: a poll does not wait until its blocks are posted
+	NoRelease                             // M16: ready is published without a fence
+	NarrowRelease                         // M16: with a fence for the CTA although the queue is shared
+	DoorbellFirst                         // M17: before the record
+	PlainPosted                           // M17: the posted count is stored, not raised
+	NoNOP                                 // M18: a two-block request asks for its completion itself
+	ReleaseEarly                          // M19: the slot of a result is released before it was read
+	ReleaseUnordered                      // M19: slots are released by addition, in any order
+	HeadAfterPoll                         // M20: quiet reads the flush mark after its poll
+	HeadNotRaised                         // M20: a get does not raise it
+	DumpUnfenced                          // M20: the flush does not wait for the reads before it
+	NoReread                              // the poll does not look at the consumed count again after it read the counter
+	IbufAfterReserve                      // the internal buffer's slot is awaited with blocks reserved
+	UnfencedDoorbell                      // no fence between record and doorbell
+	LeaderFencesSignal                    // as LeaderFences, of a put with signal
+)
+
 // Catch is what must fail when a defect is switched on.
 type Catch struct {
 	// Of the model: the configuration with the defect, and the property that it then violates. The same configuration

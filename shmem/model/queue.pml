@@ -1,12 +1,13 @@
-/* The queue protocol for SPIN: the same steps as in queue.go, written a second time and judged by another checker, so that
- * a slip in one of the two shows. Three callers share a queue of DEPTH blocks; each makes a call and then waits until all that is
- * ready is complete (quiet). Counters of the device are full, those on the wire have four bits and wrap at once.
+/* The queue protocol for SPIN: the same steps as in callers.go, waits.go and nic.go, written a second time and judged by
+ * another checker, so that a slip in one of the two shows. Three callers share a queue of DEPTH blocks; each makes a call and
+ * then waits until all that is ready is complete (quiet). Counters of the device are full, those on the wire have four bits and
+ * wrap at once.
  *
  *	spin -a queue.pml && gcc -O2 -DSAFETY -o pan pan.c && ./pan -m100000
  *
  * Defects are switched on by -D for spin: M13, M14, M15 (with -DFULL), M16, M17 (doorbell before record), M17PLAIN (posted
  * is stored, not raised), M18, UNFENCED (no fence between record and doorbell), and M11 by -DBATCH and -DCALL. The
- * assertions name the properties of queue.go; init, at the end, judges what is left when nothing moves. */
+ * assertions name the properties of properties.go; init, at the end, judges what is left when nothing moves. */
 
 #ifndef DEPTH
 #define DEPTH 4

@@ -181,8 +181,9 @@ type (
 		_                            [64]byte // later versions are longer
 	}
 	memoryRegion struct {
-		context, pd, address, length uintptr
-		handle, lkey, rkey           uint32
+		_          [4]uintptr // context, pd, address, length
+		_          uint32     // handle
+		lkey, rkey uint32
 	}
 	ahAttr struct {
 		gid        [16]byte

@@ -101,8 +101,13 @@ func (n *NIC) query(set_ uint64) ([]byte, error) {
 	in, out := make([]byte, queryIn), make([]byte, queryOut)
 	set(in, 0, cmdOpcode, opQueryCapabilities)
 	set(in, 0, cmdModifier, set_)
-	err := status(n.lib.generalCommand, n.context, uintptr(unsafe.Pointer(&in[0])), queryIn, uintptr(unsafe.Pointer(&out[0])), queryOut)
-	return out, refused(err, out)
+	return out, command(n.lib.generalCommand, n.context, in, out)
+}
+
+// command gives the device's firmware a command on an object of the library.
+func command(function, object uintptr, in, out []byte) error {
+	err := status(function, object, uintptr(unsafe.Pointer(&in[0])), uintptr(len(in)), uintptr(unsafe.Pointer(&out[0])), uintptr(len(out)))
+	return refused(err, out)
 }
 
 // refused adds to an error what the device's firmware answered.
@@ -150,26 +155,36 @@ func (n *NIC) Close() error {
 		call(n.lib.freeUAR, uintptr(unsafe.Pointer(u)))
 	}
 	n.uars = nil
-	var errs []error
-	if n.pd != 0 {
-		if err := status(n.lib.deallocPD, n.pd); err != nil {
-			errs = append(errs, fmt.Errorf("protection domain: %w", err))
-		}
-		n.pd = 0
+	return errors.Join(
+		destroy("protection domain", n.lib.deallocPD, &n.pd),
+		destroy("device", n.lib.closeDevice, &n.context))
+}
+
+// destroy gives an object back to the library, if it is there.
+func destroy(what string, function uintptr, object *uintptr) error {
+	if *object == 0 {
+		return nil
 	}
-	if n.context != 0 {
-		if err := status(n.lib.closeDevice, n.context); err != nil {
-			errs = append(errs, fmt.Errorf("device: %w", err))
-		}
-		n.context = 0
+	err := status(function, *object)
+	*object = 0
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
 	}
-	return errors.Join(errs...)
+	return nil
+}
+
+// addressOf is where a buffer lies for the library.
+func addressOf(b nic.Buffer) uintptr {
+	if b.Host != nil {
+		return uintptr(unsafe.Pointer(unsafe.SliceData(b.Host)))
+	}
+	return uintptr(b.Address)
 }
 
 // memory is registered memory.
 type memory struct {
 	lib *library
-	mr  *memoryRegion
+	mr  uintptr // of a memoryRegion
 }
 
 // Register implements nic.NIC: by a dma-buf if there is one, else by address, which for a GPU needs the module
@@ -179,47 +194,32 @@ func (n *NIC) Register(b nic.Buffer, access nic.Access) (nic.Memory, error) {
 	if b.FD >= 0 && n.lib.regDMABuf != 0 {
 		mr, err := call(n.lib.regDMABuf, n.pd, uintptr(b.Offset), uintptr(b.Bytes), uintptr(b.Address), uintptr(b.FD), uintptr(access))
 		if mr != 0 {
-			return &memory{n.lib, at[memoryRegion](mr)}, nil
+			return &memory{n.lib, mr}, nil
 		}
 		errs = append(errs, fmt.Errorf("by dma-buf: %w", err))
-	}
-	address := b.Address
-	if b.Host != nil {
-		address = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b.Host))))
 	}
 	var mr uintptr
 	var err error
 	if n.lib.regMRIOVA != 0 {
-		mr, err = call(n.lib.regMRIOVA, n.pd, uintptr(address), uintptr(b.Bytes), uintptr(b.Address), uintptr(access))
+		mr, err = call(n.lib.regMRIOVA, n.pd, addressOf(b), uintptr(b.Bytes), uintptr(b.Address), uintptr(access))
 	} else {
-		mr, err = call(n.lib.regMR, n.pd, uintptr(address), uintptr(b.Bytes), uintptr(access&^nic.RelaxedOrdering))
+		mr, err = call(n.lib.regMR, n.pd, addressOf(b), uintptr(b.Bytes), uintptr(access&^nic.RelaxedOrdering))
 	}
 	if mr == 0 {
 		return nil, fmt.Errorf("register %#x bytes at %#x with %s: %w", b.Bytes, b.Address, n.info.Name,
 			errors.Join(append(errs, fmt.Errorf("by address: %w", err))...))
 	}
-	return &memory{n.lib, at[memoryRegion](mr)}, nil
+	return &memory{n.lib, mr}, nil
 }
 
-func (m *memory) LocalKey() uint32  { return m.mr.lkey }
-func (m *memory) RemoteKey() uint32 { return m.mr.rkey }
-
-func (m *memory) Close() error {
-	if m.mr == nil {
-		return nil
-	}
-	err := status(m.lib.deregMR, uintptr(unsafe.Pointer(m.mr)))
-	m.mr = nil
-	if err != nil {
-		return fmt.Errorf("deregister memory: %w", err)
-	}
-	return nil
-}
+func (m *memory) LocalKey() uint32  { return at[memoryRegion](m.mr).lkey }
+func (m *memory) RemoteKey() uint32 { return at[memoryRegion](m.mr).rkey }
+func (m *memory) Close() error      { return destroy("deregister memory", m.lib.deregMR, &m.mr) }
 
 // queueMemory is memory for queues.
 type queueMemory struct {
 	lib   *library
-	umem  *devxUMem
+	umem  uintptr // of a devxUMem
 	bytes uint64
 }
 
@@ -231,32 +231,20 @@ func (n *NIC) RegisterQueues(b nic.Buffer) (nic.QueueMemory, error) {
 			mask: umemDMABuf, fd: int32(b.FD)}
 		umem, err := call(n.lib.umemRegEx, n.context, uintptr(unsafe.Pointer(in)))
 		if umem != 0 {
-			return &queueMemory{n.lib, at[devxUMem](umem), b.Bytes}, nil
+			return &queueMemory{n.lib, umem, b.Bytes}, nil
 		}
 		errs = append(errs, fmt.Errorf("by dma-buf: %w", err))
 	}
-	address := b.Address
-	if b.Host != nil {
-		address = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b.Host))))
-	}
-	umem, err := call(n.lib.umemReg, n.context, uintptr(address), uintptr(b.Bytes), uintptr(nic.LocalWrite))
+	umem, err := call(n.lib.umemReg, n.context, addressOf(b), uintptr(b.Bytes), uintptr(nic.LocalWrite))
 	if umem == 0 {
 		return nil, fmt.Errorf("register %#x bytes at %#x for queues of %s: %w", b.Bytes, b.Address, n.info.Name,
 			errors.Join(append(errs, fmt.Errorf("by address: %w", err))...))
 	}
-	return &queueMemory{n.lib, at[devxUMem](umem), b.Bytes}, nil
+	return &queueMemory{n.lib, umem, b.Bytes}, nil
 }
 
 func (m *queueMemory) Close() error {
-	if m.umem == nil {
-		return nil
-	}
-	err := status(m.lib.umemDereg, uintptr(unsafe.Pointer(m.umem)))
-	m.umem = nil
-	if err != nil {
-		return fmt.Errorf("deregister memory of queues: %w", err)
-	}
-	return nil
+	return destroy("deregister memory of queues", m.lib.umemDereg, &m.umem)
 }
 
 // queue is a queue pair and its completion queue.
@@ -270,10 +258,10 @@ type queue struct {
 // umemOf is the number of the memory that a place is in.
 func umemOf(what string, p nic.Place, bytes uint64) (uint64, error) {
 	m, ok := p.Memory.(*queueMemory)
-	if !ok || m.umem == nil || p.Offset+bytes < bytes || p.Offset+bytes > m.bytes {
+	if !ok || m.umem == 0 || p.Offset+bytes < bytes || p.Offset+bytes > m.bytes {
 		return 0, fmt.Errorf("%s: %#x bytes at offset %#x are not in registered memory", what, bytes, p.Offset)
 	}
-	return uint64(m.umem.id), nil
+	return uint64(at[devxUMem](m.umem).id), nil
 }
 
 // CreateQueue implements nic.NIC.
@@ -320,11 +308,10 @@ func (q *queue) create(c nic.QueueConfig) error {
 	set(in, 0, createCQOffset, c.CQ.Offset)
 	set(in, 0, createCQMemory, cq)
 	set(in, 0, createCQValid, 1)
-	out := make([]byte, answer)
-	if q.cq, err = n.object(in, out); err != nil {
-		return fmt.Errorf("create completion queue: %w", err)
+	var cqn uint32
+	if q.cq, cqn, err = n.object("completion queue", in, outCQ); err != nil {
+		return err
 	}
-	cqn := get(out, 0, outCQ)
 
 	in = make([]byte, createQPIn)
 	set(in, 0, cmdOpcode, opCreateQP)
@@ -334,29 +321,26 @@ func (q *queue) create(c nic.QueueConfig) error {
 	set(in, qpContext, qpcRegister, uint64(q.uar.page))
 	set(in, qpContext, qpcLogSendSize, log)
 	set(in, qpContext, qpcReceiveType, receiveNone)
-	set(in, qpContext, qpcSendCQ, cqn)
-	set(in, qpContext, qpcReceiveCQ, cqn)
+	set(in, qpContext, qpcSendCQ, uint64(cqn))
+	set(in, qpContext, qpcReceiveCQ, uint64(cqn))
 	set(in, qpContext, qpcRecordValid, 1)
 	set(in, qpContext, qpcRecordMemory, record)
 	set(in, qpContext, qpcRecord, c.Record.Offset)
 	set(in, 0, createQPOffset, c.WQ.Offset)
 	set(in, 0, createQPMemory, wq)
 	set(in, 0, createQPValid, 1)
-	out = make([]byte, answer)
-	if q.qp, err = n.object(in, out); err != nil {
-		return fmt.Errorf("create queue pair: %w", err)
-	}
-	q.number = uint32(get(out, 0, outQP))
-	return nil
+	q.qp, q.number, err = n.object("queue pair", in, outQP)
+	return err
 }
 
-// object carries out a command that creates something.
-func (n *NIC) object(in, out []byte) (uintptr, error) {
+// object carries out a command that creates something, whose number is that field of the answer.
+func (n *NIC) object(what string, in []byte, number field) (uintptr, uint32, error) {
+	out := make([]byte, answer)
 	object, err := call(n.lib.objCreate, n.context, uintptr(unsafe.Pointer(&in[0])), uintptr(len(in)), uintptr(unsafe.Pointer(&out[0])), uintptr(len(out)))
 	if object == 0 {
-		return 0, refused(err, out)
+		return 0, 0, fmt.Errorf("create %s: %w", what, refused(err, out))
 	}
-	return object, nil
+	return object, uint32(get(out, 0, number)), nil
 }
 
 // Number implements nic.Queue.
@@ -382,8 +366,7 @@ func (q *queue) modify(what string, opcode uint64, fill func(in []byte)) error {
 	set(in, 0, cmdOpcode, opcode)
 	set(in, 0, modifyQP, uint64(q.number))
 	fill(in)
-	err := status(q.n.lib.objModify, q.qp, uintptr(unsafe.Pointer(&in[0])), uintptr(len(in)), uintptr(unsafe.Pointer(&out[0])), uintptr(len(out)))
-	if err = refused(err, out); err != nil {
+	if err := command(q.n.lib.objModify, q.qp, in, out); err != nil {
 		return fmt.Errorf("queue pair %#x to %s: %w", q.number, what, err)
 	}
 	return nil
@@ -407,14 +390,17 @@ func (q *queue) Connect(_ context.Context, remote nic.Endpoint) error {
 		}
 	}
 	path := qpContext + pathContext
-	err := q.modify("INIT", opReset2Init, func(in []byte) {
-		set(in, qpContext, qpcMigration, migrated)
+	rights := func(in []byte) { // and the port, for INIT and RTR
 		set(in, qpContext, qpcReads, 1)
 		set(in, qpContext, qpcWrites, 1)
 		set(in, qpContext, qpcAtomics, 1)
 		set(in, qpContext, qpcAtomicMode, atomicMode8)
 		set(in, path, pathPort, uint64(local.Port))
 		set(in, path, pathPartition, uint64(o.PartitionKey))
+	}
+	err := q.modify("INIT", opReset2Init, func(in []byte) {
+		set(in, qpContext, qpcMigration, migrated)
+		rights(in)
 	})
 	if err != nil {
 		return err
@@ -427,12 +413,7 @@ func (q *queue) Connect(_ context.Context, remote nic.Endpoint) error {
 		set(in, qpContext, qpcLogReadsIn, n.reads)
 		set(in, qpContext, qpcRNRTimer, rnrTimer)
 		set(in, qpContext, qpcReceivePSN, 0)
-		set(in, qpContext, qpcReads, 1)
-		set(in, qpContext, qpcWrites, 1)
-		set(in, qpContext, qpcAtomics, 1)
-		set(in, qpContext, qpcAtomicMode, atomicMode8)
-		set(in, path, pathPort, uint64(local.Port))
-		set(in, path, pathPartition, uint64(o.PartitionKey))
+		rights(in)
 		set(in, path, pathClass, uint64(o.TrafficClass))
 		if local.Link == nic.InfiniBand {
 			set(in, path, pathRemoteLID, uint64(remote.LID))
@@ -500,18 +481,11 @@ func (n *NIC) resolve(gid [16]byte) ([6]byte, error) {
 
 // Close implements nic.Queue.
 func (q *queue) Close() error {
-	var errs []error
-	for _, object := range []struct {
-		what   string
-		handle *uintptr
-	}{{"queue pair", &q.qp}, {"completion queue", &q.cq}} {
-		if *object.handle == 0 {
-			continue
-		}
-		if err := status(q.n.lib.objDestroy, *object.handle); err != nil {
-			errs = append(errs, fmt.Errorf("destroy %s %#x: %w", object.what, q.number, err))
-		}
-		*object.handle = 0
+	err := errors.Join(
+		destroy("queue pair", q.n.lib.objDestroy, &q.qp),
+		destroy("completion queue", q.n.lib.objDestroy, &q.cq))
+	if err != nil {
+		return fmt.Errorf("destroy queue %#x: %w", q.number, err)
 	}
-	return errors.Join(errs...)
+	return nil
 }
