@@ -8,7 +8,9 @@ import (
 	"math/bits"
 	"slices"
 	"time"
+	"unsafe"
 
+	"github.com/lgpu/lgpu/shmem/cuda"
 	"github.com/lgpu/lgpu/shmem/heap"
 	"github.com/lgpu/lgpu/shmem/layout"
 	"github.com/lgpu/lgpu/shmem/transport"
@@ -411,19 +413,48 @@ func (p *PE) RegisterBuffer(address, bytes uint64) error {
 		if !ok {
 			continue
 		}
-		if err := l.RegisterLocal(address, bytes); err != nil {
-			for _, t := range p.transports[:i] {
-				if l, ok := t.(transport.LocalRegistrar); ok {
-					err = errors.Join(err, l.UnregisterLocal(address))
-				}
+		entries, err := l.RegisterLocal(address, bytes)
+		if err == nil {
+			if err = p.showLocals(entries); err == nil {
+				continue
 			}
-			return wrap(op, err)
+			i++ // this one has it
 		}
+		for _, t := range p.transports[:i] {
+			if l, ok := t.(transport.LocalRegistrar); ok {
+				err = errors.Join(err, l.UnregisterLocal(address))
+			}
+		}
+		return wrap(op, err)
+	}
+	size := bytes
+	if known, err := p.known(address); err != nil || !known {
+		size = 0 // a NIC reaches it, the kernels of this PE's own calls do not
 	}
 	p.localsMu.Lock()
-	p.locals[address] = bytes
+	p.locals[address] = size
 	p.localsMu.Unlock()
 	return nil
+}
+
+// known says whether kernels of this PE reach an address.
+func (p *PE) known(address uint64) (bool, error) {
+	if p.ctx == nil {
+		return true, nil
+	}
+	var t cuda.MemoryType
+	err := p.ctx.Do(func() (err error) {
+		t, err = p.d.TypeOf(address)
+		return err
+	})
+	return t != 0, err
+}
+
+// showLocals makes kernels look at so many registered buffers, in the state's copy that the network path reads: also those
+// that run already.
+func (p *PE) showLocals(entries uint32) error {
+	at := p.tables.self + uint64(unsafe.Offsetof(p.state.LocalCount))
+	return p.write(at, binary.LittleEndian.AppendUint32(nil, entries))
 }
 
 // UnregisterBuffer ends RegisterBuffer, by the address it was called with.

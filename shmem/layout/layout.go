@@ -102,7 +102,7 @@ type State struct {
 	QueuesPerPE  uint32
 	NICs         uint32
 	KeyShift     uint32          // log2 of the bytes of heap that one key entry covers
-	LocalCount   uint32          // of Local
+	LocalCount   uint32          // of Local; the host raises it in the copy at Self
 	LocalKeys    uint64          // *Key: of chunk c and NIC d at c*NICs + d
 	RemoteKeys   uint64          // *Key: of chunk c, pe and d at (c*PEs + pe)*NICs + d
 	Local        uint64          // *Local[LocalCount]: registered buffers outside of the heap

@@ -209,7 +209,8 @@ type Transport interface {
 // LocalRegistrar is implemented by transports that can use buffers outside of the heap as the local side of an operation
 // only once these are registered.
 type LocalRegistrar interface {
-	RegisterLocal(address, bytes uint64) error
+	// RegisterLocal returns how many entries of State.Local kernels must look at from now on: it never becomes less.
+	RegisterLocal(address, bytes uint64) (entries uint32, err error)
 	UnregisterLocal(address uint64) error
 }
 

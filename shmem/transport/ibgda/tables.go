@@ -127,9 +127,20 @@ func copyInline(inline *[layout.InlineKeys]layout.Key, at uint64, keys []layout.
 	}
 }
 
-// setLocal writes a buffer outside of the heap.
+// setLocal writes a buffer outside of the heap. Kernels may look meanwhile: an entry that ends at 0 has no addresses.
 func (t *tables) setLocal(slot int, l layout.Local) error {
-	if err := write(t.p, t.local+uint64(slot)*uint64(unsafe.Sizeof(l)), []layout.Local{l}); err != nil {
+	at := t.local + uint64(slot)*uint64(unsafe.Sizeof(l))
+	end := at + uint64(unsafe.Offsetof(l.End))
+	unended := l
+	unended.End = 0
+	err := write(t.p, end, []uint64{0})
+	if err == nil {
+		err = write(t.p, at, []layout.Local{unended})
+	}
+	if err == nil && l.End != 0 {
+		err = write(t.p, end, []uint64{l.End})
+	}
+	if err != nil {
 		return err
 	}
 	t.locals[slot] = l

@@ -722,42 +722,42 @@ func (t *Transport) Detach(index int) error {
 }
 
 // RegisterLocal implements transport.LocalRegistrar.
-func (t *Transport) RegisterLocal(address, bytes uint64) error {
+func (t *Transport) RegisterLocal(address, bytes uint64) (uint32, error) {
 	end, carry := bits.Add64(address, bytes, 0)
 	if bytes == 0 || carry != 0 || t.tables.entries == 0 {
-		return fmt.Errorf("ibgda: register %d bytes at %#x: not a buffer", bytes, address)
+		return 0, fmt.Errorf("ibgda: register %d bytes at %#x: not a buffer", bytes, address)
 	}
 	taken := make([]bool, maxLocals)
 	for start, l := range t.locals {
 		taken[l.slot] = true
 		if e := t.tables.locals[l.slot].End; address < e && start < end {
-			return fmt.Errorf("ibgda: register %d bytes at %#x: %#x to %#x is registered", bytes, address, start, e)
+			return 0, fmt.Errorf("ibgda: register %d bytes at %#x: %#x to %#x is registered", bytes, address, start, e)
 		}
 	}
 	slot := slices.Index(taken, false)
 	if slot < 0 {
-		return fmt.Errorf("ibgda: register %d bytes at %#x: %d buffers are registered, the most there can be", bytes, address, maxLocals)
+		return 0, fmt.Errorf("ibgda: register %d bytes at %#x: %d buffers are registered, the most there can be", bytes, address, maxLocals)
 	}
 	buffer, err := t.c.Platform.Export(address, bytes)
 	if err != nil {
-		return fmt.Errorf("ibgda: register %d bytes at %#x: %w", bytes, address, err)
+		return 0, fmt.Errorf("ibgda: register %d bytes at %#x: %w", bytes, address, err)
 	}
 	if buffer.FD >= 0 {
 		closeFD(buffer.FD) // registerAll makes another
 	}
 	memory, err := t.registerAll(buffer, nic.LocalWrite)
 	if err != nil {
-		return fmt.Errorf("ibgda: register %d bytes at %#x: %w", bytes, address, err)
+		return 0, fmt.Errorf("ibgda: register %d bytes at %#x: %w", bytes, address, err)
 	}
 	entry := layout.Local{Start: address, End: end}
 	for d, m := range memory {
 		entry.Keys[d] = networkOrder(m.LocalKey())
 	}
 	if err := t.tables.setLocal(slot, entry); err != nil {
-		return errors.Join(fmt.Errorf("ibgda: register %d bytes at %#x: %w", bytes, address, err), closeAll(memory))
+		return 0, errors.Join(fmt.Errorf("ibgda: register %d bytes at %#x: %w", bytes, address, err), closeAll(memory))
 	}
 	t.locals[address] = &local{slot: slot, memory: memory}
-	return nil
+	return t.tables.localCount, nil
 }
 
 // UnregisterLocal implements transport.LocalRegistrar. Operations on the buffer must be complete.

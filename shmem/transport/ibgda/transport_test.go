@@ -230,11 +230,11 @@ func TestLocalBuffers(t *testing.T) {
 	buffers := make([][]byte, 5)
 	for k := range buffers {
 		buffers[k] = memory(t, 4096+8*k)
-		if err := m.RegisterLocal(addressOf(buffers[k])+8, uint64(len(buffers[k])-8)); err != nil {
-			t.Fatal(err)
+		if n, err := m.RegisterLocal(addressOf(buffers[k])+8, uint64(len(buffers[k])-8)); err != nil || n != uint32(k+1) {
+			t.Fatalf("buffer %d: %d entries, %v", k, n, err)
 		}
 	}
-	if err := m.RegisterLocal(addressOf(buffers[1])+100, 8); err == nil {
+	if _, err := m.RegisterLocal(addressOf(buffers[1])+100, 8); err == nil {
 		t.Error("a buffer within another was registered")
 	}
 	if err := m.UnregisterLocal(addressOf(buffers[2]) + 8); err != nil {
@@ -345,10 +345,11 @@ func TestMisuse(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := j[0]
+	_, local := m.RegisterLocal(4096, 8)
 	for what, err := range map[string]error{
 		"state before endpoints":   m.State(&layout.State{}),
 		"connect before endpoints": m.Connect(make([][]byte, 2)),
-		"local before endpoints":   m.RegisterLocal(4096, 8),
+		"local before endpoints":   local,
 	} {
 		if err == nil {
 			t.Errorf("%s succeeded", what)
