@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sync/errgroup"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/lgpu/lgpu/shmem/cuda"
 	"github.com/lgpu/lgpu/shmem/layout"
 	"github.com/lgpu/lgpu/shmem/transport"
+	"github.com/lgpu/lgpu/shmem/transport/p2p"
 	"github.com/lgpu/lgpu/sim"
 	"github.com/lgpu/lgpu/sim/simtest"
 	"github.com/lgpu/lgpu/sim/wire"
@@ -35,6 +37,7 @@ var (
 	roles = map[string]func(p *PE) error{
 		"operations": operations, "collectives": collectives, "streams": streams, "graph": graph, "shrink": shrink, "teams": gpuTeams,
 		"killed": killed, "symmetric": symmetric, "hold": hold, "stalled": stalled, "network": network, "leave": leave,
+		"host": hostHeap,
 	}
 	alone = map[string]func() error{"instances": instances, "cycles": cycles, "measure": measure}
 )
@@ -168,8 +171,9 @@ func TestGPU(t *testing.T) {
 		{"teams", 3, "teams", nil},
 		{"shrink", 2, "shrink", nil},
 		{"symmetric", 2, "symmetric", nil},
-		// The software GPU gives registered memory pages of its own, so that it is not shared with other processes.
-		{"operations on host memory", 1, "operations", []string{"LSHMEM_HEAP_MEMORY=host"}},
+		{"operations on host memory", 2, "operations", []string{"LSHMEM_HEAP_MEMORY=host"}},
+		{"collectives on host memory", 2, "collectives", []string{"LSHMEM_HEAP_MEMORY=host"}},
+		{"host memory", 2, "host", []string{"LSHMEM_HEAP_MEMORY=host"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := *m
@@ -685,6 +689,46 @@ func symmetric(p *PE) error {
 	return nil
 }
 
+// hostHeap: a heap in host memory is the same pages to the GPUs and the CPUs of all PEs, and again after they were freed.
+func hostHeap(p *PE) error {
+	const n, ints = 5 << 20, 1 << 10 // n is more than a chunk
+	me, pes := p.Rank(), p.Size()
+	next, before := (me+1)%pes, (me+pes-1)%pes
+	outside, err := p.scratch(n)
+	if err != nil {
+		return err
+	}
+	for round := range 2 {
+		a, err := p.Malloc(n)
+		if err != nil {
+			return err
+		}
+		b, err := p.Malloc(4 * ints)
+		if err != nil {
+			return err
+		}
+		put := pattern(me+round, n)
+		if err := errors.Join(p.write(outside, put), p.Put(a, outside, n, next), p.BarrierAll()); err != nil {
+			return err
+		}
+		want := pattern(before+round, n)
+		if !bytes.Equal(cuda.Bytes(a, n), want) || !bytes.Equal(cuda.Bytes(p.Ptr(a, next), n), put) {
+			return fmt.Errorf("round %d: the CPU does not see what the GPUs put", round)
+		}
+		if err := errors.Join(p.expect("put", a, want), p.BarrierAll()); err != nil {
+			return fmt.Errorf("round %d: %w", round, err)
+		}
+		// What a CPU writes, here and in the other's heap, the GPUs read.
+		copy(cuda.Bytes(p.Ptr(a, next), 4*ints), bytes.Repeat([]byte{byte(me + 1), 0, 0, 0}, ints))
+		sum := bytes.Repeat([]byte{byte(pes * (pes + 1) / 2), 0, 0, 0}, ints)
+		if err := errors.Join(p.BarrierAll(), p.Reduce(World, layout.TypeInt32, layout.ReduceSum, b, a, ints), p.expect("sum", b, sum),
+			p.Free(b), p.Free(a), p.BarrierAll()); err != nil {
+			return fmt.Errorf("round %d: %w", round, err)
+		}
+	}
+	return nil
+}
+
 // instances: two PEs of one job, and another job of its own, in one process.
 func instances() error {
 	run := func(n int, base byte) error {
@@ -911,6 +955,14 @@ func network(p *PE) error {
 	if err := p.write(outside, pattern(p.Rank(), n)); err != nil {
 		return err
 	}
+	at, err := p2p.AllocateHost(4096)
+	if err != nil {
+		return err
+	}
+	defer p2p.ReleaseHost(at, 4096)
+	for i, b := range pattern(p.Rank()+1, n) {
+		storeElement(at+uint64(i), uint64(b), 1)
+	}
 	for _, step := range []struct {
 		name string
 		do   func() error
@@ -942,9 +994,25 @@ func network(p *PE) error {
 			return err
 		}},
 		{"register", func() error { return p.RegisterBuffer(outside, n) }},
-		{"put", func() error { return p.Put(a+n, outside, 8, next) }},
+		{"seen by kernels", func() error {
+			var count [4]byte
+			err := p.read(count[:], p.tables.self+uint64(unsafe.Offsetof(p.state.LocalCount)))
+			if err == nil && count != [4]byte{1} {
+				err = fmt.Errorf("%v buffers", count)
+			}
+			return err
+		}},
+		{"put", func() error { return p.Put(a+n, outside, n, next) }},
 		{"barrier", p.BarrierAll},
-		{"expect", func() error { return p.expect("put", a+n, pattern(before, 8)) }},
+		{"expect", func() error { return p.expect("put", a+n, pattern(before, n)) }},
+		{"get", func() error { return p.Get(outside, a+n, n, next) }},
+		{"expect", func() error { return p.expect("get", outside, pattern(p.Rank(), n)) }},
+		{"register memory that kernels do not reach", func() error { return p.RegisterBuffer(at, n) }},
+		{"barrier", p.BarrierAll},
+		{"put", func() error { return p.Put(a+n, at, n, next) }},
+		{"barrier", p.BarrierAll},
+		{"expect", func() error { return p.expect("put", a+n, pattern(before+1, n)) }},
+		{"unregister", p.UnregisterAllBuffers},
 	} {
 		if err := step.do(); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)

@@ -3,18 +3,30 @@
  * Host memory that the hardware reads and writes by itself: pinned, registered and managed. Each is a memory file mapped
  * on both sides at addresses of their own choice; the hardware knows it by its address here.
  *
- * Registering replaces a range's pages by pages of a memory file, at the same address and with the same content; while
- * that happens no other thread may write to them. After a fork the child shares these pages instead of having a copy.
+ * Registering a shared mapping of one memory file, which this process has open for reading and writing, gives the hardware
+ * that file. The pages stay where they are, as the real driver pins them, and whoever else has the file mapped shares them
+ * with the devices too. The file must be sealed against shrinking, so that nobody can take it from under the hardware.
+ *
+ * Any other range, a shared one too, gets pages of a new memory file in place of its own, at the same address and with the
+ * same content; while that happens no other thread may write to them, and who had the old pages mapped sees no change of
+ * the new ones. After a fork the child shares these pages instead of having a copy.
  */
 #define _GNU_SOURCE
 #define LGPU_CUDA_PLAIN
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <linux/magic.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "simc.h"
@@ -26,11 +38,16 @@
 #endif
 #ifndef F_ADD_SEALS
 #define F_ADD_SEALS 1033
+#define F_GET_SEALS 1034
 #define F_SEAL_SHRINK 2
 #define F_SEAL_GROW 4
 #endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 16
+#endif
 
-enum kind { PINNED, REGISTERED, MANAGED };
+/* IN_PLACE is registered with its own pages, REGISTERED with new ones. */
+enum kind { PINNED, REGISTERED, IN_PLACE, MANAGED };
 
 struct range {
 	enum kind kind;
@@ -101,24 +118,29 @@ static int memory_file(size_t size)
 	return fd;
 }
 
-/* Gives a registered range private pages again, with the same content. */
-static void make_private(struct range *r)
+/* Gives a range with new pages private ones again, with the same content. */
+static void make_private(char *base, size_t size)
 {
-	char *copy = mmap(NULL, r->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *copy = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (copy == MAP_FAILED)
 		return; /* the pages stay shared with nobody: only a fork could tell */
-	memcpy(copy, r->base, r->size);
-	if (mremap(copy, r->size, r->size, MREMAP_MAYMOVE | MREMAP_FIXED, r->base) == MAP_FAILED)
-		munmap(copy, r->size);
+	memcpy(copy, base, size);
+	if (mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, base) == MAP_FAILED)
+		munmap(copy, size);
+}
+
+static void give_back(enum kind kind, char *base, size_t size)
+{
+	if (kind == REGISTERED)
+		make_private(base, size);
+	else if (kind != IN_PLACE)
+		munmap(base, size);
 }
 
 static void release(struct range *r)
 {
-	if (r->kind == REGISTERED)
-		make_private(r);
-	else
-		munmap(r->base, r->size);
+	give_back(r->kind, r->base, r->size);
 	free(r);
 }
 
@@ -161,7 +183,7 @@ static CUresult host_alloc(void **pp, size_t bytesize, unsigned flags)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	simc_send_fd(fd);
-	r = simc_rpc_MemHostMap((uintptr_t)base, bytesize, flags, 0);
+	r = simc_rpc_MemHostMap((uintptr_t)base, bytesize, 0, flags, 0);
 	close(fd);
 	if (r == CUDA_SUCCESS && (r = add(PINNED, base, size, base)) != CUDA_SUCCESS)
 		simc_rpc_MemHostUnmap((uintptr_t)base, 0);
@@ -226,10 +248,104 @@ static int make_shared(char *base, size_t size, int fd)
 	return 0;
 }
 
+/* A line of /proc/thread-self/maps. */
+struct mapping {
+	uint64_t from, to;
+	uint64_t offset, ino;
+	dev_t dev;
+	int shared; /* with all who have the file, for reading and writing */
+};
+
+static int parse_mapping(const char *line, struct mapping *m)
+{
+	unsigned high, low;
+	char mode[5];
+
+	if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %" SCNx64 " %x:%x %" SCNu64, &m->from, &m->to, mode, &m->offset, &high, &low,
+		   &m->ino) != 7)
+		return -1;
+	m->dev = makedev(high, low);
+	m->shared = mode[0] == 'r' && mode[1] == 'w' && mode[3] == 's';
+	return 0;
+}
+
+/* Finds the part of a file that is mapped, piece by piece and in order, at [from, to). -1 if there is no such file. */
+static int find_part(uint64_t from, uint64_t to, struct mapping *part)
+{
+	FILE *f = fopen("/proc/thread-self/maps", "re");
+	struct mapping m;
+	char *line = NULL;
+	size_t room = 0;
+	uint64_t at = from;
+
+	if (!f)
+		return -1;
+	while (at < to && getline(&line, &room, f) > 0 && parse_mapping(line, &m) == 0) {
+		if (m.to <= at)
+			continue;
+		if (m.from > at || !m.shared)
+			break;
+		m.offset += at - m.from;
+		if (at == from)
+			*part = m;
+		else if (m.dev != part->dev || m.ino != part->ino || m.offset != part->offset + (at - from))
+			break;
+		at = m.to;
+	}
+	free(line);
+	fclose(f);
+	return at < to ? -1 : 0;
+}
+
+/* Whether fd is the file of the part, and one that the hardware takes: it can map that, and cannot lose it again. */
+static int is_file_of(const struct mapping *part, size_t size, int fd)
+{
+	uint64_t page = page_size();
+	struct stat st;
+	struct statfs fs;
+	int seals;
+
+	if (fstat(fd, &st) != 0 || st.st_dev != part->dev || st.st_ino != part->ino)
+		return 0;
+	/* A memory file of huge pages can run out of them. */
+	if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR || fstatfs(fd, &fs) != 0 || fs.f_type == HUGETLBFS_MAGIC)
+		return 0;
+	seals = fcntl(fd, F_GET_SEALS);
+	return seals >= 0 && (seals & (F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE)) == F_SEAL_SHRINK &&
+	       part->offset + size <= (((uint64_t)st.st_size + page - 1) & ~(page - 1));
+}
+
+/* A new descriptor of the memory file that a range shows, and where in it the range begins; -1 if it is to be copied. */
+static int own_file(const char *base, size_t size, uint64_t *offset)
+{
+	struct mapping part;
+	struct dirent *e;
+	int fd = -1;
+	DIR *d;
+
+	if (find_part((uintptr_t)base, (uintptr_t)base + size, &part) != 0 || !(d = opendir("/proc/thread-self/fd")))
+		return -1;
+	while (fd < 0 && (e = readdir(d)) != NULL) {
+		if (e->d_name[0] == '.' || !is_file_of(&part, size, atoi(e->d_name)))
+			continue;
+		/* Another thread may have closed it by now, and its number may be another file's: what counts is the copy. */
+		fd = fcntl(atoi(e->d_name), F_DUPFD_CLOEXEC, 0);
+		if (fd >= 0 && !is_file_of(&part, size, fd)) {
+			close(fd);
+			fd = -1;
+		}
+	}
+	closedir(d);
+	*offset = part.offset;
+	return fd;
+}
+
 CUresult simc_cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 {
 	uintptr_t page = page_size(), from = (uintptr_t)p, here = (uintptr_t)__builtin_frame_address(0);
+	enum kind kind = IN_PLACE;
 	struct range *o, *mine;
+	uint64_t offset;
 	size_t size;
 	char *base;
 	CUresult r;
@@ -250,36 +366,38 @@ CUresult simc_cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 	pthread_mutex_unlock(&lock);
 	if (o)
 		return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-	if ((fd = memory_file(size)) < 0)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (make_shared(base, size, fd) != 0) {
-		close(fd);
-		return CUDA_ERROR_INVALID_VALUE;
+	if ((fd = own_file(base, size, &offset)) < 0) {
+		kind = REGISTERED;
+		offset = 0;
+		if ((fd = memory_file(size)) < 0)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		if (make_shared(base, size, fd) != 0) {
+			close(fd);
+			return CUDA_ERROR_INVALID_VALUE;
+		}
 	}
-	if (add(REGISTERED, base, size, p) != CUDA_SUCCESS) {
-		struct range undo = {REGISTERED, base, size, p, NULL, NULL};
-
-		make_private(&undo);
+	if (add(kind, base, size, p) != CUDA_SUCCESS) {
+		give_back(kind, base, size);
 		close(fd);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	/* The hardware maps whole pages; what the program registered starts and ends within them. */
 	simc_send_fd(fd);
-	r = simc_rpc_MemHostMap((uintptr_t)base, size, Flags, 1);
+	r = simc_rpc_MemHostMap((uintptr_t)base, size, offset, Flags, 1);
 	close(fd);
-	if (r != CUDA_SUCCESS && (mine = take(REGISTERED, p)) != NULL)
+	if (r != CUDA_SUCCESS && (mine = take(kind, p)) != NULL)
 		release(mine);
 	return r;
 }
 
 CUresult simc_cuMemHostUnregister(void *p)
 {
-	struct range *r = p ? take(REGISTERED, p) : NULL;
+	struct range *r;
 	CUresult res;
 
 	if (!p)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!r)
+	if (!(r = take(REGISTERED, p)) && !(r = take(IN_PLACE, p)))
 		return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 	if ((res = simc_rpc_MemHostUnmap((uintptr_t)r->base, 1)) != CUDA_SUCCESS) {
 		put_back(r);

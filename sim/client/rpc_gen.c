@@ -819,7 +819,8 @@ CUresult simc_rpc_MemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 	return r;
 }
 
-CUresult simc_rpc_MemHostMap(unsigned long long addr, size_t bytesize, unsigned int flags, unsigned int registered)
+CUresult simc_rpc_MemHostMap(unsigned long long addr, size_t bytesize, unsigned long long offset,
+		unsigned int flags, unsigned int registered)
 {
 	struct simc_call k;
 	CUresult r = simc_begin(&k, 52);
@@ -828,6 +829,7 @@ CUresult simc_rpc_MemHostMap(unsigned long long addr, size_t bytesize, unsigned 
 		return r;
 	simc_put(&k, (uint64_t)addr);
 	simc_put(&k, (uint64_t)bytesize);
+	simc_put(&k, (uint64_t)offset);
 	simc_put(&k, (uint64_t)flags);
 	simc_put(&k, (uint64_t)registered);
 	r = simc_exchange(&k);

@@ -7,7 +7,7 @@
 
 #include "channel.h"
 
-#define SIMC_PROTOCOL 0x5ca7d9f14669612full
+#define SIMC_PROTOCOL 0xb11c8a2093fc55d8ull
 
 CUresult simc_rpc_Init(unsigned int flags, unsigned int given, const char *visible, const char *units,
 		const char *share);
@@ -64,7 +64,8 @@ CUresult simc_rpc_MemGetAddressRange(CUdeviceptr *pbase, size_t *psize, CUdevice
 CUresult simc_rpc_MemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream);
 CUresult simc_rpc_MemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream);
 CUresult simc_rpc_MemFreeAsync(CUdeviceptr dptr, CUstream hStream);
-CUresult simc_rpc_MemHostMap(unsigned long long addr, size_t bytesize, unsigned int flags, unsigned int registered);
+CUresult simc_rpc_MemHostMap(unsigned long long addr, size_t bytesize, unsigned long long offset,
+		unsigned int flags, unsigned int registered);
 CUresult simc_rpc_MemHostUnmap(unsigned long long addr, unsigned int registered);
 CUresult simc_rpc_MemHostGetDevicePointer(CUdeviceptr *pdptr, void *p, unsigned int Flags);
 CUresult simc_rpc_MemHostGetFlags(unsigned int *pFlags, void *p);

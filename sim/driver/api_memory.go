@@ -90,9 +90,9 @@ const (
 	hostIOMemory      = 4
 )
 
-// MemHostMap makes host memory, which the client has at addr and whose descriptor comes with the call, memory that
-// devices reach: cuMemHostAlloc and cuMemHostRegister.
-func (p *Process) MemHostMap(call *wire.Call, addr, size uint64, flags, registered uint32) wire.CUresult {
+// MemHostMap makes host memory, which the client has at addr, memory that devices reach: cuMemHostAlloc and
+// cuMemHostRegister. Its descriptor, in which it begins at offset, comes with the call.
+func (p *Process) MemHostMap(call *wire.Call, addr, size, offset uint64, flags, registered uint32) wire.CUresult {
 	_, unlock, res := p.enter(call)
 	defer unlock()
 	file := call.TakeFile()
@@ -115,7 +115,7 @@ func (p *Process) MemHostMap(call *wire.Call, addr, size uint64, flags, register
 		}
 		return res
 	}
-	pages, err := p.d.machine.AdoptHostPages(file, roundUp(size, hostPage))
+	pages, err := p.d.machine.AdoptHostPages(file, offset, roundUp(size, hostPage))
 	if err != nil {
 		p.d.log.Warn("host memory", "process", p.pid, "error", err)
 		return errInvalidValue

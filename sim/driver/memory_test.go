@@ -362,7 +362,7 @@ func TestHostMemory(t *testing.T) {
 	}
 	defer mine.Close()
 	c.call.SetFile(f)
-	c.want(c.MemHostMap(c.call, addr, n, 0, 0), success)
+	c.want(c.MemHostMap(c.call, addr, n, 0, 0, 0), success)
 	k := c.kernel(store, "store")
 	c.want(c.launch(k, shape(1, 32), 0, uint64(addr), uint64(16), uint32(5)), success)
 	c.sync()
@@ -380,7 +380,7 @@ func TestHostMemory(t *testing.T) {
 	}
 	again := memfd(t, n)
 	c.call.SetFile(again)
-	c.want(c.MemHostMap(c.call, addr, n, 0, 0), errHostAlreadyRegistered)
+	c.want(c.MemHostMap(c.call, addr, n, 0, 0, 0), errHostAlreadyRegistered)
 	c.want(c.MemHostUnmap(c.call, addr, 1), errHostNotRegistered)
 	c.want(c.MemHostUnmap(c.call, addr, 0), success)
 	c.want(c.MemHostUnmap(c.call, addr, 0), errInvalidValue)
@@ -389,7 +389,69 @@ func TestHostMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.call.SetFile(unsealed)
-	c.want(c.MemHostMap(c.call, addr, n, 0, 0), errInvalidValue)
+	c.want(c.MemHostMap(c.call, addr, n, 0, 0, 0), errInvalidValue)
+}
+
+// TestHostMemoryParts: a device sees the part of the program's file that the program names, if the file has all of it.
+func TestHostMemoryParts(t *testing.T) {
+	c := newBench(t, 1, 64<<20).connect()
+	const addr, page = 0x7f0000000000, hostPage
+	mine := memfd(t, 3*page-100) // the third page is there in full
+	defer mine.Close()
+	give := func() {
+		f, err := duplicate(mine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.call.SetFile(f)
+	}
+	for _, part := range []struct{ offset, size uint64 }{
+		{1, page}, {page / 2, page / 2}, // between pages
+		{0, 3*page + 1}, {page, 2*page + 1}, {3 * page, page}, {3 * page, 1}, // beyond the end
+		{1 << 63, page}, {^uint64(0) - page + 1, page}, {^uint64(0) - page + 1, 2 * page}, // beyond what there is of numbers
+		{page, ^uint64(0)}, {page, ^uint64(0) - page + 1}, {page, ^uint64(0) - 2*page + 1},
+		{page, 0},
+	} {
+		for registered := range uint32(2) {
+			give()
+			if res := c.MemHostMap(c.call, addr, part.size, part.offset, 0, registered); res != errInvalidValue {
+				t.Errorf("%d bytes at %#x: %d", part.size, part.offset, res)
+			}
+		}
+	}
+	give()
+	c.want(c.MemHostMap(c.call, addr, 2*page, page, 0, 1), success)
+	c.want(c.launch(c.kernel(store, "store"), shape(1, 32), 0, uint64(addr+page), uint64(16), uint32(5)), success)
+	c.sync()
+	got := make([]byte, 64)
+	for offset, want := range map[int64]byte{0: 0, page: 0, 2 * page: 5} {
+		if _, err := mine.ReadAt(got, offset); err != nil {
+			t.Fatal(err)
+		}
+		if got[0] != want || got[60] != want {
+			t.Errorf("at %#x the program reads %v, want %d", offset, got, want)
+		}
+	}
+	c.want(c.MemHostUnmap(c.call, addr, 1), success)
+}
+
+// TestHugePagesRefused: huge pages may be missing when a device touches them, which would be a bus error.
+func TestHugePagesRefused(t *testing.T) {
+	c := newBench(t, 1, 64<<20).connect()
+	const n = 2 << 20
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
+	if err != nil {
+		t.Skip("no memory files of huge pages:", err)
+	}
+	f := os.NewFile(uintptr(fd), "test")
+	if err := f.Truncate(n); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
+		t.Fatal(err)
+	}
+	c.call.SetFile(f)
+	c.want(c.MemHostMap(c.call, 0x7f0000000000, n, 0, 0, 1), errInvalidValue)
 }
 
 func TestManaged(t *testing.T) {

@@ -38,27 +38,44 @@ func (m *Machine) NewHostPages(size uint64) (*HostPages, error) {
 		file.Close()
 		return nil, fmt.Errorf("host pages: seal: %w", err)
 	}
-	return m.mapHost(file, n)
+	return m.mapHost(file, 0, n)
 }
 
-// AdoptHostPages maps a memfd that a program made. It must be sealed against shrinking, at least size bytes long.
-// The file is owned by the result, also on error.
-func (m *Machine) AdoptHostPages(file *os.File, size uint64) (*HostPages, error) {
-	seals, err := unix.FcntlInt(file.Fd(), unix.F_GET_SEALS, 0)
-	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
+// AdoptHostPages maps size bytes of a memfd that a program made, from offset on, a multiple of the page size. It must be
+// sealed against shrinking and have all these pages. The file is owned by the result, also on error.
+func (m *Machine) AdoptHostPages(file *os.File, offset, size uint64) (*HostPages, error) {
+	if err := adoptable(int(file.Fd()), offset, size); err != nil {
 		file.Close()
-		return nil, fmt.Errorf("host pages: descriptor is not sealed against shrinking (seals %#x, %v)", seals, err)
+		return nil, fmt.Errorf("host pages: %w", err)
+	}
+	return m.mapHost(file, offset, size)
+}
+
+// adoptable says why a program's file is not to be mapped. Pages that were not there when a device touches them would be
+// the end of all programs.
+func adoptable(fd int, offset, size uint64) error {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
+		return fmt.Errorf("descriptor is not sealed against shrinking (seals %#x, %v)", seals, err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil || uint32(fs.Type) == unix.HUGETLBFS_MAGIC {
+		return fmt.Errorf("descriptor is of huge pages, of which there may be none left (%v)", err)
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(int(file.Fd()), &st); err != nil || size == 0 || uint64(st.Size) < size {
-		file.Close()
-		return nil, fmt.Errorf("host pages: descriptor holds %d bytes of %d (%v)", st.Size, size, err)
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("size of the descriptor: %w", err)
 	}
-	return m.mapHost(file, size)
+	page := uint64(os.Getpagesize())
+	pages := (uint64(st.Size) + page - 1) / page * page
+	if size == 0 || offset%page != 0 || size > pages || offset > pages-size {
+		return fmt.Errorf("the pages of %d bytes hold none of %d bytes at %#x", st.Size, size, offset)
+	}
+	return nil
 }
 
-func (m *Machine) mapHost(file *os.File, n uint64) (*HostPages, error) {
-	data, err := unix.Mmap(int(file.Fd()), 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+func (m *Machine) mapHost(file *os.File, offset, n uint64) (*HostPages, error) {
+	data, err := unix.Mmap(int(file.Fd()), int64(offset), int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
 		file.Close()
 		return nil, fmt.Errorf("host pages: map %d bytes: %w", n, err)

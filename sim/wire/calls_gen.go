@@ -60,7 +60,7 @@ type Driver interface {
 	MemAllocAsync(c *Call, bytesize uint64, hStream CUstream) (dptr CUdeviceptr, r CUresult)
 	MemAllocFromPoolAsync(c *Call, bytesize uint64, pool CUmemoryPool, hStream CUstream) (dptr CUdeviceptr, r CUresult)
 	MemFreeAsync(c *Call, dptr CUdeviceptr, hStream CUstream) CUresult
-	MemHostMap(c *Call, addr uint64, bytesize uint64, flags uint32, registered uint32) CUresult
+	MemHostMap(c *Call, addr uint64, bytesize uint64, offset uint64, flags uint32, registered uint32) CUresult
 	MemHostUnmap(c *Call, addr uint64, registered uint32) CUresult
 	MemHostGetDevicePointer(c *Call, p HostAddr, flags uint32) (pdptr CUdeviceptr, r CUresult)
 	MemHostGetFlags(c *Call, p HostAddr) (pFlags uint32, r CUresult)
@@ -517,7 +517,7 @@ var calls = [...]message{
 }
 
 // protocol tells two builds of the protocol apart.
-const protocol = 0x5ca7d9f14669612f
+const protocol = 0xb11c8a2093fc55d8
 
 func doInit(m Driver, c *Call, in *decoder, out *encoder) CUresult {
 	flags := uint32(in.u64())
@@ -1047,12 +1047,13 @@ func doMemFreeAsync(m Driver, c *Call, in *decoder, out *encoder) CUresult {
 func doMemHostMap(m Driver, c *Call, in *decoder, out *encoder) CUresult {
 	addr := in.u64()
 	bytesize := in.u64()
+	offset := in.u64()
 	flags := uint32(in.u64())
 	registered := uint32(in.u64())
 	if in.bad {
 		return CUDA_ERROR_INVALID_VALUE
 	}
-	r := m.MemHostMap(c, addr, bytesize, flags, registered)
+	r := m.MemHostMap(c, addr, bytesize, offset, flags, registered)
 	return r
 }
 

@@ -3,7 +3,12 @@
 #define _GNU_SOURCE
 #include "suite.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, FILE_PAGES = 24 };
 
 static unsigned char pattern(size_t i)
 {
@@ -271,6 +276,138 @@ CASE(registered_memory)
 	RETURNS(cuMemHostUnregister(h), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 	RETURNS(cuMemHostRegister(NULL, n, 0), CUDA_ERROR_INVALID_VALUE);
 	RETURNS(cuMemHostRegister(h, 0, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
+/* A memory file of FILE_PAGES pages that bear their numbers. */
+static int numbered_file(int seals)
+{
+	int fd = (int)syscall(SYS_memfd_create, "suite", 2u /* MFD_ALLOW_SEALING */);
+	unsigned char page[PAGE];
+	int i;
+
+	CHECK(fd >= 0);
+	for (i = 0; i < FILE_PAGES; i++) {
+		memset(page, i, sizeof page);
+		CHECK(write(fd, page, sizeof page) == sizeof page);
+	}
+	CHECK(!seals || fcntl(fd, 1033 /* F_ADD_SEALS */, seals) == 0);
+	return fd;
+}
+
+static unsigned char *map_file(void *at, int fd, int page, int pages)
+{
+	unsigned char *p = mmap(at, (size_t)pages * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0), fd,
+				(off_t)page * PAGE);
+
+	CHECK(p != MAP_FAILED);
+	return p;
+}
+
+/* Waits until the parent says so, looks for its device's bytes in the file, and writes some itself. */
+static void other_process(int fd, int go)
+{
+	unsigned char *p = map_file(NULL, fd, 0, FILE_PAGES);
+
+	CHECK(read(go, p, 1) == 1);
+	CHECK(p[10 * PAGE - 1] == 9 && p[10 * PAGE] == 0xd1 && p[11 * PAGE - 1] == 0xd1 && p[11 * PAGE] == 11);
+	memset(p + 12 * PAGE, 0xc1, PAGE);
+	_exit(0);
+}
+
+/* Registered memory of a file stays the file's: devices share it with the file's other mappings. */
+CASE(registered_file)
+{
+	int fd = numbered_file(2 | 4 /* F_SEAL_SHRINK, F_SEAL_GROW */), go[2];
+	unsigned char *a, *b, got;
+	CUdeviceptr d, e;
+	CUcontext ctx;
+	CUdevice dev;
+	pid_t pid;
+
+	CHECK(pipe(go) == 0);
+	if ((pid = fork()) == 0) {
+		close(go[1]);
+		other_process(fd, go[0]);
+	}
+	a = map_file(NULL, fd, 4, 16);
+	b = map_file(NULL, fd, 0, FILE_PAGES);
+	madvise(a + 8 * PAGE, PAGE, MADV_DONTDUMP); /* makes it three mappings, of pages in order */
+	suite_context();
+	OK(cuMemHostRegister(a + 2 * PAGE, 12 * PAGE, CU_MEMHOSTREGISTER_DEVICEMAP));
+	OK(cuMemHostGetDevicePointer(&d, a + 2 * PAGE, 0)); /* page 6 of the file */
+	OK(cuMemcpyDtoH(&got, d + 7 * PAGE, 1));
+	EQUAL(got, 13);
+	OK(cuMemsetD8(d + 4 * PAGE, 0xd1, PAGE));
+	CHECK(a[6 * PAGE] == 0xd1 && b[10 * PAGE] == 0xd1 && b[10 * PAGE - 1] == 9 && b[11 * PAGE] == 11);
+	CHECK(write(go[1], "x", 1) == 1);
+	EQUAL(suite_wait(pid), 0);
+	OK(cuMemcpyDtoH(&got, d + 6 * PAGE, 1));
+	EQUAL(got, 0xc1);
+	b[13 * PAGE] = 77;
+	OK(cuMemcpyDtoH(&got, d + 7 * PAGE, 1));
+	EQUAL(got, 77);
+
+	/* The same pages once more, by the other address. */
+	OK(cuMemHostRegister(b + 10 * PAGE, PAGE, CU_MEMHOSTREGISTER_DEVICEMAP));
+	OK(cuMemHostGetDevicePointer(&e, b + 10 * PAGE, 0));
+	OK(cuMemsetD8(e, 0xe1, 1));
+	OK(cuMemcpyDtoH(&got, d + 4 * PAGE, 1));
+	EQUAL(got, 0xe1);
+	OK(cuMemHostUnregister(b + 10 * PAGE));
+	OK(cuMemHostUnregister(a + 2 * PAGE));
+	RETURNS(cuMemHostUnregister(a + 2 * PAGE), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+	CHECK(a[6 * PAGE] == 0xe1 && b[10 * PAGE] == 0xe1);
+	a[6 * PAGE] = 1;
+	EQUAL(b[10 * PAGE], 1);
+
+	/* The end of a context is the end of what was registered in it, and the pages still are the file's. */
+	OK(cuDeviceGet(&dev, 0));
+	OK(cuCtxCreate(&ctx, NULL, 0, dev));
+	OK(cuMemHostRegister(a, 16 * PAGE, CU_MEMHOSTREGISTER_DEVICEMAP));
+	OK(cuCtxDestroy(ctx));
+	a[0] = 55;
+	EQUAL(b[4 * PAGE], 55);
+}
+
+/* Files' memory of other kinds: a device and this address see the same. */
+static void registered_both_see(unsigned char *a, int first, int second)
+{
+	unsigned char got[2] = {0, 0};
+	CUdeviceptr d;
+
+	OK(cuMemHostRegister(a, 2 * PAGE, CU_MEMHOSTREGISTER_DEVICEMAP));
+	OK(cuMemHostGetDevicePointer(&d, a, 0));
+	OK(cuMemcpyDtoH(&got[0], d + PAGE - 1, 1));
+	OK(cuMemcpyDtoH(&got[1], d + PAGE, 1));
+	CHECK(got[0] == first && got[1] == second);
+	OK(cuMemsetD8(d + PAGE, 0xd2, 1));
+	CHECK(a[PAGE] == 0xd2 && a[0] == first);
+	OK(cuMemHostUnregister(a));
+	CHECK(a[PAGE] == 0xd2 && a[0] == first);
+}
+
+CASE(registered_pieces_of_files)
+{
+	int fd = numbered_file(2 /* F_SEAL_SHRINK */), other = numbered_file(2), loose = numbered_file(0);
+	unsigned char *a = map_file(NULL, fd, 0, 2);
+
+	suite_context();
+	registered_both_see(map_file(NULL, loose, 3, 2), 3, 4);
+	/* Two pages of a file in the other order, and of two files. */
+	map_file(a, fd, 7, 1);
+	map_file(a + PAGE, fd, 6, 1);
+	registered_both_see(a, 7, 6);
+	map_file(a, fd, 8, 1);
+	map_file(a + PAGE, other, 9, 1);
+	registered_both_see(a, 8, 9);
+	/* Half of it is the file's, half this process's own. */
+	map_file(a, fd, 10, 1);
+	CHECK(mmap(a + PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd, 11 * PAGE) == a + PAGE);
+	a[PAGE] = 0xb1;
+	registered_both_see(a, 10, 0xb1);
+	a = map_file(NULL, fd, 12, 2);
+	close(fd);
+	registered_both_see(a, 12, 13);
 }
 
 CASE(managed_memory)

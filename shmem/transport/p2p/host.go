@@ -66,7 +66,8 @@ func UnmapHost(at, size uint64) error {
 	return err
 }
 
-// RegisterHost makes host memory known to the GPU, at the same address.
+// RegisterHost makes host memory known to the GPU, at the same address. The descriptor that it was mapped by must still be
+// open: the software GPU shares the file's pages by it.
 func RegisterHost(c *cuda.Context, at, size uint64) error {
 	return c.Do(func() error {
 		got, err := c.D.HostRegister(at, size)
