@@ -10,7 +10,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/lgpu/lgpu/shmem/cuda"
 	"github.com/lgpu/lgpu/shmem/heap"
 	"github.com/lgpu/lgpu/shmem/layout"
 	"github.com/lgpu/lgpu/shmem/transport"
@@ -427,27 +426,10 @@ func (p *PE) RegisterBuffer(address, bytes uint64) error {
 		}
 		return wrap(op, err)
 	}
-	size := bytes
-	if known, err := p.known(address); err != nil || !known {
-		size = 0 // a NIC reaches it, the kernels of this PE's own calls do not
-	}
 	p.localsMu.Lock()
-	p.locals[address] = size
+	p.locals[address] = bytes
 	p.localsMu.Unlock()
 	return nil
-}
-
-// known says whether kernels of this PE reach an address.
-func (p *PE) known(address uint64) (bool, error) {
-	if p.ctx == nil {
-		return true, nil
-	}
-	var t cuda.MemoryType
-	err := p.ctx.Do(func() (err error) {
-		t, err = p.d.TypeOf(address)
-		return err
-	})
-	return t != 0, err
 }
 
 // showLocals makes kernels look at so many registered buffers, in the state's copy that the network path reads: also those

@@ -89,7 +89,7 @@ type PE struct {
 
 	// localsMu is apart from mu, which a collective call holds while it waits for other PEs. It is taken behind mu.
 	localsMu sync.Mutex
-	locals   map[uint64]uint64 // sizes of registered buffers outside of the heap, as far as kernels reach them, by address
+	locals   map[uint64]uint64 // sizes of registered buffers outside of the heap, by address
 
 	p2p        *p2p.Transport
 	transports []transport.Transport

@@ -88,8 +88,20 @@ func (n *residentNIC) space(pe int) int {
 	return pe + 1
 }
 
-// Register implements nic.NIC.
+// Register implements nic.NIC. The kernel reaches no memory of the host that the driver does not know.
 func (n *residentNIC) Register(b nic.Buffer, access nic.Access) (nic.Memory, error) {
+	if b.Host != nil {
+		err := n.provider.context.Do(func() error {
+			t, err := n.provider.context.D.TypeOf(b.Address)
+			if err == nil && t == 0 {
+				err = fmt.Errorf("the GPU does not reach the host's memory at %#x: cuMemHostRegister it first", b.Address)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
 	key, err := n.device.RegisterMemory(b.Address, b.Bytes, hca.Access(access&nic.Full))
 	if err != nil {
 		return nil, err
