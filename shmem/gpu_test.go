@@ -36,7 +36,7 @@ const roleVariable = "SHMEM_TEST_ROLE"
 var (
 	roles = map[string]func(p *PE) error{
 		"operations": operations, "collectives": collectives, "streams": streams, "graph": graph, "shrink": shrink, "teams": gpuTeams,
-		"killed": killed, "symmetric": symmetric, "hold": hold, "stalled": stalled, "network": network, "leave": leave,
+		"killed": killed, "symmetric": symmetric, "hold": hold, "stalled": stalled, "network": network, "resident": resident, "leave": leave,
 		"host": hostHeap,
 	}
 	alone = map[string]func() error{"instances": instances, "cycles": cycles, "measure": measure}
@@ -163,6 +163,7 @@ func TestGPU(t *testing.T) {
 		{"streams", 2, "streams", nil},
 		{"streams by driver operations", 2, "streams", []string{"LSHMEM_STREAM_WAIT=memop"}},
 		{"network", 2, "network", []string{"LSHMEM_DISABLE_P2P=1", "LSHMEM_NIC=host", "LSHMEM_AMO=uniform"}},
+		{"network on the GPU", 2, "resident", []string{"LSHMEM_DISABLE_P2P=1", "LSHMEM_NIC=gpu"}},
 		{"collectives by a network", 2, "collectives", []string{"LSHMEM_DISABLE_P2P=1", "LSHMEM_NIC=host"}},
 		{"leave at once", 2, "leave", nil},
 		{"leave at once by a network", 2, "leave", []string{"LSHMEM_DISABLE_P2P=1", "LSHMEM_NIC=host"}},
@@ -1007,16 +1008,36 @@ func network(p *PE) error {
 		{"expect", func() error { return p.expect("put", a+n, pattern(before, n)) }},
 		{"get", func() error { return p.Get(outside, a+n, n, next) }},
 		{"expect", func() error { return p.expect("get", outside, pattern(p.Rank(), n)) }},
-		{"register memory that kernels do not reach", func() error { return p.RegisterBuffer(at, n) }},
+		{"register memory that the GPU does not reach", func() error { return p.RegisterBuffer(at, n) }},
 		{"barrier", p.BarrierAll},
-		{"put", func() error { return p.Put(a+n, at, n, next) }},
+		{"put", func() error { return p.Put(a+n, at, 8, next) }},
 		{"barrier", p.BarrierAll},
-		{"expect", func() error { return p.expect("put", a+n, pattern(before+1, n)) }},
+		{"expect", func() error { return p.expect("put", a+n, pattern(before+1, 8)) }},
 		{"unregister", p.UnregisterAllBuffers},
 	} {
 		if err := step.do(); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
+	}
+	return nil
+}
+
+// resident: the software HCA on the GPU, which the software GPU interprets too.
+func resident(p *PE) error {
+	const n = 64
+	a, err := p.Malloc(n)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(p.write(a, pattern(p.Rank(), n)), p.BarrierAll()); err != nil {
+		return err
+	}
+	next, plain := (p.Rank()+1)%p.Size(), make([]byte, n)
+	if err := errors.Join(p.Get(a+n/2, a, n/2, next), p.expect("get", a+n/2, pattern(next, n/2))); err != nil {
+		return err
+	}
+	if err := p.RegisterBuffer(uint64(uintptr(unsafe.Pointer(&plain[0]))), n); err == nil {
+		return errors.New("memory was registered that the GPU does not reach")
 	}
 	return nil
 }
