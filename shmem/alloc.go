@@ -69,6 +69,9 @@ func (r request) message(err error, blobs [][]byte) []byte {
 	text := ""
 	if err != nil {
 		text = err.Error()
+		if e, ok := err.(*Error); ok { // whose call it is, the others know
+			text = e.Err.Error()
+		}
 		text = text[:min(len(text), 1000)]
 	}
 	b := e.AppendUint32(nil, uint32(r.op))
@@ -119,6 +122,7 @@ func parseMessage(b []byte, blobs int) (r request, status uint32, text string, o
 // together makes sure that all PEs made the same call and that it went well at all, and returns each PE's blobs. failure is
 // what went wrong here. The error is the same at all PEs, save for whose it is.
 func (p *PE) together(ctx context.Context, r request, failure error, blobs [][]byte) ([][][]byte, error) {
+	failure = wrap(r.op.String(), failure) // so that the others get its status
 	all, err := p.b.AllGather(ctx, r.message(failure, blobs))
 	if err != nil {
 		return nil, errors.Join(failure, wrap(r.op.String(), err))
@@ -141,7 +145,7 @@ func (p *PE) together(ctx context.Context, r request, failure error, blobs [][]b
 		out[pe] = theirs
 	}
 	if failure != nil { // the own one has its whole chain
-		return nil, wrap(r.op.String(), failure)
+		return nil, failure
 	}
 	if first != nil {
 		return nil, first
@@ -326,7 +330,7 @@ func (p *PE) Align(align, bytes uint64) (uint64, error) {
 		err = fmt.Errorf("%w: it is static (LSHMEM_HEAP_STATIC, LSHMEM_SYMMETRIC_SIZE), %d of %d bytes are allocated", heap.ErrFull, p.heap.Used(), p.static)
 	}
 	if err != nil {
-		_, err = p.together(ctx, r, wrap("malloc", err), nil)
+		_, err = p.together(ctx, r, err, nil)
 		return 0, err
 	}
 	if err := p.grow(ctx, r, plan, 0); err != nil {
@@ -509,7 +513,7 @@ func (p *PE) RegisterSymmetric(address, bytes uint64) (uint64, error) {
 		err = fault(layout.StatusArgument, r.op.String(), -1, "%d bytes: a multiple of %d is needed", bytes, heap.MinChunk)
 	}
 	if err != nil {
-		_, err = p.together(ctx, r, wrap(r.op.String(), err), nil)
+		_, err = p.together(ctx, r, err, nil)
 		return 0, err
 	}
 	if err := p.grow(ctx, r, plan, address); err != nil {

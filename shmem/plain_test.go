@@ -468,6 +468,23 @@ func TestArguments(t *testing.T) {
 	})
 }
 
+// What fails at one PE has the same status at all.
+func TestOneFails(t *testing.T) {
+	job(t, 2, nil, func(p *PE) error {
+		var failure error
+		if p.Rank() == 0 {
+			failure = fmt.Errorf("64 bytes of device memory: %w", &cuda.Error{Call: "cuMemCreate", Code: cuda.OutOfMemory})
+		}
+		ctx, cancel := p.context()
+		defer cancel()
+		_, err := p.together(ctx, request{op: opMalloc, bytes: 64}, failure, nil)
+		if Status(err) != layout.StatusMemory || strings.Count(err.Error(), "malloc") != 1 || !strings.Contains(err.Error(), "64 bytes of device memory") {
+			return fmt.Errorf("status %d, %v", Status(err), err)
+		}
+		return nil
+	})
+}
+
 // TestDeath: who aborts or is gone ends the others' waits with an error that names it.
 func TestDeath(t *testing.T) {
 	bs, err := bootstrap.Local(3, bootstrap.Options{})

@@ -3,6 +3,9 @@
  *	lshmem_pe_t pe;
  *	if (lshmem_init_env(&pe) != LSHMEM_OK)            // one process for each GPU, started by lgpu run --pes N
  *		die(lshmem_last_error());
+ *	int device;
+ *	lshmem_device(pe, &device);
+ *	cudaSetDevice(device);                            // the PE has chosen one; CUDA's own calls would go to device 0
  *	void *p;
  *	lshmem_malloc(pe, 1 << 20, &p);                   // all PEs, the same size: the same offset in every heap
  *	lshmem_t state;

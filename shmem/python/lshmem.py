@@ -2,11 +2,12 @@
 
     import lshmem, torch
     pe = lshmem.init()                                   # started by: lgpu run --pes 2 -- python3 program.py
-    x = pe.zeros(1024, dtype=torch.float32)              # all PEs, the same size
-    pe.put(x, torch.full((1024,), 7.0, device="cuda"), (pe.rank + 1) % pe.size)
+    x = pe.zeros(1024, dtype=torch.float32)              # all PEs, the same size; on this PE's GPU
+    y = pe.empty(1024, dtype=torch.float32)
+    pe.put(x, torch.full_like(x, 7.0), (pe.rank + 1) % pe.size)
     pe.barrier()                                         # on torch's current stream, like everything here
     pe.reduce(y, x, "sum")
-    pe.free(x)
+    pe.free(y); pe.free(x)
     pe.finalize()
 
 Inside torch.distributed: pe = lshmem.init(store=dist.distributed_c10d._get_default_store(), rank=dist.get_rank(),
@@ -417,18 +418,18 @@ class PE:
 
     def malloc(self, nbytes, alignment=None):
         """Symmetric memory as a Buffer; collective, the same size everywhere."""
-        if nbytes <= 0:
-            raise ValueError("%d bytes" % nbytes)
         if alignment is None:
-            address = self._out(ctypes.c_void_p, self._lib.lshmem_malloc, ctypes.c_size_t(nbytes))
-        else:
-            address = self._out(ctypes.c_void_p, self._lib.lshmem_align, ctypes.c_size_t(alignment), ctypes.c_size_t(nbytes))
-        b = self._buffers[address] = Buffer(self, address, nbytes)
-        return b
+            return self._allocate(nbytes, self._lib.lshmem_malloc, nbytes)
+        return self._allocate(nbytes, self._lib.lshmem_align, alignment, nbytes)
 
     def calloc(self, nbytes):
         """As malloc, all zero."""
-        address = self._out(ctypes.c_void_p, self._lib.lshmem_calloc, ctypes.c_size_t(nbytes), ctypes.c_size_t(1))
+        return self._allocate(nbytes, self._lib.lshmem_calloc, nbytes, 1)
+
+    def _allocate(self, nbytes, function, *sizes):
+        if nbytes <= 0:
+            raise ValueError("%d bytes" % nbytes)
+        address = self._out(ctypes.c_void_p, function, *map(ctypes.c_size_t, sizes))
         b = self._buffers[address] = Buffer(self, address, nbytes)
         return b
 
@@ -593,8 +594,12 @@ class PE:
         """All have come."""
         self._run("sync", (ctypes.c_int32(team),), stream)
 
-    def _elements(self, what, dtype, count, parts):
-        dtype = _type(dtype if dtype is not None else getattr(what, "dtype", "uint8"))
+    def _elements(self, what, dtype, count, parts, bytes_will_do=True):
+        if dtype is None:
+            dtype = getattr(what, "dtype", "uint8" if bytes_will_do else None)
+        if dtype is None:
+            raise TypeError("dtype is needed: nobody knows what numbers %r has" % (what,))
+        dtype = _type(dtype)
         if count is None:
             total = _nbytes(what)
             if total % (_BYTES[dtype] * parts):
@@ -619,12 +624,12 @@ class PE:
 
     def reduce(self, dst, src, op="sum", team=WORLD, dtype=None, count=None, stream=None):
         """Combine all members' src by sum, prod, min, max, and, or, xor, for every member's dst."""
-        kind, n = self._elements(src, dtype, count, 1)
+        kind, n = self._elements(src, dtype, count, 1, bytes_will_do=False)
         self._run("reduce", (ctypes.c_int32(team), kind, ctypes.c_int(_REDUCTIONS[op]), _pointer(dst), _pointer(src), n), stream)
 
     def reducescatter(self, dst, src, op="sum", team=WORLD, dtype=None, count=None, stream=None):
         """As reduce, but member i gets part i. count: elements of a part."""
-        kind, n = self._elements(src, dtype, count, self.team_size(team))
+        kind, n = self._elements(src, dtype, count, self.team_size(team), bytes_will_do=False)
         self._run("reducescatter", (ctypes.c_int32(team), kind, ctypes.c_int(_REDUCTIONS[op]), _pointer(dst), _pointer(src), n), stream)
 
     # ---- Teams ----

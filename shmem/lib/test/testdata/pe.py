@@ -134,6 +134,8 @@ def operations(pe, memory):
     refused(ValueError, pe.put, a, bytearray(4096), following)
     refused(TypeError, pe.put, a, a.address, following)
     refused(ValueError, pe.buffer, 4096)
+    refused(ValueError, pe.calloc, 0)
+    refused(TypeError, pe.reduce, b, a)  # of what numbers?
     refused(ValueError, pe.reduce, b, a, dtype="complex64")
     pe.barrier()
     pe.free(b)
