@@ -108,8 +108,8 @@ lgpu man writes manual pages.`,
 }
 
 // usageTemplate ends with the example, which is what most people look for.
-const usageTemplate = `Usage: {{.UseLine}}{{if .HasAvailableSubCommands}}
-       lgpu COMMAND
+const usageTemplate = `Usage: {{.UseLine}}{{if not .HasParent}}
+       lgpu COMMAND{{end}}{{if .HasAvailableSubCommands}}
 
 Commands:{{range .Commands}}{{if .IsAvailableCommand}}
   {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}

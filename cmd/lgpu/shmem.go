@@ -69,7 +69,8 @@ func shmemInfoCommand() *cobra.Command {
 		Use:   "info [--json]",
 		Short: "Say what lshmem can use on this machine",
 		Long: `Versions and paths, GPUs and who maps whose memory, NICs, the transports that
-follow from them, and every setting with its value.
+follow from them, and every setting with its value. Settings with which no
+program would start are said at the end.
 
 Exit status: 0.`,
 		Example:               "  lgpu shmem info\n  lgpu run --sim=2x16GiB,sms=4 -- lgpu shmem info --json",
@@ -84,7 +85,7 @@ Exit status: 0.`,
 			if libs.Lshmem != "" {
 				paths = survey.Paths{Library: filepath.Join(libs.Lshmem, "liblshmem.so"), Headers: filepath.Join(libs.Lshmem, "include"), Python: libs.Lshmem}
 			}
-			report := survey.Look(version(), paths, os.LookupEnv)
+			report := survey.Look(version(), paths, os.Environ())
 			if asJSON {
 				e := json.NewEncoder(c.OutOrStdout())
 				e.SetIndent("", "  ")

@@ -31,6 +31,7 @@ type Report struct {
 	NICs         []NIC       `json:"nics"`
 	Transports   []Transport `json:"transports"`
 	Settings     []Setting   `json:"settings"`
+	Problems     []string    `json:"problems"` // of the settings: why no program would start, and names that nobody reads
 }
 
 // Paths is where this lgpu has installed lshmem.
@@ -78,26 +79,34 @@ type Setting struct {
 	Value   string   `json:"value,omitempty"` // what is set now; a secret is not shown
 }
 
-// Look looks at this machine. version and paths are the caller's to know, lookup finds variables.
-func Look(version string, paths Paths, lookup func(string) (string, bool)) Report {
-	r := Report{Version: version, StateVersion: layout.Version, Paths: paths, Devices: []Device{}, NICs: []NIC{}, Settings: Settings(lookup)}
+// Look looks at this machine. version and paths are the caller's to know; environ are NAME=value lines such as os.Environ's.
+func Look(version string, paths Paths, environ []string) Report {
+	values := map[string]string{}
+	for _, line := range environ {
+		name, value, _ := strings.Cut(line, "=")
+		values[name] = value
+	}
+	r := Report{Version: version, StateVersion: layout.Version, Paths: paths, Devices: []Device{}, NICs: []NIC{}, Settings: Settings(values),
+		Problems: []string{}}
+	c, err := shmem.ConfigFrom(environ)
+	r.Problems = append(r.Problems, c.Warnings...)
+	if err != nil {
+		r.Problems = append(r.Problems, err.Error())
+	}
 	gpus := r.devices()
 	mlx5 := r.nics()
 	r.transports(gpus, mlx5)
 	return r
 }
 
-// Settings are all variables, with their values if lookup is not nil.
-func Settings(lookup func(string) (string, bool)) []Setting {
+// Settings are all variables, with what is set among values, by name.
+func Settings(values map[string]string) []Setting {
 	var out []Setting
 	for _, v := range shmem.AllVariables() {
 		s := Setting{Name: v.Name, Aliases: v.Aliases, Default: v.Default, Help: v.Help}
 		for _, name := range append([]string{v.Name}, v.Aliases...) {
-			if lookup == nil {
-				break
-			}
-			value, ok := lookup(name)
-			if !ok || value == "" {
+			value := values[name]
+			if value == "" {
 				continue
 			}
 			if v.Name == "LSHMEM_BOOTSTRAP" {
@@ -274,6 +283,9 @@ func (r *Report) Print(w io.Writer) error {
 			value = s.Value + " (set)"
 		}
 		fmt.Fprintf(t, "  %s\t%s\t%s\n", s.Name, value, s.Help)
+	}
+	if len(r.Problems) > 0 {
+		fmt.Fprintf(t, "\nProblems\n  %s\n", strings.Join(r.Problems, "\n  "))
 	}
 	return t.Flush()
 }

@@ -9,11 +9,8 @@ import (
 )
 
 func TestReport(t *testing.T) {
-	env := map[string]string{"LSHMEM_BOOTSTRAP": "uid:0011", "NVSHMEM_QP_DEPTH": "2048"}
-	r := Look("v1", Paths{Library: "/l/liblshmem.so", Headers: "/l/include", Python: "/l"}, func(n string) (string, bool) {
-		v, ok := env[n]
-		return v, ok
-	})
+	environ := []string{"LSHMEM_BOOTSTRAP=uid:0011", "NVSHMEM_QP_DEPTH=2048", "LSHMEM_QP_DEPHT=64", "LSHMEM_CHUNK=3M"}
+	r := Look("v1", Paths{Library: "/l/liblshmem.so", Headers: "/l/include", Python: "/l"}, environ)
 	values := map[string]string{}
 	for _, s := range r.Settings {
 		if s.Help == "" {
@@ -31,7 +28,8 @@ func TestReport(t *testing.T) {
 	if err := r.Print(&b); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"/l/liblshmem.so", "p2p", "software HCA, host", "LSHMEM_HEAP_MAX", "2048 (set)"} {
+	for _, want := range []string{"/l/liblshmem.so", "p2p", "software HCA, host", "LSHMEM_HEAP_MAX", "2048 (set)",
+		"a chunk of 3 MiB", "did you mean LSHMEM_QP_DEPTH"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in:\n%s", want, &b)
 		}
