@@ -173,6 +173,15 @@ func row(bytes int) string {
 	return hex.EncodeToString(b)
 }
 
+// small are the reads of n bytes by way of the internal buffer, slot after slot.
+func small(n int) []string {
+	var all []string
+	for at := 0; at < n; at += 28 {
+		all = append(all, fmt.Sprintf("READ r+%#x k2010 %d i+%#x k4001 !", 0x200+at, min(28, n-at), 0x100+at/28%4*0x100))
+	}
+	return all
+}
+
 var chunked = []string{
 	"WRITE r+0x18000 k2011 4096 h+0xf000 k1000", "WRITE r+0x19000 k2011 28672 h+0x10000 k1001", "WRITE r+0x20000 k2012 32768 h+0x17000 k1001",
 }
@@ -191,6 +200,11 @@ var calls = []struct {
 	{"put-unknown", []string{"WRITE r+0x100 k2010 =" + strings.Repeat("07", 28), "WRITE r+0x11c k2010 =" + strings.Repeat("07", 12) + " !"}, 0},
 	{"put-chunks", []string{chunked[0], chunked[1], chunked[2][:len(chunked[2])] + " !"}, 0},
 	{"put-behind", nil, uint64(layout.StatusArgument)},
+	{"put-far", nil, uint64(layout.StatusArgument)},
+	{"get-far", nil, uint64(layout.StatusArgument)},
+	{"p-far", nil, uint64(layout.StatusArgument)},
+	{"signal-far", nil, uint64(layout.StatusArgument)},
+	{"add-far", nil, uint64(layout.StatusArgument)},
 	{"put-queue", []string{"WRITE r+0x100 k2010 8 h+0x200 k1000 !"}, 0},
 	{"put-other-queue", nil, 0},
 	{"put-no-queue", nil, uint64(layout.StatusArgument)},
@@ -203,6 +217,9 @@ var calls = []struct {
 	{"get", []string{"READ r+0x200 k2010 1000 h+0x100 k1000 !"}, 0},
 	{"get-blocking", []string{"READ r+0x200 k2010 1000 h+0x100 k1000 !"}, 0},
 	{"get-unknown", []string{"READ r+0x200 k2010 8 " + slot + " !"}, loaded},
+	{"get-into-local", small(200), 0},
+	{"get-out-of-local", small(60), 0},
+	{"iget-out-of-local", []string{"READ r+0x200 k2010 8 " + slot + " !", "READ r+0x208 k2010 8 i+0x200 k4001 !"}, 0},
 	{"get-quiet", []string{"READ r+0x200 k2010 1000 h+0x100 k1000 !"}, 0},
 	{"p8", []string{"WRITE r+0x108 k2010 =0807060504030201 !"}, 0},
 	{"p4", []string{"WRITE r+0x104 k2010 =04030201 !"}, 0},
@@ -257,13 +274,15 @@ var calls = []struct {
 	{"swap8-lanes", lanes(func(l int) []string {
 		return []string{fmt.Sprintf("MCS8 3/%s if 0/0 r+%#x k2010 8 i+%#x k4001", ones8, 8+8*l, 0x100+8*l)}
 	}, "NOP !"), loaded},
+	{"quiet-no-queue", nil, uint64(layout.StatusArgument<<8 | layout.StatusArgument)},
+	{"fence-no-queue", nil, uint64(layout.StatusArgument<<8 | layout.StatusArgument)},
 	{"quiet", nil, 0},
 	{"fence", nil, 0},
 }
 
 // reads are the calls that wait for what they read: a flush follows where one is needed.
 func reads(name string) bool {
-	return name == "get-blocking" || name == "get-unknown" || name == "g8" || name == "g1" || name == "g8-lanes" || name == "get-quiet" ||
+	return name == "get-blocking" || name == "get-unknown" || strings.HasSuffix(name, "-local") && name != "put-local" || name == "g8" || name == "g1" || name == "g8-lanes" || name == "get-quiet" ||
 		strings.HasPrefix(name, "fetch") || strings.HasPrefix(name, "swap") || strings.HasPrefix(name, "cas")
 }
 
@@ -290,13 +309,20 @@ func TestEntries(t *testing.T) {
 				}
 				want := append([]string{}, c.entries...)
 				if at.flags == uint64(layout.QueueFlush) && reads(p.name) {
-					last := len(want) - 1
-					if want[last] == "NOP !" {
-						want = want[:last]
-					} else if p.name != "get-quiet" {
-						want[last] = strings.TrimSuffix(want[last], " !")
+					var flushed []string
+					for _, e := range want { // in the place of each entry that completes, or behind it
+						switch {
+						case !strings.HasSuffix(e, " !"):
+							flushed = append(flushed, e)
+						case e == "NOP !":
+							flushed = append(flushed, flush)
+						case p.name == "get-quiet":
+							flushed = append(flushed, e, flush)
+						default:
+							flushed = append(flushed, strings.TrimSuffix(e, " !"), flush)
+						}
 					}
-					want = append(want, flush)
+					want = flushed
 				}
 				got := p.entries(t, at.start)
 				if strings.Join(got, "\n") != strings.Join(want, "\n") {
@@ -305,7 +331,8 @@ func TestEntries(t *testing.T) {
 				if p.result != c.result {
 					t.Errorf("%s returns %#x, want %#x", p.name, p.result, c.result)
 				}
-				if fails := c.name == "put-behind" || c.name == "put-no-queue"; (p.status != 0) != fails {
+				fails := c.name == "put-behind" || strings.HasSuffix(c.name, "-no-queue") || strings.HasSuffix(c.name, "-far")
+				if (p.status != 0) != fails {
 					t.Errorf("%s: control has status %d", p.name, p.status)
 				}
 				if p.ready != p.reserved || p.posted != p.reserved {

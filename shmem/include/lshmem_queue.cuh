@@ -170,7 +170,9 @@ LSHMEM_OUTLINE int poll(const handle &h, uint64_t end) {
     if (consumed >= end) return LSHMEM_OK;
     if (c.error()) {
       uint32_t syndrome = load_relaxed<scope::sys>((const uint32_t *)(q->cq + LSHMEM_MLX5_COMPLETION_HW_SYNDROME_AT));
-      return broken(h, LSHMEM_ERR_QUEUE, swap_bytes(syndrome), end - (uint16_t)(end - c.counter()));
+      // Of the blocks that the NIC knows, which may be behind end: it had been told of the entry when it failed.
+      posted = load_relaxed<scope::gpu>(&q->posted);
+      return broken(h, LSHMEM_ERR_QUEUE, swap_bytes(syndrome), posted - (uint16_t)(posted - c.counter()));
     }
     // Blocks before done are executed: done and end differ by at most the depth if end is ahead.
     uint16_t done = (uint16_t)(c.counter() + 1), low = (uint16_t)end;
@@ -311,12 +313,15 @@ LSHMEM_DEVICE handle queue_at(const lshmem_t &sh, uint32_t index) {
   return handle{(lshmem_queue *)sh.queues + index, sh.control, sh.timeout_nanos, index};
 }
 
+// is_queue says whether which is the number of a queue that each PE has, or LSHMEM_QP_*.
+LSHMEM_DEVICE bool is_queue(const lshmem_t &sh, int which) {
+  return which >= LSHMEM_QP_ANY && (which < 0 || (uint32_t)which < sh.queues_per_pe);
+}
+
 // open finds the queue of a PE: a number, or LSHMEM_QP_*.
 LSHMEM_OUTLINE int open(const lshmem_t &sh, int pe, int which, handle *h) {
   if (sh.version != LSHMEM_STATE_VERSION && !LSHMEM_MUTATE(22)) return fail(sh, LSHMEM_ERR_VERSION, pe);
-  if ((uint32_t)pe >= sh.pes || sh.queues_per_pe == 0 || which < LSHMEM_QP_ANY ||
-      (which >= 0 && (uint32_t)which >= sh.queues_per_pe))
-    return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
+  if ((uint32_t)pe >= sh.pes || sh.queues_per_pe == 0 || !is_queue(sh, which)) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
   uint32_t i = which >= 0 ? (uint32_t)which : choose(sh, which);
   *h = queue_at(sh, i * sh.pes + (uint32_t)pe);
   if (h->q->wq == 0) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
@@ -397,12 +402,14 @@ constexpr uint32_t value_bytes = 28;        // of data that a one-block entry ho
 constexpr uint64_t piece_bytes = 1u << 30;  // what a NIC takes at once
 constexpr uint32_t call_pieces = 31;        // of one submission
 
-// cut takes the next piece off a transfer; false if that memory is not registered.
-LSHMEM_OUTLINE bool cut(const lshmem_t &sh, const lshmem_queue *q, transfer &t, piece *p) {
+// cut takes the next piece off a transfer; false if that memory is not registered. The table of keys has none for what
+// is not in the heap. by_value: the piece is a small one, whether or not our own memory is registered.
+LSHMEM_OUTLINE bool cut(const lshmem_t &sh, const lshmem_queue *q, transfer &t, piece *p, bool by_value = false) {
   uint64_t local = t.local + t.done, remote = t.remote + t.done, bytes = t.element - t.done;
+  if (!in_heap(sh, remote, bytes)) return false;
   found r = remote_key(sh, remote, q->pe, q->nic), l = local_key(sh, local, q->nic);
-  if (r.end <= remote || !in_heap(sh, remote, bytes)) return false;
-  p->by_value = l.end == 0;
+  if (r.end <= remote) return false;
+  p->by_value = by_value || l.end == 0;
   if (!LSHMEM_MUTATE(21)) {
     if (bytes > r.end - remote) bytes = r.end - remote;
     if (!p->by_value && bytes > l.end - local) bytes = l.end - local;
@@ -540,9 +547,9 @@ LSHMEM_DEVICE signal no_signal() { return signal{false, atomic{0, 0, 0, quad{0, 
 
 LSHMEM_OUTLINE int signal_to(const lshmem_t &sh, const handle &h, const uint64_t *sig, uint64_t v, int op, signal *s) {
   uint64_t offset = (uint64_t)sig - sh.heap_base;
-  found r = remote_key(sh, offset, h.q->pe, h.q->nic);
-  if (!in_heap(sh, offset, 8) || r.end < offset + 8 || (op != LSHMEM_SIGNAL_SET && op != LSHMEM_SIGNAL_ADD))
-    return fail(sh, LSHMEM_ERR_ARGUMENT, (int)h.q->pe);
+  bool known = in_heap(sh, offset, 8) && (op == LSHMEM_SIGNAL_SET || op == LSHMEM_SIGNAL_ADD);
+  found r = known ? remote_key(sh, offset, h.q->pe, h.q->nic) : found{0, 0};
+  if (!known || r.end < offset + 8) return fail(sh, LSHMEM_ERR_ARGUMENT, (int)h.q->pe);
   *s = signal{true, atomic_of(op == LSHMEM_SIGNAL_SET ? amo::set : amo::add, 8, v, 0),
               remote_address(sh, offset, h.q->pe), r.key};
   return LSHMEM_OK;
@@ -730,12 +737,26 @@ LSHMEM_OUTLINE int read_piece(const handle &h, const piece &p) {
   return status != LSHMEM_OK ? status : poll(h, end);
 }
 
-// get_unregistered reads into memory that has no key, through the internal buffer: slow, and complete when it returns.
+// registered says whether all of our own side of a transfer has keys: what a NIC reads into cannot be in an entry.
+LSHMEM_OUTLINE bool registered(const lshmem_t &sh, const handle &h, const transfer &all) {
+  found l = local_key(sh, all.local, h.q->nic);
+  if (all.n == 1 && l.end != 0 && all.element <= l.end - all.local) return true; // nearly always
+  transfer left = all;
+  piece p{};
+  // What is wrong with the other side is found when the transfer begins.
+  while (left.left() && cut(sh, h.q, left, &p))
+    if (p.by_value) return false;
+  return true;
+}
+
+// get_unregistered reads into memory that has no key, or not everywhere, through the internal buffer: slow, and
+// complete when it returns.
 LSHMEM_OUTLINE int get_unregistered(const lshmem_t &sh, const handle &h, const transfer &all) {
   transfer left = all;
   while (left.left()) {
     piece p{};
-    if (!cut(sh, h.q, left, &p)) return fail(sh, LSHMEM_ERR_ARGUMENT, (int)h.q->pe);
+    // No more at a time than a slot holds.
+    if (!cut(sh, h.q, left, &p, true)) return fail(sh, LSHMEM_ERR_ARGUMENT, (int)h.q->pe);
     auto to = (uint8_t *)p.local;
     p.local_key = h.q->ibuf_key;
     p.by_value = false;
@@ -757,7 +778,7 @@ template <class Group> LSHMEM_OUTLINE int get(uint64_t self, const transfer &all
   if (posts<Group>()) {
     handle h{};
     status = agreed<Group>(open(sh, pe, which, &h));
-    if (status == LSHMEM_OK && all.left() && local_key(sh, all.local, h.q->nic).end == 0) {
+    if (status == LSHMEM_OK && all.left() && !registered(sh, h, all)) {
       if (Group::index() == 0) status = get_unregistered(sh, h, all);
     } else if (status == LSHMEM_OK && all.left()) {
       uint64_t end = 0;
@@ -777,8 +798,9 @@ template <class Group> LSHMEM_OUTLINE int get(uint64_t self, const transfer &all
 // remote_word finds the address and key of a word of a PE.
 LSHMEM_OUTLINE int remote_word(const lshmem_t &sh, const handle &h, const void *p, uint32_t bytes, piece *w) {
   uint64_t offset = (uint64_t)p - sh.heap_base;
-  found r = remote_key(sh, offset, h.q->pe, h.q->nic);
-  if (!in_heap(sh, offset, bytes) || r.end < offset + bytes) return fail(sh, LSHMEM_ERR_ARGUMENT, (int)h.q->pe);
+  bool known = in_heap(sh, offset, bytes);
+  found r = known ? remote_key(sh, offset, h.q->pe, h.q->nic) : found{0, 0};
+  if (!known || r.end < offset + bytes) return fail(sh, LSHMEM_ERR_ARGUMENT, (int)h.q->pe);
   w->remote = remote_address(sh, offset, h.q->pe);
   w->remote_key = r.key;
   w->bytes = bytes;
@@ -950,7 +972,7 @@ template <class Group> LSHMEM_OUTLINE int settle(uint64_t self, ordering what, i
   const lshmem_t &sh = state_at(self);
   bool all = pe == (LSHMEM_MUTATE(3) ? -1 : LSHMEM_PE_ALL);
   int status = LSHMEM_OK;
-  if (!all && (uint32_t)pe >= sh.pes) status = fail(sh, LSHMEM_ERR_ARGUMENT, pe);
+  if ((!all && (uint32_t)pe >= sh.pes) || !is_queue(sh, which)) status = fail(sh, LSHMEM_ERR_ARGUMENT, pe);
   uint32_t n = status != LSHMEM_OK ? 0 : (LSHMEM_MUTATE(1) ? 1 : sh.queues_per_pe) * (all ? sh.pes : 1);
   for (uint32_t i = Group::index(); i < n; i += Group::size()) {
     uint32_t index = all ? i : i * sh.pes + (uint32_t)pe;

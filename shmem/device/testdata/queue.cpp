@@ -132,6 +132,18 @@ static int silent() {
   CHECK(lshmem_qp_quiet(sh, 1, 1) == LSHMEM_ERR_QUEUE, "error completion");
   CHECK(j->control.status == LSHMEM_ERR_QUEUE && j->control.syndrome == 0x1213 && j->control.queue == 3 && j->control.index == 0,
         "control has %u, %x, %llu", j->control.status, j->control.syndrome, (unsigned long long)j->control.index);
+  // The entry that failed may be behind what is waited for.
+  for (uint64_t begin : {UINT64_C(0), UINT64_C(65534), (UINT64_C(1) << 32) - 3}) {
+    j = std::make_unique<nic_job>(begin, 0);
+    for (int i = 0; i < 5; i++) lshmem_putmem_nbi(j->sh, j->heap, j->heap + 64, 8, 1);
+    unsigned char entry[12];
+    memcpy(entry, failed, sizeof entry);
+    entry[8] = (unsigned char)((begin + 4) >> 8), entry[9] = (unsigned char)(begin + 4);
+    memcpy(j->mem[1].cq + 52, entry, sizeof entry);
+    CHECK(lshmem::nic::poll(lshmem::nic::queue_at(j->sh, 1), begin + 2) == LSHMEM_ERR_QUEUE, "error completion");
+    CHECK(j->control.index == begin + 4, "entry %llu failed, control has %llu", (unsigned long long)begin + 4,
+          (unsigned long long)j->control.index);
+  }
   return failures ? 1 : 0;
 }
 
@@ -150,6 +162,12 @@ int main(int n, char **args) {
   CASE("put-unknown", 1, memset(j.unknown, 7, 40); return (uint64_t)lshmem_putmem_nbi(sh, h + 0x100, j.unknown, 40, 1));
   CASE("put-chunks", 1, return (uint64_t)lshmem_putmem_nbi(sh, h + 0x18000, h + 0xf000, 0x10000, 1));
   CASE("put-behind", 1, return (uint64_t)lshmem_putmem_nbi(sh, h + heap_bytes - 8, h, 16, 1));
+  // Addresses whose places in the table of keys do not exist: far behind the heap, and before it.
+  CASE("put-far", 1, return (uint64_t)lshmem_putmem_nbi(sh, h + (UINT64_C(1) << 44), h, 8, 1));
+  CASE("get-far", 1, return (uint64_t)lshmem_getmem(sh, h, h - 4096, 8, 1));
+  CASE("p-far", 1, return (uint64_t)lshmem_p<int>(sh, (int *)(h - 4096), 1, 1));
+  CASE("signal-far", 1, return (uint64_t)lshmem_signal_op(sh, (uint64_t *)(h - 4096), 1, LSHMEM_SIGNAL_SET, 1));
+  CASE("add-far", 1, return (uint64_t)lshmem_atomic_add<uint64_t>(sh, U64(UINT64_C(1) << 44), 1, 1));
   CASE("put-queue", 1, return (uint64_t)lshmem_qp_putmem_nbi(sh, h + 0x100, h + 0x200, 8, 1, 0));
   CASE("put-other-queue", 1, return (uint64_t)lshmem_qp_putmem_nbi(sh, h + 0x100, h + 0x200, 8, 1, 1));
   CASE("put-no-queue", 1, return (uint64_t)lshmem_qp_putmem_nbi(sh, h + 0x100, h + 0x200, 8, 1, 2));
@@ -161,6 +179,17 @@ int main(int n, char **args) {
   CASE("get", 1, return (uint64_t)lshmem_getmem_nbi(sh, h + 0x100, h + 0x200, 1000, 1));
   CASE("get-blocking", 1, return (uint64_t)lshmem_getmem(sh, h + 0x100, h + 0x200, 1000, 1));
   CASE("get-unknown", 1, lshmem_getmem(sh, j.unknown, h + 0x200, 8, 1); uint64_t v; memcpy(&v, j.unknown, 8); return v);
+  // Into registered memory from what is before it, and out of it.
+  CASE("get-into-local", 1, memset(j.unknown, 0, sizeof j.unknown); j.local.start = (uint64_t)j.unknown + 40;
+       j.local.end = (uint64_t)(&j.unknown + 1); lshmem_getmem(sh, j.unknown, h + 0x200, 200, 1);
+       for (int i = 0; i < 200; i++) if (j.unknown[i] != ((char *)j.mem[1].ibuf)[i % 28 & 7]) return (uint64_t)i + 1;
+       return (uint64_t)j.unknown[200]);
+  CASE("get-out-of-local", 1, memset(j.unknown, 0, sizeof j.unknown); j.local.start = (uint64_t)j.unknown; j.local.end = j.local.start + 40;
+       lshmem_getmem(sh, j.unknown, h + 0x200, 60, 1);
+       for (int i = 0; i < 60; i++) if (j.unknown[i] != ((char *)j.mem[1].ibuf)[i % 28 & 7]) return (uint64_t)i + 1;
+       return (uint64_t)j.unknown[60]);
+  CASE("iget-out-of-local", 1, j.local.start = (uint64_t)j.unknown; j.local.end = j.local.start + 40;
+       return (uint64_t)lshmem_iget<uint64_t>(sh, (uint64_t *)j.unknown, U64(0x200), 5, 1, 2, 1));
   CASE("get-quiet", 1, lshmem_getmem_nbi(sh, h + 0x100, h + 0x200, 1000, 1); return (uint64_t)lshmem_quiet(sh, 1));
   CASE("p8", 1, return (uint64_t)lshmem_p<uint64_t>(sh, U64(0x108), UINT64_C(0x0102030405060708), 1));
   CASE("p4", 1, return (uint64_t)lshmem_p<uint32_t>(sh, U32(0x104), 0x01020304, 1));
@@ -215,6 +244,8 @@ int main(int n, char **args) {
   AMO8("cas4", compare_swap<uint32_t>(sh, U32(8), 4, 3, 1))
   CASE("add8-lanes", 32, lshmem::cpu::converged together(~0u); return (uint64_t)lshmem_atomic_add<uint64_t>(sh, U64(8) + lshmem::lane(), 3, 1));
   CASE("swap8-lanes", 32, lshmem::cpu::converged together(~0u); return lshmem_atomic_swap<uint64_t>(sh, U64(8) + lshmem::lane(), 3, 1));
+  CASE("quiet-no-queue", 1, return (uint64_t)(lshmem_qp_quiet(sh, 1, 2) << 8 | lshmem_qp_quiet(sh, LSHMEM_PE_ALL, -3)));
+  CASE("fence-no-queue", 1, return (uint64_t)(lshmem_qp_fence(sh, 1, 99) << 8 | lshmem_qp_fence(sh, LSHMEM_PE_ALL, 2)));
   CASE("quiet", 1, return (uint64_t)lshmem_quiet(sh));
   CASE("fence", 1, return (uint64_t)(lshmem_fence(sh) | lshmem_fence(sh, 1) | lshmem_qp_fence(sh, 1, 0) | lshmem_qp_quiet(sh, LSHMEM_PE_ALL, LSHMEM_QP_ANY)));
   return 0;
