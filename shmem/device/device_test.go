@@ -86,9 +86,10 @@ func TestInstructions(t *testing.T) {
 		{"compare_swap4", []string{"atom.relaxed.sys.cas.b32"}, []string{"red.", "fence"}},
 		{"fetch8", []string{"ld.relaxed.sys.b64"}, []string{"atom.", "red.", "fence"}},
 		{"wait", []string{"ld.acquire.sys.b64"}, []string{"fence", ".local"}},
-		{"quiet_thread", []string{"fence.acq_rel.sys"}, []string{"bar."}},
-		{"quiet_block", []string{"bar.sync", "fence.acq_rel.sys"}, nil},
-		{"fence_warp", []string{"bar.warp.sync", "fence.acq_rel.sys"}, nil},
+		{"quiet_thread", []string{"fence.sc.sys"}, []string{"bar.", "fence.acq_rel"}},
+		{"quiet_block", []string{"bar.sync", "fence.sc.sys"}, []string{"fence.acq_rel"}},
+		{"fence_warp", []string{"bar.warp.sync", "fence.acq_rel.sys"}, []string{"fence.sc"}},
+		{"barrier_thread", []string{"fence.acq_rel.sys", "st.relaxed.sys.b64", "ld.acquire.sys.b64"}, []string{"fence.sc"}},
 		{"put_signal_block", []string{"bar.sync", "st.v2.b64", "bar.sync", "fence.acq_rel.sys", "st.relaxed.sys.b64"}, []string{"st.release"}},
 		{"put_block", []string{"ld.L1::no_allocate.v2.b64", "st.v2.b64", "bar.sync"}, []string{"fence", ".sys", ".local"}},
 		{"put_nbi_block", []string{"ld.L1::no_allocate.v2.b64", "st.v2.b64"}, []string{"fence", ".sys", "bar.sync", ".local"}},
@@ -231,7 +232,7 @@ func TestMain(m *testing.M) {
 
 // TestMapped: the load and store path on real threads.
 func TestMapped(t *testing.T) {
-	for _, what := range []string{"copies", "atomics", "waits", "messages"} {
+	for _, what := range []string{"copies", "atomics", "waits", "messages", "order"} {
 		t.Run(what, func(t *testing.T) {
 			if out, err := run(t, "mapped.cpp", nil, what); err != nil {
 				t.Fatalf("%v\n%s", err, out)

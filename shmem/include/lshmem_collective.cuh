@@ -232,11 +232,6 @@ LSHMEM_DEVICE int get_nbi(const lshmem_t &sh, void *dst, const void *src, size_t
   else if constexpr (equal<Group, warp_group>::yes) return lshmem_getmem_nbi_warp(sh, dst, src, bytes, pe);
   else return lshmem_getmem_nbi(sh, dst, src, bytes, pe);
 }
-template <class Group> LSHMEM_DEVICE int quiet(const lshmem_t &sh) {
-  if constexpr (equal<Group, block_group>::yes) return lshmem_quiet_block(sh);
-  else if constexpr (equal<Group, warp_group>::yes) return lshmem_quiet_warp(sh);
-  else return lshmem_quiet(sh);
-}
 
 // copy is one for all of an operation's copies, so that kernels stay small.
 template <class Group> LSHMEM_OUTLINE void copy_all(void *dst, const void *src, uint64_t bytes) {
@@ -269,7 +264,7 @@ public:
 
   LSHMEM_DEVICE int sync() { return finish(exchange(false)); }
   LSHMEM_DEVICE int barrier() {
-    int status = Direct ? LSHMEM_OK : quiet<Group>(sh);
+    int status = Direct ? LSHMEM_OK : complete<Group>(sh, LSHMEM_PE_ALL);
     int came = exchange(true); // also after an error: others wait
     return finish(status ? status : came);
   }
@@ -449,7 +444,7 @@ private:
       if (m == me) continue;
       if constexpr (!Direct) {
         if (sent && !at(m, flag(me))) {
-          int done = lshmem_quiet(sh, pe(m));
+          int done = complete<thread_group>(sh, pe(m));
           if (done) status = done;
         }
       }
@@ -581,7 +576,7 @@ private:
           queued = true;
           status = get_nbi<Group>(sh, space + m * (uint64_t)piece, src + from, count, pe(m));
         }
-        if (queued && !status) status = quiet<Group>(sh);
+        if (queued && !status) status = complete<Group>(sh, LSHMEM_PE_ALL);
         if (status) return status;
         reduce_piece<T, All>(op, dst + from, src + from, count, space);
         Group::sync();

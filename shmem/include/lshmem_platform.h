@@ -225,9 +225,11 @@ LSHMEM_STORE(store_relaxed, "relaxed")
 LSHMEM_STORE(store_release, "release")
 #undef LSHMEM_STORE
 
-// fence orders everything the thread did or saw before it with everything it does after it, for all of the scope: a
-// release of the former and an acquire for the latter.
+// fence is a release of what the thread did or saw before it and an acquire for what it does after it, for all of the
+// scope. A load after it may still come before a store before it.
 template <scope S> LSHMEM_DEVICE void fence() { LSHMEM_SCOPED(S, "fence.acq_rel", ";", ::: "memory"); }
+// fence_total orders that, too: all such fences have one order, which all threads of the scope agree on.
+template <scope S> LSHMEM_DEVICE void fence_total() { LSHMEM_SCOPED(S, "fence.sc", ";", ::: "memory"); }
 
 // Read-modify-writes of 4 and 8 bytes, relaxed. They return the value before.
 #define LSHMEM_FETCH(name, op, type)                                                                    \
@@ -413,7 +415,13 @@ template <scope, class T> LSHMEM_DEVICE void store_release(T *p, value<T> v) {
 template <scope> LSHMEM_DEVICE void fence() {
   cpu::self.writes.fence();
 #if !LSHMEM_TSAN
-  __atomic_thread_fence(__ATOMIC_SEQ_CST); // as strong as the GPU's: it also orders a store with a later load
+  __atomic_thread_fence(__ATOMIC_ACQ_REL); // no stronger than the GPU's
+#endif
+}
+template <scope> LSHMEM_DEVICE void fence_total() {
+  cpu::self.writes.fence();
+#if !LSHMEM_TSAN
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
 }
 

@@ -251,12 +251,18 @@ LSHMEM_DEVICE int iget(const lshmem_t &sh, T *dst, const T *src, ptrdiff_t to, p
 
 // The group meets and then every member fences: a fence covers what its thread has learned of from others, so that
 // after it any member may signal that all members' stores are done. Then the queues' part, which is nothing where all
-// memory is mapped.
-template <class Group> LSHMEM_DEVICE int settle(const lshmem_t &sh, nic::ordering what, int pe, int which) {
+// memory is mapped. Total: also what members stored before is ordered with what they load after it.
+template <class Group, bool Total> LSHMEM_DEVICE int settle(const lshmem_t &sh, nic::ordering what, int pe, int which) {
   if (LSHMEM_MUTATE(8) && Group::index() == 0) fence<scope::sys>();
   Group::sync();
-  if (!LSHMEM_MUTATE(8)) fence<scope::sys>();
+  if (!LSHMEM_MUTATE(8)) Total ? fence_total<scope::sys>() : fence<scope::sys>();
   return has_network(sh) ? nic::settle<Group>(sh.self, what, pe, which) : LSHMEM_OK;
+}
+
+// complete is the library's own quiet, before something that tells others: a store, or the end of a kernel. That needs
+// no total order, which costs more.
+template <class Group> LSHMEM_DEVICE int complete(const lshmem_t &sh, int pe) {
+  return settle<Group, false>(sh, nic::ordering::quiet, pe, nic::all_queues);
 }
 
 } // namespace lshmem
@@ -333,9 +339,9 @@ template <class T> LSHMEM_DEVICE T lshmem_g(const lshmem_t &sh, const T *src, in
                                           ptrdiff_t src_stride, size_t n, int pe) {                                      \
     return lshmem::name<lshmem::group, T>(sh, dst, src, dst_stride, src_stride, n, pe);                                  \
   }
-#define LSHMEM_ORDER(name, suffix, group)                                                                                \
+#define LSHMEM_ORDER(name, suffix, group, total)                                                                         \
   LSHMEM_DEVICE int lshmem_##name##suffix(const lshmem_t &sh, int pe) {                                                  \
-    return lshmem::settle<lshmem::group>(sh, lshmem::nic::ordering::name, pe, lshmem::nic::all_queues);                  \
+    return lshmem::settle<lshmem::group, total>(sh, lshmem::nic::ordering::name, pe, lshmem::nic::all_queues);           \
   }                                                                                                                      \
   LSHMEM_DEVICE int lshmem_##name##suffix(const lshmem_t &sh) { return lshmem_##name##suffix(sh, LSHMEM_PE_ALL); }
 #define LSHMEM_IN_SCOPE(scope, group)                            \
@@ -347,8 +353,8 @@ template <class T> LSHMEM_DEVICE T lshmem_g(const lshmem_t &sh, const T *src, in
   LSHMEM_SIGNAL(_nbi##scope, group, LSHMEM_MUTATE(7))            \
   LSHMEM_STRIDED(iput, scope, group)                             \
   LSHMEM_STRIDED(iget, scope, group)                             \
-  LSHMEM_ORDER(quiet, scope, group) \
-  LSHMEM_ORDER(fence, scope, group)
+  LSHMEM_ORDER(quiet, scope, group, true)                        \
+  LSHMEM_ORDER(fence, scope, group, false)
 LSHMEM_IN_SCOPE(, thread_group)
 LSHMEM_IN_SCOPE(_warp, warp_group)
 LSHMEM_IN_SCOPE(_block, block_group)
@@ -366,11 +372,11 @@ LSHMEM_DEVICE int lshmem_signal_op(const lshmem_t &sh, uint64_t *sig, uint64_t v
 }
 
 LSHMEM_DEVICE int lshmem_qp_quiet(const lshmem_t &sh, int pe, int q) {
-  return lshmem::settle<lshmem::thread_group>(sh, lshmem::nic::ordering::quiet, pe, q);
+  return lshmem::settle<lshmem::thread_group, true>(sh, lshmem::nic::ordering::quiet, pe, q);
 }
 LSHMEM_DEVICE int lshmem_qp_fence(const lshmem_t &sh, int pe, int q) {
   bool all = q == lshmem::nic::all_queues;
-  return lshmem::settle<lshmem::thread_group>(
+  return lshmem::settle<lshmem::thread_group, false>(
       sh, all ? lshmem::nic::ordering::fence : lshmem::nic::ordering::fence_queue, pe, q);
 }
 

@@ -1,4 +1,5 @@
-// Operations on one PE, however it is reached, each complete when its kernel ends.
+// Operations on one PE, however it is reached, each complete when its kernel ends, which orders it with all that comes
+// later in the stream.
 #define LSHMEM_DIRECT 0
 #include "launch.h"
 
@@ -54,7 +55,7 @@ LSHMEM_KERNEL(32) lshmem_kernel_signal(const struct lshmem_rma a) {
   // What came before it in the stream is there before it.
   if (lshmem_fence(a.state, (int)a.pe) == LSHMEM_OK)
     lshmem_qp_signal_op(a.state, (uint64_t *)a.signal, a.value, (int)a.code, (int)a.pe, queue_of(a));
-  lshmem_quiet(a.state, (int)a.pe);
+  lshmem::complete<lshmem::thread_group>(a.state, (int)a.pe);
 }
 
 // The unsigned forms serve for signed integers too: no operation here depends on the sign.
@@ -70,7 +71,7 @@ template <class T> LSHMEM_DEVICE void atomic(const struct lshmem_rma &a) {
   case LSHMEM_AMO_XOR: lshmem_atomic_xor<T>(a.state, p, v, pe); break;
   default: lshmem_atomic_compare_swap<T>(a.state, p, (T)a.compare, v, pe); break;
   }
-  lshmem_quiet(a.state, pe);
+  lshmem::complete<lshmem::thread_group>(a.state, pe);
 }
 template <class T> LSHMEM_DEVICE void fetch(const struct lshmem_rma &a) {
   T *p = (T *)a.dest, old;
@@ -95,6 +96,5 @@ LSHMEM_KERNEL(32) lshmem_kernel_fetch(const struct lshmem_rma a) {
 }
 
 LSHMEM_KERNEL(32) lshmem_kernel_quiet(const struct lshmem_rma a) {
-  if (a.pe == LSHMEM_PE_ALL) lshmem_quiet_warp(a.state);
-  else lshmem_quiet_warp(a.state, (int)a.pe);
+  lshmem::complete<lshmem::warp_group>(a.state, (int)a.pe);
 }

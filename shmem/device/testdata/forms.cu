@@ -1,5 +1,5 @@
 // One kernel for each form whose instructions the test looks at.
-#include "lshmem.cuh"
+#include "lshmem_collective.cuh"
 
 #define KERNEL extern "C" LSHMEM_GLOBAL void
 
@@ -23,6 +23,7 @@ KERNEL wait(const lshmem_t sh, uint64_t *p) { lshmem_signal_wait_until(sh, p, LS
 KERNEL quiet_thread(const lshmem_t sh) { lshmem_quiet(sh); }
 KERNEL quiet_block(const lshmem_t sh) { lshmem_quiet_block(sh); }
 KERNEL fence_warp(const lshmem_t sh) { lshmem_fence_warp(sh); }
+KERNEL barrier_thread(const lshmem_t sh) { lshmem_barrier_all(sh); }
 KERNEL put_block(const lshmem_t sh, char *to, char *from, size_t n, int pe) { lshmem_putmem_block(sh, to, from, n, pe); }
 KERNEL put_nbi_block(const lshmem_t sh, char *to, char *from, size_t n, int pe) { lshmem_putmem_nbi_block(sh, to, from, n, pe); }
 KERNEL get_block(const lshmem_t sh, char *to, char *from, size_t n, int pe) { lshmem_getmem_block(sh, to, from, n, pe); }

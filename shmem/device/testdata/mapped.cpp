@@ -244,6 +244,35 @@ static void messages(int rounds) {
   second.join();
 }
 
+// Each of two PEs writes to the other, completes that, and reads what the other has written to it: one of them at least
+// must find it.
+static void order(int rounds) {
+  job j(2);
+  std::atomic<int> came{0};
+  std::atomic<bool> found[2];
+  auto meet = [&](int n) {
+    came++;
+    for (int spins = 0; came < n; spins++)
+      if (spins > 1000) lshmem::cpu::yield();
+  };
+  auto pe = [&](int me) {
+    const lshmem_t &sh = j.pe[(size_t)me];
+    int *word = j.at<int>(me, 0);
+    for (int r = 1; r <= rounds; r++) {
+      meet(4 * r - 2);
+      lshmem_p<int>(sh, word, r, 1 - me);
+      if (r & 1) lshmem_quiet(sh);
+      else lshmem_qp_quiet(sh, 1 - me, LSHMEM_QP_DEFAULT);
+      found[me] = lshmem_g<int>(sh, word, me) == r;
+      meet(4 * r);
+      if (me == 0) CHECK(found[0] || found[1], "round %d: neither PE found what the other had put and completed", r);
+    }
+  };
+  std::thread first(pe, 0), second(pe, 1);
+  first.join();
+  second.join();
+}
+
 int main(int, char **args) {
   std::string what = args[1];
   job j(2);
@@ -272,6 +301,8 @@ int main(int, char **args) {
     many();
   } else if (what == "messages") {
     messages(120);
+  } else if (what == "order") {
+    order(200000);
   } else {
     return 2;
   }
