@@ -75,6 +75,8 @@ template <class T> LSHMEM_DEVICE T lshmem_g(const lshmem_t &sh, const T *src, in
 // lshmem_putmem{,_nbi}{,_warp,_block}(sh, dst, src, bytes, pe)   and getmem
 // lshmem_put{,_nbi}{,_warp,_block}(sh, dst, src, n, pe)          and get, of n elements
 // lshmem_iput{,_warp,_block}(sh, dst, src, dst_stride, src_stride, n, pe) and iget, strides in elements
+//
+// Without anything to copy they do nothing, whatever the addresses.
 #define LSHMEM_COPY(name, group)                                                                                         \
   LSHMEM_DEVICE int lshmem_##name(const lshmem_t &sh, void *dst, const void *src, size_t bytes, int pe);
 LSHMEM_EACH_SCOPE(LSHMEM_COPY, putmem)

@@ -125,6 +125,17 @@ LSHMEM_DEVICE uint64_t swap_bytes(uint64_t v) {
   return (uint64_t)swap_bytes((uint32_t)v) << 32 | swap_bytes((uint32_t)(v >> 32));
 }
 
+// multiply_high is the upper half of a product.
+LSHMEM_DEVICE uint64_t multiply_high(uint64_t a, uint64_t b) {
+#if LSHMEM_GPU
+  uint64_t r;
+  asm("mul.hi.u64 %0, %1, %2;" : "=l"(r) : "l"(a), "l"(b));
+  return r;
+#else
+  return (uint64_t)((unsigned __int128)a * b >> 64);
+#endif
+}
+
 #if LSHMEM_GPU
 
 // --- Coordinates ---

@@ -45,6 +45,20 @@ template <class T> LSHMEM_DEVICE T *mapped(const lshmem_t &sh, T *p, int pe, uin
   return heap && nic::in_heap(sh, offset, bytes) ? (T *)(heap + offset) : nullptr;
 }
 
+// mapped_strided is where the first of n elements of a PE's heap is mapped, null unless all of them are; or if n is 0.
+template <class T> LSHMEM_DEVICE T *mapped_strided(const lshmem_t &sh, T *p, ptrdiff_t stride, size_t n, int pe) {
+  T *first = mapped(sh, p, pe, sizeof(T));
+  if (!first || n == 0) return nullptr;
+  // How far the last one is, and how far it may be, in elements.
+  uint64_t step = stride < 0 ? -(uint64_t)stride : (uint64_t)stride, offset = (uint64_t)p - sh.heap_base;
+  uint64_t room = stride < 0 ? offset : sh.heap_bytes - sizeof(T) - offset;
+  return multiply_high(n - 1, step) == 0 && (n - 1) * step <= room / sizeof(T) ? first : nullptr;
+}
+
+// nothing says whether a copy that found no mapped memory has none to find: it has no bytes, and its PE is one that is
+// reached by loads and stores. Its addresses may be any.
+LSHMEM_DEVICE bool nothing(const lshmem_t &sh, size_t bytes, int pe) { return bytes == 0 && peer_heap(sh, pe) != 0; }
+
 // has_network says whether PEs whose memory is not mapped can be reached. Programs that know that all memory is mapped
 // may define LSHMEM_P2P_ONLY, and carry no code for the network.
 LSHMEM_DEVICE bool has_network(const lshmem_t &sh) {
@@ -162,6 +176,10 @@ LSHMEM_DEVICE int putmem(const lshmem_t &sh, void *dst, const void *src, size_t 
     if (blocking) Group::sync();
     return LSHMEM_OK;
   }
+  if (nothing(sh, bytes, pe)) {
+    if (blocking) Group::sync();
+    return LSHMEM_OK;
+  }
   if (!has_network(sh)) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
   return nic::put<Group>(sh.self, nic::contiguous(sh, src, dst, bytes), nullptr, 0, 0, blocking, pe, which);
 }
@@ -171,6 +189,10 @@ LSHMEM_DEVICE int getmem(const lshmem_t &sh, void *dst, const void *src, size_t 
   if (blocking) Group::sync();
   if (const void *from = mapped(sh, (const char *)src, pe, bytes)) {
     copy_from<Group>(dst, from, bytes);
+    if (blocking) Group::sync();
+    return LSHMEM_OK;
+  }
+  if (nothing(sh, bytes, pe)) {
     if (blocking) Group::sync();
     return LSHMEM_OK;
   }
@@ -226,8 +248,12 @@ template <class Group, class T>
 LSHMEM_DEVICE int iput(const lshmem_t &sh, T *dst, const T *src, ptrdiff_t to, ptrdiff_t from, size_t n, int pe) {
   using W = bits_of<T>;
   Group::sync();
-  if (T *there = mapped(sh, dst, pe, 1)) {
+  if (T *there = mapped_strided(sh, dst, to, n, pe)) {
     copy_strided<Group, source::local>((W *)there, (const W *)src, to, from, n);
+    Group::sync();
+    return LSHMEM_OK;
+  }
+  if (nothing(sh, n, pe)) {
     Group::sync();
     return LSHMEM_OK;
   }
@@ -238,8 +264,12 @@ template <class Group, class T>
 LSHMEM_DEVICE int iget(const lshmem_t &sh, T *dst, const T *src, ptrdiff_t to, ptrdiff_t from, size_t n, int pe) {
   using W = bits_of<T>;
   Group::sync();
-  if (const T *there = mapped(sh, src, pe, 1)) {
+  if (const T *there = mapped_strided(sh, src, from, n, pe)) {
     copy_strided<Group, source::peer>((W *)dst, (const W *)there, to, from, n);
+    Group::sync();
+    return LSHMEM_OK;
+  }
+  if (nothing(sh, n, pe)) {
     Group::sync();
     return LSHMEM_OK;
   }

@@ -169,6 +169,42 @@ static void ends() {
   CHECK(lshmem_getmem(sh, sig, sig - 1, 8, 1) == LSHMEM_ERR_ARGUMENT, "before the heap");
   CHECK(lshmem_signal_op(sh, sig, 1, 3, 1) == LSHMEM_ERR_ARGUMENT, "no such operation");
   CHECK(lshmem_putmem(sh, sig, sig, 8, 2) == LSHMEM_ERR_ARGUMENT && lshmem_putmem(sh, sig, sig, 8, -1) == LSHMEM_ERR_ARGUMENT, "no such PE");
+  // Elements at distances, some of which leave the heap, and distances that do not fit into 64 bits of bytes.
+  int *begin = (int *)j.heap[0], *end = (int *)outside, some[4] = {1, 2, 3, 4};
+  struct { int *at; ptrdiff_t stride; size_t n; int status; } rows[] = {
+      {end - 1, 2, 1, LSHMEM_OK}, {end - 1, 2, 2, LSHMEM_ERR_ARGUMENT}, {end, 1, 1, LSHMEM_ERR_ARGUMENT},
+      {end - 4, 1, 4, LSHMEM_OK}, {end - 4, 1, 5, LSHMEM_ERR_ARGUMENT}, {end - 7, 3, 3, LSHMEM_OK}, {end - 6, 3, 3, LSHMEM_ERR_ARGUMENT},
+      {end - 1, -1, 4, LSHMEM_OK}, {begin + 3, -1, 4, LSHMEM_OK}, {begin + 2, -1, 4, LSHMEM_ERR_ARGUMENT},
+      {begin + 3, -2, 3, LSHMEM_ERR_ARGUMENT}, {begin, -1, 2, LSHMEM_ERR_ARGUMENT}, {begin, 0, 4, LSHMEM_OK},
+      {begin, PTRDIFF_MAX, 2, LSHMEM_ERR_ARGUMENT}, {begin + 8, PTRDIFF_MIN, 2, LSHMEM_ERR_ARGUMENT},
+      {begin, (ptrdiff_t)1 << 32, ((size_t)1 << 32) + 1, LSHMEM_ERR_ARGUMENT}, {begin, 2, (size_t)1 << 63, LSHMEM_ERR_ARGUMENT},
+      {begin, 1, SIZE_MAX, LSHMEM_ERR_ARGUMENT}, {begin - 1, 1, 2, LSHMEM_ERR_ARGUMENT}};
+  for (auto &r : rows) {
+    CHECK(lshmem_iput<int>(sh, r.at, some, r.stride, 1, r.n, 1) == r.status, "iput of %zu at %td, stride %td", r.n, r.at - begin, r.stride);
+    int back[5] = {0, 0, 0, 0, 99};
+    CHECK(lshmem_iget<int>(sh, back, r.at, 1, r.stride, r.n, 1) == r.status && back[4] == 99, "iget of %zu at %td, stride %td", r.n,
+          r.at - begin, r.stride);
+  }
+  // Nothing to copy, from and to anywhere; the members of a group meet all the same.
+  lshmem_t fresh = sh;
+  lshmem_control none = {};
+  fresh.control = (uint64_t)&none;
+  std::atomic<int> came{0};
+  lshmem::cpu::launch(1, 40, [&] {
+    int *null = nullptr;
+    int status = lshmem_putmem(fresh, null, null, 0, 1) | lshmem_getmem_nbi(fresh, null, null, 0, 1);
+    status |= lshmem_iput<int>(fresh, null, null, 1, 1, 0, 1) | lshmem_iget<int>(fresh, null, (int *)outside, 1, -1, 0, 1);
+    came++;
+    status |= lshmem_putmem_block(fresh, null, null, 0, 1);
+    CHECK(came >= 40, "%d members came", came.load());
+    came++;
+    status |= lshmem_getmem_block(fresh, null, null, 0, 1) | lshmem_iput_block<int>(fresh, null, null, 1, 1, 0, 1);
+    CHECK(came >= 80, "%d members came", came.load());
+    status |= lshmem_iget_block<int>(fresh, null, null, 1, 1, 0, 1) | lshmem_putmem_signal_block(fresh, null, null, 0, sig, 4, LSHMEM_SIGNAL_SET, 1);
+    CHECK(status == LSHMEM_OK, "nothing to copy: %d", status);
+  });
+  CHECK(none.status == 0, "nothing to copy: control says %u", none.status);
+  CHECK(lshmem_putmem(sh, nullptr, nullptr, 0, 2) == LSHMEM_ERR_ARGUMENT, "nothing to no PE");
   CHECK(lshmem_ptr(sh, sig, 1) == j.heap[1] && lshmem_ptr(sh, sig, 16) == nullptr && lshmem_ptr(sh, outside, 1) == nullptr, "ptr");
   CHECK(lshmem_putmem_signal(sh, sig + 1, sig, 0, sig, 5, LSHMEM_SIGNAL_SET, 1) == LSHMEM_OK && *j.at<uint64_t>(1, 0) == 5, "signal only");
 }
