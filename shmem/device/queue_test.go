@@ -173,6 +173,9 @@ func row(bytes int) string {
 	return hex.EncodeToString(b)
 }
 
+// step is the announcement of a collective operation's step.
+func step(n int) string { return fmt.Sprintf("MCS8 %d/%s if 0/0 r+0x1000 k2010 8 %s", n, ones8, unused) }
+
 // small are the reads of n bytes by way of the internal buffer, slot after slot.
 func small(n int) []string {
 	var all []string
@@ -274,6 +277,7 @@ var calls = []struct {
 	{"swap8-lanes", lanes(func(l int) []string {
 		return []string{fmt.Sprintf("MCS8 3/%s if 0/0 r+%#x k2010 8 i+%#x k4001", ones8, 8+8*l, 0x100+8*l)}
 	}, "NOP !"), loaded},
+	{"sync-blocks", []string{step(1), "NOP !", step(2), "NOP !", step(3), "NOP !"}, 0},
 	{"quiet-no-queue", nil, uint64(layout.StatusArgument<<8 | layout.StatusArgument)},
 	{"fence-no-queue", nil, uint64(layout.StatusArgument<<8 | layout.StatusArgument)},
 	{"quiet", nil, 0},

@@ -30,8 +30,8 @@
 // Completion: put, put_signal and iput return when their source may be overwritten, get and iget when the destination
 // holds the data. The _nbi forms may return before. lshmem_quiet completes everything, also at the target, before
 // anything that comes after it, loads too. lshmem_fence orders, for each PE, what was written before it before what is
-// written after it. Both act for the calling thread,
-// warp or block, and for what others have handed it through a synchronization.
+// written after it. Both act for the calling thread, warp or block, and for what others have handed it through a
+// synchronization.
 //
 // Errors: functions that return int return LSHMEM_OK (0) or LSHMEM_ERR_*. The first error of a PE is also kept in its
 // Control, where the host sees it. Nothing waits longer than the state's timeout, nor after the host has given up

@@ -423,7 +423,9 @@ private:
     if (char *to = at(m, flag(me))) {
       store_relaxed<scope::sys>((uint64_t *)to, step);
     } else if constexpr (!Direct) {
-      lshmem_signal_op(sh, flag(me), step, LSHMEM_SIGNAL_SET, pe(m));
+      // A channel's steps go over one queue, whichever block calls: over two, an earlier one might come last.
+      int queue = sh.queues_per_pe ? (int)(channel % sh.queues_per_pe) : LSHMEM_QP_DEFAULT;
+      lshmem_qp_signal_op(sh, flag(me), step, LSHMEM_SIGNAL_SET, pe(m), queue);
     }
   }
   LSHMEM_DEVICE int hear(uint32_t m) {

@@ -1,5 +1,7 @@
 // What each call writes into a send queue, printed for the Go side to compare. There is no NIC: the completion entry
 // says from the beginning that everything is done, and results lie in the internal buffer before they are asked for.
+#include "lshmem_collective.cuh"
+
 #include "check.h"
 
 #include <functional>
@@ -244,6 +246,12 @@ int main(int n, char **args) {
   AMO8("cas4", compare_swap<uint32_t>(sh, U32(8), 4, 3, 1))
   CASE("add8-lanes", 32, lshmem::cpu::converged together(~0u); return (uint64_t)lshmem_atomic_add<uint64_t>(sh, U64(8) + lshmem::lane(), 3, 1));
   CASE("swap8-lanes", 32, lshmem::cpu::converged together(~0u); return lshmem_atomic_swap<uint64_t>(sh, U64(8) + lshmem::lane(), 3, 1));
+  // A team's steps take the same queue, whichever block calls. The other member has come already.
+  CASE("sync-blocks", 1, lshmem_team team[LSHMEM_MAX_TEAMS] = {}; uint64_t counters[LSHMEM_CHANNELS] = {}; int status = 0;
+       team[0].pes = 2, team[0].stride = 1, team[0].sync = 4096, team[0].counters = (uint64_t)counters;
+       U64(4096)[1] = 100; j.sh.teams = (uint64_t)team;
+       for (uint32_t block : {0, 1, 5}) lshmem::cpu::self.block = block, status |= lshmem_sync(sh, 0);
+       lshmem::cpu::self.block = 0; return (uint64_t)status);
   CASE("quiet-no-queue", 1, return (uint64_t)(lshmem_qp_quiet(sh, 1, 2) << 8 | lshmem_qp_quiet(sh, LSHMEM_PE_ALL, -3)));
   CASE("fence-no-queue", 1, return (uint64_t)(lshmem_qp_fence(sh, 1, 99) << 8 | lshmem_qp_fence(sh, LSHMEM_PE_ALL, 2)));
   CASE("quiet", 1, return (uint64_t)lshmem_quiet(sh));
