@@ -108,6 +108,11 @@ var (
 	late = but(usual(), func(s *setup) { s.late = true })
 	// foreign: made by a library of another version.
 	foreign = but(usual(), func(s *setup) { s.version = layout.Version + 1<<16; s.timeout = time.Second })
+	// twoQueues: one adapter that leaves either queue alone for long.
+	twoQueues = but(usual(), func(s *setup) {
+		s.nics, s.queues, s.heap, s.shift, s.flags, s.timeout = 1, 2, 8<<20, 16, nil, 5*time.Second
+		s.evil = &hca.Adversary{Idle: 200, DelayDoorbell: 60}
+	})
 	// greedy: batches that the inequality forbids, so that only waiters that post save the day.
 	greedy = but(oneQueue, func(s *setup) { s.batch = 128 })
 )
@@ -134,6 +139,7 @@ func trials() map[string][]trial {
 			{"atomics", 4, mixed, false}, {"collectives", 6, but(mixed, big), true}},
 		"one queue": {{"memory", 60, oneQueue, false}, {"signals", 20, oneQueue, false}, {"fence", 20, oneQueue, false}, {"quiet", 20, oneQueue, false},
 			{"atomics", 5, oneQueue, false}, {"together", 3, greedy, false}, {"idle", 0, oneQueue, false}},
+		"two queues": {{"turns", 400, twoQueues, false}},
 		"watched": {{"watched", 300, watched, false}, {"flood", 20, flooded, false}},
 		"errors": {{"error", 0, failing(1), false}, {"error", 0, failing(2), false}, {"error", 0, failing(3), false}, {"error", 0, failing(17), false},
 			{"error", 0, failing(150), false}},

@@ -1070,6 +1070,23 @@ void test_idle() {
 
 #include "collectives.h"
 
+// A team's operations by two blocks in turn, that is over two queues.
+void test_turns() {
+  collective_world w(0);
+  std::vector<std::atomic<int>> turn(the_world().pes);
+  everyone(2, 1, [&](const lshmem_t &state) {
+    lshmem_t sh = state;
+    sh.teams = (uint64_t)w.teams[sh.pe].data();
+    random_numbers r(my_thread(), sh.pe, 9);
+    for (int k = (int)lshmem::block_index(); k < rounds; k += 2) {
+      while (turn[sh.pe] != k) lshmem::cpu::yield();
+      if (sh.pe == 1 && r.chance(4)) lshmem::cpu::sleep_nanos(300000);
+      OK(lshmem_sync(sh, 0));
+      turn[sh.pe] = k + 1;
+    }
+  });
+}
+
 const std::map<std::string, void (*)()> tests = {
     {"memory", test_memory},
     {"warps", test_warps},
@@ -1091,6 +1108,7 @@ const std::map<std::string, void (*)()> tests = {
     {"flood", test_flood},
     {"idle", test_idle},
     {"collectives", test_collectives},
+    {"turns", test_turns},
 };
 
 // stumble gives way to others now and then, at random.
