@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
+	"unsafe"
 
 	"github.com/lgpu/lgpu/shmem/mlx5"
 )
@@ -204,4 +206,53 @@ func TestAtomics(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRow: words of a write that is no longer than a warp's values are seen whole, and all bytes arrive.
+func TestRow(t *testing.T) {
+	b := make([]byte, 320)
+	if uintptr(unsafe.Pointer(&b[0]))%8 != 0 {
+		t.Fatal("memory is not aligned")
+	}
+	m, err := NewHostMemory(0x1000, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := make([]byte, 320)
+	fill(src, 1)
+	for at := range 9 {
+		for n := range 300 {
+			clear(b)
+			if err := m.WriteAt(src[3:3+n], 0x1000+8+uint64(at)); err != nil {
+				t.Fatal(err)
+			}
+			want := make([]byte, 320)
+			copy(want[8+at:], src[3:3+n])
+			if !bytes.Equal(b, want) {
+				t.Fatalf("%d bytes at %d: %x", n, at, b)
+			}
+		}
+	}
+	var stop atomic.Bool
+	done := make(chan uint64)
+	words := unsafe.Slice((*uint64)(unsafe.Pointer(&b[0])), 40)
+	clear(b)
+	go func() {
+		for i := 0; !stop.Load(); i++ {
+			if v := atomic.LoadUint64(&words[1+i%31]); v != 0 && v != ^uint64(0) {
+				done <- v
+				return
+			}
+		}
+		done <- 0
+	}()
+	rows := [2][]byte{make([]byte, 256), bytes.Repeat([]byte{0xff}, 256)}
+	for i := range 20000 {
+		_ = m.WriteAt(rows[i&1][:252], 0x1000+4) // the last word's half stays
+		_ = m.WriteAt(rows[i&1], 0x1000)
+	}
+	stop.Store(true)
+	if v := <-done; v != 0 {
+		t.Errorf("a value of %#x", v)
+	}
 }

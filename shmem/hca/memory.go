@@ -16,7 +16,9 @@ type Memory interface {
 	// ReadAt fills p with the bytes at address.
 	ReadAt(p []byte, address uint64) error
 	// WriteAt stores p at address. Writes of 4 or 8 bytes at a multiple of their size are seen whole and after all that
-	// was written before.
+	// was written before. Of writes of up to rowBytes at a multiple of 4, so are all words of 4 and 8 bytes at multiples of
+	// their size: a warp's values come as one. Memory that this process reaches through a driver keeps that as far as its
+	// copies do.
 	WriteAt(p []byte, address uint64) error
 	// Atomic replaces the op.Bytes bytes at address, a multiple of that, by what op.Apply makes of them and returns
 	// what was there. No other atomic operation, of whatever agent the memory's owner counts on, comes between.
@@ -28,6 +30,9 @@ type Viewer interface {
 	// View is the n bytes at address, to read or to write.
 	View(address, n uint64) ([]byte, error)
 }
+
+// rowBytes is what the values of a warp's lanes take at most.
+const rowBytes = 32 * 8
 
 // HostMemory is bytes of this process, which other processes and devices may share. Its atomic operations are those of
 // the processor, so they hold against all of them.
@@ -118,6 +123,22 @@ func load(dst, src []byte) {
 	}
 }
 
+// storeRow stores words of 4 and 8 bytes whole. dst is not empty.
+func storeRow(dst, src []byte) {
+	if at := uintptr(unsafe.Pointer(&dst[0])) % 8; at != 0 && len(dst) >= 4 {
+		store(dst[:4], src)
+		dst, src = dst[4:], src[4:]
+	}
+	for ; len(dst) >= 8; dst, src = dst[8:], src[8:] {
+		store(dst[:8], src)
+	}
+	if len(dst) >= 4 {
+		store(dst[:4], src)
+		dst, src = dst[4:], src[4:]
+	}
+	copy(dst, src)
+}
+
 // store copies to shared memory; words are written whole and after all earlier writes.
 func store(dst, src []byte) {
 	switch {
@@ -129,6 +150,8 @@ func store(dst, src []byte) {
 		var v uint32
 		*(*[4]byte)(unsafe.Pointer(&v)) = *(*[4]byte)(src)
 		atomic.StoreUint32((*uint32)(unsafe.Pointer(&dst[0])), v)
+	case len(dst) > 4 && len(dst) <= rowBytes && uintptr(unsafe.Pointer(&dst[0]))%4 == 0:
+		storeRow(dst, src)
 	default:
 		copy(dst, src)
 	}

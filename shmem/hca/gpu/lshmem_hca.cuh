@@ -243,6 +243,18 @@ template <class Group> LSHMEM_OUTLINE void copy(uint64_t to, uint64_t from, uint
   copy_words<Group, uint8_t>(to + head + body, from + head + body, n - head - body);
 }
 
+// copy_row moves the payload of an entry in words that are each stored whole: they are the values of a warp's lanes. It
+// begins at a multiple of 4 in the ring, and may go around the ring's end, also within a word.
+template <class Group, class W>
+LSHMEM_OUTLINE void copy_row(uint64_t to, uint64_t ring, uint64_t start, uint64_t size, uint64_t n) {
+  for (uint64_t i = (uint64_t)Group::index() * sizeof(W); i < n; i += (uint64_t)Group::size() * sizeof(W)) {
+    uint64_t v = load_relaxed<scope::sys>(at<const uint32_t>(ring + ((start + i) & (size - 1))));
+    if (sizeof(W) == 8)
+      v |= (uint64_t)load_relaxed<scope::sys>(at<const uint32_t>(ring + ((start + i + 4) & (size - 1)))) << 32;
+    store_relaxed<scope::sys>(at<W>(to + i), (W)v);
+  }
+}
+
 // server executes the entries of one queue.
 template <class Group> struct server {
   const adapter_t &adapter;
@@ -306,6 +318,15 @@ template <class Group> struct server {
       // The payload may go around the ring's end.
       const uint64_t ring = local.wq, size = (uint64_t)local.depth * 64;
       const uint64_t start = ((uint64_t)e.first * 4 + r.data + 4) & (size - 1), before = smaller(length, size - start);
+      const uint64_t aligned = remote | length;
+      if (aligned % 8 == 0) {
+        copy_row<Group, uint64_t>(remote, ring, start, size, length);
+        return 0;
+      }
+      if (aligned % 4 == 0) {
+        copy_row<Group, uint32_t>(remote, ring, start, size, length);
+        return 0;
+      }
       copy<Group>(remote, ring + start, before);
       if (before < length) copy<Group>(remote + before, ring, length - before);
       return 0;

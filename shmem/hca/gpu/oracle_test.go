@@ -355,6 +355,56 @@ func same(a, b *scene) error {
 	return nil
 }
 
+// TestRows: the values of a warp, which lie in one entry four bytes beside their alignment, are seen whole. Entries begin
+// at every block of the ring, so that some go around its end.
+func TestRows(t *testing.T) {
+	turns := processor(t)
+	for _, size := range []int{8, 4} { // of a value
+		s := &scene{here: words(rangeBytes), there: words(rangeBytes), wq: words(depth * 64), cq: words(depth * 64), record: words(8), doorbell: words(8)}
+		var keep []any
+		a := s.adapterOf(&keep)
+		at := 256 + size%8 // there + at is aligned as its place in memory is
+		row := s.there[at : at+32*size]
+		var stop atomic.Bool
+		done := make(chan string)
+		go func() {
+			for k := 0; !stop.Load(); k++ {
+				i := [4]int{0, 1, 31, k / 4 % 32}[k%4] // those at the ends most of all
+				p := unsafe.Pointer(&row[i*size])
+				if size == 8 {
+					if v := atomic.LoadUint64((*uint64)(p)); v != 0 && v != ^uint64(0) {
+						done <- fmt.Sprintf("value %d is %#x", i, v)
+						return
+					}
+				} else if v := atomic.LoadUint32((*uint32)(p)); v != 0 && v != ^uint32(0) {
+					done <- fmt.Sprintf("value %d is %#x", i, v)
+					return
+				}
+			}
+			done <- ""
+		}()
+		e := &mlx5.Entry{Opcode: mlx5.OpWrite, Queue: number, RemoteKey: thereKey, RemoteAddress: there + uint64(at), HasInline: true}
+		for i := range 60000 {
+			e.Inline = bytes.Repeat([]byte{byte(-(i & 1))}, 32*size)
+			next, err := e.Put(s.wq, s.posted)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.posted = next
+			s.ring()
+			turns(a, 1)
+			if row[0] != e.Inline[0] || row[32*size-1] != e.Inline[0] {
+				t.Fatalf("row %d of %d-byte values was not written", i, size)
+			}
+		}
+		stop.Store(true)
+		if torn := <-done; torn != "" {
+			t.Errorf("%d-byte values: %s", size, torn)
+		}
+		runtime.KeepAlive(keep)
+	}
+}
+
 func TestOracle(t *testing.T) {
 	turns := processor(t)
 	failed, flushed, good := 0, 0, 0
