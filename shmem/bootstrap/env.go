@@ -59,9 +59,9 @@ func FromEnv(ctx context.Context, o Options) (Bootstrap, error) {
 		if err != nil {
 			return nil, err
 		}
-		b, err := joinAt(ctx, root.ID(), e.rank, e.size, e.options, root)
+		b, err := joinAt(ctx, root.ID(), e.rank, e.size, e.options, root, false)
 		if err != nil {
-			root.release(true)
+			root.release(e.options.Instance, true)
 		}
 		return b, err
 	}
@@ -70,7 +70,7 @@ func FromEnv(ctx context.Context, o Options) (Bootstrap, error) {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		id, err := a.id(wait)
 		if err == nil {
-			return Join(ctx, id, e.rank, e.size, e.options)
+			return joinAt(ctx, id, e.rank, e.size, e.options, nil, true)
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -254,7 +254,7 @@ func holdRoot(ctx context.Context, key string, a address, o Options) (*Root, err
 	heldRoots.Lock()
 	defer heldRoots.Unlock()
 	if r := heldRoots.by[key]; r != nil {
-		if r.acquire() {
+		if r.acquire(o.Instance) {
 			return r, nil
 		}
 		<-r.Done() // it is closing: its port will be free
@@ -263,7 +263,7 @@ func holdRoot(ctx context.Context, key string, a address, o Options) (*Root, err
 	if err != nil {
 		return nil, err
 	}
-	r.acquire()
+	r.acquire(o.Instance)
 	heldRoots.by[key] = r
 	return r, nil
 }

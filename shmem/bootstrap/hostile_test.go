@@ -298,7 +298,7 @@ func TestJoinTimeout(t *testing.T) {
 	o := quick
 	o.JoinTimeout = 300 * time.Millisecond
 	// So that the root stays for the late one although all others of this process are gone.
-	root.(*Root).acquire()
+	root.(*Root).acquire(0)
 	for i, err := range each(2, func(i int) error {
 		_, err := Join(t.Context(), id, []int{1, 4}[i], 8, o)
 		return err

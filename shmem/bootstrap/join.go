@@ -26,18 +26,19 @@ const (
 // for. The context bounds only the call; if it ends, the others are told that this PE gave up.
 func Join(ctx context.Context, id UniqueID, rank, size int, o Options) (Bootstrap, error) {
 	var here *Root
-	if root, ok := roots.Load(id); ok && root.(*Root).acquire() {
+	if root, ok := roots.Load(id); ok && root.(*Root).acquire(o.Instance) {
 		here = root.(*Root)
 	}
-	b, err := joinAt(ctx, id, rank, size, o, here)
+	b, err := joinAt(ctx, id, rank, size, o, here, false)
 	if err != nil && here != nil {
-		here.release(true)
+		here.release(o.Instance, true)
 	}
 	return b, err
 }
 
-// joinAt is Join where the root may be in this process, and acquired. Close releases it.
-func joinAt(ctx context.Context, id UniqueID, rank, size int, o Options, here *Root) (Bootstrap, error) {
+// joinAt is Join where the root may be in this process, and acquired. Close releases it. A root that returns is one of PE 0's,
+// which makes a new one for an instance if it has left the one before: who meets the old root's end waits for the new one.
+func joinAt(ctx context.Context, id UniqueID, rank, size int, o Options, here *Root, returns bool) (Bootstrap, error) {
 	if err := checkPlace(rank, size); err != nil {
 		return nil, err
 	}
@@ -46,15 +47,24 @@ func joinAt(ctx context.Context, id UniqueID, rank, size int, o Options, here *R
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
 	o = o.withDefaults()
-	r := &remote{
-		member: newMember(rank, size, o), root: here,
-		begun: make(chan struct{}), refused: make(chan error, 1), stopped: make(chan struct{}),
-	}
-	r.up = r
-	if err := r.join(ctx, addresses, id.secret()); err != nil {
+	until := time.Now().Add(o.JoinTimeout)
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		r := &remote{
+			member: newMember(rank, size, o), root: here,
+			begun: make(chan struct{}), refused: make(chan error, 1), stopped: make(chan struct{}),
+		}
+		r.up = r
+		err := r.join(ctx, addresses, id.secret(), until)
+		if err == nil {
+			return r, nil
+		}
+		if returns && errors.Is(err, errRootLeft) {
+			if err = r.pause(ctx, pause, until, err); err == nil {
+				continue
+			}
+		}
 		return nil, fmt.Errorf("bootstrap: join as PE %d of %d: %w", rank, size, err)
 	}
-	return r, nil
 }
 
 // remote is a PE whose root is reached by TCP.
@@ -75,8 +85,7 @@ type remote struct {
 }
 
 // join reaches the root, takes the seat and waits for the others.
-func (r *remote) join(ctx context.Context, addresses []netip.AddrPort, secret [secretSize]byte) error {
-	until := time.Now().Add(r.options.JoinTimeout)
+func (r *remote) join(ctx context.Context, addresses []netip.AddrPort, secret [secretSize]byte, until time.Time) error {
 	reach, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	var last error
@@ -92,15 +101,8 @@ func (r *remote) join(ctx context.Context, addresses []netip.AddrPort, secret [s
 		if last == nil || reach.Err() == nil { // at the end an attempt only says that there is no more time
 			last = err
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-reach.Done():
-			timer.Stop()
-			if ctx.Err() != nil {
-				return fmt.Errorf("%w; %w", context.Cause(ctx), last)
-			}
-			return &joinTimeout{r.options.JoinTimeout, last}
+		if err := r.pause(ctx, pause, until, last); err != nil {
+			return err
 		}
 	}
 	late := time.NewTimer(time.Until(until) + grace)
@@ -113,7 +115,12 @@ func (r *remote) join(ctx context.Context, addresses []netip.AddrPort, secret [s
 	case <-r.lost:
 		_, err = r.LostPE()
 	case <-r.rootLeft:
-		err = errRootLeft
+		select {
+		case <-r.begun: // before the root left: that counts
+			return nil
+		default:
+			err = errRootLeft
+		}
 	case <-late.C:
 		err = &joinTimeout{r.options.JoinTimeout, errors.New("its root does not say who is missing")}
 	case <-ctx.Done():
@@ -124,6 +131,21 @@ func (r *remote) join(ctx context.Context, addresses []netip.AddrPort, secret [s
 	r.stop()
 	r.wg.Wait()
 	return err
+}
+
+// pause waits before another attempt to join. The error says that there is no time for one, and how the last one ended.
+func (r *remote) pause(ctx context.Context, pause time.Duration, until time.Time, last error) error {
+	timer := time.NewTimer(min(pause, time.Until(until)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		if time.Now().Before(until) {
+			return nil
+		}
+		return &joinTimeout{r.options.JoinTimeout, last}
+	case <-ctx.Done():
+		return fmt.Errorf("%w; %w", context.Cause(ctx), last)
+	}
 }
 
 // joinTimeout is that of a PE that did not reach the root, or the others, in time.
@@ -197,6 +219,8 @@ func (r *remote) introduce(l *link, until time.Time) (time.Duration, error) {
 		return 0, fmt.Errorf("the root at %v: %w", l.conn.RemoteAddr(), err)
 	case f.kind == kindRefused:
 		return 0, &permanent{errors.New(string(f.payload))}
+	case f.kind == kindBye:
+		return 0, &permanent{errRootLeft}
 	case f.kind != kindAccept:
 		return 0, &permanent{fmt.Errorf("the root at %v answered with a message of kind %d", l.conn.RemoteAddr(), f.kind)}
 	}
@@ -425,7 +449,7 @@ func (r *remote) bye() error {
 	r.conn.Close()
 	r.wg.Wait()
 	if r.root != nil {
-		r.root.release(failed)
+		r.root.release(r.options.Instance, failed)
 	}
 	if failed {
 		return nil // it was lost, which is known

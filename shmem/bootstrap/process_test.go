@@ -26,6 +26,7 @@ import (
 //	abort                          abort with code 5
 //	exit                           end without leaving
 //	fork                           start a process that has all descriptors of this one
+//	cycles N                       leave, and then join and leave N instances more, one behind the other
 const scriptVariable = "BOOTSTRAP_TEST_SCRIPT"
 
 // process is the PE.
@@ -61,6 +62,10 @@ func process() int {
 			b.Abort(5, "on purpose")
 		case "exit":
 			return 3
+		case "cycles":
+			i++
+			n, _ := strconv.Atoi(script[i])
+			fmt.Println("cycled", cycles(ctx, b, n))
 		case "fork":
 			for fd := 3; fd < 100; fd++ {
 				syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_SETFD, 0)
@@ -74,6 +79,29 @@ func process() int {
 		}
 	}
 	return 0
+}
+
+// cycles leaves b, and joins and leaves n instances more.
+func cycles(ctx context.Context, b Bootstrap, n int) error {
+	for k := range n {
+		if err := b.Close(); err != nil {
+			return fmt.Errorf("cycle %d: %w", k, err)
+		}
+		var err error
+		if b, err = FromEnv(ctx, Options{}); err != nil {
+			return fmt.Errorf("cycle %d: %w", k, err)
+		}
+		all, err := b.AllGather(ctx, []byte{byte(k)})
+		if err != nil {
+			return fmt.Errorf("cycle %d: %w", k, err)
+		}
+		for pe, p := range all {
+			if len(p) != 1 || p[0] != byte(k) {
+				return fmt.Errorf("cycle %d: PE %d is in another: %v", k, pe, p)
+			}
+		}
+	}
+	return b.Close()
 }
 
 // pe is a process of a test.
@@ -305,6 +333,123 @@ func TestRootInPE0(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Instances one after the other, whose root is PE 0's: who is faster meets the end of the root before, and gets over it.
+func TestCycles(t *testing.T) {
+	at := "tcp://" + freePort(t) + "?0123456789abcdef"
+	var all []*pe
+	for rank := range 3 {
+		all = append(all, startPE(t, rank, 3, at, "cycles 20"))
+	}
+	for _, p := range all {
+		if got := p.until("cycled"); got != "cycled <nil>" {
+			t.Error(got)
+		}
+	}
+}
+
+// A PE that waits in the next instance when PE 0 leaves this one neither keeps PE 0's root open nor stays with it. One that
+// was told of an id whose root ends is not kept: there will be no other.
+func TestRootReturns(t *testing.T) {
+	env := map[string]string{EnvBootstrap: "tcp://" + freePort(t) + "?0123456789abcdef", EnvPEs: "2"}
+	a, err := parseTCP(env[EnvBootstrap])
+	if err != nil {
+		t.Fatal(err)
+	}
+	join := func(rank int, instance uint32) (Bootstrap, error) {
+		o := quick
+		o.Instance = instance
+		if rank > 0 {
+			id, err := a.id(t.Context())
+			if err != nil {
+				return nil, err
+			}
+			return joinAt(t.Context(), id, rank, 2, o, nil, true)
+		}
+		root, err := holdRoot(t.Context(), env[EnvBootstrap], a, o)
+		if err != nil {
+			return nil, err
+		}
+		return joinAt(t.Context(), root.ID(), rank, 2, o, root, false)
+	}
+	first := make([]Bootstrap, 2)
+	for pe, err := range each(2, func(pe int) (err error) { first[pe], err = join(pe, 0); return err }) {
+		if err != nil {
+			t.Fatalf("PE %d: %v", pe, err)
+		}
+	}
+	heldRoots.Lock()
+	old := heldRoots.by[env[EnvBootstrap]]
+	heldRoots.Unlock()
+	if err := first[1].Close(); err != nil {
+		t.Error(err)
+	}
+	var next Bootstrap
+	early := make(chan error, 1)
+	go func() {
+		var err error
+		next, err = join(1, 1)
+		early <- err
+	}()
+	waitJob(t, old, 1)
+	gone := make(chan error, 1)
+	go func() {
+		o := quick
+		o.Instance = 2
+		_, err := Join(t.Context(), old.ID(), 1, 2, o)
+		gone <- err
+	}()
+	waitJob(t, old, 2)
+	left := time.Now()
+	if err := first[0].Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(left); took > closeGrace/2 {
+		t.Errorf("PE 0 waited %v for a job that it is not in", took)
+	}
+	select {
+	case <-old.Done():
+	default:
+		t.Error("the root is still there")
+	}
+	if err := <-gone; !errors.Is(err, errRootLeft) {
+		t.Errorf("join by an id: %v", err)
+	}
+	select {
+	case err := <-early:
+		t.Fatalf("PE 1 without PE 0: %v", err)
+	default:
+	}
+	zero, err := join(0, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-early; err != nil {
+		t.Fatalf("PE 1 was too early: %v", err)
+	}
+	for pe, err := range each(2, func(pe int) error { return []Bootstrap{zero, next}[pe].Barrier(t.Context()) }) {
+		if err != nil {
+			t.Errorf("PE %d: %v", pe, err)
+		}
+	}
+	closeAll(t, []Bootstrap{zero, next})
+}
+
+// waitJob waits until a PE waits in an instance.
+func waitJob(t *testing.T, r *Root, instance uint32) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		r.mu.Lock()
+		j := r.jobs[instance]
+		r.mu.Unlock()
+		if j != nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("nobody joins instance %d", instance)
+		}
+	}
 }
 
 // Between machines silence counts as death, within one a stopped PE is alive.

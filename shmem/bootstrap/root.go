@@ -69,10 +69,11 @@ type Root struct {
 	pending []net.Conn        // by age
 	seated  map[*seated]struct{}
 	unused  *time.Timer
-	uses    int           // by PEs of this process
-	blamed  int           // the PE that the first job that failed did so because of, -1 if none
-	dead    string        // of the first process that has ended, as Ended was told; empty if none has
-	idle    chan struct{} // closed when there is no job any more; nil if nobody waits for that
+	uses    int             // by PEs of this process
+	mine    map[uint32]bool // instances that they are in, or were in while others still are
+	blamed  int             // the PE that the first job that failed did so because of, -1 if none
+	dead    string          // of the first process that has ended, as Ended was told; empty if none has
+	idle    chan struct{}   // closed when no job of those is left, or this process has a PE again; nil if nobody waits for that
 }
 
 // Listen starts a root that serves until Close, or without Keep until its first job is over. The context bounds only the
@@ -90,7 +91,7 @@ func Listen(ctx context.Context, o ListenOptions) (*Root, error) {
 	}
 	r := &Root{
 		secret: secret, options: o, done: make(chan struct{}),
-		blamed: -1, jobs: map[uint32]*job{}, over: map[uint32]string{}, seated: map[*seated]struct{}{},
+		blamed: -1, jobs: map[uint32]*job{}, over: map[uint32]string{}, seated: map[*seated]struct{}{}, mine: map[uint32]bool{},
 	}
 	listeners, at, err := listen(ctx, o)
 	if err != nil {
@@ -194,23 +195,29 @@ func (r *Root) Close() error {
 	return nil
 }
 
-// acquire says that a PE of this process uses the root; false if it is closed.
-func (r *Root) acquire() bool {
+// acquire says that a PE of this process uses the root for an instance; false if it is closed.
+func (r *Root) acquire(instance uint32) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return false
 	}
 	r.uses++
+	r.mine[instance] = true
+	r.wake()
 	return true
 }
 
-// release is the end of that use. The last one closes the root; in a job that did not fail it first waits for the PEs of
-// other processes to leave, if that takes not long, so that one that dies meanwhile is noticed.
-func (r *Root) release(failed bool) {
+// release is the end of that use. The last one closes the root; if its job did not fail it first waits for the PEs of
+// other processes to leave the jobs that this process was in, if that takes not long, so that one that dies meanwhile is
+// noticed. Those that wait for the next job already will see the root's end, and come again.
+func (r *Root) release(instance uint32, failed bool) {
 	r.mu.Lock()
 	r.uses--
 	last := r.uses == 0
+	if failed {
+		delete(r.mine, instance)
+	}
 	r.mu.Unlock()
 	if last && !failed {
 		r.wait(closeGrace)
@@ -260,10 +267,28 @@ func (r *Root) close(right func() bool) {
 	close(r.done)
 }
 
-// wait waits until there is no job, or for most.
+// busy says whether there is a job that a PE of this process is or was in. mu is held.
+func (r *Root) busy() bool {
+	for instance := range r.jobs {
+		if r.mine[instance] {
+			return true
+		}
+	}
+	return false
+}
+
+// wake ends wait. mu is held.
+func (r *Root) wake() {
+	if r.idle != nil {
+		close(r.idle)
+		r.idle = nil
+	}
+}
+
+// wait waits until all have left the jobs that this process was in, or it is in one again, or for most.
 func (r *Root) wait(most time.Duration) {
 	r.mu.Lock()
-	if len(r.jobs) == 0 || r.closed {
+	if r.uses > 0 || !r.busy() || r.closed {
 		r.mu.Unlock()
 		return
 	}
@@ -353,6 +378,11 @@ func (r *Root) serve(c net.Conn) {
 	s := newSeated(l, int(j.rank), time.Duration(j.silence)*time.Millisecond)
 	s.listens = heartbeat(r.options.Heartbeat, c)
 	job, err := r.seat(s, j, c)
+	if errors.Is(err, errRootLeft) {
+		// It waits for a word; if it is gone there is nobody to tell.
+		_ = l.send(frame{kind: kindBye}, time.Now().Add(handshakeTimeout))
+		return
+	}
 	if err != nil {
 		_ = l.refuse(err)
 		return
@@ -425,12 +455,12 @@ const (
 	labelDown = "lshmem root to PE"
 )
 
-// seat gives a PE its place in the job that it names.
+// seat gives a PE its place in the job that it names. The error is errRootLeft if the root is about to end.
 func (r *Root) seat(s *seated, w join, c net.Conn) (*job, error) {
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
-		return nil, errors.New("the root is ending")
+		return nil, errRootLeft
 	}
 	if how, ended := r.over[w.instance]; ended {
 		r.mu.Unlock()
@@ -465,6 +495,9 @@ func (r *Root) seat(s *seated, w join, c net.Conn) (*job, error) {
 	if err := j.sit(int(w.rank), int(w.size), who, timeout, s); err != nil {
 		r.mu.Lock()
 		delete(r.seated, s)
+		if r.closed { // meanwhile; that is also why the job is over
+			err = errRootLeft
+		}
 		r.mu.Unlock()
 		s.drain()
 		return nil, err
@@ -498,9 +531,9 @@ func (r *Root) ended(instance uint32, j *job) {
 		r.blamed = e.pe
 	}
 	delete(r.jobs, instance)
-	if len(r.jobs) == 0 && r.idle != nil {
-		close(r.idle)
-		r.idle = nil
+	delete(r.mine, instance)
+	if !r.busy() {
+		r.wake()
 	}
 	if len(r.over) >= maxOver {
 		clear(r.over)
