@@ -553,6 +553,63 @@ func TestBadCallbacks(t *testing.T) {
 	}
 }
 
+// A gather of several calls makes no more of them when it is over, however well the first that was left behind returns.
+func TestLeftBehind(t *testing.T) {
+	for name, end := range map[string]func(b Bootstrap, cancel func()){
+		"context": func(_ Bootstrap, cancel func()) { cancel() },
+		"closed":  func(b Bootstrap, _ func()) { b.Close() },
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var b Bootstrap
+		calls := 0
+		b, err := FromCallbacks(0, 1, Callbacks{AllGatherFixed: func(context.Context, []byte, []byte) error {
+			calls++
+			end(b, cancel)
+			return nil
+		}}, quick)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.(*carried).c.AllGather(ctx, nil); err == nil || calls != 1 {
+			t.Errorf("%s: %d calls, %v", name, calls, err)
+		}
+		b.Close()
+		cancel()
+	}
+}
+
+// The context of a callback ends when nobody waits for it any more.
+func TestCallbackContext(t *testing.T) {
+	for name, end := range map[string]func(b Bootstrap){
+		"lost":   func(b Bootstrap) { b.Abort(1, "") },
+		"closed": func(b Bootstrap) { b.Close() },
+	} {
+		entered, left := make(chan struct{}), make(chan struct{})
+		b, err := FromCallbacks(0, 1, Callbacks{AllGather: func(ctx context.Context, _ []byte) ([][]byte, error) {
+			close(entered)
+			<-ctx.Done()
+			close(left)
+			return nil, ctx.Err()
+		}}, quick)
+		if err != nil {
+			t.Fatal(err)
+		}
+		over := make(chan error)
+		go func() { over <- b.Barrier(t.Context()) }()
+		<-entered
+		end(b)
+		select {
+		case <-left:
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s: the context goes on", name)
+		}
+		if err := <-over; err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		b.Close()
+	}
+}
+
 func TestRanks(t *testing.T) {
 	for want, list := range map[string][]int{
 		"PE 3":        {3},

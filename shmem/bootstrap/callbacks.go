@@ -10,7 +10,9 @@ import (
 )
 
 // Callbacks are the collectives that a program has already, of MPI or of torch's store. AllGather or AllGatherFixed is
-// needed; what else is missing is made of it. They are called one at a time, on goroutines of their own.
+// needed; what else is missing is made of it. They are called one at a time, on goroutines of their own, unless one is left
+// behind. Their context ends at the collective's timeout, when the job is lost, and behind Close; a collective that is made
+// of several calls makes no more of them then.
 type Callbacks struct {
 	// AllGather is as in Bootstrap.
 	AllGather func(ctx context.Context, mine []byte) ([][]byte, error)
@@ -26,7 +28,7 @@ type Callbacks struct {
 	Lost <-chan struct{}
 	// LostPE says which PE died, -1 if that is not known, and why; nil is that it is not known.
 	LostPE func() (int, error)
-	// Close is called at most once, by Bootstrap.Close.
+	// Close is called at most once, by Bootstrap.Close. A callback that was left behind may still be under way.
 	Close func() error
 }
 
@@ -39,7 +41,7 @@ func FromCallbacks(rank, size int, c Callbacks, o Options) (Bootstrap, error) {
 	if c.AllGather == nil && c.AllGatherFixed == nil {
 		return nil, errors.New("bootstrap: callbacks without an allgather")
 	}
-	b := &carried{member: newMember(rank, size, o.withDefaults()), c: c}
+	b := &carried{member: newMember(rank, size, o.withDefaults()), c: c, left: make(chan struct{})}
 	b.up = b
 	if c.AllGather == nil {
 		b.c.AllGather = b.fixed
@@ -56,6 +58,7 @@ type carried struct {
 	*member
 	c     Callbacks
 	ended chan struct{} // watch has returned; nil if there is nothing to watch
+	left  chan struct{} // the program's Close has returned
 
 	aborted sync.Once
 }
@@ -87,6 +90,14 @@ func (b *carried) call(o op, seq uint64, timeout time.Duration, parts [][]byte) 
 	late := context.AfterFunc(ctx, func() {
 		b.end(-1, &timeoutError{fmt.Sprintf("%v (collective %d) of the program did not return within %v", o, seq, timeout)})
 	})
+	go func() {
+		select {
+		case <-b.lost:
+		case <-b.left:
+		case <-ctx.Done():
+		}
+		cancel()
+	}()
 	go func() {
 		defer cancel()
 		got, err := b.carry(ctx, o, seq, parts)
@@ -207,6 +218,13 @@ func (b *carried) fixed(ctx context.Context, mine []byte) ([][]byte, error) {
 	if longest*uint64(b.size) > maxRound {
 		return nil, fmt.Errorf("%d PEs bring up to %d bytes each; %d MiB in all are possible", b.size, longest, maxRound>>20)
 	}
+	select { // was the first call left behind?
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-b.closed:
+		return nil, ErrClosed
+	default:
+	}
 	padded := make([]byte, longest)
 	copy(padded, mine)
 	all := make([]byte, longest*uint64(b.size))
@@ -229,6 +247,7 @@ func (b *carried) abort(code int, why string) {
 }
 
 func (b *carried) bye() error {
+	defer close(b.left)
 	if b.ended != nil {
 		<-b.ended
 	}
