@@ -188,7 +188,12 @@ func (a *asked) join(ctx context.Context, op string) (bootstrap.Bootstrap, error
 	if a.id != nil {
 		return bootstrap.Join(ctx, *a.id, a.pe, a.pes, options)
 	}
-	return bootstrap.FromCallbacks(a.pe, a.pes, carried(a.pes, a.callbacks), options)
+	callbacks := carried(a.pes, a.callbacks)
+	b, err := bootstrap.FromCallbacks(a.pe, a.pes, callbacks, options)
+	if err != nil {
+		return nil, errors.Join(err, callbacks.Close())
+	}
+	return b, nil
 }
 
 // options are the bootstrap's timeouts.
@@ -220,45 +225,56 @@ func (a *asked) options(op string) (o bootstrap.Options, err error) {
 func carried(pes int, from *C.lshmem_callbacks) bootstrap.Callbacks {
 	c := (*C.lshmem_callbacks)(C.malloc(C.sizeof_lshmem_callbacks))
 	*c = *from
-	refused := func(what string, code C.int) error {
-		if code == 0 {
-			return nil
+	under := &calls{free: func() { C.free(unsafe.Pointer(c)) }}
+	call := func(ctx context.Context, what string, f func() C.int) error {
+		var code C.int
+		if err := under.do(ctx, what, func() { code = f() }); err != nil {
+			return err
 		}
-		return fmt.Errorf("the program's %s callback returned %d", what, code)
+		if code != 0 {
+			return fmt.Errorf("the program's %s callback returned %d", what, code)
+		}
+		return nil
 	}
 	// Buffers are C memory: a callback that is left behind after a timeout may still write to them, so they are only
 	// freed by one that returned.
-	exchange := func(what string, sent, received int, call func(send, receive unsafe.Pointer) C.int, send []byte) ([]byte, error) {
+	exchange := func(ctx context.Context, what string, sent, received int, f func(send, receive unsafe.Pointer) C.int, send []byte) ([]byte, error) {
 		p := C.malloc(C.size_t(max(1, sent+received)))
 		defer C.free(p)
 		copy(unsafe.Slice((*byte)(p), sent), send)
 		to := unsafe.Add(p, sent)
-		if err := refused(what, call(p, to)); err != nil {
+		if err := call(ctx, what, func() C.int { return f(p, to) }); err != nil {
 			return nil, err
 		}
 		return C.GoBytes(to, C.int(received)), nil
 	}
 	b := bootstrap.Callbacks{
-		AllGatherFixed: func(_ context.Context, mine, all []byte) error {
-			got, err := exchange("allgather", len(mine), len(all), func(send, receive unsafe.Pointer) C.int {
+		AllGatherFixed: func(ctx context.Context, mine, all []byte) error {
+			got, err := exchange(ctx, "allgather", len(mine), len(all), func(send, receive unsafe.Pointer) C.int {
 				return C.shmem_call_allgather(c, send, receive, C.size_t(len(mine)))
 			}, mine)
 			copy(all, got)
 			return err
 		},
 		Close: func() error {
-			C.free(unsafe.Pointer(c))
+			under.close()
 			return nil
 		},
 	}
 	if c.barrier != nil {
-		b.Barrier = func(context.Context) error { return refused("barrier", C.shmem_call_barrier(c)) }
+		b.Barrier = func(ctx context.Context) error {
+			return call(ctx, "barrier", func() C.int { return C.shmem_call_barrier(c) })
+		}
 	}
 	if c.abort != nil {
 		b.Abort = func(code int, why string) {
 			text := C.CString(why)
 			defer C.free(unsafe.Pointer(text))
-			C.shmem_call_abort(c, C.int(code), text)
+			// Its error is that the PE has left: then there is no job to end.
+			_ = call(context.Background(), "abort", func() C.int {
+				C.shmem_call_abort(c, C.int(code), text)
+				return 0
+			})
 		}
 	}
 	if c.alltoall != nil {
@@ -266,7 +282,7 @@ func carried(pes int, from *C.lshmem_callbacks) bootstrap.Callbacks {
 		b.AllToAll = func(ctx context.Context, parts [][]byte) ([][]byte, error) {
 			return padded(pes, parts, func(mine, all []byte) error { return b.AllGatherFixed(ctx, mine, all) },
 				func(send []byte, each int) ([]byte, error) {
-					return exchange("alltoall", len(send), len(send), func(s, r unsafe.Pointer) C.int {
+					return exchange(ctx, "alltoall", len(send), len(send), func(s, r unsafe.Pointer) C.int {
 						return C.shmem_call_alltoall(c, s, r, C.size_t(each))
 					}, send)
 				})

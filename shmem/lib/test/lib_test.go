@@ -159,6 +159,13 @@ func TestThreads(t *testing.T) {
 	}
 }
 
+// A callback that returns behind its timeout, when the PE has left.
+func TestLateCallback(t *testing.T) {
+	late := program(t, "late.c")
+	// What is freed is overwritten, so that its use is noticed.
+	run(t, 1, places(t)[0], []string{late}, "LSHMEM_BOOTSTRAP_TIMEOUT=0.3", "MALLOC_PERTURB_=165")
+}
+
 // The library has what the header declares and nothing else, and calls nothing that a system without CUDA or NICs lacks.
 func TestExports(t *testing.T) {
 	file, err := elf.Open(filepath.Join(library(t), "liblshmem.so"))
