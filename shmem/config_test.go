@@ -2,6 +2,7 @@ package shmem
 
 import (
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -38,6 +39,64 @@ func TestConfig(t *testing.T) {
 	// The network's settings too, whether it is needed or not.
 	if _, err := ConfigFrom([]string{"LSHMEM_QP_DEPTH=100"}); Status(err) != layout.StatusArgument || !strings.Contains(err.Error(), "queue depth 100") {
 		t.Error(err)
+	}
+}
+
+// TestBootstrapOptions: how long calls wait for other PEs is one setting, unless the bootstrap has its own.
+func TestBootstrapOptions(t *testing.T) {
+	for _, c := range []struct {
+		settings []string
+		want     time.Duration
+	}{
+		{nil, 10 * time.Minute},
+		{[]string{"LSHMEM_TIMEOUT=1h"}, time.Hour},
+		{[]string{"LSHMEM_TIMEOUT=0"}, bootstrap.Forever},
+		{[]string{"LSHMEM_TIMEOUT=1"}, time.Minute}, // for Init; calls bring their own bound
+		{[]string{"LSHMEM_TIMEOUT=1h", "LSHMEM_BOOTSTRAP_TIMEOUT=5m"}, 5 * time.Minute},
+		{[]string{"LSHMEM_TIMEOUT=1h", "LSHMEM_BOOTSTRAP_TIMEOUT="}, time.Hour},
+	} {
+		config, err := ConfigFrom(c.settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o, err := config.BootstrapOptions(nil); err != nil || o.Timeout != c.want || o.JoinTimeout != 0 {
+			t.Errorf("%q: %+v, %v", c.settings, o, err)
+		}
+	}
+	config := Defaults()
+	config.Settings["LSHMEM_BOOTSTRAP_HEARTBEAT"] = "often"
+	if _, err := config.BootstrapOptions(nil); Status(err) != layout.StatusArgument || !strings.Contains(err.Error(), `LSHMEM_BOOTSTRAP_HEARTBEAT: "often" is no time`) {
+		t.Error(err)
+	}
+	t.Setenv("LSHMEM_BOOTSTRAP_JOIN_TIMEOUT", "7")
+	config = Defaults()
+	if o, err := config.BootstrapOptions(nil); err != nil || o.JoinTimeout != 7*time.Second {
+		t.Errorf("from the environment: %+v, %v", o, err)
+	}
+	one := func(name string) (string, bool) {
+		v, ok := map[string]string{"LSHMEM_BOOTSTRAP_TIMEOUT": "8"}[name]
+		return v, ok
+	}
+	if o, err := config.BootstrapOptions(one); err != nil || o.Timeout != 8*time.Second || o.JoinTimeout != 0 {
+		t.Errorf("from a program's: %+v, %v", o, err)
+	}
+}
+
+// TestBootstrapSettings: Init's bootstrap is the one that the settings name, not only the environment.
+func TestBootstrapSettings(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	c, err := ConfigFrom([]string{"LSHMEM_DEVICE=none", "LSHMEM_PE=0", "LSHMEM_PES=2", "LSHMEM_BOOTSTRAP=tcp://" + address + "?a-token-of-the-test",
+		"LSHMEM_BOOTSTRAP_JOIN_TIMEOUT=0.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Init(t.Context(), c); Status(err) != layout.StatusTimeout || !strings.Contains(err.Error(), "PE 1 of 2 did not join within") {
+		t.Errorf("without PE 1: %v", err)
 	}
 }
 

@@ -83,10 +83,14 @@ func (t *together) Unwrap() error { return t.error }
 
 func (p *PE) join(ctx context.Context) error {
 	if p.b == nil {
-		b, err := bootstrap.FromEnv(ctx, bootstrap.Options{})
+		o, err := p.c.BootstrapOptions(nil)
+		if err != nil {
+			return err
+		}
+		b, err := bootstrap.FromEnv(ctx, o)
 		if errors.Is(err, bootstrap.ErrNotSet) { // nobody started a job: this process is all of it
 			var one []bootstrap.Bootstrap
-			if one, err = bootstrap.Local(1, bootstrap.Options{}); err == nil {
+			if one, err = bootstrap.Local(1, o); err == nil {
 				b = one[0]
 			}
 		}

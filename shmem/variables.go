@@ -1,9 +1,12 @@
 package shmem
 
 import (
+	"os"
 	"slices"
 	"strings"
 
+	"github.com/lgpu/lgpu/shmem/bootstrap"
+	"github.com/lgpu/lgpu/shmem/layout"
 	"github.com/lgpu/lgpu/shmem/transport/ibgda"
 )
 
@@ -16,7 +19,7 @@ var others = []Variable{
 	{Name: "LSHMEM_BOOTSTRAP", Help: "how PEs find each other: uid:HEX, or tcp://HOST:PORT?TOKEN, where PE 0 listens"},
 	{Name: "LSHMEM_BOOTSTRAP_INTERFACE", Aliases: []string{"NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"}, Help: "network interface of the bootstrap: the beginning of its name, =NAME, or ^NAME for all but it"},
 	{Name: "LSHMEM_BOOTSTRAP_ADDRESS", Help: "address that the bootstrap's root listens at"},
-	{Name: "LSHMEM_BOOTSTRAP_TIMEOUT", Default: "60s", Help: "longest collective of the bootstrap, from the first PE that calls it"},
+	{Name: "LSHMEM_BOOTSTRAP_TIMEOUT", Default: "LSHMEM_TIMEOUT", Help: "longest collective of the bootstrap (init, heap calls, finalize), from the first PE that calls it; by default init waits for 60s at least"},
 	{Name: "LSHMEM_BOOTSTRAP_JOIN_TIMEOUT", Default: "60s", Help: "longest wait for all PEs to start"},
 	{Name: "LSHMEM_BOOTSTRAP_HEARTBEAT", Default: "10s", Help: "silence after which a machine counts as dead"},
 }
@@ -29,6 +32,32 @@ func AllVariables() []Variable {
 	}
 	slices.SortFunc(all, func(a, b Variable) int { return strings.Compare(a.Name, b.Name) })
 	return all
+}
+
+// BootstrapOptions are those of a bootstrap for c: times are as the settings LSHMEM_BOOTSTRAP_* say, and its collectives, the
+// heap's calls among them, wait for as long as Timeout, in Init for a minute at least. lookup is where variables are found; nil
+// is in Settings, and what is not there in the process's environment.
+func (c *Config) BootstrapOptions(lookup func(name string) (string, bool)) (bootstrap.Options, error) {
+	if lookup == nil {
+		lookup = func(name string) (string, bool) {
+			if v, ok := c.Settings[name]; ok {
+				return v, true
+			}
+			return os.LookupEnv(name)
+		}
+	}
+	o, err := bootstrap.TimesFromEnv(bootstrap.Options{Lookup: lookup})
+	if err != nil {
+		return o, fault(layout.StatusArgument, "settings", -1, "%w", err)
+	}
+	switch {
+	case o.Timeout != 0:
+	case c.Timeout <= 0:
+		o.Timeout = bootstrap.Forever
+	default:
+		o.Timeout = max(c.Timeout, bootstrap.DefaultTimeout)
+	}
+	return o, nil
 }
 
 // knownNames are all names that settings have.

@@ -47,6 +47,9 @@ const MaxPayload = 16 << 20
 // MaxPEs is the largest job.
 const MaxPEs = 1 << 14
 
+// Forever, as Options.Timeout, is as good as no timeout: 49 days, the longest that can be told to a root.
+const Forever = (1<<32 - 1) * time.Millisecond
+
 // Default timeouts.
 const (
 	DefaultJoinTimeout = 60 * time.Second
@@ -82,8 +85,8 @@ type Bootstrap interface {
 type Options struct {
 	// JoinTimeout is how long to wait for the root and for all PEs. 0 is DefaultJoinTimeout.
 	JoinTimeout time.Duration
-	// Timeout is how long a collective may take, from the first PE that calls it. A context may make it less. 0 is
-	// DefaultTimeout.
+	// Timeout is how long a collective may take, from the first PE that calls it, at most Forever. A context may make it
+	// less. 0 is DefaultTimeout.
 	Timeout time.Duration
 	// Heartbeat is how long a machine may be silent until it counts as dead. 0 is DefaultHeartbeat between machines and
 	// none within one, where the kernel says at once who died, and where a PE may be stopped (by a terminal, a debugger)
@@ -127,6 +130,7 @@ func (o Options) withDefaults() Options {
 	if o.Timeout <= 0 {
 		o.Timeout = DefaultTimeout
 	}
+	o.Timeout = min(o.Timeout, Forever)
 	return o
 }
 

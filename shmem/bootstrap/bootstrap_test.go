@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -411,6 +412,19 @@ func TestTimeout(t *testing.T) {
 		}
 		wantEnd(t, all[3], -1, "PEs 1, 3 did not call barrier")
 	})
+}
+
+// The longest timeouts are no short ones.
+func TestForever(t *testing.T) {
+	for _, timeout := range []time.Duration{Forever, math.MaxInt64} {
+		forKinds(t, 2, Options{Timeout: timeout}, func(t *testing.T, all []Bootstrap) {
+			for pe, err := range each(2, func(pe int) error { return all[pe].Barrier(t.Context()) }) {
+				if err != nil {
+					t.Errorf("PE %d, %v: %v", pe, timeout, err)
+				}
+			}
+		})
+	}
 }
 
 func TestContext(t *testing.T) {

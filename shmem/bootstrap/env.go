@@ -120,10 +120,17 @@ func readEnv(o Options) (environment, error) {
 	if e.rank, err = number(env, from[0], 0, e.size-1); err != nil {
 		return e, err
 	}
-	return e, errors.Join(
-		fromEnv(env, EnvTimeout, &e.options.Timeout),
-		fromEnv(env, EnvJoinTimeout, &e.options.JoinTimeout),
-		fromEnv(env, EnvHeartbeat, &e.options.Heartbeat))
+	e.options, err = TimesFromEnv(o)
+	return e, err
+}
+
+// TimesFromEnv returns o with the times that it leaves out as the environment has them, in LSHMEM_BOOTSTRAP_TIMEOUT,
+// LSHMEM_BOOTSTRAP_JOIN_TIMEOUT and LSHMEM_BOOTSTRAP_HEARTBEAT. FromEnv does that itself, Join and FromCallbacks do not.
+func TimesFromEnv(o Options) (Options, error) {
+	return o, errors.Join(
+		fromEnv(o.Lookup, EnvTimeout, &o.Timeout),
+		fromEnv(o.Lookup, EnvJoinTimeout, &o.JoinTimeout),
+		fromEnv(o.Lookup, EnvHeartbeat, &o.Heartbeat))
 }
 
 // fromEnv reads a time from a variable if d has none.

@@ -24,7 +24,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 	"unsafe"
 
 	"github.com/lgpu/lgpu/shmem"
@@ -162,16 +161,22 @@ func (a *asked) place(op string) error {
 	return nil
 }
 
-// join makes the job that was asked for.
-func (a *asked) join(ctx context.Context, op string) (bootstrap.Bootstrap, error) {
-	options, err := a.options(op)
+// join makes the job that was asked for, with times as c says.
+func (a *asked) join(ctx context.Context, op string, c *shmem.Config) (bootstrap.Bootstrap, error) {
+	fromEnv := a.id == nil && a.callbacks == nil
+	if at, _ := a.variables.lookup(bootstrap.EnvBootstrap); fromEnv && at == "" && (a.pe > 0 || a.pes > 1) {
+		return nil, argument(op, "PE %d of %d, and nothing says how they find each other: set LSHMEM_BOOTSTRAP, or lshmem_config's uniqueid or callbacks", a.pe, a.pes)
+	} else if !fromEnv || at != "" && (a.pe >= 0 || a.pes > 0) {
+		if err := a.place(op); err != nil {
+			return nil, err
+		}
+		a.variables = append(a.variables, bootstrap.EnvPE+"="+strconv.Itoa(a.pe), bootstrap.EnvPEs+"="+strconv.Itoa(a.pes))
+	}
+	options, err := c.BootstrapOptions(a.variables.lookup)
 	if err != nil {
 		return nil, err
 	}
-	if a.id == nil && a.callbacks == nil {
-		if a.pe >= 0 || a.pes > 0 {
-			a.variables = append(a.variables, "LSHMEM_PE="+strconv.Itoa(a.pe), "LSHMEM_PES="+strconv.Itoa(a.pes))
-		}
+	if fromEnv {
 		b, err := bootstrap.FromEnv(ctx, options)
 		if errors.Is(err, bootstrap.ErrNotSet) { // nobody started a job: this process is all of it
 			one, err := bootstrap.Local(1, options)
@@ -182,9 +187,6 @@ func (a *asked) join(ctx context.Context, op string) (bootstrap.Bootstrap, error
 		}
 		return b, err
 	}
-	if err := a.place(op); err != nil {
-		return nil, err
-	}
 	if a.id != nil {
 		return bootstrap.Join(ctx, *a.id, a.pe, a.pes, options)
 	}
@@ -194,31 +196,6 @@ func (a *asked) join(ctx context.Context, op string) (bootstrap.Bootstrap, error
 		return nil, errors.Join(err, callbacks.Close())
 	}
 	return b, nil
-}
-
-// options are the bootstrap's timeouts.
-func (a *asked) options(op string) (o bootstrap.Options, err error) {
-	o.Lookup = a.variables.lookup
-	for _, t := range []struct {
-		name string
-		to   *time.Duration
-	}{
-		{"LSHMEM_BOOTSTRAP_TIMEOUT", &o.Timeout}, {"LSHMEM_BOOTSTRAP_JOIN_TIMEOUT", &o.JoinTimeout},
-		{"LSHMEM_BOOTSTRAP_HEARTBEAT", &o.Heartbeat},
-	} {
-		text, ok := a.variables.lookup(t.name)
-		if !ok || text == "" {
-			continue
-		}
-		if seconds, err := strconv.ParseFloat(text, 64); err == nil {
-			*t.to = time.Duration(seconds * float64(time.Second))
-			continue
-		}
-		if *t.to, err = time.ParseDuration(text); err != nil {
-			return o, argument(op, "%s=%q is no time; write seconds, or such as 90s or 5m", t.name, text)
-		}
-	}
-	return o, nil
 }
 
 // carried are a program's callbacks for the bootstrap. They are copied; the program keeps their context alive.
@@ -309,7 +286,7 @@ func shmemInit(config *C.lshmem_config, out *C.lshmem_pe_t) C.int {
 		if a.device >= 0 {
 			c.Device = a.device
 		}
-		b, err := a.join(context.Background(), op)
+		b, err := a.join(context.Background(), op, &c)
 		if err != nil {
 			var e *shmem.Error
 			if errors.As(err, &e) {

@@ -166,6 +166,18 @@ func TestLateCallback(t *testing.T) {
 	run(t, 1, places(t)[0], []string{late}, "LSHMEM_BOOTSTRAP_TIMEOUT=0.3", "MALLOC_PERTURB_=165")
 }
 
+// What a lshmem_config says of a PE's number counts for more than the environment.
+func TestNumbers(t *testing.T) {
+	numbers := program(t, "numbers.c")
+	run(t, 3, places(t)[0], []string{numbers})
+	_, ended := job(t, 2, places(t)[0], []string{numbers}, "LSHMEM_BOOTSTRAP=")
+	for pe, err := range ended {
+		if err == nil || !strings.Contains(err.Error(), "nothing says how they find each other") {
+			t.Errorf("PE %d without a way to the others: %v", pe, err)
+		}
+	}
+}
+
 // The library has what the header declares and nothing else, and calls nothing that a system without CUDA or NICs lacks.
 func TestExports(t *testing.T) {
 	file, err := elf.Open(filepath.Join(library(t), "liblshmem.so"))
