@@ -57,13 +57,46 @@ func (w Where) String() string {
 	return fmt.Sprintf("place %d", uint8(w))
 }
 
+// By says by which number of its own a caller in a kernel picks its queue among those to a PE, if it names none.
+type By uint8
+
+// What picks a queue.
+const (
+	ByCTA  By = iota // the CTA's number in the grid
+	ByWarp           // the warp's number in the grid
+	BySM             // the multiprocessor that it runs on
+)
+
+func (b By) String() string {
+	switch b {
+	case ByCTA:
+		return "cta"
+	case ByWarp:
+		return "warp"
+	case BySM:
+		return "sm"
+	}
+	return fmt.Sprintf("by %d", uint8(b))
+}
+
+// flags are those of State.
+func (b By) flags() uint32 {
+	switch b {
+	case ByWarp:
+		return layout.StateCallerWarp
+	case BySM:
+		return layout.StateCallerSM
+	}
+	return 0
+}
+
 // Kinds of NICs: values of Settings.NIC.
 const (
-	Auto = "auto" // mlx5 if there is one, else the GPU-resident HCA for peers on this machine, else the host's HCA
-	MLX5 = "mlx5"
-	Host = "host"
-	GPU  = "gpu"
-	None = "none"
+	Auto = "auto" // MLX5 if a port can be used, else Host
+	MLX5 = "mlx5" // NICs
+	Host = "host" // the software HCA on the host
+	GPU  = "gpu"  // the software HCA on the GPU, for peers on this machine; a kernel of its own always runs
+	None = "none" // no network transport
 )
 
 // Settings are what a user can choose. The zero value is not valid: begin with Defaults.
@@ -74,6 +107,7 @@ type Settings struct {
 	Depth       int // basic blocks of a send queue, a power of two
 	Batch       int // ready blocks that a caller may leave to a later one's doorbell
 	FetchSlots  int // of a queue's internal buffer, a power of two
+	By          By  // what picks a caller's queue among those to a PE
 
 	Handler Handler
 	Queues  Where
@@ -209,6 +243,8 @@ var variables = []Variable{
 		func(s *Settings, v string) error { s.NIC = strings.ToLower(v); return nil }},
 	{"LSHMEM_QP_PER_PE", []string{"NVSHMEM_IBGDA_NUM_RC_PER_PE"}, "2", "queue pairs to each PE",
 		number(func(s *Settings) *int { return &s.QueuesPerPE })},
+	{"LSHMEM_QP_BY", []string{"NVSHMEM_IBGDA_RC_MAP_BY"}, "cta", "what picks the queue pair of a caller in a kernel: cta, warp or sm",
+		choice(func(s *Settings) *By { return &s.By }, map[string]By{"cta": ByCTA, "warp": ByWarp, "sm": BySM})},
 	{"LSHMEM_QP_DEPTH", []string{"NVSHMEM_QP_DEPTH"}, "1024", "blocks of 64 bytes in a send queue, a power of two",
 		number(func(s *Settings) *int { return &s.Depth })},
 	{"LSHMEM_QP_BATCH", []string{"NVSHMEM_IBGDA_NUM_REQUESTS_IN_BATCH"}, "32", "blocks that may be ready before somebody must ring",
@@ -245,7 +281,7 @@ var variables = []Variable{
 	{"LSHMEM_IB_ACK_TIMEOUT", nil, "20", "time between retries: 4.096 us * 2^n, n up to 31", number(func(s *Settings) *int { return &s.AckTimeout })},
 	{"LSHMEM_IB_MAX_READS", nil, "16", "reads and atomics in flight on a queue pair, a power of two up to 128",
 		number(func(s *Settings) *int { return &s.ReadsAtOnce })},
-	{"LSHMEM_HCA_LISTEN", nil, "", "host:port at which a software HCA listens", func(s *Settings, v string) error { s.Listen = v; return nil }},
+	{"LSHMEM_HCA_LISTEN", nil, "", "host:port at which a software HCA listens, each process at its own; port 0: any", func(s *Settings, v string) error { s.Listen = v; return nil }},
 	{"LSHMEM_HCA_ADVERTISE", nil, "", "host name or address by which others reach a software HCA",
 		func(s *Settings, v string) error { s.Advertise = v; return nil }},
 }

@@ -47,6 +47,8 @@ func TestEnvironment(t *testing.T) {
 		{"NVSHMEM_QP_DEPTH=512", func(s *Settings) bool { return s.Depth == 512 }},
 		{"NVSHMEM_QP_DEPTH=512 LSHMEM_QP_DEPTH=256", func(s *Settings) bool { return s.Depth == 256 }},
 		{"NVSHMEM_IBGDA_NUM_RC_PER_PE=4", func(s *Settings) bool { return s.QueuesPerPE == 4 }},
+		{"LSHMEM_QP_BY=warp", func(s *Settings) bool { return s.By == ByWarp }},
+		{"NVSHMEM_IBGDA_RC_MAP_BY=sm", func(s *Settings) bool { return s.By == BySM }},
 		{"NVSHMEM_IBGDA_NIC_HANDLER=cpu", func(s *Settings) bool { return s.Handler == HandlerHost }},
 		{"NVSHMEM_IBGDA_FORCE_NIC_BUF_MEMTYPE=hostmem", func(s *Settings) bool { return s.Queues == QueuesHost }},
 		{"NVSHMEM_REMOTE_TRANSPORT=none", func(s *Settings) bool { return s.NIC == None }},
@@ -68,7 +70,7 @@ func TestEnvironment(t *testing.T) {
 			t.Errorf("%s: %+v, %v, %v", c.environment, s, err, s.Check())
 		}
 	}
-	for _, bad := range []string{"LSHMEM_QP_DEPTH=many", "LSHMEM_IB_DISABLE_DMABUF=2", "LSHMEM_NIC_HANDLER=nobody", "LSHMEM_REMOTE_TRANSPORT=ucx",
+	for _, bad := range []string{"LSHMEM_QP_DEPTH=many", "LSHMEM_IB_DISABLE_DMABUF=2", "LSHMEM_NIC_HANDLER=nobody", "LSHMEM_QP_BY=dct", "LSHMEM_REMOTE_TRANSPORT=ucx",
 		"LSHMEM_HCA_LIST=mlx5_0,,mlx5_1", "LSHMEM_HCA_LIST=mlx5_[", "LSHMEM_IB_ADDR_RANGE=10.1", "LSHMEM_QP_BATCH=99999999999"} {
 		name, value, _ := strings.Cut(bad, "=")
 		if _, err := FromEnvironment(func(n string) (string, bool) { return value, n == name }); err == nil || !strings.Contains(err.Error(), name) {

@@ -18,9 +18,9 @@ func newProvider(c *Config) (nic.Provider, error) {
 	case MLX5:
 		return newMLX5(c)
 	case Host:
-		return newSoft(c)
+		return provider(newSoft(c))
 	case GPU:
-		return newResident(c)
+		return provider(newResident(c))
 	}
 	p, err := newMLX5(c)
 	if err == nil {
@@ -37,13 +37,22 @@ func newProvider(c *Config) (nic.Provider, error) {
 		return nil, err
 	}
 	c.Log("ibgda: the software HCA: %v", err)
-	return newSoft(c)
+	return provider(newSoft(c))
+}
+
+// provider makes an interface of what a constructor returned: nil where there is an error, not a nil pointer, on which
+// methods would be called.
+func provider[P nic.Provider](p P, err error) (nic.Provider, error) {
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 func newMLX5(c *Config) (nic.Provider, error) {
-	return verbs.Open(verbs.Options{GIDIndex: c.GIDIndex, RoCEVersion: c.RoCEVersion, IPv6: c.AddressIPv6, Range: c.AddressRange,
+	return provider(verbs.Open(verbs.Options{GIDIndex: c.GIDIndex, RoCEVersion: c.RoCEVersion, IPv6: c.AddressIPv6, Range: c.AddressRange,
 		TrafficClass: c.TrafficClass, ServiceLevel: c.ServiceLevel, PartitionKey: c.PartitionKey, Retries: c.Retries,
-		AckTimeout: c.AckTimeout, Reads: c.ReadsAtOnce, Log: c.Log})
+		AckTimeout: c.AckTimeout, Reads: c.ReadsAtOnce, Log: c.Log}))
 }
 
 // addressOf is where a slice lies.

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lgpu/lgpu/shmem/hca"
 	"github.com/lgpu/lgpu/shmem/layout"
 	"github.com/lgpu/lgpu/shmem/mlx5"
@@ -69,8 +71,14 @@ func newSoft(c *Config) (*soft, error) {
 		where.Listen = "127.0.0.1:0"
 	}
 	f, release, err := acquire(where)
-	if err != nil {
-		return nil, fmt.Errorf("ibgda: the software HCA's network: %w", err)
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		return nil, fmt.Errorf("ibgda: the software HCA cannot listen at %s, as LSHMEM_HCA_LISTEN says: somebody else does; "+
+			"the processes of a machine need a port each: set LSHMEM_HCA_LISTEN with port 0, which takes a free one: %w", where.Listen, err)
+	case err != nil && c.Listen != "":
+		return nil, fmt.Errorf("ibgda: the software HCA cannot listen at %s, as LSHMEM_HCA_LISTEN says: %w", where.Listen, err)
+	case err != nil:
+		return nil, fmt.Errorf("ibgda: the software HCA's network (LSHMEM_HCA_LISTEN): %w", err)
 	}
 	return &soft{nics: max(1, c.MaxNICs), platform: c.Platform, fabric: f.TCP, log: c.Log, close: release,
 		// As long as a NIC would try, but not so short that a busy host counts as gone.

@@ -26,8 +26,8 @@ type tables struct {
 
 // allocate makes room for the largest heap.
 func (t *tables) allocate(c *Config, nics int) error {
-	entries := (c.HeapBytes + 1<<c.KeyShift - 1) >> c.KeyShift
 	t.p, t.pes, t.nics, t.shift = c.Platform, uint64(c.PEs), uint64(nics), c.KeyShift
+	entries := t.count(c.HeapBytes)
 	at := uint64(0)
 	part := func(count, size uint64) uint64 {
 		offset := at
@@ -103,9 +103,12 @@ func (t *tables) clear(offset, bytes uint64) error {
 	return t.put(offset, bytes, make([]layout.Key, t.nics), make([]layout.Key, t.pes*t.nics))
 }
 
-// put writes the same keys for every entry of a piece.
+// count is how many entries a piece has.
+func (t *tables) count(bytes uint64) uint64 { return (bytes + 1<<t.shift - 1) >> t.shift }
+
+// put writes the same keys for every entry of a piece, the last of which may be a part.
 func (t *tables) put(offset, bytes uint64, one, all []layout.Key) error {
-	first, count := offset>>t.shift, bytes>>t.shift
+	first, count := offset>>t.shift, t.count(bytes)
 	local := make([]layout.Key, 0, count*t.nics)
 	remote := make([]layout.Key, 0, count*t.nics*t.pes)
 	for range count {

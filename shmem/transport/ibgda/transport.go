@@ -183,11 +183,11 @@ func Open(c Config) (*Transport, error) {
 func (t *Transport) open() error {
 	c := &t.c
 	if t.provider = c.Provider; t.provider == nil {
-		t.own = true
-		var err error
-		if t.provider, err = newProvider(c); err != nil {
+		p, err := newProvider(c)
+		if err != nil {
 			return err
 		}
+		t.provider, t.own = p, true
 	}
 	infos, err := t.provider.NICs()
 	if err != nil {
@@ -590,10 +590,12 @@ func (t *Transport) post() error {
 // Register implements transport.Transport.
 func (t *Transport) Register(c transport.Chunk) ([]byte, error) {
 	entry := uint64(1) << t.c.KeyShift
-	if c.Index < 0 || c.Offset != uint64(c.Index)<<t.c.KeyShift || c.Bytes == 0 || c.Bytes%entry != 0 ||
-		c.Offset+c.Bytes < c.Offset || c.Offset+c.Bytes > t.tables.entries<<t.c.KeyShift {
-		return nil, fmt.Errorf("ibgda: register piece %d of %#x bytes at offset %#x: not whole entries of the key table", c.Index,
-			c.Bytes, c.Offset)
+	// The last entry may be a part: its key ends where the piece does. It is this piece's alone, since pieces begin with an
+	// entry.
+	if c.Index < 0 || c.Offset != uint64(c.Index)<<t.c.KeyShift || c.Bytes == 0 || c.Offset+c.Bytes < c.Offset ||
+		c.Offset+c.Bytes > t.tables.entries<<t.c.KeyShift {
+		return nil, fmt.Errorf("ibgda: register piece %d of %#x bytes at offset %#x: it does not begin with that entry of the key "+
+			"table, or ends behind the table's %d entries of %#x bytes", c.Index, c.Bytes, c.Offset, t.tables.entries, entry)
 	}
 	for _, p := range t.pieces {
 		if c.Offset < p.Offset+p.Bytes && p.Offset < c.Offset+c.Bytes {
@@ -704,11 +706,11 @@ func (t *Transport) give(p *piece, keys [][]uint32) error {
 	return nil
 }
 
-// Detach implements transport.Transport.
+// Detach implements transport.Transport. A piece that Register refused, or that is detached already, is nothing.
 func (t *Transport) Detach(index int) error {
 	p := t.pieces[index]
 	if p == nil {
-		return fmt.Errorf("ibgda: detach piece %d: no such piece", index)
+		return nil
 	}
 	delete(t.pieces, index)
 	var err error
@@ -779,9 +781,10 @@ func (t *Transport) State(s *layout.State) error {
 		return errors.New("ibgda: state before Endpoints")
 	}
 	s.QueuesPerPE, s.NICs, s.KeyShift = uint32(t.c.QueuesPerPE), uint32(len(t.nics)), uint32(t.c.KeyShift)
+	s.Flags = s.Flags&^(layout.StateCallerWarp|layout.StateCallerSM) | t.c.By.flags()
 	permanent := uint64(0)
 	if p := t.pieces[0]; p != nil && p.attached {
-		permanent = p.Bytes >> t.c.KeyShift
+		permanent = t.tables.count(p.Bytes)
 	}
 	t.tables.state(s, permanent)
 	return nil
