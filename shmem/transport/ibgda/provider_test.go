@@ -45,7 +45,7 @@ func TestNoProvider(t *testing.T) {
 		t.Error(err)
 	}
 	if p, err := provider((*soft)(nil), errors.New("no")); p != nil || err == nil {
-		t.Errorf("a provider that could not be made is %v, not nil", p)
+		t.Errorf("a provider that could not be made is a %T, not nil", p)
 	}
 }
 
