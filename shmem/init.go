@@ -1,7 +1,6 @@
 package shmem
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,6 +8,7 @@ import (
 	"math/bits"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -45,7 +45,12 @@ func Init(ctx context.Context, c Config) (_ *PE, err error) {
 	for _, w := range c.Warnings {
 		p.log.Warn(w)
 	}
+	through := false
 	defer func() {
+		if !through && err == nil { // a panic, which goes on behind this: the others must not wait for this PE
+			err = errors.New("a defect: it panicked")
+			p.abort(err)
+		}
 		if err != nil {
 			p.teardown()
 			err = wrap("init", err)
@@ -61,8 +66,8 @@ func Init(ctx context.Context, c Config) (_ *PE, err error) {
 	} {
 		if err := step.do(ctx); err != nil {
 			// The others must not wait for this PE until they time out.
-			if p.b != nil && !errors.As(err, new(*together)) {
-				p.b.Abort(1, fmt.Sprintf("init of PE %d: %v", p.rank, err))
+			if !errors.As(err, new(*together)) {
+				p.abort(err)
 			}
 			return nil, fmt.Errorf("%s: %w", step.name, err)
 		}
@@ -73,7 +78,15 @@ func Init(ctx context.Context, c Config) (_ *PE, err error) {
 	p.stats.Init = last.Sub(p.begun)
 	p.watching.Go(p.watch)
 	p.log.Info("ready", "pe", p.rank, "pes", p.size, "memory", p.kind.String(), "init", p.stats.Init)
+	through = true
 	return p, nil
+}
+
+// abort ends the job because of what went wrong in Init.
+func (p *PE) abort(err error) {
+	if p.b != nil {
+		p.b.Abort(1, fmt.Sprintf("init of PE %d: %v", p.rank, err))
+	}
 }
 
 // together is an error that all PEs have, so that nobody needs to be told.
@@ -116,9 +129,15 @@ func (p *PE) openDevice(context.Context) error {
 		n, err = d.DeviceCount()
 	}
 	if err == nil && n == 0 {
-		err = fmt.Errorf("%w: no device", cuda.ErrNoDriver)
+		err = fmt.Errorf("%w: it has no device", cuda.ErrNoDriver)
 	}
 	if err != nil {
+		// A machine without GPUs is one thing, a GPU or driver that does not start another: a PE that went on without it
+		// would be far slower than what somebody asked for, and nobody would know why.
+		none := errors.Is(err, cuda.ErrNoLibrary) || n == 0 && (cuda.Code(err) == cuda.Success || cuda.Code(err) == cuda.NoDevice)
+		if !none {
+			return fmt.Errorf("the GPU cannot be used (LSHMEM_DEVICE=none at all PEs does without): %w", err)
+		}
 		if p.c.Memory == MemoryDevice || p.c.Device >= 0 {
 			return err
 		}
@@ -306,6 +325,11 @@ func (p *PE) agree(list []wishes) error {
 			ctas = min(ctas, max(1, w.CTAs/sharing))
 		}
 	}
+	// Collective calls are kernels where there are GPUs, mails between processors where there are none: they would never meet.
+	gpu := func(w wishes) bool { return w.CTAs > 0 }
+	if with, without := slices.IndexFunc(list, gpu), slices.IndexFunc(list, func(w wishes) bool { return !gpu(w) }); with >= 0 && without >= 0 {
+		return fault(layout.StatusSupport, "init", without, "PE %d has no GPU, PE %d has: set LSHMEM_DEVICE=none at all PEs", without, with)
+	}
 	if all.Host != 0 && all.Device != 0 {
 		without := slices.IndexFunc(list, func(w wishes) bool { return w.Host != 0 })
 		return fault(layout.StatusSupport, "init", without, "the heap is to lie in device memory, but this PE has no GPU or wants host memory")
@@ -423,6 +447,9 @@ func (p *PE) network() bool {
 
 // connect opens the network transport if it is needed, chooses, and connects.
 func (p *PE) connect(ctx context.Context) error {
+	if err := p.allMapped(); err != nil {
+		return &together{err}
+	}
 	if p.network() {
 		if err := p.openNetwork(ctx); err != nil {
 			return err
@@ -465,6 +492,32 @@ func (p *PE) connect(ctx context.Context) error {
 	return nil
 }
 
+// allMapped refuses a job of PEs without GPUs of which some do not have others' memory mapped: there is no code of a processor
+// that would use the network transport. It is the same answer at all PEs.
+func (p *PE) allMapped() error {
+	if !p.plain() {
+		return nil
+	}
+	for from := range p.matrix {
+		for to := range p.matrix[from] {
+			if p.direct(from, to) {
+				continue
+			}
+			a, b, why := p.peers[from], p.peers[to], "LSHMEM_DISABLE_P2P"
+			switch {
+			case a.Host != b.Host:
+				why = "it is on another machine"
+			case a.UID != b.UID:
+				why = "it runs as another user"
+			case a.Network != b.Network:
+				why = "it is in another network namespace, where memory cannot be passed to"
+			}
+			return fault(layout.StatusSupport, "init", to, "its memory is not mapped at PE %d (%s), and PEs without a GPU need that", from, why)
+		}
+	}
+	return nil
+}
+
 // sameWay takes mapped memory's atomic operations away where some PE has them by the network, if that is wanted.
 func (p *PE) sameWay() {
 	if !p.uniform || len(p.transports) < 2 {
@@ -484,17 +537,27 @@ func (p *PE) sameWay() {
 // whyNot says why no transport reaches a PE.
 func (p *PE) whyNot(pe int) string {
 	q := p.peers[pe]
+	network := "no network transport is available"
+	switch {
+	case len(p.networks) == 0:
+	case p.networks[p.rank] != "":
+		network += " here: " + p.networks[p.rank]
+	case p.networks[pe] != "":
+		network += " there: " + p.networks[pe]
+	default:
+		network = "the network transport, " + p.transports[1].Name() + ", does not reach it (LSHMEM_NIC=gpu: only PEs with a GPU of this machine)"
+	}
 	switch {
 	case q.Host != p.self.Host:
-		return "it is on another machine, and no network transport is available (LSHMEM_NIC, LSHMEM_REMOTE_TRANSPORT)"
+		return "it is on another machine, and " + network
 	case p.c.DisableP2P:
-		return "LSHMEM_DISABLE_P2P is set, and no network transport is available"
+		return "LSHMEM_DISABLE_P2P is set, and " + network
 	case q.UID != p.self.UID:
-		return "it runs as another user"
+		return "it runs as another user, and " + network
 	case q.Network != p.self.Network:
-		return "it is in another network namespace, where memory cannot be passed to"
+		return "it is in another network namespace, where memory cannot be passed to, and " + network
 	}
-	return "its GPU is not visible to this process or cannot be mapped, and no network transport is available"
+	return "its GPU is not visible to this process or cannot be mapped, and " + network
 }
 
 // openNetwork opens the network transport. One PE that has none makes it of no use to those that would talk to it, not to
@@ -504,15 +567,24 @@ func (p *PE) openNetwork(ctx context.Context) error {
 	if err != nil && !errors.Is(err, nic.ErrNoDevice) {
 		return err
 	}
-	has := []byte{0}
-	if t != nil {
-		has[0] = 1
-	}
-	all, err := p.b.AllGather(ctx, has)
+	reason := "" // why there is none, told to all
 	if err != nil {
+		p.log.Info("no network transport", "pe", p.rank, "error", err)
+		reason = err.Error()
+		reason = strings.ToValidUTF8(reason[:min(len(reason), 500)], "")
+	}
+	all, err := p.b.AllGather(ctx, []byte(reason))
+	if err != nil {
+		if t != nil {
+			err = errors.Join(err, t.Close())
+		}
 		return &together{err}
 	}
-	if !slices.ContainsFunc(all, func(b []byte) bool { return bytes.Equal(b, []byte{1}) }) {
+	p.networks = make([]string, p.size)
+	for pe, text := range all {
+		p.networks[pe] = string(text)
+	}
+	if !slices.Contains(p.networks, "") {
 		return nil
 	}
 	if t == nil {
@@ -521,7 +593,7 @@ func (p *PE) openNetwork(ctx context.Context) error {
 	p.transports = append(p.transports, t)
 	caps := make([]transport.Capability, p.size)
 	for pe := range caps {
-		if bytes.Equal(all[pe], []byte{1}) {
+		if p.networks[pe] == "" {
 			caps[pe] = t.Capability(p.self, p.peers[pe])
 		}
 	}
@@ -535,7 +607,7 @@ func (p *PE) networkTransport() (transport.Transport, error) {
 		return nil, err
 	}
 	if settings.NIC == ibgda.None {
-		return nil, nic.ErrNoDevice
+		return nil, fmt.Errorf("%w: LSHMEM_NIC or LSHMEM_REMOTE_TRANSPORT is none", nic.ErrNoDevice)
 	}
 	c := ibgda.Config{Settings: settings, PE: p.rank, PEs: p.size, HeapBase: p.heapBase, HeapBytes: p.heapBytes,
 		KeyShift: uint(bits.TrailingZeros64(p.chunk)), Place: ibgda.PlaceOf(p.self.PCI),

@@ -93,6 +93,7 @@ type PE struct {
 
 	p2p        *p2p.Transport
 	transports []transport.Transport
+	networks   []string // by PE: why it has no network transport, "" if it has; empty where none was looked for
 	reach      transport.Reachability
 	matrix     transport.Matrix
 	choice     transport.Choice

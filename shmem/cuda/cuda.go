@@ -28,6 +28,9 @@ import (
 // ErrNoDriver: this machine has no CUDA driver, or it does not start.
 var ErrNoDriver = errors.New("no CUDA driver")
 
+// ErrNoLibrary: this machine has no CUDA driver. An error that wraps it wraps ErrNoDriver too.
+var ErrNoLibrary = fmt.Errorf("%w: no libcuda.so.1", ErrNoDriver)
+
 // Result is a CUresult.
 type Result int32
 
@@ -104,7 +107,7 @@ func Load() (*Driver, error) { return load() }
 func open() (*Driver, error) {
 	library, err := purego.Dlopen("libcuda.so.1", purego.RTLD_NOW|purego.RTLD_GLOBAL)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNoDriver, err)
+		return nil, fmt.Errorf("%w: %w", ErrNoLibrary, err)
 	}
 	d := &Driver{library: library}
 	for i, name := range symbols {
