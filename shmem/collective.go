@@ -13,12 +13,12 @@ import (
 // It does not wait for streams, nor take part in what the team does there. The other blocking collective calls do: what the
 // team does on streams must have ended before them.
 func (p *PE) Barrier(team TeamID) error {
-	return p.blocking("barrier", func(stream uintptr) error { return p.collectiveOf(kernels.Barrier, team, true, collect{}, stream) })
+	return p.blocking("barrier", team, func(stream uintptr) error { return p.collectiveOf(kernels.Barrier, team, true, collect{}, stream) })
 }
 
 // Sync waits until all members of a team are at the same call.
 func (p *PE) Sync(team TeamID) error {
-	return p.blocking("sync", func(stream uintptr) error { return p.collectiveOf(kernels.Sync, team, true, collect{}, stream) })
+	return p.blocking("sync", team, func(stream uintptr) error { return p.collectiveOf(kernels.Sync, team, true, collect{}, stream) })
 }
 
 // BarrierAll is Barrier of all PEs.
@@ -29,52 +29,110 @@ func (p *PE) SyncAll() error { return p.Sync(World) }
 
 // Broadcast is BroadcastOnStream that waits for the end.
 func (p *PE) Broadcast(team TeamID, dest, source, bytes uint64, root int) error {
-	return p.blocking("broadcast", func(stream uintptr) error { return p.BroadcastOnStream(team, dest, source, bytes, root, stream) })
+	return p.blocking("broadcast", team, func(stream uintptr) error { return p.BroadcastOnStream(team, dest, source, bytes, root, stream) })
 }
 
 // FCollect is FCollectOnStream that waits for the end.
 func (p *PE) FCollect(team TeamID, dest, source, bytes uint64) error {
-	return p.blocking("fcollect", func(stream uintptr) error { return p.FCollectOnStream(team, dest, source, bytes, stream) })
+	return p.blocking("fcollect", team, func(stream uintptr) error { return p.FCollectOnStream(team, dest, source, bytes, stream) })
 }
 
 // AllToAll is AllToAllOnStream that waits for the end.
 func (p *PE) AllToAll(team TeamID, dest, source, bytes uint64) error {
-	return p.blocking("alltoall", func(stream uintptr) error { return p.AllToAllOnStream(team, dest, source, bytes, stream) })
+	return p.blocking("alltoall", team, func(stream uintptr) error { return p.AllToAllOnStream(team, dest, source, bytes, stream) })
 }
 
 // Reduce is ReduceOnStream that waits for the end.
 func (p *PE) Reduce(team TeamID, kind, reduction uint32, dest, source, n uint64) error {
-	return p.blocking("reduce", func(stream uintptr) error { return p.ReduceOnStream(team, kind, reduction, dest, source, n, stream) })
+	return p.blocking("reduce", team, func(stream uintptr) error { return p.ReduceOnStream(team, kind, reduction, dest, source, n, stream) })
 }
 
 // ReduceScatter is ReduceScatterOnStream that waits for the end.
 func (p *PE) ReduceScatter(team TeamID, kind, reduction uint32, dest, source, n uint64) error {
-	return p.blocking("reducescatter", func(stream uintptr) error {
+	return p.blocking("reducescatter", team, func(stream uintptr) error {
 		return p.ReduceScatterOnStream(team, kind, reduction, dest, source, n, stream)
 	})
 }
 
-// blocking runs an operation on the PE's own stream and waits for it.
-func (p *PE) blocking(op string, run func(stream uintptr) error) error {
-	p.hot.serial.Lock()
-	defer p.hot.serial.Unlock()
-	if err := run(p.hot.stream); err != nil {
+// blocking runs a collective operation on the team's own stream and waits for it. It waits for other PEs, so that it holds
+// nothing that another team's calls or one-sided calls need; calls of one team are done one after the other.
+func (p *PE) blocking(op string, id TeamID, run func(stream uintptr) error) error {
+	if p.plain() { // which does that itself
+		if err := run(0); err != nil {
+			return err
+		}
+		return p.check(op)
+	}
+	if err := p.check(op); err != nil {
 		return err
 	}
-	return p.finish(op)
+	t, err := p.team(op, id)
+	if err != nil {
+		return err
+	}
+	t.blocking.Lock()
+	defer t.blocking.Unlock()
+	if err := p.begin(op, t); err != nil {
+		return err
+	}
+	if err := run(t.stream); err != nil {
+		return err
+	}
+	return p.finish(op, t.stream)
+}
+
+// begin makes a team's stream if it is the first to need it, and waits for what the PE's own stream still has to send: a
+// collective call tells others that all of that is there. t.blocking is held.
+func (p *PE) begin(op string, t *team) error {
+	if t.ended {
+		return p.gone(op, t)
+	}
+	return wrap(op, p.ctx.Do(func() (err error) {
+		if t.stream == 0 {
+			if t.stream, err = p.d.StreamCreate(cuda.StreamNonBlocking); err != nil {
+				return err
+			}
+		}
+		p.hot.serial.Lock()
+		defer p.hot.serial.Unlock()
+		return p.d.StreamSynchronize(p.hot.stream)
+	}))
+}
+
+// gone is the error of a call that waited for another of its team until that ended.
+func (p *PE) gone(op string, t *team) error {
+	if err := p.check(op); err != nil {
+		return err
+	}
+	return p.noTeam(op, t.id)
+}
+
+// end ends a team's blocking calls: one under way is waited for, later ones fail.
+func (p *PE) end(t *team) error {
+	t.blocking.Lock()
+	defer t.blocking.Unlock()
+	t.ended = true
+	if t.stream == 0 {
+		return nil
+	}
+	stream := t.stream
+	t.stream = 0
+	return p.ctx.Do(func() error { return p.d.StreamDestroy(stream) })
 }
 
 // plainCollective does a collective operation of PEs without GPUs: each reads what it needs of the others between two
 // exchanges, in the first of which all say that their source is ready, in the second that they have read.
 func (p *PE) plainCollective(op kernels.Operation, t *team, a collect) error {
 	name := op.String()
-	in := &p.internal
-	in.mu.Lock()
-	defer in.mu.Unlock()
+	t.blocking.Lock()
+	defer t.blocking.Unlock()
+	if t.ended {
+		return p.gone(name, t)
+	}
 	meet := func() error {
 		mine := binary.LittleEndian.AppendUint64(nil, uint64(op)<<32|uint64(t.id))
 		mine = binary.LittleEndian.AppendUint64(mine, a.bytes)
-		all, err := p.exchange(name, t.members, mine)
+		all, err := p.exchangeIn(name, t, mine)
 		if err != nil {
 			return err
 		}
@@ -102,7 +160,7 @@ func (p *PE) plainCollective(op kernels.Operation, t *team, a collect) error {
 	}
 	for _, pe := range t.members {
 		if p.mapped[pe] == 0 {
-			return fault(layout.StatusSupport, name, pe, "a PE without a GPU reaches only PEs of its machine")
+			return p.notMapped(name, pe)
 		}
 	}
 	if err := meet(); err != nil {

@@ -828,6 +828,11 @@ func (p *PE) teardown() error {
 			errs = append(errs, err)
 		}
 	}
+	for id := range p.teams { // who is in a call of one leaves it first
+		if t := p.teams[id].Load(); t != nil {
+			add(p.end(t))
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range slices.Backward(p.transports) {

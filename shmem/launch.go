@@ -9,7 +9,6 @@ import (
 
 	"github.com/lgpu/lgpu/shmem/cuda"
 	"github.com/lgpu/lgpu/shmem/kernels"
-	"github.com/lgpu/lgpu/shmem/layout"
 )
 
 // loader has the kernels of a context, for all PEs that work in it.
@@ -194,7 +193,7 @@ type with struct {
 // kernel runs an operation with one PE on a stream.
 func (p *PE) kernel(name string, op kernels.RMAOperation, a with, stream uintptr) error {
 	if p.ctx == nil {
-		return fault(layout.StatusSupport, name, int(int32(a.pe)), "a PE without a GPU reaches only PEs of its machine")
+		return p.notMapped(name, int(int32(a.pe)))
 	}
 	entered, err := p.ctx.Enter()
 	if err != nil {
@@ -279,8 +278,8 @@ func (p *PE) collectiveOf(op kernels.Operation, id TeamID, host bool, a collect,
 	}
 }
 
-// finish waits for the PE's own stream and reports what kernels found. hot.serial is held.
-func (p *PE) finish(name string) error {
+// finish waits for the PE's own stream or a team's and reports what kernels found. Its lock is held.
+func (p *PE) finish(name string, stream uintptr) error {
 	if p.ctx == nil {
 		return p.check(name)
 	}
@@ -288,7 +287,7 @@ func (p *PE) finish(name string) error {
 	if err != nil {
 		return wrap(name, err)
 	}
-	err = p.d.StreamSynchronize(p.hot.stream)
+	err = p.d.StreamSynchronize(stream)
 	p.ctx.Leave(entered)
 	if err != nil {
 		return wrap(name, errors.Join(err, p.check(name)))

@@ -17,7 +17,8 @@
 //
 // Init, Malloc and its like, Free, RegisterSymmetric and Finalize are called by all PEs, in the same order, with the same
 // sizes. This is checked: if one PE asks for something else, or cannot do it, all get an error and nothing has changed.
-// Calls that make or end a team are made by all PEs of its parent or, for TeamCreate, by all members.
+// Calls that make or end a team are made by all PEs of its parent or, for TeamCreate, by all members. If one of them is not
+// there in time, or a collective operation between PEs without GPUs ends so, the job ends for all.
 //
 // # Errors
 //
@@ -27,7 +28,9 @@
 //
 // # Concurrency
 //
-// A PE's methods may be called by any goroutine at any time, in the same order on all PEs where they are collective. OnStream
+// A PE's methods may be called by any goroutine at any time, in the same order on all PEs where they are collective. That order
+// is among the blocking operations of one team, which are done one after the other; those of several teams, and calls that are
+// not collective, go on beside them, so that one goroutine's may be what another's waits for. OnStream
 // calls return when the work is queued, allocate nothing, and may be captured into CUDA graphs, which stay valid until
 // Finalize. A process may have any number of PEs, of one job or of several.
 package shmem
@@ -327,7 +330,7 @@ type hot struct {
 	launch     *cuda.Launch
 	params     [1]uintptr
 	functions  map[functionKey]uintptr
-	// stream is the PE's own, for blocking calls; serial keeps these apart.
+	// stream is the PE's own, for blocking calls with one PE; serial keeps these apart, and none of them waits for other PEs.
 	serial sync.Mutex
 	stream uintptr
 	stage  uint64 // pinned host memory of stageBytes, for values

@@ -313,7 +313,7 @@ func TestTeams(t *testing.T) {
 				return err
 			}
 		}
-		for _, bad := range [][]int{{}, {0, 4}, {0, 0}, {(p.Rank() + 1) % 4}} {
+		for _, bad := range [][]int{{}, {0, 4}, {0, 0}} {
 			if _, err := p.TeamCreate(bad); Status(err) != layout.StatusArgument {
 				return fmt.Errorf("a team of %v: %v", bad, err)
 			}

@@ -34,6 +34,11 @@ func (p *PE) target(op string, address, bytes uint64, pe int) (uint64, error) {
 	return p.mapped[pe] + offset, nil
 }
 
+// notMapped is what a PE without a GPU says of one whose memory it does not see, which Init refuses.
+func (p *PE) notMapped(op string, pe int) error {
+	return fault(layout.StatusSupport, op, pe, "its memory is not mapped here, and PEs without a GPU need that")
+}
+
 // own says whether there is memory of the heap at an address of this PE.
 func (p *PE) own(address, bytes uint64) bool {
 	offset := address - p.heapBase
@@ -90,7 +95,7 @@ func (p *PE) put(op string, dest, source, bytes uint64, pe int, wait bool) error
 	if err != nil || !wait {
 		return wrap(op, err)
 	}
-	return p.finish(op)
+	return p.finish(op, p.hot.stream)
 }
 
 // Get copies bytes from source in a PE's heap to a local address, and returns when they are there.
@@ -128,7 +133,7 @@ func (p *PE) get(op string, dest, source, bytes uint64, pe int, wait bool) error
 	if err != nil || !wait {
 		return wrap(op, err)
 	}
-	return p.finish(op)
+	return p.finish(op, p.hot.stream)
 }
 
 // width checks the size of an element.
@@ -181,7 +186,7 @@ func (p *PE) P(dest, value uint64, size, pe int) error {
 	if err != nil {
 		return wrap(op, err)
 	}
-	return p.finish(op) // the staging memory is free again
+	return p.finish(op, p.hot.stream) // the staging memory is free again
 }
 
 // G reads one element of 1, 2, 4 or 8 bytes from source in a PE's heap, and returns its bits.
@@ -209,7 +214,7 @@ func (p *PE) G(source uint64, size, pe int) (uint64, error) {
 	if err != nil {
 		return 0, wrap(op, err)
 	}
-	if err := p.finish(op); err != nil {
+	if err := p.finish(op, p.hot.stream); err != nil {
 		return 0, err
 	}
 	return loadElement(p.hot.stage, size), nil
@@ -297,7 +302,7 @@ func (p *PE) strided(op string, what kernels.RMAOperation, dest, source uint64, 
 	}
 	if p.ctx == nil {
 		if at == 0 {
-			return fault(layout.StatusSupport, op, pe, "a PE without a GPU reaches only PEs of its machine")
+			return p.notMapped(op, pe)
 		}
 		if what == kernels.StridedGet {
 			source = at
@@ -318,7 +323,7 @@ func (p *PE) strided(op string, what kernels.RMAOperation, dest, source uint64, 
 	if err := p.kernel(op, what, a, p.hot.stream); err != nil {
 		return err
 	}
-	return p.finish(op)
+	return p.finish(op, p.hot.stream)
 }
 
 // atomicSize checks the type and place of an atomic operation and returns its size.
@@ -357,7 +362,7 @@ func (p *PE) Atomic(code, kind uint32, dest, value, compare uint64, fetch bool, 
 	}
 	if p.ctx == nil {
 		if at == 0 || !p.atomic[pe] {
-			return 0, fault(layout.StatusSupport, op, pe, "a PE without a GPU reaches only PEs of its machine")
+			return 0, p.notMapped(op, pe)
 		}
 		return hostAtomic(code, kind, at, value, compare), nil
 	}
@@ -372,7 +377,7 @@ func (p *PE) Atomic(code, kind uint32, dest, value, compare uint64, fetch bool, 
 	if err := p.kernel(op, what, a, p.hot.stream); err != nil {
 		return 0, err
 	}
-	if err := p.finish(op); err != nil {
+	if err := p.finish(op, p.hot.stream); err != nil {
 		return 0, err
 	}
 	if !fetch {
@@ -483,7 +488,7 @@ func (p *PE) signal(op string, signal, value uint64, code uint32, pe int) error 
 	}
 	if p.ctx == nil {
 		if to == 0 {
-			return fault(layout.StatusSupport, op, pe, "a PE without a GPU reaches only PEs of its machine")
+			return p.notMapped(op, pe)
 		}
 		a := layout.AtomicSet
 		if code == layout.SignalAdd {
@@ -497,7 +502,7 @@ func (p *PE) signal(op string, signal, value uint64, code uint32, pe int) error 
 	if err := p.signalOn(op, to, signal, value, code, pe, p.hot.stream); err != nil {
 		return err
 	}
-	return p.finish(op)
+	return p.finish(op, p.hot.stream)
 }
 
 // PutSignal is a Put, then a signal in the same PE's heap: who sees the signal sees the data.
@@ -634,5 +639,5 @@ func (p *PE) quiet(op string) error {
 			return err
 		}
 	}
-	return p.finish(op)
+	return p.finish(op, p.hot.stream)
 }

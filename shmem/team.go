@@ -37,6 +37,15 @@ type team struct {
 	// host is the same team with an area and counters of its own, for the blocking barrier and sync: they may be called while
 	// operations of the team are under way on streams, and must not take part in these.
 	host layout.Team
+
+	// blocking keeps the team's blocking calls apart: no others, which may be what another PE waits for meanwhile.
+	blocking sync.Mutex
+	// +checklocks:blocking
+	stream uintptr // for blocking calls, from the first on
+	// +checklocks:blocking
+	count uint64 // exchanges among the members so far
+	// +checklocks:blocking
+	ended bool
 }
 
 // internal is the library's own part of the heap, at its beginning: the teams' synchronization areas, then mailboxes, by
@@ -45,13 +54,14 @@ type internal struct {
 	areas   []uint64 // offset by team
 	sizes   []uint64
 	hosts   []uint64 // offset by team of the area for blocking calls, behind the other
+	mails   []uint64 // offset by team of [members][2][mailBytes], as mailbox, for collective operations of PEs without GPUs
 	mailbox uint64   // [PEs][2][mailBytes]: from each PE, by parity
 	stage   uint64   // stageBytes
 	bytes   uint64
 	bases   []uint64 // every PE's heap in its own process
 
 	// +checklocks:mu
-	mu    sync.Mutex
+	mu    sync.Mutex // of calls that make or end teams, which are in the same order at all PEs
 	count []uint64 // exchanges with each PE so far
 }
 
@@ -85,7 +95,8 @@ func (p *PE) planInternal() uint64 {
 		}
 	}
 	in := &p.internal
-	in.areas, in.sizes, in.hosts = make([]uint64, p.maxTeams), make([]uint64, p.maxTeams), make([]uint64, p.maxTeams)
+	in.areas, in.sizes = make([]uint64, p.maxTeams), make([]uint64, p.maxTeams)
+	in.hosts, in.mails = make([]uint64, p.maxTeams), make([]uint64, p.maxTeams)
 	at := uint64(0)
 	for id := range p.maxTeams {
 		n := p.size
@@ -100,6 +111,10 @@ func (p *PE) planInternal() uint64 {
 		in.areas[id] = at
 		in.hosts[id] = at + areaBytes(n)
 		in.sizes[id] = areaBytes(n) + roundUp(uint64(layout.LineOffset(n)), internalUnit) // a sync sends no lines
+		if p.plain() { // then all are
+			in.mails[id] = at + in.sizes[id]
+			in.sizes[id] += uint64(n) * 2 * mailBytes
+		}
 		at += in.sizes[id]
 	}
 	in.mailbox = at
@@ -223,7 +238,11 @@ func (p *PE) team(op string, id TeamID) (*team, error) {
 			return t, nil
 		}
 	}
-	return nil, fault(layout.StatusArgument, op, -1, "there is no team %d here", int32(id))
+	return nil, p.noTeam(op, id)
+}
+
+func (p *PE) noTeam(op string, id TeamID) error {
+	return fault(layout.StatusArgument, op, -1, "there is no team %d here", int32(id))
 }
 
 // TeamMyPE is this PE's index in a team, -1 if there is no such team here.
@@ -322,8 +341,8 @@ func (p *PE) TeamSplit2D(parent TeamID, xRange int) (x, y TeamID, err error) {
 	return x, y, nil
 }
 
-// TeamCreate makes a team of any PEs of the job, in the given order. All its members, and nobody else, call it with the same
-// list.
+// TeamCreate makes a team of any PEs of the job, in the given order. All its members call it with the same list. Others may
+// call it too: they get InvalidTeam and no error, at once.
 func (p *PE) TeamCreate(pes []int) (TeamID, error) {
 	const op = "team create"
 	if err := p.check(op); err != nil {
@@ -336,8 +355,8 @@ func (p *PE) TeamCreate(pes []int) (TeamID, error) {
 		}
 		seen[pe] = true
 	}
-	if !slices.Contains(pes, p.rank) {
-		return InvalidTeam, fault(layout.StatusArgument, op, p.rank, "this PE is not among the members")
+	if len(pes) == 0 {
+		return InvalidTeam, fault(layout.StatusArgument, op, -1, "a team without members")
 	}
 	return p.makeTeam(op, slices.Clone(pes))
 }
@@ -427,40 +446,65 @@ func (p *PE) TeamDestroy(id TeamID) error {
 		return wrap(op, err)
 	}
 	p.teams[id].Store(nil)
-	return nil
+	return wrap(op, p.end(t))
 }
 
-// exchange gives each member what the others bring, at most mailPayload bytes, and returns when all are there. The caller
+// exchange gives each of some PEs what the others bring, at most mailPayload bytes, and returns when all are there. The caller
 // holds internal.mu.
+func (p *PE) exchange(op string, members []int, mine []byte) ([][]byte, error) {
+	in := &p.internal
+	numbers := make([]uint64, len(members))
+	for i, pe := range members {
+		in.count[pe]++
+		numbers[i] = in.count[pe]
+	}
+	return p.swap(op, members, numbers, mine, func(i int) uint64 { return in.mailbox + uint64(members[i])*2*mailBytes })
+}
+
+// exchangeIn is exchange among the members of a team, by mails of its own: PEs without GPUs can be in collective operations of
+// several teams at once. The caller holds t.blocking.
+func (p *PE) exchangeIn(op string, t *team, mine []byte) ([][]byte, error) {
+	t.count++
+	mails := p.internal.mails[t.id]
+	return p.swap(op, t.members, slices.Repeat([]uint64{t.count}, len(t.members)), mine, func(i int) uint64 { return mails + uint64(i)*2*mailBytes })
+}
+
+// swap is the exchange with each member that has a number. box is the offset in every heap of the two mails of a member.
 //
 // A PE may be one exchange ahead of another, never two: it ends one when it has the other's mail of it, which the other sends
 // after the end of the one before. Hence two places for each pair are enough.
-func (p *PE) exchange(op string, members []int, mine []byte) ([][]byte, error) {
-	in := &p.internal
-	out := make([][]byte, len(members))
+//
+// One that fails is final for the job. Mails of it are at some members, others may yet take them for an answer, and who counts
+// it and who does not would not agree any more on which call comes next.
+func (p *PE) swap(op string, members []int, numbers []uint64, mine []byte, box func(i int) uint64) (out [][]byte, err error) {
+	defer func() {
+		if err != nil && p.lost.Load() == nil && !p.closed.Load() {
+			p.b.Abort(1, fmt.Sprintf("PE %d gave up: %v", p.rank, err))
+		}
+	}()
+	me := slices.Index(members, p.rank)
+	out = make([][]byte, len(members))
 	for i, pe := range members {
-		if pe == p.rank {
+		if i == me {
 			out[i] = append(slices.Clone(mine), make([]byte, mailPayload-len(mine))...)
 			continue
 		}
-		in.count[pe]++
-		slot := p.heapBase + in.mailbox + (uint64(p.rank)*2+in.count[pe]&1)*mailBytes
-		if err := p.mail(slot, mine, in.count[pe], pe); err != nil {
+		if err := p.mail(p.heapBase+box(me)+numbers[i]&1*mailBytes, mine, numbers[i], pe); err != nil {
 			return nil, wrap(op, err)
 		}
 	}
 	deadline := p.deadline()
 	for i, pe := range members {
-		if pe == p.rank {
+		if i == me {
 			continue
 		}
-		slot := p.heapBase + in.mailbox + (uint64(pe)*2+in.count[pe]&1)*mailBytes
+		slot := p.heapBase + box(i) + numbers[i]&1*mailBytes
 		for wait := time.Microsecond; ; wait = min(2*wait, 200*time.Microsecond) {
 			n, err := p.readWord(slot + mailPayload)
 			if err != nil {
 				return nil, wrap(op, err)
 			}
-			if n == in.count[pe] {
+			if n == numbers[i] {
 				break
 			}
 			if err := p.check(op); err != nil {
@@ -484,7 +528,7 @@ func (p *PE) mail(slot uint64, payload []byte, number uint64, pe int) error {
 	if p.plain() {
 		to := p.Ptr(slot, pe)
 		if to == 0 {
-			return fault(layout.StatusSupport, "mail", pe, "a PE without a GPU reaches only PEs of its machine")
+			return p.notMapped("mail", pe)
 		}
 		copy(cuda.Bytes(to, mailPayload), payload)
 		storeWord(to+mailPayload, number)
