@@ -62,7 +62,7 @@ type internal struct {
 
 	// +checklocks:mu
 	mu    sync.Mutex // of calls that make or end teams, which are in the same order at all PEs
-	count []uint64 // exchanges with each PE so far
+	count []uint64   // exchanges with each PE so far
 }
 
 // A mail is mailBytes: a payload, and in the last word its number, which is written last.
@@ -111,7 +111,7 @@ func (p *PE) planInternal() uint64 {
 		in.areas[id] = at
 		in.hosts[id] = at + areaBytes(n)
 		in.sizes[id] = areaBytes(n) + roundUp(uint64(layout.LineOffset(n)), internalUnit) // a sync sends no lines
-		if p.plain() { // then all are
+		if p.plain() {                                                                    // then all are
 			in.mails[id] = at + in.sizes[id]
 			in.sizes[id] += uint64(n) * 2 * mailBytes
 		}
@@ -520,7 +520,13 @@ func (p *PE) swap(op string, members []int, numbers []uint64, mine []byte, box f
 			return nil, wrap(op, err)
 		}
 	}
-	return out, nil
+	select {
+	case <-p.b.Lost(): // which watch may not have seen yet: the mails may be of one who gave up
+		pe, err := p.b.LostPE()
+		return nil, fault(layout.StatusPeer, op, pe, "%w", err)
+	default:
+		return out, nil
+	}
 }
 
 // mail puts a payload, and then its number, into a PE's heap.
