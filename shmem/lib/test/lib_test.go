@@ -244,19 +244,87 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
+// cxx makes a C++ program, object or library.
+func cxx(t *testing.T, more ...string) string {
+	t.Helper()
+	command := []string{"g++", "-std=c++17", "-g", "-Wall", "-Wextra", "-Werror", "-I", include, "-pthread"}
+	return compile(t, slices.Concat(command, strings.Fields(os.Getenv("LSHMEM_TEST_CFLAGS")), more)...)
+}
+
+// cuda has clang compile a unit of CUDA code, without CUDA's headers.
+func cuda(t *testing.T, more ...string) string {
+	t.Helper()
+	command := []string{"clang-19", "-x", "cuda", "-std=c++17", "-nocudainc", "-nocudalib", "-isystem", "testdata/stub",
+		"-Wall", "-Wextra", "-Werror", "-I", include}
+	return compile(t, append(command, more...)...)
+}
+
+var deviceOnly = []string{"--cuda-device-only", "--cuda-gpu-arch=sm_90", "-Xclang", "-target-feature", "-Xclang",
+	"+ptx80"}
+
 func TestCompat(t *testing.T) {
 	here := places(t)
 	t.Run("CPU", func(t *testing.T) {
-		cpu := compile(t, "g++", "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I", include, "testdata/compat.cpp",
-			filepath.Join(library(t), "liblshmem.so"), "-pthread")
-		run(t, 2, here[0], []string{cpu})
+		run(t, 2, here[0], []string{cxx(t, "-O1", "testdata/compat.cpp", filepath.Join(library(t), "liblshmem.so"))})
 	})
 	t.Run("module", func(t *testing.T) {
-		ptx := compile(t, "clang-19", "-x", "cuda", "-std=c++17", "--cuda-device-only", "--cuda-gpu-arch=sm_90", "-Xclang", "-target-feature", "-Xclang",
-			"+ptx80", "-nocudainc", "-nocudalib", "-Wall", "-Wextra", "-Werror", "-O2", "-I", include, "-S", "testdata/compat.cu")
+		ptx := cuda(t, append(deviceOnly, "-O2", "-S", "testdata/compat.cu")...)
 		host := program(t, "module.c", "-I", "../../../abi/include", filepath.Join(library(t), "../sim/libcuda.so.1"))
 		run(t, 2, here[1], []string{host, ptx})
 	})
+}
+
+// A main.cpp that no CUDA compiler sees, alone and in programs with units of other kinds. Nothing is inlined, so that
+// linkers keep one of the functions that several units have, that of the unit that comes first: each does once.
+func TestCompatUnits(t *testing.T) {
+	here := places(t)[0]
+	object := func(t *testing.T, source string, flags ...string) string {
+		return cxx(t, append(flags, "-O0", "-c", "testdata/"+source)...)
+	}
+	runs := func(t *testing.T, objects ...string) {
+		t.Helper()
+		run(t, 2, here, []string{cxx(t, append(objects, filepath.Join(library(t), "liblshmem.so"))...)})
+	}
+	t.Run("alone", func(t *testing.T) { runs(t, object(t, "host.cpp")) })
+	t.Run("with CPU code", func(t *testing.T) {
+		host, cpu := object(t, "host.cpp", "-DCPU_UNIT"), object(t, "unit.cpp")
+		runs(t, host, cpu)
+		runs(t, cpu, host)
+	})
+	t.Run("with a library", func(t *testing.T) {
+		host := object(t, "host.cpp", "-DCPU_UNIT", "-fvisibility=hidden")
+		cpu := object(t, "unit.cpp", "-fPIC", "-fvisibility=hidden")
+		runs(t, host, cxx(t, "-shared", cpu))
+	})
+	t.Run("with CUDA code", func(t *testing.T) {
+		cuda(t, append(deviceOnly, "-S", "testdata/unit.cu")...)
+		host, cpu := object(t, "host.cpp", "-DCPU_UNIT", "-DCUDA_UNIT"), object(t, "unit.cpp")
+		gpu := cuda(t, "--cuda-host-only", "-O0", "-c", "testdata/unit.cu")
+		runs(t, host, cpu, gpu)
+		runs(t, cpu, gpu, host)
+		runs(t, gpu, host, cpu)
+	})
+}
+
+// CUDA's headers may come before or after, whether the compiler finds them by itself or not.
+func TestCompatCUDAHeaders(t *testing.T) {
+	dir := t.TempDir()
+	header := filepath.Join(dir, "cuda_runtime_api.h")
+	if err := os.WriteFile(header, []byte("typedef struct CUstream_st *cudaStream_t;\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	compat, theirs := "#include \"lshmem_compat.h\"\n", "#include \""+header+"\"\n"
+	for order, text := range map[string]string{"before": theirs + compat, "after": compat + theirs} {
+		source := filepath.Join(dir, order+".cpp")
+		use := "void f(cudaStream_t s) { nvshmemx_barrier_all_on_stream(s); }\n"
+		if err := os.WriteFile(source, []byte(text+use), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range []string{"-ULSHMEM_COMPAT_CPU", "-DLSHMEM_COMPAT_CPU"} {
+			cxx(t, part, "-fsyntax-only", source)
+			cxx(t, part, "-fsyntax-only", "-I", dir, source)
+		}
+	}
 }
 
 func TestPython(t *testing.T) {

@@ -1,9 +1,24 @@
 // lshmem_compat.h as CPU code: the PEs are processes whose heaps lie in host memory.
+#define LSHMEM_COMPAT_CPU
 #include "compat.h"
 
 #include <stdio.h>
 
-#include <vector>
+#include <atomic>
+#include <thread>
+
+// Of a signal that changes all the time, a wait returns the value that it has waited for.
+static bool wait_returns_what_it_saw(uint64_t *signal) {
+  std::atomic<bool> enough{false};
+  std::thread changes([&] {
+    for (uint64_t v = 0; !enough; v++) __atomic_store_n(signal, v % 3, __ATOMIC_RELEASE);
+  });
+  int others = 0;
+  for (int i = 0; i < 20000; i++) others += nvshmem_signal_wait_until(signal, NVSHMEM_CMP_EQ, 1) != 1;
+  enough = true;
+  changes.join();
+  return others == 0;
+}
 
 int main() {
   nvshmem_init();
@@ -19,6 +34,8 @@ int main() {
   for (uint64_t i = 0; i < 16; i++)
     for (int at : {300, 320, 340, 360})
       if (w[at + (int)i] != 1000 * (uint64_t)previous + i) return fprintf(stderr, "PE %d: block forms at %d\n", me, at), 1;
+
+  if (!wait_returns_what_it_saw(w + 295)) return fprintf(stderr, "PE %d: nvshmem_signal_wait_until\n", me), 1;
 
   // On a "stream", which for a PE without a GPU is at once.
   for (int i = 0; i < 64; i++) t[i] = (float)(me + i);
