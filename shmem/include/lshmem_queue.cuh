@@ -358,7 +358,8 @@ LSHMEM_OUTLINE found local_key(const lshmem_t &sh, uint64_t address, uint32_t ni
   }
   for (uint32_t i = 0; i < sh.local_count; i++) {
     auto l = (const lshmem_local *)sh.local + i;
-    if (address - l->start < l->end - l->start) return found{l->end, l->keys[nic]};
+    uint64_t end = load_acquire<scope::sys>(&l->end); // the host writes it last, and clears it first
+    if (address < end && address >= l->start) return found{end, l->keys[nic]};
   }
   return found{0, 0};
 }
