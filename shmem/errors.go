@@ -73,7 +73,7 @@ func wrap(op string, err error) error {
 	case errors.Is(err, heap.ErrArgument), errors.Is(err, heap.ErrUnknown), errors.Is(err, kernels.ErrArgument),
 		errors.As(err, &mismatch):
 		e.Status = layout.StatusArgument
-	case errors.Is(err, cuda.ErrNoDriver), cuda.Code(err) == cuda.NotSupported:
+	case errors.Is(err, cuda.ErrNoDriver), cuda.Code(err) == cuda.NotSupported, errors.Is(err, errForeign):
 		e.Status = layout.StatusSupport
 	case errors.Is(err, bootstrap.ErrClosed):
 		e.Status = layout.StatusState

@@ -276,10 +276,7 @@ func (p *PE) watch() {
 	if err == nil {
 		err = errors.New("the job cannot go on")
 	}
-	e := wrap("job", err).(*Error)
-	if pe >= 0 {
-		e.PE = pe
-	}
+	e := &Error{Status: Status(wrap("job", err)), Op: "job", PE: pe, Err: err} // wrap's may be anything that has an Error in its chain
 	if e.Status == layout.StatusSystem || e.Status == layout.StatusState {
 		e.Status = layout.StatusPeer
 	}

@@ -526,6 +526,55 @@ func TestDeath(t *testing.T) {
 	}
 }
 
+// TestCarriedError: a bootstrap of callbacks may say with an error of this package's why it fails, somewhere in the chain.
+func TestCarriedError(t *testing.T) {
+	fail := make(chan struct{})
+	why := fmt.Errorf("carried by another instance: %w", fault(layout.StatusTimeout, "put", 1, "too late"))
+	b, err := bootstrap.FromCallbacks(0, 1, bootstrap.Callbacks{AllGather: func(_ context.Context, mine []byte) ([][]byte, error) {
+		select {
+		case <-fail:
+			return nil, why
+		default:
+			return [][]byte{mine}, nil
+		}
+	}}, bootstrap.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	c := plainConfig()
+	c.Bootstrap = b
+	p, err := Init(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(fail)
+	if _, err := p.Malloc(100); Status(err) != layout.StatusTimeout {
+		t.Errorf("malloc: %v", err)
+	}
+	<-b.Lost()
+	p.watching.Wait() // the watch has ended the job
+	if e := p.lost.Load(); e == nil || e.Status != layout.StatusTimeout || e.Op != "job" || e.PE != -1 || !errors.Is(e, why) {
+		t.Errorf("lost: %+v", e)
+	}
+	if err := p.Err(); Status(err) != layout.StatusTimeout || !strings.Contains(err.Error(), "carried by another instance") {
+		t.Errorf("state: %v", err)
+	}
+	if err := p.Finalize(); err != nil {
+		t.Errorf("finalize: %v", err)
+	}
+}
+
+// TestForeign: memory that cannot be part of the heap is refused at all PEs, as not supported.
+func TestForeign(t *testing.T) {
+	job(t, 2, nil, func(p *PE) error {
+		if _, err := p.RegisterSymmetric(1<<40, heap.MinChunk); Status(err) != layout.StatusSupport {
+			return fmt.Errorf("a buffer for a heap in host memory: %v", err)
+		}
+		return p.BarrierAll()
+	})
+}
+
 func TestTimeout(t *testing.T) {
 	job(t, 2, func(_ int, c *Config) { c.Timeout = 100 * time.Millisecond }, func(p *PE) error {
 		a, err := p.Calloc(1, 8)
