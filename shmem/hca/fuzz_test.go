@@ -3,10 +3,14 @@ package hca
 import (
 	"bufio"
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -141,6 +145,96 @@ func FuzzClient(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestManyStrangers: who says nothing takes no place from those who have something to say.
+func TestManyStrangers(t *testing.T) {
+	f := newTCP(t)
+	d := newDevice(t, Config{Fabric: f})
+	v := newDriver(t, d, 1, nil)
+	var all []net.Conn
+	f.mu.Lock()
+	for range maxStrangers { // as if they had come by the listener
+		theirs, ours := net.Pipe()
+		f.strangers = append(f.strangers, ours)
+		all = append(all, theirs)
+	}
+	f.mu.Unlock()
+	oldest, err := net.Dial("tcp", f.listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = all[0].SetReadDeadline(time.Now().Add(deadline))
+	if _, err := all[0].Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the oldest connection, when there is one too many: %v", err)
+	}
+	_ = oldest.Close()
+	client := newDriver(t, newDevice(t, Config{Fabric: newTCP(t)}), 2, nil)
+	if err := client.queue.Connect(t.Context(), v.queue.Endpoint()); err != nil {
+		t.Error(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.servers) != 1 || len(f.strangers) > maxStrangers {
+		t.Errorf("%d connections of devices, %d of strangers", len(f.servers), len(f.strangers))
+	}
+	for _, c := range f.strangers { // as their goroutines would
+		_ = c.Close()
+	}
+}
+
+// TestDropped: a connection that the other side gives up, at any point of the greeting, is made again.
+func TestDropped(t *testing.T) {
+	f := newTCP(t)
+	v := newDriver(t, newDevice(t, Config{Fabric: f}), 1, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	defer l.Close()
+	const whole = len(tcpMagic) + 8 + nonceBytes + sha256.Size // what the client says until it is known
+	lengths := []int{0, 1, len(tcpMagic) + 8 + nonceBytes, whole - 1, whole}
+	var dropped atomic.Int32
+	wait.Go(func() {
+		for i := 0; ; i++ {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			to, err := net.Dial("tcp", f.listener.Addr().String())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			both := func() { _ = c.Close(); _ = to.Close() }
+			wait.Go(func() { _, _ = io.Copy(c, to); both() })
+			wait.Go(func() {
+				defer both()
+				if i < len(lengths) {
+					_, _ = io.CopyN(io.Discard, io.TeeReader(c, to), int64(lengths[i]))
+					dropped.Add(1)
+					return
+				}
+				_, _ = io.Copy(to, c)
+			})
+		}
+	})
+	d := newDevice(t, Config{Fabric: newTCP(t)})
+	client := newDriver(t, d, 2, nil)
+	e := v.queue.Endpoint()
+	_, number, err := parseAddress(e.Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Address = fmt.Sprintf("%s%v/%d", tcpScheme, l.Addr(), number)
+	if err := client.queue.Connect(t.Context(), e); err != nil || int(dropped.Load()) != len(lengths) {
+		t.Errorf("%d connections were dropped, then: %v", dropped.Load(), err)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestStrangers: those who do not know the protocol or the token get nothing and hold nothing up.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/lgpu/lgpu/shmem/mlx5"
@@ -28,12 +29,16 @@ func (t *TCP) accept() {
 			continue
 		}
 		t.mu.Lock()
-		if t.closed || len(t.servers) >= maxConns {
+		if t.closed {
 			t.mu.Unlock()
 			_ = conn.Close()
 			continue
 		}
-		t.servers[conn] = 0
+		if len(t.strangers) >= maxStrangers { // whoever is slow makes place
+			_ = t.strangers[0].Close()
+			t.strangers = slices.Delete(t.strangers, 0, 1)
+		}
+		t.strangers = append(t.strangers, conn)
 		t.wait.Add(1)
 		t.mu.Unlock()
 		go func() {
@@ -41,18 +46,45 @@ func (t *TCP) accept() {
 			t.serve(conn)
 			_ = conn.Close()
 			t.mu.Lock()
+			t.known(conn)
 			delete(t.servers, conn)
 			t.mu.Unlock()
 		}()
 	}
 }
 
+// known takes a connection out of those that have not shown that they know a token. mu is held.
+func (t *TCP) known(conn net.Conn) {
+	if i := slices.Index(t.strangers, conn); i >= 0 {
+		t.strangers = slices.Delete(t.strangers, i, i+1)
+	}
+}
+
+// admit makes a connection that was welcomed one of a device's.
+func (t *TCP) admit(conn net.Conn, d *Device, number uint64) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.known(conn)
+	if t.closed || t.devices[number] != d { // meanwhile
+		return ErrClosed
+	}
+	if len(t.servers) >= maxConns {
+		return fmt.Errorf("there are %d connections already", maxConns)
+	}
+	t.servers[conn] = number
+	return nil
+}
+
 // serve answers one connection.
 func (t *TCP) serve(conn net.Conn) {
 	_ = conn.SetDeadline(time.Now().Add(handshakeFor))
-	d, err := t.welcome(conn)
+	d, number, err := t.welcome(conn)
 	if err != nil {
 		return // strangers get no answer and no line in a log
+	}
+	if err := t.admit(conn, d, number); err != nil {
+		d.config.Logf("hca: connection of %v: %v", conn.RemoteAddr(), err)
+		return
 	}
 	_ = conn.SetDeadline(time.Time{})
 	s := server{device: d, streams: map[uint32]*stream{}, in: bufio.NewReaderSize(conn, 128<<10), out: bufio.NewWriterSize(conn, 128<<10),
@@ -66,40 +98,37 @@ func (t *TCP) serve(conn net.Conn) {
 }
 
 // welcome is the server's side of the handshake.
-func (t *TCP) welcome(conn net.Conn) (*Device, error) {
+func (t *TCP) welcome(conn net.Conn) (d *Device, number uint64, err error) {
 	var hello [len(tcpMagic) + 8 + nonceBytes]byte
 	if _, err := io.ReadFull(conn, hello[:]); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if string(hello[:len(tcpMagic)]) != tcpMagic {
-		return nil, errors.New("not the protocol")
+		return nil, 0, errors.New("not the protocol")
 	}
-	number := binary.BigEndian.Uint64(hello[len(tcpMagic):])
+	number = binary.BigEndian.Uint64(hello[len(tcpMagic):])
 	t.mu.Lock()
-	d := t.devices[number]
-	if d != nil {
-		t.servers[conn] = number
-	}
+	d = t.devices[number]
 	t.mu.Unlock()
 	if d == nil {
-		return nil, ErrQueue
+		return nil, 0, ErrQueue
 	}
 	var nonces [2 * nonceBytes]byte
 	copy(nonces[:], hello[len(tcpMagic)+8:])
 	if _, err := rand.Read(nonces[nonceBytes:]); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if _, err := conn.Write(append(nonces[nonceBytes:], proof(d.token, "server", nonces[:], number)...)); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	var theirs [sha256.Size]byte
 	if _, err := io.ReadFull(conn, theirs[:]); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if !hmac.Equal(theirs[:], proof(d.token, "client", nonces[:], number)) {
-		return nil, ErrToken
+		return nil, 0, ErrToken
 	}
-	return d, nil
+	return d, number, nil
 }
 
 // server is the responder's end of a connection.

@@ -46,6 +46,7 @@ const (
 	maxInFlight  = 4096    // requests of a connection
 	maxStreams   = 1 << 16 // of a connection
 	maxConns     = 4096    // of a fabric, as server
+	maxStrangers = 1024    // connections to it that have not shown that they know a token
 	handshakeFor = 5 * time.Second
 )
 
@@ -75,7 +76,9 @@ type TCP struct {
 	next    uint64
 	devices map[uint64]*Device
 	clients map[clientKey]*client
-	servers map[net.Conn]uint64 // the device's number, 0 before it is known
+	servers map[net.Conn]uint64 // the device's number, of those who know its token
+	// Connections of whom that is not known yet, by age.
+	strangers []net.Conn
 }
 
 type clientKey struct {
@@ -127,7 +130,7 @@ func firstAddress() string {
 func (t *TCP) Close() error {
 	t.mu.Lock()
 	t.closed = true
-	var conns []net.Conn
+	conns := slices.Clone(t.strangers)
 	for c := range t.servers {
 		conns = append(conns, c)
 	}
@@ -219,12 +222,31 @@ func (t *TCP) dial(ctx context.Context, q *Queue, remote Endpoint) (link, error)
 		}
 		return &localLink{queue: q, responder: r}, nil
 	}
-	c, err := t.client(ctx, q.device, host, number, remote)
-	if err != nil {
-		return nil, err
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		c, err := t.client(ctx, q.device, host, number, remote)
+		if err != nil {
+			return nil, err
+		}
+		l, err := c.open(ctx, q, remote.Queue)
+		if !errors.Is(err, errEnded) {
+			return l, err
+		}
+		select { // the other side may have given it up for a newer one before it knew whose it is
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(pause):
+		}
 	}
-	return c.open(ctx, q, remote.Queue)
 }
+
+// Pauses between two attempts to reach a device.
+const (
+	firstPause = 5 * time.Millisecond
+	lastPause  = 200 * time.Millisecond
+)
+
+// errEnded is that of a stream whose connection ended while it was opened.
+var errEnded = errors.New("the connection has ended")
 
 // client is the connection of a device to the one at the remote address, made if there is none.
 func (t *TCP) client(ctx context.Context, d *Device, host string, number uint64, remote Endpoint) (*client, error) {
@@ -235,28 +257,10 @@ func (t *TCP) client(ctx context.Context, d *Device, host string, number uint64,
 	if c != nil && !c.dead() {
 		return c, nil
 	}
-	var conn net.Conn
-	var err error
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
-		if conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", host); err == nil {
-			break
-		}
-		select { // the other side may be about to listen
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(pause):
-		}
-	}
-	end, ok := ctx.Deadline()
-	if !ok {
-		end = time.Now().Add(handshakeFor)
-	}
-	_ = conn.SetDeadline(end)
-	if err := greet(conn, number, remote.Token); err != nil {
-		_ = conn.Close()
+	conn, err := reach(ctx, host, number, remote.Token)
+	if err != nil {
 		return nil, err
 	}
-	_ = conn.SetDeadline(time.Time{})
 	c = newClient(d, conn)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -270,6 +274,48 @@ func (t *TCP) client(ctx context.Context, d *Device, host string, number uint64,
 	t.clients[key] = c
 	c.start()
 	return c, nil
+}
+
+// reach connects to a device and greets it, again and again until ctx ends: the other side may be about to listen, or strangers
+// so many that it gave this connection up for a newer one. A wrong token is final.
+func reach(ctx context.Context, host string, number uint64, token Token) (net.Conn, error) {
+	var last error
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", host)
+		if err == nil {
+			if err = greetUntil(ctx, conn, number, token); err == nil {
+				return conn, nil
+			}
+			_ = conn.Close()
+		}
+		if errors.Is(err, ErrToken) {
+			return nil, err
+		}
+		if last == nil || ctx.Err() == nil { // at the end an attempt only says that there is no more time
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, last
+		case <-time.After(pause):
+		}
+	}
+}
+
+// greetUntil is greet that ends with ctx.
+func greetUntil(ctx context.Context, conn net.Conn, number uint64, token Token) error {
+	if end, ok := ctx.Deadline(); ok {
+		_ = conn.SetDeadline(end)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	err := greet(conn, number, token)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		_ = conn.SetDeadline(time.Time{})
+	}
+	return err
 }
 
 // proof shows that its maker knows the token.
@@ -292,11 +338,11 @@ func greet(conn net.Conn, number uint64, token Token) error {
 		return err
 	}
 	if _, err := io.ReadFull(conn, nonces[nonceBytes:]); err != nil {
-		return fmt.Errorf("handshake: %w", err)
+		return fmt.Errorf("handshake with %v, for its device %d: %w", conn.RemoteAddr(), number, err)
 	}
 	var theirs [sha256.Size]byte
 	if _, err := io.ReadFull(conn, theirs[:]); err != nil {
-		return fmt.Errorf("handshake: %w", err)
+		return fmt.Errorf("handshake with %v, for its device %d: %w", conn.RemoteAddr(), number, err)
 	}
 	if !hmac.Equal(theirs[:], proof(token, "server", nonces[:], number)) {
 		return ErrToken
@@ -568,7 +614,7 @@ func (c *client) open(ctx context.Context, q *Queue, number uint32) (link, error
 	select {
 	case syndrome := <-opened:
 		if syndrome == mlx5.SyndromeRetry {
-			return nil, fmt.Errorf("%v: the connection has ended", c.conn.RemoteAddr())
+			return nil, fmt.Errorf("%v: %w", c.conn.RemoteAddr(), errEnded)
 		} else if syndrome != 0 {
 			return nil, ErrQueue
 		}
