@@ -71,10 +71,11 @@ typedef struct lshmem_uniqueid {
 } lshmem_uniqueid;
 
 /* How a program's own runtime (MPI, torch.distributed) carries messages. Called on threads of the library, one call at a time.
- * Each returns 0, or any other number as a failure. */
+ * Each returns 0, or any other number as a failure. One that does not return in time is left behind: the job is lost, and
+ * lshmem_finalize does not wait for it. None is called after lshmem_finalize. */
 typedef struct lshmem_callbacks {
 	size_t size; /* sizeof(lshmem_callbacks) */
-	void *context;
+	void *context; /* kept by the program until lshmem_finalize, and until all calls have returned */
 	/* Gather bytes bytes of every PE, in order of PE, into receive (pes * bytes). */
 	int (*allgather)(void *context, const void *send, void *receive, size_t bytes);
 	int (*barrier)(void *context);
@@ -99,7 +100,8 @@ typedef struct lshmem_config {
 
 /* Set *config to what "as the environment says" means. */
 int lshmem_config_init(lshmem_config *config);
-/* Make a unique id. The process that makes it listens for the others until it has initialized PE 0 with it or ends. */
+/* Make a unique id, for one job. This process is where all its PEs meet, whether it becomes one or not: it must live as long as
+ * the job, which is lost for all PEs if it ends before. Unused for ten minutes, the id ends. */
 int lshmem_get_uniqueid(lshmem_uniqueid *out);
 /* Become a PE. Collective. config may be NULL: all from the environment. */
 int lshmem_init(const lshmem_config *config, lshmem_pe_t *out);
@@ -142,8 +144,9 @@ int lshmem_heap_bytes(lshmem_pe_t pe, uint64_t *backed, uint64_t *used, uint64_t
 int lshmem_buffer_register(lshmem_pe_t pe, void *p, size_t bytes);
 int lshmem_buffer_unregister(lshmem_pe_t pe, void *p);
 int lshmem_buffer_unregister_all(lshmem_pe_t pe);
-/* Bring memory of one's own (made by cuMemCreate as POSIX file descriptors, or by cuMemAlloc) as symmetric memory: *out is its
- * symmetric address, another mapping of the same memory. bytes must be a multiple of the chunk size. Collective. */
+/* Bring memory of one's own as symmetric memory: *out is its symmetric address, another mapping of the same memory. It must be a
+ * whole allocation of device memory made by cuMemCreate with POSIX file descriptors, mapped at once; other memory, that of
+ * cuMemAlloc too, is LSHMEM_ERR_SUPPORT. bytes must be a multiple of 2 MiB. It must stay until it is unregistered. Collective. */
 int lshmem_buffer_register_symmetric(lshmem_pe_t pe, void *p, size_t bytes, void **out);
 int lshmem_buffer_unregister_symmetric(lshmem_pe_t pe, void *p);
 

@@ -129,7 +129,11 @@ def version():
 
 
 def get_uniqueid():
-    """128 bytes that all PEs of a job need. The process that makes them is to become PE 0, or to stay until all have started."""
+    """128 bytes that all PEs of one job need.
+
+    The process that makes them is where all PEs meet, whether it becomes one or not: it must live as long as the job, which is
+    lost for all PEs if it ends before. Unused for ten minutes, the id ends.
+    """
     out = _UniqueID()
     _check(library().lshmem_get_uniqueid(ctypes.byref(out)))
     return bytes(out.bytes)
