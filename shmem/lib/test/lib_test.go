@@ -163,7 +163,7 @@ func TestThreads(t *testing.T) {
 func TestLateCallback(t *testing.T) {
 	late := program(t, "late.c")
 	// What is freed is overwritten, so that its use is noticed.
-	run(t, 1, places(t)[0], []string{late}, "LSHMEM_BOOTSTRAP_TIMEOUT=0.3", "MALLOC_PERTURB_=165")
+	run(t, 1, places(t)[0], []string{late}, "LSHMEM_BOOTSTRAP_TIMEOUT=1", "MALLOC_PERTURB_=165")
 }
 
 // What a lshmem_config says of a PE's number counts for more than the environment.
