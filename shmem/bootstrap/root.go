@@ -126,7 +126,7 @@ func tokenSecret(token string) (s [secretSize]byte, err error) {
 var roots sync.Map // UniqueID -> *Root
 
 // NewUniqueID starts a root in this process and returns what PEs need to join. The root ends with its first job, or when
-// nobody joins for ten minutes. The context bounds only the call.
+// nobody joins for ten minutes; if the process ends before, the job is lost for all PEs. The context bounds only the call.
 func NewUniqueID(ctx context.Context, o ListenOptions) (UniqueID, error) {
 	o.Keep = false
 	r, err := Listen(ctx, o)
