@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lgpu/lgpu/shmem/bootstrap"
+	"github.com/lgpu/lgpu/shmem/cuda"
 	"github.com/lgpu/lgpu/shmem/layout"
 	"github.com/lgpu/lgpu/sim/wire"
 )
@@ -182,6 +183,65 @@ func TestInitOnGPUs(t *testing.T) {
 	})
 }
 
+// TestHalfChunk: a buffer that is not a multiple of the chunk joins the heap, also where there is a network.
+func TestHalfChunk(t *testing.T) {
+	m := newMachine(t, 2, 1<<30)
+	for _, c := range []struct {
+		name string
+		env  []string
+	}{
+		{"mapped", nil}, {"by a network", []string{"LSHMEM_DISABLE_P2P=1", "LSHMEM_NIC=host"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := *m
+			m.t = t
+			m.run(2, "half a chunk", append(c.env, "LSHMEM_CHUNK=4M")...)
+		})
+	}
+}
+
+// halfChunk is a PE that brings a chunk and a half, and puts to both ends.
+func halfChunk(p *PE) error {
+	const n = 6 << 20
+	var own uint64
+	if err := p.ctx.Do(func() error {
+		prop := cuda.DeviceMemory(p.ctx.Device, false)
+		h, err := p.d.Create(n, &prop)
+		if err != nil {
+			return err
+		}
+		defer p.d.Release(h)
+		if own, err = p.d.Reserve(n, 0, 0); err != nil {
+			return err
+		}
+		return errors.Join(p.d.Map(own, n, h), p.d.Allow(own, n, p.ctx.Device))
+	}); err != nil {
+		return err
+	}
+	a, err := p.RegisterSymmetric(own, n)
+	if err != nil {
+		return err
+	}
+	other, before := 1-p.Rank(), []byte("before")
+	last := a + n - 100
+	source, err := p.Malloc(100)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(p.write(source, pattern(p.Rank(), 100)), p.write(own, before), p.BarrierAll(), p.Put(last, source, 100, other),
+		p.Put(a+100, source, 100, other), p.BarrierAll()); err != nil {
+		return err
+	}
+	if err := errors.Join(p.expect("the start", own, before), p.expect("a put near the start", own+100, pattern(other, 100)),
+		p.expect("a put to the end", own+n-100, pattern(other, 100))); err != nil {
+		return err
+	}
+	if err := p.Put(last+8, source, 100, other); Status(err) != layout.StatusArgument {
+		return fmt.Errorf("a put over the end: %v", err)
+	}
+	return p.UnregisterSymmetric(a)
+}
+
 // plainPE is a PE that must not have found a GPU.
 func plainPE(p *PE) error {
 	if !p.plain() || p.Context() != nil {
@@ -190,4 +250,4 @@ func plainPE(p *PE) error {
 	return p.BarrierAll()
 }
 
-func init() { roles["plain"] = plainPE }
+func init() { roles["plain"], roles["half a chunk"] = plainPE, halfChunk }
