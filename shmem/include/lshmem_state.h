@@ -248,7 +248,9 @@ struct lshmem_control {
 	uint32_t queue;
 	uint32_t syndrome;
 	uint64_t index;
-	uint64_t reserved7[4];
+	uint32_t claim;
+	uint32_t reserved8;
+	uint64_t reserved9[3];
 };
 _Static_assert(sizeof(struct lshmem_control) == 64, "lshmem_control");
 _Static_assert(offsetof(struct lshmem_control, abort) == 0, "Abort");
@@ -258,5 +260,6 @@ _Static_assert(offsetof(struct lshmem_control, pe) == 12, "PE");
 _Static_assert(offsetof(struct lshmem_control, queue) == 16, "Queue");
 _Static_assert(offsetof(struct lshmem_control, syndrome) == 20, "Syndrome");
 _Static_assert(offsetof(struct lshmem_control, index) == 24, "Index");
+_Static_assert(offsetof(struct lshmem_control, claim) == 32, "Claim");
 
 #endif

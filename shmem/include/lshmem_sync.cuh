@@ -6,14 +6,17 @@
 
 namespace lshmem {
 
-// record keeps an error where the host sees it, unless there is one already.
+// record keeps an error where the host sees it, unless there is one already: the status last, since the host looks at
+// the rest when it sees that.
 LSHMEM_OUTLINE int record(uint64_t control, int status, int pe, uint32_t queue, uint32_t syndrome, uint64_t index) {
   auto c = (lshmem_control *)control;
-  if (c && compare_swap<scope::sys>(&c->status, 0, (uint32_t)status) == 0) {
+  if (c && compare_swap<scope::sys>(&c->claim, 0, 1) == 0) {
     store_relaxed<scope::sys>(&c->pe, (uint32_t)pe);
     store_relaxed<scope::sys>(&c->queue, queue);
     store_relaxed<scope::sys>(&c->syndrome, syndrome);
     store_relaxed<scope::sys>(&c->index, index);
+    fence<scope::sys>();
+    store_relaxed<scope::sys>(&c->status, (uint32_t)status);
   }
   return status;
 }

@@ -186,11 +186,13 @@ type Team struct {
 type Control struct {
 	Abort   uint32 // the host's: a Status; every wait ends with it
 	AbortPE uint32 // the PE that died, for StatusPeer
-	Status  uint32 // the device's first error, set by compare-and-swap from 0; then the following
+	Status  uint32 // the device's first error; the following are there before it is
 	PE      uint32 // whom it was about
 	Queue   uint32 // index in Queues
 	// Syndrome is of the error completion: hardware syndrome<<24, type<<16, vendor<<8, syndrome.
 	Syndrome uint32
 	Index    uint64 // block counter of the entry
-	_        [4]uint64
+	Claim    uint32 // set by compare-and-swap from 0 by the thread whose error is the first; the host does not look at it
+	_        uint32
+	_        [3]uint64
 }

@@ -209,6 +209,34 @@ static void ends() {
   CHECK(lshmem_putmem_signal(sh, sig + 1, sig, 0, sig, 5, LSHMEM_SIGNAL_SET, 1) == LSHMEM_OK && *j.at<uint64_t>(1, 0) == 5, "signal only");
 }
 
+// Of two threads that meet errors, the host sees one's, and all of it when it sees the status.
+static void records(int rounds) {
+  for (int r = 0; r < rounds && failures == 0; r++) {
+    lshmem_control c = {};
+    std::atomic<int> came{0};
+    auto meet = [&] {
+      came++;
+      while (came < 3) lshmem::cpu::yield();
+    };
+    auto one = [&](int status) {
+      meet();
+      lshmem::record((uint64_t)&c, status, 10 * status, 20 * (uint32_t)status, 30 * (uint32_t)status, 40 * (uint64_t)status);
+    };
+    std::thread first(one, LSHMEM_ERR_QUEUE), second(one, LSHMEM_ERR_ARGUMENT);
+    meet();
+    uint32_t s;
+    while (!(s = lshmem::load_acquire<lshmem::scope::sys>(&c.status))) {
+    }
+    uint32_t pe = lshmem::load_relaxed<lshmem::scope::sys>(&c.pe), queue = lshmem::load_relaxed<lshmem::scope::sys>(&c.queue);
+    uint32_t syndrome = lshmem::load_relaxed<lshmem::scope::sys>(&c.syndrome);
+    uint64_t index = lshmem::load_relaxed<lshmem::scope::sys>(&c.index);
+    CHECK(pe == 10 * s && queue == 20 * s && syndrome == 30 * s && index == 40 * s, "round %d: status %u with %u, %u, %u, %llu", r, s, pe,
+          queue, syndrome, (unsigned long long)index);
+    first.join();
+    second.join();
+  }
+}
+
 // More PEs than the state has room for.
 static void many() {
   job j(20);
@@ -334,6 +362,7 @@ int main(int, char **args) {
     waits<short>(j), waits<unsigned short>(j), waits<unsigned>(j), waits<long>(j), waits<long long>(j);
 #endif
     ends();
+    records(5000);
     many();
   } else if (what == "messages") {
     messages(120);

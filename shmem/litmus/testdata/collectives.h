@@ -138,7 +138,7 @@ template <class Group> void collectives_of(uint32_t threads, uint64_t number, ui
   });
   for (uint64_t pe = 0; pe < the_world().pes; pe++) { // the areas' numbers begin anew
     memset(heap_of(pe), 0, w.source);
-    control_of(state_of(pe))->status = 0;
+    *control_of(state_of(pe)) = lshmem_control{};
   }
 }
 
