@@ -174,7 +174,9 @@ func row(bytes int) string {
 }
 
 // step is the announcement of a collective operation's step.
-func step(n int) string { return fmt.Sprintf("MCS8 %d/%s if 0/0 r+0x1000 k2010 8 %s", n, ones8, unused) }
+func step(n int) string {
+	return fmt.Sprintf("MCS8 %d/%s if 0/0 r+0x1000 k2010 8 %s", n, ones8, unused)
+}
 
 // small are the reads of n bytes by way of the internal buffer, slot after slot.
 func small(n int) []string {

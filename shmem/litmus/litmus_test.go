@@ -140,7 +140,7 @@ func trials() map[string][]trial {
 		"one queue": {{"memory", 60, oneQueue, false}, {"signals", 20, oneQueue, false}, {"fence", 20, oneQueue, false}, {"quiet", 20, oneQueue, false},
 			{"atomics", 5, oneQueue, false}, {"together", 3, greedy, false}, {"idle", 0, oneQueue, false}},
 		"two queues": {{"turns", 400, twoQueues, false}},
-		"watched": {{"watched", 300, watched, false}, {"flood", 20, flooded, false}},
+		"watched":    {{"watched", 300, watched, false}, {"flood", 20, flooded, false}},
 		"errors": {{"error", 0, failing(1), false}, {"error", 0, failing(2), false}, {"error", 0, failing(3), false}, {"error", 0, failing(17), false},
 			{"error", 0, failing(150), false}},
 	}
