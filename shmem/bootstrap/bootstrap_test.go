@@ -406,11 +406,11 @@ func TestTimeout(t *testing.T) {
 			return all[i].Barrier(t.Context())
 		})
 		for _, i := range []int{0, 2} {
-			if !errors.Is(errs[i], ErrTimeout) || !strings.Contains(errs[i].Error(), "PEs 1, 3 did not call barrier (collective 1) within 150ms of PE") {
+			if !errors.Is(errs[i], ErrTimeout) || !strings.Contains(errs[i].Error(), "PEs 1, 3 did not come to the bootstrap's barrier (collective 1) within 150ms of PE") {
 				t.Errorf("PE %d: %v", i, errs[i])
 			}
 		}
-		wantEnd(t, all[3], -1, "PEs 1, 3 did not call barrier")
+		wantEnd(t, all[3], -1, "PEs 1, 3 did not come to the bootstrap's barrier")
 	})
 }
 
@@ -433,10 +433,10 @@ func TestContext(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
 			err := all[0].Barrier(ctx)
-			if !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "PE 1 did not call barrier") {
+			if !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "PE 1 did not come to the bootstrap's barrier") {
 				t.Errorf("%v", err)
 			}
-			wantEnd(t, all[1], 1, "PE 1 did not call")
+			wantEnd(t, all[1], 1, "PE 1 did not come")
 		})
 	})
 	t.Run("cancel", func(t *testing.T) {

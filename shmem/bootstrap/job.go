@@ -137,7 +137,8 @@ func (j *job) expired(id uint64) {
 	}
 	if j.begun {
 		e.other = j.first
-		e.text = fmt.Sprintf("%s did not call %s (collective %d) within %v of PE %d", ranks(missing), j.op, j.seq, rounded(j.limit), j.first)
+		e.text = fmt.Sprintf("%s did not come to the bootstrap's %s (collective %d) within %v of PE %d; init, finalize and what changes the heap need all PEs",
+			ranks(missing), j.op, j.seq, rounded(j.limit), j.first)
 	} else {
 		e.text = fmt.Sprintf("%s of %d did not join within %v", ranks(missing), j.size, rounded(j.limit))
 	}
