@@ -319,9 +319,38 @@ func TestInstances(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	if _, err := Join(t.Context(), root.ID(), 0, 3, quick); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "all PEs have left") {
-		t.Errorf("joining a job that is over: %v", err)
+}
+
+// Programs that a PE runs one after the other: each counts its instances from 0, and a PE may come again before the others have
+// left.
+func TestPrograms(t *testing.T) {
+	root, err := Listen(t.Context(), ListenOptions{Local: true, Keep: true})
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer root.Close()
+	all := joinAll(t, root.ID(), 2, quick)
+	for round := range byte(20) {
+		next := make([]Bootstrap, 2)
+		for i, err := range each(2, func(i int) error {
+			all[i].Close() // the other may be there still
+			var err error
+			if next[i], err = Join(t.Context(), root.ID(), i, 2, quick); err != nil {
+				return err
+			}
+			got, err := next[i].AllGather(t.Context(), []byte{round})
+			if err == nil && !bytes.Equal(got[1-i], []byte{round}) {
+				err = errors.New("got what another program brought")
+			}
+			return err
+		}) {
+			if err != nil {
+				t.Fatalf("program %d, PE %d: %v", round, i, err)
+			}
+		}
+		all = next
+	}
+	closeAll(t, all)
 }
 
 // wantEnd checks that a PE was told of the end.

@@ -39,7 +39,8 @@ type seat struct {
 // job is the root's view of one job: who is there, and the collective under way. It knows nothing of connections.
 type job struct {
 	size int
-	over func(*job) // called once, outside of mu, when every PE that joined is gone
+	over func(*job)    // called once, outside of mu, when every PE that joined is gone
+	done chan struct{} // closed behind it
 
 	mu      sync.Mutex
 	seats   []*seat // by rank; nil has not joined
@@ -59,7 +60,7 @@ type job struct {
 }
 
 func newJob(size int, over func(*job)) *job {
-	return &job{size: size, over: over, seats: make([]*seat, size), seq: 1}
+	return &job{size: size, over: over, done: make(chan struct{}), seats: make([]*seat, size), seq: 1}
 }
 
 // sit lets a PE in, or says why not. When it is the last, the job begins.
@@ -281,9 +282,19 @@ func (j *job) depart(rank int, then func()) {
 		j.stopTimer()
 	}
 	j.mu.Unlock()
-	if last && j.over != nil {
-		j.over(j)
+	if last {
+		if j.over != nil {
+			j.over(j)
+		}
+		close(j.done)
 	}
+}
+
+// without says whether a PE was here and has left.
+func (j *job) without(rank int) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return rank < j.size && j.seats[rank] != nil && j.seats[rank].gone && j.ended == nil
 }
 
 // abort ends the job on behalf of a PE, or with rank -1 of the root.

@@ -59,6 +59,7 @@ type Root struct {
 	secret    [secretSize]byte
 	options   ListenOptions
 	listeners []net.Listener
+	closing   chan struct{} // closed when closed is set
 	done      chan struct{}
 	wg        sync.WaitGroup
 
@@ -90,7 +91,7 @@ func Listen(ctx context.Context, o ListenOptions) (*Root, error) {
 		}
 	}
 	r := &Root{
-		secret: secret, options: o, done: make(chan struct{}),
+		secret: secret, options: o, closing: make(chan struct{}), done: make(chan struct{}),
 		blamed: -1, jobs: map[uint32]*job{}, over: map[uint32]string{}, seated: map[*seated]struct{}{}, mine: map[uint32]bool{},
 	}
 	listeners, at, err := listen(ctx, o)
@@ -240,6 +241,7 @@ func (r *Root) close(right func() bool) {
 		return
 	}
 	r.closed = true
+	close(r.closing)
 	if r.unused != nil {
 		r.unused.Stop()
 	}
@@ -457,6 +459,11 @@ const (
 
 // seat gives a PE its place in the job that it names. The error is errRootLeft if the root is about to end.
 func (r *Root) seat(s *seated, w join, c net.Conn) (*job, error) {
+	timeout := time.Duration(w.timeout) * time.Millisecond
+	if most := r.options.JoinTimeout; most > 0 {
+		timeout = min(timeout, most)
+	}
+	r.empty(w, timeout)
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
@@ -488,10 +495,6 @@ func (r *Root) seat(s *seated, w join, c net.Conn) (*job, error) {
 	}()
 	s.post(frame{kind: kindAccept, payload: putMilliseconds(s.listens)})
 	who := fmt.Sprintf("process %d on %s", w.process.pid, host(w.host, c))
-	timeout := time.Duration(w.timeout) * time.Millisecond
-	if most := r.options.JoinTimeout; most > 0 {
-		timeout = min(timeout, most)
-	}
 	if err := j.sit(int(w.rank), int(w.size), who, timeout, s); err != nil {
 		r.mu.Lock()
 		delete(r.seated, s)
@@ -503,6 +506,24 @@ func (r *Root) seat(s *seated, w join, c net.Conn) (*job, error) {
 		return nil, err
 	}
 	return j, nil
+}
+
+// empty waits until the last PEs have left a job that this PE has left, which now runs another program: instances are
+// counted by process.
+func (r *Root) empty(w join, timeout time.Duration) {
+	r.mu.Lock()
+	j := r.jobs[w.instance]
+	r.mu.Unlock()
+	if j == nil || !r.options.Keep || !j.without(int(w.rank)) {
+		return
+	}
+	late := time.NewTimer(timeout)
+	defer late.Stop()
+	select {
+	case <-j.done:
+	case <-late.C:
+	case <-r.closing:
+	}
 }
 
 // host is a name for messages: only printable characters of what was said, and where it comes from.
@@ -535,10 +556,12 @@ func (r *Root) ended(instance uint32, j *job) {
 	if !r.busy() {
 		r.wake()
 	}
-	if len(r.over) >= maxOver {
-		clear(r.over)
+	if e != nil || !r.options.Keep { // else the PEs' next programs may meet
+		if len(r.over) >= maxOver {
+			clear(r.over)
+		}
+		r.over[instance] = how
 	}
-	r.over[instance] = how
 	close := !r.options.Keep && !r.closed && len(r.jobs) == 0 && e == nil
 	if !r.options.Keep && !r.closed && e != nil {
 		// Who comes late learns why there is no job.
