@@ -228,7 +228,8 @@ func setLog(c *Config, v string) error {
 }
 
 // ConfigFrom makes a Config of an environment: NAME=value lines such as os.Environ's, later ones winning; those that do not
-// begin with LSHMEM_ or NVSHMEM_ are nobody's. Unknown LSHMEM_ names are warnings, which name similar ones.
+// begin with LSHMEM_ or NVSHMEM_ are nobody's. Unknown LSHMEM_ names are warnings, which name similar ones, and so are values of
+// NVSHMEM's settings that only NVSHMEM knows.
 func ConfigFrom(environ []string) (Config, error) {
 	c := Defaults()
 	for _, line := range environ {
@@ -243,11 +244,17 @@ func ConfigFrom(environ []string) (Config, error) {
 			if !ok || value == "" {
 				continue
 			}
-			if err := v.set(&c, value); err != nil {
+			if err := v.set(&c, value); err != nil && name == v.Name {
 				return Config{}, fault(layout.StatusArgument, "settings", -1, "%s=%q: %w", name, value, err)
+			} else if err != nil { // a value that only NVSHMEM knows
+				c.Warnings = append(c.Warnings, fmt.Sprintf("not used: %s=%q: %v", name, value, err))
 			}
 			break
 		}
+	}
+	_, unused, _ := c.network() // check asks for the error
+	for _, err := range unused {
+		c.Warnings = append(c.Warnings, fmt.Sprintf("not used: %v", err))
 	}
 	known := knownNames()
 	var names []string
@@ -323,20 +330,20 @@ func (c *Config) check() error {
 	if c.HeapMax > 1<<46 || c.Static > 1<<46 || c.Chunk > 1<<40 {
 		return fault(layout.StatusArgument, op, -1, "more than 64 TiB of heap")
 	}
-	if _, err := c.network(); err != nil { // also where no PE will need it
+	if _, _, err := c.network(); err != nil { // also where no PE will need it
 		return fault(layout.StatusArgument, op, -1, "%w", err)
 	}
 	return nil
 }
 
-// network are the settings of the network transport.
-func (c *Config) network() (ibgda.Settings, error) {
-	s, err := ibgda.FromEnvironment(func(name string) (string, bool) {
+// network are the settings of the network transport, and which of NVSHMEM's were of no use.
+func (c *Config) network() (s ibgda.Settings, unused []error, err error) {
+	s, unused, err = ibgda.FromEnvironment(func(name string) (string, bool) {
 		v, ok := c.Settings[name]
 		return v, ok
 	})
 	if err == nil {
 		err = s.Check()
 	}
-	return s, err
+	return s, unused, err
 }

@@ -602,7 +602,7 @@ func (p *PE) openNetwork(ctx context.Context) error {
 }
 
 func (p *PE) networkTransport() (transport.Transport, error) {
-	settings, err := p.c.network()
+	settings, _, err := p.c.network()
 	if err != nil {
 		return nil, err
 	}
@@ -710,7 +710,7 @@ func (p *PE) openState(context.Context) error {
 	s := &layout.State{
 		Version: layout.Version, PE: uint32(p.rank), PEs: uint32(p.size), HeapBase: p.heapBase, HeapBytes: p.heapBytes,
 		Peers: p.tables.peers, Remote: p.tables.remote, KeyShift: uint32(bits.TrailingZeros64(p.chunk)), Teams: p.tables.teams,
-		Control: p.controlAddr, TimeoutNanos: uint64(p.timeout), Scratch: p.tables.scratch,
+		Control: p.controlAddr, TimeoutNanos: uint64(p.timeout),
 		Self: p.tables.self,
 	}
 	for _, t := range p.transports {

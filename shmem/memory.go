@@ -190,10 +190,10 @@ func (m *hostMemory) release() error {
 // tables are the PE's own small memory that its kernels read and count in: the peers' addresses, teams, counters. It is the
 // GPU's memory, or without one the machine's.
 type tables struct {
-	ctx                                                  *cuda.Context
-	base, bytes                                          uint64
-	peers, remote, teams, lists, counters, scratch, self uint64 // addresses
-	pes                                                  int
+	ctx                                         *cuda.Context
+	base, bytes                                 uint64
+	peers, remote, teams, lists, counters, self uint64 // addresses
+	pes                                         int
 }
 
 func newTables(ctx *cuda.Context, pes, teams int) (*tables, error) {
@@ -206,7 +206,6 @@ func newTables(ctx *cuda.Context, pes, teams int) (*tables, error) {
 	}
 	t.teams = take(layout.MaxTeams * teamBytes)
 	t.counters = take(2 * teams * layout.CounterBytes) // those of blocking calls behind the others
-	t.scratch = take(layout.ScratchBytes)
 	t.self = take(int(unsafe.Sizeof(layout.State{})))
 	t.peers = take(pes * 8)
 	t.remote = take(pes * 8)
@@ -224,7 +223,7 @@ func newTables(ctx *cuda.Context, pes, teams int) (*tables, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%d bytes for tables: %w", t.bytes, err)
 	}
-	for _, p := range []*uint64{&t.teams, &t.counters, &t.scratch, &t.self, &t.peers, &t.remote, &t.lists} {
+	for _, p := range []*uint64{&t.teams, &t.counters, &t.self, &t.peers, &t.remote, &t.lists} {
 		*p += t.base
 	}
 	return t, nil

@@ -18,7 +18,7 @@ var others = []Variable{
 	{Name: "LSHMEM_LIBRARY", Help: "the liblshmem.so that lshmem.py loads"},
 	{Name: "LSHMEM_BOOTSTRAP", Help: "how PEs find each other: uid:HEX, or tcp://HOST:PORT?TOKEN, where PE 0 listens"},
 	{Name: "LSHMEM_BOOTSTRAP_INTERFACE", Aliases: []string{"NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"}, Help: "network interface of the bootstrap: the beginning of its name, =NAME, or ^NAME for all but it"},
-	{Name: "LSHMEM_BOOTSTRAP_ADDRESS", Help: "address that the bootstrap's root listens at"},
+	{Name: "LSHMEM_BOOTSTRAP_ADDRESS", Aliases: []string{"NVSHMEM_BOOTSTRAP_UID_SESSION_ID"}, Help: "HOST:PORT that the bootstrap's root listens at"},
 	{Name: "LSHMEM_BOOTSTRAP_TIMEOUT", Default: "LSHMEM_TIMEOUT", Help: "longest collective of the bootstrap (init, heap calls, finalize), from the first PE that calls it; by default init waits for 60s at least"},
 	{Name: "LSHMEM_BOOTSTRAP_JOIN_TIMEOUT", Default: "60s", Help: "longest wait for all PEs to start"},
 	{Name: "LSHMEM_BOOTSTRAP_HEARTBEAT", Default: "10s", Help: "silence after which a machine counts as dead"},

@@ -297,7 +297,7 @@ func reads(name string) bool {
 func TestEntries(t *testing.T) {
 	const flush = "DUMP 1 i+0x0 k4001 fenced !"
 	for _, at := range []struct{ start, flags uint64 }{
-		{0, 0}, {101, 0}, {65500, uint64(layout.QueueShared)}, {1<<32 - 3, uint64(layout.QueueHostMemory)}, {7, uint64(layout.QueueFlush)},
+		{0, 0}, {101, 0}, {65500, 0}, {1<<32 - 3, uint64(layout.QueueHostMemory)}, {7, uint64(layout.QueueFlush)},
 	} {
 		t.Run(fmt.Sprintf("%d flags %d", at.start, at.flags), func(t *testing.T) {
 			out, err := run(t, "queue.cpp", nil, strconv.FormatUint(at.start, 10), strconv.FormatUint(at.flags, 10))

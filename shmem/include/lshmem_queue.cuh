@@ -353,8 +353,8 @@ LSHMEM_OUTLINE found local_key(const lshmem_t &sh, uint64_t address, uint32_t ni
   uint64_t offset = address - sh.heap_base;
   if (offset < sh.heap_bytes) {
     found f = key_at(sh.local_inline, sh.local_keys, (offset >> sh.key_shift) * sh.nics + nic);
-    if (f.end) f.end += sh.heap_base;
-    return f;
+    f.end += f.end ? sh.heap_base : 0;
+    return address < f.end ? f : found{0, 0}; // a buffer in the heap may end within an entry
   }
   for (uint32_t i = 0; i < sh.local_count; i++) {
     auto l = (const lshmem_local *)sh.local + i;

@@ -29,7 +29,6 @@
 #define LSHMEM_QUEUE_HOST_MEMORY UINT64_C(0x1)
 #define LSHMEM_QUEUE_HOST_POSTS UINT64_C(0x2)
 #define LSHMEM_QUEUE_FLUSH UINT64_C(0x4)
-#define LSHMEM_QUEUE_SHARED UINT64_C(0x8)
 #define LSHMEM_OK 0
 #define LSHMEM_ERR_TIMEOUT 1
 #define LSHMEM_ERR_PEER 2
@@ -132,7 +131,7 @@ struct lshmem_state {
 	uint64_t teams;
 	uint64_t control;
 	uint64_t timeout_nanos;
-	uint64_t scratch;
+	uint64_t reserved22;
 	uint64_t self;
 	uint64_t reserved24[7];
 };
@@ -159,7 +158,6 @@ _Static_assert(offsetof(struct lshmem_state, remote_inline) == 352, "RemoteInlin
 _Static_assert(offsetof(struct lshmem_state, teams) == 480, "Teams");
 _Static_assert(offsetof(struct lshmem_state, control) == 488, "Control");
 _Static_assert(offsetof(struct lshmem_state, timeout_nanos) == 496, "TimeoutNanos");
-_Static_assert(offsetof(struct lshmem_state, scratch) == 504, "Scratch");
 _Static_assert(offsetof(struct lshmem_state, self) == 512, "Self");
 
 struct lshmem_queue {

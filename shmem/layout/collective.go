@@ -27,8 +27,6 @@ const (
 	LineChannels = 16
 	// CounterBytes is the size of what Team.Counters points to.
 	CounterBytes = Channels * 8
-	// ScratchBytes is the size of what State.Scratch points to, zero at first.
-	ScratchBytes = 4096
 
 	// LineSpace is the bytes of data by channel and parity, which members divide, each a multiple of LineMultiple and
 	// no less than LineMinimum.

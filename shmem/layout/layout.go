@@ -79,8 +79,6 @@ const (
 	// QueueFlush: a DUMP must follow reads and fetches before their results are read (GPU_DIRECT_RDMA_WRITES_ORDERING below
 	// OWNER).
 	QueueFlush
-	// QueueShared: more than one CTA posts to it, so that ready entries must be visible beyond the CTA.
-	QueueShared
 )
 
 // State is what a kernel needs to know of its PE.
@@ -113,8 +111,7 @@ type State struct {
 	Control uint64 // *Control, host memory
 	// TimeoutNanos is how long a wait lasts at most, 0 for ever.
 	TimeoutNanos uint64
-	// Scratch is local memory of ScratchBytes for the device's own counters.
-	Scratch uint64
+	_            uint64
 	// Self is the address of a copy of this State in memory of the GPU, needed where there are Queues. The network path, which
 	// is not inlined, reads it: a pointer to a kernel's argument would make compilers copy that to local memory in every thread.
 	Self uint64

@@ -73,8 +73,7 @@ func usual() setup {
 
 // allKinds: the first queue lies in host memory, the host posts to the second, the third wants flushes.
 func allKinds(queue int) uint32 {
-	return [...]uint32{layout.QueueShared | layout.QueueHostMemory, layout.QueueShared | layout.QueueHostPosts,
-		layout.QueueShared | layout.QueueFlush}[queue%3]
+	return [...]uint32{layout.QueueHostMemory, layout.QueueHostPosts, layout.QueueFlush}[queue%3]
 }
 
 func but(s setup, change func(*setup)) setup { change(&s); return s }

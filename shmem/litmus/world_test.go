@@ -158,7 +158,6 @@ func (w *world) build(base uint64) error {
 			Peers: base + peers, Remote: base + remotes, QueuesPerPE: uint32(queues), NICs: uint32(nics), KeyShift: w.shift,
 			LocalKeys: base + local[pe], RemoteKeys: base + remote[pe],
 			Control:      base + w.alloc(uint64(unsafe.Sizeof(layout.Control{})), 64),
-			Scratch:      base + w.alloc(4096, 64),
 			TimeoutNanos: uint64(w.timeout),
 		}
 		for b := range n {

@@ -29,7 +29,7 @@ var headers = []cheader.Header{
 			{Name: "STATE_CALLER_SM", Value: uint64(layout.StateCallerSM)},
 			{Name: "QUEUE_HOST_MEMORY", Value: uint64(layout.QueueHostMemory)},
 			{Name: "QUEUE_HOST_POSTS", Value: uint64(layout.QueueHostPosts)},
-			{Name: "QUEUE_FLUSH", Value: uint64(layout.QueueFlush)}, {Name: "QUEUE_SHARED", Value: uint64(layout.QueueShared)},
+			{Name: "QUEUE_FLUSH", Value: uint64(layout.QueueFlush)},
 		},
 		Numbers: numbers,
 		Types:   []any{layout.Key{}, layout.Local{}, layout.State{}, layout.Queue{}, layout.Team{}, layout.Control{}},

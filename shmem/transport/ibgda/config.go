@@ -147,9 +147,10 @@ func Defaults() Settings {
 }
 
 // FromEnvironment are the defaults, changed by the environment that get looks up, under LSHMEM_ and the NVSHMEM_ names
-// of the same meaning. LSHMEM_ wins.
-func FromEnvironment(get func(string) (string, bool)) (Settings, error) {
-	s := Defaults()
+// of the same meaning. LSHMEM_ wins. Of NVSHMEM's values there are some that only NVSHMEM knows: unused says which, and
+// the defaults stay.
+func FromEnvironment(get func(string) (string, bool)) (s Settings, unused []error, err error) {
+	s = Defaults()
 	var errs []error
 	for _, v := range variables {
 		for _, name := range append([]string{v.Name}, v.Aliases...) {
@@ -158,12 +159,17 @@ func FromEnvironment(get func(string) (string, bool)) (Settings, error) {
 				continue
 			}
 			if err := v.set(&s, text); err != nil {
-				errs = append(errs, fmt.Errorf("%s=%q: %w", name, text, err))
+				err = fmt.Errorf("%s=%q: %w", name, text, err)
+				if name == v.Name {
+					errs = append(errs, err)
+				} else {
+					unused = append(unused, err)
+				}
 			}
 			break
 		}
 	}
-	return s, errors.Join(errs...)
+	return s, unused, errors.Join(errs...)
 }
 
 // Check says whether the settings can work together.

@@ -14,7 +14,7 @@ import (
 )
 
 func TestDefaultsAreValid(t *testing.T) {
-	s, err := FromEnvironment(func(string) (string, bool) { return "", false })
+	s, _, err := FromEnvironment(func(string) (string, bool) { return "", false })
 	if err != nil || !reflect.DeepEqual(s, Defaults()) {
 		t.Fatalf("an empty environment: %+v, %v", s, err)
 	}
@@ -32,8 +32,8 @@ func TestHelpNamesTheDefaults(t *testing.T) {
 			t.Errorf("%s: help %q", v.Name, v.Help)
 		}
 	}
-	s, err := FromEnvironment(func(name string) (string, bool) { v, ok := defaults[name]; return v, ok })
-	if err != nil || !reflect.DeepEqual(s, Defaults()) {
+	s, unused, err := FromEnvironment(func(name string) (string, bool) { v, ok := defaults[name]; return v, ok })
+	if err != nil || unused != nil || !reflect.DeepEqual(s, Defaults()) {
 		t.Errorf("the defaults as an environment: %+v, %v", s, err)
 	}
 }
@@ -65,17 +65,22 @@ func TestEnvironment(t *testing.T) {
 			name, value, _ := strings.Cut(pair, "=")
 			environment[name] = value
 		}
-		s, err := FromEnvironment(func(name string) (string, bool) { v, ok := environment[name]; return v, ok })
-		if err != nil || !c.check(&s) || s.Check() != nil {
+		s, unused, err := FromEnvironment(func(name string) (string, bool) { v, ok := environment[name]; return v, ok })
+		if err != nil || unused != nil || !c.check(&s) || s.Check() != nil {
 			t.Errorf("%s: %+v, %v, %v", c.environment, s, err, s.Check())
 		}
 	}
 	for _, bad := range []string{"LSHMEM_QP_DEPTH=many", "LSHMEM_IB_DISABLE_DMABUF=2", "LSHMEM_NIC_HANDLER=nobody", "LSHMEM_QP_BY=dct", "LSHMEM_REMOTE_TRANSPORT=ucx",
 		"LSHMEM_HCA_LIST=mlx5_0,,mlx5_1", "LSHMEM_HCA_LIST=mlx5_[", "LSHMEM_IB_ADDR_RANGE=10.1", "LSHMEM_QP_BATCH=99999999999"} {
 		name, value, _ := strings.Cut(bad, "=")
-		if _, err := FromEnvironment(func(n string) (string, bool) { return value, n == name }); err == nil || !strings.Contains(err.Error(), name) {
+		if _, _, err := FromEnvironment(func(n string) (string, bool) { return value, n == name }); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", bad, err)
 		}
+	}
+	// NVSHMEM has networks that are not here.
+	s, unused, err := FromEnvironment(func(n string) (string, bool) { return "ucx", n == "NVSHMEM_REMOTE_TRANSPORT" })
+	if err != nil || len(unused) != 1 || !reflect.DeepEqual(s, Defaults()) {
+		t.Errorf("%+v, %v, %v", s, unused, err)
 	}
 }
 

@@ -52,7 +52,7 @@ func (m *member) complete(t testing.TB) (unsafe.Pointer, *layout.Control) {
 	t.Cleanup(func() { m.platform.Free(b) })
 	state, control := (*layout.State)(unsafe.Pointer(&b.Host[0])), (*layout.Control)(unsafe.Pointer(&b.Host[4096]))
 	m.state.TimeoutNanos = uint64(30 * time.Second)
-	m.state.Control, m.state.Self, m.state.Peers, m.state.Scratch = b.Address+4096, b.Address, b.Address+8192, b.Address+16384
+	m.state.Control, m.state.Self, m.state.Peers = b.Address+4096, b.Address, b.Address+8192
 	*state = m.state
 	return unsafe.Pointer(state), control
 }

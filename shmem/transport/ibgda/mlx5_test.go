@@ -73,12 +73,12 @@ func TestWhoPosts(t *testing.T) {
 		name     string // of the transport, or what the error has
 		flags    uint32
 	}{
-		{"mapped registers", NewProcessor(), func(*Settings) {}, 0, "ibgda", layout.QueueShared},
-		{"queues in host memory", NewProcessor(), func(s *Settings) { s.Queues = QueuesHost }, 0, "ibgda", layout.QueueShared | layout.QueueHostMemory},
-		{"late writes", unordered{NewProcessor()}, func(*Settings) {}, 0, "ibgda", layout.QueueShared | layout.QueueFlush},
-		{"no registers", noRegisters{NewProcessor()}, func(*Settings) {}, 0, "proxy", layout.QueueShared | layout.QueueHostMemory | layout.QueueHostPosts},
+		{"mapped registers", NewProcessor(), func(*Settings) {}, 0, "ibgda", 0},
+		{"queues in host memory", NewProcessor(), func(s *Settings) { s.Queues = QueuesHost }, 0, "ibgda", layout.QueueHostMemory},
+		{"late writes", unordered{NewProcessor()}, func(*Settings) {}, 0, "ibgda", layout.QueueFlush},
+		{"no registers", noRegisters{NewProcessor()}, func(*Settings) {}, 0, "proxy", layout.QueueHostMemory | layout.QueueHostPosts},
 		{"a host thread wanted", NewProcessor(), func(s *Settings) { s.Handler = HandlerHost }, 0, "proxy",
-			layout.QueueShared | layout.QueueHostMemory | layout.QueueHostPosts},
+			layout.QueueHostMemory | layout.QueueHostPosts},
 		{"the GPU wanted, no registers", noRegisters{NewProcessor()}, func(s *Settings) { s.Handler = HandlerGPU }, 0, "LSHMEM_NIC_HANDLER", 0},
 		{"a host thread, queues in GPU memory", NewProcessor(), func(s *Settings) { s.Handler, s.Queues = HandlerHost, QueuesGPU }, 0, "LSHMEM_QUEUE_MEMORY", 0},
 		{"no masked atomics", NewProcessor(), func(*Settings) {}, verbstest.LackMaskedAtomics, "masked atomic", 0},

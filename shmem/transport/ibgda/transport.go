@@ -471,7 +471,6 @@ func (t *Transport) create(i, pe, d int, k uint64) (*queue, error) {
 		WQ: address(blockWQ), CQ: address(blockCQ), Record: address(blockRecord) + nic.RecordSend, Ibuf: address(blockIbuf),
 		Number: created.Number(), Depth: uint32(t.c.Depth), Batch: uint32(t.c.Batch), IbufSlots: uint32(t.c.FetchSlots),
 		IbufKey: networkOrder(n.blocks[blockIbuf].memory.LocalKey()), PE: uint32(pe), NIC: uint32(d),
-		Flags: layout.QueueShared, // whoever waits for a queue posts what others left ready on it
 	}}
 	if q.device.Doorbell, err = t.doorbell(created, i*t.c.PEs+pe, n, address(blockDoorbell)); err != nil {
 		return nil, errors.Join(err, created.Close())

@@ -91,7 +91,7 @@ func TestQueueArray(t *testing.T) {
 		}
 		for index, q := range list {
 			i, to := index/3, index%3
-			flags := layout.QueueHostMemory | layout.QueueHostPosts | layout.QueueShared
+			flags := layout.QueueHostMemory | layout.QueueHostPosts
 			if q.PE != uint32(to) || q.NIC != uint32(i%2) || q.Depth != 128 || q.Batch != 7 || q.IbufSlots != 16 || q.Flags != flags || q.Number == 0 {
 				t.Errorf("PE %d, queue %d to %d: %+v", pe, i, to, q)
 			}
