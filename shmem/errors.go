@@ -70,7 +70,7 @@ func wrap(op string, err error) error {
 		e.Status = layout.StatusTimeout
 	case errors.Is(err, heap.ErrFull), cuda.Code(err) == cuda.OutOfMemory:
 		e.Status = layout.StatusMemory
-	case errors.Is(err, heap.ErrArgument), errors.Is(err, heap.ErrUnknown), errors.Is(err, kernels.ErrArgument),
+	case errors.Is(err, heap.ErrArgument), errors.Is(err, heap.ErrUnknown), errors.Is(err, kernels.ErrArgument), errors.Is(err, bootstrap.ErrSetting),
 		errors.As(err, &mismatch):
 		e.Status = layout.StatusArgument
 	case errors.Is(err, cuda.ErrNoDriver), cuda.Code(err) == cuda.NotSupported, errors.Is(err, errForeign):

@@ -69,6 +69,9 @@ func Init(ctx context.Context, c Config) (_ *PE, err error) {
 			if !errors.As(err, new(*together)) {
 				p.abort(err)
 			}
+			if errors.As(err, new(*Error)) {
+				return nil, err // it says enough
+			}
 			return nil, fmt.Errorf("%s: %w", step.name, err)
 		}
 		now := time.Now()
@@ -145,7 +148,7 @@ func (p *PE) openDevice(context.Context) error {
 		return nil
 	}
 	if p.c.Device >= n {
-		return fmt.Errorf("device %d of %d", p.c.Device, n)
+		return fault(layout.StatusArgument, "init", -1, "LSHMEM_DEVICE=%d: there are GPUs 0 to %d", p.c.Device, n-1)
 	}
 	p.d = d
 	current, err := d.Current()

@@ -143,6 +143,8 @@ var (
 	// ErrRefused is in the chain of a Join that the root refused: another version, secret or size, a rank that has
 	// joined already, a job that has begun or is over.
 	ErrRefused = errors.New("refused")
+	// ErrSetting: a variable has a value that cannot be.
+	ErrSetting = errors.New("a setting that cannot be")
 	// ErrNotSet is that of FromEnv in a process that no launcher started.
 	ErrNotSet = errors.New("LSHMEM_PE, LSHMEM_PES and LSHMEM_BOOTSTRAP are not set; start the program by lgpu run --pes N")
 )

@@ -37,7 +37,7 @@ func FromEnv(ctx context.Context, o Options) (Bootstrap, error) {
 		if errors.Is(err, ErrNotSet) {
 			return nil, err
 		}
-		return nil, fmt.Errorf("bootstrap: %w", err)
+		return nil, fmt.Errorf("bootstrap: %w", setting{err})
 	}
 	instances.Lock()
 	e.options.Instance = instances.next[e.bootstrap]
@@ -46,13 +46,13 @@ func FromEnv(ctx context.Context, o Options) (Bootstrap, error) {
 	if uid, ok := strings.CutPrefix(e.bootstrap, "uid:"); ok {
 		id, err := ParseUniqueID(uid)
 		if err != nil {
-			return nil, fmt.Errorf("bootstrap: %s: %w", EnvBootstrap, err)
+			return nil, fmt.Errorf("bootstrap: %s: %w", EnvBootstrap, setting{err})
 		}
 		return Join(ctx, id, e.rank, e.size, e.options)
 	}
 	a, err := parseTCP(e.bootstrap)
 	if err != nil {
-		return nil, fmt.Errorf("bootstrap: %s: %w", EnvBootstrap, err)
+		return nil, fmt.Errorf("bootstrap: %s: %w", EnvBootstrap, setting{err})
 	}
 	if e.rank == 0 {
 		root, err := holdRoot(ctx, e.bootstrap, a, e.options)
@@ -81,6 +81,12 @@ func FromEnv(ctx context.Context, o Options) (Bootstrap, error) {
 		}
 	}
 }
+
+// setting is an error in what the environment says: ErrSetting.
+type setting struct{ error }
+
+func (s setting) Unwrap() error   { return s.error }
+func (setting) Is(err error) bool { return err == ErrSetting }
 
 // environment is what the variables say.
 type environment struct {

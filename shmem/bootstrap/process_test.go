@@ -547,6 +547,9 @@ func TestEnvironment(t *testing.T) {
 		if errors.Is(err, ErrNotSet) != (c.text == ErrNotSet.Error()) {
 			t.Errorf("%+v: is it ErrNotSet? %v", c, err)
 		}
+		if errors.Is(err, ErrSetting) != (c.text != ErrNotSet.Error()) {
+			t.Errorf("%+v: is it ErrSetting? %v", c, err)
+		}
 	}
 	for text, want := range map[string]time.Duration{"1.5": 1500 * time.Millisecond, "2m": 2 * time.Minute, "-1": -time.Second} {
 		if got, err := seconds(text); err != nil || got != want {

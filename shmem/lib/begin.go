@@ -293,8 +293,11 @@ func shmemInit(config *C.lshmem_config, out *C.lshmem_pe_t) C.int {
 				return err
 			}
 			status := layout.StatusSystem
-			if errors.Is(err, bootstrap.ErrTimeout) {
+			switch {
+			case errors.Is(err, bootstrap.ErrTimeout):
 				status = layout.StatusTimeout
+			case errors.Is(err, bootstrap.ErrSetting):
+				status = layout.StatusArgument
 			}
 			return &shmem.Error{Status: status, Op: op, PE: -1, Err: err}
 		}
