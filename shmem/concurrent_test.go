@@ -31,7 +31,7 @@ var concurrent = []struct {
 }
 
 // patient is the timeout of jobs in which none should pass.
-const patient = 5 * time.Second
+const patient = 20 * time.Second
 
 // TestManyCallers is of PEs without GPUs, TestManyCallersOnGPUs of those with.
 func TestManyCallers(t *testing.T) {

@@ -91,7 +91,7 @@ func TestBootstrapSettings(t *testing.T) {
 	address := l.Addr().String()
 	l.Close()
 	c, err := ConfigFrom([]string{"LSHMEM_DEVICE=none", "LSHMEM_PE=0", "LSHMEM_PES=2", "LSHMEM_BOOTSTRAP=tcp://" + address + "?a-token-of-the-test",
-		"LSHMEM_BOOTSTRAP_JOIN_TIMEOUT=0.1"})
+		"LSHMEM_BOOTSTRAP_JOIN_TIMEOUT=2"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -684,8 +684,8 @@ func symmetric(p *PE) error {
 	if err != nil {
 		return err
 	}
-	if _, err := p.RegisterSymmetric(pinned, n); err == nil {
-		return errors.New("memory without a handle was registered")
+	if _, err := p.RegisterSymmetric(pinned, n); Status(err) != layout.StatusSupport {
+		return fmt.Errorf("memory without a handle: %v", err)
 	}
 	return nil
 }

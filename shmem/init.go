@@ -131,13 +131,13 @@ func (p *PE) openDevice(context.Context) error {
 	if err == nil {
 		n, err = d.DeviceCount()
 	}
+	none := err == nil && n == 0 || errors.Is(err, cuda.ErrNoLibrary) || cuda.Code(err) == cuda.NoDevice
 	if err == nil && n == 0 {
 		err = fmt.Errorf("%w: it has no device", cuda.ErrNoDriver)
 	}
 	if err != nil {
 		// A machine without GPUs is one thing, a GPU or driver that does not start another: a PE that went on without it
 		// would be far slower than what somebody asked for, and nobody would know why.
-		none := errors.Is(err, cuda.ErrNoLibrary) || n == 0 && (cuda.Code(err) == cuda.Success || cuda.Code(err) == cuda.NoDevice)
 		if !none {
 			return fmt.Errorf("the GPU cannot be used (LSHMEM_DEVICE=none at all PEs does without): %w", err)
 		}

@@ -72,14 +72,16 @@ func (m *deviceMemory) place(e heap.Extent, h uint64) (transport.Chunk, error) {
 }
 
 func (m *deviceMemory) foreign(e heap.Extent, address uint64) (c transport.Chunk, err error) {
+	op := opForeign.String()
 	err = m.ctx.Do(func() error {
 		d := m.ctx.D
 		base, size, err := d.AddressRange(address)
 		if err != nil {
-			return err
+			return fault(layout.StatusArgument, op, -1, "%d bytes at %#x: %w", e.Bytes, address, err)
 		}
 		if base != address || size != e.Bytes {
-			return fmt.Errorf("the buffer must be all of its allocation, %d bytes at %#x", size, base)
+			return fault(layout.StatusArgument, op, -1, "%d bytes at %#x: they must be all of an allocation, which is %d bytes at %#x",
+				e.Bytes, address, size, base)
 		}
 		h, err := d.Retain(address)
 		if err != nil {

@@ -30,8 +30,8 @@
 //
 // A PE's methods may be called by any goroutine at any time, in the same order on all PEs where they are collective. That order
 // is among the blocking operations of one team, which are done one after the other; those of several teams, and calls that are
-// not collective, go on beside them, so that one goroutine's may be what another's waits for. OnStream
-// calls return when the work is queued, allocate nothing, and may be captured into CUDA graphs, which stay valid until
+// not collective, go on beside them, so that one goroutine's may be what another's waits for. Operations of several teams that
+// move data at once on one GPU must fit on it together: Config.MaxCTAs. OnStream calls return when the work is queued, allocate nothing, and may be captured into CUDA graphs, which stay valid until
 // Finalize. A process may have any number of PEs, of one job or of several.
 package shmem
 
@@ -272,15 +272,20 @@ func (p *PE) watch() {
 		return
 	case <-p.b.Lost():
 	}
+	p.lose(p.lostError("job"))
+}
+
+// lostError is the error of a job that is lost, as the bootstrap says.
+func (p *PE) lostError(op string) *Error {
 	pe, err := p.b.LostPE()
 	if err == nil {
 		err = errors.New("the job cannot go on")
 	}
-	e := &Error{Status: Status(wrap("job", err)), Op: "job", PE: pe, Err: err} // wrap's may be anything that has an Error in its chain
+	e := &Error{Status: Status(wrap(op, err)), Op: op, PE: pe, Err: err} // wrap's may be anything that has an Error in its chain
 	if e.Status == layout.StatusSystem || e.Status == layout.StatusState {
 		e.Status = layout.StatusPeer
 	}
-	p.lose(e)
+	return e
 }
 
 // lose ends all waits with an error. Only watch calls it.

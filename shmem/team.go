@@ -522,8 +522,7 @@ func (p *PE) swap(op string, members []int, numbers []uint64, mine []byte, box f
 	}
 	select {
 	case <-p.b.Lost(): // which watch may not have seen yet: the mails may be of one who gave up
-		pe, err := p.b.LostPE()
-		return nil, fault(layout.StatusPeer, op, pe, "%w", err)
+		return nil, p.lostError(op)
 	default:
 		return out, nil
 	}

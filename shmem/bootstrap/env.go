@@ -133,10 +133,11 @@ func readEnv(o Options) (environment, error) {
 // TimesFromEnv returns o with the times that it leaves out as the environment has them, in LSHMEM_BOOTSTRAP_TIMEOUT,
 // LSHMEM_BOOTSTRAP_JOIN_TIMEOUT and LSHMEM_BOOTSTRAP_HEARTBEAT. FromEnv does that itself, Join and FromCallbacks do not.
 func TimesFromEnv(o Options) (Options, error) {
-	return o, errors.Join(
+	err := errors.Join(
 		fromEnv(o.Lookup, EnvTimeout, &o.Timeout),
 		fromEnv(o.Lookup, EnvJoinTimeout, &o.JoinTimeout),
 		fromEnv(o.Lookup, EnvHeartbeat, &o.Heartbeat))
+	return o, err
 }
 
 // fromEnv reads a time from a variable if d has none.

@@ -463,7 +463,10 @@ func (r *Root) seat(s *seated, w join, c net.Conn) (*job, error) {
 	if most := r.options.JoinTimeout; most > 0 {
 		timeout = min(timeout, most)
 	}
-	r.empty(w, timeout)
+	until := time.Now().Add(timeout)
+	if err := r.empty(w, timeout); err != nil {
+		return nil, err
+	}
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
@@ -495,7 +498,7 @@ func (r *Root) seat(s *seated, w join, c net.Conn) (*job, error) {
 	}()
 	s.post(frame{kind: kindAccept, payload: putMilliseconds(s.listens)})
 	who := fmt.Sprintf("process %d on %s", w.process.pid, host(w.host, c))
-	if err := j.sit(int(w.rank), int(w.size), who, timeout, s); err != nil {
+	if err := j.sit(int(w.rank), int(w.size), who, time.Until(until), s); err != nil {
 		r.mu.Lock()
 		delete(r.seated, s)
 		if r.closed { // meanwhile; that is also why the job is over
@@ -510,20 +513,22 @@ func (r *Root) seat(s *seated, w join, c net.Conn) (*job, error) {
 
 // empty waits until the last PEs have left a job that this PE has left, which now runs another program: instances are
 // counted by process.
-func (r *Root) empty(w join, timeout time.Duration) {
+func (r *Root) empty(w join, timeout time.Duration) error {
 	r.mu.Lock()
 	j := r.jobs[w.instance]
 	r.mu.Unlock()
 	if j == nil || !r.options.Keep || !j.without(int(w.rank)) {
-		return
+		return nil
 	}
 	late := time.NewTimer(timeout)
 	defer late.Stop()
 	select {
 	case <-j.done:
-	case <-late.C:
 	case <-r.closing:
+	case <-late.C:
+		return fmt.Errorf("after %v other PEs have not left the program that PE %d has left", rounded(timeout), w.rank)
 	}
+	return nil
 }
 
 // host is a name for messages: only printable characters of what was said, and where it comes from.

@@ -72,7 +72,7 @@ typedef struct lshmem_uniqueid {
 
 /* How a program's own runtime (MPI, torch.distributed) carries messages. Called on threads of the library, one call at a time.
  * Each returns 0, or any other number as a failure. One that does not return in time is left behind: the job is lost, and
- * lshmem_finalize does not wait for it. None is called after lshmem_finalize. */
+ * lshmem_finalize does not wait for it. None begins after lshmem_finalize, unless such a one was just about to. */
 typedef struct lshmem_callbacks {
 	size_t size; /* sizeof(lshmem_callbacks) */
 	void *context; /* kept by the program until lshmem_finalize, and until all calls have returned */

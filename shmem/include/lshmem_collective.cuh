@@ -461,7 +461,7 @@ private:
   LSHMEM_DEVICE int common(int status) {
     if (!Group::any(status != LSHMEM_OK)) return LSHMEM_OK;
     const lshmem_control *c = (const lshmem_control *)sh.control;
-    uint32_t first = load_relaxed<scope::sys>(&c->status); // whoever failed has put it there, or is about to
+    uint32_t first = load_relaxed<scope::sys>(&c->claim); // whoever failed first has put it there
     return first ? (int)first : LSHMEM_ERR_TIMEOUT;
   }
 

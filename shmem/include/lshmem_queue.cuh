@@ -52,7 +52,7 @@
 
 #include "lshmem.cuh"
 
-// LSHMEM_MUTATE(n) switches defect n of the list in docs/lshmem.md on, in tests that must find it: -DLSHMEM_MUTATION=n.
+// LSHMEM_MUTATE(n) switches defect n of the list in shmem/model/mutations.go on, in tests that must find it: -DLSHMEM_MUTATION=n.
 #ifdef LSHMEM_MUTATION
 #define LSHMEM_MUTATE(n) (LSHMEM_MUTATION == (n))
 #else
@@ -357,9 +357,13 @@ LSHMEM_OUTLINE found local_key(const lshmem_t &sh, uint64_t address, uint32_t ni
     return address < f.end ? f : found{0, 0}; // a buffer in the heap may end within an entry
   }
   for (uint32_t i = 0; i < sh.local_count; i++) {
+    // The host writes the end last and clears it first: between two looks at the same end is one buffer.
     auto l = (const lshmem_local *)sh.local + i;
-    uint64_t end = load_acquire<scope::sys>(&l->end); // the host writes it last, and clears it first
-    if (address < end && address >= l->start) return found{end, l->keys[nic]};
+    uint64_t end = load_acquire<scope::sys>(&l->end), start = load_relaxed<scope::sys>(&l->start);
+    if (address >= end || address < start) continue;
+    uint32_t key = load_relaxed<scope::sys>(&l->keys[nic]);
+    fence<scope::sys>();
+    if (load_relaxed<scope::sys>(&l->end) == end) return found{end, key};
   }
   return found{0, 0};
 }

@@ -10,7 +10,7 @@ namespace lshmem {
 // the rest when it sees that.
 LSHMEM_OUTLINE int record(uint64_t control, int status, int pe, uint32_t queue, uint32_t syndrome, uint64_t index) {
   auto c = (lshmem_control *)control;
-  if (c && compare_swap<scope::sys>(&c->claim, 0, 1) == 0) {
+  if (c && compare_swap<scope::sys>(&c->claim, 0, (uint32_t)status) == 0) {
     store_relaxed<scope::sys>(&c->pe, (uint32_t)pe);
     store_relaxed<scope::sys>(&c->queue, queue);
     store_relaxed<scope::sys>(&c->syndrome, syndrome);

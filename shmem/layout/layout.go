@@ -189,7 +189,7 @@ type Control struct {
 	// Syndrome is of the error completion: hardware syndrome<<24, type<<16, vendor<<8, syndrome.
 	Syndrome uint32
 	Index    uint64 // block counter of the entry
-	Claim    uint32 // set by compare-and-swap from 0 by the thread whose error is the first; the host does not look at it
+	Claim    uint32 // the first error's Status, set by compare-and-swap from 0; the host does not look at it
 	_        uint32
 	_        [3]uint64
 }

@@ -147,29 +147,60 @@ func Defaults() Settings {
 }
 
 // FromEnvironment are the defaults, changed by the environment that get looks up, under LSHMEM_ and the NVSHMEM_ names
-// of the same meaning. LSHMEM_ wins. Of NVSHMEM's values there are some that only NVSHMEM knows: unused says which, and
-// the defaults stay.
+// of the same meaning. LSHMEM_ wins. Of NVSHMEM's values there are some that are of no use here: unused says which, and
+// they change nothing.
 func FromEnvironment(get func(string) (string, bool)) (s Settings, unused []error, err error) {
-	s = Defaults()
-	var errs []error
+	type given struct {
+		Variable
+		name, text string
+	}
+	var list []given // in the order in which they take effect
 	for _, v := range variables {
 		for _, name := range append([]string{v.Name}, v.Aliases...) {
-			text, ok := get(name)
-			if !ok || text == "" {
-				continue
+			if text, ok := get(name); ok && text != "" {
+				list = append(list, given{v, name, text})
+				break
 			}
-			if err := v.set(&s, text); err != nil {
-				err = fmt.Errorf("%s=%q: %w", name, text, err)
-				if name == v.Name {
-					errs = append(errs, err)
-				} else {
-					unused = append(unused, err)
-				}
-			}
-			break
 		}
 	}
-	return s, unused, errors.Join(errs...)
+	without := make([]bool, len(list))
+	apply := func() (s Settings, err error) {
+		s = Defaults()
+		var errs []error
+		for i, g := range list {
+			if without[i] {
+				continue
+			}
+			if err := g.set(&s, g.text); err != nil {
+				errs = append(errs, fmt.Errorf("%s=%q: %w", g.name, g.text, err))
+			}
+		}
+		return s, errors.Join(errs...)
+	}
+	for i, g := range list {
+		without[i] = g.name != g.Name
+	}
+	s, err = apply()
+	sound := err == nil && s.Check() == nil
+	for i, g := range list {
+		if !without[i] {
+			continue
+		}
+		without[i] = false
+		next, nextErr := apply()
+		if sound && nextErr == nil {
+			if nextErr = next.Check(); nextErr != nil {
+				nextErr = fmt.Errorf("%s=%q: %w", g.name, g.text, nextErr)
+			}
+		}
+		if sound && nextErr != nil {
+			without[i] = true
+			unused = append(unused, nextErr)
+			continue
+		}
+		s, err = next, nextErr
+	}
+	return s, unused, err
 }
 
 // Check says whether the settings can work together.

@@ -77,9 +77,12 @@ func TestEnvironment(t *testing.T) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
-	// NVSHMEM has networks that are not here.
-	s, unused, err := FromEnvironment(func(n string) (string, bool) { return "ucx", n == "NVSHMEM_REMOTE_TRANSPORT" })
-	if err != nil || len(unused) != 1 || !reflect.DeepEqual(s, Defaults()) {
+	// NVSHMEM has networks that are not here, and other limits.
+	theirs := map[string]string{"NVSHMEM_REMOTE_TRANSPORT": "ucx", "NVSHMEM_QP_DEPTH": "1000", "NVSHMEM_IBGDA_NUM_REQUESTS_IN_BATCH": "64"}
+	s, unused, err := FromEnvironment(func(n string) (string, bool) { v, ok := theirs[n]; return v, ok })
+	want := Defaults()
+	want.Batch = 64
+	if err != nil || len(unused) != 2 || !strings.Contains(unused[1].Error(), `NVSHMEM_QP_DEPTH="1000"`) || !reflect.DeepEqual(s, want) {
 		t.Errorf("%+v, %v, %v", s, unused, err)
 	}
 }
