@@ -32,7 +32,11 @@ inline registered cpu(fill_cpu);
 #elif LSHMEM_COMPAT_HOST && !defined(LSHMEM_COMPAT_MODULE)
 namespace lshmem_compat {
 static bool fill_here(const lshmem_t &state) {
-  return cudaMemcpyToSymbol(lshmem_compat_state, &state, sizeof state) == cudaSuccess;
+  int device;
+  if (lshmem_device(self, &device) != LSHMEM_OK) return false;
+  // It stays the thread's: kernels that went to another device would find an empty constant there.
+  if (device >= 0 && cudaSetDevice(device) != cudaSuccess) return false;
+  return cudaMemcpyToSymbol(lshmem_compat_state, &state, sizeof state) == cudaSuccess || device < 0;
 }
 static registered here(fill_here);
 } // namespace lshmem_compat

@@ -303,6 +303,7 @@ func TestCompatUnits(t *testing.T) {
 		runs(t, host, cpu, gpu)
 		runs(t, cpu, gpu, host)
 		runs(t, gpu, host, cpu)
+		run(t, 2, places(t)[1], []string{cxx(t, object(t, "devices.cpp"), gpu, filepath.Join(library(t), "liblshmem.so"))})
 	})
 }
 

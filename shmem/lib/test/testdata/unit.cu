@@ -16,6 +16,8 @@ int cuda_unit(int me, int n) {
   CHECK(nvshmemx_init_status() == NVSHMEM_STATUS_IS_INITIALIZED && nvshmem_my_pe() == me && nvshmem_n_pes() == n);
   const volatile lshmem_t *constant = &lshmem_compat_state;
   CHECK(constant->version == LSHMEM_STATE_VERSION && constant->pe == (uint32_t)me && constant->pes == (uint32_t)n);
+  int device;
+  CHECK(lshmem_device(lshmem_compat::self, &device) == LSHMEM_OK && device == stub_device);
   nvshmem_barrier_all();
   nvshmemx_barrier_all_on_stream(0);
   return 0;

@@ -16,6 +16,11 @@ struct dim3 {
   unsigned x, y, z;
 };
 
+inline int stub_device = -1; // the current one
+inline cudaError_t cudaSetDevice(int device) {
+  stub_device = device;
+  return cudaSuccess;
+}
 template <class T> cudaError_t cudaMemcpyToSymbol(const T &symbol, const void *from, size_t n) {
   memcpy((void *)&symbol, from, n);
   return cudaSuccess;
