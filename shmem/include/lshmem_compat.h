@@ -26,12 +26,13 @@
 // # The state
 //
 // These functions take no state, so there is one of this process: the PE that nvshmem_init made, in whichever unit.
-// Device code finds it in a constant, lshmem_compat_state, which every unit of CUDA code that includes this header has
-// for itself (CPU units have one variable together) and which is filled for all units when the PE is made, or when a
-// library is loaded later; the thread that does that then has the PE's device as its current one. Hence no -rdc, but also: one PE for each process and device, and code in modules that the
-// program loads itself must be told, by nvshmemx_cumodule_init. A library that comes by dlopen has the PE of a program
-// that was linked with -rdynamic, else it would have one of its own. Programs that want several instances, or no global
-// state, use lshmem.cuh.
+// Device code finds it in a constant, lshmem_compat_state, which every unit of CUDA code that includes this header
+// has for itself (CPU units have one variable together) and which is filled for all units when the PE is made, or
+// when a library is loaded later; the thread that does that then has the PE's device as its current one. Hence no
+// -rdc, but also: one PE for each process and device, and code in modules that the program loads itself must be
+// told, by nvshmemx_cumodule_init. A library that comes by dlopen has the PE of a program that was linked with
+// -rdynamic, else it would have one of its own. Programs that want several instances, or no global state, use
+// lshmem.cuh.
 //
 // # Differences
 //
