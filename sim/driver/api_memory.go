@@ -13,6 +13,7 @@ func (p *Process) MemGetInfo(call *wire.Call) (uint64, uint64, wire.CUresult) {
 	if res != success {
 		return 0, 0, res
 	}
+	p.d.collect()
 	return c.dev.hw.Memory.Free(), c.dev.hw.Memory.Total(), success
 }
 

@@ -28,6 +28,9 @@ func (d *Driver) DeviceInfo(index uint32) (wire.Device, wire.CUresult) {
 	if int(index) >= len(d.devices) {
 		return wire.Device{}, errInvalidDevice
 	}
+	d.mu.Lock()
+	d.collect()
+	d.mu.Unlock()
 	dev := d.devices[index]
 	h := dev.hw
 	total, free := h.Memory.Total(), h.Memory.Free()
@@ -50,6 +53,7 @@ func (d *Driver) DeviceProcesses(index, capacity uint32) ([]wire.Process, uint32
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.collect()
 	dev := d.devices[index]
 	now := uint64(time.Now().UnixMicro())
 	var out []wire.Process

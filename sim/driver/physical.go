@@ -166,6 +166,26 @@ func (d *Driver) share(e *export) (*os.File, Result) {
 	return write, success
 }
 
+// collect forgets the descriptors of which no copy is open, at once and not when somebody comes to read it: a driver's memory
+// is free when the last user has let go. d.mu is held.
+func (d *Driver) collect() {
+	for key, e := range d.shared {
+		conn, err := e.read.SyscallConn()
+		if err != nil {
+			continue // it is closed, and forgotten soon
+		}
+		gone := false
+		_ = conn.Control(func(fd uintptr) {
+			poll := []unix.PollFd{{Fd: int32(fd)}}
+			n, err := unix.Poll(poll, 0)
+			gone = err == nil && n > 0 && poll[0].Revents&unix.POLLHUP != 0
+		})
+		if gone {
+			d.unshare(key)
+		}
+	}
+}
+
 // unshare forgets a descriptor. A second time does nothing.
 func (d *Driver) unshare(key inode) {
 	if e := d.shared[key]; e != nil {
