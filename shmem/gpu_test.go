@@ -5,11 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -118,25 +117,12 @@ func (m *machine) process(role string, env ...string) *exec.Cmd {
 // job runs a role as n PEs, each in its process, and returns how each ended.
 func (m *machine) job(n int, role string, env ...string) []error {
 	m.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		m.t.Fatal(err)
+	ended := m.each(role, slices.Repeat([][]string{env}, n)...)
+	for pe, err := range ended {
+		if err != nil {
+			ended[pe] = fmt.Errorf("PE %d: %w", pe, err)
+		}
 	}
-	address := l.Addr().String()
-	l.Close()
-	var g errgroup.Group
-	ended := make([]error, n)
-	for pe := range n {
-		c := m.process(role, append([]string{"LSHMEM_PE=" + strconv.Itoa(pe), "LSHMEM_PES=" + strconv.Itoa(n),
-			"LSHMEM_BOOTSTRAP=tcp://" + address + "?a-token-of-the-test"}, env...)...)
-		g.Go(func() error {
-			if err := c.Run(); err != nil {
-				ended[pe] = fmt.Errorf("PE %d: %w\n%s", pe, err, c.Stdout)
-			}
-			return nil
-		})
-	}
-	g.Wait()
 	return ended
 }
 

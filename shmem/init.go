@@ -506,14 +506,9 @@ func (p *PE) allMapped() error {
 			if p.direct(from, to) {
 				continue
 			}
-			a, b, why := p.peers[from], p.peers[to], "LSHMEM_DISABLE_P2P"
-			switch {
-			case a.Host != b.Host:
-				why = "it is on another machine"
-			case a.UID != b.UID:
-				why = "it runs as another user"
-			case a.Network != b.Network:
-				why = "it is in another network namespace, where memory cannot be passed to"
+			why := apart(p.peers[from], p.peers[to])
+			if why == "" {
+				why = "LSHMEM_DISABLE_P2P"
 			}
 			return fault(layout.StatusSupport, "init", to, "its memory is not mapped at PE %d (%s), and PEs without a GPU need that", from, why)
 		}
@@ -550,17 +545,27 @@ func (p *PE) whyNot(pe int) string {
 	default:
 		network = "the network transport, " + p.transports[1].Name() + ", does not reach it (LSHMEM_NIC=gpu: only PEs with a GPU of this machine)"
 	}
+	why := apart(p.self, q)
 	switch {
-	case q.Host != p.self.Host:
-		return "it is on another machine, and " + network
-	case p.c.DisableP2P:
-		return "LSHMEM_DISABLE_P2P is set, and " + network
-	case q.UID != p.self.UID:
-		return "it runs as another user, and " + network
-	case q.Network != p.self.Network:
-		return "it is in another network namespace, where memory cannot be passed to, and " + network
+	case q.Host == p.self.Host && p.c.DisableP2P:
+		why = "LSHMEM_DISABLE_P2P is set"
+	case why == "":
+		why = "its GPU is not visible to this process or cannot be mapped"
 	}
-	return "its GPU is not visible to this process or cannot be mapped, and " + network
+	return why + ", and " + network
+}
+
+// apart says what about two PEs' processes keeps memory of b from being mapped at a, "" if nothing does.
+func apart(a, b transport.PeerInfo) string {
+	switch {
+	case a.Host != b.Host:
+		return "it is on another machine"
+	case a.UID != b.UID:
+		return "it runs as another user"
+	case a.Network != b.Network:
+		return "it is in another network namespace, where memory cannot be passed to"
+	}
+	return ""
 }
 
 // openNetwork opens the network transport. One PE that has none makes it of no use to those that would talk to it, not to
