@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errRefused is wrapped where lgpu says that what was asked cannot be, which is an answer and no failure.
-var errRefused = errors.New("refused")
+// ErrRefused is wrapped where lgpu says that what was asked cannot be, which is an answer and no failure.
+var ErrRefused = errors.New("refused")
 
 // refusedStatus is the exit status of lgpu when what was asked of it cannot be.
 const refusedStatus = 2
@@ -123,7 +123,7 @@ func failure(err error, said string) error {
 	}
 	var exited *exec.ExitError
 	if errors.As(err, &exited) && exited.ExitCode() == refusedStatus {
-		return fmt.Errorf("%w: %s", errRefused, text)
+		return fmt.Errorf("%w: %s", ErrRefused, text)
 	}
 	return fmt.Errorf("%s (%w)", text, err)
 }

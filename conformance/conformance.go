@@ -115,9 +115,28 @@ type run struct {
 	Options
 	report     *Report
 	iterations uint32
+	step       int // that is measured now, from 1
+	steps      int // that there are, those included that a device does not offer
+}
+
+// Steps of a mode beside one for each count: all units, two at once, and units by name, alone and together.
+const stepsOfMode = 1 + 1 + len(namedLists) + 1
+
+// namedLists are what is measured of units with names, of n.
+var namedLists = [...]func(n int) string{
+	func(n int) string { return fmt.Sprintf("0-%d", max(n/4-1, 0)) },
+	func(n int) string { return fmt.Sprintf("%d-%d", n/2, max(n-2, n/2)) },
+	func(n int) string { return fmt.Sprintf("0-%d:1/3", n-1) },
+}
+
+// next says what is measured next, and how much there is to do.
+func (r *run) next(what string) {
+	r.step++
+	r.Progress(fmt.Sprintf("%d of %d: %s", r.step, r.steps, what))
 }
 
 // Run measures. An error is one of the machine, with no report: no device, no daemon, a probe that does not run at all.
+// One that wraps ErrRefused is of the options: lgpu run does not take them.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Device == "" {
 		o.Device = "0"
@@ -135,30 +154,37 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		o.Progress = func(string) {}
 	}
 	r := &run{Options: o, report: &Report{Tolerance: o.Tolerance}}
-	o.Progress("the whole device")
+	r.steps = 1 + len(o.Modes)*(stepsOfMode+len(r.asked()))
+	r.next("the whole device")
 	whole, err := r.one(ctx, tenant{})
 	if err != nil {
 		return nil, fmt.Errorf("measure device %s without limits: %w", o.Device, err)
 	}
 	r.iterations = whole.Iterations
 	r.report.Device, r.report.Units = whole.Device, whole.IDs
-	for _, mode := range o.Modes {
+	for i, mode := range o.Modes {
 		if err := r.mode(ctx, mode); err != nil {
 			return nil, err
 		}
+		r.step = 1 + (i+1)*(r.steps-1)/len(o.Modes) // also where it offers less
 	}
 	return r.report, nil
 }
 
-// counts are the numbers of units to measure.
+// asked are the numbers of units to measure, of a device whose units may not be known yet.
+func (r *run) asked() []int {
+	n := r.report.Units
+	if len(r.Counts) > 0 {
+		return r.Counts
+	}
+	return []int{n / 8, n / 4, n / 2, 3 * n / 4}
+}
+
+// counts are those of asked that the device has, each once.
 func (r *run) counts() []int {
 	n := r.report.Units
-	all := r.Counts
-	if len(all) == 0 {
-		all = []int{n / 8, n / 4, n / 2, 3 * n / 4}
-	}
 	var out []int
-	for _, c := range all {
+	for _, c := range r.asked() {
 		if c >= 1 && c <= n && (len(out) == 0 || out[len(out)-1] != c) {
 			out = append(out, c)
 		}
@@ -182,7 +208,7 @@ func (r *run) mode(ctx context.Context, mode Mode) error {
 			return ctx.Err()
 		}
 	}
-	r.Progress(string(mode) + ": the whole device")
+	r.next(string(mode) + ": the whole device")
 	before, err := r.one(ctx, tenant{spatial: spatial})
 	if err != nil {
 		r.failed(mode, "throughput", "all units", err)
@@ -193,13 +219,13 @@ func (r *run) mode(ctx context.Context, mode Mode) error {
 	got := make([]Measurement, len(counts))
 	errs := make([]error, len(counts))
 	for i, n := range counts {
-		r.Progress(fmt.Sprintf("%s: count=%d", mode, n))
+		r.next(fmt.Sprintf("%s: count=%d", mode, n))
 		got[i], errs[i] = r.one(ctx, tenant{units: n, spatial: spatial})
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
-	r.Progress(string(mode) + ": two at once")
+	r.next(string(mode) + ": two at once")
 	pair := [2]int{max(r.report.Units*30/100, 1), max(r.report.Units*60/100, 1)}
 	both, bothErr := r.together(ctx, tenant{units: pair[0], spatial: spatial}, tenant{units: pair[1], spatial: spatial})
 	after, err := r.one(ctx, tenant{spatial: spatial})
@@ -245,16 +271,15 @@ func (r *run) mode(ctx context.Context, mode Mode) error {
 func (r *run) lists(ctx context.Context, mode Mode) {
 	n := r.report.Units
 	spatial := mode == Spatial
-	low := fmt.Sprintf("0-%d", max(n/4-1, 0))
-	high := fmt.Sprintf("%d-%d", n/2, max(n-2, n/2))
-	scattered := fmt.Sprintf("0-%d:1/3", n-1)
+	low, high := namedLists[0](n), namedLists[1](n)
 	alone := map[string]Measurement{}
-	for _, l := range []string{low, high, scattered} {
-		r.Progress(fmt.Sprintf("%s: list=%s", mode, l))
+	for _, named := range namedLists {
+		l := named(n)
+		r.next(fmt.Sprintf("%s: list=%s", mode, l))
 		m, err := r.one(ctx, tenant{list: l, spatial: spatial})
 		if err != nil {
 			r.failed(mode, "units by name", "list="+l, err)
-			if errors.Is(err, errRefused) {
+			if errors.Is(err, ErrRefused) {
 				return
 			}
 			continue
@@ -275,7 +300,7 @@ func (r *run) lists(ctx context.Context, mode Mode) {
 	if _, ok := alone[high]; !ok || alone[low].Rate == 0 {
 		return
 	}
-	r.Progress(string(mode) + ": disjoint lists at once")
+	r.next(string(mode) + ": disjoint lists at once")
 	both, err := r.together(ctx, tenant{list: low, spatial: spatial}, tenant{list: high, spatial: spatial})
 	if err != nil {
 		r.failed(mode, "undisturbed", low+" beside "+high, err)
@@ -330,7 +355,7 @@ func (r *run) share(mode Mode, promise, asked string, n int, part float64, note 
 // failed adds a row that could not be measured: because it was refused, or otherwise.
 func (r *run) failed(mode Mode, promise, asked string, err error) {
 	verdict := Unknown
-	if errors.Is(err, errRefused) {
+	if errors.Is(err, ErrRefused) {
 		verdict = NotOffered
 	}
 	r.add(Row{Mode: mode, Promise: promise, Asked: asked, Got: "-", Verdict: verdict, Note: err.Error()})

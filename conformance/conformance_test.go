@@ -143,7 +143,15 @@ func TestRun(t *testing.T) {
 		t.Run(tc.as, func(t *testing.T) {
 			t.Setenv("CONFORMANCE_TEST", tc.as)
 			t.Setenv("CONFORMANCE_NODES", t.TempDir())
-			report, err := Run(t.Context(), Options{Program: os.Args[0], Seconds: 0.1})
+			step := 0
+			progress := func(what string) {
+				var n, all int
+				if _, err := fmt.Sscanf(what, "%d of %d: ", &n, &all); err != nil || n <= step || n > all || all != 1+2*(4+6) {
+					t.Errorf("after step %d: %q", step, what)
+				}
+				step = n
+			}
+			report, err := Run(t.Context(), Options{Program: os.Args[0], Seconds: 0.1, Progress: progress})
 			if err != nil {
 				t.Fatal(err)
 			}

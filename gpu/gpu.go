@@ -49,6 +49,17 @@ func (d Device) Identity() string {
 	return d.UUID.String()
 }
 
+// Ordinal is d's index as people write it: 0, or 0:1 for MIG instance 1 of GPU 0.
+func (d Device) Ordinal() string {
+	if d.MIG() {
+		return strconv.Itoa(d.ParentIndex) + ":" + strconv.Itoa(d.Index)
+	}
+	return strconv.Itoa(d.Index)
+}
+
+// Names are what d is called.
+func (d Device) Names() Names { return Names{Ordinal: d.Ordinal(), UUID: d.Identity(), Node: d.Node} }
+
 // Short is as much of Identity as tells the devices of a machine apart; Select takes it too.
 func (d Device) Short() string { return d.Identity()[:len("GPU-00112233")] }
 
@@ -116,17 +127,84 @@ func Usable(devices []Device) []Device {
 	return usable
 }
 
-// Select returns the devices that tokens name, in the tokens' order: an index, GPU:INSTANCE for a MIG instance, a UUID,
-// or the beginning of one that only one device has, or the MAJ:MIN of the device node. An error wraps ErrUnknownDevice
-// or ErrTwice and names the token.
+// Names are what a device is called. Wherever people name one, all of them are understood: Find is the one reader.
+type Names struct {
+	Ordinal string // its index, or GPU:INSTANCE of a MIG instance; empty if it has none
+	UUID    string // as the vendor writes it
+	Node    string // MAJ:MIN of the device node; empty if it has none of its own
+}
+
+// String names a device for people, by what they can type: "0 (GPU-00112233)".
+func (n Names) String() string {
+	short := n.UUID[:min(len(n.UUID), len("GPU-00112233"))]
+	if n.Ordinal == "" {
+		return short
+	}
+	return n.Ordinal + " (" + short + ")"
+}
+
+// Find returns which device a token names: by its index, its device node, its UUID in either case, or the beginning of
+// a UUID that only one has. An error wraps ErrUnknownDevice, names the token and says which devices there are.
+func Find(devices []Names, token string) (int, error) {
+	var found []int
+	for i, d := range devices {
+		if token != "" && (token == d.Ordinal || token == d.Node) {
+			found = append(found, i)
+		}
+	}
+	how := "have that index"
+	if len(found) == 0 && len(token) > len("GPU-") {
+		how = "have a UUID that begins so"
+		for i, d := range devices {
+			if len(token) <= len(d.UUID) && strings.EqualFold(token, d.UUID[:len(token)]) {
+				found = append(found, i)
+			}
+		}
+	}
+	switch len(found) {
+	case 0:
+		return 0, fmt.Errorf("device %q: %w; %s", token, ErrUnknownDevice, there(devices))
+	case 1:
+		return found[0], nil
+	}
+	return 0, fmt.Errorf("device %q: %w; %d %s; %s", token, ErrUnknownDevice, len(found), how, there(devices))
+}
+
+// listed is how many devices a text names at most.
+const listed = 16
+
+// there says which devices there are.
+func there(devices []Names) string {
+	var names []string
+	for _, d := range devices[:min(len(devices), listed)] {
+		names = append(names, d.String())
+	}
+	switch more := len(devices) - listed; {
+	case len(names) == 0:
+		return "there is none"
+	case more > 0:
+		return fmt.Sprintf("devices are %s and %d more", strings.Join(names, ", "), more)
+	case len(names) == 1:
+		return "the only one is " + names[0]
+	}
+	return "devices are " + strings.Join(names, ", ")
+}
+
+// Select returns the devices that tokens name, as Find does, in the tokens' order. An error wraps ErrUnknownDevice or
+// ErrTwice and names the token.
 func Select(devices []Device, tokens []string) ([]Device, error) {
+	names := make([]Names, len(devices))
+	for i, d := range devices {
+		names[i] = d.Names()
+	}
 	var chosen []Device
 	seen := map[UUID]bool{}
 	for _, token := range tokens {
-		d, err := find(devices, strings.TrimSpace(token))
+		i, err := Find(names, strings.TrimSpace(token))
 		if err != nil {
 			return nil, err
 		}
+		d := devices[i]
 		if seen[d.UUID] {
 			return nil, fmt.Errorf("device %q: %w", token, ErrTwice)
 		}
@@ -134,29 +212,4 @@ func Select(devices []Device, tokens []string) ([]Device, error) {
 		chosen = append(chosen, d)
 	}
 	return chosen, nil
-}
-
-func find(devices []Device, token string) (Device, error) {
-	for _, d := range devices {
-		index := strconv.Itoa(d.Index)
-		if d.MIG() {
-			index = strconv.Itoa(d.ParentIndex) + ":" + index
-		}
-		if token == index || token == d.Node && token != "" {
-			return d, nil
-		}
-	}
-	var found []Device
-	for _, d := range devices {
-		if len(token) > len("GPU-") && strings.HasPrefix(strings.ToLower(d.Identity()), strings.ToLower(token)) {
-			found = append(found, d)
-		}
-	}
-	switch len(found) {
-	case 0:
-		return Device{}, fmt.Errorf("device %q: %w", token, ErrUnknownDevice)
-	case 1:
-		return found[0], nil
-	}
-	return Device{}, fmt.Errorf("device %q: %w; %d UUIDs begin so", token, ErrUnknownDevice, len(found))
 }

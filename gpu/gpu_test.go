@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"errors"
+	"strings"
 	"testing"
 )
 
@@ -87,5 +88,37 @@ func TestKeyAndUsable(t *testing.T) {
 	}
 	if usable := Usable([]Device{whole, part}); len(usable) != 1 || usable[0] != part {
 		t.Errorf("usable: %v", usable)
+	}
+}
+
+// Find understands every name that is printed, and says what there is where it finds none or several.
+func TestFind(t *testing.T) {
+	devices := []Names{
+		{Ordinal: "0", UUID: "GPU-a925822c-0000-0000-0000-000000000000", Node: "195:0"},
+		{Ordinal: "1", UUID: "GPU-a92580ff-0000-0000-0000-000000000000", Node: "195:1"},
+		{Ordinal: "1:0", UUID: "MIG-b0000000-0000-0000-0000-000000000000"},
+		{Ordinal: "0", UUID: "GPU-c0000000-0000-0000-0000-000000000000"}, // a software GPU beside
+	}
+	for token, want := range map[string]int{
+		"195:0": 0, "1": 1, "1:0": 2, "GPU-a925822c": 0, "gpu-A925822": 0, "GPU-a92580ff-0000-0000-0000-000000000000": 1,
+		"mig-b": 2, "GPU-c": 3,
+	} {
+		if got, err := Find(devices, token); err != nil || got != want {
+			t.Errorf("Find(%q) = %d, %v; want %d", token, got, err, want)
+		}
+	}
+	for token, text := range map[string]string{
+		"": "devices are 0 (GPU-a925822c), 1 (GPU-a92580ff), 1:0 (MIG-b0000000), 0 (GPU-c0000000)", "2": `device "2": no such`,
+		"GPU-": "no such", "GPU": "no such", "0": "2 have that index", "GPU-a925": "2 have a UUID that begins so",
+		"GPU-a925822c-0000-0000-0000-0000000000000": "no such", "195:": "no such",
+	} {
+		if got, err := Find(devices, token); !errors.Is(err, ErrUnknownDevice) || !strings.Contains(err.Error(), text) {
+			t.Errorf("Find(%q) = %d, %v; want %q", token, got, err, text)
+		}
+	}
+	for n, text := range []string{"there is none", "the only one is 0 (GPU-a925822c)"} {
+		if _, err := Find(devices[:n], "x"); err == nil || !strings.HasSuffix(err.Error(), text) {
+			t.Errorf("of %d devices: %v", n, err)
+		}
 	}
 }

@@ -6,6 +6,7 @@
 #define LGPU_NVML_TYPES_H
 
 typedef struct nvmlDevice_st* nvmlDevice_t;
+typedef struct nvmlUnit_st* nvmlUnit_t;
 typedef struct {
 	unsigned int version;
 	unsigned int domain;

@@ -39,6 +39,7 @@ enum {
 #define OP_INVOKE 0xffff0003u
 #define OP_DONE 0xffff0004u
 #define OP_PAD 0xffff0005u
+#define OP_PRINT 0xffff0006u
 #define FLAG_PER_THREAD 1u
 #define FLAG_FILE 2u
 #define REMOTE (1ull << 63)
@@ -426,6 +427,9 @@ static int next_reply(struct simc_channel *ch, const unsigned char **payload, co
 			else
 				((CUstreamCallback)(uintptr_t)arg[0])((CUstream)(uintptr_t)arg[2], (CUresult)arg[3],
 								      (void *)(uintptr_t)arg[4]);
+			break;
+		case OP_PRINT:
+			simc_print(ch->mem + BULK_START, arg[0]);
 			break;
 		default:
 			return -1;

@@ -70,6 +70,9 @@ void simc_get_float(struct simc_call *k, float *p);
 void simc_get_array(struct simc_call *k, void *p, size_t room, size_t elem);
 void simc_end(struct simc_call *k);
 
+/* Writes pieces of text that kernels have printed, n bytes, to the standard output. */
+void simc_print(const unsigned char *pieces, size_t n);
+
 /* The descriptor to send with the calling thread's next call; it stays the caller's. */
 void simc_send_fd(int fd);
 /* The descriptor that came with the calling thread's last reply, and the caller owns it then; -1 if none. */

@@ -1248,11 +1248,12 @@ CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int v
 
 CUresult cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z)
 {
-	(void)hfunc;
-	(void)x;
-	(void)y;
-	(void)z;
-	return simc_unsupported("cuFuncSetBlockShape");
+	CUresult r;
+
+	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+		return r;
+	r = simc_cuFuncSetBlockShape(hfunc, x, y, z);
+	return r;
 }
 
 CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config)
@@ -1277,9 +1278,12 @@ CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config)
 
 CUresult cuFuncSetSharedSize(CUfunction hfunc, unsigned int bytes)
 {
-	(void)hfunc;
-	(void)bytes;
-	return simc_unsupported("cuFuncSetSharedSize");
+	CUresult r;
+
+	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+		return r;
+	r = simc_cuFuncSetSharedSize(hfunc, bytes);
+	return r;
 }
 
 CUresult cuGLCtxCreate(void);
@@ -2710,8 +2714,12 @@ CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice d
 
 CUresult cuLaunch(CUfunction f)
 {
-	(void)f;
-	return simc_unsupported("cuLaunch");
+	CUresult r;
+
+	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+		return r;
+	r = simc_cuLaunch(f);
+	return r;
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
@@ -2753,19 +2761,22 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, uns
 
 CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height)
 {
-	(void)f;
-	(void)grid_width;
-	(void)grid_height;
-	return simc_unsupported("cuLaunchGrid");
+	CUresult r;
+
+	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+		return r;
+	r = simc_cuLaunchGrid(f, grid_width, grid_height);
+	return r;
 }
 
 CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream)
 {
-	(void)f;
-	(void)grid_width;
-	(void)grid_height;
-	(void)hStream;
-	return simc_unsupported("cuLaunchGridAsync");
+	CUresult r;
+
+	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+		return r;
+	r = simc_cuLaunchGridAsync(f, grid_width, grid_height, hStream);
+	return r;
 }
 
 CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
@@ -5308,9 +5319,12 @@ CUresult cuOccupancyMaxPotentialClusterSize(int *clusterSize, CUfunction func, c
 
 CUresult cuParamSetSize(CUfunction hfunc, unsigned int numbytes)
 {
-	(void)hfunc;
-	(void)numbytes;
-	return simc_unsupported("cuParamSetSize");
+	CUresult r;
+
+	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+		return r;
+	r = simc_cuParamSetSize(hfunc, numbytes);
+	return r;
 }
 
 CUresult cuParamSetTexRef(CUfunction hfunc, int texunit, CUtexref hTexRef)
@@ -5323,27 +5337,32 @@ CUresult cuParamSetTexRef(CUfunction hfunc, int texunit, CUtexref hTexRef)
 
 CUresult cuParamSetf(CUfunction hfunc, int offset, float value)
 {
-	(void)hfunc;
-	(void)offset;
-	(void)value;
-	return simc_unsupported("cuParamSetf");
+	CUresult r;
+
+	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+		return r;
+	r = simc_cuParamSetf(hfunc, offset, value);
+	return r;
 }
 
 CUresult cuParamSeti(CUfunction hfunc, int offset, unsigned int value)
 {
-	(void)hfunc;
-	(void)offset;
-	(void)value;
-	return simc_unsupported("cuParamSeti");
+	CUresult r;
+
+	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+		return r;
+	r = simc_cuParamSeti(hfunc, offset, value);
+	return r;
 }
 
 CUresult cuParamSetv(CUfunction hfunc, int offset, void *ptr, unsigned int numbytes)
 {
-	(void)hfunc;
-	(void)offset;
-	(void)ptr;
-	(void)numbytes;
-	return simc_unsupported("cuParamSetv");
+	CUresult r;
+
+	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+		return r;
+	r = simc_cuParamSetv(hfunc, offset, ptr, numbytes);
+	return r;
 }
 
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)

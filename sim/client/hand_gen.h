@@ -40,6 +40,8 @@ CUresult simc_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev);
 CUresult simc_cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value);
 CUresult simc_cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target, CUflushGPUDirectRDMAWritesScope scope);
 CUresult simc_cuFuncGetName(const char **name, CUfunction hfunc);
+CUresult simc_cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z);
+CUresult simc_cuFuncSetSharedSize(CUfunction hfunc, unsigned int bytes);
 CUresult simc_cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams);
 CUresult simc_cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
@@ -87,11 +89,14 @@ CUresult simc_cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodePar
 CUresult simc_cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
 		size_t numDependencies);
 CUresult simc_cuKernelGetName(const char **name, CUkernel hfunc);
+CUresult simc_cuLaunch(CUfunction f);
 CUresult simc_cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
 		unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
 		unsigned int sharedMemBytes, CUstream hStream, void **kernelParams);
 CUresult simc_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList, unsigned int numDevices,
 		unsigned int flags);
+CUresult simc_cuLaunchGrid(CUfunction f, int grid_width, int grid_height);
+CUresult simc_cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream);
 CUresult simc_cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
 		unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes,
 		CUstream hStream, void **kernelParams, void **extra);
@@ -192,6 +197,10 @@ CUresult simc_cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize,
 CUresult simc_cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize, CUfunction func,
 		CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags);
 CUresult simc_cuOccupancyMaxPotentialClusterSize(int *clusterSize, CUfunction func, const CUlaunchConfig *config);
+CUresult simc_cuParamSetSize(CUfunction hfunc, unsigned int numbytes);
+CUresult simc_cuParamSetf(CUfunction hfunc, int offset, float value);
+CUresult simc_cuParamSeti(CUfunction hfunc, int offset, unsigned int value);
+CUresult simc_cuParamSetv(CUfunction hfunc, int offset, void *ptr, unsigned int numbytes);
 CUresult simc_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr);
 CUresult simc_cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data,
 		CUdeviceptr ptr);

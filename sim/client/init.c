@@ -79,8 +79,15 @@ CUresult cuInit(unsigned int Flags)
 	visible = getenv("CUDA_VISIBLE_DEVICES");
 	units = getenv("LGPU_SIM_UNITS");
 	share = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
-	return simc_rpc_Init(Flags, (visible ? 1 : 0) | (units ? 2 : 0), visible ? visible : "", units ? units : "",
-			     share ? share : "");
+	return simc_rpc_Init(Flags, (visible ? 1 : 0) | (units ? 2 : 0) | (simc_eager() ? 4 : 0), visible ? visible : "",
+			     units ? units : "", share ? share : "");
+}
+
+int simc_eager(void)
+{
+	const char *mode = getenv("CUDA_MODULE_LOADING");
+
+	return mode && !strcmp(mode, "EAGER");
 }
 
 CUresult cuDriverGetVersion(int *driverVersion)

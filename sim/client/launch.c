@@ -252,3 +252,130 @@ CUresult simc_cuOccupancyMaxActiveClusters(int *numClusters, CUfunction func, co
 		return CUDA_ERROR_INVALID_VALUE;
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
+
+/*
+ * ---- launches as before CUDA 4.0: their shape and parameters belong to the function, and calls of their own set them.
+ * Programs that use threads guard a function's state themselves; the lock is for the list.
+ */
+
+enum { MAX_PARAMS = 32764 }; /* of a kernel, in bytes */
+
+struct prepared {
+	CUfunction f;
+	unsigned block[3], shared, size;
+	unsigned char params[MAX_PARAMS];
+	struct prepared *next;
+};
+
+static struct prepared *prepared;
+
+/* What has been set for a function. */
+static CUresult prepared_of(CUfunction f, struct prepared **out)
+{
+	const struct layout *l;
+	CUresult r;
+
+	if (!f)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if ((r = layout_of(f, &l)) != CUDA_SUCCESS)
+		return r;
+	pthread_mutex_lock(&lock);
+	for (*out = prepared; *out && (*out)->f != f; *out = (*out)->next)
+		;
+	if (!*out && (*out = calloc(1, sizeof **out))) {
+		(*out)->f = f;
+		(*out)->next = prepared;
+		prepared = *out;
+	}
+	pthread_mutex_unlock(&lock);
+	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult simc_cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z)
+{
+	struct prepared *p;
+	CUresult r = prepared_of(hfunc, &p);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (x <= 0 || y <= 0 || z <= 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	p->block[0] = (unsigned)x;
+	p->block[1] = (unsigned)y;
+	p->block[2] = (unsigned)z;
+	return CUDA_SUCCESS;
+}
+
+CUresult simc_cuFuncSetSharedSize(CUfunction hfunc, unsigned int bytes)
+{
+	struct prepared *p;
+	CUresult r = prepared_of(hfunc, &p);
+
+	if (r == CUDA_SUCCESS)
+		p->shared = bytes;
+	return r;
+}
+
+CUresult simc_cuParamSetSize(CUfunction hfunc, unsigned int numbytes)
+{
+	struct prepared *p;
+	CUresult r = prepared_of(hfunc, &p);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (numbytes > MAX_PARAMS)
+		return CUDA_ERROR_INVALID_VALUE;
+	p->size = numbytes;
+	return CUDA_SUCCESS;
+}
+
+CUresult simc_cuParamSetv(CUfunction hfunc, int offset, void *ptr, unsigned int numbytes)
+{
+	struct prepared *p;
+	CUresult r = prepared_of(hfunc, &p);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (offset < 0 || offset > MAX_PARAMS || numbytes > (unsigned)(MAX_PARAMS - offset) || (!ptr && numbytes))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (numbytes)
+		memcpy(p->params + offset, ptr, numbytes);
+	return CUDA_SUCCESS;
+}
+
+CUresult simc_cuParamSeti(CUfunction hfunc, int offset, unsigned int value)
+{
+	return simc_cuParamSetv(hfunc, offset, &value, sizeof value);
+}
+
+CUresult simc_cuParamSetf(CUfunction hfunc, int offset, float value)
+{
+	return simc_cuParamSetv(hfunc, offset, &value, sizeof value);
+}
+
+CUresult simc_cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream)
+{
+	struct prepared *p;
+	CUresult r = prepared_of(f, &p);
+	size_t size;
+	void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, NULL, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (grid_width <= 0 || grid_height <= 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	extra[1] = p->params;
+	size = p->size;
+	return simc_cuLaunchKernel(f, (unsigned)grid_width, (unsigned)grid_height, 1, p->block[0], p->block[1], p->block[2],
+				   p->shared, hStream, NULL, extra);
+}
+
+CUresult simc_cuLaunchGrid(CUfunction f, int grid_width, int grid_height)
+{
+	return simc_cuLaunchGridAsync(f, grid_width, grid_height, NULL);
+}
+
+CUresult simc_cuLaunch(CUfunction f)
+{
+	return simc_cuLaunchGridAsync(f, 1, 1, NULL);
+}

@@ -12,10 +12,11 @@
 #include "simc.h"
 #include "hand_gen.h"
 
-enum { MAX_OPTIONS = 64, NAME_ROOM = 4096 };
+enum { MAX_OPTIONS = 64, NAME_ROOM = 4096, MAX_IMAGE = 255 << 20 };
 #define FATBIN_WRAPPER 0x466243b1u
 #define FATBIN 0xba55ed50u
 #define ELF 0x464c457fu
+#define LINKED "LGPULINK"
 
 char *simc_read_file(const char *path, size_t *size)
 {
@@ -41,22 +42,73 @@ char *simc_read_file(const char *path, size_t *size)
 	return text;
 }
 
-/* The size of an image, which must be PTX text: the device runs no binaries. */
-static CUresult text_size(const void *image, size_t *size)
-{
-	uint32_t magic;
+/* __fatBinC_Wrapper_t, which nvcc's code hands to the driver, and the header of what it points at (sim/fatbin). */
+struct wrapper {
+	uint32_t magic, version;
+	const void *data;
+	const void *more;
+};
 
-	if (!image)
+struct header {
+	uint32_t magic;
+	uint16_t version, size;
+	uint64_t bytes; /* behind the header */
+};
+
+/* The beginning of an image that the linker made (sim/driver, linkedImage). */
+struct linked {
+	char magic[8];
+	uint64_t size;
+};
+
+/*
+ * Finds an image's bytes: PTX text, a fat binary, or what the linker made. *room is how many bytes there are, or SIZE_MAX
+ * for memory of the program's, in which an image tells its size itself; it becomes the size.
+ */
+static CUresult find_image(const void **image, size_t *room)
+{
+	struct wrapper wrapper;
+	struct header header;
+	struct linked linked;
+	size_t n;
+
+	if (!*image)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!*(const char *)image)
+	if (*room == 0 || !*(const char *)*image)
 		return CUDA_ERROR_INVALID_IMAGE;
-	*size = strnlen(image, sizeof magic);
-	if (*size == sizeof magic) {
-		memcpy(&magic, image, sizeof magic);
-		if (magic == ELF || magic == FATBIN || magic == FATBIN_WRAPPER)
-			return CUDA_ERROR_NO_BINARY_FOR_GPU;
+	n = strnlen(*image, *room < sizeof linked.magic ? *room : sizeof linked.magic);
+	memset(&header, 0, sizeof header);
+	memcpy(&header, *image, n < sizeof header.magic ? n : sizeof header.magic);
+	if (header.magic == FATBIN_WRAPPER && *room == SIZE_MAX) {
+		memcpy(&wrapper, *image, sizeof wrapper);
+		*image = wrapper.data;
+		if (!*image)
+			return CUDA_ERROR_INVALID_IMAGE;
+		memcpy(&header, *image, sizeof header.magic);
+		if (header.magic != FATBIN)
+			return CUDA_ERROR_INVALID_IMAGE;
 	}
-	*size = strlen(image);
+	if (header.magic == FATBIN) {
+		if (*room < sizeof header)
+			return CUDA_ERROR_INVALID_IMAGE;
+		memcpy(&header, *image, sizeof header);
+		if (header.bytes > MAX_IMAGE || header.size + header.bytes > *room)
+			return CUDA_ERROR_INVALID_IMAGE;
+		*room = header.size + header.bytes;
+		return CUDA_SUCCESS;
+	}
+	if (header.magic == ELF || header.magic == FATBIN_WRAPPER)
+		return CUDA_ERROR_NO_BINARY_FOR_GPU;
+	if (n == sizeof linked.magic && !memcmp(*image, LINKED, sizeof linked.magic)) {
+		if (*room < sizeof linked)
+			return CUDA_ERROR_INVALID_IMAGE;
+		memcpy(&linked, *image, sizeof linked);
+		if (linked.size > MAX_IMAGE || linked.size > *room)
+			return CUDA_ERROR_INVALID_IMAGE;
+		*room = linked.size;
+		return CUDA_SUCCESS;
+	}
+	*room = *room == SIZE_MAX ? strlen(*image) : strnlen(*image, *room);
 	return CUDA_SUCCESS;
 }
 
@@ -135,17 +187,16 @@ static void write_options(const struct options *o, unsigned n, const CUjit_optio
 	}
 }
 
-CUresult simc_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
-		void **optionValues)
+static CUresult load_module(CUmodule *module, const void *image, size_t size, unsigned int numOptions,
+			    CUjit_option *options, void **optionValues)
 {
 	struct options o;
-	size_t size;
 	CUresult r;
 
 	if (!module)
 		return CUDA_ERROR_INVALID_VALUE;
 	if ((r = read_options(&o, numOptions, options, optionValues)) != CUDA_SUCCESS ||
-	    (r = text_size(image, &size)) != CUDA_SUCCESS)
+	    (r = find_image(&image, &size)) != CUDA_SUCCESS)
 		return r;
 	r = simc_rpc_ModuleLoadData(module, image, size, o.keys, o.values, o.count, o.info, room(o.infoSize), o.error,
 				    room(o.errorSize));
@@ -153,14 +204,20 @@ CUresult simc_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned i
 	return r;
 }
 
+CUresult simc_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
+		void **optionValues)
+{
+	return load_module(module, image, SIZE_MAX, numOptions, options, optionValues);
+}
+
 CUresult simc_cuModuleLoadData(CUmodule *module, const void *image)
 {
-	return simc_cuModuleLoadDataEx(module, image, 0, NULL, NULL);
+	return load_module(module, image, SIZE_MAX, 0, NULL, NULL);
 }
 
 CUresult simc_cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
 {
-	return simc_cuModuleLoadDataEx(module, fatCubin, 0, NULL, NULL);
+	return load_module(module, fatCubin, SIZE_MAX, 0, NULL, NULL);
 }
 
 CUresult simc_cuModuleLoad(CUmodule *module, const char *fname)
@@ -173,7 +230,7 @@ CUresult simc_cuModuleLoad(CUmodule *module, const char *fname)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!(text = simc_read_file(fname, &size)))
 		return CUDA_ERROR_FILE_NOT_FOUND;
-	r = simc_cuModuleLoadData(module, text);
+	r = load_module(module, text, size, 0, NULL, NULL);
 	free(text);
 	return r;
 }
@@ -182,17 +239,16 @@ CUresult simc_cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 {
 	if (!mode)
 		return CUDA_ERROR_INVALID_VALUE;
-	*mode = CU_MODULE_EAGER_LOADING;
+	*mode = simc_eager() ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
 	return CUDA_SUCCESS;
 }
 
-CUresult simc_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
+static CUresult load_library(CUlibrary *library, const void *code, size_t size, CUjit_option *jitOptions,
 		void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions,
-		void** libraryOptionValues, unsigned int numLibraryOptions)
+		void **libraryOptionValues, unsigned int numLibraryOptions)
 {
 	unsigned long long values[MAX_OPTIONS];
 	struct options o;
-	size_t size;
 	unsigned i;
 	CUresult r;
 
@@ -202,12 +258,20 @@ CUresult simc_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_opti
 	for (i = 0; i < numLibraryOptions; i++)
 		values[i] = libraryOptionValues ? (uintptr_t)libraryOptionValues[i] : 0;
 	if ((r = read_options(&o, numJitOptions, jitOptions, jitOptionsValues)) != CUDA_SUCCESS ||
-	    (r = text_size(code, &size)) != CUDA_SUCCESS)
+	    (r = find_image(&code, &size)) != CUDA_SUCCESS)
 		return r;
 	r = simc_rpc_LibraryLoadData(library, code, size, o.keys, o.values, o.count, libraryOptions, values,
 				     numLibraryOptions, o.info, room(o.infoSize), o.error, room(o.errorSize));
 	write_options(&o, numJitOptions, jitOptions, jitOptionsValues);
 	return r;
+}
+
+CUresult simc_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
+		void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions,
+		void** libraryOptionValues, unsigned int numLibraryOptions)
+{
+	return load_library(library, code, SIZE_MAX, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
+			    libraryOptionValues, numLibraryOptions);
 }
 
 CUresult simc_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
@@ -222,8 +286,8 @@ CUresult simc_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CU
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!(text = simc_read_file(fileName, &size)))
 		return CUDA_ERROR_FILE_NOT_FOUND;
-	r = simc_cuLibraryLoadData(library, text, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
-				   libraryOptionValues, numLibraryOptions);
+	r = load_library(library, text, size, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
+			 libraryOptionValues, numLibraryOptions);
 	free(text);
 	return r;
 }
@@ -297,8 +361,8 @@ CUresult simc_cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, vo
 	return CUDA_SUCCESS;
 }
 
-CUresult simc_cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name,
-		unsigned int numOptions, CUjit_option *options, void **optionValues)
+static CUresult add_input(CUlinkState state, CUjitInputType type, const void *data, size_t size, const char *name,
+			  unsigned int numOptions, CUjit_option *options, void **optionValues)
 {
 	struct link *l = find_link(state);
 	struct options o;
@@ -310,9 +374,23 @@ CUresult simc_cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *dat
 		return CUDA_ERROR_INVALID_VALUE;
 	if ((r = read_options(&o, numOptions, options, optionValues)) != CUDA_SUCCESS)
 		return r;
-	if (type != CU_JIT_INPUT_PTX)
+	if (type != CU_JIT_INPUT_PTX && type != CU_JIT_INPUT_FATBINARY)
 		return CUDA_ERROR_NO_BINARY_FOR_GPU;
+	if ((r = find_image(&data, &size)) != CUDA_SUCCESS)
+		return r;
 	return simc_rpc_LinkAddData(state, type, data, size, name ? name : "", l->o.error, room(l->o.errorSize));
+}
+
+CUresult simc_cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name,
+		unsigned int numOptions, CUjit_option *options, void **optionValues)
+{
+	uint32_t magic = 0;
+
+	/* A wrapper points at its fat binary, whose size the caller need not know. */
+	if (type == CU_JIT_INPUT_FATBINARY && data && size >= sizeof magic)
+		memcpy(&magic, data, sizeof magic);
+	return add_input(state, type, data, magic == FATBIN_WRAPPER ? SIZE_MAX : size, name, numOptions, options,
+			 optionValues);
 }
 
 CUresult simc_cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *path, unsigned int numOptions,
@@ -326,7 +404,7 @@ CUresult simc_cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const cha
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!(text = simc_read_file(path, &size)))
 		return CUDA_ERROR_FILE_NOT_FOUND;
-	r = simc_cuLinkAddData_v2(state, type, text, size, path, numOptions, options, optionValues);
+	r = add_input(state, type, text, size, path, numOptions, options, optionValues);
 	free(text);
 	return r;
 }
@@ -342,9 +420,10 @@ CUresult simc_cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (!cubinOut)
 		return CUDA_ERROR_INVALID_VALUE;
-	if ((r = simc_rpc_LinkComplete(state, &size, l->o.error, room(l->o.errorSize))) != CUDA_SUCCESS)
+	r = simc_rpc_LinkComplete(state, &size, l->o.error, room(l->o.errorSize));
+	if (r != CUDA_SUCCESS)
 		return r;
-	if (!(image = calloc(1, size + 1)))
+	if (!(image = malloc(size)))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if ((r = simc_rpc_LinkImage(state, image, size)) != CUDA_SUCCESS) {
 		free(image);
@@ -356,7 +435,7 @@ CUresult simc_cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut
 	pthread_mutex_unlock(&link_lock);
 	*cubinOut = image;
 	if (sizeOut)
-		*sizeOut = size + 1;
+		*sizeOut = size;
 	return CUDA_SUCCESS;
 }
 

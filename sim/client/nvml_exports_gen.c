@@ -1417,22 +1417,10 @@ int nvmlSystemGetConfComputeState(void)
 	return simc_nvml_unsupported("nvmlSystemGetConfComputeState");
 }
 
-int nvmlSystemGetHicVersion(void);
-int nvmlSystemGetHicVersion(void)
-{
-	return simc_nvml_unsupported("nvmlSystemGetHicVersion");
-}
-
 int nvmlSystemGetNvlinkBwMode(void);
 int nvmlSystemGetNvlinkBwMode(void)
 {
 	return simc_nvml_unsupported("nvmlSystemGetNvlinkBwMode");
-}
-
-int nvmlSystemGetTopologyGpuSet(void);
-int nvmlSystemGetTopologyGpuSet(void)
-{
-	return simc_nvml_unsupported("nvmlSystemGetTopologyGpuSet");
 }
 
 int nvmlSystemRegisterEvents(void);
@@ -1459,28 +1447,10 @@ int nvmlSystemSetNvlinkBwMode(void)
 	return simc_nvml_unsupported("nvmlSystemSetNvlinkBwMode");
 }
 
-int nvmlUnitGetCount(void);
-int nvmlUnitGetCount(void)
-{
-	return simc_nvml_unsupported("nvmlUnitGetCount");
-}
-
-int nvmlUnitGetDevices(void);
-int nvmlUnitGetDevices(void)
-{
-	return simc_nvml_unsupported("nvmlUnitGetDevices");
-}
-
 int nvmlUnitGetFanSpeedInfo(void);
 int nvmlUnitGetFanSpeedInfo(void)
 {
 	return simc_nvml_unsupported("nvmlUnitGetFanSpeedInfo");
-}
-
-int nvmlUnitGetHandleByIndex(void);
-int nvmlUnitGetHandleByIndex(void)
-{
-	return simc_nvml_unsupported("nvmlUnitGetHandleByIndex");
 }
 
 int nvmlUnitGetLedState(void);

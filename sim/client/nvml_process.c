@@ -4,9 +4,12 @@
 #include "nvml.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MAX_PROCESSES = 1024, NO_INSTANCE = -1 };
 
@@ -359,6 +362,31 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
 	return r;
 }
 
+/* The name of a process that does not use the device: what this program may read of it. */
+static nvmlReturn_t other_name(unsigned int pid, char *text, size_t room)
+{
+	static const char *const files[] = {"cmdline", "comm"};
+	char path[64];
+	unsigned i;
+
+	for (i = 0; i < sizeof files / sizeof files[0]; i++) {
+		ssize_t n = -1;
+		int fd;
+
+		snprintf(path, sizeof path, "/proc/%u/%s", pid, files[i]);
+		if ((fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
+			return errno == EACCES || errno == EPERM ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_NOT_FOUND;
+		n = read(fd, text, room);
+		close(fd);
+		if (n <= 0)
+			continue; /* a thread of the kernel has no command line */
+		text[n] = 0;
+		text[strcspn(text, "\n")] = 0;
+		return NVML_SUCCESS;
+	}
+	return NVML_ERROR_NOT_FOUND;
+}
+
 nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int length)
 {
 	char text[1024] = "";
@@ -368,10 +396,12 @@ nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int
 		return r;
 	if (!name || !length)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	if ((r = simc_nvml_result(simc_rpc_ProcessName(pid, text, sizeof text - 1))) != NVML_SUCCESS)
+	r = simc_nvml_result(simc_rpc_ProcessName(pid, text, sizeof text - 1));
+	if (r == NVML_ERROR_NOT_FOUND)
+		r = other_name(pid, text, sizeof text - 1);
+	if (r != NVML_SUCCESS)
 		return r;
-	strncpy(name, text, length);
-	name[length - 1] = 0;
+	snprintf(name, length, "%s", text);
 	return NVML_SUCCESS;
 }
 

@@ -28,7 +28,7 @@ nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopolo
 
 	if (r != NVML_SUCCESS)
 		return r;
-	if (!count || (*count && !deviceArray))
+	if (!count || (*count && !deviceArray) || level > NVML_TOPOLOGY_SYSTEM || level % 10)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	room = *count;
 	if ((r = nvmlDeviceGetCount_v2(&devices)) != NVML_SUCCESS)
@@ -108,4 +108,57 @@ nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned int nodeS
 	memset(nodeSet, 0, nodeSetSize * sizeof *nodeSet);
 	nodeSet[0] = 1;
 	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlSystemGetTopologyGpuSet(unsigned int cpuNumber, unsigned int *count, nvmlDevice_t *deviceArray)
+{
+	unsigned devices, room, i;
+	nvmlReturn_t r = nvmlDeviceGetCount_v2(&devices);
+
+	if (r != NVML_SUCCESS)
+		return r;
+	if (!count || (*count && !deviceArray) || cpuNumber >= (unsigned)get_nprocs_conf())
+		return NVML_ERROR_INVALID_ARGUMENT;
+	room = *count && *count < devices ? *count : devices;
+	for (i = 0; i < room && *count; i++)
+		if ((r = nvmlDeviceGetHandleByIndex_v2(i, &deviceArray[i])) != NVML_SUCCESS)
+			return r;
+	*count = room;
+	return NVML_SUCCESS;
+}
+
+/* ---- units (racks of S-class systems), and the cards that join these to a host: there are none */
+
+nvmlReturn_t nvmlUnitGetCount(unsigned int *unitCount)
+{
+	nvmlReturn_t r = simc_nvml_ready();
+
+	if (r != NVML_SUCCESS)
+		return r;
+	if (!unitCount)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*unitCount = 0;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlUnitGetHandleByIndex(unsigned int index, nvmlUnit_t *unit)
+{
+	nvmlReturn_t r = simc_nvml_ready();
+
+	(void)index;
+	(void)unit;
+	return r == NVML_SUCCESS ? NVML_ERROR_INVALID_ARGUMENT : r;
+}
+
+nvmlReturn_t nvmlUnitGetDevices(nvmlUnit_t unit, unsigned int *deviceCount, nvmlDevice_t *devices)
+{
+	(void)deviceCount;
+	(void)devices;
+	return nvmlUnitGetHandleByIndex(0, &unit);
+}
+
+nvmlReturn_t nvmlSystemGetHicVersion(unsigned int *hwbcCount, nvmlHwbcEntry_t *hwbcEntries)
+{
+	(void)hwbcEntries;
+	return nvmlUnitGetCount(hwbcCount);
 }

@@ -12,6 +12,8 @@ enum { SIMC_NEEDS_CONTEXT = 1 };
 CUresult simc_enter(int needs);
 /* The answer of a symbol that has none, which is named in the log once. */
 CUresult simc_unsupported(const char *name);
+/* Whether the environment asks for modules to be loaded eagerly (CUDA_MODULE_LOADING). */
+int simc_eager(void);
 /* Writes a line to the error output when LGPU_LOG is at least level. */
 void simc_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -39,7 +39,8 @@ func (p *Process) DevicePrimaryCtxRetain(_ *wire.Call, dev wire.CUdevice) (wire.
 }
 
 // DevicePrimaryCtxRelease is cuDevicePrimaryCtxRelease.
-func (p *Process) DevicePrimaryCtxRelease(_ *wire.Call, dev wire.CUdevice) wire.CUresult {
+func (p *Process) DevicePrimaryCtxRelease(call *wire.Call, dev wire.CUdevice) wire.CUresult {
+	defer p.flush(call)
 	defer p.lock()()
 	d, res := p.device(dev)
 	if res != success {
@@ -57,7 +58,8 @@ func (p *Process) DevicePrimaryCtxRelease(_ *wire.Call, dev wire.CUdevice) wire.
 
 // DevicePrimaryCtxReset is cuDevicePrimaryCtxReset: the context's state goes, those who retain it keep a handle that is
 // worth nothing.
-func (p *Process) DevicePrimaryCtxReset(_ *wire.Call, dev wire.CUdevice) wire.CUresult {
+func (p *Process) DevicePrimaryCtxReset(call *wire.Call, dev wire.CUdevice) wire.CUresult {
+	defer p.flush(call)
 	defer p.lock()()
 	d, res := p.device(dev)
 	if res != success {
@@ -120,7 +122,8 @@ func (p *Process) CtxCreate(_ *wire.Call, flags uint32, dev wire.CUdevice) (wire
 }
 
 // CtxDestroy is cuCtxDestroy; a dead context can be destroyed, a primary one cannot.
-func (p *Process) CtxDestroy(_ *wire.Call, ctx wire.CUcontext) wire.CUresult {
+func (p *Process) CtxDestroy(call *wire.Call, ctx wire.CUcontext) wire.CUresult {
+	defer p.flush(call)
 	defer p.lock()()
 	c := lookup[context](&p.handles, uint64(ctx))
 	if c == nil || c.primary {
@@ -214,7 +217,8 @@ func (p *Process) CtxGetLimit(call *wire.Call, limit wire.CUlimit) (uint64, wire
 	return c.limits[limit], success
 }
 
-// CtxSetLimit is cuCtxSetLimit. Limits are kept and told; the interpreter has bounds of its own.
+// CtxSetLimit is cuCtxSetLimit. Stacks take memory; of the others most are kept and told,
+// and the interpreter has bounds of its own.
 func (p *Process) CtxSetLimit(call *wire.Call, limit wire.CUlimit, value uint64) wire.CUresult {
 	c, unlock, res := p.enter(call)
 	defer unlock()
@@ -227,8 +231,17 @@ func (p *Process) CtxSetLimit(call *wire.Call, limit wire.CUlimit, value uint64)
 	if int(limit) >= len(c.limits) {
 		return errUnsupportedLimit
 	}
-	if limit == wire.CU_LIMIT_STACK_SIZE && value > 512<<10 {
-		return errInvalidValue
+	if limit == wire.CU_LIMIT_STACK_SIZE {
+		if value > maxStack {
+			return errInvalidValue
+		}
+		return c.setStack(value)
+	}
+	if limit == wire.CU_LIMIT_PRINTF_FIFO_SIZE {
+		if c.prints {
+			return errInvalidValue
+		}
+		c.output.resize(value)
 	}
 	c.limits[limit] = value
 	return success
@@ -289,6 +302,7 @@ func (p *Process) CtxSynchronize(call *wire.Call) wire.CUresult {
 
 // CtxSynchronizeContext is cuCtxSynchronize for any context.
 func (p *Process) CtxSynchronizeContext(call *wire.Call, ctx wire.CUcontext) wire.CUresult {
+	defer p.flush(call)
 	defer p.lock()()
 	if ctx == 0 {
 		ctx = call.Context

@@ -24,6 +24,9 @@ func (p *Process) copyStream(call *wire.Call, stream wire.CUstream, async uint32
 
 // Memcpy is cuMemcpy and its directed forms.
 func (p *Process) Memcpy(call *wire.Call, dst, src wire.CUdeviceptr, n uint64, kind uint32, stream wire.CUstream, async uint32) wire.CUresult {
+	if async == 0 {
+		defer p.flush(call)
+	}
 	_, unlock, res := p.enter(call)
 	defer unlock()
 	if res != success {
@@ -48,6 +51,9 @@ func (p *Process) Memcpy(call *wire.Call, dst, src wire.CUdeviceptr, n uint64, k
 
 // MemcpyPeer is cuMemcpyPeer: addresses say which device they belong to, so the contexts only have to exist.
 func (p *Process) MemcpyPeer(call *wire.Call, dst wire.CUdeviceptr, dstCtx wire.CUcontext, src wire.CUdeviceptr, srcCtx wire.CUcontext, n uint64, stream wire.CUstream, async uint32) wire.CUresult {
+	if async == 0 {
+		defer p.flush(call)
+	}
 	_, unlock, res := p.enter(call)
 	defer unlock()
 	if res != success {
@@ -83,6 +89,9 @@ func (p *Process) Memcpy2D(call *wire.Call, m *wire.CUDA_MEMCPY2D, stream wire.C
 
 // Memcpy3D is cuMemcpy3D.
 func (p *Process) Memcpy3D(call *wire.Call, m *wire.CUDA_MEMCPY3D, stream wire.CUstream, async uint32) wire.CUresult {
+	if async == 0 {
+		defer p.flush(call)
+	}
 	_, unlock, res := p.enter(call)
 	defer unlock()
 	if res != success {

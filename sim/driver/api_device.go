@@ -80,6 +80,7 @@ func (p *Process) Init(_ *wire.Call, flags, given uint32, visibleList, units, sh
 		}
 	}
 	p.parts = parts
+	p.eager = given&4 != 0
 	p.visible.Store(&visible)
 	p.initialised = true
 	return success

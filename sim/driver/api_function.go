@@ -23,10 +23,7 @@ func version(s string) int32 {
 func functionAttribute(k *ptx.Kernel, m *ptx.Module, dynamic int, carveout int32, attr wire.CUfunction_attribute) (int32, Result) {
 	switch attr {
 	case wire.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-		if k.MaxThreads > 0 {
-			return int32(min(k.MaxThreads, maxThreads)), success
-		}
-		return maxThreads, success
+		return int32(blockThreads(k)), success
 	case wire.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
 		return int32(k.SharedBytes), success
 	case wire.CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
@@ -235,6 +232,7 @@ func (p *Process) OccupancyAvailableDynamicSMemPerBlock(call *wire.Call, h wire.
 
 // Launch is cuLaunchKernel, cuLaunchKernelEx and cuLaunchCooperativeKernel.
 func (p *Process) Launch(call *wire.Call, l *wire.Launch, h wire.CUstream, params []byte, attrs []wire.CUlaunchAttribute) wire.CUresult {
+	p.flush(call)
 	defer p.lock()()
 	cur := p.currentOf(call)
 	if cur == nil {

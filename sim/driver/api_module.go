@@ -1,35 +1,20 @@
 package driver
 
 import (
-	"errors"
+	"slices"
 
-	"github.com/lgpu/lgpu/sim/ptx"
 	"github.com/lgpu/lgpu/sim/wire"
 )
 
-// parse reads PTX; the log of an error is for the program.
-func (p *Process) parse(image []byte, errorSize uint32) (*ptx.Module, []byte, Result) {
-	m, err := ptx.Parse(image)
-	if err == nil {
-		return m, nil, success
-	}
-	p.d.log.Warn("module is not understood", "process", p.pid, "error", err)
-	log := text(err.Error(), errorSize)
-	var pe *ptx.Error
-	if errors.As(err, &pe) {
-		return nil, log, errInvalidPTX
-	}
-	return nil, log, errInvalidImage
-}
-
-// ModuleLoadData is cuModuleLoadDataEx with PTX.
-func (p *Process) ModuleLoadData(call *wire.Call, image []byte, _ []wire.CUjit_option, _ []uint64, infoSize, errorSize uint32) (wire.CUmodule, []byte, []byte, wire.CUresult) {
+// ModuleLoadData is cuModuleLoadDataEx.
+func (p *Process) ModuleLoadData(call *wire.Call, image []byte, keys []wire.CUjit_option, values []uint64, infoSize, errorSize uint32) (wire.CUmodule, []byte, []byte, wire.CUresult) {
+	p.flush(call)
 	_, unlock, res := p.enter(call)
 	unlock()
 	if res != success {
 		return 0, nil, nil, res
 	}
-	parsed, log, res := p.parse(image, errorSize)
+	parsed, log, res := p.parse(image, compileOptions(keys, values), errorSize)
 	if res != success {
 		return 0, text("", infoSize), log, res
 	}
@@ -46,7 +31,8 @@ func (p *Process) ModuleLoadData(call *wire.Call, image []byte, _ []wire.CUjit_o
 }
 
 // ModuleUnload is cuModuleUnload.
-func (p *Process) ModuleUnload(_ *wire.Call, h wire.CUmodule) wire.CUresult {
+func (p *Process) ModuleUnload(call *wire.Call, h wire.CUmodule) wire.CUresult {
+	defer p.flush(call)
 	defer p.lock()()
 	m := lookup[module](&p.handles, uint64(h))
 	if m == nil || m.library != nil {
@@ -117,9 +103,10 @@ func (p *Process) ModuleGetGlobal(_ *wire.Call, h wire.CUmodule, name string) (w
 	return wire.CUdeviceptr(v.addr), v.size, success
 }
 
-// LibraryLoadData is cuLibraryLoadData with PTX: nothing is loaded into a context before it is used there.
-func (p *Process) LibraryLoadData(_ *wire.Call, image []byte, _ []wire.CUjit_option, _ []uint64, _ []wire.CUlibraryOption, _ []uint64, infoSize, errorSize uint32) (wire.CUlibrary, []byte, []byte, wire.CUresult) {
-	parsed, log, res := p.parse(image, errorSize)
+// LibraryLoadData is cuLibraryLoadData: nothing is loaded into a context before it is used there, unless the
+// process loads eagerly. Then all contexts have it at once, and those to come when they are made.
+func (p *Process) LibraryLoadData(_ *wire.Call, image []byte, keys []wire.CUjit_option, values []uint64, _ []wire.CUlibraryOption, _ []uint64, infoSize, errorSize uint32) (wire.CUlibrary, []byte, []byte, wire.CUresult) {
+	parsed, log, res := p.parse(image, compileOptions(keys, values), errorSize)
 	if res != success {
 		return 0, text("", infoSize), log, res
 	}
@@ -131,6 +118,15 @@ func (p *Process) LibraryLoadData(_ *wire.Call, image []byte, _ []wire.CUjit_opt
 		l.kernels[name] = lk
 	}
 	l.handle = p.handles.add(kindLibrary, l)
+	p.libraries = append(p.libraries, l)
+	if p.eager {
+		for _, c := range p.contexts {
+			if _, res := l.moduleIn(c); res != success {
+				p.unloadLibrary(l)
+				return 0, text("", infoSize), text("the library does not load", errorSize), res
+			}
+		}
+	}
 	return wire.CUlibrary(l.handle), text("", infoSize), text("", errorSize), success
 }
 
@@ -149,6 +145,12 @@ func (p *Process) LibraryUnload(_ *wire.Call, h wire.CUlibrary) wire.CUresult {
 	if lookup[library](&p.handles, uint64(h)) != l {
 		return errInvalidHandle
 	}
+	p.unloadLibrary(l)
+	return success
+}
+
+// unloadLibrary frees a library in every context.
+func (p *Process) unloadLibrary(l *library) {
 	for _, m := range l.modules {
 		p.unload(m)
 	}
@@ -156,7 +158,7 @@ func (p *Process) LibraryUnload(_ *wire.Call, h wire.CUlibrary) wire.CUresult {
 		p.handles.remove(k.handle)
 	}
 	p.handles.remove(l.handle)
-	return success
+	p.libraries = slices.DeleteFunc(p.libraries, func(o *library) bool { return o == l })
 }
 
 // LibraryGetKernel is cuLibraryGetKernel.
@@ -340,63 +342,4 @@ func (p *Process) KernelGetName(_ *wire.Call, h wire.CUkernel, length uint32) ([
 		return nil, errInvalidHandle
 	}
 	return text(k.kernel.Name, length), success
-}
-
-// LinkCreate is cuLinkCreate.
-func (p *Process) LinkCreate(*wire.Call, []wire.CUjit_option, []uint64) (wire.CUlinkState, wire.CUresult) {
-	defer p.lock()()
-	return wire.CUlinkState(p.handles.add(kindLinker, &linker{})), success
-}
-
-// linker is the state of cuLink calls: one PTX image, which is all that can be linked here.
-type linker struct{ image []byte }
-
-// LinkAddData is cuLinkAddData.
-func (p *Process) LinkAddData(_ *wire.Call, h wire.CUlinkState, typ wire.CUjitInputType, data []byte, _ string, errorSize uint32) ([]byte, wire.CUresult) {
-	if typ != wire.CU_JIT_INPUT_PTX {
-		return text("only PTX can be linked", errorSize), errNotSupported
-	}
-	if _, log, res := p.parse(data, errorSize); res != success {
-		return log, res
-	}
-	defer p.lock()()
-	l := lookup[linker](&p.handles, uint64(h))
-	if l == nil {
-		return nil, errInvalidHandle
-	}
-	if l.image != nil {
-		return text("only one input can be linked", errorSize), errNotSupported
-	}
-	l.image = append([]byte(nil), data...)
-	return text("", errorSize), success
-}
-
-// LinkComplete is cuLinkComplete: the size of the image that LinkImage returns.
-func (p *Process) LinkComplete(_ *wire.Call, h wire.CUlinkState, errorSize uint32) (uint64, []byte, wire.CUresult) {
-	defer p.lock()()
-	l := lookup[linker](&p.handles, uint64(h))
-	if l == nil || l.image == nil {
-		return 0, nil, errInvalidHandle
-	}
-	return uint64(len(l.image)), text("", errorSize), success
-}
-
-// LinkImage is the image of cuLinkComplete: the PTX itself, which loads as a module.
-func (p *Process) LinkImage(_ *wire.Call, h wire.CUlinkState, size uint64) ([]byte, wire.CUresult) {
-	defer p.lock()()
-	l := lookup[linker](&p.handles, uint64(h))
-	if l == nil {
-		return nil, errInvalidHandle
-	}
-	return l.image[:min(uint64(len(l.image)), size)], success
-}
-
-// LinkDestroy is cuLinkDestroy.
-func (p *Process) LinkDestroy(_ *wire.Call, h wire.CUlinkState) wire.CUresult {
-	defer p.lock()()
-	if lookup[linker](&p.handles, uint64(h)) == nil {
-		return errInvalidHandle
-	}
-	p.handles.remove(uint64(h))
-	return success
 }

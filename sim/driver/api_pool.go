@@ -44,14 +44,19 @@ func (p *Process) allocAsync(s *stream, pl *pool, size uint64) (wire.CUdeviceptr
 		s.deps = []*node{n}
 		return wire.CUdeviceptr(n.op.(*allocNode).addr), success
 	}
-	a, res := pl.alloc(s.ctx, size)
+	if res := s.admit(); res != success {
+		return 0, res
+	}
+	if pl.destroyed {
+		return 0, errInvalidValue
+	}
+	a, after, res := pl.alloc(s, size)
 	if res != success {
 		return 0, res
 	}
-	if _, res := s.submit(empty{}); res != success {
-		p.drop(a)
-		return 0, res
-	}
+	w := s.next(empty{})
+	w.after(after)
+	p.d.arm(w)
 	return wire.CUdeviceptr(a.base), success
 }
 
@@ -95,10 +100,24 @@ func (p *Process) MemFreeAsync(call *wire.Call, ptr wire.CUdeviceptr, stream wir
 	default:
 		return errInvalidValue
 	}
-	if _, res := s.submit(release{p, a}); res != success {
+	return p.freeAsync(s, a)
+}
+
+// freeAsync frees a in the order of s.
+func (p *Process) freeAsync(s *stream, a *allocation) Result {
+	a.freed = true // submitting may wait, and nobody may free it meanwhile
+	var o op = release{p, a}
+	if a.pool != nil {
+		o = unparks{a.pool}
+	}
+	w, res := s.submit(o)
+	if res != success {
+		a.freed = false
 		return res
 	}
-	a.freed = true
+	if found, ok := p.allocs.find(a.base); a.pool != nil && ok && found == a {
+		a.pool.park(a, s, w)
+	}
 	return success
 }
 
@@ -144,10 +163,8 @@ func (p *Process) MemPoolDestroy(_ *wire.Call, h wire.CUmemoryPool) wire.CUresul
 	}
 	p.forgetPool(pl)
 	pl.destroyed = true
-	pl.arena.trim(0)
-	if pl.arena.used == 0 {
-		pl.destroy()
-	}
+	pl.trim(0)
+	pl.ended()
 	return success
 }
 
@@ -156,7 +173,7 @@ func (p *Process) MemPoolTrimTo(_ *wire.Call, h wire.CUmemoryPool, keep uint64) 
 	defer p.lock()()
 	pl, res := p.pool(h)
 	if res == success {
-		pl.arena.trim(keep)
+		pl.trim(keep)
 	}
 	return res
 }

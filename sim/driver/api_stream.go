@@ -53,6 +53,7 @@ func (p *Process) StreamQuery(call *wire.Call, h wire.CUstream) wire.CUresult {
 
 // StreamSynchronize is cuStreamSynchronize.
 func (p *Process) StreamSynchronize(call *wire.Call, h wire.CUstream) wire.CUresult {
+	defer p.flush(call)
 	defer p.lock()()
 	s, res := p.stream(uint64(h), p.currentOf(call), call.Thread)
 	if res != success {
@@ -339,7 +340,8 @@ func (p *Process) EventQuery(_ *wire.Call, ev wire.CUevent) wire.CUresult {
 }
 
 // EventSynchronize is cuEventSynchronize.
-func (p *Process) EventSynchronize(_ *wire.Call, ev wire.CUevent) wire.CUresult {
+func (p *Process) EventSynchronize(call *wire.Call, ev wire.CUevent) wire.CUresult {
+	defer p.flush(call)
 	defer p.lock()()
 	e := lookup[event](&p.handles, uint64(ev))
 	if e == nil {

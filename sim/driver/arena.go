@@ -32,18 +32,23 @@ type chunk struct {
 	used   uint64
 }
 
+// portion is what an allocation of size bytes takes of an arena.
+func portion(size uint64) uint64 {
+	if need := roundUp(size, arenaUnit); need <= arenaLimit {
+		return need
+	}
+	return roundUp(size, hw.FrameSize)
+}
+
 // alloc takes size bytes. Nothing is left behind when it fails.
 func (a *arena) alloc(size uint64) (uint64, *chunk, Result) {
-	need := roundUp(size, arenaUnit)
 	if size == 0 {
 		return 0, nil, errInvalidValue
 	}
 	if size > addressLast-addressFirst {
 		return 0, nil, errOutOfMemory
 	}
-	if need > arenaLimit {
-		need = roundUp(size, hw.FrameSize)
-	}
+	need := portion(size)
 	for _, c := range a.chunks {
 		for i, h := range c.free {
 			if h.size >= need {
@@ -97,10 +102,13 @@ func (a *arena) grow(size uint64) (*chunk, Result) {
 
 // give frees what alloc returned.
 func (a *arena) give(c *chunk, base, size uint64) {
-	need := roundUp(size, arenaUnit)
-	if need > arenaLimit {
-		need = roundUp(size, hw.FrameSize)
-	}
+	need := portion(size)
+	a.used -= need
+	a.back(c, base, need)
+}
+
+// back makes need bytes of a chunk free, which no longer count as used.
+func (a *arena) back(c *chunk, base, need uint64) {
 	i, _ := slices.BinarySearchFunc(c.free, base, func(h hole, b uint64) int {
 		if h.base < b {
 			return -1
@@ -117,7 +125,6 @@ func (a *arena) give(c *chunk, base, size uint64) {
 		c.free = slices.Delete(c.free, i, i+1)
 	}
 	c.used -= need
-	a.used -= need
 	if c.used == 0 && !a.keep {
 		a.release(c)
 	}
@@ -137,8 +144,8 @@ func (a *arena) trim(keep uint64) {
 
 // clear releases everything, whatever is in use.
 func (a *arena) clear() {
+	a.used = 0
 	for _, c := range slices.Clone(a.chunks) {
-		a.used -= c.used
 		a.release(c)
 	}
 }

@@ -22,6 +22,7 @@ type context struct {
 	channel *hw.Channel
 	units   int // that the channel may run on
 	cost    *physical
+	stacks  *physical // nil while they are no larger than those that every context has
 	arena   *arena
 	peers   map[*context]bool // contexts whose memory this one sees
 
@@ -32,6 +33,8 @@ type context struct {
 	live    map[*work]struct{}
 	room    chan struct{} // closed when there are fewer works than a call may wait for
 
+	output      *output
+	prints      bool // a kernel of a module that prints was launched
 	limits      [7]uint64
 	cacheConfig int32
 }
@@ -49,14 +52,23 @@ func (p *Process) newContext(dev *device, flags uint32) (*context, Result) {
 	c := &context{
 		id: p.d.id(), p: p, dev: dev, flags: flags, cost: cost, space: hw.NewSpace(), channel: channel, units: len(channel.Units()),
 		peers: map[*context]bool{}, threads: map[uint64]*stream{}, live: map[*work]struct{}{},
-		limits: [7]uint64{1024, 1 << 20, 8 << 20, 2, 2048, 64, 0}, cacheConfig: 0,
+		limits: [7]uint64{defaultStack, defaultOutput, 8 << 20, 2, 2048, 64, 0}, cacheConfig: 0,
 	}
 	c.arena = &arena{p: p, dev: dev, ctx: c}
+	c.output = &output{p: p, limit: defaultOutput}
 	c.handle = p.handles.add(kindContext, c)
 	c.legacy = c.newStream(0, 0)
 	p.contexts = append(p.contexts, c)
 	for _, r := range p.regions.all() {
 		p.show(r, c)
+	}
+	if p.eager {
+		for _, l := range p.libraries {
+			if _, res := l.moduleIn(c); res != success {
+				p.destroy(c)
+				return nil, res
+			}
+		}
 	}
 	return c, success
 }
@@ -94,6 +106,10 @@ func (p *Process) destroy(c *context) {
 		}
 	}
 	c.arena.clear()
+	p.spilled = append(p.spilled, c.output.take()...)
+	for _, pl := range slices.Clone(p.pools) {
+		pl.ended() // frees that were dropped have run
+	}
 	p.handles.remove(c.handle)
 	p.contexts = slices.DeleteFunc(p.contexts, func(o *context) bool { return o == c })
 	last := true
@@ -109,6 +125,9 @@ func (p *Process) destroy(c *context) {
 	}
 	c.fault = errContextIsDestroyed
 	c.cost.release()
+	if c.stacks != nil {
+		c.stacks.release()
+	}
 	p.d.drain()
 }
 
@@ -122,7 +141,7 @@ func (p *Process) clearDevice(dev *device) {
 	}
 	for _, pl := range slices.Clone(p.pools) {
 		if pl.dev == dev {
-			pl.arena.trim(0)
+			pl.trim(0)
 		}
 	}
 }

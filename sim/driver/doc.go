@@ -20,6 +20,8 @@
 // # Locks
 //
 // One lock, Driver.mu, guards all state of this package. The protocol's calls take it; everything else expects it held.
+// Two are apart: what a kernel prints is guarded by its context's output.mu, which is taken last, and its way to the program
+// by Process.printing, which is taken first and held while the program prints.
 // Order: Driver.mu before any lock of package hw. Callbacks of hw come with no lock held and take Driver.mu. Nothing
 // waits for a device, a client or a file with Driver.mu held; wait gives it up for the time.
 package driver

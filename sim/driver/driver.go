@@ -99,8 +99,14 @@ type Process struct {
 
 	visible atomic.Pointer[[]*device] // in the order of their ordinals
 
+	unread   atomic.Int64 // records that kernels have printed
+	printing sync.Mutex   // orders their way to the program; taken before Driver.mu
+
 	// By Driver.mu:
 	initialised bool
+	eager       bool // libraries are loaded into every context, not where they are used (CUDA_MODULE_LOADING)
+	libraries   []*library
+	spilled     [][]byte // printed in contexts that are gone
 	handles     table
 	addresses   addresses
 	uva         *hw.Space // everything allocated, for copies

@@ -88,8 +88,12 @@ func (x *exec) launch(s *stream) Result {
 		if c.fault != success && res == success {
 			res = c.fault
 		}
-		if _, ok := n.op.(*kernelOp); ok && c.units == 0 && res == success {
-			res = errLaunchOutOfResources
+		if o, ok := n.op.(*kernelOp); ok && res == success {
+			if c.units == 0 {
+				res = errLaunchOutOfResources
+			} else {
+				res = c.deepen(o.fn)
+			}
 		}
 	})
 	if res == success {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/lgpu/lgpu/sim/kernels"
+	"github.com/lgpu/lgpu/sim/ptx"
 	"github.com/lgpu/lgpu/sim/wire"
 )
 
@@ -48,7 +49,7 @@ func (h *hostile) value(t reflect.Type) reflect.Value {
 		v.SetString([]string{"", "store", "saxpy", "0000:01:00.0", "::", "counter"}[h.r.IntN(6)])
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Uint8 && h.r.IntN(2) == 0 {
-			v.SetBytes([][]byte{store, kernels.Linear, nil, make([]byte, 64)}[h.r.IntN(4)])
+			v.SetBytes([][]byte{store, kernels.Linear, nil, make([]byte, 64), linkedImage([]ptx.Unit{{Source: store}}), big}[h.r.IntN(6)])
 			break
 		}
 		n := h.r.IntN(4)

@@ -16,6 +16,8 @@ const (
 	sharedOptIn      = 227 << 10 // for kernels that ask for more
 	sharedReserved   = 1 << 10   // bytes that the system takes of every block
 	registersPerWarp = 256       // registers are given out in such portions
+
+	registersPerBlock = 65536
 )
 
 // kernelOp is the op of a launch.
@@ -52,6 +54,16 @@ func needs(k *ptx.Kernel, threads int, dynamic int) hw.Needs {
 	}
 }
 
+// blockThreads is how many threads a block of k has at most, by what the source says and by its registers.
+func blockThreads(k *ptx.Kernel) int {
+	n := maxThreads
+	if k.MaxThreads > 0 {
+		n = min(n, k.MaxThreads)
+	}
+	perWarp := needs(k, 32, 0).Registers
+	return min(n, registersPerBlock/perWarp*32)
+}
+
 // check says whether the launch is one that the device can do, as the real driver would.
 func (o *kernelOp) check() Result {
 	threads := uint64(o.block[0]) * uint64(o.block[1]) * uint64(o.block[2])
@@ -70,7 +82,7 @@ func (o *kernelOp) check() Result {
 	if r := k.ReqNTID; r[0] != 0 && (uint32(r[0]) != o.block[0] || uint32(max(r[1], 1)) != o.block[1] || uint32(max(r[2], 1)) != o.block[2]) {
 		return errInvalidValue
 	}
-	if k.MaxThreads > 0 && threads > uint64(k.MaxThreads) {
+	if threads > uint64(blockThreads(k)) {
 		return errLaunchOutOfResources
 	}
 	if len(o.params) < k.ParamBytes {
@@ -127,6 +139,7 @@ func (o *kernelOp) begin(d *Driver, w *work, at hw.Time) {
 	threads := int(o.block[0] * o.block[1] * o.block[2])
 	g, err := o.fn.module.image.NewGrid(ptx.Launch{
 		Kernel: o.fn.kernel, Grid: o.grid, Block: o.block, SharedDynamic: o.shared, Params: o.params, Cooperative: o.cooperative, ID: d.id(),
+		Print: c.output.print,
 	}, c.space)
 	if err == nil {
 		priority := o.stream
@@ -160,6 +173,12 @@ func (s *stream) launch(o *kernelOp) Result {
 	if res := o.check(); res != success {
 		return res
 	}
+	if s.capture == nil {
+		if res := s.ctx.deepen(o.fn); res != success {
+			return res
+		}
+	}
+	s.ctx.prints = s.ctx.prints || o.fn.module.parsed.Prints
 	o.stream = s.priority
 	_, res := s.submit(o)
 	return res
@@ -167,7 +186,7 @@ func (s *stream) launch(o *kernelOp) Result {
 
 // occupancy is how many blocks of f fit on one unit.
 func (f *function) occupancy(threads int, dynamic uint64) int {
-	if f.kernel.MaxThreads > 0 && threads > f.kernel.MaxThreads || dynamic > uint64(f.maxDynamic) {
+	if threads > blockThreads(f.kernel) || dynamic > uint64(f.maxDynamic) {
 		return 0
 	}
 	return f.module.ctx.dev.hw.Config.Limits.PerUnit(needs(f.kernel, threads, int(dynamic)))

@@ -53,17 +53,22 @@ const (
 	locationInvalid location = -2
 )
 
-// drop frees an allocation, whatever runs on it, and forgets its address.
-func (p *Process) drop(a *allocation) {
+// forget takes an allocation's address and its export out of the program's reach.
+func (p *Process) forget(a *allocation) {
 	p.allocs.remove(a.base)
 	if a.exported != nil {
 		delete(p.d.exports, *a.exported)
 	}
+}
+
+// drop frees an allocation, whatever runs on it, and forgets its address.
+func (p *Process) drop(a *allocation) {
+	p.forget(a)
 	switch {
 	case a.chunk != nil:
 		a.arena.give(a.chunk, a.base, a.size)
 		if a.pool != nil {
-			a.pool.gave(a)
+			a.pool.ended()
 		}
 	case a.region != nil:
 		p.hide(a.region)

@@ -53,12 +53,15 @@ func codeBytes(source uint64) uint64 { return roundUp(source, 4096) }
 // load makes a module of parsed source of so many bytes.
 func (c *context) load(parsed *ptx.Module, source uint64) (*module, Result) {
 	p := c.p
+	if err := parsed.Unresolved(); err != nil {
+		p.d.log.Info("module does not link", "process", p.pid, "error", err)
+		return nil, errSymbolNotFound
+	}
 	m := &module{ctx: c, parsed: parsed, globals: map[string]variable{}, functions: map[string]*function{}}
 	var size uint64
 	for _, g := range parsed.Globals {
 		if g.Extern {
-			p.d.log.Info("module names a variable that it does not define", "process", p.pid, "variable", g.Name)
-			return nil, errSymbolNotFound
+			continue // nothing refers to it: see Unresolved
 		}
 		size = roundUp(size, max(uint64(g.Align), 16))
 		m.globals[g.Name] = variable{size, uint64(g.Size)}

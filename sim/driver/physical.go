@@ -52,9 +52,13 @@ func (ph *physical) give(p *Process) {
 	}
 }
 
-// release gives up one reference; the last one frees the memory.
+// release gives up one reference; the last one frees the memory. Memory of cuMemCreate of which its process has neither a
+// handle nor a mapping any more is counted as somebody else's who has, or as nobody's, as drivers do it.
 func (ph *physical) release() {
 	if ph.refs--; ph.refs > 0 {
+		if p := ph.owner; p != nil && ph.prop != (properties{}) && !p.holds(ph) {
+			ph.pass(p)
+		}
 		return
 	}
 	delete(ph.d.physicals, ph)
@@ -65,15 +69,19 @@ func (ph *physical) release() {
 // bequeath finds new owners for memory of p that others still hold.
 func (p *Process) bequeath() {
 	for ph := range p.d.physicals {
-		if ph.owner != p {
-			continue
+		if ph.owner == p {
+			ph.pass(p)
 		}
-		ph.give(nil)
-		for o := range p.d.processes {
-			if o != p && o.holds(ph) {
-				ph.give(o)
-				break
-			}
+	}
+}
+
+// pass counts the memory as that of a process other than p which holds it, or as nobody's.
+func (ph *physical) pass(p *Process) {
+	ph.give(nil)
+	for o := range ph.d.processes {
+		if o != p && o.holds(ph) {
+			ph.give(o)
+			break
 		}
 	}
 }

@@ -7,19 +7,39 @@ import (
 )
 
 // pool is a memory pool of a device, for allocations in stream order.
+//
+// What is freed in stream order no longer counts as used, but until its free has run it is the stream's own: it stays
+// reserved, and only what comes after the free may have it. Anyone else makes the pool grow, though it has reserved more
+// than is used; so does one who finds no hole that is large enough.
 type pool struct {
 	handle    uint64
 	p         *Process
 	dev       *device
 	arena     *arena
-	threshold uint64 // bytes that stay reserved when nothing uses them
-	reuse     [3]uint64
+	parked    []*parked
+	threshold uint64    // bytes that stay reserved when nothing uses them
+	reuse     [3]uint64 // by reuseFollow and its neighbours: 0 is no
 	usedHigh  uint64
 	resvHigh  uint64
 	shareable bool  // made for other processes
 	source    *pool // of another process; nothing can be allocated from it here
 	builtin   bool  // the device's default pool
 	destroyed bool  // to go when its last allocation goes
+}
+
+// The ways in which a pool may reuse memory, in the order of CU_MEMPOOL_ATTR_REUSE_*.
+const (
+	reuseFollow        = iota // by a stream that depends on the free, by events
+	reuseOpportunistic        // by any stream once the free has run
+	reuseInternal             // by any stream, which is made to depend on the free, rather than to fail
+)
+
+// parked is memory whose free is on its way.
+type parked struct {
+	chunk *chunk
+	rest  []hole // what has not been allocated again
+	s     *stream
+	free  *work
 }
 
 func (p *Process) newPool(dev *device, limit uint64) *pool {
@@ -50,29 +70,84 @@ func (p *Process) currentPool(dev *device) *pool {
 	return p.defaultPool(dev)
 }
 
-// alloc takes memory now. The program may use it in the order of s, which is never earlier.
-func (pl *pool) alloc(c *context, size uint64) (*allocation, Result) {
-	base, ch, res := pl.arena.alloc(size)
-	if res == errOutOfMemory {
-		// Memory whose free is on its way counts as there: wait for it, as reuse in stream order would.
-		if c.fault == success {
-			c.synchronize()
-		}
-		base, ch, res = pl.arena.alloc(size)
+// alloc takes memory now. The program may use it in the order of s, and after the work that is returned, if any.
+func (pl *pool) alloc(s *stream, size uint64) (*allocation, *work, Result) {
+	if pl.reuse[reuseOpportunistic] != 0 {
+		pl.collect()
 	}
-	if res != success {
-		return nil, res
+	var after *work
+	base, ch, ok := pl.unpark(size, func(k *parked) bool {
+		return k.s == s || pl.reuse[reuseFollow] != 0 && s.follows(k.free)
+	})
+	if !ok {
+		var res Result
+		base, ch, res = pl.arena.alloc(size)
+		if res == errOutOfMemory && pl.reuse[reuseInternal] != 0 {
+			base, ch, ok = pl.unpark(size, func(k *parked) bool { after = k.free; return true })
+		}
+		if res != success && !ok {
+			return nil, nil, res
+		}
 	}
 	pl.usedHigh = max(pl.usedHigh, pl.arena.used)
 	pl.resvHigh = max(pl.resvHigh, pl.arena.reserved)
 	a := &allocation{typ: memAsync, base: base, size: size, dev: pl.dev, arena: pl.arena, chunk: ch, pool: pl, id: pl.p.d.id()}
 	pl.p.allocs.add(base, size, a)
-	return a, success
+	return a, after, success
 }
 
-// gave is told when an allocation went back into the arena.
-func (pl *pool) gave(*allocation) {
-	if pl.destroyed && pl.arena.used == 0 {
+// park makes a, which w frees in the order of s, no longer the program's.
+func (pl *pool) park(a *allocation, s *stream, w *work) {
+	need := portion(a.size)
+	pl.p.forget(a)
+	pl.arena.used -= need
+	pl.parked = append(pl.parked, &parked{a.chunk, []hole{{a.base, need}}, s, w})
+}
+
+// unpark takes size bytes out of parked memory that may be used. It is the first that is large enough.
+func (pl *pool) unpark(size uint64, may func(*parked) bool) (uint64, *chunk, bool) {
+	need := portion(size)
+	for _, k := range pl.parked {
+		i := slices.IndexFunc(k.rest, func(h hole) bool { return h.size >= need })
+		if i < 0 || !may(k) {
+			continue
+		}
+		h := k.rest[i]
+		k.rest[i] = hole{h.base + need, h.size - need}
+		if h.size == need {
+			k.rest = slices.Delete(k.rest, i, i+1)
+		}
+		pl.arena.used += need
+		return h.base, k.chunk, true
+	}
+	return 0, nil, false
+}
+
+// collect makes parked memory whose free has run anyone's.
+func (pl *pool) collect() {
+	pl.parked = slices.DeleteFunc(pl.parked, func(k *parked) bool {
+		if !k.free.done {
+			return false
+		}
+		for _, h := range k.rest {
+			pl.arena.back(k.chunk, h.base, h.size)
+		}
+		return true
+	})
+}
+
+// trim releases memory that nothing uses until at most keep bytes are reserved.
+func (pl *pool) trim(keep uint64) {
+	pl.collect()
+	pl.arena.trim(keep)
+}
+
+// ended releases a destroyed pool that has nothing left to wait for.
+func (pl *pool) ended() {
+	if !pl.destroyed || pl.arena.used > 0 {
+		return
+	}
+	if pl.collect(); len(pl.parked) == 0 {
 		pl.destroy()
 	}
 }
@@ -85,6 +160,7 @@ func (pl *pool) destroy() {
 		}
 	}
 	pl.arena.clear()
+	pl.parked = nil
 	pl.p.handles.remove(pl.handle)
 	pl.p.pools = slices.DeleteFunc(pl.p.pools, func(o *pool) bool { return o == pl })
 }
@@ -105,7 +181,7 @@ func (pl *pool) setAccess(dev *device, rights access) {
 func (p *Process) settle(dev *device) {
 	for _, pl := range p.pools {
 		if pl.dev == dev {
-			pl.arena.trim(pl.threshold)
+			pl.trim(pl.threshold)
 		}
 	}
 }
@@ -115,13 +191,21 @@ func (p *Process) reclaim(dev *device) bool {
 	before := dev.hw.Memory.Free()
 	for _, pl := range p.pools {
 		if pl.dev == dev {
-			pl.arena.trim(0)
+			pl.trim(0)
 		}
 	}
 	return dev.hw.Memory.Free() > before
 }
 
-// release is the op of cuMemFreeAsync and of a graph's free node.
+// unparks is the op of cuMemFreeAsync for a pool's own memory.
+type unparks struct{ pool *pool }
+
+func (o unparks) begin(d *Driver, w *work, at hw.Time) {
+	d.end(w, at)
+	o.pool.ended()
+}
+
+// release is the op of cuMemFreeAsync for other memory.
 type release struct {
 	p     *Process
 	alloc *allocation

@@ -15,6 +15,7 @@ const (
 	errDeviceUnavailable        = wire.CUDA_ERROR_DEVICE_UNAVAILABLE
 	errInvalidDevice            = wire.CUDA_ERROR_INVALID_DEVICE
 	errNoDevice                 = wire.CUDA_ERROR_NO_DEVICE
+	errNoBinary                 = wire.CUDA_ERROR_NO_BINARY_FOR_GPU
 	errInvalidImage             = wire.CUDA_ERROR_INVALID_IMAGE
 	errInvalidContext           = wire.CUDA_ERROR_INVALID_CONTEXT
 	errMapFailed                = wire.CUDA_ERROR_MAP_FAILED

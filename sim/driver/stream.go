@@ -94,21 +94,48 @@ func (s *stream) admit() Result {
 
 // next makes the work that follows everything before it in the order of the stream. The caller arms it.
 func (s *stream) next(o op) *work {
+	w := s.ctx.newWork(o)
+	for _, last := range s.ends() {
+		w.after(last)
+	}
+	s.tail = w
+	return w
+}
+
+// ends are the works that the next one of s waits for; nil is one that has ended.
+func (s *stream) ends() []*work {
 	c := s.ctx
-	w := c.newWork(o)
-	w.after(s.tail)
+	all := []*work{s.tail}
 	switch {
 	case s == c.legacy:
 		for _, o := range c.streams {
 			if o.blocking() {
-				w.after(o.tail)
+				all = append(all, o.tail)
 			}
 		}
 	case s.blocking():
-		w.after(c.legacy.tail)
+		all = append(all, c.legacy.tail)
 	}
-	s.tail = w
-	return w
+	return all
+}
+
+// follows reports whether the next work of s comes after w by the works there are.
+func (s *stream) follows(w *work) bool {
+	ends := s.ends()
+	seen := map[*work]bool{}
+	for next := []*work{w}; len(next) > 0; {
+		w, next = next[len(next)-1], next[:len(next)-1]
+		if slices.Contains(ends, w) {
+			return true
+		}
+		for _, n := range w.waiters {
+			if !seen[n] {
+				seen[n] = true
+				next = append(next, n)
+			}
+		}
+	}
+	return false
 }
 
 // idle reports whether all works of the stream have ended.

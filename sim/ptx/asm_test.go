@@ -433,9 +433,10 @@ func TestSharedLayout(t *testing.T) {
 
 func TestLinkErrors(t *testing.T) {
 	for src, want := range map[string]string{
-		".extern .global .u32 x;":                                     "variable has no address",
-		".extern .func f(); .visible .entry k() { call f, (); ret; }": "has no body",
-		".global .u64 p = nowhere;":                                   "unknown symbol",
+		".global .u32 x;": "variable has no address",
+		".extern .global .u32 x; .visible .entry k() { .reg .u32 r; ld.global.u32 r, [x]; ret; }": "Undefined reference to 'x' in 'k'",
+		".extern .func f(); .visible .entry k() { call f, (); ret; }":                             "Undefined reference to 'f' in 'k'",
+		".global .u64 p = nowhere;": "Undefined reference to 'nowhere' in 'p'",
 	} {
 		m, err := Parse([]byte(header + src))
 		if err != nil {

@@ -79,6 +79,7 @@ type function struct {
 	name    string
 	line    int32
 	entry   bool
+	link    linkage
 	defined bool
 	index   int
 	params  []formal
@@ -96,8 +97,11 @@ type function struct {
 }
 
 // function reads .entry or .func from that word to the end of its body.
-func (p *parser) function(entry bool, line int32) error {
-	f := &function{entry: entry, line: line}
+func (p *parser) function(entry bool, link linkage, line int32) error {
+	f := &function{entry: entry, link: link, line: line}
+	if entry && link == linkLocal {
+		f.link = linkVisible // a launch finds it by its name
+	}
 	if err := p.advance(); err != nil {
 		return err
 	}
@@ -155,12 +159,7 @@ func (p *parser) function(entry bool, line int32) error {
 	if err := p.body(f); err != nil {
 		return err
 	}
-	f.index = len(p.mod.funcs)
-	p.mod.funcs = append(p.mod.funcs, f)
-	p.mod.byName[f.name] = f
-	if entry {
-		p.mod.Kernels[f.name] = k
-	}
+	p.own = append(p.own, f)
 	return nil
 }
 
@@ -209,7 +208,11 @@ func (p *parser) performance(k *Kernel) error {
 			if err := p.expect(';'); err != nil {
 				return err
 			}
-		case "maxnreg", "maxnctapersm", "noreturn", "maxclusterrank", "abi_preserve", "abi_preserve_control":
+		case "maxnreg":
+			if k.MaxRegs = vals[0]; n != 1 || k.MaxRegs == 0 {
+				return p.fail(".maxnreg %v", vals)
+			}
+		case "maxnctapersm", "noreturn", "maxclusterrank", "abi_preserve", "abi_preserve_control":
 		default:
 			return p.fail("directive .%s is not supported", word)
 		}

@@ -5,16 +5,6 @@ import (
 	"strconv"
 )
 
-// compile turns the raw bodies into code and lays out shared and local memory.
-func (p *parser) compile() error {
-	for _, f := range p.mod.funcs {
-		if err := p.compileFunc(f); err != nil {
-			return err
-		}
-	}
-	return p.layout()
-}
-
 // asm compiles one function.
 type asm struct {
 	p      *parser
@@ -39,7 +29,7 @@ type regKey struct {
 type constKey struct {
 	val    uint64
 	global *Global
-	fn     string
+	fn     *function
 	shared *variable
 }
 
@@ -50,6 +40,7 @@ func (a *asm) errf(format string, args ...any) error {
 	return &Error{Line: int(a.ri.line), Instr: oneLine(a.ri.text), Msg: fmt.Sprintf(format, args...)}
 }
 
+// compileFunc turns a function's raw body into code.
 func (p *parser) compileFunc(f *function) error {
 	a := &asm{p: p, f: f, regs: map[regKey]int32{}, consts: map[constKey]int32{}, shared: map[*variable]bool{}}
 	f.numPreds = 1
@@ -326,7 +317,7 @@ func (a *asm) constant(k constKey) int32 {
 	}
 	slot := int32(len(a.f.consts))
 	a.f.consts = append(a.f.consts, k.val)
-	if k.global != nil || k.fn != "" || k.shared != nil {
+	if k.global != nil || k.fn != nil || k.shared != nil {
 		a.f.relocs = append(a.f.relocs, constReloc{slot: slot, global: k.global, fn: k.fn, shared: k.shared, add: k.val})
 	}
 	a.consts[k] = ^slot
@@ -359,7 +350,7 @@ func (a *asm) symbol(name string, add uint64) (int32, memSpace, error) {
 	case fm != nil:
 		return a.constant(constKey{val: uint64(fm.off) + add}), inFrameParam, nil
 	case v == nil && a.p.decls[name] != nil:
-		return a.constant(constKey{val: add, fn: name}), inGeneric, nil
+		return a.constant(constKey{val: add, fn: a.p.decls[name]}), inGeneric, nil
 	case v == nil:
 		return 0, 0, a.errf("unknown name %s", name)
 	}

@@ -211,6 +211,9 @@ func decodeCall(a *asm) error {
 			return a.errf("call of the kernel %s", f.name)
 		}
 		site.name = f.name
+		if f.defined {
+			site.callee = f
+		}
 		sigRets, sigParams = f.rets, f.params
 	}
 	if len(rets) != len(sigRets) || len(params) != len(sigParams) {

@@ -209,6 +209,9 @@ func (w *warp) control(in *inst, f *frame, g *group, act uint32, used int64) boo
 		}
 		w.fault(kind, 0, f, in)
 		return false
+	case kPrint:
+		w.print(in, f, act)
+		return true
 	case kSleep:
 		t := f.val(in.a)[bits.TrailingZeros32(act)]
 		if act == g.mask && t != 0 {

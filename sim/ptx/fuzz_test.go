@@ -47,7 +47,7 @@ func tryAll(t *testing.T, src []byte) {
 		for i := 0; i+8 <= len(p); i += 8 {
 			p[i+5], p[i+4] = 0x7f, 0 // the arena's address in every aligned word
 		}
-		g, err := img.NewGrid(Launch{Kernel: k, Grid: [3]uint32{1, 1, 1}, Block: block, Params: p}, a)
+		g, err := img.NewGrid(Launch{Kernel: k, Grid: [3]uint32{1, 1, 1}, Block: block, Params: p, Print: func([]byte) {}}, a)
 		if err != nil {
 			continue
 		}
@@ -70,6 +70,10 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(snippet(".const .align 4 .u32 c[3] = {5, 6, 7}; .global .align 8 .u64 g[2] = {c, generic(c)+4};", "T: .branchtargets A;\nbrx.idx %r1, T;\nA: bar.red.popc.u32 %r2, 0, %p2;")))
 	f.Add([]byte(snippet(".func (.reg .u32 res) f(.reg .u32 x) { ret; } .extern .shared .b8 s[];", "call (%r2), f, (%r1);\nmov.u64 %d1, s;\nshfl.sync.up.b32 %r1|%p1, %t, 3, 0, -1;\nP: .callprototype (.param .b32 _) _ (.param .b32 _);")))
 	f.Add([]byte(snippet("", "{ .reg .b32 x; .param .align 8 .b8 p[16]; st.param.b64 [p], 1; mov.b64 {%r1, %r2}, %d1; cvt.rn.f16x2.f32 %r1, %f1, %f2; nanosleep.u32 50; atom.shared.add.f32 %f1, [%d1], %f2; setp.lt.and.s32 %p1|%p2, -1, 0, !%p3; }")))
+	f.Add([]byte(snippet(".extern .func (.param .b32 r) vprintf (.param .b64 f, .param .b64 a);"+
+		".weak .global .b8 s[4] = {37, 115, 37, 0};",
+		"{ .param .b64 p, q; .param .b32 r; "+
+			"mov.u64 %d1, s; st.param.b64 [p], %d1; st.param.b64 [q], %in; call (r), vprintf, (p, q); }")))
 	f.Fuzz(tryAll)
 }
 

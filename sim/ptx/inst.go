@@ -48,6 +48,7 @@ const (
 	kElect
 	kTrap
 	kSleep
+	kPrint // vprintf, called as x.call says
 )
 
 // inst is one decoded instruction. Operands are register indexes of the frame; a negative index i is constant ^i.
@@ -127,7 +128,7 @@ const (
 // callSite is what a call copies and where it goes.
 type callSite struct {
 	name   string    // of the callee; empty for a call through a pointer
-	callee *function // nil until resolved, and for a pointer
+	callee *function // nil where it has no body, and for a pointer
 	args   []copyParam
 	rets   []copyParam
 }
@@ -139,7 +140,7 @@ type copyParam struct{ caller, callee, size int }
 type constReloc struct {
 	slot   int32
 	global *Global
-	fn     string    // name of a function
+	fn     *function // whose address it is
 	shared *variable // static shared variable
 	add    uint64
 }

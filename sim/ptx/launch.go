@@ -28,6 +28,9 @@ type Launch struct {
 	Cooperative   bool      // all blocks are resident at once; the caller's promise, nothing changes here
 	EnvReg        [32]uint32
 	ID            uint64 // %gridid
+	// Print gets the record of each call of vprintf, in pieces (PieceText and so on), from any goroutine that runs a block.
+	// nil drops them. The record is the receiver's.
+	Print func(record []byte)
 }
 
 // At is where and when a Run starts.
@@ -119,7 +122,7 @@ type Grid struct {
 
 // NewGrid prepares a launch; it allocates nothing for blocks that have not begun. The error says which argument is wrong.
 func (img *Image) NewGrid(l Launch, mem Memory) (*Grid, error) {
-	if l.Kernel == nil || l.Kernel.fn == nil || img.mod.byName[l.Kernel.Name] != l.Kernel.fn {
+	if l.Kernel == nil || l.Kernel.fn == nil || img.mod.Kernels[l.Kernel.Name] != l.Kernel {
 		return nil, fmt.Errorf("ptx: launch: no kernel of this module")
 	}
 	k := l.Kernel

@@ -110,7 +110,9 @@ func (l *lexer) next() (token, error) {
 		for l.pos < len(l.src) && isIdent(l.src[l.pos]) {
 			l.pos++
 		}
-		t.kind, t.text = tokIdent, l.src[start:l.pos]
+		if t.kind, t.text = tokIdent, l.src[start:l.pos]; t.text == "WARP_SZ" {
+			t.kind, t.bits = tokInt, lanes
+		}
 		return t, nil
 	case c == '.' && l.pos+1 < len(l.src) && isIdent(l.src[l.pos+1]):
 		l.pos++

@@ -9,10 +9,9 @@ import (
 const dynamicStack = 16 << 10
 
 // layout places shared variables, sums up local memory over calls, and completes the Kernels.
-func (p *parser) layout() error {
-	m := p.mod
+func (m *Module) layout(o Options) error {
 	for _, f := range m.funcs {
-		f.resolve(m)
+		m.Prints = f.builtins() || m.Prints
 	}
 	// Shared variables named by functions other than kernels have one place in all kernels that may reach these functions.
 	var common int64
@@ -53,7 +52,7 @@ func (p *parser) layout() error {
 				}
 			}
 			f.kernel.SharedBytes, f.kernel.LocalBytes = int(off), int(stack[i])
-			f.kernel.Regs = f.regs
+			f.kernel.Regs = f.kernel.registers(f.regs, o)
 		}
 		for _, r := range f.relocs {
 			if r.shared != nil {
@@ -72,18 +71,24 @@ func place(v *variable, off *int64) error {
 	return nil
 }
 
-// resolve finds the callees. A call of the assertion handler, which the device provides, is a trap.
-func (f *function) resolve(m *Module) {
+// builtins finds the calls of what the device provides, and returns whether the function prints. A call of the assertion
+// handler is a trap.
+func (f *function) builtins() (prints bool) {
 	for i := range f.code {
 		in := &f.code[i]
-		if in.kind != kCall || in.x.call.name == "" {
+		if in.kind != kCall || in.x.call.name == "" || in.x.call.callee != nil {
 			continue
 		}
-		site := in.x.call
-		if site.callee = m.byName[site.name]; site.callee == nil && site.name == "__assertfail" {
+		switch site := in.x.call; site.name {
+		case "__assertfail":
 			in.kind, in.sub = kTrap, 1
+		case "vprintf":
+			if len(site.rets) == 1 && len(site.args) == 2 && site.rets[0].size == 4 && site.args[0].size == 8 && site.args[1].size == 8 {
+				in.kind, prints = kPrint, true
+			}
 		}
 	}
+	return prints
 }
 
 // reach returns, for each function, the local memory its calls need at most, and whether it may reach a function that names
@@ -147,46 +152,32 @@ func (m *Module) reach() (stack []int64, needs []bool, err error) {
 // Image is a module whose symbols have addresses. It is immutable and safe for concurrent use.
 type Image struct {
 	mod    *Module
-	addrs  map[string]uint64
+	addrs  map[*Global]uint64
 	consts [][]vec // of each function
 }
 
-// Link gives the module's variables their device addresses. addrOf needs every Global of the module by name.
-// The error is an *Error: a variable without address, or a function that is called or pointed to but has no body.
+// Link gives the module's variables their device addresses. addrOf needs every Global of the module by name, but for those
+// that are extern. The error is an *Error: a variable without address, or what Unresolved says.
 func (m *Module) Link(addrOf map[string]uint64) (*Image, error) {
-	img := &Image{mod: m, addrs: map[string]uint64{}, consts: make([][]vec, len(m.funcs))}
+	if err := m.Unresolved(); err != nil {
+		return nil, err
+	}
+	img := &Image{mod: m, addrs: map[*Global]uint64{}, consts: make([][]vec, len(m.funcs))}
 	for _, g := range m.Globals {
 		addr, ok := addrOf[g.Name]
-		if !ok {
+		if !ok && !g.Extern {
 			return nil, &Error{Line: g.line, Instr: g.Name, Msg: "variable has no address"}
 		}
-		img.addrs[g.Name] = addr
-	}
-	for _, g := range m.Globals {
-		for _, r := range g.Relocs {
-			if _, ok := img.address(r.Symbol); !ok {
-				return nil, &Error{Line: g.line, Instr: g.Name, Msg: "initialiser names the unknown symbol " + r.Symbol}
-			}
-		}
+		img.addrs[g] = addr
 	}
 	for i, f := range m.funcs {
-		for k := range f.code {
-			if in := &f.code[k]; in.kind == kCall && in.x.call.name != "" && in.x.call.callee == nil {
-				r := &f.body[in.raw]
-				return nil, &Error{Line: int(r.line), Instr: oneLine(r.text), Msg: "function " + in.x.call.name + " has no body"}
-			}
-		}
 		vals := append([]uint64(nil), f.consts...)
 		for _, r := range f.relocs {
 			switch {
 			case r.global != nil:
-				vals[r.slot] = img.addrs[r.global.Name] + r.add
-			case r.fn != "":
-				addr, ok := img.address(r.fn)
-				if !ok {
-					return nil, &Error{Line: int(f.line), Instr: f.name, Msg: "function " + r.fn + " has no body"}
-				}
-				vals[r.slot] = addr + r.add
+				vals[r.slot] = img.addrs[r.global] + r.add
+			case r.fn != nil:
+				vals[r.slot] = r.fn.address() + r.add
 			}
 		}
 		vs := make([]vec, len(vals))
@@ -200,23 +191,18 @@ func (m *Module) Link(addrOf map[string]uint64) (*Image, error) {
 	return img, nil
 }
 
-// address returns the generic address of a variable or function.
-func (img *Image) address(name string) (uint64, bool) {
-	if a, ok := img.addrs[name]; ok {
-		return a, true
-	}
-	if f := img.mod.byName[name]; f != nil {
-		return FuncBase + uint64(f.index)*16, true
-	}
-	return 0, false
-}
+// address is the generic address of a function.
+func (f *function) address() uint64 { return FuncBase + uint64(f.index)*16 }
 
 // InitData returns the first bytes of g's value with all addresses filled in; the rest up to g.Size is zero. g is a Global
 // of the image's module.
 func (img *Image) InitData(g *Global) []byte {
 	data := append([]byte(nil), g.Init...)
 	for _, r := range g.Relocs {
-		addr, _ := img.address(r.Symbol)
+		addr := img.addrs[r.global]
+		if r.global == nil {
+			addr = r.fn.address()
+		}
 		addr += uint64(r.Addend)
 		if r.Size == 8 {
 			binary.LittleEndian.PutUint64(data[r.Off:], addr)

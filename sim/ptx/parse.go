@@ -16,6 +16,7 @@ type variable struct {
 	align  int64
 	line   int32
 	extern bool // dynamic shared memory when the space is shared
+	link   linkage
 
 	off   int64     // place in its space, once laid out
 	owner *function // function whose body declares it; nil at module scope
@@ -30,26 +31,27 @@ type parser struct {
 	mod   *Module
 	vars  map[string]*variable // module scope
 	decls map[string]*function // every function named so far, with or without a body
+	own   []*function          // those with a body
 }
 
 // Parse reads a module. The error is always an *Error; input of any content gives a module or an error.
-func Parse(src []byte) (*Module, error) {
+func Parse(src []byte) (*Module, error) { return ParseUnits(Options{}, Unit{Source: src}) }
+
+// parse reads the declarations of a source, and its code as written.
+func parse(src []byte) (*parser, error) {
 	if len(src) > MaxSource {
 		return nil, &Error{Msg: fmt.Sprintf("source of %d bytes, limit %d", len(src), MaxSource)}
 	}
 	p := &parser{
 		lexer: lexer{src: strings.TrimRight(string(src), "\x00"), line: 1},
-		mod:   &Module{AddressSize: 64, Kernels: map[string]*Kernel{}, byName: map[string]*function{}},
+		mod:   &Module{},
 		vars:  map[string]*variable{},
 		decls: map[string]*function{},
 	}
 	if err := p.module(); err != nil {
 		return nil, err
 	}
-	if err := p.compile(); err != nil {
-		return nil, err
-	}
-	return p.mod, nil
+	return p, nil
 }
 
 func (p *parser) advance() error {
@@ -199,7 +201,7 @@ func (p *parser) section() error {
 // declaration reads [linkage] .entry, .func or a variable.
 func (p *parser) declaration() error {
 	line := p.tok.line
-	var extern, visible bool
+	link := linkLocal
 	for {
 		if p.tok.kind != tokDot {
 			return p.fail("%v in a declaration", p.tok)
@@ -207,42 +209,35 @@ func (p *parser) declaration() error {
 		word := p.tok.text
 		switch word {
 		case "extern", "visible", "weak", "common":
-			visible = true
-			extern = extern || word == "extern"
+			link = max(link, linkages[word])
 			if err := p.advance(); err != nil {
 				return err
 			}
 			continue
 		case "entry", "func":
-			return p.function(word == "entry", line)
+			return p.function(word == "entry", link, line)
 		case "global", "const", "shared":
-			vs, err := p.variables(extern)
-			if err != nil {
-				return err
-			}
-			for _, v := range vs {
-				if v.glob != nil {
-					v.glob.Visible = visible
-				}
-			}
-			return nil
+			return p.variables(link)
 		}
 		return &Error{Line: int(line), Instr: "." + word, Msg: "directive is not supported here"}
 	}
 }
 
 // variables reads a variable declaration from its space to the semicolon and enters it at module scope.
-func (p *parser) variables(extern bool) ([]*variable, error) {
-	vs, err := p.varList(extern, nil)
+func (p *parser) variables(link linkage) error {
+	vs, err := p.varList(link == linkExtern, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, v := range vs {
+		if v.link = link; v.glob != nil {
+			v.glob.Visible, v.glob.link = link != linkLocal, link
+		}
 		if err := p.enter(v); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return vs, nil
+	return nil
 }
 
 // enter records a variable of module scope; an extern declaration and the definition of one name are one variable.

@@ -61,8 +61,9 @@
 // # Not understood
 //
 // Textures and surfaces, wmma/mma/wgmma and their loads, cp.async, mbarrier, clusters other than of one block, cudaGraph
-// and tensor-map instructions, alloca, vector registers, printf, 128-bit types, video (SIMD) instructions and 8-bit floats.
-// Any of these is an *Error from Parse (a call of an undefined function: from Link), never a wrong result.
+// and tensor-map instructions, alloca, vector registers, 128-bit types, video (SIMD) instructions and 8-bit floats.
+// Any of these is an *Error from Parse (a call of an undefined function: from Link), never a wrong result. Of the functions
+// that a device provides there are vprintf and __assertfail.
 package ptx
 
 import (
@@ -107,8 +108,9 @@ type Module struct {
 	Kernels     map[string]*Kernel // the .entry functions by name
 	Globals     []*Global          // module-scope .global and .const variables in order of declaration
 
-	funcs  []*function          // all functions with a body, kernels included
-	byName map[string]*function // the same by name; a declaration alone has no entry
+	Prints bool // a function calls vprintf
+
+	funcs []*function // all functions with a body, kernels included
 }
 
 // Space is the state space of a module variable.
@@ -141,6 +143,7 @@ type Global struct {
 	Managed bool    // .attribute(.managed)
 
 	line int
+	link linkage
 }
 
 // Reloc is one address inside an initialiser.
@@ -149,6 +152,9 @@ type Reloc struct {
 	Size   int    // bytes: 4 or 8, little endian
 	Symbol string // name of a Global or of a function
 	Addend int64
+
+	global *Global   // that Symbol means, or
+	fn     *function // nil for an unknown name
 }
 
 // Kernel is an .entry function.
@@ -158,12 +164,33 @@ type Kernel struct {
 	ParamBytes  int    // size of the parameter buffer of a launch
 	SharedBytes int    // static shared memory of a block
 	LocalBytes  int    // local memory (stack) of a thread, called functions included
-	Regs        int    // registers a thread is said to use, for occupancy; at most 64, so that a block of 1024 threads fits 65536
+	Regs        int    // registers a thread is said to use, for occupancy; see registers
+	MaxRegs     int    // .maxnreg; 0 when the source says nothing
 	MaxThreads  int    // .maxntid or .reqntid product; 0 when the source says nothing
 	ReqNTID     [3]int // .reqntid; zero when the source says nothing
 	MinBlocks   int    // .minnctapersm; 0 when the source says nothing
 
 	fn *function
+}
+
+// Bounds of Kernel.Regs.
+const (
+	minThreadRegs     = 16
+	defaultThreadRegs = 64 // so that a block of 1024 threads fits the 65536 registers of a unit
+	maxThreadRegs     = 255
+)
+
+// registers is what a thread of the kernel is said to use, of the estimate used. As for a real compiler, who wishes for a
+// bound gets at most that many; only then there may be so many that large blocks do not fit.
+func (k *Kernel) registers(used int, o Options) int {
+	limit := defaultThreadRegs
+	switch {
+	case k.MaxRegs > 0:
+		limit = k.MaxRegs
+	case o.MaxRegs > 0:
+		limit = o.MaxRegs
+	}
+	return min(used, max(minThreadRegs, min(limit, maxThreadRegs)))
 }
 
 // Param is one kernel parameter's place in the parameter buffer.

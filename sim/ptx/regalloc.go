@@ -169,5 +169,5 @@ func shareRegisters(f *function) {
 		free = append(free, ended...)
 	}
 	f.numRegs = max(next, 1)
-	f.regs = int(min(max(16, (next+7)&^7), 64))
+	f.regs = int(max(16, (next+7)&^7))
 }

@@ -199,9 +199,11 @@ func TestAtomicsConcurrent(t *testing.T) {
 	f := setup(t, kernels.Control, 1<<20)
 	g := f.grid("count", lin(64, 64), uint32(4000))
 	runConcurrently(t, g, 4, 50)
-	addr, ok := f.img.address("counter")
-	if !ok {
-		t.Fatal("no variable counter")
+	var addr uint64
+	for g, a := range f.img.addrs {
+		if g.Name == "counter" {
+			addr = a
+		}
 	}
 	equal(t, "counter", words[uint32](f.a, addr, 1), []uint32{4005})
 }

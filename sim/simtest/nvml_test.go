@@ -136,6 +136,44 @@ func TestNVML(t *testing.T) {
 	if level != nvml.TOPOLOGY_NODE {
 		t.Errorf("topology %v", level)
 	}
+	for _, level := range []nvml.GpuTopologyLevel{nvml.TOPOLOGY_INTERNAL, nvml.TOPOLOGY_HOSTBRIDGE, nvml.TOPOLOGY_NODE,
+		nvml.TOPOLOGY_SYSTEM} {
+		near, r := devices[0].GetTopologyNearestGpus(level)
+		ok("nearest", r)
+		if want := map[bool]int{true: 1}[level == nvml.TOPOLOGY_NODE]; len(near) != want || want == 1 && near[0] != devices[1] {
+			t.Errorf("nearest at level %d: %v", level, near)
+		}
+	}
+	if _, r := devices[0].GetTopologyNearestGpus(7); r != nvml.ERROR_INVALID_ARGUMENT {
+		t.Errorf("nearest at no level: %v", r)
+	}
+	if set, r := lib.SystemGetTopologyGpuSet(0); r != nvml.SUCCESS || len(set) != 2 || set[0] != devices[0] || set[1] != devices[1] {
+		t.Errorf("devices of CPU 0: %v, %v", set, r)
+	}
+	if _, r := lib.SystemGetTopologyGpuSet(1 << 20); r != nvml.ERROR_INVALID_ARGUMENT {
+		t.Errorf("devices of no CPU: %v", r)
+	}
+	status, r := devices[0].GetP2PStatus(devices[1], nvml.P2P_CAPS_INDEX_READ)
+	if r != nvml.SUCCESS || status != nvml.P2P_STATUS_OK {
+		t.Errorf("peer to peer: %v, %v", status, r)
+	}
+	if units, r := lib.UnitGetCount(); r != nvml.SUCCESS || units != 0 {
+		t.Errorf("%d units, %v", units, r)
+	}
+	if _, r := lib.UnitGetHandleByIndex(0); r != nvml.ERROR_INVALID_ARGUMENT {
+		t.Errorf("a unit: %v", r)
+	}
+	if cards, r := lib.SystemGetHicVersion(); r != nvml.SUCCESS || len(cards) != 0 {
+		t.Errorf("cards %v, %v", cards, r)
+	}
+	for _, pid := range []int{1, os.Getpid()} {
+		if name, r := lib.SystemGetProcessName(pid); r != nvml.SUCCESS || name == "" {
+			t.Errorf("process %d is %q, %v", pid, name, r)
+		}
+	}
+	if _, r := lib.SystemGetProcessName(1 << 30); r != nvml.ERROR_NOT_FOUND {
+		t.Errorf("the name of no process: %v", r)
+	}
 	set, r := lib.EventSetCreate()
 	ok("event set", r)
 	if _, r := set.Wait(1); r != nvml.ERROR_TIMEOUT {

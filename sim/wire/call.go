@@ -64,6 +64,7 @@ type Call struct {
 type memory interface {
 	read(addr HostAddr, p []byte) error
 	write(addr HostAddr, p []byte) error
+	print(pieces []byte) error
 }
 
 // NewCall returns a call outside of any connection, for tests of a Driver. host serves ReadHost and WriteHost and says
@@ -78,7 +79,13 @@ func NewCall(ctx CUcontext, thread uint64, host Host) *Call {
 
 type hostMemory struct{ h Host }
 
-func (m hostMemory) read(addr HostAddr, p []byte) error  { return m.h.ReadHost(addr, p) }
+func (m hostMemory) read(addr HostAddr, p []byte) error { return m.h.ReadHost(addr, p) }
+func (m hostMemory) print(pieces []byte) error {
+	if o, ok := m.h.(interface{ Print([]byte) error }); ok {
+		return o.Print(pieces)
+	}
+	return ErrGone
+}
 func (m hostMemory) write(addr HostAddr, p []byte) error { return m.h.WriteHost(addr, p) }
 
 // ReadHost copies from the program's memory, with the calling thread's help. A stray address is the program's own
@@ -96,6 +103,15 @@ func (c *Call) WriteHost(addr HostAddr, p []byte) error {
 		return ErrGone
 	}
 	return c.memory.write(addr, p)
+}
+
+// Print writes pieces of text, as package ptx makes them, to the program's standard output, with the calling thread's
+// help. The error is ErrGone.
+func (c *Call) Print(pieces []byte) error {
+	if c.memory == nil {
+		return ErrGone
+	}
+	return c.memory.print(pieces)
 }
 
 // Gone is closed when the program has ended: a call that waits for something else stops then and returns any error.

@@ -289,3 +289,23 @@ func (ch *channel) write(addr HostAddr, p []byte) error {
 	}
 	return nil
 }
+
+// print makes the program write pieces of text, as many at a time as the bulk area holds.
+func (ch *channel) print(pieces []byte) error {
+	for len(pieces) > 0 {
+		n := 0
+		for n < len(pieces) {
+			size := 16 + (int(binary.LittleEndian.Uint32(pieces[n+4:]))+7)&^7
+			if n+size > bulkSize {
+				break
+			}
+			n += size
+		}
+		copy(ch.mem[bulkStart:bulkStart+bulkSize], pieces[:n])
+		if err := ch.ask(opPrint, uint64(n)); err != nil {
+			return fmt.Errorf("%w (%w)", ErrGone, err)
+		}
+		pieces = pieces[n:]
+	}
+	return nil
+}

@@ -265,6 +265,17 @@ func (c *clientConn) call(op uint32, payload []byte) (CUresult, *decoder, error)
 			r := CUresult(int64(d.u64()))
 			d.u64()
 			return r, d, nil
+		case op == opPrint && c.memory != nil:
+			n := d.u64()
+			if n > bulkSize {
+				return 0, nil, fmt.Errorf("%w: %d bytes of bulk data", errProtocol, n)
+			}
+			if err := c.memory.print(c.mem[bulkStart : bulkStart+n]); err != nil {
+				return 0, nil, err
+			}
+			if err := c.publish(opDone, nil); err != nil {
+				return 0, nil, err
+			}
 		case (op == opFetch || op == opStore) && c.memory != nil:
 			addr, n := HostAddr(d.u64()), d.u64()
 			if n > bulkSize {

@@ -50,6 +50,28 @@ func (e *echo) CtxSynchronize(c *Call) CUresult {
 	return CUDA_SUCCESS
 }
 
+// printed is pieces of 2.5 MiB in all.
+func printed() []byte {
+	var pieces []byte
+	for i := range 2500 {
+		pieces = append(pieces, make([]byte, 4)...)
+		pieces = binary.LittleEndian.AppendUint32(pieces, uint32(1000+i%8))
+		pieces = append(pieces, make([]byte, 8+1000+8)...)
+		if i%8 == 0 {
+			pieces = pieces[:len(pieces)-8]
+		}
+	}
+	return pieces
+}
+
+// EventSynchronize prints.
+func (e *echo) EventSynchronize(c *Call, _ CUevent) CUresult {
+	if c.Print(printed()) != nil {
+		return CUDA_ERROR_UNKNOWN
+	}
+	return CUDA_SUCCESS
+}
+
 // LinkImage gives size bytes.
 func (e *echo) LinkImage(c *Call, state CUlinkState, size uint64) ([]byte, CUresult) {
 	return bytes.Repeat([]byte{7}, int(size)), CUDA_SUCCESS
@@ -66,8 +88,21 @@ func (e *echo) Close()            { close(e.closed) }
 // fakeMemory is a program's memory that begins at address 0x1000.
 type fakeMemory []byte
 
-func (m fakeMemory) read(addr HostAddr, p []byte) error  { copy(p, m[addr-0x1000:]); return nil }
+func (m fakeMemory) read(addr HostAddr, p []byte) error { copy(p, m[addr-0x1000:]); return nil }
+func (m fakeMemory) print([]byte) error                 { return nil }
+
 func (m fakeMemory) write(addr HostAddr, p []byte) error { copy(m[addr-0x1000:], p); return nil }
+
+// screen is what a program has printed, part by part.
+type screen struct {
+	fakeMemory
+	parts [][]byte
+}
+
+func (s *screen) print(p []byte) error {
+	s.parts = append(s.parts, bytes.Clone(p))
+	return nil
+}
 
 type fixture struct {
 	path    string
@@ -179,6 +214,16 @@ func TestCall(t *testing.T) {
 			t.Fatal(r, err)
 		}
 	}
+	// Text goes in parts of whole pieces.
+	out := &screen{}
+	thread.memory = out
+	if r, _, err := thread.call(opOf("EventSynchronize"), payload(1)); r != CUDA_SUCCESS || err != nil {
+		t.Fatal(r, err)
+	}
+	if !bytes.Equal(bytes.Join(out.parts, nil), printed()) || len(out.parts) < 3 {
+		t.Errorf("%d parts are not what was printed", len(out.parts))
+	}
+	thread.memory = memory
 	// An array that stays in the program's memory, and a result that goes there.
 	if r, _, err := thread.call(opOf("MemPoolSetAccess"), payload(1, 1200|remote, 0x1000)); r != 100 || err != nil {
 		t.Errorf("an array of 100: %v, %v", r, err)

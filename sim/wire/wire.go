@@ -48,6 +48,8 @@
 //
 //	Fetch address u64, length u64   the client copies into the bulk area and sends Done
 //	Store address u64, length u64   the client copies from the bulk area and sends Done
+//	Print length u64                the client writes the pieces of text in the bulk area (ptx.PieceText and so on) to its
+//	                                standard output and sends Done
 //
 // So pageable memory of a program is reached by the program itself, in the call, and a stray address faults there as it
 // does with the real driver. Over the service channel the server asks for the same at any time, and also for
@@ -76,6 +78,7 @@ const (
 	opInvoke
 	opDone
 	opPad
+	opPrint
 )
 
 // Kinds of channel.
