@@ -72,29 +72,42 @@ static void drop(struct shard *s, uint32_t hole)
 	s->used--;
 }
 
-static bool put(const struct lgpu_entry *entry)
+// put notes entry, in the place of an older one if replace says so, and stores
+// that. False: no memory, or there is an older one.
+static bool put(const struct lgpu_entry *entry, bool replace, struct lgpu_entry *old)
 {
 	uint64_t h = hash(entry->kind, entry->key);
 	struct shard *s = shard_of(h);
+	old->kind = 0;
 	lgpu_lock(&s->lock);
-	bool room = s->room != 0 && (s->used + 1) * 4 <= s->room * 3;
-	if (!room)
-		room = grow(s) || s->used + 1 < s->room;
-	if (room) {
+	bool done = s->room != 0 && (s->used + 1) * 4 <= s->room * 3;
+	if (!done)
+		done = grow(s) || s->used + 1 < s->room;
+	if (done) {
 		uint32_t i = slot_of(s, entry->kind, entry->key, h);
-		if (s->entries[i].kind == 0)
-			s->used++;
-		s->entries[i] = *entry;
+		*old = s->entries[i];
+		s->used += old->kind == 0;
+		done = replace || old->kind == 0;
+		if (done)
+			s->entries[i] = *entry;
 	}
 	lgpu_unlock(&s->lock);
-	return room;
+	return done;
 }
 
-bool lgpu_accounts_put(const struct lgpu_entry *entry) { return put(entry); }
+bool lgpu_accounts_put(const struct lgpu_entry *entry, struct lgpu_entry *replaced)
+{
+	struct lgpu_entry old;
+	return put(entry, true, replaced != NULL ? replaced : &old);
+}
 
 // The room that the entry left may have been taken meanwhile; then the table
 // grows, and if there is no memory even for that, it is fuller than it likes.
-void lgpu_accounts_restore(const struct lgpu_entry *entry) { put(entry); }
+bool lgpu_accounts_restore(const struct lgpu_entry *entry)
+{
+	struct lgpu_entry old;
+	return put(entry, false, &old);
+}
 
 static bool look(enum lgpu_kind kind, uint64_t key, struct lgpu_entry *entry, bool take)
 {

@@ -14,7 +14,9 @@ enum lgpu_kind {
 	LGPU_KIND_HANDLE,  // of cuMemCreate; bytes is how often it was given out, object what it is
 	LGPU_KIND_MAPPING, // cuMemMap: address; bytes is its length, object what is mapped
 	LGPU_KIND_MODULE,
-	LGPU_KIND_LIBRARY,
+	LGPU_KIND_LIBRARY, // of which the variables are large; bytes is what they take in each context that uses it
+	LGPU_KIND_KERNEL,  // of such a library, which is its context
+	LGPU_KIND_STACK,   // a function or kernel that needs a large stack, of so many bytes
 	LGPU_KIND_GRAPH, // an executable graph that allocates
 	LGPU_KIND_KINDS,
 };
@@ -32,12 +34,14 @@ struct lgpu_entry {
 };
 
 // lgpu_accounts_put notes an allocation. False: no memory for the note. Only
-// this call allocates; giving back never does.
-bool lgpu_accounts_put(const struct lgpu_entry *entry);
+// this call allocates; giving back never does. An entry of the same kind and key
+// is replaced; where replaced is not NULL it is stored there, else its kind is 0.
+bool lgpu_accounts_put(const struct lgpu_entry *entry, struct lgpu_entry *replaced);
 // lgpu_accounts_take removes an entry and stores it. False: there is none.
 bool lgpu_accounts_take(enum lgpu_kind kind, uint64_t key, struct lgpu_entry *entry);
-// lgpu_accounts_restore puts an entry back that was just taken.
-void lgpu_accounts_restore(const struct lgpu_entry *entry);
+// lgpu_accounts_restore puts an entry back that was just taken. False: there is
+// a newer one by now, which stays.
+bool lgpu_accounts_restore(const struct lgpu_entry *entry);
 // lgpu_accounts_get stores a copy of an entry.
 bool lgpu_accounts_get(enum lgpu_kind kind, uint64_t key, struct lgpu_entry *entry);
 // lgpu_accounts_sweep removes all entries of a context and calls fn for each.

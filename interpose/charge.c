@@ -24,11 +24,13 @@ static uint64_t limit_of(const struct lgpu_state *state, int index)
 }
 
 // add changes the process's share. Threads take turns: the ledger has room for
-// one operation in doubt.
-static bool add(struct lgpu_state *state, int index, int64_t delta, uint64_t limit)
+// one operation in doubt. ahead: the peak does not follow.
+static bool add(struct lgpu_state *state, int index, int64_t delta, uint64_t limit, bool ahead)
 {
 	struct lgpu_account *account = index == LGPU_HOST ? &state->host : &state->device[index];
 	struct lgpu_counter_at at = counter_of(state, index);
+	if (ahead)
+		at.peak = NULL;
 	lgpu_lock(&account->lock);
 	bool done = lgpu_counter_add(&at, state->client, account->held, delta, limit);
 	// The daemon may have taken back a grant meanwhile. It lowers the grant,
@@ -47,7 +49,7 @@ static bool add(struct lgpu_state *state, int index, int64_t delta, uint64_t lim
 	return done;
 }
 
-bool lgpu_charge(struct lgpu_state *state, int index, uint64_t bytes)
+static bool charge(struct lgpu_state *state, int index, uint64_t bytes, bool ahead)
 {
 	if (bytes == 0)
 		return true;
@@ -55,17 +57,17 @@ bool lgpu_charge(struct lgpu_state *state, int index, uint64_t bytes)
 		return false;
 	if (state->linked)
 		lgpu_daemon_listen(); // from now on there is something to be told about
-	if (add(state, index, (int64_t)bytes, limit_of(state, index)))
+	if (add(state, index, (int64_t)bytes, limit_of(state, index), ahead))
 		return true;
 	// The dead do not count; and the daemon may have more to give, which
 	// another process of the lgpu may be quicker to take.
 	if (!state->linked) {
 		lgpu_reclaim(state);
-		return add(state, index, (int64_t)bytes, limit_of(state, index));
+		return add(state, index, (int64_t)bytes, limit_of(state, index), ahead);
 	}
 	for (int i = 0; i < 16 && lgpu_daemon_need(index, bytes); i++) {
 		uint64_t limit = limit_of(state, index);
-		if (add(state, index, (int64_t)bytes, limit))
+		if (add(state, index, (int64_t)bytes, limit, ahead))
 			return true;
 		if (limit < bytes || lgpu_used(state, index) > limit - bytes)
 			break;
@@ -73,10 +75,20 @@ bool lgpu_charge(struct lgpu_state *state, int index, uint64_t bytes)
 	return false;
 }
 
+bool lgpu_charge(struct lgpu_state *state, int index, uint64_t bytes) { return charge(state, index, bytes, false); }
+
+bool lgpu_charge_ahead(struct lgpu_state *state, int index, uint64_t bytes) { return charge(state, index, bytes, true); }
+
+void lgpu_charge_seen(struct lgpu_state *state, int index)
+{
+	struct lgpu_counter_at at = counter_of(state, index);
+	lgpu_counter_peak(&at);
+}
+
 void lgpu_uncharge(struct lgpu_state *state, int index, uint64_t bytes)
 {
 	if (bytes != 0)
-		add(state, index, -(int64_t)bytes, UINT64_MAX);
+		add(state, index, -(int64_t)bytes, UINT64_MAX, false);
 }
 
 uint64_t lgpu_charge_most(struct lgpu_state *state, int index, uint64_t bytes)

@@ -76,11 +76,13 @@ bool lgpu_thread_start(void *(*fn)(void *), void *arg);
 
 // ---- the process and its lgpu (state.c)
 
-// A process's share of a counter: held is the amount that it has taken.
+// A process's share of a counter: held is the amount that it has taken. Of that
+// pending is for calls under way, which the driver may have granted or not.
 struct lgpu_account {
 	uint32_t lock;
 	uint32_t pad;
 	int64_t held;
+	uint64_t pending;
 };
 
 struct lgpu_state {
@@ -184,6 +186,11 @@ void lgpu_reclaim_sometimes(struct lgpu_state *state);
 // index is LGPU_HOST. False: over the limit, nothing taken.
 #define LGPU_HOST (-2)
 bool lgpu_charge(struct lgpu_state *state, int index, uint64_t bytes);
+// lgpu_charge_ahead takes what a call may need at most, before it is made. The
+// most that the lgpu has ever held does not follow it: lgpu_charge_seen notes
+// that, once what was not needed is given back.
+bool lgpu_charge_ahead(struct lgpu_state *state, int index, uint64_t bytes);
+void lgpu_charge_seen(struct lgpu_state *state, int index);
 // lgpu_uncharge gives back what lgpu_charge took.
 void lgpu_uncharge(struct lgpu_state *state, int index, uint64_t bytes);
 // lgpu_charge_most takes as much of bytes as the limit leaves and returns it:

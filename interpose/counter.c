@@ -57,6 +57,17 @@ static void note(const struct lgpu_counter_at *at, uint64_t last)
 		;
 }
 
+static void raise_peak(const struct lgpu_counter_at *at, uint64_t bytes)
+{
+	if (at->peak == NULL)
+		return;
+	uint64_t peak = __atomic_load_n(at->peak, __ATOMIC_RELAXED);
+	while (peak < bytes && !__atomic_compare_exchange_n(at->peak, &peak, bytes, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		;
+}
+
+void lgpu_counter_peak(const struct lgpu_counter_at *at) { raise_peak(at, __atomic_load_n(&at->counter->bytes, __ATOMIC_RELAXED)); }
+
 bool lgpu_counter_add(const struct lgpu_counter_at *at, uint32_t client, int64_t held, int64_t delta, uint64_t limit)
 {
 	struct lgpu_ledger *ledger = ledger_of(at, client);
@@ -84,12 +95,7 @@ bool lgpu_counter_add(const struct lgpu_counter_at *at, uint32_t client, int64_t
 		LGPU_FAULT_POINT("noted");
 		if (swap(at->counter, &old, (struct word){bytes, identity})) {
 			LGPU_FAULT_POINT("swapped");
-			if (at->peak != NULL) {
-				uint64_t peak = __atomic_load_n(at->peak, __ATOMIC_RELAXED);
-				while (peak < bytes && !__atomic_compare_exchange_n(at->peak, &peak, bytes, 0, __ATOMIC_RELAXED,
-										    __ATOMIC_RELAXED))
-					;
-			}
+			raise_peak(at, bytes);
 			return true;
 		}
 	}

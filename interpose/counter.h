@@ -19,7 +19,7 @@
 // One counter of a region, and where its ledgers are.
 struct lgpu_counter_at {
 	struct lgpu_counter *counter;
-	uint64_t *peak; // may be NULL
+	uint64_t *peak; // the most that it ever said; NULL: not kept
 	struct lgpu_client *clients;
 	size_t ledger; // offset in struct lgpu_client
 };
@@ -33,6 +33,9 @@ struct lgpu_counter_at lgpu_counter_host(struct lgpu_usage *usage);
 // refused; its amount is not more than held. One thread at a time for each
 // client and counter.
 bool lgpu_counter_add(const struct lgpu_counter_at *at, uint32_t client, int64_t held, int64_t delta, uint64_t limit);
+
+// lgpu_counter_peak raises the peak to what the counter says now.
+void lgpu_counter_peak(const struct lgpu_counter_at *at);
 
 // lgpu_counter_held is what a client holds. Exact for the client itself and
 // for a dead one; a snapshot for others.

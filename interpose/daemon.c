@@ -14,8 +14,10 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "exports.h"
 #include "futex.h"
 #include "gate.h"
+#include "memory.h"
 #include "region_file.h"
 
 // Times in ns.
@@ -132,6 +134,12 @@ static bool hello(int fd, struct lgpu_message m, int usage, struct welcome *w, c
 	do
 		n = sendmsg(fd, &message, MSG_NOSIGNAL);
 	while (interrupted(n, began));
+	if (n < 0 && errno == EPERM && usage >= 0) {
+		// A daemon that has the counters lets the kernel refuse descriptors.
+		message.msg_control = NULL;
+		message.msg_controllen = 0;
+		n = sendmsg(fd, &message, MSG_NOSIGNAL);
+	}
 	if (n != sizeof m) {
 		snprintf(why, room, "%s", strerror(errno));
 		return false;
@@ -310,6 +318,17 @@ bool lgpu_daemon_send(const struct lgpu_message *m)
 	return send_message(&p->daemon, m, NULL);
 }
 
+void lgpu_daemon_cut(void)
+{
+	struct lgpu_process *p = __atomic_load_n(&lgpu_process, __ATOMIC_ACQUIRE);
+	struct lgpu_daemon *l = &p->daemon;
+	lgpu_lock(&l->lock);
+	if (l->up && is_file(l->fd, l->dev, l->ino))
+		shutdown(l->fd, SHUT_RDWR); // the thread that listens does the rest
+	lgpu_unlock(&l->lock);
+	lgpu_log(LGPU_LOG_INFO, "the lgpu daemon at %s hangs; the limits it gave last hold", p->state.path);
+}
+
 // heard acts on one message.
 static void heard(struct lgpu_daemon *l, const struct lgpu_message *m)
 {
@@ -317,6 +336,10 @@ static void heard(struct lgpu_daemon *l, const struct lgpu_message *m)
 	case LGPU_LINK_MEMORY:
 		__atomic_fetch_add(&l->answered, 1, __ATOMIC_RELEASE);
 		lgpu_futex_wake(&l->answered, INT32_MAX);
+		break;
+	case LGPU_LINK_GONE:
+		if (m->device < LGPU_MAX_DEVICES)
+			lgpu_exports_gone(&lgpu_process->state, (int)m->device, m->value);
 		break;
 	case LGPU_LINK_FREE:
 	case LGPU_LINK_OPEN:
@@ -385,6 +408,8 @@ static void *listen_to(void *arg)
 				heard(l, &m);
 			else if (n >= 0 || (errno != EINTR && errno != EAGAIN))
 				break;
+			else
+				lgpu_overhead_idle(&p->state);
 		}
 		lost(l);
 		for (int64_t wait = BACKOFF_FIRST; !resume(p); wait = wait * 2 < BACKOFF_LAST ? wait * 2 : BACKOFF_LAST)

@@ -45,6 +45,10 @@ void lgpu_daemon_listen(void);
 // lgpu_daemon_send says something to the daemon. False: it is not there.
 bool lgpu_daemon_send(const struct lgpu_message *m);
 
+// lgpu_daemon_cut ends the connection to a daemon that hangs: this process goes
+// by its own credit until the daemon answers again, or another.
+void lgpu_daemon_cut(void);
+
 // lgpu_daemon_need asks for bytes more than is granted of a device's memory, or
 // of host memory (LGPU_HOST), and waits for the answer, for at most a second.
 // False: there is none. What was granted is in the limits.

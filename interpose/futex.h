@@ -6,6 +6,7 @@
 #define LGPU_FUTEX_H
 
 #include <linux/futex.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -45,6 +46,13 @@ static inline void lgpu_lock(uint32_t *m)
 			lgpu_futex_wait(m, 2, -1);
 		c = __atomic_exchange_n(m, 2, __ATOMIC_ACQUIRE);
 	} while (c != 0);
+}
+
+// lgpu_try_lock takes it only if nobody has it.
+static inline bool lgpu_try_lock(uint32_t *m)
+{
+	uint32_t c = 0;
+	return __atomic_compare_exchange_n(m, &c, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
 static inline void lgpu_unlock(uint32_t *m)

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
+#include "beat.h"
 #include "core.h"
 #include "credit.h"
 #include "futex.h"
@@ -27,6 +28,7 @@
 #define POLL_SHORTEST INT64_C(20000)
 #define POLL_LONGEST INT64_C(200000)
 #define POLL_SHARE 8                  // a look may cost this part of the time between two
+#define CAPTURE_PATIENCE INT64_C(200000000) // of a capture, for a wait to have begun
 #define OVERDUE INT64_C(200000000)    // without a completion, a launch passes a closed gate
 #define OVERDUE_LONGEST (64 * OVERDUE)
 
@@ -64,6 +66,7 @@ struct lgpu_gate {
 	bool linked;    // it decides
 	bool attached;  // it has been told of this gate
 	bool asked;     // it has been told that launches wait
+	struct lgpu_beat beat; // of the daemon, since it has been told
 	bool granted;   // it is owed a Closed
 	bool wanted;    // others wait for the device
 	bool flush;     // work may be in flight of which there is no record
@@ -330,6 +333,16 @@ static void ask(struct lgpu_gate *g)
 	if (!g->attached)
 		g->attached = say(g, LGPU_LINK_GATE, 0);
 	g->asked = g->attached && say(g, LGPU_LINK_WANT, 0);
+	g->beat = (struct lgpu_beat){0};
+}
+
+// doubt ends the connection to a daemon that hangs while launches wait for it.
+static void doubt(struct lgpu_gate *g, int64_t now)
+{
+	if (!g->linked || !g->asked || !lgpu_beat_silent(&g->beat, __atomic_load_n(&g->limits->beat, __ATOMIC_RELAXED), now))
+		return;
+	g->beat = (struct lgpu_beat){0};
+	lgpu_daemon_cut();
 }
 
 // drains_in is how long the work in flight will be on the device, or INT64_MAX
@@ -354,6 +367,7 @@ static void report(struct lgpu_gate *g, int64_t now)
 	g->granted = false;
 	g->ended = g->serial;
 	g->asked = say(g, LGPU_LINK_CLOSED, g->waiters != 0 ? LGPU_LINK_FLAG_WAITING : 0) && g->waiters != 0;
+	g->beat = (struct lgpu_beat){0};
 }
 
 // close_if_spent closes the gate when what is in flight uses the grant up, or
@@ -369,7 +383,9 @@ static void close_if_spent(struct lgpu_gate *g, int64_t now)
 
 // flush waits for all work of the device's contexts, however it got there.
 // Called without the gate's lock. A context in which a stream is being captured
-// cannot be waited for; what it runs meanwhile goes unseen.
+// cannot be waited for, as that would end the capture; what it runs meanwhile
+// goes unseen. Either this sees the capture, or the capture sees that a context
+// is being waited for (lgpu_gate_capture).
 static void flush(struct lgpu_gate *g)
 {
 	for (uint32_t i = 0; i < CONTEXTS; i++) {
@@ -377,9 +393,11 @@ static void flush(struct lgpu_gate *g)
 		if (__atomic_load_n(&c->context, __ATOMIC_ACQUIRE) == NULL)
 			continue;
 		lgpu_lock(&c->flushing);
+		__atomic_thread_fence(__ATOMIC_SEQ_CST);
 		CUcontext context = __atomic_load_n(&c->context, __ATOMIC_ACQUIRE), popped;
-		if (context != NULL && c->gate == g && __atomic_load_n(&gates->captures, __ATOMIC_RELAXED) == 0 &&
+		if (context != NULL && c->gate == g && __atomic_load_n(&gates->captures, __ATOMIC_SEQ_CST) == 0 &&
 		    LGPU_REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
+			LGPU_FAULT_POINT("flush");
 			LGPU_REAL(cuCtxSynchronize)();
 			LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
 		}
@@ -476,6 +494,18 @@ static void set_free(struct lgpu_gate *g, bool is_free)
 	gated_update();
 }
 
+// park has the watcher sleep until it is kicked, or for nanos unless that is
+// negative. Called with the gate's lock, which is released meanwhile.
+static void park(struct lgpu_gate *g, int64_t nanos)
+{
+	uint32_t kick = g->kick;
+	g->parked = true;
+	lgpu_unlock(&g->lock);
+	lgpu_futex_wait(&g->kick, kick, nanos);
+	lgpu_lock(&g->lock);
+	g->parked = false;
+}
+
 static void *watch(void *arg)
 {
 	struct lgpu_gate *g = arg;
@@ -512,20 +542,17 @@ static void *watch(void *arg)
 			queued = !g->holding && g->seat.asked != 0;
 			running = g->holding || busy(g);
 		}
-		int64_t pause = running ? poll_interval(g, now) : again - now;
-		if (again > now && again - now < pause)
-			pause = again - now;
-		if (!running && !queued && again == 0) {
-			uint32_t kick = g->kick;
-			g->parked = true;
-			lgpu_unlock(&g->lock);
-			lgpu_futex_wait(&g->kick, kick, -1);
-			lgpu_lock(&g->lock);
-			g->parked = false;
+		if (!running && !queued) {
+			// Until there will be credit, or for good: if a launch passes before, as
+			// the daemon may let it, its time must be charged as it runs.
+			park(g, again > now ? again - now : -1);
 			continue;
 		}
+		int64_t pause = running ? poll_interval(g, now) : 0;
+		if (again > now && again - now < pause)
+			pause = again - now;
 		lgpu_unlock(&g->lock);
-		if (queued && !running) {
+		if (!running) {
 			lgpu_turn_wait(&g->seat, 2 * POLL_LONGEST);
 		} else if (pause > 0) {
 			struct timespec t = {pause / LGPU_NANOS, pause % LGPU_NANOS};
@@ -717,11 +744,12 @@ struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t siz
 			g->hasty = !g->open && !g->flush;
 			break;
 		}
+		doubt(g, now);
 		uint32_t wake = __atomic_load_n(&g->wake, __ATOMIC_RELAXED);
 		g->waiters++;
 		kick(g);
 		lgpu_unlock(&g->lock);
-		lgpu_futex_wait(&g->wake, wake, OVERDUE / 4);
+		lgpu_futex_wait(&g->wake, wake, LGPU_BEAT_LOOK);
 		lgpu_lock(&g->lock);
 		g->waiters--;
 		now = lgpu_now();
@@ -790,11 +818,30 @@ static struct gates *gates_ready(void)
 	return all != NULL && all->ready ? all : NULL;
 }
 
-void lgpu_gate_capture(int change)
+void lgpu_gate_capture_begins(void)
+{
+	struct gates *all = gates_ready();
+	if (all == NULL)
+		return;
+	__atomic_fetch_add(&all->captures, 1, __ATOMIC_SEQ_CST);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	// A wait that has begun may well go on: only its beginning hurts. It may even
+	// be for something that this thread is to do next.
+	for (int64_t end = lgpu_now() + CAPTURE_PATIENCE, now = 0; now < end; now = lgpu_now()) {
+		bool flushing = false;
+		for (uint32_t i = 0; i < CONTEXTS; i++)
+			flushing = flushing || __atomic_load_n(&all->context[i].flushing, __ATOMIC_SEQ_CST) != 0;
+		if (!flushing)
+			return;
+		nanosleep(&(struct timespec){0, POLL_SHORTEST}, NULL);
+	}
+}
+
+void lgpu_gate_capture_ended(void)
 {
 	struct gates *all = gates_ready();
 	if (all != NULL)
-		__atomic_fetch_add(&all->captures, (uint32_t)change, __ATOMIC_RELAXED);
+		__atomic_fetch_sub(&all->captures, 1, __ATOMIC_SEQ_CST);
 }
 
 bool lgpu_gate_captures(void)

@@ -69,8 +69,11 @@ void lgpu_gate_told(const struct lgpu_message *m);
 void lgpu_gate_alone(void);
 void lgpu_gate_together(void);
 
-// lgpu_gate_capture counts streams being captured (+1, -1).
-void lgpu_gate_capture(int change);
+// lgpu_gate_capture_begins is called before a stream is captured: from its
+// return on no context is waited for. lgpu_gate_capture_ended is called when the
+// capture has ended, or did not begin.
+void lgpu_gate_capture_begins(void);
+void lgpu_gate_capture_ended(void);
 // lgpu_gate_captures reports whether any stream may be being captured.
 bool lgpu_gate_captures(void);
 

@@ -70,8 +70,6 @@ static struct lgpu_state *counted(const void *handle, const void *description, u
 	if (s == NULL || handle == NULL || description == NULL || (flags & (DEFERRED_MAPPING | SPARSE)) != 0)
 		return NULL;
 	*device = lgpu_current(context);
-	if (*device >= 0)
-		lgpu_overhead_measure(s, *device);
 	return *device >= 0 && LGPU_REAL(cuCtxGetDevice)(real) == CUDA_SUCCESS ? s : NULL;
 }
 
@@ -83,8 +81,9 @@ static CUresult created(struct lgpu_state *s, const CUarray *handle, uint64_t by
 		lgpu_uncharge(s, device, bytes);
 	} else if (!lgpu_note(s, LGPU_KIND_ARRAY, (uint64_t)*handle, bytes, device, context)) {
 		LGPU_REAL(cuArrayDestroy)(*handle);
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	lgpu_reserved(s, device, bytes);
 	return r;
 }
 
@@ -98,7 +97,7 @@ LGPU_EXPORT CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DES
 	if (s == NULL)
 		return LGPU_REAL(cuArray3DCreate_v2)(pHandle, pAllocateArray);
 	uint64_t bytes = array_bytes(pAllocateArray, real);
-	if (!lgpu_charge(s, device, bytes))
+	if (!lgpu_reserve(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return created(s, pHandle, bytes, device, context, LGPU_REAL(cuArray3DCreate_v2)(pHandle, pAllocateArray));
 }
@@ -114,7 +113,7 @@ LGPU_EXPORT CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIP
 	CUDA_ARRAY3D_DESCRIPTOR d = {.Width = pAllocateArray->Width, .Height = pAllocateArray->Height,
 				     .Format = pAllocateArray->Format, .NumChannels = pAllocateArray->NumChannels};
 	uint64_t bytes = array_bytes(&d, real);
-	if (!lgpu_charge(s, device, bytes))
+	if (!lgpu_reserve(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return created(s, pHandle, bytes, device, context, LGPU_REAL(cuArrayCreate_v2)(pHandle, pAllocateArray));
 }
@@ -136,15 +135,16 @@ LGPU_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUD
 	if (s == NULL)
 		return LGPU_REAL(cuMipmappedArrayCreate)(pHandle, pMipmappedArrayDesc, numMipmapLevels);
 	uint64_t bytes = mipmap_bytes(pMipmappedArrayDesc, numMipmapLevels, real);
-	if (!lgpu_charge(s, device, bytes))
+	if (!lgpu_reserve(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult r = LGPU_REAL(cuMipmappedArrayCreate)(pHandle, pMipmappedArrayDesc, numMipmapLevels);
 	if (r != CUDA_SUCCESS) {
 		lgpu_uncharge(s, device, bytes);
 	} else if (!lgpu_note(s, LGPU_KIND_MIPMAP, (uint64_t)*pHandle, bytes, device, context)) {
 		LGPU_REAL(cuMipmappedArrayDestroy)(*pHandle);
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	lgpu_reserved(s, device, bytes);
 	return r;
 }
 

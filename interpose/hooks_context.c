@@ -1,9 +1,11 @@
-// Contexts, and the code that is loaded into them: memory that programs do not
-// ask for by size. When a context ends, all that was allocated in it ends.
+// Contexts: memory that programs do not ask for by size. When a context ends, all that was allocated in it ends.
 #include "accounts.h"
+#include "freed.h"
 #include "futex.h"
 #include "gate.h"
+#include "library.h"
 #include "memory.h"
+#include "stacks.h"
 
 // What is known of the primary context of each device.
 static struct primary {
@@ -20,11 +22,19 @@ void lgpu_contexts_reset(void)
 
 static void uncharge(const struct lgpu_entry *e, void *state) { lgpu_uncharge(state, e->device, e->kind == LGPU_KIND_GRAPH ? 0 : e->bytes); }
 
+// context_ends is called before a context ends, or may do so.
+static void context_ends(CUcontext context)
+{
+	lgpu_freed_ended(context);
+	lgpu_gate_context_gone(context);
+}
+
 // ended forgets a context that is no more.
 static void ended(struct lgpu_state *s, int device, CUcontext context)
 {
 	if (context != NULL)
 		lgpu_accounts_sweep(context, uncharge, s);
+	lgpu_libraries_ended(s, context);
 	lgpu_pools_ended(s, device);
 	lgpu_graphs_look(s);
 	lgpu_overhead_context_gone(s, device);
@@ -140,7 +150,7 @@ static CUresult destroy(CUcontext context, CUresult (*driver)(CUcontext))
 	struct lgpu_state *s = lgpu_attached();
 	int device = s != NULL ? index_of(context) : -1;
 	if (device >= 0)
-		lgpu_gate_context_gone(context);
+		context_ends(context);
 	CUresult r = driver(context);
 	if (device >= 0 && r == CUDA_SUCCESS)
 		ended(s, device, context);
@@ -191,7 +201,7 @@ static CUresult release(CUdevice dev, CUresult (*driver)(CUdevice))
 	struct primary *p = &primaries[device];
 	lgpu_lock(&p->lock);
 	if (p->uses == 1)
-		lgpu_gate_context_gone(p->context);
+		context_ends(p->context);
 	CUresult r = driver(dev);
 	if (r == CUDA_SUCCESS && p->uses > 0 && --p->uses == 0)
 		ended(s, device, p->context);
@@ -213,7 +223,7 @@ static CUresult reset(CUdevice dev, CUresult (*driver)(CUdevice))
 	struct primary *p = &primaries[device];
 	lgpu_lock(&p->lock);
 	if (p->uses > 0)
-		lgpu_gate_context_gone(p->context);
+		context_ends(p->context);
 	CUresult r = driver(dev);
 	if (r == CUDA_SUCCESS && p->uses > 0) {
 		p->uses = 0;
@@ -228,98 +238,28 @@ LGPU_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) { return reset(dev
 
 // ---- what grows a context
 
-// A larger heap is taken from the device when code that uses it is loaded; it
-// must fit now, and is charged when it is there.
+// limit_bytes is what a limit of so much takes of the device. A stack is had by
+// as many threads as the device can run at once.
+static uint64_t limit_bytes(CUlimit limit, size_t value)
+{
+	return limit == CU_LIMIT_STACK_SIZE ? lgpu_stacks_bytes(value) : value;
+}
+
+// Larger stacks are taken from the device at once, a larger heap or buffer when
+// code that uses it is loaded; either must fit now.
 LGPU_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
 	struct lgpu_state *s = lgpu_attached();
 	CUcontext context;
 	size_t before = 0;
-	int device = s != NULL && (limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE) ? lgpu_current(&context) : -1;
-	if (device < 0 || LGPU_REAL(cuCtxGetLimit)(&before, limit) != CUDA_SUCCESS || value <= before)
+	bool grows = limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_STACK_SIZE;
+	int device = s != NULL && grows ? lgpu_current(&context) : -1;
+	if (device < 0 || LGPU_REAL(cuCtxGetLimit)(&before, limit) != CUDA_SUCCESS || value == before)
 		return LGPU_REAL(cuCtxSetLimit)(limit, value);
-	if (!lgpu_charge(s, device, value - before))
+	uint64_t more = value > before ? limit_bytes(limit, value) - limit_bytes(limit, before) : 0;
+	if (!lgpu_reserve(s, device, more))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult r = LGPU_REAL(cuCtxSetLimit)(limit, value);
-	lgpu_uncharge(s, device, value - before);
-	lgpu_overhead_now(s, device);
+	lgpu_overhead_grow(s, device, more);
 	return r;
-}
-
-// loaded is called when code has been loaded: undo is what takes it out again.
-static CUresult module_loaded(CUmodule *module, CUresult r)
-{
-	struct lgpu_state *s = lgpu_attached();
-	CUcontext context;
-	int device = s != NULL && r == CUDA_SUCCESS ? lgpu_current(&context) : -1;
-	if (device < 0 || lgpu_overhead_now(s, device))
-		return r;
-	LGPU_REAL(cuModuleUnload)(*module);
-	lgpu_overhead_now(s, device);
-	return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-LGPU_EXPORT CUresult cuModuleLoad(CUmodule *module, const char *fname)
-{
-	return module_loaded(module, LGPU_REAL(cuModuleLoad)(module, fname));
-}
-
-LGPU_EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image)
-{
-	return module_loaded(module, LGPU_REAL(cuModuleLoadData)(module, image));
-}
-
-LGPU_EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
-					void **optionValues)
-{
-	return module_loaded(module, LGPU_REAL(cuModuleLoadDataEx)(module, image, numOptions, options, optionValues));
-}
-
-LGPU_EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
-{
-	return module_loaded(module, LGPU_REAL(cuModuleLoadFatBinary)(module, fatCubin));
-}
-
-LGPU_EXPORT CUresult cuModuleUnload(CUmodule hmod)
-{
-	CUresult r = LGPU_REAL(cuModuleUnload)(hmod);
-	struct lgpu_state *s = lgpu_attached();
-	CUcontext context;
-	int device = s != NULL && r == CUDA_SUCCESS ? lgpu_current(&context) : -1;
-	if (device >= 0)
-		lgpu_overhead_now(s, device);
-	return r;
-}
-
-// A library is loaded into contexts as its kernels are used, mostly later than
-// here. A program loads hundreds at its start; one measurement a second does.
-static CUresult library_loaded(CUresult r)
-{
-	struct lgpu_state *s = lgpu_attached();
-	CUcontext context;
-	int device = s != NULL && r == CUDA_SUCCESS ? lgpu_current(&context) : -1;
-	if (device >= 0)
-		lgpu_overhead_measure(s, device);
-	return r;
-}
-
-LGPU_EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions, void **jitOptionsValues,
-				       unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
-				       unsigned int numLibraryOptions)
-{
-	return library_loaded(LGPU_REAL(cuLibraryLoadData)(library, code, jitOptions, jitOptionsValues, numJitOptions,
-							   libraryOptions, libraryOptionValues, numLibraryOptions));
-}
-
-LGPU_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
-					   void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions,
-					   void **libraryOptionValues, unsigned int numLibraryOptions)
-{
-	return library_loaded(LGPU_REAL(cuLibraryLoadFromFile)(library, fileName, jitOptions, jitOptionsValues, numJitOptions,
-							       libraryOptions, libraryOptionValues, numLibraryOptions));
-}
-
-LGPU_EXPORT CUresult cuLibraryUnload(CUlibrary library)
-{
-	return library_loaded(LGPU_REAL(cuLibraryUnload)(library));
 }

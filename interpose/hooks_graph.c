@@ -8,6 +8,7 @@
 
 #include "accounts.h"
 #include "futex.h"
+#include "loads.h"
 #include "memory.h"
 #include "pools.h"
 
@@ -93,7 +94,7 @@ static CUresult instantiated(CUgraphExec *exec, CUgraph graph, CUresult r)
 	CUcontext context = NULL;
 	LGPU_REAL(cuCtxGetCurrent)(&context);
 	struct lgpu_entry e = {.key = (uint64_t)*exec, .bytes = bytes, .context = context, .device = index, .kind = LGPU_KIND_GRAPH};
-	if (!lgpu_accounts_put(&e)) {
+	if (!lgpu_accounts_put(&e, NULL)) {
 		LGPU_REAL(cuGraphExecDestroy)(*exec);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -106,33 +107,60 @@ static CUresult instantiated(CUgraphExec *exec, CUgraph graph, CUresult r)
 	return r;
 }
 
+// A kernel may be loaded when it is put into a graph.
+static CUresult added(CUfunction f) { return lgpu_loads_any() ? lgpu_launch_loads(f, NULL) : CUDA_SUCCESS; }
+
+LGPU_EXPORT CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+					  size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
+{
+	CUresult r = nodeParams != NULL ? added(nodeParams->func) : CUDA_SUCCESS;
+	return r != CUDA_SUCCESS ? r : LGPU_REAL(cuGraphAddKernelNode)(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+}
+
+LGPU_EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+					     size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
+{
+	CUresult r = CUDA_SUCCESS;
+	if (nodeParams != NULL)
+		r = added(nodeParams->func != NULL ? nodeParams->func : (CUfunction)nodeParams->kern);
+	return r != CUDA_SUCCESS ? r : LGPU_REAL(cuGraphAddKernelNode_v2)(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+}
+
+// INSTANTIATE makes an executable graph by a call. What its kernels would make
+// the driver load is loaded before that, and may not fit.
+#define INSTANTIATE(exec, graph, call)                                                                             \
+	do {                                                                                                       \
+		CUresult loaded = lgpu_loads_any() ? lgpu_graph_loads(graph) : CUDA_SUCCESS;                       \
+		return loaded != CUDA_SUCCESS ? loaded : instantiated(exec, graph, call);                          \
+	} while (0)
+
 LGPU_EXPORT CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
 					size_t bufferSize)
 {
-	return instantiated(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiate)(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
+	INSTANTIATE(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiate)(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
 }
 
 LGPU_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
 					   size_t bufferSize)
 {
-	return instantiated(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiate_v2)(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
+	INSTANTIATE(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiate_v2)(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
 }
 
 LGPU_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)
 {
-	return instantiated(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiateWithFlags)(phGraphExec, hGraph, flags));
+	INSTANTIATE(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiateWithFlags)(phGraphExec, hGraph, flags));
 }
 
 LGPU_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
 						  CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
-	return instantiated(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiateWithParams)(phGraphExec, hGraph, instantiateParams));
+	INSTANTIATE(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiateWithParams)(phGraphExec, hGraph, instantiateParams));
 }
 
 LGPU_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph,
 						       CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
-	return instantiated(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiateWithParams_ptsz)(phGraphExec, hGraph, instantiateParams));
+	INSTANTIATE(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiateWithParams_ptsz)(phGraphExec, hGraph, instantiateParams));
 }
 
 LGPU_EXPORT CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
@@ -173,12 +201,12 @@ CUresult lgpu_graph_memory_begin(CUgraphExec graph, struct lgpu_graph_charge *ch
 	struct lgpu_reserve *r = &graphs[e.device];
 	lgpu_lock(&r->lock);
 	look(s, e.device);
-	bool fits = lgpu_charge(s, e.device, e.bytes);
+	bool fits = lgpu_reserve(s, e.device, e.bytes);
 	if (!fits) {
 		LGPU_REAL(cuDeviceGraphMemTrim)(devices[e.device] - 1);
 		trimmed();
 		look(s, e.device);
-		fits = lgpu_charge(s, e.device, e.bytes);
+		fits = lgpu_reserve(s, e.device, e.bytes);
 	}
 	if (fits) {
 		r->charged += e.bytes;
@@ -199,6 +227,7 @@ void lgpu_graph_memory_end(CUgraphExec graph, CUresult result, const struct lgpu
 	lgpu_lock(&graphs[charge->device].lock);
 	pending[charge->device] -= charge->bytes;
 	look(s, charge->device);
+	lgpu_reserved(s, charge->device, charge->bytes);
 	lgpu_unlock(&graphs[charge->device].lock);
 	if (result == CUDA_SUCCESS && lgpu_accounts_take(LGPU_KIND_GRAPH, (uint64_t)graph, &e)) {
 		e.launched = now;

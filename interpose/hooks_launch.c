@@ -2,6 +2,7 @@
 #include "core.h"
 #include "gate.h"
 #include "hami.h"
+#include "loads.h"
 #include "memory.h"
 
 // PASS runs one launch through the gate. A stream of 0 means the legacy
@@ -24,10 +25,21 @@ static inline CUstream ptsz(CUstream stream) { return stream != NULL ? stream : 
 
 static inline uint64_t blocks(unsigned x, unsigned y, unsigned z) { return (uint64_t)x * y * z; }
 
+// LOADS returns if what a launch of f would make the driver load does not fit.
+#define LOADS(f, stream)                                                                                           \
+	do {                                                                                                       \
+		if (__builtin_expect(lgpu_loads_any(), 0)) {                                                       \
+			CUresult loaded = lgpu_launch_loads(f, stream);                                            \
+			if (loaded != CUDA_SUCCESS)                                                                \
+				return loaded;                                                                     \
+		}                                                                                                  \
+	} while (0)
+
 #define KERNEL(name, stream_of)                                                                                    \
 	LGPU_EXPORT CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,   \
 				unsigned bz, unsigned shared, CUstream stream, void **params, void **extra)        \
 	{                                                                                                          \
+		LOADS(f, stream_of(stream));                                                                       \
 		PASS(stream_of(stream), f, blocks(gx, gy, gz),                                                     \
 		     LGPU_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra));                   \
 	}
@@ -35,6 +47,7 @@ static inline uint64_t blocks(unsigned x, unsigned y, unsigned z) { return (uint
 	LGPU_EXPORT CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,   \
 				unsigned bz, unsigned shared, CUstream stream, void **params)                      \
 	{                                                                                                          \
+		LOADS(f, stream_of(stream));                                                                       \
 		PASS(stream_of(stream), f, blocks(gx, gy, gz),                                                     \
 		     LGPU_REAL(name)(f, gx, gy, gz, bx, by, bz, shared, stream, params));                          \
 	}
@@ -43,6 +56,7 @@ static inline uint64_t blocks(unsigned x, unsigned y, unsigned z) { return (uint
 	{                                                                                                          \
 		if (config == NULL)                                                                                \
 			return LGPU_REAL(name)(config, f, params, extra);                                          \
+		LOADS(f, stream_of(config->hStream));                                                              \
 		PASS(stream_of(config->hStream), f, blocks(config->gridDimX, config->gridDimY, config->gridDimZ),  \
 		     LGPU_REAL(name)(config, f, params, extra));                                                   \
 	}
@@ -75,15 +89,21 @@ CONFIGURED(cuLaunchKernelEx_ptsz, ptsz)
 GRAPH(cuGraphLaunch, AS_IS)
 GRAPH(cuGraphLaunch_ptsz, ptsz)
 
-LGPU_EXPORT CUresult cuLaunch(CUfunction f) { PASS(NULL, f, 1, LGPU_REAL(cuLaunch)(f)); }
+LGPU_EXPORT CUresult cuLaunch(CUfunction f)
+{
+	LOADS(f, NULL);
+	PASS(NULL, f, 1, LGPU_REAL(cuLaunch)(f));
+}
 
 LGPU_EXPORT CUresult cuLaunchGrid(CUfunction f, int width, int height)
 {
+	LOADS(f, NULL);
 	PASS(NULL, f, blocks((unsigned)width, (unsigned)height, 1), LGPU_REAL(cuLaunchGrid)(f, width, height));
 }
 
 LGPU_EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream)
 {
+	LOADS(f, stream);
 	PASS(stream, f, blocks((unsigned)width, (unsigned)height, 1), LGPU_REAL(cuLaunchGridAsync)(f, width, height, stream));
 }
 
@@ -92,6 +112,8 @@ LGPU_EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUst
 LGPU_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned count, unsigned flags)
 {
 	struct lgpu_pass pass[LGPU_MAX_DEVICES];
+	for (unsigned i = 0; list != NULL && i < count; i++)
+		LOADS(list[i].function, list[i].hStream);
 	if (!lgpu_gated || list == NULL || count > LGPU_MAX_DEVICES)
 		return LGPU_REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
 	unsigned entered = 0;
@@ -133,9 +155,10 @@ SYNCHRONISE(cuEventSynchronize, (CUevent event), event)
 #define BEGIN_CAPTURE(name, parameters, ...)                                                                       \
 	LGPU_EXPORT CUresult name parameters                                                                       \
 	{                                                                                                          \
+		lgpu_gate_capture_begins();                                                                        \
 		CUresult result = LGPU_REAL(name)(__VA_ARGS__);                                                    \
-		if (result == CUDA_SUCCESS)                                                                        \
-			lgpu_gate_capture(+1);                                                                     \
+		if (result != CUDA_SUCCESS)                                                                        \
+			lgpu_gate_capture_ended();                                                                 \
 		return result;                                                                                     \
 	}
 #define END_CAPTURE(name, stream_of)                                                                               \
@@ -149,7 +172,7 @@ SYNCHRONISE(cuEventSynchronize, (CUevent event), event)
 		if (status != CU_STREAM_CAPTURE_STATUS_NONE &&                                                     \
 		    LGPU_REAL(cuStreamIsCapturing)(stream_of(stream), &after) == CUDA_SUCCESS &&                   \
 		    after == CU_STREAM_CAPTURE_STATUS_NONE)                                                        \
-			lgpu_gate_capture(-1);                                                                     \
+			lgpu_gate_capture_ended();                                                                 \
 		return result;                                                                                     \
 	}
 

@@ -7,6 +7,7 @@
 // (another library's, or from before) is the driver's business alone.
 #include "core.h"
 #include "accounts.h"
+#include "exports.h"
 #include "memory.h"
 
 // Read off driver 580: an allocation of more than 1 MiB takes whole pages of 2
@@ -26,13 +27,56 @@ uint64_t lgpu_round_up(uint64_t bytes, uint64_t unit)
 
 uint64_t lgpu_taken(uint64_t bytes) { return lgpu_round_up(bytes, bytes > SHARED ? PAGE : UNIT); }
 
+// make_room gives back what is charged and not needed any more: overhead that is
+// gone, and memory that pools keep unused, as the driver does it when a device is
+// full. True: something came back.
+static bool make_room(struct lgpu_state *s, int device)
+{
+	uint64_t before = lgpu_used(s, device);
+	lgpu_overhead_now(s, device);
+	lgpu_pools_trim(s, device);
+	return lgpu_used(s, device) < before;
+}
+
+void lgpu_pending(struct lgpu_state *s, int device, uint64_t bytes)
+{
+	if (device >= 0)
+		__atomic_fetch_add(&s->device[device].pending, bytes, __ATOMIC_SEQ_CST);
+}
+
+void lgpu_reserved(struct lgpu_state *s, int device, uint64_t bytes)
+{
+	if (device >= 0)
+		__atomic_fetch_sub(&s->device[device].pending, bytes, __ATOMIC_SEQ_CST);
+}
+
+bool lgpu_reserve(struct lgpu_state *s, int device, uint64_t bytes)
+{
+	if (device < 0)
+		return lgpu_charge(s, device, bytes);
+	lgpu_overhead_measure(s, device);
+	// What is over the lgpu's own limit need not be asked for first.
+	bool full = bytes > lgpu_left(s, device);
+	if (full)
+		make_room(s, device);
+	lgpu_pending(s, device, bytes);
+	if (lgpu_charge(s, device, bytes) || (!full && make_room(s, device) && lgpu_charge(s, device, bytes)))
+		return true;
+	lgpu_reserved(s, device, bytes);
+	return false;
+}
+
+// A note that is there already is of memory that is gone: the driver has given
+// out its address anew.
 bool lgpu_note(struct lgpu_state *s, enum lgpu_kind kind, uint64_t key, uint64_t bytes, int device, void *context)
 {
-	struct lgpu_entry e = {.key = key, .bytes = bytes, .context = context, .device = device, .kind = kind};
-	if (lgpu_accounts_put(&e))
-		return true;
-	lgpu_uncharge(s, device, bytes);
-	return false;
+	struct lgpu_entry e = {.key = key, .bytes = bytes, .context = context, .device = device, .kind = kind}, stale;
+	bool noted = lgpu_accounts_put(&e, &stale);
+	if (!noted)
+		lgpu_uncharge(s, device, bytes);
+	else if (stale.kind != 0)
+		lgpu_uncharge(s, stale.device, stale.bytes);
+	return noted;
 }
 
 // A free of something noted, in two steps around the driver's call. The note
@@ -46,14 +90,34 @@ struct lgpu_freeing lgpu_free_begin(enum lgpu_kind kind, uint64_t key)
 	return f;
 }
 
+// freed_by_other reports whether the driver refused a free because there is
+// nothing any more: another thread freed the same, while the note was ours.
+static bool freed_by_other(const struct lgpu_entry *e, CUresult result)
+{
+	CUdeviceptr base = 0;
+	size_t size;
+	unsigned flags;
+	if (result != CUDA_ERROR_INVALID_VALUE)
+		return false;
+	switch (e->kind) {
+	case LGPU_KIND_MEMORY:
+		switch (LGPU_REAL(cuMemGetAddressRange_v2)(&base, &size, e->key)) {
+		case CUDA_SUCCESS: return base != e->key;
+		case CUDA_ERROR_NOT_FOUND:
+		case CUDA_ERROR_INVALID_VALUE: return true;
+		default: return false;
+		}
+	case LGPU_KIND_HOST: return LGPU_REAL(cuMemHostGetFlags)(&flags, (void *)e->key) == CUDA_ERROR_INVALID_VALUE;
+	default: return false;
+	}
+}
+
 CUresult lgpu_free_end(const struct lgpu_freeing *f, CUresult result)
 {
 	if (f->state == NULL)
 		return result;
-	if (result == CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS || freed_by_other(&f->entry, result) || !lgpu_accounts_restore(&f->entry))
 		lgpu_uncharge(f->state, f->entry.device, f->entry.bytes);
-	else
-		lgpu_accounts_restore(&f->entry);
 	return result;
 }
 
@@ -65,8 +129,9 @@ static CUresult allocated(struct lgpu_state *s, const CUdeviceptr *dptr, uint64_
 		lgpu_uncharge(s, device, bytes);
 	} else if (!lgpu_note(s, LGPU_KIND_MEMORY, *dptr, bytes, device, context)) {
 		LGPU_REAL(cuMemFree_v2)(*dptr);
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	lgpu_reserved(s, device, bytes);
 	return r;
 }
 
@@ -77,9 +142,8 @@ LGPU_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 	int device = s != NULL ? lgpu_current(&context) : -1;
 	if (device < 0 || dptr == NULL || bytesize == 0)
 		return LGPU_REAL(cuMemAlloc_v2)(dptr, bytesize);
-	lgpu_overhead_measure(s, device);
 	uint64_t bytes = lgpu_taken(bytesize);
-	if (!lgpu_charge(s, device, bytes))
+	if (!lgpu_reserve(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult r = allocated(s, dptr, bytes, device, context, LGPU_REAL(cuMemAlloc_v2)(dptr, bytesize));
 	if (r == CUDA_SUCCESS && bytes <= SHARED && lgpu_left(s, device) < NARROW && !lgpu_overhead_now(s, device)) {
@@ -97,9 +161,8 @@ LGPU_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsig
 	int device = s != NULL ? lgpu_current(&context) : -1;
 	if (device < 0 || dptr == NULL || bytesize == 0)
 		return LGPU_REAL(cuMemAllocManaged)(dptr, bytesize, flags);
-	lgpu_overhead_measure(s, device);
 	uint64_t bytes = lgpu_taken(bytesize);
-	if (!lgpu_charge(s, device, bytes))
+	if (!lgpu_reserve(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return allocated(s, dptr, bytes, device, context, LGPU_REAL(cuMemAllocManaged)(dptr, bytesize, flags));
 }
@@ -114,26 +177,22 @@ LGPU_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_
 		return LGPU_REAL(cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
 	// The pitch is the driver's choice and known only afterwards; 512 is the most it aligns to.
 	uint64_t bytes;
-	lgpu_overhead_measure(s, device);
 	if (__builtin_mul_overflow(lgpu_round_up(WidthInBytes, UNIT), Height, &bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	bytes = lgpu_taken(bytes);
-	if (!lgpu_charge(s, device, bytes))
+	if (!lgpu_reserve(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult r = LGPU_REAL(cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
-	if (r != CUDA_SUCCESS) {
-		lgpu_uncharge(s, device, bytes);
-		return r;
-	}
-	uint64_t taken = lgpu_taken(*pPitch * Height);
-	if (taken < bytes) {
-		lgpu_uncharge(s, device, bytes - taken);
-	} else if (taken > bytes && !lgpu_charge(s, device, taken - bytes)) {
-		lgpu_uncharge(s, device, bytes);
+	uint64_t taken = r == CUDA_SUCCESS ? lgpu_taken(*pPitch * Height) : bytes;
+	if (taken > bytes && !lgpu_charge(s, device, taken - bytes)) {
 		LGPU_REAL(cuMemFree_v2)(*dptr);
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		taken = bytes;
+		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	return allocated(s, dptr, taken, device, context, CUDA_SUCCESS);
+	if (taken < bytes)
+		lgpu_uncharge(s, device, bytes - taken);
+	lgpu_pending(s, device, taken - bytes);
+	return allocated(s, dptr, taken, device, context, r);
 }
 
 LGPU_EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
@@ -250,6 +309,7 @@ LGPU_EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 	}
 	lgpu_reclaim_sometimes(s);
 	lgpu_overhead_measure(s, device);
+	lgpu_exports_look(s, device);
 	lgpu_pools_look(true);
 	size_t real_free, real_total;
 	CUresult r = LGPU_REAL(cuMemGetInfo_v2)(&real_free, &real_total);

@@ -2,35 +2,71 @@
 //
 // What counts is what a pool has reserved, not what was allocated from it: a
 // pool grows in units of its own, keeps what is freed, and gives it back when
-// a stream or the device is synchronised. So the driver is asked after every
-// call that can change it, and before a call that may grow it the growth is
-// reserved.
+// a stream or the device is synchronised.
+//
+// Before every allocation the most that the pool can grow by is charged, and
+// afterwards what it did not grow by is given back. Whether memory that lies
+// unused in a pool can serve an allocation nobody but the driver knows: it may
+// be in pieces, or freed on a stream that has not got there yet. So where the
+// limit does not leave that much, unused memory is given back to the device
+// first, and what is about to come back is waited for, never by a call that
+// waits for the device: a stream may wait for this very thread.
+#include <stdlib.h>
+#include <time.h>
+
 #include "accounts.h"
+#include "freed.h"
 #include "futex.h"
 #include "memory.h"
 #include "pools.h"
 
-#define POOLS 256
-#define PAGE_UNIT (UINT64_C(2) << 20)
-// The unit in which the driver's pools grow, until it has been seen.
+// Read off driver 580: a pool grows by what an allocation lacks, rounded up to
+// this unit, and never by more (4.6 million random allocations on four
+// streams). A driver of a finer unit shows it by how its pools grow.
 #define GROWTH_UNIT (UINT64_C(32) << 20)
+// How long an allocation waits for memory that was freed in stream order and
+// would make it fit, and how often it looks; ns.
+#define PATIENCE LGPU_NANOS
+#define LOOK_FIRST (LGPU_NANOS / 20000)
+#define LOOK_LAST (LGPU_NANOS / 500)
 
 struct pool {
 	struct lgpu_reserve reserve;
 	CUmemoryPool handle; // NULL: free
-	uint64_t growth;     // the smallest growth seen; 0: none yet
+	CUdevice ordinal;    // of a pool that the program has made
+	bool made;           // by the program, which may destroy it
+	// The program has destroyed it, and some of its memory lives on. The driver
+	// is told when the last is gone: until then it can say how much there is.
+	bool destroyed;
 };
 
-static struct pool pools[POOLS];
-static uint32_t pools_lock;
+// Pools lie in blocks that never move and are never given back, so that they
+// are found without a lock.
+#define BLOCK 128
+#define BLOCKS 256
+
+static struct pool first_block[BLOCK];
+static struct pool *blocks[BLOCKS] = {first_block};
+static uint32_t pools_lock; // adding
 static uint32_t pool_count; // entries in use are below
 static bool changed;        // something was freed since pools were looked at
+// A power of two of which all growth seen was a multiple.
+static uint64_t unit = GROWTH_UNIT;
+
+static uint64_t unit_now(void) { return __atomic_load_n(&unit, __ATOMIC_RELAXED); }
+
+static struct pool *pool_at(uint32_t i) { return &blocks[i / BLOCK][i % BLOCK]; }
+
+static uint32_t count(void) { return __atomic_load_n(&pool_count, __ATOMIC_ACQUIRE); }
+
+static CUmemoryPool handle_of(const struct pool *p) { return __atomic_load_n(&p->handle, __ATOMIC_ACQUIRE); }
 
 bool lgpu_reserve_settle(struct lgpu_state *s, struct lgpu_reserve *r, uint64_t reserved)
 {
-	if (reserved < r->charged) {
+	if (reserved <= r->charged) {
 		lgpu_uncharge(s, r->device, r->charged - reserved);
 		r->charged = reserved;
+		lgpu_charge_seen(s, r->device);
 		return true;
 	}
 	uint64_t more = reserved - r->charged;
@@ -44,27 +80,46 @@ bool lgpu_reserve_settle(struct lgpu_state *s, struct lgpu_reserve *r, uint64_t 
 
 static struct pool *pool_find(CUmemoryPool handle)
 {
-	uint32_t n = __atomic_load_n(&pool_count, __ATOMIC_ACQUIRE);
-	for (uint32_t i = 0; i < n; i++)
-		if (__atomic_load_n(&pools[i].handle, __ATOMIC_ACQUIRE) == handle)
-			return &pools[i];
+	if (handle == NULL)
+		return NULL;
+	for (uint32_t i = 0, n = count(); i < n; i++)
+		if (handle_of(pool_at(i)) == handle)
+			return pool_at(i);
 	return NULL;
 }
 
+// pool_room returns an unused entry, or NULL when there is no memory for one.
+// The caller has pools_lock.
+static struct pool *pool_room(void)
+{
+	uint32_t n = pool_count;
+	for (uint32_t i = 0; i < n; i++)
+		if (handle_of(pool_at(i)) == NULL)
+			return pool_at(i);
+	if (n == BLOCK * BLOCKS)
+		return NULL;
+	if (blocks[n / BLOCK] == NULL)
+		blocks[n / BLOCK] = calloc(BLOCK, sizeof(struct pool));
+	if (blocks[n / BLOCK] == NULL)
+		return NULL;
+	__atomic_store_n(&pool_count, n + 1, __ATOMIC_RELEASE);
+	return pool_at(n);
+}
+
+// pool_add notes a pool. NULL: there is no memory for that, and nothing may be
+// allocated from it.
 static struct pool *pool_add(CUmemoryPool handle, int device)
 {
 	lgpu_lock(&pools_lock);
 	struct pool *p = pool_find(handle);
-	for (uint32_t i = 0; p == NULL && i < POOLS; i++) {
-		if (pools[i].handle != NULL)
-			continue;
-		p = &pools[i];
-		p->reserve.device = device;
-		p->reserve.charged = 0;
-		p->growth = 0;
-		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
-		if (i >= pool_count)
-			__atomic_store_n(&pool_count, i + 1, __ATOMIC_RELEASE);
+	if (p == NULL) {
+		p = pool_room();
+		if (p != NULL) {
+			p->reserve.device = device;
+			p->reserve.charged = 0;
+			p->made = p->destroyed = false;
+			__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
+		}
 	}
 	lgpu_unlock(&pools_lock);
 	return p;
@@ -82,26 +137,44 @@ static bool attribute(CUmemoryPool handle, CUmemPool_attribute which, uint64_t *
 static bool look(struct lgpu_state *s, struct pool *p)
 {
 	uint64_t reserved;
+	if (p->destroyed)
+		LGPU_REAL(cuMemPoolTrimTo)(p->handle, 0);
 	if (!attribute(p->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved))
 		return true;
+	if (p->destroyed && reserved == 0 && LGPU_REAL(cuMemPoolDestroy)(p->handle) == CUDA_SUCCESS) {
+		lgpu_reserve_settle(s, &p->reserve, 0);
+		__atomic_store_n(&p->handle, NULL, __ATOMIC_RELEASE);
+		return true;
+	}
 	return lgpu_reserve_settle(s, &p->reserve, reserved);
 }
 
+// watched reports whether there may be something to see of a pool: memory that
+// is charged, or an end to tell the driver of. The caller has its lock.
+static bool watched(const struct pool *p) { return p->handle != NULL && (p->reserve.charged != 0 || p->destroyed); }
+
 void lgpu_pools_look(bool force)
 {
-	if (__atomic_load_n(&pool_count, __ATOMIC_RELAXED) == 0 || (!force && !__atomic_load_n(&changed, __ATOMIC_RELAXED)))
+	uint32_t n = count();
+	if (n == 0 || (!force && !__atomic_load_n(&changed, __ATOMIC_RELAXED)))
 		return;
 	struct lgpu_state *s = lgpu_attached();
 	if (s == NULL)
 		return;
 	__atomic_store_n(&changed, false, __ATOMIC_RELAXED);
-	for (uint32_t i = 0; i < pool_count; i++) {
-		struct pool *p = &pools[i];
-		lgpu_lock(&p->reserve.lock);
-		if (p->handle != NULL && p->reserve.charged != 0)
+	for (uint32_t i = 0; i < n; i++) {
+		struct pool *p = pool_at(i);
+		// Who has it looks, too, and may wait for the daemon.
+		if (force)
+			lgpu_lock(&p->reserve.lock);
+		else if (!lgpu_try_lock(&p->reserve.lock)) {
+			__atomic_store_n(&changed, true, __ATOMIC_RELAXED);
+			continue;
+		}
+		if (watched(p))
 			look(s, p);
 		// What is freed in stream order is given back at some later synchronise.
-		if (p->handle != NULL && p->reserve.charged != 0)
+		if (watched(p))
 			__atomic_store_n(&changed, true, __ATOMIC_RELAXED);
 		lgpu_unlock(&p->reserve.lock);
 	}
@@ -110,105 +183,138 @@ void lgpu_pools_look(bool force)
 void lgpu_pools_ended(struct lgpu_state *s, int device)
 {
 	uint64_t own = lgpu_overhead_own(s, device);
-	for (uint32_t i = 0; i < pool_count; i++) {
-		struct pool *p = &pools[i];
-		uint64_t reserved;
-		if (p->handle == NULL || p->reserve.device != device)
-			continue;
+	for (uint32_t i = 0, n = count(); i < n; i++) {
+		struct pool *p = pool_at(i);
 		lgpu_lock(&p->reserve.lock);
-		if (!attribute(p->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved))
-			reserved = 0;
-		// The driver may go on reporting what went with the context.
-		reserved = reserved < own ? reserved : own;
-		lgpu_reserve_settle(s, &p->reserve, reserved);
+		if (p->handle != NULL && p->reserve.device == device) {
+			uint64_t reserved;
+			bool known = attribute(p->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
+			// The driver may go on reporting what went with the context.
+			lgpu_reserve_settle(s, &p->reserve, !known ? 0 : reserved < own ? reserved : own);
+			if (!known)
+				__atomic_store_n(&p->handle, NULL, __ATOMIC_RELEASE);
+		}
 		lgpu_unlock(&p->reserve.lock);
 	}
 }
 
 void lgpu_pools_reset(void)
 {
-	for (uint32_t i = 0; i < POOLS; i++)
-		pools[i] = (struct pool){.handle = NULL};
+	for (uint32_t i = 0; i < pool_count; i++)
+		*pool_at(i) = (struct pool){.handle = NULL};
 	pool_count = 0;
 	pools_lock = 0;
 	changed = false;
 }
 
-// try_lock does not wait: two threads that trim hold a pool each.
-static bool try_lock(uint32_t *m)
-{
-	uint32_t none = 0;
-	return __atomic_compare_exchange_n(m, &none, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
-}
-
-// trim makes the pools of a device give up what they do not use.
+// trim makes the pools of a device give up what they do not use. The caller may
+// have the lock of one, held; others are not waited for, as two threads that trim
+// may hold one each. Trimming does not wait for the device.
 static void trim(struct lgpu_state *s, int device, const struct pool *held)
 {
-	for (uint32_t i = 0; i < pool_count; i++) {
-		struct pool *p = &pools[i];
-		if (p->handle == NULL || p->reserve.device != device || p->reserve.charged == 0)
+	for (uint32_t i = 0, n = count(); i < n; i++) {
+		struct pool *p = pool_at(i);
+		if (p != held && !lgpu_try_lock(&p->reserve.lock))
 			continue;
-		if (p != held && !try_lock(&p->reserve.lock))
-			continue;
-		LGPU_REAL(cuMemPoolTrimTo)(p->handle, 0);
-		look(s, p);
+		if (watched(p) && p->reserve.device == device) {
+			LGPU_REAL(cuMemPoolTrimTo)(p->handle, 0);
+			look(s, p);
+		}
 		if (p != held)
 			lgpu_unlock(&p->reserve.lock);
 	}
 }
 
+void lgpu_pools_trim(struct lgpu_state *s, int device) { trim(s, device, NULL); }
+
 typedef CUresult (*pool_alloc)(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
 
-// reserve_growth takes the memory by which the pool may have to grow for an
-// allocation, rounded up to unit. The caller has the lock.
-static bool reserve_growth(struct lgpu_state *s, struct pool *p, uint64_t bytes, uint64_t unit, uint64_t *taken)
+// reserve_growth charges the most by which the pool can grow for an allocation.
+// The caller has its lock.
+static bool reserve_growth(struct lgpu_state *s, struct pool *p, uint64_t growth)
 {
-	uint64_t growth = lgpu_round_up(bytes, unit);
-	*taken = 0;
-	if (!lgpu_charge(s, p->reserve.device, growth))
-		return false;
-	p->reserve.charged += growth;
-	*taken = growth;
-	return true;
+	lgpu_pending(s, p->reserve.device, growth);
+	if (lgpu_charge_ahead(s, p->reserve.device, growth)) {
+		p->reserve.charged += growth;
+		return true;
+	}
+	lgpu_reserved(s, p->reserve.device, growth);
+	return false;
+}
+
+// learn looks at how the pool has grown from what it had reserved.
+static void learn(const struct pool *p, uint64_t before)
+{
+	uint64_t grown = p->reserve.charged - before;
+	if (p->reserve.charged > before && (grown & -grown) < unit_now())
+		__atomic_store_n(&unit, grown & -grown, __ATOMIC_RELAXED);
+}
+
+// room makes room for growth. False: there is none; then *coming says whether
+// there is once everything freed has come back. The caller has the lock.
+static bool room(struct lgpu_state *s, struct pool *p, uint64_t growth, bool *coming)
+{
+	uint64_t used = 0;
+	if (reserve_growth(s, p, growth))
+		return true;
+	// A capture that this thread has under way must not be spoilt.
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	lgpu_overhead_now(s, p->reserve.device);
+	trim(s, p->reserve.device, p);
+	LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	if (look(s, p) && reserve_growth(s, p, growth))
+		return true;
+	uint64_t left = lgpu_left(s, p->reserve.device);
+	attribute(p->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+	used = lgpu_round_up(used, unit_now());
+	*coming = used < p->reserve.charged && left + (p->reserve.charged - used) >= growth;
+	return false;
+}
+
+// lock_with_room takes the pool's lock and charges and stores what it may grow by
+// for an allocation; false: none of it.
+static bool lock_with_room(struct lgpu_state *s, struct pool *p, uint64_t bytes, uint64_t *growth)
+{
+	int64_t begun = 0, now;
+	for (int64_t wait = LOOK_FIRST;; wait = wait < LOOK_LAST ? 2 * wait : wait) {
+		bool coming = false;
+		lgpu_lock(&p->reserve.lock);
+		*growth = lgpu_round_up(bytes, unit_now());
+		if (room(s, p, *growth, &coming))
+			return true;
+		lgpu_unlock(&p->reserve.lock);
+		enum lgpu_freed freed = coming ? lgpu_freed_settle() : LGPU_FREED_NONE;
+		now = lgpu_now();
+		begun = begun == 0 ? now : begun;
+		if (freed == LGPU_FREED_NONE || now - begun > PATIENCE)
+			return false;
+		if (freed == LGPU_FREED_COMING)
+			nanosleep(&(struct timespec){0, wait}, NULL);
+	}
 }
 
 static CUresult alloc(struct lgpu_state *s, struct pool *p, CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstream stream,
 		      pool_alloc driver, CUresult (*undo)(CUdeviceptr, CUstream))
 {
-	uint64_t reserved = 0, used = 0, taken = 0;
-	CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
+	uint64_t growth, reserved;
 	lgpu_overhead_measure(s, p->reserve.device);
-	lgpu_lock(&p->reserve.lock);
-	bool known = attribute(p->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) &&
-		     attribute(p->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
-	if (!known || !lgpu_reserve_settle(s, &p->reserve, reserved))
-		goto out;
-	if (reserved - used < bytes) {
-		uint64_t unit = p->growth != 0 && p->growth < GROWTH_UNIT ? p->growth : GROWTH_UNIT;
-		if (!reserve_growth(s, p, bytes, unit, &taken)) {
-			trim(s, p->reserve.device, p);
-			reserved = p->reserve.charged;
-			// A pool whose unit was never seen may grow by less.
-			if (!reserve_growth(s, p, bytes, unit, &taken) &&
-			    (p->growth != 0 || !reserve_growth(s, p, bytes, PAGE_UNIT, &taken)))
-				goto out;
-		}
-	}
-	r = driver(dptr, bytes, pool, stream);
-	uint64_t after = reserved;
-	if (!attribute(p->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &after))
-		after = p->reserve.charged;
-	if (after > reserved && (p->growth == 0 || after - reserved < p->growth))
-		p->growth = after - reserved;
-	if (!lgpu_reserve_settle(s, &p->reserve, after) && r == CUDA_SUCCESS) {
-		// It grew by more than was thought, and that is too much.
+	if (!lock_with_room(s, p, bytes, &growth))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	uint64_t before = p->reserve.charged - growth;
+	CUresult r = driver(dptr, bytes, pool, stream);
+	if (r != CUDA_SUCCESS && !attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved)) {
+		// There is no such pool, or its context is beyond repair.
+		lgpu_reserve_settle(s, &p->reserve, before);
+	} else if (!look(s, p) && r == CUDA_SUCCESS) {
+		// A driver of which the pools grow by more, and that is too much.
 		undo(*dptr, stream);
-		LGPU_REAL(cuStreamSynchronize)(stream);
 		LGPU_REAL(cuMemPoolTrimTo)(p->handle, 0);
 		look(s, p);
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
-out:
+	learn(p, before);
+	lgpu_reserved(s, p->reserve.device, growth);
 	lgpu_unlock(&p->reserve.lock);
 	return r;
 }
@@ -223,34 +329,34 @@ static bool device_of(CUstream stream, CUdevice *device)
 	return LGPU_REAL(cuCtxGetDevice)(device) == CUDA_SUCCESS;
 }
 
-// current_pool finds the pool that cuMemAllocAsync takes from.
-static struct pool *current_pool(CUstream stream, CUmemoryPool *handle)
+// current_pool stores the pool that cuMemAllocAsync takes from, and returns the
+// index of its device, or -1.
+static int current_pool(CUstream stream, CUmemoryPool *handle)
 {
 	CUdevice device;
 	if (!device_of(stream, &device) || LGPU_REAL(cuDeviceGetMemPool)(handle, device) != CUDA_SUCCESS)
-		return NULL;
-	struct pool *p = pool_find(*handle);
-	int index = p == NULL ? lgpu_limits_index(device) : 0;
-	return p != NULL || index < 0 ? p : pool_add(*handle, index);
+		return -1;
+	return lgpu_limits_index(device);
 }
 
-// known_pool finds a pool named by the program: one it made, or a device's
-// default one. Imported pools are the exporter's.
-static struct pool *known_pool(CUmemoryPool handle)
+// named_pool returns the index of the device of a pool named by the program, one
+// that it made or a device's default one; -1 for others. Imported pools are the
+// exporter's.
+static int named_pool(CUmemoryPool handle)
 {
-	struct pool *p = pool_find(handle);
+	const struct pool *p = pool_find(handle);
+	if (p != NULL)
+		return p->reserve.device;
 	int count = 0;
-	if (p != NULL || LGPU_REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS)
-		return p;
+	LGPU_REAL(cuDeviceGetCount)(&count);
 	for (int i = 0; i < count; i++) {
 		CUmemoryPool pool;
 		CUdevice device;
 		if (LGPU_REAL(cuDeviceGet)(&device, i) == CUDA_SUCCESS &&
-		    LGPU_REAL(cuDeviceGetDefaultMemPool)(&pool, device) == CUDA_SUCCESS && pool == handle &&
-		    lgpu_limits_index(device) >= 0)
-			return pool_add(handle, lgpu_limits_index(device));
+		    LGPU_REAL(cuDeviceGetDefaultMemPool)(&pool, device) == CUDA_SUCCESS && pool == handle)
+			return lgpu_limits_index(device);
 	}
-	return NULL;
+	return -1;
 }
 
 static bool capturing(CUstream stream)
@@ -282,8 +388,15 @@ static CUresult any(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstream
 		__atomic_store_n(&lgpu_graphs_allocate, true, __ATOMIC_RELAXED);
 		return driver(dptr, bytes, pool, stream);
 	}
-	struct pool *p = current ? current_pool(stream, &pool) : known_pool(pool);
-	return p == NULL ? driver(dptr, bytes, pool, stream) : alloc(s, p, dptr, bytes, pool, stream, driver, undo);
+	int device = current ? current_pool(stream, &pool) : named_pool(pool);
+	if (device < 0)
+		return driver(dptr, bytes, pool, stream);
+	struct pool *p = pool_find(pool);
+	if (p == NULL)
+		p = pool_add(pool, device);
+	if (p == NULL)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	return p->destroyed || handle_of(p) != pool ? CUDA_ERROR_INVALID_VALUE : alloc(s, p, dptr, bytes, pool, stream, driver, undo);
 }
 
 // The streams that mean a default stream mean another one in the _ptsz forms;
@@ -311,10 +424,12 @@ LGPU_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t byte
 		   LGPU_REAL(cuMemFreeAsync_ptsz));
 }
 
-static CUresult freed(struct lgpu_freeing *f, CUresult r)
+static CUresult freed(struct lgpu_freeing *f, CUstream stream, CUresult r)
 {
-	if (r == CUDA_SUCCESS && f->state == NULL)
+	if (r == CUDA_SUCCESS && f->state == NULL && count() != 0) {
 		__atomic_store_n(&changed, true, __ATOMIC_RELAXED);
+		lgpu_freed_note(stream);
+	}
 	return lgpu_free_end(f, r);
 }
 
@@ -322,50 +437,83 @@ static CUresult freed(struct lgpu_freeing *f, CUresult r)
 LGPU_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
 	struct lgpu_freeing f = lgpu_free_begin(LGPU_KIND_MEMORY, dptr);
-	return freed(&f, LGPU_REAL(cuMemFreeAsync)(dptr, hStream));
+	return freed(&f, hStream, LGPU_REAL(cuMemFreeAsync)(dptr, hStream));
 }
 
 LGPU_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 {
 	struct lgpu_freeing f = lgpu_free_begin(LGPU_KIND_MEMORY, dptr);
-	return freed(&f, LGPU_REAL(cuMemFreeAsync_ptsz)(dptr, hStream));
+	return freed(&f, per_thread(hStream), LGPU_REAL(cuMemFreeAsync_ptsz)(dptr, hStream));
 }
 
-static void pool_made(CUmemoryPool handle, const CUmemLocation *location)
+// note notes a pool of a device of the lgpu and stores it. False: there is no
+// memory for that.
+static bool note(CUmemoryPool handle, const CUmemLocation *location, struct pool **p)
 {
-	int index = location->type == CU_MEM_LOCATION_TYPE_DEVICE ? lgpu_limits_index(location->id) : -1;
-	if (index >= 0 && pool_add(handle, index) == NULL)
-		lgpu_log(LGPU_LOG_ERROR, "more than %d memory pools; what the rest reserve is charged when NVML shows it", POOLS);
+	int device = location->type == CU_MEM_LOCATION_TYPE_DEVICE ? lgpu_limits_index(location->id) : -1;
+	*p = device >= 0 ? pool_add(handle, device) : NULL;
+	return device < 0 || *p != NULL;
 }
 
 LGPU_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
+	struct pool *p;
 	CUresult r = LGPU_REAL(cuMemPoolCreate)(pool, poolProps);
-	if (r == CUDA_SUCCESS && lgpu_attached() != NULL && pool != NULL && poolProps != NULL)
-		pool_made(*pool, &poolProps->location);
+	if (r != CUDA_SUCCESS || lgpu_attached() == NULL)
+		return r;
+	if (!note(*pool, &poolProps->location, &p)) {
+		LGPU_REAL(cuMemPoolDestroy)(*pool);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	if (p != NULL) {
+		p->ordinal = poolProps->location.id;
+		p->made = true;
+	}
 	return r;
 }
 
 LGPU_EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type)
 {
+	struct pool *p;
 	CUresult r = LGPU_REAL(cuMemGetDefaultMemPool)(pool_out, location, type);
-	if (r == CUDA_SUCCESS && lgpu_attached() != NULL && pool_out != NULL && location != NULL)
-		pool_made(*pool_out, location);
-	return r;
+	return r != CUDA_SUCCESS || lgpu_attached() == NULL || note(*pool_out, location, &p) ? r : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// outlive begins the end of a pool of which memory lives on. The program knows
+// it no more; the driver does until the last is freed. The caller has its lock.
+static void outlive(struct pool *p)
+{
+	cuuint64_t none = 0;
+	CUmemoryPool pool;
+	p->destroyed = true;
+	__atomic_store_n(&changed, true, __ATOMIC_RELAXED);
+	LGPU_REAL(cuMemPoolSetAttribute)(p->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none);
+	if (LGPU_REAL(cuDeviceGetMemPool)(&pool, p->ordinal) == CUDA_SUCCESS && pool == p->handle &&
+	    LGPU_REAL(cuDeviceGetDefaultMemPool)(&pool, p->ordinal) == CUDA_SUCCESS)
+		LGPU_REAL(cuDeviceSetMemPool)(p->ordinal, pool);
 }
 
 LGPU_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
 	struct lgpu_state *s = lgpu_attached();
 	struct pool *p = s != NULL && pool != NULL ? pool_find(pool) : NULL;
-	if (p == NULL)
+	if (p == NULL || !p->made)
 		return LGPU_REAL(cuMemPoolDestroy)(pool);
+	CUresult r = CUDA_SUCCESS;
+	uint64_t reserved = 0;
 	lgpu_lock(&p->reserve.lock);
-	CUresult r = LGPU_REAL(cuMemPoolDestroy)(pool);
-	if (r == CUDA_SUCCESS) {
-		lgpu_uncharge(s, p->reserve.device, p->reserve.charged);
-		p->reserve.charged = 0;
-		__atomic_store_n(&p->handle, NULL, __ATOMIC_RELEASE);
+	LGPU_REAL(cuMemPoolTrimTo)(pool, 0);
+	if (p->destroyed) {
+		r = CUDA_ERROR_INVALID_VALUE;
+	} else if (attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) && reserved != 0) {
+		outlive(p);
+		lgpu_reserve_settle(s, &p->reserve, reserved);
+	} else {
+		r = LGPU_REAL(cuMemPoolDestroy)(pool);
+		if (r == CUDA_SUCCESS) {
+			lgpu_reserve_settle(s, &p->reserve, 0);
+			__atomic_store_n(&p->handle, NULL, __ATOMIC_RELEASE);
+		}
 	}
 	lgpu_unlock(&p->reserve.lock);
 	return r;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "accounts.h"
+#include "exports.h"
 #include "futex.h"
 #include "memory.h"
 
@@ -13,7 +14,7 @@ struct lgpu_object {
 	uint64_t bytes;
 	int32_t device;
 	uint32_t uses; // handles and mappings
-	bool exported;
+	bool exported; // under a descriptor, which may outlive handles and mappings
 };
 
 static void use(struct lgpu_object *o) { __atomic_fetch_add(&o->uses, 1, __ATOMIC_RELAXED); }
@@ -22,10 +23,10 @@ static void drop(struct lgpu_state *s, struct lgpu_object *o)
 {
 	if (__atomic_sub_fetch(&o->uses, 1, __ATOMIC_ACQ_REL) != 0)
 		return;
-	lgpu_uncharge(s, o->device, o->bytes);
-	// Somebody else's descriptor may keep the memory, even our own's.
-	if (o->exported && o->device >= 0)
-		lgpu_overhead_now(s, o->device);
+	if (o->exported)
+		lgpu_exports_leave(s, o->device, o->bytes); // a descriptor may keep it
+	else
+		lgpu_uncharge(s, o->device, o->bytes);
 	free(o);
 }
 
@@ -54,7 +55,7 @@ static bool handle_add(CUmemGenericAllocationHandle handle, struct lgpu_object *
 		e.bytes++;
 	else
 		e = (struct lgpu_entry){.key = handle, .bytes = 1, .object = o, .device = o->device, .kind = LGPU_KIND_HANDLE};
-	bool noted = lgpu_accounts_put(&e);
+	bool noted = lgpu_accounts_put(&e, NULL);
 	lgpu_unlock(&handles_lock);
 	return noted;
 }
@@ -77,21 +78,22 @@ LGPU_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t si
 	int device = s != NULL && prop != NULL ? index_of(prop) : -1;
 	if (device == -1 || handle == NULL || size == 0)
 		return LGPU_REAL(cuMemCreate)(handle, size, prop, flags);
-	if (device >= 0)
-		lgpu_overhead_measure(s, device);
-	if (!lgpu_charge(s, device, size))
+	if (!lgpu_reserve(s, device, size))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	struct lgpu_object *o = malloc(sizeof *o);
 	CUresult r = o != NULL ? LGPU_REAL(cuMemCreate)(handle, size, prop, flags) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (r == CUDA_SUCCESS) {
 		*o = (struct lgpu_object){size, device, 1, false};
-		if (handle_add(*handle, o))
-			return CUDA_SUCCESS;
-		LGPU_REAL(cuMemRelease)(*handle);
-		r = CUDA_ERROR_OUT_OF_MEMORY;
+		if (!handle_add(*handle, o)) {
+			LGPU_REAL(cuMemRelease)(*handle);
+			r = CUDA_ERROR_OUT_OF_MEMORY;
+		}
 	}
-	lgpu_uncharge(s, device, size);
-	free(o);
+	if (r != CUDA_SUCCESS) {
+		lgpu_uncharge(s, device, size);
+		free(o);
+	}
+	lgpu_reserved(s, device, size);
 	return r;
 }
 
@@ -119,7 +121,7 @@ LGPU_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmem
 	if (r != CUDA_SUCCESS)
 		return r;
 	use(e.object);
-	if (lgpu_accounts_put(&mapping))
+	if (lgpu_accounts_put(&mapping, NULL))
 		return CUDA_SUCCESS;
 	LGPU_REAL(cuMemUnmap)(ptr, size);
 	drop(s, e.object);
@@ -162,10 +164,18 @@ LGPU_EXPORT CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGe
 						  CUmemAllocationHandleType handleType, unsigned long long flags)
 {
 	struct lgpu_entry e;
-	CUresult r = LGPU_REAL(cuMemExportToShareableHandle)(shareableHandle, handle, handleType, flags);
-	if (r == CUDA_SUCCESS && lgpu_attached() != NULL && lgpu_accounts_get(LGPU_KIND_HANDLE, handle, &e))
-		__atomic_store_n(&e.object->exported, true, __ATOMIC_RELAXED);
-	return r;
+	struct lgpu_state *s = lgpu_attached();
+	if (s != NULL) {
+		// Before the call: as soon as there is a descriptor, it may be given away.
+		// If there comes none, the memory is only looked for when it is released.
+		lgpu_lock(&handles_lock);
+		if (lgpu_accounts_get(LGPU_KIND_HANDLE, handle, &e) && e.device >= 0 && !e.object->exported) {
+			e.object->exported = true;
+			lgpu_exports_add(s, e.device, e.object->bytes);
+		}
+		lgpu_unlock(&handles_lock);
+	}
+	return LGPU_REAL(cuMemExportToShareableHandle)(shareableHandle, handle, handleType, flags);
 }
 
 // imported counts memory that this process made, gave away under a descriptor

@@ -12,6 +12,14 @@ uint64_t lgpu_round_up(uint64_t bytes, uint64_t unit);
 // lgpu_taken is what the driver takes from the device for an allocation.
 uint64_t lgpu_taken(uint64_t bytes);
 
+// lgpu_reserve charges what an allocation takes, before it is made, and makes room
+// for it if need be. False: it does not fit. lgpu_reserved follows a reserve when
+// the driver's call has returned, and what it did is noted or given back.
+bool lgpu_reserve(struct lgpu_state *s, int device, uint64_t bytes);
+void lgpu_reserved(struct lgpu_state *s, int device, uint64_t bytes);
+// lgpu_pending adds to what is charged for calls under way; lgpu_reserve does so.
+void lgpu_pending(struct lgpu_state *s, int device, uint64_t bytes);
+
 // lgpu_note notes a charge that was made. On failure it is given back; the
 // caller frees the memory.
 bool lgpu_note(struct lgpu_state *s, enum lgpu_kind kind, uint64_t key, uint64_t bytes, int device, void *context);
@@ -28,6 +36,8 @@ CUresult lgpu_free_end(const struct lgpu_freeing *f, CUresult result);
 // the difference; without force only if something was freed since. Call after
 // a synchronise: that is when pools shrink.
 void lgpu_pools_look(bool force);
+// lgpu_pools_trim gives back to a device what pools have reserved and do not use.
+void lgpu_pools_trim(struct lgpu_state *s, int device);
 // lgpu_pools_ended is for the end of a device's primary context: pools may have
 // gone with it.
 void lgpu_pools_ended(struct lgpu_state *s, int device);
@@ -53,6 +63,16 @@ void lgpu_overhead_measure(struct lgpu_state *s, int device);
 // lgpu_overhead_now measures at once: something was made or ended that takes
 // memory of its own. False: there is more of it than the limit leaves.
 bool lgpu_overhead_now(struct lgpu_state *s, int device);
+// lgpu_overhead_idle gives back what overhead is gone of a process that makes no
+// calls; the thread that listens to the daemon does so now and then. It asks the
+// daemon for nothing, so what has come is left to the next measurement.
+void lgpu_overhead_idle(struct lgpu_state *s);
+// lgpu_overhead_grow makes overhead of what was reserved for a call that has
+// returned, and measures how much of it there is.
+void lgpu_overhead_grow(struct lgpu_state *s, int device, uint64_t reserved);
+// lgpu_overhead_nobodys reads what of a device is in use and no process's. False:
+// NVML cannot tell.
+bool lgpu_overhead_nobodys(const struct lgpu_state *s, int device, uint64_t *bytes);
 // lgpu_overhead_own is what NVML says that this process has on the device;
 // UINT64_MAX where NVML cannot tell.
 uint64_t lgpu_overhead_own(struct lgpu_state *s, int device);

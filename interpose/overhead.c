@@ -7,9 +7,10 @@
 // whenever much has been allocated since: the less the limit leaves, the
 // sooner. The first context of an lgpu teaches all its processes what a
 // context takes, so that later ones are refused before they exist.
-#include <time.h>
+#include <stdlib.h>
 #include <unistd.h>
 
+#include "exports.h"
 #include "futex.h"
 #include "memory.h"
 
@@ -18,6 +19,7 @@
 // The most and the least that is allocated between measurements.
 #define COARSE (UINT64_C(32) << 20)
 #define FINE (UINT64_C(2) << 20)
+// Room for a device's processes at first; where there are more it is made.
 #define PROCESSES 256
 
 static struct overhead {
@@ -59,23 +61,84 @@ static nvmlDevice_t nvml_device(const struct lgpu_state *s, int device)
 	return d;
 }
 
+// A look at NVML's list of the processes on a device. Its count is what there
+// were; more may have come since.
+struct list {
+	nvmlProcessInfo_t few[PROCESSES], *infos;
+	unsigned int count;
+};
+
+// list_read reads it; list_free follows. False: NVML cannot tell.
+static bool list_read(struct list *l, nvmlDevice_t d)
+{
+	l->infos = l->few;
+	l->count = PROCESSES;
+	nvmlReturn_t r = LGPU_REAL(nvmlDeviceGetComputeRunningProcesses_v3)(d, &l->count, l->infos);
+	for (unsigned int tries = 0; r == NVML_ERROR_INSUFFICIENT_SIZE && tries < 4; tries++) {
+		if (l->infos != l->few)
+			free(l->infos);
+		l->count += PROCESSES;
+		l->infos = calloc(l->count, sizeof *l->infos);
+		if (l->infos == NULL)
+			return false;
+		r = LGPU_REAL(nvmlDeviceGetComputeRunningProcesses_v3)(d, &l->count, l->infos);
+	}
+	return r == NVML_SUCCESS;
+}
+
+static void list_free(struct list *l)
+{
+	if (l->infos != l->few)
+		free(l->infos);
+}
+
 // own_bytes reads what this process has on the device. False: NVML cannot
 // tell, as in a PID namespace that it does not know.
 static bool own_bytes(const struct lgpu_state *s, int device, uint64_t *bytes)
 {
-	nvmlProcessInfo_t infos[PROCESSES];
-	unsigned int count = PROCESSES;
+	struct list l;
 	nvmlDevice_t d = nvml_device(s, device);
-	if (d == NULL || LGPU_REAL(nvmlDeviceGetComputeRunningProcesses_v3)(d, &count, infos) != NVML_SUCCESS)
+	if (d == NULL)
 		return false;
-	unsigned int pid = (unsigned int)getpid();
-	for (unsigned int i = 0; i < count; i++) {
-		// All ones: the driver does not say.
-		if (infos[i].pid == pid && infos[i].usedGpuMemory != ~0ull) {
-			*bytes = infos[i].usedGpuMemory;
-			__atomic_store_n(&overheads[device].visible, true, __ATOMIC_RELAXED);
-			return true;
+	bool known = false;
+	if (list_read(&l, d)) {
+		unsigned int pid = (unsigned int)getpid();
+		for (unsigned int i = 0; i < l.count && !known; i++) {
+			*bytes = l.infos[i].usedGpuMemory;
+			known = l.infos[i].pid == pid && *bytes != ~0ull; // all ones: the driver does not say
 		}
+	}
+	list_free(&l);
+	if (known)
+		__atomic_store_n(&overheads[device].visible, true, __ATOMIC_RELAXED);
+	return known;
+}
+
+// all_bytes adds up what the processes have on a device.
+static bool all_bytes(nvmlDevice_t d, uint64_t *bytes)
+{
+	struct list l;
+	*bytes = 0;
+	bool known = list_read(&l, d);
+	for (unsigned int i = 0; known && i < l.count; i++)
+		*bytes += l.infos[i].usedGpuMemory != ~0ull ? l.infos[i].usedGpuMemory : 0;
+	list_free(&l);
+	return known;
+}
+
+bool lgpu_overhead_nobodys(const struct lgpu_state *s, int device, uint64_t *bytes)
+{
+	nvmlDevice_t d = nvml_device(s, device);
+	nvmlMemory_t m;
+	uint64_t before, after;
+	// All readings must be of one moment.
+	for (int tries = 0; d != NULL && tries < 4; tries++) {
+		if (!all_bytes(d, &before) || LGPU_REAL(nvmlDeviceGetMemoryInfo)(d, &m) != NVML_SUCCESS || !all_bytes(d, &after))
+			return false;
+		if (before != after)
+			continue;
+		*bytes = m.used > after ? m.used - after : 0;
+		return true;
 	}
 	return false;
 }
@@ -93,27 +156,49 @@ static bool set(struct lgpu_state *s, int device, struct overhead *o, uint64_t b
 	return true;
 }
 
-// measure charges what NVML shows beyond the accounts, at least the contexts.
+// What NVML shows beyond the accounts, and what that may be besides: memory for
+// which calls are under way is in the accounts, but not surely on the device.
+struct excess {
+	uint64_t least, most;
+};
+
+// excess_of reads it. Both readings must be of one moment: what another thread
+// charges between them is no overhead. Without such a moment, or where NVML
+// cannot tell, it is what it was.
+static struct excess excess_of(struct lgpu_state *s, int device, const struct overhead *o)
+{
+	const uint64_t *begun = &s->usage->client[s->client].device[device].begun;
+	struct lgpu_account *account = &s->device[device];
+	for (int tries = 0; tries < 4; tries++) {
+		lgpu_lock(&account->lock);
+		uint64_t own, before = *begun, accounted = (uint64_t)account->held - o->charged - lgpu_exports_left(device);
+		uint64_t pending = __atomic_load_n(&account->pending, __ATOMIC_SEQ_CST);
+		lgpu_unlock(&account->lock);
+		if (!own_bytes(s, device, &own))
+			return (struct excess){0, 0};
+		if (__atomic_load_n(begun, __ATOMIC_ACQUIRE) != before)
+			continue;
+		uint64_t sure = pending < accounted ? accounted - pending : 0;
+		return (struct excess){own > accounted ? own - accounted : 0, own > sure ? own - sure : 0};
+	}
+	return (struct excess){o->charged, o->charged};
+}
+
+// due is what of a device is to be charged as overhead, at least the contexts.
 // What is held without being on the device (managed memory that lies in host
 // memory) hides as much overhead; the contexts are counted all the same. The
 // caller has the lock.
+static uint64_t due(struct lgpu_state *s, int device, const struct overhead *o)
+{
+	struct excess e = excess_of(s, device, o);
+	uint64_t bytes = o->charged < e.least ? e.least : o->charged > e.most ? e.most : o->charged;
+	return bytes > o->floor ? bytes : o->floor;
+}
+
 static bool measure(struct lgpu_state *s, int device, struct overhead *o)
 {
-	// Both readings must be of one moment: what another thread allocates
-	// between them is no overhead.
-	const uint64_t *begun = &s->usage->client[s->client].device[device].begun;
-	uint64_t own = 0, excess = o->charged;
-	for (int tries = 0; tries < 4; tries++) {
-		lgpu_lock(&s->device[device].lock);
-		uint64_t before = *begun, accounted = (uint64_t)s->device[device].held - o->charged;
-		lgpu_unlock(&s->device[device].lock);
-		bool known = own_bytes(s, device, &own);
-		if (__atomic_load_n(begun, __ATOMIC_ACQUIRE) != before)
-			continue;
-		excess = known && own > accounted ? own - accounted : 0;
-		break;
-	}
-	bool fits = set(s, device, o, excess > o->floor ? excess : o->floor);
+	lgpu_exports_look(s, device);
+	bool fits = set(s, device, o, due(s, device, o));
 	__atomic_store_n(&o->next, lgpu_now() + PERIOD, __ATOMIC_RELAXED);
 	__atomic_store_n(&o->seen, (uint64_t)s->device[device].held, __ATOMIC_RELAXED);
 	return fits;
@@ -128,6 +213,32 @@ bool lgpu_overhead_now(struct lgpu_state *s, int device)
 	bool fits = measure(s, device, o);
 	lgpu_unlock(&o->lock);
 	return fits;
+}
+
+void lgpu_overhead_grow(struct lgpu_state *s, int device, uint64_t reserved)
+{
+	struct overhead *o = &overheads[device];
+	lgpu_lock(&o->lock);
+	o->charged += reserved;
+	lgpu_reserved(s, device, reserved);
+	measure(s, device, o);
+	lgpu_unlock(&o->lock);
+}
+
+void lgpu_overhead_idle(struct lgpu_state *s)
+{
+	for (int i = 0; i < (int)s->limits->devices && i < (int)LGPU_MAX_DEVICES; i++) {
+		struct overhead *o = &overheads[i];
+		lgpu_exports_look(s, i);
+		if (__atomic_load_n(&o->charged, __ATOMIC_RELAXED) == 0 || lgpu_now() < __atomic_load_n(&o->next, __ATOMIC_RELAXED))
+			continue;
+		if (!lgpu_try_lock(&o->lock))
+			continue; // who has it measures, and may wait for what this thread is told
+		uint64_t bytes = due(s, i, o);
+		if (bytes < o->charged)
+			set(s, i, o, bytes);
+		lgpu_unlock(&o->lock);
+	}
 }
 
 void lgpu_overhead_measure(struct lgpu_state *s, int device)
@@ -153,15 +264,15 @@ bool lgpu_overhead_context_reserve(struct lgpu_state *s, int device)
 {
 	struct overhead *o = &overheads[device];
 	uint64_t known = __atomic_load_n(&s->usage->device[device].context, __ATOMIC_RELAXED);
+	if (!lgpu_reserve(s, device, known))
+		return false;
 	lgpu_lock(&o->lock);
-	bool fits = lgpu_charge(s, device, known);
-	if (fits) {
-		o->charged += known;
-		o->floor += known;
-		o->contexts++;
-	}
+	o->charged += known;
+	o->floor += known;
+	o->contexts++;
+	lgpu_reserved(s, device, known);
 	lgpu_unlock(&o->lock);
-	return fits;
+	return true;
 }
 
 bool lgpu_overhead_context_made(struct lgpu_state *s, int device, uint64_t seen)
@@ -171,7 +282,7 @@ bool lgpu_overhead_context_made(struct lgpu_state *s, int device, uint64_t seen)
 	bool fits = true;
 	lgpu_lock(&o->lock);
 	if (__atomic_load_n(known, __ATOMIC_RELAXED) == 0 && o->contexts == 1) {
-		uint64_t accounted = (uint64_t)s->device[device].held - o->charged;
+		uint64_t accounted = (uint64_t)s->device[device].held - o->charged - lgpu_exports_left(device);
 		if (own_bytes(s, device, &own))
 			seen = own > accounted ? own - accounted : 0;
 		__atomic_store_n(known, seen, __ATOMIC_RELAXED);

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #define LGPU_MAGIC UINT64_C(0x14745525550474c)
-#define LGPU_VERSION UINT64_C(0x2)
+#define LGPU_VERSION UINT64_C(0x3)
 #define LGPU_MAX_DEVICES UINT64_C(0x10)
 #define LGPU_MAX_CLIENTS UINT64_C(0x400)
 #define LGPU_WINDOWS UINT64_C(0x10)
@@ -34,7 +34,8 @@ struct lgpu_device_limits {
 	uint64_t physical;
 	uint32_t compute;
 	uint32_t units;
-	uint64_t reserved6[2];
+	uint64_t beat;
+	uint64_t reserved7;
 };
 _Static_assert(sizeof(struct lgpu_device_limits) == 64, "lgpu_device_limits");
 _Static_assert(offsetof(struct lgpu_device_limits, uuid) == 0, "UUID");
@@ -43,6 +44,7 @@ _Static_assert(offsetof(struct lgpu_device_limits, granted) == 24, "Granted");
 _Static_assert(offsetof(struct lgpu_device_limits, physical) == 32, "Physical");
 _Static_assert(offsetof(struct lgpu_device_limits, compute) == 40, "Compute");
 _Static_assert(offsetof(struct lgpu_device_limits, units) == 44, "Units");
+_Static_assert(offsetof(struct lgpu_device_limits, beat) == 48, "Beat");
 
 struct lgpu_limits {
 	uint64_t magic;
@@ -128,8 +130,10 @@ struct lgpu_client {
 	uint64_t reserved5[5];
 	struct lgpu_ledger host;
 	struct lgpu_ledger device[16];
+	uint64_t exported[16];
+	uint64_t left[16];
 };
-_Static_assert(sizeof(struct lgpu_client) == 896, "lgpu_client");
+_Static_assert(sizeof(struct lgpu_client) == 1152, "lgpu_client");
 _Static_assert(offsetof(struct lgpu_client, state) == 0, "State");
 _Static_assert(offsetof(struct lgpu_client, pid) == 4, "PID");
 _Static_assert(offsetof(struct lgpu_client, start) == 8, "Start");
@@ -137,6 +141,8 @@ _Static_assert(offsetof(struct lgpu_client, namespace) == 16, "Namespace");
 _Static_assert(offsetof(struct lgpu_client, comm) == 24, "Comm");
 _Static_assert(offsetof(struct lgpu_client, host) == 80, "Host");
 _Static_assert(offsetof(struct lgpu_client, device) == 128, "Device");
+_Static_assert(offsetof(struct lgpu_client, exported) == 896, "Exported");
+_Static_assert(offsetof(struct lgpu_client, left) == 1024, "Left");
 
 struct lgpu_usage {
 	struct lgpu_counter host;
@@ -145,7 +151,7 @@ struct lgpu_usage {
 	struct lgpu_device_usage device[16];
 	struct lgpu_client client[1024];
 };
-_Static_assert(sizeof(struct lgpu_usage) == 923712, "lgpu_usage");
+_Static_assert(sizeof(struct lgpu_usage) == 1185856, "lgpu_usage");
 _Static_assert(offsetof(struct lgpu_usage, host) == 0, "Host");
 _Static_assert(offsetof(struct lgpu_usage, boot) == 16, "Boot");
 _Static_assert(offsetof(struct lgpu_usage, device) == 64, "Device");

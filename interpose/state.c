@@ -10,12 +10,15 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "exports.h"
+#include "freed.h"
 #include "futex.h"
 #include "accounts.h"
 #include "memory.h"
 #include "pools.h"
 #include "region_file.h"
 #include "hami.h"
+#include "library.h"
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
@@ -360,6 +363,8 @@ static bool take_slot(struct lgpu_state *s, uint32_t i, const struct identity *s
 	c->start = self->start;
 	c->namespace = self->namespace;
 	memcpy(c->comm, self->comm, sizeof c->comm);
+	memset(c->exported, 0, sizeof c->exported);
+	memset(c->left, 0, sizeof c->left);
 	LGPU_FAULT_POINT("named");
 	__atomic_store_n(&c->state, (uint32_t)LGPU_CLIENT_LIVE, __ATOMIC_RELEASE);
 	LGPU_FAULT_POINT("live");
@@ -419,6 +424,9 @@ static void forget_parent(void)
 	lgpu_overhead_reset();
 	lgpu_graphs_reset();
 	lgpu_contexts_reset();
+	lgpu_libraries_reset();
+	lgpu_freed_reset();
+	lgpu_exports_reset();
 	lgpu_handles_reset();
 }
 

@@ -30,6 +30,8 @@ extern char cuDeviceTotalMem_v2[];
 extern char cuEventSynchronize[];
 extern char cuGetProcAddress[];
 extern char cuGetProcAddress_v2[];
+extern char cuGraphAddKernelNode[];
+extern char cuGraphAddKernelNode_v2[];
 extern char cuGraphExecDestroy[];
 extern char cuGraphInstantiate[];
 extern char cuGraphInstantiateWithFlags[];
@@ -41,6 +43,7 @@ extern char cuGraphLaunch_ptsz[];
 extern char cuGraphUpload[];
 extern char cuGraphUpload_ptsz[];
 extern char cuInit[];
+extern char cuKernelGetFunction[];
 extern char cuLaunch[];
 extern char cuLaunchCooperativeKernel[];
 extern char cuLaunchCooperativeKernelMultiDevice[];
@@ -51,6 +54,11 @@ extern char cuLaunchKernel[];
 extern char cuLaunchKernelEx[];
 extern char cuLaunchKernelEx_ptsz[];
 extern char cuLaunchKernel_ptsz[];
+extern char cuLibraryEnumerateKernels[];
+extern char cuLibraryGetGlobal[];
+extern char cuLibraryGetKernel[];
+extern char cuLibraryGetManaged[];
+extern char cuLibraryGetModule[];
 extern char cuLibraryLoadData[];
 extern char cuLibraryLoadFromFile[];
 extern char cuLibraryUnload[];
@@ -88,6 +96,8 @@ extern char cuMemRetainAllocationHandle[];
 extern char cuMemUnmap[];
 extern char cuMipmappedArrayCreate[];
 extern char cuMipmappedArrayDestroy[];
+extern char cuModuleEnumerateFunctions[];
+extern char cuModuleGetFunction[];
 extern char cuModuleLoad[];
 extern char cuModuleLoadData[];
 extern char cuModuleLoadDataEx[];
@@ -99,6 +109,8 @@ extern char cuStreamBeginCaptureToGraph_ptsz[];
 extern char cuStreamBeginCapture_ptsz[];
 extern char cuStreamBeginCapture_v2[];
 extern char cuStreamBeginCapture_v2_ptsz[];
+extern char cuStreamDestroy[];
+extern char cuStreamDestroy_v2[];
 extern char cuStreamEndCapture[];
 extern char cuStreamEndCapture_ptsz[];
 extern char cuStreamSynchronize[];
@@ -367,8 +379,8 @@ const struct lgpu_symbol lgpu_symbols[] = {
 	{"cuGraphAddExternalSemaphoresSignalNode", NULL, LGPU_CUDA, LGPU_PASS},
 	{"cuGraphAddExternalSemaphoresWaitNode", NULL, LGPU_CUDA, LGPU_PASS},
 	{"cuGraphAddHostNode", NULL, LGPU_CUDA, LGPU_PASS},
-	{"cuGraphAddKernelNode", NULL, LGPU_CUDA, LGPU_PASS},
-	{"cuGraphAddKernelNode_v2", NULL, LGPU_CUDA, LGPU_PASS},
+	{"cuGraphAddKernelNode", cuGraphAddKernelNode, LGPU_CUDA, LGPU_HOOK},
+	{"cuGraphAddKernelNode_v2", cuGraphAddKernelNode_v2, LGPU_CUDA, LGPU_HOOK},
 	{"cuGraphAddMemAllocNode", NULL, LGPU_CUDA, LGPU_PASS},
 	{"cuGraphAddMemFreeNode", NULL, LGPU_CUDA, LGPU_PASS},
 	{"cuGraphAddMemcpyNode", NULL, LGPU_CUDA, LGPU_PASS},
@@ -483,7 +495,7 @@ const struct lgpu_symbol lgpu_symbols[] = {
 	{"cuIpcOpenMemHandle", NULL, LGPU_CUDA, LGPU_PASS},
 	{"cuIpcOpenMemHandle_v2", NULL, LGPU_CUDA, LGPU_PASS},
 	{"cuKernelGetAttribute", NULL, LGPU_CUDA, LGPU_PASS},
-	{"cuKernelGetFunction", NULL, LGPU_CUDA, LGPU_PASS},
+	{"cuKernelGetFunction", cuKernelGetFunction, LGPU_CUDA, LGPU_HOOK},
 	{"cuKernelGetLibrary", NULL, LGPU_CUDA, LGPU_PASS},
 	{"cuKernelGetName", NULL, LGPU_CUDA, LGPU_PASS},
 	{"cuKernelGetParamInfo", NULL, LGPU_CUDA, LGPU_PASS},
@@ -501,12 +513,12 @@ const struct lgpu_symbol lgpu_symbols[] = {
 	{"cuLaunchKernelEx", cuLaunchKernelEx, LGPU_CUDA, LGPU_HOOK},
 	{"cuLaunchKernelEx_ptsz", cuLaunchKernelEx_ptsz, LGPU_CUDA, LGPU_HOOK},
 	{"cuLaunchKernel_ptsz", cuLaunchKernel_ptsz, LGPU_CUDA, LGPU_HOOK},
-	{"cuLibraryEnumerateKernels", NULL, LGPU_CUDA, LGPU_PASS},
-	{"cuLibraryGetGlobal", NULL, LGPU_CUDA, LGPU_PASS},
-	{"cuLibraryGetKernel", NULL, LGPU_CUDA, LGPU_PASS},
+	{"cuLibraryEnumerateKernels", cuLibraryEnumerateKernels, LGPU_CUDA, LGPU_HOOK},
+	{"cuLibraryGetGlobal", cuLibraryGetGlobal, LGPU_CUDA, LGPU_HOOK},
+	{"cuLibraryGetKernel", cuLibraryGetKernel, LGPU_CUDA, LGPU_HOOK},
 	{"cuLibraryGetKernelCount", NULL, LGPU_CUDA, LGPU_PASS},
-	{"cuLibraryGetManaged", NULL, LGPU_CUDA, LGPU_PASS},
-	{"cuLibraryGetModule", NULL, LGPU_CUDA, LGPU_PASS},
+	{"cuLibraryGetManaged", cuLibraryGetManaged, LGPU_CUDA, LGPU_HOOK},
+	{"cuLibraryGetModule", cuLibraryGetModule, LGPU_CUDA, LGPU_HOOK},
 	{"cuLibraryGetUnifiedFunction", NULL, LGPU_CUDA, LGPU_PASS},
 	{"cuLibraryLoadData", cuLibraryLoadData, LGPU_CUDA, LGPU_HOOK},
 	{"cuLibraryLoadFromFile", cuLibraryLoadFromFile, LGPU_CUDA, LGPU_HOOK},
@@ -708,8 +720,8 @@ const struct lgpu_symbol lgpu_symbols[] = {
 	{"cuMipmappedArrayGetLevel", NULL, LGPU_CUDA, LGPU_PASS},
 	{"cuMipmappedArrayGetMemoryRequirements", NULL, LGPU_CUDA, LGPU_PASS},
 	{"cuMipmappedArrayGetSparseProperties", NULL, LGPU_CUDA, LGPU_PASS},
-	{"cuModuleEnumerateFunctions", NULL, LGPU_CUDA, LGPU_PASS},
-	{"cuModuleGetFunction", NULL, LGPU_CUDA, LGPU_PASS},
+	{"cuModuleEnumerateFunctions", cuModuleEnumerateFunctions, LGPU_CUDA, LGPU_HOOK},
+	{"cuModuleGetFunction", cuModuleGetFunction, LGPU_CUDA, LGPU_HOOK},
 	{"cuModuleGetFunctionCount", NULL, LGPU_CUDA, LGPU_PASS},
 	{"cuModuleGetGlobal", NULL, LGPU_CUDA, LGPU_PASS},
 	{"cuModuleGetGlobal_v2", NULL, LGPU_CUDA, LGPU_PASS},
@@ -765,8 +777,8 @@ const struct lgpu_symbol lgpu_symbols[] = {
 	{"cuStreamCopyAttributes_ptsz", NULL, LGPU_CUDA, LGPU_PASS},
 	{"cuStreamCreate", NULL, LGPU_CUDA, LGPU_PASS},
 	{"cuStreamCreateWithPriority", NULL, LGPU_CUDA, LGPU_PASS},
-	{"cuStreamDestroy", NULL, LGPU_CUDA, LGPU_PASS},
-	{"cuStreamDestroy_v2", NULL, LGPU_CUDA, LGPU_PASS},
+	{"cuStreamDestroy", cuStreamDestroy, LGPU_CUDA, LGPU_HOOK},
+	{"cuStreamDestroy_v2", cuStreamDestroy_v2, LGPU_CUDA, LGPU_HOOK},
 	{"cuStreamEndCapture", cuStreamEndCapture, LGPU_CUDA, LGPU_HOOK},
 	{"cuStreamEndCapture_ptsz", cuStreamEndCapture_ptsz, LGPU_CUDA, LGPU_HOOK},
 	{"cuStreamGetAttribute", NULL, LGPU_CUDA, LGPU_PASS},
@@ -1306,60 +1318,70 @@ const struct lgpu_base lgpu_bases[] = {
 	{"cuDeviceTotalMem", 22, 2},
 	{"cuEventSynchronize", 24, 1},
 	{"cuGetProcAddress", 25, 2},
-	{"cuGraphExecDestroy", 27, 1},
-	{"cuGraphInstantiate", 28, 2},
-	{"cuGraphInstantiateWithFlags", 30, 1},
-	{"cuGraphInstantiateWithParams", 31, 2},
-	{"cuGraphLaunch", 33, 2},
-	{"cuGraphUpload", 35, 2},
-	{"cuInit", 37, 1},
-	{"cuLaunch", 38, 1},
-	{"cuLaunchCooperativeKernel", 39, 2},
-	{"cuLaunchCooperativeKernelMultiDevice", 41, 1},
-	{"cuLaunchGrid", 42, 1},
-	{"cuLaunchGridAsync", 43, 1},
-	{"cuLaunchKernel", 44, 2},
-	{"cuLaunchKernelEx", 46, 2},
-	{"cuLibraryLoadData", 48, 1},
-	{"cuLibraryLoadFromFile", 49, 1},
-	{"cuLibraryUnload", 50, 1},
-	{"cuMemAlloc", 51, 2},
-	{"cuMemAllocAsync", 53, 2},
-	{"cuMemAllocFromPoolAsync", 55, 2},
-	{"cuMemAllocHost", 57, 2},
-	{"cuMemAllocManaged", 59, 1},
-	{"cuMemAllocPitch", 60, 2},
-	{"cuMemCreate", 62, 1},
-	{"cuMemExportToShareableHandle", 63, 1},
-	{"cuMemFree", 64, 2},
-	{"cuMemFreeAsync", 66, 2},
-	{"cuMemFreeHost", 68, 1},
-	{"cuMemGetDefaultMemPool", 69, 1},
-	{"cuMemGetInfo", 70, 2},
-	{"cuMemHostAlloc", 72, 1},
-	{"cuMemHostRegister", 73, 2},
-	{"cuMemHostUnregister", 75, 1},
-	{"cuMemImportFromShareableHandle", 76, 1},
-	{"cuMemMap", 77, 1},
-	{"cuMemPoolCreate", 78, 1},
-	{"cuMemPoolDestroy", 79, 1},
-	{"cuMemPoolTrimTo", 80, 1},
-	{"cuMemRelease", 81, 1},
-	{"cuMemRetainAllocationHandle", 82, 1},
-	{"cuMemUnmap", 83, 1},
-	{"cuMipmappedArrayCreate", 84, 1},
-	{"cuMipmappedArrayDestroy", 85, 1},
-	{"cuModuleLoad", 86, 1},
-	{"cuModuleLoadData", 87, 1},
-	{"cuModuleLoadDataEx", 88, 1},
-	{"cuModuleLoadFatBinary", 89, 1},
-	{"cuModuleUnload", 90, 1},
-	{"cuStreamBeginCapture", 91, 4},
-	{"cuStreamBeginCaptureToGraph", 95, 2},
-	{"cuStreamEndCapture", 97, 2},
-	{"cuStreamSynchronize", 99, 2},
+	{"cuGraphAddKernelNode", 27, 2},
+	{"cuGraphExecDestroy", 29, 1},
+	{"cuGraphInstantiate", 30, 2},
+	{"cuGraphInstantiateWithFlags", 32, 1},
+	{"cuGraphInstantiateWithParams", 33, 2},
+	{"cuGraphLaunch", 35, 2},
+	{"cuGraphUpload", 37, 2},
+	{"cuInit", 39, 1},
+	{"cuKernelGetFunction", 40, 1},
+	{"cuLaunch", 41, 1},
+	{"cuLaunchCooperativeKernel", 42, 2},
+	{"cuLaunchCooperativeKernelMultiDevice", 44, 1},
+	{"cuLaunchGrid", 45, 1},
+	{"cuLaunchGridAsync", 46, 1},
+	{"cuLaunchKernel", 47, 2},
+	{"cuLaunchKernelEx", 49, 2},
+	{"cuLibraryEnumerateKernels", 51, 1},
+	{"cuLibraryGetGlobal", 52, 1},
+	{"cuLibraryGetKernel", 53, 1},
+	{"cuLibraryGetManaged", 54, 1},
+	{"cuLibraryGetModule", 55, 1},
+	{"cuLibraryLoadData", 56, 1},
+	{"cuLibraryLoadFromFile", 57, 1},
+	{"cuLibraryUnload", 58, 1},
+	{"cuMemAlloc", 59, 2},
+	{"cuMemAllocAsync", 61, 2},
+	{"cuMemAllocFromPoolAsync", 63, 2},
+	{"cuMemAllocHost", 65, 2},
+	{"cuMemAllocManaged", 67, 1},
+	{"cuMemAllocPitch", 68, 2},
+	{"cuMemCreate", 70, 1},
+	{"cuMemExportToShareableHandle", 71, 1},
+	{"cuMemFree", 72, 2},
+	{"cuMemFreeAsync", 74, 2},
+	{"cuMemFreeHost", 76, 1},
+	{"cuMemGetDefaultMemPool", 77, 1},
+	{"cuMemGetInfo", 78, 2},
+	{"cuMemHostAlloc", 80, 1},
+	{"cuMemHostRegister", 81, 2},
+	{"cuMemHostUnregister", 83, 1},
+	{"cuMemImportFromShareableHandle", 84, 1},
+	{"cuMemMap", 85, 1},
+	{"cuMemPoolCreate", 86, 1},
+	{"cuMemPoolDestroy", 87, 1},
+	{"cuMemPoolTrimTo", 88, 1},
+	{"cuMemRelease", 89, 1},
+	{"cuMemRetainAllocationHandle", 90, 1},
+	{"cuMemUnmap", 91, 1},
+	{"cuMipmappedArrayCreate", 92, 1},
+	{"cuMipmappedArrayDestroy", 93, 1},
+	{"cuModuleEnumerateFunctions", 94, 1},
+	{"cuModuleGetFunction", 95, 1},
+	{"cuModuleLoad", 96, 1},
+	{"cuModuleLoadData", 97, 1},
+	{"cuModuleLoadDataEx", 98, 1},
+	{"cuModuleLoadFatBinary", 99, 1},
+	{"cuModuleUnload", 100, 1},
+	{"cuStreamBeginCapture", 101, 4},
+	{"cuStreamBeginCaptureToGraph", 105, 2},
+	{"cuStreamDestroy", 107, 2},
+	{"cuStreamEndCapture", 109, 2},
+	{"cuStreamSynchronize", 111, 2},
 };
-const unsigned lgpu_base_count = 68;
+const unsigned lgpu_base_count = 78;
 
 const unsigned short lgpu_base_rows[] = {
 	LGPU_SYM_cuArray3DCreate,
@@ -1389,6 +1411,8 @@ const unsigned short lgpu_base_rows[] = {
 	LGPU_SYM_cuEventSynchronize,
 	LGPU_SYM_cuGetProcAddress,
 	LGPU_SYM_cuGetProcAddress_v2,
+	LGPU_SYM_cuGraphAddKernelNode,
+	LGPU_SYM_cuGraphAddKernelNode_v2,
 	LGPU_SYM_cuGraphExecDestroy,
 	LGPU_SYM_cuGraphInstantiate,
 	LGPU_SYM_cuGraphInstantiate_v2,
@@ -1400,6 +1424,7 @@ const unsigned short lgpu_base_rows[] = {
 	LGPU_SYM_cuGraphUpload,
 	LGPU_SYM_cuGraphUpload_ptsz,
 	LGPU_SYM_cuInit,
+	LGPU_SYM_cuKernelGetFunction,
 	LGPU_SYM_cuLaunch,
 	LGPU_SYM_cuLaunchCooperativeKernel,
 	LGPU_SYM_cuLaunchCooperativeKernel_ptsz,
@@ -1410,6 +1435,11 @@ const unsigned short lgpu_base_rows[] = {
 	LGPU_SYM_cuLaunchKernel_ptsz,
 	LGPU_SYM_cuLaunchKernelEx,
 	LGPU_SYM_cuLaunchKernelEx_ptsz,
+	LGPU_SYM_cuLibraryEnumerateKernels,
+	LGPU_SYM_cuLibraryGetGlobal,
+	LGPU_SYM_cuLibraryGetKernel,
+	LGPU_SYM_cuLibraryGetManaged,
+	LGPU_SYM_cuLibraryGetModule,
 	LGPU_SYM_cuLibraryLoadData,
 	LGPU_SYM_cuLibraryLoadFromFile,
 	LGPU_SYM_cuLibraryUnload,
@@ -1448,6 +1478,8 @@ const unsigned short lgpu_base_rows[] = {
 	LGPU_SYM_cuMemUnmap,
 	LGPU_SYM_cuMipmappedArrayCreate,
 	LGPU_SYM_cuMipmappedArrayDestroy,
+	LGPU_SYM_cuModuleEnumerateFunctions,
+	LGPU_SYM_cuModuleGetFunction,
 	LGPU_SYM_cuModuleLoad,
 	LGPU_SYM_cuModuleLoadData,
 	LGPU_SYM_cuModuleLoadDataEx,
@@ -1459,6 +1491,8 @@ const unsigned short lgpu_base_rows[] = {
 	LGPU_SYM_cuStreamBeginCapture_v2_ptsz,
 	LGPU_SYM_cuStreamBeginCaptureToGraph,
 	LGPU_SYM_cuStreamBeginCaptureToGraph_ptsz,
+	LGPU_SYM_cuStreamDestroy,
+	LGPU_SYM_cuStreamDestroy_v2,
 	LGPU_SYM_cuStreamEndCapture,
 	LGPU_SYM_cuStreamEndCapture_ptsz,
 	LGPU_SYM_cuStreamSynchronize,

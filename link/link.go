@@ -11,9 +11,11 @@
 //	Closed    gate closed and device drained     Close     let nothing more in
 //	                                             Seep      let so many launches pass a closed gate
 //	Need      memory beyond what is granted      Memory    asked and answered; look at Granted again
+//	                                             Gone      memory given away and left is on the device no more
 //
 // After the Welcome of a reconnect, the first thing a client says is a Need of nothing, which is not answered: it goes by
-// the new Limits from now on.
+// the new Limits from now on. While a Want, or a Closed with FlagWaiting, has no answer, the daemon beats in the limits
+// (Beat).
 //
 // # Grants
 //
@@ -36,6 +38,14 @@ const Version = 1
 
 // Linger is how long an open gate stays open with nothing to run while others wait, in ns. Shorter gaps are charged.
 const Linger = 60_000
+
+// Beat is the longest time between two beats (region.DeviceLimits) while a launch waits for the daemon, in ns. Silence is
+// for how long a process that waits sees none before it takes the daemon for hung, cuts the connection and goes by its
+// own credit: looks of its own that far apart, since it may have been stopped itself.
+const (
+	Beat    = 50_000_000
+	Silence = 150_000_000
+)
 
 // Forever is the Value of an Open without end.
 const Forever uint64 = 1<<64 - 1
@@ -60,6 +70,7 @@ const (
 	Close
 	Seep
 	Memory
+	Gone
 )
 
 // Flags.
@@ -67,7 +78,7 @@ const (
 	// FlagView (Hello): only looks (nvidia-smi), takes no client slot; the connection ends with the Welcome.
 	FlagView uint32 = 1 << iota
 	// FlagReconnect (Hello): was a client before the daemon restarted. ID and Client say of which lgpu and slot, and the fd
-	// of its Usage comes along. (Welcome): only the fd of Limits comes along.
+	// of its Usage comes along, unless the kernel says EPERM: then the daemon has it. (Welcome): only the fd of Limits comes along.
 	FlagReconnect
 	// FlagWanted (Open): another lgpu waits for the device.
 	FlagWanted
@@ -89,7 +100,7 @@ type Message struct {
 	ID      uint64 // of the lgpu: Hello with FlagReconnect, Welcome
 	Serial  uint64 // of the grant: Open, Close, Closed
 	// Value is, by kind: Open: Busy at which the grant ends, or Forever. Closed: Busy then. Need: bytes. Memory: bytes
-	// granted. Seep: launches. Refuse: errno.
+	// granted. Seep: launches. Gone: bytes. Refuse: errno.
 	Value uint64
 	_     [3]uint64
 }
@@ -121,7 +132,7 @@ func Parse(packet []byte) (m Message, text string, err error) {
 		Kind: e.Uint16(packet), Version: e.Uint16(packet[2:]), Device: e.Uint32(packet[4:]), Client: e.Uint32(packet[8:]),
 		Flags: e.Uint32(packet[12:]), ID: e.Uint64(packet[16:]), Serial: e.Uint64(packet[24:]), Value: e.Uint64(packet[32:]),
 	}
-	if m.Kind < Hello || m.Kind > Memory {
+	if m.Kind < Hello || m.Kind > Gone {
 		return Message{}, "", fmt.Errorf("%w: kind %d", ErrMalformed, m.Kind)
 	}
 	if len(packet) > Size && m.Kind != Refuse {

@@ -52,25 +52,26 @@ func (a account) held(client int) int64 {
 	return held
 }
 
-// settle gives back all that a dead client holds, as an operation of that client: so an authority that dies meanwhile
-// leaves what the next one can do again, exactly. False: somebody never stops writing.
-func (a account) settle(client int) bool {
+// settle gives back what a dead client holds beyond keep, as an operation of that client: so an authority that dies
+// meanwhile leaves what the next one can do again, exactly. False: somebody never stops writing.
+func (a account) settle(client int, keep uint64) bool {
 	held := a.held(client)
-	if held <= 0 {
+	if held <= 0 || uint64(held) <= keep {
 		return true
 	}
+	surplus := held - int64(keep)
 	l := a.of(client)
 	sequence := atomic.LoadUint64(&l.Begun) + 1
 	record := &l.Record[sequence&1]
 	atomic.StoreInt64(&record.Before, held)
-	atomic.StoreInt64(&record.Delta, -held)
+	atomic.StoreInt64(&record.Delta, -surplus)
 	atomic.StoreUint64(&l.Begun, sequence)
 	bytes, last := atomic.LoadUint64(&a.counter.Bytes), atomic.LoadUint64(&a.counter.Last)
 	for range patience {
 		if !a.note(last) {
 			return false
 		}
-		rest := bytes - min(bytes, uint64(held)) // less than it holds: somebody has written over the counter
+		rest := bytes - min(bytes, uint64(surplus)) // less than it holds: somebody has written over the counter
 		var swapped bool
 		if swapped, bytes, last = swap(a.counter, bytes, last, rest, identity(client, sequence)); swapped {
 			return true

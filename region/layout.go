@@ -37,7 +37,7 @@ const (
 	// Magic begins every region: "LGPUREG\x01", little-endian.
 	Magic uint64 = 0x014745525550474c
 	// Version of the layout. A reader refuses any other.
-	Version uint32 = 2
+	Version uint32 = 3
 	// MaxDevices is the number of devices one lgpu can span, as in HAMi.
 	MaxDevices = 16
 	// MaxClients is the number of processes that can use one lgpu at once.
@@ -99,7 +99,11 @@ type DeviceLimits struct {
 	Compute uint32
 	// Units is the number of compute units the tenant is shown; 0 is all.
 	Units uint32
-	_     [2]uint64
+	// Beat changes at least every link.Beat while a launch of the lgpu waits
+	// for the daemon's leave, which shows that the daemon lives. 0: there is
+	// no daemon, or one that does not say.
+	Beat uint64
+	_    uint64
 }
 
 // Counter is an amount of memory with the identity of the last operation that
@@ -180,6 +184,11 @@ type Client struct {
 	_         [5]uint64
 	Host      Ledger
 	Device    [MaxDevices]Ledger
+	// Exported is what of each device the process has given away under descriptors and is charged for, in bytes. It may
+	// outlive the process, and then stays charged as long as the device still has it. Left is the part of it of which the
+	// process has neither handle nor mapping any more, so that the driver does not count it as the process's.
+	Exported [MaxDevices]uint64
+	Left     [MaxDevices]uint64
 }
 
 // Usage is the part of a region that tenants write.

@@ -122,6 +122,9 @@ func (s *Shared) build(spec Spec) (err error) {
 	}
 	s.limits = (*Limits)(unsafe.Pointer(&s.limitsMem[0]))
 	*s.limits = limits
+	for i := range s.deviceCount {
+		s.limits.Device[i].Beat = 1
+	}
 	if _, err := unix.FcntlInt(s.limitsFile.Fd(), unix.F_ADD_SEALS, limitsSeals); err != nil {
 		return fmt.Errorf("seal limits: %w", err)
 	}
@@ -206,6 +209,11 @@ func (s *Shared) SetCompute(device int, share uint32) {
 // SetUnits sets the number of compute units that the tenant is shown of a device; 0 is all.
 func (s *Shared) SetUnits(device int, units uint32) {
 	s.set(device, func(_ *Limits, d *DeviceLimits) { atomic.StoreUint32(&d.Units, units) })
+}
+
+// Beat shows the lgpu's processes that the authority lives, which gives them their turns on a device.
+func (s *Shared) Beat(device int) {
+	s.set(device, func(_ *Limits, d *DeviceLimits) { atomic.AddUint64(&d.Beat, 1) })
 }
 
 func (s *Shared) set(device int, store func(*Limits, *DeviceLimits)) {
@@ -335,25 +343,50 @@ func (s *Shared) Claim(client int, h Holder) {
 		}
 		c := &u.Client[client]
 		c.Start, c.Namespace, c.Comm = h.Start, h.Namespace, [16]byte{}
+		c.Exported, c.Left = [MaxDevices]uint64{}, [MaxDevices]uint64{}
 		copy(c.Comm[:15], h.Comm)
 		atomic.StoreUint32(&c.PID, uint32(h.PID))
 		atomic.StoreUint32(&c.State, ClientLive)
 	})
 }
 
-// Settle gives back all that a dead client holds and frees its slot. Live clients may go on meanwhile; nobody else may
-// settle the same slot. False: a tenant writes so often that it cannot be done now.
-func (s *Shared) Settle(client int) bool {
+// Exports returns what a client has given away under descriptors, in bytes of each device, never more than it holds;
+// and what of that it has left.
+func (s *Shared) Exports(client int) (exported, left []uint64) {
+	exported, left = make([]uint64, s.deviceCount), make([]uint64, s.deviceCount)
+	s.read(func(u *Usage) {
+		if client < 0 || client >= MaxClients {
+			return
+		}
+		for i := range exported {
+			held := uint64(max(u.deviceAccount(i).held(client), 0))
+			exported[i] = min(atomic.LoadUint64(&u.Client[client].Exported[i]), held)
+			left[i] = min(atomic.LoadUint64(&u.Client[client].Left[i]), exported[i])
+		}
+	})
+	return exported, left
+}
+
+// Settle gives back what a dead client holds beyond keep, in bytes of each device, and frees its slot if it keeps
+// nothing; a nil keep is nothing. Live clients may go on meanwhile; nobody else may settle the same slot. False: a
+// tenant writes so often that it cannot be done now.
+func (s *Shared) Settle(client int, keep []uint64) bool {
 	done := true
 	s.read(func(u *Usage) {
 		if client < 0 || client >= MaxClients {
 			return
 		}
-		done = u.hostAccount().settle(client)
+		keeps := false
+		done = u.hostAccount().settle(client, 0)
 		for i := range s.deviceCount {
-			done = u.deviceAccount(i).settle(client) && done
+			var bytes uint64
+			if i < len(keep) {
+				bytes = keep[i]
+			}
+			keeps = keeps || bytes != 0
+			done = u.deviceAccount(i).settle(client, bytes) && done
 		}
-		if done {
+		if done && !keeps {
 			atomic.StoreUint32(&u.Client[client].State, ClientFree)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -101,7 +102,7 @@ func TestTenantsView(t *testing.T) {
 	s.Close()
 	s.Close()
 	s.SetMemory(0, 1)
-	if s.Used(0) != 0 || !s.Settle(0) || len(s.State().Devices) != 4 {
+	if s.Used(0) != 0 || !s.Settle(0, nil) || len(s.State().Devices) != 4 {
 		t.Error("a closed region has contents")
 	}
 	if err := s.Files(func(int, int) error { return nil }); !errors.Is(err, os.ErrClosed) {
@@ -278,7 +279,7 @@ func TestSettleAtEveryStep(t *testing.T) {
 			if err := victim.Wait(); !killed(err) {
 				t.Fatalf("the client that should die at %s:%d: %v", point, n, err)
 			}
-			if !s.Settle(5) {
+			if !s.Settle(5, nil) {
 				t.Fatal("two honest clients keep a third from being settled")
 			}
 			if host, devices := s.Held(5); host != 0 || devices[3] != 0 {
@@ -317,7 +318,7 @@ func TestSettleTwice(t *testing.T) {
 		*ledger = Ledger{Begun: 1, Record: [2]Operation{1: {Delta: 40}}}
 		*counter = Counter{Bytes: 100, Last: identity(7, 1)}
 		begin()
-		if !s.Settle(7) || counter.Bytes != 60 {
+		if !s.Settle(7, nil) || counter.Bytes != 60 {
 			t.Errorf("%s: %d bytes are left, want 60", what, counter.Bytes)
 		}
 	}
@@ -373,12 +374,50 @@ func TestSettleNotes(t *testing.T) {
 	s.usage.Client[7].Device[3] = Ledger{Begun: 1, Applied: 1, Record: [2]Operation{1: {Delta: 40}}}
 	s.usage.Device[3].Memory = Counter{Bytes: 100, Last: identity(3, 1)}
 	for _, slot := range []int{7, 3} {
-		if !s.Settle(slot) {
+		if !s.Settle(slot, nil) {
 			t.Fatalf("slot %d cannot be settled", slot)
 		}
 	}
 	if s.Used(3) != 0 {
 		t.Errorf("%d bytes are left", s.Used(3))
+	}
+}
+
+// TestSettleKeeps: of a dead client's memory stays charged what it gave away, in its slot, until that is settled too.
+func TestSettleKeeps(t *testing.T) {
+	s := shared(t)
+	s.Claim(3, Holder{PID: 1})
+	client := &s.usage.Client[3]
+	client.Device[1] = Ledger{Begun: 1, Record: [2]Operation{1: {Delta: 60}}}
+	client.Device[3] = Ledger{Begun: 1, Record: [2]Operation{1: {Delta: 100}}}
+	s.usage.Device[1].Memory = Counter{Bytes: 60, Last: identity(3, 1)}
+	s.usage.Device[3].Memory = Counter{Bytes: 100, Last: identity(3, 1)}
+	// A tenant's word is good for no more than it holds.
+	client.Exported, client.Left = [MaxDevices]uint64{1: 1 << 40, 2: 5, 3: 70}, [MaxDevices]uint64{1: 1 << 50, 3: 20}
+	if exported, left := s.Exports(3); !slices.Equal(exported, []uint64{0, 60, 0, 70}) || !slices.Equal(left, []uint64{0, 60, 0, 20}) {
+		t.Errorf("exported %v, left %v", exported, left)
+	}
+	for _, step := range []struct {
+		keep       []uint64
+		used, also uint64
+		state      uint32
+	}{
+		{[]uint64{0, 60, 0, 70}, 70, 60, ClientLive},
+		{[]uint64{0, 60, 0, 70}, 70, 60, ClientLive}, // nothing is given back twice
+		{[]uint64{0, 0, 0, 40}, 40, 0, ClientLive},
+		{[]uint64{0, 0, 0, 50}, 40, 0, ClientLive}, // nor taken again
+		{nil, 0, 0, ClientFree},
+	} {
+		if !s.Settle(3, step.keep) || s.Used(3) != step.used || s.Used(1) != step.also || client.State != step.state {
+			t.Errorf("keeping %v: %d and %d bytes are charged, state %d; want %+v", step.keep, s.Used(3), s.Used(1), client.State, step)
+		}
+	}
+	s.Claim(3, Holder{PID: 2})
+	if exported, left := s.Exports(3); !slices.Equal(exported, make([]uint64, 4)) || !slices.Equal(left, make([]uint64, 4)) {
+		t.Errorf("the slot's next client has exported %v, left %v", exported, left)
+	}
+	if exported, left := s.Exports(MaxClients); len(exported) != 4 || len(left) != 4 {
+		t.Errorf("of no client: %v, %v", exported, left)
 	}
 }
 
@@ -392,10 +431,10 @@ func TestHostileTenant(t *testing.T) {
 			atomic.StoreUint64(&words[i], random.Uint64())
 		}
 		for i := range 100 {
-			s.Settle(i)
+			s.Settle(i, nil)
 		}
-		s.Settle(-1)
-		s.Settle(MaxClients)
+		s.Settle(-1, nil)
+		s.Settle(MaxClients, nil)
 		for _, slot := range []int{-1, 0, MaxClients - 1, MaxClients} {
 			s.Held(slot)
 		}
@@ -417,11 +456,11 @@ func TestHostileTenant(t *testing.T) {
 	}
 	s.usage.Client[5].Device[3] = Ledger{Begun: 1, Applied: 1, Record: [2]Operation{1: {Delta: 40}}}
 	for range 100 {
-		s.Settle(5)
+		s.Settle(5, nil)
 	}
 	stop.Store(true)
 	writers.Wait()
-	if !s.Settle(5) {
+	if !s.Settle(5, nil) {
 		t.Error("a slot cannot be settled although nobody writes")
 	}
 }
@@ -431,6 +470,6 @@ func BenchmarkSettle(b *testing.B) {
 	for b.Loop() {
 		s.usage.Client[5].Device[3] = Ledger{Begun: 1, Applied: 1, Record: [2]Operation{1: {Delta: 40}}}
 		s.usage.Device[3].Memory.Bytes += 40
-		s.Settle(5)
+		s.Settle(5, nil)
 	}
 }

@@ -71,22 +71,24 @@ func gcc(args ...string) error {
 	return nil
 }
 
-func build(dir string) error {
+// library links liblgpu.so with flags and sources besides its own.
+func library(out string, extra ...string) error {
 	vars, err := variables()
 	if err != nil {
 		return err
 	}
-	link := func(out string, extra ...string) error {
-		args := append(append([]string{}, vars["LGPU_CFLAGS"]...), extra...)
-		args = append(append(args, vars["LGPU_SOURCES"]...), vars["LGPU_LDFLAGS"]...)
-		return gcc(append(args, "-o", out)...)
-	}
+	args := append(append([]string{}, vars["LGPU_CFLAGS"]...), extra...)
+	args = append(append(args, vars["LGPU_SOURCES"]...), vars["LGPU_LDFLAGS"]...)
+	return gcc(append(args, "-o", out)...)
+}
+
+func build(dir string) error {
 	built.library, built.faults = filepath.Join(dir, "liblgpu.so"), filepath.Join(dir, "liblgpu-faults.so")
 	built.checked = filepath.Join(dir, "liblgpu-checked.so")
 	var group errgroup.Group
-	group.Go(func() error { return link(built.library) })
-	group.Go(func() error { return link(built.faults, "-DLGPU_FAULT_POINTS", "testdata/fault.c") })
-	group.Go(func() error { return link(built.checked, "-fsanitize=undefined", "-fno-sanitize-recover=all") })
+	group.Go(func() error { return library(built.library) })
+	group.Go(func() error { return library(built.faults, "-DLGPU_FAULT_POINTS", "testdata/fault.c") })
+	group.Go(func() error { return library(built.checked, "-fsanitize=undefined", "-fno-sanitize-recover=all") })
 	group.Go(func() error { return buildStubs(dir) })
 	return group.Wait()
 }

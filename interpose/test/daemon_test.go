@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,7 +21,7 @@ import (
 )
 
 // patience is how long a test waits for what must come.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // daemon is a daemon of which the test says every word.
 type daemon struct {
@@ -27,6 +29,7 @@ type daemon struct {
 	path     string
 	listener *net.UnixListener
 	region   *region.Shared
+	env      []string // of its clients, besides what they need
 }
 
 func newDaemon(t *testing.T, limits region.DeviceLimits) *daemon {
@@ -150,21 +153,27 @@ type client struct {
 
 func (d *daemon) client(dev *device) *client {
 	d.t.Helper()
-	bin := simProgram(d.t, "testdata/orders.c", "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN")
-	c := &client{t: d.t, cmd: exec.Command(bin, "../sim/kernels/control.ptx"), lines: make(chan string, 100), errs: &strings.Builder{}}
-	c.cmd.Env = append(append([]string{}, dev.env...), "LD_PRELOAD="+built.library, "LGPU_SOCKET="+d.path)
+	return newClient(d.t, append(append(append([]string{}, dev.env...), "LD_PRELOAD="+built.library, "LGPU_SOCKET="+d.path), d.env...))
+}
+
+// newClient starts one with this environment.
+func newClient(t *testing.T, env []string) *client {
+	t.Helper()
+	bin := simProgram(t, "testdata/orders.c", "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN")
+	c := &client{t: t, cmd: exec.Command(bin, "../sim/kernels/control.ptx"), lines: make(chan string, 100), errs: &strings.Builder{}}
+	c.cmd.Env = env
 	c.cmd.Stderr = c.errs
 	stdin, err := c.cmd.StdinPipe()
 	if err != nil {
-		d.t.Fatal(err)
+		t.Fatal(err)
 	}
 	c.stdin = stdin
 	stdout, err := c.cmd.StdoutPipe()
 	if err != nil {
-		d.t.Fatal(err)
+		t.Fatal(err)
 	}
 	if err := c.cmd.Start(); err != nil {
-		d.t.Fatal(err)
+		t.Fatal(err)
 	}
 	go func() {
 		for s := bufio.NewScanner(stdout); s.Scan(); {
@@ -172,13 +181,13 @@ func (d *daemon) client(dev *device) *client {
 		}
 		close(c.lines)
 	}()
-	d.t.Cleanup(func() {
+	t.Cleanup(func() {
 		c.cmd.Process.Kill()
 		for range c.lines {
 		}
 		c.cmd.Wait()
-		if d.t.Failed() {
-			d.t.Logf("the client said: %s", c.errs)
+		if t.Failed() {
+			t.Logf("the client said: %s", c.errs)
 		}
 	})
 	return c
@@ -323,6 +332,43 @@ func TestFreeDuringCapture(t *testing.T) {
 	p.say(link.Message{Kind: link.Close, Serial: 9})
 	p.expect(link.Closed)
 	p.say(link.Message{Kind: link.Open, Serial: 10, Value: link.Forever})
+}
+
+// paused is the library with its fault points as pauses.
+var paused = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(built.dir, "liblgpu-paused.so")
+	return path, library(path, "-DLGPU_FAULT_POINTS", "testdata/pause.c")
+})
+
+// A capture that begins while a free gate is put back, after its look at captures and before its wait, stays good.
+func TestCaptureBeginsDuringFlush(t *testing.T) {
+	dev := newDevice(t, "1x1GiB,sms=4")
+	d := newDaemon(t, whole(dev))
+	preload, err := paused()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "paused")
+	d.env = []string{"LD_PRELOAD=" + preload, "LGPU_PAUSE=flush", "LGPU_PAUSED=" + file}
+	c, p := d.begin(dev)
+	p.say(link.Message{Kind: link.Free})
+	c.wait("later 1 1000: 0")
+	c.do("sync")
+	p.say(link.Message{Kind: link.Close, Serial: 9})
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(file); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the gate is not put back")
+		}
+	}
+	c.do("capture")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	p.expect(link.Closed)
+	c.do("captured")
 }
 
 // Seep lets one launch through a closed gate, or none if none waits.
@@ -556,6 +602,45 @@ func TestRestart(t *testing.T) {
 			p.say(link.Message{Kind: link.Open, Serial: 1, Value: link.Forever})
 			c.wait("later 1 1000: 0")
 		})
+	}
+}
+
+// A client in debt, which alone would have waited long for credit, is watched again as soon as the next daemon lets it run:
+// its grant is charged and ends.
+func TestRestartInDebt(t *testing.T) {
+	dev := newDevice(t, "1x1GiB,sms=4")
+	limits := whole(dev)
+	limits.Compute = 1 // the least there is, 0.01 %
+	d := newDaemon(t, limits)
+	c, p := d.begin(dev)
+	p.say(link.Message{Kind: link.Open, Serial: 1, Value: link.Forever})
+	c.wait("later 1 1000: 0")
+	c.do("launch 1 50000") // at 0.01 % that is 500 s
+	c.do("sync")
+	d.listener.Close()
+	p.conn.Close()
+	d.listen()
+	p, _, usage := d.accept()
+	unix.Close(usage)
+	// It is without a daemon for as long as this one does not answer. Until its watcher has closed the gate, and gone to
+	// sleep, launches pass.
+	for passes := true; passes; {
+		c.order("later 1 1000")
+		select {
+		case <-c.lines:
+		case <-time.After(200 * time.Millisecond):
+			passes = false
+		}
+	}
+	p.welcome(3, false)
+	p.expect(link.Need)
+	p.expect(link.Gate)
+	p.expect(link.Closed)
+	before := d.region.Busy(0)
+	p.say(link.Message{Kind: link.Open, Serial: 1, Value: before + 1})
+	c.wait("later 1 1000: 0")
+	if m := p.expect(link.Closed); m.Serial != 1 || m.Value <= before {
+		t.Errorf("at %d the grant ended with %+v", before, m)
 	}
 }
 

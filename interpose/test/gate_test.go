@@ -12,6 +12,11 @@ func TestCredit(t *testing.T) {
 	mustRun(t, nil, program(t, "credit_test", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"))
 }
 
+// Who waits knows a daemon that hangs from one that lives, and from a stop of its own.
+func TestBeat(t *testing.T) {
+	mustRun(t, nil, program(t, "beat_test", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"))
+}
+
 // Processes take turns: one at a time, none left out, though one dies while it has the turn.
 func TestTurns(t *testing.T) {
 	bin := program(t, "turn_stress", "turn.c", "testdata/leases.c", "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN", "-I../abi/include")

@@ -12,6 +12,10 @@
 //	close N             every descriptor from N on
 //	fork                a child that sleeps until it is killed; prints its pid
 //	capture             a stream capture that stays open
+//	captured            its end
+//	share               prints a name of the newest allocation for other processes
+//	open NAME           another process's allocation
+//	shut                it is not needed any more
 //	hold                a kernel that runs until release has launched another
 //	release
 //	alarm               a signal every millisecond from now on
@@ -33,6 +37,40 @@ static CUfunction spin, wait_flag;
 static CUdeviceptr flags; // three words
 static CUdeviceptr held[64];
 static int count;
+static CUstream capturing;
+static CUdeviceptr opened;
+
+// share prints the name of the newest allocation, and open_shared reads it.
+static CUresult share(void)
+{
+	CUipcMemHandle handle;
+	CUresult r = cuIpcGetMemHandle(&handle, held[count - 1]);
+	for (size_t i = 0; i < sizeof handle; i++)
+		printf("%02x", ((unsigned char *)&handle)[i]);
+	printf("\n");
+	return r;
+}
+
+static CUresult open_shared(const char *name)
+{
+	CUipcMemHandle handle;
+	for (size_t i = 0; i < sizeof handle; i++)
+		if (sscanf(name + 2 * i, "%2hhx", &((unsigned char *)&handle)[i]) != 1)
+			return CUDA_ERROR_INVALID_VALUE;
+	return cuIpcOpenMemHandle_v2(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+}
+
+static CUresult begin_capture(void)
+{
+	CUresult r = cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING);
+	return r == CUDA_SUCCESS ? cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL) : r;
+}
+
+static CUresult end_capture(void)
+{
+	CUgraph graph;
+	return cuStreamEndCapture(capturing, &graph);
+}
 
 static CUresult make_context(void)
 {
@@ -87,7 +125,7 @@ static CUresult launch(int n, unsigned us)
 }
 
 struct order {
-	char text[64];
+	char text[192];
 	int n;
 	unsigned us;
 };
@@ -174,10 +212,16 @@ int main(int argc, char **argv)
 			}
 			printf("child %d\n", (int)child);
 		} else if (strcmp(word, "capture") == 0) {
-			CUstream stream;
-			r = cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-			if (r == CUDA_SUCCESS)
-				r = cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+			r = begin_capture();
+		} else if (strcmp(word, "captured") == 0) {
+			r = end_capture();
+		} else if (strcmp(word, "share") == 0) {
+			r = share();
+		} else if (strcmp(word, "open") == 0) {
+			r = open_shared(o.text + strlen("open "));
+			strcpy(o.text, "open");
+		} else if (strcmp(word, "shut") == 0) {
+			r = cuIpcCloseMemHandle(opened);
 		} else {
 			return 2;
 		}

@@ -41,6 +41,7 @@ var headers = []cheader.Header{
 		About: "What the interposer and the daemon say to each other. Meaning of every kind,\n// flag and field: link/link.go.",
 		Constants: []cheader.Constant{
 			{Name: "VERSION", Value: link.Version}, {Name: "LINGER", Value: link.Linger},
+			{Name: "BEAT", Value: link.Beat}, {Name: "SILENCE", Value: link.Silence},
 			{Name: "FOREVER", Value: link.Forever}, {Name: "MAX_TEXT", Value: link.MaxText},
 			{Name: "HELLO", Value: uint64(link.Hello)}, {Name: "GATE", Value: uint64(link.Gate)},
 			{Name: "WANT", Value: uint64(link.Want)},
@@ -49,7 +50,7 @@ var headers = []cheader.Header{
 			{Name: "REFUSE", Value: uint64(link.Refuse)}, {Name: "FREE", Value: uint64(link.Free)},
 			{Name: "OPEN", Value: uint64(link.Open)},
 			{Name: "CLOSE", Value: uint64(link.Close)}, {Name: "SEEP", Value: uint64(link.Seep)},
-			{Name: "MEMORY", Value: uint64(link.Memory)},
+			{Name: "MEMORY", Value: uint64(link.Memory)}, {Name: "GONE", Value: uint64(link.Gone)},
 			{Name: "FLAG_VIEW", Value: uint64(link.FlagView)},
 			{Name: "FLAG_RECONNECT", Value: uint64(link.FlagReconnect)},
 			{Name: "FLAG_WANTED", Value: uint64(link.FlagWanted)},
