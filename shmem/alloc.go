@@ -61,14 +61,19 @@ func (r request) String() string {
 
 // A message of a PE in a collective call: the request, how it went here, and for each new piece the transports' blobs.
 //
-//	op u32, status u32, bytes u64, align u64, offset u64, length of text u32, text, then blobs: each length u32, bytes
-const messageHeader = 4 + 4 + 8 + 8 + 8 + 4
+//	op u32, status u32, bytes u64, align u64, offset u64, PE to blame u32 (none: all bits), length of text u32, text, then blobs: each
+//	length u32, bytes
+const messageHeader = 4 + 4 + 8 + 8 + 8 + 4 + 4
 
 func (r request) message(err error, blobs [][]byte) []byte {
 	e := binary.LittleEndian
-	text := ""
+	text, blame := "", -1
 	if err != nil {
 		text = err.Error()
+		var whose *Error
+		if errors.As(err, &whose) {
+			blame = whose.PE
+		}
 		if e, ok := err.(*Error); ok { // whose call it is, the others know
 			text = e.Err.Error()
 		}
@@ -79,6 +84,7 @@ func (r request) message(err error, blobs [][]byte) []byte {
 	b = e.AppendUint64(b, r.bytes)
 	b = e.AppendUint64(b, r.align)
 	b = e.AppendUint64(b, r.offset)
+	b = e.AppendUint32(b, uint32(blame))
 	b = e.AppendUint32(b, uint32(len(text)))
 	b = append(b, text...)
 	for _, blob := range blobs {
@@ -89,34 +95,35 @@ func (r request) message(err error, blobs [][]byte) []byte {
 }
 
 // parseMessage reads a message with the number of blobs that it must have if all went well.
-func parseMessage(b []byte, blobs int) (r request, status uint32, text string, out [][]byte, err error) {
+func parseMessage(b []byte, blobs int) (r request, status uint32, blame int, text string, out [][]byte, err error) {
 	e := binary.LittleEndian
 	short := fmt.Errorf("%w: %d bytes of a collective call", transport.ErrBlob, len(b))
 	if len(b) < messageHeader {
-		return r, 0, "", nil, short
+		return r, 0, -1, "", nil, short
 	}
 	r = request{op: op(e.Uint32(b)), bytes: e.Uint64(b[8:]), align: e.Uint64(b[16:]), offset: e.Uint64(b[24:])}
 	status = e.Uint32(b[4:])
-	n := int(e.Uint32(b[32:]))
+	blame = int(int32(e.Uint32(b[32:])))
+	n := int(e.Uint32(b[36:]))
 	b = b[messageHeader:]
 	if n > len(b) {
-		return r, 0, "", nil, short
+		return r, 0, -1, "", nil, short
 	}
 	text, b = string(b[:n]), b[n:]
 	if status != layout.StatusOK {
-		return r, status, text, nil, nil
+		return r, status, blame, text, nil, nil
 	}
 	for len(b) >= 4 {
 		n := int(e.Uint32(b))
 		if n > len(b)-4 {
-			return r, 0, "", nil, short
+			return r, 0, -1, "", nil, short
 		}
 		out, b = append(out, b[4:4+n:4+n]), b[4+n:]
 	}
 	if len(b) != 0 {
-		return r, 0, "", nil, short
+		return r, 0, -1, "", nil, short
 	}
-	return r, status, text, out, nil
+	return r, status, blame, text, out, nil
 }
 
 // together makes sure that all PEs made the same call and that it went well at all, and returns each PE's blobs. failure is
@@ -130,14 +137,17 @@ func (p *PE) together(ctx context.Context, r request, failure error, blobs [][]b
 	out := make([][][]byte, p.size)
 	var first error
 	for pe, m := range all {
-		got, status, text, theirs, err := parseMessage(m, len(blobs))
+		got, status, blame, text, theirs, err := parseMessage(m, len(blobs))
 		switch {
 		case err != nil:
 			err = fault(layout.StatusSystem, r.op.String(), pe, "%w", err)
 		case got != r:
 			err = fault(layout.StatusArgument, r.op.String(), pe, "the PEs do not make the same call: PE %d: %v; PE %d: %v", p.rank, r, pe, got)
 		case status != layout.StatusOK:
-			err = fault(status, r.op.String(), pe, "%s", text)
+			if blame < 0 || blame >= p.size {
+				blame = pe // who says so
+			}
+			err = fault(status, r.op.String(), blame, "%s", text)
 		}
 		if err != nil && first == nil {
 			first = err
@@ -207,6 +217,9 @@ func (p *PE) grow(ctx context.Context, r request, plan *heap.Plan, foreign uint6
 	}
 	failure = nil
 	for i := range made {
+		if failure != nil {
+			break // a peer that does not answer would be waited for again
+		}
 		for j, t := range p.transports {
 			from := make([][]byte, p.size)
 			for pe := range from {

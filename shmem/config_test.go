@@ -166,7 +166,7 @@ func FuzzMessage(f *testing.F) {
 	f.Add(r.message(nil, [][]byte{{1, 2}, nil}))
 	f.Add(r.message(errors.New("no"), nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, status, text, blobs, err := parseMessage(b, 2)
+		_, status, _, text, blobs, err := parseMessage(b, 2)
 		if err != nil {
 			if !errors.Is(err, transport.ErrBlob) {
 				t.Error(err)

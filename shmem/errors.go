@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/lgpu/lgpu/shmem/bootstrap"
@@ -11,6 +12,7 @@ import (
 	"github.com/lgpu/lgpu/shmem/heap"
 	"github.com/lgpu/lgpu/shmem/kernels"
 	"github.com/lgpu/lgpu/shmem/layout"
+	"github.com/lgpu/lgpu/shmem/transport"
 )
 
 // Error is every error of this package's calls.
@@ -58,6 +60,10 @@ func wrap(op string, err error) error {
 		return err
 	}
 	e := &Error{Status: layout.StatusSystem, Op: op, PE: -1, Err: err}
+	var peer *transport.PeerError
+	if errors.As(err, &peer) {
+		e.PE = peer.PE
+	}
 	var lost *bootstrap.LostError
 	var abort *bootstrap.AbortError
 	var mismatch *bootstrap.MismatchError
@@ -66,11 +72,11 @@ func wrap(op string, err error) error {
 		e.Status, e.PE = layout.StatusPeer, lost.PE
 	case errors.As(err, &abort):
 		e.Status, e.PE = layout.StatusPeer, abort.PE
-	case errors.Is(err, bootstrap.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, bootstrap.ErrTimeout), errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		e.Status = layout.StatusTimeout
 	case errors.Is(err, heap.ErrFull), cuda.Code(err) == cuda.OutOfMemory:
 		e.Status = layout.StatusMemory
-	case errors.Is(err, heap.ErrArgument), errors.Is(err, heap.ErrUnknown), errors.Is(err, kernels.ErrArgument), errors.Is(err, bootstrap.ErrSetting),
+	case errors.Is(err, heap.ErrArgument), errors.Is(err, heap.ErrUnknown), errors.Is(err, kernels.ErrArgument), errors.Is(err, bootstrap.ErrSetting), errors.Is(err, errAddress),
 		errors.As(err, &mismatch):
 		e.Status = layout.StatusArgument
 	case errors.Is(err, cuda.ErrNoDriver), cuda.Code(err) == cuda.NotSupported, errors.Is(err, errForeign):

@@ -402,7 +402,9 @@ func (p *PE) openHeap(context.Context) error {
 
 // openTransports sees what reaches whom, and exchanges it.
 func (p *PE) openTransports(ctx context.Context) error {
-	p.p2p = p2p.New(p2p.Config{Context: p.ctx, Self: p.self, HeapBytes: p.heapBytes, Timeout: p.timeout})
+	// Half a wait for a peer's descriptor, so that who has waited in vain can still tell the others in theirs, and is not taken
+	// for the one that did not come.
+	p.p2p = p2p.New(p2p.Config{Context: p.ctx, Self: p.self, HeapBytes: p.heapBytes, Timeout: p.timeout / 2})
 	p.transports = []transport.Transport{p.p2p}
 	caps := make([]transport.Capability, p.size)
 	for pe := range caps {

@@ -3,6 +3,8 @@ package shmem
 import (
 	"errors"
 	"fmt"
+	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -301,8 +303,7 @@ func (p *PE) copyOn(to, from, bytes uint64, stream uintptr) error {
 		return nil
 	}
 	if p.ctx == nil {
-		copy(cuda.Bytes(to, bytes), cuda.Bytes(from, bytes))
-		return nil
+		return touch(func() { copy(cuda.Bytes(to, bytes), cuda.Bytes(from, bytes)) })
 	}
 	entered, err := p.ctx.Enter()
 	if err != nil {
@@ -311,6 +312,32 @@ func (p *PE) copyOn(to, from, bytes uint64, stream uintptr) error {
 	err = p.d.CopyAsync(to, from, bytes, stream)
 	p.ctx.Leave(entered)
 	return err
+}
+
+// errAddress is wrapped by errors about memory of the program that cannot be read or written.
+var errAddress = errors.New("an address without memory that can be used like that")
+
+// touch runs f, which reads or writes memory at an address of the program's, and makes of memory that is not there an error of
+// the program's.
+func touch(f func()) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		what := recover()
+		switch e := what.(type) {
+		case nil:
+		case interface {
+			runtime.Error
+			Addr() uintptr
+		}:
+			err = fmt.Errorf("%w: %#x", errAddress, e.Addr())
+		case runtime.Error:
+			err = fmt.Errorf("%w: NULL, or close to it", errAddress)
+		default:
+			panic(what)
+		}
+	}()
+	f()
+	return nil
 }
 
 // write copies b to any address and returns when it is there.

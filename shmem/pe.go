@@ -38,6 +38,7 @@ package shmem
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"sync"
@@ -50,6 +51,7 @@ import (
 	"github.com/lgpu/lgpu/shmem/heap"
 	"github.com/lgpu/lgpu/shmem/kernels"
 	"github.com/lgpu/lgpu/shmem/layout"
+	"github.com/lgpu/lgpu/shmem/mlx5"
 	"github.com/lgpu/lgpu/shmem/transport"
 	"github.com/lgpu/lgpu/shmem/transport/p2p"
 )
@@ -259,8 +261,12 @@ func (p *PE) deviceError(op string, status uint32) error {
 	}
 	if status == layout.StatusQueue {
 		s := atomic.LoadUint32(&c.Syndrome)
-		return fault(status, op, pe, "a kernel's work request %d on queue %d completed in error: syndrome %#02x, type %#02x, vendor %#02x, hardware %#02x",
+		text := fmt.Sprintf("a kernel's work request %d on queue %d completed in error: syndrome %#02x, type %#02x, vendor %#02x, hardware %#02x",
 			atomic.LoadUint64(&c.Index), atomic.LoadUint32(&c.Queue), s&0xff, s>>16&0xff, s>>8&0xff, s>>24)
+		if s&0xff == mlx5.SyndromeFlushed { // the one completion entry of a queue holds the last that the NIC wrote
+			text += "; it was flushed because an earlier one had failed, whose completion it has overwritten"
+		}
+		return fault(status, op, pe, "%s", text)
 	}
 	return fault(status, op, pe, "in a kernel: %s", statusText(status))
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // target checks a call on bytes at a heap address of a PE, and returns where that is mapped here, 0 if it is not. It does not
-// leave that to the GPU: a kernel that meets an address without memory takes the whole context with it.
+// leave that to the GPU: a kernel that meets an address without memory takes the whole context with it. No bytes are nowhere,
+// whatever the address.
 func (p *PE) target(op string, address, bytes uint64, pe int) (uint64, error) {
 	if err := p.check(op); err != nil {
 		return 0, err
@@ -21,9 +22,15 @@ func (p *PE) target(op string, address, bytes uint64, pe int) (uint64, error) {
 	if pe < 0 || pe >= p.size {
 		return 0, fault(layout.StatusArgument, op, -1, "there is no PE %d among %d", pe, p.size)
 	}
+	if bytes == 0 {
+		return 0, nil
+	}
 	offset := address - p.heapBase
 	if offset >= p.heapBytes || bytes > p.heapBytes-offset {
 		return 0, fault(layout.StatusArgument, op, pe, "%d bytes at %#x are not in the symmetric heap", bytes, address)
+	}
+	if offset < p.internal.bytes {
+		return 0, fault(layout.StatusArgument, op, pe, "%#x (offset %#x of the heap) is memory of the library's own, not the program's", address, offset)
 	}
 	if !p.held.Load().Holds(offset, bytes) {
 		return 0, fault(layout.StatusArgument, op, pe, "nothing is allocated in %d bytes at %#x (offset %#x of the heap), or in a part of them", bytes, address, offset)
@@ -75,8 +82,14 @@ func (p *PE) put(op string, dest, source, bytes uint64, pe int, wait bool) error
 	if err != nil || bytes == 0 {
 		return err
 	}
+	return p.putTo(op, to, dest, source, bytes, pe, wait)
+}
+
+// putTo is put to a checked address, which is mapped at to unless that is 0.
+func (p *PE) putTo(op string, to, dest, source, bytes uint64, pe int, wait bool) error {
 	p.hot.serial.Lock()
 	defer p.hot.serial.Unlock()
+	var err error
 	switch {
 	case to != 0:
 		err = p.copyOn(to, source, bytes, p.hot.stream)
@@ -309,10 +322,11 @@ func (p *PE) strided(op string, what kernels.RMAOperation, dest, source uint64, 
 		} else {
 			dest = at
 		}
-		for i := range n {
-			storeElement(dest+i*uint64(destStride)*uint64(size), loadElement(source+i*uint64(sourceStride)*uint64(size), size), size)
-		}
-		return nil
+		return wrap(op, touch(func() {
+			for i := range n {
+				storeElement(dest+i*uint64(destStride)*uint64(size), loadElement(source+i*uint64(sourceStride)*uint64(size), size), size)
+			}
+		}))
 	}
 	a := with{dest: dest, source: source, bytes: n * uint64(size), destStride: destStride, srcStride: sourceStride, pe: uint32(pe), kind: unsigned(size)}
 	if !wait {
@@ -402,7 +416,7 @@ func (p *PE) AtomicOnStream(code, kind uint32, dest, value, compare, fetch uint6
 	if p.ctx == nil {
 		old, err := p.Atomic(code, kind, dest, value, compare, fetch != 0, pe)
 		if err == nil && fetch != 0 {
-			storeElement(fetch, old, size)
+			err = wrap(op, touch(func() { storeElement(fetch, old, size) }))
 		}
 		return err
 	}
@@ -497,6 +511,11 @@ func (p *PE) signal(op string, signal, value uint64, code uint32, pe int) error 
 		hostAtomic(a, layout.TypeUint64, to, value, 0)
 		return nil
 	}
+	return p.signalTo(op, to, signal, value, code, pe)
+}
+
+// signalTo is signal on a checked word, which is mapped at to unless that is 0, by a GPU.
+func (p *PE) signalTo(op string, to, signal, value uint64, code uint32, pe int) error {
 	p.hot.serial.Lock()
 	defer p.hot.serial.Unlock()
 	if err := p.signalOn(op, to, signal, value, code, pe, p.hot.stream); err != nil {

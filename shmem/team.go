@@ -2,6 +2,7 @@ package shmem
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"math/bits"
@@ -286,7 +287,8 @@ func (p *PE) TeamTranslate(from TeamID, index int, to TeamID) int {
 }
 
 // TeamSplitStrided makes a team of size members of a parent: those with the indices start, start+stride and so on. All members
-// of the parent call it; those not in the new team get InvalidTeam and no error.
+// of the parent call it; those not in the new team get InvalidTeam and no error. Where no number is free for it, all get the
+// error.
 func (p *PE) TeamSplitStrided(parent TeamID, start, stride, size int) (TeamID, error) {
 	const op = "team split strided"
 	if err := p.check(op); err != nil {
@@ -305,11 +307,15 @@ func (p *PE) TeamSplitStrided(parent TeamID, start, stride, size int) (TeamID, e
 	for i := range size {
 		members = append(members, t.members[start+i*stride])
 	}
-	return p.makeTeam(op, members)
+	id, err := p.makeTeam(op, members)
+	if err = p.agreed(op, t, err); err != nil {
+		return InvalidTeam, errors.Join(err, p.dropTeams(id))
+	}
+	return id, nil
 }
 
 // TeamSplit2D arranges a parent's members in rows of xRange, the last perhaps shorter, and makes of each row a team (x) and of
-// each column a team (y). All members of the parent call it.
+// each column a team (y). All members of the parent call it, and get both or an error and neither.
 func (p *PE) TeamSplit2D(parent TeamID, xRange int) (x, y TeamID, err error) {
 	const op = "team split 2d"
 	if err := p.check(op); err != nil {
@@ -332,13 +338,45 @@ func (p *PE) TeamSplit2D(parent TeamID, xRange int) (x, y TeamID, err error) {
 			column = append(column, pe)
 		}
 	}
-	if x, err = p.makeTeam(op, row); err != nil {
-		return InvalidTeam, InvalidTeam, err
+	if x, err = p.makeTeam(op, row); err == nil || Status(err) == layout.StatusMemory {
+		var second error
+		y, second = p.makeTeam(op, column) // also without a row: others of the column may have theirs
+		err = errors.Join(err, second)
 	}
-	if y, err = p.makeTeam(op, column); err != nil {
-		return x, InvalidTeam, err
+	if err = p.agreed(op, t, err); err != nil {
+		return InvalidTeam, InvalidTeam, errors.Join(err, p.dropTeams(x, y))
 	}
 	return x, y, nil
+}
+
+// agreed makes the want of a team's number at one of a parent's members an error of all, after which each gives back what it
+// has made. Other errors are such that the members do not meet again.
+func (p *PE) agreed(op string, parent *team, failure error) error {
+	if failure != nil && Status(failure) != layout.StatusMemory {
+		return failure
+	}
+	in := &p.internal
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	all, err := p.exchange(op, parent.members, binary.LittleEndian.AppendUint64(nil, uint64(Status(failure))))
+	if err != nil {
+		return err
+	}
+	for i, b := range all {
+		if failure == nil && binary.LittleEndian.Uint64(b) != uint64(layout.StatusOK) {
+			failure = fault(layout.StatusMemory, op, parent.members[i], "no number is free for its team: each PE can be in %d teams (LSHMEM_MAX_TEAMS)", p.maxTeams)
+		}
+	}
+	return failure
+}
+
+// dropTeams ends the teams that a split that failed has made. All their members do so.
+func (p *PE) dropTeams(ids ...TeamID) error {
+	var errs []error
+	for _, id := range ids {
+		errs = append(errs, p.TeamDestroy(id))
+	}
+	return errors.Join(errs...)
 }
 
 // TeamCreate makes a team of any PEs of the job, in the given order. All its members call it with the same list. Others may
@@ -550,7 +588,10 @@ func (p *PE) mail(slot uint64, payload []byte, number uint64, pe int) error {
 	if err := p.write(stage, payload); err != nil {
 		return err
 	}
-	return p.PutSignal(slot, stage, uint64(len(payload)), slot+mailPayload, number, layout.SignalSet, pe)
+	if err := p.putTo("mail", 0, slot, stage, uint64(len(payload)), pe, true); err != nil {
+		return err
+	}
+	return p.signalTo("mail", 0, slot+mailPayload, number, layout.SignalSet, pe)
 }
 
 // plain says whether the PE's own processor does its operations: there is no GPU, so that the heap lies in host memory.

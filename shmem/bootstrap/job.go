@@ -141,7 +141,8 @@ func (j *job) expired(id uint64) {
 		e.text = fmt.Sprintf("%s did not come to the bootstrap's %s (collective %d) within %v of PE %d; init, finalize and what changes the heap need all PEs",
 			ranks(missing), j.op, j.seq, rounded(j.limit), j.first)
 	} else {
-		e.text = fmt.Sprintf("%s of %d did not join within %v", ranks(missing), j.size, rounded(j.limit))
+		e.text = fmt.Sprintf("%s of %d did not join within %v: were %d started? (LSHMEM_PES, or lgpu run --pes, says how many there are)",
+			ranks(missing), j.size, rounded(j.limit), j.size)
 	}
 	j.endLocked(e)
 }

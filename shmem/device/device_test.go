@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -50,7 +51,11 @@ func TestCompiles(t *testing.T) {
 	}
 }
 
-// function is the text of a kernel in PTX.
+// apart are the functions that are not inlined but belong to a form: its copy in wide words, and the parts of collectives. One that
+// is called by pointer stands where its address is taken.
+var apart = regexp.MustCompile(`(?s)(?:call\.uni\s*(?:\([^)]*\),\s*)?|mov\.[bu]64\s+%rd\d+,\s*)(\w*(?:copy_quads|10collective)\w*)[,;]`)
+
+// function is the text of a kernel in PTX, with those of its apart ones in the places of their calls.
 func function(t *testing.T, ptx, name string) string {
 	t.Helper()
 	_, body, ok := strings.Cut(ptx, ".visible .entry "+name+"(")
@@ -58,6 +63,15 @@ func function(t *testing.T, ptx, name string) string {
 		t.Fatalf("the PTX has no kernel %s", name)
 	}
 	body, _, _ = strings.Cut(body, "\n}\n")
+	for range 8 { // levels of calls
+		body = apart.ReplaceAllStringFunc(body, func(call string) string {
+			callee := regexp.MustCompile(`(?s)\.func[^;{}]*\b` + apart.FindStringSubmatch(call)[1] + `\([^;{}]*\{(.*?)\n}\n`).FindStringSubmatch(ptx)
+			if callee == nil {
+				t.Fatalf("the PTX has no function for %s", call)
+			}
+			return callee[1]
+		})
+	}
 	return body
 }
 

@@ -200,11 +200,12 @@ int lshmem_fence(lshmem_pe_t pe);
 /* ---- Teams ---- */
 
 /* A team is made by all members of its parent, who get LSHMEM_TEAM_INVALID in *out if they are not in it. Collective over the
- * parent. */
+ * parent: where it cannot be made for one of them, for want of LSHMEM_MAX_TEAMS, all get the error and none has a team of it. */
 int lshmem_team_split_strided(lshmem_pe_t pe, lshmem_team_t parent, int start, int stride, int size, lshmem_team_t *out);
 /* Rows (x) of xrange PEs and columns (y) of a parent seen as a matrix. */
 int lshmem_team_split_2d(lshmem_pe_t pe, lshmem_team_t parent, int xrange, lshmem_team_t *x, lshmem_team_t *y);
-/* Any PEs, by their numbers in the world, in the team's order; the same list at all members of the world. Collective. */
+/* Any PEs, by their numbers in the world, in the team's order. Called by all members, with the same list; others may call it, and
+ * get LSHMEM_TEAM_INVALID at once. */
 int lshmem_team_create(lshmem_pe_t pe, const int *members, int count, lshmem_team_t *out);
 int lshmem_team_destroy(lshmem_pe_t pe, lshmem_team_t team);
 /* This PE's index in the team, -1 if it is not in it; how many are. */

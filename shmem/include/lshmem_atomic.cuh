@@ -13,13 +13,15 @@ template <class T> constexpr bool is_word = sizeof(T) == 4 || sizeof(T) == 8;
 
 // Atomic operations over the network, where there is one.
 template <class T> LSHMEM_DEVICE int network_atomic(const lshmem_t &sh, nic::amo op, T *dst, T v, int pe, int q) {
-  return has_network(sh) ? nic::atomic_to<T>(sh.self, op, dst, v, pe, q) : fail(sh, LSHMEM_ERR_ARGUMENT, pe);
+  if (!has_network(sh)) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
+  return call(nic::atomic_to, sh.self, op, sizeof(T), dst, bits<T>(v), pe, q);
 }
 template <class T> LSHMEM_DEVICE T network_fetch(const lshmem_t &sh, nic::amo op, const T *dst, T v, T compare, int pe, int q) {
-  T old{};
-  if (has_network(sh)) nic::atomic_fetch<T>(sh.self, op, dst, v, compare, &old, pe, q);
-  else fail(sh, LSHMEM_ERR_ARGUMENT, pe);
-  return old;
+  if (!has_network(sh)) {
+    fail(sh, LSHMEM_ERR_ARGUMENT, pe);
+    return T();
+  }
+  return number<T>((bits_of<T>)call(nic::atomic_fetch, sh.self, op, sizeof(T), dst, bits<T>(v), bits<T>(compare), pe, q));
 }
 
 } // namespace lshmem

@@ -101,12 +101,12 @@ LSHMEM_DEVICE bool copy(void *dst, const void *src, uint64_t bytes, void *shared
   if (thread_index() == 0) {
     pump(d + head, s + head, whole, shared, stage);
   } else if (block_threads() > 1 && thread_index() == block_threads() - 1) {
-    copy_narrow(d, s, head, 0, 1);
-    copy_narrow(d + head + whole, s + head + whole, bytes - head - whole, 0, 1);
+    copy_narrow<caller::kernel>(d, s, head, 0, 1);
+    copy_narrow<caller::kernel>(d + head + whole, s + head + whole, bytes - head - whole, 0, 1);
   }
   if (block_threads() == 1) {
-    copy_narrow(d, s, head, 0, 1);
-    copy_narrow(d + head + whole, s + head + whole, bytes - head - whole, 0, 1);
+    copy_narrow<caller::kernel>(d, s, head, 0, 1);
+    copy_narrow<caller::kernel>(d + head + whole, s + head + whole, bytes - head - whole, 0, 1);
   }
   sync_block();
   return true;

@@ -166,11 +166,11 @@ template <bool Peer, class W> LSHMEM_DEVICE W load_word(const void *p) {
 
 template <bool Peer, class W> LSHMEM_DEVICE uint64_t gather_by(const char *p, uint32_t n) {
   uint64_t v = 0;
-  for (uint32_t i = 0; i < n; i += sizeof(W)) v |= (uint64_t)load_word<Peer, W>(p + i) << (8 * i);
+  LSHMEM_ROLLED for (uint32_t i = 0; i < n; i += sizeof(W)) v |= (uint64_t)load_word<Peer, W>(p + i) << (8 * i);
   return v;
 }
 
-// gather reads n bytes at p, 1 to 8; those behind them are 0.
+// gather reads n bytes at p, 1 to 8; those behind them are 0. Loops are not unrolled: that would take registers.
 template <bool Peer> LSHMEM_DEVICE uint64_t gather(const char *p, uint32_t n) {
   uint32_t a = (uint32_t)(uintptr_t)p | n;
   if ((a & 7) == 0) return load_word<Peer, uint64_t>(p);
@@ -180,7 +180,7 @@ template <bool Peer> LSHMEM_DEVICE uint64_t gather(const char *p, uint32_t n) {
 }
 
 template <class W> LSHMEM_DEVICE void scatter_by(char *p, uint64_t v, uint32_t n) {
-  for (uint32_t i = 0; i < n; i += sizeof(W)) store_data((W *)(p + i), (W)(v >> (8 * i)));
+  LSHMEM_ROLLED for (uint32_t i = 0; i < n; i += sizeof(W)) store_data((W *)(p + i), (W)(v >> (8 * i)));
 }
 
 LSHMEM_DEVICE void scatter(char *p, uint64_t v, uint32_t n) {
@@ -218,24 +218,23 @@ LSHMEM_DEVICE uint32_t line_bytes(uint32_t n) {
   return v < LSHMEM_LINE_MINIMUM ? (uint32_t)LSHMEM_LINE_MINIMUM : v;
 }
 
-// --- Groups' forms of other functions ---
+// --- Over queues ---
 
-template <class Group>
-LSHMEM_DEVICE int put_nbi(const lshmem_t &sh, void *dst, const void *src, size_t bytes, int pe) {
-  if constexpr (equal<Group, block_group>::yes) return lshmem_putmem_nbi_block(sh, dst, src, bytes, pe);
-  else if constexpr (equal<Group, warp_group>::yes) return lshmem_putmem_nbi_warp(sh, dst, src, bytes, pe);
-  else return lshmem_putmem_nbi(sh, dst, src, bytes, pe);
+template <class Group> LSHMEM_DEVICE int put_nbi(const lshmem_t &sh, void *dst, const void *src, size_t bytes, int pe) {
+  if (!has_network(sh)) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
+  return call(nic::put_bytes<Group>, sh.self, dst, src, bytes, nullptr, 0, 0, false, pe, LSHMEM_QP_DEFAULT);
 }
-template <class Group>
-LSHMEM_DEVICE int get_nbi(const lshmem_t &sh, void *dst, const void *src, size_t bytes, int pe) {
-  if constexpr (equal<Group, block_group>::yes) return lshmem_getmem_nbi_block(sh, dst, src, bytes, pe);
-  else if constexpr (equal<Group, warp_group>::yes) return lshmem_getmem_nbi_warp(sh, dst, src, bytes, pe);
-  else return lshmem_getmem_nbi(sh, dst, src, bytes, pe);
+template <class Group> LSHMEM_DEVICE int get_nbi(const lshmem_t &sh, void *dst, const void *src, size_t bytes, int pe) {
+  if (!has_network(sh)) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
+  return call(nic::get_bytes<Group>, sh.self, dst, src, bytes, false, pe, LSHMEM_QP_DEFAULT);
 }
 
-// copy is one for all of an operation's copies, so that kernels stay small.
-template <class Group> LSHMEM_OUTLINE void copy_all(void *dst, const void *src, uint64_t bytes) {
-  copy_to<Group>(dst, src, bytes);
+// apart runs f, a part of an operation, which is not inlined unless the team is direct: the parts of an operation together, with
+// those for queues, would take more registers than a thread of 1024 can have.
+template <class F> LSHMEM_OUTLINE auto outlined(const F &f) { return f(); }
+template <bool Direct, class F> LSHMEM_DEVICE auto apart(F f) {
+  if constexpr (Direct) return f();
+  else return outlined(f);
 }
 
 // A part of [0, bytes).
@@ -256,6 +255,10 @@ LSHMEM_DEVICE range share(uint64_t bytes, uint32_t i, uint32_t n, uint32_t unit)
 // no code for queues is made. All methods but the plain questions are called by the whole group together; an int that
 // they return is equal for all of it.
 template <class Group, bool Direct> class member {
+  // A kernel's argument is read where it lies; with code for queues, which is not inlined, a member is in memory itself.
+  template <bool Argument, class = void> struct held { using type = const lshmem_team &; };
+  template <class Same> struct held<false, Same> { using type = const lshmem_team; };
+
 public:
   LSHMEM_DEVICE member(const lshmem_t &sh, const lshmem_team &team, uint32_t channel, uint32_t channels)
       : sh(sh), team(team), channel(channel), channels(channels), me(team.index), n(team.pes) {
@@ -270,69 +273,73 @@ public:
   }
 
   LSHMEM_DEVICE int broadcast(char *dst, const char *src, uint64_t bytes, uint32_t root, bool lines) {
-    if (lines) return finish(broadcast_lines(dst, src, bytes, root));
+    if (lines) return finish(apart<Direct>([=] { return broadcast_lines(dst, src, bytes, root); }));
     int status = exchange(false);
     if (status) return finish(status);
     // The root sends a part to each of the others, who pass it on.
     if (me == root) {
-      for (uint32_t i = 0; i + 1 < n; i++) {
-        range part = share(bytes, i, n - 1, 128);
-        for (pieces p(part, channel, channels); p.more(); p.next())
-          put((root + 1 + i) % n, dst + p.at, src + p.at, p.bytes());
-      }
+      for (uint32_t i = 0; i + 1 < n; i++)
+        apart<Direct>([=] {
+          range part = share(bytes, i, n - 1, 128);
+          for (pieces p(part, channel, channels); p.more(); p.next())
+            put((root + 1 + i) % n, dst + p.at, src + p.at, p.bytes());
+        });
       if (dst != src)
-        for (pieces p(range{0, bytes}, channel, channels); p.more(); p.next())
-          copy_all<Group>(dst + p.at, src + p.at, p.bytes());
+        apart<Direct>([=] {
+          for (pieces p(range{0, bytes}, channel, channels); p.more(); p.next())
+            keep(dst + p.at, src + p.at, p.bytes());
+        });
     }
     if (n > 2) {
       status = exchange(true);
       if (status) return finish(status);
-      if (me != root) {
-        range part = share(bytes, (me + n - root - 1) % n, n - 1, 128);
-        for (pieces p(part, channel, channels); p.more(); p.next())
-          for (uint32_t i = 1; i < n; i++) {
-            uint32_t to = (me + i) % n;
-            if (to != root) put(to, dst + p.at, dst + p.at, p.bytes());
-          }
-      }
+      if (me != root)
+        apart<Direct>([=] {
+          range part = share(bytes, (me + n - root - 1) % n, n - 1, 128);
+          for (pieces p(part, channel, channels); p.more(); p.next())
+            for (uint32_t i = 1; i < n; i++) {
+              uint32_t to = (me + i) % n;
+              if (to != root) put(to, dst + p.at, dst + p.at, p.bytes());
+            }
+        });
     }
     return finish(exchange(true));
   }
 
   LSHMEM_DEVICE int fcollect(char *dst, const char *src, uint64_t bytes, bool lines) {
-    if (lines) return finish(exchange_lines<uint8_t, false, false>(dst, src, bytes, 0));
+    if (lines) return finish(apart<Direct>([=] { return exchange_lines<uint8_t, false, false>(dst, src, bytes, 0); }));
     int status = exchange(false);
     if (status) return finish(status);
-    spread<false>(dst, src, bytes);
+    apart<Direct>([=] { spread<false>(dst, src, bytes); });
     return finish(exchange(true));
   }
 
   LSHMEM_DEVICE int alltoall(char *dst, const char *src, uint64_t bytes, bool lines) {
-    if (lines) return finish(exchange_lines<uint8_t, true, false>(dst, src, bytes, 0));
+    if (lines) return finish(apart<Direct>([=] { return exchange_lines<uint8_t, true, false>(dst, src, bytes, 0); }));
     int status = exchange(false);
     if (status) return finish(status);
-    spread<true>(dst, src, bytes);
+    apart<Direct>([=] { spread<true>(dst, src, bytes); });
     return finish(exchange(true));
   }
 
   // Each member reduces one part of the elements for all: it reads that part of all sources and writes it to all
   // destinations. Nobody else reads that part of a source, so that it may also be the destination.
   template <class T> LSHMEM_DEVICE int reduce(uint32_t op, char *dst, const char *src, uint64_t bytes, bool lines) {
-    if (lines) return finish(exchange_lines<T, false, true>(dst, src, bytes, op));
+    if (lines) return finish(apart<Direct>([=] { return exchange_lines<T, false, true>(dst, src, bytes, op); }));
     int status = exchange(false);
     if (status) return finish(status);
     for (pieces p(share(bytes, me, n, 128), channel, channels); p.more() && !status; p.next())
-      status = reduce_range<T, true>(op, dst + p.at, src + p.at, p.bytes());
+      status = apart<Direct>([=] { return reduce_range<T, true>(op, dst + p.at, src + p.at, p.bytes()); });
     int came = exchange(true);
     return finish(status ? status : came);
   }
 
   template <class T> LSHMEM_DEVICE int reducescatter(uint32_t op, char *dst, const char *src, uint64_t bytes, bool lines) {
-    if (lines) return finish(exchange_lines<T, true, true>(dst, src, bytes, op));
+    if (lines) return finish(apart<Direct>([=] { return exchange_lines<T, true, true>(dst, src, bytes, op); }));
     int status = exchange(false);
     if (status) return finish(status);
     for (pieces p(range{0, bytes}, channel, channels); p.more() && !status; p.next())
-      status = reduce_range<T, false>(op, dst + p.at, src + me * bytes + p.at, p.bytes());
+      status = apart<Direct>([=] { return reduce_range<T, false>(op, dst + p.at, src + me * bytes + p.at, p.bytes()); });
     int came = exchange(true);
     return finish(status ? status : came);
   }
@@ -344,7 +351,7 @@ public:
 
 private:
   const lshmem_t &sh;
-  const lshmem_team &team;
+  typename held<Direct>::type team;
   const uint32_t channel, channels, me, n;
   uint64_t step;
   int failed = LSHMEM_OK;
@@ -385,14 +392,25 @@ private:
     char *own = dst + me * bytes;
     const char *mine = src + (Slices ? me * bytes : 0);
     if (channel < senders)
-      for (pieces p(range{0, bytes}, channel, senders); p.more(); p.next())
-        for (uint32_t i = 1; i < n; i++) {
-          uint32_t to = me + i < n ? me + i : me + i - n;
-          put(to, own + p.at, src + (Slices ? to * bytes : 0) + p.at, p.bytes());
-        }
+      apart<Direct>([=] {
+        for (pieces p(range{0, bytes}, channel, senders); p.more(); p.next())
+          send(own + p.at, src + p.at, p.bytes(), Slices ? bytes : 0);
+      });
     if (own != mine && (channel >= senders || locals == 0))
-      for (pieces p(range{0, bytes}, locals ? channel - senders : channel, locals ? locals : channels); p.more(); p.next())
-        copy_all<Group>(own + p.at, mine + p.at, p.bytes());
+      apart<Direct>([=] {
+        for (pieces p(range{0, bytes}, locals ? channel - senders : channel, locals ? locals : channels); p.more(); p.next())
+          keep(own + p.at, mine + p.at, p.bytes());
+      });
+  }
+
+  // send puts one piece to dst of each other member; that for member m is at src + m*distance.
+  LSHMEM_DEVICE void send(char *dst, const char *src, uint64_t bytes, uint64_t distance) {
+    apart<Direct>([=] {
+      for (uint32_t i = 1; i < n; i++) {
+        uint32_t to = me + i < n ? me + i : me + i - n;
+        put(to, dst, src + to * distance, bytes);
+      }
+    });
   }
 
   LSHMEM_DEVICE char *area() const { return (char *)(sh.heap_base + team.sync); }
@@ -419,8 +437,9 @@ private:
     Group::sync();
   }
 
-  LSHMEM_DEVICE void announce(uint32_t m) {
-    if (char *to = at(m, flag(me))) {
+  // announce tells member m of the step, at the address to, where its flag for this member is mapped, or by a queue.
+  LSHMEM_DEVICE void announce(uint32_t m, char *to) {
+    if (to) {
       store_relaxed<scope::sys>((uint64_t *)to, step);
     } else if constexpr (!Direct) {
       // A channel's steps go over one queue, whichever block calls: over two, an earlier one might come last.
@@ -428,36 +447,56 @@ private:
       lshmem_qp_signal_op(sh, flag(me), step, LSHMEM_SIGNAL_SET, pe(m), queue);
     }
   }
-  LSHMEM_DEVICE int hear(uint32_t m) {
-    const uint64_t *f = flag(m);
-    uint64_t s = step;
-    return wait(sh, pe(m), [=] { return load_acquire<scope::sys>(f) >= s; });
+
+  // lost is what ended a wait within a loop, in which nothing is called that would record it.
+  struct lost {
+    int status = LSHMEM_OK, pe = 0;
+  };
+
+  // hear waits for all others to announce the step, unless something is lost already.
+  LSHMEM_DEVICE int hear(lost l) {
+    const uint64_t s = step;
+    for (uint32_t m = Group::index(); m < n && !l.status; m += Group::size()) {
+      if (m == me) continue;
+      const uint64_t *f = flag(m);
+      int status = patience(sh).until([=] { return load_acquire<scope::sys>(f) >= s; });
+      if (status) l = lost{status, pe(m)};
+    }
+    return common(l);
   }
 
   // exchange tells all members that this one has come so far, and waits for them. What any thread of the group wrote
   // before is visible to the others' groups then; with sent, also what was put through queues, whose sources are
   // free.
   LSHMEM_DEVICE int exchange(bool sent) {
+    return apart<Direct>([=] { return exchange_steps(sent); });
+  }
+  LSHMEM_DEVICE int exchange_steps(bool sent) {
     begin();
     Group::sync();
-    int status = failed;
-    if (Group::index() < n) fence<scope::sys>();
-    for (uint32_t m = Group::index(); m < n; m += Group::size()) {
-      if (m == me) continue;
-      if constexpr (!Direct) {
-        if (sent && !at(m, flag(me))) {
-          int done = complete<thread_group>(sh, pe(m));
-          if (done) status = done;
+    lost l{failed, (int)sh.pe};
+    uint32_t m = Group::index();
+    // Looked up before the fence, which takes longer.
+    char *to = m < n ? at(m, flag(me)) : nullptr;
+    if (m < n) fence<scope::sys>();
+    while (m < n) {
+      if (m != me) {
+        if constexpr (!Direct) {
+          if (sent && !to) {
+            int done = complete<thread_group>(sh, pe(m));
+            if (done) l.status = done;
+          }
         }
+        announce(m, to);
       }
-      announce(m);
+      m += Group::size();
+      if (m < n) to = at(m, flag(me));
     }
-    for (uint32_t m = Group::index(); m < n && !status; m += Group::size())
-      if (m != me) status = hear(m);
-    return common(status);
+    return hear(l);
   }
 
   // common is OK if status is so for all of the group, else an error, and synchronizes the group.
+  LSHMEM_DEVICE int common(const lost &l) { return common(l.status ? fail(sh, l.status, l.pe) : LSHMEM_OK); }
   LSHMEM_DEVICE int common(int status) {
     if (!Group::any(status != LSHMEM_OK)) return LSHMEM_OK;
     const lshmem_control *c = (const lshmem_control *)sh.control;
@@ -472,27 +511,38 @@ private:
     return status;
   }
 
+  static LSHMEM_DEVICE void copy_here(void *dst, const void *src, uint64_t bytes) {
+    copy<Group, source::local, Direct ? caller::kernel : caller::called>(dst, src, bytes);
+  }
+
   // put copies to dst of member m; exchange(true) completes it and tells of errors.
   LSHMEM_DEVICE void put(uint32_t m, char *dst, const char *src, uint64_t bytes) {
-    if (bytes == 0) return;
-    if (char *to = at(m, dst)) {
-      copy_all<Group>(to, src, bytes);
-    } else if constexpr (!Direct) {
-      int status = put_nbi<Group>(sh, dst, src, bytes, pe(m));
-      if (status) failed = status;
-    }
+    apart<Direct>([=] {
+      if (bytes == 0) return;
+      if (char *to = at(m, dst)) {
+        copy_here(to, src, bytes);
+      } else if constexpr (!Direct) {
+        int status = put_nbi<Group>(sh, dst, src, bytes, pe(m));
+        if (status) failed = status;
+      }
+    });
+  }
+
+  // keep copies what stays here.
+  LSHMEM_DEVICE void keep(char *dst, const char *src, uint64_t bytes) {
+    apart<Direct>([=] { copy_here(dst, src, bytes); });
   }
 
   // receive_line waits for the line and gives its data.
-  LSHMEM_DEVICE uint64_t receive_line(const quad *p, uint32_t m, int *status) {
+  LSHMEM_DEVICE uint64_t receive_line(const quad *p, uint32_t m, lost *l) {
     quad q = load_line(p);
     uint32_t s = (uint32_t)step;
     if ((uint32_t)(q.low >> 32) != s || (uint32_t)(q.high >> 32) != s) {
-      int failed = wait(sh, pe(m), [&] {
+      int status = patience(sh).until([&] {
         q = load_line(p);
         return (uint32_t)(q.low >> 32) == s && (uint32_t)(q.high >> 32) == s;
       });
-      if (failed) *status = failed;
+      if (status && !l->status) *l = lost{status, pe(m)};
     }
     return (q.low & 0xffffffff) | q.high << 32;
   }
@@ -508,8 +558,7 @@ private:
     uint64_t first = r.from + Group::index() * 8, v = 0;
     // The first word is on its way while the step's number is.
     if (n > 1 && first < r.to) v = gather<false>(src + (Slices ? (me + 1 < n ? me + 1 : 0) * bytes : 0) + first, word_bytes(r, first));
-    begin();
-    int status = LSHMEM_OK;
+    apart<Direct>([=] { begin(); });
     for (uint64_t at8 = first; at8 < r.to; at8 += Group::size() * 8) {
       const quad *line = lines_of(me) + (at8 - r.from) / 8;
       if (!Slices && at8 != first) v = gather<false>(src + at8, word_bytes(r, at8));
@@ -519,29 +568,36 @@ private:
         store_line((quad *)at(m, line), v, (uint32_t)step);
       }
     }
-    for (uint64_t at8 = first; at8 < r.to && !status; at8 += Group::size() * 8) {
+    return apart<Direct>([=] { return receive_lines<T, Slices, Reduce>(dst, src, bytes, op); });
+  }
+
+  template <class T, bool Slices, bool Reduce>
+  LSHMEM_DEVICE int receive_lines(char *dst, const char *src, uint64_t bytes, uint32_t op) {
+    range r = share(bytes, channel, channels, 8);
+    lost l;
+    for (uint64_t at8 = r.from + Group::index() * 8; at8 < r.to && !l.status; at8 += Group::size() * 8) {
       uint32_t count = word_bytes(r, at8);
       uint64_t own = gather<false>(src + (Slices ? me * bytes : 0) + at8, count);
       uint64_t sum = 0;
       for (uint32_t m = 0; m < n; m++) {
-        v = own;
-        if (m != me) v = receive_line(lines_of(m) + (at8 - r.from) / 8, m, &status);
+        uint64_t v = own;
+        if (m != me) v = receive_line(lines_of(m) + (at8 - r.from) / 8, m, &l);
         if (!Reduce) scatter(dst + m * bytes + at8, v, count);
         else sum = m == 0 ? v : combine_word<T>(op, sum, v);
       }
       if (Reduce) scatter(dst + at8, sum, count);
     }
-    return common(status);
+    return common(l);
   }
 
   LSHMEM_DEVICE int broadcast_lines(char *dst, const char *src, uint64_t bytes, uint32_t root) {
-    begin();
+    apart<Direct>([=] { begin(); });
     // Not even the root goes on to the next step before all others have begun this one.
     for (uint32_t m = Group::index(); m < n; m += Group::size())
-      if (m != me) announce(m);
+      if (m != me) store_relaxed<scope::sys>((uint64_t *)at(m, flag(me)), step); // lines are for teams that are mapped
     range r = share(bytes, channel, channels, 8);
-    int status = LSHMEM_OK;
-    for (uint64_t at8 = r.from + Group::index() * 8; at8 < r.to && !status; at8 += Group::size() * 8) {
+    lost l;
+    for (uint64_t at8 = r.from + Group::index() * 8; at8 < r.to && !l.status; at8 += Group::size() * 8) {
       uint32_t count = word_bytes(r, at8);
       const quad *line = lines_of(root) + (at8 - r.from) / 8;
       uint64_t v;
@@ -551,13 +607,11 @@ private:
           if (m != me) store_line((quad *)at(m, line), v, (uint32_t)step);
         if (dst == src) continue;
       } else {
-        v = receive_line(line, root, &status);
+        v = receive_line(line, root, &l);
       }
       scatter(dst + at8, v, count);
     }
-    for (uint32_t m = Group::index(); m < n && !status; m += Group::size())
-      if (m != me) status = hear(m);
-    return common(status);
+    return apart<Direct>([=] { return hear(l); });
   }
 
   // reduce_range combines bytes at src of all members to dst here, or with All to dst of all.
@@ -571,23 +625,34 @@ private:
       char *space = all_lines() + (uint64_t)channel * n * piece;
       for (uint64_t from = 0; from < bytes; from += piece) {
         uint64_t count = bytes - from < piece ? bytes - from : piece;
-        int status = LSHMEM_OK;
-        bool queued = false;
-        for (uint32_t m = 0; m < n && !status; m++) {
-          if (m == me || at(m, src)) continue;
-          queued = true;
-          status = get_nbi<Group>(sh, space + m * (uint64_t)piece, src + from, count, pe(m));
-        }
-        if (queued && !status) status = complete<Group>(sh, LSHMEM_PE_ALL);
+        int status = apart<Direct>([=] { return reduce_step<T, All>(op, dst + from, src + from, count, space); });
         if (status) return status;
-        reduce_piece<T, All>(op, dst + from, src + from, count, space);
-        Group::sync();
-        if (All)
-          for (uint32_t m = 0; m < n && queued; m++)
-            if (m != me && !at(m, dst)) put(m, dst + from, dst + from, count);
       }
       return LSHMEM_OK;
     }
+  }
+
+  template <class T, bool All> LSHMEM_DEVICE int reduce_step(uint32_t op, char *dst, const char *src, uint64_t bytes, char *space) {
+    int status = apart<Direct>([=] { return fetch(space, src, bytes); });
+    if (status) return status;
+    apart<Direct>([=] { reduce_piece<T, All>(op, dst, src, bytes, space); });
+    Group::sync();
+    if (All)
+      for (uint32_t m = 0; m < n; m++)
+        if (m != me && !at(m, dst)) put(m, dst, dst, bytes);
+    return LSHMEM_OK;
+  }
+
+  // fetch reads what members behind queues have at src, at most a piece, into their places in space.
+  LSHMEM_DEVICE int fetch(char *space, const char *src, uint64_t bytes) {
+    bool queued = false;
+    for (uint32_t m = 0; m < n; m++) {
+      if (m == me || at(m, src)) continue;
+      queued = true;
+      int status = get_nbi<Group>(sh, space + m * (uint64_t)(4 * line_bytes(n)), src, bytes, pe(m));
+      if (status) return status;
+    }
+    return queued ? complete<Group>(sh, LSHMEM_PE_ALL) : LSHMEM_OK;
   }
 
   // source is where the group reads member m's piece at src; space holds those of members behind queues.
@@ -600,11 +665,13 @@ private:
 
   template <class T, bool All>
   LSHMEM_DEVICE void reduce_piece(uint32_t op, char *dst, const char *src, uint64_t bytes, const char *space) {
-    constexpr int words = 8; // of 8 bytes that each thread has on their way from every member, two to a load
+    // Words of 8 bytes that each thread has on their way from every member, two to a load: as many as registers allow.
+    constexpr int words = Direct ? 8 : sizeof(T) < 4 ? 2 : 4;
     uint64_t done = 0;
-    if constexpr (!equal<T, any>::yes) {
+    // Of small integers, each takes a register: no more than 8 bytes of them at a time.
+    if constexpr (!equal<T, any>::yes && (Direct || sizeof(T) >= 4 || is_small_float<T>)) {
       if ((((uint64_t)(uintptr_t)dst | (uint64_t)(uintptr_t)src) & 15) == 0)
-        done = reduce_quads<T, All, words>(op, dst, src, bytes, space);
+        done = apart<Direct>([=] { return reduce_quads<T, All, words>(op, dst, src, bytes, space); });
     }
     for (uint64_t o = done + Group::index() * 8; o < bytes; o += Group::size() * 8) {
       uint32_t count = bytes - o < 8 ? (uint32_t)(bytes - o) : 8;
@@ -671,24 +738,64 @@ LSHMEM_DEVICE const lshmem_team *team_of(const lshmem_t &sh, int team) {
   return nullptr;
 }
 
+// The operations of one channel that kernels call, by pointer. They are not inlined, and read the state's copy in memory, as the
+// network path is and does: inlined, each would take more registers than a thread of 1024 can have.
+
+template <class Group> LSHMEM_OUTLINE int meet(uint64_t self, int team, bool complete) {
+  const lshmem_t &sh = nic::state_at(self);
+  const lshmem_team *t = team_of(sh, team);
+  if (!t) return LSHMEM_ERR_ARGUMENT;
+  member<Group, false> m(sh, *t, 0, 1);
+  return complete ? m.barrier() : m.sync();
+}
+
+enum class move { broadcast, fcollect, alltoall };
+
+// bytes: those from each member, or to each.
+template <class Group, move What>
+LSHMEM_OUTLINE int move_data(uint64_t self, int team, void *dst, const void *src, uint64_t bytes, int root) {
+  const lshmem_t &sh = nic::state_at(self);
+  const lshmem_team *t = team_of(sh, team);
+  if (!t || root < 0 || root >= (int)t->pes) return LSHMEM_ERR_ARGUMENT;
+  if (bytes == 0) return LSHMEM_OK;
+  member<Group, false> m(sh, *t, 0, 1);
+  bool lines = m.fits(*t, bytes);
+  auto d = (char *)dst;
+  auto s = (const char *)src;
+  if constexpr (What == move::broadcast) return m.broadcast(d, s, bytes, (uint32_t)root, lines);
+  else if constexpr (What == move::fcollect) return m.fcollect(d, s, bytes, lines);
+  else return m.alltoall(d, s, bytes, lines);
+}
+
+template <class Group, class T, bool Scatter>
+LSHMEM_OUTLINE int combine_data(uint64_t self, int team, int op, T *dst, const T *src, uint64_t n) {
+  const lshmem_t &sh = nic::state_at(self);
+  const lshmem_team *t = team_of(sh, team);
+  constexpr int ops = is_real<T> ? LSHMEM_AND : LSHMEM_REDUCTIONS;
+  if (!t || op < 0 || op >= ops) return LSHMEM_ERR_ARGUMENT;
+  if (n == 0) return LSHMEM_OK;
+  member<Group, false> m(sh, *t, 0, 1);
+  uint64_t bytes = n * sizeof(T);
+  bool lines = m.fits(*t, bytes);
+  if constexpr (Scatter) return m.template reducescatter<T>((uint32_t)op, (char *)dst, (const char *)src, bytes, lines);
+  else return m.template reduce<T>((uint32_t)op, (char *)dst, (const char *)src, bytes, lines);
+}
+
 } // namespace collective
 } // namespace lshmem
 
 // barrier: all that members began before has been done, and all have come. sync: all have come; what they stored is
 // visible, what they put through queues may be under way.
-#define LSHMEM_COLLECTIVE(name, group)                                                                                   \
-  LSHMEM_DEVICE int lshmem_##name(const lshmem_t &sh, int team) {                                                        \
-    const lshmem_team *t = lshmem::collective::team_of(sh, team);                                                        \
-    if (!t) return LSHMEM_ERR_ARGUMENT;                                                                                  \
-    lshmem_team copy = *t;                                                                                               \
-    return lshmem::collective::member<group, false>(sh, copy, 0, 1).LSHMEM_CALL();                                       \
+#define LSHMEM_COLLECTIVE(name, group) \
+  LSHMEM_DEVICE int lshmem_##name(const lshmem_t &sh, int team) { \
+    return lshmem::call(lshmem::collective::meet<group>, sh.self, team, LSHMEM_COMPLETE); \
   }
-#define LSHMEM_CALL barrier
+#define LSHMEM_COMPLETE true
 LSHMEM_EACH_SCOPE(LSHMEM_COLLECTIVE, barrier)
-#undef LSHMEM_CALL
-#define LSHMEM_CALL sync
+#undef LSHMEM_COMPLETE
+#define LSHMEM_COMPLETE false
 LSHMEM_EACH_SCOPE(LSHMEM_COLLECTIVE, sync)
-#undef LSHMEM_CALL
+#undef LSHMEM_COMPLETE
 #undef LSHMEM_COLLECTIVE
 
 LSHMEM_DEVICE int lshmem_barrier_all(const lshmem_t &sh) { return lshmem_barrier(sh, LSHMEM_TEAM_WORLD); }
@@ -710,29 +817,19 @@ LSHMEM_DEVICE int lshmem_sync_all_block(const lshmem_t &sh) { return lshmem_sync
 #define LSHMEM_COLLECTIVE(name, group)                                                                                   \
   template <class T>                                                                                                     \
   LSHMEM_DEVICE int lshmem_##name(const lshmem_t &sh, int team, T *dst, const lshmem::value<T> *src, size_t n LSHMEM_MORE) { \
-    const lshmem_team *t = lshmem::collective::team_of(sh, team);                                                        \
-    if (!t LSHMEM_CHECK) return LSHMEM_ERR_ARGUMENT;                                                                     \
-    if (n == 0) return LSHMEM_OK;                                                                                        \
-    lshmem_team copy = *t;                                                                                               \
-    using member = lshmem::collective::member<group, false>;                                                             \
-    uint64_t bytes = n * sizeof(T);                                                                                      \
-    bool lines = member::fits(copy, bytes);                                                                              \
-    return member(sh, copy, 0, 1).LSHMEM_CALL((char *)dst, (const char *)src, bytes, LSHMEM_ARGUMENT lines);             \
+    return lshmem::call(lshmem::collective::move_data<group, lshmem::collective::move::LSHMEM_CALL>, sh.self, team, dst, \
+                        src, n * sizeof(T), LSHMEM_ROOT);                                                                \
   }
-
 #define LSHMEM_CALL broadcast
 #define LSHMEM_MORE , int root
-#define LSHMEM_CHECK || (root < 0 || root >= (int)t->pes)
-#define LSHMEM_ARGUMENT (uint32_t) root,
+#define LSHMEM_ROOT root
 LSHMEM_EACH_SCOPE(LSHMEM_COLLECTIVE, broadcast)
 #undef LSHMEM_CALL
 #undef LSHMEM_MORE
-#undef LSHMEM_CHECK
-#undef LSHMEM_ARGUMENT
+#undef LSHMEM_ROOT
 
 #define LSHMEM_MORE
-#define LSHMEM_CHECK
-#define LSHMEM_ARGUMENT
+#define LSHMEM_ROOT 0
 #define LSHMEM_CALL fcollect
 LSHMEM_EACH_SCOPE(LSHMEM_COLLECTIVE, fcollect)
 #undef LSHMEM_CALL
@@ -740,30 +837,20 @@ LSHMEM_EACH_SCOPE(LSHMEM_COLLECTIVE, fcollect)
 LSHMEM_EACH_SCOPE(LSHMEM_COLLECTIVE, alltoall)
 #undef LSHMEM_CALL
 #undef LSHMEM_MORE
-#undef LSHMEM_CHECK
-#undef LSHMEM_ARGUMENT
+#undef LSHMEM_ROOT
 #undef LSHMEM_COLLECTIVE
 
 #define LSHMEM_COLLECTIVE(name, group)                                                                                   \
   template <class T>                                                                                                     \
   LSHMEM_DEVICE int lshmem_##name(const lshmem_t &sh, int team, int op, T *dst, const lshmem::value<T> *src, size_t n) { \
-    const lshmem_team *t = lshmem::collective::team_of(sh, team);                                                        \
-    constexpr int ops = lshmem::collective::is_real<T> ? LSHMEM_AND : LSHMEM_REDUCTIONS;                                 \
-    if (!t || op < 0 || op >= ops) return LSHMEM_ERR_ARGUMENT;                                                           \
-    if (n == 0) return LSHMEM_OK;                                                                                        \
-    lshmem_team copy = *t;                                                                                               \
-    using member = lshmem::collective::member<group, false>;                                                             \
-    uint64_t bytes = n * sizeof(T);                                                                                      \
-    bool lines = member::fits(copy, bytes);                                                                              \
-    return member(sh, copy, 0, 1)                                                                                        \
-        .template LSHMEM_CALL<T>((uint32_t)op, (char *)dst, (const char *)src, bytes, lines);                            \
+    return lshmem::call(lshmem::collective::combine_data<group, T, LSHMEM_SCATTER>, sh.self, team, op, dst, src, n);     \
   }
-#define LSHMEM_CALL reduce
+#define LSHMEM_SCATTER false
 LSHMEM_EACH_SCOPE(LSHMEM_COLLECTIVE, reduce)
-#undef LSHMEM_CALL
-#define LSHMEM_CALL reducescatter
+#undef LSHMEM_SCATTER
+#define LSHMEM_SCATTER true
 LSHMEM_EACH_SCOPE(LSHMEM_COLLECTIVE, reducescatter)
-#undef LSHMEM_CALL
+#undef LSHMEM_SCATTER
 #undef LSHMEM_COLLECTIVE
 
 #endif

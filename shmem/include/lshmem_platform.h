@@ -68,9 +68,14 @@
 
 #if LSHMEM_GPU
 #define LSHMEM_UNROLL _Pragma("unroll")
+#define LSHMEM_ROLLED _Pragma("unroll 1")
 #else
 #define LSHMEM_UNROLL
+#define LSHMEM_ROLLED
 #endif
+
+// What is nearly always true: the code for the rest goes out of the way.
+#define LSHMEM_LIKELY(condition) __builtin_expect(!!(condition), 1)
 
 namespace lshmem {
 
@@ -535,6 +540,19 @@ template <class T> LSHMEM_DEVICE T shuffle(uint32_t mask, T v, uint32_t from) {
 }
 LSHMEM_DEVICE bool all_warp(uint32_t mask, bool p) { return ballot(mask, p) == mask; }
 LSHMEM_DEVICE bool any_warp(uint32_t mask, bool p) { return ballot(mask, p) != 0; }
+
+// --- Calls that bound registers ---
+
+// call calls f, a function that is not inlined and makes no such call itself, by a pointer that hides which it is. Where the
+// assembler sees a direct call, it gives the callee other registers than what the caller and its callers keep, instead of
+// saving those: a kernel then takes the sum of what all functions of a chain of calls keep. A pointer makes it keep to the
+// calling convention: f and what f calls save what they use, and a kernel takes the most of its own and any of theirs.
+template <class R, class... A> LSHMEM_DEVICE R call(R (*f)(A...), value<A>... args) {
+#if LSHMEM_GPU
+  asm volatile("" : "+l"(f));
+#endif
+  return f(args...);
+}
 
 // --- Groups ---
 //

@@ -43,6 +43,14 @@
 // file) take the address of the state's copy in memory instead of the kernel's argument, since a pointer to an argument
 // makes compilers copy it to local memory in every thread.
 //
+// # Registers
+//
+// A kernel takes as many registers as the largest of the functions that it may call, and a thread of a block of 1024 can
+// have 64. No launch bound holds for a function, and along direct calls registers add up: kernels call the entry points by
+// pointer (call). From there on each function saves what it uses, and needs fewer than 62 itself: it keeps few values over
+// calls, since of the registers that a callee leaves alone some 32 are among the first 64, and what is larger lies in memory
+// (batch). shmem/device's tests and bench/shmem_registers.py count.
+//
 // # Lanes
 //
 // Calls by one thread join if the whole warp makes the same call at that time over the same queue: one
@@ -568,7 +576,7 @@ LSHMEM_DEVICE void write_signal(const lshmem_queue *q, uint64_t index, const sig
 LSHMEM_DEVICE uint32_t flags_of(bool last) { return last ? (uint32_t)LSHMEM_MLX5_CTRL_COMPLETION : 0; }
 
 // Each lane of a party writes one piece, and a signal where they are wanted: all of them or none.
-LSHMEM_DEVICE int submit_lanes(const handle &h, const party &lanes, uint32_t opcode, bool has_data, const piece &p,
+LSHMEM_OUTLINE int submit_lanes(const handle &h, const party &lanes, uint32_t opcode, bool has_data, const piece &p,
                                const signal &s, tail t, uint64_t *end) {
   uint32_t each = (has_data ? 1 : 0) + s.blocks();
   uint32_t total = lanes.size * each + (t == tail::none ? 0 : 1);
@@ -580,34 +588,69 @@ LSHMEM_DEVICE int submit_lanes(const handle &h, const party &lanes, uint32_t opc
   }, end);
 }
 
+// batch is a transfer by one lane or a warp, submission by submission. It lies in memory: there is more of it than registers
+// that outlive a call.
+struct batch {
+  const lshmem_t &sh;
+  handle to;
+  const signal &s;
+  uint32_t opcode, rank, width; // of the caller among the lanes
+  tail behind_data;
+  transfer left, first; // what is not submitted yet; the same as it was before this submission
+  piece mine;           // this lane's, where each has one at most
+  uint32_t count, total;
+  tail t;
+  bool last;
+};
+
+// cut_batch takes the pieces of the next submission off a batch: one for each lane, or as many as go into one by one lane.
+LSHMEM_OUTLINE bool cut_batch(batch &b) {
+  uint32_t limit = b.width > 1 && b.width < call_pieces ? b.width : call_pieces;
+  b.first = b.left;
+  piece other{};
+  for (b.count = 0; b.count < limit && b.left.left(); b.count++)
+    if (!cut(b.sh, b.to.q, b.left, b.count == b.rank ? &b.mine : &other)) return false;
+  b.last = !b.left.left();
+  b.t = !b.last ? tail::none : b.s.wanted ? tail_behind(b.s.what) : b.behind_data;
+  b.total = b.count + (b.last ? b.s.blocks() : 0) + (b.t == tail::none ? 0 : 1);
+  return true;
+}
+
+// write_batch writes the caller's entries of a submission whose blocks begin at base.
+LSHMEM_OUTLINE void write_batch(batch &b, uint64_t base) {
+  for (uint32_t i = b.rank; i < b.count; i += b.width) {
+    if (b.width == 1) cut(b.sh, b.to.q, b.first, &b.mine);
+    write_piece(b.to.q, base + i, b.opcode, b.mine, flags_of(i == b.total - 1));
+  }
+  if (b.last && b.s.wanted && b.rank == 0) write_signal(b.to.q, base + b.count, b.s, flags_of(b.t == tail::none));
+}
+
+// submit_batch does one submission.
+LSHMEM_OUTLINE int submit_batch(batch &b, uint32_t mask, uint64_t *end) {
+  return submit(b.to, mask, b.total, b.t, [&](uint64_t base) { write_batch(b, base); }, end);
+}
+
 // One transfer by the lanes of mask, of which each writes one piece at a time, or all where it is only one. The signal
 // is in the last submission, and all of them are on one queue.
 LSHMEM_OUTLINE int submit_pieces(const lshmem_t &sh, const handle &h, uint32_t mask, uint32_t opcode, const transfer &all,
                                  const signal &s, tail behind_data, uint64_t *end) {
-  transfer left = all;
-  uint32_t rank = population(mask & ((1u << lane()) - 1)), width = population(mask);
-  uint32_t limit = width > 1 && width < call_pieces ? width : call_pieces;
+  batch b{sh, h, s, opcode, population(mask & ((1u << lane()) - 1)), population(mask), behind_data, all, all, piece{}, 0, 0,
+          tail::none, false};
   for (;;) {
-    transfer first = left;
-    piece mine{}, other{};
-    uint32_t count = 0;
-    for (; count < limit && left.left(); count++)
-      if (!cut(sh, h.q, left, count == rank ? &mine : &other)) return fail(sh, LSHMEM_ERR_ARGUMENT, (int)h.q->pe);
-    bool last = !left.left();
-    tail t = !last ? tail::none : s.wanted ? tail_behind(s.what) : behind_data;
-    uint32_t total = count + (last ? s.blocks() : 0) + (t == tail::none ? 0 : 1);
-    handle to = h;
-    if (LSHMEM_MUTATE(9)) to = queue_at(sh, (uint8_t)nanos() % sh.queues_per_pe * sh.pes + h.q->pe);
-    if (LSHMEM_MUTATE(4) && last && s.wanted) to = queue_at(sh, (uint32_t)sh.pes * (sh.queues_per_pe - 1) + h.q->pe);
-    int status = submit(to, mask, total, t, [&](uint64_t base) {
-      for (uint32_t i = rank; i < count; i += width) {
-        if (width == 1) cut(sh, h.q, first, &mine);
-        write_piece(to.q, base + i, opcode, mine, flags_of(i == total - 1));
-      }
-      if (last && s.wanted && rank == 0) write_signal(to.q, base + count, s, flags_of(t == tail::none));
-    }, end);
-    if (last || status != LSHMEM_OK) return status;
+    if (!cut_batch(b)) return fail(sh, LSHMEM_ERR_ARGUMENT, (int)h.q->pe);
+    if (LSHMEM_MUTATE(9)) b.to = queue_at(sh, (uint8_t)nanos() % sh.queues_per_pe * sh.pes + h.q->pe);
+    if (LSHMEM_MUTATE(4) && b.last && s.wanted) b.to = queue_at(sh, (uint32_t)sh.pes * (sh.queues_per_pe - 1) + h.q->pe);
+    int status = submit_batch(b, mask, end);
+    if (b.last || status != LSHMEM_OK) return status;
   }
+}
+
+// one_each says whether each lane of a party has one piece at most, and all have the same kinds of entries; the piece goes to p.
+LSHMEM_OUTLINE bool one_each(const lshmem_t &sh, const handle &h, uint32_t mask, const transfer &all, uint32_t kind, piece *p) {
+  transfer left = all;
+  bool single = !left.left() || (cut(sh, h.q, left, p) && !left.left());
+  uint32_t of_first = shuffle(mask, kind, first_lane(mask));
+  return all_warp(mask, single && kind == of_first);
 }
 
 // copy posts a transfer by one thread or one warp, with a signal behind it, and returns where it ends.
@@ -620,16 +663,10 @@ LSHMEM_OUTLINE int copy(const lshmem_t &sh, const handle &h, uint32_t opcode, co
     return submit_pieces(sh, h, warp_group::mask(), opcode, all, s, behind_data, end);
   } else {
     party lanes = lanes_together(h);
-    bool single = false;
     piece p{};
-    if (!lanes.alone()) {
-      transfer left = all;
-      single = !left.left() || (cut(sh, h.q, left, &p) && !left.left());
-      uint32_t kind = (all.left() ? 1u : 0u) + 2 * s.blocks() + 8 * (uint32_t)t;
-      uint32_t of_first = shuffle(lanes.mask, kind, first_lane(lanes.mask));
-      single = all_warp(lanes.mask, single && kind == of_first);
-    }
-    if (single) return submit_lanes(h, lanes, opcode, all.left(), p, s, t, end);
+    uint32_t kind = (all.left() ? 1u : 0u) + 2 * s.blocks() + 8 * (uint32_t)t;
+    if (!lanes.alone() && one_each(sh, h, lanes.mask, all, kind, &p))
+      return submit_lanes(h, lanes, opcode, all.left(), p, s, t, end);
     return submit_pieces(sh, h, 1u << lane(), opcode, all, s, behind_data, end);
   }
 }
@@ -669,6 +706,14 @@ LSHMEM_OUTLINE int put(uint64_t self, const transfer &all, const uint64_t *sig, 
     }
   }
   return (int)from_leader<Group>((uint32_t)status);
+}
+
+// put_bytes is put of a contiguous transfer, whose arguments are values: a kernel that never makes this call keeps no memory
+// for it.
+template <class Group>
+LSHMEM_OUTLINE int put_bytes(uint64_t self, void *dst, const void *src, uint64_t bytes, const uint64_t *sig, uint64_t v, int op,
+                             bool blocking, int pe, int which) {
+  return put<Group>(self, contiguous(state_at(self), src, dst, bytes), sig, v, op, blocking, pe, which);
 }
 
 // --- The internal buffer: results that a thread waits for ---
@@ -754,6 +799,18 @@ LSHMEM_OUTLINE bool registered(const lshmem_t &sh, const handle &h, const transf
   return true;
 }
 
+// get_by_slot reads a piece of at most 28 bytes through the internal buffer to where that memory is.
+LSHMEM_OUTLINE int get_by_slot(const handle &h, piece &p, uint8_t *to) {
+  p.local_key = h.q->ibuf_key;
+  p.by_value = false;
+  return with_slot(h, one_lane(), [&](uint64_t at) {
+    p.local = at;
+    return read_piece(h, p);
+  }, [&](uint64_t at) {
+    for (uint32_t i = 0; i < p.bytes; i++) store_data(to + i, load_relaxed<scope::sys>((const uint8_t *)at + i));
+  });
+}
+
 // get_unregistered reads into memory that has no key, or not everywhere, through the internal buffer: slow, and
 // complete when it returns.
 LSHMEM_OUTLINE int get_unregistered(const lshmem_t &sh, const handle &h, const transfer &all) {
@@ -762,15 +819,7 @@ LSHMEM_OUTLINE int get_unregistered(const lshmem_t &sh, const handle &h, const t
     piece p{};
     // No more at a time than a slot holds.
     if (!cut(sh, h.q, left, &p, true)) return fail(sh, LSHMEM_ERR_ARGUMENT, (int)h.q->pe);
-    auto to = (uint8_t *)p.local;
-    p.local_key = h.q->ibuf_key;
-    p.by_value = false;
-    int status = with_slot(h, one_lane(), [&](uint64_t at) {
-      p.local = at;
-      return read_piece(h, p);
-    }, [&](uint64_t at) {
-      for (uint32_t i = 0; i < p.bytes; i++) store_data(to + i, load_relaxed<scope::sys>((const uint8_t *)at + i));
-    });
+    int status = get_by_slot(h, p, (uint8_t *)p.local);
     if (status != LSHMEM_OK) return status;
   }
   return LSHMEM_OK;
@@ -798,6 +847,11 @@ template <class Group> LSHMEM_OUTLINE int get(uint64_t self, const transfer &all
   return (int)from_leader<Group>((uint32_t)status);
 }
 
+template <class Group>
+LSHMEM_OUTLINE int get_bytes(uint64_t self, void *dst, const void *src, uint64_t bytes, bool blocking, int pe, int which) {
+  return get<Group>(self, contiguous(state_at(self), dst, src, bytes), blocking, pe, which);
+}
+
 // --- Values and atomics of one thread ---
 
 // remote_word finds the address and key of a word of a PE.
@@ -818,119 +872,126 @@ LSHMEM_DEVICE int aim(const lshmem_t &sh, const void *p, uint32_t bytes, int pe,
   return status == LSHMEM_OK ? remote_word(sh, *h, p, bytes, w) : status;
 }
 
-// Values of 4 or 8 bytes that the lanes of a whole warp write to neighbouring words, as one entry of up to 19 segments
-// and a NOP. Each of the first lanes gathers the four words of one segment: the length, then the lanes' words.
-template <class T> LSHMEM_DEVICE int put_row(const handle &h, const piece &first, T v, uint64_t *end) {
-  constexpr uint32_t words = sizeof(T) / 4, bytes = 32 * sizeof(T);
-  constexpr uint32_t segments = 2 + (4 + bytes + 15) / 16, blocks = (segments + 3) / 4;
-  uint64_t all = (uint64_t)bits<T>(v);
+// Values of one or two 4-byte words that the lanes of a whole warp write to neighbouring places, as one entry of up to 19
+// segments and a NOP. Each of the first lanes gathers the four words of one segment: the length, then the lanes' words.
+LSHMEM_OUTLINE int put_row(const handle &h, uint64_t remote, uint32_t key, uint64_t all, uint32_t words, uint64_t *end) {
+  uint32_t bytes = 128 * words, segments = 2 + (4 + bytes + 15) / 16, blocks = (segments + 3) / 4;
   uint32_t at = lane() * 4, part[4];
-  for (uint32_t i = 0; i < 4; i++) {
+  LSHMEM_UNROLL for (uint32_t i = 0; i < 4; i++) {
     uint32_t word = at + i - 1, from = word / words;
-    uint32_t low = shuffle32(~0u, (uint32_t)all, from & 31);
-    uint32_t high = words == 2 ? shuffle32(~0u, (uint32_t)(all >> 32), from & 31) : 0;
+    uint32_t low = shuffle32(~0u, (uint32_t)all, from & 31), high = shuffle32(~0u, (uint32_t)(all >> 32), from & 31);
     part[i] = from > 31 ? 0 : words == 2 && (word & 1) ? high : low;
   }
   if (lane() == 0) part[0] = swap_bytes((uint32_t)LSHMEM_MLX5_INLINE_FLAG | bytes);
   return submit(h, ~0u, blocks + 1, tail::nop, [&](uint64_t base) {
     if (lane() == 0) {
       write_control(h.q, base, LSHMEM_MLX5_OP_WRITE, segments, 0);
-      write_remote(h.q, base, first.remote, first.remote_key);
+      write_remote(h.q, base, remote, key);
     }
     if (lane() + 2 < segments) segment(h.q, base, lane() + 2, quad{pair(part[0], part[1]), pair(part[2], part[3])});
   }, end);
 }
 
 // put_value writes a value of 1 to 8 bytes, which travels in the entry.
-template <class T> LSHMEM_OUTLINE int put_value(uint64_t self, T *dst, T v, int pe, int which) {
+LSHMEM_OUTLINE int put_value(uint64_t self, void *dst, uint64_t v, uint32_t bytes, int pe, int which) {
   const lshmem_t &sh = state_at(self);
   handle h{};
   piece w{};
-  int status = aim(sh, dst, sizeof(T), pe, which, &h, &w);
+  int status = aim(sh, dst, bytes, pe, which, &h, &w);
   if (status != LSHMEM_OK) return status;
   party lanes = lanes_together(h);
   uint64_t end = 0;
-  if constexpr (sizeof(T) >= 4) {
-    if (lanes.size == 32) {
-      piece first = w;
-      first.remote = shuffle(~0u, w.remote, 0);
-      first.remote_key = shuffle(~0u, w.remote_key, 0);
-      bool next = w.remote == first.remote + lane() * sizeof(T) && w.remote_key == first.remote_key;
-      if (all_warp(~0u, next)) return put_row(h, first, v, &end);
-    }
+  if (!lanes.alone()) {
+    uint64_t first = shuffle(~0u, w.remote, 0);
+    uint32_t key = shuffle(~0u, w.remote_key, 0), size = shuffle(~0u, bytes, 0);
+    bool next = bytes >= 4 && bytes == size && w.remote == first + lane() * bytes && w.remote_key == key;
+    if (all_warp(~0u, next)) return put_row(h, first, key, v, bytes / 4, &end);
   }
-  uint64_t raw = (uint64_t)bits<T>(v);
   return submit(h, lanes.mask, lanes.size, tail::none, [&](uint64_t base) {
     uint64_t index = base + lanes.rank;
     write_control(h.q, index, LSHMEM_MLX5_OP_WRITE, 3, flags_of(lanes.rank == lanes.size - 1));
     write_remote(h.q, index, w.remote, w.remote_key);
-    write_value(h.q, index, sizeof(T), [&](uint32_t word) { return word == 0 ? (uint32_t)raw : word == 1 ? (uint32_t)(raw >> 32) : 0; });
+    write_value(h.q, index, bytes, [&](uint32_t word) { return word == 0 ? (uint32_t)v : word == 1 ? (uint32_t)(v >> 32) : 0; });
   }, &end);
 }
 
 // wait_for waits for the end of a call that went well so far.
 LSHMEM_DEVICE int wait_for(const handle &h, int status, uint64_t end) { return status != LSHMEM_OK ? status : poll(h, end); }
 
-// get_value reads a value of 1 to 8 bytes.
-template <class T> LSHMEM_OUTLINE int get_value(uint64_t self, const T *src, T *result, int pe, int which) {
+// result_at is a value of 1, 2, 4 or 8 bytes that has come.
+LSHMEM_DEVICE uint64_t result_at(uint64_t at, uint32_t bytes) {
+  if (bytes == 8) return load_relaxed<scope::sys>((const uint64_t *)at);
+  if (bytes == 4) return load_relaxed<scope::sys>((const uint32_t *)at);
+  if (bytes == 2) return load_relaxed<scope::sys>((const uint16_t *)at);
+  return load_relaxed<scope::sys>((const uint8_t *)at);
+}
+
+// get_value reads a value of 1 to 8 bytes; 0 after an error.
+LSHMEM_OUTLINE uint64_t get_value(uint64_t self, const void *src, uint32_t bytes, int pe, int which) {
   const lshmem_t &sh = state_at(self);
   handle h{};
   piece w{};
-  int status = aim(sh, src, sizeof(T), pe, which, &h, &w);
-  if (status != LSHMEM_OK) return status;
+  if (aim(sh, src, bytes, pe, which, &h, &w) != LSHMEM_OK) return 0;
   party lanes = lanes_together(h);
-  return with_slot(h, lanes, [&](uint64_t at) {
+  uint64_t result = 0;
+  with_slot(h, lanes, [&](uint64_t at) {
     w.local = at + 8 * lane();
     w.local_key = h.q->ibuf_key;
     uint64_t end = 0;
     int status = submit_lanes(h, lanes, LSHMEM_MLX5_OP_READ, true, w, no_signal(), flush_of(h.q), &end);
     return wait_for(h, status, end);
-  }, [&](uint64_t at) { *result = load_relaxed<scope::sys>((const T *)(at + 8 * lane())); });
+  }, [&](uint64_t at) { result = result_at(at + 8 * lane(), bytes); });
+  return result;
 }
 
-// atomic_to does an atomic operation without a result.
-template <class T> LSHMEM_OUTLINE int atomic_to(uint64_t self, amo op, T *dst, T v, int pe, int which) {
+// atomic_to does an atomic operation without a result on a word of 4 or 8 bytes.
+LSHMEM_OUTLINE int atomic_to(uint64_t self, amo op, uint32_t bytes, void *dst, uint64_t v, int pe, int which) {
   const lshmem_t &sh = state_at(self);
   handle h{};
   piece w{};
-  int status = aim(sh, dst, sizeof(T), pe, which, &h, &w);
+  int status = aim(sh, dst, bytes, pe, which, &h, &w);
   if (status != LSHMEM_OK) return status;
-  signal s{true, atomic_of(op, sizeof(T), (uint64_t)bits<T>(v), 0), w.remote, w.remote_key};
+  signal s{true, atomic_of(op, bytes, v, 0), w.remote, w.remote_key};
   uint64_t end = 0;
   status = copy<thread_group>(sh, h, 0, transfer{}, s, tail::none, &end);
   if (status == LSHMEM_OK) raise_atomics(h.q, end);
   return status;
 }
 
-// atomic_fetch does an atomic operation and waits for the value before.
-template <class T>
-LSHMEM_OUTLINE int atomic_fetch(uint64_t self, amo op, const T *dst, T v, T compare, T *result, int pe, int which) {
+// submit_atomics posts each lane's atomic on the word w, with its result at an address, and waits for them.
+LSHMEM_OUTLINE int submit_atomics(const handle &h, const party &lanes, const atomic &a, const piece &w, tail t, uint64_t result) {
+  uint32_t total = lanes.size * a.blocks + (t == tail::none ? 0 : 1);
+  uint64_t end = 0;
+  int status = submit(h, lanes.mask, total, t, [&](uint64_t base) {
+    bool last = t == tail::none && lanes.rank == lanes.size - 1;
+    write_atomic(h.q, base + lanes.rank * a.blocks, a, w.remote, w.remote_key, result, flags_of(last));
+  }, &end);
+  return wait_for(h, status, end);
+}
+
+// atomic_fetch does an atomic operation on such a word and waits for the value before; 0 after an error.
+LSHMEM_OUTLINE uint64_t atomic_fetch(uint64_t self, amo op, uint32_t bytes, const void *dst, uint64_t v, uint64_t compare, int pe,
+                                     int which) {
   const lshmem_t &sh = state_at(self);
   handle h{};
   piece w{};
-  int status = aim(sh, dst, sizeof(T), pe, which, &h, &w);
-  if (status != LSHMEM_OK) return status;
-  atomic a = atomic_of(op, sizeof(T), (uint64_t)bits<T>(v), (uint64_t)bits<T>(compare));
+  if (aim(sh, dst, bytes, pe, which, &h, &w) != LSHMEM_OK) return 0;
+  atomic a = atomic_of(op, bytes, v, compare);
   party lanes = lanes_together(h);
   if (!lanes.alone()) {
     uint32_t of_first = shuffle(lanes.mask, a.blocks, first_lane(lanes.mask));
     if (!all_warp(lanes.mask, a.blocks == of_first)) lanes = one_lane();
   }
   tail t = flush_of(h.q) == tail::flush ? tail::flush : tail_behind(a);
-  return with_slot(h, lanes, [&](uint64_t at) {
-    uint32_t total = lanes.size * a.blocks + (t == tail::none ? 0 : 1);
-    uint64_t end = 0;
-    int status = submit(h, lanes.mask, total, t, [&](uint64_t base) {
-      bool last = t == tail::none && lanes.rank == lanes.size - 1;
-      write_atomic(h.q, base + lanes.rank * a.blocks, a, w.remote, w.remote_key, at + 8 * lane(), flags_of(last));
-    }, &end);
-    return wait_for(h, status, end);
+  uint64_t result = 0;
+  with_slot(h, lanes, [&](uint64_t at) {
+    return submit_atomics(h, lanes, a, w, t, at + 8 * lane());
   }, [&](uint64_t at) {
     // Results of 4 bytes arrive in network byte order, those of 8 in ours.
-    bits_of<T> r = load_relaxed<scope::sys>((const bits_of<T> *)(at + 8 * lane()));
-    if constexpr (sizeof(T) == 4) r = swap_bytes(r);
-    *result = number<T>(r);
+    result = result_at(at + 8 * lane(), bytes);
+    if (bytes == 4) result = swap_bytes((uint32_t)result);
   });
+  return result;
 }
 
 // --- Quiet and fence ---

@@ -26,12 +26,12 @@ template <class T, class F> LSHMEM_DEVICE bool on_word(const lshmem_t &sh, T *p,
   uint64_t offset = (uint64_t)p - sh.heap_base;
   if ((uint32_t)pe < LSHMEM_INLINE_PEERS) {
     uint64_t heap = sh.peer[pe];
-    if ((heap & needs) == 0) return false;
+    if (!LSHMEM_LIKELY(heap & needs)) return false;
     f((T *)((heap & ~LSHMEM_PEER_ATOMIC) + offset));
     return true;
   }
   uint64_t heap = far_heap(sh, pe);
-  if ((heap & needs) == 0) return false;
+  if (!LSHMEM_LIKELY(heap & needs)) return false;
   f((T *)((heap & ~LSHMEM_PEER_ATOMIC) + offset));
   return true;
 }
@@ -66,7 +66,7 @@ LSHMEM_DEVICE bool has_network(const lshmem_t &sh) {
   (void)sh;
   return false;
 #else
-  return sh.queues != 0 && sh.self != 0;
+  return (sh.queues != 0) & (sh.self != 0); // both loads at once
 #endif
 }
 
@@ -75,15 +75,35 @@ LSHMEM_DEVICE bool has_network(const lshmem_t &sh) {
 // By which loads a copy reads: of memory that only this GPU's threads write, or of a peer's.
 enum class source { local, peer };
 
+// Who copies: a kernel, or what is called by pointer and so keeps to the calling convention (call). Each has code of its own, so
+// that a kernel's need not save registers: that would take longer than a short copy.
+enum class caller { kernel, called };
+
 template <source From, class W> LSHMEM_DEVICE W load_from(const W *p) {
   return From == source::peer ? load_peer(p) : load_local(p);
+}
+
+// copy_part copies words first to end of a piece of a warp's, or of a thread's if step is 1, four of them at a time: what is
+// at its place index of d and s, and every step words behind it.
+template <uint32_t step, source From>
+LSHMEM_DEVICE void copy_part(quad *d, const quad *s, uint32_t index, uint32_t first, uint32_t end) {
+  LSHMEM_ROLLED for (; index < end; index += 4 * step, s += 4 * step, d += 4 * step) {
+    quad v[4] = {}; // else their registers would count as taken from the function's beginning on
+    LSHMEM_UNROLL for (uint32_t k = 0; k < 4; k++)
+      if (index + k * step - first < end - first) v[k] = load_from<From>(s + k * step);
+    LSHMEM_UNROLL for (uint32_t k = 0; k < 4; k++)
+      if (index + k * step - first < end - first) store_data(d + k * step, v[k]);
+  }
 }
 
 // copy_quads copies n words of 16 bytes by all members of Group. A warp takes contiguous pieces, and has a whole piece
 // in flight before it stores. Pieces begin at lines of 128 bytes of the peer's memory, so that a warp's access is no
 // more packets than it must be: that is worth up to 15 % of the link. With which warp of a block a copy begins depends
 // on its destination: so the warps of short copies one after the other overlap.
-template <class Group, source From> LSHMEM_DEVICE void copy_quads(quad *dst, const quad *src, uint64_t n) {
+//
+// It is not inlined, for the sake of kernels that may also call the network's functions: what lives on over such a call,
+// made or not, gets registers that the callee must leave alone, of which there are few. In here nothing is called.
+template <class Group, source From, caller By> LSHMEM_OUTLINE void copy_quads(quad *dst, const quad *src, uint64_t n) {
   // Reads from a peer take longer; writes leave registers to blocks of 1024 threads.
   constexpr uint32_t unroll = From == source::peer ? 8 : 4, step = equal<Group, thread_group>::yes ? 1 : 32;
   constexpr uint32_t piece = unroll * step;
@@ -101,24 +121,19 @@ template <class Group, source From> LSHMEM_DEVICE void copy_quads(quad *dst, con
     team += ((uint32_t)((uint64_t)dst >> 10) * 0x9e3779b1u >> 22) * teams >> 10;
     if (team >= teams) team -= teams;
   }
-  dst -= before;
-  src -= before;
-  n += before;
-  const uint64_t stride = (uint64_t)teams * piece;
-  for (uint64_t begin = (uint64_t)team * piece; begin < n; begin += stride) {
-    const quad *s = src + begin + index % step;
-    quad *d = dst + begin + index % step;
-    quad v[unroll];
-    if (begin + piece <= n && (begin != 0 || before == 0)) {
+  const uint64_t stride = (uint64_t)teams * piece, begin = (uint64_t)team * piece;
+  const quad *s = src - before + begin + index % step;
+  quad *d = dst - before + begin + index % step;
+  int64_t left = (int64_t)(n + before - begin); // words from this piece's first on, none of it if that is not positive
+  if (begin != 0) before = 0;
+  for (; left > 0; left -= (int64_t)stride, s += stride, d += stride, before = 0) {
+    if (left >= piece && before == 0) {
+      quad v[unroll];
       LSHMEM_UNROLL for (uint32_t k = 0; k < unroll; k++) v[k] = load_from<From>(s + k * step);
       LSHMEM_UNROLL for (uint32_t k = 0; k < unroll; k++) store_data(d + k * step, v[k]);
-      continue;
+    } else {
+      copy_part<step, From>(d, s, index % step, before, left < piece ? (uint32_t)left : piece);
     }
-    const uint32_t first = begin == 0 ? before : 0, end = n - begin < piece ? (uint32_t)(n - begin) : piece;
-    LSHMEM_UNROLL for (uint32_t k = 0; k < unroll; k++)
-      if (index % step + k * step - first < end - first) v[k] = load_from<From>(s + k * step);
-    LSHMEM_UNROLL for (uint32_t k = 0; k < unroll; k++)
-      if (index % step + k * step - first < end - first) store_data(d + k * step, v[k]);
   }
 }
 
@@ -128,8 +143,8 @@ template <class W> LSHMEM_DEVICE void copy_words(char *dst, const char *src, uin
 }
 
 // copy_narrow copies bytes between addresses whose distance allows no words of 16 bytes: member index of size members.
-// Its code is there once, not at every call.
-LSHMEM_OUTLINE void copy_narrow(char *dst, const char *src, uint64_t bytes, uint32_t index, uint32_t size) {
+// Its code is not there at every call.
+template <caller By> LSHMEM_OUTLINE void copy_narrow(char *dst, const char *src, uint64_t bytes, uint32_t index, uint32_t size) {
   uint32_t apart = (uint32_t)((uint64_t)dst ^ (uint64_t)src);
   uint32_t width = apart & 1 ? 1 : apart & 2 ? 2 : apart & 4 ? 4 : 8;
   uint64_t head = -(uint64_t)dst & (width - 1);
@@ -145,25 +160,29 @@ LSHMEM_OUTLINE void copy_narrow(char *dst, const char *src, uint64_t bytes, uint
   else copy_words<uint8_t>(dst + head, src + head, words, index, size);
 }
 
+// copy_ends copies what is before and behind the words of 16 bytes.
+template <class Group, caller By> LSHMEM_OUTLINE void copy_ends(char *dst, const char *src, uint64_t bytes) {
+  uint64_t head = -(uint64_t)dst & 15, words = (bytes - head) & ~(uint64_t)15, tail = bytes - head - words;
+  if (head) copy_narrow<By>(dst, src, head, Group::index(), Group::size());
+  if (tail && !LSHMEM_MUTATE(24)) copy_narrow<By>(dst + head + words, src + head + words, tail, Group::index(), Group::size());
+}
+
 // copy copies in the widest words to which both addresses have the same distance.
-template <class Group, source From> LSHMEM_DEVICE void copy(void *dst, const void *src, uint64_t bytes) {
+template <class Group, source From, caller By> LSHMEM_DEVICE void copy(void *dst, const void *src, uint64_t bytes) {
   auto d = (char *)dst;
   auto s = (const char *)src;
-  if ((((uint64_t)dst ^ (uint64_t)src) & 15) == 0 && bytes >= 16) {
-    uint64_t head = -(uint64_t)dst & 15, words = (bytes - head) & ~(uint64_t)15, tail = bytes - head - words;
-    if (head) copy_narrow(d, s, head, Group::index(), Group::size());
-    if (tail && !LSHMEM_MUTATE(24)) copy_narrow(d + head + words, s + head + words, tail, Group::index(), Group::size());
-    copy_quads<Group, From>((quad *)(d + head), (const quad *)(s + head), words / 16);
-  } else {
-    copy_narrow(d, s, bytes, Group::index(), Group::size());
-  }
+  if ((((uint64_t)dst ^ (uint64_t)src) & 15) != 0 || bytes < 16)
+    return copy_narrow<By>(d, s, bytes, Group::index(), Group::size());
+  if (((uint64_t)dst | bytes) & 15) copy_ends<Group, By>(d, s, bytes);
+  uint64_t head = -(uint64_t)dst & 15;
+  copy_quads<Group, From, By>((quad *)(d + head), (const quad *)(s + head), (bytes - head) / 16);
 }
 
 template <class Group> LSHMEM_DEVICE void copy_to(void *dst, const void *src, size_t bytes) {
-  copy<Group, source::local>(dst, src, bytes);
+  copy<Group, source::local, caller::kernel>(dst, src, bytes);
 }
 template <class Group> LSHMEM_DEVICE void copy_from(void *dst, const void *src, size_t bytes) {
-  copy<Group, source::peer>(dst, src, bytes);
+  copy<Group, source::peer, caller::kernel>(dst, src, bytes);
 }
 
 // --- Put and get, either way ---
@@ -171,7 +190,7 @@ template <class Group> LSHMEM_DEVICE void copy_from(void *dst, const void *src, 
 template <class Group>
 LSHMEM_DEVICE int putmem(const lshmem_t &sh, void *dst, const void *src, size_t bytes, bool blocking, int pe, int which) {
   if (blocking) Group::sync();
-  if (void *to = mapped(sh, (char *)dst, pe, bytes)) {
+  if (void *to = mapped(sh, (char *)dst, pe, bytes); LSHMEM_LIKELY(to)) {
     copy_to<Group>(to, src, bytes);
     if (blocking) Group::sync();
     return LSHMEM_OK;
@@ -181,13 +200,13 @@ LSHMEM_DEVICE int putmem(const lshmem_t &sh, void *dst, const void *src, size_t 
     return LSHMEM_OK;
   }
   if (!has_network(sh)) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
-  return nic::put<Group>(sh.self, nic::contiguous(sh, src, dst, bytes), nullptr, 0, 0, blocking, pe, which);
+  return call(nic::put_bytes<Group>, sh.self, dst, src, bytes, nullptr, 0, 0, blocking, pe, which);
 }
 
 template <class Group>
 LSHMEM_DEVICE int getmem(const lshmem_t &sh, void *dst, const void *src, size_t bytes, bool blocking, int pe, int which) {
   if (blocking) Group::sync();
-  if (const void *from = mapped(sh, (const char *)src, pe, bytes)) {
+  if (const void *from = mapped(sh, (const char *)src, pe, bytes); LSHMEM_LIKELY(from)) {
     copy_from<Group>(dst, from, bytes);
     if (blocking) Group::sync();
     return LSHMEM_OK;
@@ -197,7 +216,7 @@ LSHMEM_DEVICE int getmem(const lshmem_t &sh, void *dst, const void *src, size_t 
     return LSHMEM_OK;
   }
   if (!has_network(sh)) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
-  return nic::get<Group>(sh.self, nic::contiguous(sh, dst, src, bytes), blocking, pe, which);
+  return call(nic::get_bytes<Group>, sh.self, dst, src, bytes, blocking, pe, which);
 }
 
 // A signal over mapped memory. Setting is a store; adding needs memory that takes atomic operations.
@@ -207,7 +226,7 @@ LSHMEM_DEVICE int signal_word(const lshmem_t &sh, uint64_t *sig, uint64_t v, int
   if (op == LSHMEM_SIGNAL_ADD && on_word(sh, sig, pe, for_atomics, [&](uint64_t *to) { reduce_add<scope::sys>(to, v); }))
     return LSHMEM_OK;
   if (!has_network(sh)) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
-  return nic::put<thread_group>(sh.self, nic::transfer{}, sig, v, op, false, pe, which);
+  return call(nic::put_bytes<thread_group>, sh.self, nullptr, nullptr, 0, sig, v, op, false, pe, which);
 }
 
 template <class Group>
@@ -215,9 +234,9 @@ LSHMEM_DEVICE int putmem_signal(const lshmem_t &sh, void *dst, const void *src, 
                                 int op, bool blocking, int pe, int which) {
   if (blocking) Group::sync();
   char *to = mapped(sh, bytes ? (char *)dst : (char *)sig, pe, bytes);
-  if (!to) {
+  if (!LSHMEM_LIKELY(to)) {
     if (!has_network(sh)) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
-    return nic::put<Group>(sh.self, nic::contiguous(sh, src, dst, bytes), sig, v, op, blocking, pe, which);
+    return call(nic::put_bytes<Group>, sh.self, dst, src, bytes, sig, v, op, blocking, pe, which);
   }
   if (bytes) copy_to<Group>(to, src, bytes);
   // All members' stores, which the leader has synchronized with, before the signal for everybody.
@@ -248,7 +267,7 @@ template <class Group, class T>
 LSHMEM_DEVICE int iput(const lshmem_t &sh, T *dst, const T *src, ptrdiff_t to, ptrdiff_t from, size_t n, int pe) {
   using W = bits_of<T>;
   Group::sync();
-  if (T *there = mapped_strided(sh, dst, to, n, pe)) {
+  if (T *there = mapped_strided(sh, dst, to, n, pe); LSHMEM_LIKELY(there)) {
     copy_strided<Group, source::local>((W *)there, (const W *)src, to, from, n);
     Group::sync();
     return LSHMEM_OK;
@@ -258,13 +277,13 @@ LSHMEM_DEVICE int iput(const lshmem_t &sh, T *dst, const T *src, ptrdiff_t to, p
     return LSHMEM_OK;
   }
   if (!has_network(sh)) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
-  return nic::put<Group>(sh.self, strided(sh, src, dst, from, to, n), nullptr, 0, 0, true, pe, LSHMEM_QP_DEFAULT);
+  return call(nic::put<Group>, sh.self, strided(sh, src, dst, from, to, n), nullptr, 0, 0, true, pe, LSHMEM_QP_DEFAULT);
 }
 template <class Group, class T>
 LSHMEM_DEVICE int iget(const lshmem_t &sh, T *dst, const T *src, ptrdiff_t to, ptrdiff_t from, size_t n, int pe) {
   using W = bits_of<T>;
   Group::sync();
-  if (const T *there = mapped_strided(sh, src, from, n, pe)) {
+  if (const T *there = mapped_strided(sh, src, from, n, pe); LSHMEM_LIKELY(there)) {
     copy_strided<Group, source::peer>((W *)dst, (const W *)there, to, from, n);
     Group::sync();
     return LSHMEM_OK;
@@ -274,7 +293,7 @@ LSHMEM_DEVICE int iget(const lshmem_t &sh, T *dst, const T *src, ptrdiff_t to, p
     return LSHMEM_OK;
   }
   if (!has_network(sh)) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
-  return nic::get<Group>(sh.self, strided(sh, dst, src, to, from, n), true, pe, LSHMEM_QP_DEFAULT);
+  return call(nic::get<Group>, sh.self, strided(sh, dst, src, to, from, n), true, pe, LSHMEM_QP_DEFAULT);
 }
 
 // --- Order and completion, either way ---
@@ -283,10 +302,11 @@ LSHMEM_DEVICE int iget(const lshmem_t &sh, T *dst, const T *src, ptrdiff_t to, p
 // after it any member may signal that all members' stores are done. Then the queues' part, which is nothing where all
 // memory is mapped. Total: also what members stored before is ordered with what they load after it.
 template <class Group, bool Total> LSHMEM_DEVICE int settle(const lshmem_t &sh, nic::ordering what, int pe, int which) {
+  const bool network = has_network(sh); // before the fence, which empties the first-level cache
   if (LSHMEM_MUTATE(8) && Group::index() == 0) fence<scope::sys>();
   Group::sync();
   if (!LSHMEM_MUTATE(8)) Total ? fence_total<scope::sys>() : fence<scope::sys>();
-  return has_network(sh) ? nic::settle<Group>(sh.self, what, pe, which) : LSHMEM_OK;
+  return LSHMEM_LIKELY(!network) ? LSHMEM_OK : call(nic::settle<Group>, sh.self, what, pe, which);
 }
 
 // complete is the library's own quiet, before something that tells others: a store, or the end of a kernel. That needs
@@ -315,7 +335,7 @@ template <class T> LSHMEM_DEVICE int lshmem_qp_p(const lshmem_t &sh, T *dst, lsh
   if (lshmem::on_word(sh, dst, pe, lshmem::for_any, [&](T *to) { lshmem::store_relaxed<lshmem::scope::sys>(to, v); }))
     return LSHMEM_OK;
   if (!lshmem::has_network(sh)) return lshmem::fail(sh, LSHMEM_ERR_ARGUMENT, pe);
-  return lshmem::nic::put_value<T>(sh.self, dst, v, pe, q);
+  return lshmem::call(lshmem::nic::put_value, sh.self, dst, lshmem::bits<T>(v), sizeof(T), pe, q);
 }
 template <class T> LSHMEM_DEVICE int lshmem_p(const lshmem_t &sh, T *dst, lshmem::value<T> v, int pe) {
   return lshmem_qp_p<T>(sh, dst, v, pe, LSHMEM_QP_DEFAULT);
@@ -325,8 +345,9 @@ template <class T> LSHMEM_DEVICE T lshmem_qp_g(const lshmem_t &sh, const T *src,
   T v{};
   if (lshmem::on_word(sh, src, pe, lshmem::for_any, [&](const T *from) { v = lshmem::load_relaxed<lshmem::scope::sys>(from); }))
     return v;
-  if (lshmem::has_network(sh)) lshmem::nic::get_value<T>(sh.self, src, &v, pe, q);
-  else lshmem::fail(sh, LSHMEM_ERR_ARGUMENT, pe);
+  if (lshmem::has_network(sh))
+    return lshmem::number<T>((lshmem::bits_of<T>)lshmem::call(lshmem::nic::get_value, sh.self, src, sizeof(T), pe, q));
+  lshmem::fail(sh, LSHMEM_ERR_ARGUMENT, pe);
   return v;
 }
 template <class T> LSHMEM_DEVICE T lshmem_g(const lshmem_t &sh, const T *src, int pe) {

@@ -18,11 +18,14 @@ struct lshmem_line_group : lshmem::block_group {
 // A kernel's argument is read where it lies, and never copied to local memory, as what it is given to is inlined.
 #if LSHMEM_DIRECT
 using lshmem_member = lshmem::collective::member<lshmem_line_group, true>;
+LSHMEM_DEVICE const lshmem_t &lshmem_state_of(const struct lshmem_collective &a) { return a.state; }
 #else
 using lshmem_member = lshmem::collective::member<lshmem::block_group, false>;
+// What has code for queues is not inlined: it is given the copy in memory.
+LSHMEM_DEVICE const lshmem_t &lshmem_state_of(const struct lshmem_collective &a) { return lshmem::nic::state_at(a.state.self); }
 #endif
 LSHMEM_DEVICE lshmem_member lshmem_member_of(const struct lshmem_collective &a) {
-  return lshmem_member(a.state, a.team, lshmem::special::ctaid_x(), lshmem::special::nctaid_x());
+  return lshmem_member(lshmem_state_of(a), a.team, lshmem::special::ctaid_x(), lshmem::special::nctaid_x());
 }
 LSHMEM_DEVICE bool lshmem_lines(const struct lshmem_collective &a) { return a.flags & LSHMEM_KERNEL_LINES; }
 

@@ -119,7 +119,15 @@ func newJob(t *testing.T, d *cuda.Driver, gpus ...int) *job {
 			if p.state.Peers, err = d.Alloc(uint64(len(table))); err != nil {
 				return err
 			}
-			return d.Write(p.state.Peers, table)
+			if err := d.Write(p.state.Peers, table); err != nil {
+				return err
+			}
+			// What is not inlined reads the state's copy.
+			b := unsafe.Slice((*byte)(unsafe.Pointer(p.state)), unsafe.Sizeof(*p.state))
+			if p.state.Self, err = d.Alloc(uint64(len(b))); err != nil {
+				return err
+			}
+			return d.Write(p.state.Self, b)
 		})
 	}
 	return j

@@ -112,8 +112,9 @@ type State struct {
 	// TimeoutNanos is how long a wait lasts at most, 0 for ever.
 	TimeoutNanos uint64
 	_            uint64
-	// Self is the address of a copy of this State in memory of the GPU, needed where there are Queues. The network path, which
-	// is not inlined, reads it: a pointer to a kernel's argument would make compilers copy that to local memory in every thread.
+	// Self is the address of a copy of this State in memory of the GPU. What is not inlined, which is the network path and the
+	// collective operations, reads it: a pointer to a kernel's argument would make compilers copy that to local memory in every
+	// thread.
 	Self uint64
 	_    [7]uint64
 }

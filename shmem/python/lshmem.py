@@ -645,7 +645,7 @@ class PE:
         return None if t == -1 else t
 
     def team_create(self, members):
-        """A team of any PEs, in that order; None to those that are not in it. Collective."""
+        """A team of any PEs, in that order. Called by all its members; others may call it, for None."""
         members = list(members)
         t = self._out(ctypes.c_int32, self._lib.lshmem_team_create, (ctypes.c_int * len(members))(*members), ctypes.c_int(len(members)))
         return None if t == -1 else t

@@ -136,6 +136,17 @@ func (p *PeerInfo) Append(b []byte) []byte {
 	return e.AppendUint64(b, 0) // room
 }
 
+// PeerError is an error whose cause is a peer, not the PE that it appears at.
+type PeerError struct {
+	PE  int
+	Err error
+}
+
+func (e *PeerError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *PeerError) Unwrap() error { return e.Err }
+
 // ErrBlob is wrapped by errors about a peer's message that does not have the form it must have.
 var ErrBlob = errors.New("malformed message of a peer")
 

@@ -13,7 +13,7 @@ import (
 // Fields of commands do not overlap within a context, and lie within one word, or are an aligned pair of words.
 func TestFields(t *testing.T) {
 	for what, list := range map[string][]field{
-		"cqc": {cqcRecordValid, cqcCollapsed, cqcIgnore, cqcRecordMemory, cqcLogSize, cqcRegister, cqcEvents, cqcRecord},
+		"cqc": {cqcRecordValid, cqcCollapsed, cqcIgnore, cqcRecordMemory, cqcLogSize, cqcRegister, cqcEvents, cqcLogPage, cqcRecord},
 		"qpc": {qpcService, qpcMigration, qpcPD, qpcMTU, qpcLogMessage, qpcLogSendSize, qpcRegister, qpcRemote, qpcLogReadsOut, qpcRetries, qpcRNRRetries,
 			qpcSendPSN, qpcSendCQ, qpcLogReadsIn, qpcAtomicMode, qpcReads, qpcWrites, qpcAtomics, qpcRNRTimer, qpcReceivePSN, qpcReceiveCQ, qpcRecord,
 			qpcReceiveType, qpcRecordValid, qpcRecordMemory},

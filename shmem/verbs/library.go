@@ -238,8 +238,9 @@ const (
 	portActive   = 4
 	linkEthernet = 2
 	contextDevX  = 1 << 0
-	uarCombining = 0 // MLX5DV_UAR_ALLOC_TYPE_BF
-	uarNotCached = 1 // MLX5DV_UAR_ALLOC_TYPE_NC
+	uarCombining = 0       // MLX5DV_UAR_ALLOC_TYPE_BF
+	uarNotCached = 1       // MLX5DV_UAR_ALLOC_TYPE_NC
+	uarDedicated = 1 << 31 // MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED, from rdma-core 45 on
 	umemDMABuf   = 1 << 0
 	objectAH     = 1 << 5
 	objectPD     = 1 << 6

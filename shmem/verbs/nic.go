@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"os"
 	"sync/atomic"
 	"unsafe"
 
@@ -27,13 +28,16 @@ type NIC struct {
 	pdn     uint32
 	eqn     uint32
 	uars    []*uar
-	next    int // register page of the next queue
+	shared  bool // the library has no other register page for this context
+	next    int  // register page of the next queue
 	reads   uint64
+	// pageSize is that of the machine, in which the kernel registers memory of queues.
+	pageSize int
 }
 
 // open opens a device's port.
 func (p *Provider) open(info nic.Info, device uintptr) (*NIC, error) {
-	n := &NIC{lib: p.lib, o: &p.o, info: info}
+	n := &NIC{lib: p.lib, o: &p.o, info: info, pageSize: os.Getpagesize()}
 	if err := n.start(device, p); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
@@ -126,10 +130,16 @@ func refused(err error, out []byte) error {
 
 // register is the register page for the next queue.
 func (n *NIC) register() (*uar, error) {
-	if len(n.uars) < maxRegisters {
-		page, err := call(n.lib.allocUAR, n.context, uarNotCached)
-		if page == 0 {
-			page, err = call(n.lib.allocUAR, n.context, uarCombining) // older kernels have only these
+	if len(n.uars) < maxRegisters && !n.shared {
+		// Of pages that are not cached a context has one, which it gives again and again, unless they are dedicated; older
+		// libraries and kernels have only the others.
+		var page uintptr
+		var err error
+		for _, kind := range []uintptr{uarDedicated, uarNotCached, uarCombining} {
+			if page, err = call(n.lib.allocUAR, n.context, kind); page != 0 {
+				n.shared = kind == uarNotCached
+				break
+			}
 		}
 		switch {
 		case page != 0:
@@ -300,6 +310,7 @@ func (q *queue) create(c nic.QueueConfig) error {
 	set(in, cqContext, cqcCollapsed, 1)
 	set(in, cqContext, cqcIgnore, 1)
 	set(in, cqContext, cqcLogSize, log)
+	set(in, cqContext, cqcLogPage, logPage(n.pageSize))
 	set(in, cqContext, cqcRegister, uint64(q.uar.page))
 	set(in, cqContext, cqcEvents, uint64(n.eqn))
 	set(in, cqContext, cqcRecordValid, 1)
@@ -428,7 +439,9 @@ func (q *queue) Connect(_ context.Context, remote nic.Endpoint) error {
 			set(in, path, pathSourcePort, 0xc000|uint64((q.number^remote.Number)&0x3fff))
 		}
 		if local.Link == nic.Ethernet || remote.LID == 0 || subnet(remote.GID) != subnet(local.GID) {
-			set(in, path, pathGlobal, uint64(1))
+			if local.Link == nic.InfiniBand { // packets of RoCE have a global header always, which the bit is not for
+				set(in, path, pathGlobal, uint64(1))
+			}
 			set(in, path, pathSource, uint64(local.GIDIndex))
 			set(in, path, pathHops, hopLimit)
 			set(in, path, pathRemoteGID0, binary.BigEndian.Uint64(remote.GID[:8]))
@@ -446,6 +459,9 @@ func (q *queue) Connect(_ context.Context, remote nic.Endpoint) error {
 		set(in, path, pathAckTimeout, uint64(o.AckTimeout))
 	})
 }
+
+// logPage is how queues' contexts give the size of pages: its logarithm beyond 4 KiB.
+func logPage(size int) uint64 { return uint64(bits.TrailingZeros(uint(size))) - 12 }
 
 // hopLimit is that of packets with a global header.
 const hopLimit = 64

@@ -87,6 +87,7 @@ var (
 	cqcLogSize      = field{"log_cq_size", 0x63, 5}
 	cqcRegister     = field{"uar_page", 0x68, 24}
 	cqcEvents       = field{"c_eqn", 0xb8, 8}
+	cqcLogPage      = field{"log_page_size", 0xc3, 5}
 	cqcRecord       = field{"dbr_addr", 0x1c0, 64}
 
 	createCQOffset = field{"cq_umem_offset", 0x280, 64}

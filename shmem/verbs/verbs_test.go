@@ -320,7 +320,7 @@ func TestCommands(t *testing.T) {
 					{"pkey_index", path, 15, 0, 3}, {"tclass", path + 0x0c, 27, 20, 106}, {"vhca_port_num", path + 0x24, 23, 16, 1}}
 				if ethernet {
 					port := 0xc000 | (numbers[0][0]^numbers[0][1])&0x3fff
-					expected = append(expected, []expect{{"mtu", 0x20, 31, 29, 3}, {"grh", path + 4, 23, 23, 1}, {"src_addr_index", path + 8, 23, 16, 3},
+					expected = append(expected, []expect{{"mtu", 0x20, 31, 29, 3}, {"src_addr_index", path + 8, 23, 16, 3},
 						{"hop_limit", path + 8, 7, 0, 64}, {"rgid 95..64", path + 0x10, 31, 0, 0}, {"rgid 63..32", path + 0x18, 31, 0, 0xffff},
 						{"rgid 31..0", path + 0x1c, 31, 0, uint32(0x0a000002 - i)}, {"dscp", path + 0x20, 21, 16, 26}, {"ecn", path + 0x20, 23, 22, 2},
 						{"udp_sport", path + 0x20, 15, 0, port}, {"eth_prio", path + 0x24, 30, 28, 5}, {"rmac_47_32", path + 0x24, 15, 0, 0x02aa},
@@ -421,6 +421,51 @@ func TestWaysToRegister(t *testing.T) {
 			t.Error(err)
 		}
 		if err := errors.Join(n.Close(), n.Close(), p.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestRegisterPages: queues have register pages of their own, one for all where the library gives a context only one.
+func TestRegisterPages(t *testing.T) {
+	for _, c := range []struct {
+		lacks verbstest.Lack
+		pages int
+	}{{0, 3}, {verbstest.LackDedicatedRegisters, 1}, {verbstest.LackUncachedRegisters, 3}} {
+		f := verbstest.New(t, verbstest.Machine{NICs: 1, Lacks: c.lacks})
+		p, err := verbs.Open(f.Options())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := p.Open(nic.Info{Name: "mlx5_0", Port: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := pages(t, 3*(2*depth*64+4096))
+		memory, err := n.RegisterQueues(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[uint64]bool{}
+		var queues []nic.Queue
+		for i := range uint64(3) {
+			at := func(offset uint64) nic.Place { return nic.Place{Memory: memory, Offset: offset} }
+			q, err := n.CreateQueue(nic.QueueConfig{Depth: depth, WQ: at(i * depth * 64), CQ: at((3 + i) * depth * 64), Record: at(6*depth*64 + i*64)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			queues = append(queues, q)
+			seen[q.Register()] = true
+		}
+		if len(seen) != c.pages {
+			t.Errorf("%+v: %d register pages", c, len(seen))
+		}
+		for _, q := range queues {
+			if err := q.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := errors.Join(memory.Close(), n.Close(), p.Close()); err != nil {
 			t.Error(err)
 		}
 	}

@@ -121,6 +121,7 @@ template <class Group> void collectives_of(uint32_t threads, uint64_t number, ui
   everyone(1, threads, [&](const lshmem_t &state) {
     lshmem_t sh = state;
     sh.teams = (uint64_t)w.teams[sh.pe].data();
+    sh.self = (uint64_t)&sh;
     random_numbers common(number, 77);
     for (int k = 0; k < rounds; k++) {
       int team = (int)common.below(2);

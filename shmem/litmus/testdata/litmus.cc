@@ -1077,6 +1077,7 @@ void test_turns() {
   everyone(2, 1, [&](const lshmem_t &state) {
     lshmem_t sh = state;
     sh.teams = (uint64_t)w.teams[sh.pe].data();
+    sh.self = (uint64_t)&sh;
     random_numbers r(my_thread(), sh.pe, 9);
     for (int k = (int)lshmem::block_index(); k < rounds; k += 2) {
       while (turn[sh.pe] != k) lshmem::cpu::yield();

@@ -34,7 +34,7 @@ type Config struct {
 	Self    transport.PeerInfo
 	// HeapBytes is the size of every PE's heap in addresses.
 	HeapBytes uint64
-	// Timeout bounds the passing of one descriptor; 0 is ten seconds.
+	// Timeout bounds the wait for a peer's descriptor; 0 is for ever.
 	Timeout time.Duration
 }
 
@@ -77,11 +77,11 @@ var (
 	_ transport.Mapper    = (*Transport)(nil)
 )
 
+// answerTimeout bounds how long a peer may take to say which descriptor it wants: it does so at once.
+const answerTimeout = 10 * time.Second
+
 // New makes the transport. It makes no driver calls.
 func New(c Config) *Transport {
-	if c.Timeout <= 0 {
-		c.Timeout = 10 * time.Second
-	}
 	return &Transport{c: c, chunks: map[int]*chunk{}, attached: map[int][]int{}}
 }
 
@@ -246,7 +246,7 @@ func (t *Transport) Register(c transport.Chunk) ([]byte, error) {
 		return b.append(nil), nil
 	}
 	if t.server == nil {
-		s, err := serve(t.c.Timeout)
+		s, err := serve(answerTimeout)
 		if err != nil {
 			return nil, err
 		}
@@ -284,7 +284,8 @@ func (t *Transport) Attach(index int, from [][]byte) error {
 			continue
 		}
 		if err := t.attach(p, own, from[pe]); err != nil {
-			return errors.Join(fmt.Errorf("map the heap of PE %d at offset %#x: %w", pe, own.Offset, err), t.unmap(index))
+			err = &transport.PeerError{PE: pe, Err: fmt.Errorf("map the heap of PE %d at offset %#x: %w", pe, own.Offset, err)}
+			return errors.Join(err, t.unmap(index))
 		}
 		t.attached[index] = append(t.attached[index], pe)
 	}

@@ -3,6 +3,7 @@ package p2p
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -155,6 +156,41 @@ func TestAttachErrors(t *testing.T) {
 	}
 	if _, err := fetch(good.socket, good.token, time.Second); err == nil || !strings.Contains(err.Error(), "no such piece") {
 		t.Errorf("an old token: %v", err)
+	}
+}
+
+// TestStoppedPeer: a peer that takes the connection and does not answer is an error of that PE, and a timeout.
+func TestStoppedPeer(t *testing.T) {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@lshmem-test-" + t.Name() + fmt.Sprint(os.Getpid()), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	name := "@" + strings.TrimPrefix(l.Addr().String(), "@")
+	if _, err := fetch(name, [tokenBytes]byte{}, 50*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%v is no timeout", err)
+	}
+	// Without one it lasts until the peer is gone.
+	done := make(chan error, 1)
+	go func() {
+		_, err := fetch(name, [tokenBytes]byte{}, 0)
+		done <- err
+	}()
+	for range 2 { // the connection of the first is still there
+		c, err := l.AcceptUnix()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		select {
+		case err := <-done:
+			t.Fatalf("it ended with %v", err)
+		default:
+		}
+		c.CloseWrite()
+	}
+	if err := <-done; err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the peer went away: %v", err)
 	}
 }
 

@@ -21,7 +21,7 @@ const maxServing = 64
 type server struct {
 	name     string // abstract, with the leading @
 	listener *net.UnixListener
-	timeout  time.Duration
+	timeout  time.Duration // of one connection
 	slots    chan struct{}
 	done     sync.WaitGroup
 
@@ -151,7 +151,7 @@ func sameUser(c *net.UnixConn) error {
 	return nil
 }
 
-// fetch pulls the descriptor that a token stands for.
+// fetch pulls the descriptor that a token stands for. It waits for the peer as long as timeout, 0: for ever.
 func fetch(name string, token [tokenBytes]byte, timeout time.Duration) (int, error) {
 	if len(name) < 2 || name[0] != '@' {
 		return -1, fmt.Errorf("%q is no abstract socket", name)
@@ -162,7 +162,9 @@ func fetch(name string, token [tokenBytes]byte, timeout time.Duration) (int, err
 	}
 	defer conn.Close()
 	c := conn.(*net.UnixConn)
-	c.SetDeadline(time.Now().Add(timeout))
+	if timeout > 0 {
+		c.SetDeadline(time.Now().Add(timeout))
+	}
 	if err := sameUser(c); err != nil {
 		return -1, err
 	}

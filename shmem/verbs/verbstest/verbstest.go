@@ -38,6 +38,7 @@ const (
 	LackUncachedRegisters
 	LackPeerMemory // memory cannot be registered by address
 	LackDMABuf     // nor by a dma-buf
+	LackDedicatedRegisters
 )
 
 // Machine is what to pretend.

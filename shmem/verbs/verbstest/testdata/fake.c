@@ -34,7 +34,7 @@ static int devices;
 static int ethernet;
 static int port_state = 4;
 static uint32_t without; // WITHOUT_*
-enum { WITHOUT_RC = 1, WITHOUT_MASKED = 2, WITHOUT_OI = 4, WITHOUT_NC = 8, WITHOUT_PEERMEM = 16, WITHOUT_DMABUF = 32 };
+enum { WITHOUT_RC = 1, WITHOUT_MASKED = 2, WITHOUT_OI = 4, WITHOUT_NC = 8, WITHOUT_PEERMEM = 16, WITHOUT_DMABUF = 32, WITHOUT_DEDICATED = 64 };
 
 static struct {
 	void (*create)(int device, uint32_t qpn, uint64_t wq, uint64_t depth, uint64_t record, uint64_t cq, uint64_t doorbell);
@@ -90,6 +90,7 @@ struct mlx5dv_devx_uar {
 	off_t mmap_off;
 	uint64_t comp_mask;
 	struct object o;
+	int shared;
 	uint64_t page[512];
 };
 struct mlx5dv_devx_umem {
@@ -385,9 +386,16 @@ EXPORT struct mlx5dv_devx_uar *mlx5dv_devx_alloc_uar(struct ibv_context *c, uint
 {
 	if (fault())
 		return NULL;
-	if (flags == 1 && without & WITHOUT_NC)
+	if ((flags == 1 && without & WITHOUT_NC) || (flags == 1u << 31 && without & (WITHOUT_NC | WITHOUT_DEDICATED)) || (flags & 0x7ffffffe))
 		return errno = EOPNOTSUPP, NULL;
+	// Of pages that are not cached a context has one, unless they are dedicated.
+	for (uint32_t i = 1; flags == 1 && i < next_number; i++) {
+		struct mlx5dv_devx_uar *had = objects[i];
+		if (had && had->o.kind == UAR && had->o.number == i && had->shared && had->o.device == c->o.device)
+			return had;
+	}
 	struct mlx5dv_devx_uar *u = calloc(1, sizeof(*u));
+	u->shared = flags == 1;
 	enter(&u->o, UAR, c->o.device, u);
 	depends(&u->o, 0, &c->o);
 	u->page_id = u->o.number;
@@ -589,7 +597,7 @@ EXPORT int mlx5dv_devx_obj_modify(struct mlx5dv_devx_obj *o, const void *in, siz
 		o->remote_qpn = field(in, q + 0xa8, 24);
 		// On RoCE, the device is known by the last byte of its Ethernet address.
 		o->remote_lid = ethernet ? 100 + (field(in, path + 0x140, 32) & 0xff) - 1 : field(in, path + 0x30, 16);
-		if (!o->remote_qpn || !field(in, q + 0x40, 3) || (ethernet && !field(in, path + 0x28, 1)))
+		if (!o->remote_qpn || !field(in, q + 0x40, 3) || (ethernet && field(in, path + 0x28, 1)))
 			return refuse(out, 0x3, 0x53);
 		break;
 	case 0x504:
