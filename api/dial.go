@@ -28,10 +28,15 @@ type Options struct {
 	// Start is the command that becomes a daemon of the runtime folder where none answers; nil is never. It is run with
 	// EnvDir and EnvReady, and is to leave by itself.
 	Start []string
+	// Waiting, where set, is called once for each daemon that has not answered after a second.
+	Waiting func(socket string)
 }
 
-// answerTime is how long a daemon may take to say who it is.
-const answerTime = 10 * time.Second
+// How long a daemon may take to say who it is, and after what time the caller is told that it has not. Tests shorten them.
+var (
+	answerTime  = 10 * time.Second
+	waitingTime = time.Second
+)
 
 // Dial returns a connection to a daemon that answers. An error wraps ErrNoDaemon if there is none and none was to be
 // started; fs.ErrPermission if there is only one that the caller may not use as it means to.
@@ -40,7 +45,7 @@ func Dial(ctx context.Context, o Options) (*Conn, error) {
 		o.Socket = os.Getenv(EnvSocket)
 	}
 	if o.Socket != "" {
-		c, err := connect(ctx, o.Socket, o.Change)
+		c, err := connect(ctx, o.Socket, o)
 		if errors.Is(err, ErrNoDaemon) {
 			return nil, &Error{Text: err.Error(), Errno: syscall.ENOENT, kind: ErrNoDaemon,
 				Hint: "start one with: lgpu daemon; or leave out --socket and " + EnvSocket}
@@ -56,12 +61,12 @@ func Dial(ctx context.Context, o Options) (*Conn, error) {
 		}
 	}
 	own := filepath.Join(dir, Socket)
-	c, err := connect(ctx, own, o.Change)
+	c, err := connect(ctx, own, o)
 	if err == nil || !errors.Is(err, ErrNoDaemon) {
 		return c, err
 	}
 	if !alone && own != System {
-		c, systemErr := connect(ctx, System, o.Change)
+		c, systemErr := connect(ctx, System, o)
 		if systemErr == nil {
 			return c, nil
 		}
@@ -73,10 +78,19 @@ func Dial(ctx context.Context, o Options) (*Conn, error) {
 }
 
 // connect connects to the daemon at socket and hears what it says of itself.
-func connect(ctx context.Context, socket string, change bool) (*Conn, error) {
+func connect(ctx context.Context, socket string, o Options) (*Conn, error) {
+	bounded, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	if o.Waiting != nil {
+		slow := time.AfterFunc(waitingTime, func() { o.Waiting(socket) })
+		defer slow.Stop()
+	}
 	// The system's own error says better than grpc's what is wrong with a socket.
-	probe, err := net.Dial("unix", socket)
+	var d net.Dialer
+	probe, err := d.DialContext(bounded, "unix", socket)
 	switch {
+	case bounded.Err() != nil && ctx.Err() == nil:
+		return nil, silent(socket, 0)
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
 		return nil, fmt.Errorf("%w at %s", ErrNoDaemon, socket)
 	case err != nil:
@@ -84,6 +98,7 @@ func connect(ctx context.Context, socket string, change bool) (*Conn, error) {
 		errors.As(err, &errno)
 		return nil, &Error{Errno: errno, Text: fmt.Sprintf("daemon at %s: %v", socket, cause(err)), Subject: socket}
 	}
+	pid := listener(probe)
 	probe.Close()
 	cc, err := grpc.NewClient("passthrough:///"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -100,19 +115,17 @@ func connect(ctx context.Context, socket string, change bool) (*Conn, error) {
 		return nil, fmt.Errorf("daemon at %s: %w", socket, err)
 	}
 	c := &Conn{ViewClient: NewViewClient(cc), ControlClient: NewControlClient(cc), Socket: socket, grpc: cc}
-	bounded, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
 	info, err := c.Info(bounded, &InfoRequest{})
 	switch {
 	case err == nil:
 	case errors.Is(err, ErrGone):
 		err = fmt.Errorf("%w at %s", ErrNoDaemon, socket) // it is just leaving
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		err = fmt.Errorf("daemon at %s does not answer", socket)
+		err = silent(socket, pid)
 	default:
 		err = fmt.Errorf("daemon at %s: %w", socket, err)
 	}
-	if err == nil && change && !info.GetMayChange() {
+	if err == nil && o.Change && !info.GetMayChange() {
 		err = &Error{Errno: syscall.EPERM, Subject: socket,
 			Text: fmt.Sprintf("daemon at %s: user %d may look at it, but change nothing", socket, os.Getuid()),
 			Hint: "it obeys " + info.GetWhoMayChange()}
@@ -123,6 +136,36 @@ func connect(ctx context.Context, socket string, change bool) (*Conn, error) {
 	}
 	c.Daemon = info.GetDaemon()
 	return c, nil
+}
+
+// silent is the error of a daemon that is there and does not answer.
+func silent(socket string, pid int) error {
+	e := &Error{Errno: syscall.ETIMEDOUT, Subject: socket,
+		Text: fmt.Sprintf("daemon at %s has not answered for %v", socket, answerTime)}
+	if pid > 0 {
+		e.Text = fmt.Sprintf("daemon at %s (process %d) has not answered for %v", socket, pid, answerTime)
+		e.Hint = fmt.Sprintf("if it was stopped, kill -CONT %d lets it go on; kill -KILL %[1]d ends it, and programs go on", pid)
+	}
+	return e
+}
+
+// listener is the process that listens at the other end of a connection, 0 where it cannot be seen.
+func listener(c net.Conn) int {
+	socket, ok := c.(*net.UnixConn)
+	if !ok {
+		return 0
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	pid := 0
+	_ = raw.Control(func(fd uintptr) { // it fails for sockets that are closed
+		if peer, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED); err == nil {
+			pid = int(peer.Pid)
+		}
+	})
+	return pid
 }
 
 // cause strips what package net puts around a system error.

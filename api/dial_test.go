@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -201,6 +202,32 @@ func TestDialStopsWaiting(t *testing.T) {
 	defer cancel()
 	if _, err := Dial(ctx, o); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a daemon that never serves: %v", err)
+	}
+}
+
+// A daemon that is stopped says nothing. The caller hears of it, and in the end why nothing came and what to do.
+func TestDialSilentDaemon(t *testing.T) {
+	answer, waiting := answerTime, waitingTime
+	t.Cleanup(func() { answerTime, waitingTime = answer, waiting })
+	answerTime, waitingTime = 500*time.Millisecond, time.Millisecond
+	socket := filepath.Join(options(t, "").Dir, Socket)
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	told := make(chan string, 1)
+	_, err = Dial(t.Context(), Options{Socket: socket, Waiting: func(at string) { told <- at }})
+	var e *Error
+	if !errors.As(err, &e) || !errors.Is(err, syscall.ETIMEDOUT) || errors.Is(err, ErrNoDaemon) {
+		t.Fatalf("%v", err)
+	}
+	pid := strconv.Itoa(os.Getpid())
+	if !strings.Contains(e.Text, "process "+pid) || !strings.Contains(e.Hint, "kill -CONT "+pid) {
+		t.Errorf("%q, hint %q", e.Text, e.Hint)
+	}
+	if at := <-told; at != socket {
+		t.Errorf("waits for %s", at)
 	}
 }
 

@@ -1012,10 +1012,10 @@ type NodeDevice struct {
 	// Device time and launches since the node was made.
 	BusyNs   int64  `protobuf:"varint,8,opt,name=busy_ns,json=busyNs,proto3" json:"busy_ns,omitempty"`
 	Launches uint64 `protobuf:"varint,9,opt,name=launches,proto3" json:"launches,omitempty"`
-	// The share it is entitled to now, and what it got over the last second.
-	ShareAsked     uint32 `protobuf:"varint,10,opt,name=share_asked,json=shareAsked,proto3" json:"share_asked,omitempty"`
-	ShareDelivered uint32 `protobuf:"varint,11,opt,name=share_delivered,json=shareDelivered,proto3" json:"share_delivered,omitempty"`
-	State          State  `protobuf:"varint,12,opt,name=state,proto3,enum=lgpu.v1.State" json:"state,omitempty"`
+	// The share it is entitled to now, and what it got over the last second; absent where that is not measured.
+	ShareAsked     *uint32 `protobuf:"varint,10,opt,name=share_asked,json=shareAsked,proto3,oneof" json:"share_asked,omitempty"`
+	ShareDelivered *uint32 `protobuf:"varint,11,opt,name=share_delivered,json=shareDelivered,proto3,oneof" json:"share_delivered,omitempty"`
+	State          State   `protobuf:"varint,12,opt,name=state,proto3,enum=lgpu.v1.State" json:"state,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1114,15 +1114,15 @@ func (x *NodeDevice) GetLaunches() uint64 {
 }
 
 func (x *NodeDevice) GetShareAsked() uint32 {
-	if x != nil {
-		return x.ShareAsked
+	if x != nil && x.ShareAsked != nil {
+		return *x.ShareAsked
 	}
 	return 0
 }
 
 func (x *NodeDevice) GetShareDelivered() uint32 {
-	if x != nil {
-		return x.ShareDelivered
+	if x != nil && x.ShareDelivered != nil {
+		return *x.ShareDelivered
 	}
 	return 0
 }
@@ -2872,7 +2872,7 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04Kind\x12\t\n" +
 	"\x05GROUP\x10\x00\x12\b\n" +
 	"\x04LGPU\x10\x01B\v\n" +
-	"\t_host_max\"\xa4\x03\n" +
+	"\t_host_max\"\xd2\x03\n" +
 	"\n" +
 	"NodeDevice\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x10\n" +
@@ -2885,12 +2885,14 @@ const file_lgpu_proto_rawDesc = "" +
 	"memoryPeak\x12%\n" +
 	"\x0ememory_granted\x18\a \x01(\x04R\rmemoryGranted\x12\x17\n" +
 	"\abusy_ns\x18\b \x01(\x03R\x06busyNs\x12\x1a\n" +
-	"\blaunches\x18\t \x01(\x04R\blaunches\x12\x1f\n" +
+	"\blaunches\x18\t \x01(\x04R\blaunches\x12$\n" +
 	"\vshare_asked\x18\n" +
-	" \x01(\rR\n" +
-	"shareAsked\x12'\n" +
-	"\x0fshare_delivered\x18\v \x01(\rR\x0eshareDelivered\x12$\n" +
-	"\x05state\x18\f \x01(\x0e2\x0e.lgpu.v1.StateR\x05state\"\xcb\x02\n" +
+	" \x01(\rH\x00R\n" +
+	"shareAsked\x88\x01\x01\x12,\n" +
+	"\x0fshare_delivered\x18\v \x01(\rH\x01R\x0eshareDelivered\x88\x01\x01\x12$\n" +
+	"\x05state\x18\f \x01(\x0e2\x0e.lgpu.v1.StateR\x05stateB\x0e\n" +
+	"\f_share_askedB\x12\n" +
+	"\x10_share_delivered\"\xcb\x02\n" +
 	"\tRequested\x12\x12\n" +
 	"\x04lgpu\x18\x01 \x01(\tR\x04lgpu\x12$\n" +
 	"\vcompute_max\x18\x02 \x01(\rH\x00R\n" +
@@ -3189,6 +3191,7 @@ func file_lgpu_proto_init() {
 	file_lgpu_proto_msgTypes[6].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[7].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[8].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[9].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[10].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[11].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[33].OneofWrappers = []any{}

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/lgpu/lgpu/node/logs"
 )
 
 // Environment of a daemon that is started by need.
@@ -26,9 +28,7 @@ const (
 
 const (
 	startLock = "lgpud.start" // held by whoever starts a daemon
-	oldLog    = Log + ".old"
-	maxLog    = 1 << 20 // bytes after which a log becomes the old one
-	lastWords = 2048    // bytes at the end of the log
+	lastWords = 2048          // bytes at the end of the log
 )
 
 const readyWord = "ready"
@@ -45,7 +45,7 @@ func start(ctx context.Context, dir string, o Options) (*Conn, error) {
 	defer unlock()
 	socket := filepath.Join(dir, Socket)
 	for began := time.Now(); ; {
-		c, err := connect(ctx, socket, o.Change)
+		c, err := connect(ctx, socket, o)
 		if err == nil || !errors.Is(err, ErrNoDaemon) || time.Since(began) > succession {
 			return c, err
 		}
@@ -87,7 +87,7 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 
 // launch runs command, which becomes a daemon of dir, until it serves.
 func launch(ctx context.Context, dir string, command []string) error {
-	log, err := openLog(dir)
+	log, err := logs.Open(filepath.Join(dir, Log))
 	if err != nil {
 		return err
 	}
@@ -127,17 +127,6 @@ func launch(ctx context.Context, dir string, command []string) error {
 		return fmt.Errorf("wait for it: %w", err)
 	}
 	return fmt.Errorf("it ended at once; %s", words(log, said))
-}
-
-// openLog returns the log of the daemons that are started by need. Only the user reads it.
-func openLog(dir string) (*os.File, error) {
-	path := filepath.Join(dir, Log)
-	if info, err := os.Lstat(path); err == nil && info.Size() > maxLog {
-		if err := os.Rename(path, filepath.Join(dir, oldLog)); err != nil {
-			return nil, err
-		}
-	}
-	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 }
 
 // words returns what the daemon said last in its log, from an offset on.

@@ -98,12 +98,14 @@ var (
 	computeCap = gauge("lgpu_compute_cap_ratio", "Cap of device time, ancestors' included; 1 is none.", ofNodeDevice...)
 	computeMin = gauge("lgpu_compute_guarantee_ratio", "Part of device time that is guaranteed.", ofNodeDevice...)
 	weight     = gauge("lgpu_compute_weight", "Weight against siblings.", ofNodeDevice...)
-	shareAsked = gauge("lgpu_share_asked_ratio", "Part of device time that the node is entitled to now.",
-		ofNodeDevice...)
-	shareGiven = gauge("lgpu_share_delivered_ratio", "Part of device time over the last second.", ofNodeDevice...)
-	busy       = counter("lgpu_compute_busy_seconds_total", "Device time used since the lgpu was made.",
-		ofNodeDevice...)
-	launches   = counter("lgpu_launches_total", "Launches since the lgpu was made.", ofNodeDevice...)
+	shareAsked = gauge("lgpu_share_asked_ratio",
+		"Part of device time that the node is entitled to now; absent where that is not measured.", ofNodeDevice...)
+	shareGiven = gauge("lgpu_share_delivered_ratio",
+		"Part of device time over the last second; absent where that is not measured.", ofNodeDevice...)
+	busy = counter("lgpu_compute_busy_seconds_total",
+		"Device time used since the lgpu was made, but for times alone without a cap.", ofNodeDevice...)
+	launches = counter("lgpu_launches_total",
+		"Launches since the lgpu was made, but for times alone without a cap.", ofNodeDevice...)
 	nodeSlices = counter("lgpu_slices_total",
 		"Slices that the lgpu had; it has the device without slices while nobody else wants it.", ofNodeDevice...)
 )
@@ -129,10 +131,7 @@ func newEmitter(metrics chan<- prometheus.Metric, devices []node.Device) *emitte
 	for i := range devices {
 		d := &devices[i]
 		e.names[d.UUID] = d.Identity()
-		e.indexes[d.UUID] = strconv.Itoa(d.Index)
-		if d.MIG() {
-			e.indexes[d.UUID] = strconv.Itoa(d.ParentIndex) + ":" + strconv.Itoa(d.Index)
-		}
+		e.indexes[d.UUID] = d.Ordinal()
 	}
 	return e
 }
@@ -223,8 +222,10 @@ func (e *emitter) node(n *node.NodeState) {
 		e.emit(computeCap, hundredths(d.Effective.Compute), labels...)
 		e.emit(computeMin, hundredths(d.Effective.Min), labels...)
 		e.emit(weight, float64(d.Effective.Weight), labels...)
-		e.emit(shareAsked, hundredths(d.Asked), labels...)
-		e.emit(shareGiven, hundredths(d.Delivered), labels...)
+		if d.Measured {
+			e.emit(shareAsked, hundredths(d.Asked), labels...)
+			e.emit(shareGiven, hundredths(d.Delivered), labels...)
+		}
 		if n.Kind != node.KindLgpu {
 			continue // a group's sums would fall when an lgpu goes, which a counter must not
 		}

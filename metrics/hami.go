@@ -74,7 +74,9 @@ func (e *emitter) hami(devices []node.Device, shown []*node.NodeState, host stri
 			e.emit(hamiUsed, float64(d.MemoryUsed), labels...)
 			e.emit(hamiLimit, float64(limit), labels...)
 			e.emit(hamiMemory, float64(d.MemoryUsed), labels...)
-			e.emit(hamiUtilisation, hundredths(d.Delivered)*100, labels...)
+			if d.Measured {
+				e.emit(hamiUtilisation, hundredths(d.Delivered)*100, labels...)
+			}
 		}
 	}
 }

@@ -44,7 +44,7 @@ type Options struct {
 type Collector struct {
 	source Source
 	o      Options
-	turns  turns
+	turns  *turns
 }
 
 // New returns a collector of what source shows.
@@ -57,7 +57,7 @@ func New(source Source, o Options) *Collector {
 			o.Host = name
 		}
 	}
-	return &Collector{source: source, o: o}
+	return &Collector{source: source, o: o, turns: newTurns()}
 }
 
 // Run counts turns until ctx ends or the daemon does, and returns why. Without it they stay at zero.

@@ -89,7 +89,7 @@ func machine() *fake {
 			},
 			Nodes: []node.NodeState{
 				{Path: "/", Kind: node.KindGroup, ID: 1, Persistent: true, Devices: []node.NodeDevice{
-					{Device: whole, Effective: limits, MemoryUsed: 7 << 30, MemoryPeak: 9 << 30, Delivered: 9000, Asked: 10000},
+					{Device: whole, Effective: limits, MemoryUsed: 7 << 30, MemoryPeak: 9 << 30, Delivered: 9000, Asked: 10000, Measured: true},
 				}},
 				{Path: "/job-7", Name: "job-7", Kind: node.KindLgpu, ID: 4, Gang: "g", Devices: []node.NodeDevice{
 					{Device: whole, Effective: limits, MemoryUsed: 1 << 30, MemoryGranted: region.NoLimit, State: node.StateWaiting},
@@ -101,7 +101,7 @@ func machine() *fake {
 					Clients: []node.Client{{PID: 812}, {PID: 813}},
 					Devices: []node.NodeDevice{{
 						Device: whole, Effective: capped, MemoryUsed: 6 << 30, MemoryPeak: 7 << 30, MemoryGranted: 8 << 30,
-						Busy: 90 * time.Second, Launches: 12345, Asked: 2500, Delivered: 2490, State: node.StateRunning,
+						Busy: 90 * time.Second, Launches: 12345, Asked: 2500, Delivered: 2490, Measured: true, State: node.StateRunning,
 					}},
 				},
 			},
@@ -192,6 +192,26 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestScrapeBeforeTheFirstTurn: a collector can be asked at any moment, before the first turn, between turns and while
+// they come.
+func TestScrapeBeforeTheFirstTurn(t *testing.T) {
+	f := machine()
+	c := New(f, Options{HAMi: true, Host: "node-1"})
+	gather(t, c)
+	ended := make(chan error)
+	go func() { ended <- c.Run(t.Context()) }()
+	for range 100 {
+		f.batches <- batch{turns: []node.Slice{{Device: whole, ID: 3, Start: began, End: began.Add(time.Millisecond)}}}
+		gather(t, c)
+	}
+	close(f.batches)
+	<-ended
+	want := fmt.Sprintf("lgpu_slices_total{device=%q,kind=\"lgpu\",path=\"/team/alice\"} 100\n", whole)
+	if got := gather(t, c); !strings.Contains(got, want) {
+		t.Errorf("no %s in\n%s", want, got)
+	}
+}
+
 // TestForget: what is counted for an lgpu or device goes with it.
 func TestForget(t *testing.T) {
 	f := machine()
@@ -223,6 +243,20 @@ func TestBounded(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s", want)
 		}
+	}
+}
+
+// TestNotMeasured: where nobody knows an lgpu's share there is none, so that no alert compares it with what was asked for.
+func TestNotMeasured(t *testing.T) {
+	got := gather(t, New(machine(), Options{HAMi: true}))
+	for _, name := range []string{"lgpu_share_asked_ratio", "lgpu_share_delivered_ratio"} {
+		unmeasured := fmt.Sprintf("%s{device=%q,kind=\"lgpu\",path=\"/job-7\"}", name, whole)
+		if !strings.Contains(got, name+"{") || strings.Contains(got, unmeasured) {
+			t.Errorf("%s: it is for what is measured, and for nothing else", name)
+		}
+	}
+	if strings.Count(got, "\nhami_container_device_utilization_ratio{") != 1 {
+		t.Errorf("HAMi's ratio is there for another than /team/alice")
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/lgpu/lgpu/node"
 )
 
-// turns counts what comes through a feed of slices. The zero value is ready.
+// turns counts what comes through a feed of slices. newTurns makes one.
 type turns struct {
 	mu      sync.Mutex
 	count   map[turn]uint64           // guarded by mu
@@ -40,12 +40,13 @@ var (
 // wanted the device.
 const longestSwitch = 10 * time.Millisecond
 
+func newTurns() *turns {
+	return &turns{count: map[turn]uint64{}, devices: map[gpu.UUID]*deviceTurns{}}
+}
+
 func (t *turns) add(slices []node.Slice, lost uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.count == nil {
-		t.count, t.devices = map[turn]uint64{}, map[gpu.UUID]*deviceTurns{}
-	}
 	if lost > 0 {
 		t.missed += lost
 		for _, d := range t.devices {

@@ -1,9 +1,10 @@
 package node
 
 import (
+	"fmt"
 	"maps"
-	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/node/gate"
@@ -59,9 +60,8 @@ func (n *Node) announceChange(c tree.Change) {
 	n.asked = asked
 	n.mu.Unlock()
 	for _, id := range c.Changed {
-		if old, known := before[id]; known && !reflect.DeepEqual(old, asked[id]) {
-			path := asked[id].Path
-			n.emit(Event{Kind: LimitChanged, Path: path, ID: id, Text: "limits of " + path + " have changed"})
+		if old, known := before[id]; known {
+			n.announceLimits(asked[id], old, c.By)
 		}
 	}
 	for _, id := range c.Removed {
@@ -72,6 +72,26 @@ func (n *Node) announceChange(c tree.Change) {
 		n.emit(Event{Kind: LgpuRemoved, ID: id, Path: path, Text: path + " was removed"})
 		n.journal.forget(id)
 	}
+}
+
+// listed is how many differences an event names.
+const listed = 8
+
+// announceLimits makes the event of a node that asks for others than before.
+func (n *Node) announceLimits(now, before tree.NodeState, by *uint32) {
+	changed := now.Differences(before, n.tree.Devices())
+	if len(changed) == 0 {
+		return
+	}
+	if more := len(changed) - listed; more > 0 {
+		changed = append(changed[:listed], fmt.Sprintf("and %d more", more))
+	}
+	e := Event{Kind: LimitChanged, Path: now.Path, ID: now.ID, Text: now.Path + ": " + strings.Join(changed, ", ")}
+	if by != nil {
+		e.UID = *by
+		e.Text += fmt.Sprintf(", by user %d", *by)
+	}
+	n.emit(e)
 }
 
 // pushAll tells the policy of the whole tree.
@@ -89,7 +109,7 @@ func (n *Node) pushNode(node tree.Node) {
 	var mine []gpu.UUID
 	n.mu.Lock()
 	if l := n.lgpus[node.ID]; l != nil {
-		mine = l.record.Devices
+		mine = devicesOf(node, l)
 	}
 	n.paths[node.ID] = node.Path
 	n.mu.Unlock()

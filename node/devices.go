@@ -36,6 +36,8 @@ type origin struct {
 	err   error
 	users int // guarded by devices.mu; lgpus that are on it, and those who wait for ready
 	stop  context.CancelFunc
+	// bereaved asks for a look at what a client that has left gave away.
+	bereaved chan struct{}
 
 	asking    sync.Mutex
 	inventory gpu.Inventory          // guarded by asking
@@ -55,6 +57,7 @@ type device struct {
 	fault     string    // guarded by Node.mu; empty when well
 	strangers map[processKey]int
 	overruns  map[uint64]int
+	orphans   orphanWatch
 }
 
 func (d *devices) init() { d.sims = map[string]*origin{} }
@@ -181,7 +184,9 @@ const percentUnits = 100
 // partsOf describes a device's parts for the tree. One bit is one compute unit, as long as there are not more of them
 // than a set can have. Units have names where the device can grant them by name.
 func partsOf(d gpu.Device, named bool) tree.Device {
-	t := tree.Device{UUID: d.Identity(), Number: d.Node, Capacity: d.Units, UnitsPerBit: 1, Memory: d.Memory}
+	t := tree.Device{
+		UUID: d.Identity(), Number: d.Node, Ordinal: d.Ordinal(), Capacity: d.Units, UnitsPerBit: 1, Memory: d.Memory,
+	}
 	if d.Units <= 0 {
 		t.Capacity = percentUnits
 	}
@@ -211,7 +216,7 @@ func (n *Node) attachSim(text string) (*origin, error) {
 	o := d.sims[shape.String()]
 	fresh := o == nil
 	if fresh {
-		o = &origin{shape: shape.String(), ready: make(chan struct{})}
+		o = &origin{shape: shape.String(), ready: make(chan struct{}), bereaved: make(chan struct{}, 1)}
 		d.sims[o.shape] = o
 	}
 	o.users++
@@ -329,10 +334,21 @@ func (n *Node) watchLocked(o *origin) {
 		defer tick.Stop()
 		for {
 			n.patrol(o)
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
+			for again, whole := n.reconcile(o), false; !whole; {
+				var soon <-chan time.Time
+				if again {
+					soon = time.After(secondLook)
+				}
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+					whole = true
+				case <-soon:
+					again = n.reconcile(o)
+				case <-o.bereaved:
+					again = n.reconcile(o)
+				}
 			}
 		}
 	}()

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -39,7 +40,7 @@ const (
 )
 
 // Event is something that happened. Numbers without a meaning for its kind are zero. Of oom, drain.overrun and
-// memory.high at most ten of a node are told in a second.
+// memory.high one of a node is told at once; those of the next seconds are counted, and the next one told says how many.
 type Event struct {
 	Seq    uint64 // rises by one from event to event while the daemon lives
 	Time   time.Time
@@ -74,15 +75,16 @@ type journal struct {
 	told   map[uint64]map[Kind]told   // guarded by mu; of each node
 }
 
-// told is how many events of a kind were told in a second.
+// told says when an event of a kind was told last, and how many have not been since.
 type told struct {
-	second int64
-	events int
+	at     time.Time
+	untold uint64
 }
 
-// tellable is how many events in a second of one node and one kind are told, where a program can cause any number. They
-// are to displace neither what others did nor what was before; all are counted.
-const tellable = 10
+// quiet is the time between two events of one node and one kind that are told, where a program can cause any number:
+// one that tries how much memory it gets asks until it is refused, again and again. They are to displace neither what
+// others did nor what was before; all are counted.
+const quiet = 10 * time.Second
 
 // endless reports whether a program can cause any number of events of a kind.
 func (k Kind) endless() bool { return k == OutOfMemory || k == DrainOverrun || k == MemoryHigh }
@@ -90,8 +92,8 @@ func (k Kind) endless() bool { return k == OutOfMemory || k == DrainOverrun || k
 // kept is how many events Recent returns.
 const kept = 256
 
-// add counts an event that happens now and tells the feeds, or returns false.
-func (j *journal) add(e Event) bool {
+// add counts an event that happens now and tells the feeds. It returns what was told, or false.
+func (j *journal) add(e Event) (Event, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.counts == nil {
@@ -104,14 +106,8 @@ func (j *journal) add(e Event) bool {
 			j.nodes[e.ID], j.told[e.ID] = map[Kind]uint64{}, map[Kind]told{}
 		}
 		j.nodes[e.ID][e.Kind]++
-		t := j.told[e.ID][e.Kind]
-		if second := e.Time.Unix(); t.second != second {
-			t = told{second: second}
-		}
-		t.events++
-		j.told[e.ID][e.Kind] = t
-		if e.Kind.endless() && t.events > tellable {
-			return false
+		if e.Kind.endless() && !j.tell(&e) {
+			return e, false
 		}
 	}
 	j.seq++
@@ -121,6 +117,21 @@ func (j *journal) add(e Event) bool {
 	}
 	j.last = append(j.last, e)
 	j.feed.publish(e) // under the lock, so that feeds see the order of the numbers
+	return e, true
+}
+
+// tell reports whether an event of an endless kind is to be told, and adds to its text what was not. mu is held.
+func (j *journal) tell(e *Event) bool {
+	t, before := j.told[e.ID][e.Kind]
+	if before && e.Time.Sub(t.at) < quiet {
+		t.untold++
+		j.told[e.ID][e.Kind] = t
+		return false
+	}
+	if t.untold > 0 {
+		e.Text += fmt.Sprintf(" (and %d more times since %s)", t.untold, t.at.Format(time.TimeOnly))
+	}
+	j.told[e.ID][e.Kind] = told{at: e.Time}
 	return true
 }
 
@@ -154,7 +165,8 @@ func (j *journal) forget(id uint64) {
 // emit notes an event, and logs it.
 func (n *Node) emit(e Event) {
 	e.Time = time.Now()
-	if !n.journal.add(e) {
+	e, told := n.journal.add(e)
+	if !told {
 		return
 	}
 	level := slog.LevelInfo

@@ -8,7 +8,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/node/mps"
 	"github.com/lgpu/lgpu/node/proc"
+	"github.com/lgpu/lgpu/node/store"
 	"github.com/lgpu/lgpu/node/tenant"
 	"github.com/lgpu/lgpu/region"
 	"github.com/lgpu/lgpu/sim"
@@ -50,18 +50,6 @@ type HoldSpec struct {
 	// Gang puts the lgpu into a gang.
 	Gang     string
 	Launcher Peer
-}
-
-// Limits are asked for at the start of an lgpu, for each of its devices. A nil pointer is no limit of its own.
-type Limits struct {
-	MemoryMax     *uint64 // bytes
-	MemoryPercent *uint32 // hundredths of a percent of each device's memory, instead of MemoryMax
-	ComputeMax    *uint32 // hundredths of a percent
-	ComputeMin    *uint32 // hundredths of a percent
-	Count         *int    // compute units (bits)
-	Weight        *uint32
-	Priority      string // normal, high or latency; empty for none of its own
-	HostMax       *uint64
 }
 
 // Peer is a process as the kernel vouches for it (SO_PEERCRED).
@@ -265,6 +253,9 @@ func (n *Node) look(spec HoldSpec, pid, attempt int) (*plan, error) {
 	if spec.ID != 0 && spec.ID != node.ID {
 		return nil, fmt.Errorf("lgpu %s with id %d: %w", p.path, spec.ID, ErrNotFound)
 	}
+	if len(node.Children) > 0 {
+		return nil, groupError(node.Path)
+	}
 	p.exists, p.id = true, node.ID
 	l := n.lgpuOf(node.ID)
 	if l == nil {
@@ -284,6 +275,18 @@ func (n *Node) look(spec HoldSpec, pid, attempt int) (*plan, error) {
 		p.spatial = l.record.Spatial
 	}
 	return p, nil
+}
+
+// groupError is for who wants to run a program in a node that has others below it.
+func groupError(path string) error {
+	if path == tree.Root {
+		return hinted{fmt.Errorf("the root is a group; programs run in lgpus below it%w", silent{ErrInvalid}),
+			"leave the path out for an lgpu of its own: lgpu run -- COMMAND"}
+	}
+	return hinted{
+		fmt.Errorf("%s is a group; programs run in lgpus, which have nothing below them%w", path, silent{ErrInvalid}),
+		fmt.Sprintf("to run in that group: lgpu run --group %s -- COMMAND", path),
+	}
 }
 
 // machineName names where devices are, for people.
@@ -324,13 +327,8 @@ func (n *Node) choose(spec HoldSpec, p *plan) error {
 		if chosen, err = gpu.Select(have, spec.Devices); errors.Is(err, gpu.ErrTwice) {
 			return fmt.Errorf("--device: %w%w", err, silent{ErrInvalid})
 		} else if err != nil {
-			var list []string
-			for _, d := range have {
-				list = append(list, fmt.Sprintf("%s (%s, %s)", indexOf(d), d.Identity(), d.Name))
-			}
-			return hinted{
-				fmt.Errorf("--device: %w%w", err, silent{ErrNoDevice}), "there is " + strings.Join(list, "; "),
-			}
+			return hinted{fmt.Errorf("--device: %w%w", err, silent{ErrNoDevice}),
+				"name one by its index, its UUID or the beginning of that"}
 		}
 	}
 	p.devices = chosen
@@ -358,14 +356,6 @@ type silent struct{ error }
 
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
-
-// indexOf is how people name a device.
-func indexOf(d gpu.Device) string {
-	if d.MIG() {
-		return fmt.Sprintf("%d:%d", d.ParentIndex, d.Index)
-	}
-	return strconv.Itoa(d.Index)
-}
 
 // modeTime is how long somebody waits for devices to come into a mode. MPS takes seconds to begin or to end.
 const modeTime = 15 * time.Second
@@ -395,6 +385,9 @@ func (n *Node) wantMode(ctx context.Context, d gpu.Device, spatial bool) error {
 func (n *Node) found(spec HoldSpec, p *plan, held *launcher) (*Hold, error) {
 	writes, err := spec.Limits.writes(p.devices)
 	if err != nil {
+		return nil, err
+	}
+	if err := n.outranked(p.path, spec.Limits.Priority, p.devices); err != nil {
 		return nil, err
 	}
 	if spec.Gang != "" {
@@ -450,24 +443,48 @@ func (n *Node) join(spec HoldSpec, p *plan, held *launcher) (*Hold, error) {
 			"leave the limits out to join it as it is, or choose another name",
 		}
 	}
-	if !active {
-		n.mu.Lock()
-		l.record.Devices, l.record.Spatial, l.record.Sim = uuidsOf(p.devices), p.spatial, p.shape
-		n.mu.Unlock()
-		if !l.attached {
-			l.attached, p.attached = p.attached, false
-		}
-		if err := n.bring(l, node, false); err != nil {
-			if fresh {
-				p.attached = l.attached
-				n.mu.Lock()
-				delete(n.lgpus, p.id)
-				n.mu.Unlock()
-			}
-			return nil, err
-		}
+	if active {
+		return n.hand(l, node, held)
 	}
-	return n.hand(l, node, held)
+	var h *Hold
+	err := n.attempt(l, &p.attached, func(r *store.Lgpu) {
+		r.Devices, r.Spatial, r.Sim = uuidsOf(p.devices), p.spatial, p.shape
+	}, func() (err error) {
+		if err = n.bring(l, node, false); err == nil {
+			h, err = n.hand(l, node, held)
+		}
+		return err
+	})
+	return h, err
+}
+
+// attempt changes the record of an inactive lgpu and takes it into use. After an error nothing of that is left: the
+// record is as it was, and one that was new is forgotten. attached says that the caller has an attachSim, which the lgpu
+// takes over where it has none. life is held.
+func (n *Node) attempt(l *lgpu, attached *bool, change func(*store.Lgpu), use func() error) error {
+	n.mu.Lock()
+	_, known := n.lgpus[l.record.ID]
+	before := l.record
+	change(&l.record)
+	n.mu.Unlock()
+	takes := !l.attached
+	if takes {
+		l.attached, *attached = *attached, false
+	}
+	err := use()
+	if err == nil {
+		return nil
+	}
+	if takes {
+		l.attached, *attached = false, l.attached
+	}
+	if _, exists := n.tree.ByID(before.ID); !known || !exists {
+		return errors.Join(err, n.drop(l))
+	}
+	n.mu.Lock()
+	l.record = before
+	n.mu.Unlock()
+	return errors.Join(err, n.save(l))
 }
 
 // hand gives an lgpu in use to a launcher. life is held.
@@ -535,159 +552,6 @@ func (n *Node) environment(l *lgpu, node tree.Node) (map[string]string, error) {
 		maps.Copy(env, spatial)
 	}
 	return env, nil
-}
-
-// given reports whether any limit is there.
-func (l Limits) given() bool { return l != Limits{} }
-
-// writes are the texts of the files that say l for each of the devices.
-func (l Limits) writes(devices []gpu.Device) ([]tree.Assignment, error) {
-	if l.ComputeMin != nil && l.ComputeMax != nil && *l.ComputeMin > *l.ComputeMax {
-		return nil, fmt.Errorf("--min %s%%: %w: the cap is below it", units.FormatPercent(*l.ComputeMin), ErrInvalid)
-	}
-	lines := map[string]*strings.Builder{}
-	line := func(file string, d gpu.Device, format string, value any) {
-		if lines[file] == nil {
-			lines[file] = &strings.Builder{}
-		}
-		fmt.Fprintf(lines[file], "%s "+format+"\n", d.Key(), value)
-	}
-	for _, d := range devices {
-		if memory, ok, err := l.memory(d); err != nil {
-			return nil, err
-		} else if ok {
-			line("memory.max", d, "%d", memory)
-		}
-		if l.Count != nil {
-			switch {
-			case d.Units == 0:
-				return nil, hinted{fmt.Errorf("--units: the driver does not say how many units device %s (%s) has%w",
-					indexOf(d), d.Identity(), silent{ErrInvalid}), "use --compute"}
-			case *l.Count > d.Units:
-				return nil, fmt.Errorf("--units %d: device %s (%s) has %d units%w", *l.Count, indexOf(d), d.Identity(),
-					d.Units, silent{ErrInvalid})
-			}
-			line("lgpu", d, "count=%d", *l.Count)
-		}
-		if l.ComputeMax != nil {
-			line("compute.max", d, "%s", units.FormatPercent(*l.ComputeMax))
-		}
-		if l.ComputeMin != nil {
-			line("compute.min", d, "%s", units.FormatPercent(*l.ComputeMin))
-		}
-		if l.Weight != nil {
-			line("lgpu.weight", d, "%d", *l.Weight)
-		}
-		if l.Priority != "" {
-			line("lgpu.priority", d, "%s", l.Priority)
-		}
-	}
-	var writes []tree.Assignment
-	for _, file := range slices.Sorted(maps.Keys(lines)) {
-		writes = append(writes, tree.Assignment{File: file, Text: lines[file].String()})
-	}
-	if l.HostMax != nil {
-		writes = append(writes, tree.Assignment{File: "host.max", Text: strconv.FormatUint(*l.HostMax, 10)})
-	}
-	return writes, nil
-}
-
-// memory is the limit on d in bytes, if there is one.
-func (l Limits) memory(d gpu.Device) (uint64, bool, error) {
-	switch {
-	case l.MemoryPercent != nil:
-		whole, share := uint64(units.Whole), uint64(*l.MemoryPercent)
-		return d.Memory/whole*share + d.Memory%whole*share/whole, true, nil
-	case l.MemoryMax == nil:
-		return 0, false, nil
-	case *l.MemoryMax > d.Memory:
-		return 0, false, fmt.Errorf("--memory %s: device %s (%s) has %s%w",
-			strings.ReplaceAll(units.FormatSize(*l.MemoryMax), " ", ""),
-			indexOf(d), d.Identity(), units.FormatSize(d.Memory), silent{ErrInvalid})
-	}
-	return *l.MemoryMax, true, nil
-}
-
-// differs names the first difference between what a node asks for and what spec does, or nothing. A spec without limits
-// differs from none.
-func (s HoldSpec) differs(node tree.Node, devices []gpu.Device) string {
-	l := s.Limits
-	if s.ID != 0 {
-		return ""
-	}
-	if s.Gang != "" && s.Gang != node.Gang {
-		return fmt.Sprintf("gang %q, not %q", node.Gang, s.Gang)
-	}
-	if !l.given() {
-		return ""
-	}
-	if has, asked := node.HostMax, orNoLimit(l.HostMax); has != asked {
-		return fmt.Sprintf("host memory %s, not %s", sizeText(has), sizeText(asked))
-	}
-	for i, e := range node.Devices {
-		d := slices.IndexFunc(devices, func(d gpu.Device) bool { return d.Identity() == e.Device })
-		if d < 0 {
-			continue
-		}
-		has := node.Requests[i]
-		memory, ok, _ := l.memory(devices[d])
-		if !ok {
-			memory = tree.NoLimit
-		}
-		switch {
-		case orNoLimit(has.MemoryMax) != memory:
-			return fmt.Sprintf("memory %s, not %s", sizeText(orNoLimit(has.MemoryMax)), sizeText(memory))
-		case orZero(has.Count) != orZero(l.Count):
-			return fmt.Sprintf("%s compute units, not %s", countText(has.Count), countText(l.Count))
-		case orWhole(has.ComputeMax) != orWhole(l.ComputeMax):
-			return fmt.Sprintf("compute %s%%, not %s%%", units.FormatPercent(orWhole(has.ComputeMax)),
-				units.FormatPercent(orWhole(l.ComputeMax)))
-		case orZero(has.ComputeMin) != orZero(l.ComputeMin):
-			return fmt.Sprintf("a guarantee of %s%%, not %s%%", units.FormatPercent(orZero(has.ComputeMin)),
-				units.FormatPercent(orZero(l.ComputeMin)))
-		case l.Weight != nil && has.Weight != *l.Weight && e.Weight != *l.Weight:
-			return fmt.Sprintf("weight %d, not %d", e.Weight, *l.Weight)
-		case l.Priority != "" && (has.Priority == nil || has.Priority.String() != l.Priority):
-			return fmt.Sprintf("another priority than %s", l.Priority)
-		}
-	}
-	return ""
-}
-
-func orNoLimit(v *uint64) uint64 {
-	if v == nil {
-		return tree.NoLimit
-	}
-	return *v
-}
-
-func orWhole(v *uint32) uint32 {
-	if v == nil {
-		return units.Whole
-	}
-	return *v
-}
-
-func orZero[T int | uint32](v *T) T {
-	if v == nil {
-		return 0
-	}
-	return *v
-}
-
-// sizeText writes a limit in bytes for people.
-func sizeText(bytes uint64) string {
-	if bytes == tree.NoLimit {
-		return "unlimited"
-	}
-	return units.FormatSize(bytes)
-}
-
-func countText(n *int) string {
-	if n == nil {
-		return "all"
-	}
-	return strconv.Itoa(*n)
 }
 
 // ownName is the name of an lgpu that was given none: program and process.

@@ -148,11 +148,11 @@ func (n *Node) forget(l *lgpu, at string) error {
 			return fmt.Errorf("remove lgpu %s: %w", at, err)
 		}
 	}
-	return n.drop(l, at)
+	return n.drop(l)
 }
 
 // drop forgets the record of an lgpu whose node is gone. life is held.
-func (n *Node) drop(l *lgpu, at string) error {
+func (n *Node) drop(l *lgpu) error {
 	n.mu.Lock()
 	_, known := n.lgpus[l.record.ID]
 	delete(n.lgpus, l.record.ID)

@@ -139,6 +139,8 @@ type tenants interface {
 	SetBudgets([]tenant.Budget) error
 	Clients() []tenant.Client
 	Usage(id uint64) (region.State, error)
+	Exports(device [16]byte) tenant.Exports
+	ReleaseExports(device [16]byte, lgpu, gone uint64)
 }
 
 // gates is what the daemon needs of a gate.Runner.
@@ -210,7 +212,7 @@ func open(c Config, p parts) (n *Node, err error) {
 	if err != nil {
 		return n, err
 	}
-	n.tree = tree.New(tree.Options{Usage: usage{n}, Commit: n.commit})
+	n.tree = tree.New(tree.Options{Usage: usage{n}, Commit: n.commit, Owner: uint32(os.Geteuid())})
 	return n, n.restore()
 }
 
@@ -336,7 +338,7 @@ func (n *Node) openDevices() error {
 	}
 	n.devices.init()
 	for _, inventory := range inventories {
-		n.devices.add(&origin{inventory: inventory, users: 1})
+		n.devices.add(&origin{inventory: inventory, users: 1, bereaved: make(chan struct{}, 1)})
 	}
 	for _, l := range n.lgpus {
 		if l.record.Sim == "" {

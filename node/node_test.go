@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -98,6 +99,9 @@ func (f *fakeTenants) SetBudgets(b []tenant.Budget) error {
 	return nil
 }
 
+func (f *fakeTenants) Exports([16]byte) tenant.Exports         { return tenant.Exports{} }
+func (f *fakeTenants) ReleaseExports([16]byte, uint64, uint64) {}
+
 func (f *fakeTenants) Clients() []tenant.Client {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -141,10 +145,24 @@ func (f *fakeTenants) setUsage(id uint64, s region.State) {
 	f.usage[id] = s
 }
 
+// shownGates are gates whose shares a test may make up.
+type shownGates struct {
+	gates
+	shares atomic.Pointer[[]gate.Share]
+}
+
+func (g *shownGates) Shares() []gate.Share {
+	if shares := g.shares.Load(); shares != nil {
+		return *shares
+	}
+	return g.gates.Shares()
+}
+
 // rig is a daemon with fake devices and tenants, and a real tree, policy and store.
 type rig struct {
 	*Node
 	tenants *fakeTenants
+	gates   *shownGates
 	gpus    *gputest.Inventory
 	stop    func() // ends Run and waits for it
 	run     chan error
@@ -174,7 +192,11 @@ func start(t *testing.T, c Config, clients ...tenant.Client) *rig {
 			r.tenants.clients = clients
 			return r.tenants, nil
 		},
-		gates: func(c gate.Config) (gates, error) { return gate.New(c) },
+		gates: func(c gate.Config) (gates, error) {
+			g, err := gate.New(c)
+			r.gates = &shownGates{gates: g}
+			return r.gates, err
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -325,12 +347,28 @@ func TestHoldRefuses(t *testing.T) {
 	r := start(t, Config{})
 	h := r.holds(t, HoldSpec{Path: "/team", Limits: Limits{MemoryMax: ptr[uint64](1 << 30)}, Devices: []string{"0"}})
 	defer h.Close()
+	for _, path := range []string{"/high", "/high/below"} {
+		if _, err := r.Create(t.Context(), CreateSpec{Path: path}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.Tree().Write("/high", "lgpu.priority", "0 high"); err != nil {
+		t.Fatal(err)
+	}
+	r.holds(t, HoldSpec{Group: "/high", Limits: Limits{Priority: "latency"}, Devices: []string{"1"}}).Close()
 	for _, c := range []struct {
 		spec HoldSpec
 		err  error
 		text string
 	}{
 		{HoldSpec{Limits: Limits{MemoryMax: ptr[uint64](20 << 30)}}, ErrInvalid, "--memory 20GiB: device 0 (GPU-"},
+		{HoldSpec{Limits: Limits{MemoryMax: ptr[uint64](4)}}, ErrInvalid, "--memory 4B: of device 0 (GPU-"},
+		{HoldSpec{Limits: Limits{MemoryPercent: ptr[uint32](0)}}, ErrInvalid, "--memory 0%: of device 0 (GPU-"},
+		{HoldSpec{Limits: Limits{HostMax: ptr[uint64](4)}}, nil, "host.max"},
+		{HoldSpec{Group: "/high", Limits: Limits{Priority: "latency"}}, ErrInvalid,
+			"--priority latency: the group /high has high"},
+		{HoldSpec{Group: "/high/below", Limits: Limits{Priority: "latency"}, Devices: []string{"0"}}, ErrInvalid,
+			"--priority latency: the group /high has high"},
 		{HoldSpec{Limits: Limits{Count: ptr(33)}}, ErrInvalid, "--units 33: device 0 ("},
 		{HoldSpec{Limits: Limits{ComputeMin: ptr[uint32](5000), ComputeMax: ptr[uint32](100)}}, ErrInvalid,
 			"--min 50%"},
@@ -457,18 +495,27 @@ func TestWritesArrive(t *testing.T) {
 	if l := r.tenants.limits(h.ID); l.Devices[0].Memory != 1<<30 || l.Devices[1].Memory != region.NoLimit {
 		t.Errorf("limits %+v", l)
 	}
-	if err := r.Tree().Write("/g", "memory.max", "195:1 4096"); err != nil {
+	if err := r.Tree().Write("/g", "memory.max", "195:1 4194304"); err != nil {
 		t.Fatal(err)
 	}
-	if l := r.tenants.limits(h.ID); l.Devices[1].Memory != 4096 {
+	if l := r.tenants.limits(h.ID); l.Devices[1].Memory != 4<<20 {
 		t.Errorf("limits %+v", l)
 	}
 	g, _ := r.Tree().Node("/g")
-	if e := events.await(t, LimitChanged); e.Path != "/g" {
+	if e := events.await(t, LimitChanged); e.Path != "/g" ||
+		e.Text != "/g: memory.max of device 1 (GPU-face0000) is 4 MiB (was max)" {
+		t.Errorf("%+v", e)
+	}
+	if err := r.Tree().UpdateBy(1000, "/g", []tree.Assignment{{File: "compute.max", Text: "50%"}, {File: "lgpu.priority",
+		Text: "high"}, {File: "gang", Text: "job"}}); err != nil {
+		t.Fatal(err)
+	}
+	if e := events.await(t, LimitChanged); e.UID != 1000 || e.Text != "/g: compute.max is 50% (was max), lgpu.priority is high "+
+		"(was default), gang is job (was none), by user 1000" {
 		t.Errorf("%+v", e)
 	}
 	i := slices.IndexFunc(r.tenants.budgets, func(b tenant.Budget) bool { return b.ID == g.ID })
-	if i < 0 || !maps.Equal(r.tenants.budgets[i].Memory, map[[16]byte]uint64{h.Devices[1].UUID: 4096}) {
+	if i < 0 || !maps.Equal(r.tenants.budgets[i].Memory, map[[16]byte]uint64{h.Devices[1].UUID: 4 << 20}) {
 		t.Errorf("budgets %+v", r.tenants.budgets)
 	}
 	if err := r.Tree().Write(h.Path, "lgpu", "195:0 count=0"); err != nil {
@@ -546,4 +593,65 @@ func TestFeed(t *testing.T) {
 	if _, _, err := other.subscribe().Next(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a context that has ended: %v", err)
 	}
+}
+
+// A program cannot run in a group, and trying leaves it one.
+func TestGroupStaysAGroup(t *testing.T) {
+	r := start(t, Config{SimCommand: simCommand(), Dir: shortDir(t)})
+	make := func(path, shape string) {
+		t.Helper()
+		if _, err := r.Create(t.Context(), CreateSpec{Path: path, Sim: shape}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	group := func(path string) {
+		t.Helper()
+		if n := r.node(t, path); n.Kind != KindGroup || len(n.Devices) < 2 {
+			t.Errorf("%s is shown as %s with %d devices", path, n.Kind, len(n.Devices))
+		}
+	}
+	make("/team", "1x1GiB,sms=2")
+	make("/team/alice", "")
+	_, err := r.Hold(t.Context(), HoldSpec{Path: "/team", Launcher: self()})
+	var hint interface{ Hint() string }
+	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "/team is a group") || !errors.As(err, &hint) ||
+		!strings.Contains(hint.Hint(), "--group /team") {
+		t.Errorf("a program in a group: %v", err)
+	}
+	group("/team")
+
+	// It becomes one after it was looked at.
+	for _, c := range []struct{ path, shape string }{{"/late", "1x1GiB,sms=2"}, {"/new", ""}} {
+		make(c.path, c.shape)
+		spec := HoldSpec{Path: c.path, Sim: c.shape, Devices: []string{"0"}, Launcher: self()}
+		p, err := r.look(spec, os.Getpid(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.choose(spec, p); err != nil {
+			t.Fatal(err)
+		}
+		make(c.path+"/child", "")
+		held, err := r.launcherOf(self())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.life.Lock()
+		_, err = r.join(spec, p, held)
+		r.life.Unlock()
+		if !errors.Is(err, unix.EBUSY) {
+			t.Errorf("a program in %s, which became a group: %v", c.path, err)
+		}
+		group(c.path)
+	}
+
+	// A program once ran in it.
+	make("/once", "")
+	h := r.holds(t, HoldSpec{Path: "/once", Devices: []string{"0"}})
+	if n := r.node(t, "/once"); n.Kind != KindLgpu {
+		t.Errorf("with a program: %+v", n)
+	}
+	h.Close()
+	make("/once/child", "")
+	group("/once")
 }

@@ -33,15 +33,7 @@ func tolerance(bytes uint64) uint64 { return max(toleranceBytes, bytes/tolerance
 
 // patrol looks at the devices of an origin once: what is true there, and whether that is what the books say.
 func (n *Node) patrol(o *origin) {
-	n.mu.Lock()
-	var mine []*device
-	for _, d := range n.all {
-		if d.origin == o {
-			mine = append(mine, d)
-		}
-	}
-	n.mu.Unlock()
-	for _, d := range mine {
+	for _, d := range n.devicesOf(o) {
 		facts, err := o.facts(d.UUID)
 		n.observe(d, facts, err)
 		if err != nil || d.Partitioned {
@@ -57,6 +49,18 @@ func (n *Node) patrol(o *origin) {
 		n.inspect(d, facts)
 	}
 	n.tree.Observe()
+}
+
+// devicesOf returns the devices of an origin.
+func (n *Node) devicesOf(o *origin) (mine []*device) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, d := range n.all {
+		if d.origin == o {
+			mine = append(mine, d)
+		}
+	}
+	return mine
 }
 
 // observe notes what was seen of a device. It is not well once it could not be reached twice in a row.

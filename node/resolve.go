@@ -14,6 +14,7 @@ import (
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/node/gate"
 	"github.com/lgpu/lgpu/node/mps"
+	"github.com/lgpu/lgpu/node/store"
 	"github.com/lgpu/lgpu/node/tenant"
 	"github.com/lgpu/lgpu/tree"
 )
@@ -170,23 +171,17 @@ func (n *Node) adopt(node tree.Node) error {
 	}
 	n.mu.Lock()
 	active := l.record.Active
-	if !active {
-		l.record.Spatial = false
-		if len(l.record.Devices) == 0 {
-			l.record.Sim, l.record.Devices = shape, uuids
-		}
-	}
 	n.mu.Unlock()
 	if active { // another process was faster
 		return nil
 	}
-	if !l.attached {
-		l.attached, attached = attached, false
-	}
-	if err := n.bring(l, node, false); err != nil {
-		if n.lgpuOf(node.ID) != l { // nobody knows it
-			attached = l.attached
+	err = n.attempt(l, &attached, func(r *store.Lgpu) {
+		r.Spatial = false
+		if len(r.Devices) == 0 {
+			r.Sim, r.Devices = shape, uuids
 		}
+	}, func() error { return n.bring(l, node, false) })
+	if err != nil {
 		return err
 	}
 	// Its first client may still be refused for reasons of its own.
@@ -299,6 +294,7 @@ func (n *Node) Left(c tenant.Client) {
 		n.mu.Unlock()
 	}
 	n.kick(c.LGPU)
+	n.bereave()
 	n.used()
 }
 

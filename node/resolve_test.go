@@ -383,10 +383,10 @@ func TestMount(t *testing.T) {
 			t.Fatal("not mounted")
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "x", "memory.max"), []byte("195:1 8192\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "x", "memory.max"), []byte("195:1 8388608\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if l := r.tenants.limits(h.ID); l.Devices[1].Memory != 8192 {
+	if l := r.tenants.limits(h.ID); l.Devices[1].Memory != 8<<20 {
 		t.Errorf("%+v", l)
 	}
 	if err := os.Remove(filepath.Join(dir, "x")); !errors.Is(err, unix.EBUSY) {

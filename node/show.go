@@ -117,7 +117,7 @@ func (n *Node) showNode(node tree.Node, shares map[place]gate.Share, clients []t
 	var mine []gpu.UUID
 	if l := n.lgpuOf(node.ID); l != nil {
 		n.mu.Lock()
-		mine = l.record.Devices
+		mine = devicesOf(node, l)
 		s.Created = l.record.Created
 		for held := range l.launchers {
 			s.Launchers = append(s.Launchers, Launcher{PID: held.PID, UID: held.uid, Comm: held.comm})
@@ -136,7 +136,8 @@ func (n *Node) showNode(node tree.Node, shares map[place]gate.Share, clients []t
 		use, share := uses[d.Device], shares[place{node.ID, d.Device}]
 		d.MemoryUsed, d.MemoryPeak, d.MemoryGranted = use.Used, use.Peak, use.Granted
 		d.Busy, d.Launches = use.Busy, use.Launches
-		d.Asked, d.Delivered, d.State = share.Asked, delivered(share, use), stateOf(share, use)
+		t := n.timeOn(node.ID, d.Device, share, clients)
+		d.Asked, d.Delivered, d.Measured, d.State = t.asked, t.delivered, t.measured, t.state
 		s.State = busier(s.State, d.State)
 		s.Devices = append(s.Devices, d)
 	}
@@ -149,6 +150,15 @@ func (n *Node) showNode(node tree.Node, shares map[place]gate.Share, clients []t
 		}
 	}
 	return s
+}
+
+// devicesOf are those that a node's own processes have or had, nil where it is none of an lgpu: a node that has others
+// below it is a group, whatever once ran in it. Node.mu is held.
+func devicesOf(node tree.Node, l *lgpu) []gpu.UUID {
+	if len(node.Children) > 0 {
+		return nil
+	}
+	return l.record.Devices
 }
 
 // shown are the limits of a node for the devices that it has: those of an lgpu in their order, a group's all.
@@ -226,6 +236,7 @@ func (s *NodeState) addUse(child NodeState) {
 			d.Launches += c.Launches
 			d.Asked += c.Asked
 			d.Delivered += c.Delivered
+			d.Measured = d.Measured && c.Measured
 			d.State = busier(d.State, c.State)
 		}
 	}

@@ -97,6 +97,7 @@ type NodeDevice struct {
 	Launches      uint64
 	Asked         uint32 // share of device time it is entitled to now, in hundredths of a percent
 	Delivered     uint32 // share of device time over the last second, in hundredths of a percent
+	Measured      bool   // Asked and Delivered are known, of a group those of all below it
 	State         string
 }
 

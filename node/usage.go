@@ -8,7 +8,6 @@ import (
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/node/gate"
 	"github.com/lgpu/lgpu/region"
-	"github.com/lgpu/lgpu/share"
 	"github.com/lgpu/lgpu/tree"
 )
 
@@ -28,8 +27,8 @@ func (u usage) Stat(id uint64, device string) tree.Stat {
 		return tree.Stat{}
 	}
 	s := tree.Stat{Memory: use.Used, Peak: use.Peak, BusyUsec: uint64(use.Busy.Microseconds()), Launches: use.Launches}
-	share := u.n.shares()[place{id, uuid}]
-	s.Asked, s.Delivered = share.Asked, delivered(share, use)
+	t := u.n.timeOn(id, uuid, u.n.shares()[place{id, uuid}], u.n.tenants.Clients())
+	s.Asked, s.Delivered, s.Unmeasured = t.asked, t.delivered, !t.measured
 	return s
 }
 
@@ -55,14 +54,6 @@ func (n *Node) shares() map[place]gate.Share {
 		}
 	}
 	return n.sharesNow
-}
-
-// delivered is the part of a device's time that an lgpu got. Where the policy kept no account, the lgpu's own counts.
-func delivered(s gate.Share, use region.DeviceUse) uint32 {
-	if s.Free {
-		return min(use.Share, region.FullCompute)
-	}
-	return s.Delivered
 }
 
 // usageOf returns what an lgpu uses of each of its devices, and used before; nothing for other nodes. Whatever its
@@ -142,20 +133,4 @@ func (u usage) Events(id uint64) []tree.Count {
 	}
 	slices.SortFunc(out, func(a, b tree.Count) int { return cmp.Compare(a.Name, b.Name) })
 	return out
-}
-
-// stateOf is how a seat's state is shown.
-func stateOf(s gate.Share, use region.DeviceUse) string {
-	switch s.State {
-	case share.Waiting, share.Throttled:
-		return StateWaiting
-	case share.Draining, share.Overrun:
-		return StateDraining
-	case share.Running:
-		if s.Free && use.Share == 0 {
-			return StateIdle
-		}
-		return StateRunning
-	}
-	return StateIdle
 }

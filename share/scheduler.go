@@ -401,7 +401,7 @@ func (s *Scheduler) Attach(now int64, id ID, dev Device, busy int64) error {
 		s.run()
 		return nil
 	}
-	x := &seat{node: n, dev: d, account: s.account(n, d), busy: within(busy), reported: s.now, marked: s.now,
+	x := &seat{node: n, dev: d, account: s.account(n, d), busy: within(busy), reported: s.now, marked: s.now, moved: s.now,
 		since: s.now, used: s.now}
 	i, _ := slices.BinarySearchFunc(n.seats, x, bySeat)
 	n.seats = slices.Insert(n.seats, i, x)

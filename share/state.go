@@ -11,6 +11,10 @@ const second int64 = 1e9
 // waitedMax bounds the wait during which credit is not cut, and with it how far a cap can be exceeded after it.
 const waitedMax int64 = 200e6
 
+// lateMax bounds the time after which Busy may come on and still be charged in full: what a process claims that it used
+// while it did not count is on the accounts of its groups, too.
+const lateMax = second
+
 // node is an lgpu or a group.
 type node struct {
 	id       ID
@@ -72,6 +76,8 @@ type seat struct {
 	marked   int64 // clock is summed up to here
 	clock    int64 // contended time since reported
 	charged  int64 // of it or of Busy, since reported
+	moved    int64 // when Busy last came on
+	counted  int64 // charged since then
 
 	wants  bool
 	since  int64 // it wants, or has been drained

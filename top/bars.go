@@ -37,28 +37,25 @@ func bar(part float64, width int) (filled, rest string) {
 var levels = []rune("▁▂▃▄▅▆▇█")
 
 // spark draws the newest width values, oldest first and flush right, where full is the top of the scale. What is not
-// known yet is blank.
-func spark(values []uint32, full uint32, width int) string {
+// known, or not yet, is blank.
+func spark(values []int, asked uint32, width int) string {
 	if width <= 0 {
 		return ""
 	}
 	if len(values) > width {
 		values = values[len(values)-width:]
 	}
+	full := int(asked)
 	for _, v := range values {
 		full = max(full, v)
 	}
 	var b strings.Builder
 	b.WriteString(strings.Repeat(" ", width-len(values)))
 	for _, v := range values {
-		level := 0
-		if full > 0 {
-			level = int(uint64(v) * uint64(len(levels)-1) / uint64(full))
-		}
-		if v > 0 || full > 0 {
-			b.WriteRune(levels[level])
-		} else {
+		if v == unmeasured || full == 0 {
 			b.WriteByte(' ')
+		} else {
+			b.WriteRune(levels[v*(len(levels)-1)/full])
 		}
 	}
 	return b.String()
@@ -83,10 +80,14 @@ func size(n uint64) string {
 	return "16E"
 }
 
-// percent writes a share of hundredths of a percent in at most four cells, without the sign: "0", "24.9", "100".
-func percent(share uint32) string {
-	v := float64(share) / 100
-	if v >= 99.95 || share%100 == 0 {
+// percent writes a share of hundredths of a percent in at most four cells, without the sign: "0", "24.9", "100", or "-"
+// for nil, which is not measured.
+func percent(share *uint32) string {
+	if share == nil {
+		return "-"
+	}
+	v := float64(*share) / 100
+	if v >= 99.95 || *share%100 == 0 {
 		return fmt.Sprintf("%.0f", v)
 	}
 	return fmt.Sprintf("%.1f", v)

@@ -209,7 +209,7 @@ func (f *frame) nodes(device string) []*api.Node {
 		c := 0
 		switch f.order {
 		case byShare:
-			c = -cmp.Compare(x.GetShareDelivered(), y.GetShareDelivered())
+			c = -cmp.Compare(delivered(x), delivered(y))
 		case byMemory:
 			c = -cmp.Compare(x.GetMemoryUsed(), y.GetMemoryUsed())
 		case byState:
@@ -252,7 +252,6 @@ func (f *frame) node(n *api.Node, device *api.Device, c columns) []line {
 		text = size(limit)
 	}
 	held := ratio(d.GetMemoryUsed(), limit)
-	asked := d.GetShareAsked()
 	processes := ""
 	if n.GetKind() == api.Node_LGPU {
 		processes = strconv.Itoa(len(n.GetClients()))
@@ -266,7 +265,7 @@ func (f *frame) node(n *api.Node, device *api.Device, c columns) []line {
 	case n.GetKind() == api.Node_GROUP:
 		path = f.paint.with(faint, path)
 	}
-	share := right(percent(asked), 4) + "→" + fit(percent(d.GetShareDelivered()), 4, false)
+	share := right(percent(d.ShareAsked), 4) + "→" + fit(percent(d.ShareDelivered), 4, false)
 	if behind(d) {
 		share = f.paint.with(notice, share)
 	}
@@ -276,7 +275,7 @@ func (f *frame) node(n *api.Node, device *api.Device, c columns) []line {
 	}
 	text = " " + path + " " + right(processes, 3) + " " + f.bar(held, c.bar, fullness(held)) + " " +
 		right(size(d.GetMemoryUsed())+"/"+text, 11) + " " + share + " " +
-		f.paint.with(accent, spark(f.history[r], asked, c.spark)) + " " +
+		f.paint.with(accent, spark(f.history[r], d.GetShareAsked(), c.spark)) + " " +
 		right(weight(d.GetEffective()), 7) + "  " + f.paint.with(style, state)
 	lines := []line{{text: text, row: r}}
 	if n.GetKind() != api.Node_LGPU || !f.all && !f.expanded[r] {
@@ -301,7 +300,18 @@ func (f *frame) node(n *api.Node, device *api.Device, c columns) []line {
 // behind reports whether an lgpu that wants its device has clearly less of it than it is entitled to.
 func behind(d *api.NodeDevice) bool {
 	return (d.GetState() == api.State_WAITING || d.GetState() == api.State_RUNNING) &&
-		d.GetShareDelivered()+300 < d.GetShareAsked()
+		d.ShareDelivered != nil && d.GetShareDelivered()+300 < d.GetShareAsked()
+}
+
+// unmeasured stands for a share that is not known, in a history and in the order of rows.
+const unmeasured = -1
+
+// delivered is what a node got over the last second, in hundredths of a percent, or unmeasured.
+func delivered(d *api.NodeDevice) int {
+	if d.ShareDelivered == nil {
+		return unmeasured
+	}
+	return int(*d.ShareDelivered)
 }
 
 func words(s api.State) (string, lipgloss.Style) {
@@ -370,7 +380,7 @@ func (f *frame) title(paused bool, trouble string) string {
 }
 
 // history is what each row had at the newest frames, oldest first.
-type history map[row][]uint32
+type history map[row][]int
 
 // longest is the widest that a sparkline gets.
 const longest = 60
@@ -382,7 +392,7 @@ func (h history) add(s *api.Snapshot) {
 		for _, d := range n.GetDevices() {
 			r := row{n.GetId(), d.GetUuid()}
 			seen[r] = true
-			h[r] = append(h[r], d.GetShareDelivered())
+			h[r] = append(h[r], delivered(d))
 			if extra := len(h[r]) - longest; extra > 0 {
 				h[r] = append(h[r][:0], h[r][extra:]...)
 			}

@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/units"
 )
 
 // The JSON of lgpu top --once --json. docs/cli.md promises these names. Shares are in percent of a device's time,
-// amounts in bytes; null is "not limited" or "not known".
+// amounts in bytes; null is "not limited", "not known" or "not measured".
 type (
 	jsonDocument struct {
 		Time    time.Time    `json:"time"`
@@ -58,10 +59,10 @@ type (
 		Processes []jsonProcess `json:"processes"`
 	}
 	jsonShare struct {
-		Asked     float64 `json:"asked"`
-		Delivered float64 `json:"delivered"`
-		Cap       float64 `json:"cap"`
-		Guarantee float64 `json:"guarantee"`
+		Asked     *float64 `json:"asked"`
+		Delivered *float64 `json:"delivered"`
+		Cap       *float64 `json:"cap"`
+		Guarantee float64  `json:"guarantee"`
 	}
 	jsonMemory struct {
 		Used  uint64  `json:"used"`
@@ -119,6 +120,15 @@ func document(s *api.Snapshot) jsonDocument {
 	return doc
 }
 
+// hundredth makes hundredths of a percent percent; nil stays nil.
+func hundredth(share *uint32) *float64 {
+	if share == nil {
+		return nil
+	}
+	percent := float64(*share) / 100
+	return &percent
+}
+
 // lgpu is what the document has of a node on a device.
 func lgpu(n *api.Node, device string) jsonLGPU {
 	d := on(n, device)
@@ -131,11 +141,13 @@ func lgpu(n *api.Node, device string) jsonLGPU {
 	j := jsonLGPU{
 		Path: n.GetPath(), ID: fmt.Sprintf("%016x", n.GetId()), State: state, Weight: e.GetWeight(), Priority: "normal",
 		Share: jsonShare{
-			Asked: float64(d.GetShareAsked()) / 100, Delivered: float64(d.GetShareDelivered()) / 100,
-			Cap: float64(e.GetComputeMax()) / 100, Guarantee: float64(e.GetComputeMin()) / 100,
+			Asked: hundredth(d.ShareAsked), Delivered: hundredth(d.ShareDelivered), Guarantee: float64(e.GetComputeMin()) / 100,
 		},
 		Memory: jsonMemory{Used: d.GetMemoryUsed(), Peak: d.GetMemoryPeak(), Limit: limit},
 		Busy:   time.Duration(d.GetBusyNs()).Seconds(), Launches: d.GetLaunches(), Processes: []jsonProcess{},
+	}
+	if e.GetComputeMax() < units.Whole {
+		j.Share.Cap = hundredth(&e.ComputeMax)
 	}
 	switch e.GetPriority() {
 	case api.Priority_HIGH:

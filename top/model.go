@@ -230,7 +230,7 @@ func help(p paint) []string {
 		{"PR", "processes"},
 		{"USED/LIMIT", "device memory; - is not limited, the bar is then of the device"},
 		{"ASKED→GOT", "percent of device time: entitled to now, had in the last second;"},
-		{"", "yellow where it wants more than it gets"},
+		{"", "yellow where it wants more than it gets; - is not measured"},
 		{"LATELY", "what it got in the last frames, as high as what was asked"},
 		{"WEIGHT", "against siblings; H is high priority, L latency-critical"},
 		{"STATE", "running has the device, waiting wants it, draining lets go"},

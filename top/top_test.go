@@ -35,6 +35,9 @@ const (
 
 func pointer[T any](v T) *T { return &v }
 
+// part is a share in hundredths of a percent.
+func part(share uint32) *uint32 { return &share }
+
 // machine is a GPU with four lgpus in a group and beside it, and a stranger; and one that is out of order and unused.
 func machine() *api.Snapshot {
 	at := timestamppb.New(time.Date(2026, 8, 1, 12, 4, 11, 0, time.UTC))
@@ -65,18 +68,19 @@ func machine() *api.Snapshot {
 		},
 		Nodes: []*api.Node{
 			{Path: "/", Id: 1, Kind: api.Node_GROUP, Devices: []*api.NodeDevice{
-				{Uuid: first, MemoryUsed: 58 << 30, ShareAsked: 10000, ShareDelivered: 8650, Effective: effective(100, 0, 0)},
+				{Uuid: first, MemoryUsed: 58 << 30, ShareAsked: part(10000), ShareDelivered: part(8650), Effective: effective(100, 0, 0)},
 			}},
 			{Path: "/python-4712", Id: 5, Kind: api.Node_LGPU, State: api.State_IDLE, Devices: []*api.NodeDevice{
-				{Uuid: first, MemoryUsed: 1 << 29, Effective: effective(100, api.Priority_NORMAL, 0)},
+				{Uuid: first, MemoryUsed: 1 << 29, Effective: effective(100, api.Priority_NORMAL, 0),
+					State: api.State_RUNNING}, // not measured
 			}, Clients: []*api.Client{{Pid: 4712, Command: "python", Memory: []uint64{1 << 29}}}},
 			{Path: "/team", Id: 2, Kind: api.Node_GROUP, Devices: []*api.NodeDevice{
-				{Uuid: first, MemoryUsed: 57 << 30, ShareAsked: 7500, ShareDelivered: 6500, Effective: effective(300, 0, 64<<30)},
+				{Uuid: first, MemoryUsed: 57 << 30, ShareAsked: part(7500), ShareDelivered: part(6500), Effective: effective(300, 0, 64<<30)},
 			}},
 			{
 				Path: "/team/alice", Id: 3, Kind: api.Node_LGPU, State: api.State_RUNNING,
 				Devices: []*api.NodeDevice{{
-					Uuid: first, MemoryUsed: 6<<30 + 1<<29, MemoryPeak: 7 << 30, ShareAsked: 2500, ShareDelivered: 2490,
+					Uuid: first, MemoryUsed: 6<<30 + 1<<29, MemoryPeak: 7 << 30, ShareAsked: part(2500), ShareDelivered: part(2490),
 					State: api.State_RUNNING, Effective: &api.Effective{ComputeMax: 2500, ComputeMin: 1000, Weight: 300, Priority: 2,
 						MemoryMax: pointer(uint64(8 << 30))},
 					BusyNs: 90e9, Launches: 12345,
@@ -88,11 +92,11 @@ func machine() *api.Snapshot {
 			},
 			{Path: "/team/deep/below/training-of-a-large-model", Id: 4, Kind: api.Node_LGPU, State: api.State_WAITING,
 				Devices: []*api.NodeDevice{{
-					Uuid: first, MemoryUsed: 50<<30 - 1<<28, ShareAsked: 5000, ShareDelivered: 4010, State: api.State_WAITING,
+					Uuid: first, MemoryUsed: 50<<30 - 1<<28, ShareAsked: part(5000), ShareDelivered: part(4010), State: api.State_WAITING,
 					Effective: effective(10000, api.Priority_NORMAL, 50<<30),
 				}}},
 			{Path: "/voice", Id: 6, Kind: api.Node_LGPU, State: api.State_DRAINING, Devices: []*api.NodeDevice{{
-				Uuid: first, MemoryUsed: 1 << 30, ShareAsked: 1000, ShareDelivered: 5, State: api.State_DRAINING,
+				Uuid: first, MemoryUsed: 1 << 30, ShareAsked: part(1000), ShareDelivered: part(5), State: api.State_DRAINING,
 				Effective: effective(100, api.Priority_LATENCY, 2<<30),
 			}}},
 		},
@@ -104,9 +108,9 @@ func past(s *api.Snapshot, frames int) history {
 	h := history{}
 	h.add(s)
 	for r, now := range h {
-		var values []uint32
+		var values []int
 		for i := range frames {
-			values = append(values, now[0]-now[0]*uint32((frames-1-i)%8)/8)
+			values = append(values, now[0]-max(now[0], 0)*((frames-1-i)%8)/8)
 		}
 		h[r] = values
 	}
@@ -362,7 +366,7 @@ func TestOrders(t *testing.T) {
 		{byPath, "/python-4712", "/voice"},
 		{byShare, "/team/deep/below/training-of-a-large-model", "/python-4712"},
 		{byMemory, "/team/deep/below/training-of-a-large-model", "/python-4712"},
-		{byState, "/team/alice", "/python-4712"},
+		{byState, "/python-4712", "/team/deep/below/training-of-a-large-model"},
 	} {
 		for _, reverse := range []bool{false, true} {
 			f.order, f.reverse = test.order, reverse
@@ -442,13 +446,14 @@ func TestBar(t *testing.T) {
 
 func TestSpark(t *testing.T) {
 	for _, test := range []struct {
-		values []uint32
+		values []int
 		full   uint32
 		width  int
 		want   string
 	}{
-		{nil, 100, 3, "   "}, {[]uint32{0, 50, 100}, 100, 4, " ▁▄█"}, {[]uint32{1, 2, 300}, 100, 2, "▁█"},
-		{[]uint32{25, 25}, 2500, 2, "▁▁"}, {[]uint32{5}, 5, 0, ""},
+		{nil, 100, 3, "   "}, {[]int{0, 50, 100}, 100, 4, " ▁▄█"}, {[]int{1, 2, 300}, 100, 2, "▁█"},
+		{[]int{25, 25}, 2500, 2, "▁▁"}, {[]int{5}, 5, 0, ""},
+		{[]int{unmeasured, 50, unmeasured, 100}, 100, 4, " ▄ █"}, {[]int{unmeasured}, 0, 1, " "},
 	} {
 		if got := spark(test.values, test.full, test.width); got != test.want {
 			t.Errorf("spark(%v, %d, %d) = %q, want %q", test.values, test.full, test.width, got, test.want)
@@ -468,7 +473,10 @@ func TestSizeAndPercent(t *testing.T) {
 	}
 	for n, want := range map[uint32]string{0: "0", 5: "0.1", 2490: "24.9", 2500: "25", 9995: "100", 10000: "100",
 		9994: "99.9"} {
-		if got := percent(n); got != want {
+		if got := percent(nil); got != "-" {
+			t.Errorf("what is not measured is %q", got)
+		}
+		if got := percent(&n); got != want {
 			t.Errorf("percent(%d) = %q, want %q", n, got, want)
 		}
 	}
@@ -567,7 +575,7 @@ func TestBehind(t *testing.T) {
 		{api.State_WAITING, 5000, 4000, true}, {api.State_RUNNING, 5000, 4000, true}, {api.State_RUNNING, 5000, 4900, false},
 		{api.State_RUNNING, 100, 0, false}, {api.State_IDLE, 5000, 0, false}, {api.State_DRAINING, 5000, 0, false},
 	} {
-		d := &api.NodeDevice{State: test.state, ShareAsked: test.asked, ShareDelivered: test.delivered}
+		d := &api.NodeDevice{State: test.state, ShareAsked: &test.asked, ShareDelivered: &test.delivered}
 		if got := behind(d); got != test.want {
 			t.Errorf("behind(%v) = %v", d, got)
 		}

@@ -36,19 +36,20 @@ func parseCgroup(text string) (cgroup, error) {
 	var c cgroup
 	slash := strings.IndexByte(text, '/')
 	if slash < 0 {
-		return c, invalid{syscall.EINVAL, "a cgroup is /PATH, or CONTROLLER:/PATH, or a line of /proc/PID/cgroup; a path begins with /"}
+		return c, invalid{errno: syscall.EINVAL,
+			reason: "a cgroup is /PATH, or CONTROLLER:/PATH, or a line of /proc/PID/cgroup; a path begins with /"}
 	}
 	c.path = text[slash:]
 	switch prefix := strings.TrimSuffix(text[:slash], ":"); {
 	case slash == 0:
 	case prefix == text[:slash]:
-		return c, invalid{syscall.EINVAL, "a colon is missing between controller and path"}
+		return c, invalid{errno: syscall.EINVAL, reason: "a colon is missing between controller and path"}
 	case prefix == unified:
 		c.hierarchy = unified
 	default:
 		id, controllers, found := strings.Cut(prefix, ":")
 		if found && !digits(id) {
-			return c, invalid{syscall.EINVAL, "the number of the hierarchy is no number"}
+			return c, invalid{errno: syscall.EINVAL, reason: "the number of the hierarchy is no number"}
 		}
 		if !found {
 			controllers = id
@@ -56,11 +57,12 @@ func parseCgroup(text string) (cgroup, error) {
 		c.hierarchy, _, _ = strings.Cut(controllers, ",") // one of those mounted together stands for all
 		if c.hierarchy == "" || strings.ContainsFunc(c.hierarchy, unprintable) || strings.Contains(c.hierarchy, ":") ||
 			!utf8.ValidString(c.hierarchy) {
-			return c, invalid{syscall.EINVAL, "the controller has no possible name"}
+			return c, invalid{errno: syscall.EINVAL, reason: "the controller has no possible name"}
 		}
 	}
 	if !plain(c.path) {
-		return c, invalid{syscall.EINVAL, "a cgroup's path has no . or .. or // or control characters, and no / at its end"}
+		return c, invalid{errno: syscall.EINVAL,
+			reason: "a cgroup's path has no . or .. or // or control characters, and no / at its end"}
 	}
 	return c, nil
 }
@@ -152,10 +154,10 @@ func writeCgroups(s *state, n *node, text string) *Error {
 		}
 		c, err := parseCgroup(raw)
 		if err == nil && slices.Contains(bound, c.String()) {
-			err = invalid{syscall.EINVAL, "it is there twice"}
+			err = invalid{errno: syscall.EINVAL, reason: "it is there twice"}
 		}
 		if other := s.boundTo(c.String()); err == nil && other != nil && other != n {
-			err = invalid{syscall.EBUSY, fmt.Sprintf("it is bound to %s", other.Path)}
+			err = invalid{errno: syscall.EBUSY, reason: fmt.Sprintf("it is bound to %s", other.Path)}
 		}
 		if err != nil {
 			return &Error{Errno: errnoOf(err), Line: i + 1, Token: raw, Reason: err.Error()}

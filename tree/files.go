@@ -76,12 +76,7 @@ func init() {
 		{name: "lgpu.default", root: true, read: ofDevices(func(d Device) string { return bits(d, d.defaults()) })},
 		{name: "lgpu.effective", read: readEffective},
 		{name: "lgpu.priority",
-			read: each(func(l DeviceLimits) string {
-				if l.Priority == nil {
-					return wordDefault
-				}
-				return l.Priority.String()
-			}),
+			read: each(DeviceLimits.priority),
 			write: perDevice(func(l *DeviceLimits, value string) (err error) {
 				l.Priority, err = parsePriority(value)
 				return err
@@ -100,14 +95,14 @@ func init() {
 		{name: "memory.current", read: readMemoryCurrent},
 		{name: "memory.high",
 			read: each(func(l DeviceLimits) string { return formatBytes(l.MemoryHigh) }),
-			write: perDevice(func(l *DeviceLimits, value string) (err error) {
-				l.MemoryHigh, err = parseBytes(value)
+			write: onDevice(func(l *DeviceLimits, d Device, value string) (err error) {
+				l.MemoryHigh, err = parseMemory(d, value)
 				return err
 			})},
 		{name: "memory.max",
 			read: each(func(l DeviceLimits) string { return formatBytes(l.MemoryMax) }),
-			write: perDevice(func(l *DeviceLimits, value string) (err error) {
-				l.MemoryMax, err = parseBytes(value)
+			write: onDevice(func(l *DeviceLimits, d Device, value string) (err error) {
+				l.MemoryMax, err = parseMemory(d, value)
 				return err
 			})},
 		{name: "memory.peak", read: readMemoryPeak, write: writeMemoryPeak},
@@ -197,6 +192,14 @@ func (l DeviceLimits) Lgpu() string {
 		b.WriteString(" exclusive=1")
 	}
 	return b.String()
+}
+
+// priority is what the file shows.
+func (l DeviceLimits) priority() string {
+	if l.Priority == nil {
+		return wordDefault
+	}
+	return l.Priority.String()
 }
 
 // weight is the weight that holds.

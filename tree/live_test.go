@@ -69,6 +69,14 @@ func TestUsage(t *testing.T) {
 			t.Errorf("%s %s is %q, %v; want %q", path, file, got, err, want)
 		}
 	}
+	m.set(y.ID, uuidB, Stat{BusyUsec: 5, Asked: 7, Delivered: 7, Unmeasured: true})
+	for at, measured := range map[string]bool{"/g/x": true, "/g/y": false, "/g": false} {
+		text, err := tr.Read(at, "compute.stat")
+		if err != nil || strings.Contains(text, "asked=- delivered=-") == measured {
+			t.Errorf("compute.stat of %s, which is measured: %v, is %q, %v", at, measured, text, err)
+		}
+	}
+	m.set(y.ID, uuidB, Stat{})
 	want("/g/x memory.current", "100")
 	want("/g memory.current", "150")
 	want("/ memory.current", "150")

@@ -146,6 +146,65 @@ func (l DeviceLimits) checked(report func(file string, err error)) DeviceLimits 
 	return l
 }
 
+// Differences says in words what a node asks for on devices that it did not before, such as "memory.max of device 0
+// (GPU-00112233) is 8 GiB (was max)". What is the same for all devices is said once.
+func (n NodeState) Differences(before NodeState, devices []Device) []string {
+	var out []string
+	say := func(what, now, was string) {
+		if now != was {
+			out = append(out, fmt.Sprintf("%s is %s (was %s)", what, orNothing(now), orNothing(was)))
+		}
+	}
+	for _, f := range limitWords {
+		var now, was []string
+		for _, d := range devices {
+			now, was = append(now, f.word(n.Devices[d.UUID])), append(was, f.word(before.Devices[d.UUID]))
+		}
+		if len(slices.Compact(slices.Clone(now))) == 1 && len(slices.Compact(slices.Clone(was))) == 1 {
+			say(f.file, now[0], was[0])
+			continue
+		}
+		for i, d := range devices {
+			say(fmt.Sprintf("%s of device %s", f.file, d.names()), now[i], was[i])
+		}
+	}
+	say("host.max", sizeWord(n.HostMax), sizeWord(before.HostMax))
+	say("gang", n.Gang, before.Gang)
+	say("cgroup.path", strings.Join(n.Cgroups, " "), strings.Join(before.Cgroups, " "))
+	say("the owner", owner(n), owner(before))
+	return out
+}
+
+// limitWords are the files with values per device, and how their values are said to people.
+var limitWords = []struct {
+	file string
+	word func(DeviceLimits) string
+}{
+	{"memory.max", func(l DeviceLimits) string { return sizeWord(l.MemoryMax) }},
+	{"memory.high", func(l DeviceLimits) string { return sizeWord(l.MemoryHigh) }},
+	{"compute.max", func(l DeviceLimits) string { return formatMax(l.ComputeMax) }},
+	{"compute.min", func(l DeviceLimits) string { return formatShare(value(l.ComputeMin, 0)) }},
+	{"lgpu", DeviceLimits.Lgpu},
+	{"lgpu.weight", func(l DeviceLimits) string { return fmt.Sprint(l.weight()) }},
+	{"lgpu.priority", DeviceLimits.priority},
+}
+
+func sizeWord(p *uint64) string {
+	if p == nil {
+		return wordMax
+	}
+	return units.FormatSize(*p)
+}
+
+func owner(n NodeState) string { return fmt.Sprintf("user %d, group %d", n.UID, n.GID) }
+
+func orNothing(word string) string {
+	if word == "" {
+		return "none"
+	}
+	return word
+}
+
 // checkDevices says whether there can be such devices.
 func checkDevices(devices []Device) error {
 	names := map[string]bool{}

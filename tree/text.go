@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/units"
 )
 
@@ -22,8 +23,8 @@ func (l line) fault(errno syscall.Errno, key, token, reason string) *Error {
 	return &Error{Errno: errno, Line: l.number, Key: key, Token: token, Reason: reason}
 }
 
-// lines reads text of a file with values per device. Each line begins with a device's number or UUID, or is about all
-// devices; no device can be meant twice. Blank lines are skipped, but something must be there.
+// lines reads text of a file with values per device. Each line begins with a device, or is about all devices; no device
+// can be meant twice. Blank lines are skipped, but something must be there.
 func (s *state) lines(text string) ([]line, *Error) {
 	var lines []line
 	named := make([]bool, len(s.devices))
@@ -32,12 +33,15 @@ func (s *state) lines(text string) ([]line, *Error) {
 		if len(l.fields) == 0 {
 			continue
 		}
-		d, known := s.device(l.fields[0])
+		d, problem := -1, error(nil)
+		if deviceFirst(l.fields) {
+			d, problem = s.device(l.fields[0])
+		}
 		switch {
-		case known:
+		case problem != nil:
+			return nil, l.fault(syscall.ENODEV, "", "", problem.Error())
+		case d >= 0:
 			l.devices, l.fields = []int{d}, l.fields[1:]
-		case deviceLike(l.fields[0]):
-			return nil, l.fault(syscall.ENODEV, "", l.fields[0], "there is no such device; lgpu.unit of the root names all")
 		case len(s.devices) == 0:
 			return nil, l.fault(syscall.ENODEV, "", "", "there are no devices")
 		default:
@@ -59,20 +63,33 @@ func (s *state) lines(text string) ([]line, *Error) {
 	return lines, nil
 }
 
-// device finds a device by number or UUID.
-func (s *state) device(key string) (int, bool) {
+// device finds a device by any of its names.
+func (s *state) device(token string) (int, error) {
+	names := make([]gpu.Names, len(s.devices))
 	for i, d := range s.devices {
-		if d.Number != "" && key == d.Number || strings.EqualFold(key, d.UUID) {
-			return i, true
-		}
+		names[i] = d.names()
 	}
-	return 0, false
+	return gpu.Find(names, token)
+}
+
+// deviceFirst says that the first word of a line means a device. A number alone is a value, and so is one before a unit.
+func deviceFirst(fields []string) bool {
+	return deviceLike(fields[0]) || digits(fields[0]) && len(fields) > 1 && !units.IsUnit(fields[1])
 }
 
 // deviceLike says that a word can only mean a device.
 func deviceLike(word string) bool {
 	major, minor, colon := strings.Cut(word, ":")
-	return colon && digits(major) && digits(minor) || strings.HasPrefix(word, "GPU-") || strings.HasPrefix(word, "MIG-")
+	upper := strings.ToUpper(word)
+	return colon && digits(major) && digits(minor) || strings.HasPrefix(upper, "GPU-") || strings.HasPrefix(upper, "MIG-")
+}
+
+// numbered writes a number with its noun.
+func numbered(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
 }
 
 // split parts a line at blanks. Bytes above ASCII are no blanks here, whatever they are elsewhere.
@@ -84,6 +101,11 @@ func digits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == 
 
 // perDevice reads a file of lines [DEVICE] VALUE into requests.
 func perDevice(set func(l *DeviceLimits, value string) error) func(*state, *node, string) *Error {
+	return onDevice(func(l *DeviceLimits, _ Device, value string) error { return set(l, value) })
+}
+
+// onDevice is perDevice where it matters which device the value is for.
+func onDevice(set func(l *DeviceLimits, d Device, value string) error) func(*state, *node, string) *Error {
 	return func(s *state, n *node, text string) *Error {
 		lines, err := s.lines(text)
 		if err != nil {
@@ -96,8 +118,10 @@ func perDevice(set func(l *DeviceLimits, value string) error) func(*state, *node
 			}
 			for _, d := range line.devices {
 				l := n.limits(s.devices[d].UUID)
-				if err := set(&l, value); err != nil {
-					return line.fault(errnoOf(err), "", value, err.Error())
+				if err := set(&l, s.devices[d], value); err != nil {
+					fault := line.fault(errnoOf(err), "", value, err.Error())
+					fault.Remedy = remedyOf(err)
+					return fault
 				}
 				s.setLimits(n, s.devices[d].UUID, l)
 			}
@@ -114,7 +138,7 @@ func single(set func(n *node, value string) error) func(*state, *node, string) *
 			return &Error{Errno: syscall.EINVAL, Line: 2, Reason: "the file holds one line"}
 		}
 		if err := set(n, value); err != nil {
-			return &Error{Errno: errnoOf(err), Line: 1, Token: value, Reason: err.Error()}
+			return &Error{Errno: errnoOf(err), Line: 1, Token: value, Reason: err.Error(), Remedy: remedyOf(err)}
 		}
 		n.revision, s.stale = s.sequence, true
 		return nil
@@ -137,10 +161,18 @@ func errnoOf(err error) syscall.Errno {
 type invalid struct {
 	errno  syscall.Errno
 	reason string
+	remedy string // empty where nothing can be guessed
 }
 
 func (e invalid) Error() string { return e.reason }
 func (e invalid) Unwrap() error { return e.errno }
+
+// remedyOf is what to write instead of a value that does not read, or nothing.
+func remedyOf(err error) string {
+	var e invalid
+	errors.As(err, &e)
+	return e.remedy
+}
 
 // Words for values that are not set.
 const (
@@ -148,19 +180,58 @@ const (
 	wordDefault = "default" // the device's default, or the default value
 )
 
-// parseBytes reads an amount of memory, or max as nil.
+// parseBytes reads an amount of memory, or max as nil. A number without a unit is bytes, as files print it.
 func parseBytes(value string) (*uint64, error) {
 	if value == wordMax {
 		return nil, nil
 	}
 	n, err := units.ParseSize(value)
-	if err == nil && n == NoLimit {
-		return nil, nil
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case n == NoLimit:
+		return nil, nil
+	case n > 0 && n < MinMemory && units.Bare(value):
+		return nil, noUnit(value)
+	case n > 0 && n < MinMemory:
+		return nil, invalid{syscall.ERANGE, "the least limit is " + units.FormatSize(MinMemory), "0 is nothing at all, max no limit"}
 	}
 	return &n, nil
+}
+
+// noUnit refuses a number without a unit.
+func noUnit(value string) error {
+	return invalid{syscall.EINVAL, "a size has a unit", units.Guess(value)}
+}
+
+// parseMemory is parseBytes for memory of a device: what the device does not have cannot be given.
+func parseMemory(d Device, value string) (*uint64, error) {
+	n, err := parseBytes(value)
+	if err == nil && n != nil && d.Memory > 0 && *n > d.Memory {
+		return nil, invalid{syscall.ERANGE, fmt.Sprintf("device %s has %s", d.names(), units.FormatSize(d.Memory)),
+			"max is all of it"}
+	}
+	return n, err
+}
+
+// Typed checks what a person typed for a file: sizes need a unit. The file itself takes bytes without one, so that what
+// it shows can be written back to it. An error is a *Error (EINVAL).
+func Typed(file, text string) error {
+	if file != "memory.max" && file != "memory.high" && file != "host.max" {
+		return nil
+	}
+	for i, raw := range strings.Split(text, "\n") {
+		fields := split(raw)
+		if len(fields) == 0 {
+			continue
+		}
+		value := fields[len(fields)-1]
+		if units.Bare(value) && strings.Trim(value, "0.") != "" {
+			err := noUnit(value)
+			return &Error{Errno: errnoOf(err), File: file, Line: i + 1, Token: value, Reason: err.Error(), Remedy: remedyOf(err)}
+		}
+	}
+	return nil
 }
 
 func formatBytes(p *uint64) string {
@@ -215,11 +286,11 @@ func parseWeight(value string) (uint32, error) {
 		return 0, nil
 	}
 	if !digits(value) {
-		return 0, invalid{syscall.EINVAL, "a weight is a whole number or default"}
+		return 0, invalid{errno: syscall.EINVAL, reason: "a weight is a whole number or default"}
 	}
 	n, err := strconv.ParseUint(value, 10, 32)
 	if err != nil || n < MinWeight || n > MaxWeight {
-		return 0, invalid{syscall.ERANGE, fmt.Sprintf("weights are %d to %d", MinWeight, MaxWeight)}
+		return 0, invalid{errno: syscall.ERANGE, reason: fmt.Sprintf("weights are %d to %d", MinWeight, MaxWeight)}
 	}
 	return uint32(n), nil
 }
@@ -235,7 +306,7 @@ func parsePriority(value string) (*Priority, error) {
 			return &priority, nil
 		}
 	}
-	return nil, invalid{syscall.EINVAL, "priorities are normal, high, latency and default (the parent's)"}
+	return nil, invalid{errno: syscall.EINVAL, reason: "priorities are normal, high, latency and default (the parent's)"}
 }
 
 // MarshalText writes the word that files show.

@@ -49,6 +49,7 @@ const Root = "/"
 const (
 	MaxDepth = 16       // nodes on the way from the root to a leaf, the root not counted
 	MaxNodes = 16384    // all nodes
+	MaxOwned = 1024     // nodes that one user makes, other than root and Options.Owner
 	MaxText  = 64 << 10 // bytes of one write
 )
 
@@ -59,12 +60,15 @@ type Options struct {
 	// Commit is called with every change before it takes effect, and keeps it: an error undoes the change, and the writer
 	// gets EIO. It may read the tree and sees the state before the change.
 	Commit func(Change) error
+	// Owner is the user whose daemon it is: MaxOwned is not for that one, nor for root.
+	Owner uint32
 }
 
 // Tree is the tree of limits of one machine.
 type Tree struct {
 	usage  Usage
 	commit func(Change) error
+	owner  uint32
 	state  atomic.Pointer[state] // whole, never written after it is stored
 	past   past
 
@@ -75,7 +79,7 @@ type Tree struct {
 
 // New makes a tree with a root and no devices.
 func New(options Options) *Tree {
-	t := &Tree{usage: options.Usage, commit: options.Commit, users: map[uint64]int{}}
+	t := &Tree{usage: options.Usage, commit: options.Commit, owner: options.Owner, users: map[uint64]int{}}
 	if t.usage == nil {
 		t.usage = noUsage{}
 	}
@@ -118,12 +122,16 @@ type Assignment struct {
 }
 
 // Create makes a node below one that exists. Errors are *Error: EEXIST (also for the name of a file), ENOENT (no
-// parent), EINVAL (name), EBUSY (the parent has processes), ENAMETOOLONG or ENOSPC (too deep, too many), and those of
-// Update.
+// parent), EINVAL (name), EBUSY (the parent has processes), ENAMETOOLONG or ENOSPC (too deep, too many), EDQUOT (too
+// many of the owner's), and those of Update.
 func (t *Tree) Create(spec CreateSpec) (Node, error) {
 	var made *node
 	var out Node
 	err := t.change(spec.Path, func(next *state) (err *Error) {
+		if spec.UID != 0 && spec.UID != t.owner && next.owned(spec.UID) >= MaxOwned {
+			return &Error{Errno: syscall.EDQUOT, Path: spec.Path,
+				Reason: fmt.Sprintf("user %d has %d groups and lgpus, which is all one user may have", spec.UID, MaxOwned)}
+		}
 		if made, err = next.create(spec, t.users); err != nil {
 			return err
 		}
@@ -161,7 +169,7 @@ func (t *Tree) Rmdir(path string) error {
 			return &Error{Errno: syscall.EBUSY, Path: path, Reason: "the root stays"}
 		case len(n.children) > 0:
 			return &Error{Errno: syscall.ENOTEMPTY, Path: path,
-				Reason: fmt.Sprintf("it has %d children; remove them first", len(n.children))}
+				Reason: "it has " + numbered(len(n.children), "node") + " below it", Remedy: "lgpu rm -r removes them too"}
 		case t.users[n.ID] > 0:
 			return &Error{Errno: syscall.EBUSY, Path: path, Reason: "processes use it; stop them first"}
 		}
@@ -234,9 +242,17 @@ func (t *Tree) Write(path, file, text string) error {
 
 // Update writes several files of a node as one transaction, in order, each checked against what those before it made.
 // Errors are those of Write. memory.peak, which is no state of the tree, is reset after all else took effect.
-func (t *Tree) Update(path string, writes []Assignment) error {
+func (t *Tree) Update(path string, writes []Assignment) error { return t.update(nil, path, writes) }
+
+// UpdateBy is Update by a user, whom the Change names.
+func (t *Tree) UpdateBy(uid uint32, path string, writes []Assignment) error {
+	return t.update(&uid, path, writes)
+}
+
+func (t *Tree) update(by *uint32, path string, writes []Assignment) error {
 	var resets []reset
 	err := t.change(path, func(next *state) *Error {
+		next.by = by
 		n, err := next.find(path)
 		if err != nil {
 			return err
@@ -403,6 +419,7 @@ type state struct {
 	byID     map[uint64]*node
 	stale    bool    // effective values are those of before the last edit
 	resets   []reset // asked for by the writes that made this state
+	by       *uint32 // who made this state, nil where that is not known
 }
 
 // node is a node of one state.
@@ -445,6 +462,16 @@ func (s *state) clone() *state {
 
 // add makes n findable.
 func (s *state) add(n *node) { s.byPath[n.Path], s.byID[n.ID] = n, n }
+
+// owned returns how many nodes a user has.
+func (s *state) owned(uid uint32) (n int) {
+	for _, node := range s.byID {
+		if node.UID == uid {
+			n++
+		}
+	}
+	return n
+}
 
 func (s *state) find(path string) (*node, *Error) {
 	if n := s.byPath[path]; n != nil {
@@ -591,7 +618,7 @@ func (s *state) export(n *node) Node {
 
 // difference compares two states.
 func difference(old, next *state) Change {
-	c := Change{Sequence: next.sequence, State: next.save()}
+	c := Change{Sequence: next.sequence, State: next.save(), By: next.by}
 	for id, n := range next.byID {
 		switch before := old.byID[id]; {
 		case before == nil:

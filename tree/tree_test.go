@@ -26,8 +26,8 @@ const (
 // machine has a spatial device 1:0 with 64 bits, a temporal one 1:1 with 132, and a spatial one without number.
 func machine() []Device {
 	return []Device{
-		{UUID: uuidA, Number: "1:0", Capacity: 64, UnitsPerBit: 2, Kind: Spatial, Default: list.Upto(32), Memory: 8 << 30},
-		{UUID: uuidB, Number: "1:1", Capacity: 132, UnitsPerBit: 1, Kind: Temporal, Memory: 80 << 30},
+		{UUID: uuidA, Number: "1:0", Ordinal: "0", Capacity: 64, UnitsPerBit: 2, Kind: Spatial, Default: list.Upto(32), Memory: 8 << 30},
+		{UUID: uuidB, Number: "1:1", Ordinal: "1", Capacity: 132, UnitsPerBit: 1, Kind: Temporal, Memory: 80 << 30},
 		{UUID: uuidC, Capacity: 7, UnitsPerBit: 8, Remainder: 4, Kind: Spatial},
 	}
 }
@@ -248,7 +248,10 @@ func TestScripts(t *testing.T) {
 			/a lgpu.weight 0 ! ERANGE
 			/a lgpu.weight 99999999999999999999 ! ERANGE
 			/a lgpu.weight -1 ! EINVAL
-			/a lgpu.weight 1 2 ! EINVAL
+			/a lgpu.weight 0 2
+			/a lgpu.weight => 2
+			/a lgpu.weight 1 2 3 ! EINVAL
+			/a lgpu.weight 3 2 ! ENODEV
 			/a lgpu.weight 1:0 ! EINVAL
 			/a lgpu.weight default
 			/a lgpu.weight => 100`,
@@ -300,6 +303,54 @@ func TestScripts(t *testing.T) {
 			/a memory.max 17179869184T ! ERANGE
 			/a memory.high 1:0 5 MiB
 			/a memory.high => 5242880`,
+		"a size has a unit, or is bytes as files print them": `
+			/a memory.max 8 ! EINVAL
+			/a memory.max 1:0 8 ! EINVAL
+			/a memory.max 8192 ! EINVAL
+			/a memory.max 1048575 ! EINVAL
+			/a memory.max 1048576
+			/a memory.max => 1048576
+			/a memory.max 8B ! ERANGE
+			/a memory.max 1023KiB ! ERANGE
+			/a memory.max 1048576B
+			/a memory.max => 1048576
+			/a memory.high 4 ! EINVAL
+			/a memory.high 4B ! ERANGE
+			/a host.max 8 ! EINVAL
+			/a host.max 64KiB ! ERANGE
+			/a host.max 0
+			/a host.max 1MiB`,
+		"a device has no more memory than it has": `
+			/a memory.max 1:0 8GiB
+			/a memory.max 1:0 8589934593 ! ERANGE
+			/a memory.max 20TiB ! ERANGE
+			/a memory.high 1:0 9GiB ! ERANGE
+			/a memory.max 1:1 80GiB
+			/a memory.max 9GiB ! ERANGE
+			/a memory.max ` + uuidC + ` 9TiB
+			/a memory.max => 8589934592`,
+		"devices have several names": `
+			/a memory.max 0 1GiB
+			/a memory.max => 1073741824
+			/a memory.max 0 2 GiB
+			/a memory.max => 2147483648
+			/a memory.max 2 GiB
+			/a memory.max => 2147483648
+			/a memory.max 1 GPU ! EINVAL
+			/a compute.max 0 25
+			/a compute.max => 25%
+			/a compute.max 30 %
+			/a compute.max => 30%
+			/a lgpu 0 list=0-3
+			/a lgpu => count=4 list=0-3
+			/a lgpu 0 max
+			/a lgpu.priority 0 high
+			/a lgpu.priority => high
+			/a lgpu.weight 7 30 ! ENODEV
+			/a lgpu.weight GPU-0000 30 ! ENODEV
+			/a lgpu.weight gpu-00000000-0000-0000-0000-00000000000A 40
+			/a lgpu.weight => 40
+			/a lgpu.weight GPU-00000000-0000-0000-0000-00000000000 41 ! ENODEV`,
 		"priorities": `
 			/a lgpu.priority => default
 			/a lgpu.priority high
@@ -357,9 +408,13 @@ func TestErrorsSayWhere(t *testing.T) {
 		{"lgpu", "1:0 list=0-3,8-99", Error{Errno: syscall.ERANGE, Line: 1, Key: "list", Token: "8-99"}},
 		{"lgpu", "1:0 list=3,4-", Error{Errno: syscall.EINVAL, Line: 1, Key: "list", Token: "end of text"}},
 		{"lgpu", "1:0 color=1", Error{Errno: syscall.EINVAL, Line: 1, Key: "color", Token: "1"}},
-		{"lgpu", "max\n9:9 max", Error{Errno: syscall.ENODEV, Line: 2, Token: "9:9"}},
+		{"lgpu", "max\n9:9 max", Error{Errno: syscall.ENODEV, Line: 2}},
 		{"lgpu.weight", "1:0 1\n1:1 heavy", Error{Errno: syscall.EINVAL, Line: 2, Token: "heavy"}},
-		{"memory.max", "1:0 1\n1:1 5 apples", Error{Errno: syscall.EINVAL, Line: 2, Token: "5 apples"}},
+		{"memory.max", "1:0 1G\n1:1 five apples", Error{Errno: syscall.EINVAL, Line: 2, Token: "five apples"}},
+		{"memory.max", "8", Error{Errno: syscall.EINVAL, Line: 1, Token: "8", Remedy: "8GiB? bytes are written 8B"}},
+		{"memory.max", "0 8192", Error{Errno: syscall.EINVAL, Line: 1, Token: "8192", Remedy: "8192MiB? bytes are written 8192B"}},
+		{"memory.max", "4B", Error{Errno: syscall.ERANGE, Line: 1, Token: "4B", Remedy: "0 is nothing at all, max no limit"}},
+		{"memory.max", "20TiB", Error{Errno: syscall.ERANGE, Line: 1, Token: "20TiB", Remedy: "max is all of it"}},
 		{"compute.min", "1:1 101", Error{Errno: syscall.ERANGE, Line: 1, Token: "101"}},
 		{"gang", "a b", Error{Errno: syscall.EINVAL, Line: 1, Token: "a b"}},
 	} {
@@ -1085,5 +1140,30 @@ func BenchmarkWrite(b *testing.B) {
 		if err := tr.Write(fmt.Sprintf("/l%d", i%1000), "lgpu", fmt.Sprintf("count=%d", 1+i%16)); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// One user's nodes are bounded, so that they are not all there can be; root's and those of the daemon's user are not.
+func TestQuota(t *testing.T) {
+	tr := New(Options{Owner: 500})
+	for _, uid := range []uint32{0, 500, 1001} {
+		for i := range MaxOwned {
+			if err := tr.Mkdir(fmt.Sprintf("/u%d-%d", uid, i), uid, uid); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := tr.Mkdir(fmt.Sprintf("/more-%d", uid), uid, uid)
+		if bounded := uid == 1001; bounded != errors.Is(err, syscall.EDQUOT) || !bounded && err != nil {
+			t.Errorf("one node more of user %d: %v", uid, err)
+		}
+	}
+	if err := tr.Mkdir("/another", 1002, 1002); err != nil {
+		t.Errorf("another user's node: %v", err)
+	}
+	if err := tr.Rmdir("/u1001-7"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tr.Mkdir("/in-its-place", 1001, 1001); err != nil {
+		t.Errorf("a node in the place of one that was removed: %v", err)
 	}
 }

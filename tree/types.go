@@ -6,11 +6,16 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/tree/list"
 )
 
 // NoLimit stands for no limit where a limit is in bytes.
 const NoLimit uint64 = math.MaxUint64
+
+// MinMemory is the least limit of memory beside 0, in bytes. A context takes a hundred times as much; what is below is
+// a slip, such as a number without its unit.
+const MinMemory uint64 = 1 << 20
 
 // Values of lgpu.weight.
 const (
@@ -23,9 +28,11 @@ const (
 type Device struct {
 	// UUID names the device for good, such as GPU-00112233-4455-6677-8899-aabbccddeeff.
 	UUID string
-	// Number is MAJ:MIN of its device node, empty if it has none. Files accept both names and print Number if there is
-	// one.
+	// Number is MAJ:MIN of its device node, empty if it has none. Files print it if there is one, else UUID, and
+	// understand all that gpu.Find does.
 	Number string
+	// Ordinal is its index as people write it, empty if it has none.
+	Ordinal string
 	// Capacity is the number of bits: the parts that can be given, 1 to list.MaxBits.
 	Capacity int
 	// UnitsPerBit is the number of compute units that one bit stands for, at least 1.
@@ -47,6 +54,9 @@ func (d Device) Key() string {
 	}
 	return d.UUID
 }
+
+// names are what the device is called.
+func (d Device) names() gpu.Names { return gpu.Names{Ordinal: d.Ordinal, UUID: d.UUID, Node: d.Number} }
 
 // All returns all bits of the device.
 func (d Device) All() list.Set { return list.Upto(d.Capacity) }
@@ -165,8 +175,9 @@ type Stat struct {
 	BusyUsec uint64 // device time used
 	Launches uint64
 	// Asked and Delivered are parts of the device's time over the last second, in hundredths of a percent: what the node
-	// was allowed or wanted, whichever is less, and what it got.
+	// was allowed or wanted, whichever is less, and what it got. Unmeasured: they are not known.
 	Asked, Delivered uint32
+	Unmeasured       bool
 }
 
 // Count is how often an event has happened.
@@ -182,6 +193,8 @@ type Change struct {
 	// Created, Changed and Removed are nodes by ID, in ascending order. Changed are those whose requests or effective
 	// values are others than before, as when an ancestor shrank.
 	Created, Changed, Removed []uint64
+	// By is the user who made it, nil where that is not known.
+	By *uint32
 	// State is everything that must survive, after the change. It is shared with the tree and must not be changed.
 	State State
 }
@@ -195,6 +208,7 @@ type Error struct {
 	Key    string // such as count, empty if no key is concerned
 	Token  string // the offending word
 	Reason string // what is wrong and what would be right
+	Remedy string // what to write instead, where that can be guessed
 }
 
 // Error names everything that is known about the place, and the reason.
@@ -216,6 +230,9 @@ func (e *Error) Error() string {
 	fmt.Fprintf(&b, ": %s (%s)", e.Reason, e.Errno.Error())
 	return b.String()
 }
+
+// Hint says what to write instead; it may be empty.
+func (e *Error) Hint() string { return e.Remedy }
 
 // Unwrap returns the errno.
 func (e *Error) Unwrap() error { return e.Errno }

@@ -100,6 +100,7 @@ func (t *Tree) stat(n *node, device string) Stat {
 		sum.Launches += stat.Launches + inherited.Launches
 		sum.Asked += stat.Asked
 		sum.Delivered += stat.Delivered
+		sum.Unmeasured = sum.Unmeasured || stat.Unmeasured
 		sum.Peak = stat.Peak // of use only for a node without children
 	})
 	if len(n.children) > 0 {
@@ -176,8 +177,11 @@ func writeMemoryPeak(s *state, n *node, text string) *Error {
 func readComputeStat(t *Tree, s *state, n *node) string {
 	return s.table(func(d int) string {
 		stat := t.stat(n, s.devices[d].UUID)
-		return fmt.Sprintf("busy_usec=%d launches=%d asked=%s delivered=%s", stat.BusyUsec, stat.Launches,
-			formatShare(stat.Asked), formatShare(stat.Delivered))
+		asked, delivered := formatShare(stat.Asked), formatShare(stat.Delivered)
+		if stat.Unmeasured {
+			asked, delivered = "-", "-"
+		}
+		return fmt.Sprintf("busy_usec=%d launches=%d asked=%s delivered=%s", stat.BusyUsec, stat.Launches, asked, delivered)
 	})
 }
 

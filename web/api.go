@@ -4,18 +4,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"mime"
 	"net/http"
-	"strconv"
+	"slices"
 	"syscall"
 
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/node"
 	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/tree"
 )
 
 // What the page reads. Shares are in hundredths of a percent, amounts in bytes; IDs are text, since a browser's numbers
-// end at 2^53. null is "no limit" or "not known".
+// end at 2^53. null is "no limit", "not known" or "not measured".
 type (
 	state struct {
 		Time    int64      `json:"time"` // Unix ms
@@ -68,8 +70,8 @@ type (
 		Used      uint64    `json:"used"`
 		Peak      uint64    `json:"peak"`
 		Limit     *uint64   `json:"limit"`
-		Asked     uint32    `json:"asked"`
-		Delivered uint32    `json:"delivered"`
+		Asked     *uint32   `json:"asked"`
+		Delivered *uint32   `json:"delivered"`
 		Cap       uint32    `json:"cap"`
 		Min       uint32    `json:"min"`
 		Weight    uint32    `json:"weight"`
@@ -136,12 +138,9 @@ func (s *Server) state(snapshot *node.Snapshot) *state {
 
 func describe(d *node.Device) device {
 	out := device{
-		UUID: d.Identity(), Index: strconv.Itoa(d.Index), Name: d.Name, Key: d.Key(), Mode: d.Mode, Sim: d.Sim,
+		UUID: d.Identity(), Index: d.Ordinal(), Name: d.Name, Key: d.Key(), Mode: d.Mode, Sim: d.Sim,
 		Fault: d.Fault,
 		Units: d.Units, Total: d.Memory, Used: d.MemoryUsed, Strangers: []stranger{},
-	}
-	if d.MIG() {
-		out.Index = fmt.Sprintf("%d:%d", d.ParentIndex, d.Index)
 	}
 	if d.Utilisation >= 0 {
 		out.Utilisation = &d.Utilisation
@@ -162,10 +161,12 @@ func branch(n *node.NodeState, names map[gpu.UUID]string) treeNode {
 	for i := range n.Devices {
 		d := &n.Devices[i]
 		out.Devices[i] = nodeDevice{
-			UUID: names[d.Device], State: d.State, Used: d.MemoryUsed, Peak: d.MemoryPeak, Asked: d.Asked,
-			Delivered: d.Delivered,
-			Cap:       d.Effective.Compute, Min: d.Effective.Min, Weight: d.Effective.Weight, Priority: d.Effective.Priority,
+			UUID: names[d.Device], State: d.State, Used: d.MemoryUsed, Peak: d.MemoryPeak,
+			Cap: d.Effective.Compute, Min: d.Effective.Min, Weight: d.Effective.Weight, Priority: d.Effective.Priority,
 			Busy: d.Busy.Seconds(), Launches: d.Launches, Requested: requested(d.Requested),
+		}
+		if d.Measured {
+			out.Devices[i].Asked, out.Devices[i].Delivered = &d.Asked, &d.Delivered
 		}
 		if d.Effective.MemoryMax != region.NoLimit {
 			out.Devices[i].Limit = &d.Effective.MemoryMax
@@ -237,13 +238,36 @@ func (s *Server) postWrite(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, "a change names a path and files")
 		return
 	}
-	if err := s.o.Write(r.Context(), c.Path, c.Files); err != nil {
+	err := typed(c.Files)
+	if err == nil {
+		err = s.o.Write(r.Context(), c.Path, c.Files)
+	}
+	if err != nil {
 		s.o.Log.Info("a change by the page was refused", "path", c.Path, "files", c.Files, "from", r.RemoteAddr, "error", err)
-		refuse(w, status(err), err.Error())
+		refuse(w, status(err), sentence(err))
 		return
 	}
 	s.o.Log.Info("limits were changed by the page", "path", c.Path, "files", c.Files, "from", r.RemoteAddr)
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// typed checks what people typed into the fields of the page.
+func typed(files map[string]string) error {
+	for _, file := range slices.Sorted(maps.Keys(files)) {
+		if err := tree.Typed(file, files[file]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sentence is an error with what to do about it.
+func sentence(err error) string {
+	var h interface{ Hint() string }
+	if errors.As(err, &h) && h.Hint() != "" {
+		return err.Error() + "; " + h.Hint()
+	}
+	return err.Error()
 }
 
 // status is what HTTP has for an error of the tree.

@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -325,6 +326,45 @@ func TestUnlock(t *testing.T) {
 	if !eval[bool](b, "document.getElementById('unlock').hidden") {
 		t.Error("the way in is still offered")
 	}
+}
+
+// TestAnotherDaemon: while no daemon answers, what is shown is not as bright as what is true. The next one may have another
+// token, which the page can be given.
+func TestAnotherDaemon(t *testing.T) {
+	b := show(t, newFake(), true)
+	edit := "document.querySelector('td.act').offsetWidth > 0"
+	b.until(edit + " && !document.body.classList.contains('stale')")
+	address := eval[string](b, "location.host")
+	b.stop()
+	b.until("document.body.classList.contains('stale') && getComputedStyle(document.querySelector('main')).opacity < 1")
+	// The port is free as soon as the daemon before has ended.
+	dir := t.TempDir()
+	s, err := New(b.fake, Options{Dir: dir, Write: b.fake.Write})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := Listen(address, false)
+	for ; errors.Is(err, syscall.EADDRINUSE) && t.Context().Err() == nil; l, err = Listen(address, false) {
+		time.Sleep(time.Millisecond)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { served <- s.Serve(ctx, l) }()
+	defer func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	b.until("!document.body.classList.contains('stale') && !document.getElementById('unlock').hidden && !(" + edit + ")")
+	b.click("#unlock")
+	b.do(chromedp.WaitVisible(chromedp.CSS("#gate")))
+	eval[string](b, fmt.Sprintf("document.querySelector('#gate [name=token]').value = %q", s.token))
+	b.click("#gate [type=submit]")
+	b.until("!document.getElementById('gate').open && " + edit)
 }
 
 // TestPhone: nothing is wider than a small screen.

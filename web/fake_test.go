@@ -151,7 +151,7 @@ func machine(at time.Time) node.Snapshot {
 			Path: path, Name: name, ID: id, Kind: node.KindLgpu, State: state, Clients: clients, Created: at.Add(-time.Hour),
 			Devices: []node.NodeDevice{{
 				Device: device, Effective: e, Requested: r, MemoryUsed: used, MemoryPeak: used, Asked: a.asked,
-				Delivered: a.delivered, State: state,
+				Delivered: a.delivered, Measured: true, State: state,
 				Busy: 90 * time.Second, Launches: 12345,
 			}},
 		}
@@ -159,7 +159,7 @@ func machine(at time.Time) node.Snapshot {
 	group := func(id uint64, path, name string, used, limit uint64, delivered uint32) node.NodeState {
 		return node.NodeState{Path: path, Name: name, ID: id, Kind: node.KindGroup, Persistent: true,
 			Devices: []node.NodeDevice{
-				{Device: first, MemoryUsed: used, Delivered: delivered, Asked: delivered,
+				{Device: first, MemoryUsed: used, Delivered: delivered, Asked: delivered, Measured: true,
 					Effective: node.Effective{Compute: 10000, Weight: 100, MemoryMax: limit}},
 			}}
 	}

@@ -48,6 +48,9 @@ func (h *history) add(s *node.Snapshot) {
 		}
 		for j := range n.Devices {
 			d := &n.Devices[j]
+			if !d.Measured {
+				continue
+			}
 			next.shares = append(next.shares, share{n.ID, d.Device, names[d.Device], n.Path, hundredths(d.Asked),
 				hundredths(d.Delivered)})
 		}
@@ -68,7 +71,7 @@ func (h *history) add(s *node.Snapshot) {
 func hundredths(v uint32) uint16 { return uint16(min(v, 10000)) }
 
 // past is the history as the page reads it: for each lgpu on a device a value for each time, null where it was not
-// there.
+// there or not measured.
 type (
 	past struct {
 		Times []int64   `json:"times"` // Unix ms

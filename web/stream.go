@@ -15,6 +15,7 @@ import (
 // Bounds of streams.
 const (
 	maxStreams = 32
+	maxEach    = 8                      // of one visitor
 	backlog    = 32                     // messages kept for a browser that is slow
 	gathering  = 100 * time.Millisecond // turns are sent together
 	stalled    = 10 * time.Second       // a browser that takes nothing for so long is let go
@@ -29,27 +30,36 @@ type message struct {
 // hub gives messages to streams and waits for none of them. The zero value is ready.
 type hub struct {
 	mu      sync.Mutex
-	streams map[chan message]bool // guarded by mu
-	woken   chan struct{}         // guarded by mu; closed when the first stream opens; nil while nobody waits
+	streams map[chan message]string // guarded by mu; whose they are
+	woken   chan struct{}           // guarded by mu; closed when the first stream opens; nil while nobody waits
 }
 
-// open adds a stream, unless there are too many.
-func (h *hub) open() (messages chan message, ok bool) {
+// open adds a stream of a visitor. The error says that there are too many.
+func (h *hub) open(visitor string) (messages chan message, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	own := 0
+	for _, whose := range h.streams {
+		if whose == visitor {
+			own++
+		}
+	}
+	if own >= maxEach {
+		return nil, fmt.Errorf("%d browsers of yours are watching, which is all there may be", maxEach)
+	}
 	if len(h.streams) >= maxStreams {
-		return nil, false
+		return nil, fmt.Errorf("%d browsers are watching, which is all there may be", maxStreams)
 	}
 	if h.streams == nil {
-		h.streams = map[chan message]bool{}
+		h.streams = map[chan message]string{}
 	}
 	messages = make(chan message, backlog)
-	h.streams[messages] = true
+	h.streams[messages] = visitor
 	if h.woken != nil {
 		close(h.woken)
 		h.woken = nil
 	}
-	return messages, true
+	return messages, nil
 }
 
 func (h *hub) close(messages chan message) {
@@ -196,10 +206,9 @@ func (s *Server) encode(name string, v any) message {
 
 // getStream sends states and turns as server-sent events until the browser goes.
 func (s *Server) getStream(w http.ResponseWriter, r *http.Request) {
-	messages, ok := s.hub.open()
-	if !ok {
-		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("%d browsers are watching, which is all there may be",
-			maxStreams))
+	messages, err := s.hub.open(visitor(r))
+	if err != nil {
+		refuse(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
 	defer s.hub.close(messages)

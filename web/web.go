@@ -28,9 +28,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/lgpu/lgpu/node"
 )
@@ -73,6 +71,7 @@ type Server struct {
 	o       Options
 	token   string // empty where nothing can be changed
 	mux     *http.ServeMux
+	guarded http.Handler // mux
 	hub     hub
 	history history
 }
@@ -83,6 +82,7 @@ func New(source Source, o Options) (*Server, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{source: source, o: o, mux: http.NewServeMux()}
+	s.guarded = Guard(s.mux, o.Hosts)
 	if o.Write != nil {
 		token, err := makeToken(o.Dir)
 		if err != nil {
@@ -124,20 +124,20 @@ func makeToken(dir string) (string, error) {
 }
 
 // Listen opens address, such as 127.0.0.1:9464. Unless remote is set the host must be a loopback address or a name of
-// one; otherwise the error wraps ErrNotLoopback.
+// one; otherwise the error wraps ErrNotLoopback. One visitor's connections leave room for others'.
 func Listen(address string, remote bool) (net.Listener, error) {
 	resolved, err := net.ResolveTCPAddr("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("address of the page: %w", err)
+		return nil, fmt.Errorf("address %q: %w", address, err)
 	}
 	if !remote && !resolved.IP.IsLoopback() {
-		return nil, fmt.Errorf("address of the page %q: %w", address, ErrNotLoopback)
+		return nil, fmt.Errorf("address %q: %w", address, ErrNotLoopback)
 	}
 	l, err := net.ListenTCP("tcp", resolved)
 	if err != nil {
-		return nil, fmt.Errorf("listen for browsers: %w", err)
+		return nil, err // which says what for and where
 	}
-	return l, nil
+	return &door{Listener: l, who: visitorOf}, nil
 }
 
 // URL returns the page's address for people, with the token, for a listener's address.
@@ -156,26 +156,12 @@ func (s *Server) URL(address net.Addr) string {
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	server := &http.Server{
-		Handler: s,
-		// Streams end with the server rather than hold it up.
-		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       30 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    32 << 10,
-		ErrorLog:          slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
-	}
 	watching := make(chan struct{})
 	go func() {
 		defer close(watching)
 		s.watch(ctx)
 	}()
-	stopped := context.AfterFunc(ctx, func() { server.Close() })
-	err := server.Serve(l)
-	if !stopped() || errors.Is(err, http.ErrServerClosed) {
-		err = nil // ctx has ended
-	}
+	err := ServeHTTP(ctx, l, s, s.o.Log)
 	cancel()
 	<-watching
 	if s.token != "" {
@@ -184,7 +170,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("serve the page: %w", err)
+		return fmt.Errorf("the page: %w", err)
 	}
 	return nil
 }
@@ -199,25 +185,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
-	if !s.known(r.Host) {
-		http.Error(w, "this is not the host you are looking for", http.StatusMisdirectedRequest)
-		return
-	}
-	s.mux.ServeHTTP(w, r)
-}
-
-// known reports whether a request's host is one of this page. An address always is: what a name that is not ours leads
-// to never has an address as its Host.
-func (s *Server) known(host string) bool {
-	name, _, err := net.SplitHostPort(host)
-	if err != nil {
-		name = strings.Trim(host, "[]")
-	}
-	if _, err := netip.ParseAddr(name); err == nil {
-		return true
-	}
-	return strings.EqualFold(name, "localhost") ||
-		slices.ContainsFunc(s.o.Hosts, func(h string) bool { return strings.EqualFold(h, name) })
+	s.guarded.ServeHTTP(w, r)
 }
 
 // authorized reports whether a request carries the token.

@@ -188,6 +188,8 @@ func TestWrite(t *testing.T) {
 		{"no path", `{"files": {"a": "b"}}`, []string{"Authorization", token, "Content-Type", "application/json"}, 400,
 			"path"},
 		{"no files", `{"path": "/"}`, []string{"Authorization", token, "Content-Type", "application/json"}, 400, "files"},
+		{"no unit", `{"path": "/team", "files": {"memory.max": "0 8\n"}}`, []string{"Authorization", token, "Content-Type",
+			"application/json"}, 422, "8GiB?"},
 		{"too long", `{"path": "/` + strings.Repeat("x", maxChange) + `"}`, []string{"Authorization", token, "Content-Type",
 			"application/json"}, 400, "large"},
 	} {
@@ -332,6 +334,15 @@ func TestListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close()
+	if l, err = Listen("127.0.0.1:0", false); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	// It is opened for metrics, too, which no browser reads.
+	if _, err := Listen(l.Addr().String(), false); !errors.Is(err, syscall.EADDRINUSE) || strings.Contains(err.Error(), "browser") ||
+		!strings.Contains(err.Error(), l.Addr().String()) {
+		t.Errorf("an address in use: %v", err)
+	}
 }
 
 func TestMetrics(t *testing.T) {
@@ -444,11 +455,12 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestStreamsAreBounded: no number of browsers takes the daemon's memory, and one that leaves makes room.
+// TestStreamsAreBounded: no number of browsers takes the daemon's memory, no visitor has all streams, and one that leaves
+// makes room.
 func TestStreamsAreBounded(t *testing.T) {
 	s, url := serve(t, newFake(), Options{})
 	var streams []*stream
-	for range maxStreams {
+	for range maxEach {
 		streams = append(streams, open(t, url))
 	}
 	answer, err := http.Get(url + "/api/stream")
@@ -460,17 +472,26 @@ func TestStreamsAreBounded(t *testing.T) {
 		t.Errorf("one too many: %s", answer.Status)
 	}
 	streams[0].cancel()
-	for s.hub.count() == maxStreams {
+	for s.hub.count() == maxEach {
 		time.Sleep(time.Millisecond)
 	}
 	open(t, url)
+	var h hub
+	for i := range maxStreams {
+		if _, err := h.open(fmt.Sprint(i)); err != nil {
+			t.Errorf("stream %d: %v", i, err)
+		}
+	}
+	if _, err := h.open("another"); err == nil {
+		t.Errorf("%d streams", maxStreams+1)
+	}
 }
 
 // TestSlowBrowser: one that reads nothing neither stops the others nor gathers messages without end.
 func TestSlowBrowser(t *testing.T) {
 	var h hub
-	slow, _ := h.open()
-	quick, _ := h.open()
+	slow, _ := h.open("slow")
+	quick, _ := h.open("quick")
 	for i := range 10 * backlog {
 		h.publish(message{"state", []byte{byte(i)}})
 		<-quick
@@ -503,9 +524,11 @@ func TestHistory(t *testing.T) {
 		for _, id := range ids {
 			s.Nodes = append(s.Nodes, node.NodeState{ID: id, Kind: node.KindLgpu, Path: fmt.Sprint("/", id),
 				Devices: []node.NodeDevice{
-					{Device: first, Asked: uint32(id * 100), Delivered: uint32(id)},
+					{Device: first, Asked: uint32(id * 100), Delivered: uint32(id), Measured: true},
 				}})
 		}
+		s.Nodes = append(s.Nodes, node.NodeState{ID: 98, Kind: node.KindLgpu, Path: "/unmeasured",
+			Devices: []node.NodeDevice{{Device: first}}})
 		s.Nodes = append(s.Nodes, node.NodeState{ID: 99, Kind: node.KindGroup, Devices: []node.NodeDevice{{Device: first}}})
 		h.add(&s)
 	}
@@ -571,14 +594,14 @@ func FuzzWrite(f *testing.F) {
 
 // FuzzHost: a name passes only if it is an address, localhost, or one that was given.
 func FuzzHost(f *testing.F) {
-	s := &Server{o: Options{Hosts: []string{"gpu.example"}}}
+	hosts := []string{"gpu.example"}
 	for _, host := range []string{"localhost:80", "[::1]:80", "[::1]", "127.0.0.1", "evil.example", "[localhost]", "::1",
 		"[gpu.example]:1", "fe80::1%eth0"} {
 		f.Add(host)
 	}
 	f.Fuzz(func(t *testing.T, host string) {
 		lower := strings.ToLower(host)
-		if s.known(host) && !strings.Contains(lower, "localhost") && !strings.Contains(lower, "gpu.example") &&
+		if known(host, hosts) && !strings.Contains(lower, "localhost") && !strings.Contains(lower, "gpu.example") &&
 			!strings.ContainsAny(host, "0123456789:") {
 			t.Errorf("%q passes", host)
 		}

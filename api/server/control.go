@@ -98,7 +98,8 @@ func (s *Server) Write(ctx context.Context, r *api.WriteRequest) (*api.WriteRepl
 	if err != nil {
 		return nil, err
 	}
-	err = s.node.Tree().Update(r.GetPath(), writes)
+	who, _ := callerOf(ctx)
+	err = s.node.Tree().UpdateBy(who.uid, r.GetPath(), writes)
 	s.log(ctx, "write", r.GetPath(), err, "files", len(writes))
 	if err != nil {
 		return nil, err

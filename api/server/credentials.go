@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+
+	"github.com/lgpu/lgpu/node/foreign"
 )
 
 // caller is the process at the other end of a connection, as the kernel vouches for it.
@@ -38,31 +40,69 @@ func callerOf(ctx context.Context) (caller, bool) {
 // peers are transport credentials that ask the kernel who connects. Connections are counted for each user, so that none
 // keeps others out by opening all there can be.
 type peers struct {
-	limit int // connections of one user other than root and the daemon's own
+	// trusts says who has no bounds. limit is for connections of one other user, total for those of all such users.
+	trusts       func(uid uint32) bool
+	limit, total int
 
 	mu   sync.Mutex
 	open map[uint32]int // guarded by mu; connections by user
+	all  int            // guarded by mu; of users who are not trusted
 }
 
-// ServerHandshake implements credentials.TransportCredentials.
-func (p *peers) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	who, err := ask(c)
-	if err != nil {
-		return nil, nil, err
+// admission is a listener that refuses connections beyond the bounds before anything is made for them: refused in their
+// handshakes, they would be as many at once as somebody can make meanwhile.
+type admission struct {
+	net.Listener
+	peers *peers
+}
+
+// Accept implements net.Listener.
+func (a admission) Accept() (net.Conn, error) {
+	for {
+		c, err := a.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		who, err := ask(c)
+		if err == nil && a.peers.enter(who.uid) {
+			return &counted{Conn: c, who: who, closed: sync.OnceFunc(func() { a.peers.leave(who.uid) })}, nil
+		}
+		_ = c.Close()
 	}
+}
+
+// ServerHandshake implements credentials.TransportCredentials for the connections of an admission.
+func (p *peers) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	admitted, ok := c.(*counted)
+	if !ok {
+		return nil, nil, fmt.Errorf("%T has not been admitted", c)
+	}
+	return admitted, admitted.who, nil
+}
+
+// enter counts a connection of a user, or reports that there may be no more.
+func (p *peers) enter(uid uint32) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	trusted := who.uid == 0 || who.uid == uint32(unix.Geteuid())
-	if !trusted && p.open[who.uid] >= p.limit {
-		return nil, nil, fmt.Errorf("user %d has %d connections already", who.uid, p.limit)
+	if !p.trusts(uid) {
+		if p.open[uid] >= p.limit || p.all >= p.total {
+			return false
+		}
+		p.all++
 	}
-	p.open[who.uid]++
-	return &counted{Conn: c, closed: sync.OnceFunc(func() { p.leave(who.uid) })}, who, nil
+	p.open[uid]++
+	return true
 }
+
+// trusted reports whether a user is one whom the daemon obeys in any case.
+func trusted(uid uint32) bool { return uid == 0 || uid == uint32(unix.Geteuid()) }
 
 func (p *peers) leave(uid uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !p.trusts(uid) {
+		p.all--
+	}
 	if p.open[uid]--; p.open[uid] == 0 {
 		delete(p.open, uid)
 	}
@@ -71,6 +111,7 @@ func (p *peers) leave(uid uint32) {
 // counted is a connection that is counted until it is closed.
 type counted struct {
 	net.Conn
+	who    caller
 	closed func()
 }
 
@@ -98,24 +139,20 @@ func (p *peers) OverrideServerName(string) error { return nil }
 
 // ask returns the process that opened a connection.
 func ask(c net.Conn) (caller, error) {
-	u, ok := c.(*net.UnixConn)
+	u, ok := c.(*foreign.Conn)
 	if !ok {
-		return caller{}, fmt.Errorf("%T is no connection of a unix socket", c)
-	}
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return caller{}, err
+		return caller{}, fmt.Errorf("%T is no connection of Listen", c)
 	}
 	var who caller
 	var failed error
-	err = raw.Control(func(fd uintptr) {
-		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	err := u.Control(func(fd int) {
+		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 		if err != nil {
 			failed = fmt.Errorf("ask who connects: %w", err)
 			return
 		}
 		who.pid, who.uid, who.gid = int(cred.Pid), cred.Uid, cred.Gid
-		if who.groups, err = peerGroups(int(fd)); err != nil {
+		if who.groups, err = peerGroups(fd); err != nil {
 			failed = fmt.Errorf("ask for the groups of who connects: %w", err)
 		}
 	})

@@ -102,7 +102,7 @@ func nodeMessage(n node.NodeState, known names) *api.Node {
 		m.Kind = api.Node_LGPU
 	}
 	for _, d := range n.Devices {
-		m.Devices = append(m.Devices, &api.NodeDevice{
+		device := &api.NodeDevice{
 			Uuid: known.of(d.Device), Key: d.Key,
 			Requested: &api.Requested{
 				Lgpu: d.Requested.Lgpu, ComputeMax: d.Requested.ComputeMax, ComputeMin: d.Requested.ComputeMin,
@@ -115,8 +115,12 @@ func nodeMessage(n node.NodeState, known names) *api.Node {
 				MemoryMax: limit(d.Effective.MemoryMax),
 			},
 			MemoryUsed: d.MemoryUsed, MemoryPeak: d.MemoryPeak, MemoryGranted: d.MemoryGranted, BusyNs: int64(d.Busy),
-			Launches: d.Launches, ShareAsked: d.Asked, ShareDelivered: d.Delivered, State: states[d.State],
-		})
+			Launches: d.Launches, State: states[d.State],
+		}
+		if d.Measured {
+			device.ShareAsked, device.ShareDelivered = &d.Asked, &d.Delivered
+		}
+		m.Devices = append(m.Devices, device)
 	}
 	for _, c := range n.Clients {
 		m.Clients = append(m.Clients, &api.Client{

@@ -21,6 +21,7 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/node"
+	"github.com/lgpu/lgpu/node/foreign"
 )
 
 // DefaultGroup is the group whose members may change things, where there is one of that name.
@@ -29,7 +30,8 @@ const DefaultGroup = "lgpu"
 // Bounds of what a caller can make the daemon do or keep.
 const (
 	maxRequest     = 1 << 20 // bytes
-	maxConnections = 16      // of one user
+	maxConnections = 16      // of one user other than root and the daemon's own
+	maxOthers      = 256     // connections of all such users; root and the daemon's own user have room beside them
 	maxStreams     = 16      // calls at the same time on one connection
 	handshakeTime  = 10 * time.Second
 	endTime        = 2 * time.Second // for calls to end when the server does
@@ -55,6 +57,7 @@ type Server struct {
 	options Options
 	group   uint32 // its members may change things
 	grouped bool   // whether there is a group
+	peers   *peers
 	grpc    *grpc.Server
 	ending  chan struct{} // closed when Serve ends
 	end     func()        // closes ending
@@ -68,13 +71,16 @@ func New(n *node.Node, o Options) (*Server, error) {
 	if o.Stop == nil {
 		o.Stop = func() {}
 	}
-	s := &Server{node: n, options: o, ending: make(chan struct{})}
+	s := &Server{
+		node: n, options: o, ending: make(chan struct{}),
+		peers: &peers{trusts: trusted, limit: maxConnections, total: maxOthers, open: map[uint32]int{}},
+	}
 	s.end = sync.OnceFunc(func() { close(s.ending) })
 	if err := s.findGroup(); err != nil {
 		return nil, err
 	}
 	s.grpc = grpc.NewServer(
-		grpc.Creds(&peers{limit: maxConnections, open: map[uint32]int{}}),
+		grpc.Creds(s.peers),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxSendMsgSize(api.MaxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
@@ -113,7 +119,7 @@ func Listen(path string) (net.Listener, error) {
 	if err := unix.Unlink(path); err != nil && err != unix.ENOENT {
 		return nil, fmt.Errorf("remove the old socket %s: %w", path, err)
 	}
-	l, err := net.Listen("unix", path)
+	l, err := foreign.Listen("unix", path, false, &foreign.Closers{})
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
@@ -128,7 +134,7 @@ func Listen(path string) (net.Listener, error) {
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, s.stop)
 	defer stop()
-	if err := s.grpc.Serve(l); err != nil && ctx.Err() == nil {
+	if err := s.grpc.Serve(admission{l, s.peers}); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serve the API at %s: %w", l.Addr(), err)
 	}
 	return nil
@@ -210,7 +216,7 @@ func (s *Server) allow(ctx context.Context, method string) error {
 }
 
 func (s *Server) mayChange(who caller) bool {
-	return who.uid == 0 || who.uid == uint32(unix.Geteuid()) || s.grouped && who.in(s.group)
+	return trusted(who.uid) || s.grouped && who.in(s.group)
 }
 
 // whoMayChange says in words whom the daemon obeys.

@@ -143,11 +143,11 @@ func TestCallers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	served, err := l.Accept()
+	p := &peers{trusts: func(uint32) bool { return false }, limit: 1, total: 1, open: map[uint32]int{}}
+	served, err := admission{l, p}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &peers{limit: 1, open: map[uint32]int{}}
 	counted, info, err := p.ServerHandshake(served)
 	if err != nil {
 		t.Fatal(err)
@@ -163,8 +163,28 @@ func TestCallers(t *testing.T) {
 	if p.open[who.uid] != 1 {
 		t.Errorf("connections: %v", p.open)
 	}
+	// One too many is closed before anything is made for it; the next has room again.
+	refused, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer refused.Close()
+	accepted := make(chan net.Conn)
+	go func() {
+		c, _ := admission{l, p}.Accept()
+		accepted <- c
+	}()
+	if _, err := refused.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("a connection too many: %v", err)
+	}
 	counted.Close()
 	counted.Close()
+	next, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	(<-accepted).Close()
 	if len(p.open) != 0 {
 		t.Errorf("connections after the end: %v", p.open)
 	}
@@ -176,6 +196,23 @@ func TestCallers(t *testing.T) {
 	defer far.Close()
 	if _, _, err := p.ServerHandshake(near); err == nil {
 		t.Error("a connection of no socket has a caller")
+	}
+}
+
+// Neither one user nor all others together keep root out.
+func TestConnectionsAreBounded(t *testing.T) {
+	p := &peers{trusts: trusted, limit: 2, total: 3, open: map[uint32]int{}}
+	for i, c := range []struct {
+		uid uint32
+		in  bool
+	}{{1001, true}, {1001, true}, {1001, false}, {1002, true}, {1002, false}, {0, true}, {0, true}, {0, true}, {0, true}} {
+		if in := p.enter(c.uid); in != c.in {
+			t.Errorf("connection %d, of user %d: %v", i, c.uid, in)
+		}
+	}
+	p.leave(1001)
+	if !p.enter(1002) {
+		t.Error("no room for a user after another has gone")
 	}
 }
 

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/gpu"
@@ -50,6 +52,9 @@ func (s *Server) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[ap
 func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
 	feed := s.node.Events() // before those that are kept, so that none is missed
 	defer feed.Close()
+	if err := s.heardOf(r.GetPath()); err != nil {
+		return err
+	}
 	last, known := uint64(0), namesIn(s.node.Snapshot())
 	send := func(events []node.Event) error {
 		for _, e := range events {
@@ -80,6 +85,18 @@ func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[
 	}
 }
 
+// heardOf refuses a path that no node has and no event that is kept is about.
+func (s *Server) heardOf(path string) error {
+	_, err := s.node.Tree().Node(path)
+	if path == "" || err == nil {
+		return nil
+	}
+	if slices.ContainsFunc(s.node.Recent(), func(e node.Event) bool { return below(e.Path, path) }) {
+		return nil
+	}
+	return err
+}
+
 // below reports whether path is that of a node or of one below it. Everything is below the empty path.
 func below(path, ancestor string) bool {
 	ancestor = strings.TrimSuffix(ancestor, "/")
@@ -90,11 +107,15 @@ func below(path, ancestor string) bool {
 func (s *Server) Slices(r *api.SlicesRequest, stream grpc.ServerStreamingServer[api.SliceBatch]) error {
 	var only *gpu.UUID
 	if r.GetDevice() != "" {
-		uuid, err := gpu.ParseUUID(r.GetDevice())
-		if err != nil {
-			return refuse("device", err.Error())
+		var have []gpu.Device
+		for _, d := range s.node.Snapshot().Devices {
+			have = append(have, d.Device)
 		}
-		only = &uuid
+		chosen, err := gpu.Select(have, []string{r.GetDevice()})
+		if err != nil {
+			return withFailure(codes.NotFound, err.Error(), &api.Failure{Errno: int32(syscall.ENODEV), Subject: "device"})
+		}
+		only = &chosen[0].UUID
 	}
 	feed := s.node.Slices()
 	defer feed.Close()

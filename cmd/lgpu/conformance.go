@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -70,6 +71,9 @@ be measured.`,
 			ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
 			defer stop()
 			report, err := conformance.Run(ctx, o)
+			if errors.Is(err, conformance.ErrRefused) {
+				return &exit{status: statusUsage, err: err}
+			}
 			if err != nil {
 				return failed(err)
 			}
@@ -91,7 +95,7 @@ be measured.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.Device, "device", "0", "`DEVICE` to measure, by index or UUID")
+	f.StringVar(&o.Device, "device", "0", "`DEVICE` to measure, by index, UUID or the beginning of that")
 	f.StringVar(&mode, "mode", "", "measure only `MODE`: temporal or spatial")
 	f.IntSliceVar(&o.Counts, "counts", nil, "`UNITS` to measure, such as 8,16 (default: 1/8 to 3/4 of the device)")
 	f.Float64Var(&o.Seconds, "seconds", 3, "length of a measurement in `SECONDS`")

@@ -41,7 +41,9 @@ const (
 
 // connect returns a connection to the daemon that a command is for. With toLook it may be nil: there is nothing to see.
 func connect(c *cobra.Command, n need) (*api.Conn, error) {
-	o := api.Options{Socket: namedSocket(c), Change: n == toChange || n == toCommand}
+	o := api.Options{Socket: namedSocket(c), Change: n == toChange || n == toCommand, Waiting: func(socket string) {
+		fmt.Fprintf(c.ErrOrStderr(), "lgpu: the daemon at %s has not answered for a second; waiting\n", socket)
+	}}
 	start, err := onDemand()
 	if err != nil {
 		return nil, err

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,14 +18,17 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/api/server"
 	"github.com/lgpu/lgpu/metrics"
 	"github.com/lgpu/lgpu/node"
+	"github.com/lgpu/lgpu/node/logs"
 	"github.com/lgpu/lgpu/node/store"
 	"github.com/lgpu/lgpu/node/systemd"
+	"github.com/lgpu/lgpu/node/watch"
 	"github.com/lgpu/lgpu/region"
 	"github.com/lgpu/lgpu/tree"
 	"github.com/lgpu/lgpu/web"
@@ -87,17 +90,25 @@ told when the daemon serves and when it ends.`,
 		"what to do about use beyond what is allowed: `HOW` is report, stop or stop-strangers")
 	f.StringVar(&d.mount, "mount", string(node.MountAuto), "show the tree as files: `WHEN` is auto, on or off")
 	f.StringVar(&d.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`")
-	f.BoolVar(&d.hami, "metrics-hami", false, "also under the names that HAMi's monitor has")
+	f.BoolVar(&d.hami, "metrics-hami", false, "with --metrics or --page: also under HAMi's names")
 	f.StringVar(&d.page, "page", "", "serve the page at `ADDRESS`")
 	f.BoolVar(&d.remote, "page-remote", false, "let metrics and page be served to other machines")
-	f.StringArrayVar(&d.hosts, "page-host", nil, "`NAME` by which the page may be called beside localhost; repeat")
+	f.StringArrayVar(&d.hosts, "page-host", nil, "`NAME` by which page and metrics may be called beside localhost; repeat")
 	f.StringVar(&d.log, "log", "info", "what to log: `LEVEL` is debug, info, warn or error")
 	f.DurationVar(&d.idle, "idle", 0, "leave after so `LONG` without use; 0 is never (with --on-demand: 1m)")
-	f.BoolVar(&d.onDemand, "on-demand", false, "be started by need: leave when idle, make way for nobody")
-	f.BoolVar(&d.detached, "detached", false, "be nobody's child")
-	f.Lookup("detached").Hidden = true // the second of the two processes that --on-demand takes
+	f.BoolVar(&d.onDemand, "on-demand", false, "be started by need: leave when idle; another daemon that runs is left alone")
+	d.inner(f)
 	c.AddCommand(stopCommand(), unitCommand())
 	return c
+}
+
+// inner adds the options of the second and third process that --on-demand takes, which nobody types.
+func (d *daemon) inner(f *pflag.FlagSet) {
+	f.BoolVar(&d.detached, "detached", false, "be nobody's child, and watch the daemon")
+	f.BoolVar(&d.watched, "watched", false, "be the daemon that is watched")
+	for _, name := range []string{"detached", "watched"} {
+		f.Lookup(name).Hidden = true
+	}
 }
 
 func unitCommand() *cobra.Command {
@@ -106,14 +117,18 @@ func unitCommand() *cobra.Command {
 		Use:   "unit [--group]",
 		Short: "Print the unit that makes the daemon a service of systemd",
 		Long: `Print the unit that makes the daemon a service of systemd for all users of the
-machine, or with --group what makes the group lgpu, whose members may change
-limits.`,
+machine, which starts this program where it is now; or with --group what makes
+the group lgpu, whose members may change limits.`,
 		Example: `  lgpu daemon unit > /etc/systemd/system/lgpud.service
   lgpu daemon unit --group > /usr/lib/sysusers.d/lgpu.conf`,
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			text := systemd.Unit
+			self, err := os.Executable()
+			if err != nil {
+				return failed(fmt.Errorf("find this program: %w", err))
+			}
+			text := systemd.Unit(self)
 			if group {
 				text = systemd.Group
 			}
@@ -184,7 +199,8 @@ type daemon struct {
 	hosts              []string
 	slice, idle        time.Duration
 	hami, remote       bool
-	onDemand, detached bool
+	onDemand           bool
+	detached, watched  bool
 }
 
 func (d *daemon) run(c *cobra.Command) error {
@@ -192,7 +208,11 @@ func (d *daemon) run(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if d.onDemand && !d.detached {
+	switch {
+	case d.watched:
+	case d.detached:
+		return watchDaemon(config.Log)
+	case d.onDemand:
 		return detach()
 	}
 	answer := api.Readiness()
@@ -209,7 +229,8 @@ func (d *daemon) run(c *cobra.Command) error {
 	return nil
 }
 
-// detach starts this program anew as nobody's child: neither the end of who needed it nor a signal to them concerns it.
+// detach starts this program anew in a session of its own. The program that needed it may end, and signals to that
+// program's group do not reach it.
 func detach() error {
 	self, err := os.Executable()
 	if err != nil {
@@ -223,6 +244,42 @@ func detach() error {
 	}
 	if err := again.Start(); err != nil {
 		return failed(fmt.Errorf("start the daemon: %w", err))
+	}
+	return nil
+}
+
+// watchDaemon runs the daemon proper and starts it anew when it hangs, until it ends by itself.
+func watchDaemon(log *slog.Logger) error {
+	self, err := os.Executable()
+	if err != nil {
+		return failed(fmt.Errorf("find this program: %w", err))
+	}
+	var ready *os.File // for the first daemon: somebody waits for it
+	if os.Getenv(api.EnvReady) == "3" {
+		ready = os.NewFile(3, "ready")
+		syscall.CloseOnExec(3)
+	}
+	err = watch.Keep(func(pulse *os.File) (*exec.Cmd, error) {
+		c := exec.Command(self, append(slices.Clone(os.Args[1:]), "--watched")...)
+		c.Stdout, c.Stderr = os.Stdout, os.Stderr
+		c.Env = append(os.Environ(), watch.Env+"=3", api.EnvReady+"=")
+		c.ExtraFiles = []*os.File{pulse}
+		if ready != nil {
+			c.Env = append(c.Env, api.EnvReady+"=4")
+			c.ExtraFiles = append(c.ExtraFiles, ready)
+			defer func() { ready.Close(); ready = nil }()
+		}
+		if err := c.Start(); err != nil {
+			return nil, fmt.Errorf("start the daemon: %w", err)
+		}
+		return c, nil
+	}, watch.Patience, log)
+	var ended *exec.ExitError
+	if errors.As(err, &ended) { // it has said why
+		return &exit{status: max(ended.ExitCode(), 1)}
+	}
+	if err != nil {
+		return failed(err)
 	}
 	return nil
 }
@@ -241,10 +298,14 @@ func (d *daemon) config(c *cobra.Command) (node.Config, error) {
 	}
 	police, mount := node.Policy(d.police), node.Mount(d.mount)
 	if !slices.Contains([]node.Policy{node.PoliceReport, node.PoliceStop, node.PoliceStopStrangers}, police) {
-		return node.Config{}, usage("it is report, stop or stop-strangers", "--police %q: there is no such way", d.police)
+		return node.Config{}, usage("policies are report, stop and stop-strangers", "--police %q: there is no such policy", d.police)
 	}
 	if !slices.Contains([]node.Mount{node.MountAuto, node.MountOn, node.MountOff}, mount) {
-		return node.Config{}, usage("it is auto, on or off", "--mount %q: there is no such way", d.mount)
+		return node.Config{}, usage("it is auto, on or off", "--mount %q: that is none of them", d.mount)
+	}
+	if d.hami && d.metrics == "" && d.page == "" {
+		return node.Config{}, usage("such as: lgpu daemon --metrics 127.0.0.1:9464 --metrics-hami",
+			"--metrics-hami: it goes with --metrics or --page, which say where")
 	}
 	if d.onDemand && !c.Flags().Changed("idle") {
 		d.idle = defaultIdle
@@ -262,11 +323,24 @@ func (d *daemon) config(c *cobra.Command) (node.Config, error) {
 	if err != nil {
 		return node.Config{}, failed(err)
 	}
+	lines := slog.NewTextHandler(output(filepath.Join(dir, api.Log)), &slog.HandlerOptions{Level: level})
 	return node.Config{
 		Dir: dir, State: d.store, Version: version(),
-		Log:        slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
+		Log:        slog.New(logs.Limit(lines)),
 		SimCommand: []string{self, "sim"}, Mount: mount, Police: police, Idle: d.idle, Slice: d.slice,
 	}, nil
+}
+
+// output is where the log goes: standard error, which for a daemon that was started by need is the file at path, and
+// changed when that is large.
+func output(path string) io.Writer {
+	file, err := os.Stat(path)
+	if err == nil {
+		if standard, err := os.Stderr.Stat(); err == nil && os.SameFile(file, standard) {
+			return logs.NewStandard(path)
+		}
+	}
+	return os.Stderr
 }
 
 // serve is the daemon from its start to its end.
@@ -294,6 +368,7 @@ func (d *daemon) serve(ctx context.Context, stop func(), config node.Config, ans
 	faces := []func(context.Context) error{
 		func(ctx context.Context) error { return s.Serve(ctx, listener) },
 		func(ctx context.Context) error { return systemd.Watchdog(ctx, func() { n.Snapshot() }) },
+		func(ctx context.Context) error { return watch.Pulse(ctx, func() { n.Snapshot() }) },
 	}
 	more, err := d.faces(n, config)
 	if err != nil {
@@ -364,7 +439,8 @@ func (d *daemon) faces(n *node.Node, config node.Config) ([]func(context.Context
 		config.Log.Info("metrics", "url", fmt.Sprintf("http://%s/metrics", l.Addr()))
 		mux := http.NewServeMux()
 		mux.Handle("/metrics", collector.Handler())
-		faces = append(faces, func(ctx context.Context) error { return serveHTTP(ctx, l, mux) })
+		guarded := web.Guard(mux, d.hosts)
+		faces = append(faces, func(ctx context.Context) error { return web.ServeHTTP(ctx, l, guarded, config.Log) })
 	}
 	if d.page != "" {
 		l, err := web.Listen(d.page, d.remote)
@@ -396,17 +472,6 @@ func write(n *node.Node, path string, files map[string]string) error {
 	}
 	slices.SortFunc(writes, func(a, b tree.Assignment) int { return strings.Compare(a.File, b.File) })
 	return n.Tree().Update(path, writes)
-}
-
-// serveHTTP serves l until ctx ends.
-func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
-	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
-	stop := context.AfterFunc(ctx, func() { s.Close() })
-	defer stop()
-	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve %s: %w", l.Addr(), err)
-	}
-	return nil
 }
 
 // warn says that something went wrong which does not stop the daemon.

@@ -24,7 +24,8 @@ refused, limits changed, memory above memory.high, processes on a device that
 are no clients or use more than they may, work that overran its slice.
 With -f those to come are shown too, until interrupted.
 
-Exit status: 0; 1 if the daemon cannot be asked, or ends.`,
+Exit status: 0; 2 if PATH is no group or lgpu and no event is about it; 1 if the
+daemon cannot be asked, or ends.`,
 		Example: `  lgpu events
   lgpu events -f /team
   lgpu events --json | jq 'select(.kind == "oom")'`,
@@ -55,14 +56,20 @@ func (e events) show(c *cobra.Command, args []string) error {
 		n = toAsk
 	}
 	conn, err := connect(c, n)
-	if err != nil || conn == nil {
+	if err != nil {
 		return err
 	}
-	defer conn.Close()
 	request := &api.EventsRequest{Follow: e.follow}
 	if len(args) > 0 {
 		request.Path = rooted(args[0])
 	}
+	if conn == nil {
+		if p := request.GetPath(); p != "" && p != rootPath {
+			return usage("", "%s: there is no such group or lgpu", p)
+		}
+		return nil
+	}
+	defer conn.Close()
 	stream, err := conn.Events(c.Context(), request)
 	if err != nil {
 		return explain(err)
@@ -104,8 +111,9 @@ func (e events) print(out io.Writer, event *api.Event) error {
 	if where == "" {
 		where = "-"
 	}
-	text := strings.TrimPrefix(event.GetText(), where+" ") // said in the column before
+	text := strings.TrimPrefix(strings.TrimPrefix(event.GetText(), where), ":") // said in the column before
+	text = strings.TrimPrefix(text, " ")
 	_, err := fmt.Fprintf(out, "%s  %-16s %-18s %s\n",
-		event.GetTime().AsTime().Local().Format("15:04:05.000"), event.GetKind(), where, text)
+		event.GetTime().AsTime().Local().Format("2006-01-02 15:04:05.000"), event.GetKind(), where, text)
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/tree"
 	"github.com/lgpu/lgpu/units"
 )
 
@@ -25,7 +26,7 @@ type limitFlags struct {
 
 func (l *limitFlags) register(f *pflag.FlagSet) {
 	l.typed = f.Changed
-	f.StringArrayVar(&l.devices, "device", nil, "`DEVICE` to use, by UUID or index; repeat or use commas (default: all)")
+	f.StringArrayVar(&l.devices, "device", nil, "`DEVICE` to use: index, UUID or its beginning; repeat or use commas (default: all)")
 	f.StringVar(&l.memory, "memory", "", "device memory: a `SIZE` such as 8GiB, or a part such as 25%")
 	f.StringVar(&l.compute, "compute", "", "cap on the device's time in `PERCENT`, 1 to 100")
 	f.StringVar(&l.min, "min", "", "guaranteed part of the device's time in `PERCENT`")
@@ -82,9 +83,9 @@ func (l limitFlags) set(p *api.HoldLimits, name string) error {
 			p.MemoryPercent = &share
 			return nil
 		}
-		size, err := units.ParseSize(l.memory)
+		size, err := typedSize("--memory", l.memory)
 		if err != nil {
-			return usage("", "--memory: %w", err)
+			return err
 		}
 		if size == 0 {
 			return usage("leave --memory out for no limit", "--memory %s: a program needs more than that", l.memory)
@@ -128,13 +129,27 @@ func (l limitFlags) set(p *api.HoldLimits, name string) error {
 		}
 		p.Priority = class
 	case "host-memory":
-		size, err := units.ParseSize(l.hostMemory)
+		size, err := typedSize("--host-memory", l.hostMemory)
 		if err != nil {
-			return usage("", "--host-memory: %w", err)
+			return err
 		}
 		p.HostMax = &size
 	}
 	return nil
+}
+
+// typedSize reads the size of an option: 0, or a number with a unit of at least tree.MinMemory.
+func typedSize(option, text string) (uint64, error) {
+	size, err := units.ParseSize(text)
+	switch {
+	case err != nil:
+		return 0, usage("", "%s: %w", option, err)
+	case size != 0 && units.Bare(text):
+		return 0, usage(units.Guess(text), "%s %s: a size has a unit", option, text)
+	case size != 0 && size < tree.MinMemory:
+		return 0, usage("", "%s %s: the least limit is %s", option, text, units.FormatSize(tree.MinMemory))
+	}
+	return size, nil
 }
 
 // tokens are the devices that were typed.

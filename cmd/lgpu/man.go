@@ -14,7 +14,7 @@ func manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "man FOLDER",
 		Short: "Write the manual pages",
-		Long: `Write a manual page for each command to FOLDER, which must exist.
+		Long: `Write a manual page for each command to FOLDER, which is made if need be.
 
 Exit status: 0; 1 if they cannot be written.`,
 		Example:               "  lgpu man /usr/local/share/man/man1",
@@ -26,7 +26,11 @@ Exit status: 0; 1 if they cannot be written.`,
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := writeManual(c.Root(), args[0]); err != nil {
+			err := os.MkdirAll(args[0], 0o755)
+			if err == nil {
+				err = writeManual(c.Root(), args[0])
+			}
+			if err != nil {
 				return failed(fmt.Errorf("write the manual pages: %w", err))
 			}
 			return nil

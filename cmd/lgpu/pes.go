@@ -255,7 +255,9 @@ func (j *job) env(env []string, libs assets.Libraries, i, devices int) []string 
 		bootstrap.EnvPE:        strconv.Itoa(j.first + i),
 		bootstrap.EnvPEs:       strconv.Itoa(j.total),
 		bootstrap.EnvBootstrap: "uid:" + j.id.String(),
-		"LSHMEM_DEVICE":        strconv.Itoa(i % max(devices, 1)),
+	}
+	if lookup(env, "LSHMEM_DEVICE") == "" { // who exports one, such as none, means it for all PEs
+		ours["LSHMEM_DEVICE"] = strconv.Itoa(i % max(devices, 1))
 	}
 	if home := libs.Lshmem; home != "" {
 		ours["LSHMEM_HOME"] = home

@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"path"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -23,11 +25,12 @@ func psCommand() *cobra.Command {
 		Long: `Show each logical GPU: memory in use and its limit, the share of the device's
 time over the last second and its cap, and the processes. With --tree groups
 are shown too, each with what all below it use. A dash is "not limited" or "not
-measured": the time of an lgpu that has the device for itself, without a cap,
-is nobody's business.
+measured": of an lgpu that has the device for itself, without a cap, only the
+driver knows how busy it is, and not on every machine.
 
-docs/cli.md describes the JSON. Where nothing is kept that a daemon could show,
-none is started to say so.
+Where nothing is kept that a daemon could show, none is started to say so. In a
+pipe names and processes are not cut to fit 80 columns. The JSON is described at
+https://github.com/lgpu/lgpu/blob/main/docs/cli.md.
 
 Exit status: 0; 1 if the daemon cannot be asked.`,
 		Example: `  lgpu ps
@@ -69,23 +72,30 @@ func (p ps) show(c *cobra.Command, out io.Writer) error {
 		}
 		return nil
 	}
-	if _, err := io.WriteString(out, table(s, p.tree)); err != nil {
+	fits := 0
+	if f, file := out.(*os.File); file && isTerminal(f) {
+		fits = width
+	}
+	if _, err := io.WriteString(out, table(s, p.tree, fits)); err != nil {
 		return failed(fmt.Errorf("write: %w", err))
 	}
 	return nil
 }
 
-// width is what the table fits in.
+// width is what the table fits in, on a terminal.
 const width = 80
 
-// table is the state for people: one line for each device of each lgpu.
-func table(s *api.Snapshot, tree bool) string {
-	var b strings.Builder
-	row := func(name, device, used, limit, share, limitShare, pids string) {
-		line := fmt.Sprintf("%-18s %-12s %9s %9s %7s %5s  %s", name, device, used, limit, share, limitShare, pids)
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
-	}
-	row("LGPU", "DEVICE", "MEMORY", "LIMIT", "COMPUTE", "CAP", "PIDS")
+// Columns of the table that are as wide as what is in them, and their widths at least.
+const (
+	nameWidth   = 18
+	deviceWidth = 12
+	restWidth   = width - 67 // what the other columns leave to the pids
+)
+
+// table is the state for people: one line for each device of each lgpu. With a width it fits in that, as far as names,
+// devices and pids can be cut; with 0 nothing is cut.
+func table(s *api.Snapshot, tree bool, fits int) string {
+	rows := [][]string{{"LGPU", "DEVICE", "MEMORY", "LIMIT", "COMPUTE", "CAP", "PIDS"}}
 	empty := true
 	for _, n := range s.GetNodes() {
 		name := strings.TrimPrefix(n.GetPath(), rootPath)
@@ -96,30 +106,49 @@ func table(s *api.Snapshot, tree bool) string {
 			continue
 		}
 		empty = empty && n.GetPath() == rootPath
-		pids := pidList(n.GetClients(), width-66)
-		name = shorten(name, 18)
+		pids := pidList(n.GetClients(), fits != 0)
+		if fits != 0 {
+			name = shorten(name, nameWidth)
+		}
 		if len(n.GetDevices()) == 0 {
-			row(name, "-", "-", "-", "-", "-", pids)
+			rows = append(rows, []string{name, "-", "-", "-", "-", "-", pids})
 		}
 		for _, d := range n.GetDevices() {
-			limit, share, limitShare := "-", "-", "-"
-			if m := d.GetEffective().MemoryMax; m != nil {
-				limit = units.FormatSize(*m)
+			device := shorten(d.GetUuid(), deviceWidth) // the beginning of a UUID is as good as all of it
+			rows = append(rows, append(append([]string{name, device}, figures(d)...), pids))
+			if fits != 0 { // a script finds the name on each line
+				name, pids = "", ""
 			}
-			if measured(s, n, d) {
-				share = fmt.Sprintf("%.1f%%", float64(d.GetShareDelivered())/100)
-			}
-			if most := d.GetEffective().GetComputeMax(); most < units.Whole {
-				limitShare = units.FormatPercent(most) + "%"
-			}
-			row(name, shorten(d.GetUuid(), 12), units.FormatSize(d.GetMemoryUsed()), limit, share, limitShare, pids)
-			name, pids = "", ""
 		}
 	}
 	if empty {
 		return "no logical GPUs; to start one: lgpu run --memory 8GiB --compute 25 -- COMMAND\n"
 	}
+	wide := nameWidth
+	for _, r := range rows {
+		wide = max(wide, utf8.RuneCountInString(r[0]))
+	}
+	var b strings.Builder
+	for _, r := range rows {
+		line := fmt.Sprintf("%-*s %-*s %9s %9s %7s %5s  %s", wide, r[0], deviceWidth, r[1], r[2], r[3], r[4], r[5], r[6])
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
 	return b.String()
+}
+
+// figures are the columns of a node's device: memory, its limit, share of the time, its cap.
+func figures(d *api.NodeDevice) []string {
+	limit, share, limitShare := "-", "-", "-"
+	if m := d.GetEffective().MemoryMax; m != nil {
+		limit = units.FormatSize(*m)
+	}
+	if d.ShareDelivered != nil {
+		share = fmt.Sprintf("%.1f%%", float64(*d.ShareDelivered)/100)
+	}
+	if most := d.GetEffective().GetComputeMax(); most < units.Whole {
+		limitShare = units.FormatPercent(most) + "%"
+	}
+	return []string{units.FormatSize(d.GetMemoryUsed()), limit, share, limitShare}
 }
 
 // indented is a node's name behind a space for each group that it is in; a group's ends with a slash.
@@ -145,26 +174,8 @@ func shorten(text string, most int) string {
 	return text[:most-1] + "…"
 }
 
-// measured reports whether the time that n has of d is known: not where n has neither a cap nor company.
-func measured(s *api.Snapshot, n *api.Node, d *api.NodeDevice) bool {
-	if d.GetEffective().GetComputeMax() < units.Whole || n.GetKind() == api.Node_GROUP {
-		return true
-	}
-	for _, other := range s.GetNodes() {
-		if other == n || len(other.GetClients()) == 0 {
-			continue
-		}
-		for _, theirs := range other.GetDevices() {
-			if theirs.GetUuid() == d.GetUuid() {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// pidList writes as many pids as fit, and how many more there are.
-func pidList(clients []*api.Client, room int) string {
+// pidList writes the pids, or as many as fit on a terminal and how many more there are.
+func pidList(clients []*api.Client, short bool) string {
 	text := ""
 	for i, c := range clients {
 		next := strconv.Itoa(int(c.GetPid()))
@@ -175,7 +186,7 @@ func pidList(clients []*api.Client, room int) string {
 		if left := len(clients) - i - 1; left > 0 {
 			more = fmt.Sprintf(",+%d", left)
 		}
-		if i > 0 && len(next)+len(more) > room {
+		if i > 0 && short && len(next)+len(more) > restWidth {
 			return fmt.Sprintf("%s,+%d", text, len(clients)-i)
 		}
 		text = next
@@ -241,7 +252,7 @@ func document(s *api.Snapshot) jsonDocument {
 	}
 	doc := jsonDocument{LGPUs: []jsonNode{}, Groups: []jsonNode{}}
 	for _, n := range s.GetNodes() {
-		j := jsonOf(s, n, devices)
+		j := jsonOf(n, devices)
 		if n.GetKind() == api.Node_LGPU {
 			doc.LGPUs = append(doc.LGPUs, j)
 		} else {
@@ -251,7 +262,7 @@ func document(s *api.Snapshot) jsonDocument {
 	return doc
 }
 
-func jsonOf(s *api.Snapshot, n *api.Node, devices map[string]*api.Device) jsonNode {
+func jsonOf(n *api.Node, devices map[string]*api.Device) jsonNode {
 	j := jsonNode{
 		Name: path.Base(n.GetPath()), Path: n.GetPath(), ID: fmt.Sprintf("%016x", n.GetId()), Persistent: n.GetPersistent(),
 		Created: n.GetCreated().AsTime(), State: strings.ToLower(n.GetState().String()), Gang: n.GetGang(),
@@ -272,8 +283,8 @@ func jsonOf(s *api.Snapshot, n *api.Node, devices map[string]*api.Device) jsonNo
 				Busy:     time.Duration(d.GetBusyNs()).Seconds(), Launches: d.GetLaunches(),
 			},
 		}
-		if measured(s, n, d) {
-			share := float64(d.GetShareDelivered()) / 100
+		if d.ShareDelivered != nil {
+			share := float64(*d.ShareDelivered) / 100
 			v.Compute.Share = &share
 		}
 		if most := effective.GetComputeMax(); most < units.Whole {

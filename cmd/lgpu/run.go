@@ -16,6 +16,7 @@ import (
 	"github.com/lgpu/lgpu/region"
 	"github.com/lgpu/lgpu/sim"
 	"github.com/lgpu/lgpu/sim/wire"
+	"github.com/lgpu/lgpu/units"
 )
 
 // rootPath is that of the tree's root.
@@ -184,6 +185,9 @@ func (r *run) request() (*api.HoldRequest, error) {
 		shape, err := sim.ParseShape(r.shape)
 		if err != nil {
 			return nil, usage("a shape is such as 2x16GiB,sms=32", "--sim: %w", err)
+		}
+		if most := limits.GetMemoryMax(); most > shape.Memory {
+			return nil, usage("", "--memory %s: each device of --sim=%s has %s", r.flags.memory, shape, units.FormatSize(shape.Memory))
 		}
 		request.Sim = shape.String()
 	}

@@ -18,7 +18,8 @@ func shmemCommand() *cobra.Command {
 		Use:   "shmem COMMAND",
 		Short: "Symmetric memory between GPUs: install lshmem, see what it can use",
 		Long: `lshmem is symmetric memory between logical GPUs, with communication from inside
-kernels. lgpu run --pes N starts its programs; see docs/lshmem.md.`,
+kernels. lgpu run --pes N starts its programs. It is described at
+https://github.com/lgpu/lgpu/blob/main/docs/lshmem.md.`,
 		Example:               "  lgpu shmem install /usr/local\n  lgpu shmem info",
 		DisableFlagsInUseLine: true,
 		Args: func(_ *cobra.Command, args []string) error {

@@ -11,6 +11,9 @@ import (
 	"github.com/lgpu/lgpu/top"
 )
 
+// leastWidth is the least number of columns that a frame can be asked to fit in: paths and memory are still told apart.
+const leastWidth = 40
+
 func topCommand() *cobra.Command {
 	o := top.Options{In: os.Stdin, Out: os.Stdout}
 	var once bool
@@ -20,7 +23,8 @@ func topCommand() *cobra.Command {
 		Long: `Watch devices and logical GPUs: memory in use, shares of the device's time asked
 for and delivered, and who is near a limit. It fits in 80 columns. q ends it, ?
 shows the other keys. With --once one frame is printed; with --json too, the
-same for programs, which docs/cli.md describes.
+same for programs, which is described at
+https://github.com/lgpu/lgpu/blob/main/docs/cli.md.
 
 Exit status: 0; 1 if the daemon cannot be asked, or ends.`,
 		Example: `  lgpu top
@@ -33,6 +37,9 @@ Exit status: 0; 1 if the daemon cannot be asked, or ends.`,
 			}
 			if o.Interval < 100*time.Millisecond {
 				return usage("", "--interval %v: the shortest is 100ms", o.Interval)
+			}
+			if o.Width < leastWidth {
+				return usage("", "--width %d: it must be %d or more", o.Width, leastWidth)
 			}
 			if !once && !isTerminal(os.Stdout) {
 				return usage("lgpu top --once prints a single frame", "top: standard output is no terminal")

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -9,12 +11,15 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/sim"
+	"github.com/lgpu/lgpu/tree"
 )
 
 // filesHelp is what the commands that write limits say of them.
 const filesHelp = `
-Limits are the files of the tree, which docs/files.md describes. Without a
-device a value is for all devices; with one, such as "195:0 8GiB", for that one.
+Limits are the files of the tree, which are described at
+https://github.com/lgpu/lgpu/blob/main/docs/files.md.
+Without a device a value is for all devices; with one, such as "0 8GiB", for
+that one.
 
   memory.max    most device memory: 8GiB, or max
   memory.high   where an event warns
@@ -96,7 +101,7 @@ Exit status: 0; 2 if a limit is refused, and then nothing has changed; 1 if the
 daemon cannot be asked or does not obey this user.`,
 		Example: `  lgpu set /team compute.max=40%
   lgpu set /team/alice memory.max=8GiB compute.max=25% lgpu.weight=300
-  lgpu set /team "lgpu=195:0 count=32"`,
+  lgpu set /team "lgpu=0 count=32" "memory.max=GPU-8f3c 8GiB"`,
 		DisableFlagsInUseLine: true,
 		Args:                  atLeast(2, "PATH", "FILE=VALUE"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -187,15 +192,17 @@ func makeParents(c *cobra.Command, conn *api.Conn, p string) error {
 }
 
 func rmCommand() *cobra.Command {
+	var recursive bool
 	c := &cobra.Command{
-		Use:   "rm PATH...",
+		Use:   "rm [-r] PATH...",
 		Short: "Remove groups and lgpus that nothing runs in",
-		Long: `Remove groups without anything below them and lgpus without processes.
+		Long: `Remove groups without anything below them and lgpus without processes. With -r
+what is below a group is removed too, the lowest first.
 
 Exit status: 0; 2 if there is no such group or lgpu; 1 if it is in use, the
-daemon cannot be asked or does not obey this user. After an error those before
-it on the command line are gone.`,
-		Example:               "  lgpu rm /team/alice /team",
+daemon cannot be asked or does not obey this user. After an error what came
+before it is gone.`,
+		Example:               "  lgpu rm /team/alice /team\n  lgpu rm -r /team",
 		DisableFlagsInUseLine: true,
 		Args:                  atLeast(1, "PATH"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -205,15 +212,36 @@ it on the command line are gone.`,
 			}
 			defer conn.Close()
 			for _, p := range args {
-				if _, err := conn.Remove(c.Context(), &api.RemoveRequest{Path: rooted(p)}); err != nil {
+				if rooted(p) == rootPath {
+					return usage("name the groups below it", "rm %s: the root stays", p)
+				}
+				if err := remove(c.Context(), conn, rooted(p), recursive); err != nil {
 					return explain(err)
 				}
 			}
 			return nil
 		},
 	}
+	c.Flags().BoolVarP(&recursive, "recursive", "r", false, "remove what is below it too")
 	socketFlag(c)
 	return c
+}
+
+// remove removes the node at p, and if recursive is set those below it before. The root itself stays.
+func remove(ctx context.Context, conn *api.Conn, p string, recursive bool) error {
+	if recursive {
+		list, err := conn.List(ctx, &api.ListRequest{Path: p})
+		if err != nil {
+			return err
+		}
+		for _, child := range list.GetChildren() {
+			if err := remove(ctx, conn, path.Join(p, child), true); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := conn.Remove(ctx, &api.RemoveRequest{Path: p})
+	return err
 }
 
 // atLeast refuses fewer arguments than n, which are called what, and an empty path: it would be the root's, and comes
@@ -241,6 +269,10 @@ func assignments(args []string) ([]*api.File, error) {
 		name, value, ok := strings.Cut(a, "=")
 		if !ok || name == "" {
 			return nil, usage("such as memory.max=8GiB", "%q is not FILE=VALUE", a)
+		}
+		var slip *tree.Error
+		if errors.As(tree.Typed(name, value), &slip) {
+			return nil, usage(slip.Hint(), "%s: %q: %s", name, slip.Token, slip.Reason)
 		}
 		files = append(files, &api.File{Name: name, Data: []byte(value + "\n")})
 	}

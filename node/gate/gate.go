@@ -79,6 +79,7 @@ type seat interface {
 	LGPU() uint64
 	UUID() [16]byte
 	Busy() uint64
+	Beat()
 	Send(link.Message)
 }
 
@@ -333,6 +334,7 @@ func (r *Runner) want(s seat) {
 	}
 	t := now()
 	c.waiting = true
+	s.Beat()
 	switch p.phase {
 	case free:
 		s.Send(link.Message{Kind: link.Free})
@@ -356,6 +358,9 @@ func (r *Runner) closed(s seat, m link.Message) {
 	}
 	t := now()
 	c.granted, c.waiting = false, m.Flags&link.FlagWaiting != 0
+	if c.waiting {
+		s.Beat()
+	}
 	if p.phase == idle { // what ran before a reconnect
 		if c.waiting {
 			r.policy.Want(t, share.ID(p.id), p.device, int64(s.Busy()))
@@ -376,6 +381,7 @@ func (r *Runner) gone(s seat) {
 		return
 	}
 	t := now()
+	r.progressOn(t, p.device) // what it used without leave, while this daemon hung, is charged too
 	p.clients = slices.DeleteFunc(p.clients, func(o *client) bool { return o == c })
 	if len(p.clients) == 0 {
 		r.turnOver(t, p)
@@ -468,10 +474,11 @@ func (r *Runner) busy(p *place) int64 {
 	return int64(min(p.clients[0].seat.Busy(), 1<<62))
 }
 
-// progress tells the policy how far everybody has come, progressOn those on one device.
+// progress tells the policy how far everybody has come, progressOn those on one device. Who waits may have come on, too:
+// by its own credit, while this daemon hung.
 func (r *Runner) progress(t int64) {
 	for _, p := range r.places {
-		if p.phase == open || p.phase == closing {
+		if p.phase != free {
 			r.policy.Progress(t, share.ID(p.id), p.device, r.busy(p))
 		}
 	}
@@ -479,7 +486,7 @@ func (r *Runner) progress(t int64) {
 
 func (r *Runner) progressOn(t int64, device share.Device) {
 	for _, p := range r.places {
-		if p.device == device && (p.phase == open || p.phase == closing) {
+		if p.device == device && p.phase != free {
 			r.policy.Progress(t, share.ID(p.id), p.device, r.busy(p))
 		}
 	}
@@ -606,8 +613,8 @@ func (r *Runner) close(t int64, p *place) {
 
 // ---- time
 
-// look is how often the charges of standing grants are looked at, ns.
-const look = 50 * int64(time.Millisecond)
+// look is how often the charges of standing grants are looked at, and who waits sees that the daemon lives, ns.
+const look int64 = link.Beat
 
 // due is when keepTime must do something.
 func (r *Runner) due(t int64) int64 {
@@ -616,6 +623,9 @@ func (r *Runner) due(t int64) int64 {
 		next = math.MaxInt64
 	}
 	for _, p := range r.places {
+		if p.waits() {
+			next = min(next, t+look)
+		}
 		if p.phase != open {
 			continue
 		}
@@ -631,6 +641,11 @@ func (r *Runner) due(t int64) int64 {
 		}
 	}
 	return next
+}
+
+// waits reports whether a process of p waits for word.
+func (p *place) waits() bool {
+	return p.phase != free && slices.ContainsFunc(p.clients, func(c *client) bool { return c.waiting || c.granted })
 }
 
 // poke wakes keepTime.
@@ -657,6 +672,9 @@ func (r *Runner) keepTime() {
 		for _, p := range r.places {
 			if p.phase == open {
 				r.next(t, p)
+			}
+			if p.waits() {
+				p.clients[0].seat.Beat()
 			}
 		}
 		r.asleep = r.due(t)

@@ -19,6 +19,7 @@ type fake struct {
 
 	mu      sync.Mutex
 	busy    uint64
+	beats   int
 	news    chan link.Message
 	granted bool
 	free    bool
@@ -31,6 +32,18 @@ func (f *fake) Busy() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.busy
+}
+
+func (f *fake) Beat() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.beats++
+}
+
+func (f *fake) beaten() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.beats
 }
 
 func (f *fake) Send(m link.Message) {
@@ -259,5 +272,55 @@ func TestCapAlone(t *testing.T) {
 	}
 	if most := time.Since(start)/5 + 30*time.Millisecond; granted > most || granted < 40*time.Millisecond {
 		t.Errorf("a cap of 20 %% let %v pass in %v", granted, time.Since(start))
+	}
+}
+
+// Who waits for its turn sees that the daemon lives, however long it takes.
+func TestBeats(t *testing.T) {
+	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: 1}}})
+	waits := r.seat(1)
+	r.want(waits)
+	waits.expect(t, link.Open)
+	waits.work(100 * time.Millisecond) // a debt of many seconds
+	r.closed(waits, waits.closed(link.FlagWaiting))
+	for before, deadline := waits.beaten(), time.Now().Add(20*time.Second); waits.beaten() < before+5; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d beats for who waits", waits.beaten()-before)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	r.mu.Lock() // a daemon that hangs
+	hung := waits.beaten()
+	time.Sleep(3 * link.Beat)
+	if n := waits.beaten() - hung; n > 1 { // one may have been on its way
+		t.Errorf("a daemon that hangs beats %d times", n)
+	}
+	r.mu.Unlock()
+}
+
+// What a process has used by its own credit while the daemon hung counts when it comes back: no grant begins before all
+// that was used is paid for.
+func TestChargeAfterHang(t *testing.T) {
+	const limit, burst, used = 5000, int64(20e6), 200 * time.Millisecond
+	began := now()
+	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: limit}}})
+	f := r.seat(1)
+	r.want(f)
+	f.expect(t, link.Open)
+	for range used / time.Millisecond { // a debt, as the tenant counts it
+		f.work(time.Millisecond)
+	}
+	r.closed(f, f.closed(link.FlagWaiting))
+	r.mu.Lock() // the daemon hangs
+	f.work(used)
+	r.mu.Unlock()
+	r.gone(f)
+	again := &fake{lgpu: 1, uuid: card, busy: f.Busy(), news: make(chan link.Message, 100)}
+	r.attach(again, link.Message{Kind: link.Gate, Flags: link.FlagRunning})
+	r.closed(again, again.closed(link.FlagWaiting))
+	again.expect(t, link.Open)
+	if flown := (now() - began) * limit / int64(share.Whole); int64(again.Busy()) > burst+flown {
+		t.Errorf("a grant after %v of use; %v of credit have flown in, and %v were there", time.Duration(again.Busy()),
+			time.Duration(flown), time.Duration(burst))
 	}
 }

@@ -14,10 +14,18 @@ import (
 	"time"
 )
 
-// Unit is the service, for /etc/systemd/system/lgpud.service.
-//
 //go:embed lgpud.service
-var Unit string
+var unit string
+
+// Unit is the service that runs the program at a path, for /etc/systemd/system/lgpud.service.
+func Unit(program string) string {
+	// Specifiers and variables are for systemd to expand; what has blanks is quoted.
+	program = strings.NewReplacer(`%`, `%%`, `$`, `$$`, `\`, `\\`, `"`, `\"`).Replace(program)
+	if strings.ContainsAny(program, " \t'") {
+		program = `"` + program + `"`
+	}
+	return strings.ReplaceAll(unit, "@lgpu@", program)
+}
 
 // Group makes the group whose members may change limits, for /usr/lib/sysusers.d/lgpu.conf.
 //

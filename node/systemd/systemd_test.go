@@ -87,11 +87,22 @@ func TestWatchdog(t *testing.T) {
 func TestUnit(t *testing.T) {
 	for _, line := range []string{"Type=notify", "KillMode=process",
 		"RestartPreventExitStatus=" + strconv.Itoa(DamagedState)} {
-		if !strings.Contains(Unit, line+"\n") {
+		if !strings.Contains(Unit("/usr/bin/lgpu"), line+"\n") {
 			t.Errorf("the unit lacks %s", line)
 		}
 	}
 	if !strings.Contains(Group, "g lgpu") {
 		t.Error("no group is made")
+	}
+}
+
+// The unit starts the program that printed it, wherever that is.
+func TestUnitNamesTheProgram(t *testing.T) {
+	for program, want := range map[string]string{
+		"/opt/bin/lgpu": "ExecStart=/opt/bin/lgpu daemon ", "/a b/100%/lgpu": `ExecStart="/a b/100%%/lgpu" daemon `,
+	} {
+		if text := Unit(program); !strings.Contains(text, "\n"+want) || strings.Contains(text, "@") {
+			t.Errorf("for %s there is no %s in\n%s", program, want, text)
+		}
 	}
 }

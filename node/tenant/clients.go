@@ -16,6 +16,10 @@ import (
 	"github.com/lgpu/lgpu/region"
 )
 
+// maxClientsUser is how many processes of one user other than root and the daemon's own are clients at once, of all
+// lgpus together. Each holds two descriptors of the daemon.
+const maxClientsUser = 1024
+
 // settlePeriod is the time between two tries to settle a slot that somebody keeps writing to.
 const settlePeriod = 100 * time.Millisecond
 
@@ -37,9 +41,14 @@ func (s *Server) join(c *connection, id uint64) error {
 		s.mu.Unlock()
 		return err
 	}
+	if s.clientsOf(c.peer.UID) >= maxClientsUser && !trusted(c.peer.UID) {
+		s.mu.Unlock()
+		text := fmt.Sprintf("user %d has %d processes in lgpus already", c.peer.UID, maxClientsUser)
+		return &Refusal{Errno: unix.EUSERS, Text: text}
+	}
 	s.retry(l)
 	slot := 0
-	for slot < len(l.clients) && (l.clients[slot] != nil || slices.Contains(l.stale, slot)) {
+	for slot < len(l.clients) && (l.clients[slot] != nil || slices.Contains(l.stale, slot) || s.keeps(l, slot)) {
 		slot++
 	}
 	if slot == len(l.clients) {
@@ -63,6 +72,16 @@ func (s *Server) join(c *connection, id uint64) error {
 		c.send(link.Message{Kind: link.Welcome, Version: link.Version, Client: uint32(slot), ID: l.ID}, "", limits, usage)
 		return nil
 	})
+}
+
+// clientsOf returns how many clients a user has. Called with mu held.
+func (s *Server) clientsOf(uid uint32) (n int) {
+	for _, c := range s.clients {
+		if c.peer.UID == uid {
+			n++
+		}
+	}
+	return n
 }
 
 // vacant returns an lgpu that has its region, when the process of the connection has no slot any more: one that had and
@@ -175,14 +194,31 @@ func (s *Server) view(c *connection, id uint64) error {
 	})
 }
 
-// resume gives a client that has lost its connection, or its daemon, its slot back.
-func (s *Server) resume(c *connection, p packet) error {
-	if len(p.files) != 1 {
-		return &Refusal{Errno: unix.EBADF, Text: "a client that comes back must bring its counters"}
+// due reports whether a descriptor may come with the first message of a process: it was a client of the daemon before,
+// or lost its connection, and brings the counters.
+func (s *Server) due(p Process, m link.Message) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	former := s.clients[p]
+	return m.Kind == link.Hello && m.Flags&link.FlagReconnect != 0 && former != nil && former.lgpu.ID == m.ID &&
+		former.index == int(m.Client)
+}
+
+// resume gives a client that has lost its connection, or its daemon, its slot back. The daemon needs the counters that
+// it brings only where it does not have them.
+func (s *Server) resume(c *connection, p packet) (err error) {
+	if c.gone() {
+		return errEnded // it has tried again since, while the daemon hung
 	}
-	inode, err := region.CheckUsage(p.files[0])
-	if err != nil {
-		return &Refusal{Errno: unix.EBADF, Text: "what a client has brought are not its counters: " + err.Error()}
+	var inode region.Inode
+	switch len(p.files) {
+	case 0:
+	case 1:
+		if inode, err = region.CheckUsage(p.files[0]); err != nil {
+			return &Refusal{Errno: unix.EBADF, Text: "what a client has brought are not its counters: " + err.Error()}
+		}
+	default:
+		return &Refusal{Errno: unix.EBADF, Text: "a client that comes back must bring its counters alone"}
 	}
 	s.mu.Lock()
 	for {
@@ -202,9 +238,13 @@ func (s *Server) resume(c *connection, p packet) error {
 	}
 	former := s.clients[c.peer.Process]
 	l := former.lgpu
-	if l.shared == nil {
+	switch {
+	case l.shared == nil && len(p.files) == 0:
+		s.mu.Unlock()
+		return &Refusal{Errno: unix.EBADF, Text: "a client that comes back must bring its counters"}
+	case l.shared == nil:
 		err = s.adopt(l, p.files[0])
-	} else if l.shared.UsageInode() != inode {
+	case len(p.files) == 1 && l.shared.UsageInode() != inode:
 		err = errors.New("another client of the lgpu has brought others")
 	}
 	if err != nil {
@@ -218,6 +258,16 @@ func (s *Server) resume(c *connection, p packet) error {
 		c.send(m, "", limits)
 		return nil
 	})
+}
+
+// gone reports whether the other side has closed the connection.
+func (c *connection) gone() bool {
+	fds := []unix.PollFd{{Events: unix.POLLRDHUP}}
+	err := c.conn.Control(func(fd int) {
+		fds[0].Fd = int32(fd)
+		_, _ = poll(fds) // an error is that of a descriptor that is none
+	})
+	return err != nil || fds[0].Revents != 0
 }
 
 // enter makes c one of the clients. Called with mu held.
@@ -253,11 +303,8 @@ func (s *Server) leave(c *client) {
 	s.seen(c)
 	switch {
 	case l.shared != nil:
-		s.retry(l)
-		if len(l.stale) > 0 && !l.retrying {
-			l.retrying = true
-			s.running.Go(func() { s.keepTrying(l) })
-		}
+		s.bereave(l, c.index)
+		s.settle(l)
 	case l.count == 0:
 		if err := s.fresh(l); err != nil {
 			s.log.Error("tenant: new region", "lgpu", l.Name, "err", err)
@@ -276,10 +323,13 @@ func (s *Server) leave(c *client) {
 // retry settles the slots of the dead. Called with mu held.
 func (s *Server) retry(l *lgpu) {
 	l.stale = slices.DeleteFunc(l.stale, func(slot int) bool {
-		if !l.shared.Settle(slot) {
+		if !l.shared.Settle(slot, s.kept(l, slot)) {
 			return false
 		}
-		s.note(l, l.roster.put(slot, Process{}))
+		// A slot that keeps something is settled by the next daemon, which knows nothing of what.
+		if !s.keeps(l, slot) {
+			s.note(l, l.roster.put(slot, Process{}))
+		}
 		return true
 	})
 }

@@ -1,28 +1,28 @@
 package tenant
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/link"
+	"github.com/lgpu/lgpu/node/foreign"
 	"github.com/lgpu/lgpu/region"
 )
 
 const (
-	// maxPending bounds the connections whose Hello is not answered, and maxPendingEach those of one process. Of more the
-	// oldest is dropped, or the process's oldest: an honest client has few, and has sent its Hello by the time it is
-	// accepted.
-	maxPending     = 1024
+	// maxPending bounds the connections that have no answer yet, maxPendingUser those of one user other than root and
+	// the daemon's own, and maxPendingEach those of one process. Of more, one that has said nothing is dropped: the
+	// oldest of the process, of the user, or of the user who has most. An honest client says Hello as soon as it is
+	// connected. Where all have spoken the new one is dropped.
+	maxPending     = 512
+	maxPendingUser = 128
 	maxPendingEach = 16
 	// helloTime is how long a connection may take to say Hello.
 	helloTime = 2 * time.Second
@@ -39,25 +39,17 @@ const (
 // errProtocol: a client broke the protocol.
 var errProtocol = errors.New("broken protocol")
 
-func listen(path string) (*net.UnixListener, error) {
+func listen(path string, closers *foreign.Closers) (*foreign.Listener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("replace socket: %w", err)
 		}
 	}
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	l, err := foreign.Listen("unixpacket", path, true, closers)
 	if err != nil {
 		return nil, fmt.Errorf("make the tenants' socket: %w", err)
 	}
-	raw, err := l.SyscallConn()
-	var failed error
-	if err == nil { // connections inherit it
-		err = raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) })
-	}
-	if err = cmp.Or(err, failed); err == nil {
-		err = os.Chmod(path, 0o666)
-	}
-	if err != nil {
+	if err = os.Chmod(path, 0o666); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("make the tenants' socket: %w", err)
 	}
@@ -67,7 +59,7 @@ func listen(path string) (*net.UnixListener, error) {
 // accept serves connections until the listener is closed.
 func (s *Server) accept() error {
 	for {
-		conn, err := s.listener.AcceptUnix()
+		conn, err := s.listener.AcceptConn()
 		if errors.Is(err, net.ErrClosed) {
 			return nil
 		}
@@ -80,59 +72,76 @@ func (s *Server) accept() error {
 			continue
 		}
 		c := &connection{server: s, conn: conn, closing: make(chan struct{}), done: make(chan struct{})}
-		if c.raw, err = conn.SyscallConn(); err != nil {
-			conn.Close()
-			continue
-		}
-		if err := c.raw.Control(func(fd uintptr) {
-			if maker, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-				c.maker = maker.Pid
-			}
-		}); err != nil {
-			conn.Close()
-			continue
-		}
 		s.mu.Lock()
-		if s.closed {
-			s.mu.Unlock()
+		closed := s.closed
+		admitted := !closed && s.admit(c)
+		if admitted {
+			s.open[c] = true
+			s.running.Go(c.serve)
+		}
+		s.mu.Unlock()
+		if !admitted {
 			conn.Close()
+		}
+		if closed {
 			return nil
 		}
-		s.open[c] = true
-		s.enqueue(c)
-		s.running.Go(c.serve)
-		s.mu.Unlock()
 	}
 }
 
-// enqueue adds a connection to those that wait for an answer, of which it may have one dropped. Called with mu held.
-func (s *Server) enqueue(c *connection) {
-	s.pending = append(s.pending, c)
-	mine := func(p *connection) bool { return p.maker == c.maker }
-	count := 0
+// admit adds a connection to those that wait for an answer, of which it may have one dropped, or reports that there is
+// no room. Those that are being dropped count once more than they should, so that they are not without bound either.
+// Called with mu held.
+func (s *Server) admit(c *connection) bool {
+	uid := c.conn.UID
+	own, users := 0, map[uint32]int{}
 	for _, p := range s.pending {
-		if mine(p) {
-			count++
+		users[p.conn.UID]++
+		if p.conn.UID == uid && p.conn.PID == c.conn.PID {
+			own++
 		}
 	}
-	drop := 0
-	switch {
-	case count > maxPendingEach:
-		drop = slices.IndexFunc(s.pending, mine)
-	case len(s.pending) <= maxPending:
-		return
+	room := true
+	switch all := len(s.pending); {
+	case own >= maxPendingEach:
+		room = own < 2*maxPendingEach && s.drop(func(p *connection) bool { return p.conn.UID == uid && p.conn.PID == c.conn.PID })
+	case !trusted(uid) && users[uid] >= maxPendingUser:
+		room = users[uid] < 2*maxPendingUser && s.drop(func(p *connection) bool { return p.conn.UID == uid })
+	case all >= maxPending:
+		most := uid
+		for user, count := range users {
+			if count > users[most] {
+				most = user
+			}
+		}
+		room = all < 2*maxPending && s.drop(func(p *connection) bool { return p.conn.UID == most })
 	}
-	s.pending[drop].close()
-	s.pending = slices.Delete(s.pending, drop, drop+1)
+	if room {
+		s.pending = append(s.pending, c)
+	}
+	return room
 }
+
+// drop ends the oldest of those pending connections that has said nothing, or reports that there is none. It stays
+// pending until it is closed. Called with mu held.
+func (s *Server) drop(of func(*connection) bool) bool {
+	for _, p := range s.pending {
+		if of(p) && p.silent() {
+			p.close()
+			return true
+		}
+	}
+	return false
+}
+
+// trusted reports whether a user is one whom the daemon obeys in any case: its bounds are those of all.
+func trusted(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
 
 // connection is one of a process that is, or wants to be, a client. It has one goroutine.
 type connection struct {
 	server  *Server
-	conn    *net.UnixConn
-	raw     syscall.RawConn
+	conn    *foreign.Conn
 	once    sync.Once
-	maker   int32         // pid of who connected, when it did; 0 if unknown
 	closing chan struct{} // closed by close
 	done    chan struct{} // closed when the goroutine has ended
 
@@ -144,12 +153,19 @@ type connection struct {
 	seats  [region.MaxDevices]*Seat
 }
 
-// close ends the connection. It does not wait.
+// close ends the connection. It does not wait: what closes the descriptor is the goroutine.
 func (c *connection) close() {
 	c.once.Do(func() {
 		close(c.closing)
-		c.conn.Close()
+		c.conn.End()
 	})
+}
+
+// silent reports whether nothing has come, and the connection has not been ended.
+func (c *connection) silent() bool {
+	n := 0
+	err := c.conn.Control(func(fd int) { n, _ = poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}) })
+	return err == nil && n == 0
 }
 
 // packet is what came in one piece.
@@ -159,54 +175,47 @@ type packet struct {
 	files  []int
 }
 
-func (p packet) close() {
+// release has the files of a packet closed. No lock must be held.
+func (c *connection) release(p packet) {
 	for _, fd := range p.files {
-		unix.Close(fd)
+		c.server.closers.Close(c.conn.UID, foreign.File(fd))
 	}
 }
 
-// receive waits for a message. The caller closes the packet. A false step of the client is errProtocol.
-func (c *connection) receive() (packet, error) {
+// peek waits for a message and reports whether descriptors are with it. It stays where it is.
+func (c *connection) peek() (m link.Message, files bool, err error) {
 	var data [link.Size + link.MaxText + 1]byte
-	var control [256]byte
-	n, controls, flags, _, err := c.conn.ReadMsgUnix(data[:], control[:])
+	n, files, err := c.conn.Peek(data[:])
 	if err != nil {
-		return packet{}, err
+		return m, false, err
 	}
-	p, err := parsePacket(data[:n], control[:controls])
-	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		err = fmt.Errorf("%w: a packet too large", errProtocol)
+	select {
+	case <-c.closing: // what has come before the end is still there
+		return m, false, net.ErrClosed
+	default:
 	}
-	if err != nil {
-		p.close()
-		return packet{}, err
+	if n == 0 && !files {
+		return m, false, io.EOF
 	}
-	return p, nil
+	if m, _, err = link.Parse(data[:n]); err != nil {
+		return m, files, fmt.Errorf("%w: %w", errProtocol, err)
+	}
+	return m, files, nil
 }
 
-// parsePacket reads what recvmsg gave. Descriptors are in the packet also when there is an error.
-func parsePacket(data, control []byte) (p packet, err error) {
-	messages, err := unix.ParseSocketControlMessage(control)
+// receive takes a message after peek, which found no descriptors with it, or they are due. The caller releases the
+// packet. A false step of the client is errProtocol.
+func (c *connection) receive(files bool) (packet, error) {
+	var data [link.Size + link.MaxText + 1]byte
+	got, err := c.conn.Receive(data[:], files)
+	p := packet{sender: got.Sender, files: got.Files}
 	if err != nil {
-		return p, fmt.Errorf("%w: control message: %w", errProtocol, err)
+		c.release(p)
+		return packet{}, err
 	}
-	for _, m := range messages {
-		if m.Header.Level != unix.SOL_SOCKET {
-			continue
-		}
-		switch m.Header.Type {
-		case unix.SCM_RIGHTS:
-			if fds, err := unix.ParseUnixRights(&m); err == nil {
-				p.files = append(p.files, fds...)
-			}
-		case unix.SCM_CREDENTIALS:
-			if credentials, err := unix.ParseUnixCredentials(&m); err == nil {
-				p.sender = int(credentials.Pid)
-			}
-		}
-	}
-	if p.Message, _, err = link.Parse(data); err != nil {
-		return p, fmt.Errorf("%w: %w", errProtocol, err)
+	if p.Message, _, err = link.Parse(data[:got.Size]); err != nil {
+		c.release(p)
+		return packet{}, fmt.Errorf("%w: %w", errProtocol, err)
 	}
 	return p, nil
 }
@@ -220,9 +229,9 @@ func (c *connection) send(m link.Message, text string, fds ...int) {
 		control = unix.UnixRights(fds...)
 	}
 	var sent error
-	err := c.raw.Control(func(fd uintptr) {
+	err := c.conn.Control(func(fd int) {
 		for {
-			sent = unix.Sendmsg(int(fd), data, control, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+			sent = unix.Sendmsg(fd, data, control, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 			if !errors.Is(sent, unix.EINTR) {
 				return
 			}
@@ -235,16 +244,15 @@ func (c *connection) send(m link.Message, text string, fds ...int) {
 
 // serve is the connection's goroutine.
 func (c *connection) serve() {
-	defer close(c.done)
 	err := c.begin()
-	c.server.welcomed(c)
 	if err == nil && c.client != nil {
+		c.server.welcomed(c)
 		for err == nil {
 			err = c.step()
 		}
 	}
 	if errors.Is(err, errProtocol) {
-		c.server.log.Info("tenant: connection dropped", "pid", c.peer.PID, "err", err)
+		c.server.log.Info("tenant: connection dropped", "pid", c.conn.PID, "uid", c.conn.UID, "err", err)
 	}
 	c.close()
 	for _, seat := range c.seats {
@@ -253,25 +261,36 @@ func (c *connection) serve() {
 		}
 	}
 	c.server.unlink(c)
+	close(c.done)
+	c.conn.Close() // who waits for done does not wait for that
+	c.server.welcomed(c)
 }
 
 // begin makes the process a client, or tells it why not.
 func (c *connection) begin() (err error) {
+	c.conn.SetReadDeadline(time.Now().Add(helloTime))
+	m, files, err := c.peek()
+	if err != nil {
+		return err
+	}
 	if c.peer, c.life, err = identify(c.conn); err != nil {
 		return err
 	}
-	c.conn.SetReadDeadline(time.Now().Add(helloTime))
-	hello, err := c.receive()
+	defer func() {
+		if c.client == nil || c.client.life != c.life {
+			c.life.Close()
+		}
+	}()
+	if files && !c.server.due(c.peer.Process, m) {
+		return fmt.Errorf("%w: Hello: %w", errProtocol, foreign.ErrRights)
+	}
+	hello, err := c.receive(files)
 	if err != nil {
-		c.life.Close()
 		return err
 	}
-	defer hello.close()
+	defer c.release(hello)
 	c.conn.SetReadDeadline(time.Time{})
 	err = c.hello(hello)
-	if c.client == nil || c.client.life != c.life {
-		c.life.Close()
-	}
 	if err == nil || errors.Is(err, errEnded) || errors.Is(err, errProtocol) {
 		return err
 	}
@@ -316,14 +335,20 @@ func (c *connection) hello(p packet) error {
 
 // step takes one message of a client.
 func (c *connection) step() error {
-	p, err := c.receive()
-	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+	_, files, err := c.peek()
+	if err == nil && files {
+		err = fmt.Errorf("%w: %w", errProtocol, foreign.ErrRights)
+	}
+	if errors.Is(err, net.ErrClosed) {
 		return io.EOF
 	}
 	if err != nil {
 		return err
 	}
-	defer p.close()
+	p, err := c.receive(false)
+	if err != nil {
+		return err
+	}
 	cost := 1
 	if p.Kind == link.Need {
 		cost = needCost
@@ -385,6 +410,9 @@ func (s *Seat) UUID() [16]byte { return s.connection.client.lgpu.uuids[s.device]
 // Busy returns the lgpu's device time on this device in ns, as the tenant counts it. It is the tenant's word: it may do
 // anything, falling included.
 func (s *Seat) Busy() uint64 { return s.connection.client.lgpu.shared.Busy(s.device) }
+
+// Beat shows the lgpu's processes that whoever gives them turns on this device lives.
+func (s *Seat) Beat() { s.connection.client.lgpu.shared.Beat(s.device) }
 
 // Send sends a message about the seat's gate; Device and Client are filled in. It never waits: a client that does not
 // read loses its connection.

@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/link"
+	"github.com/lgpu/lgpu/node/foreign"
+	"github.com/lgpu/lgpu/node/foreign/foreigntest"
 	"github.com/lgpu/lgpu/region"
 )
 
@@ -147,7 +149,7 @@ func TestWrongMessages(t *testing.T) {
 	} {
 		p := d.client(1)
 		p.want("ok", "%s", say)
-		p.want("error EOF", "hear")
+		p.want("error", "hear") // the end, or a reset
 		p.kill()
 	}
 	old := d.tenant(1)
@@ -175,6 +177,113 @@ func TestIdleConnections(t *testing.T) {
 	}
 	d.client(1) // by then the others have been accepted
 	slow.want("welcome", "hello-here")
+}
+
+// TestLingeringDescriptors: whoever sends sockets of which the close waits for an hour hangs neither the daemon nor a
+// thread of it, on whatever kernel.
+func TestLingeringDescriptors(t *testing.T) {
+	d := serve(t)
+	d.lgpu(1, 0, 100)
+	d.Server.mu.Lock()
+	d.expect(1) // as if a client of before were still to come: the kernel lets descriptors through
+	d.Server.mu.Unlock()
+	var closing foreign.Closers
+	hello := link.Message{Kind: link.Hello, Version: link.Version}
+	back := hello
+	back.Flags, back.ID = link.FlagReconnect, 1
+	packets := [][]byte{hello.Append(nil), back.Append(nil), []byte("junk"), make([]byte, 5000), {}}
+	for i := range 60 {
+		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: d.socket(), Net: "unixpacket"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fd := foreigntest.Lingering(t)
+		_, _, sent := conn.WriteMsgUnix(packets[i%len(packets)], unix.UnixRights(fd), nil)
+		closing.Close(1, foreign.File(fd)) // this process would wait as well
+		conn.Close()
+		if sent != nil && !errors.Is(sent, unix.EPIPE) && !errors.Is(sent, unix.ECONNRESET) {
+			t.Fatal(sent)
+		}
+	}
+	d.client(1)
+	for deadline := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
+		d.Server.mu.Lock()
+		open, pending := len(d.open), len(d.pending)
+		d.Server.mu.Unlock()
+		if open == 1 && pending == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d connections are open, %d of them without an answer; want the client's alone", open, pending)
+		}
+	}
+}
+
+// TestAdmission: a user's connections that say nothing make room for each other, and for nobody else's does anybody's.
+func TestAdmission(t *testing.T) {
+	d := listening(t, t.TempDir())
+	defer d.Close()
+	process := int32(1000)
+	connect := func(uid uint32, speak bool) (*connection, *net.UnixConn) {
+		there, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: d.socket(), Net: "unixpacket"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { there.Close() })
+		if speak {
+			if _, err := there.Write([]byte("hello")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		conn, err := d.listener.AcceptConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		process++
+		conn.UID, conn.PID = uid, process
+		return &connection{server: d.Server, conn: conn, closing: make(chan struct{})}, there
+	}
+	ended := func(c *connection) bool {
+		select {
+		case <-c.closing:
+			return true
+		default:
+			return false
+		}
+	}
+	speaker, _ := connect(2000, true)
+	first, _ := connect(2000, false)
+	for _, c := range []*connection{speaker, first} {
+		if !d.admit(c) {
+			t.Fatal("the first connections have no room")
+		}
+	}
+	for range maxPendingUser - 2 {
+		if c, _ := connect(2000, false); !d.admit(c) {
+			t.Fatal("no room within the bound")
+		}
+	}
+	if ended(first) {
+		t.Error("a connection is dropped within the bound")
+	}
+	if c, _ := connect(2000, false); !d.admit(c) || !ended(first) || ended(speaker) {
+		t.Errorf("beyond the bound: the oldest silent one is dropped: %v, one that has spoken: %v", ended(first), ended(speaker))
+	}
+	d.pending = nil
+	for range maxPendingUser {
+		c, _ := connect(2000, true)
+		d.admit(c)
+	}
+	if c, _ := connect(2000, false); d.admit(c) {
+		t.Error("there is room beyond the bound though all have spoken")
+	}
+	if c, _ := connect(3000, false); !d.admit(c) {
+		t.Error("another user has no room")
+	}
+	if c, _ := connect(0, false); !d.admit(c) {
+		t.Error("root has no room")
+	}
 }
 
 func TestThrottle(t *testing.T) {

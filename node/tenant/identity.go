@@ -3,13 +3,13 @@ package tenant
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lgpu/lgpu/node/foreign"
 	"github.com/lgpu/lgpu/node/proc"
 )
 
@@ -106,18 +106,12 @@ func parseCgroups(text string) []Cgroup {
 }
 
 // identify returns the process that made a connection, and its pidfd.
-func identify(conn *net.UnixConn) (Peer, *life, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return Peer{}, nil, err
-	}
+func identify(conn *foreign.Conn) (Peer, *life, error) {
 	var credentials *unix.Ucred
 	var fd int
 	var failed error
-	if err = raw.Control(func(socket uintptr) { credentials, fd, failed = peerOf(int(socket)) }); err == nil {
-		err = failed
-	}
-	if err != nil {
+	err := conn.Control(func(socket int) { credentials, fd, failed = peerOf(socket) })
+	if err = errors.Join(err, failed); err != nil {
 		return Peer{}, nil, fmt.Errorf("identify the process of a connection: %w", err)
 	}
 	unix.CloseOnExec(fd)

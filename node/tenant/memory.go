@@ -126,6 +126,7 @@ func (s *Server) attach(l *lgpu, shared *region.Shared) {
 		}
 	}
 	close(l.ready)
+	s.expect(-1)
 }
 
 // frozen reports whether some client may still go by older limits. Called with mu held.

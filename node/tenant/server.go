@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lgpu/lgpu/node/foreign"
 	"github.com/lgpu/lgpu/region"
 )
 
@@ -60,7 +61,8 @@ type Server struct {
 	config   Config
 	log      *slog.Logger
 	machine  string
-	listener *net.UnixListener
+	listener *foreign.Listener
+	closers  foreign.Closers
 	done     chan struct{} // closed by Close
 	running  sync.WaitGroup
 
@@ -74,8 +76,13 @@ type Server struct {
 	devices map[[16]byte]*pool
 	open    map[*connection]bool
 	pending []*connection // that have not been welcomed, oldest first
+	// returning is the number of lgpus of which the counters are with clients; while there are any, descriptors may be
+	// sent to the socket.
+	returning int
+	receives  bool
 
 	refusals throttle // of what the Observer is told
+	orphans  []orphan // oldest first
 }
 
 // lgpu is what the Server keeps of one.
@@ -131,9 +138,10 @@ func Listen(c Config) (*Server, error) {
 	if err := os.Mkdir(c.Roster, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make the folder of rosters: %w", err)
 	}
-	if s.listener, err = listen(c.Socket); err != nil {
+	if s.listener, err = listen(c.Socket, &s.closers); err != nil {
 		return nil, err
 	}
+	s.receives = true
 	return s, nil
 }
 
@@ -141,6 +149,7 @@ func Listen(c Config) (*Server, error) {
 func (s *Server) Run(ctx context.Context) error {
 	s.mu.Lock()
 	err := sweepRosters(s.config.Roster, func(id uint64) bool { return s.lgpus[id] != nil })
+	s.expect(0)
 	s.mu.Unlock()
 	if err != nil {
 		s.log.Warn("tenant: rosters of forgotten lgpus stay", "err", err)
@@ -208,6 +217,7 @@ func (s *Server) AddLGPU(spec LGPU) error {
 		return fmt.Errorf("add lgpu %s: %w", spec.Name, err)
 	}
 	s.lgpus[l.ID] = l
+	s.returning++ // until it has its counters
 	s.restore(l)
 	s.share(l)
 	if l.count == 0 {
@@ -216,7 +226,18 @@ func (s *Server) AddLGPU(spec LGPU) error {
 			return fmt.Errorf("add lgpu %s: %w", spec.Name, err)
 		}
 	}
+	s.expect(0)
 	return nil
+}
+
+// expect notes that the counters of so many lgpus more are with clients, and lets descriptors be sent to the socket
+// only while there are such. Called with mu held.
+func (s *Server) expect(more int) {
+	s.returning += more
+	if receives := s.returning > 0; receives != s.receives {
+		s.receives = receives
+		s.listener.SetRights(receives)
+	}
 }
 
 // restore finds the clients that the daemon before had. Called with mu held.
@@ -273,9 +294,11 @@ func (s *Server) forget(l *lgpu) {
 		l.shared.Close()
 	} else {
 		close(l.ready)
+		s.expect(-1)
 	}
 	s.note(l, l.roster.remove())
 	delete(s.lgpus, l.ID)
+	s.orphans = slices.DeleteFunc(s.orphans, func(o orphan) bool { return o.lgpu == l })
 }
 
 // SetLimits changes an lgpu's limits, which its clients see at once; the devices must be the same ones. Memory below

@@ -402,9 +402,9 @@ func TestIdentity(t *testing.T) {
 	if e := d.await("refused", stranger.pid()); e.peer.Process != stranger.process() {
 		t.Errorf("refused: %+v", e.peer)
 	}
-	stranger.want("refused "+strconv.Itoa(int(unix.EBADF)), "resume-as 1 0")
-	stranger.want("refused "+strconv.Itoa(int(unix.EBADF)), "resume-forged none")
-	stranger.want("refused "+strconv.Itoa(int(unix.ESTALE)), "resume-forged perfect")
+	stranger.want("refused "+strconv.Itoa(int(unix.ESTALE)), "resume-as 1 0")
+	stranger.want("refused "+strconv.Itoa(int(unix.ESTALE)), "resume-forged none")
+	stranger.wantKeptOut("resume-forged perfect")
 
 	d.launcher(self(t), 1)
 	child := start(t, d.socket())

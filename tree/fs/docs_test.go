@@ -39,8 +39,8 @@ func (d *documented) Events(id uint64) []tree.Count {
 
 func documentedDevices() []tree.Device {
 	return []tree.Device{
-		{UUID: "GPU-5ba1f2c6-0000-0000-0000-0000000000b0", Number: "195:0", Capacity: 132, UnitsPerBit: 1, Memory: 143771 << 20},
-		{UUID: "GPU-5ba1f2c6-0000-0000-0000-0000000000b1", Number: "195:1", Capacity: 16, UnitsPerBit: 8, Remainder: 4, Kind: tree.Spatial, Memory: 16 << 30},
+		{UUID: "GPU-5ba1f2c6-0000-0000-0000-0000000000b0", Number: "195:0", Ordinal: "0", Capacity: 132, UnitsPerBit: 1, Memory: 143771 << 20},
+		{UUID: "GPU-5ba1f2c6-0000-0000-0000-0000000000b1", Number: "195:1", Ordinal: "1", Capacity: 16, UnitsPerBit: 8, Remainder: 4, Kind: tree.Spatial, Memory: 16 << 30},
 	}
 }
 

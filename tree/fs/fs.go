@@ -29,6 +29,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -84,26 +85,72 @@ func Mount(dir string, t *tree.Tree, options Options) (*Server, error) {
 		m.log = slog.New(slog.DiscardHandler)
 	}
 	now := time.Duration(0)
-	server, err := fs.Mount(dir, &folder{mount: m, path: tree.Root}, &fs.Options{
+	server, err := open(dir, &folder{mount: m, path: tree.Root}, &fs.Options{
 		EntryTimeout: &now, AttrTimeout: &now, NegativeTimeout: &now,
 		MountOptions: fuse.MountOptions{
 			Name: strings.TrimPrefix(Type, "fuse."), FsName: "lgpu", AllowOther: options.AllowOther, DisableXAttrs: true,
-			DirectMount: os.Geteuid() == 0, MaxWrite: maxWrite,
+			DirectMountStrict: os.Geteuid() == 0, MaxWrite: maxWrite,
 		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("mount the tree at %s: %w", dir, err)
 	}
+	go server.Serve()
+	if err := server.WaitMount(); err != nil {
+		return nil, fmt.Errorf("serve the tree at %s: %w", dir, err)
+	}
 	return &Server{dir, server}, nil
+}
+
+// open mounts a file system that is yet to be served. The kernel ends it when nobody has the device open any more, and so
+// a child must not have it: whoever looks at the tree of a daemon that was killed would wait for that child's end.
+func open(dir string, root fs.InodeEmbedder, options *fs.Options) (*fuse.Server, error) {
+	files := fs.NewNodeFS(root, options)
+	if !options.DirectMountStrict {
+		return fuse.NewServer(files, dir, &options.MountOptions) // of what fusermount3 sends, go-fuse takes care
+	}
+	// go-fuse opens the device without O_CLOEXEC: nobody is to fork before that is made good.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	server, err := fuse.NewServer(files, dir, &options.MountOptions)
+	if err != nil {
+		return nil, err
+	}
+	if err := closeOnExec(device); err != nil {
+		return nil, errors.Join(fmt.Errorf("keep %s from children: %w", device, err), detach(dir))
+	}
+	return server, nil
+}
+
+// device is what file systems are served through.
+const device = "/dev/fuse"
+
+// closeOnExec has no child inherit this process's descriptors of a device.
+func closeOnExec(path string) error {
+	var wanted, stat unix.Stat_t
+	if err := unix.Stat(path, &wanted); err != nil {
+		return err
+	}
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, entry := range all {
+		fd, err := strconv.Atoi(entry.Name())
+		if err == nil && unix.Fstat(fd, &stat) == nil && stat.Mode&unix.S_IFMT == unix.S_IFCHR && stat.Rdev == wanted.Rdev {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
 }
 
 // usable says whether this process may serve file systems, in better words than a mount that does not work.
 func usable() error {
-	device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	file, err := os.OpenFile(device, os.O_RDWR, 0)
 	if err != nil {
 		return fmt.Errorf("%w; it needs the kernel's module fuse, and leave to use its device", err)
 	}
-	_ = device.Close()
+	_ = file.Close()
 	if os.Geteuid() == 0 {
 		return nil
 	}

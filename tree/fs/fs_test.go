@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/lgpu/lgpu/tree"
 )
@@ -187,7 +188,7 @@ func TestErrnos(t *testing.T) {
 		{"a/b/lgpu", "195:0 count=1\n195:0 count=2\n", syscall.EINVAL, "line 2"},
 		{"a/b/lgpu", "\n", syscall.EINVAL, "nothing was written"},
 		{"a/b/lgpu", "max\x00", syscall.EINVAL, "NUL"},
-		{"a/b/memory.max", "8 potatoes", syscall.EINVAL, "potatoes"},
+		{"a/b/memory.max", "two potatoes", syscall.EINVAL, "potatoes"},
 		{"a/b/memory.max", "16777216T", syscall.ERANGE, "16777216T"},
 		{"a/b/compute.max", "101%", syscall.ERANGE, "101%"},
 		{"a/b/compute.max", "-1", syscall.EINVAL, "-1"},
@@ -486,9 +487,16 @@ func TestDeadDaemon(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		theirs, ours, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ours.Close() // the daemon's child ends then
+		cmd.Stdin = theirs
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
+		theirs.Close()
 		line := make([]byte, 6)
 		if _, err := ready.Read(line); err != nil || string(line) != "ready\n" {
 			t.Fatalf("the daemon says %q, %v", line, err)
@@ -500,7 +508,8 @@ func TestDeadDaemon(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait()
-		if _, err := os.Stat(dir); !errors.Is(err, syscall.ENOTCONN) {
+		if err := statWithin(dir, patience); !errors.Is(err, syscall.ENOTCONN) {
+			_ = detach(dir) // who looks at it goes on then
 			t.Fatalf("a mount without daemon says %v", err)
 		}
 	}
@@ -520,9 +529,33 @@ func TestDeadDaemon(t *testing.T) {
 	}
 }
 
-// serveForTest is the daemon that TestDeadDaemon kills.
+// patience ends what hangs.
+const patience = 20 * time.Second
+
+// statWithin is stat(2)'s error, or that it has not returned in time.
+func statWithin(path string, wait time.Duration) error {
+	answer := make(chan error, 1)
+	go func() {
+		_, err := os.Stat(path)
+		answer <- err
+	}()
+	select {
+	case err := <-answer:
+		return err
+	case <-time.After(wait):
+		return os.ErrDeadlineExceeded
+	}
+}
+
+// serveForTest is the daemon that TestDeadDaemon kills. It leaves a child behind, which lives until its input ends.
 func serveForTest(dir string) {
-	if _, err := Mount(dir, tree.New(tree.Options{}), Options{}); err != nil {
+	_, err := Mount(dir, tree.New(tree.Options{}), Options{})
+	if err == nil {
+		child := exec.Command("cat")
+		child.Stdin = os.Stdin
+		err = child.Start()
+	}
+	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}

@@ -258,8 +258,8 @@ var _ = (fs.NodeGetattrer)((*control)(nil))
 var _ = (fs.NodeSetattrer)((*control)(nil))
 var _ = (fs.NodeAccesser)((*control)(nil))
 
-// attributes describes the file. It belongs to whom the node above belongs, who gives. Its size is 0, as that of other
-// files that are made when they are read.
+// attributes describes the file. Its owner is the owner of the node above, who decides how much this node gets. Its
+// size is 0, as with other files whose text is made when they are read.
 func (c *control) attributes(n tree.Node, out *fuse.Attr) {
 	m := c.folder.mount
 	m.common(out)
@@ -376,7 +376,8 @@ func (h *handle) Write(ctx context.Context, data []byte, offset int64) (uint32, 
 		err := errors.New("a write begins a line: what belongs together is written by one write(2)")
 		return 0, m.fail(ctx, what, err, syscall.EINVAL)
 	}
-	if err := m.tree.Write(n.Path, h.control.name, string(data)); err != nil {
+	write := []tree.Assignment{{File: h.control.name, Text: string(data)}}
+	if err := m.tree.UpdateBy(caller(ctx).UID, n.Path, write); err != nil {
 		return 0, m.fail(ctx, what, err, syscall.EIO)
 	}
 	h.next = offset + int64(len(data))

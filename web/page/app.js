@@ -20,6 +20,7 @@ function connect() {
   stream.addEventListener("state", (e) => {
     state = JSON.parse(e.data);
     offset = Date.now() - state.time;
+    if ($("live").dataset.state === "lost") editor.start().then(allow).catch(() => {}); // another daemon may have another token
     live("live", "live");
     remember();
     show();
@@ -38,6 +39,7 @@ function live(kind, text) {
   if (e.dataset.state !== kind) {
     e.dataset.state = kind;
     e.textContent = text;
+    document.body.classList.toggle("stale", kind === "lost");
   }
 }
 
@@ -148,18 +150,18 @@ function showDevice(d, ids) {
     .map(([n, l]) => ({ part: l[field] / 1e4, colour: colour(n.id, ids), text: `${n.path} ${share(l[field])}` }));
   fill(c.time.stack, part("delivered"), "Got");
   fill(c.asked, part("asked"), "Asked for");
-  const sum = here.reduce((all, [, l]) => all + l.delivered, 0);
-  c.time.value.replaceChildren(share(Math.min(sum, 10000)),
-    element("small", {}, " to lgpus"), element("small", { className: "aside" }, d.utilisation === null ? "" : `, driver says ${d.utilisation} %`));
+  const sum = here.reduce((all, [, l]) => all + l.delivered, 0), known = here.every(([, l]) => l.delivered !== null);
+  c.time.value.replaceChildren(known ? share(Math.min(sum, 10000)) : "–",
+    element("small", {}, known ? " to lgpus" : " not measured"), element("small", { className: "aside" }, d.utilisation === null ? "" : `, driver says ${d.utilisation} %`));
 
   const lines = here.map(([n, l]) => {
-    const behind = (l.state === "waiting" || l.state === "running") && l.delivered + 300 < l.asked;
+    const behind = (l.state === "waiting" || l.state === "running") && l.delivered !== null && l.delivered + 300 < l.asked;
     return element("li", {},
       element("i", { own: colour(n.id, ids) }),
       element("span", { className: "path", title: n.path }, element("bdi", {}, n.path)),
       element("span", {}, size(l.used)),
       element("span", { className: behind ? "behind" : "", title: "asked for and got of the device's time" },
-        l.asked || l.delivered ? `${share(l.asked)} → ${share(l.delivered)}` : "idle"));
+        l.delivered === null ? "not measured" : l.asked || l.delivered ? `${share(l.asked)} → ${share(l.delivered)}` : "idle"));
   });
   if (d.strangers.length) {
     const who = d.strangers.map((p) => `${p.command} (${p.pid})`).join(", ");
@@ -223,6 +225,7 @@ function showNode(n, d, ids) {
       className: filled >= 0.97 ? "full" : filled >= 0.85 ? "near" : "", width: `${Math.min(100, filled * 100)}%`,
     })), size(d.used), element("span", { className: "none" }, d.limit === null ? "" : ` / ${size(d.limit)}`)));
   text(cells.share, d.asked || d.delivered ? `${share(d.asked)} → ${share(d.delivered)}` : "–", !(d.asked || d.delivered));
+  cells.share.title = d.delivered === null ? "not measured" : "";
   text(cells.cap, d.cap >= 10000 ? "–" : share(d.cap), d.cap >= 10000);
   text(cells.min, d.min ? share(d.min) : "–", !d.min);
   text(cells.weight, d.weight + (d.priority === "high" ? " high" : d.priority === "latency" ? " latency" : ""));

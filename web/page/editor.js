@@ -105,6 +105,10 @@ export function edit(node, devices, chosen) {
       headers: { "Content-Type": "application/json", Authorization: `Bearer ${token}` },
       body: JSON.stringify({ path: node.path, files }),
     });
+    if (answer.status === 401) {
+      unlock(() => {});
+      throw new Error("The daemon does not know this page's token any more. Give the one that it has now, and save again.");
+    }
     if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).error || `The daemon answered ${answer.status}.`);
   });
 }

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/lgpu/lgpu/api"
+)
+
+// On a terminal the table fits in its width. A script gets names, processes and lines whole.
+func TestTable(t *testing.T) {
+	const name = "training-of-a-large-model-of-language"
+	share := uint32(2450)
+	device := func(uuid string, share *uint32) *api.NodeDevice {
+		return &api.NodeDevice{Uuid: uuid, MemoryUsed: 1 << 30, ShareDelivered: share, Effective: &api.Effective{ComputeMax: 2500}}
+	}
+	n := &api.Node{Path: "/" + name, Kind: api.Node_LGPU, Devices: []*api.NodeDevice{
+		device("GPU-11111111-0000-0000-0000-000000000000", &share), device("GPU-22222222-0000-0000-0000-000000000000", nil),
+	}}
+	for pid := range int32(8) {
+		n.Clients = append(n.Clients, &api.Client{Pid: 10000 + pid})
+	}
+	s := &api.Snapshot{Nodes: []*api.Node{{Path: "/"}, n}}
+
+	lines := strings.Split(strings.TrimSpace(table(s, false, width)), "\n")
+	if len(lines) != 3 {
+		t.Fatalf("%q", lines)
+	}
+	for _, l := range lines {
+		if len([]rune(l)) > width || strings.Contains(l, name) {
+			t.Errorf("on a terminal: %q", l)
+		}
+	}
+	if !strings.Contains(lines[1], "24.5%") || !strings.Contains(lines[1], ",+") || strings.Fields(lines[2])[0] != "GPU-22222222" {
+		t.Errorf("%q", lines)
+	}
+
+	lines = strings.Split(strings.TrimSpace(table(s, false, 0)), "\n")
+	for _, l := range lines[1:] {
+		if f := strings.Fields(l); f[0] != name || f[len(f)-1] != "10000,10001,10002,10003,10004,10005,10006,10007" {
+			t.Errorf("in a pipe: %q", l)
+		}
+	}
+	if f := strings.Fields(lines[2]); f[5] != "-" { // a size is two words
+		t.Errorf("what is not measured is shown as %q in %q", f[5], lines[2])
+	}
+}
