@@ -2,6 +2,7 @@
 # make test      every test that needs no GPU; under ten minutes
 # make demo      three tenants share a software GPU; ends in a table of asked against delivered
 # make demo-shmem  the PEs of a job pass numbers around inside a kernel, and from Python
+# make attack    a hostile tenant attacks the daemon beside honest ones; ten minutes, or SECONDS=60
 # make bench     the tables of docs/benchmarks.md; needs an NVIDIA GPU and PyTorch
 # make bench-shmem  lshmem beside NVSHMEM; needs two NVIDIA GPUs, nvcc, and NVSHMEM's Python package
 # make lint      gofmt, vet, staticcheck, C without a warning
@@ -23,7 +24,7 @@ LSHMEM_HEADERS := $(notdir $(wildcard shmem/include/*.h shmem/include/*.cuh))
 LSHMEM_ASSETS := $(addprefix assets/lib/lshmem/,liblshmem.so lshmem.py $(addprefix include/,$(LSHMEM_HEADERS)))
 ASSETS := assets/lib/liblgpu.so assets/lib/sim/libcuda.so.1 assets/lib/sim/libnvidia-ml.so.1 $(LSHMEM_ASSETS)
 
-.PHONY: build libraries test race sanitize demo demo-shmem bench bench-shmem lint generate clean
+.PHONY: build libraries test race attack sanitize demo demo-shmem bench bench-shmem lint generate clean
 build: $(ASSETS) build/demo/tenant build/demo/ring
 	$(GOBUILD) build -trimpath -o bin/lgpu ./cmd/lgpu
 
@@ -88,6 +89,11 @@ test: build
 race: build
 	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 25m $$($(GO) list ./... | grep -v /e2e)
 	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 25m -p 1 ./e2e/...
+
+# As root, or the attackers are the daemon's own user. Every attack that succeeds fails a subtest of its name.
+SECONDS := 600
+attack: build
+	LGPU_ATTACK=$(SECONDS)s $(GO) test -count=1 -v -timeout $$(($(SECONDS) * 3 + 300))s -run '^TestAttack$$' ./e2e/attack
 
 # The C libraries under sanitizers: the driver's clients under the address sanitizer, which wants to be the first library
 # of a process and so cannot be in the preloaded one, and all of it under the undefined-behaviour sanitizer. Programs of

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "lgpu_cuda.h"
 
@@ -95,6 +96,80 @@ static CUresult from_pool(struct held *h, uint64_t *asked)
 	return cuMemAllocFromPoolAsync((CUdeviceptr *)&h->a, chunk, pool, stream);
 }
 
+static CUmemoryPool new_pool(void)
+{
+	CUmemPoolProps props;
+	CUmemoryPool made = NULL;
+	memset(&props, 0, sizeof props);
+	props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+	props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	props.location.id = device;
+	return cuMemPoolCreate(&made, &props) == CUDA_SUCCESS ? made : NULL;
+}
+
+static CUresult own_pool(struct held *h, uint64_t *asked)
+{
+	CUmemoryPool own = new_pool();
+	*asked += chunk;
+	h->c = (uint64_t)own;
+	CUresult r = cuMemAllocFromPoolAsync((CUdeviceptr *)&h->a, chunk, own, stream);
+	if (r != CUDA_SUCCESS)
+		cuMemPoolDestroy(own);
+	return r;
+}
+
+static void own_pool_free(struct held *h)
+{
+	cuMemFreeAsync(h->a, stream);
+	cuStreamSynchronize(stream);
+	cuMemPoolDestroy((CUmemoryPool)h->c);
+}
+
+// The pool is destroyed while its memory lives on.
+static CUresult destroyed_pool(struct held *h, uint64_t *asked)
+{
+	CUresult r = own_pool(h, asked);
+	if (r == CUDA_SUCCESS)
+		cuMemPoolDestroy((CUmemoryPool)h->c);
+	return r;
+}
+
+// Code with a variable of chunk bytes.
+static const char *code(void)
+{
+	static char text[512];
+	snprintf(text, sizeof text,
+		 ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 4 .b8 variable[%llu];\n"
+		 ".visible .entry nothing() { ret; }\n",
+		 (unsigned long long)chunk);
+	return text;
+}
+
+static CUresult module(struct held *h, uint64_t *asked)
+{
+	*asked += chunk;
+	return cuModuleLoadData((CUmodule *)&h->a, code());
+}
+
+static void module_free(struct held *h) { cuModuleUnload((CUmodule)h->a); }
+
+// A library takes its memory when it is first used.
+static CUresult library(struct held *h, uint64_t *asked)
+{
+	CUdeviceptr p;
+	size_t n;
+	CUresult r = cuLibraryLoadData((CUlibrary *)&h->a, code(), NULL, NULL, 0, NULL, NULL, 0);
+	if (r != CUDA_SUCCESS)
+		return r;
+	*asked += chunk;
+	r = cuLibraryGetGlobal(&p, &n, (CUlibrary)h->a, "variable");
+	if (r != CUDA_SUCCESS)
+		cuLibraryUnload((CUlibrary)h->a);
+	return r;
+}
+
+static void library_free(struct held *h) { cuLibraryUnload((CUlibrary)h->a); }
+
 static void async_free(struct held *h) { cuMemFreeAsync(h->a, stream); }
 
 static void synchronise(void)
@@ -139,6 +214,36 @@ static void mapped_free(struct held *h)
 {
 	cuMemUnmap(h->a, chunk);
 	cuMemAddressFree(h->a, chunk);
+}
+
+// Only a descriptor keeps the memory.
+static CUresult exported(struct held *h, uint64_t *asked)
+{
+	CUmemAllocationProp p = properties();
+	CUmemGenericAllocationHandle handle;
+	int fd = -1;
+	p.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	CUresult r = cuMemCreate(&handle, chunk, &p, 0);
+	if (r != CUDA_SUCCESS)
+		return r;
+	*asked += chunk;
+	r = cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+	cuMemRelease(handle);
+	h->a = (uint64_t)fd;
+	return r;
+}
+
+static void exported_free(struct held *h) { close((int)h->a); }
+
+static uint64_t used(uint64_t *total);
+static uint64_t row_before; // charged before a row
+
+// Who keeps the accounts looks once a second.
+static void exported_after(void)
+{
+	uint64_t limit;
+	for (int i = 0; i < 50 && used(&limit) > row_before; i++)
+		usleep(100000);
 }
 
 static CUresult array2(struct held *h, uint64_t *asked)
@@ -224,6 +329,11 @@ static const struct path paths[] = {
 	{"cuMemAllocAsync", async, async_free, synchronise, 0},
 	{"async-small", async_small, async_free, synchronise, 0},
 	{"cuMemAllocFromPoolAsync", from_pool, async_free, synchronise, 0},
+	{"pools-of-their-own", own_pool, own_pool_free, synchronise, 0},
+	{"destroyed-pools", destroyed_pool, async_free, synchronise, 0},
+	{"cuModuleLoadData", module, module_free, NULL, 0},
+	{"cuLibraryGetGlobal", library, library_free, NULL, 0},
+	{"descriptors", exported, exported_free, exported_after, 0},
 	{"cuMemCreate+cuMemMap", mapped, mapped_free, NULL, 0},
 	{"cuArrayCreate", array2, array_free, NULL, 0},
 	{"cuArray3DCreate", array3, array_free, NULL, 0},
@@ -256,6 +366,7 @@ static int row(const struct path *p)
 {
 	uint64_t limit, asked = 0, made, before = used(&limit);
 	double device_before = truth();
+	row_before = before;
 	int count = 0;
 	CUresult r = CUDA_SUCCESS;
 	while (count < MOST) {
@@ -289,7 +400,6 @@ static int row(const struct path *p)
 
 int main(int argc, char **argv)
 {
-	CUmemPoolProps props;
 	uint64_t limit;
 	int bad = 0;
 	CUresult r = cuInit(0);
@@ -301,11 +411,10 @@ int main(int argc, char **argv)
 		r = cuCtxSetCurrent(context);
 	if (r == CUDA_SUCCESS)
 		r = cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-	memset(&props, 0, sizeof props);
-	props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-	props.location = properties().location;
 	if (r == CUDA_SUCCESS)
-		r = cuMemPoolCreate(&pool, &props);
+		pool = new_pool();
+	if (r == CUDA_SUCCESS && pool == NULL)
+		r = CUDA_ERROR_OUT_OF_MEMORY;
 	if (r != CUDA_SUCCESS) {
 		fprintf(stderr, "memory: cannot begin: error %d\n", r);
 		return 2;

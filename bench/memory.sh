@@ -10,11 +10,18 @@ TRUTH='env -u LD_PRELOAD -u LGPU_SOCKET nvidia-smi --query-gpu=memory.used --for
 export TRUTH
 bad=0
 
-${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -Iabi/include -o "$work/memory" bench/memory.c -lcuda &&
+for name in memory memory_many; do
+	${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -Iabi/include -o "$work/$name" "bench/$name.c" -lcuda || exit 1
+done
+${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -Iabi/include -o "$work/race" bench/memory_race.c -lcuda -lnvidia-ml -lpthread &&
 	${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -Iabi/include -o "$work/cost" bench/memory_cost.c -lcuda || exit 1
 
 echo "== every path to a limit of $limit"
 $lgpu run --memory "$limit" --device 0 -- "$work/memory" || bad=1
+echo "== pools near the limit, by six threads, looked at from outside"
+$lgpu run --memory 1400MiB --device 0 -- "$work/race" 6 10 || bad=1
+echo "== beside ${MANY:-300} processes"
+"$work/memory_many" "${MANY:-300}" $lgpu run --memory "$limit" --device 0 -- "$work/memory" cuMemAlloc cuModuleLoadData cuLibraryGetGlobal || bad=1
 if command -v nvcc >/dev/null; then
 	nvcc -o "$work/runtime" bench/memory_runtime.cu && echo "== the CUDA runtime" &&
 		{ $lgpu run --memory "$limit" --device 0 -- "$work/runtime" || bad=1; }

@@ -4,6 +4,7 @@
     python3 bench/shmem.py [--pes N] [--one-gpu] [--pairs 10] [--rows put,sum,...] [--out FOLDER] [--budget SECONDS]
     bin/lgpu run --sim=2x16GiB,sms=4 -- python3 bench/shmem.py --sim      # the logic, on the software GPU; no figures
     python3 bench/shmem.py --fake                                         # the script alone, nothing compiled or run
+    python3 bench/shmem.py --compat                                       # a program with NVSHMEM's names: below
 
 Needs liblshmem.so and its headers (--lib, --include; "make build" makes them), nvcc, and for the others NVSHMEM and NCCL of
 the machine's Python packages. Each back end's PEs start once and stay; a row runs on one back end after the other, in turns
@@ -13,6 +14,9 @@ after each run; a run with an error counts as failed, not as a figure.
 Writes FOLDER/shmem.json (everything) and FOLDER/shmem.md (the tables), which it also prints. Figures are medians of the
 turns with minimum and maximum. Whatever does not answer in time is killed and started again, and the row is reported as failed;
 when the budget is spent, what is left is listed as not measured.
+
+With --compat, the program's kernels call NVSHMEM's functions by lshmem_compat.h, with blocks of 1024 threads and without launch
+bounds: compiled with the headers as they are, and with LSHMEM_P2P_ONLY. Every row of the first must be within 5 % of the second.
 
 Several PEs on one GPU (--one-gpu, or one GPU only) run under MPS, which the script starts in a folder of its own. NVLink
 multicast and managed memory are never used.
@@ -31,14 +35,15 @@ import tempfile
 import threading
 import time
 
+from shmem_rows import GIB, KIB, LIBRARIES, MIB, P2P, SWEEP, Row, compat_rows, human, ratio, rows
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 SOURCE = os.path.join(HERE, "shmem")
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 # What must be set for every program here, whoever starts it.
 ALWAYS = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 NVSHMEM = {"NVSHMEM_REMOTE_TRANSPORT": "none", "NVSHMEM_SYMMETRIC_SIZE": "4G", "NVSHMEM_DISABLE_NCCL": "1"}
-TITLE = {"lshmem": "lshmem, mapped only", "full": "lshmem", "nvshmem": "NVSHMEM", "raw": "raw pointers", "nccl": "NCCL", "ibgda": "lshmem, queues"}
+TITLE = {"lshmem": "lshmem, mapped only", "full": "lshmem", "nvshmem": "NVSHMEM", "raw": "raw pointers", "nccl": "NCCL", "ibgda": "lshmem, queues", "compat": "NVSHMEM's names", "compat_p2p": "the same, mapped only"}
 
 
 class Failed(Exception):
@@ -162,7 +167,7 @@ class Fake:
 
     def ask(self, line, timeout):
         self.asked += 1
-        slow = {"lshmem": 1.0, "full": 1.1, "raw": 1.0, "nvshmem": 1.3, "nccl": 1.1, "ibgda": 5.0}[self.name] * (1 + self.asked % 7 / 100)
+        slow = {"lshmem": 1.0, "full": 1.1, "raw": 1.0, "nvshmem": 1.3, "nccl": 1.1, "ibgda": 5.0, "compat": 1.02, "compat_p2p": 1.0}[self.name] * (1 + self.asked % 7 / 100)
         answer = {"row": line.split()[0], "us": 1000 * slow, "per": 1000, "errors": 0}
         words = dict(w.split("=") for w in line.split()[1:])
         if answer["row"] in ("put", "get"):
@@ -182,106 +187,6 @@ class Fake:
 
     def kill(self):
         pass
-
-
-class Row:
-    """One line of a table: what to ask, of whom, and how an answer becomes a figure."""
-
-    def __init__(self, key, title, line, unit, backends, must="", better=None, pairs=None, timeout=20):
-        self.key, self.title, self.line, self.unit, self.backends = key, title, line, unit, backends
-        self.must, self.better, self.pairs, self.timeout = must, better, pairs, timeout
-
-    def value(self, answers):
-        done = [a for a in answers if a.get("us", -1) >= 0 and not a.get("skipped")]
-        if not done:
-            return None
-        if self.unit == "GB/s":
-            return min(a["per"] / a["us"] / 1e3 for a in done)
-        if self.unit == "G/s":
-            return min(a["per"] / a["us"] / 1e3 for a in done)
-        if self.unit == "M/s":
-            return min(a["per"] / a["us"] for a in done)
-        if self.unit == "ms":
-            return max(a["us"] / 1e3 for a in done)
-        return max(a["us"] / a["per"] for a in done)  # µs each
-
-
-P2P = ("lshmem", "full", "nvshmem", "raw")
-LIBRARIES = ("lshmem", "nvshmem")
-COLLECTIVE = ("lshmem", "nvshmem", "nccl")
-SWEEP = (1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64, 96, 132)
-
-
-def rows(small, pes):
-    """The rows of the whole. small: sizes for the software GPU."""
-    total = 256 * KIB if small else 4 * GIB
-    r = []
-
-    def add(*args, **kw):
-        r.append(Row(*args, **kw))
-
-    add("pingpong", "signal ping-pong, half round trip", "pingpong rounds=%d" % (4 if small else 2000), "µs", P2P,
-        must="within 5 % of raw", better=lambda v: v["lshmem"] <= 1.05 * v["raw"])
-    sizes = [(4 * KIB, 2), (16 * KIB, 4)] if small else [(256 * KIB, 8), (MIB, 132), (16 * MIB, 132), (256 * MIB, 132)]
-    threads = 32 if small else 1024
-    for kind in ("put", "get"):
-        for size, ctas in sizes:
-            add("%s-%d-%d" % (kind, size, ctas), "%s, %s × %d CTAs" % (kind, human(size), ctas),
-                "%s bytes=%d ctas=%d total=%d threads=%d" % (kind, size, ctas, total if ctas > 8 else total // 2, threads),
-                "GB/s", P2P, must="≥ NVSHMEM, ≥ 99 % of raw",
-                better=lambda v: v["lshmem"] >= v.get("nvshmem", 0) and v["lshmem"] >= 0.99 * v["raw"])
-    for kind in ("put", "get"):
-        size, ctas = sizes[-2]
-        add("all-%s" % kind, "%s, every PE %s at once, %s × %d CTAs" % (kind, "to its next" if kind == "put" else "from its next", human(size), ctas),
-            "%s bytes=%d ctas=%d total=%d threads=%d all=1" % (kind, size, ctas, total, threads), "GB/s", P2P, must="≥ NVSHMEM",
-            better=lambda v: v["lshmem"] >= 0.99 * v["nvshmem"])
-    grid = "ctas=4 threads=32 reps=2" if small else "ctas=132 threads=1024 reps=256"
-    add("adds", "non-fetch adds, a word for each thread", "adds " + grid, "G/s", P2P, must="≥ NVSHMEM",
-        better=lambda v: v["lshmem"] >= 0.99 * v["nvshmem"])
-    add("fetch_adds", "fetch_add, one thread", "fetch_adds reps=%d" % (20 if small else 2000), "µs", P2P, must="≤ NVSHMEM",
-        better=lambda v: v["lshmem"] <= 1.01 * v["nvshmem"])
-    add("put_latency", "8 bytes and quiet, one thread", "put_latency reps=%d" % (10 if small else 2000), "µs",
-        P2P + ("ibgda",))
-    for size in (8, 4 * KIB):
-        add("messages-%d" % size, "messages of %s" % human(size),
-            "messages bytes=%d ctas=%d threads=%d reps=%d" % ((size, 2, 32, 2) if small else (size, 32, 256, 64)), "M/s",
-            P2P + ("ibgda",))
-    add("ibgda-fetch", "fetch_add by queues, one thread", "fetch_adds reps=%d" % (10 if small else 500), "µs", ("ibgda",))
-    put = (4 * KIB, 2, 64 * KIB, 32) if small else (MIB, 16, 256 * MIB, 1024)
-    add("ibgda-put", "put by queues, %s × %d CTAs" % (human(put[0]), put[1]),
-        "put bytes=%d ctas=%d total=%d threads=%d" % put, "GB/s", ("ibgda",))
-    # What is asked of collective operations is for two PEs.
-    limits = {MIB: 13, 64 * MIB: 110} if pes == 2 else {}
-    for size in ((8, 4 * KIB) if small else (8, 64 * KIB, MIB, 64 * MIB)):
-        limit = limits.get(size)
-        add("alltoall-%d" % size, "alltoall on stream, %s" % human(size),
-            "alltoall bytes=%d reps=%d" % (size, 2 if small else (50 if size <= MIB else 10)), "µs", COLLECTIVE,
-            must="≤ %d µs" % limit if limit else "", better=(lambda v, m=limit: v["lshmem"] <= m) if limit else None)
-    limits = {1 << 20: 33, 1 << 24: 230} if pes == 2 else {}
-    for n in ((256, 4096) if small else (1 << 10, 1 << 20, 1 << 24)):
-        limit = limits.get(n)
-        add("sum-%d" % n, "sum allreduce on stream, %s floats" % count(n),
-            "sum floats=%d reps=%d" % (n, 2 if small else {1 << 10: 50, 1 << 20: 10, 1 << 24: 3}[n]), "µs", COLLECTIVE,
-            must="≤ %d µs" % limit if limit else "", better=(lambda v, m=limit: v["lshmem"] <= m) if limit else None)
-    add("barrier", "barrier on stream", "barrier reps=%d" % (4 if small else 200), "µs", LIBRARIES, must="≤ 5 µs",
-        better=lambda v: v["lshmem"] <= 5)
-    add("grow", "heap growth by %s" % human(2 * MIB if small else 512 * MIB),
-        "grow bytes=%d" % (2 * MIB if small else 512 * MIB), "ms", LIBRARIES)
-    return r
-
-
-def human(n):
-    for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
-        if n >= size:
-            return "%g %s" % (n / size, unit)
-    return "%d B" % n
-
-
-def count(n):
-    for unit, size in (("Mi", MIB), ("Ki", KIB)):
-        if n >= size:
-            return "%g %s" % (n / size, unit)
-    return "%d" % n
 
 
 class Bench:
@@ -395,6 +300,16 @@ class Bench:
                 plans["lshmem"] = [kind + ["-DLSHMEM_P2P_ONLY", "-o", self.out("lshmem")] + link(lib)]
                 plans["full"] = [kind + ["-o", self.out("full")] + link(lib)]
                 self.envs["lshmem"] = self.envs["full"] = env_lib
+            if "compat" in wanted:
+                shim = os.path.join(self.work, "nvshmem")
+                os.makedirs(shim)
+                for header, text in (("nvshmem.h", '#include "lshmem_compat.h"\n'), ("nvshmemx.h", '#include "lshmem_compat.h"\n')):
+                    with open(os.path.join(shim, header), "w") as f:
+                        f.write(text)
+                kind = base + ["-DBENCH_NVSHMEM", "-DBENCH_UNBOUNDED", "-I", shim, "-I", include]
+                plans["compat"] = [kind + ["-o", self.out("compat")] + link(lib)]
+                plans["compat_p2p"] = [kind + ["-DLSHMEM_P2P_ONLY", "-o", self.out("compat_p2p")] + link(lib)]
+                self.envs["compat"] = self.envs["compat_p2p"] = env_lib
             if "raw" in wanted or "nccl" in wanted:
                 nccl = self.package("nccl", "nccl.h") if "nccl" in wanted and not self.shares else None
                 more = []
@@ -509,9 +424,11 @@ class Bench:
             if values[b]:
                 result["values"][b] = values[b]
                 result["more"][b] = {k: statistics.median(e[k] for e in extra[b]) for k in extra[b][0]}
-        if row.better and "lshmem" in result["values"]:
+        if row.better and result["values"]:
             medians = {b: statistics.median(v) for b, v in result["values"].items()}
             try:
+                if "compat" in row.backends:
+                    result["must"] += ": %.3f" % ratio(row, medians)
                 result["reached"] = bool(row.better(medians))
             except KeyError:
                 pass  # without what it is compared with there is no verdict
@@ -585,20 +502,21 @@ class Bench:
             self.start_mps()
             if not self.args.fake:
                 self.build()
-            plan = [r for r in rows(self.args.sim, self.pes) if take(r.key)]
+            plan = compat_rows(self.args.sim) if self.args.compat else rows(self.args.sim, self.pes)
+            plan = [r for r in plan if take(r.key)]
             for row in plan:
                 if self.left() < 30:
                     self.report["left"].append(row.title)
                     continue
                 self.measure(row)
                 self.write()  # so that what ends this early leaves what there is
-            if take("sweep") and self.left() > 60:
+            if take("sweep") and self.left() > 60 and not self.args.compat:
                 self.sweep()
             for name in list(self.jobs):
                 status = self.jobs.pop(name).end()
                 if any(status):
                     self.fail(name, "end", "exit statuses %s" % status)
-            if take("init"):
+            if take("init") and not self.args.compat:
                 self.inits()
         finally:
             for job in self.jobs.values():
@@ -679,15 +597,21 @@ def main():
     p.add_argument("--row-budget", type=float, default=25, help="seconds for a row; it has three turns at least")
     p.add_argument("--build-timeout", type=float, default=150)
     p.add_argument("--start-timeout", type=float, default=40)
+    p.add_argument("--compat", action="store_true", help="the program with NVSHMEM's names, instead of all others")
     p.add_argument("--sim", action="store_true", help="inside lgpu run --sim: small sizes, no NVSHMEM, no NCCL")
     p.add_argument("--clang", default="clang-19", help="compiler of the kernels for the software GPU")
     p.add_argument("--fake", action="store_true", help="no program at all: made-up figures")
     args = p.parse_args()
+    if args.compat:
+        if args.sim:
+            p.error("--compat needs nvcc and GPUs")
+        args.backends = "compat,compat_p2p"
     if not args.ibgda_env:
         args.ibgda_env = ["LSHMEM_DISABLE_P2P=1", "LSHMEM_NIC=gpu"]
     bench = Bench(args)
     bench.run()
-    return 1 if bench.report["failures"] else 0
+    missed = args.compat and any(not r.get("reached") for r in bench.report["rows"].values())
+    return 1 if missed or bench.report["failures"] else 0
 
 
 if __name__ == "__main__":

@@ -8,20 +8,45 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
 )
 
 // bin is the folder with lgpu and the programs; libs the one with the C libraries.
 var bin string
 
+// builtEnvironment is the variable that tells a test binary which another one started of a bin that is built already.
+const builtEnvironment = "LGPU_E2E_BIN"
+
+// tried are the signals that tests send to programs and expect to arrive.
+var tried = []unix.Signal{
+	unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGWINCH,
+}
+
+// heed has programs of the tests start with signals as they are by default. A shell's background job, or nohup, starts
+// the tests with some of them ignored, which programs inherit; of one that is caught they inherit the default.
+func heed(signals []unix.Signal) {
+	for _, s := range signals {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
+}
+
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	heed(tried)
+	if built := os.Getenv(builtEnvironment); built != "" {
+		bin = built
+		return m.Run()
+	}
 	dir, err := os.MkdirTemp("", "lgpu-e2e-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -44,7 +44,7 @@ func TestEveryLaunchPassesTheGate(t *testing.T) {
 	}
 }
 
-// anyNumber: whether a refused launch counts is nobody's business.
+// anyNumber: a refused launch may be counted or not.
 const anyNumber = math.MaxUint64
 
 // Alone and without a cap nothing is counted: the launch path is the driver's own.

@@ -335,10 +335,34 @@ func TestKilledTenantIsReclaimed(t *testing.T) {
 	keeper.status()
 }
 
+// The tests pass where signals are ignored that they send, as under nohup and in a shell's background.
+func TestUnderNohup(t *testing.T) {
+	c := exec.Command("sh", "-c", `trap '' HUP INT QUIT; exec "$@"`, "sh", os.Args[0], "-test.run=^TestSignalsAreForwarded$/^SIGHUP$",
+		"-test.timeout=5m")
+	c.Env = append(os.Environ(), builtEnvironment+"="+bin)
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Errorf("with signals ignored: %v\n%s", err, out)
+	}
+}
+
+// A signal that lgpu run is told to ignore is none for its program either.
+func TestIgnoredSignalStaysIgnored(t *testing.T) {
+	p := newPlace(t)
+	c := p.start("sh", "-c", `trap '' HUP; exec lgpu run `+shape+` -- sh -c 'echo ready; cat; exit 7'`)
+	c.until("ready")
+	if err := c.Process.Signal(unix.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	c.in.Close()
+	if status := c.status(); status != 7 {
+		t.Errorf("status %d, want 7", status)
+	}
+}
+
 // Signals sent to lgpu run reach the program, whose handling decides.
 func TestSignalsAreForwarded(t *testing.T) {
 	p := newPlace(t)
-	for _, s := range []unix.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGWINCH} {
+	for _, s := range tried {
 		t.Run(unix.SignalName(s), func(t *testing.T) {
 			name := strings.TrimPrefix(unix.SignalName(s), "SIG")
 			p := &place{t, p.dir, p.env}

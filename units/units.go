@@ -55,6 +55,34 @@ func ParseSize(s string) (uint64, error) {
 	return sum, nil
 }
 
+// IsUnit reports whether a word can be the unit behind a number: of an amount of memory, or a percent sign.
+func IsUnit(word string) bool {
+	_, known := factors[strings.ToLower(word)]
+	return known && word != "" || word == "%"
+}
+
+// Bare reports whether s is a number without a unit.
+func Bare(s string) bool {
+	number, unit := split(s)
+	_, _, _, ok := decimal(number)
+	return ok && unit == ""
+}
+
+// Guess says what somebody may have meant by a bare number, and how bytes are written.
+func Guess(s string) string {
+	number, _ := split(s)
+	whole, _, _, ok := decimal(number)
+	switch {
+	case !ok:
+		return "sizes look like 8GiB, 512MiB or 1.5G"
+	case whole < 1<<10:
+		return fmt.Sprintf("%sGiB? bytes are written %[1]sB", number)
+	case whole < 1<<20:
+		return fmt.Sprintf("%sMiB? bytes are written %[1]sB", number)
+	}
+	return fmt.Sprintf("%sB, if it is bytes", number)
+}
+
 // ParsePercent reads a share with or without its percent sign, in steps of 0.01. The result is in hundredths of a percent
 // and lies in 1..Whole.
 func ParsePercent(s string) (uint32, error) {

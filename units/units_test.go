@@ -90,6 +90,30 @@ func TestFormatSize(t *testing.T) {
 	}
 }
 
+func TestBare(t *testing.T) {
+	for text, bare := range map[string]bool{
+		"8": true, " 8 ": true, "1.5": true, "0": true, "8B": false, "8 B": false, "8GiB": false, "": false, "B": false, "GiB": false,
+		"195:0": false, "-8": false,
+	} {
+		if Bare(text) != bare {
+			t.Errorf("Bare(%q) is %v", text, !bare)
+		}
+	}
+	for text, guess := range map[string]string{
+		"8": "8GiB? bytes are written 8B", "1.5": "1.5GiB? bytes are written 1.5B", "8192": "8192MiB? bytes are written 8192B",
+		"8589934592": "8589934592B, if it is bytes", "much": "sizes look like 8GiB, 512MiB or 1.5G",
+	} {
+		if got := Guess(text); got != guess {
+			t.Errorf("Guess(%q) is %q, want %q", text, got, guess)
+		}
+	}
+	for word, unit := range map[string]bool{"GiB": true, "g": true, "%": true, "": false, "count=3": false, "8": false} {
+		if IsUnit(word) != unit {
+			t.Errorf("IsUnit(%q) is %v", word, !unit)
+		}
+	}
+}
+
 // FuzzParseSize: a value or an error that names the token, never both; what FormatSize writes reads back within its precision.
 func FuzzParseSize(f *testing.F) {
 	for _, s := range []string{"8GiB", "1.5g", "", "16777216T", "-1", "9 9", "1.99999999999999999999999k"} {

@@ -18,7 +18,11 @@ BENCH_DEVICE uint32_t bench_blocks() { return lshmem::grid_blocks(); }
 BENCH_DEVICE void bench_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
 BENCH_DEVICE void bench_syncwarp() { asm volatile("bar.warp.sync -1;" ::: "memory"); }
 #else
+#ifdef BENCH_UNBOUNDED // kernels that do not say how many threads they have
+#define BENCH_KERNEL extern "C" __global__ void
+#else
 #define BENCH_KERNEL extern "C" __global__ void __launch_bounds__(1024)
+#endif
 #define BENCH_DEVICE static __device__ __forceinline__
 BENCH_DEVICE uint32_t bench_thread() { return threadIdx.x; }
 BENCH_DEVICE uint32_t bench_threads() { return blockDim.x; }
@@ -88,6 +92,23 @@ BENCH_DEVICE void bench_signal(const bench_state &, uint64_t *d, uint64_t v, int
 }
 BENCH_DEVICE void bench_wait(const bench_state &, uint64_t *p, uint64_t v) { nvshmem_signal_wait_until(p, NVSHMEM_CMP_GE, v); }
 BENCH_DEVICE void bench_quiet(const bench_state &) { nvshmem_quiet(); }
+// What a block does together with those of the other PEs.
+#define BENCH_TEAM 1
+enum bench_operation { bench_barrier, bench_sum, bench_fcollect, bench_alltoall, bench_broadcast, bench_put_signal, bench_operations };
+BENCH_DEVICE void bench_together(int what, char *d, const char *p, uint64_t bytes, uint64_t *signal, uint64_t v, int pe) {
+  switch (what) {
+  case bench_barrier: nvshmemx_barrier_all_block(); break;
+  case bench_sum: nvshmemx_float_sum_reduce_block(NVSHMEM_TEAM_WORLD, (float *)d, (const float *)p, bytes / 4); break;
+  case bench_fcollect: nvshmemx_uint32_fcollect_block(NVSHMEM_TEAM_WORLD, (uint32_t *)d, (const uint32_t *)p, bytes / 4); break;
+  case bench_alltoall: nvshmemx_uint32_alltoall_block(NVSHMEM_TEAM_WORLD, (uint32_t *)d, (const uint32_t *)p, bytes / 4); break;
+  case bench_broadcast: nvshmemx_uint32_broadcast_block(NVSHMEM_TEAM_WORLD, (uint32_t *)d, (const uint32_t *)p, bytes / 4, 0); break;
+  case bench_put_signal:
+    nvshmemx_putmem_signal_nbi_block(d, p, bytes, signal, v, NVSHMEM_SIGNAL_SET, pe);
+    if (bench_thread() == 0) nvshmem_signal_wait_until(signal, NVSHMEM_CMP_GE, v);
+    bench_sync();
+    break;
+  }
+}
 
 #elif defined(BENCH_RAW)
 

@@ -640,6 +640,43 @@ static answer row_grow(const parameters &p) {
   return a;
 }
 
+#ifdef BENCH_TEAM
+// An operation of one block of each PE, by its number in layer.h.
+static answer row_team(const parameters &p) {
+  answer a;
+  int what = (int)get(p, "what", 0);
+  unsigned threads = (unsigned)get(p, "threads", 1024);
+  uint64_t bytes = (uint64_t)get(p, "bytes", 8);
+  uint32_t reps = (uint32_t)get(p, "reps", 100);
+  if (what < 0 || what >= bench_operations || bytes % 4 || bytes * pes > size.window || reps < 10) die("row", "not an operation that fits");
+  uint64_t all = what == bench_alltoall ? bytes * pes : bytes;
+  if (what == bench_sum)
+    launch(KERNEL(bench_fill_float), size.sms, size.fill_threads, (float *)source, all / 4, (uint32_t)pe, seed);
+  else
+    fill(source, all, seed + (uint32_t)pe * 1000003u);
+  fill(target, bytes * pes, ~seed);
+  clear_result();
+  settle();
+  meet();
+  launch(KERNEL(bench_team), 1, threads, what, target, (const char *)source, bytes, reps, flags, flag_next, (pe + 1) % pes, at_result(0));
+  flag_next += reps;
+  settle();
+  meet();
+  if (what == bench_sum)
+    launch(KERNEL(bench_check_sum), size.sms, size.fill_threads, (const float *)target, bytes / 4, (uint32_t)pes, seed, at_result(error_at));
+  for (int from = 0; from < pes && (what == bench_fcollect || what == bench_alltoall); from++)
+    check(target + from * bytes, bytes, what == bench_alltoall ? (uint64_t)pe * bytes / 4 : 0, seed + (uint32_t)from * 1000003u);
+  if (what == bench_broadcast) check(target, bytes, 0, seed);
+  if (what == bench_put_signal) check(target, bytes, 0, seed + (uint32_t)((pe + pes - 1) % pes) * 1000003u);
+  read_result();
+  meet();
+  a.errors = result[error_at];
+  a.us = (double)result[0] / 1e3;
+  a.second = reps - reps / 10;
+  return a;
+}
+#endif
+
 static void answer_line(const char *row, const answer &a) {
   std::string t = trouble();
   printf("{\"pe\": %d, \"row\": \"%s\"", pe, row);
@@ -755,6 +792,10 @@ int main() {
       a = row_sum(p);
     else if (name == "grow")
       a = row_grow(p);
+#ifdef BENCH_TEAM
+    else if (name == "team")
+      a = row_team(p);
+#endif
     else
       die("row", "unknown row " + name);
     answer_line(row, a);
