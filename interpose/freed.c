@@ -68,24 +68,29 @@ static void take(struct place *p, CUstream stream, CUcontext context)
 	__atomic_store_n(&p->context, context, __ATOMIC_RELEASE);
 }
 
+// holds reports whether a place is a stream's. Without the lock the answer may be
+// out of date at once. Only the streams that every context has are told apart by it.
+static bool holds(const struct place *p, CUstream stream, CUcontext context, bool common)
+{
+	return __atomic_load_n(&p->context, __ATOMIC_ACQUIRE) != NULL && p->stream == stream && p->thread == thread_of(stream) &&
+	       (!common || p->context == context);
+}
+
 void lgpu_freed_note(CUstream stream)
 {
 	CUcontext context = NULL;
-	// Only the streams that every context has need be told apart by it.
 	bool common = stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 	if (common)
 		LGPU_REAL(cuCtxGetCurrent)(&context);
 	struct place *p = place_of(stream, context);
-	bool known = __atomic_load_n(&p->context, __ATOMIC_ACQUIRE) != NULL && p->stream == stream && p->thread == thread_of(stream) &&
-		     (!common || p->context == context);
-	if (known && p->thread == 0) {
+	if (stream != CU_STREAM_PER_THREAD && holds(p, stream, context, common)) {
 		__atomic_store_n(&p->again, true, __ATOMIC_RELEASE);
 		return;
 	}
 	if (!common && LGPU_REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
 		return;
 	lgpu_lock(&lock);
-	if (!known)
+	if (!holds(p, stream, context, common))
 		take(p, stream, context);
 	// Nobody else can put an event on a thread's own stream.
 	if (p->thread != 0 && !record(p))

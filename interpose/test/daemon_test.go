@@ -404,13 +404,13 @@ func TestSlowDrains(t *testing.T) {
 	p.say(link.Message{Kind: link.Open, Serial: 1, Value: link.Forever})
 	c.wait("later 1 1000: 0")
 	c.do("sync")
-	c.order("later 12 300000")
+	c.order("later 100 300000")
 	for d.region.State().Devices[0].Launches < 3 { // two, whose duration is not known, run
 		time.Sleep(time.Millisecond)
 	}
 	p.say(link.Message{Kind: link.Close, Serial: 1})
 	p.expect(link.Closed)
-	if have := d.region.State().Devices[0].Launches; have > 8 {
+	if have := d.region.State().Devices[0].Launches; have > 50 {
 		t.Errorf("the gate drained after %d launches", have)
 	}
 }

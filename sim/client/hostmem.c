@@ -96,14 +96,6 @@ static struct range *take(enum kind kind, const void *address)
 	return r;
 }
 
-static void put_back(struct range *r)
-{
-	pthread_mutex_lock(&lock);
-	r->next = ranges;
-	ranges = r;
-	pthread_mutex_unlock(&lock);
-}
-
 /* A memory file of the given size that can never shrink again. */
 static int memory_file(size_t size)
 {
@@ -142,6 +134,20 @@ static void release(struct range *r)
 {
 	give_back(r->kind, r->base, r->size);
 	free(r);
+}
+
+/*
+ * Takes a range from the hardware, then from the list. Of threads that free the same the hardware lets one pass, and who is
+ * refused finds it gone.
+ */
+static CUresult unmap(enum kind kind, const void *address, const char *base, int registered)
+{
+	struct range *r;
+	CUresult res = simc_rpc_MemHostUnmap((uintptr_t)base, registered);
+
+	if (res == CUDA_SUCCESS && (r = take(kind, address)) != NULL)
+		release(r);
+	return res;
 }
 
 void simc_forget_context_memory(CUcontext ctx)
@@ -209,17 +215,7 @@ CUresult simc_cuMemAllocHost_v2(void **pp, size_t bytesize)
 
 CUresult simc_cuMemFreeHost(void *p)
 {
-	struct range *r = p ? take(PINNED, p) : NULL;
-	CUresult res;
-
-	if (!r)
-		return CUDA_ERROR_INVALID_VALUE;
-	if ((res = simc_rpc_MemHostUnmap((uintptr_t)p, 0)) != CUDA_SUCCESS) {
-		put_back(r);
-		return res;
-	}
-	release(r);
-	return CUDA_SUCCESS;
+	return p ? unmap(PINNED, p, p, 0) : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Puts a memory file in the place of the pages of [base, base + size), with their content. */
@@ -393,18 +389,20 @@ CUresult simc_cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 CUresult simc_cuMemHostUnregister(void *p)
 {
 	struct range *r;
-	CUresult res;
+	enum kind kind;
+	char *base;
 
 	if (!p)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!(r = take(REGISTERED, p)) && !(r = take(IN_PLACE, p)))
-		return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-	if ((res = simc_rpc_MemHostUnmap((uintptr_t)r->base, 1)) != CUDA_SUCCESS) {
-		put_back(r);
-		return res;
+	pthread_mutex_lock(&lock);
+	for (r = ranges; r && !((r->kind == REGISTERED || r->kind == IN_PLACE) && r->address == p); r = r->next)
+		;
+	if (r) {
+		kind = r->kind;
+		base = r->base;
 	}
-	release(r);
-	return CUDA_SUCCESS;
+	pthread_mutex_unlock(&lock);
+	return r ? unmap(kind, p, base, 1) : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
 CUresult simc_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
