@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Copies and fills: the many forms of the API become the few messages. */
+// SPDX-License-Identifier: Apache-2.0
+
+// Copies and fills: the many forms of the API become the few messages.
 #define LGPU_CUDA_PLAIN
 #include <string.h>
 
@@ -13,7 +14,7 @@ static CUdeviceptr address(const void *p)
 	return (CUdeviceptr)(uintptr_t)p;
 }
 
-/* The stream of a call that has none: it waits for the calling form's default stream. */
+// The stream of a call that has none: it waits for the calling form's default stream.
 static CUstream default_stream(void)
 {
 	return simc_stream(NULL);
@@ -113,7 +114,7 @@ CUresult simc_cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStr
 	return pCopy ? simc_rpc_Memcpy3DPeer(pCopy, hStream, 1) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* A copy of one row between an array and something else. */
+// A copy of one row between an array and something else.
 static CUDA_MEMCPY2D row(size_t n)
 {
 	CUDA_MEMCPY2D c;
@@ -207,7 +208,7 @@ CUresult simc_cuMemcpyAtoHAsync_v2(void *dstHost, CUarray srcArray, size_t srcOf
 	return simc_rpc_Memcpy2D(&c, hStream, 1);
 }
 
-/* The copies of a batch may run in any order, so that one after another is right. */
+// The copies of a batch may run in any order, so that one after another is right.
 static CUresult batch(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs,
 		      size_t *attrsIdxs, size_t numAttrs, size_t *failIdx, CUstream hStream)
 {
