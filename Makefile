@@ -32,10 +32,10 @@ build: $(ASSETS) build/demo/tenant build/demo/ring
 include interpose/sources.mk
 INTERPOSE_FLAGS = $(patsubst -I.,-Iinterpose,$(patsubst -I../%,-I%,$(filter-out -Werror,$(LGPU_CFLAGS)))) $(WERROR)
 INTERPOSE_OBJECTS := $(LGPU_SOURCES:%=build/interpose/%.o)
-$(B)/liblgpu.so: $(INTERPOSE_OBJECTS) interpose/liblgpu_gen.map
+$(B)/liblgpu.so: $(INTERPOSE_OBJECTS) interpose/liblgpu.map
 	echo "  LD  $@"
 	mkdir -p $(@D)
-	$(CC) $(subst liblgpu_gen.map,interpose/liblgpu_gen.map,$(LGPU_LDFLAGS)) -o $@ $(INTERPOSE_OBJECTS) $(LGPU_LIBS)
+	$(CC) $(subst liblgpu.map,interpose/liblgpu.map,$(LGPU_LDFLAGS)) -o $@ $(INTERPOSE_OBJECTS) $(LGPU_LIBS)
 build/interpose/%.o: interpose/% interpose/sources.mk Makefile
 	echo "  CC  $<"
 	mkdir -p $(@D)
@@ -103,7 +103,7 @@ sanitize: build
 	echo "  CC  build/sanitize"
 	mkdir -p build/sanitize/sim
 	$(CC) $(INTERPOSE_FLAGS) $(UBSAN) $(addprefix interpose/,$(LGPU_SOURCES)) -static-libubsan -o build/sanitize/liblgpu.so \
-		$(filter-out -nostartfiles,$(subst liblgpu_gen.map,interpose/liblgpu_gen.map,$(LGPU_LDFLAGS))) $(LGPU_LIBS)
+		$(filter-out -nostartfiles,$(subst liblgpu.map,interpose/liblgpu.map,$(LGPU_LDFLAGS))) $(LGPU_LIBS)
 	$(MAKE) SIMC_OUT=build/sanitize/sim SIMC_CFLAGS="-std=c11 -O1 -g $(UBSAN) -fsanitize=address" \
 		build/sanitize/sim/libcuda.so.1 build/sanitize/sim/libnvidia-ml.so.1
 	CFLAGS="$(UBSAN) -fsanitize=address" ASAN_OPTIONS=detect_leaks=0 \

@@ -1,5 +1,5 @@
 // Package link is the language of the daemon's socket for tenants: what the interposer and the daemon say to each other.
-// The Go types are its only source; interpose/link_gen.h is generated from them (go generate ./region).
+// The Go types are its only source; interpose/daemon/link_gen.h is generated from them (go generate ./region).
 //
 // The socket is a SOCK_SEQPACKET one. Every packet is one Message, in the machine's byte order; a Refuse may carry text
 // behind it. Who a client is the daemon asks the kernel: nothing in a message says it.

@@ -1,7 +1,7 @@
 // Package region is the memory that an lgpu shares with the processes inside
 // it: its limits, the counters that enforce them, and one slot per process.
 //
-// The Go types in this file are the layout's only source. interpose/region.h
+// The Go types in this file are the layout's only source. interpose/process/region_gen.h
 // is generated from them (go generate ./region) with a compiled check of every
 // offset, so the two sides cannot drift.
 //

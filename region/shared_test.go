@@ -229,7 +229,7 @@ var counterClient = sync.OnceValues(func() (string, error) {
 	}
 	const c = "../interpose/"
 	out, err := exec.Command(cc, "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-DLGPU_FAULT_POINTS",
-		"-I"+c, "-o", bin, "testdata/counter_client.c", c+"counter.c", c+"testdata/fault.c").CombinedOutput()
+		"-I"+c, "-o", bin, "testdata/counter_client.c", c+"process/counter.c", c+"testdata/fault.c").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}

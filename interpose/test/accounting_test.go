@@ -120,7 +120,7 @@ func TestPoolsRace(t *testing.T) {
 
 // What is under an address is charged once.
 func TestAccounts(t *testing.T) {
-	mustRun(t, nil, program(t, "accounts_test", "accounts.c", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"))
+	mustRun(t, nil, program(t, "accounts_test", "memory/accounts.c", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"))
 }
 
 // Threads that free the same leave no charge, neither when the address is given out again meanwhile.

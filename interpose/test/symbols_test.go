@@ -26,7 +26,7 @@ func TestGeneratedFilesAreFresh(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		have, err := os.ReadFile(f.Name())
+		have, err := os.ReadFile(filepath.Join("driver", f.Name()))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,7 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What is noted under an address is charged exactly once, whatever comes to be under it meanwhile. Prints nothing.
 #include <stdio.h>
 
-#include "accounts.h"
+#include "memory/accounts.h"
 
 #define CHECK(condition)                                                        \
 	do {                                                                    \

@@ -1,8 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Who waits takes a daemon for hung when it is silent, in time, and only then.
 // Prints "ok".
 #include <stdio.h>
 
-#include "beat.h"
+#include "daemon/beat.h"
 
 #define CHECK(condition)                                                        \
 	do {                                                                    \

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // code IMAGE STEP...: loads the image in IMAGE in one way after another. But for "stacks" it has a kernel "nop" without
 // parameters and a variable "big". Each step prints what it was, the driver's answer, and what the lgpu shows as used
 // after it, in MiB.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The shared counter alone: many processes, an observer that looks all the
 // time, and processes killed at every step.
 #include <signal.h>
@@ -8,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "counter.h"
+#include "process/counter.h"
 
 #define LIMIT (UINT64_C(1) << 30)
 

@@ -1,8 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Properties of the credit arithmetic over random histories. Prints "ok".
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "credit.h"
+#include "alone/credit.h"
 
 #define CHECK(condition)                                                        \
 	do {                                                                    \

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // orders CONTROL.PTX: does what it reads, one order a line, and prints each order with the driver's answer when it is done.
 //
 //	init                cuInit

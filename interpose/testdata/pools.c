@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // pools SCENARIO [ARGUMENT]: what programs do with memory pools. Each step prints what it was, the driver's answer, and
 // what the lgpu shows as used after it, in MiB.
 #include <pthread.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // turn_stress FOLDER PROCESSES TURNS: processes take turns on one device.
 //
 // Each checks that it is alone while it has the turn. One of them kills itself
@@ -11,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "futex.h"
-#include "turn.h"
+#include "base/futex.h"
+#include "alone/turn.h"
 
 #define MOST 64
 

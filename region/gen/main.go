@@ -1,5 +1,5 @@
-// Command gen writes the C headers of the types that the interposer shares with others: region.h from package region and
-// link_gen.h from package link.
+// Command gen writes the C headers of the types that the interposer shares with others: process/region_gen.h from package region and
+// daemon/link_gen.h from package link.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 
 var headers = []cheader.Header{
 	{
-		File: "region.h", Source: "./region", Prefix: "LGPU_",
+		File: "process/region_gen.h", Source: "./region", License: "Apache-2.0", Prefix: "LGPU_",
 		About: "Layout of the region that an lgpu shares with its processes. Meaning and\n// units of every field: region/layout.go.",
 		Constants: []cheader.Constant{
 			{Name: "MAGIC", Value: region.Magic}, {Name: "VERSION", Value: uint64(region.Version)},
@@ -37,7 +37,7 @@ var headers = []cheader.Header{
 		Align: map[string]uint64{"lgpu_counter": 16},
 	},
 	{
-		File: "link_gen.h", Source: "./region", Prefix: "LGPU_LINK_",
+		File: "daemon/link_gen.h", Source: "./region", License: "Apache-2.0", Prefix: "LGPU_LINK_",
 		About: "What the interposer and the daemon say to each other. Meaning of every kind,\n// flag and field: link/link.go.",
 		Constants: []cheader.Constant{
 			{Name: "VERSION", Value: link.Version}, {Name: "LINGER", Value: link.Linger},
