@@ -7,7 +7,7 @@
 // launches pay one load. Without one, a process may launch while it has the
 // device's turn (turn.h) and its lgpu has credit (credit.h).
 //
-// Behind each launch an untimed event is recorded, so that a watcher thread
+// After each launch an untimed event is recorded, so that a watcher thread
 // knows when the device has drained; while anything is in flight, time is
 // charged to the lgpu. Work is let in only while what is already in flight will
 // keep the device busy for less than about 1 ms, so that a gate that closes is
