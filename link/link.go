@@ -5,13 +5,13 @@
 // behind it. Who a client is the daemon asks the kernel: nothing in a message says it.
 //
 //	client → daemon                              daemon → client
-//	Hello     first of all                       Welcome   client slot, fds of Limits and Usage | Refuse
+//	Hello     first of all                       Welcome   client index, fds of Limits and Usage | Refuse
 //	Gate      launches on a device from now on   Free | Open
 //	Want      a launch waits at a closed gate    Open      run until Busy reaches Value
 //	Closed    gate closed and device drained     Close     let nothing more in
 //	                                             Seep      let so many launches pass a closed gate
 //	Need      memory beyond what is granted      Memory    asked and answered; look at Granted again
-//	                                             Gone      memory given away and left is on the device no more
+//	                                             Gone      memory given away and released is on the device no more
 //
 // After the Welcome of a reconnect, the first thing a client says is a Need of nothing, which is not answered: it goes by
 // the new Limits from now on. While a Want, or a Closed with FlagWaiting, has no answer, the daemon beats in the limits
@@ -75,9 +75,9 @@ const (
 
 // Flags.
 const (
-	// FlagView (Hello): only looks (nvidia-smi), takes no client slot; the connection ends with the Welcome.
+	// FlagView (Hello): only looks (nvidia-smi), is no client; the connection ends with the Welcome.
 	FlagView uint32 = 1 << iota
-	// FlagReconnect (Hello): was a client before the daemon restarted. ID and Client say of which lgpu and slot, and the fd
+	// FlagReconnect (Hello): was a client before the daemon restarted. ID and Client say of which lgpu and which one, and the fd
 	// of its Usage comes along, unless the kernel says EPERM: then the daemon has it. (Welcome): only the fd of Limits comes along.
 	FlagReconnect
 	// FlagWanted (Open): another lgpu waits for the device.
@@ -95,7 +95,7 @@ type Message struct {
 	Kind    uint16
 	Version uint16 // Hello, Welcome
 	Device  uint32 // index in Limits: Gate and after
-	Client  uint32 // slot in Usage: Hello with FlagReconnect, Welcome
+	Client  uint32 // index in Usage: Hello with FlagReconnect, Welcome
 	Flags   uint32
 	ID      uint64 // of the lgpu: Hello with FlagReconnect, Welcome
 	Serial  uint64 // of the grant: Open, Close, Closed

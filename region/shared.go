@@ -327,7 +327,7 @@ func (s *Shared) Held(client int) (host uint64, devices []uint64) {
 	return host, devices
 }
 
-// Holder is the process that has a slot.
+// Holder is the process that is a client.
 type Holder struct {
 	PID       int    // as the process knows itself
 	Start     uint64 // field 22 of /proc/PID/stat
@@ -335,7 +335,7 @@ type Holder struct {
 	Comm      string
 }
 
-// Claim writes into a slot whose it is, for the other processes of the lgpu to show.
+// Claim writes who a client is, for the other processes of the lgpu to show.
 func (s *Shared) Claim(client int, h Holder) {
 	s.read(func(u *Usage) {
 		if client < 0 || client >= MaxClients {
@@ -343,7 +343,7 @@ func (s *Shared) Claim(client int, h Holder) {
 		}
 		c := &u.Client[client]
 		c.Start, c.Namespace, c.Comm = h.Start, h.Namespace, [16]byte{}
-		c.Exported, c.Left = [MaxDevices]uint64{}, [MaxDevices]uint64{}
+		c.Exported, c.Released = [MaxDevices]uint64{}, [MaxDevices]uint64{}
 		copy(c.Comm[:15], h.Comm)
 		atomic.StoreUint32(&c.PID, uint32(h.PID))
 		atomic.StoreUint32(&c.State, ClientLive)
@@ -351,9 +351,9 @@ func (s *Shared) Claim(client int, h Holder) {
 }
 
 // Exports returns what a client has given away under descriptors, in bytes of each device, never more than it holds;
-// and what of that it has left.
-func (s *Shared) Exports(client int) (exported, left []uint64) {
-	exported, left = make([]uint64, s.deviceCount), make([]uint64, s.deviceCount)
+// and what of that it has released.
+func (s *Shared) Exports(client int) (exported, released []uint64) {
+	exported, released = make([]uint64, s.deviceCount), make([]uint64, s.deviceCount)
 	s.read(func(u *Usage) {
 		if client < 0 || client >= MaxClients {
 			return
@@ -361,14 +361,14 @@ func (s *Shared) Exports(client int) (exported, left []uint64) {
 		for i := range exported {
 			held := uint64(max(u.deviceAccount(i).held(client), 0))
 			exported[i] = min(atomic.LoadUint64(&u.Client[client].Exported[i]), held)
-			left[i] = min(atomic.LoadUint64(&u.Client[client].Left[i]), exported[i])
+			released[i] = min(atomic.LoadUint64(&u.Client[client].Released[i]), exported[i])
 		}
 	})
-	return exported, left
+	return exported, released
 }
 
-// Settle gives back what a dead client holds beyond keep, in bytes of each device, and frees its slot if it keeps
-// nothing; a nil keep is nothing. Live clients may go on meanwhile; nobody else may settle the same slot. False: a
+// Settle gives back what a dead client holds beyond keep, in bytes of each device, and frees its index if it keeps
+// nothing; a nil keep is nothing. Live clients may go on meanwhile; nobody else may settle the same client. False: a
 // tenant writes so often that it cannot be done now.
 func (s *Shared) Settle(client int, keep []uint64) bool {
 	done := true

@@ -170,7 +170,7 @@ static bool become(struct lgpu_state *s, uint32_t i, const struct identity *self
 	c->namespace = self->namespace;
 	memcpy(c->comm, self->comm, sizeof c->comm);
 	memset(c->exported, 0, sizeof c->exported);
-	memset(c->left, 0, sizeof c->left);
+	memset(c->released, 0, sizeof c->released);
 	LGPU_FAULT_POINT("named");
 	__atomic_store_n(&c->state, (uint32_t)LGPU_CLIENT_LIVE, __ATOMIC_RELEASE);
 	LGPU_FAULT_POINT("live");

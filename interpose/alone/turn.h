@@ -20,38 +20,39 @@
 // lgpus that wait for each other only stutter.
 #define LGPU_TURN_BOUND INT64_C(300000000)
 
-struct lgpu_turn_seat {
+// This process in the queue for a device.
+struct lgpu_queue {
 	struct lgpu_turn *page; // NULL: no page, every attempt succeeds
 	int fd;
-	uint32_t index;
+	uint32_t index; // of our entry
 	uint64_t grant; // value of page->owner while it is ours, else 0
 	int64_t asked;  // since when we have been waiting, else 0
 };
 
 // lgpu_turn_open joins the device's page in folder, making it if need be.
-// Without one (an unwritable folder, a page of another version, no free seat)
+// Without one (an unwritable folder, a page of another version, no free entry)
 // the process runs on its own credit alone; the reason is logged.
-void lgpu_turn_open(struct lgpu_turn_seat *seat, const char *folder, const uint8_t uuid[16], uint64_t lgpu);
+void lgpu_turn_open(struct lgpu_queue *queue, const char *folder, const uint8_t uuid[16], uint64_t lgpu);
 
 // lgpu_turn_try takes the turn if it is free, handed to us, or forfeited by
 // its owner. Otherwise it leaves us in the queue.
-bool lgpu_turn_try(struct lgpu_turn_seat *seat, int64_t now);
+bool lgpu_turn_try(struct lgpu_queue *queue, int64_t now);
 
 // lgpu_turn_wait sleeps until the turn may be ours, for at most nanos.
-void lgpu_turn_wait(struct lgpu_turn_seat *seat, int64_t nanos);
+void lgpu_turn_wait(struct lgpu_queue *queue, int64_t nanos);
 
 // lgpu_turn_kept says whether the turn taken is still ours.
-bool lgpu_turn_kept(const struct lgpu_turn_seat *seat);
+bool lgpu_turn_kept(const struct lgpu_queue *queue);
 
 // lgpu_turn_wanted says who is waiting.
 enum lgpu_turn_wanted { LGPU_TURN_UNWANTED, LGPU_TURN_WANTED_BY_OWN, LGPU_TURN_WANTED_BY_OTHERS };
-enum lgpu_turn_wanted lgpu_turn_wanted(const struct lgpu_turn_seat *seat);
+enum lgpu_turn_wanted lgpu_turn_wanted(const struct lgpu_queue *queue);
 
-// lgpu_turn_shared says whether other processes of our lgpu have seats.
-bool lgpu_turn_shared(const struct lgpu_turn_seat *seat);
+// lgpu_turn_shared says whether other processes of our lgpu are there.
+bool lgpu_turn_shared(const struct lgpu_queue *queue);
 
 // lgpu_turn_leave gives up the turn. It goes to the waiting lgpu whose last
 // turn is longest ago, and there to the process whose is.
-void lgpu_turn_leave(struct lgpu_turn_seat *seat, int64_t now);
+void lgpu_turn_leave(struct lgpu_queue *queue, int64_t now);
 
 #endif

@@ -165,8 +165,8 @@ static bool map_limits(struct lgpu_state *s, int fd)
 		s->limits = fresh;
 		return true;
 	}
-	// In the place of the old ones at one stroke: whoever reads them reads
-	// either, and waits for neither.
+	// They replace the old ones in one step: a reader sees one or the other, and
+	// never waits.
 	return mremap(fresh, LGPU_LIMITS_BYTES, LGPU_LIMITS_BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)(uintptr_t)s->limits) !=
 	       MAP_FAILED;
 }

@@ -2,7 +2,7 @@
 
 // daemon.h: the connection to the daemon (link/link.go has the language).
 //
-// The daemon gives this process its place in an lgpu and tells its gates when
+// The daemon makes this process a client of an lgpu and tells its gates when
 // to open. Without it, while it restarts, the process goes on within the limits
 // it was last given, and looks for it.
 #ifndef LGPU_DAEMON_H

@@ -221,7 +221,7 @@ static void *watch(void *arg)
 			pause = r.again - r.now;
 		lgpu_unlock(&g->lock);
 		if (!r.running) {
-			lgpu_turn_wait(&g->hold.seat, 2 * POLL_LONGEST);
+			lgpu_turn_wait(&g->hold.queue, 2 * POLL_LONGEST);
 		} else if (pause > 0) {
 			struct timespec t = {pause / LGPU_NANOS, pause % LGPU_NANOS};
 			nanosleep(&t, NULL);
@@ -242,7 +242,7 @@ static struct lgpu_gate *gate_make(const struct lgpu_state *state, uint32_t inde
 	g->linked = state->linked;
 	lgpu_gate_patient(g);
 	if (!state->linked)
-		lgpu_turn_open(&g->hold.seat, state->turns, g->limits->uuid, state->limits->id);
+		lgpu_turn_open(&g->hold.queue, state->turns, g->limits->uuid, state->limits->id);
 	return g;
 }
 

@@ -41,7 +41,7 @@ struct lgpu_hold {
 	bool shared;    // other processes of the lgpu want the turn too
 	int64_t taken;  // when the turn became ours
 	int64_t waited; // for how long we had waited then
-	struct lgpu_turn_seat seat;
+	struct lgpu_queue queue;
 };
 
 struct lgpu_gate {

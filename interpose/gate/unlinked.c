@@ -19,20 +19,20 @@ int64_t lgpu_unlinked_open(struct lgpu_gate *g, int64_t now)
 {
 	struct lgpu_hold *h = &g->hold;
 	int64_t due = lgpu_credit_due(horizon_of(g), lgpu_gate_cap(g), LGPU_CREDIT_QUANTUM);
-	if (due > now && (h->holding || h->seat.asked == 0))
+	if (due > now && (h->holding || h->queue.asked == 0))
 		return due;
 	if (!h->holding) {
-		int64_t asked = h->seat.asked;
-		if (!lgpu_turn_try(&h->seat, now))
+		int64_t asked = h->queue.asked;
+		if (!lgpu_turn_try(&h->queue, now))
 			return now;
 		if (due > now) { // queued with credit that another process has spent since
-			lgpu_turn_leave(&h->seat, now);
+			lgpu_turn_leave(&h->queue, now);
 			return due;
 		}
 		h->holding = true;
 		h->taken = now;
 		h->waited = asked != 0 ? now - asked : 0;
-		h->shared = lgpu_turn_shared(&h->seat);
+		h->shared = lgpu_turn_shared(&h->queue);
 	}
 	g->open = true;
 	g->idle = now;
@@ -49,9 +49,9 @@ int64_t lgpu_unlinked_open(struct lgpu_gate *g, int64_t now)
 static void close_if_due(struct lgpu_gate *g, int64_t now)
 {
 	struct lgpu_hold *h = &g->hold;
-	enum lgpu_turn_wanted wanted = lgpu_turn_wanted(&h->seat);
+	enum lgpu_turn_wanted wanted = lgpu_turn_wanted(&h->queue);
 	int64_t held = now - h->taken, idle = lgpu_gate_busy(g) || g->waiters != 0 ? 0 : now - g->idle;
-	bool over = !lgpu_turn_kept(&h->seat) || (wanted == LGPU_TURN_WANTED_BY_OTHERS && held >= SLICE) ||
+	bool over = !lgpu_turn_kept(&h->queue) || (wanted == LGPU_TURN_WANTED_BY_OTHERS && held >= SLICE) ||
 		    (wanted == LGPU_TURN_WANTED_BY_OWN && held >= SLICE_OWN) ||
 		    idle >= (wanted == LGPU_TURN_UNWANTED ? LINGER : LGPU_GATE_LINGER);
 	bool dry = lgpu_credit(horizon_of(g), now, lgpu_gate_cap(g)) <= lgpu_flight_remaining(&g->flight, now);
@@ -61,7 +61,7 @@ static void close_if_due(struct lgpu_gate *g, int64_t now)
 		return;
 	if (over || !h->shared || held >= SLICE_OWN || wanted == LGPU_TURN_WANTED_BY_OTHERS) {
 		h->holding = false;
-		lgpu_turn_leave(&h->seat, now);
+		lgpu_turn_leave(&h->queue, now);
 	}
 }
 
@@ -70,9 +70,9 @@ bool lgpu_unlinked_watch(struct lgpu_gate *g, int64_t now, int64_t *again)
 	if (g->hold.holding)
 		close_if_due(g, now);
 	*again = 0;
-	if (!g->open && !lgpu_gate_busy(g) && (g->waiters != 0 || g->hold.seat.asked != 0))
+	if (!g->open && !lgpu_gate_busy(g) && (g->waiters != 0 || g->hold.queue.asked != 0))
 		*again = lgpu_unlinked_open(g, now);
 	return g->hold.holding || lgpu_gate_busy(g);
 }
 
-bool lgpu_unlinked_queued(const struct lgpu_gate *g) { return !g->linked && !g->hold.holding && g->hold.seat.asked != 0; }
+bool lgpu_unlinked_queued(const struct lgpu_gate *g) { return !g->linked && !g->hold.holding && g->hold.queue.asked != 0; }

@@ -108,7 +108,7 @@ LGPU_EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUst
 	PASS(stream, f, blocks((unsigned)width, (unsigned)height, 1), LGPU_REAL(cuLaunchGridAsync)(f, width, height, stream));
 }
 
-// One kernel on several devices at once, each behind its own gate. The gates
+// One kernel on several devices at once, each with its own gate. The gates
 // are entered in the order given; a launch that waits here holds no lock.
 LGPU_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned count, unsigned flags)
 {

@@ -25,7 +25,7 @@ static void drop(struct lgpu_state *s, struct lgpu_object *o)
 	if (__atomic_sub_fetch(&o->uses, 1, __ATOMIC_ACQ_REL) != 0)
 		return;
 	if (o->exported)
-		lgpu_exports_leave(s, o->device, o->bytes); // a descriptor may keep it
+		lgpu_exports_release(s, o->device, o->bytes); // a descriptor may keep it
 	else
 		lgpu_uncharge(s, o->device, o->bytes);
 	free(o);

@@ -30,8 +30,8 @@ static uint64_t hash(uint32_t kind, uint64_t key)
 
 static struct shard *shard_of(uint64_t h) { return &shards[h >> 32 & (SHARDS - 1)]; }
 
-// slot_of returns where an entry is, or the free place where it would be.
-static uint32_t slot_of(const struct shard *s, uint32_t kind, uint64_t key, uint64_t h)
+// index_of returns where an entry is, or the free index where it would be.
+static uint32_t index_of(const struct shard *s, uint32_t kind, uint64_t key, uint64_t h)
 {
 	uint32_t i = (uint32_t)h & (s->room - 1);
 	while (s->entries[i].kind != 0 && (s->entries[i].kind != kind || s->entries[i].key != key))
@@ -49,7 +49,7 @@ static bool grow(struct shard *s)
 	for (uint32_t i = 0; i < s->room; i++) {
 		const struct lgpu_entry *e = &s->entries[i];
 		if (e->kind != 0)
-			bigger.entries[slot_of(&bigger, e->kind, e->key, hash(e->kind, e->key))] = *e;
+			bigger.entries[index_of(&bigger, e->kind, e->key, hash(e->kind, e->key))] = *e;
 	}
 	if (s->entries != NULL)
 		munmap(s->entries, s->room * sizeof *s->entries);
@@ -85,7 +85,7 @@ static bool put(const struct lgpu_entry *entry, bool replace, struct lgpu_entry 
 	if (!done)
 		done = grow(s) || s->used + 1 < s->room;
 	if (done) {
-		uint32_t i = slot_of(s, entry->kind, entry->key, h);
+		uint32_t i = index_of(s, entry->kind, entry->key, h);
 		*old = s->entries[i];
 		s->used += old->kind == 0;
 		done = replace || old->kind == 0;
@@ -119,7 +119,7 @@ static bool look(enum lgpu_kind kind, uint64_t key, struct lgpu_entry *entry, bo
 	bool found = false;
 	lgpu_lock(&s->lock);
 	if (s->room != 0) {
-		uint32_t i = slot_of(s, kind, key, h);
+		uint32_t i = index_of(s, kind, key, h);
 		found = s->entries[i].kind != 0;
 		if (found) {
 			*entry = s->entries[i];
@@ -140,7 +140,7 @@ void lgpu_accounts_sweep(void *context, void (*fn)(const struct lgpu_entry *, vo
 	for (int k = 0; k < SHARDS; k++) {
 		struct shard *s = &shards[k];
 		lgpu_lock(&s->lock);
-		// drop moves another entry into the place, so the place is looked at again.
+		// drop moves another entry to the index, which is looked at again.
 		for (uint32_t i = 0; i < s->room;) {
 			struct lgpu_entry e = s->entries[i];
 			if (e.kind == 0 || e.context != context) {

@@ -14,7 +14,7 @@
 #include "base/base.h"
 
 // A fat binary is a header and entries, each a header and a payload. nvcc embeds
-// it behind a wrapper. Read off nvcc's output; the fields are named as in
+// it in a wrapper. Read off nvcc's output; the fields are named as in
 // fatbinary.h, fatbinary_section.h and in public descriptions of the format.
 #define WRAPPER_MAGIC 0x466243b1u
 #define FATBIN_MAGIC 0xba55ed50u

@@ -173,7 +173,7 @@ static struct excess excess_of(struct lgpu_state *s, int device, const struct ov
 	struct lgpu_account *account = &s->device[device];
 	for (int tries = 0; tries < 4; tries++) {
 		lgpu_lock(&account->lock);
-		uint64_t own, before = *begun, accounted = (uint64_t)account->held - o->charged - lgpu_exports_left(device);
+		uint64_t own, before = *begun, accounted = (uint64_t)account->held - o->charged - lgpu_exports_released(device);
 		uint64_t pending = __atomic_load_n(&account->pending, __ATOMIC_SEQ_CST);
 		lgpu_unlock(&account->lock);
 		if (!own_bytes(s, device, &own))
@@ -284,7 +284,7 @@ bool lgpu_overhead_context_made(struct lgpu_state *s, int device, uint64_t seen)
 	bool fits = true;
 	lgpu_lock(&o->lock);
 	if (__atomic_load_n(known, __ATOMIC_RELAXED) == 0 && o->contexts == 1) {
-		uint64_t accounted = (uint64_t)s->device[device].held - o->charged - lgpu_exports_left(device);
+		uint64_t accounted = (uint64_t)s->device[device].held - o->charged - lgpu_exports_released(device);
 		if (own_bytes(s, device, &own))
 			seen = own > accounted ? own - accounted : 0;
 		__atomic_store_n(known, seen, __ATOMIC_RELAXED);

@@ -24,10 +24,10 @@
 #define LGPU_CLIENT_FREE UINT64_C(0x0)
 #define LGPU_CLIENT_LIVE UINT64_C(0x1)
 #define LGPU_TURN_MAGIC UINT64_C(0x14e52545550474c)
-#define LGPU_MAX_SEATS UINT64_C(0x200)
-#define LGPU_SEAT_IDLE UINT64_C(0x0)
-#define LGPU_SEAT_WAITING UINT64_C(0x1)
-#define LGPU_SEAT_GRANTED UINT64_C(0x2)
+#define LGPU_TURN_ENTRIES UINT64_C(0x200)
+#define LGPU_TURN_IDLE UINT64_C(0x0)
+#define LGPU_TURN_WAITING UINT64_C(0x1)
+#define LGPU_TURN_GRANTED UINT64_C(0x2)
 
 struct lgpu_device_limits {
 	uint8_t uuid[16];
@@ -133,7 +133,7 @@ struct lgpu_client {
 	struct lgpu_ledger host;
 	struct lgpu_ledger device[16];
 	uint64_t exported[16];
-	uint64_t left[16];
+	uint64_t released[16];
 };
 _Static_assert(sizeof(struct lgpu_client) == 1152, "lgpu_client");
 _Static_assert(offsetof(struct lgpu_client, state) == 0, "State");
@@ -144,7 +144,7 @@ _Static_assert(offsetof(struct lgpu_client, comm) == 24, "Comm");
 _Static_assert(offsetof(struct lgpu_client, host) == 80, "Host");
 _Static_assert(offsetof(struct lgpu_client, device) == 128, "Device");
 _Static_assert(offsetof(struct lgpu_client, exported) == 896, "Exported");
-_Static_assert(offsetof(struct lgpu_client, left) == 1024, "Left");
+_Static_assert(offsetof(struct lgpu_client, released) == 1024, "Released");
 
 struct lgpu_usage {
 	struct lgpu_counter host;
@@ -159,34 +159,34 @@ _Static_assert(offsetof(struct lgpu_usage, boot) == 16, "Boot");
 _Static_assert(offsetof(struct lgpu_usage, device) == 64, "Device");
 _Static_assert(offsetof(struct lgpu_usage, client) == 6208, "Client");
 
-struct lgpu_seat {
+struct lgpu_turn_entry {
 	uint32_t state;
 	uint32_t pid;
 	uint64_t lgpu;
 	uint64_t served;
 	uint64_t reserved4[5];
 };
-_Static_assert(sizeof(struct lgpu_seat) == 64, "lgpu_seat");
-_Static_assert(offsetof(struct lgpu_seat, state) == 0, "State");
-_Static_assert(offsetof(struct lgpu_seat, pid) == 4, "PID");
-_Static_assert(offsetof(struct lgpu_seat, lgpu) == 8, "LGPU");
-_Static_assert(offsetof(struct lgpu_seat, served) == 16, "Served");
+_Static_assert(sizeof(struct lgpu_turn_entry) == 64, "lgpu_turn_entry");
+_Static_assert(offsetof(struct lgpu_turn_entry, state) == 0, "State");
+_Static_assert(offsetof(struct lgpu_turn_entry, pid) == 4, "PID");
+_Static_assert(offsetof(struct lgpu_turn_entry, lgpu) == 8, "LGPU");
+_Static_assert(offsetof(struct lgpu_turn_entry, served) == 16, "Served");
 
 struct lgpu_turn {
 	uint64_t magic;
 	uint32_t version;
-	uint32_t seats;
+	uint32_t entries;
 	uint64_t owner;
 	uint64_t since;
 	uint64_t reserved5[4];
-	struct lgpu_seat seat[512];
+	struct lgpu_turn_entry entry[512];
 };
 _Static_assert(sizeof(struct lgpu_turn) == 32832, "lgpu_turn");
 _Static_assert(offsetof(struct lgpu_turn, magic) == 0, "Magic");
 _Static_assert(offsetof(struct lgpu_turn, version) == 8, "Version");
-_Static_assert(offsetof(struct lgpu_turn, seats) == 12, "Seats");
+_Static_assert(offsetof(struct lgpu_turn, entries) == 12, "Entries");
 _Static_assert(offsetof(struct lgpu_turn, owner) == 16, "Owner");
 _Static_assert(offsetof(struct lgpu_turn, since) == 24, "Since");
-_Static_assert(offsetof(struct lgpu_turn, seat) == 64, "Seat");
+_Static_assert(offsetof(struct lgpu_turn, entry) == 64, "Entry");
 
 #endif
