@@ -4,6 +4,7 @@ package cheader
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -44,6 +45,20 @@ func Write(folder string, headers []Header) error {
 		}
 	}
 	return nil
+}
+
+// Fresh returns an error that names the headers in folder that are not what the Go types give.
+func Fresh(folder string, headers []Header) error {
+	var stale []error
+	for _, h := range headers {
+		file := filepath.Join(folder, h.File)
+		have, err := os.ReadFile(file)
+		if err == nil && !bytes.Equal(have, h.Text()) {
+			err = fmt.Errorf("%s is not what the Go types give; run: go generate %s", file, h.Source)
+		}
+		stale = append(stale, err)
+	}
+	return errors.Join(stale...)
 }
 
 // Text returns the header. It panics on a field that C cannot have, which only a change of the layout can bring.

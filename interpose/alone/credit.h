@@ -11,13 +11,14 @@
 
 #include <stdint.h>
 
+#include "alone/policy_gen.h"
 #include "process/region_gen.h"
 
 // The most credit that an idle lgpu saves up.
-#define LGPU_CREDIT_BURST INT64_C(20000000)
+#define LGPU_CREDIT_BURST ((int64_t)LGPU_POLICY_BURST)
 // The credit that opens a closed gate: long enough that opening and draining
 // are small beside it, short enough that every second has many.
-#define LGPU_CREDIT_QUANTUM INT64_C(5000000)
+#define LGPU_CREDIT_QUANTUM ((int64_t)LGPU_POLICY_QUANTUM)
 
 // lgpu_credit is the device time left at now, negative when in debt. cap is in
 // hundredths of a percent.

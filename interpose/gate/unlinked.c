@@ -6,9 +6,9 @@
 #include "gate/parts.h"
 
 // Times in ns.
-#define SLICE INT64_C(10000000)     // turn kept while other lgpus wait
-#define SLICE_OWN INT64_C(40000000) // turn kept while processes of this lgpu wait
-#define LINGER INT64_C(1000000)     // idle turn kept while nobody waits
+#define SLICE ((int64_t)LGPU_POLICY_SLICE)            // turn kept while other lgpus wait
+#define SLICE_OWN ((int64_t)LGPU_POLICY_PROCESS_TURN) // turn kept while processes of this lgpu wait
+#define LINGER INT64_C(1000000)                       // idle turn kept while nobody waits
 
 static int64_t horizon_of(const struct lgpu_gate *g)
 {

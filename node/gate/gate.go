@@ -442,7 +442,7 @@ func (r *Runner) next(t int64, p *place) {
 
 // Bounds among the clients of one lgpu, ns: a turn, and how long one that has been told to stop keeps others waiting.
 const (
-	ownTurn  = 40 * int64(time.Millisecond)
+	ownTurn  = int64(share.ProcessTurn)
 	ownBound = 100 * int64(time.Millisecond)
 )
 
