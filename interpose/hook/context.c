@@ -192,7 +192,10 @@ out:
 	return r;
 }
 
-static CUresult release(CUdevice dev, CUresult (*driver)(CUdevice))
+// end ends one use of a primary context, or all: a reset ends the context whoever
+// retains it. They retain a new one then, which the driver makes when it is first
+// used.
+static CUresult end(CUdevice dev, bool all, CUresult (*driver)(CUdevice))
 {
 	struct lgpu_state *s = lgpu_attached();
 	int device = s != NULL ? lgpu_limits_index(dev) : -1;
@@ -200,41 +203,22 @@ static CUresult release(CUdevice dev, CUresult (*driver)(CUdevice))
 		return driver(dev);
 	struct primary *p = &primaries[device];
 	lgpu_lock(&p->lock);
-	if (p->uses == 1)
+	bool last = p->uses == 1 || (all && p->uses != 0);
+	if (last)
 		context_ends(p->context);
 	CUresult r = driver(dev);
-	if (r == CUDA_SUCCESS && p->uses > 0 && --p->uses == 0)
+	if (r == CUDA_SUCCESS && p->uses != 0)
+		p->uses = all ? 0 : p->uses - 1;
+	if (r == CUDA_SUCCESS && last)
 		ended(s, device, p->context);
 	lgpu_unlock(&p->lock);
 	return r;
 }
 
-LGPU_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice dev) { return release(dev, LGPU_REAL(cuDevicePrimaryCtxRelease)); }
-LGPU_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) { return release(dev, LGPU_REAL(cuDevicePrimaryCtxRelease_v2)); }
-
-// A reset ends the context whoever retains it; they retain a new one then,
-// which the driver makes when it is first used.
-static CUresult reset(CUdevice dev, CUresult (*driver)(CUdevice))
-{
-	struct lgpu_state *s = lgpu_attached();
-	int device = s != NULL ? lgpu_limits_index(dev) : -1;
-	if (device < 0)
-		return driver(dev);
-	struct primary *p = &primaries[device];
-	lgpu_lock(&p->lock);
-	if (p->uses > 0)
-		context_ends(p->context);
-	CUresult r = driver(dev);
-	if (r == CUDA_SUCCESS && p->uses > 0) {
-		p->uses = 0;
-		ended(s, device, p->context);
-	}
-	lgpu_unlock(&p->lock);
-	return r;
-}
-
-LGPU_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice dev) { return reset(dev, LGPU_REAL(cuDevicePrimaryCtxReset)); }
-LGPU_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) { return reset(dev, LGPU_REAL(cuDevicePrimaryCtxReset_v2)); }
+LGPU_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice dev) { return end(dev, false, LGPU_REAL(cuDevicePrimaryCtxRelease)); }
+LGPU_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) { return end(dev, false, LGPU_REAL(cuDevicePrimaryCtxRelease_v2)); }
+LGPU_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice dev) { return end(dev, true, LGPU_REAL(cuDevicePrimaryCtxReset)); }
+LGPU_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) { return end(dev, true, LGPU_REAL(cuDevicePrimaryCtxReset_v2)); }
 
 // ---- what grows a context
 

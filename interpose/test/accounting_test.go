@@ -161,12 +161,7 @@ func borrowed(t *testing.T, d *device, c *client, megabytes int) (shut func()) {
 func TestIdleOverhead(t *testing.T) {
 	dev := newDevice(t, accountingShape)
 	d := newDaemon(t, whole(dev))
-	c := d.client(dev)
-	c.order("init")
-	p, _, _ := d.accept()
-	p.welcome(3, true)
-	c.wait("init: 0")
-	c.do("context")
+	c, _ := d.join(dev, 3)
 	before := d.region.Used(0)
 	shut := borrowed(t, dev, c, 128)
 	if used := d.region.Used(0); used < before+128*mib {

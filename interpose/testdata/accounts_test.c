@@ -4,14 +4,7 @@
 #include <stdio.h>
 
 #include "memory/accounts.h"
-
-#define CHECK(condition)                                                        \
-	do {                                                                    \
-		if (!(condition)) {                                             \
-			printf("line %d: %s\n", __LINE__, #condition);          \
-			return 1;                                               \
-		}                                                               \
-	} while (0)
+#include "check.h"
 
 static struct lgpu_entry entry(uint64_t key, uint64_t bytes)
 {

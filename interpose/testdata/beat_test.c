@@ -5,14 +5,7 @@
 #include <stdio.h>
 
 #include "daemon/beat.h"
-
-#define CHECK(condition)                                                        \
-	do {                                                                    \
-		if (!(condition)) {                                             \
-			printf("line %d: %s\n", __LINE__, #condition);          \
-			return 1;                                               \
-		}                                                               \
-	} while (0)
+#include "check.h"
 
 static const int64_t MS = 1000000;
 

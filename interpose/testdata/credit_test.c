@@ -5,14 +5,7 @@
 #include <stdlib.h>
 
 #include "alone/credit.h"
-
-#define CHECK(condition)                                                        \
-	do {                                                                    \
-		if (!(condition)) {                                             \
-			printf("line %d: %s\n", __LINE__, #condition);          \
-			return 1;                                               \
-		}                                                               \
-	} while (0)
+#include "check.h"
 
 int main(void)
 {

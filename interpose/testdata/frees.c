@@ -7,9 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "lgpu_cuda.h"
+#include "steps.h"
 
-#define MIB (1u << 20)
 #define COUNT 200
 #define ROUNDS 4
 
@@ -18,22 +17,6 @@ static CUdeviceptr device[COUNT];
 static void *host[COUNT];
 static pthread_barrier_t barrier;
 static atomic_int freed, busy;
-
-static void must(CUresult r, int line)
-{
-	if (r == CUDA_SUCCESS)
-		return;
-	printf("line %d: %d\n", line, (int)r);
-	exit(1);
-}
-#define MUST(call) must(call, __LINE__)
-
-static long used(void)
-{
-	size_t f, t;
-	MUST(cuMemGetInfo_v2(&f, &t));
-	return (long)((t - f) / MIB);
-}
 
 static void *freer(void *arg)
 {

@@ -8,31 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lgpu_cuda.h"
+#include "steps.h"
 
-#define MIB (1u << 20)
 #define PIECES 9
 
 static CUdevice device;
 static CUcontext context;
-
-static long used(void)
-{
-	size_t f, t;
-	CUresult r = cuMemGetInfo_v2(&f, &t);
-	return r == CUDA_SUCCESS ? (long)((t - f) / MIB) : -(long)r;
-}
-
-static void say(const char *what, CUresult r) { printf("%s %d used %ld\n", what, (int)r, used()); }
-
-static void must(CUresult r, int line)
-{
-	if (r == CUDA_SUCCESS)
-		return;
-	printf("line %d: %d\n", line, (int)r);
-	exit(1);
-}
-#define MUST(call) must(call, __LINE__)
 
 static CUstream stream_new(void)
 {
