@@ -1,5 +1,5 @@
-# What liblgpu.so is made of, and how; for the Makefile, and read by the tests. A folder is a module; README.md says which
-# may include which.
+# What liblgpu.so is made of, and how; for the Makefile, and read by the tests. A folder is a module; README.md says
+# which may include which.
 LGPU_SOURCES = \
 	base/environment.c base/libc.c base/log.c \
 	driver/dl.c driver/procaddress.c driver/real.c driver/symbols.c \

@@ -184,9 +184,10 @@ type Client struct {
 	_         [5]uint64
 	Host      Ledger
 	Device    [MaxDevices]Ledger
-	// Exported is what of each device the process has given away under descriptors and is charged for, in bytes. It may
-	// outlive the process, and then stays charged as long as the device still has it. Released is the part of it of which the
-	// process has neither handle nor mapping any more, so that the driver does not count it as the process's.
+	// Exported is what of each device the process has given away under descriptors and is charged for, in bytes.
+	// It may outlive the process, and then stays charged as long as the device still has it. Released is the part
+	// of it of which the process has neither handle nor mapping any more, so that the driver does not count it as
+	// the process's.
 	Exported [MaxDevices]uint64
 	Released [MaxDevices]uint64
 }

@@ -26,8 +26,8 @@ func lines(t *testing.T, env []string, source string, args []string, want ...str
 	}
 }
 
-// What lies unused in a pool in pieces, or belongs to another stream, is no reason to refuse what fits, nor to grant what
-// does not; and no allocation waits for a stream that may wait for the calling thread.
+// What lies unused in a pool in pieces, or belongs to another stream, is no reason to refuse what fits, nor to grant
+// what does not; and no allocation waits for a stream that may wait for the calling thread.
 func TestUnusedMemoryOfPools(t *testing.T) {
 	d := newDevice(t, accountingShape)
 	for _, c := range []struct {
@@ -72,8 +72,8 @@ func TestDestroyedPools(t *testing.T) {
 		"destroy the default pool 1 128", "free 0 64")
 }
 
-// observe runs a command and looks at what the device holds for its process as often as it can. Whether it has ever held
-// more than so much is the device's to say, not the counter's.
+// observe runs a command and looks at what the device holds for its process as often as it can. Whether it has ever
+// held more than so much is the device's to say, not the counter's.
 func (d *device) observe(t *testing.T, cmd *exec.Cmd, most uint64) string {
 	t.Helper()
 	var out strings.Builder

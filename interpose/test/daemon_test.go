@@ -16,7 +16,8 @@ import (
 	"github.com/lgpu/lgpu/region"
 )
 
-// A grant runs until Busy reaches its end, is reported once with whoever waits, and its charge is what the device worked.
+// A grant runs until Busy reaches its end, is reported once with whoever waits, and its charge is what the device
+// worked.
 func TestGrant(t *testing.T) {
 	d, c, p := begun(t)
 	p.say(link.Message{Kind: link.Open, Serial: 1, Value: 40_000_000})
@@ -348,8 +349,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// A client in debt, which alone would have waited long for credit, is watched again as soon as the next daemon lets it run:
-// its grant is charged and ends.
+// A client in debt, which alone would have waited long for credit, is watched again as soon as the next daemon lets
+// it run: its grant is charged and ends.
 func TestRestartInDebt(t *testing.T) {
 	dev := newDevice(t, "1x1GiB,sms=4")
 	limits := whole(dev)
@@ -365,8 +366,8 @@ func TestRestartInDebt(t *testing.T) {
 	d.listen()
 	p, _, usage := d.accept()
 	unix.Close(usage)
-	// It is without a daemon for as long as this one does not answer. Until its watcher has closed the gate, and gone to
-	// sleep, launches pass.
+	// It is without a daemon for as long as this one does not answer. Until its watcher has closed the gate, and
+	// gone to sleep, launches pass.
 	for passes := true; passes; {
 		c.order("later 1 1000")
 		select {

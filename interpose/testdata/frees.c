@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// frees: threads free what other threads free, while another allocates anew at the same addresses. In the end nothing is
-// left, on the device or of page-locked memory. Prints what the lgpu shows as used, in MiB, before and after.
+// frees: threads free what other threads free, while another allocates anew at the same addresses. In the end nothing
+// is left, on the device or of page-locked memory. Prints what the lgpu shows as used, in MiB, before and after.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The fault point of test builds named by LGPU_PAUSE pauses, the first time that a thread comes to it. It says so by making
-// the file LGPU_PAUSED, and goes on as soon as that is removed, or another thread of the library waits for something.
+// The fault point of test builds named by LGPU_PAUSE pauses, the first time that a thread comes to it. It says so by
+// making the file LGPU_PAUSED, and goes on as soon as that is removed, or another thread of the library waits for
+// something.
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-// Command gen writes the C headers of the types that the interposer shares with others: process/region_gen.h from package region and
-// daemon/link_gen.h from package link.
+// Command gen writes the C headers of the types that the interposer shares with others: process/region_gen.h from
+// package region and daemon/link_gen.h from package link.
 package main
 
 import (

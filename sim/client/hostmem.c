@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Host memory that the hardware reads and writes by itself: pinned, registered and managed. Each is a memory file mapped
-// on both sides at addresses of their own choice; the hardware knows it by its address here.
+// Host memory that the hardware reads and writes by itself: pinned, registered and managed. Each is a memory file
+// mapped on both sides at addresses of their own choice; the hardware knows it by its address here.
 //
-// Registering a shared mapping of one memory file, which this process has open for reading and writing, gives the hardware
-// that file. The pages stay where they are, as the real driver pins them, and whoever else has the file mapped shares them
-// with the devices too. The file must be sealed against shrinking, so that nobody can take it from under the hardware.
+// Registering a shared mapping of one memory file, which this process has open for reading and writing, gives the
+// hardware that file. The pages stay where they are, as the real driver pins them, and whoever else has the file
+// mapped shares them with the devices too. The file must be sealed against shrinking, so that nobody can take it from
+// under the hardware.
 //
-// Any other range, a shared one too, gets pages of a new memory file in place of its own, at the same address and with the
-// same content; while that happens no other thread may write to them, and who had the old pages mapped sees no change of
-// the new ones. After a fork the child shares these pages instead of having a copy.
+// Any other range, a shared one too, gets pages of a new memory file in place of its own, at the same address and
+// with the same content; while that happens no other thread may write to them, and who had the old pages mapped sees
+// no change of the new ones. After a fork the child shares these pages instead of having a copy.
 #define _GNU_SOURCE
 #define LGPU_CUDA_PLAIN
 #include <dirent.h>
@@ -135,8 +136,8 @@ static void release(struct range *r)
 	free(r);
 }
 
-// Takes a range from the hardware, then from the list. Of threads that free the same the hardware lets one pass, and who is
-// refused finds it gone.
+// Takes a range from the hardware, then from the list. Of threads that free the same the hardware lets one pass, and
+// who is refused finds it gone.
 static CUresult unmap(enum kind kind, const void *address, const char *base, int registered)
 {
 	struct range *r;
@@ -321,7 +322,8 @@ static int own_file(const char *base, size_t size, uint64_t *offset)
 	while (fd < 0 && (e = readdir(d)) != NULL) {
 		if (e->d_name[0] == '.' || !is_file_of(&part, size, atoi(e->d_name)))
 			continue;
-		// Another thread may have closed it by now, and its number may be another file's: what counts is the copy.
+		// Another thread may have closed it by now, and its number may be another file's: what counts is the
+		// copy.
 		fd = fcntl(atoi(e->d_name), F_DUPFD_CLOEXEC, 0);
 		if (fd >= 0 && !is_file_of(&part, size, fd)) {
 			close(fd);
