@@ -32,7 +32,7 @@ func (n names) of(u gpu.UUID) string {
 }
 
 func snapshot(s node.Snapshot) *api.Snapshot {
-	m := &api.Snapshot{Time: stamp(s.At), Daemon: daemon(s.Daemon)}
+	m := &api.Snapshot{Time: stamp(s.At), Daemon: daemonMessage(s.Daemon)}
 	for _, d := range s.Devices {
 		m.Devices = append(m.Devices, device(d))
 	}
@@ -43,7 +43,7 @@ func snapshot(s node.Snapshot) *api.Snapshot {
 	return m
 }
 
-func daemon(d node.Daemon) *api.Daemon {
+func daemonMessage(d node.Daemon) *api.Daemon {
 	return &api.Daemon{
 		Version: d.Version, Pid: int32(d.PID), Started: stamp(d.Started), Dir: d.Dir, Tree: d.Tree, Police: string(d.Police),
 		Restarts: d.Restarts, IdleNs: int64(d.Idle),

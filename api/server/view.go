@@ -27,7 +27,7 @@ const (
 func (s *Server) Info(ctx context.Context, _ *api.InfoRequest) (*api.Info, error) {
 	who, _ := callerOf(ctx) // allow has seen to it
 	return &api.Info{
-		Daemon: daemon(s.node.Snapshot().Daemon), MayChange: s.mayChange(who), WhoMayChange: s.whoMayChange(),
+		Daemon: daemonMessage(s.node.Snapshot().Daemon), MayChange: s.mayChange(who), WhoMayChange: s.whoMayChange(),
 	}, nil
 }
 

@@ -41,7 +41,7 @@ const (
 )
 
 func daemonCommand() *cobra.Command {
-	var d daemon
+	var d daemonOptions
 	c := &cobra.Command{
 		Use:   "daemon [options]",
 		Short: "Be the daemon that keeps logical GPUs",
@@ -103,7 +103,7 @@ told when the daemon serves and when it ends.`,
 }
 
 // inner adds the options of the second and third process that --on-demand takes, which nobody types.
-func (d *daemon) inner(f *pflag.FlagSet) {
+func (d *daemonOptions) inner(f *pflag.FlagSet) {
 	f.BoolVar(&d.detached, "detached", false, "be nobody's child, and watch the daemon")
 	f.BoolVar(&d.watched, "watched", false, "be the daemon that is watched")
 	for _, name := range []string{"detached", "watched"} {
@@ -191,8 +191,8 @@ func stopDaemon(ctx context.Context, conn *api.Conn) error {
 	}
 }
 
-// daemon is one lgpu daemon.
-type daemon struct {
+// daemonOptions are what the command line says about a daemon, and what it serves with.
+type daemonOptions struct {
 	dir, store, group  string
 	police, mount, log string
 	metrics, page      string
@@ -203,7 +203,7 @@ type daemon struct {
 	detached, watched  bool
 }
 
-func (d *daemon) run(c *cobra.Command) error {
+func (d *daemonOptions) run(c *cobra.Command) error {
 	config, err := d.config(c)
 	if err != nil {
 		return err
@@ -285,7 +285,7 @@ func watchDaemon(log *slog.Logger) error {
 }
 
 // config reads the options.
-func (d *daemon) config(c *cobra.Command) (node.Config, error) {
+func (d *daemonOptions) config(c *cobra.Command) (node.Config, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(d.log)); err != nil {
 		return node.Config{}, usage("levels are debug, info, warn and error", "--log %q: there is no such level", d.log)
@@ -344,7 +344,7 @@ func output(path string) io.Writer {
 }
 
 // serve is the daemon from its start to its end.
-func (d *daemon) serve(ctx context.Context, stop func(), config node.Config, answer func(error)) (err error) {
+func (d *daemonOptions) serve(ctx context.Context, stop func(), config node.Config, answer func(error)) (err error) {
 	socket := filepath.Join(config.Dir, api.Socket)
 	n, err := d.open(ctx, config, socket)
 	if err != nil {
@@ -401,7 +401,7 @@ func (d *daemon) serve(ctx context.Context, stop func(), config node.Config, ans
 
 // open opens the node. A daemon that was started by need waits for one that is leaving; it returns nil if another
 // serves.
-func (d *daemon) open(ctx context.Context, config node.Config, socket string) (*node.Node, error) {
+func (d *daemonOptions) open(ctx context.Context, config node.Config, socket string) (*node.Node, error) {
 	deadline := time.Now().Add(succession)
 	for {
 		n, err := node.Open(config)
@@ -420,7 +420,7 @@ func (d *daemon) open(ctx context.Context, config node.Config, socket string) (*
 }
 
 // faces are what else the daemon shows itself by.
-func (d *daemon) faces(n *node.Node, config node.Config) ([]func(context.Context) error, error) {
+func (d *daemonOptions) faces(n *node.Node, config node.Config) ([]func(context.Context) error, error) {
 	if d.metrics == "" && d.page == "" {
 		return nil, nil
 	}
