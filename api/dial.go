@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/tenant/region"
 )
 
 // Options say which daemon to talk to.

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/api"
-	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/tenant/region"
 )
 
 // socketFlag is the option --socket, which every command that talks to a daemon has.

@@ -12,11 +12,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/api"
-	"github.com/lgpu/lgpu/assets"
-	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/internal/assets"
+	"github.com/lgpu/lgpu/internal/units"
 	"github.com/lgpu/lgpu/sim"
 	"github.com/lgpu/lgpu/sim/wire"
-	"github.com/lgpu/lgpu/units"
+	"github.com/lgpu/lgpu/tenant/region"
 )
 
 // rootPath is that of the tree's root.

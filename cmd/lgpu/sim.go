@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"github.com/lgpu/lgpu/region"
 	"github.com/lgpu/lgpu/sim"
 	"github.com/lgpu/lgpu/sim/wire"
+	"github.com/lgpu/lgpu/tenant/region"
 )
 
 // registerSim adds the --sim option of lgpu run.
