@@ -31,9 +31,8 @@ var lengths = []int{0, 1, 15, 16, 63, 64, 255, 256, 4096}
 // names gives every name that a tenant can choose every byte and every length: that of its process, of nodes, of gangs and
 // cgroups, of paths in calls.
 func (w *world) names() {
-	conn, err := api.Dial(context.Background(), api.Options{Socket: filepath.Join(w.dir, api.Socket)})
-	if err != nil {
-		w.note(err)
+	conn := w.dialAPI()
+	if conn == nil {
 		return
 	}
 	defer conn.Close()
@@ -136,9 +135,8 @@ func (w *world) files() {
 
 // refusals does what it may not, in a loop: each might be a line of the log.
 func (w *world) refusals() {
-	conn, err := api.Dial(context.Background(), api.Options{Socket: filepath.Join(w.dir, api.Socket)})
-	if err != nil {
-		w.note(err)
+	conn := w.dialAPI()
+	if conn == nil {
 		return
 	}
 	defer conn.Close()

@@ -156,18 +156,29 @@ func (w *world) pageStreams() {
 	})
 }
 
+// dialAPI is a connection to the API, which is refused as long as the user's other attacks hold too many; nil at the end.
+func (w *world) dialAPI() *api.Conn {
+	for w.more() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		conn, err := api.Dial(ctx, api.Options{Socket: filepath.Join(w.dir, api.Socket)})
+		cancel()
+		if err == nil {
+			return conn
+		}
+		w.note(err)
+		time.Sleep(100 * time.Millisecond)
+	}
+	return nil
+}
+
 // apiStreams holds all the streams that it can have, and reads none.
 func (w *world) apiStreams() {
 	ctx, cancel := context.WithDeadline(context.Background(), w.end)
 	defer cancel()
 	for w.more() {
-		first, end := context.WithTimeout(ctx, time.Second)
-		conn, err := api.Dial(first, api.Options{Socket: filepath.Join(w.dir, api.Socket)})
-		end()
-		if err != nil {
-			w.note(err)
-			time.Sleep(100 * time.Millisecond)
-			continue
+		conn := w.dialAPI()
+		if conn == nil {
+			return
 		}
 		defer conn.Close()
 		for range 16 {
