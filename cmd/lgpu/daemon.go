@@ -23,15 +23,15 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/daemon"
-	"github.com/lgpu/lgpu/daemon/logs"
 	"github.com/lgpu/lgpu/daemon/metrics"
 	"github.com/lgpu/lgpu/daemon/server"
 	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/daemon/systemd"
 	"github.com/lgpu/lgpu/daemon/watch"
 	"github.com/lgpu/lgpu/daemon/web"
+	"github.com/lgpu/lgpu/internal/logs"
+	"github.com/lgpu/lgpu/internal/rundir"
 	"github.com/lgpu/lgpu/policy/limits"
-	"github.com/lgpu/lgpu/tenant/region"
 )
 
 // How long a daemon that is started by need stays without work, and how long it waits for one that is just leaving.
@@ -319,7 +319,7 @@ func (d *daemonOptions) config(c *cobra.Command) (daemon.Config, error) {
 			return daemon.Config{}, failed(err)
 		}
 	}
-	dir, err := region.Dir()
+	dir, err := rundir.Dir()
 	if err != nil {
 		return daemon.Config{}, failed(err)
 	}

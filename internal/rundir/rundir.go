@@ -1,4 +1,5 @@
-package region
+// Package rundir knows the runtime folder, where the parts of lgpu on one machine find each other.
+package rundir
 
 import (
 	"errors"
