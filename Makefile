@@ -6,7 +6,7 @@
 # make bench     the tables of docs/benchmarks.md; needs an NVIDIA GPU and PyTorch
 # make bench-shmem  lshmem beside NVSHMEM; needs two NVIDIA GPUs, nvcc, and NVSHMEM's Python package
 # make lint      gofmt, vet, staticcheck, C without a warning
-# make race      the tests under the race detector
+# make race      make test, under the race detector where it sees anything
 # make sanitize  the C tests under AddressSanitizer and UBSan
 # make generate  write every generated file anew; kernels need clang-14 (the tests') and clang-19 (lshmem's)
 #
@@ -80,15 +80,23 @@ build/demo/ring: demo/shmem/ring.c $(B)/sim/libcuda.so.1 $(B)/liblshmem.so
 	mkdir -p $(@D)
 	$(CC) -std=c11 -O2 -Wall -Wextra $(WERROR) -Itenant/abi/include -Ishmem/include -o $@ $< $(B)/sim/libcuda.so.1 $(B)/liblshmem.so
 
-# Never from the cache, which does not know of the C sources that tests compile.
-# The tests of whole systems look at shares of time: they run by themselves, one package after the other.
+# Never from the cache, which does not know of the C sources that tests compile. The tests of whole systems look at
+# shares of time: they run by themselves, one package after the other.
+#
+# The race detector sees Go alone. It would only slow tests whose subject is C or device code, a model without goroutines,
+# or the built command, and two tests need full speed: those run without it.
+WITHOUT_RACES := ./tenant/liblgpu/... ./shmem/device/... ./shmem/litmus/... ./shmem/kernels/... ./shmem/model/...
+WITH_RACES = $$($(GO) list ./... | grep -vE '/lgpu/(test|tenant/liblgpu|shmem/(device|litmus|kernels|model))(/|$$)')
+GOTEST := $(GO) test -count=1
 test: build
-	$(GO) test -count=1 -timeout 9m $$($(GO) list ./... | grep -v lgpu/test)
-	$(GO) test -count=1 -timeout 9m -p 1 ./test/...
+	$(GOTEST) -timeout 9m $(WITH_RACES) $(WITHOUT_RACES)
+	$(GOTEST) -timeout 9m -p 1 ./test/...
 
 race: build
-	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 25m $$($(GO) list ./... | grep -v lgpu/test)
-	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 25m -p 1 ./test/...
+	CGO_ENABLED=1 $(GOTEST) -race -timeout 25m $(WITH_RACES)
+	$(GOTEST) -timeout 9m $(WITHOUT_RACES)
+	$(GOTEST) -timeout 9m ./shmem ./inspect/conformance -run 'TestGPU/allocations|TestProbe'
+	$(GOTEST) -timeout 9m -p 1 ./test/...
 
 # As root, or the attackers are the daemon's own user. Every attack that succeeds fails a subtest of its name.
 SECONDS := 600
