@@ -95,7 +95,7 @@ const (
 // table is the state for people: one line for each device of each lgpu. With a width it fits in that, as far as names,
 // devices and pids can be cut; with 0 nothing is cut.
 func table(s *api.Snapshot, tree bool, fits int) string {
-	rows := [][]string{{"LGPU", "DEVICE", "MEMORY", "LIMIT", "COMPUTE", "CAP", "PIDS"}}
+	rows := [][]string{{"LGPU", "DEVICE", "MEMORY", "MAX", "COMPUTE", "MAX", "PIDS"}}
 	empty := true
 	for _, n := range s.GetNodes() {
 		name := strings.TrimPrefix(n.GetPath(), rootPath)
