@@ -104,7 +104,7 @@ promise could not be measured.`,
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	registerSim(f, &shape)
 	socketFlag(c)
-	f.BoolVar(&probe, "probe", false, "be the program that measures from inside")
+	f.BoolVar(&probe, "probe", false, "run as the program that measures from inside")
 	f.Uint32Var(&spec.Iterations, "iterations", 0, "of the probe's work")
 	f.IntVar(&spec.Units, "sized", 0, "units of the device that the work is for, with --probe")
 	f.Float64Var(&spec.Lead, "lead", 1, "how long the probe works before it is measured, in seconds")

@@ -105,8 +105,8 @@ daemon tells systemd when it is ready and when it ends.`,
 
 // inner adds the options of the second and third process that --on-demand takes, which nobody types.
 func (d *daemon) inner(f *pflag.FlagSet) {
-	f.BoolVar(&d.detached, "detached", false, "be nobody's child, and watch the daemon")
-	f.BoolVar(&d.watched, "watched", false, "be the daemon that is watched")
+	f.BoolVar(&d.detached, "detached", false, "detach from the parent process, and watch the daemon")
+	f.BoolVar(&d.watched, "watched", false, "run as the watched daemon")
 	for _, name := range []string{"detached", "watched"} {
 		f.Lookup(name).Hidden = true
 	}
