@@ -86,7 +86,7 @@ daemon tells systemd when it is ready and when it ends.`,
 	f.StringVar(&d.dir, "dir", "", "runtime `FOLDER`")
 	f.StringVar(&d.store, "store", "", "`FILE` for state that survives the daemon (default: state.db in the runtime folder)")
 	f.StringVar(&d.group, "group", "", "`GROUP` whose members may change things (default: lgpu, if it exists)")
-	f.DurationVar(&d.slice, "slice", 0, "`LENGTH` of a turn where programs share a device, 2ms to 50ms")
+	f.DurationVar(&d.slice, "slice", 0, "`LENGTH` of a slice where programs share a device, 2ms to 50ms")
 	f.StringVar(&d.police, "police", string(daemon.PoliceReport),
 		"what to do about use beyond what is allowed: `HOW` is report, stop or stop-strangers")
 	f.StringVar(&d.mount, "mount", string(daemon.MountAuto), "show the tree as files: `WHEN` is auto, on or off")
@@ -105,8 +105,8 @@ daemon tells systemd when it is ready and when it ends.`,
 
 // inner adds the options of the second and third process that --on-demand takes, which nobody types.
 func (d *daemonOptions) inner(f *pflag.FlagSet) {
-	f.BoolVar(&d.detached, "detached", false, "be nobody's child, and watch the daemon")
-	f.BoolVar(&d.watched, "watched", false, "be the daemon that is watched")
+	f.BoolVar(&d.detached, "detached", false, "detach from the parent process, and watch the daemon")
+	f.BoolVar(&d.watched, "watched", false, "run as the watched daemon")
 	for _, name := range []string{"detached", "watched"} {
 		f.Lookup(name).Hidden = true
 	}
@@ -295,18 +295,18 @@ func (d *daemonOptions) config(c *cobra.Command) (daemon.Config, error) {
 		return daemon.Config{}, usage("", "--slice %v: it must be 2ms to 50ms", d.slice)
 	}
 	if d.idle < 0 {
-		return daemon.Config{}, usage("0 is never", "--idle %v: it must be 0 or more", d.idle)
+		return daemon.Config{}, usage("0 means never", "--idle %v: it must be 0 or more", d.idle)
 	}
 	police, mount := daemon.Policy(d.police), daemon.Mount(d.mount)
 	if !slices.Contains([]daemon.Policy{daemon.PoliceReport, daemon.PoliceStop, daemon.PoliceStopStrangers}, police) {
 		return daemon.Config{}, usage("policies are report, stop and stop-strangers", "--police %q: there is no such policy", d.police)
 	}
 	if !slices.Contains([]daemon.Mount{daemon.MountAuto, daemon.MountOn, daemon.MountOff}, mount) {
-		return daemon.Config{}, usage("it is auto, on or off", "--mount %q: that is none of them", d.mount)
+		return daemon.Config{}, usage("it is auto, on or off", "--mount %q: there is no such choice", d.mount)
 	}
 	if d.hami && d.metrics == "" && d.page == "" {
 		return daemon.Config{}, usage("such as: lgpu daemon --metrics 127.0.0.1:9464 --metrics-hami",
-			"--metrics-hami: it goes with --metrics or --page, which say where")
+			"--metrics-hami: it needs --metrics or --page")
 	}
 	if d.onDemand && !c.Flags().Changed("idle") {
 		d.idle = defaultIdle

@@ -147,7 +147,7 @@ func typedSize(option, text string) (uint64, error) {
 	case size != 0 && units.Bare(text):
 		return 0, usage(units.Guess(text), "%s %s: a size has a unit", option, text)
 	case size != 0 && size < limits.MinMemory:
-		return 0, usage("", "%s %s: the least limit is %s", option, text, units.FormatSize(limits.MinMemory))
+		return 0, usage("", "%s %s: the smallest limit is %s", option, text, units.FormatSize(limits.MinMemory))
 	}
 	return size, nil
 }
