@@ -69,13 +69,14 @@ func main() {
 func root() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "lgpu",
-		Short: "Run programs inside logical GPUs: shares of a device with limits that hold",
-		Long: `lgpu runs unmodified CUDA programs inside logical GPUs: shares of a device
-with a memory size and a compute share that hold. Without arguments it shows
-the logical GPUs of this machine.
+		Short: "Run programs inside logical GPUs, with limits on memory and compute",
+		Long: `lgpu runs unmodified CUDA programs inside logical GPUs. A logical GPU (an
+lgpu) has part of a device's memory and a share of its compute time, and lgpu
+enforces both limits. Without arguments it shows the logical GPUs of this
+machine.
 
-Limits form a tree of groups, which can be shown and changed by commands, as
-files, and on a page. A daemon keeps it; lgpu run starts one where none runs.
+Limits form a tree of groups and lgpus. Commands, files and a web page show
+and change them. A daemon keeps the tree; lgpu run starts one if none runs.
 
 Environment: LGPU_RUNTIME_DIR names the folder for sockets and state,
 LGPU_SOCKET_API the socket of the daemon to talk to. Every command has --help;

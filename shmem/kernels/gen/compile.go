@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/lgpu/lgpu/cheader"
+	"github.com/lgpu/lgpu/internal/cheader"
 	"github.com/lgpu/lgpu/shmem/kernels"
 	"github.com/lgpu/lgpu/shmem/layout"
 )

@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/lgpu/lgpu/cheader"
+	"github.com/lgpu/lgpu/internal/cheader"
 	"github.com/lgpu/lgpu/shmem/kernels"
 )
 

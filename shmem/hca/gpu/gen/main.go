@@ -9,7 +9,7 @@ import (
 	"os"
 	"os/exec"
 
-	"github.com/lgpu/lgpu/cheader"
+	"github.com/lgpu/lgpu/internal/cheader"
 	"github.com/lgpu/lgpu/shmem/hca/gpu/state"
 )
 
