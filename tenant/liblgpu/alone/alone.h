@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// alone.h: the clients of a lgpu without a daemon.
+// alone.h: the clients of an lgpu without a daemon.
 #ifndef LGPU_ALONE_H
 #define LGPU_ALONE_H
 

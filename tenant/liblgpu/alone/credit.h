@@ -2,10 +2,10 @@
 
 // credit.h: the arithmetic of a compute cap. No clock, no shared state.
 //
-// Credit is device time in ns. It flows in at the capped rate and out as work
-// is charged, and lives in one word, the horizon: the moment at which all time
-// charged so far is paid for. This is the generic cell rate algorithm (ITU-T
-// I.371), a token bucket that a crash cannot leave half-updated.
+// Credit is device time in ns. It grows at the capped rate and is spent as work is
+// charged. It is kept in one word, the horizon: the moment at which all time charged
+// so far is paid for. This is the generic cell rate algorithm (ITU-T I.371), a token
+// bucket that a crash cannot leave half-updated.
 #ifndef LGPU_CREDIT_H
 #define LGPU_CREDIT_H
 
@@ -28,10 +28,9 @@ static inline int64_t lgpu_credit(int64_t horizon, int64_t now, uint32_t cap)
 	return credit < LGPU_CREDIT_BURST ? credit : LGPU_CREDIT_BURST;
 }
 
-// lgpu_credit_charge is the horizon after spent ns of device time, used up to
-// now. What was saved before them is cut to the burst; but nothing is cut that
-// flowed in while the lgpu waited, for waited ns, for others to leave the
-// device.
+// lgpu_credit_charge is the horizon after spent ns of device time, used up to now.
+// Credit saved before that is cut to the burst. Credit that came in while the lgpu
+// waited, for waited ns, for others to leave the device is not cut.
 static inline int64_t lgpu_credit_charge(int64_t horizon, int64_t now, uint32_t cap, int64_t spent, int64_t waited)
 {
 	int64_t full = (int64_t)LGPU_FULL_COMPUTE;

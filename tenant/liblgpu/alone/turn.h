@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// turn.h: who has a device now, among the capped processes of a host.
+// turn.h: the order in which the capped processes of a machine use a device.
 //
-// Capped lgpus take a device one process at a time, so that time on the wall
-// is time on the device and can be charged exactly; without MPS the driver
-// would time-slice their contexts anyway. The turn lives in a page shared by
-// all of them (region.Turn). Nobody can hold it for ever: a dead owner's is
-// taken at once, a living one's after LGPU_TURN_BOUND.
+// Only one of them uses the device at a time. So its wall-clock time is its device
+// time, and can be charged exactly; without MPS the driver would time-slice their
+// contexts anyway. The turn is kept in a page that all of them share (region.Turn).
+// No process can keep it for ever: a dead owner loses it at once, and a living one
+// after LGPU_TURN_BOUND, if others wait.
 #ifndef LGPU_TURN_H
 #define LGPU_TURN_H
 
@@ -15,9 +15,9 @@
 
 #include "process/region_gen.h"
 
-// How long an owner may keep others waiting before they go ahead without it:
-// far above any slice with its drain, and short enough that kernels of two
-// lgpus that wait for each other only stutter.
+// How long an owner may keep others waiting before they take the turn: far longer
+// than a slice with its drain, and short enough that two lgpus with kernels that
+// wait for each other go on, if slowly.
 #define LGPU_TURN_BOUND INT64_C(300000000)
 
 // This process in the queue for a device.
@@ -51,8 +51,8 @@ enum lgpu_turn_wanted lgpu_turn_wanted(const struct lgpu_queue *queue);
 // lgpu_turn_shared says whether other processes of our lgpu are there.
 bool lgpu_turn_shared(const struct lgpu_queue *queue);
 
-// lgpu_turn_leave gives up the turn. It goes to the waiting lgpu whose last
-// turn is longest ago, and there to the process whose is.
+// lgpu_turn_leave gives up the turn. It goes to the waiting lgpu that had its last
+// turn the longest ago, and of its processes to the one that did.
 void lgpu_turn_leave(struct lgpu_queue *queue, int64_t now);
 
 #endif

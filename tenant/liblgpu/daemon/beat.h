@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// beat.h: how a process that waits knows that the daemon hangs. No clock, no
-// shared state.
+// beat.h: how a waiting process finds out that the daemon hangs. No clock, no shared
+// state.
 //
-// While a launch waits for the daemon's leave, the daemon changes the beat of
-// the device's limits. Who waits looks at it now and then, and takes the daemon
-// for hung when the beat has stayed the same for long enough: in the time
-// between looks of its own, of which none counts for more than the time to the
-// next is meant to be. So a process, or a machine, that was stopped itself does
-// not blame the daemon.
+// While a launch waits for the daemon, the daemon changes a word in the limits of
+// the device, the beat. The waiting process looks at it now and then. If the beat
+// has been the same for long enough, the daemon is taken for hung. What counts is
+// the time between the process's own looks, and no interval counts for more than
+// its intended length. So a process, or a machine, that was stopped itself does not
+// blame the daemon.
 #ifndef LGPU_BEAT_H
 #define LGPU_BEAT_H
 
@@ -27,8 +27,8 @@ struct lgpu_beat {
 	int64_t silence; // ns
 };
 
-// lgpu_beat_silent notes what the beat is at now, and reports whether the daemon
-// is to be taken for hung. A beat of 0 is that of nobody, who cannot hang.
+// lgpu_beat_silent notes the beat that was seen at now, and reports whether the
+// daemon is to be taken for hung. A beat of 0 means that there is no daemon.
 static inline bool lgpu_beat_silent(struct lgpu_beat *b, uint64_t beat, int64_t now)
 {
 	int64_t step = now - b->looked;

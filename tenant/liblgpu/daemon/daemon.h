@@ -2,9 +2,9 @@
 
 // daemon.h: the connection to the daemon (tenant/protocol/protocol.go has the language).
 //
-// The daemon makes this process a client of an lgpu and tells its gates when
-// to open. Without it, while it restarts, the process goes on within the limits
-// it was last given, and looks for it.
+// The daemon makes this process a client of an lgpu and tells its gates when to
+// open. While it restarts, the process goes on within the limits that it received
+// last, and tries to connect again.
 #ifndef LGPU_DAEMON_H
 #define LGPU_DAEMON_H
 
@@ -39,8 +39,8 @@ void lgpu_daemon_listen(void);
 // lgpu_daemon_send says something to the daemon. False: it is not there.
 bool lgpu_daemon_send(const struct lgpu_message *m);
 
-// lgpu_daemon_cut ends the connection to a daemon that hangs: this process goes
-// by its own credit until the daemon answers again, or another.
+// lgpu_daemon_cut ends the connection to a daemon that hangs: this process uses its
+// own credit until this daemon, or another, answers again.
 void lgpu_daemon_cut(void);
 
 // lgpu_daemon_need asks for bytes more than is granted of a device's memory, or

@@ -2,9 +2,9 @@
 
 // flight.h: what is in flight on a device, and for how long it will be.
 //
-// After each launch an untimed event is recorded. Whoever looks collects those
-// that have been reached, and learns from them how long the same work will take
-// when it is launched again. A private header of the gate; who calls has its lock.
+// After each launch an untimed event is recorded. A look collects the events that
+// have been reached, and learns how long the same work will take when it is launched
+// again. This header is private to the gate; callers hold the gate's lock.
 #ifndef LGPU_FLIGHT_H
 #define LGPU_FLIGHT_H
 
@@ -16,8 +16,7 @@
 // Launches in flight at once. A power of two.
 #define LGPU_FLIGHT_RING 256
 #define LGPU_FLIGHT_ESTIMATES 2048
-// The device time of which a launch may join what is in flight, ns: with so much
-// left in any case.
+// A launch may join the work in flight in any case when so much of it is left, ns.
 #define LGPU_FLIGHT_AHEAD INT64_C(500000)
 
 // A context of a gate's device.

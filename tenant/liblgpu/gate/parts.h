@@ -2,10 +2,10 @@
 
 // parts.h: the gate of a device, for the files of this module.
 //
-// A gate is linked while the daemon decides when it opens, and unlinked while this
-// process does, by its credit and by turns with others. It changes from one to the
-// other when the daemon ends and when it is back; launches and what is in flight are
-// the same for both.
+// While the daemon decides when a gate opens, the gate is linked. Otherwise it is
+// unlinked, and this process decides, by its credit and by turns with others. A gate
+// changes from one to the other when the daemon ends, and when it is back. Launches
+// and what is in flight are the same in both cases.
 #ifndef LGPU_GATE_PARTS_H
 #define LGPU_GATE_PARTS_H
 
@@ -20,19 +20,20 @@
 
 // How long an idle gate stays open while others wait, ns; shorter pauses are charged.
 #define LGPU_GATE_LINGER ((int64_t)LGPU_LINK_LINGER)
-// What word of a grant's end takes to become the next one's first kernel, ns.
+// How long it takes from the message that a grant ends to the first kernel of the
+// next one, ns.
 #define LGPU_GATE_LEAD INT64_C(600000)
 
 // With a daemon (linked.c).
 struct lgpu_grant {
-	bool attached; // it has been told of this gate
-	bool asked;    // it has been told that launches wait
-	bool granted;  // it is owed a Closed
-	bool wanted;   // others wait for the device
-	uint32_t seeps; // launches that may pass though the gate is closed
+	bool attached;          // the daemon has been told of this gate
+	bool asked;             // the daemon has been told that launches wait
+	bool granted;           // there is a grant, and the daemon waits for its Closed
+	bool wanted;            // others wait for the device
+	uint32_t seeps;         // launches that may pass although the gate is closed
 	uint64_t serial, ended; // of the newest grant, and of the newest that has ended
-	uint64_t target;        // the grant ends when usage->busy gets there
-	struct lgpu_beat beat;  // of the daemon, since it has been told
+	uint64_t target;        // the grant ends when usage->busy reaches it
+	struct lgpu_beat beat;  // of the daemon, since it was told that launches wait
 };
 
 // Without one (unlinked.c).
@@ -51,10 +52,10 @@ struct lgpu_gate {
 	bool watched;  // the watcher thread runs
 	bool parked;
 	bool open;   // launches may pass
-	bool free;   // they need not even pass here
+	bool free;   // launches do not wait and leave no record
 	bool linked; // the daemon decides
-	bool flush;  // work may be in flight of which there is no record
-	bool hasty;  // a launch has passed the closed gate, and what was in flight before has not completed since
+	bool flush;  // work may be in flight that has left no record
+	bool hasty;  // a launch has passed the closed gate, and nothing has completed since
 	uint32_t waiters;
 	uint32_t index;   // in the limits
 	int64_t patience; // a launch passes the closed gate when nothing has completed for so long

@@ -10,16 +10,16 @@
 // descriptor for the first time.
 void lgpu_exports_add(struct lgpu_state *s, int device, uint64_t bytes);
 
-// lgpu_exports_release is called when this process has neither handle nor mapping of
-// such memory any more. It stays charged until the device does not have it.
+// lgpu_exports_release is called when this process has lost its last handle and
+// mapping of such memory. It stays charged until it has left the device.
 void lgpu_exports_release(struct lgpu_state *s, int device, uint64_t bytes);
 
 // lgpu_exports_released is what is charged of a device for memory that this process
 // has released. NVML does not count it as this process's.
 uint64_t lgpu_exports_released(int device);
 
-// lgpu_exports_gone is what the daemon says: so much of what this process has released
-// is on the device no more. lgpu_exports_look finds out where there is no daemon.
+// lgpu_exports_gone is called when the daemon says how much of what this process has
+// released has left the device. Without a daemon, lgpu_exports_look finds that out.
 void lgpu_exports_gone(struct lgpu_state *s, int device, uint64_t bytes);
 void lgpu_exports_look(struct lgpu_state *s, int device);
 // A forked child has none.

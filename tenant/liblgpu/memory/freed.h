@@ -11,13 +11,13 @@ void lgpu_freed_note(CUstream stream);
 
 // What lgpu_freed_settle found.
 enum lgpu_freed {
-	LGPU_FREED_NONE,    // nothing was freed that the driver has not taken notice of
+	LGPU_FREED_NONE,    // the driver knows of all that was freed
 	LGPU_FREED_SETTLED, // something has come back since the last look
-	LGPU_FREED_COMING,  // some stream has not got there yet
+	LGPU_FREED_COMING,  // a stream has not reached its frees yet
 };
 
-// lgpu_freed_settle makes the driver take notice of what streams have got to. It
-// waits for none.
+// lgpu_freed_settle lets the driver know which frees streams have reached. It waits
+// for no stream.
 enum lgpu_freed lgpu_freed_settle(void);
 
 // lgpu_freed_ended is called before a context ends, lgpu_freed_stream_ends before

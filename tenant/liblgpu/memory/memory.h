@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// memory.h: what this process takes of its lgpu's memory: charges, and the order of
-// an allocation. accounts.h has what is allocated, pools.h what pools have reserved,
+// memory.h: charging memory to the lgpu, and the steps of every allocation.
+// accounts.h has what this process has allocated, pools.h what pools have reserved,
 // exports.h what was given away.
 #ifndef LGPU_MEMORY_H
 #define LGPU_MEMORY_H
@@ -11,21 +11,21 @@
 
 // ---- charging (charge.c)
 
-// lgpu_charge takes bytes of device memory, or of page-locked host memory when
-// index is LGPU_HOST. False: over the limit, nothing taken.
+// lgpu_charge charges bytes of device memory, or of page-locked host memory if
+// index is LGPU_HOST. False: that is over the limit, and nothing is charged.
 bool lgpu_charge(struct lgpu_state *state, int index, uint64_t bytes);
-// lgpu_charge_ahead takes what a call may need at most, before it is made. The
-// most that the lgpu has ever held does not follow it: lgpu_charge_seen notes
-// that, once what was not needed is given back.
+// lgpu_charge_ahead charges the most that a call may need, before the call. It does
+// not raise the peak; lgpu_charge_seen does, once what was not needed has been given
+// back.
 bool lgpu_charge_ahead(struct lgpu_state *state, int index, uint64_t bytes);
 void lgpu_charge_seen(struct lgpu_state *state, int index);
-// lgpu_uncharge gives back what lgpu_charge took.
+// lgpu_uncharge gives back what was charged.
 void lgpu_uncharge(struct lgpu_state *state, int index, uint64_t bytes);
-// lgpu_charge_most takes as much of bytes as the limit has room for and returns it:
-// for memory that is taken already and cannot be refused.
+// lgpu_charge_most charges as much of bytes as the limit has room for, and returns
+// how much that is. It is for memory that is taken already and cannot be refused.
 uint64_t lgpu_charge_most(struct lgpu_state *state, int index, uint64_t bytes);
-// lgpu_overhead returns what of a device this process is charged beyond what
-// its calls have asked for: contexts, code and the driver's own.
+// lgpu_overhead returns what this process is charged for memory of a device that its
+// calls did not ask for: contexts, code, and the driver's own.
 uint64_t lgpu_overhead(int index);
 // lgpu_used returns what all clients of the lgpu hold.
 uint64_t lgpu_used(const struct lgpu_state *state, int index);
@@ -43,12 +43,12 @@ uint64_t lgpu_round_up(uint64_t bytes, uint64_t unit);
 // lgpu_taken is what the driver takes from the device for an allocation.
 uint64_t lgpu_taken(uint64_t bytes);
 
-// lgpu_reserve charges what an allocation takes, before it is made, and makes room
-// for it if need be. False: it does not fit. lgpu_reserved follows a reserve when
-// the driver's call has returned, and what it did is noted or given back.
+// lgpu_reserve charges an allocation before it is made, and makes room for it if
+// necessary. False: it does not fit. lgpu_reserved must follow when the driver's
+// call has returned and its result has been noted or given back.
 bool lgpu_reserve(struct lgpu_state *s, int device, uint64_t bytes);
 void lgpu_reserved(struct lgpu_state *s, int device, uint64_t bytes);
-// lgpu_pending adds to what is charged for calls under way; lgpu_reserve does so.
+// lgpu_pending adds to what is charged for calls in progress, as lgpu_reserve does.
 void lgpu_pending(struct lgpu_state *s, int device, uint64_t bytes);
 
 // lgpu_note notes a charge that was made. On failure it is given back; the

@@ -6,8 +6,8 @@
 
 #include "process/process.h"
 
-// Something of the driver's whose size is read off it, and what was charged
-// for it.
+// Memory that the driver reserves and tells the size of, and what was charged for
+// it.
 struct lgpu_reserve {
 	uint32_t lock;
 	int32_t device; // index in the limits
@@ -19,9 +19,9 @@ struct lgpu_reserve {
 // caller has the lock.
 bool lgpu_reserve_settle(struct lgpu_state *s, struct lgpu_reserve *r, uint64_t reserved);
 
-// lgpu_pools_look reads off the driver what pools have reserved and charges
-// the difference; without force only if something was freed since. Call after
-// a synchronise: that is when pools shrink.
+// lgpu_pools_look asks the driver what pools have reserved, and charges the
+// difference; without force, only if something has been freed since the last look.
+// It is called after a synchronise, which is when pools shrink.
 void lgpu_pools_look(bool force);
 // lgpu_pools_trim gives back to a device what pools have reserved and do not use.
 void lgpu_pools_trim(struct lgpu_state *s, int device);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// counter.h: an amount of memory shared by the processes of an lgpu, in words
-// that a crash at any instruction leaves decidable. Layout: tenant/region/layout.go.
+// counter.h: how much memory the processes of an lgpu hold together, in words that a
+// crash at any instruction leaves decidable. Layout: tenant/region/layout.go.
 //
-// A process records what it is about to do in its ledger, then changes the
-// counter and the identity of the last operation by one 16-byte
-// compare-and-swap. Whoever replaces that identity first notes in its owner's
-// ledger that the operation took effect. So for every operation ever begun it
-// can be told whether it happened, and a dead process's share be given back
-// exactly. No step waits for another process.
+// A process first records in its ledger what it is about to do. Then it changes the
+// counter and the identity of the last operation, by one 16-byte compare-and-swap.
+// Before a process replaces such an identity, it notes in the ledger of the client
+// named there that its operation took effect. So it can always be decided whether
+// an operation happened, and what a dead process held can be given back exactly. No
+// step waits for another process.
 #ifndef LGPU_COUNTER_H
 #define LGPU_COUNTER_H
 
