@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The clients of a region that no daemon watches: how a process becomes one, and
-// what becomes of the dead ones'.
+// The clients of a region without a daemon: how a process becomes one, and what happens
+// when one is dead.
 #include "alone/alone.h"
 
 #include <fcntl.h>

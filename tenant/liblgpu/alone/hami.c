@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// HAMi mode: limits from HAMi's environment, in a file that HAMi's monitor can
-// read. The layout is that of HAMi's region v1.2; our own region follows
-// it in the same file. Nothing that is read from HAMi's part is believed: the
-// environment of each start has the limits, and our part the amounts.
+// HAMi mode: the limits are in HAMi's environment, and HAMi's monitor can read the file
+// of the region. The file begins with HAMi's region v1.2; our own region follows.
+// Nothing that is read from HAMi's part is relied on: the limits come from the
+// environment at each start, and the amounts from our part.
 #include "alone/hami.h"
 
 #include <errno.h>

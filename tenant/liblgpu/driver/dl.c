@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What dlsym and dlvsym answer for the driver's symbols; the entries are in
+// What dlsym and dlvsym answer for the driver's symbols; their entry points are in
 // dl_*.S.
 //
-// Translation is by pointer: the natural answer is looked up, and replaced
-// only if it is the driver's function. So a library's own cuInit, and every
-// name that is not the driver's, is answered as without us.
+// The symbol is looked up as without us. Only if the answer is the driver's own
+// function, ours is returned instead. So another library's function of the same name
+// is found as without us, and so is every symbol that is not the driver's.
 #include <dlfcn.h>
 #include <link.h>
 #include <string.h>

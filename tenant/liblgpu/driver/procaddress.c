@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// cuGetProcAddress: the driver chooses for the caller's version and flags, and
-// its choice is translated by pointer. Every address that it gives out is that
-// of an exported symbol.
+// cuGetProcAddress: the driver chooses the function by the caller's version and flags,
+// and we replace the address that it returns by that of our function. This is possible
+// because every address that it returns is that of an exported symbol.
 #include <string.h>
 
 #include "driver/driver.h"

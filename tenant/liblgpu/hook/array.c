@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Arrays: memory whose layout is the driver's secret.
+// Arrays: memory with a layout that only the driver knows.
 //
-// Its size cannot be asked of an array that has memory. But a twin without
-// memory (deferred mapping) can be made and asked; where the driver does not
-// allow that, the size is computed from the description.
+// The driver does not tell how large an array is that has memory. But it tells the
+// size of an array of the same description without memory (deferred mapping), so such
+// a twin is made and asked. Where the driver does not allow that, the size is computed
+// from the description.
 #include "hook/hook.h"
 
 #define DEFERRED_MAPPING 0x80

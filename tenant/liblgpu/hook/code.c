@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Code: modules, and what loading takes.
+// Code: modules, and what loading one takes.
 //
-// What the variables of an image take is read off it and charged before it is
-// loaded. What else is loaded shows itself afterwards only: machine code, and
-// the variables of compressed images. It is measured at once, and a module that
-// is too much is taken out again. Libraries: library.c.
+// The size of the variables is read from the image and charged before the image is
+// loaded. The size of the rest (machine code, and the variables of compressed images)
+// shows only afterwards. It is measured at once, and a module that is too large is
+// unloaded again. Libraries: library.c.
 #include "hook/hook.h"
 #include "memory/image.h"
 

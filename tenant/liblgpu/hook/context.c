@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Contexts: memory that programs do not ask for by size. When a context ends, all that was allocated in it ends.
+// Contexts: memory that programs do not ask for by size. When a context ends, all that
+// was allocated in it ends.
 #include "base/futex.h"
 #include "gate/gate.h"
 #include "hook/hook.h"

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Libraries: code that the driver loads into a context when it is first used
-// there, by a look-up or by a launch.
+// Libraries: code that the driver loads into a context when it is first used there, by
+// a look-up or by a launch.
 //
-// A library with large variables is noted when it is loaded, and what they take
-// is charged before the first use in each context: where they do not fit, that
-// use fails, as it does natively on a full device. What is not known of a library
-// (machine code, the variables of compressed images) is measured after the uses
-// that load it; if it is too much the use fails, and as the driver keeps it, it
-// stays charged and nothing else is granted until it fits.
+// A library with large variables is noted when it is loaded. Its variables are charged
+// before its first use in each context. If they do not fit, that use fails, as it
+// would on a full device. What is not known of a library (machine code, and the
+// variables of compressed images) is measured after the uses that load it. If that is
+// too much, the use fails. As the driver keeps the library, it stays charged, and
+// nothing else is granted until it fits.
 #include <stdlib.h>
 
 #include "base/futex.h"

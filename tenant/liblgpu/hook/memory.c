@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Device memory that is allocated and freed by address, page-locked host
-// memory.
+// Device memory that is allocated and freed by address, and page-locked host memory.
 //
-// Every allocation: reserve in the lgpu's counter, call the driver, note the
-// charge under the address, or give all back. Every free: take the note, call
-// the driver, give back, or restore the note. A free of what is not noted
-// (another library's, or from before) is the driver's business alone.
+// Every allocation is charged first. Then the driver is called, and the charge is
+// noted under the address, or given back if the call has failed. Every free takes the
+// note away, calls the driver, and gives the charge back, or puts the note back if the
+// call has failed. A free of an address without a note (from another library, or from
+// before) is passed on.
 #include "hook/hook.h"
 #include "memory/pools.h"
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Local memory. A context has stacks for as many threads as its device can run
-// at once. A kernel that needs larger ones makes the driver grow them when it is
-// launched, by up to 512 KiB for each of some hundred thousand threads, and they
-// stay. So functions with large stacks are noted when a program asks for them, and
-// before the launch of one the stacks are grown by a call that can be refused.
+// Local memory. A context has stacks for as many threads as its device can run at once.
+// When a kernel that needs larger stacks is launched, the driver makes the stacks of
+// the context larger, by up to 512 KiB for each of more than a hundred thousand
+// threads, and they stay so large. So functions that need large stacks are noted when a
+// program looks them up. Before one of them is launched, the stacks are made larger by
+// a call that can be refused.
 #include "hook/hook.h"
 
 // What contexts of driver 580 have from their beginning, in bytes a thread.

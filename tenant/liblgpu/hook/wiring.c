@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the modules below have done by those above.
+// The functions of higher modules that lower modules call.
 #include "daemon/daemon.h"
 #include "gate/gate.h"
 #include "hook/hook.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A hash table in shards, each with its lock and its own pages. Deleting moves
-// later entries back instead of leaving marks, so that a table does not fill
-// up with them and a free needs no memory.
+// A hash table in shards, each with its own lock and pages. When an entry is removed,
+// later entries move into the gap. So no marks of removed entries fill up the table,
+// and a free needs no memory.
 #include "memory/accounts.h"
 
 #include <stddef.h>

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Memory that was given away under descriptors lives as long as any copy of one is
-// open, in whatever process or message on its way to one. While its maker has a
-// handle or a mapping, NVML counts it as the maker's; after that, as an importer's,
-// or as nobody's. Memory that is nobody's shows only as the difference between what
-// a device has in use and what its processes have. What this process has released
-// stays charged until the daemon says that it is gone, which sees all who released some;
-// where there is no daemon, while that difference is larger than before.
+// open, in any process, or in a message to one. While its maker has a handle or a
+// mapping, NVML counts it as the maker's memory. After that NVML counts it as an
+// importer's, or as nobody's. Memory that is nobody's shows only as the difference
+// between what a device has in use and what its processes have. What this process has
+// released stays charged until the daemon, which knows of all who have released some,
+// says that it has left the device. Without a daemon it stays charged while the
+// difference is larger than before.
 #include "memory/exports.h"
 
 #include "base/futex.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Memory freed in stream order comes back to its pool when the stream has got
-// there, and to the device when, after that, the program has waited for it: a
-// trim gives back only what a synchronise has told the driver of. A program that
-// goes on without one would find its lgpu full. So streams of frees are noted, and
-// when memory is short, an event is recorded on each; one that has happened is
-// waited for, which takes no time.
+// Memory that is freed in stream order comes back to its pool when the stream reaches
+// the free. It comes back to the device only after the program has also waited for
+// that: a trim gives back only frees that the driver knows of from a synchronise. A
+// program that never synchronises would find its lgpu full. So the streams of frees
+// are noted. When memory is short, an event is recorded on each of them, and waited for
+// once it has happened, which takes no time.
 #include "memory/freed.h"
 
 #include <pthread.h>

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Memory that no call shows: contexts, loaded code, heaps, what the driver
-// keeps for itself.
+// Memory that no call shows: contexts, loaded code, heaps, and what the driver keeps for
+// itself.
 //
-// NVML knows what this process has on a device. What of it is not accounted
-// for call by call is overhead, and is charged too. It is measured when
-// something is made that takes such memory, once a second of activity, and
-// whenever much has been allocated since: the less the limit leaves, the
-// sooner. The first context of an lgpu teaches all its processes what a
-// context takes, so that later ones are refused before they exist.
+// NVML knows how much memory of a device this process has. The part of it that was not
+// charged call by call is overhead, and is charged too. It is measured when something
+// is made that takes such memory, once a second while calls are made, and whenever much
+// has been allocated since the last time: the less of the limit remains, the sooner.
+// The first context of an lgpu shows how much memory a context takes, so that later ones
+// can be refused before they are made.
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "memory/exports.h"
 #include "base/futex.h"
+#include "memory/exports.h"
 #include "memory/memory.h"
 
 // How often overhead is measured when nothing asks for it.

@@ -2,17 +2,16 @@
 
 // Memory pools: stream-ordered allocation.
 //
-// What counts is what a pool has reserved, not what was allocated from it: a
-// pool grows in units of its own, keeps what is freed, and gives it back when
+// The memory that a pool has reserved is charged, not the memory that was allocated
+// from it: a pool grows in units of its own, keeps what is freed, and gives it back when
 // a stream or the device is synchronised.
 //
-// Before every allocation the most that the pool can grow by is charged, and
-// afterwards what it did not grow by is given back. Whether memory that lies
-// unused in a pool can serve an allocation nobody but the driver knows: it may
-// be in pieces, or freed on a stream that has not got there yet. So where the
-// limit has not that much room, unused memory is given back to the device
-// first, and what is about to come back is waited for, never by a call that
-// waits for the device: a stream may wait for this very thread.
+// Before every allocation the most that the pool can grow by is charged; afterwards
+// what it did not grow by is given back. Only the driver knows whether unused memory of
+// the pool can serve an allocation: it may be in pieces, or freed on a stream that has
+// not reached the free yet. So if the limit has not enough room, unused memory is given
+// back to the device first, and then memory that is about to come back is waited for.
+// No call here waits for the device, because a stream may wait for the calling thread.
 #include <stdlib.h>
 #include <time.h>
 
