@@ -16,7 +16,7 @@
 // How old the list of the living may be where it only informs.
 #define RECLAIM_PERIOD INT64_C(50000000)
 
-// ---- who is who
+// ---- processes
 
 struct identity {
 	uint32_t pid;
@@ -128,7 +128,7 @@ void lgpu_reclaim(struct lgpu_state *state)
 		struct lgpu_client *c = &state->usage->client[i];
 		if (i == state->client || __atomic_load_n(&c->state, __ATOMIC_ACQUIRE) != LGPU_CLIENT_LIVE)
 			continue;
-		// Who only looks may share its process with a copy of this library that
+		// A process that only looks may have a second copy of this library that
 		// is a client; a process's own leases are no obstacle to it.
 		if (state->client == LGPU_MAX_CLIENTS && c->pid == self.pid)
 			continue;

@@ -15,7 +15,7 @@ bool lgpu_hami_map(struct lgpu_process *p);
 // lgpu_hami_claim and lgpu_hami_free: a client begins and ends.
 void lgpu_hami_claim(struct lgpu_state *state, uint32_t pid, uint64_t namespace);
 void lgpu_hami_free(struct lgpu_state *state, uint32_t client);
-// lgpu_hami_memory: this process holds held bytes of a device, of which overhead are
+// lgpu_hami_memory: this process holds held bytes of a device; overhead of them are
 // no allocation's.
 void lgpu_hami_memory(struct lgpu_state *state, int index, int64_t held, uint64_t overhead);
 // lgpu_hami_launched: work is being launched; called where lgpu_hami_watched.

@@ -253,7 +253,7 @@ void lgpu_turn_leave(struct lgpu_queue *queue, int64_t now)
 			lgpu_futex_wake(state, 1);
 			return;
 		}
-		// Whoever queued after we looked may have missed that the turn is
+		// A process that queued after we looked may have missed that the turn is
 		// free now; hand it over for them.
 		if (next_waiting(queue) < 0)
 			return;

@@ -17,7 +17,7 @@ void lgpu_log(int level, const char *format, ...) __attribute__((format(printf, 
 // stores where it ended. False: there is none, or it needs more than 64 bits.
 bool lgpu_number(const char *text, uint64_t *value, const char **end);
 
-// Who says which lgpu this process is in, and what it may use.
+// What says which lgpu this process is in, and what it may use.
 enum lgpu_authority {
 	LGPU_BY_NOBODY, // no lgpu in the environment: stand aside
 	LGPU_BY_DAEMON, // LGPU_SOCKET: the daemon there

@@ -75,10 +75,9 @@ union control {
 	char room[CMSG_SPACE(2 * sizeof(int))];
 };
 
-// hello introduces this process and stores the answer. usage is the
-// descriptor that goes along, or -1. False: no answer or a refusal, which
-// is in why.
-static bool hello(int fd, struct lgpu_message m, int usage, struct welcome *w, char *why, size_t room)
+// send_hello sends m as a Hello, with the descriptor usage unless that is -1. False:
+// why it could not be sent is in errno.
+static bool send_hello(int fd, struct lgpu_message m, int usage, int64_t began)
 {
 	struct iovec out = {&m, sizeof m};
 	union control control;
@@ -90,10 +89,8 @@ static bool hello(int fd, struct lgpu_message m, int usage, struct welcome *w, c
 		control.header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof usage), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
 		memcpy(CMSG_DATA(&control.header), &usage, sizeof usage);
 	}
-	w->limits = w->usage = -1;
 	m.kind = (uint16_t)LGPU_LINK_HELLO;
 	m.version = (uint16_t)LGPU_LINK_VERSION;
-	int64_t began = lgpu_now();
 	ssize_t n;
 	do
 		n = sendmsg(fd, &message, MSG_NOSIGNAL);
@@ -104,13 +101,37 @@ static bool hello(int fd, struct lgpu_message m, int usage, struct welcome *w, c
 		message.msg_controllen = 0;
 		n = sendmsg(fd, &message, MSG_NOSIGNAL);
 	}
-	if (n != sizeof m) {
+	return n == sizeof m;
+}
+
+// take_descriptors stores the descriptors that came with a message.
+static void take_descriptors(struct msghdr *message, struct welcome *w)
+{
+	int fds[2], count = 0;
+	struct cmsghdr *c = CMSG_FIRSTHDR(message);
+	if (c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+		count = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof fds[0]);
+		memcpy(fds, CMSG_DATA(c), sizeof fds[0] * (size_t)count);
+	}
+	w->limits = count > 0 ? fds[0] : -1;
+	w->usage = count > 1 ? fds[1] : -1;
+}
+
+// hello introduces this process, with the descriptor usage unless that is -1, and
+// stores the answer. False: there is no answer, or it is a refusal; which is in why.
+static bool hello(int fd, struct lgpu_message m, int usage, struct welcome *w, char *why, size_t room)
+{
+	int64_t began = lgpu_now();
+	w->limits = w->usage = -1;
+	if (!send_hello(fd, m, usage, began)) {
 		snprintf(why, room, "%s", strerror(errno));
 		return false;
 	}
+	union control control;
 	char text[LGPU_LINK_MAX_TEXT + 1];
 	struct iovec in[2] = {{&w->message, sizeof w->message}, {text, sizeof text - 1}};
-	message = (struct msghdr){.msg_iov = in, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof control};
+	struct msghdr message = {.msg_iov = in, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof control};
+	ssize_t n;
 	do
 		n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
 	while (interrupted(n, began));
@@ -118,18 +139,12 @@ static bool hello(int fd, struct lgpu_message m, int usage, struct welcome *w, c
 		snprintf(why, room, "%s", n == 0 ? "it hung up" : n < 0 ? strerror(errno) : "it answered in another language");
 		return false;
 	}
-	int fds[2], count = 0;
-	struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-	if (c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
-		count = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof fds[0]);
-		memcpy(fds, CMSG_DATA(c), sizeof fds[0] * (size_t)count);
-	}
-	w->limits = count > 0 ? fds[0] : -1;
-	w->usage = count > 1 ? fds[1] : -1;
+	take_descriptors(&message, w);
 	if (w->message.kind == LGPU_LINK_WELCOME && w->message.version == LGPU_LINK_VERSION && w->limits >= 0)
 		return true;
 	text[n - (ssize_t)sizeof w->message] = 0;
-	snprintf(why, room, "%s", w->message.kind != LGPU_LINK_REFUSE ? "it is of another version" : text[0] != 0 ? text : strerror((int)w->message.value));
+	const char *said = text[0] != 0 ? text : strerror((int)w->message.value);
+	snprintf(why, room, "%s", w->message.kind == LGPU_LINK_REFUSE ? said : "it is of another version");
 	if (w->limits >= 0)
 		close(w->limits);
 	if (w->usage >= 0)

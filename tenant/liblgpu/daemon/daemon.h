@@ -15,7 +15,7 @@
 #include "process/process.h"
 
 // What is done where the daemon says something, or is silent. Called by the thread
-// that listens to it. Who acts is above this module; hook/wiring.c names them.
+// that listens to it. The functions are of higher modules; hook/wiring.c names them.
 struct lgpu_daemon_handlers {
 	void (*gate)(const struct lgpu_message *m); // Free, Open, Close and Seep
 	void (*gone)(struct lgpu_state *s, int device, uint64_t bytes);

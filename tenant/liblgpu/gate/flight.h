@@ -44,7 +44,7 @@ struct lgpu_estimate {
 
 struct lgpu_flight {
 	uint32_t pending;    // on their way in: no event has been recorded yet
-	uint32_t unknown;    // of all, those of which the duration is not known
+	uint32_t unknown;    // of all of them, those with an unknown duration
 	uint32_t head, tail; // ring of launches in flight: tail..head
 	uint32_t looks;
 	int64_t expected;  // sum over the ring

@@ -41,7 +41,7 @@ void lgpu_gate_kick(struct lgpu_gate *g)
 	lgpu_futex_wake(&g->kick, 1);
 }
 
-// Of two gates that change at once, whoever updates last has seen both.
+// If two gates change at once, the last of the two updates sees both.
 static void gated_update(void)
 {
 	bool gated = false;
@@ -66,10 +66,9 @@ void lgpu_gate_patient(struct lgpu_gate *g)
 	g->patience = OVERDUE;
 }
 
-// calm makes launches wait longer before they pass the closed gate, as the
-// last to do so had no need to: kernels were only slow. Else a process of which
-// each kernel takes longer than that, as they do beside others', would never
-// drain.
+// calm makes launches wait longer before they pass the closed gate. The last launch
+// that did had no need to: kernels were only slow, as they are beside those of other
+// processes. Without this a process with long kernels would never drain.
 static void calm(struct lgpu_gate *g)
 {
 	g->hasty = false;

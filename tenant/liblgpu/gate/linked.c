@@ -21,7 +21,7 @@ static bool say(const struct lgpu_gate *g, uint64_t kind, uint64_t flags)
 void lgpu_linked_ask(struct lgpu_gate *g)
 {
 	struct lgpu_grant *grant = &g->grant;
-	if (grant->asked || grant->granted) // who is granted will report, with whoever waits
+	if (grant->asked || grant->granted) // the end of the grant will be reported, with those that wait
 		return;
 	lgpu_daemon_listen();
 	if (!grant->attached)
@@ -45,7 +45,7 @@ static void report(struct lgpu_gate *g, int64_t now)
 {
 	struct lgpu_grant *grant = &g->grant;
 	if (g->waiters == 0)
-		grant->seeps = 0; // who waited was refused, or gate and launch crossed
+		grant->seeps = 0; // the launch was refused, or was let through meanwhile
 	if (!grant->granted || g->open || g->flush || grant->seeps != 0 || lgpu_flight_drains(&g->flight, now) > LGPU_GATE_LEAD)
 		return;
 	grant->granted = false;
@@ -163,7 +163,7 @@ static void found(struct lgpu_gate *g, const struct lgpu_message *m)
 	report(g, lgpu_now());
 }
 
-// change has all who wait at a gate look at what act has made of it.
+// change applies act to a gate, and has the launches that wait there look again.
 static void change(struct lgpu_gate *g, void (*act)(struct lgpu_gate *, const struct lgpu_message *), const struct lgpu_message *m)
 {
 	if (g == NULL)

@@ -88,7 +88,7 @@ static inline struct lgpu_gates *lgpu_gates_ready(void)
 	return all != NULL && all->ready ? all : NULL;
 }
 
-// ---- gate.c; who calls has the gate's lock
+// ---- gate.c; callers hold the gate's lock
 
 // lgpu_gate_busy says whether anything is in flight, or on its way in.
 static inline bool lgpu_gate_busy(const struct lgpu_gate *g) { return lgpu_flight_busy(&g->flight); }

@@ -72,10 +72,10 @@ CUresult lgpu_graph_loads(CUgraph graph);
 
 // ---- loading code (code.c, library.c)
 
-// LGPU_LOAD is the body of a call that loads an image, of which the variables take
-// bytes, and stores its handle; kind is what it becomes. False from begin: they do
-// not fit. end notes what was loaded, or unloads it, and returns what the caller is
-// told.
+// LGPU_LOAD is the body of a call that loads an image and stores its handle. bytes is
+// the size of its variables, kind is what the image becomes. kind_begin returns false
+// if they do not fit. kind_end notes what was loaded, or unloads it, and returns the
+// result of the call.
 #define LGPU_LOAD(kind, handle, bytes, call)                                                                       \
 	do {                                                                                                       \
 		struct kind##_loading l;                                                                           \

@@ -80,7 +80,7 @@ static bool use_add(const struct use *new)
 	return room;
 }
 
-// use_forget drops a use, of which the charge goes elsewhere.
+// use_forget drops a use; its charge goes elsewhere.
 static void use_forget(CUlibrary library, CUcontext context)
 {
 	lgpu_lock(&uses_lock);
@@ -350,8 +350,8 @@ CUresult lgpu_kernel_use(CUfunction f)
 	return cuKernelGetFunction(&function, (CUkernel)f);
 }
 
-// kernel_note notes what a kernel needs. A launch of one of which the library
-// could not be noted is measured afterwards, like those of other libraries.
+// kernel_note notes what a kernel needs. If its library could not be noted, its
+// launches are measured afterwards, like those of other libraries.
 static void kernel_note(CUkernel kernel, CUlibrary library)
 {
 	struct lgpu_entry library_entry, e = {.key = (uint64_t)kernel, .context = library, .device = -1, .kind = LGPU_KIND_KERNEL};

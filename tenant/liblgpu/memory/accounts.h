@@ -16,7 +16,7 @@ enum lgpu_kind {
 	LGPU_KIND_HANDLE,  // of cuMemCreate; bytes is how often it was given out, object what it is
 	LGPU_KIND_MAPPING, // cuMemMap: address; bytes is its length, object what is mapped
 	LGPU_KIND_MODULE,
-	LGPU_KIND_LIBRARY, // of which the variables are large; bytes is what they take in each context that uses it
+	LGPU_KIND_LIBRARY, // with large variables; bytes is what they take in each context that uses it
 	LGPU_KIND_KERNEL,  // of such a library, which is its context
 	LGPU_KIND_STACK,   // a function or kernel that needs a large stack, of so many bytes
 	LGPU_KIND_GRAPH, // an executable graph that allocates
@@ -32,7 +32,7 @@ struct lgpu_entry {
 	struct lgpu_object *object; // for handles and mappings
 	int32_t device;             // index in the limits
 	uint16_t kind;              // 0: free
-	uint16_t launched;          // of a graph: the trim before which it was launched last (hooks_graph.c)
+	uint16_t launched;          // of a graph: the trim before which it was launched last (hook/graph.c)
 };
 
 // lgpu_accounts_put notes an allocation. False: no memory for the note. Only

@@ -23,7 +23,7 @@ static struct noted {
 	CUevent event;     // recorded after the frees so far; NULL: none yet
 	bool again;        // something was freed since
 } noted[STREAMS];
-static uint32_t lock; // which streams are noted; who has it may use them
+static uint32_t lock; // guards the notes, and the streams while they are used
 
 // thread_of tells the threads apart whose own stream is meant; 0 for other streams.
 static uint64_t thread_of(CUstream stream) { return stream == CU_STREAM_PER_THREAD ? (uint64_t)pthread_self() : 0; }

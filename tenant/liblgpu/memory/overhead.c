@@ -235,7 +235,7 @@ void lgpu_overhead_idle(struct lgpu_state *s)
 		if (__atomic_load_n(&o->charged, __ATOMIC_RELAXED) == 0 || lgpu_now() < __atomic_load_n(&o->next, __ATOMIC_RELAXED))
 			continue;
 		if (!lgpu_try_lock(&o->lock))
-			continue; // who has it measures, and may wait for what this thread is told
+			continue; // the thread that has it measures, and may wait for what this thread is told
 		uint64_t bytes = due(s, i, o);
 		if (bytes < o->charged)
 			set(s, i, o, bytes);

@@ -50,7 +50,7 @@ static struct lgpu_pool *blocks[BLOCKS] = {first_block};
 static uint32_t pools_lock; // adding
 static uint32_t pool_count; // entries in use are below
 static bool changed;        // something was freed since pools were looked at
-// A power of two of which all growth seen was a multiple.
+// All growth seen was a multiple of this power of two.
 static uint64_t unit = GROWTH_UNIT;
 
 static uint64_t unit_now(void) { return __atomic_load_n(&unit, __ATOMIC_RELAXED); }
@@ -164,7 +164,7 @@ void lgpu_pools_look(bool force)
 	__atomic_store_n(&changed, false, __ATOMIC_RELAXED);
 	for (uint32_t i = 0; i < n; i++) {
 		struct lgpu_pool *p = pool_at(i);
-		// Who has it looks, too, and may wait for the daemon.
+		// The thread that has it looks, too, and may wait for the daemon.
 		if (force)
 			lgpu_lock(&p->reserve.lock);
 		else if (!lgpu_try_lock(&p->reserve.lock)) {
@@ -307,7 +307,7 @@ CUresult lgpu_pool_alloc(struct lgpu_state *s, struct lgpu_pool *p, CUdeviceptr 
 		// There is no such pool, or its context is beyond repair.
 		lgpu_reserve_settle(s, &p->reserve, before);
 	} else if (!look(s, p) && r == CUDA_SUCCESS) {
-		// A driver of which the pools grow by more, and that is too much.
+		// The driver's pools grow by more than is known here, and that is too much.
 		undo(*dptr, stream);
 		LGPU_REAL(cuMemPoolTrimTo)(p->handle, 0);
 		look(s, p);
@@ -344,8 +344,9 @@ void lgpu_pool_trimmed(struct lgpu_state *s, struct lgpu_pool *p)
 	lgpu_unlock(&p->reserve.lock);
 }
 
-// outlive begins the end of a pool of which memory lives on. The program knows
-// it no more; the driver does until the last is freed. The caller has its lock.
+// outlive begins the end of a pool while some of its memory lives on. The program
+// has destroyed it; the driver keeps it until the last memory is freed. The caller
+// has its lock.
 static void outlive(struct lgpu_pool *p)
 {
 	cuuint64_t none = 0;

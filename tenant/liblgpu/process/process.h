@@ -35,7 +35,7 @@ struct lgpu_state {
 	uint32_t client; // index of this process among the lgpu's clients; LGPU_MAX_CLIENTS: it is none
 	int fd;          // the region's file, or that of usage alone; use lgpu_region_fd
 	bool filter;     // the lgpu names its devices: hide all others
-	bool linked;     // to a daemon, which knows who lives and who has the device
+	bool linked;     // to a daemon, which knows which clients live and which one has the device
 	const char *path;  // of the region, or of the daemon's socket
 	const char *turns; // folder of the turn pages; NULL: linked
 	struct lgpu_hami *hami; // what HAMi's monitor sees; NULL: it sees nothing
@@ -52,7 +52,7 @@ struct lgpu_file {
 // The connection to the daemon (daemon/daemon.c).
 struct lgpu_connection {
 	uint32_t lock;     // guards fd, socket, up and needs
-	uint32_t needs;    // how many Needs were said of which the answer is due or was heard
+	uint32_t needs;    // how many Needs were sent; their answers have come or will come
 	uint32_t answered; // event count: answers to Need
 	bool up;
 	bool listening; // the thread that hears the daemon runs
@@ -99,9 +99,9 @@ static inline struct lgpu_state *lgpu_viewed(void)
 	return p != NULL ? __atomic_load_n(&p->viewed, __ATOMIC_ACQUIRE) : NULL;
 }
 
-// What a forked child has copies of and must forget, as it holds nothing: functions
-// up to a NULL. Whoever keeps such things is above this module; hook/wiring.c names
-// them.
+// Functions, up to a NULL, that make a forked child forget its copies of what its
+// parent has: the child holds nothing. They are of higher modules; hook/wiring.c
+// names them.
 extern void (*const lgpu_forget[])(void);
 
 // ---- devices (devices.c)

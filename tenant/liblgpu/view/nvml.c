@@ -36,7 +36,7 @@ static int index_of(const struct lgpu_state *s, nvmlDevice_t device)
 	if (LGPU_REAL(nvmlDeviceGetUUID)(device, text, sizeof text) != NVML_SUCCESS || !lgpu_uuid_parse(text, uuid))
 		return -1;
 	int index = lgpu_uuid_index(s->limits, uuid);
-	// Whoever finds the table in use goes without: a child forked while it was
+	// If the table is in use, go without: a child forked while it was
 	// must not wait for ever.
 	static bool in_use;
 	if (__atomic_exchange_n(&in_use, true, __ATOMIC_ACQUIRE))
