@@ -6,7 +6,7 @@
 # make bench     the tables of docs/benchmarks.md; needs an NVIDIA GPU and PyTorch
 # make bench-shmem  lshmem beside NVSHMEM; needs two NVIDIA GPUs, nvcc, and NVSHMEM's Python package
 # make lint      gofmt, vet, staticcheck, C without a warning
-# make race      the tests under the race detector
+# make race      make test, under the race detector where it sees anything
 # make sanitize  the C tests under AddressSanitizer and UBSan
 # make generate  write every generated file anew; kernels need clang-14 (the tests') and clang-19 (lshmem's)
 #
@@ -24,7 +24,7 @@ LSHMEM_HEADERS := $(notdir $(wildcard shmem/include/*.h shmem/include/*.cuh))
 # What lgpu carries inside and writes out before it runs a program, relative to $(B).
 FILES := liblgpu.so sim/libcuda.so.1 sim/libnvidia-ml.so.1 lshmem/liblshmem.so lshmem/lshmem.py \
 	$(addprefix lshmem/include/,$(LSHMEM_HEADERS))
-ARCHIVE := assets/archive/libraries.zip
+ARCHIVE := internal/assets/archive/libraries.zip
 
 # DWARF is left out, a sixth of the program; make build GO_LDFLAGS= keeps it for a debugger. Profiles and panics name
 # functions and lines without it. The tag leaves out gRPC's trace pages: their templates call methods by names, for which
@@ -36,19 +36,19 @@ TAGS := grpcnotrace
 build: $(ARCHIVE) build/demo/tenant build/demo/ring
 	$(GOBUILD) build -trimpath -tags $(TAGS) -ldflags '$(GO_LDFLAGS)' -o bin/lgpu ./cmd/lgpu
 
-# The interposer. interpose/sources.mk is written for that folder.
-include interpose/sources.mk
-INTERPOSE_FLAGS = $(patsubst -I.,-Iinterpose,$(patsubst -I../%,-I%,$(filter-out -Werror,$(LGPU_CFLAGS)))) $(WERROR)
-INTERPOSE_OBJECTS := $(LGPU_SOURCES:%=build/interpose/%.o)
-$(B)/liblgpu.so: $(INTERPOSE_OBJECTS) interpose/liblgpu_gen.map
+# The interposer. tenant/liblgpu/sources.mk is written for that folder.
+include tenant/liblgpu/sources.mk
+LIBLGPU_FLAGS = $(patsubst -I.,-Itenant/liblgpu,$(patsubst -I../%,-Itenant/%,$(filter-out -Werror,$(LGPU_CFLAGS)))) $(WERROR)
+LIBLGPU_OBJECTS := $(LGPU_SOURCES:%=build/liblgpu/%.o)
+$(B)/liblgpu.so: $(LIBLGPU_OBJECTS) tenant/liblgpu/liblgpu_gen.map
 	echo "  LD  $@"
 	mkdir -p $(@D)
-	$(CC) $(subst liblgpu_gen.map,interpose/liblgpu_gen.map,$(LGPU_LDFLAGS)) -o $@ $(INTERPOSE_OBJECTS) $(LGPU_LIBS)
-build/interpose/%.o: interpose/% interpose/sources.mk Makefile
+	$(CC) $(subst liblgpu_gen.map,tenant/liblgpu/liblgpu_gen.map,$(LGPU_LDFLAGS)) -o $@ $(LIBLGPU_OBJECTS) $(LGPU_LIBS)
+build/liblgpu/%.o: tenant/liblgpu/% tenant/liblgpu/sources.mk Makefile
 	echo "  CC  $<"
 	mkdir -p $(@D)
-	$(CC) $(INTERPOSE_FLAGS) -MMD -MP -c -o $@ $<
--include $(INTERPOSE_OBJECTS:.o=.d)
+	$(CC) $(LIBLGPU_FLAGS) -MMD -MP -c -o $@ $<
+-include $(LIBLGPU_OBJECTS:.o=.d)
 
 # The software GPU's client libraries.
 SIMC := sim/client
@@ -57,7 +57,7 @@ SIMC_CFLAGS := -std=c11 -O2 -g -Wall -Wextra $(WERROR)
 include sim/client/build.mk
 
 # lshmem's library is Go with a C interface. Go knows best whether anything has changed.
-LSHMEM_SOURCES := $(shell find shmem units go.mod go.sum -name '*_test.go' -prune -o -type f -print)
+LSHMEM_SOURCES := $(shell find shmem internal/units go.mod go.sum -name '*_test.go' -prune -o -type f -print)
 $(B)/lshmem/liblshmem.so: $(LSHMEM_SOURCES)
 	echo "  GO  $@"
 	mkdir -p $(@D)
@@ -73,32 +73,40 @@ $(B)/lshmem/lshmem.py $(addprefix $(B)/lshmem/include/,$(LSHMEM_HEADERS)):
 
 $(ARCHIVE): $(addprefix $(B)/,$(FILES))
 	echo "  ZIP $@"
-	GOOS= GOARCH= $(GO) run ./assets/pack $@ $(B) $(FILES)
+	GOOS= GOARCH= $(GO) run ./internal/assets/pack $@ $(B) $(FILES)
 
 build/demo/tenant: demo/tenant/tenant.c $(B)/sim/libcuda.so.1
 	echo "  CC  $<"
 	mkdir -p $(@D)
-	$(CC) -std=c11 -O2 -Wall -Wextra $(WERROR) -Iabi/include -o $@ $< $(B)/sim/libcuda.so.1
+	$(CC) -std=c11 -O2 -Wall -Wextra $(WERROR) -Itenant/abi/include -o $@ $< $(B)/sim/libcuda.so.1
 
 build/demo/ring: demo/shmem/ring.c $(B)/sim/libcuda.so.1 $(B)/lshmem/liblshmem.so
 	echo "  CC  $<"
 	mkdir -p $(@D)
-	$(CC) -std=c11 -O2 -Wall -Wextra $(WERROR) -Iabi/include -Ishmem/include -o $@ $< $(B)/sim/libcuda.so.1 $(B)/lshmem/liblshmem.so
+	$(CC) -std=c11 -O2 -Wall -Wextra $(WERROR) -Itenant/abi/include -Ishmem/include -o $@ $< $(B)/sim/libcuda.so.1 $(B)/lshmem/liblshmem.so
 
-# Never from the cache, which does not know of the C sources that tests compile.
-# The tests of whole systems look at shares of time: they run by themselves, one package after the other.
+# Never from the cache, which does not know of the C sources that tests compile. The tests of whole systems look at
+# shares of time: they run by themselves, one package after the other.
+#
+# The race detector sees Go alone. It would only slow tests whose subject is C or device code, a model without goroutines,
+# or the built command, and two tests need full speed: those run without it.
+WITHOUT_RACES := ./tenant/liblgpu/... ./shmem/device/... ./shmem/litmus/... ./shmem/kernels/... ./shmem/model/...
+WITH_RACES = $$($(GO) list ./... | grep -vE '/lgpu/(test|tenant/liblgpu|shmem/(device|litmus|kernels|model))(/|$$)')
+GOTEST := $(GO) test -count=1
 test: build
-	$(GO) test -count=1 -timeout 9m $$($(GO) list ./... | grep -v /e2e)
-	$(GO) test -count=1 -timeout 9m -p 1 ./e2e/...
+	$(GOTEST) -timeout 9m $(WITH_RACES) $(WITHOUT_RACES)
+	$(GOTEST) -timeout 9m -p 1 ./test/...
 
 race: build
-	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 25m $$($(GO) list ./... | grep -v /e2e)
-	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 25m -p 1 ./e2e/...
+	CGO_ENABLED=1 $(GOTEST) -race -timeout 25m $(WITH_RACES)
+	$(GOTEST) -timeout 9m $(WITHOUT_RACES)
+	$(GOTEST) -timeout 9m ./shmem ./inspect/conformance -run 'TestGPU/allocations|TestProbe'
+	$(GOTEST) -timeout 9m -p 1 ./test/...
 
 # As root, or the attackers are the daemon's own user. Every attack that succeeds fails a subtest of its name.
 SECONDS := 600
 attack: build
-	LGPU_ATTACK=$(SECONDS)s $(GO) test -count=1 -v -timeout $$(($(SECONDS) * 3 + 300))s -run '^TestAttack$$' ./e2e/attack
+	LGPU_ATTACK=$(SECONDS)s $(GO) test -count=1 -v -timeout $$(($(SECONDS) * 3 + 300))s -run '^TestAttack$$' ./test/attack
 
 # The C libraries under sanitizers: the driver's clients under the address sanitizer, which wants to be the first library
 # of a process and so cannot be in the preloaded one, and all of it under the undefined-behaviour sanitizer. Programs of
@@ -107,14 +115,14 @@ UBSAN := -fsanitize=undefined -fno-sanitize-recover=all
 sanitize: build
 	echo "  CC  build/sanitize"
 	mkdir -p build/sanitize/sim
-	$(CC) $(INTERPOSE_FLAGS) $(UBSAN) $(addprefix interpose/,$(LGPU_SOURCES)) -static-libubsan -o build/sanitize/liblgpu.so \
-		$(filter-out -nostartfiles,$(subst liblgpu_gen.map,interpose/liblgpu_gen.map,$(LGPU_LDFLAGS))) $(LGPU_LIBS)
+	$(CC) $(LIBLGPU_FLAGS) $(UBSAN) $(addprefix tenant/liblgpu/,$(LGPU_SOURCES)) -static-libubsan -o build/sanitize/liblgpu.so \
+		$(filter-out -nostartfiles,$(subst liblgpu_gen.map,tenant/liblgpu/liblgpu_gen.map,$(LGPU_LDFLAGS))) $(LGPU_LIBS)
 	$(MAKE) SIMC_OUT=build/sanitize/sim SIMC_CFLAGS="-std=c11 -O1 -g $(UBSAN) -fsanitize=address" \
 		build/sanitize/sim/libcuda.so.1 build/sanitize/sim/libnvidia-ml.so.1
 	CFLAGS="$(UBSAN) -fsanitize=address" ASAN_OPTIONS=detect_leaks=0 \
-		bin/lgpu run --sim=2x16GiB,sms=32 -- env -u LD_PRELOAD e2e/cuda/run.sh build/sanitize/sim
+		bin/lgpu run --sim=2x16GiB,sms=32 -- env -u LD_PRELOAD test/cuda/run.sh build/sanitize/sim
 	bin/lgpu run --sim=2x16GiB,sms=32 --memory 15GiB --compute 90 -- \
-		env LD_PRELOAD=$(CURDIR)/build/sanitize/liblgpu.so e2e/cuda/run.sh $(B)/sim
+		env LD_PRELOAD=$(CURDIR)/build/sanitize/liblgpu.so test/cuda/run.sh $(B)/sim
 	LSHMEM_TEST_CFLAGS="$(UBSAN) -fsanitize=address" ASAN_OPTIONS=detect_leaks=0 \
 		$(GO) test -count=1 ./shmem/lib/test -run 'EveryFunction|Threads|Compat'
 

@@ -276,7 +276,7 @@ class Bench:
                 macro = "-DBENCH_" + name.upper()
                 program, module = os.path.join(self.work, "rows-" + name), os.path.join(self.work, name + ".ptx")
                 plans[name] = [
-                    ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", macro, "-I", os.path.join(ROOT, "abi", "include"), "-I", include,
+                    ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", macro, "-I", os.path.join(ROOT, "tenant", "abi", "include"), "-I", include,
                      os.path.join(SOURCE, "rows.cc"), "-o", program, libcuda] + libs,
                     [a.clang, "-x", "cuda", "-nocudainc", "-nocudalib", "--cuda-device-only", "--cuda-gpu-arch=sm_90",
                      "-Xclang", "-target-feature", "-Xclang", "+ptx80", "-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", macro, "-I", SOURCE, "-I", include, "-S",

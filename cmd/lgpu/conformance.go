@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/lgpu/lgpu/conformance"
+	"github.com/lgpu/lgpu/inspect/conformance"
 	"github.com/lgpu/lgpu/sim"
 )
 

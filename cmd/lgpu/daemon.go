@@ -22,16 +22,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/api"
-	"github.com/lgpu/lgpu/api/server"
-	"github.com/lgpu/lgpu/metrics"
-	"github.com/lgpu/lgpu/node"
-	"github.com/lgpu/lgpu/node/logs"
-	"github.com/lgpu/lgpu/node/store"
-	"github.com/lgpu/lgpu/node/systemd"
-	"github.com/lgpu/lgpu/node/watch"
-	"github.com/lgpu/lgpu/region"
-	"github.com/lgpu/lgpu/tree"
-	"github.com/lgpu/lgpu/web"
+	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/daemon/metrics"
+	"github.com/lgpu/lgpu/daemon/server"
+	"github.com/lgpu/lgpu/daemon/store"
+	"github.com/lgpu/lgpu/daemon/systemd"
+	"github.com/lgpu/lgpu/daemon/watch"
+	"github.com/lgpu/lgpu/daemon/web"
+	"github.com/lgpu/lgpu/internal/logs"
+	"github.com/lgpu/lgpu/internal/rundir"
+	"github.com/lgpu/lgpu/policy/limits"
 )
 
 // How long a daemon that is started by need stays without work, and how long it waits for one that is just leaving.
@@ -41,7 +41,7 @@ const (
 )
 
 func daemonCommand() *cobra.Command {
-	var d daemon
+	var d daemonOptions
 	c := &cobra.Command{
 		Use:   "daemon [options]",
 		Short: "Be the daemon that keeps logical GPUs",
@@ -86,9 +86,9 @@ told when the daemon serves and when it ends.`,
 	f.StringVar(&d.store, "store", "", "`FILE` for what is to survive (default: state.db in the runtime folder)")
 	f.StringVar(&d.group, "group", "", "`GROUP` whose members may change things (default: lgpu, if it exists)")
 	f.DurationVar(&d.slice, "slice", 0, "`LENGTH` of a turn where programs share a device, 2ms to 50ms")
-	f.StringVar(&d.police, "police", string(node.PoliceReport),
+	f.StringVar(&d.police, "police", string(daemon.PoliceReport),
 		"what to do about use beyond what is allowed: `HOW` is report, stop or stop-strangers")
-	f.StringVar(&d.mount, "mount", string(node.MountAuto), "show the tree as files: `WHEN` is auto, on or off")
+	f.StringVar(&d.mount, "mount", string(daemon.MountAuto), "show the tree as files: `WHEN` is auto, on or off")
 	f.StringVar(&d.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`")
 	f.BoolVar(&d.hami, "metrics-hami", false, "with --metrics or --page: also under HAMi's names")
 	f.StringVar(&d.page, "page", "", "serve the page at `ADDRESS`")
@@ -103,7 +103,7 @@ told when the daemon serves and when it ends.`,
 }
 
 // inner adds the options of the second and third process that --on-demand takes, which nobody types.
-func (d *daemon) inner(f *pflag.FlagSet) {
+func (d *daemonOptions) inner(f *pflag.FlagSet) {
 	f.BoolVar(&d.detached, "detached", false, "be nobody's child, and watch the daemon")
 	f.BoolVar(&d.watched, "watched", false, "be the daemon that is watched")
 	for _, name := range []string{"detached", "watched"} {
@@ -191,8 +191,8 @@ func stopDaemon(ctx context.Context, conn *api.Conn) error {
 	}
 }
 
-// daemon is one lgpu daemon.
-type daemon struct {
+// daemonOptions are what the command line says about a daemon, and what it serves with.
+type daemonOptions struct {
 	dir, store, group  string
 	police, mount, log string
 	metrics, page      string
@@ -203,7 +203,7 @@ type daemon struct {
 	detached, watched  bool
 }
 
-func (d *daemon) run(c *cobra.Command) error {
+func (d *daemonOptions) run(c *cobra.Command) error {
 	config, err := d.config(c)
 	if err != nil {
 		return err
@@ -285,26 +285,26 @@ func watchDaemon(log *slog.Logger) error {
 }
 
 // config reads the options.
-func (d *daemon) config(c *cobra.Command) (node.Config, error) {
+func (d *daemonOptions) config(c *cobra.Command) (daemon.Config, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(d.log)); err != nil {
-		return node.Config{}, usage("levels are debug, info, warn and error", "--log %q: there is no such level", d.log)
+		return daemon.Config{}, usage("levels are debug, info, warn and error", "--log %q: there is no such level", d.log)
 	}
 	if d.slice != 0 && (d.slice < 2*time.Millisecond || d.slice > 50*time.Millisecond) {
-		return node.Config{}, usage("", "--slice %v: it must be 2ms to 50ms", d.slice)
+		return daemon.Config{}, usage("", "--slice %v: it must be 2ms to 50ms", d.slice)
 	}
 	if d.idle < 0 {
-		return node.Config{}, usage("0 is never", "--idle %v: it must be 0 or more", d.idle)
+		return daemon.Config{}, usage("0 is never", "--idle %v: it must be 0 or more", d.idle)
 	}
-	police, mount := node.Policy(d.police), node.Mount(d.mount)
-	if !slices.Contains([]node.Policy{node.PoliceReport, node.PoliceStop, node.PoliceStopStrangers}, police) {
-		return node.Config{}, usage("policies are report, stop and stop-strangers", "--police %q: there is no such policy", d.police)
+	police, mount := daemon.Policy(d.police), daemon.Mount(d.mount)
+	if !slices.Contains([]daemon.Policy{daemon.PoliceReport, daemon.PoliceStop, daemon.PoliceStopStrangers}, police) {
+		return daemon.Config{}, usage("policies are report, stop and stop-strangers", "--police %q: there is no such policy", d.police)
 	}
-	if !slices.Contains([]node.Mount{node.MountAuto, node.MountOn, node.MountOff}, mount) {
-		return node.Config{}, usage("it is auto, on or off", "--mount %q: that is none of them", d.mount)
+	if !slices.Contains([]daemon.Mount{daemon.MountAuto, daemon.MountOn, daemon.MountOff}, mount) {
+		return daemon.Config{}, usage("it is auto, on or off", "--mount %q: that is none of them", d.mount)
 	}
 	if d.hami && d.metrics == "" && d.page == "" {
-		return node.Config{}, usage("such as: lgpu daemon --metrics 127.0.0.1:9464 --metrics-hami",
+		return daemon.Config{}, usage("such as: lgpu daemon --metrics 127.0.0.1:9464 --metrics-hami",
 			"--metrics-hami: it goes with --metrics or --page, which say where")
 	}
 	if d.onDemand && !c.Flags().Changed("idle") {
@@ -312,19 +312,19 @@ func (d *daemon) config(c *cobra.Command) (node.Config, error) {
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return node.Config{}, failed(fmt.Errorf("find this program: %w", err))
+		return daemon.Config{}, failed(fmt.Errorf("find this program: %w", err))
 	}
 	if d.dir != "" {
 		if err := os.Setenv(api.EnvDir, d.dir); err != nil { // what the daemon starts is to look there too
-			return node.Config{}, failed(err)
+			return daemon.Config{}, failed(err)
 		}
 	}
-	dir, err := region.Dir()
+	dir, err := rundir.Dir()
 	if err != nil {
-		return node.Config{}, failed(err)
+		return daemon.Config{}, failed(err)
 	}
 	lines := slog.NewTextHandler(output(filepath.Join(dir, api.Log)), &slog.HandlerOptions{Level: level})
-	return node.Config{
+	return daemon.Config{
 		Dir: dir, State: d.store, Version: version(),
 		Log:        slog.New(logs.Limit(lines)),
 		SimCommand: []string{self, "sim"}, Mount: mount, Police: police, Idle: d.idle, Slice: d.slice,
@@ -344,7 +344,7 @@ func output(path string) io.Writer {
 }
 
 // serve is the daemon from its start to its end.
-func (d *daemon) serve(ctx context.Context, stop func(), config node.Config, answer func(error)) (err error) {
+func (d *daemonOptions) serve(ctx context.Context, stop func(), config daemon.Config, answer func(error)) (err error) {
 	socket := filepath.Join(config.Dir, api.Socket)
 	n, err := d.open(ctx, config, socket)
 	if err != nil {
@@ -401,11 +401,11 @@ func (d *daemon) serve(ctx context.Context, stop func(), config node.Config, ans
 
 // open opens the node. A daemon that was started by need waits for one that is leaving; it returns nil if another
 // serves.
-func (d *daemon) open(ctx context.Context, config node.Config, socket string) (*node.Node, error) {
+func (d *daemonOptions) open(ctx context.Context, config daemon.Config, socket string) (*daemon.Node, error) {
 	deadline := time.Now().Add(succession)
 	for {
-		n, err := node.Open(config)
-		if err == nil || !errors.Is(err, node.ErrRunning) || !d.onDemand || time.Now().After(deadline) {
+		n, err := daemon.Open(config)
+		if err == nil || !errors.Is(err, daemon.ErrRunning) || !d.onDemand || time.Now().After(deadline) {
 			return n, err
 		}
 		if conn, err := api.Dial(ctx, api.Options{Socket: socket}); err == nil {
@@ -420,13 +420,13 @@ func (d *daemon) open(ctx context.Context, config node.Config, socket string) (*
 }
 
 // faces are what else the daemon shows itself by.
-func (d *daemon) faces(n *node.Node, config node.Config) ([]func(context.Context) error, error) {
+func (d *daemonOptions) faces(n *daemon.Node, config daemon.Config) ([]func(context.Context) error, error) {
 	if d.metrics == "" && d.page == "" {
 		return nil, nil
 	}
 	collector := metrics.New(n, metrics.Options{HAMi: d.hami})
 	faces := []func(context.Context) error{func(ctx context.Context) error {
-		if err := collector.Run(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, node.ErrClosed) {
+		if err := collector.Run(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, daemon.ErrClosed) {
 			return fmt.Errorf("metrics: %w", err)
 		}
 		return nil
@@ -465,12 +465,12 @@ func (d *daemon) faces(n *node.Node, config node.Config) ([]func(context.Context
 }
 
 // write writes files of a node, all of them or none.
-func write(n *node.Node, path string, files map[string]string) error {
-	var writes []tree.Assignment
+func write(n *daemon.Node, path string, files map[string]string) error {
+	var writes []limits.Assignment
 	for name, text := range files {
-		writes = append(writes, tree.Assignment{File: name, Text: text})
+		writes = append(writes, limits.Assignment{File: name, Text: text})
 	}
-	slices.SortFunc(writes, func(a, b tree.Assignment) int { return strings.Compare(a.File, b.File) })
+	slices.SortFunc(writes, func(a, b limits.Assignment) int { return strings.Compare(a.File, b.File) })
 	return n.Tree().Update(path, writes)
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/api"
-	"github.com/lgpu/lgpu/doctor"
+	"github.com/lgpu/lgpu/inspect/doctor"
 )
 
 func doctorCommand() *cobra.Command {

@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lgpu/lgpu/api"
-	"github.com/lgpu/lgpu/tree"
-	"github.com/lgpu/lgpu/units"
+	"github.com/lgpu/lgpu/internal/units"
+	"github.com/lgpu/lgpu/policy/limits"
 )
 
 // limitFlags are what the user typed.
@@ -146,8 +146,8 @@ func typedSize(option, text string) (uint64, error) {
 		return 0, usage("", "%s: %w", option, err)
 	case size != 0 && units.Bare(text):
 		return 0, usage(units.Guess(text), "%s %s: a size has a unit", option, text)
-	case size != 0 && size < tree.MinMemory:
-		return 0, usage("", "%s %s: the least limit is %s", option, text, units.FormatSize(tree.MinMemory))
+	case size != 0 && size < limits.MinMemory:
+		return 0, usage("", "%s %s: the least limit is %s", option, text, units.FormatSize(limits.MinMemory))
 	}
 	return size, nil
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"github.com/lgpu/lgpu/assets"
-	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/internal/assets"
 	"github.com/lgpu/lgpu/shmem/bootstrap"
+	"github.com/lgpu/lgpu/tenant/region"
 )
 
 // tokenVariable has the secret that the launchers of a job on several machines share. It is no option, since options are

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/api"
-	"github.com/lgpu/lgpu/units"
+	"github.com/lgpu/lgpu/internal/units"
 )
 
 func psCommand() *cobra.Command {

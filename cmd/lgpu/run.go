@@ -12,11 +12,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/api"
-	"github.com/lgpu/lgpu/assets"
-	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/internal/assets"
+	"github.com/lgpu/lgpu/internal/names"
+	"github.com/lgpu/lgpu/internal/units"
 	"github.com/lgpu/lgpu/sim"
 	"github.com/lgpu/lgpu/sim/wire"
-	"github.com/lgpu/lgpu/units"
 )
 
 // rootPath is that of the tree's root.
@@ -171,13 +171,13 @@ func (r *run) request() (*api.HoldRequest, error) {
 		Group: r.group, Devices: r.flags.tokens(), Limits: limits, Gang: r.gang, Spatial: r.spatial,
 	}
 	if r.flags.typed("name") {
-		if err := region.CheckName(r.name); err != nil {
+		if err := names.Check(r.name); err != nil {
 			return nil, usage("", "--name: %w", err)
 		}
 		request.Path = path.Join(r.group, r.name)
 	}
 	if r.flags.typed("gang") {
-		if err := region.CheckName(r.gang); err != nil {
+		if err := names.Check(r.gang); err != nil {
 			return nil, usage("", "--gang: %w", err)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lgpu/lgpu/assets"
+	"github.com/lgpu/lgpu/internal/assets"
 	"github.com/lgpu/lgpu/shmem/survey"
 )
 

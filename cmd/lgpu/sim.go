@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/internal/rundir"
 	"github.com/lgpu/lgpu/sim"
 	"github.com/lgpu/lgpu/sim/wire"
 )
@@ -89,7 +89,7 @@ func (h *hardware) serve() error {
 	if err != nil {
 		return usage("lgpu sim --help lists the options", "sim: %w", err)
 	}
-	dir, err := region.Dir()
+	dir, err := rundir.Dir()
 	if err != nil {
 		return failed(err)
 	}

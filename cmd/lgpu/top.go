@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/lgpu/lgpu/top"
+	"github.com/lgpu/lgpu/inspect/top"
 )
 
 // leastWidth is the least number of columns that a frame can be asked to fit in: paths and memory are still told apart.

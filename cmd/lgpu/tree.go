@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/sim"
-	"github.com/lgpu/lgpu/tree"
 )
 
 // filesHelp is what the commands that write limits say of them.
@@ -270,8 +270,8 @@ func assignments(args []string) ([]*api.File, error) {
 		if !ok || name == "" {
 			return nil, usage("such as memory.max=8GiB", "%q is not FILE=VALUE", a)
 		}
-		var slip *tree.Error
-		if errors.As(tree.Typed(name, value), &slip) {
+		var slip *limits.Error
+		if errors.As(limits.Typed(name, value), &slip) {
 			return nil, usage(slip.Hint(), "%s: %q: %s", name, slip.Token, slip.Reason)
 		}
 		files = append(files, &api.File{Name: name, Data: []byte(value + "\n")})

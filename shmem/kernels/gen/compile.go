@@ -3,7 +3,7 @@ package main
 import (
 	"strings"
 
-	"github.com/lgpu/lgpu/cheader"
+	"github.com/lgpu/lgpu/internal/cheader"
 	"github.com/lgpu/lgpu/shmem/kernels"
 	"github.com/lgpu/lgpu/shmem/layout"
 	"github.com/lgpu/lgpu/shmem/module/compile"

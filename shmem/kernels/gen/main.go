@@ -5,7 +5,7 @@ import (
 	"log"
 	"path/filepath"
 
-	"github.com/lgpu/lgpu/cheader"
+	"github.com/lgpu/lgpu/internal/cheader"
 	"github.com/lgpu/lgpu/shmem/kernels"
 )
 

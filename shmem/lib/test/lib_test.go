@@ -269,7 +269,7 @@ func TestCompat(t *testing.T) {
 	})
 	t.Run("module", func(t *testing.T) {
 		ptx := cuda(t, append(deviceOnly, "-O2", "-S", "testdata/compat.cu")...)
-		host := program(t, "module.c", "-I", "../../../abi/include", filepath.Join(library(t), "../sim/libcuda.so.1"))
+		host := program(t, "module.c", "-I", "../../../tenant/abi/include", filepath.Join(library(t), "../sim/libcuda.so.1"))
 		run(t, 2, here[1], []string{host, ptx})
 	})
 }

@@ -5,7 +5,7 @@ package main
 import (
 	"log"
 
-	"github.com/lgpu/lgpu/cheader"
+	"github.com/lgpu/lgpu/internal/cheader"
 	"github.com/lgpu/lgpu/shmem/hca/gpu/state"
 	"github.com/lgpu/lgpu/shmem/module/compile"
 )
