@@ -1,6 +1,6 @@
 # make build     bin/lgpu, with the C libraries and lshmem inside
 # make test      every test that needs no GPU; under ten minutes
-# make demo      three tenants share a software GPU; ends in a table of asked against delivered
+# make demo      three tenants share a software GPU; prints a table of limits asked for and delivered
 # make demo-shmem  the PEs of a job pass numbers around inside a kernel, and from Python
 # make attack    a hostile tenant attacks the daemon beside honest ones; ten minutes, or SECONDS=60
 # make bench     the tables of docs/benchmarks.md; needs an NVIDIA GPU and PyTorch
@@ -8,9 +8,9 @@
 # make lint      gofmt, vet, staticcheck, C without a warning
 # make race      make test, under the race detector where it sees anything
 # make sanitize  the C tests under AddressSanitizer and UBSan
-# make generate  write every generated file anew; kernels need clang-14 (the tests') and clang-19 (lshmem's)
+# make generate  write all generated files again; kernels need clang-14 (the tests') and clang-19 (lshmem's)
 #
-# build, test and demo need nothing but Go, a C compiler, make and git. V=1 shows the commands.
+# build, test and demo need only Go, a C compiler, make and git. V=1 shows the commands.
 $(V).SILENT:
 
 CC ?= cc
@@ -26,9 +26,9 @@ FILES := liblgpu.so sim/libcuda.so.1 sim/libnvidia-ml.so.1 lshmem/liblshmem.so l
 	$(addprefix lshmem/include/,$(LSHMEM_HEADERS))
 ARCHIVE := internal/assets/archive/libraries.zip
 
-# DWARF is left out, a sixth of the program; make build GO_LDFLAGS= keeps it for a debugger. Profiles and panics name
-# functions and lines without it. The tag leaves out gRPC's trace pages: their templates call methods by names, for which
-# the linker would keep all methods of all types.
+# The binary has no DWARF, which would add a quarter; make build GO_LDFLAGS= keeps it for a debugger. Profiles and
+# panics show functions and lines without it. The tag leaves out gRPC's trace pages. They use templates, which call
+# methods by name, so the linker would have to keep every method of every type.
 GO_LDFLAGS ?= -w
 TAGS := grpcnotrace
 

@@ -72,13 +72,14 @@ func main() {
 func root() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "lgpu",
-		Short: "Run programs inside logical GPUs: shares of a device with limits that hold",
-		Long: `lgpu runs unmodified CUDA programs inside logical GPUs: shares of a device
-with a memory size and a compute share that hold. Without arguments it shows
-the logical GPUs of this machine.
+		Short: "Run programs inside logical GPUs, with limits on memory and compute",
+		Long: `lgpu runs unmodified CUDA programs inside logical GPUs. A logical GPU (an
+lgpu) has part of a device's memory and a share of its compute time, and lgpu
+enforces both limits. Without arguments it shows the logical GPUs of this
+machine.
 
-Limits form a tree of groups, which can be shown and changed by commands, as
-files, and on a page. A daemon keeps it; lgpu run starts one where none runs.
+Limits form a tree of groups and lgpus. Commands, files and a web page show
+and change them. A daemon keeps the tree; lgpu run starts one if none runs.
 
 Environment: LGPU_RUNTIME_DIR names the folder for sockets and state,
 LGPU_SOCKET_API the socket of the daemon to talk to. Every command has --help;
@@ -110,8 +111,8 @@ lgpu man writes manual pages.`,
 	return c
 }
 
-// printUsage ends with the example, which is what most people look for. It is no template: those call methods by names
-// that are known only when they run, so that the linker has to keep all methods of all types (3 MB).
+// printUsage ends with the example, which is what most people look for. It does not use a template: text/template calls
+// methods by name, so the linker would have to keep every method of every type (3 MB).
 func printUsage(c *cobra.Command) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Usage: %s\n", c.UseLine())

@@ -128,7 +128,7 @@ func folder(version string) (string, error) {
 	return filepath.Join(cache, "lgpu", version), nil
 }
 
-// place makes the file at path hold what the archive's file does.
+// place writes a file of the archive to path, unless path has the same contents already.
 func place(path string, f *zip.File) error {
 	if sum, err := sumOf(path); err == nil && sum == f.Comment {
 		return nil

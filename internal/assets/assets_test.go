@@ -169,8 +169,9 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// TestBinarySize: lgpu stays one file that is quickly copied. What keeps it small is easily undone: a dependency that
-// looks up methods by names known only when it runs, as text/template does, keeps every method of every type.
+// TestBinarySize notices when lgpu grows suddenly. The usual reason is a package that calls methods by name, as
+// text/template does: then the linker keeps every method of every type. go build -ldflags=-dumpdep shows which package
+// it is (ReflectMethod).
 func TestBinarySize(t *testing.T) {
 	st, err := os.Stat("../../bin/lgpu")
 	if err != nil {
