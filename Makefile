@@ -21,12 +21,20 @@ GOBUILD = CGO_ENABLED=0 $(GO)
 
 B := build/lib
 LSHMEM_HEADERS := $(notdir $(wildcard shmem/include/*.h shmem/include/*.cuh))
-LSHMEM_ASSETS := $(addprefix internal/assets/lib/lshmem/,liblshmem.so lshmem.py $(addprefix include/,$(LSHMEM_HEADERS)))
-ASSETS := internal/assets/lib/liblgpu.so internal/assets/lib/sim/libcuda.so.1 internal/assets/lib/sim/libnvidia-ml.so.1 $(LSHMEM_ASSETS)
+# What lgpu carries inside and writes out before it runs a program, relative to $(B).
+FILES := liblgpu.so sim/libcuda.so.1 sim/libnvidia-ml.so.1 lshmem/liblshmem.so lshmem/lshmem.py \
+	$(addprefix lshmem/include/,$(LSHMEM_HEADERS))
+ARCHIVE := internal/assets/archive/libraries.zip
+
+# The binary has no DWARF, which would add a quarter; make build GO_LDFLAGS= keeps it for a debugger. Profiles and
+# panics show functions and lines without it. The tag leaves out gRPC's trace pages. They use templates, which call
+# methods by name, so the linker would have to keep every method of every type.
+GO_LDFLAGS ?= -w
+TAGS := grpcnotrace
 
 .PHONY: build libraries test race attack sanitize demo demo-shmem bench bench-shmem lint generate clean
-build: $(ASSETS) build/demo/tenant build/demo/ring
-	$(GOBUILD) build -trimpath -o bin/lgpu ./cmd/lgpu
+build: $(ARCHIVE) build/demo/tenant build/demo/ring
+	$(GOBUILD) build -trimpath -tags $(TAGS) -ldflags '$(GO_LDFLAGS)' -o bin/lgpu ./cmd/lgpu
 
 # The interposer. tenant/liblgpu/sources.mk is written for that folder.
 include tenant/liblgpu/sources.mk
@@ -50,35 +58,32 @@ include sim/client/build.mk
 
 # lshmem's library is Go with a C interface. Go knows best whether anything has changed.
 LSHMEM_SOURCES := $(shell find shmem internal/units go.mod go.sum -name '*_test.go' -prune -o -type f -print)
-$(B)/liblshmem.so: $(LSHMEM_SOURCES)
+$(B)/lshmem/liblshmem.so: $(LSHMEM_SOURCES)
 	echo "  GO  $@"
 	mkdir -p $(@D)
 	CGO_ENABLED=1 CGO_CFLAGS="-O2 $(WERROR)" $(GO) build -trimpath -buildmode=c-shared \
 		-ldflags "-s -w -extldflags '-Wl,--version-script=$(CURDIR)/shmem/lib/liblshmem.map -Wl,-soname,liblshmem.so'" -o $@ ./shmem/lib
-	rm -f $(B)/liblshmem.h # cgo's own: shmem/include/lshmem.h is the interface
+	rm -f $(@D)/liblshmem.h # cgo's own: shmem/include/lshmem.h is the interface
 
-internal/assets/lib/lshmem/liblshmem.so: $(B)/liblshmem.so
-internal/assets/lib/lshmem/lshmem.py: shmem/python/lshmem.py
-$(addprefix internal/assets/lib/lshmem/include/,$(LSHMEM_HEADERS)): internal/assets/lib/lshmem/include/%: shmem/include/%
-$(LSHMEM_ASSETS):
+$(B)/lshmem/lshmem.py: shmem/python/lshmem.py
+$(addprefix $(B)/lshmem/include/,$(LSHMEM_HEADERS)): $(B)/lshmem/include/%: shmem/include/%
+$(B)/lshmem/lshmem.py $(addprefix $(B)/lshmem/include/,$(LSHMEM_HEADERS)):
 	mkdir -p $(@D)
-	cp $< $@.new
-	mv $@.new $@
+	cp $< $@
 
-internal/assets/lib/%: $(B)/%
-	mkdir -p $(@D)
-	cp $< $@.new
-	mv $@.new $@
+$(ARCHIVE): $(addprefix $(B)/,$(FILES))
+	echo "  ZIP $@"
+	GOOS= GOARCH= $(GO) run ./internal/assets/pack $@ $(B) $(FILES)
 
 build/demo/tenant: demo/tenant/tenant.c $(B)/sim/libcuda.so.1
 	echo "  CC  $<"
 	mkdir -p $(@D)
 	$(CC) -std=c11 -O2 -Wall -Wextra $(WERROR) -Itenant/abi/include -o $@ $< $(B)/sim/libcuda.so.1
 
-build/demo/ring: demo/shmem/ring.c $(B)/sim/libcuda.so.1 $(B)/liblshmem.so
+build/demo/ring: demo/shmem/ring.c $(B)/sim/libcuda.so.1 $(B)/lshmem/liblshmem.so
 	echo "  CC  $<"
 	mkdir -p $(@D)
-	$(CC) -std=c11 -O2 -Wall -Wextra $(WERROR) -Itenant/abi/include -Ishmem/include -o $@ $< $(B)/sim/libcuda.so.1 $(B)/liblshmem.so
+	$(CC) -std=c11 -O2 -Wall -Wextra $(WERROR) -Itenant/abi/include -Ishmem/include -o $@ $< $(B)/sim/libcuda.so.1 $(B)/lshmem/liblshmem.so
 
 # Never from the cache, which does not know of the C sources that tests compile. The tests of whole systems look at
 # shares of time: they run by themselves, one package after the other.
@@ -145,4 +150,4 @@ generate:
 	$(GO) generate ./...
 
 clean:
-	rm -rf bin build $(ASSETS) internal/assets/lib/lshmem
+	rm -rf bin build $(ARCHIVE)

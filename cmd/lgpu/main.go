@@ -8,8 +8,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
+	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 )
@@ -101,26 +104,39 @@ lgpu man writes manual pages.`,
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usage(c.CommandPath()+" --help lists the options", "%w", err)
 	})
-	c.SetUsageTemplate(usageTemplate)
+	c.SetUsageFunc(printUsage)
 	c.AddCommand(
 		runCommand(), psCommand(), topCommand(), showCommand(), setCommand(), createCommand(), rmCommand(), eventsCommand(),
 		daemonCommand(), doctorCommand(), conformanceCommand(), simCommand(), shmemCommand(), manCommand())
 	return c
 }
 
-// usageTemplate ends with the example, which is what most people look for.
-const usageTemplate = `Usage: {{.UseLine}}{{if not .HasParent}}
-       lgpu COMMAND{{end}}{{if .HasAvailableSubCommands}}
-
-Commands:{{range .Commands}}{{if .IsAvailableCommand}}
-  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
-
-Options:
-{{.LocalFlags.FlagUsagesWrapped 80 | trimTrailingWhitespaces}}{{end}}{{if .HasExample}}
-
-Examples:
-{{.Example}}{{end}}
-`
+// printUsage ends with the example, which is what most people look for. It does not use a template: text/template calls
+// methods by name, so the linker would have to keep every method of every type (3 MB).
+func printUsage(c *cobra.Command) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Usage: %s\n", c.UseLine())
+	if !c.HasParent() {
+		b.WriteString("       lgpu COMMAND\n")
+	}
+	if c.HasAvailableSubCommands() {
+		b.WriteString("\nCommands:\n")
+		for _, sub := range c.Commands() {
+			if sub.IsAvailableCommand() {
+				fmt.Fprintf(&b, "  %-*s %s\n", sub.NamePadding(), sub.Name(), sub.Short)
+			}
+		}
+	}
+	if c.HasAvailableLocalFlags() {
+		flags := c.LocalFlags().FlagUsagesWrapped(80)
+		fmt.Fprintf(&b, "\nOptions:\n%s\n", strings.TrimRightFunc(flags, unicode.IsSpace))
+	}
+	if c.HasExample() {
+		fmt.Fprintf(&b, "\nExamples:\n%s\n", c.Example)
+	}
+	_, err := io.WriteString(c.OutOrStderr(), b.String())
+	return err
+}
 
 // noArguments refuses arguments with a line in this program's manner.
 func noArguments(c *cobra.Command, args []string) error {
