@@ -53,7 +53,7 @@ const (
 	// region v1.2 (2 008 953 bytes), rounded up to 2 MiB.
 	HAMiBase = 2 << 20
 	// ClientLockOffset is the file offset of the record-lock byte of client 0.
-	// It lies behind every mapped byte.
+	// It lies after every mapped byte.
 	ClientLockOffset = 1 << 40
 	// NoLimit stands for "not limited" where a limit is in bytes. A limit of
 	// zero means zero.
