@@ -188,7 +188,7 @@ func partsOf(d gpu.Device, named bool) limits.Device {
 		UUID: d.Identity(), Number: d.Node, Ordinal: d.Ordinal(), Capacity: d.Units, UnitsPerBit: 1, Memory: d.Memory,
 	}
 	if d.Units <= 0 {
-		t.Capacity = percentUnits
+		t.Capacity, t.Uncounted = percentUnits, true
 	}
 	if t.Capacity > list.MaxBits {
 		t.UnitsPerBit = (t.Capacity + list.MaxBits - 1) / list.MaxBits
@@ -205,7 +205,7 @@ func partsOf(d gpu.Device, named bool) limits.Device {
 func (n *Node) attachSim(text string) (*origin, error) {
 	shape, err := sim.ParseShape(text)
 	if err != nil {
-		return nil, fmt.Errorf("--sim: %w: %w", ErrInvalid, err)
+		return nil, simError(err)
 	}
 	d := &n.devices
 	d.mu.Lock()

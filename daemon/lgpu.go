@@ -359,7 +359,7 @@ func (n *Node) inUseLocked() bool {
 }
 
 // Create makes a persistent node: an lgpu as soon as it is used, a group as soon as it has children. Its state is on
-// disk when Create returns. An error wraps a *tree.Error, ErrInvalid or ErrClosed.
+// disk when Create returns. An error wraps a *limits.Error, ErrInvalid or ErrClosed.
 func (n *Node) Create(ctx context.Context, spec CreateSpec) (NodeState, error) {
 	if err := n.left(); err != nil {
 		return NodeState{}, err
@@ -405,6 +405,6 @@ func (n *Node) create(spec CreateSpec) (limits.Node, error) {
 	return node, nil
 }
 
-// Remove removes the node at path. An error wraps a *tree.Error: ENOENT, ENOTEMPTY with children, EBUSY while it is in
+// Remove removes the node at path. An error wraps a *limits.Error: ENOENT, ENOTEMPTY with children, EBUSY while it is in
 // use.
 func (n *Node) Remove(ctx context.Context, path string) error { return n.tree.Rmdir(path) }

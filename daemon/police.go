@@ -178,11 +178,9 @@ func (n *Node) compare(d *device, held map[uint64][]holder) {
 		if !ok || !inBooks {
 			continue
 		}
-		limit := limits.NoLimit
-		if e, ok := node.Device(d.Identity()); ok {
-			limit = e.Memory
-		}
-		overLimit := limit != limits.NoLimit && sum > limit && sum-limit > tolerance(limit)
+		e, _ := node.Device(d.Identity())
+		limit, limited := e.MemoryMax.Limit()
+		overLimit := limited && sum > limit && sum-limit > tolerance(limit)
 		// The books of an lgpu whose clients have not come back after a restart are with them.
 		linked := !slices.ContainsFunc(holders, func(h holder) bool { return !h.Linked })
 		overBooks := linked && sum > books.Used && sum-books.Used > tolerance(books.Used)
@@ -247,7 +245,8 @@ func (n *Node) watchHigh(d *device) {
 			continue
 		}
 		used := n.usageOf(node.ID)[d.UUID].Used
-		above := used > e.High
+		most, limited := e.MemoryHigh.Limit()
+		above := limited && used > most
 		n.mu.Lock()
 		was := l.high[d.UUID]
 		if l.high == nil {
@@ -261,7 +260,7 @@ func (n *Node) watchHigh(d *device) {
 				Kind: MemoryHigh, Path: node.Path, ID: node.ID, Device: &uuid, Bytes: used,
 				Text: fmt.Sprintf("%s uses %s of device %s, above its memory.high of %s", node.Path,
 					units.FormatSize(used), d.Short(),
-					units.FormatSize(e.High)),
+					units.FormatSize(most)),
 			})
 		}
 	}

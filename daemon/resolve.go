@@ -99,7 +99,7 @@ func (n *Node) Resolve(e tenant.Evidence) (uint64, error) {
 			return 0, refusal(unix.EAGAIN, "the devices of %s change their modes all the time", node.Path)
 		}
 		var refused *tenant.Refusal
-		var errno syscall.Errno // a tree.Error's, or that of a device in another mode
+		var errno syscall.Errno // a limits.Error's, or that of a device in another mode
 		if !errors.As(err, &refused) && errors.As(err, &errno) {
 			err = &tenant.Refusal{Errno: errno, Text: err.Error()}
 		}
