@@ -9,7 +9,7 @@ import (
 	"syscall"
 
 	"github.com/lgpu/lgpu/internal/list"
-	"github.com/lgpu/lgpu/tenant/region"
+	"github.com/lgpu/lgpu/internal/names"
 )
 
 // File describes a file that nodes have.
@@ -215,7 +215,7 @@ func (l Limits) weight() uint32 {
 // setGang names the gang of a node, or takes it out of one.
 func setGang(n *node, value string) error {
 	if value != "" {
-		if err := region.CheckName(value); err != nil {
+		if err := names.Check(value); err != nil {
 			return err
 		}
 	}
