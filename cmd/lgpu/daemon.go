@@ -81,7 +81,13 @@ daemon tells systemd when it is ready and when it ends.`,
 		Args:                  noArguments,
 		RunE:                  func(c *cobra.Command, _ []string) error { return d.run(c) },
 	}
-	f := c.Flags()
+	d.register(c.Flags())
+	c.AddCommand(stopCommand(), unitCommand())
+	return c
+}
+
+// register adds the options.
+func (d *daemonOptions) register(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.StringVar(&d.dir, "dir", "", "runtime `FOLDER`")
 	f.StringVar(&d.store, "store", "", "`FILE` for state that survives the daemon (default: state.db in the runtime folder)")
@@ -99,8 +105,6 @@ daemon tells systemd when it is ready and when it ends.`,
 	f.DurationVar(&d.idle, "idle", 0, "end after so `LONG` without use; 0 means never (with --on-demand: 1m)")
 	f.BoolVar(&d.onDemand, "on-demand", false, "run in the background and end when idle; do nothing if another daemon runs")
 	d.inner(f)
-	c.AddCommand(stopCommand(), unitCommand())
-	return c
 }
 
 // inner adds the options of the second and third process that --on-demand takes, which nobody types.
