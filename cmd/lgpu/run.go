@@ -141,7 +141,7 @@ func (r *run) start(c *cobra.Command, argv []string) error {
 		}
 		defer j.close()
 	}
-	h, err := holdLgpu(c.Context(), conn, request, api.Options{Socket: namedSocket(c), Change: true, Start: command})
+	h, err := attach(c.Context(), conn, request, api.Options{Socket: namedSocket(c), Change: true, Start: command})
 	if err != nil {
 		return explainOptions(c, err)
 	}

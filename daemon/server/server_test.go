@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
@@ -24,7 +25,9 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/daemon/view"
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/internal/list"
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
@@ -141,6 +144,33 @@ func TestFailures(t *testing.T) {
 	}
 	if failure(nil) != nil {
 		t.Error("no error is one")
+	}
+}
+
+// What is shown of limits can be asked for, and is the same then.
+func TestLimitsAsMessages(t *testing.T) {
+	count, share, priority, set := 3, uint32(2550), limits.Latency, list.Of(1, 2, 9)
+	for _, l := range []limits.Limits{
+		{},
+		{Count: &count, Weight: 300, Priority: &priority, ComputeMax: &share, ComputeMin: &share, MemoryMax: limits.AtMost(1 << 30),
+			MemoryHigh: limits.AtMost(0)},
+		{List: &set, Exclusive: true},
+		{Follow: limits.FollowDefault},
+	} {
+		shown := view.Snapshot(daemon.Snapshot{Nodes: []daemon.NodeState{{Devices: []daemon.NodeDevice{{Requested: l}}}}})
+		got, err := asked(&api.AttachRequest{Limits: shown.GetDirectories()[0].GetDevices()[0].GetRequested()})
+		if err != nil || !reflect.DeepEqual(got.Limits, l) {
+			t.Errorf("%+v becomes %+v, %v", l, got.Limits, err)
+		}
+	}
+	zero, wrong := uint32(0), "1-"
+	for field, m := range map[string]*api.Limits{
+		"lgpu.weight": {LgpuWeight: &zero}, "lgpu.priority": {LgpuPriority: 99}, "lgpu": {Lgpu: &api.Units{List: &wrong}},
+	} {
+		_, err := asked(&api.AttachRequest{Limits: m})
+		if f := status.Convert(err).Details(); err == nil || f[0].(*api.Failure).GetField() != field {
+			t.Errorf("%v: %v", m, err)
+		}
 	}
 }
 
