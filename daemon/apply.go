@@ -39,7 +39,7 @@ func (n *Node) apply(c limits.Change) {
 	n.pushing.Unlock()
 	n.announceChange(c)
 	if len(c.Removed) > 0 {
-		n.kick(c.Removed...)
+		n.lgpus.notice(c.Removed...)
 	}
 }
 
@@ -107,10 +107,10 @@ func (n *Node) pushAll() {
 func (n *Node) pushNode(node limits.Node) {
 	p := dispatch.Params{Parent: node.Parent, Gang: node.Gang, Cap: map[gpu.UUID]uint32{}, Min: map[gpu.UUID]uint32{}}
 	var mine []gpu.UUID
-	n.mu.Lock()
-	if l := n.lgpus[node.ID]; l != nil {
-		mine = devicesOf(node, l)
+	if record, known := n.lgpus.record(node.ID); known {
+		mine = devicesOf(node, record)
 	}
+	n.mu.Lock()
 	n.paths[node.ID] = node.Path
 	n.mu.Unlock()
 	p.Devices = mine
@@ -143,27 +143,21 @@ func (n *Node) pushNode(node limits.Node) {
 
 // pushLimits changes what the processes of an lgpu see. pushing is held.
 func (n *Node) pushLimits(node limits.Node) {
-	l := n.lgpuOf(node.ID)
-	if l == nil {
+	if !n.lgpus.admits(node.ID) {
 		return
 	}
-	n.mu.Lock()
-	active := l.record.Active
-	n.mu.Unlock()
-	if !active {
-		return
-	}
-	if err := n.tenants.SetLimits(node.ID, n.limitsOf(node, l)); err != nil {
+	record, _ := n.lgpus.record(node.ID)
+	if err := n.tenants.SetLimits(node.ID, n.limitsOf(node, record.Devices)); err != nil {
 		n.log.Error("limits do not reach the processes", "path", node.Path, "error", err)
 	}
 }
 
 // limitsOf is what the processes of an lgpu see.
-func (n *Node) limitsOf(node limits.Node, l *lgpu) tenant.Limits {
+func (n *Node) limitsOf(node limits.Node, devices []gpu.UUID) tenant.Limits {
 	limits := tenant.Limits{HostMemory: node.Host}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, uuid := range l.record.Devices {
+	for _, uuid := range devices {
 		d := region.DeviceLimits{UUID: uuid} // of a device that is gone nothing can be had
 		for _, device := range n.all {
 			if device.UUID != uuid {
@@ -192,16 +186,8 @@ func (n *Node) limitsOf(node limits.Node, l *lgpu) tenant.Limits {
 
 // pushBudgets tells tenants what the groups above lgpus in use allow all of them together. pushing is held.
 func (n *Node) pushBudgets() error {
-	n.mu.Lock()
-	var active []uint64
-	for id, l := range n.lgpus {
-		if l.record.Active {
-			active = append(active, id)
-		}
-	}
-	n.mu.Unlock()
 	byID := map[uint64]tenant.Budget{}
-	for _, id := range active {
+	for _, id := range n.lgpus.admitted() {
 		node, ok := n.tree.ByID(id)
 		for ok && node.Parent != 0 {
 			if node, ok = n.tree.ByID(node.Parent); ok {

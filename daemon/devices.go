@@ -201,8 +201,23 @@ func partsOf(d gpu.Device, named bool) limits.Device {
 	return t
 }
 
-// attachSim makes the software GPU of a shape one of the daemon's, or keeps it so, until as many calls of detachSim.
-func (n *Node) attachSim(text string) (*origin, error) {
+// simUse is somebody's use of a software GPU, which is there until nobody uses it.
+type simUse struct {
+	n      *Node
+	origin *origin
+	shape  string
+	once   sync.Once
+}
+
+// close ends the use. It may be called more than once, and of nil.
+func (u *simUse) close() {
+	if u != nil {
+		u.once.Do(func() { u.n.leaveSim(u.origin) })
+	}
+}
+
+// useSim makes the software GPU of a shape one of the daemon's, or keeps it so, until close.
+func (n *Node) useSim(text string) (*simUse, error) {
 	shape, err := sim.ParseShape(text)
 	if err != nil {
 		return nil, fmt.Errorf("--sim: %w: %w", ErrInvalid, err)
@@ -221,23 +236,36 @@ func (n *Node) attachSim(text string) (*origin, error) {
 	}
 	o.users++
 	d.mu.Unlock()
-	if !fresh {
-		<-o.ready
-		if o.err == nil {
-			// Its hardware may have died since.
-			if _, err := o.list(); err == nil {
-				return o, nil
-			}
-			if err := n.startSim(o, shape); err == nil {
-				return o, errors.Join(n.relist(o), n.publishDevices())
-			} else {
-				n.detachSim(o.shape)
-				return nil, err
-			}
+	use := &simUse{n: n, origin: o, shape: o.shape}
+	if fresh {
+		if err := n.openSim(o, shape); err != nil {
+			return nil, err
 		}
+		return use, nil
+	}
+	<-o.ready
+	if o.err != nil {
 		return nil, o.err
 	}
+	// Its hardware may have died since.
+	if _, err := o.list(); err == nil {
+		return use, nil
+	}
 	if err = n.startSim(o, shape); err == nil {
+		err = errors.Join(n.relist(o), n.publishDevices())
+	}
+	if err != nil {
+		use.close()
+		return nil, err
+	}
+	return use, nil
+}
+
+// openSim brings the software GPU of a new origin up. After an error the origin is gone.
+func (n *Node) openSim(o *origin, shape sim.Shape) error {
+	d := &n.devices
+	err := n.startSim(o, shape)
+	if err == nil {
 		d.mu.Lock()
 		d.origins = append(d.origins, o)
 		d.mu.Unlock()
@@ -255,9 +283,9 @@ func (n *Node) attachSim(text string) (*origin, error) {
 	d.mu.Unlock()
 	close(o.ready) // whoever waits finds the devices, or why there are none
 	if err != nil {
-		return nil, errors.Join(err, o.close())
+		return errors.Join(err, o.close())
 	}
-	return o, nil
+	return nil
 }
 
 // startSim starts or joins the hardware of a shape, in place of what o had.
@@ -281,19 +309,18 @@ func (n *Node) startSim(o *origin, shape sim.Shape) error {
 	return nil
 }
 
-// detachSim takes back one attachSim. With the last the devices go.
-func (n *Node) detachSim(shape string) {
+// leaveSim ends one use of a software GPU. With the last its devices go.
+func (n *Node) leaveSim(o *origin) {
 	d := &n.devices
 	d.mu.Lock()
-	o := d.sims[shape]
-	if o == nil {
+	if d.sims[o.shape] != o {
 		d.mu.Unlock()
 		return
 	}
 	o.users--
 	last := o.users == 0
 	if last {
-		delete(d.sims, shape)
+		delete(d.sims, o.shape)
 		d.origins = slices.DeleteFunc(d.origins, func(other *origin) bool { return other == o })
 		if o.stop != nil {
 			o.stop()
@@ -304,8 +331,20 @@ func (n *Node) detachSim(shape string) {
 		return
 	}
 	if err := errors.Join(n.publishDevices(), o.close()); err != nil {
-		n.log.Warn("a software GPU is let go", "shape", shape, "error", err)
+		n.log.Warn("a software GPU is let go", "shape", o.shape, "error", err)
 	}
+}
+
+// setMode brings a device into a mode and tells the tree and the policy.
+func (n *Node) setMode(ctx context.Context, uuid gpu.UUID, mode mps.Mode) error {
+	d := n.deviceOf(uuid)
+	if d == nil {
+		return fmt.Errorf("device %s: %w", uuid, ErrNoDevice)
+	}
+	if err := n.modes.SetMode(ctx, mps.Device{UUID: uuid, Software: d.origin.shape != ""}, mode); err != nil {
+		return err
+	}
+	return n.publishDevices()
 }
 
 // watch begins to look at all devices, those to come included, until ctx ends.
@@ -378,6 +417,13 @@ func (n *Node) modeEvent(e mps.Event) {
 		event.Text += ": " + e.Err.Error()
 	}
 	n.emit(event)
+}
+
+// present returns the devices that there are now. Callers do not change the slice.
+func (n *Node) present() []*device {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.all
 }
 
 // usable returns the devices that programs can use: those of a software GPU, or with no shape the machine's own.

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lgpu/lgpu/daemon/lifecycle"
 	"github.com/lgpu/lgpu/daemon/mps"
 	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/daemon/tenant"
@@ -135,7 +136,7 @@ func (n *Node) confine(spec *HoldSpec) error {
 		return fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
 	}
 	above := e
-	if _, launches := n.launchers()[e.Process]; launches {
+	if _, launches := n.lgpus.launchers()[e.Process]; launches {
 		above.Ancestors = e.Ancestors[1:] // one process may hold several
 	}
 	if node, inside := n.descent(above); inside {
@@ -177,51 +178,45 @@ type plan struct {
 	path    string
 	exists  bool
 	id      uint64 // of the lgpu that exists
-	active  bool
+	ready   bool   // programs use it, or may
 	shape   string
 	devices []gpu.Device
 	spatial bool
-	// attached: the plan has an attachSim, until an lgpu takes it over.
-	attached bool
+	sim     *simUse // of the shape, until an lgpu takes it over
 }
 
 // holdOnce is Hold, or errAgain where somebody changed what it is about meanwhile.
-func (n *Node) holdOnce(ctx context.Context, spec HoldSpec, held *launcher, attempt int) (*Hold, error) {
-	p, err := n.look(spec, held.PID, attempt)
+func (n *Node) holdOnce(ctx context.Context, spec HoldSpec, of *launcher, attempt int) (*Hold, error) {
+	p, err := n.look(spec, of.PID, attempt)
 	if err != nil {
 		return nil, err
 	}
 	if p.shape != "" {
-		o, err := n.attachSim(p.shape)
-		if err != nil {
+		if p.sim, err = n.useSim(p.shape); err != nil {
 			return nil, err
 		}
-		p.shape, p.attached = o.shape, true
-		defer func() {
-			if p.attached {
-				n.detachSim(o.shape)
-			}
-		}()
+		p.shape = p.sim.shape
+		defer func() { p.sim.close() }() // unless it was taken over by then
 	}
 	if err := n.choose(spec, p); err != nil {
 		return nil, err
 	}
-	if !p.active {
+	if !p.ready {
 		for _, d := range p.devices {
 			if err := n.wantMode(ctx, d, p.spatial); err != nil {
 				return nil, err
 			}
 		}
 	}
-	n.life.Lock()
-	defer n.life.Unlock()
+	n.lgpus.life.Lock()
+	defer n.lgpus.life.Unlock()
 	if err := n.left(); err != nil {
 		return nil, err
 	}
 	if p.exists {
-		return n.join(spec, p, held)
+		return n.join(spec, p, of)
 	}
-	return n.found(spec, p, held)
+	return n.createFor(spec, p, of)
 }
 
 // look finds the lgpu that is asked for, if it exists.
@@ -257,22 +252,21 @@ func (n *Node) look(spec HoldSpec, pid, attempt int) (*plan, error) {
 		return nil, groupError(node.Path)
 	}
 	p.exists, p.id = true, node.ID
-	l := n.lgpuOf(node.ID)
-	if l == nil {
+	record, known := n.lgpus.record(node.ID)
+	if !known {
 		return p, nil
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if (spec.Sim != "" || l.record.Active) && p.shape != l.record.Sim && spec.ID == 0 {
+	p.ready = n.lgpus.ready(node.ID)
+	if (spec.Sim != "" || p.ready) && p.shape != record.Sim && spec.ID == 0 {
 		return nil, hinted{
-			fmt.Errorf("lgpu %q is on %s, not on %s: %w", nameOf(p.path), machineName(l.record.Sim),
+			fmt.Errorf("lgpu %q is on %s, not on %s: %w", nameOf(p.path), machineName(record.Sim),
 				machineName(p.shape), ErrDiffers),
 			"give the same --sim as it was made with",
 		}
 	}
-	p.shape, p.active = l.record.Sim, l.record.Active
-	if p.active {
-		p.spatial = l.record.Spatial
+	p.shape = record.Sim
+	if p.ready {
+		p.spatial = record.Spatial
 	}
 	return p, nil
 }
@@ -300,22 +294,18 @@ func machineName(shape string) string {
 // choose picks the devices. Those of an lgpu in use stay.
 func (n *Node) choose(spec HoldSpec, p *plan) error {
 	have := n.usable(p.shape)
-	if len(have) == 0 && !p.active {
+	if len(have) == 0 && !p.ready {
 		return hinted{fmt.Errorf("this machine has no GPU: %w", ErrNoDevice),
 			"a software GPU works on any machine: lgpu run --sim -- CMD"}
 	}
-	var before []gpu.UUID
-	if l := n.lgpuOf(p.id); l != nil {
-		n.mu.Lock()
-		before = l.record.Devices
-		n.mu.Unlock()
-	}
+	record, _ := n.lgpus.record(p.id)
+	before := record.Devices
 	if len(spec.Devices) == 0 && len(before) > 0 {
 		p.devices = nil
 		for _, uuid := range before {
 			if d := n.deviceOf(uuid); d != nil {
 				p.devices = append(p.devices, d.Device)
-			} else if !p.active {
+			} else if !p.ready {
 				return fmt.Errorf("lgpu %q: its device %s is not there: %w", nameOf(p.path), uuid, ErrNoDevice)
 			}
 		}
@@ -342,7 +332,7 @@ func (n *Node) choose(spec HoldSpec, p *plan) error {
 	case p.spatial && len(chosen) > 1:
 		return hinted{fmt.Errorf("--spatial: an lgpu on a device in spatial mode has that device alone%w",
 			silent{ErrInvalid}), "choose one by --device"}
-	case p.active && !slices.Equal(uuidsOf(chosen), before):
+	case p.ready && !slices.Equal(uuidsOf(chosen), before):
 		return hinted{
 			fmt.Errorf("lgpu %q exists with other devices: %w", nameOf(p.path), ErrDiffers),
 			"leave --device out to join it as it is, or choose another name",
@@ -381,8 +371,8 @@ func (n *Node) wantMode(ctx context.Context, d gpu.Device, spatial bool) error {
 	return err
 }
 
-// found makes a temporary lgpu. life is held.
-func (n *Node) found(spec HoldSpec, p *plan, held *launcher) (*Hold, error) {
+// createFor makes a temporary lgpu and attaches its first launcher. life is held.
+func (n *Node) createFor(spec HoldSpec, p *plan, of *launcher) (*Hold, error) {
 	writes, err := spec.Limits.writes(p.devices)
 	if err != nil {
 		return nil, err
@@ -404,37 +394,36 @@ func (n *Node) found(spec HoldSpec, p *plan, held *launcher) (*Hold, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := newLgpu(node.ID)
-	l.record.Sim, l.record.Devices, l.record.Spatial = p.shape, uuidsOf(p.devices), p.spatial
-	undo := func(err error) error {
-		n.tree.Leave(p.path)
-		return errors.Join(err, n.tree.Rmdir(p.path))
-	}
-	if err := n.bring(l, node, true); err != nil {
-		n.mu.Lock()
-		delete(n.lgpus, node.ID)
-		n.mu.Unlock()
-		return nil, undo(err)
-	}
-	l.attached, p.attached = p.attached, false
-	return n.hand(l, node, held)
+	l := declared(node.ID)
+	l.machine.Has = lifecycle.Directory // it was entered when it was made
+	return n.attachFirst(l, p, of)
 }
 
-// join takes part in an lgpu that exists. life is held.
-func (n *Node) join(spec HoldSpec, p *plan, held *launcher) (*Hold, error) {
+// attachFirst activates an lgpu for a launcher, as p says. life is held.
+func (n *Node) attachFirst(l *lgpu, p *plan, of *launcher) (*Hold, error) {
+	c := &change{n: n, l: l, launcher: of}
+	err := c.activate(lifecycle.LauncherCame, &p.sim, func(r *store.Lgpu) {
+		r.Sim, r.Devices, r.Spatial = p.shape, uuidsOf(p.devices), p.spatial
+	})
+	if err != nil {
+		return nil, err
+	}
+	return n.leased(c)
+}
+
+// join attaches a launcher to an lgpu that exists. life is held.
+func (n *Node) join(spec HoldSpec, p *plan, of *launcher) (*Hold, error) {
 	node, ok := n.tree.ByID(p.id)
 	if !ok {
 		return nil, errAgain
 	}
-	l := n.lgpuOf(p.id)
+	l := n.lgpus.of(p.id)
 	fresh := l == nil
 	if fresh {
-		l = newLgpu(p.id)
+		l = declared(p.id)
 	}
-	n.mu.Lock()
-	active, shape := l.record.Active, l.record.Sim
-	n.mu.Unlock()
-	if active != p.active || !fresh && shape != p.shape {
+	ready := l.machine.State.Ready()
+	if ready != p.ready || !fresh && l.record.Sim != p.shape {
 		return nil, errAgain
 	}
 	if difference := spec.differs(node, p.devices); difference != "" {
@@ -443,76 +432,25 @@ func (n *Node) join(spec HoldSpec, p *plan, held *launcher) (*Hold, error) {
 			"leave the limits out to join it as it is, or choose another name",
 		}
 	}
-	if active {
-		return n.hand(l, node, held)
+	if !ready {
+		return n.attachFirst(l, p, of)
 	}
-	var h *Hold
-	err := n.attempt(l, &p.attached, func(r *store.Lgpu) {
-		r.Devices, r.Spatial, r.Sim = uuidsOf(p.devices), p.spatial, p.shape
-	}, func() (err error) {
-		if err = n.bring(l, node, false); err == nil {
-			h, err = n.hand(l, node, held)
-		}
-		return err
-	})
-	return h, err
+	c := &change{n: n, l: l, launcher: of}
+	if err := c.drive(lifecycle.LauncherCame); err != nil {
+		return nil, err
+	}
+	return n.leased(c)
 }
 
-// attempt changes the record of an inactive lgpu and takes it into use. After an error nothing of that is left: the
-// record is as it was, and one that was new is forgotten. attached says that the caller has an attachSim, which the lgpu
-// takes over where it has none. life is held.
-func (n *Node) attempt(l *lgpu, attached *bool, change func(*store.Lgpu), use func() error) error {
-	n.mu.Lock()
-	_, known := n.lgpus[l.record.ID]
-	before := l.record
-	change(&l.record)
-	n.mu.Unlock()
-	takes := !l.attached
-	if takes {
-		l.attached, *attached = *attached, false
+// leased is what a launcher gets that was attached by c. life is held.
+func (n *Node) leased(c *change) (*Hold, error) {
+	node, ok := n.tree.ByID(c.l.record.ID)
+	if !ok {
+		return nil, errAgain
 	}
-	err := use()
-	if err == nil {
-		return nil
-	}
-	if takes {
-		l.attached, *attached = false, l.attached
-	}
-	if _, exists := n.tree.ByID(before.ID); !known || !exists {
-		return errors.Join(err, n.drop(l))
-	}
-	n.mu.Lock()
-	l.record = before
-	n.mu.Unlock()
-	return errors.Join(err, n.save(l))
-}
-
-// hand gives an lgpu in use to a launcher. life is held.
-func (n *Node) hand(l *lgpu, node limits.Node, held *launcher) (*Hold, error) {
-	n.mu.Lock()
-	for other := range l.launchers {
-		if other.Process == held.Process && !other.present {
-			other.present = true // it is back after a restart
-			held = other
-		}
-	}
-	l.launchers[held] = true
-	n.mu.Unlock()
-	h := &Hold{Path: node.Path, Name: nameOf(node.Path), ID: node.ID, Sim: l.record.Sim}
-	h.close = sync.OnceValue(func() error { return n.release(l, held) })
-	environment, err := n.environment(l, node)
-	if err == nil {
-		err = n.save(l)
-	}
-	if err != nil {
-		n.mu.Lock()
-		delete(l.launchers, held)
-		n.mu.Unlock()
-		_, failed := n.retire(l)
-		return nil, errors.Join(err, failed)
-	}
-	h.Environment = environment
-	for _, uuid := range l.record.Devices {
+	h := &Hold{Path: node.Path, Name: nameOf(node.Path), ID: node.ID, Sim: c.l.record.Sim, Environment: c.environment}
+	h.close = sync.OnceValue(func() error { return n.lgpus.detach(c.l, c.launcher) })
+	for _, uuid := range c.l.record.Devices {
 		if d := n.deviceOf(uuid); d != nil {
 			h.Devices = append(h.Devices, d.Device)
 		}
@@ -521,9 +459,9 @@ func (n *Node) hand(l *lgpu, node limits.Node, held *launcher) (*Hold, error) {
 }
 
 // environment is what a tenant's programs need.
-func (n *Node) environment(l *lgpu, node limits.Node) (map[string]string, error) {
+func (n *Node) environment(record store.Lgpu, node limits.Node) (map[string]string, error) {
 	env := map[string]string{SocketEnvironment: filepath.Join(n.config.Dir, TenantSocket)}
-	for _, uuid := range l.record.Devices {
+	for _, uuid := range record.Devices {
 		d := n.deviceOf(uuid)
 		if d == nil {
 			continue
@@ -534,7 +472,7 @@ func (n *Node) environment(l *lgpu, node limits.Node) (map[string]string, error)
 		if d.MIG() {
 			env["CUDA_VISIBLE_DEVICES"] = d.Identity()
 		}
-		if !l.record.Spatial {
+		if !record.Spatial {
 			continue
 		}
 		e, _ := node.Device(d.Identity())
@@ -570,12 +508,4 @@ func ownName(program string, pid, attempt int) string {
 		name += fmt.Sprintf("-%d", attempt+1)
 	}
 	return name
-}
-
-// CreateSpec describes a persistent node.
-type CreateSpec struct {
-	Path   string
-	Sim    string              // shape of the software GPU that it is for; empty for the machine's own devices
-	Writes []limits.Assignment // written to its files in the same transaction
-	Owner  Peer                // who asks
 }

@@ -106,19 +106,16 @@ type Node struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 	blind  sync.Once     // for the warning that processes on devices cannot be told apart
-	kicked chan struct{} // holds a token when there are ids in idle
 	use    chan struct{} // holds a token when inUse may have changed
 
-	life    sync.Mutex
+	lgpus   *lgpus
 	devices devices
 	pushing sync.Mutex
 
 	mu      sync.Mutex
-	lgpus   map[uint64]*lgpu            // guarded by mu; written with life held
 	all     []*device                   // guarded by mu; written with devices.mu held
 	paths   map[uint64]string           // guarded by mu; of all nodes
 	asked   map[uint64]limits.NodeState // guarded by mu; what the tree was last asked for
-	idle    map[uint64]bool             // guarded by mu; lgpus that may have gone out of use
 	users   int                         // guarded by mu; of the API
 	leaving bool                        // guarded by mu
 	mounted string                      // guarded by mu
@@ -175,10 +172,10 @@ func open(c Config, p parts) (n *Node, err error) {
 		return nil, err
 	}
 	n = &Node{
-		config: c, log: c.Log, started: time.Now(), lgpus: map[uint64]*lgpu{}, paths: map[uint64]string{},
-		idle: map[uint64]bool{}, closeTime: closeTime,
-		kicked: make(chan struct{}, 1), use: make(chan struct{}, 1),
+		config: c, log: c.Log, started: time.Now(), paths: map[uint64]string{}, closeTime: closeTime,
+		use: make(chan struct{}, 1),
 	}
+	n.lgpus = newLgpus(n)
 	n.journal.feed.limit, n.slices.limit = 1024, 4096
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	defer func() {
@@ -309,8 +306,7 @@ func (n *Node) restore() error {
 			}
 			continue
 		}
-		n.lgpus[record.ID] = &lgpu{record: record, launchers: map[*launcher]bool{},
-			base: map[gpu.UUID]region.DeviceUse{}}
+		n.lgpus.add(restored(record))
 	}
 	if err := n.openDevices(); err != nil {
 		return err
@@ -321,7 +317,8 @@ func (n *Node) restore() error {
 	}
 	n.tree.Watch(n.apply)
 	n.pushAll()
-	return n.revive()
+	n.lgpus.revive()
+	return nil
 }
 
 // openDevices opens the inventories, and the software GPUs that lgpus are on.
@@ -340,16 +337,7 @@ func (n *Node) openDevices() error {
 	for _, inventory := range inventories {
 		n.devices.add(&origin{inventory: inventory, users: 1, bereaved: make(chan struct{}, 1)})
 	}
-	for _, l := range n.lgpus {
-		if l.record.Sim == "" {
-			continue
-		}
-		if _, err := n.attachSim(l.record.Sim); err != nil {
-			n.log.Warn("a software GPU cannot be reached", "shape", l.record.Sim, "error", err)
-			continue
-		}
-		l.attached = true
-	}
+	n.lgpus.reachSims()
 	return n.refreshDevices()
 }
 
@@ -365,7 +353,7 @@ func (n *Node) Run(ctx context.Context) error {
 	defer cancel()
 	n.announce()
 	n.work.Add(2)
-	go func() { defer n.work.Done(); n.janitor(ctx) }()
+	go func() { defer n.work.Done(); n.lgpus.janitor(ctx) }()
 	go func() { defer n.work.Done(); n.rescan(ctx) }()
 	n.devices.watch(n, ctx)
 	served := make(chan error, 1)
@@ -474,7 +462,7 @@ func (n *Node) awaitIdle(ctx context.Context) <-chan struct{} {
 func (n *Node) leaveIfIdle() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.leaving = n.leaving || n.users == 0 && !n.inUseLocked()
+	n.leaving = n.leaving || n.users == 0 && !n.lgpus.inUse()
 	return n.leaving
 }
 
@@ -511,6 +499,7 @@ func (n *Node) Close() error {
 	if n.tenants != nil {
 		errs = append(errs, n.tenants.Close())
 	}
+	n.lgpus.close()
 	hung := !doneIn(n.closeTime, n.work.Wait)
 	if hung {
 		n.log.Warn("a driver hangs: its devices are not closed")

@@ -636,9 +636,9 @@ func TestGroupStaysAGroup(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.life.Lock()
+		r.lgpus.life.Lock()
 		_, err = r.join(spec, p, held)
-		r.life.Unlock()
+		r.lgpus.life.Unlock()
 		if !errors.Is(err, unix.EBUSY) {
 			t.Errorf("a program in %s, which became a group: %v", c.path, err)
 		}

@@ -205,13 +205,9 @@ func (n *Node) compare(d *device, held map[uint64][]holder) {
 // overrun reports an lgpu that holds too much, and its client that does most of it.
 func (n *Node) overrun(d *device, node limits.Node, holders []holder, sum, books, limit uint64, overLimit bool) {
 	excess := func(h holder) uint64 {
-		if l := n.lgpuOf(node.ID); l != nil {
-			n.mu.Lock()
-			i := slices.Index(l.record.Devices, d.UUID)
-			n.mu.Unlock()
-			if i >= 0 && i < len(h.Memory) {
-				return h.memory - min(h.memory, h.Memory[i])
-			}
+		record, _ := n.lgpus.record(node.ID)
+		if i := slices.Index(record.Devices, d.UUID); i >= 0 && i < len(h.Memory) {
+			return h.memory - min(h.memory, h.Memory[i])
 		}
 		return h.memory
 	}
@@ -242,20 +238,11 @@ func (n *Node) overrun(d *device, node limits.Node, holders []holder, sum, books
 func (n *Node) watchHigh(d *device) {
 	for _, node := range n.tree.Nodes() {
 		e, ok := node.Device(d.Identity())
-		l := n.lgpuOf(node.ID)
-		if !ok || l == nil {
+		if !ok || n.lgpus.of(node.ID) == nil {
 			continue
 		}
 		used := n.usageOf(node.ID)[d.UUID].Used
-		above := used > e.High
-		n.mu.Lock()
-		was := l.high[d.UUID]
-		if l.high == nil {
-			l.high = map[gpu.UUID]bool{}
-		}
-		l.high[d.UUID] = above
-		n.mu.Unlock()
-		if above && !was {
+		if n.lgpus.rises(node.ID, d.UUID, used > e.High) {
 			uuid := d.UUID
 			n.emit(Event{
 				Kind: MemoryHigh, Path: node.Path, ID: node.ID, Device: &uuid, Bytes: used,

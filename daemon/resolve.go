@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/daemon/dispatch"
-	"github.com/lgpu/lgpu/daemon/mps"
+	"github.com/lgpu/lgpu/daemon/lifecycle"
 	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
@@ -43,7 +43,7 @@ func within(path, ancestor string) bool {
 
 // descent finds the lgpu of the nearest ancestor that is a launcher or a client.
 func (n *Node) descent(e tenant.Evidence) (limits.Node, bool) {
-	launchers := n.launchers()
+	launchers := n.lgpus.launchers()
 	for _, a := range e.Ancestors {
 		// A client that has become a launcher, by exec, is still on record as a client of where it was.
 		id, launches := launchers[a.Process]
@@ -57,19 +57,6 @@ func (n *Node) descent(e tenant.Evidence) (limits.Node, bool) {
 	return limits.Node{}, false
 }
 
-// launchers returns which process holds which lgpu.
-func (n *Node) launchers() map[tenant.Process]uint64 {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	launchers := map[tenant.Process]uint64{}
-	for id, l := range n.lgpus {
-		for held := range l.launchers {
-			launchers[held.Process] = id
-		}
-	}
-	return launchers
-}
-
 // Resolve implements tenant.Resolver.
 func (n *Node) Resolve(e tenant.Evidence) (uint64, error) {
 	node, ok := n.owner(e)
@@ -77,11 +64,7 @@ func (n *Node) Resolve(e tenant.Evidence) (uint64, error) {
 		return 0, refusal(unix.EPERM, "process %d descends from no lgpu and is in no cgroup of one; start it by: "+
 			"lgpu run -- COMMAND", e.PID)
 	}
-	n.mu.Lock()
-	l := n.lgpus[node.ID]
-	active := l != nil && l.record.Active
-	n.mu.Unlock()
-	if active {
+	if n.lgpus.ready(node.ID) {
 		return node.ID, nil
 	}
 	if err := n.left(); err != nil {
@@ -118,7 +101,7 @@ func refusal(errno syscall.Errno, format string, args ...any) error {
 // firstClient is how long an lgpu that a process was let into waits for it to become a client.
 const firstClient = time.Second
 
-// adopt takes a node into use for a process whose cgroup is bound to it.
+// adopt activates an lgpu for a process whose cgroup is bound to it.
 func (n *Node) adopt(node limits.Node) error {
 	if node.Path == limits.Root || len(node.Children) > 0 {
 		return refusal(unix.EBUSY, "the group %s has no processes of its own; start this one by: "+
@@ -128,29 +111,20 @@ func (n *Node) adopt(node limits.Node) error {
 	if err != nil {
 		return err
 	}
-	attached := false
+	var sim *simUse
 	if shape != "" {
-		if _, err := n.attachSim(shape); err != nil {
+		if sim, err = n.useSim(shape); err != nil {
 			return err
 		}
-		attached = true
-		defer func() {
-			if attached {
-				n.detachSim(shape)
-			}
-		}()
+		defer func() { sim.close() }() // unless it was taken over by then
 	}
 	devices := n.usable(shape)
 	if len(devices) == 0 {
 		return refusal(unix.ENODEV, "%s: this machine has no device", node.Path)
 	}
 	uuids := uuidsOf(devices)
-	if l := n.lgpuOf(node.ID); l != nil {
-		n.mu.Lock()
-		if len(l.record.Devices) > 0 {
-			uuids = l.record.Devices
-		}
-		n.mu.Unlock()
+	if record, _ := n.lgpus.record(node.ID); len(record.Devices) > 0 {
+		uuids = record.Devices
 	}
 	ctx, cancel := context.WithTimeout(n.ctx, modeTime)
 	defer cancel()
@@ -163,45 +137,30 @@ func (n *Node) adopt(node limits.Node) error {
 			return err
 		}
 	}
-	n.life.Lock()
-	defer n.life.Unlock()
-	l := n.lgpuOf(node.ID)
+	n.lgpus.life.Lock()
+	defer n.lgpus.life.Unlock()
+	l := n.lgpus.of(node.ID)
 	if l == nil {
-		l = newLgpu(node.ID)
+		l = declared(node.ID)
 	}
-	n.mu.Lock()
-	active := l.record.Active
-	n.mu.Unlock()
-	if active { // another process was faster
+	if l.machine.State.Ready() { // another process was faster
 		return nil
 	}
-	err = n.attempt(l, &attached, func(r *store.Lgpu) {
+	// Its first client may still be refused for reasons of its own: it is expected for a while only.
+	c := &change{n: n, l: l, wait: firstClient}
+	return c.activate(lifecycle.ProcessCame, &sim, func(r *store.Lgpu) {
 		r.Spatial = false
 		if len(r.Devices) == 0 {
 			r.Sim, r.Devices = shape, uuids
 		}
-	}, func() error { return n.bring(l, node, false) })
-	if err != nil {
-		return err
-	}
-	// Its first client may still be refused for reasons of its own.
-	n.mu.Lock()
-	l.keepUntil = time.Now().Add(firstClient)
-	n.mu.Unlock()
-	time.AfterFunc(firstClient+time.Millisecond, func() { n.kick(node.ID) })
-	return n.save(l)
+	})
 }
 
 // shapeFor returns the software GPU that a node is for, or nothing where that is the machine's own devices. One that
 // says nothing of it, on a machine without devices, is for the only software GPU that there is.
 func (n *Node) shapeFor(node limits.Node) (string, error) {
-	if l := n.lgpuOf(node.ID); l != nil {
-		n.mu.Lock()
-		shape, known := l.record.Sim, len(l.record.Devices) > 0 || l.record.Sim != ""
-		n.mu.Unlock()
-		if known {
-			return shape, nil
-		}
+	if record, _ := n.lgpus.record(node.ID); len(record.Devices) > 0 || record.Sim != "" {
+		return record.Sim, nil
 	}
 	if len(n.usable("")) > 0 {
 		return "", nil
@@ -215,46 +174,6 @@ func (n *Node) shapeFor(node limits.Node) (string, error) {
 		return shape, nil
 	}
 	return "", nil
-}
-
-// bring takes an inactive lgpu into use: its devices keep their mode, its node is entered, tenants know it. life is
-// held. After an error it is as before; errAgain says that a device has changed its mode.
-func (n *Node) bring(l *lgpu, node limits.Node, entered bool) (err error) {
-	var undo []func()
-	defer func() {
-		if err != nil {
-			for _, u := range undo {
-				u()
-			}
-			l.releases = nil
-		}
-	}()
-	for _, uuid := range l.record.Devices {
-		release, err := n.modes.Use(uuid)
-		if errors.Is(err, mps.ErrSwitching) {
-			return errAgain
-		}
-		if err != nil {
-			return err
-		}
-		undo = append(undo, release)
-		l.releases = append(l.releases, release)
-		if n.modes.Mode(uuid) != modeOf(l.record.Spatial) {
-			return errAgain
-		}
-	}
-	if !entered {
-		if err := n.tree.Enter(node.Path); err != nil {
-			return err
-		}
-		undo = append(undo, func() { n.tree.Leave(node.Path) })
-	}
-	undo = append(undo, func() {
-		n.mu.Lock()
-		l.record.Active = false
-		n.mu.Unlock()
-	})
-	return n.activate(l)
 }
 
 func uuidsOf(devices []gpu.Device) []gpu.UUID {
@@ -288,12 +207,8 @@ func (n *Node) Left(c tenant.Client) {
 		Kind: ClientLeft, Path: path, ID: c.LGPU, PID: c.Peer.PID, UID: c.Peer.UID,
 		Text: fmt.Sprintf("process %d (%s) has left %s", c.Peer.PID, c.Peer.Comm, path),
 	})
-	if l := n.lgpuOf(c.LGPU); l != nil {
-		n.mu.Lock()
-		l.keepUntil = time.Time{} // it was waited for
-		n.mu.Unlock()
-	}
-	n.kick(c.LGPU)
+	n.lgpus.unexpect(c.LGPU)
+	n.lgpus.notice(c.LGPU)
 	n.bereave()
 	n.used()
 }
@@ -313,13 +228,9 @@ func (n *Node) OutOfMemory(c tenant.Client, device int, bytes uint64) {
 		Kind: OutOfMemory, Path: path, ID: c.LGPU, PID: c.Peer.PID, UID: c.Peer.UID, Bytes: bytes,
 		Text: fmt.Sprintf("process %d (%s) of %s was denied %d bytes", c.Peer.PID, c.Peer.Comm, path, bytes),
 	}
-	if l := n.lgpuOf(c.LGPU); l != nil {
-		n.mu.Lock()
-		if device >= 0 && device < len(l.record.Devices) {
-			uuid := l.record.Devices[device]
-			e.Device = &uuid
-		}
-		n.mu.Unlock()
+	if record, _ := n.lgpus.record(c.LGPU); device >= 0 && device < len(record.Devices) {
+		uuid := record.Devices[device]
+		e.Device = &uuid
 	}
 	n.emit(e)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lgpu/lgpu/daemon/dispatch"
 	"github.com/lgpu/lgpu/daemon/mps"
+	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/internal/proc"
@@ -115,15 +116,10 @@ func (n *Node) showNode(node limits.Node, shares map[place]dispatch.Share, clien
 		s.HostMax = &node.HostMax
 	}
 	var mine []gpu.UUID
-	if l := n.lgpuOf(node.ID); l != nil {
-		n.mu.Lock()
-		mine = devicesOf(node, l)
-		s.Created = l.record.Created
-		for held := range l.launchers {
-			s.Launchers = append(s.Launchers, Launcher{PID: held.PID, UID: held.uid, Comm: held.comm})
-		}
-		n.mu.Unlock()
-		slices.SortFunc(s.Launchers, func(a, b Launcher) int { return a.PID - b.PID })
+	if record, known := n.lgpus.record(node.ID); known {
+		mine = devicesOf(node, record)
+		s.Created = record.Created
+		s.Launchers = n.lgpus.launchersOf(node.ID)
 		if mine != nil {
 			s.Kind = KindLgpu
 		}
@@ -153,12 +149,12 @@ func (n *Node) showNode(node limits.Node, shares map[place]dispatch.Share, clien
 }
 
 // devicesOf are those that a node's own processes have or had, nil where it is none of an lgpu: a node that has others
-// below it is a group, whatever once ran in it. Node.mu is held.
-func devicesOf(node limits.Node, l *lgpu) []gpu.UUID {
+// below it is a group, whatever once ran in it.
+func devicesOf(node limits.Node, record store.Lgpu) []gpu.UUID {
 	if len(node.Children) > 0 {
 		return nil
 	}
-	return l.record.Devices
+	return record.Devices
 }
 
 // shown are the limits of a node for the devices that it has: those of an lgpu in their order, a group's all.

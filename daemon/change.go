@@ -1,0 +1,270 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lgpu/lgpu/daemon/lifecycle"
+	"github.com/lgpu/lgpu/daemon/mps"
+	"github.com/lgpu/lgpu/daemon/store"
+	"github.com/lgpu/lgpu/daemon/tenant"
+	"github.com/lgpu/lgpu/policy/limits"
+)
+
+// change is one event in the life of an lgpu, while it is carried out. lgpus.life is held by whoever calls its methods.
+type change struct {
+	n *Node
+	l *lgpu
+
+	launcher    *launcher         // whom the event is about; after Attach, who is attached
+	environment map[string]string // what Attach found that programs need
+	wait        time.Duration     // how long StartTimer has somebody expected
+	before      store.Lgpu        // the record that Revert brings back
+	fresh       bool              // there was no record before
+}
+
+var _ lifecycle.Carrier = (*change)(nil)
+
+// drive tells the lgpu of an event and carries out what follows.
+func (c *change) drive(e lifecycle.Event) error {
+	err := lifecycle.Drive(c.l.machine, e, c)
+	if !c.l.machine.State.InUse() {
+		c.n.used()
+	}
+	return err
+}
+
+// activate is drive for an event that activates an lgpu, whose record it changes before. After an error the record is
+// as it was, and one that was new is forgotten. With success the lgpu takes over *sim, where it has none.
+func (c *change) activate(e lifecycle.Event, sim **simUse, set func(*store.Lgpu)) error {
+	g := c.n.lgpus
+	g.mu.Lock()
+	c.before = c.l.record
+	_, known := g.byID[c.l.record.ID]
+	c.fresh = !known
+	g.byID[c.l.record.ID] = c.l
+	set(&c.l.record)
+	g.mu.Unlock()
+	if err := c.drive(e); err != nil {
+		return err
+	}
+	if c.l.sim == nil {
+		c.l.sim, *sim = *sim, nil
+	}
+	return nil
+}
+
+// Facts implements lifecycle.Carrier.
+func (c *change) Facts() lifecycle.Facts {
+	c.n.lgpus.mu.Lock()
+	f := lifecycle.Facts{Launchers: len(c.l.launchers)}
+	if c.l.launchers[c.launcher] {
+		f.Launchers--
+	}
+	c.n.lgpus.mu.Unlock()
+	node, exists := c.n.tree.ByID(c.l.record.ID)
+	f.Temporary = !exists || node.Temporary
+	return f
+}
+
+// Become implements lifecycle.Carrier.
+func (c *change) Become(m lifecycle.Machine) {
+	c.n.lgpus.mu.Lock()
+	defer c.n.lgpus.mu.Unlock()
+	c.l.machine = m
+}
+
+// Carry implements lifecycle.Carrier.
+func (c *change) Carry(f lifecycle.Effect, next lifecycle.Machine) (err error) {
+	g := c.n.lgpus
+	switch f {
+	case lifecycle.Admit:
+		return c.admit(next)
+	case lifecycle.Withdraw:
+		return c.withdraw(next)
+	case lifecycle.ClaimDevices:
+		err = c.claim()
+	case lifecycle.ReleaseDevices:
+		c.release()
+	case lifecycle.EnterDirectory:
+		err = c.at(func(node limits.Node) error { return c.n.tree.Enter(node.Path) })
+	case lifecycle.LeaveDirectory:
+		c.at(func(node limits.Node) error { c.n.tree.Leave(node.Path); return nil })
+	case lifecycle.RemoveDirectory:
+		err = c.at(func(node limits.Node) error { return c.n.tree.Rmdir(node.Path) })
+		if errors.Is(err, ErrNotFound) {
+			err = nil // somebody else has removed it
+		} else if err != nil {
+			err = fmt.Errorf("remove lgpu %s: %w", g.describe(c.l.record.ID), err)
+		}
+	case lifecycle.Attach:
+		err = c.attach()
+	case lifecycle.Detach:
+		g.mu.Lock()
+		delete(c.l.launchers, c.launcher)
+		g.mu.Unlock()
+	case lifecycle.Save:
+		err = g.save(c.l)
+	case lifecycle.Revert:
+		err = c.revert()
+	case lifecycle.StartTimer:
+		c.startTimer()
+	case lifecycle.StopTimer:
+		c.stopTimer()
+	case lifecycle.Forget:
+		err = g.forget(c.l)
+	default:
+		err = fmt.Errorf("effect %s: %w", f, errors.ErrUnsupported)
+	}
+	if err == nil {
+		c.Become(next)
+	}
+	return err
+}
+
+// at does something with the lgpu's directory.
+func (c *change) at(do func(limits.Node) error) error {
+	node, exists := c.n.tree.ByID(c.l.record.ID)
+	if !exists {
+		return fmt.Errorf("lgpu with id %d: %w", c.l.record.ID, ErrNotFound)
+	}
+	return do(node)
+}
+
+// claim keeps the devices in the mode that the lgpu needs. The error is errAgain if one has changed its mode.
+func (c *change) claim() (err error) {
+	defer func() {
+		if err != nil {
+			c.release()
+		}
+	}()
+	for _, uuid := range c.l.record.Devices {
+		release, err := c.n.modes.Use(uuid)
+		if errors.Is(err, mps.ErrSwitching) {
+			return errAgain
+		}
+		if err != nil {
+			return err
+		}
+		c.l.releases = append(c.l.releases, release)
+		// One that is revived goes on in the mode that there is.
+		if c.l.machine.Cause != lifecycle.Revived && c.n.modes.Mode(uuid) != modeOf(c.l.record.Spatial) {
+			return errAgain
+		}
+	}
+	return nil
+}
+
+func (c *change) release() {
+	for _, release := range c.l.releases {
+		release()
+	}
+	c.l.releases = nil
+}
+
+// admit makes the lgpu known to tenants. What the tree says is read under the lock that its changes come through, so
+// that none is missed.
+func (c *change) admit(next lifecycle.Machine) error {
+	c.n.pushing.Lock()
+	defer c.n.pushing.Unlock()
+	before := c.l.machine
+	c.Become(next) // its groups' budgets count it
+	err := c.at(func(node limits.Node) error {
+		c.n.pushNode(node)
+		if err := c.n.pushBudgets(); err != nil {
+			return err
+		}
+		return c.n.tenants.AddLGPU(tenant.LGPU{ID: node.ID, Name: nameOf(node.Path), Parent: node.Parent,
+			Limits: c.n.limitsOf(node, c.l.record.Devices)})
+	})
+	if err != nil {
+		c.Become(before)
+		c.withoutBudgets()
+	}
+	return err
+}
+
+// withdraw takes the lgpu from tenants, unless it has clients. What it used is counted from then on as used before.
+func (c *change) withdraw(next lifecycle.Machine) error {
+	id := c.l.record.ID
+	used, unknown := c.n.tenants.Usage(id)
+	err := c.n.tenants.RemoveLGPU(id)
+	switch {
+	case errors.Is(err, tenant.ErrInUse):
+		return lifecycle.ErrKept
+	case err != nil && !errors.Is(err, tenant.ErrUnknown):
+		return err
+	}
+	g := c.n.lgpus
+	g.mu.Lock()
+	c.l.machine = next
+	if unknown == nil {
+		c.l.addUse(used)
+	}
+	g.mu.Unlock()
+	c.n.pushing.Lock()
+	defer c.n.pushing.Unlock()
+	c.withoutBudgets()
+	return nil
+}
+
+// withoutBudgets takes back the budgets of groups that were for this lgpu alone. pushing is held.
+func (c *change) withoutBudgets() {
+	if err := c.n.pushBudgets(); err != nil {
+		c.n.log.Error("budgets of groups are not what they should be", "error", err)
+	}
+}
+
+// attach makes the launcher one of the lgpu's, or finds it among those that it had before a restart.
+func (c *change) attach() error {
+	return c.at(func(node limits.Node) error {
+		environment, err := c.n.environment(c.l.record, node)
+		if err != nil {
+			return err
+		}
+		g := c.n.lgpus
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		for other := range c.l.launchers {
+			if other.Process == c.launcher.Process && !other.present {
+				other.present = true // it is back after a restart
+				c.launcher = other
+			}
+		}
+		c.l.launchers[c.launcher] = true
+		c.environment = environment
+		return nil
+	})
+}
+
+// revert brings the record back that was before an activation, or forgets one that was new.
+func (c *change) revert() error {
+	g := c.n.lgpus
+	if c.fresh {
+		return g.forget(c.l)
+	}
+	g.mu.Lock()
+	c.l.record = c.before
+	g.mu.Unlock()
+	return g.save(c.l)
+}
+
+func (c *change) startTimer() {
+	g, id := c.n.lgpus, c.l.record.ID
+	g.mu.Lock()
+	c.l.until = time.Now().Add(c.wait)
+	g.mu.Unlock()
+	c.l.timer = time.AfterFunc(c.wait+time.Millisecond, func() { g.notice(id) })
+}
+
+func (c *change) stopTimer() {
+	g := c.n.lgpus
+	g.mu.Lock()
+	c.l.until = time.Time{}
+	g.mu.Unlock()
+	if c.l.timer != nil {
+		c.l.timer.Stop()
+		c.l.timer = nil
+	}
+}
