@@ -48,7 +48,7 @@ func (n *Node) apply(c limits.Change) {
 func (n *Node) announceChange(c limits.Change) {
 	for _, id := range c.Created {
 		if node, ok := n.tree.ByID(id); ok {
-			n.emit(Event{Kind: LgpuCreated, Path: node.Path, ID: id, UID: node.UID, Text: node.Path + " was made"})
+			n.journal.emit(Event{Kind: LgpuCreated, Path: node.Path, ID: id, UID: node.UID, Text: node.Path + " was made"})
 		}
 	}
 	asked := make(map[uint64]limits.NodeState, len(c.State.Nodes))
@@ -69,7 +69,7 @@ func (n *Node) announceChange(c limits.Change) {
 		path := n.paths[id]
 		delete(n.paths, id)
 		n.mu.Unlock()
-		n.emit(Event{Kind: LgpuRemoved, ID: id, Path: path, Text: path + " was removed"})
+		n.journal.emit(Event{Kind: LgpuRemoved, ID: id, Path: path, Text: path + " was removed"})
 		n.journal.forget(id)
 	}
 }
@@ -91,7 +91,7 @@ func (n *Node) announceLimits(now, before limits.NodeState, by *uint32) {
 		e.UID = *by
 		e.Text += fmt.Sprintf(", by user %d", *by)
 	}
-	n.emit(e)
+	n.journal.emit(e)
 }
 
 // pushAll tells the policy of the whole tree.
@@ -155,11 +155,9 @@ func (n *Node) pushLimits(node limits.Node) {
 // limitsOf is what the processes of an lgpu see.
 func (n *Node) limitsOf(node limits.Node, devices []gpu.UUID) tenant.Limits {
 	limits := tenant.Limits{HostMemory: node.Host}
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	for _, uuid := range devices {
 		d := region.DeviceLimits{UUID: uuid} // of a device that is gone nothing can be had
-		for _, device := range n.all {
+		for _, device := range n.inventory.present() {
 			if device.UUID != uuid {
 				continue
 			}

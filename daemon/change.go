@@ -30,7 +30,7 @@ var _ lifecycle.Carrier = (*change)(nil)
 func (c *change) drive(e lifecycle.Event) error {
 	err := lifecycle.Drive(c.l.machine, e, c)
 	if !c.l.machine.State.InUse() {
-		c.n.used()
+		c.n.presence.used()
 	}
 	return err
 }
@@ -92,12 +92,7 @@ func (c *change) Carry(f lifecycle.Effect, next lifecycle.Machine) (err error) {
 	case lifecycle.LeaveDirectory:
 		c.at(func(node limits.Node) error { c.n.tree.Leave(node.Path); return nil })
 	case lifecycle.RemoveDirectory:
-		err = c.at(func(node limits.Node) error { return c.n.tree.Rmdir(node.Path) })
-		if errors.Is(err, ErrNotFound) {
-			err = nil // somebody else has removed it
-		} else if err != nil {
-			err = fmt.Errorf("remove lgpu %s: %w", g.describe(c.l.record.ID), err)
-		}
+		err = c.removeDirectory()
 	case lifecycle.Attach:
 		err = c.attach()
 	case lifecycle.Detach:
@@ -130,6 +125,18 @@ func (c *change) at(do func(limits.Node) error) error {
 		return fmt.Errorf("lgpu with id %d: %w", c.l.record.ID, ErrNotFound)
 	}
 	return do(node)
+}
+
+// removeDirectory removes the lgpu's directory, unless somebody has done so.
+func (c *change) removeDirectory() error {
+	node, exists := c.n.tree.ByID(c.l.record.ID)
+	if !exists {
+		return nil
+	}
+	if err := c.n.tree.Rmdir(node.Path); err != nil {
+		return fmt.Errorf("remove lgpu %s: %w", node.Path, err)
+	}
+	return nil
 }
 
 // claim keeps the devices in the mode that the lgpu needs. The error is errAgain if one has changed its mode.

@@ -19,13 +19,13 @@ type CreateSpec struct {
 // Create makes a persistent node: an lgpu as soon as it is used, a group as soon as it has children. Its state is on
 // disk when Create returns. An error wraps a *tree.Error, ErrInvalid or ErrClosed.
 func (n *Node) Create(ctx context.Context, spec CreateSpec) (NodeState, error) {
-	if err := n.left(); err != nil {
+	if err := n.presence.left(); err != nil {
 		return NodeState{}, err
 	}
 	var sim *simUse
 	if spec.Sim != "" {
 		var err error
-		if sim, err = n.useSim(spec.Sim); err != nil {
+		if sim, err = n.inventory.useSim(spec.Sim); err != nil {
 			return NodeState{}, err
 		}
 		spec.Sim = sim.shape

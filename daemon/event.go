@@ -65,9 +65,10 @@ type Slice struct {
 
 // journal numbers events, keeps the last ones, and counts them all.
 type journal struct {
+	log  *slog.Logger
 	feed source[Event]
 
-	mu     sync.Mutex
+	mu     sync.Mutex                 // guards the fields below
 	seq    uint64                     // guarded by mu
 	last   []Event                    // guarded by mu; oldest first
 	counts map[Kind]uint64            // guarded by mu
@@ -163,9 +164,9 @@ func (j *journal) forget(id uint64) {
 }
 
 // emit notes an event, and logs it.
-func (n *Node) emit(e Event) {
+func (j *journal) emit(e Event) {
 	e.Time = time.Now()
-	e, told := n.journal.add(e)
+	e, told := j.add(e)
 	if !told {
 		return
 	}
@@ -184,5 +185,5 @@ func (n *Node) emit(e Event) {
 	if e.PID != 0 {
 		attributes = append(attributes, "pid", e.PID, "uid", e.UID)
 	}
-	n.log.Log(context.Background(), level, e.Text, attributes...)
+	j.log.Log(context.Background(), level, e.Text, attributes...)
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -93,7 +92,7 @@ func (h hinted) Hint() string { return h.hint }
 // The lgpu stays until Close, and then as long as it has clients; for ever if it is persistent. An error wraps
 // ErrInvalid, ErrNoDevice, ErrNotFound, ErrDiffers, ErrBusy, ErrClosed or a *tree.Error, and may have a method Hint.
 func (n *Node) Hold(ctx context.Context, spec HoldSpec) (*Hold, error) {
-	if err := n.left(); err != nil {
+	if err := n.presence.left(); err != nil {
 		return nil, err
 	}
 	held, err := n.launcherOf(spec.Launcher)
@@ -131,7 +130,7 @@ func (n *Node) launcherOf(p Peer) (*launcher, error) {
 // confine keeps a launcher where it is: in a bound cgroup below the node that it is bound to, and outside of other
 // lgpus, whose programs could leave their limits behind otherwise.
 func (n *Node) confine(spec *HoldSpec) error {
-	e, err := tenant.Observe(spec.Launcher.PID, n.clientOf)
+	e, err := tenant.Observe(spec.Launcher.PID, n.resolver.clientOf)
 	if err != nil {
 		return fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
 	}
@@ -139,7 +138,7 @@ func (n *Node) confine(spec *HoldSpec) error {
 	if _, launches := n.lgpus.launchers()[e.Process]; launches {
 		above.Ancestors = e.Ancestors[1:] // one process may hold several
 	}
-	if node, inside := n.descent(above); inside {
+	if node, inside := n.resolver.descent(above); inside {
 		return hinted{
 			fmt.Errorf("this is inside the lgpu %q already%w", nameOf(node.Path), silent{ErrInvalid}),
 			"an lgpu cannot lie inside another: start it from outside",
@@ -192,7 +191,7 @@ func (n *Node) holdOnce(ctx context.Context, spec HoldSpec, of *launcher, attemp
 		return nil, err
 	}
 	if p.shape != "" {
-		if p.sim, err = n.useSim(p.shape); err != nil {
+		if p.sim, err = n.inventory.useSim(p.shape); err != nil {
 			return nil, err
 		}
 		p.shape = p.sim.shape
@@ -203,14 +202,14 @@ func (n *Node) holdOnce(ctx context.Context, spec HoldSpec, of *launcher, attemp
 	}
 	if !p.ready {
 		for _, d := range p.devices {
-			if err := n.wantMode(ctx, d, p.spatial); err != nil {
+			if err := n.inventory.wantMode(ctx, d, p.spatial); err != nil {
 				return nil, err
 			}
 		}
 	}
 	n.lgpus.life.Lock()
 	defer n.lgpus.life.Unlock()
-	if err := n.left(); err != nil {
+	if err := n.presence.left(); err != nil {
 		return nil, err
 	}
 	if p.exists {
@@ -293,7 +292,7 @@ func machineName(shape string) string {
 
 // choose picks the devices. Those of an lgpu in use stay.
 func (n *Node) choose(spec HoldSpec, p *plan) error {
-	have := n.usable(p.shape)
+	have := n.inventory.usable(p.shape)
 	if len(have) == 0 && !p.ready {
 		return hinted{fmt.Errorf("this machine has no GPU: %w", ErrNoDevice),
 			"a software GPU works on any machine: lgpu run --sim -- CMD"}
@@ -303,7 +302,7 @@ func (n *Node) choose(spec HoldSpec, p *plan) error {
 	if len(spec.Devices) == 0 && len(before) > 0 {
 		p.devices = nil
 		for _, uuid := range before {
-			if d := n.deviceOf(uuid); d != nil {
+			if d := n.inventory.device(uuid); d != nil {
 				p.devices = append(p.devices, d.Device)
 			} else if !p.ready {
 				return fmt.Errorf("lgpu %q: its device %s is not there: %w", nameOf(p.path), uuid, ErrNoDevice)
@@ -346,30 +345,6 @@ type silent struct{ error }
 
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
-
-// modeTime is how long somebody waits for devices to come into a mode. MPS takes seconds to begin or to end.
-const modeTime = 15 * time.Second
-
-// modeOf is the mode that an lgpu's devices are in.
-func modeOf(spatial bool) mps.Mode {
-	if spatial {
-		return mps.Spatial
-	}
-	return mps.Temporal
-}
-
-// wantMode brings a device into the mode that an lgpu needs. It waits for a switch that is under way.
-func (n *Node) wantMode(ctx context.Context, d gpu.Device, spatial bool) error {
-	mode := modeOf(spatial)
-	if n.modes.Settled(d.UUID, mode) {
-		return nil
-	}
-	err := n.setMode(ctx, d.UUID, mode)
-	if errors.Is(err, unix.EBUSY) {
-		return fmt.Errorf("%w%w", err, silent{ErrBusy})
-	}
-	return err
-}
 
 // createFor makes a temporary lgpu and attaches its first launcher. life is held.
 func (n *Node) createFor(spec HoldSpec, p *plan, of *launcher) (*Hold, error) {
@@ -451,7 +426,7 @@ func (n *Node) leased(c *change) (*Hold, error) {
 	h := &Hold{Path: node.Path, Name: nameOf(node.Path), ID: node.ID, Sim: c.l.record.Sim, Environment: c.environment}
 	h.close = sync.OnceValue(func() error { return n.lgpus.detach(c.l, c.launcher) })
 	for _, uuid := range c.l.record.Devices {
-		if d := n.deviceOf(uuid); d != nil {
+		if d := n.inventory.device(uuid); d != nil {
 			h.Devices = append(h.Devices, d.Device)
 		}
 	}
@@ -462,7 +437,7 @@ func (n *Node) leased(c *change) (*Hold, error) {
 func (n *Node) environment(record store.Lgpu, node limits.Node) (map[string]string, error) {
 	env := map[string]string{SocketEnvironment: filepath.Join(n.config.Dir, TenantSocket)}
 	for _, uuid := range record.Devices {
-		d := n.deviceOf(uuid)
+		d := n.inventory.device(uuid)
 		if d == nil {
 			continue
 		}

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"path"
 	"slices"
@@ -254,7 +253,7 @@ func (g *lgpus) reachSims() {
 		if l.record.Sim == "" {
 			continue
 		}
-		sim, err := g.n.useSim(l.record.Sim)
+		sim, err := g.n.inventory.useSim(l.record.Sim)
 		if err != nil {
 			g.n.log.Warn("a software GPU cannot be reached", "shape", l.record.Sim, "error", err)
 			continue
@@ -306,7 +305,7 @@ func (g *lgpus) revive() {
 func (g *lgpus) readyModes(l *lgpu) {
 	for _, uuid := range l.record.Devices {
 		if l.record.Spatial && g.n.modes.Mode(uuid) != mps.Spatial {
-			if err := g.n.setMode(g.n.ctx, uuid, mps.Spatial); err != nil {
+			if err := g.n.inventory.setMode(g.n.ctx, uuid, mps.Spatial); err != nil {
 				g.n.log.Warn("a device stays in temporal mode", "device", uuid, "error", err)
 			}
 		}
@@ -332,7 +331,7 @@ func (g *lgpus) awaitLauncher(l *lgpu, of *launcher, h *proc.Handle) {
 func (g *lgpus) detach(l *lgpu, of *launcher) error {
 	g.life.Lock()
 	defer g.life.Unlock()
-	if g.n.left() != nil {
+	if g.n.presence.left() != nil {
 		return nil
 	}
 	g.mu.Lock()
@@ -420,12 +419,4 @@ func (g *lgpus) close() {
 			l.timer.Stop()
 		}
 	}
-}
-
-// describe is an lgpu's directory for messages.
-func (g *lgpus) describe(id uint64) string {
-	if node, ok := g.n.tree.ByID(id); ok {
-		return node.Path
-	}
-	return fmt.Sprintf("with id %d", id)
 }

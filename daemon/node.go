@@ -45,7 +45,6 @@ import (
 	"github.com/lgpu/lgpu/daemon/tenant"
 	treefs "github.com/lgpu/lgpu/daemon/treefs"
 	"github.com/lgpu/lgpu/gpu"
-	"github.com/lgpu/lgpu/gpu/nvidia"
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/policy/schedule"
 	"github.com/lgpu/lgpu/tenant/region"
@@ -105,25 +104,28 @@ type Node struct {
 	ctx    context.Context // ends in Close
 	cancel context.CancelFunc
 	work   sync.WaitGroup
-	blind  sync.Once     // for the warning that processes on devices cannot be told apart
-	use    chan struct{} // holds a token when inUse may have changed
 
-	lgpus   *lgpus
-	devices devices
+	lgpus     *lgpus
+	inventory *inventory
+	presence  *presence
+	police    *police
+	resolver  *resolver
+	observer  *observer
+
+	// pushing is held while limits go from the tree to tenants and the policy, so that they arrive in the order of the
+	// writes. It guards budgets.
 	pushing sync.Mutex
+	budgets []tenant.Budget // as tenants have them
 
-	mu      sync.Mutex
-	all     []*device                   // guarded by mu; written with devices.mu held
-	paths   map[uint64]string           // guarded by mu; of all nodes
-	asked   map[uint64]limits.NodeState // guarded by mu; what the tree was last asked for
-	users   int                         // guarded by mu; of the API
-	leaving bool                        // guarded by mu
-	mounted string                      // guarded by mu
-	budgets []tenant.Budget             // guarded by pushing
+	mu      sync.Mutex                  // guards the fields below
+	paths   map[uint64]string           // of all groups and lgpus, those that were just removed included
+	asked   map[uint64]limits.NodeState // what the tree was last asked for
+	mounted string                      // where the tree is, or nothing
 
+	// sharesMu guards the fields below.
 	sharesMu  sync.Mutex
-	sharesAt  time.Time                // guarded by sharesMu
-	sharesNow map[place]dispatch.Share // guarded by sharesMu
+	sharesAt  time.Time
+	sharesNow map[place]dispatch.Share
 }
 
 // tenants is what the daemon needs of a tenant.Server.
@@ -173,9 +175,10 @@ func open(c Config, p parts) (n *Node, err error) {
 	}
 	n = &Node{
 		config: c, log: c.Log, started: time.Now(), paths: map[uint64]string{}, closeTime: closeTime,
-		use: make(chan struct{}, 1),
 	}
-	n.lgpus = newLgpus(n)
+	n.lgpus, n.inventory, n.presence = newLgpus(n), newInventory(n), newPresence(n)
+	n.police, n.resolver, n.observer = &police{n: n}, &resolver{n}, &observer{n}
+	n.journal.log = c.Log
 	n.journal.feed.limit, n.slices.limit = 1024, 4096
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	defer func() {
@@ -194,17 +197,17 @@ func open(c Config, p parts) (n *Node, err error) {
 		return n, err
 	}
 	n.gates, err = p.gates(dispatch.Config{
-		Options: schedule.Options{Slice: int64(c.Slice)}, Slice: n.turn, Overran: n.overran, Log: c.Log,
+		Options: schedule.Options{Slice: int64(c.Slice)}, Slice: n.observer.turn, Overran: n.observer.overran, Log: c.Log,
 	})
 	if err != nil {
 		return n, err
 	}
-	if n.modes, err = mps.New(mps.Config{Dir: c.Dir, Log: c.Log, Event: n.modeEvent}); err != nil {
+	if n.modes, err = mps.New(mps.Config{Dir: c.Dir, Log: c.Log, Event: n.inventory.modeEvent}); err != nil {
 		return n, err
 	}
 	n.tenants, err = p.tenants(tenant.Config{
 		Socket: filepath.Join(c.Dir, TenantSocket), Roster: filepath.Join(c.Dir, rosterFolder),
-		Resolver: n, Gate: n.gates, Observer: n, Log: c.Log,
+		Resolver: n.resolver, Gate: n.gates, Observer: n.observer, Log: c.Log,
 	})
 	if err != nil {
 		return n, err
@@ -308,7 +311,9 @@ func (n *Node) restore() error {
 		}
 		n.lgpus.add(restored(record))
 	}
-	if err := n.openDevices(); err != nil {
+	n.inventory.open(n.config.Inventories)
+	n.lgpus.reachSims()
+	if err := n.inventory.refresh(); err != nil {
 		return err
 	}
 	n.asked = map[uint64]limits.NodeState{}
@@ -319,26 +324,6 @@ func (n *Node) restore() error {
 	n.pushAll()
 	n.lgpus.revive()
 	return nil
-}
-
-// openDevices opens the inventories, and the software GPUs that lgpus are on.
-func (n *Node) openDevices() error {
-	inventories := n.config.Inventories
-	if inventories == nil {
-		driver, err := nvidia.Open()
-		switch {
-		case err == nil:
-			inventories = []gpu.Inventory{driver}
-		case !errors.Is(err, nvidia.ErrNoDriver):
-			n.log.Warn("NVIDIA's devices are left out", "error", err)
-		}
-	}
-	n.devices.init()
-	for _, inventory := range inventories {
-		n.devices.add(&origin{inventory: inventory, users: 1, bereaved: make(chan struct{}, 1)})
-	}
-	n.lgpus.reachSims()
-	return n.refreshDevices()
 }
 
 // Run serves tenants and keeps watch until ctx ends, or until nobody has needed the daemon for Config.Idle; then it
@@ -354,25 +339,25 @@ func (n *Node) Run(ctx context.Context) error {
 	n.announce()
 	n.work.Add(2)
 	go func() { defer n.work.Done(); n.lgpus.janitor(ctx) }()
-	go func() { defer n.work.Done(); n.rescan(ctx) }()
-	n.devices.watch(n, ctx)
+	go func() { defer n.work.Done(); n.inventory.rescan(ctx) }()
+	n.inventory.watch(ctx)
 	served := make(chan error, 1)
 	go func() { served <- n.tenants.Run(ctx) }()
 	var idle <-chan struct{}
 	if n.config.Idle > 0 {
-		idle = n.awaitIdle(ctx)
+		idle = n.presence.awaitIdle(ctx, n.config.Idle)
 	}
 	select {
 	case err = <-served:
 		if err == nil && ctx.Err() == nil {
 			err = errors.New("the tenants' socket was closed")
 		}
-		n.leave()
+		n.presence.leave()
 		return err
 	case <-ctx.Done():
 	case <-idle:
 	}
-	n.leave()
+	n.presence.leave()
 	cancel()
 	return <-served
 }
@@ -383,7 +368,7 @@ func (n *Node) announce() {
 	if n.restarts > 0 {
 		e.Kind, e.Text = DaemonRestarted, "the daemon has taken over the state of the one before"
 	}
-	n.emit(e)
+	n.journal.emit(e)
 }
 
 // mount shows the tree, where that is wanted and possible.
@@ -400,7 +385,7 @@ func (n *Node) mount() (unmount func(), err error) {
 		if n.config.Mount == MountOn {
 			return nil, err
 		}
-		n.emit(Event{Kind: MountFailed, Text: err.Error()})
+		n.journal.emit(Event{Kind: MountFailed, Text: err.Error()})
 		return func() {}, nil
 	}
 	n.mu.Lock()
@@ -416,76 +401,8 @@ func (n *Node) mount() (unmount func(), err error) {
 	}, nil
 }
 
-// leave makes every later Hold and Create fail.
-func (n *Node) leave() {
-	n.mu.Lock()
-	n.leaving = true
-	n.mu.Unlock()
-}
-
-// left is ErrClosed once the daemon is about to end.
-func (n *Node) left() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.leaving {
-		return fmt.Errorf("the daemon is about to end: %w", ErrClosed)
-	}
-	return nil
-}
-
-// awaitIdle closes the channel once nobody has needed the daemon for Config.Idle. Nobody can begin to afterwards.
-func (n *Node) awaitIdle(ctx context.Context) <-chan struct{} {
-	idle := make(chan struct{})
-	n.work.Add(1)
-	go func() {
-		defer n.work.Done()
-		timer := time.NewTimer(n.config.Idle)
-		defer timer.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-n.use:
-				timer.Reset(n.config.Idle)
-			case <-timer.C:
-				if n.leaveIfIdle() {
-					close(idle)
-					return
-				}
-			}
-		}
-	}()
-	return idle
-}
-
-// leaveIfIdle decides to end if nobody needs the daemon. Someone who does is seen again at the end of the use.
-func (n *Node) leaveIfIdle() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.leaving = n.leaving || n.users == 0 && !n.lgpus.inUse()
-	return n.leaving
-}
-
-// used restarts the time to leaving. Whoever stops needing the daemon calls it.
-func (n *Node) used() {
-	select {
-	case n.use <- struct{}{}:
-	default:
-	}
-}
-
 // Use tells the daemon that somebody is using its API until release is called, which keeps it from leaving.
-func (n *Node) Use() (release func()) {
-	n.mu.Lock()
-	n.users++
-	n.mu.Unlock()
-	return sync.OnceFunc(func() {
-		n.mu.Lock()
-		n.users--
-		n.mu.Unlock()
-		n.used()
-	})
-}
+func (n *Node) Use() (release func()) { return n.presence.use() }
 
 // closeTime is how long Close waits for what is under way. More is only a driver that hangs.
 const closeTime = 10 * time.Second
@@ -493,7 +410,7 @@ const closeTime = 10 * time.Second
 // Close ends all feeds and gives the runtime folder free. Run has returned, or was never called. Tenants, software GPUs
 // that they use and control daemons of MPS go on. A driver that hangs is left to itself.
 func (n *Node) Close() error {
-	n.leave()
+	n.presence.leave()
 	n.cancel()
 	var errs []error
 	if n.tenants != nil {
@@ -513,7 +430,7 @@ func (n *Node) Close() error {
 		errs = append(errs, n.modes.Leave())
 	}
 	if !hung {
-		errs = append(errs, n.devices.close())
+		errs = append(errs, n.inventory.close())
 	}
 	if n.store != nil {
 		errs = append(errs, n.store.Close())
@@ -562,4 +479,11 @@ func (n *Node) Counters() Counters {
 type Counters struct {
 	Events map[Kind]uint64 // how many of each kind
 	Gate   dispatch.Stats
+}
+
+// pathOf is where a node is, or was last.
+func (n *Node) pathOf(id uint64) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.paths[id]
 }

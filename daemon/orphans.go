@@ -74,15 +74,15 @@ const exportTolerance = 4
 
 // reconcile gives back what is charged for memory that clients gave away and the devices of an origin have no more. It
 // reports whether it should be called again soon. Only the goroutine of the origin calls it.
-func (n *Node) reconcile(o *origin) (again bool) {
-	for _, d := range n.devicesOf(o) {
+func (w *police) reconcile(o *origin) (again bool) {
+	for _, d := range w.n.inventory.devicesOf(o) {
 		facts, err := o.facts(d.UUID)
 		if err != nil || facts.Namespaced {
 			continue
 		}
-		gone, more := d.orphans.look(facts, n.tenants.Exports(d.UUID))
+		gone, more := d.orphans.look(facts, w.n.tenants.Exports(d.UUID))
 		for lgpu, bytes := range gone {
-			n.tenants.ReleaseExports(d.UUID, lgpu, bytes)
+			w.n.tenants.ReleaseExports(d.UUID, lgpu, bytes)
 		}
 		again = again || more
 	}
@@ -90,10 +90,10 @@ func (n *Node) reconcile(o *origin) (again bool) {
 }
 
 // bereave has all devices looked at on which a client that has left may have memory that it gave away.
-func (n *Node) bereave() {
-	n.devices.mu.Lock()
-	defer n.devices.mu.Unlock()
-	for _, o := range n.devices.origins {
+func (v *inventory) bereave() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, o := range v.origins {
 		select {
 		case o.bereaved <- struct{}{}:
 		default: // it is asked for already

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"time"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -31,70 +31,40 @@ const (
 // tolerance is how far the driver's count may be above an amount.
 func tolerance(bytes uint64) uint64 { return max(toleranceBytes, bytes/toleranceDivisor) }
 
+// police compares what is true on the devices with the accounts of lgpus, and acts by Config.Police. Each origin has a
+// goroutine of its own that calls patrol and reconcile; what it remembers of a device is in the device.
+type police struct {
+	n     *Node
+	blind sync.Once // for the warning that processes on devices cannot be told apart
+}
+
 // patrol looks at the devices of an origin once: what is true there, and whether that is what the books say.
-func (n *Node) patrol(o *origin) {
-	for _, d := range n.devicesOf(o) {
+func (w *police) patrol(o *origin) {
+	for _, d := range w.n.inventory.devicesOf(o) {
 		facts, err := o.facts(d.UUID)
-		n.observe(d, facts, err)
+		w.n.inventory.observe(d, facts, err)
 		if err != nil || d.Partitioned {
 			continue
 		}
 		if facts.Namespaced {
-			n.blind.Do(func() {
-				n.log.Warn("the daemon runs in a container, where the driver's process numbers mean nothing: " +
+			w.blind.Do(func() {
+				w.n.log.Warn("the daemon runs in a container, where the driver's process numbers mean nothing: " +
 					"strangers on a device are not seen")
 			})
 			facts.Processes = nil
 		}
-		n.inspect(d, facts)
+		w.inspect(d, facts)
 	}
-	n.tree.Observe()
-}
-
-// devicesOf returns the devices of an origin.
-func (n *Node) devicesOf(o *origin) (mine []*device) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, d := range n.all {
-		if d.origin == o {
-			mine = append(mine, d)
-		}
-	}
-	return mine
-}
-
-// observe notes what was seen of a device. It is not well once it could not be reached twice in a row.
-func (n *Node) observe(d *device, facts gpu.Facts, err error) {
-	var event *Event
-	uuid := d.UUID
-	n.mu.Lock()
-	if err != nil {
-		d.failures++
-		if d.failures == sightings {
-			d.fault = err.Error()
-			event = &Event{Kind: DeviceFault, Device: &uuid, Text: fmt.Sprintf("device %s cannot be reached: %v",
-				d.Short(), err)}
-		}
-	} else {
-		if d.fault != "" {
-			event = &Event{Kind: DeviceWell, Device: &uuid, Text: fmt.Sprintf("device %s can be reached again",
-				d.Short())}
-		}
-		d.failures, d.fault, d.facts, d.sampled = 0, "", facts, time.Now()
-	}
-	n.mu.Unlock()
-	if event != nil {
-		n.emit(*event)
-	}
+	w.n.tree.Observe()
 }
 
 // inspect compares the driver's processes with the clients. Only the goroutine of the device's origin calls it.
-func (n *Node) inspect(d *device, facts gpu.Facts) {
+func (w *police) inspect(d *device, facts gpu.Facts) {
 	clients := map[int]tenant.Client{}
-	for _, c := range n.tenants.Clients() {
+	for _, c := range w.n.tenants.Clients() {
 		clients[c.Peer.PID] = c
 	}
-	servers := n.modes.Processes(d.UUID)
+	servers := w.n.modes.Processes(d.UUID)
 	held := map[uint64][]holder{}
 	seen := map[processKey]bool{}
 	for _, p := range facts.Processes {
@@ -112,7 +82,7 @@ func (n *Node) inspect(d *device, facts gpu.Facts) {
 		key := processKey{PID: p.PID, Start: s.Start}
 		seen[key] = true
 		if d.strangers[key]++; d.strangers[key] == sightings {
-			n.stranger(d, key, s, p)
+			w.stranger(d, key, s, p)
 		}
 	}
 	for key := range d.strangers {
@@ -120,8 +90,8 @@ func (n *Node) inspect(d *device, facts gpu.Facts) {
 			delete(d.strangers, key)
 		}
 	}
-	n.compare(d, held)
-	n.watchHigh(d)
+	w.compare(d, held)
+	w.watchHigh(d)
 }
 
 // holder is a client with what the driver says that it holds.
@@ -131,7 +101,7 @@ type holder struct {
 }
 
 // stranger reports a process that uses a device without being a client of an lgpu.
-func (n *Node) stranger(d *device, key processKey, s proc.Status, p gpu.Process) {
+func (w *police) stranger(d *device, key processKey, s proc.Status, p gpu.Process) {
 	uid, _ := uidOf(key.PID)
 	uuid := d.UUID
 	e := Event{
@@ -141,40 +111,30 @@ func (n *Node) stranger(d *device, key processKey, s proc.Status, p gpu.Process)
 			units.FormatSize(p.Memory), d.Short()),
 	}
 	belongs := false
-	if evidence, err := tenant.Observe(key.PID, n.clientOf); err == nil {
+	if evidence, err := tenant.Observe(key.PID, w.n.resolver.clientOf); err == nil {
 		var node limits.Node
-		if node, belongs = n.owner(evidence); belongs {
+		if node, belongs = w.n.resolver.owner(evidence); belongs {
 			e.Path, e.ID = node.Path, node.ID
 			e.Text = fmt.Sprintf("process %d (%s) of user %d belongs to %s but holds %s of device %s past its limits",
 				key.PID, s.Comm, uid,
 				node.Path, units.FormatSize(p.Memory), d.Short())
 		}
 	}
-	n.emit(e)
-	if belongs && n.config.Police != PoliceReport || n.config.Police == PoliceStopStrangers {
-		n.stop(key, e)
+	w.n.journal.emit(e)
+	if belongs && w.n.config.Police != PoliceReport || w.n.config.Police == PoliceStopStrangers {
+		w.stop(key, e)
 	}
-}
-
-// clientOf returns the lgpu that a process is a client of, or 0.
-func (n *Node) clientOf(p tenant.Process) uint64 {
-	for _, c := range n.tenants.Clients() {
-		if c.Peer.Process == p {
-			return c.LGPU
-		}
-	}
-	return 0
 }
 
 // compare reports lgpus that hold more of a device than their books or their limit say.
-func (n *Node) compare(d *device, held map[uint64][]holder) {
+func (w *police) compare(d *device, held map[uint64][]holder) {
 	for id, holders := range held {
 		var sum uint64
 		for _, h := range holders {
 			sum += h.memory
 		}
-		node, ok := n.tree.ByID(id)
-		books, inBooks := n.usageOf(id)[d.UUID]
+		node, ok := w.n.tree.ByID(id)
+		books, inBooks := w.n.usageOf(id)[d.UUID]
 		if !ok || !inBooks {
 			continue
 		}
@@ -193,7 +153,7 @@ func (n *Node) compare(d *device, held map[uint64][]holder) {
 		if d.overruns[id]++; d.overruns[id] != sightings {
 			continue
 		}
-		n.overrun(d, node, holders, sum, books.Used, limit, overLimit)
+		w.overrun(d, node, holders, sum, books.Used, limit, overLimit)
 	}
 	for id := range d.overruns {
 		if held[id] == nil {
@@ -203,9 +163,9 @@ func (n *Node) compare(d *device, held map[uint64][]holder) {
 }
 
 // overrun reports an lgpu that holds too much, and its client that does most of it.
-func (n *Node) overrun(d *device, node limits.Node, holders []holder, sum, books, limit uint64, overLimit bool) {
+func (w *police) overrun(d *device, node limits.Node, holders []holder, sum, books, limit uint64, overLimit bool) {
 	excess := func(h holder) uint64 {
-		record, _ := n.lgpus.record(node.ID)
+		record, _ := w.n.lgpus.record(node.ID)
 		if i := slices.Index(record.Devices, d.UUID); i >= 0 && i < len(h.Memory) {
 			return h.memory - min(h.memory, h.Memory[i])
 		}
@@ -228,23 +188,23 @@ func (n *Node) overrun(d *device, node limits.Node, holders []holder, sum, books
 	if overLimit {
 		e.Text += fmt.Sprintf(" and its limit is %s", units.FormatSize(limit))
 	}
-	n.emit(e)
-	if overLimit && n.config.Police != PoliceReport {
-		n.stop(worst.Peer.Process, e)
+	w.n.journal.emit(e)
+	if overLimit && w.n.config.Police != PoliceReport {
+		w.stop(worst.Peer.Process, e)
 	}
 }
 
 // watchHigh reports lgpus that have come above their memory.high.
-func (n *Node) watchHigh(d *device) {
-	for _, node := range n.tree.Nodes() {
+func (w *police) watchHigh(d *device) {
+	for _, node := range w.n.tree.Nodes() {
 		e, ok := node.Device(d.Identity())
-		if !ok || n.lgpus.of(node.ID) == nil {
+		if !ok || w.n.lgpus.of(node.ID) == nil {
 			continue
 		}
-		used := n.usageOf(node.ID)[d.UUID].Used
-		if n.lgpus.rises(node.ID, d.UUID, used > e.High) {
+		used := w.n.usageOf(node.ID)[d.UUID].Used
+		if w.n.lgpus.rises(node.ID, d.UUID, used > e.High) {
 			uuid := d.UUID
-			n.emit(Event{
+			w.n.journal.emit(Event{
 				Kind: MemoryHigh, Path: node.Path, ID: node.ID, Device: &uuid, Bytes: used,
 				Text: fmt.Sprintf("%s uses %s of device %s, above its memory.high of %s", node.Path,
 					units.FormatSize(used), d.Short(),
@@ -257,12 +217,12 @@ func (n *Node) watchHigh(d *device) {
 // stop ends a process for what it did: SIGTERM, and SIGKILL where that has not helped after Config.StopGrace. Never
 // process
 // 1, the daemon, or one that the daemon descends from.
-func (n *Node) stop(p processKey, why Event) {
+func (w *police) stop(p processKey, why Event) {
 	self, err := tenant.Observe(os.Getpid(), func(tenant.Process) uint64 { return 0 })
 	spared := p.PID <= 1 || p.PID == os.Getpid() || err != nil ||
 		slices.ContainsFunc(self.Ancestors, func(a tenant.Ancestor) bool { return a.PID == p.PID })
 	if spared {
-		n.log.Warn("a process that should be stopped is spared", "pid", p.PID, "error", err)
+		w.n.log.Warn("a process that should be stopped is spared", "pid", p.PID, "error", err)
 		return
 	}
 	h, err := proc.Open(p.PID, p.Start)
@@ -271,17 +231,17 @@ func (n *Node) stop(p processKey, why Event) {
 	}
 	why.Kind = PoliceStopped
 	why.Text = fmt.Sprintf("process %d is stopped: %s", p.PID, why.Text)
-	n.emit(why)
-	n.work.Add(1)
+	w.n.journal.emit(why)
+	w.n.work.Add(1)
 	go func() {
-		defer n.work.Done()
+		defer w.n.work.Done()
 		defer h.Close()
 		for _, s := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
 			if err := h.Signal(s); err != nil {
-				n.log.Warn("a process cannot be stopped", "pid", p.PID, "signal", s, "error", err)
+				w.n.log.Warn("a process cannot be stopped", "pid", p.PID, "signal", s, "error", err)
 				return
 			}
-			if h.WaitFor(n.ctx, n.config.StopGrace) {
+			if h.WaitFor(w.n.ctx, w.n.config.StopGrace) {
 				return
 			}
 		}

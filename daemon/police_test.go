@@ -148,11 +148,11 @@ func TestSpared(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Node.stop(processKey{PID: pid, Start: s.Start}, Event{})
+		r.police.stop(processKey{PID: pid, Start: s.Start}, Event{})
 	}
 	// Nor does a number that was given to another process meanwhile mean that one.
 	p := program(t)
-	r.Node.stop(processKey{PID: p.Process.Pid, Start: 1}, Event{})
+	r.police.stop(processKey{PID: p.Process.Pid, Start: 1}, Event{})
 	if got := r.Counters().Events[PoliceStopped]; got != 0 {
 		t.Errorf("%d were stopped", got)
 	}

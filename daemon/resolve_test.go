@@ -77,7 +77,7 @@ func TestResolve(t *testing.T) {
 		"in a group's, by a launcher":     {evidence("/kube/pod2", tenant.Ancestor{Process: within}), in.ID, 0},
 		"confined, by a launcher outside": {evidence("/kube/pod1", tenant.Ancestor{Process: beyond}), bound.ID, 0},
 	} {
-		got, err := r.Resolve(c.evidence)
+		got, err := r.resolver.Resolve(c.evidence)
 		var refused *tenant.Refusal
 		if c.errno != 0 && (!errors.As(err, &refused) || refused.Errno != c.errno) || c.errno == 0 && (err != nil ||
 			got != c.want) {
@@ -228,7 +228,7 @@ if [ "$command" = quit ]; then sleep 0.3; kill $(cat $note); fi
 		Peer: tenant.Peer{Process: tenant.Process{PID: 4711}}, Cgroups: []tenant.Cgroup{{Path: "/kube/pod"}},
 	}
 	var refused *tenant.Refusal
-	if id, err := r.Resolve(bound); !errors.As(err, &refused) || refused.Errno != unix.EBUSY {
+	if id, err := r.resolver.Resolve(bound); !errors.As(err, &refused) || refused.Errno != unix.EBUSY {
 		t.Errorf("beside MPS: %d, %v", id, err)
 	}
 	h.Close()
@@ -253,7 +253,7 @@ if [ "$command" = quit ]; then sleep 0.3; kill $(cat $note); fi
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
-	if id, err := r.Resolve(bound); err != nil {
+	if id, err := r.resolver.Resolve(bound); err != nil {
 		t.Errorf("after MPS: %d, %v", id, err)
 	}
 }
@@ -287,7 +287,7 @@ func TestSoftwareGPU(t *testing.T) {
 	if err := r.Tree().Write("/bound", "cgroup.path", "/pod"); err != nil {
 		t.Fatal(err)
 	}
-	id, err := r.Resolve(tenant.Evidence{Cgroups: []tenant.Cgroup{{Path: "/pod"}}})
+	id, err := r.resolver.Resolve(tenant.Evidence{Cgroups: []tenant.Cgroup{{Path: "/pod"}}})
 	if err != nil || len(r.tenants.limits(id).Devices) != 1 {
 		t.Errorf("%d, %v", id, err)
 	}

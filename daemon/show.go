@@ -70,10 +70,11 @@ func (n *Node) showDevices(clients []tenant.Client) []Device {
 	for _, c := range clients {
 		byPID[c.Peer.PID] = c.LGPU
 	}
+	sights := n.inventory.sights()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	out := make([]Device, 0, len(n.all))
-	for _, d := range n.all {
+	out := make([]Device, 0, len(sights))
+	for _, d := range sights {
 		shown := Device{
 			Device: d.Device, Mode: n.modes.Mode(d.UUID).String(), Sim: d.origin.shape, Healthy: d.fault == "",
 			Fault:      d.fault,
@@ -160,17 +161,16 @@ func devicesOf(node limits.Node, record store.Lgpu) []gpu.UUID {
 // shown are the limits of a node for the devices that it has: those of an lgpu in their order, a group's all.
 func (n *Node) shown(node limits.Node, mine []gpu.UUID) []NodeDevice {
 	var out []NodeDevice
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	all := n.inventory.present()
 	for i, e := range node.Devices {
 		uuid, err := gpu.ParseUUID(e.Device)
-		at := slices.IndexFunc(n.all, func(d *device) bool { return d.UUID == uuid })
+		at := slices.IndexFunc(all, func(d *device) bool { return d.UUID == uuid })
 		if err != nil || at < 0 || mine != nil && !slices.Contains(mine, uuid) {
 			continue
 		}
 		r := node.Requests[i]
 		d := NodeDevice{
-			Device: uuid, Key: n.all[at].Key(), State: StateIdle,
+			Device: uuid, Key: all[at].Key(), State: StateIdle,
 			Requested: Requested{
 				Lgpu: lgpuText(r), ComputeMax: r.ComputeMax, ComputeMin: r.ComputeMin, MemoryMax: r.MemoryMax,
 				MemoryHigh: r.MemoryHigh,

@@ -92,10 +92,8 @@ func (n *Node) timeOn(id uint64, uuid gpu.UUID, s dispatch.Share, clients []tena
 		}
 	}
 	var look sample
-	if d := n.deviceOf(uuid); d != nil {
-		n.mu.Lock()
-		look = sample{d.facts, d.sampled}
-		n.mu.Unlock()
+	if d := n.inventory.device(uuid); d != nil {
+		look = n.inventory.sample(d)
 	}
 	return timeOf(s, spatial, mine, look, time.Now())
 }

@@ -65,7 +65,7 @@ func (n *Node) usageOf(id uint64) map[gpu.UUID]region.DeviceUse {
 		return nil
 	}
 	now, err := n.tenants.Usage(id)
-	devices := n.present()
+	devices := n.inventory.present()
 	n.lgpus.mu.Lock()
 	defer n.lgpus.mu.Unlock()
 	out := make(map[gpu.UUID]region.DeviceUse, len(l.record.Devices))
