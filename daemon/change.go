@@ -12,7 +12,7 @@ import (
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
-// change is one event in the life of an lgpu, while it is carried out. lgpus.life is held by whoever calls its methods.
+// change is one event in the life of an lgpu, while it is carried out. Its methods are called with lgpus.life held.
 type change struct {
 	n *Node
 	l *lgpu
@@ -216,7 +216,7 @@ func (c *change) withdraw(next lifecycle.Machine) error {
 	return nil
 }
 
-// withoutBudgets takes back the budgets of groups that were for this lgpu alone. pushing is held.
+// withoutBudgets takes back the budgets of groups that were for this lgpu alone. Called with pushing held.
 func (c *change) withoutBudgets() {
 	if err := c.n.pushBudgets(); err != nil {
 		c.n.log.Error("budgets of groups are not what they should be", "error", err)

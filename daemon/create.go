@@ -8,7 +8,7 @@ import (
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
-// CreateSpec describes a persistent node.
+// CreateSpec describes a persistent group or lgpu.
 type CreateSpec struct {
 	Path   string
 	Sim    string              // shape of the software GPU that it is for; empty for the machine's own devices
@@ -16,8 +16,8 @@ type CreateSpec struct {
 	Owner  Peer                // who asks
 }
 
-// Create makes a persistent node: an lgpu as soon as it is used, a group as soon as it has children. Its state is on
-// disk when Create returns. An error wraps a *tree.Error, ErrInvalid or ErrClosed.
+// Create makes a persistent directory of the tree: an lgpu as soon as it is used, a group as soon as it has children.
+// Its state is on disk when Create returns. An error wraps a *limits.Error, ErrInvalid or ErrClosed.
 func (n *Node) Create(ctx context.Context, spec CreateSpec) (NodeState, error) {
 	if err := n.presence.left(); err != nil {
 		return NodeState{}, err
@@ -61,6 +61,6 @@ func (n *Node) create(spec CreateSpec, sim *simUse) (limits.Node, error) {
 	return node, nil
 }
 
-// Remove removes the node at path. An error wraps a *tree.Error: ENOENT, ENOTEMPTY with children, EBUSY while it is in
-// use.
+// Remove removes the group or lgpu at path. An error wraps a *limits.Error: ENOENT, ENOTEMPTY with children, EBUSY
+// while it is in use.
 func (n *Node) Remove(ctx context.Context, path string) error { return n.tree.Rmdir(path) }

@@ -32,7 +32,7 @@ type inventory struct {
 	sims     map[string]*origin // by shape
 	watching context.Context    // of Run, nil before
 
-	// seenMu guards the list of devices, and what was seen of each. Who replaces the list holds mu, too.
+	// seenMu guards the list of devices, and what was seen of each. The list is replaced with mu held, too.
 	seenMu sync.Mutex
 	all    []*device // the slice is replaced, never changed
 }
@@ -369,7 +369,7 @@ func (v *inventory) watch(ctx context.Context) {
 }
 
 // watchLocked looks at an origin's devices every Config.PolicePeriod. Each has a goroutine of its own, since a driver
-// may hang. devices.mu is held.
+// may hang. Called with mu held.
 func (v *inventory) watchLocked(o *origin) {
 	if o.stop != nil || v.watching.Err() != nil {
 		return

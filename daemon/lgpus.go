@@ -22,11 +22,12 @@ import (
 type lgpus struct {
 	n *Node
 
-	// life is held while an event of an lgpu is carried out, so that one is complete before the next begins. No
-	// driver, hardware process or MPS daemon is waited for under it.
+	// life is locked while an event of an lgpu is carried out, so that one is complete before the next begins. It
+	// guards the fields of every lgpu that say so. No driver, hardware process or MPS daemon is waited for under it.
 	life sync.Mutex
 
-	// mu guards the fields below and those of every lgpu that say so. Who writes them holds life, too.
+	// mu guards byID and the fields of every lgpu that say so. They are written with life held, too, so that reading
+	// them takes either of the two locks. peaks and high are written with mu alone.
 	mu   sync.Mutex
 	byID map[uint64]*lgpu
 
@@ -42,10 +43,10 @@ type lgpu struct {
 	launchers map[*launcher]bool // guarded by lgpus.mu
 	until     time.Time          // guarded by lgpus.mu: when the machine's Expected ends
 
-	saved    bool        // with life held; there is a record of it on disk
-	timer    *time.Timer // with life held; runs until then
-	sim      *simUse     // with life held; nil on the machine's own devices
-	releases []func()    // with life held; of the modes of its devices
+	saved    bool        // guarded by lgpus.life; there is a record of it on disk
+	timer    *time.Timer // guarded by lgpus.life; runs until then
+	sim      *simUse     // guarded by lgpus.life; nil on the machine's own devices
+	releases []func()    // guarded by lgpus.life; of the modes of its devices
 
 	base  map[gpu.UUID]region.DeviceUse // guarded by lgpus.mu; of the times it was in use before
 	peaks map[gpu.UUID]peak             // guarded by lgpus.mu; since a reset
@@ -89,7 +90,7 @@ func restored(record store.Lgpu) *lgpu {
 	return l
 }
 
-// add makes an lgpu known. life is held.
+// add makes an lgpu known. Called with life held.
 func (g *lgpus) add(l *lgpu) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -195,7 +196,7 @@ func (g *lgpus) rises(id uint64, uuid gpu.UUID, above bool) bool {
 	return above && !was
 }
 
-// save writes down l's record. life is held.
+// save writes down l's record. Called with life held.
 func (g *lgpus) save(l *lgpu) error {
 	g.mu.Lock()
 	record := l.record
@@ -211,7 +212,7 @@ func (g *lgpus) save(l *lgpu) error {
 	return g.n.store.SaveLgpu(record)
 }
 
-// forget drops an lgpu, of which nothing is left but its directory at most. life is held.
+// forget drops an lgpu, of which nothing is left but its directory at most. Called with life held.
 func (g *lgpus) forget(l *lgpu) error {
 	id := l.record.ID
 	g.mu.Lock()
@@ -235,7 +236,7 @@ func (g *lgpus) forget(l *lgpu) error {
 	return err
 }
 
-// addUse adds what an lgpu used while it was in use to its base. lgpus.mu is held.
+// addUse adds what an lgpu used while it was in use to its base. Called with lgpus.mu held.
 func (l *lgpu) addUse(used region.State) {
 	for i, uuid := range l.record.Devices {
 		if i < len(used.Devices) {
@@ -262,8 +263,8 @@ func (g *lgpus) reachSims() {
 	}
 }
 
-// revive brings the lgpus back that were in use when the daemon before ended. They are kept for a while, so that clients
-// can come back. Temporary directories that were made for a launcher but never became an lgpu go.
+// revive brings the lgpus back that were in use when the daemon before ended. They are kept for a while, so that
+// clients can come back. Temporary directories that were made for a launcher but never became an lgpu go.
 func (g *lgpus) revive() {
 	g.life.Lock()
 	defer g.life.Unlock()
@@ -326,8 +327,8 @@ func (g *lgpus) awaitLauncher(l *lgpu, of *launcher, h *proc.Handle) {
 	}()
 }
 
-// detach takes a launcher from its lgpu, which ends if nobody else uses it. A daemon that is about to end leaves that to
-// the next: streams of the API end before launchers do.
+// detach takes a launcher from its lgpu, which ends if nobody else uses it. A daemon that is about to end leaves that
+// to the next: streams of the API end before launchers do.
 func (g *lgpus) detach(l *lgpu, of *launcher) error {
 	g.life.Lock()
 	defer g.life.Unlock()

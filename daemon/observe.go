@@ -60,7 +60,7 @@ func (o *observer) OutOfMemory(c tenant.Client, device int, bytes uint64) {
 	o.n.journal.emit(e)
 }
 
-// turn passes a turn on to feeds. The gate's lock is held.
+// turn passes a turn on to subscribers. Called with the gate's lock held.
 func (o *observer) turn(s dispatch.Slice) {
 	path := ""
 	if node, ok := o.n.tree.ByID(s.LGPU); ok {
@@ -73,7 +73,7 @@ func (o *observer) turn(s dispatch.Slice) {
 	})
 }
 
-// overran tells of a drain past its bound. The gate's lock is held.
+// overran tells of a drain past its bound. Called with the gate's lock held.
 func (o *observer) overran(id uint64, uuid gpu.UUID) {
 	path := ""
 	if node, ok := o.n.tree.ByID(id); ok {

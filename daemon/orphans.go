@@ -7,21 +7,22 @@ import (
 	"github.com/lgpu/lgpu/gpu"
 )
 
-// secondLook is when what seems to be gone of a device is looked at again: a driver's figures are not all of one moment.
+// secondLook is when what seems to be gone of a device is looked at again: a driver's figures are not all of one
+// moment.
 const secondLook = 100 * time.Millisecond
 
 // orphanWatch tells whether a device still has memory that clients gave away under descriptors and that is charged to
-// their lgpus: that of dead clients, and that which live ones have left. Such memory is no process's, or that of a client
-// that has imported it and is not charged for it yet. The driver says only how much there is of it altogether. So where
-// several lgpus claim some, nothing is gone until all of it is.
+// their lgpus: that of dead clients, and that which live ones have left. Such memory is no process's, or that of a
+// client that has imported it and is not charged for it yet. The driver says only how much there is of it altogether.
+// So where several lgpus claim some, nothing is gone until all of it is.
 type orphanWatch struct {
 	base   uint64            // in use and no process's, while nothing was claimed
 	before uint64            // the same, at the last look
 	seems  map[uint64]uint64 // gone of the claim of each lgpu, at the last look
 }
 
-// look takes what a driver says of a device, and what is claimed of it. It returns how much of the claim of which lgpu is
-// gone for certain, and whether another look may find that more is: a driver's figures are not all of one moment.
+// look takes what a driver says of a device, and what is claimed of it. It returns how much of the claim of which lgpu
+// is gone for certain, and whether another look may find that more is: a driver's figures are not all of one moment.
 func (w *orphanWatch) look(facts gpu.Facts, e tenant.Exports) (gone map[uint64]uint64, again bool) {
 	total, smallest := uint64(0), ^uint64(0)
 	for _, c := range e.Claims {

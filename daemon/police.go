@@ -19,7 +19,7 @@ import (
 type processKey = tenant.Process
 
 // sightings is how often in a row something must be seen before it is reported: a process that has just ended is still
-// on a driver's list, and one that begins is there before its books are.
+// on a driver's list, and one that begins is there before its accounts are.
 const sightings = 2
 
 // Tolerance of the driver's count against a lgpu's: what is allocated between the two looks, and what drivers round up.
@@ -38,7 +38,7 @@ type police struct {
 	blind sync.Once // for the warning that processes on devices cannot be told apart
 }
 
-// patrol looks at the devices of an origin once: what is true there, and whether that is what the books say.
+// patrol looks at the devices of an origin once: what is true there, and whether that is what the accounts say.
 func (w *police) patrol(o *origin) {
 	for _, d := range w.n.inventory.devicesOf(o) {
 		facts, err := o.facts(d.UUID)
@@ -65,11 +65,11 @@ func (w *police) inspect(d *device, facts gpu.Facts) {
 		clients[c.Peer.PID] = c
 	}
 	servers := w.n.modes.Processes(d.UUID)
-	held := map[uint64][]holder{}
+	users := map[uint64][]user{}
 	seen := map[processKey]bool{}
 	for _, p := range facts.Processes {
 		if c, ok := clients[p.PID]; ok {
-			held[c.LGPU] = append(held[c.LGPU], holder{c, p.Memory})
+			users[c.LGPU] = append(users[c.LGPU], user{c, p.Memory})
 			continue
 		}
 		if p.PID == os.Getpid() || slices.Contains(servers, p.PID) {
@@ -90,12 +90,12 @@ func (w *police) inspect(d *device, facts gpu.Facts) {
 			delete(d.strangers, key)
 		}
 	}
-	w.compare(d, held)
+	w.compare(d, users)
 	w.watchHigh(d)
 }
 
-// holder is a client with what the driver says that it holds.
-type holder struct {
+// user is a client with what the driver says that it uses.
+type user struct {
 	tenant.Client
 	memory uint64
 }
@@ -126,16 +126,16 @@ func (w *police) stranger(d *device, key processKey, s proc.Status, p gpu.Proces
 	}
 }
 
-// compare reports lgpus that hold more of a device than their books or their limit say.
-func (w *police) compare(d *device, held map[uint64][]holder) {
-	for id, holders := range held {
+// compare reports lgpus that use more of a device than their accounts or their limit say.
+func (w *police) compare(d *device, all map[uint64][]user) {
+	for id, users := range all {
 		var sum uint64
-		for _, h := range holders {
-			sum += h.memory
+		for _, u := range users {
+			sum += u.memory
 		}
 		node, ok := w.n.tree.ByID(id)
-		books, inBooks := w.n.usageOf(id)[d.UUID]
-		if !ok || !inBooks {
+		account, kept := w.n.usageOf(id)[d.UUID]
+		if !ok || !kept {
 			continue
 		}
 		limit := limits.NoLimit
@@ -143,35 +143,35 @@ func (w *police) compare(d *device, held map[uint64][]holder) {
 			limit = e.Memory
 		}
 		overLimit := limit != limits.NoLimit && sum > limit && sum-limit > tolerance(limit)
-		// The books of an lgpu whose clients have not come back after a restart are with them.
-		linked := !slices.ContainsFunc(holders, func(h holder) bool { return !h.Linked })
-		overBooks := linked && sum > books.Used && sum-books.Used > tolerance(books.Used)
-		if !overLimit && !overBooks {
+		// The accounts of an lgpu whose clients have not come back after a restart are with them.
+		linked := !slices.ContainsFunc(users, func(u user) bool { return !u.Linked })
+		overAccount := linked && sum > account.Used && sum-account.Used > tolerance(account.Used)
+		if !overLimit && !overAccount {
 			delete(d.overruns, id)
 			continue
 		}
 		if d.overruns[id]++; d.overruns[id] != sightings {
 			continue
 		}
-		w.overrun(d, node, holders, sum, books.Used, limit, overLimit)
+		w.overrun(d, node, users, sum, account.Used, limit, overLimit)
 	}
 	for id := range d.overruns {
-		if held[id] == nil {
+		if all[id] == nil {
 			delete(d.overruns, id)
 		}
 	}
 }
 
-// overrun reports an lgpu that holds too much, and its client that does most of it.
-func (w *police) overrun(d *device, node limits.Node, holders []holder, sum, books, limit uint64, overLimit bool) {
-	excess := func(h holder) uint64 {
+// overrun reports an lgpu that uses too much, and its client that does most of it.
+func (w *police) overrun(d *device, node limits.Node, users []user, sum, account, limit uint64, overLimit bool) {
+	excess := func(u user) uint64 {
 		record, _ := w.n.lgpus.record(node.ID)
-		if i := slices.Index(record.Devices, d.UUID); i >= 0 && i < len(h.Memory) {
-			return h.memory - min(h.memory, h.Memory[i])
+		if i := slices.Index(record.Devices, d.UUID); i >= 0 && i < len(u.Memory) {
+			return u.memory - min(u.memory, u.Memory[i])
 		}
-		return h.memory
+		return u.memory
 	}
-	worst := slices.MaxFunc(holders, func(a, b holder) int {
+	worst := slices.MaxFunc(users, func(a, b user) int {
 		if ea, eb := excess(a), excess(b); ea != eb {
 			return int(ea/1024) - int(eb/1024)
 		}
@@ -183,7 +183,7 @@ func (w *police) overrun(d *device, node limits.Node, holders []holder, sum, boo
 		Bytes: sum,
 		Text: fmt.Sprintf("%s holds %s of device %s by the driver's count, where its own says %s", node.Path,
 			units.FormatSize(sum),
-			d.Short(), units.FormatSize(books)),
+			d.Short(), units.FormatSize(account)),
 	}
 	if overLimit {
 		e.Text += fmt.Sprintf(" and its limit is %s", units.FormatSize(limit))
@@ -215,8 +215,7 @@ func (w *police) watchHigh(d *device) {
 }
 
 // stop ends a process for what it did: SIGTERM, and SIGKILL where that has not helped after Config.StopGrace. Never
-// process
-// 1, the daemon, or one that the daemon descends from.
+// process 1, the daemon, or one that the daemon descends from.
 func (w *police) stop(p processKey, why Event) {
 	self, err := tenant.Observe(os.Getpid(), func(tenant.Process) uint64 { return 0 })
 	spared := p.PID <= 1 || p.PID == os.Getpid() || err != nil ||

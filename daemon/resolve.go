@@ -23,9 +23,9 @@ type resolver struct{ n *Node }
 
 var _ tenant.Resolver = (*resolver)(nil)
 
-// owner finds the node that a process belongs to. Its cgroups come first: a node that the nearest of them is bound to,
-// or within that node the lgpu of the nearest launcher or client that the process descends from. So a process that is
-// confined by its cgroup cannot leave by starting an lgpu of its own elsewhere. Outside of bound cgroups descent
+// owner finds the lgpu or group that a process belongs to. Its cgroups come first: the one that the nearest of them is
+// bound to, or within that the lgpu of the nearest launcher or client that the process descends from. So a process that
+// is confined by its cgroup cannot leave by starting an lgpu of its own elsewhere. Outside of bound cgroups descent
 // decides.
 func (r *resolver) owner(e tenant.Evidence) (limits.Node, bool) {
 	descent, descends := r.descent(e)
@@ -40,7 +40,7 @@ func (r *resolver) owner(e tenant.Evidence) (limits.Node, bool) {
 	return node, err == nil
 }
 
-// within reports whether a node is another or below it.
+// within reports whether a path is another or below it.
 func within(path, ancestor string) bool {
 	return ancestor == limits.Root || path == ancestor || strings.HasPrefix(path, ancestor+"/")
 }
@@ -86,7 +86,7 @@ func (r *resolver) Resolve(e tenant.Evidence) (uint64, error) {
 			return 0, refusal(unix.EAGAIN, "the devices of %s change their modes all the time", node.Path)
 		}
 		var refused *tenant.Refusal
-		var errno syscall.Errno // a tree.Error's, or that of a device in another mode
+		var errno syscall.Errno // a limits.Error's, or that of a device in another mode
 		if !errors.As(err, &refused) && errors.As(err, &errno) {
 			err = &tenant.Refusal{Errno: errno, Text: err.Error()}
 		}
@@ -94,7 +94,7 @@ func (r *resolver) Resolve(e tenant.Evidence) (uint64, error) {
 	}
 }
 
-// adoptions is how often a node is tried to be taken into use while its devices change their modes.
+// adoptions is how often an lgpu is tried to be activated while its devices change their modes.
 const adoptions = 10
 
 // refusal is why a process is kept out, in words for its user.
@@ -160,7 +160,7 @@ func (r *resolver) adopt(node limits.Node) error {
 	})
 }
 
-// shapeFor returns the software GPU that a node is for, or nothing where that is the machine's own devices. One that
+// shapeFor returns the software GPU that an lgpu is for, or nothing where that is the machine's own devices. One that
 // says nothing of it, on a machine without devices, is for the only software GPU that there is.
 func (r *resolver) shapeFor(node limits.Node) (string, error) {
 	if record, _ := r.n.lgpus.record(node.ID); len(record.Devices) > 0 || record.Sim != "" {

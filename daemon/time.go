@@ -32,9 +32,10 @@ const (
 	stale      = 3 * time.Second
 )
 
-// timeOf is the time of an lgpu with some clients on a device. The policy keeps accounts but for two: who has the device
-// for itself without a cap, whose launches cost nothing, and who has it in spatial mode. Of the first the driver's sample
-// says how busy it is, where that can be told apart; it is given all that it asks for. Of the second nobody knows.
+// timeOf is the time of an lgpu with some clients on a device. The policy keeps accounts of all lgpus but two kinds.
+// One has the device for itself without a cap, so that its launches cost nothing: the driver's sample says how busy it
+// is, where that can be told apart, and it is given all that it asks for. The other has the device in spatial mode:
+// nobody knows its time.
 func timeOf(s dispatch.Share, spatial bool, clients []tenant.Client, look sample, now time.Time) deviceTime {
 	switch {
 	case spatial && len(clients) > 0:

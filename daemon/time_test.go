@@ -11,7 +11,8 @@ import (
 	"github.com/lgpu/lgpu/policy/schedule"
 )
 
-// Who has the device for itself is never shown with nothing while it works: either somebody measures, or nothing is said.
+// Who has the device for itself is never shown with nothing while it works: either somebody measures, or nothing is
+// said.
 func TestTimeOfALoneLgpu(t *testing.T) {
 	now := time.Unix(1_790_000_000, 0)
 	client := func(pid int, age time.Duration) tenant.Client {

@@ -41,7 +41,7 @@ type batch struct {
 
 func (f *fake) Snapshot() daemon.Snapshot { return f.snapshot }
 func (f *fake) Counters() daemon.Counters { return f.counters }
-func (f *fake) Slices() daemon.SliceFeed  { return f }
+func (f *fake) Slices() daemon.SliceSubscription  { return f }
 func (f *fake) Close()                    { f.closed = true }
 
 func (f *fake) Next(ctx context.Context) ([]daemon.Slice, uint64, error) {

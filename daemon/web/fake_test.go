@@ -90,7 +90,7 @@ func (f *fake) Write(_ context.Context, path string, files map[string]string) er
 	return nil
 }
 
-func (f *fake) Slices() daemon.SliceFeed {
+func (f *fake) Slices() daemon.SliceSubscription {
 	f.count(&f.feeds, 1)
 	return &feed{f, time.Now().Add(-2 * time.Second)}
 }

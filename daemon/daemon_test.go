@@ -254,14 +254,14 @@ func (r *rig) holds(t *testing.T, spec HoldSpec) *Hold {
 
 // watcher reads events one by one.
 type watcher struct {
-	feed  *Feed[Event]
-	ahead []Event
+	subscription *Subscription[Event]
+	ahead        []Event
 }
 
 // events begins to watch.
 func (r *rig) events(t *testing.T) *watcher {
-	w := &watcher{feed: r.Events()}
-	t.Cleanup(w.feed.Close)
+	w := &watcher{subscription: r.Events()}
+	t.Cleanup(w.subscription.Close)
 	return w
 }
 
@@ -279,7 +279,7 @@ func (w *watcher) await(t *testing.T, kind Kind) Event {
 			}
 		}
 		var err error
-		if w.ahead, _, err = w.feed.Next(ctx); err != nil {
+		if w.ahead, _, err = w.subscription.Next(ctx); err != nil {
 			t.Fatalf("waiting for %s: %v", kind, err)
 		}
 	}
@@ -558,8 +558,8 @@ func TestIdleExit(t *testing.T) {
 	}
 }
 
-// A feed keeps the newest values for a slow reader and says how many it lost.
-func TestFeed(t *testing.T) {
+// A subscription keeps the newest values for a slow reader and says how many it lost.
+func TestSubscription(t *testing.T) {
 	s := source[int]{limit: 3}
 	f := s.subscribe()
 	for i := range 5 {
@@ -585,7 +585,7 @@ func TestFeed(t *testing.T) {
 	}
 	f.Close()
 	if _, _, err := s.subscribe().Next(t.Context()); !errors.Is(err, ErrClosed) {
-		t.Errorf("a late feed: %v", err)
+		t.Errorf("a late subscription: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

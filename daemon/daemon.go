@@ -1,30 +1,43 @@
-// Package daemon is the daemon: it owns the state of a machine's lgpus and joins the parts that each know one thing. The
-// tree says what is allowed, tenants who asks, the gate whose turn it is, the store what survives, and the inventories
-// what is true on the devices.
+// Package daemon is the daemon: it owns the state of a machine's lgpus and joins the parts that each know one thing.
+// The tree says what is allowed, tenants who asks, the gate whose turn it is, the store what survives, and the
+// inventories what is true on the devices.
 //
-//	n, err := node.Open(node.Config{SimCommand: []string{self, "sim"}})
+//	d, err := daemon.Open(daemon.Config{SimCommand: []string{self, "sim"}})
 //	…
-//	go serveAPI(n)
-//	err = n.Run(ctx)
+//	go serveAPI(d)
+//	err = d.Run(ctx)
 //
-// # What holds when
+// # What is settled when
 //
-// A limit that was written (Tree) is on disk, in the pages that tenants see and in the policy when the write returns. A
-// Hold is on disk when it returns. So a daemon that is killed at any moment is followed by one that knows every lgpu,
-// and launchers and clients that live find it: clients come back with their counters, launchers by HoldSpec.ID.
+// A limit that was written (Tree) is on disk, in the pages that tenants see and in the policy when the write returns.
+// What Attach returns is on disk. So a daemon that is killed at any moment is followed by one that knows every lgpu,
+// and launchers and clients that live find it: clients come back with their counters, launchers by AttachSpec.ID.
+//
+// # Who owns what
+//
+//   - lgpus: the lgpus, and the life of each (package lifecycle); a change carries out one event of one life.
+//   - inventory: the devices, where they come from, what was last seen of them, and the modes they are in.
+//   - police: what the devices say against what the accounts say.
+//   - presence: whether anybody needs the daemon.
+//   - resolver and observer: what the tenants' server asks and tells.
+//   - journal: the events.
+//   - Daemon: all of these, and what the tree says on its way to tenants and the policy.
 //
 // # Locks
 //
-// In this order; whoever holds one may take those after it only:
+// Each is declared above what it guards. A goroutine that has one may take only those below it in this list:
 //
-//  1. life: an lgpu comes into use or goes out of it. No driver, hardware process or MPS daemon is waited for under it.
-//  2. devices.mu: the list of devices changes.
-//  3. the tree's own lock of writers, under which apply runs.
-//  4. pushing: limits go from the tree to tenants and the policy, so that they arrive in the order of the writes.
-//  5. mu: the fields of Node, of its lgpus and of its devices.
+//  1. lgpus.life
+//  2. inventory.mu
+//  3. the tree's own lock of writers, under which Daemon.apply runs
+//  4. Daemon.pushing
+//  5. presence.mu
+//  6. Daemon.mu
+//  7. Daemon.sharesMu, lgpus.mu, lgpus.noticesMu, inventory.seenMu, origin.asking: under none of these is another of
+//     the list taken
 //
-// The locks of tenants, gate, store and journal come last. Tenants call back without a lock of theirs; the gate calls
-// with its lock held, which is why those calls take none of these.
+// The locks of tenants, gate, modes, store and journal come last. Tenants call back without a lock of theirs; the gate
+// calls with its lock held, which is why those calls take none of these.
 package daemon
 
 import (
@@ -54,7 +67,7 @@ import (
 var (
 	// ErrRunning: another daemon has this runtime folder.
 	ErrRunning = errors.New("a daemon is running already")
-	// ErrClosed: the daemon, or the feed, has ended or is about to.
+	// ErrClosed: the daemon, or the subscription, has ended or is about to.
 	ErrClosed = errors.New("closed")
 	// ErrExists: there is an lgpu or group with that path already.
 	ErrExists = errors.New("exists already")
@@ -72,7 +85,7 @@ var (
 
 // Names in the runtime folder.
 const (
-	LockFile     = "lgpud.lock"  // held by the daemon of the folder
+	LockFile     = "lgpud.lock"  // locked by the daemon of the folder
 	StateFile    = "state.db"    // Config.State, unless it is elsewhere
 	TenantSocket = "tenant.sock" // for the interposer
 	TreeFolder   = "tree"        // where the tree of limits is mounted
@@ -112,8 +125,8 @@ type Node struct {
 	resolver  *resolver
 	observer  *observer
 
-	// pushing is held while limits go from the tree to tenants and the policy, so that they arrive in the order of the
-	// writes. It guards budgets.
+	// pushing is locked while limits go from the tree to tenants and the policy, so that they arrive in the order of
+	// the writes. It guards budgets.
 	pushing sync.Mutex
 	budgets []tenant.Budget // as tenants have them
 
@@ -179,7 +192,7 @@ func open(c Config, p parts) (n *Node, err error) {
 	n.lgpus, n.inventory, n.presence = newLgpus(n), newInventory(n), newPresence(n)
 	n.police, n.resolver, n.observer = &police{n: n}, &resolver{n}, &observer{n}
 	n.journal.log = c.Log
-	n.journal.feed.limit, n.slices.limit = 1024, 4096
+	n.journal.source.limit, n.slices.limit = 1024, 4096
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -407,8 +420,8 @@ func (n *Node) Use() (release func()) { return n.presence.use() }
 // closeTime is how long Close waits for what is under way. More is only a driver that hangs.
 const closeTime = 10 * time.Second
 
-// Close ends all feeds and gives the runtime folder free. Run has returned, or was never called. Tenants, software GPUs
-// that they use and control daemons of MPS go on. A driver that hangs is left to itself.
+// Close ends all subscriptions and gives the runtime folder free. Run has returned, or was never called. Tenants,
+// software GPUs that they use and control daemons of MPS go on. A driver that hangs is left to itself.
 func (n *Node) Close() error {
 	n.presence.leave()
 	n.cancel()
@@ -421,7 +434,7 @@ func (n *Node) Close() error {
 	if hung {
 		n.log.Warn("a driver hangs: its devices are not closed")
 	}
-	n.journal.feed.close()
+	n.journal.source.close()
 	n.slices.close()
 	if n.gates != nil {
 		n.gates.Close()
@@ -457,18 +470,19 @@ func doneIn(d time.Duration, f func()) bool {
 // Dir returns the runtime folder.
 func (n *Node) Dir() string { return n.config.Dir }
 
-// Tree returns the tree of limits. What is written there holds when the write returns.
+// Tree returns the tree of limits. What is written there is in effect when the write returns.
 func (n *Node) Tree() *limits.Tree { return n.tree }
 
-// Events returns a feed of what happens from now on, which the caller closes. The daemon keeps 1024 events for a slow
-// reader.
-func (n *Node) Events() *Feed[Event] { return n.journal.feed.subscribe() }
+// Events subscribes to what happens from now on; the caller closes the subscription. The daemon keeps 1024 events for
+// a slow reader.
+func (n *Node) Events() *Subscription[Event] { return n.journal.source.subscribe() }
 
 // Recent returns the last events, at most 256, oldest first.
 func (n *Node) Recent() []Event { return n.journal.recent() }
 
-// Slices returns a feed of the turns that lgpus had, which the caller closes. The daemon keeps 4096 for a slow reader.
-func (n *Node) Slices() SliceFeed { return n.slices.subscribe() }
+// Slices subscribes to the turns that lgpus have; the caller closes the subscription. The daemon keeps 4096 for a slow
+// reader.
+func (n *Node) Slices() SliceSubscription { return n.slices.subscribe() }
 
 // Counters returns numbers that only rise while the daemon lives.
 func (n *Node) Counters() Counters {
@@ -481,7 +495,7 @@ type Counters struct {
 	Gate   dispatch.Stats
 }
 
-// pathOf is where a node is, or was last.
+// pathOf is where a group or lgpu is, or was last.
 func (n *Node) pathOf(id uint64) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -34,8 +34,8 @@ type HoldSpec struct {
 	Group string // with an empty Path: the parent of the new lgpu; the default is the root
 	// Program is the base name of the command, for a name.
 	Program string
-	// ID, where not 0, says that the launcher held the lgpu with this ID before the daemon restarted: Path must have
-	// it.
+	// ID, where not 0, says that the launcher was attached to the lgpu with this ID before the daemon restarted: Path
+	// must have it.
 	ID uint64
 	// Limits are asked for, for each of the devices. An lgpu that exists must have the same, unless there are none.
 	Limits Limits
@@ -58,7 +58,7 @@ type Peer struct {
 	UID, GID uint32
 }
 
-// Hold is a launcher's hold on an lgpu: as long as it lasts the lgpu does.
+// Hold is a launcher's lease of an lgpu: as long as it lasts the lgpu does.
 type Hold struct {
 	// Path, ID and Name of the lgpu.
 	Path, Name string
@@ -73,8 +73,8 @@ type Hold struct {
 	close func() error
 }
 
-// Close ends the hold. When it returns the lgpu is gone, if it was temporary and nobody else uses it. It may be called
-// more than once.
+// Close ends the lease. When it returns the lgpu is gone, if it was temporary and nobody else uses it. It may be
+// called more than once.
 func (h *Hold) Close() error { return h.close() }
 
 // hinted is an error that says what to do.
@@ -88,14 +88,15 @@ func (h hinted) Unwrap() error { return h.error }
 // Hint says what to do about the error.
 func (h hinted) Hint() string { return h.hint }
 
-// Hold makes an lgpu, or joins one, for a launcher: everything that descends from the launcher's process is its tenant.
+// Hold attaches a launcher to an lgpu, which is created or exists: everything that descends from the launcher's process
+// is its tenant.
 // The lgpu stays until Close, and then as long as it has clients; for ever if it is persistent. An error wraps
 // ErrInvalid, ErrNoDevice, ErrNotFound, ErrDiffers, ErrBusy, ErrClosed or a *tree.Error, and may have a method Hint.
 func (n *Node) Hold(ctx context.Context, spec HoldSpec) (*Hold, error) {
 	if err := n.presence.left(); err != nil {
 		return nil, err
 	}
-	held, err := n.launcherOf(spec.Launcher)
+	of, err := n.launcherOf(spec.Launcher)
 	if err != nil {
 		return nil, err
 	}
@@ -105,9 +106,9 @@ func (n *Node) Hold(ctx context.Context, spec HoldSpec) (*Hold, error) {
 	ctx, cancel := context.WithTimeout(ctx, modeTime)
 	defer cancel()
 	for attempt := 0; ; attempt++ {
-		h, err := n.holdOnce(ctx, spec, held, attempt)
+		lease, err := n.attachOnce(ctx, spec, of, attempt)
 		if !errors.Is(err, errAgain) {
-			return h, err
+			return lease, err
 		}
 		if attempt == 100 {
 			return nil, fmt.Errorf("%s: it comes and goes too fast: %w", spec.Path, ErrBusy)
@@ -127,7 +128,7 @@ func (n *Node) launcherOf(p Peer) (*launcher, error) {
 	return &launcher{Process: tenant.Process{PID: p.PID, Start: s.Start}, uid: p.UID, comm: s.Comm, present: true}, nil
 }
 
-// confine keeps a launcher where it is: in a bound cgroup below the node that it is bound to, and outside of other
+// confine keeps a launcher where it is: in a bound cgroup below the group that it is bound to, and outside of other
 // lgpus, whose programs could leave their limits behind otherwise.
 func (n *Node) confine(spec *HoldSpec) error {
 	e, err := tenant.Observe(spec.Launcher.PID, n.resolver.clientOf)
@@ -136,7 +137,7 @@ func (n *Node) confine(spec *HoldSpec) error {
 	}
 	above := e
 	if _, launches := n.lgpus.launchers()[e.Process]; launches {
-		above.Ancestors = e.Ancestors[1:] // one process may hold several
+		above.Ancestors = e.Ancestors[1:] // one process may be attached to several
 	}
 	if node, inside := n.resolver.descent(above); inside {
 		return hinted{
@@ -172,7 +173,7 @@ func (s HoldSpec) at() string {
 	return limits.Root
 }
 
-// plan is what a Hold found out before it took a lock.
+// plan is what Hold has found out before it takes a lock.
 type plan struct {
 	path    string
 	exists  bool
@@ -184,8 +185,8 @@ type plan struct {
 	sim     *simUse // of the shape, until an lgpu takes it over
 }
 
-// holdOnce is Hold, or errAgain where somebody changed what it is about meanwhile.
-func (n *Node) holdOnce(ctx context.Context, spec HoldSpec, of *launcher, attempt int) (*Hold, error) {
+// attachOnce is Hold, or errAgain where somebody changed what it is about meanwhile.
+func (n *Node) attachOnce(ctx context.Context, spec HoldSpec, of *launcher, attempt int) (*Hold, error) {
 	p, err := n.look(spec, of.PID, attempt)
 	if err != nil {
 		return nil, err
@@ -270,7 +271,7 @@ func (n *Node) look(spec HoldSpec, pid, attempt int) (*plan, error) {
 	return p, nil
 }
 
-// groupError is for who wants to run a program in a node that has others below it.
+// groupError is for who wants to run a program in a group.
 func groupError(path string) error {
 	if path == limits.Root {
 		return hinted{fmt.Errorf("the root is a group; programs run in lgpus below it%w", silent{ErrInvalid}),
@@ -346,7 +347,7 @@ type silent struct{ error }
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
 
-// createFor makes a temporary lgpu and attaches its first launcher. life is held.
+// createFor makes a temporary lgpu and attaches its first launcher. Called with life held.
 func (n *Node) createFor(spec HoldSpec, p *plan, of *launcher) (*Hold, error) {
 	writes, err := spec.Limits.writes(p.devices)
 	if err != nil {
@@ -374,7 +375,7 @@ func (n *Node) createFor(spec HoldSpec, p *plan, of *launcher) (*Hold, error) {
 	return n.attachFirst(l, p, of)
 }
 
-// attachFirst activates an lgpu for a launcher, as p says. life is held.
+// attachFirst activates an lgpu for a launcher, as p says. Called with life held.
 func (n *Node) attachFirst(l *lgpu, p *plan, of *launcher) (*Hold, error) {
 	c := &change{n: n, l: l, launcher: of}
 	err := c.activate(lifecycle.LauncherCame, &p.sim, func(r *store.Lgpu) {
@@ -386,7 +387,7 @@ func (n *Node) attachFirst(l *lgpu, p *plan, of *launcher) (*Hold, error) {
 	return n.leased(c)
 }
 
-// join attaches a launcher to an lgpu that exists. life is held.
+// join attaches a launcher to an lgpu that exists. Called with life held.
 func (n *Node) join(spec HoldSpec, p *plan, of *launcher) (*Hold, error) {
 	node, ok := n.tree.ByID(p.id)
 	if !ok {
@@ -417,20 +418,20 @@ func (n *Node) join(spec HoldSpec, p *plan, of *launcher) (*Hold, error) {
 	return n.leased(c)
 }
 
-// leased is what a launcher gets that was attached by c. life is held.
+// leased is what a launcher gets that was attached by c. Called with life held.
 func (n *Node) leased(c *change) (*Hold, error) {
 	node, ok := n.tree.ByID(c.l.record.ID)
 	if !ok {
 		return nil, errAgain
 	}
-	h := &Hold{Path: node.Path, Name: nameOf(node.Path), ID: node.ID, Sim: c.l.record.Sim, Environment: c.environment}
-	h.close = sync.OnceValue(func() error { return n.lgpus.detach(c.l, c.launcher) })
+	lease := &Hold{Path: node.Path, Name: nameOf(node.Path), ID: node.ID, Sim: c.l.record.Sim, Environment: c.environment}
+	lease.close = sync.OnceValue(func() error { return n.lgpus.detach(c.l, c.launcher) })
 	for _, uuid := range c.l.record.Devices {
 		if d := n.inventory.device(uuid); d != nil {
-			h.Devices = append(h.Devices, d.Device)
+			lease.Devices = append(lease.Devices, d.Device)
 		}
 	}
-	return h, nil
+	return lease, nil
 }
 
 // environment is what a tenant's programs need.
