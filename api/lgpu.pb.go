@@ -1003,12 +1003,12 @@ type NodeDevice struct {
 	Uuid  string                 `protobuf:"bytes,1,opt,name=uuid,proto3" json:"uuid,omitempty"`
 	// As Device.key.
 	Key        string     `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	Requested  *Requested `protobuf:"bytes,3,opt,name=requested,proto3" json:"requested,omitempty"`
+	Requested  *Limits    `protobuf:"bytes,3,opt,name=requested,proto3" json:"requested,omitempty"`
 	Effective  *Effective `protobuf:"bytes,4,opt,name=effective,proto3" json:"effective,omitempty"`
 	MemoryUsed uint64     `protobuf:"varint,5,opt,name=memory_used,json=memoryUsed,proto3" json:"memory_used,omitempty"`
 	MemoryPeak uint64     `protobuf:"varint,6,opt,name=memory_peak,json=memoryPeak,proto3" json:"memory_peak,omitempty"`
-	// What it may use now without asking; less than the limit where an ancestor is overcommitted.
-	MemoryGranted uint64 `protobuf:"varint,7,opt,name=memory_granted,json=memoryGranted,proto3" json:"memory_granted,omitempty"`
+	// What it may use now without asking; less than the limit where an ancestor is overcommitted. Absent is no limit.
+	MemoryGranted *uint64 `protobuf:"varint,7,opt,name=memory_granted,json=memoryGranted,proto3,oneof" json:"memory_granted,omitempty"`
 	// Device time and launches since the node was made.
 	BusyNs   int64  `protobuf:"varint,8,opt,name=busy_ns,json=busyNs,proto3" json:"busy_ns,omitempty"`
 	Launches uint64 `protobuf:"varint,9,opt,name=launches,proto3" json:"launches,omitempty"`
@@ -1064,7 +1064,7 @@ func (x *NodeDevice) GetKey() string {
 	return ""
 }
 
-func (x *NodeDevice) GetRequested() *Requested {
+func (x *NodeDevice) GetRequested() *Limits {
 	if x != nil {
 		return x.Requested
 	}
@@ -1093,8 +1093,8 @@ func (x *NodeDevice) GetMemoryPeak() uint64 {
 }
 
 func (x *NodeDevice) GetMemoryGranted() uint64 {
-	if x != nil {
-		return x.MemoryGranted
+	if x != nil && x.MemoryGranted != nil {
+		return *x.MemoryGranted
 	}
 	return 0
 }
@@ -1134,35 +1134,36 @@ func (x *NodeDevice) GetState() State {
 	return State_IDLE
 }
 
-// Requested are the limits asked of one node on one device. What is absent follows the parent, or is no limit.
-type Requested struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// As the file lgpu shows it, such as "count=8"; empty is "max".
-	Lgpu          string   `protobuf:"bytes,1,opt,name=lgpu,proto3" json:"lgpu,omitempty"`
-	ComputeMax    *uint32  `protobuf:"varint,2,opt,name=compute_max,json=computeMax,proto3,oneof" json:"compute_max,omitempty"`
-	ComputeMin    *uint32  `protobuf:"varint,3,opt,name=compute_min,json=computeMin,proto3,oneof" json:"compute_min,omitempty"`
-	Weight        *uint32  `protobuf:"varint,4,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
-	Priority      Priority `protobuf:"varint,5,opt,name=priority,proto3,enum=lgpu.v1.Priority" json:"priority,omitempty"`
-	MemoryMax     *uint64  `protobuf:"varint,6,opt,name=memory_max,json=memoryMax,proto3,oneof" json:"memory_max,omitempty"`
-	MemoryHigh    *uint64  `protobuf:"varint,7,opt,name=memory_high,json=memoryHigh,proto3,oneof" json:"memory_high,omitempty"`
+// Limits are asked for on one device, under the names of the files of the tree. What is absent follows the parent, or is
+// no limit.
+type Limits struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	MemoryMax    *uint64                `protobuf:"varint,1,opt,name=memory_max,json=memoryMax,proto3,oneof" json:"memory_max,omitempty"`
+	MemoryHigh   *uint64                `protobuf:"varint,2,opt,name=memory_high,json=memoryHigh,proto3,oneof" json:"memory_high,omitempty"`
+	ComputeMax   *uint32                `protobuf:"varint,3,opt,name=compute_max,json=computeMax,proto3,oneof" json:"compute_max,omitempty"`
+	ComputeMin   *uint32                `protobuf:"varint,4,opt,name=compute_min,json=computeMin,proto3,oneof" json:"compute_min,omitempty"`
+	LgpuWeight   *uint32                `protobuf:"varint,5,opt,name=lgpu_weight,json=lgpuWeight,proto3,oneof" json:"lgpu_weight,omitempty"`
+	LgpuPriority Priority               `protobuf:"varint,6,opt,name=lgpu_priority,json=lgpuPriority,proto3,enum=lgpu.v1.Priority" json:"lgpu_priority,omitempty"`
+	// Absent is "max", all that the parent has.
+	Lgpu          *Units `protobuf:"bytes,7,opt,name=lgpu,proto3" json:"lgpu,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Requested) Reset() {
-	*x = Requested{}
+func (x *Limits) Reset() {
+	*x = Limits{}
 	mi := &file_lgpu_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Requested) String() string {
+func (x *Limits) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Requested) ProtoMessage() {}
+func (*Limits) ProtoMessage() {}
 
-func (x *Requested) ProtoReflect() protoreflect.Message {
+func (x *Limits) ProtoReflect() protoreflect.Message {
 	mi := &file_lgpu_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1174,58 +1175,131 @@ func (x *Requested) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Requested.ProtoReflect.Descriptor instead.
-func (*Requested) Descriptor() ([]byte, []int) {
+// Deprecated: Use Limits.ProtoReflect.Descriptor instead.
+func (*Limits) Descriptor() ([]byte, []int) {
 	return file_lgpu_proto_rawDescGZIP(), []int{10}
 }
 
-func (x *Requested) GetLgpu() string {
-	if x != nil {
-		return x.Lgpu
-	}
-	return ""
-}
-
-func (x *Requested) GetComputeMax() uint32 {
-	if x != nil && x.ComputeMax != nil {
-		return *x.ComputeMax
-	}
-	return 0
-}
-
-func (x *Requested) GetComputeMin() uint32 {
-	if x != nil && x.ComputeMin != nil {
-		return *x.ComputeMin
-	}
-	return 0
-}
-
-func (x *Requested) GetWeight() uint32 {
-	if x != nil && x.Weight != nil {
-		return *x.Weight
-	}
-	return 0
-}
-
-func (x *Requested) GetPriority() Priority {
-	if x != nil {
-		return x.Priority
-	}
-	return Priority_INHERITED
-}
-
-func (x *Requested) GetMemoryMax() uint64 {
+func (x *Limits) GetMemoryMax() uint64 {
 	if x != nil && x.MemoryMax != nil {
 		return *x.MemoryMax
 	}
 	return 0
 }
 
-func (x *Requested) GetMemoryHigh() uint64 {
+func (x *Limits) GetMemoryHigh() uint64 {
 	if x != nil && x.MemoryHigh != nil {
 		return *x.MemoryHigh
 	}
 	return 0
+}
+
+func (x *Limits) GetComputeMax() uint32 {
+	if x != nil && x.ComputeMax != nil {
+		return *x.ComputeMax
+	}
+	return 0
+}
+
+func (x *Limits) GetComputeMin() uint32 {
+	if x != nil && x.ComputeMin != nil {
+		return *x.ComputeMin
+	}
+	return 0
+}
+
+func (x *Limits) GetLgpuWeight() uint32 {
+	if x != nil && x.LgpuWeight != nil {
+		return *x.LgpuWeight
+	}
+	return 0
+}
+
+func (x *Limits) GetLgpuPriority() Priority {
+	if x != nil {
+		return x.LgpuPriority
+	}
+	return Priority_INHERITED
+}
+
+func (x *Limits) GetLgpu() *Units {
+	if x != nil {
+		return x.Lgpu
+	}
+	return nil
+}
+
+// Units are a request for compute units: one of the first three.
+type Units struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// So many, whichever.
+	Count *uint32 `protobuf:"varint,1,opt,name=count,proto3,oneof" json:"count,omitempty"`
+	// These, in the grammar of lists: "0-3,8".
+	List *string `protobuf:"bytes,2,opt,name=list,proto3,oneof" json:"list,omitempty"`
+	// The device's default ones, as far as the parent has them.
+	Default bool `protobuf:"varint,3,opt,name=default,proto3" json:"default,omitempty"`
+	// No sibling may have them.
+	Exclusive     bool `protobuf:"varint,4,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Units) Reset() {
+	*x = Units{}
+	mi := &file_lgpu_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Units) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Units) ProtoMessage() {}
+
+func (x *Units) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Units.ProtoReflect.Descriptor instead.
+func (*Units) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Units) GetCount() uint32 {
+	if x != nil && x.Count != nil {
+		return *x.Count
+	}
+	return 0
+}
+
+func (x *Units) GetList() string {
+	if x != nil && x.List != nil {
+		return *x.List
+	}
+	return ""
+}
+
+func (x *Units) GetDefault() bool {
+	if x != nil {
+		return x.Default
+	}
+	return false
+}
+
+func (x *Units) GetExclusive() bool {
+	if x != nil {
+		return x.Exclusive
+	}
+	return false
 }
 
 // Effective are the limits that hold on one device, ancestors' included.
@@ -1234,12 +1308,12 @@ type Effective struct {
 	// Compute units as bits, and which; empty where units are temporal.
 	Count uint32 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
 	List  string `protobuf:"bytes,2,opt,name=list,proto3" json:"list,omitempty"`
-	// Cap and guarantee.
+	// 10000 is no limit.
 	ComputeMax uint32 `protobuf:"varint,3,opt,name=compute_max,json=computeMax,proto3" json:"compute_max,omitempty"`
 	ComputeMin uint32 `protobuf:"varint,4,opt,name=compute_min,json=computeMin,proto3" json:"compute_min,omitempty"`
 	// 1 to 10000.
-	Weight   uint32   `protobuf:"varint,5,opt,name=weight,proto3" json:"weight,omitempty"`
-	Priority Priority `protobuf:"varint,6,opt,name=priority,proto3,enum=lgpu.v1.Priority" json:"priority,omitempty"`
+	LgpuWeight   uint32   `protobuf:"varint,5,opt,name=lgpu_weight,json=lgpuWeight,proto3" json:"lgpu_weight,omitempty"`
+	LgpuPriority Priority `protobuf:"varint,6,opt,name=lgpu_priority,json=lgpuPriority,proto3,enum=lgpu.v1.Priority" json:"lgpu_priority,omitempty"`
 	// Absent is no limit.
 	MemoryMax     *uint64 `protobuf:"varint,7,opt,name=memory_max,json=memoryMax,proto3,oneof" json:"memory_max,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1248,7 +1322,7 @@ type Effective struct {
 
 func (x *Effective) Reset() {
 	*x = Effective{}
-	mi := &file_lgpu_proto_msgTypes[11]
+	mi := &file_lgpu_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1334,7 @@ func (x *Effective) String() string {
 func (*Effective) ProtoMessage() {}
 
 func (x *Effective) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[11]
+	mi := &file_lgpu_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1347,7 @@ func (x *Effective) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Effective.ProtoReflect.Descriptor instead.
 func (*Effective) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{11}
+	return file_lgpu_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Effective) GetCount() uint32 {
@@ -1304,16 +1378,16 @@ func (x *Effective) GetComputeMin() uint32 {
 	return 0
 }
 
-func (x *Effective) GetWeight() uint32 {
+func (x *Effective) GetLgpuWeight() uint32 {
 	if x != nil {
-		return x.Weight
+		return x.LgpuWeight
 	}
 	return 0
 }
 
-func (x *Effective) GetPriority() Priority {
+func (x *Effective) GetLgpuPriority() Priority {
 	if x != nil {
-		return x.Priority
+		return x.LgpuPriority
 	}
 	return Priority_INHERITED
 }
@@ -1343,7 +1417,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_lgpu_proto_msgTypes[12]
+	mi := &file_lgpu_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1355,7 +1429,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[12]
+	mi := &file_lgpu_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1368,7 +1442,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{12}
+	return file_lgpu_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Client) GetPid() int32 {
@@ -1425,7 +1499,7 @@ type Launcher struct {
 
 func (x *Launcher) Reset() {
 	*x = Launcher{}
-	mi := &file_lgpu_proto_msgTypes[13]
+	mi := &file_lgpu_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1437,7 +1511,7 @@ func (x *Launcher) String() string {
 func (*Launcher) ProtoMessage() {}
 
 func (x *Launcher) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[13]
+	mi := &file_lgpu_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1450,7 +1524,7 @@ func (x *Launcher) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Launcher.ProtoReflect.Descriptor instead.
 func (*Launcher) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{13}
+	return file_lgpu_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Launcher) GetPid() int32 {
@@ -1486,7 +1560,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_lgpu_proto_msgTypes[14]
+	mi := &file_lgpu_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1498,7 +1572,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[14]
+	mi := &file_lgpu_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1511,7 +1585,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{14}
+	return file_lgpu_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EventsRequest) GetFollow() bool {
@@ -1551,7 +1625,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lgpu_proto_msgTypes[15]
+	mi := &file_lgpu_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +1637,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[15]
+	mi := &file_lgpu_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +1650,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{15}
+	return file_lgpu_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Event) GetNumber() uint64 {
@@ -1659,7 +1733,7 @@ type SlicesRequest struct {
 
 func (x *SlicesRequest) Reset() {
 	*x = SlicesRequest{}
-	mi := &file_lgpu_proto_msgTypes[16]
+	mi := &file_lgpu_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1671,7 +1745,7 @@ func (x *SlicesRequest) String() string {
 func (*SlicesRequest) ProtoMessage() {}
 
 func (x *SlicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[16]
+	mi := &file_lgpu_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1684,7 +1758,7 @@ func (x *SlicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlicesRequest.ProtoReflect.Descriptor instead.
 func (*SlicesRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{16}
+	return file_lgpu_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SlicesRequest) GetDevice() string {
@@ -1706,7 +1780,7 @@ type SliceBatch struct {
 
 func (x *SliceBatch) Reset() {
 	*x = SliceBatch{}
-	mi := &file_lgpu_proto_msgTypes[17]
+	mi := &file_lgpu_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1718,7 +1792,7 @@ func (x *SliceBatch) String() string {
 func (*SliceBatch) ProtoMessage() {}
 
 func (x *SliceBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[17]
+	mi := &file_lgpu_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1731,7 +1805,7 @@ func (x *SliceBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceBatch.ProtoReflect.Descriptor instead.
 func (*SliceBatch) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{17}
+	return file_lgpu_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SliceBatch) GetSlices() []*Slice {
@@ -1764,7 +1838,7 @@ type Slice struct {
 
 func (x *Slice) Reset() {
 	*x = Slice{}
-	mi := &file_lgpu_proto_msgTypes[18]
+	mi := &file_lgpu_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +1850,7 @@ func (x *Slice) String() string {
 func (*Slice) ProtoMessage() {}
 
 func (x *Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[18]
+	mi := &file_lgpu_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +1863,7 @@ func (x *Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slice.ProtoReflect.Descriptor instead.
 func (*Slice) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{18}
+	return file_lgpu_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Slice) GetDevice() string {
@@ -1843,7 +1917,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_lgpu_proto_msgTypes[19]
+	mi := &file_lgpu_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1855,7 +1929,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[19]
+	mi := &file_lgpu_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1868,7 +1942,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{19}
+	return file_lgpu_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListRequest) GetPath() string {
@@ -1889,7 +1963,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_lgpu_proto_msgTypes[20]
+	mi := &file_lgpu_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1901,7 +1975,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[20]
+	mi := &file_lgpu_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1914,7 +1988,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{20}
+	return file_lgpu_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Listing) GetFiles() []*File {
@@ -1942,7 +2016,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_lgpu_proto_msgTypes[21]
+	mi := &file_lgpu_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1954,7 +2028,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[21]
+	mi := &file_lgpu_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1967,7 +2041,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{21}
+	return file_lgpu_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReadRequest) GetPath() string {
@@ -1993,7 +2067,7 @@ type Files struct {
 
 func (x *Files) Reset() {
 	*x = Files{}
-	mi := &file_lgpu_proto_msgTypes[22]
+	mi := &file_lgpu_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2005,7 +2079,7 @@ func (x *Files) String() string {
 func (*Files) ProtoMessage() {}
 
 func (x *Files) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[22]
+	mi := &file_lgpu_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2018,7 +2092,7 @@ func (x *Files) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Files.ProtoReflect.Descriptor instead.
 func (*Files) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{22}
+	return file_lgpu_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Files) GetFiles() []*File {
@@ -2041,7 +2115,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_lgpu_proto_msgTypes[23]
+	mi := &file_lgpu_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2053,7 +2127,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[23]
+	mi := &file_lgpu_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2066,7 +2140,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{23}
+	return file_lgpu_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *File) GetName() string {
@@ -2100,7 +2174,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_lgpu_proto_msgTypes[24]
+	mi := &file_lgpu_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2112,7 +2186,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[24]
+	mi := &file_lgpu_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2125,7 +2199,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{24}
+	return file_lgpu_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WriteRequest) GetPath() string {
@@ -2150,7 +2224,7 @@ type WriteReply struct {
 
 func (x *WriteReply) Reset() {
 	*x = WriteReply{}
-	mi := &file_lgpu_proto_msgTypes[25]
+	mi := &file_lgpu_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2162,7 +2236,7 @@ func (x *WriteReply) String() string {
 func (*WriteReply) ProtoMessage() {}
 
 func (x *WriteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[25]
+	mi := &file_lgpu_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2175,7 +2249,7 @@ func (x *WriteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteReply.ProtoReflect.Descriptor instead.
 func (*WriteReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{25}
+	return file_lgpu_proto_rawDescGZIP(), []int{26}
 }
 
 type CreateRequest struct {
@@ -2190,7 +2264,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_lgpu_proto_msgTypes[26]
+	mi := &file_lgpu_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2202,7 +2276,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[26]
+	mi := &file_lgpu_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2215,7 +2289,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{26}
+	return file_lgpu_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CreateRequest) GetPath() string {
@@ -2248,7 +2322,7 @@ type CreateReply struct {
 
 func (x *CreateReply) Reset() {
 	*x = CreateReply{}
-	mi := &file_lgpu_proto_msgTypes[27]
+	mi := &file_lgpu_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2260,7 +2334,7 @@ func (x *CreateReply) String() string {
 func (*CreateReply) ProtoMessage() {}
 
 func (x *CreateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[27]
+	mi := &file_lgpu_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2273,7 +2347,7 @@ func (x *CreateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReply.ProtoReflect.Descriptor instead.
 func (*CreateReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{27}
+	return file_lgpu_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CreateReply) GetId() uint64 {
@@ -2292,7 +2366,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_lgpu_proto_msgTypes[28]
+	mi := &file_lgpu_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2304,7 +2378,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[28]
+	mi := &file_lgpu_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2317,7 +2391,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{28}
+	return file_lgpu_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RemoveRequest) GetPath() string {
@@ -2335,7 +2409,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_lgpu_proto_msgTypes[29]
+	mi := &file_lgpu_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2347,7 +2421,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[29]
+	mi := &file_lgpu_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2360,7 +2434,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{29}
+	return file_lgpu_proto_rawDescGZIP(), []int{30}
 }
 
 type StopRequest struct {
@@ -2371,7 +2445,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_lgpu_proto_msgTypes[30]
+	mi := &file_lgpu_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2383,7 +2457,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[30]
+	mi := &file_lgpu_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2396,7 +2470,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{30}
+	return file_lgpu_proto_rawDescGZIP(), []int{31}
 }
 
 type StopReply struct {
@@ -2407,7 +2481,7 @@ type StopReply struct {
 
 func (x *StopReply) Reset() {
 	*x = StopReply{}
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2419,7 +2493,7 @@ func (x *StopReply) String() string {
 func (*StopReply) ProtoMessage() {}
 
 func (x *StopReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2432,11 +2506,11 @@ func (x *StopReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReply.ProtoReflect.Descriptor instead.
 func (*StopReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{31}
+	return file_lgpu_proto_rawDescGZIP(), []int{32}
 }
 
-// HoldRequest says which lgpu the caller wants to hold. All fields are set in the first request only.
-type HoldRequest struct {
+// AttachRequest says which lgpu the caller attaches to. All fields are set in the first request only.
+type AttachRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Lgpu to join, or to make below a group that exists. Empty makes one below group, named for program.
 	Path  string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -2448,33 +2522,37 @@ type HoldRequest struct {
 	Devices []string `protobuf:"bytes,4,rep,name=devices,proto3" json:"devices,omitempty"`
 	// Shape of the software GPU to use in place of the machine's devices.
 	Sim string `protobuf:"bytes,5,opt,name=sim,proto3" json:"sim,omitempty"`
-	// An lgpu that exists must have the same, unless there are none.
-	Limits *HoldLimits `protobuf:"bytes,6,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Limits on each of the devices. An lgpu that exists must have the same ones and the same host_max, unless none is set.
+	Limits *Limits `protobuf:"bytes,6,opt,name=limits,proto3" json:"limits,omitempty"`
 	// Lgpus of one gang get their devices together.
 	Gang string `protobuf:"bytes,7,opt,name=gang,proto3" json:"gang,omitempty"`
 	// Use the devices in spatial mode.
 	Spatial bool `protobuf:"varint,8,opt,name=spatial,proto3" json:"spatial,omitempty"`
-	// The lgpu that the caller held when the daemon ended: path must have this ID. 0 is none.
-	Reattach      uint64 `protobuf:"fixed64,9,opt,name=reattach,proto3" json:"reattach,omitempty"`
+	// The lgpu that the caller was attached to when the daemon ended: path must have this ID. 0 is none.
+	Reattach uint64 `protobuf:"fixed64,9,opt,name=reattach,proto3" json:"reattach,omitempty"`
+	// In place of limits.memory_max, in hundredths of a percent of each device's memory.
+	MemoryPart *uint32 `protobuf:"varint,10,opt,name=memory_part,json=memoryPart,proto3,oneof" json:"memory_part,omitempty"`
+	// Page-locked host memory.
+	HostMax       *uint64 `protobuf:"varint,11,opt,name=host_max,json=hostMax,proto3,oneof" json:"host_max,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *HoldRequest) Reset() {
-	*x = HoldRequest{}
-	mi := &file_lgpu_proto_msgTypes[32]
+func (x *AttachRequest) Reset() {
+	*x = AttachRequest{}
+	mi := &file_lgpu_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *HoldRequest) String() string {
+func (x *AttachRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*HoldRequest) ProtoMessage() {}
+func (*AttachRequest) ProtoMessage() {}
 
-func (x *HoldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[32]
+func (x *AttachRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2485,179 +2563,90 @@ func (x *HoldRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use HoldRequest.ProtoReflect.Descriptor instead.
-func (*HoldRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{32}
+// Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
+func (*AttachRequest) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{33}
 }
 
-func (x *HoldRequest) GetPath() string {
+func (x *AttachRequest) GetPath() string {
 	if x != nil {
 		return x.Path
 	}
 	return ""
 }
 
-func (x *HoldRequest) GetGroup() string {
+func (x *AttachRequest) GetGroup() string {
 	if x != nil {
 		return x.Group
 	}
 	return ""
 }
 
-func (x *HoldRequest) GetProgram() string {
+func (x *AttachRequest) GetProgram() string {
 	if x != nil {
 		return x.Program
 	}
 	return ""
 }
 
-func (x *HoldRequest) GetDevices() []string {
+func (x *AttachRequest) GetDevices() []string {
 	if x != nil {
 		return x.Devices
 	}
 	return nil
 }
 
-func (x *HoldRequest) GetSim() string {
+func (x *AttachRequest) GetSim() string {
 	if x != nil {
 		return x.Sim
 	}
 	return ""
 }
 
-func (x *HoldRequest) GetLimits() *HoldLimits {
+func (x *AttachRequest) GetLimits() *Limits {
 	if x != nil {
 		return x.Limits
 	}
 	return nil
 }
 
-func (x *HoldRequest) GetGang() string {
+func (x *AttachRequest) GetGang() string {
 	if x != nil {
 		return x.Gang
 	}
 	return ""
 }
 
-func (x *HoldRequest) GetSpatial() bool {
+func (x *AttachRequest) GetSpatial() bool {
 	if x != nil {
 		return x.Spatial
 	}
 	return false
 }
 
-func (x *HoldRequest) GetReattach() uint64 {
+func (x *AttachRequest) GetReattach() uint64 {
 	if x != nil {
 		return x.Reattach
 	}
 	return 0
 }
 
-// HoldLimits are the limits of an lgpu on each of its devices.
-type HoldLimits struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	MemoryMax *uint64                `protobuf:"varint,1,opt,name=memory_max,json=memoryMax,proto3,oneof" json:"memory_max,omitempty"`
-	// In place of memory_max, in hundredths of a percent of each device's memory.
-	MemoryPercent *uint32 `protobuf:"varint,2,opt,name=memory_percent,json=memoryPercent,proto3,oneof" json:"memory_percent,omitempty"`
-	ComputeMax    *uint32 `protobuf:"varint,3,opt,name=compute_max,json=computeMax,proto3,oneof" json:"compute_max,omitempty"`
-	ComputeMin    *uint32 `protobuf:"varint,4,opt,name=compute_min,json=computeMin,proto3,oneof" json:"compute_min,omitempty"`
-	// Compute units (bits).
-	Count         *uint32  `protobuf:"varint,5,opt,name=count,proto3,oneof" json:"count,omitempty"`
-	Weight        *uint32  `protobuf:"varint,6,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
-	Priority      Priority `protobuf:"varint,7,opt,name=priority,proto3,enum=lgpu.v1.Priority" json:"priority,omitempty"`
-	HostMax       *uint64  `protobuf:"varint,8,opt,name=host_max,json=hostMax,proto3,oneof" json:"host_max,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *HoldLimits) Reset() {
-	*x = HoldLimits{}
-	mi := &file_lgpu_proto_msgTypes[33]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *HoldLimits) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*HoldLimits) ProtoMessage() {}
-
-func (x *HoldLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[33]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use HoldLimits.ProtoReflect.Descriptor instead.
-func (*HoldLimits) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{33}
-}
-
-func (x *HoldLimits) GetMemoryMax() uint64 {
-	if x != nil && x.MemoryMax != nil {
-		return *x.MemoryMax
+func (x *AttachRequest) GetMemoryPart() uint32 {
+	if x != nil && x.MemoryPart != nil {
+		return *x.MemoryPart
 	}
 	return 0
 }
 
-func (x *HoldLimits) GetMemoryPercent() uint32 {
-	if x != nil && x.MemoryPercent != nil {
-		return *x.MemoryPercent
-	}
-	return 0
-}
-
-func (x *HoldLimits) GetComputeMax() uint32 {
-	if x != nil && x.ComputeMax != nil {
-		return *x.ComputeMax
-	}
-	return 0
-}
-
-func (x *HoldLimits) GetComputeMin() uint32 {
-	if x != nil && x.ComputeMin != nil {
-		return *x.ComputeMin
-	}
-	return 0
-}
-
-func (x *HoldLimits) GetCount() uint32 {
-	if x != nil && x.Count != nil {
-		return *x.Count
-	}
-	return 0
-}
-
-func (x *HoldLimits) GetWeight() uint32 {
-	if x != nil && x.Weight != nil {
-		return *x.Weight
-	}
-	return 0
-}
-
-func (x *HoldLimits) GetPriority() Priority {
-	if x != nil {
-		return x.Priority
-	}
-	return Priority_INHERITED
-}
-
-func (x *HoldLimits) GetHostMax() uint64 {
+func (x *AttachRequest) GetHostMax() uint64 {
 	if x != nil && x.HostMax != nil {
 		return *x.HostMax
 	}
 	return 0
 }
 
-// Held is an lgpu that exists for the caller.
-type Held struct {
+// Attachment is an lgpu that the caller is attached to.
+type Attachment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Id    uint64                 `protobuf:"fixed64,2,opt,name=id,proto3" json:"id,omitempty"`
@@ -2669,20 +2658,20 @@ type Held struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Held) Reset() {
-	*x = Held{}
+func (x *Attachment) Reset() {
+	*x = Attachment{}
 	mi := &file_lgpu_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Held) String() string {
+func (x *Attachment) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Held) ProtoMessage() {}
+func (*Attachment) ProtoMessage() {}
 
-func (x *Held) ProtoReflect() protoreflect.Message {
+func (x *Attachment) ProtoReflect() protoreflect.Message {
 	mi := &file_lgpu_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2694,33 +2683,33 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Held.ProtoReflect.Descriptor instead.
-func (*Held) Descriptor() ([]byte, []int) {
+// Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
+func (*Attachment) Descriptor() ([]byte, []int) {
 	return file_lgpu_proto_rawDescGZIP(), []int{34}
 }
 
-func (x *Held) GetPath() string {
+func (x *Attachment) GetPath() string {
 	if x != nil {
 		return x.Path
 	}
 	return ""
 }
 
-func (x *Held) GetId() uint64 {
+func (x *Attachment) GetId() uint64 {
 	if x != nil {
 		return x.Id
 	}
 	return 0
 }
 
-func (x *Held) GetDevices() []*Device {
+func (x *Attachment) GetDevices() []*Device {
 	if x != nil {
 		return x.Devices
 	}
 	return nil
 }
 
-func (x *Held) GetEnvironment() map[string]string {
+func (x *Attachment) GetEnvironment() map[string]string {
 	if x != nil {
 		return x.Environment
 	}
@@ -2731,10 +2720,15 @@ func (x *Held) GetEnvironment() map[string]string {
 type Failure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Errno int32                  `protobuf:"varint,1,opt,name=errno,proto3" json:"errno,omitempty"`
-	// What it failed on: a path, a file of a node, a field of the request.
+	// What it failed on, such as the path of a group or an lgpu; may be empty.
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	// What to do about it.
-	Hint          string `protobuf:"bytes,3,opt,name=hint,proto3" json:"hint,omitempty"`
+	Hint string `protobuf:"bytes,3,opt,name=hint,proto3" json:"hint,omitempty"`
+	// What of the request it is about: a limit by the name of its file, such as "memory.max", another file of the tree, or
+	// a field of the message. Empty where it is the whole.
+	Field string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
+	// What is wrong with the field, without its name and value. The status's text has all of it.
+	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2786,6 +2780,20 @@ func (x *Failure) GetSubject() string {
 func (x *Failure) GetHint() string {
 	if x != nil {
 		return x.Hint
+	}
+	return ""
+}
+
+func (x *Failure) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *Failure) GetReason() string {
+	if x != nil {
+		return x.Reason
 	}
 	return ""
 }
@@ -2872,53 +2880,63 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04Kind\x12\t\n" +
 	"\x05GROUP\x10\x00\x12\b\n" +
 	"\x04LGPU\x10\x01B\v\n" +
-	"\t_host_max\"\xd2\x03\n" +
+	"\t_host_max\"\xe7\x03\n" +
 	"\n" +
 	"NodeDevice\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\x120\n" +
-	"\trequested\x18\x03 \x01(\v2\x12.lgpu.v1.RequestedR\trequested\x120\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12-\n" +
+	"\trequested\x18\x03 \x01(\v2\x0f.lgpu.v1.LimitsR\trequested\x120\n" +
 	"\teffective\x18\x04 \x01(\v2\x12.lgpu.v1.EffectiveR\teffective\x12\x1f\n" +
 	"\vmemory_used\x18\x05 \x01(\x04R\n" +
 	"memoryUsed\x12\x1f\n" +
 	"\vmemory_peak\x18\x06 \x01(\x04R\n" +
-	"memoryPeak\x12%\n" +
-	"\x0ememory_granted\x18\a \x01(\x04R\rmemoryGranted\x12\x17\n" +
+	"memoryPeak\x12*\n" +
+	"\x0ememory_granted\x18\a \x01(\x04H\x00R\rmemoryGranted\x88\x01\x01\x12\x17\n" +
 	"\abusy_ns\x18\b \x01(\x03R\x06busyNs\x12\x1a\n" +
 	"\blaunches\x18\t \x01(\x04R\blaunches\x12$\n" +
 	"\vshare_asked\x18\n" +
-	" \x01(\rH\x00R\n" +
+	" \x01(\rH\x01R\n" +
 	"shareAsked\x88\x01\x01\x12,\n" +
-	"\x0fshare_delivered\x18\v \x01(\rH\x01R\x0eshareDelivered\x88\x01\x01\x12$\n" +
-	"\x05state\x18\f \x01(\x0e2\x0e.lgpu.v1.StateR\x05stateB\x0e\n" +
+	"\x0fshare_delivered\x18\v \x01(\rH\x02R\x0eshareDelivered\x88\x01\x01\x12$\n" +
+	"\x05state\x18\f \x01(\x0e2\x0e.lgpu.v1.StateR\x05stateB\x11\n" +
+	"\x0f_memory_grantedB\x0e\n" +
 	"\f_share_askedB\x12\n" +
-	"\x10_share_delivered\"\xcb\x02\n" +
-	"\tRequested\x12\x12\n" +
-	"\x04lgpu\x18\x01 \x01(\tR\x04lgpu\x12$\n" +
-	"\vcompute_max\x18\x02 \x01(\rH\x00R\n" +
-	"computeMax\x88\x01\x01\x12$\n" +
-	"\vcompute_min\x18\x03 \x01(\rH\x01R\n" +
-	"computeMin\x88\x01\x01\x12\x1b\n" +
-	"\x06weight\x18\x04 \x01(\rH\x02R\x06weight\x88\x01\x01\x12-\n" +
-	"\bpriority\x18\x05 \x01(\x0e2\x11.lgpu.v1.PriorityR\bpriority\x12\"\n" +
+	"\x10_share_delivered\"\xef\x02\n" +
+	"\x06Limits\x12\"\n" +
 	"\n" +
-	"memory_max\x18\x06 \x01(\x04H\x03R\tmemoryMax\x88\x01\x01\x12$\n" +
-	"\vmemory_high\x18\a \x01(\x04H\x04R\n" +
-	"memoryHigh\x88\x01\x01B\x0e\n" +
-	"\f_compute_maxB\x0e\n" +
-	"\f_compute_minB\t\n" +
-	"\a_weightB\r\n" +
+	"memory_max\x18\x01 \x01(\x04H\x00R\tmemoryMax\x88\x01\x01\x12$\n" +
+	"\vmemory_high\x18\x02 \x01(\x04H\x01R\n" +
+	"memoryHigh\x88\x01\x01\x12$\n" +
+	"\vcompute_max\x18\x03 \x01(\rH\x02R\n" +
+	"computeMax\x88\x01\x01\x12$\n" +
+	"\vcompute_min\x18\x04 \x01(\rH\x03R\n" +
+	"computeMin\x88\x01\x01\x12$\n" +
+	"\vlgpu_weight\x18\x05 \x01(\rH\x04R\n" +
+	"lgpuWeight\x88\x01\x01\x126\n" +
+	"\rlgpu_priority\x18\x06 \x01(\x0e2\x11.lgpu.v1.PriorityR\flgpuPriority\x12\"\n" +
+	"\x04lgpu\x18\a \x01(\v2\x0e.lgpu.v1.UnitsR\x04lgpuB\r\n" +
 	"\v_memory_maxB\x0e\n" +
-	"\f_memory_high\"\xf1\x01\n" +
+	"\f_memory_highB\x0e\n" +
+	"\f_compute_maxB\x0e\n" +
+	"\f_compute_minB\x0e\n" +
+	"\f_lgpu_weight\"\x86\x01\n" +
+	"\x05Units\x12\x19\n" +
+	"\x05count\x18\x01 \x01(\rH\x00R\x05count\x88\x01\x01\x12\x17\n" +
+	"\x04list\x18\x02 \x01(\tH\x01R\x04list\x88\x01\x01\x12\x18\n" +
+	"\adefault\x18\x03 \x01(\bR\adefault\x12\x1c\n" +
+	"\texclusive\x18\x04 \x01(\bR\texclusiveB\b\n" +
+	"\x06_countB\a\n" +
+	"\x05_list\"\x83\x02\n" +
 	"\tEffective\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\x12\x12\n" +
 	"\x04list\x18\x02 \x01(\tR\x04list\x12\x1f\n" +
 	"\vcompute_max\x18\x03 \x01(\rR\n" +
 	"computeMax\x12\x1f\n" +
 	"\vcompute_min\x18\x04 \x01(\rR\n" +
-	"computeMin\x12\x16\n" +
-	"\x06weight\x18\x05 \x01(\rR\x06weight\x12-\n" +
-	"\bpriority\x18\x06 \x01(\x0e2\x11.lgpu.v1.PriorityR\bpriority\x12\"\n" +
+	"computeMin\x12\x1f\n" +
+	"\vlgpu_weight\x18\x05 \x01(\rR\n" +
+	"lgpuWeight\x126\n" +
+	"\rlgpu_priority\x18\x06 \x01(\x0e2\x11.lgpu.v1.PriorityR\flgpuPriority\x12\"\n" +
 	"\n" +
 	"memory_max\x18\a \x01(\x04H\x00R\tmemoryMax\x88\x01\x01B\r\n" +
 	"\v_memory_max\"\xb1\x01\n" +
@@ -2991,49 +3009,38 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04path\x18\x01 \x01(\tR\x04path\"\r\n" +
 	"\vRemoveReply\"\r\n" +
 	"\vStopRequest\"\v\n" +
-	"\tStopReply\"\xf4\x01\n" +
-	"\vHoldRequest\x12\x12\n" +
+	"\tStopReply\"\xd5\x02\n" +
+	"\rAttachRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x18\n" +
 	"\aprogram\x18\x03 \x01(\tR\aprogram\x12\x18\n" +
 	"\adevices\x18\x04 \x03(\tR\adevices\x12\x10\n" +
-	"\x03sim\x18\x05 \x01(\tR\x03sim\x12+\n" +
-	"\x06limits\x18\x06 \x01(\v2\x13.lgpu.v1.HoldLimitsR\x06limits\x12\x12\n" +
+	"\x03sim\x18\x05 \x01(\tR\x03sim\x12'\n" +
+	"\x06limits\x18\x06 \x01(\v2\x0f.lgpu.v1.LimitsR\x06limits\x12\x12\n" +
 	"\x04gang\x18\a \x01(\tR\x04gang\x12\x18\n" +
 	"\aspatial\x18\b \x01(\bR\aspatial\x12\x1a\n" +
-	"\breattach\x18\t \x01(\x06R\breattach\"\x93\x03\n" +
+	"\breattach\x18\t \x01(\x06R\breattach\x12$\n" +
+	"\vmemory_part\x18\n" +
+	" \x01(\rH\x00R\n" +
+	"memoryPart\x88\x01\x01\x12\x1e\n" +
+	"\bhost_max\x18\v \x01(\x04H\x01R\ahostMax\x88\x01\x01B\x0e\n" +
+	"\f_memory_partB\v\n" +
+	"\t_host_max\"\xe3\x01\n" +
 	"\n" +
-	"HoldLimits\x12\"\n" +
-	"\n" +
-	"memory_max\x18\x01 \x01(\x04H\x00R\tmemoryMax\x88\x01\x01\x12*\n" +
-	"\x0ememory_percent\x18\x02 \x01(\rH\x01R\rmemoryPercent\x88\x01\x01\x12$\n" +
-	"\vcompute_max\x18\x03 \x01(\rH\x02R\n" +
-	"computeMax\x88\x01\x01\x12$\n" +
-	"\vcompute_min\x18\x04 \x01(\rH\x03R\n" +
-	"computeMin\x88\x01\x01\x12\x19\n" +
-	"\x05count\x18\x05 \x01(\rH\x04R\x05count\x88\x01\x01\x12\x1b\n" +
-	"\x06weight\x18\x06 \x01(\rH\x05R\x06weight\x88\x01\x01\x12-\n" +
-	"\bpriority\x18\a \x01(\x0e2\x11.lgpu.v1.PriorityR\bpriority\x12\x1e\n" +
-	"\bhost_max\x18\b \x01(\x04H\x06R\ahostMax\x88\x01\x01B\r\n" +
-	"\v_memory_maxB\x11\n" +
-	"\x0f_memory_percentB\x0e\n" +
-	"\f_compute_maxB\x0e\n" +
-	"\f_compute_minB\b\n" +
-	"\x06_countB\t\n" +
-	"\a_weightB\v\n" +
-	"\t_host_max\"\xd7\x01\n" +
-	"\x04Held\x12\x12\n" +
+	"Attachment\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x06R\x02id\x12)\n" +
-	"\adevices\x18\x03 \x03(\v2\x0f.lgpu.v1.DeviceR\adevices\x12@\n" +
-	"\venvironment\x18\x04 \x03(\v2\x1e.lgpu.v1.Held.EnvironmentEntryR\venvironment\x1a>\n" +
+	"\adevices\x18\x03 \x03(\v2\x0f.lgpu.v1.DeviceR\adevices\x12F\n" +
+	"\venvironment\x18\x04 \x03(\v2$.lgpu.v1.Attachment.EnvironmentEntryR\venvironment\x1a>\n" +
 	"\x10EnvironmentEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"M\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"{\n" +
 	"\aFailure\x12\x14\n" +
 	"\x05errno\x18\x01 \x01(\x05R\x05errno\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
-	"\x04hint\x18\x03 \x01(\tR\x04hint*9\n" +
+	"\x04hint\x18\x03 \x01(\tR\x04hint\x12\x14\n" +
+	"\x05field\x18\x04 \x01(\tR\x05field\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason*9\n" +
 	"\x05State\x12\b\n" +
 	"\x04IDLE\x10\x00\x12\v\n" +
 	"\aWAITING\x10\x01\x12\f\n" +
@@ -3052,9 +3059,9 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x06Events\x12\x16.lgpu.v1.EventsRequest\x1a\x0e.lgpu.v1.Event0\x01\x127\n" +
 	"\x06Slices\x12\x16.lgpu.v1.SlicesRequest\x1a\x13.lgpu.v1.SliceBatch0\x01\x12.\n" +
 	"\x04List\x12\x14.lgpu.v1.ListRequest\x1a\x10.lgpu.v1.Listing\x12,\n" +
-	"\x04Read\x12\x14.lgpu.v1.ReadRequest\x1a\x0e.lgpu.v1.Files2\x91\x02\n" +
-	"\aControl\x12/\n" +
-	"\x04Hold\x12\x14.lgpu.v1.HoldRequest\x1a\r.lgpu.v1.Held(\x010\x01\x126\n" +
+	"\x04Read\x12\x14.lgpu.v1.ReadRequest\x1a\x0e.lgpu.v1.Files2\x9b\x02\n" +
+	"\aControl\x129\n" +
+	"\x06Attach\x12\x16.lgpu.v1.AttachRequest\x1a\x13.lgpu.v1.Attachment(\x010\x01\x126\n" +
 	"\x06Create\x12\x16.lgpu.v1.CreateRequest\x1a\x14.lgpu.v1.CreateReply\x126\n" +
 	"\x06Remove\x12\x16.lgpu.v1.RemoveRequest\x1a\x14.lgpu.v1.RemoveReply\x123\n" +
 	"\x05Write\x12\x15.lgpu.v1.WriteRequest\x1a\x13.lgpu.v1.WriteReply\x120\n" +
@@ -3089,33 +3096,33 @@ var file_lgpu_proto_goTypes = []any{
 	(*DeviceProcess)(nil),         // 11: lgpu.v1.DeviceProcess
 	(*Node)(nil),                  // 12: lgpu.v1.Node
 	(*NodeDevice)(nil),            // 13: lgpu.v1.NodeDevice
-	(*Requested)(nil),             // 14: lgpu.v1.Requested
-	(*Effective)(nil),             // 15: lgpu.v1.Effective
-	(*Client)(nil),                // 16: lgpu.v1.Client
-	(*Launcher)(nil),              // 17: lgpu.v1.Launcher
-	(*EventsRequest)(nil),         // 18: lgpu.v1.EventsRequest
-	(*Event)(nil),                 // 19: lgpu.v1.Event
-	(*SlicesRequest)(nil),         // 20: lgpu.v1.SlicesRequest
-	(*SliceBatch)(nil),            // 21: lgpu.v1.SliceBatch
-	(*Slice)(nil),                 // 22: lgpu.v1.Slice
-	(*ListRequest)(nil),           // 23: lgpu.v1.ListRequest
-	(*Listing)(nil),               // 24: lgpu.v1.Listing
-	(*ReadRequest)(nil),           // 25: lgpu.v1.ReadRequest
-	(*Files)(nil),                 // 26: lgpu.v1.Files
-	(*File)(nil),                  // 27: lgpu.v1.File
-	(*WriteRequest)(nil),          // 28: lgpu.v1.WriteRequest
-	(*WriteReply)(nil),            // 29: lgpu.v1.WriteReply
-	(*CreateRequest)(nil),         // 30: lgpu.v1.CreateRequest
-	(*CreateReply)(nil),           // 31: lgpu.v1.CreateReply
-	(*RemoveRequest)(nil),         // 32: lgpu.v1.RemoveRequest
-	(*RemoveReply)(nil),           // 33: lgpu.v1.RemoveReply
-	(*StopRequest)(nil),           // 34: lgpu.v1.StopRequest
-	(*StopReply)(nil),             // 35: lgpu.v1.StopReply
-	(*HoldRequest)(nil),           // 36: lgpu.v1.HoldRequest
-	(*HoldLimits)(nil),            // 37: lgpu.v1.HoldLimits
-	(*Held)(nil),                  // 38: lgpu.v1.Held
+	(*Limits)(nil),                // 14: lgpu.v1.Limits
+	(*Units)(nil),                 // 15: lgpu.v1.Units
+	(*Effective)(nil),             // 16: lgpu.v1.Effective
+	(*Client)(nil),                // 17: lgpu.v1.Client
+	(*Launcher)(nil),              // 18: lgpu.v1.Launcher
+	(*EventsRequest)(nil),         // 19: lgpu.v1.EventsRequest
+	(*Event)(nil),                 // 20: lgpu.v1.Event
+	(*SlicesRequest)(nil),         // 21: lgpu.v1.SlicesRequest
+	(*SliceBatch)(nil),            // 22: lgpu.v1.SliceBatch
+	(*Slice)(nil),                 // 23: lgpu.v1.Slice
+	(*ListRequest)(nil),           // 24: lgpu.v1.ListRequest
+	(*Listing)(nil),               // 25: lgpu.v1.Listing
+	(*ReadRequest)(nil),           // 26: lgpu.v1.ReadRequest
+	(*Files)(nil),                 // 27: lgpu.v1.Files
+	(*File)(nil),                  // 28: lgpu.v1.File
+	(*WriteRequest)(nil),          // 29: lgpu.v1.WriteRequest
+	(*WriteReply)(nil),            // 30: lgpu.v1.WriteReply
+	(*CreateRequest)(nil),         // 31: lgpu.v1.CreateRequest
+	(*CreateReply)(nil),           // 32: lgpu.v1.CreateReply
+	(*RemoveRequest)(nil),         // 33: lgpu.v1.RemoveRequest
+	(*RemoveReply)(nil),           // 34: lgpu.v1.RemoveReply
+	(*StopRequest)(nil),           // 35: lgpu.v1.StopRequest
+	(*StopReply)(nil),             // 36: lgpu.v1.StopReply
+	(*AttachRequest)(nil),         // 37: lgpu.v1.AttachRequest
+	(*Attachment)(nil),            // 38: lgpu.v1.Attachment
 	(*Failure)(nil),               // 39: lgpu.v1.Failure
-	nil,                           // 40: lgpu.v1.Held.EnvironmentEntry
+	nil,                           // 40: lgpu.v1.Attachment.EnvironmentEntry
 	(*timestamppb.Timestamp)(nil), // 41: google.protobuf.Timestamp
 }
 var file_lgpu_proto_depIdxs = []int32{
@@ -3132,50 +3139,50 @@ var file_lgpu_proto_depIdxs = []int32{
 	41, // 10: lgpu.v1.Node.created:type_name -> google.protobuf.Timestamp
 	0,  // 11: lgpu.v1.Node.state:type_name -> lgpu.v1.State
 	13, // 12: lgpu.v1.Node.devices:type_name -> lgpu.v1.NodeDevice
-	16, // 13: lgpu.v1.Node.clients:type_name -> lgpu.v1.Client
-	17, // 14: lgpu.v1.Node.launchers:type_name -> lgpu.v1.Launcher
-	14, // 15: lgpu.v1.NodeDevice.requested:type_name -> lgpu.v1.Requested
-	15, // 16: lgpu.v1.NodeDevice.effective:type_name -> lgpu.v1.Effective
+	17, // 13: lgpu.v1.Node.clients:type_name -> lgpu.v1.Client
+	18, // 14: lgpu.v1.Node.launchers:type_name -> lgpu.v1.Launcher
+	14, // 15: lgpu.v1.NodeDevice.requested:type_name -> lgpu.v1.Limits
+	16, // 16: lgpu.v1.NodeDevice.effective:type_name -> lgpu.v1.Effective
 	0,  // 17: lgpu.v1.NodeDevice.state:type_name -> lgpu.v1.State
-	1,  // 18: lgpu.v1.Requested.priority:type_name -> lgpu.v1.Priority
-	1,  // 19: lgpu.v1.Effective.priority:type_name -> lgpu.v1.Priority
-	41, // 20: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
-	41, // 21: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
-	22, // 22: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
-	41, // 23: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
-	41, // 24: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
-	27, // 25: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
-	27, // 26: lgpu.v1.Files.files:type_name -> lgpu.v1.File
-	27, // 27: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
-	27, // 28: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
-	37, // 29: lgpu.v1.HoldRequest.limits:type_name -> lgpu.v1.HoldLimits
-	1,  // 30: lgpu.v1.HoldLimits.priority:type_name -> lgpu.v1.Priority
-	10, // 31: lgpu.v1.Held.devices:type_name -> lgpu.v1.Device
-	40, // 32: lgpu.v1.Held.environment:type_name -> lgpu.v1.Held.EnvironmentEntry
+	1,  // 18: lgpu.v1.Limits.lgpu_priority:type_name -> lgpu.v1.Priority
+	15, // 19: lgpu.v1.Limits.lgpu:type_name -> lgpu.v1.Units
+	1,  // 20: lgpu.v1.Effective.lgpu_priority:type_name -> lgpu.v1.Priority
+	41, // 21: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
+	41, // 22: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
+	23, // 23: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
+	41, // 24: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
+	41, // 25: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
+	28, // 26: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
+	28, // 27: lgpu.v1.Files.files:type_name -> lgpu.v1.File
+	28, // 28: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
+	28, // 29: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
+	14, // 30: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
+	10, // 31: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
+	40, // 32: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
 	4,  // 33: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
 	7,  // 34: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
 	8,  // 35: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
-	18, // 36: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
-	20, // 37: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
-	23, // 38: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
-	25, // 39: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
-	36, // 40: lgpu.v1.Control.Hold:input_type -> lgpu.v1.HoldRequest
-	30, // 41: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
-	32, // 42: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
-	28, // 43: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
-	34, // 44: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
+	19, // 36: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
+	21, // 37: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
+	24, // 38: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
+	26, // 39: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
+	37, // 40: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
+	31, // 41: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
+	33, // 42: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
+	29, // 43: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
+	35, // 44: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
 	5,  // 45: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
 	9,  // 46: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
 	9,  // 47: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
-	19, // 48: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
-	21, // 49: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
-	24, // 50: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
-	26, // 51: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
-	38, // 52: lgpu.v1.Control.Hold:output_type -> lgpu.v1.Held
-	31, // 53: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
-	33, // 54: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
-	29, // 55: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
-	35, // 56: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
+	20, // 48: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
+	22, // 49: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
+	25, // 50: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
+	27, // 51: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
+	38, // 52: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
+	32, // 53: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
+	34, // 54: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
+	30, // 55: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
+	36, // 56: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
 	45, // [45:57] is the sub-list for method output_type
 	33, // [33:45] is the sub-list for method input_type
 	33, // [33:33] is the sub-list for extension type_name
@@ -3194,6 +3201,7 @@ func file_lgpu_proto_init() {
 	file_lgpu_proto_msgTypes[9].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[10].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[11].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[12].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[33].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

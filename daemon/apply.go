@@ -120,11 +120,11 @@ func (n *Node) pushNode(node limits.Node) {
 		if err != nil || mine != nil && !slices.Contains(mine, uuid) {
 			continue
 		}
-		if e.Cap < region.FullCompute {
-			p.Cap[uuid] = e.Cap
+		if e.ComputeMax < region.FullCompute {
+			p.Cap[uuid] = e.ComputeMax
 		}
-		if e.Min > 0 {
-			p.Min[uuid] = e.Min
+		if e.ComputeMin > 0 {
+			p.Min[uuid] = e.ComputeMin
 		}
 		// The policy has one weight and one class for a node: those that differ most from the ordinary.
 		if p.Weight == 0 || p.Weight == limits.DefaultWeight {
@@ -154,7 +154,7 @@ func (n *Node) pushLimits(node limits.Node) {
 
 // limitsOf is what the processes of an lgpu see.
 func (n *Node) limitsOf(node limits.Node, devices []gpu.UUID) tenant.Limits {
-	limits := tenant.Limits{HostMemory: node.Host}
+	out := tenant.Limits{HostMemory: toRegion(node.Host)}
 	for _, uuid := range devices {
 		d := region.DeviceLimits{UUID: uuid} // of a device that is gone nothing can be had
 		for _, device := range n.inventory.present() {
@@ -166,20 +166,20 @@ func (n *Node) limitsOf(node limits.Node, devices []gpu.UUID) tenant.Limits {
 			if !ok {
 				continue
 			}
-			d.Memory, d.Compute = e.Memory, e.Cap
+			d.Memory, d.Compute = toRegion(e.MemoryMax), e.ComputeMax
 			if !e.Whole {
 				d.Units = uint32(e.Units)
 			}
-			if n.modes.Mode(uuid) == mps.Spatial && e.Cap > 0 {
+			if n.modes.Mode(uuid) == mps.Spatial && e.ComputeMax > 0 {
 				d.Compute = region.FullCompute // the hardware keeps it to its units
 			}
 			if device.Units <= 0 {
 				d.Units = 0 // unknown
 			}
 		}
-		limits.Devices = append(limits.Devices, d)
+		out.Devices = append(out.Devices, d)
 	}
-	return limits
+	return out
 }
 
 // pushBudgets tells tenants what the groups above lgpus in use allow all of them together. pushing is held.
@@ -212,11 +212,11 @@ func (n *Node) pushBudgets() error {
 
 // budgetOf is what a group allows all below it together.
 func budgetOf(node limits.Node) tenant.Budget {
-	b := tenant.Budget{ID: node.ID, Parent: node.Parent, HostMemory: node.HostMax, Memory: map[[16]byte]uint64{}}
+	b := tenant.Budget{ID: node.ID, Parent: node.Parent, HostMemory: toRegion(node.HostMax), Memory: map[[16]byte]uint64{}}
 	for _, e := range node.Devices {
 		uuid, err := gpu.ParseUUID(e.Device)
-		if err == nil && e.OwnMemory != limits.NoLimit {
-			b.Memory[uuid] = e.OwnMemory
+		if most, limited := e.OwnMemoryMax.Limit(); err == nil && limited {
+			b.Memory[uuid] = most
 		}
 	}
 	return b

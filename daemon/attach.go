@@ -38,7 +38,7 @@ type HoldSpec struct {
 	// must have it.
 	ID uint64
 	// Limits are asked for, for each of the devices. An lgpu that exists must have the same, unless there are none.
-	Limits Limits
+	Limits limits.Request
 	// Devices are tokens as gpu.Select reads them, among the devices of Sim or of the machine; none is all of them, or
 	// those that an existing lgpu has.
 	Devices []string
@@ -77,21 +77,10 @@ type Hold struct {
 // called more than once.
 func (h *Hold) Close() error { return h.close() }
 
-// hinted is an error that says what to do.
-type hinted struct {
-	error
-	hint string
-}
-
-func (h hinted) Unwrap() error { return h.error }
-
-// Hint says what to do about the error.
-func (h hinted) Hint() string { return h.hint }
-
 // Hold attaches a launcher to an lgpu, which is created or exists: everything that descends from the launcher's process
 // is its tenant.
 // The lgpu stays until Close, and then as long as it has clients; for ever if it is persistent. An error wraps
-// ErrInvalid, ErrNoDevice, ErrNotFound, ErrDiffers, ErrBusy, ErrClosed or a *tree.Error, and may have a method Hint.
+// ErrInvalid, ErrNoDevice, ErrNotFound, ErrDiffers, ErrBusy or ErrClosed, mostly in an *Error, or is a *limits.Error.
 func (n *Node) Hold(ctx context.Context, spec HoldSpec) (*Hold, error) {
 	if err := n.presence.left(); err != nil {
 		return nil, err
@@ -140,10 +129,8 @@ func (n *Node) confine(spec *HoldSpec) error {
 		above.Ancestors = e.Ancestors[1:] // one process may be attached to several
 	}
 	if node, inside := n.resolver.descent(above); inside {
-		return hinted{
-			fmt.Errorf("this is inside the lgpu %q already%w", nameOf(node.Path), silent{ErrInvalid}),
-			"an lgpu cannot lie inside another: start it from outside",
-		}
+		return &Error{Class: ErrInvalid, Reason: fmt.Sprintf("this is inside the lgpu %q already", nameOf(node.Path)),
+			Remedy: "an lgpu cannot lie inside another: start it from outside"}
 	}
 	bound, ok := n.tree.Bound(cgroupText(e.Cgroups))
 	if !ok {
@@ -153,11 +140,8 @@ func (n *Node) confine(spec *HoldSpec) error {
 		spec.Group = bound
 	}
 	if at := spec.at(); !within(at, bound) {
-		return hinted{
-			fmt.Errorf("--group %s: %w: the cgroup of process %d belongs to %s", at, ErrInvalid, spec.Launcher.PID,
-				bound),
-			"choose a group below " + bound,
-		}
+		return &Error{Class: ErrInvalid, Field: "group", Value: at, Remedy: "choose a group below " + bound,
+			Reason: fmt.Sprintf("the cgroup of process %d belongs to %s", spec.Launcher.PID, bound)}
 	}
 	return nil
 }
@@ -226,12 +210,13 @@ func (n *Node) look(spec HoldSpec, pid, attempt int) (*plan, error) {
 		p.path = path.Join(spec.at(), ownName(spec.Program, pid, attempt))
 	}
 	if spec.Spatial && spec.Gang != "" {
-		return nil, fmt.Errorf("--gang %s: %w: lgpus on a device in spatial mode take no turns", spec.Gang, ErrInvalid)
+		return nil, &Error{Class: ErrInvalid, Field: "gang", Value: spec.Gang,
+			Reason: "lgpus on a device in spatial mode take no turns"}
 	}
 	if shape := spec.Sim; shape != "" {
 		parsed, err := sim.ParseShape(shape)
 		if err != nil {
-			return nil, fmt.Errorf("--sim: %w: %w", ErrInvalid, err)
+			return nil, simError(err)
 		}
 		p.shape = parsed.String()
 	}
@@ -258,11 +243,9 @@ func (n *Node) look(spec HoldSpec, pid, attempt int) (*plan, error) {
 	}
 	p.ready = n.lgpus.ready(node.ID)
 	if (spec.Sim != "" || p.ready) && p.shape != record.Sim && spec.ID == 0 {
-		return nil, hinted{
-			fmt.Errorf("lgpu %q is on %s, not on %s: %w", nameOf(p.path), machineName(record.Sim),
-				machineName(p.shape), ErrDiffers),
-			"give the same --sim as it was made with",
-		}
+		return nil, &Error{Class: ErrDiffers, Remedy: "ask for the devices that it was made on",
+			Reason: fmt.Sprintf("lgpu %q is on %s, not on %s", nameOf(p.path), machineName(record.Sim),
+				machineName(p.shape))}
 	}
 	p.shape = record.Sim
 	if p.ready {
@@ -274,13 +257,12 @@ func (n *Node) look(spec HoldSpec, pid, attempt int) (*plan, error) {
 // groupError is for who wants to run a program in a group.
 func groupError(path string) error {
 	if path == limits.Root {
-		return hinted{fmt.Errorf("the root is a group; programs run in lgpus below it%w", silent{ErrInvalid}),
-			"leave the path out for an lgpu of its own: lgpu run -- COMMAND"}
+		return &Error{Class: ErrInvalid, Reason: "the root is a group; programs run in lgpus below it",
+			Remedy: "leave the path out for an lgpu of its own: lgpu run -- COMMAND"}
 	}
-	return hinted{
-		fmt.Errorf("%s is a group; programs run in lgpus, which have nothing below them%w", path, silent{ErrInvalid}),
-		fmt.Sprintf("to run in that group: lgpu run --group %s -- COMMAND", path),
-	}
+	return &Error{Class: ErrInvalid,
+		Reason: path + " is a group; programs run in lgpus, which have nothing below them",
+		Remedy: fmt.Sprintf("to run in that group: lgpu run --group %s -- COMMAND", path)}
 }
 
 // machineName names where devices are, for people.
@@ -295,8 +277,8 @@ func machineName(shape string) string {
 func (n *Node) choose(spec HoldSpec, p *plan) error {
 	have := n.inventory.usable(p.shape)
 	if len(have) == 0 && !p.ready {
-		return hinted{fmt.Errorf("this machine has no GPU: %w", ErrNoDevice),
-			"a software GPU works on any machine: lgpu run --sim -- CMD"}
+		return &Error{Class: ErrNoDevice, Reason: "this machine has no GPU",
+			Remedy: "a software GPU works on any machine: lgpu run --sim -- CMD"}
 	}
 	record, _ := n.lgpus.record(p.id)
 	before := record.Devices
@@ -315,52 +297,39 @@ func (n *Node) choose(spec HoldSpec, p *plan) error {
 	if len(spec.Devices) > 0 {
 		var err error
 		if chosen, err = gpu.Select(have, spec.Devices); errors.Is(err, gpu.ErrTwice) {
-			return fmt.Errorf("--device: %w%w", err, silent{ErrInvalid})
+			return devicesError(ErrInvalid, "", "%w", err)
 		} else if err != nil {
-			return hinted{fmt.Errorf("--device: %w%w", err, silent{ErrNoDevice}),
-				"name one by its index, its UUID or the beginning of that"}
+			return devicesError(ErrNoDevice, "name one by its index, its UUID or the beginning of that", "%w", err)
 		}
 	}
 	p.devices = chosen
 	switch mig := slices.IndexFunc(chosen, gpu.Device.MIG); {
 	case len(chosen) > region.MaxDevices:
-		return hinted{fmt.Errorf("--device: %d devices; one lgpu spans at most %d%w", len(chosen), region.MaxDevices,
-			silent{ErrInvalid}), "choose some by --device"}
+		return devicesError(ErrInvalid, "choose some of them", "%d devices; one lgpu spans at most %d", len(chosen),
+			region.MaxDevices)
 	case mig >= 0 && len(chosen) > 1:
-		return hinted{fmt.Errorf("--device: a program can use one MIG instance and nothing beside it%w",
-			silent{ErrInvalid}), "choose one by --device"}
+		return devicesError(ErrInvalid, "choose one of them", "a program can use one MIG instance and nothing beside it")
 	case p.spatial && len(chosen) > 1:
-		return hinted{fmt.Errorf("--spatial: an lgpu on a device in spatial mode has that device alone%w",
-			silent{ErrInvalid}), "choose one by --device"}
+		return &Error{Class: ErrInvalid, Field: "spatial", Remedy: "choose one device",
+			Reason: "an lgpu on a device in spatial mode has that device alone"}
 	case p.ready && !slices.Equal(uuidsOf(chosen), before):
-		return hinted{
-			fmt.Errorf("lgpu %q exists with other devices: %w", nameOf(p.path), ErrDiffers),
-			"leave --device out to join it as it is, or choose another name",
-		}
+		return devicesError(ErrDiffers, "leave the devices out to join it as it is, or choose another name",
+			"lgpu %q exists with other devices", nameOf(p.path))
 	}
 	return nil
 }
 
-// silent classes an error without a word in its text, which is complete already.
-type silent struct{ error }
-
-func (silent) Error() string   { return "" }
-func (s silent) Unwrap() error { return s.error }
+// devicesError refuses the devices that were asked for.
+func devicesError(class error, remedy, format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Class: class, Field: "devices", Reason: err.Error(), Remedy: remedy, Cause: errors.Unwrap(err)}
+}
 
 // createFor makes a temporary lgpu and attaches its first launcher. Called with life held.
 func (n *Node) createFor(spec HoldSpec, p *plan, of *launcher) (*Hold, error) {
-	writes, err := spec.Limits.writes(p.devices)
-	if err != nil {
-		return nil, err
-	}
-	if err := n.outranked(p.path, spec.Limits.Priority, p.devices); err != nil {
-		return nil, err
-	}
-	if spec.Gang != "" {
-		writes = append(writes, limits.Assignment{File: "gang", Text: spec.Gang})
-	}
 	node, err := n.tree.Create(limits.CreateSpec{
-		Path: p.path, Temporary: true, UID: spec.Launcher.UID, GID: spec.Launcher.GID, Writes: writes, Enter: true,
+		Path: p.path, Temporary: true, UID: spec.Launcher.UID, GID: spec.Launcher.GID, Enter: true,
+		Request: spec.request(p.devices),
 	})
 	if errors.Is(err, unix.EEXIST) {
 		if _, gone := n.tree.Node(p.path); gone == nil {
@@ -402,11 +371,9 @@ func (n *Node) join(spec HoldSpec, p *plan, of *launcher) (*Hold, error) {
 	if ready != p.ready || !fresh && l.record.Sim != p.shape {
 		return nil, errAgain
 	}
-	if difference := spec.differs(node, p.devices); difference != "" {
-		return nil, hinted{
-			fmt.Errorf("lgpu %q exists with %s%w", node.Path, difference, silent{ErrDiffers}),
-			"leave the limits out to join it as it is, or choose another name",
-		}
+	if difference := n.tree.Differs(p.id, spec.request(p.devices)); difference != "" && spec.ID == 0 {
+		return nil, &Error{Class: ErrDiffers, Reason: fmt.Sprintf("lgpu %q exists with %s", node.Path, difference),
+			Remedy: "leave the limits out to join it as it is, or choose another name"}
 	}
 	if !ready {
 		return n.attachFirst(l, p, of)
@@ -452,7 +419,7 @@ func (n *Node) environment(record store.Lgpu, node limits.Node) (map[string]stri
 			continue
 		}
 		e, _ := node.Device(d.Identity())
-		request := mps.Tenant{Percent: e.Cap}
+		request := mps.Tenant{Percent: e.ComputeMax}
 		if request.Percent < units.Whole {
 			request.Percent++ // MPS rounds down what has been rounded down to hundredths: 16 units of 132 became 14
 		}
@@ -461,7 +428,7 @@ func (n *Node) environment(record store.Lgpu, node limits.Node) (map[string]stri
 		}
 		spatial, err := n.modes.Env(uuid, request)
 		if err != nil {
-			return nil, fmt.Errorf("--spatial: %w", err)
+			return nil, &Error{Field: "spatial", Reason: err.Error(), Cause: err}
 		}
 		maps.Copy(env, spatial)
 	}

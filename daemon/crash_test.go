@@ -106,7 +106,7 @@ func TestDaemonKilledHundredTimes(t *testing.T) {
 	groups := []*tenantGroup{newTenantGroup(t), newTenantGroup(t)}
 	for i, g := range groups {
 		spec := HoldSpec{
-			Path: fmt.Sprintf("/g/%c", 'a'+i), Sim: shape.String(), Limits: Limits{MemoryMax: ptr[uint64](limit)},
+			Path: fmt.Sprintf("/g/%c", 'a'+i), Sim: shape.String(), Limits: memory(limit),
 			Launcher: Peer{PID: g.launcher.Process.Pid},
 		}
 		g.held = ask[Hold](t, daemon, asked{Hold: &spec})

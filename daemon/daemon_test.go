@@ -287,12 +287,17 @@ func (w *watcher) await(t *testing.T, kind Kind) Event {
 
 func ptr[T any](v T) *T { return &v }
 
+// asks is a request for limits on each device, and memory one for memory.max.
+func asks(l limits.Limits) limits.Request { return limits.Request{Limits: l} }
+
+func memory(bytes uint64) limits.Request { return asks(limits.Limits{MemoryMax: limits.AtMost(bytes)}) }
+
 func TestHoldMakesAndRemoves(t *testing.T) {
 	r := start(t, Config{})
-	h := r.holds(t, HoldSpec{Program: "train.py", Limits: Limits{
-		MemoryMax: ptr[uint64](1 << 30), ComputeMax: ptr[uint32](2500), Count: ptr(16), Weight: ptr[uint32](300),
-		Priority: "high", HostMax: ptr[uint64](1 << 20), ComputeMin: ptr[uint32](1000),
-	}})
+	h := r.holds(t, HoldSpec{Program: "train.py", Limits: limits.Request{Limits: limits.Limits{
+		MemoryMax: limits.AtMost(1 << 30), ComputeMax: ptr[uint32](2500), Count: ptr(16), Weight: 300,
+		Priority: ptr(limits.High), ComputeMin: ptr[uint32](1000),
+	}, HostMax: limits.AtMost(1 << 20)}})
 	if !strings.HasPrefix(h.Path, "/train.py-") || h.ID == 0 || len(h.Devices) != 2 {
 		t.Errorf("hold %+v", h)
 	}
@@ -316,9 +321,9 @@ func TestHoldMakesAndRemoves(t *testing.T) {
 		t.Errorf("shown as %+v", n)
 	}
 	d := n.Devices[0]
-	if *d.Requested.MemoryMax != 1<<30 || *d.Requested.Weight != 300 || d.Requested.Priority != "high" ||
-		d.Requested.Lgpu != "count=16" ||
-		d.Effective.Compute != 2500 || d.Effective.Count != 16 || d.Effective.Min != 1000 || d.Key != "195:0" {
+	if d.Requested.MemoryMax != limits.AtMost(1<<30) || d.Requested.Weight != 300 || *d.Requested.Priority != limits.High ||
+		d.Requested.Lgpu() != "count=16" ||
+		d.Effective.ComputeMax != 2500 || d.Effective.Bits.Count() != 16 || d.Effective.ComputeMin != 1000 || d.Key != "195:0" {
 		t.Errorf("limits are shown as %+v", d)
 	}
 	if err := errors.Join(h.Close(), h.Close()); err != nil {
@@ -345,7 +350,7 @@ func (r *rig) node(t *testing.T, path string) NodeState {
 
 func TestHoldRefuses(t *testing.T) {
 	r := start(t, Config{})
-	h := r.holds(t, HoldSpec{Path: "/team", Limits: Limits{MemoryMax: ptr[uint64](1 << 30)}, Devices: []string{"0"}})
+	h := r.holds(t, HoldSpec{Path: "/team", Limits: memory(1 << 30), Devices: []string{"0"}})
 	defer h.Close()
 	for _, path := range []string{"/high", "/high/below"} {
 		if _, err := r.Create(t.Context(), CreateSpec{Path: path}); err != nil {
@@ -355,36 +360,36 @@ func TestHoldRefuses(t *testing.T) {
 	if err := r.Tree().Write("/high", "lgpu.priority", "0 high"); err != nil {
 		t.Fatal(err)
 	}
-	r.holds(t, HoldSpec{Group: "/high", Limits: Limits{Priority: "latency"}, Devices: []string{"1"}}).Close()
+	r.holds(t, HoldSpec{Group: "/high", Limits: asks(limits.Limits{Priority: ptr(limits.Latency)}), Devices: []string{"1"}}).Close()
 	for _, c := range []struct {
 		spec HoldSpec
 		err  error
 		text string
 	}{
-		{HoldSpec{Limits: Limits{MemoryMax: ptr[uint64](20 << 30)}}, ErrInvalid, "--memory 20GiB: device 0 (GPU-"},
-		{HoldSpec{Limits: Limits{MemoryMax: ptr[uint64](4)}}, ErrInvalid, "--memory 4B: of device 0 (GPU-"},
-		{HoldSpec{Limits: Limits{MemoryPercent: ptr[uint32](0)}}, ErrInvalid, "--memory 0%: of device 0 (GPU-"},
-		{HoldSpec{Limits: Limits{HostMax: ptr[uint64](4)}}, nil, "host.max"},
-		{HoldSpec{Group: "/high", Limits: Limits{Priority: "latency"}}, ErrInvalid,
-			"--priority latency: the group /high has high"},
-		{HoldSpec{Group: "/high/below", Limits: Limits{Priority: "latency"}, Devices: []string{"0"}}, ErrInvalid,
-			"--priority latency: the group /high has high"},
-		{HoldSpec{Limits: Limits{Count: ptr(33)}}, ErrInvalid, "--units 33: device 0 ("},
-		{HoldSpec{Limits: Limits{ComputeMin: ptr[uint32](5000), ComputeMax: ptr[uint32](100)}}, ErrInvalid,
-			"--min 50%"},
-		{HoldSpec{Devices: []string{"2"}}, ErrNoDevice, "--device: device \"2\": no such device"},
+		{HoldSpec{Limits: memory(20 << 30)}, unix.ERANGE, "memory.max: \"20 GiB\": device 0 (GPU-"},
+		{HoldSpec{Limits: memory(4)}, unix.ERANGE, "memory.max: \"4 B\": of device 0 (GPU-"},
+		{HoldSpec{Limits: limits.Request{MemoryPart: ptr[uint32](0)}}, unix.ERANGE, "memory.max: \"0%\": of device 0 (GPU-"},
+		{HoldSpec{Limits: limits.Request{HostMax: limits.AtMost(4)}}, nil, "host.max"},
+		{HoldSpec{Group: "/high", Limits: asks(limits.Limits{Priority: ptr(limits.Latency)})}, unix.EINVAL,
+			"lgpu.priority: \"latency\": the group /high has high"},
+		{HoldSpec{Group: "/high/below", Limits: asks(limits.Limits{Priority: ptr(limits.Latency)}), Devices: []string{"0"}}, unix.EINVAL,
+			"lgpu.priority: \"latency\": the group /high has high"},
+		{HoldSpec{Limits: asks(limits.Limits{Count: ptr(33)})}, unix.ERANGE, "lgpu: \"count=33\": device 0 ("},
+		{HoldSpec{Limits: asks(limits.Limits{ComputeMin: ptr[uint32](5000), ComputeMax: ptr[uint32](100)})}, unix.ERANGE,
+			"compute.min: \"50%\""},
+		{HoldSpec{Devices: []string{"2"}}, ErrNoDevice, "devices: device \"2\": no such device"},
 		{HoldSpec{Devices: []string{"1", "195:1"}}, ErrInvalid, "device is listed twice"},
 		{HoldSpec{Path: "/nowhere/x"}, os.ErrNotExist, "/nowhere"},
 		{HoldSpec{Path: "/procs"}, os.ErrExist, "procs"},
-		{HoldSpec{Path: "/team", Limits: Limits{MemoryMax: ptr[uint64](2 << 30)}}, ErrDiffers,
-			"exists with memory 1 GiB, not 2 GiB"},
+		{HoldSpec{Path: "/team", Limits: memory(2 << 30)}, ErrDiffers,
+			"exists with memory.max 1 GiB, not 2 GiB"},
 		{HoldSpec{Path: "/team", Devices: []string{"1"}}, ErrDiffers, "other devices"},
 		{HoldSpec{Path: "/team", Sim: "1x1GiB"}, ErrDiffers, "not on the software GPU"},
 		{HoldSpec{Path: "/team/child"}, nil, "processes"},
 		{HoldSpec{Path: "/team", ID: 7}, ErrNotFound, "id 7"},
 		{HoldSpec{Path: "/gone", ID: 7}, ErrNotFound, "id 7"},
-		{HoldSpec{Sim: "huge"}, ErrInvalid, "--sim"},
-		{HoldSpec{Spatial: true}, ErrInvalid, "--spatial"},
+		{HoldSpec{Sim: "huge"}, ErrInvalid, "sim: "},
+		{HoldSpec{Spatial: true}, ErrInvalid, "spatial: "},
 		{HoldSpec{Launcher: Peer{PID: 1 << 22}}, ErrInvalid, "launcher"},
 	} {
 		if c.spec.Launcher.PID == 0 {
@@ -406,7 +411,7 @@ func TestHoldRefuses(t *testing.T) {
 		}
 	}
 	// The same limits, or none, join.
-	for _, spec := range []HoldSpec{{Path: "/team"}, {Path: "/team", Limits: Limits{MemoryMax: ptr[uint64](1 << 30)}},
+	for _, spec := range []HoldSpec{{Path: "/team"}, {Path: "/team", Limits: memory(1 << 30)},
 		{Path: "/team", Devices: []string{"0"}}} {
 		h2 := r.holds(t, spec)
 		if h2.ID != h.ID {

@@ -214,7 +214,7 @@ func partsOf(d gpu.Device, named bool) limits.Device {
 		UUID: d.Identity(), Number: d.Node, Ordinal: d.Ordinal(), Capacity: d.Units, UnitsPerBit: 1, Memory: d.Memory,
 	}
 	if d.Units <= 0 {
-		t.Capacity = percentUnits
+		t.Capacity, t.Uncounted = percentUnits, true
 	}
 	if t.Capacity > list.MaxBits {
 		t.UnitsPerBit = (t.Capacity + list.MaxBits - 1) / list.MaxBits
@@ -246,7 +246,7 @@ func (u *simUse) close() {
 func (v *inventory) useSim(text string) (*simUse, error) {
 	shape, err := sim.ParseShape(text)
 	if err != nil {
-		return nil, fmt.Errorf("--sim: %w: %w", ErrInvalid, err)
+		return nil, simError(err)
 	}
 	v.mu.Lock()
 	if v.sims == nil {

@@ -31,7 +31,7 @@ func (v *inventory) wantMode(ctx context.Context, d gpu.Device, spatial bool) er
 	}
 	err := v.setMode(ctx, d.UUID, mode)
 	if errors.Is(err, unix.EBUSY) {
-		return fmt.Errorf("%w%w", err, silent{ErrBusy})
+		return &Error{Class: ErrBusy, Reason: err.Error(), Cause: err}
 	}
 	return err
 }

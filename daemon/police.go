@@ -138,11 +138,9 @@ func (w *police) compare(d *device, all map[uint64][]user) {
 		if !ok || !kept {
 			continue
 		}
-		limit := limits.NoLimit
-		if e, ok := node.Device(d.Identity()); ok {
-			limit = e.Memory
-		}
-		overLimit := limit != limits.NoLimit && sum > limit && sum-limit > tolerance(limit)
+		e, _ := node.Device(d.Identity())
+		limit, limited := e.MemoryMax.Limit()
+		overLimit := limited && sum > limit && sum-limit > tolerance(limit)
 		// The accounts of an lgpu whose clients have not come back after a restart are with them.
 		linked := !slices.ContainsFunc(users, func(u user) bool { return !u.Linked })
 		overAccount := linked && sum > account.Used && sum-account.Used > tolerance(account.Used)
@@ -202,13 +200,14 @@ func (w *police) watchHigh(d *device) {
 			continue
 		}
 		used := w.n.usageOf(node.ID)[d.UUID].Used
-		if w.n.lgpus.rises(node.ID, d.UUID, used > e.High) {
+		most, limited := e.MemoryHigh.Limit()
+		if w.n.lgpus.rises(node.ID, d.UUID, limited && used > most) {
 			uuid := d.UUID
 			w.n.journal.emit(Event{
 				Kind: MemoryHigh, Path: node.Path, ID: node.ID, Device: &uuid, Bytes: used,
 				Text: fmt.Sprintf("%s uses %s of device %s, above its memory.high of %s", node.Path,
 					units.FormatSize(used), d.Short(),
-					units.FormatSize(e.High)),
+					units.FormatSize(most)),
 			})
 		}
 	}

@@ -162,7 +162,7 @@ func TestOverrun(t *testing.T) {
 	const mib = 1 << 20
 	r := start(t, Config{PolicePeriod: time.Millisecond, Police: PoliceStop})
 	events := r.events(t)
-	h := r.holds(t, HoldSpec{Devices: []string{"0"}, Limits: Limits{MemoryMax: ptr[uint64](1000 * mib)}})
+	h := r.holds(t, HoldSpec{Devices: []string{"0"}, Limits: memory(1000 * mib)})
 	defer h.Close()
 	if err := r.Tree().Write(h.Path, "memory.high", "195:0 524288000"); err != nil {
 		t.Fatal(err)

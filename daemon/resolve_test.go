@@ -158,19 +158,19 @@ func TestConfine(t *testing.T) {
 func TestSpatial(t *testing.T) {
 	r := start(t, Config{Dir: shortDir(t), SimCommand: simCommand(), Inventories: []gpu.Inventory{}})
 	const shape = "2x256MiB,sms=8"
-	spec := HoldSpec{Sim: shape, Spatial: true, Devices: []string{"0"}, Limits: Limits{Count: ptr(2)}}
+	spec := HoldSpec{Sim: shape, Spatial: true, Devices: []string{"0"}, Limits: asks(limits.Limits{Count: ptr(2)})}
 	a := r.holds(t, spec)
 	b := r.holds(t, spec)
 	na, nb := r.node(t, a.Path).Devices[0], r.node(t, b.Path).Devices[0]
-	if na.Effective.List == nb.Effective.List || na.Effective.Count != 2 || na.Effective.List == "" {
-		t.Errorf("units %q and %q", na.Effective.List, nb.Effective.List)
+	if na.Effective.Bits.Equal(nb.Effective.Bits) || na.Effective.Bits.Count() != 2 || !na.Named {
+		t.Errorf("units %q and %q", na.Effective.Bits, nb.Effective.Bits)
 	}
 	if l := r.tenants.limits(a.ID); l.Devices[0].Compute != region.FullCompute || l.Devices[0].Units != 2 {
 		t.Errorf("limits %+v", l)
 	}
 	named := false
 	for _, v := range a.Environment {
-		named = named || v == na.Effective.List
+		named = named || v == na.Effective.Bits.String()
 	}
 	if !named {
 		t.Errorf("no units in %v", a.Environment)

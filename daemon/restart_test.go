@@ -19,7 +19,7 @@ func TestRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := HoldSpec{Group: "/g", Program: "p", Devices: []string{"1", "0"},
-		Limits: Limits{MemoryMax: ptr[uint64](1 << 30)}, Launcher: Peer{PID: launcher.Process.Pid}}
+		Limits: memory(1 << 30), Launcher: Peer{PID: launcher.Process.Pid}}
 	lives := r.holds(t, spec)
 	spec.Launcher.PID = other.Process.Pid
 	dies := r.holds(t, spec)

@@ -108,13 +108,10 @@ func (n *Node) showDevices(clients []tenant.Client) []Device {
 func (n *Node) showNode(node limits.Node, shares map[place]dispatch.Share, clients []tenant.Client) NodeState {
 	s := NodeState{
 		Path: node.Path, ID: node.ID, Kind: KindGroup, Persistent: !node.Temporary, State: StateIdle, Gang: node.Gang,
-		Cgroups: node.Cgroups,
+		Cgroups: node.Cgroups, HostMax: node.HostMax,
 	}
 	if node.Path != limits.Root {
 		s.Name = nameOf(node.Path)
-	}
-	if node.HostMax != limits.NoLimit {
-		s.HostMax = &node.HostMax
 	}
 	var mine []gpu.UUID
 	if record, known := n.lgpus.record(node.ID); known {
@@ -131,7 +128,7 @@ func (n *Node) showNode(node limits.Node, shares map[place]dispatch.Share, clien
 	uses := n.usageOf(node.ID)
 	for _, d := range n.shown(node, mine) {
 		use, share := uses[d.Device], shares[place{node.ID, d.Device}]
-		d.MemoryUsed, d.MemoryPeak, d.MemoryGranted = use.Used, use.Peak, use.Granted
+		d.MemoryUsed, d.MemoryPeak, d.MemoryGranted = use.Used, use.Peak, fromRegion(use.Granted)
 		d.Busy, d.Launches = use.Busy, use.Launches
 		t := n.timeOn(node.ID, d.Device, share, clients)
 		d.Asked, d.Delivered, d.Measured, d.State = t.asked, t.delivered, t.measured, t.state
@@ -168,42 +165,16 @@ func (n *Node) shown(node limits.Node, mine []gpu.UUID) []NodeDevice {
 		if err != nil || at < 0 || mine != nil && !slices.Contains(mine, uuid) {
 			continue
 		}
-		r := node.Requests[i]
-		d := NodeDevice{
-			Device: uuid, Key: all[at].Key(), State: StateIdle,
-			Requested: Requested{
-				Lgpu: lgpuText(r), ComputeMax: r.ComputeMax, ComputeMin: r.ComputeMin, MemoryMax: r.MemoryMax,
-				MemoryHigh: r.MemoryHigh,
-			},
-			Effective: Effective{
-				Count: e.Bits.Count(), Compute: e.Cap, Min: e.Min, Weight: e.Weight, Priority: e.Priority.String(),
-				MemoryMax: e.Memory,
-			},
-		}
-		if n.modes.Mode(uuid) == mps.Spatial {
-			d.Effective.List = e.Bits.String()
-		}
-		if r.Weight != 0 {
-			d.Requested.Weight = &r.Weight
-		}
-		if r.Priority != nil {
-			d.Requested.Priority = r.Priority.String()
-		}
-		out = append(out, d)
+		out = append(out, NodeDevice{
+			Device: uuid, Key: all[at].Key(), State: StateIdle, Requested: node.Requests[i], Effective: e,
+			Named: n.modes.Mode(uuid) == mps.Spatial,
+		})
 	}
 	slices.SortStableFunc(out, func(a, b NodeDevice) int {
 		return slices.Index(mine, a.Device) - slices.Index(mine,
 			b.Device)
 	})
 	return out
-}
-
-// lgpuText is what was asked for, as the lgpu file shows it, or nothing where the parent is followed.
-func lgpuText(l limits.DeviceLimits) string {
-	if text := l.Lgpu(); text != "max" {
-		return text
-	}
-	return ""
 }
 
 // busier returns the state that says more.
@@ -227,7 +198,7 @@ func (s *NodeState) addUse(child NodeState) {
 			}
 			d.MemoryUsed += c.MemoryUsed
 			d.MemoryPeak += c.MemoryPeak
-			d.MemoryGranted += min(c.MemoryGranted, limits.NoLimit-d.MemoryGranted)
+			d.MemoryGranted = d.MemoryGranted.Plus(c.MemoryGranted)
 			d.Busy += c.Busy
 			d.Launches += c.Launches
 			d.Asked += c.Asked

@@ -12,12 +12,12 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// usage gives the tree its live numbers. It implements tree.Usage.
+// usage gives the tree its live numbers. It implements limits.Usage.
 type usage struct{ n *Node }
 
 var _ limits.Usage = usage{}
 
-// Stat implements tree.Usage.
+// Stat implements limits.Usage.
 func (u usage) Stat(id uint64, device string) limits.Stat {
 	uuid, err := gpu.ParseUUID(device)
 	if err != nil {
@@ -94,7 +94,7 @@ func (n *Node) usageOf(id uint64) map[gpu.UUID]region.DeviceUse {
 	return out
 }
 
-// ResetPeak implements tree.Usage.
+// ResetPeak implements limits.Usage.
 func (u usage) ResetPeak(id uint64, device string) {
 	uuid, err := gpu.ParseUUID(device)
 	l := u.n.lgpus.of(id)
@@ -113,7 +113,7 @@ func (u usage) ResetPeak(id uint64, device string) {
 	l.peaks[uuid] = peak{before: use.Peak, seen: use.Used}
 }
 
-// Procs implements tree.Usage.
+// Procs implements limits.Usage.
 func (u usage) Procs(id uint64) []int {
 	var pids []int
 	for _, c := range u.n.tenants.Clients() {
@@ -125,7 +125,7 @@ func (u usage) Procs(id uint64) []int {
 	return pids
 }
 
-// Events implements tree.Usage.
+// Events implements limits.Usage.
 func (u usage) Events(id uint64) []limits.Count {
 	counts := u.n.journal.of(id)
 	out := []limits.Count{

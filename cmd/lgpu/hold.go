@@ -22,7 +22,7 @@ const leaving = 10 * time.Second
 
 // hold is an lgpu that exists as long as this process wants it to, whatever happens to the daemon.
 type hold struct {
-	*api.Held
+	*api.Attachment
 
 	again  api.Options     // how to find the daemon after this one
 	wanted context.Context // ends when the lgpu is not wanted any more
@@ -33,12 +33,12 @@ type hold struct {
 // attempt is one connection's hold.
 type attempt struct {
 	conn   *api.Conn
-	stream api.Control_HoldClient
-	held   *api.Held
+	stream api.Control_AttachClient
+	held   *api.Attachment
 }
 
 // holdLgpu asks a daemon for an lgpu, and keeps it until Close. The connection is closed in any case.
-func holdLgpu(ctx context.Context, conn *api.Conn, request *api.HoldRequest, options api.Options) (*hold, error) {
+func holdLgpu(ctx context.Context, conn *api.Conn, request *api.AttachRequest, options api.Options) (*hold, error) {
 	a, err := ask(ctx, conn, request)
 	for began := time.Now(); errors.Is(err, api.ErrGone) && time.Since(began) < leaving; {
 		// The daemon left, or was ended, just as it was asked. There will be another.
@@ -50,7 +50,7 @@ func holdLgpu(ctx context.Context, conn *api.Conn, request *api.HoldRequest, opt
 	if err != nil {
 		return nil, err
 	}
-	h := &hold{Held: a.held, closed: make(chan struct{})}
+	h := &hold{Attachment: a.held, closed: make(chan struct{})}
 	if a.conn.Daemon.GetIdleNs() > 0 && options.Socket == "" {
 		h.again = api.Options{Dir: filepath.Dir(a.conn.Socket), Change: true, Start: options.Start}
 	} else { // whoever started this one will start the next
@@ -62,8 +62,8 @@ func holdLgpu(ctx context.Context, conn *api.Conn, request *api.HoldRequest, opt
 }
 
 // ask asks one daemon. It closes the connection after an error.
-func ask(ctx context.Context, conn *api.Conn, request *api.HoldRequest) (*attempt, error) {
-	stream, err := conn.Hold(ctx)
+func ask(ctx context.Context, conn *api.Conn, request *api.AttachRequest) (*attempt, error) {
+	stream, err := conn.Attach(ctx)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -134,7 +134,7 @@ func (h *hold) retake(ctx context.Context, why error) *attempt {
 		if err != nil {
 			continue
 		}
-		a, err := ask(ctx, conn, &api.HoldRequest{Path: h.Path, Reattach: h.Id})
+		a, err := ask(ctx, conn, &api.AttachRequest{Path: h.Path, Reattach: h.Id})
 		if err == nil {
 			return a
 		}

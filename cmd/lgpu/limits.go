@@ -49,30 +49,29 @@ var priorities = map[string]api.Priority{
 	"normal": api.Priority_NORMAL, "high": api.Priority_HIGH, "latency": api.Priority_LATENCY,
 }
 
-// parse reads what was typed. It knows nothing of the machine: whether a device can give it, the daemon says. Without
-// any option the result is nil.
-func (l limitFlags) parse() (*api.HoldLimits, error) {
-	p, given := &api.HoldLimits{}, false
+// parse reads what was typed into a request. It knows nothing of the machine: whether a device can give it, the daemon
+// says.
+func (l limitFlags) parse() (*api.AttachRequest, error) {
+	r := &api.AttachRequest{}
+	p := &api.Limits{}
 	for _, name := range limitNames {
 		if !l.typed(name) {
 			continue
 		}
-		given = true
-		if err := l.set(p, name); err != nil {
+		r.Limits = p
+		if err := l.set(r, name); err != nil {
 			return nil, err
 		}
-	}
-	if !given {
-		return nil, nil
 	}
 	if p.ComputeMin != nil && p.ComputeMax != nil && *p.ComputeMin > *p.ComputeMax {
 		return nil, usage("", "--min %s: the cap is below it, --compute %s", l.min, l.compute)
 	}
-	return p, nil
+	return r, nil
 }
 
 // set reads one option.
-func (l limitFlags) set(p *api.HoldLimits, name string) error {
+func (l limitFlags) set(r *api.AttachRequest, name string) error {
+	p := r.Limits
 	switch name {
 	case "memory":
 		if strings.Contains(l.memory, "%") {
@@ -80,7 +79,7 @@ func (l limitFlags) set(p *api.HoldLimits, name string) error {
 			if err != nil {
 				return usage("leave --memory out for no limit", "--memory: %w", err)
 			}
-			p.MemoryPercent = &share
+			r.MemoryPart = &share
 			return nil
 		}
 		size, err := typedSize("--memory", l.memory)
@@ -114,31 +113,31 @@ func (l limitFlags) set(p *api.HoldLimits, name string) error {
 			return usage("", "--units %q: it must be a number of compute units, 1 or more", l.units)
 		}
 		n := uint32(count)
-		p.Count = &n
+		p.Lgpu = &api.Units{Count: &n}
 	case "weight":
 		weight, err := strconv.ParseUint(l.weight, 10, 32)
 		if err != nil || weight == 0 || weight > maxWeight {
 			return usage("", "--weight %q: it must be a number from 1 to %d", l.weight, maxWeight)
 		}
 		n := uint32(weight)
-		p.Weight = &n
+		p.LgpuWeight = &n
 	case "priority":
 		class, ok := priorities[l.priority]
 		if !ok {
 			return usage("classes are normal, high and latency", "--priority %q: there is no such class", l.priority)
 		}
-		p.Priority = class
+		p.LgpuPriority = class
 	case "host-memory":
 		size, err := typedSize("--host-memory", l.hostMemory)
 		if err != nil {
 			return err
 		}
-		p.HostMax = &size
+		r.HostMax = &size
 	}
 	return nil
 }
 
-// typedSize reads the size of an option: 0, or a number with a unit of at least tree.MinMemory.
+// typedSize reads the size of an option: 0, or a number with a unit of at least limits.MinMemory.
 func typedSize(option, text string) (uint64, error) {
 	size, err := units.ParseSize(text)
 	switch {

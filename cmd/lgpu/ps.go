@@ -278,8 +278,8 @@ func jsonOf(n *api.Node, devices map[string]*api.Device) jsonNode {
 				Physical: devices[d.GetUuid()].GetMemoryTotal(),
 			},
 			Compute: jsonCompute{
-				Min: float64(effective.GetComputeMin()) / 100, Weight: effective.GetWeight(),
-				Priority: strings.ToLower(effective.GetPriority().String()),
+				Min: float64(effective.GetComputeMin()) / 100, Weight: effective.GetLgpuWeight(),
+				Priority: strings.ToLower(effective.GetLgpuPriority().String()),
 				Busy:     time.Duration(d.GetBusyNs()).Seconds(), Launches: d.GetLaunches(),
 			},
 		}

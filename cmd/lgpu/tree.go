@@ -164,7 +164,7 @@ obey this user.`,
 				}
 			}
 			_, err = conn.Create(c.Context(), request)
-			return explain(err)
+			return explainOptions(c, err)
 		},
 	}
 	f := c.Flags()

@@ -10,7 +10,7 @@ import (
 
 	"github.com/lgpu/lgpu/daemon"
 	"github.com/lgpu/lgpu/gpu"
-	"github.com/lgpu/lgpu/tenant/region"
+	"github.com/lgpu/lgpu/policy/limits"
 )
 
 // family is a metric's name, type and labels.
@@ -145,6 +145,13 @@ func (e *emitter) emit(f *family, value float64, labels ...string) {
 	e.metrics <- prometheus.MustNewConstMetric(f.desc, f.kind, value, labels...)
 }
 
+// limit emits a limit, or nothing where there is none.
+func (e *emitter) limit(f *family, b limits.Bytes, labels ...string) {
+	if n, limited := b.Limit(); limited {
+		e.emit(f, float64(n), labels...)
+	}
+}
+
 // name is a device's label; of one that has just gone, its UUID.
 func (e *emitter) name(device gpu.UUID) string {
 	if name, known := e.names[device]; known {
@@ -205,9 +212,7 @@ func (e *emitter) device(d *daemon.Device) {
 func (e *emitter) node(n *daemon.NodeState) {
 	e.emit(nodeInfo, 1, n.Path, n.Kind, strconv.FormatBool(n.Persistent), n.Gang)
 	e.emit(hostUsed, float64(n.HostUsed), n.Path, n.Kind)
-	if n.HostMax != nil {
-		e.emit(hostLimit, float64(*n.HostMax), n.Path, n.Kind)
-	}
+	e.limit(hostLimit, n.HostMax, n.Path, n.Kind)
 	if n.Kind == daemon.KindLgpu {
 		e.emit(nodeClients, float64(len(n.Clients)), n.Path, n.Kind)
 	}
@@ -216,11 +221,9 @@ func (e *emitter) node(n *daemon.NodeState) {
 		labels := []string{n.Path, n.Kind, e.name(d.Device)}
 		e.emit(memoryUsed, float64(d.MemoryUsed), labels...)
 		e.emit(memoryPeak, float64(d.MemoryPeak), labels...)
-		if d.Effective.MemoryMax != region.NoLimit {
-			e.emit(memoryLimit, float64(d.Effective.MemoryMax), labels...)
-		}
-		e.emit(computeCap, hundredths(d.Effective.Compute), labels...)
-		e.emit(computeMin, hundredths(d.Effective.Min), labels...)
+		e.limit(memoryLimit, d.Effective.MemoryMax, labels...)
+		e.emit(computeCap, hundredths(d.Effective.ComputeMax), labels...)
+		e.emit(computeMin, hundredths(d.Effective.ComputeMin), labels...)
 		e.emit(weight, float64(d.Effective.Weight), labels...)
 		if d.Measured {
 			e.emit(shareAsked, hundredths(d.Asked), labels...)
@@ -231,9 +234,7 @@ func (e *emitter) node(n *daemon.NodeState) {
 		}
 		e.emit(busy, d.Busy.Seconds(), labels...)
 		e.emit(launches, float64(d.Launches), labels...)
-		if d.MemoryGranted != region.NoLimit {
-			e.emit(memoryGranted, float64(d.MemoryGranted), labels...)
-		}
+		e.limit(memoryGranted, d.MemoryGranted, labels...)
 		for _, state := range states {
 			e.emit(nodeState, truth(d.State == state), append(labels[:3:3], state)...)
 		}

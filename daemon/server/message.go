@@ -8,7 +8,6 @@ import (
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/daemon"
 	"github.com/lgpu/lgpu/gpu"
-	"github.com/lgpu/lgpu/policy/limits"
 )
 
 // The daemon's values as messages.
@@ -85,18 +84,10 @@ func percent(n int) *uint32 {
 	return &p
 }
 
-// limit is a limit in bytes, absent where there is none.
-func limit(bytes uint64) *uint64 {
-	if bytes == limits.NoLimit {
-		return nil
-	}
-	return &bytes
-}
-
 func nodeMessage(n daemon.NodeState, known names) *api.Node {
 	m := &api.Node{
 		Path: n.Path, Id: n.ID, Persistent: n.Persistent, Created: stamp(n.Created), State: states[n.State], Gang: n.Gang,
-		Cgroups: n.Cgroups, HostMax: n.HostMax, HostUsed: n.HostUsed,
+		Cgroups: n.Cgroups, HostMax: n.HostMax.Pointer(), HostUsed: n.HostUsed,
 	}
 	if n.Kind == daemon.KindLgpu {
 		m.Kind = api.Node_LGPU
@@ -104,18 +95,9 @@ func nodeMessage(n daemon.NodeState, known names) *api.Node {
 	for _, d := range n.Devices {
 		device := &api.NodeDevice{
 			Uuid: known.of(d.Device), Key: d.Key,
-			Requested: &api.Requested{
-				Lgpu: d.Requested.Lgpu, ComputeMax: d.Requested.ComputeMax, ComputeMin: d.Requested.ComputeMin,
-				Weight: d.Requested.Weight, Priority: priorities[d.Requested.Priority], MemoryMax: d.Requested.MemoryMax,
-				MemoryHigh: d.Requested.MemoryHigh,
-			},
-			Effective: &api.Effective{
-				Count: uint32(max(d.Effective.Count, 0)), List: d.Effective.List, ComputeMax: d.Effective.Compute,
-				ComputeMin: d.Effective.Min, Weight: d.Effective.Weight, Priority: priorities[d.Effective.Priority],
-				MemoryMax: limit(d.Effective.MemoryMax),
-			},
-			MemoryUsed: d.MemoryUsed, MemoryPeak: d.MemoryPeak, MemoryGranted: d.MemoryGranted, BusyNs: int64(d.Busy),
-			Launches: d.Launches, State: states[d.State],
+			Requested: requested(d.Requested), Effective: effective(d.Effective, d.Named),
+			MemoryUsed: d.MemoryUsed, MemoryPeak: d.MemoryPeak, MemoryGranted: d.MemoryGranted.Pointer(),
+			BusyNs: int64(d.Busy), Launches: d.Launches, State: states[d.State],
 		}
 		if d.Measured {
 			device.ShareAsked, device.ShareDelivered = &d.Asked, &d.Delivered
@@ -138,20 +120,6 @@ var states = map[string]api.State{
 	daemon.StateRunning: api.State_RUNNING,
 }
 
-var priorities = map[string]api.Priority{
-	"": api.Priority_INHERITED, "normal": api.Priority_NORMAL, "high": api.Priority_HIGH, "latency": api.Priority_LATENCY,
-}
-
-// priorityName is the word for p that the daemon's files have.
-func priorityName(p api.Priority) string {
-	for name, q := range priorities {
-		if p == q {
-			return name
-		}
-	}
-	return p.String() // of a later version; the daemon says that it does not know it
-}
-
 func event(e daemon.Event, known names) *api.Event {
 	m := &api.Event{
 		Number: e.Seq, Time: stamp(e.Time), Kind: string(e.Kind), Path: e.Path, Id: e.ID, Pid: int32(e.PID), Uid: e.UID,
@@ -169,8 +137,8 @@ func slice(t daemon.Slice, known names) *api.Slice {
 	}
 }
 
-func held(h *daemon.Hold) *api.Held {
-	m := &api.Held{Path: h.Path, Id: h.ID, Environment: h.Environment}
+func attachment(h *daemon.Hold) *api.Attachment {
+	m := &api.Attachment{Path: h.Path, Id: h.ID, Environment: h.Environment}
 	for _, d := range h.Devices {
 		m.Devices = append(m.Devices, hardware(d))
 	}

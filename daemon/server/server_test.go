@@ -126,6 +126,19 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%v has the hint %q", c.err, f.GetHint())
 		}
 	}
+	for _, c := range []struct {
+		err            error
+		field, subject string
+	}{
+		{&daemon.Error{Class: daemon.ErrInvalid, Field: "devices", Reason: "why"}, "devices", ""},
+		{fmt.Errorf("create: %w", &limits.Error{Errno: syscall.ERANGE, Path: "/x", File: "memory.max", Reason: "why"}), "memory.max", "/x"},
+		{refuse("files", "why"), "files", ""},
+	} {
+		f := status.Convert(failure(c.err)).Details()[0].(*api.Failure)
+		if f.GetField() != c.field || f.GetSubject() != c.subject || f.GetReason() != "why" {
+			t.Errorf("%v is about %v", c.err, f)
+		}
+	}
 	if failure(nil) != nil {
 		t.Error("no error is one")
 	}
@@ -386,14 +399,14 @@ func TestCalls(t *testing.T) {
 }
 
 // hold asks for the lgpu at path until ctx ends.
-func hold(t *testing.T, ctx context.Context, c *api.Conn, path string) (api.Control_HoldClient, *api.Held) {
+func hold(t *testing.T, ctx context.Context, c *api.Conn, path string) (api.Control_AttachClient, *api.Attachment) {
 	t.Helper()
-	stream, err := c.Hold(ctx)
+	stream, err := c.Attach(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	size := uint64(1 << 30)
-	if err := stream.Send(&api.HoldRequest{Path: path, Program: "test", Limits: &api.HoldLimits{MemoryMax: &size}}); err != nil {
+	if err := stream.Send(&api.AttachRequest{Path: path, Program: "test", Limits: &api.Limits{MemoryMax: &size}}); err != nil {
 		t.Fatal(err)
 	}
 	held, err := stream.Recv()
@@ -411,11 +424,11 @@ func has(n *daemon.Node, path string) bool {
 // A launcher's end gives its lgpu back, however it ends; the server's end does not.
 func TestHolds(t *testing.T) {
 	c, n, stop := serve(t)
-	refused, err := c.Hold(t.Context())
+	refused, err := c.Attach(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := refused.Send(&api.HoldRequest{Path: "/none/x"}); err != nil {
+	if err := refused.Send(&api.AttachRequest{Path: "/none/x"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := refused.Recv(); !errors.Is(err, fs.ErrNotExist) {
@@ -503,12 +516,13 @@ func FuzzRequests(f *testing.F) {
 		f.Add(kind, b)
 	}
 	huge, negative := uint64(math.MaxUint64), uint32(math.MaxUint32)
-	seed(0, &api.HoldRequest{Path: "/a", Devices: []string{"0", "GPU-"}, Limits: &api.HoldLimits{
-		MemoryMax: &huge, MemoryPercent: &negative, ComputeMax: &negative, ComputeMin: &negative, Count: &negative, Weight: &negative,
-		Priority: 99, HostMax: &huge,
-	}})
-	seed(0, &api.HoldRequest{Group: "/../..", Program: "\x00/", Gang: "g", Spatial: true})
-	seed(0, &api.HoldRequest{Path: "/", Reattach: 1})
+	seed(0, &api.AttachRequest{Path: "/a", Devices: []string{"0", "GPU-"}, Limits: &api.Limits{
+		MemoryMax: &huge, ComputeMax: &negative, ComputeMin: &negative, Lgpu: &api.Units{Count: &negative}, LgpuWeight: &negative,
+		LgpuPriority: 99,
+	}, MemoryPart: &negative, HostMax: &huge})
+	seed(0, &api.AttachRequest{Limits: &api.Limits{Lgpu: &api.Units{List: new(string), Exclusive: true}}, MemoryPart: &negative})
+	seed(0, &api.AttachRequest{Group: "/../..", Program: "\x00/", Gang: "g", Spatial: true})
+	seed(0, &api.AttachRequest{Path: "/", Reattach: 1})
 	seed(1, &api.CreateRequest{Path: "//", Files: []*api.File{{Name: "lgpu", Data: []byte("0 count=1 list=0")}}})
 	seed(1, &api.CreateRequest{Path: "/a", Sim: "1x1GiB"})
 	seed(2, &api.WriteRequest{Path: "/", Files: []*api.File{{Name: "lgpu", Data: []byte("max")}, {Name: "gang", Data: []byte("x")}}})
@@ -528,9 +542,9 @@ func FuzzRequests(f *testing.F) {
 		var err error
 		switch kind % 7 {
 		case 0:
-			r := &api.HoldRequest{}
+			r := &api.AttachRequest{}
 			read(r)
-			stream, openErr := c.Hold(ctx)
+			stream, openErr := c.Attach(ctx)
 			if openErr != nil {
 				t.Fatal(openErr)
 			}

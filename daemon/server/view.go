@@ -43,7 +43,7 @@ func (s *Server) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[ap
 	case interval == 0:
 		interval = defaultInterval
 	case interval < minInterval:
-		return refuse("interval_ns", fmt.Sprintf("interval %v: the shortest is %v", interval, minInterval))
+		return refuse("interval_ns", fmt.Sprintf("%v is too short: the shortest is %v", interval, minInterval))
 	}
 	return s.node.Watch(stream.Context(), interval, func(n daemon.Snapshot) error { return stream.Send(snapshot(n)) })
 }
@@ -113,7 +113,8 @@ func (s *Server) Slices(r *api.SlicesRequest, stream grpc.ServerStreamingServer[
 		}
 		chosen, err := gpu.Select(have, []string{r.GetDevice()})
 		if err != nil {
-			return withFailure(codes.NotFound, err.Error(), &api.Failure{Errno: int32(syscall.ENODEV), Subject: "device"})
+			return withFailure(codes.NotFound, err.Error(), &api.Failure{Errno: int32(syscall.ENODEV), Field: "device",
+				Reason: err.Error()})
 		}
 		only = &chosen[0].UUID
 	}
@@ -162,7 +163,7 @@ func (s *Server) Read(_ context.Context, r *api.ReadRequest) (*api.Files, error)
 	writable := map[string]bool{}
 	names := r.GetFiles()
 	if most := len(limits.Files()); len(names) > most { // anybody may ask, and each takes a while
-		return nil, refuse("files", fmt.Sprintf("%d files: a node has %d", len(names), most))
+		return nil, refuse("files", fmt.Sprintf("%d are asked for: a group has %d", len(names), most))
 	}
 	for _, f := range filesOf(n) {
 		writable[f.Name] = f.Writable

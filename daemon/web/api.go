@@ -13,7 +13,6 @@ import (
 	"github.com/lgpu/lgpu/daemon"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/policy/limits"
-	"github.com/lgpu/lgpu/tenant/region"
 )
 
 // What the page reads. Shares are in hundredths of a percent, amounts in bytes; IDs are text, since a browser's numbers
@@ -162,19 +161,32 @@ func branch(n *daemon.NodeState, names map[gpu.UUID]string) treeNode {
 		d := &n.Devices[i]
 		out.Devices[i] = nodeDevice{
 			UUID: names[d.Device], State: d.State, Used: d.MemoryUsed, Peak: d.MemoryPeak,
-			Cap: d.Effective.Compute, Min: d.Effective.Min, Weight: d.Effective.Weight, Priority: d.Effective.Priority,
-			Busy: d.Busy.Seconds(), Launches: d.Launches, Requested: requested(d.Requested),
+			Cap: d.Effective.ComputeMax, Min: d.Effective.ComputeMin, Weight: d.Effective.Weight,
+			Priority: d.Effective.Priority.String(), Busy: d.Busy.Seconds(), Launches: d.Launches,
+			Requested: asked(d.Requested), Limit: d.Effective.MemoryMax.Pointer(),
 		}
 		if d.Measured {
 			out.Devices[i].Asked, out.Devices[i].Delivered = &d.Asked, &d.Delivered
-		}
-		if d.Effective.MemoryMax != region.NoLimit {
-			out.Devices[i].Limit = &d.Effective.MemoryMax
 		}
 	}
 	for i := range n.Clients {
 		c := &n.Clients[i]
 		out.Clients[i] = client{c.PID, c.UID, c.Comm, c.Memory}
+	}
+	return out
+}
+
+// asked are limits as the editor has them.
+func asked(l limits.Limits) requested {
+	out := requested{
+		Lgpu: l.Lgpu(), ComputeMax: l.ComputeMax, ComputeMin: l.ComputeMin, MemoryMax: l.MemoryMax.Pointer(),
+		MemoryHigh: l.MemoryHigh.Pointer(),
+	}
+	if l.Weight != 0 {
+		out.Weight = &l.Weight
+	}
+	if l.Priority != nil {
+		out.Priority = l.Priority.String()
 	}
 	return out
 }

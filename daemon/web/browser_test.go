@@ -396,7 +396,7 @@ func TestNamesAreText(t *testing.T) {
 		s.Devices[0].Name, s.Devices[0].Fault, s.Devices[1].Sim, s.Daemon.Version = evil, evil, evil, evil
 		s.Devices[0].Processes[1].Comm = evil
 		s.Nodes[1].Path, s.Nodes[1].Gang, s.Nodes[1].Clients[0].Comm = "/"+evil, evil, evil
-		s.Nodes[1].Devices[0].State, s.Nodes[3].Devices[0].Requested.Lgpu = evil, evil
+		s.Nodes[1].Devices[0].State = evil
 	})
 	b := show(t, f, true)
 	b.click(`button[aria-label^="Edit limits of /vision/eval"]`)

@@ -329,13 +329,13 @@ func words(s api.State) (string, lipgloss.Style) {
 // weight is the weight with the priority, where that is not the usual one.
 func weight(e *api.Effective) string {
 	mark := ""
-	switch e.GetPriority() {
+	switch e.GetLgpuPriority() {
 	case api.Priority_HIGH:
 		mark = "H"
 	case api.Priority_LATENCY:
 		mark = "L"
 	}
-	return strconv.FormatUint(uint64(e.GetWeight()), 10) + mark
+	return strconv.FormatUint(uint64(e.GetLgpuWeight()), 10) + mark
 }
 
 func (f *frame) bar(part float64, width int, style lipgloss.Style) string {

@@ -139,7 +139,7 @@ func lgpu(n *api.Node, device string) jsonLGPU {
 		limit = e.MemoryMax
 	}
 	j := jsonLGPU{
-		Path: n.GetPath(), ID: fmt.Sprintf("%016x", n.GetId()), State: state, Weight: e.GetWeight(), Priority: "normal",
+		Path: n.GetPath(), ID: fmt.Sprintf("%016x", n.GetId()), State: state, Weight: e.GetLgpuWeight(), Priority: "normal",
 		Share: jsonShare{
 			Asked: hundredth(d.ShareAsked), Delivered: hundredth(d.ShareDelivered), Guarantee: float64(e.GetComputeMin()) / 100,
 		},
@@ -149,7 +149,7 @@ func lgpu(n *api.Node, device string) jsonLGPU {
 	if e.GetComputeMax() < units.Whole {
 		j.Share.Cap = hundredth(&e.ComputeMax)
 	}
-	switch e.GetPriority() {
+	switch e.GetLgpuPriority() {
 	case api.Priority_HIGH:
 		j.Priority = "high"
 	case api.Priority_LATENCY:

@@ -42,7 +42,7 @@ func part(share uint32) *uint32 { return &share }
 func machine() *api.Snapshot {
 	at := timestamppb.New(time.Date(2026, 8, 1, 12, 4, 11, 0, time.UTC))
 	effective := func(weight uint32, priority api.Priority, memory uint64) *api.Effective {
-		e := &api.Effective{Count: 132, ComputeMax: 10000, Weight: weight, Priority: priority}
+		e := &api.Effective{Count: 132, ComputeMax: 10000, LgpuWeight: weight, LgpuPriority: priority}
 		if memory > 0 {
 			e.MemoryMax = &memory
 		}
@@ -81,7 +81,7 @@ func machine() *api.Snapshot {
 				Path: "/team/alice", Id: 3, Kind: api.Node_LGPU, State: api.State_RUNNING,
 				Devices: []*api.NodeDevice{{
 					Uuid: first, MemoryUsed: 6<<30 + 1<<29, MemoryPeak: 7 << 30, ShareAsked: part(2500), ShareDelivered: part(2490),
-					State: api.State_RUNNING, Effective: &api.Effective{ComputeMax: 2500, ComputeMin: 1000, Weight: 300, Priority: 2,
+					State: api.State_RUNNING, Effective: &api.Effective{ComputeMax: 2500, ComputeMin: 1000, LgpuWeight: 300, LgpuPriority: 2,
 						MemoryMax: pointer(uint64(8 << 30))},
 					BusyNs: 90e9, Launches: 12345,
 				}},
