@@ -78,8 +78,9 @@ type Attachment struct {
 func (h *Attachment) Close() error { return h.close() }
 
 // Attach attaches a launcher to an lgpu, which is created or exists: everything that descends from the launcher's
-// process is its tenant. The lgpu stays until Close, and then as long as it has clients; for ever if it is persistent. An error wraps
-// ErrInvalid, ErrNoDevice, ErrNotFound, ErrDiffers, ErrBusy or ErrClosed, mostly in an *Error, or is a *limits.Error.
+// process is its tenant. The lgpu stays until Close, and then as long as it has clients; for ever if it is persistent.
+// An error wraps ErrInvalid, ErrNoDevice, ErrNotFound, ErrDiffers, ErrBusy or ErrClosed, mostly in an *Error, or is a
+// *limits.Error.
 func (n *Daemon) Attach(ctx context.Context, spec AttachSpec) (*Attachment, error) {
 	if err := n.presence.left(); err != nil {
 		return nil, err
