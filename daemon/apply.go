@@ -16,11 +16,11 @@ import (
 )
 
 // commit keeps a change of the tree before it takes effect. The tree's lock is held.
-func (n *Node) commit(c limits.Change) error { return n.store.SaveTree(c.State) }
+func (n *Daemon) commit(c limits.Change) error { return n.store.SaveTree(c.State) }
 
 // apply carries a change of the tree to tenants and the policy. It runs on the writer's goroutine, under the tree's
 // lock.
-func (n *Node) apply(c limits.Change) {
+func (n *Daemon) apply(c limits.Change) {
 	n.pushing.Lock()
 	touched := slices.Concat(c.Created, c.Changed)
 	slices.Sort(touched) // a parent's ID is below its children's
@@ -45,7 +45,7 @@ func (n *Node) apply(c limits.Change) {
 
 // announceChange makes events of a change. Limits have changed where others are asked for than before, not where that
 // has an effect further down.
-func (n *Node) announceChange(c limits.Change) {
+func (n *Daemon) announceChange(c limits.Change) {
 	for _, id := range c.Created {
 		if node, ok := n.tree.ByID(id); ok {
 			n.journal.emit(Event{Kind: LgpuCreated, Path: node.Path, ID: id, UID: node.UID, Text: node.Path + " was made"})
@@ -78,7 +78,7 @@ func (n *Node) announceChange(c limits.Change) {
 const listed = 8
 
 // announceLimits makes the event of a node that asks for others than before.
-func (n *Node) announceLimits(now, before limits.NodeState, by *uint32) {
+func (n *Daemon) announceLimits(now, before limits.NodeState, by *uint32) {
 	changed := now.Differences(before, n.tree.Devices())
 	if len(changed) == 0 {
 		return
@@ -95,7 +95,7 @@ func (n *Node) announceLimits(now, before limits.NodeState, by *uint32) {
 }
 
 // pushAll tells the policy of the whole tree.
-func (n *Node) pushAll() {
+func (n *Daemon) pushAll() {
 	n.pushing.Lock()
 	defer n.pushing.Unlock()
 	for _, node := range n.tree.Nodes() {
@@ -104,7 +104,7 @@ func (n *Node) pushAll() {
 }
 
 // pushNode tells the policy of a node. pushing is held.
-func (n *Node) pushNode(node limits.Node) {
+func (n *Daemon) pushNode(node limits.Node) {
 	p := dispatch.Params{Parent: node.Parent, Gang: node.Gang, Cap: map[gpu.UUID]uint32{}, Min: map[gpu.UUID]uint32{}}
 	var mine []gpu.UUID
 	if record, known := n.lgpus.record(node.ID); known {
@@ -142,7 +142,7 @@ func (n *Node) pushNode(node limits.Node) {
 }
 
 // pushLimits changes what the processes of an lgpu see. pushing is held.
-func (n *Node) pushLimits(node limits.Node) {
+func (n *Daemon) pushLimits(node limits.Node) {
 	if !n.lgpus.admits(node.ID) {
 		return
 	}
@@ -153,7 +153,7 @@ func (n *Node) pushLimits(node limits.Node) {
 }
 
 // limitsOf is what the processes of an lgpu see.
-func (n *Node) limitsOf(node limits.Node, devices []gpu.UUID) tenant.Limits {
+func (n *Daemon) limitsOf(node limits.Node, devices []gpu.UUID) tenant.Limits {
 	limits := tenant.Limits{HostMemory: node.Host}
 	for _, uuid := range devices {
 		d := region.DeviceLimits{UUID: uuid} // of a device that is gone nothing can be had
@@ -183,7 +183,7 @@ func (n *Node) limitsOf(node limits.Node, devices []gpu.UUID) tenant.Limits {
 }
 
 // pushBudgets tells tenants what the groups above lgpus in use allow all of them together. pushing is held.
-func (n *Node) pushBudgets() error {
+func (n *Daemon) pushBudgets() error {
 	byID := map[uint64]tenant.Budget{}
 	for _, id := range n.lgpus.admitted() {
 		node, ok := n.tree.ByID(id)

@@ -26,8 +26,8 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// HoldSpec is what a launcher asks for.
-type HoldSpec struct {
+// AttachSpec is what a launcher asks for.
+type AttachSpec struct {
 	// Path names an existing lgpu to join, or one to make: below a group that exists. An empty Path is a name made of
 	// Program and the launcher's process, below Group.
 	Path  string
@@ -58,8 +58,8 @@ type Peer struct {
 	UID, GID uint32
 }
 
-// Hold is a launcher's lease of an lgpu: as long as it lasts the lgpu does.
-type Hold struct {
+// Lease is a launcher's lease of an lgpu: as long as it lasts the lgpu does.
+type Lease struct {
 	// Path, ID and Name of the lgpu.
 	Path, Name string
 	ID         uint64
@@ -75,7 +75,7 @@ type Hold struct {
 
 // Close ends the lease. When it returns the lgpu is gone, if it was temporary and nobody else uses it. It may be
 // called more than once.
-func (h *Hold) Close() error { return h.close() }
+func (h *Lease) Close() error { return h.close() }
 
 // hinted is an error that says what to do.
 type hinted struct {
@@ -88,11 +88,11 @@ func (h hinted) Unwrap() error { return h.error }
 // Hint says what to do about the error.
 func (h hinted) Hint() string { return h.hint }
 
-// Hold attaches a launcher to an lgpu, which is created or exists: everything that descends from the launcher's process
+// Attach attaches a launcher to an lgpu, which is created or exists: everything that descends from the launcher's process
 // is its tenant.
 // The lgpu stays until Close, and then as long as it has clients; for ever if it is persistent. An error wraps
 // ErrInvalid, ErrNoDevice, ErrNotFound, ErrDiffers, ErrBusy, ErrClosed or a *tree.Error, and may have a method Hint.
-func (n *Node) Hold(ctx context.Context, spec HoldSpec) (*Hold, error) {
+func (n *Daemon) Attach(ctx context.Context, spec AttachSpec) (*Lease, error) {
 	if err := n.presence.left(); err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (n *Node) Hold(ctx context.Context, spec HoldSpec) (*Hold, error) {
 var errAgain = errors.New("changed meanwhile")
 
 // launcherOf describes the process behind a Peer.
-func (n *Node) launcherOf(p Peer) (*launcher, error) {
+func (n *Daemon) launcherOf(p Peer) (*launcher, error) {
 	s, err := proc.Live(p.PID)
 	if err != nil {
 		return nil, fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
@@ -130,7 +130,7 @@ func (n *Node) launcherOf(p Peer) (*launcher, error) {
 
 // confine keeps a launcher where it is: in a bound cgroup below the group that it is bound to, and outside of other
 // lgpus, whose programs could leave their limits behind otherwise.
-func (n *Node) confine(spec *HoldSpec) error {
+func (n *Daemon) confine(spec *AttachSpec) error {
 	e, err := tenant.Observe(spec.Launcher.PID, n.resolver.clientOf)
 	if err != nil {
 		return fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
@@ -163,7 +163,7 @@ func (n *Node) confine(spec *HoldSpec) error {
 }
 
 // at is the path that the lgpu is to have, or the group that it is to be in.
-func (s HoldSpec) at() string {
+func (s AttachSpec) at() string {
 	switch {
 	case s.Path != "":
 		return s.Path
@@ -173,7 +173,7 @@ func (s HoldSpec) at() string {
 	return limits.Root
 }
 
-// plan is what Hold has found out before it takes a lock.
+// plan is what Attach has found out before it takes a lock.
 type plan struct {
 	path    string
 	exists  bool
@@ -185,8 +185,8 @@ type plan struct {
 	sim     *simUse // of the shape, until an lgpu takes it over
 }
 
-// attachOnce is Hold, or errAgain where somebody changed what it is about meanwhile.
-func (n *Node) attachOnce(ctx context.Context, spec HoldSpec, of *launcher, attempt int) (*Hold, error) {
+// attachOnce is Attach, or errAgain where somebody changed what it is about meanwhile.
+func (n *Daemon) attachOnce(ctx context.Context, spec AttachSpec, of *launcher, attempt int) (*Lease, error) {
 	p, err := n.look(spec, of.PID, attempt)
 	if err != nil {
 		return nil, err
@@ -220,7 +220,7 @@ func (n *Node) attachOnce(ctx context.Context, spec HoldSpec, of *launcher, atte
 }
 
 // look finds the lgpu that is asked for, if it exists.
-func (n *Node) look(spec HoldSpec, pid, attempt int) (*plan, error) {
+func (n *Daemon) look(spec AttachSpec, pid, attempt int) (*plan, error) {
 	p := &plan{path: spec.Path, shape: spec.Sim, spatial: spec.Spatial}
 	if p.path == "" {
 		p.path = path.Join(spec.at(), ownName(spec.Program, pid, attempt))
@@ -292,7 +292,7 @@ func machineName(shape string) string {
 }
 
 // choose picks the devices. Those of an lgpu in use stay.
-func (n *Node) choose(spec HoldSpec, p *plan) error {
+func (n *Daemon) choose(spec AttachSpec, p *plan) error {
 	have := n.inventory.usable(p.shape)
 	if len(have) == 0 && !p.ready {
 		return hinted{fmt.Errorf("this machine has no GPU: %w", ErrNoDevice),
@@ -348,7 +348,7 @@ func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
 
 // createFor makes a temporary lgpu and attaches its first launcher. Called with life held.
-func (n *Node) createFor(spec HoldSpec, p *plan, of *launcher) (*Hold, error) {
+func (n *Daemon) createFor(spec AttachSpec, p *plan, of *launcher) (*Lease, error) {
 	writes, err := spec.Limits.writes(p.devices)
 	if err != nil {
 		return nil, err
@@ -376,8 +376,8 @@ func (n *Node) createFor(spec HoldSpec, p *plan, of *launcher) (*Hold, error) {
 }
 
 // attachFirst activates an lgpu for a launcher, as p says. Called with life held.
-func (n *Node) attachFirst(l *lgpu, p *plan, of *launcher) (*Hold, error) {
-	c := &change{n: n, l: l, launcher: of}
+func (n *Daemon) attachFirst(l *lgpu, p *plan, of *launcher) (*Lease, error) {
+	c := &change{daemon: n, l: l, launcher: of}
 	err := c.activate(lifecycle.LauncherCame, &p.sim, func(r *store.Lgpu) {
 		r.Sim, r.Devices, r.Spatial = p.shape, uuidsOf(p.devices), p.spatial
 	})
@@ -388,7 +388,7 @@ func (n *Node) attachFirst(l *lgpu, p *plan, of *launcher) (*Hold, error) {
 }
 
 // join attaches a launcher to an lgpu that exists. Called with life held.
-func (n *Node) join(spec HoldSpec, p *plan, of *launcher) (*Hold, error) {
+func (n *Daemon) join(spec AttachSpec, p *plan, of *launcher) (*Lease, error) {
 	node, ok := n.tree.ByID(p.id)
 	if !ok {
 		return nil, errAgain
@@ -411,7 +411,7 @@ func (n *Node) join(spec HoldSpec, p *plan, of *launcher) (*Hold, error) {
 	if !ready {
 		return n.attachFirst(l, p, of)
 	}
-	c := &change{n: n, l: l, launcher: of}
+	c := &change{daemon: n, l: l, launcher: of}
 	if err := c.drive(lifecycle.LauncherCame); err != nil {
 		return nil, err
 	}
@@ -419,12 +419,12 @@ func (n *Node) join(spec HoldSpec, p *plan, of *launcher) (*Hold, error) {
 }
 
 // leased is what a launcher gets that was attached by c. Called with life held.
-func (n *Node) leased(c *change) (*Hold, error) {
+func (n *Daemon) leased(c *change) (*Lease, error) {
 	node, ok := n.tree.ByID(c.l.record.ID)
 	if !ok {
 		return nil, errAgain
 	}
-	lease := &Hold{Path: node.Path, Name: nameOf(node.Path), ID: node.ID, Sim: c.l.record.Sim, Environment: c.environment}
+	lease := &Lease{Path: node.Path, Name: nameOf(node.Path), ID: node.ID, Sim: c.l.record.Sim, Environment: c.environment}
 	lease.close = sync.OnceValue(func() error { return n.lgpus.detach(c.l, c.launcher) })
 	for _, uuid := range c.l.record.Devices {
 		if d := n.inventory.device(uuid); d != nil {
@@ -435,7 +435,7 @@ func (n *Node) leased(c *change) (*Hold, error) {
 }
 
 // environment is what a tenant's programs need.
-func (n *Node) environment(record store.Lgpu, node limits.Node) (map[string]string, error) {
+func (n *Daemon) environment(record store.Lgpu, node limits.Node) (map[string]string, error) {
 	env := map[string]string{SocketEnvironment: filepath.Join(n.config.Dir, TenantSocket)}
 	for _, uuid := range record.Devices {
 		d := n.inventory.device(uuid)

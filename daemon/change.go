@@ -14,8 +14,8 @@ import (
 
 // change is one event in the life of an lgpu, while it is carried out. Its methods are called with lgpus.life held.
 type change struct {
-	n *Node
-	l *lgpu
+	daemon *Daemon
+	l      *lgpu
 
 	launcher    *launcher         // whom the event is about; after Attach, who is attached
 	environment map[string]string // what Attach found that programs need
@@ -30,7 +30,7 @@ var _ lifecycle.Carrier = (*change)(nil)
 func (c *change) drive(e lifecycle.Event) error {
 	err := lifecycle.Drive(c.l.machine, e, c)
 	if !c.l.machine.State.InUse() {
-		c.n.presence.used()
+		c.daemon.presence.used()
 	}
 	return err
 }
@@ -38,7 +38,7 @@ func (c *change) drive(e lifecycle.Event) error {
 // activate is drive for an event that activates an lgpu, whose record it changes before. After an error the record is
 // as it was, and one that was new is forgotten. With success the lgpu takes over *sim, where it has none.
 func (c *change) activate(e lifecycle.Event, sim **simUse, set func(*store.Lgpu)) error {
-	g := c.n.lgpus
+	g := c.daemon.lgpus
 	g.mu.Lock()
 	c.before = c.l.record
 	_, known := g.byID[c.l.record.ID]
@@ -57,27 +57,27 @@ func (c *change) activate(e lifecycle.Event, sim **simUse, set func(*store.Lgpu)
 
 // Facts implements lifecycle.Carrier.
 func (c *change) Facts() lifecycle.Facts {
-	c.n.lgpus.mu.Lock()
+	c.daemon.lgpus.mu.Lock()
 	f := lifecycle.Facts{Launchers: len(c.l.launchers)}
 	if c.l.launchers[c.launcher] {
 		f.Launchers--
 	}
-	c.n.lgpus.mu.Unlock()
-	node, exists := c.n.tree.ByID(c.l.record.ID)
+	c.daemon.lgpus.mu.Unlock()
+	node, exists := c.daemon.tree.ByID(c.l.record.ID)
 	f.Temporary = !exists || node.Temporary
 	return f
 }
 
 // Become implements lifecycle.Carrier.
 func (c *change) Become(m lifecycle.Machine) {
-	c.n.lgpus.mu.Lock()
-	defer c.n.lgpus.mu.Unlock()
+	c.daemon.lgpus.mu.Lock()
+	defer c.daemon.lgpus.mu.Unlock()
 	c.l.machine = m
 }
 
 // Carry implements lifecycle.Carrier.
 func (c *change) Carry(f lifecycle.Effect, next lifecycle.Machine) (err error) {
-	g := c.n.lgpus
+	g := c.daemon.lgpus
 	switch f {
 	case lifecycle.Admit:
 		return c.admit(next)
@@ -88,9 +88,9 @@ func (c *change) Carry(f lifecycle.Effect, next lifecycle.Machine) (err error) {
 	case lifecycle.ReleaseDevices:
 		c.release()
 	case lifecycle.EnterDirectory:
-		err = c.at(func(node limits.Node) error { return c.n.tree.Enter(node.Path) })
+		err = c.at(func(node limits.Node) error { return c.daemon.tree.Enter(node.Path) })
 	case lifecycle.LeaveDirectory:
-		c.at(func(node limits.Node) error { c.n.tree.Leave(node.Path); return nil })
+		c.at(func(node limits.Node) error { c.daemon.tree.Leave(node.Path); return nil })
 	case lifecycle.RemoveDirectory:
 		err = c.removeDirectory()
 	case lifecycle.Attach:
@@ -120,7 +120,7 @@ func (c *change) Carry(f lifecycle.Effect, next lifecycle.Machine) (err error) {
 
 // at does something with the lgpu's directory.
 func (c *change) at(do func(limits.Node) error) error {
-	node, exists := c.n.tree.ByID(c.l.record.ID)
+	node, exists := c.daemon.tree.ByID(c.l.record.ID)
 	if !exists {
 		return fmt.Errorf("lgpu with id %d: %w", c.l.record.ID, ErrNotFound)
 	}
@@ -129,11 +129,11 @@ func (c *change) at(do func(limits.Node) error) error {
 
 // removeDirectory removes the lgpu's directory, unless somebody has done so.
 func (c *change) removeDirectory() error {
-	node, exists := c.n.tree.ByID(c.l.record.ID)
+	node, exists := c.daemon.tree.ByID(c.l.record.ID)
 	if !exists {
 		return nil
 	}
-	if err := c.n.tree.Rmdir(node.Path); err != nil {
+	if err := c.daemon.tree.Rmdir(node.Path); err != nil {
 		return fmt.Errorf("remove lgpu %s: %w", node.Path, err)
 	}
 	return nil
@@ -147,7 +147,7 @@ func (c *change) claim() (err error) {
 		}
 	}()
 	for _, uuid := range c.l.record.Devices {
-		release, err := c.n.modes.Use(uuid)
+		release, err := c.daemon.modes.Use(uuid)
 		if errors.Is(err, mps.ErrSwitching) {
 			return errAgain
 		}
@@ -156,7 +156,7 @@ func (c *change) claim() (err error) {
 		}
 		c.l.releases = append(c.l.releases, release)
 		// One that is revived goes on in the mode that there is.
-		if c.l.machine.Cause != lifecycle.Revived && c.n.modes.Mode(uuid) != modeOf(c.l.record.Spatial) {
+		if c.l.machine.Cause != lifecycle.Revived && c.daemon.modes.Mode(uuid) != modeOf(c.l.record.Spatial) {
 			return errAgain
 		}
 	}
@@ -173,17 +173,17 @@ func (c *change) release() {
 // admit makes the lgpu known to tenants. What the tree says is read under the lock that its changes come through, so
 // that none is missed.
 func (c *change) admit(next lifecycle.Machine) error {
-	c.n.pushing.Lock()
-	defer c.n.pushing.Unlock()
+	c.daemon.pushing.Lock()
+	defer c.daemon.pushing.Unlock()
 	before := c.l.machine
 	c.Become(next) // its groups' budgets count it
 	err := c.at(func(node limits.Node) error {
-		c.n.pushNode(node)
-		if err := c.n.pushBudgets(); err != nil {
+		c.daemon.pushNode(node)
+		if err := c.daemon.pushBudgets(); err != nil {
 			return err
 		}
-		return c.n.tenants.AddLGPU(tenant.LGPU{ID: node.ID, Name: nameOf(node.Path), Parent: node.Parent,
-			Limits: c.n.limitsOf(node, c.l.record.Devices)})
+		return c.daemon.tenants.AddLGPU(tenant.LGPU{ID: node.ID, Name: nameOf(node.Path), Parent: node.Parent,
+			Limits: c.daemon.limitsOf(node, c.l.record.Devices)})
 	})
 	if err != nil {
 		c.Become(before)
@@ -195,42 +195,42 @@ func (c *change) admit(next lifecycle.Machine) error {
 // withdraw takes the lgpu from tenants, unless it has clients. What it used is counted from then on as used before.
 func (c *change) withdraw(next lifecycle.Machine) error {
 	id := c.l.record.ID
-	used, unknown := c.n.tenants.Usage(id)
-	err := c.n.tenants.RemoveLGPU(id)
+	used, unknown := c.daemon.tenants.Usage(id)
+	err := c.daemon.tenants.RemoveLGPU(id)
 	switch {
 	case errors.Is(err, tenant.ErrInUse):
 		return lifecycle.ErrKept
 	case err != nil && !errors.Is(err, tenant.ErrUnknown):
 		return err
 	}
-	g := c.n.lgpus
+	g := c.daemon.lgpus
 	g.mu.Lock()
 	c.l.machine = next
 	if unknown == nil {
 		c.l.addUse(used)
 	}
 	g.mu.Unlock()
-	c.n.pushing.Lock()
-	defer c.n.pushing.Unlock()
+	c.daemon.pushing.Lock()
+	defer c.daemon.pushing.Unlock()
 	c.withoutBudgets()
 	return nil
 }
 
 // withoutBudgets takes back the budgets of groups that were for this lgpu alone. Called with pushing held.
 func (c *change) withoutBudgets() {
-	if err := c.n.pushBudgets(); err != nil {
-		c.n.log.Error("budgets of groups are not what they should be", "error", err)
+	if err := c.daemon.pushBudgets(); err != nil {
+		c.daemon.log.Error("budgets of groups are not what they should be", "error", err)
 	}
 }
 
 // attach makes the launcher one of the lgpu's, or finds it among those that it had before a restart.
 func (c *change) attach() error {
 	return c.at(func(node limits.Node) error {
-		environment, err := c.n.environment(c.l.record, node)
+		environment, err := c.daemon.environment(c.l.record, node)
 		if err != nil {
 			return err
 		}
-		g := c.n.lgpus
+		g := c.daemon.lgpus
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		for other := range c.l.launchers {
@@ -247,7 +247,7 @@ func (c *change) attach() error {
 
 // revert brings the record back that was before an activation, or forgets one that was new.
 func (c *change) revert() error {
-	g := c.n.lgpus
+	g := c.daemon.lgpus
 	if c.fresh {
 		return g.forget(c.l)
 	}
@@ -258,7 +258,7 @@ func (c *change) revert() error {
 }
 
 func (c *change) startTimer() {
-	g, id := c.n.lgpus, c.l.record.ID
+	g, id := c.daemon.lgpus, c.l.record.ID
 	g.mu.Lock()
 	c.l.until = time.Now().Add(c.wait)
 	g.mu.Unlock()
@@ -266,7 +266,7 @@ func (c *change) startTimer() {
 }
 
 func (c *change) stopTimer() {
-	g := c.n.lgpus
+	g := c.daemon.lgpus
 	g.mu.Lock()
 	c.l.until = time.Time{}
 	g.mu.Unlock()

@@ -18,7 +18,7 @@ type CreateSpec struct {
 
 // Create makes a persistent directory of the tree: an lgpu as soon as it is used, a group as soon as it has children.
 // Its state is on disk when Create returns. An error wraps a *limits.Error, ErrInvalid or ErrClosed.
-func (n *Node) Create(ctx context.Context, spec CreateSpec) (NodeState, error) {
+func (n *Daemon) Create(ctx context.Context, spec CreateSpec) (NodeState, error) {
 	if err := n.presence.left(); err != nil {
 		return NodeState{}, err
 	}
@@ -43,7 +43,7 @@ func (n *Node) Create(ctx context.Context, spec CreateSpec) (NodeState, error) {
 	return NodeState{}, fmt.Errorf("%s: %w: it has been removed already", spec.Path, ErrNotFound)
 }
 
-func (n *Node) create(spec CreateSpec, sim *simUse) (limits.Node, error) {
+func (n *Daemon) create(spec CreateSpec, sim *simUse) (limits.Node, error) {
 	n.lgpus.life.Lock()
 	defer n.lgpus.life.Unlock()
 	node, err := n.tree.Create(limits.CreateSpec{Path: spec.Path, UID: spec.Owner.UID, GID: spec.Owner.GID,
@@ -63,4 +63,4 @@ func (n *Node) create(spec CreateSpec, sim *simUse) (limits.Node, error) {
 
 // Remove removes the group or lgpu at path. An error wraps a *limits.Error: ENOENT, ENOTEMPTY with children, EBUSY
 // while it is in use.
-func (n *Node) Remove(ctx context.Context, path string) error { return n.tree.Rmdir(path) }
+func (n *Daemon) Remove(ctx context.Context, path string) error { return n.tree.Rmdir(path) }

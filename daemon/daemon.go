@@ -95,8 +95,8 @@ const (
 // SocketEnvironment is the variable that tells a tenant's programs where the tenants' socket is.
 const SocketEnvironment = "LGPU_SOCKET"
 
-// Node is the daemon of one runtime folder. Its methods may be called by any number of goroutines.
-type Node struct {
+// Daemon is the daemon of one runtime folder. Its methods may be called by any number of goroutines.
+type Daemon struct {
 	config   Config
 	log      *slog.Logger
 	lock     *os.File
@@ -173,24 +173,24 @@ type parts struct {
 }
 
 // Open takes the runtime folder, reads the state and finds the devices. An error wraps ErrRunning if another daemon has
-// the folder, or store.ErrDamaged if the state was unreadable. The caller ends a Node that was opened by Close, also
+// the folder, or store.ErrDamaged if the state was unreadable. The caller ends a Daemon that was opened by Close, also
 // after Run.
-func Open(c Config) (*Node, error) {
+func Open(c Config) (*Daemon, error) {
 	return open(c, parts{
 		tenants: func(c tenant.Config) (tenants, error) { return tenant.Listen(c) },
 		gates:   func(c dispatch.Config) (gates, error) { return dispatch.New(c) },
 	})
 }
 
-func open(c Config, p parts) (n *Node, err error) {
+func open(c Config, p parts) (n *Daemon, err error) {
 	if err := c.complete(); err != nil {
 		return nil, err
 	}
-	n = &Node{
+	n = &Daemon{
 		config: c, log: c.Log, started: time.Now(), paths: map[uint64]string{}, closeTime: closeTime,
 	}
 	n.lgpus, n.inventory, n.presence = newLgpus(n), newInventory(n), newPresence(n)
-	n.police, n.resolver, n.observer = &police{n: n}, &resolver{n}, &observer{n}
+	n.police, n.resolver, n.observer = &police{daemon: n}, &resolver{n}, &observer{n}
 	n.journal.log = c.Log
 	n.journal.source.limit, n.slices.limit = 1024, 4096
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -304,7 +304,7 @@ func lockFolder(dir string) (*os.File, error) {
 }
 
 // restore makes everything as it was when the daemon before ended: tree, devices, and lgpus in use.
-func (n *Node) restore() error {
+func (n *Daemon) restore() error {
 	state := n.store.State()
 	n.restarts = state.Starts - 1
 	saved := state.Tree
@@ -341,7 +341,7 @@ func (n *Node) restore() error {
 
 // Run serves tenants and keeps watch until ctx ends, or until nobody has needed the daemon for Config.Idle; then it
 // returns nil. Tenants go on: they keep their limits and look for the next daemon.
-func (n *Node) Run(ctx context.Context) error {
+func (n *Daemon) Run(ctx context.Context) error {
 	unmount, err := n.mount()
 	if err != nil {
 		return err
@@ -376,7 +376,7 @@ func (n *Node) Run(ctx context.Context) error {
 }
 
 // announce says that the daemon is there.
-func (n *Node) announce() {
+func (n *Daemon) announce() {
 	e := Event{Kind: DaemonStarted, PID: os.Getpid(), UID: uint32(os.Getuid()), Text: "the daemon has started"}
 	if n.restarts > 0 {
 		e.Kind, e.Text = DaemonRestarted, "the daemon has taken over the state of the one before"
@@ -385,7 +385,7 @@ func (n *Node) announce() {
 }
 
 // mount shows the tree, where that is wanted and possible.
-func (n *Node) mount() (unmount func(), err error) {
+func (n *Daemon) mount() (unmount func(), err error) {
 	dir := filepath.Join(n.config.Dir, TreeFolder)
 	if n.config.Mount == MountOff {
 		if err := treefs.Clean(dir); err != nil { // a daemon before may have had one, and have died
@@ -415,14 +415,14 @@ func (n *Node) mount() (unmount func(), err error) {
 }
 
 // Use tells the daemon that somebody is using its API until release is called, which keeps it from leaving.
-func (n *Node) Use() (release func()) { return n.presence.use() }
+func (n *Daemon) Use() (release func()) { return n.presence.use() }
 
 // closeTime is how long Close waits for what is under way. More is only a driver that hangs.
 const closeTime = 10 * time.Second
 
 // Close ends all subscriptions and gives the runtime folder free. Run has returned, or was never called. Tenants,
 // software GPUs that they use and control daemons of MPS go on. A driver that hangs is left to itself.
-func (n *Node) Close() error {
+func (n *Daemon) Close() error {
 	n.presence.leave()
 	n.cancel()
 	var errs []error
@@ -468,24 +468,24 @@ func doneIn(d time.Duration, f func()) bool {
 }
 
 // Dir returns the runtime folder.
-func (n *Node) Dir() string { return n.config.Dir }
+func (n *Daemon) Dir() string { return n.config.Dir }
 
 // Tree returns the tree of limits. What is written there is in effect when the write returns.
-func (n *Node) Tree() *limits.Tree { return n.tree }
+func (n *Daemon) Tree() *limits.Tree { return n.tree }
 
 // Events subscribes to what happens from now on; the caller closes the subscription. The daemon keeps 1024 events for
 // a slow reader.
-func (n *Node) Events() *Subscription[Event] { return n.journal.source.subscribe() }
+func (n *Daemon) Events() *Subscription[Event] { return n.journal.source.subscribe() }
 
 // Recent returns the last events, at most 256, oldest first.
-func (n *Node) Recent() []Event { return n.journal.recent() }
+func (n *Daemon) Recent() []Event { return n.journal.recent() }
 
 // Slices subscribes to the turns that lgpus have; the caller closes the subscription. The daemon keeps 4096 for a slow
 // reader.
-func (n *Node) Slices() SliceSubscription { return n.slices.subscribe() }
+func (n *Daemon) Slices() SliceSubscription { return n.slices.subscribe() }
 
 // Counters returns numbers that only rise while the daemon lives.
-func (n *Node) Counters() Counters {
+func (n *Daemon) Counters() Counters {
 	return Counters{Events: n.journal.counted(), Gate: n.gates.Stats()}
 }
 
@@ -496,7 +496,7 @@ type Counters struct {
 }
 
 // pathOf is where a group or lgpu is, or was last.
-func (n *Node) pathOf(id uint64) string {
+func (n *Daemon) pathOf(id uint64) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.paths[id]

@@ -160,7 +160,7 @@ func (g *shownGates) Shares() []dispatch.Share {
 
 // rig is a daemon with fake devices and tenants, and a real tree, policy and store.
 type rig struct {
-	*Node
+	*Daemon
 	tenants *fakeTenants
 	gates   *shownGates
 	gpus    *gputest.Inventory
@@ -201,7 +201,7 @@ func start(t *testing.T, c Config, clients ...tenant.Client) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Node = n
+	r.Daemon = n
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { r.run <- n.Run(ctx) }()
 	r.stop = sync.OnceFunc(func() {
@@ -240,12 +240,12 @@ func program(t *testing.T) *exec.Cmd {
 func self() Peer { return Peer{PID: os.Getpid(), UID: uint32(os.Getuid()), GID: uint32(os.Getgid())} }
 
 // holds makes a hold of the caller's process.
-func (r *rig) holds(t *testing.T, spec HoldSpec) *Hold {
+func (r *rig) holds(t *testing.T, spec AttachSpec) *Lease {
 	t.Helper()
 	if spec.Launcher.PID == 0 {
 		spec.Launcher = self()
 	}
-	h, err := r.Hold(t.Context(), spec)
+	h, err := r.Attach(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,9 +287,9 @@ func (w *watcher) await(t *testing.T, kind Kind) Event {
 
 func ptr[T any](v T) *T { return &v }
 
-func TestHoldMakesAndRemoves(t *testing.T) {
+func TestAttachMakesAndRemoves(t *testing.T) {
 	r := start(t, Config{})
-	h := r.holds(t, HoldSpec{Program: "train.py", Limits: Limits{
+	h := r.holds(t, AttachSpec{Program: "train.py", Limits: Limits{
 		MemoryMax: ptr[uint64](1 << 30), ComputeMax: ptr[uint32](2500), Count: ptr(16), Weight: ptr[uint32](300),
 		Priority: "high", HostMax: ptr[uint64](1 << 20), ComputeMin: ptr[uint32](1000),
 	}})
@@ -343,9 +343,9 @@ func (r *rig) node(t *testing.T, path string) NodeState {
 	return nodes[i]
 }
 
-func TestHoldRefuses(t *testing.T) {
+func TestAttachRefuses(t *testing.T) {
 	r := start(t, Config{})
-	h := r.holds(t, HoldSpec{Path: "/team", Limits: Limits{MemoryMax: ptr[uint64](1 << 30)}, Devices: []string{"0"}})
+	h := r.holds(t, AttachSpec{Path: "/team", Limits: Limits{MemoryMax: ptr[uint64](1 << 30)}, Devices: []string{"0"}})
 	defer h.Close()
 	for _, path := range []string{"/high", "/high/below"} {
 		if _, err := r.Create(t.Context(), CreateSpec{Path: path}); err != nil {
@@ -355,43 +355,43 @@ func TestHoldRefuses(t *testing.T) {
 	if err := r.Tree().Write("/high", "lgpu.priority", "0 high"); err != nil {
 		t.Fatal(err)
 	}
-	r.holds(t, HoldSpec{Group: "/high", Limits: Limits{Priority: "latency"}, Devices: []string{"1"}}).Close()
+	r.holds(t, AttachSpec{Group: "/high", Limits: Limits{Priority: "latency"}, Devices: []string{"1"}}).Close()
 	for _, c := range []struct {
-		spec HoldSpec
+		spec AttachSpec
 		err  error
 		text string
 	}{
-		{HoldSpec{Limits: Limits{MemoryMax: ptr[uint64](20 << 30)}}, ErrInvalid, "--memory 20GiB: device 0 (GPU-"},
-		{HoldSpec{Limits: Limits{MemoryMax: ptr[uint64](4)}}, ErrInvalid, "--memory 4B: of device 0 (GPU-"},
-		{HoldSpec{Limits: Limits{MemoryPercent: ptr[uint32](0)}}, ErrInvalid, "--memory 0%: of device 0 (GPU-"},
-		{HoldSpec{Limits: Limits{HostMax: ptr[uint64](4)}}, nil, "host.max"},
-		{HoldSpec{Group: "/high", Limits: Limits{Priority: "latency"}}, ErrInvalid,
+		{AttachSpec{Limits: Limits{MemoryMax: ptr[uint64](20 << 30)}}, ErrInvalid, "--memory 20GiB: device 0 (GPU-"},
+		{AttachSpec{Limits: Limits{MemoryMax: ptr[uint64](4)}}, ErrInvalid, "--memory 4B: of device 0 (GPU-"},
+		{AttachSpec{Limits: Limits{MemoryPercent: ptr[uint32](0)}}, ErrInvalid, "--memory 0%: of device 0 (GPU-"},
+		{AttachSpec{Limits: Limits{HostMax: ptr[uint64](4)}}, nil, "host.max"},
+		{AttachSpec{Group: "/high", Limits: Limits{Priority: "latency"}}, ErrInvalid,
 			"--priority latency: the group /high has high"},
-		{HoldSpec{Group: "/high/below", Limits: Limits{Priority: "latency"}, Devices: []string{"0"}}, ErrInvalid,
+		{AttachSpec{Group: "/high/below", Limits: Limits{Priority: "latency"}, Devices: []string{"0"}}, ErrInvalid,
 			"--priority latency: the group /high has high"},
-		{HoldSpec{Limits: Limits{Count: ptr(33)}}, ErrInvalid, "--units 33: device 0 ("},
-		{HoldSpec{Limits: Limits{ComputeMin: ptr[uint32](5000), ComputeMax: ptr[uint32](100)}}, ErrInvalid,
+		{AttachSpec{Limits: Limits{Count: ptr(33)}}, ErrInvalid, "--units 33: device 0 ("},
+		{AttachSpec{Limits: Limits{ComputeMin: ptr[uint32](5000), ComputeMax: ptr[uint32](100)}}, ErrInvalid,
 			"--min 50%"},
-		{HoldSpec{Devices: []string{"2"}}, ErrNoDevice, "--device: device \"2\": no such device"},
-		{HoldSpec{Devices: []string{"1", "195:1"}}, ErrInvalid, "device is listed twice"},
-		{HoldSpec{Path: "/nowhere/x"}, os.ErrNotExist, "/nowhere"},
-		{HoldSpec{Path: "/procs"}, os.ErrExist, "procs"},
-		{HoldSpec{Path: "/team", Limits: Limits{MemoryMax: ptr[uint64](2 << 30)}}, ErrDiffers,
+		{AttachSpec{Devices: []string{"2"}}, ErrNoDevice, "--device: device \"2\": no such device"},
+		{AttachSpec{Devices: []string{"1", "195:1"}}, ErrInvalid, "device is listed twice"},
+		{AttachSpec{Path: "/nowhere/x"}, os.ErrNotExist, "/nowhere"},
+		{AttachSpec{Path: "/procs"}, os.ErrExist, "procs"},
+		{AttachSpec{Path: "/team", Limits: Limits{MemoryMax: ptr[uint64](2 << 30)}}, ErrDiffers,
 			"exists with memory 1 GiB, not 2 GiB"},
-		{HoldSpec{Path: "/team", Devices: []string{"1"}}, ErrDiffers, "other devices"},
-		{HoldSpec{Path: "/team", Sim: "1x1GiB"}, ErrDiffers, "not on the software GPU"},
-		{HoldSpec{Path: "/team/child"}, nil, "processes"},
-		{HoldSpec{Path: "/team", ID: 7}, ErrNotFound, "id 7"},
-		{HoldSpec{Path: "/gone", ID: 7}, ErrNotFound, "id 7"},
-		{HoldSpec{Sim: "huge"}, ErrInvalid, "--sim"},
-		{HoldSpec{Spatial: true}, ErrInvalid, "--spatial"},
-		{HoldSpec{Launcher: Peer{PID: 1 << 22}}, ErrInvalid, "launcher"},
+		{AttachSpec{Path: "/team", Devices: []string{"1"}}, ErrDiffers, "other devices"},
+		{AttachSpec{Path: "/team", Sim: "1x1GiB"}, ErrDiffers, "not on the software GPU"},
+		{AttachSpec{Path: "/team/child"}, nil, "processes"},
+		{AttachSpec{Path: "/team", ID: 7}, ErrNotFound, "id 7"},
+		{AttachSpec{Path: "/gone", ID: 7}, ErrNotFound, "id 7"},
+		{AttachSpec{Sim: "huge"}, ErrInvalid, "--sim"},
+		{AttachSpec{Spatial: true}, ErrInvalid, "--spatial"},
+		{AttachSpec{Launcher: Peer{PID: 1 << 22}}, ErrInvalid, "launcher"},
 	} {
 		if c.spec.Launcher.PID == 0 {
 			c.spec.Launcher = self()
 		}
 		before := len(r.Tree().Nodes())
-		got, err := r.Hold(t.Context(), c.spec)
+		got, err := r.Attach(t.Context(), c.spec)
 		if err == nil {
 			t.Errorf("%+v: held as %s", c.spec, got.Path)
 			got.Close()
@@ -406,7 +406,7 @@ func TestHoldRefuses(t *testing.T) {
 		}
 	}
 	// The same limits, or none, join.
-	for _, spec := range []HoldSpec{{Path: "/team"}, {Path: "/team", Limits: Limits{MemoryMax: ptr[uint64](1 << 30)}},
+	for _, spec := range []AttachSpec{{Path: "/team"}, {Path: "/team", Limits: Limits{MemoryMax: ptr[uint64](1 << 30)}},
 		{Path: "/team", Devices: []string{"0"}}} {
 		h2 := r.holds(t, spec)
 		if h2.ID != h.ID {
@@ -423,7 +423,7 @@ func TestHoldRefuses(t *testing.T) {
 func TestClientsKeepAnLgpu(t *testing.T) {
 	r := start(t, Config{})
 	events := r.events(t)
-	h := r.holds(t, HoldSpec{})
+	h := r.holds(t, AttachSpec{})
 	r.tenants.join(tenant.Client{LGPU: h.ID, Peer: tenant.Peer{Process: tenant.Process{PID: 4711}}, Memory: []uint64{0,
 		0}})
 	if err := h.Close(); err != nil {
@@ -448,7 +448,7 @@ func TestPersistent(t *testing.T) {
 	if n := r.node(t, "/p"); n.Kind != KindGroup || !n.Persistent {
 		t.Errorf("%+v", n)
 	}
-	h := r.holds(t, HoldSpec{Path: "/p", Devices: []string{"0"}})
+	h := r.holds(t, AttachSpec{Path: "/p", Devices: []string{"0"}})
 	r.tenants.setUsage(h.ID, region.State{Host: 7, Devices: []region.DeviceUse{{Used: 100, Peak: 300,
 		Busy: 5 * time.Second, Launches: 6}}})
 	n := r.node(t, "/p")
@@ -466,7 +466,7 @@ func TestPersistent(t *testing.T) {
 		t.Errorf("removed while in use: %v", err)
 	}
 	h.Close()
-	h = r.holds(t, HoldSpec{Path: "/p"})
+	h = r.holds(t, AttachSpec{Path: "/p"})
 	if len(h.Devices) != 1 {
 		t.Errorf("devices %v", h.Devices)
 	}
@@ -486,7 +486,7 @@ func TestWritesArrive(t *testing.T) {
 	if _, err := r.Create(t.Context(), CreateSpec{Path: "/g"}); err != nil {
 		t.Fatal(err)
 	}
-	h := r.holds(t, HoldSpec{Group: "/g", Program: "x"})
+	h := r.holds(t, AttachSpec{Group: "/g", Program: "x"})
 	defer h.Close()
 	if err := r.Tree().Write(h.Path, "memory.max", "195:0 1073741824"); err != nil {
 		t.Fatal(err)
@@ -539,7 +539,7 @@ func TestSingleInstance(t *testing.T) {
 func TestIdleExit(t *testing.T) {
 	r := start(t, Config{Idle: 30 * time.Millisecond})
 	release := r.Use()
-	h := r.holds(t, HoldSpec{})
+	h := r.holds(t, AttachSpec{})
 	release()
 	select {
 	case err := <-r.run:
@@ -553,7 +553,7 @@ func TestIdleExit(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("the daemon does not leave")
 	}
-	if _, err := r.Hold(t.Context(), HoldSpec{Launcher: self()}); !errors.Is(err, ErrClosed) {
+	if _, err := r.Attach(t.Context(), AttachSpec{Launcher: self()}); !errors.Is(err, ErrClosed) {
 		t.Errorf("a hold of one that is leaving: %v", err)
 	}
 }
@@ -612,7 +612,7 @@ func TestGroupStaysAGroup(t *testing.T) {
 	}
 	make("/team", "1x1GiB,sms=2")
 	make("/team/alice", "")
-	_, err := r.Hold(t.Context(), HoldSpec{Path: "/team", Launcher: self()})
+	_, err := r.Attach(t.Context(), AttachSpec{Path: "/team", Launcher: self()})
 	var hint interface{ Hint() string }
 	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "/team is a group") || !errors.As(err, &hint) ||
 		!strings.Contains(hint.Hint(), "--group /team") {
@@ -623,7 +623,7 @@ func TestGroupStaysAGroup(t *testing.T) {
 	// It becomes one after it was looked at.
 	for _, c := range []struct{ path, shape string }{{"/late", "1x1GiB,sms=2"}, {"/new", ""}} {
 		make(c.path, c.shape)
-		spec := HoldSpec{Path: c.path, Sim: c.shape, Devices: []string{"0"}, Launcher: self()}
+		spec := AttachSpec{Path: c.path, Sim: c.shape, Devices: []string{"0"}, Launcher: self()}
 		p, err := r.look(spec, os.Getpid(), 0)
 		if err != nil {
 			t.Fatal(err)
@@ -647,7 +647,7 @@ func TestGroupStaysAGroup(t *testing.T) {
 
 	// A program once ran in it.
 	make("/once", "")
-	h := r.holds(t, HoldSpec{Path: "/once", Devices: []string{"0"}})
+	h := r.holds(t, AttachSpec{Path: "/once", Devices: []string{"0"}})
 	if n := r.node(t, "/once"); n.Kind != KindLgpu {
 		t.Errorf("with a program: %+v", n)
 	}

@@ -24,7 +24,7 @@ const rescanPeriod = 30 * time.Second
 
 // inventory owns the devices of the daemon: where they come from, and what was last seen of them.
 type inventory struct {
-	n *Node
+	daemon *Daemon
 
 	// mu guards the origins and sims, their fields that say so, and watching. No driver is asked under it.
 	mu       sync.Mutex
@@ -76,7 +76,7 @@ type sight struct {
 	fault   string
 }
 
-func newInventory(n *Node) *inventory { return &inventory{n: n, sims: map[string]*origin{}} }
+func newInventory(n *Daemon) *inventory { return &inventory{daemon: n, sims: map[string]*origin{}} }
 
 // open opens the sources of devices: those that were given, or the GPUs of NVIDIA's driver.
 func (v *inventory) open(sources []gpu.Inventory) {
@@ -86,7 +86,7 @@ func (v *inventory) open(sources []gpu.Inventory) {
 		case err == nil:
 			sources = []gpu.Inventory{driver}
 		case !errors.Is(err, nvidia.ErrNoDriver):
-			v.n.log.Warn("NVIDIA's devices are left out", "error", err)
+			v.daemon.log.Warn("NVIDIA's devices are left out", "error", err)
 		}
 	}
 	v.mu.Lock()
@@ -192,13 +192,13 @@ func (v *inventory) publish() error {
 		if device.Partitioned {
 			continue // its instances are the devices
 		}
-		spatial := v.n.modes.Mode(device.UUID) == mps.Spatial
+		spatial := v.daemon.modes.Mode(device.UUID) == mps.Spatial
 		parts = append(parts, partsOf(device.Device, spatial && device.origin.shape != ""))
-		if err := v.n.gates.SetDevice(device.UUID, spatial, schedule.Options{}); err != nil {
+		if err := v.daemon.gates.SetDevice(device.UUID, spatial, schedule.Options{}); err != nil {
 			problems = append(problems, err)
 		}
 	}
-	if err := v.n.tree.SetDevices(parts); err != nil {
+	if err := v.daemon.tree.SetDevices(parts); err != nil {
 		problems = append(problems, fmt.Errorf("tell the tree of %d devices: %w", len(parts), err))
 	}
 	return errors.Join(problems...)
@@ -318,11 +318,11 @@ func (v *inventory) startSim(o *origin, shape sim.Shape) error {
 	defer o.asking.Unlock()
 	if o.inventory != nil {
 		if err := o.inventory.Close(); err != nil {
-			v.n.log.Debug("let go of a software GPU that has died", "shape", o.shape, "error", err)
+			v.daemon.log.Debug("let go of a software GPU that has died", "shape", o.shape, "error", err)
 		}
 		o.inventory = nil
 	}
-	hardware, err := sim.Start(shape, sim.StartOptions{Dir: v.n.config.Dir, Command: v.n.config.SimCommand})
+	hardware, err := sim.Start(shape, sim.StartOptions{Dir: v.daemon.config.Dir, Command: v.daemon.config.SimCommand})
 	if err != nil {
 		return err
 	}
@@ -354,7 +354,7 @@ func (v *inventory) leaveSim(o *origin) {
 		return
 	}
 	if err := errors.Join(v.publish(), o.close()); err != nil {
-		v.n.log.Warn("a software GPU is let go", "shape", o.shape, "error", err)
+		v.daemon.log.Warn("a software GPU is let go", "shape", o.shape, "error", err)
 	}
 }
 
@@ -376,15 +376,15 @@ func (v *inventory) watchLocked(o *origin) {
 	}
 	ctx, stop := context.WithCancel(v.watching)
 	o.stop = stop
-	v.n.work.Add(1)
+	v.daemon.work.Add(1)
 	go func() {
-		defer v.n.work.Done()
+		defer v.daemon.work.Done()
 		defer stop()
-		tick := time.NewTicker(v.n.config.PolicePeriod)
+		tick := time.NewTicker(v.daemon.config.PolicePeriod)
 		defer tick.Stop()
 		for {
-			v.n.police.patrol(o)
-			for again, whole := v.n.police.reconcile(o), false; !whole; {
+			v.daemon.police.patrol(o)
+			for again, whole := v.daemon.police.reconcile(o), false; !whole; {
 				var soon <-chan time.Time
 				if again {
 					soon = time.After(secondLook)
@@ -395,9 +395,9 @@ func (v *inventory) watchLocked(o *origin) {
 				case <-tick.C:
 					whole = true
 				case <-soon:
-					again = v.n.police.reconcile(o)
+					again = v.daemon.police.reconcile(o)
 				case <-o.bereaved:
-					again = v.n.police.reconcile(o)
+					again = v.daemon.police.reconcile(o)
 				}
 			}
 		}
@@ -414,7 +414,7 @@ func (v *inventory) rescan(ctx context.Context) {
 			return
 		case <-tick.C:
 			if err := v.refresh(); err != nil {
-				v.n.log.Warn("devices cannot be listed", "error", err)
+				v.daemon.log.Warn("devices cannot be listed", "error", err)
 			}
 		}
 	}
@@ -503,6 +503,6 @@ func (v *inventory) observe(d *device, facts gpu.Facts, err error) {
 	}
 	v.seenMu.Unlock()
 	if event != nil {
-		v.n.journal.emit(*event)
+		v.daemon.journal.emit(*event)
 	}
 }

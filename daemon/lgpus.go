@@ -20,7 +20,7 @@ import (
 // lgpus owns the lgpus that have or had processes, or that are for a software GPU, and leads them through their lives
 // (package lifecycle). Directories of the tree that never had any of this are not here.
 type lgpus struct {
-	n *Node
+	daemon *Daemon
 
 	// life is locked while an event of an lgpu is carried out, so that one is complete before the next begins. It
 	// guards the fields of every lgpu that say so. No driver, hardware process or MPS daemon is waited for under it.
@@ -65,8 +65,8 @@ type launcher struct {
 	present bool // it has a lease; else it had one from the daemon before
 }
 
-func newLgpus(n *Node) *lgpus {
-	return &lgpus{n: n, byID: map[uint64]*lgpu{}, notices: map[uint64]bool{}, noticed: make(chan struct{}, 1)}
+func newLgpus(n *Daemon) *lgpus {
+	return &lgpus{daemon: n, byID: map[uint64]*lgpu{}, notices: map[uint64]bool{}, noticed: make(chan struct{}, 1)}
 }
 
 func newLgpu(record store.Lgpu) *lgpu {
@@ -203,13 +203,13 @@ func (g *lgpus) save(l *lgpu) error {
 	record.Active = l.machine.State.InUse()
 	record.Launchers = nil
 	for of := range l.launchers {
-		record.Launchers = append(record.Launchers, store.Launcher{PID: of.PID, Start: of.Start, Boot: g.n.boot,
+		record.Launchers = append(record.Launchers, store.Launcher{PID: of.PID, Start: of.Start, Boot: g.daemon.boot,
 			UID: of.uid})
 	}
 	g.mu.Unlock()
 	slices.SortFunc(record.Launchers, func(a, b store.Launcher) int { return a.PID - b.PID })
 	l.saved = true
-	return g.n.store.SaveLgpu(record)
+	return g.daemon.store.SaveLgpu(record)
 }
 
 // forget drops an lgpu, of which nothing is left but its directory at most. Called with life held.
@@ -224,15 +224,15 @@ func (g *lgpus) forget(l *lgpu) error {
 	}
 	var err error
 	if l.saved {
-		err = g.n.store.DeleteLgpu(id)
+		err = g.daemon.store.DeleteLgpu(id)
 	}
 	if sim := l.sim; sim != nil {
 		l.sim = nil
 		// The hardware may take its time to answer; nobody waits for that.
-		g.n.work.Add(1)
-		go func() { defer g.n.work.Done(); sim.close() }()
+		g.daemon.work.Add(1)
+		go func() { defer g.daemon.work.Done(); sim.close() }()
 	}
-	g.n.journal.forget(id)
+	g.daemon.journal.forget(id)
 	return err
 }
 
@@ -254,9 +254,9 @@ func (g *lgpus) reachSims() {
 		if l.record.Sim == "" {
 			continue
 		}
-		sim, err := g.n.inventory.useSim(l.record.Sim)
+		sim, err := g.daemon.inventory.useSim(l.record.Sim)
 		if err != nil {
-			g.n.log.Warn("a software GPU cannot be reached", "shape", l.record.Sim, "error", err)
+			g.daemon.log.Warn("a software GPU cannot be reached", "shape", l.record.Sim, "error", err)
 			continue
 		}
 		l.sim = sim
@@ -272,7 +272,7 @@ func (g *lgpus) revive() {
 		l := g.byID[id]
 		for _, saved := range l.record.Launchers {
 			p := tenant.Process{PID: saved.PID, Start: saved.Start}
-			if saved.Boot != g.n.boot {
+			if saved.Boot != g.daemon.boot {
 				continue
 			}
 			if h, err := proc.Open(p.PID, p.Start); err == nil {
@@ -288,15 +288,15 @@ func (g *lgpus) revive() {
 			continue
 		}
 		g.readyModes(l)
-		c := &change{n: g.n, l: l, wait: g.n.config.Reattach}
+		c := &change{daemon: g.daemon, l: l, wait: g.daemon.config.Reattach}
 		if err := c.drive(lifecycle.Revived); err != nil {
-			g.n.log.Error("an lgpu that was in use cannot be brought back", "id", id, "error", err)
+			g.daemon.log.Error("an lgpu that was in use cannot be brought back", "id", id, "error", err)
 		}
 	}
-	for _, node := range g.n.tree.Nodes() {
+	for _, node := range g.daemon.tree.Nodes() {
 		if node.Temporary && g.byID[node.ID] == nil {
-			if err := g.n.tree.Rmdir(node.Path); err != nil {
-				g.n.log.Warn("a temporary lgpu stays", "path", node.Path, "error", err)
+			if err := g.daemon.tree.Rmdir(node.Path); err != nil {
+				g.daemon.log.Warn("a temporary lgpu stays", "path", node.Path, "error", err)
 			}
 		}
 	}
@@ -305,9 +305,9 @@ func (g *lgpus) revive() {
 // readyModes brings the devices of a saved lgpu into the mode that it had them in.
 func (g *lgpus) readyModes(l *lgpu) {
 	for _, uuid := range l.record.Devices {
-		if l.record.Spatial && g.n.modes.Mode(uuid) != mps.Spatial {
-			if err := g.n.inventory.setMode(g.n.ctx, uuid, mps.Spatial); err != nil {
-				g.n.log.Warn("a device stays in temporal mode", "device", uuid, "error", err)
+		if l.record.Spatial && g.daemon.modes.Mode(uuid) != mps.Spatial {
+			if err := g.daemon.inventory.setMode(g.daemon.ctx, uuid, mps.Spatial); err != nil {
+				g.daemon.log.Warn("a device stays in temporal mode", "device", uuid, "error", err)
 			}
 		}
 	}
@@ -315,13 +315,13 @@ func (g *lgpus) readyModes(l *lgpu) {
 
 // awaitLauncher detaches a launcher when its process has ended. It takes over h.
 func (g *lgpus) awaitLauncher(l *lgpu, of *launcher, h *proc.Handle) {
-	g.n.work.Add(1)
+	g.daemon.work.Add(1)
 	go func() {
-		defer g.n.work.Done()
+		defer g.daemon.work.Done()
 		defer h.Close()
-		if h.Wait(g.n.ctx) == nil {
+		if h.Wait(g.daemon.ctx) == nil {
 			if err := g.detach(l, of); err != nil {
-				g.n.log.Warn("an lgpu stays without its launcher", "id", l.record.ID, "error", err)
+				g.daemon.log.Warn("an lgpu stays without its launcher", "id", l.record.ID, "error", err)
 			}
 		}
 	}()
@@ -332,7 +332,7 @@ func (g *lgpus) awaitLauncher(l *lgpu, of *launcher, h *proc.Handle) {
 func (g *lgpus) detach(l *lgpu, of *launcher) error {
 	g.life.Lock()
 	defer g.life.Unlock()
-	if g.n.presence.left() != nil {
+	if g.daemon.presence.left() != nil {
 		return nil
 	}
 	g.mu.Lock()
@@ -341,7 +341,7 @@ func (g *lgpus) detach(l *lgpu, of *launcher) error {
 	if !attached {
 		return nil
 	}
-	c := &change{n: g.n, l: l, launcher: of}
+	c := &change{daemon: g.daemon, l: l, launcher: of}
 	return c.drive(lifecycle.LauncherLeft)
 }
 
@@ -381,7 +381,7 @@ func (g *lgpus) janitor(ctx context.Context) {
 		g.noticesMu.Unlock()
 		for _, id := range ids {
 			if err := g.look(id); err != nil {
-				g.n.log.Warn("an lgpu stays though nobody uses it", "id", id, "error", err)
+				g.daemon.log.Warn("an lgpu stays though nobody uses it", "id", id, "error", err)
 			}
 		}
 	}
@@ -395,7 +395,7 @@ func (g *lgpus) look(id uint64) error {
 	if l == nil {
 		return nil
 	}
-	_, exists := g.n.tree.ByID(id)
+	_, exists := g.daemon.tree.ByID(id)
 	g.mu.Lock()
 	expired := l.machine.Expected && !time.Now().Before(l.until)
 	inUse := l.machine.State.InUse()
@@ -407,7 +407,7 @@ func (g *lgpus) look(id uint64) error {
 	case expired:
 		event = lifecycle.Expired
 	}
-	c := &change{n: g.n, l: l}
+	c := &change{daemon: g.daemon, l: l}
 	return c.drive(event)
 }
 

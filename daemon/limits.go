@@ -105,7 +105,7 @@ func (l Limits) memory(d gpu.Device) (uint64, bool, error) {
 }
 
 // outranked refuses a priority that the groups above the lgpu at a path do not let it have: the tree would lower it.
-func (n *Node) outranked(at, priority string, devices []gpu.Device) error {
+func (n *Daemon) outranked(at, priority string, devices []gpu.Device) error {
 	var asked limits.Priority
 	if priority == "" || asked.UnmarshalText([]byte(priority)) != nil { // what does not read, the tree refuses
 		return nil
@@ -136,7 +136,7 @@ func (n *Node) outranked(at, priority string, devices []gpu.Device) error {
 
 // differs names the first difference between what a node asks for and what spec does, or nothing. A spec without limits
 // differs from none.
-func (s HoldSpec) differs(node limits.Node, devices []gpu.Device) string {
+func (s AttachSpec) differs(node limits.Node, devices []gpu.Device) string {
 	l := s.Limits
 	if s.ID != 0 {
 		return ""

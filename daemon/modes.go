@@ -26,7 +26,7 @@ func modeOf(spatial bool) mps.Mode {
 // wantMode brings a device into the mode that an lgpu needs. It waits for a switch that is under way.
 func (v *inventory) wantMode(ctx context.Context, d gpu.Device, spatial bool) error {
 	mode := modeOf(spatial)
-	if v.n.modes.Settled(d.UUID, mode) {
+	if v.daemon.modes.Settled(d.UUID, mode) {
 		return nil
 	}
 	err := v.setMode(ctx, d.UUID, mode)
@@ -42,7 +42,7 @@ func (v *inventory) setMode(ctx context.Context, uuid gpu.UUID, mode mps.Mode) e
 	if d == nil {
 		return fmt.Errorf("device %s: %w", uuid, ErrNoDevice)
 	}
-	if err := v.n.modes.SetMode(ctx, mps.Device{UUID: uuid, Software: d.origin.shape != ""}, mode); err != nil {
+	if err := v.daemon.modes.SetMode(ctx, mps.Device{UUID: uuid, Software: d.origin.shape != ""}, mode); err != nil {
 		return err
 	}
 	return v.publish()
@@ -55,5 +55,5 @@ func (v *inventory) modeEvent(e mps.Event) {
 	if e.Err != nil {
 		event.Text += ": " + e.Err.Error()
 	}
-	v.n.journal.emit(event)
+	v.daemon.journal.emit(event)
 }

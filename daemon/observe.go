@@ -12,14 +12,14 @@ import (
 )
 
 // observer is told what tenants do and whose turn it was, and makes events of it. It has no state of its own.
-type observer struct{ n *Node }
+type observer struct{ daemon *Daemon }
 
 var _ tenant.Observer = (*observer)(nil)
 
 // Joined implements tenant.Observer.
 func (o *observer) Joined(c tenant.Client) {
-	path := o.n.pathOf(c.LGPU)
-	o.n.journal.emit(Event{
+	path := o.daemon.pathOf(c.LGPU)
+	o.daemon.journal.emit(Event{
 		Kind: ClientJoined, Path: path, ID: c.LGPU, PID: c.Peer.PID, UID: c.Peer.UID,
 		Text: fmt.Sprintf("process %d (%s) uses %s", c.Peer.PID, c.Peer.Comm, path),
 	})
@@ -27,20 +27,20 @@ func (o *observer) Joined(c tenant.Client) {
 
 // Left implements tenant.Observer.
 func (o *observer) Left(c tenant.Client) {
-	path := o.n.pathOf(c.LGPU)
-	o.n.journal.emit(Event{
+	path := o.daemon.pathOf(c.LGPU)
+	o.daemon.journal.emit(Event{
 		Kind: ClientLeft, Path: path, ID: c.LGPU, PID: c.Peer.PID, UID: c.Peer.UID,
 		Text: fmt.Sprintf("process %d (%s) has left %s", c.Peer.PID, c.Peer.Comm, path),
 	})
-	o.n.lgpus.unexpect(c.LGPU)
-	o.n.lgpus.notice(c.LGPU)
-	o.n.inventory.bereave()
-	o.n.presence.used()
+	o.daemon.lgpus.unexpect(c.LGPU)
+	o.daemon.lgpus.notice(c.LGPU)
+	o.daemon.inventory.bereave()
+	o.daemon.presence.used()
 }
 
 // Refused implements tenant.Observer.
 func (o *observer) Refused(p tenant.Peer, err error) {
-	o.n.journal.emit(Event{
+	o.daemon.journal.emit(Event{
 		Kind: ClientRefused, PID: p.PID, UID: p.UID, Text: fmt.Sprintf("process %d (%s) was kept out: %v", p.PID,
 			p.Comm, err),
 	})
@@ -48,26 +48,26 @@ func (o *observer) Refused(p tenant.Peer, err error) {
 
 // OutOfMemory implements tenant.Observer.
 func (o *observer) OutOfMemory(c tenant.Client, device int, bytes uint64) {
-	path := o.n.pathOf(c.LGPU)
+	path := o.daemon.pathOf(c.LGPU)
 	e := Event{
 		Kind: OutOfMemory, Path: path, ID: c.LGPU, PID: c.Peer.PID, UID: c.Peer.UID, Bytes: bytes,
 		Text: fmt.Sprintf("process %d (%s) of %s was denied %d bytes", c.Peer.PID, c.Peer.Comm, path, bytes),
 	}
-	if record, _ := o.n.lgpus.record(c.LGPU); device >= 0 && device < len(record.Devices) {
+	if record, _ := o.daemon.lgpus.record(c.LGPU); device >= 0 && device < len(record.Devices) {
 		uuid := record.Devices[device]
 		e.Device = &uuid
 	}
-	o.n.journal.emit(e)
+	o.daemon.journal.emit(e)
 }
 
 // turn passes a turn on to subscribers. Called with the gate's lock held.
 func (o *observer) turn(s dispatch.Slice) {
 	path := ""
-	if node, ok := o.n.tree.ByID(s.LGPU); ok {
+	if node, ok := o.daemon.tree.ByID(s.LGPU); ok {
 		path = node.Path
 	}
 	now, wall := monotonic(), time.Now()
-	o.n.slices.publish(Slice{
+	o.daemon.slices.publish(Slice{
 		Device: s.Device, ID: s.LGPU, Path: path, Used: time.Duration(s.Busy),
 		Start: wall.Add(time.Duration(s.Start - now)), End: wall.Add(time.Duration(s.End - now)),
 	})
@@ -76,10 +76,10 @@ func (o *observer) turn(s dispatch.Slice) {
 // overran tells of a drain past its bound. Called with the gate's lock held.
 func (o *observer) overran(id uint64, uuid gpu.UUID) {
 	path := ""
-	if node, ok := o.n.tree.ByID(id); ok {
+	if node, ok := o.daemon.tree.ByID(id); ok {
 		path = node.Path
 	}
-	o.n.journal.emit(Event{
+	o.daemon.journal.emit(Event{
 		Kind: DrainOverrun, Path: path, ID: id, Device: &uuid,
 		Text: fmt.Sprintf("%s keeps device %s beyond the end of its turn; others run beside it, and it is charged",
 			path, uuid.Short()),

@@ -76,14 +76,14 @@ const exportTolerance = 4
 // reconcile gives back what is charged for memory that clients gave away and the devices of an origin have no more. It
 // reports whether it should be called again soon. Only the goroutine of the origin calls it.
 func (w *police) reconcile(o *origin) (again bool) {
-	for _, d := range w.n.inventory.devicesOf(o) {
+	for _, d := range w.daemon.inventory.devicesOf(o) {
 		facts, err := o.facts(d.UUID)
 		if err != nil || facts.Namespaced {
 			continue
 		}
-		gone, more := d.orphans.look(facts, w.n.tenants.Exports(d.UUID))
+		gone, more := d.orphans.look(facts, w.daemon.tenants.Exports(d.UUID))
 		for lgpu, bytes := range gone {
-			w.n.tenants.ReleaseExports(d.UUID, lgpu, bytes)
+			w.daemon.tenants.ReleaseExports(d.UUID, lgpu, bytes)
 		}
 		again = again || more
 	}

@@ -34,37 +34,37 @@ func tolerance(bytes uint64) uint64 { return max(toleranceBytes, bytes/tolerance
 // police compares what is true on the devices with the accounts of lgpus, and acts by Config.Police. Each origin has a
 // goroutine of its own that calls patrol and reconcile; what it remembers of a device is in the device.
 type police struct {
-	n     *Node
-	blind sync.Once // for the warning that processes on devices cannot be told apart
+	daemon *Daemon
+	blind  sync.Once // for the warning that processes on devices cannot be told apart
 }
 
 // patrol looks at the devices of an origin once: what is true there, and whether that is what the accounts say.
 func (w *police) patrol(o *origin) {
-	for _, d := range w.n.inventory.devicesOf(o) {
+	for _, d := range w.daemon.inventory.devicesOf(o) {
 		facts, err := o.facts(d.UUID)
-		w.n.inventory.observe(d, facts, err)
+		w.daemon.inventory.observe(d, facts, err)
 		if err != nil || d.Partitioned {
 			continue
 		}
 		if facts.Namespaced {
 			w.blind.Do(func() {
-				w.n.log.Warn("the daemon runs in a container, where the driver's process numbers mean nothing: " +
+				w.daemon.log.Warn("the daemon runs in a container, where the driver's process numbers mean nothing: " +
 					"strangers on a device are not seen")
 			})
 			facts.Processes = nil
 		}
 		w.inspect(d, facts)
 	}
-	w.n.tree.Observe()
+	w.daemon.tree.Observe()
 }
 
 // inspect compares the driver's processes with the clients. Only the goroutine of the device's origin calls it.
 func (w *police) inspect(d *device, facts gpu.Facts) {
 	clients := map[int]tenant.Client{}
-	for _, c := range w.n.tenants.Clients() {
+	for _, c := range w.daemon.tenants.Clients() {
 		clients[c.Peer.PID] = c
 	}
-	servers := w.n.modes.Processes(d.UUID)
+	servers := w.daemon.modes.Processes(d.UUID)
 	users := map[uint64][]user{}
 	seen := map[processKey]bool{}
 	for _, p := range facts.Processes {
@@ -111,17 +111,17 @@ func (w *police) stranger(d *device, key processKey, s proc.Status, p gpu.Proces
 			units.FormatSize(p.Memory), d.Short()),
 	}
 	belongs := false
-	if evidence, err := tenant.Observe(key.PID, w.n.resolver.clientOf); err == nil {
+	if evidence, err := tenant.Observe(key.PID, w.daemon.resolver.clientOf); err == nil {
 		var node limits.Node
-		if node, belongs = w.n.resolver.owner(evidence); belongs {
+		if node, belongs = w.daemon.resolver.owner(evidence); belongs {
 			e.Path, e.ID = node.Path, node.ID
 			e.Text = fmt.Sprintf("process %d (%s) of user %d belongs to %s but holds %s of device %s past its limits",
 				key.PID, s.Comm, uid,
 				node.Path, units.FormatSize(p.Memory), d.Short())
 		}
 	}
-	w.n.journal.emit(e)
-	if belongs && w.n.config.Police != PoliceReport || w.n.config.Police == PoliceStopStrangers {
+	w.daemon.journal.emit(e)
+	if belongs && w.daemon.config.Police != PoliceReport || w.daemon.config.Police == PoliceStopStrangers {
 		w.stop(key, e)
 	}
 }
@@ -133,8 +133,8 @@ func (w *police) compare(d *device, all map[uint64][]user) {
 		for _, u := range users {
 			sum += u.memory
 		}
-		node, ok := w.n.tree.ByID(id)
-		account, kept := w.n.usageOf(id)[d.UUID]
+		node, ok := w.daemon.tree.ByID(id)
+		account, kept := w.daemon.usageOf(id)[d.UUID]
 		if !ok || !kept {
 			continue
 		}
@@ -165,7 +165,7 @@ func (w *police) compare(d *device, all map[uint64][]user) {
 // overrun reports an lgpu that uses too much, and its client that does most of it.
 func (w *police) overrun(d *device, node limits.Node, users []user, sum, account, limit uint64, overLimit bool) {
 	excess := func(u user) uint64 {
-		record, _ := w.n.lgpus.record(node.ID)
+		record, _ := w.daemon.lgpus.record(node.ID)
 		if i := slices.Index(record.Devices, d.UUID); i >= 0 && i < len(u.Memory) {
 			return u.memory - min(u.memory, u.Memory[i])
 		}
@@ -188,23 +188,23 @@ func (w *police) overrun(d *device, node limits.Node, users []user, sum, account
 	if overLimit {
 		e.Text += fmt.Sprintf(" and its limit is %s", units.FormatSize(limit))
 	}
-	w.n.journal.emit(e)
-	if overLimit && w.n.config.Police != PoliceReport {
+	w.daemon.journal.emit(e)
+	if overLimit && w.daemon.config.Police != PoliceReport {
 		w.stop(worst.Peer.Process, e)
 	}
 }
 
 // watchHigh reports lgpus that have come above their memory.high.
 func (w *police) watchHigh(d *device) {
-	for _, node := range w.n.tree.Nodes() {
+	for _, node := range w.daemon.tree.Nodes() {
 		e, ok := node.Device(d.Identity())
-		if !ok || w.n.lgpus.of(node.ID) == nil {
+		if !ok || w.daemon.lgpus.of(node.ID) == nil {
 			continue
 		}
-		used := w.n.usageOf(node.ID)[d.UUID].Used
-		if w.n.lgpus.rises(node.ID, d.UUID, used > e.High) {
+		used := w.daemon.usageOf(node.ID)[d.UUID].Used
+		if w.daemon.lgpus.rises(node.ID, d.UUID, used > e.High) {
 			uuid := d.UUID
-			w.n.journal.emit(Event{
+			w.daemon.journal.emit(Event{
 				Kind: MemoryHigh, Path: node.Path, ID: node.ID, Device: &uuid, Bytes: used,
 				Text: fmt.Sprintf("%s uses %s of device %s, above its memory.high of %s", node.Path,
 					units.FormatSize(used), d.Short(),
@@ -221,7 +221,7 @@ func (w *police) stop(p processKey, why Event) {
 	spared := p.PID <= 1 || p.PID == os.Getpid() || err != nil ||
 		slices.ContainsFunc(self.Ancestors, func(a tenant.Ancestor) bool { return a.PID == p.PID })
 	if spared {
-		w.n.log.Warn("a process that should be stopped is spared", "pid", p.PID, "error", err)
+		w.daemon.log.Warn("a process that should be stopped is spared", "pid", p.PID, "error", err)
 		return
 	}
 	h, err := proc.Open(p.PID, p.Start)
@@ -230,17 +230,17 @@ func (w *police) stop(p processKey, why Event) {
 	}
 	why.Kind = PoliceStopped
 	why.Text = fmt.Sprintf("process %d is stopped: %s", p.PID, why.Text)
-	w.n.journal.emit(why)
-	w.n.work.Add(1)
+	w.daemon.journal.emit(why)
+	w.daemon.work.Add(1)
 	go func() {
-		defer w.n.work.Done()
+		defer w.daemon.work.Done()
 		defer h.Close()
 		for _, s := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
 			if err := h.Signal(s); err != nil {
-				w.n.log.Warn("a process cannot be stopped", "pid", p.PID, "signal", s, "error", err)
+				w.daemon.log.Warn("a process cannot be stopped", "pid", p.PID, "signal", s, "error", err)
 				return
 			}
-			if h.WaitFor(w.n.ctx, w.n.config.StopGrace) {
+			if h.WaitFor(w.daemon.ctx, w.daemon.config.StopGrace) {
 				return
 			}
 		}

@@ -9,7 +9,7 @@ import (
 
 // presence knows whether anybody needs the daemon, and decides when it leaves.
 type presence struct {
-	n       *Node
+	daemon  *Daemon
 	changed chan struct{} // holds a token when somebody may have stopped needing it
 
 	mu      sync.Mutex // guards the fields below
@@ -17,9 +17,9 @@ type presence struct {
 	leaving bool       // nobody can begin to need the daemon any more
 }
 
-func newPresence(n *Node) *presence { return &presence{n: n, changed: make(chan struct{}, 1)} }
+func newPresence(n *Daemon) *presence { return &presence{daemon: n, changed: make(chan struct{}, 1)} }
 
-// leave makes every later Hold and Create fail.
+// leave makes every later Attach and Create fail.
 func (p *presence) leave() {
 	p.mu.Lock()
 	p.leaving = true
@@ -39,9 +39,9 @@ func (p *presence) left() error {
 // awaitIdle closes the channel once nobody has needed the daemon for some time. Nobody can begin to afterwards.
 func (p *presence) awaitIdle(ctx context.Context, period time.Duration) <-chan struct{} {
 	idle := make(chan struct{})
-	p.n.work.Add(1)
+	p.daemon.work.Add(1)
 	go func() {
-		defer p.n.work.Done()
+		defer p.daemon.work.Done()
 		timer := time.NewTimer(period)
 		defer timer.Stop()
 		for {
@@ -65,7 +65,7 @@ func (p *presence) awaitIdle(ctx context.Context, period time.Duration) <-chan s
 func (p *presence) leaveIfIdle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.leaving = p.leaving || p.users == 0 && !p.n.lgpus.inUse()
+	p.leaving = p.leaving || p.users == 0 && !p.daemon.lgpus.inUse()
 	return p.leaving
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 // resolver finds out which lgpu a process belongs to. It has no state of its own.
-type resolver struct{ n *Node }
+type resolver struct{ daemon *Daemon }
 
 var _ tenant.Resolver = (*resolver)(nil)
 
@@ -29,14 +29,14 @@ var _ tenant.Resolver = (*resolver)(nil)
 // decides.
 func (r *resolver) owner(e tenant.Evidence) (limits.Node, bool) {
 	descent, descends := r.descent(e)
-	path, bound := r.n.tree.Bound(cgroupText(e.Cgroups))
+	path, bound := r.daemon.tree.Bound(cgroupText(e.Cgroups))
 	if !bound {
 		return descent, descends
 	}
 	if descends && within(descent.Path, path) {
 		return descent, true
 	}
-	node, err := r.n.tree.Node(path)
+	node, err := r.daemon.tree.Node(path)
 	return node, err == nil
 }
 
@@ -47,7 +47,7 @@ func within(path, ancestor string) bool {
 
 // descent finds the lgpu of the nearest ancestor that is a launcher or a client.
 func (r *resolver) descent(e tenant.Evidence) (limits.Node, bool) {
-	launchers := r.n.lgpus.launchers()
+	launchers := r.daemon.lgpus.launchers()
 	for _, a := range e.Ancestors {
 		// A client that has become a launcher, by exec, is still on record as a client of where it was.
 		id, launches := launchers[a.Process]
@@ -55,7 +55,7 @@ func (r *resolver) descent(e tenant.Evidence) (limits.Node, bool) {
 			id = a.LGPU
 		}
 		if id != 0 {
-			return r.n.tree.ByID(id)
+			return r.daemon.tree.ByID(id)
 		}
 	}
 	return limits.Node{}, false
@@ -68,10 +68,10 @@ func (r *resolver) Resolve(e tenant.Evidence) (uint64, error) {
 		return 0, refusal(unix.EPERM, "process %d descends from no lgpu and is in no cgroup of one; start it by: "+
 			"lgpu run -- COMMAND", e.PID)
 	}
-	if r.n.lgpus.ready(node.ID) {
+	if r.daemon.lgpus.ready(node.ID) {
 		return node.ID, nil
 	}
-	if err := r.n.presence.left(); err != nil {
+	if err := r.daemon.presence.left(); err != nil {
 		return 0, err
 	}
 	for attempt := 0; ; attempt++ {
@@ -117,33 +117,33 @@ func (r *resolver) adopt(node limits.Node) error {
 	}
 	var sim *simUse
 	if shape != "" {
-		if sim, err = r.n.inventory.useSim(shape); err != nil {
+		if sim, err = r.daemon.inventory.useSim(shape); err != nil {
 			return err
 		}
 		defer func() { sim.close() }() // unless it was taken over by then
 	}
-	devices := r.n.inventory.usable(shape)
+	devices := r.daemon.inventory.usable(shape)
 	if len(devices) == 0 {
 		return refusal(unix.ENODEV, "%s: this machine has no device", node.Path)
 	}
 	uuids := uuidsOf(devices)
-	if record, _ := r.n.lgpus.record(node.ID); len(record.Devices) > 0 {
+	if record, _ := r.daemon.lgpus.record(node.ID); len(record.Devices) > 0 {
 		uuids = record.Devices
 	}
-	ctx, cancel := context.WithTimeout(r.n.ctx, modeTime)
+	ctx, cancel := context.WithTimeout(r.daemon.ctx, modeTime)
 	defer cancel()
 	for _, d := range devices {
 		// MPS would not know a program that was not started as its client, and no gate would keep it to its share.
 		if !slices.Contains(uuids, d.UUID) {
 			continue
 		}
-		if err := r.n.inventory.wantMode(ctx, d, false); err != nil {
+		if err := r.daemon.inventory.wantMode(ctx, d, false); err != nil {
 			return err
 		}
 	}
-	r.n.lgpus.life.Lock()
-	defer r.n.lgpus.life.Unlock()
-	l := r.n.lgpus.of(node.ID)
+	r.daemon.lgpus.life.Lock()
+	defer r.daemon.lgpus.life.Unlock()
+	l := r.daemon.lgpus.of(node.ID)
 	if l == nil {
 		l = declared(node.ID)
 	}
@@ -151,7 +151,7 @@ func (r *resolver) adopt(node limits.Node) error {
 		return nil
 	}
 	// Its first client may still be refused for reasons of its own: it is expected for a while only.
-	c := &change{n: r.n, l: l, wait: firstClient}
+	c := &change{daemon: r.daemon, l: l, wait: firstClient}
 	return c.activate(lifecycle.ProcessCame, &sim, func(l *store.Lgpu) {
 		l.Spatial = false
 		if len(l.Devices) == 0 {
@@ -163,18 +163,18 @@ func (r *resolver) adopt(node limits.Node) error {
 // shapeFor returns the software GPU that an lgpu is for, or nothing where that is the machine's own devices. One that
 // says nothing of it, on a machine without devices, is for the only software GPU that there is.
 func (r *resolver) shapeFor(node limits.Node) (string, error) {
-	if record, _ := r.n.lgpus.record(node.ID); len(record.Devices) > 0 || record.Sim != "" {
+	if record, _ := r.daemon.lgpus.record(node.ID); len(record.Devices) > 0 || record.Sim != "" {
 		return record.Sim, nil
 	}
-	if len(r.n.inventory.usable("")) > 0 {
+	if len(r.daemon.inventory.usable("")) > 0 {
 		return "", nil
 	}
-	r.n.inventory.mu.Lock()
-	defer r.n.inventory.mu.Unlock()
-	if len(r.n.inventory.sims) > 1 {
+	r.daemon.inventory.mu.Lock()
+	defer r.daemon.inventory.mu.Unlock()
+	if len(r.daemon.inventory.sims) > 1 {
 		return "", refusal(unix.ENODEV, "%s: there are several software GPUs; say which by: lgpu create --sim", node.Path)
 	}
-	for shape := range r.n.inventory.sims {
+	for shape := range r.daemon.inventory.sims {
 		return shape, nil
 	}
 	return "", nil
@@ -190,7 +190,7 @@ func uuidsOf(devices []gpu.Device) []gpu.UUID {
 
 // clientOf returns the lgpu that a process is a client of, or 0.
 func (r *resolver) clientOf(p tenant.Process) uint64 {
-	for _, c := range r.n.tenants.Clients() {
+	for _, c := range r.daemon.tenants.Clients() {
 		if c.Peer.Process == p {
 			return c.LGPU
 		}

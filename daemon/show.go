@@ -17,7 +17,7 @@ import (
 
 // Watch calls show with a Snapshot at once and then every period (at least 50 ms) until it fails, ctx ends or the
 // daemon does, and returns why.
-func (n *Node) Watch(ctx context.Context, period time.Duration, show func(Snapshot) error) error {
+func (n *Daemon) Watch(ctx context.Context, period time.Duration, show func(Snapshot) error) error {
 	tick := time.NewTicker(max(period, 50*time.Millisecond))
 	defer tick.Stop()
 	for {
@@ -35,9 +35,9 @@ func (n *Node) Watch(ctx context.Context, period time.Duration, show func(Snapsh
 }
 
 // Snapshot returns the present state.
-func (n *Node) Snapshot() Snapshot {
+func (n *Daemon) Snapshot() Snapshot {
 	clients := n.tenants.Clients()
-	s := Snapshot{At: time.Now(), Daemon: n.daemon(), Devices: n.showDevices(clients)}
+	s := Snapshot{At: time.Now(), Daemon: n.info(), Devices: n.showDevices(clients)}
 	shares := n.shares()
 	nodes := n.tree.Nodes()
 	index := make(map[uint64]int, len(nodes))
@@ -55,17 +55,17 @@ func (n *Node) Snapshot() Snapshot {
 	return s
 }
 
-func (n *Node) daemon() Daemon {
+func (n *Daemon) info() Info {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return Daemon{
+	return Info{
 		Version: n.config.Version, PID: os.Getpid(), Started: n.started, Dir: n.config.Dir, Tree: n.mounted,
 		Police: n.config.Police, Restarts: n.restarts, Idle: n.config.Idle,
 	}
 }
 
 // showDevices shows what was last seen of the devices. Whose the processes are is said as of now.
-func (n *Node) showDevices(clients []tenant.Client) []Device {
+func (n *Daemon) showDevices(clients []tenant.Client) []Device {
 	byPID := make(map[int]uint64, len(clients))
 	for _, c := range clients {
 		byPID[c.Peer.PID] = c.LGPU
@@ -105,7 +105,7 @@ func (n *Node) showDevices(clients []tenant.Client) []Device {
 }
 
 // showNode shows a node with what its own processes use.
-func (n *Node) showNode(node limits.Node, shares map[place]dispatch.Share, clients []tenant.Client) NodeState {
+func (n *Daemon) showNode(node limits.Node, shares map[place]dispatch.Share, clients []tenant.Client) NodeState {
 	s := NodeState{
 		Path: node.Path, ID: node.ID, Kind: KindGroup, Persistent: !node.Temporary, State: StateIdle, Gang: node.Gang,
 		Cgroups: node.Cgroups,
@@ -159,7 +159,7 @@ func devicesOf(node limits.Node, record store.Lgpu) []gpu.UUID {
 }
 
 // shown are the limits of a node for the devices that it has: those of an lgpu in their order, a group's all.
-func (n *Node) shown(node limits.Node, mine []gpu.UUID) []NodeDevice {
+func (n *Daemon) shown(node limits.Node, mine []gpu.UUID) []NodeDevice {
 	var out []NodeDevice
 	all := n.inventory.present()
 	for i, e := range node.Devices {

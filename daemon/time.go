@@ -81,7 +81,7 @@ func (s sample) busy(clients []tenant.Client, now time.Time) (uint32, bool) {
 }
 
 // timeOn is the time of the lgpu with an ID on a device.
-func (n *Node) timeOn(id uint64, uuid gpu.UUID, s dispatch.Share, clients []tenant.Client) deviceTime {
+func (n *Daemon) timeOn(id uint64, uuid gpu.UUID, s dispatch.Share, clients []tenant.Client) deviceTime {
 	spatial := n.modes.Mode(uuid) == mps.Spatial
 	if !s.Free && !spatial {
 		return timeOf(s, false, nil, sample{}, time.Time{})

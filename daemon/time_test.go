@@ -74,7 +74,7 @@ func TestUnmeasuredGroup(t *testing.T) {
 	if _, err := r.Create(t.Context(), CreateSpec{Path: "/g"}); err != nil {
 		t.Fatal(err)
 	}
-	h := r.holds(t, HoldSpec{Group: "/g", Program: "x"})
+	h := r.holds(t, AttachSpec{Group: "/g", Program: "x"})
 	defer h.Close()
 	device := h.Devices[0]
 	r.gates.shares.Store(&[]dispatch.Share{{LGPU: h.ID, Device: device.UUID, State: schedule.Running, Free: true, Asked: 10000}})

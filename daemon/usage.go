@@ -13,7 +13,7 @@ import (
 )
 
 // usage gives the tree its live numbers. It implements tree.Usage.
-type usage struct{ n *Node }
+type usage struct{ n *Daemon }
 
 var _ limits.Usage = usage{}
 
@@ -44,7 +44,7 @@ type place struct {
 const sharesAge = 20 * time.Millisecond
 
 // shares returns what every lgpu on every device is entitled to and gets. Callers do not change the map.
-func (n *Node) shares() map[place]dispatch.Share {
+func (n *Daemon) shares() map[place]dispatch.Share {
 	n.sharesMu.Lock()
 	defer n.sharesMu.Unlock()
 	if time.Since(n.sharesAt) > sharesAge {
@@ -59,7 +59,7 @@ func (n *Node) shares() map[place]dispatch.Share {
 
 // usageOf returns what an lgpu uses of each of its devices, and used before; nothing for other nodes. Whatever its
 // tenant has written, it is no more than the device has.
-func (n *Node) usageOf(id uint64) map[gpu.UUID]region.DeviceUse {
+func (n *Daemon) usageOf(id uint64) map[gpu.UUID]region.DeviceUse {
 	l := n.lgpus.of(id)
 	if l == nil {
 		return nil

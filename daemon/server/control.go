@@ -33,7 +33,7 @@ func (s *Server) Hold(stream grpc.BidiStreamingServer[api.HoldRequest, api.Held]
 	}
 	spec := holdSpec(r)
 	spec.Launcher = who.peer()
-	hold, err := s.node.Hold(stream.Context(), spec)
+	hold, err := s.node.Attach(stream.Context(), spec)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func assignments(files []*api.File) ([]limits.Assignment, error) {
 }
 
 // holdSpec is a request to hold an lgpu, as the daemon takes it.
-func holdSpec(r *api.HoldRequest) daemon.HoldSpec {
+func holdSpec(r *api.HoldRequest) daemon.AttachSpec {
 	l := r.GetLimits()
 	limits := daemon.Limits{Priority: priorityName(l.GetPriority())}
 	if l != nil {
@@ -150,7 +150,7 @@ func holdSpec(r *api.HoldRequest) daemon.HoldSpec {
 			limits.Count = &count
 		}
 	}
-	return daemon.HoldSpec{
+	return daemon.AttachSpec{
 		Path: r.GetPath(), Group: r.GetGroup(), Program: r.GetProgram(), ID: r.GetReattach(), Limits: limits,
 		Devices: r.GetDevices(), Sim: r.GetSim(), Gang: r.GetGang(), Spatial: r.GetSpatial(),
 	}

@@ -43,7 +43,7 @@ func snapshot(s daemon.Snapshot) *api.Snapshot {
 	return m
 }
 
-func daemonMessage(d daemon.Daemon) *api.Daemon {
+func daemonMessage(d daemon.Info) *api.Daemon {
 	return &api.Daemon{
 		Version: d.Version, Pid: int32(d.PID), Started: stamp(d.Started), Dir: d.Dir, Tree: d.Tree, Police: string(d.Police),
 		Restarts: d.Restarts, IdleNs: int64(d.Idle),
@@ -169,7 +169,7 @@ func slice(t daemon.Slice, known names) *api.Slice {
 	}
 }
 
-func held(h *daemon.Hold) *api.Held {
+func held(h *daemon.Lease) *api.Held {
 	m := &api.Held{Path: h.Path, Id: h.ID, Environment: h.Environment}
 	for _, d := range h.Devices {
 		m.Devices = append(m.Devices, hardware(d))

@@ -176,7 +176,7 @@ func machine(at time.Time) daemon.Snapshot {
 		"latency", 1000
 	return daemon.Snapshot{
 		At: at,
-		Daemon: daemon.Daemon{Version: "1.2.3", PID: 7, Started: at.Add(-3 * time.Hour), Dir: "/run/lgpu",
+		Daemon: daemon.Info{Version: "1.2.3", PID: 7, Started: at.Add(-3 * time.Hour), Dir: "/run/lgpu",
 			Tree: "/run/lgpu/tree", Police: daemon.PoliceReport, Restarts: 1},
 		Devices: []daemon.Device{
 			{
