@@ -35,6 +35,7 @@ type fakeTenants struct {
 	clients []tenant.Client
 	usage   map[uint64]region.State
 	budgets []tenant.Budget
+	denies  error // of AddLGPU
 }
 
 func newFakeTenants(c tenant.Config) *fakeTenants {
@@ -59,6 +60,9 @@ func (f *fakeTenants) AddLGPU(l tenant.LGPU) error {
 	defer f.mu.Unlock()
 	if _, exists := f.lgpus[l.ID]; exists {
 		return tenant.ErrExists
+	}
+	if f.denies != nil {
+		return f.denies
 	}
 	f.lgpus[l.ID] = l
 	f.usage[l.ID] = region.State{Devices: make([]region.DeviceUse, len(l.Devices))}
@@ -115,6 +119,13 @@ func (f *fakeTenants) Usage(id uint64) (region.State, error) {
 		return region.State{}, tenant.ErrUnknown
 	}
 	return f.usage[id], nil
+}
+
+// deny makes AddLGPU fail from now on, or no more.
+func (f *fakeTenants) deny(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.denies = err
 }
 
 func (f *fakeTenants) limits(id uint64) tenant.Limits {
@@ -174,6 +185,12 @@ func machineOf(t *testing.T) *gputest.Inventory { return gputest.Machine(2, 16<<
 // start opens and runs a daemon, whose tenants have the given clients already. The test's end stops it.
 func start(t *testing.T, c Config, clients ...tenant.Client) *rig {
 	t.Helper()
+	return startWith(t, c, func(f *fakeTenants) { f.clients = clients })
+}
+
+// startWith is start with tenants that were prepared.
+func startWith(t *testing.T, c Config, prepare func(*fakeTenants)) *rig {
+	t.Helper()
 	r := &rig{run: make(chan error, 1)}
 	if c.Dir == "" {
 		c.Dir = t.TempDir()
@@ -189,7 +206,7 @@ func start(t *testing.T, c Config, clients ...tenant.Client) *rig {
 	n, err := open(c, parts{
 		tenants: func(c tenant.Config) (tenants, error) {
 			r.tenants = newFakeTenants(c)
-			r.tenants.clients = clients
+			prepare(r.tenants)
 			return r.tenants, nil
 		},
 		gates: func(c dispatch.Config) (gates, error) {

@@ -218,15 +218,24 @@ func (w *world) must(ok bool) {
 	}
 }
 
+// fails reports whether this is the effect that fails.
+func (w *world) fails(f Effect) bool {
+	if w.faults--; w.faults != 0 {
+		return false
+	}
+	switch f {
+	case ClaimDevices, EnterDirectory, Admit, Attach, Save, Revert, RemoveDirectory, Forget:
+		w.trace = append(w.trace, "FAILS")
+		w.wrong = w.wrong || f == Save || f == Revert
+		return true
+	}
+	return false // nothing can go wrong there
+}
+
 func (w *world) Carry(f Effect, next Machine) error {
 	w.trace = append(w.trace, f.String())
-	if w.faults--; w.faults == 0 {
-		switch f {
-		case ClaimDevices, EnterDirectory, Admit, Attach, Save, Revert, RemoveDirectory, Forget:
-			w.trace = append(w.trace, "FAILS")
-			w.wrong = w.wrong || f == Save || f == Revert
-			return errors.New("fault")
-		}
+	if w.fails(f) {
+		return errors.New("fault")
 	}
 	switch f {
 	case ClaimDevices:

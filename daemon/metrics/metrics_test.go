@@ -39,10 +39,10 @@ type batch struct {
 	lost  uint64
 }
 
-func (f *fake) Snapshot() daemon.Snapshot { return f.snapshot }
-func (f *fake) Counters() daemon.Counters { return f.counters }
-func (f *fake) Slices() daemon.SliceSubscription  { return f }
-func (f *fake) Close()                    { f.closed = true }
+func (f *fake) Snapshot() daemon.Snapshot        { return f.snapshot }
+func (f *fake) Counters() daemon.Counters        { return f.counters }
+func (f *fake) Slices() daemon.SliceSubscription { return f }
+func (f *fake) Close()                           { f.closed = true }
 
 func (f *fake) Next(ctx context.Context) ([]daemon.Slice, uint64, error) {
 	select {
