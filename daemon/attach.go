@@ -58,8 +58,8 @@ type Peer struct {
 	UID, GID uint32
 }
 
-// Lease is a launcher's lease of an lgpu: as long as it lasts the lgpu does.
-type Lease struct {
+// Attachment is that of a launcher to an lgpu: as long as it lasts the lgpu does.
+type Attachment struct {
 	// Path, ID and Name of the lgpu.
 	Path, Name string
 	ID         uint64
@@ -73,9 +73,9 @@ type Lease struct {
 	close func() error
 }
 
-// Close ends the lease. When it returns the lgpu is gone, if it was temporary and nobody else uses it. It may be
+// Close ends the attachment. When it returns the lgpu is gone, if it was temporary and nobody else uses it. It may be
 // called more than once.
-func (h *Lease) Close() error { return h.close() }
+func (h *Attachment) Close() error { return h.close() }
 
 // hinted is an error that says what to do.
 type hinted struct {
@@ -88,11 +88,11 @@ func (h hinted) Unwrap() error { return h.error }
 // Hint says what to do about the error.
 func (h hinted) Hint() string { return h.hint }
 
-// Attach attaches a launcher to an lgpu, which is created or exists: everything that descends from the launcher's process
-// is its tenant.
-// The lgpu stays until Close, and then as long as it has clients; for ever if it is persistent. An error wraps
-// ErrInvalid, ErrNoDevice, ErrNotFound, ErrDiffers, ErrBusy, ErrClosed or a *tree.Error, and may have a method Hint.
-func (n *Daemon) Attach(ctx context.Context, spec AttachSpec) (*Lease, error) {
+// Attach attaches a launcher to an lgpu, which is created or exists: everything that descends from the launcher's
+// process is its tenant. The lgpu stays until Close, and then as long as it has clients; for ever if it is persistent.
+// An error wraps ErrInvalid, ErrNoDevice, ErrNotFound, ErrDiffers, ErrBusy, ErrClosed or a *limits.Error, and may have
+// a method Hint.
+func (n *Daemon) Attach(ctx context.Context, spec AttachSpec) (*Attachment, error) {
 	if err := n.presence.left(); err != nil {
 		return nil, err
 	}
@@ -106,9 +106,9 @@ func (n *Daemon) Attach(ctx context.Context, spec AttachSpec) (*Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, modeTime)
 	defer cancel()
 	for attempt := 0; ; attempt++ {
-		lease, err := n.attachOnce(ctx, spec, of, attempt)
+		a, err := n.attachOnce(ctx, spec, of, attempt)
 		if !errors.Is(err, errAgain) {
-			return lease, err
+			return a, err
 		}
 		if attempt == 100 {
 			return nil, fmt.Errorf("%s: it comes and goes too fast: %w", spec.Path, ErrBusy)
@@ -186,7 +186,7 @@ type plan struct {
 }
 
 // attachOnce is Attach, or errAgain where somebody changed what it is about meanwhile.
-func (n *Daemon) attachOnce(ctx context.Context, spec AttachSpec, of *launcher, attempt int) (*Lease, error) {
+func (n *Daemon) attachOnce(ctx context.Context, spec AttachSpec, of *launcher, attempt int) (*Attachment, error) {
 	p, err := n.look(spec, of.PID, attempt)
 	if err != nil {
 		return nil, err
@@ -348,7 +348,7 @@ func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
 
 // createFor makes a temporary lgpu and attaches its first launcher. Called with life held.
-func (n *Daemon) createFor(spec AttachSpec, p *plan, of *launcher) (*Lease, error) {
+func (n *Daemon) createFor(spec AttachSpec, p *plan, of *launcher) (*Attachment, error) {
 	writes, err := spec.Limits.writes(p.devices)
 	if err != nil {
 		return nil, err
@@ -376,7 +376,7 @@ func (n *Daemon) createFor(spec AttachSpec, p *plan, of *launcher) (*Lease, erro
 }
 
 // attachFirst activates an lgpu for a launcher, as p says. Called with life held.
-func (n *Daemon) attachFirst(l *lgpu, p *plan, of *launcher) (*Lease, error) {
+func (n *Daemon) attachFirst(l *lgpu, p *plan, of *launcher) (*Attachment, error) {
 	c := &change{daemon: n, l: l, launcher: of}
 	err := c.activate(lifecycle.LauncherCame, &p.sim, func(r *store.Lgpu) {
 		r.Sim, r.Devices, r.Spatial = p.shape, uuidsOf(p.devices), p.spatial
@@ -384,11 +384,11 @@ func (n *Daemon) attachFirst(l *lgpu, p *plan, of *launcher) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	return n.leased(c)
+	return n.attachment(c)
 }
 
 // join attaches a launcher to an lgpu that exists. Called with life held.
-func (n *Daemon) join(spec AttachSpec, p *plan, of *launcher) (*Lease, error) {
+func (n *Daemon) join(spec AttachSpec, p *plan, of *launcher) (*Attachment, error) {
 	node, ok := n.tree.ByID(p.id)
 	if !ok {
 		return nil, errAgain
@@ -415,23 +415,25 @@ func (n *Daemon) join(spec AttachSpec, p *plan, of *launcher) (*Lease, error) {
 	if err := c.drive(lifecycle.LauncherCame); err != nil {
 		return nil, err
 	}
-	return n.leased(c)
+	return n.attachment(c)
 }
 
-// leased is what a launcher gets that was attached by c. Called with life held.
-func (n *Daemon) leased(c *change) (*Lease, error) {
+// attachment is what a launcher gets that was attached by c. Called with life held.
+func (n *Daemon) attachment(c *change) (*Attachment, error) {
 	node, ok := n.tree.ByID(c.l.record.ID)
 	if !ok {
 		return nil, errAgain
 	}
-	lease := &Lease{Path: node.Path, Name: nameOf(node.Path), ID: node.ID, Sim: c.l.record.Sim, Environment: c.environment}
-	lease.close = sync.OnceValue(func() error { return n.lgpus.detach(c.l, c.launcher) })
+	a := &Attachment{
+		Path: node.Path, Name: nameOf(node.Path), ID: node.ID, Sim: c.l.record.Sim, Environment: c.environment,
+	}
+	a.close = sync.OnceValue(func() error { return n.lgpus.detach(c.l, c.launcher) })
 	for _, uuid := range c.l.record.Devices {
 		if d := n.inventory.device(uuid); d != nil {
-			lease.Devices = append(lease.Devices, d.Device)
+			a.Devices = append(a.Devices, d.Device)
 		}
 	}
-	return lease, nil
+	return a, nil
 }
 
 // environment is what a tenant's programs need.

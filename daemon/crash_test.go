@@ -21,7 +21,7 @@ type tenantGroup struct {
 	launcher *exec.Cmd // a shell that runs what it is told
 	in       io.Writer
 	lines    chan string // what programs say
-	held     Lease
+	held     Attachment
 }
 
 // newTenantGroup starts a launcher. The test's end kills it and all its programs.
@@ -109,7 +109,7 @@ func TestDaemonKilledHundredTimes(t *testing.T) {
 			Path: fmt.Sprintf("/g/%c", 'a'+i), Sim: shape.String(), Limits: Limits{MemoryMax: ptr[uint64](limit)},
 			Launcher: Peer{PID: g.launcher.Process.Pid},
 		}
-		g.held = ask[Lease](t, daemon, asked{Attach: &spec})
+		g.held = ask[Attachment](t, daemon, asked{Attach: &spec})
 	}
 	ask[bool](t, daemon, asked{Write: []string{"/g", "memory.max", fmt.Sprint(groupLimit)}})
 	hardware, err := sim.Start(shape, sim.StartOptions{Dir: dir})

@@ -257,7 +257,7 @@ func program(t *testing.T) *exec.Cmd {
 func self() Peer { return Peer{PID: os.Getpid(), UID: uint32(os.Getuid()), GID: uint32(os.Getgid())} }
 
 // holds makes a hold of the caller's process.
-func (r *rig) holds(t *testing.T, spec AttachSpec) *Lease {
+func (r *rig) holds(t *testing.T, spec AttachSpec) *Attachment {
 	t.Helper()
 	if spec.Launcher.PID == 0 {
 		spec.Launcher = self()

@@ -62,7 +62,7 @@ type launcher struct {
 	tenant.Process
 	uid     uint32
 	comm    string
-	present bool // it has a lease; else it had one from the daemon before
+	present bool // it has an Attachment; else it had one of the daemon before
 }
 
 func newLgpus(n *Daemon) *lgpus {

@@ -51,7 +51,7 @@ func simCommand() []string { return []string{os.Args[0], "sim"} }
 
 // asked is what a test wants of a daemon.
 type asked struct {
-	Attach *AttachSpec // attach to this, and answer with the Lease
+	Attach *AttachSpec // attach to this, and answer with the Attachment
 	Write  []string    // path, file, text
 }
 

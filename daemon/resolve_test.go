@@ -348,7 +348,7 @@ func TestHungDriver(t *testing.T) {
 func TestManyAttachAtOnce(t *testing.T) {
 	r := start(t, Config{Dir: shortDir(t), SimCommand: simCommand(), Inventories: []gpu.Inventory{}})
 	const many = 16
-	holds := make(chan *Lease, many)
+	holds := make(chan *Attachment, many)
 	for range many {
 		go func() {
 			h, err := r.Attach(t.Context(), AttachSpec{Sim: "1x256MiB,sms=2", Program: "p", Launcher: self()})

@@ -68,7 +68,7 @@ const (
 	LauncherCame     Event = iota // a launcher wants to use it
 	ProcessCame                   // a process of a bound cgroup wants to use it
 	Revived                       // the daemon has started again, and the one before had it in use
-	LauncherLeft                  // a launcher ended its lease, or has died
+	LauncherLeft                  // a launcher ended its attachment, or has died
 	ClientLeft                    // a client has ended
 	Expired                       // the time in which somebody was expected is over
 	DirectoryRemoved              // the tree has its directory no more

@@ -169,7 +169,7 @@ func slice(t daemon.Slice, known names) *api.Slice {
 	}
 }
 
-func held(h *daemon.Lease) *api.Held {
+func held(h *daemon.Attachment) *api.Held {
 	m := &api.Held{Path: h.Path, Id: h.ID, Environment: h.Environment}
 	for _, d := range h.Devices {
 		m.Devices = append(m.Devices, hardware(d))
