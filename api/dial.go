@@ -32,7 +32,8 @@ type Options struct {
 	Waiting func(socket string)
 }
 
-// How long a daemon may take to say who it is, and after what time the caller is told that it has not. Tests shorten them.
+// How long a daemon may take to say who it is, and after what time the caller is told that it has not. Tests shorten
+// them.
 var (
 	answerTime  = 10 * time.Second
 	waitingTime = time.Second

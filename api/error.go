@@ -29,8 +29,8 @@ type Error struct {
 	Text string
 	// Subject is what it failed on: the path of a group or an lgpu, or a socket; may be empty.
 	Subject string
-	// Field is what of the request it is about, such as "memory.max" or "devices"; empty where it is the whole. Who gave
-	// the field under a name of its own says that in its place, and then Reason.
+	// Field is what of the request it is about, such as "memory.max" or "devices"; empty where it is the whole. Who
+	// gave the field under a name of its own says that in its place, and then Reason.
 	Field string
 	// Reason says what is wrong with Field, without its name and value.
 	Reason string

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/api"
+	document "github.com/lgpu/lgpu/api/state"
 )
 
 const control = "../sim/kernels/control.ptx"
@@ -241,7 +242,7 @@ func TestDaemonIsKilled(t *testing.T) {
 		})
 		for i, s := range p.ps() {
 			has, had := s.Devices[0].Memory, before[i].Devices[0].Memory
-			if s.ID != before[i].ID || has.Used != had.Used || *has.Limit != 1<<30 {
+			if s.ID != before[i].ID || has.Used != had.Used || *has.Max != 1<<30 {
 				t.Errorf("round %d: before %+v, after %+v", round, before[i], s)
 			}
 		}
@@ -597,34 +598,26 @@ func TestLoneUncappedIsNotIdle(t *testing.T) {
 	p := newPlace(t)
 	c := p.start("lgpu", "run", shape, "--name", "a", "--", "obey", control)
 	c.until("ready")
-	type shares struct {
-		Devices []struct {
-			LGPUs []struct {
-				State string
-				Share struct{ Asked, Delivered, Cap *float64 }
-			}
-		}
-	}
 	p.wait("a share of more than half in lgpu top", func() bool {
 		c.launch(100, 5*time.Millisecond)
-		var s shares
+		var s document.State
 		if err := json.Unmarshal([]byte(p.must("top", "--once", "--json")), &s); err != nil {
 			t.Fatal(err)
 		}
-		a := s.Devices[0].LGPUs[0]
-		if a.Share.Cap != nil {
-			t.Errorf("a cap of %v", *a.Share.Cap)
+		a := s.LGPUs[0].Devices[0]
+		if a.Effective.ComputeMax != nil {
+			t.Errorf("a compute.max of %v", *a.Effective.ComputeMax)
 		}
-		if a.Share.Delivered == nil {
+		if a.ComputeStat.Delivered == nil {
 			if a.State != "running" {
 				t.Errorf("not measured and %s", a.State)
 			}
 			return false
 		}
-		if *a.Share.Asked != *a.Share.Delivered {
-			t.Errorf("asked for %v, got %v: an alert compares them", *a.Share.Asked, *a.Share.Delivered)
+		if *a.ComputeStat.Asked != *a.ComputeStat.Delivered {
+			t.Errorf("asked for %v, got %v: an alert compares them", *a.ComputeStat.Asked, *a.ComputeStat.Delivered)
 		}
-		return *a.Share.Delivered > 50
+		return *a.ComputeStat.Delivered > 50
 	})
 	p.wait("a share of more than half in lgpu ps", func() bool {
 		c.launch(100, 5*time.Millisecond)

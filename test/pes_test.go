@@ -27,7 +27,7 @@ func TestKilledPE(t *testing.T) {
 		t.Fatalf("lgpu ps: %+v", all)
 	}
 	for i, d := range all[0].Devices {
-		if d.Memory.Used < 100_000_000 || d.Memory.Limit == nil || *d.Memory.Limit != 512<<20 {
+		if d.Memory.Used < 100_000_000 || d.Memory.Max == nil || *d.Memory.Max != 512<<20 {
 			t.Errorf("device %d: %+v; two PEs hold 50 MB each there", i, d.Memory)
 		}
 	}

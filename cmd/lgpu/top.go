@@ -24,7 +24,7 @@ func topCommand() *cobra.Command {
 for and delivered, and who is near a limit. It fits in 80 columns. q ends it, ?
 shows the other keys. With --once one frame is printed; with --json too, the
 same for programs, which is described at
-https://github.com/lgpu/lgpu/blob/main/docs/cli.md.
+https://github.com/lgpu/lgpu/blob/main/docs/json.md.
 
 Exit status: 0; 1 if the daemon cannot be asked, or ends.`,
 		Example: `  lgpu top

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/api/state"
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/sim"
 )
@@ -32,8 +33,9 @@ that one.
 `
 
 func showCommand() *cobra.Command {
+	var asJSON bool
 	c := &cobra.Command{
-		Use:   "show PATH [FILE...]",
+		Use:   "show [--json] PATH [FILE...]",
 		Short: "Show the limits and the use of a group or lgpu",
 		Long: `Show files of a group or lgpu: all that can be read, each with its name, or one
 as it is. Where the tree is mounted they are the files there.
@@ -41,15 +43,22 @@ as it is. Where the tree is mounted they are the files there.
 Exit status: 0; 2 if there is no such group, lgpu or file; 1 if the daemon
 cannot be asked.`,
 		Example: `  lgpu show /team
-  lgpu show /team memory.current`,
+  lgpu show /team memory.current
+  lgpu show --json /team | jq '.groups[0].devices[].effective'`,
 		DisableFlagsInUseLine: true,
 		Args:                  atLeast(1, "PATH"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if asJSON && len(args) > 1 {
+				return usage("leave the files out", "--json: it shows all of %s", args[0])
+			}
 			conn, err := connect(c, toAsk)
 			if err != nil {
 				return err
 			}
 			defer conn.Close()
+			if asJSON {
+				return showJSON(c, conn, rooted(args[0]))
+			}
 			files, err := conn.Read(c.Context(), &api.ReadRequest{Path: rooted(args[0]), Files: args[1:]})
 			if err != nil {
 				return explain(err)
@@ -65,8 +74,23 @@ cannot be asked.`,
 			return nil
 		},
 	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print its limits and what it uses as JSON (docs/json.md)")
 	socketFlag(c)
 	return c
+}
+
+// showJSON prints what the state has of the group or lgpu at p.
+func showJSON(c *cobra.Command, conn *api.Conn, p string) error {
+	if _, err := conn.List(c.Context(), &api.ListRequest{Path: p}); err != nil {
+		return explain(err) // it may not be there
+	}
+	s, err := conn.Snapshot(c.Context(), &api.SnapshotRequest{})
+	if err != nil {
+		return explain(err)
+	}
+	doc := state.Of(s)
+	doc.Only(p)
+	return written(doc.Write(c.OutOrStdout()))
 }
 
 // listing writes files below each other, names on the left.

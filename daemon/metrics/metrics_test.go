@@ -63,8 +63,6 @@ var (
 	began    = time.Unix(1_790_000_000, 250_000_000)
 )
 
-func pointer[T any](v T) *T { return &v }
-
 // machine is a GPU and a MIG instance with a group, two lgpus and a stranger.
 func machine() *fake {
 	free := limits.Effective{Bits: list.Upto(132), ComputeMax: 10000, Weight: 100}
@@ -248,7 +246,8 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// TestNotMeasured: where nobody knows an lgpu's share there is none, so that no alert compares it with what was asked for.
+// TestNotMeasured: where nobody knows an lgpu's share there is none, so that no alert compares it with what was asked
+// for.
 func TestNotMeasured(t *testing.T) {
 	got := gather(t, New(machine(), Options{HAMi: true}))
 	for _, name := range []string{"lgpu_share_asked_ratio", "lgpu_share_delivered_ratio"} {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/daemon/view"
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
@@ -40,7 +41,7 @@ func (s *Server) Attach(stream grpc.BidiStreamingServer[api.AttachRequest, api.A
 	if err != nil {
 		return err
 	}
-	if err := stream.Send(attachment(hold)); err != nil {
+	if err := stream.Send(view.Attachment(hold)); err != nil {
 		return errors.Join(err, hold.Close())
 	}
 	left := make(chan error, 1)

@@ -348,7 +348,7 @@ func TestCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	paths := []string{}
-	for _, n := range s.GetNodes() {
+	for _, n := range s.GetDirectories() {
 		paths = append(paths, n.GetPath())
 	}
 	if !slices.Equal(paths, []string{"/", "/team", "/team/below"}) {
@@ -364,7 +364,7 @@ func TestCalls(t *testing.T) {
 	if watch, err = c.Watch(ctx, &api.WatchRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := watch.Recv(); err != nil || len(s.GetNodes()) != 3 {
+	if s, err := watch.Recv(); err != nil || len(s.GetDirectories()) != 3 {
 		t.Errorf("watching: %v, %v", s, err)
 	}
 	for _, p := range []string{"/team/below", "/team"} {

@@ -94,6 +94,7 @@ func New(source Source, o Options) (*Server, error) {
 		return nil, fmt.Errorf("files of the page: %w", err)
 	}
 	s.mux.HandleFunc("GET /api/state", s.getState)
+	s.mux.HandleFunc("GET /api/events", s.getEvents)
 	s.mux.HandleFunc("GET /api/history", s.getHistory)
 	s.mux.HandleFunc("GET /api/session", s.getSession)
 	s.mux.HandleFunc("GET /api/stream", s.getStream)

@@ -353,8 +353,8 @@ func (s *state) readRequest(n *node, d int, line line) (Limits, *Error) {
 	return after, nil
 }
 
-// fits says whether a request for bits of device number d is one, and of bits that the parent has. It brings the request
-// into the form that is kept.
+// fits says whether a request for bits of device number d is one, and of bits that the parent has. It brings the
+// request into the form that is kept.
 func (s *state) fits(n *node, d int, l *Limits) *Error {
 	device, parent, before := s.devices[d], s.parentBits(n, d), n.limits(s.devices[d].UUID)
 	refuse := func(errno syscall.Errno, key, token, reason string) *Error {

@@ -10,8 +10,8 @@ import (
 	"github.com/lgpu/lgpu/internal/units"
 )
 
-// Request is what is asked of an lgpu in one transaction, typed. It is checked as the text of the files is, and an error
-// names the file.
+// Request is what is asked of an lgpu in one transaction, typed. It is checked as the text of the files is, and an
+// error names the file.
 type Request struct {
 	// Devices are the UUIDs of the devices that Limits are for.
 	Devices []string
@@ -34,7 +34,8 @@ type limit struct {
 	check func(Limits, Device) error
 }
 
-// The limits that have a file of their own each. Those of compute units hang together and have rules of their own (fits).
+// The limits that have a file of their own each. Those of compute units hang together and have rules of their own
+// (fits).
 var (
 	memoryMax = limit{"memory.max",
 		func(l Limits) bool { return l.MemoryMax != Bytes{} },

@@ -36,8 +36,8 @@ type NodeState struct {
 }
 
 // Limits are what is asked of a group or an lgpu on one device: a field for each file that has a limit. It is the one
-// form that a limit has between the API or the text of a file and what comes of it (Effective). What is left out follows
-// the parent, or is not limited.
+// form that a limit has between the API or the text of a file and what comes of it (Effective). What is left out
+// follows the parent, or is not limited.
 type Limits struct {
 	Follow    Follow    `json:"follow,omitempty"`    // which set is followed where neither Count nor List is there
 	Count     *int      `json:"count,omitempty"`     // anonymous bits

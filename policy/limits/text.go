@@ -73,7 +73,8 @@ func (s *state) device(token string) (int, error) {
 	return gpu.Find(names, token)
 }
 
-// deviceFirst says that the first word of a line means a device. A number alone is a value, and so is one before a unit.
+// deviceFirst says that the first word of a line means a device. A number alone is a value, and so is one before a
+// unit.
 func deviceFirst(fields []string) bool {
 	return deviceLike(fields[0]) || digits(fields[0]) && len(fields) > 1 && !units.IsUnit(fields[1])
 }

@@ -5,10 +5,10 @@
 //	err := t.Write("/team/alice", "lgpu", "195:0 count=4\n195:1 list=0-3,8\n")
 //	text, err := t.Read("/team/alice", "lgpu.effective")
 //
-// The files are those of docs/files.md. Programs ask by value instead (CreateSpec.Request): a limit is a typed value from
-// there to Effective, and text is only how files show it. The package is pure: no clock, no I/O, no goroutine. Numbers that live
-// elsewhere (memory in use, processes) come from a Usage; keeping the state and acting on it are the business of
-// Options.Commit and Watch.
+// The files are those of docs/files.md. Programs ask by value instead (CreateSpec.Request): a limit is a typed value
+// from there to Effective, and text is only how files show it. The package is pure: no clock, no I/O, no goroutine.
+// Numbers that live elsewhere (memory in use, processes) come from a Usage; keeping the state and acting on it are the
+// business of Options.Commit and Watch.
 //
 // # Requested and effective
 //
@@ -58,8 +58,8 @@ const (
 type Options struct {
 	// Usage gives the live numbers. Without one they are zero.
 	Usage Usage
-	// Commit is called with every change before it takes effect, and keeps it: an error undoes the change, and the writer
-	// gets EIO. It may read the tree and sees the state before the change.
+	// Commit is called with every change before it takes effect, and keeps it: an error undoes the change, and the
+	// writer gets EIO. It may read the tree and sees the state before the change.
 	Commit func(Change) error
 	// Owner is the user whose daemon it is: MaxOwned is not for that one, nor for root.
 	Owner uint32

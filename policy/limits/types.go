@@ -107,11 +107,12 @@ type Effective struct {
 	Whole bool
 	// Units is the number of compute units that the tenant is shown: UnitsPerBit for each bit.
 	Units int
-	// ComputeMax is the part of the device's time that the node gets at most, in hundredths of a percent: the least of its own
-	// and its ancestors' compute.max and, on a temporal device, of bits over capacity. 0 means that launches fail.
+	// ComputeMax is the part of the device's time that the node gets at most, in hundredths of a percent: the least of
+	// its own and its ancestors' compute.max and, on a temporal device, of bits over capacity. 0 means that launches
+	// fail.
 	ComputeMax uint32
-	// ComputeMin is the part of the device's time that is guaranteed, in hundredths of a percent: its own compute.min, or what
-	// its children's come to if it has none, scaled down where the parent can no longer keep what it promised.
+	// ComputeMin is the part of the device's time that is guaranteed, in hundredths of a percent: its own compute.min,
+	// or what its children's come to if it has none, scaled down where the parent can no longer keep what it promised.
 	ComputeMin uint32
 	// Weight is the node's weight against its siblings.
 	Weight   uint32
@@ -172,8 +173,8 @@ type Stat struct {
 	Peak     uint64 // most bytes in use since the start or the last reset
 	BusyUsec uint64 // device time used
 	Launches uint64
-	// Asked and Delivered are parts of the device's time over the last second, in hundredths of a percent: what the node
-	// was allowed or wanted, whichever is less, and what it got. Unmeasured: they are not known.
+	// Asked and Delivered are parts of the device's time over the last second, in hundredths of a percent: what the
+	// node was allowed or wanted, whichever is less, and what it got. Unmeasured: they are not known.
 	Asked, Delivered uint32
 	Unmeasured       bool
 }

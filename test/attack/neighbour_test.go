@@ -102,7 +102,7 @@ type meter struct {
 func (s *siege) meter() (meter, error) {
 	snapshot, err := s.snapshot(callTime)
 	m := meter{when: snapshot.GetTime().AsTime(), busy: map[string]time.Duration{}}
-	for _, node := range snapshot.GetNodes() {
+	for _, node := range snapshot.GetDirectories() {
 		for _, d := range node.GetDevices() {
 			m.busy[node.GetPath()] += time.Duration(d.GetBusyNs())
 		}

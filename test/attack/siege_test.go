@@ -214,7 +214,7 @@ func (s *siege) kill() {
 // clients returns how many processes of neighbours are connected.
 func (s *siege) clients() (count int, err error) {
 	snapshot, err := s.snapshot(callTime)
-	for _, node := range snapshot.GetNodes() {
+	for _, node := range snapshot.GetDirectories() {
 		if strings.HasPrefix(node.GetPath(), "/honest") {
 			count += len(node.GetClients())
 		}
