@@ -589,7 +589,7 @@ def main():
     p.add_argument("--rows", help="rows by their keys or the beginnings of them, such as put,alltoall,sweep,init")
     p.add_argument("--backends", default="lshmem,full,nvshmem,raw,nccl,ibgda")
     p.add_argument("--out", default=os.path.join(ROOT, "build", "bench-shmem"), help="folder for the results")
-    p.add_argument("--lib", default=os.path.join(ROOT, "build", "lib", "liblshmem.so"))
+    p.add_argument("--lib", default=os.path.join(ROOT, "build", "lib", "lshmem", "liblshmem.so"))
     p.add_argument("--include", default=os.path.join(ROOT, "shmem", "include"))
     p.add_argument("--ibgda-env", action="append", default=[], metavar="NAME=VALUE",
                    help="settings of the back end that uses queues")

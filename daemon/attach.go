@@ -18,6 +18,7 @@ import (
 	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/internal/names"
 	"github.com/lgpu/lgpu/internal/proc"
 	"github.com/lgpu/lgpu/internal/units"
 	"github.com/lgpu/lgpu/policy/limits"
@@ -440,13 +441,13 @@ func (n *Daemon) environment(record store.Lgpu, node limits.Node) (map[string]st
 // ownName is the name of an lgpu that was given none: program and process.
 func ownName(program string, pid, attempt int) string {
 	base := strings.Map(func(c rune) rune {
-		if region.CheckName("a"+string(c)) != nil {
+		if names.Check("a"+string(c)) != nil {
 			return '_'
 		}
 		return c
 	}, strings.TrimLeft(program, ".-_"))
 	name := fmt.Sprintf("%.40s-%d", base, pid)
-	if region.CheckName(name) != nil {
+	if names.Check(name) != nil {
 		name = fmt.Sprintf("run-%d", pid)
 	}
 	if attempt > 0 {

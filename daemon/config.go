@@ -10,7 +10,7 @@ import (
 // Config says how a daemon works. The zero value is a daemon of this machine's GPUs in the user's runtime folder that
 // never leaves by itself.
 type Config struct {
-	// Dir is the runtime folder: sockets, lock and mount are there. The default is region.Dir.
+	// Dir is the runtime folder: sockets, lock and mount are there. The default is rundir.Dir.
 	Dir string
 	// State is the file that survives the daemon; the default is state.db in Dir.
 	State string

@@ -58,6 +58,7 @@ import (
 	"github.com/lgpu/lgpu/daemon/tenant"
 	treefs "github.com/lgpu/lgpu/daemon/treefs"
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/internal/rundir"
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/policy/schedule"
 	"github.com/lgpu/lgpu/tenant/region"
@@ -232,7 +233,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 // complete fills in defaults and checks c.
 func (c *Config) complete() error {
 	if c.Dir == "" {
-		dir, err := region.Dir()
+		dir, err := rundir.Dir()
 		if err != nil {
 			return err
 		}

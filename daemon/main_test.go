@@ -116,7 +116,7 @@ func shortDir(t *testing.T) string {
 // libraries returns the C libraries that make build has made.
 func libraries(t *testing.T) (interposer, driver string) {
 	t.Helper()
-	interposer, err := filepath.Abs("../internal/assets/lib/liblgpu.so")
+	interposer, err := filepath.Abs("../build/lib/liblgpu.so")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func run(m *testing.M) int {
 
 // build makes lgpu and the C programs, which link to the software GPU's libcuda.so.1 as they would to NVIDIA's.
 func build(dir string) error {
-	const libcuda = "../internal/assets/lib/sim/libcuda.so.1"
+	const libcuda = "../build/lib/sim/libcuda.so.1"
 	if _, err := os.Stat(libcuda); err != nil {
 		return errors.New("the C libraries are missing; run: make build")
 	}

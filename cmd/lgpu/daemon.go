@@ -23,15 +23,15 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/daemon"
-	"github.com/lgpu/lgpu/daemon/logs"
 	"github.com/lgpu/lgpu/daemon/metrics"
 	"github.com/lgpu/lgpu/daemon/server"
 	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/daemon/systemd"
 	"github.com/lgpu/lgpu/daemon/watch"
 	"github.com/lgpu/lgpu/daemon/web"
+	"github.com/lgpu/lgpu/internal/logs"
+	"github.com/lgpu/lgpu/internal/rundir"
 	"github.com/lgpu/lgpu/policy/limits"
-	"github.com/lgpu/lgpu/tenant/region"
 )
 
 // How long a daemon that is started by need stays without work, and how long it waits for one that is just leaving.
@@ -44,24 +44,25 @@ func daemonCommand() *cobra.Command {
 	var d daemonOptions
 	c := &cobra.Command{
 		Use:   "daemon [options]",
-		Short: "Be the daemon that keeps logical GPUs",
-		Long: `Be the daemon of this user's runtime folder, in the foreground, until INT or
-TERM. It keeps the tree of limits, gives running programs their turns, and
-answers the other commands. There is no need to start it: lgpu run starts one
-that leaves when it has had nothing to do for a minute (--on-demand). Start it
-for lgpus of all users (as root; lgpu daemon unit prints a unit for systemd),
-for metrics and for the page.
+		Short: "Run the daemon that manages logical GPUs",
+		Long: `Run the daemon of this user's runtime folder in the foreground, until INT or
+TERM. It keeps the tree of limits, decides which program uses a device next, and
+answers the other commands. You need not start it: lgpu run starts one, which
+ends after a minute without work (--on-demand). Start it yourself for lgpus of
+all users (as root; lgpu daemon unit prints a unit for systemd), for metrics and
+for the page.
 
-Programs outlive the daemon: they keep their limits and meet the next one.
+Programs outlive the daemon: they keep their limits and connect to the next one.
 
 Root, the daemon's user, and members of the group lgpu may change things; all
-others may look. Neither metrics nor page are for other machines unless asked;
-changing anything on the page takes the token that is in web.token in the
-runtime folder.
+others may look. Metrics and page are served to this machine only, unless
+--page-remote is given. Changes on the page need the token in the file web.token
+of the runtime folder.
 
-Exit status: 0 when told to end or idle; 2 if an option is wrong; 1 if it
-cannot serve, as when another daemon has the runtime folder; under systemd 78 if
-state.db is damaged, so that somebody looks before it begins anew.
+Exit status: 0 if it was told to end or was idle; 2 if an option is wrong; 1 if
+it cannot serve, for example because another daemon uses the runtime folder.
+Under systemd 78 if state.db is damaged: systemd then does not start it again
+before somebody has looked.
 
 Files, in /run/lgpu (root), else $XDG_RUNTIME_DIR/lgpu, else /tmp/lgpu-UID:
 
@@ -69,10 +70,10 @@ Files, in /run/lgpu (root), else $XDG_RUNTIME_DIR/lgpu, else /tmp/lgpu-UID:
   tenant.sock   what programs in lgpus talk to
   state.db      groups, limits and named lgpus
   tree          the tree of limits, as files
-  lgpud.log     what a daemon says that was started by need
+  lgpud.log     the log of a daemon that a command has started
 
-Environment: LGPU_RUNTIME_DIR names another folder. NOTIFY_SOCKET: systemd is
-told when the daemon serves and when it ends.`,
+Environment: LGPU_RUNTIME_DIR names another folder. Through NOTIFY_SOCKET the
+daemon tells systemd when it is ready and when it ends.`,
 		Example: `  lgpu daemon --metrics 127.0.0.1:9464 --page 127.0.0.1:9465
   lgpu daemon --dir /run/lgpu --store /var/lib/lgpu/state.db --police stop
   lgpu daemon stop`,
@@ -80,32 +81,36 @@ told when the daemon serves and when it ends.`,
 		Args:                  noArguments,
 		RunE:                  func(c *cobra.Command, _ []string) error { return d.run(c) },
 	}
-	f := c.Flags()
+	d.register(c.Flags())
+	c.AddCommand(stopCommand(), unitCommand())
+	return c
+}
+
+// register adds the options.
+func (d *daemonOptions) register(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.StringVar(&d.dir, "dir", "", "runtime `FOLDER`")
-	f.StringVar(&d.store, "store", "", "`FILE` for what is to survive (default: state.db in the runtime folder)")
+	f.StringVar(&d.store, "store", "", "`FILE` for state that survives the daemon (default: state.db in the runtime folder)")
 	f.StringVar(&d.group, "group", "", "`GROUP` whose members may change things (default: lgpu, if it exists)")
-	f.DurationVar(&d.slice, "slice", 0, "`LENGTH` of a turn where programs share a device, 2ms to 50ms")
+	f.DurationVar(&d.slice, "slice", 0, "`LENGTH` of a slice where programs share a device, 2ms to 50ms")
 	f.StringVar(&d.police, "police", string(daemon.PoliceReport),
 		"what to do about use beyond what is allowed: `HOW` is report, stop or stop-strangers")
 	f.StringVar(&d.mount, "mount", string(daemon.MountAuto), "show the tree as files: `WHEN` is auto, on or off")
 	f.StringVar(&d.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`")
 	f.BoolVar(&d.hami, "metrics-hami", false, "with --metrics or --page: also under HAMi's names")
 	f.StringVar(&d.page, "page", "", "serve the page at `ADDRESS`")
-	f.BoolVar(&d.remote, "page-remote", false, "let metrics and page be served to other machines")
-	f.StringArrayVar(&d.hosts, "page-host", nil, "`NAME` by which page and metrics may be called beside localhost; repeat")
+	f.BoolVar(&d.remote, "page-remote", false, "allow addresses that other machines can reach")
+	f.StringArrayVar(&d.hosts, "page-host", nil, "`NAME` by which page and metrics may be requested beside localhost; repeat")
 	f.StringVar(&d.log, "log", "info", "what to log: `LEVEL` is debug, info, warn or error")
-	f.DurationVar(&d.idle, "idle", 0, "leave after so `LONG` without use; 0 is never (with --on-demand: 1m)")
-	f.BoolVar(&d.onDemand, "on-demand", false, "be started by need: leave when idle; another daemon that runs is left alone")
+	f.DurationVar(&d.idle, "idle", 0, "end after so `LONG` without use; 0 means never (with --on-demand: 1m)")
+	f.BoolVar(&d.onDemand, "on-demand", false, "run in the background and end when idle; do nothing if another daemon runs")
 	d.inner(f)
-	c.AddCommand(stopCommand(), unitCommand())
-	return c
 }
 
 // inner adds the options of the second and third process that --on-demand takes, which nobody types.
 func (d *daemonOptions) inner(f *pflag.FlagSet) {
-	f.BoolVar(&d.detached, "detached", false, "be nobody's child, and watch the daemon")
-	f.BoolVar(&d.watched, "watched", false, "be the daemon that is watched")
+	f.BoolVar(&d.detached, "detached", false, "detach from the parent process, and watch the daemon")
+	f.BoolVar(&d.watched, "watched", false, "run as the watched daemon")
 	for _, name := range []string{"detached", "watched"} {
 		f.Lookup(name).Hidden = true
 	}
@@ -115,10 +120,10 @@ func unitCommand() *cobra.Command {
 	var group bool
 	c := &cobra.Command{
 		Use:   "unit [--group]",
-		Short: "Print the unit that makes the daemon a service of systemd",
-		Long: `Print the unit that makes the daemon a service of systemd for all users of the
-machine, which starts this program where it is now; or with --group what makes
-the group lgpu, whose members may change limits.`,
+		Short: "Print a unit that makes the daemon a service of systemd",
+		Long: `Print a unit that makes the daemon a service of systemd for all users of the
+machine. The unit starts this program at its present path. With --group, print
+the file that creates the group lgpu, whose members may change limits.`,
 		Example: `  lgpu daemon unit > /etc/systemd/system/lgpud.service
   lgpu daemon unit --group > /usr/lib/sysusers.d/lgpu.conf`,
 		DisableFlagsInUseLine: true,
@@ -138,7 +143,7 @@ the group lgpu, whose members may change limits.`,
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&group, "group", false, "print what makes the group")
+	c.Flags().BoolVar(&group, "group", false, "print the file that creates the group")
 	return c
 }
 
@@ -146,11 +151,11 @@ func stopCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stop",
 		Short: "End the daemon; programs go on within their limits",
-		Long: `End the daemon of this user, or the system's, and wait until it is gone.
-Programs in lgpus go on within their limits and meet the next daemon, which the
-next lgpu run starts.
+		Long: `End the daemon of this user, or the system's, and wait until it has ended.
+Programs in lgpus go on within their limits and connect to the next daemon,
+which the next lgpu run starts.
 
-Exit status: 0, also if none runs; 1 if it does not obey this user.`,
+Exit status: 0, also if none runs; 1 if it refuses this user.`,
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -294,18 +299,18 @@ func (d *daemonOptions) config(c *cobra.Command) (daemon.Config, error) {
 		return daemon.Config{}, usage("", "--slice %v: it must be 2ms to 50ms", d.slice)
 	}
 	if d.idle < 0 {
-		return daemon.Config{}, usage("0 is never", "--idle %v: it must be 0 or more", d.idle)
+		return daemon.Config{}, usage("0 means never", "--idle %v: it must be 0 or more", d.idle)
 	}
 	police, mount := daemon.Policy(d.police), daemon.Mount(d.mount)
 	if !slices.Contains([]daemon.Policy{daemon.PoliceReport, daemon.PoliceStop, daemon.PoliceStopStrangers}, police) {
 		return daemon.Config{}, usage("policies are report, stop and stop-strangers", "--police %q: there is no such policy", d.police)
 	}
 	if !slices.Contains([]daemon.Mount{daemon.MountAuto, daemon.MountOn, daemon.MountOff}, mount) {
-		return daemon.Config{}, usage("it is auto, on or off", "--mount %q: that is none of them", d.mount)
+		return daemon.Config{}, usage("it is auto, on or off", "--mount %q: there is no such choice", d.mount)
 	}
 	if d.hami && d.metrics == "" && d.page == "" {
 		return daemon.Config{}, usage("such as: lgpu daemon --metrics 127.0.0.1:9464 --metrics-hami",
-			"--metrics-hami: it goes with --metrics or --page, which say where")
+			"--metrics-hami: it needs --metrics or --page")
 	}
 	if d.onDemand && !c.Flags().Changed("idle") {
 		d.idle = defaultIdle
@@ -319,7 +324,7 @@ func (d *daemonOptions) config(c *cobra.Command) (daemon.Config, error) {
 			return daemon.Config{}, failed(err)
 		}
 	}
-	dir, err := region.Dir()
+	dir, err := rundir.Dir()
 	if err != nil {
 		return daemon.Config{}, failed(err)
 	}

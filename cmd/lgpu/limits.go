@@ -27,13 +27,13 @@ type limitFlags struct {
 func (l *limitFlags) register(f *pflag.FlagSet) {
 	l.typed = f.Changed
 	f.StringArrayVar(&l.devices, "device", nil, "`DEVICE` to use: index, UUID or its beginning; repeat or use commas (default: all)")
-	f.StringVar(&l.memory, "memory", "", "device memory: a `SIZE` such as 8GiB, or a part such as 25%")
-	f.StringVar(&l.compute, "compute", "", "cap on the device's time in `PERCENT`, 1 to 100")
-	f.StringVar(&l.min, "min", "", "guaranteed part of the device's time in `PERCENT`")
-	f.StringVar(&l.units, "units", "", "`COUNT` of compute units (SMs) to show, and their share of time")
-	f.StringVar(&l.weight, "weight", "", "`WEIGHT` against others, 1 to 10000 (default: 100)")
-	f.StringVar(&l.priority, "priority", "", "`CLASS`: normal, high (goes before normal), or latency (gets the device next)")
-	f.StringVar(&l.hostMemory, "host-memory", "", "page-locked host memory, a `SIZE`")
+	f.StringVar(&l.memory, "memory", "", "memory.max: a `SIZE` such as 8GiB, or a part such as 25%")
+	f.StringVar(&l.compute, "compute", "", "compute.max: most of the device's time, in `PERCENT`, 1 to 100")
+	f.StringVar(&l.min, "min", "", "compute.min: reserved part of the device's time, in `PERCENT`")
+	f.StringVar(&l.units, "units", "", "`COUNT` of compute units (SMs) to see, with their share of time")
+	f.StringVar(&l.weight, "weight", "", "lgpu.weight: `WEIGHT` against others, 1 to 10000 (default: 100)")
+	f.StringVar(&l.priority, "priority", "", "lgpu.priority: `CLASS` is normal, high (goes before normal), or latency (gets the device next)")
+	f.StringVar(&l.hostMemory, "host-memory", "", "host.max: most page-locked host memory, a `SIZE`")
 }
 
 // limitNames are the options that make limits.
@@ -64,76 +64,115 @@ func (l limitFlags) parse() (*api.AttachRequest, error) {
 		}
 	}
 	if p.ComputeMin != nil && p.ComputeMax != nil && *p.ComputeMin > *p.ComputeMax {
-		return nil, usage("", "--min %s: the cap is below it, --compute %s", l.min, l.compute)
+		return nil, usage("", "--min %s: it is above --compute %s", l.min, l.compute)
 	}
 	return r, nil
 }
 
 // set reads one option.
 func (l limitFlags) set(r *api.AttachRequest, name string) error {
-	p := r.Limits
 	switch name {
 	case "memory":
-		if strings.Contains(l.memory, "%") {
-			share, err := units.ParsePercent(l.memory)
-			if err != nil {
-				return usage("leave --memory out for no limit", "--memory: %w", err)
-			}
-			r.MemoryPart = &share
-			return nil
-		}
-		size, err := typedSize("--memory", l.memory)
-		if err != nil {
-			return err
-		}
-		if size == 0 {
-			return usage("leave --memory out for no limit", "--memory %s: a program needs more than that", l.memory)
-		}
-		p.MemoryMax = &size
+		return l.setMemory(r)
 	case "compute":
-		share, err := units.ParsePercent(l.compute)
-		if err != nil {
-			return usage("leave --compute out for no cap", "--compute: %w", err)
-		}
-		if share < minCompute {
-			return usage("a quarter is --compute 25", "--compute %s: the smallest share is 1%%", l.compute)
-		}
-		if share < units.Whole {
-			p.ComputeMax = &share
-		}
+		return l.setCompute(r)
 	case "min":
-		share, err := units.ParsePercent(l.min)
-		if err != nil {
-			return usage("leave --min out for no guarantee", "--min: %w", err)
-		}
-		p.ComputeMin = &share
+		return l.setMin(r)
 	case "units":
-		count, err := strconv.ParseUint(l.units, 10, 31)
-		if err != nil || count == 0 {
-			return usage("", "--units %q: it must be a number of compute units, 1 or more", l.units)
-		}
-		n := uint32(count)
-		p.Lgpu = &api.Units{Count: &n}
+		return l.setUnits(r)
 	case "weight":
-		weight, err := strconv.ParseUint(l.weight, 10, 32)
-		if err != nil || weight == 0 || weight > maxWeight {
-			return usage("", "--weight %q: it must be a number from 1 to %d", l.weight, maxWeight)
-		}
-		n := uint32(weight)
-		p.LgpuWeight = &n
+		return l.setWeight(r)
 	case "priority":
-		class, ok := priorities[l.priority]
-		if !ok {
-			return usage("classes are normal, high and latency", "--priority %q: there is no such class", l.priority)
-		}
-		p.LgpuPriority = class
-	case "host-memory":
-		size, err := typedSize("--host-memory", l.hostMemory)
-		if err != nil {
-			return err
-		}
-		r.HostMax = &size
+		return l.setPriority(r)
 	}
+	return l.setHostMemory(r)
+}
+
+// setMemory reads memory.max, or a part of the memory.
+func (l limitFlags) setMemory(r *api.AttachRequest) error {
+	if strings.Contains(l.memory, "%") {
+		share, err := units.ParsePercent(l.memory)
+		if err != nil {
+			return usage("leave --memory out for no limit", "--memory: %w", err)
+		}
+		r.MemoryPart = &share
+		return nil
+	}
+	size, err := typedSize("--memory", l.memory)
+	if err != nil {
+		return err
+	}
+	if size == 0 {
+		return usage("leave --memory out for no limit", "--memory %s: a program needs some memory", l.memory)
+	}
+	r.Limits.MemoryMax = &size
+	return nil
+}
+
+// setCompute reads compute.max.
+func (l limitFlags) setCompute(r *api.AttachRequest) error {
+	share, err := units.ParsePercent(l.compute)
+	if err != nil {
+		return usage("leave --compute out for no limit", "--compute: %w", err)
+	}
+	if share < minCompute {
+		return usage("a quarter is --compute 25", "--compute %s: the smallest limit is 1%%", l.compute)
+	}
+	if share < units.Whole {
+		r.Limits.ComputeMax = &share
+	}
+	return nil
+}
+
+// setMin reads compute.min.
+func (l limitFlags) setMin(r *api.AttachRequest) error {
+	share, err := units.ParsePercent(l.min)
+	if err != nil {
+		return usage("leave --min out to reserve nothing", "--min: %w", err)
+	}
+	r.Limits.ComputeMin = &share
+	return nil
+}
+
+// setUnits reads the count of the file lgpu.
+func (l limitFlags) setUnits(r *api.AttachRequest) error {
+	count, err := strconv.ParseUint(l.units, 10, 31)
+	if err != nil || count == 0 {
+		return usage("", "--units %q: it must be a number of compute units, 1 or more", l.units)
+	}
+	n := uint32(count)
+	r.Limits.Lgpu = &api.Units{Count: &n}
+	return nil
+}
+
+// setWeight reads lgpu.weight.
+func (l limitFlags) setWeight(r *api.AttachRequest) error {
+	weight, err := strconv.ParseUint(l.weight, 10, 32)
+	if err != nil || weight == 0 || weight > maxWeight {
+		return usage("", "--weight %q: it must be a number from 1 to %d", l.weight, maxWeight)
+	}
+	n := uint32(weight)
+	r.Limits.LgpuWeight = &n
+	return nil
+}
+
+// setPriority reads lgpu.priority.
+func (l limitFlags) setPriority(r *api.AttachRequest) error {
+	class, ok := priorities[l.priority]
+	if !ok {
+		return usage("classes are normal, high and latency", "--priority %q: there is no such class", l.priority)
+	}
+	r.Limits.LgpuPriority = class
+	return nil
+}
+
+// setHostMemory reads host.max.
+func (l limitFlags) setHostMemory(r *api.AttachRequest) error {
+	size, err := typedSize("--host-memory", l.hostMemory)
+	if err != nil {
+		return err
+	}
+	r.HostMax = &size
 	return nil
 }
 
@@ -146,7 +185,7 @@ func typedSize(option, text string) (uint64, error) {
 	case size != 0 && units.Bare(text):
 		return 0, usage(units.Guess(text), "%s %s: a size has a unit", option, text)
 	case size != 0 && size < limits.MinMemory:
-		return 0, usage("", "%s %s: the least limit is %s", option, text, units.FormatSize(limits.MinMemory))
+		return 0, usage("", "%s %s: the smallest limit is %s", option, text, units.FormatSize(limits.MinMemory))
 	}
 	return size, nil
 }

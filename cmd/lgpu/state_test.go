@@ -31,11 +31,11 @@ import (
 // source is a daemon that always sees the same, for the page and the metrics.
 type source struct{ snapshot daemon.Snapshot }
 
-func (s source) Snapshot() daemon.Snapshot { return s.snapshot }
-func (source) Counters() daemon.Counters   { return daemon.Counters{} }
-func (source) Recent() []daemon.Event      { return nil }
-func (source) Slices() daemon.SliceSubscription    { return nil }
-func (source) Use() func()                 { return func() {} }
+func (s source) Snapshot() daemon.Snapshot      { return s.snapshot }
+func (source) Counters() daemon.Counters        { return daemon.Counters{} }
+func (source) Recent() []daemon.Event           { return nil }
+func (source) Slices() daemon.SliceSubscription { return nil }
+func (source) Use() func()                      { return func() {} }
 
 // service is it for commands.
 type service struct {

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/internal/assets"
+	"github.com/lgpu/lgpu/internal/rundir"
 	"github.com/lgpu/lgpu/sim"
-	"github.com/lgpu/lgpu/tenant/region"
 )
 
 // Options are what Look needs of the program that calls it.
@@ -252,7 +252,7 @@ func libC() string {
 }
 
 func lookRuntime() Runtime {
-	dir, err := region.Dir()
+	dir, err := rundir.Dir()
 	if err != nil {
 		return Runtime{Err: err}
 	}

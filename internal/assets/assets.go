@@ -6,30 +6,32 @@
 package assets
 
 import (
+	"archive/zip"
 	"bytes"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
-	"slices"
 	"strings"
+
+	"github.com/klauspost/compress/zstd"
 )
 
-// The folder is embedded whole so that a fresh clone, where it has no library yet, compiles.
+// The folder is embedded whole so that a fresh clone compiles, where it has no archive yet.
 //
-//go:embed lib
+//go:embed archive
 var embedded embed.FS
 
 // ErrNotBuilt: this binary was built by "go build" alone, without the C libraries.
 var ErrNotBuilt = errors.New("this lgpu carries no C libraries; build it with: make build")
 
-// files are the libraries, relative to the folder they are installed in. The software GPU's have a folder of their own,
-// since it goes in LD_LIBRARY_PATH.
+// files are the libraries that every archive has, relative to the folder they are installed in. The software GPU's have
+// a folder of their own, since it goes in LD_LIBRARY_PATH.
 var files = []string{"liblgpu.so", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"}
 
 // Libraries says where the libraries are.
@@ -47,25 +49,49 @@ type Libraries struct {
 // contents are right and replaced by a new file if not; it is never written to. Any number of processes may install at
 // once.
 func Install() (Libraries, error) {
-	return install(embedded, "lib")
-}
-
-func install(source fs.FS, root string) (Libraries, error) {
-	shmem, err := shmemFiles(source, root)
-	if err != nil && !errors.Is(err, ErrNotBuilt) {
+	z, err := open(embedded)
+	if err != nil {
 		return Libraries{}, err
 	}
-	files := slices.Concat(files, shmem)
-	contents := make([][]byte, len(files))
-	sum := sha256.New()
-	for i, name := range files {
-		data, err := fs.ReadFile(source, path.Join(root, name))
-		if err != nil {
+	return install(z)
+}
+
+// open opens the archive in source.
+func open(source fs.FS) (*zip.Reader, error) {
+	data, err := fs.ReadFile(source, "archive/libraries.zip")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, ErrNotBuilt
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the embedded libraries: %w", err)
+	}
+	z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		return nil, fmt.Errorf("read the embedded libraries: %w", err)
+	}
+	z.RegisterDecompressor(method, zstd.ZipDecompressor())
+	return z, nil
+}
+
+// has says whether an archive has that file.
+func has(z *zip.Reader, name string) bool {
+	for _, f := range z.File {
+		if f.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func install(z *zip.Reader) (Libraries, error) {
+	for _, name := range files {
+		if !has(z, name) {
 			return Libraries{}, fmt.Errorf("%w (%s is missing)", ErrNotBuilt, name)
 		}
-		contents[i] = data
-		fmt.Fprintf(sum, "%s %d\n", name, len(data))
-		sum.Write(data)
+	}
+	sum := sha256.New()
+	for _, f := range z.File {
+		fmt.Fprintf(sum, "%s %s\n", f.Name, f.Comment)
 	}
 	dir, err := folder(hex.EncodeToString(sum.Sum(nil)[:8]))
 	if err != nil {
@@ -75,13 +101,13 @@ func install(source fs.FS, root string) (Libraries, error) {
 	if strings.ContainsAny(dir, " :\t\n") {
 		return Libraries{}, fmt.Errorf("library folder %q: the dynamic loader cannot name a folder with a space or colon", dir)
 	}
-	for i, name := range files {
-		if err := place(filepath.Join(dir, name), contents[i]); err != nil {
-			return Libraries{}, fmt.Errorf("install %s: %w", name, err)
+	for _, f := range z.File {
+		if err := place(filepath.Join(dir, filepath.FromSlash(f.Name)), f); err != nil {
+			return Libraries{}, fmt.Errorf("install %s: %w", f.Name, err)
 		}
 	}
 	libs := Libraries{Dir: dir, Interposer: filepath.Join(dir, files[0]), SimDir: filepath.Join(dir, "sim")}
-	if len(shmem) > 0 {
+	if has(z, shmemLibrary) {
 		libs.Lshmem = filepath.Join(dir, shmemDir)
 	}
 	return libs, nil
@@ -102,20 +128,25 @@ func folder(version string) (string, error) {
 	return filepath.Join(cache, "lgpu", version), nil
 }
 
-// place makes the file at path hold data.
-func place(path string, data []byte) error {
-	if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, data) {
+// place writes a file of the archive to path, unless path has the same contents already.
+func place(path string, f *zip.File) error {
+	if sum, err := sumOf(path); err == nil && sum == f.Comment {
 		return nil
 	}
 	// Readable for all: a tenant may change its user.
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
+	contents, err := f.Open()
+	if err != nil {
+		return err
+	}
+	defer contents.Close()
 	temp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
 		return err
 	}
-	_, err = temp.Write(data)
+	_, err = io.Copy(temp, contents)
 	mode := fs.FileMode(0o644)
 	if strings.Contains(filepath.Base(path), ".so") {
 		mode = 0o755
@@ -128,4 +159,18 @@ func place(path string, data []byte) error {
 		os.Remove(temp.Name())
 	}
 	return err
+}
+
+// sumOf is the checksum of the file at path, as Pack writes it into the archive.
+func sumOf(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
 }

@@ -9,11 +9,11 @@ import (
 	"testing/fstest"
 )
 
-// withShmem is a source with the libraries and lshmem.
+// withShmem is a tree with the libraries and lshmem.
 func withShmem() fstest.MapFS {
-	s := source("")
+	s := tree("")
 	for _, name := range []string{"liblshmem.so", "lshmem.py", "include/lshmem.h", "include/lshmem.cuh"} {
-		s["lib/lshmem/"+name] = &fstest.MapFile{Data: []byte("this is " + name)}
+		s["lshmem/"+name] = &fstest.MapFile{Data: []byte("this is " + name)}
 	}
 	return s
 }
@@ -21,7 +21,7 @@ func withShmem() fstest.MapFS {
 func TestInstallWithShmem(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("LGPU_LIBDIR", dir)
-	libs, err := install(withShmem(), "lib")
+	libs, err := install(archive(t, withShmem()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestInstallWithShmem(t *testing.T) {
 
 func TestInstallForDevelopers(t *testing.T) {
 	dir := t.TempDir()
-	got, err := installShmem(withShmem(), "lib", dir)
+	got, err := installShmem(archive(t, withShmem()), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestInstallForDevelopers(t *testing.T) {
 			t.Errorf("%s has mode %v", name, st.Mode())
 		}
 	}
-	if _, err := installShmem(source(""), "lib", dir); !errors.Is(err, ErrNotBuilt) {
+	if _, err := installShmem(archive(t, tree("")), dir); !errors.Is(err, ErrNotBuilt) {
 		t.Errorf("without lshmem: %v", err)
 	}
 }

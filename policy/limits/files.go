@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/lgpu/lgpu/internal/list"
-	"github.com/lgpu/lgpu/tenant/region"
+	"github.com/lgpu/lgpu/internal/names"
 )
 
 // File describes a file that nodes have.
@@ -45,8 +46,16 @@ var (
 )
 
 func init() {
-	fileTable = []*file{
-		{name: "cgroup.path", read: readCgroups, write: writeCgroups},
+	fileTable = append(limitFiles(), otherFiles()...)
+	slices.SortFunc(fileTable, func(a, b *file) int { return strings.Compare(a.name, b.name) })
+	for _, f := range fileTable {
+		files[f.name] = f
+	}
+}
+
+// limitFiles are those with a limit for each device.
+func limitFiles() []*file {
+	return []*file{
 		{name: "compute.max",
 			read: each(func(l Limits) string { return formatMax(l.ComputeMax) }),
 			write: perDevice(&computeMax, func(l *Limits, value string) (err error) {
@@ -59,6 +68,38 @@ func init() {
 				l.ComputeMin, err = parseMin(value)
 				return err
 			}))},
+		{name: "lgpu", read: each(Limits.Lgpu), write: writeLgpu},
+		{name: "lgpu.priority",
+			read: each(Limits.priority),
+			write: perDevice(&priority, func(l *Limits, value string) (err error) {
+				l.Priority, err = parsePriority(value)
+				return err
+			})},
+		{name: "lgpu.weight",
+			read: each(func(l Limits) string { return strconv.FormatUint(uint64(l.weight()), 10) }),
+			write: perDevice(&weight, func(l *Limits, value string) (err error) {
+				l.Weight, err = parseWeight(value)
+				return err
+			})},
+		{name: "memory.high",
+			read: each(func(l Limits) string { return l.MemoryHigh.String() }),
+			write: perDevice(&memoryHigh, func(l *Limits, value string) (err error) {
+				l.MemoryHigh, err = parseBytes(value)
+				return err
+			})},
+		{name: "memory.max",
+			read: each(func(l Limits) string { return l.MemoryMax.String() }),
+			write: perDevice(&memoryMax, func(l *Limits, value string) (err error) {
+				l.MemoryMax, err = parseBytes(value)
+				return err
+			})},
+	}
+}
+
+// otherFiles are all others.
+func otherFiles() []*file {
+	return []*file{
+		{name: "cgroup.path", read: readCgroups, write: writeCgroups},
 		{name: "compute.stat", read: readComputeStat},
 		{name: "events", read: readEvents},
 		{name: "gang",
@@ -72,46 +113,18 @@ func init() {
 				}
 				return err
 			})},
-		{name: "lgpu", read: each(Limits.Lgpu), write: writeLgpu},
 		{name: "lgpu.capacity", root: true,
 			read: ofDevices(func(d Device) string { return fmt.Sprintf("count=%d", d.Capacity) })},
 		{name: "lgpu.default", root: true, read: ofDevices(func(d Device) string { return bits(d, d.defaults()) })},
 		{name: "lgpu.effective", read: readEffective},
-		{name: "lgpu.priority",
-			read: each(Limits.priority),
-			write: perDevice(&priority, func(l *Limits, value string) (err error) {
-				l.Priority, err = parsePriority(value)
-				return err
-			})},
 		{name: "lgpu.unit", root: true, read: ofDevices(func(d Device) string {
 			return fmt.Sprintf("unit=compute_unit units_per_lgpu=%d kind=%s remainder=%d", d.UnitsPerBit, d.Kind, d.Remainder)
 		})},
-		{name: "lgpu.weight",
-			read: each(func(l Limits) string { return strconv.FormatUint(uint64(l.weight()), 10) }),
-			write: perDevice(&weight, func(l *Limits, value string) (err error) {
-				l.Weight, err = parseWeight(value)
-				return err
-			})},
 		{name: "memory.capacity", root: true,
 			read: ofDevices(func(d Device) string { return strconv.FormatUint(d.Memory, 10) })},
 		{name: "memory.current", read: readMemoryCurrent},
-		{name: "memory.high",
-			read: each(func(l Limits) string { return l.MemoryHigh.String() }),
-			write: perDevice(&memoryHigh, func(l *Limits, value string) (err error) {
-				l.MemoryHigh, err = parseBytes(value)
-				return err
-			})},
-		{name: "memory.max",
-			read: each(func(l Limits) string { return l.MemoryMax.String() }),
-			write: perDevice(&memoryMax, func(l *Limits, value string) (err error) {
-				l.MemoryMax, err = parseBytes(value)
-				return err
-			})},
 		{name: "memory.peak", read: readMemoryPeak, write: writeMemoryPeak},
 		{name: "procs", read: readProcs},
-	}
-	for _, f := range fileTable {
-		files[f.name] = f
 	}
 }
 
@@ -215,7 +228,7 @@ func (l Limits) weight() uint32 {
 // setGang names the gang of a node, or takes it out of one.
 func setGang(n *node, value string) error {
 	if value != "" {
-		if err := region.CheckName(value); err != nil {
+		if err := names.Check(value); err != nil {
 			return err
 		}
 	}

@@ -40,7 +40,7 @@ import (
 	"syscall"
 
 	"github.com/lgpu/lgpu/internal/list"
-	"github.com/lgpu/lgpu/tenant/region"
+	"github.com/lgpu/lgpu/internal/names"
 )
 
 // Root is the path of the root node.
@@ -511,7 +511,7 @@ func (s *state) create(spec CreateSpec, users map[uint64]int) (*node, *Error) {
 	case users[parent.ID] > 0:
 		return refuse(syscall.EBUSY, "", parent.Path+" is an lgpu in use; processes are in nodes without children")
 	}
-	if err := region.CheckName(name); err != nil {
+	if err := names.Check(name); err != nil {
 		return refuse(syscall.EINVAL, "", err.Error())
 	}
 	s.lastID++

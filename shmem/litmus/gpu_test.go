@@ -37,7 +37,7 @@ func TestGPUProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	lgpu := needs(t, filepath.Join(root, "bin/lgpu"))
-	library, cuda := filepath.Join(root, "build/lib/liblshmem.so"), filepath.Join(root, "build/lib/sim/libcuda.so.1")
+	library, cuda := filepath.Join(root, "build/lib/lshmem/liblshmem.so"), filepath.Join(root, "build/lib/sim/libcuda.so.1")
 	for _, file := range []string{library, cuda} {
 		if _, err := os.Stat(file); err != nil {
 			t.Skipf("%v; run: make build", err)

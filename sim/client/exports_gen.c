@@ -10,552 +10,419 @@
 
 CUresult cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAllocateArray)
 {
-	(void)pHandle;
-	(void)pAllocateArray;
+	(void)pHandle, (void)pAllocateArray;
 	return simc_unsupported("cuArray3DCreate");
 }
 
 CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuArray3DCreate_v2(pHandle, pAllocateArray);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuArray3DCreate_v2(pHandle, pAllocateArray);
 }
 
 CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1 *pArrayDescriptor, CUarray hArray)
 {
-	(void)pArrayDescriptor;
-	(void)hArray;
+	(void)pArrayDescriptor, (void)hArray;
 	return simc_unsupported("cuArray3DGetDescriptor");
 }
 
 CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuArray3DGetDescriptor_v2(pArrayDescriptor, hArray);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuArray3DGetDescriptor_v2(pArrayDescriptor, hArray);
 }
 
 CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAllocateArray)
 {
-	(void)pHandle;
-	(void)pAllocateArray;
+	(void)pHandle, (void)pAllocateArray;
 	return simc_unsupported("cuArrayCreate");
 }
 
 CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuArrayCreate_v2(pHandle, pAllocateArray);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuArrayCreate_v2(pHandle, pAllocateArray);
 }
 
 CUresult cuArrayDestroy(CUarray hArray)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_ArrayDestroy(hArray);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_ArrayDestroy(hArray);
 }
 
 CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1 *pArrayDescriptor, CUarray hArray)
 {
-	(void)pArrayDescriptor;
-	(void)hArray;
+	(void)pArrayDescriptor, (void)hArray;
 	return simc_unsupported("cuArrayGetDescriptor");
 }
 
 CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuArrayGetDescriptor_v2(pArrayDescriptor, hArray);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuArrayGetDescriptor_v2(pArrayDescriptor, hArray);
 }
 
 CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUarray array,
 		CUdevice device)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!memoryRequirements)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_ArrayGetMemoryRequirements(memoryRequirements, array, device);
-	return r;
+	return simc_rpc_ArrayGetMemoryRequirements(memoryRequirements, array, device);
 }
 
 CUresult cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned int planeIdx)
 {
-	(void)pPlaneArray;
-	(void)hArray;
-	(void)planeIdx;
+	(void)pPlaneArray, (void)hArray, (void)planeIdx;
 	return simc_unsupported("cuArrayGetPlane");
 }
 
 CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUarray array)
 {
-	(void)sparseProperties;
-	(void)array;
+	(void)sparseProperties, (void)array;
 	return simc_unsupported("cuArrayGetSparseProperties");
 }
 
 CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *args)
 {
-	(void)pid;
-	(void)args;
+	(void)pid, (void)args;
 	return simc_unsupported("cuCheckpointProcessCheckpoint");
 }
 
 CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
 {
-	(void)pid;
-	(void)tid;
+	(void)pid, (void)tid;
 	return simc_unsupported("cuCheckpointProcessGetRestoreThreadId");
 }
 
 CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
 {
-	(void)pid;
-	(void)state;
+	(void)pid, (void)state;
 	return simc_unsupported("cuCheckpointProcessGetState");
 }
 
 CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args)
 {
-	(void)pid;
-	(void)args;
+	(void)pid, (void)args;
 	return simc_unsupported("cuCheckpointProcessLock");
 }
 
 CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args)
 {
-	(void)pid;
-	(void)args;
+	(void)pid, (void)args;
 	return simc_unsupported("cuCheckpointProcessRestore");
 }
 
 CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args)
 {
-	(void)pid;
-	(void)args;
+	(void)pid, (void)args;
 	return simc_unsupported("cuCheckpointProcessUnlock");
 }
 
 CUresult cuCoredumpGetAttribute(CUcoredumpSettings attrib, void *value, size_t *size)
 {
-	(void)attrib;
-	(void)value;
-	(void)size;
+	(void)attrib, (void)value, (void)size;
 	return simc_unsupported("cuCoredumpGetAttribute");
 }
 
 CUresult cuCoredumpGetAttributeGlobal(CUcoredumpSettings attrib, void *value, size_t *size)
 {
-	(void)attrib;
-	(void)value;
-	(void)size;
+	(void)attrib, (void)value, (void)size;
 	return simc_unsupported("cuCoredumpGetAttributeGlobal");
 }
 
 CUresult cuCoredumpSetAttribute(CUcoredumpSettings attrib, void *value, size_t *size)
 {
-	(void)attrib;
-	(void)value;
-	(void)size;
+	(void)attrib, (void)value, (void)size;
 	return simc_unsupported("cuCoredumpSetAttribute");
 }
 
 CUresult cuCoredumpSetAttributeGlobal(CUcoredumpSettings attrib, void *value, size_t *size)
 {
-	(void)attrib;
-	(void)value;
-	(void)size;
+	(void)attrib, (void)value, (void)size;
 	return simc_unsupported("cuCoredumpSetAttributeGlobal");
 }
 
 CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuCtxAttach(pctx, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuCtxAttach(pctx, flags);
 }
 
 CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
-	CUresult r;
-
-	r = cuCtxCreate_v2(pctx, flags, dev);
-	return r;
+	return cuCtxCreate_v2(pctx, flags, dev);
 }
 
 CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuCtxCreate_v2(pctx, flags, dev);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuCtxCreate_v2(pctx, flags, dev);
 }
 
 CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
 		CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev);
 }
 
 CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev);
 }
 
 CUresult cuCtxDestroy(CUcontext ctx)
 {
-	CUresult r;
-
-	r = cuCtxDestroy_v2(ctx);
-	return r;
+	return cuCtxDestroy_v2(ctx);
 }
 
 CUresult cuCtxDestroy_v2(CUcontext ctx)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuCtxDestroy_v2(ctx);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuCtxDestroy_v2(ctx);
 }
 
 CUresult cuCtxDetach(CUcontext ctx)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuCtxDetach(ctx);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuCtxDetach(ctx);
 }
 
 CUresult cuCtxDisablePeerAccess(CUcontext peerContext)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_CtxDisablePeerAccess(peerContext);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_CtxDisablePeerAccess(peerContext);
 }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_CtxEnablePeerAccess(peerContext, Flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_CtxEnablePeerAccess(peerContext, Flags);
 }
 
 CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
 {
-	(void)pContext;
-	(void)hCtx;
+	(void)pContext, (void)hCtx;
 	return simc_unsupported("cuCtxFromGreenCtx");
 }
 
 CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!version)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_CtxGetApiVersion(ctx, version);
-	return r;
+	return simc_rpc_CtxGetApiVersion(ctx, version);
 }
 
 CUresult cuCtxGetCacheConfig(CUfunc_cache *pconfig)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pconfig)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_CtxGetCacheConfig(pconfig);
-	return r;
+	return simc_rpc_CtxGetCacheConfig(pconfig);
 }
 
 CUresult cuCtxGetCurrent(CUcontext *pctx)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuCtxGetCurrent(pctx);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuCtxGetCurrent(pctx);
 }
 
 CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource, CUdevResourceType type)
 {
-	(void)hCtx;
-	(void)resource;
-	(void)type;
+	(void)hCtx, (void)resource, (void)type;
 	return simc_unsupported("cuCtxGetDevResource");
 }
 
 CUresult cuCtxGetDevice(CUdevice *device)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuCtxGetDevice(device);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuCtxGetDevice(device);
 }
 
 CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuCtxGetDevice_v2(device, ctx);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuCtxGetDevice_v2(device, ctx);
 }
 
 CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuCtxGetExecAffinity(pExecAffinity, type);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuCtxGetExecAffinity(pExecAffinity, type);
 }
 
 CUresult cuCtxGetFlags(unsigned int *flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_CtxGetFlags(flags);
-	return r;
+	return simc_rpc_CtxGetFlags(flags);
 }
 
 CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!ctxId)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_CtxGetId(ctx, ctxId);
-	return r;
+	return simc_rpc_CtxGetId(ctx, ctxId);
 }
 
 CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pvalue)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_CtxGetLimit(pvalue, limit);
-	return r;
+	return simc_rpc_CtxGetLimit(pvalue, limit);
 }
 
 CUresult cuCtxGetSharedMemConfig(CUsharedconfig *pConfig)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pConfig)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_CtxGetSharedMemConfig(pConfig);
-	return r;
+	return simc_rpc_CtxGetSharedMemConfig(pConfig);
 }
 
 CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_CtxGetStreamPriorityRange(leastPriority, greatestPriority);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_CtxGetStreamPriorityRange(leastPriority, greatestPriority);
 }
 
 CUresult cuCtxPopCurrent(CUcontext *pctx)
 {
-	CUresult r;
-
-	r = cuCtxPopCurrent_v2(pctx);
-	return r;
+	return cuCtxPopCurrent_v2(pctx);
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuCtxPopCurrent_v2(pctx);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuCtxPopCurrent_v2(pctx);
 }
 
 CUresult cuCtxPushCurrent(CUcontext ctx)
 {
-	CUresult r;
-
-	r = cuCtxPushCurrent_v2(ctx);
-	return r;
+	return cuCtxPushCurrent_v2(ctx);
 }
 
 CUresult cuCtxPushCurrent_v2(CUcontext ctx)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuCtxPushCurrent_v2(ctx);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuCtxPushCurrent_v2(ctx);
 }
 
 CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_CtxRecordEvent(hCtx, hEvent);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_CtxRecordEvent(hCtx, hEvent);
 }
 
 CUresult cuCtxResetPersistingL2Cache(void)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_CtxResetPersistingL2Cache();
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_CtxResetPersistingL2Cache();
 }
 
 CUresult cuCtxSetCacheConfig(CUfunc_cache config)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_CtxSetCacheConfig(config);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_CtxSetCacheConfig(config);
 }
 
 CUresult cuCtxSetCurrent(CUcontext ctx)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuCtxSetCurrent(ctx);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuCtxSetCurrent(ctx);
 }
 
 CUresult cuCtxSetFlags(unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_CtxSetFlags(flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_CtxSetFlags(flags);
 }
 
 CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_CtxSetLimit(limit, value);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_CtxSetLimit(limit, value);
 }
 
 CUresult cuCtxSetSharedMemConfig(CUsharedconfig config)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_CtxSetSharedMemConfig(config);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_CtxSetSharedMemConfig(config);
 }
 
 CUresult cuCtxSynchronize(void)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_CtxSynchronize();
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_CtxSynchronize();
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext ctx)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuCtxSynchronize_v2(ctx);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuCtxSynchronize_v2(ctx);
 }
 
 CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_CtxWaitEvent(hCtx, hEvent);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_CtxWaitEvent(hCtx, hEvent);
 }
 
 CUresult cuDestroyExternalMemory(CUexternalMemory extMem)
@@ -572,397 +439,306 @@ CUresult cuDestroyExternalSemaphore(CUexternalSemaphore extSem)
 
 CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *phDesc, CUdevResource *resources, unsigned int nbResources)
 {
-	(void)phDesc;
-	(void)resources;
-	(void)nbResources;
+	(void)phDesc, (void)resources, (void)nbResources;
 	return simc_unsupported("cuDevResourceGenerateDesc");
 }
 
 CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *nbGroups, const CUdevResource *input,
 		CUdevResource *remaining, unsigned int useFlags, unsigned int minCount)
 {
-	(void)result;
-	(void)nbGroups;
-	(void)input;
-	(void)remaining;
-	(void)useFlags;
-	(void)minCount;
+	(void)result, (void)nbGroups, (void)input, (void)remaining, (void)useFlags, (void)minCount;
 	return simc_unsupported("cuDevSmResourceSplitByCount");
 }
 
 CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!canAccessPeer)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_DeviceCanAccessPeer(canAccessPeer, dev, peerDev);
-	return r;
+	return simc_rpc_DeviceCanAccessPeer(canAccessPeer, dev, peerDev);
 }
 
 CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!major || !minor)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_DeviceComputeCapability(major, minor, dev);
-	return r;
+	return simc_rpc_DeviceComputeCapability(major, minor, dev);
 }
 
 CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!device)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_DeviceGet(device, ordinal);
-	return r;
+	return simc_rpc_DeviceGet(device, ordinal);
 }
 
 CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pi)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_DeviceGetAttribute(pi, attrib, dev);
-	return r;
+	return simc_rpc_DeviceGetAttribute(pi, attrib, dev);
 }
 
 CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!dev || !pciBusId)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_DeviceGetByPCIBusId(dev, pciBusId);
-	return r;
+	return simc_rpc_DeviceGetByPCIBusId(dev, pciBusId);
 }
 
 CUresult cuDeviceGetCount(int *count)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!count)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_DeviceGetCount(count);
-	return r;
+	return simc_rpc_DeviceGetCount(count);
 }
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pool_out)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_DeviceGetDefaultMemPool(pool_out, dev);
-	return r;
+	return simc_rpc_DeviceGetDefaultMemPool(pool_out, dev);
 }
 
 CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type)
 {
-	(void)device;
-	(void)resource;
-	(void)type;
+	(void)device, (void)resource, (void)type;
 	return simc_unsupported("cuDeviceGetDevResource");
 }
 
 CUresult cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuDeviceGetExecAffinitySupport(pi, type, dev);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuDeviceGetExecAffinitySupport(pi, type, dev);
 }
 
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuDeviceGetGraphMemAttribute(device, attr, value);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuDeviceGetGraphMemAttribute(device, attr, value);
 }
 
 CUresult cuDeviceGetHostAtomicCapabilities(unsigned int *capabilities, const CUatomicOperation *operations,
 		unsigned int count, CUdevice dev)
 {
-	(void)capabilities;
-	(void)operations;
-	(void)count;
-	(void)dev;
+	(void)capabilities, (void)operations, (void)count, (void)dev;
 	return simc_unsupported("cuDeviceGetHostAtomicCapabilities");
 }
 
 CUresult cuDeviceGetLuid(char *luid, unsigned int *deviceNodeMask, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuDeviceGetLuid(luid, deviceNodeMask, dev);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuDeviceGetLuid(luid, deviceNodeMask, dev);
 }
 
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pool)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_DeviceGetMemPool(pool, dev);
-	return r;
+	return simc_rpc_DeviceGetMemPool(pool, dev);
 }
 
 CUresult cuDeviceGetName(char *name, int len, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuDeviceGetName(name, len, dev);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuDeviceGetName(name, len, dev);
 }
 
 CUresult cuDeviceGetNvSciSyncAttributes(void *nvSciSyncAttrList, CUdevice dev, int flags)
 {
-	(void)nvSciSyncAttrList;
-	(void)dev;
-	(void)flags;
+	(void)nvSciSyncAttrList, (void)dev, (void)flags;
 	return simc_unsupported("cuDeviceGetNvSciSyncAttributes");
 }
 
 CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int *capabilities, const CUatomicOperation *operations,
 		unsigned int count, CUdevice srcDevice, CUdevice dstDevice)
 {
-	(void)capabilities;
-	(void)operations;
-	(void)count;
-	(void)srcDevice;
-	(void)dstDevice;
+	(void)capabilities, (void)operations, (void)count, (void)srcDevice, (void)dstDevice;
 	return simc_unsupported("cuDeviceGetP2PAtomicCapabilities");
 }
 
 CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!value)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_DeviceGetP2PAttribute(value, attrib, srcDevice, dstDevice);
-	return r;
+	return simc_rpc_DeviceGetP2PAttribute(value, attrib, srcDevice, dstDevice);
 }
 
 CUresult cuDeviceGetPCIBusId(char *pciBusId, int len, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuDeviceGetPCIBusId(pciBusId, len, dev);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuDeviceGetPCIBusId(pciBusId, len, dev);
 }
 
 CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuDeviceGetProperties(prop, dev);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuDeviceGetProperties(prop, dev);
 }
 
 CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *maxWidthInElements, CUarray_format format,
 		unsigned numChannels, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuDeviceGetTexture1DLinearMaxWidth(maxWidthInElements, format, numChannels, dev);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuDeviceGetTexture1DLinearMaxWidth(maxWidthInElements, format, numChannels, dev);
 }
 
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
 {
-	CUresult r;
-
-	r = cuDeviceGetUuid_v2(uuid, dev);
-	return r;
+	return cuDeviceGetUuid_v2(uuid, dev);
 }
 
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!uuid)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_DeviceGetUuid(uuid, dev);
-	return r;
+	return simc_rpc_DeviceGetUuid(uuid, dev);
 }
 
 CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_DeviceGraphMemTrim(device);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_DeviceGraphMemTrim(device);
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_DevicePrimaryCtxGetState(dev, flags, active);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_DevicePrimaryCtxGetState(dev, flags, active);
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
 {
-	CUresult r;
-
-	r = cuDevicePrimaryCtxRelease_v2(dev);
-	return r;
+	return cuDevicePrimaryCtxRelease_v2(dev);
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuDevicePrimaryCtxRelease_v2(dev);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuDevicePrimaryCtxRelease_v2(dev);
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice dev)
 {
-	CUresult r;
-
-	r = cuDevicePrimaryCtxReset_v2(dev);
-	return r;
+	return cuDevicePrimaryCtxReset_v2(dev);
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuDevicePrimaryCtxReset_v2(dev);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuDevicePrimaryCtxReset_v2(dev);
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuDevicePrimaryCtxRetain(pctx, dev);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuDevicePrimaryCtxRetain(pctx, dev);
 }
 
 CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
 {
-	CUresult r;
-
-	r = cuDevicePrimaryCtxSetFlags_v2(dev, flags);
-	return r;
+	return cuDevicePrimaryCtxSetFlags_v2(dev, flags);
 }
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_DevicePrimaryCtxSetFlags(dev, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_DevicePrimaryCtxSetFlags(dev, flags);
 }
 
 CUresult cuDeviceRegisterAsyncNotification(CUdevice device, CUasyncCallback callbackFunc, void *userData,
 		CUasyncCallbackHandle *callback)
 {
-	(void)device;
-	(void)callbackFunc;
-	(void)userData;
-	(void)callback;
+	(void)device, (void)callbackFunc, (void)userData, (void)callback;
 	return simc_unsupported("cuDeviceRegisterAsyncNotification");
 }
 
 CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuDeviceSetGraphMemAttribute(device, attr, value);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuDeviceSetGraphMemAttribute(device, attr, value);
 }
 
 CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_DeviceSetMemPool(dev, pool);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_DeviceSetMemPool(dev, pool);
 }
 
 CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice dev)
 {
-	(void)bytes;
-	(void)dev;
+	(void)bytes, (void)dev;
 	return simc_unsupported("cuDeviceTotalMem");
 }
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!bytes)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_DeviceTotalMem(bytes, dev);
-	return r;
+	return simc_rpc_DeviceTotalMem(bytes, dev);
 }
 
 CUresult cuDeviceUnregisterAsyncNotification(CUdevice device, CUasyncCallbackHandle callback)
 {
-	(void)device;
-	(void)callback;
+	(void)device, (void)callback;
 	return simc_unsupported("cuDeviceUnregisterAsyncNotification");
 }
 
@@ -1028,89 +804,69 @@ CUresult cuEGLStreamProducerReturnFrame(void)
 
 CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!phEvent)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_EventCreate(phEvent, Flags);
-	return r;
+	return simc_rpc_EventCreate(phEvent, Flags);
 }
 
 CUresult cuEventDestroy(CUevent hEvent)
 {
-	CUresult r;
-
-	r = cuEventDestroy_v2(hEvent);
-	return r;
+	return cuEventDestroy_v2(hEvent);
 }
 
 CUresult cuEventDestroy_v2(CUevent hEvent)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_EventDestroy(hEvent);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_EventDestroy(hEvent);
 }
 
 CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd)
 {
-	CUresult r;
-
-	r = cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
-	return r;
+	return cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
 }
 
 CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pMilliseconds)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_EventElapsedTime(pMilliseconds, hStart, hEnd);
-	return r;
+	return simc_rpc_EventElapsedTime(pMilliseconds, hStart, hEnd);
 }
 
 CUresult cuEventQuery(CUevent hEvent)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_EventQuery(hEvent);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_EventQuery(hEvent);
 }
 
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_EventRecord(hEvent, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_EventRecord(hEvent, hStream);
 }
 
 CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_EventRecordWithFlags(hEvent, hStream, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_EventRecordWithFlags(hEvent, hStream, flags);
 }
 
 CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_EventRecordWithFlags(hEvent, simc_per_thread(hStream), flags);
@@ -1120,9 +876,9 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned 
 
 CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_EventRecord(hEvent, simc_per_thread(hStream));
@@ -1132,158 +888,123 @@ CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
 
 CUresult cuEventSynchronize(CUevent hEvent)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_EventSynchronize(hEvent);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_EventSynchronize(hEvent);
 }
 
 CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory extMem,
 		const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *bufferDesc)
 {
-	(void)devPtr;
-	(void)extMem;
-	(void)bufferDesc;
+	(void)devPtr, (void)extMem, (void)bufferDesc;
 	return simc_unsupported("cuExternalMemoryGetMappedBuffer");
 }
 
 CUresult cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *mipmap, CUexternalMemory extMem,
 		const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *mipmapDesc)
 {
-	(void)mipmap;
-	(void)extMem;
-	(void)mipmapDesc;
+	(void)mipmap, (void)extMem, (void)mipmapDesc;
 	return simc_unsupported("cuExternalMemoryGetMappedMipmappedArray");
 }
 
 CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target, CUflushGPUDirectRDMAWritesScope scope)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuFlushGPUDirectRDMAWrites(target, scope);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuFlushGPUDirectRDMAWrites(target, scope);
 }
 
 CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pi)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_FuncGetAttribute(pi, attrib, hfunc);
-	return r;
+	return simc_rpc_FuncGetAttribute(pi, attrib, hfunc);
 }
 
 CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!hmod)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_FuncGetModule(hmod, hfunc);
-	return r;
+	return simc_rpc_FuncGetModule(hmod, hfunc);
 }
 
 CUresult cuFuncGetName(const char **name, CUfunction hfunc)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuFuncGetName(name, hfunc);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuFuncGetName(name, hfunc);
 }
 
 CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset, size_t *paramSize)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!paramOffset)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_FuncGetParamInfo(func, paramIndex, paramOffset, paramSize);
-	return r;
+	return simc_rpc_FuncGetParamInfo(func, paramIndex, paramOffset, paramSize);
 }
 
 CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!state)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_FuncIsLoaded(state, function);
-	return r;
+	return simc_rpc_FuncIsLoaded(state, function);
 }
 
 CUresult cuFuncLoad(CUfunction function)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_FuncLoad(function);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_FuncLoad(function);
 }
 
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_FuncSetAttribute(hfunc, attrib, value);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_FuncSetAttribute(hfunc, attrib, value);
 }
 
 CUresult cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuFuncSetBlockShape(hfunc, x, y, z);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuFuncSetBlockShape(hfunc, x, y, z);
 }
 
 CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_FuncSetCacheConfig(hfunc, config);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_FuncSetCacheConfig(hfunc, config);
 }
 
 CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_FuncSetSharedMemConfig(hfunc, config);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_FuncSetSharedMemConfig(hfunc, config);
 }
 
 CUresult cuFuncSetSharedSize(CUfunction hfunc, unsigned int bytes)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuFuncSetSharedSize(hfunc, bytes);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuFuncSetSharedSize(hfunc, bytes);
 }
 
 CUresult cuGLCtxCreate(void);
@@ -1385,654 +1106,532 @@ CUresult cuGLUnregisterBufferObject(void)
 CUresult cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphAddBatchMemOpNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphAddBatchMemOpNode(phGraphNode, hGraph, dependencies, numDependencies,
+		nodeParams);
 }
 
 CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, CUgraph childGraph)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!phGraphNode || (!dependencies && numDependencies))
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies, childGraph);
-	return r;
+	return simc_rpc_GraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies, childGraph);
 }
 
 CUresult cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, size_t numDependencies)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphAddDependencies(hGraph, from, to, numDependencies);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphAddDependencies(hGraph, from, to, numDependencies);
 }
 
 CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
 		const CUgraphEdgeData *edgeData, size_t numDependencies)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if ((!from && numDependencies) || (!to && numDependencies))
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphAddDependencies(hGraph, from, to, edgeData, numDependencies);
-	return r;
+	return simc_rpc_GraphAddDependencies(hGraph, from, to, edgeData, numDependencies);
 }
 
 CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!phGraphNode || (!dependencies && numDependencies))
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphAddEmptyNode(phGraphNode, hGraph, dependencies, numDependencies);
-	return r;
+	return simc_rpc_GraphAddEmptyNode(phGraphNode, hGraph, dependencies, numDependencies);
 }
 
 CUresult cuGraphAddEventRecordNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, CUevent event)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!phGraphNode || (!dependencies && numDependencies))
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphAddEventRecordNode(phGraphNode, hGraph, dependencies, numDependencies, event);
-	return r;
+	return simc_rpc_GraphAddEventRecordNode(phGraphNode, hGraph, dependencies, numDependencies, event);
 }
 
 CUresult cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, CUevent event)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!phGraphNode || (!dependencies && numDependencies))
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphAddEventWaitNode(phGraphNode, hGraph, dependencies, numDependencies, event);
-	return r;
+	return simc_rpc_GraphAddEventWaitNode(phGraphNode, hGraph, dependencies, numDependencies, event);
 }
 
 CUresult cuGraphAddExternalSemaphoresSignalNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 		const CUgraphNode *dependencies, size_t numDependencies, const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS *nodeParams)
 {
-	(void)phGraphNode;
-	(void)hGraph;
-	(void)dependencies;
-	(void)numDependencies;
-	(void)nodeParams;
+	(void)phGraphNode, (void)hGraph, (void)dependencies, (void)numDependencies, (void)nodeParams;
 	return simc_unsupported("cuGraphAddExternalSemaphoresSignalNode");
 }
 
 CUresult cuGraphAddExternalSemaphoresWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 		const CUgraphNode *dependencies, size_t numDependencies, const CUDA_EXT_SEM_WAIT_NODE_PARAMS *nodeParams)
 {
-	(void)phGraphNode;
-	(void)hGraph;
-	(void)dependencies;
-	(void)numDependencies;
-	(void)nodeParams;
+	(void)phGraphNode, (void)hGraph, (void)dependencies, (void)numDependencies, (void)nodeParams;
 	return simc_unsupported("cuGraphAddExternalSemaphoresWaitNode");
 }
 
 CUresult cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!phGraphNode || (!dependencies && numDependencies) || !nodeParams)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphAddHostNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-	return r;
+	return simc_rpc_GraphAddHostNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
 }
 
 CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphAddKernelNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphAddKernelNode(phGraphNode, hGraph, dependencies, numDependencies,
+		nodeParams);
 }
 
 CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies,
+		nodeParams);
 }
 
 CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies, numDependencies,
+		nodeParams);
 }
 
 CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, CUdeviceptr dptr)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!phGraphNode || (!dependencies && numDependencies))
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphAddMemFreeNode(phGraphNode, hGraph, dependencies, numDependencies, dptr);
-	return r;
+	return simc_rpc_GraphAddMemFreeNode(phGraphNode, hGraph, dependencies, numDependencies, dptr);
 }
 
 CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!phGraphNode || (!dependencies && numDependencies) || !copyParams)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx);
-	return r;
+	return simc_rpc_GraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx);
 }
 
 CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!phGraphNode || (!dependencies && numDependencies) || !memsetParams)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx);
-	return r;
+	return simc_rpc_GraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx);
 }
 
 CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
 }
 
 CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		const CUgraphEdgeData *dependencyData, size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData,
+		numDependencies, nodeParams);
 }
 
 CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams_out)
 {
-	(void)hNode;
-	(void)nodeParams_out;
+	(void)hNode, (void)nodeParams_out;
 	return simc_unsupported("cuGraphBatchMemOpNodeGetParams");
 }
 
 CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
 {
-	(void)hNode;
-	(void)nodeParams;
+	(void)hNode, (void)nodeParams;
 	return simc_unsupported("cuGraphBatchMemOpNodeSetParams");
 }
 
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!phGraph)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphChildGraphNodeGetGraph(hNode, phGraph);
-	return r;
+	return simc_rpc_GraphChildGraphNodeGetGraph(hNode, phGraph);
 }
 
 CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!phGraphClone)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphClone(phGraphClone, originalGraph);
-	return r;
+	return simc_rpc_GraphClone(phGraphClone, originalGraph);
 }
 
 CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out, CUgraph hGraph, CUcontext ctx,
 		unsigned int defaultLaunchValue, unsigned int flags)
 {
-	(void)pHandle_out;
-	(void)hGraph;
-	(void)ctx;
-	(void)defaultLaunchValue;
-	(void)flags;
+	(void)pHandle_out, (void)hGraph, (void)ctx, (void)defaultLaunchValue, (void)flags;
 	return simc_unsupported("cuGraphConditionalHandleCreate");
 }
 
 CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!phGraph)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphCreate(phGraph, flags);
-	return r;
+	return simc_rpc_GraphCreate(phGraph, flags);
 }
 
 CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int flags)
 {
-	(void)hGraph;
-	(void)path;
-	(void)flags;
+	(void)hGraph, (void)path, (void)flags;
 	return simc_unsupported("cuGraphDebugDotPrint");
 }
 
 CUresult cuGraphDestroy(CUgraph hGraph)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_GraphDestroy(hGraph);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_GraphDestroy(hGraph);
 }
 
 CUresult cuGraphDestroyNode(CUgraphNode hNode)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_GraphDestroyNode(hNode);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_GraphDestroyNode(hNode);
 }
 
 CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!event_out)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphEventRecordNodeGetEvent(hNode, event_out);
-	return r;
+	return simc_rpc_GraphEventRecordNodeGetEvent(hNode, event_out);
 }
 
 CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_GraphEventRecordNodeSetEvent(hNode, event);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_GraphEventRecordNodeSetEvent(hNode, event);
 }
 
 CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!event_out)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphEventWaitNodeGetEvent(hNode, event_out);
-	return r;
+	return simc_rpc_GraphEventWaitNodeGetEvent(hNode, event_out);
 }
 
 CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_GraphEventWaitNodeSetEvent(hNode, event);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_GraphEventWaitNodeSetEvent(hNode, event);
 }
 
 CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 		const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
 {
-	(void)hGraphExec;
-	(void)hNode;
-	(void)nodeParams;
+	(void)hGraphExec, (void)hNode, (void)nodeParams;
 	return simc_unsupported("cuGraphExecBatchMemOpNodeSetParams");
 }
 
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_GraphExecChildGraphNodeSetParams(hGraphExec, hNode, childGraph);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_GraphExecChildGraphNodeSetParams(hGraphExec, hNode, childGraph);
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_GraphExecDestroy(hGraphExec);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_GraphExecDestroy(hGraphExec);
 }
 
 CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_GraphExecEventRecordNodeSetEvent(hGraphExec, hNode, event);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_GraphExecEventRecordNodeSetEvent(hGraphExec, hNode, event);
 }
 
 CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_GraphExecEventWaitNodeSetEvent(hGraphExec, hNode, event);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_GraphExecEventWaitNodeSetEvent(hGraphExec, hNode, event);
 }
 
 CUresult cuGraphExecExternalSemaphoresSignalNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 		const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS *nodeParams)
 {
-	(void)hGraphExec;
-	(void)hNode;
-	(void)nodeParams;
+	(void)hGraphExec, (void)hNode, (void)nodeParams;
 	return simc_unsupported("cuGraphExecExternalSemaphoresSignalNodeSetParams");
 }
 
 CUresult cuGraphExecExternalSemaphoresWaitNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 		const CUDA_EXT_SEM_WAIT_NODE_PARAMS *nodeParams)
 {
-	(void)hGraphExec;
-	(void)hNode;
-	(void)nodeParams;
+	(void)hGraphExec, (void)hNode, (void)nodeParams;
 	return simc_unsupported("cuGraphExecExternalSemaphoresWaitNodeSetParams");
 }
 
 CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphExecGetFlags(hGraphExec, flags);
-	return r;
+	return simc_rpc_GraphExecGetFlags(hGraphExec, flags);
 }
 
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 		const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!nodeParams)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphExecHostNodeSetParams(hGraphExec, hNode, nodeParams);
-	return r;
+	return simc_rpc_GraphExecHostNodeSetParams(hGraphExec, hNode, nodeParams);
 }
 
 CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 		const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphExecKernelNodeSetParams(hGraphExec, hNode, nodeParams);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphExecKernelNodeSetParams(hGraphExec, hNode, nodeParams);
 }
 
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
 		const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, nodeParams);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, nodeParams);
 }
 
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D *copyParams,
 		CUcontext ctx)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!copyParams)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx);
-	return r;
+	return simc_rpc_GraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx);
 }
 
 CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 		const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!memsetParams)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphExecMemsetNodeSetParams(hGraphExec, hNode, memsetParams, ctx);
-	return r;
+	return simc_rpc_GraphExecMemsetNodeSetParams(hGraphExec, hNode, memsetParams, ctx);
 }
 
 CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphExecNodeSetParams(hGraphExec, hNode, nodeParams);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphExecNodeSetParams(hGraphExec, hNode, nodeParams);
 }
 
 CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out,
 		CUgraphExecUpdateResult *updateResult_out)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
 }
 
 CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExecUpdateResultInfo *resultInfo)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo);
 }
 
 CUresult cuGraphExternalSemaphoresSignalNodeGetParams(CUgraphNode hNode, CUDA_EXT_SEM_SIGNAL_NODE_PARAMS *params_out)
 {
-	(void)hNode;
-	(void)params_out;
+	(void)hNode, (void)params_out;
 	return simc_unsupported("cuGraphExternalSemaphoresSignalNodeGetParams");
 }
 
 CUresult cuGraphExternalSemaphoresSignalNodeSetParams(CUgraphNode hNode,
 		const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS *nodeParams)
 {
-	(void)hNode;
-	(void)nodeParams;
+	(void)hNode, (void)nodeParams;
 	return simc_unsupported("cuGraphExternalSemaphoresSignalNodeSetParams");
 }
 
 CUresult cuGraphExternalSemaphoresWaitNodeGetParams(CUgraphNode hNode, CUDA_EXT_SEM_WAIT_NODE_PARAMS *params_out)
 {
-	(void)hNode;
-	(void)params_out;
+	(void)hNode, (void)params_out;
 	return simc_unsupported("cuGraphExternalSemaphoresWaitNodeGetParams");
 }
 
 CUresult cuGraphExternalSemaphoresWaitNodeSetParams(CUgraphNode hNode, const CUDA_EXT_SEM_WAIT_NODE_PARAMS *nodeParams)
 {
-	(void)hNode;
-	(void)nodeParams;
+	(void)hNode, (void)nodeParams;
 	return simc_unsupported("cuGraphExternalSemaphoresWaitNodeSetParams");
 }
 
 CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphGetEdges(hGraph, from, to, numEdges);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphGetEdges(hGraph, from, to, numEdges);
 }
 
 CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edgeData,
 		size_t *numEdges)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphGetEdges_v2(hGraph, from, to, edgeData, numEdges);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphGetEdges_v2(hGraph, from, to, edgeData, numEdges);
 }
 
 CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphGetNodes(hGraph, nodes, numNodes);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphGetNodes(hGraph, nodes, numNodes);
 }
 
 CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphGetRootNodes(hGraph, rootNodes, numRootNodes);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphGetRootNodes(hGraph, rootNodes, numRootNodes);
 }
 
 CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!nodeParams)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphHostNodeGetParams(hNode, nodeParams);
-	return r;
+	return simc_rpc_GraphHostNodeGetParams(hNode, nodeParams);
 }
 
 CUresult cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!nodeParams)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphHostNodeSetParams(hNode, nodeParams);
-	return r;
+	return simc_rpc_GraphHostNodeSetParams(hNode, nodeParams);
 }
 
 CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
 		size_t bufferSize)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags);
 }
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
 		CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams);
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph,
 		CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams);
@@ -2043,101 +1642,78 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGr
 CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
 		size_t bufferSize)
 {
-	CUresult r;
-
-	r = cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
-	return r;
+	return cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
 }
 
 CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_GraphKernelNodeCopyAttributes(dst, src);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_GraphKernelNodeCopyAttributes(dst, src);
 }
 
 CUresult cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr, CUkernelNodeAttrValue *value_out)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!value_out)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphKernelNodeGetAttribute(hNode, attr, value_out);
-	return r;
+	return simc_rpc_GraphKernelNodeGetAttribute(hNode, attr, value_out);
 }
 
 CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphKernelNodeGetParams(hNode, nodeParams);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphKernelNodeGetParams(hNode, nodeParams);
 }
 
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphKernelNodeGetParams_v2(hNode, nodeParams);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphKernelNodeGetParams_v2(hNode, nodeParams);
 }
 
 CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr, const CUkernelNodeAttrValue *value)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!value)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphKernelNodeSetAttribute(hNode, attr, value);
-	return r;
+	return simc_rpc_GraphKernelNodeSetAttribute(hNode, attr, value);
 }
 
 CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphKernelNodeSetParams(hNode, nodeParams);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphKernelNodeSetParams(hNode, nodeParams);
 }
 
 CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphKernelNodeSetParams_v2(hNode, nodeParams);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphKernelNodeSetParams_v2(hNode, nodeParams);
 }
 
 CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_GraphLaunch(hGraph, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_GraphLaunch(hGraph, hStream);
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_GraphLaunch(hGraphExec, simc_per_thread(hStream));
@@ -2147,231 +1723,189 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphMemAllocNodeGetParams(hNode, params_out);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphMemAllocNodeGetParams(hNode, params_out);
 }
 
 CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!dptr_out)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphMemFreeNodeGetParams(hNode, dptr_out);
-	return r;
+	return simc_rpc_GraphMemFreeNodeGetParams(hNode, dptr_out);
 }
 
 CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!nodeParams)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphMemcpyNodeGetParams(hNode, nodeParams);
-	return r;
+	return simc_rpc_GraphMemcpyNodeGetParams(hNode, nodeParams);
 }
 
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!nodeParams)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphMemcpyNodeSetParams(hNode, nodeParams);
-	return r;
+	return simc_rpc_GraphMemcpyNodeSetParams(hNode, nodeParams);
 }
 
 CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!nodeParams)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphMemsetNodeGetParams(hNode, nodeParams);
-	return r;
+	return simc_rpc_GraphMemsetNodeGetParams(hNode, nodeParams);
 }
 
 CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!nodeParams)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphMemsetNodeSetParams(hNode, nodeParams);
-	return r;
+	return simc_rpc_GraphMemsetNodeSetParams(hNode, nodeParams);
 }
 
 CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!phNode)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphNodeFindInClone(phNode, hOriginalNode, hClonedGraph);
-	return r;
+	return simc_rpc_GraphNodeFindInClone(phNode, hOriginalNode, hClonedGraph);
 }
 
 CUresult cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies, size_t *numDependencies)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphNodeGetDependencies(hNode, dependencies, numDependencies);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphNodeGetDependencies(hNode, dependencies, numDependencies);
 }
 
 CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependencies, CUgraphEdgeData *edgeData,
 		size_t *numDependencies)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphNodeGetDependencies_v2(hNode, dependencies, edgeData, numDependencies);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphNodeGetDependencies_v2(hNode, dependencies, edgeData, numDependencies);
 }
 
 CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dependentNodes, size_t *numDependentNodes)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphNodeGetDependentNodes(hNode, dependentNodes, numDependentNodes);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphNodeGetDependentNodes(hNode, dependentNodes, numDependentNodes);
 }
 
 CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *dependentNodes, CUgraphEdgeData *edgeData,
 		size_t *numDependentNodes)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphNodeGetDependentNodes_v2(hNode, dependentNodes, edgeData, numDependentNodes);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphNodeGetDependentNodes_v2(hNode, dependentNodes, edgeData, numDependentNodes);
 }
 
 CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!isEnabled)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphNodeGetEnabled(hGraphExec, hNode, isEnabled);
-	return r;
+	return simc_rpc_GraphNodeGetEnabled(hGraphExec, hNode, isEnabled);
 }
 
 CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!type)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphNodeGetType(hNode, type);
-	return r;
+	return simc_rpc_GraphNodeGetType(hNode, type);
 }
 
 CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_GraphNodeSetEnabled(hGraphExec, hNode, isEnabled);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_GraphNodeSetEnabled(hGraphExec, hNode, isEnabled);
 }
 
 CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphNodeSetParams(hNode, nodeParams);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphNodeSetParams(hNode, nodeParams);
 }
 
 CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_GraphReleaseUserObject(graph, object, count);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_GraphReleaseUserObject(graph, object, count);
 }
 
 CUresult cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
 		size_t numDependencies)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuGraphRemoveDependencies(hGraph, from, to, numDependencies);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuGraphRemoveDependencies(hGraph, from, to, numDependencies);
 }
 
 CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
 		const CUgraphEdgeData *edgeData, size_t numDependencies)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if ((!from && numDependencies) || (!to && numDependencies))
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_GraphRemoveDependencies(hGraph, from, to, edgeData, numDependencies);
-	return r;
+	return simc_rpc_GraphRemoveDependencies(hGraph, from, to, edgeData, numDependencies);
 }
 
 CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_GraphRetainUserObject(graph, object, count, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_GraphRetainUserObject(graph, object, count, flags);
 }
 
 CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_GraphUpload(hGraph, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_GraphUpload(hGraph, hStream);
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_GraphUpload(hGraphExec, simc_per_thread(hStream));
@@ -2399,17 +1933,13 @@ CUresult cuGraphicsGLRegisterImage(void)
 
 CUresult cuGraphicsMapResources(unsigned int count, CUgraphicsResource *resources, CUstream hStream)
 {
-	(void)count;
-	(void)resources;
-	(void)hStream;
+	(void)count, (void)resources, (void)hStream;
 	return simc_unsupported("cuGraphicsMapResources");
 }
 
 CUresult cuGraphicsMapResources_ptsz(unsigned int count, CUgraphicsResource *resources, CUstream hStream)
 {
-	(void)count;
-	(void)resources;
-	(void)hStream;
+	(void)count, (void)resources, (void)hStream;
 	return simc_unsupported("cuGraphicsMapResources_ptsz");
 }
 
@@ -2421,64 +1951,50 @@ CUresult cuGraphicsResourceGetMappedEglFrame(void)
 
 CUresult cuGraphicsResourceGetMappedMipmappedArray(CUmipmappedArray *pMipmappedArray, CUgraphicsResource resource)
 {
-	(void)pMipmappedArray;
-	(void)resource;
+	(void)pMipmappedArray, (void)resource;
 	return simc_unsupported("cuGraphicsResourceGetMappedMipmappedArray");
 }
 
 CUresult cuGraphicsResourceGetMappedPointer(CUdeviceptr_v1 *pDevPtr, unsigned int *pSize, CUgraphicsResource resource)
 {
-	(void)pDevPtr;
-	(void)pSize;
-	(void)resource;
+	(void)pDevPtr, (void)pSize, (void)resource;
 	return simc_unsupported("cuGraphicsResourceGetMappedPointer");
 }
 
 CUresult cuGraphicsResourceGetMappedPointer_v2(CUdeviceptr *pDevPtr, size_t *pSize, CUgraphicsResource resource)
 {
-	(void)pDevPtr;
-	(void)pSize;
-	(void)resource;
+	(void)pDevPtr, (void)pSize, (void)resource;
 	return simc_unsupported("cuGraphicsResourceGetMappedPointer_v2");
 }
 
 CUresult cuGraphicsResourceSetMapFlags(CUgraphicsResource resource, unsigned int flags)
 {
-	(void)resource;
-	(void)flags;
+	(void)resource, (void)flags;
 	return simc_unsupported("cuGraphicsResourceSetMapFlags");
 }
 
 CUresult cuGraphicsResourceSetMapFlags_v2(CUgraphicsResource resource, unsigned int flags)
 {
-	(void)resource;
-	(void)flags;
+	(void)resource, (void)flags;
 	return simc_unsupported("cuGraphicsResourceSetMapFlags_v2");
 }
 
 CUresult cuGraphicsSubResourceGetMappedArray(CUarray *pArray, CUgraphicsResource resource, unsigned int arrayIndex,
 		unsigned int mipLevel)
 {
-	(void)pArray;
-	(void)resource;
-	(void)arrayIndex;
-	(void)mipLevel;
+	(void)pArray, (void)resource, (void)arrayIndex, (void)mipLevel;
 	return simc_unsupported("cuGraphicsSubResourceGetMappedArray");
 }
 
 CUresult cuGraphicsUnmapResources(unsigned int count, CUgraphicsResource *resources, CUstream hStream)
 {
-	(void)count;
-	(void)resources;
-	(void)hStream;
+	(void)count, (void)resources, (void)hStream;
 	return simc_unsupported("cuGraphicsUnmapResources");
 }
 
 CUresult cuGraphicsUnmapResources_ptsz(unsigned int count, CUgraphicsResource *resources, CUstream hStream)
 {
-	(void)count;
-	(void)resources;
-	(void)hStream;
+	(void)count, (void)resources, (void)hStream;
 	return simc_unsupported("cuGraphicsUnmapResources_ptsz");
 }
 
@@ -2502,10 +2018,7 @@ CUresult cuGraphicsVDPAURegisterVideoSurface(void)
 
 CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags)
 {
-	(void)phCtx;
-	(void)desc;
-	(void)dev;
-	(void)flags;
+	(void)phCtx, (void)desc, (void)dev, (void)flags;
 	return simc_unsupported("cuGreenCtxCreate");
 }
 
@@ -2517,283 +2030,234 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx)
 
 CUresult cuGreenCtxGetDevResource(CUgreenCtx hCtx, CUdevResource *resource, CUdevResourceType type)
 {
-	(void)hCtx;
-	(void)resource;
-	(void)type;
+	(void)hCtx, (void)resource, (void)type;
 	return simc_unsupported("cuGreenCtxGetDevResource");
 }
 
 CUresult cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenCtxId)
 {
-	(void)greenCtx;
-	(void)greenCtxId;
+	(void)greenCtx, (void)greenCtxId;
 	return simc_unsupported("cuGreenCtxGetId");
 }
 
 CUresult cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent)
 {
-	(void)hCtx;
-	(void)hEvent;
+	(void)hCtx, (void)hEvent;
 	return simc_unsupported("cuGreenCtxRecordEvent");
 }
 
 CUresult cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags, int priority)
 {
-	(void)phStream;
-	(void)greenCtx;
-	(void)flags;
-	(void)priority;
+	(void)phStream, (void)greenCtx, (void)flags, (void)priority;
 	return simc_unsupported("cuGreenCtxStreamCreate");
 }
 
 CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent)
 {
-	(void)hCtx;
-	(void)hEvent;
+	(void)hCtx, (void)hEvent;
 	return simc_unsupported("cuGreenCtxWaitEvent");
 }
 
 CUresult cuImportExternalMemory(CUexternalMemory *extMem_out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *memHandleDesc)
 {
-	(void)extMem_out;
-	(void)memHandleDesc;
+	(void)extMem_out, (void)memHandleDesc;
 	return simc_unsupported("cuImportExternalMemory");
 }
 
 CUresult cuImportExternalSemaphore(CUexternalSemaphore *extSem_out,
 		const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC *semHandleDesc)
 {
-	(void)extSem_out;
-	(void)semHandleDesc;
+	(void)extSem_out, (void)semHandleDesc;
 	return simc_unsupported("cuImportExternalSemaphore");
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_IpcCloseMemHandle(dptr);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_IpcCloseMemHandle(dptr);
 }
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pHandle)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_IpcGetEventHandle(pHandle, event);
-	return r;
+	return simc_rpc_IpcGetEventHandle(pHandle, event);
 }
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pHandle)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_IpcGetMemHandle(pHandle, dptr);
-	return r;
+	return simc_rpc_IpcGetMemHandle(pHandle, dptr);
 }
 
 CUresult cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!phEvent)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_IpcOpenEventHandle(phEvent, handle);
-	return r;
+	return simc_rpc_IpcOpenEventHandle(phEvent, handle);
 }
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
 {
-	CUresult r;
-
-	r = cuIpcOpenMemHandle_v2(pdptr, handle, Flags);
-	return r;
+	return cuIpcOpenMemHandle_v2(pdptr, handle, Flags);
 }
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pdptr)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_IpcOpenMemHandle(pdptr, handle, Flags);
-	return r;
+	return simc_rpc_IpcOpenMemHandle(pdptr, handle, Flags);
 }
 
 CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pi)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_KernelGetAttribute(pi, attrib, kernel, dev);
-	return r;
+	return simc_rpc_KernelGetAttribute(pi, attrib, kernel, dev);
 }
 
 CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pFunc)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_KernelGetFunction(pFunc, kernel);
-	return r;
+	return simc_rpc_KernelGetFunction(pFunc, kernel);
 }
 
 CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pLib)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_KernelGetLibrary(pLib, kernel);
-	return r;
+	return simc_rpc_KernelGetLibrary(pLib, kernel);
 }
 
 CUresult cuKernelGetName(const char **name, CUkernel hfunc)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuKernelGetName(name, hfunc);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuKernelGetName(name, hfunc);
 }
 
 CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!paramOffset)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_KernelGetParamInfo(kernel, paramIndex, paramOffset, paramSize);
-	return r;
+	return simc_rpc_KernelGetParamInfo(kernel, paramIndex, paramOffset, paramSize);
 }
 
 CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_KernelSetAttribute(attrib, val, kernel, dev);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_KernelSetAttribute(attrib, val, kernel, dev);
 }
 
 CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_KernelSetCacheConfig(kernel, config, dev);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_KernelSetCacheConfig(kernel, config, dev);
 }
 
 CUresult cuLaunch(CUfunction f)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuLaunch(f);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuLaunch(f);
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
 		unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
 		unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX,
+		blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams);
 }
 
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList, unsigned int numDevices,
 		unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags);
 }
 
 CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
 		unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
 		unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
-	r = simc_cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, simc_per_thread(hStream), kernelParams);
+	r = simc_cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
+		sharedMemBytes, simc_per_thread(hStream), kernelParams);
 	simc_tls.per_thread = 0;
 	return r;
 }
 
 CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuLaunchGrid(f, grid_width, grid_height);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuLaunchGrid(f, grid_width, grid_height);
 }
 
 CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuLaunchGridAsync(f, grid_width, grid_height, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuLaunchGridAsync(f, grid_width, grid_height, hStream);
 }
 
 CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_LaunchHostFunc(hStream, fn, userData);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_LaunchHostFunc(hStream, fn, userData);
 }
 
 CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_LaunchHostFunc(simc_per_thread(hStream), fn, userData);
@@ -2805,29 +2269,24 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
 		unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes,
 		CUstream hStream, void **kernelParams, void **extra)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
+		blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuLaunchKernelEx(config, f, kernelParams, extra);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuLaunchKernelEx(config, f, kernelParams, extra);
 }
 
 CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuLaunchKernelEx(config, f, kernelParams, extra);
@@ -2839,91 +2298,82 @@ CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int g
 		unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes,
 		CUstream hStream, void **kernelParams, void **extra)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
-	r = simc_cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, simc_per_thread(hStream), kernelParams, extra);
+	r = simc_cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes,
+		simc_per_thread(hStream), kernelParams, extra);
 	simc_tls.per_thread = 0;
 	return r;
 }
 
 CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_LibraryEnumerateKernels(kernels, numKernels, lib);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_LibraryEnumerateKernels(kernels, numKernels, lib);
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!name)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_LibraryGetGlobal(dptr, bytes, library, name);
-	return r;
+	return simc_rpc_LibraryGetGlobal(dptr, bytes, library, name);
 }
 
 CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pKernel || !name)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_LibraryGetKernel(pKernel, library, name);
-	return r;
+	return simc_rpc_LibraryGetKernel(pKernel, library, name);
 }
 
 CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!count)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_LibraryGetKernelCount(count, lib);
-	return r;
+	return simc_rpc_LibraryGetKernelCount(count, lib);
 }
 
 CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!name)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_LibraryGetManaged(dptr, bytes, library, name);
-	return r;
+	return simc_rpc_LibraryGetManaged(dptr, bytes, library, name);
 }
 
 CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pMod)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_LibraryGetModule(pMod, library);
-	return r;
+	return simc_rpc_LibraryGetModule(pMod, library);
 }
 
 CUresult cuLibraryGetUnifiedFunction(void **fptr, CUlibrary library, const char *symbol)
 {
-	(void)fptr;
-	(void)library;
-	(void)symbol;
+	(void)fptr, (void)library, (void)symbol;
 	return simc_unsupported("cuLibraryGetUnifiedFunction");
 }
 
@@ -2931,143 +2381,104 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
 		unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
 		unsigned int numLibraryOptions)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions,
+		libraryOptions, libraryOptionValues, numLibraryOptions);
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
 		void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
 		unsigned int numLibraryOptions)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues,
+		numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
 }
 
 CUresult cuLibraryUnload(CUlibrary library)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_LibraryUnload(library);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_LibraryUnload(library);
 }
 
 CUresult cuLinkAddData(CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name,
 		unsigned int numOptions, CUjit_option *options, void **optionValues)
 {
-	CUresult r;
-
-	r = cuLinkAddData_v2(state, type, data, size, name, numOptions, options, optionValues);
-	return r;
+	return cuLinkAddData_v2(state, type, data, size, name, numOptions, options, optionValues);
 }
 
 CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name,
 		unsigned int numOptions, CUjit_option *options, void **optionValues)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuLinkAddData_v2(state, type, data, size, name, numOptions, options, optionValues);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuLinkAddData_v2(state, type, data, size, name, numOptions, options, optionValues);
 }
 
 CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char *path, unsigned int numOptions,
 		CUjit_option *options, void **optionValues)
 {
-	CUresult r;
-
-	r = cuLinkAddFile_v2(state, type, path, numOptions, options, optionValues);
-	return r;
+	return cuLinkAddFile_v2(state, type, path, numOptions, options, optionValues);
 }
 
 CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *path, unsigned int numOptions,
 		CUjit_option *options, void **optionValues)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuLinkAddFile_v2(state, type, path, numOptions, options, optionValues);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuLinkAddFile_v2(state, type, path, numOptions, options, optionValues);
 }
 
 CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuLinkComplete(state, cubinOut, sizeOut);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuLinkComplete(state, cubinOut, sizeOut);
 }
 
 CUresult cuLinkCreate(unsigned int numOptions, CUjit_option *options, void **optionValues, CUlinkState *stateOut)
 {
-	CUresult r;
-
-	r = cuLinkCreate_v2(numOptions, options, optionValues, stateOut);
-	return r;
+	return cuLinkCreate_v2(numOptions, options, optionValues, stateOut);
 }
 
 CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **optionValues, CUlinkState *stateOut)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuLinkCreate_v2(numOptions, options, optionValues, stateOut);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuLinkCreate_v2(numOptions, options, optionValues, stateOut);
 }
 
 CUresult cuLinkDestroy(CUlinkState state)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuLinkDestroy(state);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuLinkDestroy(state);
 }
 
 CUresult cuLogsCurrent(CUlogIterator *iterator_out, unsigned int flags)
 {
-	(void)iterator_out;
-	(void)flags;
+	(void)iterator_out, (void)flags;
 	return simc_unsupported("cuLogsCurrent");
 }
 
 CUresult cuLogsDumpToFile(CUlogIterator *iterator, const char *pathToFile, unsigned int flags)
 {
-	(void)iterator;
-	(void)pathToFile;
-	(void)flags;
+	(void)iterator, (void)pathToFile, (void)flags;
 	return simc_unsupported("cuLogsDumpToFile");
 }
 
 CUresult cuLogsDumpToMemory(CUlogIterator *iterator, char *buffer, size_t *size, unsigned int flags)
 {
-	(void)iterator;
-	(void)buffer;
-	(void)size;
-	(void)flags;
+	(void)iterator, (void)buffer, (void)size, (void)flags;
 	return simc_unsupported("cuLogsDumpToMemory");
 }
 
 CUresult cuLogsRegisterCallback(CUlogsCallback callbackFunc, void *userData, CUlogsCallbackHandle *callback_out)
 {
-	(void)callbackFunc;
-	(void)userData;
-	(void)callback_out;
+	(void)callbackFunc, (void)userData, (void)callback_out;
 	return simc_unsupported("cuLogsRegisterCallback");
 }
 
@@ -3079,71 +2490,59 @@ CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle callback)
 
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_MemAddressFree(ptr, size);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_MemAddressFree(ptr, size);
 }
 
 CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
 		unsigned long long flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!ptr)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemAddressReserve(ptr, size, alignment, addr, flags);
-	return r;
+	return simc_rpc_MemAddressReserve(ptr, size, alignment, addr, flags);
 }
 
 CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemAdvise(devPtr, count, advice, device);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemAdvise(devPtr, count, advice, device);
 }
 
 CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_MemAdvise(devPtr, count, advice, location);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_MemAdvise(devPtr, count, advice, location);
 }
 
 CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize)
 {
-	(void)dptr;
-	(void)bytesize;
+	(void)dptr, (void)bytesize;
 	return simc_unsupported("cuMemAlloc");
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!dptr)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemAllocAsync(dptr, bytesize, hStream);
-	return r;
+	return simc_rpc_MemAllocAsync(dptr, bytesize, hStream);
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!dptr)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -3155,21 +2554,20 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStre
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!dptr)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
-	return r;
+	return simc_rpc_MemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
 }
 
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!dptr)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -3181,114 +2579,86 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemo
 
 CUresult cuMemAllocHost(void **pp, unsigned int bytesize)
 {
-	(void)pp;
-	(void)bytesize;
+	(void)pp, (void)bytesize;
 	return simc_unsupported("cuMemAllocHost");
 }
 
 CUresult cuMemAllocHost_v2(void **pp, size_t bytesize)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemAllocHost_v2(pp, bytesize);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemAllocHost_v2(pp, bytesize);
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemAllocManaged(dptr, bytesize, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemAllocManaged(dptr, bytesize, flags);
 }
 
 CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes,
 		unsigned int Height, unsigned int ElementSizeBytes)
 {
-	(void)dptr;
-	(void)pPitch;
-	(void)WidthInBytes;
-	(void)Height;
-	(void)ElementSizeBytes;
+	(void)dptr, (void)pPitch, (void)WidthInBytes, (void)Height, (void)ElementSizeBytes;
 	return simc_unsupported("cuMemAllocPitch");
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
 		unsigned int ElementSizeBytes)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!dptr || !pPitch)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
-	return r;
+	return simc_rpc_MemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!dptr)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemAlloc(dptr, bytesize);
-	return r;
+	return simc_rpc_MemAlloc(dptr, bytesize);
 }
 
 CUresult cuMemBatchDecompressAsync(CUmemDecompressParams *paramsArray, size_t count, unsigned int flags,
 		size_t *errorIndex, CUstream stream)
 {
-	(void)paramsArray;
-	(void)count;
-	(void)flags;
-	(void)errorIndex;
-	(void)stream;
+	(void)paramsArray, (void)count, (void)flags, (void)errorIndex, (void)stream;
 	return simc_unsupported("cuMemBatchDecompressAsync");
 }
 
 CUresult cuMemBatchDecompressAsync_ptsz(CUmemDecompressParams *paramsArray, size_t count, unsigned int flags,
 		size_t *errorIndex, CUstream stream)
 {
-	(void)paramsArray;
-	(void)count;
-	(void)flags;
-	(void)errorIndex;
-	(void)stream;
+	(void)paramsArray, (void)count, (void)flags, (void)errorIndex, (void)stream;
 	return simc_unsupported("cuMemBatchDecompressAsync_ptsz");
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
 		unsigned long long flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!handle || !prop)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemCreate(handle, size, prop, flags);
-	return r;
+	return simc_rpc_MemCreate(handle, size, prop, flags);
 }
 
 CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count,
 		CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,
 		CUstream hStream)
 {
-	(void)dptrs;
-	(void)sizes;
-	(void)count;
-	(void)prefetchLocs;
-	(void)prefetchLocIdxs;
-	(void)numPrefetchLocs;
-	(void)flags;
-	(void)hStream;
+	(void)dptrs, (void)sizes, (void)count, (void)prefetchLocs, (void)prefetchLocIdxs, (void)numPrefetchLocs,
+		(void)flags, (void)hStream;
 	return simc_unsupported("cuMemDiscardAndPrefetchBatchAsync");
 }
 
@@ -3296,48 +2666,31 @@ CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *size
 		CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,
 		CUstream hStream)
 {
-	(void)dptrs;
-	(void)sizes;
-	(void)count;
-	(void)prefetchLocs;
-	(void)prefetchLocIdxs;
-	(void)numPrefetchLocs;
-	(void)flags;
-	(void)hStream;
+	(void)dptrs, (void)sizes, (void)count, (void)prefetchLocs, (void)prefetchLocIdxs, (void)numPrefetchLocs,
+		(void)flags, (void)hStream;
 	return simc_unsupported("cuMemDiscardAndPrefetchBatchAsync_ptsz");
 }
 
 CUresult cuMemDiscardBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags,
 		CUstream hStream)
 {
-	(void)dptrs;
-	(void)sizes;
-	(void)count;
-	(void)flags;
-	(void)hStream;
+	(void)dptrs, (void)sizes, (void)count, (void)flags, (void)hStream;
 	return simc_unsupported("cuMemDiscardBatchAsync");
 }
 
 CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags,
 		CUstream hStream)
 {
-	(void)dptrs;
-	(void)sizes;
-	(void)count;
-	(void)flags;
-	(void)hStream;
+	(void)dptrs, (void)sizes, (void)count, (void)flags, (void)hStream;
 	return simc_unsupported("cuMemDiscardBatchAsync_ptsz");
 }
 
 CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
 		CUmemAllocationHandleType handleType, unsigned long long flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
 }
 
 CUresult cuMemFree(CUdeviceptr_v1 dptr)
@@ -3348,19 +2701,16 @@ CUresult cuMemFree(CUdeviceptr_v1 dptr)
 
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_MemFreeAsync(dptr, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_MemFreeAsync(dptr, hStream);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_MemFreeAsync(dptr, simc_per_thread(hStream));
@@ -3370,77 +2720,63 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 
 CUresult cuMemFreeHost(void *p)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemFreeHost(p);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemFreeHost(p);
 }
 
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemFree_v2(dptr);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemFree_v2(dptr);
 }
 
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!flags || !location)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemGetAccess(flags, location, ptr);
-	return r;
+	return simc_rpc_MemGetAccess(flags, location, ptr);
 }
 
 CUresult cuMemGetAddressRange(CUdeviceptr_v1 *pbase, unsigned int *psize, CUdeviceptr_v1 dptr)
 {
-	(void)pbase;
-	(void)psize;
-	(void)dptr;
+	(void)pbase, (void)psize, (void)dptr;
 	return simc_unsupported("cuMemGetAddressRange");
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_MemGetAddressRange(pbase, psize, dptr);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_MemGetAddressRange(pbase, psize, dptr);
 }
 
 CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
 		CUmemAllocationGranularity_flags option)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!granularity || !prop)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemGetAllocationGranularity(granularity, prop, option);
-	return r;
+	return simc_rpc_MemGetAllocationGranularity(granularity, prop, option);
 }
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!prop)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemGetAllocationPropertiesFromHandle(prop, handle);
-	return r;
+	return simc_rpc_MemGetAllocationPropertiesFromHandle(prop, handle);
 }
 
 CUresult cuMemGetAttribute(void);
@@ -3457,303 +2793,243 @@ CUresult cuMemGetAttribute_v2(void)
 
 CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pool_out || !location)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemGetDefaultMemPool(pool_out, location, type);
-	return r;
+	return simc_rpc_MemGetDefaultMemPool(pool_out, location, type);
 }
 
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
 		CUmemRangeHandleType handleType, unsigned long long flags)
 {
-	(void)handle;
-	(void)dptr;
-	(void)size;
-	(void)handleType;
-	(void)flags;
+	(void)handle, (void)dptr, (void)size, (void)handleType, (void)flags;
 	return simc_unsupported("cuMemGetHandleForAddressRange");
 }
 
 CUresult cuMemGetInfo(unsigned int *free, unsigned int *total)
 {
-	(void)free;
-	(void)total;
+	(void)free, (void)total;
 	return simc_unsupported("cuMemGetInfo");
 }
 
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!free || !total)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemGetInfo(free, total);
-	return r;
+	return simc_rpc_MemGetInfo(free, total);
 }
 
 CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pool || !location)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemGetMemPool(pool, location, type);
-	return r;
+	return simc_rpc_MemGetMemPool(pool, location, type);
 }
 
 CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemHostAlloc(pp, bytesize, Flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemHostAlloc(pp, bytesize, Flags);
 }
 
 CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *pdptr, void *p, unsigned int Flags)
 {
-	(void)pdptr;
-	(void)p;
-	(void)Flags;
+	(void)pdptr, (void)p, (void)Flags;
 	return simc_unsupported("cuMemHostGetDevicePointer");
 }
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int Flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pdptr)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemHostGetDevicePointer(pdptr, p, Flags);
-	return r;
+	return simc_rpc_MemHostGetDevicePointer(pdptr, p, Flags);
 }
 
 CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pFlags)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemHostGetFlags(pFlags, p);
-	return r;
+	return simc_rpc_MemHostGetFlags(pFlags, p);
 }
 
 CUresult cuMemHostRegister(void *p, size_t bytesize, unsigned int Flags)
 {
-	CUresult r;
-
-	r = cuMemHostRegister_v2(p, bytesize, Flags);
-	return r;
+	return cuMemHostRegister_v2(p, bytesize, Flags);
 }
 
 CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemHostRegister_v2(p, bytesize, Flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemHostRegister_v2(p, bytesize, Flags);
 }
 
 CUresult cuMemHostUnregister(void *p)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemHostUnregister(p);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemHostUnregister(p);
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
 		CUmemAllocationHandleType shHandleType)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
 }
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
 		unsigned long long flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_MemMap(ptr, size, offset, handle, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_MemMap(ptr, size, offset, handle, flags);
 }
 
 CUresult cuMemMapArrayAsync(CUarrayMapInfo *mapInfoList, unsigned int count, CUstream hStream)
 {
-	(void)mapInfoList;
-	(void)count;
-	(void)hStream;
+	(void)mapInfoList, (void)count, (void)hStream;
 	return simc_unsupported("cuMemMapArrayAsync");
 }
 
 CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *mapInfoList, unsigned int count, CUstream hStream)
 {
-	(void)mapInfoList;
-	(void)count;
-	(void)hStream;
+	(void)mapInfoList, (void)count, (void)hStream;
 	return simc_unsupported("cuMemMapArrayAsync_ptsz");
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pool || !poolProps)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemPoolCreate(pool, poolProps);
-	return r;
+	return simc_rpc_MemPoolCreate(pool, poolProps);
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_MemPoolDestroy(pool);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_MemPoolDestroy(pool);
 }
 
 CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdeviceptr ptr)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!shareData_out)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemPoolExportPointer(shareData_out, ptr);
-	return r;
+	return simc_rpc_MemPoolExportPointer(shareData_out, ptr);
 }
 
 CUresult cuMemPoolExportToShareableHandle(void *handle_out, CUmemoryPool pool,
 		CUmemAllocationHandleType handleType, unsigned long long flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemPoolExportToShareableHandle(handle_out, pool, handleType, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemPoolExportToShareableHandle(handle_out, pool, handleType, flags);
 }
 
 CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!flags || !location)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemPoolGetAccess(flags, memPool, location);
-	return r;
+	return simc_rpc_MemPoolGetAccess(flags, memPool, location);
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemPoolGetAttribute(pool, attr, value);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemPoolGetAttribute(pool, attr, value);
 }
 
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle,
 		CUmemAllocationHandleType handleType, unsigned long long flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags);
 }
 
 CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPoolPtrExportData *shareData)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!ptr_out || !shareData)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemPoolImportPointer(ptr_out, pool, shareData);
-	return r;
+	return simc_rpc_MemPoolImportPointer(ptr_out, pool, shareData);
 }
 
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if ((!map && count))
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemPoolSetAccess(pool, map, count);
-	return r;
+	return simc_rpc_MemPoolSetAccess(pool, map, count);
 }
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemPoolSetAttribute(pool, attr, value);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemPoolSetAttribute(pool, attr, value);
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_MemPoolTrimTo(pool, minBytesToKeep);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_MemPoolTrimTo(pool, minBytesToKeep);
 }
 
 CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemPrefetchAsync(devPtr, count, dstDevice, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemPrefetchAsync(devPtr, count, dstDevice, hStream);
 }
 
 CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemPrefetchAsync(devPtr, count, dstDevice, simc_per_thread(hStream));
@@ -3764,20 +3040,17 @@ CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr devPtr, size_t count, CUdevice dstD
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
 		CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_MemPrefetchAsync(devPtr, count, location, flags, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_MemPrefetchAsync(devPtr, count, location, flags, hStream);
 }
 
 CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
 		CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_MemPrefetchAsync(devPtr, count, location, flags, simc_per_thread(hStream));
@@ -3788,117 +3061,87 @@ CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr devPtr, size_t count, CUmemLocat
 CUresult cuMemPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
 		size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
 {
-	(void)dptrs;
-	(void)sizes;
-	(void)count;
-	(void)prefetchLocs;
-	(void)prefetchLocIdxs;
-	(void)numPrefetchLocs;
-	(void)flags;
-	(void)hStream;
+	(void)dptrs, (void)sizes, (void)count, (void)prefetchLocs, (void)prefetchLocIdxs, (void)numPrefetchLocs,
+		(void)flags, (void)hStream;
 	return simc_unsupported("cuMemPrefetchBatchAsync");
 }
 
 CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
 		size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
 {
-	(void)dptrs;
-	(void)sizes;
-	(void)count;
-	(void)prefetchLocs;
-	(void)prefetchLocIdxs;
-	(void)numPrefetchLocs;
-	(void)flags;
-	(void)hStream;
+	(void)dptrs, (void)sizes, (void)count, (void)prefetchLocs, (void)prefetchLocIdxs, (void)numPrefetchLocs,
+		(void)flags, (void)hStream;
 	return simc_unsupported("cuMemPrefetchBatchAsync_ptsz");
 }
 
 CUresult cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_attribute attribute, CUdeviceptr devPtr,
 		size_t count)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemRangeGetAttribute(data, dataSize, attribute, devPtr, count);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemRangeGetAttribute(data, dataSize, attribute, devPtr, count);
 }
 
 CUresult cuMemRangeGetAttributes(void **data, size_t *dataSizes, CUmem_range_attribute *attributes,
 		size_t numAttributes, CUdeviceptr devPtr, size_t count)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemRangeGetAttributes(data, dataSizes, attributes, numAttributes, devPtr, count);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemRangeGetAttributes(data, dataSizes, attributes, numAttributes, devPtr, count);
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_MemRelease(handle);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_MemRelease(handle);
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!handle)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemRetainAllocationHandle(handle, addr);
-	return r;
+	return simc_rpc_MemRetainAllocationHandle(handle, addr);
 }
 
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if ((!desc && count))
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemSetAccess(ptr, size, desc, count);
-	return r;
+	return simc_rpc_MemSetAccess(ptr, size, desc, count);
 }
 
 CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!location)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MemSetMemPool(location, type, pool);
-	return r;
+	return simc_rpc_MemSetMemPool(location, type, pool);
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_MemUnmap(ptr, size);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_MemUnmap(ptr, size);
 }
 
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpy(dst, src, ByteCount);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpy(dst, src, ByteCount);
 }
 
 CUresult cuMemcpy2D(const CUDA_MEMCPY2D_v1 *pCopy)
@@ -3909,26 +3152,22 @@ CUresult cuMemcpy2D(const CUDA_MEMCPY2D_v1 *pCopy)
 
 CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D_v1 *pCopy, CUstream hStream)
 {
-	(void)pCopy;
-	(void)hStream;
+	(void)pCopy, (void)hStream;
 	return simc_unsupported("cuMemcpy2DAsync");
 }
 
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpy2DAsync_v2(pCopy, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpy2DAsync_v2(pCopy, hStream);
 }
 
 CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpy2DAsync_v2(pCopy, simc_per_thread(hStream));
@@ -3944,19 +3183,16 @@ CUresult cuMemcpy2DUnaligned(const CUDA_MEMCPY2D_v1 *pCopy)
 
 CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpy2DUnaligned_v2(pCopy);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpy2DUnaligned_v2(pCopy);
 }
 
 CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *pCopy)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpy2DUnaligned_v2(pCopy);
@@ -3966,19 +3202,16 @@ CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *pCopy)
 
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpy2D_v2(pCopy);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpy2D_v2(pCopy);
 }
 
 CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *pCopy)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpy2D_v2(pCopy);
@@ -3994,26 +3227,22 @@ CUresult cuMemcpy3D(const CUDA_MEMCPY3D_v1 *pCopy)
 
 CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D_v1 *pCopy, CUstream hStream)
 {
-	(void)pCopy;
-	(void)hStream;
+	(void)pCopy, (void)hStream;
 	return simc_unsupported("cuMemcpy3DAsync");
 }
 
 CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpy3DAsync_v2(pCopy, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpy3DAsync_v2(pCopy, hStream);
 }
 
 CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpy3DAsync_v2(pCopy, simc_per_thread(hStream));
@@ -4024,70 +3253,50 @@ CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 CUresult cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx,
 		unsigned long long flags, CUstream hStream)
 {
-	(void)numOps;
-	(void)opList;
-	(void)failIdx;
-	(void)flags;
-	(void)hStream;
+	(void)numOps, (void)opList, (void)failIdx, (void)flags, (void)hStream;
 	return simc_unsupported("cuMemcpy3DBatchAsync");
 }
 
 CUresult cuMemcpy3DBatchAsync_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx,
 		unsigned long long flags, CUstream hStream)
 {
-	(void)numOps;
-	(void)opList;
-	(void)failIdx;
-	(void)flags;
-	(void)hStream;
+	(void)numOps, (void)opList, (void)failIdx, (void)flags, (void)hStream;
 	return simc_unsupported("cuMemcpy3DBatchAsync_ptsz");
 }
 
 CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags,
 		CUstream hStream)
 {
-	(void)numOps;
-	(void)opList;
-	(void)flags;
-	(void)hStream;
+	(void)numOps, (void)opList, (void)flags, (void)hStream;
 	return simc_unsupported("cuMemcpy3DBatchAsync_v2");
 }
 
 CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags,
 		CUstream hStream)
 {
-	(void)numOps;
-	(void)opList;
-	(void)flags;
-	(void)hStream;
+	(void)numOps, (void)opList, (void)flags, (void)hStream;
 	return simc_unsupported("cuMemcpy3DBatchAsync_v2_ptsz");
 }
 
 CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpy3DPeer(pCopy);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpy3DPeer(pCopy);
 }
 
 CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpy3DPeerAsync(pCopy, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpy3DPeerAsync(pCopy, hStream);
 }
 
 CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpy3DPeerAsync(pCopy, simc_per_thread(hStream));
@@ -4097,9 +3306,9 @@ CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStr
 
 CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *pCopy)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpy3DPeer(pCopy);
@@ -4109,19 +3318,16 @@ CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *pCopy)
 
 CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpy3D_v2(pCopy);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpy3D_v2(pCopy);
 }
 
 CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *pCopy)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpy3D_v2(pCopy);
@@ -4131,19 +3337,16 @@ CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *pCopy)
 
 CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyAsync(dst, src, ByteCount, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyAsync(dst, src, ByteCount, hStream);
 }
 
 CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyAsync(dst, src, ByteCount, simc_per_thread(hStream));
@@ -4154,29 +3357,22 @@ CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, 
 CUresult cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray srcArray, unsigned int srcOffset,
 		unsigned int ByteCount)
 {
-	(void)dstArray;
-	(void)dstOffset;
-	(void)srcArray;
-	(void)srcOffset;
-	(void)ByteCount;
+	(void)dstArray, (void)dstOffset, (void)srcArray, (void)srcOffset, (void)ByteCount;
 	return simc_unsupported("cuMemcpyAtoA");
 }
 
 CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyAtoA_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyAtoA_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
 }
 
 CUresult cuMemcpyAtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyAtoA_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
@@ -4186,28 +3382,22 @@ CUresult cuMemcpyAtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUarray srcArr
 
 CUresult cuMemcpyAtoD(CUdeviceptr_v1 dstDevice, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount)
 {
-	(void)dstDevice;
-	(void)srcArray;
-	(void)srcOffset;
-	(void)ByteCount;
+	(void)dstDevice, (void)srcArray, (void)srcOffset, (void)ByteCount;
 	return simc_unsupported("cuMemcpyAtoD");
 }
 
 CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount);
 }
 
 CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount);
@@ -4217,40 +3407,30 @@ CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr dstDevice, CUarray srcArray, size_t sr
 
 CUresult cuMemcpyAtoH(void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount)
 {
-	(void)dstHost;
-	(void)srcArray;
-	(void)srcOffset;
-	(void)ByteCount;
+	(void)dstHost, (void)srcArray, (void)srcOffset, (void)ByteCount;
 	return simc_unsupported("cuMemcpyAtoH");
 }
 
 CUresult cuMemcpyAtoHAsync(void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount,
 		CUstream hStream)
 {
-	(void)dstHost;
-	(void)srcArray;
-	(void)srcOffset;
-	(void)ByteCount;
-	(void)hStream;
+	(void)dstHost, (void)srcArray, (void)srcOffset, (void)ByteCount, (void)hStream;
 	return simc_unsupported("cuMemcpyAtoHAsync");
 }
 
 CUresult cuMemcpyAtoHAsync_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, hStream);
 }
 
 CUresult cuMemcpyAtoHAsync_v2_ptsz(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
 		CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, simc_per_thread(hStream));
@@ -4260,19 +3440,16 @@ CUresult cuMemcpyAtoHAsync_v2_ptsz(void *dstHost, CUarray srcArray, size_t srcOf
 
 CUresult cuMemcpyAtoH_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyAtoH_v2(dstHost, srcArray, srcOffset, ByteCount);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyAtoH_v2(dstHost, srcArray, srcOffset, ByteCount);
 }
 
 CUresult cuMemcpyAtoH_v2_ptds(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyAtoH_v2(dstHost, srcArray, srcOffset, ByteCount);
@@ -4283,20 +3460,18 @@ CUresult cuMemcpyAtoH_v2_ptds(void *dstHost, CUarray srcArray, size_t srcOffset,
 CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
 		CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, size_t *failIdx, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
+		failIdx, hStream);
 }
 
 CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
 		CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, size_t *failIdx, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, simc_per_thread(hStream));
@@ -4307,20 +3482,18 @@ CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *s
 CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
 		CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
+		hStream);
 }
 
 CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
 		CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, simc_per_thread(hStream));
@@ -4330,28 +3503,22 @@ CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t
 
 CUresult cuMemcpyDtoA(CUarray dstArray, unsigned int dstOffset, CUdeviceptr_v1 srcDevice, unsigned int ByteCount)
 {
-	(void)dstArray;
-	(void)dstOffset;
-	(void)srcDevice;
-	(void)ByteCount;
+	(void)dstArray, (void)dstOffset, (void)srcDevice, (void)ByteCount;
 	return simc_unsupported("cuMemcpyDtoA");
 }
 
 CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount);
 }
 
 CUresult cuMemcpyDtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount);
@@ -4361,36 +3528,28 @@ CUresult cuMemcpyDtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUdeviceptr sr
 
 CUresult cuMemcpyDtoD(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned int ByteCount)
 {
-	(void)dstDevice;
-	(void)srcDevice;
-	(void)ByteCount;
+	(void)dstDevice, (void)srcDevice, (void)ByteCount;
 	return simc_unsupported("cuMemcpyDtoD");
 }
 
 CUresult cuMemcpyDtoDAsync(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned int ByteCount, CUstream hStream)
 {
-	(void)dstDevice;
-	(void)srcDevice;
-	(void)ByteCount;
-	(void)hStream;
+	(void)dstDevice, (void)srcDevice, (void)ByteCount, (void)hStream;
 	return simc_unsupported("cuMemcpyDtoDAsync");
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
 }
 
 CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, simc_per_thread(hStream));
@@ -4400,19 +3559,16 @@ CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
 
 CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount);
 }
 
 CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount);
@@ -4422,36 +3578,28 @@ CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size
 
 CUresult cuMemcpyDtoH(void *dstHost, CUdeviceptr_v1 srcDevice, unsigned int ByteCount)
 {
-	(void)dstHost;
-	(void)srcDevice;
-	(void)ByteCount;
+	(void)dstHost, (void)srcDevice, (void)ByteCount;
 	return simc_unsupported("cuMemcpyDtoH");
 }
 
 CUresult cuMemcpyDtoHAsync(void *dstHost, CUdeviceptr_v1 srcDevice, unsigned int ByteCount, CUstream hStream)
 {
-	(void)dstHost;
-	(void)srcDevice;
-	(void)ByteCount;
-	(void)hStream;
+	(void)dstHost, (void)srcDevice, (void)ByteCount, (void)hStream;
 	return simc_unsupported("cuMemcpyDtoHAsync");
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream);
 }
 
 CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, simc_per_thread(hStream));
@@ -4461,19 +3609,16 @@ CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice, size_t 
 
 CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount);
 }
 
 CUresult cuMemcpyDtoH_v2_ptds(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount);
@@ -4483,41 +3628,31 @@ CUresult cuMemcpyDtoH_v2_ptds(void *dstHost, CUdeviceptr srcDevice, size_t ByteC
 
 CUresult cuMemcpyHtoA(CUarray dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount)
 {
-	(void)dstArray;
-	(void)dstOffset;
-	(void)srcHost;
-	(void)ByteCount;
+	(void)dstArray, (void)dstOffset, (void)srcHost, (void)ByteCount;
 	return simc_unsupported("cuMemcpyHtoA");
 }
 
 CUresult cuMemcpyHtoAAsync(CUarray dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount,
 		CUstream hStream)
 {
-	(void)dstArray;
-	(void)dstOffset;
-	(void)srcHost;
-	(void)ByteCount;
-	(void)hStream;
+	(void)dstArray, (void)dstOffset, (void)srcHost, (void)ByteCount, (void)hStream;
 	return simc_unsupported("cuMemcpyHtoAAsync");
 }
 
 CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,
 		CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, hStream);
 }
 
 CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,
 		CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, simc_per_thread(hStream));
@@ -4527,19 +3662,16 @@ CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOffset, const voi
 
 CUresult cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyHtoA_v2(dstArray, dstOffset, srcHost, ByteCount);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyHtoA_v2(dstArray, dstOffset, srcHost, ByteCount);
 }
 
 CUresult cuMemcpyHtoA_v2_ptds(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyHtoA_v2(dstArray, dstOffset, srcHost, ByteCount);
@@ -4549,36 +3681,28 @@ CUresult cuMemcpyHtoA_v2_ptds(CUarray dstArray, size_t dstOffset, const void *sr
 
 CUresult cuMemcpyHtoD(CUdeviceptr_v1 dstDevice, const void *srcHost, unsigned int ByteCount)
 {
-	(void)dstDevice;
-	(void)srcHost;
-	(void)ByteCount;
+	(void)dstDevice, (void)srcHost, (void)ByteCount;
 	return simc_unsupported("cuMemcpyHtoD");
 }
 
 CUresult cuMemcpyHtoDAsync(CUdeviceptr_v1 dstDevice, const void *srcHost, unsigned int ByteCount, CUstream hStream)
 {
-	(void)dstDevice;
-	(void)srcHost;
-	(void)ByteCount;
-	(void)hStream;
+	(void)dstDevice, (void)srcHost, (void)ByteCount, (void)hStream;
 	return simc_unsupported("cuMemcpyHtoDAsync");
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream);
 }
 
 CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, simc_per_thread(hStream));
@@ -4588,19 +3712,16 @@ CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost, s
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount);
 }
 
 CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount);
@@ -4611,31 +3732,25 @@ CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void *srcHost, size_t
 CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
 		size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
 }
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
 		CUcontext srcContext, size_t ByteCount, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
 }
 
 CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
 		CUcontext srcContext, size_t ByteCount, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, simc_per_thread(hStream));
@@ -4646,9 +3761,9 @@ CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext, CUd
 CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
 		CUcontext srcContext, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
@@ -4658,9 +3773,9 @@ CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext, CUdevice
 
 CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemcpy(dst, src, ByteCount);
@@ -4670,27 +3785,22 @@ CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 
 CUresult cuMemsetD16(CUdeviceptr_v1 dstDevice, unsigned short us, unsigned int N)
 {
-	(void)dstDevice;
-	(void)us;
-	(void)N;
+	(void)dstDevice, (void)us, (void)N;
 	return simc_unsupported("cuMemsetD16");
 }
 
 CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemsetD16Async(dstDevice, us, N, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemsetD16Async(dstDevice, us, N, hStream);
 }
 
 CUresult cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemsetD16Async(dstDevice, us, N, simc_per_thread(hStream));
@@ -4700,19 +3810,16 @@ CUresult cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned short us, size_t 
 
 CUresult cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemsetD16_v2(dstDevice, us, N);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemsetD16_v2(dstDevice, us, N);
 }
 
 CUresult cuMemsetD16_v2_ptds(CUdeviceptr dstDevice, unsigned short us, size_t N)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemsetD16_v2(dstDevice, us, N);
@@ -4723,31 +3830,24 @@ CUresult cuMemsetD16_v2_ptds(CUdeviceptr dstDevice, unsigned short us, size_t N)
 CUresult cuMemsetD2D16(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned short us, unsigned int Width,
 		unsigned int Height)
 {
-	(void)dstDevice;
-	(void)dstPitch;
-	(void)us;
-	(void)Width;
-	(void)Height;
+	(void)dstDevice, (void)dstPitch, (void)us, (void)Width, (void)Height;
 	return simc_unsupported("cuMemsetD2D16");
 }
 
 CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height,
 		CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream);
 }
 
 CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
 		size_t Height, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, simc_per_thread(hStream));
@@ -4757,19 +3857,16 @@ CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigne
 
 CUresult cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemsetD2D16_v2(dstDevice, dstPitch, us, Width, Height);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemsetD2D16_v2(dstDevice, dstPitch, us, Width, Height);
 }
 
 CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemsetD2D16_v2(dstDevice, dstPitch, us, Width, Height);
@@ -4780,31 +3877,24 @@ CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned 
 CUresult cuMemsetD2D32(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned int ui, unsigned int Width,
 		unsigned int Height)
 {
-	(void)dstDevice;
-	(void)dstPitch;
-	(void)ui;
-	(void)Width;
-	(void)Height;
+	(void)dstDevice, (void)dstPitch, (void)ui, (void)Width, (void)Height;
 	return simc_unsupported("cuMemsetD2D32");
 }
 
 CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height,
 		CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream);
 }
 
 CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
 		size_t Height, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, simc_per_thread(hStream));
@@ -4814,19 +3904,16 @@ CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigne
 
 CUresult cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemsetD2D32_v2(dstDevice, dstPitch, ui, Width, Height);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemsetD2D32_v2(dstDevice, dstPitch, ui, Width, Height);
 }
 
 CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemsetD2D32_v2(dstDevice, dstPitch, ui, Width, Height);
@@ -4837,31 +3924,24 @@ CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned 
 CUresult cuMemsetD2D8(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned char uc, unsigned int Width,
 		unsigned int Height)
 {
-	(void)dstDevice;
-	(void)dstPitch;
-	(void)uc;
-	(void)Width;
-	(void)Height;
+	(void)dstDevice, (void)dstPitch, (void)uc, (void)Width, (void)Height;
 	return simc_unsupported("cuMemsetD2D8");
 }
 
 CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height,
 		CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream);
 }
 
 CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
 		size_t Height, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, simc_per_thread(hStream));
@@ -4871,19 +3951,16 @@ CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned
 
 CUresult cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemsetD2D8_v2(dstDevice, dstPitch, uc, Width, Height);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemsetD2D8_v2(dstDevice, dstPitch, uc, Width, Height);
 }
 
 CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemsetD2D8_v2(dstDevice, dstPitch, uc, Width, Height);
@@ -4893,27 +3970,22 @@ CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned c
 
 CUresult cuMemsetD32(CUdeviceptr_v1 dstDevice, unsigned int ui, unsigned int N)
 {
-	(void)dstDevice;
-	(void)ui;
-	(void)N;
+	(void)dstDevice, (void)ui, (void)N;
 	return simc_unsupported("cuMemsetD32");
 }
 
 CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemsetD32Async(dstDevice, ui, N, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemsetD32Async(dstDevice, ui, N, hStream);
 }
 
 CUresult cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemsetD32Async(dstDevice, ui, N, simc_per_thread(hStream));
@@ -4923,19 +3995,16 @@ CUresult cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned int ui, size_t N,
 
 CUresult cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemsetD32_v2(dstDevice, ui, N);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemsetD32_v2(dstDevice, ui, N);
 }
 
 CUresult cuMemsetD32_v2_ptds(CUdeviceptr dstDevice, unsigned int ui, size_t N)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemsetD32_v2(dstDevice, ui, N);
@@ -4945,27 +4014,22 @@ CUresult cuMemsetD32_v2_ptds(CUdeviceptr dstDevice, unsigned int ui, size_t N)
 
 CUresult cuMemsetD8(CUdeviceptr_v1 dstDevice, unsigned char uc, unsigned int N)
 {
-	(void)dstDevice;
-	(void)uc;
-	(void)N;
+	(void)dstDevice, (void)uc, (void)N;
 	return simc_unsupported("cuMemsetD8");
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemsetD8Async(dstDevice, uc, N, hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemsetD8Async(dstDevice, uc, N, hStream);
 }
 
 CUresult cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemsetD8Async(dstDevice, uc, N, simc_per_thread(hStream));
@@ -4975,19 +4039,16 @@ CUresult cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N,
 
 CUresult cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuMemsetD8_v2(dstDevice, uc, N);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuMemsetD8_v2(dstDevice, uc, N);
 }
 
 CUresult cuMemsetD8_v2_ptds(CUdeviceptr dstDevice, unsigned char uc, size_t N)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuMemsetD8_v2(dstDevice, uc, N);
@@ -4998,439 +4059,340 @@ CUresult cuMemsetD8_v2_ptds(CUdeviceptr dstDevice, unsigned char uc, size_t N)
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
 		unsigned int numMipmapLevels)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pHandle || !pMipmappedArrayDesc)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels);
-	return r;
+	return simc_rpc_MipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels);
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_MipmappedArrayDestroy(hMipmappedArray);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_MipmappedArrayDestroy(hMipmappedArray);
 }
 
 CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray, unsigned int level)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pLevelArray)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MipmappedArrayGetLevel(pLevelArray, hMipmappedArray, level);
-	return r;
+	return simc_rpc_MipmappedArrayGetLevel(pLevelArray, hMipmappedArray, level);
 }
 
 CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
 		CUmipmappedArray mipmap, CUdevice device)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!memoryRequirements)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_MipmappedArrayGetMemoryRequirements(memoryRequirements, mipmap, device);
-	return r;
+	return simc_rpc_MipmappedArrayGetMemoryRequirements(memoryRequirements, mipmap, device);
 }
 
 CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUmipmappedArray mipmap)
 {
-	(void)sparseProperties;
-	(void)mipmap;
+	(void)sparseProperties, (void)mipmap;
 	return simc_unsupported("cuMipmappedArrayGetSparseProperties");
 }
 
 CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_ModuleEnumerateFunctions(functions, numFunctions, mod);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_ModuleEnumerateFunctions(functions, numFunctions, mod);
 }
 
 CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!hfunc || !name)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_ModuleGetFunction(hfunc, hmod, name);
-	return r;
+	return simc_rpc_ModuleGetFunction(hfunc, hmod, name);
 }
 
 CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!count)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_ModuleGetFunctionCount(count, mod);
-	return r;
+	return simc_rpc_ModuleGetFunctionCount(count, mod);
 }
 
 CUresult cuModuleGetGlobal(CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule hmod, const char *name)
 {
-	(void)dptr;
-	(void)bytes;
-	(void)hmod;
-	(void)name;
+	(void)dptr, (void)bytes, (void)hmod, (void)name;
 	return simc_unsupported("cuModuleGetGlobal");
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!name)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_ModuleGetGlobal(dptr, bytes, hmod, name);
-	return r;
+	return simc_rpc_ModuleGetGlobal(dptr, bytes, hmod, name);
 }
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuModuleGetLoadingMode(mode);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuModuleGetLoadingMode(mode);
 }
 
 CUresult cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const char *name)
 {
-	(void)pSurfRef;
-	(void)hmod;
-	(void)name;
+	(void)pSurfRef, (void)hmod, (void)name;
 	return simc_unsupported("cuModuleGetSurfRef");
 }
 
 CUresult cuModuleGetTexRef(CUtexref *pTexRef, CUmodule hmod, const char *name)
 {
-	(void)pTexRef;
-	(void)hmod;
-	(void)name;
+	(void)pTexRef, (void)hmod, (void)name;
 	return simc_unsupported("cuModuleGetTexRef");
 }
 
 CUresult cuModuleLoad(CUmodule *module, const char *fname)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuModuleLoad(module, fname);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuModuleLoad(module, fname);
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuModuleLoadData(module, image);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuModuleLoadData(module, image);
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
 		void **optionValues)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuModuleLoadDataEx(module, image, numOptions, options, optionValues);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuModuleLoadDataEx(module, image, numOptions, options, optionValues);
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuModuleLoadFatBinary(module, fatCubin);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuModuleLoadFatBinary(module, fatCubin);
 }
 
 CUresult cuModuleUnload(CUmodule hmod)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_ModuleUnload(hmod);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_ModuleUnload(hmod);
 }
 
 CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mcHandle, CUdevice dev)
 {
-	(void)mcHandle;
-	(void)dev;
+	(void)mcHandle, (void)dev;
 	return simc_unsupported("cuMulticastAddDevice");
 }
 
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr,
 		size_t size, unsigned long long flags)
 {
-	(void)mcHandle;
-	(void)mcOffset;
-	(void)memptr;
-	(void)size;
-	(void)flags;
+	(void)mcHandle, (void)mcOffset, (void)memptr, (void)size, (void)flags;
 	return simc_unsupported("cuMulticastBindAddr");
 }
 
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
 		CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size, unsigned long long flags)
 {
-	(void)mcHandle;
-	(void)mcOffset;
-	(void)memHandle;
-	(void)memOffset;
-	(void)size;
-	(void)flags;
+	(void)mcHandle, (void)mcOffset, (void)memHandle, (void)memOffset, (void)size, (void)flags;
 	return simc_unsupported("cuMulticastBindMem");
 }
 
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmulticastObjectProp *prop)
 {
-	(void)mcHandle;
-	(void)prop;
+	(void)mcHandle, (void)prop;
 	return simc_unsupported("cuMulticastCreate");
 }
 
 CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *prop,
 		CUmulticastGranularity_flags option)
 {
-	(void)granularity;
-	(void)prop;
-	(void)option;
+	(void)granularity, (void)prop, (void)option;
 	return simc_unsupported("cuMulticastGetGranularity");
 }
 
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size)
 {
-	(void)mcHandle;
-	(void)dev;
-	(void)mcOffset;
-	(void)size;
+	(void)mcHandle, (void)dev, (void)mcOffset, (void)size;
 	return simc_unsupported("cuMulticastUnbind");
 }
 
 CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks, int blockSize)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!dynamicSmemSize)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_OccupancyAvailableDynamicSMemPerBlock(dynamicSmemSize, func, numBlocks, blockSize);
-	return r;
+	return simc_rpc_OccupancyAvailableDynamicSMemPerBlock(dynamicSmemSize, func, numBlocks, blockSize);
 }
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize,
 		size_t dynamicSMemSize)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!numBlocks)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_OccupancyMaxActiveBlocksPerMultiprocessor(numBlocks, func, blockSize, dynamicSMemSize);
-	return r;
+	return simc_rpc_OccupancyMaxActiveBlocksPerMultiprocessor(numBlocks, func, blockSize, dynamicSMemSize);
 }
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func, int blockSize,
 		size_t dynamicSMemSize, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!numBlocks)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_OccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize, flags);
-	return r;
+	return simc_rpc_OccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize, flags);
 }
 
 CUresult cuOccupancyMaxActiveClusters(int *numClusters, CUfunction func, const CUlaunchConfig *config)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuOccupancyMaxActiveClusters(numClusters, func, config);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuOccupancyMaxActiveClusters(numClusters, func, config);
 }
 
 CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfunction func,
 		CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuOccupancyMaxPotentialBlockSize(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuOccupancyMaxPotentialBlockSize(minGridSize, blockSize, func,
+		blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit);
 }
 
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize, CUfunction func,
 		CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func,
+		blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags);
 }
 
 CUresult cuOccupancyMaxPotentialClusterSize(int *clusterSize, CUfunction func, const CUlaunchConfig *config)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuOccupancyMaxPotentialClusterSize(clusterSize, func, config);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuOccupancyMaxPotentialClusterSize(clusterSize, func, config);
 }
 
 CUresult cuParamSetSize(CUfunction hfunc, unsigned int numbytes)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuParamSetSize(hfunc, numbytes);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuParamSetSize(hfunc, numbytes);
 }
 
 CUresult cuParamSetTexRef(CUfunction hfunc, int texunit, CUtexref hTexRef)
 {
-	(void)hfunc;
-	(void)texunit;
-	(void)hTexRef;
+	(void)hfunc, (void)texunit, (void)hTexRef;
 	return simc_unsupported("cuParamSetTexRef");
 }
 
 CUresult cuParamSetf(CUfunction hfunc, int offset, float value)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuParamSetf(hfunc, offset, value);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuParamSetf(hfunc, offset, value);
 }
 
 CUresult cuParamSeti(CUfunction hfunc, int offset, unsigned int value)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuParamSeti(hfunc, offset, value);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuParamSeti(hfunc, offset, value);
 }
 
 CUresult cuParamSetv(CUfunction hfunc, int offset, void *ptr, unsigned int numbytes)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuParamSetv(hfunc, offset, ptr, numbytes);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuParamSetv(hfunc, offset, ptr, numbytes);
 }
 
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuPointerGetAttribute(data, attribute, ptr);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuPointerGetAttribute(data, attribute, ptr);
 }
 
 CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data,
 		CUdeviceptr ptr)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuPointerGetAttributes(numAttributes, attributes, data, ptr);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuPointerGetAttributes(numAttributes, attributes, data, ptr);
 }
 
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuPointerSetAttribute(value, attribute, ptr);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuPointerSetAttribute(value, attribute, ptr);
 }
 
 CUresult cuSignalExternalSemaphoresAsync(const CUexternalSemaphore *extSemArray,
 		const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *paramsArray, unsigned int numExtSems, CUstream stream)
 {
-	(void)extSemArray;
-	(void)paramsArray;
-	(void)numExtSems;
-	(void)stream;
+	(void)extSemArray, (void)paramsArray, (void)numExtSems, (void)stream;
 	return simc_unsupported("cuSignalExternalSemaphoresAsync");
 }
 
 CUresult cuSignalExternalSemaphoresAsync_ptsz(const CUexternalSemaphore *extSemArray,
 		const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *paramsArray, unsigned int numExtSems, CUstream stream)
 {
-	(void)extSemArray;
-	(void)paramsArray;
-	(void)numExtSems;
-	(void)stream;
+	(void)extSemArray, (void)paramsArray, (void)numExtSems, (void)stream;
 	return simc_unsupported("cuSignalExternalSemaphoresAsync_ptsz");
 }
 
 CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_StreamAddCallback(hStream, callback, userData, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_StreamAddCallback(hStream, callback, userData, flags);
 }
 
 CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_StreamAddCallback(simc_per_thread(hStream), callback, userData, flags);
@@ -5440,19 +4402,16 @@ CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, v
 
 CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_StreamAttachMemAsync(hStream, dptr, length, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_StreamAttachMemAsync(hStream, dptr, length, flags);
 }
 
 CUresult cuStreamAttachMemAsync_ptsz(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_StreamAttachMemAsync(simc_per_thread(hStream), dptr, length, flags);
@@ -5463,10 +4422,7 @@ CUresult cuStreamAttachMemAsync_ptsz(CUstream hStream, CUdeviceptr dptr, size_t 
 CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray,
 		unsigned int flags)
 {
-	CUresult r;
-
-	r = cuStreamBatchMemOp_v2(stream, count, paramArray, flags);
-	return r;
+	return cuStreamBatchMemOp_v2(stream, count, paramArray, flags);
 }
 
 CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray,
@@ -5483,22 +4439,21 @@ CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count, CUstreamBa
 CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray,
 		unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if ((!paramArray && count))
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_StreamBatchMemOp(stream, count, paramArray, flags);
-	return r;
+	return simc_rpc_StreamBatchMemOp(stream, count, paramArray, flags);
 }
 
 CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray,
 		unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if ((!paramArray && count))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -5510,47 +4465,44 @@ CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, CUstrea
 
 CUresult cuStreamBeginCapture(CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuStreamBeginCapture(hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuStreamBeginCapture(hStream);
 }
 
 CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
 		const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if ((!dependencies && numDependencies))
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_StreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
-	return r;
+	return simc_rpc_StreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
 }
 
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
 		const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if ((!dependencies && numDependencies))
 		return CUDA_ERROR_INVALID_VALUE;
 	simc_tls.per_thread = 1;
-	r = simc_rpc_StreamBeginCaptureToGraph(simc_per_thread(hStream), hGraph, dependencies, dependencyData, numDependencies, mode);
+	r = simc_rpc_StreamBeginCaptureToGraph(simc_per_thread(hStream), hGraph, dependencies, dependencyData,
+		numDependencies, mode);
 	simc_tls.per_thread = 0;
 	return r;
 }
 
 CUresult cuStreamBeginCapture_ptsz(CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuStreamBeginCapture(simc_per_thread(hStream));
@@ -5560,19 +4512,16 @@ CUresult cuStreamBeginCapture_ptsz(CUstream hStream)
 
 CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_StreamBeginCapture(hStream, mode);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_StreamBeginCapture(hStream, mode);
 }
 
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_StreamBeginCapture(simc_per_thread(hStream), mode);
@@ -5582,19 +4531,16 @@ CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode
 
 CUresult cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_StreamCopyAttributes(dstStream, srcStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_StreamCopyAttributes(dstStream, srcStream);
 }
 
 CUresult cuStreamCopyAttributes_ptsz(CUstream dst, CUstream src)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_StreamCopyAttributes(simc_per_thread(dst), simc_per_thread(src));
@@ -5604,61 +4550,50 @@ CUresult cuStreamCopyAttributes_ptsz(CUstream dst, CUstream src)
 
 CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuStreamCreate(phStream, Flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuStreamCreate(phStream, Flags);
 }
 
 CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
 {
-	CUresult r;
+	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
-	if ((r = simc_enter(SIMC_NEEDS_CONTEXT)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!phStream)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_StreamCreate(phStream, flags, priority);
-	return r;
+	return simc_rpc_StreamCreate(phStream, flags, priority);
 }
 
 CUresult cuStreamDestroy(CUstream hStream)
 {
-	CUresult r;
-
-	r = cuStreamDestroy_v2(hStream);
-	return r;
+	return cuStreamDestroy_v2(hStream);
 }
 
 CUresult cuStreamDestroy_v2(CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_StreamDestroy(hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_StreamDestroy(hStream);
 }
 
 CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!phGraph)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_StreamEndCapture(hStream, phGraph);
-	return r;
+	return simc_rpc_StreamEndCapture(hStream, phGraph);
 }
 
 CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!phGraph)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -5670,21 +4605,20 @@ CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph)
 
 CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!value)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_StreamGetAttribute(hStream, attr, value);
-	return r;
+	return simc_rpc_StreamGetAttribute(hStream, attr, value);
 }
 
 CUresult cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value_out)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!value_out)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -5696,19 +4630,16 @@ CUresult cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr, CUstre
 
 CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuStreamGetCaptureInfo(hStream, captureStatus_out, id_out);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuStreamGetCaptureInfo(hStream, captureStatus_out, id_out);
 }
 
 CUresult cuStreamGetCaptureInfo_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuStreamGetCaptureInfo(simc_per_thread(hStream), captureStatus_out, id_out);
@@ -5719,23 +4650,22 @@ CUresult cuStreamGetCaptureInfo_ptsz(CUstream hStream, CUstreamCaptureStatus *ca
 CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
 		CUgraph *graph_out, const CUgraphNode **dependencies_out, size_t *numDependencies_out)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuStreamGetCaptureInfo_v2(hStream, captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuStreamGetCaptureInfo_v2(hStream, captureStatus_out, id_out, graph_out,
+		dependencies_out, numDependencies_out);
 }
 
 CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
 		cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out, size_t *numDependencies_out)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
-	r = simc_cuStreamGetCaptureInfo_v2(simc_per_thread(hStream), captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out);
+	r = simc_cuStreamGetCaptureInfo_v2(simc_per_thread(hStream), captureStatus_out, id_out, graph_out,
+		dependencies_out, numDependencies_out);
 	simc_tls.per_thread = 0;
 	return r;
 }
@@ -5744,45 +4674,43 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *capt
 		CUgraph *graph_out, const CUgraphNode **dependencies_out, const CUgraphEdgeData **edgeData_out,
 		size_t *numDependencies_out)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out, numDependencies_out);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, graph_out,
+		dependencies_out, edgeData_out, numDependencies_out);
 }
 
 CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
 		cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out,
 		const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
-	r = simc_cuStreamGetCaptureInfo_v3(simc_per_thread(hStream), captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out, numDependencies_out);
+	r = simc_cuStreamGetCaptureInfo_v3(simc_per_thread(hStream), captureStatus_out, id_out, graph_out,
+		dependencies_out, edgeData_out, numDependencies_out);
 	simc_tls.per_thread = 0;
 	return r;
 }
 
 CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pctx)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_StreamGetCtx(hStream, pctx);
-	return r;
+	return simc_rpc_StreamGetCtx(hStream, pctx);
 }
 
 CUresult cuStreamGetCtx_ptsz(CUstream hStream, CUcontext *pctx)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!pctx)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -5794,19 +4722,16 @@ CUresult cuStreamGetCtx_ptsz(CUstream hStream, CUcontext *pctx)
 
 CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuStreamGetCtx_v2(hStream, pCtx, pGreenCtx);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuStreamGetCtx_v2(hStream, pCtx, pGreenCtx);
 }
 
 CUresult cuStreamGetCtx_v2_ptsz(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuStreamGetCtx_v2(simc_per_thread(hStream), pCtx, pGreenCtx);
@@ -5816,21 +4741,20 @@ CUresult cuStreamGetCtx_v2_ptsz(CUstream hStream, CUcontext *pCtx, CUgreenCtx *p
 
 CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!device)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_StreamGetDevice(hStream, device);
-	return r;
+	return simc_rpc_StreamGetDevice(hStream, device);
 }
 
 CUresult cuStreamGetDevice_ptsz(CUstream hStream, CUdevice *device)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!device)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -5842,21 +4766,20 @@ CUresult cuStreamGetDevice_ptsz(CUstream hStream, CUdevice *device)
 
 CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_StreamGetFlags(hStream, flags);
-	return r;
+	return simc_rpc_StreamGetFlags(hStream, flags);
 }
 
 CUresult cuStreamGetFlags_ptsz(CUstream hStream, unsigned int *flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!flags)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -5868,28 +4791,26 @@ CUresult cuStreamGetFlags_ptsz(CUstream hStream, unsigned int *flags)
 
 CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx *phCtx)
 {
-	(void)hStream;
-	(void)phCtx;
+	(void)hStream, (void)phCtx;
 	return simc_unsupported("cuStreamGetGreenCtx");
 }
 
 CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!streamId)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_StreamGetId(hStream, streamId);
-	return r;
+	return simc_rpc_StreamGetId(hStream, streamId);
 }
 
 CUresult cuStreamGetId_ptsz(CUstream hStream, unsigned long long *streamId)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!streamId)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -5901,21 +4822,20 @@ CUresult cuStreamGetId_ptsz(CUstream hStream, unsigned long long *streamId)
 
 CUresult cuStreamGetPriority(CUstream hStream, int *priority)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!priority)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_StreamGetPriority(hStream, priority);
-	return r;
+	return simc_rpc_StreamGetPriority(hStream, priority);
 }
 
 CUresult cuStreamGetPriority_ptsz(CUstream hStream, int *priority)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!priority)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -5927,21 +4847,20 @@ CUresult cuStreamGetPriority_ptsz(CUstream hStream, int *priority)
 
 CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!captureStatus)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_StreamIsCapturing(hStream, captureStatus);
-	return r;
+	return simc_rpc_StreamIsCapturing(hStream, captureStatus);
 }
 
 CUresult cuStreamIsCapturing_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!captureStatus)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -5953,19 +4872,16 @@ CUresult cuStreamIsCapturing_ptsz(CUstream hStream, CUstreamCaptureStatus *captu
 
 CUresult cuStreamQuery(CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_StreamQuery(hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_StreamQuery(hStream);
 }
 
 CUresult cuStreamQuery_ptsz(CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_StreamQuery(simc_per_thread(hStream));
@@ -5975,21 +4891,20 @@ CUresult cuStreamQuery_ptsz(CUstream hStream)
 
 CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *param)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!param)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_StreamSetAttribute(hStream, attr, param);
-	return r;
+	return simc_rpc_StreamSetAttribute(hStream, attr, param);
 }
 
 CUresult cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *value)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!value)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -6001,19 +4916,16 @@ CUresult cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr, const 
 
 CUresult cuStreamSynchronize(CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_StreamSynchronize(hStream);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_StreamSynchronize(hStream);
 }
 
 CUresult cuStreamSynchronize_ptsz(CUstream hStream)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_StreamSynchronize(simc_per_thread(hStream));
@@ -6024,20 +4936,17 @@ CUresult cuStreamSynchronize_ptsz(CUstream hStream)
 CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies, size_t numDependencies,
 		unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_cuStreamUpdateCaptureDependencies(hStream, dependencies, numDependencies, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_cuStreamUpdateCaptureDependencies(hStream, dependencies, numDependencies, flags);
 }
 
 CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream hStream, CUgraphNode *dependencies,
 		size_t numDependencies, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_cuStreamUpdateCaptureDependencies(simc_per_thread(hStream), dependencies, numDependencies, flags);
@@ -6048,46 +4957,43 @@ CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream hStream, CUgraphNode *d
 CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies,
 		const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if ((!dependencies && numDependencies))
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_StreamUpdateCaptureDependencies(hStream, dependencies, dependencyData, numDependencies, flags);
-	return r;
+	return simc_rpc_StreamUpdateCaptureDependencies(hStream, dependencies, dependencyData, numDependencies, flags);
 }
 
 CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream hStream, CUgraphNode *dependencies,
 		const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if ((!dependencies && numDependencies))
 		return CUDA_ERROR_INVALID_VALUE;
 	simc_tls.per_thread = 1;
-	r = simc_rpc_StreamUpdateCaptureDependencies(simc_per_thread(hStream), dependencies, dependencyData, numDependencies, flags);
+	r = simc_rpc_StreamUpdateCaptureDependencies(simc_per_thread(hStream), dependencies, dependencyData,
+		numDependencies, flags);
 	simc_tls.per_thread = 0;
 	return r;
 }
 
 CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_StreamWaitEvent(hStream, hEvent, Flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_StreamWaitEvent(hStream, hEvent, Flags);
 }
 
 CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_StreamWaitEvent(simc_per_thread(hStream), hEvent, Flags);
@@ -6097,10 +5003,7 @@ CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int F
 
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
-	CUresult r;
-
-	r = cuStreamWaitValue32_v2(stream, addr, value, flags);
-	return r;
+	return cuStreamWaitValue32_v2(stream, addr, value, flags);
 }
 
 CUresult cuStreamWaitValue32_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
@@ -6115,19 +5018,16 @@ CUresult cuStreamWaitValue32_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t 
 
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_StreamWaitValue32(stream, addr, value, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_StreamWaitValue32(stream, addr, value, flags);
 }
 
 CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_StreamWaitValue32(simc_per_thread(stream), addr, value, flags);
@@ -6137,10 +5037,7 @@ CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32
 
 CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
-	CUresult r;
-
-	r = cuStreamWaitValue64_v2(stream, addr, value, flags);
-	return r;
+	return cuStreamWaitValue64_v2(stream, addr, value, flags);
 }
 
 CUresult cuStreamWaitValue64_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
@@ -6155,19 +5052,16 @@ CUresult cuStreamWaitValue64_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t 
 
 CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_StreamWaitValue64(stream, addr, value, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_StreamWaitValue64(stream, addr, value, flags);
 }
 
 CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_StreamWaitValue64(simc_per_thread(stream), addr, value, flags);
@@ -6177,10 +5071,7 @@ CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64
 
 CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
-	CUresult r;
-
-	r = cuStreamWriteValue32_v2(stream, addr, value, flags);
-	return r;
+	return cuStreamWriteValue32_v2(stream, addr, value, flags);
 }
 
 CUresult cuStreamWriteValue32_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
@@ -6195,19 +5086,16 @@ CUresult cuStreamWriteValue32_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t
 
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_StreamWriteValue32(stream, addr, value, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_StreamWriteValue32(stream, addr, value, flags);
 }
 
 CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_StreamWriteValue32(simc_per_thread(stream), addr, value, flags);
@@ -6217,10 +5105,7 @@ CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint3
 
 CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
-	CUresult r;
-
-	r = cuStreamWriteValue64_v2(stream, addr, value, flags);
-	return r;
+	return cuStreamWriteValue64_v2(stream, addr, value, flags);
 }
 
 CUresult cuStreamWriteValue64_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
@@ -6235,19 +5120,16 @@ CUresult cuStreamWriteValue64_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t
 
 CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_StreamWriteValue64(stream, addr, value, flags);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_StreamWriteValue64(stream, addr, value, flags);
 }
 
 CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	simc_tls.per_thread = 1;
 	r = simc_rpc_StreamWriteValue64(simc_per_thread(stream), addr, value, flags);
@@ -6257,8 +5139,7 @@ CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint6
 
 CUresult cuSurfObjectCreate(CUsurfObject *pSurfObject, const CUDA_RESOURCE_DESC *pResDesc)
 {
-	(void)pSurfObject;
-	(void)pResDesc;
+	(void)pSurfObject, (void)pResDesc;
 	return simc_unsupported("cuSurfObjectCreate");
 }
 
@@ -6270,23 +5151,19 @@ CUresult cuSurfObjectDestroy(CUsurfObject surfObject)
 
 CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC *pResDesc, CUsurfObject surfObject)
 {
-	(void)pResDesc;
-	(void)surfObject;
+	(void)pResDesc, (void)surfObject;
 	return simc_unsupported("cuSurfObjectGetResourceDesc");
 }
 
 CUresult cuSurfRefGetArray(CUarray *phArray, CUsurfref hSurfRef)
 {
-	(void)phArray;
-	(void)hSurfRef;
+	(void)phArray, (void)hSurfRef;
 	return simc_unsupported("cuSurfRefGetArray");
 }
 
 CUresult cuSurfRefSetArray(CUsurfref hSurfRef, CUarray hArray, unsigned int Flags)
 {
-	(void)hSurfRef;
-	(void)hArray;
-	(void)Flags;
+	(void)hSurfRef, (void)hArray, (void)Flags;
 	return simc_unsupported("cuSurfRefSetArray");
 }
 
@@ -6296,21 +5173,9 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap *tensorMap, CUtensorMapDataType ten
 		cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave,
 		CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill)
 {
-	(void)tensorMap;
-	(void)tensorDataType;
-	(void)tensorRank;
-	(void)globalAddress;
-	(void)globalDim;
-	(void)globalStrides;
-	(void)pixelBoxLowerCorner;
-	(void)pixelBoxUpperCorner;
-	(void)channelsPerPixel;
-	(void)pixelsPerColumn;
-	(void)elementStrides;
-	(void)interleave;
-	(void)swizzle;
-	(void)l2Promotion;
-	(void)oobFill;
+	(void)tensorMap, (void)tensorDataType, (void)tensorRank, (void)globalAddress, (void)globalDim,
+		(void)globalStrides, (void)pixelBoxLowerCorner, (void)pixelBoxUpperCorner, (void)channelsPerPixel,
+		(void)pixelsPerColumn, (void)elementStrides, (void)interleave, (void)swizzle, (void)l2Promotion, (void)oobFill;
 	return simc_unsupported("cuTensorMapEncodeIm2col");
 }
 
@@ -6321,22 +5186,10 @@ CUresult cuTensorMapEncodeIm2colWide(CUtensorMap *tensorMap, CUtensorMapDataType
 		CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
 		CUtensorMapFloatOOBfill oobFill)
 {
-	(void)tensorMap;
-	(void)tensorDataType;
-	(void)tensorRank;
-	(void)globalAddress;
-	(void)globalDim;
-	(void)globalStrides;
-	(void)pixelBoxLowerCornerWidth;
-	(void)pixelBoxUpperCornerWidth;
-	(void)channelsPerPixel;
-	(void)pixelsPerColumn;
-	(void)elementStrides;
-	(void)interleave;
-	(void)mode;
-	(void)swizzle;
-	(void)l2Promotion;
-	(void)oobFill;
+	(void)tensorMap, (void)tensorDataType, (void)tensorRank, (void)globalAddress, (void)globalDim,
+		(void)globalStrides, (void)pixelBoxLowerCornerWidth, (void)pixelBoxUpperCornerWidth, (void)channelsPerPixel,
+		(void)pixelsPerColumn, (void)elementStrides, (void)interleave, (void)mode, (void)swizzle, (void)l2Promotion,
+		(void)oobFill;
 	return simc_unsupported("cuTensorMapEncodeIm2colWide");
 }
 
@@ -6345,35 +5198,22 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *tensorMap, CUtensorMapDataType tens
 		const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
 		CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill)
 {
-	(void)tensorMap;
-	(void)tensorDataType;
-	(void)tensorRank;
-	(void)globalAddress;
-	(void)globalDim;
-	(void)globalStrides;
-	(void)boxDim;
-	(void)elementStrides;
-	(void)interleave;
-	(void)swizzle;
-	(void)l2Promotion;
-	(void)oobFill;
+	(void)tensorMap, (void)tensorDataType, (void)tensorRank, (void)globalAddress, (void)globalDim,
+		(void)globalStrides, (void)boxDim, (void)elementStrides, (void)interleave, (void)swizzle, (void)l2Promotion,
+		(void)oobFill;
 	return simc_unsupported("cuTensorMapEncodeTiled");
 }
 
 CUresult cuTensorMapReplaceAddress(CUtensorMap *tensorMap, void *globalAddress)
 {
-	(void)tensorMap;
-	(void)globalAddress;
+	(void)tensorMap, (void)globalAddress;
 	return simc_unsupported("cuTensorMapReplaceAddress");
 }
 
 CUresult cuTexObjectCreate(CUtexObject *pTexObject, const CUDA_RESOURCE_DESC *pResDesc,
 		const CUDA_TEXTURE_DESC *pTexDesc, const CUDA_RESOURCE_VIEW_DESC *pResViewDesc)
 {
-	(void)pTexObject;
-	(void)pResDesc;
-	(void)pTexDesc;
-	(void)pResViewDesc;
+	(void)pTexObject, (void)pResDesc, (void)pTexDesc, (void)pResViewDesc;
 	return simc_unsupported("cuTexObjectCreate");
 }
 
@@ -6385,22 +5225,19 @@ CUresult cuTexObjectDestroy(CUtexObject texObject)
 
 CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC *pResDesc, CUtexObject texObject)
 {
-	(void)pResDesc;
-	(void)texObject;
+	(void)pResDesc, (void)texObject;
 	return simc_unsupported("cuTexObjectGetResourceDesc");
 }
 
 CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *pResViewDesc, CUtexObject texObject)
 {
-	(void)pResViewDesc;
-	(void)texObject;
+	(void)pResViewDesc, (void)texObject;
 	return simc_unsupported("cuTexObjectGetResourceViewDesc");
 }
 
 CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC *pTexDesc, CUtexObject texObject)
 {
-	(void)pTexDesc;
-	(void)texObject;
+	(void)pTexDesc, (void)texObject;
 	return simc_unsupported("cuTexObjectGetTextureDesc");
 }
 
@@ -6418,269 +5255,214 @@ CUresult cuTexRefDestroy(CUtexref hTexRef)
 
 CUresult cuTexRefGetAddress(CUdeviceptr_v1 *pdptr, CUtexref hTexRef)
 {
-	(void)pdptr;
-	(void)hTexRef;
+	(void)pdptr, (void)hTexRef;
 	return simc_unsupported("cuTexRefGetAddress");
 }
 
 CUresult cuTexRefGetAddressMode(CUaddress_mode *pam, CUtexref hTexRef, int dim)
 {
-	(void)pam;
-	(void)hTexRef;
-	(void)dim;
+	(void)pam, (void)hTexRef, (void)dim;
 	return simc_unsupported("cuTexRefGetAddressMode");
 }
 
 CUresult cuTexRefGetAddress_v2(CUdeviceptr *pdptr, CUtexref hTexRef)
 {
-	(void)pdptr;
-	(void)hTexRef;
+	(void)pdptr, (void)hTexRef;
 	return simc_unsupported("cuTexRefGetAddress_v2");
 }
 
 CUresult cuTexRefGetArray(CUarray *phArray, CUtexref hTexRef)
 {
-	(void)phArray;
-	(void)hTexRef;
+	(void)phArray, (void)hTexRef;
 	return simc_unsupported("cuTexRefGetArray");
 }
 
 CUresult cuTexRefGetBorderColor(float *pBorderColor, CUtexref hTexRef)
 {
-	(void)pBorderColor;
-	(void)hTexRef;
+	(void)pBorderColor, (void)hTexRef;
 	return simc_unsupported("cuTexRefGetBorderColor");
 }
 
 CUresult cuTexRefGetFilterMode(CUfilter_mode *pfm, CUtexref hTexRef)
 {
-	(void)pfm;
-	(void)hTexRef;
+	(void)pfm, (void)hTexRef;
 	return simc_unsupported("cuTexRefGetFilterMode");
 }
 
 CUresult cuTexRefGetFlags(unsigned int *pFlags, CUtexref hTexRef)
 {
-	(void)pFlags;
-	(void)hTexRef;
+	(void)pFlags, (void)hTexRef;
 	return simc_unsupported("cuTexRefGetFlags");
 }
 
 CUresult cuTexRefGetFormat(CUarray_format *pFormat, int *pNumChannels, CUtexref hTexRef)
 {
-	(void)pFormat;
-	(void)pNumChannels;
-	(void)hTexRef;
+	(void)pFormat, (void)pNumChannels, (void)hTexRef;
 	return simc_unsupported("cuTexRefGetFormat");
 }
 
 CUresult cuTexRefGetMaxAnisotropy(int *pmaxAniso, CUtexref hTexRef)
 {
-	(void)pmaxAniso;
-	(void)hTexRef;
+	(void)pmaxAniso, (void)hTexRef;
 	return simc_unsupported("cuTexRefGetMaxAnisotropy");
 }
 
 CUresult cuTexRefGetMipmapFilterMode(CUfilter_mode *pfm, CUtexref hTexRef)
 {
-	(void)pfm;
-	(void)hTexRef;
+	(void)pfm, (void)hTexRef;
 	return simc_unsupported("cuTexRefGetMipmapFilterMode");
 }
 
 CUresult cuTexRefGetMipmapLevelBias(float *pbias, CUtexref hTexRef)
 {
-	(void)pbias;
-	(void)hTexRef;
+	(void)pbias, (void)hTexRef;
 	return simc_unsupported("cuTexRefGetMipmapLevelBias");
 }
 
 CUresult cuTexRefGetMipmapLevelClamp(float *pminMipmapLevelClamp, float *pmaxMipmapLevelClamp, CUtexref hTexRef)
 {
-	(void)pminMipmapLevelClamp;
-	(void)pmaxMipmapLevelClamp;
-	(void)hTexRef;
+	(void)pminMipmapLevelClamp, (void)pmaxMipmapLevelClamp, (void)hTexRef;
 	return simc_unsupported("cuTexRefGetMipmapLevelClamp");
 }
 
 CUresult cuTexRefGetMipmappedArray(CUmipmappedArray *phMipmappedArray, CUtexref hTexRef)
 {
-	(void)phMipmappedArray;
-	(void)hTexRef;
+	(void)phMipmappedArray, (void)hTexRef;
 	return simc_unsupported("cuTexRefGetMipmappedArray");
 }
 
 CUresult cuTexRefSetAddress(unsigned int *ByteOffset, CUtexref hTexRef, CUdeviceptr_v1 dptr, unsigned int bytes)
 {
-	(void)ByteOffset;
-	(void)hTexRef;
-	(void)dptr;
-	(void)bytes;
+	(void)ByteOffset, (void)hTexRef, (void)dptr, (void)bytes;
 	return simc_unsupported("cuTexRefSetAddress");
 }
 
 CUresult cuTexRefSetAddress2D(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v1 *desc, CUdeviceptr_v1 dptr,
 		unsigned int Pitch)
 {
-	(void)hTexRef;
-	(void)desc;
-	(void)dptr;
-	(void)Pitch;
+	(void)hTexRef, (void)desc, (void)dptr, (void)Pitch;
 	return simc_unsupported("cuTexRefSetAddress2D");
 }
 
 CUresult cuTexRefSetAddress2D_v2(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR *desc, CUdeviceptr dptr, size_t Pitch)
 {
-	(void)hTexRef;
-	(void)desc;
-	(void)dptr;
-	(void)Pitch;
+	(void)hTexRef, (void)desc, (void)dptr, (void)Pitch;
 	return simc_unsupported("cuTexRefSetAddress2D_v2");
 }
 
 CUresult cuTexRefSetAddress2D_v3(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR *desc, CUdeviceptr dptr, size_t Pitch)
 {
-	(void)hTexRef;
-	(void)desc;
-	(void)dptr;
-	(void)Pitch;
+	(void)hTexRef, (void)desc, (void)dptr, (void)Pitch;
 	return simc_unsupported("cuTexRefSetAddress2D_v3");
 }
 
 CUresult cuTexRefSetAddressMode(CUtexref hTexRef, int dim, CUaddress_mode am)
 {
-	(void)hTexRef;
-	(void)dim;
-	(void)am;
+	(void)hTexRef, (void)dim, (void)am;
 	return simc_unsupported("cuTexRefSetAddressMode");
 }
 
 CUresult cuTexRefSetAddress_v2(size_t *ByteOffset, CUtexref hTexRef, CUdeviceptr dptr, size_t bytes)
 {
-	(void)ByteOffset;
-	(void)hTexRef;
-	(void)dptr;
-	(void)bytes;
+	(void)ByteOffset, (void)hTexRef, (void)dptr, (void)bytes;
 	return simc_unsupported("cuTexRefSetAddress_v2");
 }
 
 CUresult cuTexRefSetArray(CUtexref hTexRef, CUarray hArray, unsigned int Flags)
 {
-	(void)hTexRef;
-	(void)hArray;
-	(void)Flags;
+	(void)hTexRef, (void)hArray, (void)Flags;
 	return simc_unsupported("cuTexRefSetArray");
 }
 
 CUresult cuTexRefSetBorderColor(CUtexref hTexRef, float *pBorderColor)
 {
-	(void)hTexRef;
-	(void)pBorderColor;
+	(void)hTexRef, (void)pBorderColor;
 	return simc_unsupported("cuTexRefSetBorderColor");
 }
 
 CUresult cuTexRefSetFilterMode(CUtexref hTexRef, CUfilter_mode fm)
 {
-	(void)hTexRef;
-	(void)fm;
+	(void)hTexRef, (void)fm;
 	return simc_unsupported("cuTexRefSetFilterMode");
 }
 
 CUresult cuTexRefSetFlags(CUtexref hTexRef, unsigned int Flags)
 {
-	(void)hTexRef;
-	(void)Flags;
+	(void)hTexRef, (void)Flags;
 	return simc_unsupported("cuTexRefSetFlags");
 }
 
 CUresult cuTexRefSetFormat(CUtexref hTexRef, CUarray_format fmt, int NumPackedComponents)
 {
-	(void)hTexRef;
-	(void)fmt;
-	(void)NumPackedComponents;
+	(void)hTexRef, (void)fmt, (void)NumPackedComponents;
 	return simc_unsupported("cuTexRefSetFormat");
 }
 
 CUresult cuTexRefSetMaxAnisotropy(CUtexref hTexRef, unsigned int maxAniso)
 {
-	(void)hTexRef;
-	(void)maxAniso;
+	(void)hTexRef, (void)maxAniso;
 	return simc_unsupported("cuTexRefSetMaxAnisotropy");
 }
 
 CUresult cuTexRefSetMipmapFilterMode(CUtexref hTexRef, CUfilter_mode fm)
 {
-	(void)hTexRef;
-	(void)fm;
+	(void)hTexRef, (void)fm;
 	return simc_unsupported("cuTexRefSetMipmapFilterMode");
 }
 
 CUresult cuTexRefSetMipmapLevelBias(CUtexref hTexRef, float bias)
 {
-	(void)hTexRef;
-	(void)bias;
+	(void)hTexRef, (void)bias;
 	return simc_unsupported("cuTexRefSetMipmapLevelBias");
 }
 
 CUresult cuTexRefSetMipmapLevelClamp(CUtexref hTexRef, float minMipmapLevelClamp, float maxMipmapLevelClamp)
 {
-	(void)hTexRef;
-	(void)minMipmapLevelClamp;
-	(void)maxMipmapLevelClamp;
+	(void)hTexRef, (void)minMipmapLevelClamp, (void)maxMipmapLevelClamp;
 	return simc_unsupported("cuTexRefSetMipmapLevelClamp");
 }
 
 CUresult cuTexRefSetMipmappedArray(CUtexref hTexRef, CUmipmappedArray hMipmappedArray, unsigned int Flags)
 {
-	(void)hTexRef;
-	(void)hMipmappedArray;
-	(void)Flags;
+	(void)hTexRef, (void)hMipmappedArray, (void)Flags;
 	return simc_unsupported("cuTexRefSetMipmappedArray");
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!mode)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_ThreadExchangeStreamCaptureMode(mode);
-	return r;
+	return simc_rpc_ThreadExchangeStreamCaptureMode(mode);
 }
 
 CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn destroy, unsigned int initialRefcount,
 		unsigned int flags)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS)
 		return r;
 	if (!object_out)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = simc_rpc_UserObjectCreate(object_out, ptr, destroy, initialRefcount, flags);
-	return r;
+	return simc_rpc_UserObjectCreate(object_out, ptr, destroy, initialRefcount, flags);
 }
 
 CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_UserObjectRelease(object, count);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_UserObjectRelease(object, count);
 }
 
 CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
 {
-	CUresult r;
+	CUresult r = simc_enter(0);
 
-	if ((r = simc_enter(0)) != CUDA_SUCCESS)
-		return r;
-	r = simc_rpc_UserObjectRetain(object, count);
-	return r;
+	return r != CUDA_SUCCESS ? r : simc_rpc_UserObjectRetain(object, count);
 }
 
 CUresult cuVDPAUCtxCreate(void);
@@ -6704,19 +5486,13 @@ CUresult cuVDPAUGetDevice(void)
 CUresult cuWaitExternalSemaphoresAsync(const CUexternalSemaphore *extSemArray,
 		const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray, unsigned int numExtSems, CUstream stream)
 {
-	(void)extSemArray;
-	(void)paramsArray;
-	(void)numExtSems;
-	(void)stream;
+	(void)extSemArray, (void)paramsArray, (void)numExtSems, (void)stream;
 	return simc_unsupported("cuWaitExternalSemaphoresAsync");
 }
 
 CUresult cuWaitExternalSemaphoresAsync_ptsz(const CUexternalSemaphore *extSemArray,
 		const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray, unsigned int numExtSems, CUstream stream)
 {
-	(void)extSemArray;
-	(void)paramsArray;
-	(void)numExtSems;
-	(void)stream;
+	(void)extSemArray, (void)paramsArray, (void)numExtSems, (void)stream;
 	return simc_unsupported("cuWaitExternalSemaphoresAsync_ptsz");
 }

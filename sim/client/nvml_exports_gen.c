@@ -7,1731 +7,295 @@
  */
 int simc_nvml_unsupported(const char *name);
 
-int nvmlComputeInstanceDestroy(void);
-int nvmlComputeInstanceDestroy(void)
-{
-	return simc_nvml_unsupported("nvmlComputeInstanceDestroy");
-}
-
-int nvmlComputeInstanceGetInfo(void);
-int nvmlComputeInstanceGetInfo(void)
-{
-	return simc_nvml_unsupported("nvmlComputeInstanceGetInfo");
-}
-
-int nvmlComputeInstanceGetInfo_v2(void);
-int nvmlComputeInstanceGetInfo_v2(void)
-{
-	return simc_nvml_unsupported("nvmlComputeInstanceGetInfo_v2");
-}
-
-int nvmlDeviceClearAccountingPids(void);
-int nvmlDeviceClearAccountingPids(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceClearAccountingPids");
-}
-
-int nvmlDeviceClearCpuAffinity(void);
-int nvmlDeviceClearCpuAffinity(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceClearCpuAffinity");
-}
-
-int nvmlDeviceClearEccErrorCounts(void);
-int nvmlDeviceClearEccErrorCounts(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceClearEccErrorCounts");
-}
-
-int nvmlDeviceClearFieldValues(void);
-int nvmlDeviceClearFieldValues(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceClearFieldValues");
-}
-
-int nvmlDeviceCreateGpuInstance(void);
-int nvmlDeviceCreateGpuInstance(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceCreateGpuInstance");
-}
-
-int nvmlDeviceCreateGpuInstanceWithPlacement(void);
-int nvmlDeviceCreateGpuInstanceWithPlacement(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceCreateGpuInstanceWithPlacement");
-}
-
-int nvmlDeviceDiscoverGpus(void);
-int nvmlDeviceDiscoverGpus(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceDiscoverGpus");
-}
-
-int nvmlDeviceFreezeNvLinkUtilizationCounter(void);
-int nvmlDeviceFreezeNvLinkUtilizationCounter(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceFreezeNvLinkUtilizationCounter");
-}
-
-int nvmlDeviceGetAPIRestriction(void);
-int nvmlDeviceGetAPIRestriction(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetAPIRestriction");
-}
-
-int nvmlDeviceGetAccountingBufferSize(void);
-int nvmlDeviceGetAccountingBufferSize(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetAccountingBufferSize");
-}
-
-int nvmlDeviceGetAccountingPids(void);
-int nvmlDeviceGetAccountingPids(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetAccountingPids");
-}
-
-int nvmlDeviceGetAccountingStats(void);
-int nvmlDeviceGetAccountingStats(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetAccountingStats");
-}
-
-int nvmlDeviceGetActiveVgpus(void);
-int nvmlDeviceGetActiveVgpus(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetActiveVgpus");
-}
-
-int nvmlDeviceGetAdaptiveClockInfoStatus(void);
-int nvmlDeviceGetAdaptiveClockInfoStatus(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetAdaptiveClockInfoStatus");
-}
-
-int nvmlDeviceGetAddressingMode(void);
-int nvmlDeviceGetAddressingMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetAddressingMode");
-}
-
-int nvmlDeviceGetAutoBoostedClocksEnabled(void);
-int nvmlDeviceGetAutoBoostedClocksEnabled(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetAutoBoostedClocksEnabled");
-}
-
-int nvmlDeviceGetBridgeChipInfo(void);
-int nvmlDeviceGetBridgeChipInfo(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetBridgeChipInfo");
-}
-
-int nvmlDeviceGetC2cModeInfoV(void);
-int nvmlDeviceGetC2cModeInfoV(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetC2cModeInfoV");
-}
-
-int nvmlDeviceGetCapabilities(void);
-int nvmlDeviceGetCapabilities(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetCapabilities");
-}
-
-int nvmlDeviceGetClkMonStatus(void);
-int nvmlDeviceGetClkMonStatus(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetClkMonStatus");
-}
-
-int nvmlDeviceGetClockOffsets(void);
-int nvmlDeviceGetClockOffsets(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetClockOffsets");
-}
-
-int nvmlDeviceGetComputeInstanceId(void);
-int nvmlDeviceGetComputeInstanceId(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetComputeInstanceId");
-}
-
-int nvmlDeviceGetConfComputeGpuAttestationReport(void);
-int nvmlDeviceGetConfComputeGpuAttestationReport(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetConfComputeGpuAttestationReport");
-}
-
-int nvmlDeviceGetConfComputeGpuCertificate(void);
-int nvmlDeviceGetConfComputeGpuCertificate(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetConfComputeGpuCertificate");
-}
-
-int nvmlDeviceGetConfComputeMemSizeInfo(void);
-int nvmlDeviceGetConfComputeMemSizeInfo(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetConfComputeMemSizeInfo");
-}
-
-int nvmlDeviceGetConfComputeProtectedMemoryUsage(void);
-int nvmlDeviceGetConfComputeProtectedMemoryUsage(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetConfComputeProtectedMemoryUsage");
-}
-
-int nvmlDeviceGetCoolerInfo(void);
-int nvmlDeviceGetCoolerInfo(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetCoolerInfo");
-}
-
-int nvmlDeviceGetCreatableVgpus(void);
-int nvmlDeviceGetCreatableVgpus(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetCreatableVgpus");
-}
-
-int nvmlDeviceGetCurrentClockFreqs(void);
-int nvmlDeviceGetCurrentClockFreqs(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetCurrentClockFreqs");
-}
-
-int nvmlDeviceGetDecoderUtilization(void);
-int nvmlDeviceGetDecoderUtilization(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetDecoderUtilization");
-}
-
-int nvmlDeviceGetDefaultEccMode(void);
-int nvmlDeviceGetDefaultEccMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetDefaultEccMode");
-}
-
-int nvmlDeviceGetDetailedEccErrors(void);
-int nvmlDeviceGetDetailedEccErrors(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetDetailedEccErrors");
-}
-
-int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void);
-int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetDeviceHandleFromMigDeviceHandle");
-}
-
-int nvmlDeviceGetDramEncryptionMode(void);
-int nvmlDeviceGetDramEncryptionMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetDramEncryptionMode");
-}
-
-int nvmlDeviceGetDriverModel(void);
-int nvmlDeviceGetDriverModel(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetDriverModel");
-}
-
-int nvmlDeviceGetDriverModel_v2(void);
-int nvmlDeviceGetDriverModel_v2(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetDriverModel_v2");
-}
-
-int nvmlDeviceGetDynamicPstatesInfo(void);
-int nvmlDeviceGetDynamicPstatesInfo(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetDynamicPstatesInfo");
-}
-
-int nvmlDeviceGetEncoderCapacity(void);
-int nvmlDeviceGetEncoderCapacity(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetEncoderCapacity");
-}
-
-int nvmlDeviceGetEncoderSessions(void);
-int nvmlDeviceGetEncoderSessions(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetEncoderSessions");
-}
-
-int nvmlDeviceGetEncoderStats(void);
-int nvmlDeviceGetEncoderStats(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetEncoderStats");
-}
-
-int nvmlDeviceGetEncoderUtilization(void);
-int nvmlDeviceGetEncoderUtilization(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetEncoderUtilization");
-}
-
-int nvmlDeviceGetFBCSessions(void);
-int nvmlDeviceGetFBCSessions(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetFBCSessions");
-}
-
-int nvmlDeviceGetFBCStats(void);
-int nvmlDeviceGetFBCStats(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetFBCStats");
-}
-
-int nvmlDeviceGetFanControlPolicy_v2(void);
-int nvmlDeviceGetFanControlPolicy_v2(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetFanControlPolicy_v2");
-}
-
-int nvmlDeviceGetFanSpeed(void);
-int nvmlDeviceGetFanSpeed(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetFanSpeed");
-}
-
-int nvmlDeviceGetFanSpeedRPM(void);
-int nvmlDeviceGetFanSpeedRPM(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetFanSpeedRPM");
-}
-
-int nvmlDeviceGetFanSpeed_v2(void);
-int nvmlDeviceGetFanSpeed_v2(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetFanSpeed_v2");
-}
-
-int nvmlDeviceGetGpcClkMinMaxVfOffset(void);
-int nvmlDeviceGetGpcClkMinMaxVfOffset(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGpcClkMinMaxVfOffset");
-}
-
-int nvmlDeviceGetGpcClkVfOffset(void);
-int nvmlDeviceGetGpcClkVfOffset(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGpcClkVfOffset");
-}
-
-int nvmlDeviceGetGpuFabricInfo(void);
-int nvmlDeviceGetGpuFabricInfo(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGpuFabricInfo");
-}
-
-int nvmlDeviceGetGpuFabricInfoV(void);
-int nvmlDeviceGetGpuFabricInfoV(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGpuFabricInfoV");
-}
-
-int nvmlDeviceGetGpuInstanceById(void);
-int nvmlDeviceGetGpuInstanceById(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGpuInstanceById");
-}
-
-int nvmlDeviceGetGpuInstanceId(void);
-int nvmlDeviceGetGpuInstanceId(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGpuInstanceId");
-}
-
-int nvmlDeviceGetGpuInstancePossiblePlacements(void);
-int nvmlDeviceGetGpuInstancePossiblePlacements(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGpuInstancePossiblePlacements");
-}
-
-int nvmlDeviceGetGpuInstancePossiblePlacements_v2(void);
-int nvmlDeviceGetGpuInstancePossiblePlacements_v2(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGpuInstancePossiblePlacements_v2");
-}
-
-int nvmlDeviceGetGpuInstanceProfileInfo(void);
-int nvmlDeviceGetGpuInstanceProfileInfo(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGpuInstanceProfileInfo");
-}
-
-int nvmlDeviceGetGpuInstanceProfileInfoByIdV(void);
-int nvmlDeviceGetGpuInstanceProfileInfoByIdV(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGpuInstanceProfileInfoByIdV");
-}
-
-int nvmlDeviceGetGpuInstanceProfileInfoV(void);
-int nvmlDeviceGetGpuInstanceProfileInfoV(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGpuInstanceProfileInfoV");
-}
-
-int nvmlDeviceGetGpuInstanceRemainingCapacity(void);
-int nvmlDeviceGetGpuInstanceRemainingCapacity(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGpuInstanceRemainingCapacity");
-}
-
-int nvmlDeviceGetGpuInstances(void);
-int nvmlDeviceGetGpuInstances(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGpuInstances");
-}
-
-int nvmlDeviceGetGpuOperationMode(void);
-int nvmlDeviceGetGpuOperationMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGpuOperationMode");
-}
-
-int nvmlDeviceGetGridLicensableFeatures(void);
-int nvmlDeviceGetGridLicensableFeatures(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGridLicensableFeatures");
-}
-
-int nvmlDeviceGetGridLicensableFeatures_v2(void);
-int nvmlDeviceGetGridLicensableFeatures_v2(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGridLicensableFeatures_v2");
-}
-
-int nvmlDeviceGetGridLicensableFeatures_v3(void);
-int nvmlDeviceGetGridLicensableFeatures_v3(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGridLicensableFeatures_v3");
-}
-
-int nvmlDeviceGetGridLicensableFeatures_v4(void);
-int nvmlDeviceGetGridLicensableFeatures_v4(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGridLicensableFeatures_v4");
-}
-
-int nvmlDeviceGetGspFirmwareMode(void);
-int nvmlDeviceGetGspFirmwareMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGspFirmwareMode");
-}
-
-int nvmlDeviceGetGspFirmwareVersion(void);
-int nvmlDeviceGetGspFirmwareVersion(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetGspFirmwareVersion");
-}
-
-int nvmlDeviceGetHostVgpuMode(void);
-int nvmlDeviceGetHostVgpuMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetHostVgpuMode");
-}
-
-int nvmlDeviceGetHostname_v1(void);
-int nvmlDeviceGetHostname_v1(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetHostname_v1");
-}
-
-int nvmlDeviceGetInforomConfigurationChecksum(void);
-int nvmlDeviceGetInforomConfigurationChecksum(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetInforomConfigurationChecksum");
-}
-
-int nvmlDeviceGetInforomImageVersion(void);
-int nvmlDeviceGetInforomImageVersion(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetInforomImageVersion");
-}
-
-int nvmlDeviceGetInforomVersion(void);
-int nvmlDeviceGetInforomVersion(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetInforomVersion");
-}
-
-int nvmlDeviceGetIrqNum(void);
-int nvmlDeviceGetIrqNum(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetIrqNum");
-}
-
-int nvmlDeviceGetJpgUtilization(void);
-int nvmlDeviceGetJpgUtilization(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetJpgUtilization");
-}
-
-int nvmlDeviceGetLastBBXFlushTime(void);
-int nvmlDeviceGetLastBBXFlushTime(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetLastBBXFlushTime");
-}
-
-int nvmlDeviceGetMarginTemperature(void);
-int nvmlDeviceGetMarginTemperature(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetMarginTemperature");
-}
-
-int nvmlDeviceGetMaxCustomerBoostClock(void);
-int nvmlDeviceGetMaxCustomerBoostClock(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetMaxCustomerBoostClock");
-}
-
-int nvmlDeviceGetMemClkMinMaxVfOffset(void);
-int nvmlDeviceGetMemClkMinMaxVfOffset(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetMemClkMinMaxVfOffset");
-}
-
-int nvmlDeviceGetMemClkVfOffset(void);
-int nvmlDeviceGetMemClkVfOffset(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetMemClkVfOffset");
-}
-
-int nvmlDeviceGetMemoryErrorCounter(void);
-int nvmlDeviceGetMemoryErrorCounter(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetMemoryErrorCounter");
-}
-
-int nvmlDeviceGetMinMaxClockOfPState(void);
-int nvmlDeviceGetMinMaxClockOfPState(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetMinMaxClockOfPState");
-}
-
-int nvmlDeviceGetMinMaxFanSpeed(void);
-int nvmlDeviceGetMinMaxFanSpeed(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetMinMaxFanSpeed");
-}
-
-int nvmlDeviceGetNumaNodeId(void);
-int nvmlDeviceGetNumaNodeId(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetNumaNodeId");
-}
-
-int nvmlDeviceGetNvLinkCapability(void);
-int nvmlDeviceGetNvLinkCapability(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetNvLinkCapability");
-}
-
-int nvmlDeviceGetNvLinkErrorCounter(void);
-int nvmlDeviceGetNvLinkErrorCounter(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetNvLinkErrorCounter");
-}
-
-int nvmlDeviceGetNvLinkInfo(void);
-int nvmlDeviceGetNvLinkInfo(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetNvLinkInfo");
-}
-
-int nvmlDeviceGetNvLinkRemoteDeviceType(void);
-int nvmlDeviceGetNvLinkRemoteDeviceType(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetNvLinkRemoteDeviceType");
-}
-
-int nvmlDeviceGetNvLinkRemotePciInfo(void);
-int nvmlDeviceGetNvLinkRemotePciInfo(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetNvLinkRemotePciInfo");
-}
-
-int nvmlDeviceGetNvLinkRemotePciInfo_v2(void);
-int nvmlDeviceGetNvLinkRemotePciInfo_v2(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetNvLinkRemotePciInfo_v2");
-}
-
-int nvmlDeviceGetNvLinkState(void);
-int nvmlDeviceGetNvLinkState(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetNvLinkState");
-}
-
-int nvmlDeviceGetNvLinkUtilizationControl(void);
-int nvmlDeviceGetNvLinkUtilizationControl(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetNvLinkUtilizationControl");
-}
-
-int nvmlDeviceGetNvLinkUtilizationCounter(void);
-int nvmlDeviceGetNvLinkUtilizationCounter(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetNvLinkUtilizationCounter");
-}
-
-int nvmlDeviceGetNvLinkVersion(void);
-int nvmlDeviceGetNvLinkVersion(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetNvLinkVersion");
-}
-
-int nvmlDeviceGetNvlinkBwMode(void);
-int nvmlDeviceGetNvlinkBwMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetNvlinkBwMode");
-}
-
-int nvmlDeviceGetNvlinkSupportedBwModes(void);
-int nvmlDeviceGetNvlinkSupportedBwModes(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetNvlinkSupportedBwModes");
-}
-
-int nvmlDeviceGetOfaUtilization(void);
-int nvmlDeviceGetOfaUtilization(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetOfaUtilization");
-}
-
-int nvmlDeviceGetPcieLinkMaxSpeed(void);
-int nvmlDeviceGetPcieLinkMaxSpeed(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetPcieLinkMaxSpeed");
-}
-
-int nvmlDeviceGetPcieSpeed(void);
-int nvmlDeviceGetPcieSpeed(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetPcieSpeed");
-}
-
-int nvmlDeviceGetPcieThroughput(void);
-int nvmlDeviceGetPcieThroughput(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetPcieThroughput");
-}
-
-int nvmlDeviceGetPdi(void);
-int nvmlDeviceGetPdi(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetPdi");
-}
-
-int nvmlDeviceGetPerformanceModes(void);
-int nvmlDeviceGetPerformanceModes(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetPerformanceModes");
-}
-
-int nvmlDeviceGetPgpuMetadataString(void);
-int nvmlDeviceGetPgpuMetadataString(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetPgpuMetadataString");
-}
-
-int nvmlDeviceGetPlatformInfo(void);
-int nvmlDeviceGetPlatformInfo(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetPlatformInfo");
-}
-
-int nvmlDeviceGetPowerMizerMode_v1(void);
-int nvmlDeviceGetPowerMizerMode_v1(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetPowerMizerMode_v1");
-}
-
-int nvmlDeviceGetPowerSource(void);
-int nvmlDeviceGetPowerSource(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetPowerSource");
-}
-
-int nvmlDeviceGetRemappedRows(void);
-int nvmlDeviceGetRemappedRows(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetRemappedRows");
-}
-
-int nvmlDeviceGetRemappedRows_v2(void);
-int nvmlDeviceGetRemappedRows_v2(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetRemappedRows_v2");
-}
-
-int nvmlDeviceGetRepairStatus(void);
-int nvmlDeviceGetRepairStatus(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetRepairStatus");
-}
-
-int nvmlDeviceGetRetiredPages(void);
-int nvmlDeviceGetRetiredPages(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetRetiredPages");
-}
-
-int nvmlDeviceGetRetiredPagesPendingStatus(void);
-int nvmlDeviceGetRetiredPagesPendingStatus(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetRetiredPagesPendingStatus");
-}
-
-int nvmlDeviceGetRetiredPages_v2(void);
-int nvmlDeviceGetRetiredPages_v2(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetRetiredPages_v2");
-}
-
-int nvmlDeviceGetRowRemapperHistogram(void);
-int nvmlDeviceGetRowRemapperHistogram(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetRowRemapperHistogram");
-}
-
-int nvmlDeviceGetRunningProcessDetailList(void);
-int nvmlDeviceGetRunningProcessDetailList(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetRunningProcessDetailList");
-}
-
-int nvmlDeviceGetSamples(void);
-int nvmlDeviceGetSamples(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetSamples");
-}
-
-int nvmlDeviceGetSramEccErrorStatus(void);
-int nvmlDeviceGetSramEccErrorStatus(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetSramEccErrorStatus");
-}
-
-int nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts(void);
-int nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts");
-}
-
-int nvmlDeviceGetSupportedGraphicsClocks(void);
-int nvmlDeviceGetSupportedGraphicsClocks(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetSupportedGraphicsClocks");
-}
-
-int nvmlDeviceGetSupportedMemoryClocks(void);
-int nvmlDeviceGetSupportedMemoryClocks(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetSupportedMemoryClocks");
-}
-
-int nvmlDeviceGetSupportedPerformanceStates(void);
-int nvmlDeviceGetSupportedPerformanceStates(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetSupportedPerformanceStates");
-}
-
-int nvmlDeviceGetSupportedVgpus(void);
-int nvmlDeviceGetSupportedVgpus(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetSupportedVgpus");
-}
-
-int nvmlDeviceGetTargetFanSpeed(void);
-int nvmlDeviceGetTargetFanSpeed(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetTargetFanSpeed");
-}
-
-int nvmlDeviceGetThermalSettings(void);
-int nvmlDeviceGetThermalSettings(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetThermalSettings");
-}
-
-int nvmlDeviceGetTotalEnergyConsumption(void);
-int nvmlDeviceGetTotalEnergyConsumption(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetTotalEnergyConsumption");
-}
-
-int nvmlDeviceGetUnrepairableMemoryFlag_v1(void);
-int nvmlDeviceGetUnrepairableMemoryFlag_v1(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetUnrepairableMemoryFlag_v1");
-}
-
-int nvmlDeviceGetVgpuCapabilities(void);
-int nvmlDeviceGetVgpuCapabilities(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetVgpuCapabilities");
-}
-
-int nvmlDeviceGetVgpuHeterogeneousMode(void);
-int nvmlDeviceGetVgpuHeterogeneousMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetVgpuHeterogeneousMode");
-}
-
-int nvmlDeviceGetVgpuInstancesUtilizationInfo(void);
-int nvmlDeviceGetVgpuInstancesUtilizationInfo(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetVgpuInstancesUtilizationInfo");
-}
-
-int nvmlDeviceGetVgpuMetadata(void);
-int nvmlDeviceGetVgpuMetadata(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetVgpuMetadata");
-}
-
-int nvmlDeviceGetVgpuProcessUtilization(void);
-int nvmlDeviceGetVgpuProcessUtilization(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetVgpuProcessUtilization");
-}
-
-int nvmlDeviceGetVgpuProcessesUtilizationInfo(void);
-int nvmlDeviceGetVgpuProcessesUtilizationInfo(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetVgpuProcessesUtilizationInfo");
-}
-
-int nvmlDeviceGetVgpuSchedulerCapabilities(void);
-int nvmlDeviceGetVgpuSchedulerCapabilities(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetVgpuSchedulerCapabilities");
-}
-
-int nvmlDeviceGetVgpuSchedulerLog(void);
-int nvmlDeviceGetVgpuSchedulerLog(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetVgpuSchedulerLog");
-}
-
-int nvmlDeviceGetVgpuSchedulerState(void);
-int nvmlDeviceGetVgpuSchedulerState(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetVgpuSchedulerState");
-}
-
-int nvmlDeviceGetVgpuTypeCreatablePlacements(void);
-int nvmlDeviceGetVgpuTypeCreatablePlacements(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetVgpuTypeCreatablePlacements");
-}
-
-int nvmlDeviceGetVgpuTypeSupportedPlacements(void);
-int nvmlDeviceGetVgpuTypeSupportedPlacements(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetVgpuTypeSupportedPlacements");
-}
-
-int nvmlDeviceGetVgpuUtilization(void);
-int nvmlDeviceGetVgpuUtilization(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetVgpuUtilization");
-}
-
-int nvmlDeviceGetViolationStatus(void);
-int nvmlDeviceGetViolationStatus(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceGetViolationStatus");
-}
-
-int nvmlDeviceModifyDrainState(void);
-int nvmlDeviceModifyDrainState(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceModifyDrainState");
-}
-
-int nvmlDevicePowerSmoothingActivatePresetProfile(void);
-int nvmlDevicePowerSmoothingActivatePresetProfile(void)
-{
-	return simc_nvml_unsupported("nvmlDevicePowerSmoothingActivatePresetProfile");
-}
-
-int nvmlDevicePowerSmoothingSetState(void);
-int nvmlDevicePowerSmoothingSetState(void)
-{
-	return simc_nvml_unsupported("nvmlDevicePowerSmoothingSetState");
-}
-
-int nvmlDevicePowerSmoothingUpdatePresetProfileParam(void);
-int nvmlDevicePowerSmoothingUpdatePresetProfileParam(void)
-{
-	return simc_nvml_unsupported("nvmlDevicePowerSmoothingUpdatePresetProfileParam");
-}
-
-int nvmlDeviceQueryDrainState(void);
-int nvmlDeviceQueryDrainState(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceQueryDrainState");
-}
-
-int nvmlDeviceReadPRMCounters_v1(void);
-int nvmlDeviceReadPRMCounters_v1(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceReadPRMCounters_v1");
-}
-
-int nvmlDeviceReadWritePRM_v1(void);
-int nvmlDeviceReadWritePRM_v1(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceReadWritePRM_v1");
-}
-
-int nvmlDeviceRemoveGpu(void);
-int nvmlDeviceRemoveGpu(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceRemoveGpu");
-}
-
-int nvmlDeviceRemoveGpu_v2(void);
-int nvmlDeviceRemoveGpu_v2(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceRemoveGpu_v2");
-}
-
-int nvmlDeviceResetApplicationsClocks(void);
-int nvmlDeviceResetApplicationsClocks(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceResetApplicationsClocks");
-}
-
-int nvmlDeviceResetGpuLockedClocks(void);
-int nvmlDeviceResetGpuLockedClocks(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceResetGpuLockedClocks");
-}
-
-int nvmlDeviceResetMemoryLockedClocks(void);
-int nvmlDeviceResetMemoryLockedClocks(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceResetMemoryLockedClocks");
-}
-
-int nvmlDeviceResetNvLinkErrorCounters(void);
-int nvmlDeviceResetNvLinkErrorCounters(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceResetNvLinkErrorCounters");
-}
-
-int nvmlDeviceResetNvLinkUtilizationCounter(void);
-int nvmlDeviceResetNvLinkUtilizationCounter(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceResetNvLinkUtilizationCounter");
-}
-
-int nvmlDeviceSetAPIRestriction(void);
-int nvmlDeviceSetAPIRestriction(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetAPIRestriction");
-}
-
-int nvmlDeviceSetAccountingMode(void);
-int nvmlDeviceSetAccountingMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetAccountingMode");
-}
-
-int nvmlDeviceSetApplicationsClocks(void);
-int nvmlDeviceSetApplicationsClocks(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetApplicationsClocks");
-}
-
-int nvmlDeviceSetAutoBoostedClocksEnabled(void);
-int nvmlDeviceSetAutoBoostedClocksEnabled(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetAutoBoostedClocksEnabled");
-}
-
-int nvmlDeviceSetClockOffsets(void);
-int nvmlDeviceSetClockOffsets(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetClockOffsets");
-}
-
-int nvmlDeviceSetComputeMode(void);
-int nvmlDeviceSetComputeMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetComputeMode");
-}
-
-int nvmlDeviceSetConfComputeUnprotectedMemSize(void);
-int nvmlDeviceSetConfComputeUnprotectedMemSize(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetConfComputeUnprotectedMemSize");
-}
-
-int nvmlDeviceSetCpuAffinity(void);
-int nvmlDeviceSetCpuAffinity(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetCpuAffinity");
-}
-
-int nvmlDeviceSetDefaultAutoBoostedClocksEnabled(void);
-int nvmlDeviceSetDefaultAutoBoostedClocksEnabled(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetDefaultAutoBoostedClocksEnabled");
-}
-
-int nvmlDeviceSetDefaultFanSpeed_v2(void);
-int nvmlDeviceSetDefaultFanSpeed_v2(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetDefaultFanSpeed_v2");
-}
-
-int nvmlDeviceSetDramEncryptionMode(void);
-int nvmlDeviceSetDramEncryptionMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetDramEncryptionMode");
-}
-
-int nvmlDeviceSetDriverModel(void);
-int nvmlDeviceSetDriverModel(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetDriverModel");
-}
-
-int nvmlDeviceSetEccMode(void);
-int nvmlDeviceSetEccMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetEccMode");
-}
-
-int nvmlDeviceSetFanControlPolicy(void);
-int nvmlDeviceSetFanControlPolicy(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetFanControlPolicy");
-}
-
-int nvmlDeviceSetFanSpeed_v2(void);
-int nvmlDeviceSetFanSpeed_v2(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetFanSpeed_v2");
-}
-
-int nvmlDeviceSetGpcClkVfOffset(void);
-int nvmlDeviceSetGpcClkVfOffset(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetGpcClkVfOffset");
-}
-
-int nvmlDeviceSetGpuLockedClocks(void);
-int nvmlDeviceSetGpuLockedClocks(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetGpuLockedClocks");
-}
-
-int nvmlDeviceSetGpuOperationMode(void);
-int nvmlDeviceSetGpuOperationMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetGpuOperationMode");
-}
-
-int nvmlDeviceSetHostname_v1(void);
-int nvmlDeviceSetHostname_v1(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetHostname_v1");
-}
-
-int nvmlDeviceSetMemClkVfOffset(void);
-int nvmlDeviceSetMemClkVfOffset(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetMemClkVfOffset");
-}
-
-int nvmlDeviceSetMemoryLockedClocks(void);
-int nvmlDeviceSetMemoryLockedClocks(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetMemoryLockedClocks");
-}
-
-int nvmlDeviceSetMigMode(void);
-int nvmlDeviceSetMigMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetMigMode");
-}
-
-int nvmlDeviceSetNvLinkDeviceLowPowerThreshold(void);
-int nvmlDeviceSetNvLinkDeviceLowPowerThreshold(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetNvLinkDeviceLowPowerThreshold");
-}
-
-int nvmlDeviceSetNvLinkUtilizationControl(void);
-int nvmlDeviceSetNvLinkUtilizationControl(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetNvLinkUtilizationControl");
-}
-
-int nvmlDeviceSetNvlinkBwMode(void);
-int nvmlDeviceSetNvlinkBwMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetNvlinkBwMode");
-}
-
-int nvmlDeviceSetPersistenceMode(void);
-int nvmlDeviceSetPersistenceMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetPersistenceMode");
-}
-
-int nvmlDeviceSetPowerManagementLimit(void);
-int nvmlDeviceSetPowerManagementLimit(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetPowerManagementLimit");
-}
-
-int nvmlDeviceSetPowerManagementLimit_v2(void);
-int nvmlDeviceSetPowerManagementLimit_v2(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetPowerManagementLimit_v2");
-}
-
-int nvmlDeviceSetPowerMizerMode_v1(void);
-int nvmlDeviceSetPowerMizerMode_v1(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetPowerMizerMode_v1");
-}
-
-int nvmlDeviceSetTemperatureThreshold(void);
-int nvmlDeviceSetTemperatureThreshold(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetTemperatureThreshold");
-}
-
-int nvmlDeviceSetVgpuCapabilities(void);
-int nvmlDeviceSetVgpuCapabilities(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetVgpuCapabilities");
-}
-
-int nvmlDeviceSetVgpuHeterogeneousMode(void);
-int nvmlDeviceSetVgpuHeterogeneousMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetVgpuHeterogeneousMode");
-}
-
-int nvmlDeviceSetVgpuSchedulerState(void);
-int nvmlDeviceSetVgpuSchedulerState(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetVgpuSchedulerState");
-}
-
-int nvmlDeviceSetVirtualizationMode(void);
-int nvmlDeviceSetVirtualizationMode(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceSetVirtualizationMode");
-}
-
-int nvmlDeviceValidateInforom(void);
-int nvmlDeviceValidateInforom(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceValidateInforom");
-}
-
-int nvmlDeviceWorkloadPowerProfileClearRequestedProfiles(void);
-int nvmlDeviceWorkloadPowerProfileClearRequestedProfiles(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceWorkloadPowerProfileClearRequestedProfiles");
-}
-
-int nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(void);
-int nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceWorkloadPowerProfileGetCurrentProfiles");
-}
-
-int nvmlDeviceWorkloadPowerProfileGetProfilesInfo(void);
-int nvmlDeviceWorkloadPowerProfileGetProfilesInfo(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceWorkloadPowerProfileGetProfilesInfo");
-}
-
-int nvmlDeviceWorkloadPowerProfileSetRequestedProfiles(void);
-int nvmlDeviceWorkloadPowerProfileSetRequestedProfiles(void)
-{
-	return simc_nvml_unsupported("nvmlDeviceWorkloadPowerProfileSetRequestedProfiles");
-}
-
-int nvmlGetBlacklistDeviceCount(void);
-int nvmlGetBlacklistDeviceCount(void)
-{
-	return simc_nvml_unsupported("nvmlGetBlacklistDeviceCount");
-}
-
-int nvmlGetBlacklistDeviceInfoByIndex(void);
-int nvmlGetBlacklistDeviceInfoByIndex(void)
-{
-	return simc_nvml_unsupported("nvmlGetBlacklistDeviceInfoByIndex");
-}
-
-int nvmlGetExcludedDeviceCount(void);
-int nvmlGetExcludedDeviceCount(void)
-{
-	return simc_nvml_unsupported("nvmlGetExcludedDeviceCount");
-}
-
-int nvmlGetExcludedDeviceInfoByIndex(void);
-int nvmlGetExcludedDeviceInfoByIndex(void)
-{
-	return simc_nvml_unsupported("nvmlGetExcludedDeviceInfoByIndex");
-}
-
-int nvmlGetVgpuCompatibility(void);
-int nvmlGetVgpuCompatibility(void)
-{
-	return simc_nvml_unsupported("nvmlGetVgpuCompatibility");
-}
-
-int nvmlGetVgpuDriverCapabilities(void);
-int nvmlGetVgpuDriverCapabilities(void)
-{
-	return simc_nvml_unsupported("nvmlGetVgpuDriverCapabilities");
-}
-
-int nvmlGetVgpuVersion(void);
-int nvmlGetVgpuVersion(void)
-{
-	return simc_nvml_unsupported("nvmlGetVgpuVersion");
-}
-
-int nvmlGpmMetricsGet(void);
-int nvmlGpmMetricsGet(void)
-{
-	return simc_nvml_unsupported("nvmlGpmMetricsGet");
-}
-
-int nvmlGpmMigSampleGet(void);
-int nvmlGpmMigSampleGet(void)
-{
-	return simc_nvml_unsupported("nvmlGpmMigSampleGet");
-}
-
-int nvmlGpmQueryDeviceSupport(void);
-int nvmlGpmQueryDeviceSupport(void)
-{
-	return simc_nvml_unsupported("nvmlGpmQueryDeviceSupport");
-}
-
-int nvmlGpmQueryIfStreamingEnabled(void);
-int nvmlGpmQueryIfStreamingEnabled(void)
-{
-	return simc_nvml_unsupported("nvmlGpmQueryIfStreamingEnabled");
-}
-
-int nvmlGpmSampleAlloc(void);
-int nvmlGpmSampleAlloc(void)
-{
-	return simc_nvml_unsupported("nvmlGpmSampleAlloc");
-}
-
-int nvmlGpmSampleFree(void);
-int nvmlGpmSampleFree(void)
-{
-	return simc_nvml_unsupported("nvmlGpmSampleFree");
-}
-
-int nvmlGpmSampleGet(void);
-int nvmlGpmSampleGet(void)
-{
-	return simc_nvml_unsupported("nvmlGpmSampleGet");
-}
-
-int nvmlGpmSetStreamingEnabled(void);
-int nvmlGpmSetStreamingEnabled(void)
-{
-	return simc_nvml_unsupported("nvmlGpmSetStreamingEnabled");
-}
-
-int nvmlGpuInstanceCreateComputeInstance(void);
-int nvmlGpuInstanceCreateComputeInstance(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceCreateComputeInstance");
-}
-
-int nvmlGpuInstanceCreateComputeInstanceWithPlacement(void);
-int nvmlGpuInstanceCreateComputeInstanceWithPlacement(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceCreateComputeInstanceWithPlacement");
-}
-
-int nvmlGpuInstanceDestroy(void);
-int nvmlGpuInstanceDestroy(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceDestroy");
-}
-
-int nvmlGpuInstanceGetActiveVgpus(void);
-int nvmlGpuInstanceGetActiveVgpus(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceGetActiveVgpus");
-}
-
-int nvmlGpuInstanceGetComputeInstanceById(void);
-int nvmlGpuInstanceGetComputeInstanceById(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceGetComputeInstanceById");
-}
-
-int nvmlGpuInstanceGetComputeInstancePossiblePlacements(void);
-int nvmlGpuInstanceGetComputeInstancePossiblePlacements(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceGetComputeInstancePossiblePlacements");
-}
-
-int nvmlGpuInstanceGetComputeInstanceProfileInfo(void);
-int nvmlGpuInstanceGetComputeInstanceProfileInfo(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceGetComputeInstanceProfileInfo");
-}
-
-int nvmlGpuInstanceGetComputeInstanceProfileInfoV(void);
-int nvmlGpuInstanceGetComputeInstanceProfileInfoV(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceGetComputeInstanceProfileInfoV");
-}
-
-int nvmlGpuInstanceGetComputeInstanceRemainingCapacity(void);
-int nvmlGpuInstanceGetComputeInstanceRemainingCapacity(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceGetComputeInstanceRemainingCapacity");
-}
-
-int nvmlGpuInstanceGetComputeInstances(void);
-int nvmlGpuInstanceGetComputeInstances(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceGetComputeInstances");
-}
-
-int nvmlGpuInstanceGetCreatableVgpus(void);
-int nvmlGpuInstanceGetCreatableVgpus(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceGetCreatableVgpus");
-}
-
-int nvmlGpuInstanceGetInfo(void);
-int nvmlGpuInstanceGetInfo(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceGetInfo");
-}
-
-int nvmlGpuInstanceGetVgpuHeterogeneousMode(void);
-int nvmlGpuInstanceGetVgpuHeterogeneousMode(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceGetVgpuHeterogeneousMode");
-}
-
-int nvmlGpuInstanceGetVgpuSchedulerLog(void);
-int nvmlGpuInstanceGetVgpuSchedulerLog(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceGetVgpuSchedulerLog");
-}
-
-int nvmlGpuInstanceGetVgpuSchedulerState(void);
-int nvmlGpuInstanceGetVgpuSchedulerState(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceGetVgpuSchedulerState");
-}
-
-int nvmlGpuInstanceGetVgpuTypeCreatablePlacements(void);
-int nvmlGpuInstanceGetVgpuTypeCreatablePlacements(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceGetVgpuTypeCreatablePlacements");
-}
-
-int nvmlGpuInstanceSetVgpuHeterogeneousMode(void);
-int nvmlGpuInstanceSetVgpuHeterogeneousMode(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceSetVgpuHeterogeneousMode");
-}
-
-int nvmlGpuInstanceSetVgpuSchedulerState(void);
-int nvmlGpuInstanceSetVgpuSchedulerState(void)
-{
-	return simc_nvml_unsupported("nvmlGpuInstanceSetVgpuSchedulerState");
-}
-
-int nvmlSetVgpuVersion(void);
-int nvmlSetVgpuVersion(void)
-{
-	return simc_nvml_unsupported("nvmlSetVgpuVersion");
-}
-
-int nvmlSystemEventSetCreate(void);
-int nvmlSystemEventSetCreate(void)
-{
-	return simc_nvml_unsupported("nvmlSystemEventSetCreate");
-}
-
-int nvmlSystemEventSetFree(void);
-int nvmlSystemEventSetFree(void)
-{
-	return simc_nvml_unsupported("nvmlSystemEventSetFree");
-}
-
-int nvmlSystemEventSetWait(void);
-int nvmlSystemEventSetWait(void)
-{
-	return simc_nvml_unsupported("nvmlSystemEventSetWait");
-}
-
-int nvmlSystemGetConfComputeCapabilities(void);
-int nvmlSystemGetConfComputeCapabilities(void)
-{
-	return simc_nvml_unsupported("nvmlSystemGetConfComputeCapabilities");
-}
-
-int nvmlSystemGetConfComputeGpusReadyState(void);
-int nvmlSystemGetConfComputeGpusReadyState(void)
-{
-	return simc_nvml_unsupported("nvmlSystemGetConfComputeGpusReadyState");
-}
-
-int nvmlSystemGetConfComputeKeyRotationThresholdInfo(void);
-int nvmlSystemGetConfComputeKeyRotationThresholdInfo(void)
-{
-	return simc_nvml_unsupported("nvmlSystemGetConfComputeKeyRotationThresholdInfo");
-}
-
-int nvmlSystemGetConfComputeSettings(void);
-int nvmlSystemGetConfComputeSettings(void)
-{
-	return simc_nvml_unsupported("nvmlSystemGetConfComputeSettings");
-}
-
-int nvmlSystemGetConfComputeState(void);
-int nvmlSystemGetConfComputeState(void)
-{
-	return simc_nvml_unsupported("nvmlSystemGetConfComputeState");
-}
-
-int nvmlSystemGetNvlinkBwMode(void);
-int nvmlSystemGetNvlinkBwMode(void)
-{
-	return simc_nvml_unsupported("nvmlSystemGetNvlinkBwMode");
-}
-
-int nvmlSystemRegisterEvents(void);
-int nvmlSystemRegisterEvents(void)
-{
-	return simc_nvml_unsupported("nvmlSystemRegisterEvents");
-}
-
-int nvmlSystemSetConfComputeGpusReadyState(void);
-int nvmlSystemSetConfComputeGpusReadyState(void)
-{
-	return simc_nvml_unsupported("nvmlSystemSetConfComputeGpusReadyState");
-}
-
-int nvmlSystemSetConfComputeKeyRotationThresholdInfo(void);
-int nvmlSystemSetConfComputeKeyRotationThresholdInfo(void)
-{
-	return simc_nvml_unsupported("nvmlSystemSetConfComputeKeyRotationThresholdInfo");
-}
-
-int nvmlSystemSetNvlinkBwMode(void);
-int nvmlSystemSetNvlinkBwMode(void)
-{
-	return simc_nvml_unsupported("nvmlSystemSetNvlinkBwMode");
-}
-
-int nvmlUnitGetFanSpeedInfo(void);
-int nvmlUnitGetFanSpeedInfo(void)
-{
-	return simc_nvml_unsupported("nvmlUnitGetFanSpeedInfo");
-}
-
-int nvmlUnitGetLedState(void);
-int nvmlUnitGetLedState(void)
-{
-	return simc_nvml_unsupported("nvmlUnitGetLedState");
-}
-
-int nvmlUnitGetPsuInfo(void);
-int nvmlUnitGetPsuInfo(void)
-{
-	return simc_nvml_unsupported("nvmlUnitGetPsuInfo");
-}
-
-int nvmlUnitGetTemperature(void);
-int nvmlUnitGetTemperature(void)
-{
-	return simc_nvml_unsupported("nvmlUnitGetTemperature");
-}
-
-int nvmlUnitGetUnitInfo(void);
-int nvmlUnitGetUnitInfo(void)
-{
-	return simc_nvml_unsupported("nvmlUnitGetUnitInfo");
-}
-
-int nvmlUnitSetLedState(void);
-int nvmlUnitSetLedState(void)
-{
-	return simc_nvml_unsupported("nvmlUnitSetLedState");
-}
-
-int nvmlVgpuInstanceClearAccountingPids(void);
-int nvmlVgpuInstanceClearAccountingPids(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceClearAccountingPids");
-}
-
-int nvmlVgpuInstanceGetAccountingMode(void);
-int nvmlVgpuInstanceGetAccountingMode(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetAccountingMode");
-}
-
-int nvmlVgpuInstanceGetAccountingPids(void);
-int nvmlVgpuInstanceGetAccountingPids(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetAccountingPids");
-}
-
-int nvmlVgpuInstanceGetAccountingStats(void);
-int nvmlVgpuInstanceGetAccountingStats(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetAccountingStats");
-}
-
-int nvmlVgpuInstanceGetEccMode(void);
-int nvmlVgpuInstanceGetEccMode(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetEccMode");
-}
-
-int nvmlVgpuInstanceGetEncoderCapacity(void);
-int nvmlVgpuInstanceGetEncoderCapacity(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetEncoderCapacity");
-}
-
-int nvmlVgpuInstanceGetEncoderSessions(void);
-int nvmlVgpuInstanceGetEncoderSessions(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetEncoderSessions");
-}
-
-int nvmlVgpuInstanceGetEncoderStats(void);
-int nvmlVgpuInstanceGetEncoderStats(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetEncoderStats");
-}
-
-int nvmlVgpuInstanceGetFBCSessions(void);
-int nvmlVgpuInstanceGetFBCSessions(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetFBCSessions");
-}
-
-int nvmlVgpuInstanceGetFBCStats(void);
-int nvmlVgpuInstanceGetFBCStats(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetFBCStats");
-}
-
-int nvmlVgpuInstanceGetFbUsage(void);
-int nvmlVgpuInstanceGetFbUsage(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetFbUsage");
-}
-
-int nvmlVgpuInstanceGetFrameRateLimit(void);
-int nvmlVgpuInstanceGetFrameRateLimit(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetFrameRateLimit");
-}
-
-int nvmlVgpuInstanceGetGpuInstanceId(void);
-int nvmlVgpuInstanceGetGpuInstanceId(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetGpuInstanceId");
-}
-
-int nvmlVgpuInstanceGetGpuPciId(void);
-int nvmlVgpuInstanceGetGpuPciId(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetGpuPciId");
-}
-
-int nvmlVgpuInstanceGetLicenseInfo(void);
-int nvmlVgpuInstanceGetLicenseInfo(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetLicenseInfo");
-}
-
-int nvmlVgpuInstanceGetLicenseInfo_v2(void);
-int nvmlVgpuInstanceGetLicenseInfo_v2(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetLicenseInfo_v2");
-}
-
-int nvmlVgpuInstanceGetLicenseStatus(void);
-int nvmlVgpuInstanceGetLicenseStatus(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetLicenseStatus");
-}
-
-int nvmlVgpuInstanceGetMdevUUID(void);
-int nvmlVgpuInstanceGetMdevUUID(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetMdevUUID");
-}
-
-int nvmlVgpuInstanceGetMetadata(void);
-int nvmlVgpuInstanceGetMetadata(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetMetadata");
-}
-
-int nvmlVgpuInstanceGetPlacementId(void);
-int nvmlVgpuInstanceGetPlacementId(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetPlacementId");
-}
-
-int nvmlVgpuInstanceGetRuntimeStateSize(void);
-int nvmlVgpuInstanceGetRuntimeStateSize(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetRuntimeStateSize");
-}
-
-int nvmlVgpuInstanceGetType(void);
-int nvmlVgpuInstanceGetType(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetType");
-}
-
-int nvmlVgpuInstanceGetUUID(void);
-int nvmlVgpuInstanceGetUUID(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetUUID");
-}
-
-int nvmlVgpuInstanceGetVmDriverVersion(void);
-int nvmlVgpuInstanceGetVmDriverVersion(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetVmDriverVersion");
-}
-
-int nvmlVgpuInstanceGetVmID(void);
-int nvmlVgpuInstanceGetVmID(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceGetVmID");
-}
-
-int nvmlVgpuInstanceSetEncoderCapacity(void);
-int nvmlVgpuInstanceSetEncoderCapacity(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuInstanceSetEncoderCapacity");
-}
-
-int nvmlVgpuTypeGetBAR1Info(void);
-int nvmlVgpuTypeGetBAR1Info(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuTypeGetBAR1Info");
-}
-
-int nvmlVgpuTypeGetCapabilities(void);
-int nvmlVgpuTypeGetCapabilities(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuTypeGetCapabilities");
-}
-
-int nvmlVgpuTypeGetClass(void);
-int nvmlVgpuTypeGetClass(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuTypeGetClass");
-}
-
-int nvmlVgpuTypeGetDeviceID(void);
-int nvmlVgpuTypeGetDeviceID(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuTypeGetDeviceID");
-}
-
-int nvmlVgpuTypeGetFbReservation(void);
-int nvmlVgpuTypeGetFbReservation(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuTypeGetFbReservation");
-}
-
-int nvmlVgpuTypeGetFrameRateLimit(void);
-int nvmlVgpuTypeGetFrameRateLimit(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuTypeGetFrameRateLimit");
-}
-
-int nvmlVgpuTypeGetFramebufferSize(void);
-int nvmlVgpuTypeGetFramebufferSize(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuTypeGetFramebufferSize");
-}
-
-int nvmlVgpuTypeGetGpuInstanceProfileId(void);
-int nvmlVgpuTypeGetGpuInstanceProfileId(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuTypeGetGpuInstanceProfileId");
-}
-
-int nvmlVgpuTypeGetGspHeapSize(void);
-int nvmlVgpuTypeGetGspHeapSize(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuTypeGetGspHeapSize");
-}
-
-int nvmlVgpuTypeGetLicense(void);
-int nvmlVgpuTypeGetLicense(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuTypeGetLicense");
-}
-
-int nvmlVgpuTypeGetMaxInstances(void);
-int nvmlVgpuTypeGetMaxInstances(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuTypeGetMaxInstances");
-}
-
-int nvmlVgpuTypeGetMaxInstancesPerGpuInstance(void);
-int nvmlVgpuTypeGetMaxInstancesPerGpuInstance(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuTypeGetMaxInstancesPerGpuInstance");
-}
-
-int nvmlVgpuTypeGetMaxInstancesPerVm(void);
-int nvmlVgpuTypeGetMaxInstancesPerVm(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuTypeGetMaxInstancesPerVm");
-}
-
-int nvmlVgpuTypeGetName(void);
-int nvmlVgpuTypeGetName(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuTypeGetName");
-}
-
-int nvmlVgpuTypeGetNumDisplayHeads(void);
-int nvmlVgpuTypeGetNumDisplayHeads(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuTypeGetNumDisplayHeads");
-}
-
-int nvmlVgpuTypeGetResolution(void);
-int nvmlVgpuTypeGetResolution(void)
-{
-	return simc_nvml_unsupported("nvmlVgpuTypeGetResolution");
-}
-
+#define UNSUPPORTED(name) \
+	int name(void); \
+	int name(void) { return simc_nvml_unsupported(#name); }
+
+UNSUPPORTED(nvmlComputeInstanceDestroy)
+UNSUPPORTED(nvmlComputeInstanceGetInfo)
+UNSUPPORTED(nvmlComputeInstanceGetInfo_v2)
+UNSUPPORTED(nvmlDeviceClearAccountingPids)
+UNSUPPORTED(nvmlDeviceClearCpuAffinity)
+UNSUPPORTED(nvmlDeviceClearEccErrorCounts)
+UNSUPPORTED(nvmlDeviceClearFieldValues)
+UNSUPPORTED(nvmlDeviceCreateGpuInstance)
+UNSUPPORTED(nvmlDeviceCreateGpuInstanceWithPlacement)
+UNSUPPORTED(nvmlDeviceDiscoverGpus)
+UNSUPPORTED(nvmlDeviceFreezeNvLinkUtilizationCounter)
+UNSUPPORTED(nvmlDeviceGetAPIRestriction)
+UNSUPPORTED(nvmlDeviceGetAccountingBufferSize)
+UNSUPPORTED(nvmlDeviceGetAccountingPids)
+UNSUPPORTED(nvmlDeviceGetAccountingStats)
+UNSUPPORTED(nvmlDeviceGetActiveVgpus)
+UNSUPPORTED(nvmlDeviceGetAdaptiveClockInfoStatus)
+UNSUPPORTED(nvmlDeviceGetAddressingMode)
+UNSUPPORTED(nvmlDeviceGetAutoBoostedClocksEnabled)
+UNSUPPORTED(nvmlDeviceGetBridgeChipInfo)
+UNSUPPORTED(nvmlDeviceGetC2cModeInfoV)
+UNSUPPORTED(nvmlDeviceGetCapabilities)
+UNSUPPORTED(nvmlDeviceGetClkMonStatus)
+UNSUPPORTED(nvmlDeviceGetClockOffsets)
+UNSUPPORTED(nvmlDeviceGetComputeInstanceId)
+UNSUPPORTED(nvmlDeviceGetConfComputeGpuAttestationReport)
+UNSUPPORTED(nvmlDeviceGetConfComputeGpuCertificate)
+UNSUPPORTED(nvmlDeviceGetConfComputeMemSizeInfo)
+UNSUPPORTED(nvmlDeviceGetConfComputeProtectedMemoryUsage)
+UNSUPPORTED(nvmlDeviceGetCoolerInfo)
+UNSUPPORTED(nvmlDeviceGetCreatableVgpus)
+UNSUPPORTED(nvmlDeviceGetCurrentClockFreqs)
+UNSUPPORTED(nvmlDeviceGetDecoderUtilization)
+UNSUPPORTED(nvmlDeviceGetDefaultEccMode)
+UNSUPPORTED(nvmlDeviceGetDetailedEccErrors)
+UNSUPPORTED(nvmlDeviceGetDeviceHandleFromMigDeviceHandle)
+UNSUPPORTED(nvmlDeviceGetDramEncryptionMode)
+UNSUPPORTED(nvmlDeviceGetDriverModel)
+UNSUPPORTED(nvmlDeviceGetDriverModel_v2)
+UNSUPPORTED(nvmlDeviceGetDynamicPstatesInfo)
+UNSUPPORTED(nvmlDeviceGetEncoderCapacity)
+UNSUPPORTED(nvmlDeviceGetEncoderSessions)
+UNSUPPORTED(nvmlDeviceGetEncoderStats)
+UNSUPPORTED(nvmlDeviceGetEncoderUtilization)
+UNSUPPORTED(nvmlDeviceGetFBCSessions)
+UNSUPPORTED(nvmlDeviceGetFBCStats)
+UNSUPPORTED(nvmlDeviceGetFanControlPolicy_v2)
+UNSUPPORTED(nvmlDeviceGetFanSpeed)
+UNSUPPORTED(nvmlDeviceGetFanSpeedRPM)
+UNSUPPORTED(nvmlDeviceGetFanSpeed_v2)
+UNSUPPORTED(nvmlDeviceGetGpcClkMinMaxVfOffset)
+UNSUPPORTED(nvmlDeviceGetGpcClkVfOffset)
+UNSUPPORTED(nvmlDeviceGetGpuFabricInfo)
+UNSUPPORTED(nvmlDeviceGetGpuFabricInfoV)
+UNSUPPORTED(nvmlDeviceGetGpuInstanceById)
+UNSUPPORTED(nvmlDeviceGetGpuInstanceId)
+UNSUPPORTED(nvmlDeviceGetGpuInstancePossiblePlacements)
+UNSUPPORTED(nvmlDeviceGetGpuInstancePossiblePlacements_v2)
+UNSUPPORTED(nvmlDeviceGetGpuInstanceProfileInfo)
+UNSUPPORTED(nvmlDeviceGetGpuInstanceProfileInfoByIdV)
+UNSUPPORTED(nvmlDeviceGetGpuInstanceProfileInfoV)
+UNSUPPORTED(nvmlDeviceGetGpuInstanceRemainingCapacity)
+UNSUPPORTED(nvmlDeviceGetGpuInstances)
+UNSUPPORTED(nvmlDeviceGetGpuOperationMode)
+UNSUPPORTED(nvmlDeviceGetGridLicensableFeatures)
+UNSUPPORTED(nvmlDeviceGetGridLicensableFeatures_v2)
+UNSUPPORTED(nvmlDeviceGetGridLicensableFeatures_v3)
+UNSUPPORTED(nvmlDeviceGetGridLicensableFeatures_v4)
+UNSUPPORTED(nvmlDeviceGetGspFirmwareMode)
+UNSUPPORTED(nvmlDeviceGetGspFirmwareVersion)
+UNSUPPORTED(nvmlDeviceGetHostVgpuMode)
+UNSUPPORTED(nvmlDeviceGetHostname_v1)
+UNSUPPORTED(nvmlDeviceGetInforomConfigurationChecksum)
+UNSUPPORTED(nvmlDeviceGetInforomImageVersion)
+UNSUPPORTED(nvmlDeviceGetInforomVersion)
+UNSUPPORTED(nvmlDeviceGetIrqNum)
+UNSUPPORTED(nvmlDeviceGetJpgUtilization)
+UNSUPPORTED(nvmlDeviceGetLastBBXFlushTime)
+UNSUPPORTED(nvmlDeviceGetMarginTemperature)
+UNSUPPORTED(nvmlDeviceGetMaxCustomerBoostClock)
+UNSUPPORTED(nvmlDeviceGetMemClkMinMaxVfOffset)
+UNSUPPORTED(nvmlDeviceGetMemClkVfOffset)
+UNSUPPORTED(nvmlDeviceGetMemoryErrorCounter)
+UNSUPPORTED(nvmlDeviceGetMinMaxClockOfPState)
+UNSUPPORTED(nvmlDeviceGetMinMaxFanSpeed)
+UNSUPPORTED(nvmlDeviceGetNumaNodeId)
+UNSUPPORTED(nvmlDeviceGetNvLinkCapability)
+UNSUPPORTED(nvmlDeviceGetNvLinkErrorCounter)
+UNSUPPORTED(nvmlDeviceGetNvLinkInfo)
+UNSUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType)
+UNSUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo)
+UNSUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)
+UNSUPPORTED(nvmlDeviceGetNvLinkState)
+UNSUPPORTED(nvmlDeviceGetNvLinkUtilizationControl)
+UNSUPPORTED(nvmlDeviceGetNvLinkUtilizationCounter)
+UNSUPPORTED(nvmlDeviceGetNvLinkVersion)
+UNSUPPORTED(nvmlDeviceGetNvlinkBwMode)
+UNSUPPORTED(nvmlDeviceGetNvlinkSupportedBwModes)
+UNSUPPORTED(nvmlDeviceGetOfaUtilization)
+UNSUPPORTED(nvmlDeviceGetPcieLinkMaxSpeed)
+UNSUPPORTED(nvmlDeviceGetPcieSpeed)
+UNSUPPORTED(nvmlDeviceGetPcieThroughput)
+UNSUPPORTED(nvmlDeviceGetPdi)
+UNSUPPORTED(nvmlDeviceGetPerformanceModes)
+UNSUPPORTED(nvmlDeviceGetPgpuMetadataString)
+UNSUPPORTED(nvmlDeviceGetPlatformInfo)
+UNSUPPORTED(nvmlDeviceGetPowerMizerMode_v1)
+UNSUPPORTED(nvmlDeviceGetPowerSource)
+UNSUPPORTED(nvmlDeviceGetRemappedRows)
+UNSUPPORTED(nvmlDeviceGetRemappedRows_v2)
+UNSUPPORTED(nvmlDeviceGetRepairStatus)
+UNSUPPORTED(nvmlDeviceGetRetiredPages)
+UNSUPPORTED(nvmlDeviceGetRetiredPagesPendingStatus)
+UNSUPPORTED(nvmlDeviceGetRetiredPages_v2)
+UNSUPPORTED(nvmlDeviceGetRowRemapperHistogram)
+UNSUPPORTED(nvmlDeviceGetRunningProcessDetailList)
+UNSUPPORTED(nvmlDeviceGetSamples)
+UNSUPPORTED(nvmlDeviceGetSramEccErrorStatus)
+UNSUPPORTED(nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts)
+UNSUPPORTED(nvmlDeviceGetSupportedGraphicsClocks)
+UNSUPPORTED(nvmlDeviceGetSupportedMemoryClocks)
+UNSUPPORTED(nvmlDeviceGetSupportedPerformanceStates)
+UNSUPPORTED(nvmlDeviceGetSupportedVgpus)
+UNSUPPORTED(nvmlDeviceGetTargetFanSpeed)
+UNSUPPORTED(nvmlDeviceGetThermalSettings)
+UNSUPPORTED(nvmlDeviceGetTotalEnergyConsumption)
+UNSUPPORTED(nvmlDeviceGetUnrepairableMemoryFlag_v1)
+UNSUPPORTED(nvmlDeviceGetVgpuCapabilities)
+UNSUPPORTED(nvmlDeviceGetVgpuHeterogeneousMode)
+UNSUPPORTED(nvmlDeviceGetVgpuInstancesUtilizationInfo)
+UNSUPPORTED(nvmlDeviceGetVgpuMetadata)
+UNSUPPORTED(nvmlDeviceGetVgpuProcessUtilization)
+UNSUPPORTED(nvmlDeviceGetVgpuProcessesUtilizationInfo)
+UNSUPPORTED(nvmlDeviceGetVgpuSchedulerCapabilities)
+UNSUPPORTED(nvmlDeviceGetVgpuSchedulerLog)
+UNSUPPORTED(nvmlDeviceGetVgpuSchedulerState)
+UNSUPPORTED(nvmlDeviceGetVgpuTypeCreatablePlacements)
+UNSUPPORTED(nvmlDeviceGetVgpuTypeSupportedPlacements)
+UNSUPPORTED(nvmlDeviceGetVgpuUtilization)
+UNSUPPORTED(nvmlDeviceGetViolationStatus)
+UNSUPPORTED(nvmlDeviceModifyDrainState)
+UNSUPPORTED(nvmlDevicePowerSmoothingActivatePresetProfile)
+UNSUPPORTED(nvmlDevicePowerSmoothingSetState)
+UNSUPPORTED(nvmlDevicePowerSmoothingUpdatePresetProfileParam)
+UNSUPPORTED(nvmlDeviceQueryDrainState)
+UNSUPPORTED(nvmlDeviceReadPRMCounters_v1)
+UNSUPPORTED(nvmlDeviceReadWritePRM_v1)
+UNSUPPORTED(nvmlDeviceRemoveGpu)
+UNSUPPORTED(nvmlDeviceRemoveGpu_v2)
+UNSUPPORTED(nvmlDeviceResetApplicationsClocks)
+UNSUPPORTED(nvmlDeviceResetGpuLockedClocks)
+UNSUPPORTED(nvmlDeviceResetMemoryLockedClocks)
+UNSUPPORTED(nvmlDeviceResetNvLinkErrorCounters)
+UNSUPPORTED(nvmlDeviceResetNvLinkUtilizationCounter)
+UNSUPPORTED(nvmlDeviceSetAPIRestriction)
+UNSUPPORTED(nvmlDeviceSetAccountingMode)
+UNSUPPORTED(nvmlDeviceSetApplicationsClocks)
+UNSUPPORTED(nvmlDeviceSetAutoBoostedClocksEnabled)
+UNSUPPORTED(nvmlDeviceSetClockOffsets)
+UNSUPPORTED(nvmlDeviceSetComputeMode)
+UNSUPPORTED(nvmlDeviceSetConfComputeUnprotectedMemSize)
+UNSUPPORTED(nvmlDeviceSetCpuAffinity)
+UNSUPPORTED(nvmlDeviceSetDefaultAutoBoostedClocksEnabled)
+UNSUPPORTED(nvmlDeviceSetDefaultFanSpeed_v2)
+UNSUPPORTED(nvmlDeviceSetDramEncryptionMode)
+UNSUPPORTED(nvmlDeviceSetDriverModel)
+UNSUPPORTED(nvmlDeviceSetEccMode)
+UNSUPPORTED(nvmlDeviceSetFanControlPolicy)
+UNSUPPORTED(nvmlDeviceSetFanSpeed_v2)
+UNSUPPORTED(nvmlDeviceSetGpcClkVfOffset)
+UNSUPPORTED(nvmlDeviceSetGpuLockedClocks)
+UNSUPPORTED(nvmlDeviceSetGpuOperationMode)
+UNSUPPORTED(nvmlDeviceSetHostname_v1)
+UNSUPPORTED(nvmlDeviceSetMemClkVfOffset)
+UNSUPPORTED(nvmlDeviceSetMemoryLockedClocks)
+UNSUPPORTED(nvmlDeviceSetMigMode)
+UNSUPPORTED(nvmlDeviceSetNvLinkDeviceLowPowerThreshold)
+UNSUPPORTED(nvmlDeviceSetNvLinkUtilizationControl)
+UNSUPPORTED(nvmlDeviceSetNvlinkBwMode)
+UNSUPPORTED(nvmlDeviceSetPersistenceMode)
+UNSUPPORTED(nvmlDeviceSetPowerManagementLimit)
+UNSUPPORTED(nvmlDeviceSetPowerManagementLimit_v2)
+UNSUPPORTED(nvmlDeviceSetPowerMizerMode_v1)
+UNSUPPORTED(nvmlDeviceSetTemperatureThreshold)
+UNSUPPORTED(nvmlDeviceSetVgpuCapabilities)
+UNSUPPORTED(nvmlDeviceSetVgpuHeterogeneousMode)
+UNSUPPORTED(nvmlDeviceSetVgpuSchedulerState)
+UNSUPPORTED(nvmlDeviceSetVirtualizationMode)
+UNSUPPORTED(nvmlDeviceValidateInforom)
+UNSUPPORTED(nvmlDeviceWorkloadPowerProfileClearRequestedProfiles)
+UNSUPPORTED(nvmlDeviceWorkloadPowerProfileGetCurrentProfiles)
+UNSUPPORTED(nvmlDeviceWorkloadPowerProfileGetProfilesInfo)
+UNSUPPORTED(nvmlDeviceWorkloadPowerProfileSetRequestedProfiles)
+UNSUPPORTED(nvmlGetBlacklistDeviceCount)
+UNSUPPORTED(nvmlGetBlacklistDeviceInfoByIndex)
+UNSUPPORTED(nvmlGetExcludedDeviceCount)
+UNSUPPORTED(nvmlGetExcludedDeviceInfoByIndex)
+UNSUPPORTED(nvmlGetVgpuCompatibility)
+UNSUPPORTED(nvmlGetVgpuDriverCapabilities)
+UNSUPPORTED(nvmlGetVgpuVersion)
+UNSUPPORTED(nvmlGpmMetricsGet)
+UNSUPPORTED(nvmlGpmMigSampleGet)
+UNSUPPORTED(nvmlGpmQueryDeviceSupport)
+UNSUPPORTED(nvmlGpmQueryIfStreamingEnabled)
+UNSUPPORTED(nvmlGpmSampleAlloc)
+UNSUPPORTED(nvmlGpmSampleFree)
+UNSUPPORTED(nvmlGpmSampleGet)
+UNSUPPORTED(nvmlGpmSetStreamingEnabled)
+UNSUPPORTED(nvmlGpuInstanceCreateComputeInstance)
+UNSUPPORTED(nvmlGpuInstanceCreateComputeInstanceWithPlacement)
+UNSUPPORTED(nvmlGpuInstanceDestroy)
+UNSUPPORTED(nvmlGpuInstanceGetActiveVgpus)
+UNSUPPORTED(nvmlGpuInstanceGetComputeInstanceById)
+UNSUPPORTED(nvmlGpuInstanceGetComputeInstancePossiblePlacements)
+UNSUPPORTED(nvmlGpuInstanceGetComputeInstanceProfileInfo)
+UNSUPPORTED(nvmlGpuInstanceGetComputeInstanceProfileInfoV)
+UNSUPPORTED(nvmlGpuInstanceGetComputeInstanceRemainingCapacity)
+UNSUPPORTED(nvmlGpuInstanceGetComputeInstances)
+UNSUPPORTED(nvmlGpuInstanceGetCreatableVgpus)
+UNSUPPORTED(nvmlGpuInstanceGetInfo)
+UNSUPPORTED(nvmlGpuInstanceGetVgpuHeterogeneousMode)
+UNSUPPORTED(nvmlGpuInstanceGetVgpuSchedulerLog)
+UNSUPPORTED(nvmlGpuInstanceGetVgpuSchedulerState)
+UNSUPPORTED(nvmlGpuInstanceGetVgpuTypeCreatablePlacements)
+UNSUPPORTED(nvmlGpuInstanceSetVgpuHeterogeneousMode)
+UNSUPPORTED(nvmlGpuInstanceSetVgpuSchedulerState)
+UNSUPPORTED(nvmlSetVgpuVersion)
+UNSUPPORTED(nvmlSystemEventSetCreate)
+UNSUPPORTED(nvmlSystemEventSetFree)
+UNSUPPORTED(nvmlSystemEventSetWait)
+UNSUPPORTED(nvmlSystemGetConfComputeCapabilities)
+UNSUPPORTED(nvmlSystemGetConfComputeGpusReadyState)
+UNSUPPORTED(nvmlSystemGetConfComputeKeyRotationThresholdInfo)
+UNSUPPORTED(nvmlSystemGetConfComputeSettings)
+UNSUPPORTED(nvmlSystemGetConfComputeState)
+UNSUPPORTED(nvmlSystemGetNvlinkBwMode)
+UNSUPPORTED(nvmlSystemRegisterEvents)
+UNSUPPORTED(nvmlSystemSetConfComputeGpusReadyState)
+UNSUPPORTED(nvmlSystemSetConfComputeKeyRotationThresholdInfo)
+UNSUPPORTED(nvmlSystemSetNvlinkBwMode)
+UNSUPPORTED(nvmlUnitGetFanSpeedInfo)
+UNSUPPORTED(nvmlUnitGetLedState)
+UNSUPPORTED(nvmlUnitGetPsuInfo)
+UNSUPPORTED(nvmlUnitGetTemperature)
+UNSUPPORTED(nvmlUnitGetUnitInfo)
+UNSUPPORTED(nvmlUnitSetLedState)
+UNSUPPORTED(nvmlVgpuInstanceClearAccountingPids)
+UNSUPPORTED(nvmlVgpuInstanceGetAccountingMode)
+UNSUPPORTED(nvmlVgpuInstanceGetAccountingPids)
+UNSUPPORTED(nvmlVgpuInstanceGetAccountingStats)
+UNSUPPORTED(nvmlVgpuInstanceGetEccMode)
+UNSUPPORTED(nvmlVgpuInstanceGetEncoderCapacity)
+UNSUPPORTED(nvmlVgpuInstanceGetEncoderSessions)
+UNSUPPORTED(nvmlVgpuInstanceGetEncoderStats)
+UNSUPPORTED(nvmlVgpuInstanceGetFBCSessions)
+UNSUPPORTED(nvmlVgpuInstanceGetFBCStats)
+UNSUPPORTED(nvmlVgpuInstanceGetFbUsage)
+UNSUPPORTED(nvmlVgpuInstanceGetFrameRateLimit)
+UNSUPPORTED(nvmlVgpuInstanceGetGpuInstanceId)
+UNSUPPORTED(nvmlVgpuInstanceGetGpuPciId)
+UNSUPPORTED(nvmlVgpuInstanceGetLicenseInfo)
+UNSUPPORTED(nvmlVgpuInstanceGetLicenseInfo_v2)
+UNSUPPORTED(nvmlVgpuInstanceGetLicenseStatus)
+UNSUPPORTED(nvmlVgpuInstanceGetMdevUUID)
+UNSUPPORTED(nvmlVgpuInstanceGetMetadata)
+UNSUPPORTED(nvmlVgpuInstanceGetPlacementId)
+UNSUPPORTED(nvmlVgpuInstanceGetRuntimeStateSize)
+UNSUPPORTED(nvmlVgpuInstanceGetType)
+UNSUPPORTED(nvmlVgpuInstanceGetUUID)
+UNSUPPORTED(nvmlVgpuInstanceGetVmDriverVersion)
+UNSUPPORTED(nvmlVgpuInstanceGetVmID)
+UNSUPPORTED(nvmlVgpuInstanceSetEncoderCapacity)
+UNSUPPORTED(nvmlVgpuTypeGetBAR1Info)
+UNSUPPORTED(nvmlVgpuTypeGetCapabilities)
+UNSUPPORTED(nvmlVgpuTypeGetClass)
+UNSUPPORTED(nvmlVgpuTypeGetDeviceID)
+UNSUPPORTED(nvmlVgpuTypeGetFbReservation)
+UNSUPPORTED(nvmlVgpuTypeGetFrameRateLimit)
+UNSUPPORTED(nvmlVgpuTypeGetFramebufferSize)
+UNSUPPORTED(nvmlVgpuTypeGetGpuInstanceProfileId)
+UNSUPPORTED(nvmlVgpuTypeGetGspHeapSize)
+UNSUPPORTED(nvmlVgpuTypeGetLicense)
+UNSUPPORTED(nvmlVgpuTypeGetMaxInstances)
+UNSUPPORTED(nvmlVgpuTypeGetMaxInstancesPerGpuInstance)
+UNSUPPORTED(nvmlVgpuTypeGetMaxInstancesPerVm)
+UNSUPPORTED(nvmlVgpuTypeGetName)
+UNSUPPORTED(nvmlVgpuTypeGetNumDisplayHeads)
+UNSUPPORTED(nvmlVgpuTypeGetResolution)

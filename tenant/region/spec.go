@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/lgpu/lgpu/internal/names"
 )
 
 var (
@@ -18,25 +20,9 @@ var (
 // Spec is what a new region grants.
 type Spec struct {
 	ID         uint64         // 0: one is drawn
-	Name       string         // as CheckName has it
+	Name       string         // as names.Check has it
 	HostMemory uint64         // limit on page-locked host memory in bytes, or NoLimit
 	Devices    []DeviceLimits // 1 to MaxDevices, in the order in which the tenant sees them
-}
-
-// CheckName reports why name cannot name an lgpu: names have 1 to 63 letters, digits, dots, dashes and underscores and
-// begin with a letter or a digit.
-func CheckName(name string) error {
-	if len(name) == 0 || len(name) > 63 {
-		return fmt.Errorf("name %q has %d characters; 1 to 63 are possible", name, len(name))
-	}
-	for i, r := range []byte(name) {
-		letter := 'a' <= r|0x20 && r|0x20 <= 'z' || '0' <= r && r <= '9'
-		if !letter && (i == 0 || r != '.' && r != '-' && r != '_') {
-			return fmt.Errorf("name %q: %q is not possible there; names are letters, digits, dots, dashes and underscores",
-				name, string(r))
-		}
-	}
-	return nil
 }
 
 // Limits returns what s asks for as a region has it, or an error that wraps ErrSpec.
@@ -59,7 +45,7 @@ func (s Spec) Limits() (Limits, error) {
 }
 
 func (s Spec) check() error {
-	if err := CheckName(s.Name); err != nil {
+	if err := names.Check(s.Name); err != nil {
 		return err
 	}
 	if len(s.Devices) < 1 || len(s.Devices) > MaxDevices {

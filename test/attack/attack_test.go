@@ -103,7 +103,7 @@ func run(m *testing.M) int {
 
 // build makes lgpu, the attackers, and the neighbours' program. All users may run them.
 func build(dir string) error {
-	const libcuda = "../../internal/assets/lib/sim/libcuda.so.1"
+	const libcuda = "../../build/lib/sim/libcuda.so.1"
 	if _, err := os.Stat(libcuda); err != nil {
 		return fmt.Errorf("the C libraries are missing; run: make build")
 	}

@@ -31,7 +31,7 @@ const include = "../../include"
 // library is the folder of the library and the module.
 func library(t *testing.T) string {
 	t.Helper()
-	dir, err := filepath.Abs("../../../internal/assets/lib/lshmem")
+	dir, err := filepath.Abs("../../../build/lib/lshmem")
 	if err != nil {
 		t.Fatal(err)
 	}

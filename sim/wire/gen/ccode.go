@@ -157,8 +157,12 @@ func cExports(p *plan) []byte {
 		if e.kind == "" {
 			if e.sym.Known() {
 				fmt.Fprintf(&b, "\n%s\n{\n", wrapC(e.sym.Prototype()))
+				var unused []string
 				for _, q := range e.sym.Params {
-					fmt.Fprintf(&b, "\t(void)%s;\n", q.Name)
+					unused = append(unused, "(void)"+q.Name)
+				}
+				if len(unused) > 0 {
+					fmt.Fprintf(&b, "%s;\n", wrapC("\t"+strings.Join(unused, ", ")))
 				}
 			} else {
 				fmt.Fprintf(&b, "\nCUresult %s(void);\nCUresult %s(void)\n{\n", e.sym.Name, e.sym.Name)
@@ -166,14 +170,50 @@ func cExports(p *plan) []byte {
 			fmt.Fprintf(&b, "\treturn simc_unsupported(\"%s\");\n}\n", e.sym.Name)
 			continue
 		}
-		cExport(&b, p, e)
+		cExport(&b, e)
 	}
 	return b.Bytes()
 }
 
-func cExport(b *bytes.Buffer, p *plan, e *export) {
-	fmt.Fprintf(b, "\n%s\n{\n\tCUresult r;\n\n", wrapC(e.sym.Prototype()))
-	inner := ""
+// cExport writes an export that is supported: it checks what needs no hardware, and calls what does the work.
+func cExport(b *bytes.Buffer, e *export) {
+	fmt.Fprintf(b, "\n%s\n{\n", wrapC(e.sym.Prototype()))
+	defer b.WriteString("}\n")
+	work := cWork(e)
+	nulls := cNulls(e)
+	switch {
+	case e.kind == "alias" && !perThread(e):
+		fmt.Fprintf(b, "%s;\n", wrapC("\treturn "+work))
+		return
+	case len(nulls) == 0 && !perThread(e):
+		fmt.Fprintf(b, "\tCUresult r = simc_enter(%s);\n\n%s;\n", hasCtx(e), wrapC("\treturn r != CUDA_SUCCESS ? r : "+work))
+		return
+	case e.kind == "alias":
+		b.WriteString("\tCUresult r;\n\n")
+	default:
+		fmt.Fprintf(b, "\tCUresult r = simc_enter(%s);\n\n\tif (r != CUDA_SUCCESS)\n\t\treturn r;\n", hasCtx(e))
+	}
+	if len(nulls) > 0 {
+		fmt.Fprintf(b, "\tif (%s)\n\t\treturn CUDA_ERROR_INVALID_VALUE;\n", strings.Join(nulls, " || "))
+	}
+	if !perThread(e) {
+		fmt.Fprintf(b, "%s;\n", wrapC("\treturn "+work))
+		return
+	}
+	fmt.Fprintf(b, "\tsimc_tls.per_thread = 1;\n%s;\n\tsimc_tls.per_thread = 0;\n\treturn r;\n", wrapC("\tr = "+work))
+}
+
+// cWork is the call that does an export's work.
+func cWork(e *export) string {
+	var function string
+	switch e.kind {
+	case "alias":
+		function = e.target
+	case "hand":
+		function = "simc_" + strings.TrimSuffix(strings.TrimSuffix(e.sym.Name, "_ptsz"), "_ptds")
+	case "call":
+		function = "simc_rpc_" + e.call.method
+	}
 	var args []string
 	for _, q := range e.sym.Params {
 		if perThread(e) && q.Type == "CUstream" {
@@ -182,40 +222,24 @@ func cExport(b *bytes.Buffer, p *plan, e *export) {
 			args = append(args, q.Name)
 		}
 	}
-	switch e.kind {
-	case "alias":
-		inner = e.target
-	case "hand":
-		inner = "simc_" + strings.TrimSuffix(strings.TrimSuffix(e.sym.Name, "_ptsz"), "_ptds")
-	case "call":
-		inner = "simc_rpc_" + e.call.method
+	return fmt.Sprintf("%s(%s)", function, strings.Join(args, ", "))
+}
+
+// cNulls are the conditions under which an export lacks an argument that its message needs.
+func cNulls(e *export) (nulls []string) {
+	if e.kind != "call" {
+		return nil
 	}
-	if e.kind != "alias" {
-		fmt.Fprintf(b, "\tif ((r = simc_enter(%s)) != CUDA_SUCCESS)\n\t\treturn r;\n", hasCtx(e))
-	}
-	if e.kind == "call" {
-		var nulls []string
-		for i, q := range e.call.params {
-			name := e.sym.Params[i].Name
-			switch q.how {
-			case pointee, result, both, text:
-				nulls = append(nulls, "!"+name)
-			case array:
-				nulls = append(nulls, fmt.Sprintf("(!%s && %s)", name, q.count))
-			}
-		}
-		if len(nulls) > 0 {
-			fmt.Fprintf(b, "\tif (%s)\n\t\treturn CUDA_ERROR_INVALID_VALUE;\n", strings.Join(nulls, " || "))
+	for i, q := range e.call.params {
+		name := e.sym.Params[i].Name
+		switch q.how {
+		case pointee, result, both, text:
+			nulls = append(nulls, "!"+name)
+		case array:
+			nulls = append(nulls, fmt.Sprintf("(!%s && %s)", name, q.count))
 		}
 	}
-	if perThread(e) {
-		b.WriteString("\tsimc_tls.per_thread = 1;\n")
-	}
-	fmt.Fprintf(b, "\tr = %s(%s);\n", inner, strings.Join(args, ", "))
-	if perThread(e) {
-		b.WriteString("\tsimc_tls.per_thread = 0;\n")
-	}
-	b.WriteString("\treturn r;\n}\n")
+	return nulls
 }
 
 // cHand declares the hand-written bodies.
