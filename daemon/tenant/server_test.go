@@ -49,7 +49,7 @@ type event struct {
 
 type gateCall struct {
 	what string // attach, want, closed or gone
-	seat *Seat
+	seat *Gate
 	m    protocol.Message
 }
 
@@ -80,10 +80,10 @@ func (d *daemon) gate(c gateCall) {
 
 type gateHandler struct{ *daemon }
 
-func (g gateHandler) Attach(s *Seat, m protocol.Message) { g.gate(gateCall{"attach", s, m}) }
-func (g gateHandler) Want(s *Seat, m protocol.Message)   { g.gate(gateCall{"want", s, m}) }
-func (g gateHandler) Closed(s *Seat, m protocol.Message) { g.gate(gateCall{"closed", s, m}) }
-func (g gateHandler) Gone(s *Seat)                       { g.gate(gateCall{"gone", s, protocol.Message{}}) }
+func (g gateHandler) Attach(s *Gate, m protocol.Message) { g.gate(gateCall{"attach", s, m}) }
+func (g gateHandler) Want(s *Gate, m protocol.Message)   { g.gate(gateCall{"want", s, m}) }
+func (g gateHandler) Closed(s *Gate, m protocol.Message) { g.gate(gateCall{"closed", s, m}) }
+func (g gateHandler) Gone(s *Gate)                       { g.gate(gateCall{"gone", s, protocol.Message{}}) }
 
 // Resolve is what the node does: the nearest bound cgroup, else the nearest ancestor that is a launcher or a client.
 func (d *daemon) Resolve(e Evidence) (uint64, error) {
@@ -116,7 +116,7 @@ func listening(t testing.TB, dir string) *daemon {
 	}
 	var err error
 	d.Server, err = Listen(Config{
-		Socket: d.socket(), Roster: filepath.Join(dir, "roster"), Resolver: d, Gate: gateHandler{d}, Observer: d,
+		Socket: d.socket(), Roster: filepath.Join(dir, "roster"), Resolver: d, Gates: gateHandler{d}, Observer: d,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
