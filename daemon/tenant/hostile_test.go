@@ -117,15 +117,15 @@ func TestDeafClient(t *testing.T) {
 	d.lgpu(1, 0, 100)
 	p := d.client(1)
 	p.want("ok", "say %d 0 0 0", protocol.Gate)
-	seat := d.awaitGate("attach").seat
+	gate := d.awaitGate("attach").gate
 	for range 100_000 {
-		seat.Send(protocol.Message{Kind: protocol.Open})
+		gate.Send(protocol.Message{Kind: protocol.Open})
 		select {
 		case c := <-d.gates:
-			if c.what != "gone" || c.seat != seat {
+			if c.what != "gone" || c.gate != gate {
 				t.Fatalf("the gate is told %s", c.what)
 			}
-			p.want("welcome 0 0x1", "resume") // it lives, and keeps its slot
+			p.want("welcome 0 0x1", "resume") // it lives, and keeps its index
 			return
 		default:
 		}

@@ -158,11 +158,11 @@ func TestRoster(t *testing.T) {
 	again := open("boot 1")
 	for i, p := range again.clients {
 		if want := map[int]Process{0: {10, 100}, last: {20, 200}}[i]; p != want {
-			t.Errorf("slot %d is %v's, want %v", i, p, want)
+			t.Errorf("index %d is %v's, want %v", i, p, want)
 		}
 	}
 	if again.charged[hostKind] != 7 || again.charged[region.MaxDevices] != 9 || again.charged[1] != 0 {
-		t.Errorf("held: %v", again.charged)
+		t.Errorf("charged: %v", again.charged)
 	}
 	again.close()
 	if err := os.Truncate(rosterPath(dir, 0xabc), rosterBytes-1); err != nil {

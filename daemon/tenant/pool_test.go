@@ -45,7 +45,7 @@ type world struct {
 	t       *testing.T
 	parents map[uint64]uint64 // of budgets
 	most    map[uint64]uint64 // of budgets
-	above   map[uint64]uint64 // budget above a share
+	above   map[uint64]uint64 // budget above a quota
 	memory  map[uint64]*memory
 }
 
@@ -87,7 +87,7 @@ func (w *world) under(b uint64, of func(id uint64) uint64) (sum uint64) {
 
 func (w *world) used(id uint64) uint64 { return w.memory[id].Used() }
 
-// possible says whether so much more is possible for a share: the definition that the pool must meet.
+// possible says whether so much more is possible for a quota: the definition that the pool must meet.
 func (w *world) possible(id, bytes uint64) bool {
 	if w.used(id)+bytes > w.quotas[id].limit {
 		return false
@@ -106,17 +106,17 @@ func (w *world) check(when string) {
 	for id, s := range w.quotas {
 		seen := w.memory[id].granted.Load()
 		if s.granted > s.limit || s.granted != seen || s.charged < min(s.granted, s.most) || s.charged < w.used(id) {
-			w.t.Fatalf("%s: share %d: limit %d, granted %d (its clients see %d), held %d, used %d", when, id, s.limit, s.granted,
+			w.t.Fatalf("%s: quota %d: limit %d, granted %d (its clients see %d), charged %d, used %d", when, id, s.limit, s.granted,
 				seen, s.charged, w.used(id))
 		}
 	}
 	for id, b := range w.budgets {
 		if held := w.under(id, func(s uint64) uint64 { return w.quotas[s].charged }); b.charged != held {
-			w.t.Fatalf("%s: budget %d holds %d, its shares %d", when, id, b.charged, held)
+			w.t.Fatalf("%s: budget %d is charged %d, its quotas %d", when, id, b.charged, held)
 		}
 		granted := w.under(id, func(s uint64) uint64 { return min(w.quotas[s].granted, maxMemory) })
 		if granted > b.max || granted > 0 && b.charged > b.max {
-			w.t.Fatalf("%s: budget %d of %d: %d are granted, %d held", when, id, b.max, granted, b.charged)
+			w.t.Fatalf("%s: budget %d of %d: %d are granted, %d charged", when, id, b.max, granted, b.charged)
 		}
 	}
 }
@@ -199,7 +199,7 @@ func TestPoolFrozen(t *testing.T) {
 		t.Error("while they are frozen, not 30 of 100 can be had")
 	}
 	if !w.need(1, 20) || w.need(1, 21) {
-		t.Error("a frozen share cannot have what it may hold")
+		t.Error("a frozen quota cannot grow to what is charged")
 	}
 	w.setLimit(1, 60)
 	w.check("frozen, with a lower limit")
@@ -295,7 +295,7 @@ func TestPoolRandom(t *testing.T) {
 				bytes := r.Uint64N(200) + 1
 				possible := w.possible(id, bytes)
 				if got := w.alloc(id, bytes); got != possible {
-					t.Fatalf("%s: share %d gets %d more: %v, possible: %v", when, id, bytes, got, possible)
+					t.Fatalf("%s: quota %d gets %d more: %v, possible: %v", when, id, bytes, got, possible)
 				}
 			}
 			w.check(when)
