@@ -71,16 +71,6 @@ func (a *asm) alu(fn aluFn, cost uint8, dt typ, ts ...typ) error {
 	return nil
 }
 
-// isFloat says whether the next type of the instruction is a floating-point one.
-func (a *asm) isFloat() bool {
-	for _, m := range a.ri.mods {
-		if t := typeNames[m]; t != tNone {
-			return t.float()
-		}
-	}
-	return false
-}
-
 func intCost(op string, t typ) uint8 {
 	switch {
 	case op == "div" || op == "rem":
