@@ -17,7 +17,7 @@ func TestKilledPE(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	job := p.start("lgpu", "run", "--sim=2x1GiB,sms=2", "--name", "job", "--memory", "512MiB", "--pes", "4", "--label", "--",
-		"pe", "hold", "50000000", "meet", "say", "ready", "wait")
+		"pe", "alloc", "50000000", "barrier", "say", "ready", "wait")
 	pids := map[string]int{}
 	for range 4 {
 		job.untilAny("[0] ready", "[1] ready", "[2] ready", "[3] ready")
@@ -71,7 +71,7 @@ func TestKilledPEThatKernelsWaitFor(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	job := p.start("lgpu", "run", "--sim=2x1GiB,sms=2", "--pes", "3", "--label", "--", "sh", "-c",
-		`echo $$; if [ $LSHMEM_PE = 1 ]; then exec pe heap 4000000 meet wait; else exec pe heap 4000000 meet signal; fi`)
+		`echo $$; if [ $LSHMEM_PE = 1 ]; then exec pe heap 4000000 barrier wait; else exec pe heap 4000000 barrier signal; fi`)
 	var victim int
 	if _, err := fmt.Sscanf(job.untilAny("[1] "), "[1] %d", &victim); err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func TestPEsAreEnded(t *testing.T) {
 func TestSignalToPEs(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
-	job := p.start("lgpu", "run", "--sim=1x1GiB,sms=2", "--pes", "3", "--", "pe", "meet", "say", "ready", "wait")
+	job := p.start("lgpu", "run", "--sim=1x1GiB,sms=2", "--pes", "3", "--", "pe", "barrier", "say", "ready", "wait")
 	for range 3 {
 		job.until("ready")
 	}
@@ -184,7 +184,7 @@ func TestSeveralLaunchers(t *testing.T) {
 		p := newPlace(t)
 		p.env = append(p.env, "LSHMEM_BOOTSTRAP_TOKEN=a secret of all machines")
 		jobs = append(jobs, p.start("lgpu", "run", "--sim=1x1GiB,sms=2", "--pes", "2", "--pes-first", fmt.Sprint(2*i), "--pes-total", "4",
-			"--bootstrap", at, "--label", "--", "sh", "-c", "if [ $LSHMEM_PE = 3 ]; then exec pe meet meet say ready; else exec pe meet meet wait; fi"))
+			"--bootstrap", at, "--label", "--", "sh", "-c", "if [ $LSHMEM_PE = 3 ]; then exec pe barrier barrier say ready; else exec pe barrier barrier wait; fi"))
 	}
 	jobs[1].untilAny("[2] error PE 3 died: its process ended without leaving the job")
 	for range 2 {
