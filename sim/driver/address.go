@@ -17,11 +17,34 @@ const (
 // addresses hands out address ranges. It takes the next free ones after the last, so that an address is used again as
 // late as possible and a stale pointer faults.
 type addresses struct {
-	free []hole // by address
+	free holes
 	next uint64
 }
 
 type hole struct{ base, size uint64 }
+
+// holes are free ranges, by address.
+type holes []hole
+
+// add makes a range free, joined with the free ranges beside it.
+func (free *holes) add(base, size uint64) {
+	i, _ := slices.BinarySearchFunc(*free, base, func(h hole, b uint64) int {
+		if h.base < b {
+			return -1
+		}
+		return 1
+	})
+	all := slices.Insert(*free, i, hole{base, size})
+	if i+1 < len(all) && base+size == all[i+1].base {
+		all[i].size += all[i+1].size
+		all = slices.Delete(all, i+1, i+2)
+	}
+	if i > 0 && all[i-1].base+all[i-1].size == base {
+		all[i-1].size += all[i].size
+		all = slices.Delete(all, i, i+1)
+	}
+	*free = all
+}
 
 func newAddresses() addresses {
 	return addresses{free: []hole{{addressFirst, addressLast - addressFirst}}, next: addressFirst}
@@ -75,19 +98,5 @@ func (a *addresses) cut(i int, base, size uint64) {
 // give returns what take or takeAt reserved; size as asked for.
 func (a *addresses) give(base, size uint64) {
 	size = roundUp(size, hw.FrameSize) + hw.FrameSize
-	i, _ := slices.BinarySearchFunc(a.free, base, func(h hole, b uint64) int {
-		if h.base < b {
-			return -1
-		}
-		return 1
-	})
-	a.free = slices.Insert(a.free, i, hole{base, size})
-	if i+1 < len(a.free) && base+size == a.free[i+1].base {
-		a.free[i].size += a.free[i+1].size
-		a.free = slices.Delete(a.free, i+1, i+2)
-	}
-	if i > 0 && a.free[i-1].base+a.free[i-1].size == base {
-		a.free[i-1].size += a.free[i].size
-		a.free = slices.Delete(a.free, i, i+1)
-	}
+	a.free.add(base, size)
 }

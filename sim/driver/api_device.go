@@ -31,6 +31,15 @@ func (p *Process) enter(call *wire.Call) (*context, func(), Result) {
 	return c, unlock, c.fault
 }
 
+// enterSafe is enter for a call that is not allowed while the thread captures a stream.
+func (p *Process) enterSafe(call *wire.Call) (*context, func(), Result) {
+	c, unlock, res := p.enter(call)
+	if res == success {
+		res = p.safe(call.Thread)
+	}
+	return c, unlock, res
+}
+
 // currentOf is the calling thread's context; nil without one.
 func (p *Process) currentOf(call *wire.Call) *context {
 	return lookup[context](&p.handles, uint64(call.Context))

@@ -28,7 +28,7 @@ type arena struct {
 type chunk struct {
 	region *region
 	phys   *physical
-	free   []hole // by address
+	free   holes
 	used   uint64
 }
 
@@ -109,21 +109,7 @@ func (a *arena) give(c *chunk, base, size uint64) {
 
 // back makes need bytes of a chunk free, which no longer count as used.
 func (a *arena) back(c *chunk, base, need uint64) {
-	i, _ := slices.BinarySearchFunc(c.free, base, func(h hole, b uint64) int {
-		if h.base < b {
-			return -1
-		}
-		return 1
-	})
-	c.free = slices.Insert(c.free, i, hole{base, need})
-	if i+1 < len(c.free) && base+need == c.free[i+1].base {
-		c.free[i].size += c.free[i+1].size
-		c.free = slices.Delete(c.free, i+1, i+2)
-	}
-	if i > 0 && c.free[i-1].base+c.free[i-1].size == base {
-		c.free[i-1].size += c.free[i].size
-		c.free = slices.Delete(c.free, i, i+1)
-	}
+	c.free.add(base, need)
 	c.used -= need
 	if c.used == 0 && !a.keep {
 		a.release(c)

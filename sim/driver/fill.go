@@ -68,14 +68,6 @@ func (f *fill) begin(d *Driver, w *work, at hw.Time) {
 			}
 			return nil
 		},
-		Done: func(end hw.Time, err error) {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			if err != nil && !w.done {
-				c.fail(err)
-			}
-			d.end(w, end)
-			d.drain()
-		},
+		Done: func(end hw.Time, err error) { d.ended(w, c, end, err) },
 	})
 }

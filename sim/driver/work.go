@@ -80,6 +80,17 @@ func (d *Driver) drain() {
 	d.draining = false
 }
 
+// ended notes the end of w on the hardware, where err is what the context fails with.
+func (d *Driver) ended(w *work, c *context, end hw.Time, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil && !w.done {
+		c.fail(err)
+	}
+	d.end(w, end)
+	d.drain()
+}
+
 // end marks w as ended at device time at. A second end of the same work does nothing.
 func (d *Driver) end(w *work, at hw.Time) {
 	if w.done {

@@ -54,16 +54,21 @@ var intOps = map[aluKey]aluFn{
 	{"bfe", tU32}: bfe(tU32), {"bfe", tU64}: bfe(tU64), {"bfe", tS32}: bfe(tS32), {"bfe", tS64}: bfe(tS64),
 }
 
+// operands reads a destination, and as many sources as there are types.
+func (a *asm) operands(dt typ, ts ...typ) (d int32, r [4]int32, err error) {
+	if err := a.nargs(len(ts)+1, len(ts)+1); err != nil {
+		return 0, r, err
+	}
+	if r, err = a.srcs(1, ts...); err != nil {
+		return 0, r, err
+	}
+	d, err = a.dst(&a.ri.args[0], dt)
+	return d, r, err
+}
+
 // alu emits fn with n sources of the given types, destination first.
 func (a *asm) alu(fn aluFn, cost uint8, dt typ, ts ...typ) error {
-	if err := a.nargs(len(ts)+1, len(ts)+1); err != nil {
-		return err
-	}
-	r, err := a.srcs(1, ts...)
-	if err != nil {
-		return err
-	}
-	d, err := a.dst(&a.ri.args[0], dt)
+	d, r, err := a.operands(dt, ts...)
 	if err != nil {
 		return err
 	}
@@ -381,14 +386,7 @@ func decodeBfe(a *asm) error {
 
 // alu4 emits a function of four sources.
 func (a *asm) alu4(fn alu4Fn, dt typ, ts ...typ) error {
-	if err := a.nargs(5, 5); err != nil {
-		return err
-	}
-	r, err := a.srcs(1, ts...)
-	if err != nil {
-		return err
-	}
-	d, err := a.dst(&a.ri.args[0], dt)
+	d, r, err := a.operands(dt, ts...)
 	if err != nil {
 		return err
 	}
