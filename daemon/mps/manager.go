@@ -38,7 +38,8 @@ type device struct {
 }
 
 // New returns a manager for the folder c.Dir. Control daemons that a former manager of the same folder has left are
-// adopted, and their devices are in spatial mode; what remains of dead ones is removed. Devices are in temporal mode else.
+// adopted, and their devices are in spatial mode; what remains of dead ones is removed. All other devices are in temporal
+// mode.
 func New(c Config) (*Manager, error) {
 	def := func(d *time.Duration, v time.Duration) {
 		if *d <= 0 {
@@ -279,8 +280,8 @@ func (m *Manager) Env(uuid gpu.UUID, t Tenant) (map[string]string, error) {
 	return env, nil
 }
 
-// Processes are the process ids of a device's control daemon and its servers, which use the device for others: they are
-// no strangers there.
+// Processes are the process ids of a device's control daemon and its servers, which use the device for others: they do not
+// count as processes without an lgpu.
 func (m *Manager) Processes(uuid gpu.UUID) []int {
 	m.mu.Lock()
 	d := m.devices[uuid]
@@ -291,7 +292,7 @@ func (m *Manager) Processes(uuid gpu.UUID) []int {
 	return d.keeper.processes()
 }
 
-// Close ends all control daemons, and with them what their clients do. It returns when they are gone. Methods that need
+// Close ends all control daemons, and with them the work of their clients. It returns when they are gone. Methods that need
 // them fail with ErrClosed from then on.
 func (m *Manager) Close() error { return m.finish((*keeper).end) }
 

@@ -2,11 +2,11 @@
 //
 //  1. the device query inside returns count compute units;
 //  2. throughput of compute-bound work is in proportion to count;
-//  3. several lgpus at once get theirs;
+//  3. several lgpus at the same time get their parts;
 //  4. a program that reads the number of its unit (%smid) sees those of its list and no others, and programs with disjoint
 //     lists do not slow each other down, where a device grants units by name.
 //
-// So "what do these bits mean to an end user" has an answer that anybody can check on any vendor's device:
+// So "what do these bits mean to an end user" has an answer that can be checked on any vendor's device:
 //
 //	report, err := conformance.Run(ctx, conformance.Options{Program: exe, Device: "0"})
 //	err = report.Write(os.Stdout)
@@ -40,7 +40,7 @@ const (
 type Options struct {
 	// Program is the lgpu program, which Run starts as `PROGRAM run …`, and in it as `PROGRAM conformance --probe …`.
 	Program string
-	// Arguments come behind every "run" and "create", such as --sim=SHAPE; Socket, where not empty, is the daemon to use.
+	// Arguments come after every "run" and "create", such as --sim=SHAPE; Socket, where not empty, is the daemon to use.
 	Arguments []string
 	Socket    string
 	// Device is the device to measure, by index or UUID; default "0".

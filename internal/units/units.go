@@ -55,7 +55,7 @@ func ParseSize(s string) (uint64, error) {
 	return sum, nil
 }
 
-// IsUnit reports whether a word can be the unit behind a number: of an amount of memory, or a percent sign.
+// IsUnit reports whether a word can be the unit after a number: of an amount of memory, or a percent sign.
 func IsUnit(word string) bool {
 	_, known := factors[strings.ToLower(word)]
 	return known && word != "" || word == "%"
@@ -104,7 +104,7 @@ func ParsePercent(s string) (uint32, error) {
 }
 
 // FormatSize writes n bytes for people in the largest binary unit that keeps the number at 1 or more, with at most one
-// digit behind the point: "16 GiB", "2.5 GiB", "300 MiB", "0 B". The value is rounded to nearest; ParseSize reads it back.
+// digit after the point: "16 GiB", "2.5 GiB", "300 MiB", "0 B". The value is rounded to nearest; ParseSize reads it back.
 func FormatSize(n uint64) string {
 	names := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	unit := 0

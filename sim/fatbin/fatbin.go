@@ -5,15 +5,15 @@
 // A fat binary is a header and entries, each the code for one architecture as PTX or as an ELF file, plain or compressed:
 //
 //	header  magic u32, version u16 (1), size of the header u16, bytes after it u64
-//	entry   kind u16, version u16 (0x101), size of the header u32, bytes after it u64, bytes of them that are compressed u32,
-//	        u32, minor u16, major u16, architecture u32, name's offset u32 and length u32, flags u64, u64, bytes when
-//	        decompressed u64
+//	entry   kind u16, version u16 (0x101), size of the header u32, bytes after it u64,
+//	        bytes of them that are compressed u32, u32, minor u16, major u16, architecture u32,
+//	        name's offset u32 and length u32, flags u64, u64, bytes when decompressed u64
 //
 // all little-endian. NVIDIA documents only the wrapper around it (__fatBinC_Wrapper_t in fatbinary_section.h). The rest is
 // public through tools that read it: n-eiling/cuda-fatbin-decompression and vosen/ZLUDA (cuda_types, dark_api) on GitHub,
 // which agree on the fields and flags here. nvcc compresses with LZ4's block format, and since CUDA 12.8 with Zstandard.
 //
-// Images come from tenants: whatever they hold gives a text or an error, and takes no more than MaxText of memory.
+// Images come from tenants: any image gives a text or an error, and uses no more than MaxText of memory.
 package fatbin
 
 import (

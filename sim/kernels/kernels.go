@@ -1,4 +1,4 @@
-// Package kernels holds the test kernels of the software GPU: CUDA C and the PTX that clang makes of it. It exists so that
+// Package kernels has the test kernels of the software GPU: CUDA C and the PTX that clang makes of it. It exists so that
 // the interpreter's tests, the driver's, the demo and the benchmarks run the same programs. The parameters of each kernel
 // are those of its function in the .cu file.
 package kernels

@@ -2,10 +2,10 @@
 // The Go types are its only source; tenant/liblgpu/link_gen.h is generated from them (go generate ./tenant/region).
 //
 // The socket is a SOCK_SEQPACKET one. Every packet is one Message, in the machine's byte order; a Refuse may carry text
-// behind it. Who a client is the daemon asks the kernel: nothing in a message says it.
+// after it. The daemon asks the kernel who a client is: nothing in a message says it.
 //
 //	client → daemon                              daemon → client
-//	Hello     first of all                       Welcome   client slot, fds of Limits and Usage | Refuse
+//	Hello     first of all                       Welcome   client index, fds of Limits and Usage | Refuse
 //	Gate      launches on a device from now on   Free | Open
 //	Want      a launch waits at a closed gate    Open      run until Busy reaches Value
 //	Closed    gate closed and device drained     Close     let nothing more in
@@ -50,7 +50,7 @@ const (
 // Forever is the Value of an Open without end.
 const Forever uint64 = 1<<64 - 1
 
-// Size is that of a Message in bytes, MaxText the longest text behind a Refuse.
+// Size is that of a Message in bytes, MaxText the longest text after a Refuse.
 const (
 	Size    = 64
 	MaxText = 512
@@ -75,9 +75,9 @@ const (
 
 // Flags.
 const (
-	// FlagView (Hello): only looks (nvidia-smi), takes no client slot; the connection ends with the Welcome.
+	// FlagView (Hello): only looks (nvidia-smi), becomes no client; the connection ends with the Welcome.
 	FlagView uint32 = 1 << iota
-	// FlagReconnect (Hello): was a client before the daemon restarted. ID and Client say of which lgpu and slot, and the fd
+	// FlagReconnect (Hello): was a client before the daemon restarted. ID and Client are its lgpu and index, and the fd
 	// of its Usage comes along, unless the kernel says EPERM: then the daemon has it. (Welcome): only the fd of Limits comes along.
 	FlagReconnect
 	// FlagWanted (Open): another lgpu waits for the device.
@@ -95,7 +95,7 @@ type Message struct {
 	Kind    uint16
 	Version uint16 // Hello, Welcome
 	Device  uint32 // index in Limits: Gate and after
-	Client  uint32 // slot in Usage: Hello with FlagReconnect, Welcome
+	Client  uint32 // index in Usage: Hello with FlagReconnect, Welcome
 	Flags   uint32
 	ID      uint64 // of the lgpu: Hello with FlagReconnect, Welcome
 	Serial  uint64 // of the grant: Open, Close, Closed
@@ -136,7 +136,7 @@ func Parse(packet []byte) (m Message, text string, err error) {
 		return Message{}, "", fmt.Errorf("%w: kind %d", ErrMalformed, m.Kind)
 	}
 	if len(packet) > Size && m.Kind != Refuse {
-		return Message{}, "", fmt.Errorf("%w: %d bytes behind kind %d", ErrMalformed, len(packet)-Size, m.Kind)
+		return Message{}, "", fmt.Errorf("%w: %d bytes after kind %d", ErrMalformed, len(packet)-Size, m.Kind)
 	}
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

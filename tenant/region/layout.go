@@ -1,5 +1,5 @@
 // Package region is the memory that an lgpu shares with the processes inside
-// it: its limits, the counters that enforce them, and one slot per process.
+// it: its limits, the counters that enforce them, and one entry per process.
 //
 // The Go types in this file are the layout's only source. tenant/liblgpu/region.h
 // is generated from them (go generate ./tenant/region) with a compiled check of every
@@ -10,7 +10,7 @@
 // A region has two parts:
 //
 //	Limits   written by the authority, mapped read-only by tenants
-//	Usage    counters and slots, written by tenants
+//	Usage    counters and entries of clients, written by tenants
 //
 // From the daemon each comes as a sealed memory file. Without one they lie one
 // after the other, at HAMiBase, in the file that also carries HAMi's region
@@ -25,11 +25,11 @@
 //
 // No lock lives in a region. Every shared number is one machine word, updated
 // by compare-and-swap; a memory Counter is a pair updated by a 16-byte
-// compare-and-swap, so that whoever finds a dead process's slot can tell
-// exactly which of its operations took effect (see Counter). That a slot's
-// process lives is known to the daemon, which gave the slot out and watches
-// the process; without a daemon the process holds a POSIX record lock on byte
-// ClientLockOffset+index of the file, which no crash can leave behind.
+// compare-and-swap, so that a reader of a dead process's entry can tell
+// exactly which of its operations took effect (see Counter). Whether a client's
+// process lives is known to the daemon, which gave it its index and watches
+// the process; without a daemon the process has a POSIX record lock on byte
+// ClientLockOffset+index of the file, which ends with the process.
 package region
 
 // Limits of the layout.
@@ -53,7 +53,7 @@ const (
 	// region v1.2 (2 008 953 bytes), rounded up to 2 MiB.
 	HAMiBase = 2 << 20
 	// ClientLockOffset is the file offset of the record-lock byte of client 0.
-	// It lies behind every mapped byte.
+	// It lies after every mapped byte.
 	ClientLockOffset = 1 << 40
 	// NoLimit stands for "not limited" where a limit is in bytes. A limit of
 	// zero means zero.
@@ -108,7 +108,7 @@ type DeviceLimits struct {
 
 // Counter is an amount of memory with the identity of the last operation that
 // changed it. Both words change together by one 16-byte compare-and-swap, and
-// before a process replaces Last it records in the named slot that this
+// before a process replaces Last it records in the named client's entry that this
 // operation took effect (Ledger.Applied). So for every operation ever begun it
 // stays decidable whether it happened, even if its process died at any
 // instruction.
@@ -130,7 +130,7 @@ type Ledger struct {
 
 // Operation is one change of a Counter by one client.
 type Operation struct {
-	Before int64 // bytes held before
+	Before int64 // bytes charged before
 	Delta  int64 // bytes added, negative for a release
 }
 
@@ -170,8 +170,8 @@ const (
 	ClientLive
 )
 
-// Client is one process. Its slot is its own while it holds the slot's record
-// lock; slots never move.
+// Client is the entry of one process. It is the process's own while the process has the
+// record lock of its index; entries never move.
 type Client struct {
 	State uint32
 	PID   uint32 // in the process's own PID namespace
@@ -219,15 +219,15 @@ const (
 
 // Turn is the shared page of one device. The owner of the turn runs; it hands
 // over to the waiting lgpu whose last turn is longest ago, and among that one's
-// processes likewise. A seat's process holds the
+// processes likewise. A turn entry's process holds the
 // record lock on byte ClientLockOffset+index of the file, so a dead owner is
 // known as such and its turn is taken.
 type Turn struct {
 	Magic   uint64
 	Version uint32
-	// Seats is one more than the highest seat ever taken.
+	// Seats is one more than the highest turn entry ever used.
 	Seats uint32
-	// Owner is grant number<<16 | seat index + 1; 0 when nobody has the turn.
+	// Owner is grant number<<16 | turn entry + 1; 0 when no process has the turn.
 	Owner uint64
 	// Since is when Owner was set, CLOCK_MONOTONIC ns.
 	Since uint64
@@ -240,7 +240,7 @@ type Seat struct {
 	State uint32
 	PID   uint32
 	LGPU  uint64 // Limits.ID
-	// Served is when this seat last had the turn, CLOCK_MONOTONIC ns.
+	// Served is when this turn entry last had the turn, CLOCK_MONOTONIC ns.
 	Served uint64
 	_      [5]uint64
 }
