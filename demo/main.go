@@ -101,8 +101,8 @@ func aloneAndShared() error {
 	return shared(native)
 }
 
-// A measurement during which the host of a virtual machine took stolenPart of its processors or more is made again where
-// a limit did not hold, up to so many measurements.
+// A measurement during which the host of a virtual machine took stolenPart of its processors or more is made again
+// where a limit did not hold, up to so many measurements.
 const (
 	stolenPart   = 0.02
 	measurements = 3
@@ -133,8 +133,8 @@ func processors() (stolen, all uint64) {
 // errBroken is a limit that did not hold.
 var errBroken = errors.New("a limit did not hold")
 
-// busy adds to the error of a limit that did not hold what else may be the reason for that: a software GPU keeps its pace
-// only where the host's processors have time for it.
+// busy adds to the error of a limit that did not hold what else may be the reason for that: a software GPU keeps its
+// pace only where the host's processors have time for it.
 func busy(err error, before float64) error {
 	if !errors.Is(err, errBroken) || before < float64(goruntime.NumCPU())/4 {
 		return err

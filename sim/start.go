@@ -41,15 +41,15 @@ type Hardware struct {
 // Close lets go. The process ends soon after nobody holds it any more and no program is connected.
 func (h *Hardware) Close() error { return h.Client.Close() }
 
-// SocketPath is the socket of the hardware process of a shape in dir. The name is a digest, since a socket's path must be
-// short.
+// SocketPath is the socket of the hardware process of a shape in dir. The name is a digest, since a socket's path must
+// be short.
 func SocketPath(dir string, shape Shape) string {
 	sum := sha256.Sum256([]byte(shape.String()))
 	return filepath.Join(dir, fmt.Sprintf("sim-%x.sock", sum[:6]))
 }
 
-// Start returns a hold on the hardware process of shape, which it starts if none is running. Any number of processes may
-// call it at once, and one hardware process comes of it.
+// Start returns a hold on the hardware process of shape, which it starts if none is running. Any number of processes
+// may call it at once, and one hardware process comes of it.
 func Start(shape Shape, o StartOptions) (*Hardware, error) {
 	if err := shape.Check(); err != nil {
 		return nil, err
@@ -133,8 +133,8 @@ func Listen(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// launch starts a hardware process that inherits the listening socket: whoever connects from then on is served when it is
-// ready, so that nobody has to wait for that.
+// launch starts a hardware process that inherits the listening socket: whoever connects from then on is served when it
+// is ready, so that nobody has to wait for that.
 func launch(socket string, shape Shape, o StartOptions) error {
 	l, err := Listen(socket)
 	if err != nil {

@@ -255,8 +255,8 @@ func TestDaemonIsKilled(t *testing.T) {
 	p.wait("the end of the lgpus", func() bool { return len(p.ps()) == 0 })
 }
 
-// The daemon is killed while programs wait for credit: with the next one, each gets what its cap allows, and is charged for
-// that and no more.
+// The daemon is killed while programs wait for credit: with the next one, each gets what its cap allows, and is charged
+// for that and no more.
 func TestDaemonIsKilledInDebt(t *testing.T) {
 	p := newPlace(t)
 	const percent, kernels, each = 20, 40, 5 * time.Millisecond
@@ -296,7 +296,8 @@ func TestDaemonIsKilledInDebt(t *testing.T) {
 			return len(now) == len(tenants)
 		})
 		for i, s := range p.ps() {
-			// The next daemon knows of no debt. Saved are 20 ms, and what flowed in while others had the device: 200 ms.
+			// The next daemon knows of no debt. Saved are 20 ms, and what flowed in while others had the device: 200
+			// ms.
 			busy := s.Devices[0].Compute.Busy - before[i].Devices[0].Compute.Busy
 			if most := took[i].Seconds()*percent/100 + 0.5; busy > most {
 				t.Errorf("round %d: %s was charged %.2f s in %v, more than %.2f s", round, s.Name, busy, took[i], most)
@@ -317,8 +318,8 @@ func TestDaemonIsKilledInDebt(t *testing.T) {
 	}
 }
 
-// The daemon hangs: programs go on within their caps, by their own credit, and are the daemon's again when it lives. One
-// that hangs for good is ended and started anew.
+// The daemon hangs: programs go on within their caps, by their own credit, and are the daemon's again when it lives.
+// One that hangs for good is ended and started anew.
 func TestDaemonHangs(t *testing.T) {
 	p := newPlace(t)
 	var tenants []*tenant

@@ -1,5 +1,6 @@
-// Package dispatch carries out the schedule: it tells the policy what the gates of clients report, and the gates what the
-// policy decides. It does not use devices and makes no decisions itself, except in which order the clients of one seat run.
+// Package dispatch carries out the schedule: it tells the policy what the gates of clients report, and the gates what
+// the policy decides. It does not use devices and makes no decisions itself, except in which order the clients of one
+// seat run.
 package dispatch
 
 import (
@@ -21,8 +22,8 @@ import (
 // Config is what a Runner needs.
 type Config struct {
 	Options schedule.Options
-	// Slice is called for every turn that has ended, and Overran for every drain past its bound. Both are called while a
-	// lock is locked: they must be quick and must not call the Runner.
+	// Slice is called for every turn that has ended, and Overran for every drain past its bound. Both are called while
+	// a lock is locked: they must be quick and must not call the Runner.
 	Slice   func(Slice)
 	Overran func(lgpu uint64, device gpu.UUID)
 	Log     *slog.Logger // nil: none
@@ -36,8 +37,8 @@ type Slice struct {
 	Busy       int64 // device time used, ns
 }
 
-// Params are schedule.Params with devices by UUID. An lgpu has the ID that its clients' gates report; groups have IDs that
-// no lgpu has.
+// Params are schedule.Params with devices by UUID. An lgpu has the ID that its clients' gates report; groups have IDs
+// that no lgpu has.
 type Params struct {
 	Parent   uint64
 	Weight   uint32
@@ -68,8 +69,8 @@ var DrainBounds = [...]time.Duration{
 // Stats only rise.
 type Stats struct {
 	Grants, Seeps, Overruns uint64
-	// Drains counts the grants that were closed while they ran, by the time from there to the end of their work; the last
-	// bucket has no bound. DrainTotal is the sum of those times.
+	// Drains counts the grants that were closed while they ran, by the time from there to the end of their work; the
+	// last bucket has no bound. DrainTotal is the sum of those times.
 	Drains     [len(DrainBounds) + 1]uint64
 	DrainTotal time.Duration
 }
@@ -104,8 +105,8 @@ const (
 	free                 // clients run without accounts
 )
 
-// seat is an lgpu on a device, as in the policy. Its clients run one after the other: a device loses time when it switches
-// contexts, and a client that closes its gate then leaves the device soon.
+// seat is an lgpu on a device, as in the policy. Its clients run one after the other: a device loses time when it
+// switches contexts, and a client that closes its gate then leaves the device soon.
 type seat struct {
 	id      uint64
 	uuid    gpu.UUID
@@ -206,7 +207,8 @@ func (r *Runner) SetDevice(uuid gpu.UUID, spatial bool, o schedule.Options) erro
 	return nil
 }
 
-// Set creates an lgpu or a group, or changes it; a change has effect on running grants. Parents come before their children.
+// Set creates an lgpu or a group, or changes it; a change has effect on running grants. Parents come before their
+// children.
 func (r *Runner) Set(id uint64, p Params) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -417,8 +419,8 @@ func (r *Runner) ended(t int64, s *seat, spent bool) {
 	r.policy.Closed(t, schedule.ID(s.id), s.device, r.busy(s), waiting)
 }
 
-// next opens the gate of the client of an open seat that has waited longest for its turn, unless another client runs. That
-// one is told to stop when it has had its turn or has nothing to do, and is not waited for beyond a bound.
+// next opens the gate of the client of an open seat that has waited longest for its turn, unless another client runs.
+// That one is told to stop when it has had its turn or has nothing to do, and is not waited for beyond a bound.
 func (r *Runner) next(t int64, s *seat) {
 	var first, runs *client
 	for _, c := range s.clients {
@@ -613,8 +615,8 @@ func (r *Runner) close(t int64, s *seat) {
 
 // ---- time
 
-// look is the time between two looks at the charges of grants without an end, and between two beats for the clients that
-// wait, ns.
+// look is the time between two looks at the charges of grants without an end, and between two beats for the clients
+// that wait, ns.
 const look int64 = protocol.Beat
 
 // due is when keepTime must do something.

@@ -22,7 +22,8 @@ import (
 
 // Bounds of what is being closed, of one user and of all.
 const (
-	// MaxClosers is the number of threads that close, MaxClosersUser how many of them one user's descriptors can occupy.
+	// MaxClosers is the number of threads that close, MaxClosersUser how many of them one user's descriptors can
+	// occupy.
 	MaxClosers     = 8
 	MaxClosersUser = 2
 	// MaxClosing is the number of descriptors that wait to be closed, MaxClosingUser the number of one user's. Close

@@ -126,7 +126,8 @@ func (c *Conn) End() {
 	})
 }
 
-// Close ends the connection and has its descriptor closed. It may wait for Closers, unless nothing foreign can be in it.
+// Close ends the connection and has its descriptor closed. It may wait for Closers, unless nothing foreign can be in
+// it.
 func (c *Conn) Close() error {
 	c.End()
 	c.closed.Do(func() {
@@ -191,8 +192,8 @@ type Packet struct {
 	Files  []int // the caller's to close, by Closers
 }
 
-// Peek waits for a packet and returns the size of its beginning in data, and whether descriptors are with it. The packet
-// stays in the socket. The size is 0 at the end.
+// Peek waits for a packet and returns the size of its beginning in data, and whether descriptors are with it. The
+// packet stays in the socket. The size is 0 at the end.
 func (c *Conn) Peek(data []byte) (size int, rights bool, err error) {
 	c.use.RLock()
 	defer c.use.RUnlock()

@@ -26,8 +26,8 @@ import (
 )
 
 // The test program also plays the programs of MPS: nvidia-cuda-mps-control with -f is the daemon, without it sends a
-// command; nvidia-cuda-mps-server does nothing for ever. MPS_FAKE is a folder; a file in it named for a property makes the
-// daemon behave so: dies, mute, stubborn, serves.
+// command; nvidia-cuda-mps-server does nothing for ever. MPS_FAKE is a folder; a file in it named for a property makes
+// the daemon behave so: dies, mute, stubborn, serves.
 func TestMain(m *testing.M) {
 	fake := os.Getenv("MPS_FAKE")
 	switch base := filepath.Base(os.Args[0]); {

@@ -8,14 +8,14 @@
 // # Promises
 //
 // After a Save or Delete has returned without an error, its change survives any crash; a crash in the middle of one
-// leaves the state before it or after it. Open detects a file that was damaged otherwise (a truncated copy, a bad disk),
-// moves it aside and says so: it neither guesses nor starts with an empty state by itself.
+// leaves the state before it or after it. Open detects a file that was damaged otherwise (a truncated copy, a bad
+// disk), moves it aside and says so: it neither guesses nor starts with an empty state by itself.
 //
 // # Format
 //
-// A bbolt database with one bucket of records, each a checksum followed by a JSON text. The record "seal" has the number
-// of the others and the sum of their checksums, so that none can be missing. Before bbolt maps the file into memory,
-// where damage would end the process, every page is checked (verify.go).
+// A bbolt database with one bucket of records, each a checksum followed by a JSON text. The record "seal" has the
+// number of the others and the sum of their checksums, so that none can be missing. Before bbolt maps the file into
+// memory, where damage would end the process, every page is checked (verify.go).
 package store
 
 import (
@@ -139,7 +139,8 @@ type head struct {
 	LastID  uint64 `json:"last_id"`
 }
 
-// Open opens the state file at path, or creates it. Errors wrap ErrDamaged, ErrNewer, ErrInUse, or are the file system's.
+// Open opens the state file at path, or creates it. Errors wrap ErrDamaged, ErrNewer, ErrInUse, or are the file
+// system's.
 func Open(path string) (*Store, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -395,7 +396,8 @@ func (s *Store) update(put map[string]any, remove []string) error {
 	return s.updateLocked(put, remove)
 }
 
-// updateLocked writes the records of put that differ from the file's, and the seal, in one transaction. Called with s.mu locked.
+// updateLocked writes the records of put that differ from the file's, and the seal, in one transaction. Called with
+// s.mu locked.
 func (s *Store) updateLocked(put map[string]any, remove []string) error {
 	if s.db == nil {
 		return fmt.Errorf("state file: %w", fs.ErrClosed)

@@ -84,8 +84,8 @@ func (s *Server) clientsOf(uid uint32) (n int) {
 	return n
 }
 
-// ready returns an lgpu that has its region, once the process of the connection is no client any more: a client that says
-// Hello again has become another program. Called with mu held, which is released meanwhile.
+// ready returns an lgpu that has its region, once the process of the connection is no client any more: a client that
+// says Hello again has become another program. Called with mu held, which is released meanwhile.
 func (s *Server) ready(c *connection, id uint64) (*lgpu, error) {
 	for {
 		if s.closed {
@@ -114,8 +114,8 @@ func (s *Server) ready(c *connection, id uint64) (*lgpu, error) {
 	}
 }
 
-// awaitCounters waits for the clients of the previous daemon to bring the counters of an lgpu. Called with mu held, which
-// is released meanwhile.
+// awaitCounters waits for the clients of the previous daemon to bring the counters of an lgpu. Called with mu held,
+// which is released meanwhile.
 func (s *Server) awaitCounters(c *connection, l *lgpu) error {
 	if l.count == 0 {
 		if err := s.newRegion(l); err != nil {

@@ -143,8 +143,8 @@ func peerOf(socket int) (*unix.Ucred, int, error) {
 	}
 	fd, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, soPeerPIDFD)
 	if errors.Is(err, unix.ENOPROTOOPT) {
-		// Its Hello must come from this pid too (connection.hello), so that a process that has the pid of one that connected
-		// and died gains nothing.
+		// Its Hello must come from this pid too (connection.hello), so that a process that has the pid of one that
+		// connected and died gains nothing.
 		fd, err = unix.PidfdOpen(int(credentials.Pid), 0)
 	}
 	return credentials, fd, err

@@ -20,7 +20,8 @@ func (l LGPU) region() region.Spec {
 	return spec
 }
 
-// newRegion gives an lgpu a new region: nothing is charged any more, since its last client has died. Called with mu held.
+// newRegion gives an lgpu a new region: nothing is charged any more, since its last client has died. Called with mu
+// held.
 func (s *Server) newRegion(l *lgpu) error {
 	shared, err := region.New(l.region())
 	if err != nil {

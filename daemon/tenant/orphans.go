@@ -9,7 +9,8 @@ import (
 )
 
 // orphan is memory of a device that a client has given away under descriptors before it died. A descriptor keeps the
-// memory, and only the device can tell whether any process still has one. Until then it stays charged to the dead client.
+// memory, and only the device can tell whether any process still has one. Until then it stays charged to the dead
+// client.
 type orphan struct {
 	lgpu   *lgpu
 	index  int
@@ -68,8 +69,8 @@ type Exports struct {
 	Charged map[int]uint64
 }
 
-// Exports returns what is charged of a device for memory given away. What tenants have written counts up to the limits of
-// their lgpu.
+// Exports returns what is charged of a device for memory given away. What tenants have written counts up to the limits
+// of their lgpu.
 func (s *Server) Exports(device [16]byte) Exports {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,8 +113,8 @@ func (s *Server) Exports(device [16]byte) Exports {
 	return e
 }
 
-// releaseTolerance is the part of an orphan by which the device may seem to have more than it has: drivers take memory of
-// their own for every process.
+// releaseTolerance is the part of an orphan by which the device may seem to have more than it has: drivers take memory
+// of their own for every process.
 const releaseTolerance = 4
 
 // ReleaseExports gives back what an lgpu is charged of a device for memory given away, of which so many bytes are gone:

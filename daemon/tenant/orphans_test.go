@@ -27,7 +27,8 @@ func (d *daemon) claims() (sums [][3]uint64) {
 	return sums
 }
 
-// TestOrphans: what a dead client gave away stays charged, under an index that nobody else gets, until the device has it no more.
+// TestOrphans: what a dead client gave away stays charged, under an index that nobody else gets, until the device has
+// it no more.
 func TestOrphans(t *testing.T) {
 	d := serve(t)
 	d.lgpu(1, 0, 100)

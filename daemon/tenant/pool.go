@@ -188,8 +188,8 @@ func (p *pool) need(id, bytes uint64) bool {
 	return true
 }
 
-// collect takes back from the quotas below b, except one, what they do not use, until it is enough. It begins with those
-// that have the most unused.
+// collect takes back from the quotas below b, except one, what they do not use, until it is enough. It begins with
+// those that have the most unused.
 func (p *pool) collect(b *budget, but *quota, enough func() bool) {
 	type unused struct {
 		s     *quota

@@ -17,7 +17,8 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// TestLostConnection: a client whose connection ends keeps its index, and comes back with it, from the same process only.
+// TestLostConnection: a client whose connection ends keeps its index, and comes back with it, from the same process
+// only.
 func TestLostConnection(t *testing.T) {
 	d := serve(t)
 	d.lgpu(1, 0, 100)

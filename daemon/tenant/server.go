@@ -66,8 +66,8 @@ type Server struct {
 	done     chan struct{} // closed by Close
 	running  sync.WaitGroup
 
-	// mu guards what follows up to the blank line, and all that can be reached from it except the words of a Shared, which
-	// the tenants write too.
+	// mu guards what follows up to the blank line, and all that can be reached from it except the words of a Shared,
+	// which the tenants write too.
 	mu      sync.Mutex
 	closed  bool
 	lgpus   map[uint64]*lgpu
@@ -230,8 +230,8 @@ func (s *Server) AddLGPU(spec LGPU) error {
 	return nil
 }
 
-// countReturning changes the number of lgpus whose counters are with clients, and lets descriptors be sent to the socket
-// only while there are such. Called with mu held.
+// countReturning changes the number of lgpus whose counters are with clients, and lets descriptors be sent to the
+// socket only while there are such. Called with mu held.
 func (s *Server) countReturning(more int) {
 	s.returning += more
 	if receives := s.returning > 0; receives != s.receives {

@@ -5,15 +5,16 @@
 //
 // Nothing that a client says decides which lgpu it gets. The kernel names the process behind a connection (SO_PEERCRED
 // and a pidfd). Its cgroups and its ancestors are read from /proc, and are valid if the pidfd says afterwards that it
-// still lives. A Resolver finds the lgpu from them. So a forged environment, su, exec, setsid or a pid that is used again
-// change nothing.
+// still lives. A Resolver finds the lgpu from them. So a forged environment, su, exec, setsid or a pid that is used
+// again change nothing.
 //
 // # Life and death
 //
 // A client is a process, not a connection: it lives until its pidfd says otherwise, whichever other process has its
-// socket open. Its memory is then given back within milliseconds. A client that only lost its connection keeps its index,
-// and connects again from the same process. Which process has which index is also written to a file that outlives the
-// daemon (Config.Roster). From it a new daemon knows the clients of the previous one without trusting any of them.
+// socket open. Its memory is then given back within milliseconds. A client that only lost its connection keeps its
+// index, and connects again from the same process. Which process has which index is also written to a file that
+// outlives the daemon (Config.Roster). From it a new daemon knows the clients of the previous one without trusting any
+// of them.
 //
 // # Memory
 //
@@ -84,8 +85,8 @@ type Evidence struct {
 
 // Resolver says which lgpu a process belongs to.
 type Resolver interface {
-	// Resolve returns the ID of an lgpu that the Server has, which it may add for the purpose. An error keeps the process
-	// out; a *Refusal is told to it.
+	// Resolve returns the ID of an lgpu that the Server has, which it may add for the purpose. An error keeps the
+	// process out; a *Refusal is told to it.
 	Resolve(Evidence) (lgpu uint64, err error)
 }
 

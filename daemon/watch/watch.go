@@ -1,5 +1,6 @@
-// Package watch lets a process keep another running: a daemon that a command started, without a service manager. The daemon
-// sends a pulse through a pipe. When there is none for long enough the daemon hangs: it is ended and started again.
+// Package watch lets a process keep another running: a daemon that a command started, without a service manager. The
+// daemon sends a pulse through a pipe. When there is none for long enough the daemon hangs: it is ended and started
+// again.
 //
 //	watch.Keep(start, watch.Patience, log)   // in the process that watches
 //	watch.Pulse(ctx, alive)                  // in the daemon
@@ -22,8 +23,8 @@ import (
 // Env names the descriptor to which a process sends its pulse.
 const Env = "LGPU_WATCH_FD"
 
-// Patience is how long a daemon that sends no pulse is waited for until it counts as hung. It is long, for busy machines:
-// its tenants go by their own credit long before.
+// Patience is how long a daemon that sends no pulse is waited for until it counts as hung. It is long, for busy
+// machines: its tenants go by their own credit long before.
 const Patience = 10 * time.Second
 
 // looks is the number of looks in the patience: time in which the watching process was stopped itself counts as one.
@@ -32,8 +33,9 @@ const looks = 10
 // lastWords is the time that a hung process has to write its stacks into its log before it is killed.
 const lastWords = 2 * time.Second
 
-// Keep runs the process that start starts until it ends by itself, and returns how; when it hangs, it is ended and started
-// again. start gives the process pulse as a descriptor, and its number in Env. INT and TERM are passed on to it.
+// Keep runs the process that start starts until it ends by itself, and returns how; when it hangs, it is ended and
+// started again. start gives the process pulse as a descriptor, and its number in Env. INT and TERM are passed on to
+// it.
 func Keep(start func(pulse *os.File) (*exec.Cmd, error), patience time.Duration, log *slog.Logger) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM)
@@ -94,8 +96,8 @@ func keep(start func(*os.File) (*exec.Cmd, error), patience time.Duration, log *
 	}
 }
 
-// Pulse sends the pulse of this process to the one that watches it, as long as alive returns, until ctx ends. It returns
-// at once where no process watches this one, or not any more.
+// Pulse sends the pulse of this process to the one that watches it, as long as alive returns, until ctx ends. It
+// returns at once where no process watches this one, or not any more.
 func Pulse(ctx context.Context, alive func()) error {
 	fd, err := strconv.Atoi(os.Getenv(Env))
 	os.Unsetenv(Env)

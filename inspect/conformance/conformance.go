@@ -3,8 +3,8 @@
 //  1. the device query inside returns count compute units;
 //  2. throughput of compute-bound work is in proportion to count;
 //  3. several lgpus at the same time get their parts;
-//  4. a program that reads the number of its unit (%smid) sees those of its list and no others, and programs with disjoint
-//     lists do not slow each other down, where a device grants units by name.
+//  4. a program that reads the number of its unit (%smid) sees those of its list and no others, and programs with
+//     disjoint lists do not slow each other down, where a device grants units by name.
 //
 // So "what do these bits mean to an end user" has an answer that can be checked on any vendor's device:
 //
@@ -40,14 +40,16 @@ const (
 type Options struct {
 	// Program is the lgpu program, which Run starts as `PROGRAM run …`, and in it as `PROGRAM conformance --probe …`.
 	Program string
-	// Arguments come after every "run" and "create", such as --sim=SHAPE; Socket, where not empty, is the daemon to use.
+	// Arguments come after every "run" and "create", such as --sim=SHAPE; Socket, where not empty, is the daemon to
+	// use.
 	Arguments []string
 	Socket    string
 	// Device is the device to measure, by index or UUID; default "0".
 	Device string
 	// Modes are what is measured; default both. A mode that the device does not have is reported as not offered.
 	Modes []Mode
-	// Counts are the numbers of units to measure; default an eighth, a quarter, a half and three quarters of the device.
+	// Counts are the numbers of units to measure; default an eighth, a quarter, a half and three quarters of the
+	// device.
 	Counts []int
 	// Seconds is how long one measurement lasts, beside a second before it; default 3.
 	Seconds float64
@@ -88,8 +90,8 @@ type Report struct {
 	Rows      []Row   `json:"rows"`
 }
 
-// Status is the exit status that says how it went: 0 if every promise that is made is kept, 1 if one is broken, 3 if one
-// could not be measured.
+// Status is the exit status that says how it went: 0 if every promise that is made is kept, 1 if one is broken, 3 if
+// one could not be measured.
 func (r *Report) Status() int {
 	status := 0
 	for _, row := range r.Rows {
@@ -266,7 +268,8 @@ func (r *run) reportShares(s *shares) {
 	if d := 100 * math.Abs(s.after.pace()/s.before.pace()-1); d > 1 {
 		drift = fmt.Sprintf("the whole device's own rate changed by %.1f %% meanwhile", d)
 	}
-	// All units for some of the time show in how much is done in all, some units all the time in how fast a kernel is done.
+	// All units for some of the time show in how much is done in all, some units all the time in how fast a kernel is
+	// done.
 	part := func(m Measurement) float64 {
 		if s.mode == Spatial {
 			return m.pace() / whole

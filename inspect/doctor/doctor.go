@@ -1,5 +1,6 @@
-// Package doctor says which parts of lgpu work on a machine, which do not, and what to do about it. Look finds the facts
-// and Examine judges them, so that every judgement can be tested with the facts of machines that the tests do not have.
+// Package doctor says which parts of lgpu work on a machine, which do not, and what to do about it. Look finds the
+// facts and Examine judges them, so that every judgement can be tested with the facts of machines that the tests do not
+// have.
 //
 //	m := doctor.Look(ctx, doctor.Options{Version: version, Self: self, Daemon: ask})
 //	report := doctor.Examine(m)

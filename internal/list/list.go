@@ -1,5 +1,5 @@
-// Package list is the list grammar of lgpu files and the sets that it denotes: which compute units of a device an lgpu may
-// use.
+// Package list is the list grammar of lgpu files and the sets that it denotes: which compute units of a device an lgpu
+// may use.
 //
 //	set, err := list.Parse("0-3,8-N:1/2", 16) // bits 0 1 2 3 8 10 12 14
 //	set.String()                              // "0-3,8,10,12,14"

@@ -28,8 +28,8 @@ type account struct {
 	// I.371), once for the cap and once for the minimum.
 	paid, owed int64
 
-	// Of the children that take part, as of the last scan: the least vt, the mean by weight, and, as scratch, the sum of
-	// their weights.
+	// Of the children that take part, as of the last scan: the least vt, the mean by weight, and, as scratch, the sum
+	// of their weights.
 	least, mean, weights int64
 	scan, noted          uint64 // the last scan that saw a child, and the account
 }
@@ -178,8 +178,8 @@ func (a *account) ahead(slack, more int64) bool {
 	return false
 }
 
-// fairer reports whether a comes before b in fair order: their own, or that of the ancestors that are siblings. Each counts
-// as having had some more device time than it was charged.
+// fairer reports whether a comes before b in fair order: their own, or that of the ancestors that are siblings. Each
+// counts as having had some more device time than it was charged.
 func (a *account) fairer(b *account, moreA, moreB int64) bool {
 	for a.depth > b.depth {
 		a = a.parent
@@ -205,8 +205,8 @@ func (a *account) fairer(b *account, moreA, moreB int64) bool {
 	}
 }
 
-// join adds a seat to those by which the account competes with its siblings. With the first, the account has no claim for
-// the time in which it did not take part.
+// join adds a seat to those by which the account competes with its siblings. With the first, the account has no claim
+// for the time in which it did not take part.
 func (a *account) join(now int64) {
 	if a.active++; a.active > 1 {
 		return
@@ -237,8 +237,8 @@ func (a *account) leave() {
 	}
 }
 
-// note and raise bring the floors up to the least vt among those that take part: first note for each seat, then raise for
-// each, on as many levels as the seat takes part in.
+// note and raise bring the floors up to the least vt among those that take part: first note for each seat, then raise
+// for each, on as many levels as the seat takes part in.
 func (a *account) note(scan uint64, levels int, slice int64) {
 	for ; levels > 0; levels, a = levels-1, a.parent {
 		up := a.parent

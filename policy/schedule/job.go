@@ -364,8 +364,8 @@ func (j *job) overrun() {
 	j.end()
 }
 
-// forgive bounds what a gang is owed on some of its devices only because it waited for its turn on others: to two slices
-// of any other seat, by weight.
+// forgive bounds what a gang is owed on some of its devices only because it waited for its turn on others: to two
+// slices of any other seat, by weight.
 func (j *job) forgive() {
 	if len(j.granted) < 2 {
 		return

@@ -1,6 +1,6 @@
-// Package schedule decides which lgpu has which device's compute next. It is pure policy: no GPU, no clock, no goroutine;
-// the caller tells it what happened and when, and carries out its decisions. The same code runs in the daemon, in tests
-// and in a simulation of a hundred devices.
+// Package schedule decides which lgpu has which device's compute next. It is pure policy: no GPU, no clock, no
+// goroutine; the caller tells it what happened and when, and carries out its decisions. The same code runs in the
+// daemon, in tests and in a simulation of a hundred devices.
 //
 //	s := schedule.New(schedule.Options{})
 //	s.Set(now, 1, schedule.Params{Weight: 300})
@@ -38,8 +38,8 @@
 //
 // busy is always the lgpu's absolute Busy on the device, over all its processes (their union: two that compute at the
 // same time count once). A value below the last one, or one that grew by more than the time that has passed, is
-// corrected. Calls that name unknown entities or devices, or make no sense in the present state, are ignored or, where a
-// person's input may be the cause, return an error; they never harm another seat.
+// corrected. Calls that name unknown entities or devices, or make no sense in the present state, are ignored or, where
+// a person's input may be the cause, return an error; they never harm another seat.
 //
 // # What the decisions mean
 //
@@ -57,23 +57,23 @@
 //  4. all others.
 //
 // High thus goes strictly before Normal. Normal can starve except for its minimums: give one to whatever must go on.
-// Minimums hold as long as they and the parts of latency-critical lgpus fit the device. Within 1, 3 and 4 the order
-// is fair: among siblings of the tree the one with the least time by weight is next. An lgpu that has just come has no
+// Minimums hold as long as they and the parts of latency-critical lgpus fit the device. Within 1, 3 and 4 the order is
+// fair: among siblings of the tree the one with the least time by weight is next. An lgpu that has just come has no
 // claim for the time when it was away, and one that ran longer than its slice pays with its next slices. No lgpu gets
 // more than its cap, or that of a group above, even when the device is idle: credit flows in at the capped rate, a
-// Quantum of it starts a grant, and at most Burst of it is saved, plus what flows in while others keep the device (for at
-// most 200 ms at a time).
+// Quantum of it starts a grant, and at most Burst of it is saved, plus what flows in while others keep the device (for
+// at most 200 ms at a time).
 //
 // While others wait, a grant is charged by the clock from Open to Closed; otherwise by Busy, and then it counts for the
-// cap only. A grant that nobody contends for has no end. A contended one lasts a slice, and goes on without being closed
-// when its seat would be next again. Slices are longer for seats that drain slowly. A seat without any cap that is alone
-// on its device is Free: it needs no accounts.
+// cap only. A grant that nobody contends for has no end. A contended one lasts a slice, and goes on without being
+// closed when its seat would be next again. Slices are longer for seats that drain slowly. A seat without any cap that
+// is alone on its device is Free: it needs no accounts.
 //
 // The seats of an lgpu on several devices, and those of all lgpus with the same Gang, are opened and closed together:
-// their kernels may wait for each other across devices. A gang's turn comes when it is first on all its devices, or, once
-// it has waited two slices for that, when it has had more than its part on none; then the grants on them are closed and
-// the devices kept for the gang. A seat of a gang that has been neither busy nor waiting for a second is left out until it
-// wants. Two seats of a gang on the same device take turns.
+// their kernels may wait for each other across devices. A gang's turn comes when it is first on all its devices, or,
+// once it has waited two slices for that, when it has had more than its part on none; then the grants on them are
+// closed and the devices kept for the gang. A seat of a gang that has been neither busy nor waiting for a second is
+// left out until it wants. Two seats of a gang on the same device take turns.
 package schedule
 
 import "math"
@@ -108,8 +108,8 @@ const (
 	High
 )
 
-// Params are the parameters of an entity. Class, Latency, Gang and Devices are an lgpu's; those of a group are ignored, so
-// a caller that inherits them from the parent resolves that itself.
+// Params are the parameters of an entity. Class, Latency, Gang and Devices are an lgpu's; those of a group are ignored,
+// so a caller that inherits them from the parent resolves that itself.
 type Params struct {
 	Parent  ID                // 0: the top
 	Weight  uint32            // 1..MaxWeight, against its siblings; 0: DefaultWeight

@@ -228,8 +228,8 @@ func (x *seat) openGate() {
 	x.tell(Open, x.allowance())
 }
 
-// extend tells an open seat when the terms of its grant have changed. Unless all is set, small changes of its credit are
-// not told.
+// extend tells an open seat when the terms of its grant have changed. Unless all is set, small changes of its credit
+// are not told.
 func (x *seat) extend(all bool) {
 	if !x.open || x.closeSent {
 		return

@@ -42,7 +42,8 @@ func (e *entity) mayUse(dev Device) bool {
 	return e.p.Devices == nil || slices.Contains(e.p.Devices, dev)
 }
 
-// tree is the groups and lgpus by ID, and the devices. On each device the accounts form a tree like that of the entities.
+// tree is the groups and lgpus by ID, and the devices. On each device the accounts form a tree like that of the
+// entities.
 type tree struct {
 	*core
 	options  Options // of devices that have none of their own
@@ -200,8 +201,8 @@ func (t *tree) relink() {
 	}
 }
 
-// relink puts an entity's account on the device below its parent's, parents first: an account that is created on the way
-// needs the right parent. It returns the account.
+// relink puts an entity's account on the device below its parent's, parents first: an account that is created on the
+// way needs the right parent. It returns the account.
 func (d *device) relink(e *entity) *account {
 	if e == nil {
 		return d.top

@@ -7,8 +7,8 @@ import (
 )
 
 // The device addresses of a process. They lie above what a 64-bit program can map without asking for more (47 bits on
-// x86, 48 on Arm), as a device's 49-bit addresses may, so that no device address is a host address: programs put their heaps
-// anywhere below, and Go's at random.
+// x86, 48 on Arm), as a device's 49-bit addresses may, so that no device address is a host address: programs put their
+// heaps anywhere below, and Go's at random.
 const (
 	addressFirst = uint64(1) << 48
 	addressLast  = addressFirst + 1<<45

@@ -120,8 +120,9 @@ func (p *Process) Memcpy3DPeer(call *wire.Call, m *wire.CUDA_MEMCPY3D_PEER, stre
 	}, stream, async)
 }
 
-// Memset is cuMemsetD8 to D2D32. The synchronous form does not wait for what runs on the stream, as with the real driver;
-// on an idle stream it waits for itself, since there the real one is done before anybody could tell the difference.
+// Memset is cuMemsetD8 to D2D32. The synchronous form does not wait for what runs on the stream, as with the real
+// driver; on an idle stream it waits for itself, since there the real one is done before anybody could tell the
+// difference.
 func (p *Process) Memset(call *wire.Call, dst wire.CUdeviceptr, pitch uint64, value, element uint32, width, height uint64, stream wire.CUstream, async uint32) wire.CUresult {
 	_, unlock, res := p.enter(call)
 	defer unlock()

@@ -53,9 +53,9 @@ func text(s string, length uint32) []byte {
 	return append([]byte(s[:min(len(s), int(length)-1)]), 0)
 }
 
-// Init is cuInit. given says what of the program's environment is set: with bit 0 visible is its CUDA_VISIBLE_DEVICES, with
-// bit 1 units its LGPU_SIM_UNITS; share is its CUDA_MPS_ACTIVE_THREAD_PERCENTAGE or empty. As with the real driver the first
-// cuInit that finds a device decides.
+// Init is cuInit. given says what of the program's environment is set: with bit 0 visible is its CUDA_VISIBLE_DEVICES,
+// with bit 1 units its LGPU_SIM_UNITS; share is its CUDA_MPS_ACTIVE_THREAD_PERCENTAGE or empty. As with the real driver
+// the first cuInit that finds a device decides.
 func (p *Process) Init(_ *wire.Call, flags, given uint32, visibleList, units, share string) wire.CUresult {
 	if flags != 0 {
 		return errInvalidValue

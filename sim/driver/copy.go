@@ -245,8 +245,8 @@ func (p *Process) copyPageable(call *wire.Call, s *stream, b *box, async bool) R
 	return success
 }
 
-// hostRows reads or writes the rows of one side of a part in the program's memory, without the device's lock. It reports
-// whether the program could be reached.
+// hostRows reads or writes the rows of one side of a part in the program's memory, without the device's lock. It
+// reports whether the program could be reached.
 func (p *Process) hostRows(part *box, side *side, move func(wire.HostAddr, []byte) error) bool {
 	p.d.mu.Unlock()
 	defer p.d.mu.Lock()

@@ -90,7 +90,8 @@ func (d *Driver) id() uint64 {
 	return d.ids
 }
 
-// Process is one connected program: the calls of the protocol (wire.Driver). They may be made from many threads at once.
+// Process is one connected program: the calls of the protocol (wire.Driver). They may be made from many threads at
+// once.
 type Process struct {
 	d    *Driver
 	pid  int // of the program, as seen here

@@ -52,8 +52,8 @@ func (ph *physical) give(p *Process) {
 	}
 }
 
-// release gives up one reference; the last one frees the memory. Memory of cuMemCreate of which its process has neither a
-// handle nor a mapping any more is counted as somebody else's who has, or as nobody's, as drivers do it.
+// release gives up one reference; the last one frees the memory. Memory of cuMemCreate of which its process has neither
+// a handle nor a mapping any more is counted as somebody else's who has, or as nobody's, as drivers do it.
 func (ph *physical) release() {
 	if ph.refs--; ph.refs > 0 {
 		if p := ph.owner; p != nil && ph.prop != (properties{}) && !p.holds(ph) {
@@ -174,8 +174,8 @@ func (d *Driver) share(e *export) (*os.File, Result) {
 	return write, success
 }
 
-// collect forgets the descriptors of which no copy is open, at once and not when somebody comes to read it: a driver's memory
-// is free when the last user has let go. d.mu is held.
+// collect forgets the descriptors of which no copy is open, at once and not when somebody comes to read it: a driver's
+// memory is free when the last user has let go. d.mu is held.
 func (d *Driver) collect() {
 	for key, e := range d.shared {
 		conn, err := e.read.SyscallConn()

@@ -9,8 +9,8 @@ import (
 // pool is a memory pool of a device, for allocations in stream order.
 //
 // What is freed in stream order no longer counts as used, but until its free has run it is the stream's own: it stays
-// reserved, and only what comes after the free may have it. Anyone else makes the pool grow, though it has reserved more
-// than is used; so does one who finds no hole that is large enough.
+// reserved, and only what comes after the free may have it. Anyone else makes the pool grow, though it has reserved
+// more than is used; so does one who finds no hole that is large enough.
 type pool struct {
 	handle    uint64
 	p         *Process

@@ -46,7 +46,8 @@ func (w *work) after(dep *work) {
 	}
 }
 
-// follow makes w start no earlier than dep ended. Devices have clocks of their own: what another one did counts from now.
+// follow makes w start no earlier than dep ended. Devices have clocks of their own: what another one did counts from
+// now.
 func (w *work) follow(dep *work) {
 	if dep.ctx.dev == w.ctx.dev {
 		w.ready = max(w.ready, dep.at)

@@ -11,12 +11,12 @@
 //	Channel  the work of one owner in one Space: grids submitted to the compute engine
 //	Grid     a number of blocks with equal needs; blocks run on units, many at a time, in no promised order
 //
-// Every unit is given to the channels that may use it one after the other, each for at most one slice while others wait.
-// So a channel that may use all units takes turns with the others on the whole device; channels that are confined to
-// different units run at the same time, and where only some units are common, those alone are shared by time. A channel
-// that runs out of work goes on at the next step, a quantum later at most, while others run beside it. Grids of one
-// channel share its units. A unit issues one instruction a cycle, so that blocks that share a unit take as long as the sum
-// of their cycles: concurrency hides nothing and invents nothing.
+// Every unit is given to the channels that may use it one after the other, each for at most one slice while others
+// wait. So a channel that may use all units takes turns with the others on the whole device; channels that are confined
+// to different units run at the same time, and where only some units are common, those alone are shared by time. A
+// channel that runs out of work goes on at the next step, a quantum later at most, while others run beside it. Grids of
+// one channel share its units. A unit issues one instruction a cycle, so that blocks that share a unit take as long as
+// the sum of their cycles: concurrency hides nothing and invents nothing.
 //
 // # Time
 //

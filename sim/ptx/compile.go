@@ -196,7 +196,8 @@ func (a *asm) src(o *operand, t typ) (int32, error) {
 	return i, err
 }
 
-// wideSrc is src for instructions that take a wider register too; it returns the register's type, tNone for other operands.
+// wideSrc is src for instructions that take a wider register too; it returns the register's type, tNone for other
+// operands.
 func (a *asm) wideSrc(o *operand, t typ) (int32, typ, error) {
 	if o.neg {
 		return 0, tNone, a.errf("'!' before %s", o.name)

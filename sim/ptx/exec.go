@@ -14,7 +14,8 @@ func merge(d, s *vec, act uint32) {
 	}
 }
 
-// exec runs the current group until cycle end, or until it merges with, splits from or waits for others, and returns the cycle.
+// exec runs the current group until cycle end, or until it merges with, splits from or waits for others, and returns
+// the cycle.
 func (w *warp) exec(used, end int64) int64 {
 	g := &w.groups[w.cur]
 	f := g.frame
@@ -165,8 +166,8 @@ func readParam(p []byte, size uint8) uint64 {
 	return uint64(p[0])
 }
 
-// control executes an instruction that may end, split or stop the group. It returns false when the group does not simply
-// continue after the instruction; then the group's counter is set already.
+// control executes an instruction that may end, split or stop the group. It returns false when the group does not
+// simply continue after the instruction; then the group's counter is set already.
 func (w *warp) control(in *inst, f *frame, g *group, act uint32, used int64) bool {
 	switch in.kind {
 	case kBrx:
@@ -249,7 +250,8 @@ func (w *warp) returns(f *frame, g *group, act uint32) {
 	w.dead(f, act)
 }
 
-// barWarp is bar.warp.sync: lanes with another member mask leave the group first. It returns false when the group waits.
+// barWarp is bar.warp.sync: lanes with another member mask leave the group first. It returns false when the group
+// waits.
 func (w *warp) barWarp(in *inst, f *frame, g *group, act uint32) bool {
 	other := w.others(in, f, act)
 	if other != 0 {

@@ -161,8 +161,8 @@ func (r *window) at(addr, size uint64) unsafe.Pointer {
 	return unsafe.Add(r.host, off)
 }
 
-// locate finds the memory of an access that is not where the last one was, and the range in which the next access is likely
-// to lie; nil after a fault.
+// locate finds the memory of an access that is not where the last one was, and the range in which the next access is
+// likely to lie; nil after a fault.
 func (w *warp) locate(in *inst, f *frame, lane uint, addr, size uint64, write bool) (unsafe.Pointer, window) {
 	p, fault := w.ptr(in.x.space, f, lane, addr, size, write)
 	if fault != 0 {

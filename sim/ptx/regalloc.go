@@ -1,7 +1,7 @@
 package ptx
 
-// Compilers number registers as if there were no end of them, nearly one a value. Here a register is 256 bytes a warp, so
-// those that live inside one basic block share places; the others keep one each.
+// Compilers number registers as if there were no end of them, nearly one a value. Here a register is 256 bytes a warp,
+// so those that live inside one basic block share places; the others keep one each.
 
 // operands calls use for each register that an instruction reads and def for each that it writes.
 func (in *inst) operands(use, def func(*int32)) {
@@ -75,8 +75,8 @@ func (in *inst) operands(use, def func(*int32)) {
 	}
 }
 
-// liveRange is what is known of a register: the block it lives in, -1 when it is more than one or when it may be read before
-// it is written there, and its first and last instruction.
+// liveRange is what is known of a register: the block it lives in, -1 when it is more than one or when it may be read
+// before it is written there, and its first and last instruction.
 type liveRange struct {
 	block int32 // 0: not seen
 	last  int32

@@ -168,8 +168,8 @@ func (w *warp) pick() bool {
 	return true
 }
 
-// first finds the group to run next: the deepest with the lowest counter or, where oldest is set, the one that has waited
-// longest; -1 if all wait. parts is the number of groups that wait for the others of a collective operation.
+// first finds the group to run next: the deepest with the lowest counter or, where oldest is set, the one that has
+// waited longest; -1 if all wait. parts is the number of groups that wait for the others of a collective operation.
 func (w *warp) first(oldest bool) (best, parts int) {
 	best = -1
 	for i := range w.groups {
@@ -230,8 +230,8 @@ func (w *warp) merge(best int, oldest bool) {
 	w.cur = best
 }
 
-// join merges groups that wait at the same .sync operation, which a group that ran out of turn reaches without being stopped
-// at the others' place. It returns whether there were any.
+// join merges groups that wait at the same .sync operation, which a group that ran out of turn reaches without being
+// stopped at the others' place. It returns whether there were any.
 func (w *warp) join() bool {
 	for i := range w.groups {
 		for k := i + 1; k < len(w.groups); k++ {
@@ -248,7 +248,8 @@ func (w *warp) join() bool {
 	return false
 }
 
-// run executes the warp's groups from cycle used of the Run to end, or until all wait or have exited, and returns the cycle.
+// run executes the warp's groups from cycle used of the Run to end, or until all wait or have exited, and returns the
+// cycle.
 func (w *warp) run(used, end int64) int64 {
 	for used < end && w.live != 0 && w.block.err == nil && w.pick() {
 		from := used
@@ -289,8 +290,8 @@ func (w *warp) force() bool {
 	return any
 }
 
-// ready returns which of the active lanes of a group can do a .sync operation: lanes that name the same members, if all of
-// these are there; 0 if none can. Lanes that name different ones can be at the same place, and so in one group.
+// ready returns which of the active lanes of a group can do a .sync operation: lanes that name the same members, if all
+// of these are there; 0 if none can. Lanes that name different ones can be at the same place, and so in one group.
 func (w *warp) ready(in *inst, f *frame, g *group, act uint32) uint32 {
 	if in.sub == 0 || g.forced {
 		return act
@@ -316,7 +317,8 @@ func naming(members *vec, m, act uint32) (lanes uint32) {
 	return lanes
 }
 
-// part makes some lanes of the current group one of their own, at the same place. (The slice has room for one for each lane.)
+// part makes some lanes of the current group one of their own, at the same place. (The slice has room for one for each
+// lane.)
 func (w *warp) part(g *group, lanes uint32, wait uint8) {
 	w.groups = append(w.groups, group{mask: lanes, pc: g.pc, frame: g.frame, turn: w.turn, wait: wait})
 	g.mask &^= lanes

@@ -152,8 +152,8 @@ func dial(path string, kind uint32, token [16]byte, thread uint64, timeout time.
 	return &clientConn{conn: conn, mem: mem}, session, nil
 }
 
-// readWelcome reads the server's welcome, which comes in one piece with the descriptor of the channel's memory, and maps
-// the memory.
+// readWelcome reads the server's welcome, which comes in one piece with the descriptor of the channel's memory, and
+// maps the memory.
 func readWelcome(conn *net.UnixConn) (mem []byte, token [16]byte, err error) {
 	var b [welcomeSize]byte
 	oob := make([]byte, unix.CmsgSpace(4))

@@ -27,10 +27,10 @@
 //
 //	size u32 (a multiple of 8, with this header), op u32, then its payload
 //
-// and never crosses the ring's end: a record with op Pad fills the rest. A side that has published a record writes one byte
-// to the socket if, and only if, the other side's "sleeping" is set: that is the doorbell. The other side sets it, looks
-// at the ring once more, and then waits for the socket. The end of the socket's stream is the end of the other side: a
-// client then answers every call with CUDA_ERROR_DEVICE_UNAVAILABLE, a server closes the process's Driver.
+// and never crosses the ring's end: a record with op Pad fills the rest. A side that has published a record writes one
+// byte to the socket if, and only if, the other side's "sleeping" is set: that is the doorbell. The other side sets it,
+// looks at the ring once more, and then waits for the socket. The end of the socket's stream is the end of the other
+// side: a client then answers every call with CUDA_ERROR_DEVICE_UNAVAILABLE, a server closes the process's Driver.
 //
 // # Calls
 //
@@ -43,9 +43,9 @@
 //	string, array            u64 length in bytes, then the bytes; or length | 1<<63, then the address they are at
 //	room for an array        the address it goes to (its capacity is a parameter of its own)
 //
-// A reply (op Reply) is result i64, flags u64 (bit 1: a descriptor follows over the socket), and then each result in the
-// same encoding. Before it answers, the server may ask the waiting thread for its program's memory, up to the size of the
-// bulk area at a time:
+// A reply (op Reply) is result i64, flags u64 (bit 1: a descriptor follows over the socket), and then each result in
+// the same encoding. Before it answers, the server may ask the waiting thread for its program's memory, up to the size
+// of the bulk area at a time:
 //
 //	Fetch address u64, length u64   the client copies into the bulk area and sends Done
 //	Store address u64, length u64   the client copies from the bulk area and sends Done

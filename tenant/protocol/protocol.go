@@ -1,5 +1,6 @@
-// Package protocol is the language of the daemon's socket for tenants: what the interposer and the daemon say to each other.
-// The Go types are its only source; tenant/liblgpu/link_gen.h is generated from them (go generate ./tenant/region).
+// Package protocol is the language of the daemon's socket for tenants: what the interposer and the daemon say to each
+// other. The Go types are its only source; tenant/liblgpu/link_gen.h is generated from them (go generate
+// ./tenant/region).
 //
 // The socket is a SOCK_SEQPACKET one. Every packet is one Message, in the machine's byte order; a Refuse may carry text
 // after it. The daemon asks the kernel who a client is: nothing in a message says it.
@@ -13,17 +14,18 @@
 //	Need      memory beyond what is granted      Memory    asked and answered; look at Granted again
 //	                                             Gone      memory given away and left is on the device no more
 //
-// After the Welcome of a reconnect, the first thing a client says is a Need of nothing, which is not answered: it goes by
-// the new Limits from now on. While a Want, or a Closed with FlagWaiting, has no answer, the daemon beats in the limits
-// (Beat).
+// After the Welcome of a reconnect, the first thing a client says is a Need of nothing, which is not answered: it goes
+// by the new Limits from now on. While a Want, or a Closed with FlagWaiting, has no answer, the daemon beats in the
+// limits (Beat).
 //
 // # Grants
 //
-// An Open with a new Serial begins a grant, and so do a Seep and a Close at a free gate, which are over as soon as what is
-// in flight has ended. An Open with the Serial of the grant that is open changes it; one with the Serial of a grant that the
-// client has ended itself crossed its Closed on the way and means nothing. A client ends a grant when the lgpu's Busy
-// counter, with what is in flight, reaches Value; at a Close; and, where FlagWanted is set, when it has had nothing to run
-// for Linger. Every grant is ended by exactly one Closed, or by a Free; a Closed that crosses the Free means nothing.
+// An Open with a new Serial begins a grant, and so do a Seep and a Close at a free gate, which are over as soon as what
+// is in flight has ended. An Open with the Serial of the grant that is open changes it; one with the Serial of a grant
+// that the client has ended itself crossed its Closed on the way and means nothing. A client ends a grant when the
+// lgpu's Busy counter, with what is in flight, reaches Value; at a Close; and, where FlagWanted is set, when it has had
+// nothing to run for Linger. Every grant is ended by exactly one Closed, or by a Free; a Closed that crosses the Free
+// means nothing.
 package protocol
 
 import (
@@ -39,9 +41,9 @@ const Version = 1
 // Linger is how long an open gate stays open with nothing to run while others wait, in ns. Shorter gaps are charged.
 const Linger = 60_000
 
-// Beat is the longest time between two beats (region.DeviceLimits) while a launch waits for the daemon, in ns. Silence is
-// for how long a process that waits sees none before it takes the daemon for hung, cuts the connection and goes by its
-// own credit: looks of its own that far apart, since it may have been stopped itself.
+// Beat is the longest time between two beats (region.DeviceLimits) while a launch waits for the daemon, in ns. Silence
+// is for how long a process that waits sees none before it takes the daemon for hung, cuts the connection and goes by
+// its own credit: looks of its own that far apart, since it may have been stopped itself.
 const (
 	Beat    = 50_000_000
 	Silence = 150_000_000
@@ -78,7 +80,8 @@ const (
 	// FlagView (Hello): only looks (nvidia-smi), becomes no client; the connection ends with the Welcome.
 	FlagView uint32 = 1 << iota
 	// FlagReconnect (Hello): was a client before the daemon restarted. ID and Client are its lgpu and index, and the fd
-	// of its Usage comes along, unless the kernel says EPERM: then the daemon has it. (Welcome): only the fd of Limits comes along.
+	// of its Usage comes along, unless the kernel says EPERM: then the daemon has it. (Welcome): only the fd of Limits
+	// comes along.
 	FlagReconnect
 	// FlagWanted (Open): another lgpu waits for the device.
 	FlagWanted

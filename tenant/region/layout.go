@@ -185,8 +185,8 @@ type Client struct {
 	Host      Ledger
 	Device    [MaxDevices]Ledger
 	// Exported is what of each device the process has given away under descriptors and is charged for, in bytes. It may
-	// outlive the process, and then stays charged as long as the device still has it. Left is the part of it of which the
-	// process has neither handle nor mapping any more, so that the driver does not count it as the process's.
+	// outlive the process, and then stays charged as long as the device still has it. Left is the part of it of which
+	// the process has neither handle nor mapping any more, so that the driver does not count it as the process's.
 	Exported [MaxDevices]uint64
 	Left     [MaxDevices]uint64
 }

@@ -182,8 +182,8 @@ func (s *siege) refer(t *testing.T) {
 	s.reference.start(t)
 }
 
-// begin makes sure that there is a daemon to attack, and a fresh one where the attack before has spoilt it: what one attack
-// has done is not held against the next.
+// begin makes sure that there is a daemon to attack, and a fresh one where the attack before has spoilt it: what one
+// attack has done is not held against the next.
 func (s *siege) begin(t *testing.T) {
 	t.Helper()
 	hangs.hang(true)

@@ -1,12 +1,13 @@
-// Command hostile is a tenant that means harm, for the test that includes this folder. It runs inside an lgpu, which root
-// starts, as a user without rights, and has what every tenant has: the sockets of the daemon, the tree's files, the pages
-// that the daemon shares with it, and the ports of loopback.
+// Command hostile is a tenant that means harm, for the test that includes this folder. It runs inside an lgpu, which
+// root starts, as a user without rights, and has what every tenant has: the sockets of the daemon, the tree's files,
+// the pages that the daemon shares with it, and the ports of loopback.
 //
 //	hostile ATTACK SECONDS SEED
 //
 // makes one attack for so long and prints how often it struck, as "acts N". The environment says where things are; see
-// world. An attack ends by itself, and everything that it holds ends with its processes. It takes no more than a part of one
-// processor, at the lowest priority: what is tested is what the daemon does with what it is sent, not who gets the processor.
+// world. An attack ends by itself, and everything that it holds ends with its processes. It takes no more than a part
+// of one processor, at the lowest priority: what is tested is what the daemon does with what it is sent, not who gets
+// the processor.
 package main
 
 import (

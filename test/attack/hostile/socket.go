@@ -193,8 +193,8 @@ func (w *world) halfMessages() {
 	})
 }
 
-// floods sends every message of the protocol as fast as it is taken, with values that are too large, and comes back where
-// it is thrown out.
+// floods sends every message of the protocol as fast as it is taken, with values that are too large, and comes back
+// where it is thrown out.
 func (w *world) floods() {
 	r := w.dice(0)
 	values := []uint64{0, 1, 4096, 1 << 20, 1 << 40, 1 << 63, 1<<64 - 1}

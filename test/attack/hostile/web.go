@@ -156,7 +156,8 @@ func (w *world) pageStreams() {
 	})
 }
 
-// dialAPI is a connection to the API, which is refused as long as the user's other attacks hold too many; nil at the end.
+// dialAPI is a connection to the API, which is refused as long as the user's other attacks hold too many; nil at the
+// end.
 func (w *world) dialAPI() *api.Conn {
 	for w.more() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
