@@ -28,16 +28,8 @@
 #define BIN 50000000ull
 #define GRAPH_KERNELS 20
 
-#define CHECK(call)                                                                 \
-	do {                                                                        \
-		CUresult r_ = (call);                                               \
-		if (r_ != CUDA_SUCCESS) {                                           \
-			const char *s_ = "?";                                       \
-			cuGetErrorString(r_, &s_);                                  \
-			fprintf(stderr, "rate: %s: %d %s\n", #call, (int)r_, s_);   \
-			exit(1);                                                    \
-		}                                                                   \
-	} while (0)
+#define PROGRAM "rate"
+#include "../check.h"
 
 static const char ptx[] =
 #include "work.ptx.h"

@@ -8,14 +8,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define CHECK(call)                                                          \
-	do {                                                                 \
-		CUresult r_ = (call);                                        \
-		if (r_ != CUDA_SUCCESS) {                                    \
-			fprintf(stderr, "launch: %s: %d\n", #call, (int)r_); \
-			exit(1);                                             \
-		}                                                            \
-	} while (0)
+#define PROGRAM "launch"
+#include "../check.h"
 
 static CUfunction nothing;
 static CUstream stream;

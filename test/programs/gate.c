@@ -4,18 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lgpu_cuda.h"
-
-#define TRY(call) \
-	do { \
-		CUresult r_ = (call); \
-		if (r_ != CUDA_SUCCESS) { \
-			const char *s_ = "?"; \
-			cuGetErrorName(r_, &s_); \
-			printf("%s: %s\n", #call, s_); \
-			exit(1); \
-		} \
-	} while (0)
+#include "try.h"
 
 static void report(const char *step)
 {

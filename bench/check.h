@@ -1,0 +1,16 @@
+// check.h: what the benchmarks share. A call that fails ends the program with status 1 and is named on standard error.
+#pragma once
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define CHECK(call)                                                                                     \
+	do {                                                                                            \
+		CUresult r_ = (call);                                                                   \
+		if (r_ != CUDA_SUCCESS) {                                                               \
+			const char *s_ = "?";                                                           \
+			cuGetErrorString(r_, &s_);                                                      \
+			fprintf(stderr, PROGRAM ": %s: %d %s\n", #call, (int)r_, s_);                   \
+			exit(1);                                                                        \
+		}                                                                                       \
+	} while (0)
