@@ -63,6 +63,21 @@ func (t *tenant) launch(count int, each time.Duration) time.Duration {
 	return time.Duration(ns)
 }
 
+// waitForDaemonAfter waits until another daemon than the one with this pid answers.
+func (p *place) waitForDaemonAfter(pid int32) {
+	p.t.Helper()
+	p.wait("the next daemon", func() bool {
+		ctx, cancel := context.WithTimeout(p.t.Context(), time.Second)
+		defer cancel()
+		c, err := api.Dial(ctx, api.Options{Dir: p.dir})
+		if err != nil {
+			return false
+		}
+		defer c.Close()
+		return c.Daemon.GetPid() != pid
+	})
+}
+
 // must runs lgpu and returns its output.
 func (p *place) must(args ...string) string {
 	p.t.Helper()
@@ -222,14 +237,7 @@ func TestDaemonIsKilled(t *testing.T) {
 				t.Errorf("round %d: %s", round, got)
 			}
 		}
-		p.wait("the next daemon", func() bool {
-			c, err := api.Dial(t.Context(), api.Options{Dir: p.dir})
-			if err != nil {
-				return false
-			}
-			defer c.Close()
-			return c.Daemon.GetPid() != daemon.Daemon.GetPid()
-		})
+		p.waitForDaemonAfter(daemon.Daemon.GetPid())
 		p.wait("the return of all programs", func() bool {
 			now := p.ps()
 			for i, s := range now {
@@ -357,16 +365,7 @@ func TestDaemonHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	run()
-	p.wait("the next daemon", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		c, err := api.Dial(ctx, api.Options{Dir: p.dir})
-		if err != nil {
-			return false
-		}
-		defer c.Close()
-		return c.Daemon.GetPid() != before
-	})
+	p.waitForDaemonAfter(before)
 	p.wait("the return of all programs", func() bool {
 		now := p.ps()
 		return len(now) == 2 && len(now[0].Processes) == 1 && len(now[1].Processes) == 1

@@ -4,8 +4,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/lgpu/lgpu/api"
 )
 
 // Memory that only descriptors keep: its makers have ended, or have released it.
@@ -101,14 +99,7 @@ func TestOrphansAndARestart(t *testing.T) {
 	if err := unix.Kill(int(daemon.Daemon.GetPid()), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	p.wait("the next daemon", func() bool {
-		c, err := api.Dial(t.Context(), api.Options{Dir: p.dir})
-		if err != nil {
-			return false
-		}
-		defer c.Close()
-		return c.Daemon.GetPid() != daemon.Daemon.GetPid()
-	})
+	p.waitForDaemonAfter(daemon.Daemon.GetPid())
 	p.wait("the return of the program", func() bool {
 		s := p.ps()
 		return len(s) == 1 && len(s[0].Processes) == 1

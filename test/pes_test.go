@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,24 +103,10 @@ func TestKilledPEThatKernelsWaitFor(t *testing.T) {
 // untilAny reads lines up to one that begins with one of some texts.
 func (t *tenant) untilAny(beginnings ...string) string {
 	t.t.Helper()
-	var before []string
-	deadline := time.After(patience)
-	for {
-		select {
-		case line, ok := <-t.lines:
-			if !ok {
-				t.t.Fatalf("%s ended before any of %q; it said %q and %s", t.Path, beginnings, before, t.stderr.String())
-			}
-			for _, b := range beginnings {
-				if strings.HasPrefix(line, b) {
-					return line
-				}
-			}
-			before = append(before, line)
-		case <-deadline:
-			t.t.Fatalf("%s says none of %q; it said %q", t.Path, beginnings, before)
-		}
-	}
+	_, line := t.read(fmt.Sprintf("any of %q", beginnings), func(line string) bool {
+		return slices.ContainsFunc(beginnings, func(b string) bool { return strings.HasPrefix(line, b) })
+	})
+	return line
 }
 
 // When a PE fails, those that do not notice are asked to end, and then ended with all that they started.

@@ -243,26 +243,32 @@ func (s *Scheduler) detach(x *seat) {
 	s.tree.forget(x)
 }
 
-// Want says that the seat has work and its gate is closed.
-func (s *Scheduler) Want(now int64, id ID, dev Device, busy int64) {
+// report moves the time forward and tells a seat its Busy; nil if there is no such seat.
+func (s *Scheduler) report(now int64, id ID, dev Device, busy int64) *seat {
 	s.setTime(now)
 	x := s.tree.seat(id, dev)
+	if x != nil {
+		x.report(busy)
+	}
+	return x
+}
+
+// Want says that the seat has work and its gate is closed.
+func (s *Scheduler) Want(now int64, id ID, dev Device, busy int64) {
+	x := s.report(now, id, dev, busy)
 	if x == nil {
 		return
 	}
-	x.report(busy)
 	x.want()
 	s.tree.run()
 }
 
 // Closed says that the grant has ended and the device is drained of its work; waiting says that there is more.
 func (s *Scheduler) Closed(now int64, id ID, dev Device, busy int64, waiting bool) {
-	s.setTime(now)
-	x := s.tree.seat(id, dev)
+	x := s.report(now, id, dev, busy)
 	if x == nil {
 		return
 	}
-	x.report(busy)
 	x.dev.mark()
 	if x.open {
 		x.drained(waiting)
@@ -274,12 +280,10 @@ func (s *Scheduler) Closed(now int64, id ID, dev Device, busy int64, waiting boo
 
 // Progress says how far Busy has come.
 func (s *Scheduler) Progress(now int64, id ID, dev Device, busy int64) {
-	s.setTime(now)
-	x := s.tree.seat(id, dev)
+	x := s.report(now, id, dev, busy)
 	if x == nil {
 		return
 	}
-	x.report(busy)
 	if x.granted && x.open && !x.dev.contended && x.job.phase == running {
 		x.extend(false)
 	}

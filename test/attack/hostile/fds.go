@@ -188,12 +188,7 @@ func memory(bytes, seals int) int {
 
 // descriptors sends many descriptors of all kinds in every message, before and after a Hello.
 func (w *world) descriptors() {
-	w.each(2, func(r *rand.Rand) {
-		fd, err := w.dialTenant()
-		if err != nil {
-			w.note(err)
-			return
-		}
+	w.eachConnection(func(r *rand.Rand, fd int) {
 		m := &member{fd: fd, usageFD: -1}
 		defer m.close()
 		if r.IntN(2) == 0 {
@@ -234,12 +229,7 @@ func (w *world) descriptors() {
 // forgedCounters comes back with counters that the daemon did not make: of the wrong size, without seals, and cut while
 // the daemon looks at them.
 func (w *world) forgedCounters() {
-	w.each(2, func(r *rand.Rand) {
-		fd, err := w.dialTenant()
-		if err != nil {
-			w.note(err)
-			return
-		}
+	w.eachConnection(func(r *rand.Rand, fd int) {
 		defer unix.Close(fd)
 		m := &member{fd: fd, usageFD: -1}
 		if r.IntN(2) == 0 {

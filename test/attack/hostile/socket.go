@@ -33,6 +33,18 @@ func dial(kind int, path string) (int, error) {
 
 func (w *world) dialTenant() (int, error) { return dial(unix.SOCK_SEQPACKET, w.socket) }
 
+// eachConnection has two goroutines run f with new connections, over and over. f closes the connection.
+func (w *world) eachConnection(f func(r *rand.Rand, fd int)) {
+	w.each(2, func(r *rand.Rand) {
+		fd, err := w.dialTenant()
+		if err != nil {
+			w.note(err)
+			return
+		}
+		f(r, fd)
+	})
+}
+
 // member is a tenant that has been let in, with what it was given.
 type member struct {
 	fd      int
@@ -145,12 +157,7 @@ func (w *world) holdConnections() {
 
 // loopConnections opens and closes connections, some of them with a Hello that nobody waits for.
 func (w *world) loopConnections() {
-	w.each(2, func(r *rand.Rand) {
-		fd, err := w.dialTenant()
-		if err != nil {
-			w.note(err)
-			return
-		}
+	w.eachConnection(func(r *rand.Rand, fd int) {
 		if r.IntN(2) == 0 {
 			w.note(send(fd, hello.Append(nil)))
 		}
@@ -161,12 +168,7 @@ func (w *world) loopConnections() {
 // halfMessages sends packets of every length, kinds that are none, other versions, and what only a daemon says, before
 // and after a Hello.
 func (w *world) halfMessages() {
-	w.each(2, func(r *rand.Rand) {
-		fd, err := w.dialTenant()
-		if err != nil {
-			w.note(err)
-			return
-		}
+	w.eachConnection(func(r *rand.Rand, fd int) {
 		defer unix.Close(fd)
 		if r.IntN(3) == 0 {
 			m := &member{fd: fd, usageFD: -1}
