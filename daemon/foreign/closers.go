@@ -82,8 +82,8 @@ func (c *Closers) Close(uid uint32, f io.Closer) {
 	}
 }
 
-// take returns the next descriptor to close, or nil. Called with mu held.
-func (c *Closers) take() (q *queue, uid uint32, f io.Closer) {
+// next returns the next descriptor to close, or nil. Called with mu held.
+func (c *Closers) next() (q *queue, uid uint32, f io.Closer) {
 	for i, uid := range c.order {
 		q := c.queues[uid]
 		if q.running >= MaxClosersUser {
@@ -108,7 +108,7 @@ func (c *Closers) run() {
 	defer runtime.UnlockOSThread()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for q, uid, f := c.take(); f != nil; q, uid, f = c.take() {
+	for q, uid, f := c.next(); f != nil; q, uid, f = c.next() {
 		c.mu.Unlock()
 		closeNudged(f)
 		c.mu.Lock()

@@ -77,12 +77,12 @@ type kind struct {
 // bucket is when so many lines more could be written at once.
 type bucket struct{ full time.Time }
 
-// fits reports whether one more line may be written now, and counts it with take.
+// fits reports whether one more line may be written now, and counts it with spend.
 func (b *bucket) fits(now time.Time, burst int, period time.Duration) bool {
 	return b.full.Sub(now) <= time.Duration(burst-1)*period
 }
 
-func (b *bucket) take(now time.Time, period time.Duration) {
+func (b *bucket) spend(now time.Time, period time.Duration) {
 	if b.full.Before(now) {
 		b.full = now
 	}
@@ -175,8 +175,8 @@ func (l *limits) admit(text, user string) bool {
 		}
 	}
 	if b.fits(now, userBurst, userPeriod) && k.all.fits(now, kindBurst, kindPeriod) {
-		b.take(now, userPeriod)
-		k.all.take(now, kindPeriod)
+		b.spend(now, userPeriod)
+		k.all.spend(now, kindPeriod)
 		return true
 	}
 	if k.left++; k.left == 1 {

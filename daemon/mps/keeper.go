@@ -212,7 +212,7 @@ func (k *keeper) ask(ctx context.Context, command string) (string, error) {
 	return string(out), nil
 }
 
-// run looks after the daemon, which runs, until let is called.
+// run looks after the daemon, which runs, until release is called.
 func (k *keeper) run() {
 	defer close(k.ended)
 	pause := k.m.config.RetryMin
@@ -243,8 +243,8 @@ func (k *keeper) run() {
 	}
 }
 
-// let makes run return, and returns the daemon, if there is one, which is the caller's then.
-func (k *keeper) let() *proc.Handle {
+// release makes run return, and returns the daemon, if there is one, which is the caller's then.
+func (k *keeper) release() *proc.Handle {
 	k.cancel()
 	<-k.ended
 	p := k.process()
@@ -254,7 +254,7 @@ func (k *keeper) let() *proc.Handle {
 
 // end ends the daemon and returns when it and all that belongs to it are gone.
 func (k *keeper) end() {
-	p := k.let()
+	p := k.release()
 	if p != nil {
 		k.stop(p)
 		p.Close()
@@ -294,7 +294,7 @@ func (k *keeper) stop(p *proc.Handle) {
 
 // leave stops looking after the daemon, which goes on.
 func (k *keeper) leave() {
-	if p := k.let(); p != nil {
+	if p := k.release(); p != nil {
 		p.Close()
 	}
 }

@@ -283,7 +283,7 @@ func (r *run) reportShares(s *shares) {
 			continue
 		}
 		r.query(s.mode, asked, n, s.got[i])
-		r.share(s.mode, "throughput", asked, n, part(s.got[i]), drift)
+		r.reportShare(s.mode, "throughput", asked, n, part(s.got[i]), drift)
 	}
 	for i, n := range s.pair {
 		asked := fmt.Sprintf("count=%d beside count=%d", n, s.pair[1-i])
@@ -291,7 +291,7 @@ func (r *run) reportShares(s *shares) {
 			r.failed(s.mode, "throughput at once", asked, s.bothErr)
 			continue
 		}
-		r.share(s.mode, "throughput at once", asked, n, part(s.both[i]), drift)
+		r.reportShare(s.mode, "throughput at once", asked, n, part(s.both[i]), drift)
 	}
 }
 
@@ -368,8 +368,8 @@ func count(n int) string {
 	return fmt.Sprintf("%d units", n)
 }
 
-// share adds a row of throughput: part of the whole device's, for n units.
-func (r *run) share(mode Mode, promise, asked string, n int, part float64, note string) {
+// reportShare adds a row of throughput: part of the whole device's, for n units.
+func (r *run) reportShare(mode Mode, promise, asked string, n int, part float64, note string) {
 	want := 100 * float64(n) / float64(r.report.Units)
 	e := 100*part - want
 	verdict := Kept

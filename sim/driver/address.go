@@ -52,9 +52,9 @@ func newAddresses() addresses {
 
 func roundUp(n, unit uint64) uint64 { return (n + unit - 1) / unit * unit }
 
-// take reserves size bytes at a multiple of align; ok is false when there are none. Between two ranges one frame stays
-// free, so that running off the end of an allocation faults.
-func (a *addresses) take(size, align uint64) (uint64, bool) {
+// reserve reserves size bytes at a multiple of align; ok is false when there are none. Between two ranges one frame
+// stays free, so that running off the end of an allocation faults.
+func (a *addresses) reserve(size, align uint64) (uint64, bool) {
 	size = roundUp(size, hw.FrameSize) + hw.FrameSize
 	align = max(align, hw.FrameSize)
 	for _, from := range [2]uint64{a.next, addressFirst} {
@@ -71,8 +71,8 @@ func (a *addresses) take(size, align uint64) (uint64, bool) {
 	return 0, false
 }
 
-// takeAt reserves exactly [base, base+size) and its guard frame.
-func (a *addresses) takeAt(base, size uint64) bool {
+// reserveAt reserves exactly [base, base+size) and its guard frame.
+func (a *addresses) reserveAt(base, size uint64) bool {
 	size = roundUp(size, hw.FrameSize) + hw.FrameSize
 	for i, h := range a.free {
 		if base >= h.base && base+size <= h.base+h.size {
@@ -95,8 +95,8 @@ func (a *addresses) cut(i int, base, size uint64) {
 	a.free = slices.Replace(a.free, i, i+1, rest...)
 }
 
-// give returns what take or takeAt reserved; size as asked for.
-func (a *addresses) give(base, size uint64) {
+// release returns what reserve or reserveAt reserved; size as asked for.
+func (a *addresses) release(base, size uint64) {
 	size = roundUp(size, hw.FrameSize) + hw.FrameSize
 	a.free.add(base, size)
 }

@@ -83,14 +83,14 @@ func (a *arena) grow(size uint64) (*chunk, Result) {
 	if res != success {
 		return nil, res
 	}
-	base, ok := a.p.addresses.take(size, 0)
+	base, ok := a.p.addresses.reserve(size, 0)
 	if !ok {
 		phys.release()
 		return nil, errOutOfMemory
 	}
 	r := &region{base: base, size: size, store: phys.frames, ctx: a.ctx, access: a.access}
 	if res = a.p.expose(r); res != success {
-		a.p.addresses.give(base, size)
+		a.p.addresses.release(base, size)
 		phys.release()
 		return nil, res
 	}
@@ -100,8 +100,8 @@ func (a *arena) grow(size uint64) (*chunk, Result) {
 	return c, success
 }
 
-// give frees what alloc returned.
-func (a *arena) give(c *chunk, base, size uint64) {
+// free frees what alloc returned.
+func (a *arena) free(c *chunk, base, size uint64) {
 	need := portion(size)
 	a.used -= need
 	a.back(c, base, need)
@@ -139,7 +139,7 @@ func (a *arena) clear() {
 func (a *arena) release(c *chunk) {
 	a.chunks = slices.DeleteFunc(a.chunks, func(o *chunk) bool { return o == c })
 	a.reserved -= c.region.size
-	a.p.hide(c.region)
-	a.p.addresses.give(c.region.base, c.region.size)
+	a.p.unmap(c.region)
+	a.p.addresses.release(c.region.base, c.region.size)
 	c.phys.release()
 }

@@ -106,7 +106,7 @@ func (p *Process) destroy(c *context) {
 		}
 	}
 	c.arena.clear()
-	p.spilled = append(p.spilled, c.output.take()...)
+	p.spilled = append(p.spilled, c.output.flush()...)
 	for _, pl := range slices.Clone(p.pools) {
 		pl.ended() // frees that were dropped have run
 	}

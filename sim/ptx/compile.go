@@ -248,7 +248,7 @@ func (a *asm) constant(k constKey) int32 {
 	slot := int32(len(a.f.consts))
 	a.f.consts = append(a.f.consts, k.val)
 	if k.global != nil || k.fn != nil || k.shared != nil {
-		a.f.relocs = append(a.f.relocs, constReloc{slot: slot, global: k.global, fn: k.fn, shared: k.shared, add: k.val})
+		a.f.relocs = append(a.f.relocs, constReloc{index: slot, global: k.global, fn: k.fn, shared: k.shared, add: k.val})
 	}
 	a.consts[k] = ^slot
 	return ^slot

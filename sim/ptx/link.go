@@ -58,7 +58,7 @@ func (m *Module) layout(o Options) error {
 		}
 		for _, r := range f.relocs {
 			if r.shared != nil {
-				f.consts[r.slot] = uint64(r.shared.off) + r.add
+				f.consts[r.index] = uint64(r.shared.off) + r.add
 			}
 		}
 	}
@@ -177,9 +177,9 @@ func (m *Module) Link(addrOf map[string]uint64) (*Image, error) {
 		for _, r := range f.relocs {
 			switch {
 			case r.global != nil:
-				vals[r.slot] = img.addrs[r.global] + r.add
+				vals[r.index] = img.addrs[r.global] + r.add
 			case r.fn != nil:
-				vals[r.slot] = r.fn.address() + r.add
+				vals[r.index] = r.fn.address() + r.add
 			}
 		}
 		vs := make([]vec, len(vals))
