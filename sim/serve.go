@@ -68,7 +68,7 @@ func Serve(ctx context.Context, l *net.UnixListener, shape Shape, o ServeOptions
 	return errors.Join(err, machine.Close())
 }
 
-// idler ends a process that nobody has needed for a while.
+// idler ends a process that has had no user for a while.
 type idler struct {
 	options ServeOptions
 	cancel  func()

@@ -82,7 +82,7 @@ var (
 	ErrSwitching = errors.New("it is being switched to another mode")
 )
 
-// Device names a device and says who grants its units.
+// Device names a device and says whether MPS grants its units.
 type Device struct {
 	UUID     gpu.UUID
 	Software bool // a software GPU: no control daemon

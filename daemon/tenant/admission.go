@@ -10,7 +10,7 @@ import (
 const (
 	// maxPending bounds the connections that have no answer yet, maxPendingUser those of one user other than root and
 	// the daemon's own, and maxPendingEach those of one process. Of more, one that has said nothing is dropped: the
-	// oldest of the process, of the user, or of the user who has most. An honest client says Hello as soon as it is
+	// oldest of the process, of the user, or of the user that has most. An honest client says Hello as soon as it is
 	// connected. Where all have spoken the new one is dropped.
 	maxPending     = 512
 	maxPendingUser = 128

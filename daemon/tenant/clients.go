@@ -20,7 +20,7 @@ import (
 // lgpus together. Each costs the daemon two descriptors.
 const maxClientsUser = 1024
 
-// settlePeriod is the time between two tries to settle a dead client that somebody keeps writing to.
+// settlePeriod is the time between two tries to settle a dead client whose entry a tenant keeps writing to.
 const settlePeriod = 100 * time.Millisecond
 
 // lgpuOf returns the ID of the lgpu of which a process is a client, or 0.

@@ -19,7 +19,7 @@ import (
 const (
 	// helloTime is how long a connection may take to say Hello.
 	helloTime = 2 * time.Second
-	// returnTime is how long new clients of an lgpu wait for those of the daemon before to bring the counters, and
+	// returnTime is how long new clients of an lgpu wait for those of the previous daemon to bring the counters, and
 	// maxWaiting how many do.
 	returnTime = 5 * time.Second
 	maxWaiting = 64

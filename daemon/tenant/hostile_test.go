@@ -16,7 +16,7 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// TestAnotherSender: a connection is its maker's; nobody else can say Hello on it.
+// TestAnotherSender: only the process that made a connection can say Hello on it.
 func TestAnotherSender(t *testing.T) {
 	d := serve(t)
 	d.lgpu(1, 0, 100)
@@ -78,7 +78,7 @@ func TestReusedPID(t *testing.T) {
 	}
 }
 
-// TestGarbage: a tenant that fills its counters with anything hurts nobody else.
+// TestGarbage: a tenant that fills its counters with anything harms no other tenant.
 func TestGarbage(t *testing.T) {
 	d := serve(t)
 	budgets := []Budget{{ID: 1, HostMemory: region.NoLimit, Memory: map[[16]byte]uint64{{1}: 200 * mib}}}
@@ -111,7 +111,7 @@ func TestGarbage(t *testing.T) {
 	next.want("welcome", "hello 0")
 }
 
-// TestDeafClient: one that does not read loses its connection, and nobody waits for it.
+// TestDeafClient: one that does not read loses its connection, and no other client waits for it.
 func TestDeafClient(t *testing.T) {
 	d := serve(t)
 	d.lgpu(1, 0, 100)
@@ -159,7 +159,7 @@ func TestWrongMessages(t *testing.T) {
 	good.want("true", "alloc 0 %d", mib)
 }
 
-// TestIdleConnections: connections that say nothing keep nobody out, and nobody else's are dropped for them.
+// TestIdleConnections: connections that say nothing keep no process out, and drop no other user's connections.
 func TestIdleConnections(t *testing.T) {
 	d := serve(t)
 	d.lgpu(1, 0, 100)
@@ -179,7 +179,7 @@ func TestIdleConnections(t *testing.T) {
 	slow.want("welcome", "hello-here")
 }
 
-// TestLingeringDescriptors: whoever sends sockets of which the close waits for an hour hangs neither the daemon nor a
+// TestLingeringDescriptors: a tenant that sends sockets whose close takes an hour hangs neither the daemon nor a
 // thread of it, on whatever kernel.
 func TestLingeringDescriptors(t *testing.T) {
 	d := serve(t)
@@ -225,7 +225,7 @@ func TestLingeringDescriptors(t *testing.T) {
 	}
 }
 
-// TestAdmission: a user's connections that say nothing make room for each other, and for nobody else's does anybody's.
+// TestAdmission: a user's connections that say nothing make room for each other, never for another user's.
 func TestAdmission(t *testing.T) {
 	d := listening(t, t.TempDir())
 	defer d.Close()

@@ -132,7 +132,7 @@ func identify(conn *foreign.Conn) (Peer, *life, error) {
 	return peer, life, nil
 }
 
-// peerOf asks the kernel who made a connection, and for a pidfd of it.
+// peerOf asks the kernel which process made a connection, and for its pidfd.
 func peerOf(socket int) (*unix.Ucred, int, error) {
 	credentials, err := unix.GetsockoptUcred(socket, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {

@@ -182,7 +182,7 @@ func TestPoolLower(t *testing.T) {
 	w.check("own limit lowered")
 }
 
-// TestPoolFrozen: what clients of the daemon before may still take stays theirs until they are seen.
+// TestPoolFrozen: what clients of the previous daemon may still allocate stays theirs until they see the new limits.
 func TestPoolFrozen(t *testing.T) {
 	w := newWorld(t)
 	w.budget(10, 0, 100)

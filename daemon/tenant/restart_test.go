@@ -198,8 +198,8 @@ func TestRestartAgain(t *testing.T) {
 	d.wantUsed(1, 0)
 }
 
-// TestRestartOfGroup: what clients of the daemon before may still take is not given to others, until they have seen
-// the new daemon's limits; after it, what they leave unused is.
+// TestRestartOfGroup: what clients of the previous daemon may still allocate is not given to others, until they have
+// seen the new daemon's limits; after it, what they leave unused is.
 func TestRestartOfGroup(t *testing.T) {
 	dir := t.TempDir()
 	budgets := []Budget{{ID: 1, HostMemory: region.NoLimit, Memory: map[[16]byte]uint64{{1}: 100 * mib}}}

@@ -24,7 +24,7 @@ const (
 	kinds         = (rosterClients - rosterMachine) / 8
 )
 
-// roster is the file that tells a new daemon who the clients of an lgpu are.
+// roster is the file from which a new daemon knows the clients of an lgpu.
 type roster struct {
 	file    *os.File
 	charged [kinds]uint64

@@ -19,10 +19,10 @@ import (
 
 // Config is what a Server needs.
 type Config struct {
-	// Socket is the path of the tenants' socket. It is made with mode 0666; whoever can reach it may ask. One that a
-	// daemon before left behind is replaced, so the caller makes sure that there is only one daemon.
+	// Socket is the path of the tenants' socket. It is created with mode 0666: any process that can reach it may
+	// connect. A socket that a previous daemon has left is replaced, so the caller makes sure that there is one daemon.
 	Socket string
-	// Roster is the folder of the files that tell a new daemon who the clients are. It is made, for the owner only.
+	// Roster is the folder of the files from which a new daemon knows the clients. It is created, for the owner only.
 	Roster   string
 	Resolver Resolver
 	Gates    GateHandler
@@ -112,7 +112,7 @@ type client struct {
 	life   *life
 	joined time.Time
 	conn   *connection // nil while it has none
-	// old: it may still go by the limits that a daemon before has left.
+	// oldLimits: it may still go by the limits of the previous daemon.
 	oldLimits bool
 	// gone: it has died, or become another program.
 	gone bool
@@ -191,8 +191,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-// AddLGPU makes an lgpu known. If a daemon before this one knew it and clients of it live, they are waited for: they
-// bring the counters along. An error wraps ErrExists, or region.ErrSpec where the limits make no sense.
+// AddLGPU makes an lgpu known. If a previous daemon knew it and clients of it live, the Server waits for them: they
+// bring the counters. An error wraps ErrExists, or region.ErrSpec where the limits make no sense.
 func (s *Server) AddLGPU(spec LGPU) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,7 +240,7 @@ func (s *Server) countReturning(more int) {
 	}
 }
 
-// restore finds the clients that the daemon before had. Called with mu held.
+// restore finds the clients that the previous daemon had. Called with mu held.
 func (s *Server) restore(l *lgpu) {
 	for i, p := range l.roster.clients {
 		if p.PID == 0 {

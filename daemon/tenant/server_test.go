@@ -443,7 +443,7 @@ func self(t testing.TB) Process {
 	return Process{PID: os.Getpid(), Start: now.start}
 }
 
-// TestCgroup: who enters a bound cgroup is its tenant, wherever he comes from and whatever else he is.
+// TestCgroup: a process that enters a bound cgroup is its tenant, wherever it comes from and whatever else it is.
 func TestCgroup(t *testing.T) {
 	d := serve(t)
 	var root string
@@ -536,7 +536,7 @@ func (d *daemon) awaitAny(what string) event {
 	}
 }
 
-// TestKilledAtEveryStep: a client killed at any point of its life leaves nothing behind.
+// TestKilledAtEveryStep: a client killed at any point of its life leaves nothing.
 func TestKilledAtEveryStep(t *testing.T) {
 	d := serve(t)
 	d.lgpu(1, 0, 100)

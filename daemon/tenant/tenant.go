@@ -3,7 +3,7 @@
 //
 // # Who is who
 //
-// Nothing that a client says decides which lgpu it gets. The kernel names the process behind a connection (SO_PEERCRED
+// Nothing that a client says decides which lgpu it gets. The kernel names the process of a connection (SO_PEERCRED
 // and a pidfd). Its cgroups and its ancestors are read from /proc, and are valid if the pidfd says afterwards that it
 // still lives. A Resolver finds the lgpu from them. So a forged environment, su, exec, setsid or a pid that is used
 // again change nothing.
@@ -98,7 +98,7 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return fmt.Sprintf("%s (%s)", r.Text, r.Errno.Error()) }
 
-// Observer is told who comes and goes.
+// Observer is told which clients come and go.
 type Observer interface {
 	// Joined: the process has become a client.
 	Joined(Client)

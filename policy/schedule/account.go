@@ -223,7 +223,7 @@ func (a *account) join(now int64) {
 	a.owed = max(a.owed, now)
 }
 
-// leave ends join. The last sibling to leave moves the floor up to its own vt: it kept nobody from the device.
+// leave ends join. The last sibling to leave moves the floor up to its own vt: it kept no seat from the device.
 func (a *account) leave() {
 	if a.active--; a.active > 0 {
 		return

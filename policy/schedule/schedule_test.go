@@ -292,7 +292,7 @@ func TestOverrunsArePaid(t *testing.T) {
 	}
 }
 
-// A debt is forgotten as far as the others had time of which nobody was kept from.
+// A debt melts by the time that others had while no one waited.
 func TestDebtMelts(t *testing.T) {
 	m := newMachine(t, Options{})
 	x := m.add(1, Params{}, 0, work{kernel: 400 * ms, burst: 400 * ms, think: 3 * second})

@@ -101,7 +101,7 @@ func (s *Scheduler) applyToGrants(e *entity) {
 }
 
 // regroup moves a seat to the job that its lgpu's gang asks for. Its grant is over at once, since the other seats of
-// the grant belong to another job: the seat is charged beside whoever gets the device until it has drained.
+// the grant belong to another job: the seat is charged beside the next owner of the device until it has drained.
 func (s *Scheduler) regroup(x *seat) {
 	old := x.job
 	x.settle()

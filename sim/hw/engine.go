@@ -158,7 +158,7 @@ func (e *engine) pick() []turn {
 			o.channel, o.slice = e.longest(i), Time(e.dev.Config.Slice)
 		}
 		if o.channel == nil {
-			continue // a unit that nobody wants
+			continue // a unit that no channel wants
 		}
 		k := slices.IndexFunc(turns, func(t turn) bool { return t.channel == o.channel })
 		if k < 0 {

@@ -86,7 +86,7 @@ func (m *Machine) mapHost(file *os.File, offset, n uint64) (*HostPages, error) {
 // Size in bytes, a multiple of the page size when made by NewHostPages.
 func (h *HostPages) Size() uint64 { return h.size }
 
-// File is the memfd behind the pages. It is closed by Release.
+// File is the memfd of the pages. It is closed by Release.
 func (h *HostPages) File() *os.File { return h.file }
 
 // Bytes are the pages as mapped here. They must not be used after Release.

@@ -14,7 +14,7 @@ const (
 
 // Memory is the device memory that one grid sees.
 type Memory interface {
-	// Window returns the mapped range that holds addr: its first device address and the host memory behind it. Run
+	// Window returns the mapped range that holds addr: its first device address and its host memory. Run
 	// keeps what it got until it returns. Window is called from every goroutine that runs a block of the grid.
 	Window(addr uint64) (base uint64, mem []byte, writable, ok bool)
 }
@@ -46,7 +46,7 @@ type FaultKind uint8
 
 // The faults.
 const (
-	FaultAddress     FaultKind = iota + 1 // no mapping behind a global or generic address
+	FaultAddress     FaultKind = iota + 1 // no mapping at a global or generic address
 	FaultShared                           // shared address out of the block's range
 	FaultLocal                            // local address out of the thread's range
 	FaultReadOnly                         // a write to a read-only mapping or to parameters

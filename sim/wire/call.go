@@ -33,7 +33,7 @@ type Host interface {
 	// fault.
 	ReadHost(addr HostAddr, p []byte) error
 	WriteHost(addr HostAddr, p []byte) error
-	// Gone is closed when the program has ended: whoever waits on its behalf stops then.
+	// Gone is closed when the program has ended: calls that wait for it return then.
 	Gone() <-chan struct{}
 }
 
@@ -144,7 +144,7 @@ func (c *Call) GivenFile() *os.File {
 	return f
 }
 
-// release closes descriptors that nobody took.
+// release closes descriptors that no call has received.
 func (c *Call) release() {
 	if c.received != nil {
 		c.received.Close()

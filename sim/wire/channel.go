@@ -59,7 +59,7 @@ func newChannel(conn *net.UnixConn) (*channel, int, error) {
 	return &channel{conn: conn, mem: mem, buf: make([]byte, maxRecord)}, fd, nil
 }
 
-// free gives the memory and the descriptors back; nobody may use the channel any more.
+// free releases the memory and the descriptors; the channel must not be used any more.
 func (ch *channel) free() {
 	ch.conn.Close()
 	if ch.dead != nil {

@@ -53,7 +53,7 @@ func (a account) held(client int) int64 {
 }
 
 // settle gives back what a dead client holds beyond keep, as an operation of that client: so an authority that dies
-// meanwhile leaves what the next one can do again, exactly. False: somebody never stops writing.
+// meanwhile leaves what the next one can do again, exactly. False: a tenant never stops writing.
 func (a account) settle(client int, keep uint64) bool {
 	held := a.held(client)
 	if held <= 0 || uint64(held) <= keep {
@@ -71,7 +71,7 @@ func (a account) settle(client int, keep uint64) bool {
 		if !a.note(last) {
 			return false
 		}
-		rest := bytes - min(bytes, uint64(surplus)) // less than it holds: somebody has written over the counter
+		rest := bytes - min(bytes, uint64(surplus)) // less than it is charged: a tenant has written over the counter
 		var swapped bool
 		if swapped, bytes, last = swap(a.counter, bytes, last, rest, identity(client, sequence)); swapped {
 			return true

@@ -89,7 +89,7 @@ type DeviceLimits struct {
 	Memory uint64
 	// Granted is what of Memory may be used without asking the daemon for
 	// more: less than Memory where a group's limit is less than the sum of
-	// its members'. Whoever has added to the counter reads it again and takes
+	// its members'. A process that has added to the counter reads it again and takes
 	// back what is over, so that after it is lowered the counter tells the truth.
 	Granted uint64
 	// Physical is the device's own memory in bytes.
@@ -177,7 +177,7 @@ type Client struct {
 	PID   uint32 // in the process's own PID namespace
 	// Start is the process's start time (field 22 of /proc/PID/stat), and
 	// Namespace the inode of its PID namespace: with PID they name a process
-	// for good, for those who see the same /proc.
+	// for good, for readers of the same /proc.
 	Start     uint64
 	Namespace uint64
 	Comm      [16]byte

@@ -44,7 +44,7 @@ type Shared struct {
 // Inode names a file of the machine while it exists.
 type Inode struct{ Device, Number uint64 }
 
-// New makes a region that nobody uses yet. Spec.ID 0 draws one.
+// New makes a region that no process uses yet. Spec.ID 0 draws one.
 func New(spec Spec) (*Shared, error) {
 	usage, err := memoryFile(UsageName, UsageBytes)
 	if err != nil {
@@ -194,8 +194,9 @@ func (s *Shared) SetMemory(device int, bytes uint64) {
 	s.set(device, func(_ *Limits, d *DeviceLimits) { atomic.StoreUint64(&d.Memory, bytes) })
 }
 
-// SetGranted sets the memory of a device that may be used now, in bytes. Once it returns, whoever adds sees it: of a
-// SetGranted with a Used after it and an addition with a look at Granted after it, one at least sees the other.
+// SetGranted sets the memory of a device that may be used now, in bytes. Once it returns, every process that adds sees
+// it: of a SetGranted with a Used after it and an addition with a look at Granted after it, one at least sees the
+// other.
 func (s *Shared) SetGranted(device int, bytes uint64) {
 	// A swap, not a store: the reads that follow must not pass it.
 	s.set(device, func(_ *Limits, d *DeviceLimits) { atomic.SwapUint64(&d.Granted, bytes) })
