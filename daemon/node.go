@@ -207,7 +207,7 @@ func open(c Config, p parts) (n *Node, err error) {
 	}
 	n.tenants, err = p.tenants(tenant.Config{
 		Socket: filepath.Join(c.Dir, TenantSocket), Roster: filepath.Join(c.Dir, rosterFolder),
-		Resolver: n, Gates: n.gates, Observer: n, Log: c.Log,
+		Resolver: n, Gate: n.gates, Observer: n, Log: c.Log,
 	})
 	if err != nil {
 		return n, err

@@ -202,7 +202,7 @@ func (c *connection) serve() {
 	c.close()
 	for _, gate := range c.gates {
 		if gate != nil {
-			c.server.config.Gates.Gone(gate)
+			c.server.config.Gate.Gone(gate)
 		}
 	}
 	c.server.disconnected(c)
@@ -320,11 +320,11 @@ func (c *connection) step() error {
 	case p.Kind == protocol.Gate && gate == nil:
 		gate = &Gate{connection: c, device: int(p.Device)}
 		c.gates[p.Device] = gate
-		c.server.config.Gates.Attach(gate, p.Message)
+		c.server.config.Gate.Attach(gate, p.Message)
 	case p.Kind == protocol.Want && gate != nil:
-		c.server.config.Gates.Want(gate, p.Message)
+		c.server.config.Gate.Want(gate, p.Message)
 	case p.Kind == protocol.Closed && gate != nil:
-		c.server.config.Gates.Closed(gate, p.Message)
+		c.server.config.Gate.Closed(gate, p.Message)
 	default:
 		return fmt.Errorf("%w: kind %d on device %d", errProtocol, p.Kind, p.Device)
 	}

@@ -25,7 +25,7 @@ type Config struct {
 	// Roster is the folder of the files from which a new daemon knows the clients. It is created, for the owner only.
 	Roster   string
 	Resolver Resolver
-	Gates    GateHandler
+	Gate     GateHandler
 	Observer Observer
 	Log      *slog.Logger // nil: none
 }

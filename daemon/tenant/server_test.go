@@ -116,7 +116,7 @@ func listening(t testing.TB, dir string) *daemon {
 	}
 	var err error
 	d.Server, err = Listen(Config{
-		Socket: d.socket(), Roster: filepath.Join(dir, "roster"), Resolver: d, Gates: gateHandler{d}, Observer: d,
+		Socket: d.socket(), Roster: filepath.Join(dir, "roster"), Resolver: d, Gate: gateHandler{d}, Observer: d,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package region is the memory that an lgpu shares with the processes inside
-// it: its limits, the counters that enforce them, and one entry per process.
+// it: its limits, the counters that enforce them, and one slot per process.
 //
 // The Go types in this file are the layout's only source. tenant/liblgpu/region.h
 // is generated from them (go generate ./tenant/region) with a compiled check of every
@@ -10,7 +10,7 @@
 // A region has two parts:
 //
 //	Limits   written by the authority, mapped read-only by tenants
-//	Usage    counters and entries of clients, written by tenants
+//	Usage    counters and slots, written by tenants
 //
 // From the daemon each comes as a sealed memory file. Without one they lie one
 // after the other, at HAMiBase, in the file that also carries HAMi's region
@@ -25,11 +25,11 @@
 //
 // No lock lives in a region. Every shared number is one machine word, updated
 // by compare-and-swap; a memory Counter is a pair updated by a 16-byte
-// compare-and-swap, so that a reader of a dead process's entry can tell
-// exactly which of its operations took effect (see Counter). Whether a client's
-// process lives is known to the daemon, which gave it its index and watches
-// the process; without a daemon the process has a POSIX record lock on byte
-// ClientLockOffset+index of the file, which ends with the process.
+// compare-and-swap, so that whoever finds a dead process's slot can tell
+// exactly which of its operations took effect (see Counter). That a slot's
+// process lives is known to the daemon, which gave the slot out and watches
+// the process; without a daemon the process holds a POSIX record lock on byte
+// ClientLockOffset+index of the file, which no crash can leave behind.
 package region
 
 // Limits of the layout.
@@ -53,7 +53,7 @@ const (
 	// region v1.2 (2 008 953 bytes), rounded up to 2 MiB.
 	HAMiBase = 2 << 20
 	// ClientLockOffset is the file offset of the record-lock byte of client 0.
-	// It lies after every mapped byte.
+	// It lies behind every mapped byte.
 	ClientLockOffset = 1 << 40
 	// NoLimit stands for "not limited" where a limit is in bytes. A limit of
 	// zero means zero.
@@ -89,7 +89,7 @@ type DeviceLimits struct {
 	Memory uint64
 	// Granted is what of Memory may be used without asking the daemon for
 	// more: less than Memory where a group's limit is less than the sum of
-	// its members'. A process that has added to the counter reads it again and takes
+	// its members'. Whoever has added to the counter reads it again and takes
 	// back what is over, so that after it is lowered the counter tells the truth.
 	Granted uint64
 	// Physical is the device's own memory in bytes.
@@ -108,7 +108,7 @@ type DeviceLimits struct {
 
 // Counter is an amount of memory with the identity of the last operation that
 // changed it. Both words change together by one 16-byte compare-and-swap, and
-// before a process replaces Last it records in the named client's entry that this
+// before a process replaces Last it records in the named slot that this
 // operation took effect (Ledger.Applied). So for every operation ever begun it
 // stays decidable whether it happened, even if its process died at any
 // instruction.
@@ -130,7 +130,7 @@ type Ledger struct {
 
 // Operation is one change of a Counter by one client.
 type Operation struct {
-	Before int64 // bytes charged before
+	Before int64 // bytes held before
 	Delta  int64 // bytes added, negative for a release
 }
 
@@ -170,14 +170,14 @@ const (
 	ClientLive
 )
 
-// Client is the entry of one process. It is the process's own while the process has the
-// record lock of its index; entries never move.
+// Client is one process. Its slot is its own while it holds the slot's record
+// lock; slots never move.
 type Client struct {
 	State uint32
 	PID   uint32 // in the process's own PID namespace
 	// Start is the process's start time (field 22 of /proc/PID/stat), and
 	// Namespace the inode of its PID namespace: with PID they name a process
-	// for good, for readers of the same /proc.
+	// for good, for those who see the same /proc.
 	Start     uint64
 	Namespace uint64
 	Comm      [16]byte
@@ -185,8 +185,8 @@ type Client struct {
 	Host      Ledger
 	Device    [MaxDevices]Ledger
 	// Exported is what of each device the process has given away under descriptors and is charged for, in bytes. It may
-	// outlive the process, and then stays charged as long as the device still has it. Left is the part of it of which
-	// the process has neither handle nor mapping any more, so that the driver does not count it as the process's.
+	// outlive the process, and then stays charged as long as the device still has it. Left is the part of it of which the
+	// process has neither handle nor mapping any more, so that the driver does not count it as the process's.
 	Exported [MaxDevices]uint64
 	Left     [MaxDevices]uint64
 }
@@ -219,15 +219,15 @@ const (
 
 // Turn is the shared page of one device. The owner of the turn runs; it hands
 // over to the waiting lgpu whose last turn is longest ago, and among that one's
-// processes likewise. A turn entry's process holds the
+// processes likewise. A seat's process holds the
 // record lock on byte ClientLockOffset+index of the file, so a dead owner is
 // known as such and its turn is taken.
 type Turn struct {
 	Magic   uint64
 	Version uint32
-	// Seats is one more than the highest turn entry ever used.
+	// Seats is one more than the highest seat ever taken.
 	Seats uint32
-	// Owner is grant number<<16 | turn entry + 1; 0 when no process has the turn.
+	// Owner is grant number<<16 | seat index + 1; 0 when nobody has the turn.
 	Owner uint64
 	// Since is when Owner was set, CLOCK_MONOTONIC ns.
 	Since uint64
@@ -240,7 +240,7 @@ type Seat struct {
 	State uint32
 	PID   uint32
 	LGPU  uint64 // Limits.ID
-	// Served is when this turn entry last had the turn, CLOCK_MONOTONIC ns.
+	// Served is when this seat last had the turn, CLOCK_MONOTONIC ns.
 	Served uint64
 	_      [5]uint64
 }

@@ -336,7 +336,7 @@ type Holder struct {
 	Comm      string
 }
 
-// Claim writes into a client's entry which process it is, for the other processes of the lgpu to show.
+// Claim writes who a client is, for the other processes of the lgpu to show.
 func (s *Shared) Claim(client int, h Holder) {
 	s.read(func(u *Usage) {
 		if client < 0 || client >= MaxClients {
@@ -369,8 +369,8 @@ func (s *Shared) Exports(client int) (exported, left []uint64) {
 }
 
 // Settle gives back what a dead client holds beyond keep, in bytes of each device, and frees its index if it keeps
-// nothing; a nil keep is nothing. Live clients may go on meanwhile; the same client is settled by one caller at a time.
-// False: a tenant writes so often that it cannot be done now.
+// nothing; a nil keep is nothing. Live clients may go on meanwhile; nobody else may settle the same client. False: a
+// tenant writes so often that it cannot be done now.
 func (s *Shared) Settle(client int, keep []uint64) bool {
 	done := true
 	s.read(func(u *Usage) {

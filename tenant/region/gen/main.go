@@ -1,5 +1,5 @@
-// Command gen writes the C headers of the types that the interposer shares with others: region.h from package region
-// and link_gen.h from package protocol.
+// Command gen writes the C headers of the types that the interposer shares with others: region.h from package region and
+// link_gen.h from package protocol.
 package main
 
 import (
