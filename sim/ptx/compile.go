@@ -245,13 +245,13 @@ func (a *asm) constant(k constKey) int32 {
 	if i, ok := a.consts[k]; ok {
 		return i
 	}
-	slot := int32(len(a.f.consts))
+	index := int32(len(a.f.consts))
 	a.f.consts = append(a.f.consts, k.val)
 	if k.global != nil || k.fn != nil || k.shared != nil {
-		a.f.relocs = append(a.f.relocs, constReloc{index: slot, global: k.global, fn: k.fn, shared: k.shared, add: k.val})
+		a.f.relocs = append(a.f.relocs, constReloc{index: index, global: k.global, fn: k.fn, shared: k.shared, add: k.val})
 	}
-	a.consts[k] = ^slot
-	return ^slot
+	a.consts[k] = ^index
+	return ^index
 }
 
 // variable looks a name up in the scopes, the formals and the module.

@@ -330,16 +330,25 @@ func (a *asm) dstPred(o *operand) (int32, error) {
 	return i, err
 }
 
+// intOp finds the function of an operation on the instruction's one type.
+func (a *asm) intOp(op string) (aluFn, typ, error) {
+	t, err := a.typ1()
+	if err != nil {
+		return nil, t, err
+	}
+	fn := intOps[aluKey{op, t}]
+	if fn == nil {
+		return nil, t, a.errf("type %v is not supported", t)
+	}
+	return fn, t, nil
+}
+
 // decodeShift is shl and shr: the amount is 32 bits whatever the type.
 func decodeShift(op string) func(*asm) error {
 	return func(a *asm) error {
-		t, err := a.typ1()
+		fn, t, err := a.intOp(op)
 		if err != nil {
 			return err
-		}
-		fn := intOps[aluKey{op, t}]
-		if fn == nil {
-			return a.errf("type %v is not supported", t)
 		}
 		return a.alu(fn, 1, t, t, tB32)
 	}
@@ -348,13 +357,9 @@ func decodeShift(op string) func(*asm) error {
 // decodeCount is popc, clz: 32-bit results.
 func decodeCount(op string) func(*asm) error {
 	return func(a *asm) error {
-		t, err := a.typ1()
+		fn, t, err := a.intOp(op)
 		if err != nil {
 			return err
-		}
-		fn := intOps[aluKey{op, t}]
-		if fn == nil {
-			return a.errf("type %v is not supported", t)
 		}
 		return a.alu(fn, 1, tB32, t)
 	}

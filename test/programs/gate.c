@@ -1,5 +1,5 @@
 // gate CONTROL.PTX: every way to launch work. Prints the name of each step when its work is done, and waits for a line of
-// input, so that the lgpu's books can be looked at.
+// input, so that the lgpu's accounts can be read.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
