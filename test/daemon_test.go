@@ -88,7 +88,7 @@ func (p *place) must(args ...string) string {
 	return string(out)
 }
 
-// A limit that is changed holds for what runs, at once.
+// A changed limit holds at once, for running programs too.
 func TestLimitsChangeUnderARunningProgram(t *testing.T) {
 	p := newPlace(t)
 	c := p.start("lgpu", "run", shape, "--name", "a", "--memory", "2GiB", "--compute", "10", "--", "obey", control)
@@ -193,7 +193,7 @@ func TestGroupHoldsForAllBelow(t *testing.T) {
 	p.must("rm", "team")
 }
 
-// What leaves its parent, its session and its environment behind is still of the lgpu.
+// A process that leaves its parent, its session and its environment still belongs to the lgpu.
 func TestDescentSaysWhose(t *testing.T) {
 	p := newPlace(t)
 	c := p.start("lgpu", "run", shape, "--name", "a", "--memory", "1GiB", "--", "obey", control)
@@ -379,7 +379,7 @@ func TestDaemonHangs(t *testing.T) {
 	}
 }
 
-// After lgpu daemon stop programs go on without a daemon, nobody starts one for them, and the next command brings one.
+// After lgpu daemon stop, programs go on without a daemon, and none is started for them until the next command.
 func TestDaemonIsStopped(t *testing.T) {
 	p := newPlace(t)
 	c := p.start("lgpu", "run", shape, "--name", "a", "--memory", "1GiB", "--compute", "50", "--", "obey", control)
@@ -429,8 +429,8 @@ func TestRunWhileTheDaemonLeaves(t *testing.T) {
 	wg.Wait()
 }
 
-// A daemon that was started by need leaves when nobody needs it, and what was made to stay is there again with the
-// next.
+// A daemon that a command started ends when it has nothing to do; lgpus that were created to stay are there again with
+// the next daemon.
 func TestDaemonLeavesWhenIdle(t *testing.T) {
 	p := newPlace(t)
 	d := p.start("lgpu", "daemon", "--idle", "1ms", "--mount", "off")
@@ -592,7 +592,7 @@ func TestDaemonAsAService(t *testing.T) {
 }
 
 // An lgpu that has its device for itself, without a cap, keeps no accounts; it is shown as busy as the driver says, and
-// at its first look as one of which nobody knows, never as idle.
+// at first as unknown, never as idle.
 func TestLoneUncappedIsNotIdle(t *testing.T) {
 	p := newPlace(t)
 	c := p.start("lgpu", "run", shape, "--name", "a", "--", "obey", control)

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Memory that only descriptors keep: its makers have ended, or have released it.
+// Memory that only descriptors keep: the processes that made it have ended, or have released it.
 const (
 	heirsLimit = 1 << 30
 	heirsPiece = 256 << 20
@@ -38,7 +38,7 @@ func (c *tenant) must(answer, order string) {
 	}
 }
 
-// What children have made and given away is charged while anybody has it, and not longer.
+// Memory that children have made and given away is charged as long as some process has it, and no longer.
 func TestOrphans(t *testing.T) {
 	p := newPlace(t)
 	c := p.heirs()
@@ -54,7 +54,7 @@ func TestOrphans(t *testing.T) {
 	c.must("0", "allocate 600")
 }
 
-// Whoever imports what dead clients made has it, and is charged for it.
+// A process that imports memory that dead clients made has it, and is charged for it.
 func TestOrphanIsImported(t *testing.T) {
 	p := newPlace(t)
 	c := p.heirs()

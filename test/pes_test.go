@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PEs of a job on two devices hold memory. One is killed: the others end with an error that names it, well within any
+// PEs of a job on two devices have memory. One is killed: the others end with an error that names it, well within any
 // timeout, and what they held is free.
 func TestKilledPE(t *testing.T) {
 	t.Parallel()
@@ -136,7 +136,7 @@ func TestPEsAreEnded(t *testing.T) {
 	}
 }
 
-// Signals reach all PEs, and who sends one needs no explanation.
+// Signals reach all PEs; the launcher explains only deaths that it did not cause.
 func TestSignalToPEs(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)

@@ -53,7 +53,7 @@ func newPlace(t *testing.T) *place {
 	return p
 }
 
-// end stops the daemon of the place and removes it. It returns an error if anything stays behind.
+// end stops the daemon of the place and removes it. It returns an error if anything remains.
 func (p *place) end() error {
 	out, stopErr := p.command("lgpu", "daemon", "stop").CombinedOutput()
 	if stopErr != nil {
@@ -148,7 +148,7 @@ func (t *tenant) until(want string) []string {
 	return before
 }
 
-// read reads lines up to the first that is wanted, and returns those before it, and it. what says what is wanted.
+// read reads lines up to the first that is wanted, and returns it and those before it. what describes it for errors.
 func (t *tenant) read(what string, wanted func(line string) bool) (before []string, line string) {
 	t.t.Helper()
 	deadline := time.After(patience)

@@ -52,7 +52,8 @@ const (
 	warpThreads = 32
 )
 
-// geometry is how the work of a kernel is cut: more blocks than units hold would wait, fewer chunks would end unevenly.
+// geometry is how the work of a kernel is cut: more blocks than fit the units would wait, fewer chunks would end
+// unevenly.
 type geometry struct{ blocks, chunks uint32 }
 
 func geometryOf(ids int, clockKHz int32) geometry {

@@ -79,7 +79,7 @@ type MPS struct {
 	Foreign string // control pipe of a daemon that lgpu did not start, "" if there is none
 }
 
-// Kernel holds what became of trying each feature.
+// Kernel is the result of trying each feature.
 type Kernel struct {
 	Release     string
 	PIDFD       error // pidfd_open

@@ -183,7 +183,7 @@ func (w *watching) look() {
 	most.rss, most.files, most.threads = max(most.rss, now.rss), max(most.files, now.files), max(most.threads, now.threads)
 }
 
-// call asks what lgpu ps asks, on a connection of its own, and asks the reference, which nobody attacks, the same.
+// call asks what lgpu ps asks, on a connection of its own, and asks the reference, which is not attacked, the same.
 // Where that is late too, the host kept all waiting, and the call is left out.
 func (w *watching) call() {
 	reference := make(chan time.Duration, 1)

@@ -15,7 +15,7 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// dial connects to a unix socket. It waits for a short time where nobody accepts.
+// dial connects to a unix socket. It waits for a short time where the connection is not accepted.
 func dial(kind int, path string) (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -155,7 +155,7 @@ func (w *world) holdConnections() {
 	}
 }
 
-// loopConnections opens and closes connections, some of them with a Hello that nobody waits for.
+// loopConnections opens and closes connections, some of them with a Hello whose answer is not read.
 func (w *world) loopConnections() {
 	w.eachConnection(func(r *rand.Rand, fd int) {
 		if r.IntN(2) == 0 {
