@@ -14,3 +14,18 @@
 			exit(1);                                                                        \
 		}                                                                                       \
 	} while (0)
+
+// begin makes the first device's primary context current, and loads a kernel of some PTX.
+static inline CUfunction begin(const char *ptx, const char *kernel, CUdevice *device)
+{
+	CUcontext context;
+	CUmodule module;
+	CUfunction function;
+	CHECK(cuInit(0));
+	CHECK(cuDeviceGet(device, 0));
+	CHECK(cuDevicePrimaryCtxRetain(&context, *device));
+	CHECK(cuCtxSetCurrent(context));
+	CHECK(cuModuleLoadData(&module, ptx));
+	CHECK(cuModuleGetFunction(&function, module, kernel));
+	return function;
+}

@@ -127,19 +127,12 @@ static unsigned long long calibrate(double seconds)
 int main(int argc, char **argv)
 {
 	CUdevice device;
-	CUcontext context;
-	CUmodule module;
 	setvbuf(stdout, NULL, _IOLBF, 0); // whole lines, whoever else writes to the same pipe
 	if (argc < 3 && !(argc == 2 && strcmp(argv[1], "units") == 0)) {
 		fprintf(stderr, "usage: rate async|sync|graph|pulse|hold ITERATIONS SECONDS [JOURNAL] | rate calibrate MICROSECONDS\n");
 		return 2;
 	}
-	CHECK(cuInit(0));
-	CHECK(cuDeviceGet(&device, 0));
-	CHECK(cuDevicePrimaryCtxRetain(&context, device));
-	CHECK(cuCtxSetCurrent(context));
-	CHECK(cuModuleLoadData(&module, ptx));
-	CHECK(cuModuleGetFunction(&work, module, "work"));
+	work = begin(ptx, "work", &device);
 	CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 	CHECK(cuDeviceGetAttribute(&blocks, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
 	if (argc == 2) {

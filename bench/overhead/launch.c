@@ -56,19 +56,12 @@ int main(int argc, char **argv)
 	int n = argc > 1 ? atoi(argv[1]) : 20000;
 	long long *took = n > 0 ? malloc(n * sizeof *took) : NULL;
 	CUdevice device;
-	CUcontext context;
-	CUmodule module;
 	CUgraph graph;
 	if (took == NULL) {
 		fprintf(stderr, "usage: launch [N]\n");
 		return 2;
 	}
-	CHECK(cuInit(0));
-	CHECK(cuDeviceGet(&device, 0));
-	CHECK(cuDevicePrimaryCtxRetain(&context, device));
-	CHECK(cuCtxSetCurrent(context));
-	CHECK(cuModuleLoadData(&module, ptx));
-	CHECK(cuModuleGetFunction(&nothing, module, "nothing"));
+	nothing = begin(ptx, "nothing", &device);
 	CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 	config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
 	config.hStream = stream;
