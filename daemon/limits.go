@@ -7,7 +7,7 @@ import (
 )
 
 // request is what a launcher asks of the tree, for the devices that were chosen.
-func (s HoldSpec) request(devices []gpu.Device) limits.Request {
+func (s AttachSpec) request(devices []gpu.Device) limits.Request {
 	r := s.Limits
 	r.Gang, r.Devices = s.Gang, nil
 	for _, d := range devices {

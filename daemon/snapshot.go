@@ -10,13 +10,13 @@ import (
 // Snapshot is the state of the daemon at one moment: plain values that nobody changes afterwards.
 type Snapshot struct {
 	At      time.Time
-	Daemon  Daemon
+	Daemon  Info
 	Devices []Device    // in the order of their index, software GPUs last
 	Nodes   []NodeState // parents before children, children by name; the first is the root
 }
 
-// Daemon says who answers.
-type Daemon struct {
+// Info says who answers.
+type Info struct {
 	Version  string
 	PID      int
 	Started  time.Time

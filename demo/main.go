@@ -2,7 +2,7 @@
 // of its own, and their limits hold; then one of them gets more while all run. It runs the lgpu that "make build" made,
 // prints asked against delivered, and fails if a limit did not hold.
 //
-// Delivered compute is measured from outside lgpu's own books: kernels that a tenant finished a second of the device's
+// Delivered compute is measured without lgpu's own accounts: kernels that a tenant finished a second of the device's
 // time, as its own events tell it, against those of the same program alone on the device without a cap.
 package main
 

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -54,7 +55,7 @@ func newPlace(t *testing.T) *place {
 	return p
 }
 
-// end stops the daemon of the place and removes it. It returns an error if anything stays behind.
+// end stops the daemon of the place and removes it. It returns an error if anything remains.
 func (p *place) end() error {
 	out, stopErr := p.command("lgpu", "daemon", "stop").CombinedOutput()
 	if stopErr != nil {
@@ -145,20 +146,26 @@ func (p *place) start(name string, args ...string) *tenant {
 // until reads lines up to the one that is want, and returns those before it.
 func (t *tenant) until(want string) []string {
 	t.t.Helper()
-	var before []string
+	before, _ := t.read(strconv.Quote(want), func(line string) bool { return line == want })
+	return before
+}
+
+// read reads lines up to the first that is wanted, and returns it and those before it. what describes it for errors.
+func (t *tenant) read(what string, wanted func(line string) bool) (before []string, line string) {
+	t.t.Helper()
 	deadline := time.After(patience)
 	for {
 		select {
 		case line, ok := <-t.lines:
 			if !ok {
-				t.t.Fatalf("%s ended before %q; it said %q and %s", t.Path, want, before, t.stderr.String())
+				t.t.Fatalf("%s ended before %s; it said %q and %s", t.Path, what, before, t.stderr.String())
 			}
-			if line == want {
-				return before
+			if wanted(line) {
+				return before, line
 			}
 			before = append(before, line)
 		case <-deadline:
-			t.t.Fatalf("%s does not say %q; it said %q", t.Path, want, before)
+			t.t.Fatalf("%s does not say %s; it said %q", t.Path, what, before)
 		}
 	}
 }

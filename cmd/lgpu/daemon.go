@@ -406,7 +406,7 @@ func (d *daemonOptions) serve(ctx context.Context, stop func(), config daemon.Co
 
 // open opens the node. A daemon that was started by need waits for one that is leaving; it returns nil if another
 // serves.
-func (d *daemonOptions) open(ctx context.Context, config daemon.Config, socket string) (*daemon.Node, error) {
+func (d *daemonOptions) open(ctx context.Context, config daemon.Config, socket string) (*daemon.Daemon, error) {
 	deadline := time.Now().Add(succession)
 	for {
 		n, err := daemon.Open(config)
@@ -425,7 +425,7 @@ func (d *daemonOptions) open(ctx context.Context, config daemon.Config, socket s
 }
 
 // faces are what else the daemon shows itself by.
-func (d *daemonOptions) faces(n *daemon.Node, config daemon.Config) ([]func(context.Context) error, error) {
+func (d *daemonOptions) faces(n *daemon.Daemon, config daemon.Config) ([]func(context.Context) error, error) {
 	if d.metrics == "" && d.page == "" {
 		return nil, nil
 	}
@@ -470,7 +470,7 @@ func (d *daemonOptions) faces(n *daemon.Node, config daemon.Config) ([]func(cont
 }
 
 // write writes files of a node, all of them or none.
-func write(n *daemon.Node, path string, files map[string]string) error {
+func write(n *daemon.Daemon, path string, files map[string]string) error {
 	var writes []limits.Assignment
 	for name, text := range files {
 		writes = append(writes, limits.Assignment{File: name, Text: text})

@@ -31,11 +31,11 @@ import (
 // source is a daemon that always sees the same, for the page and the metrics.
 type source struct{ snapshot daemon.Snapshot }
 
-func (s source) Snapshot() daemon.Snapshot { return s.snapshot }
-func (source) Counters() daemon.Counters   { return daemon.Counters{} }
-func (source) Recent() []daemon.Event      { return nil }
-func (source) Slices() daemon.SliceFeed    { return nil }
-func (source) Use() func()                 { return func() {} }
+func (s source) Snapshot() daemon.Snapshot      { return s.snapshot }
+func (source) Counters() daemon.Counters        { return daemon.Counters{} }
+func (source) Recent() []daemon.Event           { return nil }
+func (source) Slices() daemon.SliceSubscription { return nil }
+func (source) Use() func()                      { return func() {} }
 
 // service is it for commands.
 type service struct {
@@ -66,7 +66,7 @@ func machine() daemon.Snapshot {
 	count, share, least, latency := 33, uint32(2550), uint32(1000), limits.Latency
 	return daemon.Snapshot{
 		At:     at,
-		Daemon: daemon.Daemon{Version: "1.2.3", PID: 7, Started: at, Dir: "/run/lgpu", Police: daemon.PoliceReport},
+		Daemon: daemon.Info{Version: "1.2.3", PID: 7, Started: at, Dir: "/run/lgpu", Police: daemon.PoliceReport},
 		Devices: []daemon.Device{{
 			Device: gpu.Device{UUID: uuid, Name: "NVIDIA H200", Memory: 141 << 30, Units: 132, Node: "195:0"},
 			Mode:   "temporal", Healthy: true, MemoryUsed: 7 << 30, Utilisation: 25, MemoryUtilisation: -1,

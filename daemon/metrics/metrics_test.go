@@ -40,10 +40,10 @@ type batch struct {
 	lost  uint64
 }
 
-func (f *fake) Snapshot() daemon.Snapshot { return f.snapshot }
-func (f *fake) Counters() daemon.Counters { return f.counters }
-func (f *fake) Slices() daemon.SliceFeed  { return f }
-func (f *fake) Close()                    { f.closed = true }
+func (f *fake) Snapshot() daemon.Snapshot        { return f.snapshot }
+func (f *fake) Counters() daemon.Counters        { return f.counters }
+func (f *fake) Slices() daemon.SliceSubscription { return f }
+func (f *fake) Close()                           { f.closed = true }
 
 func (f *fake) Next(ctx context.Context) ([]daemon.Slice, uint64, error) {
 	select {
@@ -71,7 +71,7 @@ func machine() *fake {
 	return &fake{
 		snapshot: daemon.Snapshot{
 			At:     began.Add(time.Hour),
-			Daemon: daemon.Daemon{Version: "1.2.3", PID: 7, Started: began, Police: daemon.PoliceReport, Restarts: 2},
+			Daemon: daemon.Info{Version: "1.2.3", PID: 7, Started: began, Police: daemon.PoliceReport, Restarts: 2},
 			Devices: []daemon.Device{
 				{
 					Device: gpu.Device{UUID: whole, Name: "NVIDIA H200", Memory: 141 << 30, Units: 132, PCI: "0000:1b:00.0",

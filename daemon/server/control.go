@@ -37,7 +37,7 @@ func (s *Server) Attach(stream grpc.BidiStreamingServer[api.AttachRequest, api.A
 		return err
 	}
 	spec.Launcher = who.peer()
-	hold, err := s.node.Hold(stream.Context(), spec)
+	hold, err := s.node.Attach(stream.Context(), spec)
 	if err != nil {
 		return err
 	}
@@ -142,9 +142,9 @@ func assignments(files []*api.File) ([]limits.Assignment, error) {
 }
 
 // holdSpec is a request to attach, as the daemon takes it.
-func holdSpec(r *api.AttachRequest) (daemon.HoldSpec, error) {
+func holdSpec(r *api.AttachRequest) (daemon.AttachSpec, error) {
 	request, err := asked(r)
-	return daemon.HoldSpec{
+	return daemon.AttachSpec{
 		Path: r.GetPath(), Group: r.GetGroup(), Program: r.GetProgram(), ID: r.GetReattach(), Limits: request,
 		Devices: r.GetDevices(), Sim: r.GetSim(), Gang: r.GetGang(), Spatial: r.GetSpatial(),
 	}, err

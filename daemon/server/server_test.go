@@ -277,7 +277,7 @@ func (card) Facts(gpu.UUID) (gpu.Facts, error) {
 func (card) Close() error { return nil }
 
 // serve runs a daemon of one GPU and returns a connection to it, and how to end its server.
-func serve(t testing.TB) (*api.Conn, *daemon.Node, context.CancelFunc) {
+func serve(t testing.TB) (*api.Conn, *daemon.Daemon, context.CancelFunc) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "server-")
 	if err != nil {
@@ -447,7 +447,7 @@ func hold(t *testing.T, ctx context.Context, c *api.Conn, path string) (api.Cont
 }
 
 // has reports whether the daemon has a node.
-func has(n *daemon.Node, path string) bool {
+func has(n *daemon.Daemon, path string) bool {
 	return slices.ContainsFunc(n.Snapshot().Nodes, func(s daemon.NodeState) bool { return s.Path == path })
 }
 

@@ -46,7 +46,7 @@ func Snapshot(s daemon.Snapshot) *api.Snapshot {
 }
 
 // Daemon is the process that answers.
-func Daemon(d daemon.Daemon) *api.Daemon {
+func Daemon(d daemon.Info) *api.Daemon {
 	return &api.Daemon{
 		Version: d.Version, Pid: int32(d.PID), Started: stamp(d.Started), Dir: d.Dir, Tree: d.Tree, Police: string(d.Police),
 		Restarts: d.Restarts, IdleNs: int64(d.Idle),
@@ -144,7 +144,7 @@ func Slice(t daemon.Slice, known Names) *api.Slice {
 }
 
 // Attachment is an lgpu for the launcher that is attached to it.
-func Attachment(h *daemon.Hold) *api.Attachment {
+func Attachment(h *daemon.Attachment) *api.Attachment {
 	m := &api.Attachment{Path: h.Path, Id: h.ID, Environment: h.Environment}
 	for _, d := range h.Devices {
 		m.Devices = append(m.Devices, hardware(d))

@@ -91,7 +91,7 @@ func (f *fake) Write(_ context.Context, path string, files map[string]string) er
 	return nil
 }
 
-func (f *fake) Slices() daemon.SliceFeed {
+func (f *fake) Slices() daemon.SliceSubscription {
 	f.count(&f.feeds, 1)
 	return &feed{f, time.Now().Add(-2 * time.Second)}
 }
@@ -174,7 +174,7 @@ func machine(at time.Time) daemon.Snapshot {
 	live.Devices[0].Effective.ComputeMin = 1000
 	return daemon.Snapshot{
 		At: at,
-		Daemon: daemon.Daemon{Version: "1.2.3", PID: 7, Started: at.Add(-3 * time.Hour), Dir: "/run/lgpu",
+		Daemon: daemon.Info{Version: "1.2.3", PID: 7, Started: at.Add(-3 * time.Hour), Dir: "/run/lgpu",
 			Tree: "/run/lgpu/tree", Police: daemon.PoliceReport, Restarts: 1},
 		Devices: []daemon.Device{
 			{

@@ -150,7 +150,7 @@ type turns struct {
 }
 
 // sendTurns sends what comes through feed until nobody is watching.
-func (s *Server) sendTurns(ctx context.Context, feed daemon.SliceFeed) error {
+func (s *Server) sendTurns(ctx context.Context, feed daemon.SliceSubscription) error {
 	for s.hub.count() > 0 {
 		slices, lost, err := feed.Next(ctx)
 		if err != nil {

@@ -44,7 +44,7 @@ type Source interface {
 	Snapshot() daemon.Snapshot
 	Recent() []daemon.Event
 	// Slices returns a feed of the turns to come, which the caller closes.
-	Slices() daemon.SliceFeed
+	Slices() daemon.SliceSubscription
 	// Use keeps the daemon from leaving until release is called.
 	Use() (release func())
 }

@@ -110,7 +110,7 @@ func (s *siege) meter() (meter, error) {
 	return m, err
 }
 
-// shares returns what each neighbour got between two meters, and for whom that is not what it asked for.
+// shares returns what each neighbour got between two meters, and those whose part is not what they asked for.
 func (s *siege) shares(from, to meter) (shares, unfair []string) {
 	for _, n := range s.neighbours {
 		path := "/" + n.name

@@ -10,10 +10,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lgpu/lgpu/daemon/lifecycle"
 	"github.com/lgpu/lgpu/daemon/mps"
 	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/daemon/tenant"
@@ -27,16 +27,16 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// HoldSpec is what a launcher asks for.
-type HoldSpec struct {
+// AttachSpec is what a launcher asks for.
+type AttachSpec struct {
 	// Path names an existing lgpu to join, or one to make: below a group that exists. An empty Path is a name made of
 	// Program and the launcher's process, below Group.
 	Path  string
 	Group string // with an empty Path: the parent of the new lgpu; the default is the root
 	// Program is the base name of the command, for a name.
 	Program string
-	// ID, where not 0, says that the launcher held the lgpu with this ID before the daemon restarted: Path must have
-	// it.
+	// ID, where not 0, says that the launcher was attached to the lgpu with this ID before the daemon restarted: Path
+	// must have it.
 	ID uint64
 	// Limits are asked for, for each of the devices. An lgpu that exists must have the same, unless there are none.
 	Limits limits.Request
@@ -59,8 +59,8 @@ type Peer struct {
 	UID, GID uint32
 }
 
-// Hold is a launcher's hold on an lgpu: as long as it lasts the lgpu does.
-type Hold struct {
+// Attachment is that of a launcher to an lgpu: as long as it lasts the lgpu does.
+type Attachment struct {
 	// Path, ID and Name of the lgpu.
 	Path, Name string
 	ID         uint64
@@ -74,18 +74,19 @@ type Hold struct {
 	close func() error
 }
 
-// Close ends the hold. When it returns the lgpu is gone, if it was temporary and nobody else uses it. It may be called
-// more than once.
-func (h *Hold) Close() error { return h.close() }
+// Close ends the attachment. When it returns the lgpu is gone, if it was temporary and nobody else uses it. It may be
+// called more than once.
+func (h *Attachment) Close() error { return h.close() }
 
-// Hold makes an lgpu, or joins one, for a launcher: everything that descends from the launcher's process is its tenant.
-// The lgpu stays until Close, and then as long as it has clients; for ever if it is persistent. An error wraps
-// ErrInvalid, ErrNoDevice, ErrNotFound, ErrDiffers, ErrBusy or ErrClosed, mostly in an *Error, or is a *limits.Error.
-func (n *Node) Hold(ctx context.Context, spec HoldSpec) (*Hold, error) {
-	if err := n.left(); err != nil {
+// Attach attaches a launcher to an lgpu, which is created or exists: everything that descends from the launcher's
+// process is its tenant. The lgpu stays until Close, and then as long as it has clients; for ever if it is persistent.
+// An error wraps ErrInvalid, ErrNoDevice, ErrNotFound, ErrDiffers, ErrBusy or ErrClosed, mostly in an *Error, or is a
+// *limits.Error.
+func (n *Daemon) Attach(ctx context.Context, spec AttachSpec) (*Attachment, error) {
+	if err := n.presence.left(); err != nil {
 		return nil, err
 	}
-	held, err := n.launcherOf(spec.Launcher)
+	of, err := n.launcherOf(spec.Launcher)
 	if err != nil {
 		return nil, err
 	}
@@ -95,9 +96,9 @@ func (n *Node) Hold(ctx context.Context, spec HoldSpec) (*Hold, error) {
 	ctx, cancel := context.WithTimeout(ctx, modeTime)
 	defer cancel()
 	for attempt := 0; ; attempt++ {
-		h, err := n.holdOnce(ctx, spec, held, attempt)
+		a, err := n.attachOnce(ctx, spec, of, attempt)
 		if !errors.Is(err, errAgain) {
-			return h, err
+			return a, err
 		}
 		if attempt == 100 {
 			return nil, fmt.Errorf("%s: it comes and goes too fast: %w", spec.Path, ErrBusy)
@@ -109,7 +110,7 @@ func (n *Node) Hold(ctx context.Context, spec HoldSpec) (*Hold, error) {
 var errAgain = errors.New("changed meanwhile")
 
 // launcherOf describes the process behind a Peer.
-func (n *Node) launcherOf(p Peer) (*launcher, error) {
+func (n *Daemon) launcherOf(p Peer) (*launcher, error) {
 	s, err := proc.Live(p.PID)
 	if err != nil {
 		return nil, fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
@@ -117,18 +118,18 @@ func (n *Node) launcherOf(p Peer) (*launcher, error) {
 	return &launcher{Process: tenant.Process{PID: p.PID, Start: s.Start}, uid: p.UID, comm: s.Comm, present: true}, nil
 }
 
-// confine keeps a launcher where it is: in a bound cgroup below the node that it is bound to, and outside of other
+// confine keeps a launcher where it is: in a bound cgroup below the group that it is bound to, and outside of other
 // lgpus, whose programs could leave their limits behind otherwise.
-func (n *Node) confine(spec *HoldSpec) error {
-	e, err := tenant.Observe(spec.Launcher.PID, n.clientOf)
+func (n *Daemon) confine(spec *AttachSpec) error {
+	e, err := tenant.Observe(spec.Launcher.PID, n.resolver.clientOf)
 	if err != nil {
 		return fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
 	}
 	above := e
-	if _, launches := n.launchers()[e.Process]; launches {
-		above.Ancestors = e.Ancestors[1:] // one process may hold several
+	if _, launches := n.lgpus.launchers()[e.Process]; launches {
+		above.Ancestors = e.Ancestors[1:] // one process may be attached to several
 	}
-	if node, inside := n.descent(above); inside {
+	if node, inside := n.resolver.descent(above); inside {
 		return &Error{Class: ErrInvalid, Reason: fmt.Sprintf("this is inside the lgpu %q already", nameOf(node.Path)),
 			Remedy: "an lgpu cannot lie inside another: start it from outside"}
 	}
@@ -147,7 +148,7 @@ func (n *Node) confine(spec *HoldSpec) error {
 }
 
 // at is the path that the lgpu is to have, or the group that it is to be in.
-func (s HoldSpec) at() string {
+func (s AttachSpec) at() string {
 	switch {
 	case s.Path != "":
 		return s.Path
@@ -157,60 +158,54 @@ func (s HoldSpec) at() string {
 	return limits.Root
 }
 
-// plan is what a Hold found out before it took a lock.
+// plan is what Attach has found out before it takes a lock.
 type plan struct {
 	path    string
 	exists  bool
 	id      uint64 // of the lgpu that exists
-	active  bool
+	ready   bool   // programs use it, or may
 	shape   string
 	devices []gpu.Device
 	spatial bool
-	// attached: the plan has an attachSim, until an lgpu takes it over.
-	attached bool
+	sim     *simUse // of the shape, until an lgpu takes it over
 }
 
-// holdOnce is Hold, or errAgain where somebody changed what it is about meanwhile.
-func (n *Node) holdOnce(ctx context.Context, spec HoldSpec, held *launcher, attempt int) (*Hold, error) {
-	p, err := n.look(spec, held.PID, attempt)
+// attachOnce is Attach, or errAgain where somebody changed what it is about meanwhile.
+func (n *Daemon) attachOnce(ctx context.Context, spec AttachSpec, of *launcher, attempt int) (*Attachment, error) {
+	p, err := n.look(spec, of.PID, attempt)
 	if err != nil {
 		return nil, err
 	}
 	if p.shape != "" {
-		o, err := n.attachSim(p.shape)
-		if err != nil {
+		if p.sim, err = n.inventory.useSim(p.shape); err != nil {
 			return nil, err
 		}
-		p.shape, p.attached = o.shape, true
-		defer func() {
-			if p.attached {
-				n.detachSim(o.shape)
-			}
-		}()
+		p.shape = p.sim.shape
+		defer func() { p.sim.close() }() // unless it was taken over by then
 	}
 	if err := n.choose(spec, p); err != nil {
 		return nil, err
 	}
-	if !p.active {
+	if !p.ready {
 		for _, d := range p.devices {
-			if err := n.wantMode(ctx, d, p.spatial); err != nil {
+			if err := n.inventory.wantMode(ctx, d, p.spatial); err != nil {
 				return nil, err
 			}
 		}
 	}
-	n.life.Lock()
-	defer n.life.Unlock()
-	if err := n.left(); err != nil {
+	n.lgpus.life.Lock()
+	defer n.lgpus.life.Unlock()
+	if err := n.presence.left(); err != nil {
 		return nil, err
 	}
 	if p.exists {
-		return n.join(spec, p, held)
+		return n.join(spec, p, of)
 	}
-	return n.found(spec, p, held)
+	return n.createFor(spec, p, of)
 }
 
 // look finds the lgpu that is asked for, if it exists.
-func (n *Node) look(spec HoldSpec, pid, attempt int) (*plan, error) {
+func (n *Daemon) look(spec AttachSpec, pid, attempt int) (*plan, error) {
 	p := &plan{path: spec.Path, shape: spec.Sim, spatial: spec.Spatial}
 	if p.path == "" {
 		p.path = path.Join(spec.at(), ownName(spec.Program, pid, attempt))
@@ -243,25 +238,24 @@ func (n *Node) look(spec HoldSpec, pid, attempt int) (*plan, error) {
 		return nil, groupError(node.Path)
 	}
 	p.exists, p.id = true, node.ID
-	l := n.lgpuOf(node.ID)
-	if l == nil {
+	record, known := n.lgpus.record(node.ID)
+	if !known {
 		return p, nil
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if (spec.Sim != "" || l.record.Active) && p.shape != l.record.Sim && spec.ID == 0 {
+	p.ready = n.lgpus.ready(node.ID)
+	if (spec.Sim != "" || p.ready) && p.shape != record.Sim && spec.ID == 0 {
 		return nil, &Error{Class: ErrDiffers, Remedy: "ask for the devices that it was made on",
-			Reason: fmt.Sprintf("lgpu %q is on %s, not on %s", nameOf(p.path), machineName(l.record.Sim),
+			Reason: fmt.Sprintf("lgpu %q is on %s, not on %s", nameOf(p.path), machineName(record.Sim),
 				machineName(p.shape))}
 	}
-	p.shape, p.active = l.record.Sim, l.record.Active
-	if p.active {
-		p.spatial = l.record.Spatial
+	p.shape = record.Sim
+	if p.ready {
+		p.spatial = record.Spatial
 	}
 	return p, nil
 }
 
-// groupError is for who wants to run a program in a node that has others below it.
+// groupError is for who wants to run a program in a group.
 func groupError(path string) error {
 	if path == limits.Root {
 		return &Error{Class: ErrInvalid, Reason: "the root is a group; programs run in lgpus below it",
@@ -281,24 +275,20 @@ func machineName(shape string) string {
 }
 
 // choose picks the devices. Those of an lgpu in use stay.
-func (n *Node) choose(spec HoldSpec, p *plan) error {
-	have := n.usable(p.shape)
-	if len(have) == 0 && !p.active {
+func (n *Daemon) choose(spec AttachSpec, p *plan) error {
+	have := n.inventory.usable(p.shape)
+	if len(have) == 0 && !p.ready {
 		return &Error{Class: ErrNoDevice, Reason: "this machine has no GPU",
 			Remedy: "a software GPU works on any machine: lgpu run --sim -- CMD"}
 	}
-	var before []gpu.UUID
-	if l := n.lgpuOf(p.id); l != nil {
-		n.mu.Lock()
-		before = l.record.Devices
-		n.mu.Unlock()
-	}
+	record, _ := n.lgpus.record(p.id)
+	before := record.Devices
 	if len(spec.Devices) == 0 && len(before) > 0 {
 		p.devices = nil
 		for _, uuid := range before {
-			if d := n.deviceOf(uuid); d != nil {
+			if d := n.inventory.device(uuid); d != nil {
 				p.devices = append(p.devices, d.Device)
-			} else if !p.active {
+			} else if !p.ready {
 				return fmt.Errorf("lgpu %q: its device %s is not there: %w", nameOf(p.path), uuid, ErrNoDevice)
 			}
 		}
@@ -323,7 +313,7 @@ func (n *Node) choose(spec HoldSpec, p *plan) error {
 	case p.spatial && len(chosen) > 1:
 		return &Error{Class: ErrInvalid, Field: "spatial", Remedy: "choose one device",
 			Reason: "an lgpu on a device in spatial mode has that device alone"}
-	case p.active && !slices.Equal(uuidsOf(chosen), before):
+	case p.ready && !slices.Equal(uuidsOf(chosen), before):
 		return devicesError(ErrDiffers, "leave the devices out to join it as it is, or choose another name",
 			"lgpu %q exists with other devices", nameOf(p.path))
 	}
@@ -336,32 +326,8 @@ func devicesError(class error, remedy, format string, args ...any) error {
 	return &Error{Class: class, Field: "devices", Reason: err.Error(), Remedy: remedy, Cause: errors.Unwrap(err)}
 }
 
-// modeTime is how long somebody waits for devices to come into a mode. MPS takes seconds to begin or to end.
-const modeTime = 15 * time.Second
-
-// modeOf is the mode that an lgpu's devices are in.
-func modeOf(spatial bool) mps.Mode {
-	if spatial {
-		return mps.Spatial
-	}
-	return mps.Temporal
-}
-
-// wantMode brings a device into the mode that an lgpu needs. It waits for a switch that is under way.
-func (n *Node) wantMode(ctx context.Context, d gpu.Device, spatial bool) error {
-	mode := modeOf(spatial)
-	if n.modes.Settled(d.UUID, mode) {
-		return nil
-	}
-	err := n.setMode(ctx, d.UUID, mode)
-	if errors.Is(err, unix.EBUSY) {
-		return &Error{Class: ErrBusy, Reason: err.Error(), Cause: err}
-	}
-	return err
-}
-
-// found makes a temporary lgpu. life is held.
-func (n *Node) found(spec HoldSpec, p *plan, held *launcher) (*Hold, error) {
+// createFor makes a temporary lgpu and attaches its first launcher. Called with life held.
+func (n *Daemon) createFor(spec AttachSpec, p *plan, of *launcher) (*Attachment, error) {
 	node, err := n.tree.Create(limits.CreateSpec{
 		Path: p.path, Temporary: true, UID: spec.Launcher.UID, GID: spec.Launcher.GID, Enter: true,
 		Request: spec.request(p.devices),
@@ -374,125 +340,75 @@ func (n *Node) found(spec HoldSpec, p *plan, held *launcher) (*Hold, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := newLgpu(node.ID)
-	l.record.Sim, l.record.Devices, l.record.Spatial = p.shape, uuidsOf(p.devices), p.spatial
-	undo := func(err error) error {
-		n.tree.Leave(p.path)
-		return errors.Join(err, n.tree.Rmdir(p.path))
-	}
-	if err := n.bring(l, node, true); err != nil {
-		n.mu.Lock()
-		delete(n.lgpus, node.ID)
-		n.mu.Unlock()
-		return nil, undo(err)
-	}
-	l.attached, p.attached = p.attached, false
-	return n.hand(l, node, held)
+	l := declared(node.ID)
+	l.machine.Has = lifecycle.Directory // it was entered when it was made
+	return n.attachFirst(l, p, of)
 }
 
-// join takes part in an lgpu that exists. life is held.
-func (n *Node) join(spec HoldSpec, p *plan, held *launcher) (*Hold, error) {
+// attachFirst activates an lgpu for a launcher, as p says. Called with life held.
+func (n *Daemon) attachFirst(l *lgpu, p *plan, of *launcher) (*Attachment, error) {
+	c := &change{daemon: n, l: l, launcher: of}
+	err := c.activate(lifecycle.LauncherCame, &p.sim, func(r *store.Lgpu) {
+		r.Sim, r.Devices, r.Spatial = p.shape, uuidsOf(p.devices), p.spatial
+	})
+	if err != nil {
+		return nil, err
+	}
+	return n.attachment(c)
+}
+
+// join attaches a launcher to an lgpu that exists. Called with life held.
+func (n *Daemon) join(spec AttachSpec, p *plan, of *launcher) (*Attachment, error) {
 	node, ok := n.tree.ByID(p.id)
 	if !ok {
 		return nil, errAgain
 	}
-	l := n.lgpuOf(p.id)
+	l := n.lgpus.of(p.id)
 	fresh := l == nil
 	if fresh {
-		l = newLgpu(p.id)
+		l = declared(p.id)
 	}
-	n.mu.Lock()
-	active, shape := l.record.Active, l.record.Sim
-	n.mu.Unlock()
-	if active != p.active || !fresh && shape != p.shape {
+	ready := l.machine.State.Ready()
+	if ready != p.ready || !fresh && l.record.Sim != p.shape {
 		return nil, errAgain
 	}
 	if difference := n.tree.Differs(p.id, spec.request(p.devices)); difference != "" && spec.ID == 0 {
 		return nil, &Error{Class: ErrDiffers, Reason: fmt.Sprintf("lgpu %q exists with %s", node.Path, difference),
 			Remedy: "leave the limits out to join it as it is, or choose another name"}
 	}
-	if active {
-		return n.hand(l, node, held)
+	if !ready {
+		return n.attachFirst(l, p, of)
 	}
-	var h *Hold
-	err := n.attempt(l, &p.attached, func(r *store.Lgpu) {
-		r.Devices, r.Spatial, r.Sim = uuidsOf(p.devices), p.spatial, p.shape
-	}, func() (err error) {
-		if err = n.bring(l, node, false); err == nil {
-			h, err = n.hand(l, node, held)
-		}
-		return err
-	})
-	return h, err
+	c := &change{daemon: n, l: l, launcher: of}
+	if err := c.drive(lifecycle.LauncherCame); err != nil {
+		return nil, err
+	}
+	return n.attachment(c)
 }
 
-// attempt changes the record of an inactive lgpu and takes it into use. After an error nothing of that is left: the
-// record is as it was, and one that was new is forgotten. attached says that the caller has an attachSim, which the lgpu
-// takes over where it has none. life is held.
-func (n *Node) attempt(l *lgpu, attached *bool, change func(*store.Lgpu), use func() error) error {
-	n.mu.Lock()
-	_, known := n.lgpus[l.record.ID]
-	before := l.record
-	change(&l.record)
-	n.mu.Unlock()
-	takes := !l.attached
-	if takes {
-		l.attached, *attached = *attached, false
+// attachment is what a launcher gets that was attached by c. Called with life held.
+func (n *Daemon) attachment(c *change) (*Attachment, error) {
+	node, ok := n.tree.ByID(c.l.record.ID)
+	if !ok {
+		return nil, errAgain
 	}
-	err := use()
-	if err == nil {
-		return nil
+	a := &Attachment{
+		Path: node.Path, Name: nameOf(node.Path), ID: node.ID, Sim: c.l.record.Sim, Environment: c.environment,
 	}
-	if takes {
-		l.attached, *attached = false, l.attached
-	}
-	if _, exists := n.tree.ByID(before.ID); !known || !exists {
-		return errors.Join(err, n.drop(l))
-	}
-	n.mu.Lock()
-	l.record = before
-	n.mu.Unlock()
-	return errors.Join(err, n.save(l))
-}
-
-// hand gives an lgpu in use to a launcher. life is held.
-func (n *Node) hand(l *lgpu, node limits.Node, held *launcher) (*Hold, error) {
-	n.mu.Lock()
-	for other := range l.launchers {
-		if other.Process == held.Process && !other.present {
-			other.present = true // it is back after a restart
-			held = other
+	a.close = sync.OnceValue(func() error { return n.lgpus.detach(c.l, c.launcher) })
+	for _, uuid := range c.l.record.Devices {
+		if d := n.inventory.device(uuid); d != nil {
+			a.Devices = append(a.Devices, d.Device)
 		}
 	}
-	l.launchers[held] = true
-	n.mu.Unlock()
-	h := &Hold{Path: node.Path, Name: nameOf(node.Path), ID: node.ID, Sim: l.record.Sim}
-	h.close = sync.OnceValue(func() error { return n.release(l, held) })
-	environment, err := n.environment(l, node)
-	if err == nil {
-		err = n.save(l)
-	}
-	if err != nil {
-		n.mu.Lock()
-		delete(l.launchers, held)
-		n.mu.Unlock()
-		_, failed := n.retire(l)
-		return nil, errors.Join(err, failed)
-	}
-	h.Environment = environment
-	for _, uuid := range l.record.Devices {
-		if d := n.deviceOf(uuid); d != nil {
-			h.Devices = append(h.Devices, d.Device)
-		}
-	}
-	return h, nil
+	return a, nil
 }
 
 // environment is what a tenant's programs need.
-func (n *Node) environment(l *lgpu, node limits.Node) (map[string]string, error) {
+func (n *Daemon) environment(record store.Lgpu, node limits.Node) (map[string]string, error) {
 	env := map[string]string{SocketEnvironment: filepath.Join(n.config.Dir, TenantSocket)}
-	for _, uuid := range l.record.Devices {
-		d := n.deviceOf(uuid)
+	for _, uuid := range record.Devices {
+		d := n.inventory.device(uuid)
 		if d == nil {
 			continue
 		}
@@ -502,7 +418,7 @@ func (n *Node) environment(l *lgpu, node limits.Node) (map[string]string, error)
 		if d.MIG() {
 			env["CUDA_VISIBLE_DEVICES"] = d.Identity()
 		}
-		if !l.record.Spatial {
+		if !record.Spatial {
 			continue
 		}
 		e, _ := node.Device(d.Identity())
@@ -538,12 +454,4 @@ func ownName(program string, pid, attempt int) string {
 		name += fmt.Sprintf("-%d", attempt+1)
 	}
 	return name
-}
-
-// CreateSpec describes a persistent node.
-type CreateSpec struct {
-	Path   string
-	Sim    string              // shape of the software GPU that it is for; empty for the machine's own devices
-	Writes []limits.Assignment // written to its files in the same transaction
-	Owner  Peer                // who asks
 }
