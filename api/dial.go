@@ -32,7 +32,8 @@ type Options struct {
 	Waiting func(socket string)
 }
 
-// How long a daemon may take to say who it is, and after what time the caller is told that it has not. Tests shorten them.
+// How long a daemon may take to say who it is, and after what time the caller is told that it has not. Tests shorten
+// them.
 var (
 	answerTime  = 10 * time.Second
 	waitingTime = time.Second
@@ -90,7 +91,7 @@ func connect(ctx context.Context, socket string, o Options) (*Conn, error) {
 	probe, err := d.DialContext(bounded, "unix", socket)
 	switch {
 	case bounded.Err() != nil && ctx.Err() == nil:
-		return nil, silent(socket, 0)
+		return nil, noAnswer(socket, 0)
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
 		return nil, fmt.Errorf("%w at %s", ErrNoDaemon, socket)
 	case err != nil:
@@ -121,7 +122,7 @@ func connect(ctx context.Context, socket string, o Options) (*Conn, error) {
 	case errors.Is(err, ErrGone):
 		err = fmt.Errorf("%w at %s", ErrNoDaemon, socket) // it is just leaving
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		err = silent(socket, pid)
+		err = noAnswer(socket, pid)
 	default:
 		err = fmt.Errorf("daemon at %s: %w", socket, err)
 	}
@@ -138,8 +139,8 @@ func connect(ctx context.Context, socket string, o Options) (*Conn, error) {
 	return c, nil
 }
 
-// silent is the error of a daemon that is there and does not answer.
-func silent(socket string, pid int) error {
+// noAnswer is the error of a daemon that is there and does not answer.
+func noAnswer(socket string, pid int) error {
 	e := &Error{Errno: syscall.ETIMEDOUT, Subject: socket,
 		Text: fmt.Sprintf("daemon at %s has not answered for %v", socket, answerTime)}
 	if pid > 0 {

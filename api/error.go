@@ -27,8 +27,13 @@ type Error struct {
 	Errno syscall.Errno
 	// Text says it to people.
 	Text string
-	// Subject is what it failed on: a path, a file of a node, or a field of a request; may be empty.
+	// Subject is what it failed on: the path of a group or an lgpu, or a socket; may be empty.
 	Subject string
+	// Field is what of the request it is about, such as "memory.max" or "devices"; empty where it is the whole. Who
+	// gave the field under a name of its own says that in its place, and then Reason.
+	Field string
+	// Reason says what is wrong with Field, without its name and value.
+	Reason string
 	// Hint is what to do about it; may be empty.
 	Hint string
 
@@ -76,7 +81,8 @@ func fromStatus(err error) error {
 	}
 	for _, d := range s.Details() {
 		if f, ok := d.(*Failure); ok {
-			e.Errno, e.Subject, e.Hint = syscall.Errno(f.GetErrno()), f.GetSubject(), f.GetHint()
+			e.Errno, e.Hint = syscall.Errno(f.GetErrno()), f.GetHint()
+			e.Subject, e.Field, e.Reason = f.GetSubject(), f.GetField(), f.GetReason()
 		}
 	}
 	return e

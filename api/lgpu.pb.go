@@ -186,49 +186,49 @@ func (Device_Mode) EnumDescriptor() ([]byte, []int) {
 	return file_lgpu_proto_rawDescGZIP(), []int{6, 0}
 }
 
-type Node_Kind int32
+type Directory_Kind int32
 
 const (
-	Node_GROUP Node_Kind = 0 // may have children
-	Node_LGPU  Node_Kind = 1 // has or had processes
+	Directory_GROUP Directory_Kind = 0 // may have children
+	Directory_LGPU  Directory_Kind = 1 // has or had processes
 )
 
-// Enum value maps for Node_Kind.
+// Enum value maps for Directory_Kind.
 var (
-	Node_Kind_name = map[int32]string{
+	Directory_Kind_name = map[int32]string{
 		0: "GROUP",
 		1: "LGPU",
 	}
-	Node_Kind_value = map[string]int32{
+	Directory_Kind_value = map[string]int32{
 		"GROUP": 0,
 		"LGPU":  1,
 	}
 )
 
-func (x Node_Kind) Enum() *Node_Kind {
-	p := new(Node_Kind)
+func (x Directory_Kind) Enum() *Directory_Kind {
+	p := new(Directory_Kind)
 	*p = x
 	return p
 }
 
-func (x Node_Kind) String() string {
+func (x Directory_Kind) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (Node_Kind) Descriptor() protoreflect.EnumDescriptor {
+func (Directory_Kind) Descriptor() protoreflect.EnumDescriptor {
 	return file_lgpu_proto_enumTypes[3].Descriptor()
 }
 
-func (Node_Kind) Type() protoreflect.EnumType {
+func (Directory_Kind) Type() protoreflect.EnumType {
 	return &file_lgpu_proto_enumTypes[3]
 }
 
-func (x Node_Kind) Number() protoreflect.EnumNumber {
+func (x Directory_Kind) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use Node_Kind.Descriptor instead.
-func (Node_Kind) EnumDescriptor() ([]byte, []int) {
+// Deprecated: Use Directory_Kind.Descriptor instead.
+func (Directory_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_lgpu_proto_rawDescGZIP(), []int{8, 0}
 }
 
@@ -526,7 +526,7 @@ type Snapshot struct {
 	// Sorted by index; software GPUs last.
 	Devices []*Device `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty"`
 	// Sorted by name, each group before its contents; the first is the root.
-	Nodes         []*Node `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Directories   []*Directory `protobuf:"bytes,4,rep,name=directories,proto3" json:"directories,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -582,9 +582,9 @@ func (x *Snapshot) GetDevices() []*Device {
 	return nil
 }
 
-func (x *Snapshot) GetNodes() []*Node {
+func (x *Snapshot) GetDirectories() []*Directory {
 	if x != nil {
-		return x.Nodes
+		return x.Directories
 	}
 	return nil
 }
@@ -615,7 +615,9 @@ type Device struct {
 	MemoryUtilisation *uint32          `protobuf:"varint,14,opt,name=memory_utilisation,json=memoryUtilisation,proto3,oneof" json:"memory_utilisation,omitempty"`
 	Processes         []*DeviceProcess `protobuf:"bytes,15,rep,name=processes,proto3" json:"processes,omitempty"`
 	// When the driver was asked for these figures.
-	Sampled       *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=sampled,proto3" json:"sampled,omitempty"`
+	Sampled *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=sampled,proto3" json:"sampled,omitempty"`
+	// What people call it: its index, or "0:1" for MIG instance 1 of GPU 0.
+	Ordinal       string `protobuf:"bytes,17,opt,name=ordinal,proto3" json:"ordinal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -762,6 +764,13 @@ func (x *Device) GetSampled() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Device) GetOrdinal() string {
+	if x != nil {
+		return x.Ordinal
+	}
+	return ""
+}
+
 // DeviceProcess is a process that the driver has on a device.
 type DeviceProcess struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -849,13 +858,13 @@ func (x *DeviceProcess) GetPath() string {
 	return ""
 }
 
-// Node is a group, or an lgpu where processes run: a directory of the tree.
-type Node struct {
+// Directory is a directory of the tree: a group, or an lgpu where processes run.
+type Directory struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Random, from its creation; never used again.
-	Id   uint64    `protobuf:"fixed64,2,opt,name=id,proto3" json:"id,omitempty"`
-	Kind Node_Kind `protobuf:"varint,3,opt,name=kind,proto3,enum=lgpu.v1.Node_Kind" json:"kind,omitempty"`
+	Id   uint64         `protobuf:"fixed64,2,opt,name=id,proto3" json:"id,omitempty"`
+	Kind Directory_Kind `protobuf:"varint,3,opt,name=kind,proto3,enum=lgpu.v1.Directory_Kind" json:"kind,omitempty"`
 	// Stays when it has neither launchers nor clients.
 	Persistent bool                   `protobuf:"varint,4,opt,name=persistent,proto3" json:"persistent,omitempty"`
 	Created    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=created,proto3" json:"created,omitempty"`
@@ -865,9 +874,9 @@ type Node struct {
 	// cgroups whose processes belong to it.
 	Cgroups []string `protobuf:"bytes,8,rep,name=cgroups,proto3" json:"cgroups,omitempty"`
 	// Page-locked host memory: its limit, and what is in use.
-	HostMax  *uint64       `protobuf:"varint,9,opt,name=host_max,json=hostMax,proto3,oneof" json:"host_max,omitempty"`
-	HostUsed uint64        `protobuf:"varint,10,opt,name=host_used,json=hostUsed,proto3" json:"host_used,omitempty"`
-	Devices  []*NodeDevice `protobuf:"bytes,11,rep,name=devices,proto3" json:"devices,omitempty"`
+	HostMax  *uint64      `protobuf:"varint,9,opt,name=host_max,json=hostMax,proto3,oneof" json:"host_max,omitempty"`
+	HostUsed uint64       `protobuf:"varint,10,opt,name=host_used,json=hostUsed,proto3" json:"host_used,omitempty"`
+	Devices  []*DeviceUse `protobuf:"bytes,11,rep,name=devices,proto3" json:"devices,omitempty"`
 	// Processes of the lgpu that use a device. A group has none of its own.
 	Clients []*Client `protobuf:"bytes,12,rep,name=clients,proto3" json:"clients,omitempty"`
 	// Programs that are attached to it, such as lgpu run.
@@ -876,20 +885,20 @@ type Node struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Node) Reset() {
-	*x = Node{}
+func (x *Directory) Reset() {
+	*x = Directory{}
 	mi := &file_lgpu_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Node) String() string {
+func (x *Directory) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Node) ProtoMessage() {}
+func (*Directory) ProtoMessage() {}
 
-func (x *Node) ProtoReflect() protoreflect.Message {
+func (x *Directory) ProtoReflect() protoreflect.Message {
 	mi := &file_lgpu_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -901,114 +910,115 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Node.ProtoReflect.Descriptor instead.
-func (*Node) Descriptor() ([]byte, []int) {
+// Deprecated: Use Directory.ProtoReflect.Descriptor instead.
+func (*Directory) Descriptor() ([]byte, []int) {
 	return file_lgpu_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *Node) GetPath() string {
+func (x *Directory) GetPath() string {
 	if x != nil {
 		return x.Path
 	}
 	return ""
 }
 
-func (x *Node) GetId() uint64 {
+func (x *Directory) GetId() uint64 {
 	if x != nil {
 		return x.Id
 	}
 	return 0
 }
 
-func (x *Node) GetKind() Node_Kind {
+func (x *Directory) GetKind() Directory_Kind {
 	if x != nil {
 		return x.Kind
 	}
-	return Node_GROUP
+	return Directory_GROUP
 }
 
-func (x *Node) GetPersistent() bool {
+func (x *Directory) GetPersistent() bool {
 	if x != nil {
 		return x.Persistent
 	}
 	return false
 }
 
-func (x *Node) GetCreated() *timestamppb.Timestamp {
+func (x *Directory) GetCreated() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Created
 	}
 	return nil
 }
 
-func (x *Node) GetState() State {
+func (x *Directory) GetState() State {
 	if x != nil {
 		return x.State
 	}
 	return State_IDLE
 }
 
-func (x *Node) GetGang() string {
+func (x *Directory) GetGang() string {
 	if x != nil {
 		return x.Gang
 	}
 	return ""
 }
 
-func (x *Node) GetCgroups() []string {
+func (x *Directory) GetCgroups() []string {
 	if x != nil {
 		return x.Cgroups
 	}
 	return nil
 }
 
-func (x *Node) GetHostMax() uint64 {
+func (x *Directory) GetHostMax() uint64 {
 	if x != nil && x.HostMax != nil {
 		return *x.HostMax
 	}
 	return 0
 }
 
-func (x *Node) GetHostUsed() uint64 {
+func (x *Directory) GetHostUsed() uint64 {
 	if x != nil {
 		return x.HostUsed
 	}
 	return 0
 }
 
-func (x *Node) GetDevices() []*NodeDevice {
+func (x *Directory) GetDevices() []*DeviceUse {
 	if x != nil {
 		return x.Devices
 	}
 	return nil
 }
 
-func (x *Node) GetClients() []*Client {
+func (x *Directory) GetClients() []*Client {
 	if x != nil {
 		return x.Clients
 	}
 	return nil
 }
 
-func (x *Node) GetLaunchers() []*Launcher {
+func (x *Directory) GetLaunchers() []*Launcher {
 	if x != nil {
 		return x.Launchers
 	}
 	return nil
 }
 
-// NodeDevice is what a group or lgpu may use of one device, and what it uses. A group uses what all below it use.
-type NodeDevice struct {
+// DeviceUse is what a group or lgpu may use of one device, and what it uses. A group uses what all below it use.
+type DeviceUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Uuid  string                 `protobuf:"bytes,1,opt,name=uuid,proto3" json:"uuid,omitempty"`
 	// As Device.key.
 	Key        string     `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	Requested  *Requested `protobuf:"bytes,3,opt,name=requested,proto3" json:"requested,omitempty"`
+	Requested  *Limits    `protobuf:"bytes,3,opt,name=requested,proto3" json:"requested,omitempty"`
 	Effective  *Effective `protobuf:"bytes,4,opt,name=effective,proto3" json:"effective,omitempty"`
 	MemoryUsed uint64     `protobuf:"varint,5,opt,name=memory_used,json=memoryUsed,proto3" json:"memory_used,omitempty"`
 	MemoryPeak uint64     `protobuf:"varint,6,opt,name=memory_peak,json=memoryPeak,proto3" json:"memory_peak,omitempty"`
 	// Its allowance: what it may charge without asking. It is below the limit if a group above is overcommitted.
-	MemoryGranted uint64 `protobuf:"varint,7,opt,name=memory_granted,json=memoryGranted,proto3" json:"memory_granted,omitempty"`
+	// Absent means no limit.
+	MemoryGranted *uint64 `protobuf:"varint,7,opt,name=memory_granted,json=memoryGranted,proto3,oneof" json:"memory_granted,omitempty"`
 	// Device time and launches since it was created.
 	BusyNs   int64  `protobuf:"varint,8,opt,name=busy_ns,json=busyNs,proto3" json:"busy_ns,omitempty"`
 	Launches uint64 `protobuf:"varint,9,opt,name=launches,proto3" json:"launches,omitempty"`
@@ -1020,20 +1030,20 @@ type NodeDevice struct {
 	sizeCache      protoimpl.SizeCache
 }
 
-func (x *NodeDevice) Reset() {
-	*x = NodeDevice{}
+func (x *DeviceUse) Reset() {
+	*x = DeviceUse{}
 	mi := &file_lgpu_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *NodeDevice) String() string {
+func (x *DeviceUse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*NodeDevice) ProtoMessage() {}
+func (*DeviceUse) ProtoMessage() {}
 
-func (x *NodeDevice) ProtoReflect() protoreflect.Message {
+func (x *DeviceUse) ProtoReflect() protoreflect.Message {
 	mi := &file_lgpu_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1045,125 +1055,125 @@ func (x *NodeDevice) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use NodeDevice.ProtoReflect.Descriptor instead.
-func (*NodeDevice) Descriptor() ([]byte, []int) {
+// Deprecated: Use DeviceUse.ProtoReflect.Descriptor instead.
+func (*DeviceUse) Descriptor() ([]byte, []int) {
 	return file_lgpu_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *NodeDevice) GetUuid() string {
+func (x *DeviceUse) GetUuid() string {
 	if x != nil {
 		return x.Uuid
 	}
 	return ""
 }
 
-func (x *NodeDevice) GetKey() string {
+func (x *DeviceUse) GetKey() string {
 	if x != nil {
 		return x.Key
 	}
 	return ""
 }
 
-func (x *NodeDevice) GetRequested() *Requested {
+func (x *DeviceUse) GetRequested() *Limits {
 	if x != nil {
 		return x.Requested
 	}
 	return nil
 }
 
-func (x *NodeDevice) GetEffective() *Effective {
+func (x *DeviceUse) GetEffective() *Effective {
 	if x != nil {
 		return x.Effective
 	}
 	return nil
 }
 
-func (x *NodeDevice) GetMemoryUsed() uint64 {
+func (x *DeviceUse) GetMemoryUsed() uint64 {
 	if x != nil {
 		return x.MemoryUsed
 	}
 	return 0
 }
 
-func (x *NodeDevice) GetMemoryPeak() uint64 {
+func (x *DeviceUse) GetMemoryPeak() uint64 {
 	if x != nil {
 		return x.MemoryPeak
 	}
 	return 0
 }
 
-func (x *NodeDevice) GetMemoryGranted() uint64 {
-	if x != nil {
-		return x.MemoryGranted
+func (x *DeviceUse) GetMemoryGranted() uint64 {
+	if x != nil && x.MemoryGranted != nil {
+		return *x.MemoryGranted
 	}
 	return 0
 }
 
-func (x *NodeDevice) GetBusyNs() int64 {
+func (x *DeviceUse) GetBusyNs() int64 {
 	if x != nil {
 		return x.BusyNs
 	}
 	return 0
 }
 
-func (x *NodeDevice) GetLaunches() uint64 {
+func (x *DeviceUse) GetLaunches() uint64 {
 	if x != nil {
 		return x.Launches
 	}
 	return 0
 }
 
-func (x *NodeDevice) GetShareAsked() uint32 {
+func (x *DeviceUse) GetShareAsked() uint32 {
 	if x != nil && x.ShareAsked != nil {
 		return *x.ShareAsked
 	}
 	return 0
 }
 
-func (x *NodeDevice) GetShareDelivered() uint32 {
+func (x *DeviceUse) GetShareDelivered() uint32 {
 	if x != nil && x.ShareDelivered != nil {
 		return *x.ShareDelivered
 	}
 	return 0
 }
 
-func (x *NodeDevice) GetState() State {
+func (x *DeviceUse) GetState() State {
 	if x != nil {
 		return x.State
 	}
 	return State_IDLE
 }
 
-// Requested are the limits that a group or lgpu has of its own on one device. An absent one follows the parent, or
-// means no limit.
-type Requested struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// As the file lgpu shows it, such as "count=8"; empty means "max".
-	Lgpu          string   `protobuf:"bytes,1,opt,name=lgpu,proto3" json:"lgpu,omitempty"`
-	ComputeMax    *uint32  `protobuf:"varint,2,opt,name=compute_max,json=computeMax,proto3,oneof" json:"compute_max,omitempty"`
-	ComputeMin    *uint32  `protobuf:"varint,3,opt,name=compute_min,json=computeMin,proto3,oneof" json:"compute_min,omitempty"`
-	Weight        *uint32  `protobuf:"varint,4,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
-	Priority      Priority `protobuf:"varint,5,opt,name=priority,proto3,enum=lgpu.v1.Priority" json:"priority,omitempty"`
-	MemoryMax     *uint64  `protobuf:"varint,6,opt,name=memory_max,json=memoryMax,proto3,oneof" json:"memory_max,omitempty"`
-	MemoryHigh    *uint64  `protobuf:"varint,7,opt,name=memory_high,json=memoryHigh,proto3,oneof" json:"memory_high,omitempty"`
+// Limits are the limits that a group or lgpu has of its own on one device, by the names of their files. An absent one
+// follows the parent, or means no limit.
+type Limits struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	MemoryMax    *uint64                `protobuf:"varint,1,opt,name=memory_max,json=memoryMax,proto3,oneof" json:"memory_max,omitempty"`
+	MemoryHigh   *uint64                `protobuf:"varint,2,opt,name=memory_high,json=memoryHigh,proto3,oneof" json:"memory_high,omitempty"`
+	ComputeMax   *uint32                `protobuf:"varint,3,opt,name=compute_max,json=computeMax,proto3,oneof" json:"compute_max,omitempty"`
+	ComputeMin   *uint32                `protobuf:"varint,4,opt,name=compute_min,json=computeMin,proto3,oneof" json:"compute_min,omitempty"`
+	LgpuWeight   *uint32                `protobuf:"varint,5,opt,name=lgpu_weight,json=lgpuWeight,proto3,oneof" json:"lgpu_weight,omitempty"`
+	LgpuPriority Priority               `protobuf:"varint,6,opt,name=lgpu_priority,json=lgpuPriority,proto3,enum=lgpu.v1.Priority" json:"lgpu_priority,omitempty"`
+	// Absent means "max": all that the parent has.
+	Lgpu          *Units `protobuf:"bytes,7,opt,name=lgpu,proto3" json:"lgpu,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Requested) Reset() {
-	*x = Requested{}
+func (x *Limits) Reset() {
+	*x = Limits{}
 	mi := &file_lgpu_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Requested) String() string {
+func (x *Limits) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Requested) ProtoMessage() {}
+func (*Limits) ProtoMessage() {}
 
-func (x *Requested) ProtoReflect() protoreflect.Message {
+func (x *Limits) ProtoReflect() protoreflect.Message {
 	mi := &file_lgpu_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1175,58 +1185,131 @@ func (x *Requested) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Requested.ProtoReflect.Descriptor instead.
-func (*Requested) Descriptor() ([]byte, []int) {
+// Deprecated: Use Limits.ProtoReflect.Descriptor instead.
+func (*Limits) Descriptor() ([]byte, []int) {
 	return file_lgpu_proto_rawDescGZIP(), []int{10}
 }
 
-func (x *Requested) GetLgpu() string {
-	if x != nil {
-		return x.Lgpu
-	}
-	return ""
-}
-
-func (x *Requested) GetComputeMax() uint32 {
-	if x != nil && x.ComputeMax != nil {
-		return *x.ComputeMax
-	}
-	return 0
-}
-
-func (x *Requested) GetComputeMin() uint32 {
-	if x != nil && x.ComputeMin != nil {
-		return *x.ComputeMin
-	}
-	return 0
-}
-
-func (x *Requested) GetWeight() uint32 {
-	if x != nil && x.Weight != nil {
-		return *x.Weight
-	}
-	return 0
-}
-
-func (x *Requested) GetPriority() Priority {
-	if x != nil {
-		return x.Priority
-	}
-	return Priority_INHERITED
-}
-
-func (x *Requested) GetMemoryMax() uint64 {
+func (x *Limits) GetMemoryMax() uint64 {
 	if x != nil && x.MemoryMax != nil {
 		return *x.MemoryMax
 	}
 	return 0
 }
 
-func (x *Requested) GetMemoryHigh() uint64 {
+func (x *Limits) GetMemoryHigh() uint64 {
 	if x != nil && x.MemoryHigh != nil {
 		return *x.MemoryHigh
 	}
 	return 0
+}
+
+func (x *Limits) GetComputeMax() uint32 {
+	if x != nil && x.ComputeMax != nil {
+		return *x.ComputeMax
+	}
+	return 0
+}
+
+func (x *Limits) GetComputeMin() uint32 {
+	if x != nil && x.ComputeMin != nil {
+		return *x.ComputeMin
+	}
+	return 0
+}
+
+func (x *Limits) GetLgpuWeight() uint32 {
+	if x != nil && x.LgpuWeight != nil {
+		return *x.LgpuWeight
+	}
+	return 0
+}
+
+func (x *Limits) GetLgpuPriority() Priority {
+	if x != nil {
+		return x.LgpuPriority
+	}
+	return Priority_INHERITED
+}
+
+func (x *Limits) GetLgpu() *Units {
+	if x != nil {
+		return x.Lgpu
+	}
+	return nil
+}
+
+// Units are a request for compute units: count, list or default.
+type Units struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// So many, whichever; with list, their number.
+	Count *uint32 `protobuf:"varint,1,opt,name=count,proto3,oneof" json:"count,omitempty"`
+	// These, in the grammar of lists: "0-3,8".
+	List *string `protobuf:"bytes,2,opt,name=list,proto3,oneof" json:"list,omitempty"`
+	// The device's default ones, as far as the parent has them.
+	Default bool `protobuf:"varint,3,opt,name=default,proto3" json:"default,omitempty"`
+	// No sibling may have them.
+	Exclusive     bool `protobuf:"varint,4,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Units) Reset() {
+	*x = Units{}
+	mi := &file_lgpu_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Units) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Units) ProtoMessage() {}
+
+func (x *Units) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Units.ProtoReflect.Descriptor instead.
+func (*Units) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Units) GetCount() uint32 {
+	if x != nil && x.Count != nil {
+		return *x.Count
+	}
+	return 0
+}
+
+func (x *Units) GetList() string {
+	if x != nil && x.List != nil {
+		return *x.List
+	}
+	return ""
+}
+
+func (x *Units) GetDefault() bool {
+	if x != nil {
+		return x.Default
+	}
+	return false
+}
+
+func (x *Units) GetExclusive() bool {
+	if x != nil {
+		return x.Exclusive
+	}
+	return false
 }
 
 // Effective are the limits that hold on one device, those of the groups above included.
@@ -1235,12 +1318,12 @@ type Effective struct {
 	// Number of bits, and which ones; list is empty on a temporal device.
 	Count uint32 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
 	List  string `protobuf:"bytes,2,opt,name=list,proto3" json:"list,omitempty"`
-	// compute.max and compute.min.
+	// compute.max and compute.min; a compute_max of 10000 means no limit.
 	ComputeMax uint32 `protobuf:"varint,3,opt,name=compute_max,json=computeMax,proto3" json:"compute_max,omitempty"`
 	ComputeMin uint32 `protobuf:"varint,4,opt,name=compute_min,json=computeMin,proto3" json:"compute_min,omitempty"`
 	// 1 to 10000.
-	Weight   uint32   `protobuf:"varint,5,opt,name=weight,proto3" json:"weight,omitempty"`
-	Priority Priority `protobuf:"varint,6,opt,name=priority,proto3,enum=lgpu.v1.Priority" json:"priority,omitempty"`
+	LgpuWeight   uint32   `protobuf:"varint,5,opt,name=lgpu_weight,json=lgpuWeight,proto3" json:"lgpu_weight,omitempty"`
+	LgpuPriority Priority `protobuf:"varint,6,opt,name=lgpu_priority,json=lgpuPriority,proto3,enum=lgpu.v1.Priority" json:"lgpu_priority,omitempty"`
 	// Absent means no limit.
 	MemoryMax     *uint64 `protobuf:"varint,7,opt,name=memory_max,json=memoryMax,proto3,oneof" json:"memory_max,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1249,7 +1332,7 @@ type Effective struct {
 
 func (x *Effective) Reset() {
 	*x = Effective{}
-	mi := &file_lgpu_proto_msgTypes[11]
+	mi := &file_lgpu_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1261,7 +1344,7 @@ func (x *Effective) String() string {
 func (*Effective) ProtoMessage() {}
 
 func (x *Effective) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[11]
+	mi := &file_lgpu_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1274,7 +1357,7 @@ func (x *Effective) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Effective.ProtoReflect.Descriptor instead.
 func (*Effective) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{11}
+	return file_lgpu_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Effective) GetCount() uint32 {
@@ -1305,16 +1388,16 @@ func (x *Effective) GetComputeMin() uint32 {
 	return 0
 }
 
-func (x *Effective) GetWeight() uint32 {
+func (x *Effective) GetLgpuWeight() uint32 {
 	if x != nil {
-		return x.Weight
+		return x.LgpuWeight
 	}
 	return 0
 }
 
-func (x *Effective) GetPriority() Priority {
+func (x *Effective) GetLgpuPriority() Priority {
 	if x != nil {
-		return x.Priority
+		return x.LgpuPriority
 	}
 	return Priority_INHERITED
 }
@@ -1344,7 +1427,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_lgpu_proto_msgTypes[12]
+	mi := &file_lgpu_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1439,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[12]
+	mi := &file_lgpu_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1452,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{12}
+	return file_lgpu_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Client) GetPid() int32 {
@@ -1426,7 +1509,7 @@ type Launcher struct {
 
 func (x *Launcher) Reset() {
 	*x = Launcher{}
-	mi := &file_lgpu_proto_msgTypes[13]
+	mi := &file_lgpu_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1521,7 @@ func (x *Launcher) String() string {
 func (*Launcher) ProtoMessage() {}
 
 func (x *Launcher) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[13]
+	mi := &file_lgpu_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1534,7 @@ func (x *Launcher) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Launcher.ProtoReflect.Descriptor instead.
 func (*Launcher) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{13}
+	return file_lgpu_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Launcher) GetPid() int32 {
@@ -1487,7 +1570,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_lgpu_proto_msgTypes[14]
+	mi := &file_lgpu_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1582,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[14]
+	mi := &file_lgpu_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1595,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{14}
+	return file_lgpu_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EventsRequest) GetFollow() bool {
@@ -1552,7 +1635,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lgpu_proto_msgTypes[15]
+	mi := &file_lgpu_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1564,7 +1647,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[15]
+	mi := &file_lgpu_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1577,7 +1660,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{15}
+	return file_lgpu_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Event) GetNumber() uint64 {
@@ -1660,7 +1743,7 @@ type SlicesRequest struct {
 
 func (x *SlicesRequest) Reset() {
 	*x = SlicesRequest{}
-	mi := &file_lgpu_proto_msgTypes[16]
+	mi := &file_lgpu_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1672,7 +1755,7 @@ func (x *SlicesRequest) String() string {
 func (*SlicesRequest) ProtoMessage() {}
 
 func (x *SlicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[16]
+	mi := &file_lgpu_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1685,7 +1768,7 @@ func (x *SlicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlicesRequest.ProtoReflect.Descriptor instead.
 func (*SlicesRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{16}
+	return file_lgpu_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SlicesRequest) GetDevice() string {
@@ -1707,7 +1790,7 @@ type SliceBatch struct {
 
 func (x *SliceBatch) Reset() {
 	*x = SliceBatch{}
-	mi := &file_lgpu_proto_msgTypes[17]
+	mi := &file_lgpu_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1719,7 +1802,7 @@ func (x *SliceBatch) String() string {
 func (*SliceBatch) ProtoMessage() {}
 
 func (x *SliceBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[17]
+	mi := &file_lgpu_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1732,7 +1815,7 @@ func (x *SliceBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceBatch.ProtoReflect.Descriptor instead.
 func (*SliceBatch) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{17}
+	return file_lgpu_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SliceBatch) GetSlices() []*Slice {
@@ -1765,7 +1848,7 @@ type Slice struct {
 
 func (x *Slice) Reset() {
 	*x = Slice{}
-	mi := &file_lgpu_proto_msgTypes[18]
+	mi := &file_lgpu_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1777,7 +1860,7 @@ func (x *Slice) String() string {
 func (*Slice) ProtoMessage() {}
 
 func (x *Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[18]
+	mi := &file_lgpu_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1790,7 +1873,7 @@ func (x *Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slice.ProtoReflect.Descriptor instead.
 func (*Slice) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{18}
+	return file_lgpu_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Slice) GetDevice() string {
@@ -1844,7 +1927,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_lgpu_proto_msgTypes[19]
+	mi := &file_lgpu_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +1939,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[19]
+	mi := &file_lgpu_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +1952,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{19}
+	return file_lgpu_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListRequest) GetPath() string {
@@ -1890,7 +1973,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_lgpu_proto_msgTypes[20]
+	mi := &file_lgpu_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1902,7 +1985,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[20]
+	mi := &file_lgpu_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1915,7 +1998,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{20}
+	return file_lgpu_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Listing) GetFiles() []*File {
@@ -1943,7 +2026,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_lgpu_proto_msgTypes[21]
+	mi := &file_lgpu_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1955,7 +2038,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[21]
+	mi := &file_lgpu_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1968,7 +2051,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{21}
+	return file_lgpu_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReadRequest) GetPath() string {
@@ -1994,7 +2077,7 @@ type Files struct {
 
 func (x *Files) Reset() {
 	*x = Files{}
-	mi := &file_lgpu_proto_msgTypes[22]
+	mi := &file_lgpu_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2006,7 +2089,7 @@ func (x *Files) String() string {
 func (*Files) ProtoMessage() {}
 
 func (x *Files) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[22]
+	mi := &file_lgpu_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2019,7 +2102,7 @@ func (x *Files) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Files.ProtoReflect.Descriptor instead.
 func (*Files) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{22}
+	return file_lgpu_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Files) GetFiles() []*File {
@@ -2042,7 +2125,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_lgpu_proto_msgTypes[23]
+	mi := &file_lgpu_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2054,7 +2137,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[23]
+	mi := &file_lgpu_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2067,7 +2150,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{23}
+	return file_lgpu_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *File) GetName() string {
@@ -2101,7 +2184,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_lgpu_proto_msgTypes[24]
+	mi := &file_lgpu_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2113,7 +2196,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[24]
+	mi := &file_lgpu_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2126,7 +2209,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{24}
+	return file_lgpu_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WriteRequest) GetPath() string {
@@ -2151,7 +2234,7 @@ type WriteReply struct {
 
 func (x *WriteReply) Reset() {
 	*x = WriteReply{}
-	mi := &file_lgpu_proto_msgTypes[25]
+	mi := &file_lgpu_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2163,7 +2246,7 @@ func (x *WriteReply) String() string {
 func (*WriteReply) ProtoMessage() {}
 
 func (x *WriteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[25]
+	mi := &file_lgpu_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2176,7 +2259,7 @@ func (x *WriteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteReply.ProtoReflect.Descriptor instead.
 func (*WriteReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{25}
+	return file_lgpu_proto_rawDescGZIP(), []int{26}
 }
 
 type CreateRequest struct {
@@ -2191,7 +2274,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_lgpu_proto_msgTypes[26]
+	mi := &file_lgpu_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2203,7 +2286,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[26]
+	mi := &file_lgpu_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2216,7 +2299,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{26}
+	return file_lgpu_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CreateRequest) GetPath() string {
@@ -2249,7 +2332,7 @@ type CreateReply struct {
 
 func (x *CreateReply) Reset() {
 	*x = CreateReply{}
-	mi := &file_lgpu_proto_msgTypes[27]
+	mi := &file_lgpu_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2261,7 +2344,7 @@ func (x *CreateReply) String() string {
 func (*CreateReply) ProtoMessage() {}
 
 func (x *CreateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[27]
+	mi := &file_lgpu_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2274,7 +2357,7 @@ func (x *CreateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReply.ProtoReflect.Descriptor instead.
 func (*CreateReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{27}
+	return file_lgpu_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CreateReply) GetId() uint64 {
@@ -2293,7 +2376,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_lgpu_proto_msgTypes[28]
+	mi := &file_lgpu_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2305,7 +2388,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[28]
+	mi := &file_lgpu_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2318,7 +2401,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{28}
+	return file_lgpu_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RemoveRequest) GetPath() string {
@@ -2336,7 +2419,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_lgpu_proto_msgTypes[29]
+	mi := &file_lgpu_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2348,7 +2431,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[29]
+	mi := &file_lgpu_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2361,7 +2444,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{29}
+	return file_lgpu_proto_rawDescGZIP(), []int{30}
 }
 
 type StopRequest struct {
@@ -2372,7 +2455,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_lgpu_proto_msgTypes[30]
+	mi := &file_lgpu_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2384,7 +2467,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[30]
+	mi := &file_lgpu_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2397,7 +2480,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{30}
+	return file_lgpu_proto_rawDescGZIP(), []int{31}
 }
 
 type StopReply struct {
@@ -2408,7 +2491,7 @@ type StopReply struct {
 
 func (x *StopReply) Reset() {
 	*x = StopReply{}
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2420,7 +2503,7 @@ func (x *StopReply) String() string {
 func (*StopReply) ProtoMessage() {}
 
 func (x *StopReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2433,11 +2516,11 @@ func (x *StopReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReply.ProtoReflect.Descriptor instead.
 func (*StopReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{31}
+	return file_lgpu_proto_rawDescGZIP(), []int{32}
 }
 
-// HoldRequest says which lgpu the caller attaches to. Only the first request has fields.
-type HoldRequest struct {
+// AttachRequest says which lgpu the caller attaches to. Only the first request has fields.
+type AttachRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Lgpu to join, or to create below a group that exists. If empty, one is created below group, named for program.
 	Path  string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -2449,33 +2532,38 @@ type HoldRequest struct {
 	Devices []string `protobuf:"bytes,4,rep,name=devices,proto3" json:"devices,omitempty"`
 	// Shape of the software GPU to use instead of the machine's devices.
 	Sim string `protobuf:"bytes,5,opt,name=sim,proto3" json:"sim,omitempty"`
-	// Limits of a new lgpu. An lgpu that exists must have the same, unless this is absent.
-	Limits *HoldLimits `protobuf:"bytes,6,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Limits of a new lgpu on each of its devices. An lgpu that exists must have the same limits and the same host_max,
+	// unless none is set.
+	Limits *Limits `protobuf:"bytes,6,opt,name=limits,proto3" json:"limits,omitempty"`
 	// Lgpus of one gang get their devices at the same time.
 	Gang string `protobuf:"bytes,7,opt,name=gang,proto3" json:"gang,omitempty"`
 	// Use the devices in spatial mode.
 	Spatial bool `protobuf:"varint,8,opt,name=spatial,proto3" json:"spatial,omitempty"`
 	// ID of the lgpu that the caller was attached to when the daemon ended: path must have it. 0 means none.
-	Reattach      uint64 `protobuf:"fixed64,9,opt,name=reattach,proto3" json:"reattach,omitempty"`
+	Reattach uint64 `protobuf:"fixed64,9,opt,name=reattach,proto3" json:"reattach,omitempty"`
+	// Instead of limits.memory_max, in hundredths of a percent of each device's memory.
+	MemoryPart *uint32 `protobuf:"varint,10,opt,name=memory_part,json=memoryPart,proto3,oneof" json:"memory_part,omitempty"`
+	// Page-locked host memory.
+	HostMax       *uint64 `protobuf:"varint,11,opt,name=host_max,json=hostMax,proto3,oneof" json:"host_max,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *HoldRequest) Reset() {
-	*x = HoldRequest{}
-	mi := &file_lgpu_proto_msgTypes[32]
+func (x *AttachRequest) Reset() {
+	*x = AttachRequest{}
+	mi := &file_lgpu_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *HoldRequest) String() string {
+func (x *AttachRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*HoldRequest) ProtoMessage() {}
+func (*AttachRequest) ProtoMessage() {}
 
-func (x *HoldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[32]
+func (x *AttachRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2486,179 +2574,90 @@ func (x *HoldRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use HoldRequest.ProtoReflect.Descriptor instead.
-func (*HoldRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{32}
+// Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
+func (*AttachRequest) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{33}
 }
 
-func (x *HoldRequest) GetPath() string {
+func (x *AttachRequest) GetPath() string {
 	if x != nil {
 		return x.Path
 	}
 	return ""
 }
 
-func (x *HoldRequest) GetGroup() string {
+func (x *AttachRequest) GetGroup() string {
 	if x != nil {
 		return x.Group
 	}
 	return ""
 }
 
-func (x *HoldRequest) GetProgram() string {
+func (x *AttachRequest) GetProgram() string {
 	if x != nil {
 		return x.Program
 	}
 	return ""
 }
 
-func (x *HoldRequest) GetDevices() []string {
+func (x *AttachRequest) GetDevices() []string {
 	if x != nil {
 		return x.Devices
 	}
 	return nil
 }
 
-func (x *HoldRequest) GetSim() string {
+func (x *AttachRequest) GetSim() string {
 	if x != nil {
 		return x.Sim
 	}
 	return ""
 }
 
-func (x *HoldRequest) GetLimits() *HoldLimits {
+func (x *AttachRequest) GetLimits() *Limits {
 	if x != nil {
 		return x.Limits
 	}
 	return nil
 }
 
-func (x *HoldRequest) GetGang() string {
+func (x *AttachRequest) GetGang() string {
 	if x != nil {
 		return x.Gang
 	}
 	return ""
 }
 
-func (x *HoldRequest) GetSpatial() bool {
+func (x *AttachRequest) GetSpatial() bool {
 	if x != nil {
 		return x.Spatial
 	}
 	return false
 }
 
-func (x *HoldRequest) GetReattach() uint64 {
+func (x *AttachRequest) GetReattach() uint64 {
 	if x != nil {
 		return x.Reattach
 	}
 	return 0
 }
 
-// HoldLimits are the limits of an lgpu on each of its devices.
-type HoldLimits struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	MemoryMax *uint64                `protobuf:"varint,1,opt,name=memory_max,json=memoryMax,proto3,oneof" json:"memory_max,omitempty"`
-	// Instead of memory_max, in hundredths of a percent of each device's memory.
-	MemoryPercent *uint32 `protobuf:"varint,2,opt,name=memory_percent,json=memoryPercent,proto3,oneof" json:"memory_percent,omitempty"`
-	ComputeMax    *uint32 `protobuf:"varint,3,opt,name=compute_max,json=computeMax,proto3,oneof" json:"compute_max,omitempty"`
-	ComputeMin    *uint32 `protobuf:"varint,4,opt,name=compute_min,json=computeMin,proto3,oneof" json:"compute_min,omitempty"`
-	// Compute units (bits).
-	Count         *uint32  `protobuf:"varint,5,opt,name=count,proto3,oneof" json:"count,omitempty"`
-	Weight        *uint32  `protobuf:"varint,6,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
-	Priority      Priority `protobuf:"varint,7,opt,name=priority,proto3,enum=lgpu.v1.Priority" json:"priority,omitempty"`
-	HostMax       *uint64  `protobuf:"varint,8,opt,name=host_max,json=hostMax,proto3,oneof" json:"host_max,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *HoldLimits) Reset() {
-	*x = HoldLimits{}
-	mi := &file_lgpu_proto_msgTypes[33]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *HoldLimits) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*HoldLimits) ProtoMessage() {}
-
-func (x *HoldLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[33]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use HoldLimits.ProtoReflect.Descriptor instead.
-func (*HoldLimits) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{33}
-}
-
-func (x *HoldLimits) GetMemoryMax() uint64 {
-	if x != nil && x.MemoryMax != nil {
-		return *x.MemoryMax
+func (x *AttachRequest) GetMemoryPart() uint32 {
+	if x != nil && x.MemoryPart != nil {
+		return *x.MemoryPart
 	}
 	return 0
 }
 
-func (x *HoldLimits) GetMemoryPercent() uint32 {
-	if x != nil && x.MemoryPercent != nil {
-		return *x.MemoryPercent
-	}
-	return 0
-}
-
-func (x *HoldLimits) GetComputeMax() uint32 {
-	if x != nil && x.ComputeMax != nil {
-		return *x.ComputeMax
-	}
-	return 0
-}
-
-func (x *HoldLimits) GetComputeMin() uint32 {
-	if x != nil && x.ComputeMin != nil {
-		return *x.ComputeMin
-	}
-	return 0
-}
-
-func (x *HoldLimits) GetCount() uint32 {
-	if x != nil && x.Count != nil {
-		return *x.Count
-	}
-	return 0
-}
-
-func (x *HoldLimits) GetWeight() uint32 {
-	if x != nil && x.Weight != nil {
-		return *x.Weight
-	}
-	return 0
-}
-
-func (x *HoldLimits) GetPriority() Priority {
-	if x != nil {
-		return x.Priority
-	}
-	return Priority_INHERITED
-}
-
-func (x *HoldLimits) GetHostMax() uint64 {
+func (x *AttachRequest) GetHostMax() uint64 {
 	if x != nil && x.HostMax != nil {
 		return *x.HostMax
 	}
 	return 0
 }
 
-// Held is the lgpu that the caller is attached to.
-type Held struct {
+// Attachment is the lgpu that the caller is attached to.
+type Attachment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Id    uint64                 `protobuf:"fixed64,2,opt,name=id,proto3" json:"id,omitempty"`
@@ -2670,20 +2669,20 @@ type Held struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Held) Reset() {
-	*x = Held{}
+func (x *Attachment) Reset() {
+	*x = Attachment{}
 	mi := &file_lgpu_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Held) String() string {
+func (x *Attachment) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Held) ProtoMessage() {}
+func (*Attachment) ProtoMessage() {}
 
-func (x *Held) ProtoReflect() protoreflect.Message {
+func (x *Attachment) ProtoReflect() protoreflect.Message {
 	mi := &file_lgpu_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2695,33 +2694,33 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Held.ProtoReflect.Descriptor instead.
-func (*Held) Descriptor() ([]byte, []int) {
+// Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
+func (*Attachment) Descriptor() ([]byte, []int) {
 	return file_lgpu_proto_rawDescGZIP(), []int{34}
 }
 
-func (x *Held) GetPath() string {
+func (x *Attachment) GetPath() string {
 	if x != nil {
 		return x.Path
 	}
 	return ""
 }
 
-func (x *Held) GetId() uint64 {
+func (x *Attachment) GetId() uint64 {
 	if x != nil {
 		return x.Id
 	}
 	return 0
 }
 
-func (x *Held) GetDevices() []*Device {
+func (x *Attachment) GetDevices() []*Device {
 	if x != nil {
 		return x.Devices
 	}
 	return nil
 }
 
-func (x *Held) GetEnvironment() map[string]string {
+func (x *Attachment) GetEnvironment() map[string]string {
 	if x != nil {
 		return x.Environment
 	}
@@ -2732,10 +2731,15 @@ func (x *Held) GetEnvironment() map[string]string {
 type Failure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Errno int32                  `protobuf:"varint,1,opt,name=errno,proto3" json:"errno,omitempty"`
-	// What it failed on: a path, a file, a field of the request.
+	// What it failed on, such as the path of a group or lgpu; may be empty.
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	// What to do about it.
-	Hint          string `protobuf:"bytes,3,opt,name=hint,proto3" json:"hint,omitempty"`
+	Hint string `protobuf:"bytes,3,opt,name=hint,proto3" json:"hint,omitempty"`
+	// What of the request it is about: a limit by the name of its file, such as "memory.max", another file of the tree,
+	// or a field of the message. Empty means the whole request.
+	Field string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
+	// What is wrong with the field, without its name and value. The status's text has all of it.
+	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2791,6 +2795,20 @@ func (x *Failure) GetHint() string {
 	return ""
 }
 
+func (x *Failure) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *Failure) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_lgpu_proto protoreflect.FileDescriptor
 
 const file_lgpu_proto_rawDesc = "" +
@@ -2815,12 +2833,12 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x0fSnapshotRequest\"/\n" +
 	"\fWatchRequest\x12\x1f\n" +
 	"\vinterval_ns\x18\x01 \x01(\x03R\n" +
-	"intervalNs\"\xb3\x01\n" +
+	"intervalNs\"\xc4\x01\n" +
 	"\bSnapshot\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12'\n" +
 	"\x06daemon\x18\x02 \x01(\v2\x0f.lgpu.v1.DaemonR\x06daemon\x12)\n" +
-	"\adevices\x18\x03 \x03(\v2\x0f.lgpu.v1.DeviceR\adevices\x12#\n" +
-	"\x05nodes\x18\x04 \x03(\v2\r.lgpu.v1.NodeR\x05nodes\"\xbf\x04\n" +
+	"\adevices\x18\x03 \x03(\v2\x0f.lgpu.v1.DeviceR\adevices\x124\n" +
+	"\vdirectories\x18\x04 \x03(\v2\x12.lgpu.v1.DirectoryR\vdirectories\"\xd9\x04\n" +
 	"\x06Device\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x05R\x05index\x12\x12\n" +
@@ -2839,7 +2857,8 @@ const file_lgpu_proto_rawDesc = "" +
 	"\vutilisation\x18\r \x01(\rH\x00R\vutilisation\x88\x01\x01\x122\n" +
 	"\x12memory_utilisation\x18\x0e \x01(\rH\x01R\x11memoryUtilisation\x88\x01\x01\x124\n" +
 	"\tprocesses\x18\x0f \x03(\v2\x16.lgpu.v1.DeviceProcessR\tprocesses\x124\n" +
-	"\asampled\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\asampled\"!\n" +
+	"\asampled\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\asampled\x12\x18\n" +
+	"\aordinal\x18\x11 \x01(\tR\aordinal\"!\n" +
 	"\x04Mode\x12\f\n" +
 	"\bTEMPORAL\x10\x00\x12\v\n" +
 	"\aSPATIAL\x10\x01B\x0e\n" +
@@ -2852,11 +2871,11 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x06memory\x18\x04 \x01(\x04R\x06memory\x12%\n" +
 	"\vutilisation\x18\x05 \x01(\rH\x00R\vutilisation\x88\x01\x01\x12\x12\n" +
 	"\x04path\x18\x06 \x01(\tR\x04pathB\x0e\n" +
-	"\f_utilisation\"\xee\x03\n" +
-	"\x04Node\x12\x12\n" +
+	"\f_utilisation\"\xf7\x03\n" +
+	"\tDirectory\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\x06R\x02id\x12&\n" +
-	"\x04kind\x18\x03 \x01(\x0e2\x12.lgpu.v1.Node.KindR\x04kind\x12\x1e\n" +
+	"\x02id\x18\x02 \x01(\x06R\x02id\x12+\n" +
+	"\x04kind\x18\x03 \x01(\x0e2\x17.lgpu.v1.Directory.KindR\x04kind\x12\x1e\n" +
 	"\n" +
 	"persistent\x18\x04 \x01(\bR\n" +
 	"persistent\x124\n" +
@@ -2866,60 +2885,69 @@ const file_lgpu_proto_rawDesc = "" +
 	"\acgroups\x18\b \x03(\tR\acgroups\x12\x1e\n" +
 	"\bhost_max\x18\t \x01(\x04H\x00R\ahostMax\x88\x01\x01\x12\x1b\n" +
 	"\thost_used\x18\n" +
-	" \x01(\x04R\bhostUsed\x12-\n" +
-	"\adevices\x18\v \x03(\v2\x13.lgpu.v1.NodeDeviceR\adevices\x12)\n" +
+	" \x01(\x04R\bhostUsed\x12,\n" +
+	"\adevices\x18\v \x03(\v2\x12.lgpu.v1.DeviceUseR\adevices\x12)\n" +
 	"\aclients\x18\f \x03(\v2\x0f.lgpu.v1.ClientR\aclients\x12/\n" +
 	"\tlaunchers\x18\r \x03(\v2\x11.lgpu.v1.LauncherR\tlaunchers\"\x1b\n" +
 	"\x04Kind\x12\t\n" +
 	"\x05GROUP\x10\x00\x12\b\n" +
 	"\x04LGPU\x10\x01B\v\n" +
-	"\t_host_max\"\xd2\x03\n" +
-	"\n" +
-	"NodeDevice\x12\x12\n" +
+	"\t_host_max\"\xe6\x03\n" +
+	"\tDeviceUse\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\x120\n" +
-	"\trequested\x18\x03 \x01(\v2\x12.lgpu.v1.RequestedR\trequested\x120\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12-\n" +
+	"\trequested\x18\x03 \x01(\v2\x0f.lgpu.v1.LimitsR\trequested\x120\n" +
 	"\teffective\x18\x04 \x01(\v2\x12.lgpu.v1.EffectiveR\teffective\x12\x1f\n" +
 	"\vmemory_used\x18\x05 \x01(\x04R\n" +
 	"memoryUsed\x12\x1f\n" +
 	"\vmemory_peak\x18\x06 \x01(\x04R\n" +
-	"memoryPeak\x12%\n" +
-	"\x0ememory_granted\x18\a \x01(\x04R\rmemoryGranted\x12\x17\n" +
+	"memoryPeak\x12*\n" +
+	"\x0ememory_granted\x18\a \x01(\x04H\x00R\rmemoryGranted\x88\x01\x01\x12\x17\n" +
 	"\abusy_ns\x18\b \x01(\x03R\x06busyNs\x12\x1a\n" +
 	"\blaunches\x18\t \x01(\x04R\blaunches\x12$\n" +
 	"\vshare_asked\x18\n" +
-	" \x01(\rH\x00R\n" +
+	" \x01(\rH\x01R\n" +
 	"shareAsked\x88\x01\x01\x12,\n" +
-	"\x0fshare_delivered\x18\v \x01(\rH\x01R\x0eshareDelivered\x88\x01\x01\x12$\n" +
-	"\x05state\x18\f \x01(\x0e2\x0e.lgpu.v1.StateR\x05stateB\x0e\n" +
+	"\x0fshare_delivered\x18\v \x01(\rH\x02R\x0eshareDelivered\x88\x01\x01\x12$\n" +
+	"\x05state\x18\f \x01(\x0e2\x0e.lgpu.v1.StateR\x05stateB\x11\n" +
+	"\x0f_memory_grantedB\x0e\n" +
 	"\f_share_askedB\x12\n" +
-	"\x10_share_delivered\"\xcb\x02\n" +
-	"\tRequested\x12\x12\n" +
-	"\x04lgpu\x18\x01 \x01(\tR\x04lgpu\x12$\n" +
-	"\vcompute_max\x18\x02 \x01(\rH\x00R\n" +
-	"computeMax\x88\x01\x01\x12$\n" +
-	"\vcompute_min\x18\x03 \x01(\rH\x01R\n" +
-	"computeMin\x88\x01\x01\x12\x1b\n" +
-	"\x06weight\x18\x04 \x01(\rH\x02R\x06weight\x88\x01\x01\x12-\n" +
-	"\bpriority\x18\x05 \x01(\x0e2\x11.lgpu.v1.PriorityR\bpriority\x12\"\n" +
+	"\x10_share_delivered\"\xef\x02\n" +
+	"\x06Limits\x12\"\n" +
 	"\n" +
-	"memory_max\x18\x06 \x01(\x04H\x03R\tmemoryMax\x88\x01\x01\x12$\n" +
-	"\vmemory_high\x18\a \x01(\x04H\x04R\n" +
-	"memoryHigh\x88\x01\x01B\x0e\n" +
-	"\f_compute_maxB\x0e\n" +
-	"\f_compute_minB\t\n" +
-	"\a_weightB\r\n" +
+	"memory_max\x18\x01 \x01(\x04H\x00R\tmemoryMax\x88\x01\x01\x12$\n" +
+	"\vmemory_high\x18\x02 \x01(\x04H\x01R\n" +
+	"memoryHigh\x88\x01\x01\x12$\n" +
+	"\vcompute_max\x18\x03 \x01(\rH\x02R\n" +
+	"computeMax\x88\x01\x01\x12$\n" +
+	"\vcompute_min\x18\x04 \x01(\rH\x03R\n" +
+	"computeMin\x88\x01\x01\x12$\n" +
+	"\vlgpu_weight\x18\x05 \x01(\rH\x04R\n" +
+	"lgpuWeight\x88\x01\x01\x126\n" +
+	"\rlgpu_priority\x18\x06 \x01(\x0e2\x11.lgpu.v1.PriorityR\flgpuPriority\x12\"\n" +
+	"\x04lgpu\x18\a \x01(\v2\x0e.lgpu.v1.UnitsR\x04lgpuB\r\n" +
 	"\v_memory_maxB\x0e\n" +
-	"\f_memory_high\"\xf1\x01\n" +
+	"\f_memory_highB\x0e\n" +
+	"\f_compute_maxB\x0e\n" +
+	"\f_compute_minB\x0e\n" +
+	"\f_lgpu_weight\"\x86\x01\n" +
+	"\x05Units\x12\x19\n" +
+	"\x05count\x18\x01 \x01(\rH\x00R\x05count\x88\x01\x01\x12\x17\n" +
+	"\x04list\x18\x02 \x01(\tH\x01R\x04list\x88\x01\x01\x12\x18\n" +
+	"\adefault\x18\x03 \x01(\bR\adefault\x12\x1c\n" +
+	"\texclusive\x18\x04 \x01(\bR\texclusiveB\b\n" +
+	"\x06_countB\a\n" +
+	"\x05_list\"\x83\x02\n" +
 	"\tEffective\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\x12\x12\n" +
 	"\x04list\x18\x02 \x01(\tR\x04list\x12\x1f\n" +
 	"\vcompute_max\x18\x03 \x01(\rR\n" +
 	"computeMax\x12\x1f\n" +
 	"\vcompute_min\x18\x04 \x01(\rR\n" +
-	"computeMin\x12\x16\n" +
-	"\x06weight\x18\x05 \x01(\rR\x06weight\x12-\n" +
-	"\bpriority\x18\x06 \x01(\x0e2\x11.lgpu.v1.PriorityR\bpriority\x12\"\n" +
+	"computeMin\x12\x1f\n" +
+	"\vlgpu_weight\x18\x05 \x01(\rR\n" +
+	"lgpuWeight\x126\n" +
+	"\rlgpu_priority\x18\x06 \x01(\x0e2\x11.lgpu.v1.PriorityR\flgpuPriority\x12\"\n" +
 	"\n" +
 	"memory_max\x18\a \x01(\x04H\x00R\tmemoryMax\x88\x01\x01B\r\n" +
 	"\v_memory_max\"\xb1\x01\n" +
@@ -2992,49 +3020,38 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04path\x18\x01 \x01(\tR\x04path\"\r\n" +
 	"\vRemoveReply\"\r\n" +
 	"\vStopRequest\"\v\n" +
-	"\tStopReply\"\xf4\x01\n" +
-	"\vHoldRequest\x12\x12\n" +
+	"\tStopReply\"\xd5\x02\n" +
+	"\rAttachRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x18\n" +
 	"\aprogram\x18\x03 \x01(\tR\aprogram\x12\x18\n" +
 	"\adevices\x18\x04 \x03(\tR\adevices\x12\x10\n" +
-	"\x03sim\x18\x05 \x01(\tR\x03sim\x12+\n" +
-	"\x06limits\x18\x06 \x01(\v2\x13.lgpu.v1.HoldLimitsR\x06limits\x12\x12\n" +
+	"\x03sim\x18\x05 \x01(\tR\x03sim\x12'\n" +
+	"\x06limits\x18\x06 \x01(\v2\x0f.lgpu.v1.LimitsR\x06limits\x12\x12\n" +
 	"\x04gang\x18\a \x01(\tR\x04gang\x12\x18\n" +
 	"\aspatial\x18\b \x01(\bR\aspatial\x12\x1a\n" +
-	"\breattach\x18\t \x01(\x06R\breattach\"\x93\x03\n" +
+	"\breattach\x18\t \x01(\x06R\breattach\x12$\n" +
+	"\vmemory_part\x18\n" +
+	" \x01(\rH\x00R\n" +
+	"memoryPart\x88\x01\x01\x12\x1e\n" +
+	"\bhost_max\x18\v \x01(\x04H\x01R\ahostMax\x88\x01\x01B\x0e\n" +
+	"\f_memory_partB\v\n" +
+	"\t_host_max\"\xe3\x01\n" +
 	"\n" +
-	"HoldLimits\x12\"\n" +
-	"\n" +
-	"memory_max\x18\x01 \x01(\x04H\x00R\tmemoryMax\x88\x01\x01\x12*\n" +
-	"\x0ememory_percent\x18\x02 \x01(\rH\x01R\rmemoryPercent\x88\x01\x01\x12$\n" +
-	"\vcompute_max\x18\x03 \x01(\rH\x02R\n" +
-	"computeMax\x88\x01\x01\x12$\n" +
-	"\vcompute_min\x18\x04 \x01(\rH\x03R\n" +
-	"computeMin\x88\x01\x01\x12\x19\n" +
-	"\x05count\x18\x05 \x01(\rH\x04R\x05count\x88\x01\x01\x12\x1b\n" +
-	"\x06weight\x18\x06 \x01(\rH\x05R\x06weight\x88\x01\x01\x12-\n" +
-	"\bpriority\x18\a \x01(\x0e2\x11.lgpu.v1.PriorityR\bpriority\x12\x1e\n" +
-	"\bhost_max\x18\b \x01(\x04H\x06R\ahostMax\x88\x01\x01B\r\n" +
-	"\v_memory_maxB\x11\n" +
-	"\x0f_memory_percentB\x0e\n" +
-	"\f_compute_maxB\x0e\n" +
-	"\f_compute_minB\b\n" +
-	"\x06_countB\t\n" +
-	"\a_weightB\v\n" +
-	"\t_host_max\"\xd7\x01\n" +
-	"\x04Held\x12\x12\n" +
+	"Attachment\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x06R\x02id\x12)\n" +
-	"\adevices\x18\x03 \x03(\v2\x0f.lgpu.v1.DeviceR\adevices\x12@\n" +
-	"\venvironment\x18\x04 \x03(\v2\x1e.lgpu.v1.Held.EnvironmentEntryR\venvironment\x1a>\n" +
+	"\adevices\x18\x03 \x03(\v2\x0f.lgpu.v1.DeviceR\adevices\x12F\n" +
+	"\venvironment\x18\x04 \x03(\v2$.lgpu.v1.Attachment.EnvironmentEntryR\venvironment\x1a>\n" +
 	"\x10EnvironmentEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"M\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"{\n" +
 	"\aFailure\x12\x14\n" +
 	"\x05errno\x18\x01 \x01(\x05R\x05errno\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
-	"\x04hint\x18\x03 \x01(\tR\x04hint*9\n" +
+	"\x04hint\x18\x03 \x01(\tR\x04hint\x12\x14\n" +
+	"\x05field\x18\x04 \x01(\tR\x05field\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason*9\n" +
 	"\x05State\x12\b\n" +
 	"\x04IDLE\x10\x00\x12\v\n" +
 	"\aWAITING\x10\x01\x12\f\n" +
@@ -3053,9 +3070,9 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x06Events\x12\x16.lgpu.v1.EventsRequest\x1a\x0e.lgpu.v1.Event0\x01\x127\n" +
 	"\x06Slices\x12\x16.lgpu.v1.SlicesRequest\x1a\x13.lgpu.v1.SliceBatch0\x01\x12.\n" +
 	"\x04List\x12\x14.lgpu.v1.ListRequest\x1a\x10.lgpu.v1.Listing\x12,\n" +
-	"\x04Read\x12\x14.lgpu.v1.ReadRequest\x1a\x0e.lgpu.v1.Files2\x91\x02\n" +
-	"\aControl\x12/\n" +
-	"\x04Hold\x12\x14.lgpu.v1.HoldRequest\x1a\r.lgpu.v1.Held(\x010\x01\x126\n" +
+	"\x04Read\x12\x14.lgpu.v1.ReadRequest\x1a\x0e.lgpu.v1.Files2\x9b\x02\n" +
+	"\aControl\x129\n" +
+	"\x06Attach\x12\x16.lgpu.v1.AttachRequest\x1a\x13.lgpu.v1.Attachment(\x010\x01\x126\n" +
 	"\x06Create\x12\x16.lgpu.v1.CreateRequest\x1a\x14.lgpu.v1.CreateReply\x126\n" +
 	"\x06Remove\x12\x16.lgpu.v1.RemoveRequest\x1a\x14.lgpu.v1.RemoveReply\x123\n" +
 	"\x05Write\x12\x15.lgpu.v1.WriteRequest\x1a\x13.lgpu.v1.WriteReply\x120\n" +
@@ -3079,7 +3096,7 @@ var file_lgpu_proto_goTypes = []any{
 	(State)(0),                    // 0: lgpu.v1.State
 	(Priority)(0),                 // 1: lgpu.v1.Priority
 	(Device_Mode)(0),              // 2: lgpu.v1.Device.Mode
-	(Node_Kind)(0),                // 3: lgpu.v1.Node.Kind
+	(Directory_Kind)(0),           // 3: lgpu.v1.Directory.Kind
 	(*InfoRequest)(nil),           // 4: lgpu.v1.InfoRequest
 	(*Info)(nil),                  // 5: lgpu.v1.Info
 	(*Daemon)(nil),                // 6: lgpu.v1.Daemon
@@ -3088,35 +3105,35 @@ var file_lgpu_proto_goTypes = []any{
 	(*Snapshot)(nil),              // 9: lgpu.v1.Snapshot
 	(*Device)(nil),                // 10: lgpu.v1.Device
 	(*DeviceProcess)(nil),         // 11: lgpu.v1.DeviceProcess
-	(*Node)(nil),                  // 12: lgpu.v1.Node
-	(*NodeDevice)(nil),            // 13: lgpu.v1.NodeDevice
-	(*Requested)(nil),             // 14: lgpu.v1.Requested
-	(*Effective)(nil),             // 15: lgpu.v1.Effective
-	(*Client)(nil),                // 16: lgpu.v1.Client
-	(*Launcher)(nil),              // 17: lgpu.v1.Launcher
-	(*EventsRequest)(nil),         // 18: lgpu.v1.EventsRequest
-	(*Event)(nil),                 // 19: lgpu.v1.Event
-	(*SlicesRequest)(nil),         // 20: lgpu.v1.SlicesRequest
-	(*SliceBatch)(nil),            // 21: lgpu.v1.SliceBatch
-	(*Slice)(nil),                 // 22: lgpu.v1.Slice
-	(*ListRequest)(nil),           // 23: lgpu.v1.ListRequest
-	(*Listing)(nil),               // 24: lgpu.v1.Listing
-	(*ReadRequest)(nil),           // 25: lgpu.v1.ReadRequest
-	(*Files)(nil),                 // 26: lgpu.v1.Files
-	(*File)(nil),                  // 27: lgpu.v1.File
-	(*WriteRequest)(nil),          // 28: lgpu.v1.WriteRequest
-	(*WriteReply)(nil),            // 29: lgpu.v1.WriteReply
-	(*CreateRequest)(nil),         // 30: lgpu.v1.CreateRequest
-	(*CreateReply)(nil),           // 31: lgpu.v1.CreateReply
-	(*RemoveRequest)(nil),         // 32: lgpu.v1.RemoveRequest
-	(*RemoveReply)(nil),           // 33: lgpu.v1.RemoveReply
-	(*StopRequest)(nil),           // 34: lgpu.v1.StopRequest
-	(*StopReply)(nil),             // 35: lgpu.v1.StopReply
-	(*HoldRequest)(nil),           // 36: lgpu.v1.HoldRequest
-	(*HoldLimits)(nil),            // 37: lgpu.v1.HoldLimits
-	(*Held)(nil),                  // 38: lgpu.v1.Held
+	(*Directory)(nil),             // 12: lgpu.v1.Directory
+	(*DeviceUse)(nil),             // 13: lgpu.v1.DeviceUse
+	(*Limits)(nil),                // 14: lgpu.v1.Limits
+	(*Units)(nil),                 // 15: lgpu.v1.Units
+	(*Effective)(nil),             // 16: lgpu.v1.Effective
+	(*Client)(nil),                // 17: lgpu.v1.Client
+	(*Launcher)(nil),              // 18: lgpu.v1.Launcher
+	(*EventsRequest)(nil),         // 19: lgpu.v1.EventsRequest
+	(*Event)(nil),                 // 20: lgpu.v1.Event
+	(*SlicesRequest)(nil),         // 21: lgpu.v1.SlicesRequest
+	(*SliceBatch)(nil),            // 22: lgpu.v1.SliceBatch
+	(*Slice)(nil),                 // 23: lgpu.v1.Slice
+	(*ListRequest)(nil),           // 24: lgpu.v1.ListRequest
+	(*Listing)(nil),               // 25: lgpu.v1.Listing
+	(*ReadRequest)(nil),           // 26: lgpu.v1.ReadRequest
+	(*Files)(nil),                 // 27: lgpu.v1.Files
+	(*File)(nil),                  // 28: lgpu.v1.File
+	(*WriteRequest)(nil),          // 29: lgpu.v1.WriteRequest
+	(*WriteReply)(nil),            // 30: lgpu.v1.WriteReply
+	(*CreateRequest)(nil),         // 31: lgpu.v1.CreateRequest
+	(*CreateReply)(nil),           // 32: lgpu.v1.CreateReply
+	(*RemoveRequest)(nil),         // 33: lgpu.v1.RemoveRequest
+	(*RemoveReply)(nil),           // 34: lgpu.v1.RemoveReply
+	(*StopRequest)(nil),           // 35: lgpu.v1.StopRequest
+	(*StopReply)(nil),             // 36: lgpu.v1.StopReply
+	(*AttachRequest)(nil),         // 37: lgpu.v1.AttachRequest
+	(*Attachment)(nil),            // 38: lgpu.v1.Attachment
 	(*Failure)(nil),               // 39: lgpu.v1.Failure
-	nil,                           // 40: lgpu.v1.Held.EnvironmentEntry
+	nil,                           // 40: lgpu.v1.Attachment.EnvironmentEntry
 	(*timestamppb.Timestamp)(nil), // 41: google.protobuf.Timestamp
 }
 var file_lgpu_proto_depIdxs = []int32{
@@ -3125,58 +3142,58 @@ var file_lgpu_proto_depIdxs = []int32{
 	41, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
 	6,  // 3: lgpu.v1.Snapshot.daemon:type_name -> lgpu.v1.Daemon
 	10, // 4: lgpu.v1.Snapshot.devices:type_name -> lgpu.v1.Device
-	12, // 5: lgpu.v1.Snapshot.nodes:type_name -> lgpu.v1.Node
+	12, // 5: lgpu.v1.Snapshot.directories:type_name -> lgpu.v1.Directory
 	2,  // 6: lgpu.v1.Device.mode:type_name -> lgpu.v1.Device.Mode
 	11, // 7: lgpu.v1.Device.processes:type_name -> lgpu.v1.DeviceProcess
 	41, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
-	3,  // 9: lgpu.v1.Node.kind:type_name -> lgpu.v1.Node.Kind
-	41, // 10: lgpu.v1.Node.created:type_name -> google.protobuf.Timestamp
-	0,  // 11: lgpu.v1.Node.state:type_name -> lgpu.v1.State
-	13, // 12: lgpu.v1.Node.devices:type_name -> lgpu.v1.NodeDevice
-	16, // 13: lgpu.v1.Node.clients:type_name -> lgpu.v1.Client
-	17, // 14: lgpu.v1.Node.launchers:type_name -> lgpu.v1.Launcher
-	14, // 15: lgpu.v1.NodeDevice.requested:type_name -> lgpu.v1.Requested
-	15, // 16: lgpu.v1.NodeDevice.effective:type_name -> lgpu.v1.Effective
-	0,  // 17: lgpu.v1.NodeDevice.state:type_name -> lgpu.v1.State
-	1,  // 18: lgpu.v1.Requested.priority:type_name -> lgpu.v1.Priority
-	1,  // 19: lgpu.v1.Effective.priority:type_name -> lgpu.v1.Priority
-	41, // 20: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
-	41, // 21: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
-	22, // 22: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
-	41, // 23: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
-	41, // 24: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
-	27, // 25: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
-	27, // 26: lgpu.v1.Files.files:type_name -> lgpu.v1.File
-	27, // 27: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
-	27, // 28: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
-	37, // 29: lgpu.v1.HoldRequest.limits:type_name -> lgpu.v1.HoldLimits
-	1,  // 30: lgpu.v1.HoldLimits.priority:type_name -> lgpu.v1.Priority
-	10, // 31: lgpu.v1.Held.devices:type_name -> lgpu.v1.Device
-	40, // 32: lgpu.v1.Held.environment:type_name -> lgpu.v1.Held.EnvironmentEntry
+	3,  // 9: lgpu.v1.Directory.kind:type_name -> lgpu.v1.Directory.Kind
+	41, // 10: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
+	0,  // 11: lgpu.v1.Directory.state:type_name -> lgpu.v1.State
+	13, // 12: lgpu.v1.Directory.devices:type_name -> lgpu.v1.DeviceUse
+	17, // 13: lgpu.v1.Directory.clients:type_name -> lgpu.v1.Client
+	18, // 14: lgpu.v1.Directory.launchers:type_name -> lgpu.v1.Launcher
+	14, // 15: lgpu.v1.DeviceUse.requested:type_name -> lgpu.v1.Limits
+	16, // 16: lgpu.v1.DeviceUse.effective:type_name -> lgpu.v1.Effective
+	0,  // 17: lgpu.v1.DeviceUse.state:type_name -> lgpu.v1.State
+	1,  // 18: lgpu.v1.Limits.lgpu_priority:type_name -> lgpu.v1.Priority
+	15, // 19: lgpu.v1.Limits.lgpu:type_name -> lgpu.v1.Units
+	1,  // 20: lgpu.v1.Effective.lgpu_priority:type_name -> lgpu.v1.Priority
+	41, // 21: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
+	41, // 22: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
+	23, // 23: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
+	41, // 24: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
+	41, // 25: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
+	28, // 26: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
+	28, // 27: lgpu.v1.Files.files:type_name -> lgpu.v1.File
+	28, // 28: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
+	28, // 29: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
+	14, // 30: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
+	10, // 31: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
+	40, // 32: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
 	4,  // 33: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
 	7,  // 34: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
 	8,  // 35: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
-	18, // 36: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
-	20, // 37: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
-	23, // 38: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
-	25, // 39: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
-	36, // 40: lgpu.v1.Control.Hold:input_type -> lgpu.v1.HoldRequest
-	30, // 41: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
-	32, // 42: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
-	28, // 43: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
-	34, // 44: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
+	19, // 36: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
+	21, // 37: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
+	24, // 38: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
+	26, // 39: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
+	37, // 40: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
+	31, // 41: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
+	33, // 42: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
+	29, // 43: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
+	35, // 44: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
 	5,  // 45: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
 	9,  // 46: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
 	9,  // 47: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
-	19, // 48: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
-	21, // 49: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
-	24, // 50: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
-	26, // 51: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
-	38, // 52: lgpu.v1.Control.Hold:output_type -> lgpu.v1.Held
-	31, // 53: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
-	33, // 54: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
-	29, // 55: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
-	35, // 56: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
+	20, // 48: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
+	22, // 49: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
+	25, // 50: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
+	27, // 51: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
+	38, // 52: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
+	32, // 53: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
+	34, // 54: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
+	30, // 55: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
+	36, // 56: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
 	45, // [45:57] is the sub-list for method output_type
 	33, // [33:45] is the sub-list for method input_type
 	33, // [33:33] is the sub-list for extension type_name
@@ -3195,6 +3212,7 @@ func file_lgpu_proto_init() {
 	file_lgpu_proto_msgTypes[9].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[10].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[11].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[12].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[33].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -389,7 +389,7 @@ var View_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Control_Hold_FullMethodName   = "/lgpu.v1.Control/Hold"
+	Control_Attach_FullMethodName = "/lgpu.v1.Control/Attach"
 	Control_Create_FullMethodName = "/lgpu.v1.Control/Create"
 	Control_Remove_FullMethodName = "/lgpu.v1.Control/Remove"
 	Control_Write_FullMethodName  = "/lgpu.v1.Control/Write"
@@ -402,11 +402,11 @@ const (
 //
 // Control changes the daemon's state.
 type ControlClient interface {
-	// Hold attaches the caller to an lgpu, for its program and the descendants of that. The first request names the lgpu;
+	// Attach attaches the caller to an lgpu, for its program and the descendants of that. The first request names the lgpu;
 	// the reply comes when it exists. The lgpu stays while the stream is open or a process of it lives. To detach, the
 	// caller closes its side and waits for the end of the stream: then the lgpu has been removed, if nobody else uses it.
-	// After a restart of the daemon the caller attaches again with HoldRequest.reattach.
-	Hold(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[HoldRequest, Held], error)
+	// After a restart of the daemon the caller attaches again with AttachRequest.reattach.
+	Attach(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AttachRequest, Attachment], error)
 	// Create adds a group or lgpu, which stays until it is removed, and writes its files: all of it or nothing.
 	Create(ctx context.Context, in *CreateRequest, opts ...grpc.CallOption) (*CreateReply, error)
 	// Remove removes an empty group, or an lgpu without processes.
@@ -425,18 +425,18 @@ func NewControlClient(cc grpc.ClientConnInterface) ControlClient {
 	return &controlClient{cc}
 }
 
-func (c *controlClient) Hold(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[HoldRequest, Held], error) {
+func (c *controlClient) Attach(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AttachRequest, Attachment], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Control_ServiceDesc.Streams[0], Control_Hold_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Control_ServiceDesc.Streams[0], Control_Attach_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[HoldRequest, Held]{ClientStream: stream}
+	x := &grpc.GenericClientStream[AttachRequest, Attachment]{ClientStream: stream}
 	return x, nil
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Control_HoldClient = grpc.BidiStreamingClient[HoldRequest, Held]
+type Control_AttachClient = grpc.BidiStreamingClient[AttachRequest, Attachment]
 
 func (c *controlClient) Create(ctx context.Context, in *CreateRequest, opts ...grpc.CallOption) (*CreateReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -484,11 +484,11 @@ func (c *controlClient) Stop(ctx context.Context, in *StopRequest, opts ...grpc.
 //
 // Control changes the daemon's state.
 type ControlServer interface {
-	// Hold attaches the caller to an lgpu, for its program and the descendants of that. The first request names the lgpu;
+	// Attach attaches the caller to an lgpu, for its program and the descendants of that. The first request names the lgpu;
 	// the reply comes when it exists. The lgpu stays while the stream is open or a process of it lives. To detach, the
 	// caller closes its side and waits for the end of the stream: then the lgpu has been removed, if nobody else uses it.
-	// After a restart of the daemon the caller attaches again with HoldRequest.reattach.
-	Hold(grpc.BidiStreamingServer[HoldRequest, Held]) error
+	// After a restart of the daemon the caller attaches again with AttachRequest.reattach.
+	Attach(grpc.BidiStreamingServer[AttachRequest, Attachment]) error
 	// Create adds a group or lgpu, which stays until it is removed, and writes its files: all of it or nothing.
 	Create(context.Context, *CreateRequest) (*CreateReply, error)
 	// Remove removes an empty group, or an lgpu without processes.
@@ -507,8 +507,8 @@ type ControlServer interface {
 // pointer dereference when methods are called.
 type UnimplementedControlServer struct{}
 
-func (UnimplementedControlServer) Hold(grpc.BidiStreamingServer[HoldRequest, Held]) error {
-	return status.Error(codes.Unimplemented, "method Hold not implemented")
+func (UnimplementedControlServer) Attach(grpc.BidiStreamingServer[AttachRequest, Attachment]) error {
+	return status.Error(codes.Unimplemented, "method Attach not implemented")
 }
 func (UnimplementedControlServer) Create(context.Context, *CreateRequest) (*CreateReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Create not implemented")
@@ -543,12 +543,12 @@ func RegisterControlServer(s grpc.ServiceRegistrar, srv ControlServer) {
 	s.RegisterService(&Control_ServiceDesc, srv)
 }
 
-func _Control_Hold_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(ControlServer).Hold(&grpc.GenericServerStream[HoldRequest, Held]{ServerStream: stream})
+func _Control_Attach_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(ControlServer).Attach(&grpc.GenericServerStream[AttachRequest, Attachment]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Control_HoldServer = grpc.BidiStreamingServer[HoldRequest, Held]
+type Control_AttachServer = grpc.BidiStreamingServer[AttachRequest, Attachment]
 
 func _Control_Create_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CreateRequest)
@@ -648,8 +648,8 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 	},
 	Streams: []grpc.StreamDesc{
 		{
-			StreamName:    "Hold",
-			Handler:       _Control_Hold_Handler,
+			StreamName:    "Attach",
+			Handler:       _Control_Attach_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

@@ -16,11 +16,11 @@ import (
 )
 
 // commit keeps a change of the tree before it takes effect. The tree's lock is held.
-func (n *Node) commit(c limits.Change) error { return n.store.SaveTree(c.State) }
+func (n *Daemon) commit(c limits.Change) error { return n.store.SaveTree(c.State) }
 
 // apply carries a change of the tree to tenants and the policy. It runs on the writer's goroutine, under the tree's
 // lock.
-func (n *Node) apply(c limits.Change) {
+func (n *Daemon) apply(c limits.Change) {
 	n.pushing.Lock()
 	touched := slices.Concat(c.Created, c.Changed)
 	slices.Sort(touched) // a parent's ID is below its children's
@@ -39,16 +39,16 @@ func (n *Node) apply(c limits.Change) {
 	n.pushing.Unlock()
 	n.announceChange(c)
 	if len(c.Removed) > 0 {
-		n.kick(c.Removed...)
+		n.lgpus.notice(c.Removed...)
 	}
 }
 
 // announceChange makes events of a change. Limits have changed where others are asked for than before, not where that
 // has an effect further down.
-func (n *Node) announceChange(c limits.Change) {
+func (n *Daemon) announceChange(c limits.Change) {
 	for _, id := range c.Created {
 		if node, ok := n.tree.ByID(id); ok {
-			n.emit(Event{Kind: LgpuCreated, Path: node.Path, ID: id, UID: node.UID, Text: node.Path + " was made"})
+			n.journal.emit(Event{Kind: LgpuCreated, Path: node.Path, ID: id, UID: node.UID, Text: node.Path + " was made"})
 		}
 	}
 	asked := make(map[uint64]limits.NodeState, len(c.State.Nodes))
@@ -69,7 +69,7 @@ func (n *Node) announceChange(c limits.Change) {
 		path := n.paths[id]
 		delete(n.paths, id)
 		n.mu.Unlock()
-		n.emit(Event{Kind: LgpuRemoved, ID: id, Path: path, Text: path + " was removed"})
+		n.journal.emit(Event{Kind: LgpuRemoved, ID: id, Path: path, Text: path + " was removed"})
 		n.journal.forget(id)
 	}
 }
@@ -78,7 +78,7 @@ func (n *Node) announceChange(c limits.Change) {
 const listed = 8
 
 // announceLimits makes the event of a node that asks for others than before.
-func (n *Node) announceLimits(now, before limits.NodeState, by *uint32) {
+func (n *Daemon) announceLimits(now, before limits.NodeState, by *uint32) {
 	changed := now.Differences(before, n.tree.Devices())
 	if len(changed) == 0 {
 		return
@@ -91,11 +91,11 @@ func (n *Node) announceLimits(now, before limits.NodeState, by *uint32) {
 		e.UID = *by
 		e.Text += fmt.Sprintf(", by user %d", *by)
 	}
-	n.emit(e)
+	n.journal.emit(e)
 }
 
 // pushAll tells the policy of the whole tree.
-func (n *Node) pushAll() {
+func (n *Daemon) pushAll() {
 	n.pushing.Lock()
 	defer n.pushing.Unlock()
 	for _, node := range n.tree.Nodes() {
@@ -104,13 +104,13 @@ func (n *Node) pushAll() {
 }
 
 // pushNode tells the policy of a node. pushing is held.
-func (n *Node) pushNode(node limits.Node) {
+func (n *Daemon) pushNode(node limits.Node) {
 	p := dispatch.Params{Parent: node.Parent, Gang: node.Gang, Cap: map[gpu.UUID]uint32{}, Min: map[gpu.UUID]uint32{}}
 	var mine []gpu.UUID
-	n.mu.Lock()
-	if l := n.lgpus[node.ID]; l != nil {
-		mine = devicesOf(node, l)
+	if record, known := n.lgpus.record(node.ID); known {
+		mine = devicesOf(node, record)
 	}
+	n.mu.Lock()
 	n.paths[node.ID] = node.Path
 	n.mu.Unlock()
 	p.Devices = mine
@@ -120,11 +120,11 @@ func (n *Node) pushNode(node limits.Node) {
 		if err != nil || mine != nil && !slices.Contains(mine, uuid) {
 			continue
 		}
-		if e.Cap < region.FullCompute {
-			p.Cap[uuid] = e.Cap
+		if e.ComputeMax < region.FullCompute {
+			p.Cap[uuid] = e.ComputeMax
 		}
-		if e.Min > 0 {
-			p.Min[uuid] = e.Min
+		if e.ComputeMin > 0 {
+			p.Min[uuid] = e.ComputeMin
 		}
 		// The policy has one weight and one class for a node: those that differ most from the ordinary.
 		if p.Weight == 0 || p.Weight == limits.DefaultWeight {
@@ -142,30 +142,22 @@ func (n *Node) pushNode(node limits.Node) {
 }
 
 // pushLimits changes what the processes of an lgpu see. pushing is held.
-func (n *Node) pushLimits(node limits.Node) {
-	l := n.lgpuOf(node.ID)
-	if l == nil {
+func (n *Daemon) pushLimits(node limits.Node) {
+	if !n.lgpus.admits(node.ID) {
 		return
 	}
-	n.mu.Lock()
-	active := l.record.Active
-	n.mu.Unlock()
-	if !active {
-		return
-	}
-	if err := n.tenants.SetLimits(node.ID, n.limitsOf(node, l)); err != nil {
+	record, _ := n.lgpus.record(node.ID)
+	if err := n.tenants.SetLimits(node.ID, n.limitsOf(node, record.Devices)); err != nil {
 		n.log.Error("limits do not reach the processes", "path", node.Path, "error", err)
 	}
 }
 
 // limitsOf is what the processes of an lgpu see.
-func (n *Node) limitsOf(node limits.Node, l *lgpu) tenant.Limits {
-	limits := tenant.Limits{HostMemory: node.Host}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, uuid := range l.record.Devices {
+func (n *Daemon) limitsOf(node limits.Node, devices []gpu.UUID) tenant.Limits {
+	out := tenant.Limits{HostMemory: toRegion(node.Host)}
+	for _, uuid := range devices {
 		d := region.DeviceLimits{UUID: uuid} // of a device that is gone nothing can be had
-		for _, device := range n.all {
+		for _, device := range n.inventory.present() {
 			if device.UUID != uuid {
 				continue
 			}
@@ -174,34 +166,26 @@ func (n *Node) limitsOf(node limits.Node, l *lgpu) tenant.Limits {
 			if !ok {
 				continue
 			}
-			d.Memory, d.Compute = e.Memory, e.Cap
+			d.Memory, d.Compute = toRegion(e.MemoryMax), e.ComputeMax
 			if !e.Whole {
 				d.Units = uint32(e.Units)
 			}
-			if n.modes.Mode(uuid) == mps.Spatial && e.Cap > 0 {
+			if n.modes.Mode(uuid) == mps.Spatial && e.ComputeMax > 0 {
 				d.Compute = region.FullCompute // the hardware keeps it to its units
 			}
 			if device.Units <= 0 {
 				d.Units = 0 // unknown
 			}
 		}
-		limits.Devices = append(limits.Devices, d)
+		out.Devices = append(out.Devices, d)
 	}
-	return limits
+	return out
 }
 
 // pushBudgets tells tenants what the groups above lgpus in use allow all of them together. pushing is held.
-func (n *Node) pushBudgets() error {
-	n.mu.Lock()
-	var active []uint64
-	for id, l := range n.lgpus {
-		if l.record.Active {
-			active = append(active, id)
-		}
-	}
-	n.mu.Unlock()
+func (n *Daemon) pushBudgets() error {
 	byID := map[uint64]tenant.Budget{}
-	for _, id := range active {
+	for _, id := range n.lgpus.admitted() {
 		node, ok := n.tree.ByID(id)
 		for ok && node.Parent != 0 {
 			if node, ok = n.tree.ByID(node.Parent); ok {
@@ -228,11 +212,11 @@ func (n *Node) pushBudgets() error {
 
 // budgetOf is what a group allows all below it together.
 func budgetOf(node limits.Node) tenant.Budget {
-	b := tenant.Budget{ID: node.ID, Parent: node.Parent, HostMemory: node.HostMax, Memory: map[[16]byte]uint64{}}
+	b := tenant.Budget{ID: node.ID, Parent: node.Parent, HostMemory: toRegion(node.HostMax), Memory: map[[16]byte]uint64{}}
 	for _, e := range node.Devices {
 		uuid, err := gpu.ParseUUID(e.Device)
-		if err == nil && e.OwnMemory != limits.NoLimit {
-			b.Memory[uuid] = e.OwnMemory
+		if most, limited := e.OwnMemoryMax.Limit(); err == nil && limited {
+			b.Memory[uuid] = most
 		}
 	}
 	return b

@@ -18,8 +18,8 @@ type Config struct {
 	Version string
 	// Log is where the daemon says what happens; the default discards it.
 	Log *slog.Logger
-	// SimCommand becomes the hardware of a software GPU (sim.StartOptions.Command). Without it a Hold with a shape
-	// joins hardware that is running already, or fails.
+	// SimCommand becomes the hardware of a software GPU (sim.StartOptions.Command). Without it an Attach with a
+	// shape joins hardware that is running already, or fails.
 	SimCommand []string
 	// Inventories are the sources of devices beside software GPUs; nil is the GPUs of NVIDIA's driver, where there is
 	// one. The daemon closes them.

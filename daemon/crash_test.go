@@ -21,7 +21,7 @@ type tenantGroup struct {
 	launcher *exec.Cmd // a shell that runs what it is told
 	in       io.Writer
 	lines    chan string // what programs say
-	held     Hold
+	held     Attachment
 }
 
 // newTenantGroup starts a launcher. The test's end kills it and all its programs.
@@ -105,11 +105,11 @@ func TestDaemonKilledHundredTimes(t *testing.T) {
 	daemon, _ := spawn(t, dir)
 	groups := []*tenantGroup{newTenantGroup(t), newTenantGroup(t)}
 	for i, g := range groups {
-		spec := HoldSpec{
-			Path: fmt.Sprintf("/g/%c", 'a'+i), Sim: shape.String(), Limits: Limits{MemoryMax: ptr[uint64](limit)},
+		spec := AttachSpec{
+			Path: fmt.Sprintf("/g/%c", 'a'+i), Sim: shape.String(), Limits: memory(limit),
 			Launcher: Peer{PID: g.launcher.Process.Pid},
 		}
-		g.held = ask[Hold](t, daemon, asked{Hold: &spec})
+		g.held = ask[Attachment](t, daemon, asked{Attach: &spec})
 	}
 	ask[bool](t, daemon, asked{Write: []string{"/g", "memory.max", fmt.Sprint(groupLimit)}})
 	hardware, err := sim.Start(shape, sim.StartOptions{Dir: dir})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lgpu/lgpu/daemon/mps"
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/gpu/nvidia"
 	gpusim "github.com/lgpu/lgpu/gpu/sim"
 	"github.com/lgpu/lgpu/internal/list"
 	"github.com/lgpu/lgpu/policy/limits"
@@ -21,12 +22,19 @@ import (
 // rescanPeriod is how often the daemon looks for devices that came, went or were partitioned.
 const rescanPeriod = 30 * time.Second
 
-// devices is where the daemon's devices come from.
-type devices struct {
+// inventory owns the devices of the daemon: where they come from, and what was last seen of them.
+type inventory struct {
+	daemon *Daemon
+
+	// mu guards the origins and sims, their fields that say so, and watching. No driver is asked under it.
 	mu       sync.Mutex
-	origins  []*origin          // guarded by mu; hardware first
-	sims     map[string]*origin // guarded by mu; by shape
-	watching context.Context    // guarded by mu; of Run, nil before
+	origins  []*origin          // hardware first
+	sims     map[string]*origin // by shape
+	watching context.Context    // of Run, nil before
+
+	// seenMu guards the list of devices, and what was seen of each. The list is replaced with mu held, too.
+	seenMu sync.Mutex
+	all    []*device // the slice is replaced, never changed
 }
 
 // origin is an inventory and what it has.
@@ -34,8 +42,8 @@ type origin struct {
 	shape string        // of a software GPU
 	ready chan struct{} // of a software GPU: closed when inventory or err is set
 	err   error
-	users int // guarded by devices.mu; lgpus that are on it, and those who wait for ready
-	stop  context.CancelFunc
+	users int                // guarded by inventory.mu; lgpus that are on it, and those who wait for ready
+	stop  context.CancelFunc // guarded by inventory.mu; ends the watch
 	// bereaved asks for a look at what a client that has left gave away.
 	bereaved chan struct{}
 
@@ -43,7 +51,7 @@ type origin struct {
 	inventory gpu.Inventory          // guarded by asking
 	socket    atomic.Pointer[string] // of a software GPU; to be had without waiting for its hardware
 
-	listed []gpu.Device // guarded by devices.mu
+	listed []gpu.Device // guarded by inventory.mu
 }
 
 // device is one device, with what was last seen there.
@@ -51,33 +59,52 @@ type device struct {
 	gpu.Device // never changes
 	origin     *origin
 
-	facts     gpu.Facts // guarded by Node.mu
-	sampled   time.Time // guarded by Node.mu
-	failures  int       // guarded by Node.mu; in a row
-	fault     string    // guarded by Node.mu; empty when well
-	strangers map[processKey]int
+	facts     gpu.Facts          // guarded by inventory.seenMu
+	sampled   time.Time          // guarded by inventory.seenMu
+	failures  int                // guarded by inventory.seenMu; in a row
+	fault     string             // guarded by inventory.seenMu; empty when well
+	strangers map[processKey]int // of the goroutine that watches the origin, as the next two
 	overruns  map[uint64]int
 	orphans   orphanWatch
 }
 
-func (d *devices) init() { d.sims = map[string]*origin{} }
+// sight is a device with what was last seen of it.
+type sight struct {
+	*device
+	facts   gpu.Facts
+	sampled time.Time
+	fault   string
+}
 
-// add takes over an inventory.
-func (d *devices) add(o *origin) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.origins = append(d.origins, o)
+func newInventory(n *Daemon) *inventory { return &inventory{daemon: n, sims: map[string]*origin{}} }
+
+// open opens the sources of devices: those that were given, or the GPUs of NVIDIA's driver.
+func (v *inventory) open(sources []gpu.Inventory) {
+	if sources == nil {
+		driver, err := nvidia.Open()
+		switch {
+		case err == nil:
+			sources = []gpu.Inventory{driver}
+		case !errors.Is(err, nvidia.ErrNoDriver):
+			v.daemon.log.Warn("NVIDIA's devices are left out", "error", err)
+		}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, source := range sources {
+		v.origins = append(v.origins, &origin{inventory: source, users: 1, bereaved: make(chan struct{}, 1)})
+	}
 }
 
 // close closes all inventories.
-func (d *devices) close() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (v *inventory) close() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	var errs []error
-	for _, o := range d.origins {
+	for _, o := range v.origins {
 		errs = append(errs, o.close())
 	}
-	d.origins, d.sims = nil, nil
+	v.origins, v.sims = nil, nil
 	return errors.Join(errs...)
 }
 
@@ -112,67 +139,66 @@ func (o *origin) facts(uuid gpu.UUID) (gpu.Facts, error) {
 	return o.inventory.Facts(uuid)
 }
 
-// refreshDevices asks all inventories for their devices, and tells the tree and the policy what there is. An inventory
+// refresh asks all inventories for their devices, and tells the tree and the policy what there is. An inventory
 // that fails keeps the devices it had.
-func (n *Node) refreshDevices() error {
-	n.devices.mu.Lock()
-	origins := slices.Clone(n.devices.origins)
-	n.devices.mu.Unlock()
+func (v *inventory) refresh() error {
+	v.mu.Lock()
+	origins := slices.Clone(v.origins)
+	v.mu.Unlock()
 	var problems []error
 	for _, o := range origins {
-		problems = append(problems, n.relist(o))
+		problems = append(problems, v.relist(o))
 	}
-	return errors.Join(append(problems, n.publishDevices())...)
+	return errors.Join(append(problems, v.publish())...)
 }
 
 // relist asks an inventory for its devices. It may hang, and no lock but its own is held meanwhile.
-func (n *Node) relist(o *origin) error {
+func (v *inventory) relist(o *origin) error {
 	listed, err := o.list()
 	if err != nil {
 		return err
 	}
-	n.devices.mu.Lock()
-	defer n.devices.mu.Unlock()
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	o.listed = listed
 	return nil
 }
 
-// publishDevices tells the tree and the policy which devices the inventories had when they were last asked.
-func (n *Node) publishDevices() error {
-	d := &n.devices
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// publish tells the tree and the policy which devices the inventories had when they were last asked.
+func (v *inventory) publish() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	var problems []error
 	var now []*device
-	for _, o := range d.origins {
+	for _, o := range v.origins {
 		for _, g := range o.listed {
 			now = append(now, &device{
 				Device: g, origin: o, strangers: map[processKey]int{}, overruns: map[uint64]int{},
 			})
 		}
 	}
-	n.mu.Lock()
+	v.seenMu.Lock()
 	for i, fresh := range now {
-		for _, old := range n.all {
+		for _, old := range v.all {
 			if old.Device == fresh.Device && old.origin == fresh.origin {
 				now[i] = old // with what was seen
 			}
 		}
 	}
-	n.all = now
-	n.mu.Unlock()
+	v.all = now
+	v.seenMu.Unlock()
 	parts := make([]limits.Device, 0, len(now))
 	for _, device := range now {
 		if device.Partitioned {
 			continue // its instances are the devices
 		}
-		spatial := n.modes.Mode(device.UUID) == mps.Spatial
+		spatial := v.daemon.modes.Mode(device.UUID) == mps.Spatial
 		parts = append(parts, partsOf(device.Device, spatial && device.origin.shape != ""))
-		if err := n.gates.SetDevice(device.UUID, spatial, schedule.Options{}); err != nil {
+		if err := v.daemon.gates.SetDevice(device.UUID, spatial, schedule.Options{}); err != nil {
 			problems = append(problems, err)
 		}
 	}
-	if err := n.tree.SetDevices(parts); err != nil {
+	if err := v.daemon.tree.SetDevices(parts); err != nil {
 		problems = append(problems, fmt.Errorf("tell the tree of %d devices: %w", len(parts), err))
 	}
 	return errors.Join(problems...)
@@ -188,7 +214,7 @@ func partsOf(d gpu.Device, named bool) limits.Device {
 		UUID: d.Identity(), Number: d.Node, Ordinal: d.Ordinal(), Capacity: d.Units, UnitsPerBit: 1, Memory: d.Memory,
 	}
 	if d.Units <= 0 {
-		t.Capacity = percentUnits
+		t.Capacity, t.Uncounted = percentUnits, true
 	}
 	if t.Capacity > list.MaxBits {
 		t.UnitsPerBit = (t.Capacity + list.MaxBits - 1) / list.MaxBits
@@ -201,76 +227,102 @@ func partsOf(d gpu.Device, named bool) limits.Device {
 	return t
 }
 
-// attachSim makes the software GPU of a shape one of the daemon's, or keeps it so, until as many calls of detachSim.
-func (n *Node) attachSim(text string) (*origin, error) {
+// simUse is somebody's use of a software GPU, which is there until nobody uses it.
+type simUse struct {
+	inventory *inventory
+	origin    *origin
+	shape     string
+	once      sync.Once
+}
+
+// close ends the use. It may be called more than once, and of nil.
+func (u *simUse) close() {
+	if u != nil {
+		u.once.Do(func() { u.inventory.leaveSim(u.origin) })
+	}
+}
+
+// useSim makes the software GPU of a shape one of the daemon's, or keeps it so, until close.
+func (v *inventory) useSim(text string) (*simUse, error) {
 	shape, err := sim.ParseShape(text)
 	if err != nil {
-		return nil, fmt.Errorf("--sim: %w: %w", ErrInvalid, err)
+		return nil, simError(err)
 	}
-	d := &n.devices
-	d.mu.Lock()
-	if d.sims == nil {
-		d.mu.Unlock()
+	v.mu.Lock()
+	if v.sims == nil {
+		v.mu.Unlock()
 		return nil, ErrClosed
 	}
-	o := d.sims[shape.String()]
+	o := v.sims[shape.String()]
 	fresh := o == nil
 	if fresh {
 		o = &origin{shape: shape.String(), ready: make(chan struct{}), bereaved: make(chan struct{}, 1)}
-		d.sims[o.shape] = o
+		v.sims[o.shape] = o
 	}
 	o.users++
-	d.mu.Unlock()
-	if !fresh {
-		<-o.ready
-		if o.err == nil {
-			// Its hardware may have died since.
-			if _, err := o.list(); err == nil {
-				return o, nil
-			}
-			if err := n.startSim(o, shape); err == nil {
-				return o, errors.Join(n.relist(o), n.publishDevices())
-			} else {
-				n.detachSim(o.shape)
-				return nil, err
-			}
+	v.mu.Unlock()
+	use := &simUse{inventory: v, origin: o, shape: o.shape}
+	if fresh {
+		if err := v.openSim(o, shape); err != nil {
+			return nil, err
 		}
+		return use, nil
+	}
+	<-o.ready
+	if o.err != nil {
 		return nil, o.err
 	}
-	if err = n.startSim(o, shape); err == nil {
-		d.mu.Lock()
-		d.origins = append(d.origins, o)
-		d.mu.Unlock()
-		err = errors.Join(n.relist(o), n.publishDevices())
+	// Its hardware may have died since.
+	if _, err := o.list(); err == nil {
+		return use, nil
 	}
-	d.mu.Lock()
+	if err = v.startSim(o, shape); err == nil {
+		err = errors.Join(v.relist(o), v.publish())
+	}
+	if err != nil {
+		use.close()
+		return nil, err
+	}
+	return use, nil
+}
+
+// openSim brings the software GPU of a new origin up. After an error the origin is gone.
+func (v *inventory) openSim(o *origin, shape sim.Shape) error {
+	err := v.startSim(o, shape)
+	if err == nil {
+		v.mu.Lock()
+		v.origins = append(v.origins, o)
+		v.mu.Unlock()
+		err = errors.Join(v.relist(o), v.publish())
+	}
+	v.mu.Lock()
 	switch {
 	case err != nil:
 		o.err = err
-		delete(d.sims, o.shape)
-		d.origins = slices.DeleteFunc(d.origins, func(other *origin) bool { return other == o })
-	case d.watching != nil:
-		n.watchLocked(o)
+		delete(v.sims, o.shape)
+		v.origins = slices.DeleteFunc(v.origins, func(other *origin) bool { return other == o })
+	case v.watching != nil:
+		v.watchLocked(o)
 	}
-	d.mu.Unlock()
+	v.mu.Unlock()
 	close(o.ready) // whoever waits finds the devices, or why there are none
 	if err != nil {
-		return nil, errors.Join(err, o.close())
+		return errors.Join(err, o.close())
 	}
-	return o, nil
+	return nil
 }
 
 // startSim starts or joins the hardware of a shape, in place of what o had.
-func (n *Node) startSim(o *origin, shape sim.Shape) error {
+func (v *inventory) startSim(o *origin, shape sim.Shape) error {
 	o.asking.Lock()
 	defer o.asking.Unlock()
 	if o.inventory != nil {
 		if err := o.inventory.Close(); err != nil {
-			n.log.Debug("let go of a software GPU that has died", "shape", o.shape, "error", err)
+			v.daemon.log.Debug("let go of a software GPU that has died", "shape", o.shape, "error", err)
 		}
 		o.inventory = nil
 	}
-	hardware, err := sim.Start(shape, sim.StartOptions{Dir: n.config.Dir, Command: n.config.SimCommand})
+	hardware, err := sim.Start(shape, sim.StartOptions{Dir: v.daemon.config.Dir, Command: v.daemon.config.SimCommand})
 	if err != nil {
 		return err
 	}
@@ -281,60 +333,58 @@ func (n *Node) startSim(o *origin, shape sim.Shape) error {
 	return nil
 }
 
-// detachSim takes back one attachSim. With the last the devices go.
-func (n *Node) detachSim(shape string) {
-	d := &n.devices
-	d.mu.Lock()
-	o := d.sims[shape]
-	if o == nil {
-		d.mu.Unlock()
+// leaveSim ends one use of a software GPU. With the last its devices go.
+func (v *inventory) leaveSim(o *origin) {
+	v.mu.Lock()
+	if v.sims[o.shape] != o {
+		v.mu.Unlock()
 		return
 	}
 	o.users--
 	last := o.users == 0
 	if last {
-		delete(d.sims, shape)
-		d.origins = slices.DeleteFunc(d.origins, func(other *origin) bool { return other == o })
+		delete(v.sims, o.shape)
+		v.origins = slices.DeleteFunc(v.origins, func(other *origin) bool { return other == o })
 		if o.stop != nil {
 			o.stop()
 		}
 	}
-	d.mu.Unlock()
+	v.mu.Unlock()
 	if !last {
 		return
 	}
-	if err := errors.Join(n.publishDevices(), o.close()); err != nil {
-		n.log.Warn("a software GPU is let go", "shape", shape, "error", err)
+	if err := errors.Join(v.publish(), o.close()); err != nil {
+		v.daemon.log.Warn("a software GPU is let go", "shape", o.shape, "error", err)
 	}
 }
 
 // watch begins to look at all devices, those to come included, until ctx ends.
-func (d *devices) watch(n *Node, ctx context.Context) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.watching = ctx
-	for _, o := range d.origins {
-		n.watchLocked(o)
+func (v *inventory) watch(ctx context.Context) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.watching = ctx
+	for _, o := range v.origins {
+		v.watchLocked(o)
 	}
 }
 
 // watchLocked looks at an origin's devices every Config.PolicePeriod. Each has a goroutine of its own, since a driver
-// may hang. devices.mu is held.
-func (n *Node) watchLocked(o *origin) {
-	if o.stop != nil || n.devices.watching.Err() != nil {
+// may hang. Called with mu held.
+func (v *inventory) watchLocked(o *origin) {
+	if o.stop != nil || v.watching.Err() != nil {
 		return
 	}
-	ctx, stop := context.WithCancel(n.devices.watching)
+	ctx, stop := context.WithCancel(v.watching)
 	o.stop = stop
-	n.work.Add(1)
+	v.daemon.work.Add(1)
 	go func() {
-		defer n.work.Done()
+		defer v.daemon.work.Done()
 		defer stop()
-		tick := time.NewTicker(n.config.PolicePeriod)
+		tick := time.NewTicker(v.daemon.config.PolicePeriod)
 		defer tick.Stop()
 		for {
-			n.patrol(o)
-			for again, whole := n.reconcile(o), false; !whole; {
+			v.daemon.police.patrol(o)
+			for again, whole := v.daemon.police.reconcile(o), false; !whole; {
 				var soon <-chan time.Time
 				if again {
 					soon = time.After(secondLook)
@@ -345,9 +395,9 @@ func (n *Node) watchLocked(o *origin) {
 				case <-tick.C:
 					whole = true
 				case <-soon:
-					again = n.reconcile(o)
+					again = v.daemon.police.reconcile(o)
 				case <-o.bereaved:
-					again = n.reconcile(o)
+					again = v.daemon.police.reconcile(o)
 				}
 			}
 		}
@@ -355,7 +405,7 @@ func (n *Node) watchLocked(o *origin) {
 }
 
 // rescan looks for changes of the hardware.
-func (n *Node) rescan(ctx context.Context) {
+func (v *inventory) rescan(ctx context.Context) {
 	tick := time.NewTicker(rescanPeriod)
 	defer tick.Stop()
 	for {
@@ -363,29 +413,44 @@ func (n *Node) rescan(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if err := n.refreshDevices(); err != nil {
-				n.log.Warn("devices cannot be listed", "error", err)
+			if err := v.refresh(); err != nil {
+				v.daemon.log.Warn("devices cannot be listed", "error", err)
 			}
 		}
 	}
 }
 
-// modeEvent passes on what package mps tells.
-func (n *Node) modeEvent(e mps.Event) {
-	uuid := e.Device
-	event := Event{Kind: Kind(e.Kind), Device: &uuid, PID: e.PID, Text: "MPS control daemon: " + e.Kind}
-	if e.Err != nil {
-		event.Text += ": " + e.Err.Error()
+// present returns the devices that there are now. Callers do not change the slice.
+func (v *inventory) present() []*device {
+	v.seenMu.Lock()
+	defer v.seenMu.Unlock()
+	return v.all
+}
+
+// sights returns the devices with what was last seen of them.
+func (v *inventory) sights() []sight {
+	v.seenMu.Lock()
+	defer v.seenMu.Unlock()
+	out := make([]sight, len(v.all))
+	for i, d := range v.all {
+		out[i] = sight{d, d.facts, d.sampled, d.fault}
 	}
-	n.emit(event)
+	return out
+}
+
+// sample is what was last seen of a device.
+func (v *inventory) sample(d *device) sample {
+	v.seenMu.Lock()
+	defer v.seenMu.Unlock()
+	return sample{d.facts, d.sampled}
 }
 
 // usable returns the devices that programs can use: those of a software GPU, or with no shape the machine's own.
-func (n *Node) usable(shape string) []gpu.Device {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (v *inventory) usable(shape string) []gpu.Device {
+	v.seenMu.Lock()
+	defer v.seenMu.Unlock()
 	var out []gpu.Device
-	for _, d := range n.all {
+	for _, d := range v.all {
 		if d.origin.shape == shape && !d.Partitioned {
 			out = append(out, d.Device)
 		}
@@ -393,14 +458,51 @@ func (n *Node) usable(shape string) []gpu.Device {
 	return out
 }
 
-// deviceOf returns the device with a UUID, or nil.
-func (n *Node) deviceOf(uuid gpu.UUID) *device {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, d := range n.all {
+// device returns the device with a UUID, or nil.
+func (v *inventory) device(uuid gpu.UUID) *device {
+	v.seenMu.Lock()
+	defer v.seenMu.Unlock()
+	for _, d := range v.all {
 		if d.UUID == uuid {
 			return d
 		}
 	}
 	return nil
+}
+
+// devicesOf returns the devices of an origin.
+func (v *inventory) devicesOf(o *origin) (mine []*device) {
+	v.seenMu.Lock()
+	defer v.seenMu.Unlock()
+	for _, d := range v.all {
+		if d.origin == o {
+			mine = append(mine, d)
+		}
+	}
+	return mine
+}
+
+// observe notes what was seen of a device. It is not well once it could not be reached twice in a row.
+func (v *inventory) observe(d *device, facts gpu.Facts, err error) {
+	var event *Event
+	uuid := d.UUID
+	v.seenMu.Lock()
+	if err != nil {
+		d.failures++
+		if d.failures == sightings {
+			d.fault = err.Error()
+			event = &Event{Kind: DeviceFault, Device: &uuid, Text: fmt.Sprintf("device %s cannot be reached: %v",
+				d.Short(), err)}
+		}
+	} else {
+		if d.fault != "" {
+			event = &Event{Kind: DeviceWell, Device: &uuid, Text: fmt.Sprintf("device %s can be reached again",
+				d.Short())}
+		}
+		d.failures, d.fault, d.facts, d.sampled = 0, "", facts, time.Now()
+	}
+	v.seenMu.Unlock()
+	if event != nil {
+		v.daemon.journal.emit(*event)
+	}
 }

@@ -40,13 +40,14 @@ const (
 )
 
 // Event is something that happened. Numbers without a meaning for its kind are zero. Of oom, drain.overrun and
-// memory.high one of a node is told at once; those of the next seconds are counted, and the next one told says how many.
+// memory.high one of an lgpu is told at once; those of the next seconds are counted, and the next one told says how
+// many.
 type Event struct {
 	Seq    uint64 // rises by one from event to event while the daemon lives
 	Time   time.Time
 	Kind   Kind
-	Path   string // of the node
-	ID     uint64 // of the node
+	Path   string // of the lgpu or group
+	ID     uint64 // of the lgpu or group
 	Device *gpu.UUID
 	PID    int
 	UID    uint32
@@ -65,14 +66,15 @@ type Slice struct {
 
 // journal numbers events, keeps the last ones, and counts them all.
 type journal struct {
-	feed source[Event]
+	log    *slog.Logger
+	source source[Event]
 
-	mu     sync.Mutex
-	seq    uint64                     // guarded by mu
-	last   []Event                    // guarded by mu; oldest first
-	counts map[Kind]uint64            // guarded by mu
-	nodes  map[uint64]map[Kind]uint64 // guarded by mu; counts of each node
-	told   map[uint64]map[Kind]told   // guarded by mu; of each node
+	mu     sync.Mutex // guards the fields below
+	seq    uint64
+	last   []Event // oldest first
+	counts map[Kind]uint64
+	byID   map[uint64]map[Kind]uint64 // counts of each lgpu and group
+	told   map[uint64]map[Kind]told   // of each lgpu and group
 }
 
 // told says when an event of a kind was told last, and how many have not been since.
@@ -81,7 +83,7 @@ type told struct {
 	untold uint64
 }
 
-// quiet is the time between two events of one node and one kind that are told, where a program can cause any number:
+// quiet is the time between two events of one lgpu and one kind that are told, where a program can cause any number:
 // one that tries how much memory it gets asks until it is refused, again and again. They are to displace neither what
 // others did nor what was before; all are counted.
 const quiet = 10 * time.Second
@@ -92,20 +94,20 @@ func (k Kind) endless() bool { return k == OutOfMemory || k == DrainOverrun || k
 // kept is how many events Recent returns.
 const kept = 256
 
-// add counts an event that happens now and tells the feeds. It returns what was told, or false.
+// add counts an event that happens now and tells the subscribers. It returns what was told, or false.
 func (j *journal) add(e Event) (Event, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.counts == nil {
-		j.counts, j.nodes = map[Kind]uint64{}, map[uint64]map[Kind]uint64{}
+		j.counts, j.byID = map[Kind]uint64{}, map[uint64]map[Kind]uint64{}
 		j.told = map[uint64]map[Kind]told{}
 	}
 	j.counts[e.Kind]++
 	if e.ID != 0 && e.Kind != LgpuRemoved {
-		if j.nodes[e.ID] == nil {
-			j.nodes[e.ID], j.told[e.ID] = map[Kind]uint64{}, map[Kind]told{}
+		if j.byID[e.ID] == nil {
+			j.byID[e.ID], j.told[e.ID] = map[Kind]uint64{}, map[Kind]told{}
 		}
-		j.nodes[e.ID][e.Kind]++
+		j.byID[e.ID][e.Kind]++
 		if e.Kind.endless() && !j.tell(&e) {
 			return e, false
 		}
@@ -116,11 +118,12 @@ func (j *journal) add(e Event) (Event, bool) {
 		j.last = append(j.last[:0:0], j.last[1:]...)
 	}
 	j.last = append(j.last, e)
-	j.feed.publish(e) // under the lock, so that feeds see the order of the numbers
+	j.source.publish(e) // under the lock, so that subscribers see the order of the numbers
 	return e, true
 }
 
-// tell reports whether an event of an endless kind is to be told, and adds to its text what was not. mu is held.
+// tell reports whether an event of an endless kind is to be told, and adds to its text what was not. Called
+// with mu held.
 func (j *journal) tell(e *Event) bool {
 	t, before := j.told[e.ID][e.Kind]
 	if before && e.Time.Sub(t.at) < quiet {
@@ -147,25 +150,25 @@ func (j *journal) counted() map[Kind]uint64 {
 	return maps.Clone(j.counts)
 }
 
-// of returns how often what happened in a node.
+// of returns how often what happened to an lgpu or group.
 func (j *journal) of(id uint64) map[Kind]uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return maps.Clone(j.nodes[id])
+	return maps.Clone(j.byID[id])
 }
 
-// forget drops the counts of a node that is gone.
+// forget drops the counts of an lgpu or group that is gone.
 func (j *journal) forget(id uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	delete(j.nodes, id)
+	delete(j.byID, id)
 	delete(j.told, id)
 }
 
 // emit notes an event, and logs it.
-func (n *Node) emit(e Event) {
+func (j *journal) emit(e Event) {
 	e.Time = time.Now()
-	e, told := n.journal.add(e)
+	e, told := j.add(e)
 	if !told {
 		return
 	}
@@ -184,5 +187,5 @@ func (n *Node) emit(e Event) {
 	if e.PID != 0 {
 		attributes = append(attributes, "pid", e.PID, "uid", e.UID)
 	}
-	n.log.Log(context.Background(), level, e.Text, attributes...)
+	j.log.Log(context.Background(), level, e.Text, attributes...)
 }

@@ -9,7 +9,7 @@ import (
 // A program that runs out of memory for ever is told of once in a while, with how often, and does not make others'
 // events disappear; all of its own are counted.
 func TestEndlessEvents(t *testing.T) {
-	j := journal{feed: source[Event]{limit: 1024}}
+	j := journal{source: source[Event]{limit: 1024}}
 	now := time.Unix(1000, 0)
 	told := func(kind Kind, id uint64, after time.Duration) (string, bool) {
 		e, told := j.add(Event{Kind: kind, ID: id, Time: now.Add(after), Text: "denied"})

@@ -51,8 +51,8 @@ func simCommand() []string { return []string{os.Args[0], "sim"} }
 
 // asked is what a test wants of a daemon.
 type asked struct {
-	Hold  *HoldSpec // hold this, and answer with the Hold
-	Write []string  // path, file, text
+	Attach *AttachSpec // attach to this, and answer with the Attachment
+	Write  []string    // path, file, text
 }
 
 // daemon is a daemon in the folder args[0], with a group /g. It answers every line that it is sent, and at the start
@@ -81,8 +81,8 @@ func daemon(args []string) error {
 		}
 		var answer any
 		switch {
-		case a.Hold != nil:
-			h, err := n.Hold(context.Background(), *a.Hold)
+		case a.Attach != nil:
+			h, err := n.Attach(context.Background(), *a.Attach)
 			if err != nil {
 				return err
 			}

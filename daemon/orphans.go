@@ -7,21 +7,22 @@ import (
 	"github.com/lgpu/lgpu/gpu"
 )
 
-// secondLook is when what seems to be gone of a device is looked at again: a driver's figures are not all of one moment.
+// secondLook is when what seems to be gone of a device is looked at again: a driver's figures are not all of one
+// moment.
 const secondLook = 100 * time.Millisecond
 
 // orphanWatch tells whether a device still has memory that clients gave away under descriptors and that is charged to
-// their lgpus: that of dead clients, and that which live ones have released. Such memory is no process's, or that of a client
-// that has imported it and is not charged for it yet. The driver says only how much there is of it altogether. So where
-// several lgpus claim some, nothing is gone until all of it is.
+// their lgpus: that of dead clients, and that which live ones have released. Such memory is no process's, or that of a
+// client that has imported it and is not charged for it yet. The driver says only how much there is of it altogether.
+// So where several lgpus claim some, nothing is gone until all of it is.
 type orphanWatch struct {
 	base   uint64            // in use and no process's, while nothing was claimed
 	before uint64            // the same, at the last look
 	seems  map[uint64]uint64 // gone of the claim of each lgpu, at the last look
 }
 
-// look takes what a driver says of a device, and what is claimed of it. It returns how much of the claim of which lgpu is
-// gone for certain, and whether another look may find that more is: a driver's figures are not all of one moment.
+// look takes what a driver says of a device, and what is claimed of it. It returns how much of the claim of which lgpu
+// is gone for certain, and whether another look may find that more is: a driver's figures are not all of one moment.
 func (w *orphanWatch) look(facts gpu.Facts, e tenant.Exports) (gone map[uint64]uint64, again bool) {
 	total, smallest := uint64(0), ^uint64(0)
 	for _, c := range e.Claims {
@@ -74,15 +75,15 @@ const exportTolerance = 4
 
 // reconcile gives back what is charged for memory that clients gave away and the devices of an origin have no more. It
 // reports whether it should be called again soon. Only the goroutine of the origin calls it.
-func (n *Node) reconcile(o *origin) (again bool) {
-	for _, d := range n.devicesOf(o) {
+func (w *police) reconcile(o *origin) (again bool) {
+	for _, d := range w.daemon.inventory.devicesOf(o) {
 		facts, err := o.facts(d.UUID)
 		if err != nil || facts.Namespaced {
 			continue
 		}
-		gone, more := d.orphans.look(facts, n.tenants.Exports(d.UUID))
+		gone, more := d.orphans.look(facts, w.daemon.tenants.Exports(d.UUID))
 		for lgpu, bytes := range gone {
-			n.tenants.ReleaseExports(d.UUID, lgpu, bytes)
+			w.daemon.tenants.ReleaseExports(d.UUID, lgpu, bytes)
 		}
 		again = again || more
 	}
@@ -90,10 +91,10 @@ func (n *Node) reconcile(o *origin) (again bool) {
 }
 
 // bereave has all devices looked at on which a client that has left may have memory that it gave away.
-func (n *Node) bereave() {
-	n.devices.mu.Lock()
-	defer n.devices.mu.Unlock()
-	for _, o := range n.devices.origins {
+func (v *inventory) bereave() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, o := range v.origins {
 		select {
 		case o.bereaved <- struct{}{}:
 		default: // it is asked for already

@@ -100,7 +100,7 @@ func TestBypass(t *testing.T) {
 	r := start(t, Config{PolicePeriod: time.Millisecond, Police: PoliceStop})
 	events := r.events(t)
 	// This process is the launcher, so that its child is a tenant. Neither it nor its parent may ever be stopped.
-	h := r.holds(t, HoldSpec{})
+	h := r.holds(t, AttachSpec{})
 	defer h.Close()
 	child := program(t)
 	r.gpus.SetFacts(h.Devices[0].UUID, gpu.Facts{Processes: []gpu.Process{{PID: child.Process.Pid, Memory: 1 << 30},
@@ -148,11 +148,11 @@ func TestSpared(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Node.stop(processKey{PID: pid, Start: s.Start}, Event{})
+		r.police.stop(processKey{PID: pid, Start: s.Start}, Event{})
 	}
 	// Nor does a number that was given to another process meanwhile mean that one.
 	p := program(t)
-	r.Node.stop(processKey{PID: p.Process.Pid, Start: 1}, Event{})
+	r.police.stop(processKey{PID: p.Process.Pid, Start: 1}, Event{})
 	if got := r.Counters().Events[PoliceStopped]; got != 0 {
 		t.Errorf("%d were stopped", got)
 	}
@@ -162,7 +162,7 @@ func TestOverrun(t *testing.T) {
 	const mib = 1 << 20
 	r := start(t, Config{PolicePeriod: time.Millisecond, Police: PoliceStop})
 	events := r.events(t)
-	h := r.holds(t, HoldSpec{Devices: []string{"0"}, Limits: Limits{MemoryMax: ptr[uint64](1000 * mib)}})
+	h := r.holds(t, AttachSpec{Devices: []string{"0"}, Limits: memory(1000 * mib)})
 	defer h.Close()
 	if err := r.Tree().Write(h.Path, "memory.high", "195:0 524288000"); err != nil {
 		t.Fatal(err)

@@ -37,8 +37,8 @@ func TestResolve(t *testing.T) {
 		}
 	}
 	inside, outside := program(t), program(t)
-	in := r.holds(t, HoldSpec{Path: "/group/in", Launcher: Peer{PID: inside.Process.Pid}})
-	out := r.holds(t, HoldSpec{Path: "/elsewhere/out", Launcher: Peer{PID: outside.Process.Pid}})
+	in := r.holds(t, AttachSpec{Path: "/group/in", Launcher: Peer{PID: inside.Process.Pid}})
+	out := r.holds(t, AttachSpec{Path: "/elsewhere/out", Launcher: Peer{PID: outside.Process.Pid}})
 	process := func(pid int) tenant.Process {
 		s, err := proc.Live(pid)
 		if err != nil {
@@ -77,7 +77,7 @@ func TestResolve(t *testing.T) {
 		"in a group's, by a launcher":     {evidence("/kube/pod2", tenant.Ancestor{Process: within}), in.ID, 0},
 		"confined, by a launcher outside": {evidence("/kube/pod1", tenant.Ancestor{Process: beyond}), bound.ID, 0},
 	} {
-		got, err := r.Resolve(c.evidence)
+		got, err := r.resolver.Resolve(c.evidence)
 		var refused *tenant.Refusal
 		if c.errno != 0 && (!errors.As(err, &refused) || refused.Errno != c.errno) || c.errno == 0 && (err != nil ||
 			got != c.want) {
@@ -101,19 +101,19 @@ func TestResolve(t *testing.T) {
 // A program of an lgpu cannot leave it by being a launcher.
 func TestNoEscape(t *testing.T) {
 	r := start(t, Config{})
-	h := r.holds(t, HoldSpec{Path: "/outer"})
+	h := r.holds(t, AttachSpec{Path: "/outer"})
 	defer h.Close()
-	r.holds(t, HoldSpec{Path: "/other"}).Close() // a launcher may have several
+	r.holds(t, AttachSpec{Path: "/other"}).Close() // a launcher may have several
 	child := Peer{PID: program(t).Process.Pid}
 	var hint interface{ Hint() string }
-	if h, err := r.Hold(t.Context(), HoldSpec{Launcher: child}); !errors.Is(err, ErrInvalid) || !errors.As(err,
+	if h, err := r.Attach(t.Context(), AttachSpec{Launcher: child}); !errors.Is(err, ErrInvalid) || !errors.As(err,
 		&hint) ||
 		!strings.HasPrefix(err.Error(), `this is inside the lgpu "outer" already`) {
 		t.Errorf("%v, %v", h, err)
 	}
-	target := r.holds(t, HoldSpec{Path: "/target"})
+	target := r.holds(t, AttachSpec{Path: "/target"})
 	defer target.Close()
-	if h, err := r.Hold(t.Context(), HoldSpec{Path: "/target", ID: target.ID, Launcher: child}); !errors.Is(err,
+	if h, err := r.Attach(t.Context(), AttachSpec{Path: "/target", ID: target.ID, Launcher: child}); !errors.Is(err,
 		ErrInvalid) {
 		t.Errorf("as a launcher that is back: %v, %v", h, err)
 	}
@@ -123,11 +123,11 @@ func TestNoEscape(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Close()
-	group := r.holds(t, HoldSpec{Path: "/kept"})
+	group := r.holds(t, AttachSpec{Path: "/kept"})
 	r.tenants.join(tenant.Client{LGPU: group.ID, Peer: tenant.Peer{Process: tenant.Process{PID: client.Process.Pid,
 		Start: s.Start}}})
 	group.Close()
-	if h, err := r.Hold(t.Context(), HoldSpec{Launcher: Peer{PID: client.Process.Pid}}); !errors.Is(err, ErrInvalid) {
+	if h, err := r.Attach(t.Context(), AttachSpec{Launcher: Peer{PID: client.Process.Pid}}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a client: %v, %v", h, err)
 	}
 }
@@ -141,14 +141,14 @@ func TestConfine(t *testing.T) {
 	if err := r.Tree().Write("/team", "cgroup.path", "/"); err != nil {
 		t.Fatal(err)
 	}
-	h := r.holds(t, HoldSpec{Program: "x"})
+	h := r.holds(t, AttachSpec{Program: "x"})
 	if !strings.HasPrefix(h.Path, "/team/x-") {
 		t.Errorf("made at %s", h.Path)
 	}
 	h.Close()
-	for _, spec := range []HoldSpec{{Path: "/other"}, {Group: "/"}} {
+	for _, spec := range []AttachSpec{{Path: "/other"}, {Group: "/"}} {
 		spec.Launcher = self()
-		if h, err := r.Hold(t.Context(), spec); !errors.Is(err, ErrInvalid) {
+		if h, err := r.Attach(t.Context(), spec); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v, %v", spec, h, err)
 		}
 	}
@@ -158,19 +158,19 @@ func TestConfine(t *testing.T) {
 func TestSpatial(t *testing.T) {
 	r := start(t, Config{Dir: shortDir(t), SimCommand: simCommand(), Inventories: []gpu.Inventory{}})
 	const shape = "2x256MiB,sms=8"
-	spec := HoldSpec{Sim: shape, Spatial: true, Devices: []string{"0"}, Limits: Limits{Count: ptr(2)}}
+	spec := AttachSpec{Sim: shape, Spatial: true, Devices: []string{"0"}, Limits: asks(limits.Limits{Count: ptr(2)})}
 	a := r.holds(t, spec)
 	b := r.holds(t, spec)
 	na, nb := r.node(t, a.Path).Devices[0], r.node(t, b.Path).Devices[0]
-	if na.Effective.List == nb.Effective.List || na.Effective.Count != 2 || na.Effective.List == "" {
-		t.Errorf("units %q and %q", na.Effective.List, nb.Effective.List)
+	if na.Effective.Bits.Equal(nb.Effective.Bits) || na.Effective.Bits.Count() != 2 || !na.Named {
+		t.Errorf("units %q and %q", na.Effective.Bits, nb.Effective.Bits)
 	}
 	if l := r.tenants.limits(a.ID); l.Devices[0].Compute != region.FullCompute || l.Devices[0].Units != 2 {
 		t.Errorf("limits %+v", l)
 	}
 	named := false
 	for _, v := range a.Environment {
-		named = named || v == na.Effective.List
+		named = named || v == na.Effective.Bits.String()
 	}
 	if !named {
 		t.Errorf("no units in %v", a.Environment)
@@ -179,18 +179,18 @@ func TestSpatial(t *testing.T) {
 		t.Errorf("modes %s, %s", d[0].Mode, d[1].Mode)
 	}
 	// The other way to share a device has to wait.
-	if h, err := r.Hold(t.Context(), HoldSpec{Sim: shape, Devices: []string{"0"}, Launcher: self()}); !errors.Is(err,
+	if h, err := r.Attach(t.Context(), AttachSpec{Sim: shape, Devices: []string{"0"}, Launcher: self()}); !errors.Is(err,
 		ErrBusy) {
 		t.Errorf("in turns: %v, %v", h, err)
 	}
 	if err := errors.Join(a.Close(), b.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if h, err := r.Hold(t.Context(), HoldSpec{Sim: shape, Spatial: true, Launcher: self()}); !errors.Is(err,
+	if h, err := r.Attach(t.Context(), AttachSpec{Sim: shape, Spatial: true, Launcher: self()}); !errors.Is(err,
 		ErrInvalid) {
 		t.Errorf("on two devices: %v, %v", h, err)
 	}
-	h := r.holds(t, HoldSpec{Sim: shape, Devices: []string{"0"}})
+	h := r.holds(t, AttachSpec{Sim: shape, Devices: []string{"0"}})
 	if d := r.Snapshot().Devices; d[0].Mode != "temporal" {
 		t.Errorf("mode %s", d[0].Mode)
 	}
@@ -215,7 +215,7 @@ if [ "$command" = quit ]; then sleep 0.3; kill $(cat $note); fi
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	r := start(t, Config{Dir: shortDir(t)})
 	t.Cleanup(func() { r.modes.Close() })
-	spatial := HoldSpec{Spatial: true, Devices: []string{"0"}}
+	spatial := AttachSpec{Spatial: true, Devices: []string{"0"}}
 	h := r.holds(t, spatial)
 	uuid := h.Devices[0].UUID
 	if err := r.Tree().Mkdir("/bound", 0, 0); err != nil {
@@ -228,13 +228,13 @@ if [ "$command" = quit ]; then sleep 0.3; kill $(cat $note); fi
 		Peer: tenant.Peer{Process: tenant.Process{PID: 4711}}, Cgroups: []tenant.Cgroup{{Path: "/kube/pod"}},
 	}
 	var refused *tenant.Refusal
-	if id, err := r.Resolve(bound); !errors.As(err, &refused) || refused.Errno != unix.EBUSY {
+	if id, err := r.resolver.Resolve(bound); !errors.As(err, &refused) || refused.Errno != unix.EBUSY {
 		t.Errorf("beside MPS: %d, %v", id, err)
 	}
 	h.Close()
 	first := make(chan error, 1)
 	go func() {
-		h, err := r.Hold(context.Background(), HoldSpec{Devices: []string{"0"}, Launcher: self()})
+		h, err := r.Attach(context.Background(), AttachSpec{Devices: []string{"0"}, Launcher: self()})
 		if err == nil {
 			err = h.Close()
 		}
@@ -245,7 +245,7 @@ if [ "$command" = quit ]; then sleep 0.3; kill $(cat $note); fi
 			t.Fatal("the mode stays")
 		}
 	}
-	if h, err := r.Hold(t.Context(), HoldSpec{Devices: []string{"0"}, Launcher: self()}); err != nil {
+	if h, err := r.Attach(t.Context(), AttachSpec{Devices: []string{"0"}, Launcher: self()}); err != nil {
 		t.Errorf("while MPS ends: %v", err)
 	} else {
 		h.Close()
@@ -253,7 +253,7 @@ if [ "$command" = quit ]; then sleep 0.3; kill $(cat $note); fi
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
-	if id, err := r.Resolve(bound); err != nil {
+	if id, err := r.resolver.Resolve(bound); err != nil {
 		t.Errorf("after MPS: %d, %v", id, err)
 	}
 }
@@ -264,11 +264,11 @@ func TestSoftwareGPU(t *testing.T) {
 	if _, err := r.Create(t.Context(), CreateSpec{Path: "/kept", Sim: "1x256MiB,sms=2"}); err != nil {
 		t.Fatal(err)
 	}
-	a, b := r.holds(t, HoldSpec{Sim: "1x256MiB,sms=2"}), r.holds(t, HoldSpec{Sim: "256MiB,sms=2"})
+	a, b := r.holds(t, AttachSpec{Sim: "1x256MiB,sms=2"}), r.holds(t, AttachSpec{Sim: "256MiB,sms=2"})
 	if a.Sim != b.Sim || a.Devices[0].UUID != b.Devices[0].UUID || len(r.Snapshot().Devices) != 1 {
 		t.Errorf("%+v and %+v", a, b)
 	}
-	other := r.holds(t, HoldSpec{Sim: "2x256MiB,sms=4"})
+	other := r.holds(t, AttachSpec{Sim: "2x256MiB,sms=4"})
 	if len(r.Snapshot().Devices) != 3 {
 		t.Errorf("devices %+v", r.Snapshot().Devices)
 	}
@@ -287,7 +287,7 @@ func TestSoftwareGPU(t *testing.T) {
 	if err := r.Tree().Write("/bound", "cgroup.path", "/pod"); err != nil {
 		t.Fatal(err)
 	}
-	id, err := r.Resolve(tenant.Evidence{Cgroups: []tenant.Cgroup{{Path: "/pod"}}})
+	id, err := r.resolver.Resolve(tenant.Evidence{Cgroups: []tenant.Cgroup{{Path: "/pod"}}})
 	if err != nil || len(r.tenants.limits(id).Devices) != 1 {
 		t.Errorf("%d, %v", id, err)
 	}
@@ -336,7 +336,7 @@ func TestHungDriver(t *testing.T) {
 	r := start(t, Config{Inventories: []gpu.Inventory{driver}})
 	r.closeTime = 10 * time.Millisecond
 	<-driver.asked
-	h := r.holds(t, HoldSpec{Path: "/x"})
+	h := r.holds(t, AttachSpec{Path: "/x"})
 	if n := r.node(t, "/x"); n.ID != h.ID {
 		t.Errorf("%+v", n)
 	}
@@ -345,13 +345,13 @@ func TestHungDriver(t *testing.T) {
 }
 
 // Any number of launchers may be first.
-func TestManyHoldsAtOnce(t *testing.T) {
+func TestManyAttachAtOnce(t *testing.T) {
 	r := start(t, Config{Dir: shortDir(t), SimCommand: simCommand(), Inventories: []gpu.Inventory{}})
 	const many = 16
-	holds := make(chan *Hold, many)
+	holds := make(chan *Attachment, many)
 	for range many {
 		go func() {
-			h, err := r.Hold(t.Context(), HoldSpec{Sim: "1x256MiB,sms=2", Program: "p", Launcher: self()})
+			h, err := r.Attach(t.Context(), AttachSpec{Sim: "1x256MiB,sms=2", Program: "p", Launcher: self()})
 			if err != nil {
 				t.Error(err)
 			}
@@ -376,7 +376,7 @@ func TestMount(t *testing.T) {
 		t.Skip("no /dev/fuse, or not root")
 	}
 	r := start(t, Config{Mount: MountOn})
-	h := r.holds(t, HoldSpec{Path: "/x"})
+	h := r.holds(t, AttachSpec{Path: "/x"})
 	dir := filepath.Join(r.Dir(), TreeFolder)
 	for r.Snapshot().Daemon.Tree != dir {
 		if t.Context().Err() != nil {

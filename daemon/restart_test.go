@@ -18,8 +18,8 @@ func TestRestart(t *testing.T) {
 	if err := r.Tree().Mkdir("/g", 5, 6); err != nil {
 		t.Fatal(err)
 	}
-	spec := HoldSpec{Group: "/g", Program: "p", Devices: []string{"1", "0"},
-		Limits: Limits{MemoryMax: ptr[uint64](1 << 30)}, Launcher: Peer{PID: launcher.Process.Pid}}
+	spec := AttachSpec{Group: "/g", Program: "p", Devices: []string{"1", "0"},
+		Limits: memory(1 << 30), Launcher: Peer{PID: launcher.Process.Pid}}
 	lives := r.holds(t, spec)
 	spec.Launcher.PID = other.Process.Pid
 	dies := r.holds(t, spec)
@@ -58,7 +58,7 @@ func TestRestart(t *testing.T) {
 			t.Errorf("%s was removed", e.Path)
 		}
 	}
-	again := r.holds(t, HoldSpec{Path: lives.Path, ID: lives.ID, Launcher: Peer{PID: launcher.Process.Pid}})
+	again := r.holds(t, AttachSpec{Path: lives.Path, ID: lives.ID, Launcher: Peer{PID: launcher.Process.Pid}})
 	if n := r.node(t, lives.Path); again.ID != lives.ID || len(n.Launchers) != 1 {
 		t.Errorf("taken up again: %+v", n)
 	}
@@ -84,7 +84,7 @@ func TestLauncherDies(t *testing.T) {
 	dir := t.TempDir()
 	launcher := program(t)
 	r := start(t, Config{Dir: dir})
-	h := r.holds(t, HoldSpec{Launcher: Peer{PID: launcher.Process.Pid}})
+	h := r.holds(t, AttachSpec{Launcher: Peer{PID: launcher.Process.Pid}})
 	r.stop()
 	r = start(t, Config{Dir: dir, Reattach: time.Hour}) // that is for those who are not known to be there
 	events := r.events(t)
@@ -103,7 +103,7 @@ func TestReboot(t *testing.T) {
 	dir := t.TempDir()
 	launcher := program(t)
 	r := start(t, Config{Dir: dir})
-	h := r.holds(t, HoldSpec{Launcher: Peer{PID: launcher.Process.Pid}})
+	h := r.holds(t, AttachSpec{Launcher: Peer{PID: launcher.Process.Pid}})
 	r.stop()
 	s, err := store.Open(r.config.State)
 	if err != nil {
@@ -124,7 +124,7 @@ func TestReboot(t *testing.T) {
 func TestIDsAfterLoss(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, Config{Dir: dir})
-	first := r.holds(t, HoldSpec{}).ID
+	first := r.holds(t, AttachSpec{}).ID
 	r.stop()
 	if err := os.WriteFile(r.config.State, []byte("garbage"), 0o600); err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestIDsAfterLoss(t *testing.T) {
 	}
 	time.Sleep(time.Until(time.Unix(time.Now().Unix()+1, 0))) // IDs begin at the second of the start
 	r = start(t, Config{Dir: dir})
-	if second := r.holds(t, HoldSpec{}).ID; second <= first {
+	if second := r.holds(t, AttachSpec{}).ID; second <= first {
 		t.Errorf("id %d after %d", second, first)
 	}
 }

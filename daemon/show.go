@@ -8,6 +8,7 @@ import (
 
 	"github.com/lgpu/lgpu/daemon/dispatch"
 	"github.com/lgpu/lgpu/daemon/mps"
+	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/internal/proc"
@@ -16,7 +17,7 @@ import (
 
 // Watch calls show with a Snapshot at once and then every period (at least 50 ms) until it fails, ctx ends or the
 // daemon does, and returns why.
-func (n *Node) Watch(ctx context.Context, period time.Duration, show func(Snapshot) error) error {
+func (n *Daemon) Watch(ctx context.Context, period time.Duration, show func(Snapshot) error) error {
 	tick := time.NewTicker(max(period, 50*time.Millisecond))
 	defer tick.Stop()
 	for {
@@ -34,9 +35,9 @@ func (n *Node) Watch(ctx context.Context, period time.Duration, show func(Snapsh
 }
 
 // Snapshot returns the present state.
-func (n *Node) Snapshot() Snapshot {
+func (n *Daemon) Snapshot() Snapshot {
 	clients := n.tenants.Clients()
-	s := Snapshot{At: time.Now(), Daemon: n.daemon(), Devices: n.showDevices(clients)}
+	s := Snapshot{At: time.Now(), Daemon: n.info(), Devices: n.showDevices(clients)}
 	shares := n.shares()
 	nodes := n.tree.Nodes()
 	index := make(map[uint64]int, len(nodes))
@@ -54,25 +55,26 @@ func (n *Node) Snapshot() Snapshot {
 	return s
 }
 
-func (n *Node) daemon() Daemon {
+func (n *Daemon) info() Info {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return Daemon{
+	return Info{
 		Version: n.config.Version, PID: os.Getpid(), Started: n.started, Dir: n.config.Dir, Tree: n.mounted,
 		Police: n.config.Police, Restarts: n.restarts, Idle: n.config.Idle,
 	}
 }
 
 // showDevices shows what was last seen of the devices. Whose the processes are is said as of now.
-func (n *Node) showDevices(clients []tenant.Client) []Device {
+func (n *Daemon) showDevices(clients []tenant.Client) []Device {
 	byPID := make(map[int]uint64, len(clients))
 	for _, c := range clients {
 		byPID[c.Peer.PID] = c.LGPU
 	}
+	sights := n.inventory.sights()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	out := make([]Device, 0, len(n.all))
-	for _, d := range n.all {
+	out := make([]Device, 0, len(sights))
+	for _, d := range sights {
 		shown := Device{
 			Device: d.Device, Mode: n.modes.Mode(d.UUID).String(), Sim: d.origin.shape, Healthy: d.fault == "",
 			Fault:      d.fault,
@@ -103,27 +105,19 @@ func (n *Node) showDevices(clients []tenant.Client) []Device {
 }
 
 // showNode shows a node with what its own processes use.
-func (n *Node) showNode(node limits.Node, shares map[place]dispatch.Share, clients []tenant.Client) NodeState {
+func (n *Daemon) showNode(node limits.Node, shares map[place]dispatch.Share, clients []tenant.Client) NodeState {
 	s := NodeState{
 		Path: node.Path, ID: node.ID, Kind: KindGroup, Persistent: !node.Temporary, State: StateIdle, Gang: node.Gang,
-		Cgroups: node.Cgroups,
+		Cgroups: node.Cgroups, HostMax: node.HostMax,
 	}
 	if node.Path != limits.Root {
 		s.Name = nameOf(node.Path)
 	}
-	if node.HostMax != limits.NoLimit {
-		s.HostMax = &node.HostMax
-	}
 	var mine []gpu.UUID
-	if l := n.lgpuOf(node.ID); l != nil {
-		n.mu.Lock()
-		mine = devicesOf(node, l)
-		s.Created = l.record.Created
-		for held := range l.launchers {
-			s.Launchers = append(s.Launchers, Launcher{PID: held.PID, UID: held.uid, Comm: held.comm})
-		}
-		n.mu.Unlock()
-		slices.SortFunc(s.Launchers, func(a, b Launcher) int { return a.PID - b.PID })
+	if record, known := n.lgpus.record(node.ID); known {
+		mine = devicesOf(node, record)
+		s.Created = record.Created
+		s.Launchers = n.lgpus.launchersOf(node.ID)
 		if mine != nil {
 			s.Kind = KindLgpu
 		}
@@ -134,7 +128,7 @@ func (n *Node) showNode(node limits.Node, shares map[place]dispatch.Share, clien
 	uses := n.usageOf(node.ID)
 	for _, d := range n.shown(node, mine) {
 		use, share := uses[d.Device], shares[place{node.ID, d.Device}]
-		d.MemoryUsed, d.MemoryPeak, d.MemoryGranted = use.Used, use.Peak, use.Granted
+		d.MemoryUsed, d.MemoryPeak, d.MemoryGranted = use.Used, use.Peak, fromRegion(use.Granted)
 		d.Busy, d.Launches = use.Busy, use.Launches
 		t := n.timeOn(node.ID, d.Device, share, clients)
 		d.Asked, d.Delivered, d.Measured, d.State = t.asked, t.delivered, t.measured, t.state
@@ -153,61 +147,34 @@ func (n *Node) showNode(node limits.Node, shares map[place]dispatch.Share, clien
 }
 
 // devicesOf are those that a node's own processes have or had, nil where it is none of an lgpu: a node that has others
-// below it is a group, whatever once ran in it. Node.mu is held.
-func devicesOf(node limits.Node, l *lgpu) []gpu.UUID {
+// below it is a group, whatever once ran in it.
+func devicesOf(node limits.Node, record store.Lgpu) []gpu.UUID {
 	if len(node.Children) > 0 {
 		return nil
 	}
-	return l.record.Devices
+	return record.Devices
 }
 
 // shown are the limits of a node for the devices that it has: those of an lgpu in their order, a group's all.
-func (n *Node) shown(node limits.Node, mine []gpu.UUID) []NodeDevice {
+func (n *Daemon) shown(node limits.Node, mine []gpu.UUID) []NodeDevice {
 	var out []NodeDevice
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	all := n.inventory.present()
 	for i, e := range node.Devices {
 		uuid, err := gpu.ParseUUID(e.Device)
-		at := slices.IndexFunc(n.all, func(d *device) bool { return d.UUID == uuid })
+		at := slices.IndexFunc(all, func(d *device) bool { return d.UUID == uuid })
 		if err != nil || at < 0 || mine != nil && !slices.Contains(mine, uuid) {
 			continue
 		}
-		r := node.Requests[i]
-		d := NodeDevice{
-			Device: uuid, Key: n.all[at].Key(), State: StateIdle,
-			Requested: Requested{
-				Lgpu: lgpuText(r), ComputeMax: r.ComputeMax, ComputeMin: r.ComputeMin, MemoryMax: r.MemoryMax,
-				MemoryHigh: r.MemoryHigh,
-			},
-			Effective: Effective{
-				Count: e.Bits.Count(), Compute: e.Cap, Min: e.Min, Weight: e.Weight, Priority: e.Priority.String(),
-				MemoryMax: e.Memory,
-			},
-		}
-		if n.modes.Mode(uuid) == mps.Spatial {
-			d.Effective.List = e.Bits.String()
-		}
-		if r.Weight != 0 {
-			d.Requested.Weight = &r.Weight
-		}
-		if r.Priority != nil {
-			d.Requested.Priority = r.Priority.String()
-		}
-		out = append(out, d)
+		out = append(out, NodeDevice{
+			Device: uuid, Key: all[at].Key(), State: StateIdle, Requested: node.Requests[i], Effective: e,
+			Named: n.modes.Mode(uuid) == mps.Spatial,
+		})
 	}
 	slices.SortStableFunc(out, func(a, b NodeDevice) int {
 		return slices.Index(mine, a.Device) - slices.Index(mine,
 			b.Device)
 	})
 	return out
-}
-
-// lgpuText is what was asked for, as the lgpu file shows it, or nothing where the parent is followed.
-func lgpuText(l limits.DeviceLimits) string {
-	if text := l.Lgpu(); text != "max" {
-		return text
-	}
-	return ""
 }
 
 // busier returns the state that says more.
@@ -231,7 +198,7 @@ func (s *NodeState) addUse(child NodeState) {
 			}
 			d.MemoryUsed += c.MemoryUsed
 			d.MemoryPeak += c.MemoryPeak
-			d.MemoryGranted += min(c.MemoryGranted, limits.NoLimit-d.MemoryGranted)
+			d.MemoryGranted = d.MemoryGranted.Plus(c.MemoryGranted)
 			d.Busy += c.Busy
 			d.Launches += c.Launches
 			d.Asked += c.Asked

@@ -4,18 +4,19 @@ import (
 	"time"
 
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/policy/limits"
 )
 
 // Snapshot is the state of the daemon at one moment: plain values that nobody changes afterwards.
 type Snapshot struct {
 	At      time.Time
-	Daemon  Daemon
+	Daemon  Info
 	Devices []Device    // in the order of their index, software GPUs last
 	Nodes   []NodeState // parents before children, children by name; the first is the root
 }
 
-// Daemon says who answers.
-type Daemon struct {
+// Info says who answers.
+type Info struct {
 	Version  string
 	PID      int
 	Started  time.Time
@@ -76,7 +77,7 @@ type NodeState struct {
 	State      string // the busiest of its Devices
 	Gang       string // lgpus with the same gang name are scheduled together
 	Cgroups    []string
-	HostMax    *uint64 // bytes of page-locked host memory that were asked for; nil for no limit of its own
+	HostMax    limits.Bytes // of page-locked host memory, as asked for
 	HostUsed   uint64
 	Devices    []NodeDevice
 	Clients    []Client
@@ -87,40 +88,19 @@ type NodeState struct {
 type NodeDevice struct {
 	Device    gpu.UUID
 	Key       string // how lgpu files name the device
-	Requested Requested
-	Effective Effective
+	Requested limits.Limits
+	Effective limits.Effective
+	Named     bool // the units have names: Effective.Bits says which
 
-	MemoryUsed    uint64 // bytes
-	MemoryPeak    uint64 // bytes, the most it ever held
-	MemoryGranted uint64 // bytes it may use now without asking the daemon, or region.NoLimit
+	MemoryUsed    uint64       // bytes
+	MemoryPeak    uint64       // bytes, the most it ever held
+	MemoryGranted limits.Bytes // that it may use now without asking the daemon
 	Busy          time.Duration
 	Launches      uint64
 	Asked         uint32 // share of device time it is entitled to now, in hundredths of a percent
 	Delivered     uint32 // share of device time over the last second, in hundredths of a percent
 	Measured      bool   // Asked and Delivered are known, of a group those of all below it
 	State         string
-}
-
-// Requested are the limits that were asked for; nil follows the parent, or is no limit.
-type Requested struct {
-	Lgpu       string  // as the lgpu file shows it, such as "count=8"; empty for max
-	ComputeMax *uint32 // hundredths of a percent of device time
-	ComputeMin *uint32 // hundredths of a percent of device time
-	Weight     *uint32
-	Priority   string // normal, high, latency; empty follows the parent
-	MemoryMax  *uint64
-	MemoryHigh *uint64
-}
-
-// Effective are the limits that hold, ancestors' included.
-type Effective struct {
-	Count     int    // compute units (bits)
-	List      string // which; empty where units are temporal
-	Compute   uint32 // cap in hundredths of a percent of device time
-	Min       uint32 // guarantee in hundredths of a percent
-	Weight    uint32
-	Priority  string
-	MemoryMax uint64 // bytes
 }
 
 // Client is a process that uses an lgpu.

@@ -25,7 +25,7 @@ func TestStrangerOnDevice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{Node: n}
+	r := &rig{Daemon: n}
 	ended := make(chan error, 1)
 	go func() { ended <- n.Run(t.Context()) }()
 	t.Cleanup(func() {
@@ -38,7 +38,7 @@ func TestStrangerOnDevice(t *testing.T) {
 	})
 	events := r.events(t)
 	launcher := newTenantGroup(t)
-	h := r.holds(t, HoldSpec{Sim: "1x256MiB,sms=2,context=16MiB", Launcher: Peer{PID: launcher.launcher.Process.Pid}})
+	h := r.holds(t, AttachSpec{Sim: "1x256MiB,sms=2,context=16MiB", Launcher: Peer{PID: launcher.launcher.Process.Pid}})
 	launcher.held = *h
 	defer h.Close()
 

@@ -32,9 +32,10 @@ const (
 	stale      = 3 * time.Second
 )
 
-// timeOf is the time of an lgpu with some clients on a device. The policy keeps accounts but for two: who has the device
-// for itself without a cap, whose launches cost nothing, and who has it in spatial mode. Of the first the driver's sample
-// says how busy it is, where that can be told apart; it is given all that it asks for. Of the second nobody knows.
+// timeOf is the time of an lgpu with some clients on a device. The policy keeps accounts of all lgpus but two kinds.
+// One has the device for itself without a cap, so that its launches cost nothing: the driver's sample says how busy it
+// is, where that can be told apart, and it is given all that it asks for. The other has the device in spatial mode:
+// nobody knows its time.
 func timeOf(s dispatch.Share, spatial bool, clients []tenant.Client, look sample, now time.Time) deviceTime {
 	switch {
 	case spatial && len(clients) > 0:
@@ -80,7 +81,7 @@ func (s sample) busy(clients []tenant.Client, now time.Time) (uint32, bool) {
 }
 
 // timeOn is the time of the lgpu with an ID on a device.
-func (n *Node) timeOn(id uint64, uuid gpu.UUID, s dispatch.Share, clients []tenant.Client) deviceTime {
+func (n *Daemon) timeOn(id uint64, uuid gpu.UUID, s dispatch.Share, clients []tenant.Client) deviceTime {
 	spatial := n.modes.Mode(uuid) == mps.Spatial
 	if !s.Free && !spatial {
 		return timeOf(s, false, nil, sample{}, time.Time{})
@@ -92,10 +93,8 @@ func (n *Node) timeOn(id uint64, uuid gpu.UUID, s dispatch.Share, clients []tena
 		}
 	}
 	var look sample
-	if d := n.deviceOf(uuid); d != nil {
-		n.mu.Lock()
-		look = sample{d.facts, d.sampled}
-		n.mu.Unlock()
+	if d := n.inventory.device(uuid); d != nil {
+		look = n.inventory.sample(d)
 	}
 	return timeOf(s, spatial, mine, look, time.Now())
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/lgpu/lgpu/policy/schedule"
 )
 
-// Who has the device for itself is never shown with nothing while it works: either somebody measures, or nothing is said.
+// Who has the device for itself is never shown with nothing while it works: either somebody measures, or nothing is
+// said.
 func TestTimeOfALoneLgpu(t *testing.T) {
 	now := time.Unix(1_790_000_000, 0)
 	client := func(pid int, age time.Duration) tenant.Client {
@@ -73,7 +74,7 @@ func TestUnmeasuredGroup(t *testing.T) {
 	if _, err := r.Create(t.Context(), CreateSpec{Path: "/g"}); err != nil {
 		t.Fatal(err)
 	}
-	h := r.holds(t, HoldSpec{Group: "/g", Program: "x"})
+	h := r.holds(t, AttachSpec{Group: "/g", Program: "x"})
 	defer h.Close()
 	device := h.Devices[0]
 	r.gates.shares.Store(&[]dispatch.Share{{LGPU: h.ID, Device: device.UUID, State: schedule.Running, Free: true, Asked: 10000}})

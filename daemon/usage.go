@@ -6,17 +6,18 @@ import (
 	"time"
 
 	"github.com/lgpu/lgpu/daemon/dispatch"
+	"github.com/lgpu/lgpu/daemon/lifecycle"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// usage gives the tree its live numbers. It implements tree.Usage.
-type usage struct{ n *Node }
+// usage gives the tree its live numbers. It implements limits.Usage.
+type usage struct{ n *Daemon }
 
 var _ limits.Usage = usage{}
 
-// Stat implements tree.Usage.
+// Stat implements limits.Usage.
 func (u usage) Stat(id uint64, device string) limits.Stat {
 	uuid, err := gpu.ParseUUID(device)
 	if err != nil {
@@ -43,7 +44,7 @@ type place struct {
 const sharesAge = 20 * time.Millisecond
 
 // shares returns what every lgpu on every device is entitled to and gets. Callers do not change the map.
-func (n *Node) shares() map[place]dispatch.Share {
+func (n *Daemon) shares() map[place]dispatch.Share {
 	n.sharesMu.Lock()
 	defer n.sharesMu.Unlock()
 	if time.Since(n.sharesAt) > sharesAge {
@@ -58,26 +59,27 @@ func (n *Node) shares() map[place]dispatch.Share {
 
 // usageOf returns what an lgpu uses of each of its devices, and used before; nothing for other nodes. Whatever its
 // tenant has written, it is no more than the device has.
-func (n *Node) usageOf(id uint64) map[gpu.UUID]region.DeviceUse {
-	l := n.lgpuOf(id)
+func (n *Daemon) usageOf(id uint64) map[gpu.UUID]region.DeviceUse {
+	l := n.lgpus.of(id)
 	if l == nil {
 		return nil
 	}
 	now, err := n.tenants.Usage(id)
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	devices := n.inventory.present()
+	n.lgpus.mu.Lock()
+	defer n.lgpus.mu.Unlock()
 	out := make(map[gpu.UUID]region.DeviceUse, len(l.record.Devices))
 	for i, uuid := range l.record.Devices {
 		base := l.base[uuid]
 		use := region.DeviceUse{Peak: base.Peak, Busy: base.Busy, Launches: base.Launches}
-		if err == nil && l.record.Active && i < len(now.Devices) {
+		if err == nil && l.machine.Has&lifecycle.Tenants != 0 && i < len(now.Devices) {
 			d := now.Devices[i]
 			use.Used, use.Share, use.Granted = d.Used, d.Share, d.Granted
 			use.Busy += d.Busy
 			use.Launches += d.Launches
 			use.Peak = max(use.Peak, d.Peak)
 		}
-		for _, d := range n.all {
+		for _, d := range devices {
 			if d.UUID == uuid {
 				use.Used, use.Peak = min(use.Used, d.Memory), min(use.Peak, d.Memory)
 			}
@@ -92,26 +94,26 @@ func (n *Node) usageOf(id uint64) map[gpu.UUID]region.DeviceUse {
 	return out
 }
 
-// ResetPeak implements tree.Usage.
+// ResetPeak implements limits.Usage.
 func (u usage) ResetPeak(id uint64, device string) {
 	uuid, err := gpu.ParseUUID(device)
-	l := u.n.lgpuOf(id)
+	l := u.n.lgpus.of(id)
 	if err != nil || l == nil {
 		return
 	}
-	u.n.mu.Lock()
+	u.n.lgpus.mu.Lock()
 	delete(l.peaks, uuid)
-	u.n.mu.Unlock()
+	u.n.lgpus.mu.Unlock()
 	use := u.n.usageOf(id)[uuid]
-	u.n.mu.Lock()
-	defer u.n.mu.Unlock()
+	u.n.lgpus.mu.Lock()
+	defer u.n.lgpus.mu.Unlock()
 	if l.peaks == nil {
 		l.peaks = map[gpu.UUID]peak{}
 	}
 	l.peaks[uuid] = peak{before: use.Peak, seen: use.Used}
 }
 
-// Procs implements tree.Usage.
+// Procs implements limits.Usage.
 func (u usage) Procs(id uint64) []int {
 	var pids []int
 	for _, c := range u.n.tenants.Clients() {
@@ -123,7 +125,7 @@ func (u usage) Procs(id uint64) []int {
 	return pids
 }
 
-// Events implements tree.Usage.
+// Events implements limits.Usage.
 func (u usage) Events(id uint64) []limits.Count {
 	counts := u.n.journal.of(id)
 	out := []limits.Count{

@@ -2,7 +2,7 @@
 // of its own, and their limits hold; then one of them gets more while all run. It runs the lgpu that "make build" made,
 // prints asked against delivered, and fails if a limit did not hold.
 //
-// Delivered compute is measured from outside lgpu's own books: kernels that a tenant finished a second of the device's
+// Delivered compute is measured without lgpu's own accounts: kernels that a tenant finished a second of the device's
 // time, as its own events tell it, against those of the same program alone on the device without a cap.
 package main
 
@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	goruntime "runtime"
 	"strconv"
 	"strings"
@@ -101,8 +102,8 @@ func aloneAndShared() error {
 	return shared(native)
 }
 
-// A measurement during which the host of a virtual machine took stolenPart of its processors or more is made again where
-// a limit did not hold, up to so many measurements.
+// A measurement during which the host of a virtual machine took stolenPart of its processors or more is made again
+// where a limit did not hold, up to so many measurements.
 const (
 	stolenPart   = 0.02
 	measurements = 3
@@ -133,8 +134,8 @@ func processors() (stolen, all uint64) {
 // errBroken is a limit that did not hold.
 var errBroken = errors.New("a limit did not hold")
 
-// busy adds to the error of a limit that did not hold what else may be the reason for that: a software GPU keeps its pace
-// only where the host's processors have time for it.
+// busy adds to the error of a limit that did not hold what else may be the reason for that: a software GPU keeps its
+// pace only where the host's processors have time for it.
 func busy(err error, before float64) error {
 	if !errors.Is(err, errBroken) || before < float64(goruntime.NumCPU())/4 {
 		return err
@@ -327,10 +328,13 @@ type picture struct {
 
 // lgpu is the part of lgpu ps --json that the report needs.
 type lgpu struct {
-	Name    string
-	Devices []struct {
-		Memory struct{ Used, Peak uint64 }
-	}
+	Path    string
+	Devices []device
+}
+
+type device struct {
+	Used uint64 `json:"memory.current"`
+	Peak uint64 `json:"memory.peak"`
 }
 
 func look() (*picture, error) {
@@ -349,7 +353,7 @@ func look() (*picture, error) {
 	p := &picture{string(text), map[string]lgpu{}}
 	for _, l := range doc.LGPUs {
 		if len(l.Devices) == 1 {
-			p.state[l.Name] = l
+			p.state[path.Base(l.Path)] = l
 		}
 	}
 	return p, nil
@@ -369,7 +373,7 @@ func report(tenants []*tenant, native float64, before, after []float64, state ma
 		if !ok {
 			return fmt.Errorf("lgpu ps does not show %s", t.name)
 		}
-		memory := l.Devices[0].Memory
+		memory := l.Devices[0]
 		if memory.Peak > limit {
 			broken = append(broken, fmt.Sprintf("%s held up to %d bytes of its %d", t.name, memory.Peak, limit))
 		}

@@ -1,4 +1,4 @@
-// Package gpu says which devices a machine has and what is true on them now, whoever made them. Packages nvidia and sim
+// Package gpu says which devices a machine has and their present state, for every vendor. Packages nvidia and sim
 // implement Inventory, gputest has a fake; choosing devices by what a user typed is the same for all and is here.
 package gpu
 

@@ -19,8 +19,8 @@ import (
 type ServeOptions struct {
 	// Idle, where positive, ends the process when no tenant has been connected for so long.
 	Idle time.Duration
-	// MayEnd, where set, is asked before an idle process ends; it runs end under whatever keeps new tenants away, and end
-	// reports whether the process has indeed no tenant and will take none any more.
+	// MayEnd, where set, is asked before an idle process ends; it runs end under whatever keeps new tenants away, and
+	// end reports whether the process has indeed no tenant and will take none any more.
 	MayEnd func(end func() bool) error
 	Log    *slog.Logger
 }
@@ -68,7 +68,7 @@ func Serve(ctx context.Context, l *net.UnixListener, shape Shape, o ServeOptions
 	return errors.Join(err, machine.Close())
 }
 
-// idler ends a process that nobody has needed for a while.
+// idler ends a process that has had no user for a while.
 type idler struct {
 	options ServeOptions
 	cancel  func()

@@ -6,8 +6,8 @@
 //	defer hardware.Close()
 //	cmd.Env = append(cmd.Env, wire.Environment+"="+hardware.Socket)
 //
-// The device itself is in sim/hw, its driver in sim/driver, the protocol in sim/wire and the libraries that programs load
-// in sim/client.
+// The device itself is in sim/hw, its driver in sim/driver, the protocol in sim/wire and the libraries that programs
+// load in sim/client.
 package sim
 
 import (
@@ -31,8 +31,8 @@ type Shape struct {
 	Context uint64        // device memory that a context costs, bytes
 }
 
-// DefaultShape is what a shape's text does not mention: one device of 16 GiB with 32 units. Its clock is slow on purpose:
-// a device must never be faster than the host can interpret (sim/hw).
+// DefaultShape is what a shape's text does not mention: one device of 16 GiB with 32 units. Its clock is slow on
+// purpose: a device must never be faster than the host can interpret (sim/hw).
 var DefaultShape = Shape{Devices: 1, Memory: 16 << 30, Units: 32, MHz: 1, Slice: 2 * time.Millisecond, Link: 4e9, Context: 64 << 20}
 
 // ErrShape is wrapped by every error about a shape's text.

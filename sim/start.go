@@ -38,18 +38,18 @@ type Hardware struct {
 	Client *wire.Client // its devices; as long as it is open the process stays
 }
 
-// Close lets go. The process ends soon after nobody holds it any more and no program is connected.
+// Close releases the process. It ends soon after its last user has released it and no program is connected.
 func (h *Hardware) Close() error { return h.Client.Close() }
 
-// SocketPath is the socket of the hardware process of a shape in dir. The name is a digest, since a socket's path must be
-// short.
+// SocketPath is the socket of the hardware process of a shape in dir. The name is a digest, since a socket's path must
+// be short.
 func SocketPath(dir string, shape Shape) string {
 	sum := sha256.Sum256([]byte(shape.String()))
 	return filepath.Join(dir, fmt.Sprintf("sim-%x.sock", sum[:6]))
 }
 
-// Start returns a hold on the hardware process of shape, which it starts if none is running. Any number of processes may
-// call it at once, and one hardware process comes of it.
+// Start returns a hold on the hardware process of shape, which it starts if none is running. Any number of processes
+// may call it at once, and one hardware process comes of it.
 func Start(shape Shape, o StartOptions) (*Hardware, error) {
 	if err := shape.Check(); err != nil {
 		return nil, err
@@ -117,8 +117,9 @@ func lastWords(socket string) string {
 	return "; its log ends: " + strings.TrimSpace(string(text[max(0, len(text)-500):]))
 }
 
-// Listen makes the socket at path in the place of one that nobody listens on, for all users, as the files of devices
-// are: who may pass its folder may use the GPU. The caller holds the lock, or knows that nobody else does this.
+// Listen creates the socket at path, in place of one that no process listens on. Like the files of devices it is for
+// all users: a user who may pass its folder may use the GPU. The caller has the lock, or knows that no other process
+// calls it.
 func Listen(path string) (*net.UnixListener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove the old socket: %w", err)
@@ -133,8 +134,8 @@ func Listen(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// launch starts a hardware process that inherits the listening socket: whoever connects from then on is served when it is
-// ready, so that nobody has to wait for that.
+// launch starts a hardware process that inherits the listening socket: programs can connect at once, and are served
+// when the process is ready.
 func launch(socket string, shape Shape, o StartOptions) error {
 	l, err := Listen(socket)
 	if err != nil {
@@ -184,7 +185,7 @@ func Inherited(ctx context.Context, socket, shape string, idle time.Duration, lo
 	return Serve(ctx, l, s, ServeOptions{Idle: idle, Log: log, MayEnd: func(end func() bool) error {
 		unlock, err := lock(socket)
 		if errors.Is(err, os.ErrNotExist) {
-			end() // the folder has been removed: nobody can come any more
+			end() // the folder has been removed: no program can connect any more
 			return nil
 		}
 		if err != nil {

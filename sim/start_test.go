@@ -55,7 +55,8 @@ func options(t *testing.T) StartOptions {
 
 var small = Shape{Devices: 2, Memory: 256 << 20, Units: 4, MHz: 1, Slice: 2 * time.Millisecond, Link: 4e9, Context: 8 << 20}
 
-// TestStartIsShared starts the same shape many times at once: there must be one process, which ends after the last hold.
+// TestStartIsShared starts the same shape many times at once: there must be one process, which ends after the last
+// hold.
 func TestStartIsShared(t *testing.T) {
 	o := options(t)
 	var wg sync.WaitGroup

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/api"
+	document "github.com/lgpu/lgpu/api/state"
 )
 
 const control = "../sim/kernels/control.ptx"
@@ -63,6 +64,21 @@ func (t *tenant) launch(count int, each time.Duration) time.Duration {
 	return time.Duration(ns)
 }
 
+// waitForDaemonAfter waits until another daemon than the one with this pid answers.
+func (p *place) waitForDaemonAfter(pid int32) {
+	p.t.Helper()
+	p.wait("the next daemon", func() bool {
+		ctx, cancel := context.WithTimeout(p.t.Context(), time.Second)
+		defer cancel()
+		c, err := api.Dial(ctx, api.Options{Dir: p.dir})
+		if err != nil {
+			return false
+		}
+		defer c.Close()
+		return c.Daemon.GetPid() != pid
+	})
+}
+
 // must runs lgpu and returns its output.
 func (p *place) must(args ...string) string {
 	p.t.Helper()
@@ -73,7 +89,7 @@ func (p *place) must(args ...string) string {
 	return string(out)
 }
 
-// A limit that is changed holds for what runs, at once.
+// A changed limit holds at once, for running programs too.
 func TestLimitsChangeUnderARunningProgram(t *testing.T) {
 	p := newPlace(t)
 	c := p.start("lgpu", "run", shape, "--name", "a", "--memory", "2GiB", "--compute", "10", "--", "obey", control)
@@ -178,7 +194,7 @@ func TestGroupHoldsForAllBelow(t *testing.T) {
 	p.must("rm", "team")
 }
 
-// What leaves its parent, its session and its environment behind is still of the lgpu.
+// A process that leaves its parent, its session and its environment still belongs to the lgpu.
 func TestDescentSaysWhose(t *testing.T) {
 	p := newPlace(t)
 	c := p.start("lgpu", "run", shape, "--name", "a", "--memory", "1GiB", "--", "obey", control)
@@ -222,14 +238,7 @@ func TestDaemonIsKilled(t *testing.T) {
 				t.Errorf("round %d: %s", round, got)
 			}
 		}
-		p.wait("the next daemon", func() bool {
-			c, err := api.Dial(t.Context(), api.Options{Dir: p.dir})
-			if err != nil {
-				return false
-			}
-			defer c.Close()
-			return c.Daemon.GetPid() != daemon.Daemon.GetPid()
-		})
+		p.waitForDaemonAfter(daemon.Daemon.GetPid())
 		p.wait("the return of all programs", func() bool {
 			now := p.ps()
 			for i, s := range now {
@@ -241,7 +250,7 @@ func TestDaemonIsKilled(t *testing.T) {
 		})
 		for i, s := range p.ps() {
 			has, had := s.Devices[0].Memory, before[i].Devices[0].Memory
-			if s.ID != before[i].ID || has.Used != had.Used || *has.Limit != 1<<30 {
+			if s.ID != before[i].ID || has.Used != had.Used || *has.Max != 1<<30 {
 				t.Errorf("round %d: before %+v, after %+v", round, before[i], s)
 			}
 		}
@@ -255,8 +264,8 @@ func TestDaemonIsKilled(t *testing.T) {
 	p.wait("the end of the lgpus", func() bool { return len(p.ps()) == 0 })
 }
 
-// The daemon is killed while programs wait for credit: with the next one, each gets what its cap allows, and is charged for
-// that and no more.
+// The daemon is killed while programs wait for credit: with the next one, each gets what its cap allows, and is charged
+// for that and no more.
 func TestDaemonIsKilledInDebt(t *testing.T) {
 	p := newPlace(t)
 	const percent, kernels, each = 20, 40, 5 * time.Millisecond
@@ -296,7 +305,8 @@ func TestDaemonIsKilledInDebt(t *testing.T) {
 			return len(now) == len(tenants)
 		})
 		for i, s := range p.ps() {
-			// The next daemon knows of no debt. Saved are 20 ms, and what flowed in while others had the device: 200 ms.
+			// The next daemon knows of no debt. Saved are 20 ms, and what flowed in while others had the device: 200
+			// ms.
 			busy := s.Devices[0].Compute.Busy - before[i].Devices[0].Compute.Busy
 			if most := took[i].Seconds()*percent/100 + 0.5; busy > most {
 				t.Errorf("round %d: %s was charged %.2f s in %v, more than %.2f s", round, s.Name, busy, took[i], most)
@@ -317,8 +327,8 @@ func TestDaemonIsKilledInDebt(t *testing.T) {
 	}
 }
 
-// The daemon hangs: programs go on within their caps, by their own credit, and are the daemon's again when it lives. One
-// that hangs for good is ended and started anew.
+// The daemon hangs: programs go on within their caps, by their own credit, and are the daemon's again when it lives.
+// One that hangs for good is ended and started anew.
 func TestDaemonHangs(t *testing.T) {
 	p := newPlace(t)
 	var tenants []*tenant
@@ -356,16 +366,7 @@ func TestDaemonHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	run()
-	p.wait("the next daemon", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		c, err := api.Dial(ctx, api.Options{Dir: p.dir})
-		if err != nil {
-			return false
-		}
-		defer c.Close()
-		return c.Daemon.GetPid() != before
-	})
+	p.waitForDaemonAfter(before)
 	p.wait("the return of all programs", func() bool {
 		now := p.ps()
 		return len(now) == 2 && len(now[0].Processes) == 1 && len(now[1].Processes) == 1
@@ -379,7 +380,7 @@ func TestDaemonHangs(t *testing.T) {
 	}
 }
 
-// After lgpu daemon stop programs go on without a daemon, nobody starts one for them, and the next command brings one.
+// After lgpu daemon stop, programs go on without a daemon, and none is started for them until the next command.
 func TestDaemonIsStopped(t *testing.T) {
 	p := newPlace(t)
 	c := p.start("lgpu", "run", shape, "--name", "a", "--memory", "1GiB", "--compute", "50", "--", "obey", control)
@@ -429,8 +430,8 @@ func TestRunWhileTheDaemonLeaves(t *testing.T) {
 	wg.Wait()
 }
 
-// A daemon that was started by need leaves when nobody needs it, and what was made to stay is there again with the
-// next.
+// A daemon that a command started ends when it has nothing to do; lgpus that were created to stay are there again with
+// the next daemon.
 func TestDaemonLeavesWhenIdle(t *testing.T) {
 	p := newPlace(t)
 	d := p.start("lgpu", "daemon", "--idle", "1ms", "--mount", "off")
@@ -592,39 +593,31 @@ func TestDaemonAsAService(t *testing.T) {
 }
 
 // An lgpu that has its device for itself, without a cap, keeps no accounts; it is shown as busy as the driver says, and
-// at its first look as one of which nobody knows, never as idle.
+// at first as unknown, never as idle.
 func TestLoneUncappedIsNotIdle(t *testing.T) {
 	p := newPlace(t)
 	c := p.start("lgpu", "run", shape, "--name", "a", "--", "obey", control)
 	c.until("ready")
-	type shares struct {
-		Devices []struct {
-			LGPUs []struct {
-				State string
-				Share struct{ Asked, Delivered, Cap *float64 }
-			}
-		}
-	}
 	p.wait("a share of more than half in lgpu top", func() bool {
 		c.launch(100, 5*time.Millisecond)
-		var s shares
+		var s document.State
 		if err := json.Unmarshal([]byte(p.must("top", "--once", "--json")), &s); err != nil {
 			t.Fatal(err)
 		}
-		a := s.Devices[0].LGPUs[0]
-		if a.Share.Cap != nil {
-			t.Errorf("a cap of %v", *a.Share.Cap)
+		a := s.LGPUs[0].Devices[0]
+		if a.Effective.ComputeMax != nil {
+			t.Errorf("a compute.max of %v", *a.Effective.ComputeMax)
 		}
-		if a.Share.Delivered == nil {
+		if a.ComputeStat.Delivered == nil {
 			if a.State != "running" {
 				t.Errorf("not measured and %s", a.State)
 			}
 			return false
 		}
-		if *a.Share.Asked != *a.Share.Delivered {
-			t.Errorf("asked for %v, got %v: an alert compares them", *a.Share.Asked, *a.Share.Delivered)
+		if *a.ComputeStat.Asked != *a.ComputeStat.Delivered {
+			t.Errorf("asked for %v, got %v: an alert compares them", *a.ComputeStat.Asked, *a.ComputeStat.Delivered)
 		}
-		return *a.Share.Delivered > 50
+		return *a.ComputeStat.Delivered > 50
 	})
 	p.wait("a share of more than half in lgpu ps", func() bool {
 		c.launch(100, 5*time.Millisecond)

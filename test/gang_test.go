@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// Two tenants, each with kernels on two devices that wait for each other, begin on opposite devices. If each device went
-// by itself, each tenant would have one and wait for the other. They come to their end, and no turn has to be ended by
-// force: the devices of a tenant are given to it together.
+// Two tenants, each with kernels on two devices that wait for each other, begin on opposite devices. If each device
+// went by itself, each tenant would have one and wait for the other. They come to their end, and no turn has to be
+// ended by force: the devices of a tenant are given to it together.
 func TestCollectivesInOppositeOrder(t *testing.T) {
 	const rounds = 40
 	p := newPlace(t)

@@ -9,7 +9,7 @@ import (
 )
 
 // Every way to launch work is counted and charged to a capped lgpu, each launch once; work that is only recorded is
-// not; and work in flight that waits for work behind the gate does not wait for ever.
+// not; and work in flight that waits for work that the gate keeps back does not wait for ever.
 func TestEveryLaunchPassesTheGate(t *testing.T) {
 	p := newPlace(t)
 	c := p.start("lgpu", "run", shape, "--compute", "50", "--", "gate", control)

@@ -4,11 +4,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/lgpu/lgpu/api"
 )
 
-// Memory that only descriptors keep: its makers have ended, or have released it.
+// Memory that only descriptors keep: the processes that made it have ended, or have released it.
 const (
 	heirsLimit = 1 << 30
 	heirsPiece = 256 << 20
@@ -40,7 +38,7 @@ func (c *tenant) must(answer, order string) {
 	}
 }
 
-// What children have made and given away is charged while anybody has it, and not longer.
+// Memory that children have made and given away is charged as long as some process has it, and no longer.
 func TestOrphans(t *testing.T) {
 	p := newPlace(t)
 	c := p.heirs()
@@ -56,7 +54,7 @@ func TestOrphans(t *testing.T) {
 	c.must("0", "allocate 600")
 }
 
-// Whoever imports what dead clients made has it, and is charged for it.
+// A process that imports memory that dead clients made has it, and is charged for it.
 func TestOrphanIsImported(t *testing.T) {
 	p := newPlace(t)
 	c := p.heirs()
@@ -101,14 +99,7 @@ func TestOrphansAndARestart(t *testing.T) {
 	if err := unix.Kill(int(daemon.Daemon.GetPid()), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	p.wait("the next daemon", func() bool {
-		c, err := api.Dial(t.Context(), api.Options{Dir: p.dir})
-		if err != nil {
-			return false
-		}
-		defer c.Close()
-		return c.Daemon.GetPid() != daemon.Daemon.GetPid()
-	})
+	p.waitForDaemonAfter(daemon.Daemon.GetPid())
 	p.wait("the return of the program", func() bool {
 		s := p.ps()
 		return len(s) == 1 && len(s[0].Processes) == 1

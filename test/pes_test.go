@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PEs of a job on two devices hold memory. One is killed: the others end with an error that names it, well within any
+// PEs of a job on two devices have memory. One is killed: the others end with an error that names it, well within any
 // timeout, and what they held is free.
 func TestKilledPE(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	job := p.start("lgpu", "run", "--sim=2x1GiB,sms=2", "--name", "job", "--memory", "512MiB", "--pes", "4", "--label", "--",
-		"pe", "hold", "50000000", "meet", "say", "ready", "wait")
+		"pe", "alloc", "50000000", "barrier", "say", "ready", "wait")
 	pids := map[string]int{}
 	for range 4 {
 		job.untilAny("[0] ready", "[1] ready", "[2] ready", "[3] ready")
@@ -27,7 +28,7 @@ func TestKilledPE(t *testing.T) {
 		t.Fatalf("lgpu ps: %+v", all)
 	}
 	for i, d := range all[0].Devices {
-		if d.Memory.Used < 100_000_000 || d.Memory.Limit == nil || *d.Memory.Limit != 512<<20 {
+		if d.Memory.Used < 100_000_000 || d.Memory.Max == nil || *d.Memory.Max != 512<<20 {
 			t.Errorf("device %d: %+v; two PEs hold 50 MB each there", i, d.Memory)
 		}
 	}
@@ -71,7 +72,7 @@ func TestKilledPEThatKernelsWaitFor(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	job := p.start("lgpu", "run", "--sim=2x1GiB,sms=2", "--pes", "3", "--label", "--", "sh", "-c",
-		`echo $$; if [ $LSHMEM_PE = 1 ]; then exec pe heap 4000000 meet wait; else exec pe heap 4000000 meet signal; fi`)
+		`echo $$; if [ $LSHMEM_PE = 1 ]; then exec pe heap 4000000 barrier wait; else exec pe heap 4000000 barrier signal; fi`)
 	var victim int
 	if _, err := fmt.Sscanf(job.untilAny("[1] "), "[1] %d", &victim); err != nil {
 		t.Fatal(err)
@@ -102,24 +103,10 @@ func TestKilledPEThatKernelsWaitFor(t *testing.T) {
 // untilAny reads lines up to one that begins with one of some texts.
 func (t *tenant) untilAny(beginnings ...string) string {
 	t.t.Helper()
-	var before []string
-	deadline := time.After(patience)
-	for {
-		select {
-		case line, ok := <-t.lines:
-			if !ok {
-				t.t.Fatalf("%s ended before any of %q; it said %q and %s", t.Path, beginnings, before, t.stderr.String())
-			}
-			for _, b := range beginnings {
-				if strings.HasPrefix(line, b) {
-					return line
-				}
-			}
-			before = append(before, line)
-		case <-deadline:
-			t.t.Fatalf("%s says none of %q; it said %q", t.Path, beginnings, before)
-		}
-	}
+	_, line := t.read(fmt.Sprintf("any of %q", beginnings), func(line string) bool {
+		return slices.ContainsFunc(beginnings, func(b string) bool { return strings.HasPrefix(line, b) })
+	})
+	return line
 }
 
 // When a PE fails, those that do not notice are asked to end, and then ended with all that they started.
@@ -149,11 +136,11 @@ func TestPEsAreEnded(t *testing.T) {
 	}
 }
 
-// Signals reach all PEs, and who sends one needs no explanation.
+// Signals reach all PEs; the launcher explains only deaths that it did not cause.
 func TestSignalToPEs(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
-	job := p.start("lgpu", "run", "--sim=1x1GiB,sms=2", "--pes", "3", "--", "pe", "meet", "say", "ready", "wait")
+	job := p.start("lgpu", "run", "--sim=1x1GiB,sms=2", "--pes", "3", "--", "pe", "barrier", "say", "ready", "wait")
 	for range 3 {
 		job.until("ready")
 	}
@@ -184,7 +171,7 @@ func TestSeveralLaunchers(t *testing.T) {
 		p := newPlace(t)
 		p.env = append(p.env, "LSHMEM_BOOTSTRAP_TOKEN=a secret of all machines")
 		jobs = append(jobs, p.start("lgpu", "run", "--sim=1x1GiB,sms=2", "--pes", "2", "--pes-first", fmt.Sprint(2*i), "--pes-total", "4",
-			"--bootstrap", at, "--label", "--", "sh", "-c", "if [ $LSHMEM_PE = 3 ]; then exec pe meet meet say ready; else exec pe meet meet wait; fi"))
+			"--bootstrap", at, "--label", "--", "sh", "-c", "if [ $LSHMEM_PE = 3 ]; then exec pe barrier barrier say ready; else exec pe barrier barrier wait; fi"))
 	}
 	jobs[1].untilAny("[2] error PE 3 died: its process ended without leaving the job")
 	for range 2 {

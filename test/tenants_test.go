@@ -9,7 +9,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/api"
+	document "github.com/lgpu/lgpu/api/state"
 )
 
 // patience bounds every wait; nothing here takes a tenth of it on an idle machine.
@@ -52,7 +55,7 @@ func newPlace(t *testing.T) *place {
 	return p
 }
 
-// end stops the daemon of the place and removes it. It returns an error if anything stays behind.
+// end stops the daemon of the place and removes it. It returns an error if anything remains.
 func (p *place) end() error {
 	out, stopErr := p.command("lgpu", "daemon", "stop").CombinedOutput()
 	if stopErr != nil {
@@ -143,20 +146,26 @@ func (p *place) start(name string, args ...string) *tenant {
 // until reads lines up to the one that is want, and returns those before it.
 func (t *tenant) until(want string) []string {
 	t.t.Helper()
-	var before []string
+	before, _ := t.read(strconv.Quote(want), func(line string) bool { return line == want })
+	return before
+}
+
+// read reads lines up to the first that is wanted, and returns it and those before it. what describes it for errors.
+func (t *tenant) read(what string, wanted func(line string) bool) (before []string, line string) {
+	t.t.Helper()
 	deadline := time.After(patience)
 	for {
 		select {
 		case line, ok := <-t.lines:
 			if !ok {
-				t.t.Fatalf("%s ended before %q; it said %q and %s", t.Path, want, before, t.stderr.String())
+				t.t.Fatalf("%s ended before %s; it said %q and %s", t.Path, what, before, t.stderr.String())
 			}
-			if line == want {
-				return before
+			if wanted(line) {
+				return before, line
 			}
 			before = append(before, line)
 		case <-deadline:
-			t.t.Fatalf("%s does not say %q; it said %q", t.Path, want, before)
+			t.t.Fatalf("%s does not say %s; it said %q", t.Path, what, before)
 		}
 	}
 }
@@ -179,29 +188,33 @@ func (t *tenant) status() int {
 	}
 }
 
-// state is the part of lgpu ps --json that the tests look at; docs/cli.md describes it.
+// state is the part of lgpu ps --json that the tests look at.
 type state struct {
-	Name    string
-	ID      string
-	State   string
-	Devices []struct {
-		UUID   string
-		Memory struct {
-			Used, Peak, Physical uint64
-			Limit                *uint64
-		}
-		Compute struct {
-			Share    *float64
-			Cap      *float64
-			Launches uint64
-			Busy     float64 `json:"busy_seconds"`
-		}
+	Name      string
+	ID        string
+	State     string
+	Devices   []deviceState
+	Processes []processState
+}
+
+type deviceState struct {
+	UUID   string
+	Memory struct {
+		Used, Peak, Physical uint64
+		Max                  *uint64
 	}
-	Processes []struct {
-		PID     int
-		Command string
-		Memory  []uint64
+	Compute struct {
+		Share    *float64
+		Max      *float64
+		Launches uint64
+		Busy     float64 // s
 	}
+}
+
+type processState struct {
+	PID     int
+	Command string
+	Memory  []uint64
 }
 
 func (p *place) ps() []state {
@@ -210,11 +223,31 @@ func (p *place) ps() []state {
 	if err != nil {
 		p.t.Fatalf("lgpu ps: %v", err)
 	}
-	var doc struct{ LGPUs []state }
+	var doc document.State
 	if err := json.Unmarshal(out, &doc); err != nil {
 		p.t.Fatalf("lgpu ps: %v: %s", err, out)
 	}
-	return doc.LGPUs
+	physical := map[string]uint64{}
+	for _, d := range doc.Devices {
+		physical[d.UUID] = d.MemoryCapacity
+	}
+	var all []state
+	for _, l := range doc.LGPUs {
+		s := state{Name: path.Base(l.Path), ID: l.ID, State: l.State}
+		for _, d := range l.Devices {
+			v := deviceState{UUID: d.UUID}
+			v.Memory.Used, v.Memory.Peak, v.Memory.Physical = d.MemoryCurrent, d.MemoryPeak, physical[d.UUID]
+			v.Memory.Max, v.Compute.Max = d.Effective.MemoryMax, d.Effective.ComputeMax
+			v.Compute.Share, v.Compute.Launches = d.ComputeStat.Delivered, d.ComputeStat.Launches
+			v.Compute.Busy = float64(d.ComputeStat.BusyUsec) / 1e6
+			s.Devices = append(s.Devices, v)
+		}
+		for _, c := range l.Processes {
+			s.Processes = append(s.Processes, processState{int(c.PID), c.Command, c.MemoryCurrent})
+		}
+		all = append(all, s)
+	}
+	return all
 }
 
 // wait polls until ok holds; there is no event for what another process's end does to shared state.
@@ -242,9 +275,9 @@ func TestJoinByName(t *testing.T) {
 		t.Errorf("joining with the same limits written otherwise: status %d, %s", s, same.stderr.String())
 	}
 	for limit, says := range map[string]string{
-		"--memory=1GiB": `lgpu: error: lgpu "/team" exists with memory 2 GiB, not 1 GiB`,
-		"--compute=50":  `lgpu: error: lgpu "/team" exists with memory 2 GiB, not unlimited`,
-		"--units=2":     `lgpu: error: lgpu "/team" exists with memory 2 GiB, not unlimited`,
+		"--memory=1GiB": `lgpu: error: lgpu "/team" exists with memory.max 2 GiB, not 1 GiB`,
+		"--compute=50":  `lgpu: error: lgpu "/team" exists with memory.max 2 GiB, not max`,
+		"--units=2":     `lgpu: error: lgpu "/team" exists with memory.max 2 GiB, not max`,
 	} {
 		c := p.start("lgpu", "run", shape, "--name", "team", limit, "--", "true")
 		if s := c.status(); s != 2 || !strings.Contains(c.stderr.String(), says+"\n") {
@@ -261,10 +294,10 @@ func TestJoinByName(t *testing.T) {
 		t.Fatalf("lgpu ps shows %+v", all)
 	}
 	d := all[0].Devices[0]
-	if d.Memory.Limit == nil || *d.Memory.Limit != 2<<30 || d.Memory.Used < 1700000000 || d.Memory.Used > 2<<30 || d.Memory.Peak < d.Memory.Used || d.Memory.Physical != 16<<30 {
+	if d.Memory.Max == nil || *d.Memory.Max != 2<<30 || d.Memory.Used < 1700000000 || d.Memory.Used > 2<<30 || d.Memory.Peak < d.Memory.Used || d.Memory.Physical != 16<<30 {
 		t.Errorf("memory is %+v", d.Memory)
 	}
-	if d.Compute.Cap == nil || *d.Compute.Cap != 50 || d.Compute.Share == nil {
+	if d.Compute.Max == nil || *d.Compute.Max != 50 || d.Compute.Share == nil {
 		t.Errorf("compute is %+v", d.Compute)
 	}
 	var sum uint64
@@ -536,7 +569,7 @@ func TestInventoryThroughNVML(t *testing.T) {
 		t.Errorf("inside: %q", got)
 	}
 	for _, s := range p.ps() {
-		if d := s.Devices[0]; d.Memory.Limit != nil && (*d.Memory.Limit != 1<<30 || d.Compute.Cap == nil || *d.Compute.Cap != 25 || d.Memory.Physical != 16<<30) {
+		if d := s.Devices[0]; d.Memory.Max != nil && (*d.Memory.Max != 1<<30 || d.Compute.Max == nil || *d.Compute.Max != 25 || d.Memory.Physical != 16<<30) {
 			t.Errorf("lgpu ps shows %+v", d)
 		}
 	}

@@ -28,16 +28,8 @@
 #define BIN 50000000ull
 #define GRAPH_KERNELS 20
 
-#define CHECK(call)                                                                 \
-	do {                                                                        \
-		CUresult r_ = (call);                                               \
-		if (r_ != CUDA_SUCCESS) {                                           \
-			const char *s_ = "?";                                       \
-			cuGetErrorString(r_, &s_);                                  \
-			fprintf(stderr, "rate: %s: %d %s\n", #call, (int)r_, s_);   \
-			exit(1);                                                    \
-		}                                                                   \
-	} while (0)
+#define PROGRAM "rate"
+#include "../check.h"
 
 static const char ptx[] =
 #include "work.ptx.h"
@@ -135,19 +127,12 @@ static unsigned long long calibrate(double seconds)
 int main(int argc, char **argv)
 {
 	CUdevice device;
-	CUcontext context;
-	CUmodule module;
 	setvbuf(stdout, NULL, _IOLBF, 0); // whole lines, whoever else writes to the same pipe
 	if (argc < 3 && !(argc == 2 && strcmp(argv[1], "units") == 0)) {
 		fprintf(stderr, "usage: rate async|sync|graph|pulse|hold ITERATIONS SECONDS [JOURNAL] | rate calibrate MICROSECONDS\n");
 		return 2;
 	}
-	CHECK(cuInit(0));
-	CHECK(cuDeviceGet(&device, 0));
-	CHECK(cuDevicePrimaryCtxRetain(&context, device));
-	CHECK(cuCtxSetCurrent(context));
-	CHECK(cuModuleLoadData(&module, ptx));
-	CHECK(cuModuleGetFunction(&work, module, "work"));
+	work = begin(ptx, "work", &device);
 	CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 	CHECK(cuDeviceGetAttribute(&blocks, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
 	if (argc == 2) {

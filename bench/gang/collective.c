@@ -13,16 +13,8 @@
 #include <string.h>
 #include <time.h>
 
-#define CHECK(call)                                                                    \
-	do {                                                                           \
-		CUresult r_ = (call);                                                  \
-		if (r_ != CUDA_SUCCESS) {                                              \
-			const char *s_ = "?";                                          \
-			cuGetErrorString(r_, &s_);                                     \
-			fprintf(stderr, "collective: %s: %d %s\n", #call, (int)r_, s_); \
-			exit(1);                                                       \
-		}                                                                      \
-	} while (0)
+#define PROGRAM "collective"
+#include "../check.h"
 
 // meet(mine, other, round, cycles): works for so many cycles, writes round to mine, waits until other holds it.
 static const char ptx[] =

@@ -8,14 +8,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define CHECK(call)                                                          \
-	do {                                                                 \
-		CUresult r_ = (call);                                        \
-		if (r_ != CUDA_SUCCESS) {                                    \
-			fprintf(stderr, "launch: %s: %d\n", #call, (int)r_); \
-			exit(1);                                             \
-		}                                                            \
-	} while (0)
+#define PROGRAM "launch"
+#include "../check.h"
 
 static CUfunction nothing;
 static CUstream stream;
@@ -62,19 +56,12 @@ int main(int argc, char **argv)
 	int n = argc > 1 ? atoi(argv[1]) : 20000;
 	long long *took = n > 0 ? malloc(n * sizeof *took) : NULL;
 	CUdevice device;
-	CUcontext context;
-	CUmodule module;
 	CUgraph graph;
 	if (took == NULL) {
 		fprintf(stderr, "usage: launch [N]\n");
 		return 2;
 	}
-	CHECK(cuInit(0));
-	CHECK(cuDeviceGet(&device, 0));
-	CHECK(cuDevicePrimaryCtxRetain(&context, device));
-	CHECK(cuCtxSetCurrent(context));
-	CHECK(cuModuleLoadData(&module, ptx));
-	CHECK(cuModuleGetFunction(&nothing, module, "nothing"));
+	nothing = begin(ptx, "nothing", &device);
 	CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 	config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
 	config.hStream = stream;

@@ -14,12 +14,17 @@ import (
 	"github.com/lgpu/lgpu/sim"
 )
 
+// conformanceRun is one lgpu conformance.
+type conformanceRun struct {
+	options     conformance.Options
+	mode, shape string
+	asJSON      bool
+	probe       bool                  // be the program that measures
+	spec        conformance.ProbeSpec // what it does
+}
+
 func conformanceCommand() *cobra.Command {
-	o := conformance.Options{}
-	var mode, shape string
-	var asJSON bool
-	var probe bool
-	var spec conformance.ProbeSpec
+	var r conformanceRun
 	c := &cobra.Command{
 		Use:   "conformance [options]",
 		Short: "Measure that compute units of a device are what they promise",
@@ -38,73 +43,26 @@ promise could not be measured.`,
   lgpu conformance --sim=1x16GiB,sms=32`,
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if probe {
-				if err := conformance.Probe(spec, os.Stdin, os.Stdout); err != nil {
-					return failed(err)
-				}
-				return nil
-			}
-			if mode != "" {
-				o.Modes = []conformance.Mode{conformance.Mode(mode)}
-				if o.Modes[0] != conformance.Temporal && o.Modes[0] != conformance.Spatial {
-					return usage("it is temporal or spatial", "--mode %q: there is no such mode", mode)
-				}
-			}
-			if o.Seconds <= 0 || o.Tolerance <= 0 {
-				return usage("", "--seconds and --tolerance must be above 0")
-			}
-			if c.Flags().Changed("sim") {
-				s, err := sim.ParseShape(shape)
-				if err != nil {
-					return usage("a shape is such as 2x16GiB,sms=32", "--sim: %w", err)
-				}
-				o.Arguments = []string{"--sim=" + s.String()}
-			}
-			var err error
-			if o.Program, err = os.Executable(); err != nil {
-				return failed(fmt.Errorf("find this program: %w", err))
-			}
-			o.Socket = namedSocket(c)
-			if !asJSON {
-				o.Progress = func(what string) { fmt.Fprintln(c.ErrOrStderr(), "lgpu:", what) }
-			}
-			ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
-			defer stop()
-			report, err := conformance.Run(ctx, o)
-			if errors.Is(err, conformance.ErrRefused) {
-				return &exit{status: statusUsage, err: err}
-			}
-			if err != nil {
-				return failed(err)
-			}
-			if asJSON {
-				e := json.NewEncoder(c.OutOrStdout())
-				e.SetIndent("", "  ")
-				err = e.Encode(report)
-			} else {
-				err = report.Write(c.OutOrStdout())
-			}
-			if err != nil {
-				return failed(err)
-			}
-			if status := report.Status(); status != 0 {
-				return &exit{status: status}
-			}
-			return nil
-		},
+		RunE:                  func(c *cobra.Command, _ []string) error { return r.run(c) },
 	}
+	r.register(c)
+	return c
+}
+
+// register adds the options.
+func (r *conformanceRun) register(c *cobra.Command) {
+	o, spec := &r.options, &r.spec
 	f := c.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.Device, "device", "0", "`DEVICE` to measure: index, UUID or its beginning")
-	f.StringVar(&mode, "mode", "", "measure only `MODE`: temporal or spatial")
+	f.StringVar(&r.mode, "mode", "", "measure only `MODE`: temporal or spatial")
 	f.IntSliceVar(&o.Counts, "counts", nil, "`UNITS` to measure, such as 8,16 (default: 1/8 to 3/4 of the device)")
 	f.Float64Var(&o.Seconds, "seconds", 3, "length of each measurement in `SECONDS`")
 	f.Float64Var(&o.Tolerance, "tolerance", 1.5, "largest error of a kept promise, in `POINTS` of the whole device")
-	f.BoolVar(&asJSON, "json", false, "print JSON")
-	registerSim(f, &shape)
+	f.BoolVar(&r.asJSON, "json", false, "print JSON")
+	registerSim(f, &r.shape)
 	socketFlag(c)
-	f.BoolVar(&probe, "probe", false, "run as the program that measures from inside")
+	f.BoolVar(&r.probe, "probe", false, "run as the program that measures from inside")
 	f.Uint32Var(&spec.Iterations, "iterations", 0, "of the probe's work")
 	f.IntVar(&spec.Units, "sized", 0, "units of the device that the work is for, with --probe")
 	f.Float64Var(&spec.Lead, "lead", 1, "how long the probe works before it is measured, in seconds")
@@ -112,5 +70,70 @@ promise could not be measured.`,
 		f.Lookup(internal).Hidden = true // how the command starts its probes
 	}
 	c.PreRun = func(*cobra.Command, []string) { spec.Seconds = o.Seconds }
-	return c
+}
+
+// run measures, or is the program that does so inside an lgpu.
+func (r *conformanceRun) run(c *cobra.Command) error {
+	if r.probe {
+		if err := conformance.Probe(r.spec, os.Stdin, os.Stdout); err != nil {
+			return failed(err)
+		}
+		return nil
+	}
+	if err := r.check(c); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	report, err := conformance.Run(ctx, r.options)
+	if errors.Is(err, conformance.ErrRefused) {
+		return &exit{status: statusUsage, err: err}
+	}
+	if err != nil {
+		return failed(err)
+	}
+	if r.asJSON {
+		e := json.NewEncoder(c.OutOrStdout())
+		e.SetIndent("", "  ")
+		err = e.Encode(report)
+	} else {
+		err = report.Write(c.OutOrStdout())
+	}
+	if err != nil {
+		return failed(err)
+	}
+	if status := report.Status(); status != 0 {
+		return &exit{status: status}
+	}
+	return nil
+}
+
+// check completes the options, or says what is wrong with them.
+func (r *conformanceRun) check(c *cobra.Command) error {
+	o := &r.options
+	if r.mode != "" {
+		o.Modes = []conformance.Mode{conformance.Mode(r.mode)}
+		if o.Modes[0] != conformance.Temporal && o.Modes[0] != conformance.Spatial {
+			return usage("it is temporal or spatial", "--mode %q: there is no such mode", r.mode)
+		}
+	}
+	if o.Seconds <= 0 || o.Tolerance <= 0 {
+		return usage("", "--seconds and --tolerance must be above 0")
+	}
+	if c.Flags().Changed("sim") {
+		s, err := sim.ParseShape(r.shape)
+		if err != nil {
+			return usage("a shape is such as 2x16GiB,sms=32", "--sim: %w", err)
+		}
+		o.Arguments = []string{"--sim=" + s.String()}
+	}
+	var err error
+	if o.Program, err = os.Executable(); err != nil {
+		return failed(fmt.Errorf("find this program: %w", err))
+	}
+	o.Socket = namedSocket(c)
+	if !r.asJSON {
+		o.Progress = func(what string) { fmt.Fprintln(c.ErrOrStderr(), "lgpu:", what) }
+	}
+	return nil
 }

@@ -87,6 +87,37 @@ var wrong = map[syscall.Errno]bool{
 	syscall.EEXIST: true, syscall.EOPNOTSUPP: true, syscall.ENAMETOOLONG: true, syscall.EACCES: true, syscall.E2BIG: true,
 }
 
+// fieldOption is the option by which a command gives a field of its request. With named the error has its value too.
+type fieldOption struct {
+	name  string
+	named bool
+}
+
+// fieldOptions are the options of lgpu run and lgpu create, by the field that the daemon names.
+var fieldOptions = map[string]fieldOption{
+	"memory.max": {"memory", true}, "compute.max": {"compute", true}, "compute.min": {"min", true},
+	"lgpu": {"units", true}, "lgpu.weight": {"weight", true}, "lgpu.priority": {"priority", true},
+	"host.max": {"host-memory", true}, "gang": {"gang", true}, "group": {"group", true},
+	"devices": {"device", false}, "spatial": {"spatial", false}, "sim": {"sim", false},
+}
+
+// explainOptions is explain for a command whose options are the fields of its request: an error about a field that was
+// typed is one about the option.
+func explainOptions(c *cobra.Command, err error) error {
+	var call *api.Error
+	if errors.As(err, &call) && call.Reason != "" {
+		o, known := fieldOptions[call.Field]
+		if f := c.Flags().Lookup(o.name); known && f != nil && (f.Changed || !o.named) {
+			call.Text = "--" + o.name
+			if o.named {
+				call.Text += " " + f.Value.String()
+			}
+			call.Text += ": " + call.Reason
+		}
+	}
+	return explain(err)
+}
+
 // explain gives an error of the API the status and the hint that it ends lgpu with.
 func explain(err error) error {
 	var own *exit

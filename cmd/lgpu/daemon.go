@@ -81,7 +81,13 @@ daemon tells systemd when it is ready and when it ends.`,
 		Args:                  noArguments,
 		RunE:                  func(c *cobra.Command, _ []string) error { return d.run(c) },
 	}
-	f := c.Flags()
+	d.register(c.Flags())
+	c.AddCommand(stopCommand(), unitCommand())
+	return c
+}
+
+// register adds the options.
+func (d *daemonOptions) register(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.StringVar(&d.dir, "dir", "", "runtime `FOLDER`")
 	f.StringVar(&d.store, "store", "", "`FILE` for state that survives the daemon (default: state.db in the runtime folder)")
@@ -99,8 +105,6 @@ daemon tells systemd when it is ready and when it ends.`,
 	f.DurationVar(&d.idle, "idle", 0, "end after so `LONG` without use; 0 means never (with --on-demand: 1m)")
 	f.BoolVar(&d.onDemand, "on-demand", false, "run in the background and end when idle; do nothing if another daemon runs")
 	d.inner(f)
-	c.AddCommand(stopCommand(), unitCommand())
-	return c
 }
 
 // inner adds the options of the second and third process that --on-demand takes, which nobody types.
@@ -402,7 +406,7 @@ func (d *daemonOptions) serve(ctx context.Context, stop func(), config daemon.Co
 
 // open opens the node. A daemon that was started by need waits for one that is leaving; it returns nil if another
 // serves.
-func (d *daemonOptions) open(ctx context.Context, config daemon.Config, socket string) (*daemon.Node, error) {
+func (d *daemonOptions) open(ctx context.Context, config daemon.Config, socket string) (*daemon.Daemon, error) {
 	deadline := time.Now().Add(succession)
 	for {
 		n, err := daemon.Open(config)
@@ -421,7 +425,7 @@ func (d *daemonOptions) open(ctx context.Context, config daemon.Config, socket s
 }
 
 // faces are what else the daemon shows itself by.
-func (d *daemonOptions) faces(n *daemon.Node, config daemon.Config) ([]func(context.Context) error, error) {
+func (d *daemonOptions) faces(n *daemon.Daemon, config daemon.Config) ([]func(context.Context) error, error) {
 	if d.metrics == "" && d.page == "" {
 		return nil, nil
 	}
@@ -466,7 +470,7 @@ func (d *daemonOptions) faces(n *daemon.Node, config daemon.Config) ([]func(cont
 }
 
 // write writes files of a node, all of them or none.
-func write(n *daemon.Node, path string, files map[string]string) error {
+func write(n *daemon.Daemon, path string, files map[string]string) error {
 	var writes []limits.Assignment
 	for name, text := range files {
 		writes = append(writes, limits.Assignment{File: name, Text: text})

@@ -49,96 +49,134 @@ var priorities = map[string]api.Priority{
 	"normal": api.Priority_NORMAL, "high": api.Priority_HIGH, "latency": api.Priority_LATENCY,
 }
 
-// parse reads what was typed. It knows nothing of the machine: whether a device can give it, the daemon says. Without
-// any option the result is nil.
-func (l limitFlags) parse() (*api.HoldLimits, error) {
-	p, given := &api.HoldLimits{}, false
+// parse reads what was typed into a request. It knows nothing of the machine: whether a device can give it, the daemon
+// says.
+func (l limitFlags) parse() (*api.AttachRequest, error) {
+	r := &api.AttachRequest{}
+	p := &api.Limits{}
 	for _, name := range limitNames {
 		if !l.typed(name) {
 			continue
 		}
-		given = true
-		if err := l.set(p, name); err != nil {
+		r.Limits = p
+		if err := l.set(r, name); err != nil {
 			return nil, err
 		}
-	}
-	if !given {
-		return nil, nil
 	}
 	if p.ComputeMin != nil && p.ComputeMax != nil && *p.ComputeMin > *p.ComputeMax {
 		return nil, usage("", "--min %s: it is above --compute %s", l.min, l.compute)
 	}
-	return p, nil
+	return r, nil
 }
 
 // set reads one option.
-func (l limitFlags) set(p *api.HoldLimits, name string) error {
+func (l limitFlags) set(r *api.AttachRequest, name string) error {
 	switch name {
 	case "memory":
-		if strings.Contains(l.memory, "%") {
-			share, err := units.ParsePercent(l.memory)
-			if err != nil {
-				return usage("leave --memory out for no limit", "--memory: %w", err)
-			}
-			p.MemoryPercent = &share
-			return nil
-		}
-		size, err := typedSize("--memory", l.memory)
-		if err != nil {
-			return err
-		}
-		if size == 0 {
-			return usage("leave --memory out for no limit", "--memory %s: a program needs some memory", l.memory)
-		}
-		p.MemoryMax = &size
+		return l.setMemory(r)
 	case "compute":
-		share, err := units.ParsePercent(l.compute)
-		if err != nil {
-			return usage("leave --compute out for no limit", "--compute: %w", err)
-		}
-		if share < minCompute {
-			return usage("a quarter is --compute 25", "--compute %s: the smallest limit is 1%%", l.compute)
-		}
-		if share < units.Whole {
-			p.ComputeMax = &share
-		}
+		return l.setCompute(r)
 	case "min":
-		share, err := units.ParsePercent(l.min)
-		if err != nil {
-			return usage("leave --min out to reserve nothing", "--min: %w", err)
-		}
-		p.ComputeMin = &share
+		return l.setMin(r)
 	case "units":
-		count, err := strconv.ParseUint(l.units, 10, 31)
-		if err != nil || count == 0 {
-			return usage("", "--units %q: it must be a number of compute units, 1 or more", l.units)
-		}
-		n := uint32(count)
-		p.Count = &n
+		return l.setUnits(r)
 	case "weight":
-		weight, err := strconv.ParseUint(l.weight, 10, 32)
-		if err != nil || weight == 0 || weight > maxWeight {
-			return usage("", "--weight %q: it must be a number from 1 to %d", l.weight, maxWeight)
-		}
-		n := uint32(weight)
-		p.Weight = &n
+		return l.setWeight(r)
 	case "priority":
-		class, ok := priorities[l.priority]
-		if !ok {
-			return usage("classes are normal, high and latency", "--priority %q: there is no such class", l.priority)
-		}
-		p.Priority = class
-	case "host-memory":
-		size, err := typedSize("--host-memory", l.hostMemory)
+		return l.setPriority(r)
+	}
+	return l.setHostMemory(r)
+}
+
+// setMemory reads memory.max, or a part of the memory.
+func (l limitFlags) setMemory(r *api.AttachRequest) error {
+	if strings.Contains(l.memory, "%") {
+		share, err := units.ParsePercent(l.memory)
 		if err != nil {
-			return err
+			return usage("leave --memory out for no limit", "--memory: %w", err)
 		}
-		p.HostMax = &size
+		r.MemoryPart = &share
+		return nil
+	}
+	size, err := typedSize("--memory", l.memory)
+	if err != nil {
+		return err
+	}
+	if size == 0 {
+		return usage("leave --memory out for no limit", "--memory %s: a program needs some memory", l.memory)
+	}
+	r.Limits.MemoryMax = &size
+	return nil
+}
+
+// setCompute reads compute.max.
+func (l limitFlags) setCompute(r *api.AttachRequest) error {
+	share, err := units.ParsePercent(l.compute)
+	if err != nil {
+		return usage("leave --compute out for no limit", "--compute: %w", err)
+	}
+	if share < minCompute {
+		return usage("a quarter is --compute 25", "--compute %s: the smallest limit is 1%%", l.compute)
+	}
+	if share < units.Whole {
+		r.Limits.ComputeMax = &share
 	}
 	return nil
 }
 
-// typedSize reads the size of an option: 0, or a number with a unit of at least tree.MinMemory.
+// setMin reads compute.min.
+func (l limitFlags) setMin(r *api.AttachRequest) error {
+	share, err := units.ParsePercent(l.min)
+	if err != nil {
+		return usage("leave --min out to reserve nothing", "--min: %w", err)
+	}
+	r.Limits.ComputeMin = &share
+	return nil
+}
+
+// setUnits reads the count of the file lgpu.
+func (l limitFlags) setUnits(r *api.AttachRequest) error {
+	count, err := strconv.ParseUint(l.units, 10, 31)
+	if err != nil || count == 0 {
+		return usage("", "--units %q: it must be a number of compute units, 1 or more", l.units)
+	}
+	n := uint32(count)
+	r.Limits.Lgpu = &api.Units{Count: &n}
+	return nil
+}
+
+// setWeight reads lgpu.weight.
+func (l limitFlags) setWeight(r *api.AttachRequest) error {
+	weight, err := strconv.ParseUint(l.weight, 10, 32)
+	if err != nil || weight == 0 || weight > maxWeight {
+		return usage("", "--weight %q: it must be a number from 1 to %d", l.weight, maxWeight)
+	}
+	n := uint32(weight)
+	r.Limits.LgpuWeight = &n
+	return nil
+}
+
+// setPriority reads lgpu.priority.
+func (l limitFlags) setPriority(r *api.AttachRequest) error {
+	class, ok := priorities[l.priority]
+	if !ok {
+		return usage("classes are normal, high and latency", "--priority %q: there is no such class", l.priority)
+	}
+	r.Limits.LgpuPriority = class
+	return nil
+}
+
+// setHostMemory reads host.max.
+func (l limitFlags) setHostMemory(r *api.AttachRequest) error {
+	size, err := typedSize("--host-memory", l.hostMemory)
+	if err != nil {
+		return err
+	}
+	r.HostMax = &size
+	return nil
+}
+
+// typedSize reads the size of an option: 0, or a number with a unit of at least limits.MinMemory.
 func typedSize(option, text string) (uint64, error) {
 	size, err := units.ParseSize(text)
 	switch {

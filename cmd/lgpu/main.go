@@ -1,5 +1,5 @@
 // Command lgpu turns physical GPUs into logical ones. Each file here is one subcommand; what they do is in the packages
-// they call. docs/cli.md has the promises: exit statuses, the JSON of lgpu ps, what each option means.
+// they call. docs/cli.md has the promises, exit statuses and what each option means; docs/json.md has the JSON.
 //
 // Messages go to standard error as "lgpu: error: …" and "lgpu: hint: …": lower case, no full stop.
 package main
@@ -148,3 +148,11 @@ func noArguments(c *cobra.Command, args []string) error {
 
 // failed is an error of the machine rather than of the user.
 func failed(err error) error { return &exit{status: statusFailed, err: err} }
+
+// written is failed for what may have gone well.
+func written(err error) error {
+	if err == nil {
+		return nil
+	}
+	return failed(err)
+}

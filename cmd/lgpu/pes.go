@@ -190,20 +190,11 @@ func (j *job) run(program string, argv, env []string, libs assets.Libraries, dev
 	list := make([]*child, j.count)
 	numbers := map[*child]int{}
 	for i := range list {
-		c := &child{env: j.env(env, libs, i, devices), files: []*os.File{null, os.Stdout, os.Stderr}}
-		if i == 0 {
-			c.files[0] = os.Stdin
+		if list[i], err = j.child(i, j.env(env, libs, i, devices), null, &out); err != nil {
+			out.close(list[:i])
+			return failed(err)
 		}
-		if j.labels {
-			prefix := fmt.Sprintf("[%d] ", j.first+i)
-			for at, to := range []*os.File{os.Stdout, os.Stderr} {
-				if c.files[1+at], err = out.pipe(prefix, to); err != nil {
-					out.close(list[:i])
-					return failed(fmt.Errorf("pipe for the output of PE %d: %w", j.first+i, err))
-				}
-			}
-		}
-		list[i], numbers[c] = c, j.first+i
+		numbers[list[i]] = j.first + i
 	}
 	var first *child
 	told, err := runPrograms(program, argv, list, func(c *child) {
@@ -231,6 +222,24 @@ func (j *job) run(program string, argv, env []string, libs assets.Libraries, dev
 		e.err = fmt.Errorf("PE %d (process %d) %s", numbers[first], first.process.Pid, how(first))
 	}
 	return e
+}
+
+// child is PE i of this machine, before it is started. Only the first has this process's input.
+func (j *job) child(i int, env []string, null *os.File, out *labelled) (c *child, err error) {
+	c = &child{env: env, files: []*os.File{null, os.Stdout, os.Stderr}}
+	if i == 0 {
+		c.files[0] = os.Stdin
+	}
+	if !j.labels {
+		return c, nil
+	}
+	prefix := fmt.Sprintf("[%d] ", j.first+i)
+	for at, to := range []*os.File{os.Stdout, os.Stderr} {
+		if c.files[1+at], err = out.pipe(prefix, to); err != nil {
+			return nil, fmt.Errorf("pipe for the output of PE %d: %w", j.first+i, err)
+		}
+	}
+	return c, nil
 }
 
 // how a program ended.

@@ -1,19 +1,19 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/api/state"
 	"github.com/lgpu/lgpu/internal/units"
 )
 
@@ -30,12 +30,12 @@ the driver knows how busy it is, and not on every machine.
 
 No daemon is started if there is nothing to show. In a pipe, names and processes
 are not cut to fit 80 columns. The JSON is described at
-https://github.com/lgpu/lgpu/blob/main/docs/cli.md.
+https://github.com/lgpu/lgpu/blob/main/docs/json.md.
 
 Exit status: 0; 1 if the daemon cannot be reached.`,
 		Example: `  lgpu ps
   lgpu ps --tree
-  lgpu ps --json | jq '.lgpus[].devices[].memory.used'`,
+  lgpu ps --json | jq '.lgpus[].devices[]."memory.current"'`,
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,
 		RunE:                  func(c *cobra.Command, _ []string) error { return p.show(c, c.OutOrStdout()) },
@@ -57,7 +57,7 @@ func (p ps) show(c *cobra.Command, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s := &api.Snapshot{}
+	s := &api.Snapshot{Time: timestamppb.Now()}
 	if conn != nil {
 		defer conn.Close()
 		if s, err = conn.Snapshot(c.Context(), &api.SnapshotRequest{}); err != nil {
@@ -65,12 +65,7 @@ func (p ps) show(c *cobra.Command, out io.Writer) error {
 		}
 	}
 	if p.json {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		if err := e.Encode(document(s)); err != nil {
-			return failed(fmt.Errorf("write: %w", err))
-		}
-		return nil
+		return written(state.Of(s).Write(out))
 	}
 	fits := 0
 	if f, file := out.(*os.File); file && isTerminal(f) {
@@ -97,12 +92,12 @@ const (
 func table(s *api.Snapshot, tree bool, fits int) string {
 	rows := [][]string{{"LGPU", "DEVICE", "MEMORY", "MAX", "COMPUTE", "MAX", "PIDS"}}
 	empty := true
-	for _, n := range s.GetNodes() {
+	for _, n := range s.GetDirectories() {
 		name := strings.TrimPrefix(n.GetPath(), rootPath)
 		switch {
 		case tree:
 			name = indented(n)
-		case n.GetKind() != api.Node_LGPU:
+		case n.GetKind() != api.Directory_LGPU:
 			continue
 		}
 		empty = empty && n.GetPath() == rootPath
@@ -136,28 +131,28 @@ func table(s *api.Snapshot, tree bool, fits int) string {
 	return b.String()
 }
 
-// figures are the columns of a node's device: memory, its limit, share of the time, its cap.
-func figures(d *api.NodeDevice) []string {
-	limit, share, limitShare := "-", "-", "-"
+// figures are the columns of a device: memory and memory.max, share of the time and compute.max.
+func figures(d *api.DeviceUse) []string {
+	memoryMax, share, computeMax := "-", "-", "-"
 	if m := d.GetEffective().MemoryMax; m != nil {
-		limit = units.FormatSize(*m)
+		memoryMax = units.FormatSize(*m)
 	}
 	if d.ShareDelivered != nil {
 		share = fmt.Sprintf("%.1f%%", float64(*d.ShareDelivered)/100)
 	}
 	if most := d.GetEffective().GetComputeMax(); most < units.Whole {
-		limitShare = units.FormatPercent(most) + "%"
+		computeMax = units.FormatPercent(most) + "%"
 	}
-	return []string{units.FormatSize(d.GetMemoryUsed()), limit, share, limitShare}
+	return []string{units.FormatSize(d.GetMemoryUsed()), memoryMax, share, computeMax}
 }
 
 // indented is a node's name behind a space for each group that it is in; a group's ends with a slash.
-func indented(n *api.Node) string {
+func indented(n *api.Directory) string {
 	if n.GetPath() == rootPath {
 		return rootPath
 	}
 	name := strings.Repeat(" ", strings.Count(n.GetPath(), "/")) + path.Base(n.GetPath())
-	if n.GetKind() == api.Node_GROUP {
+	if n.GetKind() == api.Directory_GROUP {
 		name += "/"
 	}
 	return name
@@ -192,121 +187,4 @@ func pidList(clients []*api.Client, short bool) string {
 		text = next
 	}
 	return text
-}
-
-// The JSON of lgpu ps --json. docs/cli.md promises these names; null is "not limited" or "not measured".
-type (
-	jsonDocument struct {
-		LGPUs  []jsonNode `json:"lgpus"`
-		Groups []jsonNode `json:"groups"`
-	}
-	jsonNode struct {
-		Name       string        `json:"name"`
-		Path       string        `json:"path"`
-		ID         string        `json:"id"`
-		Persistent bool          `json:"persistent"`
-		Created    time.Time     `json:"created"`
-		State      string        `json:"state"`
-		Gang       string        `json:"gang,omitempty"`
-		HostMemory jsonAmount    `json:"host_memory"`
-		Devices    []jsonDevice  `json:"devices"`
-		Processes  []jsonProcess `json:"processes"`
-		Launchers  []int32       `json:"launchers"`
-	}
-	jsonAmount struct {
-		Used  uint64  `json:"used"`
-		Limit *uint64 `json:"limit"`
-	}
-	jsonMemory struct {
-		jsonAmount
-		Peak     uint64 `json:"peak"`
-		Physical uint64 `json:"physical"`
-	}
-	jsonCompute struct {
-		Share    *float64 `json:"share"`
-		Cap      *float64 `json:"cap"`
-		Min      float64  `json:"min"`
-		Weight   uint32   `json:"weight"`
-		Priority string   `json:"priority"`
-		Units    *uint32  `json:"units"`
-		Busy     float64  `json:"busy_seconds"`
-		Launches uint64   `json:"launches"`
-	}
-	jsonDevice struct {
-		UUID    string      `json:"uuid"`
-		Memory  jsonMemory  `json:"memory"`
-		Compute jsonCompute `json:"compute"`
-	}
-	jsonProcess struct {
-		PID        int32    `json:"pid"`
-		Command    string   `json:"command"`
-		HostMemory uint64   `json:"host_memory"`
-		Memory     []uint64 `json:"memory"`
-	}
-)
-
-func document(s *api.Snapshot) jsonDocument {
-	devices := map[string]*api.Device{}
-	for _, d := range s.GetDevices() {
-		devices[d.GetUuid()] = d
-	}
-	doc := jsonDocument{LGPUs: []jsonNode{}, Groups: []jsonNode{}}
-	for _, n := range s.GetNodes() {
-		j := jsonOf(n, devices)
-		if n.GetKind() == api.Node_LGPU {
-			doc.LGPUs = append(doc.LGPUs, j)
-		} else {
-			doc.Groups = append(doc.Groups, j)
-		}
-	}
-	return doc
-}
-
-func jsonOf(n *api.Node, devices map[string]*api.Device) jsonNode {
-	j := jsonNode{
-		Name: path.Base(n.GetPath()), Path: n.GetPath(), ID: fmt.Sprintf("%016x", n.GetId()), Persistent: n.GetPersistent(),
-		Created: n.GetCreated().AsTime(), State: strings.ToLower(n.GetState().String()), Gang: n.GetGang(),
-		HostMemory: jsonAmount{Used: n.GetHostUsed(), Limit: n.HostMax},
-		Devices:    []jsonDevice{}, Processes: []jsonProcess{}, Launchers: []int32{},
-	}
-	for _, d := range n.GetDevices() {
-		effective := d.GetEffective()
-		v := jsonDevice{
-			UUID: d.GetUuid(),
-			Memory: jsonMemory{
-				jsonAmount: jsonAmount{Used: d.GetMemoryUsed(), Limit: effective.MemoryMax}, Peak: d.GetMemoryPeak(),
-				Physical: devices[d.GetUuid()].GetMemoryTotal(),
-			},
-			Compute: jsonCompute{
-				Min: float64(effective.GetComputeMin()) / 100, Weight: effective.GetWeight(),
-				Priority: strings.ToLower(effective.GetPriority().String()),
-				Busy:     time.Duration(d.GetBusyNs()).Seconds(), Launches: d.GetLaunches(),
-			},
-		}
-		if d.ShareDelivered != nil {
-			share := float64(*d.ShareDelivered) / 100
-			v.Compute.Share = &share
-		}
-		if most := effective.GetComputeMax(); most < units.Whole {
-			limit := float64(most) / 100
-			v.Compute.Cap = &limit
-		}
-		if count := effective.GetCount(); count < devices[d.GetUuid()].GetUnits() {
-			v.Compute.Units = &count
-		}
-		j.Devices = append(j.Devices, v)
-	}
-	for _, c := range n.GetClients() {
-		memory := c.GetMemory()
-		if memory == nil {
-			memory = []uint64{}
-		}
-		j.Processes = append(j.Processes, jsonProcess{
-			PID: c.GetPid(), Command: c.GetCommand(), HostMemory: c.GetHostMemory(), Memory: memory,
-		})
-	}
-	for _, l := range n.GetLaunchers() {
-		j.Launchers = append(j.Launchers, l.GetPid())
-	}
-	return j
 }

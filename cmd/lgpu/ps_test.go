@@ -11,16 +11,16 @@ import (
 func TestTable(t *testing.T) {
 	const name = "training-of-a-large-model-of-language"
 	share := uint32(2450)
-	device := func(uuid string, share *uint32) *api.NodeDevice {
-		return &api.NodeDevice{Uuid: uuid, MemoryUsed: 1 << 30, ShareDelivered: share, Effective: &api.Effective{ComputeMax: 2500}}
+	device := func(uuid string, share *uint32) *api.DeviceUse {
+		return &api.DeviceUse{Uuid: uuid, MemoryUsed: 1 << 30, ShareDelivered: share, Effective: &api.Effective{ComputeMax: 2500}}
 	}
-	n := &api.Node{Path: "/" + name, Kind: api.Node_LGPU, Devices: []*api.NodeDevice{
+	n := &api.Directory{Path: "/" + name, Kind: api.Directory_LGPU, Devices: []*api.DeviceUse{
 		device("GPU-11111111-0000-0000-0000-000000000000", &share), device("GPU-22222222-0000-0000-0000-000000000000", nil),
 	}}
 	for pid := range int32(8) {
 		n.Clients = append(n.Clients, &api.Client{Pid: 10000 + pid})
 	}
-	s := &api.Snapshot{Nodes: []*api.Node{{Path: "/"}, n}}
+	s := &api.Snapshot{Directories: []*api.Directory{{Path: "/"}, n}}
 
 	lines := strings.Split(strings.TrimSpace(table(s, false, width)), "\n")
 	if len(lines) != 3 {

@@ -141,9 +141,9 @@ func (r *run) start(c *cobra.Command, argv []string) error {
 		}
 		defer j.close()
 	}
-	h, err := holdLgpu(c.Context(), conn, request, api.Options{Socket: namedSocket(c), Change: true, Start: command})
+	h, err := attach(c.Context(), conn, request, api.Options{Socket: namedSocket(c), Change: true, Start: command})
 	if err != nil {
-		return explain(err)
+		return explainOptions(c, err)
 	}
 	defer h.Close()
 	env := tenantEnv(os.Environ(), libs, h.Environment)
@@ -158,9 +158,9 @@ func (r *run) start(c *cobra.Command, argv []string) error {
 }
 
 // request is what is asked of the daemon.
-func (r *run) request() (*api.HoldRequest, error) {
+func (r *run) request() (*api.AttachRequest, error) {
 	r.sim = r.flags.typed("sim")
-	limits, err := r.flags.parse()
+	request, err := r.flags.parse()
 	if err != nil {
 		return nil, err
 	}
@@ -168,9 +168,7 @@ func (r *run) request() (*api.HoldRequest, error) {
 		return nil, usage("a group is such as /team; / is the root", "--group: PATH is empty")
 	}
 	r.group = rooted(r.group)
-	request := &api.HoldRequest{
-		Group: r.group, Devices: r.flags.tokens(), Limits: limits, Gang: r.gang, Spatial: r.spatial,
-	}
+	request.Group, request.Devices, request.Gang, request.Spatial = r.group, r.flags.tokens(), r.gang, r.spatial
 	if r.flags.typed("name") {
 		if err := names.Check(r.name); err != nil {
 			return nil, usage("", "--name: %w", err)
@@ -187,7 +185,7 @@ func (r *run) request() (*api.HoldRequest, error) {
 		if err != nil {
 			return nil, usage("a shape is such as 2x16GiB,sms=32", "--sim: %w", err)
 		}
-		if most := limits.GetMemoryMax(); most > shape.Memory {
+		if most := request.GetLimits().GetMemoryMax(); most > shape.Memory {
 			return nil, usage("", "--memory %s: each device of --sim=%s has %s", r.flags.memory, shape, units.FormatSize(shape.Memory))
 		}
 		request.Sim = shape.String()

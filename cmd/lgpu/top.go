@@ -24,7 +24,7 @@ func topCommand() *cobra.Command {
 for and delivered, and which lgpus are near a limit. It fits in 80 columns. q
 ends it, ? shows the other keys. With --once it prints one frame; with --once
 --json it prints the same for programs. The JSON is described at
-https://github.com/lgpu/lgpu/blob/main/docs/cli.md.
+https://github.com/lgpu/lgpu/blob/main/docs/json.md.
 
 Exit status: 0; 1 if the daemon cannot be reached, or ends.`,
 		Example: `  lgpu top

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/api/state"
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/sim"
 )
@@ -32,8 +33,9 @@ is for that device.
 `
 
 func showCommand() *cobra.Command {
+	var asJSON bool
 	c := &cobra.Command{
-		Use:   "show PATH [FILE...]",
+		Use:   "show [--json] PATH [FILE...]",
 		Short: "Show the limits and the use of a group or lgpu",
 		Long: `Show files of a group or lgpu. Without FILE, show every readable file with its
 name; with one FILE, only its contents. If the tree is mounted, these are the
@@ -42,15 +44,22 @@ files there.
 Exit status: 0; 2 if there is no such group, lgpu or file; 1 if the daemon
 cannot be reached.`,
 		Example: `  lgpu show /team
-  lgpu show /team memory.current`,
+  lgpu show /team memory.current
+  lgpu show --json /team | jq '.groups[0].devices[].effective'`,
 		DisableFlagsInUseLine: true,
 		Args:                  atLeast(1, "PATH"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if asJSON && len(args) > 1 {
+				return usage("leave the files out", "--json: it shows all of %s", args[0])
+			}
 			conn, err := connect(c, toAsk)
 			if err != nil {
 				return err
 			}
 			defer conn.Close()
+			if asJSON {
+				return showJSON(c, conn, rooted(args[0]))
+			}
 			files, err := conn.Read(c.Context(), &api.ReadRequest{Path: rooted(args[0]), Files: args[1:]})
 			if err != nil {
 				return explain(err)
@@ -66,8 +75,23 @@ cannot be reached.`,
 			return nil
 		},
 	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print its limits and what it uses as JSON (docs/json.md)")
 	socketFlag(c)
 	return c
+}
+
+// showJSON prints what the state has of the group or lgpu at p.
+func showJSON(c *cobra.Command, conn *api.Conn, p string) error {
+	if _, err := conn.List(c.Context(), &api.ListRequest{Path: p}); err != nil {
+		return explain(err) // it may not be there
+	}
+	s, err := conn.Snapshot(c.Context(), &api.SnapshotRequest{})
+	if err != nil {
+		return explain(err)
+	}
+	doc := state.Of(s)
+	doc.Only(p)
+	return written(doc.Write(c.OutOrStdout()))
 }
 
 // listing writes files below each other, names on the left.
@@ -165,7 +189,7 @@ this user.`,
 				}
 			}
 			_, err = conn.Create(c.Context(), request)
-			return explain(err)
+			return explainOptions(c, err)
 		},
 	}
 	f := c.Flags()

@@ -1,5 +1,6 @@
-// Package dispatch carries out the schedule: it tells the policy what the gates of clients report, and the gates what the
-// policy decides. It knows no device and decides nothing itself.
+// Package dispatch carries out the schedule: it tells the policy what the gates of clients report, and the gates what
+// the policy decides. It does not use devices and makes no decisions itself, except in which order the clients of one
+// seat run.
 package dispatch
 
 import (
@@ -21,8 +22,8 @@ import (
 // Config is what a Runner needs.
 type Config struct {
 	Options schedule.Options
-	// Slice is told every turn that has ended, and Overran every drain past its bound. Both are called with a lock held:
-	// they must be quick and not call back.
+	// Slice is called for every turn that has ended, and Overran for every drain past its bound. Both are called while
+	// a lock is locked: they must be quick and must not call the Runner.
 	Slice   func(Slice)
 	Overran func(lgpu uint64, device gpu.UUID)
 	Log     *slog.Logger // nil: none
@@ -36,8 +37,8 @@ type Slice struct {
 	Busy       int64 // device time used, ns
 }
 
-// Params are share.Params with devices by UUID. The ID of an lgpu is that of its clients' seats; groups have IDs that no
-// lgpu has.
+// Params are schedule.Params with devices by UUID. An lgpu has the ID that its clients' gates report; groups have IDs
+// that no lgpu has.
 type Params struct {
 	Parent   uint64
 	Weight   uint32
@@ -48,7 +49,7 @@ type Params struct {
 	Devices  []gpu.UUID // nil: all
 }
 
-// Share is share.Share with the device by UUID.
+// Share is schedule.Share with the device by UUID.
 type Share struct {
 	LGPU      uint64
 	Device    gpu.UUID
@@ -68,14 +69,14 @@ var DrainBounds = [...]time.Duration{
 // Stats only rise.
 type Stats struct {
 	Grants, Seeps, Overruns uint64
-	// Drains counts the grants that were closed while they ran, by the time from there to the end of their work; the last
-	// bucket has no bound. DrainTotal is the sum of those times.
+	// Drains counts the grants that were closed while they ran, by the time from there to the end of their work; the
+	// last bucket has no bound. DrainTotal is the sum of those times.
 	Drains     [len(DrainBounds) + 1]uint64
 	DrainTotal time.Duration
 }
 
-// seat is what a Runner needs of a tenant.Seat.
-type seat interface {
+// gate is what a Runner needs of a tenant.Gate.
+type gate interface {
 	LGPU() uint64
 	UUID() [16]byte
 	Busy() uint64
@@ -83,18 +84,18 @@ type seat interface {
 	Send(protocol.Message)
 }
 
-// client is one process's seat.
+// client is a process of an lgpu on a device.
 type client struct {
-	seat    seat
-	serial  uint64           // of its newest grant
-	since   int64            // when that began, ns
-	stopped int64            // when it was told to stop, ns; 0: it was not
-	granted bool             // it owes a Closed
-	waiting bool             // launches wait there
-	told    protocol.Message // of the terms of its grant
+	gate       gate
+	serial     uint64           // of its newest grant
+	since      int64            // when that began, ns
+	stopped    int64            // when it was told to stop, ns; 0: it was not told
+	owesClosed bool             // it owes a Closed
+	waiting    bool             // launches wait there
+	told       protocol.Message // the last message with the terms of its grant
 }
 
-// phase of a place.
+// phase of a seat.
 type phase uint8
 
 const (
@@ -104,9 +105,9 @@ const (
 	free                 // clients run without accounts
 )
 
-// place is an lgpu on a device: what the policy calls a seat. Its clients run one after the other, since a device loses time
-// when it changes contexts, and so that a client that closes its gate soon leaves the device.
-type place struct {
+// seat is an lgpu on a device, as in the policy. Its clients run one after the other: a device loses time when it
+// switches contexts, and a client that closes its gate then leaves the device soon.
+type seat struct {
 	id      uint64
 	uuid    gpu.UUID
 	device  schedule.Device
@@ -116,7 +117,7 @@ type place struct {
 	wanted  bool
 	opened  int64 // when, ns
 	busy    int64 // Busy then
-	closed  int64 // when it was told to close, ns; 0: it was not
+	closed  int64 // when it was told to close, ns; 0: it was not told
 }
 
 // Runner is the policy at work. Its methods may be called by several goroutines. It implements tenant.GateHandler.
@@ -124,16 +125,16 @@ type Runner struct {
 	config Config
 	wake   int // eventfd: Next may have changed, or it is over
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards what follows
 	over    bool
 	asleep  int64 // keepTime sleeps until then
 	policy  *schedule.Scheduler
 	serial  uint64
 	numbers map[gpu.UUID]schedule.Device
-	devices []device // by share.Device
-	places  []*place // in the order of their making
-	clients map[seat]*client
-	byID    map[uint64][]*place
+	devices []device // by schedule.Device
+	seats   []*seat  // in the order in which they were attached
+	clients map[gate]*client
+	byID    map[uint64][]*seat
 	shares  []schedule.Share
 	stats   Stats
 }
@@ -143,18 +144,18 @@ type device struct {
 	spatial bool
 }
 
-// New returns a Runner without lgpus. The caller ends it by Close.
+// New returns a Runner without lgpus. The caller ends it with Close.
 func New(c Config) (*Runner, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
-		return nil, fmt.Errorf("make an eventfd: %w", err)
+		return nil, fmt.Errorf("create an eventfd: %w", err)
 	}
 	r := &Runner{
 		config: c, wake: wake, policy: schedule.New(c.Options), numbers: map[gpu.UUID]schedule.Device{},
-		clients: map[seat]*client{}, byID: map[uint64][]*place{},
+		clients: map[gate]*client{}, byID: map[uint64][]*seat{},
 	}
 	go r.keepTime()
 	return r, nil
@@ -189,13 +190,13 @@ func (r *Runner) number(uuid gpu.UUID) schedule.Device {
 }
 
 // SetDevice sets the options of one device; zero values are those of Config. On a device in spatial mode all gates are
-// free: there the hardware shares.
+// free: the hardware divides the device.
 func (r *Runner) SetDevice(uuid gpu.UUID, spatial bool, o schedule.Options) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := r.number(uuid)
-	for _, p := range r.places {
-		if p.device == n && r.devices[n].spatial != spatial {
+	for _, s := range r.seats {
+		if s.device == n && r.devices[n].spatial != spatial {
 			return fmt.Errorf("device %s: its mode cannot change while lgpus run there", uuid)
 		}
 	}
@@ -206,7 +207,8 @@ func (r *Runner) SetDevice(uuid gpu.UUID, spatial bool, o schedule.Options) erro
 	return nil
 }
 
-// Set makes an lgpu or a group, or changes it, with effect on running grants. Parents come before their children.
+// Set creates an lgpu or a group, or changes it; a change has effect on running grants. Parents come before their
+// children.
 func (r *Runner) Set(id uint64, p Params) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -215,7 +217,7 @@ func (r *Runner) Set(id uint64, p Params) error {
 		Cap: make(map[schedule.Device]uint32, len(p.Cap)), Min: make(map[schedule.Device]uint32, len(p.Min)),
 	}
 	for uuid, v := range p.Cap {
-		s.Cap[r.number(uuid)] = max(v, 1) // none at all is refused in the process itself
+		s.Cap[r.number(uuid)] = max(v, 1) // a cap of 0 is refused in the process itself
 	}
 	for uuid, v := range p.Min {
 		s.Min[r.number(uuid)] = v
@@ -236,11 +238,11 @@ func (r *Runner) Remove(id uint64) {
 	defer r.mu.Unlock()
 	t := now()
 	r.policy.Remove(t, schedule.ID(id))
-	for _, p := range r.byID[id] {
-		for _, c := range p.clients {
-			delete(r.clients, c.seat)
+	for _, s := range r.byID[id] {
+		for _, c := range s.clients {
+			delete(r.clients, c.gate)
 		}
-		r.places = slices.DeleteFunc(r.places, func(q *place) bool { return q == p })
+		r.seats = slices.DeleteFunc(r.seats, func(q *seat) bool { return q == s })
 	}
 	delete(r.byID, id)
 	r.decide(t)
@@ -274,169 +276,169 @@ func (r *Runner) Stats() Stats {
 // ---- what gates report
 
 // Attach implements tenant.GateHandler.
-func (r *Runner) Attach(s *tenant.Seat, m protocol.Message) { r.attach(s, m) }
+func (r *Runner) Attach(g *tenant.Gate, m protocol.Message) { r.attach(g, m) }
 
 // Want implements tenant.GateHandler.
-func (r *Runner) Want(s *tenant.Seat, _ protocol.Message) { r.want(s) }
+func (r *Runner) Want(g *tenant.Gate, _ protocol.Message) { r.want(g) }
 
 // Closed implements tenant.GateHandler.
-func (r *Runner) Closed(s *tenant.Seat, m protocol.Message) { r.closed(s, m) }
+func (r *Runner) Closed(g *tenant.Gate, m protocol.Message) { r.closed(g, m) }
 
 // Gone implements tenant.GateHandler.
-func (r *Runner) Gone(s *tenant.Seat) { r.gone(s) }
+func (r *Runner) Gone(g *tenant.Gate) { r.gone(g) }
 
-func (r *Runner) attach(s seat, m protocol.Message) {
+func (r *Runner) attach(g gate, m protocol.Message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.clients[s] != nil {
+	if r.clients[g] != nil {
 		return
 	}
 	t := now()
-	n := r.number(s.UUID())
-	c := &client{seat: s, granted: m.Flags&protocol.FlagRunning != 0}
-	r.clients[s] = c
-	p := r.place(s)
-	if p == nil {
-		p = &place{id: s.LGPU(), uuid: s.UUID(), device: n}
+	n := r.number(g.UUID())
+	c := &client{gate: g, owesClosed: m.Flags&protocol.FlagRunning != 0}
+	r.clients[g] = c
+	s := r.seatOf(g)
+	if s == nil {
+		s = &seat{id: g.LGPU(), uuid: g.UUID(), device: n}
 		if r.devices[n].spatial {
-			p.phase = free
-		} else if err := r.policy.Attach(t, schedule.ID(p.id), n, int64(s.Busy())); err != nil {
-			// Without the policy's knowledge nobody would ever open this gate.
-			r.config.Log.Error("gate left open: the policy does not take the lgpu", "lgpu", p.id, "device", p.uuid, "error", err)
-			p.phase = free
+			s.phase = free
+		} else if err := r.policy.Attach(t, schedule.ID(s.id), n, int64(g.Busy())); err != nil {
+			// A gate that the policy does not know would stay closed for ever.
+			r.config.Log.Error("gate left open: the policy does not accept the lgpu", "lgpu", s.id, "device", s.uuid, "error", err)
+			s.phase = free
 		}
-		r.places = append(r.places, p)
-		r.byID[p.id] = append(r.byID[p.id], p)
+		r.seats = append(r.seats, s)
+		r.byID[s.id] = append(r.byID[s.id], s)
 	}
-	p.clients = append(p.clients, c)
-	if p.phase == free {
-		c.granted = false
-		s.Send(protocol.Message{Kind: protocol.Free})
+	s.clients = append(s.clients, c)
+	if s.phase == free {
+		c.owesClosed = false
+		g.Send(protocol.Message{Kind: protocol.Free})
 	}
 	r.decide(t)
 }
 
-func (r *Runner) place(s seat) *place {
-	for _, p := range r.byID[s.LGPU()] {
-		if p.uuid == s.UUID() {
-			return p
+func (r *Runner) seatOf(g gate) *seat {
+	for _, s := range r.byID[g.LGPU()] {
+		if s.uuid == g.UUID() {
+			return s
 		}
 	}
 	return nil
 }
 
-func (r *Runner) want(s seat) {
+func (r *Runner) want(g gate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c, p := r.clients[s], r.place(s)
-	if c == nil || p == nil {
+	c, s := r.clients[g], r.seatOf(g)
+	if c == nil || s == nil {
 		return
 	}
 	t := now()
 	c.waiting = true
-	s.Beat()
-	switch p.phase {
+	g.Beat()
+	switch s.phase {
 	case free:
-		s.Send(protocol.Message{Kind: protocol.Free})
+		g.Send(protocol.Message{Kind: protocol.Free})
 	case open:
-		if !c.granted {
-			r.next(t, p)
+		if !c.owesClosed {
+			r.next(t, s)
 		}
 	case idle:
-		r.progressOn(t, p.device) // whoever has the device is charged by the clock from now on
-		r.policy.Want(t, schedule.ID(p.id), p.device, int64(s.Busy()))
+		r.progressOn(t, s.device) // from now on the owner of the device is charged by the clock
+		r.policy.Want(t, schedule.ID(s.id), s.device, int64(g.Busy()))
 	}
 	r.decide(t)
 }
 
-func (r *Runner) closed(s seat, m protocol.Message) {
+func (r *Runner) closed(g gate, m protocol.Message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c, p := r.clients[s], r.place(s)
-	if c == nil || p == nil || !c.granted || m.Serial != c.serial {
+	c, s := r.clients[g], r.seatOf(g)
+	if c == nil || s == nil || !c.owesClosed || m.Serial != c.serial {
 		return
 	}
 	t := now()
-	c.granted, c.waiting = false, m.Flags&protocol.FlagWaiting != 0
+	c.owesClosed, c.waiting = false, m.Flags&protocol.FlagWaiting != 0
 	if c.waiting {
-		s.Beat()
+		g.Beat()
 	}
-	if p.phase == idle { // what ran before a reconnect
+	if s.phase == idle { // what ran before a reconnect
 		if c.waiting {
-			r.policy.Want(t, schedule.ID(p.id), p.device, int64(s.Busy()))
+			r.policy.Want(t, schedule.ID(s.id), s.device, int64(g.Busy()))
 		}
 	} else {
-		// Who closes by itself though it has more to do has found the grant spent.
-		r.ended(t, p, c.waiting && c.stopped == 0 || int64(s.Busy()) >= p.until)
+		// A client that closes by itself while it has more to do has found that the grant is used up.
+		r.ended(t, s, c.waiting && c.stopped == 0 || int64(g.Busy()) >= s.until)
 	}
 	r.decide(t)
 }
 
-func (r *Runner) gone(s seat) {
+func (r *Runner) gone(g gate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c, p := r.clients[s], r.place(s)
-	delete(r.clients, s)
-	if c == nil || p == nil {
+	c, s := r.clients[g], r.seatOf(g)
+	delete(r.clients, g)
+	if c == nil || s == nil {
 		return
 	}
 	t := now()
-	r.progressOn(t, p.device) // what it used without leave, while this daemon hung, is charged too
-	p.clients = slices.DeleteFunc(p.clients, func(o *client) bool { return o == c })
-	if len(p.clients) == 0 {
-		r.turnOver(t, p)
-		r.policy.Detach(t, schedule.ID(p.id), p.device)
-		r.places = slices.DeleteFunc(r.places, func(q *place) bool { return q == p })
-		r.byID[p.id] = slices.DeleteFunc(r.byID[p.id], func(q *place) bool { return q == p })
-		if len(r.byID[p.id]) == 0 {
-			delete(r.byID, p.id)
+	r.progressOn(t, s.device) // what it used without a grant, while this daemon hung, is charged too
+	s.clients = slices.DeleteFunc(s.clients, func(o *client) bool { return o == c })
+	if len(s.clients) == 0 {
+		r.turnOver(t, s)
+		r.policy.Detach(t, schedule.ID(s.id), s.device)
+		r.seats = slices.DeleteFunc(r.seats, func(q *seat) bool { return q == s })
+		r.byID[s.id] = slices.DeleteFunc(r.byID[s.id], func(q *seat) bool { return q == s })
+		if len(r.byID[s.id]) == 0 {
+			delete(r.byID, s.id)
 		}
-	} else if p.phase == open || p.phase == closing {
-		r.ended(t, p, false)
+	} else if s.phase == open || s.phase == closing {
+		r.ended(t, s, false)
 	}
 	r.decide(t)
 }
 
-// ended notes that a client of p runs no more: the next one does, and with the last the grant is over.
-func (r *Runner) ended(t int64, p *place, spent bool) {
-	if p.phase == open && spent {
-		r.close(t, p)
+// ended notes that a client of s has stopped running: the next one runs, and after the last the grant is over.
+func (r *Runner) ended(t int64, s *seat, spent bool) {
+	if s.phase == open && spent {
+		r.close(t, s)
 	}
-	if p.phase == open {
-		r.next(t, p)
+	if s.phase == open {
+		r.next(t, s)
 	}
 	waiting := false
-	for _, c := range p.clients {
-		if c.granted {
+	for _, c := range s.clients {
+		if c.owesClosed {
 			return
 		}
 		waiting = waiting || c.waiting
 	}
-	r.turnOver(t, p)
-	p.phase = idle
-	r.policy.Closed(t, schedule.ID(p.id), p.device, r.busy(p), waiting)
+	r.turnOver(t, s)
+	s.phase = idle
+	r.policy.Closed(t, schedule.ID(s.id), s.device, r.busy(s), waiting)
 }
 
-// next opens the gate of the client of an open place that has waited longest for its turn, unless another runs; that one
-// is to make room when it has had its turn or has nothing to do, and is not waited for beyond a bound.
-func (r *Runner) next(t int64, p *place) {
+// next opens the gate of the client of an open seat that has waited longest for its turn, unless another client runs.
+// That one is told to stop when it has had its turn or has nothing to do, and is not waited for beyond a bound.
+func (r *Runner) next(t int64, s *seat) {
 	var first, runs *client
-	for _, c := range p.clients {
-		if c.granted && (c.stopped == 0 || t < c.stopped+ownBound) {
+	for _, c := range s.clients {
+		if c.owesClosed && (c.stopped == 0 || t < c.stopped+ownBound) {
 			runs = c
 		}
-		if c.waiting && !c.granted && (first == nil || c.since < first.since) {
+		if c.waiting && !c.owesClosed && (first == nil || c.since < first.since) {
 			first = c
 		}
 	}
 	switch {
 	case first == nil:
 	case runs == nil:
-		r.grant(t, p, first)
+		r.grant(t, s, first)
 	case runs.stopped == 0 && t >= runs.since+ownTurn:
 		r.stop(t, runs)
 	case runs.stopped == 0:
-		r.tell(p, runs)
+		r.tell(s, runs)
 	}
 }
 
@@ -446,13 +448,13 @@ const (
 	ownBound = 100 * int64(time.Millisecond)
 )
 
-// turnOver writes down p's turn, if it has one.
-func (r *Runner) turnOver(t int64, p *place) {
-	if p.opened == 0 {
+// turnOver reports the end of s's turn, if it has one.
+func (r *Runner) turnOver(t int64, s *seat) {
+	if s.opened == 0 {
 		return
 	}
-	if p.closed != 0 {
-		drained := time.Duration(t - p.closed)
+	if s.closed != 0 {
+		drained := time.Duration(t - s.closed)
 		bucket := 0
 		for bucket < len(DrainBounds) && drained > DrainBounds[bucket] {
 			bucket++
@@ -461,40 +463,40 @@ func (r *Runner) turnOver(t int64, p *place) {
 		r.stats.DrainTotal += drained
 	}
 	if r.config.Slice != nil {
-		r.config.Slice(Slice{LGPU: p.id, Device: p.uuid, Start: p.opened, End: t, Busy: max(r.busy(p)-p.busy, 0)})
+		r.config.Slice(Slice{LGPU: s.id, Device: s.uuid, Start: s.opened, End: t, Busy: max(r.busy(s)-s.busy, 0)})
 	}
-	p.opened, p.closed = 0, 0
+	s.opened, s.closed = 0, 0
 }
 
 // busy is how far the lgpu's device time has come. Every client of it reads the same counter.
-func (r *Runner) busy(p *place) int64 {
-	if len(p.clients) == 0 {
-		return p.busy
+func (r *Runner) busy(s *seat) int64 {
+	if len(s.clients) == 0 {
+		return s.busy
 	}
-	return int64(min(p.clients[0].seat.Busy(), 1<<62))
+	return int64(min(s.clients[0].gate.Busy(), 1<<62))
 }
 
-// progress tells the policy how far everybody has come, progressOn those on one device. Who waits may have come on, too:
-// by its own credit, while this daemon hung.
+// progress tells the policy the Busy of all seats, progressOn that of the seats on one device. Those that wait may have
+// used the device, too: by their own credit, while this daemon hung.
 func (r *Runner) progress(t int64) {
-	for _, p := range r.places {
-		if p.phase != free {
-			r.policy.Progress(t, schedule.ID(p.id), p.device, r.busy(p))
+	for _, s := range r.seats {
+		if s.phase != free {
+			r.policy.Progress(t, schedule.ID(s.id), s.device, r.busy(s))
 		}
 	}
 }
 
 func (r *Runner) progressOn(t int64, device schedule.Device) {
-	for _, p := range r.places {
-		if p.device == device && p.phase != free {
-			r.policy.Progress(t, schedule.ID(p.id), p.device, r.busy(p))
+	for _, s := range r.seats {
+		if s.device == device && s.phase != free {
+			r.policy.Progress(t, schedule.ID(s.id), s.device, r.busy(s))
 		}
 	}
 }
 
 // ---- what the policy decides
 
-// decide carries out what has been decided, and sees to it that time is kept.
+// decide carries out what has been decided, and wakes keepTime where it would sleep too long.
 func (r *Runner) decide(t int64) {
 	r.carryAllOut(t)
 	if r.due(t) < r.asleep {
@@ -505,7 +507,7 @@ func (r *Runner) decide(t int64) {
 func (r *Runner) carryAllOut(t int64) {
 	for decisions := r.policy.Decisions(); len(decisions) > 0; decisions = r.policy.Decisions() {
 		for _, d := range slices.Clone(decisions) {
-			i := slices.IndexFunc(r.byID[uint64(d.ID)], func(p *place) bool { return p.device == d.Device })
+			i := slices.IndexFunc(r.byID[uint64(d.ID)], func(s *seat) bool { return s.device == d.Device })
 			if i < 0 {
 				continue
 			}
@@ -514,106 +516,107 @@ func (r *Runner) carryAllOut(t int64) {
 	}
 }
 
-func (r *Runner) carryOut(t int64, p *place, d schedule.Decision) {
+func (r *Runner) carryOut(t int64, s *seat, d schedule.Decision) {
 	switch d.Kind {
 	case schedule.Open:
 		r.stats.Grants++
-		p.phase, p.until, p.wanted = open, d.Until, d.Wanted
-		p.opened, p.busy, p.closed = t, r.busy(p), 0
-		r.ended(t, p, false) // at once, if the one that wanted has died
+		s.phase, s.until, s.wanted = open, d.Until, d.Wanted
+		s.opened, s.busy, s.closed = t, r.busy(s), 0
+		r.ended(t, s, false) // the client that wanted may have died
 	case schedule.Extend:
-		wasFree := p.phase == free
-		p.phase, p.until, p.wanted = open, d.Until, d.Wanted
+		wasFree := s.phase == free
+		s.phase, s.until, s.wanted = open, d.Until, d.Wanted
 		if wasFree {
-			p.opened, p.busy, p.closed = t, r.busy(p), 0
+			s.opened, s.busy, s.closed = t, r.busy(s), 0
 		}
-		for _, c := range p.clients {
+		for _, c := range s.clients {
 			if wasFree {
-				r.grant(t, p, c) // all run; what follows is one after the other
-			} else if c.granted && c.stopped == 0 {
-				r.tell(p, c)
+				r.grant(t, s, c) // all run; what follows is one after the other
+			} else if c.owesClosed && c.stopped == 0 {
+				r.tell(s, c)
 			}
 		}
 	case schedule.Close:
-		r.close(t, p)
-		r.ended(t, p, false)
+		r.close(t, s)
+		r.ended(t, s, false)
 	case schedule.Seep:
 		r.stats.Seeps++
-		p.phase = closing
-		for _, c := range p.clients {
-			if c.waiting && !c.granted {
+		s.phase = closing
+		for _, c := range s.clients {
+			if c.waiting && !c.owesClosed {
 				r.begin(t, c)
-				c.seat.Send(protocol.Message{Kind: protocol.Seep, Serial: c.serial, Value: 1})
+				c.gate.Send(protocol.Message{Kind: protocol.Seep, Serial: c.serial, Value: 1})
 				break
 			}
 		}
-		r.ended(t, p, false)
+		r.ended(t, s, false)
 	case schedule.Free:
-		r.turnOver(t, p)
-		p.phase = free
-		for _, c := range p.clients {
-			c.granted, c.waiting = false, false
-			c.seat.Send(protocol.Message{Kind: protocol.Free})
+		r.turnOver(t, s)
+		s.phase = free
+		for _, c := range s.clients {
+			c.owesClosed, c.waiting = false, false
+			c.gate.Send(protocol.Message{Kind: protocol.Free})
 		}
 	case schedule.Overran:
 		r.stats.Overruns++
 		if r.config.Overran != nil {
-			r.config.Overran(p.id, p.uuid)
+			r.config.Overran(s.id, s.uuid)
 		}
 	}
 }
 
 func (r *Runner) begin(t int64, c *client) {
 	r.serial++
-	c.serial, c.since, c.stopped, c.granted, c.waiting = r.serial, t, 0, true, false
+	c.serial, c.since, c.stopped, c.owesClosed, c.waiting = r.serial, t, 0, true, false
 }
 
-// grant opens the gate of a client of p.
-func (r *Runner) grant(t int64, p *place, c *client) {
+// grant opens the gate of a client of s.
+func (r *Runner) grant(t int64, s *seat, c *client) {
 	r.begin(t, c)
-	r.tell(p, c)
+	r.tell(s, c)
 }
 
 // tell sends a client the terms of its grant.
-func (r *Runner) tell(p *place, c *client) {
+func (r *Runner) tell(s *seat, c *client) {
 	m := protocol.Message{Kind: protocol.Open, Serial: c.serial, Value: protocol.Forever}
-	if p.until != schedule.NoLimit {
-		m.Value = uint64(max(p.until, 0))
+	if s.until != schedule.NoLimit {
+		m.Value = uint64(max(s.until, 0))
 	}
-	if p.wanted || slices.ContainsFunc(p.clients, func(o *client) bool { return o.waiting && !o.granted }) {
+	if s.wanted || slices.ContainsFunc(s.clients, func(o *client) bool { return o.waiting && !o.owesClosed }) {
 		m.Flags = protocol.FlagWanted
 	}
 	if m != c.told {
 		c.told = m
-		c.seat.Send(m)
+		c.gate.Send(m)
 	}
 }
 
 // stop closes the gate of a client.
 func (r *Runner) stop(t int64, c *client) {
 	c.stopped = t
-	c.seat.Send(protocol.Message{Kind: protocol.Close, Serial: c.serial})
+	c.gate.Send(protocol.Message{Kind: protocol.Close, Serial: c.serial})
 }
 
-// close closes the gates of all clients of p.
-func (r *Runner) close(t int64, p *place) {
-	if p.phase != open && p.phase != free {
+// close closes the gates of all clients of s.
+func (r *Runner) close(t int64, s *seat) {
+	if s.phase != open && s.phase != free {
 		return
 	}
-	for _, c := range p.clients {
-		if p.phase == free {
+	for _, c := range s.clients {
+		if s.phase == free {
 			r.begin(t, c)
 		}
-		if c.granted && c.stopped == 0 {
+		if c.owesClosed && c.stopped == 0 {
 			r.stop(t, c)
 		}
 	}
-	p.phase, p.closed = closing, t
+	s.phase, s.closed = closing, t
 }
 
 // ---- time
 
-// look is how often the charges of standing grants are looked at, and who waits sees that the daemon lives, ns.
+// look is the time between two looks at the charges of grants without an end, and between two beats for the clients
+// that wait, ns.
 const look int64 = protocol.Beat
 
 // due is when keepTime must do something.
@@ -622,17 +625,17 @@ func (r *Runner) due(t int64) int64 {
 	if !set {
 		next = math.MaxInt64
 	}
-	for _, p := range r.places {
-		if p.waits() {
+	for _, s := range r.seats {
+		if s.waits() {
 			next = min(next, t+look)
 		}
-		if p.phase != open {
+		if s.phase != open {
 			continue
 		}
 		next = min(next, t+look)
-		for _, c := range p.clients {
+		for _, c := range s.clients {
 			switch {
-			case !c.granted || len(p.clients) == 1:
+			case !c.owesClosed || len(s.clients) == 1:
 			case c.stopped == 0:
 				next = min(next, max(c.since+ownTurn, t+ownTurn/8))
 			case c.stopped+ownBound > t:
@@ -643,9 +646,9 @@ func (r *Runner) due(t int64) int64 {
 	return next
 }
 
-// waits reports whether a process of p waits for word.
-func (p *place) waits() bool {
-	return p.phase != free && slices.ContainsFunc(p.clients, func(c *client) bool { return c.waiting || c.granted })
+// waits reports whether a client of s waits for a message.
+func (s *seat) waits() bool {
+	return s.phase != free && slices.ContainsFunc(s.clients, func(c *client) bool { return c.waiting || c.owesClosed })
 }
 
 // poke wakes keepTime.
@@ -669,12 +672,12 @@ func (r *Runner) keepTime() {
 		r.progress(t)
 		r.policy.Tick(t)
 		r.carryAllOut(t)
-		for _, p := range r.places {
-			if p.phase == open {
-				r.next(t, p)
+		for _, s := range r.seats {
+			if s.phase == open {
+				r.next(t, s)
 			}
-			if p.waits() {
-				p.clients[0].seat.Beat()
+			if s.waits() {
+				s.clients[0].gate.Beat()
 			}
 		}
 		r.asleep = r.due(t)

@@ -221,7 +221,7 @@ func TestProcessesShareAGrant(t *testing.T) {
 	a1.expect(t, protocol.Free) // nobody else is left
 }
 
-// Who had work in flight when the daemon came has it charged to nobody, and asks like anybody else after it.
+// A client that had work in flight when the daemon came is not charged for it, and asks like any other after it.
 func TestReconnect(t *testing.T) {
 	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: 5000}}})
 	a := &fake{lgpu: 1, uuid: card, news: make(chan protocol.Message, 100), granted: true}
@@ -236,7 +236,7 @@ func TestReconnect(t *testing.T) {
 	r.closed(a, a.closed(0))
 }
 
-// On a device in spatial mode every gate is free, and the mode stays while somebody is there.
+// On a device in spatial mode every gate is free, and the mode stays while an lgpu is there.
 func TestSpatial(t *testing.T) {
 	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: 5000}}, 2: {}})
 	if err := r.SetDevice(card, true, schedule.Options{}); err != nil {
@@ -255,7 +255,7 @@ func TestSpatial(t *testing.T) {
 	}
 }
 
-// A cap holds by the clock: of a device that nobody else wants a lgpu with a cap gets that, and a changed cap at once.
+// A cap holds by the clock: an lgpu alone on its device gets its cap, and a changed cap at once.
 func TestCapAlone(t *testing.T) {
 	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: 2000}}})
 	a := r.seat(1)
@@ -275,7 +275,7 @@ func TestCapAlone(t *testing.T) {
 	}
 }
 
-// Who waits for its turn sees that the daemon lives, however long it takes.
+// A client that waits for its turn sees that the daemon lives, however long it waits.
 func TestBeats(t *testing.T) {
 	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: 1}}})
 	waits := r.seat(1)

@@ -1,14 +1,14 @@
-// Package foreign takes in what strangers send through the daemon's unix sockets, and gets rid of it.
+// Package foreign receives what strangers send through the daemon's unix sockets, and closes their descriptors safely.
 //
-// Whoever can connect to a socket can put descriptors of any kind into it (SCM_RIGHTS), and whoever closes the last
-// copy of a descriptor waits for whatever that takes: a TCP socket with SO_LINGER and data that nobody reads waits for
-// as long as its maker wishes, a file of a file system in user space for its server. It is the same whether the
-// descriptor was received and is closed, or its packet is thrown away unread, as with the connection that it waits in.
-// In Go every such close holds a thread, and a process that has 10,000 is ended. So this package
+// A process that can connect to a socket can send descriptors of any kind (SCM_RIGHTS), and closing the last copy of a
+// descriptor may take long: a TCP socket with SO_LINGER and unread data delays its close for as long as its creator
+// chose, and a file of a file system in user space waits for its server. It makes no difference whether the descriptor
+// was received and is closed, or its packet is discarded unread together with the connection. In Go every such close
+// occupies a thread, and the runtime ends a process that has 10,000 threads. So this package
 //
 //   - has the kernel refuse descriptors at the sender where none are due (SO_PASSRIGHTS, Linux 6.16);
-//   - looks whether a packet has any before it takes it (Conn.Peek);
-//   - closes what is foreign only on a bounded number of threads, whose wait for a socket it cuts short (Closers).
+//   - looks whether a packet has any before it receives it (Conn.Peek);
+//   - closes foreign descriptors on a bounded number of threads only, and cuts their wait for a socket short (Closers).
 package foreign
 
 import (
@@ -22,11 +22,12 @@ import (
 
 // Bounds of what is being closed, of one user and of all.
 const (
-	// MaxClosers is the number of threads that close, MaxClosersUser how many of them one user's descriptors can hold.
+	// MaxClosers is the number of threads that close, MaxClosersUser how many of them one user's descriptors can
+	// occupy.
 	MaxClosers     = 8
 	MaxClosersUser = 2
-	// MaxClosing is the number of descriptors that wait to be closed, MaxClosingUser that of one user's. Who has one
-	// more to close waits.
+	// MaxClosing is the number of descriptors that wait to be closed, MaxClosingUser the number of one user's. Close
+	// waits where there is no room.
 	MaxClosing     = 256
 	MaxClosingUser = 64
 )
@@ -38,7 +39,7 @@ const (
 	lastNudge  = time.Second
 )
 
-// Closers close what is foreign. The zero value is ready; methods may be called by several goroutines.
+// Closers close foreign descriptors. The zero value is ready; methods may be called by several goroutines.
 type Closers struct {
 	mu      sync.Mutex
 	room    *sync.Cond // mu; there is less to close
@@ -54,8 +55,8 @@ type queue struct {
 	running int // closers that are at it
 }
 
-// Close has f closed, on behalf of a user. It returns as soon as there is room for it in the queue, which is at once
-// but under attack; so no lock must be held. What closing f returns is nobody's concern.
+// Close has f closed, on behalf of a user. It returns as soon as there is room for it in the queue: at once,
+// except under attack, so the caller must have nothing locked. The error of closing f is ignored.
 func (c *Closers) Close(uid uint32, f io.Closer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,8 +82,8 @@ func (c *Closers) Close(uid uint32, f io.Closer) {
 	}
 }
 
-// take returns the next to close, or nil. Called with mu held.
-func (c *Closers) take() (q *queue, uid uint32, f io.Closer) {
+// next returns the next descriptor to close, or nil. Called with mu held.
+func (c *Closers) next() (q *queue, uid uint32, f io.Closer) {
 	for i, uid := range c.order {
 		q := c.queues[uid]
 		if q.running >= MaxClosersUser {
@@ -90,7 +91,7 @@ func (c *Closers) take() (q *queue, uid uint32, f io.Closer) {
 		}
 		f, q.waiting = q.waiting[0], q.waiting[1:]
 		c.order = append(c.order[:i], c.order[i+1:]...)
-		if len(q.waiting) > 0 { // behind the others
+		if len(q.waiting) > 0 { // after the others
 			c.order = append(c.order, uid)
 		}
 		q.running++
@@ -107,7 +108,7 @@ func (c *Closers) run() {
 	defer runtime.UnlockOSThread()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for q, uid, f := c.take(); f != nil; q, uid, f = c.take() {
+	for q, uid, f := c.next(); f != nil; q, uid, f = c.next() {
 		c.mu.Unlock()
 		closeNudged(f)
 		c.mu.Lock()
@@ -119,8 +120,8 @@ func (c *Closers) run() {
 	c.running--
 }
 
-// closeNudged closes f. A socket's wait for its data ends with any signal: SIGURG is one that Go's runtime handles, and
-// takes for one that came in vain.
+// closeNudged closes f. A socket's wait for its data ends with any signal: Go's runtime handles SIGURG, and
+// ignores one that it has not sent itself.
 func closeNudged(f io.Closer) {
 	done := make(chan struct{})
 	thread := unix.Gettid()

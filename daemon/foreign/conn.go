@@ -77,7 +77,7 @@ func (l *Listener) SetRights(may bool) {
 // Accept implements net.Listener.
 func (l *Listener) Accept() (net.Conn, error) { return l.AcceptConn() }
 
-// AcceptConn waits for the next connection. One whose maker the kernel does not name is dropped.
+// AcceptConn waits for the next connection. One whose process the kernel does not name is dropped.
 func (l *Listener) AcceptConn() (*Conn, error) {
 	for {
 		conn, err := l.AcceptUnix()
@@ -102,7 +102,7 @@ func (l *Listener) AcceptConn() (*Conn, error) {
 // Conn is a connection with a stranger. One goroutine reads; the other methods may be called by several.
 type Conn struct {
 	*net.UnixConn
-	// PID and UID are those of who connected, when it did; PID is 0 where it cannot be seen.
+	// PID and UID are those of the process that connected, at that time; PID is 0 where it cannot be seen.
 	PID int32
 	UID uint32
 
@@ -113,8 +113,8 @@ type Conn struct {
 	raw     syscall.RawConn
 	ended   sync.Once
 	closed  sync.Once
-	// use is held for reading by who uses the descriptor, and for writing by who closes it: the last of the two is who
-	// closes in fact, and that must be a closer.
+	// use is locked for reading while the descriptor is used, and for writing while it is closed: the last user would
+	// close it in fact, and only a closer may.
 	use sync.RWMutex
 }
 
@@ -126,7 +126,8 @@ func (c *Conn) End() {
 	})
 }
 
-// Close ends the connection and has its descriptor closed. It may wait for Closers, unless nothing foreign can be in it.
+// Close ends the connection and has its descriptor closed. It may wait for Closers, unless nothing foreign can be in
+// it.
 func (c *Conn) Close() error {
 	c.End()
 	c.closed.Do(func() {
@@ -191,8 +192,8 @@ type Packet struct {
 	Files  []int // the caller's to close, by Closers
 }
 
-// Peek waits for a packet and returns the size of its beginning in data, and whether descriptors are with it. It stays
-// where it is. At the end it is of size 0.
+// Peek waits for a packet and returns the size of its beginning in data, and whether descriptors are with it. The
+// packet stays in the socket. The size is 0 at the end.
 func (c *Conn) Peek(data []byte) (size int, rights bool, err error) {
 	c.use.RLock()
 	defer c.use.RUnlock()
@@ -200,8 +201,8 @@ func (c *Conn) Peek(data []byte) (size int, rights bool, err error) {
 }
 
 func (c *Conn) peek(data []byte) (size int, rights bool, err error) {
-	// There is room for who sent it and nothing else, so that descriptors are announced as what had none. Those of a
-	// packet that stays where it is are not closed by that.
+	// There is room for the sender's credentials and nothing else: that descriptors are there shows as truncation. They
+	// are not closed by that, since the packet stays in the socket.
 	var control []byte
 	if c.packets {
 		control = make([]byte, credentialSpace)
@@ -223,10 +224,10 @@ func (c *Conn) peek(data []byte) (size int, rights bool, err error) {
 	return size, rights, err
 }
 
-// credentialSpace is the room that SCM_CREDENTIALS takes among control messages.
+// credentialSpace is the size of SCM_CREDENTIALS among control messages.
 var credentialSpace = unix.CmsgSpace(unix.SizeofUcred)
 
-// Receive takes a packet after Peek, which found no descriptors with it, or the caller wants them.
+// Receive receives a packet after Peek. files says that the caller wants its descriptors; else Peek has found none.
 func (c *Conn) Receive(data []byte, rights bool) (Packet, error) {
 	room := credentialSpace
 	if rights {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/lgpu/lgpu/daemon"
 	"github.com/lgpu/lgpu/gpu"
-	"github.com/lgpu/lgpu/tenant/region"
+	"github.com/lgpu/lgpu/policy/limits"
 )
 
 // family is a metric's name, type and labels.
@@ -86,18 +86,18 @@ var (
 	nodeClients = gauge("lgpu_clients", "Processes that use the lgpu.", ofNode...)
 	nodeState   = gauge("lgpu_state", "1 for the state that the lgpu is in on the device, 0 for the others.", "path",
 		"kind", "device", "state")
-	hostUsed  = gauge("lgpu_host_memory_used_bytes", "Page-locked host memory in use.", ofNode...)
-	hostLimit = gauge("lgpu_host_memory_limit_bytes", "Limit of page-locked host memory; absent without one.",
+	hostUsed = gauge("lgpu_host_memory_used_bytes", "Page-locked host memory in use.", ofNode...)
+	hostMax  = gauge("lgpu_host_max_bytes", "host.max, most page-locked host memory; absent without one.",
 		ofNode...)
 	memoryUsed    = gauge("lgpu_memory_used_bytes", "Device memory in use.", ofNodeDevice...)
 	memoryPeak    = gauge("lgpu_memory_peak_bytes", "The most device memory that was ever in use.", ofNodeDevice...)
 	memoryGranted = gauge("lgpu_memory_granted_bytes", "Device memory that may be used without asking the daemon.",
 		ofNodeDevice...)
-	memoryLimit = gauge("lgpu_memory_limit_bytes", "Limit of device memory, ancestors' included; absent without one.",
+	memoryMax = gauge("lgpu_memory_max_bytes", "memory.max, most device memory, with the groups' above; absent without one.",
 		ofNodeDevice...)
-	computeCap = gauge("lgpu_compute_cap_ratio", "Cap of device time, ancestors' included; 1 is none.", ofNodeDevice...)
-	computeMin = gauge("lgpu_compute_guarantee_ratio", "Part of device time that is guaranteed.", ofNodeDevice...)
-	weight     = gauge("lgpu_compute_weight", "Weight against siblings.", ofNodeDevice...)
+	computeMax = gauge("lgpu_compute_max_ratio", "compute.max, most device time, with the groups' above; 1 is no limit.", ofNodeDevice...)
+	computeMin = gauge("lgpu_compute_min_ratio", "compute.min, device time that it gets whenever it wants it.", ofNodeDevice...)
+	weight     = gauge("lgpu_weight", "lgpu.weight, against siblings.", ofNodeDevice...)
 	shareAsked = gauge("lgpu_share_asked_ratio",
 		"Part of device time that the node is entitled to now; absent where that is not measured.", ofNodeDevice...)
 	shareGiven = gauge("lgpu_share_delivered_ratio",
@@ -143,6 +143,13 @@ func (e *emitter) emit(f *family, value float64, labels ...string) {
 		labels[i] = strings.ToValidUTF8(l, "�") // the one thing about a value that Prometheus refuses
 	}
 	e.metrics <- prometheus.MustNewConstMetric(f.desc, f.kind, value, labels...)
+}
+
+// limit emits a limit, or nothing where there is none.
+func (e *emitter) limit(f *family, b limits.Bytes, labels ...string) {
+	if n, limited := b.Limit(); limited {
+		e.emit(f, float64(n), labels...)
+	}
 }
 
 // name is a device's label; of one that has just gone, its UUID.
@@ -205,9 +212,7 @@ func (e *emitter) device(d *daemon.Device) {
 func (e *emitter) node(n *daemon.NodeState) {
 	e.emit(nodeInfo, 1, n.Path, n.Kind, strconv.FormatBool(n.Persistent), n.Gang)
 	e.emit(hostUsed, float64(n.HostUsed), n.Path, n.Kind)
-	if n.HostMax != nil {
-		e.emit(hostLimit, float64(*n.HostMax), n.Path, n.Kind)
-	}
+	e.limit(hostMax, n.HostMax, n.Path, n.Kind)
 	if n.Kind == daemon.KindLgpu {
 		e.emit(nodeClients, float64(len(n.Clients)), n.Path, n.Kind)
 	}
@@ -216,11 +221,9 @@ func (e *emitter) node(n *daemon.NodeState) {
 		labels := []string{n.Path, n.Kind, e.name(d.Device)}
 		e.emit(memoryUsed, float64(d.MemoryUsed), labels...)
 		e.emit(memoryPeak, float64(d.MemoryPeak), labels...)
-		if d.Effective.MemoryMax != region.NoLimit {
-			e.emit(memoryLimit, float64(d.Effective.MemoryMax), labels...)
-		}
-		e.emit(computeCap, hundredths(d.Effective.Compute), labels...)
-		e.emit(computeMin, hundredths(d.Effective.Min), labels...)
+		e.limit(memoryMax, d.Effective.MemoryMax, labels...)
+		e.emit(computeMax, hundredths(d.Effective.ComputeMax), labels...)
+		e.emit(computeMin, hundredths(d.Effective.ComputeMin), labels...)
 		e.emit(weight, float64(d.Effective.Weight), labels...)
 		if d.Measured {
 			e.emit(shareAsked, hundredths(d.Asked), labels...)
@@ -231,9 +234,7 @@ func (e *emitter) node(n *daemon.NodeState) {
 		}
 		e.emit(busy, d.Busy.Seconds(), labels...)
 		e.emit(launches, float64(d.Launches), labels...)
-		if d.MemoryGranted != region.NoLimit {
-			e.emit(memoryGranted, float64(d.MemoryGranted), labels...)
-		}
+		e.limit(memoryGranted, d.MemoryGranted, labels...)
 		for _, state := range states {
 			e.emit(nodeState, truth(d.State == state), append(labels[:3:3], state)...)
 		}

@@ -8,7 +8,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lgpu/lgpu/daemon"
-	"github.com/lgpu/lgpu/tenant/region"
 )
 
 // Label sets of HAMi's monitor.
@@ -67,10 +66,7 @@ func (e *emitter) hami(devices []daemon.Device, shown []*daemon.NodeState, host 
 			}
 			device := e.name(d.Device)
 			labels := []string{namespace, pod, n.Name, strconv.Itoa(i), device}
-			limit := d.Effective.MemoryMax
-			if limit == region.NoLimit {
-				limit = size[device]
-			}
+			limit := d.Effective.MemoryMax.Or(size[device])
 			e.emit(hamiUsed, float64(d.MemoryUsed), labels...)
 			e.emit(hamiLimit, float64(limit), labels...)
 			e.emit(hamiMemory, float64(d.MemoryUsed), labels...)

@@ -26,7 +26,7 @@ type Source interface {
 	Snapshot() daemon.Snapshot
 	Counters() daemon.Counters
 	// Slices returns a feed of the turns to come, which the caller closes.
-	Slices() daemon.SliceFeed
+	Slices() daemon.SliceSubscription
 }
 
 // Options say what is shown.

@@ -21,7 +21,8 @@ import (
 
 	"github.com/lgpu/lgpu/daemon"
 	"github.com/lgpu/lgpu/gpu"
-	"github.com/lgpu/lgpu/tenant/region"
+	"github.com/lgpu/lgpu/internal/list"
+	"github.com/lgpu/lgpu/policy/limits"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files")
@@ -39,10 +40,10 @@ type batch struct {
 	lost  uint64
 }
 
-func (f *fake) Snapshot() daemon.Snapshot { return f.snapshot }
-func (f *fake) Counters() daemon.Counters { return f.counters }
-func (f *fake) Slices() daemon.SliceFeed  { return f }
-func (f *fake) Close()                    { f.closed = true }
+func (f *fake) Snapshot() daemon.Snapshot        { return f.snapshot }
+func (f *fake) Counters() daemon.Counters        { return f.counters }
+func (f *fake) Slices() daemon.SliceSubscription { return f }
+func (f *fake) Close()                           { f.closed = true }
 
 func (f *fake) Next(ctx context.Context) ([]daemon.Slice, uint64, error) {
 	select {
@@ -62,16 +63,15 @@ var (
 	began    = time.Unix(1_790_000_000, 250_000_000)
 )
 
-func pointer[T any](v T) *T { return &v }
-
 // machine is a GPU and a MIG instance with a group, two lgpus and a stranger.
 func machine() *fake {
-	limits := daemon.Effective{Count: 132, Compute: 10000, Weight: 100, Priority: "normal", MemoryMax: region.NoLimit}
-	capped := daemon.Effective{Count: 33, Compute: 2500, Min: 1000, Weight: 300, Priority: "high", MemoryMax: 8 << 30}
+	free := limits.Effective{Bits: list.Upto(132), ComputeMax: 10000, Weight: 100}
+	capped := limits.Effective{Bits: list.Upto(33), ComputeMax: 2500, ComputeMin: 1000, Weight: 300, Priority: limits.High,
+		MemoryMax: limits.AtMost(8 << 30)}
 	return &fake{
 		snapshot: daemon.Snapshot{
 			At:     began.Add(time.Hour),
-			Daemon: daemon.Daemon{Version: "1.2.3", PID: 7, Started: began, Police: daemon.PoliceReport, Restarts: 2},
+			Daemon: daemon.Info{Version: "1.2.3", PID: 7, Started: began, Police: daemon.PoliceReport, Restarts: 2},
 			Devices: []daemon.Device{
 				{
 					Device: gpu.Device{UUID: whole, Name: "NVIDIA H200", Memory: 141 << 30, Units: 132, PCI: "0000:1b:00.0",
@@ -89,18 +89,18 @@ func machine() *fake {
 			},
 			Nodes: []daemon.NodeState{
 				{Path: "/", Kind: daemon.KindGroup, ID: 1, Persistent: true, Devices: []daemon.NodeDevice{
-					{Device: whole, Effective: limits, MemoryUsed: 7 << 30, MemoryPeak: 9 << 30, Delivered: 9000, Asked: 10000, Measured: true},
+					{Device: whole, Effective: free, MemoryUsed: 7 << 30, MemoryPeak: 9 << 30, Delivered: 9000, Asked: 10000, Measured: true},
 				}},
 				{Path: "/job-7", Name: "job-7", Kind: daemon.KindLgpu, ID: 4, Gang: "g", Devices: []daemon.NodeDevice{
-					{Device: whole, Effective: limits, MemoryUsed: 1 << 30, MemoryGranted: region.NoLimit, State: daemon.StateWaiting},
+					{Device: whole, Effective: free, MemoryUsed: 1 << 30, State: daemon.StateWaiting},
 				}},
 				{Path: "/team", Name: "team", Kind: daemon.KindGroup, ID: 2, Persistent: true},
 				{
 					Path: "/team/alice", Name: "alice", Kind: daemon.KindLgpu, ID: 3, Persistent: true,
-					HostMax: pointer(uint64(4 << 30)), HostUsed: 1 << 20,
+					HostMax: limits.AtMost(4 << 30), HostUsed: 1 << 20,
 					Clients: []daemon.Client{{PID: 812}, {PID: 813}},
 					Devices: []daemon.NodeDevice{{
-						Device: whole, Effective: capped, MemoryUsed: 6 << 30, MemoryPeak: 7 << 30, MemoryGranted: 8 << 30,
+						Device: whole, Effective: capped, MemoryUsed: 6 << 30, MemoryPeak: 7 << 30, MemoryGranted: limits.AtMost(8 << 30),
 						Busy: 90 * time.Second, Launches: 12345, Asked: 2500, Delivered: 2490, Measured: true, State: daemon.StateRunning,
 					}},
 				},
@@ -246,7 +246,8 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// TestNotMeasured: where nobody knows an lgpu's share there is none, so that no alert compares it with what was asked for.
+// TestNotMeasured: where nobody knows an lgpu's share there is none, so that no alert compares it with what was asked
+// for.
 func TestNotMeasured(t *testing.T) {
 	got := gather(t, New(machine(), Options{HAMi: true}))
 	for _, name := range []string{"lgpu_share_asked_ratio", "lgpu_share_delivered_ratio"} {

@@ -25,7 +25,7 @@ type keeper struct {
 	m      *Manager
 	uuid   gpu.UUID
 	dir    string
-	ctx    context.Context // ends when the daemon is not to be looked after any more
+	ctx    context.Context // ends when the daemon is to be left alone
 	cancel context.CancelFunc
 	ended  chan struct{} // closed when run has returned
 
@@ -49,7 +49,7 @@ func (k *keeper) set(p *proc.Handle) {
 	k.mu.Unlock()
 }
 
-// adopt takes over the daemon that a former manager has left; false if there is none that answers.
+// adopt adopts the daemon that a previous manager has left; false if there is none that answers.
 func (k *keeper) adopt() bool {
 	text, err := os.ReadFile(k.pidFile())
 	if err != nil {
@@ -142,7 +142,7 @@ func (k *keeper) start(ctx context.Context) error {
 	defer out.Close()
 	cmd := exec.Command(program, "-f")
 	cmd.Env, cmd.Dir = k.environment(), "/"
-	cmd.Stdout, cmd.Stderr = out, out // a file, so that nobody waits for a pipe that a server has inherited
+	cmd.Stdout, cmd.Stderr = out, out // a file: a pipe would stay open in the servers that inherit it
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", program, err)
@@ -212,7 +212,7 @@ func (k *keeper) ask(ctx context.Context, command string) (string, error) {
 	return string(out), nil
 }
 
-// run looks after the daemon, which runs, until let is called.
+// run looks after the daemon, which runs, until release is called.
 func (k *keeper) run() {
 	defer close(k.ended)
 	pause := k.m.config.RetryMin
@@ -243,8 +243,8 @@ func (k *keeper) run() {
 	}
 }
 
-// let makes run return, and returns the daemon, if there is one, which is the caller's then.
-func (k *keeper) let() *proc.Handle {
+// release makes run return, and returns the daemon, if there is one, which is the caller's then.
+func (k *keeper) release() *proc.Handle {
 	k.cancel()
 	<-k.ended
 	p := k.process()
@@ -252,9 +252,9 @@ func (k *keeper) let() *proc.Handle {
 	return p
 }
 
-// end ends the daemon and returns when it is gone and nothing of it is left.
+// end ends the daemon and returns when it and all that belongs to it are gone.
 func (k *keeper) end() {
-	p := k.let()
+	p := k.release()
 	if p != nil {
 		k.stop(p)
 		p.Close()
@@ -263,21 +263,21 @@ func (k *keeper) end() {
 	k.clean()
 }
 
-// signal sends p a signal. Where that fails p does not end, which whoever waits for it sees.
+// signal sends p a signal. Where that fails p does not end, which the wait for its end shows.
 func (k *keeper) signal(p *proc.Handle, s unix.Signal) {
 	if err := p.Signal(s); err != nil {
 		k.m.config.Log.Warn("a process of MPS cannot be stopped", "pid", p.PID, "error", err)
 	}
 }
 
-// kill ends the process p by force, and lets go of it.
+// kill kills the process p and closes its handle.
 func (k *keeper) kill(p *proc.Handle) {
 	k.signal(p, unix.SIGKILL)
 	p.WaitFor(context.Background(), k.m.config.Stop)
 	p.Close()
 }
 
-// stop ends the process p: asked, told, forced.
+// stop ends the process p: with the command "quit", then TERM, then KILL.
 func (k *keeper) stop(p *proc.Handle) {
 	ctx, cancel := context.WithTimeout(context.Background(), k.m.config.Stop)
 	defer cancel()
@@ -294,7 +294,7 @@ func (k *keeper) stop(p *proc.Handle) {
 
 // leave stops looking after the daemon, which goes on.
 func (k *keeper) leave() {
-	if p := k.let(); p != nil {
+	if p := k.release(); p != nil {
 		p.Close()
 	}
 }

@@ -38,7 +38,8 @@ type device struct {
 }
 
 // New returns a manager for the folder c.Dir. Control daemons that a former manager of the same folder has left are
-// adopted, and their devices are in spatial mode; what remains of dead ones is removed. Devices are in temporal mode else.
+// adopted, and their devices are in spatial mode; what remains of dead ones is removed. All other devices are in
+// temporal mode.
 func New(c Config) (*Manager, error) {
 	def := func(d *time.Duration, v time.Duration) {
 		if *d <= 0 {
@@ -127,9 +128,9 @@ func (m *Manager) Modes() map[gpu.UUID]bool {
 	return out
 }
 
-// SetMode brings a device into a mode. It returns when the control daemon answers, or is gone. While the device is being
-// switched by another call it waits, until ctx ends. While the device is in use, and after waiting in vain, it fails
-// with an error that wraps EBUSY and changes nothing; other failures leave the device in temporal mode.
+// SetMode brings a device into a mode. It returns when the control daemon answers, or is gone. While the device is
+// being switched by another call it waits, until ctx ends. While the device is in use, and after waiting in vain, it
+// fails with an error that wraps EBUSY and changes nothing; other failures leave the device in temporal mode.
 func (m *Manager) SetMode(ctx context.Context, dev Device, mode Mode) error {
 	if mode != Temporal && mode != Spatial {
 		return fmt.Errorf("device %s: mode %d: %w", dev.UUID, mode, syscall.EINVAL)
@@ -166,8 +167,8 @@ func (m *Manager) SetMode(ctx context.Context, dev Device, mode Mode) error {
 	return nil
 }
 
-// beginSwitch keeps others from the device, whose keeper it returns, for a switch to mode. It returns no device if there is
-// nothing to do, or an error says why it cannot be done.
+// beginSwitch keeps others from the device, whose keeper it returns, for a switch to mode. It returns no device if
+// there is nothing to do, or an error says why it cannot be done.
 func (m *Manager) beginSwitch(ctx context.Context, dev Device, mode Mode) (*device, *keeper, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -216,8 +217,9 @@ func (m *Manager) Settled(uuid gpu.UUID, mode Mode) bool {
 	return mode == Temporal
 }
 
-// Use says that an lgpu uses the device from now on, so that its mode stays, until the release that is returned has been
-// called; calling that again does nothing. It fails with ErrSwitching and EBUSY while the device is being switched.
+// Use says that an lgpu uses the device from now on, so that its mode stays, until the release that is returned has
+// been called; calling that again does nothing. It fails with ErrSwitching and EBUSY while the device is being
+// switched.
 func (m *Manager) Use(uuid gpu.UUID) (release func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -279,8 +281,8 @@ func (m *Manager) Env(uuid gpu.UUID, t Tenant) (map[string]string, error) {
 	return env, nil
 }
 
-// Processes are the process ids of a device's control daemon and its servers, which use the device for others: they are
-// no strangers there.
+// Processes are the process ids of a device's control daemon and its servers, which use the device for others: they do
+// not count as processes without an lgpu.
 func (m *Manager) Processes(uuid gpu.UUID) []int {
 	m.mu.Lock()
 	d := m.devices[uuid]
@@ -291,8 +293,8 @@ func (m *Manager) Processes(uuid gpu.UUID) []int {
 	return d.keeper.processes()
 }
 
-// Close ends all control daemons, and with them what their clients do. It returns when they are gone. Methods that need
-// them fail with ErrClosed from then on.
+// Close ends all control daemons, and with them the work of their clients. It returns when they are gone. Methods that
+// need them fail with ErrClosed from then on.
 func (m *Manager) Close() error { return m.finish((*keeper).end) }
 
 // Leave stops looking after the control daemons but lets them run, for the next Manager of the folder to adopt.

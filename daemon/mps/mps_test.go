@@ -26,8 +26,8 @@ import (
 )
 
 // The test program also plays the programs of MPS: nvidia-cuda-mps-control with -f is the daemon, without it sends a
-// command; nvidia-cuda-mps-server does nothing for ever. MPS_FAKE is a folder; a file in it named for a property makes the
-// daemon behave so: dies, mute, stubborn, serves.
+// command; nvidia-cuda-mps-server does nothing for ever. MPS_FAKE is a folder; a file in it named for a property makes
+// the daemon behave so: dies, mute, stubborn, serves.
 func TestMain(m *testing.M) {
 	fake := os.Getenv("MPS_FAKE")
 	switch base := filepath.Base(os.Args[0]); {
@@ -209,7 +209,7 @@ func (w *world) await(kind string) Event {
 	}
 }
 
-// alive is not whoever has ended and waits to be reaped, by a goroutine of the package that nobody waits for.
+// alive reports whether a process runs; one that has ended and waits to be reaped does not.
 func alive(pid int) bool {
 	s, err := proc.Read(pid)
 	return err == nil && !s.Ended
@@ -300,7 +300,7 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestSwitching checks that nobody gets on a device between two modes.
+// TestSwitching checks that no lgpu gets a device between two modes.
 func TestSwitching(t *testing.T) {
 	w := newWorld(t)
 	w.be("mute", true)
@@ -349,7 +349,7 @@ func TestSwitching(t *testing.T) {
 	}
 }
 
-// TestImpostor checks that nobody becomes a server of MPS by his name and his environment.
+// TestImpostor checks that no process counts as a server of MPS by its name and its environment.
 func TestImpostor(t *testing.T) {
 	w := newWorld(t)
 	w.be("serves", true)

@@ -13,11 +13,12 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/daemon/view"
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
-// Hold implements api.ControlServer.
-func (s *Server) Hold(stream grpc.BidiStreamingServer[api.HoldRequest, api.Held]) error {
+// Attach implements api.ControlServer.
+func (s *Server) Attach(stream grpc.BidiStreamingServer[api.AttachRequest, api.Attachment]) error {
 	r, err := stream.Recv()
 	if errors.Is(err, io.EOF) {
 		return nil
@@ -31,13 +32,16 @@ func (s *Server) Hold(stream grpc.BidiStreamingServer[api.HoldRequest, api.Held]
 			"the daemon cannot see the process that asks: it is in another process namespace",
 			&api.Failure{Errno: int32(unix.EPERM), Hint: "run lgpu where the daemon is, or a daemon where lgpu is"})
 	}
-	spec := holdSpec(r)
-	spec.Launcher = who.peer()
-	hold, err := s.node.Hold(stream.Context(), spec)
+	spec, err := holdSpec(r)
 	if err != nil {
 		return err
 	}
-	if err := stream.Send(held(hold)); err != nil {
+	spec.Launcher = who.peer()
+	hold, err := s.node.Attach(stream.Context(), spec)
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(view.Attachment(hold)); err != nil {
 		return errors.Join(err, hold.Close())
 	}
 	left := make(chan error, 1)
@@ -130,28 +134,18 @@ func assignments(files []*api.File) ([]limits.Assignment, error) {
 	var writes []limits.Assignment
 	for _, f := range files {
 		if !utf8.Valid(f.GetData()) || strings.ContainsRune(string(f.GetData()), 0) {
-			return nil, refuse(f.GetName(), f.GetName()+": what is written is no text")
+			return nil, refuse(f.GetName(), "what is written is no text")
 		}
 		writes = append(writes, limits.Assignment{File: f.GetName(), Text: string(f.GetData())})
 	}
 	return writes, nil
 }
 
-// holdSpec is a request to hold an lgpu, as the daemon takes it.
-func holdSpec(r *api.HoldRequest) daemon.HoldSpec {
-	l := r.GetLimits()
-	limits := daemon.Limits{Priority: priorityName(l.GetPriority())}
-	if l != nil {
-		limits.MemoryMax, limits.MemoryPercent = l.MemoryMax, l.MemoryPercent
-		limits.ComputeMax, limits.ComputeMin = l.ComputeMax, l.ComputeMin
-		limits.Weight, limits.HostMax = l.Weight, l.HostMax
-		if l.Count != nil {
-			count := int(*l.Count)
-			limits.Count = &count
-		}
-	}
-	return daemon.HoldSpec{
-		Path: r.GetPath(), Group: r.GetGroup(), Program: r.GetProgram(), ID: r.GetReattach(), Limits: limits,
+// holdSpec is a request to attach, as the daemon takes it.
+func holdSpec(r *api.AttachRequest) (daemon.AttachSpec, error) {
+	request, err := asked(r)
+	return daemon.AttachSpec{
+		Path: r.GetPath(), Group: r.GetGroup(), Program: r.GetProgram(), ID: r.GetReattach(), Limits: request,
 		Devices: r.GetDevices(), Sim: r.GetSim(), Gang: r.GetGang(), Spatial: r.GetSpatial(),
-	}
+	}, err
 }

@@ -51,14 +51,8 @@ func failure(err error) error {
 		return err
 	}
 	f, code := &api.Failure{}, codes.Unknown
-	var refused *limits.Error
 	var errno syscall.Errno
-	if errors.As(err, &refused) {
-		f.Subject = refused.Path
-		if refused.File != "" {
-			f.Subject = refused.File
-		}
-	}
+	describe(f, err)
 	if errors.As(err, &errno) {
 		f.Errno = int32(errno)
 		if c, ok := codesOf[errno]; ok {
@@ -81,6 +75,18 @@ func failure(err error) error {
 	return withFailure(code, err.Error(), f)
 }
 
+// describe says of what in the request an error is.
+func describe(f *api.Failure, err error) {
+	var refused *daemon.Error
+	if errors.As(err, &refused) {
+		f.Field, f.Reason = refused.Field, refused.Reason
+	}
+	var limit *limits.Error
+	if errors.As(err, &limit) {
+		f.Subject, f.Field, f.Reason = limit.Path, limit.File, limit.Reason
+	}
+}
+
 func withFailure(code codes.Code, text string, f *api.Failure) error {
 	s, err := status.New(code, text).WithDetails(f)
 	if err != nil {
@@ -89,7 +95,8 @@ func withFailure(code codes.Code, text string, f *api.Failure) error {
 	return s.Err()
 }
 
-// refuse is the status of a request that makes no sense before the daemon has looked at it.
-func refuse(subject, text string) error {
-	return withFailure(codes.InvalidArgument, text, &api.Failure{Errno: int32(syscall.EINVAL), Subject: subject})
+// refuse is the status of a request of which a field makes no sense before the daemon has looked at it.
+func refuse(field, reason string) error {
+	return withFailure(codes.InvalidArgument, field+": "+reason,
+		&api.Failure{Errno: int32(syscall.EINVAL), Field: field, Reason: reason})
 }

@@ -53,7 +53,7 @@ type Server struct {
 	api.UnimplementedViewServer
 	api.UnimplementedControlServer
 
-	node    *daemon.Node
+	node    *daemon.Daemon
 	options Options
 	group   uint32 // its members may change things
 	grouped bool   // whether there is a group
@@ -64,7 +64,7 @@ type Server struct {
 }
 
 // New makes a server of n.
-func New(n *daemon.Node, o Options) (*Server, error) {
+func New(n *daemon.Daemon, o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

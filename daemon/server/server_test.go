@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
@@ -24,7 +25,9 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/daemon/view"
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/internal/list"
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
@@ -126,8 +129,48 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%v has the hint %q", c.err, f.GetHint())
 		}
 	}
+	for _, c := range []struct {
+		err            error
+		field, subject string
+	}{
+		{&daemon.Error{Class: daemon.ErrInvalid, Field: "devices", Reason: "why"}, "devices", ""},
+		{fmt.Errorf("create: %w", &limits.Error{Errno: syscall.ERANGE, Path: "/x", File: "memory.max", Reason: "why"}), "memory.max", "/x"},
+		{refuse("files", "why"), "files", ""},
+	} {
+		f := status.Convert(failure(c.err)).Details()[0].(*api.Failure)
+		if f.GetField() != c.field || f.GetSubject() != c.subject || f.GetReason() != "why" {
+			t.Errorf("%v is about %v", c.err, f)
+		}
+	}
 	if failure(nil) != nil {
 		t.Error("no error is one")
+	}
+}
+
+// What is shown of limits can be asked for, and is the same then.
+func TestLimitsAsMessages(t *testing.T) {
+	count, share, priority, set := 3, uint32(2550), limits.Latency, list.Of(1, 2, 9)
+	for _, l := range []limits.Limits{
+		{},
+		{Count: &count, Weight: 300, Priority: &priority, ComputeMax: &share, ComputeMin: &share, MemoryMax: limits.AtMost(1 << 30),
+			MemoryHigh: limits.AtMost(0)},
+		{List: &set, Exclusive: true},
+		{Follow: limits.FollowDefault},
+	} {
+		shown := view.Snapshot(daemon.Snapshot{Nodes: []daemon.NodeState{{Devices: []daemon.NodeDevice{{Requested: l}}}}})
+		got, err := asked(&api.AttachRequest{Limits: shown.GetDirectories()[0].GetDevices()[0].GetRequested()})
+		if err != nil || !reflect.DeepEqual(got.Limits, l) {
+			t.Errorf("%+v becomes %+v, %v", l, got.Limits, err)
+		}
+	}
+	zero, wrong := uint32(0), "1-"
+	for field, m := range map[string]*api.Limits{
+		"lgpu.weight": {LgpuWeight: &zero}, "lgpu.priority": {LgpuPriority: 99}, "lgpu": {Lgpu: &api.Units{List: &wrong}},
+	} {
+		_, err := asked(&api.AttachRequest{Limits: m})
+		if f := status.Convert(err).Details(); err == nil || f[0].(*api.Failure).GetField() != field {
+			t.Errorf("%v: %v", m, err)
+		}
 	}
 }
 
@@ -234,7 +277,7 @@ func (card) Facts(gpu.UUID) (gpu.Facts, error) {
 func (card) Close() error { return nil }
 
 // serve runs a daemon of one GPU and returns a connection to it, and how to end its server.
-func serve(t testing.TB) (*api.Conn, *daemon.Node, context.CancelFunc) {
+func serve(t testing.TB) (*api.Conn, *daemon.Daemon, context.CancelFunc) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "server-")
 	if err != nil {
@@ -335,7 +378,7 @@ func TestCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	paths := []string{}
-	for _, n := range s.GetNodes() {
+	for _, n := range s.GetDirectories() {
 		paths = append(paths, n.GetPath())
 	}
 	if !slices.Equal(paths, []string{"/", "/team", "/team/below"}) {
@@ -351,7 +394,7 @@ func TestCalls(t *testing.T) {
 	if watch, err = c.Watch(ctx, &api.WatchRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := watch.Recv(); err != nil || len(s.GetNodes()) != 3 {
+	if s, err := watch.Recv(); err != nil || len(s.GetDirectories()) != 3 {
 		t.Errorf("watching: %v, %v", s, err)
 	}
 	for _, p := range []string{"/team/below", "/team"} {
@@ -386,14 +429,14 @@ func TestCalls(t *testing.T) {
 }
 
 // hold asks for the lgpu at path until ctx ends.
-func hold(t *testing.T, ctx context.Context, c *api.Conn, path string) (api.Control_HoldClient, *api.Held) {
+func hold(t *testing.T, ctx context.Context, c *api.Conn, path string) (api.Control_AttachClient, *api.Attachment) {
 	t.Helper()
-	stream, err := c.Hold(ctx)
+	stream, err := c.Attach(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	size := uint64(1 << 30)
-	if err := stream.Send(&api.HoldRequest{Path: path, Program: "test", Limits: &api.HoldLimits{MemoryMax: &size}}); err != nil {
+	if err := stream.Send(&api.AttachRequest{Path: path, Program: "test", Limits: &api.Limits{MemoryMax: &size}}); err != nil {
 		t.Fatal(err)
 	}
 	held, err := stream.Recv()
@@ -404,18 +447,18 @@ func hold(t *testing.T, ctx context.Context, c *api.Conn, path string) (api.Cont
 }
 
 // has reports whether the daemon has a node.
-func has(n *daemon.Node, path string) bool {
+func has(n *daemon.Daemon, path string) bool {
 	return slices.ContainsFunc(n.Snapshot().Nodes, func(s daemon.NodeState) bool { return s.Path == path })
 }
 
 // A launcher's end gives its lgpu back, however it ends; the server's end does not.
 func TestHolds(t *testing.T) {
 	c, n, stop := serve(t)
-	refused, err := c.Hold(t.Context())
+	refused, err := c.Attach(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := refused.Send(&api.HoldRequest{Path: "/none/x"}); err != nil {
+	if err := refused.Send(&api.AttachRequest{Path: "/none/x"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := refused.Recv(); !errors.Is(err, fs.ErrNotExist) {
@@ -503,12 +546,13 @@ func FuzzRequests(f *testing.F) {
 		f.Add(kind, b)
 	}
 	huge, negative := uint64(math.MaxUint64), uint32(math.MaxUint32)
-	seed(0, &api.HoldRequest{Path: "/a", Devices: []string{"0", "GPU-"}, Limits: &api.HoldLimits{
-		MemoryMax: &huge, MemoryPercent: &negative, ComputeMax: &negative, ComputeMin: &negative, Count: &negative, Weight: &negative,
-		Priority: 99, HostMax: &huge,
-	}})
-	seed(0, &api.HoldRequest{Group: "/../..", Program: "\x00/", Gang: "g", Spatial: true})
-	seed(0, &api.HoldRequest{Path: "/", Reattach: 1})
+	seed(0, &api.AttachRequest{Path: "/a", Devices: []string{"0", "GPU-"}, Limits: &api.Limits{
+		MemoryMax: &huge, ComputeMax: &negative, ComputeMin: &negative, Lgpu: &api.Units{Count: &negative}, LgpuWeight: &negative,
+		LgpuPriority: 99,
+	}, MemoryPart: &negative, HostMax: &huge})
+	seed(0, &api.AttachRequest{Limits: &api.Limits{Lgpu: &api.Units{List: new(string), Exclusive: true}}, MemoryPart: &negative})
+	seed(0, &api.AttachRequest{Group: "/../..", Program: "\x00/", Gang: "g", Spatial: true})
+	seed(0, &api.AttachRequest{Path: "/", Reattach: 1})
 	seed(1, &api.CreateRequest{Path: "//", Files: []*api.File{{Name: "lgpu", Data: []byte("0 count=1 list=0")}}})
 	seed(1, &api.CreateRequest{Path: "/a", Sim: "1x1GiB"})
 	seed(2, &api.WriteRequest{Path: "/", Files: []*api.File{{Name: "lgpu", Data: []byte("max")}, {Name: "gang", Data: []byte("x")}}})
@@ -528,9 +572,9 @@ func FuzzRequests(f *testing.F) {
 		var err error
 		switch kind % 7 {
 		case 0:
-			r := &api.HoldRequest{}
+			r := &api.AttachRequest{}
 			read(r)
-			stream, openErr := c.Hold(ctx)
+			stream, openErr := c.Attach(ctx)
 			if openErr != nil {
 				t.Fatal(openErr)
 			}

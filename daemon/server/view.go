@@ -13,6 +13,7 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/daemon/view"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/policy/limits"
 )
@@ -27,13 +28,13 @@ const (
 func (s *Server) Info(ctx context.Context, _ *api.InfoRequest) (*api.Info, error) {
 	who, _ := callerOf(ctx) // allow has seen to it
 	return &api.Info{
-		Daemon: daemonMessage(s.node.Snapshot().Daemon), MayChange: s.mayChange(who), WhoMayChange: s.whoMayChange(),
+		Daemon: view.Daemon(s.node.Snapshot().Daemon), MayChange: s.mayChange(who), WhoMayChange: s.whoMayChange(),
 	}, nil
 }
 
 // Snapshot implements api.ViewServer.
 func (s *Server) Snapshot(context.Context, *api.SnapshotRequest) (*api.Snapshot, error) {
-	return snapshot(s.node.Snapshot()), nil
+	return view.Snapshot(s.node.Snapshot()), nil
 }
 
 // Watch implements api.ViewServer.
@@ -43,9 +44,9 @@ func (s *Server) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[ap
 	case interval == 0:
 		interval = defaultInterval
 	case interval < minInterval:
-		return refuse("interval_ns", fmt.Sprintf("interval %v: the shortest is %v", interval, minInterval))
+		return refuse("interval_ns", fmt.Sprintf("%v is too short: the shortest is %v", interval, minInterval))
 	}
-	return s.node.Watch(stream.Context(), interval, func(n daemon.Snapshot) error { return stream.Send(snapshot(n)) })
+	return s.node.Watch(stream.Context(), interval, func(n daemon.Snapshot) error { return stream.Send(view.Snapshot(n)) })
 }
 
 // Events implements api.ViewServer.
@@ -55,7 +56,7 @@ func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[
 	if err := s.heardOf(r.GetPath()); err != nil {
 		return err
 	}
-	last, known := uint64(0), namesIn(s.node.Snapshot())
+	last, known := uint64(0), view.NamesIn(s.node.Snapshot())
 	send := func(events []daemon.Event) error {
 		for _, e := range events {
 			if e.Seq <= last {
@@ -65,7 +66,7 @@ func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[
 			if !below(e.Path, r.GetPath()) {
 				continue
 			}
-			if err := stream.Send(event(e, known)); err != nil {
+			if err := stream.Send(view.Event(e, known)); err != nil {
 				return err
 			}
 		}
@@ -113,13 +114,14 @@ func (s *Server) Slices(r *api.SlicesRequest, stream grpc.ServerStreamingServer[
 		}
 		chosen, err := gpu.Select(have, []string{r.GetDevice()})
 		if err != nil {
-			return withFailure(codes.NotFound, err.Error(), &api.Failure{Errno: int32(syscall.ENODEV), Subject: "device"})
+			return withFailure(codes.NotFound, err.Error(), &api.Failure{Errno: int32(syscall.ENODEV), Field: "device",
+				Reason: err.Error()})
 		}
 		only = &chosen[0].UUID
 	}
 	feed := s.node.Slices()
 	defer feed.Close()
-	known := namesIn(s.node.Snapshot())
+	known := view.NamesIn(s.node.Snapshot())
 	for {
 		turns, lost, err := feed.Next(stream.Context())
 		if err != nil {
@@ -128,7 +130,7 @@ func (s *Server) Slices(r *api.SlicesRequest, stream grpc.ServerStreamingServer[
 		batch := &api.SliceBatch{Lost: lost}
 		for _, t := range turns {
 			if only == nil || t.Device == *only {
-				batch.Slices = append(batch.Slices, slice(t, known))
+				batch.Slices = append(batch.Slices, view.Slice(t, known))
 			}
 		}
 		if len(batch.Slices) == 0 && lost == 0 {
@@ -162,7 +164,7 @@ func (s *Server) Read(_ context.Context, r *api.ReadRequest) (*api.Files, error)
 	writable := map[string]bool{}
 	names := r.GetFiles()
 	if most := len(limits.Files()); len(names) > most { // anybody may ask, and each takes a while
-		return nil, refuse("files", fmt.Sprintf("%d files: a node has %d", len(names), most))
+		return nil, refuse("files", fmt.Sprintf("%d are asked for: a group has %d", len(names), most))
 	}
 	for _, f := range filesOf(n) {
 		writable[f.Name] = f.Writable

@@ -1,5 +1,5 @@
-// Package store keeps what must survive the daemon in one file: the tree of limits, and which lgpus were in use by
-// whom.
+// Package store keeps what must survive the daemon in one file: the tree of limits, and which processes used which
+// lgpus.
 //
 //	s, err := store.Open("/var/lib/lgpu/state.db")
 //	state := s.State()
@@ -7,15 +7,15 @@
 //
 // # Promises
 //
-// What a Save or Delete has returned from without an error is there after any crash, and a crash in the middle of one
-// leaves the state before it or after it. A file that was damaged otherwise (a truncated copy, a bad disk) is found out
-// by Open, which moves it aside and says so: it neither guesses nor begins anew by itself.
+// After a Save or Delete has returned without an error, its change survives any crash; a crash in the middle of one
+// leaves the state before it or after it. Open detects a file that was damaged otherwise (a truncated copy, a bad
+// disk), moves it aside and says so: it neither guesses nor starts with an empty state by itself.
 //
 // # Format
 //
-// A bbolt database with one bucket of records, each a JSON text behind its checksum. The record "seal" has the number
-// of the others and the sum of their checksums, so that none can be missing. Before bbolt maps the file into memory,
-// where damage would end the process, every page is checked (verify.go).
+// A bbolt database with one bucket of records, each a checksum followed by a JSON text. The record "seal" has the
+// number of the others and the sum of their checksums, so that none can be missing. Before bbolt maps the file into
+// memory, where damage would end the process, every page is checked (verify.go).
 package store
 
 import (
@@ -71,7 +71,7 @@ func (e *DamagedError) Is(target error) bool { return target == ErrDamaged }
 // Unwrap returns the cause.
 func (e *DamagedError) Unwrap() error { return e.Cause }
 
-// State is everything that a file holds.
+// State is everything that is in a file.
 type State struct {
 	Starts uint64       // how often the file was opened, this time included
 	Tree   limits.State // zero in a new file
@@ -93,7 +93,7 @@ type Lgpu struct {
 	Launchers []Launcher `json:"launchers,omitempty"`
 }
 
-// Launcher is a process that held an lgpu. Start counts from the boot named Boot.
+// Launcher is a process that had a lease of an lgpu. Start counts from the boot named Boot.
 type Launcher struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // field 22 of /proc/PID/stat
@@ -139,7 +139,8 @@ type head struct {
 	LastID  uint64 `json:"last_id"`
 }
 
-// Open opens the state file at path, or makes it. Errors wrap ErrDamaged, ErrNewer, ErrInUse, or are the file system's.
+// Open opens the state file at path, or creates it. Errors wrap ErrDamaged, ErrNewer, ErrInUse, or are the file
+// system's.
 func Open(path string) (*Store, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -196,12 +197,12 @@ func setAside(path string, cause error) error {
 	return &DamagedError{Path: path, Backup: backup, Cause: cause}
 }
 
-// options of bbolt. The list of free pages is found anew at every start, so that a damaged one cannot be believed.
+// options of bbolt. The list of free pages is rebuilt at every start, so a damaged one does no harm.
 func options() *bbolt.Options {
 	return &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}
 }
 
-// create makes an empty state file and gives it its name once it is whole.
+// create creates an empty state file, which gets its name once it is complete.
 func create(path string) error {
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -240,7 +241,7 @@ func (s *Store) open() (err error) {
 	if err := verifyFile(s.path); err != nil {
 		return err
 	}
-	// What verify does not know, bbolt may still choke on.
+	// Damage that verify does not know may still make bbolt panic.
 	defer func() {
 		if r := recover(); r != nil {
 			err = damaged("%v", r)
@@ -263,7 +264,7 @@ func (s *Store) open() (err error) {
 	return err
 }
 
-// read takes the records and compares them with the seal.
+// read reads the records and compares them with the seal.
 func (s *Store) read(tx *bbolt.Tx) error {
 	b := tx.Bucket([]byte(bucket))
 	if b == nil {
@@ -346,7 +347,7 @@ func (s *Store) start() error {
 	return s.update(map[string]any{metaKey: meta{Schema: Schema, Starts: s.initial.Starts}}, nil)
 }
 
-// State returns what the file held when it was opened.
+// State returns what was in the file when it was opened.
 func (s *Store) State() State { return s.initial }
 
 // SaveTree replaces the tree.
@@ -395,7 +396,8 @@ func (s *Store) update(put map[string]any, remove []string) error {
 	return s.updateLocked(put, remove)
 }
 
-// updateLocked writes the records of put that differ from the file's, and the seal, in one transaction. s.mu is held.
+// updateLocked writes the records of put that differ from the file's, and the seal, in one transaction. Called with
+// s.mu locked.
 func (s *Store) updateLocked(put map[string]any, remove []string) error {
 	if s.db == nil {
 		return fmt.Errorf("state file: %w", fs.ErrClosed)
@@ -459,7 +461,7 @@ func sealOf(texts map[string]string) seal {
 	return sealed
 }
 
-// record is a text behind its checksum.
+// record is a checksum followed by its text.
 func record(key string, text []byte) []byte {
 	return append(binary.LittleEndian.AppendUint32(nil, checksum(key, text)), text...)
 }

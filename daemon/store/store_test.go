@@ -36,7 +36,7 @@ func stateOf(n uint64) limits.State {
 	for i := range n % 50 {
 		max := n << 20
 		s.Nodes = append(s.Nodes, limits.NodeState{ID: i + 2, Path: fmt.Sprintf("/n%02d", i), Gang: strconv.FormatUint(n,
-			10), HostMax: &max})
+			10), HostMax: limits.AtMost(max)})
 	}
 	return s
 }

@@ -76,7 +76,7 @@ func (v *verifier) read(offset int64, n int) ([]byte, error) {
 	return b, err
 }
 
-// findMeta takes the valid meta page with the highest generation, as bbolt does.
+// findMeta finds the valid meta page with the highest generation, as bbolt does.
 func (v *verifier) findMeta() error {
 	var size uint32
 	if m, ok := v.metaAt(0); ok {
@@ -191,7 +191,7 @@ func (v *verifier) content(id uint64, b []byte, bounds keys) error {
 	return nil
 }
 
-// within reports whether a key and a value that begin pos bytes behind an element at lie in the page.
+// within reports whether a key and a value that begin pos bytes after an element at lie in the page.
 func within(b []byte, at int, pos, key, value uint32) bool {
 	return uint64(at)+uint64(pos)+uint64(key)+uint64(value) <= uint64(len(b)) && pos >= elementSize
 }

@@ -92,7 +92,7 @@ func (p *program) do(command string, args []string) (string, error) {
 	case "resume-unseen": // without saying that it goes by the new limits
 		p.unseen = true
 		return p.hello(protocol.Message{Flags: protocol.FlagReconnect, ID: p.id, Client: p.client}, p.usageFD)
-	case "resume-as": // another lgpu and slot
+	case "resume-as": // another lgpu and index
 		return p.hello(protocol.Message{Flags: protocol.FlagReconnect, ID: number(0), Client: uint32(number(1))}, p.usageFD)
 	case "resume-forged":
 		return p.forged(args[0])
@@ -110,7 +110,7 @@ func (p *program) do(command string, args []string) (string, error) {
 	case "leave": // device, bytes: of that, which it has neither handle nor mapping of
 		atomic.AddUint64(&p.usage.Client[p.client].Released[number(0)], number(1))
 		return "ok", nil
-	case "slot":
+	case "index":
 		return strconv.Itoa(int(p.client)), nil
 	case "granted":
 		return strconv.FormatUint(atomic.LoadUint64(&p.limits.Device[number(0)].Granted), 10), nil

@@ -17,10 +17,10 @@ import (
 )
 
 // maxClientsUser is how many processes of one user other than root and the daemon's own are clients at once, of all
-// lgpus together. Each holds two descriptors of the daemon.
+// lgpus together. Each costs the daemon two descriptors.
 const maxClientsUser = 1024
 
-// settlePeriod is the time between two tries to settle a slot that somebody keeps writing to.
+// settlePeriod is the time between two tries to settle a dead client whose entry a tenant keeps writing to.
 const settlePeriod = 100 * time.Millisecond
 
 // lgpuOf returns the ID of the lgpu of which a process is a client, or 0.
@@ -36,7 +36,7 @@ func (s *Server) lgpuOf(p Process) uint64 {
 // join makes the process of a connection a client of an lgpu.
 func (s *Server) join(c *connection, id uint64) error {
 	s.mu.Lock()
-	l, err := s.vacant(c, id)
+	l, err := s.ready(c, id)
 	if err != nil {
 		s.mu.Unlock()
 		return err
@@ -46,30 +46,30 @@ func (s *Server) join(c *connection, id uint64) error {
 		text := fmt.Sprintf("user %d has %d processes in lgpus already", c.peer.UID, maxClientsUser)
 		return &Refusal{Errno: unix.EUSERS, Text: text}
 	}
-	s.retry(l)
-	slot := 0
-	for slot < len(l.clients) && (l.clients[slot] != nil || slices.Contains(l.stale, slot) || s.keeps(l, slot)) {
-		slot++
+	s.settleStale(l)
+	index := 0
+	for index < len(l.clients) && (l.clients[index] != nil || slices.Contains(l.stale, index) || s.orphans.keeps(l, index)) {
+		index++
 	}
-	if slot == len(l.clients) {
+	if index == len(l.clients) {
 		s.mu.Unlock()
 		return &Refusal{Errno: unix.EUSERS, Text: fmt.Sprintf("lgpu %s has %d processes already", l.Name, region.MaxClients)}
 	}
-	if err := l.roster.put(slot, c.peer.Process); err != nil {
+	if err := l.roster.setClient(index, c.peer.Process); err != nil {
 		s.mu.Unlock()
 		return &Refusal{Errno: unix.EIO, Text: "the daemon cannot note its clients: " + err.Error()}
 	}
-	l.shared.Claim(slot, region.Holder{
+	l.shared.Claim(index, region.Holder{
 		PID: innerPID(c.peer.PID), Start: c.peer.Start, Namespace: namespace(c.peer.PID), Comm: c.peer.Comm,
 	})
 	c.client = &client{
-		lgpu: l, index: slot, peer: c.peer, life: c.life, joined: time.Now(), conn: c, announced: make(chan struct{}),
+		lgpu: l, index: index, peer: c.peer, life: c.life, joined: time.Now(), conn: c, announced: make(chan struct{}),
 	}
-	s.enter(c.client)
+	s.register(c.client)
 	s.mu.Unlock()
 	s.announce(c.client)
 	return l.shared.Files(func(limits, usage int) error {
-		c.send(protocol.Message{Kind: protocol.Welcome, Version: protocol.Version, Client: uint32(slot), ID: l.ID}, "", limits, usage)
+		c.send(protocol.Message{Kind: protocol.Welcome, Version: protocol.Version, Client: uint32(index), ID: l.ID}, "", limits, usage)
 		return nil
 	})
 }
@@ -84,9 +84,9 @@ func (s *Server) clientsOf(uid uint32) (n int) {
 	return n
 }
 
-// vacant returns an lgpu that has its region, when the process of the connection has no slot any more: one that had and
-// says Hello anew has become another program. Called with mu held, which is released meanwhile.
-func (s *Server) vacant(c *connection, id uint64) (*lgpu, error) {
+// ready returns an lgpu that has its region, once the process of the connection is no client any more: a client that
+// says Hello again has become another program. Called with mu held, which is released meanwhile.
+func (s *Server) ready(c *connection, id uint64) (*lgpu, error) {
 	for {
 		if s.closed {
 			return nil, errEnded
@@ -94,7 +94,7 @@ func (s *Server) vacant(c *connection, id uint64) (*lgpu, error) {
 		if former := s.clients[c.peer.Process]; former != nil {
 			conn := former.conn
 			s.mu.Unlock()
-			s.leave(former)
+			s.remove(former)
 			if conn != nil {
 				<-conn.done
 			}
@@ -108,18 +108,18 @@ func (s *Server) vacant(c *connection, id uint64) (*lgpu, error) {
 		if l.shared != nil {
 			return l, nil
 		}
-		if err := s.await(c, l); err != nil {
+		if err := s.awaitCounters(c, l); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// await waits for the clients of the daemon before to bring the counters of an lgpu. Called with mu held, which is
-// released meanwhile.
-func (s *Server) await(c *connection, l *lgpu) error {
+// awaitCounters waits for the clients of the previous daemon to bring the counters of an lgpu. Called with mu held,
+// which is released meanwhile.
+func (s *Server) awaitCounters(c *connection, l *lgpu) error {
 	if l.count == 0 {
-		if err := s.fresh(l); err != nil {
-			return &Refusal{Errno: unix.EIO, Text: "the daemon cannot make the lgpu's region: " + err.Error()}
+		if err := s.newRegion(l); err != nil {
+			return &Refusal{Errno: unix.EIO, Text: "the daemon cannot create the lgpu's region: " + err.Error()}
 		}
 		return nil
 	}
@@ -156,19 +156,19 @@ func (s *Server) discard(l *lgpu) {
 	s.mu.Lock()
 	var missing []*client
 	for _, c := range l.clients {
-		if c != nil && c.old && c.conn == nil {
+		if c != nil && c.oldLimits && c.conn == nil {
 			missing = append(missing, c)
 		}
 	}
 	s.mu.Unlock()
 	for _, c := range missing {
 		if has, err := hasUsage(c.peer.PID); err == nil && !has {
-			s.leave(c)
+			s.remove(c)
 		}
 	}
 }
 
-// view gives a process that only looks what it looks at.
+// view gives a process that only looks the lgpu's region.
 func (s *Server) view(c *connection, id uint64) error {
 	s.mu.Lock()
 	l := s.lgpus[id]
@@ -177,7 +177,7 @@ func (s *Server) view(c *connection, id uint64) error {
 		return &Refusal{Errno: unix.ESRCH, Text: "the lgpu of this process has been removed"}
 	}
 	if l.shared == nil {
-		if err := s.await(c, l); err != nil {
+		if err := s.awaitCounters(c, l); err != nil {
 			s.mu.Unlock()
 			return err
 		}
@@ -194,9 +194,9 @@ func (s *Server) view(c *connection, id uint64) error {
 	})
 }
 
-// due reports whether a descriptor may come with the first message of a process: it was a client of the daemon before,
-// or lost its connection, and brings the counters.
-func (s *Server) due(p Process, m protocol.Message) bool {
+// mayBringFiles reports whether a descriptor may come with the first message of a process: a client of the previous
+// daemon, or one that lost its connection, brings the counters.
+func (s *Server) mayBringFiles(p Process, m protocol.Message) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	former := s.clients[p]
@@ -204,11 +204,11 @@ func (s *Server) due(p Process, m protocol.Message) bool {
 		former.index == int(m.Client)
 }
 
-// resume gives a client that has lost its connection, or its daemon, its slot back. The daemon needs the counters that
-// it brings only where it does not have them.
+// resume continues a client that has lost its connection, or its daemon. The daemon uses the counters that the client
+// brings only if it does not have them already.
 func (s *Server) resume(c *connection, p packet) (err error) {
 	if c.gone() {
-		return errEnded // it has tried again since, while the daemon hung
+		return errEnded // the client has connected again since, while the daemon hung
 	}
 	var inode region.Inode
 	switch len(p.files) {
@@ -251,7 +251,7 @@ func (s *Server) resume(c *connection, p packet) (err error) {
 		s.mu.Unlock()
 		return &Refusal{Errno: unix.ESTALE, Text: "what a client has brought are not its lgpu's counters: " + err.Error()}
 	}
-	former.conn, c.client, c.unseen = c, former, former.old
+	former.conn, c.client, c.unseen = c, former, former.oldLimits
 	s.mu.Unlock()
 	return l.shared.Files(func(limits, _ int) error {
 		m := protocol.Message{Kind: protocol.Welcome, Version: protocol.Version, Flags: protocol.FlagReconnect, Client: p.Client, ID: l.ID}
@@ -270,8 +270,8 @@ func (c *connection) gone() bool {
 	return err != nil || fds[0].Revents != 0
 }
 
-// enter makes c one of the clients. Called with mu held.
-func (s *Server) enter(c *client) {
+// register makes c one of the clients. Called with mu held.
+func (s *Server) register(c *client) {
 	c.lgpu.clients[c.index] = c
 	c.lgpu.count++
 	s.clients[c.peer.Process] = c
@@ -283,12 +283,12 @@ func (s *Server) announce(c *client) {
 	close(c.announced)
 	s.running.Go(func() {
 		c.life.await()
-		s.leave(c)
+		s.remove(c)
 	})
 }
 
-// leave takes everything from a client that has died or become another program, at once.
-func (s *Server) leave(c *client) {
+// remove gives back at once what a client is charged for that has died or become another program.
+func (s *Server) remove(c *client) {
 	s.mu.Lock()
 	if c.gone || s.closed {
 		s.mu.Unlock()
@@ -300,13 +300,13 @@ func (s *Server) leave(c *client) {
 	l.clients[c.index] = nil
 	l.count--
 	l.stale = append(l.stale, c.index)
-	s.seen(c)
+	s.seesLimits(c)
 	switch {
 	case l.shared != nil:
-		s.bereave(l, c.index)
+		s.orphans.add(l, c.index)
 		s.settle(l)
 	case l.count == 0:
-		if err := s.fresh(l); err != nil {
+		if err := s.newRegion(l); err != nil {
 			s.log.Error("tenant: new region", "lgpu", l.Name, "err", err)
 		}
 	}
@@ -320,22 +320,22 @@ func (s *Server) leave(c *client) {
 	s.config.Observer.Left(last)
 }
 
-// retry settles the slots of the dead. Called with mu held.
-func (s *Server) retry(l *lgpu) {
-	l.stale = slices.DeleteFunc(l.stale, func(slot int) bool {
-		if !l.shared.Settle(slot, s.kept(l, slot)) {
+// settleStale settles the clients that have died. Called with mu held.
+func (s *Server) settleStale(l *lgpu) {
+	l.stale = slices.DeleteFunc(l.stale, func(index int) bool {
+		if !l.shared.Settle(index, s.orphans.kept(l, index)) {
 			return false
 		}
-		// A slot that keeps something is settled by the next daemon, which knows nothing of what.
-		if !s.keeps(l, slot) {
-			s.note(l, l.roster.put(slot, Process{}))
+		// A dead client with orphans stays in the roster: the next daemon, which knows nothing of them, settles it.
+		if !s.orphans.keeps(l, index) {
+			s.logRoster(l, l.roster.setClient(index, Process{}))
 		}
 		return true
 	})
 }
 
-// keepTrying settles what could not be settled at once.
-func (s *Server) keepTrying(l *lgpu) {
+// retrySettling settles what could not be settled at once.
+func (s *Server) retrySettling(l *lgpu) {
 	for {
 		select {
 		case <-time.After(settlePeriod):
@@ -344,7 +344,7 @@ func (s *Server) keepTrying(l *lgpu) {
 		}
 		s.mu.Lock()
 		if !l.removed {
-			s.retry(l)
+			s.settleStale(l)
 		}
 		l.retrying = !l.removed && len(l.stale) > 0
 		again := l.retrying
@@ -359,18 +359,11 @@ func (s *Server) keepTrying(l *lgpu) {
 func (s *Server) acknowledged(c *client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen(c)
+	s.seesLimits(c)
 }
 
-// welcomed notes that a connection has had its answer.
-func (s *Server) welcomed(c *connection) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pending = slices.DeleteFunc(s.pending, func(p *connection) bool { return p == c })
-}
-
-// unlink forgets a connection that has ended. Its client lives on until its process has died.
-func (s *Server) unlink(c *connection) {
+// disconnected forgets a connection that has ended. Its client lives on until its process has died.
+func (s *Server) disconnected(c *connection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.open, c)

@@ -17,16 +17,9 @@ import (
 )
 
 const (
-	// maxPending bounds the connections that have no answer yet, maxPendingUser those of one user other than root and
-	// the daemon's own, and maxPendingEach those of one process. Of more, one that has said nothing is dropped: the
-	// oldest of the process, of the user, or of the user who has most. An honest client says Hello as soon as it is
-	// connected. Where all have spoken the new one is dropped.
-	maxPending     = 512
-	maxPendingUser = 128
-	maxPendingEach = 16
 	// helloTime is how long a connection may take to say Hello.
 	helloTime = 2 * time.Second
-	// returnTime is how long new clients of an lgpu wait for those of the daemon before to bring the counters, and
+	// returnTime is how long new clients of an lgpu wait for those of the previous daemon to bring the counters, and
 	// maxWaiting how many do.
 	returnTime = 5 * time.Second
 	maxWaiting = 64
@@ -74,7 +67,7 @@ func (s *Server) accept() error {
 		c := &connection{server: s, conn: conn, closing: make(chan struct{}), done: make(chan struct{})}
 		s.mu.Lock()
 		closed := s.closed
-		admitted := !closed && s.admit(c)
+		admitted := !closed && s.waiting.admit(c)
 		if admitted {
 			s.open[c] = true
 			s.running.Go(c.serve)
@@ -89,54 +82,6 @@ func (s *Server) accept() error {
 	}
 }
 
-// admit adds a connection to those that wait for an answer, of which it may have one dropped, or reports that there is
-// no room. Those that are being dropped count once more than they should, so that they are not without bound either.
-// Called with mu held.
-func (s *Server) admit(c *connection) bool {
-	uid := c.conn.UID
-	own, users := 0, map[uint32]int{}
-	for _, p := range s.pending {
-		users[p.conn.UID]++
-		if p.conn.UID == uid && p.conn.PID == c.conn.PID {
-			own++
-		}
-	}
-	room := true
-	switch all := len(s.pending); {
-	case own >= maxPendingEach:
-		room = own < 2*maxPendingEach && s.drop(func(p *connection) bool { return p.conn.UID == uid && p.conn.PID == c.conn.PID })
-	case !trusted(uid) && users[uid] >= maxPendingUser:
-		room = users[uid] < 2*maxPendingUser && s.drop(func(p *connection) bool { return p.conn.UID == uid })
-	case all >= maxPending:
-		most := uid
-		for user, count := range users {
-			if count > users[most] {
-				most = user
-			}
-		}
-		room = all < 2*maxPending && s.drop(func(p *connection) bool { return p.conn.UID == most })
-	}
-	if room {
-		s.pending = append(s.pending, c)
-	}
-	return room
-}
-
-// drop ends the oldest of those pending connections that has said nothing, or reports that there is none. It stays
-// pending until it is closed. Called with mu held.
-func (s *Server) drop(of func(*connection) bool) bool {
-	for _, p := range s.pending {
-		if of(p) && p.silent() {
-			p.close()
-			return true
-		}
-	}
-	return false
-}
-
-// trusted reports whether a user is one whom the daemon obeys in any case: its bounds are those of all.
-func trusted(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
-
 // connection is one of a process that is, or wants to be, a client. It has one goroutine.
 type connection struct {
 	server  *Server
@@ -150,7 +95,7 @@ type connection struct {
 	life   *life
 	client *client // nil before the Welcome
 	unseen bool    // the client may not have mapped its new limits yet
-	seats  [region.MaxDevices]*Seat
+	gates  [region.MaxDevices]*Gate
 }
 
 // close ends the connection. It does not wait: what closes the descriptor is the goroutine.
@@ -182,7 +127,7 @@ func (c *connection) release(p packet) {
 	}
 }
 
-// peek waits for a message and reports whether descriptors are with it. It stays where it is.
+// peek waits for a message and reports whether descriptors are with it. It does not take the message off the socket.
 func (c *connection) peek() (m protocol.Message, files bool, err error) {
 	var data [protocol.Size + protocol.MaxText + 1]byte
 	n, files, err := c.conn.Peek(data[:])
@@ -190,7 +135,7 @@ func (c *connection) peek() (m protocol.Message, files bool, err error) {
 		return m, false, err
 	}
 	select {
-	case <-c.closing: // what has come before the end is still there
+	case <-c.closing: // what came before the end can still be read
 		return m, false, net.ErrClosed
 	default:
 	}
@@ -203,8 +148,8 @@ func (c *connection) peek() (m protocol.Message, files bool, err error) {
 	return m, files, nil
 }
 
-// receive takes a message after peek, which found no descriptors with it, or they are due. The caller releases the
-// packet. A false step of the client is errProtocol.
+// receive reads a message after peek. files says that descriptors may come with it. The caller releases the packet. A
+// broken message is errProtocol.
 func (c *connection) receive(files bool) (packet, error) {
 	var data [protocol.Size + protocol.MaxText + 1]byte
 	got, err := c.conn.Receive(data[:], files)
@@ -220,7 +165,7 @@ func (c *connection) receive(files bool) (packet, error) {
 	return p, nil
 }
 
-// send sends a message, with descriptors, without waiting. A client that does not take it loses its connection.
+// send sends a message, with descriptors, without waiting. A client whose socket is full loses its connection.
 func (c *connection) send(m protocol.Message, text string, fds ...int) {
 	data := m.Append(make([]byte, 0, protocol.Size+len(text)))
 	data = append(data, text...)
@@ -246,7 +191,7 @@ func (c *connection) send(m protocol.Message, text string, fds ...int) {
 func (c *connection) serve() {
 	err := c.begin()
 	if err == nil && c.client != nil {
-		c.server.welcomed(c)
+		c.server.waiting.remove(c)
 		for err == nil {
 			err = c.step()
 		}
@@ -255,15 +200,15 @@ func (c *connection) serve() {
 		c.server.log.Info("tenant: connection dropped", "pid", c.conn.PID, "uid", c.conn.UID, "err", err)
 	}
 	c.close()
-	for _, seat := range c.seats {
-		if seat != nil {
-			c.server.config.Gate.Gone(seat)
+	for _, gate := range c.gates {
+		if gate != nil {
+			c.server.config.Gate.Gone(gate)
 		}
 	}
-	c.server.unlink(c)
+	c.server.disconnected(c)
 	close(c.done)
-	c.conn.Close() // who waits for done does not wait for that
-	c.server.welcomed(c)
+	c.conn.Close() // after done: nobody waits for it
+	c.server.waiting.remove(c)
 }
 
 // begin makes the process a client, or tells it why not.
@@ -281,7 +226,7 @@ func (c *connection) begin() (err error) {
 			c.life.Close()
 		}
 	}()
-	if files && !c.server.due(c.peer.Process, m) {
+	if files && !c.server.mayBringFiles(c.peer.Process, m) {
 		return fmt.Errorf("%w: Hello: %w", errProtocol, foreign.ErrRights)
 	}
 	hello, err := c.receive(files)
@@ -298,7 +243,7 @@ func (c *connection) begin() (err error) {
 	errors.As(err, &refusal)
 	text := refusal.Text
 	c.send(protocol.Message{Kind: protocol.Refuse, Value: uint64(refusal.Errno)}, text[:min(len(text), protocol.MaxText)])
-	if c.server.refusals.try(time.Now()) {
+	if c.server.refusals.allow(time.Now()) {
 		c.server.config.Observer.Refused(c.peer, err)
 	}
 	return err
@@ -333,7 +278,7 @@ func (c *connection) hello(p packet) error {
 	return c.server.join(c, id)
 }
 
-// step takes one message of a client.
+// step handles one message of a client.
 func (c *connection) step() error {
 	_, files, err := c.peek()
 	if err == nil && files {
@@ -353,7 +298,7 @@ func (c *connection) step() error {
 	if p.Kind == protocol.Need {
 		cost = needCost
 	}
-	if wait := c.client.lgpu.messages.take(time.Now(), cost); wait > 0 {
+	if wait := c.client.lgpu.messages.delay(time.Now(), cost); wait > 0 {
 		select {
 		case <-time.After(wait):
 		case <-c.closing:
@@ -367,98 +312,56 @@ func (c *connection) step() error {
 	if int(p.Device) >= len(c.client.lgpu.uuids) {
 		return fmt.Errorf("%w: device %d", errProtocol, p.Device)
 	}
-	seat := c.seats[p.Device]
+	gate := c.gates[p.Device]
 	switch {
 	case p.Kind == protocol.Need && p.Value == 0: // says only that it goes by the new limits
 	case p.Kind == protocol.Need:
 		c.send(c.server.need(c.client, p.Message), "")
-	case p.Kind == protocol.Gate && seat == nil:
-		seat = &Seat{connection: c, device: int(p.Device)}
-		c.seats[p.Device] = seat
-		c.server.config.Gate.Attach(seat, p.Message)
-	case p.Kind == protocol.Want && seat != nil:
-		c.server.config.Gate.Want(seat, p.Message)
-	case p.Kind == protocol.Closed && seat != nil:
-		c.server.config.Gate.Closed(seat, p.Message)
+	case p.Kind == protocol.Gate && gate == nil:
+		gate = &Gate{connection: c, device: int(p.Device)}
+		c.gates[p.Device] = gate
+		c.server.config.Gate.Attach(gate, p.Message)
+	case p.Kind == protocol.Want && gate != nil:
+		c.server.config.Gate.Want(gate, p.Message)
+	case p.Kind == protocol.Closed && gate != nil:
+		c.server.config.Gate.Closed(gate, p.Message)
 	default:
 		return fmt.Errorf("%w: kind %d on device %d", errProtocol, p.Kind, p.Device)
 	}
 	return nil
 }
 
-// Seat is a client's gate on one device.
-type Seat struct {
+// Gate is a client's gate on one device: where its launches there wait for a grant.
+type Gate struct {
 	connection *connection
 	device     int
 }
 
-// LGPU returns the ID of the seat's lgpu.
-func (s *Seat) LGPU() uint64 { return s.connection.client.lgpu.ID }
+// LGPU returns the ID of the gate's lgpu.
+func (g *Gate) LGPU() uint64 { return g.connection.client.lgpu.ID }
 
 // Client returns the index of its client in the lgpu's region.
-func (s *Seat) Client() int { return s.connection.client.index }
+func (g *Gate) Client() int { return g.connection.client.index }
 
 // Peer returns the process of its client.
-func (s *Seat) Peer() Peer { return s.connection.client.peer }
+func (g *Gate) Peer() Peer { return g.connection.client.peer }
 
 // Device returns the index of its device among the lgpu's.
-func (s *Seat) Device() int { return s.device }
+func (g *Gate) Device() int { return g.device }
 
 // UUID returns the UUID of its device.
-func (s *Seat) UUID() [16]byte { return s.connection.client.lgpu.uuids[s.device] }
+func (g *Gate) UUID() [16]byte { return g.connection.client.lgpu.uuids[g.device] }
 
-// Busy returns the lgpu's device time on this device in ns, as the tenant counts it. It is the tenant's word: it may do
-// anything, falling included.
-func (s *Seat) Busy() uint64 { return s.connection.client.lgpu.shared.Busy(s.device) }
+// Busy returns the lgpu's device time on this device in ns, as the tenant counts it. The tenant may write
+// anything there, and lower it.
+func (g *Gate) Busy() uint64 { return g.connection.client.lgpu.shared.Busy(g.device) }
 
-// Beat shows the lgpu's processes that whoever gives them turns on this device lives.
-func (s *Seat) Beat() { s.connection.client.lgpu.shared.Beat(s.device) }
+// Beat shows the lgpu's processes that the daemon is alive and dispatches this device.
+func (g *Gate) Beat() { g.connection.client.lgpu.shared.Beat(g.device) }
 
-// Send sends a message about the seat's gate; Device and Client are filled in. It never waits: a client that does not
+// Send sends a message about the gate; Device and Client are filled in. It never waits: a client that does not
 // read loses its connection.
-func (s *Seat) Send(m protocol.Message) {
-	m.Device, m.Client = uint32(s.device), uint32(s.connection.client.index)
-	s.connection.send(m, "")
-}
-
-// throttle is a bucket of things that may happen: so many at once, and one more in every period.
-type throttle struct {
-	burst  int
-	period time.Duration
-
-	mu   sync.Mutex
-	full time.Time // when the bucket is full again; guarded by mu
-}
-
-const (
-	messagesAtOnce = 4096
-	messagePeriod  = 20 * time.Microsecond
-	refusalsAtOnce = 64
-	refusalPeriod  = 100 * time.Millisecond
-)
-
-// take takes n and returns how long to wait before the first of them.
-func (t *throttle) take(now time.Time, n int) time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.full.Before(now) {
-		t.full = now
-	}
-	t.full = t.full.Add(time.Duration(n) * t.period)
-	return max(t.full.Sub(now)-time.Duration(t.burst)*t.period, 0)
-}
-
-// try takes one if that needs no waiting.
-func (t *throttle) try(now time.Time) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.full.Before(now) {
-		t.full = now
-	}
-	next := t.full.Add(t.period)
-	if next.Sub(now) > time.Duration(t.burst)*t.period {
-		return false
-	}
-	t.full = next
-	return true
+func (g *Gate) Send(m protocol.Message) {
+	m.Device, m.Client = uint32(g.device), uint32(g.connection.client.index)
+	g.connection.send(m, "")
 }

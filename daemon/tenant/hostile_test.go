@@ -16,7 +16,7 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// TestAnotherSender: a connection is its maker's; nobody else can say Hello on it.
+// TestAnotherSender: only the process that made a connection can say Hello on it.
 func TestAnotherSender(t *testing.T) {
 	d := serve(t)
 	d.lgpu(1, 0, 100)
@@ -78,7 +78,7 @@ func TestReusedPID(t *testing.T) {
 	}
 }
 
-// TestGarbage: a tenant that fills its counters with anything hurts nobody else.
+// TestGarbage: a tenant that fills its counters with anything harms no other tenant.
 func TestGarbage(t *testing.T) {
 	d := serve(t)
 	budgets := []Budget{{ID: 1, HostMemory: region.NoLimit, Memory: map[[16]byte]uint64{{1}: 200 * mib}}}
@@ -111,21 +111,21 @@ func TestGarbage(t *testing.T) {
 	next.want("welcome", "hello 0")
 }
 
-// TestDeafClient: one that does not read loses its connection, and nobody waits for it.
+// TestDeafClient: one that does not read loses its connection, and no other client waits for it.
 func TestDeafClient(t *testing.T) {
 	d := serve(t)
 	d.lgpu(1, 0, 100)
 	p := d.client(1)
 	p.want("ok", "say %d 0 0 0", protocol.Gate)
-	seat := d.awaitGate("attach").seat
+	gate := d.awaitGate("attach").gate
 	for range 100_000 {
-		seat.Send(protocol.Message{Kind: protocol.Open})
+		gate.Send(protocol.Message{Kind: protocol.Open})
 		select {
 		case c := <-d.gates:
-			if c.what != "gone" || c.seat != seat {
+			if c.what != "gone" || c.gate != gate {
 				t.Fatalf("the gate is told %s", c.what)
 			}
-			p.want("welcome 0 0x1", "resume") // it lives, and keeps its slot
+			p.want("welcome 0 0x1", "resume") // it lives, and keeps its index
 			return
 		default:
 		}
@@ -159,7 +159,7 @@ func TestWrongMessages(t *testing.T) {
 	good.want("true", "alloc 0 %d", mib)
 }
 
-// TestIdleConnections: connections that say nothing keep nobody out, and nobody else's are dropped for them.
+// TestIdleConnections: connections that say nothing keep no process out, and drop no other user's connections.
 func TestIdleConnections(t *testing.T) {
 	d := serve(t)
 	d.lgpu(1, 0, 100)
@@ -179,13 +179,13 @@ func TestIdleConnections(t *testing.T) {
 	slow.want("welcome", "hello-here")
 }
 
-// TestLingeringDescriptors: whoever sends sockets of which the close waits for an hour hangs neither the daemon nor a
+// TestLingeringDescriptors: a tenant that sends sockets whose close takes an hour hangs neither the daemon nor a
 // thread of it, on whatever kernel.
 func TestLingeringDescriptors(t *testing.T) {
 	d := serve(t)
 	d.lgpu(1, 0, 100)
 	d.Server.mu.Lock()
-	d.expect(1) // as if a client of before were still to come: the kernel lets descriptors through
+	d.countReturning(1) // as if a client of before were still to come: the kernel lets descriptors through
 	d.Server.mu.Unlock()
 	// Started before there are such sockets: between fork and exec a process has all of its parent's, and what it alone
 	// still has by then, exec waits for.
@@ -211,8 +211,11 @@ func TestLingeringDescriptors(t *testing.T) {
 	p.want("welcome", "hello 0")
 	for deadline := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
 		d.Server.mu.Lock()
-		open, pending := len(d.open), len(d.pending)
+		open := len(d.open)
 		d.Server.mu.Unlock()
+		d.waiting.mu.Lock()
+		pending := len(d.waiting.pending)
+		d.waiting.mu.Unlock()
 		if open == 1 && pending == 0 {
 			return
 		}
@@ -222,7 +225,7 @@ func TestLingeringDescriptors(t *testing.T) {
 	}
 }
 
-// TestAdmission: a user's connections that say nothing make room for each other, and for nobody else's does anybody's.
+// TestAdmission: a user's connections that say nothing make room for each other, never for another user's.
 func TestAdmission(t *testing.T) {
 	d := listening(t, t.TempDir())
 	defer d.Close()
@@ -258,33 +261,33 @@ func TestAdmission(t *testing.T) {
 	speaker, _ := connect(2000, true)
 	first, _ := connect(2000, false)
 	for _, c := range []*connection{speaker, first} {
-		if !d.admit(c) {
+		if !d.waiting.admit(c) {
 			t.Fatal("the first connections have no room")
 		}
 	}
 	for range maxPendingUser - 2 {
-		if c, _ := connect(2000, false); !d.admit(c) {
+		if c, _ := connect(2000, false); !d.waiting.admit(c) {
 			t.Fatal("no room within the bound")
 		}
 	}
 	if ended(first) {
 		t.Error("a connection is dropped within the bound")
 	}
-	if c, _ := connect(2000, false); !d.admit(c) || !ended(first) || ended(speaker) {
+	if c, _ := connect(2000, false); !d.waiting.admit(c) || !ended(first) || ended(speaker) {
 		t.Errorf("beyond the bound: the oldest silent one is dropped: %v, one that has spoken: %v", ended(first), ended(speaker))
 	}
-	d.pending = nil
+	d.waiting.pending = nil
 	for range maxPendingUser {
 		c, _ := connect(2000, true)
-		d.admit(c)
+		d.waiting.admit(c)
 	}
-	if c, _ := connect(2000, false); d.admit(c) {
+	if c, _ := connect(2000, false); d.waiting.admit(c) {
 		t.Error("there is room beyond the bound though all have spoken")
 	}
-	if c, _ := connect(3000, false); !d.admit(c) {
+	if c, _ := connect(3000, false); !d.waiting.admit(c) {
 		t.Error("another user has no room")
 	}
-	if c, _ := connect(0, false); !d.admit(c) {
+	if c, _ := connect(0, false); !d.waiting.admit(c) {
 		t.Error("root has no room")
 	}
 }
@@ -301,17 +304,17 @@ func TestThrottle(t *testing.T) {
 		{500 * time.Millisecond, 1, 500 * time.Millisecond},
 	} {
 		now = now.Add(c.after)
-		if got := b.take(now, c.n); got != c.want {
+		if got := b.delay(now, c.n); got != c.want {
 			t.Errorf("step %d: wait %v, want %v", i, got, c.want)
 		}
 	}
 	b = throttle{burst: 2, period: time.Second}
 	for i, want := range []bool{true, true, false, false} {
-		if got := b.try(now); got != want {
+		if got := b.allow(now); got != want {
 			t.Errorf("try %d: %v", i, got)
 		}
 	}
-	if !b.try(now.Add(time.Second)) {
+	if !b.allow(now.Add(time.Second)) {
 		t.Error("a second later there is not one more")
 	}
 }

@@ -132,7 +132,7 @@ func identify(conn *foreign.Conn) (Peer, *life, error) {
 	return peer, life, nil
 }
 
-// peerOf asks the kernel who made a connection, and for a pidfd of it.
+// peerOf asks the kernel which process made a connection, and for its pidfd.
 func peerOf(socket int) (*unix.Ucred, int, error) {
 	credentials, err := unix.GetsockoptUcred(socket, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
@@ -143,8 +143,8 @@ func peerOf(socket int) (*unix.Ucred, int, error) {
 	}
 	fd, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, soPeerPIDFD)
 	if errors.Is(err, unix.ENOPROTOOPT) {
-		// Its Hello must come from this pid too (connection.hello), so that a process that has the pid of one that connected
-		// and died gains nothing.
+		// Its Hello must come from this pid too (connection.hello), so that a process that has the pid of one that
+		// connected and died gains nothing.
 		fd, err = unix.PidfdOpen(int(credentials.Pid), 0)
 	}
 	return credentials, fd, err

@@ -147,8 +147,8 @@ func TestRoster(t *testing.T) {
 	r := open("boot 1")
 	last := region.MaxClients - 1
 	for _, err := range []error{
-		r.put(0, Process{10, 100}), r.put(last, Process{20, 200}), r.put(5, Process{30, 300}), r.put(5, Process{}),
-		r.hold(hostKind, 7), r.hold(region.MaxDevices, 9),
+		r.setClient(0, Process{10, 100}), r.setClient(last, Process{20, 200}), r.setClient(5, Process{30, 300}), r.setClient(5, Process{}),
+		r.setCharged(hostKind, 7), r.setCharged(region.MaxDevices, 9),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -156,28 +156,28 @@ func TestRoster(t *testing.T) {
 	}
 	r.close()
 	again := open("boot 1")
-	for i, p := range again.slot {
+	for i, p := range again.clients {
 		if want := map[int]Process{0: {10, 100}, last: {20, 200}}[i]; p != want {
-			t.Errorf("slot %d is %v's, want %v", i, p, want)
+			t.Errorf("index %d is %v's, want %v", i, p, want)
 		}
 	}
-	if again.held[hostKind] != 7 || again.held[region.MaxDevices] != 9 || again.held[1] != 0 {
-		t.Errorf("held: %v", again.held)
+	if again.charged[hostKind] != 7 || again.charged[region.MaxDevices] != 9 || again.charged[1] != 0 {
+		t.Errorf("charged: %v", again.charged)
 	}
 	again.close()
 	if err := os.Truncate(rosterPath(dir, 0xabc), rosterBytes-1); err != nil {
 		t.Fatal(err)
 	}
 	cut := open("boot 1")
-	if cut.slot[0] != (Process{}) || cut.held[hostKind] != 0 {
+	if cut.clients[0] != (Process{}) || cut.charged[hostKind] != 0 {
 		t.Error("a roster that was cut short is believed")
 	}
-	if err := cut.put(0, Process{10, 100}); err != nil {
+	if err := cut.setClient(0, Process{10, 100}); err != nil {
 		t.Fatal(err)
 	}
 	cut.close()
 	other := open("boot 2")
-	if other.slot[0] != (Process{}) {
+	if other.clients[0] != (Process{}) {
 		t.Error("a roster of another boot is believed")
 	}
 	other.close()

@@ -8,42 +8,51 @@ import (
 	"github.com/lgpu/lgpu/tenant/protocol"
 )
 
-// orphan is memory of a device that a client has given away under descriptors. The client has died; whether anybody still
-// has a descriptor, which keeps the memory, only the device can tell. Until then it stays charged, in the client's slot.
+// orphan is memory of a device that a client has given away under descriptors before it died. A descriptor keeps the
+// memory, and only the device can tell whether any process still has one. Until then it stays charged to the dead
+// client.
 type orphan struct {
 	lgpu   *lgpu
-	slot   int
+	index  int
 	device int // index in the lgpu's devices
 	bytes  uint64
 }
 
-// bereave notes what a client that has died may leave on devices. Called with mu held, before the slot is settled.
-func (s *Server) bereave(l *lgpu, slot int) {
-	exported, _ := l.shared.Exports(slot)
+// orphans are all of a Server, oldest first. Server.mu guards them.
+type orphans []orphan
+
+// add notes what a dead client may leave on devices. It is called before the client is settled.
+func (all *orphans) add(l *lgpu, index int) {
+	exported, _ := l.shared.Exports(index)
 	for i, bytes := range exported {
-		if bytes = min(bytes, l.could(i)); bytes != 0 {
-			s.orphans = append(s.orphans, orphan{l, slot, i, bytes})
+		if bytes = min(bytes, l.atMost(i)); bytes != 0 {
+			*all = append(*all, orphan{l, index, i, bytes})
 		}
 	}
 }
 
-// could is the most that an lgpu can hold of a device, whatever its tenants have written.
-func (l *lgpu) could(device int) uint64 { return min(l.limit(device+1), l.most(device+1)) }
+// atMost is the most memory of a device that an lgpu can have, whatever its tenants have written.
+func (l *lgpu) atMost(device int) uint64 { return min(l.limit(device+1), l.most(device+1)) }
 
-// kept returns what a slot keeps of each device of its lgpu. Called with mu held.
-func (s *Server) kept(l *lgpu, slot int) []uint64 {
+// kept returns the orphans of a dead client on each device of its lgpu, in bytes.
+func (all orphans) kept(l *lgpu, index int) []uint64 {
 	kept := make([]uint64, len(l.Devices))
-	for _, o := range s.orphans {
-		if o.lgpu == l && o.slot == slot {
+	for _, o := range all {
+		if o.lgpu == l && o.index == index {
 			kept[o.device] += o.bytes
 		}
 	}
 	return kept
 }
 
-// keeps reports whether a slot keeps anything. Called with mu held.
-func (s *Server) keeps(l *lgpu, slot int) bool {
-	return slices.ContainsFunc(s.orphans, func(o orphan) bool { return o.lgpu == l && o.slot == slot })
+// keeps reports whether a dead client has orphans.
+func (all orphans) keeps(l *lgpu, index int) bool {
+	return slices.ContainsFunc(all, func(o orphan) bool { return o.lgpu == l && o.index == index })
+}
+
+// forget drops the orphans of an lgpu.
+func (all *orphans) forget(l *lgpu) {
+	*all = slices.DeleteFunc(*all, func(o orphan) bool { return o.lgpu == l })
 }
 
 // Claim is what an lgpu is charged of a device for memory that was given away under descriptors, in bytes.
@@ -60,8 +69,8 @@ type Exports struct {
 	Charged map[int]uint64
 }
 
-// Exports returns what is charged of a device for memory given away. What tenants have written counts up to the limits of
-// their lgpu.
+// Exports returns what is charged of a device for memory given away. What tenants have written counts up to the limits
+// of their lgpu.
 func (s *Server) Exports(device [16]byte) Exports {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,8 +81,8 @@ func (s *Server) Exports(device [16]byte) Exports {
 			c = &Claim{LGPU: l.ID}
 			claims[l] = c
 		}
-		c.Orphans = min(c.Orphans+orphans, l.could(i))
-		c.Released = min(c.Released+min(released, l.could(i)), l.could(i)-c.Orphans)
+		c.Orphans = min(c.Orphans+orphans, l.atMost(i))
+		c.Released = min(c.Released+min(released, l.atMost(i)), l.atMost(i)-c.Orphans)
 	}
 	for _, o := range s.orphans {
 		if o.lgpu.uuids[o.device] == device {
@@ -92,8 +101,8 @@ func (s *Server) Exports(device [16]byte) Exports {
 		if charged[c.lgpu] == nil {
 			charged[c.lgpu] = map[int]uint64{}
 		}
-		_, held := c.lgpu.shared.Held(c.index)
-		charged[c.lgpu][c.peer.PID] = held[i]
+		_, bytes := c.lgpu.shared.Held(c.index)
+		charged[c.lgpu][c.peer.PID] = bytes[i]
 	}
 	e := Exports{Charged: map[int]uint64{}}
 	for l, c := range claims {
@@ -104,8 +113,8 @@ func (s *Server) Exports(device [16]byte) Exports {
 	return e
 }
 
-// releaseTolerance is the part of an orphan by which the device may seem to have more than it has: drivers take memory of
-// their own for every process.
+// releaseTolerance is the part of an orphan by which the device may seem to have more than it has: drivers take memory
+// of their own for every process.
 const releaseTolerance = 4
 
 // ReleaseExports gives back what an lgpu is charged of a device for memory given away, of which so many bytes are gone:
@@ -122,8 +131,8 @@ func (s *Server) ReleaseExports(device [16]byte, lgpu, gone uint64) {
 			return false
 		}
 		gone -= min(gone, o.bytes)
-		if !slices.Contains(l.stale, o.slot) {
-			l.stale = append(l.stale, o.slot)
+		if !slices.Contains(l.stale, o.index) {
+			l.stale = append(l.stale, o.index)
 		}
 		return true
 	})
@@ -141,11 +150,11 @@ func (s *Server) ReleaseExports(device [16]byte, lgpu, gone uint64) {
 	}
 }
 
-// settle settles the slots of the dead, now or as soon as it can be done. Called with mu held.
+// settle settles the clients that have died, now or as soon as it can be done. Called with mu held.
 func (s *Server) settle(l *lgpu) {
-	s.retry(l)
+	s.settleStale(l)
 	if len(l.stale) > 0 && !l.retrying {
 		l.retrying = true
-		s.running.Go(func() { s.keepTrying(l) })
+		s.running.Go(func() { s.retrySettling(l) })
 	}
 }

@@ -7,16 +7,16 @@ import (
 )
 
 // orphaned is an lgpu of which a client has died that had so many MiB and had given away some of them.
-func orphaned(d *daemon, lgpu, had, gave uint64) (slot string) {
+func orphaned(d *daemon, lgpu, had, gave uint64) (index string) {
 	d.t.Helper()
 	c := d.client(lgpu)
-	slot = c.ask("slot")
+	index = c.ask("index")
 	c.want("true", "alloc 0 %d", had*mib)
 	c.want("ok", "export 0 %d", gave*mib)
 	pid := c.pid()
 	c.kill()
 	d.await("left", pid)
-	return slot
+	return index
 }
 
 // claims are the claims on the first device, in MiB: of orphans, and of what was left.
@@ -27,14 +27,15 @@ func (d *daemon) claims() (sums [][3]uint64) {
 	return sums
 }
 
-// TestOrphans: what a dead client gave away stays charged, in a slot that nobody else gets, until the device has it no more.
+// TestOrphans: what a dead client gave away stays charged, under an index that nobody else gets, until the device has
+// it no more.
 func TestOrphans(t *testing.T) {
 	d := serve(t)
 	d.lgpu(1, 0, 100)
 	live := d.client(1)
-	slots := map[string]bool{live.ask("slot"): true, orphaned(d, 1, 50, 40): true}
+	indices := map[string]bool{live.ask("index"): true, orphaned(d, 1, 50, 40): true}
 	d.wantUsed(1, 40*mib)
-	slots[orphaned(d, 1, 20, 10)] = true
+	indices[orphaned(d, 1, 20, 10)] = true
 	d.wantUsed(1, 50*mib)
 	if have := d.claims(); !slices.Equal(have, [][3]uint64{{1, 50, 0}}) {
 		t.Errorf("%v", have)
@@ -43,9 +44,9 @@ func TestOrphans(t *testing.T) {
 	live.want("false", "alloc 0 %d", 51*mib)
 	live.want("true", "alloc 0 %d", 30*mib)
 	next := d.client(1)
-	slots[next.ask("slot")] = true
-	if len(slots) != 4 {
-		t.Errorf("the slots %v are not four", slots)
+	indices[next.ask("index")] = true
+	if len(indices) != 4 {
+		t.Errorf("the indices %v are not four", indices)
 	}
 	d.ReleaseExports([16]byte{2}, 1, 100*mib) // another device
 	d.ReleaseExports([16]byte{1}, 2, 100*mib) // another lgpu
@@ -59,10 +60,10 @@ func TestOrphans(t *testing.T) {
 	if have := d.claims(); have != nil {
 		t.Errorf("%v", have)
 	}
-	// The slots are free again, and those who get them have given away nothing.
+	// The indices are free again, and those who get them have given away nothing.
 	for range 2 {
-		if !slots[orphaned(d, 1, 1, 0)] {
-			t.Error("a slot that was kept is not used again")
+		if !indices[orphaned(d, 1, 1, 0)] {
+			t.Error("an index that was kept is not used again")
 		}
 	}
 	d.wantUsed(1, 30*mib)

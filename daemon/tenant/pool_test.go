@@ -45,7 +45,7 @@ type world struct {
 	t       *testing.T
 	parents map[uint64]uint64 // of budgets
 	most    map[uint64]uint64 // of budgets
-	above   map[uint64]uint64 // budget above a share
+	above   map[uint64]uint64 // budget above a quota
 	memory  map[uint64]*memory
 }
 
@@ -63,7 +63,7 @@ func (w *world) budget(id, parent, most uint64) {
 
 func (w *world) lgpu(id, parent, limit uint64) {
 	w.above[id], w.memory[id] = parent, &memory{}
-	w.add(&share{id: id, limit: limit, most: maxHeld}, parent)
+	w.add(&quota{id: id, limit: limit, most: maxMemory}, parent)
 	w.attach(id, w.memory[id], false)
 }
 
@@ -87,9 +87,9 @@ func (w *world) under(b uint64, of func(id uint64) uint64) (sum uint64) {
 
 func (w *world) used(id uint64) uint64 { return w.memory[id].Used() }
 
-// possible says whether so much more is possible for a share: the definition that the pool must meet.
+// possible says whether so much more is possible for a quota: the definition that the pool must meet.
 func (w *world) possible(id, bytes uint64) bool {
-	if w.used(id)+bytes > w.shares[id].limit {
+	if w.used(id)+bytes > w.quotas[id].limit {
 		return false
 	}
 	for at := w.above[id]; at != 0; at = w.parents[at] {
@@ -103,20 +103,20 @@ func (w *world) possible(id, bytes uint64) bool {
 // check looks at everything that must always hold.
 func (w *world) check(when string) {
 	w.t.Helper()
-	for id, s := range w.shares {
+	for id, s := range w.quotas {
 		seen := w.memory[id].granted.Load()
-		if s.granted > s.limit || s.granted != seen || s.held < min(s.granted, s.most) || s.held < w.used(id) {
-			w.t.Fatalf("%s: share %d: limit %d, granted %d (its clients see %d), held %d, used %d", when, id, s.limit, s.granted,
-				seen, s.held, w.used(id))
+		if s.granted > s.limit || s.granted != seen || s.charged < min(s.granted, s.most) || s.charged < w.used(id) {
+			w.t.Fatalf("%s: quota %d: limit %d, granted %d (its clients see %d), charged %d, used %d", when, id, s.limit, s.granted,
+				seen, s.charged, w.used(id))
 		}
 	}
 	for id, b := range w.budgets {
-		if held := w.under(id, func(s uint64) uint64 { return w.shares[s].held }); b.held != held {
-			w.t.Fatalf("%s: budget %d holds %d, its shares %d", when, id, b.held, held)
+		if held := w.under(id, func(s uint64) uint64 { return w.quotas[s].charged }); b.charged != held {
+			w.t.Fatalf("%s: budget %d is charged %d, its quotas %d", when, id, b.charged, held)
 		}
-		granted := w.under(id, func(s uint64) uint64 { return min(w.shares[s].granted, maxHeld) })
-		if granted > b.max || granted > 0 && b.held > b.max {
-			w.t.Fatalf("%s: budget %d of %d: %d are granted, %d held", when, id, b.max, granted, b.held)
+		granted := w.under(id, func(s uint64) uint64 { return min(w.quotas[s].granted, maxMemory) })
+		if granted > b.max || granted > 0 && b.charged > b.max {
+			w.t.Fatalf("%s: budget %d of %d: %d are granted, %d charged", when, id, b.max, granted, b.charged)
 		}
 	}
 }
@@ -182,12 +182,12 @@ func TestPoolLower(t *testing.T) {
 	w.check("own limit lowered")
 }
 
-// TestPoolFrozen: what clients of the daemon before may still take stays theirs until they are seen.
+// TestPoolFrozen: what clients of the previous daemon may still allocate stays theirs until they see the new limits.
 func TestPoolFrozen(t *testing.T) {
 	w := newWorld(t)
 	w.budget(10, 0, 100)
 	w.above[1], w.memory[1] = 10, &memory{}
-	w.add(&share{id: 1, limit: 100, most: maxHeld, held: 70}, 10)
+	w.add(&quota{id: 1, limit: 100, most: maxMemory, charged: 70}, 10)
 	w.lgpu(2, 10, 100)
 	if w.alloc(2, 31) || !w.alloc(2, 10) {
 		t.Error("beside 70 that others may hold not 30 of 100 can be had")
@@ -199,7 +199,7 @@ func TestPoolFrozen(t *testing.T) {
 		t.Error("while they are frozen, not 30 of 100 can be had")
 	}
 	if !w.need(1, 20) || w.need(1, 21) {
-		t.Error("a frozen share cannot have what it may hold")
+		t.Error("a frozen quota cannot grow to what is charged")
 	}
 	w.setLimit(1, 60)
 	w.check("frozen, with a lower limit")
@@ -295,7 +295,7 @@ func TestPoolRandom(t *testing.T) {
 				bytes := r.Uint64N(200) + 1
 				possible := w.possible(id, bytes)
 				if got := w.alloc(id, bytes); got != possible {
-					t.Fatalf("%s: share %d gets %d more: %v, possible: %v", when, id, bytes, got, possible)
+					t.Fatalf("%s: quota %d gets %d more: %v, possible: %v", when, id, bytes, got, possible)
 				}
 			}
 			w.check(when)

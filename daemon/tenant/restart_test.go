@@ -17,7 +17,8 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// TestLostConnection: a client whose connection ends keeps its slot, and comes back to it, from the same process only.
+// TestLostConnection: a client whose connection ends keeps its index, and comes back with it, from the same process
+// only.
 func TestLostConnection(t *testing.T) {
 	d := serve(t)
 	d.lgpu(1, 0, 100)
@@ -26,16 +27,16 @@ func TestLostConnection(t *testing.T) {
 	p := d.client(1)
 	p.want("true", "alloc 0 %d", 50*mib)
 	p.want("ok", "say %d 0 0 0", protocol.Gate)
-	seat := d.awaitGate("attach").seat
-	if seat.LGPU() != 1 || seat.Client() != 1 || seat.Device() != 0 || seat.UUID() != [16]byte{1} ||
-		seat.Peer().PID != p.pid() || seat.Busy() != 0 {
-		t.Errorf("seat: lgpu %d, client %d, device %d, %v", seat.LGPU(), seat.Client(), seat.Device(), seat.UUID())
+	gate := d.awaitGate("attach").gate
+	if gate.LGPU() != 1 || gate.Client() != 1 || gate.Device() != 0 || gate.UUID() != [16]byte{1} ||
+		gate.Peer().PID != p.pid() || gate.Busy() != 0 {
+		t.Errorf("gate: lgpu %d, client %d, device %d, %v", gate.LGPU(), gate.Client(), gate.Device(), gate.UUID())
 	}
-	seat.Send(protocol.Message{Kind: protocol.Open, Value: 5})
+	gate.Send(protocol.Message{Kind: protocol.Open, Value: 5})
 	p.want(fmt.Sprintf("%d 0 5", protocol.Open), "hear")
 	p.want("ok", "close")
 	d.awaitGate("gone")
-	// The slot is free for the next connection only after the gate knows that this one is gone.
+	// The index is free for the next connection only after the gate knows that this one is gone.
 	for deadline := time.Now().Add(10 * time.Second); d.Clients()[1].Linked && time.Now().Before(deadline); {
 		runtime.Gosched()
 	}
@@ -197,8 +198,8 @@ func TestRestartAgain(t *testing.T) {
 	d.wantUsed(1, 0)
 }
 
-// TestRestartOfGroup: what clients of the daemon before may still take is not given to others, until they have seen
-// the new daemon's limits; after it, what they leave unused is.
+// TestRestartOfGroup: what clients of the previous daemon may still allocate is not given to others, until they have
+// seen the new daemon's limits; after it, what they leave unused is.
 func TestRestartOfGroup(t *testing.T) {
 	dir := t.TempDir()
 	budgets := []Budget{{ID: 1, HostMemory: region.NoLimit, Memory: map[[16]byte]uint64{{1}: 100 * mib}}}

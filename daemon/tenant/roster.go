@@ -13,22 +13,22 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// Layout of a roster file: what it is, what of each kind of memory the lgpu may hold at most, and which process has
-// which slot. It is written with one small write for each change, which a killed daemon leaves done or not done.
+// Layout of a roster file: what it is, how much of each kind of memory the lgpu can use at most, and which process has
+// which index. Each change is one small write, which a killed daemon leaves done or not done.
 const (
 	rosterTag     = "LGPUROS\x01"
-	rosterMachine = 128                                       // room for tag and machine
-	rosterSlots   = rosterMachine + 8*(region.MaxDevices+1)   // page-locked host memory, then the devices
-	rosterBytes   = rosterSlots + 16*int64(region.MaxClients) // pid and start of each
-	hostKind      = 0                                         // of the kinds of memory; device i is i+1
-	kinds         = (rosterSlots - rosterMachine) / 8
+	rosterMachine = 128                                         // room for tag and machine
+	rosterClients = rosterMachine + 8*(region.MaxDevices+1)     // page-locked host memory, then the devices
+	rosterBytes   = rosterClients + 16*int64(region.MaxClients) // pid and start of each
+	hostKind      = 0                                           // of the kinds of memory; device i is i+1
+	kinds         = (rosterClients - rosterMachine) / 8
 )
 
-// roster is the file that tells a new daemon who the clients of an lgpu are.
+// roster is the file from which a new daemon knows the clients of an lgpu.
 type roster struct {
-	file *os.File
-	held [kinds]uint64
-	slot [region.MaxClients]Process // as the file was opened
+	file    *os.File
+	charged [kinds]uint64
+	clients [region.MaxClients]Process // as the file was opened
 }
 
 // machine names what pids and start times are relative to: this boot and this PID namespace.
@@ -62,14 +62,14 @@ func openRoster(dir string, lgpu uint64, machine string) (*roster, error) {
 			return nil, fmt.Errorf("write roster: %w", err)
 		}
 	}
-	for i := range r.held {
-		r.held[i] = binary.LittleEndian.Uint64(content[rosterMachine+8*i:])
+	for i := range r.charged {
+		r.charged[i] = binary.LittleEndian.Uint64(content[rosterMachine+8*i:])
 	}
-	for i := range r.slot {
-		entry := content[rosterSlots+16*i:]
+	for i := range r.clients {
+		entry := content[rosterClients+16*i:]
 		pid := binary.LittleEndian.Uint64(entry)
 		if pid <= 1<<31-1 {
-			r.slot[i] = Process{PID: int(pid), Start: binary.LittleEndian.Uint64(entry[8:])}
+			r.clients[i] = Process{PID: int(pid), Start: binary.LittleEndian.Uint64(entry[8:])}
 		}
 	}
 	return r, nil
@@ -79,18 +79,18 @@ func rosterPath(dir string, lgpu uint64) string {
 	return filepath.Join(dir, fmt.Sprintf("%016x", lgpu))
 }
 
-// put notes that a slot is p's; the zero Process frees it.
-func (r *roster) put(slot int, p Process) error {
+// setClient notes that p is the client with an index; the zero Process frees the index.
+func (r *roster) setClient(index int, p Process) error {
 	entry := binary.LittleEndian.AppendUint64(nil, uint64(p.PID))
 	entry = binary.LittleEndian.AppendUint64(entry, p.Start)
-	if _, err := r.file.WriteAt(entry, rosterSlots+16*int64(slot)); err != nil {
+	if _, err := r.file.WriteAt(entry, rosterClients+16*int64(index)); err != nil {
 		return fmt.Errorf("write roster: %w", err)
 	}
 	return nil
 }
 
-// hold notes what the lgpu may hold at most of a kind of memory.
-func (r *roster) hold(kind int, bytes uint64) error {
+// setCharged notes how much of a kind of memory the lgpu can use at most.
+func (r *roster) setCharged(kind int, bytes uint64) error {
 	word := binary.LittleEndian.AppendUint64(nil, bytes)
 	if _, err := r.file.WriteAt(word, rosterMachine+8*int64(kind)); err != nil {
 		return fmt.Errorf("write roster: %w", err)

@@ -19,10 +19,10 @@ import (
 
 // Config is what a Server needs.
 type Config struct {
-	// Socket is the path of the tenants' socket. It is made with mode 0666; whoever can reach it may ask. One that a
-	// daemon before left behind is replaced, so the caller makes sure that there is only one daemon.
+	// Socket is the path of the tenants' socket. It is created with mode 0666: any process that can reach it may
+	// connect. A socket that a previous daemon has left is replaced, so the caller makes sure that there is one daemon.
 	Socket string
-	// Roster is the folder of the files that tell a new daemon who the clients are. It is made, for the owner only.
+	// Roster is the folder of the files from which a new daemon knows the clients. It is created, for the owner only.
 	Roster   string
 	Resolver Resolver
 	Gate     GateHandler
@@ -66,36 +66,36 @@ type Server struct {
 	done     chan struct{} // closed by Close
 	running  sync.WaitGroup
 
-	mu      sync.Mutex // guards what follows and, but for a Shared's words, all that hangs on it
+	// mu guards what follows up to the blank line, and all that can be reached from it except the words of a Shared,
+	// which the tenants write too.
+	mu      sync.Mutex
 	closed  bool
 	lgpus   map[uint64]*lgpu
 	clients map[Process]*client
 	inodes  map[region.Inode]uint64 // of counters in use, by lgpu
-	budgets []Budget
-	host    *pool
-	devices map[[16]byte]*pool
+	memory  *memoryPools
+	orphans orphans
 	open    map[*connection]bool
-	pending []*connection // that have not been welcomed, oldest first
 	// returning is the number of lgpus of which the counters are with clients; while there are any, descriptors may be
 	// sent to the socket.
 	returning int
 	receives  bool
 
+	waiting  waitingRoom
 	refusals throttle // of what the Observer is told
-	orphans  []orphan // oldest first
 }
 
 // lgpu is what the Server keeps of one.
 type lgpu struct {
 	LGPU
 	roster *roster
-	// shared is nil while clients of the daemon before hold the counters.
+	// shared is nil while clients of the previous daemon have the counters.
 	shared  *region.Shared
 	ready   chan struct{} // closed when shared is set, or the lgpu removed
 	clients [region.MaxClients]*client
 	count   int   // of clients
-	stale   []int // slots of clients that have died, to be settled
-	// retrying: a goroutine settles stale slots.
+	stale   []int // indices of clients that have died, to be settled
+	// retrying: a goroutine settles stale clients.
 	retrying bool
 	waiting  int // connections that wait for ready
 	removed  bool
@@ -104,7 +104,7 @@ type lgpu struct {
 	messages throttle
 }
 
-// client is a process that has a slot.
+// client is a process of an lgpu.
 type client struct {
 	lgpu   *lgpu
 	index  int
@@ -112,8 +112,8 @@ type client struct {
 	life   *life
 	joined time.Time
 	conn   *connection // nil while it has none
-	// old: it may still go by the limits that a daemon before has left.
-	old bool
+	// oldLimits: it may still go by the limits of the previous daemon.
+	oldLimits bool
 	// gone: it has died, or become another program.
 	gone bool
 	// announced is closed once the Observer knows of it.
@@ -125,7 +125,7 @@ func Listen(c Config) (*Server, error) {
 	s := &Server{
 		config: c, log: c.Log, done: make(chan struct{}),
 		lgpus: map[uint64]*lgpu{}, clients: map[Process]*client{}, inodes: map[region.Inode]uint64{},
-		host: newPool(), devices: map[[16]byte]*pool{}, open: map[*connection]bool{},
+		memory: newMemoryPools(), open: map[*connection]bool{},
 		refusals: throttle{burst: refusalsAtOnce, period: refusalPeriod},
 	}
 	if s.log == nil {
@@ -136,7 +136,7 @@ func Listen(c Config) (*Server, error) {
 		return nil, err
 	}
 	if err := os.Mkdir(c.Roster, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("make the folder of rosters: %w", err)
+		return nil, fmt.Errorf("create the folder of rosters: %w", err)
 	}
 	if s.listener, err = listen(c.Socket, &s.closers); err != nil {
 		return nil, err
@@ -149,7 +149,7 @@ func Listen(c Config) (*Server, error) {
 func (s *Server) Run(ctx context.Context) error {
 	s.mu.Lock()
 	err := sweepRosters(s.config.Roster, func(id uint64) bool { return s.lgpus[id] != nil })
-	s.expect(0)
+	s.countReturning(0)
 	s.mu.Unlock()
 	if err != nil {
 		s.log.Warn("tenant: rosters of forgotten lgpus stay", "err", err)
@@ -191,8 +191,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-// AddLGPU makes an lgpu known. If a daemon before this one knew it and clients of it live, they are waited for: they
-// bring the counters along. An error wraps ErrExists, or region.ErrSpec where the limits make no sense.
+// AddLGPU makes an lgpu known. If a previous daemon knew it and clients of it live, the Server waits for them: they
+// bring the counters. An error wraps ErrExists, or region.ErrSpec where the limits make no sense.
 func (s *Server) AddLGPU(spec LGPU) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,20 +219,20 @@ func (s *Server) AddLGPU(spec LGPU) error {
 	s.lgpus[l.ID] = l
 	s.returning++ // until it has its counters
 	s.restore(l)
-	s.share(l)
+	s.memory.add(l, func(kind int, charged uint64) { s.logRoster(l, l.roster.setCharged(kind, charged)) })
 	if l.count == 0 {
-		if err := s.fresh(l); err != nil {
+		if err := s.newRegion(l); err != nil {
 			s.forget(l)
 			return fmt.Errorf("add lgpu %s: %w", spec.Name, err)
 		}
 	}
-	s.expect(0)
+	s.countReturning(0)
 	return nil
 }
 
-// expect notes that the counters of so many lgpus more are with clients, and lets descriptors be sent to the socket
-// only while there are such. Called with mu held.
-func (s *Server) expect(more int) {
+// countReturning changes the number of lgpus whose counters are with clients, and lets descriptors be sent to the
+// socket only while there are such. Called with mu held.
+func (s *Server) countReturning(more int) {
 	s.returning += more
 	if receives := s.returning > 0; receives != s.receives {
 		s.receives = receives
@@ -240,9 +240,9 @@ func (s *Server) expect(more int) {
 	}
 }
 
-// restore finds the clients that the daemon before had. Called with mu held.
+// restore finds the clients that the previous daemon had. Called with mu held.
 func (s *Server) restore(l *lgpu) {
-	for i, p := range l.roster.slot {
+	for i, p := range l.roster.clients {
 		if p.PID == 0 {
 			continue
 		}
@@ -256,8 +256,8 @@ func (s *Server) restore(l *lgpu) {
 			l.stale = append(l.stale, i)
 			continue
 		}
-		c := &client{lgpu: l, index: i, peer: peer, life: life, joined: time.Now(), old: true, announced: make(chan struct{})}
-		s.enter(c)
+		c := &client{lgpu: l, index: i, peer: peer, life: life, joined: time.Now(), oldLimits: true, announced: make(chan struct{})}
+		s.register(c)
 		s.running.Go(func() { s.announce(c) })
 	}
 }
@@ -283,22 +283,17 @@ func (s *Server) RemoveLGPU(id uint64) error {
 // forget undoes AddLGPU. Called with mu held.
 func (s *Server) forget(l *lgpu) {
 	l.removed = true
-	for kind, p := range s.pools(l) {
-		p.remove(l.ID)
-		if kind != hostKind && len(p.order) == 0 {
-			delete(s.devices, l.Devices[kind-1].UUID)
-		}
-	}
+	s.memory.remove(l)
 	if l.shared != nil {
 		delete(s.inodes, l.shared.UsageInode())
 		l.shared.Close()
 	} else {
 		close(l.ready)
-		s.expect(-1)
+		s.countReturning(-1)
 	}
-	s.note(l, l.roster.remove())
+	s.logRoster(l, l.roster.remove())
 	delete(s.lgpus, l.ID)
-	s.orphans = slices.DeleteFunc(s.orphans, func(o orphan) bool { return o.lgpu == l })
+	s.orphans.forget(l)
 }
 
 // SetLimits changes an lgpu's limits, which its clients see at once; the devices must be the same ones. Memory below
@@ -325,9 +320,7 @@ func (s *Server) SetLimits(id uint64, limits Limits) error {
 			l.shared.SetUnits(i, d.Units)
 		}
 	}
-	for kind, p := range s.pools(l) {
-		p.setLimit(l.ID, l.limit(kind))
-	}
+	s.memory.setLimits(l)
 	return nil
 }
 
@@ -339,60 +332,11 @@ func (s *Server) SetBudgets(budgets []Budget) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.budgets = slices.Clone(budgets)
-	s.divide(s.host, hostLimit)
-	for uuid, p := range s.devices {
-		s.divide(p, deviceLimit(uuid))
-	}
+	s.memory.setBudgets(budgets)
 	return nil
 }
 
-func hostLimit(b Budget) uint64 { return b.HostMemory }
-
-func deviceLimit(uuid [16]byte) func(Budget) uint64 {
-	return func(b Budget) uint64 {
-		if bytes, ok := b.Memory[uuid]; ok {
-			return bytes
-		}
-		return region.NoLimit
-	}
-}
-
-// divide gives a pool the present budgets. Called with mu held.
-func (s *Server) divide(p *pool, limit func(Budget) uint64) {
-	parents, most, shares := map[uint64]uint64{}, map[uint64]uint64{}, map[uint64]uint64{}
-	for _, b := range s.budgets {
-		parents[b.ID], most[b.ID] = b.Parent, limit(b)
-	}
-	for id := range p.shares {
-		shares[id] = s.lgpus[id].Parent
-	}
-	p.setBudgets(parents, most, shares)
-}
-
-// checkTree says what keeps budgets from being a tree.
-func checkTree(budgets []Budget) error {
-	parents := make(map[uint64]uint64, len(budgets))
-	for _, b := range budgets {
-		if _, twice := parents[b.ID]; twice || b.ID == 0 {
-			return fmt.Errorf("%w: ID %#x is taken", ErrBudgets, b.ID)
-		}
-		parents[b.ID] = b.Parent
-	}
-	for id := range parents {
-		steps := 0
-		for at := id; at != 0; steps++ {
-			parent, known := parents[at]
-			if !known || steps > len(parents) {
-				return fmt.Errorf("%w: %#x has no way to the root", ErrBudgets, id)
-			}
-			at = parent
-		}
-	}
-	return nil
-}
-
-// Clients returns all clients, by lgpu and slot.
+// Clients returns all clients, by lgpu and index.
 func (s *Server) Clients() []Client {
 	s.mu.Lock()
 	all := make([]Client, 0, len(s.clients))
@@ -439,7 +383,7 @@ func (c *client) describe() Client {
 }
 
 // note logs that a roster could not be written: a restart of the daemon will then believe something old.
-func (s *Server) note(l *lgpu, err error) {
+func (s *Server) logRoster(l *lgpu, err error) {
 	if err != nil {
 		s.log.Warn("tenant: roster", "lgpu", l.Name, "err", err)
 	}

@@ -49,7 +49,7 @@ type event struct {
 
 type gateCall struct {
 	what string // attach, want, closed or gone
-	seat *Seat
+	gate *Gate
 	m    protocol.Message
 }
 
@@ -80,10 +80,10 @@ func (d *daemon) gate(c gateCall) {
 
 type gateHandler struct{ *daemon }
 
-func (g gateHandler) Attach(s *Seat, m protocol.Message) { g.gate(gateCall{"attach", s, m}) }
-func (g gateHandler) Want(s *Seat, m protocol.Message)   { g.gate(gateCall{"want", s, m}) }
-func (g gateHandler) Closed(s *Seat, m protocol.Message) { g.gate(gateCall{"closed", s, m}) }
-func (g gateHandler) Gone(s *Seat)                       { g.gate(gateCall{"gone", s, protocol.Message{}}) }
+func (g gateHandler) Attach(s *Gate, m protocol.Message) { g.gate(gateCall{"attach", s, m}) }
+func (g gateHandler) Want(s *Gate, m protocol.Message)   { g.gate(gateCall{"want", s, m}) }
+func (g gateHandler) Closed(s *Gate, m protocol.Message) { g.gate(gateCall{"closed", s, m}) }
+func (g gateHandler) Gone(s *Gate)                       { g.gate(gateCall{"gone", s, protocol.Message{}}) }
 
 // Resolve is what the node does: the nearest bound cgroup, else the nearest ancestor that is a launcher or a client.
 func (d *daemon) Resolve(e Evidence) (uint64, error) {
@@ -429,7 +429,7 @@ func TestIdentity(t *testing.T) {
 	inner := d.tenant(2) // a launcher below a launcher
 	inner.want("welcome 0 0x2", "hello 0")
 	inner.want("ready", "exec")
-	inner.want("welcome 0 0x2", "hello 0") // the same process, another program: the same slot, settled
+	inner.want("welcome 0 0x2", "hello 0") // the same process, another program: the same index, settled
 	if pid := inner.ask("pid"); pid != strconv.Itoa(inner.pid()) {
 		t.Errorf("exec has made pid %s of %d", pid, inner.pid())
 	}
@@ -443,7 +443,7 @@ func self(t testing.TB) Process {
 	return Process{PID: os.Getpid(), Start: now.start}
 }
 
-// TestCgroup: who enters a bound cgroup is its tenant, wherever he comes from and whatever else he is.
+// TestCgroup: a process that enters a bound cgroup is its tenant, wherever it comes from and whatever else it is.
 func TestCgroup(t *testing.T) {
 	d := serve(t)
 	var root string
@@ -494,13 +494,13 @@ func TestManyAtOnce(t *testing.T) {
 	for _, p := range clients {
 		p.tell("hello 0")
 	}
-	slots := map[string]bool{}
+	indices := map[string]bool{}
 	for i, p := range clients {
 		answer := p.answer()
-		if !strings.HasPrefix(answer, "welcome ") || !strings.HasSuffix(answer, fmt.Sprintf(" %#x", i%4+1)) || slots[answer] {
+		if !strings.HasPrefix(answer, "welcome ") || !strings.HasSuffix(answer, fmt.Sprintf(" %#x", i%4+1)) || indices[answer] {
 			t.Fatalf("client %d of lgpu %d: %q", i, i%4+1, answer)
 		}
-		slots[answer] = true
+		indices[answer] = true
 	}
 	t.Logf("256 clients were welcomed within %v", time.Since(begun))
 	for _, p := range clients {
@@ -536,7 +536,7 @@ func (d *daemon) awaitAny(what string) event {
 	}
 }
 
-// TestKilledAtEveryStep: a client killed at any point of its life leaves nothing behind.
+// TestKilledAtEveryStep: a client killed at any point of its life leaves nothing.
 func TestKilledAtEveryStep(t *testing.T) {
 	d := serve(t)
 	d.lgpu(1, 0, 100)
@@ -577,7 +577,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 		d.wantUsed(1, 10*mib)
 	}
 	next := d.tenant(1)
-	next.want("welcome 1 0x1", "hello 0") // the slot of all of them
+	next.want("welcome 1 0x1", "hello 0") // the index of all of them
 }
 
 // TestForkKeepsConnection: a child that has the connection open does not keep its dead parent alive. Prints how long it
@@ -588,7 +588,7 @@ func TestForkKeepsConnection(t *testing.T) {
 	p := d.client(1)
 	p.want("true", "alloc 0 %d", 100*mib)
 	p.want("ok", "say %d 1 0 0", protocol.Gate)
-	seat := d.awaitGate("attach").seat
+	gate := d.awaitGate("attach").gate
 	keeper, err := strconv.Atoi(p.ask("keep"))
 	if err != nil {
 		t.Fatal(err)
@@ -602,10 +602,10 @@ func TestForkKeepsConnection(t *testing.T) {
 		t.Error("that is too long")
 	}
 	d.wantUsed(1, 0)
-	if gone := d.awaitGate("gone").seat; gone != seat {
-		t.Error("another seat is gone")
+	if gone := d.awaitGate("gone").gate; gone != gate {
+		t.Error("another gate is gone")
 	}
-	seat.Send(protocol.Message{Kind: protocol.Open}) // to nobody
+	gate.Send(protocol.Message{Kind: protocol.Open}) // to nobody
 }
 
 // BenchmarkReclaim is the time from a client's death to its memory being free.

@@ -1,19 +1,20 @@
-// Package tenant is the daemon's door for tenants: it finds out who a process that asks for a GPU is, gives it the
-// memory that its lgpu shares, and takes back what it held when it has died.
+// Package tenant is the tenants' side of the daemon: it identifies a process that asks for a GPU, gives it the shared
+// memory of its lgpu, and gives back what it was charged for when it has died.
 //
 // # Who is who
 //
-// Nothing that a client says decides which lgpu it gets. The kernel names the process behind a connection (SO_PEERCRED
-// and a pidfd). Its cgroups and its ancestors are read from /proc, and are good if the pidfd says afterwards that it
-// still lives. A Resolver makes an lgpu of them. So a forged environment, su, exec, setsid or a pid that is used again
-// change nothing.
+// Nothing that a client says decides which lgpu it gets. The kernel names the process of a connection (SO_PEERCRED
+// and a pidfd). Its cgroups and its ancestors are read from /proc, and are valid if the pidfd says afterwards that it
+// still lives. A Resolver finds the lgpu from them. So a forged environment, su, exec, setsid or a pid that is used
+// again change nothing.
 //
 // # Life and death
 //
-// A client is a process, not a connection: it lives until its pidfd says otherwise, whoever else holds its socket.
-// What it held is then given back within milliseconds. One that only lost its connection keeps its slot, and connects
-// again from the same process. Who has which slot is also written to a file that outlives the daemon (Config.Roster),
-// from which a new daemon knows the clients of the one before without trusting any of them.
+// A client is a process, not a connection: it lives until its pidfd says otherwise, whichever other process has its
+// socket open. Its memory is then given back within milliseconds. A client that only lost its connection keeps its
+// index, and connects again from the same process. Which process has which index is also written to a file that
+// outlives the daemon (Config.Roster). From it a new daemon knows the clients of the previous one without trusting any
+// of them.
 //
 // # Memory
 //
@@ -22,8 +23,8 @@
 //
 // # Concurrency
 //
-// All methods of a Server and of a Seat may be called by several goroutines. A Resolver, GateHandler or Observer is
-// called without any lock of this package held and may call back.
+// All methods of a Server and of a Gate may be called by several goroutines. A Resolver, GateHandler or Observer is
+// called while no lock of this package is locked, and may call back.
 package tenant
 
 import (
@@ -84,8 +85,8 @@ type Evidence struct {
 
 // Resolver says which lgpu a process belongs to.
 type Resolver interface {
-	// Resolve returns the ID of an lgpu that the Server has, which it may add for the purpose. An error keeps the process
-	// out; a *Refusal is told to it.
+	// Resolve returns the ID of an lgpu that the Server has, which it may add for the purpose. An error keeps the
+	// process out; a *Refusal is told to it.
 	Resolve(Evidence) (lgpu uint64, err error)
 }
 
@@ -97,11 +98,11 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return fmt.Sprintf("%s (%s)", r.Text, r.Errno.Error()) }
 
-// Observer is told who comes and goes.
+// Observer is told which clients come and go.
 type Observer interface {
 	// Joined: the process has become a client.
 	Joined(Client)
-	// Left: the process has died, and what it held is given back.
+	// Left: the process has died, and what it was charged for is given back.
 	Left(Client)
 	// Refused: the process was kept out.
 	Refused(Peer, error)
@@ -113,23 +114,23 @@ type Observer interface {
 // Client is a process of an lgpu.
 type Client struct {
 	LGPU   uint64
-	Index  int // slot in the lgpu's region
+	Index  int // in the lgpu's region
 	Peer   Peer
 	Joined time.Time
 	Linked bool     // it has a connection now
-	Memory []uint64 // bytes held, for each device; the client's own word for it
+	Memory []uint64 // bytes charged, for each device, as the client itself says
 	Host   uint64   // bytes of page-locked host memory
 }
 
-// GateHandler opens and closes the gates of clients. The calls for one Seat come one at a time, Gone last; those for
-// different seats may come at once.
+// GateHandler opens and closes the gates of clients. The calls for one Gate come one at a time, Gone last; those for
+// different gates may come at once.
 type GateHandler interface {
 	// Attach: a client launches on a device from now on. m is its Gate message.
-	Attach(s *Seat, m protocol.Message)
-	// Want: a launch waits at the seat's closed gate.
-	Want(s *Seat, m protocol.Message)
-	// Closed: the seat's gate is closed and its work done.
-	Closed(s *Seat, m protocol.Message)
+	Attach(g *Gate, m protocol.Message)
+	// Want: a launch waits at the closed gate.
+	Want(g *Gate, m protocol.Message)
+	// Closed: the gate is closed and its work done.
+	Closed(g *Gate, m protocol.Message)
 	// Gone: the client has died or lost its connection; Send does nothing from now on.
-	Gone(s *Seat)
+	Gone(g *Gate)
 }

@@ -1,9 +1,9 @@
-// Package watch lets a process watch another that is to live: a daemon that was started by need, which no service manager
-// watches. The daemon shows a pulse through a pipe; when there is none for long enough it hangs, and is ended and
-// started anew.
+// Package watch lets a process keep another running: a daemon that a command started, without a service manager. The
+// daemon sends a pulse through a pipe. When there is none for long enough the daemon hangs: it is ended and started
+// again.
 //
-//	watch.Keep(start, watch.Patience, log)   // in the one
-//	watch.Pulse(ctx, alive)                  // in the other
+//	watch.Keep(start, watch.Patience, log)   // in the process that watches
+//	watch.Pulse(ctx, alive)                  // in the daemon
 package watch
 
 import (
@@ -20,21 +20,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Env is the descriptor to which a process shows its pulse.
+// Env names the descriptor to which a process sends its pulse.
 const Env = "LGPU_WATCH_FD"
 
-// Patience is how long a daemon shows no pulse before it is taken to hang. Its tenants have gone by their own credit by
-// then, so it is long enough for a busy machine.
+// Patience is how long a daemon that sends no pulse is waited for until it counts as hung. It is long, for busy
+// machines: its tenants go by their own credit long before.
 const Patience = 10 * time.Second
 
-// looks is into how many looks the patience is divided: the time in which who watches was stopped itself counts as one.
+// looks is the number of looks in the patience: time in which the watching process was stopped itself counts as one.
 const looks = 10
 
-// lastWords is the time that a process that hangs has to say where, in its log, before it is killed.
+// lastWords is the time that a hung process has to write its stacks into its log before it is killed.
 const lastWords = 2 * time.Second
 
-// Keep runs what start starts until it ends by itself, and returns how; when it hangs it is ended and started anew. start
-// gives the process pulse as a descriptor, and its number in Env. INT and TERM are passed on to it.
+// Keep runs the process that start starts until it ends by itself, and returns how; when it hangs, it is ended and
+// started again. start gives the process pulse as a descriptor, and its number in Env. INT and TERM are passed on to
+// it.
 func Keep(start func(pulse *os.File) (*exec.Cmd, error), patience time.Duration, log *slog.Logger) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM)
@@ -88,15 +89,15 @@ func keep(start func(*os.File) (*exec.Cmd, error), patience time.Duration, log *
 			if silent++; silent == looks {
 				hung = true
 				log.Error("the daemon hangs; it is ended and started anew", "pid", c.Process.Pid, "after", patience)
-				_ = c.Process.Signal(unix.SIGQUIT) // where every goroutine is goes to its standard error
+				_ = c.Process.Signal(unix.SIGQUIT) // it writes the stacks of all goroutines to its standard error
 				time.AfterFunc(lastWords, func() { _ = c.Process.Kill() })
 			}
 		}
 	}
 }
 
-// Pulse shows the process that watches this one that it lives, as long as alive returns, until ctx ends. It returns at
-// once where nobody watches, or watches any more.
+// Pulse sends the pulse of this process to the one that watches it, as long as alive returns, until ctx ends. It
+// returns at once where no process watches this one, or not any more.
 func Pulse(ctx context.Context, alive func()) error {
 	fd, err := strconv.Atoi(os.Getenv(Env))
 	os.Unsetenv(Env)
@@ -111,7 +112,7 @@ func Pulse(ctx context.Context, alive func()) error {
 	for {
 		alive()
 		if _, err := w.Write([]byte{1}); errors.Is(err, unix.EPIPE) {
-			return nil // it goes on unwatched
+			return nil // the watching process has ended
 		} else if err != nil {
 			return fmt.Errorf("show a pulse: %w", err)
 		}

@@ -10,180 +10,46 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/lgpu/lgpu/api/state"
 	"github.com/lgpu/lgpu/daemon"
-	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/daemon/view"
 	"github.com/lgpu/lgpu/policy/limits"
-	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// What the page reads. Shares are in hundredths of a percent, amounts in bytes; IDs are text, since a browser's numbers
-// end at 2^53. null is "no limit", "not known" or "not measured".
-type (
-	state struct {
-		Time    int64      `json:"time"` // Unix ms
-		Daemon  about      `json:"daemon"`
-		Devices []device   `json:"devices"`
-		Nodes   []treeNode `json:"nodes"`
-		Events  []event    `json:"events"` // newest first
-	}
-	about struct {
-		Version  string `json:"version"`
-		PID      int    `json:"pid"`
-		Started  int64  `json:"started"` // Unix ms
-		Dir      string `json:"dir"`
-		Tree     string `json:"tree"`
-		Police   string `json:"police"`
-		Restarts uint64 `json:"restarts"`
-	}
-	device struct {
-		UUID        string     `json:"uuid"`
-		Index       string     `json:"index"`
-		Name        string     `json:"name"`
-		Key         string     `json:"key"`
-		Mode        string     `json:"mode"`
-		Sim         string     `json:"sim"`
-		Fault       string     `json:"fault"`
-		Units       int        `json:"units"`
-		Total       uint64     `json:"total"`
-		Used        uint64     `json:"used"`
-		Utilisation *int       `json:"utilisation"`
-		Strangers   []stranger `json:"strangers"`
-	}
-	stranger struct {
-		PID     int    `json:"pid"`
-		Command string `json:"command"`
-		Memory  uint64 `json:"memory"`
-	}
-	treeNode struct {
-		ID         string       `json:"id"`
-		Path       string       `json:"path"`
-		Kind       string       `json:"kind"`
-		Persistent bool         `json:"persistent"`
-		State      string       `json:"state"`
-		Gang       string       `json:"gang"`
-		Devices    []nodeDevice `json:"devices"`
-		Clients    []client     `json:"clients"`
-	}
-	nodeDevice struct {
-		UUID      string    `json:"uuid"`
-		State     string    `json:"state"`
-		Used      uint64    `json:"used"`
-		Peak      uint64    `json:"peak"`
-		Limit     *uint64   `json:"limit"`
-		Asked     *uint32   `json:"asked"`
-		Delivered *uint32   `json:"delivered"`
-		Cap       uint32    `json:"cap"`
-		Min       uint32    `json:"min"`
-		Weight    uint32    `json:"weight"`
-		Priority  string    `json:"priority"`
-		Busy      float64   `json:"busy"` // seconds
-		Launches  uint64    `json:"launches"`
-		Requested requested `json:"requested"`
-	}
-	requested struct {
-		Lgpu       string  `json:"lgpu"`
-		ComputeMax *uint32 `json:"compute_max"`
-		ComputeMin *uint32 `json:"compute_min"`
-		Weight     *uint32 `json:"weight"`
-		Priority   string  `json:"priority"`
-		MemoryMax  *uint64 `json:"memory_max"`
-		MemoryHigh *uint64 `json:"memory_high"`
-	}
-	client struct {
-		PID     int      `json:"pid"`
-		UID     uint32   `json:"uid"`
-		Command string   `json:"command"`
-		Memory  []uint64 `json:"memory"`
-	}
-	event struct {
-		Seq  uint64 `json:"seq"`
-		Time int64  `json:"time"` // Unix ms
-		Kind string `json:"kind"`
-		Path string `json:"path"`
-		Text string `json:"text"`
-	}
-)
+// happened is an event as the page reads it. What the daemon is like it reads as state.State, as all programs do.
+type happened struct {
+	Seq  uint64 `json:"seq"`
+	Time int64  `json:"time"` // Unix ms
+	Kind string `json:"kind"`
+	Path string `json:"path"`
+	Text string `json:"text"`
+}
 
-// shownEvents is the number of events that a state has.
+// shownEvents is the number of events that the page has.
 const shownEvents = 30
 
-// state is what the page shows of a snapshot.
-func (s *Server) state(snapshot *daemon.Snapshot) *state {
-	d := &snapshot.Daemon
-	out := &state{
-		Time: snapshot.At.UnixMilli(),
-		Daemon: about{
-			Version: d.Version, PID: d.PID, Started: d.Started.UnixMilli(), Dir: d.Dir, Tree: d.Tree, Police: string(d.Police),
-			Restarts: d.Restarts,
-		},
-		Devices: make([]device, len(snapshot.Devices)),
-		Nodes:   make([]treeNode, len(snapshot.Nodes)),
-		Events:  []event{},
-	}
-	names := map[gpu.UUID]string{}
-	for i := range snapshot.Devices {
-		names[snapshot.Devices[i].UUID] = snapshot.Devices[i].Identity()
-		out.Devices[i] = describe(&snapshot.Devices[i])
-	}
-	for i := range snapshot.Nodes {
-		out.Nodes[i] = branch(&snapshot.Nodes[i], names)
-	}
-	recent := s.source.Recent()
-	for i := len(recent) - 1; i >= 0 && len(out.Events) < shownEvents; i-- {
-		e := &recent[i]
-		out.Events = append(out.Events, event{e.Seq, e.Time.UnixMilli(), string(e.Kind), e.Path, e.Text})
+// recent are the last events, newest first.
+func (s *Server) recent() []happened {
+	out := []happened{}
+	all := s.source.Recent()
+	for i := len(all) - 1; i >= 0 && len(out) < shownEvents; i-- {
+		e := &all[i]
+		out = append(out, happened{e.Seq, e.Time.UnixMilli(), string(e.Kind), e.Path, e.Text})
 	}
 	return out
 }
 
-func describe(d *daemon.Device) device {
-	out := device{
-		UUID: d.Identity(), Index: d.Ordinal(), Name: d.Name, Key: d.Key(), Mode: d.Mode, Sim: d.Sim,
-		Fault: d.Fault,
-		Units: d.Units, Total: d.Memory, Used: d.MemoryUsed, Strangers: []stranger{},
-	}
-	if d.Utilisation >= 0 {
-		out.Utilisation = &d.Utilisation
-	}
-	for i := range d.Processes {
-		if p := &d.Processes[i]; p.Path == "" {
-			out.Strangers = append(out.Strangers, stranger{p.PID, p.Comm, p.Memory})
-		}
-	}
-	return out
-}
-
-func branch(n *daemon.NodeState, names map[gpu.UUID]string) treeNode {
-	out := treeNode{
-		ID: identifier(n.ID), Path: n.Path, Kind: n.Kind, Persistent: n.Persistent, State: n.State, Gang: n.Gang,
-		Devices: make([]nodeDevice, len(n.Devices)), Clients: make([]client, len(n.Clients)),
-	}
-	for i := range n.Devices {
-		d := &n.Devices[i]
-		out.Devices[i] = nodeDevice{
-			UUID: names[d.Device], State: d.State, Used: d.MemoryUsed, Peak: d.MemoryPeak,
-			Cap: d.Effective.Compute, Min: d.Effective.Min, Weight: d.Effective.Weight, Priority: d.Effective.Priority,
-			Busy: d.Busy.Seconds(), Launches: d.Launches, Requested: requested(d.Requested),
-		}
-		if d.Measured {
-			out.Devices[i].Asked, out.Devices[i].Delivered = &d.Asked, &d.Delivered
-		}
-		if d.Effective.MemoryMax != region.NoLimit {
-			out.Devices[i].Limit = &d.Effective.MemoryMax
-		}
-	}
-	for i := range n.Clients {
-		c := &n.Clients[i]
-		out.Clients[i] = client{c.PID, c.UID, c.Comm, c.Memory}
-	}
-	return out
-}
+// document is the state that a snapshot shows.
+func document(snapshot daemon.Snapshot) *state.State { return state.Of(view.Snapshot(snapshot)) }
 
 func identifier(id uint64) string { return fmt.Sprintf("%016x", id) }
 
 func (s *Server) getState(w http.ResponseWriter, _ *http.Request) {
-	snapshot := s.source.Snapshot()
-	reply(w, http.StatusOK, s.state(&snapshot))
+	reply(w, http.StatusOK, document(s.source.Snapshot()))
+}
+
+func (s *Server) getEvents(w http.ResponseWriter, _ *http.Request) {
+	reply(w, http.StatusOK, s.recent())
 }
 
 func (s *Server) getHistory(w http.ResponseWriter, _ *http.Request) {

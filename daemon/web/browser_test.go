@@ -183,19 +183,19 @@ func TestPage(t *testing.T) {
 		t.Errorf("the token stays in the address: %s", hash)
 	}
 	for what, want := range map[string]string{
-		"one('#summary').textContent":                                 "2 devices, 5 lgpus, 5 processes",
-		"one('.card h2').textContent":                                 "0NVIDIA H200",
-		"one('.card .chip').textContent":                              "195:0",
-		"String(all('.card').length)":                                 "2",
-		"one('.card .legend li:nth-child(2) .path').textContent":      "/vision/train",
-		"one('.card .legend li:last-child .path').textContent":        "without an lgpu: blender (99)",
-		"[...all('#nodes .node b')].map(e => e.textContent)+''":       "/,python-4712,vision,eval,train,voice,live,night-batch",
-		"one('tr:nth-child(4) .memory').textContent":                  "15 GiB / 16 GiB",
-		"one('tr:nth-child(4) td[data-label=Cap]').textContent":       "25 %",
-		"one('tr:nth-child(7) td[data-label=Weight]').textContent":    "100 latency",
-		"one('tr:nth-child(7) td[data-label=Guarantee]').textContent": "10 %",
-		"one('#events li').textContent.includes('compute.min')+''":    "true",
-		"one('.stack').getAttribute('aria-label').slice(0, 29)":       "Memory: /vision/eval 15 GiB, ",
+		"one('#summary').textContent":                                       "2 devices, 5 lgpus, 5 processes",
+		"one('.card h2').textContent":                                       "0NVIDIA H200",
+		"one('.card .chip').textContent":                                    "195:0",
+		"String(all('.card').length)":                                       "2",
+		"one('.card .legend li:nth-child(2) .path').textContent":            "/vision/train",
+		"one('.card .legend li:last-child .path').textContent":              "without an lgpu: blender (99)",
+		"[...all('#nodes .node b')].map(e => e.textContent)+''":             "/,python-4712,vision,eval,train,voice,live,night-batch",
+		"one('tr:nth-child(4) .memory').textContent":                        "15 GiB / 16 GiB",
+		"one('tr:nth-child(4) td[data-label=\"compute.max\"]').textContent": "25 %",
+		"one('tr:nth-child(7) td[data-label=\"lgpu.weight\"]').textContent": "100 latency",
+		"one('tr:nth-child(7) td[data-label=\"compute.min\"]').textContent": "10 %",
+		"one('#events li').textContent.includes('compute.min')+''":          "true",
+		"one('.stack').getAttribute('aria-label').slice(0, 29)":             "Memory: /vision/eval 15 GiB, ",
 
 		"(one('.stack i:nth-child(2)').offsetWidth / one('.stack').offsetWidth).toFixed(2)": "0.34",
 	} {
@@ -328,8 +328,8 @@ func TestUnlock(t *testing.T) {
 	}
 }
 
-// TestAnotherDaemon: while no daemon answers, what is shown is not as bright as what is true. The next one may have another
-// token, which the page can be given.
+// TestAnotherDaemon: while no daemon answers, what is shown is not as bright as what is true. The next one may have
+// another token, which the page can be given.
 func TestAnotherDaemon(t *testing.T) {
 	b := show(t, newFake(), true)
 	edit := "document.querySelector('td.act').offsetWidth > 0"
@@ -396,7 +396,7 @@ func TestNamesAreText(t *testing.T) {
 		s.Devices[0].Name, s.Devices[0].Fault, s.Devices[1].Sim, s.Daemon.Version = evil, evil, evil, evil
 		s.Devices[0].Processes[1].Comm = evil
 		s.Nodes[1].Path, s.Nodes[1].Gang, s.Nodes[1].Clients[0].Comm = "/"+evil, evil, evil
-		s.Nodes[1].Devices[0].State, s.Nodes[3].Devices[0].Requested.Lgpu = evil, evil
+		s.Nodes[1].Devices[0].State = evil
 	})
 	b := show(t, f, true)
 	b.click(`button[aria-label^="Edit limits of /vision/eval"]`)

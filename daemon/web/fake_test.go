@@ -8,7 +8,8 @@ import (
 
 	"github.com/lgpu/lgpu/daemon"
 	"github.com/lgpu/lgpu/gpu"
-	"github.com/lgpu/lgpu/tenant/region"
+	"github.com/lgpu/lgpu/internal/list"
+	"github.com/lgpu/lgpu/policy/limits"
 )
 
 var (
@@ -90,7 +91,7 @@ func (f *fake) Write(_ context.Context, path string, files map[string]string) er
 	return nil
 }
 
-func (f *fake) Slices() daemon.SliceFeed {
+func (f *fake) Slices() daemon.SliceSubscription {
 	f.count(&f.feeds, 1)
 	return &feed{f, time.Now().Add(-2 * time.Second)}
 }
@@ -140,13 +141,10 @@ func machine(at time.Time) daemon.Snapshot {
 	wave := math.Sin(float64(at.UnixMilli()) / 9000)
 	share := func(v, swing float64) uint32 { return uint32(math.Round(v + swing*wave)) }
 	type asks struct{ asked, delivered uint32 }
-	lgpu := func(id uint64, path, name string, device gpu.UUID, used, limit uint64, a asks, state string,
+	lgpu := func(id uint64, path, name string, device gpu.UUID, used uint64, limit limits.Bytes, a asks, state string,
 		clients ...daemon.Client) daemon.NodeState {
-		e := daemon.Effective{Count: 132, Compute: 10000, Weight: 100, Priority: "normal", MemoryMax: limit}
-		r := daemon.Requested{Lgpu: "max", MemoryMax: pointer(limit)}
-		if limit == region.NoLimit {
-			r.MemoryMax = nil
-		}
+		e := limits.Effective{Bits: list.Upto(132), ComputeMax: 10000, Weight: 100, MemoryMax: limit}
+		r := limits.Limits{MemoryMax: limit}
 		return daemon.NodeState{
 			Path: path, Name: name, ID: id, Kind: daemon.KindLgpu, State: state, Clients: clients, Created: at.Add(-time.Hour),
 			Devices: []daemon.NodeDevice{{
@@ -156,27 +154,27 @@ func machine(at time.Time) daemon.Snapshot {
 			}},
 		}
 	}
-	group := func(id uint64, path, name string, used, limit uint64, delivered uint32) daemon.NodeState {
+	group := func(id uint64, path, name string, used uint64, limit limits.Bytes, delivered uint32) daemon.NodeState {
 		return daemon.NodeState{Path: path, Name: name, ID: id, Kind: daemon.KindGroup, Persistent: true,
 			Devices: []daemon.NodeDevice{
 				{Device: first, MemoryUsed: used, Delivered: delivered, Asked: delivered, Measured: true,
-					Effective: daemon.Effective{Compute: 10000, Weight: 100, MemoryMax: limit}},
+					Effective: limits.Effective{ComputeMax: 10000, Weight: 100, MemoryMax: limit}},
 			}}
 	}
-	train := lgpu(3, "/vision/train", "train", first, 48<<30, 64<<30, asks{5000, share(4990, 60)}, daemon.StateRunning,
+	train := lgpu(3, "/vision/train", "train", first, 48<<30, limits.AtMost(64<<30), asks{5000, share(4990, 60)}, daemon.StateRunning,
 		daemon.Client{PID: 812, UID: 1000, Comm: "python", Memory: []uint64{46 << 30}},
 		daemon.Client{PID: 813, UID: 1000, Comm: "dataloader-0", Memory: []uint64{2 << 30}})
-	train.Devices[0].Effective.Weight, train.Devices[0].Requested.Weight = 300, pointer(uint32(300))
-	eval := lgpu(4, "/vision/eval", "eval", first, 15<<30, 16<<30, asks{2500, share(2490, 40)}, daemon.StateWaiting,
+	train.Devices[0].Effective.Weight, train.Devices[0].Requested.Weight = 300, 300
+	eval := lgpu(4, "/vision/eval", "eval", first, 15<<30, limits.AtMost(16<<30), asks{2500, share(2490, 40)}, daemon.StateWaiting,
 		daemon.Client{PID: 901, UID: 1001, Comm: "python", Memory: []uint64{15 << 30}})
-	eval.Devices[0].Effective.Compute, eval.Devices[0].Requested.ComputeMax = 2500, pointer(uint32(2500))
-	live := lgpu(6, "/voice/live", "live", first, 9<<30, 10<<30, asks{1400, share(700, 300)}, daemon.StateDraining,
+	eval.Devices[0].Effective.ComputeMax, eval.Devices[0].Requested.ComputeMax = 2500, pointer(uint32(2500))
+	live := lgpu(6, "/voice/live", "live", first, 9<<30, limits.AtMost(10<<30), asks{1400, share(700, 300)}, daemon.StateDraining,
 		daemon.Client{PID: 77, UID: 1002, Comm: "whisper", Memory: []uint64{9 << 30}})
-	live.Devices[0].Effective.Priority, live.Devices[0].Requested.Priority, live.Devices[0].Effective.Min = "latency",
-		"latency", 1000
+	live.Devices[0].Effective.Priority, live.Devices[0].Requested.Priority = limits.Latency, pointer(limits.Latency)
+	live.Devices[0].Effective.ComputeMin = 1000
 	return daemon.Snapshot{
 		At: at,
-		Daemon: daemon.Daemon{Version: "1.2.3", PID: 7, Started: at.Add(-3 * time.Hour), Dir: "/run/lgpu",
+		Daemon: daemon.Info{Version: "1.2.3", PID: 7, Started: at.Add(-3 * time.Hour), Dir: "/run/lgpu",
 			Tree: "/run/lgpu/tree", Police: daemon.PoliceReport, Restarts: 1},
 		Devices: []daemon.Device{
 			{
@@ -194,13 +192,13 @@ func machine(at time.Time) daemon.Snapshot {
 			},
 		},
 		Nodes: []daemon.NodeState{
-			group(1, "/", "", 73<<30, region.NoLimit, 8300),
-			lgpu(5, "/python-4712", "python-4712", second, 4<<30, region.NoLimit, asks{10000, share(6200, 1500)},
+			group(1, "/", "", 73<<30, limits.Bytes{}, 8300),
+			lgpu(5, "/python-4712", "python-4712", second, 4<<30, limits.Bytes{}, asks{10000, share(6200, 1500)},
 				daemon.StateRunning,
 				daemon.Client{PID: 4712, UID: 1000, Comm: "python", Memory: []uint64{4 << 30}}),
-			group(2, "/vision", "vision", 63<<30, 96<<30, 7500), eval, train,
-			group(7, "/voice", "voice", 9<<30, 32<<30, 800), live,
-			lgpu(8, "/voice/night-batch", "night-batch", first, 1<<30, 8<<30, asks{}, daemon.StateIdle),
+			group(2, "/vision", "vision", 63<<30, limits.AtMost(96<<30), 7500), eval, train,
+			group(7, "/voice", "voice", 9<<30, limits.AtMost(32<<30), 800), live,
+			lgpu(8, "/voice/night-batch", "night-batch", first, 1<<30, limits.AtMost(8<<30), asks{}, daemon.StateIdle),
 		},
 	}
 }

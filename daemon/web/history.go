@@ -70,19 +70,25 @@ func (h *history) add(s *daemon.Snapshot) {
 // hundredths bounds a share to what can be.
 func hundredths(v uint32) uint16 { return uint16(min(v, 10000)) }
 
-// past is the history as the page reads it: for each lgpu on a device a value for each time, null where it was not
-// there or not measured.
+// percent is a share of hundredths of a percent as the page reads it.
+func percent(share uint16) *float64 {
+	p := float64(share) / 100
+	return &p
+}
+
+// past is the history as the page reads it: for each lgpu on a device a value in percent for each time, null where it
+// was not there or not measured.
 type (
 	past struct {
 		Times []int64   `json:"times"` // Unix ms
 		Rows  []pastRow `json:"rows"`
 	}
 	pastRow struct {
-		ID        string    `json:"id"`
-		Device    string    `json:"device"`
-		Path      string    `json:"path"`
-		Asked     []*uint16 `json:"asked"`
-		Delivered []*uint16 `json:"delivered"`
+		ID        string     `json:"id"`
+		Device    string     `json:"device"`
+		Path      string     `json:"path"`
+		Asked     []*float64 `json:"asked"`
+		Delivered []*float64 `json:"delivered"`
 	}
 )
 
@@ -105,10 +111,10 @@ func (h *history) document() past {
 				rows[key{v.id, v.device}] = at
 				out.Rows = append(out.Rows, pastRow{
 					ID: identifier(v.id), Device: v.name, Path: v.path,
-					Asked: make([]*uint16, len(h.samples)), Delivered: make([]*uint16, len(h.samples)),
+					Asked: make([]*float64, len(h.samples)), Delivered: make([]*float64, len(h.samples)),
 				})
 			}
-			out.Rows[at].Asked[i], out.Rows[at].Delivered[i] = &v.asked, &v.delivered
+			out.Rows[at].Asked[i], out.Rows[at].Delivered[i] = percent(v.asked), percent(v.delivered)
 		}
 	}
 	slices.SortStableFunc(out.Rows, func(a, b pastRow) int { return strings.Compare(a.Path, b.Path) })

@@ -112,7 +112,8 @@ func (s *Server) watch(ctx context.Context) {
 		snapshot := s.source.Snapshot()
 		s.history.add(&snapshot)
 		if s.hub.count() > 0 {
-			s.hub.publish(s.encode("state", s.state(&snapshot)))
+			s.hub.publish(s.encode("state", document(snapshot)))
+			s.hub.publish(s.encode("events", s.recent()))
 		}
 		select {
 		case <-tick.C:
@@ -149,7 +150,7 @@ type turns struct {
 }
 
 // sendTurns sends what comes through feed until nobody is watching.
-func (s *Server) sendTurns(ctx context.Context, feed daemon.SliceFeed) error {
+func (s *Server) sendTurns(ctx context.Context, feed daemon.SliceSubscription) error {
 	for s.hub.count() > 0 {
 		slices, lost, err := feed.Next(ctx)
 		if err != nil {
@@ -204,7 +205,7 @@ func (s *Server) encode(name string, v any) message {
 	return message{name, data}
 }
 
-// getStream sends states and turns as server-sent events until the browser goes.
+// getStream sends states, events and turns as server-sent events until the browser goes.
 func (s *Server) getStream(w http.ResponseWriter, r *http.Request) {
 	messages, err := s.hub.open(visitor(r))
 	if err != nil {
@@ -224,8 +225,10 @@ func (s *Server) getStream(w http.ResponseWriter, r *http.Request) {
 		}
 		return connection.Flush()
 	}
-	snapshot := s.source.Snapshot()
-	next := s.encode("state", s.state(&snapshot))
+	if send(s.encode("events", s.recent())) != nil {
+		return
+	}
+	next := s.encode("state", document(s.source.Snapshot()))
 	for {
 		if send(next) != nil {
 			return

@@ -44,7 +44,7 @@ type Source interface {
 	Snapshot() daemon.Snapshot
 	Recent() []daemon.Event
 	// Slices returns a feed of the turns to come, which the caller closes.
-	Slices() daemon.SliceFeed
+	Slices() daemon.SliceSubscription
 	// Use keeps the daemon from leaving until release is called.
 	Use() (release func())
 }
@@ -94,6 +94,7 @@ func New(source Source, o Options) (*Server, error) {
 		return nil, fmt.Errorf("files of the page: %w", err)
 	}
 	s.mux.HandleFunc("GET /api/state", s.getState)
+	s.mux.HandleFunc("GET /api/events", s.getEvents)
 	s.mux.HandleFunc("GET /api/history", s.getHistory)
 	s.mux.HandleFunc("GET /api/session", s.getSession)
 	s.mux.HandleFunc("GET /api/stream", s.getStream)

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lgpu/lgpu/api/state"
 	"github.com/lgpu/lgpu/daemon"
 	"github.com/lgpu/lgpu/gpu"
 )
@@ -410,14 +411,16 @@ func TestStream(t *testing.T) {
 		t.Errorf("without a browser %d feeds and %d uses", feeds, uses)
 	}
 	s := open(t, url)
-	var got state
-	s.next("state", &got)
-	if len(got.Devices) != 2 || got.Nodes[4].ID != "0000000000000003" || got.Devices[1].Utilisation != nil ||
-		got.Nodes[0].Devices[0].Limit != nil {
-		t.Errorf("%+v", got)
+	var events []happened
+	s.next("events", &events)
+	if events[0].Kind != string(daemon.LimitChanged) {
+		t.Errorf("events are not newest first: %+v", events)
 	}
-	if got.Events[0].Kind != string(daemon.LimitChanged) {
-		t.Errorf("events are not newest first: %+v", got.Events)
+	var got state.State
+	s.next("state", &got)
+	if len(got.Devices) != 2 || got.LGPUs[2].ID != "0000000000000003" || got.Devices[1].Utilisation != nil ||
+		got.Groups[0].Devices[0].Effective.MemoryMax != nil {
+		t.Errorf("%+v", got)
 	}
 	start := time.UnixMicro(1_790_000_000_000_123)
 	f.slices <- []daemon.Slice{
@@ -455,8 +458,8 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestStreamsAreBounded: no number of browsers takes the daemon's memory, no visitor has all streams, and one that leaves
-// makes room.
+// TestStreamsAreBounded: no number of browsers takes the daemon's memory, no visitor has all streams, and one that
+// leaves makes room.
 func TestStreamsAreBounded(t *testing.T) {
 	s, url := serve(t, newFake(), Options{})
 	var streams []*stream
@@ -508,7 +511,7 @@ func TestDaemonEnds(t *testing.T) {
 	_, url := serve(t, f, Options{})
 	s := open(t, url)
 	close(f.slices)
-	var got state
+	var got state.State
 	for range 2 {
 		s.next("state", &got)
 	}
@@ -540,8 +543,8 @@ func TestHistory(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{"times":[1790000000000,1790000001000,1790000002000],"rows":[` +
-		`{"id":"0000000000000001","device":"GPU-11223344-0000-0000-0000-000000000001","path":"/1","asked":[100,100,null],"delivered":[1,1,null]},` +
-		`{"id":"0000000000000002","device":"GPU-11223344-0000-0000-0000-000000000001","path":"/2","asked":[null,200,200],"delivered":[null,2,2]}]}`
+		`{"id":"0000000000000001","device":"GPU-11223344-0000-0000-0000-000000000001","path":"/1","asked":[1,1,null],"delivered":[0.01,0.01,null]},` +
+		`{"id":"0000000000000002","device":"GPU-11223344-0000-0000-0000-000000000001","path":"/2","asked":[null,2,2],"delivered":[null,0.02,0.02]}]}`
 	if string(text) != want {
 		t.Errorf("%s\nwant\n%s", text, want)
 	}

@@ -109,7 +109,7 @@ func (i *Inventory) activity(h handle, processes int) map[uint32]processSample {
 	n := uint32(len(samples))
 	since := uint64(time.Now().Add(-sampleAge).UnixMicro())
 	result := i.processActivity(h, &samples[0], &n, since)
-	if result == notFound { // nobody did anything
+	if result == notFound { // no process did anything
 		return map[uint32]processSample{}
 	}
 	if result != success {

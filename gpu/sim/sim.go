@@ -1,4 +1,4 @@
-// Package sim takes the inventory of a software GPU, so that whatever chooses devices treats it as any other vendor's.
+// Package sim is the inventory of a software GPU, so that its devices are chosen and watched like any vendor's.
 package sim
 
 import (
@@ -12,12 +12,12 @@ import (
 	"github.com/lgpu/lgpu/sim/wire"
 )
 
-// Inventory is a hold on a hardware process. It implements gpu.Inventory.
+// Inventory keeps a hardware process running. It implements gpu.Inventory.
 type Inventory struct {
 	hardware *sim.Hardware
 }
 
-// New takes over hardware, which Close lets go.
+// New returns the inventory of hardware, which Close releases.
 func New(hardware *sim.Hardware) *Inventory { return &Inventory{hardware} }
 
 // Socket is where programs reach the hardware, for their environment (wire.Environment).
@@ -74,5 +74,5 @@ func (i *Inventory) ask() ([]wire.Device, error) {
 	return have, nil
 }
 
-// Close lets the hardware process go; it ends when nobody holds it.
+// Close releases the hardware process, which ends when no program uses it.
 func (i *Inventory) Close() error { return i.hardware.Close() }

@@ -56,7 +56,7 @@ func (r *run) start(ctx context.Context, t tenant) (*child, error) {
 			return nil, err
 		}
 		c.remove = func() {
-			// Not ctx, which may have ended; a node that stays behind is seen in lgpu ps.
+			// Not ctx, which may have ended; an lgpu that stays is seen in lgpu ps.
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
 			_ = r.lgpu(ctx, append(append([]string{"rm"}, r.socket()...), "/"+name)...)

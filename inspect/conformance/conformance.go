@@ -2,11 +2,11 @@
 //
 //  1. the device query inside returns count compute units;
 //  2. throughput of compute-bound work is in proportion to count;
-//  3. several lgpus at once get theirs;
-//  4. a program that reads the number of its unit (%smid) sees those of its list and no others, and programs with disjoint
-//     lists do not slow each other down, where a device grants units by name.
+//  3. several lgpus at the same time get their parts;
+//  4. a program that reads the number of its unit (%smid) sees those of its list and no others, and programs with
+//     disjoint lists do not slow each other down, where a device grants units by name.
 //
-// So "what do these bits mean to an end user" has an answer that anybody can check on any vendor's device:
+// So "what do these bits mean to an end user" has an answer that can be checked on any vendor's device:
 //
 //	report, err := conformance.Run(ctx, conformance.Options{Program: exe, Device: "0"})
 //	err = report.Write(os.Stdout)
@@ -40,14 +40,16 @@ const (
 type Options struct {
 	// Program is the lgpu program, which Run starts as `PROGRAM run …`, and in it as `PROGRAM conformance --probe …`.
 	Program string
-	// Arguments come behind every "run" and "create", such as --sim=SHAPE; Socket, where not empty, is the daemon to use.
+	// Arguments come after every "run" and "create", such as --sim=SHAPE; Socket, where not empty, is the daemon to
+	// use.
 	Arguments []string
 	Socket    string
 	// Device is the device to measure, by index or UUID; default "0".
 	Device string
 	// Modes are what is measured; default both. A mode that the device does not have is reported as not offered.
 	Modes []Mode
-	// Counts are the numbers of units to measure; default an eighth, a quarter, a half and three quarters of the device.
+	// Counts are the numbers of units to measure; default an eighth, a quarter, a half and three quarters of the
+	// device.
 	Counts []int
 	// Seconds is how long one measurement lasts, beside a second before it; default 3.
 	Seconds float64
@@ -88,8 +90,8 @@ type Report struct {
 	Rows      []Row   `json:"rows"`
 }
 
-// Status is the exit status that says how it went: 0 if every promise that is made is kept, 1 if one is broken, 3 if one
-// could not be measured.
+// Status is the exit status that says how it went: 0 if every promise that is made is kept, 1 if one is broken, 3 if
+// one could not be measured.
 func (r *Report) Status() int {
 	status := 0
 	for _, row := range r.Rows {
@@ -196,7 +198,7 @@ func (r *run) counts() []int {
 func (r *run) mode(ctx context.Context, mode Mode) error {
 	spatial := mode == Spatial
 	if spatial {
-		// The device is in spatial mode as long as somebody holds it so.
+		// The device is in spatial mode as long as a tenant that asks for it lives.
 		keeper, err := r.start(ctx, tenant{spatial: true})
 		if err != nil {
 			r.failed(mode, "compute units at the same time", "spatial", err)
@@ -215,56 +217,82 @@ func (r *run) mode(ctx context.Context, mode Mode) error {
 		return ctx.Err()
 	}
 	r.query(mode, "all units", r.report.Units, before)
-	counts := r.counts()
-	got := make([]Measurement, len(counts))
-	errs := make([]error, len(counts))
-	for i, n := range counts {
-		r.next(fmt.Sprintf("%s: count=%d", mode, n))
-		got[i], errs[i] = r.one(ctx, tenant{units: n, spatial: spatial})
+	s := shares{mode: mode, before: before, counts: r.counts()}
+	if err := r.measure(ctx, &s); err != nil {
+		return err
+	}
+	if s.after, err = r.one(ctx, tenant{spatial: spatial}); err != nil {
+		r.failed(mode, "throughput", "all units", err)
+		return ctx.Err()
+	}
+	r.reportShares(&s)
+	r.lists(ctx, mode)
+	return ctx.Err()
+}
+
+// shares is what was measured of parts of a device in one mode.
+type shares struct {
+	mode          Mode
+	before, after Measurement // of the whole device
+	counts        []int
+	got           []Measurement // with each of counts
+	errs          []error
+	pair          [2]int // units of two at the same time
+	both          []Measurement
+	bothErr       error
+}
+
+// measure measures every count of units, and two lgpus at the same time. Only the end of ctx is an error.
+func (r *run) measure(ctx context.Context, s *shares) error {
+	spatial := s.mode == Spatial
+	s.got = make([]Measurement, len(s.counts))
+	s.errs = make([]error, len(s.counts))
+	for i, n := range s.counts {
+		r.next(fmt.Sprintf("%s: count=%d", s.mode, n))
+		s.got[i], s.errs[i] = r.one(ctx, tenant{units: n, spatial: spatial})
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
-	r.next(string(mode) + ": two at once")
-	pair := [2]int{max(r.report.Units*30/100, 1), max(r.report.Units*60/100, 1)}
-	both, bothErr := r.together(ctx, tenant{units: pair[0], spatial: spatial}, tenant{units: pair[1], spatial: spatial})
-	after, err := r.one(ctx, tenant{spatial: spatial})
-	if err != nil {
-		r.failed(mode, "throughput", "all units", err)
-		return ctx.Err()
-	}
+	r.next(string(s.mode) + ": two at once")
+	s.pair = [2]int{max(r.report.Units*30/100, 1), max(r.report.Units*60/100, 1)}
+	s.both, s.bothErr = r.together(ctx, tenant{units: s.pair[0], spatial: spatial}, tenant{units: s.pair[1], spatial: spatial})
+	return nil
+}
+
+// reportShares compares what was measured with the whole device.
+func (r *run) reportShares(s *shares) {
 	// The device may have become warmer, and slower, meanwhile.
-	whole := (before.pace() + after.pace()) / 2
+	whole := (s.before.pace() + s.after.pace()) / 2
 	drift := ""
-	if d := 100 * math.Abs(after.pace()/before.pace()-1); d > 1 {
+	if d := 100 * math.Abs(s.after.pace()/s.before.pace()-1); d > 1 {
 		drift = fmt.Sprintf("the whole device's own rate changed by %.1f %% meanwhile", d)
 	}
-	// Units for some of the time show in how much is done in all, some units all the time in how fast a kernel is done.
+	// All units for some of the time show in how much is done in all, some units all the time in how fast a kernel is
+	// done.
 	part := func(m Measurement) float64 {
-		if spatial {
+		if s.mode == Spatial {
 			return m.pace() / whole
 		}
 		return m.Rate / whole
 	}
-	for i, n := range counts {
+	for i, n := range s.counts {
 		asked := "count=" + strconv.Itoa(n)
-		if errs[i] != nil {
-			r.failed(mode, "throughput", asked, errs[i])
+		if s.errs[i] != nil {
+			r.failed(s.mode, "throughput", asked, s.errs[i])
 			continue
 		}
-		r.query(mode, asked, n, got[i])
-		r.share(mode, "throughput", asked, n, part(got[i]), drift)
+		r.query(s.mode, asked, n, s.got[i])
+		r.reportShare(s.mode, "throughput", asked, n, part(s.got[i]), drift)
 	}
-	for i, n := range pair {
-		asked := fmt.Sprintf("count=%d beside count=%d", n, pair[1-i])
-		if bothErr != nil {
-			r.failed(mode, "throughput at once", asked, bothErr)
+	for i, n := range s.pair {
+		asked := fmt.Sprintf("count=%d beside count=%d", n, s.pair[1-i])
+		if s.bothErr != nil {
+			r.failed(s.mode, "throughput at once", asked, s.bothErr)
 			continue
 		}
-		r.share(mode, "throughput at once", asked, n, part(both[i]), drift)
+		r.reportShare(s.mode, "throughput at once", asked, n, part(s.both[i]), drift)
 	}
-	r.lists(ctx, mode)
-	return ctx.Err()
 }
 
 // lists measures units by name.
@@ -340,8 +368,8 @@ func count(n int) string {
 	return fmt.Sprintf("%d units", n)
 }
 
-// share adds a row of throughput: part of the whole device's, for n units.
-func (r *run) share(mode Mode, promise, asked string, n int, part float64, note string) {
+// reportShare adds a row of throughput: part of the whole device's, for n units.
+func (r *run) reportShare(mode Mode, promise, asked string, n int, part float64, note string) {
 	want := 100 * float64(n) / float64(r.report.Units)
 	e := 100*part - want
 	verdict := Kept

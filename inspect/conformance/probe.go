@@ -20,11 +20,11 @@ var probePTX []byte
 
 // ProbeSpec is what a probe does.
 type ProbeSpec struct {
-	// Iterations of a chunk of work, as Measurement.Iterations of a probe that was given none: work of a kernel that lasts
-	// a few milliseconds on all of the device.
+	// Iterations of a chunk of work, as Measurement.Iterations of a probe that was given none: work of a kernel that
+	// lasts a few milliseconds on all of the device.
 	Iterations uint32
-	// Units is how many compute units the work of a kernel is sized for: that of the whole device, so that tenants do equal
-	// work. 0 is as many as the device says it has, which is less inside a part of it that MPS grants.
+	// Units is how many compute units the work of a kernel is sized for: that of the whole device, so that tenants do
+	// equal work. 0 is as many as the device says it has, which is less inside a part of it that MPS grants.
 	Units int
 	// Lead is how long it works before it is measured, which Seconds says how long.
 	Lead, Seconds float64
@@ -52,7 +52,8 @@ const (
 	warpThreads = 32
 )
 
-// geometry is how the work of a kernel is cut: more blocks than units hold would wait, fewer chunks would end unevenly.
+// geometry is how the work of a kernel is cut: more blocks than fit the units would wait, fewer chunks would end
+// unevenly.
 type geometry struct{ blocks, chunks uint32 }
 
 func geometryOf(ids int, clockKHz int32) geometry {
@@ -63,9 +64,9 @@ func geometryOf(ids int, clockKHz int32) geometry {
 	return geometry{blocks: uint32(ids * perUnit), chunks: uint32(ids * perUnit * waves)}
 }
 
-// Probe is the program that measures an lgpu from inside: it says "ready" on out when it has a context, waits for a line on
-// in, works on the first device that it sees, and writes a Measurement as JSON on one line. It uses the driver API as any
-// program does.
+// Probe is the program that measures an lgpu from inside: it says "ready" on out when it has a context, waits for a
+// line on in, works on the first device that it sees, and writes a Measurement as JSON on one line. It uses the driver
+// API as any program does.
 func Probe(spec ProbeSpec, in io.Reader, out io.Writer) error {
 	runtime.LockOSThread() // the current context is the thread's
 	defer runtime.UnlockOSThread()

@@ -2,8 +2,8 @@ package conformance
 
 import "slices"
 
-// rateOf fills in what kernels, in the order in which they ran, did in span ns, lead ns after the first began. Kernels that
-// reach over an edge count in part.
+// rateOf fills in what kernels, in the order in which they ran, did in span ns, lead ns after the first began. Kernels
+// that reach over an edge count in part.
 func rateOf(m *Measurement, done []kernel, lead, span uint64) {
 	if len(done) == 0 {
 		return

@@ -1,5 +1,6 @@
-// Package doctor says what of lgpu works on a machine, what does not, and what to do about it. Finding out (Look) is
-// apart from judging (Examine), so that every judgement is tested on machines that nobody has to own.
+// Package doctor says which parts of lgpu work on a machine, which do not, and what to do about it. Look finds the
+// facts and Examine judges them, so that every judgement can be tested with the facts of machines that the tests do not
+// have.
 //
 //	m := doctor.Look(ctx, doctor.Options{Version: version, Self: self, Daemon: ask})
 //	report := doctor.Examine(m)

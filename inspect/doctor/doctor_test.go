@@ -404,7 +404,7 @@ func TestModuleVersion(t *testing.T) {
 	}
 }
 
-// FuzzProgram: whatever a file holds, reading it says one of script, program or error.
+// FuzzProgram: for any file, reading it says one of script, program or error.
 func FuzzProgram(f *testing.F) {
 	self, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
@@ -423,7 +423,7 @@ func FuzzProgram(f *testing.F) {
 	})
 }
 
-// FuzzTables: tables of the kernel, whatever they hold, are read without a crash.
+// FuzzTables: tables of the kernel with any content are read without a crash.
 func FuzzTables(f *testing.F) {
 	f.Add("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
 	f.Add("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.03  Mon")

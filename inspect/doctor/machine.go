@@ -76,10 +76,10 @@ type Node struct {
 // MPS is NVIDIA's multi-process service.
 type MPS struct {
 	Control string // path of nvidia-cuda-mps-control, "" if there is none
-	Foreign string // control pipe of a daemon that somebody started, "" if there is none
+	Foreign string // control pipe of a daemon that lgpu did not start, "" if there is none
 }
 
-// Kernel holds what became of trying each feature.
+// Kernel is the result of trying each feature.
 type Kernel struct {
 	Release     string
 	PIDFD       error // pidfd_open
@@ -123,7 +123,7 @@ type Daemon struct {
 	Err error
 }
 
-// Program is an executable file that somebody wants to run in an lgpu.
+// Program is an executable file to be run in an lgpu.
 type Program struct {
 	Path        string
 	Err         error // of reading it

@@ -197,14 +197,14 @@ func strangers(d *api.Device) string {
 }
 
 // nodes returns the nodes to show of a device, in their order.
-func (f *frame) nodes(device string) []*api.Node {
-	var nodes []*api.Node
-	for _, n := range f.snapshot.GetNodes() {
-		if on(n, device) != nil && (n.GetKind() == api.Node_LGPU || f.groups) {
+func (f *frame) nodes(device string) []*api.Directory {
+	var nodes []*api.Directory
+	for _, n := range f.snapshot.GetDirectories() {
+		if on(n, device) != nil && (n.GetKind() == api.Directory_LGPU || f.groups) {
 			nodes = append(nodes, n)
 		}
 	}
-	slices.SortStableFunc(nodes, func(a, b *api.Node) int {
+	slices.SortStableFunc(nodes, func(a, b *api.Directory) int {
 		x, y := on(a, device), on(b, device)
 		c := 0
 		switch f.order {
@@ -227,7 +227,7 @@ func (f *frame) nodes(device string) []*api.Node {
 }
 
 // on returns what a node has of a device, or nil.
-func on(n *api.Node, device string) *api.NodeDevice {
+func on(n *api.Directory, device string) *api.DeviceUse {
 	for _, d := range n.GetDevices() {
 		if d.GetUuid() == device {
 			return d
@@ -238,12 +238,12 @@ func on(n *api.Node, device string) *api.NodeDevice {
 
 func heading(c columns) string {
 	return " " + fit("LGPU", c.path, false) + " " + right("PR", 3) + " " + fit("MEMORY", c.bar, false) + " " +
-		right("USED/LIMIT", 11) + " " + right("ASKED→GOT", 9) + " " + fit("LATELY", c.spark, false) + " " +
+		right("USED/MAX", 11) + " " + right("ASKED→GOT", 9) + " " + fit("LATELY", c.spark, false) + " " +
 		right("WEIGHT", 7) + "  " + "STATE"
 }
 
 // node draws one node of a device, and its processes if they are to be seen.
-func (f *frame) node(n *api.Node, device *api.Device, c columns) []line {
+func (f *frame) node(n *api.Directory, device *api.Device, c columns) []line {
 	d := on(n, device.GetUuid())
 	r := row{n.GetId(), device.GetUuid()}
 	limit, text := device.GetMemoryTotal(), "-"
@@ -253,7 +253,7 @@ func (f *frame) node(n *api.Node, device *api.Device, c columns) []line {
 	}
 	held := ratio(d.GetMemoryUsed(), limit)
 	processes := ""
-	if n.GetKind() == api.Node_LGPU {
+	if n.GetKind() == api.Directory_LGPU {
 		processes = strconv.Itoa(len(n.GetClients()))
 	}
 	path := fit(clean(n.GetPath()), c.path, true)
@@ -262,7 +262,7 @@ func (f *frame) node(n *api.Node, device *api.Device, c columns) []line {
 		path = cursor.Render(path)
 	case r == f.selected:
 		path = fit(">"+clean(n.GetPath()), c.path, true)
-	case n.GetKind() == api.Node_GROUP:
+	case n.GetKind() == api.Directory_GROUP:
 		path = f.paint.with(faint, path)
 	}
 	share := right(percent(d.ShareAsked), 4) + "→" + fit(percent(d.ShareDelivered), 4, false)
@@ -270,7 +270,7 @@ func (f *frame) node(n *api.Node, device *api.Device, c columns) []line {
 		share = f.paint.with(notice, share)
 	}
 	state, style := words(d.GetState())
-	if n.GetKind() == api.Node_GROUP {
+	if n.GetKind() == api.Directory_GROUP {
 		state, style = "group", faint
 	}
 	text = " " + path + " " + right(processes, 3) + " " + f.bar(held, c.bar, fullness(held)) + " " +
@@ -278,7 +278,7 @@ func (f *frame) node(n *api.Node, device *api.Device, c columns) []line {
 		f.paint.with(accent, spark(f.history[r], d.GetShareAsked(), c.spark)) + " " +
 		right(weight(d.GetEffective()), 7) + "  " + f.paint.with(style, state)
 	lines := []line{{text: text, row: r}}
-	if n.GetKind() != api.Node_LGPU || !f.all && !f.expanded[r] {
+	if n.GetKind() != api.Directory_LGPU || !f.all && !f.expanded[r] {
 		return lines
 	}
 	index := slices.Index(n.GetDevices(), d)
@@ -298,7 +298,7 @@ func (f *frame) node(n *api.Node, device *api.Device, c columns) []line {
 }
 
 // behind reports whether an lgpu that wants its device has clearly less of it than it is entitled to.
-func behind(d *api.NodeDevice) bool {
+func behind(d *api.DeviceUse) bool {
 	return (d.GetState() == api.State_WAITING || d.GetState() == api.State_RUNNING) &&
 		d.ShareDelivered != nil && d.GetShareDelivered()+300 < d.GetShareAsked()
 }
@@ -307,7 +307,7 @@ func behind(d *api.NodeDevice) bool {
 const unmeasured = -1
 
 // delivered is what a node got over the last second, in hundredths of a percent, or unmeasured.
-func delivered(d *api.NodeDevice) int {
+func delivered(d *api.DeviceUse) int {
 	if d.ShareDelivered == nil {
 		return unmeasured
 	}
@@ -329,13 +329,13 @@ func words(s api.State) (string, lipgloss.Style) {
 // weight is the weight with the priority, where that is not the usual one.
 func weight(e *api.Effective) string {
 	mark := ""
-	switch e.GetPriority() {
+	switch e.GetLgpuPriority() {
 	case api.Priority_HIGH:
 		mark = "H"
 	case api.Priority_LATENCY:
 		mark = "L"
 	}
-	return strconv.FormatUint(uint64(e.GetWeight()), 10) + mark
+	return strconv.FormatUint(uint64(e.GetLgpuWeight()), 10) + mark
 }
 
 func (f *frame) bar(part float64, width int, style lipgloss.Style) string {
@@ -357,8 +357,8 @@ func fullness(part float64) lipgloss.Style {
 func (f *frame) title(paused bool, trouble string) string {
 	s := f.snapshot
 	lgpus, processes := 0, 0
-	for _, n := range s.GetNodes() {
-		if n.GetKind() == api.Node_LGPU {
+	for _, n := range s.GetDirectories() {
+		if n.GetKind() == api.Directory_LGPU {
 			lgpus++
 			processes += len(n.GetClients())
 		}
@@ -388,7 +388,7 @@ const longest = 60
 // add takes the shares of a snapshot and forgets rows that are gone.
 func (h history) add(s *api.Snapshot) {
 	seen := make(map[row]bool, len(h))
-	for _, n := range s.GetNodes() {
+	for _, n := range s.GetDirectories() {
 		for _, d := range n.GetDevices() {
 			r := row{n.GetId(), d.GetUuid()}
 			seen[r] = true

@@ -228,7 +228,7 @@ func help(p paint) []string {
 		{"q, escape", "leave"},
 		{"", ""},
 		{"PR", "processes"},
-		{"USED/LIMIT", "device memory; - is not limited, the bar is then of the device"},
+		{"USED/MAX", "memory and memory.max; - is no limit, the bar is of the device"},
 		{"ASKED→GOT", "percent of device time: entitled to now, had in the last second;"},
 		{"", "yellow where it wants more than it gets; - is not measured"},
 		{"LATELY", "what it got in the last frames, as high as what was asked"},

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/api/state"
 )
 
 // Options say how to show.
@@ -32,7 +33,7 @@ type Options struct {
 	Width int
 	// Color makes Once use colours. Run decides by what the terminal can do and NO_COLOR.
 	Color bool
-	// JSON makes Once print the document that docs/cli.md describes.
+	// JSON makes Once print the document that docs/json.md describes.
 	JSON bool
 }
 
@@ -124,7 +125,7 @@ func Once(ctx context.Context, view api.ViewClient, o Options) error {
 		return fmt.Errorf("ask the daemon: %w", reason(err))
 	}
 	if o.JSON {
-		return writeJSON(o.Out, s)
+		return state.Of(s).Write(o.Out)
 	}
 	f := frame{snapshot: s, width: o.Width, paint: paint(o.Color), zone: time.Local}
 	if f.width <= 0 {

@@ -42,7 +42,7 @@ func part(share uint32) *uint32 { return &share }
 func machine() *api.Snapshot {
 	at := timestamppb.New(time.Date(2026, 8, 1, 12, 4, 11, 0, time.UTC))
 	effective := func(weight uint32, priority api.Priority, memory uint64) *api.Effective {
-		e := &api.Effective{Count: 132, ComputeMax: 10000, Weight: weight, Priority: priority}
+		e := &api.Effective{Count: 132, ComputeMax: 10000, LgpuWeight: weight, LgpuPriority: priority}
 		if memory > 0 {
 			e.MemoryMax = &memory
 		}
@@ -66,22 +66,22 @@ func machine() *api.Snapshot {
 				Fault: "the hardware process has ended", Mode: api.Device_SPATIAL,
 			},
 		},
-		Nodes: []*api.Node{
-			{Path: "/", Id: 1, Kind: api.Node_GROUP, Devices: []*api.NodeDevice{
+		Directories: []*api.Directory{
+			{Path: "/", Id: 1, Kind: api.Directory_GROUP, Devices: []*api.DeviceUse{
 				{Uuid: first, MemoryUsed: 58 << 30, ShareAsked: part(10000), ShareDelivered: part(8650), Effective: effective(100, 0, 0)},
 			}},
-			{Path: "/python-4712", Id: 5, Kind: api.Node_LGPU, State: api.State_IDLE, Devices: []*api.NodeDevice{
+			{Path: "/python-4712", Id: 5, Kind: api.Directory_LGPU, State: api.State_IDLE, Devices: []*api.DeviceUse{
 				{Uuid: first, MemoryUsed: 1 << 29, Effective: effective(100, api.Priority_NORMAL, 0),
 					State: api.State_RUNNING}, // not measured
 			}, Clients: []*api.Client{{Pid: 4712, Command: "python", Memory: []uint64{1 << 29}}}},
-			{Path: "/team", Id: 2, Kind: api.Node_GROUP, Devices: []*api.NodeDevice{
+			{Path: "/team", Id: 2, Kind: api.Directory_GROUP, Devices: []*api.DeviceUse{
 				{Uuid: first, MemoryUsed: 57 << 30, ShareAsked: part(7500), ShareDelivered: part(6500), Effective: effective(300, 0, 64<<30)},
 			}},
 			{
-				Path: "/team/alice", Id: 3, Kind: api.Node_LGPU, State: api.State_RUNNING,
-				Devices: []*api.NodeDevice{{
+				Path: "/team/alice", Id: 3, Kind: api.Directory_LGPU, State: api.State_RUNNING,
+				Devices: []*api.DeviceUse{{
 					Uuid: first, MemoryUsed: 6<<30 + 1<<29, MemoryPeak: 7 << 30, ShareAsked: part(2500), ShareDelivered: part(2490),
-					State: api.State_RUNNING, Effective: &api.Effective{ComputeMax: 2500, ComputeMin: 1000, Weight: 300, Priority: 2,
+					State: api.State_RUNNING, Effective: &api.Effective{ComputeMax: 2500, ComputeMin: 1000, LgpuWeight: 300, LgpuPriority: 2,
 						MemoryMax: pointer(uint64(8 << 30))},
 					BusyNs: 90e9, Launches: 12345,
 				}},
@@ -90,12 +90,12 @@ func machine() *api.Snapshot {
 					{Pid: 813, Uid: 1000, Command: "dataloader-0", Memory: []uint64{1 << 29}},
 				},
 			},
-			{Path: "/team/deep/below/training-of-a-large-model", Id: 4, Kind: api.Node_LGPU, State: api.State_WAITING,
-				Devices: []*api.NodeDevice{{
+			{Path: "/team/deep/below/training-of-a-large-model", Id: 4, Kind: api.Directory_LGPU, State: api.State_WAITING,
+				Devices: []*api.DeviceUse{{
 					Uuid: first, MemoryUsed: 50<<30 - 1<<28, ShareAsked: part(5000), ShareDelivered: part(4010), State: api.State_WAITING,
 					Effective: effective(10000, api.Priority_NORMAL, 50<<30),
 				}}},
-			{Path: "/voice", Id: 6, Kind: api.Node_LGPU, State: api.State_DRAINING, Devices: []*api.NodeDevice{{
+			{Path: "/voice", Id: 6, Kind: api.Directory_LGPU, State: api.State_DRAINING, Devices: []*api.DeviceUse{{
 				Uuid: first, MemoryUsed: 1 << 30, ShareAsked: part(1000), ShareDelivered: part(5), State: api.State_DRAINING,
 				Effective: effective(100, api.Priority_LATENCY, 2<<30),
 			}}},
@@ -294,7 +294,7 @@ func TestHostileText(t *testing.T) {
 	const evil = "\x1b]0;x\x07\x1b[2J\n\xff\u202e"
 	s.Devices[0].Name, s.Devices[0].Key, s.Devices[1].Fault = evil, evil, evil
 	s.Devices[0].Processes[1].Command = evil
-	s.Nodes[3].Path, s.Nodes[3].Clients[0].Command = "/"+evil, evil
+	s.Directories[3].Path, s.Directories[3].Clients[0].Command = "/"+evil, evil
 	s.Daemon.Version = evil
 	m := newModel(nil, false)
 	m.Update(arrived{s})
@@ -397,13 +397,13 @@ func TestScroll(t *testing.T) {
 		t.Errorf("not at the end:\n%s", m.picture())
 	}
 	s := machine()
-	s.Nodes = s.Nodes[:4]
+	s.Directories = s.Directories[:4]
 	m.Update(arrived{s})
 	press(m, "down")
 	if !strings.Contains(m.picture(), ">/python-4712") {
 		t.Errorf("the cursor is lost:\n%s", m.picture())
 	}
-	s.Nodes = nil
+	s.Directories = nil
 	press(m, "up", "enter", "a")
 	s.Devices = nil
 	if !strings.Contains(m.picture(), "no devices") {
@@ -421,7 +421,7 @@ func TestHistory(t *testing.T) {
 	if n := len(h[row{3, first}]); n != longest {
 		t.Errorf("%d values", n)
 	}
-	s.Nodes = s.Nodes[:1]
+	s.Directories = s.Directories[:1]
 	h.add(s)
 	if len(h) != 1 {
 		t.Errorf("%d rows", len(h))
@@ -575,7 +575,7 @@ func TestBehind(t *testing.T) {
 		{api.State_WAITING, 5000, 4000, true}, {api.State_RUNNING, 5000, 4000, true}, {api.State_RUNNING, 5000, 4900, false},
 		{api.State_RUNNING, 100, 0, false}, {api.State_IDLE, 5000, 0, false}, {api.State_DRAINING, 5000, 0, false},
 	} {
-		d := &api.NodeDevice{State: test.state, ShareAsked: &test.asked, ShareDelivered: &test.delivered}
+		d := &api.DeviceUse{State: test.state, ShareAsked: &test.asked, ShareDelivered: &test.delivered}
 		if got := behind(d); got != test.want {
 			t.Errorf("behind(%v) = %v", d, got)
 		}

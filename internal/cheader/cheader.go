@@ -1,5 +1,5 @@
-// Package cheader writes Go types and constants as a C header, so that a layout shared with C has one source. The C asserts
-// every size and offset.
+// Package cheader writes Go types and constants as a C header, so that a layout shared with C has one source. The C
+// asserts every size and offset.
 package cheader
 
 import (
@@ -23,7 +23,8 @@ type Header struct {
 	// Prefix is that of constants and, in small letters, of types, up to its first underscore.
 	Prefix    string
 	Constants []Constant
-	// Numbers are constants of type int, for functions that take and return an int; of their values the low 32 bits count.
+	// Numbers are constants of type int, for functions that take and return an int; of their values the low 32 bits
+	// count.
 	Numbers []Constant
 	Types   []any             // a zero value of each, in the order in which C must see them
 	Align   map[string]uint64 // alignment in bytes of the C types that need more than their fields do

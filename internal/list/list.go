@@ -1,10 +1,10 @@
-// Package list is the list grammar of lgpu files and the sets it denotes: which of a device's lgpu bits somebody may
-// use.
+// Package list is the list grammar of lgpu files and the sets that it denotes: which compute units of a device an lgpu
+// may use.
 //
 //	set, err := list.Parse("0-3,8-N:1/2", 16) // bits 0 1 2 3 8 10 12 14
 //	set.String()                              // "0-3,8,10,12,14"
 //
-// The grammar is that of the kernel's bitmap lists, so that what people know from cpuset.cpus and taskset holds here:
+// The grammar is that of the kernel's bitmap lists, so it is as people know it from cpuset.cpus and taskset:
 //
 //   - regions separated by commas or white space: a number, a range a-b, or all;
 //   - N is the last bit;
@@ -206,7 +206,7 @@ func (s *Set) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// trim makes a Set of words that nobody else holds.
+// trim makes a Set of words that nothing else refers to.
 func trim(words []uint64) Set {
 	for len(words) > 0 && words[len(words)-1] == 0 {
 		words = words[:len(words)-1]

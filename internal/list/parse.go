@@ -55,7 +55,7 @@ func Parse(text string, nbits int) (Set, error) {
 type region struct {
 	first, last uint32
 	used, group uint32
-	ends        bool // nothing behind it is read
+	ends        bool // nothing after it is read
 }
 
 // check reports what is wrong with a region that reads well.
@@ -137,7 +137,7 @@ func (p *parser) region() (r region, err *Error) {
 	return r, err
 }
 
-// plain ends a region without pattern: it is one group whose bits are all used. The end behind bit 4294967295 is no
+// plain ends a region without pattern: it is one group whose bits are all used. The end after bit 4294967295 is no
 // number, which check sees as a group of no bits.
 func (p *parser) plain(r region, want string) (region, *Error) {
 	c := p.peek()
@@ -196,7 +196,7 @@ func (p *parser) unexpected(want string) *Error {
 	return e
 }
 
-// separator says that c parts regions: a comma or what the kernel holds for white space, which in Latin-1 includes the
+// separator says that c parts regions: a comma or what the kernel regards as white space, which in Latin-1 includes the
 // no-break space.
 func separator(c byte) bool {
 	return c == ',' || c == ' ' || '\t' <= c && c <= '\r' || c == 0xA0

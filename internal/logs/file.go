@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxFile is how many bytes a log has before it becomes the old one, in the place of the one that was old.
+// MaxFile is how many bytes a log has before it becomes the old one, which it replaces.
 const MaxFile = 1 << 20
 
-// OldSuffix is behind the name of the old log.
+// OldSuffix ends the name of the old log.
 const OldSuffix = ".old"
 
 // Open opens the log at path, to which several processes may write, after making it the old one if it is large. Only

@@ -1,5 +1,5 @@
-// Package logs keeps the daemon's log small, whoever makes it talk: lines that somebody can cause at will are bounded
-// by kind and user and counted beyond (Limit), and the file does not grow without end (File).
+// Package logs keeps the daemon's log small: lines that a user can cause at will are bounded by kind and user, those
+// beyond are only counted (Limit), and the file does not grow without end (File).
 package logs
 
 import (
@@ -15,7 +15,7 @@ const (
 	// userBurst lines of one kind and user are written at once, and one more in every userPeriod.
 	userBurst  = 20
 	userPeriod = 5 * time.Second
-	// kindBurst lines of one kind are written at once, and one more in every kindPeriod, whoever causes them.
+	// kindBurst lines of one kind are written at once, and one more in every kindPeriod, of all users together.
 	kindBurst  = 100
 	kindPeriod = time.Second
 	// maxUsers bounds the users of one kind that are told apart, maxKinds the kinds; what is beyond is one.
@@ -23,8 +23,8 @@ const (
 	maxKinds = 256
 	// summaryPeriod is the time after which it is said how many lines of a kind were left out.
 	summaryPeriod = 10 * time.Second
-	// maxText is how many bytes of a line's text and of each of its values are written: a name that is refused is as long
-	// as whoever is refused likes.
+	// maxText is how many bytes of a line's text and of each of its values are written: a name that is refused may be
+	// of any length.
 	maxText = 160
 )
 
@@ -32,7 +32,7 @@ const (
 const Left = "lines left out of the log, as there were too many of their kind"
 
 // Limit returns a handler that passes on to h what is within the bounds, and a line about what was not. Lines of level
-// debug are not bounded: whoever asks for them wants them all.
+// debug are not bounded.
 func Limit(h slog.Handler) slog.Handler {
 	return &limited{Handler: h, limits: &limits{kinds: map[string]*kind{}, now: time.Now, after: time.AfterFunc, out: h}}
 }
@@ -44,7 +44,7 @@ type limited struct {
 	line   line // of the handler's attributes
 }
 
-// line is what bounds go by.
+// line is what bounds depend on.
 type line struct{ kind, user string }
 
 // note reads an attribute.
@@ -77,12 +77,12 @@ type kind struct {
 // bucket is when so many lines more could be written at once.
 type bucket struct{ full time.Time }
 
-// fits reports whether one more line may be written now, and counts it with take.
+// fits reports whether one more line may be written now, and counts it with spend.
 func (b *bucket) fits(now time.Time, burst int, period time.Duration) bool {
 	return b.full.Sub(now) <= time.Duration(burst-1)*period
 }
 
-func (b *bucket) take(now time.Time, period time.Duration) {
+func (b *bucket) spend(now time.Time, period time.Duration) {
 	if b.full.Before(now) {
 		b.full = now
 	}
@@ -175,8 +175,8 @@ func (l *limits) admit(text, user string) bool {
 		}
 	}
 	if b.fits(now, userBurst, userPeriod) && k.all.fits(now, kindBurst, kindPeriod) {
-		b.take(now, userPeriod)
-		k.all.take(now, kindPeriod)
+		b.spend(now, userPeriod)
+		k.all.spend(now, kindPeriod)
 		return true
 	}
 	if k.left++; k.left == 1 {
@@ -194,6 +194,6 @@ func (l *limits) summarise(text string, k *kind) {
 	r := slog.NewRecord(l.now(), slog.LevelInfo, Left, 0)
 	r.AddAttrs(slog.Int("lines", left), slog.String("of", text))
 	if ctx := context.Background(); l.out.Enabled(ctx, r.Level) {
-		_ = l.out.Handle(ctx, r) // who cannot log cannot say so
+		_ = l.out.Handle(ctx, r) // there is no other place to report this
 	}
 }

@@ -13,16 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// book is a log with a clock that the test winds.
-type book struct {
+// testLog is a log with a clock that the test sets.
+type testLog struct {
 	bytes.Buffer
 	now time.Time
 	due []func()
 	log *slog.Logger
 }
 
-func newBook() *book {
-	b := &book{now: time.Unix(1000, 0)}
+func newTestLog() *testLog {
+	b := &testLog{now: time.Unix(1000, 0)}
 	h := Limit(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	h.(*limited).limits.now = func() time.Time { return b.now }
 	h.(*limited).limits.after = func(_ time.Duration, f func()) *time.Timer {
@@ -34,7 +34,7 @@ func newBook() *book {
 }
 
 // lines returns how many lines have a text, and forgets all.
-func (b *book) lines(text string) int {
+func (b *testLog) lines(text string) int {
 	n := strings.Count(b.String(), text)
 	b.Reset()
 	return n
@@ -42,7 +42,7 @@ func (b *book) lines(text string) int {
 
 // TestLong: what is too long in a line is cut.
 func TestLong(t *testing.T) {
-	b := newBook()
+	b := newTestLog()
 	long := strings.Repeat("x", 4096)
 	b.log.Info("said "+long, "kind", "refused", "what", long, "why", fmt.Errorf("no %s", long), "uid", 7, "short", "y")
 	if n := b.Len(); n > 4*maxText+200 {
@@ -56,7 +56,7 @@ func TestLong(t *testing.T) {
 }
 
 func TestFlood(t *testing.T) {
-	b := newBook()
+	b := newTestLog()
 	refused := b.log.With("uid", 1001)
 	for i := range 1000 {
 		refused.Info("refused", "path", i)
@@ -93,7 +93,7 @@ func TestFlood(t *testing.T) {
 
 // TestManyUsers: a kind is bounded however many users there are, and so is what is kept of them.
 func TestManyUsers(t *testing.T) {
-	b := newBook()
+	b := newTestLog()
 	for uid := range 10 * maxUsers {
 		b.log.Info("refused", "uid", uid)
 	}
@@ -110,7 +110,7 @@ func TestManyUsers(t *testing.T) {
 
 // TestKinds: the attribute kind is what a line goes by, whatever its text.
 func TestKinds(t *testing.T) {
-	b := newBook()
+	b := newTestLog()
 	for i := range 1000 {
 		b.log.Info(fmt.Sprint("text ", i), "kind", "tenant.refused")
 	}

@@ -1,5 +1,5 @@
-// Package proc says which process a number means: what /proc tells of it, and a handle that no other process can take
-// the place of.
+// Package proc identifies processes: what /proc says of a pid, and handles that stay with one process when its pid is
+// used again.
 package proc
 
 import (
@@ -49,8 +49,8 @@ func Live(pid int) (Status, error) {
 	return s, err
 }
 
-// parse reads /proc/PID/stat. The second field is the program's name in parentheses and may hold anything, spaces and
-// parentheses included.
+// parse reads /proc/PID/stat. The second field is the program's name in parentheses and may contain anything, spaces
+// and parentheses included.
 func parse(text []byte) (Status, error) {
 	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
 	if open < 0 || end < open {
@@ -86,13 +86,14 @@ func printable(b []byte) string {
 	}, string(b))
 }
 
-// Handle is a hold on one process. One goroutine at a time may wait.
+// Handle refers to one process for good. One goroutine at a time may wait.
 type Handle struct {
 	PID   int
 	pidfd *os.File
 }
 
-// Open takes hold of a process that started then; 0 is any time. An error wraps os.ErrProcessDone if there is none.
+// Open returns a handle of the process with this pid, if it started then; 0 is any time. An error wraps
+// os.ErrProcessDone if there is none.
 func Open(pid int, start uint64) (*Handle, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {

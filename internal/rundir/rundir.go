@@ -13,7 +13,7 @@ import (
 // Dir returns the runtime folder of this user, where the sockets of the daemon and of software GPUs are, and makes it
 // if need be: $LGPU_RUNTIME_DIR, else /run/lgpu for root, else $XDG_RUNTIME_DIR/lgpu, else /tmp/lgpu-UID. The folder
 // is open to its owner only, but for /run/lgpu, where the libraries are too and which others may pass; one that
-// belongs to somebody else, as may happen in /tmp, is refused.
+// belongs to another user, as may happen in /tmp, is refused.
 func Dir() (string, error) {
 	uid := os.Getuid()
 	var dir string

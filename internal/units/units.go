@@ -1,5 +1,5 @@
-// Package units reads and writes amounts the way people type them, so that the command line, shapes of software GPUs and
-// messages agree on what "8G" means.
+// Package units reads and writes amounts the way people type them, so that the command line, shapes of software GPUs
+// and messages agree on what "8G" means.
 //
 //	units.ParseSize("8GiB")     // 8589934592
 //	units.ParsePercent("12.5%") // 1250, in hundredths of a percent
@@ -32,9 +32,9 @@ var factors = map[string]uint64{
 	"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
 }
 
-// ParseSize reads an amount of memory: a decimal number, optionally with a fraction, and a unit in either case. KiB, MiB,
-// GiB, TiB and the bare letters K, M, G, T are powers of 1024; KB, MB, GB, TB powers of 1000; B or nothing is bytes. A
-// fraction of a byte is dropped. The result is in bytes; zero is a valid size.
+// ParseSize reads an amount of memory: a decimal number, optionally with a fraction, and a unit in either case. KiB,
+// MiB, GiB, TiB and the bare letters K, M, G, T are powers of 1024; KB, MB, GB, TB powers of 1000; B or nothing is
+// bytes. A fraction of a byte is dropped. The result is in bytes; zero is a valid size.
 func ParseSize(s string) (uint64, error) {
 	number, unit := split(s)
 	factor, known := factors[strings.ToLower(unit)]
@@ -55,7 +55,7 @@ func ParseSize(s string) (uint64, error) {
 	return sum, nil
 }
 
-// IsUnit reports whether a word can be the unit behind a number: of an amount of memory, or a percent sign.
+// IsUnit reports whether a word can be the unit after a number: of an amount of memory, or a percent sign.
 func IsUnit(word string) bool {
 	_, known := factors[strings.ToLower(word)]
 	return known && word != "" || word == "%"
@@ -83,8 +83,8 @@ func Guess(s string) string {
 	return fmt.Sprintf("%sB, if it is bytes", number)
 }
 
-// ParsePercent reads a share with or without its percent sign, in steps of 0.01. The result is in hundredths of a percent
-// and lies in 1..Whole.
+// ParsePercent reads a share with or without its percent sign, in steps of 0.01. The result is in hundredths of a
+// percent and lies in 1..Whole.
 func ParsePercent(s string) (uint32, error) {
 	number := strings.TrimSuffix(strings.TrimSpace(s), "%")
 	whole, fraction, scale, ok := decimal(strings.TrimSpace(number))
@@ -104,7 +104,8 @@ func ParsePercent(s string) (uint32, error) {
 }
 
 // FormatSize writes n bytes for people in the largest binary unit that keeps the number at 1 or more, with at most one
-// digit behind the point: "16 GiB", "2.5 GiB", "300 MiB", "0 B". The value is rounded to nearest; ParseSize reads it back.
+// digit after the point: "16 GiB", "2.5 GiB", "300 MiB", "0 B". The value is rounded to nearest; ParseSize reads it
+// back.
 func FormatSize(n uint64) string {
 	names := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	unit := 0

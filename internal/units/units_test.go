@@ -114,7 +114,8 @@ func TestBare(t *testing.T) {
 	}
 }
 
-// FuzzParseSize: a value or an error that names the token, never both; what FormatSize writes reads back within its precision.
+// FuzzParseSize: a value or an error that names the token, never both; what FormatSize writes reads back within its
+// precision.
 func FuzzParseSize(f *testing.F) {
 	for _, s := range []string{"8GiB", "1.5g", "", "16777216T", "-1", "9 9", "1.99999999999999999999999k"} {
 		f.Add(s)

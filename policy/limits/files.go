@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -45,71 +46,85 @@ var (
 )
 
 func init() {
-	fileTable = []*file{
-		{name: "cgroup.path", read: readCgroups, write: writeCgroups},
+	fileTable = append(limitFiles(), otherFiles()...)
+	slices.SortFunc(fileTable, func(a, b *file) int { return strings.Compare(a.name, b.name) })
+	for _, f := range fileTable {
+		files[f.name] = f
+	}
+}
+
+// limitFiles are those with a limit for each device.
+func limitFiles() []*file {
+	return []*file{
 		{name: "compute.max",
-			read: each(func(l DeviceLimits) string { return formatMax(l.ComputeMax) }),
-			write: perDevice(func(l *DeviceLimits, value string) (err error) {
+			read: each(func(l Limits) string { return formatMax(l.ComputeMax) }),
+			write: perDevice(&computeMax, func(l *Limits, value string) (err error) {
 				l.ComputeMax, err = parseMax(value)
 				return err
 			})},
 		{name: "compute.min",
-			read: each(func(l DeviceLimits) string { return formatShare(value(l.ComputeMin, 0)) }),
-			write: guaranteed(perDevice(func(l *DeviceLimits, value string) (err error) {
+			read: each(func(l Limits) string { return formatShare(value(l.ComputeMin, 0)) }),
+			write: guaranteed(perDevice(&computeMin, func(l *Limits, value string) (err error) {
 				l.ComputeMin, err = parseMin(value)
 				return err
 			}))},
+		{name: "lgpu", read: each(Limits.Lgpu), write: writeLgpu},
+		{name: "lgpu.priority",
+			read: each(Limits.priority),
+			write: perDevice(&priority, func(l *Limits, value string) (err error) {
+				l.Priority, err = parsePriority(value)
+				return err
+			})},
+		{name: "lgpu.weight",
+			read: each(func(l Limits) string { return strconv.FormatUint(uint64(l.weight()), 10) }),
+			write: perDevice(&weight, func(l *Limits, value string) (err error) {
+				l.Weight, err = parseWeight(value)
+				return err
+			})},
+		{name: "memory.high",
+			read: each(func(l Limits) string { return l.MemoryHigh.String() }),
+			write: perDevice(&memoryHigh, func(l *Limits, value string) (err error) {
+				l.MemoryHigh, err = parseBytes(value)
+				return err
+			})},
+		{name: "memory.max",
+			read: each(func(l Limits) string { return l.MemoryMax.String() }),
+			write: perDevice(&memoryMax, func(l *Limits, value string) (err error) {
+				l.MemoryMax, err = parseBytes(value)
+				return err
+			})},
+	}
+}
+
+// otherFiles are all others.
+func otherFiles() []*file {
+	return []*file{
+		{name: "cgroup.path", read: readCgroups, write: writeCgroups},
 		{name: "compute.stat", read: readComputeStat},
 		{name: "events", read: readEvents},
 		{name: "gang",
 			read:  func(_ *Tree, _ *state, n *node) string { return ended(n.Gang) },
 			write: single(setGang)},
 		{name: "host.max",
-			read: func(_ *Tree, _ *state, n *node) string { return ended(formatBytes(n.HostMax)) },
+			read: func(_ *Tree, _ *state, n *node) string { return ended(n.HostMax.String()) },
 			write: single(func(n *node, value string) (err error) {
-				n.HostMax, err = parseBytes(value)
+				if n.HostMax, err = parseBytes(value); err == nil {
+					err = checkBytes(n.HostMax)
+				}
 				return err
 			})},
-		{name: "lgpu", read: each(DeviceLimits.Lgpu), write: writeLgpu},
 		{name: "lgpu.capacity", root: true,
 			read: ofDevices(func(d Device) string { return fmt.Sprintf("count=%d", d.Capacity) })},
 		{name: "lgpu.default", root: true, read: ofDevices(func(d Device) string { return bits(d, d.defaults()) })},
 		{name: "lgpu.effective", read: readEffective},
-		{name: "lgpu.priority",
-			read: each(DeviceLimits.priority),
-			write: perDevice(func(l *DeviceLimits, value string) (err error) {
-				l.Priority, err = parsePriority(value)
-				return err
-			})},
 		{name: "lgpu.unit", root: true, read: ofDevices(func(d Device) string {
 			return fmt.Sprintf("unit=compute_unit units_per_lgpu=%d kind=%s remainder=%d", d.UnitsPerBit, d.Kind, d.Remainder)
 		})},
-		{name: "lgpu.weight",
-			read: each(func(l DeviceLimits) string { return strconv.FormatUint(uint64(l.weight()), 10) }),
-			write: perDevice(func(l *DeviceLimits, value string) (err error) {
-				l.Weight, err = parseWeight(value)
-				return err
-			})},
 		{name: "memory.capacity", root: true,
 			read: ofDevices(func(d Device) string { return strconv.FormatUint(d.Memory, 10) })},
 		{name: "memory.current", read: readMemoryCurrent},
-		{name: "memory.high",
-			read: each(func(l DeviceLimits) string { return formatBytes(l.MemoryHigh) }),
-			write: onDevice(func(l *DeviceLimits, d Device, value string) (err error) {
-				l.MemoryHigh, err = parseMemory(d, value)
-				return err
-			})},
-		{name: "memory.max",
-			read: each(func(l DeviceLimits) string { return formatBytes(l.MemoryMax) }),
-			write: onDevice(func(l *DeviceLimits, d Device, value string) (err error) {
-				l.MemoryMax, err = parseMemory(d, value)
-				return err
-			})},
 		{name: "memory.peak", read: readMemoryPeak, write: writeMemoryPeak},
 		{name: "procs", read: readProcs},
-	}
-	for _, f := range fileTable {
-		files[f.name] = f
 	}
 }
 
@@ -131,7 +146,7 @@ func ended(value string) string {
 }
 
 // each makes the reader of a file that has a line for each device.
-func each(value func(DeviceLimits) string) func(*Tree, *state, *node) string {
+func each(value func(Limits) string) func(*Tree, *state, *node) string {
 	return func(_ *Tree, s *state, n *node) string {
 		return s.table(func(d int) string { return value(n.limits(s.devices[d].UUID).on(s.devices[d])) })
 	}
@@ -166,7 +181,7 @@ func readEffective(_ *Tree, s *state, n *node) string {
 }
 
 // on returns the requests as they hold on a device: names mean nothing where units are time.
-func (l DeviceLimits) on(d Device) DeviceLimits {
+func (l Limits) on(d Device) Limits {
 	if d.Kind == Temporal && l.List != nil {
 		n := l.List.Count()
 		l.Count, l.List, l.Exclusive = &n, nil, false
@@ -176,7 +191,7 @@ func (l DeviceLimits) on(d Device) DeviceLimits {
 
 // Lgpu returns the request for bits as the file lgpu shows it and can be given back: "max", "default", "count=4",
 // "count=3 list=0-1,5" or one of the latter with " exclusive=1".
-func (l DeviceLimits) Lgpu() string {
+func (l Limits) Lgpu() string {
 	var b strings.Builder
 	switch {
 	case l.List != nil:
@@ -195,7 +210,7 @@ func (l DeviceLimits) Lgpu() string {
 }
 
 // priority is what the file shows.
-func (l DeviceLimits) priority() string {
+func (l Limits) priority() string {
 	if l.Priority == nil {
 		return wordDefault
 	}
@@ -203,7 +218,7 @@ func (l DeviceLimits) priority() string {
 }
 
 // weight is the weight that holds.
-func (l DeviceLimits) weight() uint32 {
+func (l Limits) weight() uint32 {
 	if l.Weight == 0 {
 		return DefaultWeight
 	}
@@ -228,17 +243,22 @@ func guaranteed(write func(*state, *node, string) *Error) func(*state, *node, st
 		if err := write(s, n, text); err != nil {
 			return err
 		}
-		s.resolve()
-		for d, device := range s.devices {
-			if own := value(n.limits(device.UUID).ComputeMin, 0); own > value(before[device.UUID].ComputeMin, 0) {
-				if err := s.keepable(n, d); err != nil {
-					err.Token = device.Key() + " " + formatShare(own)
-					return err
-				}
+		return s.kept(n, before)
+	}
+}
+
+// kept says whether the guarantees of n can be kept that are more than before.
+func (s *state) kept(n *node, before map[string]Limits) *Error {
+	s.resolve()
+	for d, device := range s.devices {
+		if own := value(n.limits(device.UUID).ComputeMin, 0); own > value(before[device.UUID].ComputeMin, 0) {
+			if err := s.keepable(n, d); err != nil {
+				err.Token = device.Key() + " " + formatShare(own)
+				return err
 			}
 		}
-		return nil
 	}
+	return nil
 }
 
 // keepable says whether the guarantee of n on device number d can be kept: by n itself, and by its ancestors up to one
@@ -246,12 +266,12 @@ func guaranteed(write func(*state, *node, string) *Error) func(*state, *node, st
 func (s *state) keepable(n *node, d int) *Error {
 	needs := map[*node]uint64{}
 	s.root.need(s.devices[d].UUID, needs)
-	claim := func(n *node) uint64 { return min(needs[n], uint64(n.effective[d].Cap)) }
+	claim := func(n *node) uint64 { return min(needs[n], uint64(n.effective[d].ComputeMax)) }
 	refuse := func(sum uint64, at *node, has string, bound uint32) *Error {
 		return &Error{Errno: syscall.ERANGE, Reason: fmt.Sprintf("that guarantees %s in %s, which %s %s",
 			formatShare(uint32(min(sum, math.MaxUint32))), at.Path, has, formatShare(bound))}
 	}
-	if limit := n.effective[d].Cap; needs[n] > uint64(limit) {
+	if limit := n.effective[d].ComputeMax; needs[n] > uint64(limit) {
 		return refuse(needs[n], n, "gets at most", limit)
 	}
 	for n = n.parent; n != nil; n = n.parent {
@@ -265,7 +285,7 @@ func (s *state) keepable(n *node, d int) *Error {
 			}
 			return nil
 		}
-		if limit := n.effective[d].Cap; sum > uint64(limit) {
+		if limit := n.effective[d].ComputeMax; sum > uint64(limit) {
 			return refuse(sum, n, "gets at most", limit)
 		}
 	}
@@ -282,7 +302,7 @@ func writeLgpu(s *state, n *node, text string) *Error {
 	type asked struct {
 		line   line
 		device int
-		limits DeviceLimits
+		limits Limits
 	}
 	var requests []asked
 	for _, line := range lines {
@@ -295,7 +315,8 @@ func writeLgpu(s *state, n *node, text string) *Error {
 		}
 	}
 	for _, r := range requests {
-		if err := s.grant(n, r.device, &r.limits, r.line); err != nil {
+		if err := s.grant(n, r.device, &r.limits); err != nil {
+			err.Line = r.line.number
 			return err
 		}
 		s.setLimits(n, s.devices[r.device].UUID, r.limits)
@@ -304,10 +325,9 @@ func writeLgpu(s *state, n *node, text string) *Error {
 }
 
 // readRequest reads the words of a line about bits of device number d.
-func (s *state) readRequest(n *node, d int, line line) (DeviceLimits, *Error) {
-	device, parent := s.devices[d], s.parentBits(n, d)
-	before := n.limits(device.UUID)
-	after := before
+func (s *state) readRequest(n *node, d int, line line) (Limits, *Error) {
+	device := s.devices[d]
+	after := n.limits(device.UUID)
 	after.Count, after.List, after.Held, after.Exclusive, after.Follow = nil, nil, list.Set{}, false, FollowMax
 	if len(line.fields) == 0 {
 		return after, line.fault(syscall.EINVAL, "", device.Key(), "behind the device come count=, list= or max or default")
@@ -338,33 +358,65 @@ func (s *state) readRequest(n *node, d int, line line) (DeviceLimits, *Error) {
 		return after, line.fault(syscall.EINVAL, "exclusive", "", "exclusive goes with count or list")
 	case hasCount && hasList && (keyword(count) || keyword(names)) && count != names:
 		return after, line.fault(syscall.EINVAL, "list", names, fmt.Sprintf("count=%s asks for something else", count))
-	case after.Exclusive && after.follows():
-		return after, line.fault(syscall.EINVAL, "exclusive", "1", "max and default cannot be; give a count or a list")
-	case after.List != nil && after.Count != nil && after.List.Count() != *after.Count:
-		return after, line.fault(syscall.EINVAL, "list", names,
-			fmt.Sprintf("it has %d bits, count says %d", after.List.Count(), *after.Count))
-	case after.List != nil && !after.List.In(parent):
-		return after, line.fault(syscall.EINVAL, "list", names, fmt.Sprintf("bits %s are not the parent's, which has %s",
-			after.List.Without(parent), orNone(parent)))
-	case after.Count != nil && *after.Count > parent.Count():
-		return after, line.fault(syscall.ERANGE, "count", count, fmt.Sprintf("the parent has %d", parent.Count()))
 	}
-	if after.List != nil {
-		after.Count = nil
-	} else if after.Count != nil && before.Count != nil {
-		after.Held = before.Held // bits that processes run on are not changed without need
+	if err := s.fits(n, d, &after); err != nil {
+		err.Line, err.Token = line.number, seen[err.Key]
+		return after, err
 	}
 	return after, nil
 }
 
+// fits says whether a request for bits of device number d is one, and of bits that the parent has. It brings the
+// request into the form that is kept.
+func (s *state) fits(n *node, d int, l *Limits) *Error {
+	device, parent, before := s.devices[d], s.parentBits(n, d), n.limits(s.devices[d].UUID)
+	refuse := func(errno syscall.Errno, key, token, reason string) *Error {
+		return &Error{Errno: errno, Key: key, Token: token, Reason: reason}
+	}
+	switch {
+	case device.Kind == Temporal && l.List != nil:
+		return unnamed(device, l.List.String())
+	case device.Kind == Temporal && l.Exclusive:
+		return shared(device)
+	case l.Exclusive && l.follows():
+		return refuse(syscall.EINVAL, "exclusive", "1", "max and default cannot be; give a count or a list")
+	case l.List != nil && l.Count != nil && l.List.Count() != *l.Count:
+		return refuse(syscall.EINVAL, "list", l.List.String(),
+			fmt.Sprintf("it has %d bits, count says %d", l.List.Count(), *l.Count))
+	case l.List != nil && !l.List.In(parent):
+		return refuse(syscall.EINVAL, "list", l.List.String(), fmt.Sprintf("bits %s are not the parent's, which has %s",
+			l.List.Without(parent), orNone(parent)))
+	case l.Count != nil && (*l.Count < 0 || *l.Count > parent.Count()):
+		return refuse(syscall.ERANGE, "count", strconv.Itoa(*l.Count), fmt.Sprintf("the parent has %d", parent.Count()))
+	}
+	if l.List != nil {
+		l.Count = nil
+	} else if l.Count != nil && before.Count != nil {
+		l.Held = before.Held // bits that processes run on are not changed without need
+	}
+	return nil
+}
+
+// unnamed refuses names of units where units are time.
+func unnamed(device Device, token string) *Error {
+	return &Error{Errno: syscall.EOPNOTSUPP, Key: "list", Token: token,
+		Reason: device.Key() + " is shared by time: its units have no names; use count"}
+}
+
+// shared refuses units for one lgpu alone where units are time.
+func shared(device Device) *Error {
+	return &Error{Errno: syscall.EOPNOTSUPP, Key: "exclusive", Token: "1",
+		Reason: device.Key() + " is shared by time: no unit can be had alone; use compute.min"}
+}
+
 // read reads one key of a line.
-func (l *DeviceLimits) read(device Device, key, value string) *Error {
+func (l *Limits) read(device Device, key, value string) *Error {
 	fault := func(errno syscall.Errno, reason string) *Error {
 		return &Error{Errno: errno, Key: key, Token: value, Reason: reason}
 	}
 	switch {
 	case key == "list" && device.Kind == Temporal:
-		return fault(syscall.EOPNOTSUPP, device.Key()+" is shared by time: its units have no names; use count")
+		return unnamed(device, value)
 	case (key == "count" || key == "list") && keyword(value):
 		l.Follow = follow(value)
 	case key == "count":
@@ -384,7 +436,7 @@ func (l *DeviceLimits) read(device Device, key, value string) *Error {
 		}
 		l.List = &set
 	case key == "exclusive" && device.Kind == Temporal && value == "1":
-		return fault(syscall.EOPNOTSUPP, device.Key()+" is shared by time: no unit can be had alone; use compute.min")
+		return shared(device)
 	case key == "exclusive" && (value == "0" || value == "1"):
 		l.Exclusive = value == "1"
 	case key == "exclusive":
@@ -396,7 +448,7 @@ func (l *DeviceLimits) read(device Device, key, value string) *Error {
 }
 
 // grant looks whether siblings leave what was asked for.
-func (s *state) grant(n *node, d int, l *DeviceLimits, line line) *Error {
+func (s *state) grant(n *node, d int, l *Limits) *Error {
 	if s.devices[d].Kind == Temporal || l.follows() {
 		return nil
 	}
@@ -412,15 +464,16 @@ func (s *state) grant(n *node, d int, l *DeviceLimits, line line) *Error {
 			if theirs.Exclusive {
 				how = "has, exclusively,"
 			}
-			return line.fault(syscall.EBUSY, "list", l.List.String(),
-				fmt.Sprintf("%s %s %s", other.Path, how, held.And(*l.List)))
+			return &Error{Errno: syscall.EBUSY, Key: "list", Token: l.List.String(),
+				Reason: fmt.Sprintf("%s %s %s", other.Path, how, held.And(*l.List))}
 		}
 		taken = taken.Or(held)
 	}
 	free := parent.Without(taken)
 	if l.Count != nil {
 		if *l.Count > free.Count() {
-			return line.fault(syscall.EBUSY, "count", strconv.Itoa(*l.Count), fmt.Sprintf("siblings leave %d", free.Count()))
+			return &Error{Errno: syscall.EBUSY, Key: "count", Token: strconv.Itoa(*l.Count),
+				Reason: fmt.Sprintf("siblings leave %d", free.Count())}
 		}
 		l.Held = l.Held.And(free)
 	}

@@ -11,9 +11,9 @@ import (
 func (s *state) resolve() {
 	s.root.walk(func(n *node) {
 		n.effective = make([]Effective, len(s.devices))
-		n.host = value(n.HostMax, NoLimit)
+		n.host = n.HostMax
 		if n.parent != nil {
-			n.host = min(n.host, n.parent.host)
+			n.host = n.parent.host.Least(n.host)
 		}
 	})
 	for d := range s.devices {
@@ -28,10 +28,10 @@ func (s *state) resolveDevice(d int) {
 	needs := map[*node]uint64{}
 	s.root.need(device.UUID, needs)
 
-	top := Effective{Bits: device.All(), Cap: units.Whole, Memory: NoLimit}
+	top := Effective{Bits: device.All(), ComputeMax: units.Whole}
 	s.divide(d, top.Bits, []*node{s.root})
 	s.root.limit(device, d, top, Latency)
-	s.root.effective[d].Min = uint32(min(needs[s.root], uint64(s.root.effective[d].Cap)))
+	s.root.effective[d].ComputeMin = uint32(min(needs[s.root], uint64(s.root.effective[d].ComputeMax)))
 	s.resolveBelow(s.root, d, Latency, needs)
 }
 
@@ -48,15 +48,15 @@ func (s *state) resolveBelow(n *node, d int, ceiling Priority, needs map[*node]u
 	wanted := uint64(0)
 	for _, child := range n.children {
 		child.limit(s.devices[d], d, n.effective[d], ceiling)
-		wanted += min(needs[child], uint64(child.effective[d].Cap))
+		wanted += min(needs[child], uint64(child.effective[d].ComputeMax))
 	}
-	promised := uint64(n.effective[d].Min)
+	promised := uint64(n.effective[d].ComputeMin)
 	for _, child := range n.children {
-		share := min(needs[child], uint64(child.effective[d].Cap))
+		share := min(needs[child], uint64(child.effective[d].ComputeMax))
 		if wanted > promised {
 			share = share * promised / wanted
 		}
-		child.effective[d].Min = uint32(share)
+		child.effective[d].ComputeMin = uint32(share)
 		s.resolveBelow(child, d, ceiling, needs)
 	}
 }
@@ -81,12 +81,12 @@ func (n *node) limit(device Device, d int, parent Effective, ceiling Priority) {
 	e.Device = device.UUID
 	e.Whole = e.Bits.Count() == device.Capacity
 	e.Units = e.Bits.Count() * device.UnitsPerBit
-	e.Cap = min(parent.Cap, value(l.ComputeMax, units.Whole), timeShare(device, e.Bits.Count()))
+	e.ComputeMax = min(parent.ComputeMax, value(l.ComputeMax, units.Whole), timeShare(device, e.Bits.Count()))
 	e.Weight = l.weight()
 	e.Priority = min(value(l.Priority, parent.Priority), ceiling)
-	e.OwnMemory = value(l.MemoryMax, NoLimit)
-	e.Memory = min(parent.Memory, e.OwnMemory)
-	e.High = value(l.MemoryHigh, NoLimit)
+	e.OwnMemoryMax = l.MemoryMax
+	e.MemoryMax = parent.MemoryMax.Least(l.MemoryMax)
+	e.MemoryHigh = l.MemoryHigh
 }
 
 // timeShare is the part of the device's time that so many bits are, in hundredths of a percent, rounded to nearest but
@@ -169,7 +169,7 @@ func (s *state) settle(d int, parent list.Set, siblings []*node) {
 }
 
 // hold records what a count has got. That is no new request, so the revision stays: the effective values differ anyway.
-func (s *state) hold(n *node, device string, l DeviceLimits) {
+func (s *state) hold(n *node, device string, l Limits) {
 	n.NodeState.Devices = maps.Clone(n.NodeState.Devices) // older states have it too
 	n.NodeState.Devices[device] = l
 }
@@ -225,10 +225,10 @@ func (d Device) defaults() list.Set {
 }
 
 // follows says that no bits of its own were asked for.
-func (l DeviceLimits) follows() bool { return l.Count == nil && l.List == nil }
+func (l Limits) follows() bool { return l.Count == nil && l.List == nil }
 
 // wanted are the bits asked for by name, or held for a count.
-func (l DeviceLimits) wanted() list.Set {
+func (l Limits) wanted() list.Set {
 	if l.List != nil {
 		return *l.List
 	}
@@ -236,7 +236,7 @@ func (l DeviceLimits) wanted() list.Set {
 }
 
 // amount is the number of bits asked for, where bits have no names.
-func (l DeviceLimits) amount(device Device) int {
+func (l Limits) amount(device Device) int {
 	switch {
 	case l.Count != nil:
 		return *l.Count
@@ -249,16 +249,16 @@ func (l DeviceLimits) amount(device Device) int {
 }
 
 // none says that nothing was asked for.
-func (l DeviceLimits) none() bool {
+func (l Limits) none() bool {
 	return l.follows() && l.Follow == FollowMax && l.Weight == 0 && l.Priority == nil && l.ComputeMax == nil &&
-		l.ComputeMin == nil && l.MemoryMax == nil && l.MemoryHigh == nil
+		l.ComputeMin == nil && l.MemoryMax == Bytes{} && l.MemoryHigh == Bytes{}
 }
 
 func (e Effective) equal(other Effective) bool {
 	if !e.Bits.Equal(other.Bits) {
 		return false
 	}
-	return e.Device == other.Device && e.Whole == other.Whole && e.Units == other.Units && e.Cap == other.Cap &&
-		e.Min == other.Min && e.Weight == other.Weight && e.Priority == other.Priority && e.Memory == other.Memory &&
-		e.OwnMemory == other.OwnMemory && e.High == other.High
+	return e.Device == other.Device && e.Whole == other.Whole && e.Units == other.Units && e.ComputeMax == other.ComputeMax &&
+		e.ComputeMin == other.ComputeMin && e.Weight == other.Weight && e.Priority == other.Priority && e.MemoryMax == other.MemoryMax &&
+		e.OwnMemoryMax == other.OwnMemoryMax && e.MemoryHigh == other.MemoryHigh
 }

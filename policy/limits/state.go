@@ -24,19 +24,21 @@ type State struct {
 
 // NodeState is one node of a State.
 type NodeState struct {
-	ID        uint64                  `json:"id"`
-	Path      string                  `json:"path"`
-	Temporary bool                    `json:"temporary,omitempty"`
-	UID       uint32                  `json:"uid,omitempty"`
-	GID       uint32                  `json:"gid,omitempty"`
-	Gang      string                  `json:"gang,omitempty"`
-	Cgroups   []string                `json:"cgroups,omitempty"`
-	HostMax   *uint64                 `json:"host_max,omitempty"` // bytes
-	Devices   map[string]DeviceLimits `json:"devices,omitempty"`  // by UUID, also of devices that are gone
+	ID        uint64            `json:"id"`
+	Path      string            `json:"path"`
+	Temporary bool              `json:"temporary,omitempty"`
+	UID       uint32            `json:"uid,omitempty"`
+	GID       uint32            `json:"gid,omitempty"`
+	Gang      string            `json:"gang,omitempty"`
+	Cgroups   []string          `json:"cgroups,omitempty"`
+	HostMax   Bytes             `json:"host_max,omitzero"`
+	Devices   map[string]Limits `json:"devices,omitempty"` // by UUID, also of devices that are gone
 }
 
-// DeviceLimits are a node's requests for one device. What is left out is not limited.
-type DeviceLimits struct {
+// Limits are what is asked of a group or an lgpu on one device: a field for each file that has a limit. It is the one
+// form that a limit has between the API or the text of a file and what comes of it (Effective). What is left out
+// follows the parent, or is not limited.
+type Limits struct {
 	Follow    Follow    `json:"follow,omitempty"`    // which set is followed where neither Count nor List is there
 	Count     *int      `json:"count,omitempty"`     // anonymous bits
 	Held      list.Set  `json:"held,omitzero"`       // the bits that Count has got
@@ -47,8 +49,8 @@ type DeviceLimits struct {
 	Priority   *Priority `json:"priority,omitempty"`
 	ComputeMax *uint32   `json:"compute_max,omitempty"` // hundredths of a percent
 	ComputeMin *uint32   `json:"compute_min,omitempty"` // hundredths of a percent
-	MemoryMax  *uint64   `json:"memory_max,omitempty"`  // bytes
-	MemoryHigh *uint64   `json:"memory_high,omitempty"` // bytes
+	MemoryMax  Bytes     `json:"memory_max,omitzero"`
+	MemoryHigh Bytes     `json:"memory_high,omitzero"`
 }
 
 // Follow is the set that a node follows without a request of its own.
@@ -112,7 +114,7 @@ func load(saved State) (*state, []error) {
 }
 
 // checked returns l without values that no write could have made.
-func (l DeviceLimits) checked(report func(file string, err error)) DeviceLimits {
+func (l Limits) checked(report func(file string, err error)) Limits {
 	refuse := func(file, reason string) { report(file, errors.New(reason)) }
 	if l.Count != nil && (*l.Count < 0 || l.List != nil) {
 		refuse("lgpu", fmt.Sprintf("count %d is negative, or beside a list", *l.Count))
@@ -168,7 +170,7 @@ func (n NodeState) Differences(before NodeState, devices []Device) []string {
 			say(fmt.Sprintf("%s of device %s", f.file, d.names()), now[i], was[i])
 		}
 	}
-	say("host.max", sizeWord(n.HostMax), sizeWord(before.HostMax))
+	say("host.max", n.HostMax.Size(), before.HostMax.Size())
 	say("gang", n.Gang, before.Gang)
 	say("cgroup.path", strings.Join(n.Cgroups, " "), strings.Join(before.Cgroups, " "))
 	say("the owner", owner(n), owner(before))
@@ -178,22 +180,15 @@ func (n NodeState) Differences(before NodeState, devices []Device) []string {
 // limitWords are the files with values per device, and how their values are said to people.
 var limitWords = []struct {
 	file string
-	word func(DeviceLimits) string
+	word func(Limits) string
 }{
-	{"memory.max", func(l DeviceLimits) string { return sizeWord(l.MemoryMax) }},
-	{"memory.high", func(l DeviceLimits) string { return sizeWord(l.MemoryHigh) }},
-	{"compute.max", func(l DeviceLimits) string { return formatMax(l.ComputeMax) }},
-	{"compute.min", func(l DeviceLimits) string { return formatShare(value(l.ComputeMin, 0)) }},
-	{"lgpu", DeviceLimits.Lgpu},
-	{"lgpu.weight", func(l DeviceLimits) string { return fmt.Sprint(l.weight()) }},
-	{"lgpu.priority", DeviceLimits.priority},
-}
-
-func sizeWord(p *uint64) string {
-	if p == nil {
-		return wordMax
-	}
-	return units.FormatSize(*p)
+	{"memory.max", func(l Limits) string { return l.MemoryMax.Size() }},
+	{"memory.high", func(l Limits) string { return l.MemoryHigh.Size() }},
+	{"compute.max", func(l Limits) string { return formatMax(l.ComputeMax) }},
+	{"compute.min", func(l Limits) string { return formatShare(value(l.ComputeMin, 0)) }},
+	{"lgpu", Limits.Lgpu},
+	{"lgpu.weight", func(l Limits) string { return fmt.Sprint(l.weight()) }},
+	{"lgpu.priority", Limits.priority},
 }
 
 func owner(n NodeState) string { return fmt.Sprintf("user %d, group %d", n.UID, n.GID) }

@@ -3,6 +3,7 @@ package limits
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"syscall"
@@ -72,7 +73,8 @@ func (s *state) device(token string) (int, error) {
 	return gpu.Find(names, token)
 }
 
-// deviceFirst says that the first word of a line means a device. A number alone is a value, and so is one before a unit.
+// deviceFirst says that the first word of a line means a device. A number alone is a value, and so is one before a
+// unit.
 func deviceFirst(fields []string) bool {
 	return deviceLike(fields[0]) || digits(fields[0]) && len(fields) > 1 && !units.IsUnit(fields[1])
 }
@@ -99,13 +101,8 @@ func split(line string) []string {
 
 func digits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
-// perDevice reads a file of lines [DEVICE] VALUE into requests.
-func perDevice(set func(l *DeviceLimits, value string) error) func(*state, *node, string) *Error {
-	return onDevice(func(l *DeviceLimits, _ Device, value string) error { return set(l, value) })
-}
-
-// onDevice is perDevice where it matters which device the value is for.
-func onDevice(set func(l *DeviceLimits, d Device, value string) error) func(*state, *node, string) *Error {
+// perDevice reads a file of lines [DEVICE] VALUE into a limit of each device.
+func perDevice(v *limit, parse func(l *Limits, value string) error) func(*state, *node, string) *Error {
 	return func(s *state, n *node, text string) *Error {
 		lines, err := s.lines(text)
 		if err != nil {
@@ -116,14 +113,15 @@ func onDevice(set func(l *DeviceLimits, d Device, value string) error) func(*sta
 			if value == "" {
 				return line.fault(syscall.EINVAL, "", s.devices[line.devices[0]].Key(), "the value is missing behind the device")
 			}
-			for _, d := range line.devices {
-				l := n.limits(s.devices[d].UUID)
-				if err := set(&l, s.devices[d], value); err != nil {
-					fault := line.fault(errnoOf(err), "", value, err.Error())
-					fault.Remedy = remedyOf(err)
-					return fault
-				}
-				s.setLimits(n, s.devices[d].UUID, l)
+			var asked Limits
+			err := parse(&asked, value)
+			for i := 0; err == nil && i < len(line.devices); i++ {
+				err = s.ask(n, line.devices[i], v, asked)
+			}
+			if err != nil {
+				fault := line.fault(errnoOf(err), "", value, err.Error())
+				fault.Remedy = remedyOf(err)
+				return fault
 			}
 		}
 		return nil
@@ -180,38 +178,26 @@ const (
 	wordDefault = "default" // the device's default, or the default value
 )
 
-// parseBytes reads an amount of memory, or max as nil. A number without a unit is bytes, as files print it.
-func parseBytes(value string) (*uint64, error) {
+// parseBytes reads a limit on memory. A number without a unit is bytes, as files print it.
+func parseBytes(value string) (Bytes, error) {
 	if value == wordMax {
-		return nil, nil
+		return Bytes{}, nil
 	}
 	n, err := units.ParseSize(value)
 	switch {
 	case err != nil:
-		return nil, err
-	case n == NoLimit:
-		return nil, nil
+		return Bytes{}, err
+	case n == math.MaxUint64: // what regions have for no limit
+		return Bytes{}, nil
 	case n > 0 && n < MinMemory && units.Bare(value):
-		return nil, noUnit(value)
-	case n > 0 && n < MinMemory:
-		return nil, invalid{syscall.ERANGE, "the least limit is " + units.FormatSize(MinMemory), "0 is nothing at all, max no limit"}
+		return Bytes{}, noUnit(value)
 	}
-	return &n, nil
+	return AtMost(n), nil
 }
 
 // noUnit refuses a number without a unit.
 func noUnit(value string) error {
 	return invalid{syscall.EINVAL, "a size has a unit", units.Guess(value)}
-}
-
-// parseMemory is parseBytes for memory of a device: what the device does not have cannot be given.
-func parseMemory(d Device, value string) (*uint64, error) {
-	n, err := parseBytes(value)
-	if err == nil && n != nil && d.Memory > 0 && *n > d.Memory {
-		return nil, invalid{syscall.ERANGE, fmt.Sprintf("device %s has %s", d.names(), units.FormatSize(d.Memory)),
-			"max is all of it"}
-	}
-	return n, err
 }
 
 // Typed checks what a person typed for a file: sizes need a unit. The file itself takes bytes without one, so that what
@@ -232,13 +218,6 @@ func Typed(file, text string) error {
 		}
 	}
 	return nil
-}
-
-func formatBytes(p *uint64) string {
-	if p == nil {
-		return wordMax
-	}
-	return strconv.FormatUint(*p, 10)
 }
 
 // parseMax reads a cap on device time, or max as nil.

@@ -5,9 +5,10 @@
 //	err := t.Write("/team/alice", "lgpu", "195:0 count=4\n195:1 list=0-3,8\n")
 //	text, err := t.Read("/team/alice", "lgpu.effective")
 //
-// The files are those of docs/files.md. The package is pure: no clock, no I/O, no goroutine. Numbers that live
-// elsewhere (memory in use, processes) come from a Usage; keeping the state and acting on it are the business of
-// Options.Commit and Watch.
+// The files are those of docs/files.md. Programs ask by value instead (CreateSpec.Request): a limit is a typed value
+// from there to Effective, and text is only how files show it. The package is pure: no clock, no I/O, no goroutine.
+// Numbers that live elsewhere (memory in use, processes) come from a Usage; keeping the state and acting on it are the
+// business of Options.Commit and Watch.
 //
 // # Requested and effective
 //
@@ -57,8 +58,8 @@ const (
 type Options struct {
 	// Usage gives the live numbers. Without one they are zero.
 	Usage Usage
-	// Commit is called with every change before it takes effect, and keeps it: an error undoes the change, and the writer
-	// gets EIO. It may read the tree and sees the state before the change.
+	// Commit is called with every change before it takes effect, and keeps it: an error undoes the change, and the
+	// writer gets EIO. It may read the tree and sees the state before the change.
 	Commit func(Change) error
 	// Owner is the user whose daemon it is: MaxOwned is not for that one, nor for root.
 	Owner uint32
@@ -110,8 +111,9 @@ type CreateSpec struct {
 	Temporary bool
 	// UID and GID own the node: they may make children and write the children's limits.
 	UID, GID uint32
-	// Writes are applied to the node in the same transaction.
-	Writes []Assignment
+	// Request and then Writes are applied to the node in the same transaction.
+	Request Request
+	Writes  []Assignment
 	// Enter makes the creator the node's first user, before anybody else can remove it.
 	Enter bool
 }
@@ -123,7 +125,7 @@ type Assignment struct {
 
 // Create makes a node below one that exists. Errors are *Error: EEXIST (also for the name of a file), ENOENT (no
 // parent), EINVAL (name), EBUSY (the parent has processes), ENAMETOOLONG or ENOSPC (too deep, too many), EDQUOT (too
-// many of the owner's), and those of Update.
+// many of the owner's), ENODEV, and those of Update.
 func (t *Tree) Create(spec CreateSpec) (Node, error) {
 	var made *node
 	var out Node
@@ -133,6 +135,9 @@ func (t *Tree) Create(spec CreateSpec) (Node, error) {
 				Reason: fmt.Sprintf("user %d has %d groups and lgpus, which is all one user may have", spec.UID, MaxOwned)}
 		}
 		if made, err = next.create(spec, t.users); err != nil {
+			return err
+		}
+		if err := next.request(made, spec.Request); err != nil {
 			return err
 		}
 		return next.write(made, spec.Writes)
@@ -429,14 +434,14 @@ type node struct {
 	parent    *node
 	children  []*node     // by name
 	effective []Effective // for state.devices
-	host      uint64
+	host      Bytes
 }
 
 // rootID is the root's ID.
 const rootID = 1
 
 func newState() *state {
-	root := &node{NodeState: NodeState{ID: rootID, Path: Root}, host: NoLimit}
+	root := &node{NodeState: NodeState{ID: rootID, Path: Root}}
 	return &state{lastID: rootID, root: root, byPath: map[string]*node{Root: root}, byID: map[uint64]*node{rootID: root}}
 }
 
@@ -556,13 +561,13 @@ func (s *state) write(n *node, writes []Assignment) *Error {
 }
 
 // limits returns a node's requests for a device.
-func (n *node) limits(device string) DeviceLimits { return n.NodeState.Devices[device] }
+func (n *node) limits(device string) Limits { return n.NodeState.Devices[device] }
 
 // setLimits replaces them. The map is copied: older states have it too.
-func (s *state) setLimits(n *node, device string, l DeviceLimits) {
+func (s *state) setLimits(n *node, device string, l Limits) {
 	devices := maps.Clone(n.NodeState.Devices)
 	if devices == nil {
-		devices = map[string]DeviceLimits{}
+		devices = map[string]Limits{}
 	}
 	if devices[device] = l; l.none() {
 		delete(devices, device)
@@ -602,7 +607,7 @@ func (s *state) export(n *node) Node {
 	out := Node{
 		ID: n.ID, Path: n.Path, Temporary: n.Temporary, UID: n.UID, GID: n.GID,
 		Gang: n.Gang, Cgroups: slices.Clone(n.Cgroups),
-		HostMax: value(n.HostMax, NoLimit), Host: n.host, Devices: slices.Clone(n.effective),
+		HostMax: n.HostMax, Host: n.host, Devices: slices.Clone(n.effective),
 	}
 	if n.parent != nil {
 		out.Parent = n.parent.ID

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"path"
 	"reflect"
@@ -452,13 +453,13 @@ func TestEffective(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if y.Host != 1<<30 || y.HostMax != 2<<30 || len(y.Devices) != 3 || len(y.Requests) != 3 || y.Requests[1].Lgpu() != "count=33" {
+	if y.Host != AtMost(1<<30) || y.HostMax != AtMost(2<<30) || len(y.Devices) != 3 || len(y.Requests) != 3 || y.Requests[1].Lgpu() != "count=33" {
 		t.Errorf("%+v", y)
 	}
 	want := []Effective{
-		{Device: uuidA, Bits: list.Upto(16), Units: 32, Cap: 4000, Weight: 100, Priority: Latency, Memory: 1 << 30, OwnMemory: NoLimit, High: NoLimit},
-		{Device: uuidB, Bits: list.Upto(33), Units: 33, Cap: 2500, Min: 1000, Weight: 100, Priority: High, Memory: 4 << 30, OwnMemory: NoLimit, High: NoLimit},
-		{Device: uuidC, Bits: list.Upto(7), Whole: true, Units: 56, Cap: 6000, Weight: 100, Priority: Latency, Memory: 4 << 30, OwnMemory: NoLimit, High: NoLimit},
+		{Device: uuidA, Bits: list.Upto(16), Units: 32, ComputeMax: 4000, Weight: 100, Priority: Latency, MemoryMax: AtMost(1 << 30)},
+		{Device: uuidB, Bits: list.Upto(33), Units: 33, ComputeMax: 2500, ComputeMin: 1000, Weight: 100, Priority: High, MemoryMax: AtMost(4 << 30)},
+		{Device: uuidC, Bits: list.Upto(7), Whole: true, Units: 56, ComputeMax: 6000, Weight: 100, Priority: Latency, MemoryMax: AtMost(4 << 30)},
 	}
 	for i, e := range y.Devices {
 		if !e.equal(want[i]) {
@@ -466,10 +467,10 @@ func TestEffective(t *testing.T) {
 		}
 	}
 	x, _ := tr.Node("/a/x")
-	if e, ok := x.Device(uuidB); !ok || e.Min != 1000 || e.Weight != 7 || e.Cap != 5000 || x.Parent == 0 || !slices.Equal(x.Children, []string{"y"}) {
+	if e, ok := x.Device(uuidB); !ok || e.ComputeMin != 1000 || e.Weight != 7 || e.ComputeMax != 5000 || x.Parent == 0 || !slices.Equal(x.Children, []string{"y"}) {
 		t.Errorf("/a/x has %+v", x)
 	}
-	if e, _ := x.Device(uuidA); e.High != 1<<20 || e.OwnMemory != 1<<30 {
+	if e, _ := x.Device(uuidA); e.MemoryHigh != AtMost(1<<20) || e.OwnMemoryMax != AtMost(1<<30) {
 		t.Errorf("/a/x has %+v", e)
 	}
 	if _, ok := x.Device("GPU-none"); ok {
@@ -484,7 +485,7 @@ func TestEffective(t *testing.T) {
 			t.Fatal(err)
 		}
 		y, _ := tr.Node("/a/x/y")
-		if got := y.Devices[1].Min; got != step.want {
+		if got := y.Devices[1].ComputeMin; got != step.want {
 			t.Errorf("with compute.max %s of the group the guarantee is %d, want %d", step.max, got, step.want)
 		}
 	}
@@ -493,7 +494,7 @@ func TestEffective(t *testing.T) {
 		t.Fatal(err)
 	}
 	y, _ = tr.Node("/a/x/y")
-	if y.Devices[0].Cap != 0 || y.Devices[1].Cap != 0 || y.Devices[1].Min != 0 || y.Devices[2].Cap != 6000 {
+	if y.Devices[0].ComputeMax != 0 || y.Devices[1].ComputeMax != 0 || y.Devices[1].ComputeMin != 0 || y.Devices[2].ComputeMax != 6000 {
 		t.Errorf("without bits: %+v", y.Devices)
 	}
 }
@@ -511,8 +512,8 @@ func TestGuaranteesShrink(t *testing.T) {
 	}
 	x, _ := tr.Node("/a/x")
 	y, _ := tr.Node("/a/y")
-	if x.Devices[1].Min != 2000 || y.Devices[1].Min != 1000 {
-		t.Errorf("guarantees of 60 and 30 within 30 are %d and %d", x.Devices[1].Min, y.Devices[1].Min)
+	if x.Devices[1].ComputeMin != 2000 || y.Devices[1].ComputeMin != 1000 {
+		t.Errorf("guarantees of 60 and 30 within 30 are %d and %d", x.Devices[1].ComputeMin, y.Devices[1].ComputeMin)
 	}
 }
 
@@ -539,7 +540,7 @@ func TestCreateAndRemove(t *testing.T) {
 	}
 	made, err := tr.Create(CreateSpec{Path: "/g/run", Temporary: true, UID: 7, GID: 8, Enter: true,
 		Writes: []Assignment{{"lgpu", "1:0 count=4"}, {"memory.max", "1GiB"}, {"gang", "job"}}})
-	if err != nil || made.UID != 7 || !made.Temporary || made.Gang != "job" || made.Devices[0].Bits.Count() != 4 || made.Devices[1].Memory != 1<<30 {
+	if err != nil || made.UID != 7 || !made.Temporary || made.Gang != "job" || made.Devices[0].Bits.Count() != 4 || made.Devices[1].MemoryMax != AtMost(1<<30) {
 		t.Fatalf("%+v, %v", made, err)
 	}
 	before := picture(t, tr)
@@ -799,7 +800,7 @@ func TestLoadIsLenient(t *testing.T) {
 	}
 	a, _ := tr.Node("/a")
 	b, _ := tr.Node("/b")
-	if a.ID != 9 || b.ID == 9 || a.HostMax != 5 || a.Gang != "" {
+	if a.ID != 9 || b.ID == 9 || a.HostMax != AtMost(5) || a.Gang != "" {
 		t.Errorf("%+v %+v", a, b)
 	}
 	if s := tr.State(); s.LastID < b.ID || s.Nodes[1].Devices["GPU-gone"].Count == nil {
@@ -958,7 +959,7 @@ func check(tr *Tree, before []Node, written string) string {
 		siblings := []Node{}
 		if n.Path == Root {
 			for _, d := range devices {
-				parent.Devices = append(parent.Devices, Effective{Device: d.UUID, Bits: d.All(), Cap: 10000, Min: 10000, Memory: NoLimit})
+				parent.Devices = append(parent.Devices, Effective{Device: d.UUID, Bits: d.All(), ComputeMax: 10000, ComputeMin: 10000})
 			}
 		} else {
 			parent, _ = tr.ByID(n.Parent)
@@ -1001,7 +1002,7 @@ func check(tr *Tree, before []Node, written string) string {
 				return fail("follows with %s", e.Bits)
 			case l.Count == nil && l.List == nil && l.Follow == FollowDefault && !e.Bits.Equal(free.And(device.defaults())):
 				return fail("follows with %s", e.Bits)
-			case e.Cap > p.Cap || e.Min > e.Cap || e.Memory > p.Memory || e.Memory > e.OwnMemory:
+			case e.ComputeMax > p.ComputeMax || e.ComputeMin > e.ComputeMax || e.MemoryMax.Or(math.MaxUint64) > p.MemoryMax.Or(math.MaxUint64) || e.MemoryMax.Or(math.MaxUint64) > e.OwnMemoryMax.Or(math.MaxUint64):
 				return fail("%+v beside the parent's %+v", e, p)
 			case e.Units != e.Bits.Count()*device.UnitsPerBit || e.Whole != (e.Bits.Count() == device.Capacity):
 				return fail("%d units, whole %v", e.Units, e.Whole)
@@ -1022,10 +1023,10 @@ func check(tr *Tree, before []Node, written string) string {
 			sum := uint32(0)
 			for _, name := range n.Children {
 				child, _ := tr.Node(path.Join(n.Path, name))
-				sum += child.Devices[d].Min
+				sum += child.Devices[d].ComputeMin
 			}
-			if sum > e.Min {
-				return fail("guarantees %d and its children %d", e.Min, sum)
+			if sum > e.ComputeMin {
+				return fail("guarantees %d and its children %d", e.ComputeMin, sum)
 			}
 		}
 	}

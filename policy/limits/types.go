@@ -2,16 +2,12 @@ package limits
 
 import (
 	"fmt"
-	"math"
 	"strings"
 	"syscall"
 
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/internal/list"
 )
-
-// NoLimit stands for no limit where a limit is in bytes.
-const NoLimit uint64 = math.MaxUint64
 
 // MinMemory is the least limit of memory beside 0, in bytes. A context takes a hundred times as much; what is below is
 // a slip, such as a number without its unit.
@@ -35,6 +31,8 @@ type Device struct {
 	Ordinal string
 	// Capacity is the number of bits: the parts that can be given, 1 to list.MaxBits.
 	Capacity int
+	// Uncounted says that the driver does not tell how many units the device has: its bits are hundredths of its time.
+	Uncounted bool
 	// UnitsPerBit is the number of compute units that one bit stands for, at least 1.
 	UnitsPerBit int
 	// Remainder is the number of compute units that belong to no bit.
@@ -109,21 +107,22 @@ type Effective struct {
 	Whole bool
 	// Units is the number of compute units that the tenant is shown: UnitsPerBit for each bit.
 	Units int
-	// Cap is the part of the device's time that the node gets at most, in hundredths of a percent: the least of its own
-	// and its ancestors' compute.max and, on a temporal device, of bits over capacity. 0 means that launches fail.
-	Cap uint32
-	// Min is the part of the device's time that is guaranteed, in hundredths of a percent: its own compute.min, or what
-	// its children's come to if it has none, scaled down where the parent can no longer keep what it promised.
-	Min uint32
+	// ComputeMax is the part of the device's time that the node gets at most, in hundredths of a percent: the least of
+	// its own and its ancestors' compute.max and, on a temporal device, of bits over capacity. 0 means that launches
+	// fail.
+	ComputeMax uint32
+	// ComputeMin is the part of the device's time that is guaranteed, in hundredths of a percent: its own compute.min,
+	// or what its children's come to if it has none, scaled down where the parent can no longer keep what it promised.
+	ComputeMin uint32
 	// Weight is the node's weight against its siblings.
 	Weight   uint32
 	Priority Priority
-	// Memory is what the tenant sees, in bytes: the least memory.max of the node and its ancestors, or NoLimit.
-	Memory uint64
-	// OwnMemory is the node's own memory.max, which bounds the sum of its subtree, or NoLimit.
-	OwnMemory uint64
-	// High is the node's own memory.high, or NoLimit.
-	High uint64
+	// MemoryMax is what the tenant sees: the least memory.max of the node and its ancestors.
+	MemoryMax Bytes
+	// OwnMemoryMax is the node's own memory.max, which bounds the sum of its subtree.
+	OwnMemoryMax Bytes
+	// MemoryHigh is the node's own memory.high.
+	MemoryHigh Bytes
 }
 
 // Node is a node as it is in one state of the tree.
@@ -136,13 +135,13 @@ type Node struct {
 	UID, GID  uint32
 	Gang      string   // name of the gang, empty for none
 	Cgroups   []string // the cgroups bound to it
-	HostMax   uint64   // own host.max in bytes, NoLimit for none
-	// Host is the least host.max of the node and its ancestors, in bytes, or NoLimit.
-	Host uint64
+	HostMax   Bytes    // own host.max
+	// Host is the least host.max of the node and its ancestors.
+	Host Bytes
 	// Devices has an entry for each device, in the order of Tree.Devices.
 	Devices []Effective
 	// Requests are what was asked for, for the same devices. What they point to must not be changed.
-	Requests []DeviceLimits
+	Requests []Limits
 }
 
 // Device returns what the node gets of the device with a UUID.
@@ -174,8 +173,8 @@ type Stat struct {
 	Peak     uint64 // most bytes in use since the start or the last reset
 	BusyUsec uint64 // device time used
 	Launches uint64
-	// Asked and Delivered are parts of the device's time over the last second, in hundredths of a percent: what the node
-	// was allowed or wanted, whichever is less, and what it got. Unmeasured: they are not known.
+	// Asked and Delivered are parts of the device's time over the last second, in hundredths of a percent: what the
+	// node was allowed or wanted, whichever is less, and what it got. Unmeasured: they are not known.
 	Asked, Delivered uint32
 	Unmeasured       bool
 }

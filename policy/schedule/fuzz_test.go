@@ -10,47 +10,47 @@ import (
 
 // consistent finds contradictions in the state.
 func (s *Scheduler) consistent() error {
-	for _, d := range s.devices {
+	for _, d := range s.tree.devices {
 		if d == nil {
 			continue
 		}
-		if d.next != nil && d.holder == nil {
-			return fmt.Errorf("device %d has a next holder and none now", d.id)
+		if d.next != nil && d.owner == nil {
+			return fmt.Errorf("device %d has a next owner and none now", d.id)
 		}
-		if d.free != nil && d.holder != nil {
-			return fmt.Errorf("device %d is free and held", d.id)
+		if d.free != nil && d.owner != nil {
+			return fmt.Errorf("device %d is free and owned", d.id)
 		}
-		for _, j := range []*job{d.holder, d.next} {
-			if j != nil && !slices.ContainsFunc(j.held, func(x *seat) bool { return x.dev == d }) {
-				return fmt.Errorf("device %d is of a job that does not hold it", d.id)
+		for _, j := range []*job{d.owner, d.next} {
+			if j != nil && !slices.ContainsFunc(j.granted, func(x *seat) bool { return x.dev == d }) {
+				return fmt.Errorf("device %d is of a job without a seat on it", d.id)
 			}
 		}
 		active := map[*account]int{}
 		for _, x := range d.seats {
-			if x.held && d.holder != x.job && d.next != x.job {
-				return fmt.Errorf("seat %d on %d is held by a job without the device", x.node.id, d.id)
+			if x.granted && d.owner != x.job && d.next != x.job {
+				return fmt.Errorf("seat %d on %d is of a grant without the device", x.entity.id, d.id)
 			}
-			if x.held != slices.Contains(x.job.held, x) {
-				return fmt.Errorf("seat %d on %d: held %v, its job says otherwise", x.node.id, d.id, x.held)
+			if x.granted != slices.Contains(x.job.granted, x) {
+				return fmt.Errorf("seat %d on %d: granted %v, its job says otherwise", x.entity.id, d.id, x.granted)
 			}
-			if x.open && !x.held && !x.late && d.free != x {
-				return fmt.Errorf("seat %d on %d is open without a grant", x.node.id, d.id)
+			if x.open && !x.granted && !x.late && d.free != x {
+				return fmt.Errorf("seat %d on %d is open without a grant", x.entity.id, d.id)
 			}
 			a := x.account
 			for range x.levels {
 				active[a]++
-				a = a.up
+				a = a.parent
 			}
 		}
 		for _, x := range d.seats {
-			for a := x.account; a.up != nil; a = a.up {
+			for a := x.account; a.parent != nil; a = a.parent {
 				if a.active != active[a] {
-					return fmt.Errorf("account of seat %d on %d: %d active, counted %d", x.node.id, d.id, a.active, active[a])
+					return fmt.Errorf("account of seat %d on %d: %d active, counted %d", x.entity.id, d.id, a.active, active[a])
 				}
 			}
 		}
 	}
-	for _, n := range s.nodes {
+	for _, n := range s.tree.entities {
 		for _, x := range n.seats {
 			j, late := x.job, 0
 			for _, y := range j.seats {
@@ -61,8 +61,8 @@ func (s *Scheduler) consistent() error {
 			if j.late != late {
 				return fmt.Errorf("job of seat %d: %d late, counted %d", n.id, j.late, late)
 			}
-			if j.phase == idle != (len(j.held) == 0) {
-				return fmt.Errorf("job of seat %d: phase %d with %d held", n.id, j.phase, len(j.held))
+			if j.phase == idle != (len(j.granted) == 0) {
+				return fmt.Errorf("job of seat %d: phase %d with %d held", n.id, j.phase, len(j.granted))
 			}
 		}
 	}

@@ -106,7 +106,7 @@ func (r *rig) decide() {
 	}
 }
 
-// holder is who has a device to itself.
+// holder is the lgpu that has a device to itself.
 func (r *rig) holder(dev Device) *worker {
 	for _, o := range r.workers {
 		if o.dev == dev && o.open && !o.beside {
@@ -363,7 +363,7 @@ func TestGangClaimsAreBounded(t *testing.T) {
 	}
 }
 
-// A gang stuck for good keeps nobody from its devices, and pays for the time that it takes.
+// A gang that is stuck for good keeps no other from its devices, and pays for the time that it uses.
 func TestGangThatNeverDrains(t *testing.T) {
 	r := newRig(t, Options{})
 	a := r.lgpu(1, Params{}, program{-200 * us}, 0, 1)

@@ -2,8 +2,8 @@ package schedule
 
 import "testing"
 
-// Busy comes late where a process has no processor to count in time: what it was at when it was last asked says little of
-// the time since, and the cap holds all the same.
+// Busy comes late where a process has no processor to count in time: what it was at when it was last asked says little
+// of the time since, and the cap holds all the same.
 func TestBusyComesLate(t *testing.T) {
 	const most, ms = Whole * 30 / 100, int64(1e6)
 	s := New(Options{})

@@ -292,7 +292,7 @@ func TestOverrunsArePaid(t *testing.T) {
 	}
 }
 
-// A debt is forgotten as far as the others had time of which nobody was kept from.
+// A debt melts by the time that others had while no one waited.
 func TestDebtMelts(t *testing.T) {
 	m := newMachine(t, Options{})
 	x := m.add(1, Params{}, 0, work{kernel: 400 * ms, burst: 400 * ms, think: 3 * second})
@@ -381,16 +381,16 @@ func TestErrors(t *testing.T) {
 		p    Params
 		want error
 	}{
-		{"the top", 0, Params{}, ErrNode},
+		{"the top", 0, Params{}, ErrEntity},
 		{"weight", 1, Params{Weight: 10001}, ErrRange},
 		{"cap", 1, Params{Cap: on0(10001)}, ErrRange},
 		{"no cap", 1, Params{Cap: on0(0)}, ErrRange},
 		{"minimum", 1, Params{Min: on0(10001)}, ErrRange},
-		{"unknown parent", 1, Params{Parent: 7}, ErrNode},
+		{"unknown parent", 1, Params{Parent: 7}, ErrEntity},
 		{"good", 1, Params{}, nil},
 		{"child", 2, Params{Parent: 1}, nil},
-		{"own parent", 2, Params{Parent: 2}, ErrNode},
-		{"circle", 1, Params{Parent: 2}, ErrNode},
+		{"own parent", 2, Params{Parent: 2}, ErrEntity},
+		{"circle", 1, Params{Parent: 2}, ErrEntity},
 		{"lgpu", 3, Params{}, nil},
 	}
 	for _, tt := range tests {
@@ -402,12 +402,12 @@ func TestErrors(t *testing.T) {
 		id   ID
 		dev  Device
 		want error
-	}{{9, 0, ErrNode}, {1, 0, ErrNode}, {3, -1, ErrDevice}, {3, MaxDevices, ErrDevice}, {3, 0, nil}, {3, 0, nil}} {
+	}{{9, 0, ErrEntity}, {1, 0, ErrEntity}, {3, -1, ErrDevice}, {3, MaxDevices, ErrDevice}, {3, 0, nil}, {3, 0, nil}} {
 		if err := s.Attach(0, tt.id, tt.dev, 0); !errors.Is(err, tt.want) {
 			t.Errorf("attach %d to %d: %v, want %v", tt.id, tt.dev, err, tt.want)
 		}
 	}
-	if err := s.Set(0, 4, Params{Parent: 3}); !errors.Is(err, ErrNode) {
+	if err := s.Set(0, 4, Params{Parent: 3}); !errors.Is(err, ErrEntity) {
 		t.Errorf("a child of an lgpu in use: %v", err)
 	}
 }

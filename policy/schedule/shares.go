@@ -14,7 +14,7 @@ const (
 	Throttled
 	// Running has a grant.
 	Running
-	// Draining has been asked to close and has not yet.
+	// Draining has been asked to close and has not closed yet.
 	Draining
 	// Overrun uses the device beside others: it drains beyond the bound, or a launch was let through.
 	Overrun
@@ -25,7 +25,7 @@ type Share struct {
 	ID        ID
 	Device    Device
 	State     State
-	Free      bool   // Running without accounts: Delivered is what was charged before, if anything
+	Free      bool   // Running without accounts: Delivered is what was charged before
 	Asked     uint32 // what it gets when every lgpu with a seat on the device has work
 	Delivered uint32 // what it was charged over the last second
 }
@@ -33,39 +33,39 @@ type Share struct {
 // Shares appends the share of every seat to dst, by device, then ID. What gangs lose by waiting for each other is not
 // in Asked.
 func (s *Scheduler) Shares(now int64, dst []Share) []Share {
-	s.advance(now)
-	s.run()
-	for _, d := range s.devices {
+	s.setTime(now)
+	s.tree.run()
+	for _, d := range s.tree.devices {
 		if d == nil || len(d.seats) == 0 {
 			continue
 		}
 		asked := d.entitled()
 		for _, x := range d.seats {
-			s.count(x)
+			x.settle()
 			dst = append(dst, Share{
-				ID:        x.node.id,
+				ID:        x.entity.id,
 				Device:    d.id,
-				State:     x.state(s),
+				State:     x.state(),
 				Free:      d.free == x,
 				Asked:     uint32(math.Round(asked[x.account])),
-				Delivered: x.meter.share(s.now),
+				Delivered: x.meter.share(s.tree.now),
 			})
 		}
 	}
 	return dst
 }
 
-func (x *seat) state(s *Scheduler) State {
+func (x *seat) state() State {
 	switch {
 	case x.late:
 		return Overrun
-	case x.open && x.held && x.job.phase == closing:
+	case x.open && x.granted && x.job.phase == closing:
 		return Draining
 	case x.open:
 		return Running
 	case !x.wants:
 		return Idle
-	case x.due(x.dev.options.Quantum) > s.now && !x.held:
+	case x.due(x.dev.options.Quantum) > x.now && !x.granted:
 		return Throttled
 	default:
 		return Waiting
@@ -78,7 +78,7 @@ type portion struct {
 	seat      *seat // nil: a group's
 	low, high float64
 	gets      float64
-	below     []*portion
+	children  []*portion
 }
 
 // entitled divides a device among its seats.
@@ -91,21 +91,21 @@ func (d *device) entitled() map[*account]float64 {
 		if p == nil {
 			p = &portion{account: a}
 			portions[a] = p
-			up := of(a.up)
-			up.below = append(up.below, p)
+			up := of(a.parent)
+			up.children = append(up.children, p)
 		}
 		return p
 	}
 	high := false
 	for _, x := range d.seats {
 		of(x.account).seat = x
-		high = high || x.node.p.Class == High
+		high = high || x.entity.p.Class == High
 	}
 	get := map[*account]float64{}
 	if high {
 		// First as if Normal had no more than its minimums; then it gets what High leaves.
 		top.bound(func(x *seat, low, high float64) (float64, float64) {
-			if x.node.p.Class == Normal {
+			if x.entity.p.Class == Normal {
 				return low, low
 			}
 			return low, high
@@ -113,7 +113,7 @@ func (d *device) entitled() map[*account]float64 {
 		top.divide(float64(Whole), get)
 	}
 	top.bound(func(x *seat, low, high float64) (float64, float64) {
-		if x.node.p.Class == High {
+		if x.entity.p.Class == High {
 			return get[x.account], get[x.account]
 		}
 		return low, high
@@ -134,7 +134,7 @@ func (p *portion) bound(leaf func(x *seat, low, high float64) (float64, float64)
 		return
 	}
 	var low, high float64
-	for _, q := range p.below {
+	for _, q := range p.children {
 		q.bound(leaf)
 		low, high = low+q.low, high+q.high
 	}
@@ -157,7 +157,7 @@ func (p *portion) divide(amount float64, get map[*account]float64) {
 	for low, high = 0, float64(Whole); high-low > 1e-6; {
 		level := (low + high) / 2
 		sum := 0.0
-		for _, q := range p.below {
+		for _, q := range p.children {
 			sum += at(level, q)
 		}
 		if sum > p.gets {
@@ -168,11 +168,11 @@ func (p *portion) divide(amount float64, get map[*account]float64) {
 	}
 	// Minimums may ask for more than there is.
 	var sum float64
-	for _, q := range p.below {
+	for _, q := range p.children {
 		sum += at(low, q)
 	}
 	scale := min(1, p.gets/max(sum, 1e-9))
-	for _, q := range p.below {
+	for _, q := range p.children {
 		q.divide(at(low, q)*scale, get)
 	}
 }

@@ -123,7 +123,7 @@ func TestSimulation(t *testing.T) {
 		}
 		if k == 1 || k == 4 {
 			// And what was saved before.
-			limit := float64(m.s.nodes[x.id].p.Cap[x.dev]) / 100
+			limit := float64(m.s.tree.entities[x.id].p.Cap[x.dev]) / 100
 			if got > limit+100*float64(25*ms)/float64(length) {
 				t.Errorf("lgpu %d with cap %.2f had %.2f %%", x.id, limit, got)
 			}

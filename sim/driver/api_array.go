@@ -6,11 +6,8 @@ import (
 
 // ArrayCreate is cuArrayCreate and cuArray3DCreate.
 func (p *Process) ArrayCreate(call *wire.Call, desc *wire.CUDA_ARRAY3D_DESCRIPTOR) (wire.CUarray, wire.CUresult) {
-	c, unlock, res := p.enter(call)
+	c, unlock, res := p.enterSafe(call)
 	defer unlock()
-	if res == success {
-		res = p.safe(call.Thread)
-	}
 	if res != success {
 		return 0, res
 	}
@@ -67,11 +64,8 @@ func (p *Process) ArrayGetMemoryRequirements(_ *wire.Call, h wire.CUarray, dev w
 
 // MipmappedArrayCreate is cuMipmappedArrayCreate.
 func (p *Process) MipmappedArrayCreate(call *wire.Call, desc *wire.CUDA_ARRAY3D_DESCRIPTOR, levels uint32) (wire.CUmipmappedArray, wire.CUresult) {
-	c, unlock, res := p.enter(call)
+	c, unlock, res := p.enterSafe(call)
 	defer unlock()
-	if res == success {
-		res = p.safe(call.Thread)
-	}
 	if res != success {
 		return 0, res
 	}

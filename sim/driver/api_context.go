@@ -139,13 +139,18 @@ func (p *Process) CtxDestroy(call *wire.Call, ctx wire.CUcontext) wire.CUresult 
 	return success
 }
 
-// CtxGetDevice is cuCtxGetDevice for any context.
-func (p *Process) CtxGetDevice(call *wire.Call, ctx wire.CUcontext) (wire.CUdevice, wire.CUresult) {
-	defer p.lock()()
+// contextOr is a context, or the calling thread's for 0; nil if there is none.
+func (p *Process) contextOr(call *wire.Call, ctx wire.CUcontext) *context {
 	if ctx == 0 {
 		ctx = call.Context
 	}
-	c := lookup[context](&p.handles, uint64(ctx))
+	return lookup[context](&p.handles, uint64(ctx))
+}
+
+// CtxGetDevice is cuCtxGetDevice for any context.
+func (p *Process) CtxGetDevice(call *wire.Call, ctx wire.CUcontext) (wire.CUdevice, wire.CUresult) {
+	defer p.lock()()
+	c := p.contextOr(call, ctx)
 	if c == nil {
 		return 0, errInvalidContext
 	}
@@ -179,10 +184,7 @@ func (p *Process) CtxSetFlags(call *wire.Call, flags uint32) wire.CUresult {
 // CtxGetId is cuCtxGetId.
 func (p *Process) CtxGetId(call *wire.Call, ctx wire.CUcontext) (uint64, wire.CUresult) {
 	defer p.lock()()
-	if ctx == 0 {
-		ctx = call.Context
-	}
-	c := lookup[context](&p.handles, uint64(ctx))
+	c := p.contextOr(call, ctx)
 	if c == nil {
 		return 0, errInvalidContext
 	}
@@ -192,10 +194,7 @@ func (p *Process) CtxGetId(call *wire.Call, ctx wire.CUcontext) (uint64, wire.CU
 // CtxGetApiVersion is cuCtxGetApiVersion.
 func (p *Process) CtxGetApiVersion(call *wire.Call, ctx wire.CUcontext) (uint32, wire.CUresult) {
 	defer p.lock()()
-	if ctx == 0 {
-		ctx = call.Context
-	}
-	if lookup[context](&p.handles, uint64(ctx)) == nil {
+	if p.contextOr(call, ctx) == nil {
 		return 0, errInvalidContext
 	}
 	return 3020, success
@@ -304,10 +303,7 @@ func (p *Process) CtxSynchronize(call *wire.Call) wire.CUresult {
 func (p *Process) CtxSynchronizeContext(call *wire.Call, ctx wire.CUcontext) wire.CUresult {
 	defer p.flush(call)
 	defer p.lock()()
-	if ctx == 0 {
-		ctx = call.Context
-	}
-	c := lookup[context](&p.handles, uint64(ctx))
+	c := p.contextOr(call, ctx)
 	if c == nil {
 		return errInvalidContext
 	}
@@ -415,10 +411,7 @@ func (p *Process) CtxWaitEvent(call *wire.Call, ctx wire.CUcontext, ev wire.CUev
 }
 
 func (p *Process) contextAndEvent(call *wire.Call, ctx wire.CUcontext, ev wire.CUevent) (*context, *event, Result) {
-	if ctx == 0 {
-		ctx = call.Context
-	}
-	c, e := lookup[context](&p.handles, uint64(ctx)), lookup[event](&p.handles, uint64(ev))
+	c, e := p.contextOr(call, ctx), lookup[event](&p.handles, uint64(ev))
 	switch {
 	case c == nil:
 		return nil, nil, errInvalidContext

@@ -22,17 +22,25 @@ func (p *Process) copyStream(call *wire.Call, stream wire.CUstream, async uint32
 	return p.stream(h, p.currentOf(call), call.Thread)
 }
 
+// enterCopy takes Driver.mu for a copy on a stream. leave must be called in any case.
+func (p *Process) enterCopy(call *wire.Call, stream wire.CUstream, async uint32) (s *stream, leave func(), res Result) {
+	_, unlock, res := p.enter(call)
+	leave = func() {
+		unlock()
+		if async == 0 {
+			p.flush(call)
+		}
+	}
+	if res == success {
+		s, res = p.copyStream(call, stream, async)
+	}
+	return s, leave, res
+}
+
 // Memcpy is cuMemcpy and its directed forms.
 func (p *Process) Memcpy(call *wire.Call, dst, src wire.CUdeviceptr, n uint64, kind uint32, stream wire.CUstream, async uint32) wire.CUresult {
-	if async == 0 {
-		defer p.flush(call)
-	}
-	_, unlock, res := p.enter(call)
-	defer unlock()
-	if res != success {
-		return res
-	}
-	s, res := p.copyStream(call, stream, async)
+	s, leave, res := p.enterCopy(call, stream, async)
+	defer leave()
 	if res != success {
 		return res
 	}
@@ -89,15 +97,8 @@ func (p *Process) Memcpy2D(call *wire.Call, m *wire.CUDA_MEMCPY2D, stream wire.C
 
 // Memcpy3D is cuMemcpy3D.
 func (p *Process) Memcpy3D(call *wire.Call, m *wire.CUDA_MEMCPY3D, stream wire.CUstream, async uint32) wire.CUresult {
-	if async == 0 {
-		defer p.flush(call)
-	}
-	_, unlock, res := p.enter(call)
-	defer unlock()
-	if res != success {
-		return res
-	}
-	s, res := p.copyStream(call, stream, async)
+	s, leave, res := p.enterCopy(call, stream, async)
+	defer leave()
 	if res != success {
 		return res
 	}
@@ -119,8 +120,9 @@ func (p *Process) Memcpy3DPeer(call *wire.Call, m *wire.CUDA_MEMCPY3D_PEER, stre
 	}, stream, async)
 }
 
-// Memset is cuMemsetD8 to D2D32. The synchronous form does not wait for what runs on the stream, as with the real driver;
-// on an idle stream it waits for itself, since there the real one is done before anybody could tell the difference.
+// Memset is cuMemsetD8 to D2D32. The synchronous form does not wait for what runs on the stream, as with the real
+// driver; on an idle stream it waits for itself, since there the real one is done before anybody could tell the
+// difference.
 func (p *Process) Memset(call *wire.Call, dst wire.CUdeviceptr, pitch uint64, value, element uint32, width, height uint64, stream wire.CUstream, async uint32) wire.CUresult {
 	_, unlock, res := p.enter(call)
 	defer unlock()

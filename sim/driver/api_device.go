@@ -31,6 +31,15 @@ func (p *Process) enter(call *wire.Call) (*context, func(), Result) {
 	return c, unlock, c.fault
 }
 
+// enterSafe is enter for a call that is not allowed while the thread captures a stream.
+func (p *Process) enterSafe(call *wire.Call) (*context, func(), Result) {
+	c, unlock, res := p.enter(call)
+	if res == success {
+		res = p.safe(call.Thread)
+	}
+	return c, unlock, res
+}
+
 // currentOf is the calling thread's context; nil without one.
 func (p *Process) currentOf(call *wire.Call) *context {
 	return lookup[context](&p.handles, uint64(call.Context))
@@ -44,9 +53,9 @@ func text(s string, length uint32) []byte {
 	return append([]byte(s[:min(len(s), int(length)-1)]), 0)
 }
 
-// Init is cuInit. given says what of the program's environment is set: with bit 0 visible is its CUDA_VISIBLE_DEVICES, with
-// bit 1 units its LGPU_SIM_UNITS; share is its CUDA_MPS_ACTIVE_THREAD_PERCENTAGE or empty. As with the real driver the first
-// cuInit that finds a device decides.
+// Init is cuInit. given says what of the program's environment is set: with bit 0 visible is its CUDA_VISIBLE_DEVICES,
+// with bit 1 units its LGPU_SIM_UNITS; share is its CUDA_MPS_ACTIVE_THREAD_PERCENTAGE or empty. As with the real driver
+// the first cuInit that finds a device decides.
 func (p *Process) Init(_ *wire.Call, flags, given uint32, visibleList, units, share string) wire.CUresult {
 	if flags != 0 {
 		return errInvalidValue

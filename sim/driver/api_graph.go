@@ -403,14 +403,20 @@ func (p *Process) UserObjectRelease(_ *wire.Call, h wire.CUuserObject, count uin
 	return success
 }
 
+// graphObject finds a graph, and a user object of which count references are moved.
+func (p *Process) graphObject(h wire.CUgraph, hu wire.CUuserObject, count uint32) (*graph, *userObject, Result) {
+	g, _, res := p.graph(h, nil)
+	if res != success {
+		return nil, nil, res
+	}
+	u, res := p.userObject(hu, count)
+	return g, u, res
+}
+
 // GraphRetainUserObject is cuGraphRetainUserObject; flag 1 moves references from the caller to the graph.
 func (p *Process) GraphRetainUserObject(_ *wire.Call, h wire.CUgraph, hu wire.CUuserObject, count, flags uint32) wire.CUresult {
 	defer p.lock()()
-	g, _, res := p.graph(h, nil)
-	if res != success {
-		return res
-	}
-	u, res := p.userObject(hu, count)
+	g, u, res := p.graphObject(h, hu, count)
 	if res != success {
 		return res
 	}
@@ -427,11 +433,7 @@ func (p *Process) GraphRetainUserObject(_ *wire.Call, h wire.CUgraph, hu wire.CU
 // GraphReleaseUserObject is cuGraphReleaseUserObject.
 func (p *Process) GraphReleaseUserObject(_ *wire.Call, h wire.CUgraph, hu wire.CUuserObject, count uint32) wire.CUresult {
 	defer p.lock()()
-	g, _, res := p.graph(h, nil)
-	if res != success {
-		return res
-	}
-	u, res := p.userObject(hu, count)
+	g, u, res := p.graphObject(h, hu, count)
 	if res != success {
 		return res
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/lgpu/lgpu/sim/wire"
 )
 
-// What cuLinkComplete makes is an image of our own: this magic, the size of the image u64, and for each input its size u64
-// and its PTX. A load links it again, which costs what compiling it costs.
+// What cuLinkComplete makes is an image of our own: this magic, the size of the image u64, and for each input its size
+// u64 and its PTX. A load links it again, which costs what compiling it costs.
 const linkedMagic = "LGPULINK"
 
 // maxInputs bounds the inputs of a linker.

@@ -19,11 +19,8 @@ func (p *Process) MemGetInfo(call *wire.Call) (uint64, uint64, wire.CUresult) {
 
 // MemAlloc is cuMemAlloc.
 func (p *Process) MemAlloc(call *wire.Call, size uint64) (wire.CUdeviceptr, wire.CUresult) {
-	c, unlock, res := p.enter(call)
+	c, unlock, res := p.enterSafe(call)
 	defer unlock()
-	if res == success {
-		res = p.safe(call.Thread)
-	}
 	if res != success {
 		return 0, res
 	}
@@ -39,11 +36,8 @@ const pitchAlign = 512
 
 // MemAllocPitch is cuMemAllocPitch.
 func (p *Process) MemAllocPitch(call *wire.Call, width, height uint64, element uint32) (wire.CUdeviceptr, uint64, wire.CUresult) {
-	c, unlock, res := p.enter(call)
+	c, unlock, res := p.enterSafe(call)
 	defer unlock()
-	if res == success {
-		res = p.safe(call.Thread)
-	}
 	if res != success {
 		return 0, 0, res
 	}
@@ -177,11 +171,8 @@ func (p *Process) MemHostGetFlags(_ *wire.Call, ptr wire.HostAddr) (uint32, wire
 // MemAllocManaged is cuMemAllocManaged at the address that the client keeps for it; the descriptor goes back with the
 // reply.
 func (p *Process) MemAllocManaged(call *wire.Call, addr, size uint64, flags uint32) wire.CUresult {
-	c, unlock, res := p.enter(call)
+	c, unlock, res := p.enterSafe(call)
 	defer unlock()
-	if res == success {
-		res = p.safe(call.Thread)
-	}
 	if res != success {
 		return res
 	}

@@ -223,11 +223,7 @@ func (p *Process) GraphMemcpyNodeSetParams(_ *wire.Call, h wire.CUgraphNode, m *
 	if res != success {
 		return res
 	}
-	o, res := p.pitched(old.ctx, m)
-	if res == success {
-		n.op = o
-	}
-	return res
+	return n.setOp(p.pitched(old.ctx, m))
 }
 
 // GraphExecMemcpyNodeSetParams is cuGraphExecMemcpyNodeSetParams.
@@ -237,11 +233,7 @@ func (p *Process) GraphExecMemcpyNodeSetParams(call *wire.Call, hx wire.CUgraphE
 	if res != success {
 		return res
 	}
-	o, res := p.copyNode(call, m, ctx)
-	if res == success {
-		n.op = o
-	}
-	return res
+	return n.setOp(p.copyNode(call, m, ctx))
 }
 
 // fillNode makes the op of a memset node.
@@ -276,11 +268,7 @@ func (p *Process) GraphMemsetNodeSetParams(_ *wire.Call, h wire.CUgraphNode, m *
 	if res != success {
 		return res
 	}
-	o, res := p.newFill(old.ctx, *m)
-	if res == success {
-		n.op = o
-	}
-	return res
+	return n.setOp(p.newFill(old.ctx, *m))
 }
 
 // GraphExecMemsetNodeSetParams is cuGraphExecMemsetNodeSetParams.
@@ -290,11 +278,7 @@ func (p *Process) GraphExecMemsetNodeSetParams(call *wire.Call, hx wire.CUgraphE
 	if res != success {
 		return res
 	}
-	o, res := p.fillNode(call, m, ctx)
-	if res == success {
-		n.op = o
-	}
-	return res
+	return n.setOp(p.fillNode(call, m, ctx))
 }
 
 // hostNode makes the op of a host function's node.
@@ -328,11 +312,7 @@ func (p *Process) GraphHostNodeSetParams(_ *wire.Call, h wire.CUgraphNode, param
 	if res != success {
 		return res
 	}
-	o, res := hostNode(params)
-	if res == success {
-		n.op = o
-	}
-	return res
+	return n.setOp(hostNode(params))
 }
 
 // GraphExecHostNodeSetParams is cuGraphExecHostNodeSetParams.
@@ -342,9 +322,5 @@ func (p *Process) GraphExecHostNodeSetParams(_ *wire.Call, hx wire.CUgraphExec, 
 	if res != success {
 		return res
 	}
-	o, res := hostNode(params)
-	if res == success {
-		n.op = o
-	}
-	return res
+	return n.setOp(hostNode(params))
 }

@@ -62,7 +62,7 @@ func (p *Process) allocAsync(s *stream, pl *pool, size uint64) (wire.CUdeviceptr
 
 // addAlloc adds a memory allocation node.
 func (g *graph) addAlloc(dev *device, size uint64, props wire.CUmemPoolProps, deps []*node) (*node, Result) {
-	addr, ok := g.p.addresses.take(size, 0)
+	addr, ok := g.p.addresses.reserve(size, 0)
 	if !ok {
 		return nil, errOutOfMemory
 	}

@@ -62,16 +62,25 @@ func (p *Process) StreamSynchronize(call *wire.Call, h wire.CUstream) wire.CUres
 	return s.synchronize()
 }
 
-// StreamWaitEvent is cuStreamWaitEvent.
-func (p *Process) StreamWaitEvent(call *wire.Call, h wire.CUstream, ev wire.CUevent, flags uint32) wire.CUresult {
-	defer p.lock()()
+// streamAndEvent finds a stream and an event.
+func (p *Process) streamAndEvent(call *wire.Call, h wire.CUstream, ev wire.CUevent) (*stream, *event, Result) {
 	s, res := p.stream(uint64(h), p.currentOf(call), call.Thread)
 	if res != success {
-		return res
+		return nil, nil, res
 	}
 	e := lookup[event](&p.handles, uint64(ev))
 	if e == nil {
-		return errInvalidHandle
+		return nil, nil, errInvalidHandle
+	}
+	return s, e, success
+}
+
+// StreamWaitEvent is cuStreamWaitEvent.
+func (p *Process) StreamWaitEvent(call *wire.Call, h wire.CUstream, ev wire.CUevent, flags uint32) wire.CUresult {
+	defer p.lock()()
+	s, e, res := p.streamAndEvent(call, h, ev)
+	if res != success {
+		return res
 	}
 	if flags&^1 != 0 {
 		return errInvalidValue
@@ -314,13 +323,9 @@ func (p *Process) EventRecord(call *wire.Call, ev wire.CUevent, h wire.CUstream)
 // EventRecordWithFlags is cuEventRecordWithFlags.
 func (p *Process) EventRecordWithFlags(call *wire.Call, ev wire.CUevent, h wire.CUstream, flags uint32) wire.CUresult {
 	defer p.lock()()
-	s, res := p.stream(uint64(h), p.currentOf(call), call.Thread)
+	s, e, res := p.streamAndEvent(call, h, ev)
 	if res != success {
 		return res
-	}
-	e := lookup[event](&p.handles, uint64(ev))
-	if e == nil {
-		return errInvalidHandle
 	}
 	if flags&^recordExternal != 0 {
 		return errInvalidValue

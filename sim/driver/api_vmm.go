@@ -24,9 +24,9 @@ func (p *Process) MemAddressReserve(_ *wire.Call, size, align uint64, addr wire.
 		return 0, errInvalidValue
 	}
 	base := uint64(addr)
-	ok := base != 0 && base%max(align, hw.FrameSize) == 0 && p.addresses.takeAt(base, size)
+	ok := base != 0 && base%max(align, hw.FrameSize) == 0 && p.addresses.reserveAt(base, size)
 	if !ok {
-		if base, ok = p.addresses.take(size, align); !ok {
+		if base, ok = p.addresses.reserve(size, align); !ok {
 			return 0, errOutOfMemory
 		}
 	}
@@ -42,7 +42,7 @@ func (p *Process) MemAddressFree(_ *wire.Call, ptr wire.CUdeviceptr, size uint64
 		return errInvalidValue
 	}
 	p.reserved.remove(uint64(ptr))
-	p.addresses.give(uint64(ptr), size)
+	p.addresses.release(uint64(ptr), size)
 	return success
 }
 
@@ -79,7 +79,7 @@ func (p *Process) MemCreate(_ *wire.Call, size uint64, prop *wire.CUmemAllocatio
 		return 0, res
 	}
 	ph.prop = properties{uint32(prop.RequestedHandleTypes), prop.CompressionType, prop.GpuDirectRDMACapable, prop.Usage}
-	h := p.named(ph)
+	h := p.handleOf(ph)
 	ph.release() // the handle has its own reference
 	return wire.CUmemGenericAllocationHandle(h), success
 }
@@ -87,13 +87,13 @@ func (p *Process) MemCreate(_ *wire.Call, size uint64, prop *wire.CUmemAllocatio
 // MemRelease is cuMemRelease: memory that is still mapped stays until it is unmapped.
 func (p *Process) MemRelease(_ *wire.Call, h wire.CUmemGenericAllocationHandle) wire.CUresult {
 	defer p.lock()()
-	return p.unname(uint64(h))
+	return p.dropHandle(uint64(h))
 }
 
 // MemMap is cuMemMap: nobody may access the range before cuMemSetAccess.
 func (p *Process) MemMap(_ *wire.Call, ptr wire.CUdeviceptr, size, offset uint64, h wire.CUmemGenericAllocationHandle, flags uint64) wire.CUresult {
 	defer p.lock()()
-	n := lookup[name](&p.handles, uint64(h))
+	n := lookup[physicalHandle](&p.handles, uint64(h))
 	base := uint64(ptr)
 	if n == nil || flags != 0 || size == 0 || size%hw.FrameSize != 0 || base%hw.FrameSize != 0 || offset != 0 || size > n.ph.frames.Size() {
 		return errInvalidValue
@@ -205,7 +205,7 @@ func (p *Process) MemGetAllocationGranularity(_ *wire.Call, prop *wire.CUmemAllo
 // MemGetAllocationPropertiesFromHandle is cuMemGetAllocationPropertiesFromHandle.
 func (p *Process) MemGetAllocationPropertiesFromHandle(_ *wire.Call, h wire.CUmemGenericAllocationHandle) (wire.CUmemAllocationProp, wire.CUresult) {
 	defer p.lock()()
-	n := lookup[name](&p.handles, uint64(h))
+	n := lookup[physicalHandle](&p.handles, uint64(h))
 	if n == nil {
 		return wire.CUmemAllocationProp{}, errInvalidValue
 	}
@@ -223,21 +223,21 @@ func (p *Process) MemRetainAllocationHandle(_ *wire.Call, addr wire.HostAddr) (w
 	if !ok || a.typ != memMapped {
 		return 0, errInvalidValue
 	}
-	return wire.CUmemGenericAllocationHandle(p.named(a.phys)), success
+	return wire.CUmemGenericAllocationHandle(p.handleOf(a.phys)), success
 }
 
 // MemExportToShareableHandle is cuMemExportToShareableHandle; the descriptor goes back with the reply. Memory stays as
 // long as a copy of the descriptor is open.
 func (p *Process) MemExportToShareableHandle(call *wire.Call, h wire.CUmemGenericAllocationHandle, typ wire.CUmemAllocationHandleType, flags uint64) wire.CUresult {
 	defer p.lock()()
-	n := lookup[name](&p.handles, uint64(h))
+	n := lookup[physicalHandle](&p.handles, uint64(h))
 	if n == nil || flags != 0 {
 		return errInvalidValue
 	}
 	if typ != wire.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || n.ph.prop.handleTypes&uint32(typ) == 0 {
 		return errInvalidValue
 	}
-	f, res := p.d.share(&export{ph: n.ph})
+	f, res := p.d.newDescriptor(&export{ph: n.ph})
 	if res != success {
 		return res
 	}
@@ -256,12 +256,12 @@ func (p *Process) MemImportFromShareableHandle(call *wire.Call, typ wire.CUmemAl
 	if typ != wire.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
 		return 0, errNotSupported
 	}
-	e := p.d.shareOf(f)
+	e := p.d.exportOf(f)
 	if e == nil || e.ph == nil {
 		return 0, errInvalidValue
 	}
 	if e.ph.owner == nil {
-		e.ph.give(p)
+		e.ph.setOwner(p)
 	}
-	return wire.CUmemGenericAllocationHandle(p.named(e.ph)), success
+	return wire.CUmemGenericAllocationHandle(p.handleOf(e.ph)), success
 }

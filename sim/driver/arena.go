@@ -28,7 +28,7 @@ type arena struct {
 type chunk struct {
 	region *region
 	phys   *physical
-	free   []hole // by address
+	free   holes
 	used   uint64
 }
 
@@ -83,14 +83,14 @@ func (a *arena) grow(size uint64) (*chunk, Result) {
 	if res != success {
 		return nil, res
 	}
-	base, ok := a.p.addresses.take(size, 0)
+	base, ok := a.p.addresses.reserve(size, 0)
 	if !ok {
 		phys.release()
 		return nil, errOutOfMemory
 	}
 	r := &region{base: base, size: size, store: phys.frames, ctx: a.ctx, access: a.access}
 	if res = a.p.expose(r); res != success {
-		a.p.addresses.give(base, size)
+		a.p.addresses.release(base, size)
 		phys.release()
 		return nil, res
 	}
@@ -100,8 +100,8 @@ func (a *arena) grow(size uint64) (*chunk, Result) {
 	return c, success
 }
 
-// give frees what alloc returned.
-func (a *arena) give(c *chunk, base, size uint64) {
+// free frees what alloc returned.
+func (a *arena) free(c *chunk, base, size uint64) {
 	need := portion(size)
 	a.used -= need
 	a.back(c, base, need)
@@ -109,21 +109,7 @@ func (a *arena) give(c *chunk, base, size uint64) {
 
 // back makes need bytes of a chunk free, which no longer count as used.
 func (a *arena) back(c *chunk, base, need uint64) {
-	i, _ := slices.BinarySearchFunc(c.free, base, func(h hole, b uint64) int {
-		if h.base < b {
-			return -1
-		}
-		return 1
-	})
-	c.free = slices.Insert(c.free, i, hole{base, need})
-	if i+1 < len(c.free) && base+need == c.free[i+1].base {
-		c.free[i].size += c.free[i+1].size
-		c.free = slices.Delete(c.free, i+1, i+2)
-	}
-	if i > 0 && c.free[i-1].base+c.free[i-1].size == base {
-		c.free[i-1].size += c.free[i].size
-		c.free = slices.Delete(c.free, i, i+1)
-	}
+	c.free.add(base, need)
 	c.used -= need
 	if c.used == 0 && !a.keep {
 		a.release(c)
@@ -153,7 +139,7 @@ func (a *arena) clear() {
 func (a *arena) release(c *chunk) {
 	a.chunks = slices.DeleteFunc(a.chunks, func(o *chunk) bool { return o == c })
 	a.reserved -= c.region.size
-	a.p.hide(c.region)
-	a.p.addresses.give(c.region.base, c.region.size)
+	a.p.unmap(c.region)
+	a.p.addresses.release(c.region.base, c.region.size)
 	c.phys.release()
 }

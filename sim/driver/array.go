@@ -31,8 +31,8 @@ const (
 	arrayLayered = 1
 	arrayCubemap = 4
 	arrayKnown   = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80
-	// Sparse arrays and those with deferred mapping have no memory until cuMemMapArrayAsync gives them some, which is not
-	// there: one that took memory at once would be another thing than the program asked for.
+	// Sparse arrays and those with deferred mapping have no memory until cuMemMapArrayAsync gives them some, which is
+	// not there: one that took memory at once would be another thing than the program asked for.
 	arrayUnmapped = 0x40 | 0x80
 )
 

@@ -106,7 +106,7 @@ func (p *Process) destroy(c *context) {
 		}
 	}
 	c.arena.clear()
-	p.spilled = append(p.spilled, c.output.take()...)
+	p.spilled = append(p.spilled, c.output.flush()...)
 	for _, pl := range slices.Clone(p.pools) {
 		pl.ended() // frees that were dropped have run
 	}
@@ -160,8 +160,8 @@ func (c *context) stop() {
 	}
 }
 
-// fail makes the first fault of a context the fate of all that its process has on the device, now and later, as the real
-// driver does: every call answers it, and only the end of the process ends it.
+// fail makes the first fault of a context the fate of all that its process has on the device, now and later, as the
+// real driver does: every call answers it, and only the end of the process ends it.
 func (c *context) fail(err error) {
 	p := c.p
 	if c.fault != success {

@@ -188,7 +188,6 @@ func (p *Process) copyNow(call *wire.Call, s *stream, b *box, async bool) Result
 	if b.bytes() == 0 {
 		return success
 	}
-	pageable := b.src.pageable || b.dst.pageable
 	if s.capture != nil {
 		if !async {
 			s.capture.invalidate()
@@ -202,22 +201,23 @@ func (p *Process) copyNow(call *wire.Call, s *stream, b *box, async bool) Result
 			return res
 		}
 	}
-	if !pageable {
-		w, res := s.submit(b)
-		if res == success && (!async || p.syncOps(b)) {
-			p.wait(w)
-			res = s.ctx.fault
-		}
-		return res
+	if b.src.pageable || b.dst.pageable {
+		return p.copyPageable(call, s, b, async)
 	}
-	d := p.d
+	w, res := s.submit(b)
+	if res == success && (!async || p.syncOps(b)) {
+		p.wait(w)
+		res = s.ctx.fault
+	}
+	return res
+}
+
+// copyPageable copies from or to pageable memory of the program, a part at a time through memory of ours.
+func (p *Process) copyPageable(call *wire.Call, s *stream, b *box, async bool) Result {
 	for part := range b.parts() {
 		if part.src.pageable {
-			d.mu.Unlock()
 			part.src.buf = make([]byte, part.bytes())
-			err := part.eachRow(&part.src, func(addr uint64, row []byte) error { return call.ReadHost(wire.HostAddr(addr), row) })
-			d.mu.Lock()
-			if err != nil {
+			if !p.hostRows(part, &part.src, call.ReadHost) {
 				return errDeviceUnavailable
 			}
 		}
@@ -232,22 +232,25 @@ func (p *Process) copyNow(call *wire.Call, s *stream, b *box, async bool) Result
 			return res
 		}
 		if async && !part.dst.pageable {
-			continue // what was fetched is ours: the program may use its memory again
+			continue // the part is copied to our memory already: the program may use its own again
 		}
 		p.wait(w)
 		if s.ctx.fault != success {
 			return s.ctx.fault
 		}
-		if part.dst.pageable {
-			d.mu.Unlock()
-			err := part.eachRow(&part.dst, func(addr uint64, row []byte) error { return call.WriteHost(wire.HostAddr(addr), row) })
-			d.mu.Lock()
-			if err != nil {
-				return errDeviceUnavailable
-			}
+		if part.dst.pageable && !p.hostRows(part, &part.dst, call.WriteHost) {
+			return errDeviceUnavailable
 		}
 	}
 	return success
+}
+
+// hostRows reads or writes the rows of one side of a part in the program's memory, without the device's lock. It
+// reports whether the program could be reached.
+func (p *Process) hostRows(part *box, side *side, move func(wire.HostAddr, []byte) error) bool {
+	p.d.mu.Unlock()
+	defer p.d.mu.Lock()
+	return part.eachRow(side, func(addr uint64, row []byte) error { return move(wire.HostAddr(addr), row) }) == nil
 }
 
 // parts cuts a copy into pieces of at most stageBytes: rows of a slice, or parts of a row.

@@ -19,9 +19,9 @@
 //
 // # Locks
 //
-// One lock, Driver.mu, guards all state of this package. The protocol's calls take it; everything else expects it held.
-// Two are apart: what a kernel prints is guarded by its context's output.mu, which is taken last, and its way to the program
-// by Process.printing, which is taken first and held while the program prints.
-// Order: Driver.mu before any lock of package hw. Callbacks of hw come with no lock held and take Driver.mu. Nothing
-// waits for a device, a client or a file with Driver.mu held; wait gives it up for the time.
+// One lock, Driver.mu, guards all state of this package. The protocol's calls lock it; everything else expects it
+// locked. There are two more: a context's output.mu guards what its kernels print and is locked last; Process.printing
+// orders the output on its way to the program, and is locked first and until the program has printed. Order: Driver.mu
+// before any lock of package hw. Callbacks of hw come with nothing locked and lock Driver.mu. Nothing waits for a
+// device, a client or a file while Driver.mu is locked; wait unlocks it for that time.
 package driver

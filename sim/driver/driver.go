@@ -81,7 +81,7 @@ func (d *Driver) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for key := range d.shared {
-		d.unshare(key)
+		d.forgetDescriptor(key)
 	}
 }
 
@@ -90,7 +90,8 @@ func (d *Driver) id() uint64 {
 	return d.ids
 }
 
-// Process is one connected program: the calls of the protocol (wire.Driver). They may be made from many threads at once.
+// Process is one connected program: the calls of the protocol (wire.Driver). They may be made from many threads at
+// once.
 type Process struct {
 	d    *Driver
 	pid  int // of the program, as seen here
@@ -120,7 +121,7 @@ type Process struct {
 	pools       []*pool
 	defaults    []*pool                // by device; nil where not asked for yet
 	current     []*pool                // by device; nil where it is the default
-	names       map[*physical]uint64   // handles of physical memory
+	handlesOf   map[*physical]uint64   // handles of physical memory
 	used        []uint64               // bytes of device memory, by device
 	modes       map[uint64]captureMode // by thread
 	captures    []*capture
@@ -147,7 +148,7 @@ func (d *Driver) Connect(peer wire.Peer) (*Process, error) {
 	p := &Process{
 		d: d, pid: pid, name: name, host: peer.Host, handles: newTable(), addresses: newAddresses(), uva: hw.NewSpace(),
 		primaries: make([]*context, n), flags: make([]uint32, n), defaults: make([]*pool, n), current: make([]*pool, n), graphHigh: make([]uint64, n),
-		faults: make([]Result, n), names: map[*physical]uint64{}, used: make([]uint64, n),
+		faults: make([]Result, n), handlesOf: map[*physical]uint64{}, used: make([]uint64, n),
 		modes: map[uint64]captureMode{}, graphMemory: map[uint64]*allocNode{}, gone: make(chan struct{}),
 	}
 	p.visible.Store(&d.devices)
@@ -175,11 +176,11 @@ func (p *Process) Close() {
 		p.drop(a)
 	}
 	for _, o := range p.handles.objects {
-		if n, ok := o.(*name); ok {
+		if n, ok := o.(*physicalHandle); ok {
 			n.ph.release()
 		}
 	}
-	p.bequeath()
+	p.passOnMemory()
 	for key, e := range d.exports {
 		if e.owner == p {
 			delete(d.exports, key)

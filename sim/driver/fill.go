@@ -57,7 +57,8 @@ func (f *fill) begin(d *Driver, w *work, at hw.Time) {
 				if m.Height == 1 {
 					y, x, k = 0, off, n
 				}
-				// Parts are cut at multiples of the element's size, save for rows that are cut by what is moved at a time.
+				// Parts are cut at multiples of the element's size, save for rows that are cut by what is moved at a
+				// time.
 				lag := x % uint64(len(pattern))
 				turned := append(append([]byte(nil), pattern[lag:]...), pattern[:lag]...)
 				if err := space.Fill(uint64(m.Dst)+y*m.Pitch+x, k, turned); err != nil {
@@ -68,14 +69,6 @@ func (f *fill) begin(d *Driver, w *work, at hw.Time) {
 			}
 			return nil
 		},
-		Done: func(end hw.Time, err error) {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			if err != nil && !w.done {
-				c.fail(err)
-			}
-			d.end(w, end)
-			d.drain()
-		},
+		Done: func(end hw.Time, err error) { d.ended(w, c, end, err) },
 	})
 }

@@ -26,6 +26,14 @@ type node struct {
 	origin   *node // the node that this one is a clone of
 }
 
+// setOp makes o what the node does, unless making it has failed.
+func (n *node) setOp(o op, res Result) Result {
+	if res == success {
+		n.op = o
+	}
+	return res
+}
+
 // child is the op of a child graph's node.
 type child struct{ graph *graph }
 

@@ -53,7 +53,7 @@ func (p *Process) IpcOpenMemHandle(call *wire.Call, h wire.CUipcMemHandle, flags
 func (p *Process) mapForeign(a *allocation, typ memType, dev *device) (wire.CUdeviceptr, Result) {
 	from := a.chunk
 	size := from.region.size
-	base, ok := p.addresses.take(size, 0)
+	base, ok := p.addresses.reserve(size, 0)
 	if !ok {
 		return 0, errOutOfMemory
 	}
@@ -61,7 +61,7 @@ func (p *Process) mapForeign(a *allocation, typ memType, dev *device) (wire.CUde
 	rights[dev.index], rights[from.phys.dev.index] = accessWrite, accessWrite
 	r := &region{base: base, size: size, store: from.phys.frames, access: rights}
 	if res := p.expose(r); res != success {
-		p.addresses.give(base, size)
+		p.addresses.release(base, size)
 		return 0, res
 	}
 	from.phys.refs++
@@ -91,7 +91,7 @@ func (p *Process) MemPoolExportToShareableHandle(call *wire.Call, h wire.CUmemor
 	if !pl.shareable || typ != wire.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0 {
 		return errInvalidValue
 	}
-	f, res := p.d.share(&export{owner: p, pool: pl})
+	f, res := p.d.newDescriptor(&export{owner: p, pool: pl})
 	if res == success {
 		call.GiveFile(f)
 	}
@@ -109,7 +109,7 @@ func (p *Process) MemPoolImportFromShareableHandle(call *wire.Call, typ wire.CUm
 	if typ != wire.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0 {
 		return 0, errInvalidValue
 	}
-	e := p.d.shareOf(f)
+	e := p.d.exportOf(f)
 	if e == nil || e.pool == nil || e.owner.closed {
 		return 0, errInvalidValue
 	}

@@ -148,15 +148,7 @@ func (o *kernelOp) begin(d *Driver, w *work, at hw.Time) {
 		}
 		err = c.channel.Submit(&hw.Grid{
 			Program: ptxProgram{g}, Blocks: g.Blocks(), Needs: needs(o.fn.kernel, threads, int(o.shared)), Priority: -priority, Ready: at,
-			Done: func(end hw.Time, err error) {
-				d.mu.Lock()
-				defer d.mu.Unlock()
-				if err != nil && !w.done {
-					c.fail(err)
-				}
-				d.end(w, end)
-				d.drain()
-			},
+			Done: func(end hw.Time, err error) { d.ended(w, c, end, err) },
 		})
 	}
 	if err != nil {

@@ -93,11 +93,11 @@ func TestOutput(t *testing.T) {
 	for i := range 50 {
 		o.print(bytes.Repeat([]byte{byte(i)}, 16))
 	}
-	if got := firsts(o.take()); !bytes.Equal(got, []byte{44, 45, 46, 47, 48, 49}) {
+	if got := firsts(o.flush()); !bytes.Equal(got, []byte{44, 45, 46, 47, 48, 49}) {
 		t.Errorf("of 50 records %v are left", got)
 	}
 	o.print(make([]byte, 101))
-	if got := o.take(); len(got) != 0 || o.size != 0 {
+	if got := o.flush(); len(got) != 0 || o.size != 0 {
 		t.Errorf("a record that does not fit: %d records, %d bytes", len(got), o.size)
 	}
 	if n := c.unread.Load(); n != 6 {

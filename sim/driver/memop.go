@@ -99,7 +99,7 @@ func (o memop) holds(have uint64) bool {
 	return ^(have | o.value) != 0
 }
 
-// pollEvery is how often memory is looked at that works wait for. Programs write it without telling anybody.
+// pollEvery is the time between two looks at memory that works wait for: programs write it without a call.
 const pollEvery = 50 * time.Microsecond
 
 // pollLoop runs while there are polls.

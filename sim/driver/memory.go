@@ -66,14 +66,14 @@ func (p *Process) drop(a *allocation) {
 	p.forget(a)
 	switch {
 	case a.chunk != nil:
-		a.arena.give(a.chunk, a.base, a.size)
+		a.arena.free(a.chunk, a.base, a.size)
 		if a.pool != nil {
 			a.pool.ended()
 		}
 	case a.region != nil:
-		p.hide(a.region)
+		p.unmap(a.region)
 		if a.typ == memImported || a.typ == memPoolImported {
-			p.addresses.give(a.region.base, a.region.size)
+			p.addresses.release(a.region.base, a.region.size)
 		}
 	}
 	if a.host != nil {

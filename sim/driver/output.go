@@ -21,7 +21,7 @@ type output struct {
 // defaultOutput is the size of the buffer that the real driver has.
 const defaultOutput = 1 << 20
 
-// print takes a record in.
+// print adds a record.
 func (o *output) print(record []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -36,8 +36,8 @@ func (o *output) print(record []byte) {
 	}
 }
 
-// take empties the buffer.
-func (o *output) take() [][]byte {
+// flush empties the buffer and returns what was in it.
+func (o *output) flush() [][]byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	all := o.records
@@ -64,7 +64,7 @@ func (p *Process) flush(call *wire.Call) {
 	records := p.spilled
 	p.spilled = nil
 	for _, c := range p.contexts {
-		records = append(records, c.output.take()...)
+		records = append(records, c.output.flush()...)
 	}
 	p.d.mu.Unlock()
 	if err := call.Print(slices.Concat(records...)); err != nil {

@@ -10,20 +10,20 @@ import (
 	"github.com/lgpu/lgpu/sim/hw"
 )
 
-// part is what a process may use of a device's compute units at the same time as others use the rest: all of them unless
-// its environment asks for less.
+// part is what a process may use of a device's compute units at the same time as others use the rest: all of them
+// unless its environment asks for less.
 //
 //	LGPU_SIM_UNITS=0-3,8                       these units, of every device
 //	LGPU_SIM_UNITS="0=0-3;GPU-6c67…=4-7"       these of a device (its number in the machine, or its UUID) and of another
 //	CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30       so many percent of each device's units, rounded down to at least one
 //
-// Named units are a process's even if others have them too: those are shared by time. A percentage gets the units that the
-// fewest processes have when the first context on the device is made, and keeps them. A device that LGPU_SIM_UNITS does not
-// mention follows the percentage. Without any unit contexts can be made and launches answer
+// Named units are a process's even if others have them too: those are shared by time. A percentage gets the units that
+// the fewest processes have when the first context on the device is made, and keeps them. A device that LGPU_SIM_UNITS
+// does not mention follows the percentage. Without any unit contexts can be made and launches answer
 // CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES.
 //
-// The program sees the number of its units as the device's, real numbers in %smid, and in %nsmid the number of units that
-// the device has, below which all numbers are.
+// The program sees the number of its units as the device's, real numbers in %smid, and in %nsmid the number of units
+// that the device has, below which all numbers are.
 type part struct {
 	named bool
 	units []int // where named, or once chosen

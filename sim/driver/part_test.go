@@ -7,8 +7,8 @@ import (
 	"github.com/lgpu/lgpu/sim/wire"
 )
 
-// TestPercentage checks that processes with a part of the units get those that fewest others have, in all their contexts,
-// and that the units of a process that has gone are the first to be given again.
+// TestPercentage checks that processes with a part of the units get those that fewest others have, in all their
+// contexts, and that the units of a process that has gone are the first to be given again.
 func TestPercentage(t *testing.T) {
 	b := newBench(t, 1, 256<<20) // 4 units
 	join := func(units, share string) *Process {

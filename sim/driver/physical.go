@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// physical is memory of a device, without an address. Everything that takes device memory takes it as this. Several
-// mappings, handles and processes may share one; it is freed when the last of them is gone.
+// physical is memory of a device, without an address. All device memory is allocated as this. Several
+// mappings, handles and processes may refer to it; it is freed when the last reference is gone.
 type physical struct {
 	d      *Driver
-	owner  *Process // whose it is in the count of memory; nil when nobody has it any more but a descriptor in flight
+	owner  *Process // the process that it counts against; nil when only a descriptor in flight refers to it
 	dev    *device
 	frames *hw.Frames
 	refs   int
@@ -26,8 +26,8 @@ type properties struct {
 	usage       uint16
 }
 
-// newPhysical takes size bytes, rounded up to frames, with one reference. Reserves of the process's pools are released
-// if that helps.
+// newPhysical allocates size bytes, rounded up to frames, with one reference. Reserves of the process's pools are
+// released if that helps.
 func (p *Process) newPhysical(dev *device, size uint64) (*physical, Result) {
 	frames, err := dev.hw.Memory.Alloc(size)
 	if err != nil && p.reclaim(dev) {
@@ -37,13 +37,13 @@ func (p *Process) newPhysical(dev *device, size uint64) (*physical, Result) {
 		return nil, errOutOfMemory
 	}
 	ph := &physical{d: p.d, dev: dev, frames: frames, refs: 1}
-	ph.give(p)
+	ph.setOwner(p)
 	p.d.physicals[ph] = struct{}{}
 	return ph, success
 }
 
-// give counts the memory as a process's, or as nobody's.
-func (ph *physical) give(p *Process) {
+// setOwner counts the memory against a process, or against none.
+func (ph *physical) setOwner(p *Process) {
 	if ph.owner != nil {
 		ph.owner.used[ph.dev.index] -= ph.frames.Size()
 	}
@@ -52,77 +52,79 @@ func (ph *physical) give(p *Process) {
 	}
 }
 
-// release gives up one reference; the last one frees the memory. Memory of cuMemCreate of which its process has neither a
-// handle nor a mapping any more is counted as somebody else's who has, or as nobody's, as drivers do it.
+// release gives up one reference; the last one frees the memory. Memory of cuMemCreate
+// to which its process has neither a handle nor a mapping any more counts against another process that has one, or
+// against none, as with real drivers.
 func (ph *physical) release() {
 	if ph.refs--; ph.refs > 0 {
-		if p := ph.owner; p != nil && ph.prop != (properties{}) && !p.holds(ph) {
-			ph.pass(p)
+		if p := ph.owner; p != nil && ph.prop != (properties{}) && !p.refersTo(ph) {
+			ph.passOn(p)
 		}
 		return
 	}
 	delete(ph.d.physicals, ph)
-	ph.give(nil)
+	ph.setOwner(nil)
 	ph.frames.Release()
 }
 
-// bequeath finds new owners for memory of p that others still hold.
-func (p *Process) bequeath() {
+// passOnMemory finds new owners for memory of p that other processes still refer to.
+func (p *Process) passOnMemory() {
 	for ph := range p.d.physicals {
 		if ph.owner == p {
-			ph.pass(p)
+			ph.passOn(p)
 		}
 	}
 }
 
-// pass counts the memory as that of a process other than p which holds it, or as nobody's.
-func (ph *physical) pass(p *Process) {
-	ph.give(nil)
+// passOn counts the memory against a process other than p that refers to it, or against none.
+func (ph *physical) passOn(p *Process) {
+	ph.setOwner(nil)
 	for o := range ph.d.processes {
-		if o != p && o.holds(ph) {
-			ph.give(o)
+		if o != p && o.refersTo(ph) {
+			ph.setOwner(o)
 			break
 		}
 	}
 }
 
-func (p *Process) holds(ph *physical) bool {
+// refersTo reports whether the process has a mapping or a handle of the memory.
+func (p *Process) refersTo(ph *physical) bool {
 	for _, a := range p.allocs.all() {
 		if a.phys == ph {
 			return true
 		}
 	}
-	return p.names[ph] != 0
+	return p.handlesOf[ph] != 0
 }
 
-// name is a process's handle of physical memory (CUmemGenericAllocationHandle).
-type name struct {
+// physicalHandle is a process's handle of physical memory (CUmemGenericAllocationHandle).
+type physicalHandle struct {
 	ph    *physical
 	count int // how often the program was given it and has not released it
 }
 
-// named gives the program a handle of ph: the one it has, or a new one.
-func (p *Process) named(ph *physical) uint64 {
-	h := p.names[ph]
+// handleOf gives the program a handle of ph: the one it has, or a new one.
+func (p *Process) handleOf(ph *physical) uint64 {
+	h := p.handlesOf[ph]
 	if h != 0 {
-		lookup[name](&p.handles, h).count++
+		lookup[physicalHandle](&p.handles, h).count++
 		return h
 	}
 	ph.refs++
-	h = p.handles.add(kindPhysical, &name{ph: ph, count: 1})
-	p.names[ph] = h
+	h = p.handles.add(kindPhysical, &physicalHandle{ph: ph, count: 1})
+	p.handlesOf[ph] = h
 	return h
 }
 
-// unname takes one handle back.
-func (p *Process) unname(h uint64) Result {
-	n := lookup[name](&p.handles, h)
+// dropHandle releases a handle once.
+func (p *Process) dropHandle(h uint64) Result {
+	n := lookup[physicalHandle](&p.handles, h)
 	if n == nil {
 		return errInvalidValue
 	}
 	if n.count--; n.count == 0 {
 		p.handles.remove(h)
-		delete(p.names, n.ph)
+		delete(p.handlesOf, n.ph)
 		n.ph.release()
 	}
 	return success
@@ -138,10 +140,10 @@ type export struct {
 	read  *os.File // of a descriptor: the end of the pipe that sees all others closed
 }
 
-// share makes a descriptor for e: the writing end of a pipe. Whoever holds it can have e; the inode of the pipe says
-// which it is and cannot be forged. When the last copy is closed, the reading end sees it and the export's reference to
-// the memory is given up.
-func (d *Driver) share(e *export) (*os.File, Result) {
+// newDescriptor makes a descriptor for e: the writing end of a pipe. A process that has it can import e; the pipe's
+// inode identifies e and cannot be forged. When the last copy is closed, the reading end sees it and the export's
+// reference to the memory is released.
+func (d *Driver) newDescriptor(e *export) (*os.File, Result) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		d.log.Error("export: pipe", "error", err)
@@ -169,13 +171,13 @@ func (d *Driver) share(e *export) (*os.File, Result) {
 		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.unshare(key)
+		d.forgetDescriptor(key)
 	}()
 	return write, success
 }
 
-// collect forgets the descriptors of which no copy is open, at once and not when somebody comes to read it: a driver's memory
-// is free when the last user has let go. d.mu is held.
+// collect forgets the descriptors of which no copy is open, at once and not only when the end of a pipe is read: a real
+// driver's memory is free when its last user has released it. Called with d.mu locked.
 func (d *Driver) collect() {
 	for key, e := range d.shared {
 		conn, err := e.read.SyscallConn()
@@ -189,13 +191,13 @@ func (d *Driver) collect() {
 			gone = err == nil && n > 0 && poll[0].Revents&unix.POLLHUP != 0
 		})
 		if gone {
-			d.unshare(key)
+			d.forgetDescriptor(key)
 		}
 	}
 }
 
-// unshare forgets a descriptor. A second time does nothing.
-func (d *Driver) unshare(key inode) {
+// forgetDescriptor forgets a descriptor. A second time does nothing.
+func (d *Driver) forgetDescriptor(key inode) {
 	if e := d.shared[key]; e != nil {
 		delete(d.shared, key)
 		e.read.Close()
@@ -205,8 +207,8 @@ func (d *Driver) unshare(key inode) {
 	}
 }
 
-// shareOf finds what a descriptor stands for.
-func (d *Driver) shareOf(f *os.File) *export {
+// exportOf finds the export of a descriptor.
+func (d *Driver) exportOf(f *os.File) *export {
 	if f == nil {
 		return nil
 	}

@@ -9,8 +9,8 @@ import (
 // pool is a memory pool of a device, for allocations in stream order.
 //
 // What is freed in stream order no longer counts as used, but until its free has run it is the stream's own: it stays
-// reserved, and only what comes after the free may have it. Anyone else makes the pool grow, though it has reserved more
-// than is used; so does one who finds no hole that is large enough.
+// reserved, and only work after the free may use it. Other allocations make the pool grow, even though it has reserved
+// more than is used; so does an allocation for which no hole is large enough.
 type pool struct {
 	handle    uint64
 	p         *Process
@@ -62,7 +62,7 @@ func (p *Process) defaultPool(dev *device) *pool {
 	return p.defaults[dev.index]
 }
 
-// currentPool is the pool that cuMemAllocAsync takes from.
+// currentPool is the pool that cuMemAllocAsync allocates from.
 func (p *Process) currentPool(dev *device) *pool {
 	if pl := p.current[dev.index]; pl != nil {
 		return pl
@@ -70,7 +70,7 @@ func (p *Process) currentPool(dev *device) *pool {
 	return p.defaultPool(dev)
 }
 
-// alloc takes memory now. The program may use it in the order of s, and after the work that is returned, if any.
+// alloc allocates memory now. The program may use it in the order of s, and after the work that is returned, if any.
 func (pl *pool) alloc(s *stream, size uint64) (*allocation, *work, Result) {
 	if pl.reuse[reuseOpportunistic] != 0 {
 		pl.collect()
@@ -104,7 +104,7 @@ func (pl *pool) park(a *allocation, s *stream, w *work) {
 	pl.parked = append(pl.parked, &parked{a.chunk, []hole{{a.base, need}}, s, w})
 }
 
-// unpark takes size bytes out of parked memory that may be used. It is the first that is large enough.
+// unpark allocates size bytes of parked memory that may be used: the first range that is large enough.
 func (pl *pool) unpark(size uint64, may func(*parked) bool) (uint64, *chunk, bool) {
 	need := portion(size)
 	for _, k := range pl.parked {
@@ -123,7 +123,7 @@ func (pl *pool) unpark(size uint64, may func(*parked) bool) (uint64, *chunk, boo
 	return 0, nil, false
 }
 
-// collect makes parked memory whose free has run anyone's.
+// collect makes parked memory whose free has run available to all.
 func (pl *pool) collect() {
 	pl.parked = slices.DeleteFunc(pl.parked, func(k *parked) bool {
 		if !k.free.done {
@@ -177,7 +177,7 @@ func (pl *pool) setAccess(dev *device, rights access) {
 	}
 }
 
-// settle releases what pools hold above their threshold; synchronising calls do so.
+// settle releases what pools have reserved above their threshold; synchronising calls do so.
 func (p *Process) settle(dev *device) {
 	for _, pl := range p.pools {
 		if pl.dev == dev {
@@ -186,7 +186,7 @@ func (p *Process) settle(dev *device) {
 	}
 }
 
-// reclaim releases all that pools hold in reserve on a device, because an allocation needs it.
+// reclaim releases all that pools have reserved and not used on a device, because an allocation needs it.
 func (p *Process) reclaim(dev *device) bool {
 	before := dev.hw.Memory.Free()
 	for _, pl := range p.pools {

@@ -66,8 +66,8 @@ func (p *Process) show(r *region, c *context) {
 	}
 }
 
-// hide takes a region out of all page tables.
-func (p *Process) hide(r *region) {
+// unmap removes a region from all page tables.
+func (p *Process) unmap(r *region) {
 	p.uva.Unmap(r.base, r.size)
 	p.regions.remove(r.base)
 	for _, c := range p.contexts {

@@ -46,7 +46,8 @@ func (w *work) after(dep *work) {
 	}
 }
 
-// follow makes w start no earlier than dep ended. Devices have clocks of their own: what another one did counts from now.
+// follow makes w start no earlier than dep ended. Devices have clocks of their own: what another one did counts from
+// now.
 func (w *work) follow(dep *work) {
 	if dep.ctx.dev == w.ctx.dev {
 		w.ready = max(w.ready, dep.at)
@@ -78,6 +79,17 @@ func (d *Driver) drain() {
 	}
 	d.ready = nil
 	d.draining = false
+}
+
+// ended notes the end of w on the hardware, where err is what the context fails with.
+func (d *Driver) ended(w *work, c *context, end hw.Time, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil && !w.done {
+		c.fail(err)
+	}
+	d.end(w, end)
+	d.drain()
 }
 
 // end marks w as ended at device time at. A second end of the same work does nothing.

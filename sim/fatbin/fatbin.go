@@ -1,19 +1,22 @@
-// Package fatbin finds the PTX in fat binaries, the containers in which nvcc and fatbinary embed a program's device code:
+// Package fatbin finds the PTX in fat binaries, the containers in which nvcc and fatbinary embed a program's device
+// code:
 //
 //	text, err := fatbin.PTX(image, 90) // for a device of compute capability 9.0
 //
-// A fat binary is a header and entries, each the code for one architecture as PTX or as an ELF file, plain or compressed:
+// A fat binary is a header and entries, each the code for one architecture as PTX or as an ELF file, plain or
+// compressed:
 //
 //	header  magic u32, version u16 (1), size of the header u16, bytes after it u64
-//	entry   kind u16, version u16 (0x101), size of the header u32, bytes after it u64, bytes of them that are compressed u32,
-//	        u32, minor u16, major u16, architecture u32, name's offset u32 and length u32, flags u64, u64, bytes when
-//	        decompressed u64
+//	entry   kind u16, version u16 (0x101), size of the header u32, bytes after it u64,
+//	        bytes of them that are compressed u32, u32, minor u16, major u16, architecture u32,
+//	        name's offset u32 and length u32, flags u64, u64, bytes when decompressed u64
 //
-// all little-endian. NVIDIA documents only the wrapper around it (__fatBinC_Wrapper_t in fatbinary_section.h). The rest is
-// public through tools that read it: n-eiling/cuda-fatbin-decompression and vosen/ZLUDA (cuda_types, dark_api) on GitHub,
-// which agree on the fields and flags here. nvcc compresses with LZ4's block format, and since CUDA 12.8 with Zstandard.
+// all little-endian. NVIDIA documents only the wrapper around it (__fatBinC_Wrapper_t in fatbinary_section.h). The rest
+// is public through tools that read it: n-eiling/cuda-fatbin-decompression and vosen/ZLUDA (cuda_types, dark_api) on
+// GitHub, which agree on the fields and flags here. nvcc compresses with LZ4's block format, and since CUDA 12.8 with
+// Zstandard.
 //
-// Images come from tenants: whatever they hold gives a text or an error, and takes no more than MaxText of memory.
+// Images come from tenants: any image gives a text or an error, and uses no more than MaxText of memory.
 package fatbin
 
 import (
@@ -65,8 +68,8 @@ type entry struct {
 	data         []byte
 }
 
-// PTX returns the PTX of the newest architecture that is not newer than the device's (90 is compute capability 9.0). The
-// error wraps ErrFormat, or is ErrNoPTX.
+// PTX returns the PTX of the newest architecture that is not newer than the device's (90 is compute capability 9.0).
+// The error wraps ErrFormat, or is ErrNoPTX.
 func PTX(image []byte, device int) ([]byte, error) {
 	entries, err := parse(image)
 	if err != nil {

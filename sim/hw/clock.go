@@ -107,8 +107,8 @@ func (c *Clock) finish(end, grace Time) {
 	}
 }
 
-// Sleep returns after d, with the precision of the kernel's timer. The runtime's own timers round up to a millisecond when
-// nothing else runs, which is longer than most kernels here.
+// Sleep returns after d, with the precision of the kernel's timer. The runtime's own timers round up to a millisecond
+// when nothing else runs, which is longer than most kernels here.
 func Sleep(d time.Duration) {
 	const coarse = 20 * time.Millisecond
 	if d > coarse {
@@ -117,7 +117,8 @@ func Sleep(d time.Duration) {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// The default slack of 50 microseconds would be a quarter of a short kernel. An error leaves the default, which is safe.
+	// The default slack of 50 microseconds would be a quarter of a short kernel. An error leaves the default, which is
+	// safe.
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
 	ts := unix.NsecToTimespec(int64(d))
 	// Interrupted early is fine: the caller looks at the clock again.

@@ -144,7 +144,7 @@ type meter struct {
 	mu     sync.Mutex
 	total  Time
 	bucket [meterBuckets]Time
-	epoch  [meterBuckets]int64 // which bucket of all time the slot holds
+	epoch  [meterBuckets]int64 // which bucket of all time the entry is
 }
 
 const (
@@ -159,11 +159,11 @@ func (m *meter) add(from, to Time) {
 	for from < to {
 		n := int64(from / meterWidth)
 		end := min(to, Time(n+1)*meterWidth)
-		slot := n % meterBuckets
-		if m.epoch[slot] != n {
-			m.epoch[slot], m.bucket[slot] = n, 0
+		i := n % meterBuckets
+		if m.epoch[i] != n {
+			m.epoch[i], m.bucket[i] = n, 0
 		}
-		m.bucket[slot] += end - from
+		m.bucket[i] += end - from
 		from = end
 	}
 }
@@ -175,8 +175,8 @@ func (m *meter) last(now Time, window time.Duration) time.Duration {
 	n := int64(now / meterWidth)
 	var sum Time
 	for k := int64(1); k <= min(int64(Time(window)/meterWidth), meterBuckets-1) && k <= n; k++ {
-		if slot := (n - k) % meterBuckets; m.epoch[slot] == n-k {
-			sum += m.bucket[slot]
+		if i := (n - k) % meterBuckets; m.epoch[i] == n-k {
+			sum += m.bucket[i]
 		}
 	}
 	return time.Duration(sum)

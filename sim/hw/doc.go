@@ -1,34 +1,34 @@
 // Package hw is the hardware of the software GPU: a model that behaves like a device, so that what runs above it (a
-// driver, limits, time slices) can be tested where there is none. It knows memory, page tables, compute units, copy
-// engines and time; it knows no driver API.
+// driver, limits, time slices) can be tested where there is no device. It has memory, page tables, compute units, copy
+// engines and time; it has no driver API.
 //
 // # Model
 //
-//	Machine  what shares one host: devices, and the barrier that makes memory safe to take away
+//	Machine  the devices of one host, and the barrier that makes it safe to free memory
 //	Device   memory, one compute engine, three movers, a clock
 //	Memory   2 MiB frames of a memfd; a frame is touched when it is written and given back to the host when it is freed
 //	Space    one address space: which addresses are mapped, to what, and whether they may be written
 //	Channel  the work of one owner in one Space: grids submitted to the compute engine
 //	Grid     a number of blocks with equal needs; blocks run on units, many at a time, in no promised order
 //
-// Every unit is given to the channels that may use it one after the other, each for at most one slice while others wait.
-// A channel that may use all units so takes turns with the others on the whole device; channels that are confined to
-// different units run at the same time, and where only some units are common, those alone are shared by time. A channel
-// that runs out of work goes on at the next step, a quantum later at most, while others run beside it. Grids of one
-// channel share its units. A unit issues one instruction a cycle, so that blocks that share a unit take as long as the sum
-// of their cycles: concurrency hides nothing and invents nothing.
+// Every unit is given to the channels that may use it one after the other, each for at most one slice while others
+// wait. So a channel that may use all units takes turns with the others on the whole device; channels that are confined
+// to different units run at the same time, and where only some units are common, those alone are shared by time. A
+// channel that runs out of work goes on at the next step, a quantum later at most, while others run beside it. Grids of
+// one channel share its units. A unit issues one instruction a cycle, so that blocks that share a unit take as long as
+// the sum of their cycles: concurrency hides nothing and invents nothing.
 //
 // # Time
 //
 // Device time is in nanoseconds and runs with the wall clock, except that it stands still when the host could not
 // execute a step in the time the device would have needed. The device is then slower than its data sheet, never faster.
-// A step executes up to one quantum ahead of the clock; results carry the device time at which they count, and whoever
-// shows them to a program waits for that time first (Clock.Wait).
+// A step executes up to one quantum ahead of the clock; results carry the device time at which they count, and
+// code that shows them to a program waits for that time first (Clock.Wait).
 // In virtual mode nothing waits, and device time is what the engines have reached.
 //
 // # Concurrency
 //
 // All methods may be called from any goroutine. Callbacks (Grid.Done, Move.Done) run on an engine's goroutine with no
-// lock of this package held, and may submit more work. Memory and host pages are taken away only between steps: freeing
+// lock of this package locked, and may submit more work. Memory and host pages are freed only between steps: freeing
 // waits for the step that runs, which is short.
 package hw

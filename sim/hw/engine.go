@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// engine is the compute engine of a device: one goroutine that gives channels their turns on the units, and workers that
-// execute the units of a step.
+// engine is the compute engine of a device: one goroutine that gives channels their turns on the units, and workers
+// that execute the units of a step.
 type engine struct {
 	dev     *Device
 	barrier *sync.RWMutex
@@ -121,9 +121,9 @@ func (e *engine) close() {
 	<-e.ended
 }
 
-// pick waits for work and returns the turns of the next step: on every unit the channel that has it while its slice lasts,
-// else the one that has waited longest for it. Channels of the same units so alternate on all of them together, and those
-// of different units run at the same time.
+// pick waits for work and returns the turns of the next step: on every unit the channel that has it while its slice
+// lasts, else the one that has waited longest for it. Channels of the same units so alternate on all of them together,
+// and those of different units run at the same time.
 func (e *engine) pick() []turn {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -158,7 +158,7 @@ func (e *engine) pick() []turn {
 			o.channel, o.slice = e.longest(i), Time(e.dev.Config.Slice)
 		}
 		if o.channel == nil {
-			continue // a unit that nobody wants
+			continue // a unit that no channel wants
 		}
 		k := slices.IndexFunc(turns, func(t turn) bool { return t.channel == o.channel })
 		if k < 0 {
@@ -242,8 +242,8 @@ func (e *engine) ready(turns []turn) Time {
 	return earliest
 }
 
-// step executes the grids of a channel on the units of its turn from start until end, or until there are none, and returns
-// when that was.
+// step executes the grids of a channel on the units of its turn from start until end, or until there are none, and
+// returns when that was.
 func (e *engine) step(t turn, start, end Time) Time {
 	c := t.channel
 	cycle := Time(1000 / e.dev.Config.MHz)

@@ -120,8 +120,8 @@ func TestBackToBack(t *testing.T) {
 	}
 }
 
-// TestSlices checks that channels with endless work get equal shares of the device, whatever they ask for, and that short
-// work gets through. It acts in callbacks, when virtual time stands still.
+// TestSlices checks that channels with endless work get equal shares of the device, whatever they ask for, and that
+// short work gets through. It acts in callbacks, when virtual time stands still.
 func TestSlices(t *testing.T) {
 	d := machine(t, Config{Units: 4}).Devices[0]
 	const n = 3

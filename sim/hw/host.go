@@ -41,8 +41,8 @@ func (m *Machine) NewHostPages(size uint64) (*HostPages, error) {
 	return m.mapHost(file, 0, n)
 }
 
-// AdoptHostPages maps size bytes of a memfd that a program made, from offset on, a multiple of the page size. It must be
-// sealed against shrinking and have all these pages. The file is owned by the result, also on error.
+// AdoptHostPages maps size bytes of a memfd that a program made, from offset on, a multiple of the page size. It must
+// be sealed against shrinking and have all these pages. The file is owned by the result, also on error.
 func (m *Machine) AdoptHostPages(file *os.File, offset, size uint64) (*HostPages, error) {
 	if err := adoptable(int(file.Fd()), offset, size); err != nil {
 		file.Close()
@@ -51,8 +51,8 @@ func (m *Machine) AdoptHostPages(file *os.File, offset, size uint64) (*HostPages
 	return m.mapHost(file, offset, size)
 }
 
-// adoptable says why a program's file is not to be mapped. Pages that were not there when a device touches them would be
-// the end of all programs.
+// adoptable says why a program's file is not to be mapped. Pages that were not there when a device touches them would
+// be the end of all programs.
 func adoptable(fd int, offset, size uint64) error {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
@@ -86,7 +86,7 @@ func (m *Machine) mapHost(file *os.File, offset, n uint64) (*HostPages, error) {
 // Size in bytes, a multiple of the page size when made by NewHostPages.
 func (h *HostPages) Size() uint64 { return h.size }
 
-// File is the memfd behind the pages. It is closed by Release.
+// File is the memfd of the pages. It is closed by Release.
 func (h *HostPages) File() *os.File { return h.file }
 
 // Bytes are the pages as mapped here. They must not be used after Release.

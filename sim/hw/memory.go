@@ -205,7 +205,7 @@ func (f *Frames) Release() {
 	}
 }
 
-// cleanAtOnce is how many frames are cleaned by whoever releases them: giving much touched memory back to the host
+// cleanAtOnce is how many frames are cleaned by the release itself: giving much touched memory back to the host
 // takes long, and the caller may hold locks.
 const cleanAtOnce = 32
 
@@ -214,7 +214,7 @@ func (m *Memory) wipe(runs []run) {
 	for _, r := range runs {
 		off, n := int64(r.first)*FrameSize, int64(r.count)*FrameSize
 		if unix.Fallocate(m.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n) != nil {
-			// Without holes the memory stays the host's loss, but nobody may read what was in it.
+			// Without holes the host does not get the memory back, but no other program may read what was in it.
 			clear(m.data[off : off+n])
 		}
 	}

@@ -13,8 +13,8 @@ type Move struct {
 	Bytes uint64
 	Ready Time // not before this time
 	Owner any  // moves of different owners take turns
-	// Chunk is how many bytes one Step may do at most; 0 for the mover's own choice. It keeps steps short that have much
-	// to do for few bytes.
+	// Chunk is how many bytes one Step may do at most; 0 for the mover's own choice. It keeps steps short that have
+	// much to do for few bytes.
 	Chunk uint64
 	// Step does the bytes [off, off+n) with memory held in place. An error ends the move.
 	Step func(off, n uint64) error

@@ -20,8 +20,8 @@ func (u *until) Run(at At, cycles int64) (int64, bool, error) {
 	return cycles, at.Time+Time(float64(cycles)*at.NanosPerCycle) >= u.end, nil
 }
 
-// TestUnits checks who gets how much of each unit: channels of different units all of theirs at the same time, channels of
-// the same unit equal parts of it.
+// TestUnits checks who gets how much of each unit: channels of different units all of theirs at the same time, channels
+// of the same unit equal parts of it.
 func TestUnits(t *testing.T) {
 	const span = 100 * time.Millisecond // in cycles: 100000
 	for _, tc := range []struct {

@@ -1,6 +1,6 @@
-// Package kernels holds the test kernels of the software GPU: CUDA C and the PTX that clang makes of it. It exists so that
-// the interpreter's tests, the driver's, the demo and the benchmarks run the same programs. The parameters of each kernel
-// are those of its function in the .cu file.
+// Package kernels has the test kernels of the software GPU: CUDA C and the PTX that clang makes of it. It exists so
+// that the interpreter's tests, the driver's, the demo and the benchmarks run the same programs. The parameters of each
+// kernel are those of its function in the .cu file.
 package kernels
 
 import _ "embed" // for the PTX
@@ -19,8 +19,8 @@ var Linear []byte
 //go:embed compute.ptx
 var Compute []byte
 
-// Control has spin, spin_cycles, wait_flag, collatz, spin_lock, fibonacci, apply, out_of_bounds, smid, count and polynomial,
-// and the variables counter, counter_address and coefficients.
+// Control has spin, spin_cycles, wait_flag, collatz, spin_lock, fibonacci, apply, out_of_bounds, smid, count and
+// polynomial, and the variables counter, counter_address and coefficients.
 //
 //go:embed control.ptx
 var Control []byte

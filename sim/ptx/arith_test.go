@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The reference of this file knows nothing of the interpreter: integers are big.Int cut to a width, floating point is exact
-// big.Float rounded once.
+// The reference of this file knows nothing of the interpreter: integers are big.Int cut to a width, floating point is
+// exact big.Float rounded once.
 
 // regClass is a register file of the generated programs.
 type regClass int
@@ -262,7 +262,8 @@ func floatRefs(f64 bool) []refOp {
 		if !finite(x...) || native != native {
 			return enc(native)
 		}
-		// In the cases at hand an exact zero is a sum of opposites or has a zero factor; the native sign holds but for rm.
+		// In the cases at hand an exact zero is a sum of opposites or has a zero factor; the native sign holds but for
+		// rm.
 		zero := native
 		if zero != 0 {
 			zero = 0

@@ -9,8 +9,8 @@ import (
 
 const header = ".version 8.0\n.target sm_90\n.address_size 64\n"
 
-// snippet wraps a body in a kernel that has %out (address of out + 64 bytes a thread), %in (input buffer), %t (thread) and
-// some registers of every class. The module text may hold functions and variables before it.
+// snippet wraps a body in a kernel that has %out (address of out + 64 bytes a thread), %in (input buffer), %t (thread)
+// and some registers of every class. The module text may hold functions and variables before it.
 func snippet(module, body string) string {
 	return header + module + `
 .visible .entry k(.param .u64 in, .param .u64 out) {
@@ -222,8 +222,8 @@ func TestWarpOperations(t *testing.T) {
 			"shfl.sync.idx.b32 %r2, %r1, 31, 31, -1;\nst.global.u32 [%out], %r2;", func(int) uint64 { return 3000 }},
 		{"warp barrier", "setp.lt.u32 %p1, %t, 16;\n@%p1 bra B;\nst.global.u32 [%in], 77;\nbar.warp.sync -1;\nst.global.u32 [%out], 77;\nbra E;\nB: bar.warp.sync -1;\n" +
 			"ld.volatile.global.u32 %r1, [%in];\nst.global.u32 [%out], %r1;\nE:", func(int) uint64 { return 77 }},
-		// Quarters of a warp go through the same operations with masks of their own, each only when its leader comes, which waits
-		// for the quarter above: nobody may be released, or kept, by another's lanes.
+		// Quarters of a warp go through the same operations with masks of their own, each only when its leader comes,
+		// which waits for the quarter above: nobody may be released, or kept, by another's lanes.
 		{"quarters that synchronize by themselves", "shr.u32 %r1, %t, 3;\nshl.b32 %r2, %r1, 3;\nmov.u32 %r3, 0xff;\nshl.b32 %r3, %r3, %r2;\n" +
 			"and.b32 %r4, %t, 7;\nsetp.ne.u32 %p1, %r4, 0;\n@%p1 bra S;\nsetp.eq.u32 %p2, %r1, 3;\n@%p2 bra S;\n" +
 			"L: ld.volatile.global.u32 %r5, [%in];\nsetp.le.u32 %p3, %r5, %r1;\n@%p3 bra L;\n" + // until the counter is above the quarter

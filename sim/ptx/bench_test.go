@@ -6,8 +6,8 @@ import (
 	"github.com/lgpu/lgpu/sim/kernels"
 )
 
-// BenchmarkRun reports issue cycles a second on one core. In fma and spin every instruction takes one cycle, so there it is warp
-// instructions a second.
+// BenchmarkRun reports issue cycles a second on one core. In fma and spin every instruction takes one cycle, so there
+// it is warp instructions a second.
 func BenchmarkRun(b *testing.B) {
 	for _, c := range []struct {
 		name, kernel string

@@ -85,9 +85,9 @@ func (b *Block) nanos(used int64) int64 {
 	return b.at.Nanos + int64(float64(used)*b.at.NanosPerCycle)
 }
 
-// Run executes the block for about the given number of cycles, from where it stopped, and returns the cycles it took and
-// whether the block has ended. The error, a *Fault, ends the block; it is returned by every later Run too. A call that is
-// not "done" has used at least one cycle when cycles is positive.
+// Run executes the block for about the given number of cycles, from where it stopped, and returns the cycles it took
+// and whether the block has ended. The error, a *Fault, ends the block; it is returned by every later Run too. A call
+// that is not "done" has used at least one cycle when cycles is positive.
 func (b *Block) Run(at At, cycles int64) (used int64, done bool, err error) {
 	if b.err != nil {
 		return 0, true, b.err
@@ -165,8 +165,8 @@ func (b *Block) wakeUp(used int64) {
 	}
 }
 
-// idle is called when no warp can run: time passes until a sleeper wakes, or lanes go on without those they wait for, or the
-// block is stuck.
+// idle is called when no warp can run: time passes until a sleeper wakes, or lanes go on without those they wait for,
+// or the block is stuck.
 func (b *Block) idle(used, cycles int64) int64 {
 	for i := range b.warps {
 		if w := &b.warps[i]; w.live != 0 && !w.blocked {

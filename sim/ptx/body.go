@@ -98,30 +98,16 @@ type function struct {
 
 // function reads .entry or .func from that word to the end of its body.
 func (p *parser) function(entry bool, link linkage, line int32) error {
-	f := &function{entry: entry, link: link, line: line}
+	f := &function{entry: entry, link: link, line: line, root: newScope(nil)}
 	if entry && link == linkLocal {
 		f.link = linkVisible // a launch finds it by its name
 	}
-	if err := p.advance(); err != nil {
+	err := p.advance()
+	if err != nil {
 		return err
 	}
-	var err error
-	f.root = newScope(nil)
-	if !entry && p.is('(') {
-		if f.rets, err = p.formals(f); err != nil {
-			return err
-		}
-	}
-	if f.name, err = p.ident(); err != nil {
+	if err := p.header(f); err != nil {
 		return err
-	}
-	if p.is('(') {
-		if f.params, err = p.formals(f); err != nil {
-			return err
-		}
-	}
-	if p.vars[f.name] != nil {
-		return p.fail("%s is already a variable", f.name)
 	}
 	k := &Kernel{Name: f.name, fn: f}
 	if entry {
@@ -160,6 +146,27 @@ func (p *parser) function(entry bool, link linkage, line int32) error {
 		return err
 	}
 	p.own = append(p.own, f)
+	return nil
+}
+
+// header parses a function's results, name and parameters.
+func (p *parser) header(f *function) (err error) {
+	if !f.entry && p.is('(') {
+		if f.rets, err = p.formals(f); err != nil {
+			return err
+		}
+	}
+	if f.name, err = p.ident(); err != nil {
+		return err
+	}
+	if p.is('(') {
+		if f.params, err = p.formals(f); err != nil {
+			return err
+		}
+	}
+	if p.vars[f.name] != nil {
+		return p.fail("%s is already a variable", f.name)
+	}
 	return nil
 }
 

@@ -180,20 +180,6 @@ func floatComparison(op string, t typ) cmpFn {
 
 var joins = map[string]uint8{"": joinNone, "and": joinAnd, "or": joinOr, "xor": joinXor}
 
-// compare reads the operator, the join and the types that setp and set have in common.
-func (a *asm) compare(types int) (cmp cmpFn, join uint8, ftz bool, ts [3]typ, err error) {
-	op := a.oneOf("eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")
-	join = joins[a.oneOf("and", "or", "xor")]
-	ftz = a.has("ftz")
-	if ts, err = a.types(types); err != nil {
-		return
-	}
-	if cmp = comparison(op, ts[types-1]); cmp == nil {
-		err = a.errf("comparison .%s of type %v is not supported", op, ts[types-1])
-	}
-	return
-}
-
 // compareArgs reads the two values, flushed if asked, and the predicate that is joined, from operand 1 on.
 func (a *asm) compareArgs(in *inst, join uint8, ftz bool, t typ) error {
 	n := 3

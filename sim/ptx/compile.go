@@ -7,11 +7,10 @@ import (
 
 // asm compiles one function.
 type asm struct {
+	source
 	p      *parser
 	f      *function
-	ri     *rawInst
 	index  int32 // of ri in the body
-	used   uint64
 	regs   map[regKey]int32
 	consts map[constKey]int32
 	shared map[*variable]bool
@@ -35,10 +34,6 @@ type constKey struct {
 
 // fix is a branch whose target is a raw index until all code is placed.
 type fix struct{ code, table, raw int }
-
-func (a *asm) errf(format string, args ...any) error {
-	return &Error{Line: int(a.ri.line), Instr: oneLine(a.ri.text), Msg: fmt.Sprintf(format, args...)}
-}
 
 // compileFunc turns a function's raw body into code.
 func (p *parser) compileFunc(f *function) error {
@@ -108,72 +103,6 @@ func (a *asm) emit(in inst) *inst {
 	in.raw, in.guard, in.flip = a.index, a.guard, a.flip
 	a.f.code = append(a.f.code, in)
 	return &a.f.code[len(a.f.code)-1]
-}
-
-// has consumes a modifier when the instruction has it.
-func (a *asm) has(name string) bool {
-	for i, m := range a.ri.mods {
-		if m == name && a.used&(1<<i) == 0 {
-			a.used |= 1 << i
-			return true
-		}
-	}
-	return false
-}
-
-// oneOf consumes the first of the names that the instruction has; "" for none.
-func (a *asm) oneOf(names ...string) string {
-	for _, n := range names {
-		if a.has(n) {
-			return n
-		}
-	}
-	return ""
-}
-
-// optType consumes the next type modifier.
-func (a *asm) optType() typ {
-	for i, m := range a.ri.mods {
-		if t := typeNames[m]; t != tNone && a.used&(1<<i) == 0 {
-			a.used |= 1 << i
-			return t
-		}
-	}
-	return tNone
-}
-
-// types consumes exactly n types and requires every other modifier to be consumed.
-func (a *asm) types(n int) ([3]typ, error) {
-	var ts [3]typ
-	for i := range n {
-		if ts[i] = a.optType(); ts[i] == tNone {
-			return ts, a.errf("type is missing")
-		}
-	}
-	return ts, a.done()
-}
-
-// typ1 is types(1) for the common case.
-func (a *asm) typ1() (typ, error) {
-	ts, err := a.types(1)
-	return ts[0], err
-}
-
-// done requires that every modifier was consumed.
-func (a *asm) done() error {
-	for i, m := range a.ri.mods {
-		if a.used&(1<<i) == 0 {
-			return a.errf("modifier .%s is not supported", m)
-		}
-	}
-	return nil
-}
-
-func (a *asm) nargs(lo, hi int) error {
-	if n := len(a.ri.args); n < lo || n > hi {
-		return a.errf("%d operands", n)
-	}
-	return nil
 }
 
 // find looks a register up from the innermost scope out.
@@ -267,7 +196,8 @@ func (a *asm) src(o *operand, t typ) (int32, error) {
 	return i, err
 }
 
-// wideSrc is src for instructions that take a wider register too; it returns the register's type, tNone for other operands.
+// wideSrc is src for instructions that take a wider register too; it returns the register's type, tNone for other
+// operands.
 func (a *asm) wideSrc(o *operand, t typ) (int32, typ, error) {
 	if o.neg {
 		return 0, tNone, a.errf("'!' before %s", o.name)
@@ -315,13 +245,13 @@ func (a *asm) constant(k constKey) int32 {
 	if i, ok := a.consts[k]; ok {
 		return i
 	}
-	slot := int32(len(a.f.consts))
+	index := int32(len(a.f.consts))
 	a.f.consts = append(a.f.consts, k.val)
 	if k.global != nil || k.fn != nil || k.shared != nil {
-		a.f.relocs = append(a.f.relocs, constReloc{slot: slot, global: k.global, fn: k.fn, shared: k.shared, add: k.val})
+		a.f.relocs = append(a.f.relocs, constReloc{index: index, global: k.global, fn: k.fn, shared: k.shared, add: k.val})
 	}
-	a.consts[k] = ^slot
-	return ^slot
+	a.consts[k] = ^index
+	return ^index
 }
 
 // variable looks a name up in the scopes, the formals and the module.

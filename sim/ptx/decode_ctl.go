@@ -182,80 +182,105 @@ func decodeCall(a *asm) error {
 	}
 	site := &callSite{}
 	in := inst{kind: kCall, cost: 4, x: &extra{call: site}}
-	var sigRets, sigParams []formal
+	sig, err := a.callee(target, args, &in)
+	if err != nil {
+		return err
+	}
+	if len(rets) != len(sig.rets) || len(params) != len(sig.params) {
+		return a.errf("call with %d results and %d arguments of a function with %d and %d",
+			len(rets), len(params), len(sig.rets), len(sig.params))
+	}
+	if err := a.callArguments(site, params, sig.params); err != nil {
+		return err
+	}
+	after, err := a.callResults(site, rets, sig.rets)
+	if err != nil {
+		return err
+	}
+	a.f.calls = append(a.f.calls, site)
+	a.emit(in)
+	for _, move := range after {
+		move()
+	}
+	return nil
+}
+
+// signature is what a function is called with.
+type signature struct{ rets, params []formal }
+
+// callee finds the function that a call names, or the prototype of one that is called through a pointer.
+func (a *asm) callee(target *operand, args []operand, in *inst) (signature, error) {
 	if _, _, ok := a.find(target.name); ok {
 		r, err := a.src(target, tB64)
 		if err != nil {
-			return err
+			return signature{}, err
 		}
 		in.a = r
 		a.f.indirect = true
 		if len(args) != 1 {
-			return a.errf("call through a pointer without a prototype")
+			return signature{}, a.errf("call through a pointer without a prototype")
 		}
 		pr, f := a.prototype(args[0].name)
 		switch {
 		case pr != nil:
-			sigRets, sigParams = pr.rets, pr.params
+			return signature{pr.rets, pr.params}, nil
 		case f != nil:
-			sigRets, sigParams = f.rets, f.params
+			return signature{f.rets, f.params}, nil
 		default:
-			return a.errf("%s is no prototype", args[0].name)
+			return signature{}, a.errf("%s is no prototype", args[0].name)
 		}
-	} else {
-		f := a.p.decls[target.name]
-		if f == nil {
-			return a.errf("unknown function %s", target.name)
-		}
-		if f.entry {
-			return a.errf("call of the kernel %s", f.name)
-		}
-		site.name = f.name
-		if f.defined {
-			site.callee = f
-		}
-		sigRets, sigParams = f.rets, f.params
 	}
-	if len(rets) != len(sigRets) || len(params) != len(sigParams) {
-		return a.errf("call with %d results and %d arguments of a function with %d and %d", len(rets), len(params), len(sigRets), len(sigParams))
+	f := a.p.decls[target.name]
+	if f == nil {
+		return signature{}, a.errf("unknown function %s", target.name)
 	}
+	if f.entry {
+		return signature{}, a.errf("call of the kernel %s", f.name)
+	}
+	site := in.x.call
+	site.name = f.name
+	if f.defined {
+		site.callee = f
+	}
+	return signature{f.rets, f.params}, nil
+}
+
+// callArguments stores the arguments of a call where the callee expects them.
+func (a *asm) callArguments(site *callSite, params []operand, want []formal) error {
 	for i := range params {
-		c, err := a.passed(&params[i], &sigParams[i])
+		c, err := a.passed(&params[i], &want[i])
 		if err != nil {
 			return err
 		}
 		if params[i].kind != oSym || c.fresh {
-			r, err := a.src(&params[i], sigParams[i].t)
+			r, err := a.src(&params[i], want[i].t)
 			if err != nil {
 				return err
 			}
-			a.paramMove(kSt, r, c.caller, sigParams[i].t)
+			a.paramMove(kSt, r, c.caller, want[i].t)
 		}
 		site.args = append(site.args, c.copyParam)
 	}
-	var after []func() error
+	return nil
+}
+
+// callResults notes where the results of a call go, and returns what loads them after it.
+func (a *asm) callResults(site *callSite, rets []operand, want []formal) (after []func(), err error) {
 	for i := range rets {
-		c, err := a.passed(&rets[i], &sigRets[i])
+		c, err := a.passed(&rets[i], &want[i])
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if c.fresh {
-			d, err := a.dst(&rets[i], sigRets[i].t)
+			d, err := a.dst(&rets[i], want[i].t)
 			if err != nil {
-				return err
+				return nil, err
 			}
-			after = append(after, func() error { a.paramMove(kLd, d, c.caller, sigRets[i].t); return nil })
+			after = append(after, func() { a.paramMove(kLd, d, c.caller, want[i].t) })
 		}
 		site.rets = append(site.rets, c.copyParam)
 	}
-	a.f.calls = append(a.f.calls, site)
-	a.emit(in)
-	for _, f := range after {
-		if err := f(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return after, nil
 }
 
 // prototype looks up what a call through a pointer names: a prototype, or a list of possible targets.

@@ -54,31 +54,26 @@ var intOps = map[aluKey]aluFn{
 	{"bfe", tU32}: bfe(tU32), {"bfe", tU64}: bfe(tU64), {"bfe", tS32}: bfe(tS32), {"bfe", tS64}: bfe(tS64),
 }
 
+// operands reads a destination, and as many sources as there are types.
+func (a *asm) operands(dt typ, ts ...typ) (d int32, r [4]int32, err error) {
+	if err := a.nargs(len(ts)+1, len(ts)+1); err != nil {
+		return 0, r, err
+	}
+	if r, err = a.srcs(1, ts...); err != nil {
+		return 0, r, err
+	}
+	d, err = a.dst(&a.ri.args[0], dt)
+	return d, r, err
+}
+
 // alu emits fn with n sources of the given types, destination first.
 func (a *asm) alu(fn aluFn, cost uint8, dt typ, ts ...typ) error {
-	if err := a.nargs(len(ts)+1, len(ts)+1); err != nil {
-		return err
-	}
-	r, err := a.srcs(1, ts...)
-	if err != nil {
-		return err
-	}
-	d, err := a.dst(&a.ri.args[0], dt)
+	d, r, err := a.operands(dt, ts...)
 	if err != nil {
 		return err
 	}
 	a.emit(inst{kind: kALU, fn: fn, d: d, a: r[0], b: r[1], c: r[2], cost: cost})
 	return nil
-}
-
-// isFloat says whether the next type of the instruction is a floating-point one.
-func (a *asm) isFloat() bool {
-	for _, m := range a.ri.mods {
-		if t := typeNames[m]; t != tNone {
-			return t.float()
-		}
-	}
-	return false
 }
 
 func intCost(op string, t typ) uint8 {
@@ -335,16 +330,25 @@ func (a *asm) dstPred(o *operand) (int32, error) {
 	return i, err
 }
 
+// intOp finds the function of an operation on the instruction's one type.
+func (a *asm) intOp(op string) (aluFn, typ, error) {
+	t, err := a.typ1()
+	if err != nil {
+		return nil, t, err
+	}
+	fn := intOps[aluKey{op, t}]
+	if fn == nil {
+		return nil, t, a.errf("type %v is not supported", t)
+	}
+	return fn, t, nil
+}
+
 // decodeShift is shl and shr: the amount is 32 bits whatever the type.
 func decodeShift(op string) func(*asm) error {
 	return func(a *asm) error {
-		t, err := a.typ1()
+		fn, t, err := a.intOp(op)
 		if err != nil {
 			return err
-		}
-		fn := intOps[aluKey{op, t}]
-		if fn == nil {
-			return a.errf("type %v is not supported", t)
 		}
 		return a.alu(fn, 1, t, t, tB32)
 	}
@@ -353,13 +357,9 @@ func decodeShift(op string) func(*asm) error {
 // decodeCount is popc, clz: 32-bit results.
 func decodeCount(op string) func(*asm) error {
 	return func(a *asm) error {
-		t, err := a.typ1()
+		fn, t, err := a.intOp(op)
 		if err != nil {
 			return err
-		}
-		fn := intOps[aluKey{op, t}]
-		if fn == nil {
-			return a.errf("type %v is not supported", t)
 		}
 		return a.alu(fn, 1, tB32, t)
 	}
@@ -391,14 +391,7 @@ func decodeBfe(a *asm) error {
 
 // alu4 emits a function of four sources.
 func (a *asm) alu4(fn alu4Fn, dt typ, ts ...typ) error {
-	if err := a.nargs(5, 5); err != nil {
-		return err
-	}
-	r, err := a.srcs(1, ts...)
-	if err != nil {
-		return err
-	}
-	d, err := a.dst(&a.ri.args[0], dt)
+	d, r, err := a.operands(dt, ts...)
 	if err != nil {
 		return err
 	}

@@ -19,23 +19,6 @@ func (a *asm) spaceOf() (string, memSpace, error) {
 	return "param", inFrameParam, nil
 }
 
-// ordering consumes the memory-order, scope and cache modifiers, which say nothing here except that strong accesses are
-// atomic.
-func (a *asm) ordering() (strong bool) {
-	strong = a.oneOf("volatile", "relaxed", "acquire", "release", "acq_rel", "mmio") != ""
-	a.has("mmio")
-	a.has("weak")
-	a.oneOf("cta", "gpu", "sys", "cluster")
-	a.oneOf("nc")
-	a.oneOf("ca", "cg", "cs", "cv", "lu", "wb", "wt")
-	for i, m := range a.ri.mods {
-		if len(m) > 4 && (m[:4] == "L1::" || m[:4] == "L2::") {
-			a.used |= 1 << i
-		}
-	}
-	return strong
-}
-
 // base resolves an address operand: the index of the base, the offset, and the space that a parameter's name implies.
 func (a *asm) base(o *operand, space memSpace) (int32, uint64, memSpace, error) {
 	if o.kind != oAddr {
@@ -89,20 +72,6 @@ func (a *asm) memory() (space memSpace, name string, strong bool, n int, t typ, 
 		err = a.errf("type %v is not supported", t)
 	}
 	return
-}
-
-// elements returns the operands of a value of n elements.
-func (a *asm) elements(o *operand, n int) ([]operand, error) {
-	if o.kind != oVec {
-		if n != 1 {
-			return nil, a.errf("operand is no vector of %d", n)
-		}
-		return []operand{*o}, nil
-	}
-	if len(o.list) != n {
-		return nil, a.errf("vector of %d elements where %d were expected", len(o.list), n)
-	}
-	return o.list, nil
 }
 
 func decodeLd(a *asm) error {

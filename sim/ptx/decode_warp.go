@@ -27,26 +27,11 @@ func decodeBar(a *asm) error {
 	}
 	in := inst{kind: kBar, cost: 4, x: &extra{q: -1}}
 	args := a.ri.args
-	var err error
 	if form == "red" {
 		if err := a.nargs(3, 4); err != nil {
 			return err
 		}
-		last := &args[len(args)-1]
-		if in.c, in.x.flip, err = a.pred(last); err != nil {
-			return err
-		}
-		if op == "popc" {
-			in.sub = barPopc
-			if t != tU32 {
-				return a.errf("type %v is not supported", t)
-			}
-			in.d, err = a.dst(&args[0], tU32)
-		} else {
-			in.sub = map[string]uint8{"and": barAnd, "or": barOr}[op]
-			in.d, err = a.dstPred(&args[0])
-		}
-		if err != nil {
+		if err := a.barReduction(&in, op, t); err != nil {
 			return err
 		}
 		args = args[1 : len(args)-1]
@@ -59,6 +44,7 @@ func decodeBar(a *asm) error {
 			return a.errf("thread count is missing")
 		}
 	}
+	var err error
 	if in.a, err = a.src(&args[0], tB32); err != nil {
 		return err
 	}
@@ -70,6 +56,25 @@ func decodeBar(a *asm) error {
 	}
 	a.emit(in)
 	return nil
+}
+
+// barReduction decodes the predicate, the operation and the destination of bar.red.
+func (a *asm) barReduction(in *inst, op string, t typ) (err error) {
+	args := a.ri.args
+	if in.c, in.x.flip, err = a.pred(&args[len(args)-1]); err != nil {
+		return err
+	}
+	if op == "popc" {
+		in.sub = barPopc
+		if t != tU32 {
+			return a.errf("type %v is not supported", t)
+		}
+		in.d, err = a.dst(&args[0], tU32)
+	} else {
+		in.sub = map[string]uint8{"and": barAnd, "or": barOr}[op]
+		in.d, err = a.dstPred(&args[0])
+	}
+	return err
 }
 
 func (a *asm) barWarp() error {

@@ -14,7 +14,8 @@ func merge(d, s *vec, act uint32) {
 	}
 }
 
-// exec runs the current group until cycle end, or until it meets, splits from or waits for others, and returns the cycle.
+// exec runs the current group until cycle end, or until it merges with, splits from or waits for others, and returns
+// the cycle.
 func (w *warp) exec(used, end int64) int64 {
 	g := &w.groups[w.cur]
 	f := g.frame
@@ -165,39 +166,19 @@ func readParam(p []byte, size uint8) uint64 {
 	return uint64(p[0])
 }
 
-// control executes an instruction that may end, split or stop the group. It returns false when the group does not simply go
-// on behind the instruction; then the group has the right counter already.
+// control executes an instruction that may end, split or stop the group. It returns false when the group does not
+// simply continue after the instruction; then the group's counter is set already.
 func (w *warp) control(in *inst, f *frame, g *group, act uint32, used int64) bool {
 	switch in.kind {
 	case kBrx:
-		// The lanes of the first target go together, the others come again.
-		idx := f.val(in.a)
-		first := idx[bits.TrailingZeros32(act)]
-		if first >= uint64(len(in.x.table)) {
-			w.fault(FaultInstruction, 0, f, in)
-			return false
-		}
-		sel := same(idx, first, act)
-		w.split(g.mask&^act, g.pc+1, f)
-		w.split(act&^sel, g.pc, f)
-		g.mask, g.pc = sel, in.x.table[first]
+		w.branchIndexed(in, f, g, act)
 		return false
 	case kExit:
 		w.leave(g, act, false)
 		w.exit(f, act)
 		return false
 	case kRet:
-		site, parent := f.site, f.parent
-		for m := act; m != 0; m &= m - 1 {
-			l := bits.TrailingZeros32(m)
-			for _, c := range site.rets {
-				copy(parent.param[l*parent.stride+c.caller:][:c.size], f.param[l*f.stride+c.callee:])
-			}
-		}
-		to := f.ret
-		w.leave(g, act, false)
-		w.split(act, to, parent)
-		w.dead(f, act)
+		w.returns(f, g, act)
 		return false
 	case kCall:
 		w.call(in, f, g, act)
@@ -224,18 +205,7 @@ func (w *warp) control(in *inst, f *frame, g *group, act uint32, used int64) boo
 	case kBar:
 		return w.block.barrier(w, in, f, g, act)
 	case kBarWarp:
-		other := w.others(in, f, act)
-		if other != 0 {
-			w.part(g, other, waitNone)
-		}
-		if !w.meet(in, f, g, act&^other) {
-			return false
-		}
-		g.forced = false
-		if other != 0 {
-			g.pc++
-		}
-		return other == 0
+		return w.barWarp(in, f, g, act)
 	}
 	lanes := w.ready(in, f, g, act)
 	if lanes == 0 {
@@ -251,7 +221,53 @@ func (w *warp) control(in *inst, f *frame, g *group, act uint32, used int64) boo
 	return lanes == act
 }
 
-// leave takes lanes out of the current group, which goes on behind its instruction if any stay.
+// branchIndexed is brx.idx: the lanes with the first target branch together, the others execute the instruction again.
+func (w *warp) branchIndexed(in *inst, f *frame, g *group, act uint32) {
+	idx := f.val(in.a)
+	first := idx[bits.TrailingZeros32(act)]
+	if first >= uint64(len(in.x.table)) {
+		w.fault(FaultInstruction, 0, f, in)
+		return
+	}
+	sel := same(idx, first, act)
+	w.split(g.mask&^act, g.pc+1, f)
+	w.split(act&^sel, g.pc, f)
+	g.mask, g.pc = sel, in.x.table[first]
+}
+
+// returns returns lanes from a function to its caller, with the results.
+func (w *warp) returns(f *frame, g *group, act uint32) {
+	site, parent := f.site, f.parent
+	for m := act; m != 0; m &= m - 1 {
+		l := bits.TrailingZeros32(m)
+		for _, c := range site.rets {
+			copy(parent.param[l*parent.stride+c.caller:][:c.size], f.param[l*f.stride+c.callee:])
+		}
+	}
+	to := f.ret
+	w.leave(g, act, false)
+	w.split(act, to, parent)
+	w.dead(f, act)
+}
+
+// barWarp is bar.warp.sync: lanes with another member mask leave the group first. It returns false when the group
+// waits.
+func (w *warp) barWarp(in *inst, f *frame, g *group, act uint32) bool {
+	other := w.others(in, f, act)
+	if other != 0 {
+		w.part(g, other, waitNone)
+	}
+	if !w.reconverge(in, f, g, act&^other) {
+		return false
+	}
+	g.forced = false
+	if other != 0 {
+		g.pc++
+	}
+	return other == 0
+}
+
+// leave takes lanes out of the current group, which continues after its instruction if any stay.
 func (w *warp) leave(g *group, act uint32, again bool) {
 	g.mask &^= act
 	if g.mask == 0 {

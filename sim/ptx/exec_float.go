@@ -27,8 +27,8 @@ func mulF32(d, a, b, _ *vec) {
 	}
 }
 
-// fmaF32 takes the quick path of fma32 (away from the middle between two results, from subnormal and from not finite ones)
-// for four lanes at once: a lane alone is one long chain of dependent conversions.
+// fmaF32 takes the quick path of fma32 (away from the middle between two results, from subnormal and from not finite
+// ones) for four lanes at once: a lane alone is one long chain of dependent conversions.
 func fmaF32(d, a, b, c *vec) {
 	for i := 0; i < lanes; i += 4 {
 		x, y, z := (*[4]uint64)(a[i:i+4]), (*[4]uint64)(b[i:i+4]), (*[4]uint64)(c[i:i+4])
@@ -208,7 +208,8 @@ func copysign(sign uint64) aluFn {
 	}
 }
 
-// pick is min or max of two values that are of the bits x and y: numbers win over NaN unless nan, minus zero is below zero.
+// pick is min or max of two values that are of the bits x and y: numbers win over NaN unless nan, minus zero is below
+// zero.
 func pick(x, y float64, xb, yb, quiet uint64, most, nan bool) uint64 {
 	switch {
 	case x != x || y != y:

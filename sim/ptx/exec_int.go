@@ -2,8 +2,8 @@ package ptx
 
 import "math/bits"
 
-// The functions here compute all 32 lanes of an instruction, active or not; the interpreter keeps only the active ones. Values
-// come in and go out zero-extended.
+// The functions here compute all 32 lanes of an instruction, active or not; the interpreter keeps only the active ones.
+// Values come in and go out zero-extended.
 
 type (
 	uints interface{ uint16 | uint32 | uint64 }
@@ -378,7 +378,8 @@ func brev(width uint) aluFn {
 	}
 }
 
-// bfind finds the highest bit that differs from the sign; shift gives the distance from the top instead of the position.
+// bfind finds the highest bit that differs from the sign; shift gives the distance from the top instead of the
+// position.
 func bfind(t typ, shift bool) aluFn {
 	w := t.bits()
 	return func(d, a, _, _ *vec) {

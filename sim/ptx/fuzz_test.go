@@ -8,8 +8,8 @@ import (
 	"github.com/lgpu/lgpu/sim/kernels"
 )
 
-// tryAll parses, links with made-up addresses and runs every kernel for a while on memory that is mostly not there. Whatever
-// the source, each step gives a value or an error of the promised type.
+// tryAll parses, links with made-up addresses and runs every kernel for a while on memory that is mostly not there.
+// Whatever the source, each step gives a value or an error of the promised type.
 func tryAll(t *testing.T, src []byte) {
 	m, err := Parse(src)
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// initialiser reads the value of a variable into its Global. Bytes are kept only up to the last that is written, so that a
-// large array with few values stays small.
+// initialiser reads the value of a variable into its Global. Bytes are kept only up to the last that is written, so
+// that a large array with few values stays small.
 type initialiser struct {
 	p     *parser
 	g     *Global

@@ -138,7 +138,7 @@ type copyParam struct{ caller, callee, size int }
 
 // constReloc is a constant whose value depends on an address.
 type constReloc struct {
-	slot   int32
+	index  int32
 	global *Global
 	fn     *function // whose address it is
 	shared *variable // static shared variable

@@ -53,6 +53,12 @@ func load(t testing.TB, src []byte, a *arena) (*Module, *Image) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return m, loadModule(t, m, a)
+}
+
+// loadModule places a module's globals in the arena and links the module.
+func loadModule(t testing.TB, m *Module, a *arena) *Image {
+	t.Helper()
 	addrs := map[string]uint64{}
 	for _, g := range m.Globals {
 		addrs[g.Name] = a.alloc(int(g.Size))
@@ -64,7 +70,7 @@ func load(t testing.TB, src []byte, a *arena) (*Module, *Image) {
 	for _, g := range m.Globals {
 		copy(a.mem[addrs[g.Name]-a.base:], img.InitData(g))
 	}
-	return m, img
+	return img
 }
 
 // params encodes arguments at the offsets of the kernel.

@@ -2,8 +2,8 @@ package ptx
 
 import "fmt"
 
-// Generic addresses of the windows that are no device memory. They are not canonical 48-bit addresses, so no device range can
-// meet them.
+// Generic addresses of the windows that are no device memory. They are not canonical 48-bit addresses, so no device
+// range can meet them.
 const (
 	SharedBase uint64 = 0x0100_0000_0000_0000 // a block's shared memory
 	LocalBase  uint64 = 0x0200_0000_0000_0000 // a thread's local memory
@@ -14,8 +14,8 @@ const (
 
 // Memory is the device memory that one grid sees.
 type Memory interface {
-	// Window returns the mapped range that holds addr: its first device address and the host memory behind it. Run keeps
-	// what it got until it returns. Window is called from every goroutine that runs a block of the grid.
+	// Window returns the mapped range that holds addr: its first device address and its host memory. Run
+	// keeps what it got until it returns. Window is called from every goroutine that runs a block of the grid.
 	Window(addr uint64) (base uint64, mem []byte, writable, ok bool)
 }
 
@@ -28,8 +28,8 @@ type Launch struct {
 	Cooperative   bool      // all blocks are resident at once; the caller's promise, nothing changes here
 	EnvReg        [32]uint32
 	ID            uint64 // %gridid
-	// Print gets the record of each call of vprintf, in pieces (PieceText and so on), from any goroutine that runs a block.
-	// nil drops them. The record is the receiver's.
+	// Print gets the record of each call of vprintf, in pieces (PieceText and so on), from any goroutine that runs a
+	// block. nil drops them. The record is the receiver's.
 	Print func(record []byte)
 }
 
@@ -46,7 +46,7 @@ type FaultKind uint8
 
 // The faults.
 const (
-	FaultAddress     FaultKind = iota + 1 // no mapping behind a global or generic address
+	FaultAddress     FaultKind = iota + 1 // no mapping at a global or generic address
 	FaultShared                           // shared address out of the block's range
 	FaultLocal                            // local address out of the thread's range
 	FaultReadOnly                         // a write to a read-only mapping or to parameters
@@ -120,7 +120,8 @@ type Grid struct {
 	localBytes  int64
 }
 
-// NewGrid prepares a launch; it allocates nothing for blocks that have not begun. The error says which argument is wrong.
+// NewGrid prepares a launch; it allocates nothing for blocks that have not begun. The error says which argument is
+// wrong.
 func (img *Image) NewGrid(l Launch, mem Memory) (*Grid, error) {
 	if l.Kernel == nil || l.Kernel.fn == nil || img.mod.Kernels[l.Kernel.Name] != l.Kernel {
 		return nil, fmt.Errorf("ptx: launch: no kernel of this module")
@@ -173,8 +174,8 @@ func (img *Image) NewGrid(l Launch, mem Memory) (*Grid, error) {
 // Blocks returns the number of blocks.
 func (g *Grid) Blocks() int64 { return g.blocks }
 
-// Block returns block i, 0 <= i < Blocks, counted along x, then y, then z. Every call makes a fresh block that has not begun.
-// It returns nil for an i out of range.
+// Block returns block i, 0 <= i < Blocks, counted along x, then y, then z. Every call makes a fresh block that has not
+// begun. It returns nil for an i out of range.
 func (g *Grid) Block(i int64) *Block {
 	if i < 0 || i >= g.blocks {
 		return nil

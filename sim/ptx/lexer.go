@@ -146,51 +146,16 @@ func (l *lexer) next() (token, error) {
 }
 
 func (l *lexer) number(t token) (token, error) {
-	start := l.pos
-	rest := l.src[start:]
+	rest := l.src[l.pos:]
 	if len(rest) > 2 && rest[0] == '0' {
-		want := 0
 		switch rest[1] {
 		case 'f', 'F':
-			t.kind, want = tokF32, 8
+			return l.floatBits(t, tokF32, 8)
 		case 'd', 'D':
-			t.kind, want = tokF64, 16
-		}
-		if want != 0 {
-			n := 2
-			for n < len(rest) && isIdent(rest[n]) {
-				n++
-			}
-			v, err := strconv.ParseUint(rest[2:n], 16, 64)
-			if err != nil || n != want+2 {
-				return t, l.errf("bad floating-point constant %s", rest[:n])
-			}
-			t.text, t.bits = rest[:n], v
-			l.pos += n
-			return t, nil
+			return l.floatBits(t, tokF64, 16)
 		}
 	}
-	n := 0
-	hex := len(rest) > 1 && rest[0] == '0' && (rest[1] == 'x' || rest[1] == 'X')
-	isFloat := false
-	for n < len(rest) {
-		c := rest[n]
-		switch {
-		case isIdent(c):
-			if !hex && (c == 'e' || c == 'E') {
-				isFloat = true
-				if n+1 < len(rest) && (rest[n+1] == '+' || rest[n+1] == '-') {
-					n++
-				}
-			}
-		case c == '.' && !hex && !isFloat:
-			isFloat = true
-		default:
-			goto end
-		}
-		n++
-	}
-end:
+	n, isFloat := numberLength(rest)
 	text := rest[:n]
 	l.pos += n
 	t.text = text
@@ -209,4 +174,42 @@ end:
 	}
 	t.kind, t.bits = tokInt, v
 	return t, nil
+}
+
+// floatBits reads a constant that gives the bits of a floating-point number in so many hexadecimal digits: 0f3f800000.
+func (l *lexer) floatBits(t token, kind tokKind, digits int) (token, error) {
+	rest := l.src[l.pos:]
+	n := 2
+	for n < len(rest) && isIdent(rest[n]) {
+		n++
+	}
+	v, err := strconv.ParseUint(rest[2:n], 16, 64)
+	if err != nil || n != digits+2 {
+		return t, l.errf("bad floating-point constant %s", rest[:n])
+	}
+	t.kind, t.text, t.bits = kind, rest[:n], v
+	l.pos += n
+	return t, nil
+}
+
+// numberLength returns how many bytes of rest are a number, and whether it is a floating-point one.
+func numberLength(rest string) (n int, isFloat bool) {
+	hex := len(rest) > 1 && rest[0] == '0' && (rest[1] == 'x' || rest[1] == 'X')
+	for ; n < len(rest); n++ {
+		c := rest[n]
+		switch {
+		case isIdent(c):
+			if !hex && (c == 'e' || c == 'E') {
+				isFloat = true
+				if n+1 < len(rest) && (rest[n+1] == '+' || rest[n+1] == '-') {
+					n++
+				}
+			}
+		case c == '.' && !hex && !isFloat:
+			isFloat = true
+		default:
+			return n, isFloat
+		}
+	}
+	return n, isFloat
 }

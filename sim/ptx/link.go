@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// dynamicStack is the local memory a thread gets beyond what is known when its calls may recurse or go through pointers.
+// dynamicStack is the local memory a thread gets beyond what is known when its calls may recurse or go through
+// pointers.
 const dynamicStack = 16 << 10
 
 // layout places shared variables, sums up local memory over calls, and completes the Kernels.
@@ -13,7 +14,8 @@ func (m *Module) layout(o Options) error {
 	for _, f := range m.funcs {
 		m.Prints = f.builtins() || m.Prints
 	}
-	// Shared variables named by functions other than kernels have one place in all kernels that may reach these functions.
+	// Shared variables named by functions other than kernels have one place in all kernels that may reach these
+	// functions.
 	var common int64
 	fixed := map[*variable]bool{}
 	for _, f := range m.funcs {
@@ -56,7 +58,7 @@ func (m *Module) layout(o Options) error {
 		}
 		for _, r := range f.relocs {
 			if r.shared != nil {
-				f.consts[r.slot] = uint64(r.shared.off) + r.add
+				f.consts[r.index] = uint64(r.shared.off) + r.add
 			}
 		}
 	}
@@ -71,8 +73,8 @@ func place(v *variable, off *int64) error {
 	return nil
 }
 
-// builtins finds the calls of what the device provides, and returns whether the function prints. A call of the assertion
-// handler is a trap.
+// builtins finds the calls of what the device provides, and returns whether the function prints. A call of the
+// assertion handler is a trap.
 func (f *function) builtins() (prints bool) {
 	for i := range f.code {
 		in := &f.code[i]
@@ -91,8 +93,8 @@ func (f *function) builtins() (prints bool) {
 	return prints
 }
 
-// reach returns, for each function, the local memory its calls need at most, and whether it may reach a function that names
-// shared variables. Functions are finished callees first; those left over are in cycles or call such.
+// reach returns, for each function, the local memory its calls need at most, and whether it may reach a function that
+// names shared variables. Functions are finished callees first; those left over are in cycles or call such.
 func (m *Module) reach() (stack []int64, needs []bool, err error) {
 	n := len(m.funcs)
 	stack, needs = make([]int64, n), make([]bool, n)
@@ -156,8 +158,8 @@ type Image struct {
 	consts [][]vec // of each function
 }
 
-// Link gives the module's variables their device addresses. addrOf needs every Global of the module by name, but for those
-// that are extern. The error is an *Error: a variable without address, or what Unresolved says.
+// Link gives the module's variables their device addresses. addrOf needs every Global of the module by name, but for
+// those that are extern. The error is an *Error: a variable without address, or what Unresolved says.
 func (m *Module) Link(addrOf map[string]uint64) (*Image, error) {
 	if err := m.Unresolved(); err != nil {
 		return nil, err
@@ -175,9 +177,9 @@ func (m *Module) Link(addrOf map[string]uint64) (*Image, error) {
 		for _, r := range f.relocs {
 			switch {
 			case r.global != nil:
-				vals[r.slot] = img.addrs[r.global] + r.add
+				vals[r.index] = img.addrs[r.global] + r.add
 			case r.fn != nil:
-				vals[r.slot] = r.fn.address() + r.add
+				vals[r.index] = r.fn.address() + r.add
 			}
 		}
 		vs := make([]vec, len(vals))
@@ -194,8 +196,8 @@ func (m *Module) Link(addrOf map[string]uint64) (*Image, error) {
 // address is the generic address of a function.
 func (f *function) address() uint64 { return FuncBase + uint64(f.index)*16 }
 
-// InitData returns the first bytes of g's value with all addresses filled in; the rest up to g.Size is zero. g is a Global
-// of the image's module.
+// InitData returns the first bytes of g's value with all addresses filled in; the rest up to g.Size is zero. g is a
+// Global of the image's module.
 func (img *Image) InitData(g *Global) []byte {
 	data := append([]byte(nil), g.Init...)
 	for _, r := range g.Relocs {

@@ -161,6 +161,17 @@ func (r *window) at(addr, size uint64) unsafe.Pointer {
 	return unsafe.Add(r.host, off)
 }
 
+// locate finds the memory of an access that is not where the last one was, and the range in which the next access is
+// likely to lie; nil after a fault.
+func (w *warp) locate(in *inst, f *frame, lane uint, addr, size uint64, write bool) (unsafe.Pointer, window) {
+	p, fault := w.ptr(in.x.space, f, lane, addr, size, write)
+	if fault != 0 {
+		w.fault(fault, addr, f, in)
+		return nil, window{}
+	}
+	return p, w.region(in.x.space, write)
+}
+
 // load executes kLd for the active lanes; a fault is recorded in the block.
 func (w *warp) load(in *inst, f *frame, act uint32) {
 	x := in.x
@@ -174,12 +185,9 @@ func (w *warp) load(in *inst, f *frame, act uint32) {
 		addr := base[l] + in.imm
 		p := near.at(addr, n)
 		if p == nil {
-			var fault FaultKind
-			if p, fault = w.ptr(x.space, f, l, addr, n, false); fault != 0 {
-				w.fault(fault, addr, f, in)
+			if p, near = w.locate(in, f, l, addr, n, false); p == nil {
 				return
 			}
-			near = w.region(x.space, false)
 		}
 		if n == 4 && in.size == 4 && !x.strong && x.regs[0] >= 0 {
 			f.regs[x.regs[0]][l] = ((uint64(*(*uint32)(p)) ^ x.ext) - x.ext) & x.mask
@@ -214,12 +222,9 @@ func (w *warp) store(in *inst, f *frame, act uint32) {
 		addr := base[l] + in.imm
 		p := near.at(addr, n)
 		if p == nil {
-			var fault FaultKind
-			if p, fault = w.ptr(x.space, f, l, addr, n, true); fault != 0 {
-				w.fault(fault, addr, f, in)
+			if p, near = w.locate(in, f, l, addr, n, true); p == nil {
 				return
 			}
-			near = w.region(x.space, true)
 		}
 		for k, r := range x.regs {
 			e, v := unsafe.Add(p, k*int(in.size)), f.val(r)[l]

@@ -352,29 +352,11 @@ func (p *parser) varName(h varType, extern bool, owner *function) (*variable, er
 		return nil, err
 	}
 	elem := int64(h.t.bytes()) * h.vec
-	dims := []int64{}
-	v.size = elem
-	open := false
-	for p.is('[') {
-		if err := p.advance(); err != nil {
-			return nil, err
-		}
-		if p.is(']') && len(dims) == 0 {
-			open = true
-			dims = append(dims, 0)
-		} else {
-			if p.tok.kind != tokInt || p.tok.bits > MaxGlobalBytes || len(dims) >= maxDepth {
-				return nil, p.fail("dimension %v of %s", p.tok, v.name)
-			}
-			dims = append(dims, int64(p.tok.bits))
-			if err := p.advance(); err != nil {
-				return nil, err
-			}
-		}
-		if err := p.expect(']'); err != nil {
-			return nil, err
-		}
+	dims, open, err := p.dimensions(v.name)
+	if err != nil {
+		return nil, err
 	}
+	v.size = elem
 	for i, d := range dims {
 		if i == 0 && open {
 			d = 1
@@ -419,4 +401,30 @@ func (p *parser) varName(h varType, extern bool, owner *function) (*variable, er
 		v.glob.Size = v.size
 	}
 	return v, nil
+}
+
+// dimensions parses the dimensions of an array; open says that the first is left open, and 0 here.
+func (p *parser) dimensions(name string) (dims []int64, open bool, err error) {
+	dims = []int64{}
+	for p.is('[') {
+		if err := p.advance(); err != nil {
+			return nil, false, err
+		}
+		if p.is(']') && len(dims) == 0 {
+			open = true
+			dims = append(dims, 0)
+		} else {
+			if p.tok.kind != tokInt || p.tok.bits > MaxGlobalBytes || len(dims) >= maxDepth {
+				return nil, false, p.fail("dimension %v of %s", p.tok, name)
+			}
+			dims = append(dims, int64(p.tok.bits))
+			if err := p.advance(); err != nil {
+				return nil, false, err
+			}
+		}
+		if err := p.expect(']'); err != nil {
+			return nil, false, err
+		}
+	}
+	return dims, open, nil
 }

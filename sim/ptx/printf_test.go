@@ -35,8 +35,8 @@ func spell(t *testing.T, record []byte) string {
 	return out.String()
 }
 
-// printed runs one thread that calls vprintf with a format and arguments that the body stores at %SP, and returns the record
-// and the result.
+// printed runs one thread that calls vprintf with a format and arguments that the body stores at %SP, and returns the
+// record and the result.
 func printed(t *testing.T, format, body string) (string, int32) {
 	t.Helper()
 	bytes := ""

@@ -1,6 +1,7 @@
 // Package ptx executes PTX, the assembly language of CUDA kernels, on the host: a parser, a linker and a resumable warp
-// interpreter. It exists so that the software GPU runs the very kernels a compiler emits, with a duration that depends on
-// what they execute, and without any knowledge of contexts, streams or wall clocks (those are sim/hw and sim/driver).
+// interpreter. It exists so that the software GPU runs the very kernels a compiler emits, with a duration that depends
+// on what they execute, and without any knowledge of contexts, streams or wall clocks (those are sim/hw and
+// sim/driver).
 //
 // The calls most users need:
 //
@@ -11,28 +12,29 @@
 //
 // # Execution
 //
-// A block is run by one goroutine at a time; different blocks of a grid (and different grids of an image) run concurrently.
-// Run executes about the asked number of cycles and returns; it may be called again with another At (another SM, a later
-// time). Nothing inside Run waits for another block, so a kernel that spins on memory keeps its block "not done" and hangs
-// nobody. Warps of a block take turns in quanta of quantumCycles.
+// A block is run by one goroutine at a time; different blocks of a grid (and different grids of an image) run
+// concurrently. Run executes about the asked number of cycles and returns; it may be called again with another At
+// (another SM, a later time). Nothing inside Run waits for another block: a kernel that spins on memory keeps its own
+// block "not done" and stops no other. Warps of a block take turns in quanta of quantumCycles.
 //
-// A warp is 32 lanes with a program counter each, kept as groups of lanes that share counter and call frame. The group with
-// the deepest frame and the lowest counter runs first, and groups that meet merge, which reconverges structured code at its
-// natural place. A group that has been kept back for starveCycles gets one quantum out of turn, so lanes of one warp that
-// wait for each other (a spin lock, a flag) make progress, as on devices with independent thread scheduling. A .sync operation
-// waits for the lanes of its member mask that have not exited; when they can never come it goes on with those that are there.
+// A warp is 32 lanes with a program counter each, kept as groups of lanes that share counter and call frame. The group
+// with the deepest frame and the lowest counter runs first, and groups that reach the same instruction merge:
+// structured code reconverges where its branches join. A group that has not run for starveCycles gets one quantum out
+// of turn, so lanes of one warp that wait for each other (a spin lock, a flag) make progress, as on devices with
+// independent thread scheduling. A .sync operation waits for the lanes of its member mask that have not exited; when
+// they can never reach it, it goes on with those that have.
 //
 // # Memory
 //
-// Global and constant variables and everything reached by pointers are found through Memory. Windows that it returned are
-// kept for the duration of one Run call. Plain accesses are plain host accesses; .volatile, .relaxed, .acquire, .release,
-// atom and red on 32 and 64 bits are sync/atomic operations (narrower atomics compare and swap the word around them), so they
-// hold between blocks and against other users of the mapping. The host must be little-endian, and Window must return memory
-// whose host address is aligned as its device address is (to 16 bytes).
+// Global and constant variables and everything reached by pointers are found through Memory. Windows that it returned
+// are kept for the duration of one Run call. Plain accesses are plain host accesses; .volatile, .relaxed, .acquire,
+// .release, atom and red on 32 and 64 bits are sync/atomic operations (narrower atomics compare and swap the word
+// around them), so they are atomic between blocks and for other users of the mapping. The host must be little-endian,
+// and Window must return memory whose host address is aligned as its device address is (to 16 bytes).
 //
-// Shared memory belongs to the block, local memory to the thread; their generic addresses are SharedBase and LocalBase plus
-// the offset, outside of any address a device hands out. An access that is not aligned to its size, or that nothing maps, is
-// a Fault; it ends the block, and no later Run does anything.
+// Shared memory belongs to the block, local memory to the thread; their generic addresses are SharedBase and LocalBase
+// plus the offset, outside of any address a device hands out. An access that is not aligned to its size, or that
+// nothing maps, is a Fault; it ends the block, and no later Run does anything.
 //
 // # Cost model
 //
@@ -42,28 +44,29 @@
 //	     membar and fences, ld.param of a kernel, ld.const with a fixed address; any instruction that is predicated off
 //	2    mul.hi, mul.wide, mul24, 64-bit mul and mad, dp4a, f64 add/mul/fma/min/max, conversions from or to 64 bits, shuffles,
 //	     votes and the like, brx; ld and st to shared and local memory and to parameters of functions
-//	4    ld and st to global, constant and generic addresses; f32 approximations (rcp, sqrt, rsqrt, ex2, lg2, sin, cos, tanh, div);
-//	     barriers of the block, calls and returns
+//	4    ld and st to global, constant and generic addresses; f32 approximations (rcp, sqrt, rsqrt, ex2, lg2, sin, cos, tanh,
+//	     div); barriers of the block, calls and returns
 //	8    f32 division and roots rounded exactly (.rn and the like), 16- and 32-bit integer division; atom and red
 //	16   64-bit integer division, f64 division and roots
 //
 // Loads and stores take one more for each further 32-bit word of a lane.
 //
 // There is no latency: a block that has several warps takes the sum of their instructions. %clock64 counts these cycles
-// from At.Cycle, and %globaltimer is At.Nanos plus the cycles times At.NanosPerCycle. A nanosleep lets other warps run and, when
-// there is none, passes the time idle.
+// from At.Cycle, and %globaltimer is At.Nanos plus the cycles times At.NanosPerCycle. A nanosleep lets other warps run
+// and, when there is none, passes the time idle.
 //
 // # Precision
 //
-// add, sub, mul, fma, div.r*, rcp.r*, sqrt.r* and cvt round exactly, in all four modes, f16 included. Approximate functions
-// are computed in f64 and rounded, so they are better than the device's. f32 NaN results are the canonical 0x7fffffff.
+// add, sub, mul, fma, div.r*, rcp.r*, sqrt.r* and cvt round exactly, in all four modes, f16 included. Approximate
+// functions are computed in f64 and rounded, so they are better than the device's. f32 NaN results are the canonical
+// 0x7fffffff.
 //
 // # Not understood
 //
-// Textures and surfaces, wmma/mma/wgmma and their loads, cp.async, mbarrier, clusters other than of one block, cudaGraph
-// and tensor-map instructions, alloca, vector registers, 128-bit types, video (SIMD) instructions and 8-bit floats.
-// Any of these is an *Error from Parse (a call of an undefined function: from Link), never a wrong result. Of the functions
-// that a device provides there are vprintf and __assertfail.
+// Textures and surfaces, wmma/mma/wgmma and their loads, cp.async, mbarrier, clusters other than of one block,
+// cudaGraph and tensor-map instructions, alloca, vector registers, 128-bit types, video (SIMD) instructions and 8-bit
+// floats. Any of these is an *Error from Parse (a call of an undefined function: from Link), never a wrong result. Of
+// the functions that a device provides, vprintf and __assertfail exist.
 package ptx
 
 import (
@@ -180,8 +183,8 @@ const (
 	maxThreadRegs     = 255
 )
 
-// registers is what a thread of the kernel is said to use, of the estimate used. As for a real compiler, who wishes for a
-// bound gets at most that many; only then there may be so many that large blocks do not fit.
+// registers is what a thread of the kernel is said to use, of the estimate used. As for a real compiler, who wishes for
+// a bound gets at most that many; only then there may be so many that large blocks do not fit.
 func (k *Kernel) registers(used int, o Options) int {
 	limit := defaultThreadRegs
 	switch {

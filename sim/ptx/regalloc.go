@@ -1,7 +1,7 @@
 package ptx
 
-// Compilers number registers as if there were no end of them, nearly one a value. Here a register is 256 bytes a warp, so
-// those that live inside one basic block share places; the others keep one each.
+// Compilers number registers as if there were no end of them, nearly one a value. Here a register is 256 bytes a warp,
+// so those that live inside one basic block share places; the others keep one each.
 
 // operands calls use for each register that an instruction reads and def for each that it writes.
 func (in *inst) operands(use, def func(*int32)) {
@@ -75,8 +75,8 @@ func (in *inst) operands(use, def func(*int32)) {
 	}
 }
 
-// liveRange is what is known of a register: the block it lives in, -1 when it is more than one or when it may be read before
-// it is written there, and its first and last instruction.
+// liveRange is what is known of a register: the block it lives in, -1 when it is more than one or when it may be read
+// before it is written there, and its first and last instruction.
 type liveRange struct {
 	block int32 // 0: not seen
 	last  int32
@@ -104,36 +104,7 @@ func (f *function) leaders() []bool {
 
 // shareRegisters renumbers the registers of a function.
 func shareRegisters(f *function) {
-	ranges := make([]liveRange, f.numRegs)
-	lead := f.leaders()
-	block := int32(1)
-	for i := range f.code {
-		if lead[i] {
-			block++
-		}
-		in := &f.code[i]
-		in.operands(func(r *int32) {
-			if *r >= 0 {
-				v := &ranges[*r]
-				v.last = int32(i)
-				if v.block != block {
-					v.block = -1
-				}
-			}
-		}, func(r *int32) {
-			if *r < 0 {
-				return
-			}
-			v := &ranges[*r]
-			v.last = int32(i)
-			switch {
-			case v.block == 0 && in.guard == 0:
-				v.block = block
-			case v.block != block:
-				v.block = -1
-			}
-		})
-	}
+	ranges := f.liveRanges()
 	var next int32
 	for r := range ranges {
 		v := &ranges[r]
@@ -170,4 +141,39 @@ func shareRegisters(f *function) {
 	}
 	f.numRegs = max(next, 1)
 	f.regs = int(max(16, (next+7)&^7))
+}
+
+// liveRanges finds for every register the block it is used in, and its last use.
+func (f *function) liveRanges() []liveRange {
+	ranges := make([]liveRange, f.numRegs)
+	lead := f.leaders()
+	block := int32(1)
+	for i := range f.code {
+		if lead[i] {
+			block++
+		}
+		in := &f.code[i]
+		in.operands(func(r *int32) {
+			if *r >= 0 {
+				v := &ranges[*r]
+				v.last = int32(i)
+				if v.block != block {
+					v.block = -1
+				}
+			}
+		}, func(r *int32) {
+			if *r < 0 {
+				return
+			}
+			v := &ranges[*r]
+			v.last = int32(i)
+			switch {
+			case v.block == 0 && in.guard == 0:
+				v.block = block
+			case v.block != block:
+				v.block = -1
+			}
+		})
+	}
+	return ranges
 }

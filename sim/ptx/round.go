@@ -147,9 +147,9 @@ func bits32(x float32) uint64 {
 
 func bits64(x float64) uint64 { return math.Float64bits(x) }
 
-// toOdd corrects s, the nearest f64 to an exact value that is greater by err (of any size below the last place, only its
-// sign matters), to the exact value rounded to odd. Rounding that once more to f32 or f16 gives the same as rounding the
-// exact value, in every mode.
+// toOdd corrects s, the nearest f64 to an exact value that is greater by err (of any size below the last place, only
+// its sign matters), to the exact value rounded to odd. Rounding that once more to f32 or f16 gives the same as
+// rounding the exact value, in every mode.
 func toOdd(s, err float64) float64 {
 	if err == 0 || s == 0 || math.IsInf(s, 0) || s != s || err != err {
 		return s
@@ -183,7 +183,8 @@ func fma32(a, b, c float32) uint64 {
 	p := float64(a) * float64(b)
 	s := p + float64(c)
 	sb := math.Float64bits(s)
-	// Rounding twice differs from rounding once only where s lies half-way between two f32 values, or the result is subnormal.
+	// Rounding twice differs from rounding once only where s lies half-way between two f32 values, or the result is
+	// subnormal.
 	if sb&0x1fffffff == 0x10000000 || sb>>52&0x7ff < 897 && s != 0 {
 		s, err := twoSum(p, float64(c))
 		return bits32(float32(toOdd(s, err)))
@@ -210,8 +211,8 @@ func sqrtOdd(a float64) float64 {
 	return toOdd(s, math.FMA(-s, s, a))
 }
 
-// round64 rounds an exact or nearly exact x to f64. The value is exact, or x has so many bits that it lies on the right side
-// of every f64 and of every middle between two.
+// round64 rounds an exact or nearly exact x to f64. The value is exact, or x has so many bits that it lies on the right
+// side of every f64 and of every middle between two.
 func round64(x *big.Float, mode rounding) float64 {
 	r, acc := x.Float64()
 	if acc == big.Exact || mode == rn {

@@ -38,8 +38,8 @@ type definition struct {
 	f    *function
 }
 
-// ParseUnits reads sources and links them into one module: what one declares .extern another defines. The error is always
-// an *Error. Names that no unit defines are left to Unresolved.
+// ParseUnits reads sources and links them into one module: what one declares .extern another defines. The error is
+// always an *Error. Names that no unit defines are left to Unresolved.
 func ParseUnits(o Options, units ...Unit) (*Module, error) {
 	parsers := make([]*parser, len(units))
 	for i, u := range units {

@@ -23,17 +23,7 @@ func linked(t *testing.T, units []Unit) uint32 {
 		t.Fatal(err)
 	}
 	a := newArena(1 << 16)
-	addrs := map[string]uint64{}
-	for _, g := range m.Globals {
-		addrs[g.Name] = a.alloc(int(g.Size))
-	}
-	img, err := m.Link(addrs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range m.Globals {
-		copy(words[byte](a, addrs[g.Name], int(g.Size)), img.InitData(g))
-	}
+	img := loadModule(t, m, a)
 	out := a.alloc(4)
 	if _, err := runAll(grid(t, img, m.Kernels["k"], lin(1, 1), a, out), slice); err != nil {
 		t.Fatal(err)

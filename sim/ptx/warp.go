@@ -144,7 +144,6 @@ func (w *warp) split(mask uint32, pc int32, f *frame) {
 // pick chooses the group to run, joins those at the same place to it, and sets the limit up to which it runs alone.
 // It returns false when all groups wait.
 func (w *warp) pick() bool {
-	best := -1
 	if len(w.groups) == 1 {
 		if w.groups[0].wait != waitNone {
 			w.blocked = true
@@ -153,7 +152,26 @@ func (w *warp) pick() bool {
 		w.cur, w.limit = 0, noLimit
 		return true
 	}
-	oldest, parts := w.starved > starveCycles, 0
+	oldest := w.starved > starveCycles
+	best, parts := w.first(oldest)
+	if parts > 1 && w.join() {
+		return w.pick()
+	}
+	if best < 0 {
+		w.blocked = true
+		return false
+	}
+	if oldest {
+		w.starved = 0
+	}
+	w.merge(best, oldest)
+	return true
+}
+
+// first finds the group to run next: the deepest with the lowest counter or, where oldest is set, the one that has
+// waited longest; -1 if all wait. parts is the number of groups that wait for the others of a collective operation.
+func (w *warp) first(oldest bool) (best, parts int) {
+	best = -1
 	for i := range w.groups {
 		g := &w.groups[i]
 		if g.wait == waitConv {
@@ -180,16 +198,12 @@ func (w *warp) pick() bool {
 			best = i
 		}
 	}
-	if parts > 1 && w.join() {
-		return w.pick()
-	}
-	if best < 0 {
-		w.blocked = true
-		return false
-	}
-	if oldest {
-		w.starved = 0
-	}
+	return best, parts
+}
+
+// merge makes a group the current one, with the lanes of all groups at the same instruction. It runs until it reaches
+// another group's instruction.
+func (w *warp) merge(best int, oldest bool) {
 	b := w.groups[best]
 	w.limit = noLimit
 	for i := 0; i < len(w.groups); i++ {
@@ -214,11 +228,10 @@ func (w *warp) pick() bool {
 	b.turn = w.turn
 	w.groups[best] = b
 	w.cur = best
-	return true
 }
 
-// join merges groups that wait at the same .sync operation, which a group that ran out of turn reaches without being stopped
-// at the others' place. It returns whether there were any.
+// join merges groups that wait at the same .sync operation, which a group that ran out of turn reaches without being
+// stopped at the others' place. It returns whether there were any.
 func (w *warp) join() bool {
 	for i := range w.groups {
 		for k := i + 1; k < len(w.groups); k++ {
@@ -235,7 +248,8 @@ func (w *warp) join() bool {
 	return false
 }
 
-// run executes the warp's groups from cycle used of the Run to end, or until all wait or have exited, and returns the cycle.
+// run executes the warp's groups from cycle used of the Run to end, or until all wait or have exited, and returns the
+// cycle.
 func (w *warp) run(used, end int64) int64 {
 	for used < end && w.live != 0 && w.block.err == nil && w.pick() {
 		from := used
@@ -276,8 +290,8 @@ func (w *warp) force() bool {
 	return any
 }
 
-// ready returns which of the active lanes of a group can do a .sync operation: lanes that name the same members, if all of
-// these are there; 0 if none can. Lanes that name different ones can be at the same place, and so in one group.
+// ready returns which of the active lanes of a group can do a .sync operation: lanes that name the same members, if all
+// of these are there; 0 if none can. Lanes that name different ones can be at the same place, and so in one group.
 func (w *warp) ready(in *inst, f *frame, g *group, act uint32) uint32 {
 	if in.sub == 0 || g.forced {
 		return act
@@ -303,7 +317,8 @@ func naming(members *vec, m, act uint32) (lanes uint32) {
 	return lanes
 }
 
-// part makes some lanes of the current group one of their own, at the same place. (The slice has room for one for each lane.)
+// part makes some lanes of the current group one of their own, at the same place. (The slice has room for one for each
+// lane.)
 func (w *warp) part(g *group, lanes uint32, wait uint8) {
 	w.groups = append(w.groups, group{mask: lanes, pc: g.pc, frame: g.frame, turn: w.turn, wait: wait})
 	g.mask &^= lanes
@@ -315,8 +330,8 @@ func (w *warp) others(in *inst, f *frame, act uint32) uint32 {
 	return act &^ naming(members, uint32(members[bits.TrailingZeros32(act)]), act)
 }
 
-// meet is bar.warp.sync: it releases the groups that name the same members as this one, when all of these have come.
-func (w *warp) meet(in *inst, f *frame, g *group, act uint32) bool {
+// reconverge releases the groups that name the same members as this one, when all of these have come.
+func (w *warp) reconverge(in *inst, f *frame, g *group, act uint32) bool {
 	if g.forced {
 		return true
 	}

@@ -29,10 +29,11 @@ type Host interface {
 	// Invoke runs a function of the program. For HostFunction fn is called with a, for StreamCallback with a (the
 	// stream), b (a CUresult) and c (the user's pointer).
 	Invoke(kind InvokeKind, fn, a, b, c HostAddr) error
-	// ReadHost and WriteHost copy from and to the program's memory. A stray address is the program's segmentation fault.
+	// ReadHost and WriteHost copy from and to the program's memory. A stray address is the program's segmentation
+	// fault.
 	ReadHost(addr HostAddr, p []byte) error
 	WriteHost(addr HostAddr, p []byte) error
-	// Gone is closed when the program has ended: whoever waits on its behalf stops then.
+	// Gone is closed when the program has ended: calls that wait for it return then.
 	Gone() <-chan struct{}
 }
 
@@ -143,7 +144,7 @@ func (c *Call) GivenFile() *os.File {
 	return f
 }
 
-// release closes descriptors that nobody took.
+// release closes descriptors that no call has received.
 func (c *Call) release() {
 	if c.received != nil {
 		c.received.Close()

@@ -59,7 +59,7 @@ func newChannel(conn *net.UnixConn) (*channel, int, error) {
 	return &channel{conn: conn, mem: mem, buf: make([]byte, maxRecord)}, fd, nil
 }
 
-// free gives the memory and the descriptors back; nobody may use the channel any more.
+// free releases the memory and the descriptors; the channel must not be used any more.
 func (ch *channel) free() {
 	ch.conn.Close()
 	if ch.dead != nil {
@@ -226,8 +226,8 @@ func (ch *channel) send(op uint32, payload []byte) error {
 	copy(ch.mem[replyStart+at+8:], payload)
 	ch.header(at, uint32(size), op)
 	ch.tail += size
-	// Swap, not Store: the load below must not pass it, and a Store is no full barrier where the race detector stands in
-	// for package atomic.
+	// Swap, not Store: the load below must not pass it, and a Store is no full barrier where the race detector stands
+	// in for package atomic.
 	atomic.SwapUint64(ch.word64(replyCtl), ch.tail)
 	if atomic.LoadUint32(ch.word32(replyCtl+128)) != 0 {
 		_, err := ch.conn.Write([]byte{1})

@@ -141,7 +141,20 @@ func dial(path string, kind uint32, token [16]byte, thread uint64, timeout time.
 		conn.Close()
 		return fail(err)
 	}
-	// The server writes its welcome, and the descriptor with it, in one piece.
+	mem, session, err := readWelcome(conn)
+	if err == nil {
+		err = conn.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		conn.Close()
+		return fail(err)
+	}
+	return &clientConn{conn: conn, mem: mem}, session, nil
+}
+
+// readWelcome reads the server's welcome, which comes in one piece with the descriptor of the channel's memory, and
+// maps the memory.
+func readWelcome(conn *net.UnixConn) (mem []byte, token [16]byte, err error) {
 	var b [welcomeSize]byte
 	oob := make([]byte, unix.CmsgSpace(4))
 	n, oobn, _, _, err := conn.ReadMsgUnix(b[:], oob)
@@ -152,6 +165,9 @@ func dial(path string, kind uint32, token [16]byte, thread uint64, timeout time.
 				fd = fds[0]
 			}
 		}
+	}
+	if fd >= 0 {
+		defer unix.Close(fd)
 	}
 	status := CUresult(int32(binary.LittleEndian.Uint32(b[4:])))
 	switch {
@@ -167,22 +183,12 @@ func dial(path string, kind uint32, token [16]byte, thread uint64, timeout time.
 	case fd < 0:
 		err = fmt.Errorf("%w: no memory came with the welcome", errProtocol)
 	}
-	var mem []byte
-	if err == nil {
-		mem, err = unix.Mmap(fd, 0, channelSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	}
-	if fd >= 0 {
-		unix.Close(fd)
-	}
-	if err == nil {
-		err = conn.SetDeadline(time.Time{})
-	}
 	if err != nil {
-		conn.Close()
-		return fail(err)
+		return nil, token, err
 	}
+	mem, err = unix.Mmap(fd, 0, channelSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	copy(token[:], b[16:])
-	return &clientConn{conn: conn, mem: mem}, token, nil
+	return mem, token, err
 }
 
 func (c *clientConn) close() error {

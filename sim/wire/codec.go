@@ -35,8 +35,8 @@ func (d *decoder) u64() uint64 {
 
 func f32bits(f float32) uint64 { return uint64(math.Float32bits(f)) }
 
-// take returns the next n bytes, which lie in the record, and skips their padding.
-func (d *decoder) take(n int) []byte {
+// next returns the next n bytes, which lie in the record, and skips their padding.
+func (d *decoder) next(n int) []byte {
 	padded := (n + 7) &^ 7
 	if n < 0 || padded < n || len(d.b) < padded {
 		d.bad = true
@@ -60,7 +60,7 @@ func (d *decoder) bytes(elem int) []byte {
 		return nil
 	}
 	if !far {
-		return d.take(int(n))
+		return d.next(int(n))
 	}
 	addr := HostAddr(d.u64())
 	if d.bad || d.memory == nil {
@@ -79,7 +79,7 @@ func (d *decoder) text() string { return string(d.bytes(1)) }
 
 // getStruct reads a structure of numbers only. T has the layout of its C namesake (TestLayouts).
 func getStruct[T any](d *decoder) (v T) {
-	p := d.take(int(unsafe.Sizeof(v)))
+	p := d.next(int(unsafe.Sizeof(v)))
 	if p != nil {
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&v)), unsafe.Sizeof(v)), p)
 	}

@@ -1,6 +1,6 @@
 // Package wire is the protocol between a program's libcuda.so.1 and libnvidia-ml.so.1 (sim/client, in C) and the
 // hardware process: who may say what, how it is encoded, and where each call is answered. Most of it is generated from
-// tenant/abi/cuda.tsv and calls.txt; the driver's semantics are behind the interfaces Driver and Management.
+// tenant/abi/cuda.tsv and calls.txt; the driver's semantics are implementations of Driver and Management.
 //
 //	err := wire.Serve(ctx, listener, wire.Handler{NewDriver: driver.NewClient, Management: hardware})
 //
@@ -10,7 +10,8 @@
 // shared memory file with a ring in each direction. A connection opens with
 //
 //	client: hello   magic u32, kind u32, protocol u64, token [16]byte, thread u64
-//	server: welcome magic u32, status i32 (a CUresult), protocol u64, token [16]byte, pid u64, and the memory file's descriptor
+//	server: welcome magic u32, status i32 (a CUresult), protocol u64, token [16]byte, pid u64,
+//	        and the memory file's descriptor
 //
 // kind is 1 for a process's first channel, its service channel, whose welcome carries a new token; 2 for a calling
 // thread's, which must bring that token and come from the same process (SO_PEERCRED); 3 for a management channel. The
@@ -26,10 +27,10 @@
 //
 //	size u32 (a multiple of 8, with this header), op u32, then its payload
 //
-// and never crosses the ring's end: a record with op Pad fills the rest. Whoever has published a record writes one byte
-// to the socket if, and only if, the other side's "sleeping" is set: that is the doorbell. The other side sets it, looks
-// at the ring once more, and then waits for the socket. The end of the socket's stream is the end of the other side: a
-// client then answers every call with CUDA_ERROR_DEVICE_UNAVAILABLE, a server closes the process's Driver.
+// and never crosses the ring's end: a record with op Pad fills the rest. A side that has published a record writes one
+// byte to the socket if, and only if, the other side's "sleeping" is set: that is the doorbell. The other side sets it,
+// looks at the ring once more, and then waits for the socket. The end of the socket's stream is the end of the other
+// side: a client then answers every call with CUDA_ERROR_DEVICE_UNAVAILABLE, a server closes the process's Driver.
 //
 // # Calls
 //
@@ -42,9 +43,9 @@
 //	string, array            u64 length in bytes, then the bytes; or length | 1<<63, then the address they are at
 //	room for an array        the address it goes to (its capacity is a parameter of its own)
 //
-// A reply (op Reply) is result i64, flags u64 (bit 1: a descriptor follows over the socket), and then each result in the
-// same encoding. Before it answers, the server may ask the waiting thread for its program's memory, up to the size of the
-// bulk area at a time:
+// A reply (op Reply) is result i64, flags u64 (bit 1: a descriptor follows over the socket), and then each result in
+// the same encoding. Before it answers, the server may ask the waiting thread for its program's memory, up to the size
+// of the bulk area at a time:
 //
 //	Fetch address u64, length u64   the client copies into the bulk area and sends Done
 //	Store address u64, length u64   the client copies from the bulk area and sends Done
@@ -61,8 +62,8 @@
 // # Trust
 //
 // A client is hostile: lengths, counts, handles, ring positions and descriptors are checked before use, a record is
-// copied out of shared memory before it is decoded, and whoever breaks the protocol loses the connection, which is what
-// a killed process looks like. What a tenant can reach is its own Driver.
+// copied out of shared memory before it is decoded, and a client that breaks the protocol loses the connection, as if
+// its process had been killed. What a tenant can reach is its own Driver.
 package wire
 
 //go:generate go run ./gen

@@ -9,7 +9,7 @@ import (
 const sequenceBits = 48
 
 // patience is how often an atomic change is tried against others that are quicker. Honest ones leave a gap long before;
-// who writes without end keeps only himself from being settled.
+// a process that writes without end keeps only its own lgpu's clients from being settled.
 const patience = 1 << 10
 
 // account is a counter with the ledgers of all clients against it. Every word is shared with processes that may write
@@ -37,7 +37,7 @@ func identity(client int, sequence uint64) uint64 {
 	return uint64(client)<<sequenceBits | sequence&(1<<sequenceBits-1)
 }
 
-// held is what a client holds, by its ledger. It is exact for a dead one, and a snapshot of a live one.
+// held is what a client is charged for, by its ledger. It is exact for a dead one, and a snapshot of a live one.
 func (a account) held(client int) int64 {
 	l := a.of(client)
 	begun := atomic.LoadUint64(&l.Begun)
@@ -53,7 +53,7 @@ func (a account) held(client int) int64 {
 }
 
 // settle gives back what a dead client holds beyond keep, as an operation of that client: so an authority that dies
-// meanwhile leaves what the next one can do again, exactly. False: somebody never stops writing.
+// meanwhile leaves what the next one can do again, exactly. False: a tenant never stops writing.
 func (a account) settle(client int, keep uint64) bool {
 	held := a.held(client)
 	if held <= 0 || uint64(held) <= keep {
@@ -71,7 +71,7 @@ func (a account) settle(client int, keep uint64) bool {
 		if !a.note(last) {
 			return false
 		}
-		rest := bytes - min(bytes, uint64(surplus)) // less than it holds: somebody has written over the counter
+		rest := bytes - min(bytes, uint64(surplus)) // less than it is charged: a tenant has written over the counter
 		var swapped bool
 		if swapped, bytes, last = swap(a.counter, bytes, last, rest, identity(client, sequence)); swapped {
 			return true

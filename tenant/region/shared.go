@@ -18,7 +18,7 @@ const UsageBytes = (int(unsafe.Sizeof(Usage{})) + 4095) &^ 4095
 // UsageName is the name of the counters' memory file: in /proc/PID/maps, "/memfd:" and this.
 const UsageName = "lgpu-usage"
 
-// Seals of the memory files. Neither can be cut short under those who map it; limits can be changed only through the
+// Seals of the memory files. Neither can be made shorter while processes map it; limits can be changed only through the
 // mapping that the authority made before.
 const (
 	usageSeals  = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
@@ -44,7 +44,7 @@ type Shared struct {
 // Inode names a file of the machine while it exists.
 type Inode struct{ Device, Number uint64 }
 
-// New makes a region that nobody uses yet. Spec.ID 0 draws one.
+// New makes a region that no process uses yet. Spec.ID 0 draws one.
 func New(spec Spec) (*Shared, error) {
 	usage, err := memoryFile(UsageName, UsageBytes)
 	if err != nil {
@@ -63,7 +63,7 @@ func Adopt(spec Spec, fd int) (*Shared, error) {
 	if _, err := CheckUsage(fd); err != nil {
 		return nil, fmt.Errorf("region of lgpu %s: %w", spec.Name, err)
 	}
-	// Dup, not a new opening, which could be had only with the rights of the one who made it.
+	// A duplicate: to open the file again would need the rights of its creator.
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("region of lgpu %s: %w", spec.Name, err)
@@ -194,8 +194,9 @@ func (s *Shared) SetMemory(device int, bytes uint64) {
 	s.set(device, func(_ *Limits, d *DeviceLimits) { atomic.StoreUint64(&d.Memory, bytes) })
 }
 
-// SetGranted sets the memory of a device that may be used now, in bytes. Once it returns, whoever adds sees it: of a
-// SetGranted with a Used after it and an addition with a look at Granted after it, one at least sees the other.
+// SetGranted sets the memory of a device that may be used now, in bytes. Once it returns, every process that adds sees
+// it: of a SetGranted with a Used after it and an addition with a look at Granted after it, one at least sees the
+// other.
 func (s *Shared) SetGranted(device int, bytes uint64) {
 	// A swap, not a store: the reads that follow must not pass it.
 	s.set(device, func(_ *Limits, d *DeviceLimits) { atomic.SwapUint64(&d.Granted, bytes) })
@@ -312,7 +313,7 @@ func lastSecond(history *[Windows]Window, epoch uint64) uint32 {
 	return uint32(busy * uint64(FullCompute) / (span * WindowNanos))
 }
 
-// Held returns what a client holds by its own ledgers, in bytes: page-locked host memory and each device's.
+// Held returns what a client is charged for by its own ledgers, in bytes: page-locked host memory and each device's.
 func (s *Shared) Held(client int) (host uint64, devices []uint64) {
 	devices = make([]uint64, s.deviceCount)
 	s.read(func(u *Usage) {

@@ -1,15 +1,16 @@
-// Package attack has lgpu attacked by a tenant that means harm, while two honest ones work beside it.
+// Package attack tests lgpu against a hostile tenant, while two honest tenants work beside it.
 //
 //	make attack               # ten minutes
 //	make attack SECONDS=60    # what every change must pass
 //
-// A daemon serves all users, as it does when it is a service: it is root's where the test is, and the attackers, in package
-// hostile, are nobody. Where the test is not root's they are the daemon's own user, who may do more than a stranger; the
-// test says so. Each attack is made by itself first, as a subtest; then they are made three at a time, at random, from a
-// seed that is printed (LGPU_ATTACK_SEED repeats it; LGPU_ATTACK_ONLY is a regular expression of attacks).
+// The daemon serves all users, as it does as a service. When the test runs as root, so does the daemon, and the
+// attackers (package hostile) run as the user "nobody". Otherwise they run as the daemon's own user, who may do more
+// than other users; the test says so. Each attack runs alone first, as a subtest; then three run at a time, chosen at
+// random from a seed that is printed (LGPU_ATTACK_SEED repeats it; LGPU_ATTACK_ONLY is a regular expression of
+// attacks).
 //
-// All the while a monitor looks at what the daemon costs and whether it answers, and the neighbours at what they get; see
-// bounds. A bound that is broken fails the subtest of the attack that was being made.
+// Meanwhile a monitor measures what the daemon costs and whether it answers, and the neighbours measure what they get;
+// see bounds. A bound that is broken fails the subtest of the attack that runs.
 package attack
 
 import (
@@ -33,13 +34,14 @@ const (
 	maxFiles   = 500       // open descriptors
 	maxThreads = 100
 	maxLog     = 10 << 10 // bytes a second, over a phase
-	// What lgpu ps asks, on a new connection, is answered within psTime but for one of a hundred, and always within psWorst.
-	// The processor is not what is fought about: attackers have the lowest priority and a bounded part of it, and a call is
-	// left out where a daemon that nobody attacks, asked at the same time, took half of psTime.
+	// What lgpu ps asks, on a new connection, is answered within psTime but for one of a hundred, and always within
+	// psWorst. The processor is not what is fought about: attackers have the lowest priority and a bounded part of it,
+	// and a call is left out where a daemon that nobody attacks, asked at the same time, took half of psTime.
 	psTime  = 100 * time.Millisecond
 	psWorst = time.Second
-	// Points that a neighbour may get less of the device's time than it asked for, and more: over everything, and over each
-	// phase that lasts so long. Over a few seconds it shows when the software GPU, which is a program, gets no processor.
+	// Points that a neighbour may get less of the device's time than it asked for, and more: over everything, and over
+	// each phase that lasts so long. Over a few seconds it shows when the software GPU, which is a program, gets no
+	// processor.
 	shareLess, shareMore = 5, 5
 	judged               = 10 * time.Second
 )

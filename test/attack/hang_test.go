@@ -98,7 +98,7 @@ func hangingFile(t *testing.T, dir string) string {
 }
 
 // keepFUSE keeps the connection to the kernel from the programs that the test starts: as long as one of them has it, it
-// outlives the test, and who waits for an answer waits for ever.
+// outlives the test, and every process that waits for an answer waits for ever.
 func keepFUSE() {
 	fds, _ := os.ReadDir("/proc/self/fd")
 	for _, entry := range fds {

@@ -89,8 +89,8 @@ func (s *seen) quantile(q float64) time.Duration {
 	return s.calls[min(int(q*float64(len(s.calls))), len(s.calls)-1)].Round(100 * time.Microsecond)
 }
 
-// enoughCalls is of how many calls a phase is judged by the slowest hundredth, which of fewer is a handful. The calls of
-// shorter phases are judged together.
+// enoughCalls is of how many calls a phase is judged by the slowest hundredth, which of fewer is a handful. The calls
+// of shorter phases are judged together.
 const enoughCalls = 500
 
 // broken says which bounds were.
@@ -183,8 +183,8 @@ func (w *watching) look() {
 	most.rss, most.files, most.threads = max(most.rss, now.rss), max(most.files, now.files), max(most.threads, now.threads)
 }
 
-// call asks what lgpu ps asks, on a connection of its own, and asks the reference, which nobody attacks, the same. Where
-// that is late too, the host kept all waiting, and the call is left out.
+// call asks what lgpu ps asks, on a connection of its own, and asks the reference, which is not attacked, the same.
+// Where that is late too, the host kept all waiting, and the call is left out.
 func (w *watching) call() {
 	reference := make(chan time.Duration, 1)
 	go func() {
@@ -218,8 +218,8 @@ func (w *watching) scrape() {
 	}
 }
 
-// scraper is another machine's, so to speak: it has an address of its own, so that bounds for each address do not make it
-// pay for attackers.
+// scraper is another machine's, so to speak: it has an address of its own, so that bounds for each address do not make
+// it pay for attackers.
 var scraper = &http.Client{
 	Timeout: callTime,
 	Transport: &http.Transport{

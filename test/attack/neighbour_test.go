@@ -102,7 +102,7 @@ type meter struct {
 func (s *siege) meter() (meter, error) {
 	snapshot, err := s.snapshot(callTime)
 	m := meter{when: snapshot.GetTime().AsTime(), busy: map[string]time.Duration{}}
-	for _, node := range snapshot.GetNodes() {
+	for _, node := range snapshot.GetDirectories() {
 		for _, d := range node.GetDevices() {
 			m.busy[node.GetPath()] += time.Duration(d.GetBusyNs())
 		}
@@ -110,7 +110,7 @@ func (s *siege) meter() (meter, error) {
 	return m, err
 }
 
-// shares returns what each neighbour got between two meters, and for whom that is not what it asked for.
+// shares returns what each neighbour got between two meters, and those whose part is not what they asked for.
 func (s *siege) shares(from, to meter) (shares, unfair []string) {
 	for _, n := range s.neighbours {
 		path := "/" + n.name

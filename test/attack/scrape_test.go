@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestScrapeAtEveryMoment scrapes both ports at every moment of a daemon's and a tenant's life: before there is a device,
-// before the first turn, while tenants come and go, die, and while the daemon is killed, started and stopped. A scrape may
-// fail only while there is no daemon.
+// TestScrapeAtEveryMoment scrapes both ports at every moment of a daemon's and a tenant's life: before there is a
+// device, before the first turn, while tenants come and go, die, and while the daemon is killed, started and stopped. A
+// scrape may fail only while there is no daemon.
 func TestScrapeAtEveryMoment(t *testing.T) {
 	s := newSiege(t)
 	var moment atomic.Pointer[string]

@@ -36,7 +36,7 @@ const (
 	attackerCap = 10
 )
 
-// siege is a daemon, its honest tenants, and who attacks them.
+// siege is a daemon, its honest tenants, and their attackers.
 type siege struct {
 	t       *testing.T
 	dir     string // runtime folder
@@ -47,10 +47,10 @@ type siege struct {
 	hang    string // a file whose close never ends, or empty
 	env     []string
 	daemon  *exec.Cmd
-	before  cost // of the daemon before anybody attacked
+	before  cost // of the daemon before the first attack
 	spoilt  bool // a phase has failed since the daemon was started
 
-	// reference is a daemon that nobody attacks, whose answers show what the host does.
+	// reference is a daemon that is not attacked, whose answers show what the host does.
 	reference *siege
 	// Calls of lgpu ps that were judged, and that were left out.
 	judged, late int
@@ -60,7 +60,7 @@ type siege struct {
 	whole      map[string]spell // what each neighbour got over all phases, by its name
 }
 
-// spell is device time that somebody got in a time.
+// spell is device time that a tenant got in a time.
 type spell struct{ got, long time.Duration }
 
 // newSiege makes the place of a siege, in which nothing runs yet.
@@ -182,8 +182,8 @@ func (s *siege) refer(t *testing.T) {
 	s.reference.start(t)
 }
 
-// begin makes sure that there is a daemon to attack, and a fresh one where the attack before has spoilt it: what one attack
-// has done is not held against the next.
+// begin makes sure that there is a daemon to attack, and a fresh one where the attack before has spoilt it: what one
+// attack has done is not held against the next.
 func (s *siege) begin(t *testing.T) {
 	t.Helper()
 	hangs.hang(true)
@@ -214,7 +214,7 @@ func (s *siege) kill() {
 // clients returns how many processes of neighbours are connected.
 func (s *siege) clients() (count int, err error) {
 	snapshot, err := s.snapshot(callTime)
-	for _, node := range snapshot.GetNodes() {
+	for _, node := range snapshot.GetDirectories() {
 		if strings.HasPrefix(node.GetPath(), "/honest") {
 			count += len(node.GetClients())
 		}
@@ -239,7 +239,7 @@ func (s *siege) unmount() {
 	_ = unix.Unmount(filepath.Join(s.dir, "tree"), unix.MNT_DETACH)
 }
 
-// end ends everything and fails if a process stays behind.
+// end ends everything and fails if a process remains.
 func (s *siege) end(dir string) {
 	for _, n := range s.neighbours {
 		n.stop()
@@ -445,7 +445,7 @@ func unprintable(text string) int {
 	return strings.IndexFunc(text, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) })
 }
 
-// ended says that a process has, even if nobody has asked for its exit status yet.
+// ended reports whether a process has ended, even if its exit status has not been read yet.
 func ended(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.HasPrefix(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " Z")

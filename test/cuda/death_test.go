@@ -80,7 +80,7 @@ func TestHardwareDies(t *testing.T) {
 	}
 }
 
-// TestProgramDies kills a program that holds memory and runs a kernel without end: the hardware must take all back.
+// TestProgramDies kills a program that has memory and runs a kernel without end: the hardware must free all of it.
 func TestProgramDies(t *testing.T) {
 	libraries := simtest.Libraries(t)
 	socket := simtest.Serve(t, shape)

@@ -1,11 +1,10 @@
-// Pe is a PE of a job for tests of lgpu run --pes. It joins, holds memory on its device and shares it with the PE after it,
-// and does what its arguments say in order:
+// Pe is a PE of a job for tests of lgpu run --pes. It joins the job and does what its arguments say, in order:
 //
-//	hold BYTES    have so much memory on LSHMEM_DEVICE
-//	map           export a chunk, import that of the next PE, which may be on another device, write there and look at the own
-//	heap BYTES    have so much symmetric memory
-//	signal        wait in a kernel for a signal that nobody sends; how that ends is as with wait
-//	meet          a barrier; who cannot reach it says why, leaves and ends with status 9
+//	alloc BYTES   allocate so much memory on LSHMEM_DEVICE
+//	map           export a chunk, import that of the next PE, which may be on another device, write there and read the own
+//	heap BYTES    allocate so much symmetric memory
+//	signal        wait in a kernel for a signal that never comes; it ends as wait does
+//	barrier       a barrier; a PE that cannot reach it says why, leaves and ends with status 9
 //	say WORD      print it
 //	read          print standard input
 //	wait          until the job ends; then say so, leave and end with status 9
@@ -59,63 +58,62 @@ func (p *pe) run(words []string) (err error) {
 	if p.b, err = bootstrap.FromEnv(ctx, bootstrap.Options{}); err != nil {
 		return err
 	}
-	for i := 0; i < len(words); i++ {
-		switch words[i] {
-		case "hold":
-			i++
-			bytes, err := strconv.ParseUint(words[i], 10, 64)
-			if err != nil {
-				return err
-			}
-			if err := p.hold(bytes); err != nil {
-				return err
-			}
-		case "heap":
-			i++
-			bytes, err := strconv.ParseUint(words[i], 10, 64)
-			if err != nil {
-				return err
-			}
-			if err := p.symmetric(ctx, bytes); err != nil {
-				return err
-			}
-		case "signal":
-			if err := p.signal(); err != nil {
-				return err
-			}
-		case "map":
-			if err := p.share(ctx); err != nil {
-				return err
-			}
-		case "meet":
-			if err := p.b.Barrier(ctx); err != nil {
-				return err
-			}
-		case "say":
-			i++
-			fmt.Println(words[i])
-		case "read":
-			in, err := io.ReadAll(os.Stdin)
-			if err != nil {
-				return err
-			}
-			fmt.Printf("read %q\n", in)
-		case "wait":
-			<-p.b.Lost()
-			_, err := p.b.LostPE()
-			return err
-		case "leave":
-			if p.shmem != nil {
-				if err := p.shmem.Finalize(); err != nil {
-					return err
-				}
-			}
-			if err := p.b.Close(); err != nil {
-				return err
-			}
-		default:
-			return fmt.Errorf("what is %q?", words[i])
+	for len(words) > 0 {
+		word := words[0]
+		words = words[1:]
+		argument := ""
+		if word == "alloc" || word == "heap" || word == "say" {
+			argument, words = words[0], words[1:]
 		}
+		if err := p.do(ctx, word, argument); err != nil {
+			return err
+		}
+		if word == "wait" {
+			return nil
+		}
+	}
+	return nil
+}
+
+// do does what one word says.
+func (p *pe) do(ctx context.Context, word, argument string) error {
+	switch word {
+	case "alloc", "heap":
+		bytes, err := strconv.ParseUint(argument, 10, 64)
+		if err != nil {
+			return err
+		}
+		if word == "heap" {
+			return p.symmetric(ctx, bytes)
+		}
+		return p.alloc(bytes)
+	case "signal":
+		return p.signal()
+	case "map":
+		return p.mapNext(ctx)
+	case "barrier":
+		return p.b.Barrier(ctx)
+	case "say":
+		fmt.Println(argument)
+	case "read":
+		in, err := io.ReadAll(os.Stdin)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("read %q\n", in)
+	case "wait":
+		<-p.b.Lost()
+		_, err := p.b.LostPE()
+		return err
+	case "leave":
+		if p.shmem != nil {
+			if err := p.shmem.Finalize(); err != nil {
+				return err
+			}
+		}
+		return p.b.Close()
+	default:
+		return fmt.Errorf("what is %q?", word)
 	}
 	return nil
 }
@@ -139,7 +137,7 @@ func (p *pe) open() (err error) {
 	return err
 }
 
-func (p *pe) hold(bytes uint64) error {
+func (p *pe) alloc(bytes uint64) error {
 	if err := p.open(); err != nil {
 		return err
 	}
@@ -165,7 +163,7 @@ func (p *pe) symmetric(ctx context.Context, bytes uint64) error {
 	return err
 }
 
-// signal waits on the device, where nobody but the library can end the wait.
+// signal waits on the device, where only the library can end the wait.
 func (p *pe) signal() error {
 	const equal, never = 0, 7
 	if err := p.shmem.SignalWaitOnStream(p.heap, equal, never, 0); err != nil {
@@ -178,8 +176,8 @@ func (p *pe) signal() error {
 	return p.shmem.Err()
 }
 
-// share is what a symmetric heap does: memory of every PE is mapped at the others, whatever device it is on.
-func (p *pe) share(ctx context.Context) error {
+// mapNext does what a symmetric heap does: memory of every PE is mapped at the others, whatever device it is on.
+func (p *pe) mapNext(ctx context.Context) error {
 	if err := p.open(); err != nil {
 		return err
 	}

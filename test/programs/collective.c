@@ -4,20 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lgpu_cuda.h"
+#include "try.h"
 
 enum { DEVICES = 2 };
-
-#define TRY(call) \
-	do { \
-		CUresult r_ = (call); \
-		if (r_ != CUDA_SUCCESS) { \
-			const char *s_ = "?"; \
-			cuGetErrorName(r_, &s_); \
-			printf("%s: %s\n", #call, s_); \
-			exit(1); \
-		} \
-	} while (0)
 
 static CUcontext context[DEVICES];
 static CUfunction wait_flag[DEVICES];

@@ -1,21 +1,10 @@
 // gate CONTROL.PTX: every way to launch work. Prints the name of each step when its work is done, and waits for a line of
-// input, so that the lgpu's books can be looked at.
+// input, so that the lgpu's accounts can be read.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "lgpu_cuda.h"
-
-#define TRY(call) \
-	do { \
-		CUresult r_ = (call); \
-		if (r_ != CUDA_SUCCESS) { \
-			const char *s_ = "?"; \
-			cuGetErrorName(r_, &s_); \
-			printf("%s: %s\n", #call, s_); \
-			exit(1); \
-		} \
-	} while (0)
+#include "try.h"
 
 static void report(const char *step)
 {

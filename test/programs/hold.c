@@ -3,23 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "lgpu_cuda.h"
-
-static const char *name(CUresult r)
-{
-	const char *s = "?";
-	cuGetErrorName(r, &s);
-	return s;
-}
-
-#define TRY(call) \
-	do { \
-		CUresult r_ = (call); \
-		if (r_ != CUDA_SUCCESS) { \
-			printf("%s %s\n", #call, name(r_)); \
-			return 1; \
-		} \
-	} while (0)
+#include "try.h"
 
 int main(int argc, char **argv)
 {

@@ -10,23 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "lgpu_cuda.h"
-
-static const char *name(CUresult r)
-{
-	const char *s = "?";
-	cuGetErrorName(r, &s);
-	return s;
-}
-
-#define TRY(call) \
-	do { \
-		CUresult r_ = (call); \
-		if (r_ != CUDA_SUCCESS) { \
-			printf("%s %s\n", #call, name(r_)); \
-			exit(1); \
-		} \
-	} while (0)
+#include "try.h"
 
 static uint64_t now(void)
 {

@@ -2,16 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "lgpu_cuda.h"
-
-#define TRY(call) \
-	do { \
-		CUresult r_ = (call); \
-		if (r_ != CUDA_SUCCESS) { \
-			printf("%s: %d\n", #call, (int)r_); \
-			return 1; \
-		} \
-	} while (0)
+#include "try.h"
 
 int main(int argc, char **argv)
 {

@@ -7,10 +7,12 @@ import * as editor from "./editor.js";
 
 const $ = (id) => document.getElementById(id);
 const cards = new Map(); // uuid to card
-const rows = new Map(); // id and uuid of a node on a device to its row of the table
+const rows = new Map(); // id and uuid of a group or an lgpu on a device to its row of the table
 const past = { times: [], rows: new Map() }; // what /api/history has, kept up to date
 const keep = 600; // values of the past
-let state = null;
+let state = null; // docs/json.md
+let directories = []; // its groups and lgpus, each with its kind, in the order of the tree
+let now = 0; // its time, in ms
 let offset = 0; // ms that this machine's clock is ahead of the daemon's
 
 // --- the stream
@@ -19,12 +21,15 @@ function connect() {
   const stream = new EventSource("/api/stream");
   stream.addEventListener("state", (e) => {
     state = JSON.parse(e.data);
-    offset = Date.now() - state.time;
+    directories = tree(state);
+    now = Date.parse(state.time);
+    offset = Date.now() - now;
     if ($("live").dataset.state === "lost") editor.start().then(allow).catch(() => {}); // another daemon may have another token
     live("live", "live");
     remember();
     show();
   });
+  stream.addEventListener("events", (e) => showEvents(JSON.parse(e.data)));
   stream.addEventListener("turns", (e) => {
     const { devices, ids, turns } = JSON.parse(e.data);
     for (const [device, id, start, length] of turns) {
@@ -32,6 +37,17 @@ function connect() {
     }
   });
   stream.onerror = () => live("lost", `no answer since ${clock(Date.now())}, trying again`);
+}
+
+/** tree returns groups and lgpus, parents before what is in them. */
+function tree({ groups, lgpus }) {
+  const all = [...groups.map((g) => ({ ...g, kind: "group" })), ...lgpus.map((l) => ({ ...l, kind: "lgpu" }))];
+  for (const d of all) d.names = d.path.split("/").filter(Boolean);
+  return all.sort((a, b) => {
+    const at = a.names.findIndex((name, i) => name !== b.names[i]);
+    if (at < 0 || at >= b.names.length) return a.names.length - b.names.length;
+    return a.names[at] < b.names[at] ? -1 : 1;
+  });
 }
 
 function live(kind, text) {
@@ -51,17 +67,16 @@ async function recall() {
 
 /** remember adds the newest state to the past. */
 function remember() {
-  if (past.times.at(-1) >= state.time) return;
-  const n = past.times.push(state.time);
-  for (const node of state.nodes) {
-    if (node.kind !== "lgpu") continue;
+  if (past.times.at(-1) >= now) return;
+  const n = past.times.push(now);
+  for (const node of state.lgpus) {
     for (const d of node.devices) {
       const key = `${node.id} ${d.uuid}`;
       if (!past.rows.has(key)) past.rows.set(key, { id: node.id, device: d.uuid, path: node.path, asked: [], delivered: [] });
       const row = past.rows.get(key);
       for (const name of ["asked", "delivered"]) {
         while (row[name].length < n - 1) row[name].push(null);
-        row[name].push(d[name]);
+        row[name].push(d["compute.stat"][name]);
       }
     }
   }
@@ -77,11 +92,9 @@ function remember() {
 
 // --- devices
 
-const lgpus = () => state.nodes.filter((n) => n.kind === "lgpu");
-
-/** on returns the lgpus of a device, as [node, what it has of the device]. */
+/** on returns the lgpus of a device, as [lgpu, what it has of the device]. */
 function on(uuid) {
-  return lgpus().map((n) => [n, n.devices.find((d) => d.uuid === uuid)]).filter(([, d]) => d);
+  return state.lgpus.map((n) => [n, n.devices.find((d) => d.uuid === uuid)]).filter(([, d]) => d);
 }
 
 /** card makes the elements of a device. */
@@ -139,32 +152,34 @@ function showDevice(d, ids) {
   c.fault.hidden = !d.fault;
   c.fault.textContent = `Out of order: ${d.fault}`;
 
-  const strange = d.strangers.reduce((sum, p) => sum + p.memory, 0);
-  const held = here.filter(([, l]) => l.used > 0)
-    .map(([n, l]) => ({ part: l.used / d.total, colour: colour(n.id, ids), text: `${n.path} ${size(l.used)}` }));
-  if (strange > 0) held.push({ part: strange / d.total, kind: "stranger", text: `without an lgpu ${size(strange)}` });
+  const total = d["memory.capacity"], used = (l) => l["memory.current"], stat = (l) => l["compute.stat"];
+  const strangers = d.processes.filter((p) => p.path === null), strange = strangers.reduce((sum, p) => sum + used(p), 0);
+  const held = here.filter(([, l]) => used(l) > 0)
+    .map(([n, l]) => ({ part: used(l) / total, colour: colour(n.id, ids), text: `${n.path} ${size(used(l))}` }));
+  if (strange > 0) held.push({ part: strange / total, kind: "stranger", text: `without an lgpu ${size(strange)}` });
   fill(c.memory.stack, held, "Memory");
-  c.memory.value.replaceChildren(size(Math.max(d.used, 0)), element("small", {}, ` of ${size(d.total)}`));
+  c.memory.value.replaceChildren(size(used(d)), element("small", {}, ` of ${size(total)}`));
 
-  const part = (field) => here.filter(([, l]) => l[field] > 0)
-    .map(([n, l]) => ({ part: l[field] / 1e4, colour: colour(n.id, ids), text: `${n.path} ${share(l[field])}` }));
+  const part = (field) => here.filter(([, l]) => stat(l)[field] > 0)
+    .map(([n, l]) => ({ part: stat(l)[field] / 100, colour: colour(n.id, ids), text: `${n.path} ${share(stat(l)[field])}` }));
   fill(c.time.stack, part("delivered"), "Got");
   fill(c.asked, part("asked"), "Asked for");
-  const sum = here.reduce((all, [, l]) => all + l.delivered, 0), known = here.every(([, l]) => l.delivered !== null);
-  c.time.value.replaceChildren(known ? share(Math.min(sum, 10000)) : "–",
+  const sum = here.reduce((all, [, l]) => all + stat(l).delivered, 0), known = here.every(([, l]) => stat(l).delivered !== null);
+  c.time.value.replaceChildren(known ? share(Math.min(sum, 100)) : "–",
     element("small", {}, known ? " to lgpus" : " not measured"), element("small", { className: "aside" }, d.utilisation === null ? "" : `, driver says ${d.utilisation} %`));
 
   const lines = here.map(([n, l]) => {
-    const behind = (l.state === "waiting" || l.state === "running") && l.delivered !== null && l.delivered + 300 < l.asked;
+    const { asked, delivered } = stat(l);
+    const behind = (l.state === "waiting" || l.state === "running") && delivered !== null && delivered + 3 < asked;
     return element("li", {},
       element("i", { own: colour(n.id, ids) }),
       element("span", { className: "path", title: n.path }, element("bdi", {}, n.path)),
-      element("span", {}, size(l.used)),
+      element("span", {}, size(used(l))),
       element("span", { className: behind ? "behind" : "", title: "asked for and got of the device's time" },
-        l.delivered === null ? "not measured" : l.asked || l.delivered ? `${share(l.asked)} → ${share(l.delivered)}` : "idle"));
+        delivered === null ? "not measured" : asked || delivered ? `${share(asked)} → ${share(delivered)}` : "idle"));
   });
-  if (d.strangers.length) {
-    const who = d.strangers.map((p) => `${p.command} (${p.pid})`).join(", ");
+  if (strangers.length) {
+    const who = strangers.map((p) => `${p.command} (${p.pid})`).join(", ");
     lines.push(element("li", {}, element("i", { className: "stranger" }),
       element("span", { className: "path", title: who }, element("bdi", {}, `without an lgpu: ${who}`)), element("span", {}, size(strange)), element("span")));
   }
@@ -173,8 +188,8 @@ function showDevice(d, ids) {
 
   c.timeline.names = new Map(here.map(([n]) => [n.id, [n.path, colour(n.id, ids)]]));
   const running = here.filter(([, l]) => l.state === "running");
-  const quiet = (c.timeline.newest || 0) < (state.time - 1000) * 1e3;
-  c.timeline.state(state.time * 1e3, quiet && running.length === 1 ? running[0][0].id : null);
+  const quiet = (c.timeline.newest || 0) < (now - 1000) * 1e3;
+  c.timeline.state(now * 1e3, quiet && running.length === 1 ? running[0][0].id : null);
   c.past.show(past.times, [...past.rows.values()].filter((r) => r.device === d.uuid)
     .map((r) => ({ path: r.path, colour: ids.has(r.id) ? colour(r.id, ids) : "var(--faint)", asked: r.asked, delivered: r.delivered })));
 }
@@ -188,9 +203,9 @@ function row(node) {
     return td;
   };
   const cells = {
-    node: cell("Node", "node"), device: cell("Device", "dev"), state: cell("State"), memory: cell("Memory", "memory"),
-    share: cell("Asked → got", "share"), cap: cell("Cap", "num"), min: cell("Guarantee", "num"), weight: cell("Weight", "num"),
-    clients: cell("Processes", "num"), act: cell("", "act"),
+    node: cell("Path", "node"), device: cell("Device", "dev"), state: cell("State"), memory: cell("Memory", "memory"),
+    share: cell("Asked → got", "share"), max: cell("compute.max", "num"), min: cell("compute.min", "num"), weight: cell("lgpu.weight", "num"),
+    processes: cell("Processes", "num"), act: cell("", "act"),
   };
   const button = element("button", { type: "button" }, "Edit");
   cells.act.append(button);
@@ -209,8 +224,7 @@ function showNode(n, d, ids) {
   const { tr, cells, button } = rows.get(key);
   const device = state.devices.find((o) => o.uuid === d.uuid);
   tr.className = n.kind;
-  const depth = n.path === "/" ? 0 : n.path.split("/").length - 1;
-  const name = n.path === "/" ? "/" : n.path.split("/").at(-1);
+  const depth = n.names.length, name = n.names.at(-1) || "/";
   cells.node.replaceChildren(
     element("span", { className: "indent" }, "\u2003".repeat(Math.max(0, depth - 1)) + (depth ? "└ " : "")),
     ...(n.kind === "lgpu" ? [element("span", { className: "swatch", own: colour(n.id, ids) })] : []), element("b", {}, name));
@@ -218,19 +232,22 @@ function showNode(n, d, ids) {
   text(cells.device, device ? device.index : "?");
   if (n.kind === "lgpu") cells.state.replaceChildren(element("span", { className: `state ${d.state}` }, d.state || "idle"));
   else text(cells.state, "group", true);
-  const whole = d.limit === null || device && d.limit > device.total ? device?.total || 0 : d.limit;
-  const filled = whole ? d.used / whole : 0;
+  const used = d["memory.current"], limit = d.effective["memory.max"], total = device?.["memory.capacity"] || 0;
+  const whole = limit === null || device && limit > total ? total : limit;
+  const filled = whole ? used / whole : 0;
   cells.memory.replaceChildren(
     element("span", {}, element("span", { className: "mini" }, element("i", {
       className: filled >= 0.97 ? "full" : filled >= 0.85 ? "near" : "", width: `${Math.min(100, filled * 100)}%`,
-    })), size(d.used), element("span", { className: "none" }, d.limit === null ? "" : ` / ${size(d.limit)}`)));
-  text(cells.share, d.asked || d.delivered ? `${share(d.asked)} → ${share(d.delivered)}` : "–", !(d.asked || d.delivered));
-  cells.share.title = d.delivered === null ? "not measured" : "";
-  text(cells.cap, d.cap >= 10000 ? "–" : share(d.cap), d.cap >= 10000);
-  text(cells.min, d.min ? share(d.min) : "–", !d.min);
-  text(cells.weight, d.weight + (d.priority === "high" ? " high" : d.priority === "latency" ? " latency" : ""));
-  text(cells.clients, n.kind === "lgpu" ? String(n.clients.length) : "–", n.kind !== "lgpu");
-  cells.clients.title = n.clients.map((c) => `${c.command} (${c.pid})`).join("\n");
+    })), size(used), element("span", { className: "none" }, limit === null ? "" : ` / ${size(limit)}`)));
+  const { asked, delivered } = d["compute.stat"], e = d.effective;
+  text(cells.share, asked || delivered ? `${share(asked)} → ${share(delivered)}` : "–", !(asked || delivered));
+  cells.share.title = delivered === null ? "not measured" : "";
+  const max = e["compute.max"], min = e["compute.min"], priority = e["lgpu.priority"];
+  text(cells.max, max === null ? "–" : share(max), max === null);
+  text(cells.min, min ? share(min) : "–", !min);
+  text(cells.weight, e["lgpu.weight"] + (priority === "normal" ? "" : ` ${priority}`));
+  text(cells.processes, n.kind === "lgpu" ? String(n.processes.length) : "–", n.kind !== "lgpu");
+  cells.processes.title = n.processes.map((c) => `${c.command} (${c.pid})`).join("\n");
   button.setAttribute("aria-label", `Edit limits of ${n.path}${state.devices.length > 1 && device ? ` on device ${device.index}` : ""}`);
   button.onclick = () => editor.edit(n, state.devices, d.uuid);
   return [key, tr];
@@ -247,8 +264,8 @@ function order(parent, children) {
 // --- all of it
 
 function show() {
-  const ids = new Set(lgpus().map((n) => n.id));
-  const processes = lgpus().reduce((sum, n) => sum + n.clients.length, 0);
+  const ids = new Set(state.lgpus.map((n) => n.id));
+  const processes = state.lgpus.reduce((sum, n) => sum + n.processes.length, 0);
   $("summary").textContent = [count(state.devices.length, "device"), count(ids.size, "lgpu"), count(processes, "process")].join(", ");
   for (const d of state.devices) showDevice(d, ids);
   for (const [uuid, c] of cards) {
@@ -269,7 +286,7 @@ function show() {
     filter.value = wanted.includes(chosen) ? chosen : "";
   }
   const shown = [], seen = new Set();
-  for (const n of state.nodes) {
+  for (const n of directories) {
     for (const d of n.devices) {
       if (filter.value && filter.value !== d.uuid) continue;
       const [key, tr] = showNode(n, d, ids);
@@ -281,17 +298,20 @@ function show() {
   order($("nodes"), shown);
   $("tree").hidden = !shown.length;
 
-  const trouble = /^(oom|police|drain|device\.fault|client\.refused|mps\.died|mount)/;
-  const first = state.events[0]?.seq;
-  if ($("events").dataset.first !== String(first)) {
-    $("events").dataset.first = first;
-    $("events").replaceChildren(...state.events.map((e) => element("li", { className: trouble.test(e.kind) ? "trouble" : "" },
-      element("time", { dateTime: new Date(e.time).toISOString() }, clock(e.time)), element("code", {}, e.kind), element("span", {}, e.text || e.path))));
-  }
-  $("happened").hidden = !state.events.length;
   const d = state.daemon;
   $("about").textContent = `lgpu ${d.version}, process ${d.pid}, up since ${new Date(d.started).toLocaleString()}` +
     `${d.restarts ? `, ${count(d.restarts, "restart")}` : ""}, ${d.tree ? `tree at ${d.tree}` : `in ${d.dir}`}`;
+}
+
+function showEvents(events) {
+  const trouble = /^(oom|police|drain|device\.fault|client\.refused|mps\.died|mount)/;
+  const first = events[0]?.seq;
+  if ($("events").dataset.first !== String(first)) {
+    $("events").dataset.first = first;
+    $("events").replaceChildren(...events.map((e) => element("li", { className: trouble.test(e.kind) ? "trouble" : "" },
+      element("time", { dateTime: new Date(e.time).toISOString() }, clock(e.time)), element("code", {}, e.kind), element("span", {}, e.text || e.path))));
+  }
+  $("happened").hidden = !events.length;
 }
 
 /** animate moves the timelines: with the screen, or where motion is unwelcome once a second. */

@@ -109,7 +109,7 @@ export class Past {
     const end = this.times.at(-1) || Date.now(), minutes = 10, start = end - minutes * 60e3;
     let most = 0;
     for (const r of this.rows) for (const v of [...r.asked, ...r.delivered]) if (v > most) most = v;
-    const full = [1000, 2500, 5000, 10000].find((f) => most <= f * 1.02) || 10000;
+    const full = [10, 25, 50, 100].find((f) => most <= f * 1.02) || 100;
     const x = (t) => left + (t - start) / (end - start) * wide;
     const y = (v) => top + tall * (1 - Math.min(v, full) / full);
     c.strokeStyle = resolve("var(--line)");

@@ -58,14 +58,14 @@ export function unlock(done) {
 
 /** present is what the fields of a device hold before they are edited. */
 function present(d) {
-  const r = d.requested, percent = (v) => v === null ? "" : String(v / 100);
+  const bytes = (v) => v === null ? "" : typed(v), text = (v) => v === null ? "" : String(v), r = d.requested;
   return {
-    "memory.max": r.memory_max === null ? "" : typed(r.memory_max),
-    "memory.high": r.memory_high === null ? "" : typed(r.memory_high),
-    "compute.max": percent(r.compute_max),
-    "compute.min": percent(r.compute_min),
-    "lgpu.weight": r.weight === null ? "" : String(r.weight),
-    "lgpu.priority": r.priority,
+    "memory.max": bytes(r["memory.max"]),
+    "memory.high": bytes(r["memory.high"]),
+    "compute.max": text(r["compute.max"]),
+    "compute.min": text(r["compute.min"]),
+    "lgpu.weight": text(r["lgpu.weight"]),
+    "lgpu.priority": text(r["lgpu.priority"]),
     "lgpu": r.lgpu === "max" ? "" : r.lgpu,
   };
 }
@@ -73,7 +73,7 @@ function present(d) {
 // What a file is told where its field is empty.
 const unset = { "compute.min": "0", "lgpu.weight": "100", "lgpu.priority": "default" };
 
-/** edit shows the limits of a node and writes those that were changed. */
+/** edit shows the limits of a group or an lgpu and writes those that were changed. */
 export function edit(node, devices, chosen) {
   const dialog = document.getElementById("editor"), fields = dialog.querySelector("form").elements;
   document.getElementById("editor-title").textContent = `Limits of ${node.path}`;

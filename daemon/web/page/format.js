@@ -16,9 +16,9 @@ export function typed(bytes) {
   return `${bytes}${units[unit]}`;
 }
 
-/** share writes hundredths of a percent: "24.9 %". */
-export function share(hundredths) {
-  return `${hundredths >= 9995 || hundredths % 100 === 0 ? Math.round(hundredths / 100) : (hundredths / 100).toFixed(1)} %`;
+/** share writes a percentage: "24.9 %". */
+export function share(percent) {
+  return `${percent >= 99.95 || Number.isInteger(percent) ? Math.round(percent) : percent.toFixed(1)} %`;
 }
 
 /** count writes a number with its noun: "1 device", "2 devices", "3 processes". */

@@ -181,48 +181,14 @@ func (p *plan) addCall(method string, params []abi.Param, options []string, nvml
 	}
 	counts := map[string]bool{}
 	for _, a := range params {
-		q := param{name: a.Name, decl: a.Type}
-		q.goName = goName(a.Name)
-		q.elem = strings.TrimSuffix(strings.TrimPrefix(a.Type, "const "), "*")
-		pointer := strings.HasSuffix(a.Type, "*")
 		h, given := hows[a.Name]
 		delete(hows, a.Name)
-		kind, n, _ := strings.Cut(strings.TrimSuffix(h, "]"), "[")
-		switch {
-		case given && kind == "addr":
-			q.how, q.goType = address, "HostAddr"
-		case given && kind == "drop":
-			q.how = dropped
-		case !pointer:
-			q.how = value
-		case given && kind == "in":
-			q.how, q.count = array, n
-			counts[n] = true
-		case given && kind == "optin":
-			q.how, q.count = optArray, n
-			counts[n] = true
-		case given && kind == "out":
-			q.how, q.count = results, n
-		case given && kind == "inout":
-			q.how = both
-		case given && kind == "inptr":
-			q.how = pointee
-		case given && kind == "opt" && !strings.HasPrefix(a.Type, "const "):
-			q.how = optResult
-		case given:
-			return fmt.Errorf("%s: %s: unknown annotation %q", method, a.Name, h)
-		case a.Type == "const char*":
-			q.how, q.goType = text, "string"
-		case strings.HasPrefix(a.Type, "const "):
-			q.how = pointee
-		default:
-			q.how = result
+		q, err := p.param(a, h, given)
+		if err != nil {
+			return fmt.Errorf("%s: %s: %w", method, a.Name, err)
 		}
-		if q.goType == "" && q.how != dropped {
-			var err error
-			if q.goType, q.isStruct, err = p.types.goType(q.elem); err != nil {
-				return fmt.Errorf("%s: %s: %w", method, a.Name, err)
-			}
+		if q.how == array || q.how == optArray {
+			counts[q.count] = true
 		}
 		c.params = append(c.params, q)
 	}
@@ -248,4 +214,47 @@ func (p *plan) addCall(method string, params []abi.Param, options []string, nvml
 		e.call = c
 	}
 	return nil
+}
+
+// param says how a parameter travels, by its type and by its annotation h, if one is given.
+func (p *plan) param(a abi.Param, h string, given bool) (param, error) {
+	q := param{name: a.Name, decl: a.Type}
+	q.goName = goName(a.Name)
+	q.elem = strings.TrimSuffix(strings.TrimPrefix(a.Type, "const "), "*")
+	pointer := strings.HasSuffix(a.Type, "*")
+	kind, n, _ := strings.Cut(strings.TrimSuffix(h, "]"), "[")
+	switch {
+	case given && kind == "addr":
+		q.how, q.goType = address, "HostAddr"
+	case given && kind == "drop":
+		q.how = dropped
+	case !pointer:
+		q.how = value
+	case given && kind == "in":
+		q.how, q.count = array, n
+	case given && kind == "optin":
+		q.how, q.count = optArray, n
+	case given && kind == "out":
+		q.how, q.count = results, n
+	case given && kind == "inout":
+		q.how = both
+	case given && kind == "inptr":
+		q.how = pointee
+	case given && kind == "opt" && !strings.HasPrefix(a.Type, "const "):
+		q.how = optResult
+	case given:
+		return q, fmt.Errorf("unknown annotation %q", h)
+	case a.Type == "const char*":
+		q.how, q.goType = text, "string"
+	case strings.HasPrefix(a.Type, "const "):
+		q.how = pointee
+	default:
+		q.how = result
+	}
+	if q.goType != "" || q.how == dropped {
+		return q, nil
+	}
+	var err error
+	q.goType, q.isStruct, err = p.types.goType(q.elem)
+	return q, err
 }

@@ -59,55 +59,12 @@ func cStubs(p *plan, nvml bool) []byte {
 		fmt.Fprintf(&b, "\n%s\n{\n\tstruct simc_call k;\n", wrapC(cProto(c)))
 		fmt.Fprintf(&b, "\tCUresult r = simc_begin%s(&k, %d);\n\n\tif (r != CUDA_SUCCESS)\n\t\treturn r;\n", map[bool]string{true: "_nvml"}[c.nvml], i)
 		for _, q := range c.params {
-			switch q.how {
-			case value:
-				switch {
-				case q.isStruct:
-					fmt.Fprintf(&b, "\tsimc_put_raw(&k, &%s, sizeof %s);\n", q.name, q.name)
-				case strings.HasPrefix(q.goType, "CU") && goScalars[q.elem] == "" && !isNumber(p, q.elem):
-					fmt.Fprintf(&b, "\tsimc_put(&k, (uint64_t)(uintptr_t)%s);\n", q.name)
-				default:
-					fmt.Fprintf(&b, "\tsimc_put(&k, (uint64_t)%s);\n", q.name)
-				}
-			case address:
-				fmt.Fprintf(&b, "\tsimc_put(&k, (uint64_t)(uintptr_t)%s);\n", q.name)
-			case pointee, both:
-				if q.isStruct {
-					fmt.Fprintf(&b, "\tsimc_put_raw(&k, %s, sizeof *%s);\n", q.name, q.name)
-				} else {
-					fmt.Fprintf(&b, "\tsimc_put(&k, (uint64_t)*%s);\n", q.name)
-				}
-			case text:
-				fmt.Fprintf(&b, "\tsimc_put_text(&k, %s);\n", q.name)
-			case array, optArray:
-				fmt.Fprintf(&b, "\tsimc_put_array(&k, %s, %s, sizeof *%s);\n", q.name, q.count, q.name)
-			case results:
-				fmt.Fprintf(&b, "\tsimc_put(&k, (uint64_t)(uintptr_t)%s);\n", q.name)
-			}
+			cPut(&b, p, q)
 		}
 		b.WriteString("\tr = simc_exchange(&k);\n")
 		var outs bytes.Buffer
 		for _, q := range c.params {
-			switch q.how {
-			case result, both, optResult:
-				if q.isStruct {
-					fmt.Fprintf(&outs, "\t\tsimc_get_raw(&k, %s, sizeof *%s);\n", q.name, q.name)
-				} else if q.goType == "float32" {
-					fmt.Fprintf(&outs, "\t\tsimc_get_float(&k, %s);\n", q.name)
-				} else {
-					cast := q.elem
-					if !isNumber(p, q.elem) {
-						cast = q.elem + ")(uintptr_t"
-					}
-					if q.how == optResult {
-						fmt.Fprintf(&outs, "\t\tif (%s)\n\t\t\t*%s = (%s)simc_get(&k);\n\t\telse\n\t\t\t(void)simc_get(&k);\n", q.name, q.name, cast)
-					} else {
-						fmt.Fprintf(&outs, "\t\t*%s = (%s)simc_get(&k);\n", q.name, cast)
-					}
-				}
-			case results:
-				fmt.Fprintf(&outs, "\t\tsimc_get_array(&k, %s, %s, sizeof *%s);\n", q.name, q.count, q.name)
-			}
+			cGet(&outs, p, q)
 		}
 		if outs.Len() > 0 {
 			cond := "r == CUDA_SUCCESS"
@@ -119,6 +76,59 @@ func cStubs(p *plan, nvml bool) []byte {
 		b.WriteString("\tsimc_end(&k);\n\treturn r;\n}\n")
 	}
 	return b.Bytes()
+}
+
+// cPut writes what sends a parameter.
+func cPut(b *bytes.Buffer, p *plan, q param) {
+	switch q.how {
+	case value:
+		switch {
+		case q.isStruct:
+			fmt.Fprintf(b, "\tsimc_put_raw(&k, &%s, sizeof %s);\n", q.name, q.name)
+		case strings.HasPrefix(q.goType, "CU") && goScalars[q.elem] == "" && !isNumber(p, q.elem):
+			fmt.Fprintf(b, "\tsimc_put(&k, (uint64_t)(uintptr_t)%s);\n", q.name)
+		default:
+			fmt.Fprintf(b, "\tsimc_put(&k, (uint64_t)%s);\n", q.name)
+		}
+	case address:
+		fmt.Fprintf(b, "\tsimc_put(&k, (uint64_t)(uintptr_t)%s);\n", q.name)
+	case pointee, both:
+		if q.isStruct {
+			fmt.Fprintf(b, "\tsimc_put_raw(&k, %s, sizeof *%s);\n", q.name, q.name)
+		} else {
+			fmt.Fprintf(b, "\tsimc_put(&k, (uint64_t)*%s);\n", q.name)
+		}
+	case text:
+		fmt.Fprintf(b, "\tsimc_put_text(&k, %s);\n", q.name)
+	case array, optArray:
+		fmt.Fprintf(b, "\tsimc_put_array(&k, %s, %s, sizeof *%s);\n", q.name, q.count, q.name)
+	case results:
+		fmt.Fprintf(b, "\tsimc_put(&k, (uint64_t)(uintptr_t)%s);\n", q.name)
+	}
+}
+
+// cGet writes what receives a parameter.
+func cGet(b *bytes.Buffer, p *plan, q param) {
+	switch q.how {
+	case result, both, optResult:
+		if q.isStruct {
+			fmt.Fprintf(b, "\t\tsimc_get_raw(&k, %s, sizeof *%s);\n", q.name, q.name)
+		} else if q.goType == "float32" {
+			fmt.Fprintf(b, "\t\tsimc_get_float(&k, %s);\n", q.name)
+		} else {
+			cast := q.elem
+			if !isNumber(p, q.elem) {
+				cast = q.elem + ")(uintptr_t"
+			}
+			if q.how == optResult {
+				fmt.Fprintf(b, "\t\tif (%s)\n\t\t\t*%s = (%s)simc_get(&k);\n\t\telse\n\t\t\t(void)simc_get(&k);\n", q.name, q.name, cast)
+			} else {
+				fmt.Fprintf(b, "\t\t*%s = (%s)simc_get(&k);\n", q.name, cast)
+			}
+		}
+	case results:
+		fmt.Fprintf(b, "\t\tsimc_get_array(&k, %s, %s, sizeof *%s);\n", q.name, q.count, q.name)
+	}
 }
 
 // isNumber reports whether a C type converts to an integer without a detour over uintptr_t.

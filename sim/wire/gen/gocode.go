@@ -77,15 +77,46 @@ func goMethod(b *bytes.Buffer, c *call) {
 }
 
 func goDecode(b *bytes.Buffer, c *call) {
+	args := []string{}
 	if c.nvml {
 		fmt.Fprintf(b, "func do%s(m Management, in *decoder, out *encoder) CUresult {\n", c.method)
 	} else {
 		fmt.Fprintf(b, "func do%s(m Driver, c *Call, in *decoder, out *encoder) CUresult {\n", c.method)
-	}
-	args, outs := []string{}, []string{}
-	if !c.nvml {
 		args = append(args, "c")
 	}
+	args = append(args, goDecodeParams(b, c)...)
+	outs := []string{}
+	for _, q := range c.params {
+		switch q.how {
+		case results, result, optResult:
+			outs = append(outs, q.goName)
+		case both:
+			outs = append(outs, q.goName+"Out")
+		}
+	}
+	b.WriteString("if in.bad {\nreturn CUDA_ERROR_INVALID_VALUE\n}\n")
+	fmt.Fprintf(b, "%s := m.%s(%s)\n", strings.Join(append(outs, "r"), ", "), c.method, strings.Join(args, ", "))
+	for _, q := range c.params {
+		switch q.how {
+		case results:
+			fmt.Fprintf(b, "putArray(out, %s, uint64(%s), %sTo)\n", q.goName, goName(q.count), q.goName)
+		case result, optResult, both:
+			name := q.goName
+			if q.how == both {
+				name += "Out"
+			}
+			if q.isStruct {
+				fmt.Fprintf(b, "putStruct(out, &%s)\n", name)
+			} else {
+				fmt.Fprintf(b, "out.u64(%s)\n", goPut(q.goType, name))
+			}
+		}
+	}
+	b.WriteString("return r\n}\n\n")
+}
+
+// goDecodeParams writes what reads the parameters of a call, and returns the arguments that they become.
+func goDecodeParams(b *bytes.Buffer, c *call) (args []string) {
 	counted := map[string]string{} // count parameter -> first array of that count
 	for _, q := range c.params {
 		switch q.how {
@@ -116,36 +147,11 @@ func goDecode(b *bytes.Buffer, c *call) {
 			} else {
 				counted[q.count] = q.goName
 			}
-		}
-		switch q.how {
 		case results:
 			fmt.Fprintf(b, "%sTo := in.u64()\n", q.goName)
-			outs = append(outs, q.goName)
-		case result, optResult:
-			outs = append(outs, q.goName)
-		case both:
-			outs = append(outs, q.goName+"Out")
 		}
 	}
-	b.WriteString("if in.bad {\nreturn CUDA_ERROR_INVALID_VALUE\n}\n")
-	fmt.Fprintf(b, "%s := m.%s(%s)\n", strings.Join(append(outs, "r"), ", "), c.method, strings.Join(args, ", "))
-	for _, q := range c.params {
-		switch q.how {
-		case results:
-			fmt.Fprintf(b, "putArray(out, %s, uint64(%s), %sTo)\n", q.goName, goName(q.count), q.goName)
-		case result, optResult, both:
-			name := q.goName
-			if q.how == both {
-				name += "Out"
-			}
-			if q.isStruct {
-				fmt.Fprintf(b, "putStruct(out, &%s)\n", name)
-			} else {
-				fmt.Fprintf(b, "out.u64(%s)\n", goPut(q.goType, name))
-			}
-		}
-	}
-	b.WriteString("return r\n}\n\n")
+	return args
 }
 
 func goGet(t string) string {

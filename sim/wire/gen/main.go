@@ -1,5 +1,5 @@
-// Gen writes both ends of the protocol of package wire from tenant/abi/cuda.tsv and calls.txt: the Go interfaces with their
-// decoders, and the C stubs and exports of sim/client. Run by "go generate ./sim/wire".
+// Gen writes both ends of the protocol of package wire from tenant/abi/cuda.tsv and calls.txt: the Go interfaces with
+// their decoders, and the C stubs and exports of sim/client. Run by "go generate ./sim/wire".
 package main
 
 import (

@@ -12,7 +12,8 @@ import (
 
 var body = regexp.MustCompile(`(?m)^(?:nvmlReturn_t |const char \*)(nvml\w+)\(|^(?:SAME|MEMBER|NOBODY)\((nvml\w+),`)
 
-// nvmlExports writes the symbols of libnvidia-ml.so.1 that no hand-written file of dir has a body for, and the list of all.
+// nvmlExports writes the symbols of libnvidia-ml.so.1 that no hand-written file of dir has a body for, and the list of
+// all.
 func nvmlExports(dir string) (source, versions []byte, err error) {
 	syms, err := abi.NVML()
 	if err != nil {

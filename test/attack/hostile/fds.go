@@ -13,8 +13,8 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// trap returns a TCP socket whose last close blocks for as long as the attack lasts: it has data that the other end, keep,
-// does not read, and lingers.
+// trap returns a TCP socket whose last close blocks for as long as the attack lasts: it has data that the other end,
+// keep, does not read, and lingers.
 func trap(seconds int) (fd, keep int, err error) {
 	const small = 4096
 	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -55,8 +55,8 @@ func trap(seconds int) (fd, keep int, err error) {
 	return fd, keep, unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: int32(seconds)})
 }
 
-// pass sends a descriptor on a new connection and closes its own, so that the daemon has the last one. The close is made
-// aside, since it blocks the attacker where the daemon was faster.
+// pass sends a descriptor on a new connection and closes its own, so that the daemon has the last one. The close is
+// made aside, since it blocks the attacker where the daemon was faster.
 func (w *world) pass(r *rand.Rand, fd int, stuck *atomic.Int64) {
 	socket, err := w.dialTenant()
 	if err != nil {
@@ -188,12 +188,7 @@ func memory(bytes, seals int) int {
 
 // descriptors sends many descriptors of all kinds in every message, before and after a Hello.
 func (w *world) descriptors() {
-	w.each(2, func(r *rand.Rand) {
-		fd, err := w.dialTenant()
-		if err != nil {
-			w.note(err)
-			return
-		}
+	w.eachConnection(func(r *rand.Rand, fd int) {
 		m := &member{fd: fd, usageFD: -1}
 		defer m.close()
 		if r.IntN(2) == 0 {
@@ -234,12 +229,7 @@ func (w *world) descriptors() {
 // forgedCounters comes back with counters that the daemon did not make: of the wrong size, without seals, and cut while
 // the daemon looks at them.
 func (w *world) forgedCounters() {
-	w.each(2, func(r *rand.Rand) {
-		fd, err := w.dialTenant()
-		if err != nil {
-			w.note(err)
-			return
-		}
+	w.eachConnection(func(r *rand.Rand, fd int) {
 		defer unix.Close(fd)
 		m := &member{fd: fd, usageFD: -1}
 		if r.IntN(2) == 0 {

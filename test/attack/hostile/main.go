@@ -1,12 +1,12 @@
-// Command hostile is a tenant that means harm, for the test that includes this folder. It runs inside an lgpu, which root
-// starts, as a user without rights, and has what every tenant has: the sockets of the daemon, the tree's files, the pages
-// that the daemon shares with it, and the ports of loopback.
+// Command hostile is a hostile tenant, for the test that includes this folder. It runs inside an lgpu, which
+// root starts, as a user without rights, and has what every tenant has: the sockets of the daemon, the tree's files,
+// the pages that the daemon shares with it, and the ports of loopback.
 //
 //	hostile ATTACK SECONDS SEED
 //
 // makes one attack for so long and prints how often it struck, as "acts N". The environment says where things are; see
-// world. An attack ends by itself, and everything that it holds ends with its processes. It takes no more than a part of one
-// processor, at the lowest priority: what is tested is what the daemon does with what it is sent, not who gets the processor.
+// world. An attack ends by itself, and everything that it has ends with its processes. It uses no more than a part
+// of one CPU, at the lowest priority: the test is of how the daemon handles what it is sent, not of CPU scheduling.
 package main
 
 import (
@@ -26,7 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// User is who attacks: nobody on every machine, and neither of a group that may change things.
+// The attackers' user: "nobody" on every machine, and in no group that may change things.
 const user = 65534
 
 // busyPart is the part of one processor that an attack may take, all its processes together.

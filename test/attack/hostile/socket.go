@@ -15,7 +15,7 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// dial connects to a unix socket. It waits for a short time where nobody accepts.
+// dial connects to a unix socket. It waits for a short time where the connection is not accepted.
 func dial(kind int, path string) (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -32,6 +32,18 @@ func dial(kind int, path string) (int, error) {
 }
 
 func (w *world) dialTenant() (int, error) { return dial(unix.SOCK_SEQPACKET, w.socket) }
+
+// eachConnection has two goroutines run f with new connections, over and over. f closes the connection.
+func (w *world) eachConnection(f func(r *rand.Rand, fd int)) {
+	w.each(2, func(r *rand.Rand) {
+		fd, err := w.dialTenant()
+		if err != nil {
+			w.note(err)
+			return
+		}
+		f(r, fd)
+	})
+}
 
 // member is a tenant that has been let in, with what it was given.
 type member struct {
@@ -143,14 +155,9 @@ func (w *world) holdConnections() {
 	}
 }
 
-// loopConnections opens and closes connections, some of them with a Hello that nobody waits for.
+// loopConnections opens and closes connections, some of them with a Hello whose answer is not read.
 func (w *world) loopConnections() {
-	w.each(2, func(r *rand.Rand) {
-		fd, err := w.dialTenant()
-		if err != nil {
-			w.note(err)
-			return
-		}
+	w.eachConnection(func(r *rand.Rand, fd int) {
 		if r.IntN(2) == 0 {
 			w.note(send(fd, hello.Append(nil)))
 		}
@@ -161,12 +168,7 @@ func (w *world) loopConnections() {
 // halfMessages sends packets of every length, kinds that are none, other versions, and what only a daemon says, before
 // and after a Hello.
 func (w *world) halfMessages() {
-	w.each(2, func(r *rand.Rand) {
-		fd, err := w.dialTenant()
-		if err != nil {
-			w.note(err)
-			return
-		}
+	w.eachConnection(func(r *rand.Rand, fd int) {
 		defer unix.Close(fd)
 		if r.IntN(3) == 0 {
 			m := &member{fd: fd, usageFD: -1}
@@ -193,8 +195,8 @@ func (w *world) halfMessages() {
 	})
 }
 
-// floods sends every message of the protocol as fast as it is taken, with values that are too large, and comes back where
-// it is thrown out.
+// floods sends every message of the protocol as fast as it is taken, with values that are too large, and comes back
+// where it is thrown out.
 func (w *world) floods() {
 	r := w.dice(0)
 	values := []uint64{0, 1, 4096, 1 << 20, 1 << 40, 1 << 63, 1<<64 - 1}

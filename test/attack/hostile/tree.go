@@ -28,8 +28,8 @@ func name(r *rand.Rand, length int) string {
 // lengths that are at a bound somewhere.
 var lengths = []int{0, 1, 15, 16, 63, 64, 255, 256, 4096}
 
-// names gives every name that a tenant can choose every byte and every length: that of its process, of nodes, of gangs and
-// cgroups, of paths in calls.
+// names gives every name that a tenant can choose every byte and every length: that of its process, of nodes, of gangs
+// and cgroups, of paths in calls.
 func (w *world) names() {
 	conn := w.dialAPI()
 	if conn == nil {

@@ -114,7 +114,7 @@ func (w *world) httpDeaf() {
 	})
 }
 
-// httpJunk sends what is no request, headers and bodies without end, and writes without a token.
+// httpJunk sends bytes that are no request, headers and bodies without end, and writes without a token.
 func (w *world) httpJunk() {
 	w.each(2, func(r *rand.Rand) {
 		c, err := w.dialHTTP(r)
@@ -141,7 +141,7 @@ func (w *world) httpJunk() {
 	})
 }
 
-// pageStreams holds streams of the page, more than there may be, and reads none.
+// pageStreams opens more streams of the page than are allowed, and reads none.
 func (w *world) pageStreams() {
 	h := hoard{most: 500}
 	w.each(1, func(r *rand.Rand) {
@@ -156,7 +156,8 @@ func (w *world) pageStreams() {
 	})
 }
 
-// dialAPI is a connection to the API, which is refused as long as the user's other attacks hold too many; nil at the end.
+// dialAPI is a connection to the API, which is refused as long as the user's other attacks have too many; nil at the
+// end.
 func (w *world) dialAPI() *api.Conn {
 	for w.more() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -171,7 +172,7 @@ func (w *world) dialAPI() *api.Conn {
 	return nil
 }
 
-// apiStreams holds all the streams that it can have, and reads none.
+// apiStreams opens all the streams that it can, and reads none.
 func (w *world) apiStreams() {
 	ctx, cancel := context.WithDeadline(context.Background(), w.end)
 	defer cancel()

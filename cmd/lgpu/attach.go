@@ -20,9 +20,9 @@ const (
 // leaving is how long daemons may turn out to be leaving, one after the other, before a launcher gives up.
 const leaving = 10 * time.Second
 
-// hold is an lgpu that exists as long as this process wants it to, whatever happens to the daemon.
-type hold struct {
-	*api.Held
+// attached is an lgpu that this process is attached to as long as it wants to, whatever happens to the daemon.
+type attached struct {
+	*api.Attachment
 
 	again  api.Options     // how to find the daemon after this one
 	wanted context.Context // ends when the lgpu is not wanted any more
@@ -30,15 +30,15 @@ type hold struct {
 	closed chan struct{} // closed when it has been given back, or there is nobody to give it to
 }
 
-// attempt is one connection's hold.
+// attempt is the attachment by one connection.
 type attempt struct {
 	conn   *api.Conn
-	stream api.Control_HoldClient
-	held   *api.Held
+	stream api.Control_AttachClient
+	got    *api.Attachment
 }
 
-// holdLgpu asks a daemon for an lgpu, and keeps it until Close. The connection is closed in any case.
-func holdLgpu(ctx context.Context, conn *api.Conn, request *api.HoldRequest, options api.Options) (*hold, error) {
+// attach attaches this process to an lgpu until Close. The connection is closed in any case.
+func attach(ctx context.Context, conn *api.Conn, request *api.AttachRequest, options api.Options) (*attached, error) {
 	a, err := ask(ctx, conn, request)
 	for began := time.Now(); errors.Is(err, api.ErrGone) && time.Since(began) < leaving; {
 		// The daemon left, or was ended, just as it was asked. There will be another.
@@ -50,7 +50,7 @@ func holdLgpu(ctx context.Context, conn *api.Conn, request *api.HoldRequest, opt
 	if err != nil {
 		return nil, err
 	}
-	h := &hold{Held: a.held, closed: make(chan struct{})}
+	h := &attached{Attachment: a.got, closed: make(chan struct{})}
 	if a.conn.Daemon.GetIdleNs() > 0 && options.Socket == "" {
 		h.again = api.Options{Dir: filepath.Dir(a.conn.Socket), Change: true, Start: options.Start}
 	} else { // whoever started this one will start the next
@@ -62,30 +62,30 @@ func holdLgpu(ctx context.Context, conn *api.Conn, request *api.HoldRequest, opt
 }
 
 // ask asks one daemon. It closes the connection after an error.
-func ask(ctx context.Context, conn *api.Conn, request *api.HoldRequest) (*attempt, error) {
-	stream, err := conn.Hold(ctx)
+func ask(ctx context.Context, conn *api.Conn, request *api.AttachRequest) (*attempt, error) {
+	stream, err := conn.Attach(ctx)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	if err := stream.Send(request); err != nil && !errors.Is(err, io.EOF) { // io.EOF: Recv has the reason
 		return nil, errors.Join(err, conn.Close())
 	}
-	held, err := stream.Recv()
+	got, err := stream.Recv()
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &attempt{conn, stream, held}, nil
+	return &attempt{conn, stream, got}, nil
 }
 
 // Close gives the lgpu back and waits until the daemon has it.
-func (h *hold) Close() {
+func (h *attached) Close() {
 	h.unwant()
 	<-h.closed
 }
 
-// keep takes the hold up again whenever the daemon has gone. The program does not notice: its limits stay where it has
+// keep attaches again whenever the daemon has gone. The program does not notice: its limits stay where it has
 // them, and its gates run on what they were granted.
-func (h *hold) keep(ctx context.Context, a *attempt) {
+func (h *attached) keep(ctx context.Context, a *attempt) {
 	defer close(h.closed)
 	for a != nil {
 		err := h.wait(a)
@@ -97,8 +97,8 @@ func (h *hold) keep(ctx context.Context, a *attempt) {
 	}
 }
 
-// wait returns nil when the hold has been given back, and an error when the daemon ended.
-func (h *hold) wait(a *attempt) error {
+// wait returns nil when the lgpu has been given back, and an error when the daemon ended.
+func (h *attached) wait(a *attempt) error {
 	ended := make(chan error, 1)
 	go func() {
 		_, err := a.stream.Recv()
@@ -117,7 +117,7 @@ func (h *hold) wait(a *attempt) error {
 
 // retake finds the daemon anew after one ended with why. A daemon that died is started again; one that somebody ended
 // is waited for. It returns nil when the lgpu is not wanted any more or the next daemon does not have it.
-func (h *hold) retake(ctx context.Context, why error) *attempt {
+func (h *attached) retake(ctx context.Context, why error) *attempt {
 	options := h.again
 	if errors.Is(why, syscall.ESHUTDOWN) {
 		options.Start = nil
@@ -134,7 +134,7 @@ func (h *hold) retake(ctx context.Context, why error) *attempt {
 		if err != nil {
 			continue
 		}
-		a, err := ask(ctx, conn, &api.HoldRequest{Path: h.Path, Reattach: h.Id})
+		a, err := ask(ctx, conn, &api.AttachRequest{Path: h.Path, Reattach: h.Id})
 		if err == nil {
 			return a
 		}

@@ -35,6 +35,7 @@ type fakeTenants struct {
 	clients []tenant.Client
 	usage   map[uint64]region.State
 	budgets []tenant.Budget
+	denies  error // of AddLGPU
 }
 
 func newFakeTenants(c tenant.Config) *fakeTenants {
@@ -59,6 +60,9 @@ func (f *fakeTenants) AddLGPU(l tenant.LGPU) error {
 	defer f.mu.Unlock()
 	if _, exists := f.lgpus[l.ID]; exists {
 		return tenant.ErrExists
+	}
+	if f.denies != nil {
+		return f.denies
 	}
 	f.lgpus[l.ID] = l
 	f.usage[l.ID] = region.State{Devices: make([]region.DeviceUse, len(l.Devices))}
@@ -117,6 +121,13 @@ func (f *fakeTenants) Usage(id uint64) (region.State, error) {
 	return f.usage[id], nil
 }
 
+// deny makes AddLGPU fail from now on, or no more.
+func (f *fakeTenants) deny(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.denies = err
+}
+
 func (f *fakeTenants) limits(id uint64) tenant.Limits {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,7 +171,7 @@ func (g *shownGates) Shares() []dispatch.Share {
 
 // rig is a daemon with fake devices and tenants, and a real tree, policy and store.
 type rig struct {
-	*Node
+	*Daemon
 	tenants *fakeTenants
 	gates   *shownGates
 	gpus    *gputest.Inventory
@@ -173,6 +184,12 @@ func machineOf(t *testing.T) *gputest.Inventory { return gputest.Machine(2, 16<<
 
 // start opens and runs a daemon, whose tenants have the given clients already. The test's end stops it.
 func start(t *testing.T, c Config, clients ...tenant.Client) *rig {
+	t.Helper()
+	return startWith(t, c, func(f *fakeTenants) { f.clients = clients })
+}
+
+// startWith is start with tenants that were prepared.
+func startWith(t *testing.T, c Config, prepare func(*fakeTenants)) *rig {
 	t.Helper()
 	r := &rig{run: make(chan error, 1)}
 	if c.Dir == "" {
@@ -189,7 +206,7 @@ func start(t *testing.T, c Config, clients ...tenant.Client) *rig {
 	n, err := open(c, parts{
 		tenants: func(c tenant.Config) (tenants, error) {
 			r.tenants = newFakeTenants(c)
-			r.tenants.clients = clients
+			prepare(r.tenants)
 			return r.tenants, nil
 		},
 		gates: func(c dispatch.Config) (gates, error) {
@@ -201,7 +218,7 @@ func start(t *testing.T, c Config, clients ...tenant.Client) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Node = n
+	r.Daemon = n
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { r.run <- n.Run(ctx) }()
 	r.stop = sync.OnceFunc(func() {
@@ -240,12 +257,12 @@ func program(t *testing.T) *exec.Cmd {
 func self() Peer { return Peer{PID: os.Getpid(), UID: uint32(os.Getuid()), GID: uint32(os.Getgid())} }
 
 // holds makes a hold of the caller's process.
-func (r *rig) holds(t *testing.T, spec HoldSpec) *Hold {
+func (r *rig) holds(t *testing.T, spec AttachSpec) *Attachment {
 	t.Helper()
 	if spec.Launcher.PID == 0 {
 		spec.Launcher = self()
 	}
-	h, err := r.Hold(t.Context(), spec)
+	h, err := r.Attach(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,14 +271,14 @@ func (r *rig) holds(t *testing.T, spec HoldSpec) *Hold {
 
 // watcher reads events one by one.
 type watcher struct {
-	feed  *Feed[Event]
-	ahead []Event
+	subscription *Subscription[Event]
+	ahead        []Event
 }
 
 // events begins to watch.
 func (r *rig) events(t *testing.T) *watcher {
-	w := &watcher{feed: r.Events()}
-	t.Cleanup(w.feed.Close)
+	w := &watcher{subscription: r.Events()}
+	t.Cleanup(w.subscription.Close)
 	return w
 }
 
@@ -279,7 +296,7 @@ func (w *watcher) await(t *testing.T, kind Kind) Event {
 			}
 		}
 		var err error
-		if w.ahead, _, err = w.feed.Next(ctx); err != nil {
+		if w.ahead, _, err = w.subscription.Next(ctx); err != nil {
 			t.Fatalf("waiting for %s: %v", kind, err)
 		}
 	}
@@ -287,12 +304,17 @@ func (w *watcher) await(t *testing.T, kind Kind) Event {
 
 func ptr[T any](v T) *T { return &v }
 
-func TestHoldMakesAndRemoves(t *testing.T) {
+// asks is a request for limits on each device, and memory one for memory.max.
+func asks(l limits.Limits) limits.Request { return limits.Request{Limits: l} }
+
+func memory(bytes uint64) limits.Request { return asks(limits.Limits{MemoryMax: limits.AtMost(bytes)}) }
+
+func TestAttachMakesAndRemoves(t *testing.T) {
 	r := start(t, Config{})
-	h := r.holds(t, HoldSpec{Program: "train.py", Limits: Limits{
-		MemoryMax: ptr[uint64](1 << 30), ComputeMax: ptr[uint32](2500), Count: ptr(16), Weight: ptr[uint32](300),
-		Priority: "high", HostMax: ptr[uint64](1 << 20), ComputeMin: ptr[uint32](1000),
-	}})
+	h := r.holds(t, AttachSpec{Program: "train.py", Limits: limits.Request{Limits: limits.Limits{
+		MemoryMax: limits.AtMost(1 << 30), ComputeMax: ptr[uint32](2500), Count: ptr(16), Weight: 300,
+		Priority: ptr(limits.High), ComputeMin: ptr[uint32](1000),
+	}, HostMax: limits.AtMost(1 << 20)}})
 	if !strings.HasPrefix(h.Path, "/train.py-") || h.ID == 0 || len(h.Devices) != 2 {
 		t.Errorf("hold %+v", h)
 	}
@@ -316,9 +338,9 @@ func TestHoldMakesAndRemoves(t *testing.T) {
 		t.Errorf("shown as %+v", n)
 	}
 	d := n.Devices[0]
-	if *d.Requested.MemoryMax != 1<<30 || *d.Requested.Weight != 300 || d.Requested.Priority != "high" ||
-		d.Requested.Lgpu != "count=16" ||
-		d.Effective.Compute != 2500 || d.Effective.Count != 16 || d.Effective.Min != 1000 || d.Key != "195:0" {
+	if d.Requested.MemoryMax != limits.AtMost(1<<30) || d.Requested.Weight != 300 || *d.Requested.Priority != limits.High ||
+		d.Requested.Lgpu() != "count=16" ||
+		d.Effective.ComputeMax != 2500 || d.Effective.Bits.Count() != 16 || d.Effective.ComputeMin != 1000 || d.Key != "195:0" {
 		t.Errorf("limits are shown as %+v", d)
 	}
 	if err := errors.Join(h.Close(), h.Close()); err != nil {
@@ -343,9 +365,9 @@ func (r *rig) node(t *testing.T, path string) NodeState {
 	return nodes[i]
 }
 
-func TestHoldRefuses(t *testing.T) {
+func TestAttachRefuses(t *testing.T) {
 	r := start(t, Config{})
-	h := r.holds(t, HoldSpec{Path: "/team", Limits: Limits{MemoryMax: ptr[uint64](1 << 30)}, Devices: []string{"0"}})
+	h := r.holds(t, AttachSpec{Path: "/team", Limits: memory(1 << 30), Devices: []string{"0"}})
 	defer h.Close()
 	for _, path := range []string{"/high", "/high/below"} {
 		if _, err := r.Create(t.Context(), CreateSpec{Path: path}); err != nil {
@@ -355,43 +377,43 @@ func TestHoldRefuses(t *testing.T) {
 	if err := r.Tree().Write("/high", "lgpu.priority", "0 high"); err != nil {
 		t.Fatal(err)
 	}
-	r.holds(t, HoldSpec{Group: "/high", Limits: Limits{Priority: "latency"}, Devices: []string{"1"}}).Close()
+	r.holds(t, AttachSpec{Group: "/high", Limits: asks(limits.Limits{Priority: ptr(limits.Latency)}), Devices: []string{"1"}}).Close()
 	for _, c := range []struct {
-		spec HoldSpec
+		spec AttachSpec
 		err  error
 		text string
 	}{
-		{HoldSpec{Limits: Limits{MemoryMax: ptr[uint64](20 << 30)}}, ErrInvalid, "--memory 20GiB: device 0 (GPU-"},
-		{HoldSpec{Limits: Limits{MemoryMax: ptr[uint64](4)}}, ErrInvalid, "--memory 4B: of device 0 (GPU-"},
-		{HoldSpec{Limits: Limits{MemoryPercent: ptr[uint32](0)}}, ErrInvalid, "--memory 0%: of device 0 (GPU-"},
-		{HoldSpec{Limits: Limits{HostMax: ptr[uint64](4)}}, nil, "host.max"},
-		{HoldSpec{Group: "/high", Limits: Limits{Priority: "latency"}}, ErrInvalid,
-			"--priority latency: the group /high has high"},
-		{HoldSpec{Group: "/high/below", Limits: Limits{Priority: "latency"}, Devices: []string{"0"}}, ErrInvalid,
-			"--priority latency: the group /high has high"},
-		{HoldSpec{Limits: Limits{Count: ptr(33)}}, ErrInvalid, "--units 33: device 0 ("},
-		{HoldSpec{Limits: Limits{ComputeMin: ptr[uint32](5000), ComputeMax: ptr[uint32](100)}}, ErrInvalid,
-			"--min 50%"},
-		{HoldSpec{Devices: []string{"2"}}, ErrNoDevice, "--device: device \"2\": no such device"},
-		{HoldSpec{Devices: []string{"1", "195:1"}}, ErrInvalid, "device is listed twice"},
-		{HoldSpec{Path: "/nowhere/x"}, os.ErrNotExist, "/nowhere"},
-		{HoldSpec{Path: "/procs"}, os.ErrExist, "procs"},
-		{HoldSpec{Path: "/team", Limits: Limits{MemoryMax: ptr[uint64](2 << 30)}}, ErrDiffers,
-			"exists with memory 1 GiB, not 2 GiB"},
-		{HoldSpec{Path: "/team", Devices: []string{"1"}}, ErrDiffers, "other devices"},
-		{HoldSpec{Path: "/team", Sim: "1x1GiB"}, ErrDiffers, "not on the software GPU"},
-		{HoldSpec{Path: "/team/child"}, nil, "processes"},
-		{HoldSpec{Path: "/team", ID: 7}, ErrNotFound, "id 7"},
-		{HoldSpec{Path: "/gone", ID: 7}, ErrNotFound, "id 7"},
-		{HoldSpec{Sim: "huge"}, ErrInvalid, "--sim"},
-		{HoldSpec{Spatial: true}, ErrInvalid, "--spatial"},
-		{HoldSpec{Launcher: Peer{PID: 1 << 22}}, ErrInvalid, "launcher"},
+		{AttachSpec{Limits: memory(20 << 30)}, unix.ERANGE, "memory.max: \"20 GiB\": device 0 (GPU-"},
+		{AttachSpec{Limits: memory(4)}, unix.ERANGE, "memory.max: \"4 B\": of device 0 (GPU-"},
+		{AttachSpec{Limits: limits.Request{MemoryPart: ptr[uint32](0)}}, unix.ERANGE, "memory.max: \"0%\": of device 0 (GPU-"},
+		{AttachSpec{Limits: limits.Request{HostMax: limits.AtMost(4)}}, nil, "host.max"},
+		{AttachSpec{Group: "/high", Limits: asks(limits.Limits{Priority: ptr(limits.Latency)})}, unix.EINVAL,
+			"lgpu.priority: \"latency\": the group /high has high"},
+		{AttachSpec{Group: "/high/below", Limits: asks(limits.Limits{Priority: ptr(limits.Latency)}), Devices: []string{"0"}}, unix.EINVAL,
+			"lgpu.priority: \"latency\": the group /high has high"},
+		{AttachSpec{Limits: asks(limits.Limits{Count: ptr(33)})}, unix.ERANGE, "lgpu: \"count=33\": device 0 ("},
+		{AttachSpec{Limits: asks(limits.Limits{ComputeMin: ptr[uint32](5000), ComputeMax: ptr[uint32](100)})}, unix.ERANGE,
+			"compute.min: \"50%\""},
+		{AttachSpec{Devices: []string{"2"}}, ErrNoDevice, "devices: device \"2\": no such device"},
+		{AttachSpec{Devices: []string{"1", "195:1"}}, ErrInvalid, "device is listed twice"},
+		{AttachSpec{Path: "/nowhere/x"}, os.ErrNotExist, "/nowhere"},
+		{AttachSpec{Path: "/procs"}, os.ErrExist, "procs"},
+		{AttachSpec{Path: "/team", Limits: memory(2 << 30)}, ErrDiffers,
+			"exists with memory.max 1 GiB, not 2 GiB"},
+		{AttachSpec{Path: "/team", Devices: []string{"1"}}, ErrDiffers, "other devices"},
+		{AttachSpec{Path: "/team", Sim: "1x1GiB"}, ErrDiffers, "not on the software GPU"},
+		{AttachSpec{Path: "/team/child"}, nil, "processes"},
+		{AttachSpec{Path: "/team", ID: 7}, ErrNotFound, "id 7"},
+		{AttachSpec{Path: "/gone", ID: 7}, ErrNotFound, "id 7"},
+		{AttachSpec{Sim: "huge"}, ErrInvalid, "sim: "},
+		{AttachSpec{Spatial: true}, ErrInvalid, "spatial: "},
+		{AttachSpec{Launcher: Peer{PID: 1 << 22}}, ErrInvalid, "launcher"},
 	} {
 		if c.spec.Launcher.PID == 0 {
 			c.spec.Launcher = self()
 		}
 		before := len(r.Tree().Nodes())
-		got, err := r.Hold(t.Context(), c.spec)
+		got, err := r.Attach(t.Context(), c.spec)
 		if err == nil {
 			t.Errorf("%+v: held as %s", c.spec, got.Path)
 			got.Close()
@@ -406,7 +428,7 @@ func TestHoldRefuses(t *testing.T) {
 		}
 	}
 	// The same limits, or none, join.
-	for _, spec := range []HoldSpec{{Path: "/team"}, {Path: "/team", Limits: Limits{MemoryMax: ptr[uint64](1 << 30)}},
+	for _, spec := range []AttachSpec{{Path: "/team"}, {Path: "/team", Limits: memory(1 << 30)},
 		{Path: "/team", Devices: []string{"0"}}} {
 		h2 := r.holds(t, spec)
 		if h2.ID != h.ID {
@@ -423,7 +445,7 @@ func TestHoldRefuses(t *testing.T) {
 func TestClientsKeepAnLgpu(t *testing.T) {
 	r := start(t, Config{})
 	events := r.events(t)
-	h := r.holds(t, HoldSpec{})
+	h := r.holds(t, AttachSpec{})
 	r.tenants.join(tenant.Client{LGPU: h.ID, Peer: tenant.Peer{Process: tenant.Process{PID: 4711}}, Memory: []uint64{0,
 		0}})
 	if err := h.Close(); err != nil {
@@ -448,7 +470,7 @@ func TestPersistent(t *testing.T) {
 	if n := r.node(t, "/p"); n.Kind != KindGroup || !n.Persistent {
 		t.Errorf("%+v", n)
 	}
-	h := r.holds(t, HoldSpec{Path: "/p", Devices: []string{"0"}})
+	h := r.holds(t, AttachSpec{Path: "/p", Devices: []string{"0"}})
 	r.tenants.setUsage(h.ID, region.State{Host: 7, Devices: []region.DeviceUse{{Used: 100, Peak: 300,
 		Busy: 5 * time.Second, Launches: 6}}})
 	n := r.node(t, "/p")
@@ -466,7 +488,7 @@ func TestPersistent(t *testing.T) {
 		t.Errorf("removed while in use: %v", err)
 	}
 	h.Close()
-	h = r.holds(t, HoldSpec{Path: "/p"})
+	h = r.holds(t, AttachSpec{Path: "/p"})
 	if len(h.Devices) != 1 {
 		t.Errorf("devices %v", h.Devices)
 	}
@@ -486,7 +508,7 @@ func TestWritesArrive(t *testing.T) {
 	if _, err := r.Create(t.Context(), CreateSpec{Path: "/g"}); err != nil {
 		t.Fatal(err)
 	}
-	h := r.holds(t, HoldSpec{Group: "/g", Program: "x"})
+	h := r.holds(t, AttachSpec{Group: "/g", Program: "x"})
 	defer h.Close()
 	if err := r.Tree().Write(h.Path, "memory.max", "195:0 1073741824"); err != nil {
 		t.Fatal(err)
@@ -539,7 +561,7 @@ func TestSingleInstance(t *testing.T) {
 func TestIdleExit(t *testing.T) {
 	r := start(t, Config{Idle: 30 * time.Millisecond})
 	release := r.Use()
-	h := r.holds(t, HoldSpec{})
+	h := r.holds(t, AttachSpec{})
 	release()
 	select {
 	case err := <-r.run:
@@ -553,13 +575,13 @@ func TestIdleExit(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("the daemon does not leave")
 	}
-	if _, err := r.Hold(t.Context(), HoldSpec{Launcher: self()}); !errors.Is(err, ErrClosed) {
+	if _, err := r.Attach(t.Context(), AttachSpec{Launcher: self()}); !errors.Is(err, ErrClosed) {
 		t.Errorf("a hold of one that is leaving: %v", err)
 	}
 }
 
-// A feed keeps the newest values for a slow reader and says how many it lost.
-func TestFeed(t *testing.T) {
+// A subscription keeps the newest values for a slow reader and says how many it lost.
+func TestSubscription(t *testing.T) {
 	s := source[int]{limit: 3}
 	f := s.subscribe()
 	for i := range 5 {
@@ -585,7 +607,7 @@ func TestFeed(t *testing.T) {
 	}
 	f.Close()
 	if _, _, err := s.subscribe().Next(t.Context()); !errors.Is(err, ErrClosed) {
-		t.Errorf("a late feed: %v", err)
+		t.Errorf("a late subscription: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -612,7 +634,7 @@ func TestGroupStaysAGroup(t *testing.T) {
 	}
 	make("/team", "1x1GiB,sms=2")
 	make("/team/alice", "")
-	_, err := r.Hold(t.Context(), HoldSpec{Path: "/team", Launcher: self()})
+	_, err := r.Attach(t.Context(), AttachSpec{Path: "/team", Launcher: self()})
 	var hint interface{ Hint() string }
 	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "/team is a group") || !errors.As(err, &hint) ||
 		!strings.Contains(hint.Hint(), "--group /team") {
@@ -623,7 +645,7 @@ func TestGroupStaysAGroup(t *testing.T) {
 	// It becomes one after it was looked at.
 	for _, c := range []struct{ path, shape string }{{"/late", "1x1GiB,sms=2"}, {"/new", ""}} {
 		make(c.path, c.shape)
-		spec := HoldSpec{Path: c.path, Sim: c.shape, Devices: []string{"0"}, Launcher: self()}
+		spec := AttachSpec{Path: c.path, Sim: c.shape, Devices: []string{"0"}, Launcher: self()}
 		p, err := r.look(spec, os.Getpid(), 0)
 		if err != nil {
 			t.Fatal(err)
@@ -636,9 +658,9 @@ func TestGroupStaysAGroup(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.life.Lock()
+		r.lgpus.life.Lock()
 		_, err = r.join(spec, p, held)
-		r.life.Unlock()
+		r.lgpus.life.Unlock()
 		if !errors.Is(err, unix.EBUSY) {
 			t.Errorf("a program in %s, which became a group: %v", c.path, err)
 		}
@@ -647,7 +669,7 @@ func TestGroupStaysAGroup(t *testing.T) {
 
 	// A program once ran in it.
 	make("/once", "")
-	h := r.holds(t, HoldSpec{Path: "/once", Devices: []string{"0"}})
+	h := r.holds(t, AttachSpec{Path: "/once", Devices: []string{"0"}})
 	if n := r.node(t, "/once"); n.Kind != KindLgpu {
 		t.Errorf("with a program: %+v", n)
 	}

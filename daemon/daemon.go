@@ -1,30 +1,43 @@
-// Package daemon is the daemon: it owns the state of a machine's lgpus and joins the parts that each know one thing. The
-// tree says what is allowed, tenants who asks, the gate whose turn it is, the store what survives, and the inventories
-// what is true on the devices.
+// Package daemon is the daemon: it owns the state of a machine's lgpus and joins the parts that each know one thing.
+// The tree says what is allowed, tenants who asks, the gate whose turn it is, the store what survives, and the
+// inventories what is true on the devices.
 //
-//	n, err := node.Open(node.Config{SimCommand: []string{self, "sim"}})
+//	d, err := daemon.Open(daemon.Config{SimCommand: []string{self, "sim"}})
 //	…
-//	go serveAPI(n)
-//	err = n.Run(ctx)
+//	go serveAPI(d)
+//	err = d.Run(ctx)
 //
-// # What holds when
+// # What is settled when
 //
-// A limit that was written (Tree) is on disk, in the pages that tenants see and in the policy when the write returns. A
-// Hold is on disk when it returns. So a daemon that is killed at any moment is followed by one that knows every lgpu,
-// and launchers and clients that live find it: clients come back with their counters, launchers by HoldSpec.ID.
+// A limit that was written (Tree) is on disk, in the pages that tenants see and in the policy when the write returns.
+// What Attach returns is on disk. So a daemon that is killed at any moment is followed by one that knows every lgpu,
+// and launchers and clients that live find it: clients come back with their counters, launchers by AttachSpec.ID.
+//
+// # Who owns what
+//
+//   - lgpus: the lgpus, and the life of each (package lifecycle); a change carries out one event of one life.
+//   - inventory: the devices, where they come from, what was last seen of them, and the modes they are in.
+//   - police: what the devices say against what the accounts say.
+//   - presence: whether anybody needs the daemon.
+//   - resolver and observer: what the tenants' server asks and tells.
+//   - journal: the events.
+//   - Daemon: all of these, and what the tree says on its way to tenants and the policy.
 //
 // # Locks
 //
-// In this order; whoever holds one may take those after it only:
+// Each is declared above what it guards. A goroutine that has one may take only those below it in this list:
 //
-//  1. life: an lgpu comes into use or goes out of it. No driver, hardware process or MPS daemon is waited for under it.
-//  2. devices.mu: the list of devices changes.
-//  3. the tree's own lock of writers, under which apply runs.
-//  4. pushing: limits go from the tree to tenants and the policy, so that they arrive in the order of the writes.
-//  5. mu: the fields of Node, of its lgpus and of its devices.
+//  1. lgpus.life
+//  2. inventory.mu
+//  3. the tree's own lock of writers, under which Daemon.apply runs
+//  4. Daemon.pushing
+//  5. presence.mu
+//  6. Daemon.mu
+//  7. Daemon.sharesMu, lgpus.mu, lgpus.noticesMu, inventory.seenMu, origin.asking: under none of these is another of
+//     the list taken
 //
-// The locks of tenants, gate, store and journal come last. Tenants call back without a lock of theirs; the gate calls
-// with its lock held, which is why those calls take none of these.
+// The locks of tenants, gate, modes, store and journal come last. Tenants call back without a lock of theirs; the gate
+// calls with its lock held, which is why those calls take none of these.
 package daemon
 
 import (
@@ -45,7 +58,6 @@ import (
 	"github.com/lgpu/lgpu/daemon/tenant"
 	treefs "github.com/lgpu/lgpu/daemon/treefs"
 	"github.com/lgpu/lgpu/gpu"
-	"github.com/lgpu/lgpu/gpu/nvidia"
 	"github.com/lgpu/lgpu/internal/rundir"
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/policy/schedule"
@@ -56,7 +68,7 @@ import (
 var (
 	// ErrRunning: another daemon has this runtime folder.
 	ErrRunning = errors.New("a daemon is running already")
-	// ErrClosed: the daemon, or the feed, has ended or is about to.
+	// ErrClosed: the daemon, or the subscription, has ended or is about to.
 	ErrClosed = errors.New("closed")
 	// ErrExists: there is an lgpu or group with that path already.
 	ErrExists = errors.New("exists already")
@@ -74,7 +86,7 @@ var (
 
 // Names in the runtime folder.
 const (
-	LockFile     = "lgpud.lock"  // held by the daemon of the folder
+	LockFile     = "lgpud.lock"  // locked by the daemon of the folder
 	StateFile    = "state.db"    // Config.State, unless it is elsewhere
 	TenantSocket = "tenant.sock" // for the interposer
 	TreeFolder   = "tree"        // where the tree of limits is mounted
@@ -84,8 +96,8 @@ const (
 // SocketEnvironment is the variable that tells a tenant's programs where the tenants' socket is.
 const SocketEnvironment = "LGPU_SOCKET"
 
-// Node is the daemon of one runtime folder. Its methods may be called by any number of goroutines.
-type Node struct {
+// Daemon is the daemon of one runtime folder. Its methods may be called by any number of goroutines.
+type Daemon struct {
 	config   Config
 	log      *slog.Logger
 	lock     *os.File
@@ -106,28 +118,28 @@ type Node struct {
 	ctx    context.Context // ends in Close
 	cancel context.CancelFunc
 	work   sync.WaitGroup
-	blind  sync.Once     // for the warning that processes on devices cannot be told apart
-	kicked chan struct{} // holds a token when there are ids in idle
-	use    chan struct{} // holds a token when inUse may have changed
 
-	life    sync.Mutex
-	devices devices
+	lgpus     *lgpus
+	inventory *inventory
+	presence  *presence
+	police    *police
+	resolver  *resolver
+	observer  *observer
+
+	// pushing is locked while limits go from the tree to tenants and the policy, so that they arrive in the order of
+	// the writes. It guards budgets.
 	pushing sync.Mutex
+	budgets []tenant.Budget // as tenants have them
 
-	mu      sync.Mutex
-	lgpus   map[uint64]*lgpu            // guarded by mu; written with life held
-	all     []*device                   // guarded by mu; written with devices.mu held
-	paths   map[uint64]string           // guarded by mu; of all nodes
-	asked   map[uint64]limits.NodeState // guarded by mu; what the tree was last asked for
-	idle    map[uint64]bool             // guarded by mu; lgpus that may have gone out of use
-	users   int                         // guarded by mu; of the API
-	leaving bool                        // guarded by mu
-	mounted string                      // guarded by mu
-	budgets []tenant.Budget             // guarded by pushing
+	mu      sync.Mutex                  // guards the fields below
+	paths   map[uint64]string           // of all groups and lgpus, those that were just removed included
+	asked   map[uint64]limits.NodeState // what the tree was last asked for
+	mounted string                      // where the tree is, or nothing
 
+	// sharesMu guards the fields below.
 	sharesMu  sync.Mutex
-	sharesAt  time.Time                // guarded by sharesMu
-	sharesNow map[place]dispatch.Share // guarded by sharesMu
+	sharesAt  time.Time
+	sharesNow map[place]dispatch.Share
 }
 
 // tenants is what the daemon needs of a tenant.Server.
@@ -162,25 +174,26 @@ type parts struct {
 }
 
 // Open takes the runtime folder, reads the state and finds the devices. An error wraps ErrRunning if another daemon has
-// the folder, or store.ErrDamaged if the state was unreadable. The caller ends a Node that was opened by Close, also
+// the folder, or store.ErrDamaged if the state was unreadable. The caller ends a Daemon that was opened by Close, also
 // after Run.
-func Open(c Config) (*Node, error) {
+func Open(c Config) (*Daemon, error) {
 	return open(c, parts{
 		tenants: func(c tenant.Config) (tenants, error) { return tenant.Listen(c) },
 		gates:   func(c dispatch.Config) (gates, error) { return dispatch.New(c) },
 	})
 }
 
-func open(c Config, p parts) (n *Node, err error) {
+func open(c Config, p parts) (n *Daemon, err error) {
 	if err := c.complete(); err != nil {
 		return nil, err
 	}
-	n = &Node{
-		config: c, log: c.Log, started: time.Now(), lgpus: map[uint64]*lgpu{}, paths: map[uint64]string{},
-		idle: map[uint64]bool{}, closeTime: closeTime,
-		kicked: make(chan struct{}, 1), use: make(chan struct{}, 1),
+	n = &Daemon{
+		config: c, log: c.Log, started: time.Now(), paths: map[uint64]string{}, closeTime: closeTime,
 	}
-	n.journal.feed.limit, n.slices.limit = 1024, 4096
+	n.lgpus, n.inventory, n.presence = newLgpus(n), newInventory(n), newPresence(n)
+	n.police, n.resolver, n.observer = &police{daemon: n}, &resolver{n}, &observer{n}
+	n.journal.log = c.Log
+	n.journal.source.limit, n.slices.limit = 1024, 4096
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -198,17 +211,17 @@ func open(c Config, p parts) (n *Node, err error) {
 		return n, err
 	}
 	n.gates, err = p.gates(dispatch.Config{
-		Options: schedule.Options{Slice: int64(c.Slice)}, Slice: n.turn, Overran: n.overran, Log: c.Log,
+		Options: schedule.Options{Slice: int64(c.Slice)}, Slice: n.observer.turn, Overran: n.observer.overran, Log: c.Log,
 	})
 	if err != nil {
 		return n, err
 	}
-	if n.modes, err = mps.New(mps.Config{Dir: c.Dir, Log: c.Log, Event: n.modeEvent}); err != nil {
+	if n.modes, err = mps.New(mps.Config{Dir: c.Dir, Log: c.Log, Event: n.inventory.modeEvent}); err != nil {
 		return n, err
 	}
 	n.tenants, err = p.tenants(tenant.Config{
 		Socket: filepath.Join(c.Dir, TenantSocket), Roster: filepath.Join(c.Dir, rosterFolder),
-		Resolver: n, Gate: n.gates, Observer: n, Log: c.Log,
+		Resolver: n.resolver, Gate: n.gates, Observer: n.observer, Log: c.Log,
 	})
 	if err != nil {
 		return n, err
@@ -292,7 +305,7 @@ func lockFolder(dir string) (*os.File, error) {
 }
 
 // restore makes everything as it was when the daemon before ended: tree, devices, and lgpus in use.
-func (n *Node) restore() error {
+func (n *Daemon) restore() error {
 	state := n.store.State()
 	n.restarts = state.Starts - 1
 	saved := state.Tree
@@ -310,10 +323,11 @@ func (n *Node) restore() error {
 			}
 			continue
 		}
-		n.lgpus[record.ID] = &lgpu{record: record, launchers: map[*launcher]bool{},
-			base: map[gpu.UUID]region.DeviceUse{}}
+		n.lgpus.add(restored(record))
 	}
-	if err := n.openDevices(); err != nil {
+	n.inventory.open(n.config.Inventories)
+	n.lgpus.reachSims()
+	if err := n.inventory.refresh(); err != nil {
 		return err
 	}
 	n.asked = map[uint64]limits.NodeState{}
@@ -322,41 +336,13 @@ func (n *Node) restore() error {
 	}
 	n.tree.Watch(n.apply)
 	n.pushAll()
-	return n.revive()
-}
-
-// openDevices opens the inventories, and the software GPUs that lgpus are on.
-func (n *Node) openDevices() error {
-	inventories := n.config.Inventories
-	if inventories == nil {
-		driver, err := nvidia.Open()
-		switch {
-		case err == nil:
-			inventories = []gpu.Inventory{driver}
-		case !errors.Is(err, nvidia.ErrNoDriver):
-			n.log.Warn("NVIDIA's devices are left out", "error", err)
-		}
-	}
-	n.devices.init()
-	for _, inventory := range inventories {
-		n.devices.add(&origin{inventory: inventory, users: 1, bereaved: make(chan struct{}, 1)})
-	}
-	for _, l := range n.lgpus {
-		if l.record.Sim == "" {
-			continue
-		}
-		if _, err := n.attachSim(l.record.Sim); err != nil {
-			n.log.Warn("a software GPU cannot be reached", "shape", l.record.Sim, "error", err)
-			continue
-		}
-		l.attached = true
-	}
-	return n.refreshDevices()
+	n.lgpus.revive()
+	return nil
 }
 
 // Run serves tenants and keeps watch until ctx ends, or until nobody has needed the daemon for Config.Idle; then it
 // returns nil. Tenants go on: they keep their limits and look for the next daemon.
-func (n *Node) Run(ctx context.Context) error {
+func (n *Daemon) Run(ctx context.Context) error {
 	unmount, err := n.mount()
 	if err != nil {
 		return err
@@ -366,41 +352,41 @@ func (n *Node) Run(ctx context.Context) error {
 	defer cancel()
 	n.announce()
 	n.work.Add(2)
-	go func() { defer n.work.Done(); n.janitor(ctx) }()
-	go func() { defer n.work.Done(); n.rescan(ctx) }()
-	n.devices.watch(n, ctx)
+	go func() { defer n.work.Done(); n.lgpus.janitor(ctx) }()
+	go func() { defer n.work.Done(); n.inventory.rescan(ctx) }()
+	n.inventory.watch(ctx)
 	served := make(chan error, 1)
 	go func() { served <- n.tenants.Run(ctx) }()
 	var idle <-chan struct{}
 	if n.config.Idle > 0 {
-		idle = n.awaitIdle(ctx)
+		idle = n.presence.awaitIdle(ctx, n.config.Idle)
 	}
 	select {
 	case err = <-served:
 		if err == nil && ctx.Err() == nil {
 			err = errors.New("the tenants' socket was closed")
 		}
-		n.leave()
+		n.presence.leave()
 		return err
 	case <-ctx.Done():
 	case <-idle:
 	}
-	n.leave()
+	n.presence.leave()
 	cancel()
 	return <-served
 }
 
 // announce says that the daemon is there.
-func (n *Node) announce() {
+func (n *Daemon) announce() {
 	e := Event{Kind: DaemonStarted, PID: os.Getpid(), UID: uint32(os.Getuid()), Text: "the daemon has started"}
 	if n.restarts > 0 {
 		e.Kind, e.Text = DaemonRestarted, "the daemon has taken over the state of the one before"
 	}
-	n.emit(e)
+	n.journal.emit(e)
 }
 
 // mount shows the tree, where that is wanted and possible.
-func (n *Node) mount() (unmount func(), err error) {
+func (n *Daemon) mount() (unmount func(), err error) {
 	dir := filepath.Join(n.config.Dir, TreeFolder)
 	if n.config.Mount == MountOff {
 		if err := treefs.Clean(dir); err != nil { // a daemon before may have had one, and have died
@@ -413,7 +399,7 @@ func (n *Node) mount() (unmount func(), err error) {
 		if n.config.Mount == MountOn {
 			return nil, err
 		}
-		n.emit(Event{Kind: MountFailed, Text: err.Error()})
+		n.journal.emit(Event{Kind: MountFailed, Text: err.Error()})
 		return func() {}, nil
 	}
 	n.mu.Lock()
@@ -429,94 +415,27 @@ func (n *Node) mount() (unmount func(), err error) {
 	}, nil
 }
 
-// leave makes every later Hold and Create fail.
-func (n *Node) leave() {
-	n.mu.Lock()
-	n.leaving = true
-	n.mu.Unlock()
-}
-
-// left is ErrClosed once the daemon is about to end.
-func (n *Node) left() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.leaving {
-		return fmt.Errorf("the daemon is about to end: %w", ErrClosed)
-	}
-	return nil
-}
-
-// awaitIdle closes the channel once nobody has needed the daemon for Config.Idle. Nobody can begin to afterwards.
-func (n *Node) awaitIdle(ctx context.Context) <-chan struct{} {
-	idle := make(chan struct{})
-	n.work.Add(1)
-	go func() {
-		defer n.work.Done()
-		timer := time.NewTimer(n.config.Idle)
-		defer timer.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-n.use:
-				timer.Reset(n.config.Idle)
-			case <-timer.C:
-				if n.leaveIfIdle() {
-					close(idle)
-					return
-				}
-			}
-		}
-	}()
-	return idle
-}
-
-// leaveIfIdle decides to end if nobody needs the daemon. Someone who does is seen again at the end of the use.
-func (n *Node) leaveIfIdle() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.leaving = n.leaving || n.users == 0 && !n.inUseLocked()
-	return n.leaving
-}
-
-// used restarts the time to leaving. Whoever stops needing the daemon calls it.
-func (n *Node) used() {
-	select {
-	case n.use <- struct{}{}:
-	default:
-	}
-}
-
 // Use tells the daemon that somebody is using its API until release is called, which keeps it from leaving.
-func (n *Node) Use() (release func()) {
-	n.mu.Lock()
-	n.users++
-	n.mu.Unlock()
-	return sync.OnceFunc(func() {
-		n.mu.Lock()
-		n.users--
-		n.mu.Unlock()
-		n.used()
-	})
-}
+func (n *Daemon) Use() (release func()) { return n.presence.use() }
 
 // closeTime is how long Close waits for what is under way. More is only a driver that hangs.
 const closeTime = 10 * time.Second
 
-// Close ends all feeds and gives the runtime folder free. Run has returned, or was never called. Tenants, software GPUs
-// that they use and control daemons of MPS go on. A driver that hangs is left to itself.
-func (n *Node) Close() error {
-	n.leave()
+// Close ends all subscriptions and gives the runtime folder free. Run has returned, or was never called. Tenants,
+// software GPUs that they use and control daemons of MPS go on. A driver that hangs is left to itself.
+func (n *Daemon) Close() error {
+	n.presence.leave()
 	n.cancel()
 	var errs []error
 	if n.tenants != nil {
 		errs = append(errs, n.tenants.Close())
 	}
+	n.lgpus.close()
 	hung := !doneIn(n.closeTime, n.work.Wait)
 	if hung {
 		n.log.Warn("a driver hangs: its devices are not closed")
 	}
-	n.journal.feed.close()
+	n.journal.source.close()
 	n.slices.close()
 	if n.gates != nil {
 		n.gates.Close()
@@ -525,7 +444,7 @@ func (n *Node) Close() error {
 		errs = append(errs, n.modes.Leave())
 	}
 	if !hung {
-		errs = append(errs, n.devices.close())
+		errs = append(errs, n.inventory.close())
 	}
 	if n.store != nil {
 		errs = append(errs, n.store.Close())
@@ -550,23 +469,24 @@ func doneIn(d time.Duration, f func()) bool {
 }
 
 // Dir returns the runtime folder.
-func (n *Node) Dir() string { return n.config.Dir }
+func (n *Daemon) Dir() string { return n.config.Dir }
 
-// Tree returns the tree of limits. What is written there holds when the write returns.
-func (n *Node) Tree() *limits.Tree { return n.tree }
+// Tree returns the tree of limits. What is written there is in effect when the write returns.
+func (n *Daemon) Tree() *limits.Tree { return n.tree }
 
-// Events returns a feed of what happens from now on, which the caller closes. The daemon keeps 1024 events for a slow
-// reader.
-func (n *Node) Events() *Feed[Event] { return n.journal.feed.subscribe() }
+// Events subscribes to what happens from now on; the caller closes the subscription. The daemon keeps 1024 events for
+// a slow reader.
+func (n *Daemon) Events() *Subscription[Event] { return n.journal.source.subscribe() }
 
 // Recent returns the last events, at most 256, oldest first.
-func (n *Node) Recent() []Event { return n.journal.recent() }
+func (n *Daemon) Recent() []Event { return n.journal.recent() }
 
-// Slices returns a feed of the turns that lgpus had, which the caller closes. The daemon keeps 4096 for a slow reader.
-func (n *Node) Slices() SliceFeed { return n.slices.subscribe() }
+// Slices subscribes to the turns that lgpus have; the caller closes the subscription. The daemon keeps 4096 for a slow
+// reader.
+func (n *Daemon) Slices() SliceSubscription { return n.slices.subscribe() }
 
 // Counters returns numbers that only rise while the daemon lives.
-func (n *Node) Counters() Counters {
+func (n *Daemon) Counters() Counters {
 	return Counters{Events: n.journal.counted(), Gate: n.gates.Stats()}
 }
 
@@ -574,4 +494,11 @@ func (n *Node) Counters() Counters {
 type Counters struct {
 	Events map[Kind]uint64 // how many of each kind
 	Gate   dispatch.Stats
+}
+
+// pathOf is where a group or lgpu is, or was last.
+func (n *Daemon) pathOf(id uint64) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.paths[id]
 }

@@ -2,8 +2,8 @@ package ptx
 
 import "testing"
 
-// A lane of warp 0 is late at a vote, by more than the time after which it runs out of turn, while warp 1 sleeps again and
-// again until warp 0 is done.
+// A lane of warp 0 is late at a vote, by more than the time after which it runs out of turn, while warp 1 sleeps again
+// and again until warp 0 is done.
 const lateAtVote = `
 .version 7.4
 .target sm_70

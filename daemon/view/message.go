@@ -1,4 +1,6 @@
-package server
+// Package view makes messages of the API of what the daemon shows: the one form of its state that the API, the page and
+// all JSON have.
+package view
 
 import (
 	"time"
@@ -8,42 +10,43 @@ import (
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/daemon"
 	"github.com/lgpu/lgpu/gpu"
-	"github.com/lgpu/lgpu/policy/limits"
 )
 
-// The daemon's values as messages.
+// Names are how the vendor writes the UUIDs of devices, which for a MIG instance the UUID alone does not tell.
+type Names map[gpu.UUID]string
 
-// names are how the vendor writes the UUIDs of devices, which for a MIG instance the UUID alone does not tell.
-type names map[gpu.UUID]string
-
-func namesIn(s daemon.Snapshot) names {
-	n := names{}
+// NamesIn are the names of a snapshot's devices.
+func NamesIn(s daemon.Snapshot) Names {
+	n := Names{}
 	for _, d := range s.Devices {
 		n[d.UUID] = d.Identity()
 	}
 	return n
 }
 
-func (n names) of(u gpu.UUID) string {
+// Of is a device's name; of one that has just gone, its UUID.
+func (n Names) Of(u gpu.UUID) string {
 	if name, ok := n[u]; ok {
 		return name
 	}
 	return u.String()
 }
 
-func snapshot(s daemon.Snapshot) *api.Snapshot {
-	m := &api.Snapshot{Time: stamp(s.At), Daemon: daemonMessage(s.Daemon)}
+// Snapshot is the state of everything.
+func Snapshot(s daemon.Snapshot) *api.Snapshot {
+	m := &api.Snapshot{Time: stamp(s.At), Daemon: Daemon(s.Daemon)}
 	for _, d := range s.Devices {
 		m.Devices = append(m.Devices, device(d))
 	}
-	known := namesIn(s)
+	known := NamesIn(s)
 	for _, n := range s.Nodes {
-		m.Nodes = append(m.Nodes, nodeMessage(n, known))
+		m.Directories = append(m.Directories, directory(n, known))
 	}
 	return m
 }
 
-func daemonMessage(d daemon.Daemon) *api.Daemon {
+// Daemon is the process that answers.
+func Daemon(d daemon.Info) *api.Daemon {
 	return &api.Daemon{
 		Version: d.Version, Pid: int32(d.PID), Started: stamp(d.Started), Dir: d.Dir, Tree: d.Tree, Police: string(d.Police),
 		Restarts: d.Restarts, IdleNs: int64(d.Idle),
@@ -71,7 +74,7 @@ func device(d daemon.Device) *api.Device {
 // hardware is what does not change of a device.
 func hardware(d gpu.Device) *api.Device {
 	return &api.Device{
-		Uuid: d.Identity(), Index: int32(d.Index), Name: d.Name, Pci: d.PCI, MemoryTotal: d.Memory,
+		Uuid: d.Identity(), Index: int32(d.Index), Ordinal: d.Ordinal(), Name: d.Name, Pci: d.PCI, MemoryTotal: d.Memory,
 		Units: uint32(max(d.Units, 0)),
 	}
 }
@@ -85,37 +88,20 @@ func percent(n int) *uint32 {
 	return &p
 }
 
-// limit is a limit in bytes, absent where there is none.
-func limit(bytes uint64) *uint64 {
-	if bytes == limits.NoLimit {
-		return nil
-	}
-	return &bytes
-}
-
-func nodeMessage(n daemon.NodeState, known names) *api.Node {
-	m := &api.Node{
+func directory(n daemon.NodeState, known Names) *api.Directory {
+	m := &api.Directory{
 		Path: n.Path, Id: n.ID, Persistent: n.Persistent, Created: stamp(n.Created), State: states[n.State], Gang: n.Gang,
-		Cgroups: n.Cgroups, HostMax: n.HostMax, HostUsed: n.HostUsed,
+		Cgroups: n.Cgroups, HostMax: n.HostMax.Pointer(), HostUsed: n.HostUsed,
 	}
 	if n.Kind == daemon.KindLgpu {
-		m.Kind = api.Node_LGPU
+		m.Kind = api.Directory_LGPU
 	}
 	for _, d := range n.Devices {
-		device := &api.NodeDevice{
-			Uuid: known.of(d.Device), Key: d.Key,
-			Requested: &api.Requested{
-				Lgpu: d.Requested.Lgpu, ComputeMax: d.Requested.ComputeMax, ComputeMin: d.Requested.ComputeMin,
-				Weight: d.Requested.Weight, Priority: priorities[d.Requested.Priority], MemoryMax: d.Requested.MemoryMax,
-				MemoryHigh: d.Requested.MemoryHigh,
-			},
-			Effective: &api.Effective{
-				Count: uint32(max(d.Effective.Count, 0)), List: d.Effective.List, ComputeMax: d.Effective.Compute,
-				ComputeMin: d.Effective.Min, Weight: d.Effective.Weight, Priority: priorities[d.Effective.Priority],
-				MemoryMax: limit(d.Effective.MemoryMax),
-			},
-			MemoryUsed: d.MemoryUsed, MemoryPeak: d.MemoryPeak, MemoryGranted: d.MemoryGranted, BusyNs: int64(d.Busy),
-			Launches: d.Launches, State: states[d.State],
+		device := &api.DeviceUse{
+			Uuid: known.Of(d.Device), Key: d.Key,
+			Requested: requested(d.Requested), Effective: effective(d.Effective, d.Named),
+			MemoryUsed: d.MemoryUsed, MemoryPeak: d.MemoryPeak, MemoryGranted: d.MemoryGranted.Pointer(),
+			BusyNs: int64(d.Busy), Launches: d.Launches, State: states[d.State],
 		}
 		if d.Measured {
 			device.ShareAsked, device.ShareDelivered = &d.Asked, &d.Delivered
@@ -138,39 +124,28 @@ var states = map[string]api.State{
 	daemon.StateRunning: api.State_RUNNING,
 }
 
-var priorities = map[string]api.Priority{
-	"": api.Priority_INHERITED, "normal": api.Priority_NORMAL, "high": api.Priority_HIGH, "latency": api.Priority_LATENCY,
-}
-
-// priorityName is the word for p that the daemon's files have.
-func priorityName(p api.Priority) string {
-	for name, q := range priorities {
-		if p == q {
-			return name
-		}
-	}
-	return p.String() // of a later version; the daemon says that it does not know it
-}
-
-func event(e daemon.Event, known names) *api.Event {
+// Event is something that happened.
+func Event(e daemon.Event, known Names) *api.Event {
 	m := &api.Event{
 		Number: e.Seq, Time: stamp(e.Time), Kind: string(e.Kind), Path: e.Path, Id: e.ID, Pid: int32(e.PID), Uid: e.UID,
 		Bytes: e.Bytes, Text: e.Text,
 	}
 	if e.Device != nil {
-		m.Device = known.of(*e.Device)
+		m.Device = known.Of(*e.Device)
 	}
 	return m
 }
 
-func slice(t daemon.Slice, known names) *api.Slice {
+// Slice is a stretch of time for which an lgpu had a device.
+func Slice(t daemon.Slice, known Names) *api.Slice {
 	return &api.Slice{
-		Device: known.of(t.Device), Path: t.Path, Id: t.ID, Begin: stamp(t.Start), End: stamp(t.End), UsedNs: int64(t.Used),
+		Device: known.Of(t.Device), Path: t.Path, Id: t.ID, Begin: stamp(t.Start), End: stamp(t.End), UsedNs: int64(t.Used),
 	}
 }
 
-func held(h *daemon.Hold) *api.Held {
-	m := &api.Held{Path: h.Path, Id: h.ID, Environment: h.Environment}
+// Attachment is an lgpu for the launcher that is attached to it.
+func Attachment(h *daemon.Attachment) *api.Attachment {
+	m := &api.Attachment{Path: h.Path, Id: h.ID, Environment: h.Environment}
 	for _, d := range h.Devices {
 		m.Devices = append(m.Devices, hardware(d))
 	}

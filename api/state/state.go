@@ -1,0 +1,154 @@
+// Package state is the state of a machine's lgpus as one JSON document, which is the same wherever it is shown: lgpu
+// ps, lgpu show and lgpu top with --json, and the page's /api/state. docs/json.md is its reference, and a test
+// compares the two.
+//
+//	s, err := conn.Snapshot(ctx, &api.SnapshotRequest{})
+//	…
+//	data, err := json.Marshal(state.Of(s))
+//
+// What a file of the tree shows has the file's name and the file's unit: bytes, percent, µs. null is "no limit" or "not
+// known".
+package state
+
+import "time"
+
+// Version is that of the document. It rises when a name goes or gets another meaning, not when one comes.
+const Version = 1
+
+// State is the state of everything at one time.
+type State struct {
+	Version int       `json:"version"`
+	Time    time.Time `json:"time"`
+	// Daemon is nil where none runs.
+	Daemon  *Daemon     `json:"daemon"`
+	Devices []Device    `json:"devices"`
+	Groups  []Directory `json:"groups"`
+	LGPUs   []Directory `json:"lgpus"`
+}
+
+// Daemon is the process that answered.
+type Daemon struct {
+	Version  string    `json:"version"`
+	PID      int32     `json:"pid"`
+	Started  time.Time `json:"started"`
+	Dir      string    `json:"dir"`
+	Tree     *string   `json:"tree"`
+	Police   string    `json:"police"`
+	Restarts uint64    `json:"restarts"`
+	IdleUsec *int64    `json:"idle_usec"`
+}
+
+// Device is a physical GPU, a MIG instance, or a device of a software GPU.
+type Device struct {
+	UUID              string          `json:"uuid"`
+	Index             string          `json:"index"`
+	Name              string          `json:"name"`
+	Key               string          `json:"key"`
+	PCI               *string         `json:"pci"`
+	Sim               *string         `json:"sim"`
+	Parent            *string         `json:"parent"`
+	Mode              string          `json:"mode"`
+	Fault             *string         `json:"fault"`
+	Units             *uint32         `json:"units"`
+	MemoryCapacity    uint64          `json:"memory.capacity"`
+	MemoryCurrent     uint64          `json:"memory.current"`
+	Utilisation       *uint32         `json:"utilisation"`
+	MemoryUtilisation *uint32         `json:"memory_utilisation"`
+	Processes         []DeviceProcess `json:"processes"`
+	Sampled           *time.Time      `json:"sampled"`
+}
+
+// DeviceProcess is a process that the driver has on a device.
+type DeviceProcess struct {
+	PID           int32   `json:"pid"`
+	UID           uint32  `json:"uid"`
+	Command       string  `json:"command"`
+	MemoryCurrent uint64  `json:"memory.current"`
+	Utilisation   *uint32 `json:"utilisation"`
+	// Path is nil for a process of no lgpu.
+	Path *string `json:"path"`
+}
+
+// Directory is a group or an lgpu.
+type Directory struct {
+	Path string `json:"path"`
+	// ID is 16 hexadecimal digits: programs' numbers may end at 2^53.
+	ID          string     `json:"id"`
+	Persistent  bool       `json:"persistent"`
+	Created     *time.Time `json:"created"`
+	State       string     `json:"state"`
+	Gang        *string    `json:"gang"`
+	CgroupPath  []string   `json:"cgroup.path"`
+	HostMax     *uint64    `json:"host.max"`
+	HostCurrent uint64     `json:"host.current"`
+	Devices     []Use      `json:"devices"`
+	Processes   []Process  `json:"processes"`
+	Launchers   []Launcher `json:"launchers"`
+}
+
+// Use is what a group or an lgpu may use and uses of one device.
+type Use struct {
+	UUID          string    `json:"uuid"`
+	Key           string    `json:"key"`
+	State         string    `json:"state"`
+	MemoryCurrent uint64    `json:"memory.current"`
+	MemoryPeak    uint64    `json:"memory.peak"`
+	MemoryGranted *uint64   `json:"memory.granted"`
+	ComputeStat   Stat      `json:"compute.stat"`
+	Requested     Requested `json:"requested"`
+	Effective     Effective `json:"effective"`
+}
+
+// Stat is the device time that was used.
+type Stat struct {
+	BusyUsec  int64    `json:"busy_usec"`
+	Launches  uint64   `json:"launches"`
+	Asked     *float64 `json:"asked"`
+	Delivered *float64 `json:"delivered"`
+}
+
+// Requested are the limits that were asked for.
+type Requested struct {
+	Lgpu         string   `json:"lgpu"`
+	LgpuWeight   *uint32  `json:"lgpu.weight"`
+	LgpuPriority *string  `json:"lgpu.priority"`
+	ComputeMax   *float64 `json:"compute.max"`
+	ComputeMin   *float64 `json:"compute.min"`
+	MemoryMax    *uint64  `json:"memory.max"`
+	MemoryHigh   *uint64  `json:"memory.high"`
+}
+
+// Effective are the limits that hold, those of the groups above included.
+type Effective struct {
+	LgpuEffective Bits     `json:"lgpu.effective"`
+	LgpuWeight    uint32   `json:"lgpu.weight"`
+	LgpuPriority  string   `json:"lgpu.priority"`
+	ComputeMax    *float64 `json:"compute.max"`
+	ComputeMin    float64  `json:"compute.min"`
+	MemoryMax     *uint64  `json:"memory.max"`
+}
+
+// Bits are compute units.
+type Bits struct {
+	Count uint32 `json:"count"`
+	// List is nil where units have no names.
+	List *string `json:"list"`
+}
+
+// Process is one that uses an lgpu.
+type Process struct {
+	PID         int32      `json:"pid"`
+	UID         uint32     `json:"uid"`
+	Command     string     `json:"command"`
+	Since       *time.Time `json:"since"`
+	HostCurrent uint64     `json:"host.current"`
+	// MemoryCurrent is for each device of the lgpu, in their order.
+	MemoryCurrent []uint64 `json:"memory.current"`
+}
+
+// Launcher is a process that is attached to an lgpu.
+type Launcher struct {
+	PID     int32  `json:"pid"`
+	UID     uint32 `json:"uid"`
+	Command string `json:"command"`
+}

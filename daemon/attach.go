@@ -1,0 +1,457 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/daemon/lifecycle"
+	"github.com/lgpu/lgpu/daemon/mps"
+	"github.com/lgpu/lgpu/daemon/store"
+	"github.com/lgpu/lgpu/daemon/tenant"
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/internal/names"
+	"github.com/lgpu/lgpu/internal/proc"
+	"github.com/lgpu/lgpu/internal/units"
+	"github.com/lgpu/lgpu/policy/limits"
+	"github.com/lgpu/lgpu/sim"
+	"github.com/lgpu/lgpu/sim/wire"
+	"github.com/lgpu/lgpu/tenant/region"
+)
+
+// AttachSpec is what a launcher asks for.
+type AttachSpec struct {
+	// Path names an existing lgpu to join, or one to make: below a group that exists. An empty Path is a name made of
+	// Program and the launcher's process, below Group.
+	Path  string
+	Group string // with an empty Path: the parent of the new lgpu; the default is the root
+	// Program is the base name of the command, for a name.
+	Program string
+	// ID, where not 0, says that the launcher was attached to the lgpu with this ID before the daemon restarted: Path
+	// must have it.
+	ID uint64
+	// Limits are asked for, for each of the devices. An lgpu that exists must have the same, unless there are none.
+	Limits limits.Request
+	// Devices are tokens as gpu.Select reads them, among the devices of Sim or of the machine; none is all of them, or
+	// those that an existing lgpu has.
+	Devices []string
+	// Sim is the shape of the software GPU to use; empty for the machine's own devices.
+	Sim string
+	// Spatial asks for the device in spatial mode, beside others rather than in turns. There can be only one device
+	// then.
+	Spatial bool
+	// Gang puts the lgpu into a gang.
+	Gang     string
+	Launcher Peer
+}
+
+// Peer is a process as the kernel vouches for it (SO_PEERCRED).
+type Peer struct {
+	PID      int
+	UID, GID uint32
+}
+
+// Attachment is that of a launcher to an lgpu: as long as it lasts the lgpu does.
+type Attachment struct {
+	// Path, ID and Name of the lgpu.
+	Path, Name string
+	ID         uint64
+	// Environment is what a program needs to find the daemon and the devices: LGPU_SOCKET, for a software GPU its
+	// socket, and on a device in spatial mode what makes it a client there. The libraries are the launcher's business.
+	Environment map[string]string
+	// Sim is the shape of the software GPU, empty for the machine's own devices.
+	Sim     string
+	Devices []gpu.Device
+
+	close func() error
+}
+
+// Close ends the attachment. When it returns the lgpu is gone, if it was temporary and nobody else uses it. It may be
+// called more than once.
+func (h *Attachment) Close() error { return h.close() }
+
+// Attach attaches a launcher to an lgpu, which is created or exists: everything that descends from the launcher's
+// process is its tenant. The lgpu stays until Close, and then as long as it has clients; for ever if it is persistent.
+// An error wraps ErrInvalid, ErrNoDevice, ErrNotFound, ErrDiffers, ErrBusy or ErrClosed, mostly in an *Error, or is a
+// *limits.Error.
+func (n *Daemon) Attach(ctx context.Context, spec AttachSpec) (*Attachment, error) {
+	if err := n.presence.left(); err != nil {
+		return nil, err
+	}
+	of, err := n.launcherOf(spec.Launcher)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.confine(&spec); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, modeTime)
+	defer cancel()
+	for attempt := 0; ; attempt++ {
+		a, err := n.attachOnce(ctx, spec, of, attempt)
+		if !errors.Is(err, errAgain) {
+			return a, err
+		}
+		if attempt == 100 {
+			return nil, fmt.Errorf("%s: it comes and goes too fast: %w", spec.Path, ErrBusy)
+		}
+	}
+}
+
+// errAgain: what was found before a lock was taken is no longer so.
+var errAgain = errors.New("changed meanwhile")
+
+// launcherOf describes the process behind a Peer.
+func (n *Daemon) launcherOf(p Peer) (*launcher, error) {
+	s, err := proc.Live(p.PID)
+	if err != nil {
+		return nil, fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
+	}
+	return &launcher{Process: tenant.Process{PID: p.PID, Start: s.Start}, uid: p.UID, comm: s.Comm, present: true}, nil
+}
+
+// confine keeps a launcher where it is: in a bound cgroup below the group that it is bound to, and outside of other
+// lgpus, whose programs could leave their limits behind otherwise.
+func (n *Daemon) confine(spec *AttachSpec) error {
+	e, err := tenant.Observe(spec.Launcher.PID, n.resolver.clientOf)
+	if err != nil {
+		return fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
+	}
+	above := e
+	if _, launches := n.lgpus.launchers()[e.Process]; launches {
+		above.Ancestors = e.Ancestors[1:] // one process may be attached to several
+	}
+	if node, inside := n.resolver.descent(above); inside {
+		return &Error{Class: ErrInvalid, Reason: fmt.Sprintf("this is inside the lgpu %q already", nameOf(node.Path)),
+			Remedy: "an lgpu cannot lie inside another: start it from outside"}
+	}
+	bound, ok := n.tree.Bound(cgroupText(e.Cgroups))
+	if !ok {
+		return nil
+	}
+	if spec.Path == "" && spec.Group == "" {
+		spec.Group = bound
+	}
+	if at := spec.at(); !within(at, bound) {
+		return &Error{Class: ErrInvalid, Field: "group", Value: at, Remedy: "choose a group below " + bound,
+			Reason: fmt.Sprintf("the cgroup of process %d belongs to %s", spec.Launcher.PID, bound)}
+	}
+	return nil
+}
+
+// at is the path that the lgpu is to have, or the group that it is to be in.
+func (s AttachSpec) at() string {
+	switch {
+	case s.Path != "":
+		return s.Path
+	case s.Group != "":
+		return s.Group
+	}
+	return limits.Root
+}
+
+// plan is what Attach has found out before it takes a lock.
+type plan struct {
+	path    string
+	exists  bool
+	id      uint64 // of the lgpu that exists
+	ready   bool   // programs use it, or may
+	shape   string
+	devices []gpu.Device
+	spatial bool
+	sim     *simUse // of the shape, until an lgpu takes it over
+}
+
+// attachOnce is Attach, or errAgain where somebody changed what it is about meanwhile.
+func (n *Daemon) attachOnce(ctx context.Context, spec AttachSpec, of *launcher, attempt int) (*Attachment, error) {
+	p, err := n.look(spec, of.PID, attempt)
+	if err != nil {
+		return nil, err
+	}
+	if p.shape != "" {
+		if p.sim, err = n.inventory.useSim(p.shape); err != nil {
+			return nil, err
+		}
+		p.shape = p.sim.shape
+		defer func() { p.sim.close() }() // unless it was taken over by then
+	}
+	if err := n.choose(spec, p); err != nil {
+		return nil, err
+	}
+	if !p.ready {
+		for _, d := range p.devices {
+			if err := n.inventory.wantMode(ctx, d, p.spatial); err != nil {
+				return nil, err
+			}
+		}
+	}
+	n.lgpus.life.Lock()
+	defer n.lgpus.life.Unlock()
+	if err := n.presence.left(); err != nil {
+		return nil, err
+	}
+	if p.exists {
+		return n.join(spec, p, of)
+	}
+	return n.createFor(spec, p, of)
+}
+
+// look finds the lgpu that is asked for, if it exists.
+func (n *Daemon) look(spec AttachSpec, pid, attempt int) (*plan, error) {
+	p := &plan{path: spec.Path, shape: spec.Sim, spatial: spec.Spatial}
+	if p.path == "" {
+		p.path = path.Join(spec.at(), ownName(spec.Program, pid, attempt))
+	}
+	if spec.Spatial && spec.Gang != "" {
+		return nil, &Error{Class: ErrInvalid, Field: "gang", Value: spec.Gang,
+			Reason: "lgpus on a device in spatial mode take no turns"}
+	}
+	if shape := spec.Sim; shape != "" {
+		parsed, err := sim.ParseShape(shape)
+		if err != nil {
+			return nil, simError(err)
+		}
+		p.shape = parsed.String()
+	}
+	node, err := n.tree.Node(p.path)
+	if err != nil {
+		if spec.ID != 0 {
+			return nil, fmt.Errorf("lgpu %s with id %d: %w", p.path, spec.ID, ErrNotFound)
+		}
+		return p, nil
+	}
+	if spec.Path == "" {
+		return nil, errAgain // somebody has that name: try another
+	}
+	if spec.ID != 0 && spec.ID != node.ID {
+		return nil, fmt.Errorf("lgpu %s with id %d: %w", p.path, spec.ID, ErrNotFound)
+	}
+	if len(node.Children) > 0 {
+		return nil, groupError(node.Path)
+	}
+	p.exists, p.id = true, node.ID
+	record, known := n.lgpus.record(node.ID)
+	if !known {
+		return p, nil
+	}
+	p.ready = n.lgpus.ready(node.ID)
+	if (spec.Sim != "" || p.ready) && p.shape != record.Sim && spec.ID == 0 {
+		return nil, &Error{Class: ErrDiffers, Remedy: "ask for the devices that it was made on",
+			Reason: fmt.Sprintf("lgpu %q is on %s, not on %s", nameOf(p.path), machineName(record.Sim),
+				machineName(p.shape))}
+	}
+	p.shape = record.Sim
+	if p.ready {
+		p.spatial = record.Spatial
+	}
+	return p, nil
+}
+
+// groupError is for who wants to run a program in a group.
+func groupError(path string) error {
+	if path == limits.Root {
+		return &Error{Class: ErrInvalid, Reason: "the root is a group; programs run in lgpus below it",
+			Remedy: "leave the path out for an lgpu of its own: lgpu run -- COMMAND"}
+	}
+	return &Error{Class: ErrInvalid,
+		Reason: path + " is a group; programs run in lgpus, which have nothing below them",
+		Remedy: fmt.Sprintf("to run in that group: lgpu run --group %s -- COMMAND", path)}
+}
+
+// machineName names where devices are, for people.
+func machineName(shape string) string {
+	if shape == "" {
+		return "this machine's devices"
+	}
+	return "the software GPU " + shape
+}
+
+// choose picks the devices. Those of an lgpu in use stay.
+func (n *Daemon) choose(spec AttachSpec, p *plan) error {
+	have := n.inventory.usable(p.shape)
+	if len(have) == 0 && !p.ready {
+		return &Error{Class: ErrNoDevice, Reason: "this machine has no GPU",
+			Remedy: "a software GPU works on any machine: lgpu run --sim -- CMD"}
+	}
+	record, _ := n.lgpus.record(p.id)
+	before := record.Devices
+	if len(spec.Devices) == 0 && len(before) > 0 {
+		p.devices = nil
+		for _, uuid := range before {
+			if d := n.inventory.device(uuid); d != nil {
+				p.devices = append(p.devices, d.Device)
+			} else if !p.ready {
+				return fmt.Errorf("lgpu %q: its device %s is not there: %w", nameOf(p.path), uuid, ErrNoDevice)
+			}
+		}
+		return nil
+	}
+	chosen := have
+	if len(spec.Devices) > 0 {
+		var err error
+		if chosen, err = gpu.Select(have, spec.Devices); errors.Is(err, gpu.ErrTwice) {
+			return devicesError(ErrInvalid, "", "%w", err)
+		} else if err != nil {
+			return devicesError(ErrNoDevice, "name one by its index, its UUID or the beginning of that", "%w", err)
+		}
+	}
+	p.devices = chosen
+	switch mig := slices.IndexFunc(chosen, gpu.Device.MIG); {
+	case len(chosen) > region.MaxDevices:
+		return devicesError(ErrInvalid, "choose some of them", "%d devices; one lgpu spans at most %d", len(chosen),
+			region.MaxDevices)
+	case mig >= 0 && len(chosen) > 1:
+		return devicesError(ErrInvalid, "choose one of them", "a program can use one MIG instance and nothing beside it")
+	case p.spatial && len(chosen) > 1:
+		return &Error{Class: ErrInvalid, Field: "spatial", Remedy: "choose one device",
+			Reason: "an lgpu on a device in spatial mode has that device alone"}
+	case p.ready && !slices.Equal(uuidsOf(chosen), before):
+		return devicesError(ErrDiffers, "leave the devices out to join it as it is, or choose another name",
+			"lgpu %q exists with other devices", nameOf(p.path))
+	}
+	return nil
+}
+
+// devicesError refuses the devices that were asked for.
+func devicesError(class error, remedy, format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Class: class, Field: "devices", Reason: err.Error(), Remedy: remedy, Cause: errors.Unwrap(err)}
+}
+
+// createFor makes a temporary lgpu and attaches its first launcher. Called with life held.
+func (n *Daemon) createFor(spec AttachSpec, p *plan, of *launcher) (*Attachment, error) {
+	node, err := n.tree.Create(limits.CreateSpec{
+		Path: p.path, Temporary: true, UID: spec.Launcher.UID, GID: spec.Launcher.GID, Enter: true,
+		Request: spec.request(p.devices),
+	})
+	if errors.Is(err, unix.EEXIST) {
+		if _, gone := n.tree.Node(p.path); gone == nil {
+			return nil, errAgain
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	l := declared(node.ID)
+	l.machine.Has = lifecycle.Directory // it was entered when it was made
+	return n.attachFirst(l, p, of)
+}
+
+// attachFirst activates an lgpu for a launcher, as p says. Called with life held.
+func (n *Daemon) attachFirst(l *lgpu, p *plan, of *launcher) (*Attachment, error) {
+	c := &change{daemon: n, l: l, launcher: of}
+	err := c.activate(lifecycle.LauncherCame, &p.sim, func(r *store.Lgpu) {
+		r.Sim, r.Devices, r.Spatial = p.shape, uuidsOf(p.devices), p.spatial
+	})
+	if err != nil {
+		return nil, err
+	}
+	return n.attachment(c)
+}
+
+// join attaches a launcher to an lgpu that exists. Called with life held.
+func (n *Daemon) join(spec AttachSpec, p *plan, of *launcher) (*Attachment, error) {
+	node, ok := n.tree.ByID(p.id)
+	if !ok {
+		return nil, errAgain
+	}
+	l := n.lgpus.of(p.id)
+	fresh := l == nil
+	if fresh {
+		l = declared(p.id)
+	}
+	ready := l.machine.State.Ready()
+	if ready != p.ready || !fresh && l.record.Sim != p.shape {
+		return nil, errAgain
+	}
+	if difference := n.tree.Differs(p.id, spec.request(p.devices)); difference != "" && spec.ID == 0 {
+		return nil, &Error{Class: ErrDiffers, Reason: fmt.Sprintf("lgpu %q exists with %s", node.Path, difference),
+			Remedy: "leave the limits out to join it as it is, or choose another name"}
+	}
+	if !ready {
+		return n.attachFirst(l, p, of)
+	}
+	c := &change{daemon: n, l: l, launcher: of}
+	if err := c.drive(lifecycle.LauncherCame); err != nil {
+		return nil, err
+	}
+	return n.attachment(c)
+}
+
+// attachment is what a launcher gets that was attached by c. Called with life held.
+func (n *Daemon) attachment(c *change) (*Attachment, error) {
+	node, ok := n.tree.ByID(c.l.record.ID)
+	if !ok {
+		return nil, errAgain
+	}
+	a := &Attachment{
+		Path: node.Path, Name: nameOf(node.Path), ID: node.ID, Sim: c.l.record.Sim, Environment: c.environment,
+	}
+	a.close = sync.OnceValue(func() error { return n.lgpus.detach(c.l, c.launcher) })
+	for _, uuid := range c.l.record.Devices {
+		if d := n.inventory.device(uuid); d != nil {
+			a.Devices = append(a.Devices, d.Device)
+		}
+	}
+	return a, nil
+}
+
+// environment is what a tenant's programs need.
+func (n *Daemon) environment(record store.Lgpu, node limits.Node) (map[string]string, error) {
+	env := map[string]string{SocketEnvironment: filepath.Join(n.config.Dir, TenantSocket)}
+	for _, uuid := range record.Devices {
+		d := n.inventory.device(uuid)
+		if d == nil {
+			continue
+		}
+		if socket := d.origin.socket.Load(); socket != nil {
+			env[wire.Environment] = *socket
+		}
+		if d.MIG() {
+			env["CUDA_VISIBLE_DEVICES"] = d.Identity()
+		}
+		if !record.Spatial {
+			continue
+		}
+		e, _ := node.Device(d.Identity())
+		request := mps.Tenant{Percent: e.ComputeMax}
+		if request.Percent < units.Whole {
+			request.Percent++ // MPS rounds down what has been rounded down to hundredths: 16 units of 132 became 14
+		}
+		if d.origin.shape != "" && !e.Whole {
+			request = mps.Tenant{Units: e.Bits.String()}
+		}
+		spatial, err := n.modes.Env(uuid, request)
+		if err != nil {
+			return nil, &Error{Field: "spatial", Reason: err.Error(), Cause: err}
+		}
+		maps.Copy(env, spatial)
+	}
+	return env, nil
+}
+
+// ownName is the name of an lgpu that was given none: program and process.
+func ownName(program string, pid, attempt int) string {
+	base := strings.Map(func(c rune) rune {
+		if names.Check("a"+string(c)) != nil {
+			return '_'
+		}
+		return c
+	}, strings.TrimLeft(program, ".-_"))
+	name := fmt.Sprintf("%.40s-%d", base, pid)
+	if names.Check(name) != nil {
+		name = fmt.Sprintf("run-%d", pid)
+	}
+	if attempt > 0 {
+		name += fmt.Sprintf("-%d", attempt+1)
+	}
+	return name
+}

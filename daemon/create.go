@@ -1,0 +1,66 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/lgpu/lgpu/policy/limits"
+)
+
+// CreateSpec describes a persistent group or lgpu.
+type CreateSpec struct {
+	Path   string
+	Sim    string              // shape of the software GPU that it is for; empty for the machine's own devices
+	Writes []limits.Assignment // written to its files in the same transaction
+	Owner  Peer                // who asks
+}
+
+// Create makes a persistent directory of the tree: an lgpu as soon as it is used, a group as soon as it has children.
+// Its state is on disk when Create returns. An error wraps a *limits.Error, ErrInvalid or ErrClosed.
+func (n *Daemon) Create(ctx context.Context, spec CreateSpec) (NodeState, error) {
+	if err := n.presence.left(); err != nil {
+		return NodeState{}, err
+	}
+	var sim *simUse
+	if spec.Sim != "" {
+		var err error
+		if sim, err = n.inventory.useSim(spec.Sim); err != nil {
+			return NodeState{}, err
+		}
+		spec.Sim = sim.shape
+	}
+	node, err := n.create(spec, sim)
+	if err != nil {
+		sim.close()
+		return NodeState{}, err
+	}
+	for _, s := range n.Snapshot().Nodes {
+		if s.ID == node.ID {
+			return s, nil
+		}
+	}
+	return NodeState{}, fmt.Errorf("%s: %w: it has been removed already", spec.Path, ErrNotFound)
+}
+
+func (n *Daemon) create(spec CreateSpec, sim *simUse) (limits.Node, error) {
+	n.lgpus.life.Lock()
+	defer n.lgpus.life.Unlock()
+	node, err := n.tree.Create(limits.CreateSpec{Path: spec.Path, UID: spec.Owner.UID, GID: spec.Owner.GID,
+		Writes: spec.Writes})
+	if err != nil || spec.Sim == "" {
+		return node, err
+	}
+	l := declared(node.ID)
+	l.record.Sim = spec.Sim
+	n.lgpus.add(l)
+	if err := n.lgpus.save(l); err != nil {
+		return node, errors.Join(err, n.tree.Rmdir(spec.Path))
+	}
+	l.sim = sim
+	return node, nil
+}
+
+// Remove removes the group or lgpu at path. An error wraps a *limits.Error: ENOENT, ENOTEMPTY with children, EBUSY
+// while it is in use.
+func (n *Daemon) Remove(ctx context.Context, path string) error { return n.tree.Rmdir(path) }

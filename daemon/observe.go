@@ -1,0 +1,94 @@
+package daemon
+
+import (
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/daemon/dispatch"
+	"github.com/lgpu/lgpu/daemon/tenant"
+	"github.com/lgpu/lgpu/gpu"
+)
+
+// observer is told what tenants do and whose turn it was, and makes events of it. It has no state of its own.
+type observer struct{ daemon *Daemon }
+
+var _ tenant.Observer = (*observer)(nil)
+
+// Joined implements tenant.Observer.
+func (o *observer) Joined(c tenant.Client) {
+	path := o.daemon.pathOf(c.LGPU)
+	o.daemon.journal.emit(Event{
+		Kind: ClientJoined, Path: path, ID: c.LGPU, PID: c.Peer.PID, UID: c.Peer.UID,
+		Text: fmt.Sprintf("process %d (%s) uses %s", c.Peer.PID, c.Peer.Comm, path),
+	})
+}
+
+// Left implements tenant.Observer.
+func (o *observer) Left(c tenant.Client) {
+	path := o.daemon.pathOf(c.LGPU)
+	o.daemon.journal.emit(Event{
+		Kind: ClientLeft, Path: path, ID: c.LGPU, PID: c.Peer.PID, UID: c.Peer.UID,
+		Text: fmt.Sprintf("process %d (%s) has left %s", c.Peer.PID, c.Peer.Comm, path),
+	})
+	o.daemon.lgpus.unexpect(c.LGPU)
+	o.daemon.lgpus.notice(c.LGPU)
+	o.daemon.inventory.bereave()
+	o.daemon.presence.used()
+}
+
+// Refused implements tenant.Observer.
+func (o *observer) Refused(p tenant.Peer, err error) {
+	o.daemon.journal.emit(Event{
+		Kind: ClientRefused, PID: p.PID, UID: p.UID, Text: fmt.Sprintf("process %d (%s) was kept out: %v", p.PID,
+			p.Comm, err),
+	})
+}
+
+// OutOfMemory implements tenant.Observer.
+func (o *observer) OutOfMemory(c tenant.Client, device int, bytes uint64) {
+	path := o.daemon.pathOf(c.LGPU)
+	e := Event{
+		Kind: OutOfMemory, Path: path, ID: c.LGPU, PID: c.Peer.PID, UID: c.Peer.UID, Bytes: bytes,
+		Text: fmt.Sprintf("process %d (%s) of %s was denied %d bytes", c.Peer.PID, c.Peer.Comm, path, bytes),
+	}
+	if record, _ := o.daemon.lgpus.record(c.LGPU); device >= 0 && device < len(record.Devices) {
+		uuid := record.Devices[device]
+		e.Device = &uuid
+	}
+	o.daemon.journal.emit(e)
+}
+
+// turn passes a turn on to subscribers. Called with the gate's lock held.
+func (o *observer) turn(s dispatch.Slice) {
+	path := ""
+	if node, ok := o.daemon.tree.ByID(s.LGPU); ok {
+		path = node.Path
+	}
+	now, wall := monotonic(), time.Now()
+	o.daemon.slices.publish(Slice{
+		Device: s.Device, ID: s.LGPU, Path: path, Used: time.Duration(s.Busy),
+		Start: wall.Add(time.Duration(s.Start - now)), End: wall.Add(time.Duration(s.End - now)),
+	})
+}
+
+// overran tells of a drain past its bound. Called with the gate's lock held.
+func (o *observer) overran(id uint64, uuid gpu.UUID) {
+	path := ""
+	if node, ok := o.daemon.tree.ByID(id); ok {
+		path = node.Path
+	}
+	o.daemon.journal.emit(Event{
+		Kind: DrainOverrun, Path: path, ID: id, Device: &uuid,
+		Text: fmt.Sprintf("%s keeps device %s beyond the end of its turn; others run beside it, and it is charged",
+			path, uuid.Short()),
+	})
+}
+
+// monotonic is CLOCK_MONOTONIC in ns.
+func monotonic() int64 {
+	var t unix.Timespec
+	unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // fails only for clocks that do not exist
+	return t.Nano()
+}

@@ -1,0 +1,324 @@
+package schedule
+
+import (
+	"cmp"
+	"slices"
+)
+
+// lateMax bounds how late Busy may grow and still be charged in full: what a process claims to have used while it did
+// not count is charged to its groups, too.
+const lateMax = second
+
+// seat is an lgpu on a device.
+type seat struct {
+	*core
+	entity *entity
+	dev    *device
+	*account
+	job *job
+
+	busy      int64 // as last reported
+	reported  int64 // when
+	settledAt int64 // clock is summed up to here
+	clock     int64 // contended time since reported
+	charged   int64 // of it or of Busy, since reported
+	advanced  int64 // when Busy last grew
+	counted   int64 // charged since then
+
+	wants  bool
+	since  int64 // it wants, or has been drained
+	used   int64 // last sign of work
+	waited int64 // before this grant
+
+	open      bool // from Open, Seep or Free to Closed
+	closeSent bool // Close has been decided
+	granted   bool // it is part of its job's grant
+	late      bool // charged beside the owner: a drain past the bound, a launch let through
+	levels    int  // of the tree, from below, on which it takes part in fair queueing
+	claiming  bool // could begin a grant now; scratch of contend
+	passed    bool // by pick; scratch
+
+	// The terms of the grant, and the slice's end, as last told.
+	sentUntil  int64
+	sentWanted bool
+	sentEnds   int64
+
+	drain   int64 // how long it usually drains beyond a slice
+	meter   meter
+	metered int64
+}
+
+func newSeat(e *entity, d *device, busy int64) *seat {
+	return &seat{
+		core: d.core, entity: e, dev: d, account: d.account(e),
+		busy: clampTime(busy), reported: d.now, settledAt: d.now, advanced: d.now, since: d.now, used: d.now,
+	}
+}
+
+// bySeat orders seats by device, then ID.
+func bySeat(a, b *seat) int {
+	return cmp.Or(cmp.Compare(a.dev.id, b.dev.id), cmp.Compare(a.entity.id, b.entity.id))
+}
+
+// Levels of precedence.
+const (
+	levelLatency = iota
+	levelMin
+	levelHigh
+	levelNormal
+)
+
+// want notes that the seat has work while its gate is closed.
+func (x *seat) want() {
+	x.worked()
+	if x.open {
+		x.wants = x.closeSent // it counts for after Closed; before Close there was no need to ask
+		return
+	}
+	if !x.wants {
+		x.wants, x.since = true, x.now
+	}
+	x.dev.mark()
+	j := x.job
+	if j.phase != running {
+		return
+	}
+	if x.granted { // it yielded while the rest of its gang went on
+		x.openGate()
+	} else if d := x.dev; d.owner != j && d.next != j {
+		// The gang needs one more device than its grant has.
+		if d.owner == nil && d.next == nil && x.funded() {
+			d.owner = j
+			x.granted = true
+			j.granted = append(j.granted, x)
+			slices.SortFunc(j.granted, bySeat)
+			x.openGate()
+		} else {
+			j.close()
+		}
+	}
+}
+
+// drained notes that an open seat's gate is closed and its work done; waiting says that there is more.
+func (x *seat) drained(waiting bool) {
+	d, j := x.dev, x.job
+	waiting = waiting || x.wants
+	x.open, x.closeSent, x.since, x.wants = false, false, x.now, waiting
+	if waiting {
+		x.worked()
+	}
+	if d.free == x {
+		d.free = nil
+	}
+	x.endBeside()
+	if x.granted {
+		if j.last && j.ends != 0 && x.now >= j.ends {
+			over := x.now - j.ends
+			x.drain += (over - x.drain) / 4
+		}
+		if waiting && j.phase == running {
+			j.close()
+		}
+		j.advance()
+	}
+	for _, y := range j.seats {
+		y.dev.mark()
+	}
+}
+
+// funded reports whether the seat has the credit to begin a grant.
+func (x *seat) funded() bool {
+	return x.entity.mayUse(x.dev.id) && x.due(x.dev.options.Quantum) <= x.now
+}
+
+// claims reports whether the seat's job could begin a grant now, with this seat in it.
+func (x *seat) claims() bool {
+	return !x.open && x.job.phase == idle && x.job.ready() && slices.Contains(x.job.candidates, x)
+}
+
+// compete makes the seat take part in fair queueing on that many levels of the tree, counted from its own.
+func (x *seat) compete(levels int) {
+	a := x.account
+	for level := 0; level < max(levels, x.levels); level, a = level+1, a.parent {
+		switch {
+		case level >= x.levels:
+			a.join(x.now)
+		case level >= levels:
+			a.leave()
+		}
+	}
+	x.levels = levels
+}
+
+// level is the seat's precedence at present.
+func (x *seat) level() int {
+	if x.entity.p.Latency {
+		slack := x.dev.options.Slice
+		if !x.granted {
+			slack /= 2
+		}
+		if !x.ahead(slack, x.dev.options.SliceMax) {
+			return levelLatency
+		}
+	}
+	switch {
+	case x.shortfall(x.now) < x.now:
+		return levelMin
+	case x.entity.p.Class == High:
+		return levelHigh
+	default:
+		return levelNormal
+	}
+}
+
+// before reports whether x goes before y on the device of both.
+func (x *seat) before(y *seat) bool {
+	lx, ly := x.level(), y.level()
+	if lx != ly {
+		return lx < ly
+	}
+	if lx == levelMin {
+		if ox, oy := x.shortfall(x.now), y.shortfall(x.now); ox != oy {
+			return ox < oy
+		}
+	}
+	return x.fairer(y.account, x.tired(), y.tired())
+}
+
+// tired is device time that counts against a seat that has the device, or just had it, in a comparison with others.
+// Without it, two seats that differ by the length of a drain would not take turns.
+func (x *seat) tired() int64 {
+	if x.granted || x.last == x.now {
+		return x.dev.options.Slice / 4
+	}
+	return 0
+}
+
+// yields reports whether x, which goes before q, lets q pass once q has waited for long.
+func (x *seat) yields(q *seat) bool {
+	lx, lq := x.level(), q.level()
+	return (lx == lq || lx == levelMin) && !q.ahead(0, q.dev.options.SliceMax)
+}
+
+// chargeBeside charges the seat by the clock for using its device beside the owner, until endBeside.
+func (x *seat) chargeBeside() {
+	x.settle()
+	x.late = true
+	x.job.late++
+}
+
+// endBeside ends chargeBeside.
+func (x *seat) endBeside() {
+	if x.late {
+		x.settle()
+		x.late = false
+		x.job.late--
+	}
+}
+
+// openGate opens the gate of a seat that is part of its job's grant.
+func (x *seat) openGate() {
+	if x.open {
+		x.extend(true)
+		return
+	}
+	x.settle()
+	x.open, x.closeSent, x.wants = true, false, false
+	x.reported, x.clock, x.charged = x.now, 0, 0
+	x.tell(Open, x.allowance())
+}
+
+// extend tells an open seat when the terms of its grant have changed. Unless all is set, small changes of its credit
+// are not told.
+func (x *seat) extend(all bool) {
+	if !x.open || x.closeSent {
+		return
+	}
+	until := x.allowance()
+	wanted := x.dev.contended
+	if wanted == x.sentWanted && x.job.ends == x.sentEnds && !all {
+		if wanted || max(until, x.sentUntil)-min(until, x.sentUntil) < x.dev.options.Quantum/4 {
+			return
+		}
+	}
+	if until == x.sentUntil && wanted == x.sentWanted {
+		x.sentEnds = x.job.ends
+		return
+	}
+	x.tell(Extend, until)
+}
+
+// seepAt is when a seat's next launch is let through, if at all.
+func (x *seat) seepAt() (int64, bool) {
+	j := x.job
+	if !x.wants || x.open || !x.entity.mayUse(x.dev.id) || len(j.seats) < 2 {
+		return 0, false
+	}
+	switch {
+	case j.phase == closing:
+		return max(x.since, j.closed) + x.dev.options.SeepAfter, true
+	case j.late > 0 && !x.granted:
+		return x.since + x.dev.options.Slice, true
+	default:
+		return 0, false
+	}
+}
+
+// allowance is the Busy at which the grant ends.
+func (x *seat) allowance() int64 {
+	until := NoLimit
+	// Busy is known as of reported, and time charged by the clock since then was presumably busy. The credit is that of
+	// the same moment, so that no other time since then counts before its Busy is known.
+	if room := x.room(x.reported + x.charged); room < forever {
+		until = x.busy + x.charged + room
+	}
+	if ends := x.job.ends; ends != 0 && x.dev.contended {
+		until = min(until, x.busy+max(ends, x.now)-x.reported)
+	}
+	return until
+}
+
+// settle charges the seat for the time that has passed by the clock, where the clock counts.
+func (x *seat) settle() {
+	if x.late || x.granted && x.dev.contended && x.job == x.dev.owner && x.job.phase >= running {
+		x.clock += x.now - x.settledAt
+	}
+	x.settledAt = x.now
+	if x.clock > x.charged {
+		x.spend(x.clock-x.charged, true)
+		x.charged = x.clock
+	}
+}
+
+// spend charges device time to the accounts and the meter.
+func (x *seat) spend(spent int64, contended bool) {
+	x.counted += spent
+	x.charge(x.now, spent, x.dev.options.SliceMax, contended)
+	x.meter.add(max(x.metered, x.now-second), x.now, spent)
+	x.metered = x.now
+}
+
+// report takes the seat's Busy and charges what the clock has not charged already.
+func (x *seat) report(busy int64) {
+	x.settle()
+	busy = clampTime(busy)
+	spent := max(0, min(busy-x.busy, x.now-x.reported))
+	if spent > 0 {
+		x.worked()
+	}
+	if x.granted && x.open && !x.dev.contended {
+		x.cut(x.reported-x.waited, x.dev.options.Burst)
+	}
+	// A process counts only when it gets a CPU, so the time may have been used at any moment since Busy last grew.
+	late := min(busy-x.busy, x.now-max(x.advanced, x.now-lateMax))
+	if due := max(spent-x.charged, late-x.counted); due > 0 {
+		x.spend(due, !x.open)
+	}
+	if busy > x.busy {
+		x.advanced, x.counted = x.now, 0
+	}
+	x.busy, x.reported, x.clock, x.charged = busy, x.now, 0, 0
+}
+
+// worked notes a sign of work.
+func (x *seat) worked() { x.used, x.job.used = x.now, x.now }
