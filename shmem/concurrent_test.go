@@ -133,7 +133,7 @@ func inTurn(p *PE, team TeamID, first, second func() error) error {
 		return first()
 	})
 	g.Go(func() error {
-		mu := &p.teams[team].Load().blocking
+		mu := &p.teams.byID[team].Load().blocking
 		for mu.TryLock() {
 			mu.Unlock()
 			select {
@@ -298,9 +298,9 @@ func behindPut(pes []*PE) error {
 		}
 	} else {
 		// The stream stands still until the other PE opens the gate, which it does when the barrier waits for the stream.
-		p.hot.serial.Lock()
-		err := p.WaitUntilOnStream(a, layout.TypeUint64, layout.CompareEQ, 1, p.hot.stream)
-		p.hot.serial.Unlock()
+		p.own.mu.Lock()
+		err := p.WaitUntilOnStream(a, layout.TypeUint64, layout.CompareEQ, 1, p.own.stream)
+		p.own.mu.Unlock()
 		if err = errors.Join(err, p.PutNBI(a+16, a+8, 8, 1)); err != nil {
 			return err
 		}
@@ -318,8 +318,8 @@ func behindPut(pes []*PE) error {
 			return nil
 		})
 		g.Go(func() error {
-			for p.hot.serial.TryLock() {
-				p.hot.serial.Unlock()
+			for p.own.mu.TryLock() {
+				p.own.mu.Unlock()
 				select {
 				case <-through: // it did not wait
 				default:
@@ -351,7 +351,7 @@ func teamEnds(pes []*PE) error {
 			if t != TeamID(layout.TeamFirstOwned) {
 				return fmt.Errorf("team %d", t)
 			}
-			kept := p.teams[t].Load()
+			kept := p.teams.byID[t].Load()
 			if err := errors.Join(p.Barrier(t), p.Sync(t), p.Barrier(t), p.TeamDestroy(t)); err != nil {
 				return err
 			}

@@ -34,7 +34,7 @@ const roleVariable = "SHMEM_TEST_ROLE"
 // roles are what a PE's process does. Those of alone start PEs themselves.
 var (
 	roles = map[string]func(p *PE) error{
-		"operations": operations, "collectives": collectives, "streams": streams, "graph": graph, "shrink": shrink, "teams": gpuTeams,
+		"operations": exerciseOperations, "collectives": exerciseCollectives, "streams": streams, "graph": graph, "shrink": shrink, "teams": gpuTeams,
 		"killed": killed, "symmetric": symmetric, "hold": hold, "stalled": stalled, "network": network, "resident": resident, "leave": leave,
 		"host": hostHeap,
 	}
@@ -231,7 +231,7 @@ func (p *PE) expectWord(what string, at, want uint64) error {
 	return err
 }
 
-func operations(p *PE) error {
+func exerciseOperations(p *PE) error {
 	const n = 3<<20 + 12345
 	me, pes := p.Rank(), p.Size()
 	next, before := (me+1)%pes, (me+pes-1)%pes
@@ -510,7 +510,7 @@ func graph(p *PE) error {
 	return p.ctx.Do(func() error { return p.d.GraphExecDestroy(exec) })
 }
 
-func collectives(p *PE) error {
+func exerciseCollectives(p *PE) error {
 	const n = 4 << 10
 	me, pes := p.Rank(), p.Size()
 	a, err := p.Malloc(n * uint64(pes))
@@ -588,7 +588,7 @@ func (p *PE) freeMemory() (free uint64, err error) {
 
 func shrink(p *PE) error {
 	const n = 64 << 20
-	<-p.hot.ready // what is loaded in the background takes memory too
+	<-p.launcher.ready // what is loaded in the background takes memory too
 	if err := p.BarrierAll(); err != nil {
 		return err
 	}
@@ -736,7 +736,7 @@ func instances() error {
 				if err != nil {
 					return err
 				}
-				if err := operations(p); err != nil {
+				if err := exerciseOperations(p); err != nil {
 					b.Abort(1, err.Error())
 					return errors.Join(fmt.Errorf("PE %d of %d: %w", pe, n, err), p.Finalize())
 				}
@@ -867,7 +867,7 @@ func stalled(p *PE) error {
 
 // hold says how much memory its lgpu has in use, by the driver, with 32 MiB of heap and without.
 func hold(p *PE) error {
-	<-p.hot.ready // what is loaded in the background takes memory too
+	<-p.launcher.ready // what is loaded in the background takes memory too
 	before, err := p.freeMemory()
 	if err != nil {
 		return err

@@ -55,7 +55,7 @@ func measures(p *PE) error {
 	if err != nil {
 		return err
 	}
-	<-p.hot.ready
+	<-p.launcher.ready
 	say := func(format string, args ...any) {
 		if p.Rank() == 0 {
 			fmt.Printf(format+"\n", args...)

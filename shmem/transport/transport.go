@@ -113,6 +113,11 @@ type PeerInfo struct {
 // HasGPU says whether the PE has a GPU at all.
 func (p *PeerInfo) HasGPU() bool { return p.Ordinal >= 0 }
 
+// SameGPU says whether both PEs have a GPU and it is the same one.
+func (p *PeerInfo) SameGPU(q PeerInfo) bool {
+	return p.HasGPU() && q.HasGPU() && p.Host == q.Host && p.GPU == q.GPU
+}
+
 // peerInfoBytes is the size of an encoded PeerInfo.
 const peerInfoBytes = 72
 
