@@ -372,7 +372,7 @@ func TestSilentNIC(t *testing.T) {
 			if defect == "10" {
 				args = []string{"0", "0"}
 			}
-			out, err := run(t, "queue.cpp", []string{"-DLSHMEM_MUTATION=" + defect}, args...)
+			out, err := run(t, "queue.cpp", defective(defect), args...)
 			if defect == "10" && err == nil {
 				// A call without bytes posts nothing.
 				for line := range strings.Lines(out) {

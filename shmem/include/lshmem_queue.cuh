@@ -60,13 +60,6 @@
 
 #include "lshmem.cuh"
 
-// LSHMEM_MUTATE(n) switches defect n of the list in shmem/model/mutations.go on, in tests that must find it: -DLSHMEM_MUTATION=n.
-#ifdef LSHMEM_MUTATION
-#define LSHMEM_MUTATE(n) (LSHMEM_MUTATION == (n))
-#else
-#define LSHMEM_MUTATE(n) false
-#endif
-
 namespace lshmem {
 namespace nic {
 
@@ -86,10 +79,9 @@ LSHMEM_DEVICE void ring(const lshmem_queue *q, uint64_t end) {
   uint32_t low = (uint32_t)(end & LSHMEM_MLX5_INDEX_MASK);
   auto doorbell = (uint64_t *)q->doorbell;
   auto word = (uint64_t)swap_bytes(low << 8) | (uint64_t)swap_bytes(q->number << 8) << 32;
-  if (LSHMEM_MUTATE(17)) store_relaxed<scope::sys>(doorbell, word);
   // The entries, which this thread or others have written, before the record.
   fence<scope::sys>();
-  store_relaxed<scope::sys>((uint32_t *)(q->record - (LSHMEM_MUTATE(5) ? 4 : 0)), swap_bytes(low));
+  store_relaxed<scope::sys>((uint32_t *)q->record, swap_bytes(low));
   // The record before the doorbell.
   fence<scope::sys>();
   store_relaxed<scope::sys>(doorbell, word);
@@ -112,12 +104,7 @@ LSHMEM_OUTLINE void post(const handle &h, uint64_t end) {
     }
     // After the previous holder: its record and doorbell come before ours, for the NIC too.
     fence<scope::sys>();
-    if (LSHMEM_MUTATE(17)) {
-      store_relaxed<scope::gpu>(&q->posted, end);
-      ring(q, end);
-    } else if (fetch_max<scope::gpu>(&q->posted, end) < end) {
-      ring(q, end);
-    }
+    if (fetch_max<scope::gpu>(&q->posted, end) < end) ring(q, end);
     store_release<scope::sys>(&q->lock, 0);
   }
 }
@@ -157,17 +144,12 @@ LSHMEM_OUTLINE int poll(const handle &h, uint64_t end) {
   lshmem_queue *q = h.q;
   patience patient = h.wait();
   for (;;) {
-    if (LSHMEM_MUTATE(12) && look(q).opcode() == LSHMEM_MLX5_COMPLETION_INVALID) {
-      int status = tired(h, patient);
-      if (status != LSHMEM_OK) return status;
-      continue;
-    }
     if (load_acquire<scope::gpu>(&q->consumed) >= end) return LSHMEM_OK;
     // The 16-bit counter says nothing about blocks that the NIC does not know yet.
     uint64_t posted = load_relaxed<scope::gpu>(&q->posted);
-    if (posted < end && !LSHMEM_MUTATE(15)) {
+    if (posted < end) {
       uint64_t ready = load_acquire<scope::gpu>(&q->ready);
-      if (ready > posted && !LSHMEM_MUTATE(11)) post(h, ready);
+      if (ready > posted) post(h, ready);
       int status = tired(h, patient);
       if (status != LSHMEM_OK) return status;
       continue;
@@ -192,8 +174,7 @@ LSHMEM_OUTLINE int poll(const handle &h, uint64_t end) {
     uint64_t all = (end & ~LSHMEM_MLX5_INDEX_MASK) + done + (low > done ? 0x10000 : 0);
     // What the NIC wrote before the completion, for those who only see consumed.
     fence<scope::gpu>();
-    if (LSHMEM_MUTATE(13)) store_relaxed<scope::gpu>(&q->consumed, all);
-    else reduce_max<scope::gpu>(&q->consumed, all);
+    reduce_max<scope::gpu>(&q->consumed, all);
     return LSHMEM_OK;
   }
 }
@@ -210,7 +191,7 @@ LSHMEM_OUTLINE reservation reserve(const handle &h, uint32_t n) {
   lshmem_queue *q = h.q;
   uint64_t base = fetch_add<scope::gpu>(&q->reserved, n);
   uint64_t end = base + n;
-  if (end <= q->depth || LSHMEM_MUTATE(14)) return reservation{base, LSHMEM_OK};
+  if (end <= q->depth) return reservation{base, LSHMEM_OK};
   return reservation{base, poll(h, end - q->depth)};
 }
 
@@ -228,8 +209,7 @@ LSHMEM_OUTLINE int publish(const handle &h, uint64_t base, uint32_t n) {
   lshmem_queue *q = h.q;
   // Another thread may post these blocks, also on a queue that only one block's threads write to: quiet by any thread
   // posts what is ready.
-  if (LSHMEM_MUTATE(16)) {}
-  else if (q->flags & (LSHMEM_QUEUE_HOST_MEMORY | LSHMEM_QUEUE_HOST_POSTS)) fence<scope::sys>();
+  if (q->flags & (LSHMEM_QUEUE_HOST_MEMORY | LSHMEM_QUEUE_HOST_POSTS)) fence<scope::sys>();
   else fence<scope::gpu>();
   patience patient = h.wait();
   while (compare_swap<scope::gpu>(&q->ready, base, base + n) != base) {
@@ -270,8 +250,8 @@ LSHMEM_DEVICE void write_nop(const lshmem_queue *q, uint64_t index) {
 // An entry that completes when what earlier reads have brought is visible: it reads a byte of our own memory behind
 // them.
 LSHMEM_DEVICE void write_flush(const lshmem_queue *q, uint64_t index) {
-  uint32_t wait = LSHMEM_MUTATE(20) ? 0 : (uint32_t)LSHMEM_MLX5_FENCE_READS;
-  write_control(q, index, LSHMEM_MLX5_OP_DUMP, 2, (uint32_t)LSHMEM_MLX5_CTRL_COMPLETION | wait);
+  uint32_t flags = (uint32_t)LSHMEM_MLX5_CTRL_COMPLETION | (uint32_t)LSHMEM_MLX5_FENCE_READS;
+  write_control(q, index, LSHMEM_MLX5_OP_DUMP, 2, flags);
   write_data(q, index, 1, 1, q->ibuf_key, q->ibuf);
 }
 
@@ -299,7 +279,7 @@ LSHMEM_DEVICE int submit(const handle &h, uint32_t mask, uint32_t total, tail t,
   write(r.base);
   if (leads) write_tail(h.q, r.base + total - 1, t);
   // What the other lanes wrote is before the leader's fence.
-  if (!alone && !LSHMEM_MUTATE(2)) sync_warp(mask);
+  if (!alone) sync_warp(mask);
   if (leads) r.status = publish(h, r.base, total);
   // Lanes go on together or not at all.
   if (!alone) r.status = shuffle(mask, r.status, leader);
@@ -328,7 +308,7 @@ LSHMEM_DEVICE bool is_queue(const lshmem_t &sh, int which) {
 
 // open finds the queue of a PE: a number, or LSHMEM_QP_*.
 LSHMEM_OUTLINE int open(const lshmem_t &sh, int pe, int which, handle *h) {
-  if (sh.version != LSHMEM_STATE_VERSION && !LSHMEM_MUTATE(22)) return fail(sh, LSHMEM_ERR_VERSION, pe);
+  if (sh.version != LSHMEM_STATE_VERSION) return fail(sh, LSHMEM_ERR_VERSION, pe);
   if ((uint32_t)pe >= sh.pes || sh.queues_per_pe == 0 || !is_queue(sh, which)) return fail(sh, LSHMEM_ERR_ARGUMENT, pe);
   uint32_t i = which >= 0 ? (uint32_t)which : choose(sh, which);
   *h = queue_at(sh, i * sh.pes + (uint32_t)pe);
@@ -400,7 +380,7 @@ struct transfer {
 
 // contiguous is a transfer of one element.
 LSHMEM_DEVICE transfer contiguous(const lshmem_t &sh, const void *local, const void *remote, uint64_t bytes) {
-  return transfer{(uint64_t)local, (uint64_t)remote - sh.heap_base, bytes, 0, 0, bytes || LSHMEM_MUTATE(10) ? 1u : 0u, 0};
+  return transfer{(uint64_t)local, (uint64_t)remote - sh.heap_base, bytes, 0, 0, bytes ? 1u : 0u, 0};
 }
 
 // piece is a part of a transfer within one registered range on either side: what one entry carries.
@@ -423,10 +403,8 @@ LSHMEM_OUTLINE bool cut(const lshmem_t &sh, const lshmem_queue *q, transfer &t, 
   found r = remote_key(sh, remote, q->pe, q->nic), l = local_key(sh, local, q->nic);
   if (r.end <= remote) return false;
   p->by_value = by_value || l.end == 0;
-  if (!LSHMEM_MUTATE(21)) {
-    if (bytes > r.end - remote) bytes = r.end - remote;
-    if (!p->by_value && bytes > l.end - local) bytes = l.end - local;
-  }
+  if (bytes > r.end - remote) bytes = r.end - remote;
+  if (!p->by_value && bytes > l.end - local) bytes = l.end - local;
   uint64_t most = p->by_value ? value_bytes : piece_bytes;
   if (bytes > most) bytes = most;
   p->local = local;
@@ -520,7 +498,7 @@ LSHMEM_OUTLINE void write_atomic(const lshmem_queue *q, uint64_t index, const at
 }
 
 // An entry of two blocks cannot complete a call: the counter of a completion is that of an entry's first block.
-LSHMEM_DEVICE tail tail_behind(const atomic &a) { return a.blocks == 2 && !LSHMEM_MUTATE(18) ? tail::nop : tail::none; }
+LSHMEM_DEVICE tail tail_behind(const atomic &a) { return a.blocks == 2 ? tail::nop : tail::none; }
 
 LSHMEM_DEVICE void raise_atomics(lshmem_queue *q, uint64_t end) { reduce_max<scope::gpu>(&q->atomics, end); }
 
@@ -638,8 +616,6 @@ LSHMEM_OUTLINE int submit_pieces(const lshmem_t &sh, const handle &h, uint32_t m
           tail::none, false};
   for (;;) {
     if (!cut_batch(b)) return fail(sh, LSHMEM_ERR_ARGUMENT, (int)h.q->pe);
-    if (LSHMEM_MUTATE(9)) b.to = queue_at(sh, (uint8_t)nanos() % sh.queues_per_pe * sh.pes + h.q->pe);
-    if (LSHMEM_MUTATE(4) && b.last && s.wanted) b.to = queue_at(sh, (uint32_t)sh.pes * (sh.queues_per_pe - 1) + h.q->pe);
     int status = submit_batch(b, mask, end);
     if (b.last || status != LSHMEM_OK) return status;
   }
@@ -763,7 +739,6 @@ LSHMEM_DEVICE int with_slot(const handle &h, const party &lanes, Use use, Take t
   }
   if (s.status != LSHMEM_OK) return s.status;
   int status = use(s.address);
-  if (LSHMEM_MUTATE(19) && lanes.leads()) give_slot(h, s.ticket);
   if (status == LSHMEM_OK) take(s.address);
   // After an error nobody knows whether the NIC still writes to the slot: it stays taken, and the queue is broken.
   bool failed = status != LSHMEM_OK;
@@ -771,7 +746,7 @@ LSHMEM_DEVICE int with_slot(const handle &h, const party &lanes, Use use, Take t
   if (failed && status == LSHMEM_OK) status = LSHMEM_ERR_QUEUE;
   // All lanes' reads before the slot is given back.
   if (!lanes.alone()) sync_warp(lanes.mask);
-  if (!LSHMEM_MUTATE(19) && status == LSHMEM_OK && lanes.leads()) status = give_slot(h, s.ticket);
+  if (status == LSHMEM_OK && lanes.leads()) status = give_slot(h, s.ticket);
   return status;
 }
 
@@ -840,7 +815,7 @@ template <class Group> LSHMEM_OUTLINE int get(uint64_t self, const transfer &all
       status = copy<Group>(sh, h, LSHMEM_MLX5_OP_READ, all, no_signal(), t, &end);
       if (status == LSHMEM_OK && blocking) status = poll(h, end);
       // A later quiet flushes: it waits for at least this end.
-      if (status == LSHMEM_OK && !blocking && !LSHMEM_MUTATE(20) && flush_of(h.q) == tail::flush)
+      if (status == LSHMEM_OK && !blocking && flush_of(h.q) == tail::flush)
         reduce_max<scope::gpu>(&h.q->get_head, end);
     }
   }
@@ -1000,10 +975,9 @@ LSHMEM_OUTLINE uint64_t atomic_fetch(uint64_t self, amo op, uint32_t bytes, cons
 LSHMEM_OUTLINE int quiet(const handle &h) {
   lshmem_queue *q = h.q;
   bool flush = q->flags & LSHMEM_QUEUE_FLUSH;
-  uint64_t reads = flush && !LSHMEM_MUTATE(20) ? load_acquire<scope::gpu>(&q->get_head) : 0;
+  uint64_t reads = flush ? load_acquire<scope::gpu>(&q->get_head) : 0;
   uint64_t end = load_acquire<scope::gpu>(&q->ready);
   int status = poll(h, end > reads ? end : reads);
-  if (LSHMEM_MUTATE(20) && flush) reads = load_acquire<scope::gpu>(&q->get_head);
   if (status != LSHMEM_OK || !flush || load_acquire<scope::gpu>(&q->get_tail) >= reads) return status;
   status = submit(h, 1u << lane(), 1, tail::flush, [](uint64_t) {}, &end);
   if (status == LSHMEM_OK) status = poll(h, end);
@@ -1036,10 +1010,10 @@ enum class ordering { fence, fence_queue, quiet };
 // one of the group's threads, which meet at the end.
 template <class Group> LSHMEM_OUTLINE int settle(uint64_t self, ordering what, int pe, int which) {
   const lshmem_t &sh = state_at(self);
-  bool all = pe == (LSHMEM_MUTATE(3) ? -1 : LSHMEM_PE_ALL);
+  bool all = pe == LSHMEM_PE_ALL;
   int status = LSHMEM_OK;
   if ((!all && (uint32_t)pe >= sh.pes) || !is_queue(sh, which)) status = fail(sh, LSHMEM_ERR_ARGUMENT, pe);
-  uint32_t n = status != LSHMEM_OK ? 0 : (LSHMEM_MUTATE(1) ? 1 : sh.queues_per_pe) * (all ? sh.pes : 1);
+  uint32_t n = status != LSHMEM_OK ? 0 : sh.queues_per_pe * (all ? sh.pes : 1);
   for (uint32_t i = Group::index(); i < n; i += Group::size()) {
     uint32_t index = all ? i : i * sh.pes + (uint32_t)pe;
     handle h = queue_at(sh, index);

@@ -149,7 +149,7 @@ template <caller By> LSHMEM_OUTLINE void copy_narrow(char *dst, const char *src,
   uint32_t width = apart & 1 ? 1 : apart & 2 ? 2 : apart & 4 ? 4 : 8;
   uint64_t head = -(uint64_t)dst & (width - 1);
   if (head > bytes) head = bytes;
-  uint64_t words = (bytes - head) & ~(uint64_t)(width - 1), behind = LSHMEM_MUTATE(24) ? bytes : head + words;
+  uint64_t words = (bytes - head) & ~(uint64_t)(width - 1), behind = head + words;
   for (uint64_t i = index; i < head + (bytes - behind); i += size) {
     uint64_t at = i < head ? i : behind + (i - head);
     store_data((uint8_t *)dst + at, load_peer((const uint8_t *)src + at));
@@ -164,7 +164,7 @@ template <caller By> LSHMEM_OUTLINE void copy_narrow(char *dst, const char *src,
 template <class Group, caller By> LSHMEM_OUTLINE void copy_ends(char *dst, const char *src, uint64_t bytes) {
   uint64_t head = -(uint64_t)dst & 15, words = (bytes - head) & ~(uint64_t)15, tail = bytes - head - words;
   if (head) copy_narrow<By>(dst, src, head, Group::index(), Group::size());
-  if (tail && !LSHMEM_MUTATE(24)) copy_narrow<By>(dst + head + words, src + head + words, tail, Group::index(), Group::size());
+  if (tail) copy_narrow<By>(dst + head + words, src + head + words, tail, Group::index(), Group::size());
 }
 
 // copy copies in the widest words to which both addresses have the same distance.
@@ -303,9 +303,8 @@ LSHMEM_DEVICE int iget(const lshmem_t &sh, T *dst, const T *src, ptrdiff_t to, p
 // memory is mapped. Total: also what members stored before is ordered with what they load after it.
 template <class Group, bool Total> LSHMEM_DEVICE int settle(const lshmem_t &sh, nic::ordering what, int pe, int which) {
   const bool network = has_network(sh); // before the fence, which empties the first-level cache
-  if (LSHMEM_MUTATE(8) && Group::index() == 0) fence<scope::sys>();
   Group::sync();
-  if (!LSHMEM_MUTATE(8)) Total ? fence_total<scope::sys>() : fence<scope::sys>();
+  Total ? fence_total<scope::sys>() : fence<scope::sys>();
   return LSHMEM_LIKELY(!network) ? LSHMEM_OK : call(nic::settle<Group>, sh.self, what, pe, which);
 }
 
@@ -401,7 +400,7 @@ template <class T> LSHMEM_DEVICE T lshmem_g(const lshmem_t &sh, const T *src, in
   LSHMEM_COPY(get, scope, group, true)                           \
   LSHMEM_COPY(get, _nbi##scope, group, false)                    \
   LSHMEM_SIGNAL(scope, group, true)                              \
-  LSHMEM_SIGNAL(_nbi##scope, group, LSHMEM_MUTATE(7))            \
+  LSHMEM_SIGNAL(_nbi##scope, group, false)                       \
   LSHMEM_STRIDED(iput, scope, group)                             \
   LSHMEM_STRIDED(iget, scope, group)                             \
   LSHMEM_ORDER(quiet, scope, group, true)                        \

@@ -43,9 +43,8 @@ type Catch struct {
 	Config   *Config
 	Sound    *Config
 	Property Property
-	// Or of the code: the folder and the name of a Go test, and, where the test compiles the device header once for
-	// each defect, the value of LSHMEM_MUTATION that switches it on there; 0 where the test is about code without
-	// switches.
+	// Or of the code: the folder and the name of a Go test, and, where the test compiles a copy of the device header
+	// that has the defects (shmem/mutation), the number that switches it on there; 0 for tests of other code.
 	Package, Test string
 	Switch        int
 }
@@ -69,7 +68,7 @@ func in(c Config, d Switch, of Property) Catch {
 // code is a catch by a test.
 func code(pkg, test string) Catch { return Catch{Package: pkg, Test: test} }
 
-// litmus is a catch by the run of the device header against the software adapter, compiled with -DLSHMEM_MUTATION=n.
+// litmus is a catch by the run of the device header against the software adapter, with defect n.
 func litmus(n int) Catch { return Catch{Package: "shmem/litmus", Test: "TestMutations", Switch: n} }
 
 // Mutations is the list. Each row is caught by the model, by a test, or by both: a test of this package runs the

@@ -25,7 +25,7 @@
 #include <thread>
 #include <vector>
 
-// With LITMUS_SWITCH a defect of the mutation list is chosen when the program starts, so that one program does for all.
+// With LITMUS_SWITCH the headers are a copy that has defects (shmem/mutation), of which one is chosen when the program starts.
 #ifdef LITMUS_SWITCH
 static int litmus_mutation;
 #define LSHMEM_MUTATION litmus_mutation
