@@ -84,13 +84,13 @@ type remote struct {
 	wg      sync.WaitGroup
 }
 
-// join reaches the root, takes the seat and waits for the others.
+// join reaches the root, joins the job and waits for the others.
 func (r *remote) join(ctx context.Context, addresses []netip.AddrPort, secret [secretSize]byte, until time.Time) error {
 	reach, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	var last error
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		err := r.sit(reach, addresses, secret, until)
+		err := r.connect(reach, addresses, secret, until)
 		if err == nil {
 			break
 		}
@@ -166,8 +166,8 @@ type permanent struct{ error }
 func (e *permanent) Unwrap() error        { return e.error }
 func (e *permanent) Is(target error) bool { return target == ErrRefused }
 
-// sit connects and takes the seat, up to the root's word that it was taken. Then the connection is read and beats.
-func (r *remote) sit(ctx context.Context, addresses []netip.AddrPort, secret [secretSize]byte, until time.Time) error {
+// connect connects to the root, up to its answer that it lets the PE in. Then the connection is read and beats.
+func (r *remote) connect(ctx context.Context, addresses []netip.AddrPort, secret [secretSize]byte, until time.Time) error {
 	l, err := reach(ctx, addresses, secret)
 	if err != nil {
 		return err

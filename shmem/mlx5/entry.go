@@ -166,9 +166,13 @@ func (e *Entry) parse(b []byte, strict Strictness) error {
 		}
 		return e.unmodified()
 	case OpWrite, OpWriteImm, OpRead, OpCompareSwap, OpFetchAdd, OpMaskedSwap, OpMaskedAdd:
-	default:
-		return ErrOpcode
+		return e.parseRemote(b, strict)
 	}
+	return ErrOpcode
+}
+
+// parseRemote reads what follows the control segment of an entry that names remote memory.
+func (e *Entry) parseRemote(b []byte, strict Strictness) error {
 	if len(b) < SegmentBytes {
 		return ErrSegments
 	}

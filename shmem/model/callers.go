@@ -33,79 +33,52 @@ func (p *Protocol) caller(n *outcome, t int, emit Emit[State]) caller {
 
 // step takes the thread's step and says what it was. It is "" where the thread cannot go on yet, or has emitted all that
 // it can do.
-func (c *caller) step() string {
-	switch c.pc {
-	case atBegin:
-		return c.begin()
+func (c *caller) step() string { return steps[c.pc](c) }
+
+// steps are what a thread does at each point.
+var steps = [...]func(*caller) string{
+	atBegin: (*caller).begin,
 	// A call.
-	case atTakeSlot:
-		return c.takeSlot()
-	case atAwaitSlot:
-		return c.awaitSlot()
-	case atReserve:
-		return c.reserve()
-	case atHaveSlot:
+	atTakeSlot:  (*caller).takeSlot,
+	atAwaitSlot: (*caller).awaitSlot,
+	atReserve:   (*caller).reserve,
+	atHaveSlot: func(c *caller) string {
 		c.pc = atWrite
 		return "ibuf: have it"
-	case atWrite:
-		return c.write()
-	case atPublish:
-		return c.publish()
-	case atSubmit:
-		return c.submit()
-	case atPost:
-		return c.post()
-	case atLock:
-		return c.lock()
-	case atRaise:
-		return c.raise()
-	case atRecord:
-		return c.record()
-	case atDoorbell:
-		return c.doorbell()
-	case atUnlock:
-		return c.unlock()
-	case atSent:
-		return c.sent()
-	case atResult:
-		return c.result()
-	case atGiveSlot:
-		return c.giveSlot()
-	case atReadLate:
+	},
+	atWrite:    (*caller).write,
+	atPublish:  (*caller).publish,
+	atSubmit:   (*caller).submit,
+	atPost:     (*caller).post,
+	atLock:     (*caller).lock,
+	atRaise:    (*caller).raise,
+	atRecord:   (*caller).record,
+	atDoorbell: (*caller).doorbell,
+	atUnlock:   (*caller).unlock,
+	atSent:     (*caller).sent,
+	atResult:   (*caller).result,
+	atGiveSlot: (*caller).giveSlot,
+	atReadLate: func(c *caller) string {
 		c.read()
 		c.advance()
 		return "read the result"
+	},
 	// Quiet and fence.
-	case atQuiet:
-		return c.quiet()
-	case atQuietReady:
-		return c.quietReady()
-	case atQuietFlush:
-		return c.quietFlush()
-	case atQuietTail:
-		return c.quietTail()
-	case atQuietEnd:
-		return c.quietEnd()
+	atQuiet:      (*caller).quiet,
+	atQuietReady: (*caller).quietReady,
+	atQuietFlush: (*caller).quietFlush,
+	atQuietTail:  (*caller).quietTail,
+	atQuietEnd:   (*caller).quietEnd,
 	// Load/store.
-	case atSync:
-		return c.sync()
-	case atSyncWait:
-		return c.syncWait()
-	case atSyncEnd:
-		return c.syncEnd()
+	atSync:     (*caller).sync,
+	atSyncWait: (*caller).syncWait,
+	atSyncEnd:  (*caller).syncEnd,
 	// Poll.
-	case atPollOpcode:
-		return c.pollOpcode()
-	case atPoll:
-		return c.poll()
-	case atPollRead:
-		return c.pollRead()
-	case atPollAgain:
-		return c.pollAgain()
-	case atPollRaise:
-		return c.pollRaise()
-	}
-	panic("model: no such step")
+	atPollOpcode: (*caller).pollOpcode,
+	atPoll:       (*caller).poll,
+	atPollRead:   (*caller).pollRead,
+	atPollAgain:  (*caller).pollAgain,
+	atPollRaise:  (*caller).pollRaise,
 }
 
 // must notes a violation.
