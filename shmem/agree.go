@@ -43,7 +43,7 @@ type terms struct {
 	vmm      bool           // they get memory by handles
 	plain    bool           // no PE has a GPU
 	heap     heapRange      // without its base, which each PE chooses
-	static   uint64         // size of a heap that gets all its memory at once, the library's own part included; 0: it grows
+	static   uint64         // size of a heap that gets all its memory at once; 0: it grows
 	keep     uint64         // unused memory that the heap keeps
 	maxTeams int
 	timeout  time.Duration // 0: for ever
@@ -140,8 +140,8 @@ func (j *job) hello(ctx context.Context, w wishes) (terms, error) {
 	return t, nil
 }
 
-// agree derives the job's terms from all PEs' wishes: the same on every PE, since all see the same wishes. rank is the PE
-// that asks, for errors.
+// agree derives the job's terms from all PEs' wishes: the same on every PE, since all see the same wishes. rank is the
+// PE that asks, for errors.
 func agree(rank int, peers []transport.PeerInfo, list []wishes) (terms, error) {
 	all := wishes{MaxTeams: layout.MaxTeams, VMM: 1}
 	for pe, w := range list {
@@ -155,8 +155,8 @@ func agree(rank int, peers []transport.PeerInfo, list []wishes) (terms, error) {
 		all.Static, all.Symmetric = max(all.Static, w.Static), max(all.Symmetric, w.Symmetric)
 		all.Keep, all.Timeout = max(all.Keep, w.Keep), max(all.Timeout, w.Timeout)
 	}
-	// Collective operations are kernels where there are GPUs, and messages between processors where there are none: PEs of
-	// the two sorts cannot take part in the same one.
+	// Collective operations are kernels where there are GPUs, and messages between processors where there are none: PEs
+	// of the two sorts cannot take part in the same one.
 	with := slices.IndexFunc(list, wishes.gpu)
 	without := slices.IndexFunc(list, func(w wishes) bool { return !w.gpu() })
 	if with >= 0 && without >= 0 {
@@ -182,8 +182,8 @@ func agree(rank int, peers []transport.PeerInfo, list []wishes) (terms, error) {
 	return t, nil
 }
 
-// fewestCTAs is how many CTAs of a collective kernel fit on every GPU. PEs that share a GPU share its units: kernels of one
-// wait for those of another.
+// fewestCTAs is how many CTAs of a collective kernel fit on every GPU. PEs that share a GPU share its units: kernels of
+// one wait for those of another.
 func fewestCTAs(peers []transport.PeerInfo, list []wishes) int {
 	fewest := uint32(layout.Channels)
 	for pe, w := range list {

@@ -26,9 +26,9 @@ func atomicSize(op string, code, kind uint32, dest uint64) (int, error) {
 	return size, nil
 }
 
-// Atomic does an atomic operation (layout.Atomic*) on an element of a 32 or 64-bit type (layout.Type*) at dest in a PE's
-// heap. Values are given by their bits; compare is for compare-and-swap. With fetch the result is the old value. A plain
-// fetch is AtomicAdd of 0 for integers.
+// Atomic does an atomic operation (layout.Atomic*) on an element of a 32 or 64-bit type (layout.Type*) at dest in a
+// PE's heap. Values are given by their bits; compare is for compare-and-swap. With fetch the result is the old value. A
+// plain fetch is AtomicAdd of 0 for integers.
 func (o *operations) Atomic(code, kind uint32, dest, value, compare uint64, fetch bool, pe int) (uint64, error) {
 	const op = "atomic"
 	size, err := atomicSize(op, code, kind, dest)

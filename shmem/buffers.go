@@ -44,8 +44,8 @@ func (b *buffers) has(address uint64) bool {
 	return have
 }
 
-// RegisterBuffer makes a buffer outside of the heap usable as the local side of operations with PEs that are reached through
-// the network. For operations with mapped PEs any memory is usable. Not collective.
+// RegisterBuffer makes a buffer outside of the heap usable as the local side of operations with PEs that are reached
+// through the network. For operations with mapped PEs any memory is usable. Not collective.
 func (b *buffers) RegisterBuffer(address, bytes uint64) error {
 	const op = "register buffer"
 	if err := b.job.check(op); err != nil {

@@ -16,8 +16,8 @@ type collectives struct {
 }
 
 // Barrier waits until all members of a team are at the same call and all that their hosts and ended kernels sent has
-// arrived. It does not wait for streams, and takes no part in what the team does there. For the other blocking collective
-// calls, what the team does on streams must have ended before them.
+// arrived. It does not wait for streams, and takes no part in what the team does there. For the other blocking
+// collective calls, what the team does on streams must have ended before them.
 func (c *collectives) Barrier(team TeamID) error { return c.meet(kernels.Barrier, team) }
 
 // Sync waits until all members of a team are at the same call.
@@ -75,8 +75,8 @@ func (c *collectives) meet(op kernels.Operation, id TeamID) error {
 	})
 }
 
-// blocking runs a collective operation on the team's own stream and waits for it. It waits for other PEs, so that it holds
-// nothing that another team's calls or one-sided calls need. Calls of one team are done one after the other.
+// blocking runs a collective operation on the team's own stream and waits for it. It waits for other PEs, so that it
+// holds nothing that another team's calls or one-sided calls need. Calls of one team are done one after the other.
 func (c *collectives) blocking(op string, id TeamID, run func(stream uintptr) error) error {
 	if c.exec.plain() { // run takes the team's lock then
 		if err := run(0); err != nil {
@@ -127,8 +127,8 @@ func (c *collectives) FCollectOnStream(team TeamID, dest, source, bytes uint64, 
 	return c.data(kernels.Fcollect, team, collect{dest: dest, source: source, bytes: bytes}, -1, 1, stream)
 }
 
-// AllToAllOnStream sends the i-th piece of bytes of every member's source to member i, which puts the pieces in the order of
-// the team.
+// AllToAllOnStream sends the i-th piece of bytes of every member's source to member i, which puts the pieces in the
+// order of the team.
 func (c *collectives) AllToAllOnStream(team TeamID, dest, source, bytes uint64, stream uintptr) error {
 	return c.data(kernels.Alltoall, team, collect{dest: dest, source: source, bytes: bytes}, -1, -1, stream)
 }
@@ -165,8 +165,8 @@ func elements(op string, kind uint32, n uint64) (uint64, error) {
 	return n * size, nil
 }
 
-// data checks the ranges of a collective operation, of which dest and source are this many times bytes (-1: once for each
-// member), and runs it.
+// data checks the ranges of a collective operation, of which dest and source are this many times bytes (-1: once for
+// each member), and runs it.
 func (c *collectives) data(op kernels.Operation, id TeamID, a collect, dests, sources int, stream uintptr) error {
 	t, err := c.teams.team(op.String(), id)
 	if err != nil {

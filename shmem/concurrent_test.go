@@ -123,8 +123,8 @@ func all(pes []*PE, f func(p *PE) error) error {
 	return g.Wait()
 }
 
-// inTurn makes two calls of a PE that may wait for each other's elsewhere, the second when the first, which is of a team, is
-// under way.
+// inTurn makes two calls of a PE that may wait for each other's elsewhere, the second when the first, which is of a
+// team, is under way.
 func inTurn(p *PE, team TeamID, first, second func() error) error {
 	var g errgroup.Group
 	done := make(chan struct{})
@@ -297,7 +297,8 @@ func behindPut(pes []*PE) error {
 			return err
 		}
 	} else {
-		// The stream stands still until the other PE opens the gate, which it does when the barrier waits for the stream.
+		// The stream stands still until the other PE opens the gate, which it does when the barrier waits for the
+		// stream.
 		p.own.mu.Lock()
 		err := p.WaitUntilOnStream(a, layout.TypeUint64, layout.CompareEQ, 1, p.own.stream)
 		p.own.mu.Unlock()
@@ -369,8 +370,8 @@ func teamEnds(pes []*PE) error {
 	})
 }
 
-// givenUp: after one PE has waited for another in vain, which comes later, both have an error: they do not make different teams
-// of it.
+// givenUp: after one PE has waited for another in vain, which comes later, both have an error: they do not make
+// different teams of it.
 func givenUp(pes []*PE) error {
 	if t, err := pes[0].TeamCreate([]int{0, 1}); Status(err) != layout.StatusTimeout || t != InvalidTeam {
 		return fmt.Errorf("a team that the other PE does not make: %d, %v", t, err)

@@ -76,7 +76,8 @@ func TestBadPointers(t *testing.T) {
 	})
 }
 
-// TestSplitsGiveBack: a split that finds no number for one of its teams is an error at all of the parent, and leaves none.
+// TestSplitsGiveBack: a split that finds no number for one of its teams is an error at all of the parent, and leaves
+// none.
 func TestSplitsGiveBack(t *testing.T) {
 	const n = 4
 	plainJob(t, n, nil, func(p *PE) error { // numbers for three teams
@@ -131,7 +132,8 @@ func TestSplitsGiveBack(t *testing.T) {
 	})
 }
 
-// TestPeerIsBlamed: an error whose cause is a peer is that peer's, and a descriptor that did not come in time a timeout.
+// TestPeerIsBlamed: an error whose cause is a peer is that peer's, and a descriptor that did not come in time a
+// timeout.
 func TestPeerIsBlamed(t *testing.T) {
 	err := wrap("malloc", fmt.Errorf("p2p: %w", &transport.PeerError{PE: 2, Err: fmt.Errorf("map the heap: %w", os.ErrDeadlineExceeded)}))
 	var e *Error

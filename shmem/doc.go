@@ -1,6 +1,6 @@
 // Package shmem is symmetric memory between the PEs of a job, normally one process for each GPU. Every PE allocates the
-// same things in its heap, and then reads, writes and signals in the heaps of the others: from the host, on streams, and
-// from inside kernels (lshmem.cuh, with the State that a kernel gets as a parameter).
+// same things in its heap, and then reads, writes and signals in the heaps of the others: from the host, on streams,
+// and from inside kernels (lshmem.cuh, with the State that a kernel gets as a parameter).
 //
 //	pe, err := shmem.Init(ctx, config)      // ConfigFrom(os.Environ())
 //	defer pe.Finalize()
@@ -15,26 +15,26 @@
 //
 // # Collective calls
 //
-// All PEs call Init, Malloc and its variants, Free, RegisterSymmetric and Finalize, in the same order, with the same sizes.
-// The package checks this: if one PE asks for something else, or cannot do it, all PEs get an error and nothing has
-// changed. Calls that make or end a team are made by all PEs of its parent or, for TeamCreate, by all members. If a member
-// does not make the call in time, or a collective operation between PEs without GPUs fails in that way, the job ends for
-// all.
+// All PEs call Init, Malloc and its variants, Free, RegisterSymmetric and Finalize, in the same order, with the same
+// sizes. The package checks this: if one PE asks for something else, or cannot do it, all PEs get an error and nothing
+// has changed. Calls that make or end a team are made by all PEs of its parent or, for TeamCreate, by all members. If a
+// member does not make the call in time, or a collective operation between PEs without GPUs fails in that way, the job
+// ends for all.
 //
 // # Errors
 //
 // Every error is an *Error with a layout.Status*. No call waits longer than Config.Timeout. When a PE dies, waits end
-// everywhere, also in kernels, and every call returns an error with StatusPeer that names the PE. After that only Finalize
-// is useful.
+// everywhere, also in kernels, and every call returns an error with StatusPeer that names the PE. After that only
+// Finalize is useful.
 //
 // # Concurrency
 //
 // Any goroutine may call a PE's methods at any time. Collective calls must be in the same order on all PEs. That order
-// holds among the blocking operations of one team, which run one after the other. Operations of different teams, and calls
-// that are not collective, run concurrently with them, so that one goroutine's call may be what another's call waits for.
-// Operations of several teams that move data at the same time on one GPU must fit on it together: Config.MaxCTAs. OnStream
-// calls return when the work is queued, allocate nothing, and may be captured into CUDA graphs, which stay valid until
-// Finalize. A process may have any number of PEs, of one job or of several.
+// holds among the blocking operations of one team, which run one after the other. Operations of different teams, and
+// calls that are not collective, run concurrently with them, so that one goroutine's call may be what another's call
+// waits for. Operations of several teams that move data at the same time on one GPU must fit on it together:
+// Config.MaxCTAs. OnStream calls return when the work is queued, allocate nothing, and may be captured into CUDA
+// graphs, which stay valid until Finalize. A process may have any number of PEs, of one job or of several.
 //
 // # Inside
 //

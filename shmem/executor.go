@@ -13,8 +13,8 @@ import (
 	"github.com/lgpu/lgpu/shmem/transport/p2p"
 )
 
-// executor carries a PE's work out: copies by the driver and kernels by the launcher where the PE has a GPU, else copies by
-// the host's processor.
+// executor carries a PE's work out: copies by the driver and kernels by the launcher where the PE has a GPU, else
+// copies by the host's processor.
 type executor struct {
 	job    *job
 	ctx    *cuda.Context // nil without a GPU
@@ -55,8 +55,8 @@ func openExecutor(j *job, c *Config) (*executor, error) {
 	}
 	d, n, err := findDriver()
 	if err != nil {
-		// A machine without GPUs is one thing, a GPU or driver that does not start another: a PE that went on without it
-		// would be far slower than what was asked for, and nobody would know why.
+		// A machine without GPUs is one thing, a GPU or driver that does not start another: a PE that went on without
+		// it would be far slower than what was asked for, and nobody would know why.
 		none := errors.Is(err, errNoDevice) || errors.Is(err, cuda.ErrNoLibrary) || cuda.Code(err) == cuda.NoDevice
 		if !none {
 			return x, fmt.Errorf("the GPU cannot be used (LSHMEM_DEVICE=none at all PEs does without): %w", err)

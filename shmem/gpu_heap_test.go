@@ -113,7 +113,8 @@ func symmetric(p *PE) error {
 	return nil
 }
 
-// hostHeap: a heap in host memory is the same pages to the GPUs and the CPUs of all PEs, and again after they were freed.
+// hostHeap: a heap in host memory is the same pages to the GPUs and the CPUs of all PEs, and again after they were
+// freed.
 func hostHeap(p *PE) error {
 	const n, ints = 5 << 20, 1 << 10 // n is more than a chunk
 	me, pes := p.Rank(), p.Size()

@@ -99,7 +99,8 @@ func exerciseCopies(p *PE, a, b, outside uint64, n int) error {
 	return errors.Join(p.Fence(), p.Quiet(), p.BarrierAll(), p.expect("put_nbi", b, pattern(before, 100)), p.BarrierAll())
 }
 
-// exerciseElements writes and reads single elements in b, and copies elements from a, which has the pattern of the PE before.
+// exerciseElements writes and reads single elements in b, and copies elements from a, which has the pattern of the PE
+// before.
 func exerciseElements(p *PE, a, b uint64, n int) error {
 	next, before := around(p)
 	if err := errors.Join(p.P(b, 0x0102030405060708, 8, next), p.P(b+8, 0xaabb, 2, next), p.P(b+12, 0xcc, 1, next)); err != nil {
@@ -123,8 +124,8 @@ func exerciseElements(p *PE, a, b uint64, n int) error {
 	return p.BarrierAll()
 }
 
-// exerciseWords does atomic operations and signals on words, with data from outside to b. done says that there are no atomic
-// operations here, which is all that it has tried then.
+// exerciseWords does atomic operations and signals on words, with data from outside to b. done says that there are no
+// atomic operations here, which is all that it has tried then.
 func exerciseWords(p *PE, words, b, outside uint64) (done bool, err error) {
 	me, pes := p.Rank(), p.Size()
 	next, before := around(p)

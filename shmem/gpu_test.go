@@ -23,8 +23,8 @@ import (
 	"github.com/lgpu/lgpu/sim/wire"
 )
 
-// A test that needs a GPU runs in processes of their own, since a process has one driver: the test binary again, with the name
-// of a role.
+// A test that needs a GPU runs in processes of their own, since a process has one driver: the test binary again, with
+// the name of a role.
 const roleVariable = "SHMEM_TEST_ROLE"
 
 // roles are what a PE's process does. Those of alone start PEs themselves.
@@ -329,7 +329,7 @@ func killed(p *PE) error {
 	if err != nil {
 		return err
 	}
-	if err := p.BarrierAll(); err != nil && Status(err) != layout.StatusPeer { // PE 1 may be dead before this one looks again
+	if err := p.BarrierAll(); err != nil && Status(err) != layout.StatusPeer { // PE 1 may be dead already
 		return err
 	}
 	if p.Rank() == 1 {

@@ -13,8 +13,8 @@ import (
 
 // How the heap grows and shrinks: at all PEs, or at none.
 
-// together makes sure that all PEs made the same call and that it succeeded at all of them, and returns each PE's blobs.
-// failure is what failed here. The error is the same at all PEs, except for the PE that it names as the caller.
+// together makes sure that all PEs made the same call and that it succeeded at all of them, and returns each PE's
+// blobs. failure is what failed here. The error is the same at all PEs, except for the PE that it names as the caller.
 func (h *symmetricHeap) together(ctx context.Context, r request, failure error, blobs [][]byte) ([][][]byte, error) {
 	op := r.op.String()
 	failure = wrap(op, failure) // so that the others get its status
@@ -64,7 +64,8 @@ func (h *symmetricHeap) answer(r request, pe int, message []byte, blobs int) ([]
 	return theirs, nil
 }
 
-// grow carries out a plan at all PEs, or at none. foreign is the program's buffer, 0 for new memory. The caller holds mu.
+// grow carries out a plan at all PEs, or at none. foreign is the program's buffer, 0 for new memory. The caller holds
+// mu.
 func (h *symmetricHeap) grow(ctx context.Context, r request, plan *heap.Plan, foreign uint64) error {
 	begun := time.Now()
 	made, blobs, failure := h.makeExtents(plan.Extents, foreign)

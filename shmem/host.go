@@ -59,8 +59,8 @@ func putElement(b []byte, v uint64) {
 // errAddress is wrapped by errors about memory of the program that cannot be read or written.
 var errAddress = errors.New("an address without memory that can be used like that")
 
-// touch runs f, which reads or writes memory at an address that the program gave. If there is no such memory, that is an
-// error, not the end of the process.
+// touch runs f, which reads or writes memory at an address that the program gave. If there is no such memory, that is
+// an error, not the end of the process.
 func touch(f func()) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

@@ -16,8 +16,8 @@ import (
 	"github.com/lgpu/lgpu/shmem/transport"
 )
 
-// job is a PE's membership in its job: who the PEs are, how they exchange messages at collective calls, and whether the job
-// goes on. Init sets all fields; then only the atomic ones change.
+// job is a PE's membership in its job: who the PEs are, how they exchange messages at collective calls, and whether the
+// job goes on. Init sets all fields; then only the atomic ones change.
 type job struct {
 	log   *slog.Logger
 	b     bootstrap.Bootstrap
@@ -124,7 +124,7 @@ func (j *job) deviceError(op string, status uint32) error {
 		text := fmt.Sprintf("a kernel's work request %d on queue %d completed in error: "+
 			"syndrome %#02x, type %#02x, vendor %#02x, hardware %#02x",
 			atomic.LoadUint64(&c.Index), atomic.LoadUint32(&c.Queue), s&0xff, s>>16&0xff, s>>8&0xff, s>>24)
-		if s&0xff == mlx5.SyndromeFlushed { // a queue's only completion entry holds the last completion that the NIC wrote
+		if s&0xff == mlx5.SyndromeFlushed { // the one completion entry has the last completion
 			text += "; it was flushed because an earlier one had failed, whose completion it has overwritten"
 		}
 		return fault(status, op, pe, "%s", text)

@@ -10,8 +10,8 @@ import (
 	"github.com/lgpu/lgpu/shmem/layout"
 )
 
-// launcher starts kernels in the executor's context. It reuses the memory for their parameters: launches allocate nothing,
-// and are one at a time.
+// launcher starts kernels in the executor's context. It reuses the memory for their parameters: launches allocate
+// nothing, and are one at a time.
 type launcher struct {
 	exec   *executor
 	ctas   int           // most CTAs of a collective kernel
@@ -52,7 +52,8 @@ type collect struct {
 	root, kind, reduction uint32
 }
 
-// start prepares for launches with this state, and begins to load modules. queued says that some PE is reached by queues.
+// start prepares for launches with this state, and begins to load modules. queued says that some PE is reached by
+// queues.
 func (l *launcher) start(s *layout.State, ctas int, queued bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

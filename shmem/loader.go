@@ -11,10 +11,10 @@ import (
 
 // loader has the kernels of a context, for all PEs that work in it.
 //
-// To load a module, the driver may have to wait for kernels that run in the context, and calls of other threads wait for
-// that. So loading a module while a kernel waits for another PE can deadlock, if that PE waits for a kernel that is yet to
-// be launched here. Hence the modules that most programs need are loaded before the first kernel is launched, once for all
-// PEs of a context; the others when they are first asked for, before their kernel is launched.
+// To load a module, the driver may have to wait for kernels that run in the context, and calls of other threads wait
+// for that. So loading a module while a kernel waits for another PE can deadlock, if that PE waits for a kernel that is
+// yet to be launched here. Hence the modules that most programs need are loaded before the first kernel is launched,
+// once for all PEs of a context; the others when they are first asked for, before their kernel is launched.
 type loader struct {
 	handle uintptr // of the context
 	users  int     // guarded by loaders.mu
@@ -69,8 +69,8 @@ func (l *loader) release(d *cuda.Driver) error {
 	return errors.Join(errs...)
 }
 
-// load loads a module, or waits for the goroutine that does so. The context is current. The driver is told that loading is
-// harmless to a stream capture in progress.
+// load loads a module, or waits for the goroutine that does so. The context is current. The driver is told that loading
+// is harmless to a stream capture in progress.
 func (l *loader) load(d *cuda.Driver, name kernels.Module) (*module, error) {
 	l.mu.Lock()
 	m := l.modules[name]

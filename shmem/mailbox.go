@@ -45,13 +45,14 @@ func (m *mailboxes) exchangeIn(op string, t *team, mine []byte) ([][]byte, error
 	return m.swap(op, t.members, numbers, mine, func(i int) uint64 { return mails + uint64(i)*2*mailBytes })
 }
 
-// swap is the exchange with each member that has a number. box is the offset in every heap of the two mails of a member.
+// swap is the exchange with each member that has a number. box is the offset in every heap of the two mails of a
+// member.
 //
 // A PE may be one exchange ahead of another, never two: it ends one when it has the other's mail of it, which the other
 // sends after the end of the one before. Hence two mails for each pair are enough.
 //
-// An exchange that fails is final for the job. Some members have its mails, others may yet take them for an answer, and the
-// PEs would no longer agree on which call comes next.
+// An exchange that fails is final for the job. Some members have its mails, others may yet take them for an answer, and
+// the PEs would no longer agree on which call comes next.
 func (m *mailboxes) swap(op string, members []int, numbers []uint64, mine []byte, box func(i int) uint64) (out [][]byte, err error) {
 	defer func() {
 		if err != nil && m.job.lost.Load() == nil && !m.job.closed.Load() {

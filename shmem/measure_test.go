@@ -12,8 +12,8 @@ import (
 	"github.com/lgpu/lgpu/shmem/layout"
 )
 
-// measure prints what calls cost on the host beyond the driver's own, and how long Init and growth take. It is a role of its
-// own for GPUs; on the software GPU it says that calls allocate nothing.
+// measure prints what calls cost on the host beyond the driver's own, and how long Init and growth take. It is a role
+// of its own for GPUs; on the software GPU it says that calls allocate nothing.
 func measure() error {
 	c, err := ConfigFrom(os.Environ())
 	if err != nil {

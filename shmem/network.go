@@ -14,8 +14,8 @@ import (
 	"github.com/lgpu/lgpu/shmem/transport/ibgda/nic"
 )
 
-// openNetwork opens the network transport. If one PE has none, the PEs that would reach it by that transport cannot; the
-// others can still use it among themselves.
+// openNetwork opens the network transport. If one PE has none, the PEs that would reach it by that transport cannot;
+// the others can still use it among themselves.
 func (r *routes) openNetwork(ctx context.Context, c *Config) error {
 	t, err := r.networkTransport(c)
 	if err != nil && !errors.Is(err, nic.ErrNoDevice) {

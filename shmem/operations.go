@@ -5,8 +5,8 @@ import (
 	"github.com/lgpu/lgpu/shmem/layout"
 )
 
-// operations are the blocking calls with one PE. Where a PE's memory is mapped they are copies; elsewhere a small kernel
-// posts to the network transport's queues. They share the PE's own stream, and its lock: executor.own.
+// operations are the blocking calls with one PE. Where a PE's memory is mapped they are copies; elsewhere a small
+// kernel posts to the network transport's queues. They share the PE's own stream, and its lock: executor.own.
 type operations struct {
 	job     *job
 	exec    *executor
@@ -15,8 +15,8 @@ type operations struct {
 	buffers *buffers
 }
 
-// target checks a call on bytes at a heap address of a PE, and returns where that is mapped here, 0 if it is not. For no
-// bytes any address will do.
+// target checks a call on bytes at a heap address of a PE, and returns where that is mapped here, 0 if it is not. For
+// no bytes any address will do.
 func (o *operations) target(op string, address, bytes uint64, pe int) (uint64, error) {
 	if err := o.job.check(op); err != nil {
 		return 0, err
@@ -61,7 +61,8 @@ func (o *operations) Put(dest, source, bytes uint64, pe int) error {
 	return o.put("put", dest, source, bytes, pe, true)
 }
 
-// PutNBI is Put that may return before the bytes are there; Quiet waits for them. The source must not change until then.
+// PutNBI is Put that may return before the bytes are there; Quiet waits for them. The source must not change until
+// then.
 func (o *operations) PutNBI(dest, source, bytes uint64, pe int) error {
 	return o.put("put_nbi", dest, source, bytes, pe, false)
 }

@@ -224,7 +224,8 @@ func (p *PE) assemble() {
 		teams: p.teams}
 }
 
-// storeState writes the tables, with the teams that exist from the start, and clears the library's own part of the heap.
+// storeState writes the tables, with the teams that exist from the start, and clears the library's own part of the
+// heap.
 func (p *PE) storeState() error {
 	t := p.tables
 	image := make([]byte, t.bytes)
@@ -250,16 +251,16 @@ func (p *PE) meetAll(ctx context.Context) error {
 	return nil
 }
 
-// Finalize leaves the job: all PEs call it. Work on streams must be done. After an error, or when the other PEs are gone, it
-// gives back what belongs to this PE alone.
+// Finalize leaves the job: all PEs call it. Work on streams must be done. After an error, or when the other PEs are
+// gone, it gives back what belongs to this PE alone.
 func (p *PE) Finalize() error {
 	if !p.closed.CompareAndSwap(false, true) {
 		return fault(layout.StatusState, "finalize", -1, "already finalized")
 	}
 	var errs []error
 	if !p.plain() && !p.resident() {
-		// What still runs may use the heap. Work of a software HCA on the GPU never ends: then the program must wait for its
-		// own work before the call.
+		// What still runs may use the heap. Work of a software HCA on the GPU never ends: then the program must wait
+		// for its own work before the call.
 		errs = append(errs, p.ctx.Do(p.d.Synchronize))
 	}
 	if p.lost.Load() == nil {

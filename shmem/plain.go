@@ -11,8 +11,8 @@ import (
 
 // Collective operations of PEs without GPUs.
 
-// runPlain does a collective operation by the host's processor. Each member reads what it needs of the others between two
-// exchanges: in the first all say that their source is ready, in the second that they have read.
+// runPlain does a collective operation by the host's processor. Each member reads what it needs of the others between
+// two exchanges: in the first all say that their source is ready, in the second that they have read.
 func (c *collectives) runPlain(op kernels.Operation, t *team, a collect) error {
 	name := op.String()
 	t.blocking.Lock()

@@ -526,7 +526,8 @@ func TestDeath(t *testing.T) {
 	}
 }
 
-// TestCarriedError: a bootstrap of callbacks may say with an error of this package's why it fails, somewhere in the chain.
+// TestCarriedError: a bootstrap of callbacks may say with an error of this package's why it fails, somewhere in the
+// chain.
 func TestCarriedError(t *testing.T) {
 	fail := make(chan struct{})
 	why := fmt.Errorf("carried by another instance: %w", fault(layout.StatusTimeout, "put", 1, "too late"))

@@ -7,9 +7,9 @@ import (
 	"github.com/lgpu/lgpu/shmem/transport"
 )
 
-// reserved is the layout of the library's own part of the heap, at its beginning: the teams' synchronization areas; then
-// mailboxes, by which PEs agree on new teams without the PEs that are not in them; then a little memory for values that go
-// through queues. All are offsets in the heap, the same at all PEs.
+// reserved is the layout of the library's own part of the heap, at its beginning: the teams' synchronization areas;
+// then mailboxes, by which PEs agree on new teams without the PEs that are not in them; then a little memory for values
+// that go through queues. All are offsets in the heap, the same at all PEs.
 type reserved struct {
 	areas   []uint64 // by team: of its synchronization area
 	sizes   []uint64 // by team: of all that it has here
@@ -36,8 +36,8 @@ func areaBytes(n int) uint64 {
 	return roundUp(uint64(most), reservedUnit)
 }
 
-// reserve lays the library's own part of the heap out. It needs nothing but what all PEs know. plain says that no PE has a
-// GPU.
+// reserve lays the library's own part of the heap out. It needs nothing but what all PEs know. plain says that no PE
+// has a GPU.
 func reserve(peers []transport.PeerInfo, maxTeams int, plain bool) reserved {
 	hosts, gpus := map[uint64]int{}, map[string]int{}
 	node, gpu := 1, 1

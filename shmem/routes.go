@@ -34,8 +34,8 @@ type routes struct {
 	atomic []bool   // by PE: native atomic operations work there
 	queued bool     // some PE is reached by queues
 
-	// mu makes calls that register memory with the transports one at a time. Nobody holds it while waiting for other PEs,
-	// save for what attach waits for.
+	// mu makes calls that register memory with the transports one at a time. Nobody holds it while waiting for other
+	// PEs, save for what attach waits for.
 	mu sync.Mutex
 }
 
@@ -43,8 +43,8 @@ type routes struct {
 func openRoutes(ctx context.Context, c *Config, x *executor, heap heapRange, uniform bool) (*routes, error) {
 	j := x.job
 	r := &routes{job: j, exec: x, heap: heap, uniform: uniform}
-	// Half a wait for a peer's descriptor, so that a PE that has waited in vain can still tell the others while they wait,
-	// and is not taken for the one that did not come.
+	// Half a wait for a peer's descriptor, so that a PE that has waited in vain can still tell the others while they
+	// wait, and is not taken for the one that did not come.
 	r.p2p = p2p.New(p2p.Config{Context: x.ctx, Self: j.self, HeapBytes: heap.heapBytes, Timeout: j.timeout / 2})
 	r.transports = []transport.Transport{r.p2p}
 	caps := make([]transport.Capability, j.size)
@@ -159,8 +159,8 @@ func (r *routes) locate() {
 	}
 }
 
-// allMapped refuses a job of PEs without GPUs of which some do not map each other's memory: no code of a processor uses the
-// network transport. All PEs get the same answer.
+// allMapped refuses a job of PEs without GPUs of which some do not map each other's memory: no code of a processor uses
+// the network transport. All PEs get the same answer.
 func (r *routes) allMapped() error {
 	if !r.exec.plain() {
 		return nil
@@ -181,7 +181,8 @@ func (r *routes) allMapped() error {
 	return nil
 }
 
-// sameWay sends atomic operations on a PE by the network from everywhere if some PE has no other way, and that is wanted.
+// sameWay sends atomic operations on a PE by the network from everywhere if some PE has no other way, and that is
+// wanted.
 func (r *routes) sameWay() {
 	if !r.uniform || len(r.transports) < 2 {
 		return
@@ -210,8 +211,8 @@ func notMapped(op string, pe int) error {
 	return fault(layout.StatusSupport, op, pe, "its memory is not mapped here, and PEs without a GPU need that")
 }
 
-// Ptr returns where an address of the heap is in another PE's heap, as loads and stores reach it; 0 if they do not, or if
-// there is no such PE.
+// Ptr returns where an address of the heap is in another PE's heap, as loads and stores reach it; 0 if they do not, or
+// if there is no such PE.
 func (r *routes) Ptr(address uint64, pe int) uint64 {
 	offset := address - r.heap.heapBase
 	if offset >= r.heap.heapBytes || pe < 0 || pe >= r.job.size || r.mapped[pe] == 0 || r.job.closed.Load() {
@@ -273,8 +274,8 @@ func (r *routes) detach(index int) error {
 	return errors.Join(errs...)
 }
 
-// registerLocal registers memory outside of the heap with the transports that need it. entries is how many registrations
-// kernels must look at from now on.
+// registerLocal registers memory outside of the heap with the transports that need it. entries is how many
+// registrations kernels must look at from now on.
 func (r *routes) registerLocal(address, bytes uint64) (entries uint32, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

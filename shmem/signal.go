@@ -107,8 +107,8 @@ func (o *operations) SignalWait(signal uint64, compare uint32, value uint64) (ui
 	return o.wait("signal_wait_until", signal, layout.TypeUint64, compare, value)
 }
 
-// WaitUntil waits until an element of any integer type at an address of this PE's heap compares to a value, given by its
-// bits.
+// WaitUntil waits until an element of any integer type at an address of this PE's heap compares to a value, given by
+// its bits.
 func (o *operations) WaitUntil(address uint64, kind, compare uint32, value uint64) error {
 	_, err := o.wait("wait_until", address, kind, compare, value)
 	return err

@@ -6,10 +6,11 @@ import (
 	"github.com/lgpu/lgpu/shmem/layout"
 )
 
-// streamOperations are operations in the order of a stream. They return when the work is queued: work that cannot be queued
-// is an error of the call; what fails later is found by Err and by the next call. The stream may be being captured. To a PE
-// whose memory is mapped, copies are the driver's copies and signals its stream writes; to others, and for what the driver
-// has no operation for, a small kernel does the work. A PE without a GPU has no streams: its calls do the work at once.
+// streamOperations are operations in the order of a stream. They return when the work is queued: work that cannot be
+// queued is an error of the call; what fails later is found by Err and by the next call. The stream may be being
+// captured. To a PE whose memory is mapped, copies are the driver's copies and signals its stream writes; to others,
+// and for what the driver has no operation for, a small kernel does the work. A PE without a GPU has no streams: its
+// calls do the work at once.
 type streamOperations struct {
 	ops *operations
 	// waitMemop makes waits for signals operations of the driver instead of kernels.
@@ -166,8 +167,8 @@ func (s *streamOperations) PutSignalOnStream(dest, source, bytes, signal, value 
 	return s.ops.signalOn(op, to, signal, value, code, pe, stream)
 }
 
-// SignalWaitOnStream holds a stream until a signal word of this PE compares (layout.Compare*) to a value. The wait ends with
-// an error in Err when a PE dies or the timeout passes, unless Config.StreamWaitMemop.
+// SignalWaitOnStream holds a stream until a signal word of this PE compares (layout.Compare*) to a value. The wait ends
+// with an error in Err when a PE dies or the timeout passes, unless Config.StreamWaitMemop.
 func (s *streamOperations) SignalWaitOnStream(signal uint64, compare uint32, value uint64, stream uintptr) error {
 	return s.WaitUntilOnStream(signal, layout.TypeUint64, compare, value, stream)
 }

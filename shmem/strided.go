@@ -43,8 +43,8 @@ func (o *operations) IGet(dest, source uint64, destStride, sourceStride int64, s
 	return o.runRMA("iget", kernels.StridedGet, a)
 }
 
-// strided checks a strided copy and returns what its kernel is given: no bytes where there is nothing left to do, because
-// there are no elements or because the host's processor has copied them.
+// strided checks a strided copy and returns what its kernel is given: no bytes where there is nothing left to do,
+// because there are no elements or because the host's processor has copied them.
 func (o *operations) strided(op string, what kernels.RMAOperation, s *strides) (with, error) {
 	if err := width(op, s.size); err != nil {
 		return with{}, err

@@ -22,8 +22,8 @@ type heapRange struct {
 	heapBase, heapBytes, chunk uint64
 }
 
-// symmetricHeap is this PE's heap: memory at the same offsets at all PEs. It allocates, and grows and shrinks together with
-// the heaps of the other PEs.
+// symmetricHeap is this PE's heap: memory at the same offsets at all PEs. It allocates, and grows and shrinks together
+// with the heaps of the other PEs.
 type symmetricHeap struct {
 	heapRange
 	job      *job
@@ -90,8 +90,8 @@ func (h *symmetricHeap) firstExtent(ctx context.Context) error {
 	return nil
 }
 
-// close detaches the heap from the transports and closes these, then gives the memory back. meet is called between, when
-// there is memory: no PE releases what others have mapped.
+// close detaches the heap from the transports and closes these, then gives the memory back. meet is called between,
+// when there is memory: no PE releases what others have mapped.
 func (h *symmetricHeap) close(meet func()) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -139,8 +139,8 @@ func (h *symmetricHeap) holds(address, bytes uint64) bool {
 	return offset < h.heapBytes && bytes <= h.heapBytes-offset && h.held.Load().Holds(offset, bytes)
 }
 
-// offset is the offset of an address in the heap, for a call on bytes there of a PE that the program may use. It does not
-// leave the check to the GPU: a kernel that meets an address without memory ends the whole context.
+// offset is the offset of an address in the heap, for a call on bytes there of a PE that the program may use. It does
+// not leave the check to the GPU: a kernel that meets an address without memory ends the whole context.
 func (h *symmetricHeap) offset(op string, address, bytes uint64, pe int) (uint64, error) {
 	offset := address - h.heapBase
 	if offset >= h.heapBytes || bytes > h.heapBytes-offset {
@@ -157,8 +157,8 @@ func (h *symmetricHeap) offset(op string, address, bytes uint64, pe int) (uint64
 	return offset, nil
 }
 
-// Malloc allocates symmetric memory: at the same offset in the heaps of all PEs. Its contents are undefined. Collective; it
-// returns when all PEs can be reached there. For zero bytes it returns address 0.
+// Malloc allocates symmetric memory: at the same offset in the heaps of all PEs. Its contents are undefined.
+// Collective; it returns when all PEs can be reached there. For zero bytes it returns address 0.
 func (h *symmetricHeap) Malloc(bytes uint64) (uint64, error) { return h.Align(0, bytes) }
 
 // Calloc allocates n elements of size bytes, all zero.
@@ -182,8 +182,8 @@ func (h *symmetricHeap) Calloc(n, size uint64) (uint64, error) {
 	return address, nil
 }
 
-// Align is Malloc with an alignment, a power of two; less than 256 is 256. The offset is always aligned; the address on a PE
-// is aligned up to the alignment of its heap.
+// Align is Malloc with an alignment, a power of two; less than 256 is 256. The offset is always aligned; the address on
+// a PE is aligned up to the alignment of its heap.
 func (h *symmetricHeap) Align(align, bytes uint64) (uint64, error) {
 	if err := h.job.check("malloc"); err != nil {
 		return 0, err
@@ -232,9 +232,9 @@ func (h *symmetricHeap) growFor(ctx context.Context, r request, plan *heap.Plan,
 	return h.heapBase + plan.Allocation.Offset, nil
 }
 
-// Free frees what Malloc and its variants allocated; for address 0 it does nothing. Collective. No PE may use the memory any
-// more when the first PE calls it: kernels and copies on streams must be done. Memory in which nothing is allocated any more
-// goes back to the system, at all PEs, except for what Config.Keep lets the heap keep.
+// Free frees what Malloc and its variants allocated; for address 0 it does nothing. Collective. No PE may use the
+// memory any more when the first PE calls it: kernels and copies on streams must be done. Memory in which nothing is
+// allocated any more goes back to the system, at all PEs, except for what Config.Keep lets the heap keep.
 func (h *symmetricHeap) Free(address uint64) error { return h.free(request{op: opFree}, address) }
 
 func (h *symmetricHeap) free(r request, address uint64) error {
@@ -274,9 +274,10 @@ func (h *symmetricHeap) mayFree(r request) error {
 	return nil
 }
 
-// RegisterSymmetric makes a buffer that every PE brings, of the same size, part of the heap, and returns its address there:
-// a second address of the same memory, which operations take. The buffer must be a whole allocation of device memory by
-// cuMemCreate with a shareable descriptor, mapped at once. It must stay until UnregisterSymmetric. Collective.
+// RegisterSymmetric makes a buffer that every PE brings, of the same size, part of the heap, and returns its address
+// there: a second address of the same memory, which operations take. The buffer must be a whole allocation of device
+// memory by cuMemCreate with a shareable descriptor, mapped at once. It must stay until UnregisterSymmetric.
+// Collective.
 func (h *symmetricHeap) RegisterSymmetric(address, bytes uint64) (uint64, error) {
 	op := opForeign.String()
 	if err := h.job.check(op); err != nil {

@@ -64,8 +64,8 @@ func (t *tables) free() error {
 	return t.ctx.Do(func() error { return t.ctx.D.Free(base) })
 }
 
-// showLocals tells kernels, also those that run already, how many registered buffers they must look at: in the state's copy
-// that the network path reads.
+// showLocals tells kernels, also those that run already, how many registered buffers they must look at: in the state's
+// copy that the network path reads.
 func (t *tables) showLocals(x *executor, entries uint32) error {
 	return x.write(t.self+uint64(unsafe.Offsetof(layout.State{}.LocalCount)), binary.LittleEndian.AppendUint32(nil, entries))
 }

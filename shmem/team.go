@@ -145,8 +145,8 @@ func (s *teams) sharedOf(of int) []int {
 	return own
 }
 
-// newTeam makes a team of these members, of which this PE is one. The list is what goes into its memory where its members
-// are no arithmetic sequence.
+// newTeam makes a team of these members, of which this PE is one. The list is what goes into its memory where its
+// members are no arithmetic sequence.
 func (s *teams) newTeam(id TeamID, members []int) (*team, []byte) {
 	t := &team{id: id, members: members}
 	e := &t.entry
@@ -277,8 +277,8 @@ func (s *teams) TeamTranslate(from TeamID, index int, to TeamID) int {
 }
 
 // TeamSplitStrided makes a team of size members of a parent: those with the indices start, start+stride and so on. All
-// members of the parent call it; those not in the new team get InvalidTeam and no error. Where no number is free for the new
-// team, all get the error.
+// members of the parent call it; those not in the new team get InvalidTeam and no error. Where no number is free for
+// the new team, all get the error.
 func (s *teams) TeamSplitStrided(parent TeamID, start, stride, size int) (TeamID, error) {
 	const op = "team split strided"
 	if err := s.job.check(op); err != nil {
@@ -305,8 +305,8 @@ func (s *teams) TeamSplitStrided(parent TeamID, start, stride, size int) (TeamID
 	return id, nil
 }
 
-// TeamSplit2D arranges a parent's members in rows of xRange, the last perhaps shorter, and makes a team of each row (x) and
-// of each column (y). All members of the parent call it, and get both, or an error and neither.
+// TeamSplit2D arranges a parent's members in rows of xRange, the last perhaps shorter, and makes a team of each row (x)
+// and of each column (y). All members of the parent call it, and get both, or an error and neither.
 func (s *teams) TeamSplit2D(parent TeamID, xRange int) (x, y TeamID, err error) {
 	const op = "team split 2d"
 	if err := s.job.check(op); err != nil {
@@ -340,8 +340,8 @@ func (s *teams) TeamSplit2D(parent TeamID, xRange int) (x, y TeamID, err error) 
 	return x, y, nil
 }
 
-// agreed tells all of a parent's members if one of them has no number free for a team: then all have an error, and each ends
-// what it has made. After any other error the members cannot exchange anything more.
+// agreed tells all of a parent's members if one of them has no number free for a team: then all have an error, and each
+// ends what it has made. After any other error the members cannot exchange anything more.
 func (s *teams) agreed(op string, parent *team, failure error) error {
 	if failure != nil && Status(failure) != layout.StatusMemory {
 		return failure
@@ -370,8 +370,8 @@ func (s *teams) dropTeams(ids ...TeamID) error {
 	return errors.Join(errs...)
 }
 
-// TeamCreate makes a team of any PEs of the job, in the given order. All its members call it with the same list. Others may
-// call it too: they get InvalidTeam and no error, at once.
+// TeamCreate makes a team of any PEs of the job, in the given order. All its members call it with the same list. Others
+// may call it too: they get InvalidTeam and no error, at once.
 func (s *teams) TeamCreate(pes []int) (TeamID, error) {
 	const op = "team create"
 	if err := s.job.check(op); err != nil {
@@ -433,8 +433,8 @@ func (s *teams) makeTeam(op string, members []int) (TeamID, error) {
 	return id, nil
 }
 
-// TeamDestroy ends a team that the program made; its operations must be done. All its members call it. For InvalidTeam it
-// does nothing.
+// TeamDestroy ends a team that the program made; its operations must be done. All its members call it. For InvalidTeam
+// it does nothing.
 func (s *teams) TeamDestroy(id TeamID) error {
 	const op = "team destroy"
 	if id == InvalidTeam {

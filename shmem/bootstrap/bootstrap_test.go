@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// TestMain is the program itself when a test starts PEs as processes, and otherwise checks that nothing is left running.
+// TestMain is the program itself when a test starts PEs as processes, and otherwise checks that nothing is left
+// running.
 func TestMain(m *testing.M) {
 	if _, ok := os.LookupEnv(scriptVariable); ok {
 		os.Exit(process())
@@ -321,8 +322,8 @@ func TestInstances(t *testing.T) {
 	wg.Wait()
 }
 
-// Programs that a PE runs one after the other: each counts its instances from 0, and a PE may come again before the others have
-// left.
+// Programs that a PE runs one after the other: each counts its instances from 0, and a PE may come again before the
+// others have left.
 func TestPrograms(t *testing.T) {
 	root, err := Listen(t.Context(), ListenOptions{Local: true, Keep: true})
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 )
 
 // Callbacks are the collectives that a program has already, of MPI or of torch's store. AllGather or AllGatherFixed is
-// needed; what else is missing is made of it. They are called one at a time, on goroutines of their own, unless one is left
-// behind. Their context ends at the collective's timeout, when the job is lost, and behind Close; a collective that is made
-// of several calls makes no more of them then.
+// needed; what else is missing is made of it. They are called one at a time, on goroutines of their own, unless one is
+// left behind. Their context ends at the collective's timeout, when the job is lost, and behind Close; a collective
+// that is made of several calls makes no more of them then.
 type Callbacks struct {
 	// AllGather is as in Bootstrap.
 	AllGather func(ctx context.Context, mine []byte) ([][]byte, error)

@@ -40,7 +40,8 @@ func works(t *testing.T, r *Root, instance uint32) {
 	closeAll(t, all)
 }
 
-// Strangers who send garbage, nothing, a byte now and then, too much, or leave half way keep nobody out and get nowhere.
+// Strangers who send garbage, nothing, a byte now and then, too much, or leave half way keep nobody out and get
+// nowhere.
 func TestStrangers(t *testing.T) {
 	r, err := Listen(t.Context(), ListenOptions{Local: true, Keep: true})
 	if err != nil {

@@ -36,8 +36,9 @@ func Join(ctx context.Context, id UniqueID, rank, size int, o Options) (Bootstra
 	return b, err
 }
 
-// joinAt is Join where the root may be in this process, and acquired. Close releases it. A root that returns is one of PE 0's,
-// which makes a new one for an instance if it has left the one before: who meets the old root's end waits for the new one.
+// joinAt is Join where the root may be in this process, and acquired. Close releases it. A root that returns is one of
+// PE 0's, which makes a new one for an instance if it has left the one before: who meets the old root's end waits for
+// the new one.
 func joinAt(ctx context.Context, id UniqueID, rank, size int, o Options, here *Root, returns bool) (Bootstrap, error) {
 	if err := checkPlace(rank, size); err != nil {
 		return nil, err

@@ -335,7 +335,8 @@ func TestRootInPE0(t *testing.T) {
 	})
 }
 
-// Instances one after the other, whose root is PE 0's: who is faster meets the end of the root before, and gets over it.
+// Instances one after the other, whose root is PE 0's: who is faster meets the end of the root before, and gets over
+// it.
 func TestCycles(t *testing.T) {
 	at := "tcp://" + freePort(t) + "?0123456789abcdef"
 	var all []*pe
@@ -349,8 +350,8 @@ func TestCycles(t *testing.T) {
 	}
 }
 
-// A PE that waits in the next instance when PE 0 leaves this one neither keeps PE 0's root open nor stays with it. One that
-// was told of an id whose root ends is not kept: there will be no other.
+// A PE that waits in the next instance when PE 0 leaves this one neither keeps PE 0's root open nor stays with it. One
+// that was told of an id whose root ends is not kept: there will be no other.
 func TestRootReturns(t *testing.T) {
 	env := map[string]string{EnvBootstrap: "tcp://" + freePort(t) + "?0123456789abcdef", EnvPEs: "2"}
 	a, err := parseTCP(env[EnvBootstrap])

@@ -26,7 +26,8 @@ type ListenOptions struct {
 	Address string
 	// Token is a secret of at least MinToken bytes that the others have already; empty makes a random one.
 	Token string
-	// Keep goes on after a job has ended, for the next instance, until Close. Otherwise the root ends with its first job.
+	// Keep goes on after a job has ended, for the next instance, until Close. Otherwise the root ends with its first
+	// job.
 	Keep bool
 	// JoinTimeout bounds how long PEs wait for each other. 0 is what the most impatient of them asks for.
 	JoinTimeout time.Duration
@@ -48,7 +49,7 @@ const (
 	lateFor          = DefaultJoinTimeout // that long after a job failed, PEs that come late are told so
 	closeGrace       = 5 * time.Second    // for others to leave before the process with the root does
 	maxOver          = 1024               // jobs whose end is remembered
-	writeTimeout     = 30 * time.Second   // a PE that reads nothing for so long, or what its kernel holds of it, is dead
+	writeTimeout     = 30 * time.Second   // a PE that reads nothing for so long is dead
 )
 
 // Root accepts the PEs of jobs. It is made by Listen.
@@ -72,11 +73,11 @@ type Root struct {
 	mine        map[uint32]bool // instances that they are in, or were in while others still are
 	blamed      int             // the PE that the first job that failed did so because of, -1 if none
 	dead        string          // of the first process that has ended, as Ended was told; empty if none has
-	idle        chan struct{}   // closed when no job of those is left, or this process has a PE again; nil if nobody waits for that
+	idle        chan struct{}   // closed when no job is left or this process has a PE again; nil: not awaited
 }
 
-// Listen starts a root that serves until Close, or without Keep until its first job is over. The context bounds only the
-// call.
+// Listen starts a root that serves until Close, or without Keep until its first job is over. The context bounds only
+// the call.
 func Listen(ctx context.Context, o ListenOptions) (*Root, error) {
 	if err := fromEnv(o.Lookup, EnvHeartbeat, &o.Heartbeat); err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
@@ -124,8 +125,9 @@ func tokenSecret(token string) (s [secretSize]byte, err error) {
 // roots are those of NewUniqueID, so that the PE that shares a process with one can wait for the others.
 var roots sync.Map // UniqueID -> *Root
 
-// NewUniqueID starts a root in this process and returns what PEs need to join. The root ends with its first job, or when
-// nobody joins for ten minutes; if the process ends before, the job is lost for all PEs. The context bounds only the call.
+// NewUniqueID starts a root in this process and returns what PEs need to join. The root ends with its first job, or
+// when nobody joins for ten minutes; if the process ends before, the job is lost for all PEs. The context bounds only
+// the call.
 func NewUniqueID(ctx context.Context, o ListenOptions) (UniqueID, error) {
 	o.Keep = false
 	r, err := Listen(ctx, o)
@@ -208,8 +210,8 @@ func (r *Root) acquire(instance uint32) bool {
 }
 
 // release is the end of that use. The last one closes the root; if its job did not fail it first waits for the PEs of
-// other processes to leave the jobs that this process was in, if that takes not long, so that one that dies meanwhile is
-// noticed. Those that wait for the next job already will see the root's end, and come again.
+// other processes to leave the jobs that this process was in, if that takes not long, so that one that dies meanwhile
+// is noticed. Those that wait for the next job already will see the root's end, and come again.
 func (r *Root) release(instance uint32, failed bool) {
 	r.mu.Lock()
 	r.uses--

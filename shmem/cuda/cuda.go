@@ -1,14 +1,14 @@
-// Package cuda is the part of the CUDA driver's API that lshmem uses, bound at run time: a process without a driver can use
-// the package too, and no CUDA header is needed to build. The library is found as any program finds it (libcuda.so.1), so
-// that an interposer or a software GPU in its place is used as well.
+// Package cuda is the part of the CUDA driver's API that lshmem uses, bound at run time: a process without a driver can
+// use the package too, and no CUDA header is needed to build. The library is found as any program finds it
+// (libcuda.so.1), so that an interposer or a software GPU in its place is used as well.
 //
 //	d, err := cuda.Load()
 //	ctx, err := d.Primary(0)
 //	defer ctx.Release()
 //	err = ctx.Do(func() error { ... calls that need a current context ... })
 //
-// Device addresses are numbers (uint64), never Go pointers. Calls take what the driver's calls take and return its result as
-// an *Error, which names the call.
+// Device addresses are numbers (uint64), never Go pointers. Calls take what the driver's calls take and return its
+// result as an *Error, which names the call.
 //
 // # Concurrency
 //

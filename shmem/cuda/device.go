@@ -60,8 +60,8 @@ func (d *devices) DeviceCount() (int, error) {
 	return int(n), err
 }
 
-// DeviceGet returns the handle of the device with that ordinal; handles and ordinals are the same numbers in every driver
-// so far, but that is not promised.
+// DeviceGet returns the handle of the device with that ordinal; handles and ordinals are the same numbers in every
+// driver so far, but that is not promised.
 func (d *devices) DeviceGet(ordinal int) (int32, error) {
 	var dev int32
 	err := d.call(cuDeviceGet, uintptr(unsafe.Pointer(&dev)), uintptr(ordinal))
@@ -212,8 +212,8 @@ func (c *Context) Do(f func() error) error {
 // Synchronize waits for all work of the current context.
 func (d *Driver) Synchronize() error { return d.call(cuCtxSynchronize) }
 
-// EnablePeerAccess lets the current context use allocations (not VMM memory) of another device's context. That it does so
-// already is no error.
+// EnablePeerAccess lets the current context use allocations (not VMM memory) of another device's context. That it does
+// so already is no error.
 func (d *Driver) EnablePeerAccess(peer uintptr) error {
 	err := d.call(cuCtxEnablePeerAccess, peer, 0)
 	if Code(err) == PeerAccessEnabled {

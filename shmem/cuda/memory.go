@@ -156,7 +156,7 @@ func (m *memory) IPCGet(address uint64) (IPCHandle, error) {
 func (m *memory) IPCOpen(h *IPCHandle) (uint64, error) {
 	const lazyEnablePeerAccess = 1
 	var p uint64
-	if runtime.GOARCH == "amd64" { // a structure of this size lies on the stack, after six registers for other arguments
+	if runtime.GOARCH == "amd64" { // such a structure lies on the stack, after six registers
 		w := (*[8]uint64)(unsafe.Pointer(h))
 		err := m.call(cuIpcOpenMemHandle, uintptr(unsafe.Pointer(&p)), lazyEnablePeerAccess, 0, 0, 0, 0, uintptr(w[0]),
 			uintptr(w[1]), uintptr(w[2]), uintptr(w[3]), uintptr(w[4]), uintptr(w[5]), uintptr(w[6]), uintptr(w[7]))

@@ -8,8 +8,8 @@ import (
 // modules are the calls about modules and kernels.
 type modules struct{ *library }
 
-// ModuleLoad loads PTX text or a cubin. PTX must end with a zero byte, which is added where it is missing. PTX is compiled
-// by the driver now, unless its cache has the result.
+// ModuleLoad loads PTX text or a cubin. PTX must end with a zero byte, which is added where it is missing. PTX is
+// compiled by the driver now, unless its cache has the result.
 func (c *modules) ModuleLoad(image []byte) (uintptr, error) {
 	if n := len(image); n > 0 && image[0] != 0x7f && image[n-1] != 0 {
 		image = append(image[:n:n], 0)
@@ -35,8 +35,8 @@ func (c *modules) Function(m uintptr, name string) (uintptr, error) {
 	return f, err
 }
 
-// Launch is a kernel launch. Params are the addresses of the parameters, which must stay where they are until the call has
-// returned: they must be on the heap, reachable by their owner.
+// Launch is a kernel launch. Params are the addresses of the parameters, which must stay where they are until the call
+// has returned: they must be on the heap, reachable by their owner.
 type Launch struct {
 	Function    uintptr
 	Grid, Block [3]uint32
@@ -71,8 +71,8 @@ func (c *modules) Launch(l *Launch) error {
 }
 
 // LoadFunctions loads all kernels of a module now, and returns how many. Without it the driver loads each at its first
-// launch, which may have to wait for kernels that run: a deadlock if they wait for the one to be loaded. Drivers older than
-// CUDA 12.4 cannot list a module's kernels; with them the call does nothing.
+// launch, which may have to wait for kernels that run: a deadlock if they wait for the one to be loaded. Drivers older
+// than CUDA 12.4 cannot list a module's kernels; with them the call does nothing.
 func (c *modules) LoadFunctions(m uintptr) (int, error) {
 	if c.fn[cuModuleGetFunctionCount] == 0 || c.fn[cuModuleEnumerateFunctions] == 0 || c.fn[cuFuncLoad] == 0 {
 		return 0, nil

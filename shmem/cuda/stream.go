@@ -126,8 +126,8 @@ func (q *streams) GraphDestroy(graph uintptr) error { return q.call(cuGraphDestr
 // GraphExecDestroy frees a graph's executable form.
 func (q *streams) GraphExecDestroy(exec uintptr) error { return q.call(cuGraphExecDestroy, exec) }
 
-// ExchangeCaptureMode sets how the calling thread's calls relate to captures, and returns the previous mode. The goroutine
-// must be bound to its thread.
+// ExchangeCaptureMode sets how the calling thread's calls relate to captures, and returns the previous mode. The
+// goroutine must be bound to its thread.
 func (q *streams) ExchangeCaptureMode(mode uint32) (uint32, error) {
 	m := mode
 	err := q.call(cuThreadExchangeStreamCaptureMode, uintptr(unsafe.Pointer(&m)))

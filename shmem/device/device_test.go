@@ -54,8 +54,8 @@ func TestCompiles(t *testing.T) {
 	}
 }
 
-// apart are the functions that are not inlined but belong to a form: its copy in wide words, and the parts of collectives. One that
-// is called by pointer stands where its address is taken.
+// apart are the functions that are not inlined but belong to a form: its copy in wide words, and the parts of
+// collectives. One that is called by pointer stands where its address is taken.
 var apart = regexp.MustCompile(`(?s)(?:call\.uni\s*(?:\([^)]*\),\s*)?|mov\.[bu]64\s+%rd\d+,\s*)(\w*(?:copy_quads|10collective)\w*)[,;]`)
 
 // function is the text of a kernel in PTX, with those of its apart ones in the places of their calls.

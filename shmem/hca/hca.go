@@ -122,7 +122,7 @@ type QueueConfig struct {
 	// tests.
 	Start uint64
 
-	CQ       []byte // a power of two of 64-byte entries, or one for CQCollapsed; filled with 0xff before anything is posted
+	CQ       []byte // a power of two of 64-byte entries, one for CQCollapsed; filled with 0xff at first
 	CQForm   CQForm
 	CQNumber uint32 // for WAIT
 	// CQDepth is how many completions make a lap of the owner bit: len(CQ)/64, or for CQCollapsed this; 0: the WQ's

@@ -33,8 +33,8 @@ template <class Group> LSHMEM_DEVICE int get_nbi(const lshmem_t &sh, void *dst, 
   return call(nic::get_bytes<Group>, sh.self, dst, src, bytes, false, pe, LSHMEM_QP_DEFAULT);
 }
 
-// apart runs f, a part of an operation, which is not inlined unless the team is direct: the parts of an operation together, with
-// those for queues, would take more registers than a thread of 1024 can have.
+// apart runs f, a part of an operation, which is not inlined unless the team is direct: the parts of an operation
+// together, with those for queues, would take more registers than a thread of 1024 can have.
 template <class F> LSHMEM_OUTLINE auto outlined(const F &f) { return f(); }
 template <bool Direct, class F> LSHMEM_DEVICE auto apart(F f) {
   if constexpr (Direct) return f();
@@ -59,7 +59,8 @@ LSHMEM_DEVICE range share(uint64_t bytes, uint32_t i, uint32_t n, uint32_t unit)
 // no code for queues is made. All methods but the plain questions are called by the whole group together; an int that
 // they return is equal for all of it.
 template <class Group, bool Direct> class member {
-  // A kernel's argument is read where it lies; with code for queues, which is not inlined, a member is in memory itself.
+  // A kernel's argument is read where it lies; with code for queues, which is not inlined, a member is in memory
+  // itself.
   template <bool Argument, class = void> struct held { using type = const lshmem_team &; };
   template <class Same> struct held<false, Same> { using type = const lshmem_team; };
 
@@ -542,8 +543,8 @@ LSHMEM_DEVICE const lshmem_team *team_of(const lshmem_t &sh, int team) {
   return nullptr;
 }
 
-// The operations of one channel that kernels call, by pointer. They are not inlined, and read the state's copy in memory, as the
-// network path is and does: inlined, each would take more registers than a thread of 1024 can have.
+// The operations of one channel that kernels call, by pointer. They are not inlined, and read the state's copy in
+// memory, as the network path is and does: inlined, each would take more registers than a thread of 1024 can have.
 
 template <class Group> LSHMEM_OUTLINE int meet(uint64_t self, int team, bool complete) {
   const lshmem_t &sh = nic::state_at(self);

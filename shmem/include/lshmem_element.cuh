@@ -1,5 +1,5 @@
-// What collective operations (lshmem_collective.cuh) move and combine: elements, words of any alignment, and lines, which
-// carry data and the step's number together.
+// What collective operations (lshmem_collective.cuh) move and combine: elements, words of any alignment, and lines,
+// which carry data and the step's number together.
 #ifndef LSHMEM_ELEMENT_CUH
 #define LSHMEM_ELEMENT_CUH
 

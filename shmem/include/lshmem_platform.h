@@ -543,10 +543,11 @@ LSHMEM_DEVICE bool any_warp(uint32_t mask, bool p) { return ballot(mask, p) != 0
 
 // --- Calls that bound registers ---
 
-// call calls f, a function that is not inlined and makes no such call itself, by a pointer that hides which it is. Where the
-// assembler sees a direct call, it gives the callee other registers than what the caller and its callers keep, instead of
-// saving those: a kernel then takes the sum of what all functions of a chain of calls keep. A pointer makes it keep to the
-// calling convention: f and what f calls save what they use, and a kernel takes the most of its own and any of theirs.
+// call calls f, a function that is not inlined and makes no such call itself, by a pointer that hides which it is.
+// Where the assembler sees a direct call, it gives the callee other registers than what the caller and its callers
+// keep, instead of saving those: a kernel then takes the sum of what all functions of a chain of calls keep. A pointer
+// makes it keep to the calling convention: f and what f calls save what they use, and a kernel takes the most of its
+// own and any of theirs.
 template <class R, class... A> LSHMEM_DEVICE R call(R (*f)(A...), value<A>... args) {
 #if LSHMEM_GPU
   asm volatile("" : "+l"(f));

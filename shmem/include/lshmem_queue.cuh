@@ -39,17 +39,17 @@
 //
 // # The state
 //
-// This path is not inlined: it would be a thousand instructions at every call. Its entry points (lshmem_queue_calls.cuh)
-// take the address of the state's copy in memory instead of the kernel's argument, since a pointer to an argument makes
-// compilers copy it to local memory in every thread.
+// This path is not inlined: it would be a thousand instructions at every call. Its entry points
+// (lshmem_queue_calls.cuh) take the address of the state's copy in memory instead of the kernel's argument, since a
+// pointer to an argument makes compilers copy it to local memory in every thread.
 //
 // # Registers
 //
-// A kernel takes as many registers as the largest of the functions that it may call, and a thread of a block of 1024 can
-// have 64. No launch bound holds for a function, and along direct calls registers add up: kernels call the entry points by
-// pointer (call). From there on each function saves what it uses, and needs fewer than 62 itself: it keeps few values over
-// calls, since of the registers that a callee leaves alone some 32 are among the first 64, and what is larger lies in memory
-// (batch). shmem/device's tests and bench/shmem_registers.py count.
+// A kernel takes as many registers as the largest of the functions that it may call, and a thread of a block of 1024
+// can have 64. No launch bound holds for a function, and along direct calls registers add up: kernels call the entry
+// points by pointer (call). From there on each function saves what it uses, and needs fewer than 62 itself: it keeps
+// few values over calls, since of the registers that a callee leaves alone some 32 are among the first 64, and what is
+// larger lies in memory (batch). shmem/device's tests and bench/shmem_registers.py count.
 //
 // # Lanes
 //

@@ -1,5 +1,5 @@
-// The calls over the queues of lshmem_queue.cuh, which includes this file: put, get and put with signal; values and atomics,
-// whose results a thread waits for; quiet and fence.
+// The calls over the queues of lshmem_queue.cuh, which includes this file: put, get and put with signal; values and
+// atomics, whose results a thread waits for; quiet and fence.
 #ifndef LSHMEM_QUEUE_CALLS_CUH
 #define LSHMEM_QUEUE_CALLS_CUH
 
@@ -51,8 +51,8 @@ LSHMEM_OUTLINE int submit_lanes(const handle &h, const party &lanes, uint32_t op
   }, end);
 }
 
-// batch is a transfer by one lane or a warp, submission by submission. It lies in memory: there is more of it than registers
-// that outlive a call.
+// batch is a transfer by one lane or a warp, submission by submission. It lies in memory: there is more of it than
+// registers that outlive a call.
 struct batch {
   const lshmem_t &sh;
   handle to;
@@ -66,7 +66,8 @@ struct batch {
   bool last;
 };
 
-// cut_batch takes the pieces of the next submission off a batch: one for each lane, or as many as go into one by one lane.
+// cut_batch takes the pieces of the next submission off a batch: one for each lane, or as many as go into one by one
+// lane.
 LSHMEM_OUTLINE bool cut_batch(batch &b) {
   uint32_t limit = b.width > 1 && b.width < call_pieces ? b.width : call_pieces;
   b.first = b.left;
@@ -106,7 +107,8 @@ LSHMEM_OUTLINE int submit_pieces(const lshmem_t &sh, const handle &h, uint32_t m
   }
 }
 
-// one_each says whether each lane of a party has one piece at most, and all have the same kinds of entries; the piece goes to p.
+// one_each says whether each lane of a party has one piece at most, and all have the same kinds of entries; the piece
+// goes to p.
 LSHMEM_OUTLINE bool one_each(const lshmem_t &sh, const handle &h, uint32_t mask, const transfer &all, uint32_t kind, piece *p) {
   transfer left = all;
   bool single = !left.left() || (cut(sh, h.q, left, p) && !left.left());
@@ -169,8 +171,8 @@ LSHMEM_OUTLINE int put(uint64_t self, const transfer &all, const uint64_t *sig, 
   return (int)from_leader<Group>((uint32_t)status);
 }
 
-// put_bytes is put of a contiguous transfer, whose arguments are values: a kernel that never makes this call keeps no memory
-// for it.
+// put_bytes is put of a contiguous transfer, whose arguments are values: a kernel that never makes this call keeps no
+// memory for it.
 template <class Group>
 LSHMEM_OUTLINE int put_bytes(uint64_t self, void *dst, const void *src, uint64_t bytes, const uint64_t *sig, uint64_t v, int op,
                              bool blocking, int pe, int which) {
@@ -332,8 +334,9 @@ LSHMEM_DEVICE int aim(const lshmem_t &sh, const void *p, uint32_t bytes, int pe,
   return status == LSHMEM_OK ? remote_word(sh, *h, p, bytes, w) : status;
 }
 
-// Values of one or two 4-byte words that the lanes of a whole warp write to neighbouring places, as one entry of up to 19
-// segments and a NOP. Each of the first lanes gathers the four words of one segment: the length, then the lanes' words.
+// Values of one or two 4-byte words that the lanes of a whole warp write to neighbouring places, as one entry of up to
+// 19 segments and a NOP. Each of the first lanes gathers the four words of one segment: the length, then the lanes'
+// words.
 LSHMEM_OUTLINE int put_row(const handle &h, uint64_t remote, uint32_t key, uint64_t all, uint32_t words, uint64_t *end) {
   uint32_t bytes = 128 * words, segments = 2 + (4 + bytes + 15) / 16, blocks = (segments + 3) / 4;
   uint32_t at = lane() * 4, part[4];

@@ -75,16 +75,16 @@ LSHMEM_DEVICE bool has_network(const lshmem_t &sh) {
 // By which loads a copy reads: of memory that only this GPU's threads write, or of a peer's.
 enum class source { local, peer };
 
-// Who copies: a kernel, or what is called by pointer and so keeps to the calling convention (call). Each has code of its own, so
-// that a kernel's need not save registers: that would take longer than a short copy.
+// Who copies: a kernel, or what is called by pointer and so keeps to the calling convention (call). Each has code of
+// its own, so that a kernel's need not save registers: that would take longer than a short copy.
 enum class caller { kernel, called };
 
 template <source From, class W> LSHMEM_DEVICE W load_from(const W *p) {
   return From == source::peer ? load_peer(p) : load_local(p);
 }
 
-// copy_part copies words first to end of a piece of a warp's, or of a thread's if step is 1, four of them at a time: what is
-// at its place index of d and s, and every step words behind it.
+// copy_part copies words first to end of a piece of a warp's, or of a thread's if step is 1, four of them at a time:
+// what is at its place index of d and s, and every step words behind it.
 template <uint32_t step, source From>
 LSHMEM_DEVICE void copy_part(quad *d, const quad *s, uint32_t index, uint32_t first, uint32_t end) {
   LSHMEM_ROLLED for (; index < end; index += 4 * step, s += 4 * step, d += 4 * step) {
@@ -101,8 +101,9 @@ LSHMEM_DEVICE void copy_part(quad *d, const quad *s, uint32_t index, uint32_t fi
 // more packets than it must be: that is worth up to 15 % of the link. With which warp of a block a copy begins depends
 // on its destination: so the warps of short copies one after the other overlap.
 //
-// It is not inlined, for the sake of kernels that may also call the network's functions: what lives on over such a call,
-// made or not, gets registers that the callee must leave alone, of which there are few. In here nothing is called.
+// It is not inlined, for the sake of kernels that may also call the network's functions: what lives on over such a
+// call, made or not, gets registers that the callee must leave alone, of which there are few. In here nothing is
+// called.
 template <class Group, source From, caller By> LSHMEM_OUTLINE void copy_quads(quad *dst, const quad *src, uint64_t n) {
   // Reads from a peer take longer; writes leave registers to blocks of 1024 threads.
   constexpr uint32_t unroll = From == source::peer ? 8 : 4, step = equal<Group, thread_group>::yes ? 1 : 32;

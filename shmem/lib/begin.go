@@ -216,8 +216,8 @@ func (r *carrier) call(ctx context.Context, what string, f func() C.int) error {
 	return nil
 }
 
-// exchange makes a call of the program with a buffer to send and one to receive in. They are C memory, and freed only by a
-// call that returned: one that is abandoned after a timeout may still write to them.
+// exchange makes a call of the program with a buffer to send and one to receive in. They are C memory, and freed only
+// by a call that returned: one that is abandoned after a timeout may still write to them.
 func (r *carrier) exchange(ctx context.Context, what string, send []byte, received int, f func(send, receive unsafe.Pointer) C.int) ([]byte, error) {
 	p := C.malloc(C.size_t(max(1, len(send)+received)))
 	defer C.free(p)

@@ -172,7 +172,8 @@ func TestLitmus(t *testing.T) {
 	for _, f := range []flavour{threads, address, plain} {
 		for name, list := range trials() {
 			for i, x := range list {
-				// Without sanitizers there are the rows that the thread sanitizer cannot judge, and those of TestMutations.
+				// Without sanitizers there are the rows that the thread sanitizer cannot judge, and those of
+				// TestMutations.
 				if x.across && f.name == threads.name || f.name == plain.name && name != "mixed" && name != "errors" && name != "watched" {
 					continue
 				}

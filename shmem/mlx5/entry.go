@@ -28,7 +28,7 @@ const (
 type Strictness uint8
 
 const (
-	StrictReserved Strictness = 1 << iota // reserved fields, the signature and the stream of the control segment are zero
+	StrictReserved Strictness = 1 << iota // reserved fields, the signature and the stream are zero
 	StrictPadding                         // so are the bytes between an inline payload and the next segment
 )
 

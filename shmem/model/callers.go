@@ -31,8 +31,8 @@ func (p *Protocol) caller(n *outcome, t int, emit Emit[State]) caller {
 	return c
 }
 
-// step takes the thread's step and says what it was. It is "" where the thread cannot go on yet, or has emitted all that
-// it can do.
+// step takes the thread's step and says what it was. It is "" where the thread cannot go on yet, or has emitted all
+// that it can do.
 func (c *caller) step() string { return steps[c.pc](c) }
 
 // steps are what a thread does at each point.

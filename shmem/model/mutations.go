@@ -30,7 +30,7 @@ const (
 	HeadAfterPoll                         // M20: quiet reads the flush mark after its poll
 	HeadNotRaised                         // M20: a get does not raise it
 	DumpUnfenced                          // M20: the flush does not wait for the reads before it
-	NoReread                              // the poll does not look at the consumed count again after it read the counter
+	NoReread                              // the poll does not read the consumed count again after the counter
 	IbufAfterReserve                      // the internal buffer's slot is awaited with blocks reserved
 	UnfencedDoorbell                      // no fence between record and doorbell
 	LeaderFencesSignal                    // as LeaderFences, of a put with signal

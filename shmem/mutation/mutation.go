@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Macro is the macro that chooses a defect in a copy: a program that is compiled with it defined as a defect's number, or
-// as a variable that has the number, has that defect. It must be defined; 0 is no defect.
+// Macro is the macro that chooses a defect in a copy: a program that is compiled with it defined as a defect's number,
+// or as a variable that has the number, has that defect. It must be defined; 0 is no defect.
 const Macro = "LSHMEM_MUTATION"
 
 //go:embed defects.patch

@@ -1,5 +1,5 @@
-// Package survey says what lshmem can use on a machine: GPUs and who maps whose memory, NICs, and hence which transports. It
-// exists so that "lgpu shmem info" answers before a program is started, and without one.
+// Package survey says what lshmem can use on a machine: GPUs and who maps whose memory, NICs, and hence which
+// transports. It exists so that "lgpu shmem info" answers before a program is started, and without one.
 //
 // Nothing is allocated and no context is made.
 package survey
@@ -31,7 +31,7 @@ type Report struct {
 	NICs         []NIC       `json:"nics"`
 	Transports   []Transport `json:"transports"`
 	Settings     []Setting   `json:"settings"`
-	Problems     []string    `json:"problems"` // of the settings: why no program would start, and names that nobody reads
+	Problems     []string    `json:"problems"` // of the settings: why no program would start, unknown names
 }
 
 // Paths is where this lgpu has installed lshmem.
@@ -49,7 +49,8 @@ type Device struct {
 	Memory  uint64 `json:"memory"`  // bytes, in an lgpu those of the lgpu
 	Dynamic bool   `json:"dynamic"` // heaps can grow and shrink
 	RDMA    bool   `json:"rdma"`    // a NIC can reach its memory
-	// Maps are the ordinals of devices whose memory it can map, itself first; Atomics those of them where atomics work, too.
+	// Maps are the ordinals of devices whose memory it can map, itself first; Atomics those of them where atomics work,
+	// too.
 	Maps    []int `json:"maps"`
 	Atomics []int `json:"atomics"`
 }
@@ -79,7 +80,8 @@ type Setting struct {
 	Value   string   `json:"value,omitempty"` // what is set now; a secret is not shown
 }
 
-// Look looks at this machine. version and paths are the caller's to know; environ are NAME=value lines such as os.Environ's.
+// Look looks at this machine. version and paths are the caller's to know; environ are NAME=value lines such as
+// os.Environ's.
 func Look(version string, paths Paths, environ []string) Report {
 	values := map[string]string{}
 	for _, line := range environ {

@@ -131,8 +131,8 @@ func refused(err error, out []byte) error {
 // register is the register page for the next queue.
 func (n *NIC) register() (*uar, error) {
 	if len(n.uars) < maxRegisters && !n.shared {
-		// Of pages that are not cached a context has one, which it gives again and again, unless they are dedicated; older
-		// libraries and kernels have only the others.
+		// Of pages that are not cached a context has one, which it gives again and again, unless they are dedicated;
+		// older libraries and kernels have only the others.
 		var page uintptr
 		var err error
 		for _, kind := range []uintptr{uarDedicated, uarNotCached, uarCombining} {

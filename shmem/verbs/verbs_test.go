@@ -505,8 +505,8 @@ func TestEveryFailure(t *testing.T) {
 				t.Errorf("call %d: %s", k, text)
 			}
 		}
-		// A NIC that cannot be asked is left out; register pages have a second kind, and are shared; closing after a look at
-		// a device tells nobody.
+		// A NIC that cannot be asked is left out; register pages have a second kind, and are shared; closing after a
+		// look at a device tells nobody.
 		if survived > 12 {
 			t.Errorf("%d of %d failures went by", survived, calls)
 		}

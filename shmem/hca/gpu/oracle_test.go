@@ -355,8 +355,8 @@ func same(a, b *scene) error {
 	return nil
 }
 
-// TestRows: the values of a warp, which lie in one entry four bytes beside their alignment, are seen whole. Entries begin
-// at every block of the ring, so that some go around its end.
+// TestRows: the values of a warp, which lie in one entry four bytes beside their alignment, are seen whole. Entries
+// begin at every block of the ring, so that some go around its end.
 func TestRows(t *testing.T) {
 	turns := processor(t)
 	for _, size := range []int{8, 4} { // of a value

@@ -1,5 +1,5 @@
-// Command gen writes the C headers that lshmem's host and device share: lshmem_state.h from package layout and lshmem_mlx5.h
-// from package mlx5.
+// Command gen writes the C headers that lshmem's host and device share: lshmem_state.h from package layout and
+// lshmem_mlx5.h from package mlx5.
 package main
 
 import (

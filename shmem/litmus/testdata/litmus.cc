@@ -1,11 +1,11 @@
-// The device header as CPU code: tests that several PEs in one process run against each other and against network adapters in
-// the parent process.
+// The device header as CPU code: tests that several PEs in one process run against each other and against network
+// adapters in the parent process.
 //
 //	litmus FD BYTES TEST SEED ROUNDS
 //
-// FD is memory shared with the parent, which lays the PEs out in it. What the parent must do is written to stdout, one line
-// each, and awaited on stdin: "base ADDRESS" when the memory is mapped, "connect" when queues are to be connected. A test
-// that fails writes FAIL and why, and ends the process with status 1.
+// FD is memory shared with the parent, which lays the PEs out in it. What the parent must do is written to stdout, one
+// line each, and awaited on stdin: "base ADDRESS" when the memory is mapped, "connect" when queues are to be connected.
+// A test that fails writes FAIL and why, and ends the process with status 1.
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,7 +25,8 @@
 #include <thread>
 #include <vector>
 
-// With LITMUS_SWITCH the headers are a copy that has defects (shmem/mutation), of which one is chosen when the program starts.
+// With LITMUS_SWITCH the headers are a copy that has defects (shmem/mutation), of which one is chosen when the program
+// starts.
 #ifdef LITMUS_SWITCH
 static int litmus_mutation;
 #define LSHMEM_MUTATION litmus_mutation
@@ -44,8 +45,8 @@ namespace {
 
 // --- Calls that must not wait ---
 
-// Nothing is connected, so nothing completes: the forms that need not wait return, then the parent connects, and then quiet
-// returns too.
+// Nothing is connected, so nothing completes: the forms that need not wait return, then the parent connects, and then
+// quiet returns too.
 void test_nonblocking() {
   everyone(1, 1, [&](const lshmem_t &sh) {
     auto heap = (uint8_t *)sh.heap_base;

@@ -2,8 +2,8 @@
 
 // --- The protocol as the adapter sees it ---
 
-// An adapter that executes nothing: it fetches each block as plain memory, so that ThreadSanitizer knows whether anything
-// orders the fetch behind the writing, and completes. It checks what the model checks.
+// An adapter that executes nothing: it fetches each block as plain memory, so that ThreadSanitizer knows whether
+// anything orders the fetch behind the writing, and completes. It checks what the model checks.
 class watcher {
 public:
   // It completes about once in lazy turns.

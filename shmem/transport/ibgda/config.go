@@ -112,8 +112,8 @@ type Settings struct {
 	Handler Handler
 	Queues  Where
 
-	// NICs are those to use, as name, name:port, ^name (not that one); none: all that are active, the closest to the GPU
-	// first.
+	// NICs are those to use, as name, name:port, ^name (not that one); none: all that are active, the closest to the
+	// GPU first.
 	NICs []string
 	// Prefix is that of NICs' names to consider, such as mlx5.
 	Prefix string
@@ -134,7 +134,8 @@ type Settings struct {
 	AckTimeout  int  // 0..31: 4.096 us * 2^AckTimeout
 	ReadsAtOnce int  // outstanding reads and atomics of a queue pair, a power of two
 
-	// Listen and Advertise are where a software HCA listens, as host:port, and the host name that others use; "": chosen.
+	// Listen and Advertise are where a software HCA listens, as host:port, and the host name that others use; "":
+	// chosen.
 	Listen, Advertise string
 }
 

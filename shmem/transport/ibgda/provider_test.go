@@ -49,8 +49,8 @@ func TestNoProvider(t *testing.T) {
 	}
 }
 
-// A piece need not end with an entry of the key table, as buffers of a program do not: its keys end where it does, and what is
-// behind it in its last entry stays unreachable.
+// A piece need not end with an entry of the key table, as buffers of a program do not: its keys end where it does, and
+// what is behind it in its last entry stays unreachable.
 func TestPartOfAnEntry(t *testing.T) {
 	j := newJob(t, 2)
 	const index, size = 4, 1<<testShift + 1<<testShift/4 // an entry and a quarter

@@ -14,8 +14,8 @@ import (
 // Register implements transport.Transport.
 func (t *Transport) Register(c transport.Chunk) ([]byte, error) {
 	entry := uint64(1) << t.c.KeyShift
-	// The last entry may be a part: its key ends where the piece does. It is this piece's alone, since pieces begin with an
-	// entry.
+	// The last entry may be a part: its key ends where the piece does. It is this piece's alone, since pieces begin
+	// with an entry.
 	if c.Index < 0 || c.Offset != uint64(c.Index)<<t.c.KeyShift || c.Bytes == 0 || c.Offset+c.Bytes < c.Offset ||
 		c.Offset+c.Bytes > t.tables.entries<<t.c.KeyShift {
 		return nil, fmt.Errorf("ibgda: register piece %d of %#x bytes at offset %#x: it does not begin with that entry of the key "+

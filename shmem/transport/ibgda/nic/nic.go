@@ -81,8 +81,8 @@ type Capabilities struct {
 	Collapsed bool
 	// HostQueues and DeviceQueues: where queues, records and completions may lie.
 	HostQueues, DeviceQueues bool
-	// MemoryDoorbell: the doorbell is memory that the caller provides, of the same kind as the queues. Otherwise it is a
-	// register.
+	// MemoryDoorbell: the doorbell is memory that the caller provides, of the same kind as the queues. Otherwise it is
+	// a register.
 	MemoryDoorbell bool
 	// Register is the address of a page of registers in this process, for a GPU to try to map; 0: there is none.
 	Register uint64
