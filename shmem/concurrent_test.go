@@ -25,7 +25,7 @@ var concurrent = []struct {
 	{"barriers of teams in a ring", 3, patient, ring},
 	{"collectives of two teams of the same PEs", 2, patient, samePEs},
 	{"calls of one team", 2, patient, oneTeam},
-	{"a barrier behind what is under way", 2, patient, behindPut},
+	{"a barrier after what is under way", 2, patient, behindPut},
 	{"a team that ends", 2, patient, teamEnds},
 	{"a team that one PE gives up", 2, time.Second, givenUp},
 }
@@ -276,7 +276,7 @@ func oneTeam(pes []*PE) error {
 	})
 }
 
-// behindPut: what a put_nbi has yet to send is there behind a barrier, although they are on different streams.
+// behindPut: what a put_nbi has yet to send is there after a barrier, although they are on different streams.
 func behindPut(pes []*PE) error {
 	words := make([]uint64, 2)
 	if err := all(pes, func(p *PE) (err error) {
@@ -314,7 +314,7 @@ func behindPut(pes []*PE) error {
 				return err
 			}
 			if v, err := pes[1].G(words[1]+16, 8, 1); err != nil || v != 5 {
-				return fmt.Errorf("behind the barrier the word is %d, not what was put before: %w", v, err)
+				return fmt.Errorf("after the barrier the word is %d, not what was put before: %w", v, err)
 			}
 			return nil
 		})

@@ -597,7 +597,7 @@ func TestBadCallbacks(t *testing.T) {
 	}
 }
 
-// A gather of several calls makes no more of them when it is over, however well the first that was left behind returns.
+// A gather of several calls makes no more of them when it is over, however well the first that was abandoned returns.
 func TestLeftBehind(t *testing.T) {
 	for name, end := range map[string]func(b Bootstrap, cancel func()){
 		"context": func(_ Bootstrap, cancel func()) { cancel() },

@@ -26,7 +26,7 @@ import (
 //	abort                          abort with code 5
 //	exit                           end without leaving
 //	fork                           start a process that has all descriptors of this one
-//	cycles N                       leave, and then join and leave N instances more, one behind the other
+//	cycles N                       leave, and then join and leave N instances more, one after the other
 const scriptVariable = "BOOTSTRAP_TEST_SCRIPT"
 
 // process is the PE.

@@ -337,7 +337,7 @@ func parseParts(b []byte, want int) ([][]byte, error) {
 		b = b[4+n:]
 	}
 	if len(b) != 0 {
-		return nil, fmt.Errorf("%d bytes behind a collective's parts", len(b))
+		return nil, fmt.Errorf("%d bytes after a collective's parts", len(b))
 	}
 	return parts, nil
 }

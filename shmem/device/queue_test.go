@@ -148,7 +148,7 @@ const (
 	swapped = 0x88776655         // 4 bytes of it, in network byte order
 )
 
-// lanes are the entries of 32 lanes, and what comes behind them.
+// lanes are the entries of 32 lanes, and what comes after them.
 func lanes(entry func(l int) []string, behind ...string) []string {
 	var all []string
 	for l := range 32 {
@@ -316,7 +316,7 @@ func TestEntries(t *testing.T) {
 				want := append([]string{}, c.entries...)
 				if at.flags == uint64(layout.QueueFlush) && reads(p.name) {
 					var flushed []string
-					for _, e := range want { // in the place of each entry that completes, or behind it
+					for _, e := range want { // in the place of each entry that completes, or after it
 						switch {
 						case !strings.HasSuffix(e, " !"):
 							flushed = append(flushed, e)

@@ -11,7 +11,7 @@ import (
 )
 
 // A thread of a block of 1024 may have 64 registers. Along direct calls the assembler (ptxas 13.0) gives each function
-// registers behind those that its callers keep: what counts is the sum along a chain from the kernel on, with 2 for
+// registers after those that its callers keep: what counts is the sum along a chain from the kernel on, with 2 for
 // each return address. A function that is called by pointer, and what it calls, saves what it uses: there each counts
 // alone. Of the 64, the assembler takes some itself, and a call leaves 32 alone. Measured so: with 49 values at once,
 // clang's count, ptxas took 59 registers.

@@ -14,7 +14,7 @@
 // NOP and WAIT. A queue has no receive side: SEND and the immediate forms fail with SyndromeNotReady (0x16), as on a
 // device whose peer posts no receive. Everything else, and whatever is malformed, fails with SyndromeLocalQueue. A
 // failed entry gets an error completion whether or not it asks for one, its queue goes to the state ERR, and all
-// entries behind it, also those posted later, complete with SyndromeFlushed.
+// entries after it, also those posted later, complete with SyndromeFlushed.
 //
 // # Order
 //

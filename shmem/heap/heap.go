@@ -54,7 +54,7 @@ type Extent struct {
 	Foreign bool
 }
 
-// End is the offset behind the extent.
+// End is the offset of the end of the extent.
 func (e Extent) End() uint64 { return e.Offset + e.Bytes }
 
 // Extents are the parts of a heap that have memory, by offset.
@@ -86,7 +86,7 @@ func (x Extents) from(offset uint64) int {
 // Allocation is a range that a program has.
 type Allocation struct{ Offset, Bytes uint64 }
 
-// End is the offset behind the allocation.
+// End is the offset of the end of the allocation.
 func (a Allocation) End() uint64 { return a.Offset + a.Bytes }
 
 // Plan is a growth that has not happened.
@@ -281,7 +281,7 @@ func (h *Heap) planGrow(bytes, align uint64) (*Plan, error) {
 			if up(e.End(), h.chunk) <= from || e.Offset >= to {
 				continue
 			}
-			// Beginning where memory begins, ending where it ends, and behind what cannot be used.
+			// Beginning where memory begins, ending where it ends, and after what cannot be used.
 			try(up(max(e.Offset, from), align), from, to)
 			try(up(up(e.End(), h.chunk), align), from, to)
 			if end := min(e.End(), to); end >= bytes {
@@ -447,7 +447,7 @@ func (h *Heap) Check() error {
 	var end, mapped, used uint64
 	for _, e := range h.extents {
 		if e.Offset < end || e.Offset%h.chunk != 0 || e.Bytes == 0 || !e.Foreign && (e.Bytes%h.chunk != 0 || e.Bytes > h.most && len(h.extents) > 1) {
-			return fmt.Errorf("extent %+v behind %#x", e, end)
+			return fmt.Errorf("extent %+v after %#x", e, end)
 		}
 		end = up(e.End(), h.chunk)
 		mapped += e.Bytes
@@ -458,7 +458,7 @@ func (h *Heap) Check() error {
 	end = 0
 	for _, a := range h.allocations {
 		if a.Offset < end || a.Offset%Align != 0 || a.Bytes == 0 || !h.extents.Holds(a.Offset, a.Bytes) {
-			return fmt.Errorf("allocation %+v behind %#x", a, end)
+			return fmt.Errorf("allocation %+v after %#x", a, end)
 		}
 		end = a.End()
 		used += a.Bytes

@@ -425,7 +425,7 @@ private:
       reduce_piece<T, All>(op, dst, src, bytes, nullptr);
       return LSHMEM_OK;
     } else {
-      // The sources of members behind queues are read into the space of the lines, piece by piece.
+      // The sources of members that queues reach are read into the space of the lines, piece by piece.
       uint32_t piece = 4 * line_bytes(n);
       char *space = all_lines() + (uint64_t)channel * n * piece;
       for (uint64_t from = 0; from < bytes; from += piece) {
@@ -448,7 +448,7 @@ private:
     return LSHMEM_OK;
   }
 
-  // fetch reads what members behind queues have at src, at most a piece, into their places in space.
+  // fetch reads what members that queues reach have at src, at most a piece, into their places in space.
   LSHMEM_DEVICE int fetch(char *space, const char *src, uint64_t bytes) {
     bool queued = false;
     for (uint32_t m = 0; m < n; m++) {
@@ -460,7 +460,7 @@ private:
     return queued ? complete<Group>(sh, LSHMEM_PE_ALL) : LSHMEM_OK;
   }
 
-  // source is where the group reads member m's piece at src; space holds those of members behind queues.
+  // source is where the group reads member m's piece at src; space holds those of members that queues reach.
   LSHMEM_DEVICE const char *source(uint32_t m, const char *src, const char *space) const {
     if (m == me) return src;
     const char *p = at(m, src);

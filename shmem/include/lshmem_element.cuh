@@ -157,7 +157,7 @@ template <bool Peer, class W> LSHMEM_DEVICE uint64_t gather_by(const char *p, ui
   return v;
 }
 
-// gather reads n bytes at p, 1 to 8; those behind them are 0. Loops are not unrolled: that would take registers.
+// gather reads n bytes at p, 1 to 8; those after them are 0. Loops are not unrolled: that would take registers.
 template <bool Peer> LSHMEM_DEVICE uint64_t gather(const char *p, uint32_t n) {
   uint32_t a = (uint32_t)(uintptr_t)p | n;
   if ((a & 7) == 0) return load_word<Peer, uint64_t>(p);

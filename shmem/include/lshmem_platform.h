@@ -7,7 +7,7 @@
 //   clang -x cuda                 PTX, with or without CUDA's headers (-nocudainc -nocudalib)
 //   any C++17 compiler, as C++    CPU code: a grid is a set of operating system threads, see lshmem_cpu.h
 //
-// The PTX is legal from sm_70 on. Newer instructions stand behind LSHMEM_SM90.
+// The PTX is legal from sm_70 on. Newer instructions are used if LSHMEM_SM90 is true.
 //
 // # Order
 //

@@ -12,16 +12,16 @@
 //  1. reserve: take n blocks by an atomic add on reserved, and wait until the blocks that were in their places are
 //     consumed.
 //  2. write: the entries. Only the last entry of a call asks the NIC for a completion.
-//  3. publish: fence, then move ready from the first own block to behind the last one by compare-and-swap, so that
+//  3. publish: fence, then move ready from the first own block to the end of the last one by compare-and-swap, so that
 //     ready moves in the order of reservations and everything before it is written.
-//  4. submit: the last caller posts. One who sees another reservation behind its own may leave posting to it, but not
+//  4. submit: the last caller posts. One who sees another reservation after its own may leave posting to it, but not
 //     over the end of a batch.
 //  5. post: under the queue's lock raise posted by an atomic maximum; if it rose, write the doorbell record, then ring
 //     the doorbell. Where only the host can ring, raise its word instead.
 //  6. poll: wait until the NIC's one completion entry says that a block is done, and raise consumed.
 //
 // quiet waits until all is consumed that is ready: somebody posts it. And whoever waits (in 1 or 6) posts what is
-// ready, so that no order of callers, batches and depths can leave entries behind that nobody posts.
+// ready, so that no order of callers, batches and depths can leave entries that nobody posts.
 //
 // # Why it is right
 //
@@ -160,7 +160,7 @@ LSHMEM_OUTLINE int poll(const handle &h, uint64_t end) {
     if (consumed >= end) return LSHMEM_OK;
     if (c.error()) {
       uint32_t syndrome = load_relaxed<scope::sys>((const uint32_t *)(q->cq + LSHMEM_MLX5_COMPLETION_HW_SYNDROME_AT));
-      // Of the blocks that the NIC knows, which may be behind end: it had been told of the entry when it failed.
+      // Of the blocks that the NIC knows, which may be after end: it had been told of the entry when it failed.
       posted = load_relaxed<scope::gpu>(&q->posted);
       return broken(h, LSHMEM_ERR_QUEUE, swap_bytes(syndrome), posted - (uint16_t)(posted - c.counter()));
     }
@@ -247,7 +247,7 @@ LSHMEM_DEVICE void write_data(const lshmem_queue *q, uint64_t index, uint32_t i,
 LSHMEM_DEVICE void write_nop(const lshmem_queue *q, uint64_t index) {
   write_control(q, index, LSHMEM_MLX5_OP_NOP, 1, LSHMEM_MLX5_CTRL_COMPLETION);
 }
-// An entry that completes when what earlier reads have brought is visible: it reads a byte of our own memory behind
+// An entry that completes when what earlier reads have brought is visible: it reads a byte of our own memory after
 // them.
 LSHMEM_DEVICE void write_flush(const lshmem_queue *q, uint64_t index) {
   uint32_t flags = (uint32_t)LSHMEM_MLX5_CTRL_COMPLETION | (uint32_t)LSHMEM_MLX5_FENCE_READS;

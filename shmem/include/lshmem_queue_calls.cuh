@@ -10,7 +10,7 @@ namespace nic {
 
 // --- Put, get and put with signal ---
 
-// signal is an atomic behind the data of a call.
+// signal is an atomic after the data of a call.
 struct signal {
   bool wanted;
   atomic what;
@@ -116,7 +116,7 @@ LSHMEM_OUTLINE bool one_each(const lshmem_t &sh, const handle &h, uint32_t mask,
   return all_warp(mask, single && kind == of_first);
 }
 
-// copy posts a transfer by one thread or one warp, with a signal behind it, and returns where it ends.
+// copy posts a transfer by one thread or one warp, with a signal after it, and returns where it ends.
 template <class Group>
 LSHMEM_OUTLINE int copy(const lshmem_t &sh, const handle &h, uint32_t opcode, const transfer &all, const signal &s,
                        tail behind_data, uint64_t *end) {

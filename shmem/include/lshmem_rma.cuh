@@ -15,7 +15,7 @@ LSHMEM_DEVICE uint64_t far_heap(const lshmem_t &sh, int pe) {
 }
 
 LSHMEM_DEVICE uint64_t peer_heap(const lshmem_t &sh, int pe) {
-  // Of the table in the state, what lies behind the last PE is 0.
+  // Of the table in the state, what lies after the last PE is 0.
   return (uint32_t)pe < LSHMEM_INLINE_PEERS ? sh.peer[pe] : far_heap(sh, pe);
 }
 
@@ -84,7 +84,7 @@ template <source From, class W> LSHMEM_DEVICE W load_from(const W *p) {
 }
 
 // copy_part copies words first to end of a piece of a warp's, or of a thread's if step is 1, four of them at a time:
-// what is at its place index of d and s, and every step words behind it.
+// what is at its place index of d and s, and every step words after it.
 template <uint32_t step, source From>
 LSHMEM_DEVICE void copy_part(quad *d, const quad *s, uint32_t index, uint32_t first, uint32_t end) {
   LSHMEM_ROLLED for (; index < end; index += 4 * step, s += 4 * step, d += 4 * step) {
@@ -161,7 +161,7 @@ template <caller By> LSHMEM_OUTLINE void copy_narrow(char *dst, const char *src,
   else copy_words<uint8_t>(dst + head, src + head, words, index, size);
 }
 
-// copy_ends copies what is before and behind the words of 16 bytes.
+// copy_ends copies what is before and after the words of 16 bytes.
 template <class Group, caller By> LSHMEM_OUTLINE void copy_ends(char *dst, const char *src, uint64_t bytes) {
   uint64_t head = -(uint64_t)dst & 15, words = (bytes - head) & ~(uint64_t)15, tail = bytes - head - words;
   if (head) copy_narrow<By>(dst, src, head, Group::index(), Group::size());

@@ -123,7 +123,7 @@ type State struct {
 
 // Key is the key of a registered range as a work request carries it.
 type Key struct {
-	End uint64 // offset in the heap, or for Local the address, behind the registered range; 0: no such range
+	End uint64 // offset in the heap, or for Local the address, after the registered range; 0: no such range
 	Key uint32 // in network byte order
 	_   uint32
 }

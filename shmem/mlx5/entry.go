@@ -19,7 +19,7 @@ const (
 	ErrModifier = FormatError("an operation modifier that the opcode does not have")
 	ErrInline   = FormatError("an inline segment where there can be none, or longer than the entry")
 	ErrReserved = FormatError("reserved bytes are not zero")
-	ErrPadding  = FormatError("the bytes behind an inline payload are not zero")
+	ErrPadding  = FormatError("the bytes after an inline payload are not zero")
 	ErrRange    = FormatError("a value that its field cannot hold")
 )
 

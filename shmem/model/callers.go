@@ -3,7 +3,7 @@ package model
 // This file holds the steps of a call, with the numbers that docs/lshmem.md gives them: reserve, write, publish, submit
 // and post; and the internal buffer for results that a thread waits for. waits.go has the other steps.
 
-// outcome is the state behind a step, and the first property that the step violates.
+// outcome is the state after a step, and the first property that the step violates.
 type outcome struct {
 	State
 	bad *Violation
@@ -139,7 +139,7 @@ func (c *caller) begin() string {
 	}
 }
 
-// callEnd is behind the call's blocks.
+// callEnd is the end of the call's blocks.
 func (c *caller) callEnd() uint8 { return c.base + uint8(c.call.blocks) }
 
 // reserve is step 1: it takes the blocks, and waits until those in their places are consumed.
@@ -190,7 +190,7 @@ func (c *caller) write() string {
 	return "warp sync"
 }
 
-// writeLane writes the lane's request, and the last lane's what is behind all.
+// writeLane writes the lane's request, and the last lane's what is after all.
 func (c *caller) writeLane(lane int) {
 	base, owner := c.base, uint8(c.t)
 	if lane != 0 {
@@ -209,7 +209,7 @@ func (c *caller) writeLane(lane int) {
 	c.lanes |= 1 << lane
 }
 
-// put writes request w of the call at its blocks behind base, as that owner.
+// put writes request w of the call at its blocks after base, as that owner.
 func (c *caller) put(w int, base, owner uint8) {
 	at := int(base)
 	for i := c.call.first; i < w; i++ {
@@ -348,7 +348,7 @@ func (c *caller) sent() string {
 	return "sent"
 }
 
-// result is behind the wait of a call that waits.
+// result is what follows the wait of a call that waits.
 func (c *caller) result() string {
 	c.must(c.done(&c.n.State, c.call))
 	if !c.call.ibuf {

@@ -41,7 +41,7 @@ type Op struct {
 	Kind  Kind
 	Queue int    // of a Call
 	PE    int    // of a Fence
-	Work  []Work // of a Call: a last request of two blocks gets a NOP behind it, reads on a flushing queue a Dump
+	Work  []Work // of a Call: a last request of two blocks gets a NOP after it, reads on a flushing queue a Dump
 	Wait  bool   // the Call returns when it is complete, as a blocking put or get
 	// Lanes writes the requests of a Call by that many lanes of a warp, which must be as many as there are requests.
 	Lanes int
@@ -57,7 +57,7 @@ const (
 	Fence                  // of all queues to PE
 	Store                  // over load/store: data to a peer's memory
 	BlockQuiet             // of the threads of a CTA, over load/store
-	BlockStore             // a signal over load/store behind all of the CTA's data
+	BlockStore             // a signal over load/store after all of the CTA's data
 )
 
 // Work is what a work request does.
@@ -153,7 +153,7 @@ func (p *Protocol) bounds() error {
 	return nil
 }
 
-// compile makes the calls of thread t, and notes what each request must come behind.
+// compile makes the calls of thread t, and notes what each request must come after.
 func (p *Protocol) compile(t int) error {
 	calls := make([][]call, len(p.Programs[t]))
 	var mine, epoch [MaxQueues]uint32 // requests by PE: all, and before the last fence

@@ -64,7 +64,7 @@ var (
 	// onePerPE: a caller has one queue to each PE, so that fence is free.
 	onePerPE = Config{Name: "free fence", Depth: 4, Batch: 2, Bits: 4, PEs: []int{0, 0}, CTAs: []int{0, 1}, Shared: true, FreeFence: true,
 		Programs: [][]Op{{on(0, put1), fence(0), on(0, put1), quiet}, {on(1, put1), fence(0), on(1, put1)}}}
-	// signals: data, and the signal behind them, while another uses the queues.
+	// signals: data, and the signal after them, while another uses the queues.
 	signals = Config{Name: "put with signal", Depth: 4, Batch: 2, Bits: 4, Start: 13, PEs: []int{0, 0}, CTAs: []int{0, 1}, Shared: true,
 		Programs: [][]Op{{on(1, Op{Work: []Work{Write, Write, Signal}}), quiet}, {on(0, put1)}}}
 	// warp: three lanes write one call.
@@ -75,10 +75,10 @@ var (
 		Programs: [][]Op{{fetch}, {fetch}, {fetch}}}
 	// oneSlot: and with one slot.
 	oneSlot = with(fetches, func(c *Config) { c.Name, c.IbufSlots = "fetches, one slot", 1 })
-	// flushAtOnce: answers are visible behind a Dump that each call sends.
+	// flushAtOnce: answers are visible after a Dump that each call sends.
 	flushAtOnce = Config{Name: "flush with each get", Depth: 8, Batch: 4, Bits: 4, Start: 13, PEs: []int{0}, CTAs: []int{0, 0}, Flush: FlushAtOnce,
 		Programs: [][]Op{{{Work: []Work{Read, Read}, Wait: true}}, {get, quiet}}}
-	// flushLater: and behind one that quiet sends on another queue.
+	// flushLater: and after one that quiet sends on another queue.
 	flushLater = Config{Name: "flush by quiet", Depth: 4, Batch: 2, Bits: 4, Start: 13, PEs: []int{0}, CTAs: []int{0, 0}, Flush: FlushLater,
 		Programs: [][]Op{{put1, quiet}, {get, quiet}}}
 	flushTwo = with(flushLater, func(c *Config) {

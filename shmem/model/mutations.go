@@ -113,7 +113,7 @@ func Mutations() []Mutation {
 		{23, "init and finalize leak; attributes uninitialised", "nvshmem#81, #52, #21", "cycles, sanitizers", []Catch{code("shmem", "TestCycles")}},
 		{24, "bulk copy assumes that the size is a multiple of 16", "3.2.5", "size/alignment rows", []Catch{litmus(24)}},
 
-		{0, "a poller does not look at the consumed count again behind the counter", "lemma", "P8", []Catch{in(lag, NoReread, P8)}},
+		{0, "a poller does not look at the consumed count again after the counter", "lemma", "P8", []Catch{in(lag, NoReread, P8)}},
 		{0, "ibuf slot awaited with blocks reserved", "-", "P7", []Catch{in(oneSlot, IbufAfterReserve, P7)}},
 		{0, "no fence between record and doorbell", "-", "P3", []Catch{in(record, UnfencedDoorbell, P3)}},
 		{0, "signal of a block over load/store: only its first thread fences, before the group sync", "-", "P9", []Catch{in(groupSignal, LeaderFencesSignal, P9)}},

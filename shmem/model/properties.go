@@ -85,7 +85,7 @@ func (p *Protocol) done(s *State, c *call) *Violation {
 	return nil
 }
 
-// stored: P4, or P9 where a signal comes behind it, of what a CTA's threads have stored.
+// stored: P4, or P9 where a signal comes after it, of what a CTA's threads have stored.
 func (p *Protocol) stored(s *State, threads uint8, of Property) *Violation {
 	for t := range p.Programs {
 		if threads>>t&1 != 0 && s.Stored[t] < system {
@@ -99,7 +99,7 @@ func (p *Protocol) stored(s *State, threads uint8, of Property) *Violation {
 func (p *Protocol) ordered(s *State, number int) *Violation {
 	w := &p.wqes[number]
 	if missing := w.ordered &^ s.Executed; missing != 0 {
-		return broken(w.orderedOf, "request %d comes before one that it was ordered behind (set %b)", number, missing)
+		return broken(w.orderedOf, "request %d comes before one that it was ordered after (set %b)", number, missing)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ func TestInequality(t *testing.T) {
 				c.Programs = append(c.Programs, []Op{puts(n)})
 			}
 		}
-		if len(c.Programs) < 3 { // whoever is behind the largest call changes nothing
+		if len(c.Programs) < 3 { // a thread with less than the largest call changes nothing
 			c.Programs = append(c.Programs, []Op{puts(min(call, 2))})
 		}
 		c.CTAs = c.CTAs[:len(c.Programs)]

@@ -484,7 +484,7 @@ func mtuCode(bytes int) uint64 {
 	return uint64(bits.TrailingZeros(uint(bytes)) - 7)
 }
 
-// resolve finds the Ethernet address behind a GID, as the kernel does for an address handle.
+// resolve finds the Ethernet address of a GID, as the kernel does for an address handle.
 func (n *NIC) resolve(gid [16]byte) ([6]byte, error) {
 	var mac [6]byte
 	attr := &ahAttr{gid: gid, gidIndex: uint8(n.info.GIDIndex), hops: hopLimit, class: uint8(n.o.TrafficClass), sl: uint8(n.o.ServiceLevel),

@@ -22,7 +22,7 @@ import (
 )
 
 // The HCA in Go and the kernel's code are each the other's oracle: they execute the same random queues and must leave
-// the same memory and the same completions behind.
+// the same memory and the same completions after.
 
 // processor compiles the kernel's code for the processor and returns its turns.
 func processor(t testing.TB) func(*state.HcaAdapter, uint32) uint32 {

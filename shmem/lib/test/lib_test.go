@@ -159,7 +159,7 @@ func TestThreads(t *testing.T) {
 	}
 }
 
-// A callback that returns behind its timeout, when the PE has left.
+// A callback that returns after its timeout, when the PE has left.
 func TestLateCallback(t *testing.T) {
 	late := program(t, "late.c")
 	// What is freed is overwritten, so that its use is noticed.

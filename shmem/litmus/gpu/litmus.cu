@@ -38,7 +38,7 @@ struct plan {
   uint64_t stride;                            // between the data of two instances
   uint64_t stress_bytes;
   uint32_t spacing; // bytes between two flags: close together or in lines of their own
-  uint32_t blocks;  // that test; those behind are stress
+  uint32_t blocks;  // that test; those after are stress
   uint32_t most;    // bytes of a message
   uint32_t rounds;
 };

@@ -96,12 +96,12 @@ void test_error() {
     }
     CHECK(status == LSHMEM_ERR_QUEUE, "the entry that fails leaves status %d", status);
     status = lshmem_quiet(sh, to);
-    CHECK(status == LSHMEM_ERR_QUEUE, "quiet behind a failed entry: status %d", status);
+    CHECK(status == LSHMEM_ERR_QUEUE, "quiet after a failed entry: status %d", status);
     told++;
   });
   for (uint64_t pe = 0; pe < the_world().pes; pe++) {
     auto c = control_of(state_of(pe));
-    // Its own error, or that of the entries behind it, or that the other side's queue has failed and does not answer.
+    // Its own error, or that of the entries after it, or that the other side's queue has failed and does not answer.
     uint32_t syndrome = c->syndrome & 0xff;
     CHECK(c->status == LSHMEM_ERR_QUEUE && (syndrome == 0x14 || syndrome == 0x05 || syndrome == 0x15), "PE %lu: status %u, syndrome %#x", (unsigned long)pe, c->status, c->syndrome);
   }

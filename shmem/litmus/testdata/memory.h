@@ -200,7 +200,7 @@ template <bool Block> void group_memory(uint32_t blocks, uint32_t threads) {
       case 1:
         OK(Block ? lshmem_putmem_nbi_block(sh, remote, local, n, (int)pe) : lshmem_putmem_nbi_warp(sh, remote, local, n, (int)pe));
         break;
-      default: // in two halves, of which the second is behind a fence
+      default: // in two halves, of which the second is after a fence
         OK(Block ? lshmem_putmem_nbi_block(sh, remote, local, n, (int)pe) : lshmem_putmem_nbi_warp(sh, remote, local, n, (int)pe));
         OK(Block ? lshmem_fence_block(sh, (int)pe) : lshmem_fence_warp(sh, (int)pe));
         OK(Block ? lshmem_putmem_nbi_block(sh, remote, local, n / 2, (int)pe) : lshmem_putmem_nbi_warp(sh, remote, local, n / 2, (int)pe));

@@ -48,7 +48,7 @@ template <class Group> void messages(uint32_t blocks, uint32_t threads, uint32_t
       if (Group::index() == 0) OK(lshmem_signal_wait_until(sh, sig, LSHMEM_CMP_GE, (uint64_t)k));
       Group::sync();
       for (uint64_t i = Group::index(); i < n; i += Group::size())
-        CHECK(heap[m.data + i] == pattern(tag, i), "message %d of PE %d, %lu bytes: byte %lu is %#x, not %#x, behind its signal", k, from,
+        CHECK(heap[m.data + i] == pattern(tag, i), "message %d of PE %d, %lu bytes: byte %lu is %#x, not %#x, after its signal", k, from,
               (unsigned long)n, (unsigned long)i, heap[m.data + i], pattern(tag, i));
       Group::sync();
       if (Group::index() == 0) {
@@ -96,11 +96,11 @@ void test_fence() {
       for (uint64_t part = 0; part < parts; part++)
         for (uint64_t i = 0; i < bytes; i++) {
           uint8_t have = heap[m.data + part * bytes + i], want = pattern((uint64_t)k * parts + part, i);
-          CHECK(have == want, "round %d: part %lu, byte %lu is %#x, not %#x, behind flag and fence", k, (unsigned long)part,
+          CHECK(have == want, "round %d: part %lu, byte %lu is %#x, not %#x, after flag and fence", k, (unsigned long)part,
                 (unsigned long)i, have, want);
         }
       uint64_t have = lshmem::load_relaxed<lshmem::scope::sys>(sum);
-      CHECK(have == 3 * (uint64_t)k, "round %d: the sum is %lu behind flag and fence, not %lu", k, (unsigned long)have, (unsigned long)k * 3);
+      CHECK(have == 3 * (uint64_t)k, "round %d: the sum is %lu after flag and fence, not %lu", k, (unsigned long)have, (unsigned long)k * 3);
       lshmem::fence<lshmem::scope::sys>();
       OK(lshmem_signal_op(sh, ack, 1, LSHMEM_SIGNAL_ADD, from));
       OK(lshmem_signal_wait_until(sh, ack, LSHMEM_CMP_GE, (uint64_t)k));
@@ -144,7 +144,7 @@ template <class Group> void quiets(uint32_t blocks, uint32_t threads, uint32_t e
         for (uint64_t p = 0; p < parts; p++)
           for (uint64_t i = 0; i < bytes; i++) {
             uint8_t have = heap[m.data + p * bytes + i], want = pattern((uint64_t)k * 64 + p, i);
-            CHECK(have == want, "round %d: part %lu, byte %lu is %#x, not %#x, behind quiet", k, (unsigned long)p, (unsigned long)i, have, want);
+            CHECK(have == want, "round %d: part %lu, byte %lu is %#x, not %#x, after quiet", k, (unsigned long)p, (unsigned long)i, have, want);
           }
         lshmem::store_release<lshmem::scope::sys>(done, (uint64_t)k);
         OK(lshmem_wait_until<uint64_t>(sh, free, LSHMEM_CMP_GE, (uint64_t)k));

@@ -3,7 +3,7 @@
 // --- The protocol as the adapter sees it ---
 
 // An adapter that executes nothing: it fetches each block as plain memory, so that ThreadSanitizer knows whether
-// anything orders the fetch behind the writing, and completes. It checks what the model checks.
+// anything orders the fetch after the writing, and completes. It checks what the model checks.
 class watcher {
 public:
   // It completes about once in lazy turns.
@@ -34,10 +34,10 @@ private:
       uint64_t bell = __atomic_load_n((uint64_t *)q->doorbell, __ATOMIC_ACQUIRE);
       if (bell == seen) return;
       seen = bell;
-      // A real one may lose this doorbell and take the record: that must not be behind.
+      // A real one may lose this doorbell and take the record: that must not be older.
       uint16_t rung = (uint16_t)(__builtin_bswap32((uint32_t)bell) >> 8);
       index = (uint16_t)__builtin_bswap32(__atomic_load_n((uint32_t *)q->record, __ATOMIC_ACQUIRE));
-      CHECK((uint16_t)(index - rung) <= q->depth, "the doorbell says %u, the record behind it %u", rung, index);
+      CHECK((uint16_t)(index - rung) <= q->depth, "the doorbell says %u, the record %u", rung, index);
       CHECK((uint16_t)(rung - (uint16_t)known) <= q->depth, "the doorbell goes back from %u to %u", (uint16_t)known, rung);
     }
     uint16_t more = (uint16_t)(index - (uint16_t)known);

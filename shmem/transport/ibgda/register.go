@@ -19,7 +19,7 @@ func (t *Transport) Register(c transport.Chunk) ([]byte, error) {
 	if c.Index < 0 || c.Offset != uint64(c.Index)<<t.c.KeyShift || c.Bytes == 0 || c.Offset+c.Bytes < c.Offset ||
 		c.Offset+c.Bytes > t.tables.entries<<t.c.KeyShift {
 		return nil, fmt.Errorf("ibgda: register piece %d of %#x bytes at offset %#x: it does not begin with that entry of the key "+
-			"table, or ends behind the table's %d entries of %#x bytes", c.Index, c.Bytes, c.Offset, t.tables.entries, entry)
+			"table, or ends after the table's %d entries of %#x bytes", c.Index, c.Bytes, c.Offset, t.tables.entries, entry)
 	}
 	for _, p := range t.pieces {
 		if c.Offset < p.Offset+p.Bytes && p.Offset < c.Offset+c.Bytes {

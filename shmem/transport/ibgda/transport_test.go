@@ -153,7 +153,7 @@ func TestGrowthAndShrink(t *testing.T) {
 				}
 			}
 			if round == 2 {
-				// Somebody who kept the key fails, and so does what comes behind.
+				// Somebody who kept the key fails, and so does what comes after.
 				q := m.queue(1, 0)
 				e := &mlx5.Entry{Opcode: mlx5.OpWrite, Data: m.data(q, 0, 8), RemoteAddress: addressOf(j[1].heap) + 6<<testShift,
 					RemoteKey: binary.BigEndian.Uint32((*[4]byte)(unsafe.Pointer(&stale.Key))[:])}
