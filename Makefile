@@ -1,16 +1,16 @@
 # make build     bin/lgpu, with the C libraries and lshmem inside
 # make test      every test that needs no GPU; under ten minutes
-# make demo      three tenants share a software GPU; ends in a table of asked against delivered
+# make demo      three tenants share a software GPU; prints a table of limits asked for and delivered
 # make demo-shmem  the PEs of a job pass numbers around inside a kernel, and from Python
 # make attack    a hostile tenant attacks the daemon beside honest ones; ten minutes, or SECONDS=60
 # make bench     the tables of docs/benchmarks.md; needs an NVIDIA GPU and PyTorch
 # make bench-shmem  lshmem beside NVSHMEM; needs two NVIDIA GPUs, nvcc, and NVSHMEM's Python package
 # make lint      gofmt, vet, staticcheck, C without a warning
-# make race      the tests under the race detector
+# make race      make test, under the race detector where it sees anything
 # make sanitize  the C tests under AddressSanitizer and UBSan
-# make generate  write every generated file anew; kernels need clang-14 (the tests') and clang-19 (lshmem's)
+# make generate  write all generated files again; kernels need clang-14 (the tests') and clang-19 (lshmem's)
 #
-# build, test and demo need nothing but Go, a C compiler, make and git. V=1 shows the commands.
+# build, test and demo need only Go, a C compiler, make and git. V=1 shows the commands.
 $(V).SILENT:
 
 CC ?= cc
@@ -21,26 +21,34 @@ GOBUILD = CGO_ENABLED=0 $(GO)
 
 B := build/lib
 LSHMEM_HEADERS := $(notdir $(wildcard shmem/include/*.h shmem/include/*.cuh))
-LSHMEM_ASSETS := $(addprefix assets/lib/lshmem/,liblshmem.so lshmem.py $(addprefix include/,$(LSHMEM_HEADERS)))
-ASSETS := assets/lib/liblgpu.so assets/lib/sim/libcuda.so.1 assets/lib/sim/libnvidia-ml.so.1 $(LSHMEM_ASSETS)
+# What lgpu carries inside and writes out before it runs a program, relative to $(B).
+FILES := liblgpu.so sim/libcuda.so.1 sim/libnvidia-ml.so.1 lshmem/liblshmem.so lshmem/lshmem.py \
+	$(addprefix lshmem/include/,$(LSHMEM_HEADERS))
+ARCHIVE := internal/assets/archive/libraries.zip
+
+# The binary has no DWARF, which would add a quarter; make build GO_LDFLAGS= keeps it for a debugger. Profiles and
+# panics show functions and lines without it. The tag leaves out gRPC's trace pages. They use templates, which call
+# methods by name, so the linker would have to keep every method of every type.
+GO_LDFLAGS ?= -w
+TAGS := grpcnotrace
 
 .PHONY: build libraries test race attack sanitize demo demo-shmem bench bench-shmem lint generate clean
-build: $(ASSETS) build/demo/tenant build/demo/ring
-	$(GOBUILD) build -trimpath -o bin/lgpu ./cmd/lgpu
+build: $(ARCHIVE) build/demo/tenant build/demo/ring
+	$(GOBUILD) build -trimpath -tags $(TAGS) -ldflags '$(GO_LDFLAGS)' -o bin/lgpu ./cmd/lgpu
 
-# The interposer. interpose/sources.mk is written for that folder.
-include interpose/sources.mk
-INTERPOSE_FLAGS = $(patsubst -I.,-Iinterpose,$(patsubst -I../%,-I%,$(filter-out -Werror,$(LGPU_CFLAGS)))) $(WERROR)
-INTERPOSE_OBJECTS := $(LGPU_SOURCES:%=build/interpose/%.o)
-$(B)/liblgpu.so: $(INTERPOSE_OBJECTS) interpose/liblgpu_gen.map
+# The interposer. tenant/liblgpu/sources.mk is written for that folder.
+include tenant/liblgpu/sources.mk
+LIBLGPU_FLAGS = $(patsubst -I.,-Itenant/liblgpu,$(patsubst -I../%,-Itenant/%,$(filter-out -Werror,$(LGPU_CFLAGS)))) $(WERROR)
+LIBLGPU_OBJECTS := $(LGPU_SOURCES:%=build/liblgpu/%.o)
+$(B)/liblgpu.so: $(LIBLGPU_OBJECTS) tenant/liblgpu/liblgpu_gen.map
 	echo "  LD  $@"
 	mkdir -p $(@D)
-	$(CC) $(subst liblgpu_gen.map,interpose/liblgpu_gen.map,$(LGPU_LDFLAGS)) -o $@ $(INTERPOSE_OBJECTS) $(LGPU_LIBS)
-build/interpose/%.o: interpose/% interpose/sources.mk Makefile
+	$(CC) $(subst liblgpu_gen.map,tenant/liblgpu/liblgpu_gen.map,$(LGPU_LDFLAGS)) -o $@ $(LIBLGPU_OBJECTS) $(LGPU_LIBS)
+build/liblgpu/%.o: tenant/liblgpu/% tenant/liblgpu/sources.mk Makefile
 	echo "  CC  $<"
 	mkdir -p $(@D)
-	$(CC) $(INTERPOSE_FLAGS) -MMD -MP -c -o $@ $<
--include $(INTERPOSE_OBJECTS:.o=.d)
+	$(CC) $(LIBLGPU_FLAGS) -MMD -MP -c -o $@ $<
+-include $(LIBLGPU_OBJECTS:.o=.d)
 
 # The software GPU's client libraries.
 SIMC := sim/client
@@ -49,51 +57,56 @@ SIMC_CFLAGS := -std=c11 -O2 -g -Wall -Wextra $(WERROR)
 include sim/client/build.mk
 
 # lshmem's library is Go with a C interface. Go knows best whether anything has changed.
-LSHMEM_SOURCES := $(shell find shmem units go.mod go.sum -name '*_test.go' -prune -o -type f -print)
-$(B)/liblshmem.so: $(LSHMEM_SOURCES)
+LSHMEM_SOURCES := $(shell find shmem internal/units go.mod go.sum -name '*_test.go' -prune -o -type f -print)
+$(B)/lshmem/liblshmem.so: $(LSHMEM_SOURCES)
 	echo "  GO  $@"
 	mkdir -p $(@D)
 	CGO_ENABLED=1 CGO_CFLAGS="-O2 $(WERROR)" $(GO) build -trimpath -buildmode=c-shared \
 		-ldflags "-s -w -extldflags '-Wl,--version-script=$(CURDIR)/shmem/lib/liblshmem.map -Wl,-soname,liblshmem.so'" -o $@ ./shmem/lib
-	rm -f $(B)/liblshmem.h # cgo's own: shmem/include/lshmem.h is the interface
+	rm -f $(@D)/liblshmem.h # cgo's own: shmem/include/lshmem.h is the interface
 
-assets/lib/lshmem/liblshmem.so: $(B)/liblshmem.so
-assets/lib/lshmem/lshmem.py: shmem/python/lshmem.py
-$(addprefix assets/lib/lshmem/include/,$(LSHMEM_HEADERS)): assets/lib/lshmem/include/%: shmem/include/%
-$(LSHMEM_ASSETS):
+$(B)/lshmem/lshmem.py: shmem/python/lshmem.py
+$(addprefix $(B)/lshmem/include/,$(LSHMEM_HEADERS)): $(B)/lshmem/include/%: shmem/include/%
+$(B)/lshmem/lshmem.py $(addprefix $(B)/lshmem/include/,$(LSHMEM_HEADERS)):
 	mkdir -p $(@D)
-	cp $< $@.new
-	mv $@.new $@
+	cp $< $@
 
-assets/lib/%: $(B)/%
-	mkdir -p $(@D)
-	cp $< $@.new
-	mv $@.new $@
+$(ARCHIVE): $(addprefix $(B)/,$(FILES))
+	echo "  ZIP $@"
+	GOOS= GOARCH= $(GO) run ./internal/assets/pack $@ $(B) $(FILES)
 
 build/demo/tenant: demo/tenant/tenant.c $(B)/sim/libcuda.so.1
 	echo "  CC  $<"
 	mkdir -p $(@D)
-	$(CC) -std=c11 -O2 -Wall -Wextra $(WERROR) -Iabi/include -o $@ $< $(B)/sim/libcuda.so.1
+	$(CC) -std=c11 -O2 -Wall -Wextra $(WERROR) -Itenant/abi/include -o $@ $< $(B)/sim/libcuda.so.1
 
-build/demo/ring: demo/shmem/ring.c $(B)/sim/libcuda.so.1 $(B)/liblshmem.so
+build/demo/ring: demo/shmem/ring.c $(B)/sim/libcuda.so.1 $(B)/lshmem/liblshmem.so
 	echo "  CC  $<"
 	mkdir -p $(@D)
-	$(CC) -std=c11 -O2 -Wall -Wextra $(WERROR) -Iabi/include -Ishmem/include -o $@ $< $(B)/sim/libcuda.so.1 $(B)/liblshmem.so
+	$(CC) -std=c11 -O2 -Wall -Wextra $(WERROR) -Itenant/abi/include -Ishmem/include -o $@ $< $(B)/sim/libcuda.so.1 $(B)/lshmem/liblshmem.so
 
-# Never from the cache, which does not know of the C sources that tests compile.
-# The tests of whole systems look at shares of time: they run by themselves, one package after the other.
+# Never from the cache, which does not know of the C sources that tests compile. The tests of whole systems look at
+# shares of time: they run by themselves, one package after the other.
+#
+# The race detector sees Go alone. It would only slow tests whose subject is C or device code, a model without goroutines,
+# or the built command, and two tests need full speed: those run without it.
+WITHOUT_RACES := ./tenant/liblgpu/... ./shmem/device/... ./shmem/litmus/... ./shmem/kernels/... ./shmem/model/...
+WITH_RACES = $$($(GO) list ./... | grep -vE '/lgpu/(test|tenant/liblgpu|shmem/(device|litmus|kernels|model))(/|$$)')
+GOTEST := $(GO) test -count=1
 test: build
-	$(GO) test -count=1 -timeout 9m $$($(GO) list ./... | grep -v /e2e)
-	$(GO) test -count=1 -timeout 9m -p 1 ./e2e/...
+	$(GOTEST) -timeout 9m $(WITH_RACES) $(WITHOUT_RACES)
+	$(GOTEST) -timeout 9m -p 1 ./test/...
 
 race: build
-	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 25m $$($(GO) list ./... | grep -v /e2e)
-	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 25m -p 1 ./e2e/...
+	CGO_ENABLED=1 $(GOTEST) -race -timeout 25m $(WITH_RACES)
+	$(GOTEST) -timeout 9m $(WITHOUT_RACES)
+	$(GOTEST) -timeout 9m ./shmem ./inspect/conformance -run 'TestGPU/allocations|TestProbe'
+	$(GOTEST) -timeout 9m -p 1 ./test/...
 
 # As root, or the attackers are the daemon's own user. Every attack that succeeds fails a subtest of its name.
 SECONDS := 600
 attack: build
-	LGPU_ATTACK=$(SECONDS)s $(GO) test -count=1 -v -timeout $$(($(SECONDS) * 3 + 300))s -run '^TestAttack$$' ./e2e/attack
+	LGPU_ATTACK=$(SECONDS)s $(GO) test -count=1 -v -timeout $$(($(SECONDS) * 3 + 300))s -run '^TestAttack$$' ./test/attack
 
 # The C libraries under sanitizers: the driver's clients under the address sanitizer, which wants to be the first library
 # of a process and so cannot be in the preloaded one, and all of it under the undefined-behaviour sanitizer. Programs of
@@ -102,14 +115,14 @@ UBSAN := -fsanitize=undefined -fno-sanitize-recover=all
 sanitize: build
 	echo "  CC  build/sanitize"
 	mkdir -p build/sanitize/sim
-	$(CC) $(INTERPOSE_FLAGS) $(UBSAN) $(addprefix interpose/,$(LGPU_SOURCES)) -static-libubsan -o build/sanitize/liblgpu.so \
-		$(filter-out -nostartfiles,$(subst liblgpu_gen.map,interpose/liblgpu_gen.map,$(LGPU_LDFLAGS))) $(LGPU_LIBS)
+	$(CC) $(LIBLGPU_FLAGS) $(UBSAN) $(addprefix tenant/liblgpu/,$(LGPU_SOURCES)) -static-libubsan -o build/sanitize/liblgpu.so \
+		$(filter-out -nostartfiles,$(subst liblgpu_gen.map,tenant/liblgpu/liblgpu_gen.map,$(LGPU_LDFLAGS))) $(LGPU_LIBS)
 	$(MAKE) SIMC_OUT=build/sanitize/sim SIMC_CFLAGS="-std=c11 -O1 -g $(UBSAN) -fsanitize=address" \
 		build/sanitize/sim/libcuda.so.1 build/sanitize/sim/libnvidia-ml.so.1
 	CFLAGS="$(UBSAN) -fsanitize=address" ASAN_OPTIONS=detect_leaks=0 \
-		bin/lgpu run --sim=2x16GiB,sms=32 -- env -u LD_PRELOAD e2e/cuda/run.sh build/sanitize/sim
+		bin/lgpu run --sim=2x16GiB,sms=32 -- env -u LD_PRELOAD test/cuda/run.sh build/sanitize/sim
 	bin/lgpu run --sim=2x16GiB,sms=32 --memory 15GiB --compute 90 -- \
-		env LD_PRELOAD=$(CURDIR)/build/sanitize/liblgpu.so e2e/cuda/run.sh $(B)/sim
+		env LD_PRELOAD=$(CURDIR)/build/sanitize/liblgpu.so test/cuda/run.sh $(B)/sim
 	LSHMEM_TEST_CFLAGS="$(UBSAN) -fsanitize=address" ASAN_OPTIONS=detect_leaks=0 \
 		$(GO) test -count=1 ./shmem/lib/test -run 'EveryFunction|Threads|Compat'
 
@@ -137,4 +150,4 @@ generate:
 	$(GO) generate ./...
 
 clean:
-	rm -rf bin build $(ASSETS) assets/lib/lshmem
+	rm -rf bin build $(ARCHIVE)

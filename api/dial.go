@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/internal/rundir"
 )
 
 // Options say which daemon to talk to.
@@ -21,7 +21,7 @@ type Options struct {
 	// Socket of the daemon; only this one is tried. The default is $LGPU_SOCKET_API, else the first that answers of the
 	// runtime folder's and the system's. A runtime folder that is named by Dir or $LGPU_RUNTIME_DIR stands alone.
 	Socket string
-	// Dir is the runtime folder; the default is region.Dir.
+	// Dir is the runtime folder; the default is rundir.Dir.
 	Dir string
 	// Change says that the caller means to use Control: a daemon that would refuse it is passed over.
 	Change bool
@@ -56,7 +56,7 @@ func Dial(ctx context.Context, o Options) (*Conn, error) {
 	dir := o.Dir
 	if dir == "" {
 		var err error
-		if dir, err = region.Dir(); err != nil {
+		if dir, err = rundir.Dir(); err != nil {
 			return nil, err
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lgpu/lgpu/node/logs"
+	"github.com/lgpu/lgpu/internal/logs"
 )
 
 // Environment of a daemon that is started by need.

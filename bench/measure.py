@@ -133,7 +133,7 @@ class Bench:
         for name, source in (("rate", "compute/rate.c"), ("launch", "overhead/launch.c")):
             path = os.path.join(self.tmp, name)
             subprocess.run(["gcc", "-O2", "-Wall", "-o", path, os.path.join(HERE, source), "-I" + include,
-                            "-I" + os.path.join(HERE, "..", "abi", "include")] + self.libcuda(), check=True)
+                            "-I" + os.path.join(HERE, "..", "tenant", "abi", "include")] + self.libcuda(), check=True)
             setattr(self, name, path)
 
     def libcuda(self):

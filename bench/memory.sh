@@ -11,10 +11,10 @@ export TRUTH
 bad=0
 
 for name in memory memory_many; do
-	${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -Iabi/include -o "$work/$name" "bench/$name.c" -lcuda || exit 1
+	${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -Itenant/abi/include -o "$work/$name" "bench/$name.c" -lcuda || exit 1
 done
-${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -Iabi/include -o "$work/race" bench/memory_race.c -lcuda -lnvidia-ml -lpthread &&
-	${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -Iabi/include -o "$work/cost" bench/memory_cost.c -lcuda || exit 1
+${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -Itenant/abi/include -o "$work/race" bench/memory_race.c -lcuda -lnvidia-ml -lpthread &&
+	${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -Itenant/abi/include -o "$work/cost" bench/memory_cost.c -lcuda || exit 1
 
 echo "== every path to a limit of $limit"
 $lgpu run --memory "$limit" --device 0 -- "$work/memory" || bad=1
@@ -39,7 +39,7 @@ $lgpu run --memory "$limit" --device 0 -- "$work/cost"
 "$work/cost"
 $lgpu run --memory "$limit" --device 0 -- "$work/cost"
 echo "== 64 processes that start at once: native, inside"
-${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -Iabi/include -o "$work/start" bench/memory_start.c -lcuda || exit 1
+${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -Itenant/abi/include -o "$work/start" bench/memory_start.c -lcuda || exit 1
 "$work/start" 64 3
 $lgpu run --memory "$limit" --device 0 -- "$work/start" 64 3
 exit $bad

@@ -276,7 +276,7 @@ class Bench:
                 macro = "-DBENCH_" + name.upper()
                 program, module = os.path.join(self.work, "rows-" + name), os.path.join(self.work, name + ".ptx")
                 plans[name] = [
-                    ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", macro, "-I", os.path.join(ROOT, "abi", "include"), "-I", include,
+                    ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", macro, "-I", os.path.join(ROOT, "tenant", "abi", "include"), "-I", include,
                      os.path.join(SOURCE, "rows.cc"), "-o", program, libcuda] + libs,
                     [a.clang, "-x", "cuda", "-nocudainc", "-nocudalib", "--cuda-device-only", "--cuda-gpu-arch=sm_90",
                      "-Xclang", "-target-feature", "-Xclang", "+ptx80", "-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", macro, "-I", SOURCE, "-I", include, "-S",
@@ -589,7 +589,7 @@ def main():
     p.add_argument("--rows", help="rows by their keys or the beginnings of them, such as put,alltoall,sweep,init")
     p.add_argument("--backends", default="lshmem,full,nvshmem,raw,nccl,ibgda")
     p.add_argument("--out", default=os.path.join(ROOT, "build", "bench-shmem"), help="folder for the results")
-    p.add_argument("--lib", default=os.path.join(ROOT, "build", "lib", "liblshmem.so"))
+    p.add_argument("--lib", default=os.path.join(ROOT, "build", "lib", "lshmem", "liblshmem.so"))
     p.add_argument("--include", default=os.path.join(ROOT, "shmem", "include"))
     p.add_argument("--ibgda-env", action="append", default=[], metavar="NAME=VALUE",
                    help="settings of the back end that uses queues")

@@ -21,7 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lgpu/lgpu/units"
+	"github.com/lgpu/lgpu/internal/units"
 )
 
 // The software GPU, and how long each measurement lasts.

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lgpu/lgpu/internal/units"
 	"github.com/lgpu/lgpu/shmem/bootstrap"
 	"github.com/lgpu/lgpu/shmem/heap"
 	"github.com/lgpu/lgpu/shmem/layout"
 	"github.com/lgpu/lgpu/shmem/transport/ibgda"
-	"github.com/lgpu/lgpu/units"
 )
 
 // Memory is where a heap is to lie.

@@ -89,7 +89,7 @@ func newMachine(t *testing.T, devices int, memory uint64) *machine {
 // libraries is the folder of the C libraries that make build makes.
 func libraries(t *testing.T) string {
 	t.Helper()
-	lib, err := filepath.Abs("../assets/lib")
+	lib, err := filepath.Abs("../build/lib")
 	if err == nil {
 		_, err = os.Stat(filepath.Join(lib, "liblgpu.so"))
 	}

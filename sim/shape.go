@@ -17,7 +17,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lgpu/lgpu/units"
+	"github.com/lgpu/lgpu/internal/units"
 )
 
 // Shape describes the devices of a hardware process. Two tenants with equal shapes share one process.

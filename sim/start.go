@@ -22,7 +22,7 @@ import (
 
 // StartOptions are where and how a hardware process is started.
 type StartOptions struct {
-	// Dir is the folder of the sockets, which must exist (region.Dir).
+	// Dir is the folder of the sockets, which must exist (rundir.Dir).
 	Dir string
 	// Command starts the hardware process: it must call Main with the arguments that Start adds.
 	Command []string

@@ -1,7 +1,7 @@
 // ask NAMES: what the installed driver answers to cuGetProcAddress.
 //
 // NAMES is a file of exported symbols, one a line. Prints, for each that some version and flags of cuGetProcAddress
-// answer, "symbol base since flags" as in abi/cuda.tsv; and a line "? ..." for a pointer that is no exported symbol, which
+// answer, "symbol base since flags" as in tenant/abi/cuda.tsv; and a line "? ..." for a pointer that is no exported symbol, which
 // the interposer could not translate.
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""check: compares what abi/ declares with the outside truth.
+"""check: compares what tenant/abi declares with the outside truth.
 
     python3 bench/abi/check.py headers INCLUDE   sizes, offsets and values against cuda.h and nvml.h in INCLUDE
     python3 bench/abi/check.py driver            exports and cuGetProcAddress against the installed driver
@@ -15,7 +15,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Makes cuda.h declare the older versions of its types as well.
 INTERNAL = "-D__CUDA_API_VERSION_INTERNAL"
-ABI = os.path.join(HERE, "..", "..", "abi")
+ABI = os.path.join(HERE, "..", "..", "tenant", "abi")
 
 
 def rows(name):
@@ -99,8 +99,8 @@ def driver():
     wrong = []
     for library, prefix, table in (("libcuda.so.1", "cu", "cuda.tsv"), ("libnvidia-ml.so.1", "nvml", "nvml.tsv")):
         have, declared = {n for n in exported(library) if n.startswith(prefix)}, {r[0] for r in rows(table)}
-        wrong += ["%s exports %s, which abi/%s does not declare" % (library, n, table) for n in sorted(have - declared)]
-        wrong += ["abi/%s declares %s, which %s does not export" % (table, n, library) for n in sorted(declared - have)]
+        wrong += ["%s exports %s, which tenant/abi/%s does not declare" % (library, n, table) for n in sorted(have - declared)]
+        wrong += ["tenant/abi/%s declares %s, which %s does not export" % (table, n, library) for n in sorted(declared - have)]
     with tempfile.TemporaryDirectory() as tmp:
         names, program = os.path.join(tmp, "names"), os.path.join(tmp, "ask")
         with open(names, "w") as f:

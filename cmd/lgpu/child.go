@@ -79,7 +79,7 @@ func runPrograms(path string, argv []string, list []*child, ended func(*child)) 
 	defer signal.Stop(children)
 
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return false, failed(fmt.Errorf("become the parent of what the program leaves behind: %w", err))
+		return false, failed(fmt.Errorf("become the parent of the processes that the program leaves: %w", err))
 	}
 	for _, p := range list {
 		p.process, err = os.StartProcess(path, argv, &os.ProcAttr{

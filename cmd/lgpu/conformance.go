@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/lgpu/lgpu/conformance"
+	"github.com/lgpu/lgpu/inspect/conformance"
 	"github.com/lgpu/lgpu/sim"
 )
 
@@ -22,16 +22,17 @@ func conformanceCommand() *cobra.Command {
 	var spec conformance.ProbeSpec
 	c := &cobra.Command{
 		Use:   "conformance [options]",
-		Short: "Measure on this machine's device that units are what they promise",
-		Long: `Measure, from inside real lgpus, that a number of compute units gives a program
-so many units and their part of the device's throughput, that several lgpus at
-once get theirs, and, where units have names, that a program runs on those of
-its list and on no others. A table says what was asked and what was got. The
-device should have nothing else to do; it takes a minute or two.
+		Short: "Measure that compute units of a device are what they promise",
+		Long: `Measure, from inside real lgpus, three promises: that a program with a number of
+compute units sees that number and gets their part of the device's throughput;
+that several lgpus at once each get theirs; and, where units have names, that a
+program runs on the units of its list and on no others. A table shows what was
+asked and what was delivered. The device should have nothing else to do; the
+measurement takes a minute or two.
 
 Exit status: 0 if every promise that the device makes is kept, 1 if one is
-broken or it could not begin, 2 if an option is wrong, 3 if a promise could not
-be measured.`,
+broken or the measurement could not begin, 2 if an option is wrong, 3 if a
+promise could not be measured.`,
 		Example: `  lgpu conformance
   lgpu conformance --device 1 --mode temporal --json
   lgpu conformance --sim=1x16GiB,sms=32`,
@@ -95,15 +96,15 @@ be measured.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.Device, "device", "0", "`DEVICE` to measure, by index, UUID or the beginning of that")
+	f.StringVar(&o.Device, "device", "0", "`DEVICE` to measure: index, UUID or its beginning")
 	f.StringVar(&mode, "mode", "", "measure only `MODE`: temporal or spatial")
 	f.IntSliceVar(&o.Counts, "counts", nil, "`UNITS` to measure, such as 8,16 (default: 1/8 to 3/4 of the device)")
-	f.Float64Var(&o.Seconds, "seconds", 3, "length of a measurement in `SECONDS`")
-	f.Float64Var(&o.Tolerance, "tolerance", 1.5, "error that is a kept promise, in `POINTS` of the whole device")
+	f.Float64Var(&o.Seconds, "seconds", 3, "length of each measurement in `SECONDS`")
+	f.Float64Var(&o.Tolerance, "tolerance", 1.5, "largest error of a kept promise, in `POINTS` of the whole device")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	registerSim(f, &shape)
 	socketFlag(c)
-	f.BoolVar(&probe, "probe", false, "be the program that measures from inside")
+	f.BoolVar(&probe, "probe", false, "run as the program that measures from inside")
 	f.Uint32Var(&spec.Iterations, "iterations", 0, "of the probe's work")
 	f.IntVar(&spec.Units, "sized", 0, "units of the device that the work is for, with --probe")
 	f.Float64Var(&spec.Lead, "lead", 1, "how long the probe works before it is measured, in seconds")

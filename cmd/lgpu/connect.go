@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/api"
-	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/internal/rundir"
 )
 
 // socketFlag is the option --socket, which every command that talks to a daemon has.
@@ -73,7 +73,7 @@ func onDemand() ([]string, error) {
 
 // kept reports whether the runtime folder has groups or named lgpus that a daemon would show.
 func kept() bool {
-	dir, err := region.Dir()
+	dir, err := rundir.Dir()
 	if err != nil {
 		return false
 	}

@@ -22,16 +22,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/api"
-	"github.com/lgpu/lgpu/api/server"
-	"github.com/lgpu/lgpu/metrics"
-	"github.com/lgpu/lgpu/node"
-	"github.com/lgpu/lgpu/node/logs"
-	"github.com/lgpu/lgpu/node/store"
-	"github.com/lgpu/lgpu/node/systemd"
-	"github.com/lgpu/lgpu/node/watch"
-	"github.com/lgpu/lgpu/region"
-	"github.com/lgpu/lgpu/tree"
-	"github.com/lgpu/lgpu/web"
+	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/daemon/metrics"
+	"github.com/lgpu/lgpu/daemon/server"
+	"github.com/lgpu/lgpu/daemon/store"
+	"github.com/lgpu/lgpu/daemon/systemd"
+	"github.com/lgpu/lgpu/daemon/watch"
+	"github.com/lgpu/lgpu/daemon/web"
+	"github.com/lgpu/lgpu/internal/logs"
+	"github.com/lgpu/lgpu/internal/rundir"
+	"github.com/lgpu/lgpu/policy/limits"
 )
 
 // How long a daemon that is started by need stays without work, and how long it waits for one that is just leaving.
@@ -41,27 +41,28 @@ const (
 )
 
 func daemonCommand() *cobra.Command {
-	var d daemon
+	var d daemonOptions
 	c := &cobra.Command{
 		Use:   "daemon [options]",
-		Short: "Be the daemon that keeps logical GPUs",
-		Long: `Be the daemon of this user's runtime folder, in the foreground, until INT or
-TERM. It keeps the tree of limits, gives running programs their turns, and
-answers the other commands. There is no need to start it: lgpu run starts one
-that leaves when it has had nothing to do for a minute (--on-demand). Start it
-for lgpus of all users (as root; lgpu daemon unit prints a unit for systemd),
-for metrics and for the page.
+		Short: "Run the daemon that manages logical GPUs",
+		Long: `Run the daemon of this user's runtime folder in the foreground, until INT or
+TERM. It keeps the tree of limits, decides which program uses a device next, and
+answers the other commands. You need not start it: lgpu run starts one, which
+ends after a minute without work (--on-demand). Start it yourself for lgpus of
+all users (as root; lgpu daemon unit prints a unit for systemd), for metrics and
+for the page.
 
-Programs outlive the daemon: they keep their limits and meet the next one.
+Programs outlive the daemon: they keep their limits and connect to the next one.
 
 Root, the daemon's user, and members of the group lgpu may change things; all
-others may look. Neither metrics nor page are for other machines unless asked;
-changing anything on the page takes the token that is in web.token in the
-runtime folder.
+others may look. Metrics and page are served to this machine only, unless
+--page-remote is given. Changes on the page need the token in the file web.token
+of the runtime folder.
 
-Exit status: 0 when told to end or idle; 2 if an option is wrong; 1 if it
-cannot serve, as when another daemon has the runtime folder; under systemd 78 if
-state.db is damaged, so that somebody looks before it begins anew.
+Exit status: 0 if it was told to end or was idle; 2 if an option is wrong; 1 if
+it cannot serve, for example because another daemon uses the runtime folder.
+Under systemd 78 if state.db is damaged: systemd then does not start it again
+before somebody has looked.
 
 Files, in /run/lgpu (root), else $XDG_RUNTIME_DIR/lgpu, else /tmp/lgpu-UID:
 
@@ -69,10 +70,10 @@ Files, in /run/lgpu (root), else $XDG_RUNTIME_DIR/lgpu, else /tmp/lgpu-UID:
   tenant.sock   what programs in lgpus talk to
   state.db      groups, limits and named lgpus
   tree          the tree of limits, as files
-  lgpud.log     what a daemon says that was started by need
+  lgpud.log     the log of a daemon that a command has started
 
-Environment: LGPU_RUNTIME_DIR names another folder. NOTIFY_SOCKET: systemd is
-told when the daemon serves and when it ends.`,
+Environment: LGPU_RUNTIME_DIR names another folder. Through NOTIFY_SOCKET the
+daemon tells systemd when it is ready and when it ends.`,
 		Example: `  lgpu daemon --metrics 127.0.0.1:9464 --page 127.0.0.1:9465
   lgpu daemon --dir /run/lgpu --store /var/lib/lgpu/state.db --police stop
   lgpu daemon stop`,
@@ -83,29 +84,29 @@ told when the daemon serves and when it ends.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.StringVar(&d.dir, "dir", "", "runtime `FOLDER`")
-	f.StringVar(&d.store, "store", "", "`FILE` for what is to survive (default: state.db in the runtime folder)")
+	f.StringVar(&d.store, "store", "", "`FILE` for state that survives the daemon (default: state.db in the runtime folder)")
 	f.StringVar(&d.group, "group", "", "`GROUP` whose members may change things (default: lgpu, if it exists)")
-	f.DurationVar(&d.slice, "slice", 0, "`LENGTH` of a turn where programs share a device, 2ms to 50ms")
-	f.StringVar(&d.police, "police", string(node.PoliceReport),
+	f.DurationVar(&d.slice, "slice", 0, "`LENGTH` of a slice where programs share a device, 2ms to 50ms")
+	f.StringVar(&d.police, "police", string(daemon.PoliceReport),
 		"what to do about use beyond what is allowed: `HOW` is report, stop or stop-strangers")
-	f.StringVar(&d.mount, "mount", string(node.MountAuto), "show the tree as files: `WHEN` is auto, on or off")
+	f.StringVar(&d.mount, "mount", string(daemon.MountAuto), "show the tree as files: `WHEN` is auto, on or off")
 	f.StringVar(&d.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`")
 	f.BoolVar(&d.hami, "metrics-hami", false, "with --metrics or --page: also under HAMi's names")
 	f.StringVar(&d.page, "page", "", "serve the page at `ADDRESS`")
-	f.BoolVar(&d.remote, "page-remote", false, "let metrics and page be served to other machines")
-	f.StringArrayVar(&d.hosts, "page-host", nil, "`NAME` by which page and metrics may be called beside localhost; repeat")
+	f.BoolVar(&d.remote, "page-remote", false, "allow addresses that other machines can reach")
+	f.StringArrayVar(&d.hosts, "page-host", nil, "`NAME` by which page and metrics may be requested beside localhost; repeat")
 	f.StringVar(&d.log, "log", "info", "what to log: `LEVEL` is debug, info, warn or error")
-	f.DurationVar(&d.idle, "idle", 0, "leave after so `LONG` without use; 0 is never (with --on-demand: 1m)")
-	f.BoolVar(&d.onDemand, "on-demand", false, "be started by need: leave when idle; another daemon that runs is left alone")
+	f.DurationVar(&d.idle, "idle", 0, "end after so `LONG` without use; 0 means never (with --on-demand: 1m)")
+	f.BoolVar(&d.onDemand, "on-demand", false, "run in the background and end when idle; do nothing if another daemon runs")
 	d.inner(f)
 	c.AddCommand(stopCommand(), unitCommand())
 	return c
 }
 
 // inner adds the options of the second and third process that --on-demand takes, which nobody types.
-func (d *daemon) inner(f *pflag.FlagSet) {
-	f.BoolVar(&d.detached, "detached", false, "be nobody's child, and watch the daemon")
-	f.BoolVar(&d.watched, "watched", false, "be the daemon that is watched")
+func (d *daemonOptions) inner(f *pflag.FlagSet) {
+	f.BoolVar(&d.detached, "detached", false, "detach from the parent process, and watch the daemon")
+	f.BoolVar(&d.watched, "watched", false, "run as the watched daemon")
 	for _, name := range []string{"detached", "watched"} {
 		f.Lookup(name).Hidden = true
 	}
@@ -115,10 +116,10 @@ func unitCommand() *cobra.Command {
 	var group bool
 	c := &cobra.Command{
 		Use:   "unit [--group]",
-		Short: "Print the unit that makes the daemon a service of systemd",
-		Long: `Print the unit that makes the daemon a service of systemd for all users of the
-machine, which starts this program where it is now; or with --group what makes
-the group lgpu, whose members may change limits.`,
+		Short: "Print a unit that makes the daemon a service of systemd",
+		Long: `Print a unit that makes the daemon a service of systemd for all users of the
+machine. The unit starts this program at its present path. With --group, print
+the file that creates the group lgpu, whose members may change limits.`,
 		Example: `  lgpu daemon unit > /etc/systemd/system/lgpud.service
   lgpu daemon unit --group > /usr/lib/sysusers.d/lgpu.conf`,
 		DisableFlagsInUseLine: true,
@@ -138,7 +139,7 @@ the group lgpu, whose members may change limits.`,
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&group, "group", false, "print what makes the group")
+	c.Flags().BoolVar(&group, "group", false, "print the file that creates the group")
 	return c
 }
 
@@ -146,11 +147,11 @@ func stopCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stop",
 		Short: "End the daemon; programs go on within their limits",
-		Long: `End the daemon of this user, or the system's, and wait until it is gone.
-Programs in lgpus go on within their limits and meet the next daemon, which the
-next lgpu run starts.
+		Long: `End the daemon of this user, or the system's, and wait until it has ended.
+Programs in lgpus go on within their limits and connect to the next daemon,
+which the next lgpu run starts.
 
-Exit status: 0, also if none runs; 1 if it does not obey this user.`,
+Exit status: 0, also if none runs; 1 if it refuses this user.`,
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -191,8 +192,8 @@ func stopDaemon(ctx context.Context, conn *api.Conn) error {
 	}
 }
 
-// daemon is one lgpu daemon.
-type daemon struct {
+// daemonOptions are what the command line says about a daemon, and what it serves with.
+type daemonOptions struct {
 	dir, store, group  string
 	police, mount, log string
 	metrics, page      string
@@ -203,7 +204,7 @@ type daemon struct {
 	detached, watched  bool
 }
 
-func (d *daemon) run(c *cobra.Command) error {
+func (d *daemonOptions) run(c *cobra.Command) error {
 	config, err := d.config(c)
 	if err != nil {
 		return err
@@ -285,46 +286,46 @@ func watchDaemon(log *slog.Logger) error {
 }
 
 // config reads the options.
-func (d *daemon) config(c *cobra.Command) (node.Config, error) {
+func (d *daemonOptions) config(c *cobra.Command) (daemon.Config, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(d.log)); err != nil {
-		return node.Config{}, usage("levels are debug, info, warn and error", "--log %q: there is no such level", d.log)
+		return daemon.Config{}, usage("levels are debug, info, warn and error", "--log %q: there is no such level", d.log)
 	}
 	if d.slice != 0 && (d.slice < 2*time.Millisecond || d.slice > 50*time.Millisecond) {
-		return node.Config{}, usage("", "--slice %v: it must be 2ms to 50ms", d.slice)
+		return daemon.Config{}, usage("", "--slice %v: it must be 2ms to 50ms", d.slice)
 	}
 	if d.idle < 0 {
-		return node.Config{}, usage("0 is never", "--idle %v: it must be 0 or more", d.idle)
+		return daemon.Config{}, usage("0 means never", "--idle %v: it must be 0 or more", d.idle)
 	}
-	police, mount := node.Policy(d.police), node.Mount(d.mount)
-	if !slices.Contains([]node.Policy{node.PoliceReport, node.PoliceStop, node.PoliceStopStrangers}, police) {
-		return node.Config{}, usage("policies are report, stop and stop-strangers", "--police %q: there is no such policy", d.police)
+	police, mount := daemon.Policy(d.police), daemon.Mount(d.mount)
+	if !slices.Contains([]daemon.Policy{daemon.PoliceReport, daemon.PoliceStop, daemon.PoliceStopStrangers}, police) {
+		return daemon.Config{}, usage("policies are report, stop and stop-strangers", "--police %q: there is no such policy", d.police)
 	}
-	if !slices.Contains([]node.Mount{node.MountAuto, node.MountOn, node.MountOff}, mount) {
-		return node.Config{}, usage("it is auto, on or off", "--mount %q: that is none of them", d.mount)
+	if !slices.Contains([]daemon.Mount{daemon.MountAuto, daemon.MountOn, daemon.MountOff}, mount) {
+		return daemon.Config{}, usage("it is auto, on or off", "--mount %q: there is no such choice", d.mount)
 	}
 	if d.hami && d.metrics == "" && d.page == "" {
-		return node.Config{}, usage("such as: lgpu daemon --metrics 127.0.0.1:9464 --metrics-hami",
-			"--metrics-hami: it goes with --metrics or --page, which say where")
+		return daemon.Config{}, usage("such as: lgpu daemon --metrics 127.0.0.1:9464 --metrics-hami",
+			"--metrics-hami: it needs --metrics or --page")
 	}
 	if d.onDemand && !c.Flags().Changed("idle") {
 		d.idle = defaultIdle
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return node.Config{}, failed(fmt.Errorf("find this program: %w", err))
+		return daemon.Config{}, failed(fmt.Errorf("find this program: %w", err))
 	}
 	if d.dir != "" {
 		if err := os.Setenv(api.EnvDir, d.dir); err != nil { // what the daemon starts is to look there too
-			return node.Config{}, failed(err)
+			return daemon.Config{}, failed(err)
 		}
 	}
-	dir, err := region.Dir()
+	dir, err := rundir.Dir()
 	if err != nil {
-		return node.Config{}, failed(err)
+		return daemon.Config{}, failed(err)
 	}
 	lines := slog.NewTextHandler(output(filepath.Join(dir, api.Log)), &slog.HandlerOptions{Level: level})
-	return node.Config{
+	return daemon.Config{
 		Dir: dir, State: d.store, Version: version(),
 		Log:        slog.New(logs.Limit(lines)),
 		SimCommand: []string{self, "sim"}, Mount: mount, Police: police, Idle: d.idle, Slice: d.slice,
@@ -344,7 +345,7 @@ func output(path string) io.Writer {
 }
 
 // serve is the daemon from its start to its end.
-func (d *daemon) serve(ctx context.Context, stop func(), config node.Config, answer func(error)) (err error) {
+func (d *daemonOptions) serve(ctx context.Context, stop func(), config daemon.Config, answer func(error)) (err error) {
 	socket := filepath.Join(config.Dir, api.Socket)
 	n, err := d.open(ctx, config, socket)
 	if err != nil {
@@ -401,11 +402,11 @@ func (d *daemon) serve(ctx context.Context, stop func(), config node.Config, ans
 
 // open opens the node. A daemon that was started by need waits for one that is leaving; it returns nil if another
 // serves.
-func (d *daemon) open(ctx context.Context, config node.Config, socket string) (*node.Node, error) {
+func (d *daemonOptions) open(ctx context.Context, config daemon.Config, socket string) (*daemon.Node, error) {
 	deadline := time.Now().Add(succession)
 	for {
-		n, err := node.Open(config)
-		if err == nil || !errors.Is(err, node.ErrRunning) || !d.onDemand || time.Now().After(deadline) {
+		n, err := daemon.Open(config)
+		if err == nil || !errors.Is(err, daemon.ErrRunning) || !d.onDemand || time.Now().After(deadline) {
 			return n, err
 		}
 		if conn, err := api.Dial(ctx, api.Options{Socket: socket}); err == nil {
@@ -420,13 +421,13 @@ func (d *daemon) open(ctx context.Context, config node.Config, socket string) (*
 }
 
 // faces are what else the daemon shows itself by.
-func (d *daemon) faces(n *node.Node, config node.Config) ([]func(context.Context) error, error) {
+func (d *daemonOptions) faces(n *daemon.Node, config daemon.Config) ([]func(context.Context) error, error) {
 	if d.metrics == "" && d.page == "" {
 		return nil, nil
 	}
 	collector := metrics.New(n, metrics.Options{HAMi: d.hami})
 	faces := []func(context.Context) error{func(ctx context.Context) error {
-		if err := collector.Run(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, node.ErrClosed) {
+		if err := collector.Run(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, daemon.ErrClosed) {
 			return fmt.Errorf("metrics: %w", err)
 		}
 		return nil
@@ -465,12 +466,12 @@ func (d *daemon) faces(n *node.Node, config node.Config) ([]func(context.Context
 }
 
 // write writes files of a node, all of them or none.
-func write(n *node.Node, path string, files map[string]string) error {
-	var writes []tree.Assignment
+func write(n *daemon.Node, path string, files map[string]string) error {
+	var writes []limits.Assignment
 	for name, text := range files {
-		writes = append(writes, tree.Assignment{File: name, Text: text})
+		writes = append(writes, limits.Assignment{File: name, Text: text})
 	}
-	slices.SortFunc(writes, func(a, b tree.Assignment) int { return strings.Compare(a.File, b.File) })
+	slices.SortFunc(writes, func(a, b limits.Assignment) int { return strings.Compare(a.File, b.File) })
 	return n.Tree().Update(path, writes)
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/api"
-	"github.com/lgpu/lgpu/doctor"
+	"github.com/lgpu/lgpu/inspect/doctor"
 )
 
 func doctorCommand() *cobra.Command {
@@ -18,11 +18,11 @@ func doctorCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor [--json] [PROGRAM...]",
 		Short: "Say what works on this machine, and what to do about what does not",
-		Long: `Look at what lgpu needs and can use: driver and devices, the software GPU, the
-daemon, mounting the tree, cgroups, MPS. Of each PROGRAM it says whether it can
-be limited. Nothing is changed, and no daemon is started.
+		Long: `Check what lgpu needs and can use: driver and devices, the software GPU, the
+daemon, mounting the tree, cgroups, MPS. For each PROGRAM, say whether it can be
+limited. Nothing is changed, and no daemon is started.
 
-Exit status: 0 if nothing failed, 1 otherwise. Warnings do not count.`,
+Exit status: 0 if no check failed, 1 otherwise. Warnings do not count.`,
 		Example: `  lgpu doctor
   lgpu doctor python ./train`,
 		DisableFlagsInUseLine: true,

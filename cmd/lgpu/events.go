@@ -18,14 +18,14 @@ func eventsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "events [options] [PATH]",
 		Short: "Show what happened to logical GPUs",
-		Long: `Show the last events that the daemon keeps, of all lgpus or of the group or lgpu
-at PATH and below: lgpus made and removed, clients that came, went and were
-refused, limits changed, memory above memory.high, processes on a device that
-are no clients or use more than they may, work that overran its slice.
-With -f those to come are shown too, until interrupted.
+		Long: `Show the last events that the daemon keeps, of all lgpus, or of the group or
+lgpu at PATH and below: lgpus created and removed; clients that joined, left and
+were refused; limits changed; memory above memory.high; processes on a device
+that belong to no lgpu or use too much; work that overran its slice. With -f,
+also show new events until interrupted.
 
-Exit status: 0; 2 if PATH is no group or lgpu and no event is about it; 1 if the
-daemon cannot be asked, or ends.`,
+Exit status: 0; 2 if PATH is not a group or lgpu and no event is about it; 1 if
+the daemon cannot be reached, or ends.`,
 		Example: `  lgpu events
   lgpu events -f /team
   lgpu events --json | jq 'select(.kind == "oom")'`,
@@ -39,8 +39,8 @@ daemon cannot be asked, or ends.`,
 		RunE: func(c *cobra.Command, args []string) error { return e.show(c, args) },
 	}
 	f := c.Flags()
-	f.BoolVarP(&e.follow, "follow", "f", false, "go on with the events to come")
-	f.BoolVar(&e.json, "json", false, "print one JSON object a line")
+	f.BoolVarP(&e.follow, "follow", "f", false, "go on with new events")
+	f.BoolVar(&e.json, "json", false, "print one JSON object on each line")
 	socketFlag(c)
 	return c
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lgpu/lgpu/api"
-	"github.com/lgpu/lgpu/tree"
-	"github.com/lgpu/lgpu/units"
+	"github.com/lgpu/lgpu/internal/units"
+	"github.com/lgpu/lgpu/policy/limits"
 )
 
 // limitFlags are what the user typed.
@@ -27,13 +27,13 @@ type limitFlags struct {
 func (l *limitFlags) register(f *pflag.FlagSet) {
 	l.typed = f.Changed
 	f.StringArrayVar(&l.devices, "device", nil, "`DEVICE` to use: index, UUID or its beginning; repeat or use commas (default: all)")
-	f.StringVar(&l.memory, "memory", "", "device memory: a `SIZE` such as 8GiB, or a part such as 25%")
-	f.StringVar(&l.compute, "compute", "", "cap on the device's time in `PERCENT`, 1 to 100")
-	f.StringVar(&l.min, "min", "", "guaranteed part of the device's time in `PERCENT`")
-	f.StringVar(&l.units, "units", "", "`COUNT` of compute units (SMs) to show, and their share of time")
-	f.StringVar(&l.weight, "weight", "", "`WEIGHT` against others, 1 to 10000 (default: 100)")
-	f.StringVar(&l.priority, "priority", "", "`CLASS`: normal, high (goes before normal), or latency (gets the device next)")
-	f.StringVar(&l.hostMemory, "host-memory", "", "page-locked host memory, a `SIZE`")
+	f.StringVar(&l.memory, "memory", "", "memory.max: a `SIZE` such as 8GiB, or a part such as 25%")
+	f.StringVar(&l.compute, "compute", "", "compute.max: most of the device's time, in `PERCENT`, 1 to 100")
+	f.StringVar(&l.min, "min", "", "compute.min: reserved part of the device's time, in `PERCENT`")
+	f.StringVar(&l.units, "units", "", "`COUNT` of compute units (SMs) to see, with their share of time")
+	f.StringVar(&l.weight, "weight", "", "lgpu.weight: `WEIGHT` against others, 1 to 10000 (default: 100)")
+	f.StringVar(&l.priority, "priority", "", "lgpu.priority: `CLASS` is normal, high (goes before normal), or latency (gets the device next)")
+	f.StringVar(&l.hostMemory, "host-memory", "", "host.max: most page-locked host memory, a `SIZE`")
 }
 
 // limitNames are the options that make limits.
@@ -66,7 +66,7 @@ func (l limitFlags) parse() (*api.HoldLimits, error) {
 		return nil, nil
 	}
 	if p.ComputeMin != nil && p.ComputeMax != nil && *p.ComputeMin > *p.ComputeMax {
-		return nil, usage("", "--min %s: the cap is below it, --compute %s", l.min, l.compute)
+		return nil, usage("", "--min %s: it is above --compute %s", l.min, l.compute)
 	}
 	return p, nil
 }
@@ -88,16 +88,16 @@ func (l limitFlags) set(p *api.HoldLimits, name string) error {
 			return err
 		}
 		if size == 0 {
-			return usage("leave --memory out for no limit", "--memory %s: a program needs more than that", l.memory)
+			return usage("leave --memory out for no limit", "--memory %s: a program needs some memory", l.memory)
 		}
 		p.MemoryMax = &size
 	case "compute":
 		share, err := units.ParsePercent(l.compute)
 		if err != nil {
-			return usage("leave --compute out for no cap", "--compute: %w", err)
+			return usage("leave --compute out for no limit", "--compute: %w", err)
 		}
 		if share < minCompute {
-			return usage("a quarter is --compute 25", "--compute %s: the smallest share is 1%%", l.compute)
+			return usage("a quarter is --compute 25", "--compute %s: the smallest limit is 1%%", l.compute)
 		}
 		if share < units.Whole {
 			p.ComputeMax = &share
@@ -105,7 +105,7 @@ func (l limitFlags) set(p *api.HoldLimits, name string) error {
 	case "min":
 		share, err := units.ParsePercent(l.min)
 		if err != nil {
-			return usage("leave --min out for no guarantee", "--min: %w", err)
+			return usage("leave --min out to reserve nothing", "--min: %w", err)
 		}
 		p.ComputeMin = &share
 	case "units":
@@ -146,8 +146,8 @@ func typedSize(option, text string) (uint64, error) {
 		return 0, usage("", "%s: %w", option, err)
 	case size != 0 && units.Bare(text):
 		return 0, usage(units.Guess(text), "%s %s: a size has a unit", option, text)
-	case size != 0 && size < tree.MinMemory:
-		return 0, usage("", "%s %s: the least limit is %s", option, text, units.FormatSize(tree.MinMemory))
+	case size != 0 && size < limits.MinMemory:
+		return 0, usage("", "%s %s: the smallest limit is %s", option, text, units.FormatSize(limits.MinMemory))
 	}
 	return size, nil
 }

@@ -8,8 +8,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
+	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 )
@@ -69,13 +72,14 @@ func main() {
 func root() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "lgpu",
-		Short: "Run programs inside logical GPUs: shares of a device with limits that hold",
-		Long: `lgpu runs unmodified CUDA programs inside logical GPUs: shares of a device
-with a memory size and a compute share that hold. Without arguments it shows
-the logical GPUs of this machine.
+		Short: "Run programs inside logical GPUs, with limits on memory and compute",
+		Long: `lgpu runs unmodified CUDA programs inside logical GPUs. A logical GPU (an
+lgpu) has part of a device's memory and a share of its compute time, and lgpu
+enforces both limits. Without arguments it shows the logical GPUs of this
+machine.
 
-Limits form a tree of groups, which can be shown and changed by commands, as
-files, and on a page. A daemon keeps it; lgpu run starts one where none runs.
+Limits form a tree of groups and lgpus. Commands, files and a web page show
+and change them. A daemon keeps the tree; lgpu run starts one if none runs.
 
 Environment: LGPU_RUNTIME_DIR names the folder for sockets and state,
 LGPU_SOCKET_API the socket of the daemon to talk to. Every command has --help;
@@ -100,26 +104,39 @@ lgpu man writes manual pages.`,
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usage(c.CommandPath()+" --help lists the options", "%w", err)
 	})
-	c.SetUsageTemplate(usageTemplate)
+	c.SetUsageFunc(printUsage)
 	c.AddCommand(
 		runCommand(), psCommand(), topCommand(), showCommand(), setCommand(), createCommand(), rmCommand(), eventsCommand(),
 		daemonCommand(), doctorCommand(), conformanceCommand(), simCommand(), shmemCommand(), manCommand())
 	return c
 }
 
-// usageTemplate ends with the example, which is what most people look for.
-const usageTemplate = `Usage: {{.UseLine}}{{if not .HasParent}}
-       lgpu COMMAND{{end}}{{if .HasAvailableSubCommands}}
-
-Commands:{{range .Commands}}{{if .IsAvailableCommand}}
-  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
-
-Options:
-{{.LocalFlags.FlagUsagesWrapped 80 | trimTrailingWhitespaces}}{{end}}{{if .HasExample}}
-
-Examples:
-{{.Example}}{{end}}
-`
+// printUsage ends with the example, which is what most people look for. It does not use a template: text/template calls
+// methods by name, so the linker would have to keep every method of every type (3 MB).
+func printUsage(c *cobra.Command) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Usage: %s\n", c.UseLine())
+	if !c.HasParent() {
+		b.WriteString("       lgpu COMMAND\n")
+	}
+	if c.HasAvailableSubCommands() {
+		b.WriteString("\nCommands:\n")
+		for _, sub := range c.Commands() {
+			if sub.IsAvailableCommand() {
+				fmt.Fprintf(&b, "  %-*s %s\n", sub.NamePadding(), sub.Name(), sub.Short)
+			}
+		}
+	}
+	if c.HasAvailableLocalFlags() {
+		flags := c.LocalFlags().FlagUsagesWrapped(80)
+		fmt.Fprintf(&b, "\nOptions:\n%s\n", strings.TrimRightFunc(flags, unicode.IsSpace))
+	}
+	if c.HasExample() {
+		fmt.Fprintf(&b, "\nExamples:\n%s\n", c.Example)
+	}
+	_, err := io.WriteString(c.OutOrStderr(), b.String())
+	return err
+}
 
 // noArguments refuses arguments with a line in this program's manner.
 func noArguments(c *cobra.Command, args []string) error {

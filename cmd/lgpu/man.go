@@ -14,7 +14,7 @@ func manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "man FOLDER",
 		Short: "Write the manual pages",
-		Long: `Write a manual page for each command to FOLDER, which is made if need be.
+		Long: `Write a manual page for each command to FOLDER, which is created if needed.
 
 Exit status: 0; 1 if they cannot be written.`,
 		Example:               "  lgpu man /usr/local/share/man/man1",

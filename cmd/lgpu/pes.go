@@ -17,9 +17,9 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"github.com/lgpu/lgpu/assets"
-	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/internal/assets"
 	"github.com/lgpu/lgpu/shmem/bootstrap"
+	"github.com/lgpu/lgpu/tenant/region"
 )
 
 // tokenVariable has the secret that the launchers of a job on several machines share. It is no option, since options are
@@ -40,11 +40,11 @@ type pesFlags struct {
 func (p *pesFlags) register(f *pflag.FlagSet) {
 	p.typed = f.Changed
 	f.StringVar(&p.count, "pes", "", "start the command `COUNT` times, as PEs of an lshmem job")
-	f.StringVar(&p.perDevice, "pes-per-device", "", "instead: start it `COUNT` times for each device")
-	f.BoolVar(&p.label, "label", false, "begin lines of output with their PE, such as [2] (default: on a terminal)")
-	f.StringVar(&p.first, "pes-first", "0", "on several machines: `NUMBER` of the first PE on this one")
-	f.StringVar(&p.total, "pes-total", "", "on several machines: `COUNT` of all PEs")
-	f.StringVar(&p.bootstrap, "bootstrap", "", "on several machines: `HOST:PORT`, free on the one with PE 0")
+	f.StringVar(&p.perDevice, "pes-per-device", "", "instead of --pes: start the command `COUNT` times for each device")
+	f.BoolVar(&p.label, "label", false, "begin each line of output with its PE, such as [2] (default: on a terminal)")
+	f.StringVar(&p.first, "pes-first", "0", "on several machines: `NUMBER` of the first PE on this machine")
+	f.StringVar(&p.total, "pes-total", "", "on several machines: `COUNT` of PEs on all machines")
+	f.StringVar(&p.bootstrap, "bootstrap", "", "on several machines: `HOST:PORT` on the machine with PE 0, a free port")
 }
 
 // job is the PEs that one lgpu run starts, all in one lgpu. They see all its devices, not each its own: a program can
@@ -68,13 +68,13 @@ func (p *pesFlags) job() (*job, error) {
 	if !p.typed("pes") && !p.typed("pes-per-device") {
 		for _, name := range []string{"pes-first", "pes-total", "bootstrap", "label"} {
 			if p.typed(name) {
-				return nil, usage("lgpu run --pes 2 -- ./program", "--%s: it says something about PEs; how many, --pes says", name)
+				return nil, usage("lgpu run --pes 2 -- ./program", "--%s: it needs --pes or --pes-per-device", name)
 			}
 		}
 		return nil, nil
 	}
 	if p.typed("pes") && p.typed("pes-per-device") {
-		return nil, usage("", "--pes and --pes-per-device: only one of them says how many PEs there are")
+		return nil, usage("", "--pes and --pes-per-device: only one of them can be used")
 	}
 	j := &job{bootstrap: p.bootstrap}
 	var err error
@@ -99,11 +99,11 @@ func (p *pesFlags) job() (*job, error) {
 	}
 	switch {
 	case p.typed("bootstrap") != p.typed("pes-total"), p.typed("pes-first") && !p.typed("bootstrap"):
-		return nil, usage("on the second of two: lgpu run --pes 8 --pes-first 8 --pes-total 16 --bootstrap node1:18515 -- ./program",
+		return nil, usage("on the second of two machines: lgpu run --pes 8 --pes-first 8 --pes-total 16 --bootstrap node1:18515 -- ./program",
 			"a job on several machines needs --pes-total and --bootstrap, and --pes-first on all but one")
 	case p.typed("bootstrap"):
 		if j.token = os.Getenv(tokenVariable); j.token == "" {
-			return nil, usage("on all machines the same: export "+tokenVariable+"=$(openssl rand -hex 16)", "--bootstrap: "+tokenVariable+" is not set")
+			return nil, usage("set the same on all machines: export "+tokenVariable+"=$(openssl rand -hex 16)", "--bootstrap: "+tokenVariable+" is not set")
 		}
 	}
 	j.labels = p.label || !p.typed("label") && isTerminal(os.Stdout)

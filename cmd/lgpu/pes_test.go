@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/lgpu/lgpu/assets"
+	"github.com/lgpu/lgpu/internal/assets"
 )
 
 // TestPEDevice: each PE is told its device, unless the user has said which, such as none.

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/api"
-	"github.com/lgpu/lgpu/units"
+	"github.com/lgpu/lgpu/internal/units"
 )
 
 func psCommand() *cobra.Command {
@@ -22,17 +22,17 @@ func psCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ps [--tree] [--json]",
 		Short: "Show the logical GPUs of this machine and what they use",
-		Long: `Show each logical GPU: memory in use and its limit, the share of the device's
-time over the last second and its cap, and the processes. With --tree groups
-are shown too, each with what all below it use. A dash is "not limited" or "not
-measured": of an lgpu that has the device for itself, without a cap, only the
-driver knows how busy it is, and not on every machine.
+		Long: `Show each logical GPU: memory in use and memory.max, the share of the device's
+time over the last second and compute.max, and the processes. With --tree also
+show groups, each with the use of all lgpus below it. A dash means "not limited"
+or "not measured": if an lgpu has the device to itself and no compute.max, only
+the driver knows how busy it is, and not on every machine.
 
-Where nothing is kept that a daemon could show, none is started to say so. In a
-pipe names and processes are not cut to fit 80 columns. The JSON is described at
+No daemon is started if there is nothing to show. In a pipe, names and processes
+are not cut to fit 80 columns. The JSON is described at
 https://github.com/lgpu/lgpu/blob/main/docs/cli.md.
 
-Exit status: 0; 1 if the daemon cannot be asked.`,
+Exit status: 0; 1 if the daemon cannot be reached.`,
 		Example: `  lgpu ps
   lgpu ps --tree
   lgpu ps --json | jq '.lgpus[].devices[].memory.used'`,
@@ -95,7 +95,7 @@ const (
 // table is the state for people: one line for each device of each lgpu. With a width it fits in that, as far as names,
 // devices and pids can be cut; with 0 nothing is cut.
 func table(s *api.Snapshot, tree bool, fits int) string {
-	rows := [][]string{{"LGPU", "DEVICE", "MEMORY", "LIMIT", "COMPUTE", "CAP", "PIDS"}}
+	rows := [][]string{{"LGPU", "DEVICE", "MEMORY", "MAX", "COMPUTE", "MAX", "PIDS"}}
 	empty := true
 	for _, n := range s.GetNodes() {
 		name := strings.TrimPrefix(n.GetPath(), rootPath)

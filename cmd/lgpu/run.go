@@ -12,11 +12,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/api"
-	"github.com/lgpu/lgpu/assets"
-	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/internal/assets"
+	"github.com/lgpu/lgpu/internal/names"
+	"github.com/lgpu/lgpu/internal/units"
 	"github.com/lgpu/lgpu/sim"
 	"github.com/lgpu/lgpu/sim/wire"
-	"github.com/lgpu/lgpu/units"
 )
 
 // rootPath is that of the tree's root.
@@ -30,30 +30,31 @@ func runCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run [options] [--] COMMAND [ARGUMENT...]",
 		Short: "Run a program inside a logical GPU",
-		Long: `Run a program inside a logical GPU, made for it or shared by name.
+		Long: `Run a program inside a logical GPU: a new one, or an existing one by its name.
 
-Limits hold for every process that the program starts, all together, also those
+Limits hold for all processes that the program starts, together, also for those
 that leave it by setsid, su or a changed environment. Sizes are such as 8GiB, 8G
-(the same) or 8GB (decimal). On several devices the limits are those of each.
-While the program runs they can be changed: see lgpu set.
+(the same) or 8GB (decimal). With several devices the limits hold for each.
+They can be changed while the program runs: see lgpu set.
 
-A cap (--compute) holds always, also when nobody else wants the device. What is
-left is shared by weight (--weight). A guarantee (--min) is kept whatever the
-weights of others. --units is a cap in compute units, which is also what the
-program sees. Lgpus of one gang (--gang), and the devices of one lgpu, have
-their turns together, as programs need that wait for each other across devices.
+--compute (compute.max) is a hard limit, which also holds when nobody else wants
+the device. The rest of the time is shared by --weight (lgpu.weight). --min
+(compute.min) is reserved, whatever the weights of others. --units limits time
+as a number of compute units, which is also the number that the program sees.
+All lgpus of one gang (--gang), and all devices of one lgpu, run at the same
+time: programs that wait for each other across devices need this.
 
-With --pes COUNT the command is started so many times, as the PEs of a job that
-shares memory by lshmem: all in the one lgpu, seeing all its devices, each to
-use the next one. When one fails the others are ended. On several machines each
-has its lgpu run, with the same --pes-total and --bootstrap, and the same secret
-in LSHMEM_BOOTSTRAP_TOKEN.
+With --pes COUNT the command is started COUNT times, as the PEs of a job that
+shares memory by lshmem. All PEs are in the same lgpu and see all its devices,
+and each uses the next one. When one fails the others are ended. On several
+machines, start lgpu run on each, with the same --pes-total and --bootstrap, and
+the same secret in LSHMEM_BOOTSTRAP_TOKEN.
 
-The lgpu is made by the daemon, which is started if none runs and leaves when it
-has had nothing to do for a minute. When the daemon is restarted the program
-goes on within its limits.
+The daemon creates the lgpu. If no daemon runs, lgpu run starts one, which ends
+after a minute without work. When the daemon is restarted the program goes on
+within its limits.
 
-Exit status: the program's, of several that of the first to fail; 128+N if
+Exit status: that of the program, or of the first of several to fail; 128+N if
 signal N killed it, 127 if it was not found, 126 if it cannot be executed, 2 if
 an option is wrong, 1 if lgpu itself failed.`,
 		Example: `  lgpu run --memory 8GiB --compute 25 -- python train.py
@@ -77,7 +78,7 @@ an option is wrong, 1 if lgpu itself failed.`,
 	r.flags.register(f)
 	f.StringVar(&r.name, "name", "", "`NAME` of the lgpu; another run with the same name joins it")
 	f.StringVar(&r.group, "group", rootPath, "`PATH` of the group that the lgpu is in")
-	f.StringVar(&r.gang, "gang", "", "`NAME` of a gang: its lgpus have their devices together")
+	f.StringVar(&r.gang, "gang", "", "`NAME` of a gang: its lgpus get their devices at the same time")
 	f.BoolVar(&r.spatial, "spatial", false, "share devices by compute units, at the same time (MPS)")
 	registerSim(f, &r.shape)
 	r.pes.register(f)
@@ -171,13 +172,13 @@ func (r *run) request() (*api.HoldRequest, error) {
 		Group: r.group, Devices: r.flags.tokens(), Limits: limits, Gang: r.gang, Spatial: r.spatial,
 	}
 	if r.flags.typed("name") {
-		if err := region.CheckName(r.name); err != nil {
+		if err := names.Check(r.name); err != nil {
 			return nil, usage("", "--name: %w", err)
 		}
 		request.Path = path.Join(r.group, r.name)
 	}
 	if r.flags.typed("gang") {
-		if err := region.CheckName(r.gang); err != nil {
+		if err := names.Check(r.gang); err != nil {
 			return nil, usage("", "--gang: %w", err)
 		}
 	}

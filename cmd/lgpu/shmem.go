@@ -9,16 +9,16 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lgpu/lgpu/assets"
+	"github.com/lgpu/lgpu/internal/assets"
 	"github.com/lgpu/lgpu/shmem/survey"
 )
 
 func shmemCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "shmem COMMAND",
-		Short: "Symmetric memory between GPUs: install lshmem, see what it can use",
+		Short: "Install lshmem (symmetric memory of GPUs); show what it can use",
 		Long: `lshmem is symmetric memory between logical GPUs, with communication from inside
-kernels. lgpu run --pes N starts its programs. It is described at
+kernels. lgpu run --pes N starts its programs. For a description see
 https://github.com/lgpu/lgpu/blob/main/docs/lshmem.md.`,
 		Example:               "  lgpu shmem install /usr/local\n  lgpu shmem info",
 		DisableFlagsInUseLine: true,
@@ -26,7 +26,7 @@ https://github.com/lgpu/lgpu/blob/main/docs/lshmem.md.`,
 			if len(args) > 0 {
 				return usage("lgpu shmem --help lists the commands", "shmem: unknown command %q", args[0])
 			}
-			return usage("lgpu shmem --help", "shmem: which command? install or info")
+			return usage("lgpu shmem --help", "shmem: a command is missing: install or info")
 		},
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
@@ -38,11 +38,11 @@ func shmemInstallCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "install FOLDER",
 		Short: "Write the library, its headers and its Python module",
-		Long: `Write lshmem to FOLDER, which is made if need be: lib/liblshmem.so, include with
-the headers for host and device code, python/lshmem.py. Files that are there
-already are replaced; programs that use them go on with the old ones.
+		Long: `Write lshmem to FOLDER, which is created if needed: lib/liblshmem.so; include,
+with the headers for host and device code; python/lshmem.py. Existing files are
+replaced; programs that use them go on with the old ones.
 
-Exit status: 0; 1 if they cannot be written or this lgpu carries none.`,
+Exit status: 0; 1 if they cannot be written or this lgpu contains none.`,
 		Example:               "  lgpu shmem install $HOME/lshmem\n  nvcc -I $HOME/lshmem/include ring.cu -L $HOME/lshmem/lib -llshmem",
 		DisableFlagsInUseLine: true,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -68,10 +68,10 @@ func shmemInfoCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "info [--json]",
-		Short: "Say what lshmem can use on this machine",
-		Long: `Versions and paths, GPUs and who maps whose memory, NICs, the transports that
-follow from them, and every setting with its value. Settings with which no
-program would start are said at the end.
+		Short: "Show what lshmem can use on this machine",
+		Long: `Show versions and paths, GPUs and which of them map each other's memory, NICs,
+the transports that are possible with them, and every setting with its value.
+Settings with which no program would start are listed at the end.
 
 Exit status: 0.`,
 		Example:               "  lgpu shmem info\n  lgpu run --sim=2x16GiB,sms=4 -- lgpu shmem info --json",

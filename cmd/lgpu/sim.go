@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"github.com/lgpu/lgpu/region"
+	"github.com/lgpu/lgpu/internal/rundir"
 	"github.com/lgpu/lgpu/sim"
 	"github.com/lgpu/lgpu/sim/wire"
 )
@@ -37,10 +37,10 @@ func simCommand() *cobra.Command {
 	var h hardware
 	c := &cobra.Command{
 		Use:   "sim [options]",
-		Short: "Be a software GPU until interrupted",
-		Long: `Be the hardware of a software GPU until interrupted. Programs reach it by
-lgpu run with a --sim of the same shape, which otherwise starts one by itself
-and lets it end after the last program.`,
+		Short: "Run a software GPU until interrupted",
+		Long: `Run the hardware of a software GPU until interrupted. A program uses it with
+lgpu run and a --sim of the same shape. Without it, lgpu run starts a software
+GPU by itself, which ends after the last program.`,
 		Example:               "  lgpu sim --gpus 2 --memory 16GiB --sms 32 &\n  lgpu run --sim=2x16GiB,sms=32 -- ./program",
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,
@@ -49,8 +49,8 @@ and lets it end after the last program.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.IntVar(&h.gpus, "gpus", sim.DefaultShape.Devices, "`NUMBER` of devices")
-	f.StringVar(&h.memory, "memory", fmt.Sprintf("%dGiB", sim.DefaultShape.Memory>>30), "`SIZE` of each one's memory")
-	f.IntVar(&h.sms, "sms", sim.DefaultShape.Units, "`NUMBER` of compute units of each")
+	f.StringVar(&h.memory, "memory", fmt.Sprintf("%dGiB", sim.DefaultShape.Memory>>30), "`SIZE` of each device's memory")
+	f.IntVar(&h.sms, "sms", sim.DefaultShape.Units, "`NUMBER` of compute units of each device")
 	f.Float64Var(&h.clock, "clock", sim.DefaultShape.MHz, "clock of the units in `MHZ`")
 	f.StringVar(&h.log, "log", "warn", "what to log: `LEVEL` is debug, info, warn or error")
 	f.StringVar(&h.inherit, "inherit", "", "listen on descriptor 3, which has this path")
@@ -89,7 +89,7 @@ func (h *hardware) serve() error {
 	if err != nil {
 		return usage("lgpu sim --help lists the options", "sim: %w", err)
 	}
-	dir, err := region.Dir()
+	dir, err := rundir.Dir()
 	if err != nil {
 		return failed(err)
 	}
@@ -97,7 +97,7 @@ func (h *hardware) serve() error {
 	other, err := wire.Dial(socket, 5*time.Second)
 	if err == nil {
 		other.Close()
-		return usage("", "sim: a software GPU %s is running already", shape)
+		return usage("", "sim: a software GPU %s is already running", shape)
 	}
 	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) {
 		return failed(err)

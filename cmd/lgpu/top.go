@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/lgpu/lgpu/top"
+	"github.com/lgpu/lgpu/inspect/top"
 )
 
 // leastWidth is the least number of columns that a frame can be asked to fit in: paths and memory are still told apart.
@@ -21,19 +21,19 @@ func topCommand() *cobra.Command {
 		Use:   "top [options]",
 		Short: "Watch devices and logical GPUs",
 		Long: `Watch devices and logical GPUs: memory in use, shares of the device's time asked
-for and delivered, and who is near a limit. It fits in 80 columns. q ends it, ?
-shows the other keys. With --once one frame is printed; with --json too, the
-same for programs, which is described at
+for and delivered, and which lgpus are near a limit. It fits in 80 columns. q
+ends it, ? shows the other keys. With --once it prints one frame; with --once
+--json it prints the same for programs. The JSON is described at
 https://github.com/lgpu/lgpu/blob/main/docs/cli.md.
 
-Exit status: 0; 1 if the daemon cannot be asked, or ends.`,
+Exit status: 0; 1 if the daemon cannot be reached, or ends.`,
 		Example: `  lgpu top
   lgpu top --once --json | jq '.devices[].utilisation'`,
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.JSON && !once {
-				return usage("", "--json: it goes with --once")
+				return usage("", "--json: it needs --once")
 			}
 			if o.Interval < 100*time.Millisecond {
 				return usage("", "--interval %v: the shortest is 100ms", o.Interval)
@@ -42,7 +42,7 @@ Exit status: 0; 1 if the daemon cannot be asked, or ends.`,
 				return usage("", "--width %d: it must be %d or more", o.Width, leastWidth)
 			}
 			if !once && !isTerminal(os.Stdout) {
-				return usage("lgpu top --once prints a single frame", "top: standard output is no terminal")
+				return usage("lgpu top --once prints a single frame", "top: standard output is not a terminal")
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
 			defer stop()

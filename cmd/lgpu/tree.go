@@ -10,36 +10,37 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/sim"
-	"github.com/lgpu/lgpu/tree"
 )
 
 // filesHelp is what the commands that write limits say of them.
 const filesHelp = `
-Limits are the files of the tree, which are described at
+Limits are files of the tree, which are described at
 https://github.com/lgpu/lgpu/blob/main/docs/files.md.
-Without a device a value is for all devices; with one, such as "0 8GiB", for
-that one.
+A value without a device is for all devices; a value with one, such as "0 8GiB",
+is for that device.
 
-  memory.max    most device memory: 8GiB, or max
-  memory.high   where an event warns
-  compute.max   cap on the device's time: 25%, or max
-  compute.min   guaranteed part of the device's time
-  lgpu          compute units: count=8, list=0-7, max, default
-  lgpu.weight   1 to 10000 against others, 100 by default
-  lgpu.priority normal, high (goes before normal), latency (is next)
-  host.max      most page-locked host memory
+  memory.max     most device memory: 8GiB, or max
+  memory.high    device memory above which an event warns
+  compute.max    most of the device's time: 25%, or max
+  compute.min    reserved part of the device's time
+  lgpu           compute units: count=8, list=0-7, max, default
+  lgpu.weight    1 to 10000 against others, 100 by default
+  lgpu.priority  normal, high (goes before normal), latency (is next)
+  host.max       most page-locked host memory
 `
 
 func showCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show PATH [FILE...]",
 		Short: "Show the limits and the use of a group or lgpu",
-		Long: `Show files of a group or lgpu: all that can be read, each with its name, or one
-as it is. Where the tree is mounted they are the files there.
+		Long: `Show files of a group or lgpu. Without FILE, show every readable file with its
+name; with one FILE, only its contents. If the tree is mounted, these are the
+files there.
 
 Exit status: 0; 2 if there is no such group, lgpu or file; 1 if the daemon
-cannot be asked.`,
+cannot be reached.`,
 		Example: `  lgpu show /team
   lgpu show /team memory.current`,
 		DisableFlagsInUseLine: true,
@@ -92,13 +93,13 @@ func listing(files []*api.File) string {
 func setCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "set PATH FILE=VALUE...",
-		Short: "Change limits of a group or lgpu, also of running programs",
-		Long: `Change limits of a group or lgpu: all of them, or none if one is refused. What
-runs is held to them at once: a cap within two slices, a memory limit at the
-next allocation.
+		Short: "Change limits of a group or lgpu, even while programs run",
+		Long: `Change limits of a group or lgpu: all of them, or none if one is refused. They
+take effect at once for running programs: compute.max within two slices,
+memory.max at the next allocation.
 ` + filesHelp + `
-Exit status: 0; 2 if a limit is refused, and then nothing has changed; 1 if the
-daemon cannot be asked or does not obey this user.`,
+Exit status: 0; 2 if a limit is refused (then nothing has changed); 1 if the
+daemon cannot be reached or refuses this user.`,
 		Example: `  lgpu set /team compute.max=40%
   lgpu set /team/alice memory.max=8GiB compute.max=25% lgpu.weight=300
   lgpu set /team "lgpu=0 count=32" "memory.max=GPU-8f3c 8GiB"`,
@@ -127,14 +128,14 @@ func createCommand() *cobra.Command {
 	var shape string
 	c := &cobra.Command{
 		Use:   "create PATH [FILE=VALUE...]",
-		Short: "Make a group, or an lgpu to run programs in",
-		Long: `Make a node of the tree that stays until it is removed, over restarts of the
-daemon and of the machine. It becomes an lgpu when a program runs in it
-(lgpu run --group GROUP --name NAME), a group when something is made below it.
+		Short: "Create a group, or an lgpu to run programs in",
+		Long: `Create a group or lgpu, which stays until it is removed, also when the daemon or
+the machine restarts. It becomes an lgpu when a program runs in it (lgpu run
+--group GROUP --name NAME), and a group when something is created below it.
 ` + filesHelp + `
-Exit status: 0; 2 if it exists, a limit is refused or there is no such parent,
-and then nothing has been made; 1 if the daemon cannot be asked or does not
-obey this user.`,
+Exit status: 0; 2 if it exists, a limit is refused or there is no such parent
+(then nothing has been created); 1 if the daemon cannot be reached or refuses
+this user.`,
 		Example: `  lgpu create /team memory.max=40GiB compute.max=50%
   lgpu create /team/alice lgpu.weight=200
   lgpu run --group /team --name alice -- python train.py`,
@@ -168,7 +169,7 @@ obey this user.`,
 		},
 	}
 	f := c.Flags()
-	f.BoolVarP(&parents, "parents", "p", false, "make missing groups above it too")
+	f.BoolVarP(&parents, "parents", "p", false, "also create missing groups above it")
 	registerSim(f, &shape)
 	socketFlag(c)
 	return c
@@ -195,13 +196,13 @@ func rmCommand() *cobra.Command {
 	var recursive bool
 	c := &cobra.Command{
 		Use:   "rm [-r] PATH...",
-		Short: "Remove groups and lgpus that nothing runs in",
-		Long: `Remove groups without anything below them and lgpus without processes. With -r
-what is below a group is removed too, the lowest first.
+		Short: "Remove groups and lgpus in which nothing runs",
+		Long: `Remove empty groups, and lgpus without processes. With -r also remove everything
+below a group, the lowest first.
 
-Exit status: 0; 2 if there is no such group or lgpu; 1 if it is in use, the
-daemon cannot be asked or does not obey this user. After an error what came
-before it is gone.`,
+Exit status: 0; 2 if there is no such group or lgpu; 1 if it is in use, or the
+daemon cannot be reached or refuses this user. After an error, everything that
+was removed before it stays removed.`,
 		Example:               "  lgpu rm /team/alice /team\n  lgpu rm -r /team",
 		DisableFlagsInUseLine: true,
 		Args:                  atLeast(1, "PATH"),
@@ -213,7 +214,7 @@ before it is gone.`,
 			defer conn.Close()
 			for _, p := range args {
 				if rooted(p) == rootPath {
-					return usage("name the groups below it", "rm %s: the root stays", p)
+					return usage("name the groups below it", "rm %s: the root cannot be removed", p)
 				}
 				if err := remove(c.Context(), conn, rooted(p), recursive); err != nil {
 					return explain(err)
@@ -222,7 +223,7 @@ before it is gone.`,
 			return nil
 		},
 	}
-	c.Flags().BoolVarP(&recursive, "recursive", "r", false, "remove what is below it too")
+	c.Flags().BoolVarP(&recursive, "recursive", "r", false, "also remove everything below it")
 	socketFlag(c)
 	return c
 }
@@ -270,8 +271,8 @@ func assignments(args []string) ([]*api.File, error) {
 		if !ok || name == "" {
 			return nil, usage("such as memory.max=8GiB", "%q is not FILE=VALUE", a)
 		}
-		var slip *tree.Error
-		if errors.As(tree.Typed(name, value), &slip) {
+		var slip *limits.Error
+		if errors.As(limits.Typed(name, value), &slip) {
 			return nil, usage(slip.Hint(), "%s: %q: %s", name, slip.Token, slip.Reason)
 		}
 		files = append(files, &api.File{Name: name, Data: []byte(value + "\n")})

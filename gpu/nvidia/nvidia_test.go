@@ -31,7 +31,7 @@ func openFake(t *testing.T) *Inventory {
 	t.Helper()
 	library := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
 	cc := exec.Command(simtest.CC(), "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC",
-		"-I../../abi/include",
+		"-I../../tenant/abi/include",
 		"-o", library, "testdata/mig.c")
 	if out, err := cc.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", cc, err, out)

@@ -6,7 +6,7 @@
 //
 //	c := kernels.Collective{State: state, Team: team, Dest: d, Source: s, Bytes: n}
 //	l, err := c.Plan(kernels.Alltoall, limit)  // which kernel, how many CTAs; completes c
-//	image := l.Module.Image()                  // for cuModuleLoadData, once a context
+//	image := l.Module.Image()                  // PTX for cuModuleLoadData, once a context
 //	// cuLaunchKernel(function l.Function, l.Grid, l.Block, one parameter: the address of c)
 //
 // # Modules
@@ -14,6 +14,12 @@
 // A module is loaded when an operation first needs it: the driver compiles it then, which takes the longer the larger
 // it is. Those named "queue..." are for teams without layout.TeamDirect and for RMA to PEs that are reached through
 // queues; the others have no code for queues.
+//
+// The sources are the .cu files here and the device header (shmem/include). "go generate" compiles each module with
+// clang and writes its PTX, compressed, to the folder ptx, which the library embeds; package module says how to read it
+// and how to see what a change of the sources did to it. Building lgpu needs no CUDA compiler. Reductions on direct
+// teams have a module for each type, since a program uses few of them; all are compiled from reduce.cu, for the type
+// and with the names that gen/compile.go defines.
 //
 // # Deadlock
 //
@@ -36,9 +42,10 @@ import (
 	"fmt"
 
 	"github.com/lgpu/lgpu/shmem/layout"
+	"github.com/lgpu/lgpu/shmem/module"
 )
 
-//go:embed ptx/*.ptx
+//go:embed ptx/*.ptx.gz
 var images embed.FS
 
 // Module is the name of a PTX module.
@@ -106,11 +113,15 @@ func Modules() []Module {
 
 // Image returns the PTX text with a NUL at its end, as cuModuleLoadData wants it; nil if there is no such module.
 func (m Module) Image() []byte {
-	b, err := images.ReadFile("ptx/" + string(m) + ".ptx")
+	packed, err := images.ReadFile("ptx/" + string(m) + ".ptx.gz")
 	if err != nil {
 		return nil
 	}
-	return append(b, 0)
+	image, err := module.Image(packed)
+	if err != nil { // never: the tests read every module
+		return nil
+	}
+	return image
 }
 
 // Launch says how to run a kernel. Its only parameter is the struct whose Plan gave the Launch, by value. It needs no

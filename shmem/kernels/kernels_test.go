@@ -161,3 +161,17 @@ func TestModules(t *testing.T) {
 		t.Error("there is a module that does not exist")
 	}
 }
+
+// BenchmarkImage unpacks modules that a program may need for its first collective operation, among them the smallest
+// and the largest of all.
+func BenchmarkImage(b *testing.B) {
+	for _, m := range []kernels.Module{kernels.ModuleSync, kernels.ModuleMove, "reduce_float32", "reduce_bfloat16"} {
+		b.Run(string(m), func(b *testing.B) {
+			b.SetBytes(int64(len(m.Image())))
+			b.ReportAllocs()
+			for b.Loop() {
+				m.Image()
+			}
+		})
+	}
+}

@@ -37,7 +37,7 @@ func TestGPUProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	lgpu := needs(t, filepath.Join(root, "bin/lgpu"))
-	library, cuda := filepath.Join(root, "build/lib/liblshmem.so"), filepath.Join(root, "build/lib/sim/libcuda.so.1")
+	library, cuda := filepath.Join(root, "build/lib/lshmem/liblshmem.so"), filepath.Join(root, "build/lib/sim/libcuda.so.1")
 	for _, file := range []string{library, cuda} {
 		if _, err := os.Stat(file); err != nil {
 			t.Skipf("%v; run: make build", err)
@@ -48,7 +48,7 @@ func TestGPUProgram(t *testing.T) {
 	for _, c := range []*exec.Cmd{
 		exec.Command(needs(t, "clang-19"), ptxOf("sm_90", module)...),
 		exec.Command(needs(t, "g++"), "-x", "c++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-DLITMUS_MODULE", "-I../include",
-			"-isystem", "testdata/stub", "-isystem", "../../abi/include", "-o", program, "gpu/litmus.cu", "-x", "none", library, cuda, "-pthread"),
+			"-isystem", "testdata/stub", "-isystem", "../../tenant/abi/include", "-o", program, "gpu/litmus.cu", "-x", "none", library, cuda, "-pthread"),
 	} {
 		if out, err := c.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", c, err, out)

@@ -13,12 +13,12 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/lgpu/lgpu/internal/units"
 	"github.com/lgpu/lgpu/shmem"
 	"github.com/lgpu/lgpu/shmem/cuda"
 	"github.com/lgpu/lgpu/shmem/layout"
 	"github.com/lgpu/lgpu/shmem/transport/ibgda/nic"
 	"github.com/lgpu/lgpu/shmem/verbs"
-	"github.com/lgpu/lgpu/units"
 )
 
 // Report is what there is. Its JSON is a promise of docs/cli.md.

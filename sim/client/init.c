@@ -204,7 +204,7 @@ static const struct simc_proc *find_base(const char *base)
 	return lo < simc_proc_count && strcmp(simc_procs[lo].base, base) == 0 ? &simc_procs[lo] : NULL;
 }
 
-/* What the real driver answers: sim/wire/gen has the table from abi/cuda.tsv. */
+/* What the real driver answers: sim/wire/gen has the table from tenant/abi/cuda.tsv. */
 static CUresult lookup(const char *symbol, void **pfn, int version, cuuint64_t flags,
 		       CUdriverProcAddressQueryResult *status)
 {

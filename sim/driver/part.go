@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lgpu/lgpu/internal/list"
 	"github.com/lgpu/lgpu/sim/hw"
-	"github.com/lgpu/lgpu/tree/list"
 )
 
 // part is what a process may use of a device's compute units at the same time as others use the rest: all of them unless

@@ -18,7 +18,7 @@ func TestUnits(t *testing.T) {
 	shape := sim.Shape{Devices: 2, Memory: 512 << 20, Units: 8, MHz: 1, Slice: 2 * time.Millisecond, Link: 4e9, Context: 16 << 20}
 	libraries := Libraries(t)
 	program := filepath.Join(t.TempDir(), "units")
-	out, err := exec.Command(CC(), "-std=c11", "-O1", "-Wall", "-Wextra", "-I", "../../abi/include", "-o", program,
+	out, err := exec.Command(CC(), "-std=c11", "-O1", "-Wall", "-Wextra", "-I", "../../tenant/abi/include", "-o", program,
 		"testdata/units.c", filepath.Join(libraries, "libcuda.so.1")).CombinedOutput()
 	if err != nil {
 		t.Fatalf("compile: %v\n%s", err, out)

@@ -76,7 +76,7 @@ func TestLayouts(t *testing.T) {
 	if cc == "" {
 		cc = "cc"
 	}
-	if out, err := exec.Command(cc, "-std=c11", "-I", "../client", "-I", "../../abi/include", "-o", binary, source).CombinedOutput(); err != nil {
+	if out, err := exec.Command(cc, "-std=c11", "-I", "../client", "-I", "../../tenant/abi/include", "-o", binary, source).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	out, err := exec.Command(binary).Output()

@@ -1,6 +1,6 @@
 // Package wire is the protocol between a program's libcuda.so.1 and libnvidia-ml.so.1 (sim/client, in C) and the
 // hardware process: who may say what, how it is encoded, and where each call is answered. Most of it is generated from
-// abi/cuda.tsv and calls.txt; the driver's semantics are behind the interfaces Driver and Management.
+// tenant/abi/cuda.tsv and calls.txt; the driver's semantics are behind the interfaces Driver and Management.
 //
 //	err := wire.Serve(ctx, listener, wire.Handler{NewDriver: driver.NewClient, Management: hardware})
 //

@@ -40,12 +40,13 @@ import (
 	"github.com/lgpu/lgpu/shmem/hca/gpu/state"
 	"github.com/lgpu/lgpu/shmem/layout"
 	"github.com/lgpu/lgpu/shmem/mlx5"
+	"github.com/lgpu/lgpu/shmem/module"
 )
 
 //go:generate go run ./gen
 
-//go:embed hca.ptx
-var ptx []byte
+//go:embed hca.ptx.gz
+var packed []byte
 
 const kernelName = "lshmem_hca"
 
@@ -161,8 +162,11 @@ func (d *Device) keysAt(space int) uint64 {
 
 // create makes what destroy frees. The context is current.
 func (d *Device) create() error {
-	var err error
-	if d.module, err = d.d.ModuleLoad(append(ptx[:len(ptx):len(ptx)], 0)); err != nil {
+	image, err := module.Image(packed)
+	if err != nil {
+		return err
+	}
+	if d.module, err = d.d.ModuleLoad(image); err != nil {
 		return err
 	}
 	if d.function, err = d.d.Function(d.module, kernelName); err != nil {

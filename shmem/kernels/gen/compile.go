@@ -1,20 +1,13 @@
 package main
 
 import (
-	"bytes"
-	"errors"
-	"fmt"
-	"os/exec"
-	"regexp"
 	"strings"
 
-	"github.com/lgpu/lgpu/cheader"
+	"github.com/lgpu/lgpu/internal/cheader"
 	"github.com/lgpu/lgpu/shmem/kernels"
 	"github.com/lgpu/lgpu/shmem/layout"
+	"github.com/lgpu/lgpu/shmem/module/compile"
 )
-
-// compiler is the command that makes the PTX.
-const compiler = "clang-19"
 
 // header is the C header of the kernels' parameters.
 func header() cheader.Header {
@@ -26,37 +19,21 @@ func header() cheader.Header {
 	}
 }
 
-// comments are those that the compiler puts into PTX, a third of the text, and empty lines.
-var comments = regexp.MustCompile(`(?m)^[ \t]*(//.*)?\n|[ \t]+//.*$`)
-
-// compile makes a module's PTX from the sources in folder. It needs the compiler, and no CUDA.
-func compile(m kernels.Module, folder string) ([]byte, error) {
-	source, defines := string(m), []string(nil)
+// source is what a module is made of, in folder.
+func source(m kernels.Module, folder string) compile.Source {
 	cTypes := [layout.Types]string{"int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t", "int64_t", "uint64_t",
 		"lshmem::half", "lshmem::bfloat", "float", "double"}
+	s := compile.Source{Folder: folder, File: string(m) + ".cu", ISA: "78"}
 	if m == kernels.ModuleMemory {
-		source, defines = "queue", []string{"-DLSHMEM_P2P_ONLY"}
+		s.File, s.Defines = "queue.cu", []string{"LSHMEM_P2P_ONLY"}
 	}
 	for t := range layout.Types {
 		if m == kernels.ReduceModule(t) {
-			source = "reduce"
 			name := strings.TrimPrefix(string(m), "reduce_")
-			defines = []string{"-DLSHMEM_TYPE=" + cTypes[t], "-DLSHMEM_REDUCE_NAME=lshmem_kernel_reduce_" + name,
-				"-DLSHMEM_REDUCESCATTER_NAME=lshmem_kernel_reducescatter_" + name}
+			s.File = "reduce.cu"
+			s.Defines = []string{"LSHMEM_TYPE=" + cTypes[t], "LSHMEM_REDUCE_NAME=lshmem_kernel_reduce_" + name,
+				"LSHMEM_REDUCESCATTER_NAME=lshmem_kernel_reducescatter_" + name}
 		}
 	}
-	// PTX 7.8 is what drivers from 520 on take.
-	args := append([]string{"-x", "cuda", "-std=c++17", "--cuda-device-only", "--cuda-gpu-arch=sm_70", "-Xclang", "-target-feature",
-		"-Xclang", "+ptx78", "-nocudainc", "-nocudalib", "-Wall", "-Wextra", "-Werror", "-O3", "-S", "-o", "-"}, defines...)
-	cmd := exec.Command(compiler, append(args, source+".cu")...)
-	cmd.Dir = folder
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil {
-		if errors.Is(err, exec.ErrNotFound) {
-			return nil, err
-		}
-		return nil, fmt.Errorf("compile %s: %w\n%s", m, err, errs.Bytes())
-	}
-	return comments.ReplaceAll(out.Bytes(), nil), nil
+	return s
 }

@@ -3,10 +3,9 @@ package main
 
 import (
 	"log"
-	"os"
 	"path/filepath"
 
-	"github.com/lgpu/lgpu/cheader"
+	"github.com/lgpu/lgpu/internal/cheader"
 	"github.com/lgpu/lgpu/shmem/kernels"
 )
 
@@ -15,11 +14,7 @@ func main() {
 		log.Fatal(err)
 	}
 	for _, m := range kernels.Modules() {
-		ptx, err := compile(m, ".")
-		if err != nil {
-			log.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join("ptx", string(m)+".ptx"), ptx, 0o644); err != nil {
+		if err := source(m, ".").Write(filepath.Join("ptx", string(m)+".ptx.gz")); err != nil {
 			log.Fatal(err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/lgpu/lgpu/shmem/kernels"
+	"github.com/lgpu/lgpu/shmem/module/compile"
 )
 
 func TestHeaderIsFresh(t *testing.T) {
@@ -21,11 +22,11 @@ func TestHeaderIsFresh(t *testing.T) {
 
 // TestKernelsAreFresh compiles some of the modules, where the compiler is installed; make generate does all.
 func TestKernelsAreFresh(t *testing.T) {
-	if _, err := exec.LookPath(compiler); err != nil {
-		t.Skip("needs " + compiler)
+	if _, err := exec.LookPath(compile.Compiler); err != nil {
+		t.Skip("needs " + compile.Compiler)
 	}
 	for _, m := range []kernels.Module{kernels.ModuleSync, kernels.ModuleWait, kernels.ModuleMove, "reduce_float32"} {
-		want, err := compile(m, "..")
+		want, err := source(m, "..").Text()
 		if err != nil {
 			t.Fatal(err)
 		}

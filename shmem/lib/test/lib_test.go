@@ -31,7 +31,7 @@ const include = "../../include"
 // library is the folder of the library and the module.
 func library(t *testing.T) string {
 	t.Helper()
-	dir, err := filepath.Abs("../../../assets/lib/lshmem")
+	dir, err := filepath.Abs("../../../build/lib/lshmem")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +270,7 @@ func TestCompat(t *testing.T) {
 	})
 	t.Run("module", func(t *testing.T) {
 		ptx := cuda(t, append(deviceOnly, "-O2", "-S", "testdata/compat.cu")...)
-		host := program(t, "module.c", "-I", "../../../abi/include", filepath.Join(library(t), "../sim/libcuda.so.1"))
+		host := program(t, "module.c", "-I", "../../../tenant/abi/include", filepath.Join(library(t), "../sim/libcuda.so.1"))
 		run(t, 2, here[1], []string{host, ptx})
 	})
 }

@@ -1,6 +1,6 @@
 // Litmus tests on GPUs: what a PE sees of another one's writes, in what order, under load, in millions of runs.
 //
-//	nvcc -std=c++17 -O3 -arch=native -I shmem/include -o litmus shmem/litmus/gpu/litmus.cu -L build/lib -llshmem
+//	nvcc -std=c++17 -O3 -arch=native -I shmem/include -o litmus shmem/litmus/gpu/litmus.cu -L build/lib/lshmem -llshmem
 //	lgpu run --pes 8 -- ./litmus [ROUNDS] [TEST]
 //
 // Every PE sends to the next one and checks what the previous one sends. One line of JSON for each test and PE; the

@@ -5,7 +5,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/lgpu/lgpu/abi"
+	"github.com/lgpu/lgpu/tenant/abi"
 )
 
 // how a parameter travels.

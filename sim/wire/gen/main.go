@@ -1,4 +1,4 @@
-// Gen writes both ends of the protocol of package wire from abi/cuda.tsv and calls.txt: the Go interfaces with their
+// Gen writes both ends of the protocol of package wire from tenant/abi/cuda.tsv and calls.txt: the Go interfaces with their
 // decoders, and the C stubs and exports of sim/client. Run by "go generate ./sim/wire".
 package main
 
@@ -16,7 +16,7 @@ func main() {
 }
 
 func run() error {
-	types, err := readTypes("../../abi/include")
+	types, err := readTypes("../../tenant/abi/include")
 	if err != nil {
 		return err
 	}

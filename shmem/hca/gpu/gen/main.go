@@ -3,18 +3,12 @@
 package main
 
 import (
-	"bytes"
-	"fmt"
 	"log"
-	"os"
-	"os/exec"
 
-	"github.com/lgpu/lgpu/cheader"
+	"github.com/lgpu/lgpu/internal/cheader"
 	"github.com/lgpu/lgpu/shmem/hca/gpu/state"
+	"github.com/lgpu/lgpu/shmem/module/compile"
 )
-
-// compiler is the command that makes the PTX. It needs no CUDA.
-const compiler = "clang-19"
 
 var header = cheader.Header{
 	File: "lshmem_hca.h", Source: "./shmem/hca/gpu", Prefix: "LSHMEM_HCA_", CPlusPlus: true,
@@ -29,28 +23,16 @@ var header = cheader.Header{
 	Types: []any{state.HcaKey{}, state.HcaSpace{}, state.HcaQueue{}, state.HcaRequest{}, state.HcaAnswer{}, state.HcaAdapter{}},
 }
 
-// compile makes the kernel's PTX from the sources in folder. PTX 7.4 is what drivers from 470 on take.
-func compile(folder string) ([]byte, error) {
-	cmd := exec.Command(compiler, "-x", "cuda", "-std=c++17", "--cuda-device-only", "--cuda-gpu-arch=sm_70", "-Xclang",
-		"-target-feature", "-Xclang", "+ptx74", "-nocudainc", "-nocudalib", "-Wall", "-Wextra", "-Werror", "-O3", "-S", "-o", "-", "hca.cu")
-	cmd.Dir = folder
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("compile hca.cu: %w\n%s", err, errs.Bytes())
-	}
-	return out.Bytes(), nil
+// kernel is what the PTX is made of, in folder.
+func kernel(folder string) compile.Source {
+	return compile.Source{Folder: folder, File: "hca.cu", ISA: "74"}
 }
 
 func main() {
 	if err := cheader.Write(".", []cheader.Header{header}); err != nil {
 		log.Fatal(err)
 	}
-	ptx, err := compile(".")
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := os.WriteFile("hca.ptx", ptx, 0o644); err != nil {
+	if err := kernel(".").Write("hca.ptx.gz"); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -1,0 +1,239 @@
+package daemon
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/lgpu/lgpu/daemon/dispatch"
+	"github.com/lgpu/lgpu/daemon/mps"
+	"github.com/lgpu/lgpu/daemon/tenant"
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/policy/limits"
+	"github.com/lgpu/lgpu/policy/schedule"
+	"github.com/lgpu/lgpu/tenant/region"
+)
+
+// commit keeps a change of the tree before it takes effect. The tree's lock is held.
+func (n *Node) commit(c limits.Change) error { return n.store.SaveTree(c.State) }
+
+// apply carries a change of the tree to tenants and the policy. It runs on the writer's goroutine, under the tree's
+// lock.
+func (n *Node) apply(c limits.Change) {
+	n.pushing.Lock()
+	touched := slices.Concat(c.Created, c.Changed)
+	slices.Sort(touched) // a parent's ID is below its children's
+	for _, id := range touched {
+		if node, ok := n.tree.ByID(id); ok {
+			n.pushNode(node)
+			n.pushLimits(node)
+		}
+	}
+	for _, id := range c.Removed {
+		n.gates.Remove(id)
+	}
+	if err := n.pushBudgets(); err != nil {
+		n.log.Error("budgets of groups are not what they should be", "error", err)
+	}
+	n.pushing.Unlock()
+	n.announceChange(c)
+	if len(c.Removed) > 0 {
+		n.kick(c.Removed...)
+	}
+}
+
+// announceChange makes events of a change. Limits have changed where others are asked for than before, not where that
+// has an effect further down.
+func (n *Node) announceChange(c limits.Change) {
+	for _, id := range c.Created {
+		if node, ok := n.tree.ByID(id); ok {
+			n.emit(Event{Kind: LgpuCreated, Path: node.Path, ID: id, UID: node.UID, Text: node.Path + " was made"})
+		}
+	}
+	asked := make(map[uint64]limits.NodeState, len(c.State.Nodes))
+	for _, node := range c.State.Nodes {
+		asked[node.ID] = node
+	}
+	n.mu.Lock()
+	before := n.asked
+	n.asked = asked
+	n.mu.Unlock()
+	for _, id := range c.Changed {
+		if old, known := before[id]; known {
+			n.announceLimits(asked[id], old, c.By)
+		}
+	}
+	for _, id := range c.Removed {
+		n.mu.Lock()
+		path := n.paths[id]
+		delete(n.paths, id)
+		n.mu.Unlock()
+		n.emit(Event{Kind: LgpuRemoved, ID: id, Path: path, Text: path + " was removed"})
+		n.journal.forget(id)
+	}
+}
+
+// listed is how many differences an event names.
+const listed = 8
+
+// announceLimits makes the event of a node that asks for others than before.
+func (n *Node) announceLimits(now, before limits.NodeState, by *uint32) {
+	changed := now.Differences(before, n.tree.Devices())
+	if len(changed) == 0 {
+		return
+	}
+	if more := len(changed) - listed; more > 0 {
+		changed = append(changed[:listed], fmt.Sprintf("and %d more", more))
+	}
+	e := Event{Kind: LimitChanged, Path: now.Path, ID: now.ID, Text: now.Path + ": " + strings.Join(changed, ", ")}
+	if by != nil {
+		e.UID = *by
+		e.Text += fmt.Sprintf(", by user %d", *by)
+	}
+	n.emit(e)
+}
+
+// pushAll tells the policy of the whole tree.
+func (n *Node) pushAll() {
+	n.pushing.Lock()
+	defer n.pushing.Unlock()
+	for _, node := range n.tree.Nodes() {
+		n.pushNode(node)
+	}
+}
+
+// pushNode tells the policy of a node. pushing is held.
+func (n *Node) pushNode(node limits.Node) {
+	p := dispatch.Params{Parent: node.Parent, Gang: node.Gang, Cap: map[gpu.UUID]uint32{}, Min: map[gpu.UUID]uint32{}}
+	var mine []gpu.UUID
+	n.mu.Lock()
+	if l := n.lgpus[node.ID]; l != nil {
+		mine = devicesOf(node, l)
+	}
+	n.paths[node.ID] = node.Path
+	n.mu.Unlock()
+	p.Devices = mine
+	priority := limits.Normal
+	for _, e := range node.Devices {
+		uuid, err := gpu.ParseUUID(e.Device)
+		if err != nil || mine != nil && !slices.Contains(mine, uuid) {
+			continue
+		}
+		if e.Cap < region.FullCompute {
+			p.Cap[uuid] = e.Cap
+		}
+		if e.Min > 0 {
+			p.Min[uuid] = e.Min
+		}
+		// The policy has one weight and one class for a node: those that differ most from the ordinary.
+		if p.Weight == 0 || p.Weight == limits.DefaultWeight {
+			p.Weight = e.Weight
+		}
+		priority = max(priority, e.Priority)
+	}
+	p.Latency = priority == limits.Latency
+	if priority >= limits.High {
+		p.Class = schedule.High
+	}
+	if err := n.gates.Set(node.ID, p); err != nil {
+		n.log.Error("the policy does not take a node", "path", node.Path, "error", err)
+	}
+}
+
+// pushLimits changes what the processes of an lgpu see. pushing is held.
+func (n *Node) pushLimits(node limits.Node) {
+	l := n.lgpuOf(node.ID)
+	if l == nil {
+		return
+	}
+	n.mu.Lock()
+	active := l.record.Active
+	n.mu.Unlock()
+	if !active {
+		return
+	}
+	if err := n.tenants.SetLimits(node.ID, n.limitsOf(node, l)); err != nil {
+		n.log.Error("limits do not reach the processes", "path", node.Path, "error", err)
+	}
+}
+
+// limitsOf is what the processes of an lgpu see.
+func (n *Node) limitsOf(node limits.Node, l *lgpu) tenant.Limits {
+	limits := tenant.Limits{HostMemory: node.Host}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, uuid := range l.record.Devices {
+		d := region.DeviceLimits{UUID: uuid} // of a device that is gone nothing can be had
+		for _, device := range n.all {
+			if device.UUID != uuid {
+				continue
+			}
+			d.Physical = device.Memory
+			e, ok := node.Device(device.Identity())
+			if !ok {
+				continue
+			}
+			d.Memory, d.Compute = e.Memory, e.Cap
+			if !e.Whole {
+				d.Units = uint32(e.Units)
+			}
+			if n.modes.Mode(uuid) == mps.Spatial && e.Cap > 0 {
+				d.Compute = region.FullCompute // the hardware keeps it to its units
+			}
+			if device.Units <= 0 {
+				d.Units = 0 // unknown
+			}
+		}
+		limits.Devices = append(limits.Devices, d)
+	}
+	return limits
+}
+
+// pushBudgets tells tenants what the groups above lgpus in use allow all of them together. pushing is held.
+func (n *Node) pushBudgets() error {
+	n.mu.Lock()
+	var active []uint64
+	for id, l := range n.lgpus {
+		if l.record.Active {
+			active = append(active, id)
+		}
+	}
+	n.mu.Unlock()
+	byID := map[uint64]tenant.Budget{}
+	for _, id := range active {
+		node, ok := n.tree.ByID(id)
+		for ok && node.Parent != 0 {
+			if node, ok = n.tree.ByID(node.Parent); ok {
+				byID[node.ID] = budgetOf(node)
+			}
+		}
+	}
+	budgets := make([]tenant.Budget, 0, len(byID))
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
+		budgets = append(budgets, byID[id])
+	}
+	same := slices.EqualFunc(budgets, n.budgets, func(a, b tenant.Budget) bool {
+		return a.ID == b.ID && a.Parent == b.Parent && a.HostMemory == b.HostMemory && maps.Equal(a.Memory, b.Memory)
+	})
+	if same {
+		return nil
+	}
+	if err := n.tenants.SetBudgets(budgets); err != nil {
+		return err
+	}
+	n.budgets = budgets
+	return nil
+}
+
+// budgetOf is what a group allows all below it together.
+func budgetOf(node limits.Node) tenant.Budget {
+	b := tenant.Budget{ID: node.ID, Parent: node.Parent, HostMemory: node.HostMax, Memory: map[[16]byte]uint64{}}
+	for _, e := range node.Devices {
+		uuid, err := gpu.ParseUUID(e.Device)
+		if err == nil && e.OwnMemory != limits.NoLimit {
+			b.Memory[uuid] = e.OwnMemory
+		}
+	}
+	return b
+}

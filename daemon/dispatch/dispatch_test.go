@@ -1,0 +1,326 @@
+package dispatch
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/policy/schedule"
+	"github.com/lgpu/lgpu/tenant/protocol"
+)
+
+var card = gpu.UUID{1}
+
+// fake is a client's seat: it keeps what was sent to it, and the state of the grant that the interposer would keep.
+type fake struct {
+	lgpu uint64
+	uuid gpu.UUID
+
+	mu      sync.Mutex
+	busy    uint64
+	beats   int
+	news    chan protocol.Message
+	granted bool
+	free    bool
+	serial  uint64
+}
+
+func (f *fake) LGPU() uint64   { return f.lgpu }
+func (f *fake) UUID() [16]byte { return f.uuid }
+func (f *fake) Busy() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.busy
+}
+
+func (f *fake) Beat() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.beats++
+}
+
+func (f *fake) beaten() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.beats
+}
+
+func (f *fake) Send(m protocol.Message) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch m.Kind {
+	case protocol.Free:
+		f.free, f.granted = true, false
+	case protocol.Close:
+		f.granted = f.granted || f.free
+		f.free = false
+		f.serial = m.Serial
+	default:
+		f.free, f.granted, f.serial = false, true, m.Serial
+	}
+	f.news <- m
+}
+
+// work keeps the device busy.
+func (f *fake) work(d time.Duration) {
+	for start := now(); now() < start+int64(d); {
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.busy += uint64(d)
+}
+
+func (f *fake) running() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.granted
+}
+
+func (f *fake) closed(flags uint32) protocol.Message {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.granted = false
+	return protocol.Message{Kind: protocol.Closed, Serial: f.serial, Flags: flags, Value: f.busy}
+}
+
+// expect waits for the next message, which must be of that kind.
+func (f *fake) expect(t *testing.T, kind uint16) protocol.Message {
+	t.Helper()
+	select {
+	case m := <-f.news:
+		if m.Kind != kind {
+			t.Fatalf("lgpu %d was told %+v; want kind %d", f.lgpu, m, kind)
+		}
+		return m
+	case <-time.After(10 * time.Second):
+		t.Fatalf("lgpu %d was told nothing; want kind %d", f.lgpu, kind)
+	}
+	return protocol.Message{}
+}
+
+// quiet checks that nothing has been said.
+func (f *fake) quiet(t *testing.T) {
+	t.Helper()
+	select {
+	case m := <-f.news:
+		t.Fatalf("lgpu %d was told %+v; want nothing", f.lgpu, m)
+	default:
+	}
+}
+
+type rig struct {
+	*Runner
+	t      *testing.T
+	slices chan Slice
+}
+
+func newRig(t *testing.T, params map[uint64]Params) rig {
+	t.Helper()
+	r := rig{t: t, slices: make(chan Slice, 1000)}
+	var err error
+	r.Runner, err = New(Config{Options: schedule.Options{Slice: 10e6}, Slice: func(s Slice) { r.slices <- s }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Runner.Close)
+	for id, p := range params {
+		if err := r.Set(id, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+func (r rig) seat(lgpu uint64) *fake {
+	f := &fake{lgpu: lgpu, uuid: card, news: make(chan protocol.Message, 100)}
+	r.attach(f, protocol.Message{Kind: protocol.Gate})
+	return f
+}
+
+// Alone and without a cap a gate is free; when another comes it is closed, and they take turns.
+func TestFreeUntilShared(t *testing.T) {
+	r := newRig(t, map[uint64]Params{1: {}, 2: {}})
+	a := r.seat(1)
+	a.expect(t, protocol.Free)
+	r.want(a) // it asked before it heard
+	a.expect(t, protocol.Free)
+	b := r.seat(2)
+	if m := a.expect(t, protocol.Open); m.Flags != 0 { // accounts are kept from now on
+		t.Errorf("beside an idle lgpu: %+v", m)
+	}
+	r.want(b)
+	if m := a.expect(t, protocol.Open); m.Flags != protocol.FlagWanted || m.Value > a.Busy()+10e6 {
+		t.Errorf("beside a waiting lgpu: %+v", m)
+	}
+	b.quiet(t)
+	a.work(2 * time.Millisecond)
+	r.closed(a, a.closed(protocol.FlagWaiting))
+	b.expect(t, protocol.Open)
+	a.quiet(t)
+	turns := map[*fake]int{}
+	for runs, waits := b, a; turns[a]+turns[b] < 10; {
+		waits.quiet(t)
+		turns[runs]++
+		runs.work(2 * time.Millisecond)
+		r.closed(runs, runs.closed(protocol.FlagWaiting))
+		if waits.running() {
+			runs, waits = waits, runs
+		}
+		runs.expect(t, protocol.Open)
+	}
+	if turns[a] < 3 || turns[b] < 3 {
+		t.Errorf("turns: %d and %d", turns[a], turns[b])
+	}
+	s := <-r.slices
+	if s.LGPU != 1 || s.Device != card || s.Busy != 2e6 || s.End <= s.Start {
+		t.Errorf("the first turn was %+v", s)
+	}
+	if have := r.Stats().Grants; have != 11 {
+		t.Errorf("%d grants, want 11", have)
+	}
+}
+
+// The processes of an lgpu share its grant, one after the other; it is over when the last is done.
+func TestProcessesShareAGrant(t *testing.T) {
+	r := newRig(t, map[uint64]Params{1: {}, 2: {}})
+	a1, a2, b := r.seat(1), r.seat(1), r.seat(2)
+	a1.expect(t, protocol.Free)
+	a2.expect(t, protocol.Free)
+	a1.expect(t, protocol.Open) // both were free; from now on they take turns
+	a2.expect(t, protocol.Open)
+	r.closed(a1, a1.closed(0))
+	r.want(a1)
+	if m := a2.expect(t, protocol.Open); m.Flags != protocol.FlagWanted {
+		t.Errorf("beside a process of its own: %+v", m)
+	}
+	a1.quiet(t)
+	r.closed(a2, a2.closed(0)) // it had nothing to do
+	a1.expect(t, protocol.Open)
+	r.want(a2)
+	a1.expect(t, protocol.Open)
+	// After its turn it is told to stop, and goes on after the other.
+	a1.expect(t, protocol.Close)
+	r.closed(a1, a1.closed(protocol.FlagWaiting))
+	a2.expect(t, protocol.Open)
+	a1.quiet(t)
+	// One that does not stop is not waited for.
+	a2.expect(t, protocol.Close)
+	a1.expect(t, protocol.Open)
+	// For another lgpu both must.
+	r.want(b)
+	a1.expect(t, protocol.Close) // they have had a slice
+	r.closed(a1, a1.closed(0))
+	b.quiet(t)
+	r.closed(a2, a2.closed(0))
+	b.expect(t, protocol.Open)
+	// A process that dies while it runs leaves the device to the next.
+	r.want(a1)
+	b.expect(t, protocol.Open)
+	r.gone(b)
+	a1.expect(t, protocol.Free) // nobody else is left
+}
+
+// Who had work in flight when the daemon came has it charged to nobody, and asks like anybody else after it.
+func TestReconnect(t *testing.T) {
+	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: 5000}}})
+	a := &fake{lgpu: 1, uuid: card, news: make(chan protocol.Message, 100), granted: true}
+	r.attach(a, protocol.Message{Kind: protocol.Gate, Flags: protocol.FlagRunning})
+	a.quiet(t)
+	r.closed(a, a.closed(protocol.FlagWaiting))
+	m := a.expect(t, protocol.Open)
+	if m.Value == protocol.Forever {
+		t.Errorf("a capped lgpu was granted %+v", m)
+	}
+	r.closed(a, protocol.Message{Kind: protocol.Closed, Serial: m.Serial + 9}) // nonsense hurts nobody
+	r.closed(a, a.closed(0))
+}
+
+// On a device in spatial mode every gate is free, and the mode stays while somebody is there.
+func TestSpatial(t *testing.T) {
+	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: 5000}}, 2: {}})
+	if err := r.SetDevice(card, true, schedule.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	a, b := r.seat(1), r.seat(2)
+	a.expect(t, protocol.Free)
+	b.expect(t, protocol.Free)
+	if err := r.SetDevice(card, false, schedule.Options{}); err == nil {
+		t.Error("the mode changed under two lgpus")
+	}
+	r.gone(a)
+	r.gone(b)
+	if err := r.SetDevice(card, false, schedule.Options{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A cap holds by the clock: of a device that nobody else wants a lgpu with a cap gets that, and a changed cap at once.
+func TestCapAlone(t *testing.T) {
+	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: 2000}}})
+	a := r.seat(1)
+	start := time.Now()
+	r.want(a)
+	var granted time.Duration
+	for time.Since(start) < 300*time.Millisecond {
+		m := a.expect(t, protocol.Open)
+		if d := time.Duration(m.Value - a.Busy()); d > 0 {
+			granted += d
+			a.work(d)
+		}
+		r.closed(a, a.closed(protocol.FlagWaiting))
+	}
+	if most := time.Since(start)/5 + 30*time.Millisecond; granted > most || granted < 40*time.Millisecond {
+		t.Errorf("a cap of 20 %% let %v pass in %v", granted, time.Since(start))
+	}
+}
+
+// Who waits for its turn sees that the daemon lives, however long it takes.
+func TestBeats(t *testing.T) {
+	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: 1}}})
+	waits := r.seat(1)
+	r.want(waits)
+	waits.expect(t, protocol.Open)
+	waits.work(100 * time.Millisecond) // a debt of many seconds
+	r.closed(waits, waits.closed(protocol.FlagWaiting))
+	for before, deadline := waits.beaten(), time.Now().Add(20*time.Second); waits.beaten() < before+5; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d beats for who waits", waits.beaten()-before)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	r.mu.Lock() // a daemon that hangs
+	hung := waits.beaten()
+	time.Sleep(3 * protocol.Beat)
+	if n := waits.beaten() - hung; n > 1 { // one may have been on its way
+		t.Errorf("a daemon that hangs beats %d times", n)
+	}
+	r.mu.Unlock()
+}
+
+// What a process has used by its own credit while the daemon hung counts when it comes back: no grant begins before all
+// that was used is paid for.
+func TestChargeAfterHang(t *testing.T) {
+	const limit, burst, used = 5000, int64(20e6), 200 * time.Millisecond
+	began := now()
+	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: limit}}})
+	f := r.seat(1)
+	r.want(f)
+	f.expect(t, protocol.Open)
+	for range used / time.Millisecond { // a debt, as the tenant counts it
+		f.work(time.Millisecond)
+	}
+	r.closed(f, f.closed(protocol.FlagWaiting))
+	r.mu.Lock() // the daemon hangs
+	f.work(used)
+	r.mu.Unlock()
+	r.gone(f)
+	again := &fake{lgpu: 1, uuid: card, busy: f.Busy(), news: make(chan protocol.Message, 100)}
+	r.attach(again, protocol.Message{Kind: protocol.Gate, Flags: protocol.FlagRunning})
+	r.closed(again, again.closed(protocol.FlagWaiting))
+	again.expect(t, protocol.Open)
+	if flown := (now() - began) * limit / int64(schedule.Whole); int64(again.Busy()) > burst+flown {
+		t.Errorf("a grant after %v of use; %v of credit have flown in, and %v were there", time.Duration(again.Busy()),
+			time.Duration(flown), time.Duration(burst))
+	}
+}

@@ -1,0 +1,251 @@
+package metrics
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/tenant/region"
+)
+
+// family is a metric's name, type and labels.
+type family struct {
+	name   string
+	kind   prometheus.ValueType
+	desc   *prometheus.Desc
+	labels []string
+}
+
+// Label sets.
+var (
+	ofDevice     = []string{"device", "index"}
+	ofNode       = []string{"path", "kind"}
+	ofNodeDevice = []string{"path", "kind", "device"}
+)
+
+// families are all lgpu_* metrics, in the order of docs/metrics.md.
+var families []*family
+
+func gauge(name, help string, labels ...string) *family {
+	return own(name, help, prometheus.GaugeValue, labels)
+}
+
+func counter(name, help string, labels ...string) *family {
+	return own(name, help, prometheus.CounterValue, labels)
+}
+
+func histogramOf(name, help string, labels ...string) *family {
+	return own(name, help, prometheus.UntypedValue, labels)
+}
+
+func own(name, help string, kind prometheus.ValueType, labels []string) *family {
+	f := describe(name, help, kind, labels)
+	families = append(families, f)
+	return f
+}
+
+func describe(name, help string, kind prometheus.ValueType, labels []string) *family {
+	return &family{name: name, kind: kind, labels: labels, desc: prometheus.NewDesc(name, help, labels, nil)}
+}
+
+var (
+	daemonInfo     = gauge("lgpu_daemon_info", "The daemon, always 1.", "version", "police")
+	daemonStart    = gauge("lgpu_daemon_start_time_seconds", "When the daemon started, in seconds since 1970.")
+	daemonRestarts = counter("lgpu_daemon_restarts_total", "Daemons that took over the state of one before.")
+	events         = counter("lgpu_events_total", "What happened since the daemon started, by kind.", "kind")
+	nodes          = gauge("lgpu_nodes", "Nodes of the tree.", "kind")
+	nodesOmitted   = gauge("lgpu_nodes_omitted", "Nodes without metrics of their own, because there are too many.")
+
+	deviceInfo = gauge("lgpu_device_info", "A device, always 1.",
+		"device", "index", "name", "key", "pci", "mode", "sim", "parent")
+	deviceHealthy    = gauge("lgpu_device_healthy", "1 for a device that works, 0 for one that does not.", ofDevice...)
+	deviceMemory     = gauge("lgpu_device_memory_size_bytes", "The device's memory.", ofDevice...)
+	deviceMemoryUsed = gauge("lgpu_device_memory_used_bytes", "Device memory in use by everybody, as the driver says.",
+		ofDevice...)
+	deviceUnits       = gauge("lgpu_device_compute_units", "Compute units of the device.", ofDevice...)
+	deviceUtilisation = gauge("lgpu_device_utilisation_ratio", "Part of the driver's last sample in which a kernel ran.",
+		ofDevice...)
+	deviceMemoryActive = gauge("lgpu_device_memory_utilisation_ratio",
+		"Part of the driver's last sample in which device memory was read or written.", ofDevice...)
+	deviceStrangers = gauge("lgpu_device_stranger_processes", "Processes on the device that belong to no lgpu.",
+		ofDevice...)
+	strangersMemory = gauge("lgpu_device_stranger_memory_bytes", "Device memory of processes that belong to no lgpu.",
+		ofDevice...)
+	sliceLength = histogramOf("lgpu_device_slice_seconds", "How long lgpus had the device at a stretch.", "device")
+	sliceSwitch = histogramOf("lgpu_device_slice_switch_seconds",
+		"Time in which nobody had the device between slices of two lgpus that followed within 10 ms.", "device")
+	slicesMissed = counter("lgpu_slices_missed_total",
+		"Slices that were not counted, because there were too many at once.")
+
+	nodeInfo    = gauge("lgpu_info", "A node of the tree, always 1.", "path", "kind", "persistent", "gang")
+	nodeClients = gauge("lgpu_clients", "Processes that use the lgpu.", ofNode...)
+	nodeState   = gauge("lgpu_state", "1 for the state that the lgpu is in on the device, 0 for the others.", "path",
+		"kind", "device", "state")
+	hostUsed  = gauge("lgpu_host_memory_used_bytes", "Page-locked host memory in use.", ofNode...)
+	hostLimit = gauge("lgpu_host_memory_limit_bytes", "Limit of page-locked host memory; absent without one.",
+		ofNode...)
+	memoryUsed    = gauge("lgpu_memory_used_bytes", "Device memory in use.", ofNodeDevice...)
+	memoryPeak    = gauge("lgpu_memory_peak_bytes", "The most device memory that was ever in use.", ofNodeDevice...)
+	memoryGranted = gauge("lgpu_memory_granted_bytes", "Device memory that may be used without asking the daemon.",
+		ofNodeDevice...)
+	memoryLimit = gauge("lgpu_memory_limit_bytes", "Limit of device memory, ancestors' included; absent without one.",
+		ofNodeDevice...)
+	computeCap = gauge("lgpu_compute_cap_ratio", "Cap of device time, ancestors' included; 1 is none.", ofNodeDevice...)
+	computeMin = gauge("lgpu_compute_guarantee_ratio", "Part of device time that is guaranteed.", ofNodeDevice...)
+	weight     = gauge("lgpu_compute_weight", "Weight against siblings.", ofNodeDevice...)
+	shareAsked = gauge("lgpu_share_asked_ratio",
+		"Part of device time that the node is entitled to now; absent where that is not measured.", ofNodeDevice...)
+	shareGiven = gauge("lgpu_share_delivered_ratio",
+		"Part of device time over the last second; absent where that is not measured.", ofNodeDevice...)
+	busy = counter("lgpu_compute_busy_seconds_total",
+		"Device time used since the lgpu was made, but for times alone without a cap.", ofNodeDevice...)
+	launches = counter("lgpu_launches_total",
+		"Launches since the lgpu was made, but for times alone without a cap.", ofNodeDevice...)
+	nodeSlices = counter("lgpu_slices_total",
+		"Slices that the lgpu had; it has the device without slices while nobody else wants it.", ofNodeDevice...)
+)
+
+// kinds are shown from the start, so that the first event of a kind is a rise from zero.
+var kinds = []daemon.Kind{
+	daemon.LgpuCreated, daemon.LgpuRemoved, daemon.ClientJoined, daemon.ClientLeft, daemon.ClientRefused, daemon.LimitChanged,
+	daemon.MemoryHigh, daemon.OutOfMemory, daemon.PoliceStranger, daemon.PoliceOverrun, daemon.PoliceStopped, daemon.DrainOverrun,
+	daemon.DeviceFault, daemon.DeviceWell, daemon.MPSStarted, daemon.MPSStopped, daemon.MPSDied,
+}
+
+var states = []string{daemon.StateIdle, daemon.StateWaiting, daemon.StateRunning, daemon.StateDraining}
+
+// emitter turns values into metrics.
+type emitter struct {
+	metrics chan<- prometheus.Metric
+	names   map[gpu.UUID]string // label device
+	indexes map[gpu.UUID]string // label index
+}
+
+func newEmitter(metrics chan<- prometheus.Metric, devices []daemon.Device) *emitter {
+	e := &emitter{metrics: metrics, names: map[gpu.UUID]string{}, indexes: map[gpu.UUID]string{}}
+	for i := range devices {
+		d := &devices[i]
+		e.names[d.UUID] = d.Identity()
+		e.indexes[d.UUID] = d.Ordinal()
+	}
+	return e
+}
+
+// emit sends one metric. The labels' number is this package's own doing, so that a wrong one may panic, and tests see
+// it.
+func (e *emitter) emit(f *family, value float64, labels ...string) {
+	for i, l := range labels {
+		labels[i] = strings.ToValidUTF8(l, "�") // the one thing about a value that Prometheus refuses
+	}
+	e.metrics <- prometheus.MustNewConstMetric(f.desc, f.kind, value, labels...)
+}
+
+// name is a device's label; of one that has just gone, its UUID.
+func (e *emitter) name(device gpu.UUID) string {
+	if name, known := e.names[device]; known {
+		return name
+	}
+	return device.String()
+}
+
+func (e *emitter) daemon(s *daemon.Snapshot, c daemon.Counters) {
+	e.emit(daemonInfo, 1, s.Daemon.Version, string(s.Daemon.Police))
+	e.emit(daemonStart, float64(s.Daemon.Started.UnixMilli())/1e3)
+	e.emit(daemonRestarts, float64(s.Daemon.Restarts))
+	count := map[daemon.Kind]uint64{}
+	for _, kind := range kinds {
+		count[kind] = 0
+	}
+	maps.Copy(count, c.Events)
+	for _, kind := range slices.Sorted(maps.Keys(count)) {
+		e.emit(events, float64(count[kind]), string(kind))
+	}
+	number := map[string]int{}
+	for i := range s.Nodes {
+		number[s.Nodes[i].Kind]++
+	}
+	for _, kind := range []string{daemon.KindGroup, daemon.KindLgpu} {
+		e.emit(nodes, float64(number[kind]), kind)
+	}
+}
+
+func (e *emitter) device(d *daemon.Device) {
+	name, index := e.names[d.UUID], e.indexes[d.UUID]
+	parent := ""
+	if d.MIG() {
+		parent = d.Parent.String()
+	}
+	e.emit(deviceInfo, 1, name, index, d.Name, d.Key(), d.PCI, d.Mode, d.Sim, parent)
+	e.emit(deviceHealthy, truth(d.Healthy), name, index)
+	e.emit(deviceMemory, float64(d.Memory), name, index)
+	e.emit(deviceMemoryUsed, float64(d.MemoryUsed), name, index)
+	e.emit(deviceUnits, float64(d.Units), name, index)
+	if d.Utilisation >= 0 {
+		e.emit(deviceUtilisation, float64(d.Utilisation)/100, name, index)
+	}
+	if d.MemoryUtilisation >= 0 {
+		e.emit(deviceMemoryActive, float64(d.MemoryUtilisation)/100, name, index)
+	}
+	strangers, held := 0, uint64(0)
+	for i := range d.Processes {
+		if d.Processes[i].Path == "" {
+			strangers++
+			held += d.Processes[i].Memory
+		}
+	}
+	e.emit(deviceStrangers, float64(strangers), name, index)
+	e.emit(strangersMemory, float64(held), name, index)
+}
+
+func (e *emitter) node(n *daemon.NodeState) {
+	e.emit(nodeInfo, 1, n.Path, n.Kind, strconv.FormatBool(n.Persistent), n.Gang)
+	e.emit(hostUsed, float64(n.HostUsed), n.Path, n.Kind)
+	if n.HostMax != nil {
+		e.emit(hostLimit, float64(*n.HostMax), n.Path, n.Kind)
+	}
+	if n.Kind == daemon.KindLgpu {
+		e.emit(nodeClients, float64(len(n.Clients)), n.Path, n.Kind)
+	}
+	for i := range n.Devices {
+		d := &n.Devices[i]
+		labels := []string{n.Path, n.Kind, e.name(d.Device)}
+		e.emit(memoryUsed, float64(d.MemoryUsed), labels...)
+		e.emit(memoryPeak, float64(d.MemoryPeak), labels...)
+		if d.Effective.MemoryMax != region.NoLimit {
+			e.emit(memoryLimit, float64(d.Effective.MemoryMax), labels...)
+		}
+		e.emit(computeCap, hundredths(d.Effective.Compute), labels...)
+		e.emit(computeMin, hundredths(d.Effective.Min), labels...)
+		e.emit(weight, float64(d.Effective.Weight), labels...)
+		if d.Measured {
+			e.emit(shareAsked, hundredths(d.Asked), labels...)
+			e.emit(shareGiven, hundredths(d.Delivered), labels...)
+		}
+		if n.Kind != daemon.KindLgpu {
+			continue // a group's sums would fall when an lgpu goes, which a counter must not
+		}
+		e.emit(busy, d.Busy.Seconds(), labels...)
+		e.emit(launches, float64(d.Launches), labels...)
+		if d.MemoryGranted != region.NoLimit {
+			e.emit(memoryGranted, float64(d.MemoryGranted), labels...)
+		}
+		for _, state := range states {
+			e.emit(nodeState, truth(d.State == state), append(labels[:3:3], state)...)
+		}
+	}
+}
+
+// hundredths makes a share of hundredths of a percent a ratio.
+func hundredths(share uint32) float64 { return float64(share) / 1e4 }
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

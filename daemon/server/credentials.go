@@ -1,0 +1,181 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/lgpu/lgpu/daemon/foreign"
+)
+
+// caller is the process at the other end of a connection, as the kernel vouches for it.
+type caller struct {
+	credentials.CommonAuthInfo
+	pid      int // 0 if it is in a process namespace that this one cannot see
+	uid, gid uint32
+	groups   []uint32 // supplementary ones
+}
+
+// AuthType implements credentials.AuthInfo.
+func (caller) AuthType() string { return "peer" }
+
+// callerOf returns who makes a call.
+func callerOf(ctx context.Context) (caller, bool) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return caller{}, false
+	}
+	c, ok := p.AuthInfo.(caller)
+	return c, ok
+}
+
+// peers are transport credentials that ask the kernel who connects. Connections are counted for each user, so that none
+// keeps others out by opening all there can be.
+type peers struct {
+	// trusts says who has no bounds. limit is for connections of one other user, total for those of all such users.
+	trusts       func(uid uint32) bool
+	limit, total int
+
+	mu   sync.Mutex
+	open map[uint32]int // guarded by mu; connections by user
+	all  int            // guarded by mu; of users who are not trusted
+}
+
+// admission is a listener that refuses connections beyond the bounds before anything is made for them: refused in their
+// handshakes, they would be as many at once as somebody can make meanwhile.
+type admission struct {
+	net.Listener
+	peers *peers
+}
+
+// Accept implements net.Listener.
+func (a admission) Accept() (net.Conn, error) {
+	for {
+		c, err := a.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		who, err := ask(c)
+		if err == nil && a.peers.enter(who.uid) {
+			return &counted{Conn: c, who: who, closed: sync.OnceFunc(func() { a.peers.leave(who.uid) })}, nil
+		}
+		_ = c.Close()
+	}
+}
+
+// ServerHandshake implements credentials.TransportCredentials for the connections of an admission.
+func (p *peers) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	admitted, ok := c.(*counted)
+	if !ok {
+		return nil, nil, fmt.Errorf("%T has not been admitted", c)
+	}
+	return admitted, admitted.who, nil
+}
+
+// enter counts a connection of a user, or reports that there may be no more.
+func (p *peers) enter(uid uint32) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.trusts(uid) {
+		if p.open[uid] >= p.limit || p.all >= p.total {
+			return false
+		}
+		p.all++
+	}
+	p.open[uid]++
+	return true
+}
+
+// trusted reports whether a user is one whom the daemon obeys in any case.
+func trusted(uid uint32) bool { return uid == 0 || uid == uint32(unix.Geteuid()) }
+
+func (p *peers) leave(uid uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.trusts(uid) {
+		p.all--
+	}
+	if p.open[uid]--; p.open[uid] == 0 {
+		delete(p.open, uid)
+	}
+}
+
+// counted is a connection that is counted until it is closed.
+type counted struct {
+	net.Conn
+	who    caller
+	closed func()
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	c.closed()
+	return c.Conn.Close()
+}
+
+// ClientHandshake implements credentials.TransportCredentials; clients have no use for these.
+func (p *peers) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("peer credentials are for servers")
+}
+
+// Info implements credentials.TransportCredentials.
+func (p *peers) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "peer"}
+}
+
+// Clone implements credentials.TransportCredentials.
+func (p *peers) Clone() credentials.TransportCredentials { return p }
+
+// OverrideServerName implements credentials.TransportCredentials.
+func (p *peers) OverrideServerName(string) error { return nil }
+
+// ask returns the process that opened a connection.
+func ask(c net.Conn) (caller, error) {
+	u, ok := c.(*foreign.Conn)
+	if !ok {
+		return caller{}, fmt.Errorf("%T is no connection of Listen", c)
+	}
+	var who caller
+	var failed error
+	err := u.Control(func(fd int) {
+		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if err != nil {
+			failed = fmt.Errorf("ask who connects: %w", err)
+			return
+		}
+		who.pid, who.uid, who.gid = int(cred.Pid), cred.Uid, cred.Gid
+		if who.groups, err = peerGroups(fd); err != nil {
+			failed = fmt.Errorf("ask for the groups of who connects: %w", err)
+		}
+	})
+	who.SecurityLevel = credentials.PrivacyAndIntegrity // nobody else sees the bytes of a unix socket
+	return who, errors.Join(err, failed)
+}
+
+// peerGroups returns the supplementary groups of the process at the other end of a socket.
+func peerGroups(fd int) ([]uint32, error) {
+	for groups := make([]uint32, 64); ; {
+		size := uint32(4 * len(groups))
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_PEERGROUPS,
+			uintptr(unsafe.Pointer(unsafe.SliceData(groups))), uintptr(unsafe.Pointer(&size)), 0)
+		switch {
+		case errno == 0:
+			return groups[:size/4], nil
+		case errno == unix.ERANGE && int(size/4) > len(groups): // the kernel says how many there are
+			groups = make([]uint32, size/4)
+		default:
+			return nil, errno
+		}
+	}
+}
+
+// in reports whether the caller is a member of a group.
+func (c caller) in(gid uint32) bool { return c.gid == gid || slices.Contains(c.groups, gid) }

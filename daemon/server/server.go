@@ -1,0 +1,251 @@
+// Package server answers the API's calls for a daemon. Each call is checked, handed to package daemon or limits, and its
+// result written as a message; nothing is decided here but who may call what.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os/user"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/daemon/foreign"
+)
+
+// DefaultGroup is the group whose members may change things, where there is one of that name.
+const DefaultGroup = "lgpu"
+
+// Bounds of what a caller can make the daemon do or keep.
+const (
+	maxRequest     = 1 << 20 // bytes
+	maxConnections = 16      // of one user other than root and the daemon's own
+	maxOthers      = 256     // connections of all such users; root and the daemon's own user have room beside them
+	maxStreams     = 16      // calls at the same time on one connection
+	handshakeTime  = 10 * time.Second
+	endTime        = 2 * time.Second // for calls to end when the server does
+)
+
+// Options of a server.
+type Options struct {
+	// Group is the name or number of the group whose members may use Control beside root and the daemon's user. Empty
+	// is DefaultGroup, which need not exist.
+	Group string
+	// Stop ends the daemon; Control.Stop calls it.
+	Stop func()
+	// Log is told of changes and who made them; the default discards.
+	Log *slog.Logger
+}
+
+// Server is the API of one daemon.
+type Server struct {
+	api.UnimplementedViewServer
+	api.UnimplementedControlServer
+
+	node    *daemon.Node
+	options Options
+	group   uint32 // its members may change things
+	grouped bool   // whether there is a group
+	peers   *peers
+	grpc    *grpc.Server
+	ending  chan struct{} // closed when Serve ends
+	end     func()        // closes ending
+}
+
+// New makes a server of n.
+func New(n *daemon.Node, o Options) (*Server, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Stop == nil {
+		o.Stop = func() {}
+	}
+	s := &Server{
+		node: n, options: o, ending: make(chan struct{}),
+		peers: &peers{trusts: trusted, limit: maxConnections, total: maxOthers, open: map[uint32]int{}},
+	}
+	s.end = sync.OnceFunc(func() { close(s.ending) })
+	if err := s.findGroup(); err != nil {
+		return nil, err
+	}
+	s.grpc = grpc.NewServer(
+		grpc.Creds(s.peers),
+		grpc.MaxRecvMsgSize(maxRequest),
+		grpc.MaxSendMsgSize(api.MaxMessage),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.ConnectionTimeout(handshakeTime),
+		grpc.UnaryInterceptor(s.unary),
+		grpc.StreamInterceptor(s.stream))
+	api.RegisterViewServer(s.grpc, s)
+	api.RegisterControlServer(s.grpc, s)
+	return s, nil
+}
+
+func (s *Server) findGroup() error {
+	name := s.options.Group
+	if name == "" {
+		name = DefaultGroup
+	}
+	g, err := user.LookupGroup(name)
+	var unknown user.UnknownGroupError
+	switch {
+	case err == nil:
+		name = g.Gid
+	case errors.As(err, &unknown) && s.options.Group == "":
+		return nil
+	}
+	gid, parseErr := strconv.ParseUint(name, 10, 32)
+	if parseErr != nil {
+		return fmt.Errorf("group %q: %w", name, err)
+	}
+	s.group, s.grouped = uint32(gid), true
+	return nil
+}
+
+// Listen opens the API's socket at path, for every user, in place of one that nobody listens at any more. The caller
+// has the lock of the runtime folder.
+func Listen(path string) (net.Listener, error) {
+	if err := unix.Unlink(path); err != nil && err != unix.ENOENT {
+		return nil, fmt.Errorf("remove the old socket %s: %w", path, err)
+	}
+	l, err := foreign.Listen("unix", path, false, &foreign.Closers{})
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	if err := unix.Chmod(path, 0o666); err != nil { // who connects is asked, whoever it is
+		return nil, errors.Join(fmt.Errorf("open %s to all users: %w", path, err), l.Close())
+	}
+	return l, nil
+}
+
+// Serve answers calls that come through l until ctx ends; then it returns nil and l is closed. Launchers keep what they
+// hold: they are to take it up again with the next daemon.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	stop := context.AfterFunc(ctx, s.stop)
+	defer stop()
+	if err := s.grpc.Serve(admission{l, s.peers}); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serve the API at %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// stop ends all calls, those that take long at once.
+func (s *Server) stop() {
+	s.end()
+	kill := time.AfterFunc(endTime, s.grpc.Stop)
+	defer kill.Stop()
+	s.grpc.GracefulStop()
+}
+
+// errEnding is the end of every call on a daemon that was told to end: launchers wait for another instead of starting
+// one.
+var errEnding = withFailure(codes.Unavailable, "it is ending", &api.Failure{Errno: int32(unix.ESHUTDOWN)})
+
+// unary keeps the daemon from leaving during a call, and from obeying who may not command it.
+func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
+) (any, error) {
+	defer s.node.Use()()
+	if err := s.allow(ctx, info.FullMethod); err != nil {
+		return nil, err
+	}
+	reply, err := handle(ctx, request)
+	return reply, failure(err)
+}
+
+func (s *Server) stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler,
+) error {
+	defer s.node.Use()()
+	if err := s.allow(stream.Context(), info.FullMethod); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-s.ending:
+			cancel(daemon.ErrClosed)
+		case <-ctx.Done():
+		}
+	}()
+	err := handle(server, bounded{stream, ctx})
+	select {
+	case <-s.ending:
+		if err != nil {
+			return errEnding
+		}
+	default:
+	}
+	return failure(err)
+}
+
+// bounded is a stream that ends with the server.
+type bounded struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context implements grpc.ServerStream.
+func (b bounded) Context() context.Context { return b.ctx }
+
+// control is what the names of calls begin with that only some may make.
+var control = "/" + api.Control_ServiceDesc.ServiceName + "/"
+
+// allow returns why the caller may not make a call.
+func (s *Server) allow(ctx context.Context, method string) error {
+	who, ok := callerOf(ctx)
+	if !ok {
+		return status.Error(codes.Unauthenticated, "the kernel does not say who calls")
+	}
+	if !strings.HasPrefix(method, control) || s.mayChange(who) {
+		return nil
+	}
+	call := strings.ToLower(strings.TrimPrefix(method, control))
+	return withFailure(codes.PermissionDenied, fmt.Sprintf("%s: user %d may look, but change nothing", call, who.uid),
+		&api.Failure{Errno: int32(unix.EPERM), Subject: call, Hint: "this daemon obeys " + s.whoMayChange()})
+}
+
+func (s *Server) mayChange(who caller) bool {
+	return trusted(who.uid) || s.grouped && who.in(s.group)
+}
+
+// whoMayChange says in words whom the daemon obeys.
+func (s *Server) whoMayChange() string {
+	who := "root"
+	if uid := unix.Geteuid(); uid != 0 {
+		who += fmt.Sprintf(" and user %s", userName(uint32(uid)))
+	}
+	switch {
+	case s.grouped:
+		who += fmt.Sprintf(" and members of group %s", groupName(s.group))
+	default:
+		who += fmt.Sprintf("; to let others, make a group %s, add them, and restart it", DefaultGroup)
+	}
+	return who
+}
+
+func userName(uid uint32) string {
+	n := strconv.FormatUint(uint64(uid), 10)
+	if u, err := user.LookupId(n); err == nil {
+		return u.Username
+	}
+	return n
+}
+
+func groupName(gid uint32) string {
+	n := strconv.FormatUint(uint64(gid), 10)
+	if g, err := user.LookupGroupId(n); err == nil {
+		return g.Name
+	}
+	return n
+}

@@ -1,0 +1,191 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/policy/limits"
+)
+
+// Intervals of Watch.
+const (
+	defaultInterval = time.Second
+	minInterval     = 100 * time.Millisecond
+)
+
+// Info implements api.ViewServer.
+func (s *Server) Info(ctx context.Context, _ *api.InfoRequest) (*api.Info, error) {
+	who, _ := callerOf(ctx) // allow has seen to it
+	return &api.Info{
+		Daemon: daemonMessage(s.node.Snapshot().Daemon), MayChange: s.mayChange(who), WhoMayChange: s.whoMayChange(),
+	}, nil
+}
+
+// Snapshot implements api.ViewServer.
+func (s *Server) Snapshot(context.Context, *api.SnapshotRequest) (*api.Snapshot, error) {
+	return snapshot(s.node.Snapshot()), nil
+}
+
+// Watch implements api.ViewServer.
+func (s *Server) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[api.Snapshot]) error {
+	interval := time.Duration(r.GetIntervalNs())
+	switch {
+	case interval == 0:
+		interval = defaultInterval
+	case interval < minInterval:
+		return refuse("interval_ns", fmt.Sprintf("interval %v: the shortest is %v", interval, minInterval))
+	}
+	return s.node.Watch(stream.Context(), interval, func(n daemon.Snapshot) error { return stream.Send(snapshot(n)) })
+}
+
+// Events implements api.ViewServer.
+func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
+	feed := s.node.Events() // before those that are kept, so that none is missed
+	defer feed.Close()
+	if err := s.heardOf(r.GetPath()); err != nil {
+		return err
+	}
+	last, known := uint64(0), namesIn(s.node.Snapshot())
+	send := func(events []daemon.Event) error {
+		for _, e := range events {
+			if e.Seq <= last {
+				continue
+			}
+			last = e.Seq
+			if !below(e.Path, r.GetPath()) {
+				continue
+			}
+			if err := stream.Send(event(e, known)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := send(s.node.Recent()); err != nil || !r.GetFollow() {
+		return err
+	}
+	for {
+		events, _, err := feed.Next(stream.Context()) // what was lost shows in the numbers
+		if err != nil {
+			return err
+		}
+		if err := send(events); err != nil {
+			return err
+		}
+	}
+}
+
+// heardOf refuses a path that no node has and no event that is kept is about.
+func (s *Server) heardOf(path string) error {
+	_, err := s.node.Tree().Node(path)
+	if path == "" || err == nil {
+		return nil
+	}
+	if slices.ContainsFunc(s.node.Recent(), func(e daemon.Event) bool { return below(e.Path, path) }) {
+		return nil
+	}
+	return err
+}
+
+// below reports whether path is that of a node or of one below it. Everything is below the empty path.
+func below(path, ancestor string) bool {
+	ancestor = strings.TrimSuffix(ancestor, "/")
+	return ancestor == "" || path == ancestor || strings.HasPrefix(path, ancestor+"/")
+}
+
+// Slices implements api.ViewServer.
+func (s *Server) Slices(r *api.SlicesRequest, stream grpc.ServerStreamingServer[api.SliceBatch]) error {
+	var only *gpu.UUID
+	if r.GetDevice() != "" {
+		var have []gpu.Device
+		for _, d := range s.node.Snapshot().Devices {
+			have = append(have, d.Device)
+		}
+		chosen, err := gpu.Select(have, []string{r.GetDevice()})
+		if err != nil {
+			return withFailure(codes.NotFound, err.Error(), &api.Failure{Errno: int32(syscall.ENODEV), Subject: "device"})
+		}
+		only = &chosen[0].UUID
+	}
+	feed := s.node.Slices()
+	defer feed.Close()
+	known := namesIn(s.node.Snapshot())
+	for {
+		turns, lost, err := feed.Next(stream.Context())
+		if err != nil {
+			return err
+		}
+		batch := &api.SliceBatch{Lost: lost}
+		for _, t := range turns {
+			if only == nil || t.Device == *only {
+				batch.Slices = append(batch.Slices, slice(t, known))
+			}
+		}
+		if len(batch.Slices) == 0 && lost == 0 {
+			continue
+		}
+		if err := stream.Send(batch); err != nil {
+			return err
+		}
+	}
+}
+
+// List implements api.ViewServer.
+func (s *Server) List(_ context.Context, r *api.ListRequest) (*api.Listing, error) {
+	n, err := s.node.Tree().Node(r.GetPath())
+	if err != nil {
+		return nil, err
+	}
+	l := &api.Listing{Children: n.Children}
+	for _, f := range filesOf(n) {
+		l.Files = append(l.Files, &api.File{Name: f.Name, Writable: f.Writable})
+	}
+	return l, nil
+}
+
+// Read implements api.ViewServer.
+func (s *Server) Read(_ context.Context, r *api.ReadRequest) (*api.Files, error) {
+	n, err := s.node.Tree().Node(r.GetPath())
+	if err != nil {
+		return nil, err
+	}
+	writable := map[string]bool{}
+	names := r.GetFiles()
+	if most := len(limits.Files()); len(names) > most { // anybody may ask, and each takes a while
+		return nil, refuse("files", fmt.Sprintf("%d files: a node has %d", len(names), most))
+	}
+	for _, f := range filesOf(n) {
+		writable[f.Name] = f.Writable
+		if len(r.GetFiles()) == 0 {
+			names = append(names, f.Name)
+		}
+	}
+	files := &api.Files{}
+	for _, name := range names {
+		text, err := s.node.Tree().Read(r.GetPath(), name)
+		if err != nil {
+			return nil, err
+		}
+		files.Files = append(files.Files, &api.File{Name: name, Data: []byte(text), Writable: writable[name]})
+	}
+	return files, nil
+}
+
+// filesOf returns the files that a node has.
+func filesOf(n limits.Node) []limits.File {
+	files := limits.Files()
+	if n.Path == limits.Root {
+		return files
+	}
+	return slices.DeleteFunc(files, func(f limits.File) bool { return f.Root })
+}

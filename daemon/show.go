@@ -1,0 +1,243 @@
+package daemon
+
+import (
+	"context"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/lgpu/lgpu/daemon/dispatch"
+	"github.com/lgpu/lgpu/daemon/mps"
+	"github.com/lgpu/lgpu/daemon/tenant"
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/internal/proc"
+	"github.com/lgpu/lgpu/policy/limits"
+)
+
+// Watch calls show with a Snapshot at once and then every period (at least 50 ms) until it fails, ctx ends or the
+// daemon does, and returns why.
+func (n *Node) Watch(ctx context.Context, period time.Duration, show func(Snapshot) error) error {
+	tick := time.NewTicker(max(period, 50*time.Millisecond))
+	defer tick.Stop()
+	for {
+		if err := show(n.Snapshot()); err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-n.ctx.Done():
+			return ErrClosed
+		}
+	}
+}
+
+// Snapshot returns the present state.
+func (n *Node) Snapshot() Snapshot {
+	clients := n.tenants.Clients()
+	s := Snapshot{At: time.Now(), Daemon: n.daemon(), Devices: n.showDevices(clients)}
+	shares := n.shares()
+	nodes := n.tree.Nodes()
+	index := make(map[uint64]int, len(nodes))
+	s.Nodes = make([]NodeState, len(nodes))
+	for i, node := range nodes {
+		index[node.ID] = i
+		s.Nodes[i] = n.showNode(node, shares, clients)
+	}
+	// Children come after their parents, so from the last to the first each is complete when it is added to its parent.
+	for i := len(nodes) - 1; i > 0; i-- {
+		if parent, ok := index[nodes[i].Parent]; ok {
+			s.Nodes[parent].addUse(s.Nodes[i])
+		}
+	}
+	return s
+}
+
+func (n *Node) daemon() Daemon {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return Daemon{
+		Version: n.config.Version, PID: os.Getpid(), Started: n.started, Dir: n.config.Dir, Tree: n.mounted,
+		Police: n.config.Police, Restarts: n.restarts, Idle: n.config.Idle,
+	}
+}
+
+// showDevices shows what was last seen of the devices. Whose the processes are is said as of now.
+func (n *Node) showDevices(clients []tenant.Client) []Device {
+	byPID := make(map[int]uint64, len(clients))
+	for _, c := range clients {
+		byPID[c.Peer.PID] = c.LGPU
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := make([]Device, 0, len(n.all))
+	for _, d := range n.all {
+		shown := Device{
+			Device: d.Device, Mode: n.modes.Mode(d.UUID).String(), Sim: d.origin.shape, Healthy: d.fault == "",
+			Fault:      d.fault,
+			MemoryUsed: d.facts.MemoryUsed, Utilisation: d.facts.Utilisation,
+			MemoryUtilisation: d.facts.MemoryUtilisation,
+			Sampled:           d.sampled,
+		}
+		if d.sampled.IsZero() {
+			shown.Utilisation, shown.MemoryUtilisation = -1, -1
+		}
+		for _, p := range d.facts.Processes {
+			shown.Processes = append(shown.Processes, DeviceProcess{
+				PID: p.PID, Memory: p.Memory, Utilisation: p.Utilisation, Path: n.paths[byPID[p.PID]],
+			})
+		}
+		out = append(out, shown)
+	}
+	for i := range out {
+		for k := range out[i].Processes {
+			p := &out[i].Processes[k]
+			p.UID, _ = uidOf(p.PID)
+			if s, err := proc.Live(p.PID); err == nil {
+				p.Comm = s.Comm
+			}
+		}
+	}
+	return out
+}
+
+// showNode shows a node with what its own processes use.
+func (n *Node) showNode(node limits.Node, shares map[place]dispatch.Share, clients []tenant.Client) NodeState {
+	s := NodeState{
+		Path: node.Path, ID: node.ID, Kind: KindGroup, Persistent: !node.Temporary, State: StateIdle, Gang: node.Gang,
+		Cgroups: node.Cgroups,
+	}
+	if node.Path != limits.Root {
+		s.Name = nameOf(node.Path)
+	}
+	if node.HostMax != limits.NoLimit {
+		s.HostMax = &node.HostMax
+	}
+	var mine []gpu.UUID
+	if l := n.lgpuOf(node.ID); l != nil {
+		n.mu.Lock()
+		mine = devicesOf(node, l)
+		s.Created = l.record.Created
+		for held := range l.launchers {
+			s.Launchers = append(s.Launchers, Launcher{PID: held.PID, UID: held.uid, Comm: held.comm})
+		}
+		n.mu.Unlock()
+		slices.SortFunc(s.Launchers, func(a, b Launcher) int { return a.PID - b.PID })
+		if mine != nil {
+			s.Kind = KindLgpu
+		}
+		if used, err := n.tenants.Usage(node.ID); err == nil {
+			s.HostUsed = used.Host
+		}
+	}
+	uses := n.usageOf(node.ID)
+	for _, d := range n.shown(node, mine) {
+		use, share := uses[d.Device], shares[place{node.ID, d.Device}]
+		d.MemoryUsed, d.MemoryPeak, d.MemoryGranted = use.Used, use.Peak, use.Granted
+		d.Busy, d.Launches = use.Busy, use.Launches
+		t := n.timeOn(node.ID, d.Device, share, clients)
+		d.Asked, d.Delivered, d.Measured, d.State = t.asked, t.delivered, t.measured, t.state
+		s.State = busier(s.State, d.State)
+		s.Devices = append(s.Devices, d)
+	}
+	for _, c := range clients {
+		if c.LGPU == node.ID {
+			s.Clients = append(s.Clients, Client{
+				PID: c.Peer.PID, UID: c.Peer.UID, Comm: c.Peer.Comm, Since: c.Joined, Index: c.Index, Linked: c.Linked,
+				Host: c.Host, Memory: c.Memory,
+			})
+		}
+	}
+	return s
+}
+
+// devicesOf are those that a node's own processes have or had, nil where it is none of an lgpu: a node that has others
+// below it is a group, whatever once ran in it. Node.mu is held.
+func devicesOf(node limits.Node, l *lgpu) []gpu.UUID {
+	if len(node.Children) > 0 {
+		return nil
+	}
+	return l.record.Devices
+}
+
+// shown are the limits of a node for the devices that it has: those of an lgpu in their order, a group's all.
+func (n *Node) shown(node limits.Node, mine []gpu.UUID) []NodeDevice {
+	var out []NodeDevice
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i, e := range node.Devices {
+		uuid, err := gpu.ParseUUID(e.Device)
+		at := slices.IndexFunc(n.all, func(d *device) bool { return d.UUID == uuid })
+		if err != nil || at < 0 || mine != nil && !slices.Contains(mine, uuid) {
+			continue
+		}
+		r := node.Requests[i]
+		d := NodeDevice{
+			Device: uuid, Key: n.all[at].Key(), State: StateIdle,
+			Requested: Requested{
+				Lgpu: lgpuText(r), ComputeMax: r.ComputeMax, ComputeMin: r.ComputeMin, MemoryMax: r.MemoryMax,
+				MemoryHigh: r.MemoryHigh,
+			},
+			Effective: Effective{
+				Count: e.Bits.Count(), Compute: e.Cap, Min: e.Min, Weight: e.Weight, Priority: e.Priority.String(),
+				MemoryMax: e.Memory,
+			},
+		}
+		if n.modes.Mode(uuid) == mps.Spatial {
+			d.Effective.List = e.Bits.String()
+		}
+		if r.Weight != 0 {
+			d.Requested.Weight = &r.Weight
+		}
+		if r.Priority != nil {
+			d.Requested.Priority = r.Priority.String()
+		}
+		out = append(out, d)
+	}
+	slices.SortStableFunc(out, func(a, b NodeDevice) int {
+		return slices.Index(mine, a.Device) - slices.Index(mine,
+			b.Device)
+	})
+	return out
+}
+
+// lgpuText is what was asked for, as the lgpu file shows it, or nothing where the parent is followed.
+func lgpuText(l limits.DeviceLimits) string {
+	if text := l.Lgpu(); text != "max" {
+		return text
+	}
+	return ""
+}
+
+// busier returns the state that says more.
+func busier(a, b string) string {
+	order := []string{StateIdle, StateWaiting, StateDraining, StateRunning}
+	if slices.Index(order, a) >= slices.Index(order, b) {
+		return a
+	}
+	return b
+}
+
+// addUse adds what a child uses.
+func (s *NodeState) addUse(child NodeState) {
+	s.HostUsed += child.HostUsed
+	s.State = busier(s.State, child.State)
+	for _, c := range child.Devices {
+		for i := range s.Devices {
+			d := &s.Devices[i]
+			if d.Device != c.Device {
+				continue
+			}
+			d.MemoryUsed += c.MemoryUsed
+			d.MemoryPeak += c.MemoryPeak
+			d.MemoryGranted += min(c.MemoryGranted, limits.NoLimit-d.MemoryGranted)
+			d.Busy += c.Busy
+			d.Launches += c.Launches
+			d.Asked += c.Asked
+			d.Delivered += c.Delivered
+			d.Measured = d.Measured && c.Measured
+			d.State = busier(d.State, c.State)
+		}
+	}
+}

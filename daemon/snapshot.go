@@ -1,0 +1,143 @@
+package daemon
+
+import (
+	"time"
+
+	"github.com/lgpu/lgpu/gpu"
+)
+
+// Snapshot is the state of the daemon at one moment: plain values that nobody changes afterwards.
+type Snapshot struct {
+	At      time.Time
+	Daemon  Daemon
+	Devices []Device    // in the order of their index, software GPUs last
+	Nodes   []NodeState // parents before children, children by name; the first is the root
+}
+
+// Daemon says who answers.
+type Daemon struct {
+	Version  string
+	PID      int
+	Started  time.Time
+	Dir      string // runtime folder
+	Tree     string // where the tree of limits is mounted; empty if it is not
+	Police   Policy
+	Restarts uint64        // how often a daemon took over the state of one before
+	Idle     time.Duration // how long it stays without use; 0 is for ever
+}
+
+// Device is one device that the daemon manages.
+type Device struct {
+	gpu.Device        // its Key() is how lgpu files name it
+	Mode       string // temporal or spatial
+	Sim        string // shape of the software GPU; empty for hardware
+	Healthy    bool
+	Fault      string // what is wrong when not Healthy
+
+	MemoryUsed        uint64 // bytes, as the driver says: everybody's
+	Utilisation       int    // percent of the last sample in which a kernel ran; -1 where the driver does not say
+	MemoryUtilisation int    // percent of the last sample in which memory was moved; -1 where the driver does not say
+	Processes         []DeviceProcess
+	Sampled           time.Time // when the driver was asked for these
+}
+
+// DeviceProcess is a process that the driver has on a device.
+type DeviceProcess struct {
+	PID         int
+	UID         uint32
+	Comm        string
+	Memory      uint64 // bytes, as the driver says
+	Utilisation int    // percent; -1 where the driver does not say
+	Path        string // of the lgpu that it is a client of; empty for a stranger
+}
+
+// Kinds of nodes.
+const (
+	KindGroup = "group" // may have children
+	KindLgpu  = "lgpu"  // has or had processes; a leaf
+)
+
+// States of an lgpu, and of an lgpu on one device.
+const (
+	StateIdle     = "idle"     // nothing to do
+	StateWaiting  = "waiting"  // has work and waits for its turn
+	StateRunning  = "running"  // may use the device
+	StateDraining = "draining" // its turn is over, its work not yet
+)
+
+// NodeState is one node of the tree: a group, or an lgpu.
+type NodeState struct {
+	Path       string // from the root "/"
+	Name       string // last part of Path; empty for the root
+	ID         uint64
+	Kind       string
+	Persistent bool // stays without launcher and client
+	Created    time.Time
+	State      string // the busiest of its Devices
+	Gang       string // lgpus with the same gang name are scheduled together
+	Cgroups    []string
+	HostMax    *uint64 // bytes of page-locked host memory that were asked for; nil for no limit of its own
+	HostUsed   uint64
+	Devices    []NodeDevice
+	Clients    []Client
+	Launchers  []Launcher
+}
+
+// NodeDevice is what a node may use and uses of one device. For a group the used amounts are sums over its subtree.
+type NodeDevice struct {
+	Device    gpu.UUID
+	Key       string // how lgpu files name the device
+	Requested Requested
+	Effective Effective
+
+	MemoryUsed    uint64 // bytes
+	MemoryPeak    uint64 // bytes, the most it ever held
+	MemoryGranted uint64 // bytes it may use now without asking the daemon, or region.NoLimit
+	Busy          time.Duration
+	Launches      uint64
+	Asked         uint32 // share of device time it is entitled to now, in hundredths of a percent
+	Delivered     uint32 // share of device time over the last second, in hundredths of a percent
+	Measured      bool   // Asked and Delivered are known, of a group those of all below it
+	State         string
+}
+
+// Requested are the limits that were asked for; nil follows the parent, or is no limit.
+type Requested struct {
+	Lgpu       string  // as the lgpu file shows it, such as "count=8"; empty for max
+	ComputeMax *uint32 // hundredths of a percent of device time
+	ComputeMin *uint32 // hundredths of a percent of device time
+	Weight     *uint32
+	Priority   string // normal, high, latency; empty follows the parent
+	MemoryMax  *uint64
+	MemoryHigh *uint64
+}
+
+// Effective are the limits that hold, ancestors' included.
+type Effective struct {
+	Count     int    // compute units (bits)
+	List      string // which; empty where units are temporal
+	Compute   uint32 // cap in hundredths of a percent of device time
+	Min       uint32 // guarantee in hundredths of a percent
+	Weight    uint32
+	Priority  string
+	MemoryMax uint64 // bytes
+}
+
+// Client is a process that uses an lgpu.
+type Client struct {
+	PID    int
+	UID    uint32
+	Comm   string
+	Since  time.Time // when it registered
+	Index  int       // its slot in the lgpu
+	Linked bool      // it has a connection now; one that has not is about to find this daemon
+	Host   uint64    // bytes of page-locked host memory
+	Memory []uint64  // bytes, for each of the NodeState's Devices
+}
+
+// Launcher is a process that holds an lgpu, such as lgpu run.
+type Launcher struct {
+	PID  int
+	UID  uint32
+	Comm string
+}

@@ -1,0 +1,419 @@
+package tenant
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/tenant/protocol"
+	"github.com/lgpu/lgpu/tenant/region"
+)
+
+// maxClientsUser is how many processes of one user other than root and the daemon's own are clients at once, of all
+// lgpus together. Each holds two descriptors of the daemon.
+const maxClientsUser = 1024
+
+// settlePeriod is the time between two tries to settle a slot that somebody keeps writing to.
+const settlePeriod = 100 * time.Millisecond
+
+// lgpuOf returns the ID of the lgpu of which a process is a client, or 0.
+func (s *Server) lgpuOf(p Process) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.clients[p]; c != nil {
+		return c.lgpu.ID
+	}
+	return 0
+}
+
+// join makes the process of a connection a client of an lgpu.
+func (s *Server) join(c *connection, id uint64) error {
+	s.mu.Lock()
+	l, err := s.vacant(c, id)
+	if err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	if s.clientsOf(c.peer.UID) >= maxClientsUser && !trusted(c.peer.UID) {
+		s.mu.Unlock()
+		text := fmt.Sprintf("user %d has %d processes in lgpus already", c.peer.UID, maxClientsUser)
+		return &Refusal{Errno: unix.EUSERS, Text: text}
+	}
+	s.retry(l)
+	slot := 0
+	for slot < len(l.clients) && (l.clients[slot] != nil || slices.Contains(l.stale, slot) || s.keeps(l, slot)) {
+		slot++
+	}
+	if slot == len(l.clients) {
+		s.mu.Unlock()
+		return &Refusal{Errno: unix.EUSERS, Text: fmt.Sprintf("lgpu %s has %d processes already", l.Name, region.MaxClients)}
+	}
+	if err := l.roster.put(slot, c.peer.Process); err != nil {
+		s.mu.Unlock()
+		return &Refusal{Errno: unix.EIO, Text: "the daemon cannot note its clients: " + err.Error()}
+	}
+	l.shared.Claim(slot, region.Holder{
+		PID: innerPID(c.peer.PID), Start: c.peer.Start, Namespace: namespace(c.peer.PID), Comm: c.peer.Comm,
+	})
+	c.client = &client{
+		lgpu: l, index: slot, peer: c.peer, life: c.life, joined: time.Now(), conn: c, announced: make(chan struct{}),
+	}
+	s.enter(c.client)
+	s.mu.Unlock()
+	s.announce(c.client)
+	return l.shared.Files(func(limits, usage int) error {
+		c.send(protocol.Message{Kind: protocol.Welcome, Version: protocol.Version, Client: uint32(slot), ID: l.ID}, "", limits, usage)
+		return nil
+	})
+}
+
+// clientsOf returns how many clients a user has. Called with mu held.
+func (s *Server) clientsOf(uid uint32) (n int) {
+	for _, c := range s.clients {
+		if c.peer.UID == uid {
+			n++
+		}
+	}
+	return n
+}
+
+// vacant returns an lgpu that has its region, when the process of the connection has no slot any more: one that had and
+// says Hello anew has become another program. Called with mu held, which is released meanwhile.
+func (s *Server) vacant(c *connection, id uint64) (*lgpu, error) {
+	for {
+		if s.closed {
+			return nil, errEnded
+		}
+		if former := s.clients[c.peer.Process]; former != nil {
+			conn := former.conn
+			s.mu.Unlock()
+			s.leave(former)
+			if conn != nil {
+				<-conn.done
+			}
+			s.mu.Lock()
+			continue
+		}
+		l := s.lgpus[id]
+		if l == nil {
+			return nil, &Refusal{Errno: unix.ESRCH, Text: "the lgpu of this process has been removed"}
+		}
+		if l.shared != nil {
+			return l, nil
+		}
+		if err := s.await(c, l); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// await waits for the clients of the daemon before to bring the counters of an lgpu. Called with mu held, which is
+// released meanwhile.
+func (s *Server) await(c *connection, l *lgpu) error {
+	if l.count == 0 {
+		if err := s.fresh(l); err != nil {
+			return &Refusal{Errno: unix.EIO, Text: "the daemon cannot make the lgpu's region: " + err.Error()}
+		}
+		return nil
+	}
+	late := &Refusal{
+		Errno: unix.EAGAIN, Text: fmt.Sprintf("processes of lgpu %s are not back since the daemon's restart", l.Name),
+	}
+	if l.waiting >= maxWaiting {
+		return late
+	}
+	l.waiting++
+	first := l.waiting == 1
+	s.mu.Unlock()
+	if first {
+		s.discard(l)
+	}
+	var err error
+	select {
+	case <-l.ready:
+	case <-c.closing:
+		err = errEnded
+	case <-time.After(returnTime):
+		err = late
+	}
+	s.mu.Lock()
+	l.waiting--
+	if l.shared != nil || l.removed {
+		return nil
+	}
+	return err
+}
+
+// discard gives up waiting for the processes of an lgpu that have become other programs since.
+func (s *Server) discard(l *lgpu) {
+	s.mu.Lock()
+	var missing []*client
+	for _, c := range l.clients {
+		if c != nil && c.old && c.conn == nil {
+			missing = append(missing, c)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range missing {
+		if has, err := hasUsage(c.peer.PID); err == nil && !has {
+			s.leave(c)
+		}
+	}
+}
+
+// view gives a process that only looks what it looks at.
+func (s *Server) view(c *connection, id uint64) error {
+	s.mu.Lock()
+	l := s.lgpus[id]
+	if l == nil {
+		s.mu.Unlock()
+		return &Refusal{Errno: unix.ESRCH, Text: "the lgpu of this process has been removed"}
+	}
+	if l.shared == nil {
+		if err := s.await(c, l); err != nil {
+			s.mu.Unlock()
+			return err
+		}
+	}
+	shared := l.shared
+	s.mu.Unlock()
+	if shared == nil {
+		return errEnded
+	}
+	return shared.Files(func(limits, usage int) error {
+		m := protocol.Message{Kind: protocol.Welcome, Version: protocol.Version, Flags: protocol.FlagView, Client: region.MaxClients, ID: id}
+		c.send(m, "", limits, usage)
+		return nil
+	})
+}
+
+// due reports whether a descriptor may come with the first message of a process: it was a client of the daemon before,
+// or lost its connection, and brings the counters.
+func (s *Server) due(p Process, m protocol.Message) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	former := s.clients[p]
+	return m.Kind == protocol.Hello && m.Flags&protocol.FlagReconnect != 0 && former != nil && former.lgpu.ID == m.ID &&
+		former.index == int(m.Client)
+}
+
+// resume gives a client that has lost its connection, or its daemon, its slot back. The daemon needs the counters that
+// it brings only where it does not have them.
+func (s *Server) resume(c *connection, p packet) (err error) {
+	if c.gone() {
+		return errEnded // it has tried again since, while the daemon hung
+	}
+	var inode region.Inode
+	switch len(p.files) {
+	case 0:
+	case 1:
+		if inode, err = region.CheckUsage(p.files[0]); err != nil {
+			return &Refusal{Errno: unix.EBADF, Text: "what a client has brought are not its counters: " + err.Error()}
+		}
+	default:
+		return &Refusal{Errno: unix.EBADF, Text: "a client that comes back must bring its counters alone"}
+	}
+	s.mu.Lock()
+	for {
+		former := s.clients[c.peer.Process]
+		if former == nil || former.lgpu.ID != p.ID || former.index != int(p.Client) {
+			s.mu.Unlock()
+			return &Refusal{Errno: unix.ESTALE, Text: "the daemon does not know this process as a client of that lgpu"}
+		}
+		if former.conn == nil {
+			break
+		}
+		conn := former.conn
+		s.mu.Unlock()
+		conn.close()
+		<-conn.done
+		s.mu.Lock()
+	}
+	former := s.clients[c.peer.Process]
+	l := former.lgpu
+	switch {
+	case l.shared == nil && len(p.files) == 0:
+		s.mu.Unlock()
+		return &Refusal{Errno: unix.EBADF, Text: "a client that comes back must bring its counters"}
+	case l.shared == nil:
+		err = s.adopt(l, p.files[0])
+	case len(p.files) == 1 && l.shared.UsageInode() != inode:
+		err = errors.New("another client of the lgpu has brought others")
+	}
+	if err != nil {
+		s.mu.Unlock()
+		return &Refusal{Errno: unix.ESTALE, Text: "what a client has brought are not its lgpu's counters: " + err.Error()}
+	}
+	former.conn, c.client, c.unseen = c, former, former.old
+	s.mu.Unlock()
+	return l.shared.Files(func(limits, _ int) error {
+		m := protocol.Message{Kind: protocol.Welcome, Version: protocol.Version, Flags: protocol.FlagReconnect, Client: p.Client, ID: l.ID}
+		c.send(m, "", limits)
+		return nil
+	})
+}
+
+// gone reports whether the other side has closed the connection.
+func (c *connection) gone() bool {
+	fds := []unix.PollFd{{Events: unix.POLLRDHUP}}
+	err := c.conn.Control(func(fd int) {
+		fds[0].Fd = int32(fd)
+		_, _ = poll(fds) // an error is that of a descriptor that is none
+	})
+	return err != nil || fds[0].Revents != 0
+}
+
+// enter makes c one of the clients. Called with mu held.
+func (s *Server) enter(c *client) {
+	c.lgpu.clients[c.index] = c
+	c.lgpu.count++
+	s.clients[c.peer.Process] = c
+}
+
+// announce tells the Observer of a new client and waits for its death from now on.
+func (s *Server) announce(c *client) {
+	s.config.Observer.Joined(s.describe(c))
+	close(c.announced)
+	s.running.Go(func() {
+		c.life.await()
+		s.leave(c)
+	})
+}
+
+// leave takes everything from a client that has died or become another program, at once.
+func (s *Server) leave(c *client) {
+	s.mu.Lock()
+	if c.gone || s.closed {
+		s.mu.Unlock()
+		return
+	}
+	c.gone = true
+	l, conn, last := c.lgpu, c.conn, c.describe()
+	delete(s.clients, c.peer.Process)
+	l.clients[c.index] = nil
+	l.count--
+	l.stale = append(l.stale, c.index)
+	s.seen(c)
+	switch {
+	case l.shared != nil:
+		s.bereave(l, c.index)
+		s.settle(l)
+	case l.count == 0:
+		if err := s.fresh(l); err != nil {
+			s.log.Error("tenant: new region", "lgpu", l.Name, "err", err)
+		}
+	}
+	s.mu.Unlock()
+	if conn != nil {
+		conn.close()
+	}
+	<-c.announced
+	c.life.Close()
+	last.Linked = false
+	s.config.Observer.Left(last)
+}
+
+// retry settles the slots of the dead. Called with mu held.
+func (s *Server) retry(l *lgpu) {
+	l.stale = slices.DeleteFunc(l.stale, func(slot int) bool {
+		if !l.shared.Settle(slot, s.kept(l, slot)) {
+			return false
+		}
+		// A slot that keeps something is settled by the next daemon, which knows nothing of what.
+		if !s.keeps(l, slot) {
+			s.note(l, l.roster.put(slot, Process{}))
+		}
+		return true
+	})
+}
+
+// keepTrying settles what could not be settled at once.
+func (s *Server) keepTrying(l *lgpu) {
+	for {
+		select {
+		case <-time.After(settlePeriod):
+		case <-s.done:
+			return
+		}
+		s.mu.Lock()
+		if !l.removed {
+			s.retry(l)
+		}
+		l.retrying = !l.removed && len(l.stale) > 0
+		again := l.retrying
+		s.mu.Unlock()
+		if !again {
+			return
+		}
+	}
+}
+
+// acknowledged notes that the client of a connection has mapped what the Welcome brought.
+func (s *Server) acknowledged(c *client) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen(c)
+}
+
+// welcomed notes that a connection has had its answer.
+func (s *Server) welcomed(c *connection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pending = slices.DeleteFunc(s.pending, func(p *connection) bool { return p == c })
+}
+
+// unlink forgets a connection that has ended. Its client lives on until its process has died.
+func (s *Server) unlink(c *connection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, c)
+	if c.client != nil && c.client.conn == c {
+		c.client.conn = nil
+	}
+}
+
+// innerPID returns the pid by which a process knows itself, in the innermost of its PID namespaces.
+func innerPID(pid int) int {
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	for line := range strings.Lines(string(text)) {
+		if pids, ok := strings.CutPrefix(line, "NSpid:"); ok {
+			fields := strings.Fields(pids)
+			if inner, err := strconv.Atoi(fields[max(len(fields), 1)-1]); err == nil {
+				return inner
+			}
+		}
+	}
+	return pid
+}
+
+// namespace returns the inode of a process's PID namespace, or 0 where it may not be seen.
+func namespace(pid int) uint64 {
+	var stat unix.Stat_t
+	if unix.Stat("/proc/"+strconv.Itoa(pid)+"/ns/pid", &stat) != nil {
+		return 0
+	}
+	return stat.Ino
+}
+
+// hasUsage reports whether a process still maps the counters of an lgpu.
+func hasUsage(pid int) (bool, error) {
+	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/maps")
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), "/memfd:"+region.UsageName) {
+			return true, nil
+		}
+	}
+	return false, lines.Err()
+}

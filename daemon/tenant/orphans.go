@@ -1,0 +1,151 @@
+package tenant
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/lgpu/lgpu/tenant/protocol"
+)
+
+// orphan is memory of a device that a client has given away under descriptors. The client has died; whether anybody still
+// has a descriptor, which keeps the memory, only the device can tell. Until then it stays charged, in the client's slot.
+type orphan struct {
+	lgpu   *lgpu
+	slot   int
+	device int // index in the lgpu's devices
+	bytes  uint64
+}
+
+// bereave notes what a client that has died may leave on devices. Called with mu held, before the slot is settled.
+func (s *Server) bereave(l *lgpu, slot int) {
+	exported, _ := l.shared.Exports(slot)
+	for i, bytes := range exported {
+		if bytes = min(bytes, l.could(i)); bytes != 0 {
+			s.orphans = append(s.orphans, orphan{l, slot, i, bytes})
+		}
+	}
+}
+
+// could is the most that an lgpu can hold of a device, whatever its tenants have written.
+func (l *lgpu) could(device int) uint64 { return min(l.limit(device+1), l.most(device+1)) }
+
+// kept returns what a slot keeps of each device of its lgpu. Called with mu held.
+func (s *Server) kept(l *lgpu, slot int) []uint64 {
+	kept := make([]uint64, len(l.Devices))
+	for _, o := range s.orphans {
+		if o.lgpu == l && o.slot == slot {
+			kept[o.device] += o.bytes
+		}
+	}
+	return kept
+}
+
+// keeps reports whether a slot keeps anything. Called with mu held.
+func (s *Server) keeps(l *lgpu, slot int) bool {
+	return slices.ContainsFunc(s.orphans, func(o orphan) bool { return o.lgpu == l && o.slot == slot })
+}
+
+// Claim is what an lgpu is charged of a device for memory that was given away under descriptors, in bytes.
+type Claim struct {
+	LGPU    uint64
+	Orphans uint64 // by clients that have died
+	Left    uint64 // by live ones that have neither handle nor mapping: the driver does not count it as theirs
+}
+
+// Exports is what is charged of a device for memory given away.
+type Exports struct {
+	Claims []Claim
+	// Charged is what each client of an lgpu that claims is charged for in all, by pid.
+	Charged map[int]uint64
+}
+
+// Exports returns what is charged of a device for memory given away. What tenants have written counts up to the limits of
+// their lgpu.
+func (s *Server) Exports(device [16]byte) Exports {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	claims := map[*lgpu]*Claim{}
+	add := func(l *lgpu, i int, orphans, left uint64) {
+		c := claims[l]
+		if c == nil {
+			c = &Claim{LGPU: l.ID}
+			claims[l] = c
+		}
+		c.Orphans = min(c.Orphans+orphans, l.could(i))
+		c.Left = min(c.Left+min(left, l.could(i)), l.could(i)-c.Orphans)
+	}
+	for _, o := range s.orphans {
+		if o.lgpu.uuids[o.device] == device {
+			add(o.lgpu, o.device, o.bytes, 0)
+		}
+	}
+	charged := map[*lgpu]map[int]uint64{}
+	for _, c := range s.clients {
+		i := slices.Index(c.lgpu.uuids, device)
+		if i < 0 || c.lgpu.shared == nil {
+			continue
+		}
+		if _, left := c.lgpu.shared.Exports(c.index); left[i] != 0 {
+			add(c.lgpu, i, 0, left[i])
+		}
+		if charged[c.lgpu] == nil {
+			charged[c.lgpu] = map[int]uint64{}
+		}
+		_, held := c.lgpu.shared.Held(c.index)
+		charged[c.lgpu][c.peer.PID] = held[i]
+	}
+	e := Exports{Charged: map[int]uint64{}}
+	for l, c := range claims {
+		e.Claims = append(e.Claims, *c)
+		maps.Copy(e.Charged, charged[l])
+	}
+	slices.SortFunc(e.Claims, func(a, b Claim) int { return cmp.Compare(a.LGPU, b.LGPU) })
+	return e
+}
+
+// releaseTolerance is the part of an orphan by which the device may seem to have more than it has: drivers take memory of
+// their own for every process.
+const releaseTolerance = 4
+
+// ReleaseExports gives back what an lgpu is charged of a device for memory given away, of which so many bytes are gone:
+// orphans, oldest first, then what live clients have left, which are told so.
+func (s *Server) ReleaseExports(device [16]byte, lgpu, gone uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.lgpus[lgpu]
+	if l == nil || l.shared == nil {
+		return
+	}
+	s.orphans = slices.DeleteFunc(s.orphans, func(o orphan) bool {
+		if o.lgpu != l || l.uuids[o.device] != device || gone < o.bytes-o.bytes/releaseTolerance {
+			return false
+		}
+		gone -= min(gone, o.bytes)
+		if !slices.Contains(l.stale, o.slot) {
+			l.stale = append(l.stale, o.slot)
+		}
+		return true
+	})
+	s.settle(l)
+	i := slices.Index(l.uuids, device)
+	for _, c := range l.clients {
+		if c == nil || c.conn == nil || i < 0 || gone == 0 {
+			continue
+		}
+		_, left := l.shared.Exports(c.index)
+		if bytes := min(left[i], gone); bytes != 0 {
+			gone -= bytes
+			c.conn.send(protocol.Message{Kind: protocol.Gone, Device: uint32(i), Value: bytes}, "")
+		}
+	}
+}
+
+// settle settles the slots of the dead, now or as soon as it can be done. Called with mu held.
+func (s *Server) settle(l *lgpu) {
+	s.retry(l)
+	if len(l.stale) > 0 && !l.retrying {
+		l.retrying = true
+		s.running.Go(func() { s.keepTrying(l) })
+	}
+}

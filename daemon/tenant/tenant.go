@@ -1,0 +1,135 @@
+// Package tenant is the daemon's door for tenants: it finds out who a process that asks for a GPU is, gives it the
+// memory that its lgpu shares, and takes back what it held when it has died.
+//
+// # Who is who
+//
+// Nothing that a client says decides which lgpu it gets. The kernel names the process behind a connection (SO_PEERCRED
+// and a pidfd). Its cgroups and its ancestors are read from /proc, and are good if the pidfd says afterwards that it
+// still lives. A Resolver makes an lgpu of them. So a forged environment, su, exec, setsid or a pid that is used again
+// change nothing.
+//
+// # Life and death
+//
+// A client is a process, not a connection: it lives until its pidfd says otherwise, whoever else holds its socket.
+// What it held is then given back within milliseconds. One that only lost its connection keeps its slot, and connects
+// again from the same process. Who has which slot is also written to a file that outlives the daemon (Config.Roster),
+// from which a new daemon knows the clients of the one before without trusting any of them.
+//
+// # Memory
+//
+// Where the limit of a group is less than the sum of what its members may use, their regions show what each may use
+// now (region.DeviceLimits.Granted), and the sum of that never exceeds a group's limit. A client that needs more asks.
+//
+// # Concurrency
+//
+// All methods of a Server and of a Seat may be called by several goroutines. A Resolver, GateHandler or Observer is
+// called without any lock of this package held and may call back.
+package tenant
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/lgpu/lgpu/tenant/protocol"
+)
+
+// Errors of a Server's methods.
+var (
+	// ErrExists (AddLGPU): there is an lgpu with this ID.
+	ErrExists = errors.New("there is an lgpu with this ID")
+	// ErrUnknown: there is no lgpu with this ID.
+	ErrUnknown = errors.New("no such lgpu")
+	// ErrInUse (RemoveLGPU): processes use it.
+	ErrInUse = errors.New("lgpu is in use")
+	// ErrBudgets (SetBudgets): the parents form no tree.
+	ErrBudgets = errors.New("not a tree of budgets")
+	// ErrDevices (SetLimits): the devices are not those that the lgpu was added with.
+	ErrDevices = errors.New("an lgpu keeps its devices")
+)
+
+// Process names one process for good: pids are used again, but not with the same start.
+type Process struct {
+	PID   int    // in the daemon's PID namespace
+	Start uint64 // field 22 of /proc/PID/stat
+}
+
+// Peer is a process that wants to be a client, as the kernel describes it.
+type Peer struct {
+	Process
+	UID, GID uint32
+	Comm     string // the program's short name; printable
+}
+
+// Cgroup is a line of /proc/PID/cgroup.
+type Cgroup struct {
+	Controllers string // "" for version 2, else as in the file: "memory", "cpu,cpuacct", "name=systemd"
+	Path        string // in its hierarchy: "/system.slice/x.service"
+}
+
+// Ancestor is a process from which another descends, or itself.
+type Ancestor struct {
+	Process
+	LGPU uint64 // the lgpu of which it is a client, or 0
+}
+
+// Evidence is what is known of a process that wants to be a client.
+type Evidence struct {
+	Peer
+	Cgroups []Cgroup
+	// Ancestors are the process itself, its parent, and so on, as far as /proc shows them.
+	Ancestors []Ancestor
+}
+
+// Resolver says which lgpu a process belongs to.
+type Resolver interface {
+	// Resolve returns the ID of an lgpu that the Server has, which it may add for the purpose. An error keeps the process
+	// out; a *Refusal is told to it.
+	Resolve(Evidence) (lgpu uint64, err error)
+}
+
+// Refusal is why a process gets no GPU, in words for its user.
+type Refusal struct {
+	Errno syscall.Errno
+	Text  string
+}
+
+func (r *Refusal) Error() string { return fmt.Sprintf("%s (%s)", r.Text, r.Errno.Error()) }
+
+// Observer is told who comes and goes.
+type Observer interface {
+	// Joined: the process has become a client.
+	Joined(Client)
+	// Left: the process has died, and what it held is given back.
+	Left(Client)
+	// Refused: the process was kept out.
+	Refused(Peer, error)
+	// OutOfMemory: the client was denied so many bytes more of its lgpu's device, or with device -1 of page-locked host
+	// memory, by a limit of the lgpu or of a group above.
+	OutOfMemory(c Client, device int, bytes uint64)
+}
+
+// Client is a process of an lgpu.
+type Client struct {
+	LGPU   uint64
+	Index  int // slot in the lgpu's region
+	Peer   Peer
+	Joined time.Time
+	Linked bool     // it has a connection now
+	Memory []uint64 // bytes held, for each device; the client's own word for it
+	Host   uint64   // bytes of page-locked host memory
+}
+
+// GateHandler opens and closes the gates of clients. The calls for one Seat come one at a time, Gone last; those for
+// different seats may come at once.
+type GateHandler interface {
+	// Attach: a client launches on a device from now on. m is its Gate message.
+	Attach(s *Seat, m protocol.Message)
+	// Want: a launch waits at the seat's closed gate.
+	Want(s *Seat, m protocol.Message)
+	// Closed: the seat's gate is closed and its work done.
+	Closed(s *Seat, m protocol.Message)
+	// Gone: the client has died or lost its connection; Send does nothing from now on.
+	Gone(s *Seat)
+}

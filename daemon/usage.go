@@ -1,0 +1,136 @@
+package daemon
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/lgpu/lgpu/daemon/dispatch"
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/policy/limits"
+	"github.com/lgpu/lgpu/tenant/region"
+)
+
+// usage gives the tree its live numbers. It implements tree.Usage.
+type usage struct{ n *Node }
+
+var _ limits.Usage = usage{}
+
+// Stat implements tree.Usage.
+func (u usage) Stat(id uint64, device string) limits.Stat {
+	uuid, err := gpu.ParseUUID(device)
+	if err != nil {
+		return limits.Stat{}
+	}
+	use, ok := u.n.usageOf(id)[uuid]
+	if !ok {
+		return limits.Stat{}
+	}
+	s := limits.Stat{Memory: use.Used, Peak: use.Peak, BusyUsec: uint64(use.Busy.Microseconds()), Launches: use.Launches}
+	t := u.n.timeOn(id, uuid, u.n.shares()[place{id, uuid}], u.n.tenants.Clients())
+	s.Asked, s.Delivered, s.Unmeasured = t.asked, t.delivered, !t.measured
+	return s
+}
+
+// place is an lgpu on a device.
+type place struct {
+	id   uint64
+	uuid gpu.UUID
+}
+
+// sharesAge is how old the answer of shares may be: the figures are means of a second, and a reader of one file asks
+// for those of every node below.
+const sharesAge = 20 * time.Millisecond
+
+// shares returns what every lgpu on every device is entitled to and gets. Callers do not change the map.
+func (n *Node) shares() map[place]dispatch.Share {
+	n.sharesMu.Lock()
+	defer n.sharesMu.Unlock()
+	if time.Since(n.sharesAt) > sharesAge {
+		now := n.gates.Shares()
+		n.sharesNow, n.sharesAt = make(map[place]dispatch.Share, len(now)), time.Now()
+		for _, s := range now {
+			n.sharesNow[place{s.LGPU, s.Device}] = s
+		}
+	}
+	return n.sharesNow
+}
+
+// usageOf returns what an lgpu uses of each of its devices, and used before; nothing for other nodes. Whatever its
+// tenant has written, it is no more than the device has.
+func (n *Node) usageOf(id uint64) map[gpu.UUID]region.DeviceUse {
+	l := n.lgpuOf(id)
+	if l == nil {
+		return nil
+	}
+	now, err := n.tenants.Usage(id)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := make(map[gpu.UUID]region.DeviceUse, len(l.record.Devices))
+	for i, uuid := range l.record.Devices {
+		base := l.base[uuid]
+		use := region.DeviceUse{Peak: base.Peak, Busy: base.Busy, Launches: base.Launches}
+		if err == nil && l.record.Active && i < len(now.Devices) {
+			d := now.Devices[i]
+			use.Used, use.Share, use.Granted = d.Used, d.Share, d.Granted
+			use.Busy += d.Busy
+			use.Launches += d.Launches
+			use.Peak = max(use.Peak, d.Peak)
+		}
+		for _, d := range n.all {
+			if d.UUID == uuid {
+				use.Used, use.Peak = min(use.Used, d.Memory), min(use.Peak, d.Memory)
+			}
+		}
+		if p, reset := l.peaks[uuid]; reset && use.Peak <= p.before {
+			p.seen = max(p.seen, use.Used)
+			l.peaks[uuid] = p
+			use.Peak = p.seen
+		}
+		out[uuid] = use
+	}
+	return out
+}
+
+// ResetPeak implements tree.Usage.
+func (u usage) ResetPeak(id uint64, device string) {
+	uuid, err := gpu.ParseUUID(device)
+	l := u.n.lgpuOf(id)
+	if err != nil || l == nil {
+		return
+	}
+	u.n.mu.Lock()
+	delete(l.peaks, uuid)
+	u.n.mu.Unlock()
+	use := u.n.usageOf(id)[uuid]
+	u.n.mu.Lock()
+	defer u.n.mu.Unlock()
+	if l.peaks == nil {
+		l.peaks = map[gpu.UUID]peak{}
+	}
+	l.peaks[uuid] = peak{before: use.Peak, seen: use.Used}
+}
+
+// Procs implements tree.Usage.
+func (u usage) Procs(id uint64) []int {
+	var pids []int
+	for _, c := range u.n.tenants.Clients() {
+		if c.LGPU == id {
+			pids = append(pids, c.Peer.PID)
+		}
+	}
+	slices.Sort(pids)
+	return pids
+}
+
+// Events implements tree.Usage.
+func (u usage) Events(id uint64) []limits.Count {
+	counts := u.n.journal.of(id)
+	out := []limits.Count{
+		{Name: "high", N: counts[MemoryHigh]}, {Name: "oom", N: counts[OutOfMemory]},
+		{Name: "overrun", N: counts[PoliceOverrun]}, {Name: "stranger", N: counts[PoliceStranger]},
+		{Name: "stopped", N: counts[PoliceStopped]}, {Name: "drain_overrun", N: counts[DrainOverrun]},
+	}
+	slices.SortFunc(out, func(a, b limits.Count) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}

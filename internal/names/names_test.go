@@ -1,0 +1,19 @@
+package names
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestCheck(t *testing.T) {
+	for _, name := range []string{"a", "0", "a.b-c_d", strings.Repeat("x", 63), "Z9"} {
+		if err := Check(name); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	for _, name := range []string{"", ".x", "-x", "_x", "../x", "a/b", "a b", "é", "a\x00", strings.Repeat("x", 64)} {
+		if Check(name) == nil {
+			t.Errorf("%q is taken for a name", name)
+		}
+	}
+}

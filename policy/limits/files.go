@@ -1,0 +1,451 @@
+package limits
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/lgpu/lgpu/internal/list"
+	"github.com/lgpu/lgpu/internal/names"
+)
+
+// File describes a file that nodes have.
+type File struct {
+	Name     string
+	Writable bool
+	Root     bool // only the root has it
+}
+
+// Files returns all files by name.
+func Files() []File {
+	out := make([]File, 0, len(fileTable))
+	for _, f := range fileTable {
+		out = append(out, File{Name: f.name, Writable: f.write != nil, Root: f.root})
+	}
+	return out
+}
+
+// file is how a file is read and written. write changes a state that nobody else sees; after an error the state is
+// dropped.
+type file struct {
+	name  string
+	root  bool
+	read  func(*Tree, *state, *node) string
+	write func(*state, *node, string) *Error
+}
+
+// fileTable has all files by name, and files finds them. They are filled by init because reading and writing go through
+// functions that look files up.
+var (
+	fileTable []*file
+	files     = map[string]*file{}
+)
+
+func init() {
+	fileTable = []*file{
+		{name: "cgroup.path", read: readCgroups, write: writeCgroups},
+		{name: "compute.max",
+			read: each(func(l DeviceLimits) string { return formatMax(l.ComputeMax) }),
+			write: perDevice(func(l *DeviceLimits, value string) (err error) {
+				l.ComputeMax, err = parseMax(value)
+				return err
+			})},
+		{name: "compute.min",
+			read: each(func(l DeviceLimits) string { return formatShare(value(l.ComputeMin, 0)) }),
+			write: guaranteed(perDevice(func(l *DeviceLimits, value string) (err error) {
+				l.ComputeMin, err = parseMin(value)
+				return err
+			}))},
+		{name: "compute.stat", read: readComputeStat},
+		{name: "events", read: readEvents},
+		{name: "gang",
+			read:  func(_ *Tree, _ *state, n *node) string { return ended(n.Gang) },
+			write: single(setGang)},
+		{name: "host.max",
+			read: func(_ *Tree, _ *state, n *node) string { return ended(formatBytes(n.HostMax)) },
+			write: single(func(n *node, value string) (err error) {
+				n.HostMax, err = parseBytes(value)
+				return err
+			})},
+		{name: "lgpu", read: each(DeviceLimits.Lgpu), write: writeLgpu},
+		{name: "lgpu.capacity", root: true,
+			read: ofDevices(func(d Device) string { return fmt.Sprintf("count=%d", d.Capacity) })},
+		{name: "lgpu.default", root: true, read: ofDevices(func(d Device) string { return bits(d, d.defaults()) })},
+		{name: "lgpu.effective", read: readEffective},
+		{name: "lgpu.priority",
+			read: each(DeviceLimits.priority),
+			write: perDevice(func(l *DeviceLimits, value string) (err error) {
+				l.Priority, err = parsePriority(value)
+				return err
+			})},
+		{name: "lgpu.unit", root: true, read: ofDevices(func(d Device) string {
+			return fmt.Sprintf("unit=compute_unit units_per_lgpu=%d kind=%s remainder=%d", d.UnitsPerBit, d.Kind, d.Remainder)
+		})},
+		{name: "lgpu.weight",
+			read: each(func(l DeviceLimits) string { return strconv.FormatUint(uint64(l.weight()), 10) }),
+			write: perDevice(func(l *DeviceLimits, value string) (err error) {
+				l.Weight, err = parseWeight(value)
+				return err
+			})},
+		{name: "memory.capacity", root: true,
+			read: ofDevices(func(d Device) string { return strconv.FormatUint(d.Memory, 10) })},
+		{name: "memory.current", read: readMemoryCurrent},
+		{name: "memory.high",
+			read: each(func(l DeviceLimits) string { return formatBytes(l.MemoryHigh) }),
+			write: onDevice(func(l *DeviceLimits, d Device, value string) (err error) {
+				l.MemoryHigh, err = parseMemory(d, value)
+				return err
+			})},
+		{name: "memory.max",
+			read: each(func(l DeviceLimits) string { return formatBytes(l.MemoryMax) }),
+			write: onDevice(func(l *DeviceLimits, d Device, value string) (err error) {
+				l.MemoryMax, err = parseMemory(d, value)
+				return err
+			})},
+		{name: "memory.peak", read: readMemoryPeak, write: writeMemoryPeak},
+		{name: "procs", read: readProcs},
+	}
+	for _, f := range fileTable {
+		files[f.name] = f
+	}
+}
+
+// file finds a file of n.
+func (n *node) file(name string) (*file, *Error) {
+	f := files[name]
+	if f == nil || f.root && n.parent != nil {
+		return nil, &Error{Errno: syscall.ENOENT, Path: n.Path, File: name, Reason: "there is no such file"}
+	}
+	return f, nil
+}
+
+// ended ends a value that is not empty with a newline.
+func ended(value string) string {
+	if value == "" {
+		return ""
+	}
+	return value + "\n"
+}
+
+// each makes the reader of a file that has a line for each device.
+func each(value func(DeviceLimits) string) func(*Tree, *state, *node) string {
+	return func(_ *Tree, s *state, n *node) string {
+		return s.table(func(d int) string { return value(n.limits(s.devices[d].UUID).on(s.devices[d])) })
+	}
+}
+
+// ofDevices makes the reader of a file that says something of each device.
+func ofDevices(value func(Device) string) func(*Tree, *state, *node) string {
+	return func(_ *Tree, s *state, _ *node) string {
+		return s.table(func(d int) string { return value(s.devices[d]) })
+	}
+}
+
+// table writes a line for each device.
+func (s *state) table(value func(d int) string) string {
+	var b strings.Builder
+	for d, device := range s.devices {
+		fmt.Fprintf(&b, "%s %s\n", device.Key(), value(d))
+	}
+	return b.String()
+}
+
+// bits writes a set of a device: with names only where bits have names.
+func bits(d Device, set list.Set) string {
+	if d.Kind == Temporal {
+		return fmt.Sprintf("count=%d", set.Count())
+	}
+	return fmt.Sprintf("count=%d list=%s", set.Count(), set)
+}
+
+func readEffective(_ *Tree, s *state, n *node) string {
+	return s.table(func(d int) string { return bits(s.devices[d], n.effective[d].Bits) })
+}
+
+// on returns the requests as they hold on a device: names mean nothing where units are time.
+func (l DeviceLimits) on(d Device) DeviceLimits {
+	if d.Kind == Temporal && l.List != nil {
+		n := l.List.Count()
+		l.Count, l.List, l.Exclusive = &n, nil, false
+	}
+	return l
+}
+
+// Lgpu returns the request for bits as the file lgpu shows it and can be given back: "max", "default", "count=4",
+// "count=3 list=0-1,5" or one of the latter with " exclusive=1".
+func (l DeviceLimits) Lgpu() string {
+	var b strings.Builder
+	switch {
+	case l.List != nil:
+		fmt.Fprintf(&b, "count=%d list=%s", l.List.Count(), *l.List)
+	case l.Count != nil:
+		fmt.Fprintf(&b, "count=%d", *l.Count)
+	case l.Follow == FollowDefault:
+		return wordDefault
+	default:
+		return wordMax
+	}
+	if l.Exclusive {
+		b.WriteString(" exclusive=1")
+	}
+	return b.String()
+}
+
+// priority is what the file shows.
+func (l DeviceLimits) priority() string {
+	if l.Priority == nil {
+		return wordDefault
+	}
+	return l.Priority.String()
+}
+
+// weight is the weight that holds.
+func (l DeviceLimits) weight() uint32 {
+	if l.Weight == 0 {
+		return DefaultWeight
+	}
+	return l.Weight
+}
+
+// setGang names the gang of a node, or takes it out of one.
+func setGang(n *node, value string) error {
+	if value != "" {
+		if err := names.Check(value); err != nil {
+			return err
+		}
+	}
+	n.Gang = value
+	return nil
+}
+
+// guaranteed makes a writer of guarantees refuse what cannot be kept beside the guarantees of others.
+func guaranteed(write func(*state, *node, string) *Error) func(*state, *node, string) *Error {
+	return func(s *state, n *node, text string) *Error {
+		before := n.NodeState.Devices // a write replaces the map
+		if err := write(s, n, text); err != nil {
+			return err
+		}
+		s.resolve()
+		for d, device := range s.devices {
+			if own := value(n.limits(device.UUID).ComputeMin, 0); own > value(before[device.UUID].ComputeMin, 0) {
+				if err := s.keepable(n, d); err != nil {
+					err.Token = device.Key() + " " + formatShare(own)
+					return err
+				}
+			}
+		}
+		return nil
+	}
+}
+
+// keepable says whether the guarantee of n on device number d can be kept: by n itself, and by its ancestors up to one
+// that has a guarantee of its own, of which this is a part.
+func (s *state) keepable(n *node, d int) *Error {
+	needs := map[*node]uint64{}
+	s.root.need(s.devices[d].UUID, needs)
+	claim := func(n *node) uint64 { return min(needs[n], uint64(n.effective[d].Cap)) }
+	refuse := func(sum uint64, at *node, has string, bound uint32) *Error {
+		return &Error{Errno: syscall.ERANGE, Reason: fmt.Sprintf("that guarantees %s in %s, which %s %s",
+			formatShare(uint32(min(sum, math.MaxUint32))), at.Path, has, formatShare(bound))}
+	}
+	if limit := n.effective[d].Cap; needs[n] > uint64(limit) {
+		return refuse(needs[n], n, "gets at most", limit)
+	}
+	for n = n.parent; n != nil; n = n.parent {
+		sum := uint64(0)
+		for _, child := range n.children {
+			sum += claim(child)
+		}
+		if n.limits(s.devices[d].UUID).ComputeMin != nil {
+			if bound := claim(n); sum > bound {
+				return refuse(sum, n, "is itself guaranteed", uint32(bound))
+			}
+			return nil
+		}
+		if limit := n.effective[d].Cap; sum > uint64(limit) {
+			return refuse(sum, n, "gets at most", limit)
+		}
+	}
+	return nil
+}
+
+// writeLgpu reads [DEVICE] max|default or [DEVICE] with keys count, list and exclusive.
+func writeLgpu(s *state, n *node, text string) *Error {
+	lines, err := s.lines(text)
+	if err != nil {
+		return err
+	}
+	// All requests are read against the state before the write, then set, and then the siblings are looked at.
+	type asked struct {
+		line   line
+		device int
+		limits DeviceLimits
+	}
+	var requests []asked
+	for _, line := range lines {
+		for _, d := range line.devices {
+			l, err := s.readRequest(n, d, line)
+			if err != nil {
+				return err
+			}
+			requests = append(requests, asked{line, d, l})
+		}
+	}
+	for _, r := range requests {
+		if err := s.grant(n, r.device, &r.limits, r.line); err != nil {
+			return err
+		}
+		s.setLimits(n, s.devices[r.device].UUID, r.limits)
+	}
+	return nil
+}
+
+// readRequest reads the words of a line about bits of device number d.
+func (s *state) readRequest(n *node, d int, line line) (DeviceLimits, *Error) {
+	device, parent := s.devices[d], s.parentBits(n, d)
+	before := n.limits(device.UUID)
+	after := before
+	after.Count, after.List, after.Held, after.Exclusive, after.Follow = nil, nil, list.Set{}, false, FollowMax
+	if len(line.fields) == 0 {
+		return after, line.fault(syscall.EINVAL, "", device.Key(), "behind the device come count=, list= or max or default")
+	}
+	if len(line.fields) == 1 && keyword(line.fields[0]) {
+		after.Follow = follow(line.fields[0])
+		return after, nil
+	}
+	seen := map[string]string{}
+	for _, field := range line.fields {
+		key, value, ok := strings.Cut(field, "=")
+		if !ok {
+			return after, line.fault(syscall.EINVAL, "", field, "a line is [DEVICE] max|default, or [DEVICE] KEY=VALUE...")
+		}
+		if _, twice := seen[key]; twice {
+			return after, line.fault(syscall.EINVAL, key, value, "the key is there twice")
+		}
+		seen[key] = value
+		if err := after.read(device, key, value); err != nil {
+			err.Line = line.number
+			return after, err
+		}
+	}
+	count, hasCount := seen["count"]
+	names, hasList := seen["list"]
+	switch {
+	case !hasCount && !hasList:
+		return after, line.fault(syscall.EINVAL, "exclusive", "", "exclusive goes with count or list")
+	case hasCount && hasList && (keyword(count) || keyword(names)) && count != names:
+		return after, line.fault(syscall.EINVAL, "list", names, fmt.Sprintf("count=%s asks for something else", count))
+	case after.Exclusive && after.follows():
+		return after, line.fault(syscall.EINVAL, "exclusive", "1", "max and default cannot be; give a count or a list")
+	case after.List != nil && after.Count != nil && after.List.Count() != *after.Count:
+		return after, line.fault(syscall.EINVAL, "list", names,
+			fmt.Sprintf("it has %d bits, count says %d", after.List.Count(), *after.Count))
+	case after.List != nil && !after.List.In(parent):
+		return after, line.fault(syscall.EINVAL, "list", names, fmt.Sprintf("bits %s are not the parent's, which has %s",
+			after.List.Without(parent), orNone(parent)))
+	case after.Count != nil && *after.Count > parent.Count():
+		return after, line.fault(syscall.ERANGE, "count", count, fmt.Sprintf("the parent has %d", parent.Count()))
+	}
+	if after.List != nil {
+		after.Count = nil
+	} else if after.Count != nil && before.Count != nil {
+		after.Held = before.Held // bits that processes run on are not changed without need
+	}
+	return after, nil
+}
+
+// read reads one key of a line.
+func (l *DeviceLimits) read(device Device, key, value string) *Error {
+	fault := func(errno syscall.Errno, reason string) *Error {
+		return &Error{Errno: errno, Key: key, Token: value, Reason: reason}
+	}
+	switch {
+	case key == "list" && device.Kind == Temporal:
+		return fault(syscall.EOPNOTSUPP, device.Key()+" is shared by time: its units have no names; use count")
+	case (key == "count" || key == "list") && keyword(value):
+		l.Follow = follow(value)
+	case key == "count":
+		if !digits(value) {
+			return fault(syscall.EINVAL, "count is a whole number, max or default")
+		}
+		n, err := strconv.ParseUint(value, 10, 31)
+		if err != nil {
+			return fault(syscall.ERANGE, fmt.Sprintf("the device has %d", device.Capacity))
+		}
+		count := int(n)
+		l.Count = &count
+	case key == "list":
+		set, err := list.Parse(value, device.Capacity)
+		if err != nil {
+			return listFault(err, key)
+		}
+		l.List = &set
+	case key == "exclusive" && device.Kind == Temporal && value == "1":
+		return fault(syscall.EOPNOTSUPP, device.Key()+" is shared by time: no unit can be had alone; use compute.min")
+	case key == "exclusive" && (value == "0" || value == "1"):
+		l.Exclusive = value == "1"
+	case key == "exclusive":
+		return fault(syscall.EINVAL, "exclusive is 0 or 1")
+	default:
+		return fault(syscall.EINVAL, "keys are count, list and exclusive")
+	}
+	return nil
+}
+
+// grant looks whether siblings leave what was asked for.
+func (s *state) grant(n *node, d int, l *DeviceLimits, line line) *Error {
+	if s.devices[d].Kind == Temporal || l.follows() {
+		return nil
+	}
+	parent, taken := s.parentBits(n, d), list.Set{}
+	for _, other := range n.siblings() {
+		theirs := other.limits(s.devices[d].UUID)
+		if other == n || theirs.follows() || !l.Exclusive && !theirs.Exclusive {
+			continue
+		}
+		held := other.effective[d].Bits
+		if l.List != nil && held.Overlaps(*l.List) {
+			how := "has"
+			if theirs.Exclusive {
+				how = "has, exclusively,"
+			}
+			return line.fault(syscall.EBUSY, "list", l.List.String(),
+				fmt.Sprintf("%s %s %s", other.Path, how, held.And(*l.List)))
+		}
+		taken = taken.Or(held)
+	}
+	free := parent.Without(taken)
+	if l.Count != nil {
+		if *l.Count > free.Count() {
+			return line.fault(syscall.EBUSY, "count", strconv.Itoa(*l.Count), fmt.Sprintf("siblings leave %d", free.Count()))
+		}
+		l.Held = l.Held.And(free)
+	}
+	return nil
+}
+
+// listFault makes an error of one of package list.
+func listFault(err error, key string) *Error {
+	var e *list.Error
+	errors.As(err, &e)
+	return &Error{Errno: e.Errno, Key: key, Token: e.Token, Reason: e.Reason}
+}
+
+func keyword(value string) bool { return value == wordMax || value == wordDefault }
+
+func follow(word string) Follow {
+	if word == wordDefault {
+		return FollowDefault
+	}
+	return FollowMax
+}
+
+func orNone(set list.Set) string {
+	if set.Empty() {
+		return "none"
+	}
+	return set.String()
+}

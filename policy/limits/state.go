@@ -1,0 +1,236 @@
+package limits
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/lgpu/lgpu/internal/list"
+	"github.com/lgpu/lgpu/internal/units"
+)
+
+// StateVersion is the version of State that this package writes.
+const StateVersion = 1
+
+// State is everything that must survive a restart, for JSON. It holds requests, not results: Load computes those again.
+type State struct {
+	Version int         `json:"version"`
+	LastID  uint64      `json:"last_id"` // the highest ID given so far
+	Nodes   []NodeState `json:"nodes"`   // parents before their children, siblings by name; the root first
+}
+
+// NodeState is one node of a State.
+type NodeState struct {
+	ID        uint64                  `json:"id"`
+	Path      string                  `json:"path"`
+	Temporary bool                    `json:"temporary,omitempty"`
+	UID       uint32                  `json:"uid,omitempty"`
+	GID       uint32                  `json:"gid,omitempty"`
+	Gang      string                  `json:"gang,omitempty"`
+	Cgroups   []string                `json:"cgroups,omitempty"`
+	HostMax   *uint64                 `json:"host_max,omitempty"` // bytes
+	Devices   map[string]DeviceLimits `json:"devices,omitempty"`  // by UUID, also of devices that are gone
+}
+
+// DeviceLimits are a node's requests for one device. What is left out is not limited.
+type DeviceLimits struct {
+	Follow    Follow    `json:"follow,omitempty"`    // which set is followed where neither Count nor List is there
+	Count     *int      `json:"count,omitempty"`     // anonymous bits
+	Held      list.Set  `json:"held,omitzero"`       // the bits that Count has got
+	List      *list.Set `json:"list,omitempty"`      // named bits
+	Exclusive bool      `json:"exclusive,omitempty"` // no sibling may hold them
+
+	Weight     uint32    `json:"weight,omitempty"` // 0 is DefaultWeight
+	Priority   *Priority `json:"priority,omitempty"`
+	ComputeMax *uint32   `json:"compute_max,omitempty"` // hundredths of a percent
+	ComputeMin *uint32   `json:"compute_min,omitempty"` // hundredths of a percent
+	MemoryMax  *uint64   `json:"memory_max,omitempty"`  // bytes
+	MemoryHigh *uint64   `json:"memory_high,omitempty"` // bytes
+}
+
+// Follow is the set that a node follows without a request of its own.
+type Follow string
+
+// Sets to follow.
+const (
+	FollowMax     Follow = ""        // the parent's bits
+	FollowDefault Follow = "default" // the device's default bits, as far as the parent has them
+)
+
+// save lists the nodes. Maps and slices are shared with the state, which never changes them.
+func (s *state) save() State {
+	saved := State{Version: StateVersion, LastID: s.lastID, Nodes: make([]NodeState, 0, len(s.byID))}
+	s.root.walk(func(n *node) { saved.Nodes = append(saved.Nodes, n.NodeState) })
+	return saved
+}
+
+// load makes a state without devices of a saved one, and says what it left out.
+func load(saved State) (*state, []error) {
+	s := newState()
+	if saved.Version != StateVersion {
+		return s, []error{&Error{Errno: syscall.EINVAL, Path: Root, Token: fmt.Sprint(saved.Version),
+			Reason: fmt.Sprintf("the saved tree has a version that this program does not read; it reads %d", StateVersion)}}
+	}
+	var problems []error
+	report := func(n NodeState, what string, err error) {
+		problems = append(problems, &Error{Errno: errnoOf(err), Path: n.Path, File: what, Reason: "left out: " + err.Error()})
+	}
+	s.lastID = max(saved.LastID, rootID)
+	for _, from := range saved.Nodes {
+		s.lastID = max(s.lastID, from.ID)
+	}
+	for _, from := range saved.Nodes {
+		n := s.root
+		if from.Path != Root {
+			made, err := s.create(CreateSpec{Path: from.Path, Temporary: from.Temporary}, nil)
+			if err != nil {
+				problems = append(problems, err)
+				continue
+			}
+			if s.byID[from.ID] == nil && from.ID != 0 {
+				delete(s.byID, made.ID)
+				made.ID, s.lastID = from.ID, s.lastID-1
+				s.byID[made.ID] = made
+			}
+			n = made
+		}
+		n.UID, n.GID, n.HostMax = from.UID, from.GID, from.HostMax
+		if err := setGang(n, from.Gang); err != nil {
+			report(from, "gang", err)
+		}
+		if err := writeCgroups(s, n, strings.Join(from.Cgroups, "\n")); err != nil {
+			report(from, "cgroup.path", err)
+		}
+		for _, device := range slices.Sorted(maps.Keys(from.Devices)) {
+			s.setLimits(n, device, from.Devices[device].checked(func(file string, err error) { report(from, file, err) }))
+		}
+	}
+	return s, problems
+}
+
+// checked returns l without values that no write could have made.
+func (l DeviceLimits) checked(report func(file string, err error)) DeviceLimits {
+	refuse := func(file, reason string) { report(file, errors.New(reason)) }
+	if l.Count != nil && (*l.Count < 0 || l.List != nil) {
+		refuse("lgpu", fmt.Sprintf("count %d is negative, or beside a list", *l.Count))
+		l.Count = nil
+	}
+	if l.Follow != FollowMax && l.Follow != FollowDefault {
+		refuse("lgpu", fmt.Sprintf("%q is no set to follow", l.Follow))
+		l.Follow = FollowMax
+	}
+	if l.Count == nil {
+		l.Held = list.Set{}
+	}
+	l.Exclusive = l.Exclusive && !l.follows()
+	if l.Weight > MaxWeight {
+		refuse("lgpu.weight", fmt.Sprintf("weight %d is above %d", l.Weight, MaxWeight))
+		l.Weight = 0
+	}
+	if l.Priority != nil && *l.Priority > Latency {
+		refuse("lgpu.priority", "there is no "+l.Priority.String())
+		l.Priority = nil
+	}
+	for _, share := range []struct {
+		file  string
+		value **uint32
+	}{{"compute.max", &l.ComputeMax}, {"compute.min", &l.ComputeMin}} {
+		if p := *share.value; p != nil && (*p == 0 || *p > units.Whole) {
+			refuse(share.file, fmt.Sprintf("%d is not in 1 to %d hundredths of a percent", *p, units.Whole))
+			*share.value = nil
+		}
+	}
+	return l
+}
+
+// Differences says in words what a node asks for on devices that it did not before, such as "memory.max of device 0
+// (GPU-00112233) is 8 GiB (was max)". What is the same for all devices is said once.
+func (n NodeState) Differences(before NodeState, devices []Device) []string {
+	var out []string
+	say := func(what, now, was string) {
+		if now != was {
+			out = append(out, fmt.Sprintf("%s is %s (was %s)", what, orNothing(now), orNothing(was)))
+		}
+	}
+	for _, f := range limitWords {
+		var now, was []string
+		for _, d := range devices {
+			now, was = append(now, f.word(n.Devices[d.UUID])), append(was, f.word(before.Devices[d.UUID]))
+		}
+		if len(slices.Compact(slices.Clone(now))) == 1 && len(slices.Compact(slices.Clone(was))) == 1 {
+			say(f.file, now[0], was[0])
+			continue
+		}
+		for i, d := range devices {
+			say(fmt.Sprintf("%s of device %s", f.file, d.names()), now[i], was[i])
+		}
+	}
+	say("host.max", sizeWord(n.HostMax), sizeWord(before.HostMax))
+	say("gang", n.Gang, before.Gang)
+	say("cgroup.path", strings.Join(n.Cgroups, " "), strings.Join(before.Cgroups, " "))
+	say("the owner", owner(n), owner(before))
+	return out
+}
+
+// limitWords are the files with values per device, and how their values are said to people.
+var limitWords = []struct {
+	file string
+	word func(DeviceLimits) string
+}{
+	{"memory.max", func(l DeviceLimits) string { return sizeWord(l.MemoryMax) }},
+	{"memory.high", func(l DeviceLimits) string { return sizeWord(l.MemoryHigh) }},
+	{"compute.max", func(l DeviceLimits) string { return formatMax(l.ComputeMax) }},
+	{"compute.min", func(l DeviceLimits) string { return formatShare(value(l.ComputeMin, 0)) }},
+	{"lgpu", DeviceLimits.Lgpu},
+	{"lgpu.weight", func(l DeviceLimits) string { return fmt.Sprint(l.weight()) }},
+	{"lgpu.priority", DeviceLimits.priority},
+}
+
+func sizeWord(p *uint64) string {
+	if p == nil {
+		return wordMax
+	}
+	return units.FormatSize(*p)
+}
+
+func owner(n NodeState) string { return fmt.Sprintf("user %d, group %d", n.UID, n.GID) }
+
+func orNothing(word string) string {
+	if word == "" {
+		return "none"
+	}
+	return word
+}
+
+// checkDevices says whether there can be such devices.
+func checkDevices(devices []Device) error {
+	names := map[string]bool{}
+	for _, d := range devices {
+		reason := ""
+		switch {
+		case d.UUID == "" || len(split(d.UUID)) != 1 || strings.ContainsFunc(d.UUID, unprintable):
+			reason = "a device has a UUID without blanks"
+		case d.Number != "" && !deviceLike(d.Number):
+			reason = "the number is not MAJ:MIN: " + d.Number
+		case names[strings.ToLower(d.UUID)] || d.Number != "" && names[d.Number]:
+			reason = "two devices have the same name"
+		case d.Capacity < 1 || d.Capacity > list.MaxBits:
+			reason = fmt.Sprintf("its capacity is %d bits; 1 to %d are possible", d.Capacity, list.MaxBits)
+		case d.UnitsPerBit < 1 || d.Remainder < 0:
+			reason = "a bit is at least one unit, and what is left over is not negative"
+		case !d.Default.In(d.All()):
+			reason = "its default has bits that it has not"
+		}
+		if reason != "" {
+			return &Error{Errno: syscall.EINVAL, Path: Root, Token: d.Key(), Reason: reason}
+		}
+		names[strings.ToLower(d.UUID)] = true
+		if d.Number != "" {
+			names[d.Number] = true
+		}
+	}
+	return nil
+}

@@ -1,0 +1,650 @@
+// Package limits is the tree of limits: who may use how much of which device. Every directory of it is a node; a node
+// with processes is an lgpu and a leaf, one with children is a group. The two calls that most callers need are those of
+// a file system:
+//
+//	err := t.Write("/team/alice", "lgpu", "195:0 count=4\n195:1 list=0-3,8\n")
+//	text, err := t.Read("/team/alice", "lgpu.effective")
+//
+// The files are those of docs/files.md. The package is pure: no clock, no I/O, no goroutine. Numbers that live
+// elsewhere (memory in use, processes) come from a Usage; keeping the state and acting on it are the business of
+// Options.Commit and Watch.
+//
+// # Requested and effective
+//
+// A node keeps what was asked for. What it gets is computed from that and from what its parent gets, each time either
+// changes: effective bits are the requested ones that the parent has too. So a group that shrinks shrinks its whole
+// subtree at once, and when it grows again everything is as it was.
+//
+// # Transactions
+//
+// A write is read and checked as a whole, whatever number of lines, devices and files it has, and then takes effect as
+// a whole. After an error nothing has changed. Writers take turns; a reader sees the state before a write or after it,
+// and never waits for a writer.
+//
+// # Concurrency
+//
+// All methods of Tree may be called by several goroutines. Options.Commit and watchers run in the order of the writes,
+// on the writer's goroutine and with the writers' lock held, so they may read the tree but must neither write to it nor
+// Enter or Leave. Usage is called without any lock held.
+package limits
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/lgpu/lgpu/internal/list"
+	"github.com/lgpu/lgpu/internal/names"
+)
+
+// Root is the path of the root node.
+const Root = "/"
+
+// Bounds of a tree, against writers without measure.
+const (
+	MaxDepth = 16       // nodes on the way from the root to a leaf, the root not counted
+	MaxNodes = 16384    // all nodes
+	MaxOwned = 1024     // nodes that one user makes, other than root and Options.Owner
+	MaxText  = 64 << 10 // bytes of one write
+)
+
+// Options of a tree. All may be left out.
+type Options struct {
+	// Usage gives the live numbers. Without one they are zero.
+	Usage Usage
+	// Commit is called with every change before it takes effect, and keeps it: an error undoes the change, and the writer
+	// gets EIO. It may read the tree and sees the state before the change.
+	Commit func(Change) error
+	// Owner is the user whose daemon it is: MaxOwned is not for that one, nor for root.
+	Owner uint32
+}
+
+// Tree is the tree of limits of one machine.
+type Tree struct {
+	usage  Usage
+	commit func(Change) error
+	owner  uint32
+	state  atomic.Pointer[state] // whole, never written after it is stored
+	past   past
+
+	mu       sync.Mutex     // serialises writers
+	users    map[uint64]int // by node ID
+	watchers []*func(Change)
+}
+
+// New makes a tree with a root and no devices.
+func New(options Options) *Tree {
+	t := &Tree{usage: options.Usage, commit: options.Commit, owner: options.Owner, users: map[uint64]int{}}
+	if t.usage == nil {
+		t.usage = noUsage{}
+	}
+	t.state.Store(newState())
+	return t
+}
+
+// SetDevices says which devices there are now, in the order in which files show them. Requests for a device that is
+// gone are kept and hold again when it is back. Errors are *Error: EINVAL for a device that cannot be, EIO as for
+// Write.
+func (t *Tree) SetDevices(devices []Device) error {
+	if err := checkDevices(devices); err != nil {
+		return err
+	}
+	return t.change(Root, func(next *state) *Error {
+		next.devices, next.stale = slices.Clone(devices), true
+		return nil
+	})
+}
+
+// Devices returns the devices of the last SetDevices.
+func (t *Tree) Devices() []Device { return slices.Clone(t.state.Load().devices) }
+
+// CreateSpec describes a node to make.
+type CreateSpec struct {
+	Path string
+	// Temporary nodes belong to a launcher, which removes them; they are marked in State.
+	Temporary bool
+	// UID and GID own the node: they may make children and write the children's limits.
+	UID, GID uint32
+	// Writes are applied to the node in the same transaction.
+	Writes []Assignment
+	// Enter makes the creator the node's first user, before anybody else can remove it.
+	Enter bool
+}
+
+// Assignment is the text for one file.
+type Assignment struct {
+	File, Text string
+}
+
+// Create makes a node below one that exists. Errors are *Error: EEXIST (also for the name of a file), ENOENT (no
+// parent), EINVAL (name), EBUSY (the parent has processes), ENAMETOOLONG or ENOSPC (too deep, too many), EDQUOT (too
+// many of the owner's), and those of Update.
+func (t *Tree) Create(spec CreateSpec) (Node, error) {
+	var made *node
+	var out Node
+	err := t.change(spec.Path, func(next *state) (err *Error) {
+		if spec.UID != 0 && spec.UID != t.owner && next.owned(spec.UID) >= MaxOwned {
+			return &Error{Errno: syscall.EDQUOT, Path: spec.Path,
+				Reason: fmt.Sprintf("user %d has %d groups and lgpus, which is all one user may have", spec.UID, MaxOwned)}
+		}
+		if made, err = next.create(spec, t.users); err != nil {
+			return err
+		}
+		return next.write(made, spec.Writes)
+	}, func() {
+		if spec.Enter {
+			t.users[made.ID]++
+		}
+		out = t.state.Load().export(made)
+	})
+	return out, err
+}
+
+// Mkdir makes a persistent node owned by a user. Errors are those of Create.
+func (t *Tree) Mkdir(path string, uid, gid uint32) error {
+	_, err := t.Create(CreateSpec{Path: path, UID: uid, GID: gid})
+	return err
+}
+
+// Rmdir removes a node. Errors are *Error: ENOENT, ENOTEMPTY (it has children), EBUSY (it has users, or is the root),
+// EIO.
+func (t *Tree) Rmdir(path string) error {
+	var parent, gone uint64
+	var seen uint64
+	var left map[string]Stat
+	if n, err := t.find(path); err == nil {
+		seen, left = n.ID, t.own(n.ID)
+	}
+	return t.change(path, func(next *state) *Error {
+		n, err := next.find(path)
+		switch {
+		case err != nil:
+			return err
+		case n.parent == nil:
+			return &Error{Errno: syscall.EBUSY, Path: path, Reason: "the root stays"}
+		case len(n.children) > 0:
+			return &Error{Errno: syscall.ENOTEMPTY, Path: path,
+				Reason: "it has " + numbered(len(n.children), "node") + " below it", Remedy: "lgpu rm -r removes them too"}
+		case t.users[n.ID] > 0:
+			return &Error{Errno: syscall.EBUSY, Path: path, Reason: "processes use it; stop them first"}
+		}
+		parent, gone = n.parent.ID, n.ID
+		next.remove(n)
+		return nil
+	}, func() {
+		if gone == seen {
+			t.past.inherit(parent, gone, left)
+		}
+	})
+}
+
+// Chown gives a node to another owner. Errors are *Error: ENOENT, EIO.
+func (t *Tree) Chown(path string, uid, gid uint32) error {
+	return t.alter(path, func(n *node) { n.UID, n.GID = uid, gid })
+}
+
+// Persist turns a temporary node into a persistent one. Errors are *Error: ENOENT, EIO.
+func (t *Tree) Persist(path string) error {
+	return t.alter(path, func(n *node) { n.Temporary = false })
+}
+
+// Enter counts a user of a node: a launcher, a client. While a node has users it cannot be removed and gets no
+// children. Errors are *Error: ENOENT, and EBUSY if it has children.
+func (t *Tree) Enter(path string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n, err := t.find(path)
+	if err != nil {
+		return err
+	}
+	if len(n.children) > 0 {
+		return &Error{Errno: syscall.EBUSY, Path: path, Reason: "it is a group; processes are in nodes without children"}
+	}
+	t.users[n.ID]++
+	return nil
+}
+
+// Leave takes back one Enter and returns how many users stay.
+func (t *Tree) Leave(path string) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n, err := t.find(path)
+	if err != nil {
+		return 0
+	}
+	left := max(t.users[n.ID]-1, 0)
+	if t.users[n.ID] = left; left == 0 {
+		delete(t.users, n.ID)
+	}
+	return left
+}
+
+// Users is the number of users of a node, 0 where there is no node.
+func (t *Tree) Users(path string) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n, err := t.find(path); err == nil {
+		return t.users[n.ID]
+	}
+	return 0
+}
+
+// Write writes text to a file of a node: one transaction. Errors are *Error: ENOENT (node or file), EACCES (the file is
+// read-only), those of the file's grammar, and EIO if the change could not be kept.
+func (t *Tree) Write(path, file, text string) error {
+	return t.Update(path, []Assignment{{file, text}})
+}
+
+// Update writes several files of a node as one transaction, in order, each checked against what those before it made.
+// Errors are those of Write. memory.peak, which is no state of the tree, is reset after all else took effect.
+func (t *Tree) Update(path string, writes []Assignment) error { return t.update(nil, path, writes) }
+
+// UpdateBy is Update by a user, whom the Change names.
+func (t *Tree) UpdateBy(uid uint32, path string, writes []Assignment) error {
+	return t.update(&uid, path, writes)
+}
+
+func (t *Tree) update(by *uint32, path string, writes []Assignment) error {
+	var resets []reset
+	err := t.change(path, func(next *state) *Error {
+		next.by = by
+		n, err := next.find(path)
+		if err != nil {
+			return err
+		}
+		if err := next.write(n, writes); err != nil {
+			return err
+		}
+		resets = next.resets
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range resets {
+		t.resetPeak(r)
+	}
+	return nil
+}
+
+// Read returns the text of a file. Errors are *Error: ENOENT.
+func (t *Tree) Read(path, file string) (string, error) {
+	s := t.state.Load()
+	n, err := s.find(path)
+	if err != nil {
+		return "", err
+	}
+	f, err := n.file(file)
+	if err != nil {
+		return "", err
+	}
+	return f.read(t, s, n), nil
+}
+
+// Node returns a node. Errors are *Error: ENOENT.
+func (t *Tree) Node(path string) (Node, error) {
+	s := t.state.Load()
+	n, err := s.find(path)
+	if err != nil {
+		return Node{}, err
+	}
+	return s.export(n), nil
+}
+
+// ByID returns the node with an ID, wherever it is.
+func (t *Tree) ByID(id uint64) (Node, bool) {
+	s := t.state.Load()
+	n := s.byID[id]
+	if n == nil {
+		return Node{}, false
+	}
+	return s.export(n), true
+}
+
+// Nodes returns all nodes of one state, parents before their children and siblings by name.
+func (t *Tree) Nodes() []Node {
+	s := t.state.Load()
+	nodes := make([]Node, 0, len(s.byID))
+	s.root.walk(func(n *node) { nodes = append(nodes, s.export(n)) })
+	return nodes
+}
+
+// Watch calls changed after every change that took effect, in order, until the returned function is called. changed may
+// read the tree and sees the state after the change.
+func (t *Tree) Watch(changed func(Change)) (stop func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w := &changed
+	t.watchers = append(t.watchers, w)
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.watchers = slices.DeleteFunc(t.watchers, func(other *func(Change)) bool { return other == w })
+	}
+}
+
+// State returns everything that must survive. It is shared with the tree and must not be changed.
+func (t *Tree) State() State { return t.state.Load().save() }
+
+// Load replaces all nodes by those of a state, on a tree without users; the devices stay. What does not fit (a bad
+// name, a value out of range) is left out and reported, the rest holds: a daemon must start. Options.Commit is not
+// called, and watchers are.
+func (t *Tree) Load(saved State) []error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.users) > 0 {
+		return []error{&Error{Errno: syscall.EBUSY, Path: Root, Reason: "a tree in use cannot be replaced"}}
+	}
+	old := t.state.Load()
+	next, problems := load(saved)
+	next.devices, next.sequence, next.lastID = old.devices, old.sequence+1, max(old.lastID, next.lastID)
+	next.root.walk(func(n *node) { n.revision = next.sequence })
+	next.resolve()
+	t.publish(old, next)
+	return problems
+}
+
+// find returns a node of the newest state.
+func (t *Tree) find(path string) (*node, *Error) { return t.state.Load().find(path) }
+
+// alter changes one node in a way that cannot fail.
+func (t *Tree) alter(path string, edit func(*node)) error {
+	return t.change(path, func(next *state) *Error {
+		n, err := next.find(path)
+		if err != nil {
+			return err
+		}
+		edit(n)
+		n.revision = next.sequence
+		return nil
+	})
+}
+
+// change is the one way from a state to the next. edit works on a copy that nobody else sees; done runs once the change
+// has taken effect, before the next one can begin.
+func (t *Tree) change(path string, edit func(next *state) *Error, done ...func()) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old := t.state.Load()
+	next := old.clone()
+	if err := edit(next); err != nil {
+		return err
+	}
+	if next.stale {
+		next.resolve()
+	}
+	change := difference(old, next)
+	if t.commit != nil && !change.empty() {
+		if err := t.commit(change); err != nil {
+			return &Error{Errno: syscall.EIO, Path: path,
+				Reason: fmt.Sprintf("the change could not be kept, nothing has changed: %v", err)}
+		}
+	}
+	t.state.Store(next)
+	for _, f := range done {
+		f()
+	}
+	if !change.empty() {
+		t.tell(change)
+	}
+	return nil
+}
+
+// publish makes next the state without asking Commit. The caller holds mu.
+func (t *Tree) publish(old, next *state) {
+	t.state.Store(next)
+	t.tell(difference(old, next))
+}
+
+// tell calls the watchers. The caller holds mu.
+func (t *Tree) tell(change Change) {
+	for _, w := range slices.Clone(t.watchers) {
+		(*w)(change)
+	}
+}
+
+// state is one state of the tree. Once stored it is never written; slices, maps and pointers in its nodes are shared
+// with the states before and after.
+type state struct {
+	sequence uint64
+	lastID   uint64
+	devices  []Device
+	root     *node
+	byPath   map[string]*node
+	byID     map[uint64]*node
+	stale    bool    // effective values are those of before the last edit
+	resets   []reset // asked for by the writes that made this state
+	by       *uint32 // who made this state, nil where that is not known
+}
+
+// node is a node of one state.
+type node struct {
+	NodeState
+	revision  uint64 // the sequence of the change that last wrote a request
+	parent    *node
+	children  []*node     // by name
+	effective []Effective // for state.devices
+	host      uint64
+}
+
+// rootID is the root's ID.
+const rootID = 1
+
+func newState() *state {
+	root := &node{NodeState: NodeState{ID: rootID, Path: Root}, host: NoLimit}
+	return &state{lastID: rootID, root: root, byPath: map[string]*node{Root: root}, byID: map[uint64]*node{rootID: root}}
+}
+
+// clone returns the beginning of the next state.
+func (s *state) clone() *state {
+	next := &state{
+		sequence: s.sequence + 1, lastID: s.lastID, devices: s.devices,
+		byPath: make(map[string]*node, len(s.byPath)+1), byID: make(map[uint64]*node, len(s.byID)+1),
+	}
+	var copied func(n, parent *node) *node
+	copied = func(n, parent *node) *node {
+		c := &node{NodeState: n.NodeState, revision: n.revision, parent: parent, children: make([]*node, len(n.children)),
+			effective: n.effective, host: n.host}
+		for i, child := range n.children {
+			c.children[i] = copied(child, c)
+		}
+		next.add(c)
+		return c
+	}
+	next.root = copied(s.root, nil)
+	return next
+}
+
+// add makes n findable.
+func (s *state) add(n *node) { s.byPath[n.Path], s.byID[n.ID] = n, n }
+
+// owned returns how many nodes a user has.
+func (s *state) owned(uid uint32) (n int) {
+	for _, node := range s.byID {
+		if node.UID == uid {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *state) find(path string) (*node, *Error) {
+	if n := s.byPath[path]; n != nil {
+		return n, nil
+	}
+	return nil, &Error{Errno: syscall.ENOENT, Path: path, Reason: "there is no such group or lgpu"}
+}
+
+// create makes a node without requests.
+func (s *state) create(spec CreateSpec, users map[uint64]int) (*node, *Error) {
+	refuse := func(errno syscall.Errno, token, reason string) (*node, *Error) {
+		return nil, &Error{Errno: errno, Path: spec.Path, Token: token, Reason: reason}
+	}
+	folder, name := path.Split(spec.Path)
+	parent := s.byPath[strings.TrimSuffix(folder, "/")]
+	if folder == Root {
+		parent = s.root
+	}
+	switch {
+	case s.byPath[spec.Path] != nil:
+		return refuse(syscall.EEXIST, "", "it exists already")
+	case !strings.HasPrefix(spec.Path, "/") || path.Clean(spec.Path) != spec.Path:
+		return refuse(syscall.EINVAL, "", "paths are /NAME or /NAME/NAME and so on")
+	case parent == nil:
+		return refuse(syscall.ENOENT, "", "its parent does not exist; make that first")
+	case files[name] != nil:
+		return refuse(syscall.EEXIST, name, "every group has a file of that name")
+	case strings.Count(spec.Path, "/") > MaxDepth:
+		return refuse(syscall.ENAMETOOLONG, "", fmt.Sprintf("the tree is at most %d groups deep", MaxDepth))
+	case len(s.byID) >= MaxNodes:
+		return refuse(syscall.ENOSPC, "", fmt.Sprintf("the tree has at most %d groups and lgpus", MaxNodes))
+	case users[parent.ID] > 0:
+		return refuse(syscall.EBUSY, "", parent.Path+" is an lgpu in use; processes are in nodes without children")
+	}
+	if err := names.Check(name); err != nil {
+		return refuse(syscall.EINVAL, "", err.Error())
+	}
+	s.lastID++
+	n := &node{parent: parent, revision: s.sequence, NodeState: NodeState{
+		ID: s.lastID, Path: spec.Path, Temporary: spec.Temporary, UID: spec.UID, GID: spec.GID,
+	}}
+	at, _ := slices.BinarySearchFunc(parent.children, n, byName)
+	parent.children = slices.Insert(parent.children, at, n)
+	s.add(n)
+	s.stale = true
+	return n, nil
+}
+
+func byName(a, b *node) int { return strings.Compare(a.Path, b.Path) }
+
+func (s *state) remove(n *node) {
+	n.parent.children = slices.DeleteFunc(n.parent.children, func(c *node) bool { return c == n })
+	delete(s.byPath, n.Path)
+	delete(s.byID, n.ID)
+	s.stale = true
+}
+
+// write applies assignments to a node, leaving the state half-written after an error: the caller drops it.
+func (s *state) write(n *node, writes []Assignment) *Error {
+	for _, a := range writes {
+		f, err := n.file(a.File)
+		switch {
+		case err != nil:
+		case f.write == nil:
+			err = &Error{Errno: syscall.EACCES, Reason: "the file is read-only"}
+		case len(a.Text) > MaxText:
+			err = &Error{Errno: syscall.E2BIG, Reason: fmt.Sprintf("the text has more than %d bytes", MaxText)}
+		case strings.IndexByte(a.Text, 0) >= 0:
+			err = &Error{Errno: syscall.EINVAL, Reason: "the text has a NUL byte"}
+		default:
+			if s.stale {
+				s.resolve()
+			}
+			err = f.write(s, n, a.Text)
+		}
+		if err != nil {
+			err.Path, err.File = n.Path, a.File
+			return err
+		}
+	}
+	return nil
+}
+
+// limits returns a node's requests for a device.
+func (n *node) limits(device string) DeviceLimits { return n.NodeState.Devices[device] }
+
+// setLimits replaces them. The map is copied: older states have it too.
+func (s *state) setLimits(n *node, device string, l DeviceLimits) {
+	devices := maps.Clone(n.NodeState.Devices)
+	if devices == nil {
+		devices = map[string]DeviceLimits{}
+	}
+	if devices[device] = l; l.none() {
+		delete(devices, device)
+	}
+	if len(devices) == 0 {
+		devices = nil // as a state that was loaded has it
+	}
+	n.NodeState.Devices, n.revision, s.stale = devices, s.sequence, true
+}
+
+// walk calls visit for n and everything below it, parents first.
+func (n *node) walk(visit func(*node)) {
+	visit(n)
+	for _, child := range n.children {
+		child.walk(visit)
+	}
+}
+
+// siblings are the nodes that share what n's parent has, n included.
+func (n *node) siblings() []*node {
+	if n.parent == nil {
+		return []*node{n}
+	}
+	return n.parent.children
+}
+
+// parentBits are the bits of device number d that n's parent gets: all of the device for the root.
+func (s *state) parentBits(n *node, d int) list.Set {
+	if n.parent == nil {
+		return s.devices[d].All()
+	}
+	return n.parent.effective[d].Bits
+}
+
+// export returns n as callers see it.
+func (s *state) export(n *node) Node {
+	out := Node{
+		ID: n.ID, Path: n.Path, Temporary: n.Temporary, UID: n.UID, GID: n.GID,
+		Gang: n.Gang, Cgroups: slices.Clone(n.Cgroups),
+		HostMax: value(n.HostMax, NoLimit), Host: n.host, Devices: slices.Clone(n.effective),
+	}
+	if n.parent != nil {
+		out.Parent = n.parent.ID
+	}
+	for _, child := range n.children {
+		out.Children = append(out.Children, path.Base(child.Path))
+	}
+	for _, d := range s.devices {
+		out.Requests = append(out.Requests, n.limits(d.UUID))
+	}
+	return out
+}
+
+// difference compares two states.
+func difference(old, next *state) Change {
+	c := Change{Sequence: next.sequence, State: next.save(), By: next.by}
+	for id, n := range next.byID {
+		switch before := old.byID[id]; {
+		case before == nil:
+			c.Created = append(c.Created, id)
+		case n.revision != before.revision || n.host != before.host,
+			!slices.EqualFunc(n.effective, before.effective, Effective.equal):
+			c.Changed = append(c.Changed, id)
+		}
+	}
+	for id := range old.byID {
+		if next.byID[id] == nil {
+			c.Removed = append(c.Removed, id)
+		}
+	}
+	slices.Sort(c.Created)
+	slices.Sort(c.Changed)
+	slices.Sort(c.Removed)
+	return c
+}
+
+func (c Change) empty() bool { return len(c.Created)+len(c.Changed)+len(c.Removed) == 0 }
+
+// value returns *p, or the other value without one.
+func value[T any](p *T, other T) T {
+	if p == nil {
+		return other
+	}
+	return *p
+}

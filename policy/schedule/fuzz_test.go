@@ -1,0 +1,252 @@
+package schedule
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// consistent finds contradictions in the state.
+func (s *Scheduler) consistent() error {
+	for _, d := range s.devices {
+		if d == nil {
+			continue
+		}
+		if d.next != nil && d.holder == nil {
+			return fmt.Errorf("device %d has a next holder and none now", d.id)
+		}
+		if d.free != nil && d.holder != nil {
+			return fmt.Errorf("device %d is free and held", d.id)
+		}
+		for _, j := range []*job{d.holder, d.next} {
+			if j != nil && !slices.ContainsFunc(j.held, func(x *seat) bool { return x.dev == d }) {
+				return fmt.Errorf("device %d is of a job that does not hold it", d.id)
+			}
+		}
+		active := map[*account]int{}
+		for _, x := range d.seats {
+			if x.held && d.holder != x.job && d.next != x.job {
+				return fmt.Errorf("seat %d on %d is held by a job without the device", x.node.id, d.id)
+			}
+			if x.held != slices.Contains(x.job.held, x) {
+				return fmt.Errorf("seat %d on %d: held %v, its job says otherwise", x.node.id, d.id, x.held)
+			}
+			if x.open && !x.held && !x.late && d.free != x {
+				return fmt.Errorf("seat %d on %d is open without a grant", x.node.id, d.id)
+			}
+			a := x.account
+			for range x.levels {
+				active[a]++
+				a = a.up
+			}
+		}
+		for _, x := range d.seats {
+			for a := x.account; a.up != nil; a = a.up {
+				if a.active != active[a] {
+					return fmt.Errorf("account of seat %d on %d: %d active, counted %d", x.node.id, d.id, a.active, active[a])
+				}
+			}
+		}
+	}
+	for _, n := range s.nodes {
+		for _, x := range n.seats {
+			j, late := x.job, 0
+			for _, y := range j.seats {
+				if y.late {
+					late++
+				}
+			}
+			if j.late != late {
+				return fmt.Errorf("job of seat %d: %d late, counted %d", n.id, j.late, late)
+			}
+			if j.phase == idle != (len(j.held) == 0) {
+				return fmt.Errorf("job of seat %d: phase %d with %d held", n.id, j.phase, len(j.held))
+			}
+		}
+	}
+	return nil
+}
+
+// reader makes events out of fuzz data.
+type reader struct{ data []byte }
+
+func (r *reader) next() int {
+	if len(r.data) == 0 {
+		return 0
+	}
+	b := r.data[0]
+	r.data = r.data[1:]
+	return int(b)
+}
+
+// FuzzEvents feeds arbitrary events, sensible or not, and checks each decision against what a caller sees.
+func FuzzEvents(f *testing.F) {
+	for seed := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		data := make([]byte, 3000)
+		for i := range data {
+			data[i] = byte(r.Uint32())
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if err := drive(data, nil); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// drive carries out what data says. Each decision is given to seen.
+func drive(data []byte, seen func(Decision)) error {
+	type key struct {
+		id  ID
+		dev Device
+	}
+	const nodes, devices = 9, 4
+	r := &reader{data}
+	s := New(Options{})
+	now := int64(0)
+	open := map[key]bool{} // true: within its bound
+	busy := map[key]int64{}
+	take := func() error {
+		for _, d := range s.Decisions() {
+			if seen != nil {
+				seen(d)
+			}
+			k := key{d.ID, d.Device}
+			_, is := open[k]
+			switch d.Kind {
+			case Open, Free, Seep:
+				if d.Kind != Free && is {
+					return fmt.Errorf("kind %d for %v, which is open", d.Kind, k)
+				}
+				if d.Kind == Open && (d.Until < 0) {
+					return fmt.Errorf("until %d", d.Until)
+				}
+				for id := ID(1); id <= nodes && d.Kind != Seep; id++ {
+					if o := (key{id, d.Device}); o != k && open[o] {
+						return fmt.Errorf("device %d given to %d and %d", d.Device, id, d.ID)
+					}
+				}
+				open[k] = d.Kind != Seep
+			case Extend, Close, Overran:
+				if !is {
+					return fmt.Errorf("kind %d for %v, which is closed", d.Kind, k)
+				}
+				if d.Kind == Overran {
+					open[k] = false
+				}
+			default:
+				return fmt.Errorf("unknown kind %d", d.Kind)
+			}
+		}
+		return s.consistent()
+	}
+	limits := func() map[Device]uint32 {
+		switch b := r.next(); b % 4 {
+		case 0:
+			return map[Device]uint32{Device(b / 4 % devices): uint32(r.next()*40 + 1)}
+		case 1:
+			return map[Device]uint32{0: uint32(r.next() * 39), 1: 10000}
+		default:
+			return nil
+		}
+	}
+	odd := []int64{math.MinInt64, -1, 0, math.MaxInt64, 1 << 50}
+	for len(r.data) > 0 {
+		op := r.next()
+		k := key{ID(r.next() % nodes), Device(r.next() % devices)}
+		now += int64(r.next()) * int64(r.next()) * 1000
+		at, b := now, busy[k]+int64(r.next())*100_000
+		if op >= 250 {
+			at = odd[r.next()%len(odd)]
+			if at > now {
+				at = now
+			}
+			b = odd[r.next()%len(odd)]
+			k.dev = Device(odd[r.next()%len(odd)])
+		}
+		switch op % 16 {
+		case 0:
+			p := Params{Parent: ID(r.next() % nodes), Weight: uint32(r.next() * 50), Cap: limits(), Min: limits(),
+				Class: Class(r.next() % 2), Latency: r.next()%4 == 0}
+			if g := r.next() % 6; g < 2 {
+				p.Gang = string(rune('a' + g))
+			}
+			if r.next()%4 != 0 {
+				p.Parent = 0
+			}
+			if r.next()%8 == 0 {
+				p.Devices = []Device{Device(r.next() % devices)}
+			}
+			_ = s.Set(at, k.id, p)
+		case 1:
+			if r.next()%4 == 0 {
+				s.Remove(at, k.id)
+				for dev := range Device(devices) {
+					delete(open, key{k.id, dev})
+				}
+			} else {
+				s.Detach(at, k.id, k.dev)
+				delete(open, k)
+			}
+		case 2, 3, 4:
+			if err := s.Attach(at, k.id, k.dev, b); err == nil {
+				busy[k] = b
+			}
+		case 5, 6, 7:
+			s.Want(at, k.id, k.dev, b)
+		case 8, 9, 10:
+			delete(open, k)
+			s.Closed(at, k.id, k.dev, b, r.next()%2 == 0)
+		case 11:
+			s.Progress(at, k.id, k.dev, b)
+			busy[k] = b
+		case 12:
+			_ = s.Shares(at, nil)
+		case 13:
+			_ = s.SetDevice(at, k.dev, Options{Slice: int64(r.next()) * 1e6, DrainBound: int64(r.next()) * 1e6})
+		default:
+			if next, ok := s.Next(); ok {
+				now = max(now, next)
+				s.Tick(now)
+				if err := take(); err != nil {
+					return err
+				}
+				if again, ok := s.Next(); ok && again <= now {
+					return fmt.Errorf("after a tick at %d the next is at %d", now, again)
+				}
+			}
+		}
+		if err := take(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestDeterminism(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 3))
+	data := make([]byte, 20000)
+	for i := range data {
+		data[i] = byte(r.Uint32())
+	}
+	var first []Decision
+	if err := drive(data, func(d Decision) { first = append(first, d) }); err != nil {
+		t.Fatal(err)
+	}
+	if len(first) < 100 {
+		t.Fatalf("only %d decisions", len(first))
+	}
+	for range 5 {
+		var again []Decision
+		if err := drive(data, func(d Decision) { again = append(again, d) }); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(first, again) {
+			t.Fatal("the same events gave other decisions")
+		}
+	}
+}

@@ -1,0 +1,393 @@
+package schedule
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// program is what each device of a gang's lgpu runs, in order and again and again. A negative kernel is a collective:
+// it ends only when it has run for so long at the same time as those of the same number on all devices.
+type program []int64
+
+// worker is a seat of a gang, launch by launch.
+type worker struct {
+	id      ID
+	dev     Device
+	group   []*worker // that a collective needs
+	program program
+
+	open, closing bool
+	seep, wanted  bool
+	beside        bool // uses the device beside others
+	until, busy   int64
+	launched      int // kernels so far
+	done          int
+	ran           int64 // of the first not done
+	idle          bool  // has told Want or Closed, waiting
+	mute          bool  // launches nothing
+}
+
+func (w *worker) kernel(n int) int64 { return w.program[n%len(w.program)] }
+
+// rig runs workers in steps of time.
+type rig struct {
+	t       testing.TB
+	s       *Scheduler
+	now     int64
+	workers []*worker
+	overran int
+	seeps   int
+	random  *rand.Rand
+}
+
+const step = 20 * us
+
+func newRig(t testing.TB, o Options) *rig {
+	return &rig{t: t, s: New(o), now: second, random: rand.New(rand.NewPCG(5, 6))}
+}
+
+// lgpu adds one with the same program on all its devices.
+func (r *rig) lgpu(id ID, p Params, run program, devices ...Device) []*worker {
+	r.t.Helper()
+	if err := r.s.Set(r.now, id, p); err != nil {
+		r.t.Fatal(err)
+	}
+	var group []*worker
+	for _, dev := range devices {
+		w := &worker{id: id, dev: dev, program: run}
+		group = append(group, w)
+		r.workers = append(r.workers, w)
+		if err := r.s.Attach(r.now, id, dev, 0); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	for _, w := range group {
+		w.group = group
+	}
+	r.decide()
+	return group
+}
+
+func (r *rig) find(id ID, dev Device) *worker {
+	for _, w := range r.workers {
+		if w.id == id && w.dev == dev {
+			return w
+		}
+	}
+	r.t.Fatalf("no worker %d on %d", id, dev)
+	return nil
+}
+
+func (r *rig) decide() {
+	for _, d := range append([]Decision(nil), r.s.Decisions()...) {
+		w := r.find(d.ID, d.Device)
+		switch d.Kind {
+		case Open:
+			if o := r.holder(w.dev); o != nil {
+				r.t.Fatalf("device %d given to %d beside %d", w.dev, w.id, o.id)
+			}
+			w.open, w.closing, w.until, w.wanted, w.idle = true, false, d.Until, d.Wanted, false
+		case Extend:
+			w.until, w.wanted = d.Until, d.Wanted
+		case Free:
+			w.open, w.closing, w.until, w.idle = true, false, NoLimit, false
+		case Close:
+			w.closing = true
+		case Seep:
+			r.seeps++
+			w.beside = r.holder(w.dev) != nil
+			w.open, w.closing, w.seep, w.idle = true, true, true, false
+		case Overran:
+			r.overran++
+			w.beside = true
+		}
+	}
+}
+
+// holder is who has a device to itself.
+func (r *rig) holder(dev Device) *worker {
+	for _, o := range r.workers {
+		if o.dev == dev && o.open && !o.beside {
+			return o
+		}
+	}
+	return nil
+}
+
+func (r *rig) run(length int64) {
+	for end := r.now + length; r.now < end; r.now += step {
+		for _, w := range r.workers {
+			r.advance(w)
+		}
+		if next, ok := r.s.Next(); ok && next <= r.now {
+			r.s.Tick(r.now)
+			r.decide()
+		}
+	}
+}
+
+// stuck says that the collective at the head of w waits for a worker that has not come to it.
+func (w *worker) stuck() bool {
+	for _, o := range w.group {
+		if o.done < w.done || o.done == w.done && o.launched == o.done {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *rig) advance(w *worker) {
+	if w.launched > w.done {
+		w.busy += step
+		k := w.kernel(w.done)
+		if k > 0 || !w.stuck() {
+			w.ran += step
+		}
+		if w.ran >= max(k, -k) {
+			w.ran = 0
+			w.done++
+		}
+	}
+	for !w.mute && w.launched < w.done+3 && r.random.IntN(3) > 0 { // programs launch at no even pace
+		switch {
+		case w.seep:
+			w.seep = false
+		case !w.open || w.closing || w.busy+int64(w.launched-w.done)*ms/2 >= w.until:
+			if !w.open && !w.idle {
+				w.idle = true
+				r.s.Want(r.now, w.id, w.dev, w.busy)
+				r.decide()
+			}
+			goto full
+		}
+		w.launched++
+	}
+full:
+	if w.open && w.launched == w.done && (w.closing || w.busy >= w.until-2*step || w.mute && w.wanted) {
+		w.open, w.closing, w.beside, w.idle = false, false, false, !w.mute
+		r.s.Closed(r.now, w.id, w.dev, w.busy, !w.mute)
+		r.decide()
+	}
+}
+
+func (r *rig) progress(n int64, groups ...[]*worker) [][]float64 {
+	var all [][]float64
+	for range n {
+		before := make([]int, len(groups))
+		for i, g := range groups {
+			before[i] = g[0].done
+		}
+		r.run(second)
+		var parts []float64
+		for i, g := range groups {
+			var turn int64
+			for _, k := range g[0].program {
+				turn += max(k, -k)
+			}
+			parts = append(parts, 100*float64(g[0].done-before[i])*float64(turn)/float64(len(g[0].program))/float64(second))
+		}
+		all = append(all, parts)
+	}
+	return all
+}
+
+func TestGangs(t *testing.T) {
+	training := program{400 * us, -200 * us}
+	slow := program{3 * ms, -6 * ms, 200 * us}
+	single := program{200 * us}
+	type lgpu struct {
+		p       Params
+		run     program
+		devices []Device
+		want    float64
+	}
+	tests := []struct {
+		name   string
+		of     []lgpu
+		within float64
+	}{
+		{"two on the same two devices", []lgpu{
+			{Params{}, training, []Device{0, 1}, 50}, {Params{}, training, []Device{1, 0}, 50}}, 5},
+		{"by weight", []lgpu{
+			{Params{Weight: 300}, training, []Device{0, 1}, 75}, {Params{}, training, []Device{1, 0}, 25}}, 5},
+		{"long kernels", []lgpu{
+			{Params{}, slow, []Device{0, 1}, 50}, {Params{}, slow, []Device{1, 0}, 50}}, 8},
+		{"beside one single", []lgpu{
+			{Params{}, training, []Device{0, 1}, 50}, {Params{}, single, []Device{0}, 50}}, 5},
+		{"beside two singles on one", []lgpu{
+			{Params{}, training, []Device{0, 1}, 33}, {Params{}, single, []Device{0}, 33}, {Params{}, single, []Device{0}, 33},
+			{Params{}, single, []Device{1}, 65}}, 6},
+		{"ring of three", []lgpu{
+			{Params{}, training, []Device{0, 1}, 32}, {Params{}, training, []Device{1, 2}, 32},
+			{Params{}, training, []Device{2, 0}, 32}}, 20},
+		{"ring of three beside singles", []lgpu{
+			{Params{}, training, []Device{0, 1}, 33}, {Params{}, training, []Device{1, 2}, 33},
+			{Params{}, training, []Device{2, 0}, 33}, {Params{}, single, []Device{0}, 33}, {Params{}, single, []Device{1}, 33},
+			{Params{}, single, []Device{2}, 33}}, 20},
+		{"capped", []lgpu{
+			{Params{Cap: map[Device]uint32{0: 3000, 1: 3000}}, training, []Device{0, 1}, 29},
+			{Params{}, training, []Device{1, 0}, 68}}, 6},
+		{"capped alone", []lgpu{
+			{Params{Cap: map[Device]uint32{0: 3000, 1: 3000}}, training, []Device{0, 1}, 29}}, 5},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, Options{})
+			var groups [][]*worker
+			for i, l := range tt.of {
+				groups = append(groups, r.lgpu(ID(i+1), l.p, l.run, l.devices...))
+			}
+			r.run(second)
+			for _, parts := range r.progress(4, groups...) {
+				t.Logf("%.1f, %d seeps, %d overran", parts, r.seeps, r.overran)
+				for i, part := range parts {
+					if want := tt.of[i].want; math.Abs(part-want) > tt.within {
+						t.Errorf("lgpu %d made %.1f %% of its way, want %.0f", i+1, part, want)
+					}
+				}
+			}
+			if err := r.s.consistent(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// join makes one job of several lgpus' workers.
+func join(groups ...[]*worker) []*worker {
+	var all []*worker
+	for _, g := range groups {
+		all = append(all, g...)
+	}
+	for _, w := range all {
+		w.group = all
+	}
+	return all
+}
+
+func TestGangByName(t *testing.T) {
+	training := program{400 * us, -200 * us}
+	r := newRig(t, Options{})
+	a := join(r.lgpu(1, Params{Gang: "a"}, training, 0), r.lgpu(2, Params{Gang: "a"}, training, 1))
+	b := join(r.lgpu(3, Params{Gang: "b"}, training, 1), r.lgpu(4, Params{Gang: "b"}, training, 0))
+	r.run(second)
+	for _, parts := range r.progress(3, a, b) {
+		if math.Abs(parts[0]-50) > 3 || math.Abs(parts[1]-50) > 3 {
+			t.Errorf("gangs made %.1f %% of their ways, want 50 each", parts)
+		}
+	}
+	// Once apart, a's halves have no turn together but for chance; one of b's goes on alone.
+	for id := ID(1); id <= 4; id++ {
+		if err := r.s.Set(r.now, id, Params{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.decide()
+	r.run(second)
+	if err := r.s.consistent(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Without launches let through in time, a collective of which one half was launched holds its device until the bound;
+// and still everybody goes on.
+func TestDrainBoundOfGangs(t *testing.T) {
+	for _, o := range []Options{
+		{SeepAfter: second, DrainBound: 20 * ms},
+		{SeepAfter: second, DrainBound: 3 * ms},
+		{SeepAfter: 200 * us, DrainBound: 5 * ms},
+	} {
+		r := newRig(t, o)
+		a := r.lgpu(1, Params{}, program{400 * us, -200 * us, 50 * us}, 0, 1)
+		b := r.lgpu(2, Params{}, program{-300 * us}, 1, 0)
+		for range 10 {
+			before := []int{a[0].done, b[0].done}
+			r.run(second)
+			if a[0].done-before[0] < 100 || b[0].done-before[1] < 100 {
+				t.Errorf("%+v: in a second only %d and %d kernels", o, a[0].done-before[0], b[0].done-before[1])
+			}
+		}
+		t.Logf("%+v: %d and %d kernels, %d seeps, %d overran", o, a[0].done, b[0].done, r.seeps, r.overran)
+		if err := r.s.consistent(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A gang that uses only one of its devices for long leaves the other alone, and gets it back when it needs it.
+func TestGangOnFewerDevices(t *testing.T) {
+	r := newRig(t, Options{})
+	a := r.lgpu(1, Params{}, program{200 * us}, 0, 1)
+	b := r.lgpu(2, Params{}, program{200 * us}, 1)
+	a[1].mute = true
+	r.run(3 * second)
+	busy := []int64{a[0].busy, b[0].busy}
+	r.run(second)
+	if got := a[0].busy - busy[0]; got < 990*ms {
+		t.Errorf("gang alone on device 0 had it for %d ms of 1000", got/ms)
+	}
+	if got := b[0].busy - busy[1]; got < 990*ms {
+		t.Errorf("single beside an idle seat had the device for %d ms of 1000", got/ms)
+	}
+	a[1].mute = false
+	r.run(100 * ms)
+	busy = []int64{a[1].busy, b[0].busy}
+	r.run(second)
+	for i, w := range []*worker{a[1], b[0]} {
+		if got := w.busy - busy[i]; got < 470*ms || got > 530*ms {
+			t.Errorf("seat of %d on 1 had it for %d ms of 1000, want 500", w.id, got/ms)
+		}
+	}
+}
+
+// Having waited for its turn on one device gives a gang no claim to monopolize another.
+func TestGangClaimsAreBounded(t *testing.T) {
+	r := newRig(t, Options{})
+	training := program{400 * us, -200 * us}
+	r.lgpu(1, Params{}, training, 0, 1)
+	b := r.lgpu(2, Params{}, program{200 * us}, 0)
+	for id := ID(3); id < 7; id++ {
+		r.lgpu(id, Params{}, program{200 * us}, 1)
+	}
+	r.run(10 * second)
+	for id := ID(3); id < 7; id++ {
+		r.find(id, 1).mute = true
+	}
+	r.run(100 * ms)
+	busy := b[0].busy
+	r.run(second)
+	if got := b[0].busy - busy; got < 400*ms {
+		t.Errorf("beside a gang that had waited there was the device for %d ms of 1000, want 500", got/ms)
+	}
+}
+
+// A gang stuck for good keeps nobody from its devices, and pays for the time that it takes.
+func TestGangThatNeverDrains(t *testing.T) {
+	r := newRig(t, Options{})
+	a := r.lgpu(1, Params{}, program{-200 * us}, 0, 1)
+	b := r.lgpu(2, Params{}, program{200 * us}, 0)
+	c := r.lgpu(3, Params{}, program{200 * us}, 1)
+	r.run(second)
+	a[1].mute = true
+	r.run(second)
+	busy := []int64{b[0].busy, c[0].busy}
+	r.run(second)
+	if got := b[0].busy - busy[0]; got < 950*ms {
+		t.Errorf("single beside a stuck gang had device 0 for %d ms of 1000", got/ms)
+	}
+	if got := c[0].busy - busy[1]; got < 950*ms {
+		t.Errorf("single beside a stuck gang had device 1 for %d ms of 1000", got/ms)
+	}
+	if r.overran == 0 {
+		t.Error("a stuck gang did not overrun")
+	}
+	var states []State
+	for _, v := range r.s.Shares(r.now, nil) {
+		states = append(states, v.State)
+	}
+	if !slices.Contains(states, Overrun) {
+		t.Errorf("states %v of a stuck gang and others", states)
+	}
+}

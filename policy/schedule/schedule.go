@@ -1,0 +1,164 @@
+// Package schedule decides which lgpu has which device's compute next. It is pure policy: no GPU, no clock, no goroutine;
+// the caller tells it what happened and when, and carries out its decisions. The same code runs in the daemon, in tests
+// and in a simulation of a hundred devices.
+//
+//	s := share.New(share.Options{})
+//	s.Set(now, 1, share.Params{Weight: 300})
+//	s.Set(now, 2, share.Params{Cap: map[share.Device]uint32{0: 2500}}) // a quarter of device 0
+//	s.Attach(now, 1, 0, busy) // a process of lgpu 1 uses device 0
+//	s.Want(now, 1, 0, busy)   // and has work
+//	for _, d := range s.Decisions() { ... }
+//	// sleep until s.Next(), or until something happens
+//
+// # Words
+//
+// A node is an lgpu or a group; groups nest. An lgpu has a seat on a device once one of its processes uses it;
+// however many processes do, the lgpu has one seat here. A grant is leave for a seat to use its device. It begins
+// with Open and ends with Closed: that is when the device has drained, not when it was asked to. Busy is the device
+// time a seat has used, in ns since some moment of the caller's choice; it only grows. Time is ns of any monotonic
+// clock; a time before the last one given is taken for the last one.
+//
+// # What the caller sends
+//
+// All calls come from one goroutine (or under one lock): nothing here is safe for concurrent use. After each call, or
+// after several at the same time, take Decisions and carry them out in order; then sleep until Next and call Tick.
+//
+//   - Set before anything else is said about a node; a parent before its children.
+//   - Attach when the first process of an lgpu begins to use a device; Detach when the last has gone, also when it
+//     died in the middle of a grant: Detach ends the grant, no Closed is needed.
+//   - Want when a process has work and the seat's gate is closed. Once is enough: the wish stands until Open. The
+//     processes of an lgpu share the grant: while it is open, the caller opens the gate of each that asks, unasked. A
+//     Want between Close and Closed counts for after it.
+//   - Closed exactly once for every Open or Free, when all gates of the seat are closed and the device has drained of
+//     the lgpu's work: after Close, after Until was reached, or because the seat was idle and yielded. And exactly once
+//     for every Seep, when the launch let through has drained. waiting says that a process has more work; it stands for
+//     Want.
+//   - Progress whenever Busy has been read during a grant; every few ms while the device is contended, rarely (100 ms)
+//     for a standing grant without a cap. For the most exact charge send it right before another seat's Want.
+//
+// busy is always the lgpu's absolute Busy on the device, over all its processes (their union: two that compute at the
+// same time count once). A value below the last one, or one that grew by more than time has passed, is corrected.
+// Calls that name unknown nodes or devices, or make no sense in the present state, are ignored or, where a person's
+// input may be the cause, return an error; they never harm another seat.
+//
+// # What the decisions mean
+//
+// See Kind. Until is in terms of Busy, so that a seat closes its own gate early enough to have drained by then, and
+// so that an idle seat keeps its grant.
+//
+// # Policy
+//
+// In order, the device goes to
+//
+//  1. latency-critical lgpus, whose wish also closes another's grant at once, as long as they have not had more than
+//     their part by weight (and half a slice on top; a whole one while they run): beyond that they are as any other;
+//  2. lgpus below their minimum, or in a group below its own, the one furthest behind first;
+//  3. lgpus of class High;
+//  4. all others.
+//
+// High thus goes strictly before Normal, and Normal can starve but for its minimums: give one to what must go on.
+// Minimums hold as long as they and the parts of latency-critical lgpus fit the device. Within 1, 3 and 4 the order
+// is fair: among siblings of the tree the one with the least time by weight is next. Who has just come has no claim
+// from when it was away, and who ran longer than its slice pays with its next ones. Nobody gets anything beyond its
+// cap, or that of a group above, even when the device is idle: credit flows in at the capped rate, a Quantum of it
+// starts a grant, at most Burst of it is saved, and what flows in while others keep the device (for at most 200 ms at
+// a time).
+//
+// While somebody else waits, a grant is charged by the clock from Open to Closed; without, by Busy, and then it
+// counts for the cap only. A grant that nobody contends for stands. A contended one lasts a slice, and goes on
+// without being closed when its holder would be next again. Slices are longer for who drains slowly. A seat without
+// any cap that is alone on its device is Free: it needs no accounts.
+//
+// The seats of an lgpu on several devices, and those of all lgpus with the same Gang, are opened and closed together,
+// as kernels that wait for each other across devices need it. A gang's turn comes when it is first on all its
+// devices, or, once it has waited two slices for that, when it is beyond its part on none; then the grants on them
+// are closed and the devices kept for it. A seat of a gang that has been neither busy nor waiting for a second is
+// left out, until it wants. Two seats of a gang on the same device take turns.
+package schedule
+
+import "math"
+
+// ID names a node. The caller gives it; 0 is not a node but the top of the tree.
+type ID uint64
+
+// Device is the caller's number for a device; at most MaxDevices-1.
+type Device int
+
+// MaxDevices bounds Device.
+const MaxDevices = 4096
+
+// Whole is a device's whole time: caps, minimums and shares are in hundredths of a percent.
+const Whole uint32 = 10000
+
+// NoLimit as Until: the grant lasts until Close.
+const NoLimit int64 = math.MaxInt64
+
+// DefaultWeight is the weight of nodes that have none.
+const DefaultWeight uint32 = 100
+
+// MaxWeight is the largest weight.
+const MaxWeight uint32 = 10000
+
+// Class is an lgpu's priority.
+type Class uint8
+
+// Classes; High goes strictly before Normal.
+const (
+	Normal Class = iota
+	High
+)
+
+// Params is what is asked for a node. Class, Latency, Gang and Devices are an lgpu's; a group's are not looked at, so a
+// caller that lets them follow the parent resolves that.
+type Params struct {
+	Parent  ID                // 0: the top
+	Weight  uint32            // 1..MaxWeight, against its siblings; 0: DefaultWeight
+	Cap     map[Device]uint32 // most device time, 1..Whole; a missing device or Whole: no cap
+	Min     map[Device]uint32 // guaranteed device time, 0..Whole; missing: none
+	Class   Class
+	Latency bool     // latency-critical
+	Gang    string   // lgpus with the same name, if not empty, are one gang
+	Devices []Device // what it may use; nil: all. Elsewhere its seats are never opened
+}
+
+// Kind is what a Decision asks of the caller.
+type Kind uint8
+
+const (
+	// Open the seat's gate: a grant begins. Until and Wanted as in Decision.
+	Open Kind = iota + 1
+	// Extend an open grant: Until and Wanted replace the ones before. Until may also be lower than it was, when a
+	// cap was lowered. It also ends Free: the gate stays open, but keeps accounts from now on.
+	Extend
+	// Close the gate; report Closed once drained. Seats that have closed by themselves and are draining get it too.
+	Close
+	// Seep lets one launch through a gate of a seat that is closed and drained, because the rest of its gang may wait
+	// for it; then report Closed again.
+	Seep
+	// Free opens the gate with no accounts at all: the seat is alone on the device and has no cap. It may come instead
+	// of Open, without a Want, and during a grant. It ends with Extend, Close, or Closed.
+	Free
+	// Overran tells that a seat did not drain within the bound (or, after Close, that its gang was changed), and that
+	// the device goes to others meanwhile. There is nothing to send; Closed is still to come, and the seat is charged
+	// until then.
+	Overran
+)
+
+// Decision is one thing for the caller to do.
+type Decision struct {
+	Kind   Kind
+	ID     ID
+	Device Device
+	Until  int64 // Open, Extend: the grant is over when Busy, with the work in flight, reaches it
+	Wanted bool  // Open, Extend: others wait, so an idle seat must not keep the device
+}
+
+// Options are times in ns; 0 is the default.
+type Options struct {
+	Slice      int64 // a turn while others wait, when draining is quick; 2 ms..50 ms, default 10 ms
+	SliceMax   int64 // the longest slice for lgpus that drain slowly; Slice..200 ms, default 5 Slices
+	Quantum    int64 // least credit that opens the gate of a capped lgpu; default 5 ms
+	Burst      int64 // credit that an idle lgpu saves up; default 20 ms
+	DrainBound int64 // others may have the device this long after Close at the latest; default 100 ms
+	SeepAfter  int64 // a drained gang seat with work waits so long for the others to drain; default 0.5 ms
+}

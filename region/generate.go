@@ -1,3 +1,0 @@
-package region
-
-//go:generate go run ./gen ../interpose

@@ -1,0 +1,148 @@
+// Package protocol is the language of the daemon's socket for tenants: what the interposer and the daemon say to each other.
+// The Go types are its only source; tenant/liblgpu/link_gen.h is generated from them (go generate ./tenant/region).
+//
+// The socket is a SOCK_SEQPACKET one. Every packet is one Message, in the machine's byte order; a Refuse may carry text
+// behind it. Who a client is the daemon asks the kernel: nothing in a message says it.
+//
+//	client → daemon                              daemon → client
+//	Hello     first of all                       Welcome   client slot, fds of Limits and Usage | Refuse
+//	Gate      launches on a device from now on   Free | Open
+//	Want      a launch waits at a closed gate    Open      run until Busy reaches Value
+//	Closed    gate closed and device drained     Close     let nothing more in
+//	                                             Seep      let so many launches pass a closed gate
+//	Need      memory beyond what is granted      Memory    asked and answered; look at Granted again
+//	                                             Gone      memory given away and left is on the device no more
+//
+// After the Welcome of a reconnect, the first thing a client says is a Need of nothing, which is not answered: it goes by
+// the new Limits from now on. While a Want, or a Closed with FlagWaiting, has no answer, the daemon beats in the limits
+// (Beat).
+//
+// # Grants
+//
+// An Open with a new Serial begins a grant, and so do a Seep and a Close at a free gate, which are over as soon as what is
+// in flight has ended. An Open with the Serial of the grant that is open changes it; one with the Serial of a grant that the
+// client has ended itself crossed its Closed on the way and means nothing. A client ends a grant when the lgpu's Busy
+// counter, with what is in flight, reaches Value; at a Close; and, where FlagWanted is set, when it has had nothing to run
+// for Linger. Every grant is ended by exactly one Closed, or by a Free; a Closed that crosses the Free means nothing.
+package protocol
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Version of the protocol. Either side refuses any other.
+const Version = 1
+
+// Linger is how long an open gate stays open with nothing to run while others wait, in ns. Shorter gaps are charged.
+const Linger = 60_000
+
+// Beat is the longest time between two beats (region.DeviceLimits) while a launch waits for the daemon, in ns. Silence is
+// for how long a process that waits sees none before it takes the daemon for hung, cuts the connection and goes by its
+// own credit: looks of its own that far apart, since it may have been stopped itself.
+const (
+	Beat    = 50_000_000
+	Silence = 150_000_000
+)
+
+// Forever is the Value of an Open without end.
+const Forever uint64 = 1<<64 - 1
+
+// Size is that of a Message in bytes, MaxText the longest text behind a Refuse.
+const (
+	Size    = 64
+	MaxText = 512
+)
+
+// Kinds of message.
+const (
+	Hello uint16 = iota + 1
+	Gate
+	Want
+	Closed
+	Need
+	Welcome
+	Refuse
+	Free
+	Open
+	Close
+	Seep
+	Memory
+	Gone
+)
+
+// Flags.
+const (
+	// FlagView (Hello): only looks (nvidia-smi), takes no client slot; the connection ends with the Welcome.
+	FlagView uint32 = 1 << iota
+	// FlagReconnect (Hello): was a client before the daemon restarted. ID and Client say of which lgpu and slot, and the fd
+	// of its Usage comes along, unless the kernel says EPERM: then the daemon has it. (Welcome): only the fd of Limits comes along.
+	FlagReconnect
+	// FlagWanted (Open): another lgpu waits for the device.
+	FlagWanted
+	// FlagWaiting (Closed): launches wait at the gate.
+	FlagWaiting
+	// FlagHost (Need): page-locked host memory.
+	FlagHost
+	// FlagRunning (Gate): work is in flight already, since before a reconnect; a Closed will follow without an Open.
+	FlagRunning
+)
+
+// Message is everything either side says. Fields that a kind does not name are zero.
+type Message struct {
+	Kind    uint16
+	Version uint16 // Hello, Welcome
+	Device  uint32 // index in Limits: Gate and after
+	Client  uint32 // slot in Usage: Hello with FlagReconnect, Welcome
+	Flags   uint32
+	ID      uint64 // of the lgpu: Hello with FlagReconnect, Welcome
+	Serial  uint64 // of the grant: Open, Close, Closed
+	// Value is, by kind: Open: Busy at which the grant ends, or Forever. Closed: Busy then. Need: bytes. Memory: bytes
+	// granted. Seep: launches. Gone: bytes. Refuse: errno.
+	Value uint64
+	_     [3]uint64
+}
+
+// ErrMalformed: a packet is no message.
+var ErrMalformed = errors.New("malformed message")
+
+// Append appends m as it travels.
+func (m Message) Append(b []byte) []byte {
+	e := binary.NativeEndian
+	b = e.AppendUint16(b, m.Kind)
+	b = e.AppendUint16(b, m.Version)
+	b = e.AppendUint32(b, m.Device)
+	b = e.AppendUint32(b, m.Client)
+	b = e.AppendUint32(b, m.Flags)
+	b = e.AppendUint64(b, m.ID)
+	b = e.AppendUint64(b, m.Serial)
+	b = e.AppendUint64(b, m.Value)
+	return append(b, make([]byte, 24)...)
+}
+
+// Parse reads a packet. The text is that of a Refuse, with what is not printable replaced.
+func Parse(packet []byte) (m Message, text string, err error) {
+	if len(packet) < Size || len(packet) > Size+MaxText {
+		return Message{}, "", fmt.Errorf("%w: %d bytes instead of %d", ErrMalformed, len(packet), Size)
+	}
+	e := binary.NativeEndian
+	m = Message{
+		Kind: e.Uint16(packet), Version: e.Uint16(packet[2:]), Device: e.Uint32(packet[4:]), Client: e.Uint32(packet[8:]),
+		Flags: e.Uint32(packet[12:]), ID: e.Uint64(packet[16:]), Serial: e.Uint64(packet[24:]), Value: e.Uint64(packet[32:]),
+	}
+	if m.Kind < Hello || m.Kind > Gone {
+		return Message{}, "", fmt.Errorf("%w: kind %d", ErrMalformed, m.Kind)
+	}
+	if len(packet) > Size && m.Kind != Refuse {
+		return Message{}, "", fmt.Errorf("%w: %d bytes behind kind %d", ErrMalformed, len(packet)-Size, m.Kind)
+	}
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(string(packet[Size:]), "?"))
+	return m, text, nil
+}

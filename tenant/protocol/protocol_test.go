@@ -1,0 +1,32 @@
+package protocol
+
+import (
+	"errors"
+	"testing"
+	"unsafe"
+)
+
+func TestSize(t *testing.T) {
+	if unsafe.Sizeof(Message{}) != Size || len(Message{}.Append(nil)) != Size {
+		t.Fatalf("a Message has %d bytes, and %d on the way; want %d", unsafe.Sizeof(Message{}), len(Message{}.Append(nil)), Size)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(Message{Kind: Hello, Version: Version, Flags: FlagReconnect, Client: 3, ID: 9}.Append(nil))
+	f.Add(append(Message{Kind: Refuse, Value: 1}.Append(nil), "no such\x00lgpu"...))
+	f.Add([]byte("short"))
+	f.Fuzz(func(t *testing.T, packet []byte) {
+		m, text, err := Parse(packet)
+		if err != nil {
+			if !errors.Is(err, ErrMalformed) || m != (Message{}) || text != "" {
+				t.Fatalf("Parse(%x) = %v, %q, %v", packet, m, text, err)
+			}
+			return
+		}
+		again, _, err := Parse(m.Append(nil))
+		if err != nil || again != m {
+			t.Fatalf("%v came back as %v, %v", m, again, err)
+		}
+	})
+}

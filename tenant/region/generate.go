@@ -1,0 +1,3 @@
+package region
+
+//go:generate go run ./gen ../liblgpu

@@ -1,0 +1,102 @@
+package test
+
+import (
+	"io"
+	"math"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Every way to launch work is counted and charged to a capped lgpu, each launch once; work that is only recorded is
+// not; and work in flight that waits for work behind the gate does not wait for ever.
+func TestEveryLaunchPassesTheGate(t *testing.T) {
+	p := newPlace(t)
+	c := p.start("lgpu", "run", shape, "--compute", "50", "--", "gate", control)
+	launches, busy := uint64(0), 0.0
+	for _, step := range []struct {
+		name     string
+		launches uint64
+		least    float64 // seconds of device time
+	}{
+		{"nothing", 0, 0}, {"kernel", 3, 0.003}, {"default-stream", 1, 0.001}, {"per-thread-stream", 1, 0.001}, {"ex", 1, 0.001},
+		{"cooperative", 1, 0.001}, {"capture", 0, 0}, {"failed-capture", 0, 0}, {"graph", 2, 0.01}, {"refused", anyNumber, 0},
+		{"mutual", 4, 0}, {"destroyed-context", 1, 0.05}, {"after", 1, 0},
+	} {
+		if before := c.until(step.name); len(before) != 0 {
+			t.Errorf("before %q: %q", step.name, before)
+		}
+		compute := p.ps()[0].Devices[0].Compute
+		counted, charged := compute.Launches-launches, compute.Busy-busy
+		launches, busy = compute.Launches, compute.Busy
+		if counted != step.launches && step.launches != anyNumber {
+			t.Errorf("%s: %d launches were counted, not %d", step.name, counted, step.launches)
+		}
+		if charged < step.least || (charged > 0) != (counted > 0) && step.launches != anyNumber {
+			t.Errorf("%s: %v s were charged for %d launches that take %v s", step.name, charged, counted, step.least)
+		}
+		if _, err := io.WriteString(c.in, "go\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if status := c.status(); status != 0 {
+		t.Errorf("exit status %d: %s", status, c.stderr.String())
+	}
+}
+
+// anyNumber: a refused launch may be counted or not.
+const anyNumber = math.MaxUint64
+
+// Alone and without a cap nothing is counted: the launch path is the driver's own.
+func TestUncappedLaunchesAreNotCounted(t *testing.T) {
+	p := newPlace(t)
+	for _, cap := range []string{"", "--compute=100"} {
+		args := []string{"run", shape, "--memory", "4GiB"}
+		if cap != "" {
+			args = append(args, cap)
+		}
+		c := p.start("lgpu", append(args, "--", "gate", control)...)
+		for _, step := range []string{"kernel", "graph", "mutual", "after"} {
+			for done := false; !done; {
+				done = <-c.lines == step
+				if compute := p.ps()[0].Devices[0].Compute; compute.Launches != 0 || compute.Busy != 0 {
+					t.Errorf("%s: %d launches and %v s were charged", step, compute.Launches, compute.Busy)
+				}
+				if _, err := io.WriteString(c.in, "go\n"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		c.status()
+	}
+}
+
+// A capped process that is killed while it has the device does not keep the next from it.
+func TestKilledOwnerOfTheTurn(t *testing.T) {
+	p := newPlace(t)
+	holder := p.start("lgpu", "run", shape, "--name", "a", "--compute", "50", "--", "spin", "../sim/kernels/control.ptx", "3600000")
+	holder.until("running")
+	other := p.start("lgpu", "run", shape, "--name", "b", "--compute", "50", "--", "spin", "../sim/kernels/control.ptx", "1")
+	p.wait("one that has the device and one that waits for it", func() bool {
+		running, waiting := 0, 0
+		for _, l := range p.ps() {
+			switch l.State {
+			case "running", "draining":
+				running = l.Processes[0].PID
+			case "waiting":
+				waiting++
+			}
+		}
+		if running == 0 || waiting != 1 {
+			return false
+		}
+		if err := unix.Kill(running, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		return true
+	})
+	if status := other.status(); status != 0 {
+		t.Errorf("the next lgpu: exit status %d: %s", status, other.stderr.String())
+	}
+	holder.status()
+}
