@@ -627,9 +627,9 @@ func (q *Queue) finish(w *work) {
 func (q *Queue) complete(w *work, syndrome uint8) {
 	n := q.completed.Load()
 	depth := uint64(q.config.CQDepth)
-	slot := uint64(0)
+	index := uint64(0)
 	if q.config.CQForm == CQCyclic {
-		slot = n & (depth - 1)
+		index = n & (depth - 1)
 		if q.cqRecord != nil {
 			v := atomic.LoadUint32(q.cqRecord)
 			consumed := uint64(binary.BigEndian.Uint32((*[4]byte)(unsafe.Pointer(&v))[:]))
@@ -652,7 +652,7 @@ func (q *Queue) complete(w *work, syndrome uint8) {
 	}
 	var b [mlx5.BlockBytes]byte
 	c.Put(&b)
-	dst := unsafe.Pointer(&q.config.CQ[slot*mlx5.BlockBytes])
+	dst := unsafe.Pointer(&q.config.CQ[index*mlx5.BlockBytes])
 	for i := 0; i < mlx5.BlockBytes; i += 8 { // the last word makes it valid
 		atomic.StoreUint64((*uint64)(unsafe.Add(dst, i)), binary.NativeEndian.Uint64(b[i:]))
 	}

@@ -181,25 +181,25 @@ LSHMEM_OUTLINE int put_bytes(uint64_t self, void *dst, const void *src, uint64_t
 
 // --- The internal buffer: results that a thread waits for ---
 
-// A slot holds 8 bytes for each lane. Slots are taken in the order of ibuf_head and given back in the same order:
-// ibuf_tail. A slot is taken before blocks are reserved, so that nobody waits for a slot with blocks that others wait
+// A cell holds 8 bytes for each lane. Cells are taken in the order of ibuf_head and given back in the same order:
+// ibuf_tail. A cell is taken before blocks are reserved, so that nobody waits for a cell with blocks that others wait
 // for.
-struct slot {
+struct cell {
   uint64_t ticket;
   uint64_t address;
   int status;
 };
 
-LSHMEM_OUTLINE slot take_slot(const handle &h) {
+LSHMEM_OUTLINE cell take_slot(const handle &h) {
   lshmem_queue *q = h.q;
   uint64_t ticket = fetch_add<scope::gpu>(&q->ibuf_head, 1);
-  uint64_t address = q->ibuf + ((ticket & (q->ibuf_slots - 1)) + 1) * LSHMEM_IBUF_SLOT;
+  uint64_t address = q->ibuf + ((ticket & (q->ibuf_cells - 1)) + 1) * LSHMEM_IBUF_CELL;
   patience patient = h.wait();
-  while (ticket - load_acquire<scope::gpu>(&q->ibuf_tail) >= q->ibuf_slots) {
+  while (ticket - load_acquire<scope::gpu>(&q->ibuf_tail) >= q->ibuf_cells) {
     int status = tired(h, patient);
-    if (status != LSHMEM_OK) return slot{ticket, address, status};
+    if (status != LSHMEM_OK) return cell{ticket, address, status};
   }
-  return slot{ticket, address, LSHMEM_OK};
+  return cell{ticket, address, LSHMEM_OK};
 }
 
 // The caller and those it has synchronized with have read what they want.
@@ -213,11 +213,11 @@ LSHMEM_OUTLINE int give_slot(const handle &h, uint64_t ticket) {
   return LSHMEM_OK;
 }
 
-// with_slot lends the lanes a slot of their queue: use(address of the lane's 8 bytes) posts and waits, take() reads the
+// with_cell lends the lanes a cell of their queue: use(address of the lane's 8 bytes) posts and waits, take() reads the
 // result. Lanes stay together to the end, whatever fails.
 template <class Use, class Take>
-LSHMEM_DEVICE int with_slot(const handle &h, const party &lanes, Use use, Take take) {
-  slot s{0, 0, LSHMEM_OK};
+LSHMEM_DEVICE int with_cell(const handle &h, const party &lanes, Use use, Take take) {
+  cell s{0, 0, LSHMEM_OK};
   uint32_t leader = first_lane(lanes.mask);
   if (lanes.leads()) s = take_slot(h);
   if (!lanes.alone()) {
@@ -227,11 +227,11 @@ LSHMEM_DEVICE int with_slot(const handle &h, const party &lanes, Use use, Take t
   if (s.status != LSHMEM_OK) return s.status;
   int status = use(s.address);
   if (status == LSHMEM_OK) take(s.address);
-  // After an error nobody knows whether the NIC still writes to the slot: it stays taken, and the queue is broken.
+  // After an error nobody knows whether the NIC still writes to the cell: it stays taken, and the queue is broken.
   bool failed = status != LSHMEM_OK;
   if (!lanes.alone()) failed = any_warp(lanes.mask, failed);
   if (failed && status == LSHMEM_OK) status = LSHMEM_ERR_QUEUE;
-  // All lanes' reads before the slot is given back.
+  // All lanes' reads before the cell is given back.
   if (!lanes.alone()) sync_warp(lanes.mask);
   if (status == LSHMEM_OK && lanes.leads()) status = give_slot(h, s.ticket);
   return status;
@@ -265,7 +265,7 @@ LSHMEM_OUTLINE bool registered(const lshmem_t &sh, const handle &h, const transf
 LSHMEM_OUTLINE int get_by_slot(const handle &h, piece &p, uint8_t *to) {
   p.local_key = h.q->ibuf_key;
   p.by_value = false;
-  return with_slot(h, one_lane(), [&](uint64_t at) {
+  return with_cell(h, one_lane(), [&](uint64_t at) {
     p.local = at;
     return read_piece(h, p);
   }, [&](uint64_t at) {
@@ -279,7 +279,7 @@ LSHMEM_OUTLINE int get_unregistered(const lshmem_t &sh, const handle &h, const t
   transfer left = all;
   while (left.left()) {
     piece p{};
-    // No more at a time than a slot holds.
+    // No more at a time than a cell holds.
     if (!cut(sh, h.q, left, &p, true)) return fail(sh, LSHMEM_ERR_ARGUMENT, (int)h.q->pe);
     int status = get_by_slot(h, p, (uint8_t *)p.local);
     if (status != LSHMEM_OK) return status;
@@ -397,7 +397,7 @@ LSHMEM_OUTLINE uint64_t get_value(uint64_t self, const void *src, uint32_t bytes
   if (aim(sh, src, bytes, pe, which, &h, &w) != LSHMEM_OK) return 0;
   party lanes = lanes_together(h);
   uint64_t result = 0;
-  with_slot(h, lanes, [&](uint64_t at) {
+  with_cell(h, lanes, [&](uint64_t at) {
     w.local = at + 8 * lane();
     w.local_key = h.q->ibuf_key;
     uint64_t end = 0;
@@ -447,7 +447,7 @@ LSHMEM_OUTLINE uint64_t atomic_fetch(uint64_t self, amo op, uint32_t bytes, cons
   }
   tail t = flush_of(h.q) == tail::flush ? tail::flush : tail_behind(a);
   uint64_t result = 0;
-  with_slot(h, lanes, [&](uint64_t at) {
+  with_cell(h, lanes, [&](uint64_t at) {
     return submit_atomics(h, lanes, a, w, t, at + 8 * lane());
   }, [&](uint64_t at) {
     // Results of 4 bytes arrive in network byte order, those of 8 in ours.

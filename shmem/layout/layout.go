@@ -29,9 +29,9 @@ const (
 	MaxNICs = 8
 	// MaxTeams is the number of teams a PE can be in at once.
 	MaxTeams = 64
-	// IbufSlot is the size of a slot of a queue's internal buffer in bytes: 8 for each lane of a warp. Slot 0 takes
+	// IbufCell is the size of a cell of a queue's internal buffer in bytes: 8 for each lane of a warp. Cell 0 takes
 	// results that nobody wants and is the target of DUMP; the others are a ring.
-	IbufSlot = 256
+	IbufCell = 256
 	// MinDepth and MaxDepth bound a send queue's depth in basic blocks, a power of two. The upper bound is that of the
 	// 16-bit completion counter: see the wrap lemma in docs/lshmem.md.
 	MinDepth, MaxDepth = 128, 32768
@@ -140,11 +140,11 @@ type Queue struct {
 	Record    uint64 // doorbell record: the big-endian word of the send queue
 	Doorbell  uint64 // 8-byte doorbell register, or QueueHostPosts' word
 	CQ        uint64 // the collapsed completion queue's one 64-byte entry
-	Ibuf      uint64 // (1 + IbufSlots) slots of IbufSlot bytes
+	Ibuf      uint64 // (1 + IbufCells) cells of IbufCell bytes
 	Number    uint32 // of the queue pair, 24 bits
 	Depth     uint32 // blocks, a power of two
 	Batch     uint32 // ready blocks that a caller may leave to a later one's doorbell
-	IbufSlots uint32 // a power of two
+	IbufCells uint32 // a power of two
 	IbufKey   uint32 // in network byte order
 	PE        uint32
 	NIC       uint32

@@ -74,7 +74,7 @@ func build(t *testing.T, flags ...string) string {
 // usual is the world of most tests: two PEs with two adapters and three queues each, counters about to wrap, keys of 16
 // KiB.
 func usual() setup {
-	return setup{pes: 2, nics: 2, queues: 3, depth: 128, batch: 32, heap: 1 << 20, shift: 14, start: 65500, ibufSlots: 2,
+	return setup{pes: 2, nics: 2, queues: 3, depth: 128, batch: 32, heap: 1 << 20, shift: 14, start: 65500, ibufCells: 2,
 		mapped: mapNone, flags: allKinds, timeout: 30 * time.Second, evil: &hca.Adversary{Scatter: 100, Late: 40, LateCompletion: 100,
 			Idle: 60, DropDoorbell: 10, DelayDoorbell: 30}}
 }

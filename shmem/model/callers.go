@@ -39,10 +39,10 @@ func (c *caller) step() string { return steps[c.pc](c) }
 var steps = [...]func(*caller) string{
 	atBegin: (*caller).begin,
 	// A call.
-	atTakeSlot:  (*caller).takeSlot,
-	atAwaitSlot: (*caller).awaitSlot,
+	atTakeCell:  (*caller).takeCell,
+	atAwaitCell: (*caller).awaitCell,
 	atReserve:   (*caller).reserve,
-	atHaveSlot: func(c *caller) string {
+	atHaveCell: func(c *caller) string {
 		c.pc = atWrite
 		return "ibuf: have it"
 	},
@@ -57,7 +57,7 @@ var steps = [...]func(*caller) string{
 	atUnlock:   (*caller).unlock,
 	atSent:     (*caller).sent,
 	atResult:   (*caller).result,
-	atGiveSlot: (*caller).giveSlot,
+	atGiveCell: (*caller).giveCell,
 	atReadLate: func(c *caller) string {
 		c.read()
 		c.advance()
@@ -110,7 +110,7 @@ func (c *caller) begin() string {
 	case Call:
 		c.pc = atReserve
 		if c.call.ibuf {
-			c.to(atTakeSlot, IbufAfterReserve, atReserve)
+			c.to(atTakeCell, IbufAfterReserve, atReserve)
 		}
 		for q := range c.PEs {
 			if c.has(RandomQueue) && c.PEs[q] == c.PEs[c.op.Queue] || q == c.call.queue {
@@ -148,9 +148,9 @@ func (c *caller) reserve() string {
 	c.q.Reserved = c.callEnd()
 	c.pc = atWrite
 	if c.call.ibuf {
-		c.to(atWrite, IbufAfterReserve, atTakeSlot)
+		c.to(atWrite, IbufAfterReserve, atTakeCell)
 	}
-	if end := int(c.callEnd()) - c.Depth; end > c.Start && !c.has(NoSlotWait) {
+	if end := int(c.callEnd()) - c.Depth; end > c.Start && !c.has(NoRingWait) {
 		c.await(uint8(end), c.pc)
 	}
 	return "reserve"
@@ -180,8 +180,8 @@ func (c *caller) write() string {
 	case c.lanes != 1<<c.op.Lanes-1:
 		return ""
 	default:
-		for i := range c.q.Slots {
-			if x := &c.q.Slots[i]; x.wqe != 0 && x.owner == uint8(c.t)|otherLane && x.level == own {
+		for i := range c.q.Ring {
+			if x := &c.q.Ring[i]; x.wqe != 0 && x.owner == uint8(c.t)|otherLane && x.level == own {
 				x.level = cta
 			}
 		}
@@ -217,7 +217,7 @@ func (c *caller) put(w int, base, owner uint8) {
 	}
 	for b := range c.wqes[w].work.Blocks() {
 		c.must(c.reusable(c.q, at+b))
-		c.q.Slots[(at+b)%c.Depth] = slot{uint8(w) + 1, uint8(at + b), own, owner}
+		c.q.Ring[(at+b)%c.Depth] = written{uint8(w) + 1, uint8(at + b), own, owner}
 	}
 }
 
@@ -355,7 +355,7 @@ func (c *caller) result() string {
 		c.advance()
 		return "return"
 	}
-	c.pc = atGiveSlot
+	c.pc = atGiveCell
 	if c.has(ReleaseEarly) {
 		return "leave the result for later"
 	}
@@ -363,41 +363,41 @@ func (c *caller) result() string {
 	return "read the result"
 }
 
-// slot is the place in the internal buffer that the thread's number is for.
-func (c *caller) slot() int { return int(c.ibuf) % c.IbufSlots }
+// cell is the place in the internal buffer that the thread's number is for.
+func (c *caller) cell() int { return int(c.ibuf) % c.IbufCells }
 
-// takeSlot takes a number, for which awaitSlot waits.
-func (c *caller) takeSlot() string {
+// takeCell takes a number, for which awaitCell waits.
+func (c *caller) takeCell() string {
 	c.ibuf = c.q.IbufHead
 	c.q.IbufHead++
-	c.pc = atAwaitSlot
+	c.pc = atAwaitCell
 	return "ibuf: take a number"
 }
 
-func (c *caller) awaitSlot() string {
-	if c.ibuf-c.q.IbufTail >= uint8(c.IbufSlots) {
+func (c *caller) awaitCell() string {
+	if c.ibuf-c.q.IbufTail >= uint8(c.IbufCells) {
 		return ""
 	}
-	c.must(c.q.owned(c.slot(), 0))
-	c.q.Owner[c.slot()] = uint8(c.t) + 1
-	c.to(atReserve, IbufAfterReserve, atHaveSlot)
+	c.must(c.q.owned(c.cell(), 0))
+	c.q.Owner[c.cell()] = uint8(c.t) + 1
+	c.to(atReserve, IbufAfterReserve, atHaveCell)
 	return "ibuf: acquire"
 }
 
-// read reads the result from the thread's slot.
+// read reads the result from the thread's cell.
 func (c *caller) read() {
-	c.must(c.q.owned(c.slot(), uint8(c.t)+1))
-	c.q.Owner[c.slot()] = 0
+	c.must(c.q.owned(c.cell(), uint8(c.t)+1))
+	c.q.Owner[c.cell()] = 0
 }
 
-// giveSlot releases slots in the order of their numbers.
-func (c *caller) giveSlot() string {
+// giveCell releases cells in the order of their numbers.
+func (c *caller) giveCell() string {
 	if c.q.IbufTail != c.ibuf && !c.has(ReleaseUnordered) {
 		return ""
 	}
 	c.q.IbufTail++
 	if c.has(ReleaseEarly) {
-		c.pc = atReadLate // until then the slot holds what the thread still wants
+		c.pc = atReadLate // until then the cell holds what the thread still wants
 	} else {
 		c.advance()
 	}

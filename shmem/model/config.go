@@ -15,7 +15,7 @@ type Config struct {
 	Bits      uint // of counters on the wire
 	CQEs      int  // size that the poll's test assumes; 0 for Depth
 	Start     int  // of all counters
-	IbufSlots int
+	IbufCells int
 	PEs       []int // of each queue
 	CTAs      []int // of each thread
 	Programs  [][]Op
@@ -112,8 +112,8 @@ func New(c Config) (*Protocol, error) {
 	if c.CQEs == 0 {
 		p.CQEs = c.Depth
 	}
-	if c.IbufSlots == 0 {
-		p.IbufSlots = 1
+	if c.IbufCells == 0 {
+		p.IbufCells = 1
 	}
 	err := p.bounds()
 	for t := 0; t < len(c.Programs) && err == nil; t++ {
@@ -141,8 +141,8 @@ func (p *Protocol) bounds() error {
 		return fmt.Errorf("%d queues, more than %d", len(p.PEs), MaxQueues)
 	case p.Bits < 2 || p.Bits > 7:
 		return fmt.Errorf("%d bits on the wire, not 2 to 7", p.Bits)
-	case p.IbufSlots > len(queue{}.Owner):
-		return fmt.Errorf("%d ibuf slots, more than %d", p.IbufSlots, len(queue{}.Owner))
+	case p.IbufCells > len(queue{}.Owner):
+		return fmt.Errorf("%d ibuf cells, more than %d", p.IbufCells, len(queue{}.Owner))
 	case slices.ContainsFunc(p.PEs, func(pe int) bool { return pe < 0 || pe >= MaxQueues }):
 		return fmt.Errorf("PEs %v", p.PEs)
 	case p.Start < 0:

@@ -7,7 +7,7 @@
 #include <functional>
 
 static constexpr uint64_t heap_bytes = 1 << 18, chunk_shift = 16, chunks = heap_bytes >> chunk_shift;
-static constexpr uint32_t depth = 128, queues_per_pe = 2, pes = 2, slots = 4;
+static constexpr uint32_t depth = 128, queues_per_pe = 2, pes = 2, cells = 4;
 
 struct nic_job {
   lshmem_t sh;
@@ -21,7 +21,7 @@ struct nic_job {
   struct memory {
     alignas(64) char wq[depth * 64];
     alignas(64) char cq[64];
-    alignas(64) uint64_t ibuf[(1 + slots) * LSHMEM_IBUF_SLOT / 8];
+    alignas(64) uint64_t ibuf[(1 + cells) * LSHMEM_IBUF_CELL / 8];
     alignas(8) uint32_t record[2];
     uint64_t doorbell;
   } mem[queues_per_pe * pes];
@@ -42,7 +42,7 @@ struct nic_job {
       memory &m = mem[i];
       q.wq = (uint64_t)m.wq, q.cq = (uint64_t)m.cq, q.ibuf = (uint64_t)m.ibuf;
       q.record = (uint64_t)&m.record[1], q.doorbell = (uint64_t)&m.doorbell;
-      q.number = 0xabc00 + i, q.depth = depth, q.batch = 32, q.ibuf_slots = slots;
+      q.number = 0xabc00 + i, q.depth = depth, q.batch = 32, q.ibuf_cells = cells;
       q.ibuf_key = __builtin_bswap32(0x4000 + i), q.pe = i % pes, q.nic = 0, q.flags = flags;
       q.reserved = q.ready = q.posted = q.consumed = start;
       memset(m.cq, 0xff, sizeof m.cq);

@@ -106,7 +106,7 @@ type Settings struct {
 	QueuesPerPE int // RC queue pairs to each PE
 	Depth       int // basic blocks of a send queue, a power of two
 	Batch       int // ready blocks that a caller may leave to a later one's doorbell
-	FetchSlots  int // of a queue's internal buffer, a power of two
+	MaxFetches  int // of a queue's internal buffer, a power of two
 	By          By  // what picks a caller's queue among those to a PE
 
 	Handler Handler
@@ -142,7 +142,7 @@ type Settings struct {
 // Defaults are the settings without any environment.
 func Defaults() Settings {
 	return Settings{
-		NIC: Auto, QueuesPerPE: 2, Depth: 1024, Batch: 32, FetchSlots: 1024, Prefix: "mlx5",
+		NIC: Auto, QueuesPerPE: 2, Depth: 1024, Batch: 32, MaxFetches: 1024, Prefix: "mlx5",
 		GIDIndex: -1, RoCEVersion: 2, Relaxed: false, Retries: 7, AckTimeout: 20, ReadsAtOnce: 16,
 	}
 }
@@ -226,8 +226,8 @@ func (s *Settings) Check() error {
 		complain("batch %d and queue depth %d can deadlock: (batch-1) + %d blocks of the largest call must fit the depth; "+
 			"lower the batch to %d or raise the depth", s.Batch, s.Depth, layout.MaxCall, max(1, s.Depth-layout.MaxCall+1))
 	}
-	if s.FetchSlots < 1 || s.FetchSlots > 1<<16 || s.FetchSlots&(s.FetchSlots-1) != 0 {
-		complain("%d fetch slots: want a power of two from 1 to %d", s.FetchSlots, 1<<16)
+	if s.MaxFetches < 1 || s.MaxFetches > 1<<16 || s.MaxFetches&(s.MaxFetches-1) != 0 {
+		complain("%d fetches: want a power of two from 1 to %d", s.MaxFetches, 1<<16)
 	}
 	if s.MaxNICs < 0 || s.MaxNICs > layout.MaxNICs {
 		complain("%d NICs: want at most %d", s.MaxNICs, layout.MaxNICs)
@@ -287,8 +287,8 @@ var variables = []Variable{
 		number(func(s *Settings) *int { return &s.Depth })},
 	{"LSHMEM_QP_BATCH", []string{"NVSHMEM_IBGDA_NUM_REQUESTS_IN_BATCH"}, "32", "blocks that may be ready before somebody must ring",
 		number(func(s *Settings) *int { return &s.Batch })},
-	{"LSHMEM_FETCH_SLOTS", []string{"NVSHMEM_IBGDA_NUM_FETCH_SLOTS_PER_RC"}, "1024", "results of fetches in flight on a queue pair, a power of two",
-		number(func(s *Settings) *int { return &s.FetchSlots })},
+	{"LSHMEM_MAX_FETCHES", []string{"LSHMEM_FETCH_SLOTS", "NVSHMEM_IBGDA_NUM_FETCH_SLOTS_PER_RC"}, "1024", "results of fetches in flight on a queue pair, a power of two",
+		number(func(s *Settings) *int { return &s.MaxFetches })},
 	{"LSHMEM_NIC_HANDLER", []string{"NVSHMEM_IBGDA_NIC_HANDLER"}, "auto", "who rings the doorbell: auto, gpu or host",
 		choice(func(s *Settings) *Handler { return &s.Handler },
 			map[string]Handler{"auto": HandlerAuto, "gpu": HandlerGPU, "host": HandlerHost, "cpu": HandlerHost})},

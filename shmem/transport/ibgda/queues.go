@@ -28,7 +28,7 @@ func (t *Transport) allocate(reached int) error {
 			continue
 		}
 		strides := [kinds]uint64{blockWQ: uint64(c.Depth) * mlx5.BlockBytes, blockCQ: uint64(c.Depth) * mlx5.BlockBytes,
-			blockRecord: recordStride, blockIbuf: uint64(1+c.FetchSlots) * layout.IbufSlot}
+			blockRecord: recordStride, blockIbuf: uint64(1+c.MaxFetches) * layout.IbufCell}
 		if n.caps.MemoryDoorbell {
 			strides[blockDoorbell] = wordStride
 		}
@@ -120,7 +120,7 @@ func (t *Transport) create(i, pe, d int, k uint64) (*queue, error) {
 	}
 	q := &queue{Queue: created, device: layout.Queue{
 		WQ: address(blockWQ), CQ: address(blockCQ), Record: address(blockRecord) + nic.RecordSend, Ibuf: address(blockIbuf),
-		Number: created.Number(), Depth: uint32(t.c.Depth), Batch: uint32(t.c.Batch), IbufSlots: uint32(t.c.FetchSlots),
+		Number: created.Number(), Depth: uint32(t.c.Depth), Batch: uint32(t.c.Batch), IbufCells: uint32(t.c.MaxFetches),
 		IbufKey: networkOrder(n.blocks[blockIbuf].memory.LocalKey()), PE: uint32(pe), NIC: uint32(d),
 	}}
 	if q.device.Doorbell, err = t.doorbell(created, i*t.c.PEs+pe, n, address(blockDoorbell)); err != nil {

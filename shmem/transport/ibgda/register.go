@@ -155,13 +155,13 @@ func (t *Transport) RegisterLocal(address, bytes uint64) (uint32, error) {
 	}
 	taken := make([]bool, maxLocals)
 	for start, l := range t.locals {
-		taken[l.slot] = true
-		if e := t.tables.locals[l.slot].End; address < e && start < end {
+		taken[l.index] = true
+		if e := t.tables.locals[l.index].End; address < e && start < end {
 			return 0, fmt.Errorf("ibgda: register %d bytes at %#x: %#x to %#x is registered", bytes, address, start, e)
 		}
 	}
-	slot := slices.Index(taken, false)
-	if slot < 0 {
+	index := slices.Index(taken, false)
+	if index < 0 {
 		return 0, fmt.Errorf("ibgda: register %d bytes at %#x: %d buffers are registered, the most there can be", bytes, address, maxLocals)
 	}
 	buffer, err := t.c.Platform.Export(address, bytes)
@@ -179,10 +179,10 @@ func (t *Transport) RegisterLocal(address, bytes uint64) (uint32, error) {
 	for d, m := range memory {
 		entry.Keys[d] = networkOrder(m.LocalKey())
 	}
-	if err := t.tables.setLocal(slot, entry); err != nil {
+	if err := t.tables.setLocal(index, entry); err != nil {
 		return 0, errors.Join(fmt.Errorf("ibgda: register %d bytes at %#x: %w", bytes, address, err), closeAll(memory))
 	}
-	t.locals[address] = &local{slot: slot, memory: memory}
+	t.locals[address] = &local{index: index, memory: memory}
 	return t.tables.localCount, nil
 }
 
@@ -193,7 +193,7 @@ func (t *Transport) UnregisterLocal(address uint64) error {
 		return fmt.Errorf("ibgda: no buffer is registered at %#x", address)
 	}
 	delete(t.locals, address)
-	if err := errors.Join(t.tables.setLocal(l.slot, layout.Local{}), closeAll(l.memory)); err != nil {
+	if err := errors.Join(t.tables.setLocal(l.index, layout.Local{}), closeAll(l.memory)); err != nil {
 		return fmt.Errorf("ibgda: unregister the buffer at %#x: %w", address, err)
 	}
 	return nil

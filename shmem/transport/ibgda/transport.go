@@ -149,7 +149,7 @@ func (g given) Close() error { return g.RemoveRemote(g.peer, g.key) }
 
 // local is a registered buffer outside of the heap.
 type local struct {
-	slot   int
+	index   int
 	memory []nic.Memory
 }
 

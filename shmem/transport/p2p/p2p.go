@@ -191,22 +191,22 @@ func (t *Transport) Connect([][]byte) error {
 		return fmt.Errorf("reserve %d bytes of addresses for the heaps of %d PEs (a smaller LSHMEM_HEAP_MAX needs less): %w", size, t.mapped, err)
 	}
 	t.base = base
-	slot := uint64(0)
+	mapped := uint64(0)
 	for i := range t.peers {
 		if p := &t.peers[i]; p.mapped && p.info.PE != t.c.Self.PE {
-			p.base = base + slot*t.slot()
-			slot++
+			p.base = base + mapped*t.stride()
+			mapped++
 		}
 	}
 	return nil
 }
 
-// slot is the distance of two peers' heaps: they begin where the largest pages can.
-func (t *Transport) slot() uint64 {
+// stride is the distance of two peers' heaps: they begin where the largest pages can.
+func (t *Transport) stride() uint64 {
 	return (t.c.HeapBytes + cuda.LargePage - 1) &^ (cuda.LargePage - 1)
 }
 
-func (t *Transport) reserved() uint64 { return uint64(t.mapped) * t.slot() }
+func (t *Transport) reserved() uint64 { return uint64(t.mapped) * t.stride() }
 
 func (t *Transport) reserve(size uint64) (base uint64, err error) {
 	if t.c.Self.Kind == transport.Host {

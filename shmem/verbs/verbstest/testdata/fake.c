@@ -136,9 +136,9 @@ static void leave(struct object *o, enum kind kind)
 	live[kind]--;
 }
 
-static void depends(struct object *o, int slot, struct object *on)
+static void depends(struct object *o, int index, struct object *on)
 {
-	o->parent[slot] = on;
+	o->parent[index] = on;
 	on->refs++;
 }
 
