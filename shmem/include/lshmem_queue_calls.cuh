@@ -190,7 +190,7 @@ struct cell {
   int status;
 };
 
-LSHMEM_OUTLINE cell take_slot(const handle &h) {
+LSHMEM_OUTLINE cell take_cell(const handle &h) {
   lshmem_queue *q = h.q;
   uint64_t ticket = fetch_add<scope::gpu>(&q->ibuf_head, 1);
   uint64_t address = q->ibuf + ((ticket & (q->ibuf_cells - 1)) + 1) * LSHMEM_IBUF_CELL;
@@ -203,7 +203,7 @@ LSHMEM_OUTLINE cell take_slot(const handle &h) {
 }
 
 // The caller and those it has synchronized with have read what they want.
-LSHMEM_OUTLINE int give_slot(const handle &h, uint64_t ticket) {
+LSHMEM_OUTLINE int give_cell(const handle &h, uint64_t ticket) {
   patience patient = h.wait();
   fence<scope::gpu>();
   while (compare_swap<scope::gpu>(&h.q->ibuf_tail, ticket, ticket + 1) != ticket) {
@@ -219,7 +219,7 @@ template <class Use, class Take>
 LSHMEM_DEVICE int with_cell(const handle &h, const party &lanes, Use use, Take take) {
   cell s{0, 0, LSHMEM_OK};
   uint32_t leader = first_lane(lanes.mask);
-  if (lanes.leads()) s = take_slot(h);
+  if (lanes.leads()) s = take_cell(h);
   if (!lanes.alone()) {
     s.status = shuffle(lanes.mask, s.status, leader);
     s.address = shuffle(lanes.mask, s.address, leader);
@@ -233,7 +233,7 @@ LSHMEM_DEVICE int with_cell(const handle &h, const party &lanes, Use use, Take t
   if (failed && status == LSHMEM_OK) status = LSHMEM_ERR_QUEUE;
   // All lanes' reads before the cell is given back.
   if (!lanes.alone()) sync_warp(lanes.mask);
-  if (status == LSHMEM_OK && lanes.leads()) status = give_slot(h, s.ticket);
+  if (status == LSHMEM_OK && lanes.leads()) status = give_cell(h, s.ticket);
   return status;
 }
 
@@ -261,8 +261,8 @@ LSHMEM_OUTLINE bool registered(const lshmem_t &sh, const handle &h, const transf
   return true;
 }
 
-// get_by_slot reads a piece of at most 28 bytes through the internal buffer to where that memory is.
-LSHMEM_OUTLINE int get_by_slot(const handle &h, piece &p, uint8_t *to) {
+// get_by_cell reads a piece of at most 28 bytes through the internal buffer to where that memory is.
+LSHMEM_OUTLINE int get_by_cell(const handle &h, piece &p, uint8_t *to) {
   p.local_key = h.q->ibuf_key;
   p.by_value = false;
   return with_cell(h, one_lane(), [&](uint64_t at) {
@@ -281,7 +281,7 @@ LSHMEM_OUTLINE int get_unregistered(const lshmem_t &sh, const handle &h, const t
     piece p{};
     // No more at a time than a cell holds.
     if (!cut(sh, h.q, left, &p, true)) return fail(sh, LSHMEM_ERR_ARGUMENT, (int)h.q->pe);
-    int status = get_by_slot(h, p, (uint8_t *)p.local);
+    int status = get_by_cell(h, p, (uint8_t *)p.local);
     if (status != LSHMEM_OK) return status;
   }
   return LSHMEM_OK;

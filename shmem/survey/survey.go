@@ -294,16 +294,35 @@ func (r *Report) Print(w io.Writer) error {
 
 func list(n []int) string { return strings.Trim(strings.ReplaceAll(fmt.Sprint(n), " ", ", "), "[]") }
 
-// Markdown is the table of settings for docs/lshmem.md.
+// Markdown is the list of settings for docs/lshmem.md, an item each, in lines of at most 120 columns.
 func Markdown() string {
+	const width = 120
 	var b strings.Builder
-	b.WriteString("| setting | default | what |\n|---|---|---|\n")
 	for _, s := range Settings(nil) {
-		also := ""
-		if len(s.Aliases) > 0 {
-			also = " Also `" + strings.Join(s.Aliases, "`, `") + "`."
+		text := "- `" + s.Name + "`"
+		if s.Default != "" {
+			text += " (default " + s.Default + ")"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s.%s |\n", s.Name, s.Default, strings.ReplaceAll(s.Help, "|", "\\|"), also)
+		text += ": " + s.Help + "."
+		if len(s.Aliases) > 0 {
+			text += " Also `" + strings.Join(s.Aliases, "`, `") + "`."
+		}
+		column := 0
+		for i, word := range strings.Fields(text) {
+			switch {
+			case i == 0:
+			case column+1+len(word) > width:
+				b.WriteString("\n ")
+				column = 1
+				fallthrough
+			default:
+				b.WriteByte(' ')
+				column++
+			}
+			b.WriteString(word)
+			column += len(word)
+		}
+		b.WriteByte('\n')
 	}
 	return b.String()
 }
