@@ -50,7 +50,7 @@ type Config struct {
 	// Static, if not 0, is the size of a heap that gets all its memory at Init and neither grows nor shrinks. The
 	// largest among the PEs counts. Without VMM every heap is static.
 	Static uint64
-	// Symmetric is the size of the heap where it must be static for want of VMM. The largest counts.
+	// Symmetric is the size of the heap where it must be static because there is no VMM. The largest counts.
 	Symmetric uint64
 	// Keep is how much unused memory the heap may keep when something is freed, instead of giving it back. The largest
 	// counts.
@@ -165,7 +165,7 @@ var variables = []Variable{
 			c.StreamWaitMemop = v == "memop"
 			return nil
 		}},
-	{"LSHMEM_SYMMETRIC_SIZE", []string{"NVSHMEM_SYMMETRIC_SIZE"}, "1G", "size of the heap where it is static for want of VMM", size(func(c *Config) *uint64 { return &c.Symmetric })},
+	{"LSHMEM_SYMMETRIC_SIZE", []string{"NVSHMEM_SYMMETRIC_SIZE"}, "1G", "size of the heap where it is static because there is no VMM", size(func(c *Config) *uint64 { return &c.Symmetric })},
 	{"LSHMEM_TIMEOUT", nil, "10m", "longest wait for another PE, on host and device, such as 90s; 0: for ever",
 		func(c *Config, v string) error {
 			if n, err := strconv.ParseUint(v, 10, 32); err == nil {
@@ -228,9 +228,9 @@ func setLog(c *Config, v string) error {
 	return nil
 }
 
-// ConfigFrom makes a Config of an environment: NAME=value lines such as os.Environ's, later ones winning; those that do
-// not begin with LSHMEM_ or NVSHMEM_ are nobody's. Unknown LSHMEM_ names are warnings, which name similar ones, and so
-// are values of NVSHMEM's settings that only NVSHMEM knows.
+// ConfigFrom makes a Config from an environment: NAME=value lines such as os.Environ's. Of two lines with one name the
+// later one counts; names that do not begin with LSHMEM_ or NVSHMEM_ are ignored. Unknown LSHMEM_ names give warnings,
+// which name similar settings, and so do values of NVSHMEM's settings that only NVSHMEM knows.
 func ConfigFrom(environ []string) (Config, error) {
 	c := Defaults()
 	for _, line := range environ {

@@ -193,7 +193,7 @@ func (x *executor) close() error {
 		}
 		return nil
 	}
-	// Nobody reads the control block any more: errors of later calls say "after Finalize".
+	// No call reads the control block any more: errors of later calls say "after Finalize".
 	x.pinned = 0
 	x.job.control = &layout.Control{Status: atomic.LoadUint32(&x.job.control.Status)}
 	if x.plain() {

@@ -70,7 +70,7 @@ func (h *symmetricHeap) grow(ctx context.Context, r request, plan *heap.Plan, fo
 	begun := time.Now()
 	made, blobs, failure := h.makeExtents(plan.Extents, foreign)
 	all, err := h.together(ctx, r, failure, blobs)
-	if err != nil { // nobody has attached anything
+	if err != nil { // no PE has attached anything
 		h.detachAll(made)
 		h.destroyAll(made)
 		return err

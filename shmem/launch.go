@@ -147,6 +147,30 @@ func (l *launcher) runRMA(name string, op kernels.RMAOperation, a with, stream u
 	if l.exec.plain() {
 		return notMapped(name, int(int32(a.pe)))
 	}
+	return l.run(name, stream, func() (kernels.Launch, unsafe.Pointer, error) {
+		r := l.rma
+		r.Dest, r.Source, r.Bytes, r.Signal, r.Value, r.Compare = a.dest, a.source, a.bytes, a.signal, a.value, a.compare
+		r.DestStride, r.SourceStride, r.PE, r.Code, r.Type = a.destStride, a.srcStride, a.pe, a.code, a.kind
+		r.Queue = ^uint32(0) // layout.QueueDefault
+		k, err := r.Plan(op)
+		return k, unsafe.Pointer(r), err
+	})
+}
+
+// runCollective runs a collective operation of a team on a stream.
+func (l *launcher) runCollective(op kernels.Operation, team *layout.Team, a collect, stream uintptr) error {
+	return l.run(op.String(), stream, func() (kernels.Launch, unsafe.Pointer, error) {
+		c := l.collective
+		c.Team = *team
+		c.Dest, c.Source, c.Bytes, c.Root, c.Type, c.Reduction = a.dest, a.source, a.bytes, a.root, a.kind, a.reduction
+		k, err := c.Plan(op, l.ctas)
+		return k, unsafe.Pointer(c), err
+	})
+}
+
+// run launches what plan returns: a kernel and its parameters, which it has filled in. plan is called with mu held, and
+// again if loading the kernel has released mu meanwhile. A kernel without CTAs is nothing to do.
+func (l *launcher) run(name string, stream uintptr, plan func() (kernels.Launch, unsafe.Pointer, error)) error {
 	entered, err := l.exec.ctx.Enter()
 	if err != nil {
 		return wrap(name, err)
@@ -155,12 +179,8 @@ func (l *launcher) runRMA(name string, op kernels.RMAOperation, a with, stream u
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {
-		r := l.rma
-		r.Dest, r.Source, r.Bytes, r.Signal, r.Value, r.Compare = a.dest, a.source, a.bytes, a.signal, a.value, a.compare
-		r.DestStride, r.SourceStride, r.PE, r.Code, r.Type = a.destStride, a.srcStride, a.pe, a.code, a.kind
-		r.Queue = ^uint32(0) // layout.QueueDefault
-		k, err := r.Plan(op)
-		if err != nil {
+		k, param, err := plan()
+		if err != nil || k.Grid == 0 {
 			return wrap(name, err)
 		}
 		f, found, err := l.functionLocked(&k)
@@ -168,38 +188,7 @@ func (l *launcher) runRMA(name string, op kernels.RMAOperation, a with, stream u
 			return wrap(name, err)
 		}
 		if found { // else other calls may have changed the parameters while it was loaded
-			return wrap(name, l.launchLocked(f, &k, unsafe.Pointer(r), stream))
-		}
-	}
-}
-
-// runCollective runs a collective operation of a team on a stream.
-func (l *launcher) runCollective(op kernels.Operation, team *layout.Team, a collect, stream uintptr) error {
-	name := op.String()
-	entered, err := l.exec.ctx.Enter()
-	if err != nil {
-		return wrap(name, err)
-	}
-	defer l.exec.ctx.Leave(entered)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for {
-		c := l.collective
-		c.Team = *team
-		c.Dest, c.Source, c.Bytes, c.Root, c.Type, c.Reduction = a.dest, a.source, a.bytes, a.root, a.kind, a.reduction
-		k, err := c.Plan(op, l.ctas)
-		if err != nil {
-			return wrap(name, err)
-		}
-		if k.Grid == 0 {
-			return nil
-		}
-		f, found, err := l.functionLocked(&k)
-		if err != nil {
-			return wrap(name, err)
-		}
-		if found {
-			return wrap(name, l.launchLocked(f, &k, unsafe.Pointer(c), stream))
+			return wrap(name, l.launchLocked(f, &k, param, stream))
 		}
 	}
 }

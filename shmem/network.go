@@ -65,7 +65,7 @@ func (r *routes) networkTransport(c *Config) (transport.Transport, error) {
 	}
 	j := r.job
 	n := ibgda.Config{Settings: settings, PE: j.rank, PEs: j.size, HeapBase: r.heap.heapBase, HeapBytes: r.heap.heapBytes,
-		KeyShift: uint(bits.TrailingZeros64(r.heap.chunk)), Place: ibgda.PlaceOf(j.self.PCI),
+		KeyShift: uint(bits.TrailingZeros64(r.heap.chunk)), Location: ibgda.LocationOf(j.self.PCI),
 		Peer: func(pe int) uint64 {
 			if pe == j.rank {
 				return r.heap.heapBase

@@ -34,8 +34,8 @@ type routes struct {
 	atomic []bool   // by PE: native atomic operations work there
 	queued bool     // some PE is reached by queues
 
-	// mu makes calls that register memory with the transports one at a time. Nobody holds it while waiting for other
-	// PEs, save for what attach waits for.
+	// mu makes calls that register memory with the transports one at a time. It is not held while a call waits for
+	// other PEs, except in attach.
 	mu sync.Mutex
 }
 

@@ -74,7 +74,7 @@ func (o *operations) signalOn(op string, to, signal, value uint64, code uint32, 
 	return o.exec.inContext(op, func() error { return o.exec.d.WriteValue64(stream, to, value) })
 }
 
-// PutSignal is a Put, then a signal in the same PE's heap: who sees the signal sees the data.
+// PutSignal is a Put, then a signal in the same PE's heap: a PE that sees the signal sees the data.
 func (o *operations) PutSignal(dest, source, bytes, signal, value uint64, code uint32, pe int) error {
 	return o.putSignal("put_signal", dest, source, bytes, signal, value, code, pe)
 }

@@ -57,7 +57,7 @@ const (
 	DefaultHeartbeat   = 10 * time.Second
 )
 
-// Bootstrap is one PE's place in a job.
+// Bootstrap is one PE's membership in a job.
 type Bootstrap interface {
 	// Rank is the number of this PE, from 0.
 	Rank() int

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// places are the pairs of variables that launchers set: this PE's number, and how many there are. A pair without lgpu's
-// own names counts only where LSHMEM_BOOTSTRAP is set.
-var places = [][2]string{
+// launchers are the pairs of variables that launchers set: this PE's number, and how many there are. A pair without
+// lgpu's own names counts only where LSHMEM_BOOTSTRAP is set.
+var launchers = [][2]string{
 	{EnvPE, EnvPEs},
 	{"PMI_RANK", "PMI_SIZE"},
 	{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
@@ -105,7 +105,7 @@ func readEnv(o Options) (environment, error) {
 	env := lookup(o.Lookup)
 	e := environment{bootstrap: env.get(EnvBootstrap), options: o}
 	var from [2]string
-	for _, p := range places {
+	for _, p := range launchers {
 		if env.get(p[0]) != "" && env.get(p[1]) != "" {
 			from = p
 			break

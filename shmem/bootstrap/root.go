@@ -37,8 +37,8 @@ type ListenOptions struct {
 	Lookup func(name string) (string, bool)
 }
 
-// MinToken is the least length of a secret that somebody chose. It should be random: who records a handshake can try
-// tokens at leisure.
+// MinToken is the least length of a token, a secret that a person chose. It should be random: an attacker who records a
+// handshake can try tokens without limit.
 const MinToken = 16
 
 // Bounds of what a root does for those that are not known to belong to it.
@@ -161,8 +161,9 @@ func (r *Root) Abort(code int, why string) {
 	r.flush(time.Second)
 }
 
-// Ended tells the root that a PE's process has ended: who started it knows at once, also of one that never joined. If
-// the PE has left in order, or there is no job, nothing happens but that it cannot be in a later one.
+// Ended tells the root that a PE's process has ended. The process that started it calls this: it knows at once, also of
+// a PE that never joined. If the PE has left in order, or there is no job, the only effect is that it cannot join a
+// later one.
 func (r *Root) Ended(pe int, why string) {
 	r.mu.Lock()
 	if r.dead == "" { // others may end because of this one
@@ -348,7 +349,7 @@ func (r *Root) accept(l net.Listener) {
 			c.Close()
 			return
 		}
-		if len(r.pending) >= maxPending { // whoever is slow makes place
+		if len(r.pending) >= maxPending { // the oldest is dropped
 			r.pending[0].Close()
 			r.pending = slices.Delete(r.pending, 0, 1)
 		}
@@ -381,7 +382,7 @@ func (r *Root) serve(c net.Conn) {
 	s.listens = heartbeat(r.options.Heartbeat, c)
 	job, err := r.admit(s, j, c)
 	if errors.Is(err, errRootLeft) {
-		// It waits for a word; if it is gone there is nobody to tell.
+		// The PE waits for an answer; an error means that it is gone.
 		_ = l.send(frame{kind: kindBye}, time.Now().Add(handshakeTimeout))
 		return
 	}
@@ -444,9 +445,9 @@ func (r *Root) greet(c net.Conn) (*link, join, error) {
 	return l, j, c.SetDeadline(time.Time{})
 }
 
-// refuse tells one that knows the secret why it gets no place. It returns why.
+// refuse tells one that knows the secret why it is not admitted. It returns why.
 func (l *link) refuse(why error) error {
-	// The PE waits for a word; if it is gone there is nobody to tell.
+	// The PE waits for an answer; an error means that it is gone.
 	_ = l.send(frame{kind: kindRefused, payload: []byte(short(why.Error()))}, time.Now().Add(handshakeTimeout))
 	return why
 }
@@ -569,7 +570,7 @@ func (r *Root) ended(instance uint32, j *job) {
 	}
 	close := !r.options.Keep && !r.closed && len(r.jobs) == 0 && e == nil
 	if !r.options.Keep && !r.closed && e != nil {
-		// Who comes late learns why there is no job.
+		// A PE that comes late learns why there is no job.
 		if r.unused != nil {
 			r.unused.Stop()
 		}

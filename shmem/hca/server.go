@@ -34,7 +34,7 @@ func (t *TCP) accept() {
 			_ = conn.Close()
 			continue
 		}
-		if len(t.strangers) >= maxStrangers { // whoever is slow makes place
+		if len(t.strangers) >= maxStrangers { // the oldest is dropped
 			_ = t.strangers[0].Close()
 			t.strangers = slices.Delete(t.strangers, 0, 1)
 		}

@@ -1,6 +1,6 @@
 // Package heap decides where in a symmetric heap things lie, and which pieces of it need memory. It is arithmetic only:
-// every PE runs it with the same calls and gets the same offsets, without a word between them; who maps memory, and who
-// tells the others, is the runtime's business.
+// every PE runs it with the same calls and gets the same offsets, without any messages between them. Mapping memory and
+// telling the other PEs is the runtime's part.
 //
 // # Words
 //

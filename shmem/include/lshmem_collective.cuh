@@ -305,7 +305,7 @@ private:
   LSHMEM_DEVICE int common(int status) {
     if (!Group::any(status != LSHMEM_OK)) return LSHMEM_OK;
     const lshmem_control *c = (const lshmem_control *)sh.control;
-    uint32_t first = load_relaxed<scope::sys>(&c->claim); // whoever failed first has put it there
+    uint32_t first = load_relaxed<scope::sys>(&c->claim); // the thread that failed first has put it there
     return first ? (int)first : LSHMEM_ERR_TIMEOUT;
   }
 

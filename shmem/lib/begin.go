@@ -133,8 +133,8 @@ func readConfig(op string, config *C.lshmem_config) (asked, error) {
 	return a, nil
 }
 
-// place fills in this PE's number from the environment.
-func (a *asked) place(op string) error {
+// number fills in this PE's number from the environment.
+func (a *asked) number(op string) error {
 	for _, p := range []struct {
 		to      *int
 		missing bool
@@ -167,7 +167,7 @@ func (a *asked) join(ctx context.Context, op string, c *shmem.Config) (bootstrap
 	if at, _ := a.variables.lookup(bootstrap.EnvBootstrap); fromEnv && at == "" && (a.pe > 0 || a.pes > 1) {
 		return nil, argument(op, "PE %d of %d, and nothing says how they find each other: set LSHMEM_BOOTSTRAP, or lshmem_config's uniqueid or callbacks", a.pe, a.pes)
 	} else if !fromEnv || at != "" && (a.pe >= 0 || a.pes > 0) {
-		if err := a.place(op); err != nil {
+		if err := a.number(op); err != nil {
 			return nil, err
 		}
 		a.variables = append(a.variables, bootstrap.EnvPE+"="+strconv.Itoa(a.pe), bootstrap.EnvPEs+"="+strconv.Itoa(a.pes))

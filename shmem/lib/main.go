@@ -118,7 +118,7 @@ func unknown(op string, handle int64) error {
 	return argument(op, "%d is no instance; lshmem_init gives one", handle)
 }
 
-// errNil is the error of a missing place for a result.
+// errNil is the error of a NULL pointer for a result.
 func errNil(op string) error { return argument(op, "a NULL pointer where a result goes") }
 
 //export shmemArgument

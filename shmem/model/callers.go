@@ -142,7 +142,7 @@ func (c *caller) begin() string {
 // callEnd is the end of the call's blocks.
 func (c *caller) callEnd() uint8 { return c.base + uint8(c.call.blocks) }
 
-// reserve is step 1: it takes the blocks, and waits until those in their places are consumed.
+// reserve is step 1: it takes the blocks, and waits until the blocks that they overwrite are consumed.
 func (c *caller) reserve() string {
 	c.base = c.q.Reserved
 	c.q.Reserved = c.callEnd()
@@ -363,7 +363,7 @@ func (c *caller) result() string {
 	return "read the result"
 }
 
-// cell is the place in the internal buffer that the thread's number is for.
+// cell is the cell of the internal buffer that the thread's number is for.
 func (c *caller) cell() int { return int(c.ibuf) % c.IbufCells }
 
 // takeCell takes a number, for which awaitCell waits.

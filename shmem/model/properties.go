@@ -33,7 +33,7 @@ func broken(of Property, format string, args ...any) *Violation {
 	return &Violation{of, fmt.Sprintf(format, args...)}
 }
 
-// reusable: P1, of the place of a block that is about to be written.
+// reusable: P1, of the block of the ring that is about to be written.
 func (p *Protocol) reusable(q *queue, block int) *Violation {
 	if x := q.Ring[block%p.Depth]; x.wqe != 0 && x.at >= q.Completed {
 		return broken(P1, "block %d is written over block %d, while the NIC has completed %d", block, x.at, q.Completed)

@@ -69,7 +69,7 @@ type queue struct {
 	GetHead, GetTail                  uint8
 	IbufHead, IbufTail                uint8
 	Owner                             [2]uint8 // of ibuf cells: thread + 1
-	Ring                             [MaxDepth]written
+	Ring                              [MaxDepth]written
 }
 
 // written is what is in a block of the ring.

@@ -19,19 +19,19 @@ const Macro = "LSHMEM_MUTATION"
 //go:embed defects.patch
 var defects string
 
-// place is a place of the headers that a defect changes.
-type place struct {
+// change is what a defect changes in one header.
+type change struct {
 	defect    int
 	old, want string // whole lines
 }
 
 // parse reads blocks as defects.patch describes them.
-func parse(text string) ([]place, error) {
-	var places []place
+func parse(text string) ([]change, error) {
+	var changes []change
 	for i, line := range strings.Split(text, "\n") {
-		var p *place
-		if len(places) > 0 {
-			p = &places[len(places)-1]
+		var p *change
+		if len(changes) > 0 {
+			p = &changes[len(changes)-1]
 		}
 		switch {
 		case line == "" || line[0] == '#':
@@ -41,7 +41,7 @@ func parse(text string) ([]place, error) {
 			if err != nil {
 				return nil, fmt.Errorf("line %d: %q is no defect's number", i+1, line)
 			}
-			places = append(places, place{defect: n})
+			changes = append(changes, change{defect: n})
 			continue
 		case p == nil:
 			return nil, fmt.Errorf("line %d: no defect is named before it", i+1)
@@ -59,14 +59,14 @@ func parse(text string) ([]place, error) {
 			return nil, fmt.Errorf("line %d begins with %q: want M, -, + or a space", i+1, line[0])
 		}
 	}
-	return places, nil
+	return changes, nil
 }
 
 // Numbers lists the defects that the copies have.
 func Numbers() ([]int, error) {
-	places, err := parse(defects)
+	changes, err := parse(defects)
 	var numbers []int
-	for _, p := range places {
+	for _, p := range changes {
 		numbers = append(numbers, p.defect)
 	}
 	slices.Sort(numbers)
@@ -74,9 +74,9 @@ func Numbers() ([]int, error) {
 }
 
 // Copy writes a copy of the headers in a folder, with all defects as switches, to another folder, which it makes. Every
-// place of a defect must be in one header, once.
+// change must apply to one header, once.
 func Copy(from, to string) error {
-	places, err := parse(defects)
+	changes, err := parse(defects)
 	if err != nil {
 		return fmt.Errorf("defects.patch: %w", err)
 	}
@@ -92,7 +92,7 @@ func Copy(from, to string) error {
 		}
 		headers[filepath.Base(name)] = string(text)
 	}
-	for _, p := range places {
+	for _, p := range changes {
 		if err := p.apply(headers); err != nil {
 			return fmt.Errorf("defects.patch, M%d: %w", p.defect, err)
 		}
@@ -108,8 +108,8 @@ func Copy(from, to string) error {
 	return nil
 }
 
-// apply makes the change in the one header that has the place.
-func (p place) apply(headers map[string]string) error {
+// apply makes the change in the one header that has the lines.
+func (p change) apply(headers map[string]string) error {
 	found, in := 0, ""
 	for name, text := range headers {
 		text = "\n" + text

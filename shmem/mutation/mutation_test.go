@@ -30,11 +30,11 @@ func TestCopy(t *testing.T) {
 			t.Errorf("%s is changed without a switch, or not changed although it has one", name)
 		}
 	}
-	places, err := parse(defects)
+	changes, err := parse(defects)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range places {
+	for _, p := range changes {
 		if !strings.Contains(all, p.want) {
 			t.Errorf("M%d is not in the copy:\n%s", p.defect, p.want)
 		}
@@ -64,15 +64,15 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestApply: a place that is not there, or there twice, is an error.
+// TestApply: a change whose lines are not there, or there twice, is an error.
 func TestApply(t *testing.T) {
 	for name, text := range map[string]string{"absent": "other\n", "twice": "line\nline\n", "part of a line": "a line\n"} {
-		if err := (place{1, "line\n", "changed\n"}).apply(map[string]string{"a.h": text}); err == nil {
+		if err := (change{1, "line\n", "changed\n"}).apply(map[string]string{"a.h": text}); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
 	h := map[string]string{"a.h": "line\nmore\n", "b.h": "else\n"}
-	if err := (place{1, "line\n", "changed\n"}).apply(h); err != nil || h["a.h"] != "changed\nmore\n" {
+	if err := (change{1, "line\n", "changed\n"}).apply(h); err != nil || h["a.h"] != "changed\nmore\n" {
 		t.Errorf("%q, %v", h["a.h"], err)
 	}
 	for _, bad := range []string{"-a", "M1\n*a", "Mx\n-a"} {

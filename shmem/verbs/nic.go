@@ -265,8 +265,8 @@ type queue struct {
 	uar    *uar
 }
 
-// umemOf is the number of the memory that a place is in.
-func umemOf(what string, p nic.Place, bytes uint64) (uint64, error) {
+// umemOf is the number of the memory that a position is in.
+func umemOf(what string, p nic.Position, bytes uint64) (uint64, error) {
 	m, ok := p.Memory.(*queueMemory)
 	if !ok || m.umem == 0 || p.Offset+bytes < bytes || p.Offset+bytes > m.bytes {
 		return 0, fmt.Errorf("%s: %#x bytes at offset %#x are not in registered memory", what, bytes, p.Offset)

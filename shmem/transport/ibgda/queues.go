@@ -109,12 +109,12 @@ func (t *Transport) exported(b nic.Buffer, f func(nic.Buffer) error) error {
 // create makes queue pair i to a PE, the k-th on NIC d.
 func (t *Transport) create(i, pe, d int, k uint64) (*queue, error) {
 	n := t.nics[d]
-	place := func(kind int) nic.Place {
-		return nic.Place{Memory: n.blocks[kind].queue, Offset: k * n.blocks[kind].stride}
+	position := func(kind int) nic.Position {
+		return nic.Position{Memory: n.blocks[kind].queue, Offset: k * n.blocks[kind].stride}
 	}
 	address := func(kind int) uint64 { return n.blocks[kind].Address + k*n.blocks[kind].stride }
-	created, err := n.CreateQueue(nic.QueueConfig{Depth: uint32(t.c.Depth), WQ: place(blockWQ), CQ: place(blockCQ),
-		Record: place(blockRecord), Doorbell: place(blockDoorbell)})
+	created, err := n.CreateQueue(nic.QueueConfig{Depth: uint32(t.c.Depth), WQ: position(blockWQ), CQ: position(blockCQ),
+		Record: position(blockRecord), Doorbell: position(blockDoorbell)})
 	if err != nil {
 		return nil, err
 	}

@@ -61,9 +61,9 @@ type Config struct {
 	KeyShift uint
 	// Platform is the memory of the PE's device. If it is an io.Closer, Close of an open transport closes it.
 	Platform Platform
-	// Place is where the PE's device is, and Turn the PE's number among those of this machine, to choose NICs by.
-	Place Place
-	Turn  int
+	// Location is where the PE's device is, and Turn the PE's number among those of this machine, to choose NICs by.
+	Location Location
+	Turn     int
 	// OneHost: all PEs are on this machine and in one network namespace, so that nobody else needs to reach a software
 	// HCA.
 	OneHost bool
@@ -149,7 +149,7 @@ func (g given) Close() error { return g.RemoveRemote(g.peer, g.key) }
 
 // local is a registered buffer outside of the heap.
 type local struct {
-	index   int
+	index  int
 	memory []nic.Memory
 }
 
@@ -190,7 +190,7 @@ func (t *Transport) open() error {
 	if err != nil {
 		return fmt.Errorf("ibgda: %w", err)
 	}
-	chosen, err := choose(&c.Settings, infos, c.Place, c.Turn)
+	chosen, err := choose(&c.Settings, infos, c.Location, c.Turn)
 	if err != nil {
 		return fmt.Errorf("ibgda: %w", err)
 	}

@@ -22,7 +22,7 @@ type server struct {
 	name     string // abstract, with the leading @
 	listener *net.UnixListener
 	timeout  time.Duration // of one connection
-	serving    chan struct{}
+	serving  chan struct{}
 	done     sync.WaitGroup
 
 	mu     sync.Mutex

@@ -136,19 +136,19 @@ type QueueMemory interface {
 	Close() error
 }
 
-// Place is a position in queue memory.
-type Place struct {
+// Position is a position in queue memory.
+type Position struct {
 	Memory QueueMemory
 	Offset uint64
 }
 
 // QueueConfig is a queue pair with its completion queue.
 type QueueConfig struct {
-	Depth    uint32 // basic blocks, a power of two
-	WQ       Place  // Depth blocks
-	CQ       Place  // Depth entries of 64 bytes, 0xff; the first is rewritten
-	Record   Place  // RecordBytes, zero: the queue pair's record, then the completion queue's
-	Doorbell Place  // 8 bytes, zero, for a NIC with MemoryDoorbell
+	Depth    uint32   // basic blocks, a power of two
+	WQ       Position // Depth blocks
+	CQ       Position // Depth entries of 64 bytes, 0xff; the first is rewritten
+	Record   Position // RecordBytes, zero: the queue pair's record, then the completion queue's
+	Doorbell Position // 8 bytes, zero, for a NIC with MemoryDoorbell
 }
 
 // Offsets in a queue's Record.
