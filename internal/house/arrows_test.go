@@ -1,5 +1,6 @@
-// Package layers tests that imports go one way: down the table "Arrows" of docs/design.md.
-package layers
+// Package house tests the rules of the house: imports go one way, down the table "Arrows" of docs/design.md; files,
+// functions, types and lines have a size that a reader can take in.
+package house
 
 import (
 	"encoding/json"
