@@ -61,22 +61,18 @@ func (p *pe) run(words []string) (err error) {
 	}
 	for i := 0; i < len(words); i++ {
 		switch words[i] {
-		case "hold":
+		case "hold", "heap":
 			i++
 			bytes, err := strconv.ParseUint(words[i], 10, 64)
 			if err != nil {
 				return err
 			}
-			if err := p.hold(bytes); err != nil {
-				return err
+			if words[i-1] == "hold" {
+				err = p.hold(bytes)
+			} else {
+				err = p.symmetric(ctx, bytes)
 			}
-		case "heap":
-			i++
-			bytes, err := strconv.ParseUint(words[i], 10, 64)
 			if err != nil {
-				return err
-			}
-			if err := p.symmetric(ctx, bytes); err != nil {
 				return err
 			}
 		case "signal":
@@ -105,12 +101,7 @@ func (p *pe) run(words []string) (err error) {
 			_, err := p.b.LostPE()
 			return err
 		case "leave":
-			if p.shmem != nil {
-				if err := p.shmem.Finalize(); err != nil {
-					return err
-				}
-			}
-			if err := p.b.Close(); err != nil {
+			if err := p.leave(); err != nil {
 				return err
 			}
 		default:
@@ -118,6 +109,16 @@ func (p *pe) run(words []string) (err error) {
 		}
 	}
 	return nil
+}
+
+// leave leaves the job.
+func (p *pe) leave() error {
+	if p.shmem != nil {
+		if err := p.shmem.Finalize(); err != nil {
+			return err
+		}
+	}
+	return p.b.Close()
 }
 
 // open makes a context on the device that the launcher says.
