@@ -40,10 +40,10 @@ build: $(ARCHIVE) build/demo/tenant build/demo/ring
 include tenant/liblgpu/sources.mk
 LIBLGPU_FLAGS = $(patsubst -I.,-Itenant/liblgpu,$(patsubst -I../%,-Itenant/%,$(filter-out -Werror,$(LGPU_CFLAGS)))) $(WERROR)
 LIBLGPU_OBJECTS := $(LGPU_SOURCES:%=build/liblgpu/%.o)
-$(B)/liblgpu.so: $(LIBLGPU_OBJECTS) tenant/liblgpu/liblgpu_gen.map
+$(B)/liblgpu.so: $(LIBLGPU_OBJECTS) tenant/liblgpu/liblgpu.map
 	echo "  LD  $@"
 	mkdir -p $(@D)
-	$(CC) $(subst liblgpu_gen.map,tenant/liblgpu/liblgpu_gen.map,$(LGPU_LDFLAGS)) -o $@ $(LIBLGPU_OBJECTS) $(LGPU_LIBS)
+	$(CC) $(subst liblgpu.map,tenant/liblgpu/liblgpu.map,$(LGPU_LDFLAGS)) -o $@ $(LIBLGPU_OBJECTS) $(LGPU_LIBS)
 build/liblgpu/%.o: tenant/liblgpu/% tenant/liblgpu/sources.mk Makefile
 	echo "  CC  $<"
 	mkdir -p $(@D)
@@ -116,7 +116,7 @@ sanitize: build
 	echo "  CC  build/sanitize"
 	mkdir -p build/sanitize/sim
 	$(CC) $(LIBLGPU_FLAGS) $(UBSAN) $(addprefix tenant/liblgpu/,$(LGPU_SOURCES)) -static-libubsan -o build/sanitize/liblgpu.so \
-		$(filter-out -nostartfiles,$(subst liblgpu_gen.map,tenant/liblgpu/liblgpu_gen.map,$(LGPU_LDFLAGS))) $(LGPU_LIBS)
+		$(filter-out -nostartfiles,$(subst liblgpu.map,tenant/liblgpu/liblgpu.map,$(LGPU_LDFLAGS))) $(LGPU_LIBS)
 	$(MAKE) SIMC_OUT=build/sanitize/sim SIMC_CFLAGS="-std=c11 -O1 -g $(UBSAN) -fsanitize=address" \
 		build/sanitize/sim/libcuda.so.1 build/sanitize/sim/libnvidia-ml.so.1
 	CFLAGS="$(UBSAN) -fsanitize=address" ASAN_OPTIONS=detect_leaks=0 \

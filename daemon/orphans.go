@@ -12,7 +12,7 @@ import (
 const secondLook = 100 * time.Millisecond
 
 // orphanWatch tells whether a device still has memory that clients gave away under descriptors and that is charged to
-// their lgpus: that of dead clients, and that which live ones have left. Such memory is no process's, or that of a
+// their lgpus: that of dead clients, and that which live ones have released. Such memory is no process's, or that of a
 // client that has imported it and is not charged for it yet. The driver says only how much there is of it altogether.
 // So where several lgpus claim some, nothing is gone until all of it is.
 type orphanWatch struct {
@@ -26,8 +26,8 @@ type orphanWatch struct {
 func (w *orphanWatch) look(facts gpu.Facts, e tenant.Exports) (gone map[uint64]uint64, again bool) {
 	total, smallest := uint64(0), ^uint64(0)
 	for _, c := range e.Claims {
-		total += c.Orphans + c.Left
-		smallest = min(smallest, c.Orphans+c.Left)
+		total += c.Orphans + c.Released
+		smallest = min(smallest, c.Orphans+c.Released)
 	}
 	var processes, uncharged uint64
 	for _, p := range facts.Processes {
@@ -45,7 +45,7 @@ func (w *orphanWatch) look(facts gpu.Facts, e tenant.Exports) (gone map[uint64]u
 	alive := nobodys - w.base + min(uncharged, total)
 	seems := map[uint64]uint64{}
 	for _, c := range e.Claims {
-		switch claim := c.Orphans + c.Left; {
+		switch claim := c.Orphans + c.Released; {
 		case len(e.Claims) == 1 && alive > claim/driverPart:
 			seems[c.LGPU] = claim - min(claim, alive)
 		case len(e.Claims) == 1:

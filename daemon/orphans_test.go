@@ -38,7 +38,7 @@ func TestOrphanWatch(t *testing.T) {
 		facts := gpu.Facts{MemoryUsed: s.used * mib, Processes: []gpu.Process{{PID: 7, Memory: s.process * mib}}}
 		e := tenant.Exports{Charged: map[int]uint64{7: s.charged * mib}}
 		for lgpu, bytes := range s.claims {
-			e.Claims = append(e.Claims, tenant.Claim{LGPU: lgpu, Orphans: bytes / 2 * mib, Left: (bytes - bytes/2) * mib})
+			e.Claims = append(e.Claims, tenant.Claim{LGPU: lgpu, Orphans: bytes / 2 * mib, Released: (bytes - bytes/2) * mib})
 		}
 		gone, again := w.look(facts, e)
 		for lgpu := range gone {

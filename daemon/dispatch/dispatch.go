@@ -444,7 +444,7 @@ func (r *Runner) next(t int64, s *seat) {
 
 // Bounds among the clients of one lgpu, ns: a turn, and how long one that has been told to stop keeps others waiting.
 const (
-	ownTurn  = 40 * int64(time.Millisecond)
+	ownTurn  = int64(schedule.ProcessTurn)
 	ownBound = 100 * int64(time.Millisecond)
 )
 

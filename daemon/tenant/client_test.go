@@ -108,7 +108,7 @@ func (p *program) do(command string, args []string) (string, error) {
 		atomic.AddUint64(&p.usage.Client[p.client].Exported[number(0)], number(1))
 		return "ok", nil
 	case "leave": // device, bytes: of that, which it has neither handle nor mapping of
-		atomic.AddUint64(&p.usage.Client[p.client].Left[number(0)], number(1))
+		atomic.AddUint64(&p.usage.Client[p.client].Released[number(0)], number(1))
 		return "ok", nil
 	case "index":
 		return strconv.Itoa(int(p.client)), nil

@@ -57,9 +57,9 @@ func (all *orphans) forget(l *lgpu) {
 
 // Claim is what an lgpu is charged of a device for memory that was given away under descriptors, in bytes.
 type Claim struct {
-	LGPU    uint64
-	Orphans uint64 // by clients that have died
-	Left    uint64 // by live ones that have neither handle nor mapping: the driver does not count it as theirs
+	LGPU     uint64
+	Orphans  uint64 // by clients that have died
+	Released uint64 // by live ones that have neither handle nor mapping of it any more: the driver does not count it as theirs
 }
 
 // Exports is what is charged of a device for memory given away.
@@ -75,14 +75,14 @@ func (s *Server) Exports(device [16]byte) Exports {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	claims := map[*lgpu]*Claim{}
-	add := func(l *lgpu, i int, orphans, left uint64) {
+	add := func(l *lgpu, i int, orphans, released uint64) {
 		c := claims[l]
 		if c == nil {
 			c = &Claim{LGPU: l.ID}
 			claims[l] = c
 		}
 		c.Orphans = min(c.Orphans+orphans, l.atMost(i))
-		c.Left = min(c.Left+min(left, l.atMost(i)), l.atMost(i)-c.Orphans)
+		c.Released = min(c.Released+min(released, l.atMost(i)), l.atMost(i)-c.Orphans)
 	}
 	for _, o := range s.orphans {
 		if o.lgpu.uuids[o.device] == device {
@@ -95,8 +95,8 @@ func (s *Server) Exports(device [16]byte) Exports {
 		if i < 0 || c.lgpu.shared == nil {
 			continue
 		}
-		if _, left := c.lgpu.shared.Exports(c.index); left[i] != 0 {
-			add(c.lgpu, i, 0, left[i])
+		if _, released := c.lgpu.shared.Exports(c.index); released[i] != 0 {
+			add(c.lgpu, i, 0, released[i])
 		}
 		if charged[c.lgpu] == nil {
 			charged[c.lgpu] = map[int]uint64{}
@@ -118,7 +118,7 @@ func (s *Server) Exports(device [16]byte) Exports {
 const releaseTolerance = 4
 
 // ReleaseExports gives back what an lgpu is charged of a device for memory given away, of which so many bytes are gone:
-// orphans, oldest first, then what live clients have left, which are told so.
+// orphans, oldest first, then what live clients have released, which are told so.
 func (s *Server) ReleaseExports(device [16]byte, lgpu, gone uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,8 +142,8 @@ func (s *Server) ReleaseExports(device [16]byte, lgpu, gone uint64) {
 		if c == nil || c.conn == nil || i < 0 || gone == 0 {
 			continue
 		}
-		_, left := l.shared.Exports(c.index)
-		if bytes := min(left[i], gone); bytes != 0 {
+		_, released := l.shared.Exports(c.index)
+		if bytes := min(released[i], gone); bytes != 0 {
 			gone -= bytes
 			c.conn.send(protocol.Message{Kind: protocol.Gone, Device: uint32(i), Value: bytes}, "")
 		}

@@ -22,7 +22,7 @@ func orphaned(d *daemon, lgpu, had, gave uint64) (index string) {
 // claims are the claims on the first device, in MiB: of orphans, and of what was left.
 func (d *daemon) claims() (sums [][3]uint64) {
 	for _, c := range d.Exports([16]byte{1}).Claims {
-		sums = append(sums, [3]uint64{c.LGPU, c.Orphans / mib, c.Left / mib})
+		sums = append(sums, [3]uint64{c.LGPU, c.Orphans / mib, c.Released / mib})
 	}
 	return sums
 }

@@ -30,10 +30,10 @@ func (o Options) over(below Options) Options {
 // fit fills in defaults and brings every field into its range.
 func (o Options) fit() Options {
 	within := func(v, fallback, low, high int64) int64 { return max(low, min(cmp.Or(v, fallback), high)) }
-	o.Slice = within(o.Slice, 10e6, sliceMin, sliceMax)
+	o.Slice = within(o.Slice, DefaultSlice, sliceMin, sliceMax)
 	o.SliceMax = within(o.SliceMax, 5*o.Slice, o.Slice, 4*sliceMax)
-	o.Quantum = within(o.Quantum, 5e6, 100e3, second)
-	o.Burst = within(o.Burst, 20e6, o.Quantum, second)
+	o.Quantum = within(o.Quantum, DefaultQuantum, 100e3, second)
+	o.Burst = within(o.Burst, DefaultBurst, o.Quantum, second)
 	o.DrainBound = within(o.DrainBound, 100e6, 1e6, 60*second)
 	o.SeepAfter = within(o.SeepAfter, 500e3, 100e3, second)
 	return o

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+// SPDX-License-Identifier: Apache-2.0
+
 #define _GNU_SOURCE
 #include "channel.h"
 
@@ -29,8 +30,8 @@ enum {
 	BULK_START = REPLY_START + RING_SIZE,
 	CHANNEL_SIZE = BULK_START + BULK_SIZE,
 	MAX_RECORD = 64 << 10,
-	MAX_INLINE = 32 << 10, /* of one array or string: the rest of a record has room for all else of any call */
-	SPINS = 300,           /* looks at the ring before asking for the doorbell */
+	MAX_INLINE = 32 << 10, // of one array or string: the rest of a record has room for all else of any call
+	SPINS = 300,           // looks at the ring before asking for the doorbell
 };
 
 #define OP_REPLY 0xffff0000u
@@ -62,18 +63,18 @@ struct welcome {
 struct simc_channel {
 	int sock;
 	unsigned char *mem;
-	uint64_t tail; /* of the request ring */
-	uint64_t head; /* of the reply ring */
-	int send_fd;   /* to go with the next call, or -1 */
-	int got_fd;    /* came over the socket, or -1 */
+	uint64_t tail; // of the request ring
+	uint64_t head; // of the reply ring
+	int send_fd;   // to go with the next call, or -1
+	int got_fd;    // came over the socket, or -1
 	struct simc_channel *next;
-	pthread_mutex_t lock; /* a management channel's only */
+	pthread_mutex_t lock; // a management channel's only
 };
 
 int simc_state = SIMC_FRESH;
 
 static pthread_mutex_t connect_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER; /* channels; taken after connect_lock */
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER; // channels; taken after connect_lock
 static struct simc_channel *channels;
 static struct simc_channel *service, *management;
 static unsigned char token[16];
@@ -83,7 +84,7 @@ static pthread_key_t thread_key;
 static pthread_once_t process_once = PTHREAD_ONCE_INIT;
 static int service_started;
 static __thread struct simc_channel *mine;
-static __thread int pending_fd = -1; /* to go with the thread's next call */
+static __thread int pending_fd = -1; // to go with the thread's next call
 
 __thread struct simc_tls simc_tls;
 
@@ -104,7 +105,7 @@ static void dead(void)
 	__atomic_compare_exchange_n(&simc_state, &ready, SIMC_DEAD, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
-/* Receives up to n bytes, and a descriptor that comes along. Returns what recvmsg does, without EINTR. */
+// Receives up to n bytes, and a descriptor that comes along. Returns what recvmsg does, without EINTR.
 static ssize_t receive(int sock, void *p, size_t n, int *fd)
 {
 	union {
@@ -131,7 +132,7 @@ static ssize_t receive(int sock, void *p, size_t n, int *fd)
 	return got;
 }
 
-/* Sends bytes with a descriptor. */
+// Sends bytes with a descriptor.
 static int send_with_fd(int sock, const void *p, size_t n, int fd)
 {
 	union {
@@ -175,7 +176,7 @@ static int dial(void)
 	return sock;
 }
 
-/* Opens a channel and puts it in the list. */
+// Opens a channel and puts it in the list.
 static CUresult open_channel(uint32_t kind, uint64_t thread, struct simc_channel **out)
 {
 	struct hello hi = {.magic = MAGIC, .kind = kind, .protocol = SIMC_PROTOCOL, .thread = thread};
@@ -236,7 +237,7 @@ fail:
 	return r;
 }
 
-/* A thread has ended: its channel goes. */
+// A thread has ended: its channel goes.
 static void thread_exit(void *arg)
 {
 	struct simc_channel *ch = arg, **at;
@@ -270,7 +271,7 @@ static void after_fork_parent(void)
 	pthread_mutex_unlock(&connect_lock);
 }
 
-/* A child has no part in its parent's connections: were it to keep them, the parent's end would go unseen. */
+// A child has no part in its parent's connections: were it to keep them, the parent's end would go unseen.
 static void after_fork_child(void)
 {
 	struct simc_channel *ch;
@@ -324,7 +325,7 @@ int simc_pid(void)
 	return hardware_pid;
 }
 
-/* Blocks until the other side has published something; 0, or -1 when it is gone. */
+// Blocks until the other side has published something; 0, or -1 when it is gone.
 static int wait_record(struct simc_channel *ch)
 {
 	uint64_t *tail = word64(ch, REPLY_CTL);
@@ -354,7 +355,7 @@ static int wait_record(struct simc_channel *ch)
 	}
 }
 
-/* The place of the next request record: MAX_RECORD bytes in one piece. */
+// The place of the next request record: MAX_RECORD bytes in one piece.
 static unsigned char *record_start(struct simc_channel *ch)
 {
 	size_t at = ch->tail % RING_SIZE;
@@ -370,7 +371,7 @@ static unsigned char *record_start(struct simc_channel *ch)
 	return ch->mem + REQUEST_START + at;
 }
 
-/* Publishes the record that lies between start and end. */
+// Publishes the record that lies between start and end.
 static int publish(struct simc_channel *ch, unsigned char *start, const unsigned char *end, uint32_t op)
 {
 	uint32_t *h = (uint32_t *)(void *)start;
@@ -391,7 +392,7 @@ static int publish(struct simc_channel *ch, unsigned char *start, const unsigned
 	return 0;
 }
 
-/* Waits for the next record and serves those that ask for this program's memory or functions, until one is a reply. */
+// Waits for the next record and serves those that ask for this program's memory or functions, until one is a reply.
 static int next_reply(struct simc_channel *ch, const unsigned char **payload, const unsigned char **end)
 {
 	for (;;) {
@@ -446,7 +447,7 @@ static void *serve(void *arg)
 {
 	const unsigned char *payload, *end;
 
-	next_reply(arg, &payload, &end); /* no reply ever comes here: this returns when the hardware is gone */
+	next_reply(arg, &payload, &end); // no reply ever comes here: this returns when the hardware is gone
 	dead();
 	return NULL;
 }
@@ -621,7 +622,7 @@ void simc_get_array(struct simc_call *k, void *p, size_t room, size_t elem)
 {
 	uint64_t n = simc_get(k);
 
-	if (n & REMOTE) /* it has been stored at p before the reply came */
+	if (n & REMOTE) // it has been stored at p before the reply came
 		return;
 	if (n > (uint64_t)(k->end - k->in))
 		n = (uint64_t)(k->end - k->in);
@@ -648,7 +649,7 @@ void simc_end(struct simc_call *k)
 		if (gone) {
 			pthread_mutex_lock(&connect_lock);
 			if (management == ch)
-				management = NULL; /* the next call tries a new one */
+				management = NULL; // the next call tries a new one
 			pthread_mutex_unlock(&connect_lock);
 		}
 	}

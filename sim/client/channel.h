@@ -1,8 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The client's end of the protocol described in sim/wire/wire.go: channels to the hardware process and the encoding of
- * one call. Every function here is private to the libraries (the linker script hides it).
- */
+// SPDX-License-Identifier: Apache-2.0
+
+// The client's end of the protocol described in sim/wire/wire.go: channels to the hardware process and the encoding of
+// one call. Every function here is private to the libraries (the linker script hides it).
 #ifndef LGPUSIM_CHANNEL_H
 #define LGPUSIM_CHANNEL_H
 
@@ -17,9 +16,9 @@ struct simc_channel;
 
 enum { SIMC_STACK = 256 };
 
-/* What belongs to the calling thread: the stack of current contexts, and how default streams are meant. */
+// What belongs to the calling thread: the stack of current contexts, and how default streams are meant.
 struct simc_tls {
-	int per_thread; /* inside a _ptsz or _ptds call */
+	int per_thread; // inside a _ptsz or _ptds call
 	unsigned depth;
 	CUcontext stack[SIMC_STACK];
 };
@@ -31,51 +30,51 @@ static inline CUcontext simc_current(void)
 	return simc_tls.depth ? simc_tls.stack[simc_tls.depth - 1] : NULL;
 }
 
-/* One call being made: begun, filled, exchanged, read, ended. */
+// One call being made: begun, filled, exchanged, read, ended.
 struct simc_call {
 	struct simc_channel *ch;
-	unsigned char *start; /* of the record being written */
-	unsigned char *at;    /* where the next parameter goes */
+	unsigned char *start; // of the record being written
+	unsigned char *at;    // where the next parameter goes
 	uint32_t op;
-	const unsigned char *in;  /* where the next result is */
-	const unsigned char *end; /* of the reply */
-	int replied;              /* the hardware answered, with whatever result */
+	const unsigned char *in;  // where the next result is
+	const unsigned char *end; // of the reply
+	int replied;              // the hardware answered, with whatever result
 };
 
-/* What a process is to the hardware. */
+// What a process is to the hardware.
 enum simc_state { SIMC_FRESH, SIMC_READY, SIMC_DEAD, SIMC_FORKED };
 
-extern int simc_state; /* enum simc_state, read and written atomically */
+extern int simc_state; // enum simc_state, read and written atomically
 
-/* Connects the process (cuInit). May be called again. */
+// Connects the process (cuInit). May be called again.
 CUresult simc_connect(void);
-/* Starts the thread that runs host functions, once. */
+// Starts the thread that runs host functions, once.
 CUresult simc_start_service(void);
-/* The number that the hardware knows this process by. */
+// The number that the hardware knows this process by.
 int simc_pid(void);
 
-/* Begins a call on the calling thread's channel, or on the process's management channel. */
+// Begins a call on the calling thread's channel, or on the process's management channel.
 CUresult simc_begin(struct simc_call *k, uint32_t op);
 CUresult simc_begin_nvml(struct simc_call *k, uint32_t op);
 void simc_put(struct simc_call *k, uint64_t v);
 void simc_put_raw(struct simc_call *k, const void *p, size_t n);
 void simc_put_text(struct simc_call *k, const char *s);
 void simc_put_array(struct simc_call *k, const void *p, size_t n, size_t elem);
-/* Sends the record, serves the hardware's requests for this program's memory, and returns the call's result. */
+// Sends the record, serves the hardware's requests for this program's memory, and returns the call's result.
 CUresult simc_exchange(struct simc_call *k);
 uint64_t simc_get(struct simc_call *k);
 void simc_get_raw(struct simc_call *k, void *p, size_t n);
 void simc_get_float(struct simc_call *k, float *p);
-/* Reads at most room elements into p; nothing when p is NULL. */
+// Reads at most room elements into p; nothing when p is NULL.
 void simc_get_array(struct simc_call *k, void *p, size_t room, size_t elem);
 void simc_end(struct simc_call *k);
 
-/* Writes pieces of text that kernels have printed, n bytes, to the standard output. */
+// Writes pieces of text that kernels have printed, n bytes, to the standard output.
 void simc_print(const unsigned char *pieces, size_t n);
 
-/* The descriptor to send with the calling thread's next call; it stays the caller's. */
+// The descriptor to send with the calling thread's next call; it stays the caller's.
 void simc_send_fd(int fd);
-/* The descriptor that came with the calling thread's last reply, and the caller owns it then; -1 if none. */
+// The descriptor that came with the calling thread's last reply, and the caller owns it then; -1 if none.
 int simc_take_fd(void);
 
 #endif

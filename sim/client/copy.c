@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Copies and fills: the many forms of the API become the few messages. */
+// SPDX-License-Identifier: Apache-2.0
+
+// Copies and fills: the many forms of the API become the few messages.
 #define LGPU_CUDA_PLAIN
 #include <string.h>
 
@@ -13,7 +14,7 @@ static CUdeviceptr address(const void *p)
 	return (CUdeviceptr)(uintptr_t)p;
 }
 
-/* The stream of a call that has none: it waits for the calling form's default stream. */
+// The stream of a call that has none: it waits for the calling form's default stream.
 static CUstream default_stream(void)
 {
 	return simc_stream(NULL);
@@ -113,7 +114,7 @@ CUresult simc_cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStr
 	return pCopy ? simc_rpc_Memcpy3DPeer(pCopy, hStream, 1) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* A copy of one row between an array and something else. */
+// A copy of one row between an array and something else.
 static CUDA_MEMCPY2D row(size_t n)
 {
 	CUDA_MEMCPY2D c;
@@ -207,7 +208,7 @@ CUresult simc_cuMemcpyAtoHAsync_v2(void *dstHost, CUarray srcArray, size_t srcOf
 	return simc_rpc_Memcpy2D(&c, hStream, 1);
 }
 
-/* The copies of a batch may run in any order, so that one after another is right. */
+// The copies of a batch may run in any order, so that one after another is right.
 static CUresult batch(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs,
 		      size_t *attrsIdxs, size_t numAttrs, size_t *failIdx, CUstream hStream)
 {
@@ -244,68 +245,29 @@ CUresult simc_cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t
 	return batch(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, &fail, hStream);
 }
 
-CUresult simc_cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N)
-{
-	return N ? simc_rpc_Memset(dstDevice, 0, uc, 1, N, 1, default_stream(), 0) : CUDA_SUCCESS;
-}
+// The four fills with values of one width.
+#define MEMSETS(bits, type)                                                                                            \
+	CUresult simc_cuMemsetD##bits##_v2(CUdeviceptr dst, type v, size_t n)                                          \
+	{                                                                                                              \
+		return n ? simc_rpc_Memset(dst, 0, v, (bits) / 8, n, 1, default_stream(), 0) : CUDA_SUCCESS;           \
+	}                                                                                                              \
+	CUresult simc_cuMemsetD##bits##Async(CUdeviceptr dst, type v, size_t n, CUstream stream)                       \
+	{                                                                                                              \
+		return n ? simc_rpc_Memset(dst, 0, v, (bits) / 8, n, 1, stream, 1) : CUDA_SUCCESS;                     \
+	}                                                                                                              \
+	CUresult simc_cuMemsetD2D##bits##_v2(CUdeviceptr dst, size_t pitch, type v, size_t width, size_t height)       \
+	{                                                                                                              \
+		return simc_rpc_Memset(dst, pitch, v, (bits) / 8, width, height, default_stream(), 0);                 \
+	}                                                                                                              \
+	CUresult simc_cuMemsetD2D##bits##Async(CUdeviceptr dst, size_t pitch, type v, size_t width, size_t height,     \
+					       CUstream stream)                                                        \
+	{                                                                                                              \
+		return simc_rpc_Memset(dst, pitch, v, (bits) / 8, width, height, stream, 1);                           \
+	}
 
-CUresult simc_cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream)
-{
-	return N ? simc_rpc_Memset(dstDevice, 0, uc, 1, N, 1, hStream, 1) : CUDA_SUCCESS;
-}
-
-CUresult simc_cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height)
-{
-	return simc_rpc_Memset(dstDevice, dstPitch, uc, 1, Width, Height, default_stream(), 0);
-}
-
-CUresult simc_cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height,
-		CUstream hStream)
-{
-	return simc_rpc_Memset(dstDevice, dstPitch, uc, 1, Width, Height, hStream, 1);
-}
-
-CUresult simc_cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N)
-{
-	return N ? simc_rpc_Memset(dstDevice, 0, us, 2, N, 1, default_stream(), 0) : CUDA_SUCCESS;
-}
-
-CUresult simc_cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream)
-{
-	return N ? simc_rpc_Memset(dstDevice, 0, us, 2, N, 1, hStream, 1) : CUDA_SUCCESS;
-}
-
-CUresult simc_cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height)
-{
-	return simc_rpc_Memset(dstDevice, dstPitch, us, 2, Width, Height, default_stream(), 0);
-}
-
-CUresult simc_cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height,
-		CUstream hStream)
-{
-	return simc_rpc_Memset(dstDevice, dstPitch, us, 2, Width, Height, hStream, 1);
-}
-
-CUresult simc_cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N)
-{
-	return N ? simc_rpc_Memset(dstDevice, 0, ui, 4, N, 1, default_stream(), 0) : CUDA_SUCCESS;
-}
-
-CUresult simc_cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream)
-{
-	return N ? simc_rpc_Memset(dstDevice, 0, ui, 4, N, 1, hStream, 1) : CUDA_SUCCESS;
-}
-
-CUresult simc_cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height)
-{
-	return simc_rpc_Memset(dstDevice, dstPitch, ui, 4, Width, Height, default_stream(), 0);
-}
-
-CUresult simc_cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height,
-		CUstream hStream)
-{
-	return simc_rpc_Memset(dstDevice, dstPitch, ui, 4, Width, Height, hStream, 1);
-}
+MEMSETS(8, unsigned char)
+MEMSETS(16, unsigned short)
+MEMSETS(32, unsigned int)
 
 CUresult simc_cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray)
 {

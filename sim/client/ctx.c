@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Devices and contexts. The stack of current contexts is the thread's own; the hardware hears of it with each call. */
+// SPDX-License-Identifier: Apache-2.0
+
+// Devices and contexts. The stack of current contexts is the thread's own; the hardware hears of it with each call.
 #define LGPU_CUDA_PLAIN
 #include <pthread.h>
 #include <stdlib.h>
@@ -8,11 +9,11 @@
 #include "simc.h"
 #include "hand_gen.h"
 
-/* The contexts that this process has, so that making one current needs no message. */
+// The contexts that this process has, so that making one current needs no message.
 struct known {
 	CUcontext ctx;
 	CUdevice dev;
-	unsigned attached; /* cuCtxAttach, beyond the creation */
+	unsigned attached; // cuCtxAttach, beyond the creation
 	struct known *next;
 };
 
@@ -50,7 +51,7 @@ static void forget(CUcontext ctx)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Finds a context; dev, where wanted, is its device. */
+// Finds a context; dev, where wanted, is its device.
 static int is_known(CUcontext ctx, CUdevice *dev)
 {
 	struct known *k;
@@ -69,7 +70,7 @@ static CUcontext primary_of(CUdevice dev, CUcontext *primaries)
 	return dev >= 0 && dev < 64 ? primaries[dev] : NULL;
 }
 
-static CUcontext primaries[64]; /* by device, guarded by lock */
+static CUcontext primaries[64]; // by device, guarded by lock
 
 static CUresult push(CUcontext ctx)
 {
@@ -94,7 +95,7 @@ CUresult simc_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	return remember(*pctx, dev);
 }
 
-/* The hardware has taken a primary context's resources away; the context itself may come back. */
+// The hardware has taken a primary context's resources away; the context itself may come back.
 static void primary_gone(CUdevice dev)
 {
 	CUcontext ctx;
@@ -288,7 +289,7 @@ CUresult simc_cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAff
 	return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
 }
 
-/* Asks for a zero-terminated text of which at most len bytes are wanted. */
+// Asks for a zero-terminated text of which at most len bytes are wanted.
 static CUresult device_text(CUresult (*ask)(CUdevice, char *, unsigned int), CUdevice dev, char *out, int len)
 {
 	char text[256];
@@ -346,10 +347,10 @@ CUresult simc_cuDeviceGetLuid(char *luid, unsigned int *deviceNodeMask, CUdevice
 	(void)luid;
 	(void)deviceNodeMask;
 	(void)dev;
-	return CUDA_ERROR_NOT_SUPPORTED; /* an identity of another operating system's */
+	return CUDA_ERROR_NOT_SUPPORTED; // an identity of another operating system's
 }
 
-/* Asks for an attribute only to learn whether dev is a device. */
+// Asks for an attribute only to learn whether dev is a device.
 static CUresult check_device(CUdevice dev)
 {
 	int warp;
@@ -403,5 +404,5 @@ CUresult simc_cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target
 	(void)scope;
 	if (target != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX)
 		return CUDA_ERROR_INVALID_VALUE;
-	return CUDA_SUCCESS; /* other devices' writes are visible as soon as they are made */
+	return CUDA_SUCCESS; // other devices' writes are visible as soon as they are made
 }

@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Graphs: kernel nodes with their parameters, the one call for all kinds of node, lists, older forms. */
+// SPDX-License-Identifier: Apache-2.0
+
+// Graphs: kernel nodes with their parameters, the one call for all kinds of node, lists, older forms.
 #define LGPU_CUDA_PLAIN
 #include <pthread.h>
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 #include "simc.h"
 #include "hand_gen.h"
 
-/* ---- kernel nodes */
+// ---- kernel nodes
 
 static CUresult flatten(const CUDA_KERNEL_NODE_PARAMS *p, lgpusim_kernel_node *node, unsigned char **params,
 			unsigned *size)
@@ -112,7 +113,7 @@ CUresult simc_cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode
 	return simc_cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, &p);
 }
 
-/* The parameters that a program has asked for belong to the node: one place a node, filled again at each question. */
+// The parameters that a program has asked for belong to the node: one place a node, filled again at each question.
 struct kept {
 	CUgraphNode node;
 	unsigned char bytes[4096];
@@ -179,7 +180,7 @@ CUresult simc_cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PAR
 	return CUDA_SUCCESS;
 }
 
-/* ---- memory nodes */
+// ---- memory nodes
 
 CUresult simc_cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
@@ -212,7 +213,7 @@ CUresult simc_cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 					       nodeParams->paramArray, nodeParams->count, nodeParams->flags);
 }
 
-/* ---- the one call for all kinds */
+// ---- the one call for all kinds
 
 CUresult simc_cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, CUgraphNodeParams *nodeParams)
@@ -258,7 +259,7 @@ CUresult simc_cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUg
 	}
 }
 
-/* Edges that say more than "after" are for programmatic launches, which the device does not have. */
+// Edges that say more than "after" are for programmatic launches, which the device does not have.
 static int plain_edges(const CUgraphEdgeData *edges, size_t n)
 {
 	size_t i;
@@ -329,7 +330,7 @@ CUresult simc_cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode
 	}
 }
 
-/* ---- dependencies and lists */
+// ---- dependencies and lists
 
 CUresult simc_cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
 		size_t numDependencies)
@@ -347,10 +348,8 @@ CUresult simc_cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from,
 	return simc_rpc_GraphRemoveDependencies(hGraph, from, to, NULL, numDependencies);
 }
 
-/*
- * A list is asked for with its room in *n and answered with how many entries were written; without an array, with how
- * many there are. Entries beyond the end become zero.
- */
+// A list is asked for with its room in *n and answered with how many entries were written; without an array, with how
+// many there are. Entries beyond the end become zero.
 static CUresult listed(CUresult r, CUgraphNode *a, CUgraphNode *b, size_t room, const size_t *count, size_t *n)
 {
 	size_t i;
@@ -438,7 +437,7 @@ CUresult simc_cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *depen
 	return simc_cuGraphNodeGetDependentNodes_v2(hNode, dependentNodes, NULL, numDependentNodes);
 }
 
-/* ---- executable graphs */
+// ---- executable graphs
 
 CUresult simc_cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)
 {

@@ -1,16 +1,16 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Host memory that the hardware reads and writes by itself: pinned, registered and managed. Each is a memory file mapped
- * on both sides at addresses of their own choice; the hardware knows it by its address here.
- *
- * Registering a shared mapping of one memory file, which this process has open for reading and writing, gives the hardware
- * that file. The pages stay where they are, as the real driver pins them, and whoever else has the file mapped shares them
- * with the devices too. The file must be sealed against shrinking, so that nobody can take it from under the hardware.
- *
- * Any other range, a shared one too, gets pages of a new memory file in place of its own, at the same address and with the
- * same content; while that happens no other thread may write to them, and who had the old pages mapped sees no change of
- * the new ones. After a fork the child shares these pages instead of having a copy.
- */
+// SPDX-License-Identifier: Apache-2.0
+
+// Host memory that the hardware reads and writes by itself: pinned, registered and managed. Each is a memory file
+// mapped on both sides at addresses of their own choice; the hardware knows it by its address here.
+//
+// Registering a shared mapping of one memory file, which this process has open for reading and writing, gives the
+// hardware that file. The pages stay where they are, as the real driver pins them, and whoever else has the file
+// mapped shares them with the devices too. The file must be sealed against shrinking, so that nobody can take it from
+// under the hardware.
+//
+// Any other range, a shared one too, gets pages of a new memory file in place of its own, at the same address and
+// with the same content; while that happens no other thread may write to them, and who had the old pages mapped sees
+// no change of the new ones. After a fork the child shares these pages instead of having a copy.
 #define _GNU_SOURCE
 #define LGPU_CUDA_PLAIN
 #include <dirent.h>
@@ -46,14 +46,14 @@
 #define F_SEAL_FUTURE_WRITE 16
 #endif
 
-/* IN_PLACE is registered with its own pages, REGISTERED with new ones. */
+// IN_PLACE is registered with its own pages, REGISTERED with new ones.
 enum kind { PINNED, REGISTERED, IN_PLACE, MANAGED };
 
 struct range {
 	enum kind kind;
-	char *base;    /* page-aligned */
-	size_t size;   /* whole pages */
-	void *address; /* as the program gave or got it */
+	char *base;    // page-aligned
+	size_t size;   // whole pages
+	void *address; // as the program gave or got it
 	CUcontext ctx;
 	struct range *next;
 };
@@ -82,7 +82,7 @@ static CUresult add(enum kind kind, void *base, size_t size, void *address)
 	return CUDA_SUCCESS;
 }
 
-/* Takes the range of a kind that starts at address out of the list. */
+// Takes the range of a kind that starts at address out of the list.
 static struct range *take(enum kind kind, const void *address)
 {
 	struct range **at, *r;
@@ -96,7 +96,7 @@ static struct range *take(enum kind kind, const void *address)
 	return r;
 }
 
-/* A memory file of the given size that can never shrink again. */
+// A memory file of the given size that can never shrink again.
 static int memory_file(size_t size)
 {
 	int fd = (int)syscall(SYS_memfd_create, "lgpu-sim-host", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -110,13 +110,13 @@ static int memory_file(size_t size)
 	return fd;
 }
 
-/* Gives a range with new pages private ones again, with the same content. */
+// Gives a range with new pages private ones again, with the same content.
 static void make_private(char *base, size_t size)
 {
 	char *copy = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (copy == MAP_FAILED)
-		return; /* the pages stay shared with nobody: only a fork could tell */
+		return; // the pages stay shared with nobody: only a fork could tell
 	memcpy(copy, base, size);
 	if (mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, base) == MAP_FAILED)
 		munmap(copy, size);
@@ -136,10 +136,8 @@ static void release(struct range *r)
 	free(r);
 }
 
-/*
- * Takes a range from the hardware, then from the list. Of threads that free the same the hardware lets one pass, and who is
- * refused finds it gone.
- */
+// Takes a range from the hardware, then from the list. Of threads that free the same the hardware lets one pass, and
+// who is refused finds it gone.
 static CUresult unmap(enum kind kind, const void *address, const char *base, int registered)
 {
 	struct range *r;
@@ -218,14 +216,14 @@ CUresult simc_cuMemFreeHost(void *p)
 	return p ? unmap(PINNED, p, p, 0) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Puts a memory file in the place of the pages of [base, base + size), with their content. */
+// Puts a memory file in the place of the pages of [base, base + size), with their content.
 static int make_shared(char *base, size_t size, int fd)
 {
 	char *copy = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
 	if (copy == MAP_FAILED)
 		return -1;
-	/* write() and not memcpy: a range with a hole is an error then, not a fault. */
+	// write() and not memcpy: a range with a hole is an error then, not a fault.
 	for (size_t done = 0; done < size;) {
 		ssize_t n = pwrite(fd, base + done, size - done, (off_t)done);
 
@@ -244,12 +242,12 @@ static int make_shared(char *base, size_t size, int fd)
 	return 0;
 }
 
-/* A line of /proc/thread-self/maps. */
+// A line of /proc/thread-self/maps.
 struct mapping {
 	uint64_t from, to;
 	uint64_t offset, ino;
 	dev_t dev;
-	int shared; /* with all who have the file, for reading and writing */
+	int shared; // with all who have the file, for reading and writing
 };
 
 static int parse_mapping(const char *line, struct mapping *m)
@@ -265,7 +263,7 @@ static int parse_mapping(const char *line, struct mapping *m)
 	return 0;
 }
 
-/* Finds the part of a file that is mapped, piece by piece and in order, at [from, to). -1 if there is no such file. */
+// Finds the part of a file that is mapped, piece by piece and in order, at [from, to). -1 if there is no such file.
 static int find_part(uint64_t from, uint64_t to, struct mapping *part)
 {
 	FILE *f = fopen("/proc/thread-self/maps", "re");
@@ -293,7 +291,7 @@ static int find_part(uint64_t from, uint64_t to, struct mapping *part)
 	return at < to ? -1 : 0;
 }
 
-/* Whether fd is the file of the part, and one that the hardware takes: it can map that, and cannot lose it again. */
+// Whether fd is the file of the part, and one that the hardware takes: it can map that, and cannot lose it again.
 static int is_file_of(const struct mapping *part, size_t size, int fd)
 {
 	uint64_t page = page_size();
@@ -303,7 +301,7 @@ static int is_file_of(const struct mapping *part, size_t size, int fd)
 
 	if (fstat(fd, &st) != 0 || st.st_dev != part->dev || st.st_ino != part->ino)
 		return 0;
-	/* A memory file of huge pages can run out of them. */
+	// A memory file of huge pages can run out of them.
 	if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR || fstatfs(fd, &fs) != 0 || fs.f_type == HUGETLBFS_MAGIC)
 		return 0;
 	seals = fcntl(fd, F_GET_SEALS);
@@ -311,7 +309,7 @@ static int is_file_of(const struct mapping *part, size_t size, int fd)
 	       part->offset + size <= (((uint64_t)st.st_size + page - 1) & ~(page - 1));
 }
 
-/* A new descriptor of the memory file that a range shows, and where in it the range begins; -1 if it is to be copied. */
+// A new descriptor of the memory file that a range shows, and where in it the range begins; -1 if it is to be copied.
 static int own_file(const char *base, size_t size, uint64_t *offset)
 {
 	struct mapping part;
@@ -324,7 +322,8 @@ static int own_file(const char *base, size_t size, uint64_t *offset)
 	while (fd < 0 && (e = readdir(d)) != NULL) {
 		if (e->d_name[0] == '.' || !is_file_of(&part, size, atoi(e->d_name)))
 			continue;
-		/* Another thread may have closed it by now, and its number may be another file's: what counts is the copy. */
+		// Another thread may have closed it by now, and its number may be another file's: what counts is the
+		// copy.
 		fd = fcntl(atoi(e->d_name), F_DUPFD_CLOEXEC, 0);
 		if (fd >= 0 && !is_file_of(&part, size, fd)) {
 			close(fd);
@@ -353,7 +352,7 @@ CUresult simc_cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	base = (char *)(from & ~(page - 1));
 	size = ((from + bytesize + page - 1) & ~(page - 1)) - (uintptr_t)base;
-	/* The pages of the stack in use change while they are copied. */
+	// The pages of the stack in use change while they are copied.
 	if (here + STACK_MARGIN > (uintptr_t)base && here - STACK_MARGIN < (uintptr_t)base + size)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	pthread_mutex_lock(&lock);
@@ -377,7 +376,7 @@ CUresult simc_cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 		close(fd);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	/* The hardware maps whole pages; what the program registered starts and ends within them. */
+	// The hardware maps whole pages; what the program registered starts and ends within them.
 	simc_send_fd(fd);
 	r = simc_rpc_MemHostMap((uintptr_t)base, size, offset, Flags, 1);
 	close(fd);

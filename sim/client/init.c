@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Start, versions, names of errors, and how programs find the other symbols. */
+// SPDX-License-Identifier: Apache-2.0
+
+// Start, versions, names of errors, and how programs find the other symbols.
 #define _GNU_SOURCE
 #define LGPU_CUDA_PLAIN
 #include <pthread.h>
@@ -31,7 +32,7 @@ void simc_log(int level, const char *format, ...)
 		n = sizeof line - 2;
 	line[n++] = '\n';
 	if (write(STDERR_FILENO, line, (size_t)n) < 0)
-		return; /* nowhere to say so */
+		return; // nowhere to say so
 }
 
 CUresult simc_enter(int needs)
@@ -118,7 +119,7 @@ CUresult cuGetErrorName(CUresult error, const char **pStr)
 	return e ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Descriptions that programs print and compare most. The others are the name in words: "file not found". */
+// Descriptions that programs print and compare most. The others are the name in words: "file not found".
 static const struct simc_error descriptions[] = {
 	{CUDA_SUCCESS, "no error"},
 	{CUDA_ERROR_INVALID_VALUE, "invalid argument"},
@@ -188,7 +189,7 @@ const char *simc_intern(const char *s)
 	return e ? e->text : NULL;
 }
 
-/* The first entry of a base, or NULL. */
+// The first entry of a base, or NULL.
 static const struct simc_proc *find_base(const char *base)
 {
 	unsigned lo = 0, hi = simc_proc_count;
@@ -204,7 +205,7 @@ static const struct simc_proc *find_base(const char *base)
 	return lo < simc_proc_count && strcmp(simc_procs[lo].base, base) == 0 ? &simc_procs[lo] : NULL;
 }
 
-/* What the real driver answers: sim/wire/gen has the table from tenant/abi/cuda.tsv. */
+// What the real driver answers: sim/wire/gen has the table from tenant/abi/cuda.tsv.
 static CUresult lookup(const char *symbol, void **pfn, int version, cuuint64_t flags,
 		       CUdriverProcAddressQueryResult *status)
 {
@@ -274,7 +275,7 @@ CUresult cuProfilerInitialize(const char *config, const char *output, int mode)
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* There is no profiler to start or stop, so that both have happened at once. */
+// There is no profiler to start or stop, so that both have happened at once.
 CUresult cuProfilerStart(void)
 {
 	return simc_enter(0);

@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Launches: a kernel's parameters are gathered into bytes by the layout that its function has. */
+// SPDX-License-Identifier: Apache-2.0
+
+// Launches: a kernel's parameters are gathered into bytes by the layout that its function has.
 #define LGPU_CUDA_PLAIN
 #include <pthread.h>
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 #include "simc.h"
 #include "hand_gen.h"
 
-/* Where each parameter of a function lies. Function handles are never used twice, so that a layout stays true. */
+// Where each parameter of a function lies. Function handles are never used twice, so that a layout stays true.
 struct layout {
 	CUfunction f;
 	unsigned count, bytes;
@@ -26,7 +27,7 @@ static struct layout **bucket_of(CUfunction f)
 	return &layouts[((uintptr_t)f >> 4 ^ (uintptr_t)f >> 12) % BUCKETS];
 }
 
-/* A function's layout, which lives for ever. */
+// A function's layout, which lives for ever.
 static CUresult layout_of(CUfunction f, const struct layout **out)
 {
 	unsigned room = FIRST_GUESS;
@@ -62,7 +63,7 @@ static CUresult layout_of(CUfunction f, const struct layout **out)
 	return CUDA_SUCCESS;
 }
 
-/* Finds the buffer among the extra options. */
+// Finds the buffer among the extra options.
 static CUresult buffer_of(void **extra, const void **buffer, size_t *size)
 {
 	*buffer = NULL;
@@ -183,7 +184,7 @@ CUresult simc_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void 
 	return launch(&shape, simc_stream(config->hStream), kernelParams, extra, config->attrs, config->numAttrs);
 }
 
-/* Blocks of several devices that wait for each other: only one device a launch can promise that here. */
+// Blocks of several devices that wait for each other: only one device a launch can promise that here.
 CUresult simc_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList, unsigned int numDevices,
 		unsigned int flags)
 {
@@ -214,7 +215,7 @@ CUresult simc_cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *b
 	if (blockSizeLimit > 0 && blockSizeLimit < max)
 		max = blockSizeLimit;
 	*blockSize = *minGridSize = 0;
-	/* The largest block that keeps the most threads on a unit, in steps of a warp. */
+	// The largest block that keeps the most threads on a unit, in steps of a warp.
 	for (size = (max + 31) / 32 * 32; size > 0; size -= 32) {
 		int try = size < max ? size : max, blocks;
 		size_t shared = blockSizeToDynamicSMemSize ? blockSizeToDynamicSMemSize(try) : dynamicSMemSize;
@@ -238,7 +239,7 @@ CUresult simc_cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize,
 							      dynamicSMemSize, blockSizeLimit, CU_OCCUPANCY_DEFAULT);
 }
 
-/* The device has no clusters of blocks. */
+// The device has no clusters of blocks.
 CUresult simc_cuOccupancyMaxPotentialClusterSize(int *clusterSize, CUfunction func, const CUlaunchConfig *config)
 {
 	if (!clusterSize || !func || !config)
@@ -253,12 +254,10 @@ CUresult simc_cuOccupancyMaxActiveClusters(int *numClusters, CUfunction func, co
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/*
- * ---- launches as before CUDA 4.0: their shape and parameters belong to the function, and calls of their own set them.
- * Programs that use threads guard a function's state themselves; the lock is for the list.
- */
+// ---- launches as before CUDA 4.0: their shape and parameters belong to the function, and calls of their own set them.
+// Programs that use threads guard a function's state themselves; the lock is for the list.
 
-enum { MAX_PARAMS = 32764 }; /* of a kernel, in bytes */
+enum { MAX_PARAMS = 32764 }; // of a kernel, in bytes
 
 struct prepared {
 	CUfunction f;
@@ -269,7 +268,7 @@ struct prepared {
 
 static struct prepared *prepared;
 
-/* What has been set for a function. */
+// What has been set for a function.
 static CUresult prepared_of(CUfunction f, struct prepared **out)
 {
 	const struct layout *l;

@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Calls about memory whose arguments need a hand: attributes of several sizes, descriptors, older forms. */
+// SPDX-License-Identifier: Apache-2.0
+
+// Calls about memory whose arguments need a hand: attributes of several sizes, descriptors, older forms.
 #define LGPU_CUDA_PLAIN
 #include <fcntl.h>
 #include <string.h>
@@ -51,7 +52,7 @@ CUresult simc_cuMemRangeGetAttributes(void **data, size_t *dataSizes, CUmem_rang
 	return CUDA_SUCCESS;
 }
 
-/* The bytes that an attribute has in the program: truth values are ints. */
+// The bytes that an attribute has in the program: truth values are ints.
 static size_t attribute_size(CUpointer_attribute a)
 {
 	switch (a) {
@@ -72,7 +73,7 @@ static size_t attribute_size(CUpointer_attribute a)
 	}
 }
 
-/* Asks for an attribute, of which the hardware may know fewer bytes than the program has. */
+// Asks for an attribute, of which the hardware may know fewer bytes than the program has.
 static CUresult attribute_of(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
 	unsigned char value[16] = {0};
@@ -90,7 +91,7 @@ CUresult simc_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, C
 	return attribute_of(data, attribute, ptr);
 }
 
-/* What the plural form gives of an address that the driver does not know: the address as the host's, no device, and zeros. */
+// What the plural form gives of an address that the driver does not know: the address as the host's, no device, and zeros.
 static void unknown(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
 	int none = CU_DEVICE_INVALID;
@@ -104,7 +105,7 @@ static void unknown(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 		break;
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-		break; /* left as they are */
+		break; // left as they are
 	default:
 		memset(data, 0, attribute_size(attribute));
 	}
@@ -138,7 +139,7 @@ CUresult simc_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
 	return simc_rpc_PointerSetAttribute(*(const unsigned char *)value != 0, attribute, ptr);
 }
 
-/* The attributes about reuse are ints, the others are 64 bits. */
+// The attributes about reuse are ints, the others are 64 bits.
 static int pool_value_is_int(CUmemPool_attribute attr)
 {
 	return attr == CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES || attr == CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC ||
@@ -174,7 +175,7 @@ CUresult simc_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr,
 	return simc_rpc_MemPoolSetAttribute(pool, attr, v);
 }
 
-/* Takes the descriptor that came with a successful reply. */
+// Takes the descriptor that came with a successful reply.
 static CUresult handed_out(CUresult r, void *handle)
 {
 	int fd = simc_take_fd();
@@ -204,7 +205,7 @@ CUresult simc_cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAl
 	return handed_out(simc_rpc_MemExportToShareableHandle(handle, handleType, flags), shareableHandle);
 }
 
-/* A POSIX descriptor is given by its value. */
+// A POSIX descriptor is given by its value.
 static CUresult hand_in(void *handle, CUmemAllocationHandleType type)
 {
 	int fd = (int)(intptr_t)handle;

@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Modules, libraries and the linker: finding out what an image is, and the options with their logs. */
+// SPDX-License-Identifier: Apache-2.0
+
+// Modules, libraries and the linker: finding out what an image is, and the options with their logs.
 #define _GNU_SOURCE
 #define LGPU_CUDA_PLAIN
 #include <fcntl.h>
@@ -42,7 +43,7 @@ char *simc_read_file(const char *path, size_t *size)
 	return text;
 }
 
-/* __fatBinC_Wrapper_t, which nvcc's code hands to the driver, and the header of what it points at (sim/fatbin). */
+// __fatBinC_Wrapper_t, which nvcc's code hands to the driver, and the header of what it points at (sim/fatbin).
 struct wrapper {
 	uint32_t magic, version;
 	const void *data;
@@ -52,19 +53,17 @@ struct wrapper {
 struct header {
 	uint32_t magic;
 	uint16_t version, size;
-	uint64_t bytes; /* behind the header */
+	uint64_t bytes; // behind the header
 };
 
-/* The beginning of an image that the linker made (sim/driver, linkedImage). */
+// The beginning of an image that the linker made (sim/driver, linkedImage).
 struct linked {
 	char magic[8];
 	uint64_t size;
 };
 
-/*
- * Finds an image's bytes: PTX text, a fat binary, or what the linker made. *room is how many bytes there are, or SIZE_MAX
- * for memory of the program's, in which an image tells its size itself; it becomes the size.
- */
+// Finds an image's bytes: PTX text, a fat binary, or what the linker made. *room is how many bytes there are, or SIZE_MAX
+// for memory of the program's, in which an image tells its size itself; it becomes the size.
 static CUresult find_image(const void **image, size_t *room)
 {
 	struct wrapper wrapper;
@@ -112,7 +111,7 @@ static CUresult find_image(const void **image, size_t *room)
 	return CUDA_SUCCESS;
 }
 
-/* Options sorted into what the hardware hears and what the client does itself. */
+// Options sorted into what the hardware hears and what the client does itself.
 struct options {
 	CUjit_option keys[MAX_OPTIONS];
 	unsigned long long values[MAX_OPTIONS];
@@ -164,13 +163,13 @@ static CUresult read_options(struct options *o, unsigned n, const CUjit_option *
 	return CUDA_SUCCESS;
 }
 
-/* The room for a log's text, beside its final zero. */
+// The room for a log's text, beside its final zero.
 static unsigned room(unsigned size)
 {
 	return size ? size - 1 : 0;
 }
 
-/* Programs find the length of each log, and the time, in the place of the option's value. */
+// Programs find the length of each log, and the time, in the place of the option's value.
 static void write_options(const struct options *o, unsigned n, const CUjit_option *options, void **values)
 {
 	unsigned i;
@@ -254,7 +253,7 @@ static CUresult load_library(CUlibrary *library, const void *code, size_t size, 
 
 	if (!library || (numLibraryOptions && !libraryOptions) || numLibraryOptions > MAX_OPTIONS)
 		return CUDA_ERROR_INVALID_VALUE;
-	/* An option may be a mere flag, for which there is no value. */
+	// An option may be a mere flag, for which there is no value.
 	for (i = 0; i < numLibraryOptions; i++)
 		values[i] = libraryOptionValues ? (uintptr_t)libraryOptionValues[i] : 0;
 	if ((r = read_options(&o, numJitOptions, jitOptions, jitOptionsValues)) != CUDA_SUCCESS ||
@@ -292,7 +291,7 @@ CUresult simc_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CU
 	return r;
 }
 
-/* Hands out a name that came as bytes as a string that stays. */
+// Hands out a name that came as bytes as a string that stays.
 static CUresult keep_name(CUresult r, char *text, const char **name)
 {
 	if (r != CUDA_SUCCESS)
@@ -315,7 +314,7 @@ CUresult simc_cuKernelGetName(const char **name, CUkernel hfunc)
 	return name ? keep_name(simc_rpc_KernelGetName(hfunc, text, sizeof text - 1), text, name) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- the linker. Its logs are buffers given at creation, its image belongs to it. */
+// ---- the linker. Its logs are buffers given at creation, its image belongs to it.
 
 struct link {
 	CUlinkState state;
@@ -386,7 +385,7 @@ CUresult simc_cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *dat
 {
 	uint32_t magic = 0;
 
-	/* A wrapper points at its fat binary, whose size the caller need not know. */
+	// A wrapper points at its fat binary, whose size the caller need not know.
 	if (type == CU_JIT_INPUT_FATBINARY && data && size >= sizeof magic)
 		memcpy(&magic, data, sizeof magic);
 	return add_input(state, type, data, magic == FATBIN_WRAPPER ? SIZE_MAX : size, name, numOptions, options,

@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* NVML of the software GPU: the library itself, finding devices, and what they are. */
+// SPDX-License-Identifier: Apache-2.0
+
+// NVML of the software GPU: the library itself, finding devices, and what they are.
 #define _GNU_SOURCE
 #include "nvml.h"
 
@@ -11,7 +12,7 @@
 #define DRIVER "580.159.04"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned users, device_count; /* guarded by lock */
+static unsigned users, device_count; // guarded by lock
 static struct nvmlDevice_st handles[SIMC_MAX_DEVICES];
 
 nvmlReturn_t simc_nvml_result(CUresult r)
@@ -72,7 +73,7 @@ nvmlReturn_t simc_nvml_device(nvmlDevice_t device, lgpusim_device *d)
 	return r == NVML_SUCCESS ? simc_nvml_result(simc_rpc_DeviceInfo(index, d)) : r;
 }
 
-/* ---- the library */
+// ---- the library
 
 nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
 {
@@ -152,7 +153,7 @@ const char *nvmlErrorString(nvmlReturn_t result)
 	return "Unknown Error";
 }
 
-/* Copies a text with its zero, as NVML does it: all or nothing. */
+// Copies a text with its zero, as NVML does it: all or nothing.
 static nvmlReturn_t give_text(char *out, unsigned length, const char *text)
 {
 	if (!out)
@@ -212,7 +213,7 @@ nvmlReturn_t nvmlInternalGetExportTable(const void **ppExportTable, const void *
 	return NVML_ERROR_NOT_FOUND;
 }
 
-/* ---- finding devices */
+// ---- finding devices
 
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *deviceCount)
 {
@@ -248,7 +249,7 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device
 	return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
-/* GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx */
+// GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx
 static void uuid_text(const CUuuid *u, char *out)
 {
 	const unsigned char *b = (const unsigned char *)u->bytes;
@@ -259,7 +260,7 @@ static void uuid_text(const CUuuid *u, char *out)
 		out += sprintf(out, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", b[i]);
 }
 
-/* Finds the device for which match says yes. */
+// Finds the device for which match says yes.
 static nvmlReturn_t find(int (*match)(const lgpusim_device *, const void *), const void *what, nvmlDevice_t *device)
 {
 	nvmlReturn_t r = simc_nvml_ready();
@@ -295,7 +296,7 @@ static int has_uuid_bytes(const lgpusim_device *d, const void *uuid)
 	return memcmp(d->uuid.bytes, uuid, sizeof d->uuid.bytes) == 0;
 }
 
-/* [domain:]bus:device[.function], hexadecimal */
+// [domain:]bus:device[.function], hexadecimal
 static int has_bus_id(const lgpusim_device *d, const void *text)
 {
 	unsigned domain = 0, bus = 0, dev = 0, fn = 0;
@@ -335,7 +336,7 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *pciBusId, nvmlDevice_t *d
 	return nvmlDeviceGetHandleByPciBusId_v2(pciBusId, device);
 }
 
-/* A serial number is the end of the UUID, in decimal. */
+// A serial number is the end of the UUID, in decimal.
 static void serial_text(const CUuuid *u, char *out)
 {
 	const unsigned char *b = (const unsigned char *)u->bytes + 10;
@@ -360,7 +361,7 @@ nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *devic
 	return find(has_serial, serial, device);
 }
 
-/* ---- what a device is */
+// ---- what a device is
 
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
 {
@@ -411,7 +412,7 @@ nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsig
 	return r == NVML_SUCCESS ? give_text(version, length, "00.00.00.00.01") : r;
 }
 
-/* Answers with a number that is the same for every device, or follows from the index. */
+// Answers with a number that is the same for every device, or follows from the index.
 #define SAME(function, type, value)                                      \
 	nvmlReturn_t function(nvmlDevice_t device, type *out)            \
 	{                                                                \
@@ -456,7 +457,7 @@ SAME(nvmlDeviceGetSupportedClocksThrottleReasons, unsigned long long, 0)
 SAME(nvmlDeviceGetSupportedEventTypes, unsigned long long, 8)
 SAME(nvmlDeviceGetAccountingMode, nvmlEnableState_t, NVML_FEATURE_DISABLED)
 
-/* Answers with a member of the device's description. */
+// Answers with a member of the device's description.
 #define MEMBER(function, type, value)                                    \
 	nvmlReturn_t function(nvmlDevice_t device, type *out)            \
 	{                                                                \
@@ -524,7 +525,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 	return NVML_SUCCESS;
 }
 
-/* The older structures are the beginning of the newest, which has all of their members. */
+// The older structures are the beginning of the newest, which has all of their members.
 nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
 	nvmlPciInfo_t full;

@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the software GPU's libnvidia-ml.so.1 share. */
+// SPDX-License-Identifier: Apache-2.0
+
+// What the parts of the software GPU's libnvidia-ml.so.1 share.
 #ifndef LGPUSIM_NVML_H
 #define LGPUSIM_NVML_H
 
@@ -11,20 +12,20 @@
 
 enum { SIMC_MAX_DEVICES = 64 };
 
-/* A device handle points at one of these, of which there is one a device. */
+// A device handle points at one of these, of which there is one a device.
 struct nvmlDevice_st {
 	unsigned index;
 };
 
-/* The index of a handle; an error when the library is not initialised or the handle is none. */
+// The index of a handle; an error when the library is not initialised or the handle is none.
 nvmlReturn_t simc_nvml_index(nvmlDevice_t device, unsigned *index);
-/* The device behind a handle, asked for afresh. */
+// The device behind a handle, asked for afresh.
 nvmlReturn_t simc_nvml_device(nvmlDevice_t device, lgpusim_device *d);
-/* Whether the library is initialised. */
+// Whether the library is initialised.
 nvmlReturn_t simc_nvml_ready(void);
-/* The answer of a symbol that has none. */
+// The answer of a symbol that has none.
 int simc_nvml_unsupported(const char *name);
-/* A driver's result as NVML's. */
+// A driver's result as NVML's.
 nvmlReturn_t simc_nvml_result(CUresult r);
 
 #endif

@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* NVML of the software GPU: the present state of devices, who uses them, and events. */
+// SPDX-License-Identifier: Apache-2.0
+
+// NVML of the software GPU: the present state of devices, who uses them, and events.
 #define _GNU_SOURCE
 #include "nvml.h"
 
@@ -13,7 +14,7 @@
 
 enum { MAX_PROCESSES = 1024, NO_INSTANCE = -1 };
 
-/* ---- memory */
+// ---- memory
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
@@ -25,7 +26,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 	if (!memory)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	memory->total = d.memoryTotal;
-	memory->used = d.memoryUsed + d.memoryReserved; /* the first form counts what nobody can have as used */
+	memory->used = d.memoryUsed + d.memoryReserved; // the first form counts what nobody can have as used
 	memory->free = d.memoryTotal - memory->used;
 	return NVML_SUCCESS;
 }
@@ -62,7 +63,7 @@ nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *
 	return NVML_SUCCESS;
 }
 
-/* ---- load, clocks, health */
+// ---- load, clocks, health
 
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
@@ -186,7 +187,7 @@ nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorTyp
 	return NVML_SUCCESS;
 }
 
-/* Fields are asked for in bulk and answered one by one: none is kept here. */
+// Fields are asked for in bulk and answered one by one: none is kept here.
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount, nvmlFieldValue_t *values)
 {
 	unsigned index;
@@ -202,9 +203,9 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount, nvml
 	return NVML_SUCCESS;
 }
 
-/* ---- processes */
+// ---- processes
 
-/* Asks for the processes on a device; the list is malloc'ed. */
+// Asks for the processes on a device; the list is malloc'ed.
 static nvmlReturn_t processes_of(nvmlDevice_t device, lgpusim_process **list, unsigned *n)
 {
 	unsigned index;
@@ -226,7 +227,7 @@ static nvmlReturn_t processes_of(nvmlDevice_t device, lgpusim_process **list, un
 	return r;
 }
 
-/* The running processes in a structure of the given size, which begins with pid and memory as all versions do. */
+// The running processes in a structure of the given size, which begins with pid and memory as all versions do.
 static nvmlReturn_t running(nvmlDevice_t device, unsigned *infoCount, void *infos, size_t size)
 {
 	lgpusim_process *list;
@@ -251,7 +252,7 @@ static nvmlReturn_t running(nvmlDevice_t device, unsigned *infoCount, void *info
 	return r;
 }
 
-/* No process draws, and none runs beneath a server of several. */
+// No process draws, and none runs beneath a server of several.
 static nvmlReturn_t nobody(nvmlDevice_t device, unsigned *infoCount)
 {
 	unsigned index;
@@ -297,7 +298,7 @@ NOBODY(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
 NOBODY(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
 NOBODY(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 
-/* Keeps the samples that are newer than since. */
+// Keeps the samples that are newer than since.
 static unsigned newer(lgpusim_process *list, unsigned n, unsigned long long since)
 {
 	unsigned i, kept = 0;
@@ -362,7 +363,7 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
 	return r;
 }
 
-/* The name of a process that does not use the device: what this program may read of it. */
+// The name of a process that does not use the device: what this program may read of it.
 static nvmlReturn_t other_name(unsigned int pid, char *text, size_t room)
 {
 	static const char *const files[] = {"cmdline", "comm"};
@@ -379,7 +380,7 @@ static nvmlReturn_t other_name(unsigned int pid, char *text, size_t room)
 		n = read(fd, text, room);
 		close(fd);
 		if (n <= 0)
-			continue; /* a thread of the kernel has no command line */
+			continue; // a thread of the kernel has no command line
 		text[n] = 0;
 		text[strcspn(text, "\n")] = 0;
 		return NVML_SUCCESS;
@@ -405,7 +406,7 @@ nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int
 	return NVML_SUCCESS;
 }
 
-/* ---- events: sets of which none ever happens */
+// ---- events: sets of which none ever happens
 
 struct nvmlEventSet_st {
 	unsigned long long types;

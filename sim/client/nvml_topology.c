@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* NVML of the software GPU: neighbours. Devices are alike, each behind its own root port of one host. */
+// SPDX-License-Identifier: Apache-2.0
+
+// NVML of the software GPU: neighbours. Devices are alike, each behind its own root port of one host.
 #define _GNU_SOURCE
 #include "nvml.h"
 
@@ -73,7 +74,7 @@ nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t device1, nvmlDevice_t device2, i
 	return NVML_SUCCESS;
 }
 
-/* Every CPU is as near as any other. */
+// Every CPU is as near as any other.
 nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int cpuSetSize, unsigned long *cpuSet)
 {
 	unsigned index, i, cpus = (unsigned)get_nprocs_conf(), bits = 8 * sizeof *cpuSet;
@@ -127,7 +128,7 @@ nvmlReturn_t nvmlSystemGetTopologyGpuSet(unsigned int cpuNumber, unsigned int *c
 	return NVML_SUCCESS;
 }
 
-/* ---- units (racks of S-class systems), and the cards that join these to a host: there are none */
+// ---- units (racks of S-class systems), and the cards that join these to a host: there are none
 
 nvmlReturn_t nvmlUnitGetCount(unsigned int *unitCount)
 {

@@ -1,12 +1,13 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* What kernels print: the pieces of vprintf's calls, formatted by this program's C library into its standard output. */
+// SPDX-License-Identifier: Apache-2.0
+
+// What kernels print: the pieces of vprintf's calls, formatted by this program's C library into its standard output.
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "channel.h"
 
-/* Kinds of piece, as in sim/ptx/printf.go. */
+// Kinds of piece, as in sim/ptx/printf.go.
 enum { TEXT, INTEGER, FLOATING, POINTER, CHARACTER, STRING };
 
 struct piece {

@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Structures of the protocol that are not the driver's: the C side of sim/wire/types.go. */
+// SPDX-License-Identifier: Apache-2.0
+
+// Structures of the protocol that are not the driver's: the C side of sim/wire/types.go.
 #ifndef LGPUSIM_PROTO_H
 #define LGPUSIM_PROTO_H
 

@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Streams: older forms, and what a capture has gathered so far. */
+// SPDX-License-Identifier: Apache-2.0
+
+// Streams: older forms, and what a capture has gathered so far.
 #define LGPU_CUDA_PLAIN
 #include <pthread.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ CUresult simc_cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *p
 	return simc_rpc_StreamGetCtx(hStream, pCtx);
 }
 
-/* The first form knew no modes and was as strict as can be. */
+// The first form knew no modes and was as strict as can be.
 CUresult simc_cuStreamBeginCapture(CUstream hStream)
 {
 	return simc_rpc_StreamBeginCapture(hStream, CU_STREAM_CAPTURE_MODE_GLOBAL);
@@ -37,7 +38,7 @@ CUresult simc_cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *d
 	return simc_rpc_StreamUpdateCaptureDependencies(hStream, dependencies, NULL, numDependencies, flags);
 }
 
-/* The arrays that the last question of a thread was answered with: programs may read them until the next. */
+// The arrays that the last question of a thread was answered with: programs may read them until the next.
 struct answer {
 	CUgraphNode *nodes;
 	CUgraphEdgeData *edges;

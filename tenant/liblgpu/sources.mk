@@ -1,10 +1,21 @@
-# What liblgpu.so is made of, and how; for the Makefile, and read by the tests.
-LGPU_SOURCES = accounts.c charge.c counter.c daemon.c dl.c exports.c freed.c hami.c hooks_array.c hooks_code.c hooks_context.c hooks_device.c hooks_graph.c \
-	hooks_launch.c hooks_library.c hooks_memory.c hooks_nvml.c hooks_pool.c hooks_stack.c hooks_vmm.c image.c loads.c log.c overhead.c procaddress.c real.c state.c \
-	gate.c turn.c symbols_gen.c dl_x86_64.S dl_aarch64.S forward_x86_64.S forward_aarch64.S
+# What liblgpu.so is made of, and how; for the Makefile, and read by the tests. A folder is a module; README.md says
+# which may include which.
+LGPU_SOURCES = \
+	base/environment.c base/libc.c base/log.c \
+	driver/dl.c driver/procaddress.c driver/real.c driver/symbols.c \
+	driver/dl_x86_64.S driver/dl_aarch64.S driver/forward_x86_64.S driver/forward_aarch64.S \
+	process/counter.c process/devices.c process/process.c process/region.c \
+	daemon/daemon.c \
+	alone/clients.c alone/hami.c alone/turn.c \
+	memory/accounts.c memory/charge.c memory/exports.c memory/freed.c memory/image.c memory/overhead.c memory/pools.c \
+	memory/reserve.c \
+	gate/context.c gate/flight.c gate/gate.c gate/linked.c gate/unlinked.c \
+	view/attach.c view/device.c view/memory.c view/nvml.c \
+	hook/array.c hook/code.c hook/context.c hook/graph.c hook/launch.c hook/library.c hook/loads.c hook/memory.c \
+	hook/pool.c hook/stack.c hook/vmm.c hook/wiring.c
 LGPU_CFLAGS = -std=c11 -O2 -g -Wall -Wextra -Werror -fPIC -fvisibility=hidden -fno-semantic-interposition -D_GNU_SOURCE= \
 	-DLGPU_CUDA_PLAIN -DLGPU_NVML_PLAIN -I../abi/include -I.
 # No start files: nothing runs when the library is loaded. Bound to its own
 # symbols: a program that defines a name of the driver does not divert them.
 LGPU_LDFLAGS = -shared -nostartfiles -Wl,-soname,liblgpu.so -Wl,-Bsymbolic -Wl,-z,defs -Wl,-z,now -Wl,-z,relro \
-	-Wl,-z,noexecstack -Wl,-z,nodelete -Wl,--version-script,liblgpu_gen.map
+	-Wl,-z,noexecstack -Wl,-z,nodelete -Wl,--version-script,liblgpu.map

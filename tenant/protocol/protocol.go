@@ -1,29 +1,32 @@
-// Package protocol is the language of the daemon's socket for tenants: what the interposer and the daemon say to each other.
-// The Go types are its only source; tenant/liblgpu/link_gen.h is generated from them (go generate ./tenant/region).
+// Package protocol is the language of the daemon's socket for tenants: what the interposer and the daemon say to each
+// other. The Go types are its only source; tenant/liblgpu/daemon/link_gen.h is generated from them (go generate
+// ./tenant/region).
 //
-// The socket is a SOCK_SEQPACKET one. Every packet is one Message, in the machine's byte order; a Refuse may carry text
-// behind it. Who a client is the daemon asks the kernel: nothing in a message says it.
+// The socket is of the kind SOCK_SEQPACKET. Every packet is one Message, in the machine's byte order; a Refuse may be
+// followed by text. No message says who the client is: the daemon asks the kernel.
 //
 //	client → daemon                              daemon → client
-//	Hello     first of all                       Welcome   client slot, fds of Limits and Usage | Refuse
+//	Hello     first of all                       Welcome   client index, fds of Limits and Usage | Refuse
 //	Gate      launches on a device from now on   Free | Open
 //	Want      a launch waits at a closed gate    Open      run until Busy reaches Value
 //	Closed    gate closed and device drained     Close     let nothing more in
 //	                                             Seep      let so many launches pass a closed gate
 //	Need      memory beyond what is granted      Memory    asked and answered; look at Granted again
-//	                                             Gone      memory given away and left is on the device no more
+//	                                             Gone      memory that was given away has left the device
 //
-// After the Welcome of a reconnect, the first thing a client says is a Need of nothing, which is not answered: it goes by
-// the new Limits from now on. While a Want, or a Closed with FlagWaiting, has no answer, the daemon beats in the limits
-// (Beat).
+// After the Welcome of a reconnect, the client first sends a Need of nothing, which says that it uses the new Limits
+// from now on. This Need has no answer. While a Want, or a Closed with FlagWaiting, has not been answered, the daemon
+// changes the beat in the limits (Beat).
 //
 // # Grants
 //
-// An Open with a new Serial begins a grant, and so do a Seep and a Close at a free gate, which are over as soon as what is
-// in flight has ended. An Open with the Serial of the grant that is open changes it; one with the Serial of a grant that the
-// client has ended itself crossed its Closed on the way and means nothing. A client ends a grant when the lgpu's Busy
-// counter, with what is in flight, reaches Value; at a Close; and, where FlagWanted is set, when it has had nothing to run
-// for Linger. Every grant is ended by exactly one Closed, or by a Free; a Closed that crosses the Free means nothing.
+// An Open with a new Serial begins a grant. So do a Seep, and a Close at a free gate; these grants are over as soon as
+// the work in flight has ended. An Open with the Serial of the open grant changes that grant. An Open with the Serial
+// of a grant that the client has already ended means nothing: it crossed the Closed on the way.
+//
+// A client ends a grant in three cases: when the lgpu's Busy counter, with the work in flight, reaches Value; at a
+// Close; and, if FlagWanted is set, when it has had nothing to run for Linger. Every grant is ended by exactly one
+// Closed, or by a Free. A Closed that crosses the Free on the way means nothing.
 package protocol
 
 import (
@@ -39,9 +42,9 @@ const Version = 1
 // Linger is how long an open gate stays open with nothing to run while others wait, in ns. Shorter gaps are charged.
 const Linger = 60_000
 
-// Beat is the longest time between two beats (region.DeviceLimits) while a launch waits for the daemon, in ns. Silence is
-// for how long a process that waits sees none before it takes the daemon for hung, cuts the connection and goes by its
-// own credit: looks of its own that far apart, since it may have been stopped itself.
+// Beat is the longest time between two beats (region.DeviceLimits) while a launch waits for the daemon, in ns. After
+// Silence without a beat a waiting process takes the daemon for hung, cuts the connection and uses its own credit. It
+// counts only the time between its own looks, since it may have been stopped itself.
 const (
 	Beat    = 50_000_000
 	Silence = 150_000_000
@@ -50,7 +53,7 @@ const (
 // Forever is the Value of an Open without end.
 const Forever uint64 = 1<<64 - 1
 
-// Size is that of a Message in bytes, MaxText the longest text behind a Refuse.
+// Size is that of a Message in bytes, MaxText the longest text after a Refuse.
 const (
 	Size    = 64
 	MaxText = 512
@@ -75,10 +78,11 @@ const (
 
 // Flags.
 const (
-	// FlagView (Hello): only looks (nvidia-smi), takes no client slot; the connection ends with the Welcome.
+	// FlagView (Hello): only looks (nvidia-smi), is no client; the connection ends with the Welcome.
 	FlagView uint32 = 1 << iota
-	// FlagReconnect (Hello): was a client before the daemon restarted. ID and Client say of which lgpu and slot, and the fd
-	// of its Usage comes along, unless the kernel says EPERM: then the daemon has it. (Welcome): only the fd of Limits comes along.
+	// FlagReconnect (Hello): was a client before the daemon restarted. ID and Client say of which lgpu and which
+	// one, and the fd of its Usage comes along, unless the kernel says EPERM: then the daemon has it. (Welcome):
+	// only the fd of Limits comes along.
 	FlagReconnect
 	// FlagWanted (Open): another lgpu waits for the device.
 	FlagWanted
@@ -86,7 +90,8 @@ const (
 	FlagWaiting
 	// FlagHost (Need): page-locked host memory.
 	FlagHost
-	// FlagRunning (Gate): work is in flight already, since before a reconnect; a Closed will follow without an Open.
+	// FlagRunning (Gate): work is in flight already, since before a reconnect; a Closed will follow without an
+	// Open.
 	FlagRunning
 )
 
@@ -95,12 +100,12 @@ type Message struct {
 	Kind    uint16
 	Version uint16 // Hello, Welcome
 	Device  uint32 // index in Limits: Gate and after
-	Client  uint32 // slot in Usage: Hello with FlagReconnect, Welcome
+	Client  uint32 // index in Usage: Hello with FlagReconnect, Welcome
 	Flags   uint32
 	ID      uint64 // of the lgpu: Hello with FlagReconnect, Welcome
 	Serial  uint64 // of the grant: Open, Close, Closed
-	// Value is, by kind: Open: Busy at which the grant ends, or Forever. Closed: Busy then. Need: bytes. Memory: bytes
-	// granted. Seep: launches. Gone: bytes. Refuse: errno.
+	// Value is, by kind: Open: Busy at which the grant ends, or Forever. Closed: Busy then. Need: bytes. Memory:
+	// bytes granted. Seep: launches. Gone: bytes. Refuse: errno.
 	Value uint64
 	_     [3]uint64
 }
@@ -136,7 +141,7 @@ func Parse(packet []byte) (m Message, text string, err error) {
 		return Message{}, "", fmt.Errorf("%w: kind %d", ErrMalformed, m.Kind)
 	}
 	if len(packet) > Size && m.Kind != Refuse {
-		return Message{}, "", fmt.Errorf("%w: %d bytes behind kind %d", ErrMalformed, len(packet)-Size, m.Kind)
+		return Message{}, "", fmt.Errorf("%w: %d bytes after kind %d", ErrMalformed, len(packet)-Size, m.Kind)
 	}
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

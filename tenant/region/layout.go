@@ -1,7 +1,7 @@
 // Package region is the memory that an lgpu shares with the processes inside
-// it: its limits, the counters that enforce them, and one slot per process.
+// it: its limits, the counters that enforce them, and one record for each process.
 //
-// The Go types in this file are the layout's only source. tenant/liblgpu/region.h
+// The Go types in this file are the layout's only source. liblgpu/process/region_gen.h
 // is generated from them (go generate ./tenant/region) with a compiled check of every
 // offset, so the two sides cannot drift.
 //
@@ -10,7 +10,7 @@
 // A region has two parts:
 //
 //	Limits   written by the authority, mapped read-only by tenants
-//	Usage    counters and slots, written by tenants
+//	Usage    counters and records, written by tenants
 //
 // From the daemon each comes as a sealed memory file. Without one they lie one
 // after the other, at HAMiBase, in the file that also carries HAMi's region
@@ -25,9 +25,9 @@
 //
 // No lock lives in a region. Every shared number is one machine word, updated
 // by compare-and-swap; a memory Counter is a pair updated by a 16-byte
-// compare-and-swap, so that whoever finds a dead process's slot can tell
-// exactly which of its operations took effect (see Counter). That a slot's
-// process lives is known to the daemon, which gave the slot out and watches
+// compare-and-swap, so that whoever finds a dead process's record can tell
+// exactly which of its operations took effect (see Counter). That a client
+// lives is known to the daemon, which gave it its index and watches
 // the process; without a daemon the process holds a POSIX record lock on byte
 // ClientLockOffset+index of the file, which no crash can leave behind.
 package region
@@ -53,7 +53,7 @@ const (
 	// region v1.2 (2 008 953 bytes), rounded up to 2 MiB.
 	HAMiBase = 2 << 20
 	// ClientLockOffset is the file offset of the record-lock byte of client 0.
-	// It lies behind every mapped byte.
+	// It lies after every mapped byte.
 	ClientLockOffset = 1 << 40
 	// NoLimit stands for "not limited" where a limit is in bytes. A limit of
 	// zero means zero.
@@ -108,7 +108,7 @@ type DeviceLimits struct {
 
 // Counter is an amount of memory with the identity of the last operation that
 // changed it. Both words change together by one 16-byte compare-and-swap, and
-// before a process replaces Last it records in the named slot that this
+// before a process replaces Last it notes in the ledger of the client named there that this
 // operation took effect (Ledger.Applied). So for every operation ever begun it
 // stays decidable whether it happened, even if its process died at any
 // instruction.
@@ -170,8 +170,8 @@ const (
 	ClientLive
 )
 
-// Client is one process. Its slot is its own while it holds the slot's record
-// lock; slots never move.
+// Client is one process, known by its index. The record is its own while it lives;
+// records never move.
 type Client struct {
 	State uint32
 	PID   uint32 // in the process's own PID namespace
@@ -184,11 +184,12 @@ type Client struct {
 	_         [5]uint64
 	Host      Ledger
 	Device    [MaxDevices]Ledger
-	// Exported is what of each device the process has given away under descriptors and is charged for, in bytes. It may
-	// outlive the process, and then stays charged as long as the device still has it. Left is the part of it of which the
-	// process has neither handle nor mapping any more, so that the driver does not count it as the process's.
+	// Exported is what of each device the process has given away under descriptors and is charged for, in bytes.
+	// It may outlive the process, and then stays charged as long as the device still has it. Released is the part
+	// of it of which the process has neither handle nor mapping any more, so that the driver does not count it as
+	// the process's.
 	Exported [MaxDevices]uint64
-	Left     [MaxDevices]uint64
+	Released [MaxDevices]uint64
 }
 
 // Usage is the part of a region that tenants write.
@@ -206,41 +207,41 @@ type Usage struct {
 const (
 	// TurnMagic begins every turn page: "LGPUTRN\x01", little-endian.
 	TurnMagic uint64 = 0x014e52545550474c
-	// MaxSeats is the number of capped processes that can share a device.
-	MaxSeats = 512
+	// MaxTurnEntries is the number of capped processes that can share a device.
+	MaxTurnEntries = 512
 )
 
-// Seat states; the word is a futex.
+// States of an entry; the word is a futex.
 const (
-	SeatIdle uint32 = iota
-	SeatWaiting
-	SeatGranted
+	TurnIdle uint32 = iota
+	TurnWaiting
+	TurnGranted
 )
 
 // Turn is the shared page of one device. The owner of the turn runs; it hands
 // over to the waiting lgpu whose last turn is longest ago, and among that one's
-// processes likewise. A seat's process holds the
+// processes likewise. An entry's process holds the
 // record lock on byte ClientLockOffset+index of the file, so a dead owner is
 // known as such and its turn is taken.
 type Turn struct {
 	Magic   uint64
 	Version uint32
-	// Seats is one more than the highest seat ever taken.
-	Seats uint32
-	// Owner is grant number<<16 | seat index + 1; 0 when nobody has the turn.
+	// Entries is one more than the highest index ever taken.
+	Entries uint32
+	// Owner is grant number<<16 | index of an entry + 1; 0 when nobody has the turn.
 	Owner uint64
 	// Since is when Owner was set, CLOCK_MONOTONIC ns.
 	Since uint64
 	_     [4]uint64
-	Seat  [MaxSeats]Seat
+	Entry [MaxTurnEntries]TurnEntry
 }
 
-// Seat is one process's place in a Turn.
-type Seat struct {
+// TurnEntry is one process in a Turn.
+type TurnEntry struct {
 	State uint32
 	PID   uint32
 	LGPU  uint64 // Limits.ID
-	// Served is when this seat last had the turn, CLOCK_MONOTONIC ns.
+	// Served is when this process last had the turn, CLOCK_MONOTONIC ns.
 	Served uint64
 	_      [5]uint64
 }

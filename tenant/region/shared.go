@@ -344,7 +344,7 @@ func (s *Shared) Claim(client int, h Holder) {
 		}
 		c := &u.Client[client]
 		c.Start, c.Namespace, c.Comm = h.Start, h.Namespace, [16]byte{}
-		c.Exported, c.Left = [MaxDevices]uint64{}, [MaxDevices]uint64{}
+		c.Exported, c.Released = [MaxDevices]uint64{}, [MaxDevices]uint64{}
 		copy(c.Comm[:15], h.Comm)
 		atomic.StoreUint32(&c.PID, uint32(h.PID))
 		atomic.StoreUint32(&c.State, ClientLive)
@@ -352,9 +352,9 @@ func (s *Shared) Claim(client int, h Holder) {
 }
 
 // Exports returns what a client has given away under descriptors, in bytes of each device, never more than it holds;
-// and what of that it has left.
-func (s *Shared) Exports(client int) (exported, left []uint64) {
-	exported, left = make([]uint64, s.deviceCount), make([]uint64, s.deviceCount)
+// and what of that it has released.
+func (s *Shared) Exports(client int) (exported, released []uint64) {
+	exported, released = make([]uint64, s.deviceCount), make([]uint64, s.deviceCount)
 	s.read(func(u *Usage) {
 		if client < 0 || client >= MaxClients {
 			return
@@ -362,10 +362,10 @@ func (s *Shared) Exports(client int) (exported, left []uint64) {
 		for i := range exported {
 			held := uint64(max(u.deviceAccount(i).held(client), 0))
 			exported[i] = min(atomic.LoadUint64(&u.Client[client].Exported[i]), held)
-			left[i] = min(atomic.LoadUint64(&u.Client[client].Left[i]), exported[i])
+			released[i] = min(atomic.LoadUint64(&u.Client[client].Released[i]), exported[i])
 		}
 	})
-	return exported, left
+	return exported, released
 }
 
 // Settle gives back what a dead client holds beyond keep, in bytes of each device, and frees its index if it keeps

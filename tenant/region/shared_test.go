@@ -229,21 +229,21 @@ var counterClient = sync.OnceValues(func() (string, error) {
 	}
 	const c = "../liblgpu/"
 	out, err := exec.Command(cc, "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-DLGPU_FAULT_POINTS",
-		"-I"+c, "-o", bin, "testdata/counter_client.c", c+"counter.c", c+"testdata/fault.c").CombinedOutput()
+		"-I"+c, "-o", bin, "testdata/counter_client.c", c+"process/counter.c", c+"testdata/fault.c").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
 	return bin, nil
 })
 
-// counts starts a process that adds to the counters as client slot and waits until it does.
-func counts(t *testing.T, s *Shared, slot int, seed int, fault string) *exec.Cmd {
+// counts starts a process that adds to the counters as a client and waits until it does.
+func counts(t *testing.T, s *Shared, client int, seed int, fault string) *exec.Cmd {
 	t.Helper()
 	bin, err := counterClient()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(bin, strconv.Itoa(slot), strconv.Itoa(seed))
+	cmd := exec.Command(bin, strconv.Itoa(client), strconv.Itoa(seed))
 	cmd.Env = append(os.Environ(), "LGPU_FAULT="+fault)
 	cmd.ExtraFiles = []*os.File{s.usageFile}
 	cmd.Stderr = os.Stderr
@@ -256,7 +256,7 @@ func counts(t *testing.T, s *Shared, slot int, seed int, fault string) *exec.Cmd
 	}
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	if n, err := out.Read(make([]byte, 1)); n != 1 {
-		t.Fatalf("client %d of seed %d does not start: %v; %v", slot, seed, err, cmd.Wait())
+		t.Fatalf("client %d of seed %d does not start: %v; %v", client, seed, err, cmd.Wait())
 	}
 	return cmd
 }
@@ -373,9 +373,9 @@ func TestSettleNotes(t *testing.T) {
 	s.usage.Client[3].Device[3] = Ledger{Begun: 1, Record: [2]Operation{1: {Delta: 60}}}
 	s.usage.Client[7].Device[3] = Ledger{Begun: 1, Applied: 1, Record: [2]Operation{1: {Delta: 40}}}
 	s.usage.Device[3].Memory = Counter{Bytes: 100, Last: identity(3, 1)}
-	for _, slot := range []int{7, 3} {
-		if !s.Settle(slot, nil) {
-			t.Fatalf("slot %d cannot be settled", slot)
+	for _, client := range []int{7, 3} {
+		if !s.Settle(client, nil) {
+			t.Fatalf("client %d cannot be settled", client)
 		}
 	}
 	if s.Used(3) != 0 {
@@ -383,7 +383,7 @@ func TestSettleNotes(t *testing.T) {
 	}
 }
 
-// TestSettleKeeps: of a dead client's memory stays charged what it gave away, in its slot, until that is settled too.
+// TestSettleKeeps: of a dead client's memory stays charged what it gave away, in its record, until that is settled too.
 func TestSettleKeeps(t *testing.T) {
 	s := shared(t)
 	s.Claim(3, Holder{PID: 1})
@@ -393,9 +393,9 @@ func TestSettleKeeps(t *testing.T) {
 	s.usage.Device[1].Memory = Counter{Bytes: 60, Last: identity(3, 1)}
 	s.usage.Device[3].Memory = Counter{Bytes: 100, Last: identity(3, 1)}
 	// A tenant's word is good for no more than it holds.
-	client.Exported, client.Left = [MaxDevices]uint64{1: 1 << 40, 2: 5, 3: 70}, [MaxDevices]uint64{1: 1 << 50, 3: 20}
-	if exported, left := s.Exports(3); !slices.Equal(exported, []uint64{0, 60, 0, 70}) || !slices.Equal(left, []uint64{0, 60, 0, 20}) {
-		t.Errorf("exported %v, left %v", exported, left)
+	client.Exported, client.Released = [MaxDevices]uint64{1: 1 << 40, 2: 5, 3: 70}, [MaxDevices]uint64{1: 1 << 50, 3: 20}
+	if exported, released := s.Exports(3); !slices.Equal(exported, []uint64{0, 60, 0, 70}) || !slices.Equal(released, []uint64{0, 60, 0, 20}) {
+		t.Errorf("exported %v, released %v", exported, released)
 	}
 	for _, step := range []struct {
 		keep       []uint64
@@ -413,11 +413,11 @@ func TestSettleKeeps(t *testing.T) {
 		}
 	}
 	s.Claim(3, Holder{PID: 2})
-	if exported, left := s.Exports(3); !slices.Equal(exported, make([]uint64, 4)) || !slices.Equal(left, make([]uint64, 4)) {
-		t.Errorf("the slot's next client has exported %v, left %v", exported, left)
+	if exported, released := s.Exports(3); !slices.Equal(exported, make([]uint64, 4)) || !slices.Equal(released, make([]uint64, 4)) {
+		t.Errorf("the next client of that index has exported %v, released %v", exported, released)
 	}
-	if exported, left := s.Exports(MaxClients); len(exported) != 4 || len(left) != 4 {
-		t.Errorf("of no client: %v, %v", exported, left)
+	if exported, released := s.Exports(MaxClients); len(exported) != 4 || len(released) != 4 {
+		t.Errorf("of no client: %v, %v", exported, released)
 	}
 }
 
@@ -435,8 +435,8 @@ func TestHostileTenant(t *testing.T) {
 		}
 		s.Settle(-1, nil)
 		s.Settle(MaxClients, nil)
-		for _, slot := range []int{-1, 0, MaxClients - 1, MaxClients} {
-			s.Held(slot)
+		for _, client := range []int{-1, 0, MaxClients - 1, MaxClients} {
+			s.Held(client)
 		}
 		if state := s.State(); len(state.Devices) != 4 {
 			t.Fatalf("%d devices", len(state.Devices))
@@ -461,7 +461,7 @@ func TestHostileTenant(t *testing.T) {
 	stop.Store(true)
 	writers.Wait()
 	if !s.Settle(5, nil) {
-		t.Error("a slot cannot be settled although nobody writes")
+		t.Error("a client cannot be settled although nobody writes")
 	}
 }
 

@@ -26,8 +26,8 @@ func lines(t *testing.T, env []string, source string, args []string, want ...str
 	}
 }
 
-// What lies unused in a pool in pieces, or belongs to another stream, is no reason to refuse what fits, nor to grant what
-// does not; and no allocation waits for a stream that may wait for the calling thread.
+// What lies unused in a pool in pieces, or belongs to another stream, is no reason to refuse what fits, nor to grant
+// what does not; and no allocation waits for a stream that may wait for the calling thread.
 func TestUnusedMemoryOfPools(t *testing.T) {
 	d := newDevice(t, accountingShape)
 	for _, c := range []struct {
@@ -72,8 +72,8 @@ func TestDestroyedPools(t *testing.T) {
 		"destroy the default pool 1 128", "free 0 64")
 }
 
-// observe runs a command and looks at what the device holds for its process as often as it can. Whether it has ever held
-// more than so much is the device's to say, not the counter's.
+// observe runs a command and looks at what the device holds for its process as often as it can. Whether it has ever
+// held more than so much is the device's to say, not the counter's.
 func (d *device) observe(t *testing.T, cmd *exec.Cmd, most uint64) string {
 	t.Helper()
 	var out strings.Builder
@@ -120,7 +120,7 @@ func TestPoolsRace(t *testing.T) {
 
 // What is under an address is charged once.
 func TestAccounts(t *testing.T) {
-	mustRun(t, nil, program(t, "accounts_test", "accounts.c", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"))
+	mustRun(t, nil, program(t, "accounts_test", "memory/accounts.c", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"))
 }
 
 // Threads that free the same leave no charge, neither when the address is given out again meanwhile.
@@ -161,12 +161,7 @@ func borrowed(t *testing.T, d *device, c *client, megabytes int) (shut func()) {
 func TestIdleOverhead(t *testing.T) {
 	dev := newDevice(t, accountingShape)
 	d := newDaemon(t, whole(dev))
-	c := d.client(dev)
-	c.order("init")
-	p, _, _ := d.accept()
-	p.welcome(3, true)
-	c.wait("init: 0")
-	c.do("context")
+	c, _ := d.join(dev, 3)
 	before := d.region.Used(0)
 	shut := borrowed(t, dev, c, 128)
 	if used := d.region.Used(0); used < before+128*mib {

@@ -31,7 +31,7 @@ var built struct {
 }
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "lgpu-interpose-")
+	dir, err := os.MkdirTemp("", "lgpu-interposer-")
 	if err == nil {
 		err = os.Chdir("..") // where the sources are
 	}

@@ -106,8 +106,8 @@ func TestLargeModulesAreRefused(t *testing.T) {
 		"unload 0 64")
 }
 
-// What a compressed image has shows when it is loaded. A module goes at once; a library's use fails, and nothing else is
-// granted until it is unloaded.
+// What a compressed image has shows when it is loaded. A module goes at once; a library's use fails, and nothing else
+// is granted until it is unloaded.
 func TestCompressedCode(t *testing.T) {
 	d := newDevice(t, accountingShape)
 	image := fatbintest.Image(t, fatbintest.LZ4, fatbintest.Entry{Kind: fatbintest.PTX, Arch: 70, Data: big(300)})
@@ -119,8 +119,8 @@ func TestCompressedCode(t *testing.T) {
 		"allocate 0 68")
 }
 
-// Stacks for every thread that the device can run are refused where they do not fit, before the device has them, whether
-// the program asks for them or a kernel needs them.
+// Stacks for every thread that the device can run are refused where they do not fit, before the device has them,
+// whether the program asks for them or a kernel needs them.
 func TestStacks(t *testing.T) {
 	const limit = 256 * mib
 	image := []byte(".version 7.0\n.target sm_70\n.address_size 64\n")
@@ -129,7 +129,8 @@ func TestStacks(t *testing.T) {
 			".reg .u64 %%rd1; mov.u64 %%rd1, a; st.local.u8 [%%rd1], 1; ret; }\n",
 			name, bytes)
 	}
-	// 4 units of 2048 threads: of 16 KiB 120 MiB above the default 1 KiB, of 4 KiB 24 MiB, of 64 KiB more than there is.
+	// 4 units of 2048 threads: of 16 KiB 120 MiB above the default 1 KiB, of 4 KiB 24 MiB, of 64 KiB more than
+	// there is.
 	d := newDevice(t, accountingShape)
 	env, _ := d.lgpu(limit, region.NoLimit)
 	wantLines(t, codeProgram(t, d, env, limit, image, "stacks"), "load 0 66", "limit of 16 KiB 0 186",

@@ -1,13 +1,9 @@
 package test
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -20,232 +16,10 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// patience is how long a test waits for what must come.
-const patience = time.Minute
-
-// daemon is a daemon of which the test says every word.
-type daemon struct {
-	t        *testing.T
-	path     string
-	listener *net.UnixListener
-	region   *region.Shared
-	env      []string // of its clients, besides what they need
-}
-
-func newDaemon(t *testing.T, limits region.DeviceLimits) *daemon {
-	t.Helper()
-	shared, err := region.New(region.Spec{Name: "test", HostMemory: region.NoLimit, Devices: []region.DeviceLimits{limits}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(shared.Close)
-	d := &daemon{t: t, path: filepath.Join(t.TempDir(), "tenant.sock"), region: shared}
-	d.listen()
-	return d
-}
-
-func (d *daemon) listen() {
-	d.t.Helper()
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: d.path, Net: "unixpacket"})
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	d.listener = l
-	d.t.Cleanup(func() { l.Close() })
-}
-
-// peer is a connection to a client.
-type peer struct {
-	d    *daemon
-	conn *net.UnixConn
-}
-
-// accept takes the next connection and its Hello.
-func (d *daemon) accept() (*peer, protocol.Message, int) {
-	d.t.Helper()
-	d.listener.SetDeadline(time.Now().Add(patience))
-	conn, err := d.listener.AcceptUnix()
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	d.t.Cleanup(func() { conn.Close() })
-	p := &peer{d, conn}
-	m, fd := p.read()
-	if m.Kind != protocol.Hello || m.Version != protocol.Version {
-		d.t.Fatalf("a client began with %+v", m)
-	}
-	return p, m, fd
-}
-
-// read returns the next message, and the descriptor that came along or -1.
-func (p *peer) read() (protocol.Message, int) {
-	p.d.t.Helper()
-	m, fd, err := p.try(patience)
-	if err != nil {
-		p.d.t.Fatal(err)
-	}
-	return m, fd
-}
-
-func (p *peer) try(wait time.Duration) (protocol.Message, int, error) {
-	var packet [protocol.Size + protocol.MaxText]byte
-	var control [64]byte
-	p.conn.SetReadDeadline(time.Now().Add(wait))
-	n, c, _, _, err := p.conn.ReadMsgUnix(packet[:], control[:])
-	if err != nil {
-		return protocol.Message{}, -1, err
-	}
-	if n == 0 {
-		return protocol.Message{}, -1, io.EOF
-	}
-	m, _, err := protocol.Parse(packet[:n])
-	fd := -1
-	if messages, e := unix.ParseSocketControlMessage(control[:c]); e == nil && len(messages) == 1 {
-		if fds, e := unix.ParseUnixRights(&messages[0]); e == nil && len(fds) == 1 {
-			fd = fds[0]
-		}
-	}
-	return m, fd, err
-}
-
-// expect reads one message of that kind.
-func (p *peer) expect(kind uint16) protocol.Message {
-	p.d.t.Helper()
-	m, _ := p.read()
-	if m.Kind != kind {
-		p.d.t.Fatalf("the client said %+v; want kind %d", m, kind)
-	}
-	return m
-}
-
-func (p *peer) say(m protocol.Message) {
-	p.d.t.Helper()
-	if _, err := p.conn.Write(m.Append(nil)); err != nil {
-		p.d.t.Fatal(err)
-	}
-}
-
-// welcome answers a Hello.
-func (p *peer) welcome(client uint32, usage bool) {
-	p.d.t.Helper()
-	m := protocol.Message{Kind: protocol.Welcome, Version: protocol.Version, Client: client, ID: 77}
-	err := p.d.region.Files(func(l, u int) error {
-		fds := []int{l}
-		if usage {
-			fds = append(fds, u)
-		}
-		_, _, err := p.conn.WriteMsgUnix(m.Append(nil), unix.UnixRights(fds...), nil)
-		return err
-	})
-	if err != nil {
-		p.d.t.Fatal(err)
-	}
-}
-
-// client is a program that does as it is told.
-type client struct {
-	t     *testing.T
-	cmd   *exec.Cmd
-	stdin io.Writer
-	lines chan string
-	errs  *strings.Builder
-}
-
-func (d *daemon) client(dev *device) *client {
-	d.t.Helper()
-	return newClient(d.t, append(append(append([]string{}, dev.env...), "LD_PRELOAD="+built.library, "LGPU_SOCKET="+d.path), d.env...))
-}
-
-// newClient starts one with this environment.
-func newClient(t *testing.T, env []string) *client {
-	t.Helper()
-	bin := simProgram(t, "testdata/orders.c", "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN")
-	c := &client{t: t, cmd: exec.Command(bin, "../../sim/kernels/control.ptx"), lines: make(chan string, 100), errs: &strings.Builder{}}
-	c.cmd.Env = env
-	c.cmd.Stderr = c.errs
-	stdin, err := c.cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.stdin = stdin
-	stdout, err := c.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		for s := bufio.NewScanner(stdout); s.Scan(); {
-			c.lines <- s.Text()
-		}
-		close(c.lines)
-	}()
-	t.Cleanup(func() {
-		c.cmd.Process.Kill()
-		for range c.lines {
-		}
-		c.cmd.Wait()
-		if t.Failed() {
-			t.Logf("the client said: %s", c.errs)
-		}
-	})
-	return c
-}
-
-func (c *client) order(format string, args ...any) {
-	c.t.Helper()
-	if _, err := fmt.Fprintf(c.stdin, format+"\n", args...); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-func (c *client) wait(want string) {
-	c.t.Helper()
-	select {
-	case line := <-c.lines:
-		if line != want {
-			c.t.Fatalf("the client printed %q, want %q", line, want)
-		}
-	case <-time.After(patience):
-		c.t.Fatalf("no %q within %v", want, patience)
-	}
-}
-
-// do gives an order and waits for its success.
-func (c *client) do(format string, args ...any) {
-	c.t.Helper()
-	c.order(format, args...)
-	c.wait(fmt.Sprintf(format, args...) + ": 0")
-}
-
-// begin starts a client up to its first launch, which is waiting.
-func (d *daemon) begin(dev *device) (*client, *peer) {
-	d.t.Helper()
-	c := d.client(dev)
-	c.order("init")
-	p, hello, _ := d.accept()
-	if hello.Flags != 0 {
-		d.t.Fatalf("a client begins with flags %#x", hello.Flags)
-	}
-	p.welcome(3, true)
-	c.wait("init: 0")
-	c.do("context")
-	c.order("later 1 1000")
-	p.expect(protocol.Gate)
-	p.expect(protocol.Want)
-	return c, p
-}
-
-func whole(dev *device) region.DeviceLimits {
-	return region.DeviceLimits{UUID: dev.uuid, Memory: 512 * mib, Granted: 512 * mib, Physical: 1 << 30, Compute: region.FullCompute}
-}
-
-// A grant runs until Busy reaches its end, is reported once with whoever waits, and its charge is what the device worked.
+// A grant runs until Busy reaches its end, is reported once with whoever waits, and its charge is what the device
+// worked.
 func TestGrant(t *testing.T) {
-	dev := newDevice(t, "1x1GiB,sms=4")
-	d := newDaemon(t, whole(dev))
-	c, p := d.begin(dev)
+	d, c, p := begun(t)
 	p.say(protocol.Message{Kind: protocol.Open, Serial: 1, Value: 40_000_000})
 	c.wait("later 1 1000: 0")
 	c.order("later 200 1000")
@@ -277,9 +51,7 @@ func TestGrant(t *testing.T) {
 
 // An idle process keeps its grant, until somebody else wants the device.
 func TestIdle(t *testing.T) {
-	dev := newDevice(t, "1x1GiB,sms=4")
-	d := newDaemon(t, whole(dev))
-	c, p := d.begin(dev)
+	_, c, p := begun(t)
 	p.say(protocol.Message{Kind: protocol.Open, Serial: 1, Value: protocol.Forever})
 	c.wait("later 1 1000: 0")
 	c.do("sync")
@@ -294,9 +66,7 @@ func TestIdle(t *testing.T) {
 
 // A free gate keeps no accounts; when it is put back, what was launched before is waited for, whoever launched it.
 func TestFree(t *testing.T) {
-	dev := newDevice(t, "1x1GiB,sms=4")
-	d := newDaemon(t, whole(dev))
-	c, p := d.begin(dev)
+	d, c, p := begun(t)
 	p.say(protocol.Message{Kind: protocol.Free})
 	c.wait("later 1 1000: 0")
 	c.do("sync")
@@ -322,9 +92,7 @@ func TestFree(t *testing.T) {
 
 // While a stream is being captured a free gate closes too; the capture stays good.
 func TestFreeDuringCapture(t *testing.T) {
-	dev := newDevice(t, "1x1GiB,sms=4")
-	d := newDaemon(t, whole(dev))
-	c, p := d.begin(dev)
+	_, c, p := begun(t)
 	p.say(protocol.Message{Kind: protocol.Free})
 	c.wait("later 1 1000: 0")
 	c.do("sync")
@@ -373,9 +141,7 @@ func TestCaptureBeginsDuringFlush(t *testing.T) {
 
 // Seep lets one launch through a closed gate, or none if none waits.
 func TestSeep(t *testing.T) {
-	dev := newDevice(t, "1x1GiB,sms=4")
-	d := newDaemon(t, whole(dev))
-	c, p := d.begin(dev)
+	d, c, p := begun(t)
 	for serial := uint64(1); serial <= 3; serial++ {
 		p.say(protocol.Message{Kind: protocol.Seep, Serial: serial, Value: 1})
 		c.wait("later 1 1000: 0")
@@ -398,9 +164,7 @@ func TestSeep(t *testing.T) {
 
 // Work that is slow is not work that waits for launches: a closed gate drains.
 func TestSlowDrains(t *testing.T) {
-	dev := newDevice(t, "1x1GiB,sms=4")
-	d := newDaemon(t, whole(dev))
-	c, p := d.begin(dev)
+	d, c, p := begun(t)
 	p.say(protocol.Message{Kind: protocol.Open, Serial: 1, Value: protocol.Forever})
 	c.wait("later 1 1000: 0")
 	c.do("sync")
@@ -417,9 +181,7 @@ func TestSlowDrains(t *testing.T) {
 
 // A launch for which a free gate's work waits passes when that gate is put back.
 func TestFreeWaitsForLaunch(t *testing.T) {
-	dev := newDevice(t, "1x1GiB,sms=4")
-	d := newDaemon(t, whole(dev))
-	c, p := d.begin(dev)
+	d, c, p := begun(t)
 	p.say(protocol.Message{Kind: protocol.Free})
 	c.wait("later 1 1000: 0")
 	c.do("hold")
@@ -436,9 +198,7 @@ func TestFreeWaitsForLaunch(t *testing.T) {
 
 // A Seep that nobody can use any more ends.
 func TestSeepRefused(t *testing.T) {
-	dev := newDevice(t, "1x1GiB,sms=4")
-	d := newDaemon(t, whole(dev))
-	c, p := d.begin(dev)
+	d, c, p := begun(t)
 	d.region.SetCompute(0, 0)
 	p.say(protocol.Message{Kind: protocol.Seep, Serial: 1, Value: 1})
 	c.wait("later 1 1000: 800")
@@ -450,9 +210,7 @@ func TestSeepRefused(t *testing.T) {
 // Without compute launches fail, also those that wait, and again succeed when there is some.
 func TestNoCompute(t *testing.T) {
 	const notPermitted = 800
-	dev := newDevice(t, "1x1GiB,sms=4")
-	d := newDaemon(t, whole(dev))
-	c, p := d.begin(dev)
+	d, c, p := begun(t)
 	d.region.SetCompute(0, 0)
 	c.wait(fmt.Sprintf("later 1 1000: %d", notPermitted))
 	c.order("launch 1 1000")
@@ -465,14 +223,7 @@ func TestNoCompute(t *testing.T) {
 
 // Limits change under a running program.
 func TestLiveLimits(t *testing.T) {
-	dev := newDevice(t, "1x1GiB,sms=4")
-	d := newDaemon(t, whole(dev))
-	c := d.client(dev)
-	c.order("init")
-	p, _, _ := d.accept()
-	p.welcome(0, true)
-	c.wait("init: 0")
-	c.do("context")
+	d, c, p := joined(t)
 	c.do("alloc 128")
 	c.order("units")
 	c.wait("4 units")
@@ -504,14 +255,7 @@ func TestLiveLimits(t *testing.T) {
 
 // Each of two threads that need memory waits for its own answer.
 func TestNeedsAtOnce(t *testing.T) {
-	dev := newDevice(t, "1x1GiB,sms=4")
-	d := newDaemon(t, whole(dev))
-	c := d.client(dev)
-	c.order("init")
-	p, _, _ := d.accept()
-	p.welcome(0, true)
-	c.wait("init: 0")
-	c.do("context")
+	d, c, p := joined(t)
 	c.do("alloc 4")
 	used := d.region.Used(0)
 	d.region.SetGranted(0, used)
@@ -605,8 +349,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// A client in debt, which alone would have waited long for credit, is watched again as soon as the next daemon lets it run:
-// its grant is charged and ends.
+// A client in debt, which alone would have waited long for credit, is watched again as soon as the next daemon lets
+// it run: its grant is charged and ends.
 func TestRestartInDebt(t *testing.T) {
 	dev := newDevice(t, "1x1GiB,sms=4")
 	limits := whole(dev)
@@ -622,8 +366,8 @@ func TestRestartInDebt(t *testing.T) {
 	d.listen()
 	p, _, usage := d.accept()
 	unix.Close(usage)
-	// It is without a daemon for as long as this one does not answer. Until its watcher has closed the gate, and gone to
-	// sleep, launches pass.
+	// It is without a daemon for as long as this one does not answer. Until its watcher has closed the gate, and
+	// gone to sleep, launches pass.
 	for passes := true; passes; {
 		c.order("later 1 1000")
 		select {
@@ -693,9 +437,7 @@ func TestRefused(t *testing.T) {
 
 // A forked child is no client: it does not speak for its parent, and what it inherits keeps nothing open that matters.
 func TestFork(t *testing.T) {
-	dev := newDevice(t, "1x1GiB,sms=4")
-	d := newDaemon(t, whole(dev))
-	c, p := d.begin(dev)
+	_, c, p := begun(t)
 	p.say(protocol.Message{Kind: protocol.Open, Serial: 1, Value: protocol.Forever})
 	c.wait("later 1 1000: 0")
 	c.order("fork")
@@ -712,9 +454,4 @@ func TestFork(t *testing.T) {
 	if _, _, err := p.try(20 * time.Millisecond); !errors.Is(err, unix.EAGAIN) && !isTimeout(err) {
 		t.Errorf("the connection: %v", err)
 	}
-}
-
-func isTimeout(err error) bool {
-	var e net.Error
-	return errors.As(err, &e) && e.Timeout()
 }

@@ -19,7 +19,7 @@ func TestBeat(t *testing.T) {
 
 // Processes take turns: one at a time, none left out, though one dies while it has the turn.
 func TestTurns(t *testing.T) {
-	bin := program(t, "turn_stress", "turn.c", "testdata/leases.c", "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN", "-I../abi/include")
+	bin := program(t, "turn_stress", "alone/turn.c", "testdata/leases.c", "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN", "-I../abi/include")
 	for _, processes := range []int{2, 8, 40} {
 		const turns = 200
 		out, err := exec.Command(bin, t.TempDir(), fmt.Sprint(processes), fmt.Sprint(turns)).CombinedOutput()

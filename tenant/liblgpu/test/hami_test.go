@@ -68,7 +68,7 @@ func TestHAMiEnvironment(t *testing.T) {
 }
 
 // projection is what HAMi's monitor reads: size, magic and major version, the first 40 bytes of each UUID, the limits,
-// and the sum of the slots below proc_num whose status is not 0.
+// and the sum of the records below proc_num whose status is not 0.
 type projection struct {
 	devices        int
 	uuids          []string
@@ -101,19 +101,19 @@ func readHAMi(t *testing.T, path string) projection {
 		p.used = append(p.used, 0)
 	}
 	for k := range int(u32(2008896)) {
-		slot := 1856 + 1960*k
-		if u32(slot+1928) == 0 {
+		record := 1856 + 1960*k
+		if u32(record+1928) == 0 {
 			continue
 		}
 		p.processes++
-		if u64(slot+1936)%2 != 0 {
-			t.Errorf("slot %d was left half-written", k)
+		if u64(record+1936)%2 != 0 {
+			t.Errorf("record %d was left half-written", k)
 		}
 		for i := range p.devices {
-			used := slot + 8 + 64*i
+			used := record + 8 + 64*i
 			p.used[i] += u64(used + 32)
 			if sum := u64(used) + u64(used+8) + u64(used+16); sum != u64(used+32) {
-				t.Errorf("slot %d: parts add up to %d of %d", k, sum, u64(used+32))
+				t.Errorf("record %d: parts add up to %d of %d", k, sum, u64(used+32))
 			}
 		}
 	}

@@ -99,7 +99,7 @@ func TestImages(t *testing.T) {
 		}
 		args = append(args, path)
 	}
-	bin := program(t, "image_test", "image.c", "log.c", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+	bin := program(t, "image_test", "memory/image.c", "base/log.c", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 	have := strings.Split(strings.TrimSpace(mustRun(t, nil, bin, args...)), "\n")
 	for i, c := range cases {
 		want = append(want, fmt.Sprintf("%d %[1]d %[1]d", c.want))

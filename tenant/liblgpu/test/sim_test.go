@@ -101,7 +101,8 @@ func counter(t *testing.T, path string) (device, host uint64) {
 }
 
 // Every path that takes device memory takes what the limit leaves and not a byte more, ends in an error that programs
-// understand, and gives everything back. The program's own exit status says so; the rows are checked for having been full.
+// understand, and gives everything back. The program's own exit status says so; the rows are checked for having been
+// full.
 func TestEveryAllocatingPath(t *testing.T) {
 	d := newDevice(t, "1x1GiB,sms=4")
 	env, _ := d.lgpu(256*mib, region.NoLimit)
@@ -182,11 +183,11 @@ func TestHostMemoryLimit(t *testing.T) {
 	}
 }
 
-// Many processes of one lgpu fill it at once while others are killed. An observer that reads the region all the time never
-// sees a byte over the limit, nor does the device hold more; and in the end there is nothing.
+// Many processes of one lgpu fill it at once while others are killed. An observer that reads the region all the time
+// never sees a byte over the limit, nor does the device hold more; and in the end there is nothing.
 func TestManyProcessesShareOneLimit(t *testing.T) {
-	// The driver takes small allocations out of pages of its own, which are charged once they have been measured: so far
-	// may a process be ahead of its books.
+	// The driver takes small allocations out of pages of its own, which are charged once they have been measured:
+	// so far may a process be ahead of its books.
 	const page = 2 * mib
 	const limit = 192 * mib
 	d := newDevice(t, "1x1GiB,sms=4,context=4MiB")

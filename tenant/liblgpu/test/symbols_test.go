@@ -26,12 +26,12 @@ func TestGeneratedFilesAreFresh(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		have, err := os.ReadFile(f.Name())
+		have, err := os.ReadFile(filepath.Join("driver", f.Name()))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if string(have) != string(want) {
-			t.Errorf("%s is not what the list of symbols gives; run go generate ./interpose/gen", f.Name())
+			t.Errorf("%s is not what the list of symbols gives; run go generate ./tenant/liblgpu/gen", f.Name())
 		}
 	}
 }

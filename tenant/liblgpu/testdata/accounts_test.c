@@ -1,15 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What is noted under an address is charged exactly once, whatever comes to be under it meanwhile. Prints nothing.
 #include <stdio.h>
 
-#include "accounts.h"
-
-#define CHECK(condition)                                                        \
-	do {                                                                    \
-		if (!(condition)) {                                             \
-			printf("line %d: %s\n", __LINE__, #condition);          \
-			return 1;                                               \
-		}                                                               \
-	} while (0)
+#include "memory/accounts.h"
+#include "check.h"
 
 static struct lgpu_entry entry(uint64_t key, uint64_t bytes)
 {

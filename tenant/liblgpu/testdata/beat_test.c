@@ -1,16 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Who waits takes a daemon for hung when it is silent, in time, and only then.
 // Prints "ok".
 #include <stdio.h>
 
-#include "beat.h"
-
-#define CHECK(condition)                                                        \
-	do {                                                                    \
-		if (!(condition)) {                                             \
-			printf("line %d: %s\n", __LINE__, #condition);          \
-			return 1;                                               \
-		}                                                               \
-	} while (0)
+#include "daemon/beat.h"
+#include "check.h"
 
 static const int64_t MS = 1000000;
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // code IMAGE STEP...: loads the image in IMAGE in one way after another. But for "stacks" it has a kernel "nop" without
 // parameters and a variable "big". Each step prints what it was, the driver's answer, and what the lgpu shows as used
 // after it, in MiB.
@@ -5,32 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lgpu_cuda.h"
-
-#define MIB (1u << 20)
+#include "steps.h"
 
 static CUdevice device;
 static const char *path;
 static char *image;
 static CUlibrary library;
-
-static long used(void)
-{
-	size_t f, t;
-	CUresult r = cuMemGetInfo_v2(&f, &t);
-	return r == CUDA_SUCCESS ? (long)((t - f) / MIB) : -(long)r;
-}
-
-static void say(const char *what, CUresult r) { printf("%s %d used %ld\n", what, (int)r, used()); }
-
-static void must(CUresult r, int line)
-{
-	if (r == CUDA_SUCCESS)
-		return;
-	printf("line %d: %d\n", line, (int)r);
-	exit(1);
-}
-#define MUST(call) must(call, __LINE__)
 
 // read_image puts a zero behind what is in the file.
 static void read_image(void)

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The shared counter alone: many processes, an observer that looks all the
 // time, and processes killed at every step.
 #include <signal.h>
@@ -8,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "counter.h"
+#include "process/counter.h"
 
 #define LIMIT (UINT64_C(1) << 30)
 
@@ -140,7 +142,7 @@ static int crash(const char *point, int n)
 	int64_t others = lgpu_counter_held(&at, 1) + lgpu_counter_held(&at, 2);
 	if ((int64_t)at.counter->bytes != others)
 		return fail("left", fault, (long)at.counter->bytes, others);
-	// The slot's next owner starts from nothing and its numbers are right.
+	// The index's next client starts from nothing and its numbers are right.
 	work(0, 100, 1);
 	if ((int64_t)at.counter->bytes != others)
 		return fail("reused", fault, (long)at.counter->bytes, others);

@@ -1,16 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Properties of the credit arithmetic over random histories. Prints "ok".
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "credit.h"
-
-#define CHECK(condition)                                                        \
-	do {                                                                    \
-		if (!(condition)) {                                             \
-			printf("line %d: %s\n", __LINE__, #condition);          \
-			return 1;                                               \
-		}                                                               \
-	} while (0)
+#include "alone/credit.h"
+#include "check.h"
 
 int main(void)
 {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A library with functions whose names look like the driver's, one of them
 // versioned, and lookups on its own behalf.
 #include <dlfcn.h>

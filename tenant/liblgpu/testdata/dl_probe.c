@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Prints what dlsym and dlvsym answer, as "object:symbol+offset", for names
 // that are not the driver's and for names that are. Run with the library and
 // without it, the lines must be the same; but for "driver:" lines.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Fault points of test builds: LGPU_FAULT=name[:n] ends the process, as kill
 // -9 would, the n-th time that it comes to the point.
 #include <signal.h>
@@ -5,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "counter.h"
+#include "base/base.h"
 
 void lgpu_fault(const char *point)
 {

@@ -1,13 +1,14 @@
-// frees: threads free what other threads free, while another allocates anew at the same addresses. In the end nothing is
-// left, on the device or of page-locked memory. Prints what the lgpu shows as used, in MiB, before and after.
+// SPDX-License-Identifier: Apache-2.0
+
+// frees: threads free what other threads free, while another allocates anew at the same addresses. In the end nothing
+// is left, on the device or of page-locked memory. Prints what the lgpu shows as used, in MiB, before and after.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "lgpu_cuda.h"
+#include "steps.h"
 
-#define MIB (1u << 20)
 #define COUNT 200
 #define ROUNDS 4
 
@@ -16,22 +17,6 @@ static CUdeviceptr device[COUNT];
 static void *host[COUNT];
 static pthread_barrier_t barrier;
 static atomic_int freed, busy;
-
-static void must(CUresult r, int line)
-{
-	if (r == CUDA_SUCCESS)
-		return;
-	printf("line %d: %d\n", line, (int)r);
-	exit(1);
-}
-#define MUST(call) must(call, __LINE__)
-
-static long used(void)
-{
-	size_t f, t;
-	MUST(cuMemGetInfo_v2(&f, &t));
-	return (long)((t - f) / MIB);
-}
 
 static void *freer(void *arg)
 {

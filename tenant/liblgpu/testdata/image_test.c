@@ -1,10 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // image_test N FILE...: prints what the variables of the image in each file take, as a file, as memory and behind a
 // wrapper; then reads N mutations of it. Each lies in memory of exactly its size, so that a read past it is seen.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "image.h"
+#include "memory/image.h"
 
 // Of nvcc's output: what stands before an embedded fat binary.
 struct wrapper {

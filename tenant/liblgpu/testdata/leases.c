@@ -1,9 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What turn.c needs of the rest of the library, without the rest.
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "core.h"
+#include "process/process.h"
 
 int lgpu_open_high(const char *path, int flags) { return open(path, O_RDWR | O_CLOEXEC | flags, 0666); }
 

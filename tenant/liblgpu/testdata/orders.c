@@ -1,4 +1,7 @@
-// orders CONTROL.PTX: does what it reads, one order a line, and prints each order with the driver's answer when it is done.
+// SPDX-License-Identifier: Apache-2.0
+
+// orders CONTROL.PTX: does what it reads, one order a line, and prints each order with the driver's answer when it is
+// done.
 //
 //	init                cuInit
 //	context             the primary context of device 0

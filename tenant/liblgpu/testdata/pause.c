@@ -1,5 +1,8 @@
-// The fault point of test builds named by LGPU_PAUSE pauses, the first time that a thread comes to it. It says so by making
-// the file LGPU_PAUSED, and goes on as soon as that is removed, or another thread of the library waits for something.
+// SPDX-License-Identifier: Apache-2.0
+
+// The fault point of test builds named by LGPU_PAUSE pauses, the first time that a thread comes to it. It says so by
+// making the file LGPU_PAUSED, and goes on as soon as that is removed, or another thread of the library waits for
+// something.
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "counter.h"
+#include "base/base.h"
 
 static bool paused, waited;
 

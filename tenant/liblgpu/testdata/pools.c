@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // pools SCENARIO [ARGUMENT]: what programs do with memory pools. Each step prints what it was, the driver's answer, and
 // what the lgpu shows as used after it, in MiB.
 #include <pthread.h>
@@ -6,31 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lgpu_cuda.h"
+#include "steps.h"
 
-#define MIB (1u << 20)
 #define PIECES 9
 
 static CUdevice device;
 static CUcontext context;
-
-static long used(void)
-{
-	size_t f, t;
-	CUresult r = cuMemGetInfo_v2(&f, &t);
-	return r == CUDA_SUCCESS ? (long)((t - f) / MIB) : -(long)r;
-}
-
-static void say(const char *what, CUresult r) { printf("%s %d used %ld\n", what, (int)r, used()); }
-
-static void must(CUresult r, int line)
-{
-	if (r == CUDA_SUCCESS)
-		return;
-	printf("line %d: %d\n", line, (int)r);
-	exit(1);
-}
-#define MUST(call) must(call, __LINE__)
 
 static CUstream stream_new(void)
 {
@@ -199,10 +182,10 @@ static void destroyed(void)
 // ---- the race
 
 #define THREADS 4
-#define SLOTS 8
+#define GIVEN 8
 
 static CUmemoryPool shared[2];
-static CUdeviceptr _Atomic slots[THREADS * SLOTS]; // what one thread allocates another frees
+static CUdeviceptr _Atomic given[THREADS * GIVEN]; // what one thread allocates another frees
 static atomic_int granted, refused, wrong;
 
 static void give_back(CUdeviceptr p, CUstream s)
@@ -233,9 +216,9 @@ static void *racer(void *arg)
 		if (r == CUDA_SUCCESS && cuStreamSynchronize(on) != CUDA_SUCCESS)
 			wrong++;
 		p = r == CUDA_SUCCESS ? p : 0;
-		give_back(atomic_exchange(&slots[rand_r(&seed) % (THREADS * SLOTS)], p), s[rand_r(&seed) % 2]);
+		give_back(atomic_exchange(&given[rand_r(&seed) % (THREADS * GIVEN)], p), s[rand_r(&seed) % 2]);
 		if (r == CUDA_ERROR_OUT_OF_MEMORY)
-			give_back(atomic_exchange(&slots[rand_r(&seed) % (THREADS * SLOTS)], 0), s[rand_r(&seed) % 2]);
+			give_back(atomic_exchange(&given[rand_r(&seed) % (THREADS * GIVEN)], 0), s[rand_r(&seed) % 2]);
 	}
 	MUST(cuStreamSynchronize(s[0]));
 	MUST(cuStreamSynchronize(s[1]));
@@ -255,8 +238,8 @@ static void race(void)
 		pthread_create(&threads[i], NULL, racer, (void *)(uintptr_t)(i + 1));
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
-	for (int i = 0; i < THREADS * SLOTS; i++)
-		give_back(slots[i], s);
+	for (int i = 0; i < THREADS * GIVEN; i++)
+		give_back(given[i], s);
 	MUST(cuStreamSynchronize(s));
 	MUST(cuMemPoolTrimTo(shared[0], 0));
 	MUST(cuMemPoolTrimTo(shared[1], 0));

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Reads lines "base version flags symbol class", where symbol is what the
 // driver answers or "-". Both forms of cuGetProcAddress must answer with the
 // driver's own function where it is passed, and with ours where it is not.

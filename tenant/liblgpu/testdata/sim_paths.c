@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Steps on a device that has memory of its own, for what bench/memory.c does
 // not do. Each prints what the lgpu shows as used, in MiB, after it.
 #include <stdio.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A driver without a device, for tests of how calls reach it. Everything that
 // is not here is generated: a function that finds fault with NULL pointers.
 #include <stdio.h>

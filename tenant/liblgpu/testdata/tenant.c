@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A tenant with a will: each argument is a thing to do, and every result is
 // printed. How the driver is reached is chosen when it is compiled: linked
 // (LINKED), by dlsym (the default), or all by cuGetProcAddress (PROC).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // turn_stress FOLDER PROCESSES TURNS: processes take turns on one device.
 //
 // Each checks that it is alone while it has the turn. One of them kills itself
@@ -11,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "futex.h"
-#include "turn.h"
+#include "base/futex.h"
+#include "alone/turn.h"
 
 #define MOST 64
 
@@ -23,16 +25,16 @@ struct shared {
 static void tenant(struct shared *s, const char *folder, int me, uint32_t turns, int processes)
 {
 	static const uint8_t uuid[16] = {0xab, 1, 2, 3};
-	struct lgpu_turn_seat seat;
-	lgpu_turn_open(&seat, folder, uuid, (uint64_t)me + 1);
-	if (seat.page == NULL)
+	struct lgpu_queue queue;
+	lgpu_turn_open(&queue, folder, uuid, (uint64_t)me + 1);
+	if (queue.page == NULL)
 		exit(3);
 	__atomic_fetch_add(&s->ready, 1, __ATOMIC_SEQ_CST);
 	while (__atomic_load_n(&s->ready, __ATOMIC_SEQ_CST) < (uint32_t)processes)
 		usleep(100);
 	while (s->had[me] < turns) {
-		while (!lgpu_turn_try(&seat, lgpu_now()))
-			lgpu_turn_wait(&seat, 1000000);
+		while (!lgpu_turn_try(&queue, lgpu_now()))
+			lgpu_turn_wait(&queue, 1000000);
 		if (__atomic_add_fetch(&s->inside, 1, __ATOMIC_SEQ_CST) != 1)
 			__atomic_fetch_add(&s->violations, 1, __ATOMIC_SEQ_CST);
 		int64_t until = lgpu_now() + 20000;
@@ -42,9 +44,9 @@ static void tenant(struct shared *s, const char *folder, int me, uint32_t turns,
 		__atomic_sub_fetch(&s->inside, 1, __ATOMIC_SEQ_CST);
 		if (me == 1)
 			raise(SIGKILL); // with the turn
-		if (!lgpu_turn_kept(&seat))
+		if (!lgpu_turn_kept(&queue))
 			__atomic_fetch_add(&s->violations, 1, __ATOMIC_SEQ_CST);
-		lgpu_turn_leave(&seat, lgpu_now());
+		lgpu_turn_leave(&queue, lgpu_now());
 	}
 	exit(0);
 }

@@ -1,5 +1,5 @@
-// Command gen writes the C headers of the types that the interposer shares with others: region.h from package region and
-// link_gen.h from package protocol.
+// Command gen writes the C headers of the types that the interposer shares with others: process/region_gen.h from
+// package region and daemon/link_gen.h from package protocol.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 
 var headers = []cheader.Header{
 	{
-		File: "region.h", Source: "./region", Prefix: "LGPU_",
+		File: "process/region_gen.h", Source: "./tenant/region", License: "Apache-2.0", Prefix: "LGPU_",
 		About: "Layout of the region that an lgpu shares with its processes. Meaning and\n// units of every field: tenant/region/layout.go.",
 		Constants: []cheader.Constant{
 			{Name: "MAGIC", Value: region.Magic}, {Name: "VERSION", Value: uint64(region.Version)},
@@ -25,19 +25,19 @@ var headers = []cheader.Header{
 			{Name: "NO_LIMIT", Value: region.NoLimit}, {Name: "FULL_COMPUTE", Value: uint64(region.FullCompute)},
 			{Name: "CLIENT_FREE", Value: uint64(region.ClientFree)},
 			{Name: "CLIENT_LIVE", Value: uint64(region.ClientLive)},
-			{Name: "TURN_MAGIC", Value: region.TurnMagic}, {Name: "MAX_SEATS", Value: region.MaxSeats},
-			{Name: "SEAT_IDLE", Value: uint64(region.SeatIdle)},
-			{Name: "SEAT_WAITING", Value: uint64(region.SeatWaiting)},
-			{Name: "SEAT_GRANTED", Value: uint64(region.SeatGranted)},
+			{Name: "TURN_MAGIC", Value: region.TurnMagic}, {Name: "TURN_ENTRIES", Value: region.MaxTurnEntries},
+			{Name: "TURN_IDLE", Value: uint64(region.TurnIdle)},
+			{Name: "TURN_WAITING", Value: uint64(region.TurnWaiting)},
+			{Name: "TURN_GRANTED", Value: uint64(region.TurnGranted)},
 		},
 		Types: []any{
 			region.DeviceLimits{}, region.Limits{}, region.Counter{}, region.Operation{}, region.Ledger{},
-			region.Window{}, region.DeviceUsage{}, region.Client{}, region.Usage{}, region.Seat{}, region.Turn{},
+			region.Window{}, region.DeviceUsage{}, region.Client{}, region.Usage{}, region.TurnEntry{}, region.Turn{},
 		},
 		Align: map[string]uint64{"lgpu_counter": 16},
 	},
 	{
-		File: "link_gen.h", Source: "./region", Prefix: "LGPU_LINK_",
+		File: "daemon/link_gen.h", Source: "./tenant/region", License: "Apache-2.0", Prefix: "LGPU_LINK_",
 		About: "What the interposer and the daemon say to each other. Meaning of every kind,\n// flag and field: tenant/protocol/protocol.go.",
 		Constants: []cheader.Constant{
 			{Name: "VERSION", Value: protocol.Version}, {Name: "LINGER", Value: protocol.Linger},

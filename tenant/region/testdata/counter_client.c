@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A client of a region's counters, for the tests of package region: takes and
 // gives back random amounts of device 3's and of host memory until it is told
 // to stop (SIGTERM), gives back all, and ends. Descriptor 3 is the Usage.
@@ -6,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "counter.h"
+#include "process/counter.h"
 
 #define LIMIT (UINT64_C(1) << 30)
 

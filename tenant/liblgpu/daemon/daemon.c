@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/daemon.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/futex.h"
+
+// Times in ns.
+#define PATIENCE (10 * LGPU_NANOS)      // for a daemon that is not there when the program starts
+#define BACKOFF_FIRST (LGPU_NANOS / 100) // between two looks for it
+#define BACKOFF_LAST LGPU_NANOS
+#define ANSWER LGPU_NANOS // to Need
+
+static void pause_for(int64_t nanos)
+{
+	struct timespec t = {nanos / LGPU_NANOS, nanos % LGPU_NANOS};
+	nanosleep(&t, NULL);
+}
+
+static void timeout(int fd, int64_t nanos)
+{
+	struct timeval t = {nanos / LGPU_NANOS, nanos % LGPU_NANOS / 1000};
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t); // connect, too: a daemon that hangs accepts nobody
+}
+
+static int dial(const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	if (strlen(path) >= sizeof address.sun_path) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	strcpy(address.sun_path, path);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -1;
+	timeout(fd, PATIENCE);
+	if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
+		int error = errno;
+		close(fd);
+		errno = error;
+		return -1;
+	}
+	return lgpu_raise(fd);
+}
+
+// interrupted reports whether a call is to be made again. The program's signals
+// come at any time, and a call with a timeout is not restarted after them.
+static bool interrupted(ssize_t result, int64_t began)
+{
+	return result < 0 && errno == EINTR && lgpu_now() - began < PATIENCE;
+}
+
+// What a Welcome brings. Descriptors that did not come are -1.
+struct welcome {
+	struct lgpu_message message;
+	int limits, usage;
+};
+
+union control {
+	struct cmsghdr header;
+	char room[CMSG_SPACE(2 * sizeof(int))];
+};
+
+// send_hello sends m as a Hello, with the descriptor usage unless that is -1. False:
+// why it could not be sent is in errno.
+static bool send_hello(int fd, struct lgpu_message m, int usage, int64_t began)
+{
+	struct iovec out = {&m, sizeof m};
+	union control control;
+	struct msghdr message = {.msg_iov = &out, .msg_iovlen = 1};
+	if (usage >= 0) {
+		memset(&control, 0, sizeof control);
+		message.msg_control = &control;
+		message.msg_controllen = CMSG_SPACE(sizeof usage);
+		control.header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof usage), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+		memcpy(CMSG_DATA(&control.header), &usage, sizeof usage);
+	}
+	m.kind = (uint16_t)LGPU_LINK_HELLO;
+	m.version = (uint16_t)LGPU_LINK_VERSION;
+	ssize_t n;
+	do
+		n = sendmsg(fd, &message, MSG_NOSIGNAL);
+	while (interrupted(n, began));
+	if (n < 0 && errno == EPERM && usage >= 0) {
+		// A daemon that has the counters lets the kernel refuse descriptors.
+		message.msg_control = NULL;
+		message.msg_controllen = 0;
+		n = sendmsg(fd, &message, MSG_NOSIGNAL);
+	}
+	return n == sizeof m;
+}
+
+// take_descriptors stores the descriptors that came with a message.
+static void take_descriptors(struct msghdr *message, struct welcome *w)
+{
+	int fds[2], count = 0;
+	struct cmsghdr *c = CMSG_FIRSTHDR(message);
+	if (c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+		count = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof fds[0]);
+		memcpy(fds, CMSG_DATA(c), sizeof fds[0] * (size_t)count);
+	}
+	w->limits = count > 0 ? fds[0] : -1;
+	w->usage = count > 1 ? fds[1] : -1;
+}
+
+// hello introduces this process, with the descriptor usage unless that is -1, and
+// stores the answer. False: there is no answer, or it is a refusal; which is in why.
+static bool hello(int fd, struct lgpu_message m, int usage, struct welcome *w, char *why, size_t room)
+{
+	int64_t began = lgpu_now();
+	w->limits = w->usage = -1;
+	if (!send_hello(fd, m, usage, began)) {
+		snprintf(why, room, "%s", strerror(errno));
+		return false;
+	}
+	union control control;
+	char text[LGPU_LINK_MAX_TEXT + 1];
+	struct iovec in[2] = {{&w->message, sizeof w->message}, {text, sizeof text - 1}};
+	struct msghdr message = {.msg_iov = in, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof control};
+	ssize_t n;
+	do
+		n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+	while (interrupted(n, began));
+	if (n < (ssize_t)sizeof w->message) {
+		snprintf(why, room, "%s", n == 0 ? "it hung up" : n < 0 ? strerror(errno) : "it answered in another language");
+		return false;
+	}
+	take_descriptors(&message, w);
+	if (w->message.kind == LGPU_LINK_WELCOME && w->message.version == LGPU_LINK_VERSION && w->limits >= 0)
+		return true;
+	text[n - (ssize_t)sizeof w->message] = 0;
+	const char *said = text[0] != 0 ? text : strerror((int)w->message.value);
+	snprintf(why, room, "%s", w->message.kind == LGPU_LINK_REFUSE ? said : "it is of another version");
+	if (w->limits >= 0)
+		close(w->limits);
+	if (w->usage >= 0)
+		close(w->usage);
+	return false;
+}
+
+// established makes fd the connection.
+static void established(struct lgpu_process *p, int fd)
+{
+	struct lgpu_connection *l = &p->daemon;
+	timeout(fd, LGPU_NANOS); // see listen
+	lgpu_lock(&l->lock);
+	l->fd = fd;
+	l->up = lgpu_file_of(fd, &l->socket);
+	l->needs = __atomic_load_n(&l->answered, __ATOMIC_RELAXED);
+	lgpu_unlock(&l->lock);
+}
+
+static bool map_limits(struct lgpu_state *s, int fd)
+{
+	struct stat st;
+	if (syscall(SYS_fstat, fd, &st) != 0 || st.st_size < (off_t)LGPU_LIMITS_BYTES)
+		return false;
+	void *fresh = mmap(NULL, LGPU_LIMITS_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+	if (fresh == MAP_FAILED)
+		return false;
+	if (!lgpu_region_valid(fresh, s->path)) {
+		munmap(fresh, LGPU_LIMITS_BYTES);
+		return false;
+	}
+	if (s->limits == NULL) {
+		s->limits = fresh;
+		return true;
+	}
+	// They replace the old ones in one step: a reader sees one or the other, and
+	// never waits.
+	return mremap(fresh, LGPU_LIMITS_BYTES, LGPU_LIMITS_BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)(uintptr_t)s->limits) !=
+	       MAP_FAILED;
+}
+
+static bool map_usage(struct lgpu_process *p, int fd)
+{
+	struct lgpu_state *s = &p->state;
+	struct stat st;
+	if (syscall(SYS_fstat, fd, &st) != 0 || st.st_size < (off_t)sizeof *s->usage)
+		return false;
+	struct lgpu_usage *usage = lgpu_usage_map(fd, 0);
+	if (usage == NULL)
+		return false;
+	s->usage = usage;
+	s->fd = lgpu_raise(fd);
+	return lgpu_file_of(s->fd, &p->daemon.usage);
+}
+
+// meet connects and introduces this process. The daemon may be about to start.
+static int meet(const char *path, uint32_t flags, struct welcome *w)
+{
+	char why[LGPU_LINK_MAX_TEXT + 1];
+	int fd = -1;
+	for (int64_t start = lgpu_now(), wait = BACKOFF_FIRST;; wait *= wait < BACKOFF_LAST / 4 ? 2 : 1) {
+		fd = dial(path);
+		if (fd >= 0 || (errno != ENOENT && errno != ECONNREFUSED && errno != EINTR) || lgpu_now() - start > PATIENCE)
+			break;
+		pause_for(wait);
+	}
+	if (fd < 0) {
+		lgpu_log(LGPU_LOG_ERROR, "the lgpu daemon at %s: %s; there is no GPU for this process", path, strerror(errno));
+		return -1;
+	}
+	if (!hello(fd, (struct lgpu_message){.flags = flags}, -1, w, why, sizeof why)) {
+		lgpu_log(LGPU_LOG_ERROR, "the lgpu daemon at %s: %s; there is no GPU for this process", path, why);
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+bool lgpu_daemon_map(struct lgpu_process *p, bool client)
+{
+	struct lgpu_state *s = &p->state;
+	struct welcome w;
+	s->path = strdup(getenv("LGPU_SOCKET"));
+	if (s->path == NULL)
+		return false;
+	int fd = meet(s->path, client ? 0 : LGPU_LINK_FLAG_VIEW, &w);
+	if (fd < 0)
+		return false;
+	bool mapped = map_limits(s, w.limits);
+	close(w.limits);
+	mapped = mapped && w.usage >= 0 && map_usage(p, w.usage);
+	if (!mapped || (client && w.message.client >= LGPU_MAX_CLIENTS)) {
+		lgpu_log(LGPU_LOG_ERROR, "the lgpu daemon at %s gave no region of this version; there is no GPU for this process", s->path);
+		close(fd);
+		return false;
+	}
+	s->linked = true;
+	s->filter = true;
+	s->client = client ? w.message.client : (uint32_t)LGPU_MAX_CLIENTS;
+	p->daemon.id = w.message.id;
+	if (client)
+		established(p, fd);
+	else
+		close(fd);
+	return true;
+}
+
+bool lgpu_daemon_join(struct lgpu_process *p)
+{
+	struct lgpu_state *s = &p->state;
+	struct welcome w;
+	if (s->client < LGPU_MAX_CLIENTS)
+		return true;
+	int fd = meet(s->path, 0, &w);
+	if (fd < 0)
+		return false;
+	close(w.limits);
+	if (w.usage >= 0)
+		close(w.usage);
+	if (w.message.client >= LGPU_MAX_CLIENTS || w.message.id != p->daemon.id) {
+		lgpu_log(LGPU_LOG_ERROR, "the lgpu of this process has been made anew since it looked; there is no GPU for it");
+		close(fd);
+		return false;
+	}
+	s->client = w.message.client;
+	established(p, fd);
+	return true;
+}
+
+// send_message says something, and stores which Need it is if it is one.
+static bool send_message(struct lgpu_connection *l, const struct lgpu_message *m, uint32_t *need)
+{
+	lgpu_lock(&l->lock);
+	bool sent = l->up && lgpu_file_is(l->fd, &l->socket);
+	if (sent && send(l->fd, m, sizeof *m, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof *m) {
+		// It is gone, or has not listened for long: begin anew.
+		shutdown(l->fd, SHUT_RDWR);
+		sent = false;
+	}
+	if (sent && need != NULL)
+		*need = ++l->needs;
+	lgpu_unlock(&l->lock);
+	return sent;
+}
+
+bool lgpu_daemon_send(const struct lgpu_message *m)
+{
+	struct lgpu_process *p = __atomic_load_n(&lgpu_process, __ATOMIC_ACQUIRE);
+	return send_message(&p->daemon, m, NULL);
+}
+
+void lgpu_daemon_cut(void)
+{
+	struct lgpu_process *p = __atomic_load_n(&lgpu_process, __ATOMIC_ACQUIRE);
+	struct lgpu_connection *l = &p->daemon;
+	lgpu_lock(&l->lock);
+	if (l->up && lgpu_file_is(l->fd, &l->socket))
+		shutdown(l->fd, SHUT_RDWR); // the thread that listens does the rest
+	lgpu_unlock(&l->lock);
+	lgpu_log(LGPU_LOG_INFO, "the lgpu daemon at %s hangs; the limits it gave last hold", p->state.path);
+}
+
+// heard acts on one message.
+static void heard(struct lgpu_connection *l, const struct lgpu_message *m)
+{
+	switch (m->kind) {
+	case LGPU_LINK_MEMORY:
+		__atomic_fetch_add(&l->answered, 1, __ATOMIC_RELEASE);
+		lgpu_futex_wake(&l->answered, INT32_MAX);
+		break;
+	case LGPU_LINK_GONE:
+		if (m->device < LGPU_MAX_DEVICES)
+			lgpu_daemon_handlers.gone(&lgpu_process->state, (int)m->device, m->value);
+		break;
+	case LGPU_LINK_FREE:
+	case LGPU_LINK_OPEN:
+	case LGPU_LINK_CLOSE:
+	case LGPU_LINK_SEEP:
+		lgpu_daemon_handlers.gate(m);
+		break;
+	default:
+		lgpu_log(LGPU_LOG_WARN, "the lgpu daemon said %u, which is not understood", m->kind);
+	}
+}
+
+// resume introduces this process to a daemon that has forgotten it.
+static bool resume(struct lgpu_process *p)
+{
+	struct lgpu_connection *l = &p->daemon;
+	struct lgpu_state *s = &p->state;
+	char why[LGPU_LINK_MAX_TEXT + 1];
+	struct welcome w;
+	int fd = dial(s->path);
+	if (fd < 0)
+		return false;
+	struct lgpu_message m = {.flags = LGPU_LINK_FLAG_RECONNECT, .client = s->client, .id = l->id};
+	if (!hello(fd, m, lgpu_file_is(s->fd, &l->usage) ? s->fd : -1, &w, why, sizeof why)) {
+		lgpu_log(LGPU_LOG_INFO, "the lgpu daemon at %s: %s; the limits it gave last hold", s->path, why);
+		close(fd);
+		return false;
+	}
+	bool mapped = map_limits(s, w.limits);
+	close(w.limits);
+	if (w.usage >= 0)
+		close(w.usage);
+	if (!mapped || w.message.client != s->client || w.message.id != l->id) {
+		close(fd);
+		return false;
+	}
+	established(p, fd);
+	// From here on the daemon may take back what it grants.
+	lgpu_daemon_send(&(struct lgpu_message){.kind = (uint16_t)LGPU_LINK_NEED});
+	return true;
+}
+
+// lost ends a connection, if it is not gone already.
+static void lost(struct lgpu_connection *l)
+{
+	lgpu_lock(&l->lock);
+	if (l->up && lgpu_file_is(l->fd, &l->socket))
+		close(l->fd);
+	l->up = false;
+	lgpu_unlock(&l->lock);
+	lgpu_daemon_handlers.lost();
+}
+
+static void *listen_to(void *arg)
+{
+	struct lgpu_process *p = arg;
+	struct lgpu_connection *l = &p->daemon;
+	for (;;) {
+		struct lgpu_message m;
+		// A program that closes all its descriptors closes this one too, and may
+		// give its number to another file. While nothing comes, look now and then
+		// whether it is still ours.
+		while (lgpu_file_is(l->fd, &l->socket)) {
+			ssize_t n = recv(l->fd, &m, sizeof m, 0);
+			if (n == sizeof m)
+				heard(l, &m);
+			else if (n >= 0 || (errno != EINTR && errno != EAGAIN))
+				break;
+			else
+				lgpu_daemon_handlers.idle(&p->state);
+		}
+		lost(l);
+		for (int64_t wait = BACKOFF_FIRST; !resume(p); wait = wait * 2 < BACKOFF_LAST ? wait * 2 : BACKOFF_LAST)
+			pause_for(wait);
+		lgpu_daemon_handlers.found();
+	}
+	return NULL;
+}
+
+void lgpu_daemon_listen(void)
+{
+	struct lgpu_process *p = __atomic_load_n(&lgpu_process, __ATOMIC_ACQUIRE);
+	if (!__atomic_load_n(&p->daemon.listening, __ATOMIC_RELAXED) && !__atomic_exchange_n(&p->daemon.listening, true, __ATOMIC_RELAXED) &&
+	    !lgpu_thread_start(listen_to, p))
+		__atomic_store_n(&p->daemon.listening, false, __ATOMIC_RELAXED);
+}
+
+bool lgpu_daemon_need(int index, uint64_t bytes)
+{
+	struct lgpu_process *p = __atomic_load_n(&lgpu_process, __ATOMIC_ACQUIRE);
+	uint32_t *answered = &p->daemon.answered, need;
+	struct lgpu_message m = {
+		.kind = (uint16_t)LGPU_LINK_NEED,
+		.device = index == LGPU_HOST ? 0 : (uint32_t)index,
+		.flags = index == LGPU_HOST ? (uint32_t)LGPU_LINK_FLAG_HOST : 0,
+		.value = bytes,
+	};
+	lgpu_daemon_listen();
+	if (!send_message(&p->daemon, &m, &need))
+		return false;
+	// Threads may ask at once, and are answered in the order of asking.
+	for (int64_t now = lgpu_now(), end = now + ANSWER; now < end; now = lgpu_now()) {
+		uint32_t seen = __atomic_load_n(answered, __ATOMIC_ACQUIRE);
+		if ((int32_t)(seen - need) >= 0)
+			return true;
+		lgpu_futex_wait(answered, seen, end - now);
+	}
+	return false;
+}

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The gate of a device: launches enter and leave, and a thread watches what they
+// have in flight.
+#include "gate/gate.h"
+
+#include <sys/prctl.h>
+
+#include "alone/credit.h"
+#include "gate/parts.h"
+
+// Times in ns.
+#define POLL_SHORTEST INT64_C(20000)
+#define POLL_LONGEST INT64_C(200000)
+#define POLL_SHARE 8               // a look may cost this part of the time between two
+#define OVERDUE INT64_C(200000000) // without a completion, a launch passes a closed gate
+#define OVERDUE_LONGEST (64 * OVERDUE)
+
+bool lgpu_gated;
+struct lgpu_gates *lgpu_gates;
+
+uint32_t lgpu_gate_cap(const struct lgpu_gate *g)
+{
+	uint32_t cap = __atomic_load_n(&g->limits->compute, __ATOMIC_RELAXED);
+	return cap >= 1 && cap <= LGPU_FULL_COMPUTE ? cap : 1;
+}
+
+void lgpu_gate_wake(struct lgpu_gate *g)
+{
+	if (g->waiters == 0)
+		return;
+	__atomic_fetch_add(&g->wake, 1, __ATOMIC_RELAXED);
+	lgpu_futex_wake(&g->wake, INT32_MAX);
+}
+
+void lgpu_gate_kick(struct lgpu_gate *g)
+{
+	if (!g->parked)
+		return;
+	g->kick++;
+	lgpu_futex_wake(&g->kick, 1);
+}
+
+// If two gates change at once, the last of the two updates sees both.
+static void gated_update(void)
+{
+	bool gated = false;
+	for (uint32_t i = 0; i < LGPU_MAX_DEVICES; i++) {
+		const struct lgpu_gate *g = lgpu_gates->device[i];
+		gated = gated || (g != NULL && !__atomic_load_n(&g->free, __ATOMIC_RELAXED));
+	}
+	__atomic_store_n(&lgpu_gated, gated, __ATOMIC_RELEASE);
+}
+
+void lgpu_gate_set_free(struct lgpu_gate *g, bool is_free)
+{
+	__atomic_store_n(&g->free, is_free, __ATOMIC_SEQ_CST);
+	gated_update();
+}
+
+// ---- patience
+
+void lgpu_gate_patient(struct lgpu_gate *g)
+{
+	g->hasty = false;
+	g->patience = OVERDUE;
+}
+
+// calm makes launches wait longer before they pass the closed gate. The last launch
+// that did had no need to: kernels were only slow, as they are beside those of other
+// processes. Without this a process with long kernels would never drain.
+static void calm(struct lgpu_gate *g)
+{
+	g->hasty = false;
+	g->patience = 2 * g->patience < OVERDUE_LONGEST ? 2 * g->patience : OVERDUE_LONGEST;
+}
+
+// overdue says that a launch has waited for long while nothing of what is in
+// flight has completed. A flush, which may be of much, is given longer.
+static bool overdue(const struct lgpu_gate *g, int64_t began, int64_t now)
+{
+	if (g->flush)
+		return now - began > 5 * g->patience;
+	return lgpu_gate_busy(g) && now - began > g->patience && now - g->flight.completed > g->patience;
+}
+
+// ---- device time
+
+// unpaid counts the time from since to now as device time of the lgpu, and
+// returns how much of it other processes of the lgpu have not counted already.
+static int64_t unpaid(struct lgpu_device_usage *u, int64_t since, int64_t now)
+{
+	uint64_t until = __atomic_load_n(&u->charged, __ATOMIC_RELAXED);
+	do {
+		if ((int64_t)until >= now && (int64_t)until < now + LGPU_NANOS) // later than that is no time
+			return 0;
+	} while (!__atomic_compare_exchange_n(&u->charged, &until, (uint64_t)now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+	return now - ((int64_t)until > since && (int64_t)until < now ? (int64_t)until : since);
+}
+
+// charge takes the device time from the last charge to now out of the lgpu's
+// credit.
+static void charge(struct lgpu_gate *g, int64_t now)
+{
+	if (now <= g->charged)
+		return;
+	struct lgpu_device_usage *u = g->usage;
+	int64_t spent = unpaid(u, g->charged, now);
+	g->charged = now;
+	if (spent == 0)
+		return;
+	uint64_t horizon = __atomic_load_n(&u->horizon, __ATOMIC_RELAXED);
+	while (!__atomic_compare_exchange_n(&u->horizon, &horizon,
+					    (uint64_t)lgpu_credit_charge((int64_t)horizon, now, lgpu_gate_cap(g), spent, g->hold.waited), 0,
+					    __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		;
+	__atomic_fetch_add(&u->busy, (uint64_t)spent, __ATOMIC_RELAXED);
+	uint64_t epoch = (uint64_t)now / LGPU_WINDOW_NANOS;
+	struct lgpu_window *w = &u->history[epoch % LGPU_WINDOWS];
+	if (__atomic_exchange_n(&w->epoch, epoch, __ATOMIC_RELAXED) != epoch)
+		__atomic_store_n(&w->busy, 0, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&w->busy, (uint64_t)spent, __ATOMIC_RELAXED);
+}
+
+void lgpu_gate_observe(struct lgpu_gate *g, int64_t now, bool punctual)
+{
+	int64_t until;
+	if (!lgpu_gate_busy(g))
+		return;
+	if (lgpu_flight_look(&g->flight, now, punctual, g->waiters != 0, &until) != 0) {
+		if (g->hasty)
+			calm(g);
+		if (!lgpu_gate_busy(g))
+			g->idle = until;
+		lgpu_gate_wake(g);
+	}
+	charge(g, until);
+}
+
+// ---- the watcher
+
+static int64_t clamp(int64_t v, int64_t low, int64_t high) { return v < low ? low : v > high ? high : v; }
+
+// poll_interval is short when a completion is near, or the end of the grant
+// where nobody waits to know of completions.
+static int64_t poll_interval(const struct lgpu_gate *g, int64_t now)
+{
+	if (lgpu_flight_count(&g->flight) == 0)
+		return g->open ? POLL_SHORTEST * 2 : POLL_LONGEST;
+	if (g->linked && g->open && !g->grant.wanted && g->waiters == 0)
+		return lgpu_linked_spent(g, now, POLL_LONGEST) ? POLL_SHORTEST : POLL_LONGEST;
+	int64_t remaining = lgpu_flight_remaining(&g->flight, now), next = lgpu_flight_oldest(&g->flight, now);
+	if (g->grant.granted && !g->open && remaining - LGPU_GATE_LEAD < next)
+		next = remaining - LGPU_GATE_LEAD;
+	else if (g->waiters != 0 && remaining - LGPU_FLIGHT_AHEAD < next)
+		next = remaining - LGPU_FLIGHT_AHEAD;
+	int64_t shortest = clamp(g->cost * POLL_SHARE, POLL_SHORTEST, 10 * POLL_LONGEST);
+	return clamp((next < 0 ? -next : next) / 4, shortest, shortest > POLL_LONGEST ? shortest : POLL_LONGEST);
+}
+
+// park has the watcher sleep until it is kicked, or for nanos unless that is
+// negative. Called with the gate's lock, which is released meanwhile.
+static void park(struct lgpu_gate *g, int64_t nanos)
+{
+	uint32_t kick = g->kick;
+	g->parked = true;
+	lgpu_unlock(&g->lock);
+	lgpu_futex_wait(&g->kick, kick, nanos);
+	lgpu_lock(&g->lock);
+	g->parked = false;
+}
+
+// What a round of the watcher has found.
+struct round {
+	int64_t now;
+	int64_t again; // when to try to open the gate, 0 where that is not waited for
+	bool running;  // there is something to watch
+	bool queued;   // for the turn
+};
+
+static struct round look(struct lgpu_gate *g)
+{
+	struct round r = {.now = lgpu_now()};
+	lgpu_gate_observe(g, r.now, false);
+	if (lgpu_flight_count(&g->flight) != 0)
+		g->cost += (lgpu_now() - r.now - g->cost) / 8;
+	if (g->flush) {
+		lgpu_unlock(&g->lock);
+		lgpu_gate_flush(g);
+		lgpu_lock(&g->lock);
+		g->flush = false;
+		g->idle = r.now = lgpu_now();
+	}
+	if (g->waiters != 0 && (g->open || !g->linked) && lgpu_flight_remaining(&g->flight, r.now) <= LGPU_FLIGHT_AHEAD)
+		lgpu_gate_wake(g);
+	r.running = g->linked ? lgpu_linked_watch(g, r.now) : lgpu_unlinked_watch(g, r.now, &r.again);
+	r.queued = lgpu_unlinked_queued(g);
+	return r;
+}
+
+static void *watch(void *arg)
+{
+	struct lgpu_gate *g = arg;
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	// Queries must not spoil a capture that the program has under way, and
+	// short sleeps must be short.
+	LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+	lgpu_lock(&g->lock);
+	for (;;) {
+		struct round r = look(g);
+		if (!r.running && !r.queued) {
+			// Until there will be credit, or for good: if a launch passes before, as
+			// the daemon may let it, its time must be charged as it runs.
+			park(g, r.again > r.now ? r.again - r.now : -1);
+			continue;
+		}
+		int64_t pause = r.running ? poll_interval(g, r.now) : 0;
+		if (r.again > r.now && r.again - r.now < pause)
+			pause = r.again - r.now;
+		lgpu_unlock(&g->lock);
+		if (!r.running) {
+			lgpu_turn_wait(&g->hold.queue, 2 * POLL_LONGEST);
+		} else if (pause > 0) {
+			struct timespec t = {pause / LGPU_NANOS, pause % LGPU_NANOS};
+			nanosleep(&t, NULL);
+		}
+		lgpu_lock(&g->lock);
+	}
+	return NULL;
+}
+
+static struct lgpu_gate *gate_make(const struct lgpu_state *state, uint32_t index)
+{
+	struct lgpu_gate *g = lgpu_pages(sizeof *g);
+	if (g == NULL)
+		return NULL;
+	g->index = index;
+	g->limits = &state->limits->device[index];
+	g->usage = &state->usage->device[index];
+	g->linked = state->linked;
+	lgpu_gate_patient(g);
+	if (!state->linked)
+		lgpu_turn_open(&g->hold.queue, state->turns, g->limits->uuid, state->limits->id);
+	return g;
+}
+
+bool lgpu_gate_init(const struct lgpu_state *state)
+{
+	struct lgpu_gates *all = lgpu_pages(sizeof *all);
+	if (all == NULL) {
+		lgpu_log(LGPU_LOG_ERROR, "gate: no memory");
+		return false;
+	}
+	for (uint32_t i = 0; i < state->limits->devices && i < LGPU_MAX_DEVICES; i++) {
+		if (!state->linked && state->limits->device[i].compute >= LGPU_FULL_COMPUTE)
+			continue;
+		all->device[i] = gate_make(state, i);
+		if (all->device[i] == NULL) {
+			lgpu_log(LGPU_LOG_ERROR, "gate: no memory");
+			return false;
+		}
+	}
+	all->ready = true;
+	__atomic_store_n(&lgpu_gates, all, __ATOMIC_RELEASE);
+	gated_update();
+	return true;
+}
+
+// ---- launches
+
+// stream_context is the context in which work launched into stream runs.
+static CUcontext stream_context(CUstream stream)
+{
+	CUcontext context = NULL;
+	if (stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
+		if (LGPU_REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
+			return NULL;
+	} else if (LGPU_REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS) {
+		return NULL;
+	}
+	return context;
+}
+
+static bool capturing(CUstream stream)
+{
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+	if (__atomic_load_n(&lgpu_gates->captures, __ATOMIC_RELAXED) == 0)
+		return false;
+	return LGPU_REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+// passes says whether a launch may pass now, at a gate that is not free.
+static bool passes(struct lgpu_gate *g, uint32_t estimate, int64_t began, int64_t now)
+{
+	if (!g->open && g->linked)
+		lgpu_linked_ask(g);
+	else if (!g->open && !lgpu_gate_busy(g))
+		lgpu_unlinked_open(g, now);
+	if (g->open && lgpu_flight_admits(&g->flight, estimate, now))
+		return true;
+	if (!lgpu_flight_room(&g->flight))
+		return false;
+	if (g->grant.seeps != 0) {
+		g->grant.seeps--;
+		return true;
+	}
+	// Work in flight may itself wait for this launch (kernels that talk
+	// to each other). Then the device is ours anyway, and its time is
+	// being charged.
+	if (!overdue(g, began, now))
+		return false;
+	if (g->flush)
+		calm(g); // what completes goes unseen
+	g->hasty = !g->open && !g->flush;
+	return true;
+}
+
+// await sleeps until something has changed at the gate, or is to be looked at. Called
+// with the gate's lock, which is released meanwhile.
+static void await(struct lgpu_gate *g, int64_t now)
+{
+	if (g->linked)
+		lgpu_linked_doubt(g, now);
+	uint32_t wake = __atomic_load_n(&g->wake, __ATOMIC_RELAXED);
+	g->waiters++;
+	lgpu_gate_kick(g);
+	lgpu_unlock(&g->lock);
+	lgpu_futex_wait(&g->wake, wake, LGPU_BEAT_LOOK);
+	lgpu_lock(&g->lock);
+	g->waiters--;
+}
+
+struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t size)
+{
+	struct lgpu_pass pass = {0};
+	if (!lgpu_gates->ready || capturing(stream))
+		return pass;
+	CUcontext context = stream_context(stream);
+	struct lgpu_gate_context *c = context != NULL ? lgpu_gate_context_of(context) : NULL;
+	if (c == NULL)
+		return pass;
+	struct lgpu_gate *g = c->gate;
+	lgpu_lock(&g->lock);
+	if (!g->watched)
+		g->watched = lgpu_thread_start(watch, g);
+	uint32_t estimate = lgpu_flight_estimate(&g->flight, work, size);
+	int64_t now = lgpu_now(), began = now;
+	for (;; now = lgpu_now()) {
+		if (g->free || __atomic_load_n(&g->limits->compute, __ATOMIC_RELAXED) == 0) {
+			pass.refused = !g->free;
+			lgpu_unlock(&g->lock);
+			if (pass.refused)
+				lgpu_log(LGPU_LOG_ERROR, "this lgpu has no compute on device %u: nothing can be launched", g->index);
+			return pass;
+		}
+		if (passes(g, estimate, began, now))
+			break;
+		await(g, now);
+	}
+	if (!lgpu_gate_busy(g) && now - g->charged > LGPU_GATE_LINGER)
+		g->charged = now;
+	lgpu_gate_kick(g);
+	pass = (struct lgpu_pass){.gate = g, .context = c, .stream = stream, .event = lgpu_flight_event(c), .estimate = estimate};
+	pass.unknown = lgpu_flight_enter(&g->flight, estimate);
+	__atomic_fetch_add(&g->usage->launches, 1, __ATOMIC_RELAXED);
+	lgpu_unlock(&g->lock);
+	return pass;
+}
+
+void lgpu_gate_leave(struct lgpu_pass *pass, CUresult result)
+{
+	struct lgpu_gate *g = pass->gate;
+	if (g == NULL)
+		return;
+	bool launched = result == CUDA_SUCCESS && pass->event != NULL &&
+			LGPU_REAL(cuEventRecord)(pass->event, pass->stream) == CUDA_SUCCESS;
+	struct lgpu_launch l = {
+		.context = pass->context, .event = pass->event, .estimate = pass->estimate, .unknown = pass->unknown,
+	};
+	lgpu_lock(&g->lock);
+	if (launched) {
+		lgpu_flight_launched(&g->flight, &l);
+	} else {
+		// An event that cannot be recorded is of a context that is gone, and
+		// so are the others of the store.
+		lgpu_flight_failed(&g->flight, &l, result == CUDA_SUCCESS);
+		if (!lgpu_gate_busy(g))
+			g->idle = lgpu_now();
+		lgpu_gate_wake(g);
+	}
+	lgpu_unlock(&g->lock);
+}
+
+void lgpu_gate_look(void)
+{
+	if (!lgpu_gates->ready)
+		return;
+	for (uint32_t i = 0; i < LGPU_MAX_DEVICES; i++) {
+		struct lgpu_gate *g = lgpu_gates->device[i];
+		if (g == NULL || __atomic_load_n(&g->flight.head, __ATOMIC_RELAXED) == __atomic_load_n(&g->flight.tail, __ATOMIC_RELAXED))
+			continue;
+		lgpu_lock(&g->lock);
+		lgpu_gate_observe(g, lgpu_now(), true);
+		lgpu_unlock(&g->lock);
+	}
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Memory made as handles and mapped at addresses that the program reserves.
+//
+// A handle is charged to the device that its properties name, and given back
+// when the last handle and the last mapping are gone, as the driver does it.
+// Imported handles are the exporter's.
+#include <stdlib.h>
+
+#include "base/futex.h"
+#include "hook/hook.h"
+#include "memory/exports.h"
+
+struct lgpu_object {
+	uint64_t bytes;
+	int32_t device;
+	uint32_t uses; // handles and mappings
+	bool exported; // under a descriptor, which may outlive handles and mappings
+};
+
+static void use(struct lgpu_object *o) { __atomic_fetch_add(&o->uses, 1, __ATOMIC_RELAXED); }
+
+static void drop(struct lgpu_state *s, struct lgpu_object *o)
+{
+	if (__atomic_sub_fetch(&o->uses, 1, __ATOMIC_ACQ_REL) != 0)
+		return;
+	if (o->exported)
+		lgpu_exports_release(s, o->device, o->bytes); // a descriptor may keep it
+	else
+		lgpu_uncharge(s, o->device, o->bytes);
+	free(o);
+}
+
+static int index_of(const CUmemAllocationProp *prop)
+{
+	switch (prop->location.type) {
+	case CU_MEM_LOCATION_TYPE_DEVICE: return lgpu_limits_index(prop->location.id);
+	case CU_MEM_LOCATION_TYPE_HOST:
+	case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+	case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: return LGPU_HOST;
+	default: return -1;
+	}
+}
+
+// The driver may give out one handle several times; the entry's bytes count
+// how often. The amount is the object's.
+static uint32_t handles_lock;
+
+void lgpu_handles_reset(void) { handles_lock = 0; }
+
+static bool handle_add(CUmemGenericAllocationHandle handle, struct lgpu_object *o)
+{
+	struct lgpu_entry e;
+	lgpu_lock(&handles_lock);
+	if (lgpu_accounts_take(LGPU_KIND_HANDLE, handle, &e))
+		e.bytes++;
+	else
+		e = (struct lgpu_entry){.key = handle, .bytes = 1, .object = o, .device = o->device, .kind = LGPU_KIND_HANDLE};
+	bool noted = lgpu_accounts_put(&e, NULL);
+	lgpu_unlock(&handles_lock);
+	return noted;
+}
+
+// handle_remove returns the object, or NULL for a handle that is not noted.
+static struct lgpu_object *handle_remove(CUmemGenericAllocationHandle handle)
+{
+	struct lgpu_entry e = {.object = NULL};
+	lgpu_lock(&handles_lock);
+	if (lgpu_accounts_take(LGPU_KIND_HANDLE, handle, &e) && --e.bytes != 0)
+		lgpu_accounts_restore(&e);
+	lgpu_unlock(&handles_lock);
+	return e.object;
+}
+
+LGPU_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+				 unsigned long long flags)
+{
+	struct lgpu_state *s = lgpu_attached();
+	int device = s != NULL && prop != NULL ? index_of(prop) : -1;
+	if (device == -1 || handle == NULL || size == 0)
+		return LGPU_REAL(cuMemCreate)(handle, size, prop, flags);
+	if (!lgpu_reserve(s, device, size))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	struct lgpu_object *o = malloc(sizeof *o);
+	CUresult r = o != NULL ? LGPU_REAL(cuMemCreate)(handle, size, prop, flags) : CUDA_ERROR_OUT_OF_MEMORY;
+	if (r == CUDA_SUCCESS) {
+		*o = (struct lgpu_object){size, device, 1, false};
+		if (!handle_add(*handle, o)) {
+			LGPU_REAL(cuMemRelease)(*handle);
+			r = CUDA_ERROR_OUT_OF_MEMORY;
+		}
+	}
+	if (r != CUDA_SUCCESS) {
+		lgpu_uncharge(s, device, size);
+		free(o);
+	}
+	lgpu_reserved(s, device, size);
+	return r;
+}
+
+LGPU_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	struct lgpu_state *s = lgpu_attached();
+	struct lgpu_object *o = s != NULL ? handle_remove(handle) : NULL;
+	CUresult r = LGPU_REAL(cuMemRelease)(handle);
+	if (o != NULL && r == CUDA_SUCCESS)
+		drop(s, o);
+	else if (o != NULL)
+		handle_add(handle, o);
+	return r;
+}
+
+LGPU_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+			      unsigned long long flags)
+{
+	struct lgpu_state *s = lgpu_attached();
+	struct lgpu_entry e;
+	if (s == NULL || !lgpu_accounts_get(LGPU_KIND_HANDLE, handle, &e))
+		return LGPU_REAL(cuMemMap)(ptr, size, offset, handle, flags);
+	struct lgpu_entry mapping = {.key = ptr, .bytes = size, .object = e.object, .device = e.device, .kind = LGPU_KIND_MAPPING};
+	CUresult r = LGPU_REAL(cuMemMap)(ptr, size, offset, handle, flags);
+	if (r != CUDA_SUCCESS)
+		return r;
+	use(e.object);
+	if (lgpu_accounts_put(&mapping, NULL))
+		return CUDA_SUCCESS;
+	LGPU_REAL(cuMemUnmap)(ptr, size);
+	drop(s, e.object);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// One call may unmap several mappings that lie side by side. The addresses are
+// the program's own choice, so nobody maps there before the call returns.
+LGPU_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+	CUresult r = LGPU_REAL(cuMemUnmap)(ptr, size);
+	struct lgpu_state *s = lgpu_attached();
+	if (s == NULL || r != CUDA_SUCCESS)
+		return r;
+	struct lgpu_entry e;
+	for (uint64_t at = ptr, end = ptr + size; at < end;) {
+		if (lgpu_accounts_take(LGPU_KIND_MAPPING, at, &e)) {
+			at += e.bytes;
+			drop(s, e.object);
+		} else if (!lgpu_accounts_after(at, end, &at)) {
+			break; // the rest are imported ones
+		}
+	}
+	return r;
+}
+
+LGPU_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
+{
+	CUresult r = LGPU_REAL(cuMemRetainAllocationHandle)(handle, addr);
+	struct lgpu_entry e;
+	if (lgpu_attached() == NULL || r != CUDA_SUCCESS || !lgpu_accounts_around((uint64_t)addr, &e))
+		return r;
+	use(e.object);
+	if (!handle_add(*handle, e.object))
+		lgpu_log(LGPU_LOG_WARN, "no memory to note a handle; its memory stays charged");
+	return r;
+}
+
+LGPU_EXPORT CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
+						  CUmemAllocationHandleType handleType, unsigned long long flags)
+{
+	struct lgpu_entry e;
+	struct lgpu_state *s = lgpu_attached();
+	if (s != NULL) {
+		// Before the call: as soon as there is a descriptor, it may be given away.
+		// If there comes none, the memory is only looked for when it is released.
+		lgpu_lock(&handles_lock);
+		if (lgpu_accounts_get(LGPU_KIND_HANDLE, handle, &e) && e.device >= 0 && !e.object->exported) {
+			e.object->exported = true;
+			lgpu_exports_add(s, e.device, e.object->bytes);
+		}
+		lgpu_unlock(&handles_lock);
+	}
+	return LGPU_REAL(cuMemExportToShareableHandle)(shareableHandle, handle, handleType, flags);
+}
+
+// imported counts memory that this process made, gave away under a descriptor
+// and has taken back, as NVML shows it to be ours.
+static CUresult imported(struct lgpu_state *s, CUmemGenericAllocationHandle handle)
+{
+	CUmemAllocationProp prop;
+	if (LGPU_REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, handle) != CUDA_SUCCESS)
+		return CUDA_SUCCESS;
+	int device = index_of(&prop);
+	if (device < 0 || lgpu_overhead_now(s, device))
+		return CUDA_SUCCESS;
+	LGPU_REAL(cuMemRelease)(handle);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// What is imported is the exporter's; but it may be our own, under a handle
+// that we know.
+LGPU_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
+						    CUmemAllocationHandleType shHandleType)
+{
+	CUresult r = LGPU_REAL(cuMemImportFromShareableHandle)(handle, osHandle, shHandleType);
+	struct lgpu_entry e;
+	struct lgpu_state *s = lgpu_attached();
+	if (s == NULL || r != CUDA_SUCCESS || handle == NULL)
+		return r;
+	if (!lgpu_accounts_get(LGPU_KIND_HANDLE, *handle, &e))
+		return imported(s, *handle);
+	use(e.object);
+	if (!handle_add(*handle, e.object))
+		lgpu_log(LGPU_LOG_WARN, "no memory to note a handle; its memory stays charged");
+	return r;
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The functions of higher modules that lower modules call.
+#include "daemon/daemon.h"
+#include "gate/gate.h"
+#include "hook/hook.h"
+#include "memory/exports.h"
+#include "memory/freed.h"
+#include "memory/pools.h"
+
+const struct lgpu_daemon_handlers lgpu_daemon_handlers = {
+	.gate = lgpu_gate_told,
+	.gone = lgpu_exports_gone,
+	.lost = lgpu_gate_alone,
+	.found = lgpu_gate_together,
+	.idle = lgpu_overhead_idle,
+};
+
+void (*const lgpu_forget[])(void) = {
+	lgpu_accounts_reset,
+	lgpu_pools_reset,
+	lgpu_overhead_reset,
+	lgpu_graphs_reset,
+	lgpu_contexts_reset,
+	lgpu_libraries_reset,
+	lgpu_freed_reset,
+	lgpu_exports_reset,
+	lgpu_handles_reset,
+	NULL,
+};

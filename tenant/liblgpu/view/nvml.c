@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// NVML as the tenant sees it: its devices, its limits, its processes.
+//
+// Other readings (utilisation, clocks, power, temperature) are the device's,
+// unscaled. Calls that change the whole device are refused (tenant/abi/nvml.tsv).
+#include <string.h>
+#include <unistd.h>
+
+#include "alone/alone.h"
+#include "memory/memory.h"
+#include "view/view.h"
+
+#define HANDLES 64
+#define ROOM 1024 // processes on one device
+
+// The view of this process, or NULL when it is unlimited.
+static struct lgpu_state *view(void)
+{
+	return lgpu_attach_view() == LGPU_ATTACHED ? lgpu_viewed() : NULL;
+}
+
+// Handles are asked about often; which device one means does not change.
+static struct {
+	nvmlDevice_t handle;
+	int index;
+} handles[HANDLES];
+
+static int index_of(const struct lgpu_state *s, nvmlDevice_t device)
+{
+	char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
+	uint8_t uuid[16];
+	for (int i = 0; i < HANDLES && __atomic_load_n(&handles[i].handle, __ATOMIC_ACQUIRE) != NULL; i++)
+		if (handles[i].handle == device)
+			return handles[i].index;
+	if (LGPU_REAL(nvmlDeviceGetUUID)(device, text, sizeof text) != NVML_SUCCESS || !lgpu_uuid_parse(text, uuid))
+		return -1;
+	int index = lgpu_uuid_index(s->limits, uuid);
+	// If the table is in use, go without: a child forked while it was
+	// must not wait for ever.
+	static bool in_use;
+	if (__atomic_exchange_n(&in_use, true, __ATOMIC_ACQUIRE))
+		return index;
+	for (int i = 0; i < HANDLES; i++) {
+		if (handles[i].handle == device)
+			break;
+		if (handles[i].handle == NULL) {
+			handles[i].index = index;
+			__atomic_store_n(&handles[i].handle, device, __ATOMIC_RELEASE);
+			break;
+		}
+	}
+	__atomic_store_n(&in_use, false, __ATOMIC_RELEASE);
+	return index;
+}
+
+// ---- begin
+
+// A process whose lgpu cannot be used has no GPU.
+static bool broken(void) { return lgpu_attach_view() == LGPU_BROKEN; }
+
+LGPU_EXPORT nvmlReturn_t nvmlInit(void) { return broken() ? NVML_ERROR_DRIVER_NOT_LOADED : LGPU_REAL(nvmlInit)(); }
+LGPU_EXPORT nvmlReturn_t nvmlInit_v2(void) { return broken() ? NVML_ERROR_DRIVER_NOT_LOADED : LGPU_REAL(nvmlInit_v2)(); }
+LGPU_EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
+{
+	return broken() ? NVML_ERROR_DRIVER_NOT_LOADED : LGPU_REAL(nvmlInitWithFlags)(flags);
+}
+
+// ---- which devices
+
+static nvmlReturn_t count(unsigned int *deviceCount, nvmlReturn_t r)
+{
+	const struct lgpu_state *s = view();
+	if (s != NULL && r == NVML_SUCCESS && deviceCount != NULL && *deviceCount > s->limits->devices)
+		*deviceCount = s->limits->devices;
+	return r;
+}
+
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetCount(unsigned int *deviceCount)
+{
+	return count(deviceCount, LGPU_REAL(nvmlDeviceGetCount)(deviceCount));
+}
+
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *deviceCount)
+{
+	return count(deviceCount, LGPU_REAL(nvmlDeviceGetCount_v2)(deviceCount));
+}
+
+static nvmlReturn_t by_index(unsigned int index, nvmlDevice_t *device, nvmlReturn_t (*driver)(unsigned int, nvmlDevice_t *))
+{
+	const struct lgpu_state *s = view();
+	char text[LGPU_UUID_TEXT];
+	if (s == NULL || device == NULL)
+		return driver(index, device);
+	if (index >= s->limits->devices)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	lgpu_uuid_text(s->limits->device[index].uuid, text);
+	return LGPU_REAL(nvmlDeviceGetHandleByUUID)(text, device);
+}
+
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device)
+{
+	return by_index(index, device, LGPU_REAL(nvmlDeviceGetHandleByIndex));
+}
+
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
+{
+	return by_index(index, device, LGPU_REAL(nvmlDeviceGetHandleByIndex_v2));
+}
+
+// hidden answers for a handle found by name: another's device is not there.
+static nvmlReturn_t hidden(nvmlDevice_t *device, nvmlReturn_t r)
+{
+	const struct lgpu_state *s = r == NVML_SUCCESS && device != NULL ? view() : NULL;
+	if (s == NULL || index_of(s, *device) >= 0)
+		return r;
+	*device = NULL;
+	return NVML_ERROR_NOT_FOUND;
+}
+
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *pciBusId, nvmlDevice_t *device)
+{
+	return hidden(device, LGPU_REAL(nvmlDeviceGetHandleByPciBusId)(pciBusId, device));
+}
+
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *pciBusId, nvmlDevice_t *device)
+{
+	return hidden(device, LGPU_REAL(nvmlDeviceGetHandleByPciBusId_v2)(pciBusId, device));
+}
+
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
+{
+	return hidden(device, LGPU_REAL(nvmlDeviceGetHandleBySerial)(serial, device));
+}
+
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
+{
+	return hidden(device, LGPU_REAL(nvmlDeviceGetHandleByUUID)(uuid, device));
+}
+
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *device)
+{
+	return hidden(device, LGPU_REAL(nvmlDeviceGetHandleByUUIDV)(uuid, device));
+}
+
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
+{
+	nvmlReturn_t r = LGPU_REAL(nvmlDeviceGetIndex)(device, index);
+	const struct lgpu_state *s = r == NVML_SUCCESS && index != NULL ? view() : NULL;
+	int i = s != NULL ? index_of(s, device) : -1;
+	if (i >= 0)
+		*index = (unsigned int)i;
+	return r;
+}
+
+// ---- memory
+
+// limited returns the view and the index of a device with a memory limit.
+static const struct lgpu_state *limited(nvmlDevice_t device, int *index)
+{
+	struct lgpu_state *s = view();
+	*index = s != NULL ? index_of(s, device) : -1;
+	if (*index < 0 || s->limits->device[*index].memory == LGPU_NO_LIMIT)
+		return NULL;
+	lgpu_reclaim_sometimes(s);
+	return s;
+}
+
+static void shown(const struct lgpu_state *s, int index, unsigned long long *total, unsigned long long *free, unsigned long long *used)
+{
+	uint64_t limit = __atomic_load_n(&s->limits->device[index].memory, __ATOMIC_RELAXED), taken = lgpu_used(s, index);
+	*total = limit < *total ? limit : *total;
+	*used = taken < *total ? taken : *total;
+	*free = *total - *used < *free ? *total - *used : *free;
+}
+
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
+{
+	int index;
+	nvmlReturn_t r = LGPU_REAL(nvmlDeviceGetMemoryInfo)(device, memory);
+	const struct lgpu_state *s = r == NVML_SUCCESS && memory != NULL ? limited(device, &index) : NULL;
+	if (s != NULL)
+		shown(s, index, &memory->total, &memory->free, &memory->used);
+	return r;
+}
+
+// The driver checks the version. What it has reserved for itself is not the lgpu's.
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
+{
+	int index;
+	nvmlReturn_t r = LGPU_REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
+	const struct lgpu_state *s = r == NVML_SUCCESS && memory != NULL ? limited(device, &index) : NULL;
+	if (s != NULL) {
+		shown(s, index, &memory->total, &memory->free, &memory->used);
+		memory->reserved = 0;
+	}
+	return r;
+}
+
+// ---- processes
+
+// live reports whether client i lives: the daemon's word for it, or
+// the lease. Our own process's lease is invisible to us, and may be held by a
+// second copy of this library.
+static bool live(const struct lgpu_state *s, uint32_t i)
+{
+	const struct lgpu_client *c = &s->usage->client[i];
+	return __atomic_load_n(&c->state, __ATOMIC_ACQUIRE) == LGPU_CLIENT_LIVE &&
+	       (s->linked || c->pid == (uint32_t)getpid() || !lgpu_lease_dead(s->fd, i));
+}
+
+static bool ours(const struct lgpu_state *s, unsigned int pid)
+{
+	for (uint32_t i = 0; i < LGPU_MAX_CLIENTS; i++)
+		if (s->usage->client[i].pid == pid && live(s, i))
+			return true;
+	return false;
+}
+
+// The processes of the lgpu that hold memory of a device, with what they hold.
+// The list is the region's: NVML's has others' too, and in a PID namespace may
+// not know ours.
+static unsigned int list(const struct lgpu_state *s, int index, nvmlProcessInfo_v1_t *infos)
+{
+	unsigned int n = 0;
+	for (uint32_t i = 0; i < LGPU_MAX_CLIENTS && n < ROOM; i++) {
+		if (__atomic_load_n(&s->usage->client[i].state, __ATOMIC_ACQUIRE) != LGPU_CLIENT_LIVE)
+			continue;
+		uint64_t held = lgpu_held(s, i, index);
+		if (held != 0 && live(s, i))
+			infos[n++] = (nvmlProcessInfo_v1_t){s->usage->client[i].pid, held};
+	}
+	return n;
+}
+
+// processes answers the calls that list processes; stride tells apart the
+// versions of the entry, whose first two fields are the same.
+static nvmlReturn_t processes(const struct lgpu_state *s, int index, unsigned int *count, void *infos, size_t stride)
+{
+	nvmlProcessInfo_v1_t found[ROOM];
+	unsigned int n = list(s, index, found), room = *count;
+	*count = n;
+	if (n > room || (n > 0 && infos == NULL))
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	for (unsigned int i = 0; i < n; i++) {
+		char *entry = (char *)infos + i * stride;
+		memset(entry, 0xff, stride); // instance ids: not applicable
+		memcpy(entry, &found[i], sizeof found[i]);
+	}
+	return NVML_SUCCESS;
+}
+
+#define COMPUTE_PROCESSES(name, type)                                                                   \
+	LGPU_EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, type *infos)        \
+	{                                                                                               \
+		const struct lgpu_state *s = infoCount != NULL ? view() : NULL;                         \
+		int index = s != NULL ? index_of(s, device) : -1;                                       \
+		return index < 0 ? LGPU_REAL(name)(device, infoCount, infos)                            \
+				 : processes(s, index, infoCount, infos, sizeof(type));                 \
+	}
+
+COMPUTE_PROCESSES(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)
+COMPUTE_PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
+COMPUTE_PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t)
+
+// Graphics contexts and those of an MPS server are not accounted apart: a
+// process that has one is in the list above.
+#define NO_PROCESSES(name, type)                                                                        \
+	LGPU_EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, type *infos)        \
+	{                                                                                               \
+		const struct lgpu_state *s = infoCount != NULL ? view() : NULL;                         \
+		if (s == NULL || index_of(s, device) < 0)                                               \
+			return LGPU_REAL(name)(device, infoCount, infos);                               \
+		*infoCount = 0;                                                                         \
+		return NVML_SUCCESS;                                                                    \
+	}
+
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
+
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *plist)
+{
+	nvmlReturn_t r = LGPU_REAL(nvmlDeviceGetRunningProcessDetailList)(device, plist);
+	const struct lgpu_state *s = r == NVML_SUCCESS && plist != NULL && plist->procArray != NULL ? view() : NULL;
+	if (s == NULL)
+		return r;
+	unsigned int kept = 0;
+	for (unsigned int i = 0; i < plist->numProcArrayEntries; i++)
+		if (ours(s, plist->procArray[i].pid))
+			plist->procArray[kept++] = plist->procArray[i];
+	plist->numProcArrayEntries = kept;
+	return r;
+}
+
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
+							 unsigned int *processSamplesCount, unsigned long long lastSeenTimeStamp)
+{
+	nvmlReturn_t r = LGPU_REAL(nvmlDeviceGetProcessUtilization)(device, utilization, processSamplesCount, lastSeenTimeStamp);
+	const struct lgpu_state *s = r == NVML_SUCCESS && utilization != NULL && processSamplesCount != NULL ? view() : NULL;
+	if (s == NULL)
+		return r;
+	unsigned int kept = 0;
+	for (unsigned int i = 0; i < *processSamplesCount; i++)
+		if (ours(s, utilization[i].pid))
+			utilization[kept++] = utilization[i];
+	*processSamplesCount = kept;
+	return r;
+}
+
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *procesesUtilInfo)
+{
+	nvmlReturn_t r = LGPU_REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, procesesUtilInfo);
+	const struct lgpu_state *s = r == NVML_SUCCESS && procesesUtilInfo != NULL && procesesUtilInfo->procUtilArray != NULL ? view() : NULL;
+	if (s == NULL)
+		return r;
+	unsigned int kept = 0;
+	for (unsigned int i = 0; i < procesesUtilInfo->processSamplesCount; i++)
+		if (ours(s, procesesUtilInfo->procUtilArray[i].pid))
+			procesesUtilInfo->procUtilArray[kept++] = procesesUtilInfo->procUtilArray[i];
+	procesesUtilInfo->processSamplesCount = kept;
+	return r;
+}
+
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids)
+{
+	nvmlReturn_t r = LGPU_REAL(nvmlDeviceGetAccountingPids)(device, count, pids);
+	const struct lgpu_state *s = r == NVML_SUCCESS && count != NULL && pids != NULL ? view() : NULL;
+	if (s == NULL)
+		return r;
+	unsigned int kept = 0;
+	for (unsigned int i = 0; i < *count; i++)
+		if (ours(s, pids[i]))
+			pids[kept++] = pids[i];
+	*count = kept;
+	return r;
+}
