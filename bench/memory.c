@@ -10,7 +10,7 @@
 // lgpu let through more than its limit, the error was another than out of
 // memory, or something was left.
 //
-//	cc -Iabi/include -o memory bench/memory.c -lcuda
+//	cc -Itenant/abi/include -o memory bench/memory.c -lcuda
 //	lgpu run --memory 4GiB -- ./memory [path...]
 #include <stdint.h>
 #include <stdio.h>
@@ -19,6 +19,8 @@
 #include <unistd.h>
 
 #include "lgpu_cuda.h"
+
+#include "device.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define MOST 65536
@@ -402,13 +404,7 @@ int main(int argc, char **argv)
 {
 	uint64_t limit;
 	int bad = 0;
-	CUresult r = cuInit(0);
-	if (r == CUDA_SUCCESS)
-		r = cuDeviceGet(&device, 0);
-	if (r == CUDA_SUCCESS)
-		r = cuDevicePrimaryCtxRetain(&context, device);
-	if (r == CUDA_SUCCESS)
-		r = cuCtxSetCurrent(context);
+	CUresult r = use_first_device(&device, &context);
 	if (r == CUDA_SUCCESS)
 		r = cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
 	if (r == CUDA_SUCCESS)

@@ -2,7 +2,7 @@
 // lgpu, alternately. One line a call: the mean over many, and the least of 20
 // batches' means.
 //
-//	cc -O2 -Iabi/include -o memory_cost bench/memory_cost.c -lcuda
+//	cc -O2 -Itenant/abi/include -o memory_cost bench/memory_cost.c -lcuda
 #include <stdint.h>
 #include <stdio.h>
 #include <time.h>

@@ -1,7 +1,7 @@
 // Memory many: so many processes have a context each, until the program that is
 // named after them has ended. Its exit status is that program's.
 //
-//	cc -Iabi/include -o memory_many bench/memory_many.c -lcuda
+//	cc -Itenant/abi/include -o memory_many bench/memory_many.c -lcuda
 //	./memory_many 300 lgpu run --memory 2GiB -- ./memory cuModuleLoadData
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,19 +10,15 @@
 
 #include "lgpu_cuda.h"
 
+#include "device.h"
+
 // stay makes a context with small stacks, says how that went and waits.
 static void stay(int say, int end)
 {
 	CUdevice device;
 	CUcontext context;
 	char c = 0;
-	CUresult r = cuInit(0);
-	if (r == CUDA_SUCCESS)
-		r = cuDeviceGet(&device, 0);
-	if (r == CUDA_SUCCESS)
-		r = cuDevicePrimaryCtxRetain(&context, device);
-	if (r == CUDA_SUCCESS)
-		r = cuCtxSetCurrent(context);
+	CUresult r = use_first_device(&device, &context);
 	if (r == CUDA_SUCCESS)
 		r = cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 128);
 	c = r == CUDA_SUCCESS ? 'y' : 'n';

@@ -3,7 +3,7 @@
 // process outside looks at what the device has in use. Exit status 1: at some
 // moment that was more than the limit.
 //
-//	cc -Iabi/include -o memory_race bench/memory_race.c -lcuda -lnvidia-ml -lpthread
+//	cc -Itenant/abi/include -o memory_race bench/memory_race.c -lcuda -lnvidia-ml -lpthread
 //	lgpu run --memory 2GiB -- ./memory_race [threads [seconds]]
 #include <pthread.h>
 #include <stdatomic.h>

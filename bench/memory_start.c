@@ -2,7 +2,7 @@
 // Prints the median and the 99th percentile of cuInit in milliseconds, over
 // several rounds; run it with and without lgpu.
 //
-//	cc -O2 -Iabi/include -o memory_start bench/memory_start.c -lcuda
+//	cc -O2 -Itenant/abi/include -o memory_start bench/memory_start.c -lcuda
 //	lgpu run --memory 1GiB -- ./memory_start [processes [rounds]]
 #include <stdio.h>
 #include <stdlib.h>

@@ -269,7 +269,7 @@ class Bench:
         plans = {}
         env_lib = {"LD_LIBRARY_PATH": os.path.dirname(lib) + ":" + os.environ.get("LD_LIBRARY_PATH", "")}
         if a.sim:
-            libcuda = os.path.join(ROOT, "assets", "lib", "sim", "libcuda.so.1")
+            libcuda = os.path.join(ROOT, "build", "lib", "sim", "libcuda.so.1")
             for name, libs in (("lshmem", [lib]), ("raw", [])):
                 if name not in self.built():
                     continue

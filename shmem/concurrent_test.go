@@ -25,7 +25,7 @@ var concurrent = []struct {
 	{"barriers of teams in a ring", 3, patient, ring},
 	{"collectives of two teams of the same PEs", 2, patient, samePEs},
 	{"calls of one team", 2, patient, oneTeam},
-	{"a barrier behind what is under way", 2, patient, behindPut},
+	{"a barrier after what is under way", 2, patient, behindPut},
 	{"a team that ends", 2, patient, teamEnds},
 	{"a team that one PE gives up", 2, time.Second, givenUp},
 }
@@ -123,8 +123,8 @@ func all(pes []*PE, f func(p *PE) error) error {
 	return g.Wait()
 }
 
-// inTurn makes two calls of a PE that may wait for each other's elsewhere, the second when the first, which is of a team, is
-// under way.
+// inTurn makes two calls of a PE that may wait for each other's elsewhere, the second when the first, which is of a
+// team, is under way.
 func inTurn(p *PE, team TeamID, first, second func() error) error {
 	var g errgroup.Group
 	done := make(chan struct{})
@@ -133,7 +133,7 @@ func inTurn(p *PE, team TeamID, first, second func() error) error {
 		return first()
 	})
 	g.Go(func() error {
-		mu := &p.teams[team].Load().blocking
+		mu := &p.teams.byID[team].Load().blocking
 		for mu.TryLock() {
 			mu.Unlock()
 			select {
@@ -276,7 +276,7 @@ func oneTeam(pes []*PE) error {
 	})
 }
 
-// behindPut: what a put_nbi has yet to send is there behind a barrier, although they are on different streams.
+// behindPut: what a put_nbi has yet to send is there after a barrier, although they are on different streams.
 func behindPut(pes []*PE) error {
 	words := make([]uint64, 2)
 	if err := all(pes, func(p *PE) (err error) {
@@ -297,10 +297,11 @@ func behindPut(pes []*PE) error {
 			return err
 		}
 	} else {
-		// The stream stands still until the other PE opens the gate, which it does when the barrier waits for the stream.
-		p.hot.serial.Lock()
-		err := p.WaitUntilOnStream(a, layout.TypeUint64, layout.CompareEQ, 1, p.hot.stream)
-		p.hot.serial.Unlock()
+		// The stream stands still until the other PE opens the gate, which it does when the barrier waits for the
+		// stream.
+		p.own.mu.Lock()
+		err := p.WaitUntilOnStream(a, layout.TypeUint64, layout.CompareEQ, 1, p.own.stream)
+		p.own.mu.Unlock()
 		if err = errors.Join(err, p.PutNBI(a+16, a+8, 8, 1)); err != nil {
 			return err
 		}
@@ -313,13 +314,13 @@ func behindPut(pes []*PE) error {
 				return err
 			}
 			if v, err := pes[1].G(words[1]+16, 8, 1); err != nil || v != 5 {
-				return fmt.Errorf("behind the barrier the word is %d, not what was put before: %w", v, err)
+				return fmt.Errorf("after the barrier the word is %d, not what was put before: %w", v, err)
 			}
 			return nil
 		})
 		g.Go(func() error {
-			for p.hot.serial.TryLock() {
-				p.hot.serial.Unlock()
+			for p.own.mu.TryLock() {
+				p.own.mu.Unlock()
 				select {
 				case <-through: // it did not wait
 				default:
@@ -351,7 +352,7 @@ func teamEnds(pes []*PE) error {
 			if t != TeamID(layout.TeamFirstOwned) {
 				return fmt.Errorf("team %d", t)
 			}
-			kept := p.teams[t].Load()
+			kept := p.teams.byID[t].Load()
 			if err := errors.Join(p.Barrier(t), p.Sync(t), p.Barrier(t), p.TeamDestroy(t)); err != nil {
 				return err
 			}
@@ -369,8 +370,8 @@ func teamEnds(pes []*PE) error {
 	})
 }
 
-// givenUp: after one PE has waited for another in vain, which comes later, both have an error: they do not make different teams
-// of it.
+// givenUp: after one PE has waited for another in vain, which comes later, both have an error: they do not make
+// different teams of it.
 func givenUp(pes []*PE) error {
 	if t, err := pes[0].TeamCreate([]int{0, 1}); Status(err) != layout.StatusTimeout || t != InvalidTeam {
 		return fmt.Errorf("a team that the other PE does not make: %d, %v", t, err)

@@ -28,47 +28,48 @@ const (
 	MemoryHost   Memory = "host"
 )
 
-// Config is what a PE is made from. Begin with Defaults or ConfigFrom. What all PEs must agree on they do at Init, as the
-// fields say.
+// Config is what a PE is made from. Begin with Defaults or ConfigFrom. What all PEs must agree on they do at Init, as
+// the fields say.
 type Config struct {
-	// Bootstrap is how the PEs find each other. Nil: what the environment says (bootstrap.FromEnv); such a one is closed by
-	// Finalize, one that is given is not.
+	// Bootstrap is how the PEs find each other. Nil: what the environment says (bootstrap.FromEnv); such a one is
+	// closed by Finalize, one that is given is not.
 	Bootstrap bootstrap.Bootstrap
-	// Device is the ordinal of the PE's GPU, -1: that of the calling thread's context, or else the PE's number among those of
-	// its node modulo the GPUs it sees. A plain CPU PE has MemoryHost and NoGPU.
+	// Device is the ordinal of the PE's GPU, -1: that of the calling thread's context, or else the PE's number among
+	// those of its node modulo the GPUs it sees. A plain CPU PE has MemoryHost and NoGPU.
 	Device int
 	// NoGPU: do not look for a GPU.
 	NoGPU bool
 	// Memory is where the heap lies.
 	Memory Memory
-	// HeapMax is the size of the heap in addresses, the most it can grow to; 0: the GPU's memory, or the machine's. The largest
-	// among the PEs counts.
+	// HeapMax is the size of the heap in addresses, the most it can grow to; 0: the GPU's memory, or the machine's. The
+	// largest among the PEs counts.
 	HeapMax uint64
-	// Chunk is the unit in which the heap gets memory, a power of two of 2 MiB or more; 0: HeapMax/2048, between 2 and 64 MiB.
-	// The largest among the PEs counts.
+	// Chunk is the unit in which the heap gets memory, a power of two of 2 MiB or more; 0: HeapMax/2048, between 2 and
+	// 64 MiB. The largest among the PEs counts.
 	Chunk uint64
-	// Static, if not 0, is the size of a heap that gets all its memory at Init and neither grows nor shrinks. The largest
-	// among the PEs counts. Without VMM every heap is static.
+	// Static, if not 0, is the size of a heap that gets all its memory at Init and neither grows nor shrinks. The
+	// largest among the PEs counts. Without VMM every heap is static.
 	Static uint64
-	// Symmetric is the size of the heap where it must be static for want of VMM. The largest counts.
+	// Symmetric is the size of the heap where it must be static because there is no VMM. The largest counts.
 	Symmetric uint64
-	// Keep is how much unused memory the heap may keep when something is freed, instead of giving it back. The largest counts.
+	// Keep is how much unused memory the heap may keep when something is freed, instead of giving it back. The largest
+	// counts.
 	Keep uint64
-	// MaxTeams is how many teams a PE can be in at once, with those that exist from the start. The smallest counts. Each
-	// costs heap: see layout.TeamBytes.
+	// MaxTeams is how many teams a PE can be in at once, with those that exist from the start. The smallest counts.
+	// Each costs heap: see layout.TeamBytes.
 	MaxTeams int
 	// Timeout bounds each wait for another PE, in kernels too; 0 is for ever. The largest counts.
 	Timeout time.Duration
 	// MaxCTAs bounds the CTAs of a collective kernel; 0: the GPU's units divided among its PEs. The smallest counts.
 	MaxCTAs int
-	// UniformAMO (the default): atomic operations on a PE's memory, signals that add included, go the same way from all PEs.
-	// Else each PE takes its fastest, and those that came by a mapping and by the network are not atomic to each other: a NIC's
-	// are atomic only among themselves, and additions are lost. One PE's wish is enough.
+	// UniformAMO (the default): atomic operations on a PE's memory, signals that add included, go the same way from all
+	// PEs. Else each PE takes its fastest, and those that came by a mapping and by the network are not atomic to each
+	// other: a NIC's are atomic only among themselves, and additions are lost. One PE's wish is enough.
 	UniformAMO bool
 	// DisableP2P: do not use mapped memory of other PEs, but the network. DisableVMM: static heaps by IPC handles.
 	DisableP2P, DisableVMM bool
-	// StreamWaitMemop makes signal waits on streams driver operations instead of kernels: cheaper, but nothing ends one when
-	// the signal does not come, and "greater or equal" compares cyclically.
+	// StreamWaitMemop makes signal waits on streams driver operations instead of kernels: cheaper, but nothing ends one
+	// when the signal does not come, and "greater or equal" compares cyclically.
 	StreamWaitMemop bool
 	// Logger gets decisions and warnings. Nil: slog's default, warnings and errors only.
 	Logger *slog.Logger
@@ -164,7 +165,7 @@ var variables = []Variable{
 			c.StreamWaitMemop = v == "memop"
 			return nil
 		}},
-	{"LSHMEM_SYMMETRIC_SIZE", []string{"NVSHMEM_SYMMETRIC_SIZE"}, "1G", "size of the heap where it is static for want of VMM", size(func(c *Config) *uint64 { return &c.Symmetric })},
+	{"LSHMEM_SYMMETRIC_SIZE", []string{"NVSHMEM_SYMMETRIC_SIZE"}, "1G", "size of the heap where it is static because there is no VMM", size(func(c *Config) *uint64 { return &c.Symmetric })},
 	{"LSHMEM_TIMEOUT", nil, "10m", "longest wait for another PE, on host and device, such as 90s; 0: for ever",
 		func(c *Config, v string) error {
 			if n, err := strconv.ParseUint(v, 10, 32); err == nil {
@@ -227,9 +228,9 @@ func setLog(c *Config, v string) error {
 	return nil
 }
 
-// ConfigFrom makes a Config of an environment: NAME=value lines such as os.Environ's, later ones winning; those that do not
-// begin with LSHMEM_ or NVSHMEM_ are nobody's. Unknown LSHMEM_ names are warnings, which name similar ones, and so are values of
-// NVSHMEM's settings that only NVSHMEM knows.
+// ConfigFrom makes a Config from an environment: NAME=value lines such as os.Environ's. Of two lines with one name the
+// later one counts; names that do not begin with LSHMEM_ or NVSHMEM_ are ignored. Unknown LSHMEM_ names give warnings,
+// which name similar settings, and so do values of NVSHMEM's settings that only NVSHMEM knows.
 func ConfigFrom(environ []string) (Config, error) {
 	c := Defaults()
 	for _, line := range environ {

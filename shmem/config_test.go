@@ -121,7 +121,7 @@ func TestVariables(t *testing.T) {
 	last := ""
 	for _, v := range AllVariables() {
 		if v.Name <= last || !strings.HasPrefix(v.Name, "LSHMEM_") || v.Help == "" {
-			t.Errorf("%+v behind %s", v, last)
+			t.Errorf("%+v after %s", v, last)
 		}
 		last = v.Name
 		for _, name := range append([]string{v.Name}, v.Aliases...) {

@@ -14,7 +14,7 @@ import (
 
 // TestNothing: no bytes are put and got whatever the addresses, but not to a PE that is not there.
 func TestNothing(t *testing.T) {
-	job(t, 2, nil, func(p *PE) error {
+	plainJob(t, 2, nil, func(p *PE) error {
 		for name, f := range map[string]func(pe int) error{
 			"put":                  func(pe int) error { return p.Put(0, 0, 0, pe) },
 			"put of a wild source": func(pe int) error { return p.Put(p.heapBase, 5, 0, pe) },
@@ -36,12 +36,12 @@ func TestNothing(t *testing.T) {
 
 // TestOwnMemory: the library's own part of the heap is not the program's to write.
 func TestOwnMemory(t *testing.T) {
-	job(t, 2, nil, func(p *PE) error {
+	plainJob(t, 2, nil, func(p *PE) error {
 		a, err := p.Calloc(1, 64)
 		if err != nil {
 			return err
 		}
-		for _, at := range []uint64{p.heapBase, p.heapBase + p.internal.bytes - 8} {
+		for _, at := range []uint64{p.heapBase, p.heapBase + p.reserved.bytes - 8} {
 			for name, err := range map[string]error{
 				"put": p.Put(at, a, 8, 1), "get": p.Get(a, at, 8, 1), "p": p.P(at, 1, 8, 1), "signal": p.SignalOp(at&^7, 1, layout.SignalSet, 1),
 			} {
@@ -56,7 +56,7 @@ func TestOwnMemory(t *testing.T) {
 
 // TestBadPointers: a local address without memory is an argument's error, and the PE goes on.
 func TestBadPointers(t *testing.T) {
-	job(t, 1, nil, func(p *PE) error {
+	plainJob(t, 1, nil, func(p *PE) error {
 		a, err := p.Calloc(1, 4096)
 		if err != nil {
 			return err
@@ -76,10 +76,11 @@ func TestBadPointers(t *testing.T) {
 	})
 }
 
-// TestSplitsGiveBack: a split that finds no number for one of its teams is an error at all of the parent, and leaves none.
+// TestSplitsGiveBack: a split that finds no number for one of its teams is an error at all of the parent, and leaves
+// none.
 func TestSplitsGiveBack(t *testing.T) {
 	const n = 4
-	job(t, n, nil, func(p *PE) error { // numbers for three teams
+	plainJob(t, n, nil, func(p *PE) error { // numbers for three teams
 		free := func() (list []TeamID, err error) {
 			for err == nil {
 				var id TeamID
@@ -131,7 +132,8 @@ func TestSplitsGiveBack(t *testing.T) {
 	})
 }
 
-// TestPeerIsBlamed: an error whose cause is a peer is that peer's, and a descriptor that did not come in time a timeout.
+// TestPeerIsBlamed: an error whose cause is a peer is that peer's, and a descriptor that did not come in time a
+// timeout.
 func TestPeerIsBlamed(t *testing.T) {
 	err := wrap("malloc", fmt.Errorf("p2p: %w", &transport.PeerError{PE: 2, Err: fmt.Errorf("map the heap: %w", os.ErrDeadlineExceeded)}))
 	var e *Error
@@ -146,7 +148,7 @@ func TestPeerIsBlamed(t *testing.T) {
 
 // TestFlushedCompletion: an error says when the completion that is left is not that of the first error.
 func TestFlushedCompletion(t *testing.T) {
-	p := &PE{size: 2, control: &layout.Control{Status: layout.StatusQueue, PE: 1, Syndrome: 0x05}}
+	p := &job{size: 2, control: &layout.Control{Status: layout.StatusQueue, PE: 1, Syndrome: 0x05}}
 	if err := p.deviceError("put", layout.StatusQueue); !strings.Contains(err.Error(), "flushed because an earlier one had failed") {
 		t.Error(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/lgpu/lgpu/shmem/layout"
 )
 
-// measure prints what calls cost on the host beyond the driver's own, and how long Init and growth take. It is a role of its
-// own for GPUs; on the software GPU it says that calls allocate nothing.
+// measure prints what calls cost on the host beyond the driver's own, and how long Init and growth take. It is a role
+// of its own for GPUs; on the software GPU it says that calls allocate nothing.
 func measure() error {
 	c, err := ConfigFrom(os.Environ())
 	if err != nil {
@@ -55,7 +55,7 @@ func measures(p *PE) error {
 	if err != nil {
 		return err
 	}
-	<-p.hot.ready
+	<-p.launcher.ready
 	say := func(format string, args ...any) {
 		if p.Rank() == 0 {
 			fmt.Printf(format+"\n", args...)

@@ -3,7 +3,6 @@ package shmem
 import (
 	"errors"
 	"fmt"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -22,10 +21,30 @@ type memory interface {
 	create(e heap.Extent) (transport.Chunk, error)
 	// destroy takes it back.
 	destroy(c transport.Chunk) error
-	// foreign maps a program's own buffer into an extent.
+	// foreign maps a buffer of the program into an extent.
 	foreign(e heap.Extent, address uint64) (transport.Chunk, error)
 	// release gives the addresses back.
 	release() error
+}
+
+// memoryFor is the source of a heap's memory on these terms.
+func memoryFor(x *executor, t *terms) (memory, error) {
+	switch {
+	case t.kind == transport.Host:
+		return &hostMemory{ctx: x.ctx, chunk: t.heap.chunk}, nil
+	case !t.vmm:
+		return &pinnedMemory{ctx: x.ctx}, nil
+	}
+	rdma, err := x.d.DeviceAttribute(cuda.GPUDirectRDMAWithVMMSupported, x.ctx.Device)
+	m := &deviceMemory{ctx: x.ctx, chunk: t.heap.chunk, prop: cuda.DeviceMemory(x.ctx.Device, err == nil && rdma != 0)}
+	g, err := x.d.Granularity(&m.prop)
+	if err != nil {
+		return nil, err
+	}
+	if m.chunk%g != 0 {
+		return nil, fmt.Errorf("the GPU maps memory in units of %d bytes; set LSHMEM_CHUNK to a multiple of it", g)
+	}
+	return m, nil
 }
 
 var errForeign = errors.New("only device memory that was made by cuMemCreate with a shareable descriptor can be part of the heap")
@@ -53,14 +72,14 @@ func (m *deviceMemory) create(e heap.Extent) (c transport.Chunk, err error) {
 		if err != nil {
 			return fmt.Errorf("%d bytes of device memory: %w", e.Bytes, err)
 		}
-		c, err = m.place(e, h)
+		c, err = m.mapHandle(e, h)
 		return err
 	})
 	return c, err
 }
 
-// place maps a handle, which is released if that does not work.
-func (m *deviceMemory) place(e heap.Extent, h uint64) (transport.Chunk, error) {
+// mapHandle maps a handle, which is released if that does not work.
+func (m *deviceMemory) mapHandle(e heap.Extent, h uint64) (transport.Chunk, error) {
 	d, at := m.ctx.D, m.base+e.Offset
 	if err := d.Map(at, e.Bytes, h); err != nil {
 		return transport.Chunk{}, errors.Join(err, d.Release(h))
@@ -90,7 +109,7 @@ func (m *deviceMemory) foreign(e heap.Extent, address uint64) (c transport.Chunk
 		if p, err := d.Properties(h); err != nil || p.HandleTypes&cuda.HandlePosixFD == 0 {
 			return errors.Join(errForeign, err, d.Release(h))
 		}
-		c, err = m.place(e, h)
+		c, err = m.mapHandle(e, h)
 		return err
 	})
 	return c, err
@@ -187,58 +206,4 @@ func (m *hostMemory) release() error {
 		return nil
 	}
 	return p2p.ReleaseHost(m.base, m.bytes)
-}
-
-// tables are the PE's own small memory that its kernels read and count in: the peers' addresses, teams, counters. It is the
-// GPU's memory, or without one the machine's.
-type tables struct {
-	ctx                                         *cuda.Context
-	base, bytes                                 uint64
-	peers, remote, teams, lists, counters, self uint64 // addresses
-	pes                                         int
-}
-
-func newTables(ctx *cuda.Context, pes, teams int) (*tables, error) {
-	t := &tables{ctx: ctx, pes: pes}
-	at := uint64(0)
-	take := func(bytes int) uint64 {
-		start := at
-		at = (at + uint64(bytes) + 255) &^ 255
-		return start
-	}
-	t.teams = take(layout.MaxTeams * teamBytes)
-	t.counters = take(2 * teams * layout.CounterBytes) // those of blocking calls behind the others
-	t.self = take(int(unsafe.Sizeof(layout.State{})))
-	t.peers = take(pes * 8)
-	t.remote = take(pes * 8)
-	t.lists = take(teams * pes * 4)
-	t.bytes = (at + 4095) &^ 4095
-	var err error
-	if ctx == nil {
-		t.base, err = p2p.AllocateHost(t.bytes)
-	} else {
-		err = ctx.Do(func() (err error) {
-			t.base, err = ctx.D.Alloc(t.bytes)
-			return err
-		})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%d bytes for tables: %w", t.bytes, err)
-	}
-	for _, p := range []*uint64{&t.teams, &t.counters, &t.self, &t.peers, &t.remote, &t.lists} {
-		*p += t.base
-	}
-	return t, nil
-}
-
-func (t *tables) free() error {
-	if t == nil || t.base == 0 {
-		return nil
-	}
-	base := t.base
-	t.base = 0
-	if t.ctx == nil {
-		return p2p.ReleaseHost(base, t.bytes)
-	}
-	return t.ctx.Do(func() error { return t.ctx.D.Free(base) })
 }

@@ -1,131 +1,41 @@
-// Package shmem is symmetric memory between the PEs of a job, normally one process for each GPU: every PE allocates the same
-// things in its heap, and then reads, writes and signals in the others', from the host, on streams, and from inside kernels
-// (lshmem.cuh, by the State that a kernel gets as a parameter).
-//
-//	pe, err := shmem.Init(ctx, config)      // ConfigFrom(os.Environ())
-//	defer pe.Finalize()
-//	a, err := pe.Malloc(1 << 20)            // all PEs, the same size
-//	err = pe.PutOnStream(a, source, n, 1, stream)
-//	err = pe.BarrierOnStream(layout.TeamWorld, stream)
-//
-// # Addresses
-//
-// All addresses are numbers: those of device or host memory of this process. An address in the heap also means the same place
-// in another PE's heap where a call takes a PE.
-//
-// # Collective calls
-//
-// Init, Malloc and its like, Free, RegisterSymmetric and Finalize are called by all PEs, in the same order, with the same
-// sizes. This is checked: if one PE asks for something else, or cannot do it, all get an error and nothing has changed.
-// Calls that make or end a team are made by all PEs of its parent or, for TeamCreate, by all members. If one of them is not
-// there in time, or a collective operation between PEs without GPUs ends so, the job ends for all.
-//
-// # Errors
-//
-// Every error is an *Error with a layout.Status*. No call waits longer than Config.Timeout. When a PE dies, waits end
-// everywhere, those of kernels too, and every call returns an error with StatusPeer that names it. Nothing but Finalize is of
-// use then.
-//
-// # Concurrency
-//
-// A PE's methods may be called by any goroutine at any time, in the same order on all PEs where they are collective. That order
-// is among the blocking operations of one team, which are done one after the other; those of several teams, and calls that are
-// not collective, go on beside them, so that one goroutine's may be what another's waits for. Operations of several teams that
-// move data at once on one GPU must fit on it together: Config.MaxCTAs. OnStream calls return when the work is queued, allocate nothing, and may be captured into CUDA graphs, which stay valid until
-// Finalize. A process may have any number of PEs, of one job or of several.
 package shmem
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
-	"os"
-	"sync"
-	"sync/atomic"
+	"math/bits"
 	"time"
 	"unsafe"
 
-	"github.com/lgpu/lgpu/shmem/bootstrap"
-	"github.com/lgpu/lgpu/shmem/cuda"
-	"github.com/lgpu/lgpu/shmem/heap"
-	"github.com/lgpu/lgpu/shmem/kernels"
 	"github.com/lgpu/lgpu/shmem/layout"
-	"github.com/lgpu/lgpu/shmem/mlx5"
 	"github.com/lgpu/lgpu/shmem/transport"
-	"github.com/lgpu/lgpu/shmem/transport/p2p"
 )
 
-// PE is this process's part of a job: one instance of the library.
+// PE is this process's part of a job: one instance of the library. Its methods are those of its parts: see the package
+// documentation.
 type PE struct {
-	c    Config
-	log  *slog.Logger
-	b    bootstrap.Bootstrap
-	owns bool // b is closed by Finalize
-	rank int
-	size int
+	*job
+	*executor
+	*routes
+	*symmetricHeap
+	*buffers
+	*operations
+	*streamOperations
+	*teams
+	*collectives
 
-	ctx  *cuda.Context // nil for a plain CPU PE
-	d    *cuda.Driver
-	kind transport.Kind
-
-	self  transport.PeerInfo
-	peers []transport.PeerInfo
-
-	// What all agreed on.
-	heapBytes, chunk uint64
-	static           uint64
-	keep             uint64
-	maxTeams         int
-	timeout          time.Duration
-	ctas             int
-	uniform          bool
-
-	mem      memory
-	heapBase uint64
-	tables   *tables
-
-	// +checklocks:mu
-	mu     sync.Mutex // heap, chunks, teams: what collective calls change
-	heap   *heap.Heap
-	chunks map[uint64]transport.Chunk // by offset
-
-	held atomic.Pointer[heap.Extents] // those of heap, for calls that do not wait for mu
-
-	// localsMu is apart from mu, which a collective call holds while it waits for other PEs. It is taken behind mu.
-	localsMu sync.Mutex
-	locals   map[uint64]uint64 // sizes of registered buffers outside of the heap, by address
-
-	p2p        *p2p.Transport
-	transports []transport.Transport
-	networks   []string // by PE: why it has no network transport, "" if it has; empty where none was looked for
-	reach      transport.Reachability
-	matrix     transport.Matrix
-	choice     transport.Choice
-	mapped     []uint64 // by PE: where its heap is here, 0; what operations use
-	atomic     []bool   // by PE: native atomics work there
-	queued     bool     // some PE is reached by queues
-	memops     bool     // streams can write and wait for words
-
-	state       *layout.State
-	control     *layout.Control
-	controlAddr uint64
-
-	internal internal
-
-	teams [layout.MaxTeams]atomic.Pointer[team]
-
-	hot hot
-
-	stats    Stats
-	closed   atomic.Bool
-	lost     atomic.Pointer[Error]
-	stop     chan struct{}
-	watching sync.WaitGroup
-	begun    time.Time
+	// Init sets these; they do not change afterwards.
+	c      Config
+	terms  terms
+	tables *tables
+	state  *layout.State
+	phases []Phase
+	took   time.Duration
 }
 
-// Stats are how long Init took, by phase, and what the PE holds.
+// Stats are how long Init took, by phase, and how often the heap has grown and shrunk.
 type Stats struct {
 	// Phases of Init, in order.
 	Phases []Phase       `json:"phases"`
@@ -140,43 +50,6 @@ type Stats struct {
 type Phase struct {
 	Name string        `json:"name"`
 	Took time.Duration `json:"took_ns"`
-}
-
-// Rank is the number of this PE.
-func (p *PE) Rank() int { return p.rank }
-
-// Size is the number of PEs.
-func (p *PE) Size() int { return p.size }
-
-// Context is the CUDA context that the PE works in, nil for a plain CPU PE.
-func (p *PE) Context() *cuda.Context { return p.ctx }
-
-// Kind is where the heap lies.
-func (p *PE) Kind() transport.Kind { return p.kind }
-
-// State is what a kernel gets by value. It does not change after Init.
-func (p *PE) State() layout.State { return *p.state }
-
-// StateAddress is where State lies, for C; it stays valid until Finalize.
-func (p *PE) StateAddress() unsafe.Pointer { return unsafe.Pointer(p.state) }
-
-// HeapRange is the address of the heap and its size in addresses.
-func (p *PE) HeapRange() (base, bytes uint64) { return p.heapBase, p.heapBytes }
-
-// HeapUse is how much memory the heap has, and how much of that is allocated, the library's own included.
-func (p *PE) HeapUse() (mapped, used uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.heap.Mapped(), p.heap.Used()
-}
-
-// Stats returns what was measured.
-func (p *PE) Stats() Stats {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.stats
-	s.Phases = append([]Phase(nil), s.Phases...)
-	return s
 }
 
 // Info is what there is to know about a PE, for people and tools. Memory is in bytes.
@@ -207,142 +80,259 @@ type TeamInfo struct {
 	Direct  bool   `json:"direct"` // each maps the memory of all others
 }
 
-// Info collects what there is to know.
-func (p *PE) Info() Info {
-	mapped, used := p.HeapUse()
-	i := Info{PE: p.rank, PEs: p.size, Memory: p.kind.String(), HeapBase: p.heapBase, HeapMax: p.heapBytes, HeapMapped: mapped,
-		HeapUsed: used, Chunk: p.chunk, Timeout: p.timeout, Stats: p.Stats(), Settings: p.c.Settings}
-	name := func(j int) string {
-		if j == transport.None {
-			return ""
+// known is an error that all PEs have, so that the others need not be told.
+type known struct{ error }
+
+func (k *known) Unwrap() error { return k.error }
+
+// Init makes this process a PE of its job. All PEs call it. Its steps are few exchanges and few driver calls:
+//
+//	bootstrap; device; hello: who and where the PEs are, and what they want; addresses of the heap; transports and what
+//	they reach: the reachability matrix; network endpoints, if some PE needs them; first piece of heap; state and teams.
+func Init(ctx context.Context, c Config) (_ *PE, err error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	begun := time.Now()
+	p := &PE{c: c, job: newJob(&c)}
+	for _, w := range c.Warnings {
+		p.log.Warn(w)
+	}
+	through := false
+	defer func() {
+		if !through && err == nil { // a panic, which goes on after this: the others must not wait for this PE
+			err = errors.New("a defect: it panicked")
+			p.abortInit(err)
 		}
-		return p.transports[j].Name()
-	}
-	hosts := map[uint64]bool{}
-	for pe := range p.size {
-		i.RMA, i.AMO = append(i.RMA, name(p.choice.RMA[pe])), append(i.AMO, name(p.choice.AMO[pe]))
-		hosts[p.peers[pe].Host] = true
-	}
-	i.Hosts = len(hosts)
-	for id := range p.teams {
-		if t := p.teams[id].Load(); t != nil {
-			i.Teams = append(i.Teams, TeamInfo{TeamID(id), append([]int(nil), t.members...), t.entry.Flags&layout.TeamDirect != 0})
+		if err != nil {
+			p.teardown()
+			err = wrap("init", err)
 		}
+	}()
+	last := begun
+	for _, step := range []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"bootstrap", p.openJob}, {"device", p.openDevice}, {"hello", p.hello}, {"heap", p.openHeap},
+		{"transports", p.openTransports}, {"network", p.connect}, {"memory", p.openMemory}, {"state", p.openState},
+		{"barrier", p.meetAll},
+	} {
+		if err := step.do(ctx); err != nil {
+			// The others must not wait for this PE until they time out.
+			if !errors.As(err, new(*known)) {
+				p.abortInit(err)
+			}
+			if errors.As(err, new(*Error)) {
+				return nil, err // it says enough
+			}
+			return nil, fmt.Errorf("%s: %w", step.name, err)
+		}
+		now := time.Now()
+		p.phases = append(p.phases, Phase{step.name, now.Sub(last)})
+		last = now
 	}
-	return i
+	p.took = last.Sub(begun)
+	p.watching.Go(p.watch)
+	p.log.Info("ready", "pe", p.rank, "pes", p.size, "memory", p.terms.kind.String(), "init", p.took)
+	through = true
+	return p, nil
 }
 
-// Abort ends the job at all PEs with an error there.
-func (p *PE) Abort(code int, why string) { p.b.Abort(code, why) }
+func (p *PE) openJob(ctx context.Context) error { return p.join(ctx, &p.c) }
 
-// Err is what is wrong with the job: a dead PE, or the first error that a kernel met; nil if nothing is.
-func (p *PE) Err() error { return p.check("state") }
+func (p *PE) openDevice(context.Context) (err error) {
+	p.executor, err = openExecutor(p.job, &p.c)
+	return err
+}
 
-// check is asked by every call. It must be cheap: three loads.
-func (p *PE) check(op string) error {
-	if p.closed.Load() {
-		return fault(layout.StatusState, op, -1, "after Finalize")
+func (p *PE) hello(ctx context.Context) error {
+	w, err := wishesOf(&p.c, p.executor)
+	if err != nil {
+		return err
 	}
-	if e := p.lost.Load(); e != nil {
-		return &Error{Status: e.Status, Op: op, PE: e.PE, Err: e.Err}
+	p.terms, err = p.job.hello(ctx, w)
+	return err
+}
+
+func (p *PE) openHeap(context.Context) (err error) {
+	p.symmetricHeap, err = openHeap(p.executor, &p.terms)
+	return err
+}
+
+func (p *PE) openTransports(ctx context.Context) (err error) {
+	p.routes, err = openRoutes(ctx, &p.c, p.executor, p.symmetricHeap.heapRange, p.terms.uniform)
+	p.symmetricHeap.routes = p.routes
+	return err
+}
+
+func (p *PE) connect(ctx context.Context) error { return p.routes.connect(ctx, &p.c) }
+
+func (p *PE) openMemory(ctx context.Context) error { return p.symmetricHeap.firstExtent(ctx) }
+
+// openState makes what kernels see, and the parts of the PE that use it.
+func (p *PE) openState(context.Context) error {
+	p.locate()
+	var err error
+	if p.tables, err = newTables(p.ctx, p.size, p.terms.maxTeams); err != nil {
+		return err
 	}
-	if s := atomic.LoadUint32(&p.control.Status); s != layout.StatusOK {
-		return p.deviceError(op, s)
+	if err := p.executor.start(); err != nil {
+		return err
+	}
+	shift := uint32(bits.TrailingZeros64(p.chunk))
+	s := &layout.State{
+		Version: layout.Version, PE: uint32(p.rank), PEs: uint32(p.size), HeapBase: p.heapBase, HeapBytes: p.heapBytes,
+		Peers: p.tables.peers, Remote: p.tables.remote, KeyShift: shift, Teams: p.tables.teams,
+		Control: p.pinned, TimeoutNanos: uint64(p.timeout), Self: p.tables.self,
+	}
+	for _, t := range p.transports {
+		if err := t.State(s); err != nil {
+			return err
+		}
+	}
+	if s.KeyShift != shift {
+		return fmt.Errorf("the network transport wants keys of %d bytes, the heap's chunks are %d", uint64(1)<<s.KeyShift, p.chunk)
+	}
+	for pe := range min(p.size, layout.InlinePeers) {
+		s.Peer[pe] = p.peerWord(pe)
+	}
+	p.state = s
+	p.assemble()
+	return p.storeState()
+}
+
+// peerWord is what kernels see of a PE's mapping.
+func (p *PE) peerWord(pe int) uint64 {
+	if p.routes.atomic[pe] {
+		return p.mapped[pe] | layout.PeerAtomic
+	}
+	return p.mapped[pe]
+}
+
+// assemble makes the parts of the PE that work once the heap has memory.
+func (p *PE) assemble() {
+	p.launcher.start(p.state, p.terms.ctas, p.queued)
+	p.buffers = &buffers{job: p.job, exec: p.executor, routes: p.routes, tables: p.tables, bytes: map[uint64]uint64{}}
+	p.operations = &operations{job: p.job, exec: p.executor, routes: p.routes, heap: p.symmetricHeap, buffers: p.buffers}
+	p.streamOperations = &streamOperations{ops: p.operations, waitMemop: p.c.StreamWaitMemop}
+	mail := &mailboxes{job: p.job, exec: p.executor, routes: p.routes, heap: p.symmetricHeap, ops: p.operations,
+		count: make([]uint64, p.size)}
+	p.teams = &teams{job: p.job, exec: p.executor, routes: p.routes, heap: p.symmetricHeap, tables: p.tables, mail: mail,
+		maxTeams: p.terms.maxTeams}
+	p.collectives = &collectives{job: p.job, exec: p.executor, routes: p.routes, heap: p.symmetricHeap,
+		teams: p.teams}
+}
+
+// storeState writes the tables, with the teams that exist from the start, and clears the library's own part of the
+// heap.
+func (p *PE) storeState() error {
+	t := p.tables
+	image := make([]byte, t.bytes)
+	for pe := range p.size {
+		binary.LittleEndian.PutUint64(image[t.peers-t.base+uint64(pe)*8:], p.peerWord(pe))
+		binary.LittleEndian.PutUint64(image[t.remote-t.base+uint64(pe)*8:], p.bases[pe])
+	}
+	copy(image[t.self-t.base:], unsafe.Slice((*byte)(unsafe.Pointer(p.state)), unsafe.Sizeof(*p.state)))
+	if err := p.openTeams(image); err != nil {
+		return err
+	}
+	if err := p.write(t.base, image); err != nil {
+		return err
+	}
+	return p.zero(p.heapBase, p.reserved.bytes)
+}
+
+// meetAll is the last step: no PE returns from Init before the memory of all is ready.
+func (p *PE) meetAll(ctx context.Context) error {
+	if err := p.b.Barrier(ctx); err != nil {
+		return &known{err}
 	}
 	return nil
 }
 
-// deviceError is the error that a kernel left in Control.
-func (p *PE) deviceError(op string, status uint32) error {
-	c := p.control
-	pe := int(atomic.LoadUint32(&c.PE))
-	if pe >= p.size {
-		pe = -1
+// Finalize leaves the job: all PEs call it. Work on streams must be done. After an error, or when the other PEs are
+// gone, it gives back what belongs to this PE alone.
+func (p *PE) Finalize() error {
+	if !p.closed.CompareAndSwap(false, true) {
+		return fault(layout.StatusState, "finalize", -1, "already finalized")
 	}
-	if status == layout.StatusQueue {
-		s := atomic.LoadUint32(&c.Syndrome)
-		text := fmt.Sprintf("a kernel's work request %d on queue %d completed in error: syndrome %#02x, type %#02x, vendor %#02x, hardware %#02x",
-			atomic.LoadUint64(&c.Index), atomic.LoadUint32(&c.Queue), s&0xff, s>>16&0xff, s>>8&0xff, s>>24)
-		if s&0xff == mlx5.SyndromeFlushed { // the one completion entry of a queue holds the last that the NIC wrote
-			text += "; it was flushed because an earlier one had failed, whose completion it has overwritten"
-		}
-		return fault(status, op, pe, "%s", text)
+	var errs []error
+	if !p.plain() && !p.resident() {
+		// What still runs may use the heap. Work of a software HCA on the GPU never ends: then the program must wait
+		// for its own work before the call.
+		errs = append(errs, p.ctx.Do(p.d.Synchronize))
 	}
-	return fault(status, op, pe, "in a kernel: %s", statusText(status))
+	if p.lost.Load() == nil {
+		ctx, cancel := p.context()
+		// No PE uses this one's memory after the first barrier, none has it mapped after the second (in teardown).
+		errs = append(errs, p.b.Barrier(ctx))
+		cancel()
+	}
+	errs = append(errs, p.drain(), p.teardown())
+	return wrap("finalize", errors.Join(errs...))
 }
 
-// watch waits for the job's end and tells the kernels.
-func (p *PE) watch() {
-	select {
-	case <-p.stop:
+// teardown gives everything back. Some of it may not be there yet, if Init fails.
+func (p *PE) teardown() error {
+	p.stopWatching()
+	var errs []error
+	if p.teams != nil { // calls in progress end first
+		errs = append(errs, p.teams.endAll())
+	}
+	if p.symmetricHeap != nil {
+		errs = append(errs, p.symmetricHeap.close(p.leaveTogether))
+	}
+	errs = append(errs, p.tables.free())
+	if p.executor != nil {
+		errs = append(errs, p.executor.close())
+	}
+	errs = append(errs, p.leave())
+	if p.executor != nil {
+		errs = append(errs, p.executor.release())
+	}
+	return errors.Join(errs...)
+}
+
+// leaveTogether waits until no PE has this one's memory mapped, where all still can: else it would stay with them.
+func (p *PE) leaveTogether() {
+	if p.lost.Load() != nil {
 		return
-	case <-p.b.Lost():
 	}
-	p.lose(p.lostError("job"))
-}
-
-// lostError is the error of a job that is lost, as the bootstrap says.
-func (p *PE) lostError(op string) *Error {
-	pe, err := p.b.LostPE()
-	if err == nil {
-		err = errors.New("the job cannot go on")
+	ctx, cancel := p.context()
+	defer cancel()
+	if err := p.b.Barrier(ctx); err != nil {
+		p.log.Debug("not all PEs left together", "pe", p.rank, "error", err)
 	}
-	e := &Error{Status: Status(wrap(op, err)), Op: op, PE: pe, Err: err} // wrap's may be anything that has an Error in its chain
-	if e.Status == layout.StatusSystem || e.Status == layout.StatusState {
-		e.Status = layout.StatusPeer
+}
+
+// Kind is where the heap lies.
+func (p *PE) Kind() transport.Kind { return p.terms.kind }
+
+// State is what a kernel gets by value. It does not change after Init.
+func (p *PE) State() layout.State { return *p.state }
+
+// StateAddress is where State lies, for C; it stays valid until Finalize.
+func (p *PE) StateAddress() unsafe.Pointer { return unsafe.Pointer(p.state) }
+
+// Stats returns what was measured.
+func (p *PE) Stats() Stats {
+	s := Stats{Phases: append([]Phase(nil), p.phases...), Init: p.took}
+	p.symmetricHeap.addStats(&s)
+	return s
+}
+
+// Info collects what there is to know.
+func (p *PE) Info() Info {
+	mapped, used := p.HeapUse()
+	i := Info{PE: p.rank, PEs: p.size, Memory: p.terms.kind.String(), HeapBase: p.heapBase, HeapMax: p.heapBytes,
+		HeapMapped: mapped, HeapUsed: used, Chunk: p.chunk, Timeout: p.timeout, Teams: p.teams.infos(), Stats: p.Stats(),
+		Settings: p.c.Settings}
+	hosts := map[uint64]bool{}
+	for pe := range p.size {
+		i.RMA, i.AMO = append(i.RMA, p.transportName(p.choice.RMA[pe])), append(i.AMO, p.transportName(p.choice.AMO[pe]))
+		hosts[p.peers[pe].Host] = true
 	}
-	return e
+	i.Hosts = len(hosts)
+	return i
 }
-
-// lose ends all waits with an error. Only watch calls it.
-func (p *PE) lose(e *Error) {
-	pe := ^uint32(0)
-	if e.PE >= 0 {
-		pe = uint32(e.PE)
-	}
-	atomic.StoreUint32(&p.control.AbortPE, pe)
-	atomic.StoreUint32(&p.control.Abort, e.Status)
-	p.lost.Store(e)
-	p.log.Error("the job cannot go on", "pe", p.rank, "error", e.Err)
-}
-
-// context bounds one wait for the others.
-func (p *PE) context() (context.Context, context.CancelFunc) {
-	if p.timeout == 0 {
-		return context.WithCancel(context.Background())
-	}
-	return context.WithTimeout(context.Background(), p.timeout)
-}
-
-// deadline is when a wait that begins now ends.
-func (p *PE) deadline() time.Time {
-	if p.timeout == 0 {
-		return time.Now().Add(1 << 60)
-	}
-	return time.Now().Add(p.timeout)
-}
-
-// quietLogger is the logger of who gives none.
-func quietLogger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-}
-
-// hot is what calls on streams use again and again: one at a time, under mu.
-type hot struct {
-	mu     sync.Mutex
-	loader *loader
-	ready  chan struct{} // closed when the core is loaded
-	// rma and collective are the parameters of the kernel being launched; params points to one of them.
-	rma        *kernels.RMA
-	collective *kernels.Collective
-	launch     *cuda.Launch
-	params     [1]uintptr
-	functions  map[functionKey]uintptr
-	// stream is the PE's own, for blocking calls with one PE; serial keeps these apart, and none of them waits for other PEs.
-	serial sync.Mutex
-	stream uintptr
-	stage  uint64 // pinned host memory of stageBytes, for values
-}
-
-// stageBytes is room for what blocking calls pass between host and device.
-const stageBytes = 64 << 10

@@ -32,8 +32,8 @@ func plainConfig() Config {
 	return c
 }
 
-// job runs f as each of n PEs of this process, each with a configuration that change may alter.
-func job(t testing.TB, n int, change func(pe int, c *Config), f func(p *PE) error) {
+// plainJob runs f as each of n PEs of this process, each with a configuration that change may alter.
+func plainJob(t testing.TB, n int, change func(pe int, c *Config), f func(p *PE) error) {
 	t.Helper()
 	if err := tryJob(n, change, f); err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func pattern(pe, n int) []byte {
 
 func TestPlainPutGet(t *testing.T) {
 	const n = 3 << 20 // more than a chunk
-	job(t, 3, nil, func(p *PE) error {
+	plainJob(t, 3, nil, func(p *PE) error {
 		a, err := p.Malloc(n)
 		if err != nil {
 			return err
@@ -183,7 +183,7 @@ func TestAtomics(t *testing.T) {
 		{layout.AtomicAdd, layout.TypeFloat32, uint64(one(1.5)), uint64(one(2)), 0, uint64(one(3.5))},
 		{layout.AtomicAdd, layout.TypeFloat64, math.Float64bits(1.5), math.Float64bits(2), 0, math.Float64bits(3.5)},
 	} {
-		job(t, 1, nil, func(p *PE) error {
+		plainJob(t, 1, nil, func(p *PE) error {
 			a, err := p.Calloc(2, 8)
 			if err != nil {
 				return err
@@ -204,7 +204,7 @@ func TestAtomics(t *testing.T) {
 
 func TestPlainCollectives(t *testing.T) {
 	const n = 4
-	job(t, n, nil, func(p *PE) error {
+	plainJob(t, n, nil, func(p *PE) error {
 		me := uint64(p.Rank())
 		a, err := p.Malloc(n * 64)
 		if err != nil {
@@ -260,7 +260,7 @@ func TestPlainCollectives(t *testing.T) {
 }
 
 func TestTeams(t *testing.T) {
-	job(t, 4, nil, func(p *PE) error {
+	plainJob(t, 4, nil, func(p *PE) error {
 		for id, n := range map[TeamID]int{World: 4, Shared: 4, Node: 4, SameMyPE: 1, SameGPU: 1} {
 			if p.TeamPEs(id) != n {
 				return fmt.Errorf("team %d has %d members, want %d", id, p.TeamPEs(id), n)
@@ -301,11 +301,11 @@ func TestTeams(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if e := p.teams[last].Load().entry; e.Stride != 0 || p.TeamMyPE(last) != []int{2, 1, 3, 0}[p.Rank()] {
+			if e := p.teams.byID[last].Load().entry; e.Stride != 0 || p.TeamMyPE(last) != []int{2, 1, 3, 0}[p.Rank()] {
 				return fmt.Errorf("%+v", e)
 			}
 			for i, want := range []uint32{3, 1, 0, 2} {
-				if got := *hostPointer[uint32](p.teams[last].Load().entry.List + uint64(i)*4); got != want {
+				if got := *hostPointer[uint32](p.teams.byID[last].Load().entry.List + uint64(i)*4); got != want {
 					return fmt.Errorf("member %d in memory is %d", i, got)
 				}
 			}
@@ -327,7 +327,7 @@ func TestTeams(t *testing.T) {
 
 // TestGrowShrink: memory comes on demand and goes when nothing is in it, also from the middle.
 func TestGrowShrink(t *testing.T) {
-	job(t, 2, nil, func(p *PE) error {
+	plainJob(t, 2, nil, func(p *PE) error {
 		base, _ := p.HeapUse()
 		var at [3]uint64
 		for i := range at {
@@ -363,7 +363,7 @@ func TestGrowShrink(t *testing.T) {
 
 // TestNotTogether: what one PE asks for that the others do not is an error at all, and changes nothing.
 func TestNotTogether(t *testing.T) {
-	job(t, 3, nil, func(p *PE) error {
+	plainJob(t, 3, nil, func(p *PE) error {
 		before, used := p.HeapUse()
 		for _, try := range []func() error{
 			func() error { _, err := p.Malloc(uint64(100 + p.Rank()/2)); return err },
@@ -399,7 +399,7 @@ func TestNotTogether(t *testing.T) {
 
 // TestRollBack: memory that one PE cannot have is given back by all.
 func TestRollBack(t *testing.T) {
-	job(t, 3, nil, func(p *PE) error {
+	plainJob(t, 3, nil, func(p *PE) error {
 		before, _ := p.HeapUse()
 		real := p.mem
 		if p.Rank() == 1 {
@@ -426,7 +426,7 @@ func TestRollBack(t *testing.T) {
 }
 
 func TestArguments(t *testing.T) {
-	job(t, 2, nil, func(p *PE) error {
+	plainJob(t, 2, nil, func(p *PE) error {
 		a, err := p.Malloc(64)
 		if err != nil {
 			return err
@@ -470,7 +470,7 @@ func TestArguments(t *testing.T) {
 
 // What fails at one PE has the same status at all.
 func TestOneFails(t *testing.T) {
-	job(t, 2, nil, func(p *PE) error {
+	plainJob(t, 2, nil, func(p *PE) error {
 		var failure error
 		if p.Rank() == 0 {
 			failure = fmt.Errorf("64 bytes of device memory: %w", &cuda.Error{Call: "cuMemCreate", Code: cuda.OutOfMemory})
@@ -526,7 +526,8 @@ func TestDeath(t *testing.T) {
 	}
 }
 
-// TestCarriedError: a bootstrap of callbacks may say with an error of this package's why it fails, somewhere in the chain.
+// TestCarriedError: a bootstrap of callbacks may say with an error of this package's why it fails, somewhere in the
+// chain.
 func TestCarriedError(t *testing.T) {
 	fail := make(chan struct{})
 	why := fmt.Errorf("carried by another instance: %w", fault(layout.StatusTimeout, "put", 1, "too late"))
@@ -567,7 +568,7 @@ func TestCarriedError(t *testing.T) {
 
 // TestForeign: memory that cannot be part of the heap is refused at all PEs, as not supported.
 func TestForeign(t *testing.T) {
-	job(t, 2, nil, func(p *PE) error {
+	plainJob(t, 2, nil, func(p *PE) error {
 		if _, err := p.RegisterSymmetric(1<<40, heap.MinChunk); Status(err) != layout.StatusSupport {
 			return fmt.Errorf("a buffer for a heap in host memory: %v", err)
 		}
@@ -576,7 +577,7 @@ func TestForeign(t *testing.T) {
 }
 
 func TestTimeout(t *testing.T) {
-	job(t, 2, func(_ int, c *Config) { c.Timeout = 100 * time.Millisecond }, func(p *PE) error {
+	plainJob(t, 2, func(_ int, c *Config) { c.Timeout = 100 * time.Millisecond }, func(p *PE) error {
 		a, err := p.Calloc(1, 8)
 		if err != nil {
 			return err
@@ -590,7 +591,7 @@ func TestTimeout(t *testing.T) {
 
 // TestCycles: what Init takes Finalize gives back.
 func TestCycles(t *testing.T) {
-	cycle := func() { job(t, 2, nil, func(p *PE) error { _, err := p.Malloc(5 << 20); return err }) }
+	cycle := func() { plainJob(t, 2, nil, func(p *PE) error { _, err := p.Malloc(5 << 20); return err }) }
 	cycle()
 	before, maps := descriptors(t), mappings(t)
 	for range 20 {
@@ -624,7 +625,7 @@ func mappings(t testing.TB) int {
 
 // TestConcurrent: operations of many goroutines do not disturb each other.
 func TestConcurrent(t *testing.T) {
-	job(t, 2, nil, func(p *PE) error {
+	plainJob(t, 2, nil, func(p *PE) error {
 		a, err := p.Calloc(64, 8)
 		if err != nil {
 			return err
@@ -655,7 +656,7 @@ func TestConcurrent(t *testing.T) {
 }
 
 func TestState(t *testing.T) {
-	job(t, 2, nil, func(p *PE) error {
+	plainJob(t, 2, nil, func(p *PE) error {
 		s := p.State()
 		if s.Version != layout.Version || s.PE != uint32(p.Rank()) || s.PEs != 2 || s.HeapBase != p.heapBase || s.Queues != 0 {
 			return fmt.Errorf("%+v", s)

@@ -34,9 +34,9 @@ func AllVariables() []Variable {
 	return all
 }
 
-// BootstrapOptions are those of a bootstrap for c: times are as the settings LSHMEM_BOOTSTRAP_* say, and its collectives, the
-// heap's calls among them, wait for as long as Timeout, in Init for a minute at least. lookup is where variables are found; nil
-// is in Settings, and what is not there in the process's environment.
+// BootstrapOptions are those of a bootstrap for c: times are as the settings LSHMEM_BOOTSTRAP_* say, and its
+// collectives, the heap's calls among them, wait for as long as Timeout, in Init for a minute at least. lookup is where
+// variables are found; nil is in Settings, and what is not there in the process's environment.
 func (c *Config) BootstrapOptions(lookup func(name string) (string, bool)) (bootstrap.Options, error) {
 	if lookup == nil {
 		lookup = func(name string) (string, bool) {

@@ -121,6 +121,8 @@ type seat struct {
 }
 
 // Runner is the policy at work. Its methods may be called by several goroutines. It implements tenant.GateHandler.
+//
+// The unexported methods are called with mu locked, except attach, want, closed, gone and keepTime, which lock it.
 type Runner struct {
 	config Config
 	wake   int // eventfd: Next may have changed, or it is over

@@ -1,6 +1,6 @@
 // Package bootstrap is how the PEs of a job find each other before they have memory in common: each learns its number
-// and gets small blobs of the others (addresses, keys, tokens) by allgather, alltoall and barrier, and hears when one of
-// them dies.
+// and gets small blobs of the others (addresses, keys, tokens) by allgather, alltoall and barrier, and hears when one
+// of them dies.
 //
 // Most programs are started by lgpu run --pes, srun or mpirun and call
 //
@@ -22,12 +22,12 @@
 //     names the PEs that are missing.
 //   - All PEs must call the same collectives in the same order. If they do not, each gets a MismatchError that names
 //     two of them and what they called.
-//   - A PE whose process or machine dies, that aborts, or that gives up a collective ends the job: Lost is closed at all
-//     others and every call there returns the reason. So does the root's death. A PE that called Close has left in
-//     order; only a collective that still needs it fails.
+//   - A PE whose process or machine dies, that aborts, or that gives up a collective ends the job: Lost is closed at
+//     all others and every call there returns the reason. The root's death has the same effect. A PE that called Close
+//     has left in order; only a collective that still needs it fails.
 //   - The first error is final: PEs may have seen different ends of the collective that failed. Close, and start anew.
-//   - Who does not know the secret in the UniqueID cannot join, nor change or repeat a message of those who do. Messages
-//     are not encrypted.
+//   - A process that does not know the secret in the UniqueID cannot join, nor change or repeat a message of those that
+//     do. Messages are not encrypted.
 //
 // All methods of a Bootstrap may be called at the same time; collectives then run one after the other in an order that
 // is not defined, which is right only where the PEs agree on it by other means.
@@ -57,7 +57,7 @@ const (
 	DefaultHeartbeat   = 10 * time.Second
 )
 
-// Bootstrap is one PE's place in a job.
+// Bootstrap is one PE's membership in a job.
 type Bootstrap interface {
 	// Rank is the number of this PE, from 0.
 	Rank() int
@@ -73,8 +73,8 @@ type Bootstrap interface {
 	Abort(code int, why string)
 	// Lost is closed when the job cannot go on, because a PE died or aborted, the root is gone, or a collective failed.
 	Lost() <-chan struct{}
-	// LostPE says why Lost is closed, and which PE is to blame: -1 if it is the root, or no single one. The error is nil,
-	// and the number -1, as long as Lost is open.
+	// LostPE says why Lost is closed, and which PE is to blame: -1 if it is the root, or no single one. The error is
+	// nil, and the number -1, as long as Lost is open.
 	LostPE() (int, error)
 	// Close leaves the job in order. If the root runs in this process it waits a few seconds for the others to leave.
 	// Calls under way, and later ones, return ErrClosed.
@@ -85,12 +85,12 @@ type Bootstrap interface {
 type Options struct {
 	// JoinTimeout is how long to wait for the root and for all PEs. 0 is DefaultJoinTimeout.
 	JoinTimeout time.Duration
-	// Timeout is how long a collective may take, from the first PE that calls it, at most Forever. A context may make it
-	// less. 0 is DefaultTimeout.
+	// Timeout is how long a collective may take, from the first PE that calls it, at most Forever. A context may make
+	// it less. 0 is DefaultTimeout.
 	Timeout time.Duration
 	// Heartbeat is how long a machine may be silent until it counts as dead. 0 is DefaultHeartbeat between machines and
-	// none within one, where the kernel says at once who died, and where a PE may be stopped (by a terminal, a debugger)
-	// as long as one likes. A negative one is none at all; a positive one holds within a machine too.
+	// none within one, where the kernel says at once who died, and where a PE may be stopped (by a terminal, a
+	// debugger) as long as one likes. A negative one is none at all; a positive one holds within a machine too.
 	Heartbeat time.Duration
 	// Instance tells apart the jobs that the same processes have with one id, at the same time or one after the other.
 	// FromEnv counts by itself.

@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// TestMain is the program itself when a test starts PEs as processes, and otherwise checks that nothing is left running.
+// TestMain is the program itself when a test starts PEs as processes, and otherwise checks that nothing is left
+// running.
 func TestMain(m *testing.M) {
 	if _, ok := os.LookupEnv(scriptVariable); ok {
 		os.Exit(process())
@@ -321,8 +322,8 @@ func TestInstances(t *testing.T) {
 	wg.Wait()
 }
 
-// Programs that a PE runs one after the other: each counts its instances from 0, and a PE may come again before the others have
-// left.
+// Programs that a PE runs one after the other: each counts its instances from 0, and a PE may come again before the
+// others have left.
 func TestPrograms(t *testing.T) {
 	root, err := Listen(t.Context(), ListenOptions{Local: true, Keep: true})
 	if err != nil {
@@ -596,7 +597,7 @@ func TestBadCallbacks(t *testing.T) {
 	}
 }
 
-// A gather of several calls makes no more of them when it is over, however well the first that was left behind returns.
+// A gather of several calls makes no more of them when it is over, however well the first that was abandoned returns.
 func TestLeftBehind(t *testing.T) {
 	for name, end := range map[string]func(b Bootstrap, cancel func()){
 		"context": func(_ Bootstrap, cancel func()) { cancel() },

@@ -10,9 +10,9 @@ import (
 )
 
 // Callbacks are the collectives that a program has already, of MPI or of torch's store. AllGather or AllGatherFixed is
-// needed; what else is missing is made of it. They are called one at a time, on goroutines of their own, unless one is left
-// behind. Their context ends at the collective's timeout, when the job is lost, and behind Close; a collective that is made
-// of several calls makes no more of them then.
+// needed; what else is missing is made of it. They are called one at a time, on goroutines of their own, unless one is
+// abandoned. Their context ends at the collective's timeout, when the job is lost, and after Close; a collective
+// that is made of several calls makes no more of them then.
 type Callbacks struct {
 	// AllGather is as in Bootstrap.
 	AllGather func(ctx context.Context, mine []byte) ([][]byte, error)
@@ -28,12 +28,12 @@ type Callbacks struct {
 	Lost <-chan struct{}
 	// LostPE says which PE died, -1 if that is not known, and why; nil is that it is not known.
 	LostPE func() (int, error)
-	// Close is called at most once, by Bootstrap.Close. A callback that was left behind may still be under way.
+	// Close is called at most once, by Bootstrap.Close. A callback that was abandoned may still be under way.
 	Close func() error
 }
 
 // FromCallbacks returns PE rank of size of a job whose collectives are those of c. A callback that does not return
-// within Options.Timeout is left behind, and the job is lost.
+// within Options.Timeout is abandoned, and the job is lost.
 func FromCallbacks(rank, size int, c Callbacks, o Options) (Bootstrap, error) {
 	if err := checkPlace(rank, size); err != nil {
 		return nil, err
@@ -218,7 +218,7 @@ func (b *carried) fixed(ctx context.Context, mine []byte) ([][]byte, error) {
 	if longest*uint64(b.size) > maxRound {
 		return nil, fmt.Errorf("%d PEs bring up to %d bytes each; %d MiB in all are possible", b.size, longest, maxRound>>20)
 	}
-	select { // was the first call left behind?
+	select { // was the first call abandoned?
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-b.closed:

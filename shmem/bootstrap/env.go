@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// places are the pairs of variables that launchers set: this PE's number, and how many there are. A pair without lgpu's
-// own names counts only where LSHMEM_BOOTSTRAP is set.
-var places = [][2]string{
+// launchers are the pairs of variables that launchers set: this PE's number, and how many there are. A pair without
+// lgpu's own names counts only where LSHMEM_BOOTSTRAP is set.
+var launchers = [][2]string{
 	{EnvPE, EnvPEs},
 	{"PMI_RANK", "PMI_SIZE"},
 	{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
@@ -29,8 +29,8 @@ var places = [][2]string{
 //	                        characters or more
 //	LSHMEM_BOOTSTRAP_TIMEOUT, _JOIN_TIMEOUT, _HEARTBEAT   seconds, or such as 90s or 5m; for what o leaves out
 //
-// ErrNotSet says that there is no such job. Each call in a process joins one more instance, so that all PEs must call it
-// equally often.
+// ErrNotSet says that there is no such job. Each call in a process joins one more instance, so that all PEs must call
+// it equally often.
 func FromEnv(ctx context.Context, o Options) (Bootstrap, error) {
 	e, err := readEnv(o)
 	if err != nil {
@@ -105,7 +105,7 @@ func readEnv(o Options) (environment, error) {
 	env := lookup(o.Lookup)
 	e := environment{bootstrap: env.get(EnvBootstrap), options: o}
 	var from [2]string
-	for _, p := range places {
+	for _, p := range launchers {
 		if env.get(p[0]) != "" && env.get(p[1]) != "" {
 			from = p
 			break
@@ -131,7 +131,8 @@ func readEnv(o Options) (environment, error) {
 }
 
 // TimesFromEnv returns o with the times that it leaves out as the environment has them, in LSHMEM_BOOTSTRAP_TIMEOUT,
-// LSHMEM_BOOTSTRAP_JOIN_TIMEOUT and LSHMEM_BOOTSTRAP_HEARTBEAT. FromEnv does that itself, Join and FromCallbacks do not.
+// LSHMEM_BOOTSTRAP_JOIN_TIMEOUT and LSHMEM_BOOTSTRAP_HEARTBEAT. FromEnv does that itself, Join and FromCallbacks do
+// not.
 func TimesFromEnv(o Options) (Options, error) {
 	err := errors.Join(
 		fromEnv(o.Lookup, EnvTimeout, &o.Timeout),

@@ -40,7 +40,8 @@ func works(t *testing.T, r *Root, instance uint32) {
 	closeAll(t, all)
 }
 
-// Strangers who send garbage, nothing, a byte now and then, too much, or leave half way keep nobody out and get nowhere.
+// Strangers who send garbage, nothing, a byte now and then, too much, or leave half way keep nobody out and get
+// nowhere.
 func TestStrangers(t *testing.T) {
 	r, err := Listen(t.Context(), ListenOptions{Local: true, Keep: true})
 	if err != nil {
@@ -261,7 +262,7 @@ func TestRefused(t *testing.T) {
 		_, err := Join(ctx, r.ID(), 1, 3, quick)
 		first <- err
 	})
-	waitSeats(t, r, 1)
+	waitConnected(t, r, 1)
 	for text, place := range map[string][2]int{
 		"PE 1 joined already, as process": {1, 3}, "says that the job has 4 PEs, PE 1 (process": {0, 4},
 	} {
@@ -281,7 +282,7 @@ func TestRefused(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	waitSeats(t, r, 2)
+	waitConnected(t, r, 2)
 	cancel()
 	if err := <-first; !errors.Is(err, context.Canceled) {
 		t.Error(err)

@@ -10,11 +10,11 @@ import (
 	"net/netip"
 )
 
-// idVersion is that of UniqueID's bytes and of the protocol behind it. It is raised when either changes.
+// idVersion is that of UniqueID's bytes and of the protocol that it belongs to. It is raised when either changes.
 const idVersion = 1
 
-// UniqueID is what a process needs to know to join a job: the root's addresses and a secret. Who has it may join, so it
-// is passed as one passes a password.
+// UniqueID is what a process needs to know to join a job: the root's addresses and a secret. Every
+// process that has it may join, so it must be passed on as a password is.
 //
 //	 0  version, little-endian u32
 //	 4  secret, 16 bytes

@@ -27,8 +27,8 @@ func (b *bundle) encoded() []byte {
 	return b.bytes
 }
 
-// seat is one PE's place in a job.
-type seat struct {
+// peer is what the root knows of one PE of a job.
+type peer struct {
 	out  outlet
 	who  string   // process and machine, for messages
 	gone bool     // left, or died
@@ -40,10 +40,10 @@ type seat struct {
 type job struct {
 	size int
 	over func(*job)    // called once, outside of mu, when every PE that joined is gone
-	done chan struct{} // closed behind it
+	done chan struct{} // closed after it
 
 	mu      sync.Mutex
-	seats   []*seat // by rank; nil has not joined
+	peers   []*peer // by rank; nil has not joined
 	joined  int
 	left    int
 	begun   bool
@@ -60,11 +60,11 @@ type job struct {
 }
 
 func newJob(size int, over func(*job)) *job {
-	return &job{size: size, over: over, done: make(chan struct{}), seats: make([]*seat, size), seq: 1}
+	return &job{size: size, over: over, done: make(chan struct{}), peers: make([]*peer, size), seq: 1}
 }
 
-// sit lets a PE in, or says why not. When it is the last, the job begins.
-func (j *job) sit(rank, size int, who string, timeout time.Duration, out outlet) error {
+// admit lets a PE in, or says why not. When it is the last, the job begins.
+func (j *job) admit(rank, size int, who string, timeout time.Duration, out outlet) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	switch {
@@ -72,10 +72,10 @@ func (j *job) sit(rank, size int, who string, timeout time.Duration, out outlet)
 		return fmt.Errorf("the job is over: %s", j.ended.err())
 	case size != j.size:
 		return fmt.Errorf("PE %d (%s) says that the job has %d PEs, %s says %d", rank, who, size, j.someone(), j.size)
-	case j.seats[rank] != nil:
-		return fmt.Errorf("PE %d joined already, as %s; this is %s", rank, j.seats[rank].who, who)
+	case j.peers[rank] != nil:
+		return fmt.Errorf("PE %d joined already, as %s; this is %s", rank, j.peers[rank].who, who)
 	}
-	j.seats[rank] = &seat{out: out, who: who}
+	j.peers[rank] = &peer{out: out, who: who}
 	j.joined++
 	if j.joined < j.size {
 		j.expect(timeout)
@@ -83,7 +83,7 @@ func (j *job) sit(rank, size int, who string, timeout time.Duration, out outlet)
 	}
 	j.begun = true
 	j.stopTimer()
-	for _, s := range j.seats {
+	for _, s := range j.peers {
 		s.out.begin()
 	}
 	return nil
@@ -91,7 +91,7 @@ func (j *job) sit(rank, size int, who string, timeout time.Duration, out outlet)
 
 // someone names a PE that has joined, for messages.
 func (j *job) someone() string {
-	for rank, s := range j.seats {
+	for rank, s := range j.peers {
 		if s != nil {
 			return fmt.Sprintf("PE %d (%s)", rank, s.who)
 		}
@@ -127,7 +127,7 @@ func (j *job) expired(id uint64) {
 		return
 	}
 	var missing []int
-	for rank, s := range j.seats {
+	for rank, s := range j.peers {
 		if s == nil || j.begun && !s.here {
 			missing = append(missing, rank)
 		}
@@ -159,7 +159,7 @@ func rounded(d time.Duration) time.Duration {
 func (j *job) call(rank int, o op, seq uint64, timeout time.Duration, parts [][]byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	s := j.seats[rank]
+	s := j.peers[rank]
 	if j.ended != nil || s.gone {
 		return // it will see
 	}
@@ -199,7 +199,7 @@ func (j *job) missLocked() {
 	if j.here == 0 || j.left == 0 {
 		return
 	}
-	for rank, s := range j.seats {
+	for rank, s := range j.peers {
 		if s.gone && !s.here {
 			j.endLocked(&ending{kind: endMismatch, pe: rank, other: j.first,
 				text: fmt.Sprintf("PE %d has left the job, PE %d calls %s (collective %d)", rank, j.first, j.op, j.seq)})
@@ -217,15 +217,15 @@ func (j *job) complete() {
 	shared := &bundle{}
 	if o == opAllGather {
 		shared.parts = make([][]byte, j.size)
-		for rank, s := range j.seats {
+		for rank, s := range j.peers {
 			shared.parts[rank] = s.mine[0]
 		}
 	}
-	for rank, s := range j.seats {
+	for rank, s := range j.peers {
 		b := shared
 		if o == opAllToAll {
 			b = &bundle{parts: make([][]byte, j.size)}
-			for from, other := range j.seats {
+			for from, other := range j.peers {
 				b.parts[from] = other.mine[rank]
 			}
 		}
@@ -233,7 +233,7 @@ func (j *job) complete() {
 			s.out.result(o, seq, b)
 		}
 	}
-	for _, s := range j.seats {
+	for _, s := range j.peers {
 		s.here, s.mine = false, nil
 	}
 }
@@ -251,7 +251,7 @@ func (j *job) leave(rank int) {
 // lose is a PE's death.
 func (j *job) lose(rank int, why string) {
 	j.depart(rank, func() {
-		j.endLocked(&ending{kind: endLost, pe: rank, other: -1, text: why + " (" + j.seats[rank].who + ")"})
+		j.endLocked(&ending{kind: endLost, pe: rank, other: -1, text: why + " (" + j.peers[rank].who + ")"})
 	})
 }
 
@@ -262,7 +262,7 @@ func (j *job) missing(rank int, why string) {
 	if rank >= j.size || j.ended != nil {
 		return
 	}
-	if s := j.seats[rank]; s == nil || !s.gone {
+	if s := j.peers[rank]; s == nil || !s.gone {
 		j.endLocked(&ending{kind: endLost, pe: rank, other: -1, text: why})
 	}
 }
@@ -270,7 +270,7 @@ func (j *job) missing(rank int, why string) {
 // depart marks that a PE is gone, and calls then under mu.
 func (j *job) depart(rank int, then func()) {
 	j.mu.Lock()
-	s := j.seats[rank]
+	s := j.peers[rank]
 	if s.gone {
 		j.mu.Unlock()
 		return
@@ -295,7 +295,7 @@ func (j *job) depart(rank int, then func()) {
 func (j *job) without(rank int) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return rank < j.size && j.seats[rank] != nil && j.seats[rank].gone && j.ended == nil
+	return rank < j.size && j.peers[rank] != nil && j.peers[rank].gone && j.ended == nil
 }
 
 // abort ends the job on behalf of a PE, or with rank -1 of the root.
@@ -322,7 +322,7 @@ func (j *job) endLocked(e *ending) {
 	}
 	j.ended = e
 	j.stopTimer()
-	for _, s := range j.seats {
+	for _, s := range j.peers {
 		if s == nil {
 			continue
 		}

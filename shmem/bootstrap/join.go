@@ -36,8 +36,9 @@ func Join(ctx context.Context, id UniqueID, rank, size int, o Options) (Bootstra
 	return b, err
 }
 
-// joinAt is Join where the root may be in this process, and acquired. Close releases it. A root that returns is one of PE 0's,
-// which makes a new one for an instance if it has left the one before: who meets the old root's end waits for the new one.
+// joinAt is Join where the root may be in this process, and acquired. Close releases it. A root that returns is one of
+// PE 0's, which makes a new one for an instance if it has left the one before: who meets the old root's end waits for
+// the new one.
 func joinAt(ctx context.Context, id UniqueID, rank, size int, o Options, here *Root, returns bool) (Bootstrap, error) {
 	if err := checkPlace(rank, size); err != nil {
 		return nil, err
@@ -84,13 +85,13 @@ type remote struct {
 	wg      sync.WaitGroup
 }
 
-// join reaches the root, takes the seat and waits for the others.
+// join reaches the root, joins the job and waits for the others.
 func (r *remote) join(ctx context.Context, addresses []netip.AddrPort, secret [secretSize]byte, until time.Time) error {
 	reach, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	var last error
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		err := r.sit(reach, addresses, secret, until)
+		err := r.connect(reach, addresses, secret, until)
 		if err == nil {
 			break
 		}
@@ -166,8 +167,8 @@ type permanent struct{ error }
 func (e *permanent) Unwrap() error        { return e.error }
 func (e *permanent) Is(target error) bool { return target == ErrRefused }
 
-// sit connects and takes the seat, up to the root's word that it was taken. Then the connection is read and beats.
-func (r *remote) sit(ctx context.Context, addresses []netip.AddrPort, secret [secretSize]byte, until time.Time) error {
+// connect connects to the root, up to its answer that it lets the PE in. Then the connection is read and beats.
+func (r *remote) connect(ctx context.Context, addresses []netip.AddrPort, secret [secretSize]byte, until time.Time) error {
 	l, err := reach(ctx, addresses, secret)
 	if err != nil {
 		return err

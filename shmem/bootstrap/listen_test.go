@@ -132,7 +132,7 @@ func TestListenAt(t *testing.T) {
 		b.Close()
 		r.Close()
 	}
-	r, err := ListenAt(t.Context(), "192.0.2.1:"+port, token, ListenOptions{}) // as behind a translated address
+	r, err := ListenAt(t.Context(), "192.0.2.1:"+port, token, ListenOptions{}) // as with a translated address
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -291,7 +291,7 @@ func Local(n int, o Options) ([]Bootstrap, error) {
 		l := &local{newMember(rank, n, o), j}
 		l.up = l
 		all[rank] = l
-		if err := j.sit(rank, n, "this process", o.JoinTimeout, l); err != nil {
+		if err := j.admit(rank, n, "this process", o.JoinTimeout, l); err != nil {
 			return nil, err
 		}
 	}

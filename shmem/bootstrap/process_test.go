@@ -26,7 +26,7 @@ import (
 //	abort                          abort with code 5
 //	exit                           end without leaving
 //	fork                           start a process that has all descriptors of this one
-//	cycles N                       leave, and then join and leave N instances more, one behind the other
+//	cycles N                       leave, and then join and leave N instances more, one after the other
 const scriptVariable = "BOOTSTRAP_TEST_SCRIPT"
 
 // process is the PE.
@@ -224,7 +224,7 @@ func TestKilledJoining(t *testing.T) {
 		root, at := launcher(t)
 		waiting := startPE(t, 0, 3, at, "")
 		victim := startPE(t, 1, 3, at, "")
-		waitSeats(t, root, 2)
+		waitConnected(t, root, 2)
 		victim.Process.Kill()
 		waiting.until("join: bootstrap: join as PE 0 of 3: PE 1 died: its process ended")
 	})
@@ -232,7 +232,7 @@ func TestKilledJoining(t *testing.T) {
 		t.Parallel()
 		root, at := launcher(t)
 		waiting := startPE(t, 0, 2, at, "")
-		waitSeats(t, root, 1)
+		waitConnected(t, root, 1)
 		root.Ended(1, "was killed by SIGSEGV")
 		waiting.until("join: bootstrap: join as PE 0 of 2: PE 1 died: was killed by SIGSEGV")
 		startPE(t, 0, 2, at, "").until("PE 1 died: was killed by SIGSEGV")
@@ -262,23 +262,23 @@ func TestKilledWithHeirs(t *testing.T) {
 	p.until("lost 1 PE 1 died: its process ended")
 }
 
-// waitSeats waits until n PEs sit.
-func waitSeats(t *testing.T, r *Root, n int) {
+// waitConnected waits until n PEs are connected.
+func waitConnected(t *testing.T, r *Root, n int) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		r.mu.Lock()
-		sitting := 0
+		connected := 0
 		for _, j := range r.jobs {
 			j.mu.Lock()
-			sitting += j.joined
+			connected += j.joined
 			j.mu.Unlock()
 		}
 		r.mu.Unlock()
-		if sitting == n {
+		if connected == n {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%d PEs joined, want %d", sitting, n)
+			t.Fatalf("%d PEs joined, want %d", connected, n)
 		}
 	}
 }
@@ -335,7 +335,8 @@ func TestRootInPE0(t *testing.T) {
 	})
 }
 
-// Instances one after the other, whose root is PE 0's: who is faster meets the end of the root before, and gets over it.
+// Instances one after the other, whose root is PE 0's: who is faster meets the end of the root before, and gets over
+// it.
 func TestCycles(t *testing.T) {
 	at := "tcp://" + freePort(t) + "?0123456789abcdef"
 	var all []*pe
@@ -349,8 +350,8 @@ func TestCycles(t *testing.T) {
 	}
 }
 
-// A PE that waits in the next instance when PE 0 leaves this one neither keeps PE 0's root open nor stays with it. One that
-// was told of an id whose root ends is not kept: there will be no other.
+// A PE that waits in the next instance when PE 0 leaves this one neither keeps PE 0's root open nor stays with it. One
+// that was told of an id whose root ends is not kept: there will be no other.
 func TestRootReturns(t *testing.T) {
 	env := map[string]string{EnvBootstrap: "tcp://" + freePort(t) + "?0123456789abcdef", EnvPEs: "2"}
 	a, err := parseTCP(env[EnvBootstrap])

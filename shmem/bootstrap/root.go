@@ -9,10 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -28,7 +26,8 @@ type ListenOptions struct {
 	Address string
 	// Token is a secret of at least MinToken bytes that the others have already; empty makes a random one.
 	Token string
-	// Keep goes on after a job has ended, for the next instance, until Close. Otherwise the root ends with its first job.
+	// Keep goes on after a job has ended, for the next instance, until Close. Otherwise the root ends with its first
+	// job.
 	Keep bool
 	// JoinTimeout bounds how long PEs wait for each other. 0 is what the most impatient of them asks for.
 	JoinTimeout time.Duration
@@ -38,8 +37,8 @@ type ListenOptions struct {
 	Lookup func(name string) (string, bool)
 }
 
-// MinToken is the least length of a secret that somebody chose. It should be random: who records a handshake can try
-// tokens at leisure.
+// MinToken is the least length of a token, a secret that a person chose. It should be random: an attacker who records a
+// handshake can try tokens without limit.
 const MinToken = 16
 
 // Bounds of what a root does for those that are not known to belong to it.
@@ -50,7 +49,7 @@ const (
 	lateFor          = DefaultJoinTimeout // that long after a job failed, PEs that come late are told so
 	closeGrace       = 5 * time.Second    // for others to leave before the process with the root does
 	maxOver          = 1024               // jobs whose end is remembered
-	writeTimeout     = 30 * time.Second   // a PE that reads nothing for so long, or what its kernel holds of it, is dead
+	writeTimeout     = 30 * time.Second   // a PE that reads nothing for so long is dead
 )
 
 // Root accepts the PEs of jobs. It is made by Listen.
@@ -63,22 +62,22 @@ type Root struct {
 	done      chan struct{}
 	wg        sync.WaitGroup
 
-	mu      sync.Mutex
-	closed  bool
-	jobs    map[uint32]*job
-	over    map[uint32]string // how jobs ended
-	pending []net.Conn        // by age
-	seated  map[*seated]struct{}
-	unused  *time.Timer
-	uses    int             // by PEs of this process
-	mine    map[uint32]bool // instances that they are in, or were in while others still are
-	blamed  int             // the PE that the first job that failed did so because of, -1 if none
-	dead    string          // of the first process that has ended, as Ended was told; empty if none has
-	idle    chan struct{}   // closed when no job of those is left, or this process has a PE again; nil if nobody waits for that
+	mu          sync.Mutex
+	closed      bool
+	jobs        map[uint32]*job
+	over        map[uint32]string // how jobs ended
+	pending     []net.Conn        // by age
+	connections map[*connection]struct{}
+	unused      *time.Timer
+	uses        int             // by PEs of this process
+	mine        map[uint32]bool // instances that they are in, or were in while others still are
+	blamed      int             // the PE that the first job that failed did so because of, -1 if none
+	dead        string          // of the first process that has ended, as Ended was told; empty if none has
+	idle        chan struct{}   // closed when no job is left or this process has a PE again; nil: not awaited
 }
 
-// Listen starts a root that serves until Close, or without Keep until its first job is over. The context bounds only the
-// call.
+// Listen starts a root that serves until Close, or without Keep until its first job is over. The context bounds only
+// the call.
 func Listen(ctx context.Context, o ListenOptions) (*Root, error) {
 	if err := fromEnv(o.Lookup, EnvHeartbeat, &o.Heartbeat); err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
@@ -92,7 +91,7 @@ func Listen(ctx context.Context, o ListenOptions) (*Root, error) {
 	}
 	r := &Root{
 		secret: secret, options: o, closing: make(chan struct{}), done: make(chan struct{}),
-		blamed: -1, jobs: map[uint32]*job{}, over: map[uint32]string{}, seated: map[*seated]struct{}{}, mine: map[uint32]bool{},
+		blamed: -1, jobs: map[uint32]*job{}, over: map[uint32]string{}, connections: map[*connection]struct{}{}, mine: map[uint32]bool{},
 	}
 	listeners, at, err := listen(ctx, o)
 	if err != nil {
@@ -126,8 +125,9 @@ func tokenSecret(token string) (s [secretSize]byte, err error) {
 // roots are those of NewUniqueID, so that the PE that shares a process with one can wait for the others.
 var roots sync.Map // UniqueID -> *Root
 
-// NewUniqueID starts a root in this process and returns what PEs need to join. The root ends with its first job, or when
-// nobody joins for ten minutes; if the process ends before, the job is lost for all PEs. The context bounds only the call.
+// NewUniqueID starts a root in this process and returns what PEs need to join. The root ends with its first job, or
+// when nobody joins for ten minutes; if the process ends before, the job is lost for all PEs. The context bounds only
+// the call.
 func NewUniqueID(ctx context.Context, o ListenOptions) (UniqueID, error) {
 	o.Keep = false
 	r, err := Listen(ctx, o)
@@ -161,8 +161,9 @@ func (r *Root) Abort(code int, why string) {
 	r.flush(time.Second)
 }
 
-// Ended tells the root that a PE's process has ended: who started it knows at once, also of one that never joined. If
-// the PE has left in order, or there is no job, nothing happens but that it cannot be in a later one.
+// Ended tells the root that a PE's process has ended. The process that started it calls this: it knows at once, also of
+// a PE that never joined. If the PE has left in order, or there is no job, the only effect is that it cannot join a
+// later one.
 func (r *Root) Ended(pe int, why string) {
 	r.mu.Lock()
 	if r.dead == "" { // others may end because of this one
@@ -210,8 +211,8 @@ func (r *Root) acquire(instance uint32) bool {
 }
 
 // release is the end of that use. The last one closes the root; if its job did not fail it first waits for the PEs of
-// other processes to leave the jobs that this process was in, if that takes not long, so that one that dies meanwhile is
-// noticed. Those that wait for the next job already will see the root's end, and come again.
+// other processes to leave the jobs that this process was in, if that takes not long, so that one that dies meanwhile
+// is noticed. Those that wait for the next job already will see the root's end, and come again.
 func (r *Root) release(instance uint32, failed bool) {
 	r.mu.Lock()
 	r.uses--
@@ -255,13 +256,13 @@ func (r *Root) close(right func() bool) {
 	for _, j := range r.jobs {
 		j.stop()
 	}
-	for s := range r.seated {
+	for s := range r.connections {
 		s.post(frame{kind: kindBye})
 	}
 	r.mu.Unlock()
 	r.flush(time.Second)
 	r.mu.Lock()
-	for s := range r.seated {
+	for s := range r.connections {
 		s.stop()
 	}
 	r.mu.Unlock()
@@ -311,8 +312,8 @@ func (r *Root) wait(most time.Duration) {
 // flush waits until everything posted so far is with the kernel.
 func (r *Root) flush(most time.Duration) {
 	r.mu.Lock()
-	marks := map[*seated]chan struct{}{}
-	for s := range r.seated {
+	marks := map[*connection]chan struct{}{}
+	for s := range r.connections {
 		marks[s] = s.mark()
 	}
 	r.mu.Unlock()
@@ -348,7 +349,7 @@ func (r *Root) accept(l net.Listener) {
 			c.Close()
 			return
 		}
-		if len(r.pending) >= maxPending { // whoever is slow makes place
+		if len(r.pending) >= maxPending { // the oldest is dropped
 			r.pending[0].Close()
 			r.pending = slices.Delete(r.pending, 0, 1)
 		}
@@ -377,11 +378,11 @@ func (r *Root) serve(c net.Conn) {
 	if err != nil {
 		return // a stranger gets no answer
 	}
-	s := newSeated(l, int(j.rank), time.Duration(j.silence)*time.Millisecond)
+	s := newConnection(l, int(j.rank), time.Duration(j.silence)*time.Millisecond)
 	s.listens = heartbeat(r.options.Heartbeat, c)
-	job, err := r.seat(s, j, c)
+	job, err := r.admit(s, j, c)
 	if errors.Is(err, errRootLeft) {
-		// It waits for a word; if it is gone there is nobody to tell.
+		// The PE waits for an answer; an error means that it is gone.
 		_ = l.send(frame{kind: kindBye}, time.Now().Add(handshakeTimeout))
 		return
 	}
@@ -394,7 +395,7 @@ func (r *Root) serve(c net.Conn) {
 	}
 	s.serve(job)
 	r.mu.Lock()
-	delete(r.seated, s)
+	delete(r.connections, s)
 	r.mu.Unlock()
 }
 
@@ -444,9 +445,9 @@ func (r *Root) greet(c net.Conn) (*link, join, error) {
 	return l, j, c.SetDeadline(time.Time{})
 }
 
-// refuse tells one that knows the secret why it gets no place. It returns why.
+// refuse tells one that knows the secret why it is not admitted. It returns why.
 func (l *link) refuse(why error) error {
-	// The PE waits for a word; if it is gone there is nobody to tell.
+	// The PE waits for an answer; an error means that it is gone.
 	_ = l.send(frame{kind: kindRefused, payload: []byte(short(why.Error()))}, time.Now().Add(handshakeTimeout))
 	return why
 }
@@ -457,8 +458,8 @@ const (
 	labelDown = "lshmem root to PE"
 )
 
-// seat gives a PE its place in the job that it names. The error is errRootLeft if the root is about to end.
-func (r *Root) seat(s *seated, w join, c net.Conn) (*job, error) {
+// admit makes a PE a member of the job that it names. The error is errRootLeft if the root is about to end.
+func (r *Root) admit(s *connection, w join, c net.Conn) (*job, error) {
 	timeout := time.Duration(w.timeout) * time.Millisecond
 	if most := r.options.JoinTimeout; most > 0 {
 		timeout = min(timeout, most)
@@ -489,7 +490,7 @@ func (r *Root) seat(s *seated, w join, c net.Conn) (*job, error) {
 	if r.unused != nil {
 		r.unused.Stop()
 	}
-	r.seated[s] = struct{}{}
+	r.connections[s] = struct{}{}
 	r.wg.Add(1)
 	r.mu.Unlock()
 	go func() {
@@ -498,9 +499,9 @@ func (r *Root) seat(s *seated, w join, c net.Conn) (*job, error) {
 	}()
 	s.post(frame{kind: kindAccept, payload: putMilliseconds(s.listens)})
 	who := fmt.Sprintf("process %d on %s", w.process.pid, host(w.host, c))
-	if err := j.sit(int(w.rank), int(w.size), who, time.Until(until), s); err != nil {
+	if err := j.admit(int(w.rank), int(w.size), who, time.Until(until), s); err != nil {
 		r.mu.Lock()
-		delete(r.seated, s)
+		delete(r.connections, s)
 		if r.closed { // meanwhile; that is also why the job is over
 			err = errRootLeft
 		}
@@ -569,7 +570,7 @@ func (r *Root) ended(instance uint32, j *job) {
 	}
 	close := !r.options.Keep && !r.closed && len(r.jobs) == 0 && e == nil
 	if !r.options.Keep && !r.closed && e != nil {
-		// Who comes late learns why there is no job.
+		// A PE that comes late learns why there is no job.
 		if r.unused != nil {
 			r.unused.Stop()
 		}
@@ -579,280 +580,4 @@ func (r *Root) ended(instance uint32, j *job) {
 	if close {
 		go r.Close()
 	}
-}
-
-// seated is a PE's connection, seen from the root.
-type seated struct {
-	*link
-	rank    int
-	beats   time.Duration // how often this PE wants to hear from us; 0 is never
-	listens time.Duration // how long it may be silent; 0 is forever
-	queue   chan outgoing
-	stopped chan struct{}
-	ended   chan struct{} // write has returned
-	once    sync.Once
-	awake   pulse
-}
-
-// outgoing is what is posted: a frame, or a mark to be closed when all before it is sent.
-type outgoing struct {
-	frame
-	bundle *bundle // the payload, if not nil
-	mark   chan struct{}
-}
-
-func newSeated(l *link, rank int, silence time.Duration) *seated {
-	return &seated{
-		link: l, rank: rank, beats: silence / 4,
-		queue: make(chan outgoing, 16), stopped: make(chan struct{}), ended: make(chan struct{}),
-	}
-}
-
-// post gives a frame to the writer. A PE has at most one result and a handful of notices outstanding; if there are more
-// it does not read.
-func (s *seated) post(f frame) { s.enqueue(outgoing{frame: f}) }
-
-func (s *seated) enqueue(o outgoing) {
-	select {
-	case s.queue <- o:
-	default:
-		s.stop()
-	}
-}
-
-// mark returns what is closed when everything posted before has been sent, or cannot be.
-func (s *seated) mark() chan struct{} {
-	m := make(chan struct{})
-	select {
-	case s.queue <- outgoing{mark: m}:
-	default:
-		close(m)
-	}
-	return m
-}
-
-// drain waits until the writer has sent what was posted, and ends it.
-func (s *seated) drain() {
-	select {
-	case <-s.mark():
-	case <-s.ended:
-	}
-	close(s.queue)
-	<-s.ended
-}
-
-// stop breaks the connection.
-func (s *seated) stop() {
-	s.once.Do(func() {
-		close(s.stopped)
-		s.conn.Close()
-	})
-}
-
-// write sends what is posted, and beats.
-func (s *seated) write() {
-	defer close(s.ended)
-	defer func() { // nobody waits for what is not sent any more
-		for {
-			select {
-			case o, ok := <-s.queue:
-				if !ok {
-					return
-				}
-				if o.mark != nil {
-					close(o.mark)
-				}
-			default:
-				return
-			}
-		}
-	}()
-	every := often(s.beats, s.listens/4)
-	var tick <-chan time.Time
-	if every > 0 {
-		t := time.NewTicker(every)
-		defer t.Stop()
-		tick = t.C
-		s.awake.beat(every)
-	}
-	for {
-		var err error
-		select {
-		case o, ok := <-s.queue:
-			if !ok {
-				return
-			}
-			if o.mark != nil {
-				close(o.mark)
-				continue
-			}
-			if o.bundle != nil {
-				o.payload = o.bundle.encoded()
-			}
-			err = s.send(o.frame, time.Now().Add(sendTimeout(s.listens)))
-		case <-tick:
-			s.awake.beat(every)
-			if s.beats > 0 {
-				err = s.send(frame{kind: kindBeat}, time.Now().Add(sendTimeout(s.listens)))
-			}
-		case <-s.stopped:
-			return
-		}
-		if err != nil {
-			s.stop() // the reader will see why
-			return
-		}
-	}
-}
-
-// often is the shorter of two intervals, of which 0 is never.
-func often(a, b time.Duration) time.Duration {
-	if a == 0 || b > 0 && b < a {
-		return b
-	}
-	return a
-}
-
-// The job's words.
-func (s *seated) begin() { s.post(frame{kind: kindBegin}) }
-
-func (s *seated) result(o op, seq uint64, b *bundle) {
-	s.enqueue(outgoing{frame: frame{kind: kindResult, op: o, seq: seq}, bundle: b})
-}
-
-func (s *seated) end(e *ending) { s.post(frame{kind: kindEnd, payload: e.marshal()}) }
-
-// serve reads what the PE says until it leaves or dies.
-func (s *seated) serve(j *job) {
-	defer func() {
-		s.stop()
-		<-s.ended
-	}()
-	for {
-		f, err := s.next(maxCall, s.listens, &s.awake)
-		if err != nil {
-			j.lose(s.rank, describe(err, "its", s.listens))
-			return
-		}
-		switch f.kind {
-		case kindBeat:
-		case kindBye:
-			j.leave(s.rank)
-			s.post(frame{kind: kindBye}) // so that it knows
-			select {
-			case <-s.mark():
-			case <-s.ended:
-			}
-			return
-		case kindAbort:
-			code, why, err := parseAbort(f.payload)
-			if err != nil {
-				j.lose(s.rank, err.Error())
-				return
-			}
-			j.abort(s.rank, code, why)
-		case kindCall:
-			timeout, parts, err := parseCall(f.payload, f.op, j.size)
-			if err != nil {
-				j.lose(s.rank, err.Error())
-				return
-			}
-			j.call(s.rank, f.op, f.seq, timeout, parts)
-		default:
-			j.lose(s.rank, fmt.Sprintf("it sent a message of kind %d, which only a root sends", f.kind))
-			return
-		}
-	}
-}
-
-// sendTimeout is how long a message may take to a side that may be silent so long.
-func sendTimeout(silence time.Duration) time.Duration {
-	if silence > 0 {
-		return min(max(silence, DefaultHeartbeat), writeTimeout)
-	}
-	return writeTimeout
-}
-
-// next is the next frame; an error if the other side is silent for longer than silence, unless this process slept.
-func (l *link) next(limit int, silence time.Duration, awake *pulse) (frame, error) {
-	if silence <= 0 {
-		return l.receive(limit)
-	}
-	wait := silence
-	for {
-		if err := l.conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
-			return frame{}, err
-		}
-		// Only the wait for a frame's first byte may be taken up again.
-		_, err := l.r.Peek(1)
-		switch {
-		case err == nil:
-			if err := l.conn.SetReadDeadline(time.Now().Add(max(silence, writeTimeout))); err != nil {
-				return frame{}, err
-			}
-			return l.receive(limit)
-		case !errors.Is(err, os.ErrDeadlineExceeded):
-			return frame{}, err
-		case awake.slept():
-			wait = silence
-		case wait == silence:
-			wait = silence / 8 // a busy machine may be late to see what has come
-		default:
-			return frame{}, err
-		}
-	}
-}
-
-// describe says why a connection ended, of one whose process is called its.
-func describe(err error, its string, silence time.Duration) string {
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Sprintf("nothing was heard of %s machine for %v", its, silence)
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET),
-		errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
-		return its + " process ended without leaving the job"
-	}
-	return err.Error()
-}
-
-// heartbeat is how long the other end of c may be silent.
-func heartbeat(option time.Duration, c net.Conn) time.Duration {
-	switch {
-	case option < 0:
-		return 0
-	case option > 0:
-		return option
-	}
-	if oneMachine(c) {
-		return 0 // the kernel knows who is dead
-	}
-	return DefaultHeartbeat
-}
-
-// pulse tells whether this process slept: stopped by a terminal, or with its machine. Its silence is then no sign that
-// others are dead.
-type pulse struct {
-	mu    sync.Mutex
-	every time.Duration
-	last  time.Time // of the last beat
-	until time.Time // a sleep was noticed; no silence before this means anything
-}
-
-// beat is to be called about every so often.
-func (p *pulse) beat(every time.Duration) {
-	now := time.Now()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.last.IsZero() && now.Sub(p.last) > 2*every {
-		p.until = now.Add(4 * every)
-	}
-	p.every, p.last = every, now
-}
-
-// slept says whether this process did, not long ago.
-func (p *pulse) slept() bool {
-	now := time.Now()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.last.IsZero() || now.Sub(p.last) > 2*p.every || now.Before(p.until)
 }

@@ -40,8 +40,9 @@ func identify(pid int) (self, error) {
 }
 
 // watch ends what is read from c when the process dies that is at its other end, on this machine. The kernel closes a
-// connection with the last process that has it, and that may be one that the PE forked. What the PE said before is still
-// read. The result ends the watch; it is nil where there is nothing to watch: the process is elsewhere, or hidden.
+// connection with the last process that has it, and that may be one that the PE forked. What the PE said before is
+// still read. The result ends the watch; it is nil where there is nothing to watch: the process is elsewhere, or
+// hidden.
 func watch(c net.Conn, who self) *os.File {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok || !oneMachine(c) || who.pid == 0 || who.start == 0 {

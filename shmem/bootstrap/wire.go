@@ -17,8 +17,8 @@ import (
 
 // What PE and root say to each other. Numbers are little-endian.
 //
-// First, both ways, the greeting: magic u32, version u32, nonce of 16 bytes; the root, which answers, adds a proof of 32
-// bytes that it knows the secret. From then on frames, each with a tag:
+// First, both ways, the greeting: magic u32, version u32, nonce of 16 bytes; the root, which answers, adds a proof of
+// 32 bytes that it knows the secret. From then on frames, each with a tag:
 //
 //	length u32 (of payload)  kind u8  op u8  0 u16  sequence u64  payload  tag 16
 //
@@ -337,7 +337,7 @@ func parseParts(b []byte, want int) ([][]byte, error) {
 		b = b[4+n:]
 	}
 	if len(b) != 0 {
-		return nil, fmt.Errorf("%d bytes behind a collective's parts", len(b))
+		return nil, fmt.Errorf("%d bytes after a collective's parts", len(b))
 	}
 	return parts, nil
 }

@@ -36,7 +36,8 @@ const (
 	GPUDirectRDMAWithVMMSupported Attribute = 110
 )
 
-// WritesOrderingOwner is the least value of GPUDirectRDMAWritesOrdering at which the GPU itself sees inbound writes in order.
+// WritesOrderingOwner is the least value of GPUDirectRDMAWritesOrdering at which the GPU itself sees inbound writes in
+// order.
 const WritesOrderingOwner = 100
 
 // P2PAttribute is a CUdevice_P2PAttribute.
@@ -49,23 +50,26 @@ const (
 	NativeAtomicSupported P2PAttribute = 3
 )
 
+// devices are the calls about devices.
+type devices struct{ *library }
+
 // DeviceCount is the number of devices that this process sees.
-func (d *Driver) DeviceCount() (int, error) {
+func (d *devices) DeviceCount() (int, error) {
 	var n int32
 	err := d.call(cuDeviceGetCount, uintptr(unsafe.Pointer(&n)))
 	return int(n), err
 }
 
-// DeviceGet returns the handle of the device with that ordinal; handles and ordinals are the same numbers in every driver
-// so far, but nobody promised it.
-func (d *Driver) DeviceGet(ordinal int) (int32, error) {
+// DeviceGet returns the handle of the device with that ordinal; handles and ordinals are the same numbers in every
+// driver so far, but that is not promised.
+func (d *devices) DeviceGet(ordinal int) (int32, error) {
 	var dev int32
 	err := d.call(cuDeviceGet, uintptr(unsafe.Pointer(&dev)), uintptr(ordinal))
 	return dev, err
 }
 
 // DeviceName returns the model.
-func (d *Driver) DeviceName(device int32) (string, error) {
+func (d *devices) DeviceName(device int32) (string, error) {
 	b := make([]byte, 128)
 	if err := d.call(cuDeviceGetName, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), uintptr(device)); err != nil {
 		return "", err
@@ -75,14 +79,14 @@ func (d *Driver) DeviceName(device int32) (string, error) {
 }
 
 // DeviceUUID returns the device's identity.
-func (d *Driver) DeviceUUID(device int32) (uuid [16]byte, err error) {
+func (d *devices) DeviceUUID(device int32) (uuid [16]byte, err error) {
 	out := new([16]byte)
 	err = d.call(cuDeviceGetUuid, uintptr(unsafe.Pointer(out)), uintptr(device))
 	return *out, err
 }
 
 // DevicePCI returns domain<<16 | bus<<8 | device.
-func (d *Driver) DevicePCI(device int32) (uint64, error) {
+func (d *devices) DevicePCI(device int32) (uint64, error) {
 	b := make([]byte, 32)
 	if err := d.call(cuDeviceGetPCIBusId, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), uintptr(device)); err != nil {
 		return 0, err
@@ -96,28 +100,28 @@ func (d *Driver) DevicePCI(device int32) (uint64, error) {
 }
 
 // DeviceAttribute returns an attribute.
-func (d *Driver) DeviceAttribute(a Attribute, device int32) (int, error) {
+func (d *devices) DeviceAttribute(a Attribute, device int32) (int, error) {
 	var v int32
 	err := d.call(cuDeviceGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(device))
 	return int(v), err
 }
 
 // DeviceMemory is the size of a device's memory in bytes, which in an lgpu is the lgpu's.
-func (d *Driver) DeviceMemory(device int32) (uint64, error) {
+func (d *devices) DeviceMemory(device int32) (uint64, error) {
 	var v uint64
 	err := d.call(cuDeviceTotalMem, uintptr(unsafe.Pointer(&v)), uintptr(device))
 	return v, err
 }
 
 // CanAccessPeer says whether device can map the memory of peer.
-func (d *Driver) CanAccessPeer(device, peer int32) (bool, error) {
+func (d *devices) CanAccessPeer(device, peer int32) (bool, error) {
 	var v int32
 	err := d.call(cuDeviceCanAccessPeer, uintptr(unsafe.Pointer(&v)), uintptr(device), uintptr(peer))
 	return v != 0, err
 }
 
 // P2P returns an attribute of the link from one device to another.
-func (d *Driver) P2P(a P2PAttribute, from, to int32) (int, error) {
+func (d *devices) P2P(a P2PAttribute, from, to int32) (int, error) {
 	var v int32
 	err := d.call(cuDeviceGetP2PAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(from), uintptr(to))
 	return int(v), err
@@ -208,8 +212,8 @@ func (c *Context) Do(f func() error) error {
 // Synchronize waits for all work of the current context.
 func (d *Driver) Synchronize() error { return d.call(cuCtxSynchronize) }
 
-// EnablePeerAccess lets the current context use allocations (not VMM memory) of another device's context. That it does so
-// already is no error.
+// EnablePeerAccess lets the current context use allocations (not VMM memory) of another device's context. That it does
+// so already is no error.
 func (d *Driver) EnablePeerAccess(peer uintptr) error {
 	err := d.call(cuCtxEnablePeerAccess, peer, 0)
 	if Code(err) == PeerAccessEnabled {

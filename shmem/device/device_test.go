@@ -2,6 +2,7 @@ package device
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/lgpu/lgpu/shmem/mutation"
 )
 
 // compiler finds a compiler. Where continuous integration runs, none may be missing.
@@ -51,8 +54,8 @@ func TestCompiles(t *testing.T) {
 	}
 }
 
-// apart are the functions that are not inlined but belong to a form: its copy in wide words, and the parts of collectives. One that
-// is called by pointer stands where its address is taken.
+// apart are the functions that are not inlined but belong to a form: its copy in wide words, and the parts of
+// collectives. One that is called by pointer stands where its address is taken.
 var apart = regexp.MustCompile(`(?s)(?:call\.uni\s*(?:\([^)]*\),\s*)?|mov\.[bu]64\s+%rd\d+,\s*)(\w*(?:copy_quads|10collective)\w*)[,;]`)
 
 // function is the text of a kernel in PTX, with those of its apart ones in the places of their calls.
@@ -211,7 +214,7 @@ func run(t *testing.T, source string, flags []string, args ...string) (string, e
 			}
 			return r
 		}, key))
-		cmd := exec.Command(g, append(append(append([]string{}, common...), flags...), "-pthread", "-o", file, "testdata/"+source)...)
+		cmd := exec.Command(g, append(append(append([]string{}, flags...), common...), "-pthread", "-o", file, "testdata/"+source)...)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", strings.Join(cmd.Args, " "), err, out)
 			return
@@ -230,8 +233,13 @@ func run(t *testing.T, source string, flags []string, args ...string) (string, e
 	return out.String(), nil
 }
 
-// binaries is where programs are built.
+// binaries is where programs are built, and the copy of the headers that has defects.
 var binaries string
+
+// defective are the flags for a program with a defect of the list.
+func defective(number string) []string {
+	return []string{"-I" + filepath.Join(binaries, "include"), "-D" + mutation.Macro + "=" + number}
+}
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "lshmem-device")
@@ -239,6 +247,10 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	binaries = dir
+	if err := mutation.Copy("../include", filepath.Join(dir, "include")); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	code := m.Run()
 	os.RemoveAll(dir)
 	os.Exit(code)
@@ -274,7 +286,7 @@ func TestMappedDefects(t *testing.T) {
 		{"6", "atomics", ""}, {"24", "copies", ""}, {"8", "messages", "race"},
 	} {
 		t.Run("M"+r.defect, func(t *testing.T) {
-			flags := []string{"-DLSHMEM_MUTATION=" + r.defect, "-DLSHMEM_P2P_ONLY", "-DFEW_TYPES"}
+			flags := append(defective(r.defect), "-DLSHMEM_P2P_ONLY", "-DFEW_TYPES")
 			if r.how == "race" {
 				flags = append(flags, sanitize...)
 			}

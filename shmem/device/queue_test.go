@@ -68,7 +68,7 @@ func (p *posted) place(address uint64) string {
 		return fmt.Sprintf("h+%#x", address-p.heap)
 	case address-p.outside < 256:
 		return fmt.Sprintf("o+%#x", address-p.outside)
-	case address-p.ibuf < 5*layout.IbufSlot:
+	case address-p.ibuf < 5*layout.IbufCell:
 		return fmt.Sprintf("i+%#x", address-p.ibuf)
 	}
 	return fmt.Sprintf("%#x", address)
@@ -141,14 +141,14 @@ func (p *posted) entries(t *testing.T, start uint64) []string {
 const (
 	word    = " r+0x8 k2010 "
 	unused  = "i+0x0 k4001"
-	slot    = "i+0x100 k4001"
+	cell    = "i+0x100 k4001"
 	ones8   = "ffffffffffffffff"
 	ones4   = "ffffffff"
 	loaded  = 0x1122334455667788 // what the internal buffer holds
 	swapped = 0x88776655         // 4 bytes of it, in network byte order
 )
 
-// lanes are the entries of 32 lanes, and what comes behind them.
+// lanes are the entries of 32 lanes, and what comes after them.
 func lanes(entry func(l int) []string, behind ...string) []string {
 	var all []string
 	for l := range 32 {
@@ -178,7 +178,7 @@ func step(n int) string {
 	return fmt.Sprintf("MCS8 %d/%s if 0/0 r+0x1000 k2010 8 %s", n, ones8, unused)
 }
 
-// small are the reads of n bytes by way of the internal buffer, slot after slot.
+// small are the reads of n bytes by way of the internal buffer, cell after cell.
 func small(n int) []string {
 	var all []string
 	for at := 0; at < n; at += 28 {
@@ -221,10 +221,10 @@ var calls = []struct {
 	{"iput", []string{"WRITE r+0x100 k2010 4 h+0x200 k1000", "WRITE r+0x10c k2010 4 h+0x1fc k1000", "WRITE r+0x118 k2010 4 h+0x1f8 k1000 !"}, 0},
 	{"get", []string{"READ r+0x200 k2010 1000 h+0x100 k1000 !"}, 0},
 	{"get-blocking", []string{"READ r+0x200 k2010 1000 h+0x100 k1000 !"}, 0},
-	{"get-unknown", []string{"READ r+0x200 k2010 8 " + slot + " !"}, loaded},
+	{"get-unknown", []string{"READ r+0x200 k2010 8 " + cell + " !"}, loaded},
 	{"get-into-local", small(200), 0},
 	{"get-out-of-local", small(60), 0},
-	{"iget-out-of-local", []string{"READ r+0x200 k2010 8 " + slot + " !", "READ r+0x208 k2010 8 i+0x200 k4001 !"}, 0},
+	{"iget-out-of-local", []string{"READ r+0x200 k2010 8 " + cell + " !", "READ r+0x208 k2010 8 i+0x200 k4001 !"}, 0},
 	{"get-quiet", []string{"READ r+0x200 k2010 1000 h+0x100 k1000 !"}, 0},
 	{"p8", []string{"WRITE r+0x108 k2010 =0807060504030201 !"}, 0},
 	{"p4", []string{"WRITE r+0x104 k2010 =04030201 !"}, 0},
@@ -234,8 +234,8 @@ var calls = []struct {
 	{"p8-row", []string{"WRITE r+0x100 k2010 =" + row(8), "NOP !"}, 0},
 	{"p4-row", []string{"WRITE r+0x100 k2010 =" + row(4), "NOP !"}, 0},
 	{"p4-apart", lanes(func(l int) []string { return []string{fmt.Sprintf("WRITE r+%#x k2010 =%02x000000", 0x100+8*l, l+1)} }), 0},
-	{"g8", []string{"READ r+0x108 k2010 8 " + slot + " !"}, loaded},
-	{"g1", []string{"READ r+0x109 k2010 1 " + slot + " !"}, loaded & 0xff},
+	{"g8", []string{"READ r+0x108 k2010 8 " + cell + " !"}, loaded},
+	{"g1", []string{"READ r+0x109 k2010 1 " + cell + " !"}, loaded & 0xff},
 	{"g8-lanes", lanes(func(l int) []string {
 		return []string{fmt.Sprintf("READ r+%#x k2010 8 i+%#x k4001", 0x108+16*l, 0x100+8*l)}
 	}), loaded},
@@ -262,19 +262,19 @@ var calls = []struct {
 	{"or4", []string{"MCS4 3/3 if 0/0" + word + "4 " + unused + " !"}, 0},
 	{"xor8", []string{"MFA8 3/" + ones8 + word + "8 " + unused + " !"}, 0},
 	{"xor4", []string{"MFA4 3/" + ones4 + word + "4 " + unused + " !"}, 0},
-	{"fetch8", []string{"MFA8 0/0" + word + "8 " + slot + " !"}, loaded},
-	{"fetch4", []string{"MFA4 0/0" + word + "4 " + slot + " !"}, swapped},
-	{"fetch-inc8", []string{"MFA8 1/0" + word + "8 " + slot + " !"}, loaded},
-	{"fetch-inc4", []string{"MFA4 1/0" + word + "4 " + slot + " !"}, swapped},
-	{"fetch-add8", []string{"FA 3" + word + "8 " + slot + " !"}, loaded},
-	{"fetch-add4", []string{"MFA4 3/0" + word + "4 " + slot + " !"}, swapped},
-	{"fetch-and8", []string{"MCS8 3/fffffffffffffffc if 0/0" + word + "8 " + slot, "NOP !"}, loaded},
-	{"fetch-or4", []string{"MCS4 3/3 if 0/0" + word + "4 " + slot + " !"}, swapped},
-	{"fetch-xor8", []string{"MFA8 3/" + ones8 + word + "8 " + slot + " !"}, loaded},
-	{"swap8", []string{"MCS8 3/" + ones8 + " if 0/0" + word + "8 " + slot, "NOP !"}, loaded},
-	{"swap4", []string{"MCS4 3/" + ones4 + " if 0/0" + word + "4 " + slot + " !"}, swapped},
-	{"cas8", []string{"CS 3 if 4" + word + "8 " + slot + " !"}, loaded},
-	{"cas4", []string{"MCS4 3/" + ones4 + " if 4/" + ones4 + word + "4 " + slot + " !"}, swapped},
+	{"fetch8", []string{"MFA8 0/0" + word + "8 " + cell + " !"}, loaded},
+	{"fetch4", []string{"MFA4 0/0" + word + "4 " + cell + " !"}, swapped},
+	{"fetch-inc8", []string{"MFA8 1/0" + word + "8 " + cell + " !"}, loaded},
+	{"fetch-inc4", []string{"MFA4 1/0" + word + "4 " + cell + " !"}, swapped},
+	{"fetch-add8", []string{"FA 3" + word + "8 " + cell + " !"}, loaded},
+	{"fetch-add4", []string{"MFA4 3/0" + word + "4 " + cell + " !"}, swapped},
+	{"fetch-and8", []string{"MCS8 3/fffffffffffffffc if 0/0" + word + "8 " + cell, "NOP !"}, loaded},
+	{"fetch-or4", []string{"MCS4 3/3 if 0/0" + word + "4 " + cell + " !"}, swapped},
+	{"fetch-xor8", []string{"MFA8 3/" + ones8 + word + "8 " + cell + " !"}, loaded},
+	{"swap8", []string{"MCS8 3/" + ones8 + " if 0/0" + word + "8 " + cell, "NOP !"}, loaded},
+	{"swap4", []string{"MCS4 3/" + ones4 + " if 0/0" + word + "4 " + cell + " !"}, swapped},
+	{"cas8", []string{"CS 3 if 4" + word + "8 " + cell + " !"}, loaded},
+	{"cas4", []string{"MCS4 3/" + ones4 + " if 4/" + ones4 + word + "4 " + cell + " !"}, swapped},
 	{"add8-lanes", lanes(func(l int) []string { return []string{fmt.Sprintf("MFA8 3/0 r+%#x k2010 8 %s", 8+8*l, unused)} }), 0},
 	{"swap8-lanes", lanes(func(l int) []string {
 		return []string{fmt.Sprintf("MCS8 3/%s if 0/0 r+%#x k2010 8 i+%#x k4001", ones8, 8+8*l, 0x100+8*l)}
@@ -316,7 +316,7 @@ func TestEntries(t *testing.T) {
 				want := append([]string{}, c.entries...)
 				if at.flags == uint64(layout.QueueFlush) && reads(p.name) {
 					var flushed []string
-					for _, e := range want { // in the place of each entry that completes, or behind it
+					for _, e := range want { // in the place of each entry that completes, or after it
 						switch {
 						case !strings.HasSuffix(e, " !"):
 							flushed = append(flushed, e)
@@ -372,7 +372,7 @@ func TestSilentNIC(t *testing.T) {
 			if defect == "10" {
 				args = []string{"0", "0"}
 			}
-			out, err := run(t, "queue.cpp", []string{"-DLSHMEM_MUTATION=" + defect}, args...)
+			out, err := run(t, "queue.cpp", defective(defect), args...)
 			if defect == "10" && err == nil {
 				// A call without bytes posts nothing.
 				for line := range strings.Lines(out) {

@@ -10,10 +10,11 @@ import (
 	"testing"
 )
 
-// A thread of a block of 1024 may have 64 registers. Along direct calls the assembler (ptxas 13.0) gives each function registers
-// behind those that its callers keep: what counts is the sum along a chain from the kernel on, with 2 for each return address.
-// A function that is called by pointer, and what it calls, saves what it uses: there each counts alone. Of the 64, the assembler
-// takes some itself, and a call leaves 32 alone. Measured so: with 49 values at once, clang's count, ptxas took 59 registers.
+// A thread of a block of 1024 may have 64 registers. Along direct calls the assembler (ptxas 13.0) gives each function
+// registers after those that its callers keep: what counts is the sum along a chain from the kernel on, with 2 for
+// each return address. A function that is called by pointer, and what it calls, saves what it uses: there each counts
+// alone. Of the 64, the assembler takes some itself, and a call leaves 32 alone. Measured so: with 49 values at once,
+// clang's count, ptxas took 59 registers.
 const (
 	threadRegisters = 64
 	mostLive        = 52
@@ -21,9 +22,9 @@ const (
 	returnAddress   = 2
 )
 
-// TestRegisters: no function of the headers takes more registers than a thread of a block of 1024 can have, whatever the
-// kernel says. Where PTX's assembler is there, it says so itself, of everything; elsewhere this is an estimate from clang's
-// PTX. bench/shmem_registers.py launches the same kernels on a card.
+// TestRegisters: no function of the headers takes more registers than a thread of a block of 1024 can have, whatever
+// the kernel says. Where PTX's assembler is there, it says so itself, of everything; elsewhere this is an estimate from
+// clang's PTX. bench/shmem_registers.py launches the same kernels on a card.
 func TestRegisters(t *testing.T) {
 	args := []string{"../../bench/shmem_registers.py", "--clang", compiler(t, "clang++-19"), "--write-ptx", t.TempDir()}
 	ptxas, err := exec.LookPath("ptxas")
@@ -94,7 +95,8 @@ type ptxFunction struct {
 	calls  []call
 }
 
-// call is a call that a function makes, and the values that live on over it. Of a call by pointer the callee is a register.
+// call is a call that a function makes, and the values that live on over it. Of a call by pointer the callee is a
+// register.
 type call struct {
 	callee string
 	over   int

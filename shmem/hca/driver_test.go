@@ -103,11 +103,11 @@ func (v *driver) post(e *mlx5.Entry) uint64 {
 	return at
 }
 
-// completion is slot i as it is now.
-func (v *driver) completion(slot int) mlx5.Completion {
+// completion is index i as it is now.
+func (v *driver) completion(index int) mlx5.Completion {
 	var b [64]byte
 	for i := 56; i >= 0; i -= 8 { // the last word says whether the others are valid
-		binary.NativeEndian.PutUint64(b[i:], atomic.LoadUint64((*uint64)(unsafe.Pointer(&v.config.CQ[slot*64+i]))))
+		binary.NativeEndian.PutUint64(b[i:], atomic.LoadUint64((*uint64)(unsafe.Pointer(&v.config.CQ[index*64+i]))))
 	}
 	c, err := mlx5.ParseCompletion(b[:])
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 func cyclic(c *QueueConfig) { c.CQForm, c.CQ, c.CQRecord = CQCyclic, words(64*64), words(4) }
 
 // TestErrors posts one bad entry between good ones: the good one before completes, the bad one has its syndrome, all
-// behind it are flushed, and nothing of them happens.
+// after it are flushed, and nothing of them happens.
 func TestErrors(t *testing.T) {
 	atomicEntry := func(opcode, modifier uint8, at uint64) *mlx5.Entry {
 		return &mlx5.Entry{Opcode: opcode, Modifier: modifier, RemoteAddress: at, RemoteKey: bKey, Data: local(0, 8)}
@@ -104,7 +104,7 @@ func TestErrors(t *testing.T) {
 					}
 					for _, at := range behind {
 						if got := v.next(); got.Opcode != mlx5.CompletionError || got.Syndrome != mlx5.SyndromeFlushed || got.Counter != uint16(at) {
-							t.Fatalf("behind: %+v, not block %d flushed", got, at)
+							t.Fatalf("after: %+v, not block %d flushed", got, at)
 						}
 					}
 					if v.queue.State() != StateError || v.queue.Err() == nil || !strings.Contains(v.queue.Err().Error(), mlx5.SyndromeText(c.syndrome)) {
@@ -180,7 +180,7 @@ func TestLostDoorbell(t *testing.T) {
 			t.Fatalf("%+v", c)
 		}
 	}
-	v.noDoorbell = false // behind an old doorbell, the record went far ahead
+	v.noDoorbell = false // after an old doorbell, the record went far ahead
 	if c := v.wait(v.post(&mlx5.Entry{Opcode: mlx5.OpNOP})); c.IsError() {
 		t.Fatalf("%+v", c)
 	}

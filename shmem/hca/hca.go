@@ -14,7 +14,7 @@
 // NOP and WAIT. A queue has no receive side: SEND and the immediate forms fail with SyndromeNotReady (0x16), as on a
 // device whose peer posts no receive. Everything else, and whatever is malformed, fails with SyndromeLocalQueue. A
 // failed entry gets an error completion whether or not it asks for one, its queue goes to the state ERR, and all
-// entries behind it, also those posted later, complete with SyndromeFlushed.
+// entries after it, also those posted later, complete with SyndromeFlushed.
 //
 // # Order
 //
@@ -122,7 +122,7 @@ type QueueConfig struct {
 	// tests.
 	Start uint64
 
-	CQ       []byte // a power of two of 64-byte entries, or one for CQCollapsed; filled with 0xff before anything is posted
+	CQ       []byte // a power of two of 64-byte entries, one for CQCollapsed; filled with 0xff at first
 	CQForm   CQForm
 	CQNumber uint32 // for WAIT
 	// CQDepth is how many completions make a lap of the owner bit: len(CQ)/64, or for CQCollapsed this; 0: the WQ's

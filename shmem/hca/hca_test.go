@@ -202,7 +202,7 @@ func TestAtomics(t *testing.T) {
 				t.Errorf("%s: %#x became %#x, not %#x; returned %#x", c.name, c.old, now, c.new, old)
 			}
 			if binary.NativeEndian.Uint64(target[8:]) != 0x5555555555555555 {
-				t.Errorf("%s: touched what is behind it", c.name)
+				t.Errorf("%s: touched what is after it", c.name)
 			}
 		}
 	})

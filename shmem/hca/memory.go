@@ -16,9 +16,9 @@ type Memory interface {
 	// ReadAt fills p with the bytes at address.
 	ReadAt(p []byte, address uint64) error
 	// WriteAt stores p at address. Writes of 4 or 8 bytes at a multiple of their size are seen whole and after all that
-	// was written before. Of writes of up to rowBytes at a multiple of 4, so are all words of 4 and 8 bytes at multiples of
-	// their size: a warp's values come as one. Memory that this process reaches through a driver keeps that as far as its
-	// copies do.
+	// was written before. Of writes of up to rowBytes at a multiple of 4, so are all words of 4 and 8 bytes at
+	// multiples of their size: a warp's values come as one. Memory that this process reaches through a driver keeps
+	// that as far as its copies do.
 	WriteAt(p []byte, address uint64) error
 	// Atomic replaces the op.Bytes bytes at address, a multiple of that, by what op.Apply makes of them and returns
 	// what was there. No other atomic operation, of whatever agent the memory's owner counts on, comes between.

@@ -88,35 +88,6 @@ type work struct {
 	failure  atomic.Uint32 // the first failed part's syndrome
 }
 
-// piece is a range of a work's bytes.
-type piece struct{ offset, n uint64 }
-
-// part is what a link carries at once: a piece of a write or read, or an atomic.
-type part struct {
-	work *work
-	piece
-}
-
-// partDone ends a part of which submit said that it was begun.
-func (w *work) partDone(syndrome uint8) {
-	if syndrome != 0 {
-		w.failure.CompareAndSwap(0, uint32(syndrome))
-	}
-	w.left.Add(-1)
-}
-
-// word is the address of b's first n bytes.
-func word(what string, b []byte, n int) (unsafe.Pointer, error) {
-	if len(b) < n {
-		return nil, fmt.Errorf("%s has %d bytes, not %d", what, len(b), n)
-	}
-	p := unsafe.Pointer(&b[0])
-	if uintptr(p)%8 != 0 {
-		return nil, fmt.Errorf("%s is not at a multiple of 8", what)
-	}
-	return p, nil
-}
-
 // CreateQueue makes a queue in the state INIT.
 func (d *Device) CreateQueue(config QueueConfig) (*Queue, error) {
 	q := &Queue{device: d, config: config, posted: config.Start, head: config.Start}
@@ -124,59 +95,11 @@ func (d *Device) CreateQueue(config QueueConfig) (*Queue, error) {
 	if config.Number == 0 || config.Number >= 1<<24 {
 		return fail(errors.New("the number is not one of 1..2^24-1"))
 	}
-	n := len(config.WQ)
-	if n < mlx5.BlockBytes || n&(n-1) != 0 || n > layout.MaxDepth*mlx5.BlockBytes {
-		return fail(fmt.Errorf("a work queue of %d bytes is not a power of two of blocks, up to %d", n, layout.MaxDepth))
-	}
-	q.depth = uint64(n / mlx5.BlockBytes)
-	if _, err := word("the work queue", config.WQ, n); err != nil {
+	if err := q.bindRings(); err != nil {
 		return fail(err)
 	}
-	c := len(config.CQ)
-	if c < mlx5.BlockBytes || c&(c-1) != 0 {
-		return fail(fmt.Errorf("a completion queue of %d bytes is not a power of two of entries", c))
-	}
-	if _, err := word("the completion queue", config.CQ, c); err != nil {
+	if err := q.bindWords(); err != nil {
 		return fail(err)
-	}
-	switch {
-	case config.CQForm == CQCyclic:
-		q.config.CQDepth = c / mlx5.BlockBytes
-	case q.config.CQDepth == 0:
-		q.config.CQDepth = int(q.depth)
-	}
-	if q.config.CQDepth <= 0 || q.config.CQDepth&(q.config.CQDepth-1) != 0 {
-		return fail(fmt.Errorf("a completion queue of depth %d, not a power of two", config.CQDepth))
-	}
-	if config.CQRecord != nil {
-		if len(config.CQRecord) < 4 || uintptr(unsafe.Pointer(&config.CQRecord[0]))%4 != 0 {
-			return fail(errors.New("the completion queue's record is not an aligned word of 4 bytes"))
-		}
-		q.cqRecord = (*uint32)(unsafe.Pointer(&config.CQRecord[0]))
-	}
-	if config.Record != nil || config.Producer != ProducerHostPosts {
-		p, err := word("the doorbell record", config.Record, 8)
-		if err != nil {
-			return fail(err)
-		}
-		q.record = (*uint32)(unsafe.Add(p, 4*mlx5.DoorbellSend))
-		if got := q.recordIndex(); got != uint16(config.Start) {
-			return fail(fmt.Errorf("the doorbell record has index %d, not the start's %d", got, uint16(config.Start)))
-		}
-	}
-	if config.Producer == ProducerDoorbell && config.Doorbell != nil {
-		p, err := word("the doorbell", config.Doorbell, 8)
-		if err != nil {
-			return fail(err)
-		}
-		q.doorbell = (*uint64)(p)
-	}
-	if config.Producer == ProducerHostPosts {
-		p, err := word("the posted count", config.HostPosts, 8)
-		if err != nil {
-			return fail(err)
-		}
-		q.posts = (*uint64)(p)
 	}
 	q.works = make([]work, min(window, q.depth))
 	for i := range q.works {
@@ -195,6 +118,73 @@ func (d *Device) CreateQueue(config QueueConfig) (*Queue, error) {
 	table := append(slices.Clone(*d.queues.Load()), q)
 	d.queues.Store(&table)
 	return q, nil
+}
+
+// bindRings checks the memory of the work queue and of the completion queue.
+func (q *Queue) bindRings() error {
+	config := &q.config
+	n := len(config.WQ)
+	if n < mlx5.BlockBytes || n&(n-1) != 0 || n > layout.MaxDepth*mlx5.BlockBytes {
+		return fmt.Errorf("a work queue of %d bytes is not a power of two of blocks, up to %d", n, layout.MaxDepth)
+	}
+	q.depth = uint64(n / mlx5.BlockBytes)
+	if _, err := word("the work queue", config.WQ, n); err != nil {
+		return err
+	}
+	c := len(config.CQ)
+	if c < mlx5.BlockBytes || c&(c-1) != 0 {
+		return fmt.Errorf("a completion queue of %d bytes is not a power of two of entries", c)
+	}
+	if _, err := word("the completion queue", config.CQ, c); err != nil {
+		return err
+	}
+	depth := config.CQDepth
+	switch {
+	case config.CQForm == CQCyclic:
+		config.CQDepth = c / mlx5.BlockBytes
+	case depth == 0:
+		config.CQDepth = int(q.depth)
+	}
+	if config.CQDepth <= 0 || config.CQDepth&(config.CQDepth-1) != 0 {
+		return fmt.Errorf("a completion queue of depth %d, not a power of two", depth)
+	}
+	return nil
+}
+
+// bindWords checks and finds the words by which queue and producer tell each other how far they are.
+func (q *Queue) bindWords() error {
+	config := &q.config
+	if config.CQRecord != nil {
+		if len(config.CQRecord) < 4 || uintptr(unsafe.Pointer(&config.CQRecord[0]))%4 != 0 {
+			return errors.New("the completion queue's record is not an aligned word of 4 bytes")
+		}
+		q.cqRecord = (*uint32)(unsafe.Pointer(&config.CQRecord[0]))
+	}
+	if config.Record != nil || config.Producer != ProducerHostPosts {
+		p, err := word("the doorbell record", config.Record, 8)
+		if err != nil {
+			return err
+		}
+		q.record = (*uint32)(unsafe.Add(p, 4*mlx5.DoorbellSend))
+		if got := q.recordIndex(); got != uint16(config.Start) {
+			return fmt.Errorf("the doorbell record has index %d, not the start's %d", got, uint16(config.Start))
+		}
+	}
+	if config.Producer == ProducerDoorbell && config.Doorbell != nil {
+		p, err := word("the doorbell", config.Doorbell, 8)
+		if err != nil {
+			return err
+		}
+		q.doorbell = (*uint64)(p)
+	}
+	if config.Producer == ProducerHostPosts {
+		p, err := word("the posted count", config.HostPosts, 8)
+		if err != nil {
+			return err
+		}
+		q.posts = (*uint64)(p)
+	}
+	return nil
 }
 
 // queue is the one of that number, or nil.
@@ -633,24 +623,13 @@ func (q *Queue) finish(w *work) {
 	}
 }
 
-// scatterOld stores what an atomic found: 8 bytes in the machine's order, 4 bytes big-endian.
-func (q *Queue) scatterOld(w *work) uint8 {
-	b := q.small[:w.atomic.Bytes]
-	if w.atomic.Bytes == 4 {
-		binary.BigEndian.PutUint32(b, uint32(w.old))
-	} else {
-		binary.NativeEndian.PutUint64(b, w.old)
-	}
-	return q.device.scatter(w, 0, b)
-}
-
 // complete writes a completion.
 func (q *Queue) complete(w *work, syndrome uint8) {
 	n := q.completed.Load()
 	depth := uint64(q.config.CQDepth)
-	slot := uint64(0)
+	index := uint64(0)
 	if q.config.CQForm == CQCyclic {
-		slot = n & (depth - 1)
+		index = n & (depth - 1)
 		if q.cqRecord != nil {
 			v := atomic.LoadUint32(q.cqRecord)
 			consumed := uint64(binary.BigEndian.Uint32((*[4]byte)(unsafe.Pointer(&v))[:]))
@@ -673,64 +652,9 @@ func (q *Queue) complete(w *work, syndrome uint8) {
 	}
 	var b [mlx5.BlockBytes]byte
 	c.Put(&b)
-	dst := unsafe.Pointer(&q.config.CQ[slot*mlx5.BlockBytes])
+	dst := unsafe.Pointer(&q.config.CQ[index*mlx5.BlockBytes])
 	for i := 0; i < mlx5.BlockBytes; i += 8 { // the last word makes it valid
 		atomic.StoreUint64((*uint64)(unsafe.Add(dst, i)), binary.NativeEndian.Uint64(b[i:]))
 	}
 	q.completed.Store(n + 1)
-}
-
-// find is where the byte at offset of a list of ranges is.
-func find(data []mlx5.Data, offset uint64) (i int, within uint64) {
-	for i < len(data) && offset >= data[i].Length() {
-		offset -= data[i].Length()
-		i++
-	}
-	return i, offset
-}
-
-// scatter stores b, which arrived for a work, from offset of its local ranges.
-func (d *Device) scatter(w *work, offset uint64, b []byte) (syndrome uint8) {
-	i, within := find(w.data, offset)
-	for ; len(b) > 0 && i < len(w.data); i++ {
-		s := w.data[i]
-		n := min(s.Length()-within, uint64(len(b)))
-		r := d.acquire(s.Key, s.Address+within, n, LocalWrite)
-		if r == nil {
-			return mlx5.SyndromeLocalProtect
-		}
-		err := r.memory.WriteAt(b[:n], s.Address+within)
-		r.release()
-		if err != nil {
-			d.config.Logf("hca: queue %#x: %v", w.queue.config.Number, err)
-			return mlx5.SyndromeLocalProtect
-		}
-		b, within = b[n:], 0
-	}
-	return 0
-}
-
-// gather fills b with a work's bytes from offset.
-func (d *Device) gather(w *work, offset uint64, b []byte) (syndrome uint8) {
-	if w.inline != nil {
-		copy(b, w.inline[offset:])
-		return 0
-	}
-	i, within := find(w.data, offset)
-	for ; len(b) > 0 && i < len(w.data); i++ {
-		s := w.data[i]
-		n := min(s.Length()-within, uint64(len(b)))
-		r := d.acquire(s.Key, s.Address+within, n, 0)
-		if r == nil {
-			return mlx5.SyndromeLocalProtect
-		}
-		err := r.memory.ReadAt(b[:n], s.Address+within)
-		r.release()
-		if err != nil {
-			d.config.Logf("hca: queue %#x: %v", w.queue.config.Number, err)
-			return mlx5.SyndromeLocalProtect
-		}
-		b, within = b[n:], 0
-	}
-	return 0
 }

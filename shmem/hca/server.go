@@ -34,7 +34,7 @@ func (t *TCP) accept() {
 			_ = conn.Close()
 			continue
 		}
-		if len(t.strangers) >= maxStrangers { // whoever is slow makes place
+		if len(t.strangers) >= maxStrangers { // the oldest is dropped
 			_ = t.strangers[0].Close()
 			t.strangers = slices.Delete(t.strangers, 0, 1)
 		}
@@ -178,18 +178,9 @@ func (s *server) request() error {
 	if _, err := io.ReadFull(s.in, payload); err != nil {
 		return err
 	}
-	st := s.streams[number]
 	switch op {
 	case opOpen:
-		if st != nil || len(s.streams) >= maxStreams {
-			return fmt.Errorf("stream %d is open already, or one of too many", number)
-		}
-		r, err := s.device.responder(Endpoint{Token: s.device.token, Queue: key})
-		if err != nil {
-			return s.answer(sequence, mlx5.SyndromeRemoteRequest, nil)
-		}
-		s.streams[number] = &stream{responder: r}
-		return s.answer(sequence, 0, nil)
+		return s.open(number, key, sequence)
 	case opClose:
 		delete(s.streams, number)
 		return s.done(sequence)
@@ -197,23 +188,42 @@ func (s *server) request() error {
 	default:
 		return fmt.Errorf("a request of kind %d", op)
 	}
+	st := s.streams[number]
 	if st == nil {
 		return fmt.Errorf("a request of stream %d, which is not open", number)
 	}
 	if st.failed {
 		return s.answer(sequence, mlx5.SyndromeFlushed, nil)
 	}
+	return s.carryOut(st, op, flags, &q, payload, sequence)
+}
+
+// open opens a stream to the queue with a key.
+func (s *server) open(number, key, sequence uint32) error {
+	if s.streams[number] != nil || len(s.streams) >= maxStreams {
+		return fmt.Errorf("stream %d is open already, or one of too many", number)
+	}
+	r, err := s.device.responder(Endpoint{Token: s.device.token, Queue: key})
+	if err != nil {
+		return s.answer(sequence, mlx5.SyndromeRemoteRequest, nil)
+	}
+	s.streams[number] = &stream{responder: r}
+	return s.answer(sequence, 0, nil)
+}
+
+// carryOut does what a request on an open stream wants, and answers it.
+func (s *server) carryOut(st *stream, op, flags byte, q *request, payload []byte, sequence uint32) error {
 	var syndrome uint8
 	result := s.buffer[:0]
 	switch op {
 	case opWrite:
-		syndrome = st.write(&q, payload)
+		syndrome = st.write(q, payload)
 	case opRead:
 		result = s.buffer[:q.n]
-		syndrome = st.read(&q, result)
+		syndrome = st.read(q, result)
 	case opAtomic:
 		var old uint64
-		old, syndrome = st.atomicBytes(&q, flags, payload)
+		old, syndrome = st.atomicBytes(q, flags, payload)
 		result = binary.BigEndian.AppendUint64(s.buffer[:0], old)
 	}
 	switch {

@@ -276,8 +276,8 @@ func (t *TCP) client(ctx context.Context, d *Device, host string, number uint64,
 	return c, nil
 }
 
-// reach connects to a device and greets it, again and again until ctx ends: the other side may be about to listen, or strangers
-// so many that it gave this connection up for a newer one. A wrong token is final.
+// reach connects to a device and greets it, again and again until ctx ends: the other side may be about to listen, or
+// strangers so many that it gave this connection up for a newer one. A wrong token is final.
 func reach(ctx context.Context, host string, number uint64, token Token) (net.Conn, error) {
 	var last error
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {

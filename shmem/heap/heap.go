@@ -1,12 +1,12 @@
-// Package heap decides where in a symmetric heap things lie, and which pieces of it need memory. It is arithmetic only: every
-// PE runs it with the same calls and gets the same offsets, without a word between them; who maps memory, and who tells the
-// others, is the runtime's business.
+// Package heap decides where in a symmetric heap things lie, and which pieces of it need memory. It is arithmetic only:
+// every PE runs it with the same calls and gets the same offsets, without any messages between them. Mapping memory and
+// telling the other PEs is the runtime's part.
 //
 // # Words
 //
-// The heap is a range of Max bytes of addresses, of which offsets are known. A chunk is the unit in which it gets memory. An
-// extent is a run of chunks that got theirs at once, as one driver handle; only whole extents are given back. An allocation
-// lies in extents, also across the border of two. Extents may be anywhere, with holes between them.
+// The heap is a range of Max bytes of addresses, of which offsets are known. A chunk is the unit in which it gets
+// memory. An extent is a run of chunks that got theirs at once, as one driver handle; only whole extents are given
+// back. An allocation lies in extents, also across the border of two. Extents may be anywhere, with holes between them.
 //
 // # Growing and shrinking
 //
@@ -49,12 +49,12 @@ var (
 // Extent is a run of the heap that has memory.
 type Extent struct {
 	Offset, Bytes uint64
-	// Foreign: the memory is a program's own buffer. It ends with that, not by disuse, and its size is the buffer's, which may
-	// end within a chunk.
+	// Foreign: the memory is a program's own buffer. It ends with that, not by disuse, and its size is the buffer's,
+	// which may end within a chunk.
 	Foreign bool
 }
 
-// End is the offset behind the extent.
+// End is the offset of the end of the extent.
 func (e Extent) End() uint64 { return e.Offset + e.Bytes }
 
 // Extents are the parts of a heap that have memory, by offset.
@@ -86,7 +86,7 @@ func (x Extents) from(offset uint64) int {
 // Allocation is a range that a program has.
 type Allocation struct{ Offset, Bytes uint64 }
 
-// End is the offset behind the allocation.
+// End is the offset of the end of the allocation.
 func (a Allocation) End() uint64 { return a.Offset + a.Bytes }
 
 // Plan is a growth that has not happened.
@@ -112,8 +112,8 @@ type Heap struct {
 	used, mapped     uint64
 }
 
-// New makes an empty heap of max bytes of addresses, which gets memory in chunks, at most most bytes at once (0: no limit).
-// chunk is a power of two of at least MinChunk; max and most are multiples of it.
+// New makes an empty heap of max bytes of addresses, which gets memory in chunks, at most most bytes at once (0: no
+// limit). chunk is a power of two of at least MinChunk; max and most are multiples of it.
 func New(limit, chunk, most uint64) (*Heap, error) {
 	if most == 0 {
 		most = limit
@@ -201,8 +201,8 @@ func (h *Heap) runs(from, to uint64, f func(from, to uint64)) {
 	}
 }
 
-// Allocate takes a range of memory that is there: of those it fits in the smallest, and of these the first. It says no when
-// there is none or the request is impossible, which PlanGrow tells apart.
+// Allocate takes a range of memory that is there: of those it fits in the smallest, and of these the first. It says no
+// when there is none or the request is impossible, which PlanGrow tells apart.
 func (h *Heap) Allocate(bytes, align uint64) (uint64, bool) {
 	bytes, align, err := h.normal(bytes, align)
 	if err != nil {
@@ -242,12 +242,12 @@ func cmp(a, b uint64) int {
 	return 0
 }
 
-// LargePage is the largest page that GPUs map memory by. What is that large begins at a multiple of it if it can, since a GPU
-// loses time where it needs many small pages.
+// LargePage is the largest page that GPUs map memory by. What is that large begins at a multiple of it if it can, since
+// a GPU loses time where it needs many small pages.
 const LargePage = 512 << 20
 
-// PlanGrow says which extents an allocation needs that does not fit in the memory there is. Of the places where it may lie it
-// takes the one that needs the least memory, and of these the first.
+// PlanGrow says which extents an allocation needs that does not fit in the memory there is. Of the places where it may
+// lie it takes the one that needs the least memory, and of these the first.
 func (h *Heap) PlanGrow(bytes, align uint64) (*Plan, error) {
 	bytes, align, err := h.normal(bytes, align)
 	if err != nil {
@@ -281,7 +281,7 @@ func (h *Heap) planGrow(bytes, align uint64) (*Plan, error) {
 			if up(e.End(), h.chunk) <= from || e.Offset >= to {
 				continue
 			}
-			// Beginning where memory begins, ending where it ends, and behind what cannot be used.
+			// Beginning where memory begins, ending where it ends, and after what cannot be used.
 			try(up(max(e.Offset, from), align), from, to)
 			try(up(up(e.End(), h.chunk), align), from, to)
 			if end := min(e.End(), to); end >= bytes {
@@ -301,8 +301,8 @@ func (h *Heap) planGrow(bytes, align uint64) (*Plan, error) {
 	return p, nil
 }
 
-// missing is how much of [from, to) has no memory, in whole chunks, and in out the extents that it takes. It says no when
-// the range touches a foreign extent's chunks.
+// missing is how much of [from, to) has no memory, in whole chunks, and in out the extents that it takes. It says no
+// when the range touches a foreign extent's chunks.
 func (h *Heap) missing(from, to uint64, out *[]Extent) (uint64, bool) {
 	from, to = from&^(h.chunk-1), up(to, h.chunk)
 	var need uint64
@@ -402,8 +402,8 @@ func (h *Heap) Free(offset uint64) error {
 	return nil
 }
 
-// Unused lists the extents in which nothing is allocated. As long as the sum of what would stay unused is below keep, the
-// first of them are left out.
+// Unused lists the extents in which nothing is allocated. As long as the sum of what would stay unused is below keep,
+// the first of them are left out.
 func (h *Heap) Unused(keep uint64) []Extent {
 	var out []Extent
 	i := 0
@@ -441,13 +441,13 @@ func (h *Heap) Drop(extents []Extent) error {
 	return nil
 }
 
-// Check verifies what must always hold, and says what does not: extents and allocations are sorted and apart, extents are of
-// whole chunks, allocations are aligned and lie in memory, and the sums are right.
+// Check verifies what must always hold, and says what does not: extents and allocations are sorted and apart, extents
+// are of whole chunks, allocations are aligned and lie in memory, and the sums are right.
 func (h *Heap) Check() error {
 	var end, mapped, used uint64
 	for _, e := range h.extents {
 		if e.Offset < end || e.Offset%h.chunk != 0 || e.Bytes == 0 || !e.Foreign && (e.Bytes%h.chunk != 0 || e.Bytes > h.most && len(h.extents) > 1) {
-			return fmt.Errorf("extent %+v behind %#x", e, end)
+			return fmt.Errorf("extent %+v after %#x", e, end)
 		}
 		end = up(e.End(), h.chunk)
 		mapped += e.Bytes
@@ -458,7 +458,7 @@ func (h *Heap) Check() error {
 	end = 0
 	for _, a := range h.allocations {
 		if a.Offset < end || a.Offset%Align != 0 || a.Bytes == 0 || !h.extents.Holds(a.Offset, a.Bytes) {
-			return fmt.Errorf("allocation %+v behind %#x", a, end)
+			return fmt.Errorf("allocation %+v after %#x", a, end)
 		}
 		end = a.End()
 		used += a.Bytes

@@ -60,7 +60,7 @@ func TestGrowAndShrink(t *testing.T) {
 	}
 	b, ext := get(t, h, 3*mib, 0)
 	if b != 256 || !slices.Equal(ext, []Extent{{2 * mib, 2 * mib, false}}) {
-		t.Fatalf("3 MiB are at %#x with %v, want behind the first, using the rest of its extent", b, ext)
+		t.Fatalf("3 MiB are at %#x with %v, want after the first, using the rest of its extent", b, ext)
 	}
 	c, ext := get(t, h, 20*mib, 0)
 	if c != 256+3*mib || len(ext) != 3 || ext[0] != (Extent{4 * mib, 8 * mib, false}) || ext[2].Bytes != 4*mib {

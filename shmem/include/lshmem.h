@@ -15,23 +15,26 @@
  *	lshmem_free(pe, p);
  *	lshmem_finalize(pe);
  *
- * Results. Every function but those that return text or a version returns LSHMEM_OK or LSHMEM_ERR_*; results come through
- * pointers and are written on success only. lshmem_strerror gives a code's meaning, lshmem_last_error what happened.
+ * Results. Every function returns LSHMEM_OK or LSHMEM_ERR_*, except those that return text. Other results come
+ * through pointers and are written only on success. lshmem_strerror explains a code, lshmem_last_error says what
+ * happened.
  *
- * Instances. A process can have several: each lshmem_init gives a handle of its own, and a handle that was finalized is never
- * given again. What belongs to one instance (memory, teams) means nothing to another.
+ * Instances. A process can have several: each lshmem_init gives a new handle, and no handle is given twice. Memory
+ * and teams belong to one instance; other instances do not know them.
  *
- * Threads. Every function may be called on any thread. Calls of one instance that all PEs must make (marked "collective") must be
- * made in the same order everywhere; two threads of one PE must agree on that order themselves.
+ * Threads. Any thread may call every function. All PEs must make the collective calls (marked "collective") of an
+ * instance in the same order; if several threads of a PE make them, the program must keep the order.
  *
- * Contexts. An instance belongs to the CUDA context of its device's primary context or the one current when it was made. Functions
- * make it current while they run and leave the thread's own as it was. Streams must be of it.
+ * Contexts. An instance belongs to the CUDA context that was current when it was made, or else to the primary
+ * context of its device. Functions make that context current while they run, and restore the thread's own. Streams
+ * must be of it.
  *
- * Streams are a CUstream or cudaStream_t; NULL is the legacy default stream. Functions whose name ends in _on_stream give the
- * device work and return; what they are told by pointer must stay until that work is done. They can be captured into graphs. A PE
- * without a GPU has no streams: there they do the work at once.
+ * Streams are a CUstream or cudaStream_t; NULL is the legacy default stream. Functions whose name ends in _on_stream
+ * queue work on the device and return; memory that they are given by pointer must stay valid until the work is done.
+ * They can be captured into graphs. A PE without a GPU has no streams: its calls do the work at once.
  *
- * Symmetric addresses are a PE's own: dst and src are given as this PE knows them, and the other side's are at the same offset.
+ * Symmetric addresses. dst and src are addresses at this PE, also where a call is about another PE's memory: that is
+ * at the same offset of the other PE's heap.
  */
 #ifndef LSHMEM_H
 #define LSHMEM_H
@@ -42,7 +45,7 @@
 extern "C" {
 #endif
 
-/* The API's version; a library with the same major number and a larger minor one has everything that is declared here. */
+/* The API's version. A library with the same major and a larger minor number has everything that is declared here. */
 #define LSHMEM_MAJOR 1
 #define LSHMEM_MINOR 0
 
@@ -55,31 +58,34 @@ typedef struct lshmem_state lshmem_t;
 
 /* What a code means, in a few words; never NULL. */
 const char *lshmem_strerror(int code);
-/* What the calling thread's last function that failed said: act, object and cause. "" if none did. Valid until the thread's next
- * failing call. */
+/* The text of the calling thread's last error: act, object and cause; "" if there was none. Valid until the thread's
+ * next error. */
 const char *lshmem_last_error(void);
-/* The version of the library's API, and of the layout of lshmem_t, to be compared with LSHMEM_STATE_VERSION. Each may be NULL. */
+/* The version of the library's API, and of the layout of lshmem_t, to be compared with LSHMEM_STATE_VERSION. Each
+ * pointer may be NULL. */
 int lshmem_version(int *major, int *minor, uint64_t *state_version);
 /* The release's name, such as "lshmem 1.0 (v0.4-12-gabcdef)". */
 const char *lshmem_version_name(void);
 
 /* ---- Begin and end ---- */
 
-/* What processes need to find each other: made by one, carried to the others by whatever means. It holds a secret. */
+/* What processes need to find each other. One process makes it, and the program carries it to the others. It has a
+ * secret. */
 typedef struct lshmem_uniqueid {
 	uint8_t bytes[128];
 } lshmem_uniqueid;
 
-/* How a program's own runtime (MPI, torch.distributed) carries messages. Called on threads of the library, one call at a time.
- * Each returns 0, or any other number as a failure. One that does not return in time is left behind: the job is lost, and
- * lshmem_finalize does not wait for it. None begins after lshmem_finalize, unless such a one was just about to. */
+/* How a program's own runtime (MPI, torch.distributed) carries messages. Threads of the library call these
+ * functions, one call at a time. Each returns 0, or any other number if it fails. If a call does not return in time,
+ * the job is lost, and lshmem_finalize does not wait for that call. After lshmem_finalize no call begins, except one
+ * that was about to begin when the job was lost. */
 typedef struct lshmem_callbacks {
 	size_t size; /* sizeof(lshmem_callbacks) */
 	void *context; /* kept by the program until lshmem_finalize, and until all calls have returned */
 	/* Gather bytes bytes of every PE, in order of PE, into receive (pes * bytes). */
 	int (*allgather)(void *context, const void *send, void *receive, size_t bytes);
 	int (*barrier)(void *context);
-	/* May be NULL: then allgather serves. The i-th bytes bytes of send go to PE i. */
+	/* May be NULL: then allgather is used instead. The i-th bytes bytes of send go to PE i. */
 	int (*alltoall)(void *context, const void *send, void *receive, size_t bytes);
 	/* May be NULL. This PE has failed with that code, for that reason; the runtime should end the job. */
 	void (*abort)(void *context, int code, const char *why);
@@ -92,68 +98,76 @@ typedef struct lshmem_config {
 	/* At most one of the two; with neither, LSHMEM_BOOTSTRAP says how. */
 	const lshmem_uniqueid *uniqueid;
 	const lshmem_callbacks *callbacks;
-	int device; /* CUDA ordinal; -1: that of the thread's current context, else the PE's number on its host modulo devices */
-	/* Settings by the names of the environment's variables ("LSHMEM_HEAP_MAX=8GiB"), which they override, up to a NULL. May be
-	 * NULL. lgpu shmem info lists them. */
+	/* CUDA ordinal; -1: that of the thread's current context, else the PE's number on its host modulo devices. */
+	int device;
+	/* Settings as "LSHMEM_HEAP_MAX=8GiB", ended by a NULL. They override variables of the environment with the same
+	 * names. May be NULL. lgpu shmem info lists all settings. */
 	const char *const *settings;
 } lshmem_config;
 
-/* Set *config to what "as the environment says" means. */
+/* Set *config so that lshmem_init takes everything from the environment. */
 int lshmem_config_init(lshmem_config *config);
-/* Make a unique id, for one job. This process is where all its PEs meet, whether it becomes one or not: it must live as long as
- * the job, which is lost for all PEs if it ends before. Unused for ten minutes, the id ends. */
+/* Make a unique id, for one job. All PEs of the job connect to this process, also if it becomes no PE itself: it
+ * must live as long as the job, which is lost for all PEs if it ends before. An id that nobody uses is valid for ten
+ * minutes. */
 int lshmem_get_uniqueid(lshmem_uniqueid *out);
 /* Become a PE. Collective. config may be NULL: all from the environment. */
 int lshmem_init(const lshmem_config *config, lshmem_pe_t *out);
 int lshmem_init_env(lshmem_pe_t *out);
-/* Leave: waits for the others (not longer than the timeout), then gives all memory back. Collective. */
+/* Leave the job: wait for the others (no longer than the timeout), then free all memory. Collective. */
 int lshmem_finalize(lshmem_pe_t pe);
 /* End the whole job: every other PE's calls and waits fail with LSHMEM_ERR_PEER. Does not end this process. */
 int lshmem_global_exit(lshmem_pe_t pe, int code);
-/* LSHMEM_OK while all is well, else the first thing that went wrong, here or on the device; lshmem_last_error says more. */
+/* LSHMEM_OK, or the first error of this PE, on the host or on the device; lshmem_last_error says more. */
 int lshmem_status(lshmem_pe_t pe);
 
 int lshmem_my_pe(lshmem_pe_t pe, int *out);
 int lshmem_n_pes(lshmem_pe_t pe, int *out);
 /* The CUDA ordinal of the instance's device. */
 int lshmem_device(lshmem_pe_t pe, int *out);
-/* What kernels get as an argument. Valid until lshmem_finalize, also while the heap grows. */
+/* The state that kernels get as an argument. Valid until lshmem_finalize, also when the heap grows. */
 int lshmem_get_state(lshmem_pe_t pe, struct lshmem_state *out);
-/* Where a copy of it lies in memory that kernels can read, for languages that pass addresses and no structs. */
+/* The address of a copy of the state that kernels can read, for languages that pass addresses and no structs. */
 int lshmem_state_address(lshmem_pe_t pe, void **out);
-/* The instance as JSON: PEs, transports by PE, heap, teams, settings; an object with the fields of Info in shmem/pe.go, times in
- * nanoseconds. At most bytes bytes with the final 0 go to text; *needed, if not NULL, is how many it takes. LSHMEM_ERR_ARGUMENT if
- * they did not fit. */
+/* The instance as JSON: PEs, transports by PE, heap, teams, settings. It is an object with the fields of Info in
+ * shmem/pe.go; times are in nanoseconds. At most bytes bytes, with the final 0, are written to text. *needed, if
+ * needed is not NULL, is how many there are. LSHMEM_ERR_ARGUMENT if they do not fit. */
 int lshmem_info(lshmem_pe_t pe, char *text, size_t bytes, size_t *needed);
 
 /* ---- Symmetric memory ---- */
 
-/* Collective, with the same size everywhere; ends when all PEs have the memory. 0 bytes give NULL. malloc's alignment is 256 bytes;
- * align's is a power of two up to the chunk size. LSHMEM_ERR_MEMORY at all PEs if one has too little. */
+/* Allocate symmetric memory. Collective, with the same size at all PEs; returns when all PEs have the memory. 0
+ * bytes give NULL. malloc's alignment is 256 bytes; align's is a power of two up to the chunk size. If one PE has
+ * too little memory, all get LSHMEM_ERR_MEMORY. */
 int lshmem_malloc(lshmem_pe_t pe, size_t bytes, void **out);
 int lshmem_calloc(lshmem_pe_t pe, size_t count, size_t bytes, void **out);
 int lshmem_align(lshmem_pe_t pe, size_t alignment, size_t bytes, void **out);
-/* Collective. Chunks in which nothing is left are given back to the device. NULL is nothing. */
+/* Free symmetric memory. Collective. Chunks in which nothing is allocated any more go back to the device. For NULL
+ * it does nothing. */
 int lshmem_free(lshmem_pe_t pe, void *p);
-/* *out = where target's memory at p can be loaded and stored by this PE's GPU, or NULL where only the network reaches it. */
+/* *out = the address at which this PE's GPU loads and stores target's memory at p, or NULL if only the network
+ * reaches it. */
 int lshmem_ptr(lshmem_pe_t pe, const void *p, int target, void **out);
-/* Bytes of heap that have memory now, bytes of them allocated, and bytes it can have. Each may be NULL. */
+/* How many bytes of memory the heap has, how many of them are allocated, and how many it can have at most. Each
+ * pointer may be NULL. */
 int lshmem_heap_bytes(lshmem_pe_t pe, uint64_t *backed, uint64_t *used, uint64_t *reserved);
 
-/* Make memory of this PE's own usable as a local source or destination of transfers. Local. */
+/* Make memory outside of the heap usable as the local source or destination of network transfers. Not collective. */
 int lshmem_buffer_register(lshmem_pe_t pe, void *p, size_t bytes);
 int lshmem_buffer_unregister(lshmem_pe_t pe, void *p);
 int lshmem_buffer_unregister_all(lshmem_pe_t pe);
-/* Bring memory of one's own as symmetric memory: *out is its symmetric address, another mapping of the same memory. It must be a
- * whole allocation of device memory made by cuMemCreate with POSIX file descriptors, mapped at once; other memory, that of
- * cuMemAlloc too, is LSHMEM_ERR_SUPPORT. bytes must be a multiple of 2 MiB. It must stay until it is unregistered. Collective. */
+/* Make memory of the program part of the heap: *out is its symmetric address, a second mapping of the same memory.
+ * It must be a whole allocation of device memory made by cuMemCreate with POSIX file descriptors, mapped at once;
+ * other memory, also that of cuMemAlloc, is LSHMEM_ERR_SUPPORT. bytes must be a multiple of 2 MiB. The memory must
+ * stay until it is unregistered. Collective. */
 int lshmem_buffer_register_symmetric(lshmem_pe_t pe, void *p, size_t bytes, void **out);
 int lshmem_buffer_unregister_symmetric(lshmem_pe_t pe, void *p);
 
 /* ---- One-sided transfers ---- */
 
-/* Copy bytes bytes to dst of target's memory, or from its src. The other side's pointer is symmetric. put returns when src may be
- * reused and dst has been written; get when dst has been. The on-stream forms are ordered in the stream. */
+/* Copy bytes bytes to dst in target's memory (put), or from src in it (get). The pointer to target's memory is
+ * symmetric. put returns when src may be reused and dst has been written, get when dst has been written. The
+ * on-stream forms take effect in the order of the stream. */
 int lshmem_put(lshmem_pe_t pe, void *dst, const void *src, size_t bytes, int target);
 int lshmem_get(lshmem_pe_t pe, void *dst, const void *src, size_t bytes, int target);
 int lshmem_put_on_stream(lshmem_pe_t pe, void *dst, const void *src, size_t bytes, int target, lshmem_stream_t stream);
@@ -167,17 +181,18 @@ int lshmem_iget(lshmem_pe_t pe, int type, void *dst, const void *src, ptrdiff_t 
 int lshmem_p(lshmem_pe_t pe, void *dst, const void *value, size_t bytes, int target);
 int lshmem_g(lshmem_pe_t pe, void *value, const void *src, size_t bytes, int target);
 
-/* An atomic operation LSHMEM_AMO_* on target's word at dst. type is LSHMEM_INT32, UINT32, INT64 or UINT64; FLOAT32 and FLOAT64 can
- * be set and swapped. operand and compare (for LSHMEM_AMO_COMPARE_SWAP alone) are a word's bits. *fetched, if not NULL, is what
- * was there before: fetch is an ADD of 0, swap a SET. */
+/* An atomic operation LSHMEM_AMO_* on target's word at dst. type is LSHMEM_INT32, UINT32, INT64 or UINT64; FLOAT32
+ * and FLOAT64 can be set and swapped. operand and compare (only for LSHMEM_AMO_COMPARE_SWAP) are a word's bits.
+ * *fetched, if fetched is not NULL, is the old value: a fetch is an ADD of 0, a swap is a SET. */
 int lshmem_atomic(lshmem_pe_t pe, int op, int type, void *dst, uint64_t operand, uint64_t compare, uint64_t *fetched, int target);
-/* The same in a stream's order: fetched, if not NULL, is memory of the device that gets the old value. */
+/* The same in the order of a stream. fetched, if not NULL, is memory of the device that gets the old value. */
 int lshmem_atomic_on_stream(lshmem_pe_t pe, int op, int type, void *dst, uint64_t operand, uint64_t compare, void *fetched,
 	int target, lshmem_stream_t stream);
 
 /* ---- Signals, order, waits ---- */
 
-/* put, and then op LSHMEM_SIGNAL_SET or _ADD with value on target's word at signal, which is seen no earlier than the data. */
+/* put, then op LSHMEM_SIGNAL_SET or _ADD with value on target's word at signal. Target sees the signal no earlier
+ * than the data. */
 int lshmem_put_signal(lshmem_pe_t pe, void *dst, const void *src, size_t bytes, uint64_t *signal, uint64_t value, int op,
 	int target);
 int lshmem_put_signal_on_stream(lshmem_pe_t pe, void *dst, const void *src, size_t bytes, uint64_t *signal, uint64_t value, int op,
@@ -185,44 +200,47 @@ int lshmem_put_signal_on_stream(lshmem_pe_t pe, void *dst, const void *src, size
 int lshmem_signal_op(lshmem_pe_t pe, uint64_t *signal, uint64_t value, int op, int target);
 int lshmem_signal_op_on_stream(lshmem_pe_t pe, uint64_t *signal, uint64_t value, int op, int target, lshmem_stream_t stream);
 int lshmem_signal_fetch(lshmem_pe_t pe, const uint64_t *signal, uint64_t *out);
-/* Wait until this PE's word compares so (LSHMEM_CMP_*) with value. */
+/* Wait until this PE's word compares to value as LSHMEM_CMP_* says. */
 int lshmem_signal_wait_until(lshmem_pe_t pe, const uint64_t *signal, int compare, uint64_t value);
 int lshmem_signal_wait_until_on_stream(lshmem_pe_t pe, const uint64_t *signal, int compare, uint64_t value, lshmem_stream_t stream);
-/* The same of a word of type LSHMEM_INT32, UINT32, INT64 or UINT64. value is its bits. */
+/* The same for a word of type LSHMEM_INT32, UINT32, INT64 or UINT64. value is its bits. */
 int lshmem_wait_until(lshmem_pe_t pe, int type, const void *p, int compare, uint64_t value);
 int lshmem_wait_until_on_stream(lshmem_pe_t pe, int type, const void *p, int compare, uint64_t value, lshmem_stream_t stream);
 
-/* quiet: all that this PE began has been done. fence: what it began to one PE is done before what it begins after. */
+/* quiet waits until all that this PE has begun is done. fence orders: to each PE, what this PE began before the call
+ * is done before what it begins after the call. */
 int lshmem_quiet(lshmem_pe_t pe);
 int lshmem_quiet_on_stream(lshmem_pe_t pe, lshmem_stream_t stream);
 int lshmem_fence(lshmem_pe_t pe);
 
 /* ---- Teams ---- */
 
-/* A team is made by all members of its parent, who get LSHMEM_TEAM_INVALID in *out if they are not in it. Collective over the
- * parent: where it cannot be made for one of them, for want of LSHMEM_MAX_TEAMS, all get the error and none has a team of it. */
+/* Make a team of some members of a parent. Collective over the parent: all its members call it, and those that are
+ * not in the new team get LSHMEM_TEAM_INVALID in *out. If one of them has LSHMEM_MAX_TEAMS teams already, all get
+ * the error and none gets a team. */
 int lshmem_team_split_strided(lshmem_pe_t pe, lshmem_team_t parent, int start, int stride, int size, lshmem_team_t *out);
 /* Rows (x) of xrange PEs and columns (y) of a parent seen as a matrix. */
 int lshmem_team_split_2d(lshmem_pe_t pe, lshmem_team_t parent, int xrange, lshmem_team_t *x, lshmem_team_t *y);
-/* Any PEs, by their numbers in the world, in the team's order. Called by all members, with the same list; others may call it, and
- * get LSHMEM_TEAM_INVALID at once. */
+/* Make a team of any PEs, by their numbers in the world, in the given order. All members call it with the same list.
+ * Others may call it, and get LSHMEM_TEAM_INVALID at once. */
 int lshmem_team_create(lshmem_pe_t pe, const int *members, int count, lshmem_team_t *out);
 int lshmem_team_destroy(lshmem_pe_t pe, lshmem_team_t team);
-/* This PE's index in the team, -1 if it is not in it; how many are. */
+/* This PE's index in the team, -1 if it is not a member; and how many members the team has. */
 int lshmem_team_my_pe(lshmem_pe_t pe, lshmem_team_t team, int *out);
 int lshmem_team_n_pes(lshmem_pe_t pe, lshmem_team_t team, int *out);
-/* The index in to of from's member index; -1 if it is not in it. */
+/* The index in the team to of the PE that has the index in the team from; -1 if it is not a member of to. */
 int lshmem_team_translate_pe(lshmem_pe_t pe, lshmem_team_t from, int index, lshmem_team_t to, int *out);
 
 /* ---- Collective operations: all members of the team, with the same arguments ---- */
 
-/* barrier: all that members began has been done, and all have come. sync: all have come. */
+/* barrier waits until all members have called it and all that they had begun is done; sync, until all have called
+ * it. */
 int lshmem_barrier(lshmem_pe_t pe, lshmem_team_t team);
 int lshmem_sync(lshmem_pe_t pe, lshmem_team_t team);
 int lshmem_barrier_on_stream(lshmem_pe_t pe, lshmem_team_t team, lshmem_stream_t stream);
 int lshmem_sync_on_stream(lshmem_pe_t pe, lshmem_team_t team, lshmem_stream_t stream);
-/* dst and src are symmetric and do not overlap, but may be equal for reduce and broadcast. type is LSHMEM_INT8..FLOAT64, op
- * LSHMEM_SUM..XOR (the bitwise ones for integers). count is in elements:
+/* dst and src are symmetric and do not overlap, but may be equal for reduce and broadcast. type is
+ * LSHMEM_INT8..FLOAT64, op LSHMEM_SUM..XOR (the bitwise ones for integers). count is in elements:
  *   broadcast      count, from the member root's src to every member's dst, its own included
  *   fcollect       count of each member to every member: dst has count * members
  *   alltoall       count from each to each: both have count * members

@@ -52,8 +52,7 @@ LSHMEM_AMO(set, store_relaxed, set, true)
     static_assert(lshmem::is_word<T> && (check), "not an atomic type: 4 or 8 bytes, floating point only for swap");      \
     T old;                                                                                                               \
     if (lshmem::on_word(sh, dst, pe, lshmem::for_atomics, [&](T *to) {                                                   \
-          if (LSHMEM_MUTATE(6)) old = (T)lshmem::instruction<lshmem::scope::sys>((uint32_t *)to, (uint32_t)v);           \
-          else old = lshmem::instruction<lshmem::scope::sys>(to, v);                                                     \
+          old = lshmem::instruction<lshmem::scope::sys>(to, v);                                                          \
         }))                                                                                                              \
       return old;                                                                                                        \
     return lshmem::network_fetch<T>(sh, lshmem::nic::amo::op, dst, v, T(), pe, q);                                       \

@@ -2,7 +2,7 @@
 // runs by including this header instead. Written from names and documented behaviour only. It takes C++17.
 //
 //	#include "lshmem_compat.h"
-//	nvshmem_init();                                  // the job of lgpu run --pes, or nvshmemx_init_attr with a unique id
+//	nvshmem_init();                                  // the job of lgpu run --pes; or nvshmemx_init_attr
 //	double *x = (double *)nvshmem_malloc(n);
 //	kernel<<<...>>>(x);                              // nvshmem_double_p(x, 1.0, pe) and so on
 //	nvshmemx_barrier_all_on_stream(stream);

@@ -122,7 +122,7 @@ inline void nvshmem_info_get_version(int *major, int *minor) {
 }
 inline void nvshmem_info_get_name(char *name) { snprintf(name, NVSHMEM_MAX_NAME_LEN, "%s", lshmem_version_name()); }
 
-// Needed by nobody, since all units are filled by themselves.
+// Not needed, since all units are filled by themselves.
 inline int nvshmemx_culibrary_init(void *) { return lshmem_compat::fill_all(); }
 inline int nvshmemx_culibrary_finalize(void *) { return 0; }
 #ifdef __cuda_cuda_h__

@@ -7,7 +7,7 @@
 //   clang -x cuda                 PTX, with or without CUDA's headers (-nocudainc -nocudalib)
 //   any C++17 compiler, as C++    CPU code: a grid is a set of operating system threads, see lshmem_cpu.h
 //
-// The PTX is legal from sm_70 on. Newer instructions stand behind LSHMEM_SM90.
+// The PTX is legal from sm_70 on. Newer instructions are used if LSHMEM_SM90 is true.
 //
 // # Order
 //
@@ -79,8 +79,8 @@
 
 namespace lshmem {
 
-// Who must see an order: the threads of the block, of the GPU, or of the whole system with its other GPUs, CPUs and
-// NICs.
+// The threads that must see an order: those of the block, of the GPU, or of the whole system with its other GPUs, CPUs
+// and NICs.
 enum class scope { cta, gpu, sys };
 
 // A 16-byte word. Its halves are single-copy atomic only one by one.
@@ -297,7 +297,7 @@ template <scope S, class T> LSHMEM_DEVICE T compare_swap(T *p, value<T> expected
   }
 }
 
-// store_entry writes a part of a queue entry: 16 bytes, visible to whoever sees a later release.
+// store_entry writes a part of a queue entry: 16 bytes, visible to a thread that sees a later release.
 LSHMEM_DEVICE void store_entry(quad *p, quad v) {
   asm volatile("st.relaxed.gpu.v2.b64 [%0], {%1, %2};" ::"l"(p), "l"(v.low), "l"(v.high) : "memory");
 }
@@ -399,7 +399,7 @@ LSHMEM_DEVICE uint32_t multiprocessor() { return cpu::self.block; }
 
 LSHMEM_DEVICE uint64_t nanos() { return cpu::nanos(); }
 LSHMEM_DEVICE void sleep_nanos(uint32_t n) { cpu::sleep_nanos(n); }
-// Threads outnumber CPUs: whoever waits lets the others run.
+// Threads outnumber CPUs: a thread that waits lets the others run.
 LSHMEM_DEVICE void pause() { cpu::yield(); }
 
 // release_order is that of a relaxed atomic store, modify_order that of a read-modify-write: see "Order" above.
@@ -543,10 +543,11 @@ LSHMEM_DEVICE bool any_warp(uint32_t mask, bool p) { return ballot(mask, p) != 0
 
 // --- Calls that bound registers ---
 
-// call calls f, a function that is not inlined and makes no such call itself, by a pointer that hides which it is. Where the
-// assembler sees a direct call, it gives the callee other registers than what the caller and its callers keep, instead of
-// saving those: a kernel then takes the sum of what all functions of a chain of calls keep. A pointer makes it keep to the
-// calling convention: f and what f calls save what they use, and a kernel takes the most of its own and any of theirs.
+// call calls f, a function that is not inlined and makes no such call itself, by a pointer that hides which it is.
+// Where the assembler sees a direct call, it gives the callee other registers than what the caller and its callers
+// keep, instead of saving those: a kernel then takes the sum of what all functions of a chain of calls keep. A pointer
+// makes it keep to the calling convention: f and what f calls save what they use, and a kernel takes the most of its
+// own and any of theirs.
 template <class R, class... A> LSHMEM_DEVICE R call(R (*f)(A...), value<A>... args) {
 #if LSHMEM_GPU
   asm volatile("" : "+l"(f));

@@ -15,7 +15,7 @@ LSHMEM_DEVICE uint64_t far_heap(const lshmem_t &sh, int pe) {
 }
 
 LSHMEM_DEVICE uint64_t peer_heap(const lshmem_t &sh, int pe) {
-  // Of the table in the state, what lies behind the last PE is 0.
+  // Of the table in the state, what lies after the last PE is 0.
   return (uint32_t)pe < LSHMEM_INLINE_PEERS ? sh.peer[pe] : far_heap(sh, pe);
 }
 
@@ -75,16 +75,16 @@ LSHMEM_DEVICE bool has_network(const lshmem_t &sh) {
 // By which loads a copy reads: of memory that only this GPU's threads write, or of a peer's.
 enum class source { local, peer };
 
-// Who copies: a kernel, or what is called by pointer and so keeps to the calling convention (call). Each has code of its own, so
-// that a kernel's need not save registers: that would take longer than a short copy.
+// Who copies: a kernel, or what is called by pointer and so keeps to the calling convention (call). Each has code of
+// its own, so that a kernel's need not save registers: that would take longer than a short copy.
 enum class caller { kernel, called };
 
 template <source From, class W> LSHMEM_DEVICE W load_from(const W *p) {
   return From == source::peer ? load_peer(p) : load_local(p);
 }
 
-// copy_part copies words first to end of a piece of a warp's, or of a thread's if step is 1, four of them at a time: what is
-// at its place index of d and s, and every step words behind it.
+// copy_part copies words first to end of a piece of a warp's, or of a thread's if step is 1, four of them at a time:
+// what is at its place index of d and s, and every step words after it.
 template <uint32_t step, source From>
 LSHMEM_DEVICE void copy_part(quad *d, const quad *s, uint32_t index, uint32_t first, uint32_t end) {
   LSHMEM_ROLLED for (; index < end; index += 4 * step, s += 4 * step, d += 4 * step) {
@@ -101,8 +101,9 @@ LSHMEM_DEVICE void copy_part(quad *d, const quad *s, uint32_t index, uint32_t fi
 // more packets than it must be: that is worth up to 15 % of the link. With which warp of a block a copy begins depends
 // on its destination: so the warps of short copies one after the other overlap.
 //
-// It is not inlined, for the sake of kernels that may also call the network's functions: what lives on over such a call,
-// made or not, gets registers that the callee must leave alone, of which there are few. In here nothing is called.
+// It is not inlined, for the sake of kernels that may also call the network's functions: what lives on over such a
+// call, made or not, gets registers that the callee must leave alone, of which there are few. In here nothing is
+// called.
 template <class Group, source From, caller By> LSHMEM_OUTLINE void copy_quads(quad *dst, const quad *src, uint64_t n) {
   // Reads from a peer take longer; writes leave registers to blocks of 1024 threads.
   constexpr uint32_t unroll = From == source::peer ? 8 : 4, step = equal<Group, thread_group>::yes ? 1 : 32;
@@ -149,7 +150,7 @@ template <caller By> LSHMEM_OUTLINE void copy_narrow(char *dst, const char *src,
   uint32_t width = apart & 1 ? 1 : apart & 2 ? 2 : apart & 4 ? 4 : 8;
   uint64_t head = -(uint64_t)dst & (width - 1);
   if (head > bytes) head = bytes;
-  uint64_t words = (bytes - head) & ~(uint64_t)(width - 1), behind = LSHMEM_MUTATE(24) ? bytes : head + words;
+  uint64_t words = (bytes - head) & ~(uint64_t)(width - 1), behind = head + words;
   for (uint64_t i = index; i < head + (bytes - behind); i += size) {
     uint64_t at = i < head ? i : behind + (i - head);
     store_data((uint8_t *)dst + at, load_peer((const uint8_t *)src + at));
@@ -160,11 +161,11 @@ template <caller By> LSHMEM_OUTLINE void copy_narrow(char *dst, const char *src,
   else copy_words<uint8_t>(dst + head, src + head, words, index, size);
 }
 
-// copy_ends copies what is before and behind the words of 16 bytes.
+// copy_ends copies what is before and after the words of 16 bytes.
 template <class Group, caller By> LSHMEM_OUTLINE void copy_ends(char *dst, const char *src, uint64_t bytes) {
   uint64_t head = -(uint64_t)dst & 15, words = (bytes - head) & ~(uint64_t)15, tail = bytes - head - words;
   if (head) copy_narrow<By>(dst, src, head, Group::index(), Group::size());
-  if (tail && !LSHMEM_MUTATE(24)) copy_narrow<By>(dst + head + words, src + head + words, tail, Group::index(), Group::size());
+  if (tail) copy_narrow<By>(dst + head + words, src + head + words, tail, Group::index(), Group::size());
 }
 
 // copy copies in the widest words to which both addresses have the same distance.
@@ -303,9 +304,8 @@ LSHMEM_DEVICE int iget(const lshmem_t &sh, T *dst, const T *src, ptrdiff_t to, p
 // memory is mapped. Total: also what members stored before is ordered with what they load after it.
 template <class Group, bool Total> LSHMEM_DEVICE int settle(const lshmem_t &sh, nic::ordering what, int pe, int which) {
   const bool network = has_network(sh); // before the fence, which empties the first-level cache
-  if (LSHMEM_MUTATE(8) && Group::index() == 0) fence<scope::sys>();
   Group::sync();
-  if (!LSHMEM_MUTATE(8)) Total ? fence_total<scope::sys>() : fence<scope::sys>();
+  Total ? fence_total<scope::sys>() : fence<scope::sys>();
   return LSHMEM_LIKELY(!network) ? LSHMEM_OK : call(nic::settle<Group>, sh.self, what, pe, which);
 }
 
@@ -401,7 +401,7 @@ template <class T> LSHMEM_DEVICE T lshmem_g(const lshmem_t &sh, const T *src, in
   LSHMEM_COPY(get, scope, group, true)                           \
   LSHMEM_COPY(get, _nbi##scope, group, false)                    \
   LSHMEM_SIGNAL(scope, group, true)                              \
-  LSHMEM_SIGNAL(_nbi##scope, group, LSHMEM_MUTATE(7))            \
+  LSHMEM_SIGNAL(_nbi##scope, group, false)                       \
   LSHMEM_STRIDED(iput, scope, group)                             \
   LSHMEM_STRIDED(iget, scope, group)                             \
   LSHMEM_ORDER(quiet, scope, group, true)                        \

@@ -13,7 +13,7 @@
 #define LSHMEM_INLINE_KEYS UINT64_C(0x8)
 #define LSHMEM_MAX_NICS UINT64_C(0x8)
 #define LSHMEM_MAX_TEAMS UINT64_C(0x40)
-#define LSHMEM_IBUF_SLOT UINT64_C(0x100)
+#define LSHMEM_IBUF_CELL UINT64_C(0x100)
 #define LSHMEM_MIN_DEPTH UINT64_C(0x80)
 #define LSHMEM_MAX_DEPTH UINT64_C(0x8000)
 #define LSHMEM_MAX_CALL UINT64_C(0x61)
@@ -169,7 +169,7 @@ struct lshmem_queue {
 	uint32_t number;
 	uint32_t depth;
 	uint32_t batch;
-	uint32_t ibuf_slots;
+	uint32_t ibuf_cells;
 	uint32_t ibuf_key;
 	uint32_t pe;
 	uint32_t nic;
@@ -199,7 +199,7 @@ _Static_assert(offsetof(struct lshmem_queue, ibuf) == 32, "Ibuf");
 _Static_assert(offsetof(struct lshmem_queue, number) == 40, "Number");
 _Static_assert(offsetof(struct lshmem_queue, depth) == 44, "Depth");
 _Static_assert(offsetof(struct lshmem_queue, batch) == 48, "Batch");
-_Static_assert(offsetof(struct lshmem_queue, ibuf_slots) == 52, "IbufSlots");
+_Static_assert(offsetof(struct lshmem_queue, ibuf_cells) == 52, "IbufCells");
 _Static_assert(offsetof(struct lshmem_queue, ibuf_key) == 56, "IbufKey");
 _Static_assert(offsetof(struct lshmem_queue, pe) == 60, "PE");
 _Static_assert(offsetof(struct lshmem_queue, nic) == 64, "NIC");

@@ -37,7 +37,7 @@ func TestPlans(t *testing.T) {
 						if c.Flags&kernels.CollectiveLines == 0 {
 							continue
 						}
-						// Every channel sends something, or members would not hear from each other, and no more than its lines hold.
+						// Every channel sends something, or members would not hear from each other; no more than its lines hold.
 						share := ((bytes+uint64(l.Grid)-1)/uint64(l.Grid) + 7) / 8 * 8
 						if !direct || l.Grid > layout.LineChannels || share > uint64(layout.LineBytes(int(pes))) || share*uint64(l.Grid-1) >= bytes {
 							t.Fatalf("%v of %d bytes on %d PEs in lines: %+v, %d bytes each", op, bytes, pes, l, share)

@@ -1,7 +1,7 @@
 package layout
 
-// Numbers that programs pass to host and device functions. Those that NVSHMEM and OpenSHMEM have too are theirs, so that a
-// program that passes them on as numbers means the same.
+// Numbers that programs pass to host and device functions. Those that NVSHMEM and OpenSHMEM have too are theirs, so
+// that a program that passes them on as numbers means the same.
 
 // Comparisons of wait and test functions.
 const (

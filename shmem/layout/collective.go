@@ -45,7 +45,7 @@ func LineBytes(pes int) int {
 	return max(LineMinimum, LineSpace/max(1, pes)/LineMultiple*LineMultiple)
 }
 
-// FlagRow is the number of flags of one channel, some behind the members' unused, so that rows are sectors of their
+// FlagRow is the number of flags of one channel, some after the members' unused, so that rows are sectors of their
 // own.
 func FlagRow(pes int) int { return (max(1, pes) + 3) &^ 3 }
 

@@ -1,14 +1,15 @@
-// Package layout is what lshmem's host runtime writes and its device code reads: the state of a PE, its teams, its queue
-// pairs and its key tables. The Go types are the only source; include/lshmem_state.h is generated from them (go generate
-// ./shmem/layout) with a compiled check of every size and offset.
+// Package layout is what lshmem's host runtime writes and its device code reads: the state of a PE, its teams, its
+// queue pairs and its key tables. The Go types are the only source; include/lshmem_state.h is generated from them (go
+// generate ./shmem/layout) with a compiled check of every size and offset.
 //
 // # State
 //
-// A kernel gets its State by value, as a parameter. It stays valid until the PE is finalized, also in a captured graph: what
-// changes when the heap grows (keys) lies in memory, and its tables have room for the largest heap from the start.
+// A kernel gets its State by value, as a parameter. It stays valid until the PE is finalized, also in a captured graph:
+// what changes when the heap grows (keys) lies in memory, and its tables have room for the largest heap from the start.
 //
-// All addresses are 64-bit device addresses of the PE's own process, unless a field says otherwise. Counts of queue entries
-// are counts of 64-byte basic blocks since the queue was made, never reduced: consumed <= posted <= ready <= reserved.
+// All addresses are 64-bit device addresses of the PE's own process, unless a field says otherwise. Counts of queue
+// entries are counts of 64-byte basic blocks since the queue was made, never reduced: consumed <= posted <= ready <=
+// reserved.
 //
 // # Concurrency
 //
@@ -28,21 +29,22 @@ const (
 	MaxNICs = 8
 	// MaxTeams is the number of teams a PE can be in at once.
 	MaxTeams = 64
-	// IbufSlot is the size of a slot of a queue's internal buffer in bytes: 8 for each lane of a warp. Slot 0 takes results
-	// that nobody wants and is the target of DUMP; the others are a ring.
-	IbufSlot = 256
+	// IbufCell is the size of a cell of a queue's internal buffer in bytes: 8 for each lane of a warp. Cell 0 takes
+	// results that nobody wants and is the target of DUMP; the others are a ring.
+	IbufCell = 256
 	// MinDepth and MaxDepth bound a send queue's depth in basic blocks, a power of two. The upper bound is that of the
 	// 16-bit completion counter: see the wrap lemma in docs/lshmem.md.
 	MinDepth, MaxDepth = 128, 32768
-	// MaxCall is the most basic blocks that one call reserves at once: 32 lanes of a two-block atomic and its NOP, and a DUMP.
+	// MaxCall is the most basic blocks that one call reserves at once: 32 lanes of a two-block atomic and its NOP, and
+	// a DUMP.
 	MaxCall = 97
-	// PeerAtomic, in the lowest bit of a peer's address, says that its memory takes native atomic operations as well as loads
-	// and stores.
+	// PeerAtomic, in the lowest bit of a peer's address, says that its memory takes native atomic operations as well as
+	// loads and stores.
 	PeerAtomic = 1
 )
 
-// Version of a layout with states of that size: what the device compares with its own. A change of any type must change it,
-// by the size or, where that stays, by revision.
+// Version of a layout with states of that size: what the device compares with its own. A change of any type must change
+// it, by the size or, where that stays, by revision.
 const (
 	revision = 3
 	Version  = uint32(revision<<16) + uint32(unsafe.Sizeof(State{}))
@@ -76,8 +78,8 @@ const (
 	// QueueHostPosts: the device only raises the word at Doorbell (8 bytes, device byte order: the posted count) by a
 	// system-scope maximum; a host thread writes the doorbell record and rings.
 	QueueHostPosts
-	// QueueFlush: a DUMP must follow reads and fetches before their results are read (GPU_DIRECT_RDMA_WRITES_ORDERING below
-	// OWNER).
+	// QueueFlush: a DUMP must follow reads and fetches before their results are read (GPU_DIRECT_RDMA_WRITES_ORDERING
+	// below OWNER).
 	QueueFlush
 )
 
@@ -90,8 +92,8 @@ type State struct {
 
 	HeapBase  uint64 // address of the heap
 	HeapBytes uint64 // of address space; offsets in the heap are smaller
-	// Peer is where the heaps of PEs 0.. are mapped here, 0 for those that are not, with PeerAtomic in the lowest bit. A PE's
-	// own heap is there too.
+	// Peer is where the heaps of PEs 0.. are mapped here, 0 for those that are not, with PeerAtomic in the lowest bit.
+	// A PE's own heap is there too.
 	Peer   [InlinePeers]uint64
 	Peers  uint64 // *uint64[PEs]: the same for all
 	Remote uint64 // *uint64[PEs]: the address of each PE's heap in its own process, which work requests carry
@@ -112,16 +114,16 @@ type State struct {
 	// TimeoutNanos is how long a wait lasts at most, 0 for ever.
 	TimeoutNanos uint64
 	_            uint64
-	// Self is the address of a copy of this State in memory of the GPU. What is not inlined, which is the network path and the
-	// collective operations, reads it: a pointer to a kernel's argument would make compilers copy that to local memory in every
-	// thread.
+	// Self is the address of a copy of this State in memory of the GPU. What is not inlined, which is the network path
+	// and the collective operations, reads it: a pointer to a kernel's argument would make compilers copy that to local
+	// memory in every thread.
 	Self uint64
 	_    [7]uint64
 }
 
 // Key is the key of a registered range as a work request carries it.
 type Key struct {
-	End uint64 // offset in the heap, or for Local the address, behind the registered range; 0: no such range
+	End uint64 // offset in the heap, or for Local the address, after the registered range; 0: no such range
 	Key uint32 // in network byte order
 	_   uint32
 }
@@ -138,11 +140,11 @@ type Queue struct {
 	Record    uint64 // doorbell record: the big-endian word of the send queue
 	Doorbell  uint64 // 8-byte doorbell register, or QueueHostPosts' word
 	CQ        uint64 // the collapsed completion queue's one 64-byte entry
-	Ibuf      uint64 // (1 + IbufSlots) slots of IbufSlot bytes
+	Ibuf      uint64 // (1 + IbufCells) cells of IbufCell bytes
 	Number    uint32 // of the queue pair, 24 bits
 	Depth     uint32 // blocks, a power of two
 	Batch     uint32 // ready blocks that a caller may leave to a later one's doorbell
-	IbufSlots uint32 // a power of two
+	IbufCells uint32 // a power of two
 	IbufKey   uint32 // in network byte order
 	PE        uint32
 	NIC       uint32

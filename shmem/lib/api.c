@@ -1,7 +1,8 @@
 //go:build cgo
 
-// The functions of lshmem.h. Each is a call of its Go half, which is in the files of the same groups; pointers go as numbers,
-// but those that a result is written through. Kept in C so that the header's types, const and all, are what is compiled.
+// The functions of lshmem.h. Each is a call of its Go half, which is in the files of the same groups; pointers go as
+// numbers, but those that a result is written through. Kept in C so that the header's types, const and all, are what is
+// compiled.
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,9 +11,9 @@
 
 #define A(p) ((uint64_t)(uintptr_t)(p))
 
-// What the calling thread's last failing function said. Go functions run on the thread that called them. It is memory by a key
-// rather than a _Thread_local array: Go's runtime makes the library's thread-local block a static one, of which a process that
-// loads libraries later has very little.
+// What the calling thread's last failing function said. Go functions run on the thread that called them. It is memory
+// by a key rather than a _Thread_local array: Go's runtime makes the library's thread-local block a static one, of
+// which a process that loads libraries later has very little.
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t last_error;
 

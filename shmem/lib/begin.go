@@ -133,8 +133,8 @@ func readConfig(op string, config *C.lshmem_config) (asked, error) {
 	return a, nil
 }
 
-// place fills in this PE's number from the environment.
-func (a *asked) place(op string) error {
+// number fills in this PE's number from the environment.
+func (a *asked) number(op string) error {
 	for _, p := range []struct {
 		to      *int
 		missing bool
@@ -167,7 +167,7 @@ func (a *asked) join(ctx context.Context, op string, c *shmem.Config) (bootstrap
 	if at, _ := a.variables.lookup(bootstrap.EnvBootstrap); fromEnv && at == "" && (a.pe > 0 || a.pes > 1) {
 		return nil, argument(op, "PE %d of %d, and nothing says how they find each other: set LSHMEM_BOOTSTRAP, or lshmem_config's uniqueid or callbacks", a.pe, a.pes)
 	} else if !fromEnv || at != "" && (a.pe >= 0 || a.pes > 0) {
-		if err := a.place(op); err != nil {
+		if err := a.number(op); err != nil {
 			return nil, err
 		}
 		a.variables = append(a.variables, bootstrap.EnvPE+"="+strconv.Itoa(a.pe), bootstrap.EnvPEs+"="+strconv.Itoa(a.pes))
@@ -198,70 +198,85 @@ func (a *asked) join(ctx context.Context, op string, c *shmem.Config) (bootstrap
 	return b, nil
 }
 
+// carrier makes collectives of a program's callbacks.
+type carrier struct {
+	c     *C.lshmem_callbacks // a copy
+	under *calls
+}
+
+// call makes a call of the program, which returns a code.
+func (r *carrier) call(ctx context.Context, what string, f func() C.int) error {
+	var code C.int
+	if err := r.under.do(ctx, what, func() { code = f() }); err != nil {
+		return err
+	}
+	if code != 0 {
+		return fmt.Errorf("the program's %s callback returned %d", what, code)
+	}
+	return nil
+}
+
+// exchange makes a call of the program with a buffer to send and one to receive in. They are C memory, and freed only
+// by a call that returned: one that is abandoned after a timeout may still write to them.
+func (r *carrier) exchange(ctx context.Context, what string, send []byte, received int, f func(send, receive unsafe.Pointer) C.int) ([]byte, error) {
+	p := C.malloc(C.size_t(max(1, len(send)+received)))
+	defer C.free(p)
+	copy(unsafe.Slice((*byte)(p), len(send)), send)
+	to := unsafe.Add(p, len(send))
+	if err := r.call(ctx, what, func() C.int { return f(p, to) }); err != nil {
+		return nil, err
+	}
+	return C.GoBytes(to, C.int(received)), nil
+}
+
+func (r *carrier) allGather(ctx context.Context, mine, all []byte) error {
+	got, err := r.exchange(ctx, "allgather", mine, len(all), func(send, receive unsafe.Pointer) C.int {
+		return C.shmem_call_allgather(r.c, send, receive, C.size_t(len(mine)))
+	})
+	copy(all, got)
+	return err
+}
+
+func (r *carrier) barrier(ctx context.Context) error {
+	return r.call(ctx, "barrier", func() C.int { return C.shmem_call_barrier(r.c) })
+}
+
+func (r *carrier) abort(code int, why string) {
+	text := C.CString(why)
+	defer C.free(unsafe.Pointer(text))
+	// An error says that the PE has left: then there is no job to end.
+	_ = r.call(context.Background(), "abort", func() C.int {
+		C.shmem_call_abort(r.c, C.int(code), text)
+		return 0
+	})
+}
+
 // carried are a program's callbacks for the bootstrap. They are copied; the program keeps their context alive.
 func carried(pes int, from *C.lshmem_callbacks) bootstrap.Callbacks {
 	c := (*C.lshmem_callbacks)(C.malloc(C.sizeof_lshmem_callbacks))
 	*c = *from
-	under := &calls{free: func() { C.free(unsafe.Pointer(c)) }}
-	call := func(ctx context.Context, what string, f func() C.int) error {
-		var code C.int
-		if err := under.do(ctx, what, func() { code = f() }); err != nil {
-			return err
-		}
-		if code != 0 {
-			return fmt.Errorf("the program's %s callback returned %d", what, code)
-		}
-		return nil
-	}
-	// Buffers are C memory: a callback that is left behind after a timeout may still write to them, so they are only
-	// freed by one that returned.
-	exchange := func(ctx context.Context, what string, sent, received int, f func(send, receive unsafe.Pointer) C.int, send []byte) ([]byte, error) {
-		p := C.malloc(C.size_t(max(1, sent+received)))
-		defer C.free(p)
-		copy(unsafe.Slice((*byte)(p), sent), send)
-		to := unsafe.Add(p, sent)
-		if err := call(ctx, what, func() C.int { return f(p, to) }); err != nil {
-			return nil, err
-		}
-		return C.GoBytes(to, C.int(received)), nil
-	}
+	r := &carrier{c, &calls{free: func() { C.free(unsafe.Pointer(c)) }}}
 	b := bootstrap.Callbacks{
-		AllGatherFixed: func(ctx context.Context, mine, all []byte) error {
-			got, err := exchange(ctx, "allgather", len(mine), len(all), func(send, receive unsafe.Pointer) C.int {
-				return C.shmem_call_allgather(c, send, receive, C.size_t(len(mine)))
-			}, mine)
-			copy(all, got)
-			return err
-		},
+		AllGatherFixed: r.allGather,
 		Close: func() error {
-			under.close()
+			r.under.close()
 			return nil
 		},
 	}
 	if c.barrier != nil {
-		b.Barrier = func(ctx context.Context) error {
-			return call(ctx, "barrier", func() C.int { return C.shmem_call_barrier(c) })
-		}
+		b.Barrier = r.barrier
 	}
 	if c.abort != nil {
-		b.Abort = func(code int, why string) {
-			text := C.CString(why)
-			defer C.free(unsafe.Pointer(text))
-			// Its error is that the PE has left: then there is no job to end.
-			_ = call(context.Background(), "abort", func() C.int {
-				C.shmem_call_abort(c, C.int(code), text)
-				return 0
-			})
-		}
+		b.Abort = r.abort
 	}
 	if c.alltoall != nil {
 		// The parts must have one length: the largest of all PEs, which an allgather finds out.
 		b.AllToAll = func(ctx context.Context, parts [][]byte) ([][]byte, error) {
-			return padded(pes, parts, func(mine, all []byte) error { return b.AllGatherFixed(ctx, mine, all) },
+			return padded(pes, parts, func(mine, all []byte) error { return r.allGather(ctx, mine, all) },
 				func(send []byte, each int) ([]byte, error) {
-					return exchange(ctx, "alltoall", len(send), len(send), func(s, r unsafe.Pointer) C.int {
-						return C.shmem_call_alltoall(c, s, r, C.size_t(each))
-					}, send)
+					return r.exchange(ctx, "alltoall", send, len(send), func(s, to unsafe.Pointer) C.int {
+						return C.shmem_call_alltoall(c, s, to, C.size_t(each))
+					})
 				})
 		}
 	}

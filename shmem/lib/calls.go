@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// calls guards what a program's callbacks are called through: it stays until the last call under way has returned, also one
-// that was left behind at its timeout, and no call begins after close.
+// calls guards what a program's callbacks are called through: it stays until the last call under way has returned, also
+// one that was abandoned at its timeout, and no call begins after close.
 type calls struct {
 	free func() // of what the calls go through
 

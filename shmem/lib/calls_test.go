@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What callbacks are called through outlives a call that was left behind, and no call comes behind close.
+// What callbacks are called through outlives a call that was abandoned, and no call comes after close.
 func TestCalls(t *testing.T) {
 	freed := 0
 	c := calls{free: func() { freed++ }}
@@ -17,8 +17,8 @@ func TestCalls(t *testing.T) {
 		if freed != 0 {
 			t.Error("it was freed under a call")
 		}
-		if err := c.do(t.Context(), "barrier", func() { t.Error("a call behind close") }); err == nil {
-			t.Error("a call behind close, without an error")
+		if err := c.do(t.Context(), "barrier", func() { t.Error("a call after close") }); err == nil {
+			t.Error("a call after close, without an error")
 		}
 	}); err != nil {
 		t.Error(err)

@@ -1,22 +1,22 @@
-// Command lib is liblshmem.so: package shmem with the C interface of lshmem.h. It exists because programs are in C, C++,
-// CUDA and Python, and the runtime is in Go.
+// Command lib is liblshmem.so: package shmem with the C interface of lshmem.h. It exists because programs are in C,
+// C++, CUDA and Python, and the runtime is in Go.
 //
 //	go build -buildmode=c-shared -ldflags "-s -w -extldflags=-Wl,--version-script=shmem/lib/liblshmem.map" ./shmem/lib
 //
-// api.c has the functions that lshmem.h declares; each calls the one here that does it. What crosses the border is numbers:
-// instances are numbers in a table, addresses of the device and of symmetric memory are never pointers in Go. A result is
-// written through the caller's pointer during the call, and no C pointer is kept but those of callbacks, until the instance
-// ends.
+// api.c has the functions that lshmem.h declares; each calls the one here that does it. What crosses the border is
+// numbers: instances are numbers in a table, addresses of the device and of symmetric memory are never pointers in Go.
+// A result is written through the caller's pointer during the call, and no C pointer is kept but those of callbacks,
+// until the instance ends.
 //
 // # Threads and contexts
 //
-// Every function may be called on any thread. It returns with the CUDA context that the thread had. A panic is an error of
-// the call (LSHMEM_ERR_SYSTEM) and not the end of the process.
+// Every function may be called on any thread. It returns with the CUDA context that the thread had. A panic is an error
+// of the call (LSHMEM_ERR_SYSTEM) and not the end of the process.
 //
 // # A Go runtime in the process
 //
-// Loading the library starts Go's runtime: threads, the use of SIGURG, and no survival of fork without exec. Programs that
-// fork workers (torch's DataLoader) must load it after, or use spawn.
+// Loading the library starts Go's runtime: threads, the use of SIGURG, and no survival of fork without exec. Programs
+// that fork workers (torch's DataLoader) must load it after, or use spawn.
 package main
 
 /*
@@ -118,7 +118,7 @@ func unknown(op string, handle int64) error {
 	return argument(op, "%d is no instance; lshmem_init gives one", handle)
 }
 
-// errNil is the error of a missing place for a result.
+// errNil is the error of a NULL pointer for a result.
 func errNil(op string) error { return argument(op, "a NULL pointer where a result goes") }
 
 //export shmemArgument

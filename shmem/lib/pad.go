@@ -7,8 +7,8 @@ import (
 	"errors"
 )
 
-// padded makes an all-to-all of parts of any lengths out of one of parts of a single length, which is found by gathering.
-// A part goes with 4 bytes of its length.
+// padded makes an all-to-all of parts of any lengths out of one of parts of a single length, which is found by
+// gathering. A part goes with 4 bytes of its length.
 func padded(pes int, parts [][]byte, gather func(mine, all []byte) error, exchange func(send []byte, each int) ([]byte, error)) ([][]byte, error) {
 	longest := 0
 	for _, p := range parts {

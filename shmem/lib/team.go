@@ -133,17 +133,13 @@ func bytesOf(op string, kind C.int, count C.size_t) (uint64, error) {
 
 //export shmemBroadcast
 func shmemBroadcast(handle C.lshmem_pe_t, team C.lshmem_team_t, kind C.int, dst, src C.uint64_t, count C.size_t, root, onStream C.int, stream C.uint64_t) C.int {
-	const op = "broadcast"
-	return with(handle, op, func(pe *shmem.PE) error {
-		n, err := bytesOf(op, kind, count)
-		switch {
-		case err != nil:
-			return err
-		case onStream == 0:
-			return pe.Broadcast(teamID(team), uint64(dst), uint64(src), n, int(root))
-		}
-		return pe.BroadcastOnStream(teamID(team), uint64(dst), uint64(src), n, int(root), uintptr(stream))
-	})
+	return exchange(handle, "broadcast", team, kind, dst, src, count, onStream, stream,
+		func(pe *shmem.PE, t shmem.TeamID, dst, src, n uint64) error {
+			return pe.Broadcast(t, dst, src, n, int(root))
+		},
+		func(pe *shmem.PE, t shmem.TeamID, dst, src, n uint64, stream uintptr) error {
+			return pe.BroadcastOnStream(t, dst, src, n, int(root), stream)
+		})
 }
 
 //export shmemFCollect
@@ -156,7 +152,7 @@ func shmemAllToAll(handle C.lshmem_pe_t, team C.lshmem_team_t, kind C.int, dst, 
 	return exchange(handle, "alltoall", team, kind, dst, src, count, onStream, stream, (*shmem.PE).AllToAll, (*shmem.PE).AllToAllOnStream)
 }
 
-// exchange is a collective operation without further arguments: now, or on the stream.
+// exchange is a collective operation that moves elements as they are: now, or on the stream.
 func exchange(handle C.lshmem_pe_t, op string, team C.lshmem_team_t, kind C.int, dst, src C.uint64_t, count C.size_t, onStream C.int,
 	stream C.uint64_t, now func(*shmem.PE, shmem.TeamID, uint64, uint64, uint64) error,
 	later func(*shmem.PE, shmem.TeamID, uint64, uint64, uint64, uintptr) error) C.int {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -20,10 +21,13 @@ type flavour struct {
 	flags []string
 }
 
-// The programs have the defects of the mutation list as switches, but one, which is as users compile it.
+// withDefects makes a program of the copy of the headers that has the defects of the mutation list as switches.
+const withDefects = "-DLITMUS_SWITCH"
+
+// All flavours but one have the defects as switches. That one is as users compile it.
 var (
-	plain   = flavour{"plain", []string{"-O2", "-DLITMUS_SWITCH"}}
-	threads = flavour{"thread sanitizer", []string{"-O1", "-g1", "-fsanitize=thread", "-DLITMUS_SWITCH"}}
+	plain   = flavour{"plain", []string{"-O2", withDefects}}
+	threads = flavour{"thread sanitizer", []string{"-O1", "-g1", "-fsanitize=thread", withDefects}}
 	address = flavour{"address and undefined sanitizers", []string{"-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"}}
 )
 
@@ -35,8 +39,8 @@ type compiled struct {
 }
 
 var (
-	programs sync.Map // name -> *compiled
-	slots    = make(chan struct{}, 2)
+	programs  sync.Map                 // name -> *compiled
+	compilers = make(chan struct{}, 2) // bounds how many run at once
 )
 
 // build compiles testdata/litmus.cc once for each set of flags.
@@ -49,10 +53,14 @@ func build(t *testing.T, flags ...string) string {
 	entry, _ := programs.LoadOrStore(fmt.Sprint(flags), &compiled{})
 	c := entry.(*compiled)
 	c.once.Do(func() {
-		slots <- struct{}{}
-		defer func() { <-slots }()
+		compilers <- struct{}{}
+		defer func() { <-compilers }()
 		c.path = filepath.Join(folder, fmt.Sprintf("litmus%d", rand.Uint64()))
-		args := append([]string{"-std=c++17", "-Wall", "-Wextra", "-Werror", "-I../include", "-pthread", "-o", c.path, "testdata/litmus.cc"}, flags...)
+		headers := "../include"
+		if slices.Contains(flags, withDefects) {
+			headers = filepath.Join(folder, "include")
+		}
+		args := append([]string{"-std=c++17", "-Wall", "-Wextra", "-Werror", "-I" + headers, "-pthread", "-o", c.path, "testdata/litmus.cc"}, flags...)
 		if out, err := exec.Command("g++", args...).CombinedOutput(); err != nil {
 			c.err = fmt.Errorf("g++ %v: %v\n%s", flags, err, out)
 		}
@@ -66,7 +74,7 @@ func build(t *testing.T, flags ...string) string {
 // usual is the world of most tests: two PEs with two adapters and three queues each, counters about to wrap, keys of 16
 // KiB.
 func usual() setup {
-	return setup{pes: 2, nics: 2, queues: 3, depth: 128, batch: 32, heap: 1 << 20, shift: 14, start: 65500, ibufSlots: 2,
+	return setup{pes: 2, nics: 2, queues: 3, depth: 128, batch: 32, heap: 1 << 20, shift: 14, start: 65500, ibufCells: 2,
 		mapped: mapNone, flags: allKinds, timeout: 30 * time.Second, evil: &hca.Adversary{Scatter: 100, Late: 40, LateCompletion: 100,
 			Idle: 60, DropDoorbell: 10, DelayDoorbell: 30}}
 }
@@ -164,7 +172,8 @@ func TestLitmus(t *testing.T) {
 	for _, f := range []flavour{threads, address, plain} {
 		for name, list := range trials() {
 			for i, x := range list {
-				// Without sanitizers there are the rows that the thread sanitizer cannot judge, and those of TestMutations.
+				// Without sanitizers there are the rows that the thread sanitizer cannot judge, and those of
+				// TestMutations.
 				if x.across && f.name == threads.name || f.name == plain.name && name != "mixed" && name != "errors" && name != "watched" {
 					continue
 				}

@@ -30,7 +30,7 @@ type setup struct {
 	heap              uint64 // bytes
 	shift             uint32 // log2 of the heap bytes of a key
 	start             uint64 // of all counters
-	ibufSlots         uint32
+	ibufCells         uint32
 	// mapped says what of PE b's heap PE a sees: 0, 1 or 1|layout.PeerAtomic are added to its address; -1: nothing.
 	mapped  func(a, b int) int
 	flags   func(queue int) uint32 // layout.Queue*, of each PE's i-th
@@ -268,7 +268,7 @@ func (w *world) queuePairs(head *header, devices [][]*hca.Device) error {
 				q := at[layout.Queue](w, s.Queues-w.base+uint64(i*n+b)*uint64(unsafe.Sizeof(layout.Queue{})))
 				wq, cq := w.alloc(uint64(w.depth)*64, 4096), w.alloc(64, 64)
 				record, doorbell := w.alloc(64, 64), w.alloc(64, 64)
-				ibufBytes := uint64(1+w.ibufSlots) * layout.IbufSlot
+				ibufBytes := uint64(1+w.ibufCells) * layout.IbufCell
 				ibuf := w.alloc(ibufBytes, 4096)
 				key := 1<<31 | number
 				var flags uint32
@@ -276,7 +276,7 @@ func (w *world) queuePairs(head *header, devices [][]*hca.Device) error {
 					flags = w.flags(i)
 				}
 				*q = layout.Queue{WQ: w.base + wq, Record: w.base + record + 4, Doorbell: w.base + doorbell, CQ: w.base + cq, Ibuf: w.base + ibuf,
-					Number: number, Depth: w.depth, Batch: w.batch, IbufSlots: w.ibufSlots, IbufKey: bits.ReverseBytes32(key),
+					Number: number, Depth: w.depth, Batch: w.batch, IbufCells: w.ibufCells, IbufKey: bits.ReverseBytes32(key),
 					PE: uint32(b), NIC: uint32(nic), Flags: flags,
 					Reserved: w.start, Ready: w.start, Posted: w.start, Consumed: w.start, GetHead: w.start, GetTail: w.start, Atomics: w.start,
 					IbufHead: 1<<32 - 3, IbufTail: 1<<32 - 3}

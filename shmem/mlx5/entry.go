@@ -19,7 +19,7 @@ const (
 	ErrModifier = FormatError("an operation modifier that the opcode does not have")
 	ErrInline   = FormatError("an inline segment where there can be none, or longer than the entry")
 	ErrReserved = FormatError("reserved bytes are not zero")
-	ErrPadding  = FormatError("the bytes behind an inline payload are not zero")
+	ErrPadding  = FormatError("the bytes after an inline payload are not zero")
 	ErrRange    = FormatError("a value that its field cannot hold")
 )
 
@@ -28,7 +28,7 @@ const (
 type Strictness uint8
 
 const (
-	StrictReserved Strictness = 1 << iota // reserved fields, the signature and the stream of the control segment are zero
+	StrictReserved Strictness = 1 << iota // reserved fields, the signature and the stream are zero
 	StrictPadding                         // so are the bytes between an inline payload and the next segment
 )
 
@@ -166,9 +166,13 @@ func (e *Entry) parse(b []byte, strict Strictness) error {
 		}
 		return e.unmodified()
 	case OpWrite, OpWriteImm, OpRead, OpCompareSwap, OpFetchAdd, OpMaskedSwap, OpMaskedAdd:
-	default:
-		return ErrOpcode
+		return e.parseRemote(b, strict)
 	}
+	return ErrOpcode
+}
+
+// parseRemote reads what follows the control segment of an entry that names remote memory.
+func (e *Entry) parseRemote(b []byte, strict Strictness) error {
 	if len(b) < SegmentBytes {
 		return ErrSegments
 	}

@@ -3,7 +3,7 @@ package model
 // This file holds the steps of a call, with the numbers that docs/lshmem.md gives them: reserve, write, publish, submit
 // and post; and the internal buffer for results that a thread waits for. waits.go has the other steps.
 
-// outcome is the state behind a step, and the first property that the step violates.
+// outcome is the state after a step, and the first property that the step violates.
 type outcome struct {
 	State
 	bad *Violation
@@ -31,81 +31,54 @@ func (p *Protocol) caller(n *outcome, t int, emit Emit[State]) caller {
 	return c
 }
 
-// step takes the thread's step and says what it was. It is "" where the thread cannot go on yet, or has emitted all that
-// it can do.
-func (c *caller) step() string {
-	switch c.pc {
-	case atBegin:
-		return c.begin()
+// step takes the thread's step and says what it was. It is "" where the thread cannot go on yet, or has emitted all
+// that it can do.
+func (c *caller) step() string { return steps[c.pc](c) }
+
+// steps are what a thread does at each point.
+var steps = [...]func(*caller) string{
+	atBegin: (*caller).begin,
 	// A call.
-	case atTakeSlot:
-		return c.takeSlot()
-	case atAwaitSlot:
-		return c.awaitSlot()
-	case atReserve:
-		return c.reserve()
-	case atHaveSlot:
+	atTakeCell:  (*caller).takeCell,
+	atAwaitCell: (*caller).awaitCell,
+	atReserve:   (*caller).reserve,
+	atHaveCell: func(c *caller) string {
 		c.pc = atWrite
 		return "ibuf: have it"
-	case atWrite:
-		return c.write()
-	case atPublish:
-		return c.publish()
-	case atSubmit:
-		return c.submit()
-	case atPost:
-		return c.post()
-	case atLock:
-		return c.lock()
-	case atRaise:
-		return c.raise()
-	case atRecord:
-		return c.record()
-	case atDoorbell:
-		return c.doorbell()
-	case atUnlock:
-		return c.unlock()
-	case atSent:
-		return c.sent()
-	case atResult:
-		return c.result()
-	case atGiveSlot:
-		return c.giveSlot()
-	case atReadLate:
+	},
+	atWrite:    (*caller).write,
+	atPublish:  (*caller).publish,
+	atSubmit:   (*caller).submit,
+	atPost:     (*caller).post,
+	atLock:     (*caller).lock,
+	atRaise:    (*caller).raise,
+	atRecord:   (*caller).record,
+	atDoorbell: (*caller).doorbell,
+	atUnlock:   (*caller).unlock,
+	atSent:     (*caller).sent,
+	atResult:   (*caller).result,
+	atGiveCell: (*caller).giveCell,
+	atReadLate: func(c *caller) string {
 		c.read()
 		c.advance()
 		return "read the result"
+	},
 	// Quiet and fence.
-	case atQuiet:
-		return c.quiet()
-	case atQuietReady:
-		return c.quietReady()
-	case atQuietFlush:
-		return c.quietFlush()
-	case atQuietTail:
-		return c.quietTail()
-	case atQuietEnd:
-		return c.quietEnd()
+	atQuiet:      (*caller).quiet,
+	atQuietReady: (*caller).quietReady,
+	atQuietFlush: (*caller).quietFlush,
+	atQuietTail:  (*caller).quietTail,
+	atQuietEnd:   (*caller).quietEnd,
 	// Load/store.
-	case atSync:
-		return c.sync()
-	case atSyncWait:
-		return c.syncWait()
-	case atSyncEnd:
-		return c.syncEnd()
+	atSync:     (*caller).sync,
+	atSyncWait: (*caller).syncWait,
+	atSyncEnd:  (*caller).syncEnd,
 	// Poll.
-	case atPollOpcode:
-		return c.pollOpcode()
-	case atPoll:
-		return c.poll()
-	case atPollRead:
-		return c.pollRead()
-	case atPollAgain:
-		return c.pollAgain()
-	case atPollRaise:
-		return c.pollRaise()
-	}
-	panic("model: no such step")
+	atPollOpcode: (*caller).pollOpcode,
+	atPoll:       (*caller).poll,
+	atPollRead:   (*caller).pollRead,
+	atPollAgain:  (*caller).pollAgain,
+	atPollRaise:  (*caller).pollRaise,
 }
 
 // must notes a violation.
@@ -137,7 +110,7 @@ func (c *caller) begin() string {
 	case Call:
 		c.pc = atReserve
 		if c.call.ibuf {
-			c.to(atTakeSlot, IbufAfterReserve, atReserve)
+			c.to(atTakeCell, IbufAfterReserve, atReserve)
 		}
 		for q := range c.PEs {
 			if c.has(RandomQueue) && c.PEs[q] == c.PEs[c.op.Queue] || q == c.call.queue {
@@ -166,18 +139,18 @@ func (c *caller) begin() string {
 	}
 }
 
-// callEnd is behind the call's blocks.
+// callEnd is the end of the call's blocks.
 func (c *caller) callEnd() uint8 { return c.base + uint8(c.call.blocks) }
 
-// reserve is step 1: it takes the blocks, and waits until those in their places are consumed.
+// reserve is step 1: it takes the blocks, and waits until the blocks that they overwrite are consumed.
 func (c *caller) reserve() string {
 	c.base = c.q.Reserved
 	c.q.Reserved = c.callEnd()
 	c.pc = atWrite
 	if c.call.ibuf {
-		c.to(atWrite, IbufAfterReserve, atTakeSlot)
+		c.to(atWrite, IbufAfterReserve, atTakeCell)
 	}
-	if end := int(c.callEnd()) - c.Depth; end > c.Start && !c.has(NoSlotWait) {
+	if end := int(c.callEnd()) - c.Depth; end > c.Start && !c.has(NoRingWait) {
 		c.await(uint8(end), c.pc)
 	}
 	return "reserve"
@@ -207,8 +180,8 @@ func (c *caller) write() string {
 	case c.lanes != 1<<c.op.Lanes-1:
 		return ""
 	default:
-		for i := range c.q.Slots {
-			if x := &c.q.Slots[i]; x.wqe != 0 && x.owner == uint8(c.t)|otherLane && x.level == own {
+		for i := range c.q.Ring {
+			if x := &c.q.Ring[i]; x.wqe != 0 && x.owner == uint8(c.t)|otherLane && x.level == own {
 				x.level = cta
 			}
 		}
@@ -217,7 +190,7 @@ func (c *caller) write() string {
 	return "warp sync"
 }
 
-// writeLane writes the lane's request, and the last lane's what is behind all.
+// writeLane writes the lane's request, and the last lane's what is after all.
 func (c *caller) writeLane(lane int) {
 	base, owner := c.base, uint8(c.t)
 	if lane != 0 {
@@ -236,7 +209,7 @@ func (c *caller) writeLane(lane int) {
 	c.lanes |= 1 << lane
 }
 
-// put writes request w of the call at its blocks behind base, as that owner.
+// put writes request w of the call at its blocks after base, as that owner.
 func (c *caller) put(w int, base, owner uint8) {
 	at := int(base)
 	for i := c.call.first; i < w; i++ {
@@ -244,7 +217,7 @@ func (c *caller) put(w int, base, owner uint8) {
 	}
 	for b := range c.wqes[w].work.Blocks() {
 		c.must(c.reusable(c.q, at+b))
-		c.q.Slots[(at+b)%c.Depth] = slot{uint8(w) + 1, uint8(at + b), own, owner}
+		c.q.Ring[(at+b)%c.Depth] = written{uint8(w) + 1, uint8(at + b), own, owner}
 	}
 }
 
@@ -375,14 +348,14 @@ func (c *caller) sent() string {
 	return "sent"
 }
 
-// result is behind the wait of a call that waits.
+// result is what follows the wait of a call that waits.
 func (c *caller) result() string {
 	c.must(c.done(&c.n.State, c.call))
 	if !c.call.ibuf {
 		c.advance()
 		return "return"
 	}
-	c.pc = atGiveSlot
+	c.pc = atGiveCell
 	if c.has(ReleaseEarly) {
 		return "leave the result for later"
 	}
@@ -390,41 +363,41 @@ func (c *caller) result() string {
 	return "read the result"
 }
 
-// slot is the place in the internal buffer that the thread's number is for.
-func (c *caller) slot() int { return int(c.ibuf) % c.IbufSlots }
+// cell is the cell of the internal buffer that the thread's number is for.
+func (c *caller) cell() int { return int(c.ibuf) % c.IbufCells }
 
-// takeSlot takes a number, for which awaitSlot waits.
-func (c *caller) takeSlot() string {
+// takeCell takes a number, for which awaitCell waits.
+func (c *caller) takeCell() string {
 	c.ibuf = c.q.IbufHead
 	c.q.IbufHead++
-	c.pc = atAwaitSlot
+	c.pc = atAwaitCell
 	return "ibuf: take a number"
 }
 
-func (c *caller) awaitSlot() string {
-	if c.ibuf-c.q.IbufTail >= uint8(c.IbufSlots) {
+func (c *caller) awaitCell() string {
+	if c.ibuf-c.q.IbufTail >= uint8(c.IbufCells) {
 		return ""
 	}
-	c.must(c.q.owned(c.slot(), 0))
-	c.q.Owner[c.slot()] = uint8(c.t) + 1
-	c.to(atReserve, IbufAfterReserve, atHaveSlot)
+	c.must(c.q.owned(c.cell(), 0))
+	c.q.Owner[c.cell()] = uint8(c.t) + 1
+	c.to(atReserve, IbufAfterReserve, atHaveCell)
 	return "ibuf: acquire"
 }
 
-// read reads the result from the thread's slot.
+// read reads the result from the thread's cell.
 func (c *caller) read() {
-	c.must(c.q.owned(c.slot(), uint8(c.t)+1))
-	c.q.Owner[c.slot()] = 0
+	c.must(c.q.owned(c.cell(), uint8(c.t)+1))
+	c.q.Owner[c.cell()] = 0
 }
 
-// giveSlot releases slots in the order of their numbers.
-func (c *caller) giveSlot() string {
+// giveCell releases cells in the order of their numbers.
+func (c *caller) giveCell() string {
 	if c.q.IbufTail != c.ibuf && !c.has(ReleaseUnordered) {
 		return ""
 	}
 	c.q.IbufTail++
 	if c.has(ReleaseEarly) {
-		c.pc = atReadLate // until then the slot holds what the thread still wants
+		c.pc = atReadLate // until then the cell holds what the thread still wants
 	} else {
 		c.advance()
 	}

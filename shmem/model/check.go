@@ -16,7 +16,7 @@ type Violation struct {
 
 func (v *Violation) Error() string { return string(v.Property) + ": " + v.Text }
 
-// Emit receives one possible step: who takes it, what it is, the state behind it, and the property it violates, if any.
+// Emit receives one possible step: who takes it, what it is, the state after it, and the property it violates, if any.
 type Emit[S comparable] func(who int, what string, next S, broken *Violation)
 
 // System is a transition system with states of type S. States that are equal in all that matters must be equal as

@@ -15,7 +15,7 @@ type Config struct {
 	Bits      uint // of counters on the wire
 	CQEs      int  // size that the poll's test assumes; 0 for Depth
 	Start     int  // of all counters
-	IbufSlots int
+	IbufCells int
 	PEs       []int // of each queue
 	CTAs      []int // of each thread
 	Programs  [][]Op
@@ -41,7 +41,7 @@ type Op struct {
 	Kind  Kind
 	Queue int    // of a Call
 	PE    int    // of a Fence
-	Work  []Work // of a Call: a last request of two blocks gets a NOP behind it, reads on a flushing queue a Dump
+	Work  []Work // of a Call: a last request of two blocks gets a NOP after it, reads on a flushing queue a Dump
 	Wait  bool   // the Call returns when it is complete, as a blocking put or get
 	// Lanes writes the requests of a Call by that many lanes of a warp, which must be as many as there are requests.
 	Lanes int
@@ -57,7 +57,7 @@ const (
 	Fence                  // of all queues to PE
 	Store                  // over load/store: data to a peer's memory
 	BlockQuiet             // of the threads of a CTA, over load/store
-	BlockStore             // a signal over load/store behind all of the CTA's data
+	BlockStore             // a signal over load/store after all of the CTA's data
 )
 
 // Work is what a work request does.
@@ -112,8 +112,8 @@ func New(c Config) (*Protocol, error) {
 	if c.CQEs == 0 {
 		p.CQEs = c.Depth
 	}
-	if c.IbufSlots == 0 {
-		p.IbufSlots = 1
+	if c.IbufCells == 0 {
+		p.IbufCells = 1
 	}
 	err := p.bounds()
 	for t := 0; t < len(c.Programs) && err == nil; t++ {
@@ -141,8 +141,8 @@ func (p *Protocol) bounds() error {
 		return fmt.Errorf("%d queues, more than %d", len(p.PEs), MaxQueues)
 	case p.Bits < 2 || p.Bits > 7:
 		return fmt.Errorf("%d bits on the wire, not 2 to 7", p.Bits)
-	case p.IbufSlots > len(queue{}.Owner):
-		return fmt.Errorf("%d ibuf slots, more than %d", p.IbufSlots, len(queue{}.Owner))
+	case p.IbufCells > len(queue{}.Owner):
+		return fmt.Errorf("%d ibuf cells, more than %d", p.IbufCells, len(queue{}.Owner))
 	case slices.ContainsFunc(p.PEs, func(pe int) bool { return pe < 0 || pe >= MaxQueues }):
 		return fmt.Errorf("PEs %v", p.PEs)
 	case p.Start < 0:
@@ -153,7 +153,7 @@ func (p *Protocol) bounds() error {
 	return nil
 }
 
-// compile makes the calls of thread t, and notes what each request must come behind.
+// compile makes the calls of thread t, and notes what each request must come after.
 func (p *Protocol) compile(t int) error {
 	calls := make([][]call, len(p.Programs[t]))
 	var mine, epoch [MaxQueues]uint32 // requests by PE: all, and before the last fence

@@ -64,21 +64,21 @@ var (
 	// onePerPE: a caller has one queue to each PE, so that fence is free.
 	onePerPE = Config{Name: "free fence", Depth: 4, Batch: 2, Bits: 4, PEs: []int{0, 0}, CTAs: []int{0, 1}, Shared: true, FreeFence: true,
 		Programs: [][]Op{{on(0, put1), fence(0), on(0, put1), quiet}, {on(1, put1), fence(0), on(1, put1)}}}
-	// signals: data, and the signal behind them, while another uses the queues.
+	// signals: data, and the signal after them, while another uses the queues.
 	signals = Config{Name: "put with signal", Depth: 4, Batch: 2, Bits: 4, Start: 13, PEs: []int{0, 0}, CTAs: []int{0, 1}, Shared: true,
 		Programs: [][]Op{{on(1, Op{Work: []Work{Write, Write, Signal}}), quiet}, {on(0, put1)}}}
 	// warp: three lanes write one call.
 	warp = Config{Name: "one call of a warp", Depth: 4, Batch: 2, Bits: 4, Start: 2, PEs: []int{0}, CTAs: []int{0, 0},
 		Programs: [][]Op{{put2, {Work: []Work{Write, Write, Signal}, Lanes: 3}, quiet}, {put1}}}
-	// fetches: more of them than slots for results.
-	fetches = Config{Name: "fetches", Depth: 4, Batch: 4, Bits: 4, Start: 14, IbufSlots: 2, PEs: []int{0}, CTAs: []int{0, 0, 0},
+	// fetches: more of them than cells for results.
+	fetches = Config{Name: "fetches", Depth: 4, Batch: 4, Bits: 4, Start: 14, IbufCells: 2, PEs: []int{0}, CTAs: []int{0, 0, 0},
 		Programs: [][]Op{{fetch}, {fetch}, {fetch}}}
-	// oneSlot: and with one slot.
-	oneSlot = with(fetches, func(c *Config) { c.Name, c.IbufSlots = "fetches, one slot", 1 })
-	// flushAtOnce: answers are visible behind a Dump that each call sends.
+	// oneCell: and with one cell.
+	oneCell = with(fetches, func(c *Config) { c.Name, c.IbufCells = "fetches, one cell", 1 })
+	// flushAtOnce: answers are visible after a Dump that each call sends.
 	flushAtOnce = Config{Name: "flush with each get", Depth: 8, Batch: 4, Bits: 4, Start: 13, PEs: []int{0}, CTAs: []int{0, 0}, Flush: FlushAtOnce,
 		Programs: [][]Op{{{Work: []Work{Read, Read}, Wait: true}}, {get, quiet}}}
-	// flushLater: and behind one that quiet sends on another queue.
+	// flushLater: and after one that quiet sends on another queue.
 	flushLater = Config{Name: "flush by quiet", Depth: 4, Batch: 2, Bits: 4, Start: 13, PEs: []int{0}, CTAs: []int{0, 0}, Flush: FlushLater,
 		Programs: [][]Op{{put1, quiet}, {get, quiet}}}
 	flushTwo = with(flushLater, func(c *Config) {
@@ -113,7 +113,7 @@ func helped(c Config) Config {
 // Configurations are those in which no property may be violated.
 func Configurations() []Config {
 	return []Config{post, threePosters, oneCTA, stranger, hostMemory, record, lossy, lossyRecord, hostPosts, full, lag, pollers, idle, twoBlocks,
-		queues, onePerPE, signals, warp, fetches, oneSlot, flushAtOnce, flushLater, flushTwo, group, groupSignal, within,
+		queues, onePerPE, signals, warp, fetches, oneCell, flushAtOnce, flushLater, flushTwo, group, groupSignal, within,
 		helped(post), helped(oneCTA), helped(lossy), helped(hostPosts), helped(pollers), helped(lag),
-		helped(queues), helped(oneSlot), helped(flushTwo), helped(beyond)}
+		helped(queues), helped(oneCell), helped(flushTwo), helped(beyond)}
 }

@@ -61,7 +61,7 @@ func (p *Protocol) awaited(s *State, i, w int) bool {
 
 // holds says whether request w was written to the queue.
 func (p *Protocol) holds(q *queue, w int) bool {
-	for _, x := range q.Slots[:p.Depth] {
+	for _, x := range q.Ring[:p.Depth] {
 		if int(x.wqe) == w+1 {
 			return true
 		}
@@ -78,7 +78,7 @@ func (p *Protocol) execute(s *State, i int, emit Emit[State]) {
 		emit(nicActor+i, what, n, bad)
 		return
 	}
-	number := int(q.Slots[int(q.Done)%p.Depth].wqe) - 1
+	number := int(q.Ring[int(q.Done)%p.Depth].wqe) - 1
 	w := &p.wqes[number]
 	for earlier := range p.wqes {
 		if w.fenced && p.awaited(s, i, earlier) {
@@ -97,7 +97,7 @@ func (p *Protocol) execute(s *State, i int, emit Emit[State]) {
 func (p *Protocol) complete(s *State, i int, emit Emit[State]) {
 	n := *s
 	q := &n.Q[i]
-	number := q.Slots[int(q.Completed)%p.Depth].wqe - 1
+	number := q.Ring[int(q.Completed)%p.Depth].wqe - 1
 	w := &p.wqes[number]
 	bit := uint32(1) << number
 	if w.work.answered() && n.Answered&bit == 0 {

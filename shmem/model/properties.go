@@ -16,7 +16,7 @@ const (
 	P4 Property = "P4"
 	// P5: fence orders a caller's operations to a PE, over all queues.
 	P5 Property = "P5"
-	// P6: a slot of the internal buffer has one owner until its result was read.
+	// P6: a cell of the internal buffer has one owner until its result was read.
 	P6 Property = "P6"
 	// P7: no deadlock.
 	P7 Property = "P7"
@@ -33,9 +33,9 @@ func broken(of Property, format string, args ...any) *Violation {
 	return &Violation{of, fmt.Sprintf(format, args...)}
 }
 
-// reusable: P1, of the place of a block that is about to be written.
+// reusable: P1, of the block of the ring that is about to be written.
 func (p *Protocol) reusable(q *queue, block int) *Violation {
-	if x := q.Slots[block%p.Depth]; x.wqe != 0 && x.at >= q.Completed {
+	if x := q.Ring[block%p.Depth]; x.wqe != 0 && x.at >= q.Completed {
 		return broken(P1, "block %d is written over block %d, while the NIC has completed %d", block, x.at, q.Completed)
 	}
 	return nil
@@ -43,13 +43,13 @@ func (p *Protocol) reusable(q *queue, block int) *Violation {
 
 // fetchable: P2, of the request that the NIC is about to execute.
 func (p *Protocol) fetchable(q *queue) *Violation {
-	first := q.Slots[int(q.Done)%p.Depth]
+	first := q.Ring[int(q.Done)%p.Depth]
 	if first.wqe == 0 || first.at != q.Done {
 		return broken(P2, "block %d is not written", q.Done)
 	}
 	for b := range p.wqes[first.wqe-1].work.Blocks() {
 		at := q.Done + uint8(b)
-		if x := q.Slots[int(at)%p.Depth]; x.wqe != first.wqe || x.at != at || x.level < p.nic {
+		if x := q.Ring[int(at)%p.Depth]; x.wqe != first.wqe || x.at != at || x.level < p.nic {
 			return broken(P2, "block %d is not visible to the NIC", at)
 		}
 	}
@@ -85,7 +85,7 @@ func (p *Protocol) done(s *State, c *call) *Violation {
 	return nil
 }
 
-// stored: P4, or P9 where a signal comes behind it, of what a CTA's threads have stored.
+// stored: P4, or P9 where a signal comes after it, of what a CTA's threads have stored.
 func (p *Protocol) stored(s *State, threads uint8, of Property) *Violation {
 	for t := range p.Programs {
 		if threads>>t&1 != 0 && s.Stored[t] < system {
@@ -99,20 +99,20 @@ func (p *Protocol) stored(s *State, threads uint8, of Property) *Violation {
 func (p *Protocol) ordered(s *State, number int) *Violation {
 	w := &p.wqes[number]
 	if missing := w.ordered &^ s.Executed; missing != 0 {
-		return broken(w.orderedOf, "request %d comes before one that it was ordered behind (set %b)", number, missing)
+		return broken(w.orderedOf, "request %d comes before one that it was ordered after (set %b)", number, missing)
 	}
 	return nil
 }
 
-// owned: P6, of a slot of the internal buffer whose owner is to be this: thread + 1, or 0 for nobody.
-func (q *queue) owned(slot int, owner uint8) *Violation {
-	switch now := q.Owner[slot]; {
+// owned: P6, of a cell of the internal buffer whose owner is to be this: thread + 1, or 0 for nobody.
+func (q *queue) owned(cell int, owner uint8) *Violation {
+	switch now := q.Owner[cell]; {
 	case now == owner:
 		return nil
 	case owner == 0:
-		return broken(P6, "slot %d is still thread %d's", slot, now-1)
+		return broken(P6, "cell %d is still thread %d's", cell, now-1)
 	}
-	return broken(P6, "slot %d is not thread %d's", slot, owner-1)
+	return broken(P6, "cell %d is not thread %d's", cell, owner-1)
 }
 
 // consumes: P8, of a consumed count that is raised or stored.

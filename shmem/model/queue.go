@@ -68,12 +68,12 @@ type queue struct {
 	Valid                             bool  // there was a completion
 	GetHead, GetTail                  uint8
 	IbufHead, IbufTail                uint8
-	Owner                             [2]uint8 // of ibuf slots: thread + 1
-	Slots                             [MaxDepth]slot
+	Owner                             [2]uint8 // of ibuf cells: thread + 1
+	Ring                              [MaxDepth]written
 }
 
-// slot is a place for a block.
-type slot struct {
+// written is what is in a block of the ring.
+type written struct {
 	wqe   uint8 // number + 1; 0: never written
 	at    uint8 // the count it was written for
 	level uint8
@@ -104,10 +104,10 @@ type thread struct {
 // Steps of a thread; see caller.step.
 const (
 	atBegin uint8 = iota
-	atTakeSlot
-	atAwaitSlot
+	atTakeCell
+	atAwaitCell
 	atReserve
-	atHaveSlot
+	atHaveCell
 	atWrite
 	atPublish
 	atSubmit
@@ -119,7 +119,7 @@ const (
 	atUnlock
 	atSent
 	atResult
-	atGiveSlot
+	atGiveCell
 	atReadLate
 	atQuiet
 	atQuietReady
@@ -159,8 +159,8 @@ func (c *caller) fence(scope uint8) {
 	}
 	for i := range c.PEs {
 		q := &c.n.Q[i]
-		for j := range q.Slots[:c.Depth] {
-			if x := &q.Slots[j]; x.wqe != 0 && raised(x.level, x.owner) {
+		for j := range q.Ring[:c.Depth] {
+			if x := &q.Ring[j]; x.wqe != 0 && raised(x.level, x.owner) {
 				x.level = scope
 				if scope >= c.nic {
 					x.level, x.owner = system, 0 // nobody asks any more

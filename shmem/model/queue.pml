@@ -111,21 +111,21 @@ inline call(n) {
 		i = 0;
 		do
 		:: i < n ->
-			slot = (base + i) % DEPTH;
-			assert(!written[slot] || at[slot] < completed);	/* P1 */
-			written[slot] = true;
-			at[slot] = base + i;
-			level[slot] = 0;
-			writer[slot] = id;
-			last[slot] = (i == n - 1);
-			second[slot] = false;
+			spot = (base + i) % DEPTH;
+			assert(!written[spot] || at[spot] < completed);	/* P1 */
+			written[spot] = true;
+			at[spot] = base + i;
+			level[spot] = 0;
+			writer[spot] = id;
+			last[spot] = (i == n - 1);
+			second[spot] = false;
 			i++
 		:: else -> break
 		od;
 #ifdef M18
 		second[(base + n - 1) % DEPTH] = (n > 1);	/* of a request that began a block before */
 #endif
-		i = 0; slot = 0
+		i = 0; spot = 0
 	};
 	ready == base;
 #ifndef M16
@@ -175,7 +175,7 @@ inline ring(value) {
 }
 
 proctype caller(byte id; byte n) {
-	byte base, end, i, slot, wc, c, all;
+	byte base, end, i, spot, wc, c, all;
 	bool grew;
 
 	call(n);
@@ -187,28 +187,28 @@ proctype caller(byte id; byte n) {
 
 /* The NIC: the doorbell wakes it, the record says how far to fetch. */
 active proctype nic() {
-	byte slot;
+	byte spot;
 end:
 	do
 	:: d_step { rung -> rung = false; known = known + ((record - known) & MASK) }
 	:: d_step { rung && record_new != record -> rung = false; record = record_new; known = known + ((record - known) & MASK) }
 	:: d_step {
 		done < known ->
-		slot = done % DEPTH;
-		assert(written[slot] && at[slot] == done);		/* P2: there is something */
-		assert(level[slot] == 2);				/* P2: and it can be seen */
+		spot = done % DEPTH;
+		assert(written[spot] && at[spot] == done);		/* P2: there is something */
+		assert(level[spot] == 2);				/* P2: and it can be seen */
 		done++;
-		slot = 0
+		spot = 0
 	   }
 	:: d_step {
 		completed < done ->
-		slot = completed % DEPTH;
+		spot = completed % DEPTH;
 		if
-		:: last[slot] -> cqe = (completed - second[slot]) & MASK
+		:: last[spot] -> cqe = (completed - second[spot]) & MASK
 		:: else
 		fi;
 		completed++;
-		slot = 0
+		spot = 0
 	   }
 	od
 }

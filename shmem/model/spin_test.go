@@ -26,9 +26,9 @@ func TestSpin(t *testing.T) {
 	for _, c := range []struct{ defines, assertion string }{
 		{"", ""},
 		{"-DM13", "c>=consumed"},
-		{"-DM14", "at[slot]<completed"},
+		{"-DM14", "at[spot]<completed"},
 		{"-DM15 -DFULL", "c<=completed"},
-		{"-DM16", "level[slot]==2"},
+		{"-DM16", "level[spot]==2"},
 		{"-DM17", "done==posted"},
 		{"-DM17PLAIN", "end>=doorbell"},
 		{"-DM18", "finished=="},

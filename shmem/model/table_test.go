@@ -51,7 +51,7 @@ func TestTable(t *testing.T) {
 				tests[c.Package] = testsOf(t, c.Package)
 			}
 			if c.Switch != 0 && !switches[c.Switch] {
-				t.Errorf("M%d: shmem/litmus tries no LSHMEM_MUTATION=%d", m.Number, c.Switch)
+				t.Errorf("M%d: shmem/litmus does not try defect %d", m.Number, c.Switch)
 			}
 			if c.Switch != 0 && c.Switch != m.Number {
 				t.Errorf("M%d: is switch %d", m.Number, c.Switch)

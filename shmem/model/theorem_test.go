@@ -19,7 +19,7 @@ func TestInequality(t *testing.T) {
 				c.Programs = append(c.Programs, []Op{puts(n)})
 			}
 		}
-		if len(c.Programs) < 3 { // whoever is behind the largest call changes nothing
+		if len(c.Programs) < 3 { // a thread with less than the largest call changes nothing
 			c.Programs = append(c.Programs, []Op{puts(min(call, 2))})
 		}
 		c.CTAs = c.CTAs[:len(c.Programs)]
@@ -114,7 +114,7 @@ func TestConfigurations(t *testing.T) {
 		"CTAs":    func(c *Config) { c.CTAs = nil },
 		"queues":  func(c *Config) { c.PEs = make([]int, MaxQueues+1) },
 		"bits":    func(c *Config) { c.Bits = 8 },
-		"slots":   func(c *Config) { c.IbufSlots = 4 },
+		"cells":   func(c *Config) { c.IbufCells = 4 },
 		"batch":   func(c *Config) { c.Batch = 0 },
 		"queue":   func(c *Config) { c.Programs = [][]Op{{on(1, put1)}, {}} },
 		"call":    func(c *Config) { c.Programs = [][]Op{{puts(5)}, {}} },

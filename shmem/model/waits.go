@@ -129,7 +129,7 @@ func (c *caller) quietTail() string {
 	return "quiet: raise the flush tail"
 }
 
-// quietNext is behind the quiet of one queue.
+// quietNext is what follows the quiet of one queue.
 func (c *caller) quietNext() {
 	c.head, c.idx = 0, 0
 	if c.op.Kind == Call {
@@ -170,7 +170,7 @@ func (c *caller) members() (set uint8) {
 // leader is the first of them.
 func (c *caller) leader() int { return slices.Index(c.CTAs, c.CTAs[c.t]) }
 
-// sync is the group sync behind each thread's fence.
+// sync is the group sync after each thread's fence.
 func (c *caller) sync() string {
 	leaderOnly := c.op.Kind == BlockQuiet && c.has(LeaderFences) || c.op.Kind == BlockStore && c.has(LeaderFencesSignal)
 	if !leaderOnly || c.leader() == c.t {

@@ -1,4 +1,4 @@
-"""lshmem: symmetric memory between GPUs, from Python. Needs liblshmem.so and nothing else; with PyTorch, memory comes as tensors.
+"""lshmem: symmetric memory between GPUs, from Python. It needs liblshmem.so; with PyTorch, memory comes as tensors.
 
     import lshmem, torch
     pe = lshmem.init()                                   # started by: lgpu run --pes 2 -- python3 program.py
@@ -15,27 +15,27 @@ size=dist.get_world_size()).
 
 # Streams
 
-Operations take stream=None: torch's current stream where torch is loaded and the heap is on a device, else the call itself does
-the work before it returns. A number is a CUstream; HOST is "do it now".
+Operations take stream=None: torch's current stream where torch is loaded and the heap is on a device, else the call
+itself does the work before it returns. A number is a CUstream; HOST is "do it now".
 
 # Memory
 
-Memory is freed by pe.free or Buffer.free, which are collective, never by the garbage collector: PEs collect at different times.
-Tensors hold their Buffer. Freeing takes the memory away from the tensors that this module made; where other views of it are
-alive it raises instead. All PEs must free the same things in the same order.
+Memory is freed by pe.free or Buffer.free, which are collective, never by the garbage collector: PEs collect at different
+times. Tensors hold their Buffer. Freeing takes the memory away from the tensors that this module made; where other views
+of it are alive it raises instead. All PEs must free the same things in the same order.
 
 # Interrupts
 
-KeyboardInterrupt comes when the library's call returns: a barrier or wait that does it now lasts until the others come, one
-of them dies, or LSHMEM_TIMEOUT has passed. SIGTERM ends a process at once, and thereby the others' waits.
+KeyboardInterrupt comes when the library's call returns: a barrier or wait that does it now lasts until the others come,
+one of them dies, or LSHMEM_TIMEOUT has passed. SIGTERM ends a process at once, and thereby the others' waits.
 
 # Fork
 
 The library brings threads. Load it after forking, or use spawn (torch's DataLoader: multiprocessing_context="spawn").
 """
 import ctypes
-import ctypes.util
 import json
+import math
 import os
 import sys
 import weakref
@@ -90,7 +90,7 @@ _library = None
 
 
 def library(path=None):
-    """The loaded liblshmem.so: path, $LSHMEM_LIBRARY, beside this file (or ../lib), $LSHMEM_HOME, else the loader's search."""
+    """The loaded liblshmem.so: path, $LSHMEM_LIBRARY, here or in ../lib, $LSHMEM_HOME, or the loader's search."""
     global _library
     if _library is not None:
         return _library
@@ -131,8 +131,8 @@ def version():
 def get_uniqueid():
     """128 bytes that all PEs of one job need.
 
-    The process that makes them is where all PEs meet, whether it becomes one or not: it must live as long as the job, which is
-    lost for all PEs if it ends before. Unused for ten minutes, the id ends.
+    All PEs connect to the process that makes them, also if that is no PE: it must live as long as the job, which is lost
+    for all PEs if it ends before. An id that nobody uses is valid for ten minutes.
     """
     out = _UniqueID()
     _check(library().lshmem_get_uniqueid(ctypes.byref(out)))
@@ -142,10 +142,10 @@ def get_uniqueid():
 def init(rank=None, size=None, uniqueid=None, store=None, device=None, settings=None):
     """Become a PE; all processes of the job call it. Returns the PE.
 
-    Without arguments the environment says how (lgpu run --pes, or LSHMEM_PE, LSHMEM_PES and LSHMEM_BOOTSTRAP). With uniqueid (of
-    get_uniqueid, carried by whatever means) or store (torch.distributed's, or anything with its set and get), rank and size are
-    needed. device is a CUDA ordinal; default: torch's current device where torch has initialized CUDA, else the environment's.
-    settings are the environment's names: {"LSHMEM_TIMEOUT": "60s"}.
+    Without arguments the environment says how (lgpu run --pes, or LSHMEM_PE, LSHMEM_PES and LSHMEM_BOOTSTRAP). With
+    uniqueid (of get_uniqueid, carried by whatever means) or store (torch.distributed's, or anything with its set and get),
+    rank and size are needed. device is a CUDA ordinal; default: torch's current device where torch has initialized CUDA,
+    else the environment's. settings are the environment's names: {"LSHMEM_TIMEOUT": "60s"}.
     """
     lib = library()
     config = _Config()
@@ -156,14 +156,11 @@ def init(rank=None, size=None, uniqueid=None, store=None, device=None, settings=
         config.pe = rank
     if size is not None:
         config.pes = size
-    keep = []
     if uniqueid is not None:
         uniqueid = bytes(uniqueid)
         if len(uniqueid) != 128:
             raise ValueError("a unique id has 128 bytes, not %d" % len(uniqueid))
-        value = _UniqueID.from_buffer_copy(uniqueid)
-        config.uniqueid = ctypes.pointer(value)
-        keep.append(value)
+        config.uniqueid = ctypes.pointer(_UniqueID.from_buffer_copy(uniqueid))
     carrier = None
     if store is not None:
         if rank is None or size is None:
@@ -180,7 +177,6 @@ def init(rank=None, size=None, uniqueid=None, store=None, device=None, settings=
         lines = [("%s=%s" % item).encode() for item in settings.items()]
         array = (ctypes.c_char_p * (len(lines) + 1))(*(lines + [None]))
         config.settings = ctypes.cast(array, ctypes.POINTER(ctypes.c_char_p))
-        keep.append(array)
     handle = ctypes.c_int64()
     status = lib.lshmem_init(ctypes.byref(config), ctypes.byref(handle))
     if carrier is not None and carrier.error is not None:
@@ -190,7 +186,7 @@ def init(rank=None, size=None, uniqueid=None, store=None, device=None, settings=
 
 
 class _Store:
-    """The collectives of a bootstrap over a key-value store: set(key, bytes), get(key) -> bytes, which waits for the key."""
+    """The collectives of a bootstrap over a key-value store: set(key, bytes); get(key) -> bytes waits for the key."""
 
     instances = 0
 
@@ -207,77 +203,67 @@ class _Store:
 
     def exchange(self, mine):
         step, self.step = self.step, self.step + 1
-        # Who begins step s has seen that all began s-1, so that all have ended s-2.
+        # A PE that begins step s has seen that all began s-1, so that all have ended s-2.
         if step >= 2 and hasattr(self.store, "delete_key"):
             self.store.delete_key(self.key(step - 2, self.rank))
         self.store.set(self.key(step, self.rank), mine)
         return [mine if r == self.rank else bytes(self.store.get(self.key(step, r))) for r in range(self.size)]
 
-    def allgather(self, _, send, receive, n):
+    def carry(self, f):
+        """Run f for a callback, which returns a code: no exception may go through C, so init raises it."""
         try:
-            for r, part in enumerate(self.exchange(ctypes.string_at(send, n))):
-                if len(part) != n:
-                    raise RuntimeError("PE %d sent %d bytes instead of %d" % (r, len(part), n))
-                ctypes.memmove(receive + r * n, part, n)
-            return 0
-        except BaseException as e:  # it must not go through C; init raises it
-            self.error = e
-            return 1
-
-    def barrier(self, _):
-        try:
-            self.exchange(b"1")
+            f()
             return 0
         except BaseException as e:
             self.error = e
             return 1
 
+    def allgather(self, _, send, receive, n):
+        def gather():
+            for r, part in enumerate(self.exchange(ctypes.string_at(send, n))):
+                if len(part) != n:
+                    raise RuntimeError("PE %d sent %d bytes instead of %d" % (r, len(part), n))
+                ctypes.memmove(receive + r * n, part, n)
+        return self.carry(gather)
+
+    def barrier(self, _):
+        return self.carry(lambda: self.exchange(b"1"))
+
     def abort(self, _, code, why):
         print("lshmem: PE %d ends the job with code %d: %s" % (self.rank, code, why.decode(errors="replace")), file=sys.stderr)
 
 
-class _Living:
-    """Those of the objects added that still exist. Tensors and arrays have no equality that a set could use."""
+class _Memory:
+    """Memory of a PE. CuPy, Numba and PyTorch take it as an array of bytes on a device."""
 
-    def __init__(self):
-        self.refs = {}
+    def view(self):
+        """A writable memoryview, where the heap is in host memory. It must not be used after free."""
+        return self.pe._view(self.buffer, self.address, self.nbytes)
 
-    def add(self, what):
-        key = id(what)
-        self.refs[key] = weakref.ref(what, lambda _, refs=self.refs: refs.pop(key, None))
-
-    def __len__(self):
-        return len(self.refs)
-
-    def __iter__(self):
-        return iter([what for what in (ref() for ref in list(self.refs.values())) if what is not None])
+    def tensor(self, shape=None, dtype=None):
+        """A tensor over the memory, of bytes unless a shape or dtype says otherwise."""
+        return self.pe._tensor(self.buffer, self.address, shape, dtype)
 
 
-class Buffer:
-    """Symmetric memory: address and size. Also what CuPy, Numba and PyTorch take as an array of bytes on a device."""
+class Buffer(_Memory):
+    """Symmetric memory: address and size."""
+
+    buffer = property(lambda self: self)
 
     def __init__(self, pe, address, nbytes):
-        self.pe, self.address, self.nbytes = pe, address, nbytes
-        self.freed = False
-        self.tensors = _Living()
-        self.exports = _Living()
+        self.pe, self.address, self.nbytes, self.freed = pe, address, nbytes, False
+        # Those that still exist, by their id: tensors and arrays have no equality that a set could use.
+        self.tensors, self.exports = weakref.WeakValueDictionary(), weakref.WeakValueDictionary()
 
     def __repr__(self):
-        return "<lshmem.Buffer %s%d bytes at %#x of PE %d>" % ("freed, " if self.freed else "", self.nbytes, self.address, self.pe.rank)
+        freed = "freed, " if self.freed else ""
+        return "<lshmem.Buffer %s%d bytes at %#x of PE %d>" % (freed, self.nbytes, self.address, self.pe.rank)
 
     @property
     def __cuda_array_interface__(self):
         if not self.pe.on_device:
             raise AttributeError("the heap is in host memory; use view()")
         return _interface(self, self.address, self.nbytes)
-
-    def view(self):
-        """A writable memoryview, where the heap is in host memory. It is not to be used after free."""
-        return self.pe._view(self, self.address, self.nbytes)
-
-    def tensor(self, shape=None, dtype=None):
-        """A tensor over the memory, of bytes unless a shape or dtype says otherwise."""
-        return self.pe._tensor(self, self.address, shape, dtype)
 
     def free(self):
         """Give it back; collective."""
@@ -287,8 +273,8 @@ class Buffer:
             self._gone()
 
     def _release(self):
-        """Take the memory away from tensors. If views that this module did not make are alive, change nothing and raise."""
-        held = [(t, t.data_ptr(), tuple(t.shape), t.stride()) for t in self.tensors if t.numel()]
+        """Take the memory from tensors. If views that this module did not make are alive, change nothing and raise."""
+        held = [(t, t.data_ptr(), tuple(t.shape), t.stride()) for t in list(self.tensors.values()) if t.numel()]
         for t, _, _, _ in held:
             _assign(t)
         left = len(self.exports)
@@ -303,29 +289,22 @@ class Buffer:
 
 
 class _Export:
-    """What a tensor's storage holds on to, so that memory is not given back below it."""
+    """What a tensor's storage refers to, so that its memory is not freed while it is in use."""
 
     def __init__(self, owner, address, nbytes):
         self.owner, self.address, self.nbytes = owner, address, nbytes
         self.__cuda_array_interface__ = _interface(owner, address, nbytes)
 
 
-class Peer:
+class Peer(_Memory):
     """Another PE's memory of a Buffer, as this PE's GPU reaches it. Valid as long as the Buffer."""
 
     def __init__(self, buffer, address, target):
-        self.buffer, self.address, self.nbytes, self.target = buffer, address, buffer.nbytes, target
-        self.pe = buffer.pe
+        self.pe, self.buffer, self.address, self.nbytes, self.target = buffer.pe, buffer, address, buffer.nbytes, target
 
     @property
     def __cuda_array_interface__(self):
         return _interface(self.buffer, self.address, self.nbytes)
-
-    def view(self):
-        return self.pe._view(self.buffer, self.address, self.nbytes)
-
-    def tensor(self, shape=None, dtype=None):
-        return self.pe._tensor(self.buffer, self.address, shape, dtype)
 
 
 def _interface(owner, address, nbytes):
@@ -450,10 +429,7 @@ class PE:
         if len(shape) == 1 and not isinstance(shape[0], int):
             shape = tuple(shape[0])
         dtype = dtype or torch.get_default_dtype()
-        n = 1
-        for d in shape:
-            n *= d
-        nbytes = n * torch.empty((), dtype=dtype).element_size()
+        nbytes = math.prod(shape) * torch.empty((), dtype=dtype).element_size()
         if nbytes == 0:
             raise ValueError("a symmetric tensor without elements: %r" % (shape,))
         return allocate(nbytes).tensor(shape, dtype)
@@ -476,7 +452,7 @@ class PE:
         raise ValueError("%#x is not symmetric memory of this PE" % at)
 
     def peer(self, what, target):
-        """Another PE's memory of a Buffer or tensor, None where only the network reaches it. For a tensor, a tensor like it."""
+        """Another PE's memory of a Buffer or tensor (a tensor like it), None where only the network reaches it."""
         b = what if isinstance(what, Buffer) else self.buffer(what)
         address = self._out(ctypes.c_void_p, self._lib.lshmem_ptr, ctypes.c_void_p(b.address), ctypes.c_int(target))
         if not address:
@@ -502,11 +478,11 @@ class PE:
         if owner.freed:
             raise RuntimeError("%r was freed" % owner)
         export = (ctypes.c_uint8 * nbytes).from_address(address)
-        owner.exports.add(export)
+        owner.exports[id(export)] = export
         return memoryview(export).cast("B")
 
     def _storage(self, owner, address, nbytes):
-        """A torch storage over memory. What it holds on to tells owner that it is alive."""
+        """A torch storage over memory. The export that it refers to tells owner that it is alive."""
         torch = _torch()
         if self.on_device:
             export = _Export(owner, address, nbytes)
@@ -514,7 +490,7 @@ class PE:
         else:
             export = (ctypes.c_uint8 * nbytes).from_address(address)
             base = torch.frombuffer(export, dtype=torch.uint8)
-        owner.exports.add(export)
+        owner.exports[id(export)] = export
         return base.untyped_storage()
 
     def _tensor(self, owner, address, shape, dtype):
@@ -522,15 +498,12 @@ class PE:
         dtype = dtype or torch.uint8
         item = torch.empty((), dtype=dtype).element_size()
         if shape is None:
-            shape = ((owner.nbytes - (address - owner.address) if address >= owner.address and address < owner.address + owner.nbytes
-                      else owner.nbytes) // item,)
-        n = item
-        for d in shape:
-            n *= d
+            inside = owner.address <= address < owner.address + owner.nbytes
+            shape = ((owner.nbytes - (address - owner.address if inside else 0)) // item,)
         # Not a view of a tensor of bytes: it would hold that one, and its memory, as its base.
         t = torch.empty(0, dtype=dtype, device="cuda:%d" % self.device if self.on_device else "cpu")
-        _assign(t, self._storage(owner, address, n), 0, tuple(shape))
-        owner.tensors.add(t)
+        _assign(t, self._storage(owner, address, item * math.prod(shape)), 0, tuple(shape))
+        owner.tensors[id(t)] = t
         return t
 
     # ---- Operations ----
@@ -579,7 +552,7 @@ class PE:
         self._run("signal_wait_until", (_pointer(signal), ctypes.c_int(compare), ctypes.c_uint64(value)), stream)
 
     def atomic(self, op, dst, value, target, dtype="int64", compare=0):
-        """An atomic operation (set, add, and, or, xor, compare_swap) on an element of another PE; returns what was there, as bits."""
+        """set, add, and, or, xor or compare_swap an element of another PE; returns what was there, as bits."""
         out, mask = ctypes.c_uint64(), (1 << 64) - 1
         _check(self._lib.lshmem_atomic(
             self._h, ctypes.c_int(_ATOMICS[op]), ctypes.c_int(_type(dtype)), _pointer(dst), ctypes.c_uint64(value & mask),
@@ -602,7 +575,7 @@ class PE:
         if dtype is None:
             dtype = getattr(what, "dtype", "uint8" if bytes_will_do else None)
         if dtype is None:
-            raise TypeError("dtype is needed: nobody knows what numbers %r has" % (what,))
+            raise TypeError("dtype is needed: %r does not say what numbers it has" % (what,))
         dtype = _type(dtype)
         if count is None:
             total = _nbytes(what)
@@ -617,7 +590,7 @@ class PE:
         self._run("alltoall", (ctypes.c_int32(team), kind, _pointer(dst), _pointer(src), n), stream)
 
     def fcollect(self, dst, src, team=WORLD, dtype=None, count=None, stream=None):
-        """Gather every member's src, one behind the other, in every member's dst. count: elements of one."""
+        """Gather every member's src, one after the other, in every member's dst. count: elements of one."""
         kind, n = self._elements(src, dtype, count, 1)
         self._run("fcollect", (ctypes.c_int32(team), kind, _pointer(dst), _pointer(src), n), stream)
 
@@ -701,19 +674,13 @@ def _nbytes(what):
         return len(what)
     if hasattr(what, "__cuda_array_interface__"):
         i = what.__cuda_array_interface__
-        n = int(i["typestr"][2:])
-        for d in i["shape"]:
-            n *= d
-        return n
+        return int(i["typestr"][2:]) * math.prod(i["shape"])
     raise TypeError("how many bytes has %r? give nbytes or count" % type(what))
 
 
 def _size(nbytes, first, second):
     """The bytes to move; both sides must have them."""
-    sizes = []
-    for what in (first, second):
-        if not isinstance(what, int):
-            sizes.append(_nbytes(what))
+    sizes = [_nbytes(what) for what in (first, second) if not isinstance(what, int)]
     if nbytes is None:
         if isinstance(first, int):
             raise TypeError("with an address, nbytes must be given")

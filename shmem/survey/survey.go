@@ -1,5 +1,5 @@
-// Package survey says what lshmem can use on a machine: GPUs and who maps whose memory, NICs, and hence which transports. It
-// exists so that "lgpu shmem info" answers before a program is started, and without one.
+// Package survey says what lshmem can use on a machine: GPUs and who maps whose memory, NICs, and hence which
+// transports. It exists so that "lgpu shmem info" answers before a program is started, and without one.
 //
 // Nothing is allocated and no context is made.
 package survey
@@ -31,7 +31,7 @@ type Report struct {
 	NICs         []NIC       `json:"nics"`
 	Transports   []Transport `json:"transports"`
 	Settings     []Setting   `json:"settings"`
-	Problems     []string    `json:"problems"` // of the settings: why no program would start, and names that nobody reads
+	Problems     []string    `json:"problems"` // of the settings: why no program would start, unknown names
 }
 
 // Paths is where this lgpu has installed lshmem.
@@ -49,7 +49,8 @@ type Device struct {
 	Memory  uint64 `json:"memory"`  // bytes, in an lgpu those of the lgpu
 	Dynamic bool   `json:"dynamic"` // heaps can grow and shrink
 	RDMA    bool   `json:"rdma"`    // a NIC can reach its memory
-	// Maps are the ordinals of devices whose memory it can map, itself first; Atomics those of them where atomics work, too.
+	// Maps are the ordinals of devices whose memory it can map, itself first; Atomics those of them where atomics work,
+	// too.
 	Maps    []int `json:"maps"`
 	Atomics []int `json:"atomics"`
 }
@@ -79,7 +80,8 @@ type Setting struct {
 	Value   string   `json:"value,omitempty"` // what is set now; a secret is not shown
 }
 
-// Look looks at this machine. version and paths are the caller's to know; environ are NAME=value lines such as os.Environ's.
+// Look looks at this machine. version and paths are the caller's to know; environ are NAME=value lines such as
+// os.Environ's.
 func Look(version string, paths Paths, environ []string) Report {
 	values := map[string]string{}
 	for _, line := range environ {
@@ -292,16 +294,35 @@ func (r *Report) Print(w io.Writer) error {
 
 func list(n []int) string { return strings.Trim(strings.ReplaceAll(fmt.Sprint(n), " ", ", "), "[]") }
 
-// Markdown is the table of settings for docs/lshmem.md.
+// Markdown is the list of settings for docs/lshmem.md, an item each, in lines of at most 120 columns.
 func Markdown() string {
+	const width = 120
 	var b strings.Builder
-	b.WriteString("| setting | default | what |\n|---|---|---|\n")
 	for _, s := range Settings(nil) {
-		also := ""
-		if len(s.Aliases) > 0 {
-			also = " Also `" + strings.Join(s.Aliases, "`, `") + "`."
+		text := "- `" + s.Name + "`"
+		if s.Default != "" {
+			text += " (default " + s.Default + ")"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s.%s |\n", s.Name, s.Default, strings.ReplaceAll(s.Help, "|", "\\|"), also)
+		text += ": " + s.Help + "."
+		if len(s.Aliases) > 0 {
+			text += " Also `" + strings.Join(s.Aliases, "`, `") + "`."
+		}
+		column := 0
+		for i, word := range strings.Fields(text) {
+			switch {
+			case i == 0:
+			case column+1+len(word) > width:
+				b.WriteString("\n ")
+				column = 1
+				fallthrough
+			default:
+				b.WriteByte(' ')
+				column++
+			}
+			b.WriteString(word)
+			column += len(word)
+		}
+		b.WriteByte('\n')
 	}
 	return b.String()
 }

@@ -43,7 +43,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// The table in the documentation is the one that the code has.
+// The list in the documentation is the one that the code has.
 func TestDocumentation(t *testing.T) {
 	text, err := os.ReadFile("../../docs/lshmem.md")
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package transport says what carries bytes between PEs, and chooses among what there is. A transport is something that can
-// reach the symmetric memory of another PE: by mapping it (p2p), by work queues that the GPU writes (ibgda), or by a thread
-// that posts for the GPU (proxy). The runtime knows them only by this package's interface; package heap's extents are what
-// they register.
+// Package transport says what carries bytes between PEs, and chooses among what there is. A transport is something that
+// can reach the symmetric memory of another PE: by mapping it (p2p), by work queues that the GPU writes (ibgda), or by
+// a thread that posts for the GPU (proxy). The runtime knows them only by this package's interface; package heap's
+// extents are what they register.
 //
 // # Order of calls
 //
@@ -18,8 +18,9 @@
 //
 // # Choice
 //
-// Select takes, for each PE, the first transport that can do it in the order p2p, ibgda, proxy, separately for RMA and for
-// atomic operations: a PE whose memory cannot take atomic operations through a mapping is still read and written through it.
+// Select takes, for each PE, the first transport that can do it in the order p2p, ibgda, proxy, separately for RMA and
+// for atomic operations: a PE whose memory cannot take atomic operations through a mapping is still read and written
+// through it.
 package transport
 
 import (
@@ -113,6 +114,11 @@ type PeerInfo struct {
 // HasGPU says whether the PE has a GPU at all.
 func (p *PeerInfo) HasGPU() bool { return p.Ordinal >= 0 }
 
+// SameGPU says whether both PEs have a GPU and it is the same one.
+func (p *PeerInfo) SameGPU(q PeerInfo) bool {
+	return p.HasGPU() && q.HasGPU() && p.Host == q.Host && p.GPU == q.GPU
+}
+
 // peerInfoBytes is the size of an encoded PeerInfo.
 const peerInfoBytes = 72
 
@@ -187,27 +193,30 @@ type Chunk struct {
 	// Address is where it is mapped in this process.
 	Address uint64
 	Kind    Kind
-	// Handle is the driver's CUmemGenericAllocationHandle, 0 for memory that has none (host memory, static heaps without VMM).
+	// Handle is the driver's CUmemGenericAllocationHandle, 0 for memory that has none (host memory, static heaps
+	// without VMM).
 	Handle uint64
 	// FD is the descriptor of host memory, -1 for memory of a device. The transport may not close it.
 	FD int
 }
 
-// Transport carries bytes to other PEs. See the package comment for the order of calls. Errors name the PE they are about.
+// Transport carries bytes to other PEs. See the package comment for the order of calls. Errors name the PE they are
+// about.
 type Transport interface {
 	// Name is p2p, ibgda or proxy: what users write in the configuration.
 	Name() string
-	// Capability says what the transport can do from self to peer (which may be self). It is called before Endpoints and must
-	// allocate nothing.
+	// Capability says what the transport can do from self to peer (which may be self). It is called before Endpoints
+	// and must allocate nothing.
 	Capability(self, peer PeerInfo) Capability
-	// Endpoints makes what the others need to connect to this PE, one blob for each PE of the job; a PE this transport has
-	// nothing to do with gets an empty one. used says, by PE, what the transport was chosen for: 0 for nothing.
+	// Endpoints makes what the others need to connect to this PE, one blob for each PE of the job; a PE this transport
+	// has nothing to do with gets an empty one. used says, by PE, what the transport was chosen for: 0 for nothing.
 	Endpoints(peers []PeerInfo, used []Capability) ([][]byte, error)
 	// Connect takes the blobs that the others made for this PE, by PE.
 	Connect(from [][]byte) error
 	// Register makes a piece of this PE's heap reachable and returns what the others need for that.
 	Register(c Chunk) ([]byte, error)
-	// Attach makes the others' pieces of the same index reachable from here. from is by PE. An error leaves nothing attached.
+	// Attach makes the others' pieces of the same index reachable from here. from is by PE. An error leaves nothing
+	// attached.
 	Attach(index int, from [][]byte) error
 	// Detach undoes Register and Attach for a piece. It is also called for a piece that was registered, not attached.
 	Detach(index int) error
@@ -217,8 +226,8 @@ type Transport interface {
 	Close() error
 }
 
-// LocalRegistrar is implemented by transports that can use buffers outside of the heap as the local side of an operation
-// only once these are registered.
+// LocalRegistrar is implemented by transports that can use buffers outside of the heap as the local side of an
+// operation only once these are registered.
 type LocalRegistrar interface {
 	// RegisterLocal returns how many entries of State.Local kernels must look at from now on: it never becomes less.
 	RegisterLocal(address, bytes uint64) (entries uint32, err error)
@@ -227,8 +236,8 @@ type LocalRegistrar interface {
 
 // Mapper is implemented by transports that have the Map capability.
 type Mapper interface {
-	// Address is where the heap of a PE is mapped here, 0 if it is not; atomic says whether native atomic operations work
-	// on it. It is valid after Connect, for static heaps without VMM after Attach.
+	// Address is where the heap of a PE is mapped here, 0 if it is not; atomic says whether native atomic operations
+	// work on it. It is valid after Connect, for static heaps without VMM after Attach.
 	Address(pe int) (base uint64, atomic bool)
 }
 
@@ -266,8 +275,8 @@ func (r Reachability) Row() []uint32 {
 	return row
 }
 
-// Select chooses for each PE the first transport that does RMA, and the first that does AMO. The transports of r are in the
-// order of preference.
+// Select chooses for each PE the first transport that does RMA, and the first that does AMO. The transports of r are in
+// the order of preference.
 func Select(r Reachability, pes int) Choice {
 	c := Choice{RMA: make([]int, pes), AMO: make([]int, pes)}
 	first := func(pe int, want Capability) int {

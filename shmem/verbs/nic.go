@@ -131,8 +131,8 @@ func refused(err error, out []byte) error {
 // register is the register page for the next queue.
 func (n *NIC) register() (*uar, error) {
 	if len(n.uars) < maxRegisters && !n.shared {
-		// Of pages that are not cached a context has one, which it gives again and again, unless they are dedicated; older
-		// libraries and kernels have only the others.
+		// Of pages that are not cached a context has one, which it gives again and again, unless they are dedicated;
+		// older libraries and kernels have only the others.
 		var page uintptr
 		var err error
 		for _, kind := range []uintptr{uarDedicated, uarNotCached, uarCombining} {
@@ -265,8 +265,8 @@ type queue struct {
 	uar    *uar
 }
 
-// umemOf is the number of the memory that a place is in.
-func umemOf(what string, p nic.Place, bytes uint64) (uint64, error) {
+// umemOf is the number of the memory that a position is in.
+func umemOf(what string, p nic.Position, bytes uint64) (uint64, error) {
 	m, ok := p.Memory.(*queueMemory)
 	if !ok || m.umem == 0 || p.Offset+bytes < bytes || p.Offset+bytes > m.bytes {
 		return 0, fmt.Errorf("%s: %#x bytes at offset %#x are not in registered memory", what, bytes, p.Offset)
@@ -425,28 +425,7 @@ func (q *queue) Connect(_ context.Context, remote nic.Endpoint) error {
 		set(in, qpContext, qpcRNRTimer, rnrTimer)
 		set(in, qpContext, qpcReceivePSN, 0)
 		rights(in)
-		set(in, path, pathClass, uint64(o.TrafficClass))
-		if local.Link == nic.InfiniBand {
-			set(in, path, pathRemoteLID, uint64(remote.LID))
-			set(in, path, pathService, uint64(o.ServiceLevel))
-		} else {
-			set(in, path, pathMAC0, uint64(binary.BigEndian.Uint16(mac[:])))
-			set(in, path, pathMAC1, uint64(binary.BigEndian.Uint32(mac[2:])))
-			set(in, path, pathEthPrio, uint64(o.ServiceLevel&7))
-			set(in, path, pathDSCP, uint64(o.TrafficClass>>2))
-			set(in, path, pathECN, uint64(o.TrafficClass&3))
-			// Different queue pairs take different ways through the network.
-			set(in, path, pathSourcePort, 0xc000|uint64((q.number^remote.Number)&0x3fff))
-		}
-		if local.Link == nic.Ethernet || remote.LID == 0 || subnet(remote.GID) != subnet(local.GID) {
-			if local.Link == nic.InfiniBand { // packets of RoCE have a global header always, which the bit is not for
-				set(in, path, pathGlobal, uint64(1))
-			}
-			set(in, path, pathSource, uint64(local.GIDIndex))
-			set(in, path, pathHops, hopLimit)
-			set(in, path, pathRemoteGID0, binary.BigEndian.Uint64(remote.GID[:8]))
-			set(in, path, pathRemoteGID1, binary.BigEndian.Uint64(remote.GID[8:]))
-		}
+		q.setPath(in, &remote, mac)
 	})
 	if err != nil {
 		return err
@@ -458,6 +437,34 @@ func (q *queue) Connect(_ context.Context, remote nic.Endpoint) error {
 		set(in, qpContext, qpcSendPSN, 0)
 		set(in, path, pathAckTimeout, uint64(o.AckTimeout))
 	})
+}
+
+// setPath fills the address path of a queue's context: the way to the other side.
+func (q *queue) setPath(in []byte, remote *nic.Endpoint, mac [6]byte) {
+	o, local := q.n.o, &q.n.info
+	const path = qpContext + pathContext
+	set(in, path, pathClass, uint64(o.TrafficClass))
+	if local.Link == nic.InfiniBand {
+		set(in, path, pathRemoteLID, uint64(remote.LID))
+		set(in, path, pathService, uint64(o.ServiceLevel))
+	} else {
+		set(in, path, pathMAC0, uint64(binary.BigEndian.Uint16(mac[:])))
+		set(in, path, pathMAC1, uint64(binary.BigEndian.Uint32(mac[2:])))
+		set(in, path, pathEthPrio, uint64(o.ServiceLevel&7))
+		set(in, path, pathDSCP, uint64(o.TrafficClass>>2))
+		set(in, path, pathECN, uint64(o.TrafficClass&3))
+		// Different queue pairs take different ways through the network.
+		set(in, path, pathSourcePort, 0xc000|uint64((q.number^remote.Number)&0x3fff))
+	}
+	if local.Link == nic.Ethernet || remote.LID == 0 || subnet(remote.GID) != subnet(local.GID) {
+		if local.Link == nic.InfiniBand { // packets of RoCE have a global header always, which the bit is not for
+			set(in, path, pathGlobal, uint64(1))
+		}
+		set(in, path, pathSource, uint64(local.GIDIndex))
+		set(in, path, pathHops, hopLimit)
+		set(in, path, pathRemoteGID0, binary.BigEndian.Uint64(remote.GID[:8]))
+		set(in, path, pathRemoteGID1, binary.BigEndian.Uint64(remote.GID[8:]))
+	}
 }
 
 // logPage is how queues' contexts give the size of pages: its logarithm beyond 4 KiB.
@@ -477,7 +484,7 @@ func mtuCode(bytes int) uint64 {
 	return uint64(bits.TrailingZeros(uint(bytes)) - 7)
 }
 
-// resolve finds the Ethernet address behind a GID, as the kernel does for an address handle.
+// resolve finds the Ethernet address of a GID, as the kernel does for an address handle.
 func (n *NIC) resolve(gid [16]byte) ([6]byte, error) {
 	var mac [6]byte
 	attr := &ahAttr{gid: gid, gidIndex: uint8(n.info.GIDIndex), hops: hopLimit, class: uint8(n.o.TrafficClass), sl: uint8(n.o.ServiceLevel),

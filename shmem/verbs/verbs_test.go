@@ -159,8 +159,8 @@ func (s *side) open(p *verbs.Provider, info nic.Info, buffers []nic.Buffer) (err
 		s.queues = append(s.queues, m)
 	}
 	for i := range uint64(2) {
-		q, err := s.n.CreateQueue(nic.QueueConfig{Depth: depth, WQ: nic.Place{Memory: s.queues[0], Offset: i * depth * 64},
-			CQ: nic.Place{Memory: s.queues[1], Offset: i * depth * 64}, Record: nic.Place{Memory: s.queues[2], Offset: i * 64}})
+		q, err := s.n.CreateQueue(nic.QueueConfig{Depth: depth, WQ: nic.Position{Memory: s.queues[0], Offset: i * depth * 64},
+			CQ: nic.Position{Memory: s.queues[1], Offset: i * depth * 64}, Record: nic.Position{Memory: s.queues[2], Offset: i * 64}})
 		if err != nil {
 			return err
 		}
@@ -449,7 +449,7 @@ func TestRegisterPages(t *testing.T) {
 		seen := map[uint64]bool{}
 		var queues []nic.Queue
 		for i := range uint64(3) {
-			at := func(offset uint64) nic.Place { return nic.Place{Memory: memory, Offset: offset} }
+			at := func(offset uint64) nic.Position { return nic.Position{Memory: memory, Offset: offset} }
 			q, err := n.CreateQueue(nic.QueueConfig{Depth: depth, WQ: at(i * depth * 64), CQ: at((3 + i) * depth * 64), Record: at(6*depth*64 + i*64)})
 			if err != nil {
 				t.Fatal(err)
@@ -505,8 +505,8 @@ func TestEveryFailure(t *testing.T) {
 				t.Errorf("call %d: %s", k, text)
 			}
 		}
-		// A NIC that cannot be asked is left out; register pages have a second kind, and are shared; closing after a look at
-		// a device tells nobody.
+		// A NIC that cannot be asked is left out; register pages have a second kind, and are shared; closing after a
+		// look at a device tells nobody.
 		if survived > 12 {
 			t.Errorf("%d of %d failures went by", survived, calls)
 		}
@@ -517,7 +517,7 @@ func TestEveryFailure(t *testing.T) {
 func TestBadQueues(t *testing.T) {
 	f := verbstest.New(t, verbstest.Machine{NICs: 2})
 	if err := run(f.Options(), twoSides(t), func(a, b *side) {
-		good := nic.QueueConfig{Depth: depth, WQ: nic.Place{Memory: a.queues[0]}, CQ: nic.Place{Memory: a.queues[1]}, Record: nic.Place{Memory: a.queues[2], Offset: 128}}
+		good := nic.QueueConfig{Depth: depth, WQ: nic.Position{Memory: a.queues[0]}, CQ: nic.Position{Memory: a.queues[1]}, Record: nic.Position{Memory: a.queues[2], Offset: 128}}
 		for what, change := range map[string]func(*nic.QueueConfig){
 			"a depth that is no power of two": func(c *nic.QueueConfig) { c.Depth = 100 },
 			"a depth beyond the device's":     func(c *nic.QueueConfig) { c.Depth = 65536 },

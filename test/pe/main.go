@@ -106,16 +106,21 @@ func (p *pe) do(ctx context.Context, word, argument string) error {
 		_, err := p.b.LostPE()
 		return err
 	case "leave":
-		if p.shmem != nil {
-			if err := p.shmem.Finalize(); err != nil {
-				return err
-			}
-		}
-		return p.b.Close()
+		return p.leave()
 	default:
 		return fmt.Errorf("what is %q?", word)
 	}
 	return nil
+}
+
+// leave leaves the job.
+func (p *pe) leave() error {
+	if p.shmem != nil {
+		if err := p.shmem.Finalize(); err != nil {
+			return err
+		}
+	}
+	return p.b.Close()
 }
 
 // open makes a context on the device that the launcher says.

@@ -165,7 +165,7 @@ static void ends() {
   // What cannot be reached.
   const lshmem_t &sh = j.pe[0];
   char *outside = j.heap[0] + job::heap_bytes;
-  CHECK(lshmem_putmem(sh, outside - 4, outside - 100, 8, 1) == LSHMEM_ERR_ARGUMENT, "behind the heap");
+  CHECK(lshmem_putmem(sh, outside - 4, outside - 100, 8, 1) == LSHMEM_ERR_ARGUMENT, "after the heap");
   CHECK(lshmem_getmem(sh, sig, sig - 1, 8, 1) == LSHMEM_ERR_ARGUMENT, "before the heap");
   CHECK(lshmem_signal_op(sh, sig, 1, 3, 1) == LSHMEM_ERR_ARGUMENT, "no such operation");
   CHECK(lshmem_putmem(sh, sig, sig, 8, 2) == LSHMEM_ERR_ARGUMENT && lshmem_putmem(sh, sig, sig, 8, -1) == LSHMEM_ERR_ARGUMENT, "no such PE");

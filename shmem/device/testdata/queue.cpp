@@ -7,7 +7,7 @@
 #include <functional>
 
 static constexpr uint64_t heap_bytes = 1 << 18, chunk_shift = 16, chunks = heap_bytes >> chunk_shift;
-static constexpr uint32_t depth = 128, queues_per_pe = 2, pes = 2, slots = 4;
+static constexpr uint32_t depth = 128, queues_per_pe = 2, pes = 2, cells = 4;
 
 struct nic_job {
   lshmem_t sh;
@@ -21,7 +21,7 @@ struct nic_job {
   struct memory {
     alignas(64) char wq[depth * 64];
     alignas(64) char cq[64];
-    alignas(64) uint64_t ibuf[(1 + slots) * LSHMEM_IBUF_SLOT / 8];
+    alignas(64) uint64_t ibuf[(1 + cells) * LSHMEM_IBUF_CELL / 8];
     alignas(8) uint32_t record[2];
     uint64_t doorbell;
   } mem[queues_per_pe * pes];
@@ -42,7 +42,7 @@ struct nic_job {
       memory &m = mem[i];
       q.wq = (uint64_t)m.wq, q.cq = (uint64_t)m.cq, q.ibuf = (uint64_t)m.ibuf;
       q.record = (uint64_t)&m.record[1], q.doorbell = (uint64_t)&m.doorbell;
-      q.number = 0xabc00 + i, q.depth = depth, q.batch = 32, q.ibuf_slots = slots;
+      q.number = 0xabc00 + i, q.depth = depth, q.batch = 32, q.ibuf_cells = cells;
       q.ibuf_key = __builtin_bswap32(0x4000 + i), q.pe = i % pes, q.nic = 0, q.flags = flags;
       q.reserved = q.ready = q.posted = q.consumed = start;
       memset(m.cq, 0xff, sizeof m.cq);
@@ -134,7 +134,7 @@ static int silent() {
   CHECK(lshmem_qp_quiet(sh, 1, 1) == LSHMEM_ERR_QUEUE, "error completion");
   CHECK(j->control.status == LSHMEM_ERR_QUEUE && j->control.syndrome == 0x1213 && j->control.queue == 3 && j->control.index == 0,
         "control has %u, %x, %llu", j->control.status, j->control.syndrome, (unsigned long long)j->control.index);
-  // The entry that failed may be behind what is waited for.
+  // The entry that failed may be after what is waited for.
   for (uint64_t begin : {UINT64_C(0), UINT64_C(65534), (UINT64_C(1) << 32) - 3}) {
     j = std::make_unique<nic_job>(begin, 0);
     for (int i = 0; i < 5; i++) lshmem_putmem_nbi(j->sh, j->heap, j->heap + 64, 8, 1);
@@ -164,7 +164,7 @@ int main(int n, char **args) {
   CASE("put-unknown", 1, memset(j.unknown, 7, 40); return (uint64_t)lshmem_putmem_nbi(sh, h + 0x100, j.unknown, 40, 1));
   CASE("put-chunks", 1, return (uint64_t)lshmem_putmem_nbi(sh, h + 0x18000, h + 0xf000, 0x10000, 1));
   CASE("put-behind", 1, return (uint64_t)lshmem_putmem_nbi(sh, h + heap_bytes - 8, h, 16, 1));
-  // Addresses whose places in the table of keys do not exist: far behind the heap, and before it.
+  // Addresses whose places in the table of keys do not exist: far after the heap, and before it.
   CASE("put-far", 1, return (uint64_t)lshmem_putmem_nbi(sh, h + (UINT64_C(1) << 44), h, 8, 1));
   CASE("get-far", 1, return (uint64_t)lshmem_getmem(sh, h, h - 4096, 8, 1));
   CASE("p-far", 1, return (uint64_t)lshmem_p<int>(sh, (int *)(h - 4096), 1, 1));

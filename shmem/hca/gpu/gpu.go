@@ -63,7 +63,7 @@ type Config struct {
 	Queues  int           // most queues; 256
 	Spaces  int           // most other sides; 64
 	Keys    int           // most keys of a side; 1024
-	Warps   int           // of the kernel's block, each of which serves its share of the queues; 16, at most state.MaxWarps
+	Warps   int           // of the kernel's block, which share the queues; 16, at most state.MaxWarps
 	// Slice is how long a run of the kernel lasts; 100 ms.
 	Slice time.Duration
 	// Idle is how long a warp without work sleeps at most before it looks again; 200 ns.

@@ -277,9 +277,9 @@ template <class Group> struct server {
   // complete writes a completion; syndrome 0: of a success.
   LSHMEM_DEVICE void complete(uint64_t block, const request_t &r, uint32_t syndrome, uint32_t bytes) {
     const uint64_t n = local.completed;
-    uint64_t slot = 0;
+    uint64_t index = 0;
     if (local.flags & LSHMEM_HCA_FLAG_CYCLIC) {
-      slot = n & (local.depth_cq - 1);
+      index = n & (local.depth_cq - 1);
       if (local.record_cq) {
         uint32_t consumed = broadcast<Group>(swap_bytes(load_relaxed<scope::sys>(at<const uint32_t>(local.record_cq))));
         if (((n - consumed) & 0xffffff) >= local.depth_cq) {
@@ -290,7 +290,7 @@ template <class Group> struct server {
       }
     }
     local.completed++;
-    uint64_t *c = at<uint64_t>(local.cq) + slot * 8;
+    uint64_t *c = at<uint64_t>(local.cq) + index * 8;
     if (Group::index() == 0) {
       for (int i = 0; i < 5; i++) store_relaxed<scope::sys>(c + i, 0);
       // Words of 8 bytes as they lie in memory: the second half of one is its upper half.

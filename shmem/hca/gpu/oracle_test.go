@@ -22,7 +22,7 @@ import (
 )
 
 // The HCA in Go and the kernel's code are each the other's oracle: they execute the same random queues and must leave
-// the same memory and the same completions behind.
+// the same memory and the same completions after.
 
 // processor compiles the kernel's code for the processor and returns its turns.
 func processor(t testing.TB) func(*state.HcaAdapter, uint32) uint32 {
@@ -355,8 +355,8 @@ func same(a, b *scene) error {
 	return nil
 }
 
-// TestRows: the values of a warp, which lie in one entry four bytes beside their alignment, are seen whole. Entries begin
-// at every block of the ring, so that some go around its end.
+// TestRows: the values of a warp, which lie in one entry four bytes beside their alignment, are seen whole. Entries
+// begin at every block of the ring, so that some go around its end.
 func TestRows(t *testing.T) {
 	turns := processor(t)
 	for _, size := range []int{8, 4} { // of a value

@@ -297,7 +297,7 @@ func twoGPUs(t *testing.T, d *cuda.Driver, b *bench) {
 	q, err := b.device.CreateQueue(QueueConfig{Number: 8, WQ: a[2], Depth: depth, Record: a[4], Doorbell: a[5], CQ: a[3], CQForm: hca.CQCyclic})
 	check(t, err)
 	check(t, q.Connect(2))
-	post := func(slot int) mlx5.Completion {
+	post := func(entry int) mlx5.Completion {
 		next, err := (&mlx5.Entry{Opcode: mlx5.OpWrite, Queue: 8, Flags: mlx5.CtrlCompletion, RemoteKey: 0x205, RemoteAddress: remote + 100,
 			Data: []mlx5.Data{{Bytes: 256, Key: key, Address: a[0]}}}).Put(s.wq, s.posted)
 		check(t, err)
@@ -309,7 +309,7 @@ func twoGPUs(t *testing.T, d *cuda.Driver, b *bench) {
 		bell := mlx5.Doorbell{Index: uint16(next), Queue: 8}.Bytes()
 		b.write(a[5], bell[:])
 		for end := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Microsecond) {
-			c, err := mlx5.ParseCompletion(b.read(a[3]+uint64(slot)*64, 64))
+			c, err := mlx5.ParseCompletion(b.read(a[3]+uint64(entry)*64, 64))
 			check(t, err)
 			if c.Opcode != mlx5.CompletionInvalid {
 				return c

@@ -95,7 +95,7 @@ void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset) 
 static size_t wq_at, cq_at, record_at, cq_record_at;
 static uint32_t wq_blocks, cq_entries;
 
-// command answers one command of the library. in is behind the headers, out is as large as the library said.
+// command answers one command of the library. in is after the headers, out is as large as the library said.
 static int command(uint32_t number, int extended, const uint8_t *in, uint8_t *out, size_t room) {
   if (verbose) fprintf(stderr, "command %u%s, room %zu\n", number, extended ? " extended" : "", room);
   if (out) memset(out, 0, room);

@@ -1,5 +1,5 @@
-// Command gen writes the C headers that lshmem's host and device share: lshmem_state.h from package layout and lshmem_mlx5.h
-// from package mlx5.
+// Command gen writes the C headers that lshmem's host and device share: lshmem_state.h from package layout and
+// lshmem_mlx5.h from package mlx5.
 package main
 
 import (
@@ -19,7 +19,7 @@ var headers = []cheader.Header{
 			{Name: "STATE_VERSION", Value: uint64(layout.Version)},
 			{Name: "INLINE_PEERS", Value: layout.InlinePeers}, {Name: "INLINE_KEYS", Value: layout.InlineKeys},
 			{Name: "MAX_NICS", Value: layout.MaxNICs}, {Name: "MAX_TEAMS", Value: layout.MaxTeams},
-			{Name: "IBUF_SLOT", Value: layout.IbufSlot}, {Name: "MIN_DEPTH", Value: layout.MinDepth},
+			{Name: "IBUF_CELL", Value: layout.IbufCell}, {Name: "MIN_DEPTH", Value: layout.MinDepth},
 			{Name: "MAX_DEPTH", Value: layout.MaxDepth}, {Name: "MAX_CALL", Value: layout.MaxCall},
 			{Name: "PEER_ATOMIC", Value: layout.PeerAtomic},
 			{Name: "CHANNELS", Value: layout.Channels}, {Name: "LINE_CHANNELS", Value: layout.LineChannels},

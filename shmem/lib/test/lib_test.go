@@ -1,5 +1,5 @@
-// Package test tests lshmem as programs outside of Go have it: the library in C, NVSHMEM's names, and the Python module, in
-// processes whose memory is the host's or a software GPU's. It tests what "make build" made.
+// Package test tests lshmem as programs outside of Go have it: the library in C, NVSHMEM's names, and the Python
+// module, in processes whose memory is the host's or a software GPU's. It tests what "make build" made.
 package test
 
 import (
@@ -159,7 +159,7 @@ func TestThreads(t *testing.T) {
 	}
 }
 
-// A callback that returns behind its timeout, when the PE has left.
+// A callback that returns after its timeout, when the PE has left.
 func TestLateCallback(t *testing.T) {
 	late := program(t, "late.c")
 	// What is freed is overwritten, so that its use is noticed.
@@ -178,7 +178,8 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// The library has what the header declares and nothing else, and calls nothing that a system without CUDA or NICs lacks.
+// The library has what the header declares and nothing else, and calls nothing that a system without CUDA or NICs
+// lacks.
 func TestExports(t *testing.T) {
 	file, err := elf.Open(filepath.Join(library(t), "liblshmem.so"))
 	if err != nil {

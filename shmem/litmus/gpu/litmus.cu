@@ -3,12 +3,13 @@
 //	nvcc -std=c++17 -O3 -arch=native -I shmem/include -o litmus shmem/litmus/gpu/litmus.cu -L build/lib/lshmem -llshmem
 //	lgpu run --pes 8 -- ./litmus [ROUNDS] [TEST]
 //
-// Every PE sends to the next one and checks what the previous one sends. One line of JSON for each test and PE; the exit
-// status is 0 if nothing was seen that must not be. Which way the data take (loads and stores, or queues) is the job's choice:
-// LSHMEM_DISABLE_P2P=1 takes the queues.
+// Every PE sends to the next one and checks what the previous one sends. One line of JSON for each test and PE; the
+// exit status is 0 if nothing was seen that must not be. Which way the data take (loads and stores, or queues) is the
+// job's choice: LSHMEM_DISABLE_P2P=1 takes the queues.
 //
-// A run is: write data to the other side; order it somehow; tell. Who was told must see all of the data. Then it answers,
-// and the next run begins. Besides, blocks that take no part write to and read from the same memories as fast as they can.
+// A run is: write data to the other side; order it somehow; tell. Who was told must see all of the data. Then it
+// answers, and the next run begins. Besides, blocks that take no part write to and read from the same memories as fast
+// as they can.
 #include <cuda_runtime.h>
 
 #include <stdio.h>
@@ -37,7 +38,7 @@ struct plan {
   uint64_t stride;                            // between the data of two instances
   uint64_t stress_bytes;
   uint32_t spacing; // bytes between two flags: close together or in lines of their own
-  uint32_t blocks;  // that test; those behind are stress
+  uint32_t blocks;  // that test; those after are stress
   uint32_t most;    // bytes of a message
   uint32_t rounds;
 };
@@ -47,7 +48,8 @@ struct outcome {
   unsigned long long runs, bad;
   unsigned int done; // blocks
   int status;        // the first that is not LSHMEM_OK
-  unsigned int step;  // where: sending 1, ordering 2, telling 3, waiting 4, answering 5, waiting for the answer 6, quiet 7
+  // Where: sending 1, ordering 2, telling 3, waiting 4, answering 5, waiting for the answer 6, quiet 7.
+  unsigned int step;
   unsigned int first; // claimed by the first to be wrong, of which the following is
   unsigned int round, instance, at;
   unsigned long long bytes;
@@ -288,7 +290,7 @@ int main(int argc, char **argv) {
   p.flags = 0;
   p.acks = p.flags + instances * 128;
   p.data = p.acks + instances * 128;
-  const uint64_t room = instances * 4352; // 4 KiB, and what messages are shifted by; more for blocks, of which there are fewer
+  const uint64_t room = instances * 4352; // 4 KiB, and the shift of messages; more for blocks
   p.source = p.data + room;
   p.stress = p.source + room;
   p.stress_bytes = 16u << 20;

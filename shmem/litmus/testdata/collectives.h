@@ -1,5 +1,5 @@
 // Device collectives of all scopes, on the team of all and on one of the others in reverse, over whatever reaches the
-// members. Included by litmus.cc, in its namespace, behind lshmem_collective.cuh.
+// members. Included by litmus.cc, in its namespace, after lshmem_collective.cuh.
 
 // The scopes by their groups.
 template <class Group> struct scope_calls;

@@ -1,4 +1,4 @@
-// Command gen writes the table of settings into a document, between its two marks.
+// Command gen writes the list of settings into a document, between its two marks.
 package main
 
 import (

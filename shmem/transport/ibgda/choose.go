@@ -14,25 +14,25 @@ import (
 	"github.com/lgpu/lgpu/shmem/transport/ibgda/nic"
 )
 
-// Place is where a device is in the machine.
-type Place struct {
+// Location is where a device is in the machine.
+type Location struct {
 	// Path is the device's in sysfs, links resolved, with all bridges above it:
 	// /sys/devices/pci0000:3a/0000:3a:01.0/0000:3b:00.0.
 	Path string
 	NUMA int // -1: unknown
 }
 
-// PlaceOf is the place of a PCI device, given as domain<<16 | bus<<8 | device; the zero Place where sysfs does not know
-// it.
-func PlaceOf(pci uint64) Place { return placeOf("/sys", pci) }
+// LocationOf is the location of a PCI device, given as domain<<16 | bus<<8 | device; the zero Location where sysfs does
+// not know it.
+func LocationOf(pci uint64) Location { return locationOf("/sys", pci) }
 
-func placeOf(sysfs string, pci uint64) Place {
+func locationOf(sysfs string, pci uint64) Location {
 	folder := filepath.Join(sysfs, "bus/pci/devices", fmt.Sprintf("%04x:%02x:%02x.0", pci>>16, pci>>8&0xff, pci&0xff))
 	resolved, err := filepath.EvalSymlinks(folder)
 	if err != nil {
-		return Place{NUMA: -1}
+		return Location{NUMA: -1}
 	}
-	p := Place{Path: resolved, NUMA: -1}
+	p := Location{Path: resolved, NUMA: -1}
 	if text, err := os.ReadFile(filepath.Join(folder, "numa_node")); err == nil {
 		if node, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
 			p.NUMA = node
@@ -48,7 +48,7 @@ type closeness struct {
 }
 
 // between is the distance of a NIC from a device.
-func between(device Place, n *nic.Info) closeness {
+func between(device Location, n *nic.Info) closeness {
 	if device.Path == "" || n.Path == "" {
 		return closeness{level: 3}
 	}
@@ -74,7 +74,7 @@ func between(device Place, n *nic.Info) closeness {
 
 // choose picks the ports that a PE uses, the closest to its device first. turn is the PE's number among those on this
 // machine: NICs that are equally close are dealt out in turn, so that PEs of one switch do not all begin with the same.
-func choose(s *Settings, infos []nic.Info, device Place, turn int) ([]nic.Info, error) {
+func choose(s *Settings, infos []nic.Info, device Location, turn int) ([]nic.Info, error) {
 	var usable []nic.Info
 	var reasons []string
 	for _, n := range infos {

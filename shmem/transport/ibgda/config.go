@@ -106,14 +106,14 @@ type Settings struct {
 	QueuesPerPE int // RC queue pairs to each PE
 	Depth       int // basic blocks of a send queue, a power of two
 	Batch       int // ready blocks that a caller may leave to a later one's doorbell
-	FetchSlots  int // of a queue's internal buffer, a power of two
+	MaxFetches  int // of a queue's internal buffer, a power of two
 	By          By  // what picks a caller's queue among those to a PE
 
 	Handler Handler
 	Queues  Where
 
-	// NICs are those to use, as name, name:port, ^name (not that one); none: all that are active, the closest to the GPU
-	// first.
+	// NICs are those to use, as name, name:port, ^name (not that one); none: all that are active, the closest to the
+	// GPU first.
 	NICs []string
 	// Prefix is that of NICs' names to consider, such as mlx5.
 	Prefix string
@@ -134,14 +134,15 @@ type Settings struct {
 	AckTimeout  int  // 0..31: 4.096 us * 2^AckTimeout
 	ReadsAtOnce int  // outstanding reads and atomics of a queue pair, a power of two
 
-	// Listen and Advertise are where a software HCA listens, as host:port, and the host name that others use; "": chosen.
+	// Listen and Advertise are where a software HCA listens, as host:port, and the host name that others use; "":
+	// chosen.
 	Listen, Advertise string
 }
 
 // Defaults are the settings without any environment.
 func Defaults() Settings {
 	return Settings{
-		NIC: Auto, QueuesPerPE: 2, Depth: 1024, Batch: 32, FetchSlots: 1024, Prefix: "mlx5",
+		NIC: Auto, QueuesPerPE: 2, Depth: 1024, Batch: 32, MaxFetches: 1024, Prefix: "mlx5",
 		GIDIndex: -1, RoCEVersion: 2, Relaxed: false, Retries: 7, AckTimeout: 20, ReadsAtOnce: 16,
 	}
 }
@@ -225,8 +226,8 @@ func (s *Settings) Check() error {
 		complain("batch %d and queue depth %d can deadlock: (batch-1) + %d blocks of the largest call must fit the depth; "+
 			"lower the batch to %d or raise the depth", s.Batch, s.Depth, layout.MaxCall, max(1, s.Depth-layout.MaxCall+1))
 	}
-	if s.FetchSlots < 1 || s.FetchSlots > 1<<16 || s.FetchSlots&(s.FetchSlots-1) != 0 {
-		complain("%d fetch slots: want a power of two from 1 to %d", s.FetchSlots, 1<<16)
+	if s.MaxFetches < 1 || s.MaxFetches > 1<<16 || s.MaxFetches&(s.MaxFetches-1) != 0 {
+		complain("%d fetches: want a power of two from 1 to %d", s.MaxFetches, 1<<16)
 	}
 	if s.MaxNICs < 0 || s.MaxNICs > layout.MaxNICs {
 		complain("%d NICs: want at most %d", s.MaxNICs, layout.MaxNICs)
@@ -286,8 +287,8 @@ var variables = []Variable{
 		number(func(s *Settings) *int { return &s.Depth })},
 	{"LSHMEM_QP_BATCH", []string{"NVSHMEM_IBGDA_NUM_REQUESTS_IN_BATCH"}, "32", "blocks that may be ready before somebody must ring",
 		number(func(s *Settings) *int { return &s.Batch })},
-	{"LSHMEM_FETCH_SLOTS", []string{"NVSHMEM_IBGDA_NUM_FETCH_SLOTS_PER_RC"}, "1024", "results of fetches in flight on a queue pair, a power of two",
-		number(func(s *Settings) *int { return &s.FetchSlots })},
+	{"LSHMEM_MAX_FETCHES", []string{"LSHMEM_FETCH_SLOTS", "NVSHMEM_IBGDA_NUM_FETCH_SLOTS_PER_RC"}, "1024", "results of fetches in flight on a queue pair, a power of two",
+		number(func(s *Settings) *int { return &s.MaxFetches })},
 	{"LSHMEM_NIC_HANDLER", []string{"NVSHMEM_IBGDA_NIC_HANDLER"}, "auto", "who rings the doorbell: auto, gpu or host",
 		choice(func(s *Settings) *Handler { return &s.Handler },
 			map[string]Handler{"auto": HandlerAuto, "gpu": HandlerGPU, "host": HandlerHost, "cpu": HandlerHost})},

@@ -117,7 +117,7 @@ func TestBatchMustFitDepth(t *testing.T) {
 
 func TestChoiceOfNICs(t *testing.T) {
 	const root = "/sys/devices/pci0000:3a"
-	gpu := Place{Path: root + "/0000:3a:01.0/0000:3b:00.0/0000:3c:00.0/0000:3d:00.0", NUMA: 0}
+	gpu := Location{Path: root + "/0000:3a:01.0/0000:3b:00.0/0000:3c:00.0/0000:3d:00.0", NUMA: 0}
 	port := func(name, path string, numa int) nic.Info {
 		return nic.Info{Name: name, Port: 1, Path: path, NUMA: numa, Up: true, Link: nic.InfiniBand}
 	}
@@ -134,7 +134,7 @@ func TestChoiceOfNICs(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		set   func(*Settings)
-		place Place
+		place Location
 		turn  int
 		want  string // names, or what the error has
 	}{
@@ -147,7 +147,7 @@ func TestChoiceOfNICs(t *testing.T) {
 		{"excluded", func(s *Settings) { s.NICs = []string{"^mlx5_2", "^mlx5_[34]"} }, gpu, 0, "mlx5_1"},
 		{"down", func(s *Settings) { s.NICs = []string{"mlx5_5"} }, gpu, 0, "mlx5_5:1 is down"},
 		{"another prefix", func(s *Settings) { s.Prefix = "irdma" }, gpu, 0, "irdma0"},
-		{"a GPU nobody knows", func(s *Settings) { s.MaxNICs = 1 }, Place{NUMA: -1}, 4, "mlx5_4"},
+		{"a GPU nobody knows", func(s *Settings) { s.MaxNICs = 1 }, Location{NUMA: -1}, 4, "mlx5_4"},
 	} {
 		s := Defaults()
 		c.set(&s)
@@ -172,7 +172,7 @@ func TestChoiceOfNICs(t *testing.T) {
 	}
 }
 
-func TestPlaceOfAGPU(t *testing.T) {
+func TestLocationOfAGPU(t *testing.T) {
 	sysfs := t.TempDir()
 	device := filepath.Join(sysfs, "devices/pci0001:3a/0001:3b:1f.0")
 	links := filepath.Join(sysfs, "bus/pci/devices")
@@ -184,10 +184,10 @@ func TestPlaceOfAGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := placeOf(sysfs, 1<<16|0x3b<<8|0x1f); p != (Place{Path: resolved, NUMA: 1}) {
+	if p := locationOf(sysfs, 1<<16|0x3b<<8|0x1f); p != (Location{Path: resolved, NUMA: 1}) {
 		t.Errorf("%+v", p)
 	}
-	if p := placeOf(sysfs, 0x3c<<8); p != (Place{NUMA: -1}) {
+	if p := locationOf(sysfs, 0x3c<<8); p != (Location{NUMA: -1}) {
 		t.Errorf("a device that is not there: %+v", p)
 	}
 }

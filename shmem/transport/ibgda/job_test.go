@@ -65,7 +65,7 @@ func openJob(t testing.TB, pes int, change ...options) (job, error) {
 		m := &member{heap: heap, platform: NewProcessor(), posted: map[uint64]uint64{}}
 		c := Config{Settings: Defaults(), PE: pe, PEs: pes, HeapBase: addressOf(heap), HeapBytes: testHeap, KeyShift: testShift,
 			Platform: m.platform, OneHost: true, Turn: pe, Log: t.Logf}
-		c.NIC, c.Depth, c.FetchSlots = Host, 128, 16
+		c.NIC, c.Depth, c.MaxFetches = Host, 128, 16
 		for _, f := range change {
 			f(&c)
 		}
@@ -246,9 +246,9 @@ func (m *member) get(pe, i int, dst, src uint64, n int) error {
 // fetchAdd adds to a word of a PE's heap; the old value goes to the queue's internal buffer.
 func (m *member) fetchAdd(pe, i int, dst, value uint64) (uint64, error) {
 	q := m.queue(pe, i)
-	slot := q.Ibuf + layout.IbufSlot
+	cell := q.Ibuf + layout.IbufCell
 	e := m.remote(&mlx5.Entry{Opcode: mlx5.OpFetchAdd, Atomic: mlx5.Atomic{Bytes: 8, Add: value},
-		Data: []mlx5.Data{{Bytes: 8, Key: bits.ReverseBytes32(q.IbufKey), Address: slot}}}, q, dst)
+		Data: []mlx5.Data{{Bytes: 8, Key: bits.ReverseBytes32(q.IbufKey), Address: cell}}}, q, dst)
 	err := m.post(q, e)
-	return *table[uint64](slot, 0), err
+	return *table[uint64](cell, 0), err
 }

@@ -18,7 +18,8 @@ const alignment = 64 << 10
 type Platform interface {
 	// AllocateDevice returns zeroed memory of the device, aligned to 64 KiB.
 	AllocateDevice(bytes uint64) (nic.Buffer, error)
-	// AllocateHost returns zeroed page-locked memory of the host, aligned to 64 KiB, that the device reaches at Address.
+	// AllocateHost returns zeroed page-locked memory of the host, aligned to 64 KiB, that the device reaches at
+	// Address.
 	AllocateHost(bytes uint64) (nic.Buffer, error)
 	// Free takes back what either returned.
 	Free(nic.Buffer) error

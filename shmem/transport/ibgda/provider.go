@@ -26,7 +26,7 @@ func newProvider(c *Config) (nic.Provider, error) {
 	if err == nil {
 		var infos []nic.Info
 		if infos, err = p.NICs(); err == nil {
-			_, err = choose(&c.Settings, infos, c.Place, c.Turn)
+			_, err = choose(&c.Settings, infos, c.Location, c.Turn)
 		}
 		if err == nil {
 			return p, nil

@@ -49,8 +49,8 @@ func TestNoProvider(t *testing.T) {
 	}
 }
 
-// A piece need not end with an entry of the key table, as buffers of a program do not: its keys end where it does, and what is
-// behind it in its last entry stays unreachable.
+// A piece need not end with an entry of the key table, as buffers of a program do not: its keys end where it does, and
+// what is after it in its last entry stays unreachable.
 func TestPartOfAnEntry(t *testing.T) {
 	j := newJob(t, 2)
 	const index, size = 4, 1<<testShift + 1<<testShift/4 // an entry and a quarter
@@ -86,7 +86,7 @@ func TestPartOfAnEntry(t *testing.T) {
 		}
 	}
 	if k := m.remoteKey(at+2<<testShift, 1, 0); k != (layout.Key{}) {
-		t.Errorf("the entry behind the piece: %+v", k)
+		t.Errorf("the entry after the piece: %+v", k)
 	}
 	if err := m.put(1, 0, at+size-4, 0, 8); err == nil {
 		t.Error("a put over the end of the piece succeeded")

@@ -106,7 +106,7 @@ func (n *residentNIC) Register(b nic.Buffer, access nic.Access) (nic.Memory, err
 	if err != nil {
 		return nil, err
 	}
-	return &residentMemory{n.device, key}, nil
+	return &softMemory{n.device, key}, nil
 }
 
 // SetRemote implements nic.Mapper.
@@ -128,7 +128,7 @@ func (n *residentNIC) RegisterQueues(b nic.Buffer) (nic.QueueMemory, error) {
 func (n *residentNIC) CreateQueue(c nic.QueueConfig) (nic.Queue, error) {
 	n.numbers++
 	q := &residentQueue{number: 0x100 + n.numbers}
-	at := func(p nic.Place) uint64 {
+	at := func(p nic.Position) uint64 {
 		m, ok := p.Memory.(*softQueues)
 		if !ok || p.Offset >= m.Bytes {
 			return 0 // which the device refuses
@@ -149,16 +149,6 @@ func (n *residentNIC) CreateQueue(c nic.QueueConfig) (nic.Queue, error) {
 
 // Close implements nic.NIC.
 func (n *residentNIC) Close() error { return n.device.Close() }
-
-// residentMemory is registered memory.
-type residentMemory struct {
-	device *gpu.Device
-	key    uint32
-}
-
-func (m *residentMemory) LocalKey() uint32  { return m.key }
-func (m *residentMemory) RemoteKey() uint32 { return m.key }
-func (m *residentMemory) Close() error      { return m.device.DeregisterMemory(m.key) }
 
 // residentQueue is a queue that a kernel serves.
 type residentQueue struct {

@@ -159,7 +159,7 @@ func (n *softNIC) RegisterQueues(b nic.Buffer) (nic.QueueMemory, error) {
 // CreateQueue implements nic.NIC.
 func (n *softNIC) CreateQueue(c nic.QueueConfig) (nic.Queue, error) {
 	var errs []error
-	bytes := func(what string, p nic.Place, size uint64) []byte {
+	bytes := func(what string, p nic.Position, size uint64) []byte {
 		m, ok := p.Memory.(*softQueues)
 		if !ok || p.Offset+size > uint64(len(m.Host)) || p.Offset+size < p.Offset {
 			errs = append(errs, fmt.Errorf("%s: %d bytes at offset %#x are not in the memory given", what, size, p.Offset))
@@ -194,9 +194,9 @@ type softQueues struct{ nic.Buffer }
 
 func (*softQueues) Close() error { return nil }
 
-// softMemory is registered memory.
+// softMemory is memory that is registered with a software HCA, on the host or on the GPU.
 type softMemory struct {
-	device *hca.Device
+	device interface{ DeregisterMemory(key uint32) error }
 	key    uint32
 }
 

@@ -21,7 +21,7 @@ type tables struct {
 
 	inlineLocal, inlineRemote [layout.InlineKeys]layout.Key // copies of the first entries
 	locals                    [maxLocals]layout.Local
-	localCount                uint32 // of slots that ever were in use
+	localCount                uint32 // of entries that ever were in use
 }
 
 // allocate makes room for the largest heap.
@@ -131,8 +131,8 @@ func copyInline(inline *[layout.InlineKeys]layout.Key, at uint64, keys []layout.
 }
 
 // setLocal writes a buffer outside of the heap. Kernels may look meanwhile: an entry that ends at 0 has no addresses.
-func (t *tables) setLocal(slot int, l layout.Local) error {
-	at := t.local + uint64(slot)*uint64(unsafe.Sizeof(l))
+func (t *tables) setLocal(index int, l layout.Local) error {
+	at := t.local + uint64(index)*uint64(unsafe.Sizeof(l))
 	end := at + uint64(unsafe.Offsetof(l.End))
 	unended := l
 	unended.End = 0
@@ -146,8 +146,8 @@ func (t *tables) setLocal(slot int, l layout.Local) error {
 	if err != nil {
 		return err
 	}
-	t.locals[slot] = l
-	t.localCount = max(t.localCount, uint32(slot)+1)
+	t.locals[index] = l
+	t.localCount = max(t.localCount, uint32(index)+1)
 	return nil
 }
 

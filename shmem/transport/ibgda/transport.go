@@ -28,18 +28,15 @@ package ibgda
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"math/bits"
 	"slices"
 	"time"
 	"unsafe"
 
 	"github.com/lgpu/lgpu/shmem/layout"
-	"github.com/lgpu/lgpu/shmem/mlx5"
 	"github.com/lgpu/lgpu/shmem/transport"
 	"github.com/lgpu/lgpu/shmem/transport/ibgda/nic"
 	"github.com/lgpu/lgpu/shmem/transport/proxy"
@@ -64,9 +61,9 @@ type Config struct {
 	KeyShift uint
 	// Platform is the memory of the PE's device. If it is an io.Closer, Close of an open transport closes it.
 	Platform Platform
-	// Place is where the PE's device is, and Turn the PE's number among those of this machine, to choose NICs by.
-	Place Place
-	Turn  int
+	// Location is where the PE's device is, and Turn the PE's number among those of this machine, to choose NICs by.
+	Location Location
+	Turn     int
 	// OneHost: all PEs are on this machine and in one network namespace, so that nobody else needs to reach a software
 	// HCA.
 	OneHost bool
@@ -152,7 +149,7 @@ func (g given) Close() error { return g.RemoveRemote(g.peer, g.key) }
 
 // local is a registered buffer outside of the heap.
 type local struct {
-	slot   int
+	index  int
 	memory []nic.Memory
 }
 
@@ -193,7 +190,7 @@ func (t *Transport) open() error {
 	if err != nil {
 		return fmt.Errorf("ibgda: %w", err)
 	}
-	chosen, err := choose(&c.Settings, infos, c.Place, c.Turn)
+	chosen, err := choose(&c.Settings, infos, c.Location, c.Turn)
 	if err != nil {
 		return fmt.Errorf("ibgda: %w", err)
 	}
@@ -359,157 +356,6 @@ func (t *Transport) Endpoints(peers []transport.PeerInfo, used []transport.Capab
 	return blobs, nil
 }
 
-// allocate makes the blocks of all NICs, the words of the host thread, and the device's tables.
-func (t *Transport) allocate(reached int) error {
-	c := &t.c
-	if err := t.tables.allocate(c, len(t.nics)); err != nil {
-		return err
-	}
-	if t.handler == HandlerHost && reached > 0 {
-		var err error
-		if t.words, err = c.Platform.AllocateHost(uint64(len(t.queues)) * wordStride); err != nil {
-			return fmt.Errorf("ibgda: %d words to post by: %w", len(t.queues), err)
-		}
-	}
-	for d, n := range t.nics {
-		count := uint64((c.QueuesPerPE-d+len(t.nics)-1)/len(t.nics)) * uint64(reached)
-		if count == 0 {
-			continue
-		}
-		strides := [kinds]uint64{blockWQ: uint64(c.Depth) * mlx5.BlockBytes, blockCQ: uint64(c.Depth) * mlx5.BlockBytes,
-			blockRecord: recordStride, blockIbuf: uint64(1+c.FetchSlots) * layout.IbufSlot}
-		if n.caps.MemoryDoorbell {
-			strides[blockDoorbell] = wordStride
-		}
-		for kind, stride := range strides {
-			if stride == 0 {
-				continue
-			}
-			if err := n.allocate(t, kind, stride, count*stride); err != nil {
-				return fmt.Errorf("ibgda: %s of %d queue pairs on %s: %w", blockNames[kind], count, n.Info().Name, err)
-			}
-		}
-	}
-	return nil
-}
-
-var blockNames = [kinds]string{"work queues", "completion queues", "doorbell records", "doorbells", "internal buffers"}
-
-// allocate makes one block.
-func (n *port) allocate(t *Transport, kind int, stride, bytes uint64) error {
-	b := &n.blocks[kind]
-	p := t.c.Platform
-	allocate := p.AllocateDevice
-	if t.where == QueuesHost && kind != blockIbuf {
-		allocate = p.AllocateHost
-	}
-	buffer, err := allocate(bytes)
-	if err != nil {
-		return err
-	}
-	b.Buffer, b.stride = buffer, stride
-	if kind == blockCQ {
-		// A counter of -1: nothing completed yet.
-		if err := t.fill(b.Buffer, 0xff); err != nil {
-			return err
-		}
-	}
-	return t.exported(b.Buffer, func(buffer nic.Buffer) (err error) {
-		if kind == blockIbuf {
-			b.memory, err = n.Register(buffer, nic.LocalWrite)
-		} else {
-			b.queue, err = n.RegisterQueues(buffer)
-		}
-		return err
-	})
-}
-
-// fill sets every byte of a buffer.
-func (t *Transport) fill(b nic.Buffer, value byte) error {
-	const step = 1 << 20
-	pattern := make([]byte, min(b.Bytes, step))
-	for i := range pattern {
-		pattern[i] = value
-	}
-	for at := uint64(0); at < b.Bytes; at += step {
-		if err := t.c.Platform.Write(b.Address+at, pattern[:min(step, b.Bytes-at)]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// exported calls f with a buffer and, for device memory, its dma-buf, which it closes afterwards.
-func (t *Transport) exported(b nic.Buffer, f func(nic.Buffer) error) error {
-	b.FD = -1
-	if b.Host == nil && !t.c.NoDMABuf && t.provider.Name() == MLX5 {
-		exported, err := t.c.Platform.Export(b.Address, b.Bytes)
-		if err != nil {
-			return err
-		}
-		b.FD, b.Offset = exported.FD, exported.Offset
-		if b.FD >= 0 {
-			defer closeFD(b.FD)
-		}
-	}
-	return f(b)
-}
-
-// create makes queue pair i to a PE, the k-th on NIC d.
-func (t *Transport) create(i, pe, d int, k uint64) (*queue, error) {
-	n := t.nics[d]
-	place := func(kind int) nic.Place {
-		return nic.Place{Memory: n.blocks[kind].queue, Offset: k * n.blocks[kind].stride}
-	}
-	address := func(kind int) uint64 { return n.blocks[kind].Address + k*n.blocks[kind].stride }
-	created, err := n.CreateQueue(nic.QueueConfig{Depth: uint32(t.c.Depth), WQ: place(blockWQ), CQ: place(blockCQ),
-		Record: place(blockRecord), Doorbell: place(blockDoorbell)})
-	if err != nil {
-		return nil, err
-	}
-	q := &queue{Queue: created, device: layout.Queue{
-		WQ: address(blockWQ), CQ: address(blockCQ), Record: address(blockRecord) + nic.RecordSend, Ibuf: address(blockIbuf),
-		Number: created.Number(), Depth: uint32(t.c.Depth), Batch: uint32(t.c.Batch), IbufSlots: uint32(t.c.FetchSlots),
-		IbufKey: networkOrder(n.blocks[blockIbuf].memory.LocalKey()), PE: uint32(pe), NIC: uint32(d),
-	}}
-	if q.device.Doorbell, err = t.doorbell(created, i*t.c.PEs+pe, n, address(blockDoorbell)); err != nil {
-		return nil, errors.Join(err, created.Close())
-	}
-	if t.where == QueuesHost {
-		q.device.Flags |= layout.QueueHostMemory
-	}
-	if t.handler == HandlerHost {
-		q.device.Flags |= layout.QueueHostPosts
-	}
-	if n.caps.DataDirect || !n.caps.Ordered && !t.c.Platform.WritesOrdered() {
-		q.device.Flags |= layout.QueueFlush
-	}
-	return q, nil
-}
-
-// doorbell is what the device writes to post: a word for the host thread, memory, or a mapped register.
-func (t *Transport) doorbell(q nic.Queue, index int, n *port, memory uint64) (uint64, error) {
-	if t.handler == HandlerHost {
-		return t.words.Address + uint64(index)*wordStride, nil
-	}
-	if n.caps.MemoryDoorbell {
-		return memory, nil
-	}
-	register := q.Register()
-	if err := t.mapRegister(register); err != nil {
-		return 0, fmt.Errorf("map the doorbell for the device: %w", err)
-	}
-	page := register &^ (nic.RegisterBytes - 1)
-	return t.registers[page] + register - page, nil
-}
-
-// networkOrder is a key as the device copies it into a work request.
-func networkOrder(key uint32) uint32 {
-	var b [4]byte
-	binary.BigEndian.PutUint32(b[:], key)
-	return binary.NativeEndian.Uint32(b[:])
-}
-
 // Connect implements transport.Transport.
 func (t *Transport) Connect(from [][]byte) error {
 	if len(from) != t.c.PEs || t.queues == nil {
@@ -584,194 +430,6 @@ func (t *Transport) post() error {
 	var err error
 	t.poster, err = proxy.Start(words)
 	return err
-}
-
-// Register implements transport.Transport.
-func (t *Transport) Register(c transport.Chunk) ([]byte, error) {
-	entry := uint64(1) << t.c.KeyShift
-	// The last entry may be a part: its key ends where the piece does. It is this piece's alone, since pieces begin with an
-	// entry.
-	if c.Index < 0 || c.Offset != uint64(c.Index)<<t.c.KeyShift || c.Bytes == 0 || c.Offset+c.Bytes < c.Offset ||
-		c.Offset+c.Bytes > t.tables.entries<<t.c.KeyShift {
-		return nil, fmt.Errorf("ibgda: register piece %d of %#x bytes at offset %#x: it does not begin with that entry of the key "+
-			"table, or ends behind the table's %d entries of %#x bytes", c.Index, c.Bytes, c.Offset, t.tables.entries, entry)
-	}
-	for _, p := range t.pieces {
-		if c.Offset < p.Offset+p.Bytes && p.Offset < c.Offset+c.Bytes {
-			return nil, fmt.Errorf("ibgda: register piece %d at offset %#x: piece %d is there", c.Index, c.Offset, p.Index)
-		}
-	}
-	b := nic.Buffer{Address: c.Address, Bytes: c.Bytes}
-	if c.Kind == transport.Host {
-		b.Host = hostBytes(c.Address, c.Bytes)
-	}
-	memory, err := t.registerAll(b, t.c.access())
-	if err != nil {
-		return nil, fmt.Errorf("ibgda: register piece %d of %#x bytes at %#x: %w", c.Index, c.Bytes, c.Address, err)
-	}
-	t.pieces[c.Index] = &piece{Chunk: c, memory: memory}
-	o := offer{Offset: c.Offset, Bytes: c.Bytes}
-	for _, m := range memory {
-		o.Keys = append(o.Keys, m.RemoteKey())
-	}
-	return o.append(nil), nil
-}
-
-// registerAll registers memory with every NIC, or with none.
-func (t *Transport) registerAll(b nic.Buffer, access nic.Access) (memory []nic.Memory, err error) {
-	err = t.exported(b, func(b nic.Buffer) error {
-		for _, n := range t.nics {
-			m, err := n.Register(b, access)
-			if err != nil {
-				return fmt.Errorf("%s: %w", n.Info().Name, err)
-			}
-			memory = append(memory, m)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, errors.Join(err, closeAll(memory))
-	}
-	return memory, nil
-}
-
-func closeAll[T interface{ Close() error }](list []T) error {
-	var errs []error
-	for _, x := range slices.Backward(list) {
-		errs = append(errs, x.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// Attach implements transport.Transport.
-func (t *Transport) Attach(index int, from [][]byte) error {
-	p := t.pieces[index]
-	if p == nil || p.attached || len(from) != t.c.PEs {
-		return fmt.Errorf("ibgda: attach piece %d of %d PEs: not registered, or attached", index, len(from))
-	}
-	keys := make([][]uint32, t.c.PEs)
-	for pe := range t.c.PEs {
-		if t.used[pe] == 0 {
-			continue
-		}
-		o, err := parseOffer(from[pe])
-		if err == nil && (o.Offset != p.Offset || o.Bytes != p.Bytes || len(o.Keys) != len(t.nics)) {
-			err = fmt.Errorf("%w: %#x bytes at %#x on %d NICs, expected %#x at %#x on %d", transport.ErrBlob, o.Bytes, o.Offset, len(o.Keys),
-				p.Bytes, p.Offset, len(t.nics))
-		}
-		if err != nil {
-			return fmt.Errorf("ibgda: piece %d of PE %d: %w", index, pe, err)
-		}
-		keys[pe] = o.Keys
-	}
-	err := t.give(p, keys)
-	if err == nil {
-		err = t.tables.set(p.Offset, p.Bytes, p.memory, keys)
-	}
-	if err != nil {
-		remote := p.remote
-		p.remote = nil
-		return errors.Join(fmt.Errorf("ibgda: keys of piece %d: %w", index, err), t.tables.clear(p.Offset, p.Bytes), closeAll(remote))
-	}
-	p.attached = true
-	return nil
-}
-
-// give tells NICs that want to know it what the other PEs registered.
-func (t *Transport) give(p *piece, keys [][]uint32) error {
-	for d, n := range t.nics {
-		m, ok := n.NIC.(nic.Mapper)
-		if !ok {
-			continue
-		}
-		for pe, k := range keys {
-			if len(k) == 0 || pe == t.c.PE {
-				continue
-			}
-			mapped := uint64(0)
-			if t.c.Peer != nil {
-				mapped = t.c.Peer(pe)
-			}
-			if mapped == 0 {
-				return fmt.Errorf("the memory of PE %d is not mapped here, which LSHMEM_NIC=%s needs: %w", pe, t.provider.Name(), nic.ErrNotSupported)
-			}
-			r := nic.Remote{Peer: pe, Key: k[d], Start: t.bases[pe] + p.Offset, Bytes: p.Bytes, Mapped: mapped + p.Offset}
-			if err := m.SetRemote(r); err != nil {
-				return fmt.Errorf("PE %d: %w", pe, err)
-			}
-			p.remote = append(p.remote, given{m, pe, k[d]})
-		}
-	}
-	return nil
-}
-
-// Detach implements transport.Transport. A piece that Register refused, or that is detached already, is nothing.
-func (t *Transport) Detach(index int) error {
-	p := t.pieces[index]
-	if p == nil {
-		return nil
-	}
-	delete(t.pieces, index)
-	var err error
-	if p.attached {
-		err = t.tables.clear(p.Offset, p.Bytes)
-	}
-	if err = errors.Join(err, closeAll(p.remote), closeAll(p.memory)); err != nil {
-		return fmt.Errorf("ibgda: detach piece %d: %w", index, err)
-	}
-	return nil
-}
-
-// RegisterLocal implements transport.LocalRegistrar.
-func (t *Transport) RegisterLocal(address, bytes uint64) (uint32, error) {
-	end, carry := bits.Add64(address, bytes, 0)
-	if bytes == 0 || carry != 0 || t.tables.entries == 0 {
-		return 0, fmt.Errorf("ibgda: register %d bytes at %#x: not a buffer", bytes, address)
-	}
-	taken := make([]bool, maxLocals)
-	for start, l := range t.locals {
-		taken[l.slot] = true
-		if e := t.tables.locals[l.slot].End; address < e && start < end {
-			return 0, fmt.Errorf("ibgda: register %d bytes at %#x: %#x to %#x is registered", bytes, address, start, e)
-		}
-	}
-	slot := slices.Index(taken, false)
-	if slot < 0 {
-		return 0, fmt.Errorf("ibgda: register %d bytes at %#x: %d buffers are registered, the most there can be", bytes, address, maxLocals)
-	}
-	buffer, err := t.c.Platform.Export(address, bytes)
-	if err != nil {
-		return 0, fmt.Errorf("ibgda: register %d bytes at %#x: %w", bytes, address, err)
-	}
-	if buffer.FD >= 0 {
-		closeFD(buffer.FD) // registerAll makes another
-	}
-	memory, err := t.registerAll(buffer, nic.LocalWrite)
-	if err != nil {
-		return 0, fmt.Errorf("ibgda: register %d bytes at %#x: %w", bytes, address, err)
-	}
-	entry := layout.Local{Start: address, End: end}
-	for d, m := range memory {
-		entry.Keys[d] = networkOrder(m.LocalKey())
-	}
-	if err := t.tables.setLocal(slot, entry); err != nil {
-		return 0, errors.Join(fmt.Errorf("ibgda: register %d bytes at %#x: %w", bytes, address, err), closeAll(memory))
-	}
-	t.locals[address] = &local{slot: slot, memory: memory}
-	return t.tables.localCount, nil
-}
-
-// UnregisterLocal implements transport.LocalRegistrar. Operations on the buffer must be complete.
-func (t *Transport) UnregisterLocal(address uint64) error {
-	l := t.locals[address]
-	if l == nil {
-		return fmt.Errorf("ibgda: no buffer is registered at %#x", address)
-	}
-	delete(t.locals, address)
-	if err := errors.Join(t.tables.setLocal(l.slot, layout.Local{}), closeAll(l.memory)); err != nil {
-		return fmt.Errorf("ibgda: unregister the buffer at %#x: %w", address, err)
-	}
-	return nil
 }
 
 // State implements transport.Transport.

@@ -50,19 +50,19 @@ func exchange(t *testing.T, j job) {
 	for pe, m := range j {
 		for to := range j {
 			for i := range queues {
-				slot := func(kind int) uint64 { return uint64(4096 + ((kind*len(j)+pe)*queues+i)*1024) }
+				offset := func(kind int) uint64 { return uint64(4096 + ((kind*len(j)+pe)*queues+i)*1024) }
 				pattern(m.heap[:n], pe, i)
-				if err := m.put(to, i, slot(0), 0, n); err != nil {
+				if err := m.put(to, i, offset(0), 0, n); err != nil {
 					t.Fatalf("put from %d to %d on queue %d: %v", pe, to, i, err)
 				}
-				if !bytes.Equal(j[to].heap[slot(0):][:n], m.heap[:n]) {
+				if !bytes.Equal(j[to].heap[offset(0):][:n], m.heap[:n]) {
 					t.Fatalf("put from %d to %d on queue %d: other bytes arrived", pe, to, i)
 				}
 				pattern(j[to].heap[2048:][:n], to, i+100)
-				if err := m.get(to, i, slot(1), 2048, n); err != nil {
+				if err := m.get(to, i, offset(1), 2048, n); err != nil {
 					t.Fatalf("get by %d from %d on queue %d: %v", pe, to, i, err)
 				}
-				if !bytes.Equal(m.heap[slot(1):][:n], j[to].heap[2048:][:n]) {
+				if !bytes.Equal(m.heap[offset(1):][:n], j[to].heap[2048:][:n]) {
 					t.Fatalf("get by %d from %d on queue %d: other bytes arrived", pe, to, i)
 				}
 				word := j[to].heap[3584:]
@@ -92,14 +92,14 @@ func TestQueueArray(t *testing.T) {
 		for index, q := range list {
 			i, to := index/3, index%3
 			flags := layout.QueueHostMemory | layout.QueueHostPosts
-			if q.PE != uint32(to) || q.NIC != uint32(i%2) || q.Depth != 128 || q.Batch != 7 || q.IbufSlots != 16 || q.Flags != flags || q.Number == 0 {
+			if q.PE != uint32(to) || q.NIC != uint32(i%2) || q.Depth != 128 || q.Batch != 7 || q.IbufCells != 16 || q.Flags != flags || q.Number == 0 {
 				t.Errorf("PE %d, queue %d to %d: %+v", pe, i, to, q)
 			}
-			if q.WQ%4096 != 0 || q.Doorbell%wordStride != 0 || (q.Record-nic.RecordSend)%recordStride != 0 || q.CQ%64 != 0 || q.Ibuf%layout.IbufSlot != 0 {
+			if q.WQ%4096 != 0 || q.Doorbell%wordStride != 0 || (q.Record-nic.RecordSend)%recordStride != 0 || q.CQ%64 != 0 || q.Ibuf%layout.IbufCell != 0 {
 				t.Errorf("PE %d, queue %d to %d: alignment of %+v", pe, i, to, q)
 			}
 			spans = append(spans, span{q.WQ, q.WQ + 128*64, "WQ"}, span{q.CQ, q.CQ + 128*64, "CQ"}, span{q.Record - 4, q.Record + 12, "record"},
-				span{q.Doorbell, q.Doorbell + 8, "word"}, span{q.Ibuf, q.Ibuf + 17*layout.IbufSlot, "buffer"})
+				span{q.Doorbell, q.Doorbell + 8, "word"}, span{q.Ibuf, q.Ibuf + 17*layout.IbufCell, "buffer"})
 			if got := binary.NativeEndian.Uint16(hostBytes(q.CQ+60, 2)); got != 0xffff {
 				t.Errorf("PE %d, queue %d to %d: counter %#x before anything completed", pe, i, to, got)
 			}
@@ -153,7 +153,7 @@ func TestGrowthAndShrink(t *testing.T) {
 				}
 			}
 			if round == 2 {
-				// Somebody who kept the key fails, and so does what comes behind.
+				// Somebody who kept the key fails, and so does what comes after.
 				q := m.queue(1, 0)
 				e := &mlx5.Entry{Opcode: mlx5.OpWrite, Data: m.data(q, 0, 8), RemoteAddress: addressOf(j[1].heap) + 6<<testShift,
 					RemoteKey: binary.BigEndian.Uint32((*[4]byte)(unsafe.Pointer(&stale.Key))[:])}

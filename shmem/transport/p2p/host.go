@@ -10,8 +10,8 @@ import (
 	"github.com/lgpu/lgpu/shmem/cuda"
 )
 
-// Host memory at addresses of its own choice, for heaps in host memory: a range is reserved without access, and files are
-// mapped into it.
+// Host memory at addresses of its own choice, for heaps in host memory: a range is reserved without access, and files
+// are mapped into it.
 
 func mmap(at, size uint64, prot, flags, fd int) (uint64, error) {
 	got, err := unix.MmapPtr(fd, 0, pointer(at), uintptr(size), prot, flags)
@@ -66,8 +66,8 @@ func UnmapHost(at, size uint64) error {
 	return err
 }
 
-// RegisterHost makes host memory known to the GPU, at the same address. The descriptor that it was mapped by must still be
-// open: the software GPU shares the file's pages by it.
+// RegisterHost makes host memory known to the GPU, at the same address. The descriptor that it was mapped by must still
+// be open: the software GPU shares the file's pages by it.
 func RegisterHost(c *cuda.Context, at, size uint64) error {
 	return c.Do(func() error {
 		got, err := c.D.HostRegister(at, size)

@@ -1,15 +1,15 @@
-// Package p2p is the transport for PEs whose memory can be mapped: on the same GPU, on GPUs linked by NVLink or PCIe, or in
-// host memory of the same machine. Once mapped, a peer's heap is addresses like any other, and neither this package nor any
-// thread takes part in an operation.
+// Package p2p is the transport for PEs whose memory can be mapped: on the same GPU, on GPUs linked by NVLink or PCIe,
+// or in host memory of the same machine. Once mapped, a peer's heap is addresses like any other, and neither this
+// package nor any thread takes part in an operation.
 //
 // # How memory gets here
 //
-// Addresses for all mapped peers are reserved at once, so that a peer's heap is at a fixed place from Connect on. A piece of
-// heap is passed as a file descriptor: of the driver's handle, or of a memory file. Descriptors are pulled, not pushed: who
-// registers a piece puts a random token and the name of an abstract Unix socket in its blob; who attaches it connects, shows
-// the token and gets the descriptor. Both sides check that the other runs as the same user (SO_PEERCRED), and neither waits
-// longer than the timeout. Memory without shareable handles (no VMM) goes by the driver's IPC handle in the blob itself, for
-// a heap that is one allocation.
+// Addresses for all mapped peers are reserved at once, so that a peer's heap is at a fixed place from Connect on. A
+// piece of heap is passed as a file descriptor: of the driver's handle, or of a memory file. Descriptors are pulled,
+// not pushed: who registers a piece puts a random token and the name of an abstract Unix socket in its blob; who
+// attaches it connects, shows the token and gets the descriptor. Both sides check that the other runs as the same user
+// (SO_PEERCRED), and neither waits longer than the timeout. Memory without shareable handles (no VMM) goes by the
+// driver's IPC handle in the blob itself, for a heap that is one allocation.
 package p2p
 
 import (
@@ -102,7 +102,8 @@ func (t *Transport) Capability(self, peer transport.PeerInfo) transport.Capabili
 	case !same && (self.Host != peer.Host || self.Network != peer.Network || self.UID != peer.UID):
 		return 0
 	case self.Kind == transport.Host:
-		// A GPU's atomic operations on host memory are atomic to a CPU only where the hardware says so; among CPUs they are.
+		// A GPU's atomic operations on host memory are atomic to a CPU only where the hardware says so; among CPUs they
+		// are.
 		if !self.HasGPU() && !peer.HasGPU() || t.hostAtomics(self) && t.hostAtomics(peer) {
 			c |= transport.Atomics
 		}
@@ -126,8 +127,8 @@ func (t *Transport) Capability(self, peer transport.PeerInfo) transport.Capabili
 	return c
 }
 
-// hostAtomics says whether atomic operations of a PE's GPU on host memory are atomic to all. Only the own GPU can be asked;
-// the others of the machine are taken to be like it.
+// hostAtomics says whether atomic operations of a PE's GPU on host memory are atomic to all. Only the own GPU can be
+// asked; the others of the machine are taken to be like it.
 func (t *Transport) hostAtomics(p transport.PeerInfo) bool {
 	if !p.HasGPU() {
 		return true
@@ -190,22 +191,22 @@ func (t *Transport) Connect([][]byte) error {
 		return fmt.Errorf("reserve %d bytes of addresses for the heaps of %d PEs (a smaller LSHMEM_HEAP_MAX needs less): %w", size, t.mapped, err)
 	}
 	t.base = base
-	slot := uint64(0)
+	mapped := uint64(0)
 	for i := range t.peers {
 		if p := &t.peers[i]; p.mapped && p.info.PE != t.c.Self.PE {
-			p.base = base + slot*t.slot()
-			slot++
+			p.base = base + mapped*t.stride()
+			mapped++
 		}
 	}
 	return nil
 }
 
-// slot is the distance of two peers' heaps: they begin where the largest pages can.
-func (t *Transport) slot() uint64 {
+// stride is the distance of two peers' heaps: they begin where the largest pages can.
+func (t *Transport) stride() uint64 {
 	return (t.c.HeapBytes + cuda.LargePage - 1) &^ (cuda.LargePage - 1)
 }
 
-func (t *Transport) reserved() uint64 { return uint64(t.mapped) * t.slot() }
+func (t *Transport) reserved() uint64 { return uint64(t.mapped) * t.stride() }
 
 func (t *Transport) reserve(size uint64) (base uint64, err error) {
 	if t.c.Self.Kind == transport.Host {

@@ -22,7 +22,7 @@ type server struct {
 	name     string // abstract, with the leading @
 	listener *net.UnixListener
 	timeout  time.Duration // of one connection
-	slots    chan struct{}
+	serving  chan struct{}
 	done     sync.WaitGroup
 
 	mu     sync.Mutex
@@ -33,7 +33,7 @@ type server struct {
 func serve(timeout time.Duration) (*server, error) {
 	var id [12]byte
 	rand.Read(id[:]) // never fails
-	s := &server{name: "@lshmem-" + hex.EncodeToString(id[:]), timeout: timeout, slots: make(chan struct{}, maxServing),
+	s := &server{name: "@lshmem-" + hex.EncodeToString(id[:]), timeout: timeout, serving: make(chan struct{}, maxServing),
 		offers: map[[tokenBytes]byte]func() (int, error){}, conns: map[*net.UnixConn]bool{}}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.name, Net: "unix"})
 	if err != nil {
@@ -50,10 +50,10 @@ func serve(timeout time.Duration) (*server, error) {
 				time.Sleep(time.Millisecond)
 				continue
 			}
-			s.slots <- struct{}{}
+			s.serving <- struct{}{}
 			s.done.Go(func() {
 				s.answer(c)
-				<-s.slots
+				<-s.serving
 			})
 		}
 	})

@@ -1,5 +1,5 @@
-// The names of lshmem_compat.h that programs use in kernels, each doing what it says. exercise is called by one thread of each PE,
-// with 4 KiB of symmetric memory that is zero, and returns the line of the first check that failed.
+// The names of lshmem_compat.h that programs use in kernels, each doing what it says. exercise is called by one thread
+// of each PE, with 4 KiB of symmetric memory that is zero, and returns the line of the first check that failed.
 #include "lshmem_compat.h"
 
 #define CHECK(condition) \

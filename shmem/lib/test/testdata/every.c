@@ -1,4 +1,5 @@
-// Every function of lshmem.h, called by each PE of a job, in host or device memory. Ends with status 0 if all did what it says.
+// Every function of lshmem.h, called by each PE of a job, in host or device memory. Ends with status 0 if all did what
+// it says.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>

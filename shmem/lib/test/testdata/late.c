@@ -1,5 +1,5 @@
-// A PE whose callback comes back when nobody waits for it any more: the job is lost, the PE has left, and nothing of its
-// callbacks is used again.
+// A PE whose callback comes back when nobody waits for it any more: the job is lost, the PE has left, and nothing of
+// its callbacks is used again.
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-// A unit of CUDA code in the same program (host.cpp), with what stands in for CUDA's runtime: that calls compile on both
-// sides, and on the host that the unit has the program's PE and its constant the PE's state.
+// A unit of CUDA code in the same program (host.cpp), with what stands in for CUDA's runtime: that calls compile on
+// both sides, and on the host that the unit has the program's PE and its constant the PE's state.
 #include <cuda_runtime.h>
 
 #include "lshmem_compat.h"

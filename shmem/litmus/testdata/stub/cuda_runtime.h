@@ -1,6 +1,7 @@
-// As much of the CUDA runtime's interface as gpu/litmus.cu uses. With LITMUS_MODULE it is implemented over the driver's, and
-// kernels are those of the same name in the PTX file LITMUS_MODULE of the environment: the program then runs on the
-// software GPU. Without, nothing implements it, and both sides of the program can be compiled where there is no CUDA.
+// As much of the CUDA runtime's interface as gpu/litmus.cu uses. With LITMUS_MODULE it is implemented over the
+// driver's, and kernels are those of the same name in the PTX file LITMUS_MODULE of the environment: the program then
+// runs on the software GPU. Without, nothing implements it, and both sides of the program can be compiled where there
+// is no CUDA.
 #ifndef CUDA_RUNTIME_STUB_H
 #define CUDA_RUNTIME_STUB_H
 

@@ -81,8 +81,8 @@ type Capabilities struct {
 	Collapsed bool
 	// HostQueues and DeviceQueues: where queues, records and completions may lie.
 	HostQueues, DeviceQueues bool
-	// MemoryDoorbell: the doorbell is memory that the caller provides, of the same kind as the queues. Otherwise it is a
-	// register.
+	// MemoryDoorbell: the doorbell is memory that the caller provides, of the same kind as the queues. Otherwise it is
+	// a register.
 	MemoryDoorbell bool
 	// Register is the address of a page of registers in this process, for a GPU to try to map; 0: there is none.
 	Register uint64
@@ -136,19 +136,19 @@ type QueueMemory interface {
 	Close() error
 }
 
-// Place is a position in queue memory.
-type Place struct {
+// Position is a position in queue memory.
+type Position struct {
 	Memory QueueMemory
 	Offset uint64
 }
 
 // QueueConfig is a queue pair with its completion queue.
 type QueueConfig struct {
-	Depth    uint32 // basic blocks, a power of two
-	WQ       Place  // Depth blocks
-	CQ       Place  // Depth entries of 64 bytes, 0xff; the first is rewritten
-	Record   Place  // RecordBytes, zero: the queue pair's record, then the completion queue's
-	Doorbell Place  // 8 bytes, zero, for a NIC with MemoryDoorbell
+	Depth    uint32   // basic blocks, a power of two
+	WQ       Position // Depth blocks
+	CQ       Position // Depth entries of 64 bytes, 0xff; the first is rewritten
+	Record   Position // RecordBytes, zero: the queue pair's record, then the completion queue's
+	Doorbell Position // 8 bytes, zero, for a NIC with MemoryDoorbell
 }
 
 // Offsets in a queue's Record.

@@ -1,5 +1,5 @@
 // A library that stands in for libibverbs and libmlx5: the functions that package verbs calls, with a machine of a few
-// NICs behind them. It keeps account of every object, can let any one call fail, decodes DevX commands by itself,
+// their NICs. It keeps account of every object, can let any one call fail, decodes DevX commands by itself,
 // refuses what a device would refuse, and hands queue pairs and memory to hooks, which carry out what is posted.
 //
 // Declarations are those of rdma-core's public headers, fields of commands those of include/linux/mlx5/mlx5_ifc.h of
@@ -136,9 +136,9 @@ static void leave(struct object *o, enum kind kind)
 	live[kind]--;
 }
 
-static void depends(struct object *o, int slot, struct object *on)
+static void depends(struct object *o, int index, struct object *on)
 {
-	o->parent[slot] = on;
+	o->parent[index] = on;
 	on->refs++;
 }
 
