@@ -51,8 +51,8 @@ func (n *Daemon) announceChange(c limits.Change) {
 			n.journal.emit(Event{Kind: LgpuCreated, Path: node.Path, ID: id, UID: node.UID, Text: node.Path + " was made"})
 		}
 	}
-	asked := make(map[uint64]limits.NodeState, len(c.State.Nodes))
-	for _, node := range c.State.Nodes {
+	asked := make(map[uint64]limits.DirectoryState, len(c.State.Directories))
+	for _, node := range c.State.Directories {
 		asked[node.ID] = node
 	}
 	n.mu.Lock()
@@ -78,7 +78,7 @@ func (n *Daemon) announceChange(c limits.Change) {
 const listed = 8
 
 // announceLimits makes the event of a node that asks for others than before.
-func (n *Daemon) announceLimits(now, before limits.NodeState, by *uint32) {
+func (n *Daemon) announceLimits(now, before limits.DirectoryState, by *uint32) {
 	changed := now.Differences(before, n.tree.Devices())
 	if len(changed) == 0 {
 		return
@@ -98,13 +98,13 @@ func (n *Daemon) announceLimits(now, before limits.NodeState, by *uint32) {
 func (n *Daemon) pushAll() {
 	n.pushing.Lock()
 	defer n.pushing.Unlock()
-	for _, node := range n.tree.Nodes() {
+	for _, node := range n.tree.Directories() {
 		n.pushNode(node)
 	}
 }
 
 // pushNode tells the policy of a node. pushing is held.
-func (n *Daemon) pushNode(node limits.Node) {
+func (n *Daemon) pushNode(node limits.Directory) {
 	p := dispatch.Params{Parent: node.Parent, Gang: node.Gang, Cap: map[gpu.UUID]uint32{}, Min: map[gpu.UUID]uint32{}}
 	var mine []gpu.UUID
 	if record, known := n.lgpus.record(node.ID); known {
@@ -137,12 +137,12 @@ func (n *Daemon) pushNode(node limits.Node) {
 		p.Class = schedule.High
 	}
 	if err := n.gates.Set(node.ID, p); err != nil {
-		n.log.Error("the policy does not take a node", "path", node.Path, "error", err)
+		n.log.Error("the scheduler does not take a group or lgpu", "path", node.Path, "error", err)
 	}
 }
 
 // pushLimits changes what the processes of an lgpu see. pushing is held.
-func (n *Daemon) pushLimits(node limits.Node) {
+func (n *Daemon) pushLimits(node limits.Directory) {
 	if !n.lgpus.admits(node.ID) {
 		return
 	}
@@ -153,7 +153,7 @@ func (n *Daemon) pushLimits(node limits.Node) {
 }
 
 // limitsOf is what the processes of an lgpu see.
-func (n *Daemon) limitsOf(node limits.Node, devices []gpu.UUID) tenant.Limits {
+func (n *Daemon) limitsOf(node limits.Directory, devices []gpu.UUID) tenant.Limits {
 	out := tenant.Limits{HostMemory: toRegion(node.Host)}
 	for _, uuid := range devices {
 		d := region.DeviceLimits{UUID: uuid} // of a device that is gone nothing can be had
@@ -211,7 +211,7 @@ func (n *Daemon) pushBudgets() error {
 }
 
 // budgetOf is what a group allows all below it together.
-func budgetOf(node limits.Node) tenant.Budget {
+func budgetOf(node limits.Directory) tenant.Budget {
 	b := tenant.Budget{ID: node.ID, Parent: node.Parent, HostMemory: toRegion(node.HostMax), Memory: map[[16]byte]uint64{}}
 	for _, e := range node.Devices {
 		uuid, err := gpu.ParseUUID(e.Device)

@@ -221,7 +221,7 @@ func (n *Daemon) look(spec AttachSpec, pid, attempt int) (*plan, error) {
 		}
 		p.shape = parsed.String()
 	}
-	node, err := n.tree.Node(p.path)
+	node, err := n.tree.Directory(p.path)
 	if err != nil {
 		if spec.ID != 0 {
 			return nil, fmt.Errorf("lgpu %s with id %d: %w", p.path, spec.ID, ErrNotFound)
@@ -333,7 +333,7 @@ func (n *Daemon) createFor(spec AttachSpec, p *plan, of *launcher) (*Attachment,
 		Request: spec.request(p.devices),
 	})
 	if errors.Is(err, unix.EEXIST) {
-		if _, gone := n.tree.Node(p.path); gone == nil {
+		if _, gone := n.tree.Directory(p.path); gone == nil {
 			return nil, errAgain
 		}
 	}
@@ -405,7 +405,7 @@ func (n *Daemon) attachment(c *change) (*Attachment, error) {
 }
 
 // environment is what a tenant's programs need.
-func (n *Daemon) environment(record store.Lgpu, node limits.Node) (map[string]string, error) {
+func (n *Daemon) environment(record store.Lgpu, node limits.Directory) (map[string]string, error) {
 	env := map[string]string{SocketEnvironment: filepath.Join(n.config.Dir, TenantSocket)}
 	for _, uuid := range record.Devices {
 		d := n.inventory.device(uuid)

@@ -88,9 +88,9 @@ func (c *change) Carry(f lifecycle.Effect, next lifecycle.Machine) (err error) {
 	case lifecycle.ReleaseDevices:
 		c.release()
 	case lifecycle.EnterDirectory:
-		err = c.at(func(node limits.Node) error { return c.daemon.tree.Enter(node.Path) })
+		err = c.at(func(node limits.Directory) error { return c.daemon.tree.Enter(node.Path) })
 	case lifecycle.LeaveDirectory:
-		c.at(func(node limits.Node) error { c.daemon.tree.Leave(node.Path); return nil })
+		c.at(func(node limits.Directory) error { c.daemon.tree.Leave(node.Path); return nil })
 	case lifecycle.RemoveDirectory:
 		err = c.removeDirectory()
 	case lifecycle.Attach:
@@ -119,7 +119,7 @@ func (c *change) Carry(f lifecycle.Effect, next lifecycle.Machine) (err error) {
 }
 
 // at does something with the lgpu's directory.
-func (c *change) at(do func(limits.Node) error) error {
+func (c *change) at(do func(limits.Directory) error) error {
 	node, exists := c.daemon.tree.ByID(c.l.record.ID)
 	if !exists {
 		return fmt.Errorf("lgpu with id %d: %w", c.l.record.ID, ErrNotFound)
@@ -177,7 +177,7 @@ func (c *change) admit(next lifecycle.Machine) error {
 	defer c.daemon.pushing.Unlock()
 	before := c.l.machine
 	c.Become(next) // its groups' budgets count it
-	err := c.at(func(node limits.Node) error {
+	err := c.at(func(node limits.Directory) error {
 		c.daemon.pushNode(node)
 		if err := c.daemon.pushBudgets(); err != nil {
 			return err
@@ -225,7 +225,7 @@ func (c *change) withoutBudgets() {
 
 // attach makes the launcher one of the lgpu's, or finds it among those that it had before a restart.
 func (c *change) attach() error {
-	return c.at(func(node limits.Node) error {
+	return c.at(func(node limits.Directory) error {
 		environment, err := c.daemon.environment(c.l.record, node)
 		if err != nil {
 			return err

@@ -112,7 +112,7 @@ func (w *police) stranger(d *device, key processKey, s proc.Status, p gpu.Proces
 	}
 	belongs := false
 	if evidence, err := tenant.Observe(key.PID, w.daemon.resolver.clientOf); err == nil {
-		var node limits.Node
+		var node limits.Directory
 		if node, belongs = w.daemon.resolver.owner(evidence); belongs {
 			e.Path, e.ID = node.Path, node.ID
 			e.Text = fmt.Sprintf("process %d (%s) of user %d belongs to %s but holds %s of device %s past its limits",
@@ -161,7 +161,7 @@ func (w *police) compare(d *device, all map[uint64][]user) {
 }
 
 // overrun reports an lgpu that uses too much, and its client that does most of it.
-func (w *police) overrun(d *device, node limits.Node, users []user, sum, account, limit uint64, overLimit bool) {
+func (w *police) overrun(d *device, node limits.Directory, users []user, sum, account, limit uint64, overLimit bool) {
 	excess := func(u user) uint64 {
 		record, _ := w.daemon.lgpus.record(node.ID)
 		if i := slices.Index(record.Devices, d.UUID); i >= 0 && i < len(u.Memory) {
@@ -194,7 +194,7 @@ func (w *police) overrun(d *device, node limits.Node, users []user, sum, account
 
 // watchHigh reports lgpus that have come above their memory.high.
 func (w *police) watchHigh(d *device) {
-	for _, node := range w.daemon.tree.Nodes() {
+	for _, node := range w.daemon.tree.Directories() {
 		e, ok := node.Device(d.Identity())
 		if !ok || w.daemon.lgpus.of(node.ID) == nil {
 			continue

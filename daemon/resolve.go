@@ -27,7 +27,7 @@ var _ tenant.Resolver = (*resolver)(nil)
 // bound to, or within that the lgpu of the nearest launcher or client that the process descends from. So a process that
 // is confined by its cgroup cannot leave by starting an lgpu of its own elsewhere. Outside of bound cgroups descent
 // decides.
-func (r *resolver) owner(e tenant.Evidence) (limits.Node, bool) {
+func (r *resolver) owner(e tenant.Evidence) (limits.Directory, bool) {
 	descent, descends := r.descent(e)
 	path, bound := r.daemon.tree.Bound(cgroupText(e.Cgroups))
 	if !bound {
@@ -36,7 +36,7 @@ func (r *resolver) owner(e tenant.Evidence) (limits.Node, bool) {
 	if descends && within(descent.Path, path) {
 		return descent, true
 	}
-	node, err := r.daemon.tree.Node(path)
+	node, err := r.daemon.tree.Directory(path)
 	return node, err == nil
 }
 
@@ -46,7 +46,7 @@ func within(path, ancestor string) bool {
 }
 
 // descent finds the lgpu of the nearest ancestor that is a launcher or a client.
-func (r *resolver) descent(e tenant.Evidence) (limits.Node, bool) {
+func (r *resolver) descent(e tenant.Evidence) (limits.Directory, bool) {
 	launchers := r.daemon.lgpus.launchers()
 	for _, a := range e.Ancestors {
 		// A client that has become a launcher, by exec, is still on record as a client of where it was.
@@ -58,7 +58,7 @@ func (r *resolver) descent(e tenant.Evidence) (limits.Node, bool) {
 			return r.daemon.tree.ByID(id)
 		}
 	}
-	return limits.Node{}, false
+	return limits.Directory{}, false
 }
 
 // Resolve implements tenant.Resolver.
@@ -106,7 +106,7 @@ func refusal(errno syscall.Errno, format string, args ...any) error {
 const firstClient = time.Second
 
 // adopt activates an lgpu for a process whose cgroup is bound to it.
-func (r *resolver) adopt(node limits.Node) error {
+func (r *resolver) adopt(node limits.Directory) error {
 	if node.Path == limits.Root || len(node.Children) > 0 {
 		return refusal(unix.EBUSY, "the group %s has no processes of its own; start this one by: "+
 			"lgpu run --group %[1]s -- COMMAND", node.Path)
@@ -162,7 +162,7 @@ func (r *resolver) adopt(node limits.Node) error {
 
 // shapeFor returns the software GPU that an lgpu is for, or nothing where that is the machine's own devices. One that
 // says nothing of it, on a machine without devices, is for the only software GPU that there is.
-func (r *resolver) shapeFor(node limits.Node) (string, error) {
+func (r *resolver) shapeFor(node limits.Directory) (string, error) {
 	if record, _ := r.daemon.lgpus.record(node.ID); len(record.Devices) > 0 || record.Sim != "" {
 		return record.Sim, nil
 	}

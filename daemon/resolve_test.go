@@ -47,7 +47,7 @@ func TestResolve(t *testing.T) {
 		return tenant.Process{PID: pid, Start: s.Start}
 	}
 	within, beyond := process(inside.Process.Pid), process(outside.Process.Pid)
-	bound, err := r.Tree().Node("/bound")
+	bound, err := r.Tree().Directory("/bound")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestResolve(t *testing.T) {
 		t.Errorf("the lgpu of the bound cgroup has %+v", l)
 	}
 	// Nobody came, so it is out of use again, and stays.
-	for slices.ContainsFunc(r.Snapshot().Nodes, func(n NodeState) bool {
+	for slices.ContainsFunc(r.Snapshot().Directories, func(n Directory) bool {
 		return n.Path == "/bound" &&
 			r.Tree().Users("/bound") > 0
 	}) {

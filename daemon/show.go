@@ -39,17 +39,17 @@ func (n *Daemon) Snapshot() Snapshot {
 	clients := n.tenants.Clients()
 	s := Snapshot{At: time.Now(), Daemon: n.info(), Devices: n.showDevices(clients)}
 	shares := n.shares()
-	nodes := n.tree.Nodes()
+	nodes := n.tree.Directories()
 	index := make(map[uint64]int, len(nodes))
-	s.Nodes = make([]NodeState, len(nodes))
+	s.Directories = make([]Directory, len(nodes))
 	for i, node := range nodes {
 		index[node.ID] = i
-		s.Nodes[i] = n.showNode(node, shares, clients)
+		s.Directories[i] = n.showNode(node, shares, clients)
 	}
 	// Children come after their parents, so from the last to the first each is complete when it is added to its parent.
 	for i := len(nodes) - 1; i > 0; i-- {
 		if parent, ok := index[nodes[i].Parent]; ok {
-			s.Nodes[parent].addUse(s.Nodes[i])
+			s.Directories[parent].addUse(s.Directories[i])
 		}
 	}
 	return s
@@ -105,8 +105,8 @@ func (n *Daemon) showDevices(clients []tenant.Client) []Device {
 }
 
 // showNode shows a node with what its own processes use.
-func (n *Daemon) showNode(node limits.Node, shares map[place]dispatch.Share, clients []tenant.Client) NodeState {
-	s := NodeState{
+func (n *Daemon) showNode(node limits.Directory, shares map[place]dispatch.Share, clients []tenant.Client) Directory {
+	s := Directory{
 		Path: node.Path, ID: node.ID, Kind: KindGroup, Persistent: !node.Temporary, State: StateIdle, Gang: node.Gang,
 		Cgroups: node.Cgroups, HostMax: node.HostMax,
 	}
@@ -148,7 +148,7 @@ func (n *Daemon) showNode(node limits.Node, shares map[place]dispatch.Share, cli
 
 // devicesOf are those that a node's own processes have or had, nil where it is none of an lgpu: a node that has others
 // below it is a group, whatever once ran in it.
-func devicesOf(node limits.Node, record store.Lgpu) []gpu.UUID {
+func devicesOf(node limits.Directory, record store.Lgpu) []gpu.UUID {
 	if len(node.Children) > 0 {
 		return nil
 	}
@@ -156,8 +156,8 @@ func devicesOf(node limits.Node, record store.Lgpu) []gpu.UUID {
 }
 
 // shown are the limits of a node for the devices that it has: those of an lgpu in their order, a group's all.
-func (n *Daemon) shown(node limits.Node, mine []gpu.UUID) []NodeDevice {
-	var out []NodeDevice
+func (n *Daemon) shown(node limits.Directory, mine []gpu.UUID) []DeviceUse {
+	var out []DeviceUse
 	all := n.inventory.present()
 	for i, e := range node.Devices {
 		uuid, err := gpu.ParseUUID(e.Device)
@@ -165,12 +165,12 @@ func (n *Daemon) shown(node limits.Node, mine []gpu.UUID) []NodeDevice {
 		if err != nil || at < 0 || mine != nil && !slices.Contains(mine, uuid) {
 			continue
 		}
-		out = append(out, NodeDevice{
+		out = append(out, DeviceUse{
 			Device: uuid, Key: all[at].Key(), State: StateIdle, Requested: node.Requests[i], Effective: e,
 			Named: n.modes.Mode(uuid) == mps.Spatial,
 		})
 	}
-	slices.SortStableFunc(out, func(a, b NodeDevice) int {
+	slices.SortStableFunc(out, func(a, b DeviceUse) int {
 		return slices.Index(mine, a.Device) - slices.Index(mine,
 			b.Device)
 	})
@@ -187,7 +187,7 @@ func busier(a, b string) string {
 }
 
 // addUse adds what a child uses.
-func (s *NodeState) addUse(child NodeState) {
+func (s *Directory) addUse(child Directory) {
 	s.HostUsed += child.HostUsed
 	s.State = busier(s.State, child.State)
 	for _, c := range child.Devices {

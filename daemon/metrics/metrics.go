@@ -100,7 +100,7 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	for i := range s.Devices {
 		e.device(&s.Devices[i])
 	}
-	shown, omitted := choose(s.Nodes, c.o.MaxNodes)
+	shown, omitted := choose(s.Directories, c.o.MaxNodes)
 	e.emit(nodesOmitted, float64(omitted))
 	for _, n := range shown {
 		e.node(n)
@@ -112,15 +112,15 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 }
 
 // choose returns the nodes to show, in their order, and how many more there are.
-func choose(nodes []daemon.NodeState, most int) (shown []*daemon.NodeState, omitted int) {
-	order := make([]*daemon.NodeState, len(nodes))
+func choose(nodes []daemon.Directory, most int) (shown []*daemon.Directory, omitted int) {
+	order := make([]*daemon.Directory, len(nodes))
 	for i := range nodes {
 		order[i] = &nodes[i]
 	}
 	if len(order) <= most {
 		return order, 0
 	}
-	slices.SortStableFunc(order, func(a, b *daemon.NodeState) int {
+	slices.SortStableFunc(order, func(a, b *daemon.Directory) int {
 		if a.Persistent != b.Persistent {
 			if a.Persistent {
 				return -1
@@ -130,6 +130,6 @@ func choose(nodes []daemon.NodeState, most int) (shown []*daemon.NodeState, omit
 		return a.Created.Compare(b.Created)
 	})
 	shown = order[:most]
-	slices.SortFunc(shown, func(a, b *daemon.NodeState) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(shown, func(a, b *daemon.Directory) int { return strings.Compare(a.Path, b.Path) })
 	return shown, len(order) - most
 }

@@ -69,7 +69,7 @@ func (t *turns) add(slices []daemon.Slice, lost uint64) {
 }
 
 // collect emits the counts of shown lgpus and of devices, and forgets those of what is gone.
-func (t *turns) collect(e *emitter, shown []*daemon.NodeState) {
+func (t *turns) collect(e *emitter, shown []*daemon.Directory) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e.emit(slicesMissed, float64(t.missed))

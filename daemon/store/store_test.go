@@ -32,10 +32,10 @@ func TestMain(m *testing.M) {
 
 // stateOf is a state that follows from n: the tree has n%50 nodes whose Gang says n.
 func stateOf(n uint64) limits.State {
-	s := limits.State{Version: 1, LastID: n, Nodes: []limits.NodeState{{ID: 1, Path: "/"}}}
+	s := limits.State{Version: 1, LastID: n, Directories: []limits.DirectoryState{{ID: 1, Path: "/"}}}
 	for i := range n % 50 {
 		max := n << 20
-		s.Nodes = append(s.Nodes, limits.NodeState{ID: i + 2, Path: fmt.Sprintf("/n%02d", i), Gang: strconv.FormatUint(n,
+		s.Directories = append(s.Directories, limits.DirectoryState{ID: i + 2, Path: fmt.Sprintf("/n%02d", i), Gang: strconv.FormatUint(n,
 			10), HostMax: limits.AtMost(max)})
 	}
 	return s
@@ -69,7 +69,7 @@ func TestRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := s.State(); got.Starts != 1 || len(got.Tree.Nodes) != 0 || len(got.Lgpus) != 0 {
+	if got := s.State(); got.Starts != 1 || len(got.Tree.Directories) != 0 || len(got.Lgpus) != 0 {
 		t.Errorf("a new file holds %+v", got)
 	}
 	lgpus := []Lgpu{

@@ -239,7 +239,7 @@ func setGang(n *node, value string) error {
 // guaranteed makes a writer of guarantees refuse what cannot be kept beside the guarantees of others.
 func guaranteed(write func(*state, *node, string) *Error) func(*state, *node, string) *Error {
 	return func(s *state, n *node, text string) *Error {
-		before := n.NodeState.Devices // a write replaces the map
+		before := n.DirectoryState.Devices // a write replaces the map
 		if err := write(s, n, text); err != nil {
 			return err
 		}

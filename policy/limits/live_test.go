@@ -49,8 +49,8 @@ func (m *meter) set(id uint64, device string, s Stat) {
 func TestUsage(t *testing.T) {
 	m := &meter{}
 	tr := newTree(t, Options{Usage: m}, "/g", "/g/x", "/g/y")
-	x, _ := tr.Node("/g/x")
-	y, _ := tr.Node("/g/y")
+	x, _ := tr.Directory("/g/x")
+	y, _ := tr.Directory("/g/y")
 	m.procs = map[uint64][]int{x.ID: {7, 12}}
 	m.event = map[uint64][]Count{x.ID: {{"joined", 2}, {"oom", 1}}, y.ID: {{"oom", 4}, {"left", 1}}}
 	m.set(x.ID, uuidA, Stat{Memory: 100, Peak: 300, BusyUsec: 10, Launches: 1, Asked: 5000, Delivered: 2500})
@@ -216,7 +216,7 @@ func FuzzBound(f *testing.F) {
 		if tr.Write("/n", "cgroup.path", bound) != nil {
 			return
 		}
-		n, _ := tr.Node("/n")
+		n, _ := tr.Directory("/n")
 		path, ok := tr.Bound([]byte(proc))
 		if ok != (path == "/n") {
 			t.Fatalf("%q, %v", path, ok)

@@ -132,7 +132,7 @@ func (s *state) request(n *node, r Request) *Error {
 			return refuse("gang", r.Gang, err)
 		}
 	}
-	before := n.NodeState.Devices
+	before := n.DirectoryState.Devices
 	for _, uuid := range r.Devices {
 		d, err := s.device(uuid)
 		if err != nil {

@@ -44,7 +44,7 @@ func TestRequestIsWhatTextSays(t *testing.T) {
 		if got, want := values.State(), texts.State(); !reflect.DeepEqual(got, want) {
 			t.Errorf("%v is\n%+v, and %+v is\n%+v", c.text, want, c.request, got)
 		}
-		if n, _ := values.Node("/x"); values.Differs(n.ID, c.request) != "" {
+		if n, _ := values.Directory("/x"); values.Differs(n.ID, c.request) != "" {
 			t.Errorf("%+v differs from itself: %s", c.request, values.Differs(n.ID, c.request))
 		}
 	}

@@ -170,8 +170,8 @@ func (s *state) settle(d int, parent list.Set, siblings []*node) {
 
 // hold records what a count has got. That is no new request, so the revision stays: the effective values differ anyway.
 func (s *state) hold(n *node, device string, l Limits) {
-	n.NodeState.Devices = maps.Clone(n.NodeState.Devices) // older states have it too
-	n.NodeState.Devices[device] = l
+	n.DirectoryState.Devices = maps.Clone(n.DirectoryState.Devices) // older states have it too
+	n.DirectoryState.Devices[device] = l
 }
 
 // free are the bits of parent that n does not have and could get beside its siblings: those that nobody has exclusively

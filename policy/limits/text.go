@@ -86,12 +86,12 @@ func deviceLike(word string) bool {
 	return colon && digits(major) && digits(minor) || strings.HasPrefix(upper, "GPU-") || strings.HasPrefix(upper, "MIG-")
 }
 
-// numbered writes a number with its noun.
-func numbered(n int, noun string) string {
+// counted says how many groups and lgpus there are.
+func counted(n int) string {
 	if n == 1 {
-		return "1 " + noun
+		return "1 group or lgpu"
 	}
-	return strconv.Itoa(n) + " " + noun + "s"
+	return strconv.Itoa(n) + " groups or lgpus"
 }
 
 // split parts a line at blanks. Bytes above ASCII are no blanks here, whatever they are elsewhere.

@@ -1,5 +1,5 @@
-// Package limits is the tree of limits: who may use how much of which device. Every directory of it is a node; a node
-// with processes is an lgpu and a leaf, one with children is a group. The two calls that most callers need are those of
+// Package limits is the tree of limits: who may use how much of which device. Each of its directories is a group or an
+// lgpu: one with processes is an lgpu and a leaf, one with children is a group. The two calls that most callers need are those of
 // a file system:
 //
 //	err := t.Write("/team/alice", "lgpu", "195:0 count=4\n195:1 list=0-3,8\n")
@@ -48,10 +48,10 @@ const Root = "/"
 
 // Bounds of a tree, against writers without measure.
 const (
-	MaxDepth = 16       // nodes on the way from the root to a leaf, the root not counted
-	MaxNodes = 16384    // all nodes
-	MaxOwned = 1024     // nodes that one user makes, other than root and Options.Owner
-	MaxText  = 64 << 10 // bytes of one write
+	MaxDepth       = 16       // nodes on the way from the root to a leaf, the root not counted
+	MaxDirectories = 16384    // all nodes
+	MaxOwned       = 1024     // nodes that one user makes, other than root and Options.Owner
+	MaxText        = 64 << 10 // bytes of one write
 )
 
 // Options of a tree. All may be left out.
@@ -126,9 +126,9 @@ type Assignment struct {
 // Create makes a node below one that exists. Errors are *Error: EEXIST (also for the name of a file), ENOENT (no
 // parent), EINVAL (name), EBUSY (the parent has processes), ENAMETOOLONG or ENOSPC (too deep, too many), EDQUOT (too
 // many of the owner's), ENODEV, and those of Update.
-func (t *Tree) Create(spec CreateSpec) (Node, error) {
+func (t *Tree) Create(spec CreateSpec) (Directory, error) {
 	var made *node
-	var out Node
+	var out Directory
 	err := t.change(spec.Path, func(next *state) (err *Error) {
 		if spec.UID != 0 && spec.UID != t.owner && next.owned(spec.UID) >= MaxOwned {
 			return &Error{Errno: syscall.EDQUOT, Path: spec.Path,
@@ -174,7 +174,7 @@ func (t *Tree) Rmdir(path string) error {
 			return &Error{Errno: syscall.EBUSY, Path: path, Reason: "the root stays"}
 		case len(n.children) > 0:
 			return &Error{Errno: syscall.ENOTEMPTY, Path: path,
-				Reason: "it has " + numbered(len(n.children), "node") + " below it", Remedy: "lgpu rm -r removes them too"}
+				Reason: "it has " + counted(len(n.children)) + " below it", Remedy: "lgpu rm -r removes them too"}
 		case t.users[n.ID] > 0:
 			return &Error{Errno: syscall.EBUSY, Path: path, Reason: "processes use it; stop them first"}
 		}
@@ -208,7 +208,7 @@ func (t *Tree) Enter(path string) error {
 		return err
 	}
 	if len(n.children) > 0 {
-		return &Error{Errno: syscall.EBUSY, Path: path, Reason: "it is a group; processes are in nodes without children"}
+		return &Error{Errno: syscall.EBUSY, Path: path, Reason: "it is a group; processes are in lgpus, which have nothing below them"}
 	}
 	t.users[n.ID]++
 	return nil
@@ -291,30 +291,30 @@ func (t *Tree) Read(path, file string) (string, error) {
 	return f.read(t, s, n), nil
 }
 
-// Node returns a node. Errors are *Error: ENOENT.
-func (t *Tree) Node(path string) (Node, error) {
+// Directory returns a group or an lgpu. Errors are *Error: ENOENT.
+func (t *Tree) Directory(path string) (Directory, error) {
 	s := t.state.Load()
 	n, err := s.find(path)
 	if err != nil {
-		return Node{}, err
+		return Directory{}, err
 	}
 	return s.export(n), nil
 }
 
 // ByID returns the node with an ID, wherever it is.
-func (t *Tree) ByID(id uint64) (Node, bool) {
+func (t *Tree) ByID(id uint64) (Directory, bool) {
 	s := t.state.Load()
 	n := s.byID[id]
 	if n == nil {
-		return Node{}, false
+		return Directory{}, false
 	}
 	return s.export(n), true
 }
 
-// Nodes returns all nodes of one state, parents before their children and siblings by name.
-func (t *Tree) Nodes() []Node {
+// Directories returns all nodes of one state, parents before their children and siblings by name.
+func (t *Tree) Directories() []Directory {
 	s := t.state.Load()
-	nodes := make([]Node, 0, len(s.byID))
+	nodes := make([]Directory, 0, len(s.byID))
 	s.root.walk(func(n *node) { nodes = append(nodes, s.export(n)) })
 	return nodes
 }
@@ -429,7 +429,7 @@ type state struct {
 
 // node is a node of one state.
 type node struct {
-	NodeState
+	DirectoryState
 	revision  uint64 // the sequence of the change that last wrote a request
 	parent    *node
 	children  []*node     // by name
@@ -441,7 +441,7 @@ type node struct {
 const rootID = 1
 
 func newState() *state {
-	root := &node{NodeState: NodeState{ID: rootID, Path: Root}}
+	root := &node{DirectoryState: DirectoryState{ID: rootID, Path: Root}}
 	return &state{lastID: rootID, root: root, byPath: map[string]*node{Root: root}, byID: map[uint64]*node{rootID: root}}
 }
 
@@ -453,7 +453,7 @@ func (s *state) clone() *state {
 	}
 	var copied func(n, parent *node) *node
 	copied = func(n, parent *node) *node {
-		c := &node{NodeState: n.NodeState, revision: n.revision, parent: parent, children: make([]*node, len(n.children)),
+		c := &node{DirectoryState: n.DirectoryState, revision: n.revision, parent: parent, children: make([]*node, len(n.children)),
 			effective: n.effective, host: n.host}
 		for i, child := range n.children {
 			c.children[i] = copied(child, c)
@@ -506,16 +506,16 @@ func (s *state) create(spec CreateSpec, users map[uint64]int) (*node, *Error) {
 		return refuse(syscall.EEXIST, name, "every group has a file of that name")
 	case strings.Count(spec.Path, "/") > MaxDepth:
 		return refuse(syscall.ENAMETOOLONG, "", fmt.Sprintf("the tree is at most %d groups deep", MaxDepth))
-	case len(s.byID) >= MaxNodes:
-		return refuse(syscall.ENOSPC, "", fmt.Sprintf("the tree has at most %d groups and lgpus", MaxNodes))
+	case len(s.byID) >= MaxDirectories:
+		return refuse(syscall.ENOSPC, "", fmt.Sprintf("the tree has at most %d groups and lgpus", MaxDirectories))
 	case users[parent.ID] > 0:
-		return refuse(syscall.EBUSY, "", parent.Path+" is an lgpu in use; processes are in nodes without children")
+		return refuse(syscall.EBUSY, "", parent.Path+" is an lgpu in use; processes are in lgpus, which have nothing below them")
 	}
 	if err := names.Check(name); err != nil {
 		return refuse(syscall.EINVAL, "", err.Error())
 	}
 	s.lastID++
-	n := &node{parent: parent, revision: s.sequence, NodeState: NodeState{
+	n := &node{parent: parent, revision: s.sequence, DirectoryState: DirectoryState{
 		ID: s.lastID, Path: spec.Path, Temporary: spec.Temporary, UID: spec.UID, GID: spec.GID,
 	}}
 	at, _ := slices.BinarySearchFunc(parent.children, n, byName)
@@ -561,11 +561,11 @@ func (s *state) write(n *node, writes []Assignment) *Error {
 }
 
 // limits returns a node's requests for a device.
-func (n *node) limits(device string) Limits { return n.NodeState.Devices[device] }
+func (n *node) limits(device string) Limits { return n.DirectoryState.Devices[device] }
 
 // setLimits replaces them. The map is copied: older states have it too.
 func (s *state) setLimits(n *node, device string, l Limits) {
-	devices := maps.Clone(n.NodeState.Devices)
+	devices := maps.Clone(n.DirectoryState.Devices)
 	if devices == nil {
 		devices = map[string]Limits{}
 	}
@@ -575,7 +575,7 @@ func (s *state) setLimits(n *node, device string, l Limits) {
 	if len(devices) == 0 {
 		devices = nil // as a state that was loaded has it
 	}
-	n.NodeState.Devices, n.revision, s.stale = devices, s.sequence, true
+	n.DirectoryState.Devices, n.revision, s.stale = devices, s.sequence, true
 }
 
 // walk calls visit for n and everything below it, parents first.
@@ -603,8 +603,8 @@ func (s *state) parentBits(n *node, d int) list.Set {
 }
 
 // export returns n as callers see it.
-func (s *state) export(n *node) Node {
-	out := Node{
+func (s *state) export(n *node) Directory {
+	out := Directory{
 		ID: n.ID, Path: n.Path, Temporary: n.Temporary, UID: n.UID, GID: n.GID,
 		Gang: n.Gang, Cgroups: slices.Clone(n.Cgroups),
 		HostMax: n.HostMax, Host: n.host, Devices: slices.Clone(n.effective),

@@ -125,8 +125,8 @@ type Effective struct {
 	MemoryHigh Bytes
 }
 
-// Node is a node as it is in one state of the tree.
-type Node struct {
+// Directory is a group or an lgpu as it is in one state of the tree.
+type Directory struct {
 	ID        uint64 // never 0, never used again by another node of this tree
 	Path      string
 	Parent    uint64 // 0 for the root
@@ -145,7 +145,7 @@ type Node struct {
 }
 
 // Device returns what the node gets of the device with a UUID.
-func (n Node) Device(uuid string) (Effective, bool) {
+func (n Directory) Device(uuid string) (Effective, bool) {
 	for _, e := range n.Devices {
 		if e.Device == uuid {
 			return e, true
