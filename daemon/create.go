@@ -30,13 +30,13 @@ func (n *Daemon) Create(ctx context.Context, spec CreateSpec) (Directory, error)
 		}
 		spec.Sim = sim.shape
 	}
-	node, err := n.create(spec, sim)
+	dir, err := n.create(spec, sim)
 	if err != nil {
 		sim.close()
 		return Directory{}, err
 	}
 	for _, s := range n.Snapshot().Directories {
-		if s.ID == node.ID {
+		if s.ID == dir.ID {
 			return s, nil
 		}
 	}
@@ -46,19 +46,19 @@ func (n *Daemon) Create(ctx context.Context, spec CreateSpec) (Directory, error)
 func (n *Daemon) create(spec CreateSpec, sim *simUse) (limits.Directory, error) {
 	n.lgpus.life.Lock()
 	defer n.lgpus.life.Unlock()
-	node, err := n.tree.Create(limits.CreateSpec{Path: spec.Path, UID: spec.Owner.UID, GID: spec.Owner.GID,
+	dir, err := n.tree.Create(limits.CreateSpec{Path: spec.Path, UID: spec.Owner.UID, GID: spec.Owner.GID,
 		Writes: spec.Writes})
 	if err != nil || spec.Sim == "" {
-		return node, err
+		return dir, err
 	}
-	l := declared(node.ID)
+	l := declared(dir.ID)
 	l.record.Sim = spec.Sim
 	n.lgpus.add(l)
 	if err := n.lgpus.save(l); err != nil {
-		return node, errors.Join(err, n.tree.Rmdir(spec.Path))
+		return dir, errors.Join(err, n.tree.Rmdir(spec.Path))
 	}
 	l.sim = sim
-	return node, nil
+	return dir, nil
 }
 
 // Remove removes the group or lgpu at path. An error wraps a *limits.Error: ENOENT, ENOTEMPTY with children, EBUSY

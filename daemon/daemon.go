@@ -331,8 +331,8 @@ func (n *Daemon) restore() error {
 		return err
 	}
 	n.asked = map[uint64]limits.DirectoryState{}
-	for _, node := range n.tree.State().Directories {
-		n.asked[node.ID] = node
+	for _, dir := range n.tree.State().Directories {
+		n.asked[dir.ID] = dir
 	}
 	n.tree.Watch(n.apply)
 	n.pushAll()

@@ -354,7 +354,7 @@ func TestAttachMakesAndRemoves(t *testing.T) {
 	}
 }
 
-// node returns what the snapshot says of a node.
+// directory returns what the snapshot says of a directory.
 func (r *rig) node(t *testing.T, path string) Directory {
 	t.Helper()
 	nodes := r.Snapshot().Directories

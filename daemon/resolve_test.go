@@ -23,7 +23,7 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// Who belongs to which lgpu: cgroups first, but a launcher below the bound node is nearer; else descent.
+// Who belongs to which lgpu: cgroups first, but a launcher below the bound directory is nearer; else descent.
 func TestResolve(t *testing.T) {
 	r := start(t, Config{})
 	for _, at := range []string{"/bound", "/group", "/elsewhere"} {
@@ -132,7 +132,7 @@ func TestNoEscape(t *testing.T) {
 	}
 }
 
-// A launcher in a bound cgroup stays below the node. This process makes itself one.
+// A launcher in a bound cgroup stays below the directory. This process makes itself one.
 func TestConfine(t *testing.T) {
 	r := start(t, Config{})
 	if err := r.Tree().Mkdir("/team", 0, 0); err != nil {

@@ -52,7 +52,7 @@ type DeviceProcess struct {
 	Path        string // of the lgpu that it is a client of; empty for a stranger
 }
 
-// Kinds of nodes.
+// Kinds of directories.
 const (
 	KindGroup = "group" // may have children
 	KindLgpu  = "lgpu"  // has or had processes; a leaf
@@ -84,7 +84,8 @@ type Directory struct {
 	Launchers  []Launcher
 }
 
-// DeviceUse is what a group or an lgpu may use and uses of one device. For a group the used amounts are sums over its subtree.
+// DeviceUse is what a group or an lgpu may use and uses of one device. For a group the used amounts are sums over its
+// subtree.
 type DeviceUse struct {
 	Device    gpu.UUID
 	Key       string // how lgpu files name the device
@@ -109,7 +110,7 @@ type Client struct {
 	UID    uint32
 	Comm   string
 	Since  time.Time // when it registered
-	Index  int       // its slot in the lgpu
+	Index  int       // its client index in the lgpu
 	Linked bool      // it has a connection now; one that has not is about to find this daemon
 	Host   uint64    // bytes of page-locked host memory
 	Memory []uint64  // bytes, for each of the Directory's Devices

@@ -235,7 +235,7 @@ func TestBounded(t *testing.T) {
 			Devices: []daemon.DeviceUse{{Device: whole}},
 		})
 	}
-	got := gather(t, New(f, Options{MaxNodes: 10}))
+	got := gather(t, New(f, Options{MaxDirectories: 10}))
 	if n := strings.Count(got, "lgpu_info{"); n != 10 {
 		t.Errorf("%d nodes are shown", n)
 	}

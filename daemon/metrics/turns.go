@@ -19,7 +19,7 @@ type turns struct {
 	missed  uint64                    // guarded by mu
 }
 
-// turn is what turns are counted by: the node's ID and the device.
+// turn is what turns are counted by: the directory's ID and the device.
 type turn struct {
 	id     uint64
 	device gpu.UUID

@@ -446,7 +446,7 @@ func hold(t *testing.T, ctx context.Context, c *api.Conn, path string) (api.Cont
 	return stream, held
 }
 
-// has reports whether the daemon has a node.
+// has reports whether the daemon has a directory.
 func has(n *daemon.Daemon, path string) bool {
 	return slices.ContainsFunc(n.Snapshot().Directories, func(s daemon.Directory) bool { return s.Path == path })
 }

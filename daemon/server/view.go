@@ -86,7 +86,7 @@ func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[
 	}
 }
 
-// heardOf refuses a path that no node has and no event that is kept is about.
+// heardOf refuses a path that no directory has and no event that is kept is about.
 func (s *Server) heardOf(path string) error {
 	_, err := s.node.Tree().Directory(path)
 	if path == "" || err == nil {
@@ -98,7 +98,7 @@ func (s *Server) heardOf(path string) error {
 	return err
 }
 
-// below reports whether path is that of a node or of one below it. Everything is below the empty path.
+// below reports whether path is that of a directory or of one below it. Everything is below the empty path.
 func below(path, ancestor string) bool {
 	ancestor = strings.TrimSuffix(ancestor, "/")
 	return ancestor == "" || path == ancestor || strings.HasPrefix(path, ancestor+"/")
@@ -183,7 +183,7 @@ func (s *Server) Read(_ context.Context, r *api.ReadRequest) (*api.Files, error)
 	return files, nil
 }
 
-// filesOf returns the files that a node has.
+// filesOf returns the files that a directory has.
 func filesOf(n limits.Directory) []limits.File {
 	files := limits.Files()
 	if n.Path == limits.Root {

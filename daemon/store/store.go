@@ -133,7 +133,7 @@ type seal struct {
 	Sum     uint32 `json:"sum"` // of their checksums, modulo 2^32
 }
 
-// head is the record of the tree without its nodes.
+// head is the record of the tree without its directories.
 type head struct {
 	Version int    `json:"version"`
 	LastID  uint64 `json:"last_id"`

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// stateOf is a state that follows from n: the tree has n%50 nodes whose Gang says n.
+// stateOf is a state that follows from n: the tree has n%50 directories whose Gang says n.
 func stateOf(n uint64) limits.State {
 	s := limits.State{Version: 1, LastID: n, Directories: []limits.DirectoryState{{ID: 1, Path: "/"}}}
 	for i := range n % 50 {
@@ -85,7 +85,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, n := range []uint64{30, 7} { // fewer nodes the second time
+	for _, n := range []uint64{30, 7} { // fewer directories the second time
 		if err := s.SaveTree(stateOf(n)); err != nil {
 			t.Fatal(err)
 		}

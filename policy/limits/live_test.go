@@ -114,7 +114,7 @@ func TestUsage(t *testing.T) {
 	}
 	want("/g/x memory.peak", "300")
 
-	// What a removed node used stays with its ancestors.
+	// What a removed directory used stays with its ancestors.
 	if err := tr.Rmdir("/g/y"); err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// FuzzBound: hostile content names a node that is bound to an ancestor of a path in it, or none.
+// FuzzBound: hostile content names a directory that is bound to an ancestor of a path in it, or none.
 func FuzzBound(f *testing.F) {
 	for _, s := range []string{"0::/a/b/c\n", "1:memory:/a\n0::/x\n", "0::/a/../b", "9999999999:x:/a", ":::", "0::/a\x00/b", "1:,,:/a"} {
 		f.Add(s, "/a/b")

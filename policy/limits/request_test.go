@@ -104,7 +104,7 @@ func TestRequestRefused(t *testing.T) {
 	}
 }
 
-// A request that differs from what a node asks for says in which file.
+// A request that differs from what a directory asks for says in which file.
 func TestDiffers(t *testing.T) {
 	tr := newTree(t, Options{})
 	n, err := tr.Create(CreateSpec{Path: "/x", Request: Request{Devices: []string{uuidA}, Limits: Limits{MemoryMax: AtMost(1 << 30)}}})

@@ -170,7 +170,7 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// short says that a node has not all bits that it asked for.
+// short says that a directory has not all bits that it asked for.
 func short(tr *Tree, path string) bool {
 	n, _ := tr.Directory(path)
 	for d, l := range n.Requests {
@@ -181,7 +181,7 @@ func short(tr *Tree, path string) bool {
 	return false
 }
 
-// anonymous says that a node, an ancestor or a sibling of either asks by count, so that other bits may come back.
+// anonymous says that a directory, an ancestor or a sibling of either asks by count, so that other bits may come back.
 func anonymous(tr *Tree, at string, d int) bool {
 	for ; at != "/"; at = path.Dir(at) {
 		parent, _ := tr.Directory(path.Dir(at))
@@ -237,8 +237,8 @@ func randomWrite(r *rand.Rand) (file, text string) {
 	return "lgpu", b.String()
 }
 
-// check looks whether the rules of the tree hold, given the nodes before a write to the node at written. It returns
-// what does not hold.
+// check looks whether the rules of the tree hold, given the directories before a write to the directory at written. It
+// returns what does not hold.
 func check(tr *Tree, before []Directory, written string) string {
 	devices := tr.Devices()
 	for _, n := range tr.Directories() {
@@ -489,7 +489,8 @@ func TestDevicesComeAndGo(t *testing.T) {
 	}
 }
 
-// One user's nodes are bounded, so that they are not all there can be; root's and those of the daemon's user are not.
+// One user's directories are bounded, so that they are not all there can be; root's and those of the daemon's user are
+// not.
 func TestQuota(t *testing.T) {
 	tr := New(Options{Owner: 500})
 	for _, uid := range []uint32{0, 500, 1001} {

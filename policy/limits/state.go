@@ -53,7 +53,7 @@ type Limits struct {
 	MemoryHigh Bytes     `json:"memory_high,omitzero"`
 }
 
-// Follow is the set that a node follows without a request of its own.
+// Follow is the set that a directory follows without a request of its own.
 type Follow string
 
 // Sets to follow.
@@ -62,10 +62,10 @@ const (
 	FollowDefault Follow = "default" // the device's default bits, as far as the parent has them
 )
 
-// save lists the nodes. Maps and slices are shared with the state, which never changes them.
+// save lists the directories. Maps and slices are shared with the state, which never changes them.
 func (s *state) save() State {
 	saved := State{Version: StateVersion, LastID: s.lastID, Directories: make([]DirectoryState, 0, len(s.byID))}
-	s.root.walk(func(n *node) { saved.Directories = append(saved.Directories, n.DirectoryState) })
+	s.root.walk(func(n *directory) { saved.Directories = append(saved.Directories, n.DirectoryState) })
 	return saved
 }
 
@@ -148,8 +148,8 @@ func (l Limits) checked(report func(file string, err error)) Limits {
 	return l
 }
 
-// Differences says in words what a node asks for on devices that it did not before, such as "memory.max of device 0
-// (GPU-00112233) is 8 GiB (was max)". What is the same for all devices is said once.
+// Differences says in words what a directory asks for on devices that it did not before, such as "memory.max of device
+// 0 (GPU-00112233) is 8 GiB (was max)". What is the same for all devices is said once.
 func (n DirectoryState) Differences(before DirectoryState, devices []Device) []string {
 	var out []string
 	say := func(what, now, was string) {

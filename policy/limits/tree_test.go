@@ -55,7 +55,7 @@ func first(t testing.TB, tr *Tree, path, file string) string {
 	return value
 }
 
-// picture is every file of every node, but for the live ones.
+// picture is every file of every directory, but for the live ones.
 func picture(t testing.TB, tr *Tree) map[string]string {
 	t.Helper()
 	files := map[string]string{}
