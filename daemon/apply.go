@@ -105,7 +105,7 @@ func (n *Daemon) pushAll() {
 
 // pushDirectory tells the policy of a directory. pushing is held.
 func (n *Daemon) pushDirectory(dir limits.Directory) {
-	p := dispatch.Params{Parent: dir.Parent, Gang: dir.Gang, Cap: map[gpu.UUID]uint32{}, Min: map[gpu.UUID]uint32{}}
+	p := dispatch.Params{Parent: dir.Parent, Gang: dir.Gang, Max: map[gpu.UUID]uint32{}, Min: map[gpu.UUID]uint32{}}
 	var mine []gpu.UUID
 	if record, known := n.lgpus.record(dir.ID); known {
 		mine = devicesOf(dir, record)
@@ -121,7 +121,7 @@ func (n *Daemon) pushDirectory(dir limits.Directory) {
 			continue
 		}
 		if e.ComputeMax < region.FullCompute {
-			p.Cap[uuid] = e.ComputeMax
+			p.Max[uuid] = e.ComputeMax
 		}
 		if e.ComputeMin > 0 {
 			p.Min[uuid] = e.ComputeMin

@@ -67,8 +67,8 @@ func (f *fake) Send(m protocol.Message) {
 	f.news <- heard{m, late}
 }
 
-// heard is a message. A Close is late if the slice is over: on a busy machine a test may take that long where it expects
-// none.
+// heard is a message. A Close is late if the slice is over: on a busy machine a test may take that long where it
+// expects none.
 type heard struct {
 	protocol.Message
 	late bool
@@ -161,7 +161,7 @@ func (r rig) seat(lgpu uint64) *fake {
 	return f
 }
 
-// Alone and without a cap a gate is free; when another comes it is closed, and they take turns.
+// Alone and without a maximum a gate is free; when another comes it is closed, and they take turns.
 func TestFreeUntilShared(t *testing.T) {
 	r := newRig(t, map[uint64]Params{1: {}, 2: {}})
 	a := r.seat(1)
@@ -246,7 +246,7 @@ func TestProcessesShareAGrant(t *testing.T) {
 
 // A client that had work in flight when the daemon came is not charged for it, and asks like any other after it.
 func TestReconnect(t *testing.T) {
-	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: 5000}}})
+	r := newRig(t, map[uint64]Params{1: {Max: map[gpu.UUID]uint32{card: 5000}}})
 	a := &fake{lgpu: 1, uuid: card, news: make(chan heard, 100), granted: true}
 	r.attach(a, protocol.Message{Kind: protocol.Gate, Flags: protocol.FlagRunning})
 	a.quiet(t)
@@ -261,7 +261,7 @@ func TestReconnect(t *testing.T) {
 
 // On a device in spatial mode every gate is free, and the mode stays while an lgpu is there.
 func TestSpatial(t *testing.T) {
-	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: 5000}}, 2: {}})
+	r := newRig(t, map[uint64]Params{1: {Max: map[gpu.UUID]uint32{card: 5000}}, 2: {}})
 	if err := r.SetDevice(card, true, schedule.Options{}); err != nil {
 		t.Fatal(err)
 	}
@@ -278,9 +278,9 @@ func TestSpatial(t *testing.T) {
 	}
 }
 
-// A cap holds by the clock: an lgpu alone on its device gets its cap, and a changed cap at once.
+// A maximum holds by the clock: an lgpu alone on its device gets its maximum, and a changed maximum at once.
 func TestCapAlone(t *testing.T) {
-	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: 2000}}})
+	r := newRig(t, map[uint64]Params{1: {Max: map[gpu.UUID]uint32{card: 2000}}})
 	a := r.seat(1)
 	start := time.Now()
 	r.want(a)
@@ -300,7 +300,7 @@ func TestCapAlone(t *testing.T) {
 
 // A client that waits for its turn sees that the daemon lives, however long it waits.
 func TestBeats(t *testing.T) {
-	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: 1}}})
+	r := newRig(t, map[uint64]Params{1: {Max: map[gpu.UUID]uint32{card: 1}}})
 	waits := r.seat(1)
 	r.want(waits)
 	waits.expect(t, protocol.Open)
@@ -326,7 +326,7 @@ func TestBeats(t *testing.T) {
 func TestChargeAfterHang(t *testing.T) {
 	const limit, burst, used = 5000, int64(20e6), 200 * time.Millisecond
 	began := now()
-	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: limit}}})
+	r := newRig(t, map[uint64]Params{1: {Max: map[gpu.UUID]uint32{card: limit}}})
 	f := r.seat(1)
 	r.want(f)
 	f.expect(t, protocol.Open)
