@@ -1,4 +1,4 @@
-// Package api is how programs talk to the node daemon: the calls of lgpu.proto over a unix socket, and a client that
+// Package api is how programs talk to the daemon: the calls of lgpu.proto over a unix socket, and a client that
 // finds the daemon, or starts one.
 //
 //	conn, err := api.Dial(ctx, api.Options{})

@@ -25,9 +25,9 @@ func (n *Daemon) apply(c limits.Change) {
 	touched := slices.Concat(c.Created, c.Changed)
 	slices.Sort(touched) // a parent's ID is below its children's
 	for _, id := range touched {
-		if node, ok := n.tree.ByID(id); ok {
-			n.pushNode(node)
-			n.pushLimits(node)
+		if dir, ok := n.tree.ByID(id); ok {
+			n.pushDirectory(dir)
+			n.pushLimits(dir)
 		}
 	}
 	for _, id := range c.Removed {
@@ -47,13 +47,13 @@ func (n *Daemon) apply(c limits.Change) {
 // has an effect further down.
 func (n *Daemon) announceChange(c limits.Change) {
 	for _, id := range c.Created {
-		if node, ok := n.tree.ByID(id); ok {
-			n.journal.emit(Event{Kind: LgpuCreated, Path: node.Path, ID: id, UID: node.UID, Text: node.Path + " was made"})
+		if dir, ok := n.tree.ByID(id); ok {
+			n.journal.emit(Event{Kind: LgpuCreated, Path: dir.Path, ID: id, UID: dir.UID, Text: dir.Path + " was made"})
 		}
 	}
-	asked := make(map[uint64]limits.NodeState, len(c.State.Nodes))
-	for _, node := range c.State.Nodes {
-		asked[node.ID] = node
+	asked := make(map[uint64]limits.DirectoryState, len(c.State.Directories))
+	for _, dir := range c.State.Directories {
+		asked[dir.ID] = dir
 	}
 	n.mu.Lock()
 	before := n.asked
@@ -77,8 +77,8 @@ func (n *Daemon) announceChange(c limits.Change) {
 // listed is how many differences an event names.
 const listed = 8
 
-// announceLimits makes the event of a node that asks for others than before.
-func (n *Daemon) announceLimits(now, before limits.NodeState, by *uint32) {
+// announceLimits makes the event of a directory that asks for others than before.
+func (n *Daemon) announceLimits(now, before limits.DirectoryState, by *uint32) {
 	changed := now.Differences(before, n.tree.Devices())
 	if len(changed) == 0 {
 		return
@@ -98,30 +98,30 @@ func (n *Daemon) announceLimits(now, before limits.NodeState, by *uint32) {
 func (n *Daemon) pushAll() {
 	n.pushing.Lock()
 	defer n.pushing.Unlock()
-	for _, node := range n.tree.Nodes() {
-		n.pushNode(node)
+	for _, dir := range n.tree.Directories() {
+		n.pushDirectory(dir)
 	}
 }
 
-// pushNode tells the policy of a node. pushing is held.
-func (n *Daemon) pushNode(node limits.Node) {
-	p := dispatch.Params{Parent: node.Parent, Gang: node.Gang, Cap: map[gpu.UUID]uint32{}, Min: map[gpu.UUID]uint32{}}
+// pushDirectory tells the policy of a directory. pushing is held.
+func (n *Daemon) pushDirectory(dir limits.Directory) {
+	p := dispatch.Params{Parent: dir.Parent, Gang: dir.Gang, Max: map[gpu.UUID]uint32{}, Min: map[gpu.UUID]uint32{}}
 	var mine []gpu.UUID
-	if record, known := n.lgpus.record(node.ID); known {
-		mine = devicesOf(node, record)
+	if record, known := n.lgpus.record(dir.ID); known {
+		mine = devicesOf(dir, record)
 	}
 	n.mu.Lock()
-	n.paths[node.ID] = node.Path
+	n.paths[dir.ID] = dir.Path
 	n.mu.Unlock()
 	p.Devices = mine
 	priority := limits.Normal
-	for _, e := range node.Devices {
+	for _, e := range dir.Devices {
 		uuid, err := gpu.ParseUUID(e.Device)
 		if err != nil || mine != nil && !slices.Contains(mine, uuid) {
 			continue
 		}
 		if e.ComputeMax < region.FullCompute {
-			p.Cap[uuid] = e.ComputeMax
+			p.Max[uuid] = e.ComputeMax
 		}
 		if e.ComputeMin > 0 {
 			p.Min[uuid] = e.ComputeMin
@@ -136,25 +136,25 @@ func (n *Daemon) pushNode(node limits.Node) {
 	if priority >= limits.High {
 		p.Class = schedule.High
 	}
-	if err := n.gates.Set(node.ID, p); err != nil {
-		n.log.Error("the policy does not take a node", "path", node.Path, "error", err)
+	if err := n.gates.Set(dir.ID, p); err != nil {
+		n.log.Error("the scheduler does not take a group or lgpu", "path", dir.Path, "error", err)
 	}
 }
 
 // pushLimits changes what the processes of an lgpu see. pushing is held.
-func (n *Daemon) pushLimits(node limits.Node) {
-	if !n.lgpus.admits(node.ID) {
+func (n *Daemon) pushLimits(dir limits.Directory) {
+	if !n.lgpus.admits(dir.ID) {
 		return
 	}
-	record, _ := n.lgpus.record(node.ID)
-	if err := n.tenants.SetLimits(node.ID, n.limitsOf(node, record.Devices)); err != nil {
-		n.log.Error("limits do not reach the processes", "path", node.Path, "error", err)
+	record, _ := n.lgpus.record(dir.ID)
+	if err := n.tenants.SetLimits(dir.ID, n.limitsOf(dir, record.Devices)); err != nil {
+		n.log.Error("limits do not reach the processes", "path", dir.Path, "error", err)
 	}
 }
 
 // limitsOf is what the processes of an lgpu see.
-func (n *Daemon) limitsOf(node limits.Node, devices []gpu.UUID) tenant.Limits {
-	out := tenant.Limits{HostMemory: toRegion(node.Host)}
+func (n *Daemon) limitsOf(dir limits.Directory, devices []gpu.UUID) tenant.Limits {
+	out := tenant.Limits{HostMemory: toRegion(dir.Host)}
 	for _, uuid := range devices {
 		d := region.DeviceLimits{UUID: uuid} // of a device that is gone nothing can be had
 		for _, device := range n.inventory.present() {
@@ -162,7 +162,7 @@ func (n *Daemon) limitsOf(node limits.Node, devices []gpu.UUID) tenant.Limits {
 				continue
 			}
 			d.Physical = device.Memory
-			e, ok := node.Device(device.Identity())
+			e, ok := dir.Device(device.Identity())
 			if !ok {
 				continue
 			}
@@ -186,10 +186,10 @@ func (n *Daemon) limitsOf(node limits.Node, devices []gpu.UUID) tenant.Limits {
 func (n *Daemon) pushBudgets() error {
 	byID := map[uint64]tenant.Budget{}
 	for _, id := range n.lgpus.admitted() {
-		node, ok := n.tree.ByID(id)
-		for ok && node.Parent != 0 {
-			if node, ok = n.tree.ByID(node.Parent); ok {
-				byID[node.ID] = budgetOf(node)
+		dir, ok := n.tree.ByID(id)
+		for ok && dir.Parent != 0 {
+			if dir, ok = n.tree.ByID(dir.Parent); ok {
+				byID[dir.ID] = budgetOf(dir)
 			}
 		}
 	}
@@ -211,9 +211,9 @@ func (n *Daemon) pushBudgets() error {
 }
 
 // budgetOf is what a group allows all below it together.
-func budgetOf(node limits.Node) tenant.Budget {
-	b := tenant.Budget{ID: node.ID, Parent: node.Parent, HostMemory: toRegion(node.HostMax), Memory: map[[16]byte]uint64{}}
-	for _, e := range node.Devices {
+func budgetOf(dir limits.Directory) tenant.Budget {
+	b := tenant.Budget{ID: dir.ID, Parent: dir.Parent, HostMemory: toRegion(dir.HostMax), Memory: map[[16]byte]uint64{}}
+	for _, e := range dir.Devices {
 		uuid, err := gpu.ParseUUID(e.Device)
 		if most, limited := e.OwnMemoryMax.Limit(); err == nil && limited {
 			b.Memory[uuid] = most

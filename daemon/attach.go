@@ -129,8 +129,8 @@ func (n *Daemon) confine(spec *AttachSpec) error {
 	if _, launches := n.lgpus.launchers()[e.Process]; launches {
 		above.Ancestors = e.Ancestors[1:] // one process may be attached to several
 	}
-	if node, inside := n.resolver.descent(above); inside {
-		return &Error{Class: ErrInvalid, Reason: fmt.Sprintf("this is inside the lgpu %q already", nameOf(node.Path)),
+	if dir, inside := n.resolver.descent(above); inside {
+		return &Error{Class: ErrInvalid, Reason: fmt.Sprintf("this is inside the lgpu %q already", nameOf(dir.Path)),
 			Remedy: "an lgpu cannot lie inside another: start it from outside"}
 	}
 	bound, ok := n.tree.Bound(cgroupText(e.Cgroups))
@@ -221,7 +221,7 @@ func (n *Daemon) look(spec AttachSpec, pid, attempt int) (*plan, error) {
 		}
 		p.shape = parsed.String()
 	}
-	node, err := n.tree.Node(p.path)
+	dir, err := n.tree.Directory(p.path)
 	if err != nil {
 		if spec.ID != 0 {
 			return nil, fmt.Errorf("lgpu %s with id %d: %w", p.path, spec.ID, ErrNotFound)
@@ -231,18 +231,18 @@ func (n *Daemon) look(spec AttachSpec, pid, attempt int) (*plan, error) {
 	if spec.Path == "" {
 		return nil, errAgain // somebody has that name: try another
 	}
-	if spec.ID != 0 && spec.ID != node.ID {
+	if spec.ID != 0 && spec.ID != dir.ID {
 		return nil, fmt.Errorf("lgpu %s with id %d: %w", p.path, spec.ID, ErrNotFound)
 	}
-	if len(node.Children) > 0 {
-		return nil, groupError(node.Path)
+	if len(dir.Children) > 0 {
+		return nil, groupError(dir.Path)
 	}
-	p.exists, p.id = true, node.ID
-	record, known := n.lgpus.record(node.ID)
+	p.exists, p.id = true, dir.ID
+	record, known := n.lgpus.record(dir.ID)
 	if !known {
 		return p, nil
 	}
-	p.ready = n.lgpus.ready(node.ID)
+	p.ready = n.lgpus.ready(dir.ID)
 	if (spec.Sim != "" || p.ready) && p.shape != record.Sim && spec.ID == 0 {
 		return nil, &Error{Class: ErrDiffers, Remedy: "ask for the devices that it was made on",
 			Reason: fmt.Sprintf("lgpu %q is on %s, not on %s", nameOf(p.path), machineName(record.Sim),
@@ -328,19 +328,19 @@ func devicesError(class error, remedy, format string, args ...any) error {
 
 // createFor makes a temporary lgpu and attaches its first launcher. Called with life held.
 func (n *Daemon) createFor(spec AttachSpec, p *plan, of *launcher) (*Attachment, error) {
-	node, err := n.tree.Create(limits.CreateSpec{
+	dir, err := n.tree.Create(limits.CreateSpec{
 		Path: p.path, Temporary: true, UID: spec.Launcher.UID, GID: spec.Launcher.GID, Enter: true,
 		Request: spec.request(p.devices),
 	})
 	if errors.Is(err, unix.EEXIST) {
-		if _, gone := n.tree.Node(p.path); gone == nil {
+		if _, gone := n.tree.Directory(p.path); gone == nil {
 			return nil, errAgain
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	l := declared(node.ID)
+	l := declared(dir.ID)
 	l.machine.Has = lifecycle.Directory // it was entered when it was made
 	return n.attachFirst(l, p, of)
 }
@@ -359,7 +359,7 @@ func (n *Daemon) attachFirst(l *lgpu, p *plan, of *launcher) (*Attachment, error
 
 // join attaches a launcher to an lgpu that exists. Called with life held.
 func (n *Daemon) join(spec AttachSpec, p *plan, of *launcher) (*Attachment, error) {
-	node, ok := n.tree.ByID(p.id)
+	dir, ok := n.tree.ByID(p.id)
 	if !ok {
 		return nil, errAgain
 	}
@@ -373,7 +373,7 @@ func (n *Daemon) join(spec AttachSpec, p *plan, of *launcher) (*Attachment, erro
 		return nil, errAgain
 	}
 	if difference := n.tree.Differs(p.id, spec.request(p.devices)); difference != "" && spec.ID == 0 {
-		return nil, &Error{Class: ErrDiffers, Reason: fmt.Sprintf("lgpu %q exists with %s", node.Path, difference),
+		return nil, &Error{Class: ErrDiffers, Reason: fmt.Sprintf("lgpu %q exists with %s", dir.Path, difference),
 			Remedy: "leave the limits out to join it as it is, or choose another name"}
 	}
 	if !ready {
@@ -388,12 +388,12 @@ func (n *Daemon) join(spec AttachSpec, p *plan, of *launcher) (*Attachment, erro
 
 // attachment is what a launcher gets that was attached by c. Called with life held.
 func (n *Daemon) attachment(c *change) (*Attachment, error) {
-	node, ok := n.tree.ByID(c.l.record.ID)
+	dir, ok := n.tree.ByID(c.l.record.ID)
 	if !ok {
 		return nil, errAgain
 	}
 	a := &Attachment{
-		Path: node.Path, Name: nameOf(node.Path), ID: node.ID, Sim: c.l.record.Sim, Environment: c.environment,
+		Path: dir.Path, Name: nameOf(dir.Path), ID: dir.ID, Sim: c.l.record.Sim, Environment: c.environment,
 	}
 	a.close = sync.OnceValue(func() error { return n.lgpus.detach(c.l, c.launcher) })
 	for _, uuid := range c.l.record.Devices {
@@ -405,7 +405,7 @@ func (n *Daemon) attachment(c *change) (*Attachment, error) {
 }
 
 // environment is what a tenant's programs need.
-func (n *Daemon) environment(record store.Lgpu, node limits.Node) (map[string]string, error) {
+func (n *Daemon) environment(record store.Lgpu, dir limits.Directory) (map[string]string, error) {
 	env := map[string]string{SocketEnvironment: filepath.Join(n.config.Dir, TenantSocket)}
 	for _, uuid := range record.Devices {
 		d := n.inventory.device(uuid)
@@ -421,7 +421,7 @@ func (n *Daemon) environment(record store.Lgpu, node limits.Node) (map[string]st
 		if !record.Spatial {
 			continue
 		}
-		e, _ := node.Device(d.Identity())
+		e, _ := dir.Device(d.Identity())
 		request := mps.Tenant{Percent: e.ComputeMax}
 		if request.Percent < units.Whole {
 			request.Percent++ // MPS rounds down what has been rounded down to hundredths: 16 units of 132 became 14

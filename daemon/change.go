@@ -63,8 +63,8 @@ func (c *change) Facts() lifecycle.Facts {
 		f.Launchers--
 	}
 	c.daemon.lgpus.mu.Unlock()
-	node, exists := c.daemon.tree.ByID(c.l.record.ID)
-	f.Temporary = !exists || node.Temporary
+	dir, exists := c.daemon.tree.ByID(c.l.record.ID)
+	f.Temporary = !exists || dir.Temporary
 	return f
 }
 
@@ -88,9 +88,9 @@ func (c *change) Carry(f lifecycle.Effect, next lifecycle.Machine) (err error) {
 	case lifecycle.ReleaseDevices:
 		c.release()
 	case lifecycle.EnterDirectory:
-		err = c.at(func(node limits.Node) error { return c.daemon.tree.Enter(node.Path) })
+		err = c.at(func(dir limits.Directory) error { return c.daemon.tree.Enter(dir.Path) })
 	case lifecycle.LeaveDirectory:
-		c.at(func(node limits.Node) error { c.daemon.tree.Leave(node.Path); return nil })
+		c.at(func(dir limits.Directory) error { c.daemon.tree.Leave(dir.Path); return nil })
 	case lifecycle.RemoveDirectory:
 		err = c.removeDirectory()
 	case lifecycle.Attach:
@@ -119,22 +119,22 @@ func (c *change) Carry(f lifecycle.Effect, next lifecycle.Machine) (err error) {
 }
 
 // at does something with the lgpu's directory.
-func (c *change) at(do func(limits.Node) error) error {
-	node, exists := c.daemon.tree.ByID(c.l.record.ID)
+func (c *change) at(do func(limits.Directory) error) error {
+	dir, exists := c.daemon.tree.ByID(c.l.record.ID)
 	if !exists {
 		return fmt.Errorf("lgpu with id %d: %w", c.l.record.ID, ErrNotFound)
 	}
-	return do(node)
+	return do(dir)
 }
 
 // removeDirectory removes the lgpu's directory, unless somebody has done so.
 func (c *change) removeDirectory() error {
-	node, exists := c.daemon.tree.ByID(c.l.record.ID)
+	dir, exists := c.daemon.tree.ByID(c.l.record.ID)
 	if !exists {
 		return nil
 	}
-	if err := c.daemon.tree.Rmdir(node.Path); err != nil {
-		return fmt.Errorf("remove lgpu %s: %w", node.Path, err)
+	if err := c.daemon.tree.Rmdir(dir.Path); err != nil {
+		return fmt.Errorf("remove lgpu %s: %w", dir.Path, err)
 	}
 	return nil
 }
@@ -177,13 +177,13 @@ func (c *change) admit(next lifecycle.Machine) error {
 	defer c.daemon.pushing.Unlock()
 	before := c.l.machine
 	c.Become(next) // its groups' budgets count it
-	err := c.at(func(node limits.Node) error {
-		c.daemon.pushNode(node)
+	err := c.at(func(dir limits.Directory) error {
+		c.daemon.pushDirectory(dir)
 		if err := c.daemon.pushBudgets(); err != nil {
 			return err
 		}
-		return c.daemon.tenants.AddLGPU(tenant.LGPU{ID: node.ID, Name: nameOf(node.Path), Parent: node.Parent,
-			Limits: c.daemon.limitsOf(node, c.l.record.Devices)})
+		return c.daemon.tenants.AddLGPU(tenant.LGPU{ID: dir.ID, Name: nameOf(dir.Path), Parent: dir.Parent,
+			Limits: c.daemon.limitsOf(dir, c.l.record.Devices)})
 	})
 	if err != nil {
 		c.Become(before)
@@ -225,8 +225,8 @@ func (c *change) withoutBudgets() {
 
 // attach makes the launcher one of the lgpu's, or finds it among those that it had before a restart.
 func (c *change) attach() error {
-	return c.at(func(node limits.Node) error {
-		environment, err := c.daemon.environment(c.l.record, node)
+	return c.at(func(dir limits.Directory) error {
+		environment, err := c.daemon.environment(c.l.record, dir)
 		if err != nil {
 			return err
 		}

@@ -176,7 +176,7 @@ func TestDaemonKilledHundredTimes(t *testing.T) {
 	}
 	// The last one learns everything again.
 	clients := func(s Snapshot) (n int) {
-		for _, node := range s.Nodes {
+		for _, node := range s.Directories {
 			for _, c := range node.Clients {
 				if c.Linked {
 					n++
@@ -202,7 +202,7 @@ func TestDaemonKilledHundredTimes(t *testing.T) {
 	for {
 		s, held := ask[Snapshot](t, daemon, asked{}), truth()
 		var books [2]uint64
-		for _, node := range s.Nodes {
+		for _, node := range s.Directories {
 			for i, g := range groups {
 				if node.Path == g.held.Path {
 					books[i] = node.Devices[0].MemoryUsed
@@ -235,11 +235,11 @@ func TestDaemonKilledHundredTimes(t *testing.T) {
 	}
 	for {
 		s := ask[Snapshot](t, daemon, asked{})
-		if len(s.Nodes) == 2 && s.Nodes[0].State == StateIdle {
+		if len(s.Directories) == 2 && s.Directories[0].State == StateIdle {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("nodes stay: %+v", s.Nodes)
+			t.Fatalf("nodes stay: %+v", s.Directories)
 		}
 	}
 	t.Logf("at most %d and %d MiB of %d, together %d of %d", most[0]/mib, most[1]/mib, limit/mib, most[2]/mib,

@@ -18,47 +18,47 @@ type CreateSpec struct {
 
 // Create makes a persistent directory of the tree: an lgpu as soon as it is used, a group as soon as it has children.
 // Its state is on disk when Create returns. An error wraps a *limits.Error, ErrInvalid or ErrClosed.
-func (n *Daemon) Create(ctx context.Context, spec CreateSpec) (NodeState, error) {
+func (n *Daemon) Create(ctx context.Context, spec CreateSpec) (Directory, error) {
 	if err := n.presence.left(); err != nil {
-		return NodeState{}, err
+		return Directory{}, err
 	}
 	var sim *simUse
 	if spec.Sim != "" {
 		var err error
 		if sim, err = n.inventory.useSim(spec.Sim); err != nil {
-			return NodeState{}, err
+			return Directory{}, err
 		}
 		spec.Sim = sim.shape
 	}
-	node, err := n.create(spec, sim)
+	dir, err := n.create(spec, sim)
 	if err != nil {
 		sim.close()
-		return NodeState{}, err
+		return Directory{}, err
 	}
-	for _, s := range n.Snapshot().Nodes {
-		if s.ID == node.ID {
+	for _, s := range n.Snapshot().Directories {
+		if s.ID == dir.ID {
 			return s, nil
 		}
 	}
-	return NodeState{}, fmt.Errorf("%s: %w: it has been removed already", spec.Path, ErrNotFound)
+	return Directory{}, fmt.Errorf("%s: %w: it has been removed already", spec.Path, ErrNotFound)
 }
 
-func (n *Daemon) create(spec CreateSpec, sim *simUse) (limits.Node, error) {
+func (n *Daemon) create(spec CreateSpec, sim *simUse) (limits.Directory, error) {
 	n.lgpus.life.Lock()
 	defer n.lgpus.life.Unlock()
-	node, err := n.tree.Create(limits.CreateSpec{Path: spec.Path, UID: spec.Owner.UID, GID: spec.Owner.GID,
+	dir, err := n.tree.Create(limits.CreateSpec{Path: spec.Path, UID: spec.Owner.UID, GID: spec.Owner.GID,
 		Writes: spec.Writes})
 	if err != nil || spec.Sim == "" {
-		return node, err
+		return dir, err
 	}
-	l := declared(node.ID)
+	l := declared(dir.ID)
 	l.record.Sim = spec.Sim
 	n.lgpus.add(l)
 	if err := n.lgpus.save(l); err != nil {
-		return node, errors.Join(err, n.tree.Rmdir(spec.Path))
+		return dir, errors.Join(err, n.tree.Rmdir(spec.Path))
 	}
 	l.sim = sim
-	return node, nil
+	return dir, nil
 }
 
 // Remove removes the group or lgpu at path. An error wraps a *limits.Error: ENOENT, ENOTEMPTY with children, EBUSY

@@ -131,10 +131,10 @@ type Daemon struct {
 	pushing sync.Mutex
 	budgets []tenant.Budget // as tenants have them
 
-	mu      sync.Mutex                  // guards the fields below
-	paths   map[uint64]string           // of all groups and lgpus, those that were just removed included
-	asked   map[uint64]limits.NodeState // what the tree was last asked for
-	mounted string                      // where the tree is, or nothing
+	mu      sync.Mutex                       // guards the fields below
+	paths   map[uint64]string                // of all groups and lgpus, those that were just removed included
+	asked   map[uint64]limits.DirectoryState // what the tree was last asked for
+	mounted string                           // where the tree is, or nothing
 
 	// sharesMu guards the fields below.
 	sharesMu  sync.Mutex
@@ -309,7 +309,7 @@ func (n *Daemon) restore() error {
 	state := n.store.State()
 	n.restarts = state.Starts - 1
 	saved := state.Tree
-	if len(saved.Nodes) == 0 {
+	if len(saved.Directories) == 0 {
 		// IDs name lgpus for good, also to clients of a state that was lost: they never begin at the same number.
 		saved = limits.State{Version: limits.StateVersion, LastID: uint64(n.started.Unix()) << 20}
 	}
@@ -330,9 +330,9 @@ func (n *Daemon) restore() error {
 	if err := n.inventory.refresh(); err != nil {
 		return err
 	}
-	n.asked = map[uint64]limits.NodeState{}
-	for _, node := range n.tree.State().Nodes {
-		n.asked[node.ID] = node
+	n.asked = map[uint64]limits.DirectoryState{}
+	for _, dir := range n.tree.State().Directories {
+		n.asked[dir.ID] = dir
 	}
 	n.tree.Watch(n.apply)
 	n.pushAll()

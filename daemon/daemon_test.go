@@ -346,7 +346,7 @@ func TestAttachMakesAndRemoves(t *testing.T) {
 	if err := errors.Join(h.Close(), h.Close()); err != nil {
 		t.Error(err)
 	}
-	if _, err := r.Tree().Node(h.Path); err == nil {
+	if _, err := r.Tree().Directory(h.Path); err == nil {
 		t.Error("the lgpu stays after its hold")
 	}
 	if len(r.tenants.lgpus) != 0 {
@@ -354,11 +354,11 @@ func TestAttachMakesAndRemoves(t *testing.T) {
 	}
 }
 
-// node returns what the snapshot says of a node.
-func (r *rig) node(t *testing.T, path string) NodeState {
+// directory returns what the snapshot says of a directory.
+func (r *rig) node(t *testing.T, path string) Directory {
 	t.Helper()
-	nodes := r.Snapshot().Nodes
-	i := slices.IndexFunc(nodes, func(n NodeState) bool { return n.Path == path })
+	nodes := r.Snapshot().Directories
+	i := slices.IndexFunc(nodes, func(n Directory) bool { return n.Path == path })
 	if i < 0 {
 		t.Fatalf("no node %s", path)
 	}
@@ -412,7 +412,7 @@ func TestAttachRefuses(t *testing.T) {
 		if c.spec.Launcher.PID == 0 {
 			c.spec.Launcher = self()
 		}
-		before := len(r.Tree().Nodes())
+		before := len(r.Tree().Directories())
 		got, err := r.Attach(t.Context(), c.spec)
 		if err == nil {
 			t.Errorf("%+v: held as %s", c.spec, got.Path)
@@ -423,7 +423,7 @@ func TestAttachRefuses(t *testing.T) {
 			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%+v: error %q, want %v with %q", c.spec, err, c.err, c.text)
 		}
-		if after := len(r.Tree().Nodes()); after != before {
+		if after := len(r.Tree().Directories()); after != before {
 			t.Errorf("%+v: %d nodes, %d before", c.spec, after, before)
 		}
 	}
@@ -436,7 +436,7 @@ func TestAttachRefuses(t *testing.T) {
 		}
 		h2.Close()
 	}
-	if _, err := r.Tree().Node("/team"); err != nil {
+	if _, err := r.Tree().Directory("/team"); err != nil {
 		t.Error("the lgpu has gone with another's hold")
 	}
 }
@@ -478,7 +478,7 @@ func TestPersistent(t *testing.T) {
 		n.HostUsed != 7 || n.Kind != KindLgpu {
 		t.Errorf("%+v", n)
 	}
-	if root := r.Snapshot().Nodes[0]; root.Devices[0].MemoryUsed != 100 || root.HostUsed != 7 {
+	if root := r.Snapshot().Directories[0]; root.Devices[0].MemoryUsed != 100 || root.HostUsed != 7 {
 		t.Errorf("the root has %+v", root)
 	}
 	if text, err := r.Tree().Read("/p", "memory.current"); err != nil || !strings.Contains(text, "195:0 100") {
@@ -523,7 +523,7 @@ func TestWritesArrive(t *testing.T) {
 	if l := r.tenants.limits(h.ID); l.Devices[1].Memory != 4<<20 {
 		t.Errorf("limits %+v", l)
 	}
-	g, _ := r.Tree().Node("/g")
+	g, _ := r.Tree().Directory("/g")
 	if e := events.await(t, LimitChanged); e.Path != "/g" ||
 		e.Text != "/g: memory.max of device 1 (GPU-face0000) is 4 MiB (was max)" {
 		t.Errorf("%+v", e)

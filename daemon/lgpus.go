@@ -293,10 +293,10 @@ func (g *lgpus) revive() {
 			g.daemon.log.Error("an lgpu that was in use cannot be brought back", "id", id, "error", err)
 		}
 	}
-	for _, node := range g.daemon.tree.Nodes() {
-		if node.Temporary && g.byID[node.ID] == nil {
-			if err := g.daemon.tree.Rmdir(node.Path); err != nil {
-				g.daemon.log.Warn("a temporary lgpu stays", "path", node.Path, "error", err)
+	for _, dir := range g.daemon.tree.Directories() {
+		if dir.Temporary && g.byID[dir.ID] == nil {
+			if err := g.daemon.tree.Rmdir(dir.Path); err != nil {
+				g.daemon.log.Warn("a temporary lgpu stays", "path", dir.Path, "error", err)
 			}
 		}
 	}

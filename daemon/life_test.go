@@ -59,13 +59,13 @@ func TestActivationIsUndone(t *testing.T) {
 		t.Fatal(err)
 	}
 	bound := tenant.Evidence{Cgroups: []tenant.Cgroup{{Path: "/pod"}}}
-	nodes := len(r.Tree().Nodes())
+	nodes := len(r.Tree().Directories())
 	check := func(what string, err error, device gpu.UUID, known bool) {
 		t.Helper()
 		if !errors.Is(err, denied) {
 			t.Errorf("%s: %v", what, err)
 		}
-		if n := len(r.Tree().Nodes()); n != nodes || r.Tree().Users("/kept") != 0 {
+		if n := len(r.Tree().Directories()); n != nodes || r.Tree().Users("/kept") != 0 {
 			t.Errorf("%s: %d directories, %d before; %d users", what, n, nodes, r.Tree().Users("/kept"))
 		}
 		record, is := r.lgpus.record(kept.ID)
@@ -171,7 +171,7 @@ func TestRevivalFails(t *testing.T) {
 		t.Errorf("it is %s", s)
 	}
 	again.Close()
-	if _, err := r.Tree().Node("/x"); err == nil {
+	if _, err := r.Tree().Directory("/x"); err == nil {
 		t.Error("it stays without its launcher")
 	}
 	// One whose launcher dies goes as well.

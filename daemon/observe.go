@@ -63,8 +63,8 @@ func (o *observer) OutOfMemory(c tenant.Client, device int, bytes uint64) {
 // turn passes a turn on to subscribers. Called with the gate's lock held.
 func (o *observer) turn(s dispatch.Slice) {
 	path := ""
-	if node, ok := o.daemon.tree.ByID(s.LGPU); ok {
-		path = node.Path
+	if dir, ok := o.daemon.tree.ByID(s.LGPU); ok {
+		path = dir.Path
 	}
 	now, wall := monotonic(), time.Now()
 	o.daemon.slices.publish(Slice{
@@ -76,8 +76,8 @@ func (o *observer) turn(s dispatch.Slice) {
 // overran tells of a drain past its bound. Called with the gate's lock held.
 func (o *observer) overran(id uint64, uuid gpu.UUID) {
 	path := ""
-	if node, ok := o.daemon.tree.ByID(id); ok {
-		path = node.Path
+	if dir, ok := o.daemon.tree.ByID(id); ok {
+		path = dir.Path
 	}
 	o.daemon.journal.emit(Event{
 		Kind: DrainOverrun, Path: path, ID: id, Device: &uuid,

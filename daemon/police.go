@@ -112,12 +112,12 @@ func (w *police) stranger(d *device, key processKey, s proc.Status, p gpu.Proces
 	}
 	belongs := false
 	if evidence, err := tenant.Observe(key.PID, w.daemon.resolver.clientOf); err == nil {
-		var node limits.Node
-		if node, belongs = w.daemon.resolver.owner(evidence); belongs {
-			e.Path, e.ID = node.Path, node.ID
+		var dir limits.Directory
+		if dir, belongs = w.daemon.resolver.owner(evidence); belongs {
+			e.Path, e.ID = dir.Path, dir.ID
 			e.Text = fmt.Sprintf("process %d (%s) of user %d belongs to %s but holds %s of device %s past its limits",
 				key.PID, s.Comm, uid,
-				node.Path, units.FormatSize(p.Memory), d.Short())
+				dir.Path, units.FormatSize(p.Memory), d.Short())
 		}
 	}
 	w.daemon.journal.emit(e)
@@ -133,12 +133,12 @@ func (w *police) compare(d *device, all map[uint64][]user) {
 		for _, u := range users {
 			sum += u.memory
 		}
-		node, ok := w.daemon.tree.ByID(id)
+		dir, ok := w.daemon.tree.ByID(id)
 		account, kept := w.daemon.usageOf(id)[d.UUID]
 		if !ok || !kept {
 			continue
 		}
-		e, _ := node.Device(d.Identity())
+		e, _ := dir.Device(d.Identity())
 		limit, limited := e.MemoryMax.Limit()
 		overLimit := limited && sum > limit && sum-limit > tolerance(limit)
 		// The accounts of an lgpu whose clients have not come back after a restart are with them.
@@ -151,7 +151,7 @@ func (w *police) compare(d *device, all map[uint64][]user) {
 		if d.overruns[id]++; d.overruns[id] != sightings {
 			continue
 		}
-		w.overrun(d, node, users, sum, account.Used, limit, overLimit)
+		w.overrun(d, dir, users, sum, account.Used, limit, overLimit)
 	}
 	for id := range d.overruns {
 		if all[id] == nil {
@@ -161,9 +161,9 @@ func (w *police) compare(d *device, all map[uint64][]user) {
 }
 
 // overrun reports an lgpu that uses too much, and its client that does most of it.
-func (w *police) overrun(d *device, node limits.Node, users []user, sum, account, limit uint64, overLimit bool) {
+func (w *police) overrun(d *device, dir limits.Directory, users []user, sum, account, limit uint64, overLimit bool) {
 	excess := func(u user) uint64 {
-		record, _ := w.daemon.lgpus.record(node.ID)
+		record, _ := w.daemon.lgpus.record(dir.ID)
 		if i := slices.Index(record.Devices, d.UUID); i >= 0 && i < len(u.Memory) {
 			return u.memory - min(u.memory, u.Memory[i])
 		}
@@ -177,9 +177,9 @@ func (w *police) overrun(d *device, node limits.Node, users []user, sum, account
 	})
 	uuid := d.UUID
 	e := Event{
-		Kind: PoliceOverrun, Path: node.Path, ID: node.ID, Device: &uuid, PID: worst.Peer.PID, UID: worst.Peer.UID,
+		Kind: PoliceOverrun, Path: dir.Path, ID: dir.ID, Device: &uuid, PID: worst.Peer.PID, UID: worst.Peer.UID,
 		Bytes: sum,
-		Text: fmt.Sprintf("%s holds %s of device %s by the driver's count, where its own says %s", node.Path,
+		Text: fmt.Sprintf("%s holds %s of device %s by the driver's count, where its own says %s", dir.Path,
 			units.FormatSize(sum),
 			d.Short(), units.FormatSize(account)),
 	}
@@ -194,18 +194,18 @@ func (w *police) overrun(d *device, node limits.Node, users []user, sum, account
 
 // watchHigh reports lgpus that have come above their memory.high.
 func (w *police) watchHigh(d *device) {
-	for _, node := range w.daemon.tree.Nodes() {
-		e, ok := node.Device(d.Identity())
-		if !ok || w.daemon.lgpus.of(node.ID) == nil {
+	for _, dir := range w.daemon.tree.Directories() {
+		e, ok := dir.Device(d.Identity())
+		if !ok || w.daemon.lgpus.of(dir.ID) == nil {
 			continue
 		}
-		used := w.daemon.usageOf(node.ID)[d.UUID].Used
+		used := w.daemon.usageOf(dir.ID)[d.UUID].Used
 		most, limited := e.MemoryHigh.Limit()
-		if w.daemon.lgpus.rises(node.ID, d.UUID, limited && used > most) {
+		if w.daemon.lgpus.rises(dir.ID, d.UUID, limited && used > most) {
 			uuid := d.UUID
 			w.daemon.journal.emit(Event{
-				Kind: MemoryHigh, Path: node.Path, ID: node.ID, Device: &uuid, Bytes: used,
-				Text: fmt.Sprintf("%s uses %s of device %s, above its memory.high of %s", node.Path,
+				Kind: MemoryHigh, Path: dir.Path, ID: dir.ID, Device: &uuid, Bytes: used,
+				Text: fmt.Sprintf("%s uses %s of device %s, above its memory.high of %s", dir.Path,
 					units.FormatSize(used), d.Short(),
 					units.FormatSize(most)),
 			})

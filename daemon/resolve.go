@@ -27,7 +27,7 @@ var _ tenant.Resolver = (*resolver)(nil)
 // bound to, or within that the lgpu of the nearest launcher or client that the process descends from. So a process that
 // is confined by its cgroup cannot leave by starting an lgpu of its own elsewhere. Outside of bound cgroups descent
 // decides.
-func (r *resolver) owner(e tenant.Evidence) (limits.Node, bool) {
+func (r *resolver) owner(e tenant.Evidence) (limits.Directory, bool) {
 	descent, descends := r.descent(e)
 	path, bound := r.daemon.tree.Bound(cgroupText(e.Cgroups))
 	if !bound {
@@ -36,8 +36,8 @@ func (r *resolver) owner(e tenant.Evidence) (limits.Node, bool) {
 	if descends && within(descent.Path, path) {
 		return descent, true
 	}
-	node, err := r.daemon.tree.Node(path)
-	return node, err == nil
+	dir, err := r.daemon.tree.Directory(path)
+	return dir, err == nil
 }
 
 // within reports whether a path is another or below it.
@@ -46,7 +46,7 @@ func within(path, ancestor string) bool {
 }
 
 // descent finds the lgpu of the nearest ancestor that is a launcher or a client.
-func (r *resolver) descent(e tenant.Evidence) (limits.Node, bool) {
+func (r *resolver) descent(e tenant.Evidence) (limits.Directory, bool) {
 	launchers := r.daemon.lgpus.launchers()
 	for _, a := range e.Ancestors {
 		// A client that has become a launcher, by exec, is still on record as a client of where it was.
@@ -58,32 +58,32 @@ func (r *resolver) descent(e tenant.Evidence) (limits.Node, bool) {
 			return r.daemon.tree.ByID(id)
 		}
 	}
-	return limits.Node{}, false
+	return limits.Directory{}, false
 }
 
 // Resolve implements tenant.Resolver.
 func (r *resolver) Resolve(e tenant.Evidence) (uint64, error) {
-	node, ok := r.owner(e)
+	dir, ok := r.owner(e)
 	if !ok {
 		return 0, refusal(unix.EPERM, "process %d descends from no lgpu and is in no cgroup of one; start it by: "+
 			"lgpu run -- COMMAND", e.PID)
 	}
-	if r.daemon.lgpus.ready(node.ID) {
-		return node.ID, nil
+	if r.daemon.lgpus.ready(dir.ID) {
+		return dir.ID, nil
 	}
 	if err := r.daemon.presence.left(); err != nil {
 		return 0, err
 	}
 	for attempt := 0; ; attempt++ {
-		err := r.adopt(node)
+		err := r.adopt(dir)
 		if err == nil {
-			return node.ID, nil
+			return dir.ID, nil
 		}
 		if errors.Is(err, errAgain) && attempt < adoptions {
 			continue
 		}
 		if errors.Is(err, errAgain) {
-			return 0, refusal(unix.EAGAIN, "the devices of %s change their modes all the time", node.Path)
+			return 0, refusal(unix.EAGAIN, "the devices of %s change their modes all the time", dir.Path)
 		}
 		var refused *tenant.Refusal
 		var errno syscall.Errno // a limits.Error's, or that of a device in another mode
@@ -106,12 +106,12 @@ func refusal(errno syscall.Errno, format string, args ...any) error {
 const firstClient = time.Second
 
 // adopt activates an lgpu for a process whose cgroup is bound to it.
-func (r *resolver) adopt(node limits.Node) error {
-	if node.Path == limits.Root || len(node.Children) > 0 {
+func (r *resolver) adopt(dir limits.Directory) error {
+	if dir.Path == limits.Root || len(dir.Children) > 0 {
 		return refusal(unix.EBUSY, "the group %s has no processes of its own; start this one by: "+
-			"lgpu run --group %[1]s -- COMMAND", node.Path)
+			"lgpu run --group %[1]s -- COMMAND", dir.Path)
 	}
-	shape, err := r.shapeFor(node)
+	shape, err := r.shapeFor(dir)
 	if err != nil {
 		return err
 	}
@@ -124,10 +124,10 @@ func (r *resolver) adopt(node limits.Node) error {
 	}
 	devices := r.daemon.inventory.usable(shape)
 	if len(devices) == 0 {
-		return refusal(unix.ENODEV, "%s: this machine has no device", node.Path)
+		return refusal(unix.ENODEV, "%s: this machine has no device", dir.Path)
 	}
 	uuids := uuidsOf(devices)
-	if record, _ := r.daemon.lgpus.record(node.ID); len(record.Devices) > 0 {
+	if record, _ := r.daemon.lgpus.record(dir.ID); len(record.Devices) > 0 {
 		uuids = record.Devices
 	}
 	ctx, cancel := context.WithTimeout(r.daemon.ctx, modeTime)
@@ -143,9 +143,9 @@ func (r *resolver) adopt(node limits.Node) error {
 	}
 	r.daemon.lgpus.life.Lock()
 	defer r.daemon.lgpus.life.Unlock()
-	l := r.daemon.lgpus.of(node.ID)
+	l := r.daemon.lgpus.of(dir.ID)
 	if l == nil {
-		l = declared(node.ID)
+		l = declared(dir.ID)
 	}
 	if l.machine.State.Ready() { // another process was faster
 		return nil
@@ -162,8 +162,8 @@ func (r *resolver) adopt(node limits.Node) error {
 
 // shapeFor returns the software GPU that an lgpu is for, or nothing where that is the machine's own devices. One that
 // says nothing of it, on a machine without devices, is for the only software GPU that there is.
-func (r *resolver) shapeFor(node limits.Node) (string, error) {
-	if record, _ := r.daemon.lgpus.record(node.ID); len(record.Devices) > 0 || record.Sim != "" {
+func (r *resolver) shapeFor(dir limits.Directory) (string, error) {
+	if record, _ := r.daemon.lgpus.record(dir.ID); len(record.Devices) > 0 || record.Sim != "" {
 		return record.Sim, nil
 	}
 	if len(r.daemon.inventory.usable("")) > 0 {
@@ -172,7 +172,7 @@ func (r *resolver) shapeFor(node limits.Node) (string, error) {
 	r.daemon.inventory.mu.Lock()
 	defer r.daemon.inventory.mu.Unlock()
 	if len(r.daemon.inventory.sims) > 1 {
-		return "", refusal(unix.ENODEV, "%s: there are several software GPUs; say which by: lgpu create --sim", node.Path)
+		return "", refusal(unix.ENODEV, "%s: there are several software GPUs; say which by: lgpu create --sim", dir.Path)
 	}
 	for shape := range r.daemon.inventory.sims {
 		return shape, nil

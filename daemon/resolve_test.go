@@ -23,7 +23,7 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// Who belongs to which lgpu: cgroups first, but a launcher below the bound node is nearer; else descent.
+// Who belongs to which lgpu: cgroups first, but a launcher below the bound directory is nearer; else descent.
 func TestResolve(t *testing.T) {
 	r := start(t, Config{})
 	for _, at := range []string{"/bound", "/group", "/elsewhere"} {
@@ -47,7 +47,7 @@ func TestResolve(t *testing.T) {
 		return tenant.Process{PID: pid, Start: s.Start}
 	}
 	within, beyond := process(inside.Process.Pid), process(outside.Process.Pid)
-	bound, err := r.Tree().Node("/bound")
+	bound, err := r.Tree().Directory("/bound")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestResolve(t *testing.T) {
 		t.Errorf("the lgpu of the bound cgroup has %+v", l)
 	}
 	// Nobody came, so it is out of use again, and stays.
-	for slices.ContainsFunc(r.Snapshot().Nodes, func(n NodeState) bool {
+	for slices.ContainsFunc(r.Snapshot().Directories, func(n Directory) bool {
 		return n.Path == "/bound" &&
 			r.Tree().Users("/bound") > 0
 	}) {
@@ -132,7 +132,7 @@ func TestNoEscape(t *testing.T) {
 	}
 }
 
-// A launcher in a bound cgroup stays below the node. This process makes itself one.
+// A launcher in a bound cgroup stays below the directory. This process makes itself one.
 func TestConfine(t *testing.T) {
 	r := start(t, Config{})
 	if err := r.Tree().Mkdir("/team", 0, 0); err != nil {

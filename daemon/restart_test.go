@@ -53,7 +53,7 @@ func TestRestart(t *testing.T) {
 	client := tenant.Client{LGPU: used.ID, Peer: tenant.Peer{Process: tenant.Process{PID: 4711}}}
 	r = start(t, Config{Dir: dir, Reattach: time.Millisecond}, client)
 	events := r.events(t)
-	if _, err := r.Tree().Node(dies.Path); err == nil {
+	if _, err := r.Tree().Directory(dies.Path); err == nil {
 		if e := events.await(t, LgpuRemoved); e.Path != dies.Path {
 			t.Errorf("%s was removed", e.Path)
 		}
@@ -68,13 +68,13 @@ func TestRestart(t *testing.T) {
 	if err := again.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Tree().Node(lives.Path); err == nil {
+	if _, err := r.Tree().Directory(lives.Path); err == nil {
 		t.Error("the lgpu stays after its hold")
 	}
 	r.stop()
 
 	r = start(t, Config{Dir: dir})
-	if n, err := r.Tree().Node("/g"); err != nil || n.UID != 5 {
+	if n, err := r.Tree().Directory("/g"); err != nil || n.UID != 5 {
 		t.Errorf("the group: %+v, %v", n, err)
 	}
 }

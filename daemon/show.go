@@ -39,17 +39,17 @@ func (n *Daemon) Snapshot() Snapshot {
 	clients := n.tenants.Clients()
 	s := Snapshot{At: time.Now(), Daemon: n.info(), Devices: n.showDevices(clients)}
 	shares := n.shares()
-	nodes := n.tree.Nodes()
-	index := make(map[uint64]int, len(nodes))
-	s.Nodes = make([]NodeState, len(nodes))
-	for i, node := range nodes {
-		index[node.ID] = i
-		s.Nodes[i] = n.showNode(node, shares, clients)
+	dirs := n.tree.Directories()
+	index := make(map[uint64]int, len(dirs))
+	s.Directories = make([]Directory, len(dirs))
+	for i, dir := range dirs {
+		index[dir.ID] = i
+		s.Directories[i] = n.showDirectory(dir, shares, clients)
 	}
 	// Children come after their parents, so from the last to the first each is complete when it is added to its parent.
-	for i := len(nodes) - 1; i > 0; i-- {
-		if parent, ok := index[nodes[i].Parent]; ok {
-			s.Nodes[parent].addUse(s.Nodes[i])
+	for i := len(dirs) - 1; i > 0; i-- {
+		if parent, ok := index[dirs[i].Parent]; ok {
+			s.Directories[parent].addUse(s.Directories[i])
 		}
 	}
 	return s
@@ -104,39 +104,39 @@ func (n *Daemon) showDevices(clients []tenant.Client) []Device {
 	return out
 }
 
-// showNode shows a node with what its own processes use.
-func (n *Daemon) showNode(node limits.Node, shares map[place]dispatch.Share, clients []tenant.Client) NodeState {
-	s := NodeState{
-		Path: node.Path, ID: node.ID, Kind: KindGroup, Persistent: !node.Temporary, State: StateIdle, Gang: node.Gang,
-		Cgroups: node.Cgroups, HostMax: node.HostMax,
+// showDirectory shows a directory with what its own processes use.
+func (n *Daemon) showDirectory(dir limits.Directory, shares map[place]dispatch.Share, clients []tenant.Client) Directory {
+	s := Directory{
+		Path: dir.Path, ID: dir.ID, Kind: KindGroup, Persistent: !dir.Temporary, State: StateIdle, Gang: dir.Gang,
+		Cgroups: dir.Cgroups, HostMax: dir.HostMax,
 	}
-	if node.Path != limits.Root {
-		s.Name = nameOf(node.Path)
+	if dir.Path != limits.Root {
+		s.Name = nameOf(dir.Path)
 	}
 	var mine []gpu.UUID
-	if record, known := n.lgpus.record(node.ID); known {
-		mine = devicesOf(node, record)
+	if record, known := n.lgpus.record(dir.ID); known {
+		mine = devicesOf(dir, record)
 		s.Created = record.Created
-		s.Launchers = n.lgpus.launchersOf(node.ID)
+		s.Launchers = n.lgpus.launchersOf(dir.ID)
 		if mine != nil {
 			s.Kind = KindLgpu
 		}
-		if used, err := n.tenants.Usage(node.ID); err == nil {
+		if used, err := n.tenants.Usage(dir.ID); err == nil {
 			s.HostUsed = used.Host
 		}
 	}
-	uses := n.usageOf(node.ID)
-	for _, d := range n.shown(node, mine) {
-		use, share := uses[d.Device], shares[place{node.ID, d.Device}]
+	uses := n.usageOf(dir.ID)
+	for _, d := range n.shown(dir, mine) {
+		use, share := uses[d.Device], shares[place{dir.ID, d.Device}]
 		d.MemoryUsed, d.MemoryPeak, d.MemoryGranted = use.Used, use.Peak, fromRegion(use.Granted)
 		d.Busy, d.Launches = use.Busy, use.Launches
-		t := n.timeOn(node.ID, d.Device, share, clients)
+		t := n.timeOn(dir.ID, d.Device, share, clients)
 		d.Asked, d.Delivered, d.Measured, d.State = t.asked, t.delivered, t.measured, t.state
 		s.State = busier(s.State, d.State)
 		s.Devices = append(s.Devices, d)
 	}
 	for _, c := range clients {
-		if c.LGPU == node.ID {
+		if c.LGPU == dir.ID {
 			s.Clients = append(s.Clients, Client{
 				PID: c.Peer.PID, UID: c.Peer.UID, Comm: c.Peer.Comm, Since: c.Joined, Index: c.Index, Linked: c.Linked,
 				Host: c.Host, Memory: c.Memory,
@@ -146,31 +146,31 @@ func (n *Daemon) showNode(node limits.Node, shares map[place]dispatch.Share, cli
 	return s
 }
 
-// devicesOf are those that a node's own processes have or had, nil where it is none of an lgpu: a node that has others
-// below it is a group, whatever once ran in it.
-func devicesOf(node limits.Node, record store.Lgpu) []gpu.UUID {
-	if len(node.Children) > 0 {
+// devicesOf are those that a directory's own processes have or had, nil where it is none of an lgpu: a directory that
+// has others below it is a group, whatever once ran in it.
+func devicesOf(dir limits.Directory, record store.Lgpu) []gpu.UUID {
+	if len(dir.Children) > 0 {
 		return nil
 	}
 	return record.Devices
 }
 
-// shown are the limits of a node for the devices that it has: those of an lgpu in their order, a group's all.
-func (n *Daemon) shown(node limits.Node, mine []gpu.UUID) []NodeDevice {
-	var out []NodeDevice
+// shown are the limits of a directory for the devices that it has: those of an lgpu in their order, a group's all.
+func (n *Daemon) shown(dir limits.Directory, mine []gpu.UUID) []DeviceUse {
+	var out []DeviceUse
 	all := n.inventory.present()
-	for i, e := range node.Devices {
+	for i, e := range dir.Devices {
 		uuid, err := gpu.ParseUUID(e.Device)
 		at := slices.IndexFunc(all, func(d *device) bool { return d.UUID == uuid })
 		if err != nil || at < 0 || mine != nil && !slices.Contains(mine, uuid) {
 			continue
 		}
-		out = append(out, NodeDevice{
-			Device: uuid, Key: all[at].Key(), State: StateIdle, Requested: node.Requests[i], Effective: e,
+		out = append(out, DeviceUse{
+			Device: uuid, Key: all[at].Key(), State: StateIdle, Requested: dir.Requests[i], Effective: e,
 			Named: n.modes.Mode(uuid) == mps.Spatial,
 		})
 	}
-	slices.SortStableFunc(out, func(a, b NodeDevice) int {
+	slices.SortStableFunc(out, func(a, b DeviceUse) int {
 		return slices.Index(mine, a.Device) - slices.Index(mine,
 			b.Device)
 	})
@@ -187,7 +187,7 @@ func busier(a, b string) string {
 }
 
 // addUse adds what a child uses.
-func (s *NodeState) addUse(child NodeState) {
+func (s *Directory) addUse(child Directory) {
 	s.HostUsed += child.HostUsed
 	s.State = busier(s.State, child.State)
 	for _, c := range child.Devices {

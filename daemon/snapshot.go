@@ -9,10 +9,10 @@ import (
 
 // Snapshot is the state of the daemon at one moment: plain values that nobody changes afterwards.
 type Snapshot struct {
-	At      time.Time
-	Daemon  Info
-	Devices []Device    // in the order of their index, software GPUs last
-	Nodes   []NodeState // parents before children, children by name; the first is the root
+	At          time.Time
+	Daemon      Info
+	Devices     []Device    // in the order of their index, software GPUs last
+	Directories []Directory // parents before children, children by name; the first is the root
 }
 
 // Info says who answers.
@@ -52,7 +52,7 @@ type DeviceProcess struct {
 	Path        string // of the lgpu that it is a client of; empty for a stranger
 }
 
-// Kinds of nodes.
+// Kinds of directories.
 const (
 	KindGroup = "group" // may have children
 	KindLgpu  = "lgpu"  // has or had processes; a leaf
@@ -66,8 +66,8 @@ const (
 	StateDraining = "draining" // its turn is over, its work not yet
 )
 
-// NodeState is one node of the tree: a group, or an lgpu.
-type NodeState struct {
+// Directory is one of the tree: a group, or an lgpu.
+type Directory struct {
 	Path       string // from the root "/"
 	Name       string // last part of Path; empty for the root
 	ID         uint64
@@ -79,13 +79,14 @@ type NodeState struct {
 	Cgroups    []string
 	HostMax    limits.Bytes // of page-locked host memory, as asked for
 	HostUsed   uint64
-	Devices    []NodeDevice
+	Devices    []DeviceUse
 	Clients    []Client
 	Launchers  []Launcher
 }
 
-// NodeDevice is what a node may use and uses of one device. For a group the used amounts are sums over its subtree.
-type NodeDevice struct {
+// DeviceUse is what a group or an lgpu may use and uses of one device. For a group the used amounts are sums over its
+// subtree.
+type DeviceUse struct {
 	Device    gpu.UUID
 	Key       string // how lgpu files name the device
 	Requested limits.Limits
@@ -109,10 +110,10 @@ type Client struct {
 	UID    uint32
 	Comm   string
 	Since  time.Time // when it registered
-	Index  int       // its slot in the lgpu
+	Index  int       // its client index in the lgpu
 	Linked bool      // it has a connection now; one that has not is about to find this daemon
 	Host   uint64    // bytes of page-locked host memory
-	Memory []uint64  // bytes, for each of the NodeState's Devices
+	Memory []uint64  // bytes, for each of the Directory's Devices
 }
 
 // Launcher is a process that holds an lgpu, such as lgpu run.

@@ -82,7 +82,7 @@ func TestStrangerOnDevice(t *testing.T) {
 		d := s.Devices[0]
 		// The driver's figures are of its last look, those of the lgpu of now.
 		seen := slices.ContainsFunc(d.Processes, func(p DeviceProcess) bool { return p.PID == joined.PID && p.Memory >= 48<<20 })
-		if len(d.Processes) == 2 && seen && s.Nodes[1].Devices[0].MemoryUsed >= 48<<20 {
+		if len(d.Processes) == 2 && seen && s.Directories[1].Devices[0].MemoryUsed >= 48<<20 {
 			for _, p := range d.Processes {
 				if p.PID == joined.PID && p.Path != h.Path || p.PID == stranger.Process.Pid &&
 					p.Path != "" {

@@ -40,7 +40,7 @@ type place struct {
 }
 
 // sharesAge is how old the answer of shares may be: the figures are means of a second, and a reader of one file asks
-// for those of every node below.
+// for those of every directory below.
 const sharesAge = 20 * time.Millisecond
 
 // shares returns what every lgpu on every device is entitled to and gets. Callers do not change the map.
@@ -57,8 +57,8 @@ func (n *Daemon) shares() map[place]dispatch.Share {
 	return n.sharesNow
 }
 
-// usageOf returns what an lgpu uses of each of its devices, and used before; nothing for other nodes. Whatever its
-// tenant has written, it is no more than the device has.
+// usageOf returns what an lgpu uses of each of its devices, and used before; nothing for other directories. Whatever
+// its tenant has written, it is no more than the device has.
 func (n *Daemon) usageOf(id uint64) map[gpu.UUID]region.DeviceUse {
 	l := n.lgpus.of(id)
 	if l == nil {

@@ -404,7 +404,7 @@ func (d *daemonOptions) serve(ctx context.Context, stop func(), config daemon.Co
 	return err
 }
 
-// open opens the node. A daemon that was started by need waits for one that is leaving; it returns nil if another
+// open opens the daemon. A daemon that was started by need waits for one that is leaving; it returns nil if another
 // serves.
 func (d *daemonOptions) open(ctx context.Context, config daemon.Config, socket string) (*daemon.Daemon, error) {
 	deadline := time.Now().Add(succession)
@@ -469,7 +469,7 @@ func (d *daemonOptions) faces(n *daemon.Daemon, config daemon.Config) ([]func(co
 	return faces, nil
 }
 
-// write writes files of a node, all of them or none.
+// write writes files of a directory, all of them or none.
 func write(n *daemon.Daemon, path string, files map[string]string) error {
 	var writes []limits.Assignment
 	for name, text := range files {

@@ -146,7 +146,7 @@ func figures(d *api.DeviceUse) []string {
 	return []string{units.FormatSize(d.GetMemoryUsed()), memoryMax, share, computeMax}
 }
 
-// indented is a node's name behind a space for each group that it is in; a group's ends with a slash.
+// indented is a directory's name behind a space for each group that it is in; a group's ends with a slash.
 func indented(n *api.Directory) string {
 	if n.GetPath() == rootPath {
 		return rootPath

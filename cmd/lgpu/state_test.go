@@ -52,7 +52,7 @@ func (s service) Snapshot(context.Context, *api.SnapshotRequest) (*api.Snapshot,
 }
 
 func (s service) List(_ context.Context, r *api.ListRequest) (*api.Listing, error) {
-	for _, n := range s.snapshot.Nodes {
+	for _, n := range s.snapshot.Directories {
 		if n.Path == r.GetPath() {
 			return &api.Listing{}, nil
 		}
@@ -72,10 +72,10 @@ func machine() daemon.Snapshot {
 			Mode:   "temporal", Healthy: true, MemoryUsed: 7 << 30, Utilisation: 25, MemoryUtilisation: -1,
 			Processes: []daemon.DeviceProcess{{PID: 99, Comm: "blender", Memory: 1 << 30, Utilisation: -1}},
 		}},
-		Nodes: []daemon.NodeState{
+		Directories: []daemon.Directory{
 			{Path: "/", ID: 1, Kind: daemon.KindGroup, Persistent: true, State: daemon.StateRunning},
 			{Path: "/full", Name: "full", ID: 2, Kind: daemon.KindLgpu, State: daemon.StateRunning, HostMax: limits.AtMost(1 << 30),
-				Devices: []daemon.NodeDevice{{
+				Devices: []daemon.DeviceUse{{
 					Device: uuid, Key: "195:0", State: daemon.StateRunning, MemoryUsed: 5 << 30, MemoryPeak: 6 << 30,
 					MemoryGranted: limits.AtMost(8 << 30), Busy: time.Second, Launches: 7, Asked: 2550, Delivered: 2400, Measured: true,
 					Requested: limits.Limits{Count: &count, Weight: 300, Priority: &latency, ComputeMax: &share, ComputeMin: &least,
@@ -84,7 +84,7 @@ func machine() daemon.Snapshot {
 						MemoryMax: limits.AtMost(8 << 30)},
 				}},
 				Clients: []daemon.Client{{PID: 812, UID: 1000, Comm: "python", Since: at, Memory: []uint64{5 << 30}}}},
-			{Path: "/none", Name: "none", ID: 3, Kind: daemon.KindLgpu, State: daemon.StateIdle, Devices: []daemon.NodeDevice{{
+			{Path: "/none", Name: "none", ID: 3, Kind: daemon.KindLgpu, State: daemon.StateIdle, Devices: []daemon.DeviceUse{{
 				Device: uuid, Key: "195:0", State: daemon.StateIdle,
 				Effective: limits.Effective{Bits: list.Upto(132), Whole: true, ComputeMax: 10000, Weight: 100}}}},
 		},

@@ -199,7 +199,7 @@ this user.`,
 	return c
 }
 
-// makeParents makes the groups above the node at p that do not exist.
+// makeParents makes the groups above the directory at p that do not exist.
 func makeParents(c *cobra.Command, conn *api.Conn, p string) error {
 	var missing []string
 	for parent := path.Dir(p); parent != rootPath; parent = path.Dir(parent) {
@@ -252,7 +252,7 @@ was removed before it stays removed.`,
 	return c
 }
 
-// remove removes the node at p, and if recursive is set those below it before. The root itself stays.
+// remove removes the directory at p, and if recursive is set those below it before. The root itself stays.
 func remove(ctx context.Context, conn *api.Conn, p string, recursive bool) error {
 	if recursive {
 		list, err := conn.List(ctx, &api.ListRequest{Path: p})

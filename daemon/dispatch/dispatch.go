@@ -42,7 +42,7 @@ type Slice struct {
 type Params struct {
 	Parent   uint64
 	Weight   uint32
-	Cap, Min map[gpu.UUID]uint32
+	Max, Min map[gpu.UUID]uint32
 	Class    schedule.Class
 	Latency  bool
 	Gang     string
@@ -216,10 +216,10 @@ func (r *Runner) Set(id uint64, p Params) error {
 	defer r.mu.Unlock()
 	s := schedule.Params{
 		Parent: schedule.ID(p.Parent), Weight: p.Weight, Class: p.Class, Latency: p.Latency, Gang: p.Gang,
-		Cap: make(map[schedule.Device]uint32, len(p.Cap)), Min: make(map[schedule.Device]uint32, len(p.Min)),
+		Max: make(map[schedule.Device]uint32, len(p.Max)), Min: make(map[schedule.Device]uint32, len(p.Min)),
 	}
-	for uuid, v := range p.Cap {
-		s.Cap[r.number(uuid)] = max(v, 1) // a cap of 0 is refused in the process itself
+	for uuid, v := range p.Max {
+		s.Max[r.number(uuid)] = max(v, 1) // a maximum of 0 is refused in the process itself
 	}
 	for uuid, v := range p.Min {
 		s.Min[r.number(uuid)] = v

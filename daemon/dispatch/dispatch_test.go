@@ -20,10 +20,11 @@ type fake struct {
 	mu      sync.Mutex
 	busy    uint64
 	beats   int
-	news    chan protocol.Message
+	news    chan heard
 	granted bool
 	free    bool
 	serial  uint64
+	opened  time.Time // when the last Open came
 }
 
 func (f *fake) LGPU() uint64   { return f.lgpu }
@@ -59,7 +60,18 @@ func (f *fake) Send(m protocol.Message) {
 	default:
 		f.free, f.granted, f.serial = false, true, m.Serial
 	}
-	f.news <- m
+	late := m.Kind == protocol.Close && !f.opened.IsZero() && time.Since(f.opened) > slice
+	if m.Kind == protocol.Open {
+		f.opened = time.Now()
+	}
+	f.news <- heard{m, late}
+}
+
+// heard is a message. A Close is late if the slice is over: on a busy machine a test may take that long where it
+// expects none.
+type heard struct {
+	protocol.Message
+	late bool
 }
 
 // work keeps the device busy.
@@ -87,27 +99,38 @@ func (f *fake) closed(flags uint32) protocol.Message {
 // expect waits for the next message, which must be of that kind.
 func (f *fake) expect(t *testing.T, kind uint16) protocol.Message {
 	t.Helper()
-	select {
-	case m := <-f.news:
-		if m.Kind != kind {
-			t.Fatalf("lgpu %d was told %+v; want kind %d", f.lgpu, m, kind)
+	for end := time.After(10 * time.Second); ; {
+		select {
+		case m := <-f.news:
+			if m.Kind == kind {
+				return m.Message
+			}
+			if !m.late {
+				t.Fatalf("lgpu %d was told %+v; want kind %d", f.lgpu, m, kind)
+			}
+		case <-end:
+			t.Fatalf("lgpu %d was told nothing; want kind %d", f.lgpu, kind)
 		}
-		return m
-	case <-time.After(10 * time.Second):
-		t.Fatalf("lgpu %d was told nothing; want kind %d", f.lgpu, kind)
 	}
-	return protocol.Message{}
 }
 
 // quiet checks that nothing has been said.
 func (f *fake) quiet(t *testing.T) {
 	t.Helper()
-	select {
-	case m := <-f.news:
-		t.Fatalf("lgpu %d was told %+v; want nothing", f.lgpu, m)
-	default:
+	for {
+		select {
+		case m := <-f.news:
+			if !m.late {
+				t.Fatalf("lgpu %d was told %+v; want nothing", f.lgpu, m)
+			}
+		default:
+			return
+		}
 	}
 }
+
+// slice is how long an lgpu has the device while another waits.
+const slice = 10 * time.Millisecond
 
 type rig struct {
 	*Runner
@@ -119,7 +142,7 @@ func newRig(t *testing.T, params map[uint64]Params) rig {
 	t.Helper()
 	r := rig{t: t, slices: make(chan Slice, 1000)}
 	var err error
-	r.Runner, err = New(Config{Options: schedule.Options{Slice: 10e6}, Slice: func(s Slice) { r.slices <- s }})
+	r.Runner, err = New(Config{Options: schedule.Options{Slice: int64(slice)}, Slice: func(s Slice) { r.slices <- s }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,12 +156,12 @@ func newRig(t *testing.T, params map[uint64]Params) rig {
 }
 
 func (r rig) seat(lgpu uint64) *fake {
-	f := &fake{lgpu: lgpu, uuid: card, news: make(chan protocol.Message, 100)}
+	f := &fake{lgpu: lgpu, uuid: card, news: make(chan heard, 100)}
 	r.attach(f, protocol.Message{Kind: protocol.Gate})
 	return f
 }
 
-// Alone and without a cap a gate is free; when another comes it is closed, and they take turns.
+// Alone and without a maximum a gate is free; when another comes it is closed, and they take turns.
 func TestFreeUntilShared(t *testing.T) {
 	r := newRig(t, map[uint64]Params{1: {}, 2: {}})
 	a := r.seat(1)
@@ -223,8 +246,8 @@ func TestProcessesShareAGrant(t *testing.T) {
 
 // A client that had work in flight when the daemon came is not charged for it, and asks like any other after it.
 func TestReconnect(t *testing.T) {
-	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: 5000}}})
-	a := &fake{lgpu: 1, uuid: card, news: make(chan protocol.Message, 100), granted: true}
+	r := newRig(t, map[uint64]Params{1: {Max: map[gpu.UUID]uint32{card: 5000}}})
+	a := &fake{lgpu: 1, uuid: card, news: make(chan heard, 100), granted: true}
 	r.attach(a, protocol.Message{Kind: protocol.Gate, Flags: protocol.FlagRunning})
 	a.quiet(t)
 	r.closed(a, a.closed(protocol.FlagWaiting))
@@ -238,7 +261,7 @@ func TestReconnect(t *testing.T) {
 
 // On a device in spatial mode every gate is free, and the mode stays while an lgpu is there.
 func TestSpatial(t *testing.T) {
-	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: 5000}}, 2: {}})
+	r := newRig(t, map[uint64]Params{1: {Max: map[gpu.UUID]uint32{card: 5000}}, 2: {}})
 	if err := r.SetDevice(card, true, schedule.Options{}); err != nil {
 		t.Fatal(err)
 	}
@@ -255,9 +278,9 @@ func TestSpatial(t *testing.T) {
 	}
 }
 
-// A cap holds by the clock: an lgpu alone on its device gets its cap, and a changed cap at once.
+// A maximum holds by the clock: an lgpu alone on its device gets its maximum, and a changed maximum at once.
 func TestCapAlone(t *testing.T) {
-	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: 2000}}})
+	r := newRig(t, map[uint64]Params{1: {Max: map[gpu.UUID]uint32{card: 2000}}})
 	a := r.seat(1)
 	start := time.Now()
 	r.want(a)
@@ -277,7 +300,7 @@ func TestCapAlone(t *testing.T) {
 
 // A client that waits for its turn sees that the daemon lives, however long it waits.
 func TestBeats(t *testing.T) {
-	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: 1}}})
+	r := newRig(t, map[uint64]Params{1: {Max: map[gpu.UUID]uint32{card: 1}}})
 	waits := r.seat(1)
 	r.want(waits)
 	waits.expect(t, protocol.Open)
@@ -303,7 +326,7 @@ func TestBeats(t *testing.T) {
 func TestChargeAfterHang(t *testing.T) {
 	const limit, burst, used = 5000, int64(20e6), 200 * time.Millisecond
 	began := now()
-	r := newRig(t, map[uint64]Params{1: {Cap: map[gpu.UUID]uint32{card: limit}}})
+	r := newRig(t, map[uint64]Params{1: {Max: map[gpu.UUID]uint32{card: limit}}})
 	f := r.seat(1)
 	r.want(f)
 	f.expect(t, protocol.Open)
@@ -315,7 +338,7 @@ func TestChargeAfterHang(t *testing.T) {
 	f.work(used)
 	r.mu.Unlock()
 	r.gone(f)
-	again := &fake{lgpu: 1, uuid: card, busy: f.Busy(), news: make(chan protocol.Message, 100)}
+	again := &fake{lgpu: 1, uuid: card, busy: f.Busy(), news: make(chan heard, 100)}
 	r.attach(again, protocol.Message{Kind: protocol.Gate, Flags: protocol.FlagRunning})
 	r.closed(again, again.closed(protocol.FlagWaiting))
 	again.expect(t, protocol.Open)

@@ -23,9 +23,9 @@ type family struct {
 
 // Label sets.
 var (
-	ofDevice     = []string{"device", "index"}
-	ofNode       = []string{"path", "kind"}
-	ofNodeDevice = []string{"path", "kind", "device"}
+	ofDevice          = []string{"device", "index"}
+	ofDirectory       = []string{"path", "kind"}
+	ofDirectoryDevice = []string{"path", "kind", "device"}
 )
 
 // families are all lgpu_* metrics, in the order of docs/metrics.md.
@@ -58,8 +58,8 @@ var (
 	daemonStart    = gauge("lgpu_daemon_start_time_seconds", "When the daemon started, in seconds since 1970.")
 	daemonRestarts = counter("lgpu_daemon_restarts_total", "Daemons that took over the state of one before.")
 	events         = counter("lgpu_events_total", "What happened since the daemon started, by kind.", "kind")
-	nodes          = gauge("lgpu_nodes", "Nodes of the tree.", "kind")
-	nodesOmitted   = gauge("lgpu_nodes_omitted", "Nodes without metrics of their own, because there are too many.")
+	nodes          = gauge("lgpu_nodes", "Groups and lgpus in the tree.", "kind")
+	nodesOmitted   = gauge("lgpu_nodes_omitted", "Groups and lgpus without metrics, because there are too many.")
 
 	deviceInfo = gauge("lgpu_device_info", "A device, always 1.",
 		"device", "index", "name", "key", "pci", "mode", "sim", "parent")
@@ -82,32 +82,32 @@ var (
 	slicesMissed = counter("lgpu_slices_missed_total",
 		"Slices that were not counted, because there were too many at once.")
 
-	nodeInfo    = gauge("lgpu_info", "A node of the tree, always 1.", "path", "kind", "persistent", "gang")
-	nodeClients = gauge("lgpu_clients", "Processes that use the lgpu.", ofNode...)
+	nodeInfo    = gauge("lgpu_info", "A group or lgpu, always 1.", "path", "kind", "persistent", "gang")
+	nodeClients = gauge("lgpu_clients", "Processes that use the lgpu.", ofDirectory...)
 	nodeState   = gauge("lgpu_state", "1 for the state that the lgpu is in on the device, 0 for the others.", "path",
 		"kind", "device", "state")
-	hostUsed = gauge("lgpu_host_memory_used_bytes", "Page-locked host memory in use.", ofNode...)
+	hostUsed = gauge("lgpu_host_memory_used_bytes", "Page-locked host memory in use.", ofDirectory...)
 	hostMax  = gauge("lgpu_host_max_bytes", "host.max, most page-locked host memory; absent without one.",
-		ofNode...)
-	memoryUsed    = gauge("lgpu_memory_used_bytes", "Device memory in use.", ofNodeDevice...)
-	memoryPeak    = gauge("lgpu_memory_peak_bytes", "The most device memory that was ever in use.", ofNodeDevice...)
+		ofDirectory...)
+	memoryUsed    = gauge("lgpu_memory_used_bytes", "Device memory in use.", ofDirectoryDevice...)
+	memoryPeak    = gauge("lgpu_memory_peak_bytes", "The most device memory that was ever in use.", ofDirectoryDevice...)
 	memoryGranted = gauge("lgpu_memory_granted_bytes", "Device memory that may be used without asking the daemon.",
-		ofNodeDevice...)
+		ofDirectoryDevice...)
 	memoryMax = gauge("lgpu_memory_max_bytes", "memory.max, most device memory, with the groups' above; absent without one.",
-		ofNodeDevice...)
-	computeMax = gauge("lgpu_compute_max_ratio", "compute.max, most device time, with the groups' above; 1 is no limit.", ofNodeDevice...)
-	computeMin = gauge("lgpu_compute_min_ratio", "compute.min, device time that it gets whenever it wants it.", ofNodeDevice...)
-	weight     = gauge("lgpu_weight", "lgpu.weight, against siblings.", ofNodeDevice...)
+		ofDirectoryDevice...)
+	computeMax = gauge("lgpu_compute_max_ratio", "compute.max, most device time, with the groups' above; 1 is no limit.", ofDirectoryDevice...)
+	computeMin = gauge("lgpu_compute_min_ratio", "compute.min, device time that it gets whenever it wants it.", ofDirectoryDevice...)
+	weight     = gauge("lgpu_weight", "lgpu.weight, against siblings.", ofDirectoryDevice...)
 	shareAsked = gauge("lgpu_share_asked_ratio",
-		"Part of device time that the node is entitled to now; absent where that is not measured.", ofNodeDevice...)
+		"Part of device time that it is entitled to now; absent where that is not measured.", ofDirectoryDevice...)
 	shareGiven = gauge("lgpu_share_delivered_ratio",
-		"Part of device time over the last second; absent where that is not measured.", ofNodeDevice...)
+		"Part of device time over the last second; absent where that is not measured.", ofDirectoryDevice...)
 	busy = counter("lgpu_compute_busy_seconds_total",
-		"Device time used since the lgpu was made, but for times alone without a cap.", ofNodeDevice...)
+		"Device time used since the lgpu was made, but for times alone without a cap.", ofDirectoryDevice...)
 	launches = counter("lgpu_launches_total",
-		"Launches since the lgpu was made, but for times alone without a cap.", ofNodeDevice...)
+		"Launches since the lgpu was made, but for times alone without a cap.", ofDirectoryDevice...)
 	nodeSlices = counter("lgpu_slices_total",
-		"Slices that the lgpu had; it has the device without slices while nobody else wants it.", ofNodeDevice...)
+		"Slices that the lgpu had; it has the device without slices while nobody else wants it.", ofDirectoryDevice...)
 )
 
 // kinds are shown from the start, so that the first event of a kind is a rise from zero.
@@ -173,8 +173,8 @@ func (e *emitter) daemon(s *daemon.Snapshot, c daemon.Counters) {
 		e.emit(events, float64(count[kind]), string(kind))
 	}
 	number := map[string]int{}
-	for i := range s.Nodes {
-		number[s.Nodes[i].Kind]++
+	for i := range s.Directories {
+		number[s.Directories[i].Kind]++
 	}
 	for _, kind := range []string{daemon.KindGroup, daemon.KindLgpu} {
 		e.emit(nodes, float64(number[kind]), kind)
@@ -209,7 +209,7 @@ func (e *emitter) device(d *daemon.Device) {
 	e.emit(strangersMemory, float64(held), name, index)
 }
 
-func (e *emitter) node(n *daemon.NodeState) {
+func (e *emitter) node(n *daemon.Directory) {
 	e.emit(nodeInfo, 1, n.Path, n.Kind, strconv.FormatBool(n.Persistent), n.Gang)
 	e.emit(hostUsed, float64(n.HostUsed), n.Path, n.Kind)
 	e.limit(hostMax, n.HostMax, n.Path, n.Kind)

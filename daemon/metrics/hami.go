@@ -38,7 +38,7 @@ var (
 		"Utilisation of the device's memory controller, in percent (0 to 100).", ofHost[1:])
 )
 
-func (e *emitter) hami(devices []daemon.Device, shown []*daemon.NodeState, host string) {
+func (e *emitter) hami(devices []daemon.Device, shown []*daemon.Directory, host string) {
 	size := map[string]uint64{}
 	for i := range devices {
 		d := &devices[i]

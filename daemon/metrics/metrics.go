@@ -1,7 +1,7 @@
 // Package metrics shows the daemon's state to Prometheus: as lgpu_* metrics, and on request under HAMi's names, so that
 // dashboards made for HAMi keep working. docs/metrics.md lists the names, which are promises.
 //
-//	c := metrics.New(metrics.Of(node), metrics.Options{})
+//	c := metrics.New(metrics.Of(daemon), metrics.Options{})
 //	go c.Run(ctx)
 //	http.Handle("/metrics", c.Handler())
 package metrics
@@ -21,7 +21,7 @@ import (
 	"github.com/lgpu/lgpu/daemon"
 )
 
-// Source is what metrics are made of: a node.Node.
+// Source is what metrics are made of: a *daemon.Daemon.
 type Source interface {
 	Snapshot() daemon.Snapshot
 	Counters() daemon.Counters
@@ -35,9 +35,9 @@ type Options struct {
 	HAMi bool
 	// Host is the value of HAMi's label node; the default is the host's name.
 	Host string
-	// MaxNodes bounds the number of nodes that have metrics of their own, and so the number of time series: those that
-	// stay come first, then the older ones. The default is 1000.
-	MaxNodes int
+	// MaxDirectories bounds the number of directories that have metrics of their own, and so the number of time series:
+	// those that stay come first, then the older ones. The default is 1000.
+	MaxDirectories int
 }
 
 // Collector implements prometheus.Collector. It may be used by any number of goroutines.
@@ -49,8 +49,8 @@ type Collector struct {
 
 // New returns a collector of what source shows.
 func New(source Source, o Options) *Collector {
-	if o.MaxNodes <= 0 {
-		o.MaxNodes = 1000
+	if o.MaxDirectories <= 0 {
+		o.MaxDirectories = 1000
 	}
 	if o.Host == "" {
 		if name, err := os.Hostname(); err == nil {
@@ -100,7 +100,7 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	for i := range s.Devices {
 		e.device(&s.Devices[i])
 	}
-	shown, omitted := choose(s.Nodes, c.o.MaxNodes)
+	shown, omitted := choose(s.Directories, c.o.MaxDirectories)
 	e.emit(nodesOmitted, float64(omitted))
 	for _, n := range shown {
 		e.node(n)
@@ -111,16 +111,16 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// choose returns the nodes to show, in their order, and how many more there are.
-func choose(nodes []daemon.NodeState, most int) (shown []*daemon.NodeState, omitted int) {
-	order := make([]*daemon.NodeState, len(nodes))
+// choose returns the directories to show, in their order, and how many more there are.
+func choose(nodes []daemon.Directory, most int) (shown []*daemon.Directory, omitted int) {
+	order := make([]*daemon.Directory, len(nodes))
 	for i := range nodes {
 		order[i] = &nodes[i]
 	}
 	if len(order) <= most {
 		return order, 0
 	}
-	slices.SortStableFunc(order, func(a, b *daemon.NodeState) int {
+	slices.SortStableFunc(order, func(a, b *daemon.Directory) int {
 		if a.Persistent != b.Persistent {
 			if a.Persistent {
 				return -1
@@ -130,6 +130,6 @@ func choose(nodes []daemon.NodeState, most int) (shown []*daemon.NodeState, omit
 		return a.Created.Compare(b.Created)
 	})
 	shown = order[:most]
-	slices.SortFunc(shown, func(a, b *daemon.NodeState) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(shown, func(a, b *daemon.Directory) int { return strings.Compare(a.Path, b.Path) })
 	return shown, len(order) - most
 }

@@ -87,11 +87,11 @@ func machine() *fake {
 					Mode:   "spatial", Fault: "lost", Utilisation: -1, MemoryUtilisation: -1,
 				},
 			},
-			Nodes: []daemon.NodeState{
-				{Path: "/", Kind: daemon.KindGroup, ID: 1, Persistent: true, Devices: []daemon.NodeDevice{
+			Directories: []daemon.Directory{
+				{Path: "/", Kind: daemon.KindGroup, ID: 1, Persistent: true, Devices: []daemon.DeviceUse{
 					{Device: whole, Effective: free, MemoryUsed: 7 << 30, MemoryPeak: 9 << 30, Delivered: 9000, Asked: 10000, Measured: true},
 				}},
-				{Path: "/job-7", Name: "job-7", Kind: daemon.KindLgpu, ID: 4, Gang: "g", Devices: []daemon.NodeDevice{
+				{Path: "/job-7", Name: "job-7", Kind: daemon.KindLgpu, ID: 4, Gang: "g", Devices: []daemon.DeviceUse{
 					{Device: whole, Effective: free, MemoryUsed: 1 << 30, State: daemon.StateWaiting},
 				}},
 				{Path: "/team", Name: "team", Kind: daemon.KindGroup, ID: 2, Persistent: true},
@@ -99,7 +99,7 @@ func machine() *fake {
 					Path: "/team/alice", Name: "alice", Kind: daemon.KindLgpu, ID: 3, Persistent: true,
 					HostMax: limits.AtMost(4 << 30), HostUsed: 1 << 20,
 					Clients: []daemon.Client{{PID: 812}, {PID: 813}},
-					Devices: []daemon.NodeDevice{{
+					Devices: []daemon.DeviceUse{{
 						Device: whole, Effective: capped, MemoryUsed: 6 << 30, MemoryPeak: 7 << 30, MemoryGranted: limits.AtMost(8 << 30),
 						Busy: 90 * time.Second, Launches: 12345, Asked: 2500, Delivered: 2490, Measured: true, State: daemon.StateRunning,
 					}},
@@ -230,12 +230,12 @@ func TestBounded(t *testing.T) {
 	f := machine()
 	for i := range 5000 {
 		name := fmt.Sprintf("job-%d", 10000-i)
-		f.snapshot.Nodes = append(f.snapshot.Nodes, daemon.NodeState{
+		f.snapshot.Directories = append(f.snapshot.Directories, daemon.Directory{
 			Path: "/" + name, Name: name, Kind: daemon.KindLgpu, ID: uint64(100 + i), Created: began.Add(time.Duration(i)),
-			Devices: []daemon.NodeDevice{{Device: whole}},
+			Devices: []daemon.DeviceUse{{Device: whole}},
 		})
 	}
-	got := gather(t, New(f, Options{MaxNodes: 10}))
+	got := gather(t, New(f, Options{MaxDirectories: 10}))
 	if n := strings.Count(got, "lgpu_info{"); n != 10 {
 		t.Errorf("%d nodes are shown", n)
 	}
@@ -264,7 +264,7 @@ func TestNotMeasured(t *testing.T) {
 // TestHostileText: no name that somebody chose can stop the scrape.
 func TestHostileText(t *testing.T) {
 	f := machine()
-	f.snapshot.Nodes[1].Gang = "\xff\"\n\\"
+	f.snapshot.Directories[1].Gang = "\xff\"\n\\"
 	f.snapshot.Devices[0].Name = "\xc3("
 	gather(t, New(f, Options{HAMi: true}))
 }

@@ -19,7 +19,7 @@ type turns struct {
 	missed  uint64                    // guarded by mu
 }
 
-// turn is what turns are counted by: the node's ID and the device.
+// turn is what turns are counted by: the directory's ID and the device.
 type turn struct {
 	id     uint64
 	device gpu.UUID
@@ -69,7 +69,7 @@ func (t *turns) add(slices []daemon.Slice, lost uint64) {
 }
 
 // collect emits the counts of shown lgpus and of devices, and forgets those of what is gone.
-func (t *turns) collect(e *emitter, shown []*daemon.NodeState) {
+func (t *turns) collect(e *emitter, shown []*daemon.Directory) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e.emit(slicesMissed, float64(t.missed))

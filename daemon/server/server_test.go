@@ -157,7 +157,7 @@ func TestLimitsAsMessages(t *testing.T) {
 		{List: &set, Exclusive: true},
 		{Follow: limits.FollowDefault},
 	} {
-		shown := view.Snapshot(daemon.Snapshot{Nodes: []daemon.NodeState{{Devices: []daemon.NodeDevice{{Requested: l}}}}})
+		shown := view.Snapshot(daemon.Snapshot{Directories: []daemon.Directory{{Devices: []daemon.DeviceUse{{Requested: l}}}}})
 		got, err := asked(&api.AttachRequest{Limits: shown.GetDirectories()[0].GetDevices()[0].GetRequested()})
 		if err != nil || !reflect.DeepEqual(got.Limits, l) {
 			t.Errorf("%+v becomes %+v, %v", l, got.Limits, err)
@@ -446,9 +446,9 @@ func hold(t *testing.T, ctx context.Context, c *api.Conn, path string) (api.Cont
 	return stream, held
 }
 
-// has reports whether the daemon has a node.
+// has reports whether the daemon has a directory.
 func has(n *daemon.Daemon, path string) bool {
-	return slices.ContainsFunc(n.Snapshot().Nodes, func(s daemon.NodeState) bool { return s.Path == path })
+	return slices.ContainsFunc(n.Snapshot().Directories, func(s daemon.Directory) bool { return s.Path == path })
 }
 
 // A launcher's end gives its lgpu back, however it ends; the server's end does not.

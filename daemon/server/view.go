@@ -86,9 +86,9 @@ func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[
 	}
 }
 
-// heardOf refuses a path that no node has and no event that is kept is about.
+// heardOf refuses a path that no directory has and no event that is kept is about.
 func (s *Server) heardOf(path string) error {
-	_, err := s.node.Tree().Node(path)
+	_, err := s.node.Tree().Directory(path)
 	if path == "" || err == nil {
 		return nil
 	}
@@ -98,7 +98,7 @@ func (s *Server) heardOf(path string) error {
 	return err
 }
 
-// below reports whether path is that of a node or of one below it. Everything is below the empty path.
+// below reports whether path is that of a directory or of one below it. Everything is below the empty path.
 func below(path, ancestor string) bool {
 	ancestor = strings.TrimSuffix(ancestor, "/")
 	return ancestor == "" || path == ancestor || strings.HasPrefix(path, ancestor+"/")
@@ -144,7 +144,7 @@ func (s *Server) Slices(r *api.SlicesRequest, stream grpc.ServerStreamingServer[
 
 // List implements api.ViewServer.
 func (s *Server) List(_ context.Context, r *api.ListRequest) (*api.Listing, error) {
-	n, err := s.node.Tree().Node(r.GetPath())
+	n, err := s.node.Tree().Directory(r.GetPath())
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func (s *Server) List(_ context.Context, r *api.ListRequest) (*api.Listing, erro
 
 // Read implements api.ViewServer.
 func (s *Server) Read(_ context.Context, r *api.ReadRequest) (*api.Files, error) {
-	n, err := s.node.Tree().Node(r.GetPath())
+	n, err := s.node.Tree().Directory(r.GetPath())
 	if err != nil {
 		return nil, err
 	}
@@ -183,8 +183,8 @@ func (s *Server) Read(_ context.Context, r *api.ReadRequest) (*api.Files, error)
 	return files, nil
 }
 
-// filesOf returns the files that a node has.
-func filesOf(n limits.Node) []limits.File {
+// filesOf returns the files that a directory has.
+func filesOf(n limits.Directory) []limits.File {
 	files := limits.Files()
 	if n.Path == limits.Root {
 		return files

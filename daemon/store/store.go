@@ -133,7 +133,7 @@ type seal struct {
 	Sum     uint32 `json:"sum"` // of their checksums, modulo 2^32
 }
 
-// head is the record of the tree without its nodes.
+// head is the record of the tree without its directories.
 type head struct {
 	Version int    `json:"version"`
 	LastID  uint64 `json:"last_id"`
@@ -315,11 +315,11 @@ func (s *Store) decode() (State, error) {
 	}
 	for key, text := range s.texts {
 		if strings.HasPrefix(key, nodePrefix) {
-			var n limits.NodeState
+			var n limits.DirectoryState
 			if err := unmarshal(key, []byte(text), &n); err != nil {
 				return State{}, err
 			}
-			state.Tree.Nodes = append(state.Tree.Nodes, n)
+			state.Tree.Directories = append(state.Tree.Directories, n)
 		}
 		if strings.HasPrefix(key, lgpuPrefix) {
 			var l Lgpu
@@ -329,7 +329,7 @@ func (s *Store) decode() (State, error) {
 			state.Lgpus = append(state.Lgpus, l)
 		}
 	}
-	slices.SortFunc(state.Tree.Nodes, func(a, b limits.NodeState) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(state.Tree.Directories, func(a, b limits.DirectoryState) int { return strings.Compare(a.Path, b.Path) })
 	slices.SortFunc(state.Lgpus, func(a, b Lgpu) int { return strings.Compare(lgpuKey(a.ID), lgpuKey(b.ID)) })
 	return state, nil
 }
@@ -355,7 +355,7 @@ func (s *Store) SaveTree(t limits.State) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	put := map[string]any{treeKey: head{Version: t.Version, LastID: t.LastID}}
-	for _, n := range t.Nodes {
+	for _, n := range t.Directories {
 		put[fmt.Sprintf("%s%016x", nodePrefix, n.ID)] = n
 	}
 	var gone []string

@@ -30,12 +30,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// stateOf is a state that follows from n: the tree has n%50 nodes whose Gang says n.
+// stateOf is a state that follows from n: the tree has n%50 directories whose Gang says n.
 func stateOf(n uint64) limits.State {
-	s := limits.State{Version: 1, LastID: n, Nodes: []limits.NodeState{{ID: 1, Path: "/"}}}
+	s := limits.State{Version: 1, LastID: n, Directories: []limits.DirectoryState{{ID: 1, Path: "/"}}}
 	for i := range n % 50 {
 		max := n << 20
-		s.Nodes = append(s.Nodes, limits.NodeState{ID: i + 2, Path: fmt.Sprintf("/n%02d", i), Gang: strconv.FormatUint(n,
+		s.Directories = append(s.Directories, limits.DirectoryState{ID: i + 2, Path: fmt.Sprintf("/n%02d", i), Gang: strconv.FormatUint(n,
 			10), HostMax: limits.AtMost(max)})
 	}
 	return s
@@ -69,7 +69,7 @@ func TestRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := s.State(); got.Starts != 1 || len(got.Tree.Nodes) != 0 || len(got.Lgpus) != 0 {
+	if got := s.State(); got.Starts != 1 || len(got.Tree.Directories) != 0 || len(got.Lgpus) != 0 {
 		t.Errorf("a new file holds %+v", got)
 	}
 	lgpus := []Lgpu{
@@ -85,7 +85,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, n := range []uint64{30, 7} { // fewer nodes the second time
+	for _, n := range []uint64{30, 7} { // fewer directories the second time
 		if err := s.SaveTree(stateOf(n)); err != nil {
 			t.Fatal(err)
 		}

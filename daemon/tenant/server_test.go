@@ -24,7 +24,7 @@ const (
 	timeout = 20 * time.Second // after which a test gives up
 )
 
-// daemon is a Server with the node's part played by the test.
+// daemon is a Server with the directory's part played by the test.
 type daemon struct {
 	*Server
 	t      testing.TB
@@ -85,7 +85,8 @@ func (g gateHandler) Want(s *Gate, m protocol.Message)   { g.gate(gateCall{"want
 func (g gateHandler) Closed(s *Gate, m protocol.Message) { g.gate(gateCall{"closed", s, m}) }
 func (g gateHandler) Gone(s *Gate)                       { g.gate(gateCall{"gone", s, protocol.Message{}}) }
 
-// Resolve is what the node does: the nearest bound cgroup, else the nearest ancestor that is a launcher or a client.
+// Resolve is what the directory does: the nearest bound cgroup, else the nearest ancestor that is a launcher or a
+// client.
 func (d *daemon) Resolve(e Evidence) (uint64, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -47,7 +47,7 @@ func Owners(t *limits.Tree) func(Caller, Access) error {
 			return nil
 		}
 		if a.Action != ActionChown && a.Path != limits.Root {
-			n, err := t.Node(path.Dir(a.Path))
+			n, err := t.Directory(path.Dir(a.Path))
 			if err != nil {
 				return err
 			}

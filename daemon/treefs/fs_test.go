@@ -437,7 +437,7 @@ func TestPermissions(t *testing.T) {
 			t.Errorf("user %d: %s changed something", c.uid, c.script)
 		}
 	}
-	if n, err := tr.Node("/team/x"); err != nil || n.UID != alice {
+	if n, err := tr.Directory("/team/x"); err != nil || n.UID != alice {
 		t.Errorf("%+v, %v: what a user makes is hers", n, err)
 	}
 }

@@ -79,10 +79,10 @@ var _ = (fs.NodeSetattrer)((*folder)(nil))
 var _ = (fs.NodeAccesser)((*folder)(nil))
 
 // node is the node that f stands for, or ENOENT if that was removed, even if there is another one of its name.
-func (f *folder) node() (limits.Node, syscall.Errno) {
-	n, err := f.mount.tree.Node(f.path)
+func (f *folder) node() (limits.Directory, syscall.Errno) {
+	n, err := f.mount.tree.Directory(f.path)
 	if err != nil || f.id != 0 && n.ID != f.id {
-		return limits.Node{}, syscall.ENOENT
+		return limits.Directory{}, syscall.ENOENT
 	}
 	return n, fs.OK
 }
@@ -101,7 +101,7 @@ func (f *folder) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*
 		c.attributes(n, &out.Attr)
 		return f.NewInode(ctx, c, fs.StableAttr{Mode: fuse.S_IFREG, Ino: n.ID*filesPerNode + fileNumbers[name]}), fs.OK
 	}
-	child, err := f.mount.tree.Node(path.Join(n.Path, name))
+	child, err := f.mount.tree.Directory(path.Join(n.Path, name))
 	if err != nil || child.Parent != n.ID {
 		return nil, syscall.ENOENT
 	}
@@ -109,7 +109,7 @@ func (f *folder) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*
 }
 
 // child makes the inode of a node below f.
-func (f *folder) child(ctx context.Context, n limits.Node, out *fuse.EntryOut) *fs.Inode {
+func (f *folder) child(ctx context.Context, n limits.Directory, out *fuse.EntryOut) *fs.Inode {
 	f.mount.attributes(n, &out.Attr)
 	below := &folder{mount: f.mount, path: n.Path, id: n.ID}
 	return f.NewInode(ctx, below, fs.StableAttr{Mode: fuse.S_IFDIR, Ino: n.ID * filesPerNode})
@@ -129,7 +129,7 @@ func (f *folder) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
 		}
 	}
 	for _, name := range n.Children {
-		if child, err := f.mount.tree.Node(path.Join(n.Path, name)); err == nil {
+		if child, err := f.mount.tree.Directory(path.Join(n.Path, name)); err == nil {
 			entries = append(entries, fuse.DirEntry{Name: name, Mode: fuse.S_IFDIR, Ino: child.ID * filesPerNode})
 		}
 	}
@@ -234,7 +234,7 @@ const (
 )
 
 // attributes describes a node's folder.
-func (m *mount) attributes(n limits.Node, out *fuse.Attr) {
+func (m *mount) attributes(n limits.Directory, out *fuse.Attr) {
 	m.common(out)
 	out.Mode, out.Nlink = fuse.S_IFDIR|0o775, uint32(2+len(n.Children))
 	out.Owner = fuse.Owner{Uid: n.UID, Gid: n.GID}
@@ -260,7 +260,7 @@ var _ = (fs.NodeAccesser)((*control)(nil))
 
 // attributes describes the file. Its owner is the owner of the node above, who decides how much this node gets. Its
 // size is 0, as with other files whose text is made when they are read.
-func (c *control) attributes(n limits.Node, out *fuse.Attr) {
+func (c *control) attributes(n limits.Directory, out *fuse.Attr) {
 	m := c.folder.mount
 	m.common(out)
 	out.Mode, out.Nlink = fuse.S_IFREG|0o444, 1

@@ -39,7 +39,7 @@ func Snapshot(s daemon.Snapshot) *api.Snapshot {
 		m.Devices = append(m.Devices, device(d))
 	}
 	known := NamesIn(s)
-	for _, n := range s.Nodes {
+	for _, n := range s.Directories {
 		m.Directories = append(m.Directories, directory(n, known))
 	}
 	return m
@@ -88,7 +88,7 @@ func percent(n int) *uint32 {
 	return &p
 }
 
-func directory(n daemon.NodeState, known Names) *api.Directory {
+func directory(n daemon.Directory, known Names) *api.Directory {
 	m := &api.Directory{
 		Path: n.Path, Id: n.ID, Persistent: n.Persistent, Created: stamp(n.Created), State: states[n.State], Gang: n.Gang,
 		Cgroups: n.Cgroups, HostMax: n.HostMax.Pointer(), HostUsed: n.HostUsed,

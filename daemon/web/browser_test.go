@@ -227,14 +227,14 @@ func TestPage(t *testing.T) {
 	b.picture("dark.png")
 
 	b.fake.touch(func(s *daemon.Snapshot) {
-		s.Devices, s.Nodes = s.Devices[:1], s.Nodes[2:5]
+		s.Devices, s.Directories = s.Devices[:1], s.Directories[2:5]
 		s.Devices[0].Fault = "fell off the bus"
 	})
 	b.until("document.querySelectorAll('.card').length === 1 && document.querySelectorAll('#nodes tr').length === 3")
 	if got := eval[string](b, "document.querySelector('.fault').textContent"); got != "Out of order: fell off the bus" {
 		t.Errorf("fault: %q", got)
 	}
-	b.fake.touch(func(s *daemon.Snapshot) { s.Devices, s.Nodes = nil, nil })
+	b.fake.touch(func(s *daemon.Snapshot) { s.Devices, s.Directories = nil, nil })
 	b.until(short + "one('#devices').textContent.startsWith('No devices') && one('#tree').hidden")
 	b.fake.touch(nil)
 	b.until("document.querySelectorAll('.card').length === 2 && !document.querySelector('.note')")
@@ -395,8 +395,8 @@ func TestNamesAreText(t *testing.T) {
 	f.touch(func(s *daemon.Snapshot) {
 		s.Devices[0].Name, s.Devices[0].Fault, s.Devices[1].Sim, s.Daemon.Version = evil, evil, evil, evil
 		s.Devices[0].Processes[1].Comm = evil
-		s.Nodes[1].Path, s.Nodes[1].Gang, s.Nodes[1].Clients[0].Comm = "/"+evil, evil, evil
-		s.Nodes[1].Devices[0].State = evil
+		s.Directories[1].Path, s.Directories[1].Gang, s.Directories[1].Clients[0].Comm = "/"+evil, evil, evil
+		s.Directories[1].Devices[0].State = evil
 	})
 	b := show(t, f, true)
 	b.click(`button[aria-label^="Edit limits of /vision/eval"]`)

@@ -142,21 +142,21 @@ func machine(at time.Time) daemon.Snapshot {
 	share := func(v, swing float64) uint32 { return uint32(math.Round(v + swing*wave)) }
 	type asks struct{ asked, delivered uint32 }
 	lgpu := func(id uint64, path, name string, device gpu.UUID, used uint64, limit limits.Bytes, a asks, state string,
-		clients ...daemon.Client) daemon.NodeState {
+		clients ...daemon.Client) daemon.Directory {
 		e := limits.Effective{Bits: list.Upto(132), ComputeMax: 10000, Weight: 100, MemoryMax: limit}
 		r := limits.Limits{MemoryMax: limit}
-		return daemon.NodeState{
+		return daemon.Directory{
 			Path: path, Name: name, ID: id, Kind: daemon.KindLgpu, State: state, Clients: clients, Created: at.Add(-time.Hour),
-			Devices: []daemon.NodeDevice{{
+			Devices: []daemon.DeviceUse{{
 				Device: device, Effective: e, Requested: r, MemoryUsed: used, MemoryPeak: used, Asked: a.asked,
 				Delivered: a.delivered, Measured: true, State: state,
 				Busy: 90 * time.Second, Launches: 12345,
 			}},
 		}
 	}
-	group := func(id uint64, path, name string, used uint64, limit limits.Bytes, delivered uint32) daemon.NodeState {
-		return daemon.NodeState{Path: path, Name: name, ID: id, Kind: daemon.KindGroup, Persistent: true,
-			Devices: []daemon.NodeDevice{
+	group := func(id uint64, path, name string, used uint64, limit limits.Bytes, delivered uint32) daemon.Directory {
+		return daemon.Directory{Path: path, Name: name, ID: id, Kind: daemon.KindGroup, Persistent: true,
+			Devices: []daemon.DeviceUse{
 				{Device: first, MemoryUsed: used, Delivered: delivered, Asked: delivered, Measured: true,
 					Effective: limits.Effective{ComputeMax: 10000, Weight: 100, MemoryMax: limit}},
 			}}
@@ -191,7 +191,7 @@ func machine(at time.Time) daemon.Snapshot {
 				MemoryUtilisation: -1,
 			},
 		},
-		Nodes: []daemon.NodeState{
+		Directories: []daemon.Directory{
 			group(1, "/", "", 73<<30, limits.Bytes{}, 8300),
 			lgpu(5, "/python-4712", "python-4712", second, 4<<30, limits.Bytes{}, asks{10000, share(6200, 1500)},
 				daemon.StateRunning,
@@ -208,12 +208,12 @@ func story(h *history) {
 	now := time.Now()
 	for i := range maxSamples - 5 {
 		s := machine(now.Add(time.Duration(i-maxSamples+5) * time.Second))
-		for j := range s.Nodes {
-			d := &s.Nodes[j].Devices[0]
-			if s.Nodes[j].ID == 4 && i > 200 && i < 330 {
+		for j := range s.Directories {
+			d := &s.Directories[j].Devices[0]
+			if s.Directories[j].ID == 4 && i > 200 && i < 330 {
 				d.Delivered, d.Asked = 0, 0
 			}
-			if s.Nodes[j].ID == 3 && i > 200 && i < 330 {
+			if s.Directories[j].ID == 3 && i > 200 && i < 330 {
 				d.Delivered, d.Asked = d.Delivered+2400, 7500
 			}
 			d.Delivered -= min(d.Delivered, uint32(i*7919%97))

@@ -41,8 +41,8 @@ func (h *history) add(s *daemon.Snapshot) {
 		names[s.Devices[i].UUID] = s.Devices[i].Identity()
 	}
 	next := sample{at: s.At.UnixMilli()}
-	for i := range s.Nodes {
-		n := &s.Nodes[i]
+	for i := range s.Directories {
+		n := &s.Directories[i]
 		if n.Kind != daemon.KindLgpu {
 			continue
 		}

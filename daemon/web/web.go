@@ -1,7 +1,7 @@
 // Package web is the daemon's page: devices with their lgpus, who had which device when, and the limits, to look at and
 // with a token to edit. It is plain files without a build step and asks nothing of any other host.
 //
-//	s, err := web.New(web.Of(node), web.Options{Dir: dir, Write: write, Metrics: collector.Handler()})
+//	s, err := web.New(web.Of(daemon), web.Options{Dir: dir, Write: write, Metrics: collector.Handler()})
 //	l, err := web.Listen("127.0.0.1:9464", false)
 //	fmt.Println("page at", s.URL(l.Addr()))
 //	err = s.Serve(ctx, l)
@@ -39,7 +39,7 @@ const TokenFile = "web.token"
 // ErrNotLoopback: the address can be reached from other machines, which must be asked for.
 var ErrNotLoopback = errors.New("not a loopback address")
 
-// Source is the daemon, a node.Node, as far as the page shows it.
+// Source is the daemon, a *daemon.Daemon, as far as the page shows it.
 type Source interface {
 	Snapshot() daemon.Snapshot
 	Recent() []daemon.Event
@@ -53,9 +53,9 @@ type Source interface {
 type Options struct {
 	// Dir is the runtime folder; the token is written there to TokenFile, for its owner only.
 	Dir string
-	// Write writes files of a node of the tree, all of them or none: path is that of the node, and files are names such
-	// as memory.max with what to write. nil makes the page read-only, and no token is made. Errors are shown to the
-	// user.
+	// Write writes files of a directory of the tree, all of them or none: path is that of the directory, and files are
+	// names such as memory.max with what to write. nil makes the page read-only, and no token is made. Errors are shown
+	// to the user.
 	Write func(ctx context.Context, path string, files map[string]string) error
 	// Metrics is served at /metrics; nil leaves it out.
 	Metrics http.Handler

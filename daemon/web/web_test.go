@@ -525,14 +525,14 @@ func TestHistory(t *testing.T) {
 		s := daemon.Snapshot{At: at.Add(time.Duration(i) * time.Second),
 			Devices: []daemon.Device{{Device: gpu.Device{UUID: first}}}}
 		for _, id := range ids {
-			s.Nodes = append(s.Nodes, daemon.NodeState{ID: id, Kind: daemon.KindLgpu, Path: fmt.Sprint("/", id),
-				Devices: []daemon.NodeDevice{
+			s.Directories = append(s.Directories, daemon.Directory{ID: id, Kind: daemon.KindLgpu, Path: fmt.Sprint("/", id),
+				Devices: []daemon.DeviceUse{
 					{Device: first, Asked: uint32(id * 100), Delivered: uint32(id), Measured: true},
 				}})
 		}
-		s.Nodes = append(s.Nodes, daemon.NodeState{ID: 98, Kind: daemon.KindLgpu, Path: "/unmeasured",
-			Devices: []daemon.NodeDevice{{Device: first}}})
-		s.Nodes = append(s.Nodes, daemon.NodeState{ID: 99, Kind: daemon.KindGroup, Devices: []daemon.NodeDevice{{Device: first}}})
+		s.Directories = append(s.Directories, daemon.Directory{ID: 98, Kind: daemon.KindLgpu, Path: "/unmeasured",
+			Devices: []daemon.DeviceUse{{Device: first}}})
+		s.Directories = append(s.Directories, daemon.Directory{ID: 99, Kind: daemon.KindGroup, Devices: []daemon.DeviceUse{{Device: first}}})
 		h.add(&s)
 	}
 	sample(0, 1)

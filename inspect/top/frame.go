@@ -120,14 +120,14 @@ func (f *frame) lines() []line {
 			lines = append(lines, line{})
 		}
 		lines = append(lines, f.device(d)...)
-		nodes := f.nodes(d.GetUuid())
+		nodes := f.directories(d.GetUuid())
 		if len(nodes) == 0 {
 			lines = append(lines, line{text: f.paint.with(faint, "   no lgpu uses it")})
 			continue
 		}
 		lines = append(lines, line{text: f.paint.with(faint, heading(c))})
 		for _, n := range nodes {
-			lines = append(lines, f.node(n, d, c)...)
+			lines = append(lines, f.directory(n, d, c)...)
 		}
 	}
 	return lines
@@ -196,15 +196,15 @@ func strangers(d *api.Device) string {
 		strings.Join(names, ", "))
 }
 
-// nodes returns the nodes to show of a device, in their order.
-func (f *frame) nodes(device string) []*api.Directory {
-	var nodes []*api.Directory
+// directories returns the directories to show of a device, in their order.
+func (f *frame) directories(device string) []*api.Directory {
+	var directories []*api.Directory
 	for _, n := range f.snapshot.GetDirectories() {
 		if on(n, device) != nil && (n.GetKind() == api.Directory_LGPU || f.groups) {
-			nodes = append(nodes, n)
+			directories = append(directories, n)
 		}
 	}
-	slices.SortStableFunc(nodes, func(a, b *api.Directory) int {
+	slices.SortStableFunc(directories, func(a, b *api.Directory) int {
 		x, y := on(a, device), on(b, device)
 		c := 0
 		switch f.order {
@@ -223,10 +223,10 @@ func (f *frame) nodes(device string) []*api.Directory {
 		}
 		return c
 	})
-	return nodes
+	return directories
 }
 
-// on returns what a node has of a device, or nil.
+// on returns what a directory has of a device, or nil.
 func on(n *api.Directory, device string) *api.DeviceUse {
 	for _, d := range n.GetDevices() {
 		if d.GetUuid() == device {
@@ -242,8 +242,8 @@ func heading(c columns) string {
 		right("WEIGHT", 7) + "  " + "STATE"
 }
 
-// node draws one node of a device, and its processes if they are to be seen.
-func (f *frame) node(n *api.Directory, device *api.Device, c columns) []line {
+// directory draws one directory of a device, and its processes if they are to be seen.
+func (f *frame) directory(n *api.Directory, device *api.Device, c columns) []line {
 	d := on(n, device.GetUuid())
 	r := row{n.GetId(), device.GetUuid()}
 	limit, text := device.GetMemoryTotal(), "-"
@@ -306,7 +306,7 @@ func behind(d *api.DeviceUse) bool {
 // unmeasured stands for a share that is not known, in a history and in the order of rows.
 const unmeasured = -1
 
-// delivered is what a node got over the last second, in hundredths of a percent, or unmeasured.
+// delivered is what a directory got over the last second, in hundredths of a percent, or unmeasured.
 func delivered(d *api.DeviceUse) int {
 	if d.ShareDelivered == nil {
 		return unmeasured

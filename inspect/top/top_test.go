@@ -264,8 +264,8 @@ func TestScreenIsKept(t *testing.T) {
 func TestFits80(t *testing.T) {
 	f := frame{snapshot: machine(), width: 1000, zone: time.UTC, history: past(machine(), 3)}
 	c := layout(80, true)
-	for _, n := range f.nodes(first) {
-		for _, l := range f.node(n, f.snapshot.Devices[0], c) {
+	for _, n := range f.directories(first) {
+		for _, l := range f.directory(n, f.snapshot.Devices[0], c) {
 			if w := ansi.StringWidth(l.text); w > 79 {
 				t.Errorf("%d columns: %q", w, l.text)
 			}
@@ -370,7 +370,7 @@ func TestOrders(t *testing.T) {
 	} {
 		for _, reverse := range []bool{false, true} {
 			f.order, f.reverse = test.order, reverse
-			nodes := f.nodes(first)
+			nodes := f.directories(first)
 			head, tail := nodes[0].GetPath(), nodes[len(nodes)-1].GetPath()
 			if reverse {
 				head, tail = tail, head

@@ -12,7 +12,7 @@ import (
 // maxCgroup is the length of the longest path of a cgroup, in bytes.
 const maxCgroup = 4096
 
-// cgroup is a cgroup bound to a node, or one that a process is in.
+// cgroup is a cgroup bound to a directory, or one that a process is in.
 type cgroup struct {
 	hierarchy string // anyHierarchy, unified, or the name of a controller of a v1 hierarchy
 	path      string
@@ -89,17 +89,17 @@ func (c cgroup) holds(hierarchy string, controllers []string, at string) bool {
 	return c.path == "/" || at == c.path || strings.HasPrefix(at, c.path+"/")
 }
 
-// Bound returns the path of the node to which the nearest ancestor of a process's cgroup is bound, given the content of
-// its /proc/PID/cgroup. The process can be in several hierarchies (v1) and so below several bound cgroups: the deepest
-// decides, then one that is bound in its hierarchy before one bound in any, then the order of the lines. Lines that say
-// nothing certain, as of a cgroup outside of the reader's namespace, are passed over.
+// Bound returns the path of the directory to which the nearest ancestor of a process's cgroup is bound, given the
+// content of its /proc/PID/cgroup. The process can be in several hierarchies (v1) and so below several bound cgroups:
+// the deepest decides, then one that is bound in its hierarchy before one bound in any, then the order of the lines.
+// Lines that say nothing certain, as of a cgroup outside of the reader's namespace, are passed over.
 func (t *Tree) Bound(procCgroup []byte) (path string, ok bool) {
 	type binding struct {
 		cgroup
-		node *node
+		dir *directory
 	}
 	var bindings []binding
-	t.state.Load().root.walk(func(n *node) {
+	t.state.Load().root.walk(func(n *directory) {
 		for _, text := range n.Cgroups {
 			if c, err := parseCgroup(text); err == nil {
 				bindings = append(bindings, binding{c, n})
@@ -125,7 +125,7 @@ func (t *Tree) Bound(procCgroup []byte) (path string, ok bool) {
 				rank++
 			}
 			if rank > best {
-				best, path = rank, b.node.Path
+				best, path = rank, b.dir.Path
 			}
 		}
 	}
@@ -140,12 +140,12 @@ func depth(p string) int {
 	return strings.Count(p, "/")
 }
 
-func readCgroups(_ *Tree, _ *state, n *node) string {
+func readCgroups(_ *Tree, _ *state, n *directory) string {
 	return ended(strings.Join(n.Cgroups, "\n"))
 }
 
 // writeCgroups binds the cgroups of the lines, instead of those bound before. No line unbinds.
-func writeCgroups(s *state, n *node, text string) *Error {
+func writeCgroups(s *state, n *directory, text string) *Error {
 	var bound []string
 	for i, raw := range strings.Split(text, "\n") {
 		raw = strings.Trim(raw, " \t\r")
@@ -168,10 +168,10 @@ func writeCgroups(s *state, n *node, text string) *Error {
 	return nil
 }
 
-// boundTo returns the node to which exactly this is bound, or nil.
-func (s *state) boundTo(text string) *node {
-	var found *node
-	s.root.walk(func(n *node) {
+// boundTo returns the directory to which exactly this is bound, or nil.
+func (s *state) boundTo(text string) *directory {
+	var found *directory
+	s.root.walk(func(n *directory) {
 		if slices.Contains(n.Cgroups, text) {
 			found = n
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/lgpu/lgpu/internal/names"
 )
 
-// File describes a file that nodes have.
+// File describes a file that directories have.
 type File struct {
 	Name     string
 	Writable bool
@@ -34,8 +34,8 @@ func Files() []File {
 type file struct {
 	name  string
 	root  bool
-	read  func(*Tree, *state, *node) string
-	write func(*state, *node, string) *Error
+	read  func(*Tree, *state, *directory) string
+	write func(*state, *directory, string) *Error
 }
 
 // fileTable has all files by name, and files finds them. They are filled by init because reading and writing go through
@@ -103,11 +103,11 @@ func otherFiles() []*file {
 		{name: "compute.stat", read: readComputeStat},
 		{name: "events", read: readEvents},
 		{name: "gang",
-			read:  func(_ *Tree, _ *state, n *node) string { return ended(n.Gang) },
+			read:  func(_ *Tree, _ *state, n *directory) string { return ended(n.Gang) },
 			write: single(setGang)},
 		{name: "host.max",
-			read: func(_ *Tree, _ *state, n *node) string { return ended(n.HostMax.String()) },
-			write: single(func(n *node, value string) (err error) {
+			read: func(_ *Tree, _ *state, n *directory) string { return ended(n.HostMax.String()) },
+			write: single(func(n *directory, value string) (err error) {
 				if n.HostMax, err = parseBytes(value); err == nil {
 					err = checkBytes(n.HostMax)
 				}
@@ -129,7 +129,7 @@ func otherFiles() []*file {
 }
 
 // file finds a file of n.
-func (n *node) file(name string) (*file, *Error) {
+func (n *directory) file(name string) (*file, *Error) {
 	f := files[name]
 	if f == nil || f.root && n.parent != nil {
 		return nil, &Error{Errno: syscall.ENOENT, Path: n.Path, File: name, Reason: "there is no such file"}
@@ -146,15 +146,15 @@ func ended(value string) string {
 }
 
 // each makes the reader of a file that has a line for each device.
-func each(value func(Limits) string) func(*Tree, *state, *node) string {
-	return func(_ *Tree, s *state, n *node) string {
+func each(value func(Limits) string) func(*Tree, *state, *directory) string {
+	return func(_ *Tree, s *state, n *directory) string {
 		return s.table(func(d int) string { return value(n.limits(s.devices[d].UUID).on(s.devices[d])) })
 	}
 }
 
 // ofDevices makes the reader of a file that says something of each device.
-func ofDevices(value func(Device) string) func(*Tree, *state, *node) string {
-	return func(_ *Tree, s *state, _ *node) string {
+func ofDevices(value func(Device) string) func(*Tree, *state, *directory) string {
+	return func(_ *Tree, s *state, _ *directory) string {
 		return s.table(func(d int) string { return value(s.devices[d]) })
 	}
 }
@@ -176,7 +176,7 @@ func bits(d Device, set list.Set) string {
 	return fmt.Sprintf("count=%d list=%s", set.Count(), set)
 }
 
-func readEffective(_ *Tree, s *state, n *node) string {
+func readEffective(_ *Tree, s *state, n *directory) string {
 	return s.table(func(d int) string { return bits(s.devices[d], n.effective[d].Bits) })
 }
 
@@ -225,8 +225,8 @@ func (l Limits) weight() uint32 {
 	return l.Weight
 }
 
-// setGang names the gang of a node, or takes it out of one.
-func setGang(n *node, value string) error {
+// setGang names the gang of a directory, or takes it out of one.
+func setGang(n *directory, value string) error {
 	if value != "" {
 		if err := names.Check(value); err != nil {
 			return err
@@ -237,9 +237,9 @@ func setGang(n *node, value string) error {
 }
 
 // guaranteed makes a writer of guarantees refuse what cannot be kept beside the guarantees of others.
-func guaranteed(write func(*state, *node, string) *Error) func(*state, *node, string) *Error {
-	return func(s *state, n *node, text string) *Error {
-		before := n.NodeState.Devices // a write replaces the map
+func guaranteed(write func(*state, *directory, string) *Error) func(*state, *directory, string) *Error {
+	return func(s *state, n *directory, text string) *Error {
+		before := n.DirectoryState.Devices // a write replaces the map
 		if err := write(s, n, text); err != nil {
 			return err
 		}
@@ -248,7 +248,7 @@ func guaranteed(write func(*state, *node, string) *Error) func(*state, *node, st
 }
 
 // kept says whether the guarantees of n can be kept that are more than before.
-func (s *state) kept(n *node, before map[string]Limits) *Error {
+func (s *state) kept(n *directory, before map[string]Limits) *Error {
 	s.resolve()
 	for d, device := range s.devices {
 		if own := value(n.limits(device.UUID).ComputeMin, 0); own > value(before[device.UUID].ComputeMin, 0) {
@@ -263,11 +263,11 @@ func (s *state) kept(n *node, before map[string]Limits) *Error {
 
 // keepable says whether the guarantee of n on device number d can be kept: by n itself, and by its ancestors up to one
 // that has a guarantee of its own, of which this is a part.
-func (s *state) keepable(n *node, d int) *Error {
-	needs := map[*node]uint64{}
+func (s *state) keepable(n *directory, d int) *Error {
+	needs := map[*directory]uint64{}
 	s.root.need(s.devices[d].UUID, needs)
-	claim := func(n *node) uint64 { return min(needs[n], uint64(n.effective[d].ComputeMax)) }
-	refuse := func(sum uint64, at *node, has string, bound uint32) *Error {
+	claim := func(n *directory) uint64 { return min(needs[n], uint64(n.effective[d].ComputeMax)) }
+	refuse := func(sum uint64, at *directory, has string, bound uint32) *Error {
 		return &Error{Errno: syscall.ERANGE, Reason: fmt.Sprintf("that guarantees %s in %s, which %s %s",
 			formatShare(uint32(min(sum, math.MaxUint32))), at.Path, has, formatShare(bound))}
 	}
@@ -293,7 +293,7 @@ func (s *state) keepable(n *node, d int) *Error {
 }
 
 // writeLgpu reads [DEVICE] max|default or [DEVICE] with keys count, list and exclusive.
-func writeLgpu(s *state, n *node, text string) *Error {
+func writeLgpu(s *state, n *directory, text string) *Error {
 	lines, err := s.lines(text)
 	if err != nil {
 		return err
@@ -325,7 +325,7 @@ func writeLgpu(s *state, n *node, text string) *Error {
 }
 
 // readRequest reads the words of a line about bits of device number d.
-func (s *state) readRequest(n *node, d int, line line) (Limits, *Error) {
+func (s *state) readRequest(n *directory, d int, line line) (Limits, *Error) {
 	device := s.devices[d]
 	after := n.limits(device.UUID)
 	after.Count, after.List, after.Held, after.Exclusive, after.Follow = nil, nil, list.Set{}, false, FollowMax
@@ -368,7 +368,7 @@ func (s *state) readRequest(n *node, d int, line line) (Limits, *Error) {
 
 // fits says whether a request for bits of device number d is one, and of bits that the parent has. It brings the
 // request into the form that is kept.
-func (s *state) fits(n *node, d int, l *Limits) *Error {
+func (s *state) fits(n *directory, d int, l *Limits) *Error {
 	device, parent, before := s.devices[d], s.parentBits(n, d), n.limits(s.devices[d].UUID)
 	refuse := func(errno syscall.Errno, key, token, reason string) *Error {
 		return &Error{Errno: errno, Key: key, Token: token, Reason: reason}
@@ -448,7 +448,7 @@ func (l *Limits) read(device Device, key, value string) *Error {
 }
 
 // grant looks whether siblings leave what was asked for.
-func (s *state) grant(n *node, d int, l *Limits) *Error {
+func (s *state) grant(n *directory, d int, l *Limits) *Error {
 	if s.devices[d].Kind == Temporal || l.follows() {
 		return nil
 	}

@@ -49,8 +49,8 @@ func (m *meter) set(id uint64, device string, s Stat) {
 func TestUsage(t *testing.T) {
 	m := &meter{}
 	tr := newTree(t, Options{Usage: m}, "/g", "/g/x", "/g/y")
-	x, _ := tr.Node("/g/x")
-	y, _ := tr.Node("/g/y")
+	x, _ := tr.Directory("/g/x")
+	y, _ := tr.Directory("/g/y")
 	m.procs = map[uint64][]int{x.ID: {7, 12}}
 	m.event = map[uint64][]Count{x.ID: {{"joined", 2}, {"oom", 1}}, y.ID: {{"oom", 4}, {"left", 1}}}
 	m.set(x.ID, uuidA, Stat{Memory: 100, Peak: 300, BusyUsec: 10, Launches: 1, Asked: 5000, Delivered: 2500})
@@ -114,7 +114,7 @@ func TestUsage(t *testing.T) {
 	}
 	want("/g/x memory.peak", "300")
 
-	// What a removed node used stays with its ancestors.
+	// What a removed directory used stays with its ancestors.
 	if err := tr.Rmdir("/g/y"); err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// FuzzBound: hostile content names a node that is bound to an ancestor of a path in it, or none.
+// FuzzBound: hostile content names a directory that is bound to an ancestor of a path in it, or none.
 func FuzzBound(f *testing.F) {
 	for _, s := range []string{"0::/a/b/c\n", "1:memory:/a\n0::/x\n", "0::/a/../b", "9999999999:x:/a", ":::", "0::/a\x00/b", "1:,,:/a"} {
 		f.Add(s, "/a/b")
@@ -216,7 +216,7 @@ func FuzzBound(f *testing.F) {
 		if tr.Write("/n", "cgroup.path", bound) != nil {
 			return
 		}
-		n, _ := tr.Node("/n")
+		n, _ := tr.Directory("/n")
 		path, ok := tr.Bound([]byte(proc))
 		if ok != (path == "/n") {
 			t.Fatalf("%q, %v", path, ok)

@@ -106,7 +106,7 @@ func checkPriority(p *Priority) error {
 }
 
 // ask asks for one limit on device number d.
-func (s *state) ask(n *node, d int, v *limit, from Limits) error {
+func (s *state) ask(n *directory, d int, v *limit, from Limits) error {
 	if err := v.check(from, s.devices[d]); err != nil {
 		return err
 	}
@@ -116,8 +116,8 @@ func (s *state) ask(n *node, d int, v *limit, from Limits) error {
 	return nil
 }
 
-// request makes a request of a node, leaving the state half-written after an error: the caller drops it.
-func (s *state) request(n *node, r Request) *Error {
+// request makes a request of a directory, leaving the state half-written after an error: the caller drops it.
+func (s *state) request(n *directory, r Request) *Error {
 	refuse := func(file, token string, err error) *Error {
 		return &Error{Errno: errnoOf(err), Path: n.Path, File: file, Token: token, Reason: err.Error(), Remedy: remedyOf(err)}
 	}
@@ -132,7 +132,7 @@ func (s *state) request(n *node, r Request) *Error {
 			return refuse("gang", r.Gang, err)
 		}
 	}
-	before := n.NodeState.Devices
+	before := n.DirectoryState.Devices
 	for _, uuid := range r.Devices {
 		d, err := s.device(uuid)
 		if err != nil {
@@ -153,7 +153,7 @@ func (s *state) request(n *node, r Request) *Error {
 }
 
 // requestOn makes a request on device number d.
-func (s *state) requestOn(n *node, d int, r Request) *Error {
+func (s *state) requestOn(n *directory, d int, r Request) *Error {
 	l, fault := r.on(s.devices[d])
 	if fault == nil {
 		fault = s.outranked(n, d, l)
@@ -230,7 +230,7 @@ func partOf(bytes uint64, part uint32) uint64 {
 
 // outranked refuses a priority that the groups above do not let an lgpu have, which a write into the file would have
 // lowered: who starts a program is told.
-func (s *state) outranked(n *node, d int, l Limits) *Error {
+func (s *state) outranked(n *directory, d int, l Limits) *Error {
 	if l.Priority == nil {
 		return nil
 	}
@@ -279,7 +279,7 @@ func (r Request) memoryToken() string {
 	return sizeToken(r.MemoryMax)
 }
 
-// Differs names the first difference between what a node asks for and what a request does, or nothing. A request
+// Differs names the first difference between what a directory asks for and what a request does, or nothing. A request
 // without limits differs from none.
 func (t *Tree) Differs(id uint64, r Request) string {
 	s := t.state.Load()

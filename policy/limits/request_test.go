@@ -44,7 +44,7 @@ func TestRequestIsWhatTextSays(t *testing.T) {
 		if got, want := values.State(), texts.State(); !reflect.DeepEqual(got, want) {
 			t.Errorf("%v is\n%+v, and %+v is\n%+v", c.text, want, c.request, got)
 		}
-		if n, _ := values.Node("/x"); values.Differs(n.ID, c.request) != "" {
+		if n, _ := values.Directory("/x"); values.Differs(n.ID, c.request) != "" {
 			t.Errorf("%+v differs from itself: %s", c.request, values.Differs(n.ID, c.request))
 		}
 	}
@@ -104,7 +104,7 @@ func TestRequestRefused(t *testing.T) {
 	}
 }
 
-// A request that differs from what a node asks for says in which file.
+// A request that differs from what a directory asks for says in which file.
 func TestDiffers(t *testing.T) {
 	tr := newTree(t, Options{})
 	n, err := tr.Create(CreateSpec{Path: "/x", Request: Request{Devices: []string{uuidA}, Limits: Limits{MemoryMax: AtMost(1 << 30)}}})

@@ -7,9 +7,9 @@ import (
 	"github.com/lgpu/lgpu/internal/units"
 )
 
-// resolve computes what every node gets from what was asked for, and tops up what counts hold.
+// resolve computes what every directory gets from what was asked for, and tops up what counts hold.
 func (s *state) resolve() {
-	s.root.walk(func(n *node) {
+	s.root.walk(func(n *directory) {
 		n.effective = make([]Effective, len(s.devices))
 		n.host = n.HostMax
 		if n.parent != nil {
@@ -22,22 +22,22 @@ func (s *state) resolve() {
 	s.stale = false
 }
 
-// resolveDevice computes what every node gets of device number d.
+// resolveDevice computes what every directory gets of device number d.
 func (s *state) resolveDevice(d int) {
 	device := s.devices[d]
-	needs := map[*node]uint64{}
+	needs := map[*directory]uint64{}
 	s.root.need(device.UUID, needs)
 
 	top := Effective{Bits: device.All(), ComputeMax: units.Whole}
-	s.divide(d, top.Bits, []*node{s.root})
+	s.divide(d, top.Bits, []*directory{s.root})
 	s.root.limit(device, d, top, Latency)
 	s.root.effective[d].ComputeMin = uint32(min(needs[s.root], uint64(s.root.effective[d].ComputeMax)))
 	s.resolveBelow(s.root, d, Latency, needs)
 }
 
-// resolveBelow computes what the nodes below n get, where n has been done. ceiling is the highest priority that they
-// can have.
-func (s *state) resolveBelow(n *node, d int, ceiling Priority, needs map[*node]uint64) {
+// resolveBelow computes what the directories below n get, where n has been done. ceiling is the highest priority that
+// they can have.
+func (s *state) resolveBelow(n *directory, d int, ceiling Priority, needs map[*directory]uint64) {
 	if len(n.children) == 0 {
 		return
 	}
@@ -61,8 +61,8 @@ func (s *state) resolveBelow(n *node, d int, ceiling Priority, needs map[*node]u
 	}
 }
 
-// need computes the guarantee that a node stands for: its own, or else what its children's come to.
-func (n *node) need(device string, needs map[*node]uint64) uint64 {
+// need computes the guarantee that a directory stands for: its own, or else what its children's come to.
+func (n *directory) need(device string, needs map[*directory]uint64) uint64 {
 	sum := uint64(0)
 	for _, child := range n.children {
 		sum += child.need(device, needs)
@@ -75,7 +75,7 @@ func (n *node) need(device string, needs map[*node]uint64) uint64 {
 }
 
 // limit computes everything but bits and guarantee, which depend on siblings too.
-func (n *node) limit(device Device, d int, parent Effective, ceiling Priority) {
+func (n *directory) limit(device Device, d int, parent Effective, ceiling Priority) {
 	l := n.limits(device.UUID)
 	e := &n.effective[d]
 	e.Device = device.UUID
@@ -103,7 +103,7 @@ func timeShare(device Device, bits int) uint32 {
 }
 
 // divide gives siblings their bits of what their parent has.
-func (s *state) divide(d int, parent list.Set, siblings []*node) {
+func (s *state) divide(d int, parent list.Set, siblings []*directory) {
 	device := s.devices[d]
 	if device.Kind == Temporal {
 		for _, n := range siblings {
@@ -147,7 +147,7 @@ func (s *state) divide(d int, parent list.Set, siblings []*node) {
 
 // settle gives siblings that asked for bits those that they asked for or hold, exclusive ones first. Writes see to it
 // that nobody's are taken by that; a state from a file may be otherwise.
-func (s *state) settle(d int, parent list.Set, siblings []*node) {
+func (s *state) settle(d int, parent list.Set, siblings []*directory) {
 	device := s.devices[d]
 	var taken list.Set
 	for _, exclusive := range []bool{true, false} {
@@ -169,14 +169,14 @@ func (s *state) settle(d int, parent list.Set, siblings []*node) {
 }
 
 // hold records what a count has got. That is no new request, so the revision stays: the effective values differ anyway.
-func (s *state) hold(n *node, device string, l Limits) {
-	n.NodeState.Devices = maps.Clone(n.NodeState.Devices) // older states have it too
-	n.NodeState.Devices[device] = l
+func (s *state) hold(n *directory, device string, l Limits) {
+	n.DirectoryState.Devices = maps.Clone(n.DirectoryState.Devices) // older states have it too
+	n.DirectoryState.Devices[device] = l
 }
 
 // free are the bits of parent that n does not have and could get beside its siblings: those that nobody has exclusively
 // or, to have them exclusively, that nobody has asked for.
-func (s *state) free(d int, parent list.Set, n *node, siblings []*node, exclusive bool) list.Set {
+func (s *state) free(d int, parent list.Set, n *directory, siblings []*directory, exclusive bool) list.Set {
 	free := parent.Without(n.effective[d].Bits)
 	for _, other := range siblings {
 		l := other.limits(s.devices[d].UUID)
@@ -189,7 +189,7 @@ func (s *state) free(d int, parent list.Set, n *node, siblings []*node, exclusiv
 
 // leastShared picks count bits: those that fewest siblings have asked for, and among them the lowest. So counts of
 // siblings are disjoint as long as that is possible, and each gets the throughput that its count stands for.
-func (s *state) leastShared(d int, free list.Set, n *node, siblings []*node, count int) list.Set {
+func (s *state) leastShared(d int, free list.Set, n *directory, siblings []*directory, count int) list.Set {
 	if count <= 0 {
 		return list.Set{}
 	}

@@ -70,7 +70,7 @@ func TestLoadIsLenient(t *testing.T) {
 		t.Errorf("watchers were told %d times", told)
 	}
 	var paths []string
-	for _, n := range tr.Nodes() {
+	for _, n := range tr.Directories() {
 		paths = append(paths, n.Path)
 	}
 	if want := []string{"/", "/a", "/b", "/c", "/d"}; !slices.Equal(paths, want) {
@@ -85,21 +85,21 @@ func TestLoadIsLenient(t *testing.T) {
 			t.Errorf("%s is %q, want %q", at, got, want)
 		}
 	}
-	a, _ := tr.Node("/a")
-	b, _ := tr.Node("/b")
+	a, _ := tr.Directory("/a")
+	b, _ := tr.Directory("/b")
 	if a.ID != 9 || b.ID == 9 || a.HostMax != AtMost(5) || a.Gang != "" {
 		t.Errorf("%+v %+v", a, b)
 	}
-	if s := tr.State(); s.LastID < b.ID || s.Nodes[1].Devices["GPU-gone"].Count == nil {
+	if s := tr.State(); s.LastID < b.ID || s.Directories[1].Devices["GPU-gone"].Count == nil {
 		t.Errorf("%+v", s)
 	}
-	if problems := tr.Load(State{Version: 99}); len(problems) != 1 || len(tr.Nodes()) != 1 {
+	if problems := tr.Load(State{Version: 99}); len(problems) != 1 || len(tr.Directories()) != 1 {
 		t.Errorf("a state of another version: %v", problems)
 	}
 	if err := tr.Mkdir("/new", 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	if n, _ := tr.Node("/new"); n.ID <= b.ID {
+	if n, _ := tr.Directory("/new"); n.ID <= b.ID {
 		t.Errorf("ID %d was given before", n.ID)
 	}
 	if err := tr.Enter("/new"); err != nil {
@@ -123,7 +123,7 @@ func TestRandom(t *testing.T) {
 		for step := range steps {
 			path := all[r.IntN(len(all))]
 			file, text := randomWrite(r)
-			before := tr.Nodes()
+			before := tr.Directories()
 			was := picture(t, tr)
 			err := tr.Write(path, file, text)
 			if err != nil {
@@ -152,7 +152,7 @@ func TestRandom(t *testing.T) {
 			t.Errorf("seed %d: %d of %d writes were refused", seed, refused, steps)
 		}
 		// An ancestor that loses everything and gets it back: whatever is not anonymous is as before.
-		before := tr.Nodes()
+		before := tr.Directories()
 		root, _ := tr.Read("/", "lgpu")
 		for _, text := range []string{"count=0", root} {
 			if err := tr.Write("/", "lgpu", text); err != nil {
@@ -170,9 +170,9 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// short says that a node has not all bits that it asked for.
+// short says that a directory has not all bits that it asked for.
 func short(tr *Tree, path string) bool {
-	n, _ := tr.Node(path)
+	n, _ := tr.Directory(path)
 	for d, l := range n.Requests {
 		if l.Count != nil && *l.Count > n.Devices[d].Bits.Count() || l.List != nil && !l.List.Equal(n.Devices[d].Bits) {
 			return true
@@ -181,17 +181,17 @@ func short(tr *Tree, path string) bool {
 	return false
 }
 
-// anonymous says that a node, an ancestor or a sibling of either asks by count, so that other bits may come back.
+// anonymous says that a directory, an ancestor or a sibling of either asks by count, so that other bits may come back.
 func anonymous(tr *Tree, at string, d int) bool {
 	for ; at != "/"; at = path.Dir(at) {
-		parent, _ := tr.Node(path.Dir(at))
+		parent, _ := tr.Directory(path.Dir(at))
 		for _, name := range parent.Children {
-			if n, _ := tr.Node(path.Join(parent.Path, name)); n.Requests[d].Count != nil {
+			if n, _ := tr.Directory(path.Join(parent.Path, name)); n.Requests[d].Count != nil {
 				return true
 			}
 		}
 	}
-	root, _ := tr.Node("/")
+	root, _ := tr.Directory("/")
 	return root.Requests[d].Count != nil
 }
 
@@ -237,13 +237,13 @@ func randomWrite(r *rand.Rand) (file, text string) {
 	return "lgpu", b.String()
 }
 
-// check looks whether the rules of the tree hold, given the nodes before a write to the node at written. It returns
-// what does not hold.
-func check(tr *Tree, before []Node, written string) string {
+// check looks whether the rules of the tree hold, given the directories before a write to the directory at written. It
+// returns what does not hold.
+func check(tr *Tree, before []Directory, written string) string {
 	devices := tr.Devices()
-	for _, n := range tr.Nodes() {
-		var parent, old Node
-		siblings := []Node{}
+	for _, n := range tr.Directories() {
+		var parent, old Directory
+		siblings := []Directory{}
 		if n.Path == Root {
 			for _, d := range devices {
 				parent.Devices = append(parent.Devices, Effective{Device: d.UUID, Bits: d.All(), ComputeMax: 10000, ComputeMin: 10000})
@@ -251,7 +251,7 @@ func check(tr *Tree, before []Node, written string) string {
 		} else {
 			parent, _ = tr.ByID(n.Parent)
 			for _, name := range parent.Children {
-				if s, _ := tr.Node(path.Join(parent.Path, name)); s.ID != n.ID {
+				if s, _ := tr.Directory(path.Join(parent.Path, name)); s.ID != n.ID {
 					siblings = append(siblings, s)
 				}
 			}
@@ -309,7 +309,7 @@ func check(tr *Tree, before []Node, written string) string {
 			}
 			sum := uint32(0)
 			for _, name := range n.Children {
-				child, _ := tr.Node(path.Join(n.Path, name))
+				child, _ := tr.Directory(path.Join(n.Path, name))
 				sum += child.Devices[d].ComputeMin
 			}
 			if sum > e.ComputeMin {
@@ -392,7 +392,7 @@ func FuzzWrite(f *testing.F) {
 		case err != nil || file == "memory.peak":
 			return
 		}
-		if broken := check(tr, tr.Nodes(), "/a"); broken != "" {
+		if broken := check(tr, tr.Directories(), "/a"); broken != "" {
 			t.Fatalf("%q > %s: %s", text, file, broken)
 		}
 		after := picture(t, tr)
@@ -489,7 +489,8 @@ func TestDevicesComeAndGo(t *testing.T) {
 	}
 }
 
-// One user's nodes are bounded, so that they are not all there can be; root's and those of the daemon's user are not.
+// One user's directories are bounded, so that they are not all there can be; root's and those of the daemon's user are
+// not.
 func TestQuota(t *testing.T) {
 	tr := New(Options{Owner: 500})
 	for _, uid := range []uint32{0, 500, 1001} {

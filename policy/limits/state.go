@@ -17,13 +17,13 @@ const StateVersion = 1
 
 // State is everything that must survive a restart, for JSON. It holds requests, not results: Load computes those again.
 type State struct {
-	Version int         `json:"version"`
-	LastID  uint64      `json:"last_id"` // the highest ID given so far
-	Nodes   []NodeState `json:"nodes"`   // parents before their children, siblings by name; the root first
+	Version     int              `json:"version"`
+	LastID      uint64           `json:"last_id"` // the highest ID given so far
+	Directories []DirectoryState `json:"nodes"`   // parents before their children, siblings by name; the root first
 }
 
-// NodeState is one node of a State.
-type NodeState struct {
+// DirectoryState is one group or lgpu of a State.
+type DirectoryState struct {
 	ID        uint64            `json:"id"`
 	Path      string            `json:"path"`
 	Temporary bool              `json:"temporary,omitempty"`
@@ -53,7 +53,7 @@ type Limits struct {
 	MemoryHigh Bytes     `json:"memory_high,omitzero"`
 }
 
-// Follow is the set that a node follows without a request of its own.
+// Follow is the set that a directory follows without a request of its own.
 type Follow string
 
 // Sets to follow.
@@ -62,10 +62,10 @@ const (
 	FollowDefault Follow = "default" // the device's default bits, as far as the parent has them
 )
 
-// save lists the nodes. Maps and slices are shared with the state, which never changes them.
+// save lists the directories. Maps and slices are shared with the state, which never changes them.
 func (s *state) save() State {
-	saved := State{Version: StateVersion, LastID: s.lastID, Nodes: make([]NodeState, 0, len(s.byID))}
-	s.root.walk(func(n *node) { saved.Nodes = append(saved.Nodes, n.NodeState) })
+	saved := State{Version: StateVersion, LastID: s.lastID, Directories: make([]DirectoryState, 0, len(s.byID))}
+	s.root.walk(func(n *directory) { saved.Directories = append(saved.Directories, n.DirectoryState) })
 	return saved
 }
 
@@ -77,14 +77,14 @@ func load(saved State) (*state, []error) {
 			Reason: fmt.Sprintf("the saved tree has a version that this program does not read; it reads %d", StateVersion)}}
 	}
 	var problems []error
-	report := func(n NodeState, what string, err error) {
+	report := func(n DirectoryState, what string, err error) {
 		problems = append(problems, &Error{Errno: errnoOf(err), Path: n.Path, File: what, Reason: "left out: " + err.Error()})
 	}
 	s.lastID = max(saved.LastID, rootID)
-	for _, from := range saved.Nodes {
+	for _, from := range saved.Directories {
 		s.lastID = max(s.lastID, from.ID)
 	}
-	for _, from := range saved.Nodes {
+	for _, from := range saved.Directories {
 		n := s.root
 		if from.Path != Root {
 			made, err := s.create(CreateSpec{Path: from.Path, Temporary: from.Temporary}, nil)
@@ -148,9 +148,9 @@ func (l Limits) checked(report func(file string, err error)) Limits {
 	return l
 }
 
-// Differences says in words what a node asks for on devices that it did not before, such as "memory.max of device 0
-// (GPU-00112233) is 8 GiB (was max)". What is the same for all devices is said once.
-func (n NodeState) Differences(before NodeState, devices []Device) []string {
+// Differences says in words what a directory asks for on devices that it did not before, such as "memory.max of device
+// 0 (GPU-00112233) is 8 GiB (was max)". What is the same for all devices is said once.
+func (n DirectoryState) Differences(before DirectoryState, devices []Device) []string {
 	var out []string
 	say := func(what, now, was string) {
 		if now != was {
@@ -191,7 +191,7 @@ var limitWords = []struct {
 	{"lgpu.priority", Limits.priority},
 }
 
-func owner(n NodeState) string { return fmt.Sprintf("user %d, group %d", n.UID, n.GID) }
+func owner(n DirectoryState) string { return fmt.Sprintf("user %d, group %d", n.UID, n.GID) }
 
 func orNothing(word string) string {
 	if word == "" {

@@ -86,12 +86,12 @@ func deviceLike(word string) bool {
 	return colon && digits(major) && digits(minor) || strings.HasPrefix(upper, "GPU-") || strings.HasPrefix(upper, "MIG-")
 }
 
-// numbered writes a number with its noun.
-func numbered(n int, noun string) string {
+// counted says how many groups and lgpus there are.
+func counted(n int) string {
 	if n == 1 {
-		return "1 " + noun
+		return "1 group or lgpu"
 	}
-	return strconv.Itoa(n) + " " + noun + "s"
+	return strconv.Itoa(n) + " groups or lgpus"
 }
 
 // split parts a line at blanks. Bytes above ASCII are no blanks here, whatever they are elsewhere.
@@ -102,8 +102,8 @@ func split(line string) []string {
 func digits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
 // perDevice reads a file of lines [DEVICE] VALUE into a limit of each device.
-func perDevice(v *limit, parse func(l *Limits, value string) error) func(*state, *node, string) *Error {
-	return func(s *state, n *node, text string) *Error {
+func perDevice(v *limit, parse func(l *Limits, value string) error) func(*state, *directory, string) *Error {
+	return func(s *state, n *directory, text string) *Error {
 		lines, err := s.lines(text)
 		if err != nil {
 			return err
@@ -129,8 +129,8 @@ func perDevice(v *limit, parse func(l *Limits, value string) error) func(*state,
 }
 
 // single reads a file that holds one value.
-func single(set func(n *node, value string) error) func(*state, *node, string) *Error {
-	return func(s *state, n *node, text string) *Error {
+func single(set func(n *directory, value string) error) func(*state, *directory, string) *Error {
+	return func(s *state, n *directory, text string) *Error {
 		value := strings.Join(split(strings.TrimRight(text, "\n")), " ")
 		if strings.Contains(value, "\n") {
 			return &Error{Errno: syscall.EINVAL, Line: 2, Reason: "the file holds one line"}

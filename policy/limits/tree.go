@@ -1,6 +1,6 @@
-// Package limits is the tree of limits: who may use how much of which device. Every directory of it is a node; a node
-// with processes is an lgpu and a leaf, one with children is a group. The two calls that most callers need are those of
-// a file system:
+// Package limits is the tree of limits: who may use how much of which device. Each of its directories is a group or an
+// lgpu: one with processes is an lgpu and a leaf, one with children is a group. The two calls that most callers need
+// are those of a file system:
 //
 //	err := t.Write("/team/alice", "lgpu", "195:0 count=4\n195:1 list=0-3,8\n")
 //	text, err := t.Read("/team/alice", "lgpu.effective")
@@ -12,9 +12,9 @@
 //
 // # Requested and effective
 //
-// A node keeps what was asked for. What it gets is computed from that and from what its parent gets, each time either
-// changes: effective bits are the requested ones that the parent has too. So a group that shrinks shrinks its whole
-// subtree at once, and when it grows again everything is as it was.
+// A directory keeps what was asked for. What it gets is computed from that and from what its parent gets, each time
+// either changes: effective bits are the requested ones that the parent has too. So a group that shrinks shrinks its
+// whole subtree at once, and when it grows again everything is as it was.
 //
 // # Transactions
 //
@@ -43,15 +43,15 @@ import (
 	"github.com/lgpu/lgpu/internal/names"
 )
 
-// Root is the path of the root node.
+// Root is the path of the root.
 const Root = "/"
 
 // Bounds of a tree, against writers without measure.
 const (
-	MaxDepth = 16       // nodes on the way from the root to a leaf, the root not counted
-	MaxNodes = 16384    // all nodes
-	MaxOwned = 1024     // nodes that one user makes, other than root and Options.Owner
-	MaxText  = 64 << 10 // bytes of one write
+	MaxDepth       = 16       // directories on the way from the root to a leaf, the root not counted
+	MaxDirectories = 16384    // all directories
+	MaxOwned       = 1024     // directories that one user makes, other than root and Options.Owner
+	MaxText        = 64 << 10 // bytes of one write
 )
 
 // Options of a tree. All may be left out.
@@ -74,7 +74,7 @@ type Tree struct {
 	past   past
 
 	mu       sync.Mutex     // serialises writers
-	users    map[uint64]int // by node ID
+	users    map[uint64]int // by directory ID
 	watchers []*func(Change)
 }
 
@@ -104,17 +104,17 @@ func (t *Tree) SetDevices(devices []Device) error {
 // Devices returns the devices of the last SetDevices.
 func (t *Tree) Devices() []Device { return slices.Clone(t.state.Load().devices) }
 
-// CreateSpec describes a node to make.
+// CreateSpec describes a directory to make.
 type CreateSpec struct {
 	Path string
-	// Temporary nodes belong to a launcher, which removes them; they are marked in State.
+	// Temporary directories belong to a launcher, which removes them; they are marked in State.
 	Temporary bool
 	// UID and GID own the node: they may make children and write the children's limits.
 	UID, GID uint32
-	// Request and then Writes are applied to the node in the same transaction.
+	// Request and then Writes are applied to the directory in the same transaction.
 	Request Request
 	Writes  []Assignment
-	// Enter makes the creator the node's first user, before anybody else can remove it.
+	// Enter makes the creator the directory's first user, before anybody else can remove it.
 	Enter bool
 }
 
@@ -123,12 +123,12 @@ type Assignment struct {
 	File, Text string
 }
 
-// Create makes a node below one that exists. Errors are *Error: EEXIST (also for the name of a file), ENOENT (no
+// Create makes a directory below one that exists. Errors are *Error: EEXIST (also for the name of a file), ENOENT (no
 // parent), EINVAL (name), EBUSY (the parent has processes), ENAMETOOLONG or ENOSPC (too deep, too many), EDQUOT (too
 // many of the owner's), ENODEV, and those of Update.
-func (t *Tree) Create(spec CreateSpec) (Node, error) {
-	var made *node
-	var out Node
+func (t *Tree) Create(spec CreateSpec) (Directory, error) {
+	var made *directory
+	var out Directory
 	err := t.change(spec.Path, func(next *state) (err *Error) {
 		if spec.UID != 0 && spec.UID != t.owner && next.owned(spec.UID) >= MaxOwned {
 			return &Error{Errno: syscall.EDQUOT, Path: spec.Path,
@@ -150,14 +150,14 @@ func (t *Tree) Create(spec CreateSpec) (Node, error) {
 	return out, err
 }
 
-// Mkdir makes a persistent node owned by a user. Errors are those of Create.
+// Mkdir makes a persistent directory owned by a user. Errors are those of Create.
 func (t *Tree) Mkdir(path string, uid, gid uint32) error {
 	_, err := t.Create(CreateSpec{Path: path, UID: uid, GID: gid})
 	return err
 }
 
-// Rmdir removes a node. Errors are *Error: ENOENT, ENOTEMPTY (it has children), EBUSY (it has users, or is the root),
-// EIO.
+// Rmdir removes a directory. Errors are *Error: ENOENT, ENOTEMPTY (it has children), EBUSY (it has users, or is the
+// root), EIO.
 func (t *Tree) Rmdir(path string) error {
 	var parent, gone uint64
 	var seen uint64
@@ -174,7 +174,7 @@ func (t *Tree) Rmdir(path string) error {
 			return &Error{Errno: syscall.EBUSY, Path: path, Reason: "the root stays"}
 		case len(n.children) > 0:
 			return &Error{Errno: syscall.ENOTEMPTY, Path: path,
-				Reason: "it has " + numbered(len(n.children), "node") + " below it", Remedy: "lgpu rm -r removes them too"}
+				Reason: "it has " + counted(len(n.children)) + " below it", Remedy: "lgpu rm -r removes them too"}
 		case t.users[n.ID] > 0:
 			return &Error{Errno: syscall.EBUSY, Path: path, Reason: "processes use it; stop them first"}
 		}
@@ -188,17 +188,17 @@ func (t *Tree) Rmdir(path string) error {
 	})
 }
 
-// Chown gives a node to another owner. Errors are *Error: ENOENT, EIO.
+// Chown gives a directory to another owner. Errors are *Error: ENOENT, EIO.
 func (t *Tree) Chown(path string, uid, gid uint32) error {
-	return t.alter(path, func(n *node) { n.UID, n.GID = uid, gid })
+	return t.alter(path, func(n *directory) { n.UID, n.GID = uid, gid })
 }
 
-// Persist turns a temporary node into a persistent one. Errors are *Error: ENOENT, EIO.
+// Persist turns a temporary directory into a persistent one. Errors are *Error: ENOENT, EIO.
 func (t *Tree) Persist(path string) error {
-	return t.alter(path, func(n *node) { n.Temporary = false })
+	return t.alter(path, func(n *directory) { n.Temporary = false })
 }
 
-// Enter counts a user of a node: a launcher, a client. While a node has users it cannot be removed and gets no
+// Enter counts a user of a node: a launcher, a client. While a directory has users it cannot be removed and gets no
 // children. Errors are *Error: ENOENT, and EBUSY if it has children.
 func (t *Tree) Enter(path string) error {
 	t.mu.Lock()
@@ -208,7 +208,7 @@ func (t *Tree) Enter(path string) error {
 		return err
 	}
 	if len(n.children) > 0 {
-		return &Error{Errno: syscall.EBUSY, Path: path, Reason: "it is a group; processes are in nodes without children"}
+		return &Error{Errno: syscall.EBUSY, Path: path, Reason: "it is a group; processes are in lgpus, which have nothing below them"}
 	}
 	t.users[n.ID]++
 	return nil
@@ -229,7 +229,7 @@ func (t *Tree) Leave(path string) int {
 	return left
 }
 
-// Users is the number of users of a node, 0 where there is no node.
+// Users is the number of users of a directory, 0 where there is no directory.
 func (t *Tree) Users(path string) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -239,14 +239,14 @@ func (t *Tree) Users(path string) int {
 	return 0
 }
 
-// Write writes text to a file of a node: one transaction. Errors are *Error: ENOENT (node or file), EACCES (the file is
-// read-only), those of the file's grammar, and EIO if the change could not be kept.
+// Write writes text to a file of a directory: one transaction. Errors are *Error: ENOENT (directory or file), EACCES
+// (the file is read-only), those of the file's grammar, and EIO if the change could not be kept.
 func (t *Tree) Write(path, file, text string) error {
 	return t.Update(path, []Assignment{{file, text}})
 }
 
-// Update writes several files of a node as one transaction, in order, each checked against what those before it made.
-// Errors are those of Write. memory.peak, which is no state of the tree, is reset after all else took effect.
+// Update writes several files of a directory as one transaction, in order, each checked against what those before it
+// made. Errors are those of Write. memory.peak, which is no state of the tree, is reset after all else took effect.
 func (t *Tree) Update(path string, writes []Assignment) error { return t.update(nil, path, writes) }
 
 // UpdateBy is Update by a user, whom the Change names.
@@ -291,32 +291,32 @@ func (t *Tree) Read(path, file string) (string, error) {
 	return f.read(t, s, n), nil
 }
 
-// Node returns a node. Errors are *Error: ENOENT.
-func (t *Tree) Node(path string) (Node, error) {
+// Directory returns a group or an lgpu. Errors are *Error: ENOENT.
+func (t *Tree) Directory(path string) (Directory, error) {
 	s := t.state.Load()
 	n, err := s.find(path)
 	if err != nil {
-		return Node{}, err
+		return Directory{}, err
 	}
 	return s.export(n), nil
 }
 
-// ByID returns the node with an ID, wherever it is.
-func (t *Tree) ByID(id uint64) (Node, bool) {
+// ByID returns the directory with an ID, wherever it is.
+func (t *Tree) ByID(id uint64) (Directory, bool) {
 	s := t.state.Load()
 	n := s.byID[id]
 	if n == nil {
-		return Node{}, false
+		return Directory{}, false
 	}
 	return s.export(n), true
 }
 
-// Nodes returns all nodes of one state, parents before their children and siblings by name.
-func (t *Tree) Nodes() []Node {
+// Directories returns all directories of one state, parents before their children and siblings by name.
+func (t *Tree) Directories() []Directory {
 	s := t.state.Load()
-	nodes := make([]Node, 0, len(s.byID))
-	s.root.walk(func(n *node) { nodes = append(nodes, s.export(n)) })
-	return nodes
+	dirs := make([]Directory, 0, len(s.byID))
+	s.root.walk(func(n *directory) { dirs = append(dirs, s.export(n)) })
+	return dirs
 }
 
 // Watch calls changed after every change that took effect, in order, until the returned function is called. changed may
@@ -336,8 +336,8 @@ func (t *Tree) Watch(changed func(Change)) (stop func()) {
 // State returns everything that must survive. It is shared with the tree and must not be changed.
 func (t *Tree) State() State { return t.state.Load().save() }
 
-// Load replaces all nodes by those of a state, on a tree without users; the devices stay. What does not fit (a bad
-// name, a value out of range) is left out and reported, the rest holds: a daemon must start. Options.Commit is not
+// Load replaces all directories by those of a state, on a tree without users; the devices stay. What does not fit (a
+// bad name, a value out of range) is left out and reported, the rest holds: a daemon must start. Options.Commit is not
 // called, and watchers are.
 func (t *Tree) Load(saved State) []error {
 	t.mu.Lock()
@@ -348,17 +348,17 @@ func (t *Tree) Load(saved State) []error {
 	old := t.state.Load()
 	next, problems := load(saved)
 	next.devices, next.sequence, next.lastID = old.devices, old.sequence+1, max(old.lastID, next.lastID)
-	next.root.walk(func(n *node) { n.revision = next.sequence })
+	next.root.walk(func(n *directory) { n.revision = next.sequence })
 	next.resolve()
 	t.publish(old, next)
 	return problems
 }
 
-// find returns a node of the newest state.
-func (t *Tree) find(path string) (*node, *Error) { return t.state.Load().find(path) }
+// find returns a directory of the newest state.
+func (t *Tree) find(path string) (*directory, *Error) { return t.state.Load().find(path) }
 
-// alter changes one node in a way that cannot fail.
-func (t *Tree) alter(path string, edit func(*node)) error {
+// alter changes one directory in a way that cannot fail.
+func (t *Tree) alter(path string, edit func(*directory)) error {
 	return t.change(path, func(next *state) *Error {
 		n, err := next.find(path)
 		if err != nil {
@@ -413,27 +413,27 @@ func (t *Tree) tell(change Change) {
 	}
 }
 
-// state is one state of the tree. Once stored it is never written; slices, maps and pointers in its nodes are shared
-// with the states before and after.
+// state is one state of the tree. Once stored it is never written; slices, maps and pointers in its directories are
+// shared with the states before and after.
 type state struct {
 	sequence uint64
 	lastID   uint64
 	devices  []Device
-	root     *node
-	byPath   map[string]*node
-	byID     map[uint64]*node
+	root     *directory
+	byPath   map[string]*directory
+	byID     map[uint64]*directory
 	stale    bool    // effective values are those of before the last edit
 	resets   []reset // asked for by the writes that made this state
 	by       *uint32 // who made this state, nil where that is not known
 }
 
-// node is a node of one state.
-type node struct {
-	NodeState
+// directory is a directory of one state.
+type directory struct {
+	DirectoryState
 	revision  uint64 // the sequence of the change that last wrote a request
-	parent    *node
-	children  []*node     // by name
-	effective []Effective // for state.devices
+	parent    *directory
+	children  []*directory // by name
+	effective []Effective  // for state.devices
 	host      Bytes
 }
 
@@ -441,19 +441,19 @@ type node struct {
 const rootID = 1
 
 func newState() *state {
-	root := &node{NodeState: NodeState{ID: rootID, Path: Root}}
-	return &state{lastID: rootID, root: root, byPath: map[string]*node{Root: root}, byID: map[uint64]*node{rootID: root}}
+	root := &directory{DirectoryState: DirectoryState{ID: rootID, Path: Root}}
+	return &state{lastID: rootID, root: root, byPath: map[string]*directory{Root: root}, byID: map[uint64]*directory{rootID: root}}
 }
 
 // clone returns the beginning of the next state.
 func (s *state) clone() *state {
 	next := &state{
 		sequence: s.sequence + 1, lastID: s.lastID, devices: s.devices,
-		byPath: make(map[string]*node, len(s.byPath)+1), byID: make(map[uint64]*node, len(s.byID)+1),
+		byPath: make(map[string]*directory, len(s.byPath)+1), byID: make(map[uint64]*directory, len(s.byID)+1),
 	}
-	var copied func(n, parent *node) *node
-	copied = func(n, parent *node) *node {
-		c := &node{NodeState: n.NodeState, revision: n.revision, parent: parent, children: make([]*node, len(n.children)),
+	var copied func(n, parent *directory) *directory
+	copied = func(n, parent *directory) *directory {
+		c := &directory{DirectoryState: n.DirectoryState, revision: n.revision, parent: parent, children: make([]*directory, len(n.children)),
 			effective: n.effective, host: n.host}
 		for i, child := range n.children {
 			c.children[i] = copied(child, c)
@@ -466,28 +466,28 @@ func (s *state) clone() *state {
 }
 
 // add makes n findable.
-func (s *state) add(n *node) { s.byPath[n.Path], s.byID[n.ID] = n, n }
+func (s *state) add(n *directory) { s.byPath[n.Path], s.byID[n.ID] = n, n }
 
-// owned returns how many nodes a user has.
+// owned returns how many directories a user has.
 func (s *state) owned(uid uint32) (n int) {
-	for _, node := range s.byID {
-		if node.UID == uid {
+	for _, dir := range s.byID {
+		if dir.UID == uid {
 			n++
 		}
 	}
 	return n
 }
 
-func (s *state) find(path string) (*node, *Error) {
+func (s *state) find(path string) (*directory, *Error) {
 	if n := s.byPath[path]; n != nil {
 		return n, nil
 	}
 	return nil, &Error{Errno: syscall.ENOENT, Path: path, Reason: "there is no such group or lgpu"}
 }
 
-// create makes a node without requests.
-func (s *state) create(spec CreateSpec, users map[uint64]int) (*node, *Error) {
-	refuse := func(errno syscall.Errno, token, reason string) (*node, *Error) {
+// create makes a directory without requests.
+func (s *state) create(spec CreateSpec, users map[uint64]int) (*directory, *Error) {
+	refuse := func(errno syscall.Errno, token, reason string) (*directory, *Error) {
 		return nil, &Error{Errno: errno, Path: spec.Path, Token: token, Reason: reason}
 	}
 	folder, name := path.Split(spec.Path)
@@ -506,16 +506,16 @@ func (s *state) create(spec CreateSpec, users map[uint64]int) (*node, *Error) {
 		return refuse(syscall.EEXIST, name, "every group has a file of that name")
 	case strings.Count(spec.Path, "/") > MaxDepth:
 		return refuse(syscall.ENAMETOOLONG, "", fmt.Sprintf("the tree is at most %d groups deep", MaxDepth))
-	case len(s.byID) >= MaxNodes:
-		return refuse(syscall.ENOSPC, "", fmt.Sprintf("the tree has at most %d groups and lgpus", MaxNodes))
+	case len(s.byID) >= MaxDirectories:
+		return refuse(syscall.ENOSPC, "", fmt.Sprintf("the tree has at most %d groups and lgpus", MaxDirectories))
 	case users[parent.ID] > 0:
-		return refuse(syscall.EBUSY, "", parent.Path+" is an lgpu in use; processes are in nodes without children")
+		return refuse(syscall.EBUSY, "", parent.Path+" is an lgpu in use; processes are in lgpus, which have nothing below them")
 	}
 	if err := names.Check(name); err != nil {
 		return refuse(syscall.EINVAL, "", err.Error())
 	}
 	s.lastID++
-	n := &node{parent: parent, revision: s.sequence, NodeState: NodeState{
+	n := &directory{parent: parent, revision: s.sequence, DirectoryState: DirectoryState{
 		ID: s.lastID, Path: spec.Path, Temporary: spec.Temporary, UID: spec.UID, GID: spec.GID,
 	}}
 	at, _ := slices.BinarySearchFunc(parent.children, n, byName)
@@ -525,17 +525,17 @@ func (s *state) create(spec CreateSpec, users map[uint64]int) (*node, *Error) {
 	return n, nil
 }
 
-func byName(a, b *node) int { return strings.Compare(a.Path, b.Path) }
+func byName(a, b *directory) int { return strings.Compare(a.Path, b.Path) }
 
-func (s *state) remove(n *node) {
-	n.parent.children = slices.DeleteFunc(n.parent.children, func(c *node) bool { return c == n })
+func (s *state) remove(n *directory) {
+	n.parent.children = slices.DeleteFunc(n.parent.children, func(c *directory) bool { return c == n })
 	delete(s.byPath, n.Path)
 	delete(s.byID, n.ID)
 	s.stale = true
 }
 
-// write applies assignments to a node, leaving the state half-written after an error: the caller drops it.
-func (s *state) write(n *node, writes []Assignment) *Error {
+// write applies assignments to a directory, leaving the state half-written after an error: the caller drops it.
+func (s *state) write(n *directory, writes []Assignment) *Error {
 	for _, a := range writes {
 		f, err := n.file(a.File)
 		switch {
@@ -560,12 +560,12 @@ func (s *state) write(n *node, writes []Assignment) *Error {
 	return nil
 }
 
-// limits returns a node's requests for a device.
-func (n *node) limits(device string) Limits { return n.NodeState.Devices[device] }
+// limits returns a directory's requests for a device.
+func (n *directory) limits(device string) Limits { return n.DirectoryState.Devices[device] }
 
 // setLimits replaces them. The map is copied: older states have it too.
-func (s *state) setLimits(n *node, device string, l Limits) {
-	devices := maps.Clone(n.NodeState.Devices)
+func (s *state) setLimits(n *directory, device string, l Limits) {
+	devices := maps.Clone(n.DirectoryState.Devices)
 	if devices == nil {
 		devices = map[string]Limits{}
 	}
@@ -575,27 +575,27 @@ func (s *state) setLimits(n *node, device string, l Limits) {
 	if len(devices) == 0 {
 		devices = nil // as a state that was loaded has it
 	}
-	n.NodeState.Devices, n.revision, s.stale = devices, s.sequence, true
+	n.DirectoryState.Devices, n.revision, s.stale = devices, s.sequence, true
 }
 
 // walk calls visit for n and everything below it, parents first.
-func (n *node) walk(visit func(*node)) {
+func (n *directory) walk(visit func(*directory)) {
 	visit(n)
 	for _, child := range n.children {
 		child.walk(visit)
 	}
 }
 
-// siblings are the nodes that share what n's parent has, n included.
-func (n *node) siblings() []*node {
+// siblings are the directories that share what n's parent has, n included.
+func (n *directory) siblings() []*directory {
 	if n.parent == nil {
-		return []*node{n}
+		return []*directory{n}
 	}
 	return n.parent.children
 }
 
 // parentBits are the bits of device number d that n's parent gets: all of the device for the root.
-func (s *state) parentBits(n *node, d int) list.Set {
+func (s *state) parentBits(n *directory, d int) list.Set {
 	if n.parent == nil {
 		return s.devices[d].All()
 	}
@@ -603,8 +603,8 @@ func (s *state) parentBits(n *node, d int) list.Set {
 }
 
 // export returns n as callers see it.
-func (s *state) export(n *node) Node {
-	out := Node{
+func (s *state) export(n *directory) Directory {
+	out := Directory{
 		ID: n.ID, Path: n.Path, Temporary: n.Temporary, UID: n.UID, GID: n.GID,
 		Gang: n.Gang, Cgroups: slices.Clone(n.Cgroups),
 		HostMax: n.HostMax, Host: n.host, Devices: slices.Clone(n.effective),

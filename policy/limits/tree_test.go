@@ -55,11 +55,11 @@ func first(t testing.TB, tr *Tree, path, file string) string {
 	return value
 }
 
-// picture is every file of every node, but for the live ones.
+// picture is every file of every directory, but for the live ones.
 func picture(t testing.TB, tr *Tree) map[string]string {
 	t.Helper()
 	files := map[string]string{}
-	for _, n := range tr.Nodes() {
+	for _, n := range tr.Directories() {
 		for _, f := range Files() {
 			if f.Root && n.Path != Root {
 				continue
@@ -445,7 +445,7 @@ func TestEffective(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	y, err := tr.Node("/a/x/y")
+	y, err := tr.Directory("/a/x/y")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -462,7 +462,7 @@ func TestEffective(t *testing.T) {
 			t.Errorf("/a/x/y has %+v\nwant %+v", e, want[i])
 		}
 	}
-	x, _ := tr.Node("/a/x")
+	x, _ := tr.Directory("/a/x")
 	if e, ok := x.Device(uuidB); !ok || e.ComputeMin != 1000 || e.Weight != 7 || e.ComputeMax != 5000 || x.Parent == 0 || !slices.Equal(x.Children, []string{"y"}) {
 		t.Errorf("/a/x has %+v", x)
 	}
@@ -480,7 +480,7 @@ func TestEffective(t *testing.T) {
 		if err := tr.Write("/a", "compute.max", step.max); err != nil {
 			t.Fatal(err)
 		}
-		y, _ := tr.Node("/a/x/y")
+		y, _ := tr.Directory("/a/x/y")
 		if got := y.Devices[1].ComputeMin; got != step.want {
 			t.Errorf("with compute.max %s of the group the guarantee is %d, want %d", step.max, got, step.want)
 		}
@@ -489,7 +489,7 @@ func TestEffective(t *testing.T) {
 	if err := tr.Write("/a", "lgpu", "1:0 count=0\n1:1 count=0"); err != nil {
 		t.Fatal(err)
 	}
-	y, _ = tr.Node("/a/x/y")
+	y, _ = tr.Directory("/a/x/y")
 	if y.Devices[0].ComputeMax != 0 || y.Devices[1].ComputeMax != 0 || y.Devices[1].ComputeMin != 0 || y.Devices[2].ComputeMax != 6000 {
 		t.Errorf("without bits: %+v", y.Devices)
 	}
@@ -506,8 +506,8 @@ func TestGuaranteesShrink(t *testing.T) {
 	if err := tr.Write("/a", "compute.min", "1:1 30%"); !errors.Is(err, nil) {
 		t.Fatal(err)
 	}
-	x, _ := tr.Node("/a/x")
-	y, _ := tr.Node("/a/y")
+	x, _ := tr.Directory("/a/x")
+	y, _ := tr.Directory("/a/y")
 	if x.Devices[1].ComputeMin != 2000 || y.Devices[1].ComputeMin != 1000 {
 		t.Errorf("guarantees of 60 and 30 within 30 are %d and %d", x.Devices[1].ComputeMin, y.Devices[1].ComputeMin)
 	}
@@ -574,7 +574,7 @@ func TestCreateAndRemove(t *testing.T) {
 	if err != nil || again.ID == made.ID {
 		t.Errorf("ID %d is used again, %v", again.ID, err)
 	}
-	if _, err := tr.Node("/g/none"); !errors.Is(err, syscall.ENOENT) {
+	if _, err := tr.Directory("/g/none"); !errors.Is(err, syscall.ENOENT) {
 		t.Error(err)
 	}
 	if _, err := tr.Read("/g/none", "lgpu"); !errors.Is(err, syscall.ENOENT) {
@@ -618,8 +618,8 @@ func TestCommitAndWatch(t *testing.T) {
 		}
 		watched = append(watched, c)
 	})
-	a, _ := tr.Node("/a")
-	x, _ := tr.Node("/a/x")
+	a, _ := tr.Directory("/a")
+	x, _ := tr.Directory("/a/x")
 	committed = nil
 
 	refuse = errors.New("disk full")
@@ -651,7 +651,7 @@ func TestCommitAndWatch(t *testing.T) {
 	if err := tr.Write("/a", "memory.peak", "0"); err != nil { // no change of the tree
 		t.Fatal(err)
 	}
-	c, _ := tr.Node("/c")
+	c, _ := tr.Directory("/c")
 	want := []Change{{Changed: []uint64{a.ID, x.ID}}, {Changed: []uint64{x.ID}}, {Created: []uint64{c.ID}}, {Removed: []uint64{x.ID}}}
 	if len(watched) != len(want) || len(committed) != len(want) {
 		t.Fatalf("%d watched, %d committed, want %d", len(watched), len(committed), len(want))

@@ -39,7 +39,7 @@ type Device struct {
 	Remainder int
 	// Kind says whether bits are places or amounts of time.
 	Kind Kind
-	// Default are the bits that a node gets with the keyword default; empty is all of them.
+	// Default are the bits that a directory gets with the keyword default; empty is all of them.
 	Default list.Set
 	// Memory is the device's memory in bytes, 0 if unknown.
 	Memory uint64
@@ -77,10 +77,10 @@ func (k Kind) String() string {
 	return "temporal"
 }
 
-// Priority of a node's launches on a device.
+// Priority of a directory's launches on a device.
 type Priority uint8
 
-// Priorities, lowest first. A node has at most the priority that the nearest ancestor with one of its own has.
+// Priorities, lowest first. A directory has at most the priority that the nearest ancestor with one of its own has.
 const (
 	Normal Priority = iota
 	High
@@ -97,37 +97,37 @@ func (p Priority) String() string {
 	return fmt.Sprintf("priority %d", p)
 }
 
-// Effective is what a node gets of one device.
+// Effective is what a directory gets of one device.
 type Effective struct {
 	// Device is its UUID.
 	Device string
-	// Bits are those that the node may use; of a temporal device they are always the lowest ones.
+	// Bits are those that the directory may use; of a temporal device they are always the lowest ones.
 	Bits list.Set
 	// Whole says that Bits are all bits of the device: the tenant sees the device as it is, remainder included.
 	Whole bool
 	// Units is the number of compute units that the tenant is shown: UnitsPerBit for each bit.
 	Units int
-	// ComputeMax is the part of the device's time that the node gets at most, in hundredths of a percent: the least of
-	// its own and its ancestors' compute.max and, on a temporal device, of bits over capacity. 0 means that launches
-	// fail.
+	// ComputeMax is the part of the device's time that the directory gets at most, in hundredths of a percent: the
+	// least of its own and its ancestors' compute.max and, on a temporal device, of bits over capacity. 0 means that
+	// launches fail.
 	ComputeMax uint32
 	// ComputeMin is the part of the device's time that is guaranteed, in hundredths of a percent: its own compute.min,
 	// or what its children's come to if it has none, scaled down where the parent can no longer keep what it promised.
 	ComputeMin uint32
-	// Weight is the node's weight against its siblings.
+	// Weight is the directory's weight against its siblings.
 	Weight   uint32
 	Priority Priority
-	// MemoryMax is what the tenant sees: the least memory.max of the node and its ancestors.
+	// MemoryMax is what the tenant sees: the least memory.max of the directory and its ancestors.
 	MemoryMax Bytes
-	// OwnMemoryMax is the node's own memory.max, which bounds the sum of its subtree.
+	// OwnMemoryMax is the directory's own memory.max, which bounds the sum of its subtree.
 	OwnMemoryMax Bytes
-	// MemoryHigh is the node's own memory.high.
+	// MemoryHigh is the directory's own memory.high.
 	MemoryHigh Bytes
 }
 
-// Node is a node as it is in one state of the tree.
-type Node struct {
-	ID        uint64 // never 0, never used again by another node of this tree
+// Directory is a group or an lgpu as it is in one state of the tree.
+type Directory struct {
+	ID        uint64 // never 0, never used again by another directory of this tree
 	Path      string
 	Parent    uint64 // 0 for the root
 	Children  []string
@@ -136,7 +136,7 @@ type Node struct {
 	Gang      string   // name of the gang, empty for none
 	Cgroups   []string // the cgroups bound to it
 	HostMax   Bytes    // own host.max
-	// Host is the least host.max of the node and its ancestors.
+	// Host is the least host.max of the directory and its ancestors.
 	Host Bytes
 	// Devices has an entry for each device, in the order of Tree.Devices.
 	Devices []Effective
@@ -144,8 +144,8 @@ type Node struct {
 	Requests []Limits
 }
 
-// Device returns what the node gets of the device with a UUID.
-func (n Node) Device(uuid string) (Effective, bool) {
+// Device returns what the directory gets of the device with a UUID.
+func (n Directory) Device(uuid string) (Effective, bool) {
 	for _, e := range n.Devices {
 		if e.Device == uuid {
 			return e, true
@@ -154,27 +154,28 @@ func (n Node) Device(uuid string) (Effective, bool) {
 	return Effective{}, false
 }
 
-// Usage gives numbers that live outside the tree. A node's are those of its own processes; the tree adds up subtrees.
-// Methods are called by several goroutines at once, without a lock of the tree held. Unknown nodes have no usage.
+// Usage gives numbers that live outside the tree. A directory's are those of its own processes; the tree adds up
+// subtrees. Methods are called by several goroutines at once, without a lock of the tree held. Unknown directories have
+// no usage.
 type Usage interface {
-	// Stat returns what the processes of one node use of one device.
+	// Stat returns what the processes of one directory use of one device.
 	Stat(id uint64, device string) Stat
-	// ResetPeak sets the node's peak of device memory to what is in use now.
+	// ResetPeak sets the directory's peak of device memory to what is in use now.
 	ResetPeak(id uint64, device string)
-	// Procs returns the process numbers in the node, in ascending order.
+	// Procs returns the process numbers in the directory, in ascending order.
 	Procs(id uint64) []int
-	// Events returns how often what has happened in the node, in the order to show.
+	// Events returns how often what has happened in the directory, in the order to show.
 	Events(id uint64) []Count
 }
 
-// Stat is what a node's processes use of one device.
+// Stat is what a directory's processes use of one device.
 type Stat struct {
 	Memory   uint64 // bytes in use
 	Peak     uint64 // most bytes in use since the start or the last reset
 	BusyUsec uint64 // device time used
 	Launches uint64
 	// Asked and Delivered are parts of the device's time over the last second, in hundredths of a percent: what the
-	// node was allowed or wanted, whichever is less, and what it got. Unmeasured: they are not known.
+	// directory was allowed or wanted, whichever is less, and what it got. Unmeasured: they are not known.
 	Asked, Delivered uint32
 	Unmeasured       bool
 }
@@ -189,8 +190,8 @@ type Count struct {
 type Change struct {
 	// Sequence numbers changes from 1.
 	Sequence uint64
-	// Created, Changed and Removed are nodes by ID, in ascending order. Changed are those whose requests or effective
-	// values are others than before, as when an ancestor shrank.
+	// Created, Changed and Removed are directories by ID, in ascending order. Changed are those whose requests or
+	// effective values are others than before, as when an ancestor shrank.
 	Created, Changed, Removed []uint64
 	// By is the user who made it, nil where that is not known.
 	By *uint32
@@ -201,7 +202,7 @@ type Change struct {
 // Error is a refused operation. It unwraps to its Errno, which is what write(2) returns.
 type Error struct {
 	Errno  syscall.Errno
-	Path   string // of the node
+	Path   string // of the directory
 	File   string // empty if no file is concerned
 	Line   int    // of the text written, from 1; 0 if no line is concerned
 	Key    string // such as count, empty if no key is concerned

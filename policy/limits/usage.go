@@ -16,15 +16,15 @@ func (noUsage) ResetPeak(uint64, string) {}
 func (noUsage) Procs(uint64) []int       { return nil }
 func (noUsage) Events(uint64) []Count    { return nil }
 
-// past is what the tree itself remembers of usage: peaks of groups, which no process has, and the times of nodes that
-// were removed, so that the counters of their ancestors never go back.
+// past is what the tree itself remembers of usage: peaks of groups, which no process has, and the times of directories
+// that were removed, so that the counters of their ancestors never go back.
 type past struct {
 	mu    sync.Mutex
-	times map[uint64]map[string]Stat   // by node and device: BusyUsec and Launches
+	times map[uint64]map[string]Stat   // by directory and device: BusyUsec and Launches
 	peaks map[uint64]map[string]uint64 // by group and device
 }
 
-// inherit gives what is left of a removed node to its parent.
+// inherit gives what is left of a removed directory to its parent.
 func (p *past) inherit(parent, gone uint64, left map[string]Stat) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -44,7 +44,7 @@ func (p *past) inherit(parent, gone uint64, left map[string]Stat) {
 	delete(p.peaks, gone)
 }
 
-// of returns the times that a node has inherited.
+// of returns the times that a directory has inherited.
 func (p *past) of(id uint64, device string) Stat {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,7 +76,7 @@ func (p *past) forget(id uint64, device string) {
 	delete(p.peaks[id], device)
 }
 
-// own is what a node used without its children.
+// own is what a directory used without its children.
 func (t *Tree) own(id uint64) map[string]Stat {
 	stats := map[string]Stat{}
 	for _, d := range t.state.Load().devices {
@@ -90,9 +90,9 @@ func (t *Tree) own(id uint64) map[string]Stat {
 }
 
 // stat is what the subtree of n uses of a device.
-func (t *Tree) stat(n *node, device string) Stat {
+func (t *Tree) stat(n *directory, device string) Stat {
 	var sum Stat
-	n.walk(func(below *node) {
+	n.walk(func(below *directory) {
 		stat := t.usage.Stat(below.ID, device)
 		inherited := t.past.of(below.ID, device)
 		sum.Memory += stat.Memory
@@ -101,7 +101,7 @@ func (t *Tree) stat(n *node, device string) Stat {
 		sum.Asked += stat.Asked
 		sum.Delivered += stat.Delivered
 		sum.Unmeasured = sum.Unmeasured || stat.Unmeasured
-		sum.Peak = stat.Peak // of use only for a node without children
+		sum.Peak = stat.Peak // of use only for a directory without children
 	})
 	if len(n.children) > 0 {
 		sum.Peak = t.past.peak(n.ID, device, sum.Memory)
@@ -111,8 +111,8 @@ func (t *Tree) stat(n *node, device string) Stat {
 	return sum
 }
 
-// Stat is what a node and everything below it use of a device. The peak of a group is the highest of the sums that
-// Observe, Stat and readers of its files have seen. A node that is not there uses nothing.
+// Stat is what a directory and everything below it use of a device. The peak of a group is the highest of the sums that
+// Observe, Stat and readers of its files have seen. A directory that is not there uses nothing.
 func (t *Tree) Stat(path, device string) Stat {
 	n, err := t.find(path)
 	if err != nil {
@@ -125,7 +125,7 @@ func (t *Tree) Stat(path, device string) Stat {
 // exact.
 func (t *Tree) Observe() {
 	s := t.state.Load()
-	s.root.walk(func(n *node) {
+	s.root.walk(func(n *directory) {
 		if len(n.children) > 0 {
 			for _, d := range s.devices {
 				t.stat(n, d.UUID)
@@ -146,16 +146,16 @@ func (t *Tree) resetPeak(r reset) {
 	t.usage.ResetPeak(r.id, r.device)
 }
 
-func readMemoryCurrent(t *Tree, s *state, n *node) string {
+func readMemoryCurrent(t *Tree, s *state, n *directory) string {
 	return s.table(func(d int) string { return fmt.Sprint(t.stat(n, s.devices[d].UUID).Memory) })
 }
 
-func readMemoryPeak(t *Tree, s *state, n *node) string {
+func readMemoryPeak(t *Tree, s *state, n *directory) string {
 	return s.table(func(d int) string { return fmt.Sprint(t.stat(n, s.devices[d].UUID).Peak) })
 }
 
 // writeMemoryPeak reads [DEVICE] 0; nothing at all means all devices too.
-func writeMemoryPeak(s *state, n *node, text string) *Error {
+func writeMemoryPeak(s *state, n *directory, text string) *Error {
 	if strings.TrimSpace(text) == "" {
 		text = "0"
 	}
@@ -174,7 +174,7 @@ func writeMemoryPeak(s *state, n *node, text string) *Error {
 	return nil
 }
 
-func readComputeStat(t *Tree, s *state, n *node) string {
+func readComputeStat(t *Tree, s *state, n *directory) string {
 	return s.table(func(d int) string {
 		stat := t.stat(n, s.devices[d].UUID)
 		asked, delivered := formatShare(stat.Asked), formatShare(stat.Delivered)
@@ -185,7 +185,7 @@ func readComputeStat(t *Tree, s *state, n *node) string {
 	})
 }
 
-func readProcs(t *Tree, _ *state, n *node) string {
+func readProcs(t *Tree, _ *state, n *directory) string {
 	var b strings.Builder
 	for _, pid := range t.usage.Procs(n.ID) {
 		fmt.Fprintln(&b, pid)
@@ -194,10 +194,10 @@ func readProcs(t *Tree, _ *state, n *node) string {
 }
 
 // readEvents adds up the events of a subtree, in the order in which they are first met.
-func readEvents(t *Tree, _ *state, n *node) string {
+func readEvents(t *Tree, _ *state, n *directory) string {
 	populated := 0
 	var sums []Count
-	n.walk(func(below *node) {
+	n.walk(func(below *directory) {
 		if len(t.usage.Procs(below.ID)) > 0 {
 			populated = 1
 		}

@@ -25,7 +25,7 @@ type account struct {
 	melted int64 // melt of parent when the account last took part
 
 	// The moment at which all time charged is paid for by the flow of credit: the generic cell rate algorithm (ITU-T
-	// I.371), once for the cap and once for the minimum.
+	// I.371), once for the maximum and once for the minimum.
 	paid, owed int64
 
 	// Of the children that take part, as of the last scan: the least vt, the mean by weight, and, as scratch, the sum
@@ -110,7 +110,7 @@ func (a *account) due(amount int64) int64 {
 }
 
 // room is how long the device can be used without a pause from a moment on until the credit here or above is used up;
-// forever without a cap.
+// forever without a maximum.
 func (a *account) room(at int64) int64 {
 	room := forever
 	for ; a.parent != nil; a = a.parent {
@@ -121,7 +121,7 @@ func (a *account) room(at int64) int64 {
 	return room
 }
 
-// capped reports whether any cap holds for the account.
+// capped reports whether any maximum holds for the account.
 func (a *account) capped() bool {
 	for ; a.parent != nil; a = a.parent {
 		if a.cap > 0 {
@@ -156,7 +156,7 @@ func (a *account) shift(spent int64) {
 	}
 }
 
-// overdrawn reports whether a cap here or above is exceeded by more than slack.
+// overdrawn reports whether a maximum here or above is exceeded by more than slack.
 func (a *account) overdrawn(now, slack int64) bool {
 	for ; a.parent != nil; a = a.parent {
 		if a.cap > 0 && a.credit(now) < -slack {

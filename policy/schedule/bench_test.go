@@ -26,7 +26,7 @@ func BenchmarkEvent(b *testing.B) {
 				p := Params{Weight: uint32(id) * 10}
 				if groups {
 					p.Parent = 100 + id%4
-					p.Cap = on0(5000)
+					p.Max = on0(5000)
 				}
 				must(s.Set(now, id, p))
 				must(s.Attach(now, id, 0, 0))

@@ -228,7 +228,7 @@ func (d *device) setTick() {
 	d.tick = tick
 }
 
-// alone reports whether the device needs no accounts: it has one seat, which no cap holds for.
+// alone reports whether the device needs no accounts: it has one seat, which no maximum holds for.
 func (d *device) alone() bool {
 	return len(d.seats) == 1 && !d.seats[0].capped() && d.seats[0].entity.mayUse(d.id)
 }

@@ -170,7 +170,7 @@ func drive(data []byte, seen func(Decision)) error {
 		}
 		switch op % 16 {
 		case 0:
-			p := Params{Parent: ID(r.next() % nodes), Weight: uint32(r.next() * 50), Cap: limits(), Min: limits(),
+			p := Params{Parent: ID(r.next() % nodes), Weight: uint32(r.next() * 50), Max: limits(), Min: limits(),
 				Class: Class(r.next() % 2), Latency: r.next()%4 == 0}
 			if g := r.next() % 6; g < 2 {
 				p.Gang = string(rune('a' + g))

@@ -227,10 +227,10 @@ func TestGangs(t *testing.T) {
 			{Params{}, training, []Device{2, 0}, 33}, {Params{}, single, []Device{0}, 33}, {Params{}, single, []Device{1}, 33},
 			{Params{}, single, []Device{2}, 33}}, 20},
 		{"capped", []lgpu{
-			{Params{Cap: map[Device]uint32{0: 3000, 1: 3000}}, training, []Device{0, 1}, 29},
+			{Params{Max: map[Device]uint32{0: 3000, 1: 3000}}, training, []Device{0, 1}, 29},
 			{Params{}, training, []Device{1, 0}, 68}}, 6},
 		{"capped alone", []lgpu{
-			{Params{Cap: map[Device]uint32{0: 3000, 1: 3000}}, training, []Device{0, 1}, 29}}, 5},
+			{Params{Max: map[Device]uint32{0: 3000, 1: 3000}}, training, []Device{0, 1}, 29}}, 5},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -5,7 +5,8 @@ import "slices"
 // second is how long a gang's seat without work is still opened with the others, and how long delivered time counts.
 const second int64 = 1e9
 
-// waitedMax bounds the wait during which credit is not cut, and with it how far a cap can be exceeded after the wait.
+// waitedMax bounds the wait during which credit is not cut, and with it how far a maximum can be exceeded after the
+// wait.
 const waitedMax int64 = 200e6
 
 type phase uint8

@@ -3,11 +3,11 @@ package schedule
 import "testing"
 
 // Busy comes late where a process has no processor to count in time: what it was at when it was last asked says little
-// of the time since, and the cap holds all the same.
+// of the time since, and the maximum holds all the same.
 func TestBusyComesLate(t *testing.T) {
 	const most, ms = Whole * 30 / 100, int64(1e6)
 	s := New(Options{})
-	if err := s.Set(0, 1, Params{Cap: map[Device]uint32{0: most}}); err != nil {
+	if err := s.Set(0, 1, Params{Max: map[Device]uint32{0: most}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Attach(0, 1, 0, 0); err != nil {

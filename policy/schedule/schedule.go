@@ -4,7 +4,7 @@
 //
 //	s := schedule.New(schedule.Options{})
 //	s.Set(now, 1, schedule.Params{Weight: 300})
-//	s.Set(now, 2, schedule.Params{Cap: map[schedule.Device]uint32{0: 2500}}) // a quarter of device 0
+//	s.Set(now, 2, schedule.Params{Max: map[schedule.Device]uint32{0: 2500}}) // a quarter of device 0
 //	s.Attach(now, 1, 0, busy) // a process of lgpu 1 uses device 0
 //	s.Want(now, 1, 0, busy)   // and has work
 //	for _, d := range s.Decisions() { ... }
@@ -34,7 +34,7 @@
 //     for every Seep, when the launch that it let through has drained. waiting says that a process has more work; no
 //     Want is needed then.
 //   - Progress whenever Busy has been read during a grant; every few ms while the device is contended, rarely (100 ms)
-//     for a standing grant without a cap. For the most exact charge send it right before another seat's Want.
+//     for a standing grant without a maximum. For the most exact charge send it right before another seat's Want.
 //
 // busy is always the lgpu's absolute Busy on the device, over all its processes (their union: two that compute at the
 // same time count once). A value below the last one, or one that grew by more than the time that has passed, is
@@ -60,14 +60,14 @@
 // Minimums hold as long as they and the parts of latency-critical lgpus fit the device. Within 1, 3 and 4 the order is
 // fair: among siblings of the tree the one with the least time by weight is next. An lgpu that has just come has no
 // claim for the time when it was away, and one that ran longer than its slice pays with its next slices. No lgpu gets
-// more than its cap, or that of a group above, even when the device is idle: credit flows in at the capped rate, a
-// Quantum of it starts a grant, and at most Burst of it is saved, plus what flows in while others keep the device (for
-// at most 200 ms at a time).
+// more than its maximum, or that of a group above, even when the device is idle: credit flows in at the rate of the
+// maximum, a Quantum of it starts a grant, and at most Burst of it is saved, plus what flows in while others keep the
+// device (for at most 200 ms at a time).
 //
 // While others wait, a grant is charged by the clock from Open to Closed; otherwise by Busy, and then it counts for the
-// cap only. A grant that nobody contends for has no end. A contended one lasts a slice, and goes on without being
-// closed when its seat would be next again. Slices are longer for seats that drain slowly. A seat without any cap that
-// is alone on its device is Free: it needs no accounts.
+// maximum only. A grant that nobody contends for has no end. A contended one lasts a slice, and goes on without being
+// closed when its seat would be next again. Slices are longer for seats that drain slowly. A seat without any maximum
+// that is alone on its device is Free: it needs no accounts.
 //
 // The seats of an lgpu on several devices, and those of all lgpus with the same Gang, are opened and closed together:
 // their kernels may wait for each other across devices. A gang's turn comes when it is first on all its devices, or,
@@ -87,7 +87,7 @@ type Device int
 // MaxDevices bounds Device.
 const MaxDevices = 4096
 
-// Whole is a device's whole time: caps, minimums and shares are in hundredths of a percent.
+// Whole is a device's whole time: maxima, minimums and shares are in hundredths of a percent.
 const Whole uint32 = 10000
 
 // NoLimit as Until: the grant lasts until Close.
@@ -113,7 +113,7 @@ const (
 type Params struct {
 	Parent  ID                // 0: the top
 	Weight  uint32            // 1..MaxWeight, against its siblings; 0: DefaultWeight
-	Cap     map[Device]uint32 // most device time, 1..Whole; a missing device or Whole: no cap
+	Max     map[Device]uint32 // most device time, 1..Whole; a missing device or Whole: no maximum
 	Min     map[Device]uint32 // guaranteed device time, 0..Whole; missing: none
 	Class   Class
 	Latency bool     // latency-critical
@@ -128,15 +128,15 @@ const (
 	// Open the seat's gate: a grant begins. Until and Wanted as in Decision.
 	Open Kind = iota + 1
 	// Extend an open grant: Until and Wanted replace the ones before. Until may also be lower than it was, when a
-	// cap was lowered. It also ends Free: the gate stays open, but keeps accounts from now on.
+	// maximum was lowered. It also ends Free: the gate stays open, but keeps accounts from now on.
 	Extend
 	// Close the gate; report Closed once drained. Seats that have closed by themselves and are draining get it too.
 	Close
 	// Seep lets one launch through a gate of a seat that is closed and drained, because the rest of its gang may wait
 	// for it; then report Closed again.
 	Seep
-	// Free opens the gate with no accounts at all: the seat is alone on the device and has no cap. It may come instead
-	// of Open, without a Want, and during a grant. It ends with Extend, Close, or Closed.
+	// Free opens the gate with no accounts at all: the seat is alone on the device and has no maximum. It may come
+	// instead of Open, without a Want, and during a grant. It ends with Extend, Close, or Closed.
 	Free
 	// Overran tells that a seat did not drain within the bound (or, after Close, that its gang was changed), and that
 	// the device goes to others meanwhile. There is nothing to send; Closed is still to come, and the seat is charged

@@ -18,7 +18,7 @@ func TestShares(t *testing.T) {
 		w    work
 		want float64
 	}
-	capped := func(percent uint32) lgpu { return lgpu{Params{Cap: on0(percent * 100)}, saturating, float64(percent)} }
+	capped := func(percent uint32) lgpu { return lgpu{Params{Max: on0(percent * 100)}, saturating, float64(percent)} }
 	weighted := func(w uint32, want float64) lgpu { return lgpu{Params{Weight: w}, saturating, want} }
 	eight := []lgpu{}
 	for i := range 8 {
@@ -41,12 +41,12 @@ func TestShares(t *testing.T) {
 		{"90 to 10", []lgpu{weighted(900, 90), weighted(100, 10)}},
 		{"8 weights", eight},
 		{"capped beside open", []lgpu{capped(30), weighted(0, 70)}},
-		{"cap above weight", []lgpu{{Params{Cap: on0(8000)}, saturating, 50}, weighted(0, 50)}},
+		{"cap above weight", []lgpu{{Params{Max: on0(8000)}, saturating, 50}, weighted(0, 50)}},
 		{"50 ms kernels beside 200 us", []lgpu{{Params{}, work{kernel: 50 * ms}, 50}, weighted(0, 50)}},
-		{"50 ms kernels capped", []lgpu{{Params{Cap: on0(3000)}, work{kernel: 50 * ms}, 30}, capped(60)}},
+		{"50 ms kernels capped", []lgpu{{Params{Max: on0(3000)}, work{kernel: 50 * ms}, 30}, capped(60)}},
 		{"minimum", []lgpu{{Params{Weight: 100, Min: on0(4000)}, saturating, 40}, weighted(900, 60)}},
 		{"minimum beside high", []lgpu{{Params{Min: on0(2500)}, saturating, 25}, {Params{Class: High}, saturating, 75}}},
-		{"high", []lgpu{{Params{Class: High, Cap: on0(7000)}, saturating, 70}, weighted(1000, 30)}},
+		{"high", []lgpu{{Params{Class: High, Max: on0(7000)}, saturating, 70}, weighted(1000, 30)}},
 		{"latency-critical has no more", []lgpu{{Params{Latency: true}, saturating, 50}, weighted(0, 50)}},
 	}
 	for _, tt := range tests {
@@ -98,7 +98,7 @@ func TestOneStops(t *testing.T) {
 		m := newMachine(t, Options{})
 		x := m.add(1, Params{Weight: 200}, 0, saturating)
 		y := m.add(2, Params{Weight: 200}, 0, saturating)
-		z := m.add(3, Params{Weight: 100, Cap: on0(1000)}, 0, saturating)
+		z := m.add(3, Params{Weight: 100, Max: on0(1000)}, 0, saturating)
 		m.run(second)
 		if end == "dies" {
 			m.detach(x)
@@ -124,7 +124,7 @@ func TestCapChanges(t *testing.T) {
 		m.reports(5 * ms)
 		m.run(second)
 		for _, limit := range []uint32{2000, 4000, 1000, 3000, 500, 4500} {
-			m.set(1, Params{Cap: on0(limit)})
+			m.set(1, Params{Max: on0(limit)})
 			// From the change on, with the slice then running.
 			before := x.busy
 			m.run(200 * ms)
@@ -142,7 +142,7 @@ func TestCapChanges(t *testing.T) {
 	}
 }
 
-// A running grant is cut when its cap comes, and priorities act on the next slice.
+// A running grant is cut when its maximum comes, and priorities act on the next slice.
 func TestGrantChangesAtOnce(t *testing.T) {
 	m := newMachine(t, Options{})
 	x := m.add(1, Params{}, 0, saturating)
@@ -150,7 +150,7 @@ func TestGrantChangesAtOnce(t *testing.T) {
 	if !x.free {
 		t.Fatal("alone and without a cap, but not free")
 	}
-	m.set(1, Params{Cap: on0(1000)})
+	m.set(1, Params{Max: on0(1000)})
 	if x.free || x.until > x.busy {
 		t.Errorf("after a cap came: free %v, may run on for %d us", x.free, (x.until-x.busy)/us)
 	}
@@ -177,7 +177,7 @@ func TestGroups(t *testing.T) {
 	m := newMachine(t, Options{})
 	m.set(10, Params{Weight: 300})
 	m.set(20, Params{Weight: 100})
-	m.set(30, Params{Cap: on0(2000)})
+	m.set(30, Params{Max: on0(2000)})
 	m.set(31, Params{Parent: 30})
 	tenants := []*tenant{
 		m.add(1, Params{Parent: 10, Weight: 100}, 0, saturating),
@@ -194,12 +194,12 @@ func TestGroups(t *testing.T) {
 	}
 	expect("weights of groups", 25, 50, 25)
 	tenants = append(tenants, m.add(4, Params{Parent: 31}, 0, saturating), m.add(5, Params{Parent: 31, Weight: 300}, 0, saturating))
-	m.set(30, Params{Weight: 10000, Cap: on0(2000)})
+	m.set(30, Params{Weight: 10000, Max: on0(2000)})
 	expect("a capped group", 20, 40, 20, 5, 15)
-	m.set(10, Params{Weight: 300, Cap: on0(3000)})
+	m.set(10, Params{Weight: 300, Max: on0(3000)})
 	expect("two capped groups", 10, 20, 50, 5, 15)
-	m.set(20, Params{Cap: on0(1000)})
-	m.set(10, Params{Weight: 300, Cap: on0(7000)})
+	m.set(20, Params{Max: on0(1000)})
+	m.set(10, Params{Weight: 300, Max: on0(7000)})
 	expect("caps that sum to 100", 70./3, 140./3, 10, 5, 15)
 	m.set(20, Params{Min: on0(6000)})
 	m.set(10, Params{Weight: 300})
@@ -207,7 +207,7 @@ func TestGroups(t *testing.T) {
 	m.set(3, Params{Parent: 10})
 	expect("one that moved", 20, 40, 20, 5, 15)
 	m.s.Remove(m.now, 10)
-	m.set(30, Params{Weight: 100, Cap: on0(2000)})
+	m.set(30, Params{Weight: 100, Max: on0(2000)})
 	expect("a group dissolved", 20, 40, 20, 5, 15)
 }
 
@@ -246,14 +246,14 @@ func TestAwakening(t *testing.T) {
 	near(t, "after sleep", m.part(x, 200*ms), 50, 6)
 
 	m = newMachine(t, Options{})
-	x = m.add(1, Params{Cap: on0(1000)}, 0, work{kernel: 200 * us, burst: 18 * ms, think: second})
+	x = m.add(1, Params{Max: on0(1000)}, 0, work{kernel: 200 * us, burst: 18 * ms, think: second})
 	m.run(10 * second)
 	if most := slices.Max(x.slices); most < 18*ms {
 		t.Errorf("a burst of 18 ms was cut at %d us", most/us)
 	}
 
 	m = newMachine(t, Options{})
-	x = m.add(1, Params{Cap: on0(1000)}, 0, work{kernel: 200 * us, burst: 200 * ms, think: 5 * second})
+	x = m.add(1, Params{Max: on0(1000)}, 0, work{kernel: 200 * us, burst: 200 * ms, think: 5 * second})
 	m.add(2, Params{}, 0, saturating)
 	for m.run(4 * second); x.arrive > 0; {
 		m.run(ms)
@@ -333,7 +333,7 @@ func TestFree(t *testing.T) {
 // A lone capped lgpu with gaps in its work keeps its grant.
 func TestStandingGrant(t *testing.T) {
 	m := newMachine(t, Options{})
-	x := m.add(1, Params{Cap: on0(5000)}, 0, work{kernel: 200 * us, burst: ms, think: 3 * ms})
+	x := m.add(1, Params{Max: on0(5000)}, 0, work{kernel: 200 * us, burst: ms, think: 3 * ms})
 	m.reports(10 * ms)
 	m.run(10 * second)
 	if x.opens > 1 || x.closes > 0 {
@@ -348,10 +348,10 @@ func TestStandingGrant(t *testing.T) {
 func TestSharesView(t *testing.T) {
 	m := newMachine(t, Options{})
 	m.set(10, Params{Weight: 300})
-	m.add(1, Params{Parent: 10, Cap: on0(1000)}, 0, saturating)
+	m.add(1, Params{Parent: 10, Max: on0(1000)}, 0, saturating)
 	m.add(2, Params{Parent: 10}, 0, saturating)
 	m.add(3, Params{Min: on0(3000)}, 0, saturating)
-	m.add(4, Params{Class: High, Cap: map[Device]uint32{1: 500}}, 1, saturating)
+	m.add(4, Params{Class: High, Max: map[Device]uint32{1: 500}}, 1, saturating)
 	m.add(5, Params{Weight: 1}, 1, saturating)
 	m.add(6, Params{}, 2, saturating)
 	m.reports(5 * ms)
@@ -383,8 +383,8 @@ func TestErrors(t *testing.T) {
 	}{
 		{"the top", 0, Params{}, ErrEntity},
 		{"weight", 1, Params{Weight: 10001}, ErrRange},
-		{"cap", 1, Params{Cap: on0(10001)}, ErrRange},
-		{"no cap", 1, Params{Cap: on0(0)}, ErrRange},
+		{"cap", 1, Params{Max: on0(10001)}, ErrRange},
+		{"no cap", 1, Params{Max: on0(0)}, ErrRange},
 		{"minimum", 1, Params{Min: on0(10001)}, ErrRange},
 		{"unknown parent", 1, Params{Parent: 7}, ErrEntity},
 		{"good", 1, Params{}, nil},
@@ -428,9 +428,9 @@ func TestProperties(t *testing.T) {
 		for i := range n {
 			p := Params{Weight: uint32(10 + random.IntN(300))}
 			if random.IntN(3) == 0 {
-				p.Cap = on0(uint32(200 + random.IntN(6000)))
+				p.Max = on0(uint32(200 + random.IntN(6000)))
 			}
-			if floor := uint32(random.IntN(3000)); random.IntN(4) == 0 && minimums+floor <= 8000 && (p.Cap == nil || p.Cap[0] > floor) {
+			if floor := uint32(random.IntN(3000)); random.IntN(4) == 0 && minimums+floor <= 8000 && (p.Max == nil || p.Max[0] > floor) {
 				p.Min = on0(floor)
 				minimums += floor
 			}
@@ -446,7 +446,7 @@ func TestProperties(t *testing.T) {
 		m.windows(3, second)
 		saturated := false
 		for _, l := range all {
-			saturated = saturated || l.work.burst == 0 && l.p.Cap == nil
+			saturated = saturated || l.work.burst == 0 && l.p.Max == nil
 		}
 		const windows = 10
 		parts := m.windows(windows, second)
@@ -459,8 +459,8 @@ func TestProperties(t *testing.T) {
 			got := mean(parts[l.tenant])
 			sum += got
 			limit := 100.0
-			if l.p.Cap != nil {
-				limit = float64(l.p.Cap[0]) / 100
+			if l.p.Max != nil {
+				limit = float64(l.p.Max[0]) / 100
 				for _, part := range parts[l.tenant] {
 					// In any window: what was saved, and what came in during a wait; and a kernel.
 					if most := limit + 2 + 20*limit/100 + float64(l.work.kernel)/1e7; part > most {

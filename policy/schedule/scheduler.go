@@ -60,7 +60,7 @@ func (s *Scheduler) Set(now int64, id ID, p Params) error {
 	for i, a := range e.accounts {
 		a.limit(s.tree.now, e.devices[i])
 	}
-	e.p.Cap, e.p.Min = maps.Clone(p.Cap), maps.Clone(p.Min)
+	e.p.Max, e.p.Min = maps.Clone(p.Max), maps.Clone(p.Min)
 	if before.parent != parent {
 		s.tree.relink()
 	}

@@ -10,7 +10,7 @@ const (
 	Idle State = iota
 	// Waiting has work and waits for others.
 	Waiting
-	// Throttled has work and waits for credit: its cap, or that of a group above, is used up.
+	// Throttled has work and waits for credit: its maximum, or that of a group above, is used up.
 	Throttled
 	// Running has a grant.
 	Running

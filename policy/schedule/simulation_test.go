@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestSimulation runs 1,000 lgpus on 128 devices: in groups, with weights, caps and minimums, some in gangs over four
+// TestSimulation runs 1,000 lgpus on 128 devices: in groups, with weights, maxima and minimums, some in gangs over four
 // devices. With -v it prints what each kind was entitled to and got.
 func TestSimulation(t *testing.T) {
 	const lgpus, devices = 1000, 128
@@ -32,14 +32,14 @@ func TestSimulation(t *testing.T) {
 		limit := map[Device]uint32{dev: uint32(200 + random.IntN(1000))}
 		switch n := random.IntN(20); {
 		case n < 6:
-			k, p.Cap = 1, limit
+			k, p.Max = 1, limit
 		case n < 11:
 			k = 2
 			w.burst, w.think, w.random = 100*us+random.Int64N(20*ms), random.Int64N(100*ms), true
 		case n < 13:
 			k, p.Min = 3, map[Device]uint32{dev: 400}
 		case n == 13:
-			k, p.Class, p.Cap = 4, High, limit
+			k, p.Class, p.Max = 4, High, limit
 		case n == 14:
 			k, p.Latency, w.burst, w.think = 5, true, ms, 50*ms
 		case n == 15 && !gangs[dev] && id > lgpus/2:
@@ -123,7 +123,7 @@ func TestSimulation(t *testing.T) {
 		}
 		if k == 1 || k == 4 {
 			// And what was saved before.
-			limit := float64(m.s.tree.entities[x.id].p.Cap[x.dev]) / 100
+			limit := float64(m.s.tree.entities[x.id].p.Max[x.dev]) / 100
 			if got > limit+100*float64(25*ms)/float64(length) {
 				t.Errorf("lgpu %d with cap %.2f had %.2f %%", x.id, limit, got)
 			}

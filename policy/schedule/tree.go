@@ -109,14 +109,14 @@ func (t *tree) check(id ID, p Params) (*entity, error) {
 	if p.Weight > MaxWeight {
 		return nil, fmt.Errorf("weight %d of entity %d: %w 1..%d", p.Weight, id, ErrRange, MaxWeight)
 	}
-	for _, limits := range []map[Device]uint32{p.Cap, p.Min} {
+	for _, limits := range []map[Device]uint32{p.Max, p.Min} {
 		for dev, v := range limits {
 			if v > Whole {
 				return nil, fmt.Errorf("limit %d of entity %d on device %d: %w 0..%d", v, id, dev, ErrRange, Whole)
 			}
 		}
 	}
-	for dev, v := range p.Cap {
+	for dev, v := range p.Max {
 		if v == 0 {
 			return nil, fmt.Errorf("cap 0 of entity %d on device %d: %w 1..%d", id, dev, ErrRange, Whole)
 		}
@@ -239,14 +239,14 @@ func (d *device) account(e *entity) *account {
 // limit applies the entity's parameters to its account on a device.
 func (a *account) limit(now int64, dev Device) {
 	a.weight = int64(cmp.Or(a.entity.p.Weight, DefaultWeight))
-	limit, floor := int64(a.entity.p.Cap[dev]), int64(a.entity.p.Min[dev])
+	limit, floor := int64(a.entity.p.Max[dev]), int64(a.entity.p.Min[dev])
 	if limit == int64(Whole) {
 		limit = 0
 	}
 	switch {
 	case limit == a.cap || limit == 0:
 	case a.cap == 0:
-		a.paid = now // a cap that is new holds from now on
+		a.paid = now // a maximum that is new holds from now on
 	default:
 		// Credit and debt are amounts of device time. They stay the same when the rate changes.
 		if credit := a.credit(now); credit >= 0 {
