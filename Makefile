@@ -90,8 +90,9 @@ build/demo/ring: demo/shmem/ring.c $(B)/sim/libcuda.so.1 $(B)/lshmem/liblshmem.s
 #
 # The race detector sees Go alone. It would only slow tests whose subject is C or device code, a model without goroutines,
 # or the built command, and two tests need full speed: those run without it.
-WITHOUT_RACES := ./tenant/liblgpu/... ./shmem/device/... ./shmem/litmus/... ./shmem/kernels/... ./shmem/model/...
-WITH_RACES = $$($(GO) list ./... | grep -vE '/lgpu/(test|tenant/liblgpu|shmem/(device|litmus|kernels|model))(/|$$)')
+# The longest come first: the last one to end has a processor for itself.
+WITHOUT_RACES := ./shmem/litmus/... ./tenant/liblgpu/... ./shmem/device/... ./shmem/kernels/... ./shmem/model/...
+WITH_RACES = ./shmem ./inspect/conformance ./shmem/transport/ibgda ./shmem/hca/gpu $$($(GO) list ./... | grep -vE '/lgpu/(test|tenant/liblgpu|shmem/(device|litmus|kernels|model))(/|$$)')
 GOTEST := $(GO) test -count=1
 test: build
 	$(GOTEST) -timeout 9m $(WITH_RACES) $(WITHOUT_RACES)

@@ -158,8 +158,6 @@ static struct collected collect(struct lgpu_flight *f, bool all)
 	return c;
 }
 
-static int64_t clamp(int64_t v, int64_t low, int64_t high) { return v < low ? low : v > high ? high : v; }
-
 uint32_t lgpu_flight_look(struct lgpu_flight *f, int64_t now, bool punctual, bool waited, int64_t *until)
 {
 	*until = now;
@@ -174,7 +172,7 @@ uint32_t lgpu_flight_look(struct lgpu_flight *f, int64_t now, bool punctual, boo
 		return 0;
 	// Otherwise it has ended at some time since the last look.
 	if (!punctual && !lgpu_flight_busy(f) && c.known == done)
-		end = clamp(f->completed + c.expected, looked > f->completed ? looked : f->completed, now);
+		end = lgpu_clamp(f->completed + c.expected, looked > f->completed ? looked : f->completed, now);
 	int64_t took = end - f->completed;
 	for (uint32_t i = first; i != f->tail; i++) {
 		const struct lgpu_launch *l = &f->ring[i % RING];

@@ -19,6 +19,8 @@
 // A launch may join the work in flight in any case when so much of it is left, ns.
 #define LGPU_FLIGHT_AHEAD INT64_C(500000)
 
+static inline int64_t lgpu_clamp(int64_t v, int64_t low, int64_t high) { return v < low ? low : v > high ? high : v; }
+
 // A context of a gate's device.
 struct lgpu_gate;
 struct lgpu_gate_context {

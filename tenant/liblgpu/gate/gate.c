@@ -139,8 +139,6 @@ void lgpu_gate_observe(struct lgpu_gate *g, int64_t now, bool punctual)
 
 // ---- the watcher
 
-static int64_t clamp(int64_t v, int64_t low, int64_t high) { return v < low ? low : v > high ? high : v; }
-
 // poll_interval is short when a completion is near, or the end of the grant
 // where nobody waits to know of completions.
 static int64_t poll_interval(const struct lgpu_gate *g, int64_t now)
@@ -154,8 +152,8 @@ static int64_t poll_interval(const struct lgpu_gate *g, int64_t now)
 		next = remaining - LGPU_GATE_LEAD;
 	else if (g->waiters != 0 && remaining - LGPU_FLIGHT_AHEAD < next)
 		next = remaining - LGPU_FLIGHT_AHEAD;
-	int64_t shortest = clamp(g->cost * POLL_SHARE, POLL_SHORTEST, 10 * POLL_LONGEST);
-	return clamp((next < 0 ? -next : next) / 4, shortest, shortest > POLL_LONGEST ? shortest : POLL_LONGEST);
+	int64_t shortest = lgpu_clamp(g->cost * POLL_SHARE, POLL_SHORTEST, 10 * POLL_LONGEST);
+	return lgpu_clamp((next < 0 ? -next : next) / 4, shortest, shortest > POLL_LONGEST ? shortest : POLL_LONGEST);
 }
 
 // park has the watcher sleep until it is kicked, or for nanos unless that is

@@ -10,10 +10,6 @@
 #include "hook/hook.h"
 #include "memory/pools.h"
 
-// Read off driver 580: an allocation of more than 1 MiB takes whole pages of 2
-// MiB; smaller ones share such pages, in units of 512 bytes.
-#define UNIT UINT64_C(512)
-#define SHARED (UINT64_C(1) << 20)
 // With less than this left, a small allocation is looked at again once made:
 // it may have taken a page of its own.
 #define NARROW (UINT64_C(4) << 20)
@@ -43,7 +39,7 @@ LGPU_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 	if (!lgpu_reserve(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult r = allocated(s, dptr, bytes, device, context, LGPU_REAL(cuMemAlloc_v2)(dptr, bytesize));
-	if (r == CUDA_SUCCESS && bytes <= SHARED && lgpu_remaining(s, device) < NARROW && !lgpu_overhead_now(s, device)) {
+	if (r == CUDA_SUCCESS && bytes <= LGPU_SHARED_PAGE && lgpu_remaining(s, device) < NARROW && !lgpu_overhead_now(s, device)) {
 		cuMemFree_v2(*dptr);
 		lgpu_overhead_now(s, device);
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -74,7 +70,7 @@ LGPU_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_
 		return LGPU_REAL(cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
 	// The pitch is the driver's choice and known only afterwards; 512 is the most it aligns to.
 	uint64_t bytes;
-	if (__builtin_mul_overflow(lgpu_round_up(WidthInBytes, UNIT), Height, &bytes))
+	if (__builtin_mul_overflow(lgpu_round_up(WidthInBytes, LGPU_UNIT), Height, &bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	bytes = lgpu_taken(bytes);
 	if (!lgpu_reserve(s, device, bytes))

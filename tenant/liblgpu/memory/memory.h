@@ -9,6 +9,12 @@
 #include "memory/accounts.h"
 #include "process/process.h"
 
+// Read off driver 580: an allocation of more than 1 MiB takes whole pages of 2
+// MiB; smaller ones share such pages, in units of 512 bytes.
+#define LGPU_UNIT UINT64_C(512)
+#define LGPU_PAGE (UINT64_C(2) << 20)
+#define LGPU_SHARED_PAGE (UINT64_C(1) << 20)
+
 // ---- charging (charge.c)
 
 // lgpu_charge charges bytes of device memory, or of page-locked host memory if

@@ -106,7 +106,7 @@ static struct lgpu_pool *pool_room(void)
 	return pool_at(n);
 }
 
-// pool_add notes a pool. NULL: there is no memory for that, and nothing may be
+// lgpu_pool_add notes a pool. NULL: there is no memory for that, and nothing may be
 // allocated from it.
 struct lgpu_pool *lgpu_pool_add(CUmemoryPool handle, int device)
 {
@@ -318,7 +318,6 @@ CUresult lgpu_pool_alloc(struct lgpu_state *s, struct lgpu_pool *p, CUdeviceptr 
 	lgpu_unlock(&p->reserve.lock);
 	return r;
 }
-
 
 int lgpu_pool_device(const struct lgpu_pool *p) { return p->reserve.device; }
 

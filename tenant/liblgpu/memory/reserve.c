@@ -5,19 +5,13 @@
 #include "memory/memory.h"
 #include "memory/pools.h"
 
-// Read off driver 580: an allocation of more than 1 MiB takes whole pages of 2
-// MiB; smaller ones share such pages, in units of 512 bytes.
-#define UNIT UINT64_C(512)
-#define PAGE (UINT64_C(2) << 20)
-#define SHARED (UINT64_C(1) << 20)
-
 uint64_t lgpu_round_up(uint64_t bytes, uint64_t unit)
 {
 	uint64_t sum;
 	return __builtin_add_overflow(bytes, unit - 1, &sum) ? UINT64_MAX : sum / unit * unit;
 }
 
-uint64_t lgpu_taken(uint64_t bytes) { return lgpu_round_up(bytes, bytes > SHARED ? PAGE : UNIT); }
+uint64_t lgpu_taken(uint64_t bytes) { return lgpu_round_up(bytes, bytes > LGPU_SHARED_PAGE ? LGPU_PAGE : LGPU_UNIT); }
 
 // make_room gives back what is charged and not needed any more: overhead that is
 // gone, and memory that pools keep unused, as the driver does it when a device is

@@ -28,7 +28,10 @@ static const char *keep(const char *text, int length)
 static bool map_region(struct lgpu_process *p)
 {
 	struct lgpu_state *s = &p->state;
-	const char *path = getenv("LGPU_REGION"), *slash = strrchr(path, '/');
+	const char *path = getenv("LGPU_REGION");
+	if (path == NULL) // another thread has unset it just now
+		return false;
+	const char *slash = strrchr(path, '/');
 	s->path = keep(path, (int)strlen(path));
 	s->turns = slash == NULL ? keep(".", 1) : keep(path, slash == path ? 1 : (int)(slash - path));
 	s->filter = true;
