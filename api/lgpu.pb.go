@@ -1012,7 +1012,6 @@ type DeviceUse struct {
 	Uuid  string                 `protobuf:"bytes,1,opt,name=uuid,proto3" json:"uuid,omitempty"`
 	// As Device.key.
 	Key        string     `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	Requested  *Limits    `protobuf:"bytes,3,opt,name=requested,proto3" json:"requested,omitempty"`
 	Effective  *Effective `protobuf:"bytes,4,opt,name=effective,proto3" json:"effective,omitempty"`
 	MemoryUsed uint64     `protobuf:"varint,5,opt,name=memory_used,json=memoryUsed,proto3" json:"memory_used,omitempty"`
 	MemoryPeak uint64     `protobuf:"varint,6,opt,name=memory_peak,json=memoryPeak,proto3" json:"memory_peak,omitempty"`
@@ -1026,6 +1025,7 @@ type DeviceUse struct {
 	ShareAsked     *uint32 `protobuf:"varint,10,opt,name=share_asked,json=shareAsked,proto3,oneof" json:"share_asked,omitempty"`
 	ShareDelivered *uint32 `protobuf:"varint,11,opt,name=share_delivered,json=shareDelivered,proto3,oneof" json:"share_delivered,omitempty"`
 	State          State   `protobuf:"varint,12,opt,name=state,proto3,enum=lgpu.v1.State" json:"state,omitempty"`
+	Requested      *Limits `protobuf:"bytes,13,opt,name=requested,proto3" json:"requested,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1072,13 +1072,6 @@ func (x *DeviceUse) GetKey() string {
 		return x.Key
 	}
 	return ""
-}
-
-func (x *DeviceUse) GetRequested() *Limits {
-	if x != nil {
-		return x.Requested
-	}
-	return nil
 }
 
 func (x *DeviceUse) GetEffective() *Effective {
@@ -1142,6 +1135,13 @@ func (x *DeviceUse) GetState() State {
 		return x.State
 	}
 	return State_IDLE
+}
+
+func (x *DeviceUse) GetRequested() *Limits {
+	if x != nil {
+		return x.Requested
+	}
+	return nil
 }
 
 // Limits are the limits that a group or lgpu has of its own on one device, by the names of their files. An absent one
@@ -2892,11 +2892,10 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04Kind\x12\t\n" +
 	"\x05GROUP\x10\x00\x12\b\n" +
 	"\x04LGPU\x10\x01B\v\n" +
-	"\t_host_max\"\xe6\x03\n" +
+	"\t_host_max\"\xec\x03\n" +
 	"\tDeviceUse\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\x12-\n" +
-	"\trequested\x18\x03 \x01(\v2\x0f.lgpu.v1.LimitsR\trequested\x120\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x120\n" +
 	"\teffective\x18\x04 \x01(\v2\x12.lgpu.v1.EffectiveR\teffective\x12\x1f\n" +
 	"\vmemory_used\x18\x05 \x01(\x04R\n" +
 	"memoryUsed\x12\x1f\n" +
@@ -2909,10 +2908,11 @@ const file_lgpu_proto_rawDesc = "" +
 	" \x01(\rH\x01R\n" +
 	"shareAsked\x88\x01\x01\x12,\n" +
 	"\x0fshare_delivered\x18\v \x01(\rH\x02R\x0eshareDelivered\x88\x01\x01\x12$\n" +
-	"\x05state\x18\f \x01(\x0e2\x0e.lgpu.v1.StateR\x05stateB\x11\n" +
+	"\x05state\x18\f \x01(\x0e2\x0e.lgpu.v1.StateR\x05state\x12-\n" +
+	"\trequested\x18\r \x01(\v2\x0f.lgpu.v1.LimitsR\trequestedB\x11\n" +
 	"\x0f_memory_grantedB\x0e\n" +
 	"\f_share_askedB\x12\n" +
-	"\x10_share_delivered\"\xef\x02\n" +
+	"\x10_share_deliveredJ\x04\b\x03\x10\x04\"\xef\x02\n" +
 	"\x06Limits\x12\"\n" +
 	"\n" +
 	"memory_max\x18\x01 \x01(\x04H\x00R\tmemoryMax\x88\x01\x01\x12$\n" +
@@ -3152,9 +3152,9 @@ var file_lgpu_proto_depIdxs = []int32{
 	13, // 12: lgpu.v1.Directory.devices:type_name -> lgpu.v1.DeviceUse
 	17, // 13: lgpu.v1.Directory.clients:type_name -> lgpu.v1.Client
 	18, // 14: lgpu.v1.Directory.launchers:type_name -> lgpu.v1.Launcher
-	14, // 15: lgpu.v1.DeviceUse.requested:type_name -> lgpu.v1.Limits
-	16, // 16: lgpu.v1.DeviceUse.effective:type_name -> lgpu.v1.Effective
-	0,  // 17: lgpu.v1.DeviceUse.state:type_name -> lgpu.v1.State
+	16, // 15: lgpu.v1.DeviceUse.effective:type_name -> lgpu.v1.Effective
+	0,  // 16: lgpu.v1.DeviceUse.state:type_name -> lgpu.v1.State
+	14, // 17: lgpu.v1.DeviceUse.requested:type_name -> lgpu.v1.Limits
 	1,  // 18: lgpu.v1.Limits.lgpu_priority:type_name -> lgpu.v1.Priority
 	15, // 19: lgpu.v1.Limits.lgpu:type_name -> lgpu.v1.Units
 	1,  // 20: lgpu.v1.Effective.lgpu_priority:type_name -> lgpu.v1.Priority

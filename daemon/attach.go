@@ -390,7 +390,7 @@ func (n *Daemon) join(spec AttachSpec, p *plan, of *launcher) (*Attachment, erro
 func (n *Daemon) attachment(c *change) (*Attachment, error) {
 	dir, ok := n.tree.ByID(c.l.record.ID)
 	if !ok {
-		return nil, errAgain
+		return nil, errors.Join(errAgain, c.drive(lifecycle.LauncherLeft))
 	}
 	a := &Attachment{
 		Path: dir.Path, Name: nameOf(dir.Path), ID: dir.ID, Sim: c.l.record.Sim, Environment: c.environment,

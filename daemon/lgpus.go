@@ -23,11 +23,12 @@ type lgpus struct {
 	daemon *Daemon
 
 	// life is locked while an event of an lgpu is carried out, so that one is complete before the next begins. It
-	// guards the fields of every lgpu that say so. No driver, hardware process or MPS daemon is waited for under it.
+	// guards the fields of every lgpu that say so. No driver, hardware process or MPS daemon is waited for under it once
+	// the daemon has started.
 	life sync.Mutex
 
 	// mu guards byID and the fields of every lgpu that say so. They are written with life held, too, so that reading
-	// them takes either of the two locks. peaks and high are written with mu alone.
+	// them takes either of the two locks. until, peaks and high may be written with mu alone.
 	mu   sync.Mutex
 	byID map[uint64]*lgpu
 
@@ -114,12 +115,12 @@ func (g *lgpus) record(id uint64) (store.Lgpu, bool) {
 	return store.Lgpu{}, false
 }
 
-// ready reports whether programs can use an lgpu now.
+// ready reports whether programs can use an lgpu now: one that drains is not when the tenants' server has let it go.
 func (g *lgpus) ready(id uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l := g.byID[id]
-	return l != nil && l.machine.State.Ready()
+	return l != nil && l.machine.State.Ready() && l.machine.Has&lifecycle.Tenants != 0
 }
 
 // inUse reports whether any lgpu is in use, or about to be.
@@ -284,11 +285,15 @@ func (g *lgpus) revive() {
 				g.awaitLauncher(l, of, h)
 			}
 		}
+		c := &change{daemon: g.daemon, l: l, wait: g.daemon.config.Reattach}
 		if !l.record.Active {
+			// Nobody is expected, but its launchers may have ended while no daemon ran.
+			if err := c.drive(lifecycle.Expired); err != nil {
+				g.daemon.log.Warn("an lgpu stays without a launcher", "id", id, "error", err)
+			}
 			continue
 		}
 		g.readyModes(l)
-		c := &change{daemon: g.daemon, l: l, wait: g.daemon.config.Reattach}
 		if err := c.drive(lifecycle.Revived); err != nil {
 			g.daemon.log.Error("an lgpu that was in use cannot be brought back", "id", id, "error", err)
 		}
@@ -315,13 +320,14 @@ func (g *lgpus) readyModes(l *lgpu) {
 
 // awaitLauncher detaches a launcher when its process has ended. It takes over h.
 func (g *lgpus) awaitLauncher(l *lgpu, of *launcher, h *proc.Handle) {
+	id := l.record.ID
 	g.daemon.work.Add(1)
 	go func() {
 		defer g.daemon.work.Done()
 		defer h.Close()
 		if h.Wait(g.daemon.ctx) == nil {
 			if err := g.detach(l, of); err != nil {
-				g.daemon.log.Warn("an lgpu stays without its launcher", "id", l.record.ID, "error", err)
+				g.daemon.log.Warn("an lgpu stays without its launcher", "id", id, "error", err)
 			}
 		}
 	}()

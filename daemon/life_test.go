@@ -186,3 +186,35 @@ func TestRevivalFails(t *testing.T) {
 		t.Errorf("on disk: %+v", saved)
 	}
 }
+
+// TestLauncherDiesUnseen: an lgpu that could not be revived, and that nobody came back to, goes with its launcher, also if
+// that ends while no daemon runs.
+func TestLauncherDiesUnseen(t *testing.T) {
+	dir := t.TempDir()
+	r := start(t, Config{Dir: dir})
+	launcher := program(t)
+	h := r.holds(t, AttachSpec{Path: "/x", Launcher: Peer{PID: launcher.Process.Pid}})
+	r.stop()
+	r = startWith(t, Config{Dir: dir, Reattach: time.Millisecond}, func(f *fakeTenants) { f.denies = errors.New("denied") })
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		r.lgpus.mu.Lock()
+		expected := r.lgpus.byID[h.ID].machine.Expected
+		r.lgpus.mu.Unlock()
+		if !expected {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("its clients are expected for longer than they may take")
+		}
+	}
+	r.stop()
+	if saved := savedIn(t, r); len(saved) != 1 || saved[0].Active {
+		t.Fatalf("on disk: %+v", saved)
+	}
+	launcher.Process.Kill()
+	launcher.Wait()
+	r = start(t, Config{Dir: dir})
+	if _, err := r.Tree().Directory("/x"); err == nil {
+		t.Error("it stays without its launcher")
+	}
+}

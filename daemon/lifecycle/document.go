@@ -92,7 +92,7 @@ func section(s State) string {
 		events []string
 	}{{"Ignored", ignored}, {"Refused", refused}} {
 		if len(l.events) > 0 {
-			fmt.Fprintf(&b, "\n%s: %s.\n", l.what, strings.Join(l.events, ", "))
+			b.WriteString("\n" + wrapped(l.what+": "+strings.Join(l.events, ", ")+"."))
 		}
 	}
 	return strings.TrimPrefix(b.String(), "\n")
@@ -127,4 +127,23 @@ func (r rule) row(s State, e Event, when string) string {
 		to = "stays"
 	}
 	return fmt.Sprintf("| %s | %s | %s | %s |\n", e, when, to, text)
+}
+
+// wrapped is text in lines of at most 118 columns.
+func wrapped(text string) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range strings.Fields(text) {
+		switch {
+		case i > 0 && column+1+len(word) > 118:
+			b.WriteByte('\n')
+			column = 0
+		case i > 0:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += len(word)
+	}
+	return b.String() + "\n"
 }

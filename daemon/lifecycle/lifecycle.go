@@ -73,14 +73,15 @@ const (
 	Expired                       // the time in which somebody was expected is over
 	DirectoryRemoved              // the tree has its directory no more
 
-	Activated // it has all that it needs
-	Failed    // something that it needs is not to be had
-	Withdrawn // the tenants' server has let it go
-	Kept      // the tenants' server keeps it: it has clients
+	Activated  // it has all that it needs
+	Failed     // something that it needs is not to be had
+	Withdrawn  // the tenants' server has let it go
+	Kept       // the tenants' server keeps it: it has clients
+	Unattached // a launcher that came to it while it was in use cannot be attached
 )
 
 var eventNames = [...]string{"launcher came", "process came", "revived", "launcher left", "client left", "expired",
-	"directory removed", "activated", "failed", "withdrawn", "kept"}
+	"directory removed", "activated", "failed", "withdrawn", "kept", "unattached"}
 
 // String is the event's name.
 func (e Event) String() string { return nameIn(eventNames[:], int(e)) }

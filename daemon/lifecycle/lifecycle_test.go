@@ -13,6 +13,7 @@ import (
 // line for each machine and facts: those, the state, the effects, and what is told afterwards.
 var pairs = map[State]map[Event][]string{
 	Declared: {
+		Unattached: {"-"},
 		LauncherCame: {
 			" -> activating: claim devices, enter directory, admit, attach, save > activated | failed",
 			"has:directory temporary -> activating: claim devices, admit, attach, save > activated | failed",
@@ -26,6 +27,7 @@ var pairs = map[State]map[Event][]string{
 		Activated:        {"-"}, Failed: {"-"}, Withdrawn: {"-"}, Kept: {"-"},
 	},
 	Activating: {
+		Unattached:   {"-"},
 		LauncherCame: {"-"}, ProcessCame: {"-"}, Revived: {"-"}, LauncherLeft: {"-"}, ClientLeft: {"-"}, Expired: {"-"},
 		DirectoryRemoved: {"-"},
 		Activated: {
@@ -48,7 +50,14 @@ var pairs = map[State]map[Event][]string{
 		Withdrawn: {"-"}, Kept: {"-"},
 	},
 	Active: {
-		LauncherCame: {" -> active: attach, save > | launcher left"},
+		Unattached: {
+			"others -> active: detach, save > |",
+			"others expected -> active: detach, save > |",
+			"expected temporary -> active: detach, save > |",
+			" -> draining: detach, withdraw > withdrawn | kept",
+			"temporary -> draining: detach, withdraw > withdrawn | kept",
+		},
+		LauncherCame: {" -> active: attach, save > | unattached"},
 		ProcessCame:  {"="},
 		Revived:      {"-"},
 		LauncherLeft: {
@@ -63,7 +72,8 @@ var pairs = map[State]map[Event][]string{
 		Activated:        {"-"}, Failed: {"-"}, Withdrawn: {"-"}, Kept: {"-"},
 	},
 	Draining: {
-		LauncherCame:     {" -> active: attach, save > | launcher left"},
+		Unattached:       {"-"},
+		LauncherCame:     {" -> active: attach, save > | unattached"},
 		ProcessCame:      {"="},
 		Revived:          {"-"},
 		LauncherLeft:     {"-"},
@@ -78,6 +88,7 @@ var pairs = map[State]map[Event][]string{
 		Kept: {" -> draining:  > |", "unsaved -> draining: save > |"},
 	},
 	Idle: {
+		Unattached:   {"-"},
 		LauncherCame: {" -> activating: claim devices, enter directory, admit, attach, save > activated | failed"},
 		ProcessCame:  {" -> activating: claim devices, enter directory, admit, save > activated | failed"},
 		Revived:      {" -> activating: claim devices, enter directory, admit > activated | failed"},
@@ -97,6 +108,7 @@ var pairs = map[State]map[Event][]string{
 		Activated:        {"-"}, Failed: {"-"}, Withdrawn: {"-"}, Kept: {"-"},
 	},
 	Removed: {
+		Unattached:   {"-"},
 		LauncherCame: {"-"}, ProcessCame: {"-"}, Revived: {"-"},
 		LauncherLeft: {"="}, ClientLeft: {"="}, Expired: {"="}, DirectoryRemoved: {"="},
 		Activated: {"-"}, Failed: {"-"}, Withdrawn: {"-"}, Kept: {"-"},

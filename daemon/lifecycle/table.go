@@ -76,7 +76,7 @@ func drain(f ...Effect) rule {
 
 // attach is how a launcher comes to an lgpu that is in use.
 func attach() []rule {
-	return []rule{{to: Active, do: do(Attach, Save), otherwise: tell(LauncherLeft)}}
+	return []rule{{to: Active, do: do(Attach, Save), otherwise: tell(Unattached)}}
 }
 
 // end is how an idle lgpu is removed.
@@ -111,6 +111,11 @@ var table = [...][len(eventNames)][]rule{
 		LauncherLeft: {
 			{when: others, to: Active, do: do(Detach, StopTimer, Save)},
 			drain(Detach, StopTimer),
+		},
+		Unattached: {
+			{when: others, to: Active, do: do(Detach, Save)},
+			{when: awaited, to: Active, do: do(Detach, Save)},
+			drain(Detach),
 		},
 		ClientLeft: ignore(Active),
 		Expired: {

@@ -108,12 +108,16 @@ func (s *Server) watch(ctx context.Context) {
 	defer turns.Wait()
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
+	var told uint64 // the newest event that streams were given
 	for {
 		snapshot := s.source.Snapshot()
 		s.history.add(&snapshot)
 		if s.hub.count() > 0 {
 			s.hub.publish(s.encode("state", document(snapshot)))
-			s.hub.publish(s.encode("events", s.recent()))
+			if events := s.recent(); len(events) > 0 && events[0].Seq != told {
+				told = events[0].Seq
+				s.hub.publish(s.encode("events", events))
+			}
 		}
 		select {
 		case <-tick.C:
