@@ -73,7 +73,7 @@ func fromStatus(err error) error {
 	case codes.Unimplemented:
 		e.kind = ErrOldDaemon
 		e.Text = ErrOldDaemon.Error() + ": " + s.Message()
-		e.Hint = "restart the daemon: it is of another version"
+		e.Hint = "lgpu and its daemon are of different versions: use the newer one, and restart the daemon"
 	case codes.PermissionDenied:
 		e.Errno = syscall.EPERM
 	case codes.ResourceExhausted:

@@ -288,6 +288,9 @@ func (t *Tree) Differs(id uint64, r Request) string {
 	case n == nil:
 		return ""
 	case r.Gang != "" && r.Gang != n.Gang:
+		if n.Gang == "" {
+			return fmt.Sprintf("no gang, not %q", r.Gang)
+		}
 		return fmt.Sprintf("gang %q, not %q", n.Gang, r.Gang)
 	case r.empty():
 		return ""

@@ -116,7 +116,7 @@ func TestDiffers(t *testing.T) {
 		text    string
 	}{
 		{Request{}, ""},
-		{Request{Gang: "g"}, `gang "", not "g"`},
+		{Request{Gang: "g"}, `no gang, not "g"`},
 		{Request{HostMax: AtMost(1 << 20)}, "host.max max, not 1 MiB"},
 		{Request{Limits: Limits{MemoryMax: AtMost(2 << 30)}}, "memory.max 1 GiB, not 2 GiB"},
 		{Request{Limits: Limits{Weight: 7}}, "memory.max 1 GiB, not max"},
