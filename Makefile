@@ -88,11 +88,13 @@ build/demo/ring: demo/shmem/ring.c $(B)/sim/libcuda.so.1 $(B)/lshmem/liblshmem.s
 # Never from the cache, which does not know of the C sources that tests compile. The tests of whole systems look at
 # shares of time: they run by themselves, one package after the other.
 #
-# The race detector sees Go alone. It would only slow tests whose subject is C or device code, a model without goroutines,
-# or the built command, and two tests need full speed: those run without it.
+# The race detector sees Go alone. It would only slow tests whose subject is C or device code, code without goroutines, or
+# the built command, and one test needs full speed: those run without it.
 # The longest come first: the last one to end has a processor for itself.
-WITHOUT_RACES := ./shmem/litmus/... ./tenant/liblgpu/... ./shmem/device/... ./shmem/kernels/... ./shmem/model/...
-WITH_RACES = ./shmem ./inspect/conformance ./shmem/transport/ibgda ./shmem/hca/gpu $$($(GO) list ./... | grep -vE '/lgpu/(test|tenant/liblgpu|shmem/(device|litmus|kernels|model))(/|$$)')
+WITHOUT_RACES := ./shmem/litmus/... ./tenant/liblgpu/... ./shmem/device/... ./shmem/kernels/... ./shmem/model/... \
+	./inspect/conformance ./policy/schedule/...
+RACELESS := /lgpu/(test|tenant/liblgpu|shmem/(device|litmus|kernels|model)|inspect/conformance|policy/schedule)(/|$$)
+WITH_RACES = ./shmem ./shmem/transport/ibgda ./shmem/hca/gpu $$($(GO) list ./... | grep -vE '$(RACELESS)')
 GOTEST := $(GO) test -count=1
 test: build
 	$(GOTEST) -timeout 9m $(WITH_RACES) $(WITHOUT_RACES)
@@ -101,7 +103,7 @@ test: build
 race: build
 	CGO_ENABLED=1 $(GOTEST) -race -timeout 25m $(WITH_RACES)
 	$(GOTEST) -timeout 9m $(WITHOUT_RACES)
-	$(GOTEST) -timeout 9m ./shmem ./inspect/conformance -run 'TestGPU/allocations|TestProbe'
+	$(GOTEST) -timeout 9m ./shmem -run TestGPU/allocations
 	$(GOTEST) -timeout 9m -p 1 ./test/...
 
 # As root, or the attackers are the daemon's own user. Every attack that succeeds fails a subtest of its name.
