@@ -25,7 +25,7 @@ import (
 type Source interface {
 	Snapshot() daemon.Snapshot
 	Counters() daemon.Counters
-	// Slices returns a feed of the turns to come, which the caller closes.
+	// Slices returns a subscription to the turns to come, which the caller closes.
 	Slices() daemon.SliceSubscription
 }
 
@@ -62,10 +62,10 @@ func New(source Source, o Options) *Collector {
 
 // Run counts turns until ctx ends or the daemon does, and returns why. Without it they stay at zero.
 func (c *Collector) Run(ctx context.Context) error {
-	feed := c.source.Slices()
-	defer feed.Close()
+	subscription := c.source.Slices()
+	defer subscription.Close()
 	for {
-		slices, lost, err := feed.Next(ctx)
+		slices, lost, err := subscription.Next(ctx)
 		if err != nil {
 			return fmt.Errorf("count turns: %w", err)
 		}

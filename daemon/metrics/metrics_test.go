@@ -175,7 +175,7 @@ func TestHAMiIsOff(t *testing.T) {
 	}
 }
 
-// TestRun: turns are counted as they come, until the daemon closes its feed.
+// TestRun: turns are counted as they come, until the daemon closes its subscription.
 func TestRun(t *testing.T) {
 	f := machine()
 	c := New(f, Options{})
@@ -184,7 +184,7 @@ func TestRun(t *testing.T) {
 	f.batches <- batch{turns: []daemon.Slice{{Device: whole, ID: 3, Start: began, End: began.Add(time.Millisecond)}}}
 	close(f.batches)
 	if err := <-ended; !errors.Is(err, daemon.ErrClosed) || !f.closed {
-		t.Errorf("Run ended with %v; feed closed: %v", err, f.closed)
+		t.Errorf("Run ended with %v; subscription closed: %v", err, f.closed)
 	}
 	want := fmt.Sprintf("lgpu_slices_total{device=%q,kind=\"lgpu\",path=\"/team/alice\"} 1\n", whole)
 	if got := gather(t, c); !strings.Contains(got, want) {

@@ -11,7 +11,7 @@ import (
 	"github.com/lgpu/lgpu/gpu"
 )
 
-// turns counts what comes through a feed of slices. newTurns makes one.
+// turns counts what comes through a subscription to slices. newTurns makes one.
 type turns struct {
 	mu      sync.Mutex
 	count   map[turn]uint64           // guarded by mu

@@ -32,17 +32,17 @@ func (s *Server) Attach(stream grpc.BidiStreamingServer[api.AttachRequest, api.A
 			"the daemon cannot see the process that asks: it is in another process namespace",
 			&api.Failure{Errno: int32(unix.EPERM), Hint: "run lgpu where the daemon is, or a daemon where lgpu is"})
 	}
-	spec, err := holdSpec(r)
+	spec, err := attachSpec(r)
 	if err != nil {
 		return err
 	}
 	spec.Launcher = who.peer()
-	hold, err := s.node.Attach(stream.Context(), spec)
+	attachment, err := s.daemon.Attach(stream.Context(), spec)
 	if err != nil {
 		return err
 	}
-	if err := stream.Send(view.Attachment(hold)); err != nil {
-		return errors.Join(err, hold.Close())
+	if err := stream.Send(view.Attachment(attachment)); err != nil {
+		return errors.Join(err, attachment.Close())
 	}
 	left := make(chan error, 1)
 	go func() {
@@ -54,7 +54,7 @@ func (s *Server) Attach(stream grpc.BidiStreamingServer[api.AttachRequest, api.A
 		}
 	}()
 	select {
-	case <-s.ending: // the hold outlives the daemon: it is taken up again with the next
+	case <-s.ending: // the attachment outlives the daemon: the launcher attaches to the next
 		return daemon.ErrClosed
 	case err := <-left:
 		select {
@@ -65,7 +65,7 @@ func (s *Server) Attach(stream grpc.BidiStreamingServer[api.AttachRequest, api.A
 		if errors.Is(err, io.EOF) {
 			err = nil
 		}
-		return errors.Join(err, hold.Close())
+		return errors.Join(err, attachment.Close())
 	}
 }
 
@@ -78,7 +78,7 @@ func (s *Server) Create(ctx context.Context, r *api.CreateRequest) (*api.CreateR
 		return nil, err
 	}
 	who, _ := callerOf(ctx)
-	n, err := s.node.Create(ctx, daemon.CreateSpec{Path: r.GetPath(), Sim: r.GetSim(), Writes: writes, Owner: who.peer()})
+	n, err := s.daemon.Create(ctx, daemon.CreateSpec{Path: r.GetPath(), Sim: r.GetSim(), Writes: writes, Owner: who.peer()})
 	s.log(ctx, "create", r.GetPath(), err)
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (s *Server) Create(ctx context.Context, r *api.CreateRequest) (*api.CreateR
 
 // Remove implements api.ControlServer.
 func (s *Server) Remove(ctx context.Context, r *api.RemoveRequest) (*api.RemoveReply, error) {
-	err := s.node.Remove(ctx, r.GetPath())
+	err := s.daemon.Remove(ctx, r.GetPath())
 	s.log(ctx, "remove", r.GetPath(), err)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (s *Server) Write(ctx context.Context, r *api.WriteRequest) (*api.WriteRepl
 		return nil, err
 	}
 	who, _ := callerOf(ctx)
-	err = s.node.Tree().UpdateBy(who.uid, r.GetPath(), writes)
+	err = s.daemon.Tree().UpdateBy(who.uid, r.GetPath(), writes)
 	s.log(ctx, "write", r.GetPath(), err, "files", len(writes))
 	if err != nil {
 		return nil, err
@@ -141,8 +141,8 @@ func assignments(files []*api.File) ([]limits.Assignment, error) {
 	return writes, nil
 }
 
-// holdSpec is a request to attach, as the daemon takes it.
-func holdSpec(r *api.AttachRequest) (daemon.AttachSpec, error) {
+// attachSpec is a request to attach, as the daemon takes it.
+func attachSpec(r *api.AttachRequest) (daemon.AttachSpec, error) {
 	request, err := asked(r)
 	return daemon.AttachSpec{
 		Path: r.GetPath(), Group: r.GetGroup(), Program: r.GetProgram(), ID: r.GetReattach(), Limits: request,

@@ -1,5 +1,5 @@
-// Package server answers the API's calls for a daemon. Each call is checked, handed to package daemon or limits, and its
-// result written as a message; nothing is decided here but who may call what.
+// Package server answers the API's calls for a daemon. Each call is checked, handed to package daemon or limits, and
+// its result written as a message; nothing is decided here but who may call what.
 package server
 
 import (
@@ -53,7 +53,7 @@ type Server struct {
 	api.UnimplementedViewServer
 	api.UnimplementedControlServer
 
-	node    *daemon.Daemon
+	daemon  *daemon.Daemon
 	options Options
 	group   uint32 // its members may change things
 	grouped bool   // whether there is a group
@@ -72,7 +72,7 @@ func New(n *daemon.Daemon, o Options) (*Server, error) {
 		o.Stop = func() {}
 	}
 	s := &Server{
-		node: n, options: o, ending: make(chan struct{}),
+		daemon: n, options: o, ending: make(chan struct{}),
 		peers: &peers{trusts: trusted, limit: maxConnections, total: maxOthers, open: map[uint32]int{}},
 	}
 	s.end = sync.OnceFunc(func() { close(s.ending) })
@@ -129,8 +129,8 @@ func Listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve answers calls that come through l until ctx ends; then it returns nil and l is closed. Launchers keep what they
-// hold: they are to take it up again with the next daemon.
+// Serve answers calls that come through l until ctx ends; then it returns nil and l is closed. Launchers stay attached,
+// and attach again to the next daemon.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, s.stop)
 	defer stop()
@@ -155,7 +155,7 @@ var errEnding = withFailure(codes.Unavailable, "it is ending", &api.Failure{Errn
 // unary keeps the daemon from leaving during a call, and from obeying who may not command it.
 func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
 ) (any, error) {
-	defer s.node.Use()()
+	defer s.daemon.Use()()
 	if err := s.allow(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
@@ -165,7 +165,7 @@ func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerI
 
 func (s *Server) stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler,
 ) error {
-	defer s.node.Use()()
+	defer s.daemon.Use()()
 	if err := s.allow(stream.Context(), info.FullMethod); err != nil {
 		return err
 	}

@@ -28,13 +28,13 @@ const (
 func (s *Server) Info(ctx context.Context, _ *api.InfoRequest) (*api.Info, error) {
 	who, _ := callerOf(ctx) // allow has seen to it
 	return &api.Info{
-		Daemon: view.Daemon(s.node.Snapshot().Daemon), MayChange: s.mayChange(who), WhoMayChange: s.whoMayChange(),
+		Daemon: view.Daemon(s.daemon.Snapshot().Daemon), MayChange: s.mayChange(who), WhoMayChange: s.whoMayChange(),
 	}, nil
 }
 
 // Snapshot implements api.ViewServer.
 func (s *Server) Snapshot(context.Context, *api.SnapshotRequest) (*api.Snapshot, error) {
-	return view.Snapshot(s.node.Snapshot()), nil
+	return view.Snapshot(s.daemon.Snapshot()), nil
 }
 
 // Watch implements api.ViewServer.
@@ -46,17 +46,17 @@ func (s *Server) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[ap
 	case interval < minInterval:
 		return refuse("interval_ns", fmt.Sprintf("%v is too short: the shortest is %v", interval, minInterval))
 	}
-	return s.node.Watch(stream.Context(), interval, func(n daemon.Snapshot) error { return stream.Send(view.Snapshot(n)) })
+	return s.daemon.Watch(stream.Context(), interval, func(n daemon.Snapshot) error { return stream.Send(view.Snapshot(n)) })
 }
 
 // Events implements api.ViewServer.
 func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
-	feed := s.node.Events() // before those that are kept, so that none is missed
-	defer feed.Close()
+	subscription := s.daemon.Events() // before those that are kept, so that none is missed
+	defer subscription.Close()
 	if err := s.heardOf(r.GetPath()); err != nil {
 		return err
 	}
-	last, known := uint64(0), view.NamesIn(s.node.Snapshot())
+	last, known := uint64(0), view.NamesIn(s.daemon.Snapshot())
 	send := func(events []daemon.Event) error {
 		for _, e := range events {
 			if e.Seq <= last {
@@ -72,11 +72,11 @@ func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[
 		}
 		return nil
 	}
-	if err := send(s.node.Recent()); err != nil || !r.GetFollow() {
+	if err := send(s.daemon.Recent()); err != nil || !r.GetFollow() {
 		return err
 	}
 	for {
-		events, _, err := feed.Next(stream.Context()) // what was lost shows in the numbers
+		events, _, err := subscription.Next(stream.Context()) // what was lost shows in the numbers
 		if err != nil {
 			return err
 		}
@@ -88,11 +88,11 @@ func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[
 
 // heardOf refuses a path that no directory has and no event that is kept is about.
 func (s *Server) heardOf(path string) error {
-	_, err := s.node.Tree().Directory(path)
+	_, err := s.daemon.Tree().Directory(path)
 	if path == "" || err == nil {
 		return nil
 	}
-	if slices.ContainsFunc(s.node.Recent(), func(e daemon.Event) bool { return below(e.Path, path) }) {
+	if slices.ContainsFunc(s.daemon.Recent(), func(e daemon.Event) bool { return below(e.Path, path) }) {
 		return nil
 	}
 	return err
@@ -109,7 +109,7 @@ func (s *Server) Slices(r *api.SlicesRequest, stream grpc.ServerStreamingServer[
 	var only *gpu.UUID
 	if r.GetDevice() != "" {
 		var have []gpu.Device
-		for _, d := range s.node.Snapshot().Devices {
+		for _, d := range s.daemon.Snapshot().Devices {
 			have = append(have, d.Device)
 		}
 		chosen, err := gpu.Select(have, []string{r.GetDevice()})
@@ -119,11 +119,11 @@ func (s *Server) Slices(r *api.SlicesRequest, stream grpc.ServerStreamingServer[
 		}
 		only = &chosen[0].UUID
 	}
-	feed := s.node.Slices()
-	defer feed.Close()
-	known := view.NamesIn(s.node.Snapshot())
+	subscription := s.daemon.Slices()
+	defer subscription.Close()
+	known := view.NamesIn(s.daemon.Snapshot())
 	for {
-		turns, lost, err := feed.Next(stream.Context())
+		turns, lost, err := subscription.Next(stream.Context())
 		if err != nil {
 			return err
 		}
@@ -144,7 +144,7 @@ func (s *Server) Slices(r *api.SlicesRequest, stream grpc.ServerStreamingServer[
 
 // List implements api.ViewServer.
 func (s *Server) List(_ context.Context, r *api.ListRequest) (*api.Listing, error) {
-	n, err := s.node.Tree().Directory(r.GetPath())
+	n, err := s.daemon.Tree().Directory(r.GetPath())
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func (s *Server) List(_ context.Context, r *api.ListRequest) (*api.Listing, erro
 
 // Read implements api.ViewServer.
 func (s *Server) Read(_ context.Context, r *api.ReadRequest) (*api.Files, error) {
-	n, err := s.node.Tree().Directory(r.GetPath())
+	n, err := s.daemon.Tree().Directory(r.GetPath())
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func (s *Server) Read(_ context.Context, r *api.ReadRequest) (*api.Files, error)
 	}
 	files := &api.Files{}
 	for _, name := range names {
-		text, err := s.node.Tree().Read(r.GetPath(), name)
+		text, err := s.daemon.Tree().Read(r.GetPath(), name)
 		if err != nil {
 			return nil, err
 		}

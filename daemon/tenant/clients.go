@@ -59,7 +59,7 @@ func (s *Server) join(c *connection, id uint64) error {
 		s.mu.Unlock()
 		return &Refusal{Errno: unix.EIO, Text: "the daemon cannot note its clients: " + err.Error()}
 	}
-	l.shared.Claim(index, region.Holder{
+	l.shared.Claim(index, region.Owner{
 		PID: innerPID(c.peer.PID), Start: c.peer.Start, Namespace: namespace(c.peer.PID), Comm: c.peer.Comm,
 	})
 	c.client = &client{

@@ -101,7 +101,7 @@ func (s *Server) Exports(device [16]byte) Exports {
 		if charged[c.lgpu] == nil {
 			charged[c.lgpu] = map[int]uint64{}
 		}
-		_, bytes := c.lgpu.shared.Held(c.index)
+		_, bytes := c.lgpu.shared.Charged(c.index)
 		charged[c.lgpu][c.peer.PID] = bytes[i]
 	}
 	e := Exports{Charged: map[int]uint64{}}

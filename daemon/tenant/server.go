@@ -375,7 +375,7 @@ func (s *Server) describe(c *client) Client {
 func (c *client) describe() Client {
 	d := Client{LGPU: c.lgpu.ID, Index: c.index, Peer: c.peer, Joined: c.joined, Linked: c.conn != nil}
 	if c.lgpu.shared != nil {
-		d.Host, d.Memory = c.lgpu.shared.Held(c.index)
+		d.Host, d.Memory = c.lgpu.shared.Charged(c.index)
 	} else {
 		d.Memory = make([]uint64, len(c.lgpu.Devices))
 	}

@@ -21,13 +21,13 @@ func pointer[T any](v T) *T { return &v }
 
 // fake is a daemon with two devices that six lgpus share, and a stranger. Shares move with the clock.
 type fake struct {
-	mu       sync.Mutex
-	change   func(*daemon.Snapshot) // guarded by mu; a test's own touch
-	feeds    int                    // guarded by mu; feeds open now
-	uses     int                    // guarded by mu; users now
-	slices   chan []daemon.Slice    // turns that a test sends; nil makes them up
-	writes   chan change            // what was written
-	writeErr error                  // what Write says
+	mu            sync.Mutex
+	change        func(*daemon.Snapshot) // guarded by mu; a test's own touch
+	subscriptions int                    // guarded by mu; subscriptions open now
+	uses          int                    // guarded by mu; users now
+	slices        chan []daemon.Slice    // turns that a test sends; nil makes them up
+	writes        chan change            // what was written
+	writeErr      error                  // what Write says
 }
 
 func newFake() *fake { return &fake{writes: make(chan change, 8)} }
@@ -75,10 +75,10 @@ func (f *fake) count(n *int, by int) {
 	*n += by
 }
 
-func (f *fake) open() (feeds, uses int) {
+func (f *fake) open() (subscriptions, uses int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.feeds, f.uses
+	return f.subscriptions, f.uses
 }
 
 func (f *fake) Write(_ context.Context, path string, files map[string]string) error {
@@ -92,18 +92,18 @@ func (f *fake) Write(_ context.Context, path string, files map[string]string) er
 }
 
 func (f *fake) Slices() daemon.SliceSubscription {
-	f.count(&f.feeds, 1)
-	return &feed{f, time.Now().Add(-2 * time.Second)}
+	f.count(&f.subscriptions, 1)
+	return &subscription{f, time.Now().Add(-2 * time.Second)}
 }
 
-type feed struct {
+type subscription struct {
 	f  *fake
 	at time.Time
 }
 
-func (d *feed) Close() { d.f.count(&d.f.feeds, -1) }
+func (d *subscription) Close() { d.f.count(&d.f.subscriptions, -1) }
 
-func (d *feed) Next(ctx context.Context) ([]daemon.Slice, uint64, error) {
+func (d *subscription) Next(ctx context.Context) ([]daemon.Slice, uint64, error) {
 	select {
 	case s, open := <-d.f.slices:
 		if !open {
@@ -121,7 +121,7 @@ func (d *feed) Next(ctx context.Context) ([]daemon.Slice, uint64, error) {
 }
 
 // imagine makes up turns on the first device from the last until now.
-func (d *feed) imagine() []daemon.Slice {
+func (d *subscription) imagine() []daemon.Slice {
 	var out []daemon.Slice
 	order := []struct {
 		id     uint64

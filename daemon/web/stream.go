@@ -127,7 +127,8 @@ func (s *Server) watch(ctx context.Context) {
 	}
 }
 
-// watchTurns sends turns while there are streams. Without one it takes no feed, so that nobody collects turns in vain.
+// watchTurns sends turns while there are streams. Without one it does not subscribe, so that nobody collects turns in
+// vain.
 func (s *Server) watchTurns(ctx context.Context) {
 	for {
 		select {
@@ -135,9 +136,9 @@ func (s *Server) watchTurns(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		feed := s.source.Slices()
-		err := s.sendTurns(ctx, feed)
-		feed.Close()
+		subscription := s.source.Slices()
+		err := s.sendTurns(ctx, subscription)
+		subscription.Close()
 		if err != nil {
 			return // the daemon ends, or ctx has
 		}
@@ -153,10 +154,10 @@ type turns struct {
 	Lost  uint64     `json:"lost"`
 }
 
-// sendTurns sends what comes through feed until nobody is watching.
-func (s *Server) sendTurns(ctx context.Context, feed daemon.SliceSubscription) error {
+// sendTurns sends what comes through subscription until nobody is watching.
+func (s *Server) sendTurns(ctx context.Context, subscription daemon.SliceSubscription) error {
 	for s.hub.count() > 0 {
-		slices, lost, err := feed.Next(ctx)
+		slices, lost, err := subscription.Next(ctx)
 		if err != nil {
 			return err
 		}

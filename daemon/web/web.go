@@ -43,7 +43,7 @@ var ErrNotLoopback = errors.New("not a loopback address")
 type Source interface {
 	Snapshot() daemon.Snapshot
 	Recent() []daemon.Event
-	// Slices returns a feed of the turns to come, which the caller closes.
+	// Slices returns a subscription to the turns to come, which the caller closes.
 	Slices() daemon.SliceSubscription
 	// Use keeps the daemon from leaving until release is called.
 	Use() (release func())

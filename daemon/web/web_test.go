@@ -407,8 +407,8 @@ func TestStream(t *testing.T) {
 	f := newFake()
 	f.slices = make(chan []daemon.Slice)
 	_, url := serve(t, f, Options{})
-	if feeds, uses := f.open(); feeds != 0 || uses != 0 {
-		t.Errorf("without a browser %d feeds and %d uses", feeds, uses)
+	if subscriptions, uses := f.open(); subscriptions != 0 || uses != 0 {
+		t.Errorf("without a browser %d subscriptions and %d uses", subscriptions, uses)
 	}
 	s := open(t, url)
 	var events []happened
@@ -440,19 +440,19 @@ func TestStream(t *testing.T) {
 	for got.Daemon.Version != "later" {
 		s.next("state", &got)
 	}
-	if feeds, uses := f.open(); feeds != 1 || uses != 1 {
-		t.Errorf("with a browser %d feeds and %d uses", feeds, uses)
+	if subscriptions, uses := f.open(); subscriptions != 1 || uses != 1 {
+		t.Errorf("with a browser %d subscriptions and %d uses", subscriptions, uses)
 	}
 	s.cancel()
 	for late := time.After(20 * time.Second); ; {
-		// The feed is given back after the turns that show that nobody watches.
+		// The subscription is given back after the turns that show that nobody watches.
 		select {
 		case f.slices <- nil:
 		case <-time.After(time.Millisecond):
 		case <-late:
-			t.Fatal("the feed or the use is not given back")
+			t.Fatal("the subscription or the use is not given back")
 		}
-		if feeds, uses := f.open(); feeds == 0 && uses == 0 {
+		if subscriptions, uses := f.open(); subscriptions == 0 && uses == 0 {
 			break
 		}
 	}
@@ -504,7 +504,7 @@ func TestSlowBrowser(t *testing.T) {
 	}
 }
 
-// TestDaemonEnds: a feed that ends does not end the page, and is not asked again and again.
+// TestDaemonEnds: a subscription that ends does not end the page, and is not asked again and again.
 func TestDaemonEnds(t *testing.T) {
 	f := newFake()
 	f.slices = make(chan []daemon.Slice)

@@ -313,8 +313,8 @@ func lastSecond(history *[Windows]Window, epoch uint64) uint32 {
 	return uint32(busy * uint64(FullCompute) / (span * WindowNanos))
 }
 
-// Held returns what a client is charged for by its own ledgers, in bytes: page-locked host memory and each device's.
-func (s *Shared) Held(client int) (host uint64, devices []uint64) {
+// Charged returns what a client is charged for by its own ledgers, in bytes: page-locked host memory and each device's.
+func (s *Shared) Charged(client int) (host uint64, devices []uint64) {
 	devices = make([]uint64, s.deviceCount)
 	s.read(func(u *Usage) {
 		if client < 0 || client >= MaxClients {
@@ -328,8 +328,8 @@ func (s *Shared) Held(client int) (host uint64, devices []uint64) {
 	return host, devices
 }
 
-// Holder is the process that is a client.
-type Holder struct {
+// Owner is the process that is a client.
+type Owner struct {
 	PID       int    // as the process knows itself
 	Start     uint64 // field 22 of /proc/PID/stat
 	Namespace uint64 // inode of its PID namespace, or 0
@@ -337,7 +337,7 @@ type Holder struct {
 }
 
 // Claim writes who a client is, for the other processes of the lgpu to show.
-func (s *Shared) Claim(client int, h Holder) {
+func (s *Shared) Claim(client int, h Owner) {
 	s.read(func(u *Usage) {
 		if client < 0 || client >= MaxClients {
 			return

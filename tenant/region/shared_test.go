@@ -282,7 +282,7 @@ func TestSettleAtEveryStep(t *testing.T) {
 			if !s.Settle(5, nil) {
 				t.Fatal("two honest clients keep a third from being settled")
 			}
-			if host, devices := s.Held(5); host != 0 || devices[3] != 0 {
+			if host, devices := s.Charged(5); host != 0 || devices[3] != 0 {
 				t.Fatalf("%s:%d: settled, it holds %d and %v", point, n, host, devices)
 			}
 		}
@@ -324,7 +324,7 @@ func TestSettleTwice(t *testing.T) {
 	}
 }
 
-func TestHeld(t *testing.T) {
+func TestCharged(t *testing.T) {
 	more := [2]Operation{{Before: 10, Delta: 5}, {Delta: 10}}
 	begun := [2]Operation{{Delta: 10}}
 	none := [2]Operation{{Before: 10, Delta: -10}, {Delta: 10}}
@@ -342,7 +342,7 @@ func TestHeld(t *testing.T) {
 		"nonsense":              {Ledger{Begun: 1, Applied: 1, Record: [2]Operation{1: {Before: -5}}}, Counter{}, 0},
 	} {
 		s.usage.Device[3].Memory, s.usage.Client[3].Device[3] = c.counter, c.ledger
-		if _, devices := s.Held(3); devices[3] != c.want {
+		if _, devices := s.Charged(3); devices[3] != c.want {
 			t.Errorf("%s: %d, want %d", what, devices[3], c.want)
 		}
 	}
@@ -386,7 +386,7 @@ func TestSettleNotes(t *testing.T) {
 // TestSettleKeeps: of a dead client's memory stays charged what it gave away, in its record, until that is settled too.
 func TestSettleKeeps(t *testing.T) {
 	s := shared(t)
-	s.Claim(3, Holder{PID: 1})
+	s.Claim(3, Owner{PID: 1})
 	client := &s.usage.Client[3]
 	client.Device[1] = Ledger{Begun: 1, Record: [2]Operation{1: {Delta: 60}}}
 	client.Device[3] = Ledger{Begun: 1, Record: [2]Operation{1: {Delta: 100}}}
@@ -412,7 +412,7 @@ func TestSettleKeeps(t *testing.T) {
 			t.Errorf("keeping %v: %d and %d bytes are charged, state %d; want %+v", step.keep, s.Used(3), s.Used(1), client.State, step)
 		}
 	}
-	s.Claim(3, Holder{PID: 2})
+	s.Claim(3, Owner{PID: 2})
 	if exported, released := s.Exports(3); !slices.Equal(exported, make([]uint64, 4)) || !slices.Equal(released, make([]uint64, 4)) {
 		t.Errorf("the next client of that index has exported %v, released %v", exported, released)
 	}
@@ -436,7 +436,7 @@ func TestHostileTenant(t *testing.T) {
 		s.Settle(-1, nil)
 		s.Settle(MaxClients, nil)
 		for _, client := range []int{-1, 0, MaxClients - 1, MaxClients} {
-			s.Held(client)
+			s.Charged(client)
 		}
 		if state := s.State(); len(state.Devices) != 4 {
 			t.Fatalf("%d devices", len(state.Devices))

@@ -33,7 +33,7 @@ const (
 	maxRSS     = 200 << 20 // bytes
 	maxFiles   = 500       // open descriptors
 	maxThreads = 100
-	maxLog     = 10 << 10 // bytes a second, over a phase
+	maxLog     = 10 << 10 // bytes a second, over all phases
 	// What lgpu ps asks, on a new connection, is answered within psTime but for one of a hundred, and always within
 	// psWorst. The processor is not what is fought about: attackers have the lowest priority and a bounded part of it,
 	// and a call is left out where a daemon that nobody attacks, asked at the same time, took half of psTime.
@@ -197,6 +197,7 @@ func (s *siege) phase(t *testing.T, name string, made []attack, seed uint64, lon
 		}
 		seen := watch.end()
 		t.Log(seen)
+		s.logged, s.long = s.logged+seen.logged, s.long+seen.long
 		if len(seen.calls) < enoughCalls {
 			s.calls = append(s.calls, seen.calls...)
 		}

@@ -55,6 +55,8 @@ type siege struct {
 	// Calls of lgpu ps that were judged, and that were left out.
 	judged, late int
 	calls        []time.Duration // of short phases
+	logged       int64           // of all phases, bytes of log
+	long         time.Duration   // of all phases
 
 	neighbours []*neighbour
 	whole      map[string]spell // what each neighbour got over all phases, by its name
@@ -397,6 +399,11 @@ func (s *siege) afterwards(t *testing.T) {
 	t.Logf("%d calls in short phases: p50 %v, p99 %v, max %v", len(s.calls), short.quantile(0.5), short.quantile(0.99), short.quantile(1))
 	if slow := short.quantile(0.99); slow > psTime {
 		t.Errorf("one of a hundred calls of lgpu ps in short phases took %v or more, which is above %v", slow, psTime)
+	}
+	rate := float64(s.logged) / s.long.Seconds()
+	t.Logf("%.1f KiB of log a second in all phases", rate/1024)
+	if rate > maxLog {
+		t.Errorf("the daemon wrote %.1f KiB of log a second, more than %d", rate/1024, maxLog>>10)
 	}
 	t.Logf("%d calls of lgpu ps were judged, %d left out", s.judged, s.late)
 	if s.late > s.judged {
