@@ -285,12 +285,15 @@ func (m *Manager) Env(uuid gpu.UUID, t Tenant) (map[string]string, error) {
 // not count as processes without an lgpu.
 func (m *Manager) Processes(uuid gpu.UUID) []int {
 	m.mu.Lock()
-	d := m.devices[uuid]
+	var k *keeper
+	if d := m.devices[uuid]; d != nil {
+		k = d.keeper
+	}
 	m.mu.Unlock()
-	if d == nil || d.keeper == nil {
+	if k == nil {
 		return nil
 	}
-	return d.keeper.processes()
+	return k.processes()
 }
 
 // Close ends all control daemons, and with them the work of their clients. It returns when they are gone. Methods that
