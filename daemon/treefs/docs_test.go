@@ -93,14 +93,10 @@ func mountDocumented(t *testing.T, tr *limits.Tree) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	needFUSE(t)
 	if err := tr.SetDevices(documentedDevices()); err != nil {
 		t.Fatal(err)
 	}
-	server, err := Mount(dir, tr, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := mountHere(t, dir, tr, Options{})
 	t.Cleanup(func() {
 		if err := server.Close(); err != nil {
 			t.Error(err)

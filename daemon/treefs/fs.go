@@ -63,6 +63,9 @@ type Server struct {
 
 // Mount shows t at dir, which it makes if need be. Whoever calls it is the only daemon of dir: a mount of Type that is
 // there lost its daemon, and is taken away first. As root it mounts by itself; otherwise it needs fusermount3.
+//
+// The process that serves a tree must not open the tree's files: if it were killed then, it would wait for its own
+// answer for ever.
 func Mount(dir string, t *limits.Tree, options Options) (*Server, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -95,10 +98,9 @@ func Mount(dir string, t *limits.Tree, options Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mount the tree at %s: %w", dir, err)
 	}
+	// The mount is there, and requests wait until they are served. go-fuse's WaitMount would add no more than an open
+	// of a file of the tree.
 	go server.Serve()
-	if err := server.WaitMount(); err != nil {
-		return nil, fmt.Errorf("serve the tree at %s: %w", dir, err)
-	}
 	return &Server{dir, server}, nil
 }
 

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
@@ -43,19 +45,36 @@ func needFUSE(t *testing.T) {
 	}
 }
 
+// mountHere mounts a tree whose files this process may open. Go's runtime asks of each file that it opens whether it can be
+// polled, and does so while it holds a processor, which serving the answer may need. The kernel asks no more once it
+// knows.
+func mountHere(t *testing.T, dir string, tr *limits.Tree, options Options) *Server {
+	t.Helper()
+	needFUSE(t)
+	server, err := Mount(dir, tr, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Open(filepath.Join(dir, "events"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(errors.Join(err, server.Close()))
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0); err != nil {
+		t.Fatal(errors.Join(err, server.Close()))
+	}
+	return server
+}
+
 // mountTree mounts a tree that has the devices, at dir, until the test ends.
 func mountTree(t *testing.T, options Options) (dir string, tr *limits.Tree) {
 	t.Helper()
-	needFUSE(t)
 	tr = limits.New(limits.Options{})
 	if err := tr.SetDevices(devices()); err != nil {
 		t.Fatal(err)
 	}
 	dir = filepath.Join(t.TempDir(), "tree")
-	server, err := Mount(dir, tr, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := mountHere(t, dir, tr, options)
 	t.Cleanup(func() {
 		if err := server.Close(); err != nil {
 			t.Error(err)
@@ -447,16 +466,12 @@ func TestOpenAtClose(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("without root an open file keeps the connection")
 	}
-	needFUSE(t)
 	tr := limits.New(limits.Options{})
 	if err := tr.SetDevices(devices()); err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "tree")
-	server, err := Mount(dir, tr, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := mountHere(t, dir, tr, Options{})
 	f, err := os.OpenFile(filepath.Join(dir, "lgpu"), os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -513,11 +528,7 @@ func TestDeadDaemon(t *testing.T) {
 			t.Fatalf("a mount without daemon says %v", err)
 		}
 	}
-	tr := limits.New(limits.Options{})
-	server, err := Mount(dir, tr, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := mountHere(t, dir, limits.New(limits.Options{}), Options{})
 	if _, err := os.ReadFile(filepath.Join(dir, "lgpu")); err != nil {
 		t.Error(err)
 	}
@@ -526,6 +537,49 @@ func TestDeadDaemon(t *testing.T) {
 	}
 	if kind, _ := mounted(dir); kind != "" {
 		t.Errorf("%s is still mounted", kind)
+	}
+}
+
+// TestKilledAtMount kills processes as soon as their mount is there.
+func TestKilledAtMount(t *testing.T) {
+	if dir := os.Getenv("LGPU_TREE_TEST_DIR"); dir != "" {
+		serveForTest(dir)
+	}
+	needFUSE(t)
+	table, err := os.Open("/proc/self/mountinfo") // it can be polled: a change of the mounts is an exception
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	for range 30 {
+		dir := filepath.Join(t.TempDir(), "tree")
+		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledAtMount$")
+		cmd.Env = append(os.Environ(), "LGPU_TREE_TEST_DIR="+dir)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(patience); ; {
+			if kind, err := mounted(dir); err != nil || kind != "" {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Error("nothing is mounted")
+				break
+			}
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(table.Fd()), Events: unix.POLLPRI}}, 100)
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		stuck := time.AfterFunc(patience, func() {
+			t.Error("killed, it waits for its own answer")
+			_ = detach(dir)
+		})
+		_ = cmd.Wait()
+		stuck.Stop()
+		if err := detach(dir); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -547,7 +601,7 @@ func statWithin(path string, wait time.Duration) error {
 	}
 }
 
-// serveForTest is the daemon that TestDeadDaemon kills. It leaves a child behind, which lives until its input ends.
+// serveForTest is the daemon that tests kill. It leaves a child behind, which lives until its input ends.
 func serveForTest(dir string) {
 	_, err := Mount(dir, limits.New(limits.Options{}), Options{})
 	if err == nil {
