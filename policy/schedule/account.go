@@ -57,19 +57,24 @@ func vtLess(a, b int64) bool { return a-b < 0 }
 // count against the account in fair queueing, but the debts of siblings that are away melt as if it had counted.
 func (a *account) charge(now, spent, longest int64, contended bool) {
 	for ; a.parent != nil; a = a.parent {
-		if vt := mulDiv(spent, vtScale, a.weight); contended {
-			a.vt += vt
-		} else {
-			a.parent.melt += vt
-		}
-		if a.cap > 0 {
-			a.paid = min(a.paid+wall(spent, a.cap), now+forever)
-		}
-		if a.min > 0 {
-			// Time beyond the minimum is not taken from it later. Otherwise an lgpu that ran alone would have
-			// no minimum when others come.
-			a.owed = min(a.owed+wall(spent, a.min), now+wall(longest, a.min))
-		}
+		a.take(now, spent, longest, contended)
+	}
+}
+
+// take is charge for this account alone.
+func (a *account) take(now, spent, longest int64, contended bool) {
+	if vt := mulDiv(spent, vtScale, a.weight); contended {
+		a.vt += vt
+	} else {
+		a.parent.melt += vt
+	}
+	if a.cap > 0 {
+		a.paid = min(a.paid+wall(spent, a.cap), now+forever)
+	}
+	if a.min > 0 {
+		// Time beyond the minimum is not taken from it later. Otherwise an lgpu that ran alone would have
+		// no minimum when others come.
+		a.owed = min(a.owed+wall(spent, a.min), now+wall(longest, a.min))
 	}
 }
 

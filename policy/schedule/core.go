@@ -36,7 +36,7 @@ func (x *seat) decide(kind Kind) {
 
 // tell adds a decision that has the terms of a seat's grant.
 func (x *seat) tell(kind Kind, until int64) {
-	x.sentUntil, x.sentWanted, x.sentEnds = until, x.dev.contended, x.job.ends
+	x.sentUntil, x.sentWanted, x.sentEnds = until, x.wanted(), x.job.ends
 	x.decisions = append(x.decisions, Decision{
 		Kind: kind, ID: x.entity.id, Device: x.dev.id, Until: until, Wanted: x.sentWanted,
 	})

@@ -13,6 +13,7 @@ type device struct {
 	next      *job    // gets it after owner
 	free      *seat   // has it without accounts; then there is no owner
 	contended bool    // the owner is charged by the clock
+	visits    int64   // time used by guests for which the owner has not been excused yet
 	tick      int64   // when to look at it again
 	marked    bool    // it is in core.changed
 	scan      uint64  // number of the last raiseFloors
@@ -27,6 +28,7 @@ func (d *device) step() {
 	if d.free != nil && !d.alone() {
 		d.endFree()
 	}
+	d.receive()
 	if j := d.owner; j != nil {
 		switch {
 		case j.phase == running:
@@ -54,7 +56,7 @@ func (d *device) contend() {
 		x.settle()
 		x.claiming = x.claims()
 		own := d.owner != nil && x.job == d.owner
-		if x.claiming && !own || own && x.wants && !x.granted && x.funded() {
+		if (x.claiming || x.resting()) && !own || own && x.wants && !x.granted && x.funded() {
 			contended = true
 		}
 	}
@@ -64,16 +66,26 @@ func (d *device) contend() {
 // raiseFloors brings the device's floors up to date. Gangs that wait for another device do not keep them low.
 func (d *device) raiseFloors() {
 	d.scan++
+	most := d.options.Slice // by which a seat counts as ahead of others
+	if d.options.Preempt {
+		most = d.options.SliceMax
+	}
 	for _, x := range d.seats {
-		if x.granted || len(x.job.candidates) <= 1 {
-			x.note(d.scan, x.levels, d.options.Slice)
+		if x.counts() {
+			x.note(d.scan, x.levels, most)
 		}
 	}
 	for _, x := range d.seats {
-		if x.granted || len(x.job.candidates) <= 1 {
+		if x.counts() {
 			x.raise(x.levels)
 		}
 	}
+	d.pursue()
+}
+
+// counts reports whether the device's floors follow the seat.
+func (x *seat) counts() bool {
+	return (x.granted || len(x.job.candidates) <= 1) && (x.hungry() || !x.dev.options.Preempt)
 }
 
 // admit adds all seats that claim the device to fair queueing.
@@ -90,7 +102,7 @@ func (d *device) admit() {
 // meanwhile. Those that wait for the credit of a group keep what they are owed within the group.
 func (d *device) dismiss() {
 	for _, x := range d.seats {
-		if x.levels == 0 || x.granted || x.claiming {
+		if x.levels == 0 || x.granted || x.claiming || x.resting() {
 			continue
 		}
 		levels := 0
@@ -110,7 +122,13 @@ func (d *device) dismiss() {
 // all its devices here.
 func (d *device) preempts(j *job) bool {
 	for _, x := range d.seats {
-		if !x.claiming || !x.entity.p.Latency {
+		if !x.contests() {
+			continue
+		}
+		if x.resumes(j) {
+			return true
+		}
+		if !x.entity.p.Latency {
 			continue
 		}
 		if d.admit(); x.level() != levelLatency {
@@ -142,7 +160,7 @@ func (d *device) pick() {
 	for {
 		var first *seat
 		for _, x := range d.seats {
-			if x.claiming && !x.passed && (first == nil || x.before(first)) {
+			if x.contests() && !x.passed && (first == nil || x.before(first)) {
 				first = x
 			}
 		}
@@ -224,6 +242,11 @@ func (d *device) setTick() {
 		if t, ok := x.seepAt(); ok {
 			at(t)
 		}
+		if x.resting() {
+			at(x.used + rest)
+		} else if x.claiming && x.guestly() {
+			at(d.now + d.options.step())
+		}
 	}
 	d.tick = tick
 }
@@ -237,7 +260,7 @@ func (d *device) alone() bool {
 func (d *device) setFree() {
 	x := d.seats[0]
 	j := x.job
-	if d.next != nil || x.late || x.open && j.phase != running {
+	if d.next != nil || x.late || x.guest && x.closeSent || x.open && !x.guest && j.phase != running {
 		return
 	}
 	if x.granted {
@@ -247,6 +270,7 @@ func (d *device) setFree() {
 		j.advance()
 	}
 	x.compete(0)
+	x.guest = false
 	x.open, x.closeSent, x.wants, x.since, x.sentUntil = true, false, false, d.now, -1
 	d.free = x
 	x.decide(Free)
@@ -266,6 +290,7 @@ func (d *device) endFree() {
 	x.serve(d.now)
 	x.reported, x.settledAt, x.clock, x.charged, x.waited = d.now, d.now, 0, 0, 0
 	x.advanced, x.counted = d.now, 0
+	x.presence.restart(d.now)
 	if j.phase == idle {
 		j.phase, j.opened, j.ends, j.last = running, x.since, 0, false
 	}

@@ -33,7 +33,7 @@ func (s *Scheduler) consistent() error {
 			if x.granted != slices.Contains(x.job.granted, x) {
 				return fmt.Errorf("seat %d on %d: granted %v, its job says otherwise", x.entity.id, d.id, x.granted)
 			}
-			if x.open && !x.granted && !x.late && d.free != x {
+			if x.open && !x.granted && !x.late && !x.guest && d.free != x {
 				return fmt.Errorf("seat %d on %d is open without a grant", x.entity.id, d.id)
 			}
 			a := x.account

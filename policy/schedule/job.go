@@ -143,7 +143,7 @@ func (j *job) keepsTurn() bool {
 		kept := true
 		for _, x := range d.seats {
 			own := x.job == j && x != h && x.wants
-			if own || x.claiming && x.before(h) && (len(x.job.candidates) == 1 || x.job.startable()) {
+			if own || x.contests() && x.before(h) && (len(x.job.candidates) == 1 || x.job.startable()) {
 				kept = false
 				break
 			}
@@ -186,7 +186,7 @@ func (j *job) startable() bool {
 		for _, x := range e.seats {
 			has := x.granted && x.job == e.owner && x.job.phase == running
 			switch {
-			case !has && !x.claiming || x.job == j || q.before(x):
+			case !has && !x.contests() || x.job == j || q.before(x):
 			case !patient && x.yields(q):
 			case !has && len(x.job.candidates) > 1 && j.precedesOnSome(x.job) && j.oldest() < x.job.oldest():
 			default:

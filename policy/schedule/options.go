@@ -24,6 +24,7 @@ func (o Options) over(below Options) Options {
 		Burst:      cmp.Or(o.Burst, below.Burst),
 		DrainBound: cmp.Or(o.DrainBound, below.DrainBound),
 		SeepAfter:  cmp.Or(o.SeepAfter, below.SeepAfter),
+		Preempt:    o.Preempt || below.Preempt,
 	}
 }
 

@@ -142,6 +142,10 @@ const (
 	// the device goes to others meanwhile. There is nothing to send; Closed is still to come, and the seat is charged
 	// until then.
 	Overran
+	// Shorten asks for a short hardware slice of the seat's channel groups from now on, Lengthen for the driver's own
+	// again. Only a device with Options.Preempt has them.
+	Shorten
+	Lengthen
 )
 
 // Decision is one thing for the caller to do.
@@ -160,5 +164,6 @@ type Options struct {
 	Quantum    int64 // least credit that opens the gate of a capped lgpu; default 5 ms
 	Burst      int64 // credit that an idle lgpu saves up; default 20 ms
 	DrainBound int64 // others may have the device this long after Close at the latest; default 100 ms
+	Preempt    bool  // the hardware stops kernels at the end of a hardware slice, so that lgpus can be guests
 	SeepAfter  int64 // a drained gang seat with work waits so long for the others to drain; default 0.5 ms
 }

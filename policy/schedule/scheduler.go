@@ -92,6 +92,8 @@ func (s *Scheduler) applyToGrants(e *entity) {
 				} else {
 					x.job.close()
 				}
+			} else if x.guest {
+				x.extend(true)
 			}
 		}
 		if touched {
@@ -111,13 +113,13 @@ func (s *Scheduler) regroup(x *seat) {
 	}
 	x.job = nil
 	s.adopt(x)
-	if x.granted && x.open && !x.closeSent {
-		x.closeSent = true
-		x.decide(Close)
-	}
-	if x.granted && x.open {
+	if (x.granted || x.guest) && x.open {
+		if !x.closeSent {
+			x.closeSent = true
+			x.decide(Close)
+		}
 		x.decide(Overran)
-		x.late = true
+		x.late, x.guest = true, false
 	}
 	if x.late {
 		x.job.late++
@@ -284,10 +286,23 @@ func (s *Scheduler) Progress(now int64, id ID, dev Device, busy int64) {
 	if x == nil {
 		return
 	}
-	if x.granted && x.open && !x.dev.contended && x.job.phase == running {
+	switch {
+	case x.guest:
+		x.dev.mark()
+	case x.granted && x.open && !x.dev.contended && x.job.phase == running:
 		x.extend(false)
 	}
 	s.tree.run()
+}
+
+// Measured says how much device time the seat has really used since some moment of the caller's choice, as the driver
+// counts it. Busy is the time with work in flight, in which the device may have worked for others, or for nobody. Guests
+// are charged what they really use; without Measured all their Busy counts. A few times a second is enough.
+func (s *Scheduler) Measured(now int64, id ID, dev Device, used int64) {
+	s.setTime(now)
+	if x := s.tree.seat(id, dev); x != nil {
+		x.measure(clampTime(used))
+	}
 }
 
 // Tick lets time pass. Call it at Next, or whenever convenient.

@@ -33,10 +33,16 @@ type seat struct {
 	open      bool // from Open, Seep or Free to Closed
 	closeSent bool // Close has been decided
 	granted   bool // it is part of its job's grant
+	guest     bool // it has a grant beside the owner
 	late      bool // charged beside the owner: a drain past the bound, a launch let through
 	levels    int  // of the tree, from below, on which it takes part in fair queueing
 	claiming  bool // could begin a grant now; scratch of contend
 	passed    bool // by pick; scratch
+	paused    bool // its last grant ended because it had no work
+	heavy     bool // it keeps the device busy all the time
+	shortened bool // it has been told to have a short hardware slice
+
+	presence presence
 
 	// The terms of the grant, and the slice's end, as last told.
 	sentUntil  int64
@@ -52,6 +58,7 @@ func newSeat(e *entity, d *device, busy int64) *seat {
 	return &seat{
 		core: d.core, entity: e, dev: d, account: d.account(e),
 		busy: clampTime(busy), reported: d.now, settledAt: d.now, advanced: d.now, since: d.now, used: d.now,
+		presence: newPresence(d.now),
 	}
 }
 
@@ -103,7 +110,7 @@ func (x *seat) want() {
 func (x *seat) drained(waiting bool) {
 	d, j := x.dev, x.job
 	waiting = waiting || x.wants
-	x.open, x.closeSent, x.since, x.wants = false, false, x.now, waiting
+	x.open, x.guest, x.closeSent, x.since, x.wants, x.paused = false, false, false, x.now, waiting, !waiting
 	if waiting {
 		x.worked()
 	}
@@ -135,6 +142,9 @@ func (x *seat) funded() bool {
 func (x *seat) claims() bool {
 	return !x.open && x.job.phase == idle && x.job.ready() && slices.Contains(x.job.candidates, x)
 }
+
+// contests reports whether the seat waits for the device to be its own.
+func (x *seat) contests() bool { return x.claiming && !x.guestly() }
 
 // compete makes the seat take part in fair queueing on that many levels of the tree, counted from its own.
 func (x *seat) compete(levels int) {
@@ -223,6 +233,7 @@ func (x *seat) openGate() {
 		return
 	}
 	x.settle()
+	x.arrived()
 	x.open, x.closeSent, x.wants = true, false, false
 	x.reported, x.clock, x.charged = x.now, 0, 0
 	x.tell(Open, x.allowance())
@@ -235,7 +246,7 @@ func (x *seat) extend(all bool) {
 		return
 	}
 	until := x.allowance()
-	wanted := x.dev.contended
+	wanted := x.wanted()
 	if wanted == x.sentWanted && x.job.ends == x.sentEnds && !all {
 		if wanted || max(until, x.sentUntil)-min(until, x.sentUntil) < x.dev.options.Quantum/4 {
 			return
@@ -247,6 +258,9 @@ func (x *seat) extend(all bool) {
 	}
 	x.tell(Extend, until)
 }
+
+// wanted reports whether the seat must not keep its grant without work. A guest may: it is in nobody's way then.
+func (x *seat) wanted() bool { return x.dev.contended && !x.guest }
 
 // seepAt is when a seat's next launch is let through, if at all.
 func (x *seat) seepAt() (int64, bool) {
@@ -272,7 +286,11 @@ func (x *seat) allowance() int64 {
 	if room := x.room(x.reported + x.charged); room < forever {
 		until = x.busy + x.charged + room
 	}
-	if ends := x.job.ends; ends != 0 && x.dev.contended {
+	if x.guest {
+		if left := x.stay(); left < forever {
+			until = min(until, x.busy+left)
+		}
+	} else if ends := x.job.ends; ends != 0 && x.dev.contended {
 		until = min(until, x.busy+max(ends, x.now)-x.reported)
 	}
 	return until
@@ -282,6 +300,12 @@ func (x *seat) allowance() int64 {
 func (x *seat) settle() {
 	if x.late || x.granted && x.dev.contended && x.job == x.dev.owner && x.job.phase >= running {
 		x.clock += x.now - x.settledAt
+		if !x.late {
+			excused := min(x.dev.visits, x.now-x.settledAt)
+			x.dev.visits -= excused
+			x.charged += excused
+			x.counted += excused
+		}
 	}
 	x.settledAt = x.now
 	if x.clock > x.charged {
@@ -292,8 +316,13 @@ func (x *seat) settle() {
 
 // spend charges device time to the accounts and the meter.
 func (x *seat) spend(spent int64, contended bool) {
-	x.counted += spent
 	x.charge(x.now, spent, x.dev.options.SliceMax, contended)
+	x.count(spent)
+}
+
+// count adds device time that has been charged to what was delivered.
+func (x *seat) count(spent int64) {
+	x.counted += spent
 	x.meter.add(max(x.metered, x.now-second), x.now, spent)
 	x.metered = x.now
 }
@@ -303,15 +332,24 @@ func (x *seat) report(busy int64) {
 	x.settle()
 	busy = clampTime(busy)
 	spent := max(0, min(busy-x.busy, x.now-x.reported))
+	x.weigh(spent)
 	if spent > 0 {
 		x.worked()
+		if x.guest && x.levels == 0 {
+			x.compete(x.depth)
+		}
 	}
-	if x.granted && x.open && !x.dev.contended {
+	if x.open && (x.guest || x.granted && !x.dev.contended) {
 		x.cut(x.reported-x.waited, x.dev.options.Burst)
 	}
 	// A process counts only when it gets a CPU, so the time may have been used at any moment since Busy last grew.
 	late := min(busy-x.busy, x.now-max(x.advanced, x.now-lateMax))
-	if due := max(spent-x.charged, late-x.counted); due > 0 {
+	switch due := max(spent-x.charged, late-x.counted); {
+	case due <= 0:
+	case x.guest:
+		x.visited(x.presence.worth(due))
+		x.counted += due - x.presence.worth(due)
+	default:
 		x.spend(due, !x.open)
 	}
 	if busy > x.busy {

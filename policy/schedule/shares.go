@@ -59,7 +59,7 @@ func (x *seat) state() State {
 	switch {
 	case x.late:
 		return Overrun
-	case x.open && x.granted && x.job.phase == closing:
+	case x.open && (x.granted && x.job.phase == closing || x.guest && x.closeSent):
 		return Draining
 	case x.open:
 		return Running

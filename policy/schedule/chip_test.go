@@ -1,0 +1,362 @@
+package schedule
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// Times of a chip, as measured on an H200.
+const (
+	tick        = 10 * us
+	ownSlice    = 2048 * us // the driver's
+	shortSlice  = 50 * us
+	preemption  = 200 * us // a switch away from work that is not done
+	handover    = 50 * us  // a switch away from work that is
+	patience    = 250 * us // how long a gate stays open without work while others wait
+	inFlightNow = 500 * us // a launch may join so much work in flight
+	inFlightMax = 1 * ms   // or join if all of it is no more than this
+)
+
+// chip is a device that several programs may use at once: it gives itself to those that have work in flight, one after
+// the other, each for its hardware slice.
+type chip struct {
+	t        testing.TB
+	s        *Scheduler
+	now      int64
+	programs []*app
+	runs     *app
+	ends     int64 // of its hardware slice
+	ready    int64 // when the switch to it is done
+	trace    bool
+}
+
+// app is a program on a chip.
+type app struct {
+	id            ID
+	kernel        int64
+	work, pause   int64 // it launches so much, waits for it, and pauses; work 0: without end
+	left          int64 // of work: not launched yet
+	resumes       int64 // end of the pause
+	flight        int64 // launched and not done
+	used, busy    int64 // device time; time with work in flight
+	slice         int64 // hardware slice
+	asked         bool
+	open, closing bool
+	wanted, free  bool
+	opens         int64 // launches pass from then on
+	until         int64
+	idle          int64 // since
+	arrived       int64
+	delays        []int64 // from the end of a pause to that of the work
+}
+
+func newChip(t testing.TB, o Options) *chip {
+	o.Preempt = true
+	return &chip{t: t, s: New(o), now: second}
+}
+
+func (c *chip) add(id ID, p Params, kernel, work, pause int64) *app {
+	c.t.Helper()
+	if err := c.s.Set(c.now, id, p); err != nil {
+		c.t.Fatal(err)
+	}
+	x := &app{id: id, kernel: kernel, work: work, pause: pause, slice: ownSlice, idle: c.now, arrived: c.now}
+	x.begin(c.now)
+	c.programs = append(c.programs, x)
+	if err := c.s.Attach(c.now, id, 0, 0); err != nil {
+		c.t.Fatal(err)
+	}
+	c.decide()
+	return x
+}
+
+func (x *app) begin(now int64) {
+	if x.left, x.arrived = x.work, now; x.work == 0 {
+		x.left = forever
+	}
+}
+
+func (c *chip) decide() {
+	for _, d := range slices.Clone(c.s.Decisions()) {
+		x := c.programs[slices.IndexFunc(c.programs, func(x *app) bool { return x.id == d.ID })]
+		if c.trace {
+			fmt.Printf("%8d kind %d %d until %d wanted %v busy %d\n", c.now/us, d.Kind, d.ID, d.Until/us, d.Wanted, x.busy/us)
+		}
+		switch d.Kind {
+		case Open, Free:
+			if !x.open {
+				x.opens = c.now + reopening
+			}
+			x.open, x.asked, x.closing, x.free, x.until, x.wanted = true, false, false, d.Kind == Free, d.Until, d.Wanted
+			x.idle = c.now
+			if x.free {
+				x.until = NoLimit
+			}
+		case Extend:
+			x.until, x.wanted, x.free = d.Until, d.Wanted, false
+		case Close:
+			x.closing, x.free = true, false
+		case Shorten:
+			x.slice = shortSlice
+		case Lengthen:
+			x.slice = ownSlice
+		}
+	}
+}
+
+func (c *chip) progress() {
+	for _, x := range c.programs {
+		if !x.free {
+			c.s.Progress(c.now, x.id, 0, x.busy)
+		}
+	}
+}
+
+// launch is what a app and its gate do at a moment.
+func (c *chip) launch(x *app) {
+	if x.left == 0 && x.flight == 0 && x.resumes == 0 {
+		x.resumes = c.now + x.pause
+		x.delays = append(x.delays, c.now-x.arrived)
+	}
+	if x.resumes != 0 && c.now >= x.resumes {
+		x.resumes = 0
+		x.begin(c.now)
+	}
+	for x.open && !x.closing && c.now >= x.opens && x.left > 0 {
+		if x.flight > inFlightNow && x.flight+x.kernel > inFlightMax {
+			break
+		}
+		if !x.free && x.until < latest && x.busy+x.flight >= x.until {
+			x.closing = true
+			break
+		}
+		x.flight += x.kernel
+		x.left -= min(x.kernel, x.left)
+	}
+	switch {
+	case x.flight > 0:
+		x.idle = c.now
+	case !x.open && x.left > 0 && !x.asked:
+		x.asked = true
+		c.progress()
+		c.s.Want(c.now, x.id, 0, x.busy)
+		c.decide()
+	case x.open && !x.free && (x.closing || x.wanted && x.left == 0 && c.now-x.idle >= patience):
+		x.open, x.closing, x.asked = false, false, x.left > 0
+		c.progress()
+		c.s.Closed(c.now, x.id, 0, x.busy, x.left > 0)
+		c.decide()
+	}
+}
+
+// execute is what the hardware does in a tick.
+func (c *chip) execute() {
+	n := len(c.programs)
+	if r := c.runs; r == nil || r.flight == 0 || c.now >= c.ends {
+		at := slices.Index(c.programs, r)
+		for i := range n {
+			x := c.programs[(at+1+i)%n]
+			if x.flight == 0 {
+				continue
+			}
+			switch {
+			case x == r || r == nil:
+				c.ready = c.now
+			case r.flight > 0:
+				c.ready = c.now + preemption
+			default:
+				c.ready = c.now + handover
+			}
+			c.runs, c.ends = x, c.ready+x.slice
+			break
+		}
+	}
+	if r := c.runs; r != nil && r.flight > 0 && c.now >= c.ready {
+		ran := min(r.flight, tick)
+		r.flight -= ran
+		r.used += ran
+	}
+	for _, x := range c.programs {
+		if x.flight > 0 {
+			x.busy += tick
+		}
+	}
+}
+
+func (c *chip) run(length int64) {
+	for end := c.now + length; c.now < end; c.now += tick {
+		if at, ok := c.s.Next(); ok && at <= c.now {
+			c.progress()
+			c.s.Tick(c.now)
+			c.decide()
+		} else if c.now%(50*ms) == 0 {
+			c.progress()
+			c.decide()
+		}
+		if c.now%(200*ms) == 0 {
+			c.measure()
+		}
+		for _, x := range c.programs {
+			c.launch(x)
+		}
+		c.execute()
+	}
+}
+
+// measure tells the scheduler what the driver's counters say.
+func (c *chip) measure() {
+	for _, x := range c.programs {
+		c.s.Measured(c.now, x.id, 0, x.used)
+	}
+}
+
+// seconds runs for n seconds and returns what each app used of each, in percent.
+func (c *chip) seconds(n int) map[*app][]float64 {
+	parts := map[*app][]float64{}
+	for range n {
+		before := map[*app]int64{}
+		for _, x := range c.programs {
+			before[x] = x.used
+		}
+		c.run(second)
+		for _, x := range c.programs {
+			parts[x] = append(parts[x], 100*float64(x.used-before[x])/float64(second))
+		}
+	}
+	return parts
+}
+
+// An lgpu that pauses has its share, in every second, of its native rate.
+func TestPausing(t *testing.T) {
+	type pausing struct{ work, pause int64 }
+	for _, w := range []pausing{{ms, 100 * us}, {ms, ms}, {5 * ms, 5 * ms}, {20 * ms, 20 * ms}} {
+		for _, tt := range []struct {
+			name       string
+			mine, its  Params
+			share, all float64 // what it is entitled to; the least that both use
+		}{
+			{"1:1", Params{}, Params{}, 50, 80},
+			{"10:1", Params{Weight: 1000}, Params{}, 1000.0 / 11, 60},
+			{"1:10", Params{}, Params{Weight: 1000}, 100.0 / 11, 80},
+			{"min 40", Params{Min: on0(4000)}, Params{Weight: 1000}, 40, 80},
+			{"beside latency", Params{}, Params{Latency: true}, 50, 80},
+			{"latency", Params{Latency: true}, Params{}, 50, 80},
+		} {
+			t.Run(fmt.Sprintf("%v+%v us %s", w.work/us, w.pause/us, tt.name), func(t *testing.T) {
+				c := newChip(t, Options{})
+				x := c.add(1, tt.mine, min(w.work, ms), w.work, w.pause)
+				y := c.add(2, tt.its, 2*ms, 0, 0)
+				c.run(second)
+				x.delays = nil
+				parts := c.seconds(5)
+				alone := 100 * float64(w.work) / float64(w.work+w.pause)
+				rate := mean(parts[x]) / alone * 100
+				worst := slices.Min(parts[x]) / alone * 100
+				slices.Sort(x.delays)
+				t.Logf("%.1f %% of its native rate, worst second %.1f; uses %.1f, the other %.1f; p50 %d p99 %d us", rate, worst, mean(parts[x]), mean(parts[y]),
+					x.delays[len(x.delays)/2]/us, x.delays[len(x.delays)*99/100]/us)
+				if want := min(alone, tt.share) - 2; worst < want {
+					t.Errorf("it had %.1f %% of its native rate in a second, which is less than %.1f", worst, want)
+				}
+				if all := mean(parts[x]) + mean(parts[y]); all < tt.all {
+					t.Errorf("both used %.1f %%", all)
+				}
+			})
+		}
+	}
+}
+
+// percentile is the p-th of delays, in us.
+func (x *app) percentile(p int) int64 {
+	slices.Sort(x.delays)
+	return x.delays[min(len(x.delays)*p/100, len(x.delays)-1)] / us
+}
+
+// Short work is done at once, whatever the others run.
+func TestShortWork(t *testing.T) {
+	for _, tt := range []struct {
+		work, every   int64
+		median, worst int64 // us
+	}{{ms, 10 * ms, 1250, 1400}, {100 * us, 5 * ms, 350, 450}} {
+		for _, kernel := range []int64{200 * us, 5 * ms, 50 * ms} {
+			for _, latency := range []bool{false, true} {
+				for _, others := range []int{1, 7} {
+					c := newChip(t, Options{})
+					x := c.add(1, Params{Latency: latency}, tt.work, tt.work, tt.every-tt.work)
+					var all []*app
+					for i := range others {
+						all = append(all, c.add(ID(i+2), Params{}, kernel, 0, 0))
+					}
+					c.run(2 * second)
+					x.delays = nil
+					parts := c.seconds(4)
+					what := fmt.Sprintf("%d us every %d ms, latency %v, beside %d with kernels of %d us", tt.work/us, tt.every/ms, latency, others, kernel/us)
+					rest := 0.0
+					for _, y := range all {
+						rest += mean(parts[y])
+					}
+					t.Logf("%s: p50 %d p99 %d max %d us of %d; the others have %.1f %%", what, x.percentile(50), x.percentile(99), x.percentile(100), len(x.delays), rest)
+					if x.percentile(50) > tt.median || x.percentile(99) > tt.worst {
+						t.Errorf("%s: p50 %d p99 %d us", what, x.percentile(50), x.percentile(99))
+					}
+				}
+			}
+		}
+	}
+}
+
+// Lgpus that saturate the chip take turns, and share it as exactly as where nothing is preempted.
+func TestSaturatingOnChip(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		of   []Params
+		want []float64
+	}{
+		{"equal", []Params{{}, {}}, []float64{50, 50}},
+		{"1:2", []Params{{Weight: 100}, {Weight: 200}}, []float64{33.3, 66.7}},
+		{"30 and 60", []Params{{Max: on0(3000)}, {Max: on0(6000)}}, []float64{30, 60}},
+		{"25", []Params{{Max: on0(2500)}}, []float64{25}},
+		{"4 x 25", []Params{{Max: on0(2500)}, {Max: on0(2500)}, {Max: on0(2500)}, {Max: on0(2500)}}, []float64{25, 25, 25, 25}},
+		{"min 40 of weight 1:10", []Params{{Min: on0(4000)}, {Weight: 1000}}, []float64{40, 60}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newChip(t, Options{})
+			for i, p := range tt.of {
+				c.add(ID(i+1), p, 200*us, 0, 0)
+			}
+			c.run(2 * second)
+			parts := c.seconds(5)
+			for i, x := range c.programs {
+				t.Logf("%d: want %.1f, used %.2f: %.1f", x.id, tt.want[i], mean(parts[x]), parts[x])
+				if got := mean(parts[x]); got < tt.want[i]-2 || got > tt.want[i]+1 {
+					t.Errorf("%d used %.2f %%, want %.1f", x.id, got, tt.want[i])
+				}
+			}
+		})
+	}
+}
+
+// Nobody gains by sleeping, and waking often.
+func TestSleepersGainNothing(t *testing.T) {
+	for _, w := range []struct{ work, pause int64 }{{100 * us, 50 * us}, {500 * us, 500 * us}, {ms, 500 * us}, {20 * ms, 5 * ms}, {60 * ms, 60 * ms}, {300 * ms, 100 * ms}} {
+		c := newChip(t, Options{})
+		x := c.add(1, Params{}, min(w.work, ms), w.work, w.pause)
+		for i := range 4 {
+			c.add(ID(i+2), Params{}, 2*ms, 0, 0)
+		}
+		c.run(2 * second)
+		parts := c.seconds(10)
+		least := 100.0
+		for _, y := range c.programs[1:] {
+			least = min(least, slices.Min(parts[y]))
+		}
+		t.Logf("%d us of work, %d us of pause: %.1f %%: %.1f; the others at least %.1f", w.work/us, w.pause/us, mean(parts[x]), parts[x], least)
+		if got := mean(parts[x]); got > 21 {
+			t.Errorf("%d us of work, %d us of pause: %.1f %% of 20", w.work/us, w.pause/us, got)
+		}
+		if least < 15 {
+			t.Errorf("%d us of work, %d us of pause: another one had %.1f %% in a second", w.work/us, w.pause/us, least)
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package schedule
+
+// On a device whose hardware preempts kernels (Options.Preempt), an lgpu that does not keep the device busy all the time
+// is a guest: it is let in as soon as it has work, beside the owner, as long as it has not had more than its part. The
+// others, which are heavy, still take the device in turns.
+
+// Times in ns, loads in thousandths of the time in which the seat could use the device.
+const (
+	heavyFrom  int64 = 800 // a guest with more load than this becomes heavy,
+	lightUntil int64 = 750 // and a heavy seat with less becomes a guest
+	firstLoad  int64 = 500 // of a seat that is new
+	loadTime   int64 = 100e6
+	loadLook   int64 = 2e6
+
+	measureFrom int64 = 10e6 // least Busy by which a density is learned
+
+	// A seat without work keeps its place in fair queueing for this long. Its claim is bounded meanwhile (bound).
+	rest int64 = 50e6
+)
+
+// bound is by how much device time, in its own weight, a guest may be ahead of those that wait, and by how much one that
+// rests may be behind.
+func (o *Options) bound() int64 { return 5 * o.Slice / 2 }
+
+// step is how far below bound a guest that was stopped is let in again.
+func (o *Options) step() int64 { return o.Slice / 5 }
+
+// presence is what is known of how a seat uses its device.
+type presence struct {
+	load    int64 // mean part of the time used, where the seat could use the device
+	weighed int64 // load is known up to here
+	used    int64 // Busy since weighed
+	waited  int64 // time since weighed in which it had work and could not use the device
+
+	density  int64 // part of Busy in which the device works for the seat, in hundredths of a percent
+	measured measurement
+}
+
+// measurement is what was known when the driver's counters were read.
+type measurement struct {
+	used, busy int64
+	valid      bool
+}
+
+// newPresence is that of a seat of which nothing is known.
+func newPresence(now int64) presence {
+	return presence{load: firstLoad, weighed: now, density: int64(Whole)}
+}
+
+// restart forgets what was summed up, but not what was learned.
+func (p *presence) restart(now int64) {
+	p.weighed, p.used, p.waited, p.measured.valid = now, 0, 0, false
+}
+
+// measure learns the density from the device time that the seat has really used.
+func (x *seat) measure(used int64) {
+	p := &x.presence
+	last := p.measured
+	busy := x.busy - last.busy
+	if last.valid && busy < measureFrom {
+		return
+	}
+	p.measured = measurement{used, x.busy, true}
+	if last.valid {
+		p.density = max(1, min(mulDiv(max(used-last.used, 0), int64(Whole), busy), int64(Whole)))
+	}
+}
+
+// worth is the device time in an amount of Busy of a guest.
+func (p *presence) worth(busy int64) int64 { return mulDiv(busy, p.density, int64(Whole)) }
+
+// weigh adds Busy time to the seat's load.
+func (x *seat) weigh(spent int64) {
+	p := &x.presence
+	p.used += spent
+	present := x.now - p.weighed - p.waited
+	if x.wants && !x.open {
+		present -= x.now - max(x.since, p.weighed)
+	}
+	if present < loadLook {
+		return
+	}
+	part := min(mulDiv(p.used, 1000, present), 1000)
+	p.load += (part - p.load) * present / (present + loadTime)
+	p.weighed, p.used, p.waited = x.now, 0, 0
+	x.heavy = p.load > heavyFrom || x.heavy && p.load >= lightUntil
+}
+
+// arrived notes that the seat's wait for an open gate is over.
+func (x *seat) arrived() {
+	if x.wants && !x.open {
+		x.presence.waited += x.now - max(x.since, x.presence.weighed)
+	}
+}
+
+// single reports whether the seat is granted by itself, and not with others.
+func (x *seat) single() bool { return len(x.job.seats) == 1 && x.job.gang == "" }
+
+// guestly reports whether the seat uses its device as a guest.
+func (x *seat) guestly() bool {
+	return x.dev.options.Preempt && !x.heavy && x.single() && !x.granted && !x.late && x.dev.free != x
+}
+
+// hungry reports whether the seat has the device in its turn, or has work and waits.
+func (x *seat) hungry() bool { return x.granted || x.claiming }
+
+// resting reports whether the seat takes part in fair queueing although it waits for nothing.
+func (x *seat) resting() bool {
+	return x.levels > 0 && !x.hungry() && x.dev.options.Preempt && x.now < x.used+rest
+}
+
+// lead is how much device time is left until the seat is as far ahead of those that wait as a guest may be, here and
+// above; forever if nobody waits.
+func (x *seat) lead() int64 {
+	left := forever
+	for a := x.account; a.parent != nil; a = a.parent {
+		if a.parent.scan != x.dev.scan {
+			continue // nobody waits at this level
+		}
+		left = min(left, x.dev.options.bound()-mulDivSigned(a.vt-a.parent.mean, a.weight, vtScale))
+	}
+	return left
+}
+
+func mulDivSigned(a, b, c int64) int64 {
+	if a < 0 {
+		return -mulDiv(-a, b, c)
+	}
+	return mulDiv(a, b, c)
+}
+
+// outranked reports whether a seat of a higher class wants the device. The minimum of the lower one is kept.
+func (x *seat) outranked() bool {
+	if x.entity.p.Class == High || x.entity.p.Latency {
+		return false
+	}
+	for _, y := range x.dev.seats {
+		if y != x && y.entity.p.Class == High && (y.granted || y.claiming || y.guest && x.now < y.used+rest) {
+			return x.shortfall(x.now) >= x.now
+		}
+	}
+	return false
+}
+
+// receive opens and closes the gates of a device's guests.
+func (d *device) receive() {
+	d.tellRoles()
+	guests := false
+	for _, x := range d.seats {
+		guests = guests || x.guest || x.claiming && x.guestly()
+	}
+	if !guests {
+		return
+	}
+	d.admit()
+	for _, x := range d.seats {
+		switch {
+		case x.guest && !x.closeSent && (!x.guestly() || !x.entity.mayUse(d.id) || x.outranked()):
+			x.closeSent = true
+			x.decide(Close)
+		case x.guest:
+			x.extend(false)
+		case x.claiming && x.guestly() && !x.outranked() && (x.lead() >= d.options.step() || x.shortfall(x.now) < x.now):
+			x.visit()
+		}
+	}
+}
+
+// visit opens the gate of a guest.
+func (x *seat) visit() {
+	x.cut(x.now-min(x.now-x.since, waitedMax), x.dev.options.Burst)
+	x.serve(x.now)
+	x.guest, x.claiming = true, false
+	x.openGate()
+}
+
+// stay is how much device time a guest may use until it is asked to wait.
+func (x *seat) stay() int64 {
+	left := x.lead()
+	if x.shortfall(x.now) < x.now {
+		left = max(left, x.dev.options.step())
+	}
+	return max(left, 0)
+}
+
+// tellRoles says which seats are to have a short hardware slice: those that would keep a guest waiting.
+func (d *device) tellRoles() {
+	for _, x := range d.seats {
+		short := d.options.Preempt && x.heavy && len(d.seats) > 1
+		if short == x.shortened {
+			continue
+		}
+		if x.shortened = short; short {
+			x.decide(Shorten)
+		} else {
+			x.decide(Lengthen)
+		}
+	}
+}
+
+// resumes reports whether a heavy seat that has paused in its turn takes the device back from j.
+func (x *seat) resumes(j *job) bool {
+	if !x.dev.options.Preempt || !x.single() || !x.paused || x.guestly() {
+		return false
+	}
+	for _, h := range j.granted {
+		if h.dev != x.dev {
+			continue
+		}
+		if lx, lh := x.level(), h.level(); lx > lh || lx == lh && !x.fairer(h.account, x.dev.options.step(), 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// pursue brings the claims of those that rest up to the bound, on all levels on which they take part.
+func (d *device) pursue() {
+	for _, x := range d.seats {
+		if x.levels == 0 || x.hungry() {
+			continue
+		}
+		a := x.account
+		for range x.levels {
+			if least := a.parent.mean - mulDiv(d.options.bound(), vtScale, a.weight); a.parent.scan == d.scan && vtLess(a.vt, least) {
+				a.vt = least
+			}
+			a = a.parent
+		}
+	}
+}
+
+// visited charges a guest. On levels where nobody waits for the device, its use does not count against it.
+func (x *seat) visited(spent int64) {
+	d := x.dev
+	for a := x.account; a.parent != nil; a = a.parent {
+		a.take(x.now, spent, d.options.SliceMax, a.parent.scan == d.scan)
+	}
+	x.count(spent)
+	if d.owner != nil && d.contended {
+		d.visits = min(d.visits+spent, rest)
+	}
+}
