@@ -14,6 +14,7 @@ type device struct {
 	free      *seat   // has it without accounts; then there is no owner
 	contended bool    // the owner is charged by the clock
 	visits    int64   // time used by guests for which the owner has not been excused yet
+	mixed     int64   // when it was last used by seats that should not be on it together
 	tick      int64   // when to look at it again
 	marked    bool    // it is in core.changed
 	scan      uint64  // number of the last raiseFloors
@@ -21,6 +22,7 @@ type device struct {
 
 // step makes the decisions about a device. It may mark other devices.
 func (d *device) step() {
+	d.mix()
 	for _, x := range d.seats {
 		x.settle()
 	}

@@ -13,6 +13,7 @@ const (
 	loadLook   int64 = 2e6
 
 	measureFrom int64 = 10e6 // least Busy by which a density is learned
+	fullFrom    int64 = 9000 // hundredths of a percent of a device that is used all the time
 
 	// A seat without work keeps its place in fair queueing for this long. Its claim is bounded meanwhile (bound).
 	rest int64 = 50e6
@@ -32,19 +33,24 @@ type presence struct {
 	used    int64 // Busy since weighed
 	waited  int64 // time since weighed in which it had work and could not use the device
 
-	density  int64 // part of Busy in which the device works for the seat, in hundredths of a percent
-	measured measurement
+	// What part of Busy the device works for the seat, in hundredths of a percent: at present, and while nobody else
+	// used the device. A program that launches small kernels leaves it idle between them.
+	density, own int64
+	among        int64 // likewise, of the Busy of an owner while guests used the device
+	rate         int64 // device time used, in hundredths of a percent of all time, when it was last measured
+	turned       int64 // when it last became heavy, or a guest
+	measured     measurement
 }
 
 // measurement is what was known when the driver's counters were read.
 type measurement struct {
-	used, busy int64
-	valid      bool
+	used, busy, excused, at int64
+	valid                   bool
 }
 
 // newPresence is that of a seat of which nothing is known.
 func newPresence(now int64) presence {
-	return presence{load: firstLoad, weighed: now, density: int64(Whole)}
+	return presence{load: firstLoad, weighed: now, density: int64(Whole), own: int64(Whole)}
 }
 
 // restart forgets what was summed up, but not what was learned.
@@ -60,9 +66,53 @@ func (x *seat) measure(used int64) {
 	if last.valid && busy < measureFrom {
 		return
 	}
-	p.measured = measurement{used, x.busy, true}
-	if last.valid {
-		p.density = max(1, min(mulDiv(max(used-last.used, 0), int64(Whole), busy), int64(Whole)))
+	p.measured = measurement{used, x.busy, x.excused, x.now, true}
+	if !last.valid {
+		return
+	}
+	used -= last.used
+	p.density, p.rate = hundredths(used, busy), hundredths(used, x.now-last.at)
+	beside := min(x.excused-last.excused, busy)
+	switch {
+	case x.heavy:
+		if beside >= measureFrom {
+			p.among = hundredths(used-mulDiv(busy-beside, p.own, int64(Whole)), beside)
+		}
+		if x.dev.mixed < last.at && p.turned < last.at {
+			p.own = hundredths(used, busy-beside)
+		}
+	case x.dev.owner == nil && x.dev.full():
+		p.own = int64(Whole) // together they want more than there is, and each has to show again what it leaves idle
+	default:
+		p.own = max(p.own, p.density)
+	}
+}
+
+// hundredths is part of whole, in hundredths of a percent, within 0.01 and 100 %.
+func hundredths(part, whole int64) int64 {
+	return max(1, min(mulDiv(max(part, 0), int64(Whole), max(whole, 1)), int64(Whole)))
+}
+
+// full reports whether the seats used the device nearly all the time when they were last measured.
+func (d *device) full() bool {
+	sum := int64(0)
+	for _, x := range d.seats {
+		sum += x.presence.rate
+	}
+	return sum >= fullFrom
+}
+
+// mix notes whether seats use the device at the same time that are not meant to: then nothing can be learned about what
+// one of them leaves idle.
+func (d *device) mix() {
+	open := 0
+	for _, x := range d.seats {
+		if x.open && (!x.guest || x.heavy) {
+			open++
+		}
+	}
+	if open > 1 {
+		d.mixed = d.now
 	}
 }
 
@@ -72,7 +122,7 @@ func (p *presence) worth(busy int64) int64 { return mulDiv(busy, p.density, int6
 // weigh adds Busy time to the seat's load.
 func (x *seat) weigh(spent int64) {
 	p := &x.presence
-	p.used += spent
+	p.used += mulDiv(spent, p.own, int64(Whole))
 	present := x.now - p.weighed - p.waited
 	if x.wants && !x.open {
 		present -= x.now - max(x.since, p.weighed)
@@ -83,7 +133,9 @@ func (x *seat) weigh(spent int64) {
 	part := min(mulDiv(p.used, 1000, present), 1000)
 	p.load += (part - p.load) * present / (present + loadTime)
 	p.weighed, p.used, p.waited = x.now, 0, 0
-	x.heavy = p.load > heavyFrom || x.heavy && p.load >= lightUntil
+	if heavy := p.load > heavyFrom || x.heavy && p.load >= lightUntil; heavy != x.heavy {
+		x.heavy, p.turned = heavy, x.now
+	}
 }
 
 // arrived notes that the seat's wait for an open gate is over.
@@ -98,7 +150,20 @@ func (x *seat) single() bool { return len(x.job.seats) == 1 && x.job.gang == "" 
 
 // guestly reports whether the seat uses its device as a guest.
 func (x *seat) guestly() bool {
-	return x.dev.options.Preempt && !x.heavy && x.single() && !x.granted && !x.late && x.dev.free != x
+	return x.mayVisit() && !x.granted && !x.late && x.dev.free != x
+}
+
+// mayVisit reports whether the seat, if it has no other grant, uses its device as a guest.
+func (x *seat) mayVisit() bool { return x.dev.options.Preempt && !x.heavy && x.single() }
+
+// makeWay turns an owner that has become light into a guest.
+func (x *seat) makeWay() {
+	x.settle()
+	x.granted, x.guest = false, true
+	x.job.granted = without(x.job.granted, x)
+	x.dev.passOn(x.job)
+	x.job.advance()
+	x.extend(true)
 }
 
 // hungry reports whether the seat has the device in its turn, or has work and waits.
@@ -147,6 +212,9 @@ func (d *device) receive() {
 	d.tellRoles()
 	guests := false
 	for _, x := range d.seats {
+		if x.granted && x.open && !x.closeSent && x.job.phase == running && d.owner == x.job && x.mayVisit() {
+			x.makeWay()
+		}
 		guests = guests || x.guest || x.claiming && x.guestly()
 	}
 	if !guests {
@@ -230,14 +298,16 @@ func (d *device) pursue() {
 	}
 }
 
-// visited charges a guest. On levels where nobody waits for the device, its use does not count against it.
-func (x *seat) visited(spent int64) {
+// visited charges a guest for Busy time. On levels where nobody waits for the device, its use does not count against it.
+func (x *seat) visited(busy int64) {
 	d := x.dev
+	if d.owner != nil && d.contended {
+		d.visits = min(d.visits+busy, rest)
+	}
+	spent := x.presence.worth(busy)
+	x.counted += busy - spent
 	for a := x.account; a.parent != nil; a = a.parent {
 		a.take(x.now, spent, d.options.SliceMax, a.parent.scan == d.scan)
 	}
 	x.count(spent)
-	if d.owner != nil && d.contended {
-		d.visits = min(d.visits+spent, rest)
-	}
 }

@@ -24,6 +24,7 @@ type seat struct {
 	charged   int64 // of it or of Busy, since reported
 	advanced  int64 // when Busy last grew
 	counted   int64 // charged since then
+	excused   int64 // time by the clock in which guests used the device; only grows
 
 	wants  bool
 	since  int64 // it wants, or has been drained
@@ -109,6 +110,7 @@ func (x *seat) want() {
 // drained notes that an open seat's gate is closed and its work done; waiting says that there is more.
 func (x *seat) drained(waiting bool) {
 	d, j := x.dev, x.job
+	d.mix()
 	waiting = waiting || x.wants
 	x.open, x.guest, x.closeSent, x.since, x.wants, x.paused = false, false, false, x.now, waiting, !waiting
 	if waiting {
@@ -303,6 +305,8 @@ func (x *seat) settle() {
 		if !x.late {
 			excused := min(x.dev.visits, x.now-x.settledAt)
 			x.dev.visits -= excused
+			x.excused += excused
+			excused -= mulDiv(excused, x.presence.among, int64(Whole))
 			x.charged += excused
 			x.counted += excused
 		}
@@ -347,8 +351,7 @@ func (x *seat) report(busy int64) {
 	switch due := max(spent-x.charged, late-x.counted); {
 	case due <= 0:
 	case x.guest:
-		x.visited(x.presence.worth(due))
-		x.counted += due - x.presence.worth(due)
+		x.visited(due)
 	default:
 		x.spend(due, !x.open)
 	}
