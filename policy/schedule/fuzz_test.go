@@ -30,6 +30,9 @@ func (s *Scheduler) consistent() error {
 			if x.granted && d.owner != x.job && d.next != x.job {
 				return fmt.Errorf("seat %d on %d is of a grant without the device", x.entity.id, d.id)
 			}
+			if x.guest && (x.granted || x.late || !x.open || d.free == x) {
+				return fmt.Errorf("guest %d on %d: granted %v, late %v, open %v", x.entity.id, d.id, x.granted, x.late, x.open)
+			}
 			if x.granted != slices.Contains(x.job.granted, x) {
 				return fmt.Errorf("seat %d on %d: granted %v, its job says otherwise", x.entity.id, d.id, x.granted)
 			}
@@ -106,7 +109,8 @@ func drive(data []byte, seen func(Decision)) error {
 	}
 	const nodes, devices = 9, 4
 	r := &reader{data}
-	s := New(Options{})
+	preempt := r.next()%2 == 0 // guests then have a device together with others
+	s := New(Options{Preempt: preempt})
 	now := int64(0)
 	open := map[key]bool{} // true: within its bound
 	busy := map[key]int64{}
@@ -126,11 +130,15 @@ func drive(data []byte, seen func(Decision)) error {
 					return fmt.Errorf("until %d", d.Until)
 				}
 				for id := ID(1); id <= nodes && d.Kind != Seep; id++ {
-					if o := (key{id, d.Device}); o != k && open[o] {
+					if o := (key{id, d.Device}); o != k && open[o] && !preempt {
 						return fmt.Errorf("device %d given to %d and %d", d.Device, id, d.ID)
 					}
 				}
 				open[k] = d.Kind != Seep
+			case Shorten, Lengthen:
+				if !preempt {
+					return fmt.Errorf("kind %d for %v on a device that does not preempt", d.Kind, k)
+				}
 			case Extend, Close, Overran:
 				if !is {
 					return fmt.Errorf("kind %d for %v, which is closed", d.Kind, k)
@@ -204,10 +212,12 @@ func drive(data []byte, seen func(Decision)) error {
 		case 11:
 			s.Progress(at, k.id, k.dev, b)
 			busy[k] = b
+			s.Measured(at, k.id, k.dev, b/2)
 		case 12:
 			_ = s.Shares(at, nil)
 		case 13:
-			_ = s.SetDevice(at, k.dev, Options{Slice: int64(r.next()) * 1e6, DrainBound: int64(r.next()) * 1e6})
+			_ = s.SetDevice(at, k.dev, Options{Slice: int64(r.next()) * 1e6, DrainBound: int64(r.next()) * 1e6,
+				Preempt: preempt && r.next()%2 == 0})
 		default:
 			if next, ok := s.Next(); ok {
 				now = max(now, next)
