@@ -37,13 +37,14 @@ func Serve(ctx context.Context, l *net.UnixListener, shape Shape, o ServeOptions
 	}
 	configs := make([]hw.Config, shape.Devices)
 	for i := range configs {
-		configs[i] = hw.Config{Memory: shape.Memory, Units: shape.Units, MHz: shape.MHz, Slice: shape.Slice, LinkBandwidth: float64(shape.Link)}
+		configs[i] = hw.Config{Memory: shape.Memory, Units: shape.Units, MHz: shape.MHz, Slice: shape.Slice, Switch: shape.Switch,
+			LinkBandwidth: float64(shape.Link)}
 	}
 	machine, err := hw.NewMachine(configs...)
 	if err != nil {
 		return fmt.Errorf("make %s: %w", shape, err)
 	}
-	d, err := driver.New(machine, driver.Options{ContextBytes: shape.Context, Seed: l.Addr().String(), Log: o.Log})
+	d, err := driver.New(machine, driver.Options{ContextBytes: shape.Context, Slices: shape.Slices, Seed: l.Addr().String(), Log: o.Log})
 	if err != nil {
 		return errors.Join(fmt.Errorf("make the driver of %s: %w", shape, err), machine.Close())
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/lgpu/lgpu/internal/units"
+	"github.com/lgpu/lgpu/sim/driver"
 )
 
 // Shape describes the devices of a hardware process. Two tenants with equal shapes share one process.
@@ -26,9 +27,11 @@ type Shape struct {
 	Memory  uint64        // of each, bytes
 	Units   int           // compute units (SMs) of each
 	MHz     float64       // clock of a unit
-	Slice   time.Duration // turn of a process while others wait
+	Slice   time.Duration // turn of a context while others wait, unless it has set its own
 	Link    uint64        // bandwidth between host and device, each way, bytes a second
 	Context uint64        // device memory that a context costs, bytes
+	Switch  time.Duration // passes when units are taken from a context that could go on
+	Slices  driver.Slices // what becomes of a context's own slice
 }
 
 // DefaultShape is what a shape's text does not mention: one device of 16 GiB with 32 units. Its clock is slow on
@@ -46,8 +49,16 @@ const (
 	maxUnits   = 1024
 )
 
-// ParseShape reads [COUNTx]MEMORY[,sms=N][,clock=MHZ][,slice=DURATION][,link=BYTES/s][,context=BYTES], such as 16GiB or
-// 2x16GiB,sms=32. The empty text is DefaultShape. An error wraps ErrShape and names the part.
+// ParseShape reads [COUNTx]MEMORY[,KEY=VALUE]..., such as 16GiB or 2x16GiB,sms=32. The empty text is DefaultShape. An
+// error wraps ErrShape and names the part. The keys:
+//
+//	sms=N                      Units
+//	clock=MHZ                  MHz
+//	slice=DURATION             Slice, 100µs to 1s
+//	link=BYTES/s               Link
+//	context=BYTES              Context
+//	switch=DURATION            Switch, 0 to 10ms
+//	slices=set|refuse|ignore   Slices: one can be set, cannot be, or seems to be
 func ParseShape(text string) (Shape, error) {
 	s := DefaultShape
 	if text == "" {
@@ -94,8 +105,12 @@ func (s *Shape) set(part string) error {
 		s.Link, err = units.ParseSize(strings.TrimSuffix(value, "/s"))
 	case "context":
 		s.Context, err = units.ParseSize(value)
+	case "switch":
+		s.Switch, err = time.ParseDuration(value)
+	case "slices":
+		s.Slices, err = driver.ParseSlices(value)
 	default:
-		return fmt.Errorf("unknown key %q; there are sms, clock, slice, link and context", key)
+		return fmt.Errorf("unknown key %q; there are sms, clock, slice, link, context, switch and slices", key)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)
@@ -121,6 +136,10 @@ func (s Shape) Check() error {
 		return bad("slices of %v; they last 100µs to 1s", s.Slice)
 	case s.Link < 1<<20 || s.Link > 1<<40:
 		return bad("a link of %s/s", units.FormatSize(s.Link))
+	case s.Switch < 0 || s.Switch > 10*time.Millisecond:
+		return bad("a switch of %v; it takes 0s to 10ms", s.Switch)
+	case s.Slices < driver.SlicesSet || s.Slices > driver.SlicesIgnore:
+		return bad("%v; there are set, refuse and ignore", s.Slices)
 	case s.Context >= s.Memory:
 		return bad("a context of %s on a device of %s", units.FormatSize(s.Context), units.FormatSize(s.Memory))
 	}
@@ -141,6 +160,12 @@ func (s Shape) String() string {
 	}
 	if s.Context != DefaultShape.Context {
 		text += fmt.Sprintf(",context=%s", exact(s.Context))
+	}
+	if s.Switch != DefaultShape.Switch {
+		text += fmt.Sprintf(",switch=%v", s.Switch)
+	}
+	if s.Slices != DefaultShape.Slices {
+		text += fmt.Sprintf(",slices=%v", s.Slices)
 	}
 	return text
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lgpu/lgpu/sim/driver"
 	"github.com/lgpu/lgpu/sim/wire"
 )
 
@@ -211,10 +212,15 @@ func TestParseShape(t *testing.T) {
 	for text, want := range map[string]Shape{
 		"":                            DefaultShape,
 		"16GiB":                       DefaultShape,
-		"2x16GiB,sms=32":              {2, 16 << 30, 32, 1, 2 * time.Millisecond, 4e9, 64 << 20},
-		"1x512MiB,clock=2.5MHz":       {1, 512 << 20, 32, 2.5, 2 * time.Millisecond, 4e9, 64 << 20},
-		"4x1GiB,slice=5ms,context=1M": {4, 1 << 30, 32, 1, 5 * time.Millisecond, 4e9, 1 << 20},
-		"1GiB,link=1GB/s":             {1, 1 << 30, 32, 1, 2 * time.Millisecond, 1e9, 64 << 20},
+		"2x16GiB,sms=32":              {2, 16 << 30, 32, 1, 2 * time.Millisecond, 4e9, 64 << 20, 0, driver.SlicesSet},
+		"1x512MiB,clock=2.5MHz":       {1, 512 << 20, 32, 2.5, 2 * time.Millisecond, 4e9, 64 << 20, 0, driver.SlicesSet},
+		"4x1GiB,slice=5ms,context=1M": {4, 1 << 30, 32, 1, 5 * time.Millisecond, 4e9, 1 << 20, 0, driver.SlicesSet},
+		"1GiB,link=1GB/s":             {1, 1 << 30, 32, 1, 2 * time.Millisecond, 1e9, 64 << 20, 0, driver.SlicesSet},
+		"1GiB,switch=200us":           {1, 1 << 30, 32, 1, 2 * time.Millisecond, 4e9, 64 << 20, 200 * time.Microsecond, driver.SlicesSet},
+		"1GiB,slices=refuse,switch=0": {1, 1 << 30, 32, 1, 2 * time.Millisecond, 4e9, 64 << 20, 0, driver.SlicesRefuse},
+		"1GiB,switch=10ms,slices=ignore": {1, 1 << 30, 32, 1, 2 * time.Millisecond, 4e9, 64 << 20, 10 * time.Millisecond,
+			driver.SlicesIgnore},
+		"1GiB,slices=set": {1, 1 << 30, 32, 1, 2 * time.Millisecond, 4e9, 64 << 20, 0, driver.SlicesSet},
 	} {
 		got, err := ParseShape(text)
 		if err != nil || got != want {
@@ -225,7 +231,8 @@ func TestParseShape(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"x", "0x1GiB", "17x1GiB", "-1x1GiB", "1", "2x", "1GiB,sms", "1GiB,sms=0", "1GiB,sms=1e9", "1GiB,foo=1",
-		"1GiB,clock=0", "1GiB,clock=NaN", "1GiB,slice=1h", "1GiB,context=2GiB", "99999999TiB", "1GiB,link=1"} {
+		"1GiB,clock=0", "1GiB,clock=NaN", "1GiB,slice=1h", "1GiB,context=2GiB", "99999999TiB", "1GiB,link=1",
+		"1GiB,switch=-1us", "1GiB,switch=11ms", "1GiB,switch=200", "1GiB,switch=", "1GiB,slices=yes", "1GiB,slices=", "1GiB,slices=0"} {
 		if s, err := ParseShape(text); !errors.Is(err, ErrShape) {
 			t.Errorf("%q: %+v, %v", text, s, err)
 		}

@@ -93,6 +93,7 @@ type client struct {
 	owesClosed bool             // it owes a Closed
 	waiting    bool             // launches wait there
 	told       protocol.Message // the last message with the terms of its grant
+	sliced     protocol.Message // the last Sliced
 }
 
 // phase of a seat.

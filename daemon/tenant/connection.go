@@ -325,6 +325,8 @@ func (c *connection) step() error {
 		c.server.config.Gate.Want(gate, p.Message)
 	case p.Kind == protocol.Closed && gate != nil:
 		c.server.config.Gate.Closed(gate, p.Message)
+	case p.Kind == protocol.Sliced && gate != nil:
+		c.server.config.Gate.Sliced(gate, p.Message)
 	default:
 		return fmt.Errorf("%w: kind %d on device %d", errProtocol, p.Kind, p.Device)
 	}

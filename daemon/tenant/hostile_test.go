@@ -141,10 +141,12 @@ func TestWrongMessages(t *testing.T) {
 	for _, say := range []string{
 		"say 2 2 0 0", // Gate on a device that is none
 		"say 2 4000000000 0 0",
-		"say 3 0 0 0", // Want without Gate
-		"say 4 0 0 0", // Closed without Gate
-		"say 1 0 0 0", // Hello again
-		"say 6 0 0 0", // Welcome
+		"say 3 0 0 0",   // Want without Gate
+		"say 4 0 0 0",   // Closed without Gate
+		"say 15 0 50 0", // Sliced without Gate
+		"say 14 0 50 0", // Slice
+		"say 1 0 0 0",   // Hello again
+		"say 6 0 0 0",   // Welcome
 		"say 99 0 0 0",
 	} {
 		p := d.client(1)

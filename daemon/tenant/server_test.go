@@ -48,7 +48,7 @@ type event struct {
 }
 
 type gateCall struct {
-	what string // attach, want, closed or gone
+	what string // attach, want, closed, sliced or gone
 	gate *Gate
 	m    protocol.Message
 }
@@ -83,6 +83,7 @@ type gateHandler struct{ *daemon }
 func (g gateHandler) Attach(s *Gate, m protocol.Message) { g.gate(gateCall{"attach", s, m}) }
 func (g gateHandler) Want(s *Gate, m protocol.Message)   { g.gate(gateCall{"want", s, m}) }
 func (g gateHandler) Closed(s *Gate, m protocol.Message) { g.gate(gateCall{"closed", s, m}) }
+func (g gateHandler) Sliced(s *Gate, m protocol.Message) { g.gate(gateCall{"sliced", s, m}) }
 func (g gateHandler) Gone(s *Gate)                       { g.gate(gateCall{"gone", s, protocol.Message{}}) }
 
 // Resolve is what the directory does: the nearest bound cgroup, else the nearest ancestor that is a launcher or a

@@ -131,6 +131,9 @@ type GateHandler interface {
 	Want(g *Gate, m protocol.Message)
 	// Closed: the gate is closed and its work done.
 	Closed(g *Gate, m protocol.Message)
+	// Sliced: m says which time slice of the hardware is in force for the client's contexts on the gate's device, by the
+	// client's own word. It may come without a Slice, and as often as messages may come at all.
+	Sliced(g *Gate, m protocol.Message)
 	// Gone: the client has died or lost its connection; Send does nothing from now on.
 	Gone(g *Gate)
 }

@@ -5495,3 +5495,23 @@ CUresult cuWaitExternalSemaphoresAsync_ptsz(const CUexternalSemaphore *extSemArr
 	(void)extSemArray, (void)paramsArray, (void)numExtSems, (void)stream;
 	return simc_unsupported("cuWaitExternalSemaphoresAsync_ptsz");
 }
+
+CUresult lgpusimSetTimeslice(CUcontext ctx, cuuint64_t micros);
+CUresult lgpusimSetTimeslice(CUcontext ctx, cuuint64_t micros)
+{
+	CUresult r = simc_enter(0);
+
+	return r != CUDA_SUCCESS ? r : simc_rpc_CtxSetTimeslice(ctx, micros);
+}
+
+CUresult lgpusimGetTimeslice(CUcontext ctx, cuuint64_t *micros);
+CUresult lgpusimGetTimeslice(CUcontext ctx, cuuint64_t *micros)
+{
+	CUresult r = simc_enter(0);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!micros)
+		return CUDA_ERROR_INVALID_VALUE;
+	return simc_rpc_CtxGetTimeslice(ctx, micros);
+}

@@ -4054,3 +4054,33 @@ CUresult simc_rpc_GraphReleaseUserObject(CUgraph graph, CUuserObject object, uns
 	simc_end(&k);
 	return r;
 }
+
+CUresult simc_rpc_CtxSetTimeslice(CUcontext ctx, cuuint64_t micros)
+{
+	struct simc_call k;
+	CUresult r = simc_begin(&k, 245);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	simc_put(&k, (uint64_t)(uintptr_t)ctx);
+	simc_put(&k, (uint64_t)micros);
+	r = simc_exchange(&k);
+	simc_end(&k);
+	return r;
+}
+
+CUresult simc_rpc_CtxGetTimeslice(CUcontext ctx, cuuint64_t *micros)
+{
+	struct simc_call k;
+	CUresult r = simc_begin(&k, 246);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	simc_put(&k, (uint64_t)(uintptr_t)ctx);
+	r = simc_exchange(&k);
+	if (r == CUDA_SUCCESS) {
+		*micros = (cuuint64_t)simc_get(&k);
+	}
+	simc_end(&k);
+	return r;
+}

@@ -8,7 +8,7 @@
 
 #include "channel.h"
 
-#define SIMC_PROTOCOL 0xb11c8a2093fc55d8ull
+#define SIMC_PROTOCOL 0x2cb84fd95135b9e7ull
 
 CUresult simc_rpc_Init(unsigned int flags, unsigned int given, const char *visible, const char *units,
 		const char *share);
@@ -320,6 +320,8 @@ CUresult simc_rpc_UserObjectRetain(CUuserObject object, unsigned int count);
 CUresult simc_rpc_UserObjectRelease(CUuserObject object, unsigned int count);
 CUresult simc_rpc_GraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags);
 CUresult simc_rpc_GraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count);
+CUresult simc_rpc_CtxSetTimeslice(CUcontext ctx, cuuint64_t micros);
+CUresult simc_rpc_CtxGetTimeslice(CUcontext ctx, cuuint64_t *micros);
 CUresult simc_rpc_DeviceCount(unsigned int *count);
 CUresult simc_rpc_DeviceInfo(unsigned int index, lgpusim_device *info);
 CUresult simc_rpc_DeviceProcesses(unsigned int index, lgpusim_process *processes, unsigned int capacity,

@@ -7,7 +7,7 @@
 CUresult simc_rpc_DeviceCount(unsigned int *count)
 {
 	struct simc_call k;
-	CUresult r = simc_begin_nvml(&k, 245);
+	CUresult r = simc_begin_nvml(&k, 247);
 
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -22,7 +22,7 @@ CUresult simc_rpc_DeviceCount(unsigned int *count)
 CUresult simc_rpc_DeviceInfo(unsigned int index, lgpusim_device *info)
 {
 	struct simc_call k;
-	CUresult r = simc_begin_nvml(&k, 246);
+	CUresult r = simc_begin_nvml(&k, 248);
 
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -39,7 +39,7 @@ CUresult simc_rpc_DeviceProcesses(unsigned int index, lgpusim_process *processes
 		unsigned int *count)
 {
 	struct simc_call k;
-	CUresult r = simc_begin_nvml(&k, 247);
+	CUresult r = simc_begin_nvml(&k, 249);
 
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -58,7 +58,7 @@ CUresult simc_rpc_DeviceProcesses(unsigned int index, lgpusim_process *processes
 CUresult simc_rpc_ProcessName(unsigned int pid, char *name, unsigned int len)
 {
 	struct simc_call k;
-	CUresult r = simc_begin_nvml(&k, 248);
+	CUresult r = simc_begin_nvml(&k, 250);
 
 	if (r != CUDA_SUCCESS)
 		return r;

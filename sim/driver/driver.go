@@ -17,6 +17,7 @@ type Options struct {
 	Name         string // of every device; default "lgpu Software GPU"
 	ContextBytes uint64 // device memory of a context; default 64 MiB
 	PendingMax   int    // works of one context that may wait before a call does; default 1024
+	Slices       Slices // what is done when a process sets a context's time slice
 	Seed         string // makes the UUIDs of the devices differ from those of other machines
 	Log          *slog.Logger
 }

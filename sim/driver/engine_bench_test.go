@@ -14,9 +14,13 @@ import (
 // BenchmarkEngine runs a kernel that keeps all units busy in real time and reports how much of the device's time the
 // host kept up with: 1 is a device as fast as its clock says.
 func BenchmarkEngine(b *testing.B) {
-	for _, units := range []int{8, 16, 32} {
-		b.Run(fmt.Sprintf("units=%d", units), func(b *testing.B) {
-			m, err := hw.NewMachine(hw.Config{Memory: 64 << 20, Units: units})
+	for _, tc := range []struct {
+		units int
+		slice time.Duration // no step is longer
+	}{{8, 0}, {16, 0}, {32, 0}, {8, 100 * time.Microsecond}, {8, 50 * time.Microsecond}, {8, 20 * time.Microsecond}} {
+		units := tc.units
+		b.Run(fmt.Sprintf("units=%d,slice=%v", units, tc.slice), func(b *testing.B) {
+			m, err := hw.NewMachine(hw.Config{Memory: 64 << 20, Units: units, Slice: tc.slice})
 			if err != nil {
 				b.Fatal(err)
 			}

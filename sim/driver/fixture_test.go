@@ -3,6 +3,7 @@ package driver
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -105,15 +106,19 @@ type bench struct {
 
 func newBench(t *testing.T, devices int, memory uint64) *bench {
 	t.Helper()
-	configs := make([]hw.Config, devices)
-	for i := range configs {
-		configs[i] = hw.Config{Memory: memory, Units: 4, Virtual: true}
-	}
-	m, err := hw.NewMachine(configs...)
+	return newBenchOf(t, devices, hw.Config{Memory: memory}, Options{})
+}
+
+// newBenchOf is a bench of devices with a configuration of their own.
+func newBenchOf(t *testing.T, devices int, config hw.Config, o Options) *bench {
+	t.Helper()
+	config.Units, config.Virtual = 4, true
+	m, err := hw.NewMachine(slices.Repeat([]hw.Config{config}, devices)...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := New(m, Options{ContextBytes: 4 << 20, Seed: t.Name()})
+	o.ContextBytes, o.Seed = 4<<20, t.Name()
+	d, err := New(m, o)
 	if err != nil {
 		t.Fatal(err)
 	}

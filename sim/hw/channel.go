@@ -2,6 +2,7 @@ package hw
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -82,9 +83,14 @@ func (g *Grid) fail(at Time, err error) { g.failure.CompareAndSwap(nil, &failure
 type Channel struct {
 	dev   *Device
 	dead  atomic.Bool
+	slice atomic.Int64 // time.Duration; 0 is the device's own
 	busy  meter
 	mask  []int  // units it may run on, ascending
 	units []unit // of the engine's goroutines, by the device's number
+
+	// Of the engine's goroutine, as of the last pick:
+	ready Time // when the first of its grids may run
+	wants bool // units: one of its grids may run now
 
 	// By engine.mu:
 	grids  []*Grid // not over, by priority, then age
@@ -134,12 +140,31 @@ func (c *Channel) Submit(g *Grid) error {
 // may still be called for a grid that ended meanwhile. Grids submitted later are dropped too.
 func (c *Channel) Kill() { c.dev.engine.kill(c) }
 
-// Busy is the device time in the window before now in which the channel had the compute engine.
+// SetSlice sets how long a turn of the channel lasts while others wait: less than a cycle counts as one, and 0 or less
+// is the device's own (Config.Slice). It holds from the running turn on: one that has lasted as long already ends at
+// the next step. It may be called at any time.
+func (c *Channel) SetSlice(d time.Duration) { c.slice.Store(int64(max(d, 0))) }
+
+// Slice is how long a turn of the channel lasts while others wait, as SetSlice has set it last.
+func (c *Channel) Slice() time.Duration {
+	if d := time.Duration(c.slice.Load()); d > 0 {
+		return d
+	}
+	return c.dev.Config.Slice
+}
+
+// turnLength is the slice as the engine can keep it: a turn in which no cycle fits would never get anything done.
+func (c *Channel) turnLength() Time {
+	return max(Time(c.Slice()), Time(math.Ceil(1000/c.dev.Config.MHz)))
+}
+
+// Busy is the device time in the window before now in which grids of the channel were executed. Neither its waiting for
+// a turn nor a switch between channels counts.
 func (c *Channel) Busy(window time.Duration) time.Duration {
 	return c.busy.last(c.dev.Clock.Now(), window)
 }
 
-// Total is the device time in which the channel had the compute engine since it was opened.
+// Total is the device time in which grids of the channel were executed since it was opened.
 func (c *Channel) Total() time.Duration { return c.busy.sum() }
 
 // Pending is the number of grids that are not over.

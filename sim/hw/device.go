@@ -13,7 +13,8 @@ type Config struct {
 	Memory  uint64        // bytes, rounded down to frames; default 16 GiB
 	Units   int           // compute units; default 32
 	MHz     float64       // clock of a unit; default 1: slow on purpose, see the package comment
-	Slice   time.Duration // turn of a channel while others wait; default 2 ms
+	Slice   time.Duration // turn of a channel while others wait, unless it has its own; default 2 ms
+	Switch  time.Duration // passes when a unit is taken from a channel that could go on; default 0
 	Quantum time.Duration // longest step; default 250 µs
 	// Bandwidths of the movers in bytes a second of device time: host to device and back (default 4 GB/s each), and
 	// inside the device (default 32 GB/s).
@@ -40,6 +41,7 @@ func (c *Config) fill() {
 			*d = v
 		}
 	}
+	c.Switch = max(c.Switch, 0)
 	def(&c.Slice, 2*time.Millisecond)
 	def(&c.Quantum, 250*time.Microsecond)
 	def(&c.MoveLatency, 2*time.Microsecond)
@@ -137,6 +139,7 @@ func (d *Device) close() error {
 }
 
 // Busy is the device time in the window before now in which the compute engine had work, at most the last two seconds.
+// Switches between channels count, as a physical GPU's own utilisation has them.
 func (d *Device) Busy(window time.Duration) time.Duration { return d.busy.last(d.Clock.Now(), window) }
 
 // meter counts busy time in buckets of device time.

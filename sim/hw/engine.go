@@ -1,7 +1,6 @@
 package hw
 
 import (
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,18 +23,6 @@ type engine struct {
 	owners []owner // by unit
 	jobs   chan *round
 	ended  chan struct{}
-}
-
-// owner is whose turn it is on a unit.
-type owner struct {
-	channel *Channel
-	slice   Time // what is left of the turn
-}
-
-// turn is what one channel executes in a step.
-type turn struct {
-	channel *Channel
-	units   []*unit // those of its own on which it is its turn
 }
 
 // round is a set of units that workers execute in parallel.
@@ -121,77 +108,17 @@ func (e *engine) close() {
 	<-e.ended
 }
 
-// pick waits for work and returns the turns of the next step: on every unit the channel that has it while its slice
-// lasts, else the one that has waited longest for it. Channels of the same units so alternate on all of them together,
-// and those of different units run at the same time.
-func (e *engine) pick() []turn {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for {
-		if e.closed {
-			return nil
-		}
-		kept := e.channels[:0]
-		for _, c := range e.channels {
-			if c.listed = len(c.grids) > 0; c.listed {
-				kept = append(kept, c)
-			}
-		}
-		clear(e.channels[len(kept):])
-		e.channels = kept
-		if len(kept) > 0 {
-			break
-		}
-		clear(e.owners)
-		e.dev.Clock.release()
-		e.wake.Wait()
-	}
-	e.turn++
-	turns := make([]turn, 0, 1)
-	for i := range e.owners {
-		o := &e.owners[i]
-		if c := o.channel; c != nil && (!c.listed || o.slice <= 0) {
-			c.turns[i] = e.turn
-			o.channel = nil
-		}
-		if o.channel == nil {
-			o.channel, o.slice = e.longest(i), Time(e.dev.Config.Slice)
-		}
-		if o.channel == nil {
-			continue // a unit that no channel wants
-		}
-		k := slices.IndexFunc(turns, func(t turn) bool { return t.channel == o.channel })
-		if k < 0 {
-			k = len(turns)
-			turns = append(turns, turn{channel: o.channel})
-		}
-		turns[k].units = append(turns[k].units, &o.channel.units[i])
-	}
-	return turns
-}
-
-// longest is the channel that has waited longest for unit i; nil if none does.
-func (e *engine) longest(i int) *Channel {
-	var found *Channel
-	for _, c := range e.channels {
-		if _, ok := slices.BinarySearch(c.mask, i); ok && (found == nil || c.turns[i] < found.turns[i]) {
-			found = c
-		}
-	}
-	return found
-}
-
 func (e *engine) loop() {
 	defer close(e.ended)
 	defer close(e.jobs)
 	defer e.dev.Clock.release()
 	quantum := Time(e.dev.Config.Quantum)
 	for {
-		turns := e.pick()
-		if turns == nil {
+		turns, ok := e.pick()
+		if !ok {
 			return
 		}
-		start := max(e.at, e.ready(turns))
+		start := max(e.at, ready(turns))
 		if start > e.at {
 			e.dev.Clock.release()
 		}
@@ -199,18 +126,16 @@ func (e *engine) loop() {
 			start = now - quantum // what the host was late for is made up only so far
 		}
 		e.dev.Clock.Wait(start)
-		end := start + quantum
-		for _, o := range e.owners {
-			if o.channel != nil {
-				end = min(end, start+o.slice)
-			}
-		}
+		end := start + e.longestStep()
 		e.dev.Clock.begin(end)
 		stop := start
+		if len(turns) == 0 {
+			stop = end // all units that are wanted are being switched
+		}
 		for _, t := range turns {
-			ended := e.step(t, start, end)
-			if ended > start {
-				t.channel.busy.add(start, ended)
+			began, ended := e.step(t, start, end)
+			if ended > began {
+				t.channel.busy.add(began, ended)
 			}
 			stop = max(stop, ended)
 		}
@@ -219,45 +144,30 @@ func (e *engine) loop() {
 			e.dev.busy.add(start, stop)
 		}
 		for i := range e.owners {
-			e.owners[i].slice -= stop - start
+			e.owners[i].pass(stop - start)
 		}
 		e.at = stop
 		e.dev.Clock.Wait(stop)
 	}
 }
 
-// ready is the earliest time at which a grid of the turns may run.
-func (e *engine) ready(turns []turn) Time {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	earliest := Time(math.MaxInt64)
-	for _, t := range turns {
-		for _, g := range t.channel.grids {
-			earliest = min(earliest, g.Ready)
-		}
-	}
-	if earliest == math.MaxInt64 {
-		return 0 // killed meanwhile
-	}
-	return earliest
-}
-
-// step executes the grids of a channel on the units of its turn from start until end, or until there are none, and
-// returns when that was.
-func (e *engine) step(t turn, start, end Time) Time {
+// step executes the grids of a channel on the units of its turn from start until end, or until there are none that may
+// run, and returns from when to when it did.
+func (e *engine) step(t turn, start, end Time) (began, stop Time) {
 	c := t.channel
 	cycle := Time(1000 / e.dev.Config.MHz)
-	stop := start
+	began = max(start, c.ready)
+	stop = began
 	first := true
 	for {
 		grids := e.grids(c, end)
-		if len(grids) == 0 {
-			break
+		if !slices.ContainsFunc(grids, func(g *Grid) bool { return g.Ready <= stop }) {
+			return began, stop
 		}
 		e.barrier.RLock()
 		if c.dead.Load() {
 			e.barrier.RUnlock()
-			return max(stop, start)
+			return began, stop
 		}
 		for _, u := range t.units {
 			// A unit that was in the middle of a cycle goes on from there; one that was idle starts now.
@@ -276,10 +186,9 @@ func (e *engine) step(t turn, start, end Time) Time {
 		idle = idle && unplaced(grids)
 		e.barrier.RUnlock()
 		if over := e.retire(c, grids); !over && !idle {
-			return max(stop, end)
+			return began, max(stop, end)
 		}
 	}
-	return stop
 }
 
 // unplaced reports whether a grid has blocks that are on no unit yet.

@@ -253,6 +253,8 @@ type Driver interface {
 	UserObjectRelease(c *Call, object CUuserObject, count uint32) CUresult
 	GraphRetainUserObject(c *Call, graph CUgraph, object CUuserObject, count uint32, flags uint32) CUresult
 	GraphReleaseUserObject(c *Call, graph CUgraph, object CUuserObject, count uint32) CUresult
+	CtxSetTimeslice(c *Call, ctx CUcontext, micros uint64) CUresult
+	CtxGetTimeslice(c *Call, ctx CUcontext) (micros uint64, r CUresult)
 }
 
 // Management answers what the management library asks. Its methods may be called concurrently.
@@ -510,6 +512,8 @@ var calls = [...]message{
 	{name: "UserObjectRelease", drive: doUserObjectRelease},
 	{name: "GraphRetainUserObject", drive: doGraphRetainUserObject},
 	{name: "GraphReleaseUserObject", drive: doGraphReleaseUserObject},
+	{name: "CtxSetTimeslice", drive: doCtxSetTimeslice},
+	{name: "CtxGetTimeslice", drive: doCtxGetTimeslice},
 	{name: "DeviceCount", manage: doDeviceCount},
 	{name: "DeviceInfo", manage: doDeviceInfo},
 	{name: "DeviceProcesses", manage: doDeviceProcesses},
@@ -517,7 +521,7 @@ var calls = [...]message{
 }
 
 // protocol tells two builds of the protocol apart.
-const protocol = 0xb11c8a2093fc55d8
+const protocol = 0x2cb84fd95135b9e7
 
 func doInit(m Driver, c *Call, in *decoder, out *encoder) CUresult {
 	flags := uint32(in.u64())
@@ -3234,6 +3238,26 @@ func doGraphReleaseUserObject(m Driver, c *Call, in *decoder, out *encoder) CUre
 		return CUDA_ERROR_INVALID_VALUE
 	}
 	r := m.GraphReleaseUserObject(c, graph, object, count)
+	return r
+}
+
+func doCtxSetTimeslice(m Driver, c *Call, in *decoder, out *encoder) CUresult {
+	ctx := CUcontext(in.u64())
+	micros := in.u64()
+	if in.bad {
+		return CUDA_ERROR_INVALID_VALUE
+	}
+	r := m.CtxSetTimeslice(c, ctx, micros)
+	return r
+}
+
+func doCtxGetTimeslice(m Driver, c *Call, in *decoder, out *encoder) CUresult {
+	ctx := CUcontext(in.u64())
+	if in.bad {
+		return CUDA_ERROR_INVALID_VALUE
+	}
+	micros, r := m.CtxGetTimeslice(c, ctx)
+	out.u64(micros)
 	return r
 }
 

@@ -13,6 +13,7 @@
 //	                                             Seep      let so many launches pass a closed gate
 //	Need      memory beyond what is granted      Memory    asked and answered; look at Granted again
 //	                                             Gone      memory that was given away has left the device
+//	Sliced    the time slice in force            Slice     set the hardware's time slice of this client's contexts
 //
 // After the Welcome of a reconnect, the client first sends a Need of nothing, which says that it uses the new Limits
 // from now on. This Need has no answer. While a Want, or a Closed with FlagWaiting, has not been answered, the daemon
@@ -27,6 +28,22 @@
 // A client ends a grant in three cases: when the lgpu's Busy counter, with the work in flight, reaches Value; at a
 // Close; and, if FlagWanted is set, when it has had nothing to run for Linger. Every grant is ended by exactly one
 // Closed, or by a Free. A Closed that crosses the Free on the way means nothing.
+//
+// # Time slices
+//
+// A Slice names the time, in µs, for which the hardware runs a context of the client on this device while another
+// context has work there; 0 is the driver's own. It holds for all contexts of the client on that device, those made
+// later included, until the next Slice for it, or until the connection ends: then the client puts back the driver's
+// own. Every Slice is answered by a Sliced, with what was read back from the driver afterwards. More Sliced follow,
+// unasked, when that changes: a context was made or is no more, or the program has set another slice itself. In the
+// last case the first Sliced has the value that was found, and the next one what is in force after it was put right. A
+// Sliced is the word of the client alone.
+//
+// # Versions
+//
+// Slice and Sliced were added to Version 1. A client that does not know Slice ignores it (a kind that it does not
+// understand costs it a line of its log), so a daemon must take silence for "the driver's own". A daemon that does not
+// know Sliced would end the connection; so a client says Sliced only after a Slice on the same connection.
 package protocol
 
 import (
@@ -74,6 +91,8 @@ const (
 	Seep
 	Memory
 	Gone
+	Slice
+	Sliced
 )
 
 // Flags.
@@ -93,6 +112,8 @@ const (
 	// FlagRunning (Gate): work is in flight already, since before a reconnect; a Closed will follow without an
 	// Open.
 	FlagRunning
+	// FlagRefused (Sliced): the driver did not take the slice for all contexts, or cannot be asked to.
+	FlagRefused
 )
 
 // Message is everything either side says. Fields that a kind does not name are zero.
@@ -105,7 +126,8 @@ type Message struct {
 	ID      uint64 // of the lgpu: Hello with FlagReconnect, Welcome
 	Serial  uint64 // of the grant: Open, Close, Closed
 	// Value is, by kind: Open: Busy at which the grant ends, or Forever. Closed: Busy then. Need: bytes. Memory:
-	// bytes granted. Seep: launches. Gone: bytes. Refuse: errno.
+	// bytes granted. Seep: launches. Gone: bytes. Refuse: errno. Slice: µs, 0 for the driver's own. Sliced: µs, the
+	// longest in force among the client's contexts on the device; 0: there is none, or it cannot be read.
 	Value uint64
 	_     [3]uint64
 }
@@ -137,7 +159,7 @@ func Parse(packet []byte) (m Message, text string, err error) {
 		Kind: e.Uint16(packet), Version: e.Uint16(packet[2:]), Device: e.Uint32(packet[4:]), Client: e.Uint32(packet[8:]),
 		Flags: e.Uint32(packet[12:]), ID: e.Uint64(packet[16:]), Serial: e.Uint64(packet[24:]), Value: e.Uint64(packet[32:]),
 	}
-	if m.Kind < Hello || m.Kind > Gone {
+	if m.Kind < Hello || m.Kind > Sliced {
 		return Message{}, "", fmt.Errorf("%w: kind %d", ErrMalformed, m.Kind)
 	}
 	if len(packet) > Size && m.Kind != Refuse {

@@ -15,6 +15,9 @@ func TestSize(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add(Message{Kind: Hello, Version: Version, Flags: FlagReconnect, Client: 3, ID: 9}.Append(nil))
 	f.Add(append(Message{Kind: Refuse, Value: 1}.Append(nil), "no such\x00lgpu"...))
+	f.Add(Message{Kind: Slice, Device: 2, Value: 50}.Append(nil))
+	f.Add(Message{Kind: Sliced, Device: 2, Value: 2048, Flags: FlagRefused}.Append(nil))
+	f.Add(Message{Kind: Sliced + 1}.Append(nil))
 	f.Add([]byte("short"))
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		m, text, err := Parse(packet)
@@ -23,6 +26,9 @@ func FuzzParse(f *testing.F) {
 				t.Fatalf("Parse(%x) = %v, %q, %v", packet, m, text, err)
 			}
 			return
+		}
+		if m.Kind < Hello || m.Kind > Sliced || (text != "" && m.Kind != Refuse) {
+			t.Fatalf("Parse(%x) = %v, %q", packet, m, text)
 		}
 		again, _, err := Parse(m.Append(nil))
 		if err != nil || again != m {

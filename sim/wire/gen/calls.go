@@ -50,6 +50,7 @@ type call struct {
 type export struct {
 	sym     *abi.Symbol
 	kind    string // call, hand, local, alias; "" for one that answers CUDA_ERROR_NOT_SUPPORTED
+	own     bool   // a symbol of lgpu's, which no driver has; its kind is call
 	needCtx bool
 	call    *call  // kind call
 	target  string // kind alias
@@ -100,17 +101,15 @@ func readCalls(path string, types *typeTable) (*plan, error) {
 
 func (p *plan) line(line string, bySym map[string]*export) error {
 	kind, rest, _ := strings.Cut(line, " ")
-	if kind == "rpc" || kind == "nvml" {
-		method, rest, ok := strings.Cut(rest, "(")
-		sig, options, ok2 := strings.Cut(rest, ")")
-		if !ok || !ok2 {
-			return fmt.Errorf("%s %s: no parameter list", kind, method)
-		}
-		syms, err := abi.ParseCUDA(fmt.Sprintf("%s\t-\t-\t-\tpass\t%s", method, sig))
+	switch kind {
+	case "rpc", "nvml":
+		sym, options, err := parsePrototype(rest)
 		if err != nil {
 			return err
 		}
-		return p.addCall(method, syms[0].Params, strings.Fields(options), kind == "nvml", nil)
+		return p.addCall(sym.Name, sym.Params, options, kind == "nvml", nil)
+	case "own":
+		return p.addOwn(rest, bySym)
 	}
 	words := strings.Fields(rest)
 	if len(words) == 0 || bySym[words[0]] == nil {
@@ -151,6 +150,42 @@ func (p *plan) line(line string, bySym map[string]*export) error {
 		return fmt.Errorf("unknown option %q", options[0])
 	}
 	return nil
+}
+
+// parsePrototype reads "NAME(C PARAMETERS)" and the words behind it.
+func parsePrototype(text string) (*abi.Symbol, []string, error) {
+	name, rest, ok := strings.Cut(text, "(")
+	params, words, ok2 := strings.Cut(rest, ")")
+	if !ok || !ok2 {
+		return nil, nil, fmt.Errorf("%s: no parameter list", name)
+	}
+	syms, err := abi.ParseCUDA(fmt.Sprintf("%s\t-\t-\t-\tpass\t%s", name, params))
+	if err != nil {
+		return nil, nil, err
+	}
+	return &syms[0], strings.Fields(words), nil
+}
+
+// addOwn adds a symbol that no driver has.
+func (p *plan) addOwn(text string, bySym map[string]*export) error {
+	sym, words, err := parsePrototype(text)
+	if err != nil {
+		return err
+	}
+	if len(words) == 0 {
+		return fmt.Errorf("%s: no method", sym.Name)
+	}
+	if bySym[sym.Name] != nil {
+		return fmt.Errorf("%s is a symbol of the driver's, or listed twice", sym.Name)
+	}
+	e := &export{sym: sym, kind: "call", own: true}
+	bySym[sym.Name] = e
+	p.exports = append(p.exports, e)
+	options := words[1:]
+	if len(options) > 0 && options[0] == "ctx" {
+		e.needCtx, options = true, options[1:]
+	}
+	return p.addCall(words[0], sym.Params, options, false, e)
 }
 
 // goName is the Go name of a C parameter.
