@@ -164,6 +164,7 @@ type gates interface {
 	SetDevice(uuid gpu.UUID, spatial bool, o schedule.Options) error
 	Shares() []dispatch.Share
 	Stats() dispatch.Stats
+	Measured(lgpu uint64, device gpu.UUID, percent int)
 	Close()
 }
 
@@ -211,7 +212,8 @@ func open(c Config, p parts) (n *Daemon, err error) {
 		return n, err
 	}
 	n.gates, err = p.gates(dispatch.Config{
-		Options: schedule.Options{Slice: int64(c.Slice)}, Slice: n.observer.turn, Overran: n.observer.overran, Log: c.Log,
+		Options: schedule.Options{Slice: int64(c.Slice)}, Slice: n.observer.turn, Overran: n.observer.overran,
+		Resliced: n.observer.resliced, Log: c.Log,
 	})
 	if err != nil {
 		return n, err

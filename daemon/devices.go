@@ -17,6 +17,7 @@ import (
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/policy/schedule"
 	"github.com/lgpu/lgpu/sim"
+	"github.com/lgpu/lgpu/sim/driver"
 )
 
 // rescanPeriod is how often the daemon looks for devices that came, went or were partitioned.
@@ -39,11 +40,13 @@ type inventory struct {
 
 // origin is an inventory and what it has.
 type origin struct {
-	shape string        // of a software GPU
-	ready chan struct{} // of a software GPU: closed when inventory or err is set
-	err   error
-	users int                // guarded by inventory.mu; lgpus that are on it, and those who wait for ready
-	stop  context.CancelFunc // guarded by inventory.mu; ends the watch
+	shape string // of a software GPU
+	// preempts says that its hardware is known to stop kernels at the end of a time slice that a program sets.
+	preempts bool
+	ready    chan struct{} // of a software GPU: closed when inventory or err is set
+	err      error
+	users    int                // guarded by inventory.mu; lgpus that are on it, and those who wait for ready
+	stop     context.CancelFunc // guarded by inventory.mu; ends the watch
 	// bereaved asks for a look at what a client that has left gave away.
 	bereaved chan struct{}
 
@@ -194,7 +197,7 @@ func (v *inventory) publish() error {
 		}
 		spatial := v.daemon.modes.Mode(device.UUID) == mps.Spatial
 		parts = append(parts, partsOf(device.Device, spatial && device.origin.shape != ""))
-		if err := v.daemon.gates.SetDevice(device.UUID, spatial, schedule.Options{}); err != nil {
+		if err := v.daemon.gates.SetDevice(device.UUID, spatial, schedule.Options{Preempt: device.origin.preempts && !v.daemon.config.Exclusive}); err != nil {
 			problems = append(problems, err)
 		}
 	}
@@ -256,7 +259,7 @@ func (v *inventory) useSim(text string) (*simUse, error) {
 	o := v.sims[shape.String()]
 	fresh := o == nil
 	if fresh {
-		o = &origin{shape: shape.String(), ready: make(chan struct{}), bereaved: make(chan struct{}, 1)}
+		o = &origin{shape: shape.String(), preempts: shape.Slices == driver.SlicesSet, ready: make(chan struct{}), bereaved: make(chan struct{}, 1)}
 		v.sims[o.shape] = o
 	}
 	o.users++

@@ -28,6 +28,7 @@ const (
 	PoliceStranger  Kind = "police.stranger"
 	PoliceOverrun   Kind = "police.overrun"
 	PoliceStopped   Kind = "police.stopped"
+	PoliceSlice     Kind = "police.slice"
 	DrainOverrun    Kind = "drain.overrun"
 	DeviceFault     Kind = "device.fault"
 	DeviceWell      Kind = "device.well"
@@ -39,8 +40,8 @@ const (
 	MPSDied         Kind = "mps.died"
 )
 
-// Event is something that happened. Numbers without a meaning for its kind are zero. Of oom, drain.overrun and
-// memory.high one of an lgpu is told at once; those of the next seconds are counted, and the next one told says how
+// Event is something that happened. Numbers without a meaning for its kind are zero. Of oom, drain.overrun,
+// police.slice and memory.high one of an lgpu is told at once; those of the next seconds are counted, and the next one told says how
 // many.
 type Event struct {
 	Seq    uint64 // rises by one from event to event while the daemon lives
@@ -89,7 +90,9 @@ type told struct {
 const quiet = 10 * time.Second
 
 // endless reports whether a program can cause any number of events of a kind.
-func (k Kind) endless() bool { return k == OutOfMemory || k == DrainOverrun || k == MemoryHigh }
+func (k Kind) endless() bool {
+	return k == OutOfMemory || k == DrainOverrun || k == MemoryHigh || k == PoliceSlice
+}
 
 // kept is how many events Recent returns.
 const kept = 256
@@ -174,7 +177,7 @@ func (j *journal) emit(e Event) {
 	}
 	level := slog.LevelInfo
 	switch e.Kind {
-	case PoliceStranger, PoliceOverrun, PoliceStopped, DeviceFault, MountFailed, MPSDied, DrainOverrun:
+	case PoliceStranger, PoliceOverrun, PoliceSlice, PoliceStopped, DeviceFault, MountFailed, MPSDied, DrainOverrun:
 		level = slog.LevelWarn
 	}
 	attributes := []any{"kind", string(e.Kind)}

@@ -26,7 +26,10 @@ type Config struct {
 	// a lock is locked: they must be quick and must not call the Runner.
 	Slice   func(Slice)
 	Overran func(lgpu uint64, device gpu.UUID)
-	Log     *slog.Logger // nil: none
+	// Resliced is called when a client has given itself a longer time slice of the hardware than it was told to have.
+	// The same holds as for Overran.
+	Resliced func(lgpu uint64, device gpu.UUID, pid int, found time.Duration)
+	Log      *slog.Logger // nil: none
 }
 
 // Slice is a turn that an lgpu had on a device: from the opening of its gates until all its work was done.
@@ -79,6 +82,7 @@ type Stats struct {
 type gate interface {
 	LGPU() uint64
 	UUID() [16]byte
+	Peer() tenant.Peer
 	Busy() uint64
 	Beat()
 	Send(protocol.Message)
@@ -93,7 +97,8 @@ type client struct {
 	owesClosed bool             // it owes a Closed
 	waiting    bool             // launches wait there
 	told       protocol.Message // the last message with the terms of its grant
-	sliced     protocol.Message // the last Sliced
+	slice      uint64           // hardware slice that it was told to have, µs; 0: the driver's own
+	sliced     bool             // it has had that since it was told
 }
 
 // phase of a seat.
@@ -116,9 +121,11 @@ type seat struct {
 	phase   phase
 	until   int64 // of the open grant
 	wanted  bool
-	opened  int64 // when, ns
-	busy    int64 // Busy then
-	closed  int64 // when it was told to close, ns; 0: it was not told
+	opened  int64  // when, ns
+	busy    int64  // Busy then
+	closed  int64  // when it was told to close, ns; 0: it was not told
+	slice   uint64 // of the hardware, for its clients, µs; 0: the driver's own
+	used    usage
 }
 
 // Runner is the policy at work. Its methods may be called by several goroutines. It implements tenant.GateHandler.
@@ -145,6 +152,7 @@ type Runner struct {
 type device struct {
 	uuid    gpu.UUID
 	spatial bool
+	preempt bool
 }
 
 // New returns a Runner without lgpus. The caller ends it with Close.
@@ -206,7 +214,7 @@ func (r *Runner) SetDevice(uuid gpu.UUID, spatial bool, o schedule.Options) erro
 	if err := r.policy.SetDevice(now(), n, o); err != nil {
 		return fmt.Errorf("device %s: %w", uuid, err)
 	}
-	r.devices[n].spatial = spatial
+	r.devices[n].spatial, r.devices[n].preempt = spatial, o.Preempt
 	return nil
 }
 
@@ -314,6 +322,7 @@ func (r *Runner) attach(g gate, m protocol.Message) {
 		r.byID[s.id] = append(r.byID[s.id], s)
 	}
 	s.clients = append(s.clients, c)
+	r.shape(s)
 	if s.phase == free {
 		c.owesClosed = false
 		g.Send(protocol.Message{Kind: protocol.Free})
@@ -565,6 +574,12 @@ func (r *Runner) carryOut(t int64, s *seat, d schedule.Decision) {
 		if r.config.Overran != nil {
 			r.config.Overran(s.id, s.uuid)
 		}
+	case schedule.Shorten:
+		s.slice = shortSlice
+		r.shape(s)
+	case schedule.Lengthen:
+		s.slice = 0
+		r.shape(s)
 	}
 }
 
@@ -587,6 +602,9 @@ func (r *Runner) tell(s *seat, c *client) {
 	}
 	if s.wanted || slices.ContainsFunc(s.clients, func(o *client) bool { return o.waiting && !o.owesClosed }) {
 		m.Flags = protocol.FlagWanted
+	}
+	if r.devices[s.device].preempt {
+		m.Flags |= protocol.FlagPatient
 	}
 	if m != c.told {
 		c.told = m

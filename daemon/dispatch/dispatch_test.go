@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/policy/schedule"
 	"github.com/lgpu/lgpu/tenant/protocol"
@@ -29,6 +30,10 @@ type fake struct {
 
 func (f *fake) LGPU() uint64   { return f.lgpu }
 func (f *fake) UUID() [16]byte { return f.uuid }
+func (f *fake) Peer() tenant.Peer {
+	return tenant.Peer{Process: tenant.Process{PID: int(f.lgpu)}}
+}
+
 func (f *fake) Busy() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -51,6 +56,7 @@ func (f *fake) Send(m protocol.Message) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch m.Kind {
+	case protocol.Slice:
 	case protocol.Free:
 		f.free, f.granted = true, false
 	case protocol.Close:

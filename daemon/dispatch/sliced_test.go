@@ -2,24 +2,93 @@ package dispatch
 
 import (
 	"testing"
+	"time"
 
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/policy/schedule"
 	"github.com/lgpu/lgpu/tenant/protocol"
 )
 
-// What a client says of its time slice is noted, and nothing of one that has gone.
-func TestSliced(t *testing.T) {
+// On a device that preempts, an lgpu that uses it all the time has a short slice of the hardware, its later processes
+// too, and one that does not is let in beside it at once.
+func TestGuest(t *testing.T) {
+	r := newRig(t, map[uint64]Params{1: {}, 2: {}})
+	if err := r.SetDevice(card, false, schedule.Options{Preempt: true}); err != nil {
+		t.Fatal(err)
+	}
+	a, b := r.seat(1), r.seat(2)
+	a.expect(t, protocol.Free)
+	a.expect(t, protocol.Open)
+	for end := time.Now().Add(10 * time.Second); ; {
+		if time.Now().After(end) {
+			t.Fatal("it works all the time and keeps the slice of the driver")
+		}
+		a.work(5 * time.Millisecond)
+		r.Measured(1, card, 100) // as the daemon does now and then: the policy sees how far it is
+		select {
+		case m := <-a.news:
+			if m.Kind != protocol.Slice {
+				continue
+			}
+			if m.Value != shortSlice {
+				t.Fatalf("it works all the time and is told %+v", m)
+			}
+		default:
+			continue
+		}
+		break
+	}
+	a2 := r.seat(1)
+	if m := a2.expect(t, protocol.Slice); m.Value != shortSlice {
+		t.Errorf("a second process is told %+v", m)
+	}
+	if m := a.expect(t, protocol.Close); m.Kind == protocol.Close { // it is no guest any more, and takes turns
+		r.closed(a, a.closed(protocol.FlagWaiting))
+	}
+	if m := a.expect(t, protocol.Open); m.Flags&protocol.FlagPatient == 0 {
+		t.Errorf("in its turn it is told %+v", m)
+	}
+	r.want(b)
+	if m := b.expect(t, protocol.Open); m.Flags != protocol.FlagPatient || m.Value == protocol.Forever {
+		t.Errorf("beside it, one that has been idle is told %+v", m)
+	}
+	if !a.running() {
+		t.Error("the one that had the device has not any more")
+	}
+}
+
+// A client that lengthens its slice is reported, once each time, and not what it says before it could know.
+func TestResliced(t *testing.T) {
+	var reports []time.Duration
 	r := newRig(t, map[uint64]Params{1: {}})
+	r.config.Resliced = func(lgpu uint64, device gpu.UUID, pid int, found time.Duration) {
+		if lgpu != 1 || device != card || pid != 1 {
+			t.Errorf("reported lgpu %d, device %s, process %d", lgpu, device, pid)
+		}
+		reports = append(reports, found)
+	}
 	a := r.seat(1)
-	r.sliced(a, protocol.Message{Kind: protocol.Sliced, Value: 50})
+	say := func(micros uint64, flags uint32) {
+		r.sliced(a, protocol.Message{Kind: protocol.Sliced, Value: micros, Flags: flags})
+	}
+	say(1000, 0) // it was told nothing
 	r.mu.Lock()
-	noted := r.clients[a].sliced
+	r.clients[a].slice = shortSlice
 	r.mu.Unlock()
-	if noted.Value != 50 {
-		t.Errorf("noted %+v; want 50 µs", noted)
+	say(2048, 0) // it is on its way
+	say(2048, protocol.FlagRefused)
+	say(shortSlice, 0)
+	say(0, 0)
+	say(1_000_000, 0)
+	say(1_000_000, 0)
+	say(shortSlice, 0)
+	say(3_000, 0)
+	if len(reports) != 2 || reports[0] != time.Second || reports[1] != 3*time.Millisecond {
+		t.Errorf("reported %v", reports)
 	}
 	r.gone(a)
-	r.sliced(a, protocol.Message{Kind: protocol.Sliced, Value: 50})
-	if len(r.clients) != 0 {
-		t.Errorf("a client that has gone was noted: %v", r.clients)
+	say(5_000, 0) // of one that has gone
+	if len(reports) != 2 {
+		t.Errorf("reported %v", reports)
 	}
 }

@@ -113,7 +113,8 @@ var (
 // kinds are shown from the start, so that the first event of a kind is a rise from zero.
 var kinds = []daemon.Kind{
 	daemon.LgpuCreated, daemon.LgpuRemoved, daemon.ClientJoined, daemon.ClientLeft, daemon.ClientRefused, daemon.LimitChanged,
-	daemon.MemoryHigh, daemon.OutOfMemory, daemon.PoliceStranger, daemon.PoliceOverrun, daemon.PoliceStopped, daemon.DrainOverrun,
+	daemon.MemoryHigh, daemon.OutOfMemory, daemon.PoliceStranger, daemon.PoliceOverrun, daemon.PoliceStopped, daemon.PoliceSlice,
+	daemon.DrainOverrun,
 	daemon.DeviceFault, daemon.DeviceWell, daemon.MPSStarted, daemon.MPSStopped, daemon.MPSDied,
 }
 

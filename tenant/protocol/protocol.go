@@ -26,7 +26,7 @@
 // of a grant that the client has already ended means nothing: it crossed the Closed on the way.
 //
 // A client ends a grant in three cases: when the lgpu's Busy counter, with the work in flight, reaches Value; at a
-// Close; and, if FlagWanted is set, when it has had nothing to run for Linger. Every grant is ended by exactly one
+// Close; and, if FlagWanted is set, when it has had nothing to run for Linger, or for Patience with FlagPatient. Every grant is ended by exactly one
 // Closed, or by a Free. A Closed that crosses the Free on the way means nothing.
 //
 // # Time slices
@@ -58,6 +58,10 @@ const Version = 1
 
 // Linger is how long an open gate stays open with nothing to run while others wait, in ns. Shorter gaps are charged.
 const Linger = 60_000
+
+// Patience takes the place of Linger where another lgpu's work would have to be stopped in the middle after the pause:
+// that costs more than a longer pause.
+const Patience = 250_000
 
 // Beat is the longest time between two beats (region.DeviceLimits) while a launch waits for the daemon, in ns. After
 // Silence without a beat a waiting process takes the daemon for hung, cuts the connection and uses its own credit. It
@@ -114,6 +118,8 @@ const (
 	FlagRunning
 	// FlagRefused (Sliced): the driver did not take the slice for all contexts, or cannot be asked to.
 	FlagRefused
+	// FlagPatient (Open): the device preempts, so the gate stays open for Patience instead of Linger.
+	FlagPatient
 )
 
 // Message is everything either side says. Fields that a kind does not name are zero.

@@ -41,6 +41,7 @@ var headers = []cheader.Header{
 		About: "What the interposer and the daemon say to each other. Meaning of every kind,\n// flag and field: tenant/protocol/protocol.go.",
 		Constants: []cheader.Constant{
 			{Name: "VERSION", Value: protocol.Version}, {Name: "LINGER", Value: protocol.Linger},
+			{Name: "PATIENCE", Value: protocol.Patience},
 			{Name: "BEAT", Value: protocol.Beat}, {Name: "SILENCE", Value: protocol.Silence},
 			{Name: "FOREVER", Value: protocol.Forever}, {Name: "MAX_TEXT", Value: protocol.MaxText},
 			{Name: "HELLO", Value: uint64(protocol.Hello)}, {Name: "GATE", Value: uint64(protocol.Gate)},
@@ -58,6 +59,7 @@ var headers = []cheader.Header{
 			{Name: "FLAG_WAITING", Value: uint64(protocol.FlagWaiting)},
 			{Name: "FLAG_HOST", Value: uint64(protocol.FlagHost)}, {Name: "FLAG_RUNNING", Value: uint64(protocol.FlagRunning)},
 			{Name: "FLAG_REFUSED", Value: uint64(protocol.FlagRefused)},
+			{Name: "FLAG_PATIENT", Value: uint64(protocol.FlagPatient)},
 		},
 		Types: []any{protocol.Message{}},
 	},
