@@ -30,7 +30,7 @@ func (o *Options) step() int64 { return o.Slice / 5 }
 type presence struct {
 	load    int64 // mean part of the time used, where the seat could use the device
 	weighed int64 // load is known up to here
-	used    int64 // Busy since weighed
+	busy    int64 // Busy since weighed
 	waited  int64 // time since weighed in which it had work and could not use the device
 
 	// What part of Busy the device works for the seat, in hundredths of a percent: at present, and while nobody else
@@ -39,6 +39,7 @@ type presence struct {
 	among        int64 // likewise, of the Busy of an owner while guests used the device
 	rate         int64 // device time used, in hundredths of a percent of all time, when it was last measured
 	turned       int64 // when it last became heavy, or a guest
+	hides        bool  // its Busy is clearly less than what it uses: it is charged by the clock, in turns
 	measured     measurement
 }
 
@@ -55,23 +56,23 @@ func newPresence(now int64) presence {
 
 // restart forgets what was summed up, but not what was learned.
 func (p *presence) restart(now int64) {
-	p.weighed, p.used, p.waited, p.measured.valid = now, 0, 0, false
+	p.weighed, p.busy, p.waited, p.measured.valid = now, 0, 0, false
 }
 
-// measure learns the density from the device time that the seat has really used.
-func (x *seat) measure(used int64) {
+// measure learns from the device time that the seat has really used.
+func (x *seat) measure(total int64) {
 	p := &x.presence
 	last := p.measured
-	busy := x.busy - last.busy
-	if last.valid && busy < measureFrom {
+	used, busy := total-last.used, x.busy-last.busy
+	if last.valid && max(used, busy) < measureFrom {
 		return
 	}
-	p.measured = measurement{used, x.busy, x.excused, x.now, true}
+	p.measured = measurement{total, x.busy, x.excused, x.now, true}
 	if !last.valid {
 		return
 	}
-	used -= last.used
-	p.density, p.rate = hundredths(used, busy), hundredths(used, x.now-last.at)
+	p.hides = used > busy+busy/4+measureFrom
+	p.density, p.rate = min(mulDiv(max(used, 1), int64(Whole), max(busy, 1)), 2*int64(Whole)), hundredths(used, x.now-last.at)
 	beside := min(x.excused-last.excused, busy)
 	switch {
 	case x.heavy:
@@ -79,12 +80,14 @@ func (x *seat) measure(used int64) {
 			p.among = hundredths(used-mulDiv(busy-beside, p.own, int64(Whole)), beside)
 		}
 		if x.dev.mixed < last.at && p.turned < last.at {
-			p.own = hundredths(used, busy-beside)
+			// It has left idle no more than the device was, which somebody may use who does not say so.
+			idle := mulDiv(x.now-last.at, max(int64(Whole)-x.dev.used(), 0), int64(Whole))
+			p.own = max(hundredths(used, busy-beside), hundredths(busy-idle, busy))
 		}
-	case x.dev.owner == nil && x.dev.full():
+	case x.dev.owner == nil && x.dev.used() >= fullFrom:
 		p.own = int64(Whole) // together they want more than there is, and each has to show again what it leaves idle
 	default:
-		p.own = max(p.own, p.density)
+		p.own = max(p.own, min(p.density, int64(Whole)))
 	}
 }
 
@@ -93,13 +96,13 @@ func hundredths(part, whole int64) int64 {
 	return max(1, min(mulDiv(max(part, 0), int64(Whole), max(whole, 1)), int64(Whole)))
 }
 
-// full reports whether the seats used the device nearly all the time when they were last measured.
-func (d *device) full() bool {
+// used is the part of the time in which the device was used when its seats were last measured, in hundredths of a percent.
+func (d *device) used() int64 {
 	sum := int64(0)
 	for _, x := range d.seats {
 		sum += x.presence.rate
 	}
-	return sum >= fullFrom
+	return sum
 }
 
 // mix notes whether seats use the device at the same time that are not meant to: then nothing can be learned about what
@@ -122,7 +125,7 @@ func (p *presence) worth(busy int64) int64 { return mulDiv(busy, p.density, int6
 // weigh adds Busy time to the seat's load.
 func (x *seat) weigh(spent int64) {
 	p := &x.presence
-	p.used += mulDiv(spent, p.own, int64(Whole))
+	p.busy += mulDiv(spent, p.own, int64(Whole))
 	present := x.now - p.weighed - p.waited
 	if x.wants && !x.open {
 		present -= x.now - max(x.since, p.weighed)
@@ -130,9 +133,15 @@ func (x *seat) weigh(spent int64) {
 	if present < loadLook {
 		return
 	}
-	part := min(mulDiv(p.used, 1000, present), 1000)
+	x.learn(p.busy, present)
+	p.weighed, p.busy, p.waited = x.now, 0, 0
+}
+
+// learn brings the seat's load up to date by the time used of some time in which it could use the device.
+func (x *seat) learn(used, present int64) {
+	p := &x.presence
+	part := min(mulDiv(used, 1000, max(present, 1)), 1000)
 	p.load += (part - p.load) * present / (present + loadTime)
-	p.weighed, p.used, p.waited = x.now, 0, 0
 	if heavy := p.load > heavyFrom || x.heavy && p.load >= lightUntil; heavy != x.heavy {
 		x.heavy, p.turned = heavy, x.now
 	}
@@ -154,7 +163,9 @@ func (x *seat) guestly() bool {
 }
 
 // mayVisit reports whether the seat, if it has no other grant, uses its device as a guest.
-func (x *seat) mayVisit() bool { return x.dev.options.Preempt && !x.heavy && x.single() }
+func (x *seat) mayVisit() bool {
+	return x.dev.options.Preempt && !x.heavy && !x.presence.hides && x.single()
+}
 
 // makeWay turns an owner that has become light into a guest.
 func (x *seat) makeWay() {
@@ -254,7 +265,7 @@ func (x *seat) stay() int64 {
 // tellRoles says which seats are to have a short hardware slice: those that would keep a guest waiting.
 func (d *device) tellRoles() {
 	for _, x := range d.seats {
-		short := d.options.Preempt && x.heavy && len(d.seats) > 1
+		short := d.options.Preempt && (x.heavy || x.presence.hides) && len(d.seats) > 1
 		if short == x.shortened {
 			continue
 		}
@@ -302,7 +313,7 @@ func (d *device) pursue() {
 func (x *seat) visited(busy int64) {
 	d := x.dev
 	if d.owner != nil && d.contended {
-		d.visits = min(d.visits+busy, rest)
+		d.visits = min(d.visits+busy, second)
 	}
 	spent := x.presence.worth(busy)
 	x.counted += busy - spent
