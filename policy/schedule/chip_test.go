@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 )
@@ -408,4 +409,44 @@ func TestLiarOnChip(t *testing.T) {
 	if got := mean(parts[x]); got > 56 {
 		t.Errorf("one that hides its use had %.1f %% of 50", got)
 	}
+}
+
+// Of many chips with lgpus of all sorts, nobody has less than its part, nor more than that and what others leave.
+func TestManyChips(t *testing.T) {
+	random := rand.New(rand.NewPCG(11, 11))
+	worst, most := 100.0, 0.0
+	for range 24 {
+		c := newChip(t, Options{})
+		n := 2 + random.IntN(6)
+		weights, wants := make([]float64, n), make([]float64, n)
+		total := 0.0
+		for i := range n {
+			weight := uint32(50 + random.IntN(200))
+			kernel, work, pause := (100+random.Int64N(3000))*us, int64(0), int64(0)
+			if random.IntN(2) == 0 {
+				work, pause = kernel*(1+random.Int64N(20*ms/kernel)), (500+random.Int64N(20000))*us
+			}
+			c.add(ID(i+1), Params{Weight: weight}, kernel, work, pause)
+			weights[i], wants[i] = float64(weight), 100
+			if work > 0 {
+				wants[i] = 100 * float64(work) / float64(work+pause)
+			}
+			total += weights[i]
+		}
+		c.run(2 * second)
+		parts := c.seconds(4)
+		for i, x := range c.programs {
+			share := 100 * weights[i] / total
+			got := mean(parts[x]) / min(share, wants[i])
+			if worst = min(worst, got); got < 0.75 { // switches take some of it
+				t.Errorf("one of %d that wants %.0f %% (%d us and %d us pause, in kernels of %d us) and is to have %.1f had %.1f: %.1f",
+					n, wants[i], x.work/us, x.pause/us, x.kernel/us, share, mean(parts[x]), parts[x])
+			}
+			if saturates := wants[i] == 100; saturates {
+				continue
+			}
+			most = max(most, mean(parts[x])/wants[i])
+		}
+	}
+	t.Logf("the least part of what is due: %.2f; the most of what is wanted: %.2f", worst, most)
 }

@@ -72,22 +72,36 @@ func (d *device) raiseFloors() {
 	if d.options.Preempt {
 		most = d.options.SliceMax
 	}
+	counts := d.counting()
 	for _, x := range d.seats {
-		if x.counts() {
+		if counts(x) {
 			x.note(d.scan, x.levels, most)
 		}
 	}
 	for _, x := range d.seats {
-		if x.counts() {
+		if counts(x) {
 			x.raise(x.levels)
 		}
 	}
 	d.pursue()
 }
 
-// counts reports whether the device's floors follow the seat.
-func (x *seat) counts() bool {
-	return (x.granted || len(x.job.candidates) <= 1) && (x.hungry() || !x.dev.options.Preempt)
+// counting returns which seats the device's floors follow.
+func (d *device) counting() func(x *seat) bool {
+	single := func(x *seat) bool { return x.granted || len(x.job.candidates) <= 1 }
+	if !d.options.Preempt {
+		return single
+	}
+	// Guests that wait are ahead of the heavy ones. They count only among themselves.
+	hungry := func(x *seat) bool { return x.granted || x.contests() }
+	switch {
+	case slices.ContainsFunc(d.seats, hungry):
+	case d.used() >= fullFrom: // guests alone want more than there is
+		return func(*seat) bool { return true }
+	default:
+		hungry = (*seat).hungry
+	}
+	return func(x *seat) bool { return single(x) && hungry(x) }
 }
 
 // admit adds all seats that claim the device to fair queueing.

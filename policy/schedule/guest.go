@@ -125,7 +125,7 @@ func (p *presence) worth(busy int64) int64 { return mulDiv(busy, p.density, int6
 // weigh adds Busy time to the seat's load.
 func (x *seat) weigh(spent int64) {
 	p := &x.presence
-	p.busy += mulDiv(spent, p.own, int64(Whole))
+	p.busy += spent
 	present := x.now - p.weighed - p.waited
 	if x.wants && !x.open {
 		present -= x.now - max(x.since, p.weighed)
@@ -133,15 +133,14 @@ func (x *seat) weigh(spent int64) {
 	if present < loadLook {
 		return
 	}
-	x.learn(p.busy, present)
-	p.weighed, p.busy, p.waited = x.now, 0, 0
-}
-
-// learn brings the seat's load up to date by the time used of some time in which it could use the device.
-func (x *seat) learn(used, present int64) {
-	p := &x.presence
+	// Of Busy, in part the seat left the device idle, and in part it waited while the device worked for others: then it
+	// could not use the device.
+	able := mulDiv(p.busy, p.own, int64(Whole))
+	used := min(p.worth(p.busy), able)
+	present -= able - used
 	part := min(mulDiv(used, 1000, max(present, 1)), 1000)
-	p.load += (part - p.load) * present / (present + loadTime)
+	p.load += (part - p.load) * max(present, 0) / (max(present, 0) + loadTime)
+	p.weighed, p.busy, p.waited = x.now, 0, 0
 	if heavy := p.load > heavyFrom || x.heavy && p.load >= lightUntil; heavy != x.heavy {
 		x.heavy, p.turned = heavy, x.now
 	}
