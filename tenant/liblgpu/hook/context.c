@@ -78,6 +78,7 @@ static bool make_begin(struct making *m, CUdevice dev)
 	m->free = 0;
 	if (__atomic_load_n(&m->state->usage->device[m->device].context, __ATOMIC_RELAXED) == 0)
 		lgpu_overhead_free_bytes(m->state, m->device, &m->free);
+	lgpu_slice_making(true);
 	return true;
 }
 
@@ -87,6 +88,7 @@ static bool make_end(const struct making *m, bool made)
 	uint64_t now, seen = 0;
 	if (m->state == NULL)
 		return true;
+	lgpu_slice_making(false);
 	if (!made) {
 		lgpu_overhead_context_gone(m->state, m->device);
 		return true;

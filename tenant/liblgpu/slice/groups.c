@@ -107,7 +107,7 @@ bool lgpu_groups_settle_old(struct lgpu_slices *all, int64_t before)
 {
 	bool any = false;
 	lgpu_lock(&all->table);
-	for (uint32_t i = 0; i < all->used; i++) {
+	for (uint32_t i = 0; i < all->used && __atomic_load_n(&all->making, __ATOMIC_ACQUIRE) == 0; i++) {
 		struct lgpu_slice_group *e = &all->group[i];
 		if (e->serial == 0 || e->settled || e->made >= before)
 			continue;

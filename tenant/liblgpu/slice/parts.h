@@ -63,7 +63,8 @@ struct lgpu_slices {
 		uint32_t flags;
 	} device[LGPU_MAX_DEVICES];
 
-	uint32_t table; // guards what follows; held for no system call
+	uint32_t making; // contexts; atomic
+	uint32_t table;  // guards what follows; held for no system call
 	bool learned;   // there was a group
 	bool missed;    // there was no room for one
 	uint32_t used;  // entries that may be in use: all before this one
@@ -90,7 +91,8 @@ void lgpu_groups_add(struct lgpu_slices *all, const struct lgpu_slice_group *g);
 void lgpu_groups_free(struct lgpu_slices *all, uint32_t client, uint32_t object);
 void lgpu_groups_ended(struct lgpu_slices *all, CUcontext context);
 // lgpu_groups_settle settles the groups that thread has made, as those of a device;
-// lgpu_groups_settle_old those that are older than a moment. True: there were any.
+// lgpu_groups_settle_old those that are older than a moment, unless a context is being
+// made. True: there were any.
 bool lgpu_groups_settle(struct lgpu_slices *all, int32_t thread, int device);
 bool lgpu_groups_settle_old(struct lgpu_slices *all, int64_t before);
 // lgpu_groups_next copies the settled group of a device at *i or after it, and

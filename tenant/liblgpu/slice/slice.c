@@ -208,6 +208,17 @@ void lgpu_slice_release(void)
 	lgpu_unlock(&all->lock);
 }
 
+void lgpu_slice_making(bool begins)
+{
+	struct lgpu_slices *all = lgpu_slices_ready();
+	if (all == NULL)
+		return;
+	if (begins)
+		__atomic_fetch_add(&all->making, 1, __ATOMIC_ACQ_REL);
+	else
+		__atomic_fetch_sub(&all->making, 1, __ATOMIC_ACQ_REL);
+}
+
 void lgpu_slice_context_made(int device, CUcontext context)
 {
 	struct lgpu_slices *all = lgpu_slices_ready();

@@ -101,18 +101,23 @@ func (e *entry) env(t *testing.T) []string {
 // tenantOf is a program with the library, whose daemon is the test: up to its first launch, which has passed.
 func tenantOf(t *testing.T, e entry, devices int, more ...string) (*daemon, *client, *peer) {
 	t.Helper()
+	return tenantWith(t, e.env(t), "make 0", devices, more...)
+}
+
+// tenantWith is tenantOf with an environment, and with an order that makes a context.
+func tenantWith(t *testing.T, env []string, context string, devices int, more ...string) (*daemon, *client, *peer) {
+	t.Helper()
 	var limits []region.DeviceLimits
 	for i := range devices {
 		limits = append(limits, region.DeviceLimits{UUID: uuid(i), Memory: 16 << 30, Granted: 16 << 30, Physical: 16 << 30, Compute: region.FullCompute})
 	}
 	d := newDaemon(t, limits...)
-	env := append(append(e.env(t), "LGPU_SOCKET="+d.path), more...)
-	c := startClient(t, exec.Command(program(t, "slices", "-ldl")), env)
+	c := startClient(t, exec.Command(program(t, "slices", "-ldl")), append(append(env, "LGPU_SOCKET="+d.path), more...))
 	c.order("init")
 	p, _, _ := d.accept()
 	p.welcome(3, true)
 	c.wait("init: 0")
-	c.do("make 0")
+	c.do("%s", context)
 	c.do("launch")
 	p.expect(protocol.Gate)
 	p.expect(protocol.Want)
@@ -185,10 +190,6 @@ func TestSlice(t *testing.T) {
 func TestRedirectedDriverStaysProtected(t *testing.T) {
 	e := entry{driver: "now", replaced: true}
 	_, c, p := tenantOf(t, e, 1)
-	dir, err := os.ReadDir(filepath.Join(built.dir, "slices"))
-	if err != nil || len(dir) == 0 {
-		t.Fatal(err)
-	}
 	p.sliced(0, 50, 50, 0) // it was redirected
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", c.cmd.Process.Pid))
 	if err != nil {
@@ -278,6 +279,23 @@ func TestSliceIgnored(t *testing.T) {
 			p.sliced(0, 0, 2048, 0)
 		})
 	}
+}
+
+// A driver that makes no channel groups, or by another way, is one that cannot be asked.
+func TestSliceWithoutChannelGroups(t *testing.T) {
+	env := []string{"PATH=" + os.Getenv("PATH"), "LD_PRELOAD=" + built.library, "LGPU_REAL_LIBCUDA=" + built.cuda,
+		"LGPU_REAL_LIBNVML=" + built.nvml, "LD_LIBRARY_PATH=" + filepath.Dir(built.cuda)}
+	_, _, p := tenantWith(t, env, "retain 0", 1)
+	p.sliced(0, 50, 0, protocol.FlagRefused)
+}
+
+// A descriptor that the program has closed and has again for another file is not used.
+func TestSliceOfAClosedDescriptor(t *testing.T) {
+	_, c, p := tenantOf(t, preloaded, 1)
+	p.sliced(0, 50, 50, 0)
+	c.do("lose")
+	p.inForce(0, 0, 0)
+	p.sliced(0, 30, 0, 0)
 }
 
 // A daemon that is lost leaves no slice behind, and hears nothing of slices when it is back, until it asks.

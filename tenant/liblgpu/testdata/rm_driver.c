@@ -51,7 +51,7 @@ static uint32_t object(uint32_t parent, uint32_t class, const void *parameters, 
 static uint32_t group(int dev, uint32_t engine, bool rights)
 {
 	uint32_t parameters[5] = {0, 0, 0, engine, 0};
-	uint32_t g = object(device[dev], STANDIN_GROUP, parameters, sizeof parameters, rights);
+	uint32_t g = object(device[dev], STANDIN_GROUP, parameters, rights ? 0 : sizeof parameters, rights);
 	object(g, STANDIN_CHANNEL, NULL, 0, rights);
 	return g;
 }

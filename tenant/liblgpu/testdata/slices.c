@@ -5,13 +5,14 @@
 //
 //	init            cuInit
 //	make D          a context of device D
-//	retain D        the primary context of device D; release D
+//	retain D        the primary context of device D, as the current one; release D
 //	destroy N       the N-th context that make has made, from 0 on
 //	launch          a kernel, in a thread; answers at once
 //	launched        waits for it
 //	slices          prints the slices of groups that compute, and of those that copy
 //	await N US      waits until the N-th group that computes has this slice
 //	set N US        as the program itself might: the slice of the N-th such group
+//	lose            every descriptor of the resource manager is of another file from now on
 //	fork            a child that makes a context, and prints its slices
 //	transparent     compares ioctl with the system call
 #include <dlfcn.h>
@@ -90,6 +91,20 @@ static int await(int group, uint64_t micros)
 static int destroy(int n)
 {
 	return CALL(cuCtxDestroy_v2)(contexts[n]);
+}
+
+static int lose(void)
+{
+	int null = open("/dev/null", O_RDWR), lost = 0;
+	for (int fd = 3; fd < 1024; fd++) {
+		char name[32], path[64];
+		snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+		ssize_t n = readlink(name, path, sizeof path - 1);
+		path[n > 0 ? n : 0] = 0;
+		if (strstr(path, "nvidiactl") != NULL)
+			lost += dup2(null, fd) == fd;
+	}
+	return lost == 1 ? 0 : -1;
 }
 
 static int fork_one(void)
@@ -183,7 +198,7 @@ static int obey(char *line)
 	if (strcmp(word, "make") == 0)
 		return CALL(cuCtxCreate_v2)(&contexts[made++], 0, (CUdevice)a);
 	if (strcmp(word, "retain") == 0)
-		return CALL(cuDevicePrimaryCtxRetain)(&c, (CUdevice)a);
+		return CALL(cuDevicePrimaryCtxRetain)(&c, (CUdevice)a) || CALL(cuCtxSetCurrent)(c);
 	if (strcmp(word, "release") == 0)
 		return CALL(cuDevicePrimaryCtxRelease_v2)((CUdevice)a);
 	if (strcmp(word, "destroy") == 0)
@@ -200,6 +215,8 @@ static int obey(char *line)
 		STANDIN(standin_set)((int)a, b);
 		return 0;
 	}
+	if (strcmp(word, "lose") == 0)
+		return lose();
 	if (strcmp(word, "fork") == 0)
 		return fork_one();
 	return strcmp(word, "transparent") == 0 ? transparent() : -1;
