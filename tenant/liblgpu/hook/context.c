@@ -55,6 +55,7 @@ struct making {
 	struct lgpu_state *state; // NULL: not counted
 	int device;
 	uint64_t free;
+	bool slices; // of lgpu_slice_making
 };
 
 // refused reports whether this process may have no context of a device: it is
@@ -78,7 +79,7 @@ static bool make_begin(struct making *m, CUdevice dev)
 	m->free = 0;
 	if (__atomic_load_n(&m->state->usage->device[m->device].context, __ATOMIC_RELAXED) == 0)
 		lgpu_overhead_free_bytes(m->state, m->device, &m->free);
-	lgpu_slice_making(true);
+	m->slices = lgpu_slice_making();
 	return true;
 }
 
@@ -88,7 +89,7 @@ static bool make_end(const struct making *m, bool made)
 	uint64_t now, seen = 0;
 	if (m->state == NULL)
 		return true;
-	lgpu_slice_making(false);
+	lgpu_slice_making_ended(m->slices);
 	if (!made) {
 		lgpu_overhead_context_gone(m->state, m->device);
 		return true;

@@ -20,23 +20,25 @@
 #error "the relocations of this architecture are not known"
 #endif
 
-// driver_is reports whether an object is the driver's library: it has the driver's
-// cuInit. Without a driver that is a function of ours.
-static bool driver_is(const struct dl_phdr_info *object)
-{
-	return lgpu_elf_holds(object, lgpu_real(LGPU_SYM_cuInit)) && !lgpu_elf_holds(object, &lgpu_symbols);
-}
-
-struct symbol {
+// A search visits the driver's library, which is the object that has the driver's
+// cuInit. Without a driver that would be a function of ours.
+struct search {
+	const void *init;
 	const char *name;
-	void *found;
+	void *found, *ours, *function;
+	bool done;
 };
+
+static bool driver_is(const struct dl_phdr_info *object, const struct search *s)
+{
+	return lgpu_elf_holds(object, s->init) && !lgpu_elf_holds(object, &lgpu_symbols);
+}
 
 static int symbol_visit(struct dl_phdr_info *object, size_t size, void *arg)
 {
 	(void)size;
-	struct symbol *s = arg;
-	if (!driver_is(object))
+	struct search *s = arg;
+	if (!driver_is(object, s))
 		return 0;
 	s->found = lgpu_elf_find(object, s->name);
 	return 1;
@@ -44,7 +46,7 @@ static int symbol_visit(struct dl_phdr_info *object, size_t size, void *arg)
 
 void *lgpu_driver_symbol(const char *name)
 {
-	struct symbol s = {name, NULL};
+	struct search s = {.init = lgpu_real(LGPU_SYM_cuInit), .name = name};
 	dl_iterate_phdr(symbol_visit, &s);
 	return s.found;
 }
@@ -109,36 +111,30 @@ static bool write_slot(const struct dl_phdr_info *object, void **slot, void *fun
 	return true;
 }
 
-struct redirect {
-	const char *name;
-	void *ours, *function;
-	bool done;
-};
-
 static void redirect_in(const struct dl_phdr_info *object, const struct relocations *r, const ElfW(Rela) *table, size_t bytes,
-			struct redirect *d)
+			struct search *s)
 {
 	for (size_t i = 0; table != NULL && i < bytes / sizeof *table; i++) {
 		unsigned type = (unsigned)ELF64_R_TYPE(table[i].r_info);
 		if ((type != SLOT_CALL && type != SLOT_DATA) ||
-		    strcmp(r->strings + r->symbols[ELF64_R_SYM(table[i].r_info)].st_name, d->name) != 0)
+		    strcmp(r->strings + r->symbols[ELF64_R_SYM(table[i].r_info)].st_name, s->name) != 0)
 			continue;
 		void **slot = (void **)(object->dlpi_addr + table[i].r_offset), *now = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
-		if (now == d->ours || now == d->function || write_slot(object, slot, d->function))
-			d->done = true;
+		if (now == s->ours || now == s->function || write_slot(object, slot, s->function))
+			s->done = true;
 	}
 }
 
 static int redirect_visit(struct dl_phdr_info *object, size_t size, void *arg)
 {
 	(void)size;
-	struct redirect *d = arg;
+	struct search *s = arg;
 	struct relocations r;
-	if (!driver_is(object))
+	if (!driver_is(object, s))
 		return 0;
 	if (relocations_of(object, &r)) {
-		redirect_in(object, &r, r.calls, r.call_bytes, d);
-		redirect_in(object, &r, r.data, r.data_bytes, d);
+		redirect_in(object, &r, r.calls, r.call_bytes, s);
+		redirect_in(object, &r, r.data, r.data_bytes, s);
 	}
 	return 1;
 }
@@ -147,9 +143,9 @@ bool lgpu_driver_redirect(const char *name, void *ours, void *function)
 {
 	// Two threads at once would protect a page that the other writes to.
 	static uint32_t lock;
-	struct redirect d = {.name = name, .ours = ours, .function = function};
+	struct search s = {.init = lgpu_real(LGPU_SYM_cuInit), .name = name, .ours = ours, .function = function};
 	lgpu_lock(&lock);
-	dl_iterate_phdr(redirect_visit, &d);
+	dl_iterate_phdr(redirect_visit, &s);
 	lgpu_unlock(&lock);
-	return d.done;
+	return s.done;
 }

@@ -208,14 +208,19 @@ void lgpu_slice_release(void)
 	lgpu_unlock(&all->lock);
 }
 
-void lgpu_slice_making(bool begins)
+bool lgpu_slice_making(void)
 {
 	struct lgpu_slices *all = lgpu_slices_ready();
 	if (all == NULL)
-		return;
-	if (begins)
-		__atomic_fetch_add(&all->making, 1, __ATOMIC_ACQ_REL);
-	else
+		return false;
+	__atomic_fetch_add(&all->making, 1, __ATOMIC_ACQ_REL);
+	return true;
+}
+
+void lgpu_slice_making_ended(bool making)
+{
+	struct lgpu_slices *all = lgpu_slices_ready();
+	if (all != NULL && making)
 		__atomic_fetch_sub(&all->making, 1, __ATOMIC_ACQ_REL);
 }
 

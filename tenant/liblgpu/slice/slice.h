@@ -35,11 +35,13 @@ void lgpu_slice_look(void);
 // lgpu_slice_release puts the driver's own slices back: there is no daemon any more.
 void lgpu_slice_release(void);
 
-// lgpu_slice_making is called before the driver makes a context, and again when it
-// has: until then it sets slices itself. lgpu_slice_context_made is called afterwards,
-// by the thread that made it, with the index of the device in the limits.
-// lgpu_slice_context_gone is called before a context is destroyed.
-void lgpu_slice_making(bool begins);
+// lgpu_slice_making is called before the driver makes a context, and returns what
+// lgpu_slice_making_ended is given when it has: until then the driver sets slices
+// itself. lgpu_slice_context_made is called afterwards, by the thread that made it,
+// with the index of the device in the limits. lgpu_slice_context_gone is called before
+// a context is destroyed.
+bool lgpu_slice_making(void);
+void lgpu_slice_making_ended(bool making);
 void lgpu_slice_context_made(int device, CUcontext context);
 void lgpu_slice_context_gone(CUcontext context);
 

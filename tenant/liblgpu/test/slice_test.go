@@ -347,6 +347,24 @@ func TestSliceOfManyContexts(t *testing.T) {
 	p.sliced(0, 50, 0, protocol.FlagRefused)
 }
 
+// While contexts come and go on several threads, what the daemon hears stays true.
+func TestSliceWhileContextsComeAndGo(t *testing.T) {
+	for _, driver := range []string{"lazy", "sim"} {
+		t.Run(driver, func(t *testing.T) {
+			_, c, p := tenantOf(t, entry{driver: driver}, 1, "LGPU_LOG=0")
+			c.do("churn 300")
+			for micros := uint64(20); micros < 220; micros++ {
+				p.sliced(0, micros, micros, 0)
+			}
+			c.do("churned")
+			c.do("make 0")
+			c.slices("compute 2*219 copy 2*2048")
+			p.sliced(0, 0, 2048, 0)
+			c.slices("compute 2*2048 copy 2*2048")
+		})
+	}
+}
+
 // Each device has its own slice.
 func TestSliceOfOneDevice(t *testing.T) {
 	for _, driver := range []string{"lazy", "sim"} {

@@ -7,6 +7,8 @@
 //	make D          a context of device D
 //	retain D        the primary context of device D, as the current one; release D
 //	destroy N       the N-th context that make has made, from 0 on
+//	churn N         four threads make and destroy N contexts of device 0 each; answers at once
+//	churned         waits for them
 //	launch          a kernel, in a thread; answers at once
 //	launched        waits for it
 //	slices          prints the slices of groups that compute, and of those that copy
@@ -33,10 +35,11 @@
 #include "testdata/rm_standin.h"
 
 #define ROOM 2048
+#define CHURNERS 4
 
 static CUcontext contexts[ROOM];
 static int made;
-static pthread_t launcher;
+static pthread_t launcher, churners[CHURNERS];
 
 static void *find(void *handle, const char *name)
 {
@@ -145,6 +148,35 @@ static int end_launch(void)
 	return (int)(uintptr_t)r;
 }
 
+static void *churn(void *count)
+{
+	for (uintptr_t n = (uintptr_t)count; n > 0; n--) {
+		CUcontext c;
+		if (CALL(cuCtxCreate_v2)(&c, 0, 0) != CUDA_SUCCESS || CALL(cuCtxDestroy_v2)(c) != CUDA_SUCCESS)
+			return (void *)1;
+	}
+	return NULL;
+}
+
+static int start_churn(int n)
+{
+	int failed = 0;
+	for (int i = 0; i < CHURNERS; i++)
+		failed += pthread_create(&churners[i], NULL, churn, (void *)(uintptr_t)n) != 0;
+	return failed;
+}
+
+static int end_churn(void)
+{
+	uintptr_t failed = 0;
+	for (int i = 0; i < CHURNERS; i++) {
+		void *r;
+		pthread_join(churners[i], &r);
+		failed += (uintptr_t)r;
+	}
+	return (int)failed;
+}
+
 // ---- transparency
 
 static int differs(const char *what, int fd, unsigned long request, void *arg)
@@ -203,6 +235,10 @@ static int obey(char *line)
 		return CALL(cuDevicePrimaryCtxRelease_v2)((CUdevice)a);
 	if (strcmp(word, "destroy") == 0)
 		return destroy((int)a);
+	if (strcmp(word, "churn") == 0)
+		return start_churn((int)a);
+	if (strcmp(word, "churned") == 0)
+		return end_churn();
 	if (strcmp(word, "launch") == 0)
 		return start_launch();
 	if (strcmp(word, "launched") == 0)
