@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -397,6 +398,41 @@ func TestSliceAndFork(t *testing.T) {
 	c.wait("fork: 0")
 	p.sliced(0, 30, 30, 0)
 	c.slices("compute 30 copy 2048")
+}
+
+// Another library that has an ioctl of its own, before ours or behind it, sees what it would see without us, once.
+func TestIoctlOfOthers(t *testing.T) {
+	chain := filepath.Join(t.TempDir(), "chain.so")
+	if err := gcc("-D_GNU_SOURCE=", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "testdata/ioctl_chain.c", "-ldl", "-o", chain); err != nil {
+		t.Fatal(err)
+	}
+	for _, replaced := range []bool{false, true} {
+		e := entry{driver: "now", replaced: replaced}
+		env := e.env(t)
+		for i, v := range env {
+			libraries, found := strings.CutPrefix(v, "LD_PRELOAD=")
+			if !found {
+				continue
+			}
+			for place, preload := range map[string]string{
+				"before": chain + ":" + libraries,
+				"behind": strings.Replace(libraries, built.library, built.library+":"+chain, 1),
+			} {
+				if replaced && place == "behind" {
+					continue // the driver's place is behind all
+				}
+				t.Run(e.String()+"/"+place, func(t *testing.T) {
+					env := slices.Clone(env)
+					env[i] = "LD_PRELOAD=" + preload
+					_, c, p := tenantWith(t, env, "make 0", 1)
+					p.sliced(0, 50, 50, 0)
+					c.slices("compute 50 copy 2048")
+					c.do("chained")
+					c.do("transparent")
+				})
+			}
+		}
+	}
 }
 
 // An ioctl that is not the driver's is as without the library.

@@ -16,6 +16,7 @@
 //	set N US        as the program itself might: the slice of the N-th such group
 //	lose            every descriptor of the resource manager is of another file from now on
 //	fork            a child that makes a context, and prints its slices
+//	chained         calls that another library's ioctl has seen: are there any?
 //	transparent     compares ioctl with the system call
 #include <dlfcn.h>
 #include <errno.h>
@@ -255,6 +256,8 @@ static int obey(char *line)
 		return lose();
 	if (strcmp(word, "fork") == 0)
 		return fork_one();
+	if (strcmp(word, "chained") == 0)
+		return ((int (*)(void))find(RTLD_DEFAULT, "chain_calls"))() == 0;
 	return strcmp(word, "transparent") == 0 ? transparent() : -1;
 }
 
