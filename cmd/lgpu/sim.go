@@ -23,7 +23,7 @@ import (
 
 // registerSim adds the --sim option of lgpu run.
 func registerSim(f *pflag.FlagSet, shape *string) {
-	f.StringVar(shape, "sim", "", "use a software GPU; `SHAPE` is such as 2x16GiB,sms=32")
+	f.StringVar(shape, "sim", "", "use a software GPU; `SHAPE` is such as 2x16GiB,sms=32 (see lgpu sim --help)")
 	f.Lookup("sim").NoOptDefVal = sim.DefaultShape.String()
 }
 
@@ -40,7 +40,17 @@ func simCommand() *cobra.Command {
 		Short: "Run a software GPU until interrupted",
 		Long: `Run the hardware of a software GPU until interrupted. A program uses it with
 lgpu run and a --sim of the same shape. Without it, lgpu run starts a software
-GPU by itself, which ends after the last program.`,
+GPU by itself, which ends after the last program.
+
+A SHAPE is [COUNTx]MEMORY, then any of these, with commas between them:
+  sms=N             compute units of each device (32)
+  clock=MHZ         clock of a compute unit (1)
+  slice=DURATION    how long a context runs while others wait (2ms)
+  switch=DURATION   what preempting a context for another costs (0)
+  slices=WORD       whether a context's own slice can be set: set, refuse
+                    (it cannot) or ignore (it seems to be, in vain) (set)
+  link=SIZE/s       bandwidth between host and device, each way (4GB/s)
+  context=SIZE      device memory that a context takes (64MiB)`,
 		Example:               "  lgpu sim --gpus 2 --memory 16GiB --sms 32 &\n  lgpu run --sim=2x16GiB,sms=32 -- ./program",
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,

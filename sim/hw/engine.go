@@ -114,11 +114,10 @@ func (e *engine) loop() {
 	defer e.dev.Clock.release()
 	quantum := Time(e.dev.Config.Quantum)
 	for {
-		turns, ok := e.pick()
+		start, turns, ok := e.pick()
 		if !ok {
 			return
 		}
-		start := max(e.at, ready(turns))
 		if start > e.at {
 			e.dev.Clock.release()
 		}
@@ -133,9 +132,9 @@ func (e *engine) loop() {
 			stop = end // all units that are wanted are being switched
 		}
 		for _, t := range turns {
-			began, ended := e.step(t, start, end)
-			if ended > began {
-				t.channel.busy.add(began, ended)
+			ended := e.step(t, start, end)
+			if ended > start {
+				t.channel.busy.add(start, ended)
 			}
 			stop = max(stop, ended)
 		}
@@ -152,22 +151,21 @@ func (e *engine) loop() {
 }
 
 // step executes the grids of a channel on the units of its turn from start until end, or until there are none that may
-// run, and returns from when to when it did.
-func (e *engine) step(t turn, start, end Time) (began, stop Time) {
+// run, and returns when that was.
+func (e *engine) step(t turn, start, end Time) Time {
 	c := t.channel
 	cycle := Time(1000 / e.dev.Config.MHz)
-	began = max(start, c.ready)
-	stop = began
+	stop := start
 	first := true
 	for {
 		grids := e.grids(c, end)
 		if !slices.ContainsFunc(grids, func(g *Grid) bool { return g.Ready <= stop }) {
-			return began, stop
+			return stop
 		}
 		e.barrier.RLock()
 		if c.dead.Load() {
 			e.barrier.RUnlock()
-			return began, stop
+			return stop
 		}
 		for _, u := range t.units {
 			// A unit that was in the middle of a cycle goes on from there; one that was idle starts now.
@@ -186,7 +184,7 @@ func (e *engine) step(t turn, start, end Time) (began, stop Time) {
 		idle = idle && unplaced(grids)
 		e.barrier.RUnlock()
 		if over := e.retire(c, grids); !over && !idle {
-			return began, max(stop, end)
+			return max(stop, end)
 		}
 	}
 }

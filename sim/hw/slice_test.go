@@ -12,15 +12,19 @@ import (
 // whole is what a block needs that has a unit of its own.
 var whole = Needs{Threads: 2048}
 
-// scene runs what a test does in virtual time: begin is called in a callback, when time stands still, and end is told
-// by the test's own callbacks. Everything a test submits must come from callbacks: then it happens at the same device
-// time in every run.
-func scene(t *testing.T, d *Device, begin func(end func())) {
+// scene runs what a test does in virtual time: begin is called in a callback, when time stands still, and end by the
+// test's own callbacks. It runs look in the callback of one more grid, when all steps up to there have been counted.
+// Everything a test submits or reads in callbacks happens at the same device time in every run.
+func scene(t *testing.T, d *Device, begin func(end func(look func()))) {
 	t.Helper()
 	done := make(chan ending, 1)
-	first := &Grid{Program: fixed(1), Blocks: 1, Needs: whole, Done: func(Time, error) {
-		begin(func() { done <- ending{} })
-	}}
+	end := func(look func()) {
+		put(t, d.NewChannel(), fixed(1), 0, func(Time) {
+			look()
+			done <- ending{}
+		})
+	}
+	first := &Grid{Program: fixed(1), Blocks: 1, Needs: whole, Done: func(Time, error) { begin(end) }}
 	if err := d.NewChannel().Submit(first); err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +88,7 @@ type latencies struct{ p50, p99 Time }
 func visited(t *testing.T, slice, saturating, kernel, period Time) latencies {
 	d := machine(t, Config{Units: 1, Workers: 1, Slice: 2048 * time.Microsecond, Switch: time.Duration(switching)}).Devices[0]
 	var took []Time
-	scene(t, d, func(end func()) {
+	scene(t, d, func(end func(func())) {
 		stopped := false
 		busy := d.NewChannel()
 		busy.SetSlice(time.Duration(slice))
@@ -92,7 +96,7 @@ func visited(t *testing.T, slice, saturating, kernel, period Time) latencies {
 		visits(t, d.NewChannel(), kernel, period, 100, func(all []Time) {
 			took = all
 			stopped = true
-			end()
+			end(func() {})
 		})
 	})
 	slices.Sort(took)
@@ -169,23 +173,24 @@ func TestSharesBySlices(t *testing.T) {
 		const span = 2 * time.Second
 		shares := make([]float64, len(row.slices))
 		var device float64
-		scene(t, d, func(end func()) {
-			stopped := false
+		scene(t, d, func(end func(func())) {
+			asked, stopped := false, false
 			channels := make([]*Channel, len(row.slices))
 			for i, slice := range row.slices {
 				channels[i] = d.NewChannel()
 				channels[i].SetSlice(time.Duration(slice))
 				saturate(t, channels[i], 5*ms, func(at Time) bool {
-					if at < Time(span)+100*ms || stopped {
-						return !stopped
+					if at >= Time(span)+100*ms && !asked {
+						asked = true
+						end(func() {
+							for k, c := range channels {
+								shares[k] = 100 * c.Busy(span).Seconds() / span.Seconds()
+							}
+							device = 100 * d.Busy(span).Seconds() / span.Seconds()
+							stopped = true
+						})
 					}
-					for k, c := range channels {
-						shares[k] = 100 * c.Busy(span).Seconds() / span.Seconds()
-					}
-					device = 100 * d.Busy(span).Seconds() / span.Seconds()
-					stopped = true
-					end()
-					return false
+					return !stopped
 				})
 			}
 		})
@@ -232,7 +237,7 @@ func TestPreemption(t *testing.T) {
 		busy := d.NewChannel()
 		busy.SetSlice(time.Duration(slice))
 		const n, kernel = 50, 100 * us
-		scene(t, d, func(end func()) {
+		scene(t, d, func(end func(func())) {
 			put(t, busy, endless, 0, func(Time) {})
 			visits(t, d.NewChannel(), kernel, 10000*us, n, func(took []Time) {
 				slices.Sort(took)
@@ -240,7 +245,7 @@ func TestPreemption(t *testing.T) {
 					t.Errorf("slice %v: others waited %v to %v beside the switch", time.Duration(slice), time.Duration(best), time.Duration(worst))
 				}
 				busy.Kill()
-				end()
+				end(func() {})
 			})
 		})
 		if got := len(endless.stretches); got < n || got > n+1 {
@@ -289,12 +294,12 @@ func TestSetSlice(t *testing.T) {
 					c.SetSlice(tc.after)
 				}
 			}
-			scene(t, d, func(end func()) {
+			scene(t, d, func(end func(func())) {
 				put(t, c, mine, 0, func(Time) {})
 				theirs := &traced{}
 				theirs.at = func(Time) {
 					if len(mine.stretches) == 3 {
-						end() // turns go on until both are killed
+						end(func() {}) // turns go on until both are killed
 						theirs.at = nil
 					}
 				}
@@ -335,10 +340,11 @@ func TestSwitchCost(t *testing.T) {
 	d := machine(t, Config{Units: 2, Workers: 1, Switch: time.Duration(cost)}).Devices[0]
 	a, b := d.NewChannel(), d.NewChannel()
 	var order []Time
-	scene(t, d, func(end func()) {
+	var busy [3]time.Duration // a, b, the device
+	scene(t, d, func(end func(func())) {
 		ended := func(at Time) {
 			if order = append(order, at-us); len(order) == 3 { // the scene's own kernel took a microsecond
-				end()
+				end(func() { busy = [3]time.Duration{a.Total(), b.Total(), time.Duration(d.busy.sum())} })
 			}
 		}
 		put(t, a, fixed(3000), us, ended) // 2 ms, then b, then the rest
@@ -351,11 +357,9 @@ func TestSwitchCost(t *testing.T) {
 	if !slices.Equal(order, want) {
 		t.Errorf("kernels ended at %v, want %v", order, want)
 	}
-	if a.Total() != 3*time.Millisecond || b.Total() != 1100*time.Microsecond {
-		t.Errorf("the channels had %v and %v; a switch is nobody's time", a.Total(), b.Total())
-	}
-	if got, want := time.Duration(d.busy.sum()), time.Duration(4100*us+cost+us); got != want {
-		t.Errorf("the device was busy for %v, want %v: a switch counts, idling does not", got, want)
+	// A switch is nobody's time. It counts for the device, and idling does not.
+	if want := [3]time.Duration{3 * time.Millisecond, 1100 * time.Microsecond, time.Duration(us + 4100*us + cost)}; busy != want {
+		t.Errorf("two channels and the device were busy for %v, want %v", busy, want)
 	}
 }
 
@@ -365,13 +369,13 @@ func TestSwitchOfSomeUnits(t *testing.T) {
 	d := machine(t, Config{Units: 3, Workers: 1, Switch: 3 * time.Millisecond}).Devices[0]
 	masks := [][]int{{0, 1}, {1, 2}}
 	programs := make([]until, len(masks))
-	scene(t, d, func(end func()) {
+	scene(t, d, func(end func(func())) {
 		left := len(masks)
 		for i, mask := range masks {
 			programs[i] = until{end: Time(span), used: make([]atomic.Int64, 3)}
 			put(t, d.NewChannelOn(mask), &programs[i], 0, func(Time) {
 				if left--; left == 0 {
-					end()
+					end(func() {})
 				}
 			})
 		}
@@ -395,7 +399,8 @@ func TestBusy(t *testing.T) {
 		for _, shared := range []bool{false, true} {
 			d := machine(t, Config{Units: 2, Workers: 1, Switch: time.Duration(switching)}).Devices[0]
 			c, other := d.NewChannel(), d.NewChannel()
-			scene(t, d, func(end func()) {
+			var got Time
+			scene(t, d, func(end func(func())) {
 				left := n
 				var next func(at Time)
 				next = func(at Time) {
@@ -403,7 +408,7 @@ func TestBusy(t *testing.T) {
 						put(t, c, fixed(kernel/us), at+gap, next)
 						return
 					}
-					end()
+					end(func() { got = Time(c.Total()) })
 				}
 				next(0)
 				if shared {
@@ -411,7 +416,7 @@ func TestBusy(t *testing.T) {
 				}
 			})
 			other.Kill()
-			if got := Time(c.Total()); got != n*kernel {
+			if got != n*kernel {
 				t.Errorf("gaps of %v, shared %v: %v of kernels count as %v", time.Duration(gap), shared,
 					time.Duration(n*kernel), time.Duration(got))
 			}

@@ -36,17 +36,18 @@ type turn struct {
 	units   []*unit // those of its own on which it is its turn
 }
 
-// pick waits for work and returns the turns of the next step: on every unit the channel that has it while its slice
-// lasts, else the one that has waited longest for it. Channels of the same units so alternate on all of them together,
-// and those of different units run at the same time. There are no turns while all units that are wanted are being
-// switched from one channel to another; ok is false once the engine is closed.
-func (e *engine) pick() (turns []turn, ok bool) {
+// pick waits for work and returns when the next step begins and its turns: on every unit the channel that has it while
+// its slice lasts, else the one that has waited longest for it. Channels of the same units so alternate on all of them
+// together, and those of different units run at the same time. There are no turns while all units that are wanted are
+// being switched from one channel to another; ok is false once the engine is closed.
+func (e *engine) pick() (start Time, turns []turn, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.await() {
-		return nil, false
+		return 0, nil, false
 	}
 	e.turn++
+	start = e.mark()
 	for i := range e.owners {
 		o := &e.owners[i]
 		e.hand(i)
@@ -60,10 +61,10 @@ func (e *engine) pick() (turns []turn, ok bool) {
 		}
 		turns[k].units = append(turns[k].units, &o.channel.units[i])
 	}
-	return turns, true
+	return start, turns, true
 }
 
-// await returns when a channel has work, having marked those that want units now. It is false once the engine is closed.
+// await returns when a channel has work. It is false once the engine is closed.
 func (e *engine) await() bool {
 	for {
 		if e.closed {
@@ -71,11 +72,10 @@ func (e *engine) await() bool {
 		}
 		e.channels = slices.DeleteFunc(e.channels, func(c *Channel) bool {
 			c.listed = len(c.grids) > 0
-			c.wants = c.listed
+			c.wants = false
 			return !c.listed
 		})
 		if len(e.channels) > 0 {
-			e.mark()
 			return true
 		}
 		clear(e.owners)
@@ -84,12 +84,10 @@ func (e *engine) await() bool {
 	}
 }
 
-// mark finds the channels that have a grid which may run now, or where there is none, those which have one first.
-func (e *engine) mark() {
-	now := e.at
-	if !e.dev.Config.Virtual {
-		now = max(now, e.dev.Clock.Now())
-	}
+// mark finds the channels that have a grid which may run now, or where there is none, those which have one first. It
+// returns when that is. Now is what the engine has reached: the clock may be ahead of it, which the engine makes up for,
+// and a grid that came meanwhile must find what the device would have been doing.
+func (e *engine) mark() Time {
 	first := Time(math.MaxInt64)
 	for _, c := range e.channels {
 		c.ready = math.MaxInt64
@@ -98,10 +96,11 @@ func (e *engine) mark() {
 		}
 		first = min(first, c.ready)
 	}
-	now = max(now, first)
+	now := max(e.at, first)
 	for _, c := range e.channels {
 		c.wants = c.ready <= now
 	}
+	return now
 }
 
 // hand gives unit i to the channel whose turn it is now. It costs a switch where the unit is taken from a channel that
@@ -153,16 +152,4 @@ func (e *engine) longestStep() Time {
 		}
 	}
 	return step
-}
-
-// ready is the earliest time at which a grid of the turns may run; 0 where there are none.
-func ready(turns []turn) Time {
-	if len(turns) == 0 {
-		return 0
-	}
-	earliest := Time(math.MaxInt64)
-	for _, t := range turns {
-		earliest = min(earliest, t.channel.ready)
-	}
-	return earliest
 }

@@ -22,6 +22,8 @@
 #define BACKOFF_FIRST (LGPU_NANOS / 100) // between two looks for it
 #define BACKOFF_LAST LGPU_NANOS
 #define ANSWER LGPU_NANOS // to Need
+#define LOOK (LGPU_NANOS / 2) // the longest that the thread that hears the daemon waits
+#define QUIET 2               // waits without a message after which nothing has been said for a second
 
 static void pause_for(int64_t nanos)
 {
@@ -156,7 +158,7 @@ static bool hello(int fd, struct lgpu_message m, int usage, struct welcome *w, c
 static void established(struct lgpu_process *p, int fd)
 {
 	struct lgpu_connection *l = &p->daemon;
-	timeout(fd, LGPU_NANOS); // see listen
+	timeout(fd, LOOK); // see listen_to
 	lgpu_lock(&l->lock);
 	l->fd = fd;
 	l->up = lgpu_file_of(fd, &l->socket);
@@ -319,6 +321,9 @@ static void heard(struct lgpu_connection *l, const struct lgpu_message *m)
 		if (m->device < LGPU_MAX_DEVICES)
 			lgpu_daemon_handlers.gone(&lgpu_process->state, (int)m->device, m->value);
 		break;
+	case LGPU_LINK_SLICE:
+		lgpu_daemon_handlers.slice(m);
+		break;
 	case LGPU_LINK_FREE:
 	case LGPU_LINK_OPEN:
 	case LGPU_LINK_CLOSE:
@@ -377,6 +382,7 @@ static void *listen_to(void *arg)
 	struct lgpu_connection *l = &p->daemon;
 	for (;;) {
 		struct lgpu_message m;
+		uint32_t waits = 0;
 		// A program that closes all its descriptors closes this one too, and may
 		// give its number to another file. While nothing comes, look now and then
 		// whether it is still ours.
@@ -386,8 +392,10 @@ static void *listen_to(void *arg)
 				heard(l, &m);
 			else if (n >= 0 || (errno != EINTR && errno != EAGAIN))
 				break;
-			else
+			waits = n == sizeof m ? 0 : waits + 1;
+			if (waits != 0 && waits % QUIET == 0)
 				lgpu_daemon_handlers.idle(&p->state);
+			lgpu_daemon_handlers.look();
 		}
 		lost(l);
 		for (int64_t wait = BACKOFF_FIRST; !resume(p); wait = wait * 2 < BACKOFF_LAST ? wait * 2 : BACKOFF_LAST)

@@ -18,10 +18,12 @@
 // that listens to it. The functions are of higher modules; hook/wiring.c names them.
 struct lgpu_daemon_handlers {
 	void (*gate)(const struct lgpu_message *m); // Free, Open, Close and Seep
+	void (*slice)(const struct lgpu_message *m);
 	void (*gone)(struct lgpu_state *s, int device, uint64_t bytes);
 	void (*lost)(void);  // there is no daemon any more
 	void (*found)(void); // there is one again
 	void (*idle)(struct lgpu_state *s); // nothing has been said for a second
+	void (*look)(void); // after every message, and at least twice a second
 };
 extern const struct lgpu_daemon_handlers lgpu_daemon_handlers;
 

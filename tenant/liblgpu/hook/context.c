@@ -7,6 +7,7 @@
 #include "hook/hook.h"
 #include "memory/freed.h"
 #include "memory/pools.h"
+#include "slice/slice.h"
 
 // What is known of the primary context of each device.
 static struct primary {
@@ -23,11 +24,19 @@ void lgpu_contexts_reset(void)
 
 static void uncharge(const struct lgpu_entry *e, void *state) { lgpu_uncharge(state, e->device, e->kind == LGPU_KIND_GRAPH ? 0 : e->bytes); }
 
+// context_begins is called when a context has been made, by the thread that made it.
+static void context_begins(int device, CUcontext context)
+{
+	lgpu_gate_context_made(context);
+	lgpu_slice_context_made(device, context);
+}
+
 // context_ends is called before a context ends, or may do so.
 static void context_ends(CUcontext context)
 {
 	lgpu_freed_ended(context);
 	lgpu_gate_context_gone(context);
+	lgpu_slice_context_gone(context);
 }
 
 // ended forgets a context that is no more.
@@ -46,6 +55,7 @@ struct making {
 	struct lgpu_state *state; // NULL: not counted
 	int device;
 	uint64_t free;
+	bool slices; // of lgpu_slice_making
 };
 
 // refused reports whether this process may have no context of a device: it is
@@ -69,6 +79,7 @@ static bool make_begin(struct making *m, CUdevice dev)
 	m->free = 0;
 	if (__atomic_load_n(&m->state->usage->device[m->device].context, __ATOMIC_RELAXED) == 0)
 		lgpu_overhead_free_bytes(m->state, m->device, &m->free);
+	m->slices = lgpu_slice_making();
 	return true;
 }
 
@@ -78,6 +89,7 @@ static bool make_end(const struct making *m, bool made)
 	uint64_t now, seen = 0;
 	if (m->state == NULL)
 		return true;
+	lgpu_slice_making_ended(m->slices);
 	if (!made) {
 		lgpu_overhead_context_gone(m->state, m->device);
 		return true;
@@ -95,7 +107,7 @@ static CUresult created(const struct making *m, CUcontext *context, CUresult r)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (r == CUDA_SUCCESS && m->state != NULL)
-		lgpu_gate_context_made(*context);
+		context_begins(m->device, *context);
 	return r;
 }
 
@@ -186,7 +198,7 @@ LGPU_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	} else if (r == CUDA_SUCCESS) {
 		p->uses++;
 		p->context = *pctx;
-		lgpu_gate_context_made(*pctx);
+		context_begins(device, *pctx);
 	}
 out:
 	lgpu_unlock(&p->lock);

@@ -7,13 +7,22 @@
 #include "memory/exports.h"
 #include "memory/freed.h"
 #include "memory/pools.h"
+#include "slice/slice.h"
+
+static void lost(void)
+{
+	lgpu_gate_alone();
+	lgpu_slice_release();
+}
 
 const struct lgpu_daemon_handlers lgpu_daemon_handlers = {
 	.gate = lgpu_gate_told,
+	.slice = lgpu_slice_told,
 	.gone = lgpu_exports_gone,
-	.lost = lgpu_gate_alone,
+	.lost = lost,
 	.found = lgpu_gate_together,
 	.idle = lgpu_overhead_idle,
+	.look = lgpu_slice_look,
 };
 
 void (*const lgpu_forget[])(void) = {

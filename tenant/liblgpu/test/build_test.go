@@ -99,7 +99,7 @@ func buildStubs(dir string) error {
 		return err
 	}
 	generated := filepath.Join(dir, "stub_gen.c")
-	text, err := stubSource()
+	text, err := stubSource("testdata/stub_driver.c")
 	if err != nil {
 		return err
 	}
@@ -119,11 +119,15 @@ func buildStubs(dir string) error {
 }
 
 // stubSource writes the part of the stub driver that follows from the list of symbols: a function for each symbol that
-// testdata/stub_driver.c does not define, and the table of cuGetProcAddress.
-func stubSource() ([]byte, error) {
-	hand, err := os.ReadFile("testdata/stub_driver.c")
-	if err != nil {
-		return nil, err
+// the files written by hand do not define, and the table of cuGetProcAddress.
+func stubSource(files ...string) ([]byte, error) {
+	var hand []byte
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		hand = append(hand, text...)
 	}
 	cuda, nvml, err := symbols()
 	if err != nil {

@@ -30,9 +30,9 @@ type daemon struct {
 	env      []string // of its clients, besides what they need
 }
 
-func newDaemon(t *testing.T, limits region.DeviceLimits) *daemon {
+func newDaemon(t *testing.T, limits ...region.DeviceLimits) *daemon {
 	t.Helper()
-	shared, err := region.New(region.Spec{Name: "test", HostMemory: region.NoLimit, Devices: []region.DeviceLimits{limits}})
+	shared, err := region.New(region.Spec{Name: "test", HostMemory: region.NoLimit, Devices: limits})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,13 @@ func (d *daemon) client(dev *device) *client {
 func newClient(t *testing.T, env []string) *client {
 	t.Helper()
 	bin := simProgram(t, "testdata/orders.c", "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN")
-	c := &client{t: t, cmd: exec.Command(bin, "../../sim/kernels/control.ptx"), lines: make(chan string, 100), errs: &strings.Builder{}}
+	return startClient(t, exec.Command(bin, "../../sim/kernels/control.ptx"), env)
+}
+
+// startClient starts a program that reads orders, with this environment.
+func startClient(t *testing.T, cmd *exec.Cmd, env []string) *client {
+	t.Helper()
+	c := &client{t: t, cmd: cmd, lines: make(chan string, 100), errs: &strings.Builder{}}
 	c.cmd.Env = env
 	c.cmd.Stderr = c.errs
 	stdin, err := c.cmd.StdinPipe()

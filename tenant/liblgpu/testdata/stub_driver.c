@@ -137,14 +137,6 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 	return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
-{
-	if (pctx == NULL || dev < 0 || dev >= visible_count)
-		return CUDA_ERROR_INVALID_VALUE;
-	*pctx = (CUcontext)(uintptr_t)(0x1000 + dev);
-	return CUDA_SUCCESS;
-}
-
 CUresult cuCtxSetCurrent(CUcontext ctx)
 {
 	current = ctx;
@@ -159,6 +151,15 @@ CUresult cuCtxGetCurrent(CUcontext *pctx)
 	return CUDA_SUCCESS;
 }
 
+#ifndef STUB_RM // else rm_driver.c has them
+CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+{
+	if (pctx == NULL || dev < 0 || dev >= visible_count)
+		return CUDA_ERROR_INVALID_VALUE;
+	*pctx = (CUcontext)(uintptr_t)(0x1000 + dev);
+	return CUDA_SUCCESS;
+}
+
 CUresult cuCtxGetDevice(CUdevice *device)
 {
 	if (device == NULL)
@@ -168,6 +169,7 @@ CUresult cuCtxGetDevice(CUdevice *device)
 	*device = (CUdevice)((uintptr_t)current - 0x1000);
 	return CUDA_SUCCESS;
 }
+#endif
 
 // Memory is host memory with its size in front.
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)

@@ -7,6 +7,7 @@
 
 #include "base/futex.h"
 #include "gate/gate.h"
+#include "slice/slice.h"
 #include "view/view.h"
 
 #define VISIBLE "CUDA_VISIBLE_DEVICES"
@@ -129,7 +130,7 @@ LGPU_EXPORT CUresult cuInit(unsigned int Flags)
 			// gets no context.
 			p->broken = true;
 			r = CUDA_ERROR_INVALID_DEVICE;
-		} else if (!lgpu_gate_init(s)) {
+		} else if (!lgpu_gate_init(s) || (s->linked && !lgpu_slice_init())) {
 			r = CUDA_ERROR_OUT_OF_MEMORY;
 		} else {
 			p->initialised = true;
