@@ -63,7 +63,8 @@ bool lgpu_linked_spent(const struct lgpu_gate *g, int64_t now, int64_t nanos)
 // when others wait and there is nothing to run.
 static void close_if_spent(struct lgpu_gate *g, int64_t now)
 {
-	bool idle = !lgpu_gate_busy(g) && g->waiters == 0 && now - g->idle >= LGPU_GATE_LINGER;
+	int64_t linger = g->grant.patient ? (int64_t)LGPU_LINK_PATIENCE : LGPU_GATE_LINGER;
+	bool idle = !lgpu_gate_busy(g) && g->waiters == 0 && now - g->idle >= linger;
 	if (lgpu_linked_spent(g, now, 0) || (g->grant.wanted && idle))
 		g->open = false;
 	report(g, now);
@@ -113,6 +114,7 @@ static void told(struct lgpu_gate *g, const struct lgpu_message *m)
 		gated(g);
 		grant->target = m->value;
 		grant->wanted = (m->flags & LGPU_LINK_FLAG_WANTED) != 0;
+		grant->patient = (m->flags & LGPU_LINK_FLAG_PATIENT) != 0;
 		g->open = busy_of(g) < grant->target;
 		report(g, lgpu_now());
 		break;

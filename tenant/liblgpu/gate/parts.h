@@ -30,6 +30,7 @@ struct lgpu_grant {
 	bool asked;             // the daemon has been told that launches wait
 	bool granted;           // there is a grant, and the daemon waits for its Closed
 	bool wanted;            // others wait for the device
+	bool patient;           // the gate stays open for longer without work
 	uint32_t seeps;         // launches that may pass although the gate is closed
 	uint64_t serial, ended; // of the newest grant, and of the newest that has ended
 	uint64_t target;        // the grant ends when usage->busy reaches it
