@@ -133,7 +133,7 @@ func (n *Daemon) pushDirectory(dir limits.Directory) {
 		priority = max(priority, e.Priority)
 	}
 	p.Latency = priority == limits.Latency
-	if priority >= limits.High {
+	if priority == limits.High {
 		p.Class = schedule.High
 	}
 	if err := n.gates.Set(dir.ID, p); err != nil {

@@ -253,6 +253,8 @@ func TestPausing(t *testing.T) {
 			{"min 40", Params{Min: on0(4000)}, Params{Weight: 1000}, 40, 80},
 			{"beside latency", Params{}, Params{Latency: true}, 50, 80},
 			{"latency", Params{Latency: true}, Params{}, 50, 80},
+			{"high", Params{Class: High}, Params{}, 100, 60},
+			{"both high", Params{Class: High}, Params{Class: High}, 50, 80},
 		} {
 			t.Run(fmt.Sprintf("%v+%v us %s", w.work/us, w.pause/us, tt.name), func(t *testing.T) {
 				c := newChip(t, Options{})

@@ -1,5 +1,7 @@
 package schedule
 
+import "slices"
+
 // On a device whose hardware preempts kernels (Options.Preempt), an lgpu that does not keep the device busy all the time
 // is a guest: it is let in as soon as it has work, beside the owner, as long as it has not had more than its part. The
 // others, which are heavy, still take the device in turns.
@@ -188,6 +190,9 @@ func (x *seat) resting() bool {
 // above; forever if nobody waits.
 func (x *seat) lead() int64 {
 	left := forever
+	if x.entity.p.Class == High && !x.rivalled() {
+		return left
+	}
 	for a := x.account; a.parent != nil; a = a.parent {
 		if a.parent.scan != x.dev.scan {
 			continue // nobody waits at this level
@@ -204,17 +209,18 @@ func mulDivSigned(a, b, c int64) int64 {
 	return mulDiv(a, b, c)
 }
 
-// outranked reports whether a seat of a higher class wants the device. The minimum of the lower one is kept.
+// outranked reports whether a seat of a higher class takes the device in turns. The minimum of the lower one is kept.
 func (x *seat) outranked() bool {
-	if x.entity.p.Class == High || x.entity.p.Latency {
-		return false
-	}
-	for _, y := range x.dev.seats {
-		if y != x && y.entity.p.Class == High && (y.granted || y.claiming || y.guest && x.now < y.used+rest) {
-			return x.shortfall(x.now) >= x.now
-		}
-	}
-	return false
+	return x.entity.p.Class != High && x.shortfall(x.now) >= x.now && slices.ContainsFunc(x.dev.seats, func(y *seat) bool {
+		return y.entity.p.Class == High && (y.granted || y.contests())
+	})
+}
+
+// rivalled reports whether another seat of the same class waits for the device, or has it in its turn.
+func (x *seat) rivalled() bool {
+	return slices.ContainsFunc(x.dev.seats, func(y *seat) bool {
+		return y != x && y.hungry() && y.entity.p.Class == x.entity.p.Class
+	})
 }
 
 // receive opens and closes the gates of a device's guests.
@@ -317,7 +323,12 @@ func (x *seat) visited(busy int64) {
 	spent := x.presence.worth(busy)
 	x.counted += busy - spent
 	for a := x.account; a.parent != nil; a = a.parent {
-		a.take(x.now, spent, d.options.SliceMax, a.parent.scan == d.scan)
+		waited := a.parent.scan == d.scan
+		a.take(x.now, spent, d.options.SliceMax, waited)
+		// What it had by its minimum, or because of an overrun, is held against it only so far.
+		if most := a.parent.mean + mulDiv(2*d.options.bound(), vtScale, a.weight); waited && vtLess(most, a.vt) {
+			a.vt = most
+		}
 	}
 	x.count(spent)
 }
