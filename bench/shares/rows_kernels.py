@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 from harness import HERE, Failed, Team, alternate, median, report_caps, spread, tail
 
@@ -110,7 +111,7 @@ def pausing(m, r, a):
 
         def natively(work, pause):
             mine, other = programs(None)
-            rate = m.window([(mine, m.pause(work, pause))], 2 * a.short)[0].rate()
+            rate = m.window([(mine, m.pause(work, pause))], 3 * a.short)[0].rate()
             return rate, m.window([(other, m.flood(2000))], a.short)[0].rate()
 
         def row(what, setting, natives, work, pause):
@@ -178,15 +179,15 @@ def node(m, r, rows, command):
     try:
         proc.wait(limit)
     except subprocess.TimeoutExpired:
-        proc.terminate()
         raise Failed("not done within %.0f s" % limit) from None
     finally:
         if proc.poll() is None:
-            try:
-                proc.wait(10)
-            except subprocess.TimeoutExpired:
-                proc.kill()
-    with open(os.path.join(m.tmp, rows)) as f:
+            proc.kill()
+            time.sleep(8)  # its programs end by themselves when their seconds are over
+    read = os.path.join(m.tmp, rows)
+    if not os.path.exists(read):
+        raise Failed("node.py ended with status %d" % proc.returncode)
+    with open(read) as f:
         results = json.load(f)["results"]
     for result in results:
         r.write(**result)
