@@ -1,6 +1,7 @@
 """rows_kernels: the rows of bench/shares.py that need no PyTorch, and the table of bench/node.py."""
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -175,18 +176,23 @@ def pairs(m, r, a):
 def node(m, r, rows, command):
     limit = min(r.left(), 300)
     print(flush=True)
-    proc = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    said = os.path.join(m.tmp, rows + ".said")
+    with open(said, "wb") as errors:
+        proc = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=errors)
     try:
         proc.wait(limit)
     except subprocess.TimeoutExpired:
         raise Failed("not done within %.0f s" % limit) from None
     finally:
         if proc.poll() is None:
-            proc.kill()
+            proc.send_signal(signal.SIGINT)  # it removes its files
             time.sleep(8)  # its programs end by themselves when their seconds are over
+            proc.kill()
+            proc.wait()
     read = os.path.join(m.tmp, rows)
     if not os.path.exists(read):
-        raise Failed("node.py ended with status %d" % proc.returncode)
+        with open(said, errors="replace") as f:
+            raise Failed("node.py ended with status %d: %s" % (proc.returncode, f.read()[-400:]))
     with open(read) as f:
         results = json.load(f)["results"]
     for result in results:
