@@ -23,12 +23,14 @@ Needs bin/lgpu, the driver, gcc, and PyTorch for the last four. With --sim the g
 GPU, ten times slower; its figures say only that the scripts work. With --fake sleeping programs stand for PyTorch's.
 
 --budget is for all and --group-budget for each group, in seconds: a row that is not begun by then is left out. A
-signal TERM (from timeout) ends everything; what was measured is in FILE. On H200s, in this order:
+signal TERM (from timeout) ends everything; what was measured is in FILE. On H200s the groups fit in these times; with
+--quick in two thirds of them:
 
-    one card, 4 min:   --groups slices,utilization,alone,empty
-    one card, 10 min:  --groups latency,pausing,crowd,inference
-    one card, 10 min:  --groups torch,twins,pairs
-    two cards, 4 min:  --groups ddp
+    one card, 5 min:  timeout -k 30 590 python3 bench/shares.py --groups slices,utilization,alone,empty --out FILE
+    one card, 8 min:  timeout -k 30 590 python3 bench/shares.py --groups latency,pausing,crowd,inference --out FILE
+    one card, 8 min:  timeout -k 30 590 python3 bench/shares.py --groups torch,twins --out FILE
+    one card, 5 min:  timeout -k 30 590 python3 bench/shares.py --groups pairs --out FILE
+    two cards, 3 min: timeout -k 30 590 python3 bench/shares.py --groups ddp --out FILE
 """
 import argparse
 import os

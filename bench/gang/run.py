@@ -29,7 +29,7 @@ def main():
     bench = Bench(a.lgpu, sim=a.sim, device="0,1")
     program = os.path.join(bench.tmp, "collective")
     subprocess.run(["gcc", "-O2", "-Wall", "-o", program, os.path.join(HERE, "collective.c"), "-I" + os.path.join(bench.tmp, "include"),
-                    "-I" + os.path.join(HERE, "..", "..", "abi", "include")] + bench.libcuda(), check=True)
+                    "-I" + os.path.join(HERE, "..", "..", "tenant", "abi", "include")] + bench.libcuda(), check=True)
     kinds = {"collective": lambda order: [program, order, "%g" % a.seconds, "200" if a.sim else "200000"],
              "nccl": lambda order: [sys.executable, os.path.join(HERE, "nccl.py"), order, "%g" % a.seconds]}
     half = ["--compute", "50"]

@@ -3,6 +3,7 @@
 Programs stay while many windows are measured, natively and in lgpus in turn, so that clocks, noise and the luck of a
 process are on both sides. All times are ns of CLOCK_MONOTONIC.
 """
+import importlib.util
 import json
 import os
 import queue
@@ -57,6 +58,7 @@ class Program:
         except ValueError:
             raise self.failed("said: " + line.strip()) from None
         if "error" in answer:
+            self.dead = True  # what a device has refused once it may refuse for good: the next row gets a new process
             raise Failed(answer["error"])
         return answer
 
@@ -78,6 +80,13 @@ class Program:
         self.send(text)
         return self.answer(limit)
 
+    def clock(self):
+        """The answer to nvml.py's clock: MHz, or None where the clock cannot be read."""
+        try:
+            return self.answer(PATIENCE)["mhz"]
+        except Failed:
+            return None
+
     def set(self, *assignments):
         """lgpu set of its lgpu's files, once the lgpu is there."""
         self.wait()
@@ -98,21 +107,32 @@ class Program:
                 pass
 
 
-def ask_all(programs, text, limit=START):
-    """What each answers to a command that all have at the same time; the first failure is raised when all have answered."""
-    failure, answers = None, []
-    for p in programs:
-        p.wait()
-    for p in programs:
-        p.send(text)
-    for p in programs:
+def exchange(commands, limit):
+    """What each (program, command) answers, all at the same time. The first failure is raised when all have answered, so
+    that no answer is left for the next question."""
+    answers, failure, asked = [], None, []
+    for p, text in commands:
         try:
-            answers.append(p.answer(limit))
+            p.send(text)
+            asked.append(p)
+        except Failed as e:
+            failure = failure or e
+    limit += time.monotonic()
+    for p in asked:
+        try:
+            answers.append(p.answer(max(1, limit - time.monotonic())))
         except Failed as e:
             failure = failure or e
     if failure:
         raise failure
     return answers
+
+
+def ask_all(programs, text, limit=START):
+    """What each answers to a command that all have at the same time."""
+    for p in programs:
+        p.wait()
+    return exchange([(p, text) for p in programs], limit)
 
 
 class Team:
@@ -188,8 +208,8 @@ class Work:
 class Machine(Bench):
     """Builds and starts the programs. sim: the shape of a software GPU. fake: sleeping programs instead of PyTorch."""
 
-    def __init__(self, lgpu, sim=None, fake=False, torch=None):
-        self.fake, self.torch = fake, torch
+    def __init__(self, lgpu, sim=None, fake=False):
+        self.fake = fake
         super().__init__(lgpu, sim=sim)
         self.team, self.kernels = Team(self), {}
 
@@ -210,10 +230,7 @@ class Machine(Bench):
         subprocess.run(["gcc", "-O2", "-Wall", "-shared", "-fPIC", "-o", self.slices, os.path.join(HERE, "slices.c"), "-ldl"], check=True)
 
     def has_torch(self):
-        if self.torch is None:
-            self.torch = self.fake or not self.sim and subprocess.run(
-                [sys.executable, "-c", "import torch"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
-        return self.torch
+        return self.fake or not self.sim and importlib.util.find_spec("torch") is not None
 
     def program(self, kind, options=None, device=None, preload=False):
         script = {"torch": "fake_loads.py" if self.fake else "torch_loads.py", "ddp": "ddp.py", "nvml": "nvml.py"}.get(kind)
@@ -259,36 +276,20 @@ class Machine(Bench):
     def pause(self, us, pause):
         return "pause %d %d" % (self.kernel(us), 1000 * self.length(pause))
 
-    def clock(self):
-        """The program that reads NVML; None where there is none."""
-        if not self.sim:
-            return self.team.get("nvml", "nvml")
-        return None
-
     def window(self, asks, seconds, settle=0.4, clock=False):
         """What each (program, command, pieces for each mark) does in the same seconds, once all have run for settle; with
         clock also the mean SM clock, or None."""
-        for p, *_ in asks:
+        watch = self.team.get("nvml", "nvml") if clock else None
+        for p in [watch] * (watch is not None) + [ask[0] for ask in asks]:
             p.wait()
         start = time.monotonic_ns() + int(settle * SECOND)
         end = start + int(seconds * SECOND)
-        watch = self.clock() if clock else None
         if watch is not None:
-            watch.wait()
             watch.send("clock %d %d" % (start, end))
-        for p, command, *_ in asks:
-            p.send(("run %d %d %s" % (start, end, command)).strip())
-        answers, failure = [], None
-        limit = time.monotonic() + settle + seconds + PATIENCE
-        for p, *_ in asks:
-            try:
-                answers.append(p.answer(max(1, limit - time.monotonic())))
-            except Failed as e:
-                answers.append(None)
-                failure = failure or e
-        mhz = watch.answer(10)["mhz"] if watch is not None else None
-        if failure:
-            raise failure
+        try:
+            answers = exchange([(p, ("run %d %d %s" % (start, end, command)).strip()) for p, command, *_ in asks], settle + seconds + PATIENCE)
+        finally:
+            mhz = watch.clock() if watch is not None else None
         works = [Work(answer, seconds, *ask[2:]) for answer, ask in zip(answers, asks)]
         return (works, mhz) if clock else works
 

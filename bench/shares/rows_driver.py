@@ -33,7 +33,7 @@ def by_slice(m, r, a, team, title, kind, us):
         try:
             mine, theirs = m.window([(pulse, m.pulse(work, every)), (other, command())], a.short + 1, settle=0.5)
         finally:
-            if slice_us and not other.dead:
+            if slice_us and answer["before"] and not other.dead:
                 other.ask("slice %d" % answer["before"])
         t, got = tail(mine.latencies()), 100 * theirs.rate() / full
         told = "%s (%d)" % (slice_us or "untouched", answer["after"])
@@ -60,7 +60,7 @@ def two(m, r, a, team):
             shares = [100 * w.rate() / full for w in works]
             r.row("both saturate", "0.2 ms kernels", "%s (%d) and untouched" % (slice_us or "untouched", answer["after"]), "-", "-", "-",
                   " + ".join("%.2f" % s for s in shares), "%.3f" % (answer["took_ns"] / 1e6), shares=shares, slice=slice_us, answer=answer)
-        if answer["after"] != answer["before"]:
+        if answer["before"]:
             both[0].ask("slice %d" % answer["before"])
 
     r.guard("two that saturate", row)

@@ -1,8 +1,10 @@
 """rows_kernels: the rows of bench/shares.py that need no PyTorch, and the table of bench/node.py."""
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 from harness import HERE, Failed, Team, alternate, median, report_caps, spread, tail
 
@@ -110,7 +112,7 @@ def pausing(m, r, a):
 
         def natively(work, pause):
             mine, other = programs(None)
-            rate = m.window([(mine, m.pause(work, pause))], 2 * a.short)[0].rate()
+            rate = m.window([(mine, m.pause(work, pause))], 3 * a.short)[0].rate()
             return rate, m.window([(other, m.flood(2000))], a.short)[0].rate()
 
         def row(what, setting, natives, work, pause):
@@ -174,19 +176,24 @@ def pairs(m, r, a):
 def node(m, r, rows, command):
     limit = min(r.left(), 300)
     print(flush=True)
-    proc = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    said = os.path.join(m.tmp, rows + ".said")
+    with open(said, "wb") as errors:
+        proc = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=errors)
     try:
         proc.wait(limit)
     except subprocess.TimeoutExpired:
-        proc.terminate()
         raise Failed("not done within %.0f s" % limit) from None
     finally:
         if proc.poll() is None:
-            try:
-                proc.wait(10)
-            except subprocess.TimeoutExpired:
-                proc.kill()
-    with open(os.path.join(m.tmp, rows)) as f:
+            proc.send_signal(signal.SIGINT)  # it removes its files
+            time.sleep(8)  # its programs end by themselves when their seconds are over
+            proc.kill()
+            proc.wait()
+    read = os.path.join(m.tmp, rows)
+    if not os.path.exists(read):
+        with open(said, errors="replace") as f:
+            raise Failed("node.py ended with status %d: %s" % (proc.returncode, f.read()[-400:]))
+    with open(read) as f:
         results = json.load(f)["results"]
     for result in results:
         r.write(**result)

@@ -77,11 +77,11 @@ def inference(m, r, a):
                         r.guard("%s, %s" % (what, how), row, team, how, what, command, full[how == "native"])
 
 
-def together(m, r, a, what, count, natives, insides, alone):
+def together(m, r, a, what, count, natives, insides, alone, rounds=0):
     """A row: count programs at once natively and in lgpus, in turn. alone is the rate of one natively."""
     sums, longest = {"native": [], "lgpu": []}, {"native": [], "lgpu": []}
     rates = {}
-    for round_ in range(max(2, a.rounds - 1)):
+    for round_ in range(rounds or max(2, a.rounds - 1)):
         for how, programs in (("native", natives), ("lgpu", insides))[::1 if round_ % 2 == 0 else -1]:
             works = m.window([(p, "") for p in programs[:count]], a.seconds, settle=0.6)
             rates[how] = [w.rate() for w in works]
@@ -146,7 +146,13 @@ def twins(m, r, a):
         def row(what, load):
             natives, insides = programs(None, load), programs([], load)
             alone = m.window([(natives[0], "")], 2 * a.short)[0].rate()
-            return together(m, r, a, what, 2, natives, insides, alone)
+            bound = together(m, r, a, what, 2, natives, insides, alone)
+            insides[0].set("lgpu.weight=200")
+            try:
+                together(m, r, a, what + ", weights 2:1", 2, natives, insides, alone, rounds=1)
+            finally:
+                insides[0].set("lgpu.weight=100")
+            return bound
 
         def join(options, load):
             def start():
