@@ -529,6 +529,9 @@ func (r *Runner) carryAllOut(t int64) {
 }
 
 func (r *Runner) carryOut(t int64, s *seat, d schedule.Decision) {
+	if s.phase == idle && (d.Kind == schedule.Extend || d.Kind == schedule.Close) {
+		return // the grant has ended as soon as it began: nobody wanted it
+	}
 	switch d.Kind {
 	case schedule.Open:
 		r.stats.Grants++

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -248,6 +249,38 @@ func TestProcessesShareAGrant(t *testing.T) {
 	b.expect(t, protocol.Open)
 	r.gone(b)
 	a1.expect(t, protocol.Free) // nobody else is left
+}
+
+// A seat that has nothing to run gives its part of a gang's grant back at once. Terms of it that were decided before do
+// not bring it back: its client would run while the policy believes that it waits.
+func TestTermsOfAnEndedGrant(t *testing.T) {
+	other := gpu.UUID{2}
+	r := newRig(t, map[uint64]Params{1: {Max: map[gpu.UUID]uint32{card: 5000, other: 5000}}})
+	runs, rests := r.seat(1), &fake{lgpu: 1, uuid: other, news: make(chan heard, 100)}
+	r.attach(rests, protocol.Message{Kind: protocol.Gate})
+	r.mu.Lock()
+	at, s := now()+100e6, r.seatOf(rests)
+	r.clients[runs].waiting = true
+	r.policy.Want(at, 1, r.seatOf(runs).device, 0)
+	r.policy.Progress(at, 1, s.device, 10e6) // used before the grant, which becomes shorter
+	var kinds []schedule.Kind
+	for _, d := range r.policy.Decisions() {
+		if d.Device == s.device {
+			kinds = append(kinds, d.Kind)
+		}
+		r.carryOut(at, r.byID[1][slices.IndexFunc(r.byID[1], func(s *seat) bool { return s.device == d.Device })], d)
+	}
+	have := s.phase
+	r.decide(at)
+	r.mu.Unlock()
+	if want := []schedule.Kind{schedule.Open, schedule.Extend}; !slices.Equal(kinds, want) {
+		t.Fatalf("decisions %v, want %v", kinds, want)
+	}
+	if have != idle {
+		t.Errorf("phase %d of a seat whose client waits for nothing, want %d", have, idle)
+	}
+	runs.expect(t, protocol.Open)
+	rests.quiet(t)
 }
 
 // A client that had work in flight when the daemon came is not charged for it, and asks like any other after it.
