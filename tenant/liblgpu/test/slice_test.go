@@ -342,10 +342,13 @@ func TestSliceEndsWithTheDaemon(t *testing.T) {
 	}
 }
 
-// Contexts by the hundred, and more than are remembered: then the daemon knows that some are not set.
+// Contexts by the hundred, and more than are remembered: then the daemon knows that some are not set. Those that are no
+// more do not count, though nobody has asked for their slices.
 func TestSliceOfManyContexts(t *testing.T) {
 	const some, room = 300, 1024
 	_, c, p := tenantOf(t, preloaded, 1, "LGPU_LOG=0")
+	c.do("churn %d", some)
+	c.do("churned")
 	p.sliced(0, 50, 50, 0)
 	for n := 1; n < some; n++ {
 		c.do("make 0")
