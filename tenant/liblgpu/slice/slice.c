@@ -81,8 +81,8 @@ static bool put(struct lgpu_slice_group *g, uint64_t asked, bool again, struct r
 		a = g->driver->set(g, asked != 0 ? asked : g->own);
 		if (a == LGPU_SLICE_GONE)
 			return false;
-		g->set = asked != 0;
 		g->refused = a == LGPU_SLICE_REFUSED;
+		g->set = asked != 0 || g->refused; // own is not yet back
 		now = 0;
 		a = g->driver->get(g, &now);
 		if (a == LGPU_SLICE_GONE)
@@ -90,6 +90,7 @@ static bool put(struct lgpu_slice_group *g, uint64_t asked, bool again, struct r
 		known = a == LGPU_SLICE_DONE;
 	}
 	g->seen = known ? now : 0;
+	g->refused = g->refused && g->seen != asked;
 	add(g, r);
 	return true;
 }
