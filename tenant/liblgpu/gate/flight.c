@@ -4,7 +4,6 @@
 
 #include "base/futex.h"
 
-#define RING LGPU_FLIGHT_RING
 #define ESTIMATES LGPU_FLIGHT_ESTIMATES
 #define WAYS 4 // estimates that may be at each other's place
 // Launches whose duration is not known yet, in flight at once.
@@ -17,6 +16,8 @@
 // many launches have an event each.
 #define LATE INT64_C(200000)
 #define WARY 64
+// With so little room, those that are done are taken out from between those that are not.
+#define SCARCE (LGPU_FLIGHT_RUNS / 4)
 // In lgpu_run.inside.
 #define SEALED (UINT32_C(1) << 31)
 
@@ -30,8 +31,8 @@ int64_t lgpu_flight_drains(const struct lgpu_flight *f, int64_t now)
 		return 0;
 	if (f->unknown != 0 || lgpu_flight_oldest(f, now) < 0)
 		return INT64_MAX;
-	for (uint32_t i = f->tail; i != f->head; i++)
-		if (inside(&f->ring[i % RING]) != 0)
+	for (const struct lgpu_run *run = f->oldest; run != NULL; run = run->next)
+		if (inside(run) != 0)
 			return INT64_MAX;
 	return lgpu_flight_remaining(f, now);
 }
@@ -94,7 +95,7 @@ static CUevent event_make(CUcontext context)
 
 static void event_back(struct lgpu_gate_context *c, CUevent event)
 {
-	if (event != NULL && c->free < RING)
+	if (event != NULL && c->free < LGPU_FLIGHT_RUNS)
 		c->events[c->free++] = event;
 }
 
@@ -133,7 +134,7 @@ static void seal(struct lgpu_flight *f, struct lgpu_run *run)
 	__atomic_fetch_or(&run->inside, SEALED, __ATOMIC_RELEASE);
 }
 
-// end takes a run out of the sums. Its place in the ring is free once it is the oldest, and nobody inside.
+// end takes a run out of the sums. It stays among those in flight until it is the oldest, and nobody inside.
 static void end(struct lgpu_flight *f, struct lgpu_run *run)
 {
 	f->expected -= run->expected;
@@ -151,25 +152,43 @@ static struct lgpu_run *open_run(const struct lgpu_flight *f, const struct lgpu_
 
 static struct lgpu_run *begin(struct lgpu_flight *f, struct lgpu_gate_context *c, CUstream stream, int64_t now)
 {
-	if (lgpu_flight_count(f) == 0)
-		f->completed = now;
-	struct lgpu_run *run = &f->ring[f->head % RING];
+	struct lgpu_run *run = f->spare;
+	if (run != NULL)
+		f->spare = run->next;
+	else
+		run = &f->runs[f->used++];
+	run->next = NULL;
 	run->context = c;
 	run->stream = stream;
 	run->event = NULL;
+	run->issued = now;
 	run->expected = run->began = 0;
 	run->inside = run->count = 0;
 	run->unknown = run->reached = false;
 	run->state = LGPU_RUN_OPEN;
-	__atomic_store_n(&f->head, f->head + 1, __ATOMIC_RELEASE);
+	if (f->count++ == 0)
+		f->completed = now;
+	__atomic_store_n(f->newest != NULL ? &f->newest->next : &f->oldest, run, __ATOMIC_RELEASE);
+	f->newest = run;
 	return run;
+}
+
+// detach takes a run out of those in flight; before is the one before it, or NULL.
+static void detach(struct lgpu_flight *f, struct lgpu_run *run, struct lgpu_run *before)
+{
+	__atomic_store_n(before != NULL ? &before->next : &f->oldest, run->next, __ATOMIC_RELEASE);
+	if (f->newest == run)
+		f->newest = before;
+	f->count--;
+	run->next = f->spare;
+	f->spare = run;
 }
 
 struct lgpu_entry lgpu_flight_enter(struct lgpu_flight *f, struct lgpu_gate_context *c, CUstream stream, uint32_t estimate,
 				    bool at_once, int64_t now)
 {
 	int64_t nanos = f->estimates[estimate].nanos;
-	struct lgpu_entry e = {.run = open_run(f, c, stream), .first = lgpu_flight_count(f) == 0};
+	struct lgpu_entry e = {.run = open_run(f, c, stream), .first = !lgpu_flight_busy(f)};
 	bool fresh = e.run == NULL;
 	if (!fresh && nanos == 0) { // what is not known yet is measured alone
 		e.before = e.run;
@@ -289,7 +308,7 @@ static bool drained(struct lgpu_flight *f, uint32_t *lock, struct lgpu_run *run,
 	if (done) {
 		shut(f, run);
 		set_state(run, LGPU_RUN_SEALED); // without an event: it is not needed any more
-	} else if (f->tail != f->head && run == &f->ring[f->tail % RING] && lgpu_flight_oldest(f, lgpu_now()) < -LATE) {
+	} else if (run == f->oldest && lgpu_flight_oldest(f, lgpu_now()) < -LATE) {
 		f->wary = WARY;
 	}
 	lgpu_unlock(lock);
@@ -320,9 +339,8 @@ static bool done(struct lgpu_flight *f, uint32_t *lock, struct lgpu_run *run, bo
 void lgpu_flight_ask(struct lgpu_flight *f, uint32_t *lock, bool all, bool streams)
 {
 	CUcontext current = NULL;
-	uint32_t head = __atomic_load_n(&f->head, __ATOMIC_ACQUIRE);
-	for (uint32_t i = f->tail; i != head; i++) {
-		struct lgpu_run *run = &f->ring[i % RING];
+	struct lgpu_run *run = __atomic_load_n(&f->oldest, __ATOMIC_ACQUIRE);
+	for (; run != NULL; run = __atomic_load_n(&run->next, __ATOMIC_ACQUIRE)) {
 		if (!run->reached)
 			run->reached = done(f, lock, run, streams, &current);
 		if (!run->reached && !all)
@@ -332,76 +350,102 @@ void lgpu_flight_ask(struct lgpu_flight *f, uint32_t *lock, bool all, bool strea
 		LGPU_REAL(cuCtxPopCurrent_v2)(&current);
 }
 
-// What was taken from the ring's end: how many runs and launches, of how many the duration was known, and how long all
-// were expected to take.
+// What is taken out together: how many launches, of how many the duration was known, and how long all were expected to
+// take.
 struct taken {
-	uint32_t runs, launches, known;
+	uint32_t launches, known;
 	int64_t expected;
 };
 
-static struct taken take(struct lgpu_flight *f)
+// settled says whether a run is done, and nobody is inside. The first time it is taken out of the sums.
+static bool settled(struct lgpu_flight *f, struct lgpu_run *run)
 {
-	struct taken t = {0};
-	for (uint32_t i = f->tail; i != f->head; i++) {
-		struct lgpu_run *run = &f->ring[i % RING];
-		if (!run->reached || state_of(run) == LGPU_RUN_ENDED)
-			continue;
+	if (run->reached && state_of(run) != LGPU_RUN_ENDED) {
 		if (state_of(run) == LGPU_RUN_LOST)
 			run->context->free = 0; // its other events are gone, too
 		else
 			event_back(run->context, run->event);
 		end(f, run);
 	}
-	for (; f->tail != f->head; f->tail++, t.runs++) {
-		const struct lgpu_run *run = &f->ring[f->tail % RING];
-		if (state_of(run) != LGPU_RUN_ENDED || inside(run) != 0)
-			break;
-		t.expected += run->expected;
-		t.launches += run->count;
-		t.known += run->unknown ? 0 : run->count;
+	return state_of(run) == LGPU_RUN_ENDED && inside(run) == 0;
+}
+
+// settle_all settles what is done, and returns the last of the oldest runs that are, or NULL.
+static struct lgpu_run *settle_all(struct lgpu_flight *f, struct taken *t)
+{
+	struct lgpu_run *last = NULL;
+	bool leads = true;
+	for (struct lgpu_run *run = f->oldest; run != NULL; run = run->next) {
+		leads = settled(f, run) && leads;
+		if (!leads)
+			continue;
+		last = run;
+		t->expected += run->expected;
+		t->launches += run->count;
+		t->known += run->unknown ? 0 : run->count;
 	}
-	return t;
+	return last;
+}
+
+// make_room takes out what is done behind what is not. Of that it is not known when it was done: nothing is learned but
+// how long it has taken at most, where that is all there is to know.
+static void make_room(struct lgpu_flight *f, int64_t now)
+{
+	for (struct lgpu_run *before = f->oldest, *run; before != NULL && (run = before->next) != NULL;) {
+		if (!settled(f, run)) {
+			before = run;
+			continue;
+		}
+		if (run->unknown && run->count != 0 && run->launch[0].estimate != ESTIMATES)
+			learn(f, run->launch[0].estimate, now - run->issued, true);
+		detach(f, run, before);
+	}
 }
 
 uint32_t lgpu_flight_settle(struct lgpu_flight *f, int64_t now, bool punctual, int64_t *until)
 {
 	*until = now;
-	if (lgpu_flight_count(f) == 0)
+	if (!lgpu_flight_busy(f))
 		return 0;
-	uint32_t first = f->tail;
+	struct taken t = {0};
+	uint32_t count = f->count;
 	int64_t since = lgpu_flight_since(f), looked = f->looked, ended = now;
-	struct taken t = take(f);
+	struct lgpu_run *last = settle_all(f, &t);
 	f->looked = now;
-	if (t.runs == 0)
-		return 0;
+	if (f->count > LGPU_FLIGHT_RUNS - SCARCE && last == NULL)
+		make_room(f, now);
+	if (last == NULL)
+		return count - f->count;
 	bool known = t.known == t.launches && t.expected > 0;
 	// Otherwise it has ended at some time since the last look.
-	if (!punctual && !lgpu_flight_busy(f) && t.known == t.launches)
+	if (!punctual && last == f->newest && t.known == t.launches)
 		ended = lgpu_clamp(since + t.expected, looked > since ? looked : since, now > since ? now : since);
 	int64_t took = ended - since;
 	double rate = known ? (double)took / (double)t.expected : 0;
-	for (uint32_t i = first; i != f->tail; i++) {
-		const struct lgpu_run *run = &f->ring[i % RING];
+	for (bool more = true; more;) {
+		struct lgpu_run *run = f->oldest;
+		more = run != last;
 		for (uint32_t k = 0; k < run->count; k++) {
 			const struct lgpu_launch *l = &run->launch[k];
 			if (l->estimate != ESTIMATES)
 				learn(f, l->estimate, known ? (int64_t)(rate * l->expected) : took / t.launches, t.launches == 1);
 		}
+		detach(f, run, NULL);
 	}
 	f->completed = ended;
 	*until = ended;
-	return t.runs;
+	return count - f->count;
 }
 
 void lgpu_flight_forget(struct lgpu_flight *f, struct lgpu_gate_context *c)
 {
-	for (uint32_t i = f->tail; i != f->head; i++) {
-		struct lgpu_run *run = &f->ring[i % RING];
+	for (struct lgpu_run *run = f->oldest; run != NULL; run = run->next) {
 		if (run->context != c || state_of(run) == LGPU_RUN_ENDED)
 			continue;
 		shut(f, run);
 		drop(f, run);
 	}
-	take(f);
+	while (lgpu_flight_busy(f) && settled(f, f->oldest))
+		detach(f, f->oldest, NULL);
 	c->free = 0;
 }

@@ -18,8 +18,8 @@
 
 #include "process/process.h"
 
-// Runs in flight at once. A power of two.
-#define LGPU_FLIGHT_RING 256
+// Runs in flight at once.
+#define LGPU_FLIGHT_RUNS 256
 // Launches of a run.
 #define LGPU_FLIGHT_RUN 96
 // Streams that have an open run at once; launches into others have an event each.
@@ -37,7 +37,7 @@ struct lgpu_gate_context {
 	struct lgpu_gate *gate;
 	uint32_t flushing; // lock: the context is waited for, or about to be destroyed
 	uint32_t free;     // events to be used again
-	CUevent events[LGPU_FLIGHT_RING];
+	CUevent events[LGPU_FLIGHT_RUNS];
 };
 
 enum lgpu_run_state {
@@ -54,11 +54,13 @@ struct lgpu_launch {
 };
 
 struct lgpu_run {
+	struct lgpu_run *next; // younger, or not in use; atomic
 	struct lgpu_gate_context *context;
 	CUstream stream;
 	CUevent event;    // NULL until it is sealed, or made by who records it
 	int64_t expected; // its part of lgpu_flight.expected
-	int64_t began;    // when it was issued, if nothing was in flight then; atomic
+	int64_t issued;   // when its first launch entered
+	int64_t began;    // when that was launched, if nothing else was in flight then; atomic
 	uint32_t state;   // changes under the gate's lock, from SEALED by who records; atomic
 	uint32_t inside;  // launches that have entered and not left, and whether it is sealed; atomic
 	uint32_t count;
@@ -73,26 +75,28 @@ struct lgpu_estimate {
 };
 
 struct lgpu_flight {
-	uint32_t unknown;    // of the runs, those with an unknown duration
-	uint32_t head, tail; // ring of the runs in flight: tail..head
+	struct lgpu_run *oldest, *newest; // of those in flight, in the order in which they began; oldest: atomic
+	struct lgpu_run *spare;           // those not in use, but for those that never were
+	uint32_t count, used;             // in flight; ever in use
+	uint32_t unknown;                 // of those in flight, with an unknown duration
 	uint32_t opens;
 	uint32_t wary;     // so many launches more have an event each
-	int64_t expected;  // sum over the ring
+	int64_t expected;  // sum over those in flight
 	int64_t looked;    // when the driver was asked last
 	int64_t completed; // when the last completion was seen, or the oldest run issued
 	struct lgpu_run *open[LGPU_FLIGHT_OPEN];
-	struct lgpu_run ring[LGPU_FLIGHT_RING];
+	struct lgpu_run runs[LGPU_FLIGHT_RUNS];
 	struct lgpu_estimate estimates[LGPU_FLIGHT_ESTIMATES];
 };
 
-static inline uint32_t lgpu_flight_count(const struct lgpu_flight *f) { return __atomic_load_n(&f->head, __ATOMIC_RELAXED) - f->tail; }
-static inline bool lgpu_flight_busy(const struct lgpu_flight *f) { return lgpu_flight_count(f) != 0; }
-static inline bool lgpu_flight_room(const struct lgpu_flight *f) { return lgpu_flight_count(f) < LGPU_FLIGHT_RING; }
+// lgpu_flight_busy may be asked without the lock, too.
+static inline bool lgpu_flight_busy(const struct lgpu_flight *f) { return __atomic_load_n(&f->oldest, __ATOMIC_RELAXED) != NULL; }
+static inline bool lgpu_flight_room(const struct lgpu_flight *f) { return f->count < LGPU_FLIGHT_RUNS; }
 
 // lgpu_flight_since is when the oldest run began to keep the device busy. There is one.
 static inline int64_t lgpu_flight_since(const struct lgpu_flight *f)
 {
-	int64_t began = __atomic_load_n(&f->ring[f->tail % LGPU_FLIGHT_RING].began, __ATOMIC_RELAXED);
+	int64_t began = __atomic_load_n(&f->oldest->began, __ATOMIC_RELAXED);
 	return began > f->completed ? began : f->completed;
 }
 
@@ -100,17 +104,17 @@ static inline int64_t lgpu_flight_since(const struct lgpu_flight *f)
 // when it is late. There is one.
 static inline int64_t lgpu_flight_oldest(const struct lgpu_flight *f, int64_t now)
 {
-	return f->ring[f->tail % LGPU_FLIGHT_RING].expected - (now - lgpu_flight_since(f));
+	return f->oldest->expected - (now - lgpu_flight_since(f));
 }
 
 // lgpu_flight_remaining is how long the work in flight is expected to keep the
 // device busy.
 static inline int64_t lgpu_flight_remaining(const struct lgpu_flight *f, int64_t now)
 {
-	if (lgpu_flight_count(f) == 0)
+	if (!lgpu_flight_busy(f))
 		return 0;
-	int64_t head = f->ring[f->tail % LGPU_FLIGHT_RING].expected, ran = now - lgpu_flight_since(f);
-	return f->expected - (ran < head ? ran : head);
+	int64_t oldest = f->oldest->expected, ran = now - lgpu_flight_since(f);
+	return f->expected - (ran < oldest ? ran : oldest);
 }
 
 // lgpu_flight_drains is how long the work in flight will be on the device, or

@@ -212,7 +212,7 @@ static struct round look(struct lgpu_gate *g)
 	lgpu_unlock(&g->lock);
 	struct round r = {.now = lgpu_gate_observe(g, false)};
 	lgpu_lock(&g->lock);
-	if (lgpu_flight_count(&g->flight) != 0)
+	if (lgpu_gate_busy(g))
 		g->cost += (lgpu_now() - r.now - g->cost) / 8;
 	if (g->flush) {
 		lgpu_unlock(&g->lock);
@@ -454,7 +454,7 @@ void lgpu_gate_look(void)
 		return;
 	for (uint32_t i = 0; i < LGPU_MAX_DEVICES; i++) {
 		struct lgpu_gate *g = lgpu_gates->device[i];
-		if (g != NULL && __atomic_load_n(&g->flight.head, __ATOMIC_RELAXED) != __atomic_load_n(&g->flight.tail, __ATOMIC_RELAXED))
+		if (g != NULL && lgpu_gate_busy(g))
 			lgpu_gate_observe(g, true);
 	}
 }
