@@ -2,6 +2,7 @@
 
 #include "gate/flight.h"
 
+#include "base/base.h"
 #include "base/futex.h"
 
 #define ESTIMATES LGPU_FLIGHT_ESTIMATES
@@ -317,15 +318,13 @@ static bool drained(struct lgpu_flight *f, uint32_t *lock, struct lgpu_run *run,
 
 static bool done(struct lgpu_flight *f, uint32_t *lock, struct lgpu_run *run, bool streams, CUcontext *current)
 {
-	switch (state_of(run)) {
-	case LGPU_RUN_RECORDED:
+	uint32_t state = state_of(run);
+	if (state == LGPU_RUN_RECORDED) {
 		enter_context(run->context->context, current);
 		return reached(run);
-	case LGPU_RUN_OPEN:
-		break;
-	default:
-		return state_of(run) != LGPU_RUN_SEALED;
 	}
+	if (state != LGPU_RUN_OPEN)
+		return state != LGPU_RUN_SEALED;
 	lgpu_lock(lock);
 	uint32_t count = run->count;
 	bool idle = quiet(run, count);
@@ -333,6 +332,7 @@ static bool done(struct lgpu_flight *f, uint32_t *lock, struct lgpu_run *run, bo
 	if (!streams || !idle)
 		return false;
 	enter_context(run->context->context, current);
+	LGPU_FAULT_POINT("query");
 	return drained(f, lock, run, count);
 }
 

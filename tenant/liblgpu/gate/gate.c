@@ -169,14 +169,16 @@ void lgpu_gate_record(struct lgpu_gate *g, bool all, CUstream stream)
 
 // ---- the watcher
 
-// poll_interval is short when a completion is near, or the end of the grant
-// where nobody waits to know of completions.
+// poll_interval is short when a completion is near, or the end of the grant or
+// of the credit where nobody waits to know of completions.
 static int64_t poll_interval(const struct lgpu_gate *g, int64_t now)
 {
 	if (!lgpu_gate_busy(g))
 		return g->open ? POLL_SHORTEST * 2 : POLL_LONGEST;
-	if (g->linked && g->open && !g->grant.wanted && g->waiters == 0)
-		return lgpu_linked_spent(g, now, POLL_LONGEST) ? POLL_SHORTEST : POLL_LONGEST;
+	if (g->open && g->waiters == 0 && !(g->linked && g->grant.wanted)) {
+		bool spent = g->linked ? lgpu_linked_spent(g, now, POLL_LONGEST) : lgpu_unlinked_spent(g, now, POLL_LONGEST);
+		return spent ? POLL_SHORTEST : POLL_LONGEST;
+	}
 	int64_t remaining = lgpu_flight_remaining(&g->flight, now), next = lgpu_flight_oldest(&g->flight, now);
 	if (g->grant.granted && !g->open && remaining - LGPU_GATE_LEAD < next)
 		next = remaining - LGPU_GATE_LEAD;

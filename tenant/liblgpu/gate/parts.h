@@ -146,6 +146,8 @@ int64_t lgpu_unlinked_open(struct lgpu_gate *g, int64_t now);
 // opens it again. True: there is something to watch. again is when there will be
 // credit, 0 where that is not waited for.
 bool lgpu_unlinked_watch(struct lgpu_gate *g, int64_t now, int64_t *again);
+// lgpu_unlinked_spent says whether what is in flight uses the credit up to within nanos.
+bool lgpu_unlinked_spent(const struct lgpu_gate *g, int64_t now, int64_t nanos);
 // lgpu_unlinked_queued says whether this process waits for the turn.
 bool lgpu_unlinked_queued(const struct lgpu_gate *g);
 

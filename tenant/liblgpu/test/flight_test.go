@@ -22,12 +22,13 @@ var cardLibrary = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	return path, gcc("-std=c11", "-D_GNU_SOURCE=", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread",
-		"-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1", "-DLGPU_CUDA_PLAIN", "-I../abi/include", "-I.", "testdata/card.c", "-o", path)
+		"-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1", "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN",
+		"-I../abi/include", "-I.", "testdata/card.c", "-o", path)
 })
 
 // card starts a client of a daemon on that driver's device, with four streams of numbers 2 to 5, an open gate, and a
 // kernel of 1 µs that is known to be short.
-func card(t *testing.T) (*daemon, *client, *peer) {
+func card(t *testing.T, env ...string) (*daemon, *client, *peer) {
 	t.Helper()
 	driver, err := cardLibrary()
 	if err != nil {
@@ -35,10 +36,10 @@ func card(t *testing.T) (*daemon, *client, *peer) {
 	}
 	dev := &device{t: t, uuid: uuid(0)}
 	dev.env = []string{"PATH=" + os.Getenv("PATH"), "LD_LIBRARY_PATH=" + filepath.Dir(driver), "LGPU_REAL_LIBCUDA=" + driver,
-		"LGPU_REAL_LIBNVML=" + built.nvml}
+		"LGPU_REAL_LIBNVML=" + driver}
 	d := newDaemon(t, whole(dev))
-	c := startClient(t, append(append([]string{}, dev.env...), "LD_PRELOAD="+built.library, "LGPU_SOCKET="+d.path),
-		program(t, "card_orders", driver))
+	env = append(append(append([]string{}, dev.env...), "LD_PRELOAD="+built.library, "LGPU_SOCKET="+d.path), env...)
+	c := startClient(t, env, program(t, "card_orders", driver))
 	c.order("init")
 	p, _, _ := d.accept()
 	p.welcome(3, true)
@@ -198,4 +199,38 @@ func TestStreamsInterleaved(t *testing.T) {
 		t.Errorf("%d launches were counted", have)
 	}
 	p.runs(c, 0)
+}
+
+// A stream that is being asked for is neither destroyed nor is a capture begun meanwhile: the driver ends the program
+// if it is.
+func TestStreamChangesDuringQuery(t *testing.T) {
+	preload, err := paused()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, order := range []string{"destroy 2", "capture 3"} {
+		t.Run(order, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "paused")
+			_, c, p := card(t, "LD_PRELOAD="+preload, "LGPU_PAUSE=query", "LGPU_PAUSED="+file)
+			c.until("a query", func() bool {
+				c.do("launch 2 1 1000")
+				_, err := os.Stat(file)
+				return err == nil
+			})
+			c.order("%s", order)
+			select {
+			case line := <-c.lines:
+				t.Fatalf("during a query the client said %q", line)
+			case <-time.After(50 * time.Millisecond):
+			}
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+			c.wait(order + ": 0")
+			c.do("launch 4 10 1000")
+			c.do("sync")
+			p.say(protocol.Message{Kind: protocol.Close, Serial: 1})
+			p.expect(protocol.Closed)
+		})
+	}
 }

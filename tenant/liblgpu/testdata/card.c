@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A driver whose device only takes time, for the path of a launch: a kernel with N blocks runs for N ns, one kernel after
-// the other, at most 1024 of them queued. What calls cost the host, and an event the device, is in the environment, in
-// ns: CARD_LAUNCH, CARD_RECORD, CARD_QUERY, CARD_EVENT. Streams can be held (card.h): their work does not end.
+// the other, at most 1024 of them queued. What calls cost the host, and kernels and events the device besides, is in the
+// environment, in ns: CARD_LAUNCH, CARD_RECORD, CARD_QUERY; CARD_KERNEL, CARD_EVENT. Streams can be held (card.h): their
+// work does not end.
 //
 // It ends the program with a message where a stream is used that is destroyed, where an event is recorded into a stream
 // that is being captured, and where a stream is queried while any is.
 #include "testdata/card.h"
 
-#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "lgpu_nvml.h"
 
 #define STREAMS 64
 #define QUEUE 1024
@@ -30,9 +33,19 @@ static struct event {
 static int made_events, captures, launches;
 static int64_t queue[QUEUE], device_end;
 static uint64_t recorded;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int locked;
 static _Thread_local CUcontext stack[8];
 static _Thread_local int depth;
+
+// Held so shortly that who waits does not sleep: that would cost more than any call.
+static void lock(void)
+{
+	for (int tries = 1; __atomic_exchange_n(&locked, 1, __ATOMIC_ACQUIRE) != 0; tries++)
+		if (tries % 1000 == 0)
+			sched_yield();
+}
+
+static void unlock(void) { __atomic_store_n(&locked, 0, __ATOMIC_RELEASE); }
 
 static int64_t now(void)
 {
@@ -43,14 +56,22 @@ static int64_t now(void)
 
 static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// cost spends what the environment says that a call costs the host.
-static void cost(const char *name, int64_t *ns)
+// price is what the environment says; *ns is 0 until it has been read.
+static int64_t price(const char *name, int64_t *ns)
 {
-	if (*ns == 0) {
+	int64_t known = __atomic_load_n(ns, __ATOMIC_RELAXED);
+	if (known == 0) {
 		const char *text = getenv(name);
-		*ns = text != NULL ? atoll(text) : -1;
+		known = text != NULL ? atoll(text) : -1;
+		__atomic_store_n(ns, known, __ATOMIC_RELAXED);
 	}
-	for (int64_t end = *ns > 0 ? now() + *ns : 0; end != 0 && now() < end;)
+	return known > 0 ? known : 0;
+}
+
+// spend has a call cost the host so much.
+static void spend(int64_t ns)
+{
+	for (int64_t end = ns > 0 ? now() + ns : 0; end != 0 && now() < end;)
 		;
 }
 
@@ -79,21 +100,21 @@ static void forbid(bool wrong, const char *what)
 
 uint64_t card_recorded(void)
 {
-	pthread_mutex_lock(&lock);
+	lock();
 	uint64_t n = recorded;
-	pthread_mutex_unlock(&lock);
+	unlock();
 	return n;
 }
 
 void card_hold(CUstream stream, bool held)
 {
-	pthread_mutex_lock(&lock);
+	lock();
 	struct stream *s = &streams[(uintptr_t)stream >= 0x100 ? (uintptr_t)stream - 0x100 : 0]; // also one that is destroyed
 	s->held = held;
 	for (int i = 0; i < made_events && !held; i++)
 		if (events[i].stream == s)
 			events[i].held = false;
-	pthread_mutex_unlock(&lock);
+	unlock();
 }
 
 CUresult cuInit(unsigned flags) { return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
@@ -141,24 +162,24 @@ CUresult cuFuncGetAttribute(int *value, CUfunction_attribute a, CUfunction f) { 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags)
 {
 	(void)flags;
-	pthread_mutex_lock(&lock);
+	lock();
 	for (int i = 2; i < STREAMS; i++) {
 		if (streams[i].made && !streams[i].destroyed)
 			continue;
 		streams[i] = (struct stream){.made = true};
 		*stream = (CUstream)(uintptr_t)(0x100 + i);
-		pthread_mutex_unlock(&lock);
+		unlock();
 		return CUDA_SUCCESS;
 	}
-	pthread_mutex_unlock(&lock);
+	unlock();
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
-	pthread_mutex_lock(&lock);
+	lock();
 	stream_of(stream, "cuStreamDestroy")->destroyed = true;
-	pthread_mutex_unlock(&lock);
+	unlock();
 	return CUDA_SUCCESS;
 }
 
@@ -172,56 +193,69 @@ static int64_t enqueue(struct stream *s, int64_t nanos)
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
 			CUstream stream, void **params, void **extra)
 {
-	static int64_t ns;
+	static int64_t host, device;
 	(void)f, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)params, (void)extra;
-	cost("CARD_LAUNCH", &ns);
+	spend(price("CARD_LAUNCH", &host));
 	for (;; sched_yield()) {
-		pthread_mutex_lock(&lock);
+		lock();
 		if (queue[launches % QUEUE] <= now())
 			break;
-		pthread_mutex_unlock(&lock);
+		unlock();
 	}
 	struct stream *s = stream_of(stream, "cuLaunchKernel");
 	if (!s->capturing)
-		queue[launches++ % QUEUE] = enqueue(s, gx);
-	pthread_mutex_unlock(&lock);
+		queue[launches++ % QUEUE] = enqueue(s, gx + price("CARD_KERNEL", &device));
+	unlock();
 	return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **params, void **extra)
+{
+	return cuLaunchKernel(f, c->gridDimX, 1, 1, 1, 1, 1, 0, c->hStream, params, extra);
+}
+
+// A graph is a kernel.
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph g, unsigned long long flags)
+{
+	return *exec = (CUgraphExec)0x4000, (void)g, (void)flags, CUDA_SUCCESS;
+}
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
+{
+	return (void)exec, cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
 }
 
 CUresult cuEventCreate(CUevent *event, unsigned flags)
 {
 	(void)flags;
-	pthread_mutex_lock(&lock);
+	lock();
 	CUresult r = made_events < EVENTS ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	if (r == CUDA_SUCCESS)
 		*event = (CUevent)&events[made_events++];
-	pthread_mutex_unlock(&lock);
+	unlock();
 	return r;
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
-	static int64_t ns, device;
-	if (device == 0)
-		device = getenv("CARD_EVENT") != NULL ? atoll(getenv("CARD_EVENT")) : 1;
-	cost("CARD_RECORD", &ns);
-	pthread_mutex_lock(&lock);
+	static int64_t host, device;
+	spend(price("CARD_RECORD", &host));
+	lock();
 	struct stream *s = stream_of(stream, "cuEventRecord");
 	forbid(s->capturing, "an event is recorded into a capture");
-	*(struct event *)event = (struct event){enqueue(s, device), s, s->held};
+	*(struct event *)event = (struct event){enqueue(s, price("CARD_EVENT", &device)), s, s->held};
 	recorded++;
-	pthread_mutex_unlock(&lock);
+	unlock();
 	return CUDA_SUCCESS;
 }
 
 CUresult cuEventQuery(CUevent event)
 {
 	static int64_t ns;
-	cost("CARD_QUERY", &ns);
-	pthread_mutex_lock(&lock);
+	spend(price("CARD_QUERY", &ns));
+	lock();
 	const struct event *e = (const struct event *)event;
 	bool done = !e->held && e->end <= now();
-	pthread_mutex_unlock(&lock);
+	unlock();
 	return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
@@ -230,22 +264,22 @@ static bool done(const struct stream *s) { return !s->held && s->end <= now(); }
 CUresult cuStreamQuery(CUstream stream)
 {
 	static int64_t ns;
-	cost("CARD_QUERY", &ns);
-	pthread_mutex_lock(&lock);
+	spend(price("CARD_QUERY", &ns));
+	lock();
 	forbid(captures != 0, "a stream is queried during a capture");
 	bool all = done(stream_of(stream, "cuStreamQuery"));
-	pthread_mutex_unlock(&lock);
+	unlock();
 	return all ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 static CUresult await(CUstream stream, bool all)
 {
 	for (bool waits = true; waits;) {
-		pthread_mutex_lock(&lock);
+		lock();
 		waits = !all && !done(stream_of(stream, "cuStreamSynchronize"));
 		for (int i = 0; i < STREAMS && all; i++)
 			waits = waits || !done(&streams[i]);
-		pthread_mutex_unlock(&lock);
+		unlock();
 		if (waits)
 			nanosleep(&(struct timespec){0, 1000}, NULL);
 	}
@@ -257,10 +291,10 @@ CUresult cuCtxSynchronize(void) { return await(NULL, true); }
 
 static CUresult capture(CUstream stream, bool capturing)
 {
-	pthread_mutex_lock(&lock);
+	lock();
 	stream_of(stream, "a capture")->capturing = capturing;
 	captures += capturing ? 1 : -1;
-	pthread_mutex_unlock(&lock);
+	unlock();
 	return CUDA_SUCCESS;
 }
 
@@ -268,9 +302,27 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) { re
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) { return *graph = NULL, capture(stream, false); }
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
 {
-	pthread_mutex_lock(&lock);
+	lock();
 	bool capturing = stream_of(stream, "cuStreamIsCapturing")->capturing;
-	pthread_mutex_unlock(&lock);
+	unlock();
 	*status = capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
 	return CUDA_SUCCESS;
+}
+
+// ---- NVML, as far as it takes to find the device
+
+nvmlReturn_t nvmlInit_v2(void) { return NVML_SUCCESS; }
+nvmlReturn_t nvmlInitWithFlags(unsigned flags) { return (void)flags, NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) { return *count = 1, NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *d) { return *d = (nvmlDevice_t)0x5000, (void)index, NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t d, char *uuid, unsigned length)
+{
+	(void)d;
+	snprintf(uuid, length, "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f");
+	return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t d, nvmlMemory_t *memory)
+{
+	*memory = (nvmlMemory_t){1 << 30, 1 << 30, 0};
+	return (void)d, NVML_SUCCESS;
 }
