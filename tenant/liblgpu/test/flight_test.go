@@ -201,6 +201,21 @@ func TestStreamsInterleaved(t *testing.T) {
 	p.runs(c, 0)
 }
 
+// Threads that launch into one stream share its events; each launch is counted once, and what they have in flight ends.
+func TestThreadsInOneStream(t *testing.T) {
+	d, c, p := card(t)
+	before := d.region.State().Devices[0].Launches
+	for range 5 {
+		c.do("threads 2 500 1000")
+		c.do("threads 0 500 1000")
+	}
+	if have := d.region.State().Devices[0].Launches - before; have != 20000 {
+		t.Errorf("%d launches were counted", have)
+	}
+	c.held(2)
+	p.runs(c, 2)
+}
+
 // A stream that is being asked for is neither destroyed nor is a capture begun meanwhile: the driver ends the program
 // if it is.
 func TestStreamChangesDuringQuery(t *testing.T) {

@@ -9,12 +9,14 @@
 //	destroy S
 //	launch S N NS    N kernels that run so long each
 //	round S N NS     N kernels, one after the other into each stream from 2 to S
+//	threads S N NS   four threads launch N each, all into S
 //	hold S           its work does not end
 //	release S        it does
 //	capture S        begins a capture
 //	captured S       ends it
 //	sync
 //	events           prints how many events were recorded
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -48,6 +50,33 @@ static CUresult launch(int first, int last, int n, unsigned ns)
 	return r;
 }
 
+struct order {
+	int s, n;
+	unsigned ns;
+	CUcontext context;
+};
+
+static void *work(void *arg)
+{
+	const struct order *o = arg;
+	CUresult r = cuCtxSetCurrent(o->context);
+	return (void *)(uintptr_t)(r == CUDA_SUCCESS ? launch(o->s, o->s, o->n, o->ns) : r);
+}
+
+static CUresult threads(struct order o)
+{
+	pthread_t thread[4];
+	CUresult r = cuCtxGetCurrent(&o.context);
+	for (int i = 0; i < 4; i++)
+		pthread_create(&thread[i], NULL, work, &o);
+	for (int i = 0; i < 4; i++) {
+		void *result;
+		pthread_join(thread[i], &result);
+		r = r == CUDA_SUCCESS ? (CUresult)(uintptr_t)result : r;
+	}
+	return r;
+}
+
 static CUresult obey(const char *word, int s, int n, unsigned ns)
 {
 	CUgraph graph;
@@ -63,6 +92,8 @@ static CUresult obey(const char *word, int s, int n, unsigned ns)
 		return launch(s, s, n, ns);
 	if (strcmp(word, "round") == 0)
 		return launch(2, s, n, ns);
+	if (strcmp(word, "threads") == 0)
+		return threads((struct order){.s = s, .n = n, .ns = ns});
 	if (strcmp(word, "capture") == 0)
 		return cuStreamBeginCapture_v2(streams[s], CU_STREAM_CAPTURE_MODE_GLOBAL);
 	if (strcmp(word, "captured") == 0)
