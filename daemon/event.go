@@ -41,8 +41,8 @@ const (
 )
 
 // Event is something that happened. Numbers without a meaning for its kind are zero. Of oom, drain.overrun,
-// police.slice and memory.high one of an lgpu is told at once; those of the next seconds are counted, and the next one told says how
-// many.
+// police.slice and memory.high one of an lgpu is told at once; those of the next seconds are counted, and the next one
+// told says how many.
 type Event struct {
 	Seq    uint64 // rises by one from event to event while the daemon lives
 	Time   time.Time

@@ -86,7 +86,7 @@ func (o *observer) overran(id uint64, uuid gpu.UUID) {
 	})
 }
 
-// resliced tells of a client that has lengthened its time slice of the hardware. Called with the gate's lock held.
+// resliced tells of a client that has lengthened its time slice. Called with the gate's lock held.
 func (o *observer) resliced(id uint64, uuid gpu.UUID, pid int, found time.Duration) {
 	path := ""
 	if dir, ok := o.daemon.tree.ByID(id); ok {
@@ -94,7 +94,7 @@ func (o *observer) resliced(id uint64, uuid gpu.UUID, pid int, found time.Durati
 	}
 	o.daemon.journal.emit(Event{
 		Kind: PoliceSlice, Path: path, ID: id, Device: &uuid, PID: pid,
-		Text: fmt.Sprintf("process %d of %s has set itself a hardware time slice of %v on device %s; it is put back, and "+
+		Text: fmt.Sprintf("process %d of %s has set itself a time slice of %v on device %s; it is put back, and "+
 			"the time is charged", pid, path, found, uuid.Short()),
 	})
 }

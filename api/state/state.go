@@ -49,6 +49,7 @@ type Device struct {
 	Parent            *string         `json:"parent"`
 	Mode              string          `json:"mode"`
 	Fault             *string         `json:"fault"`
+	Exclusive         *string         `json:"exclusive"`
 	Units             *uint32         `json:"units"`
 	MemoryCapacity    uint64          `json:"memory.capacity"`
 	MemoryCurrent     uint64          `json:"memory.current"`

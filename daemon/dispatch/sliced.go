@@ -13,7 +13,7 @@ import (
 // slice ends only for somebody who has work, so a short one costs such an lgpu nothing while it is alone on the device.
 const shortSlice = 50
 
-// shape tells the clients of s which time slice of the hardware they are to have, where that has changed.
+// shape tells the clients of s which time slice they are to have, where that has changed.
 func (r *Runner) shape(s *seat) {
 	for _, c := range s.clients {
 		if c.slice != s.slice {

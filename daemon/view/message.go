@@ -55,7 +55,8 @@ func Daemon(d daemon.Info) *api.Daemon {
 
 func device(d daemon.Device) *api.Device {
 	m := hardware(d.Device)
-	m.Key, m.Sim, m.Fault, m.MemoryUsed, m.Sampled = d.Key(), d.Sim, d.Fault, d.MemoryUsed, stamp(d.Sampled)
+	m.Key, m.Sim, m.Fault, m.Exclusive = d.Key(), d.Sim, d.Fault, d.Exclusive
+	m.MemoryUsed, m.Sampled = d.MemoryUsed, stamp(d.Sampled)
 	m.Utilisation, m.MemoryUtilisation = percent(d.Utilisation), percent(d.MemoryUtilisation)
 	if d.Mode == "spatial" {
 		m.Mode = api.Device_SPATIAL

@@ -141,6 +141,8 @@ func (f *frame) device(d *api.Device) []line {
 	mode := "temporal"
 	if d.GetMode() == api.Device_SPATIAL {
 		mode = "spatial"
+	} else if d.GetExclusive() == "" {
+		mode += ", guests"
 	}
 	title := clean(d.GetName())
 	key := clean(d.GetKey())

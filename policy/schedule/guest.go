@@ -267,7 +267,7 @@ func (x *seat) stay() int64 {
 	return max(left, 0)
 }
 
-// tellRoles says which seats are to have a short hardware slice: those that would keep a guest waiting.
+// tellRoles says which seats are to have a short time slice: those that would keep a guest waiting.
 func (d *device) tellRoles() {
 	for _, x := range d.seats {
 		short := d.options.Preempt && (x.heavy || x.presence.hides) && len(d.seats) > 1

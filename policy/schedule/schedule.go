@@ -69,6 +69,18 @@
 // closed when its seat would be next again. Slices are longer for seats that drain slowly. A seat without any maximum
 // that is alone on its device is Free: it needs no accounts.
 //
+// # Guests
+//
+// On a device with Options.Preempt, only heavy seats take turns: those that keep it busy for most of the time in which
+// they may use it. The others are guests. A guest's grant stands beside that of the owner, also while the guest has no
+// work, until it has had more than its part by a bound; then it waits until those that wait have caught up. A guest is
+// charged the part of its Busy that Measured says it used, and the owner is not charged for that time. Minimums let a
+// guest in beyond its part, and a guest of class Normal waits while a heavy one of class High has the device or wants
+// it. A heavy seat that has paused in its turn takes the device back when it goes first. Shorten and Lengthen say which
+// seats are heavy. Gangs, and seats whose Busy is clearly less than what they use, are never guests.
+//
+// # Gangs
+//
 // The seats of an lgpu on several devices, and those of all lgpus with the same Gang, are opened and closed together:
 // their kernels may wait for each other across devices. A gang's turn comes when it is first on all its devices, or,
 // once it has waited two slices for that, when it has had more than its part on none; then the grants on them are
@@ -142,7 +154,7 @@ const (
 	// the device goes to others meanwhile. There is nothing to send; Closed is still to come, and the seat is charged
 	// until then.
 	Overran
-	// Shorten asks for a short hardware slice of the seat's channel groups from now on, Lengthen for the driver's own
+	// Shorten asks for a short time slice of the seat's channel groups from now on, Lengthen for the driver's own
 	// again. Only a device with Options.Preempt has them.
 	Shorten
 	Lengthen
@@ -164,6 +176,6 @@ type Options struct {
 	Quantum    int64 // least credit that opens the gate of a capped lgpu; default 5 ms
 	Burst      int64 // credit that an idle lgpu saves up; default 20 ms
 	DrainBound int64 // others may have the device this long after Close at the latest; default 100 ms
-	Preempt    bool  // the hardware stops kernels at the end of a hardware slice, so that lgpus can be guests
+	Preempt    bool  // the hardware stops kernels at the end of a time slice, so that lgpus can be guests
 	SeepAfter  int64 // a drained gang seat with work waits so long for the others to drain; default 0.5 ms
 }

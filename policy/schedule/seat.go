@@ -41,7 +41,7 @@ type seat struct {
 	passed    bool // by pick; scratch
 	paused    bool // its last grant ended because it had no work
 	heavy     bool // it keeps the device busy all the time
-	shortened bool // it has been told to have a short hardware slice
+	shortened bool // it has been told to have a short time slice
 
 	presence presence
 

@@ -26,8 +26,8 @@
 // of a grant that the client has already ended means nothing: it crossed the Closed on the way.
 //
 // A client ends a grant in three cases: when the lgpu's Busy counter, with the work in flight, reaches Value; at a
-// Close; and, if FlagWanted is set, when it has had nothing to run for Linger, or for Patience with FlagPatient. Every grant is ended by exactly one
-// Closed, or by a Free. A Closed that crosses the Free on the way means nothing.
+// Close; and, if FlagWanted is set, when it has had nothing to run for Linger, or for Patience with FlagPatient. Every
+// grant is ended by exactly one Closed, or by a Free. A Closed that crosses the Free on the way means nothing.
 //
 // # Time slices
 //

@@ -68,6 +68,11 @@ void lgpu_gate_capture_begins(void)
 		return;
 	__atomic_fetch_add(&all->captures, 1, __ATOMIC_SEQ_CST);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	// From now on nobody opens a run. Those that are open get their event before any stream is captured, as a thread that
+	// begins a capture at the same time waits for this one's records; and a stream that is asked for now is so before.
+	for (uint32_t i = 0; i < LGPU_MAX_DEVICES; i++)
+		if (all->device[i] != NULL)
+			lgpu_gate_record(all->device[i], true, NULL);
 	// A wait that has begun may well go on: only its beginning hurts. It may even
 	// be for something that this thread is to do next.
 	for (int64_t end = lgpu_now() + CAPTURE_PATIENCE, now = 0; now < end; now = lgpu_now()) {
@@ -87,10 +92,16 @@ void lgpu_gate_capture_ended(void)
 		__atomic_fetch_sub(&all->captures, 1, __ATOMIC_SEQ_CST);
 }
 
-bool lgpu_gate_captures(void)
+bool lgpu_gate_captures(void) { return lgpu_gates_ready() != NULL && lgpu_gate_capturing(); }
+
+void lgpu_gate_stream_gone(CUstream stream)
 {
 	struct lgpu_gates *all = lgpu_gates_ready();
-	return all != NULL && __atomic_load_n(&all->captures, __ATOMIC_RELAXED) != 0;
+	if (stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
+		return;
+	for (uint32_t i = 0; all != NULL && i < LGPU_MAX_DEVICES; i++)
+		if (all->device[i] != NULL)
+			lgpu_gate_record(all->device[i], false, stream);
 }
 
 void lgpu_gate_context_made(CUcontext context)
@@ -110,14 +121,16 @@ static void drain(struct lgpu_gate_context *c, CUcontext context)
 		LGPU_REAL(cuCtxSynchronize)();
 		LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
 	}
+	lgpu_gate_observe(g, true);
+	lgpu_lock(&g->collect);
 	lgpu_lock(&g->lock);
-	lgpu_gate_observe(g, lgpu_now(), true);
 	lgpu_flight_forget(&g->flight, c);
 	c->gate = NULL;
 	if (!lgpu_gate_busy(g))
 		g->idle = lgpu_now();
 	lgpu_gate_wake(g);
 	lgpu_unlock(&g->lock);
+	lgpu_unlock(&g->collect);
 }
 
 void lgpu_gate_context_gone(CUcontext context)

@@ -2,30 +2,56 @@
 
 #include "gate/flight.h"
 
+#include "base/base.h"
 #include "base/futex.h"
 
-#define RING LGPU_FLIGHT_RING
+#define ESTIMATES LGPU_FLIGHT_ESTIMATES
+#define WAYS 4 // estimates that may be at each other's place
 // Launches whose duration is not known yet, in flight at once.
 #define UNKNOWN_AT_ONCE 2
-// Device time that may be in flight, ns.
+// Device time that may be in flight, of a run, and of a launch that ends its run, ns.
 #define IN_FLIGHT INT64_C(1000000)
+#define RUN INT64_C(200000)
+#define LONG INT64_C(50000)
+// An open run that is late by so many ns has something else behind it in its stream, a copy perhaps, or is slow. Then so
+// many launches have an event each.
+#define LATE INT64_C(200000)
+#define WARY 64
+// With so little room, those that are done are taken out from between those that are not.
+#define SCARCE (LGPU_FLIGHT_RUNS / 4)
+// In lgpu_run.inside.
+#define SEALED (UINT32_C(1) << 31)
+
+static inline uint32_t state_of(const struct lgpu_run *run) { return __atomic_load_n(&run->state, __ATOMIC_ACQUIRE); }
+static inline void set_state(struct lgpu_run *run, uint32_t state) { __atomic_store_n(&run->state, state, __ATOMIC_RELEASE); }
+static inline uint32_t inside(const struct lgpu_run *run) { return __atomic_load_n(&run->inside, __ATOMIC_ACQUIRE) & ~SEALED; }
 
 int64_t lgpu_flight_drains(const struct lgpu_flight *f, int64_t now)
 {
 	if (!lgpu_flight_busy(f))
 		return 0;
-	if (f->pending != 0 || f->unknown != 0 || lgpu_flight_oldest(f, now) < 0)
+	if (f->unknown != 0 || lgpu_flight_oldest(f, now) < 0)
 		return INT64_MAX;
+	for (const struct lgpu_run *run = f->oldest; run != NULL; run = run->next)
+		if (inside(run) != 0)
+			return INT64_MAX;
 	return lgpu_flight_remaining(f, now);
 }
+
+// ---- estimates
 
 uint32_t lgpu_flight_estimate(struct lgpu_flight *f, const void *work, uint64_t size)
 {
 	uint64_t key = ((uint64_t)(uintptr_t)work ^ size * UINT64_C(0x9e3779b97f4a7c15)) * UINT64_C(0xff51afd7ed558ccd) | 1;
-	uint32_t index = (uint32_t)(key >> 40) % LGPU_FLIGHT_ESTIMATES;
-	if (f->estimates[index].key != key)
-		f->estimates[index] = (struct lgpu_estimate){key, 0};
-	return index;
+	uint32_t first = (uint32_t)(key >> 40) % ESTIMATES & ~(uint32_t)(WAYS - 1), at = first + (uint32_t)(key >> 32) % WAYS;
+	for (uint32_t i = first; i < first + WAYS; i++) {
+		if (f->estimates[i].key == key)
+			return i;
+		if (f->estimates[i].key == 0)
+			at = i;
+	}
+	f->estimates[at] = (struct lgpu_estimate){key, 0};
+	return at;
 }
 
 bool lgpu_flight_admits(const struct lgpu_flight *f, uint32_t estimate, int64_t now)
@@ -36,58 +62,6 @@ bool lgpu_flight_admits(const struct lgpu_flight *f, uint32_t estimate, int64_t 
 		return false;
 	int64_t remaining = lgpu_flight_remaining(f, now);
 	return remaining <= LGPU_FLIGHT_AHEAD || remaining + f->estimates[estimate].nanos <= IN_FLIGHT;
-}
-
-CUevent lgpu_flight_event(struct lgpu_gate_context *c)
-{
-	if (c->free != 0)
-		return c->events[--c->free];
-	CUevent event = NULL;
-	CUcontext popped;
-	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	if (LGPU_REAL(cuCtxPushCurrent_v2)(c->context) != CUDA_SUCCESS)
-		return NULL;
-	LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-	if (LGPU_REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
-		event = NULL;
-	LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-	LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
-	return event;
-}
-
-static void event_back(struct lgpu_gate_context *c, CUevent event)
-{
-	if (event != NULL && c->free < RING)
-		c->events[c->free++] = event;
-}
-
-bool lgpu_flight_enter(struct lgpu_flight *f, uint32_t estimate)
-{
-	bool unknown = f->estimates[estimate].nanos == 0;
-	f->pending++;
-	f->unknown += unknown;
-	return unknown;
-}
-
-void lgpu_flight_launched(struct lgpu_flight *f, const struct lgpu_launch *l)
-{
-	if (lgpu_flight_count(f) == 0)
-		f->completed = lgpu_now();
-	struct lgpu_launch *entry = &f->ring[f->head++ % RING];
-	*entry = *l;
-	entry->expected = f->estimates[l->estimate].nanos;
-	f->expected += entry->expected;
-	f->pending--;
-}
-
-void lgpu_flight_failed(struct lgpu_flight *f, const struct lgpu_launch *l, bool gone)
-{
-	f->pending--;
-	f->unknown -= l->unknown;
-	if (gone)
-		l->context->free = 0;
-	else
-		event_back(l->context, l->event);
 }
 
 // learn folds an observed duration into an estimate. A single launch seen to
@@ -103,98 +77,375 @@ static void learn(struct lgpu_flight *f, uint32_t index, int64_t nanos, bool alo
 		e->nanos += (nanos - e->nanos) / (alone && nanos > e->nanos ? 2 : 8);
 }
 
-// finished asks the driver whether an event has been reached. Any error means
-// that its context is beyond running anything: done as well.
-static bool finished(struct lgpu_launch *l)
+// ---- events
+
+static CUevent event_make(CUcontext context)
 {
-	CUresult r = LGPU_REAL(cuEventQuery)(l->event);
-	if (r == CUDA_ERROR_NOT_READY)
-		return false;
-	if (r == CUDA_SUCCESS)
-		event_back(l->context, l->event);
-	l->event = NULL;
-	return true;
+	CUevent event = NULL;
+	CUcontext popped;
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	if (LGPU_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+		return NULL;
+	LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	if (LGPU_REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+		event = NULL;
+	LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+	return event;
 }
 
-// What was collected from the ring's end: how long it was expected to take, and of
-// how many that was known.
-struct collected {
-	int64_t expected;
-	uint32_t known;
-};
-
-// collect asks the driver about the launches in flight, in their order, up to the
-// first that has not completed, or about all.
-static struct collected collect(struct lgpu_flight *f, bool all)
+static void event_back(struct lgpu_gate_context *c, CUevent event)
 {
-	struct collected c = {0};
+	if (event != NULL && c->free < LGPU_FLIGHT_RUNS)
+		c->events[c->free++] = event;
+}
+
+static void record(struct lgpu_run *run)
+{
+	uint32_t sealed = LGPU_RUN_SEALED, next = LGPU_RUN_RECORDED;
+	if (state_of(run) != LGPU_RUN_SEALED) // its context is gone
+		return;
+	if (run->event == NULL)
+		run->event = event_make(run->context->context);
+	if (run->event == NULL || LGPU_REAL(cuEventRecord)(run->event, run->stream) != CUDA_SUCCESS)
+		next = LGPU_RUN_LOST;
+	__atomic_compare_exchange_n(&run->state, &sealed, next, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+}
+
+// ---- runs
+
+// shut takes a run out of the open ones.
+static void shut(struct lgpu_flight *f, const struct lgpu_run *run)
+{
+	for (uint32_t i = 0; i < f->opens; i++) {
+		if (f->open[i] == run) {
+			f->open[i] = f->open[--f->opens];
+			return;
+		}
+	}
+}
+
+// seal is called by one who is inside, and leaves later.
+static void seal(struct lgpu_flight *f, struct lgpu_run *run)
+{
+	struct lgpu_gate_context *c = run->context;
+	shut(f, run);
+	run->event = c->free != 0 ? c->events[--c->free] : NULL;
+	set_state(run, LGPU_RUN_SEALED);
+	__atomic_fetch_or(&run->inside, SEALED, __ATOMIC_RELEASE);
+}
+
+// end takes a run out of the sums. It stays among those in flight until it is the oldest, and nobody inside.
+static void end(struct lgpu_flight *f, struct lgpu_run *run)
+{
+	f->expected -= run->expected;
+	f->unknown -= run->unknown;
+	set_state(run, LGPU_RUN_ENDED);
+}
+
+static struct lgpu_run *open_run(const struct lgpu_flight *f, const struct lgpu_gate_context *c, CUstream stream)
+{
+	for (uint32_t i = 0; i < f->opens; i++)
+		if (f->open[i]->stream == stream && f->open[i]->context == c)
+			return f->open[i];
+	return NULL;
+}
+
+static struct lgpu_run *begin(struct lgpu_flight *f, struct lgpu_gate_context *c, CUstream stream, int64_t now)
+{
+	struct lgpu_run *run = f->spare;
+	if (run != NULL)
+		f->spare = run->next;
+	else
+		run = &f->runs[f->used++];
+	run->next = NULL;
+	run->context = c;
+	run->stream = stream;
+	run->event = NULL;
+	run->issued = now;
+	run->expected = run->began = 0;
+	run->inside = run->count = 0;
+	run->unknown = run->reached = false;
+	run->state = LGPU_RUN_OPEN;
+	if (f->count++ == 0)
+		f->completed = now;
+	__atomic_store_n(f->newest != NULL ? &f->newest->next : &f->oldest, run, __ATOMIC_RELEASE);
+	f->newest = run;
+	return run;
+}
+
+// detach takes a run out of those in flight; before is the one before it, or NULL.
+static void detach(struct lgpu_flight *f, struct lgpu_run *run, struct lgpu_run *before)
+{
+	__atomic_store_n(before != NULL ? &before->next : &f->oldest, run->next, __ATOMIC_RELEASE);
+	if (f->newest == run)
+		f->newest = before;
+	f->count--;
+	run->next = f->spare;
+	f->spare = run;
+}
+
+struct lgpu_entry lgpu_flight_enter(struct lgpu_flight *f, struct lgpu_gate_context *c, CUstream stream, uint32_t estimate,
+				    bool at_once, int64_t now)
+{
+	int64_t nanos = f->estimates[estimate].nanos;
+	struct lgpu_entry e = {.run = open_run(f, c, stream), .first = !lgpu_flight_busy(f)};
+	bool fresh = e.run == NULL;
+	if (!fresh && nanos == 0) { // what is not known yet is measured alone
+		e.before = e.run;
+		__atomic_fetch_add(&e.before->inside, 1, __ATOMIC_RELAXED);
+		seal(f, e.before);
+		fresh = true;
+	}
+	if (fresh)
+		e.run = begin(f, c, stream, now);
+	struct lgpu_run *run = e.run;
+	e.place = run->count++;
+	run->launch[e.place] = (struct lgpu_launch){nanos < UINT32_MAX ? (uint32_t)nanos : UINT32_MAX, estimate};
+	run->expected += nanos;
+	f->expected += nanos;
+	__atomic_fetch_add(&run->inside, 1, __ATOMIC_RELAXED);
+	if (nanos == 0) {
+		run->unknown = true;
+		f->unknown++;
+	}
+	if (f->wary != 0) {
+		f->wary--;
+		at_once = true;
+	}
+	if (at_once || nanos == 0 || nanos >= LONG || run->expected >= RUN || run->count == LGPU_FLIGHT_RUN ||
+	    (fresh && f->opens == LGPU_FLIGHT_OPEN))
+		seal(f, run);
+	else if (fresh)
+		f->open[f->opens++] = run;
+	return e;
+}
+
+void lgpu_flight_leave(struct lgpu_run *run)
+{
+	uint32_t all = __atomic_load_n(&run->inside, __ATOMIC_ACQUIRE);
+	while (all != (SEALED | 1))
+		if (__atomic_compare_exchange_n(&run->inside, &all, all - 1, 0, __ATOMIC_RELEASE, __ATOMIC_ACQUIRE))
+			return;
+	record(run); // the last: nobody else joins, or leaves
+	__atomic_fetch_sub(&run->inside, 1, __ATOMIC_RELEASE);
+}
+
+void lgpu_flight_refused(struct lgpu_flight *f, struct lgpu_run *run, uint32_t place)
+{
+	struct lgpu_launch *l = &run->launch[place];
+	if (state_of(run) != LGPU_RUN_ENDED) {
+		run->expected -= l->expected;
+		f->expected -= l->expected;
+	}
+	*l = (struct lgpu_launch){0, ESTIMATES};
+}
+
+uint32_t lgpu_flight_seal(struct lgpu_flight *f, bool all, CUstream stream, struct lgpu_run *runs[LGPU_FLIGHT_OPEN])
+{
+	uint32_t count = 0;
+	for (uint32_t i = f->opens; i-- > 0;) { // the last takes the place of what is shut
+		struct lgpu_run *run = f->open[i];
+		if (!all && run->stream != stream)
+			continue;
+		__atomic_fetch_add(&run->inside, 1, __ATOMIC_RELAXED);
+		seal(f, run);
+		runs[count++] = run;
+	}
+	return count;
+}
+
+// drop ends a run of which nothing can be learned.
+static void drop(struct lgpu_flight *f, struct lgpu_run *run)
+{
+	end(f, run);
+	run->expected = run->count = 0;
+}
+
+void lgpu_flight_release(struct lgpu_flight *f)
+{
+	for (uint32_t i = 0; i < f->opens; i++)
+		drop(f, f->open[i]);
+	f->opens = 0;
+}
+
+// ---- what is done
+
+// enter_context makes a context current; *current is the one that was made so before, or NULL.
+static void enter_context(CUcontext context, CUcontext *current)
+{
+	if (context == *current)
+		return;
+	if (*current != NULL)
+		LGPU_REAL(cuCtxPopCurrent_v2)(current);
+	*current = context;
+	if (LGPU_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+		*current = NULL;
+}
+
+// reached asks about the event of a run. Any error means that its context is beyond running anything: done as well.
+static bool reached(struct lgpu_run *run)
+{
+	CUresult r = LGPU_REAL(cuEventQuery)(run->event);
+	if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
+		run->event = NULL;
+	return r != CUDA_ERROR_NOT_READY;
+}
+
+// quiet says whether nobody is inside an open run, and it still has so many launches. Called with the gate's lock.
+static bool quiet(const struct lgpu_run *run, uint32_t count)
+{
+	return state_of(run) == LGPU_RUN_OPEN && inside(run) == 0 && run->count == count;
+}
+
+// drained asks whether a stream is done with all that it had when its open run had so many launches.
+static bool drained(struct lgpu_flight *f, uint32_t *lock, struct lgpu_run *run, uint32_t count)
+{
+	CUresult r = LGPU_REAL(cuStreamQuery)(run->stream);
+	if (r >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && r <= CUDA_ERROR_CAPTURED_EVENT)
+		return false;
+	lgpu_lock(lock);
+	bool done = r != CUDA_ERROR_NOT_READY && quiet(run, count);
+	if (done) {
+		shut(f, run);
+		set_state(run, LGPU_RUN_SEALED); // without an event: it is not needed any more
+	} else if (run == f->oldest && lgpu_flight_oldest(f, lgpu_now()) < -LATE) {
+		f->wary = WARY;
+	}
+	lgpu_unlock(lock);
+	return done;
+}
+
+static bool done(struct lgpu_flight *f, uint32_t *lock, struct lgpu_run *run, bool streams, CUcontext *current)
+{
+	uint32_t state = state_of(run);
+	if (state == LGPU_RUN_RECORDED) {
+		enter_context(run->context->context, current);
+		return reached(run);
+	}
+	if (state != LGPU_RUN_OPEN)
+		return state != LGPU_RUN_SEALED;
+	lgpu_lock(lock);
+	uint32_t count = run->count;
+	bool idle = quiet(run, count);
+	lgpu_unlock(lock);
+	if (!streams || !idle)
+		return false;
+	enter_context(run->context->context, current);
+	LGPU_FAULT_POINT("query");
+	return drained(f, lock, run, count);
+}
+
+void lgpu_flight_ask(struct lgpu_flight *f, uint32_t *lock, bool all, bool streams)
+{
 	CUcontext current = NULL;
-	for (uint32_t i = f->tail; i != f->head; i++) {
-		struct lgpu_launch *l = &f->ring[i % RING];
-		if (l->event != NULL) {
-			if (l->context->context != current) {
-				if (current != NULL)
-					LGPU_REAL(cuCtxPopCurrent_v2)(&current);
-				current = l->context->context;
-				if (LGPU_REAL(cuCtxPushCurrent_v2)(current) != CUDA_SUCCESS)
-					current = NULL;
-			}
-			if (!finished(l)) {
-				if (!all)
-					break;
-				continue;
-			}
-			f->expected -= l->expected;
-			f->unknown -= l->unknown;
-		}
-		if (i == f->tail) {
-			f->tail++;
-			c.expected += l->expected;
-			c.known += !l->unknown;
-		}
+	struct lgpu_run *run = __atomic_load_n(&f->oldest, __ATOMIC_ACQUIRE);
+	for (; run != NULL; run = __atomic_load_n(&run->next, __ATOMIC_ACQUIRE)) {
+		if (!run->reached)
+			run->reached = done(f, lock, run, streams, &current);
+		if (!run->reached && !all)
+			break;
 	}
 	if (current != NULL)
 		LGPU_REAL(cuCtxPopCurrent_v2)(&current);
-	return c;
 }
 
-uint32_t lgpu_flight_look(struct lgpu_flight *f, int64_t now, bool punctual, bool waited, int64_t *until)
+// What is taken out together: how many launches, of how many the duration was known, and how long all were expected to
+// take.
+struct taken {
+	uint32_t launches, known;
+	int64_t expected;
+};
+
+// settled says whether a run is done, and nobody is inside. The first time it is taken out of the sums.
+static bool settled(struct lgpu_flight *f, struct lgpu_run *run)
+{
+	if (run->reached && state_of(run) != LGPU_RUN_ENDED) {
+		if (state_of(run) == LGPU_RUN_LOST)
+			run->context->free = 0; // its other events are gone, too
+		else
+			event_back(run->context, run->event);
+		end(f, run);
+	}
+	return state_of(run) == LGPU_RUN_ENDED && inside(run) == 0;
+}
+
+// settle_all settles what is done, and returns the last of the oldest runs that are, or NULL.
+static struct lgpu_run *settle_all(struct lgpu_flight *f, struct taken *t)
+{
+	struct lgpu_run *last = NULL;
+	bool leads = true;
+	for (struct lgpu_run *run = f->oldest; run != NULL; run = run->next) {
+		leads = settled(f, run) && leads;
+		if (!leads)
+			continue;
+		last = run;
+		t->expected += run->expected;
+		t->launches += run->count;
+		t->known += run->unknown ? 0 : run->count;
+	}
+	return last;
+}
+
+// make_room takes out what is done behind what is not. Of that it is not known when it was done: nothing is learned but
+// how long it has taken at most, where that is all there is to know.
+static void make_room(struct lgpu_flight *f, int64_t now)
+{
+	for (struct lgpu_run *before = f->oldest, *run; before != NULL && (run = before->next) != NULL;) {
+		if (!settled(f, run)) {
+			before = run;
+			continue;
+		}
+		if (run->unknown && run->count != 0 && run->launch[0].estimate != ESTIMATES)
+			learn(f, run->launch[0].estimate, now - run->issued, true);
+		detach(f, run, before);
+	}
+}
+
+uint32_t lgpu_flight_settle(struct lgpu_flight *f, int64_t now, bool punctual, int64_t *until)
 {
 	*until = now;
-	if (lgpu_flight_count(f) == 0)
+	if (!lgpu_flight_busy(f))
 		return 0;
-	uint32_t first = f->tail;
-	struct collected c = collect(f, waited && ++f->looks % 8 == 0);
-	uint32_t done = f->tail - first;
-	int64_t looked = f->looked, end = now;
+	struct taken t = {0};
+	uint32_t count = f->count;
+	int64_t since = lgpu_flight_since(f), looked = f->looked, ended = now;
+	struct lgpu_run *last = settle_all(f, &t);
 	f->looked = now;
-	if (done == 0)
-		return 0;
+	if (f->count > LGPU_FLIGHT_RUNS - SCARCE && last == NULL)
+		make_room(f, now);
+	if (last == NULL)
+		return count - f->count;
+	bool known = t.known == t.launches && t.expected > 0;
 	// Otherwise it has ended at some time since the last look.
-	if (!punctual && !lgpu_flight_busy(f) && c.known == done)
-		end = lgpu_clamp(f->completed + c.expected, looked > f->completed ? looked : f->completed, now);
-	int64_t took = end - f->completed;
-	for (uint32_t i = first; i != f->tail; i++) {
-		const struct lgpu_launch *l = &f->ring[i % RING];
-		bool shared = c.known == done && c.expected > 0;
-		learn(f, l->estimate, shared ? (int64_t)((__int128)took * l->expected / c.expected) : took / done, done == 1);
+	if (!punctual && last == f->newest && t.known == t.launches)
+		ended = lgpu_clamp(since + t.expected, looked > since ? looked : since, now > since ? now : since);
+	int64_t took = ended - since;
+	double rate = known ? (double)took / (double)t.expected : 0;
+	for (bool more = true; more;) {
+		struct lgpu_run *run = f->oldest;
+		more = run != last;
+		for (uint32_t k = 0; k < run->count; k++) {
+			const struct lgpu_launch *l = &run->launch[k];
+			if (l->estimate != ESTIMATES)
+				learn(f, l->estimate, known ? (int64_t)(rate * l->expected) : took / t.launches, t.launches == 1);
+		}
+		detach(f, run, NULL);
 	}
-	f->completed = end;
-	*until = end;
-	return done;
+	f->completed = ended;
+	*until = ended;
+	return count - f->count;
 }
 
 void lgpu_flight_forget(struct lgpu_flight *f, struct lgpu_gate_context *c)
 {
-	for (uint32_t i = f->tail; i != f->head; i++) {
-		struct lgpu_launch *l = &f->ring[i % RING];
-		if (l->context == c && l->event != NULL) {
-			l->event = NULL;
-			f->expected -= l->expected;
-			f->unknown -= l->unknown;
-		}
+	for (struct lgpu_run *run = f->oldest; run != NULL; run = run->next) {
+		if (run->context != c || state_of(run) == LGPU_RUN_ENDED)
+			continue;
+		shut(f, run);
+		drop(f, run);
 	}
-	while (f->tail != f->head && f->ring[f->tail % RING].event == NULL)
-		f->tail++;
+	while (lgpu_flight_busy(f) && settled(f, f->oldest))
+		detach(f, f->oldest, NULL);
 	c->free = 0;
 }

@@ -2,9 +2,14 @@
 
 // flight.h: what is in flight on a device, and for how long it will be.
 //
-// After each launch an untimed event is recorded. A look collects the events that
-// have been reached, and learns how long the same work will take when it is launched
-// again. This header is private to the gate; callers hold the gate's lock.
+// Launches into one stream, one after the other, form a run, of which one untimed event tells: it is recorded after the
+// run's last launch. A launch that is long, or of unknown duration, ends its run. Until a run has its event it is open;
+// an open run, which may be all that a stream has, is seen to be done when its stream is. So what has left no event is
+// in flight as well. A look learns from runs how long the same work will take when it is launched again.
+//
+// This header is private to the gate. Two locks: the gate's lock guards everything here, for a short time only. Its
+// collect lock is held by the one thread that asks the driver what has been done, which may take long; launches never
+// wait for it. Whoever needs both takes collect first.
 #ifndef LGPU_FLIGHT_H
 #define LGPU_FLIGHT_H
 
@@ -13,8 +18,12 @@
 
 #include "process/process.h"
 
-// Launches in flight at once. A power of two.
-#define LGPU_FLIGHT_RING 256
+// Runs in flight at once.
+#define LGPU_FLIGHT_RUNS 256
+// Launches of a run.
+#define LGPU_FLIGHT_RUN 96
+// Streams that have an open run at once; launches into others have an event each.
+#define LGPU_FLIGHT_OPEN 16
 #define LGPU_FLIGHT_ESTIMATES 2048
 // A launch may join the work in flight in any case when so much of it is left, ns.
 #define LGPU_FLIGHT_AHEAD INT64_C(500000)
@@ -28,15 +37,36 @@ struct lgpu_gate_context {
 	struct lgpu_gate *gate;
 	uint32_t flushing; // lock: the context is waited for, or about to be destroyed
 	uint32_t free;     // events to be used again
-	CUevent events[LGPU_FLIGHT_RING];
+	CUevent events[LGPU_FLIGHT_RUNS];
+};
+
+enum lgpu_run_state {
+	LGPU_RUN_OPEN,     // launches may join
+	LGPU_RUN_SEALED,   // none does; the last launch that leaves records the event
+	LGPU_RUN_RECORDED, // the event tells when it is done
+	LGPU_RUN_LOST,     // the event could not be recorded: the context is gone
+	LGPU_RUN_ENDED,    // in flight no more
 };
 
 struct lgpu_launch {
+	uint32_t expected; // ns
+	uint32_t estimate; // LGPU_FLIGHT_ESTIMATES: the driver refused it
+};
+
+struct lgpu_run {
+	struct lgpu_run *next; // younger, or not in use; atomic
 	struct lgpu_gate_context *context;
-	CUevent event;    // NULL: seen to be done, out of order
+	CUstream stream;
+	CUevent event;    // NULL until it is sealed, or made by who records it
 	int64_t expected; // its part of lgpu_flight.expected
-	uint32_t estimate;
-	bool unknown;
+	int64_t issued;   // when its first launch entered
+	int64_t began;    // when that was launched, if nothing else was in flight then; atomic
+	uint32_t state;   // changes under the gate's lock, from SEALED by who records; atomic
+	uint32_t inside;  // launches that have entered and not left, and whether it is sealed; atomic
+	uint32_t count;
+	bool unknown; // of one launch, whose duration is not known
+	bool reached; // seen to be done; the collector's
+	struct lgpu_launch launch[LGPU_FLIGHT_RUN];
 };
 
 struct lgpu_estimate {
@@ -45,36 +75,46 @@ struct lgpu_estimate {
 };
 
 struct lgpu_flight {
-	uint32_t pending;    // on their way in: no event has been recorded yet
-	uint32_t unknown;    // of all of them, those with an unknown duration
-	uint32_t head, tail; // ring of launches in flight: tail..head
-	uint32_t looks;
-	int64_t expected;  // sum over the ring
+	struct lgpu_run *oldest, *newest; // of those in flight, in the order in which they began; oldest: atomic
+	struct lgpu_run *spare;           // those not in use, but for those that never were
+	uint32_t count, used;             // in flight; ever in use
+	uint32_t unknown;                 // of those in flight, with an unknown duration
+	uint32_t opens;
+	uint32_t wary;     // so many launches more have an event each
+	int64_t expected;  // sum over those in flight
 	int64_t looked;    // when the driver was asked last
-	int64_t completed; // when the last completion was seen, or the oldest launch issued
-	struct lgpu_launch ring[LGPU_FLIGHT_RING];
+	int64_t completed; // when the last completion was seen, or the oldest run issued
+	struct lgpu_run *open[LGPU_FLIGHT_OPEN];
+	struct lgpu_run runs[LGPU_FLIGHT_RUNS];
 	struct lgpu_estimate estimates[LGPU_FLIGHT_ESTIMATES];
 };
 
-static inline uint32_t lgpu_flight_count(const struct lgpu_flight *f) { return f->head - f->tail; }
-static inline bool lgpu_flight_busy(const struct lgpu_flight *f) { return lgpu_flight_count(f) != 0 || f->pending != 0; }
-static inline bool lgpu_flight_room(const struct lgpu_flight *f) { return lgpu_flight_count(f) + f->pending < LGPU_FLIGHT_RING; }
+// lgpu_flight_busy may be asked without the lock, too.
+static inline bool lgpu_flight_busy(const struct lgpu_flight *f) { return __atomic_load_n(&f->oldest, __ATOMIC_RELAXED) != NULL; }
+static inline bool lgpu_flight_room(const struct lgpu_flight *f) { return f->count < LGPU_FLIGHT_RUNS; }
 
-// lgpu_flight_oldest is how long the oldest launch is expected to run on, negative
+// lgpu_flight_since is when the oldest run began to keep the device busy. There is one.
+static inline int64_t lgpu_flight_since(const struct lgpu_flight *f)
+{
+	int64_t began = __atomic_load_n(&f->oldest->began, __ATOMIC_RELAXED);
+	return began > f->completed ? began : f->completed;
+}
+
+// lgpu_flight_oldest is how long the oldest run is expected to run on, negative
 // when it is late. There is one.
 static inline int64_t lgpu_flight_oldest(const struct lgpu_flight *f, int64_t now)
 {
-	return f->ring[f->tail % LGPU_FLIGHT_RING].expected - (now - f->completed);
+	return f->oldest->expected - (now - lgpu_flight_since(f));
 }
 
 // lgpu_flight_remaining is how long the work in flight is expected to keep the
 // device busy.
 static inline int64_t lgpu_flight_remaining(const struct lgpu_flight *f, int64_t now)
 {
-	if (lgpu_flight_count(f) == 0)
+	if (!lgpu_flight_busy(f))
 		return 0;
-	int64_t head = f->ring[f->tail % LGPU_FLIGHT_RING].expected, ran = now - f->completed;
-	return f->expected - (ran < head ? ran : head);
+	int64_t oldest = f->oldest->expected, ran = now - lgpu_flight_since(f);
+	return f->expected - (ran < oldest ? ran : oldest);
 }
 
 // lgpu_flight_drains is how long the work in flight will be on the device, or
@@ -88,26 +128,44 @@ uint32_t lgpu_flight_estimate(struct lgpu_flight *f, const void *work, uint64_t 
 // lgpu_flight_admits says whether a launch may join what is in flight.
 bool lgpu_flight_admits(const struct lgpu_flight *f, uint32_t estimate, int64_t now);
 
-// lgpu_flight_event returns an event for a launch, from the context's store or new,
-// or NULL.
-CUevent lgpu_flight_event(struct lgpu_gate_context *c);
+// What lgpu_flight_enter has made of a launch.
+struct lgpu_entry {
+	struct lgpu_run *run;    // that it is part of
+	struct lgpu_run *before; // the stream's former run, to be left before the launch; NULL: none
+	uint32_t place;          // in the run
+	bool first;              // nothing else was in flight
+};
 
-// lgpu_flight_enter counts a launch that is on its way in, and returns whether its
-// duration is unknown; lgpu_flight_launched notes what has been launched,
-// lgpu_flight_failed what has not: then the event is used again, unless it is of a
-// context that is gone.
-bool lgpu_flight_enter(struct lgpu_flight *f, uint32_t estimate);
-void lgpu_flight_launched(struct lgpu_flight *f, const struct lgpu_launch *l);
-void lgpu_flight_failed(struct lgpu_flight *f, const struct lgpu_launch *l, bool gone);
+// lgpu_flight_enter counts a launch into stream, which is on its way in from now on. at_once: its event is recorded as
+// soon as it is launched.
+struct lgpu_entry lgpu_flight_enter(struct lgpu_flight *f, struct lgpu_gate_context *c, CUstream stream, uint32_t estimate,
+				    bool at_once, int64_t now);
 
-// lgpu_flight_look collects what has completed, and returns how much. Until then the
-// device was busy. Where launches wait, all in flight is asked now and then: between
-// different streams completions may come out of order. punctual: what has ended has
-// done so just now.
-uint32_t lgpu_flight_look(struct lgpu_flight *f, int64_t now, bool punctual, bool waited, int64_t *until);
+// lgpu_flight_leave says that a launch of the run has been issued, or that one who has sealed it is done with it. The
+// last to leave a sealed run records its event, into the stream. Called without the gate's lock, but for the event of a
+// legacy stream with its context current.
+void lgpu_flight_leave(struct lgpu_run *run);
+
+// lgpu_flight_refused takes a launch that the driver has refused out of its run, before it leaves.
+void lgpu_flight_refused(struct lgpu_flight *f, struct lgpu_run *run, uint32_t place);
+
+// lgpu_flight_seal seals the open runs of a stream, or of all, and stores them. The caller must leave each.
+uint32_t lgpu_flight_seal(struct lgpu_flight *f, bool all, CUstream stream, struct lgpu_run *runs[LGPU_FLIGHT_OPEN]);
+
+// lgpu_flight_release drops the open runs: nobody wants to know when they are done.
+void lgpu_flight_release(struct lgpu_flight *f);
+
+// lgpu_flight_ask asks the driver what has been done, in the order of the runs, up to the first that is not, or all:
+// between different streams completions may come out of order. Without streams open runs are left alone. Called with
+// the collect lock only.
+void lgpu_flight_ask(struct lgpu_flight *f, uint32_t *lock, bool all, bool streams);
+
+// lgpu_flight_settle takes out what has been seen to be done, and returns how many runs. Until then the device was
+// busy. now is when the driver was asked. punctual: what has ended has done so just now. Called with both locks.
+uint32_t lgpu_flight_settle(struct lgpu_flight *f, int64_t now, bool punctual, int64_t *until);
 
 // lgpu_flight_forget drops what is in flight of a context, with its events, which
-// are destroyed with it.
+// are destroyed with it. Called with both locks.
 void lgpu_flight_forget(struct lgpu_flight *f, struct lgpu_gate_context *c);
 
 #endif

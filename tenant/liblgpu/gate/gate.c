@@ -15,6 +15,8 @@
 #define POLL_SHARE 8               // a look may cost this part of the time between two
 #define OVERDUE INT64_C(200000000) // without a completion, a launch passes a closed gate
 #define OVERDUE_LONGEST (64 * OVERDUE)
+#define DOZE INT64_C(2000000) // after the last work the watcher looks on for so long, so that launches need not wake it
+#define SPINS 100             // tries for the lock before a launch sleeps for it
 
 bool lgpu_gated;
 struct lgpu_gates *lgpu_gates;
@@ -54,6 +56,8 @@ static void gated_update(void)
 
 void lgpu_gate_set_free(struct lgpu_gate *g, bool is_free)
 {
+	if (is_free)
+		lgpu_flight_release(&g->flight);
 	__atomic_store_n(&g->free, is_free, __ATOMIC_SEQ_CST);
 	gated_update();
 }
@@ -122,31 +126,59 @@ static void charge(struct lgpu_gate *g, int64_t now)
 	__atomic_fetch_add(&w->busy, (uint64_t)spent, __ATOMIC_RELAXED);
 }
 
-void lgpu_gate_observe(struct lgpu_gate *g, int64_t now, bool punctual)
+int64_t lgpu_gate_observe(struct lgpu_gate *g, bool punctual)
 {
 	int64_t until;
-	if (!lgpu_gate_busy(g))
-		return;
-	if (lgpu_flight_look(&g->flight, now, punctual, g->waiters != 0, &until) != 0) {
-		if (g->hasty)
-			calm(g);
-		if (!lgpu_gate_busy(g))
-			g->idle = until;
-		lgpu_gate_wake(g);
+	lgpu_lock(&g->collect);
+	bool all = __atomic_load_n(&g->waiters, __ATOMIC_RELAXED) != 0 && ++g->looks % 8 == 0;
+	int64_t now = lgpu_now();
+	lgpu_flight_ask(&g->flight, &g->lock, all, !lgpu_gate_capturing());
+	lgpu_lock(&g->lock);
+	if (lgpu_gate_busy(g)) {
+		if (lgpu_flight_settle(&g->flight, now, punctual, &until) != 0) {
+			if (g->hasty)
+				calm(g);
+			if (!lgpu_gate_busy(g))
+				g->idle = until;
+			lgpu_gate_wake(g);
+		}
+		charge(g, until);
 	}
-	charge(g, until);
+	lgpu_unlock(&g->lock);
+	lgpu_unlock(&g->collect);
+	return now;
+}
+
+// The event is recorded by this thread, whatever context it has.
+void lgpu_gate_record(struct lgpu_gate *g, bool all, CUstream stream)
+{
+	struct lgpu_run *runs[LGPU_FLIGHT_OPEN];
+	CUcontext popped;
+	lgpu_lock(&g->collect);
+	lgpu_lock(&g->lock);
+	uint32_t count = lgpu_flight_seal(&g->flight, all, stream, runs);
+	lgpu_unlock(&g->lock);
+	for (uint32_t i = 0; i < count; i++) {
+		bool entered = LGPU_REAL(cuCtxPushCurrent_v2)(runs[i]->context->context) == CUDA_SUCCESS;
+		lgpu_flight_leave(runs[i]);
+		if (entered)
+			LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+	}
+	lgpu_unlock(&g->collect);
 }
 
 // ---- the watcher
 
-// poll_interval is short when a completion is near, or the end of the grant
-// where nobody waits to know of completions.
+// poll_interval is short when a completion is near, or the end of the grant or
+// of the credit where nobody waits to know of completions.
 static int64_t poll_interval(const struct lgpu_gate *g, int64_t now)
 {
-	if (lgpu_flight_count(&g->flight) == 0)
+	if (!lgpu_gate_busy(g))
 		return g->open ? POLL_SHORTEST * 2 : POLL_LONGEST;
-	if (g->linked && g->open && !g->grant.wanted && g->waiters == 0)
-		return lgpu_linked_spent(g, now, POLL_LONGEST) ? POLL_SHORTEST : POLL_LONGEST;
+	if (g->open && g->waiters == 0 && !(g->linked && g->grant.wanted)) {
+		bool spent = g->linked ? lgpu_linked_spent(g, now, POLL_LONGEST) : lgpu_unlinked_spent(g, now, POLL_LONGEST);
+		return spent ? POLL_SHORTEST : POLL_LONGEST;
+	}
 	int64_t remaining = lgpu_flight_remaining(&g->flight, now), next = lgpu_flight_oldest(&g->flight, now);
 	if (g->grant.granted && !g->open && remaining - LGPU_GATE_LEAD < next)
 		next = remaining - LGPU_GATE_LEAD;
@@ -176,11 +208,13 @@ struct round {
 	bool queued;   // for the turn
 };
 
+// look is called with the gate's lock, which is released meanwhile.
 static struct round look(struct lgpu_gate *g)
 {
-	struct round r = {.now = lgpu_now()};
-	lgpu_gate_observe(g, r.now, false);
-	if (lgpu_flight_count(&g->flight) != 0)
+	lgpu_unlock(&g->lock);
+	struct round r = {.now = lgpu_gate_observe(g, false)};
+	lgpu_lock(&g->lock);
+	if (lgpu_gate_busy(g))
 		g->cost += (lgpu_now() - r.now - g->cost) / 8;
 	if (g->flush) {
 		lgpu_unlock(&g->lock);
@@ -196,6 +230,12 @@ static struct round look(struct lgpu_gate *g)
 	return r;
 }
 
+// dozes says whether the watcher looks on although there is nothing to see.
+static bool dozes(const struct lgpu_gate *g, int64_t now)
+{
+	return g->linked && g->open && now - g->idle < DOZE && !lgpu_linked_spent(g, now, 2 * POLL_LONGEST);
+}
+
 static void *watch(void *arg)
 {
 	struct lgpu_gate *g = arg;
@@ -207,6 +247,12 @@ static void *watch(void *arg)
 	lgpu_lock(&g->lock);
 	for (;;) {
 		struct round r = look(g);
+		if (!r.running && !r.queued && dozes(g, r.now)) {
+			g->dozing = true;
+			park(g, POLL_LONGEST);
+			g->dozing = false;
+			continue;
+		}
 		if (!r.running && !r.queued) {
 			// Until there will be credit, or for good: if a launch passes before, as
 			// the daemon may let it, its time must be charged as it runs.
@@ -329,6 +375,36 @@ static void await(struct lgpu_gate *g, int64_t now)
 	g->waiters--;
 }
 
+// lock_soon takes the gate's lock, which nobody holds for long: who sleeps for it waits longer than it is held.
+static void lock_soon(struct lgpu_gate *g)
+{
+	for (int i = 0; i < SPINS; i++)
+		if (__atomic_load_n(&g->lock, __ATOMIC_RELAXED) == 0 && lgpu_try_lock(&g->lock))
+			return;
+	lgpu_lock(&g->lock);
+}
+
+// enter counts a launch that may pass. Called with the gate's lock, which it releases.
+static struct lgpu_pass enter(struct lgpu_gate *g, struct lgpu_gate_context *c, CUstream stream, uint32_t estimate, int64_t now)
+{
+	if (!lgpu_gate_busy(g) && now - g->charged > LGPU_GATE_LINGER)
+		g->charged = now;
+	// Only the calling thread can ask for its own stream, and nobody for one that may be captured. Behind a closed gate
+	// the end is waited for.
+	bool at_once = stream == CU_STREAM_PER_THREAD || !g->open || lgpu_gate_capturing();
+	struct lgpu_entry e = lgpu_flight_enter(&g->flight, c, stream, estimate, at_once, now);
+	bool parked = g->parked && !g->dozing;
+	if (parked)
+		g->kick++;
+	lgpu_unlock(&g->lock);
+	if (parked)
+		lgpu_futex_wake(&g->kick, 1);
+	if (e.before != NULL)
+		lgpu_flight_leave(e.before);
+	__atomic_fetch_add(&g->usage->launches, 1, __ATOMIC_RELAXED);
+	return (struct lgpu_pass){.gate = g, .run = e.run, .place = e.place, .first = e.first};
+}
+
 struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t size)
 {
 	struct lgpu_pass pass = {0};
@@ -339,11 +415,11 @@ struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t siz
 	if (c == NULL)
 		return pass;
 	struct lgpu_gate *g = c->gate;
-	lgpu_lock(&g->lock);
+	int64_t now = lgpu_now(), began = now;
+	lock_soon(g);
 	if (!g->watched)
 		g->watched = lgpu_thread_start(watch, g);
 	uint32_t estimate = lgpu_flight_estimate(&g->flight, work, size);
-	int64_t now = lgpu_now(), began = now;
 	for (;; now = lgpu_now()) {
 		if (g->free || __atomic_load_n(&g->limits->compute, __ATOMIC_RELAXED) == 0) {
 			pass.refused = !g->free;
@@ -356,14 +432,7 @@ struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t siz
 			break;
 		await(g, now);
 	}
-	if (!lgpu_gate_busy(g) && now - g->charged > LGPU_GATE_LINGER)
-		g->charged = now;
-	lgpu_gate_kick(g);
-	pass = (struct lgpu_pass){.gate = g, .context = c, .stream = stream, .event = lgpu_flight_event(c), .estimate = estimate};
-	pass.unknown = lgpu_flight_enter(&g->flight, estimate);
-	__atomic_fetch_add(&g->usage->launches, 1, __ATOMIC_RELAXED);
-	lgpu_unlock(&g->lock);
-	return pass;
+	return enter(g, c, stream == CU_STREAM_LEGACY ? NULL : stream, estimate, now);
 }
 
 void lgpu_gate_leave(struct lgpu_pass *pass, CUresult result)
@@ -371,23 +440,14 @@ void lgpu_gate_leave(struct lgpu_pass *pass, CUresult result)
 	struct lgpu_gate *g = pass->gate;
 	if (g == NULL)
 		return;
-	bool launched = result == CUDA_SUCCESS && pass->event != NULL &&
-			LGPU_REAL(cuEventRecord)(pass->event, pass->stream) == CUDA_SUCCESS;
-	struct lgpu_launch l = {
-		.context = pass->context, .event = pass->event, .estimate = pass->estimate, .unknown = pass->unknown,
-	};
-	lgpu_lock(&g->lock);
-	if (launched) {
-		lgpu_flight_launched(&g->flight, &l);
-	} else {
-		// An event that cannot be recorded is of a context that is gone, and
-		// so are the others of the store.
-		lgpu_flight_failed(&g->flight, &l, result == CUDA_SUCCESS);
-		if (!lgpu_gate_busy(g))
-			g->idle = lgpu_now();
-		lgpu_gate_wake(g);
+	if (result != CUDA_SUCCESS) {
+		lgpu_lock(&g->lock);
+		lgpu_flight_refused(&g->flight, pass->run, pass->place);
+		lgpu_unlock(&g->lock);
+	} else if (pass->first) {
+		__atomic_store_n(&pass->run->began, lgpu_now(), __ATOMIC_RELAXED); // what the launch itself took is not the device's
 	}
-	lgpu_unlock(&g->lock);
+	lgpu_flight_leave(pass->run);
 }
 
 void lgpu_gate_look(void)
@@ -396,10 +456,7 @@ void lgpu_gate_look(void)
 		return;
 	for (uint32_t i = 0; i < LGPU_MAX_DEVICES; i++) {
 		struct lgpu_gate *g = lgpu_gates->device[i];
-		if (g == NULL || __atomic_load_n(&g->flight.head, __ATOMIC_RELAXED) == __atomic_load_n(&g->flight.tail, __ATOMIC_RELAXED))
-			continue;
-		lgpu_lock(&g->lock);
-		lgpu_gate_observe(g, lgpu_now(), true);
-		lgpu_unlock(&g->lock);
+		if (g != NULL && lgpu_gate_busy(g))
+			lgpu_gate_observe(g, true);
 	}
 }

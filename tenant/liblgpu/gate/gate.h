@@ -8,11 +8,11 @@
 // launch while it has the device's turn (alone/turn.h) and its lgpu has credit
 // (alone/credit.h).
 //
-// After each launch an untimed event is recorded, so that a watcher thread knows
-// when the device has drained. While anything is in flight, time is charged to the
-// lgpu. A launch may pass only while the work in flight will keep the device busy
-// for less than about 1 ms, so that a device is soon free after its gate closes.
-// An overrun is a debt.
+// After a run of launches an untimed event is recorded (flight.h), so that a watcher
+// thread knows when the device has drained. While anything is in flight, time is
+// charged to the lgpu. A launch may pass only while the work in flight will keep the
+// device busy for less than about 1 ms, so that a device is soon free after its gate
+// closes. An overrun is a debt.
 #ifndef LGPU_GATE_H
 #define LGPU_GATE_H
 
@@ -36,14 +36,13 @@ extern bool lgpu_gated;
 bool lgpu_gate_init(const struct lgpu_state *state);
 
 // A launch on its way through the gate.
+struct lgpu_run;
 struct lgpu_pass {
 	struct lgpu_gate *gate; // NULL: not gated
-	struct lgpu_gate_context *context;
-	CUstream stream;
-	CUevent event;
-	uint32_t estimate;
-	bool unknown; // no estimate of its duration yet
-	bool refused; // the lgpu has no compute: do not launch
+	struct lgpu_run *run;   // of launches, that it is part of
+	uint32_t place;         // in the run
+	bool first;             // nothing else was in flight
+	bool refused;           // the lgpu has no compute: do not launch
 };
 
 // The answer to a launch that was refused.
@@ -72,8 +71,13 @@ void lgpu_gate_told(const struct lgpu_message *m);
 void lgpu_gate_alone(void);
 void lgpu_gate_together(void);
 
+// lgpu_gate_stream_gone is called before a stream is destroyed: after it has returned,
+// nobody asks for it.
+void lgpu_gate_stream_gone(CUstream stream);
+
 // lgpu_gate_capture_begins is called before a stream is captured: after it has
-// returned, no context is synchronised. lgpu_gate_capture_ended is called when the
+// returned, no context is synchronised and no stream asked for, and each launch has
+// its event, recorded by who launches. lgpu_gate_capture_ended is called when the
 // capture has ended, or could not begin.
 void lgpu_gate_capture_begins(void);
 void lgpu_gate_capture_ended(void);

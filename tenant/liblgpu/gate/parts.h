@@ -47,17 +47,20 @@ struct lgpu_hold {
 };
 
 struct lgpu_gate {
-	uint32_t lock; // guards everything below
+	uint32_t collect; // lock: of the thread that asks the driver what is done; taken before lock
+	uint32_t lock;    // guards everything below
 	uint32_t wake; // event count: launchers sleep here
 	uint32_t kick; // event count: a parked watcher sleeps here
 	bool watched;  // the watcher thread runs
 	bool parked;
+	bool dozing; // parked for so short a time that a launch does not wake it
 	bool open;   // launches may pass
 	bool free;   // launches do not wait and leave no record
 	bool linked; // the daemon decides
 	bool flush;  // work may be in flight that has left no record
 	bool hasty;  // a launch has passed the closed gate, and nothing has completed since
 	uint32_t waiters;
+	uint32_t looks;
 	uint32_t index;   // in the limits
 	int64_t patience; // a launch passes the closed gate when nothing has completed for so long
 	int64_t charged;  // busy time is charged up to here
@@ -89,7 +92,10 @@ static inline struct lgpu_gates *lgpu_gates_ready(void)
 	return all != NULL && all->ready ? all : NULL;
 }
 
-// ---- gate.c; callers hold the gate's lock
+// lgpu_gate_capturing reports whether any stream may be captured now.
+static inline bool lgpu_gate_capturing(void) { return __atomic_load_n(&lgpu_gates->captures, __ATOMIC_SEQ_CST) != 0; }
+
+// ---- gate.c; callers hold the gate's lock, but for observe and record
 
 // lgpu_gate_busy says whether anything is in flight, or on its way in.
 static inline bool lgpu_gate_busy(const struct lgpu_gate *g) { return lgpu_flight_busy(&g->flight); }
@@ -99,12 +105,15 @@ uint32_t lgpu_gate_cap(const struct lgpu_gate *g);
 void lgpu_gate_wake(struct lgpu_gate *g);
 // lgpu_gate_kick gets a parked watcher going.
 void lgpu_gate_kick(struct lgpu_gate *g);
-// lgpu_gate_set_free opens a gate for good, or puts it back.
+// lgpu_gate_set_free opens a gate for good, or puts it back. A free gate does not wait for its open runs, since launches
+// of which it does not know may follow them without end.
 void lgpu_gate_set_free(struct lgpu_gate *g, bool is_free);
 // lgpu_gate_patient begins a grant or a turn with the first patience.
 void lgpu_gate_patient(struct lgpu_gate *g);
-// lgpu_gate_observe collects what has completed and charges the time until now.
-void lgpu_gate_observe(struct lgpu_gate *g, int64_t now, bool punctual);
+// lgpu_gate_observe collects what has completed and charges the time until it asked, which it returns.
+int64_t lgpu_gate_observe(struct lgpu_gate *g, bool punctual);
+// lgpu_gate_record has an event recorded for the open runs of a stream, or of all.
+void lgpu_gate_record(struct lgpu_gate *g, bool all, CUstream stream);
 
 // ---- context.c
 
@@ -138,6 +147,8 @@ int64_t lgpu_unlinked_open(struct lgpu_gate *g, int64_t now);
 // opens it again. True: there is something to watch. again is when there will be
 // credit, 0 where that is not waited for.
 bool lgpu_unlinked_watch(struct lgpu_gate *g, int64_t now, int64_t *again);
+// lgpu_unlinked_spent says whether what is in flight uses the credit up to within nanos.
+bool lgpu_unlinked_spent(const struct lgpu_gate *g, int64_t now, int64_t nanos);
 // lgpu_unlinked_queued says whether this process waits for the turn.
 bool lgpu_unlinked_queued(const struct lgpu_gate *g);
 

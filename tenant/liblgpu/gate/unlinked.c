@@ -41,6 +41,11 @@ int64_t lgpu_unlinked_open(struct lgpu_gate *g, int64_t now)
 	return now;
 }
 
+bool lgpu_unlinked_spent(const struct lgpu_gate *g, int64_t now, int64_t nanos)
+{
+	return lgpu_credit(horizon_of(g), now, lgpu_gate_cap(g)) <= lgpu_flight_remaining(&g->flight, now) + nanos;
+}
+
 // close_if_due closes the gate when the credit in hand covers no more than
 // what is in flight, when others have waited for a slice, or when there is
 // nothing to run. A closed gate that has drained gives up its turn; but the
@@ -54,8 +59,7 @@ static void close_if_due(struct lgpu_gate *g, int64_t now)
 	bool over = !lgpu_turn_kept(&h->queue) || (wanted == LGPU_TURN_WANTED_BY_OTHERS && held >= SLICE) ||
 		    (wanted == LGPU_TURN_WANTED_BY_OWN && held >= SLICE_OWN) ||
 		    idle >= (wanted == LGPU_TURN_UNWANTED ? LINGER : LGPU_GATE_LINGER);
-	bool dry = lgpu_credit(horizon_of(g), now, lgpu_gate_cap(g)) <= lgpu_flight_remaining(&g->flight, now);
-	if (over || dry)
+	if (over || lgpu_unlinked_spent(g, now, 0))
 		g->open = false;
 	if (g->open || lgpu_gate_busy(g))
 		return;

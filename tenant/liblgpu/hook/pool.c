@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Memory pools: stream-ordered allocation (memory/pools.c).
+#include "gate/gate.h"
 #include "hook/hook.h"
 #include "memory/freed.h"
 #include "memory/pools.h"
@@ -177,16 +178,22 @@ LGPU_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 }
 
 // A stream is forgotten before it is no more.
+static void stream_ends(CUstream stream)
+{
+	if (lgpu_attached() == NULL)
+		return;
+	lgpu_freed_stream_ends(stream);
+	lgpu_gate_stream_gone(stream);
+}
+
 LGPU_EXPORT CUresult cuStreamDestroy(CUstream hStream)
 {
-	if (lgpu_attached() != NULL)
-		lgpu_freed_stream_ends(hStream);
+	stream_ends(hStream);
 	return LGPU_REAL(cuStreamDestroy)(hStream);
 }
 
 LGPU_EXPORT CUresult cuStreamDestroy_v2(CUstream hStream)
 {
-	if (lgpu_attached() != NULL)
-		lgpu_freed_stream_ends(hStream);
+	stream_ends(hStream);
 	return LGPU_REAL(cuStreamDestroy_v2)(hStream);
 }

@@ -56,7 +56,6 @@ struct lgpu_slices {
 	uint32_t lock; // guards what follows; held while the driver is asked
 	int64_t looked;
 	struct lgpu_slice_device {
-		bool told;      // since the connection was made
 		bool contexts;  // there was one
 		uint64_t asked; // by the daemon, µs; 0: the driver's own
 		uint64_t value; // that was last said

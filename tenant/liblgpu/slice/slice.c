@@ -81,8 +81,8 @@ static bool put(struct lgpu_slice_group *g, uint64_t asked, bool again, struct r
 		a = g->driver->set(g, asked != 0 ? asked : g->own);
 		if (a == LGPU_SLICE_GONE)
 			return false;
-		g->set = asked != 0;
 		g->refused = a == LGPU_SLICE_REFUSED;
+		g->set = asked != 0 || g->refused; // own is not yet back
 		now = 0;
 		a = g->driver->get(g, &now);
 		if (a == LGPU_SLICE_GONE)
@@ -90,6 +90,7 @@ static bool put(struct lgpu_slice_group *g, uint64_t asked, bool again, struct r
 		known = a == LGPU_SLICE_DONE;
 	}
 	g->seen = known ? now : 0;
+	g->refused = g->refused && g->seen != asked;
 	add(g, r);
 	return true;
 }
@@ -116,12 +117,13 @@ static struct round put_all(struct lgpu_slices *all, int device, enum scope scop
 	return r;
 }
 
-// say tells the daemon what is in force, unless it knows that.
+// say tells the daemon what is in force, unless it knows that. It is asked to only
+// after a Slice on this connection (protocol.go, Versions).
 static void say(struct lgpu_slices *all, int device, uint64_t value, bool refused, bool always)
 {
 	struct lgpu_slice_device *d = &all->device[device];
 	uint32_t flags = refused ? (uint32_t)LGPU_LINK_FLAG_REFUSED : 0;
-	if (!d->told || (!always && value == d->value && flags == d->flags))
+	if (!always && value == d->value && flags == d->flags)
 		return;
 	d->value = value;
 	d->flags = flags;
@@ -159,7 +161,6 @@ void lgpu_slice_told(const struct lgpu_message *m)
 		return;
 	int device = (int)m->device;
 	lgpu_lock(&all->lock);
-	all->device[device].told = true;
 	all->device[device].asked = m->value;
 	update_asked(all);
 	lgpu_groups_settle_old(all, lgpu_now() - SETTLING);
@@ -198,11 +199,10 @@ void lgpu_slice_release(void)
 	lgpu_lock(&all->lock);
 	for (int i = 0; i < (int)LGPU_MAX_DEVICES; i++) {
 		struct lgpu_slice_device *d = &all->device[i];
-		bool asked = d->asked != 0;
-		d->told = false;
+		if (d->asked == 0)
+			continue;
 		d->asked = 0;
-		if (asked)
-			put_all(all, i, TOLD);
+		put_all(all, i, TOLD);
 	}
 	update_asked(all);
 	lgpu_unlock(&all->lock);

@@ -158,13 +158,13 @@ func (d *daemon) client(dev *device) *client {
 func newClient(t *testing.T, env []string) *client {
 	t.Helper()
 	bin := simProgram(t, "testdata/orders.c", "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN")
-	return startClient(t, exec.Command(bin, "../../sim/kernels/control.ptx"), env)
+	return startClient(t, env, bin, "../../sim/kernels/control.ptx")
 }
 
-// startClient starts a program that reads orders, with this environment.
-func startClient(t *testing.T, cmd *exec.Cmd, env []string) *client {
+// startClient starts another program that takes orders.
+func startClient(t *testing.T, env []string, program string, args ...string) *client {
 	t.Helper()
-	c := &client{t: t, cmd: cmd, lines: make(chan string, 100), errs: &strings.Builder{}}
+	c := &client{t: t, cmd: exec.Command(program, args...), lines: make(chan string, 100), errs: &strings.Builder{}}
 	c.cmd.Env = env
 	c.cmd.Stderr = c.errs
 	stdin, err := c.cmd.StdinPipe()

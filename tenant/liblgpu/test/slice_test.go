@@ -5,7 +5,6 @@ import (
 	"debug/elf"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -113,7 +112,7 @@ func tenantWith(t *testing.T, env []string, context string, devices int, more ..
 		limits = append(limits, region.DeviceLimits{UUID: uuid(i), Memory: 16 << 30, Granted: 16 << 30, Physical: 16 << 30, Compute: region.FullCompute})
 	}
 	d := newDaemon(t, limits...)
-	c := startClient(t, exec.Command(program(t, "slices", "-ldl")), append(append(env, "LGPU_SOCKET="+d.path), more...))
+	c := startClient(t, append(append(env, "LGPU_SOCKET="+d.path), more...), program(t, "slices", "-ldl"))
 	c.order("init")
 	p, _, _ := d.accept()
 	p.welcome(3, true)
@@ -290,6 +289,23 @@ func TestSliceWithoutChannelGroups(t *testing.T) {
 	p.sliced(0, 50, 0, protocol.FlagRefused)
 }
 
+// On the software GPU, whose library has functions for slices; without them it is a driver that cannot be asked.
+func TestSliceOfTheSoftwareGPU(t *testing.T) {
+	_, c, p := begun(t)
+	p.say(protocol.Message{Kind: protocol.Free})
+	c.wait("later 1 1000: 0")
+	c.do("sync")
+	if !slices.Contains(exported(t, filepath.Join(simLibraries.dir, "libcuda.so.1")), "lgpusimSetTimeslice") {
+		p.sliced(0, 50, 0, protocol.FlagRefused)
+		return
+	}
+	p.sliced(0, 0, 2000, 0) // as the shape has it
+	p.sliced(0, 50, 50, 0)
+	c.do("launch 20 1000")
+	c.do("sync")
+	p.sliced(0, 0, 2000, 0)
+}
+
 // A descriptor that the program has closed and has again for another file is not used.
 func TestSliceOfAClosedDescriptor(t *testing.T) {
 	_, c, p := tenantOf(t, preloaded, 1)
@@ -326,10 +342,13 @@ func TestSliceEndsWithTheDaemon(t *testing.T) {
 	}
 }
 
-// Contexts by the hundred, and more than are remembered: then the daemon knows that some are not set.
+// Contexts by the hundred, and more than are remembered: then the daemon knows that some are not set. Those that are no
+// more do not count, though nobody has asked for their slices.
 func TestSliceOfManyContexts(t *testing.T) {
 	const some, room = 300, 1024
 	_, c, p := tenantOf(t, preloaded, 1, "LGPU_LOG=0")
+	c.do("churn %d", some)
+	c.do("churned")
 	p.sliced(0, 50, 50, 0)
 	for n := 1; n < some; n++ {
 		c.do("make 0")
