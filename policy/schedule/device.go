@@ -255,9 +255,8 @@ func (d *device) setTick() {
 				at(x.job.blocked + x.job.patience())
 			}
 		}
-		if t, ok := x.seepAt(); ok {
-			at(t)
-		}
+		t, _ := x.seepAt()
+		at(t)
 		if x.resting() {
 			at(x.used + rest)
 		} else if x.claiming && x.guestly() {

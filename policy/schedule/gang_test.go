@@ -25,6 +25,7 @@ type worker struct {
 	launched      int // kernels so far
 	done          int
 	ran           int64 // of the first not done
+	held          int64 // how long that has kept its device
 	idle          bool  // has told Want or Closed, waiting
 	mute          bool  // launches nothing
 }
@@ -37,6 +38,7 @@ type rig struct {
 	s       *Scheduler
 	now     int64
 	workers []*worker
+	early   int64 // workers say Closed when they expect to have drained so soon
 	overran int
 	seeps   int
 	random  *rand.Rand
@@ -97,7 +99,7 @@ func (r *rig) decide() {
 			w.closing = true
 		case Seep:
 			r.seeps++
-			w.beside = r.holder(w.dev) != nil
+			w.beside = !r.s.tree.seat(w.id, w.dev).granted
 			w.open, w.closing, w.seep, w.idle = true, true, true, false
 		case Overran:
 			r.overran++
@@ -122,6 +124,9 @@ func (r *rig) run(length int64) {
 			r.advance(w)
 		}
 		if next, ok := r.s.Next(); ok && next <= r.now {
+			for _, w := range r.workers {
+				r.s.Progress(r.now, w.id, w.dev, w.busy)
+			}
 			r.s.Tick(r.now)
 			r.decide()
 		}
@@ -138,15 +143,25 @@ func (w *worker) stuck() bool {
 	return false
 }
 
+// drains says that w has drained, or expects to so soon. It does not know what a kernel waits for.
+func (w *worker) drains(early int64) bool {
+	left := -w.held
+	for n := w.done; n < w.launched; n++ {
+		left += max(w.kernel(n), -w.kernel(n))
+	}
+	return w.launched == w.done || left <= early && w.held <= max(w.kernel(w.done), -w.kernel(w.done))
+}
+
 func (r *rig) advance(w *worker) {
 	if w.launched > w.done {
 		w.busy += step
+		w.held += step
 		k := w.kernel(w.done)
 		if k > 0 || !w.stuck() {
 			w.ran += step
 		}
 		if w.ran >= max(k, -k) {
-			w.ran = 0
+			w.ran, w.held = 0, 0
 			w.done++
 		}
 	}
@@ -165,8 +180,9 @@ func (r *rig) advance(w *worker) {
 		w.launched++
 	}
 full:
-	if w.open && w.launched == w.done && (w.closing || w.busy >= w.until-2*step || w.mute && w.wanted) {
-		w.open, w.closing, w.beside, w.idle = false, false, false, !w.mute
+	over := w.closing || w.busy >= w.until-2*step || w.mute && w.wanted
+	if w.open && over && (!w.seep || w.mute) && w.drains(r.early) {
+		w.open, w.closing, w.beside, w.seep, w.idle = false, false, false, false, !w.mute
 		r.s.Closed(r.now, w.id, w.dev, w.busy, !w.mute)
 		r.decide()
 	}
@@ -389,5 +405,51 @@ func TestGangThatNeverDrains(t *testing.T) {
 	}
 	if !slices.Contains(states, Overrun) {
 		t.Errorf("states %v of a stuck gang and others", states)
+	}
+}
+
+// A seat that has said Closed may still hold half of a collective. Its debt grows then, and must not keep its gang from
+// the launch that the half waits for.
+func TestCappedGangsThatCloseEarly(t *testing.T) {
+	half := Params{Max: map[Device]uint32{0: 5000, 1: 5000}}
+	for _, tt := range []struct {
+		name string
+		run  program
+		runs int // gangs
+	}{
+		{"one", program{400 * us, -200 * us}, 1},
+		{"two", program{400 * us, -200 * us}, 2},
+		{"two, collectives only", program{-300 * us}, 2},
+		{"two, long", program{-300 * us, 2 * ms}, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, Options{})
+			r.early = 600 * us
+			var gangs [][]*worker
+			for i := range tt.runs {
+				gangs = append(gangs, r.lgpu(ID(i+1), half, tt.run, Device(i), Device(1-i)))
+			}
+			r.run(second)
+			var before []int64
+			for _, w := range r.workers {
+				before = append(before, w.busy)
+			}
+			for _, parts := range r.progress(5, gangs...) {
+				t.Logf("%.1f, %d seeps, %d overran", parts, r.seeps, r.overran)
+				for i, part := range parts {
+					if part < 30 {
+						t.Errorf("lgpu %d made %.1f %% of its way", i+1, part)
+					}
+				}
+			}
+			for i, w := range r.workers {
+				if used := w.busy - before[i]; used > 2550*ms {
+					t.Errorf("lgpu %d used device %d for %d ms of 5000; its maximum is 50 %%", w.id, w.dev, used/ms)
+				}
+			}
+			if err := r.s.consistent(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -43,6 +43,13 @@ func (j *job) add(x *seat) {
 	x.job = j
 }
 
+// mark has all devices of the job looked at.
+func (j *job) mark() {
+	for _, x := range j.seats {
+		x.dev.mark()
+	}
+}
+
 // without returns list less x.
 func without(list []*seat, x *seat) []*seat {
 	if i := slices.Index(list, x); i >= 0 {
@@ -186,7 +193,10 @@ func (j *job) startable() bool {
 		for _, x := range e.seats {
 			has := x.granted && x.job == e.owner && x.job.phase == running
 			switch {
-			case !has && !x.contests() || x.job == j || q.before(x):
+			case !has && !x.contests() || x.job == j:
+			case has && x.fresh() && q.level() >= x.level():
+				blocked = true
+			case q.before(x):
 			case !patient && x.yields(q):
 			case !has && len(x.job.candidates) > 1 && j.precedesOnSome(x.job) && j.oldest() < x.job.oldest():
 			default:
@@ -301,10 +311,7 @@ func (j *job) end() {
 	for _, x := range held {
 		x.dev.passOn(j)
 	}
-	// A grant that it waits for elsewhere may be possible now.
-	for _, x := range j.seats {
-		x.dev.mark()
-	}
+	j.mark() // a grant that it waits for elsewhere may be possible now
 }
 
 // begin opens the gates of a job that has its devices.

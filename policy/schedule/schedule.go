@@ -32,7 +32,7 @@
 //   - Closed exactly once for every Open or Free, when all gates of the seat are closed and the device has drained of
 //     the lgpu's work: after Close, after Until was reached, or because the seat was idle and yielded. And exactly once
 //     for every Seep, when the launch that it let through has drained. waiting says that a process has more work; no
-//     Want is needed then.
+//     Want is needed then. It may come a little before the end of the work (early, in options.go), if that end is known.
 //   - Progress whenever Busy has been read during a grant; every few ms while the device is contended, rarely (100 ms)
 //     for a standing grant without a maximum. For the most exact charge send it right before another seat's Want.
 //
@@ -85,7 +85,8 @@
 // their kernels may wait for each other across devices. A gang's turn comes when it is first on all its devices, or,
 // once it has waited two slices for that, when it has had more than its part on none; then the grants on them are
 // closed and the devices kept for the gang. A seat of a gang that has been neither busy nor waiting for a second is
-// left out until it wants. Two seats of a gang on the same device take turns.
+// left out until it wants. Two seats of a gang on the same device take turns. While a seat of a gang still runs long
+// after its Closed, others of the gang that wait get a Seep each: the work of the one may wait for theirs.
 package schedule
 
 import "math"

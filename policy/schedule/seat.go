@@ -23,6 +23,7 @@ type seat struct {
 	clock     int64 // contended time since reported
 	charged   int64 // of it or of Busy, since reported
 	advanced  int64 // when Busy last grew
+	ran       int64 // it used the device until then, or for longer
 	counted   int64 // charged since then
 	excused   int64 // time by the clock in which guests used the device; only grows
 
@@ -130,9 +131,7 @@ func (x *seat) drained(waiting bool) {
 		}
 		j.advance()
 	}
-	for _, y := range j.seats {
-		y.dev.mark()
-	}
+	j.mark()
 }
 
 // funded reports whether the seat has the credit to begin a grant.
@@ -196,6 +195,10 @@ func (x *seat) before(y *seat) bool {
 	}
 	return x.fairer(y.account, x.tired(), y.tired())
 }
+
+// fresh reports whether a seat's grant has only just begun. If it ended for a gang then, and that gang's for another,
+// all of them would begin for ever, and none would run.
+func (x *seat) fresh() bool { return x.now < x.job.opened+x.dev.options.Slice/4 }
 
 // tired is device time that counts against a seat that has the device, or just had it, in a comparison with others.
 // Without it, two seats that differ by the length of a drain would not take turns.
@@ -264,7 +267,7 @@ func (x *seat) extend(all bool) {
 // wanted reports whether the seat must not keep its grant without work. A guest may: it is in nobody's way then.
 func (x *seat) wanted() bool { return x.dev.contended && !x.guest }
 
-// seepAt is when a seat's next launch is let through, if at all.
+// seepAt is when a seat's next launch is let through, if it is; otherwise when to look at that again, in the future.
 func (x *seat) seepAt() (int64, bool) {
 	j := x.job
 	if !x.wants || x.open || !x.entity.mayUse(x.dev.id) || len(j.seats) < 2 {
@@ -275,9 +278,36 @@ func (x *seat) seepAt() (int64, bool) {
 		return max(x.since, j.closed) + x.dev.options.SeepAfter, true
 	case j.late > 0 && !x.granted:
 		return x.since + x.dev.options.Slice, true
+	case j.phase == idle:
+		return x.freeing()
 	default:
 		return 0, false
 	}
+}
+
+// freeing is when a launch is let through although the gang's grant is over, and whether it is: a seat of the gang that
+// had all but drained runs on, as half of a collective does that waits for this launch. Its debt, which grows meanwhile,
+// would keep the gang from the grant that ends the wait.
+func (x *seat) freeing() (at int64, ok bool) {
+	o := &x.dev.options
+	after := early + o.SeepAfter
+	if x.dev.owner != nil {
+		after = early + o.Slice
+	}
+	at = forever + latest
+	for _, y := range x.job.seats {
+		if y == x || y.open {
+			continue
+		}
+		due := max(x.since, y.since) + after
+		if y.ran > due-o.SeepAfter {
+			return due, true
+		}
+		if due > x.now {
+			at = min(at, due) // if it runs on, that is known then
+		}
+	}
+	return at, false
 }
 
 // allowance is the Busy at which the grant ends.
@@ -338,6 +368,10 @@ func (x *seat) report(busy int64) {
 	spent := max(0, min(busy-x.busy, x.now-x.reported))
 	x.weigh(spent)
 	if spent > 0 {
+		x.ran = x.reported + spent
+		if !x.open {
+			x.job.mark() // see freeing
+		}
 		x.worked()
 		if x.guest && x.levels == 0 {
 			x.compete(x.depth)
