@@ -149,7 +149,7 @@ func (w *worker) drains(early int64) bool {
 	for n := w.done; n < w.launched; n++ {
 		left += max(w.kernel(n), -w.kernel(n))
 	}
-	return w.launched == w.done || left <= early && w.held <= max(w.kernel(w.done), -w.kernel(w.done))
+	return w.launched == w.done || left < early && w.held <= max(w.kernel(w.done), -w.kernel(w.done))
 }
 
 func (r *rig) advance(w *worker) {
