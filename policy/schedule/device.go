@@ -213,6 +213,7 @@ func (d *device) seep() {
 		if at, ok := x.seepAt(); ok && at <= d.now {
 			x.open, x.closeSent, x.wants = true, true, false
 			if !x.granted {
+				x.job.beside = d.now
 				x.chargeBeside()
 			}
 			x.decide(Seep)

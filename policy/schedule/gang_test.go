@@ -453,3 +453,20 @@ func TestCappedGangsThatCloseEarly(t *testing.T) {
 		})
 	}
 }
+
+// Launches that are let through beside another job do not set each other off: the gang then stays in debt for good, and
+// has its kernels one by one.
+func TestGangsThatCloseEarlyTakeTurns(t *testing.T) {
+	for seed := range uint64(40) {
+		r := newRig(t, Options{})
+		r.random, r.early = rand.New(rand.NewPCG(seed+1, 6)), 600*us
+		a := r.lgpu(1, Params{}, program{400 * us, -200 * us}, 0, 1)
+		b := r.lgpu(2, Params{}, program{-300 * us}, 1, 0)
+		r.run(second)
+		for _, parts := range r.progress(4, a, b) {
+			if min(parts[0], parts[1]) < 20 {
+				t.Fatalf("seed %d: gangs made %.1f %% of their ways, %d seeps", seed, parts, r.seeps)
+			}
+		}
+	}
+}

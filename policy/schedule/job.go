@@ -33,6 +33,7 @@ type job struct {
 	opened     int64
 	ends       int64 // of the slice; 0: nobody else waits
 	closed     int64 // when Close was decided
+	beside     int64 // when a launch was last let through beside others
 	last       bool  // slice of the grant: others come after it
 	blocked    int64 // since when it was first on some device but not on all; 0: not
 }

@@ -277,7 +277,7 @@ func (x *seat) seepAt() (int64, bool) {
 	case j.phase == closing:
 		return max(x.since, j.closed) + x.dev.options.SeepAfter, true
 	case j.late > 0 && !x.granted:
-		return x.since + x.dev.options.Slice, true
+		return max(x.since, j.beside) + x.dev.options.Slice, true
 	case j.phase == idle:
 		return x.freeing()
 	default:
