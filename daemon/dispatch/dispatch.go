@@ -6,6 +6,7 @@ package dispatch
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -124,7 +125,6 @@ type seat struct {
 	busy    int64  // Busy then
 	closed  int64  // when it was told to close, ns; 0: it was not told
 	slice   uint64 // of the hardware, for its clients, µs; 0: the driver's own
-	used    usage
 }
 
 // Runner is the policy at work. Its methods may be called by several goroutines. It implements tenant.GateHandler.
@@ -146,6 +146,7 @@ type Runner struct {
 	byID    map[uint64][]*seat
 	shares  []schedule.Share
 	stats   Stats
+	used    map[place]usage // by the driver's counters
 }
 
 type device struct {
@@ -165,7 +166,7 @@ func New(c Config) (*Runner, error) {
 	}
 	r := &Runner{
 		config: c, wake: wake, policy: schedule.New(c.Options), numbers: map[gpu.UUID]schedule.Device{},
-		clients: map[gate]*client{}, byID: map[uint64][]*seat{},
+		clients: map[gate]*client{}, byID: map[uint64][]*seat{}, used: map[place]usage{},
 	}
 	go r.keepTime()
 	return r, nil
@@ -210,10 +211,13 @@ func (r *Runner) SetDevice(uuid gpu.UUID, spatial bool, o schedule.Options) erro
 			return fmt.Errorf("device %s: its mode cannot change while lgpus run there", uuid)
 		}
 	}
-	if err := r.policy.SetDevice(now(), n, o); err != nil {
+	t := now()
+	r.progressOn(t, n)
+	if err := r.policy.SetDevice(t, n, o); err != nil {
 		return fmt.Errorf("device %s: %w", uuid, err)
 	}
 	r.devices[n].spatial, r.devices[n].preempt = spatial, o.Preempt
+	r.decide(t)
 	return nil
 }
 
@@ -255,6 +259,7 @@ func (r *Runner) Remove(id uint64) {
 		r.seats = slices.DeleteFunc(r.seats, func(q *seat) bool { return q == s })
 	}
 	delete(r.byID, id)
+	maps.DeleteFunc(r.used, func(p place, _ usage) bool { return p.lgpu == id })
 	r.decide(t)
 }
 

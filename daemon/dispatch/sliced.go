@@ -45,14 +45,23 @@ func (r *Runner) sliced(g gate, m protocol.Message) {
 // maxSlice bounds what a client may say of its slice, in µs.
 const maxSlice = 1 << 32
 
+// place is an lgpu on a device.
+type place struct {
+	lgpu uint64
+	uuid gpu.UUID
+}
+
 // usage is the device time that the driver says an lgpu has used.
 type usage struct {
 	total time.Duration
-	last  int64 // when it was read, ns; 0: not yet
+	last  int64 // when it was read, ns
 }
 
+// gap is the longest time between two readings of the driver's counters of which the second holds for all of it.
+const gap = int64(3 * time.Second)
+
 // Measured says which part of the time since the last call the lgpu really used the device, in percent, by the driver's
-// counters.
+// counters. It is to be called about once a second.
 func (r *Runner) Measured(lgpu uint64, uuid gpu.UUID, percent int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,12 +70,14 @@ func (r *Runner) Measured(lgpu uint64, uuid gpu.UUID, percent int) {
 		if s.uuid != uuid {
 			continue
 		}
-		if s.used.last != 0 {
-			s.used.total += time.Duration(t-s.used.last) * time.Duration(max(0, min(percent, 100))) / 100
+		u, known := r.used[place{lgpu, uuid}]
+		if passed := t - u.last; known && passed <= gap {
+			u.total += time.Duration(passed) * time.Duration(max(0, min(percent, 100))) / 100
 		}
-		s.used.last = t
+		u.last = t
+		r.used[place{lgpu, uuid}] = u
 		r.progressOn(t, s.device)
-		r.policy.Measured(t, schedule.ID(s.id), s.device, int64(s.used.total))
+		r.policy.Measured(t, schedule.ID(s.id), s.device, int64(u.total))
 	}
 	r.decide(t)
 }

@@ -28,6 +28,9 @@ type account struct {
 	// I.371), once for the maximum and once for the minimum.
 	paid, owed int64
 
+	// What was learned of the last seat of the account, for the next.
+	known *presence
+
 	// Of the children that take part, as of the last scan: the least vt, the mean by weight, and, as scratch, the sum
 	// of their weights.
 	least, mean, weights int64

@@ -261,7 +261,7 @@ func (d *device) setTick() {
 		if x.resting() {
 			at(x.used + rest)
 		} else if x.claiming && x.guestly() {
-			at(d.now + d.options.step())
+			at(d.now + max(d.options.step(), waitLook))
 		}
 	}
 	d.tick = tick
@@ -307,6 +307,7 @@ func (d *device) endFree() {
 	x.reported, x.settledAt, x.clock, x.charged, x.waited = d.now, d.now, 0, 0, 0
 	x.advanced, x.counted = d.now, 0
 	x.presence.restart(d.now)
+	x.presence.measured.valid = false // Busy was not reported meanwhile
 	if j.phase == idle {
 		j.phase, j.opened, j.ends, j.last = running, x.since, 0, false
 	}

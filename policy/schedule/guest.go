@@ -14,6 +14,7 @@ const (
 	loadTime   int64 = 100e6
 	loadLook   int64 = 2e6
 
+	waitLook    int64 = 2e6  // between two looks whether a guest that waits may go on
 	measureFrom int64 = 10e6 // least Busy by which a density is learned
 	fullFrom    int64 = 9000 // hundredths of a percent of a device that is used all the time
 
@@ -43,6 +44,7 @@ type presence struct {
 	turned       int64 // when it last became heavy, or a guest
 	hides        bool  // its Busy is clearly less than what it uses: it is charged by the clock, in turns
 	measured     measurement
+	billed       int64 // charged since measured
 }
 
 // measurement is what was known when the driver's counters were read.
@@ -57,24 +59,29 @@ func newPresence(now int64) presence {
 }
 
 // restart forgets what was summed up, but not what was learned.
-func (p *presence) restart(now int64) {
-	p.weighed, p.busy, p.waited, p.measured.valid = now, 0, 0, false
-}
+func (p *presence) restart(now int64) { p.weighed, p.busy, p.waited = now, 0, 0 }
 
 // measure learns from the device time that the seat has really used.
 func (x *seat) measure(total int64) {
 	p := &x.presence
 	last := p.measured
 	used, busy := total-last.used, x.busy-last.busy
-	if last.valid && max(used, busy) < measureFrom {
+	if last.valid && busy >= 0 && max(used, busy) < measureFrom {
+		p.rate = min(p.rate, hundredths(used, x.now-last.at))
 		return
 	}
-	p.measured = measurement{total, x.busy, x.excused, x.now, true}
-	if !last.valid {
+	billed := p.billed
+	p.measured, p.billed = measurement{total, x.busy, x.excused, x.now, true}, 0
+	if !last.valid || busy < 0 {
 		return
 	}
 	p.hides = used > busy+busy/4+measureFrom
-	p.density, p.rate = min(mulDiv(max(used, 1), int64(Whole), max(busy, 1)), 2*int64(Whole)), hundredths(used, x.now-last.at)
+	// What it used beyond what it was charged, because its density was another before.
+	if owed := min(used, x.now-last.at) - billed - measureFrom; owed > 0 && !x.heavy && p.turned < last.at {
+		x.bill(owed)
+	}
+	p.density = max(1, min(mulDiv(max(used, 1), int64(Whole), max(busy, 1)), 2*int64(Whole)))
+	p.rate = hundredths(used, x.now-last.at)
 	beside := min(x.excused-last.excused, busy)
 	switch {
 	case x.heavy:
@@ -128,7 +135,7 @@ func (p *presence) worth(busy int64) int64 { return mulDiv(busy, p.density, int6
 func (x *seat) weigh(spent int64) {
 	p := &x.presence
 	p.busy += spent
-	present := x.now - p.weighed - p.waited
+	present := min(x.now-p.weighed-p.waited, second)
 	if x.wants && !x.open {
 		present -= x.now - max(x.since, p.weighed)
 	}
@@ -252,9 +259,9 @@ func (d *device) receive() {
 
 // visit opens the gate of a guest.
 func (x *seat) visit() {
-	x.cut(x.now-min(x.now-x.since, waitedMax), x.dev.options.Burst)
+	x.guest, x.claiming, x.waited = true, false, min(x.now-x.since, waitedMax)
+	x.cut(x.now-x.waited, x.dev.options.Burst)
 	x.serve(x.now)
-	x.guest, x.claiming = true, false
 	x.openGate()
 }
 
@@ -269,8 +276,14 @@ func (x *seat) stay() int64 {
 
 // tellRoles says which seats are to have a short time slice: those that would keep a guest waiting.
 func (d *device) tellRoles() {
+	open := 0 // heavy seats that use the device at once, past a drain: between short slices the switches would eat most
 	for _, x := range d.seats {
-		short := d.options.Preempt && (x.heavy || x.presence.hides) && len(d.seats) > 1
+		if x.open && x.heavy {
+			open++
+		}
+	}
+	for _, x := range d.seats {
+		short := d.options.Preempt && (x.heavy || x.presence.hides) && len(d.seats) > 1 && open < 2
 		if short == x.shortened {
 			continue
 		}
@@ -300,6 +313,9 @@ func (x *seat) resumes(j *job) bool {
 
 // pursue brings the claims of those that rest up to the bound, on all levels on which they take part.
 func (d *device) pursue() {
+	if !d.options.Preempt {
+		return
+	}
 	for _, x := range d.seats {
 		if x.levels == 0 || x.hungry() {
 			continue
@@ -322,11 +338,18 @@ func (x *seat) visited(busy int64) {
 	}
 	spent := x.presence.worth(busy)
 	x.counted += busy - spent
+	x.bill(spent)
+}
+
+// bill charges device time to a guest.
+func (x *seat) bill(spent int64) {
+	d := x.dev
+	byMin := x.shortfall(x.now) < x.now
 	for a := x.account; a.parent != nil; a = a.parent {
 		waited := a.parent.scan == d.scan
 		a.take(x.now, spent, d.options.SliceMax, waited)
 		// What it had by its minimum, or because of an overrun, is held against it only so far.
-		if most := a.parent.mean + mulDiv(2*d.options.bound(), vtScale, a.weight); waited && vtLess(most, a.vt) {
+		if most := a.parent.mean + mulDiv(2*d.options.bound(), vtScale, a.weight); waited && byMin && vtLess(most, a.vt) {
 			a.vt = most
 		}
 	}

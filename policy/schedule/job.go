@@ -65,6 +65,9 @@ func (j *job) ready() bool {
 	j.candidates, j.due = j.candidates[:0], forever+latest
 	wants := false
 	for _, x := range j.seats {
+		if x.guest { // it was alone in the job when it was let in; its grant ends first
+			return false
+		}
 		if x.open || !x.entity.mayUse(x.dev.id) || !x.wants && x.used < j.used-second {
 			continue
 		}

@@ -206,7 +206,9 @@ func (s *Scheduler) Attach(now int64, id ID, dev Device, busy int64) error {
 	i, _ = slices.BinarySearchFunc(d.seats, x, bySeat)
 	d.seats = slices.Insert(d.seats, i, x)
 	s.adopt(x)
-	d.mark()
+	for _, y := range x.job.seats {
+		y.dev.mark()
+	}
 	s.tree.run()
 	return nil
 }
@@ -224,6 +226,7 @@ func (s *Scheduler) detach(x *seat) {
 	d, j := x.dev, x.job
 	x.settle()
 	x.compete(0)
+	x.account.known = &x.presence
 	x.entity.seats = without(x.entity.seats, x)
 	d.seats = without(d.seats, x)
 	j.seats = without(j.seats, x)
@@ -300,7 +303,7 @@ func (s *Scheduler) Progress(now int64, id ID, dev Device, busy int64) {
 // are charged what they really use; without Measured all their Busy counts. A few times a second is enough.
 func (s *Scheduler) Measured(now int64, id ID, dev Device, used int64) {
 	s.setTime(now)
-	if x := s.tree.seat(id, dev); x != nil {
+	if x := s.tree.seat(id, dev); x != nil && x.dev.free != x {
 		x.measure(clampTime(used))
 	}
 }

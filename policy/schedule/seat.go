@@ -57,11 +57,15 @@ type seat struct {
 }
 
 func newSeat(e *entity, d *device, busy int64) *seat {
-	return &seat{
+	x := &seat{
 		core: d.core, entity: e, dev: d, account: d.account(e),
 		busy: clampTime(busy), reported: d.now, settledAt: d.now, advanced: d.now, since: d.now, used: d.now,
-		presence: newPresence(d.now),
 	}
+	if x.presence = newPresence(d.now); x.account.known != nil {
+		x.presence = *x.account.known
+		x.presence.restart(d.now)
+	}
+	return x
 }
 
 // bySeat orders seats by device, then ID.
@@ -357,6 +361,7 @@ func (x *seat) spend(spent int64, contended bool) {
 // count adds device time that has been charged to what was delivered.
 func (x *seat) count(spent int64) {
 	x.counted += spent
+	x.presence.billed += spent
 	x.meter.add(max(x.metered, x.now-second), x.now, spent)
 	x.metered = x.now
 }
