@@ -452,3 +452,101 @@ func TestManyChips(t *testing.T) {
 	}
 	t.Logf("the least part of what is due: %.2f; the most of what is wanted: %.2f", worst, most)
 }
+
+// Kernels that outlast a guest's part are paid for, and do not make the switches eat the device.
+func TestLongKernelsOnChip(t *testing.T) {
+	for _, w := range []struct{ kernel, pause int64 }{{60, 40}, {100, 100}, {300, 300}, {150, 0}, {1000, 0}} {
+		c := newChip(t, Options{})
+		work := w.kernel * ms
+		if w.pause == 0 {
+			work = 0
+		}
+		x := c.add(1, Params{}, w.kernel*ms, work, w.pause*ms)
+		for i := range 4 {
+			c.add(ID(i+2), Params{}, 2*ms, 0, 0)
+		}
+		c.run(3 * second)
+		parts := c.seconds(10)
+		all := 0.0
+		for _, y := range c.programs {
+			all += mean(parts[y])
+		}
+		t.Logf("kernels of %d ms, %d ms of pause: %.1f %% of 20; all %.1f", w.kernel, w.pause, mean(parts[x]), all)
+		if got := mean(parts[x]); got > 26 || all < 85 {
+			t.Errorf("kernels of %d ms, %d ms of pause: %.1f %% of 20; all %.1f", w.kernel, w.pause, got, all)
+		}
+	}
+}
+
+// Guests that together want more than there is have their parts, too, while no heavy one is there.
+func TestGuestsAlone(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		mine, others Params
+		n            int
+		least        float64
+	}{
+		{"weight", Params{Weight: 1000}, Params{}, 1, 55},
+		{"minimum", Params{Min: on0(6000)}, Params{}, 4, 50},
+		{"high", Params{Class: High}, Params{}, 4, 69},
+		{"equal", Params{}, Params{}, 3, 20},
+	} {
+		c := newChip(t, Options{})
+		x := c.add(1, tt.mine, ms, 5*ms, 2*ms)
+		for i := range tt.n {
+			c.add(ID(i+2), tt.others, ms, 5*ms, 2*ms)
+		}
+		c.run(3 * second)
+		parts := c.seconds(10)
+		t.Logf("%s: %.1f beside %.1f", tt.name, parts[x], parts[c.programs[1]])
+		if got := mean(parts[x]); got < tt.least {
+			t.Errorf("%s: %.1f %%, want at least %.0f", tt.name, got, tt.least)
+		}
+	}
+}
+
+// An lgpu that uses a second device while it is a guest on the first has both together from then on.
+func TestSecondDeviceOfGuest(t *testing.T) {
+	s := New(Options{Preempt: true})
+	now := second
+	for id := ID(1); id <= 3; id++ {
+		if err := s.Set(now, id, Params{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	attach := func(id ID, dev Device) {
+		if err := s.Attach(now, id, dev, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	attach(1, 0)
+	attach(2, 0)
+	attach(3, 1)
+	s.Want(now, 1, 0, 0)
+	if x := s.tree.seat(1, 0); !x.guest {
+		t.Fatalf("on its first device it is %+v", x.state())
+	}
+	attach(1, 1)
+	s.Want(now, 1, 1, 0)
+	now += ms
+	s.Closed(now, 1, 0, ms, true)
+	for _, dev := range []Device{0, 1} {
+		if x := s.tree.seat(1, dev); !x.open || !x.granted {
+			t.Errorf("on device %d: open %v, granted %v", dev, x.open, x.granted)
+		}
+	}
+}
+
+// What an lgpu used while it was alone, without accounts, is not held against what it reports later.
+func TestFreeIsNoLiar(t *testing.T) {
+	c := newChip(t, Options{})
+	x := c.add(1, Params{}, ms, 5*ms, 5*ms)
+	c.run(2 * second)
+	c.add(2, Params{}, 2*ms, 0, 0)
+	for range 20 {
+		c.run(50 * ms)
+		if y := c.s.tree.seat(x.id, 0); y.presence.hides || y.presence.density > int64(Whole) {
+			t.Fatalf("it is taken for a liar: %+v", y.presence)
+		}
+	}
+}

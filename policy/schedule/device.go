@@ -96,8 +96,8 @@ func (d *device) counting() func(x *seat) bool {
 	hungry := func(x *seat) bool { return x.granted || x.contests() }
 	switch {
 	case slices.ContainsFunc(d.seats, hungry):
-	case d.used() >= fullFrom: // guests alone want more than there is
-		return func(*seat) bool { return true }
+	case d.crowded(): // guests alone want more than there is
+		return func(x *seat) bool { return x.claiming || x.guest && x.now < x.used+working }
 	default:
 		hungry = (*seat).hungry
 	}

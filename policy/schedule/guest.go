@@ -16,6 +16,9 @@ const (
 
 	waitLook    int64 = 2e6  // between two looks whether a guest that waits may go on
 	measureFrom int64 = 10e6 // least Busy by which a density is learned
+	crowdFrom   int64 = 1050 // thousandths of a device that its guests want
+	pressing    int64 = 600  // load of a guest beside which one of a lower class would be felt
+	working     int64 = 2e6  // a guest without new work for so long wants nothing
 	fullFrom    int64 = 9000 // hundredths of a percent of a device that is used all the time
 
 	// A seat without work keeps its place in fair queueing for this long. Its claim is bounded meanwhile (bound).
@@ -112,6 +115,17 @@ func (d *device) used() int64 {
 		sum += x.presence.rate
 	}
 	return sum
+}
+
+// crowded reports whether guests alone want more of the device than there is.
+func (d *device) crowded() bool {
+	sum := int64(0)
+	for _, x := range d.seats {
+		if x.levels > 0 {
+			sum += x.presence.load
+		}
+	}
+	return sum > crowdFrom
 }
 
 // mix notes whether seats use the device at the same time that are not meant to: then nothing can be learned about what
@@ -216,10 +230,17 @@ func mulDivSigned(a, b, c int64) int64 {
 	return mulDiv(a, b, c)
 }
 
-// outranked reports whether a seat of a higher class takes the device in turns. The minimum of the lower one is kept.
+// outranked reports whether a guest waits because a seat of a higher class takes the device in turns, or because guests
+// alone want more than there is and one of them is of a higher class or below its minimum. Its own minimum is kept.
 func (x *seat) outranked() bool {
-	return x.entity.p.Class != High && x.shortfall(x.now) >= x.now && slices.ContainsFunc(x.dev.seats, func(y *seat) bool {
-		return y.entity.p.Class == High && (y.granted || y.contests())
+	if x.shortfall(x.now) < x.now {
+		return false
+	}
+	crowded := x.dev.crowded()
+	return slices.ContainsFunc(x.dev.seats, func(y *seat) bool {
+		higher := y.entity.p.Class == High && x.entity.p.Class != High
+		works := y.guest && y != x && y.now < y.used+working
+		return higher && (y.granted || y.contests()) || crowded && works && (higher && y.presence.load > pressing || y.shortfall(y.now) < y.now)
 	})
 }
 
