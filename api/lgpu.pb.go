@@ -618,8 +618,8 @@ type Device struct {
 	Sampled *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=sampled,proto3" json:"sampled,omitempty"`
 	// What people call it: its index, or "0:1" for MIG instance 1 of GPU 0.
 	Ordinal string `protobuf:"bytes,17,opt,name=ordinal,proto3" json:"ordinal,omitempty"`
-	// Why nobody is let in beside the lgpu that has the device; empty if others are.
-	Exclusive     string `protobuf:"bytes,18,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
+	// Why no lgpu is a guest beside the one that has the device; empty if they are.
+	NoGuests      string `protobuf:"bytes,18,opt,name=no_guests,json=noGuests,proto3" json:"no_guests,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -773,9 +773,9 @@ func (x *Device) GetOrdinal() string {
 	return ""
 }
 
-func (x *Device) GetExclusive() string {
+func (x *Device) GetNoGuests() string {
 	if x != nil {
-		return x.Exclusive
+		return x.NoGuests
 	}
 	return ""
 }
@@ -2847,7 +2847,7 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12'\n" +
 	"\x06daemon\x18\x02 \x01(\v2\x0f.lgpu.v1.DaemonR\x06daemon\x12)\n" +
 	"\adevices\x18\x03 \x03(\v2\x0f.lgpu.v1.DeviceR\adevices\x124\n" +
-	"\vdirectories\x18\x04 \x03(\v2\x12.lgpu.v1.DirectoryR\vdirectories\"\xf7\x04\n" +
+	"\vdirectories\x18\x04 \x03(\v2\x12.lgpu.v1.DirectoryR\vdirectories\"\xf6\x04\n" +
 	"\x06Device\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x05R\x05index\x12\x12\n" +
@@ -2867,8 +2867,8 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x12memory_utilisation\x18\x0e \x01(\rH\x01R\x11memoryUtilisation\x88\x01\x01\x124\n" +
 	"\tprocesses\x18\x0f \x03(\v2\x16.lgpu.v1.DeviceProcessR\tprocesses\x124\n" +
 	"\asampled\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\asampled\x12\x18\n" +
-	"\aordinal\x18\x11 \x01(\tR\aordinal\x12\x1c\n" +
-	"\texclusive\x18\x12 \x01(\tR\texclusive\"!\n" +
+	"\aordinal\x18\x11 \x01(\tR\aordinal\x12\x1b\n" +
+	"\tno_guests\x18\x12 \x01(\tR\bnoGuests\"!\n" +
 	"\x04Mode\x12\f\n" +
 	"\bTEMPORAL\x10\x00\x12\v\n" +
 	"\aSPATIAL\x10\x01B\x0e\n" +

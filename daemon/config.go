@@ -39,8 +39,9 @@ type Config struct {
 	Reattach time.Duration
 	// Slice is the wished length of a slice where several lgpus share a device, 2 to 50 ms; 0 is the policy's default.
 	Slice time.Duration
-	// Exclusive has lgpus take exclusive turns also on devices whose hardware preempts kernels.
-	Exclusive bool
+	// Guests lets lgpus use a device beside the one that has it, where time slices can be set: the hardware is taken to
+	// preempt kernels then.
+	Guests bool
 }
 
 // Mount says whether the tree of limits is shown as a file system.

@@ -40,12 +40,12 @@ type inventory struct {
 
 // origin is an inventory and what it has.
 type origin struct {
-	shape     string        // of a software GPU
-	exclusive string        // why its devices are not known to preempt kernels; empty if they do
-	ready     chan struct{} // of a software GPU: closed when inventory or err is set
-	err       error
-	users     int                // guarded by inventory.mu; lgpus that are on it, and those who wait for ready
-	stop      context.CancelFunc // guarded by inventory.mu; ends the watch
+	shape    string        // of a software GPU
+	noGuests string        // why lgpus cannot be guests on its devices; empty if they can
+	ready    chan struct{} // of a software GPU: closed when inventory or err is set
+	err      error
+	users    int                // guarded by inventory.mu; lgpus that are on it, and those who wait for ready
+	stop     context.CancelFunc // guarded by inventory.mu; ends the watch
 	// bereaved asks for a look at what a client that has left gave away.
 	bereaved chan struct{}
 
@@ -94,7 +94,7 @@ func (v *inventory) open(sources []gpu.Inventory) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, source := range sources {
-		v.origins = append(v.origins, &origin{inventory: source, exclusive: unmeasured, users: 1, bereaved: make(chan struct{}, 1)})
+		v.origins = append(v.origins, &origin{inventory: source, users: 1, bereaved: make(chan struct{}, 1)})
 	}
 }
 
@@ -196,7 +196,7 @@ func (v *inventory) publish() error {
 		}
 		spatial := v.daemon.modes.Mode(device.UUID) == mps.Spatial
 		parts = append(parts, partsOf(device.Device, spatial && device.origin.shape != ""))
-		if err := v.daemon.gates.SetDevice(device.UUID, spatial, schedule.Options{Preempt: v.daemon.exclusive(device) == ""}); err != nil {
+		if err := v.daemon.gates.SetDevice(device.UUID, spatial, schedule.Options{Preempt: v.daemon.noGuests(device) == ""}); err != nil {
 			problems = append(problems, err)
 		}
 	}
@@ -206,22 +206,20 @@ func (v *inventory) publish() error {
 	return errors.Join(problems...)
 }
 
-// exclusive says why nobody is let in beside the lgpu that has a device; "" if others are.
-func (n *Daemon) exclusive(d *device) string {
+// noGuests says why no lgpu is a guest beside the one that has a device; "" if they are.
+func (n *Daemon) noGuests(d *device) string {
 	switch {
 	case n.modes.Mode(d.UUID) == mps.Spatial:
 		return "lgpus run at the same time, each on its units"
-	case n.config.Exclusive:
-		return "the daemon runs with --exclusive"
+	case !n.config.Guests:
+		return "the daemon runs without --guests"
 	default:
-		return d.origin.exclusive
+		return d.origin.noGuests
 	}
 }
 
-// unmeasured is why lgpus on a physical GPU take exclusive turns.
-const unmeasured = "it has not been measured whether this driver's time slices preempt kernels"
-
-func exclusiveSim(shape sim.Shape) string {
+// noGuestsOn says why lgpus cannot be guests on a software GPU.
+func noGuestsOn(shape sim.Shape) string {
 	if shape.Slices == driver.SlicesSet {
 		return ""
 	}
@@ -280,7 +278,7 @@ func (v *inventory) useSim(text string) (*simUse, error) {
 	o := v.sims[shape.String()]
 	fresh := o == nil
 	if fresh {
-		o = &origin{shape: shape.String(), exclusive: exclusiveSim(shape), ready: make(chan struct{}), bereaved: make(chan struct{}, 1)}
+		o = &origin{shape: shape.String(), noGuests: noGuestsOn(shape), ready: make(chan struct{}), bereaved: make(chan struct{}, 1)}
 		v.sims[o.shape] = o
 	}
 	o.users++

@@ -78,7 +78,7 @@ func (n *Daemon) showDevices(clients []tenant.Client) []Device {
 		shown := Device{
 			Device: d.Device, Mode: n.modes.Mode(d.UUID).String(), Sim: d.origin.shape, Healthy: d.fault == "",
 			Fault:      d.fault,
-			Exclusive:  n.exclusive(d.device),
+			NoGuests:   n.noGuests(d.device),
 			MemoryUsed: d.facts.MemoryUsed, Utilisation: d.facts.Utilisation,
 			MemoryUtilisation: d.facts.MemoryUtilisation,
 			Sampled:           d.sampled,

@@ -34,7 +34,7 @@ type Device struct {
 	Sim        string // shape of the software GPU; empty for hardware
 	Healthy    bool
 	Fault      string // what is wrong when not Healthy
-	Exclusive  string // why nobody is let in beside the lgpu that has it; empty if others are
+	NoGuests   string // why no lgpu is a guest beside the one that has it; empty if they are
 
 	MemoryUsed        uint64 // bytes, as the driver says: everybody's
 	Utilisation       int    // percent of the last sample in which a kernel ran; -1 where the driver does not say

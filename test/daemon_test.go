@@ -24,6 +24,20 @@ import (
 
 const control = "../sim/kernels/control.ptx"
 
+// serve starts a daemon with these options, and returns when it answers.
+func (p *place) serve(options ...string) *tenant {
+	p.t.Helper()
+	d := p.start("lgpu", append([]string{"daemon"}, options...)...)
+	p.wait("the daemon", func() bool {
+		c, err := api.Dial(p.t.Context(), api.Options{Dir: p.dir})
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+	return d
+}
+
 // daemon returns a connection to the place's daemon, which has to run.
 func (p *place) daemon() *api.Conn {
 	p.t.Helper()
@@ -503,14 +517,7 @@ func TestOtherUsersOnlyLook(t *testing.T) {
 	}
 	// A member of the group that the daemon was given.
 	p.must("daemon", "stop")
-	d := p.start("lgpu", "daemon", "--group", "54321", "--mount", "off")
-	p.wait("the daemon", func() bool {
-		c, err := api.Dial(t.Context(), api.Options{Dir: p.dir})
-		if err == nil {
-			c.Close()
-		}
-		return err == nil
-	})
+	d := p.serve("--group", "54321", "--mount", "off")
 	if out, s := as("54321", "set", "/team", "lgpu.weight=200"); s != 0 {
 		t.Errorf("a member of the group: status %d, %s", s, out)
 	}

@@ -71,32 +71,9 @@ func TestUncappedLaunchesAreNotCounted(t *testing.T) {
 	}
 }
 
-// A kernel that never ends keeps nobody waiting where the hardware preempts it.
-func TestEndlessKernel(t *testing.T) {
-	p := newPlace(t)
-	endless := p.start("lgpu", "run", shape, "--name", "a", "--", "spin", "../sim/kernels/control.ptx", "3600000")
-	endless.until("running")
-	for _, priority := range []string{"normal", "latency"} {
-		other := p.start("lgpu", "run", shape, "--priority", priority, "--", "spin", "../sim/kernels/control.ptx", "1")
-		if status := other.status(); status != 0 {
-			t.Errorf("priority %s: exit status %d: %s", priority, status, other.stderr.String())
-		}
-	}
-	for _, l := range p.ps() {
-		if l.State != "running" {
-			t.Errorf("the one with the endless kernel is %s", l.State)
-		}
-		if err := unix.Kill(l.Processes[0].PID, unix.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-	}
-	endless.status()
-}
-
 // A capped process that is killed while it has the device does not keep the next from it.
 func TestKilledOwnerOfTheTurn(t *testing.T) {
 	p := newPlace(t)
-	const shape = shape + ",slices=refuse" // by which nobody is let in beside it
 	holder := p.start("lgpu", "run", shape, "--name", "a", "--compute", "50", "--", "spin", "../sim/kernels/control.ptx", "3600000")
 	holder.until("running")
 	other := p.start("lgpu", "run", shape, "--name", "b", "--compute", "50", "--", "spin", "../sim/kernels/control.ptx", "1")

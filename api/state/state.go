@@ -49,7 +49,7 @@ type Device struct {
 	Parent            *string         `json:"parent"`
 	Mode              string          `json:"mode"`
 	Fault             *string         `json:"fault"`
-	Exclusive         *string         `json:"exclusive"`
+	NoGuests          *string         `json:"no_guests"`
 	Units             *uint32         `json:"units"`
 	MemoryCapacity    uint64          `json:"memory.capacity"`
 	MemoryCurrent     uint64          `json:"memory.current"`

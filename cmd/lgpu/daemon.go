@@ -93,7 +93,7 @@ func (d *daemonOptions) register(f *pflag.FlagSet) {
 	f.StringVar(&d.store, "store", "", "`FILE` for state that survives the daemon (default: state.db in the runtime folder)")
 	f.StringVar(&d.group, "group", "", "`GROUP` whose members may change things (default: lgpu, if it exists)")
 	f.DurationVar(&d.slice, "slice", 0, "`LENGTH` of a slice where programs share a device, 2ms to 50ms")
-	f.BoolVar(&d.exclusive, "exclusive", false, "let nobody in beside the one that has the device, also where kernels can be preempted")
+	f.BoolVar(&d.guests, "guests", false, "let programs that pause in beside the one that has the device (being tried)")
 	f.StringVar(&d.police, "police", string(daemon.PoliceReport),
 		"what to do about use beyond what is allowed: `HOW` is report, stop or stop-strangers")
 	f.StringVar(&d.mount, "mount", string(daemon.MountAuto), "show the tree as files: `WHEN` is auto, on or off")
@@ -204,7 +204,7 @@ type daemonOptions struct {
 	metrics, page      string
 	hosts              []string
 	slice, idle        time.Duration
-	exclusive          bool
+	guests             bool
 	hami, remote       bool
 	onDemand           bool
 	detached, watched  bool
@@ -335,7 +335,7 @@ func (d *daemonOptions) config(c *cobra.Command) (daemon.Config, error) {
 		Dir: dir, State: d.store, Version: version(),
 		Log:        slog.New(logs.Limit(lines)),
 		SimCommand: []string{self, "sim"}, Mount: mount, Police: police, Idle: d.idle, Slice: d.slice,
-		Exclusive: d.exclusive,
+		Guests: d.guests,
 	}, nil
 }
 

@@ -55,7 +55,7 @@ func Daemon(d daemon.Info) *api.Daemon {
 
 func device(d daemon.Device) *api.Device {
 	m := hardware(d.Device)
-	m.Key, m.Sim, m.Fault, m.Exclusive = d.Key(), d.Sim, d.Fault, d.Exclusive
+	m.Key, m.Sim, m.Fault, m.NoGuests = d.Key(), d.Sim, d.Fault, d.NoGuests
 	m.MemoryUsed, m.Sampled = d.MemoryUsed, stamp(d.Sampled)
 	m.Utilisation, m.MemoryUtilisation = percent(d.Utilisation), percent(d.MemoryUtilisation)
 	if d.Mode == "spatial" {

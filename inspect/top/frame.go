@@ -141,7 +141,7 @@ func (f *frame) device(d *api.Device) []line {
 	mode := "temporal"
 	if d.GetMode() == api.Device_SPATIAL {
 		mode = "spatial"
-	} else if d.GetExclusive() == "" {
+	} else if d.GetNoGuests() == "" {
 		mode += ", guests"
 	}
 	title := clean(d.GetName())
