@@ -79,8 +79,9 @@ func (c *client) until(what string, try func() bool) {
 	}
 }
 
-// held leaves a launch in a held stream that has no event yet.
-func (c *client) held(stream int) {
+// held leaves a launch in a held stream that has no event yet, and takes longer than anybody can have expected: a gate
+// says Closed when it expects that its work will soon have ended.
+func (p *peer) held(c *client, stream int) {
 	c.t.Helper()
 	c.until("a launch without an event", func() bool {
 		c.do("launch %d 100 1000", stream) // it is learned that they are short
@@ -94,6 +95,11 @@ func (c *client) held(stream int) {
 		c.do("release %d", stream)
 		c.do("sync")
 		return false
+	})
+	before := p.d.region.Busy(0)
+	c.until("late", func() bool {
+		time.Sleep(time.Millisecond)
+		return p.d.region.Busy(0) >= before+20_000_000
 	})
 }
 
@@ -137,7 +143,7 @@ func TestEvents(t *testing.T) {
 // What has left no event is in flight.
 func TestTailWithoutEvent(t *testing.T) {
 	d, c, p := card(t)
-	c.held(2)
+	p.held(c, 2)
 	before := d.region.Busy(0)
 	p.runs(c, 2)
 	if busy := d.region.Busy(0); busy-before < 50_000_000 {
@@ -148,7 +154,7 @@ func TestTailWithoutEvent(t *testing.T) {
 // A stream may be destroyed while it runs what has left no event: it gets one, and is not asked for any more.
 func TestStreamDestroyedWithoutEvent(t *testing.T) {
 	_, c, p := card(t)
-	c.held(2)
+	p.held(c, 2)
 	before := c.events()
 	c.order("destroy 2")
 	c.wait("destroy 2: 0")
@@ -163,7 +169,7 @@ func TestStreamDestroyedWithoutEvent(t *testing.T) {
 // on.
 func TestCaptureBeginsWithoutEvent(t *testing.T) {
 	d, c, p := card(t)
-	c.held(2)
+	p.held(c, 2)
 	before, launches := c.events(), d.region.State().Devices[0].Launches
 	c.do("capture 3")
 	c.do("launch 3 5 1000") // recorded, not run
@@ -182,7 +188,7 @@ func TestCaptureBeginsWithoutEvent(t *testing.T) {
 // When the gate is put back it is waited for.
 func TestFreeWithoutEvent(t *testing.T) {
 	d, c, p := card(t)
-	c.held(2)
+	p.held(c, 2)
 	p.say(protocol.Message{Kind: protocol.Free})
 	c.until("free of charge", func() bool {
 		before := d.region.Busy(0)
@@ -198,7 +204,7 @@ func TestStreamsInterleaved(t *testing.T) {
 	for s := 6; s < 40; s++ {
 		c.do("stream %d", s)
 	}
-	c.held(0)
+	p.held(c, 0)
 	before := d.region.State().Devices[0].Launches
 	c.do("round 39 5000 1000")
 	if have := d.region.State().Devices[0].Launches - before; have != 5000 {
@@ -218,7 +224,7 @@ func TestThreadsInOneStream(t *testing.T) {
 	if have := d.region.State().Devices[0].Launches - before; have != 20000 {
 		t.Errorf("%d launches were counted", have)
 	}
-	c.held(2)
+	p.held(c, 2)
 	p.runs(c, 2)
 }
 
