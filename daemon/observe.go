@@ -75,10 +75,7 @@ func (o *observer) turn(s dispatch.Slice) {
 
 // overran tells of a drain past its bound. Called with the gate's lock held.
 func (o *observer) overran(id uint64, uuid gpu.UUID) {
-	path := ""
-	if dir, ok := o.daemon.tree.ByID(id); ok {
-		path = dir.Path
-	}
+	path := o.path(id)
 	o.daemon.journal.emit(Event{
 		Kind: DrainOverrun, Path: path, ID: id, Device: &uuid,
 		Text: fmt.Sprintf("%s keeps device %s beyond the end of its turn; others run beside it, and it is charged",
@@ -88,15 +85,20 @@ func (o *observer) overran(id uint64, uuid gpu.UUID) {
 
 // resliced tells of a client that has lengthened its time slice. Called with the gate's lock held.
 func (o *observer) resliced(id uint64, uuid gpu.UUID, pid int, found time.Duration) {
-	path := ""
-	if dir, ok := o.daemon.tree.ByID(id); ok {
-		path = dir.Path
-	}
+	path := o.path(id)
 	o.daemon.journal.emit(Event{
 		Kind: PoliceSlice, Path: path, ID: id, Device: &uuid, PID: pid,
 		Text: fmt.Sprintf("process %d of %s has set itself a time slice of %v on device %s; it is put back, and "+
 			"the time is charged", pid, path, found, uuid.Short()),
 	})
+}
+
+// path is that of an lgpu, or empty if it is gone.
+func (o *observer) path(id uint64) string {
+	if dir, ok := o.daemon.tree.ByID(id); ok {
+		return dir.Path
+	}
+	return ""
 }
 
 // monotonic is CLOCK_MONOTONIC in ns.

@@ -67,8 +67,8 @@ func (r *Runner) Measured(lgpu uint64, uuid gpu.UUID, percent int) {
 	defer r.mu.Unlock()
 	t := now()
 	for _, s := range r.byID[lgpu] {
-		if s.uuid != uuid {
-			continue
+		if s.uuid != uuid || !r.devices[s.device].preempt {
+			continue // only guests are charged by it
 		}
 		u, known := r.used[place{lgpu, uuid}]
 		if passed := t - u.last; known && passed <= gap {

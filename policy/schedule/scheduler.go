@@ -206,9 +206,7 @@ func (s *Scheduler) Attach(now int64, id ID, dev Device, busy int64) error {
 	i, _ = slices.BinarySearchFunc(d.seats, x, bySeat)
 	d.seats = slices.Insert(d.seats, i, x)
 	s.adopt(x)
-	for _, y := range x.job.seats {
-		y.dev.mark()
-	}
+	x.job.mark()
 	s.tree.run()
 	return nil
 }
@@ -241,9 +239,7 @@ func (s *Scheduler) detach(x *seat) {
 	}
 	s.dropEmpty(j)
 	j.advance()
-	for _, y := range j.seats {
-		y.dev.mark()
-	}
+	j.mark()
 	d.mark()
 	s.tree.forget(x)
 }
