@@ -62,21 +62,6 @@ func TestGuest(t *testing.T) {
 	}
 }
 
-// until waits for a message of that kind. How long work takes on a busy host decides what comes before it.
-func (f *fake) until(t *testing.T, kind uint16) protocol.Message {
-	t.Helper()
-	for end := time.After(10 * time.Second); ; {
-		select {
-		case m := <-f.news:
-			if m.Kind == kind {
-				return m.Message
-			}
-		case <-end:
-			t.Fatalf("lgpu %d was not told kind %d", f.lgpu, kind)
-		}
-	}
-}
-
 // A client that lengthens its slice is reported, once each time, and not what it says before it could know.
 func TestResliced(t *testing.T) {
 	var reports []time.Duration
