@@ -18,6 +18,9 @@ type Inventory interface {
 	// Facts says what the driver knows about a device now. An error means that the device cannot be reached, or is none
 	// of this inventory's (ErrUnknownDevice).
 	Facts(UUID) (Facts, error)
+	// Meter begins to note whose work a device runs. The caller closes it; other methods may be called meanwhile, by
+	// other goroutines. An error that wraps errors.ErrUnsupported says why nobody notes that here.
+	Meter(UUID) (Meter, error)
 	// Close ends the use of the driver. Devices returned before stay valid.
 	Close() error
 }

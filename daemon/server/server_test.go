@@ -274,7 +274,8 @@ func (card) Devices() ([]gpu.Device, error) {
 func (card) Facts(gpu.UUID) (gpu.Facts, error) {
 	return gpu.Facts{Utilisation: -1, MemoryUtilisation: -1}, nil
 }
-func (card) Close() error { return nil }
+func (card) Meter(gpu.UUID) (gpu.Meter, error) { return nil, errors.ErrUnsupported }
+func (card) Close() error                      { return nil }
 
 // serve runs a daemon of one GPU and returns a connection to it, and how to end its server.
 func serve(t testing.TB) (*api.Conn, *daemon.Daemon, context.CancelFunc) {

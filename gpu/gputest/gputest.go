@@ -16,6 +16,7 @@ type Inventory struct {
 	devices []gpu.Device
 	facts   map[gpu.UUID]gpu.Facts
 	faults  map[gpu.UUID]error
+	meters  map[gpu.UUID]gpu.Meter
 	closed  bool
 }
 
@@ -23,7 +24,7 @@ var _ gpu.Inventory = (*Inventory)(nil)
 
 // New returns an inventory of devices that do nothing.
 func New(devices ...gpu.Device) *Inventory {
-	return &Inventory{devices: devices, facts: map[gpu.UUID]gpu.Facts{}, faults: map[gpu.UUID]error{}}
+	return &Inventory{devices: devices, facts: map[gpu.UUID]gpu.Facts{}, faults: map[gpu.UUID]error{}, meters: map[gpu.UUID]gpu.Meter{}}
 }
 
 // Machine returns an inventory of n equal GPUs with the device nodes 195:0 and so on.
@@ -85,6 +86,23 @@ func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
 	f := i.facts[uuid]
 	f.Processes = slices.Clone(f.Processes)
 	return f, nil
+}
+
+// SetMeter gives a device a meter.
+func (i *Inventory) SetMeter(uuid gpu.UUID, m gpu.Meter) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.meters[uuid] = m
+}
+
+// Meter returns what SetMeter said last.
+func (i *Inventory) Meter(uuid gpu.UUID) (gpu.Meter, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if m := i.meters[uuid]; m != nil {
+		return m, nil
+	}
+	return nil, fmt.Errorf("%s has no meter: %w", uuid, errors.ErrUnsupported)
 }
 
 // Close makes every later call fail.

@@ -2,6 +2,7 @@ package nvidia
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -122,4 +123,9 @@ func (i *Inventory) activity(h handle, processes int) map[uint32]processSample {
 		}
 	}
 	return newest
+}
+
+// Meter implements gpu.Inventory.
+func (i *Inventory) Meter(uuid gpu.UUID) (gpu.Meter, error) {
+	return nil, fmt.Errorf("device %s: %w", uuid, errors.ErrUnsupported)
 }

@@ -4,6 +4,7 @@ package sim
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -76,3 +77,8 @@ func (i *Inventory) ask() ([]wire.Device, error) {
 
 // Close releases the hardware process, which ends when no program uses it.
 func (i *Inventory) Close() error { return i.hardware.Close() }
+
+// Meter implements gpu.Inventory.
+func (i *Inventory) Meter(uuid gpu.UUID) (gpu.Meter, error) {
+	return nil, fmt.Errorf("software GPU %s: %w", uuid, errors.ErrUnsupported)
+}
