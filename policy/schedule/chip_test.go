@@ -30,6 +30,7 @@ type chip struct {
 	runs     *app
 	ends     int64 // of its hardware slice
 	ready    int64 // when the switch to it is done
+	worked   int64 // ticks in which it worked, since utilised
 	trace    bool
 }
 
@@ -43,6 +44,7 @@ type app struct {
 	resumes       int64 // end of the pause
 	flight        int64 // launched and not done
 	used, busy    int64 // device time; time with work in flight
+	ran, turns    int64 // as the hardware notes it
 	slice         int64 // hardware slice
 	lies          bool  // it says that it was never busy
 	asked         bool
@@ -179,14 +181,21 @@ func (c *chip) execute() {
 			default:
 				c.ready = c.now + handover
 			}
+			if x != r {
+				x.turns++
+			}
 			c.runs, c.ends = x, c.ready+x.slice
 			break
 		}
 	}
-	if r := c.runs; r != nil && r.flight > 0 && c.now >= c.ready {
-		ran := min(r.flight, tick)
-		r.flight -= ran
-		r.used += ran
+	if r := c.runs; r != nil && c.now >= c.ready {
+		r.ran += tick
+		if r.flight > 0 {
+			ran := min(r.flight, tick)
+			r.flight -= ran
+			r.used += ran
+			c.worked++
+		}
 	}
 	for _, x := range c.programs {
 		if x.flight > 0 && !x.lies {
@@ -205,8 +214,13 @@ func (c *chip) run(length int64) {
 			c.progress()
 			c.decide()
 		}
-		if c.now%(200*ms) == 0 {
+		if c.now%(10*ms) == 0 {
 			c.measure()
+		}
+		if c.now%second == 0 {
+			c.s.Utilised(c.now, 0, int(100*c.worked*tick/second))
+			c.worked = 0
+			c.decide()
 		}
 		for _, x := range c.programs {
 			c.launch(x)
@@ -215,11 +229,15 @@ func (c *chip) run(length int64) {
 	}
 }
 
-// measure tells the scheduler what the driver's counters say.
+// measure tells the scheduler what the hardware has noted.
 func (c *chip) measure() {
+	c.progress()
+	var ran []Ran
 	for _, x := range c.programs {
-		c.s.Measured(c.now, x.id, 0, x.used)
+		ran = append(ran, Ran{x.id, x.ran, x.turns})
 	}
+	c.s.Measured(c.now, 0, ran)
+	c.decide()
 }
 
 // seconds runs for n seconds and returns what each app used of each, in percent.
@@ -505,7 +523,7 @@ func TestGuestsAlone(t *testing.T) {
 	}
 }
 
-// An lgpu that uses a second device while it is a guest on the first has both together from then on.
+// An lgpu that uses a second device while it is a guest on the first is one on both from then on.
 func TestSecondDeviceOfGuest(t *testing.T) {
 	s := New(Options{Preempt: true})
 	now := second
@@ -531,8 +549,8 @@ func TestSecondDeviceOfGuest(t *testing.T) {
 	now += ms
 	s.Closed(now, 1, 0, ms, true)
 	for _, dev := range []Device{0, 1} {
-		if x := s.tree.seat(1, dev); !x.open || !x.granted {
-			t.Errorf("on device %d: open %v, granted %v", dev, x.open, x.granted)
+		if x := s.tree.seat(1, dev); !x.open || !x.guest {
+			t.Errorf("on device %d: open %v, guest %v", dev, x.open, x.guest)
 		}
 	}
 }
@@ -545,7 +563,7 @@ func TestFreeIsNoLiar(t *testing.T) {
 	c.add(2, Params{}, 2*ms, 0, 0)
 	for range 20 {
 		c.run(50 * ms)
-		if y := c.s.tree.seat(x.id, 0); y.presence.hides || y.presence.density > int64(Whole) {
+		if y := c.s.tree.seat(x.id, 0); y.presence.hides {
 			t.Fatalf("it is taken for a liar: %+v", y.presence)
 		}
 	}

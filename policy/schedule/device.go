@@ -14,7 +14,9 @@ type device struct {
 	free      *seat   // has it without accounts; then there is no owner
 	contended bool    // the owner is charged by the clock
 	visits    int64   // time used by guests for which the owner has not been excused yet
-	mixed     int64   // when it was last used by seats that should not be on it together
+	taking    int64   // since when heavy seats have taken turns; 0: they do not
+	loose     int64   // until then no seat is heavy
+	hold      int64   // how long it was made so
 	tick      int64   // when to look at it again
 	marked    bool    // it is in core.changed
 	scan      uint64  // number of the last raiseFloors
@@ -22,7 +24,6 @@ type device struct {
 
 // step makes the decisions about a device. It may mark other devices.
 func (d *device) step() {
-	d.mix()
 	for _, x := range d.seats {
 		x.settle()
 	}
@@ -88,7 +89,7 @@ func (d *device) raiseFloors() {
 
 // counting returns which seats the device's floors follow.
 func (d *device) counting() func(x *seat) bool {
-	single := func(x *seat) bool { return x.granted || len(x.job.candidates) <= 1 }
+	single := func(x *seat) bool { return x.granted || x.guestly() || len(x.job.candidates) <= 1 }
 	if !d.options.Preempt {
 		return single
 	}
@@ -211,6 +212,7 @@ func (d *device) passOn(j *job) {
 func (d *device) seep() {
 	for _, x := range d.seats {
 		if at, ok := x.seepAt(); ok && at <= d.now {
+			x.arrived()
 			x.open, x.closeSent, x.wants = true, true, false
 			if !x.granted {
 				x.job.beside = d.now
@@ -250,7 +252,9 @@ func (d *device) setTick() {
 	}
 	for _, x := range d.seats {
 		if !x.open && !x.granted && x.job.phase == idle {
-			if !x.claiming {
+			if !x.claiming && x.mayVisit() {
+				at(x.due(d.options.Quantum))
+			} else if !x.claiming {
 				at(x.job.due)
 			} else if x.job.blocked != 0 {
 				at(x.job.blocked + x.job.patience())
@@ -307,7 +311,6 @@ func (d *device) endFree() {
 	x.reported, x.settledAt, x.clock, x.charged, x.waited = d.now, d.now, 0, 0, 0
 	x.advanced, x.counted = d.now, 0
 	x.presence.restart(d.now)
-	x.presence.measured.valid = false // Busy was not reported meanwhile
 	if j.phase == idle {
 		j.phase, j.opened, j.ends, j.last = running, x.since, 0, false
 	}

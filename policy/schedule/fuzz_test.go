@@ -212,7 +212,8 @@ func drive(data []byte, seen func(Decision)) error {
 		case 11:
 			s.Progress(at, k.id, k.dev, b)
 			busy[k] = b
-			s.Measured(at, k.id, k.dev, b/2)
+			s.Measured(at, k.dev, []Ran{{k.id, b / 2, int64(r.next())}, {ID(r.next()), at, 0}})
+			s.Utilised(at, k.dev, r.next())
 		case 12:
 			_ = s.Shares(at, nil)
 		case 13:

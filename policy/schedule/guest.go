@@ -6,20 +6,11 @@ import "slices"
 // is a guest: it is let in as soon as it has work, beside the owner, as long as it has not had more than its part. The
 // others, which are heavy, still take the device in turns.
 
-// Times in ns, loads in thousandths of the time in which the seat could use the device.
+// Times in ns.
 const (
-	heavyFrom  int64 = 800 // a guest with more load than this becomes heavy,
-	lightUntil int64 = 750 // and a heavy seat with less becomes a guest
-	firstLoad  int64 = 500 // of a seat that is new
-	loadTime   int64 = 100e6
-	loadLook   int64 = 2e6
-
-	waitLook    int64 = 2e6  // between two looks whether a guest that waits may go on
-	measureFrom int64 = 10e6 // least Busy by which a density is learned
-	crowdFrom   int64 = 1050 // thousandths of a device that its guests want
-	pressing    int64 = 600  // load of a guest beside which one of a lower class would be felt
-	working     int64 = 2e6  // a guest without new work for so long wants nothing
-	fullFrom    int64 = 9000 // hundredths of a percent of a device that is used all the time
+	waitLook int64 = 2e6 // between two looks whether a guest that waits may go on
+	pressing int64 = 600 // load of a guest beside which one of a lower class would be felt, in thousandths
+	working  int64 = 2e6 // a guest without new work for so long wants nothing
 
 	// A seat without work keeps its place in fair queueing for this long. Its claim is bounded meanwhile (bound).
 	rest int64 = 50e6
@@ -32,91 +23,6 @@ func (o *Options) bound() int64 { return 5 * o.Slice / 2 }
 // step is how far below bound a guest that was stopped is let in again.
 func (o *Options) step() int64 { return o.Slice / 5 }
 
-// presence is what is known of how a seat uses its device.
-type presence struct {
-	load    int64 // mean part of the time used, where the seat could use the device
-	weighed int64 // load is known up to here
-	busy    int64 // Busy since weighed
-	waited  int64 // time since weighed in which it had work and could not use the device
-
-	// What part of Busy the device works for the seat, in hundredths of a percent: at present, and while nobody else
-	// used the device. A program that launches small kernels leaves it idle between them.
-	density, own int64
-	among        int64 // likewise, of the Busy of an owner while guests used the device
-	rate         int64 // device time used, in hundredths of a percent of all time, when it was last measured
-	turned       int64 // when it last became heavy, or a guest
-	hides        bool  // its Busy is clearly less than what it uses: it is charged by the clock, in turns
-	measured     measurement
-	billed       int64 // charged since measured
-}
-
-// measurement is what was known when the driver's counters were read.
-type measurement struct {
-	used, busy, excused, at int64
-	valid                   bool
-}
-
-// newPresence is that of a seat of which nothing is known.
-func newPresence(now int64) presence {
-	return presence{load: firstLoad, weighed: now, density: int64(Whole), own: int64(Whole)}
-}
-
-// restart forgets what was summed up, but not what was learned.
-func (p *presence) restart(now int64) { p.weighed, p.busy, p.waited = now, 0, 0 }
-
-// measure learns from the device time that the seat has really used.
-func (x *seat) measure(total int64) {
-	p := &x.presence
-	last := p.measured
-	used, busy := total-last.used, x.busy-last.busy
-	if last.valid && busy >= 0 && max(used, busy) < measureFrom {
-		p.rate = min(p.rate, hundredths(used, x.now-last.at))
-		return
-	}
-	billed := p.billed
-	p.measured, p.billed = measurement{total, x.busy, x.excused, x.now, true}, 0
-	if !last.valid || busy < 0 {
-		return
-	}
-	p.hides = used > busy+busy/4+measureFrom
-	// What it used beyond what it was charged, because its density was another before.
-	if owed := min(used, x.now-last.at) - billed - measureFrom; owed > 0 && !x.heavy && p.turned < last.at {
-		x.bill(owed)
-	}
-	p.density = max(1, min(mulDiv(max(used, 1), int64(Whole), max(busy, 1)), 2*int64(Whole)))
-	p.rate = hundredths(used, x.now-last.at)
-	beside := min(x.excused-last.excused, busy)
-	switch {
-	case x.heavy:
-		if beside >= measureFrom {
-			p.among = hundredths(used-mulDiv(busy-beside, p.own, int64(Whole)), beside)
-		}
-		if x.dev.mixed < last.at && p.turned < last.at {
-			// It has left idle no more than the device was, which somebody may use who does not say so.
-			idle := mulDiv(x.now-last.at, max(int64(Whole)-x.dev.used(), 0), int64(Whole))
-			p.own = max(hundredths(used, busy-beside), hundredths(busy-idle, busy))
-		}
-	case x.dev.owner == nil && x.dev.used() >= fullFrom:
-		p.own = int64(Whole) // together they want more than there is, and each has to show again what it leaves idle
-	default:
-		p.own = max(p.own, min(p.density, int64(Whole)))
-	}
-}
-
-// hundredths is part of whole, in hundredths of a percent, within 0.01 and 100 %.
-func hundredths(part, whole int64) int64 {
-	return max(1, min(mulDiv(max(part, 0), int64(Whole), max(whole, 1)), int64(Whole)))
-}
-
-// used is the part of the time in which the device was used when its seats were last measured, in hundredths of a percent.
-func (d *device) used() int64 {
-	sum := int64(0)
-	for _, x := range d.seats {
-		sum += x.presence.rate
-	}
-	return sum
-}
-
 // crowded reports whether guests alone want more of the device than there is.
 func (d *device) crowded() bool {
 	sum := int64(0)
@@ -126,54 +32,6 @@ func (d *device) crowded() bool {
 		}
 	}
 	return sum > crowdFrom
-}
-
-// mix notes whether seats use the device at the same time that are not meant to: then nothing can be learned about what
-// one of them leaves idle.
-func (d *device) mix() {
-	open := 0
-	for _, x := range d.seats {
-		if x.open && (!x.guest || x.heavy) {
-			open++
-		}
-	}
-	if open > 1 {
-		d.mixed = d.now
-	}
-}
-
-// worth is the device time in an amount of Busy of a guest.
-func (p *presence) worth(busy int64) int64 { return mulDiv(busy, p.density, int64(Whole)) }
-
-// weigh adds Busy time to the seat's load.
-func (x *seat) weigh(spent int64) {
-	p := &x.presence
-	p.busy += spent
-	present := min(x.now-p.weighed-p.waited, second)
-	if x.wants && !x.open {
-		present -= x.now - max(x.since, p.weighed)
-	}
-	if present < loadLook {
-		return
-	}
-	// Of Busy, in part the seat left the device idle, and in part it waited while the device worked for others: then it
-	// could not use the device.
-	able := mulDiv(p.busy, p.own, int64(Whole))
-	used := min(p.worth(p.busy), able)
-	present -= able - used
-	part := min(mulDiv(used, 1000, max(present, 1)), 1000)
-	p.load += (part - p.load) * max(present, 0) / (max(present, 0) + loadTime)
-	p.weighed, p.busy, p.waited = x.now, 0, 0
-	if heavy := p.load > heavyFrom || x.heavy && p.load >= lightUntil; heavy != x.heavy {
-		x.heavy, p.turned = heavy, x.now
-	}
-}
-
-// arrived notes that the seat's wait for an open gate is over.
-func (x *seat) arrived() {
-	if x.wants && !x.open {
-		x.presence.waited += x.now - max(x.since, x.presence.weighed)
-	}
 }
 
 // single reports whether the seat is granted by itself, and not with others.
@@ -186,7 +44,13 @@ func (x *seat) guestly() bool {
 
 // mayVisit reports whether the seat, if it has no other grant, uses its device as a guest.
 func (x *seat) mayVisit() bool {
-	return x.dev.options.Preempt && !x.heavy && !x.presence.hides && x.single()
+	return x.dev.options.Preempt && !x.heavy && !x.presence.hides && (x.single() || x.job.visits())
+}
+
+// visits reports whether the seats of a gang use their devices as guests: then their gates are open on all of them, and
+// the hardware lets every kernel run that another one may wait for.
+func (j *job) visits() bool {
+	return !slices.ContainsFunc(j.seats, func(x *seat) bool { return !x.dev.options.Preempt || x.presence.hides })
 }
 
 // makeWay turns an owner that has become light into a guest.
@@ -207,18 +71,19 @@ func (x *seat) resting() bool {
 	return x.levels > 0 && !x.hungry() && x.dev.options.Preempt && x.now < x.used+rest
 }
 
-// lead is how much device time is left until the seat is as far ahead of those that wait as a guest may be, here and
-// above; forever if nobody waits.
+// lead is how much device time is left until the seat, or another one of its gang, is as far ahead of those that wait as
+// a guest may be, here and above; forever if nobody waits.
 func (x *seat) lead() int64 {
 	left := forever
-	if x.entity.p.Class == High && !x.rivalled() {
-		return left
-	}
-	for a := x.account; a.parent != nil; a = a.parent {
-		if a.parent.scan != x.dev.scan {
-			continue // nobody waits at this level
+	for _, y := range x.job.seats {
+		if y.entity.p.Class == High && !y.rivalled() {
+			continue
 		}
-		left = min(left, x.dev.options.bound()-mulDivSigned(a.vt-a.parent.mean, a.weight, vtScale))
+		for a := y.account; a.parent != nil; a = a.parent {
+			if a.parent.scan == y.dev.scan { // somebody waits at this level
+				left = min(left, y.dev.options.bound()-mulDivSigned(a.vt-a.parent.mean, a.weight, vtScale))
+			}
+		}
 	}
 	return left
 }
@@ -253,6 +118,7 @@ func (x *seat) rivalled() bool {
 
 // receive opens and closes the gates of a device's guests.
 func (d *device) receive() {
+	d.noteTurns()
 	d.tellRoles()
 	guests := false
 	for _, x := range d.seats {
@@ -268,14 +134,25 @@ func (d *device) receive() {
 	for _, x := range d.seats {
 		switch {
 		case x.guest && !x.closeSent && (!x.guestly() || !x.entity.mayUse(d.id) || x.outranked()):
-			x.closeSent = true
+			x.closeSent, x.closedAt = true, x.now
 			x.decide(Close)
 		case x.guest:
 			x.extend(false)
+		case x.claiming && x.guestly() && x.held():
+			x.visit()
 		case x.claiming && x.guestly() && !x.outranked() && (x.lead() >= d.options.step() || x.shortfall(x.now) < x.now):
 			x.visit()
 		}
 	}
+}
+
+// held reports whether another seat of the gang does not drain: its work may wait for that of this one, half of a
+// collective, which must be let in then.
+func (x *seat) held() bool {
+	o := &x.dev.options
+	return slices.ContainsFunc(x.job.seats, func(y *seat) bool {
+		return y != x && y.guest && y.closeSent && x.now >= max(x.since, y.closedAt)+o.SeepAfter
+	})
 }
 
 // visit opens the gate of a guest.
@@ -351,26 +228,35 @@ func (d *device) pursue() {
 	}
 }
 
-// visited charges a guest for Busy time. On levels where nobody waits for the device, its use does not count against it.
+// visited charges a guest for Busy time, as far as that is known to be device time. Measured corrects it.
 func (x *seat) visited(busy int64) {
-	d := x.dev
-	if d.owner != nil && d.contended {
-		d.visits = min(d.visits+busy, second)
-	}
 	spent := x.presence.worth(busy)
 	x.counted += busy - spent
-	x.bill(spent)
+	x.presence.charged += spent
+	early := min(spent, x.presence.ahead)
+	x.presence.ahead -= early
+	x.counted += early
+	x.bill(spent-early, 0)
 }
 
-// bill charges device time to a guest.
-func (x *seat) bill(spent int64) {
+// bill charges device time to a guest. On levels where nobody waits for the device, it does not count against it. The
+// switches that its visits cost count in comparison with others, but not for a maximum or minimum: what is promised is
+// device time. The owner is not charged for either.
+func (x *seat) bill(spent, switches int64) {
 	d := x.dev
+	if d.owner != nil && d.contended {
+		d.visits = min(d.visits+spent+switches, second)
+	}
 	byMin := x.shortfall(x.now) < x.now
 	for a := x.account; a.parent != nil; a = a.parent {
 		waited := a.parent.scan == d.scan
 		a.take(x.now, spent, d.options.SliceMax, waited)
+		if !waited {
+			continue
+		}
+		a.vt += mulDiv(switches, vtScale, a.weight)
 		// What it had by its minimum, or because of an overrun, is held against it only so far.
-		if most := a.parent.mean + mulDiv(2*d.options.bound(), vtScale, a.weight); waited && byMin && vtLess(most, a.vt) {
+		if most := a.parent.mean + mulDiv(2*d.options.bound(), vtScale, a.weight); byMin && vtLess(most, a.vt) {
 			a.vt = most
 		}
 	}

@@ -294,14 +294,25 @@ func (s *Scheduler) Progress(now int64, id ID, dev Device, busy int64) {
 	s.tree.run()
 }
 
-// Measured says how much device time the seat has really used since some moment of the caller's choice, as the driver
-// counts it. Busy is the time with work in flight, in which the device may have worked for others, or for nobody. Guests
-// are charged what they really use; without Measured all their Busy counts. A few times a second is enough.
-func (s *Scheduler) Measured(now int64, id ID, dev Device, used int64) {
+// Measured says for how long the hardware has run the work of seats on a device, by its own notes. Busy, of which a
+// Progress should have come just before, is the time with work in flight, in which the device may have worked for
+// others, or for nobody. Guests are charged what they really use; between two calls, the part of their Busy that was
+// device time before. A device with Options.Preempt needs it some ten times a second.
+func (s *Scheduler) Measured(now int64, dev Device, ran []Ran) {
 	s.setTime(now)
-	if x := s.tree.seat(id, dev); x != nil && x.dev.free != x {
-		x.measure(clampTime(used))
+	if d, err := s.tree.device(dev); err == nil {
+		d.measured(ran)
 	}
+	s.tree.run()
+}
+
+// Utilised says in which part of the last second the device worked, in percent.
+func (s *Scheduler) Utilised(now int64, dev Device, percent int) {
+	s.setTime(now)
+	if d, err := s.tree.device(dev); err == nil {
+		d.utilised(percent)
+	}
+	s.tree.run()
 }
 
 // Tick lets time pass. Call it at Next, or whenever convenient.

@@ -25,24 +25,24 @@ type seat struct {
 	advanced  int64 // when Busy last grew
 	ran       int64 // it used the device until then, or for longer
 	counted   int64 // charged since then
-	excused   int64 // time by the clock in which guests used the device; only grows
 
 	wants  bool
 	since  int64 // it wants, or has been drained
 	used   int64 // last sign of work
 	waited int64 // before this grant
 
-	open      bool // from Open, Seep or Free to Closed
-	closeSent bool // Close has been decided
-	granted   bool // it is part of its job's grant
-	guest     bool // it has a grant beside the owner
-	late      bool // charged beside the owner: a drain past the bound, a launch let through
-	levels    int  // of the tree, from below, on which it takes part in fair queueing
-	claiming  bool // could begin a grant now; scratch of contend
-	passed    bool // by pick; scratch
-	paused    bool // its last grant ended because it had no work
-	heavy     bool // it keeps the device busy all the time
-	shortened bool // it has been told to have a short time slice
+	open      bool  // from Open, Seep or Free to Closed
+	closeSent bool  // Close has been decided
+	granted   bool  // it is part of its job's grant
+	guest     bool  // it has a grant beside the owner
+	closedAt  int64 // when the gate of a guest was told to close
+	late      bool  // charged beside the owner: a drain past the bound, a launch let through
+	levels    int   // of the tree, from below, on which it takes part in fair queueing
+	claiming  bool  // could begin a grant now; scratch of contend
+	passed    bool  // by pick; scratch
+	paused    bool  // its last grant ended because it had no work
+	heavy     bool  // it keeps the device busy all the time
+	shortened bool  // it has been told to have a short time slice
 
 	presence presence
 
@@ -115,7 +115,6 @@ func (x *seat) want() {
 // drained notes that an open seat's gate is closed and its work done; waiting says that there is more.
 func (x *seat) drained(waiting bool) {
 	d, j := x.dev, x.job
-	d.mix()
 	waiting = waiting || x.wants
 	x.open, x.guest, x.closeSent, x.since, x.wants, x.paused = false, false, false, x.now, waiting, !waiting
 	if waiting {
@@ -145,6 +144,9 @@ func (x *seat) funded() bool {
 
 // claims reports whether the seat's job could begin a grant now, with this seat in it.
 func (x *seat) claims() bool {
+	if x.mayVisit() {
+		return !x.open && x.wants && x.job.phase == idle && x.job.late == 0 && x.funded()
+	}
 	return !x.open && x.job.phase == idle && x.job.ready() && slices.Contains(x.job.candidates, x)
 }
 
@@ -339,8 +341,6 @@ func (x *seat) settle() {
 		if !x.late {
 			excused := min(x.dev.visits, x.now-x.settledAt)
 			x.dev.visits -= excused
-			x.excused += excused
-			excused -= mulDiv(excused, x.presence.among, int64(Whole))
 			x.charged += excused
 			x.counted += excused
 		}
@@ -361,7 +361,6 @@ func (x *seat) spend(spent int64, contended bool) {
 // count adds device time that has been charged to what was delivered.
 func (x *seat) count(spent int64) {
 	x.counted += spent
-	x.presence.billed += spent
 	x.meter.add(max(x.metered, x.now-second), x.now, spent)
 	x.metered = x.now
 }

@@ -1,0 +1,222 @@
+package schedule
+
+import "slices"
+
+// How seats use a device whose hardware preempts kernels: by what they report themselves, Busy, which is the time with
+// work in flight, and by what the hardware has noted, which is the time for which it ran their work.
+
+// Times in ns, parts in thousandths.
+const (
+	heavyFrom  int64 = 800 // a guest with more load than this becomes heavy if it also holds
+	holdsFrom  int64 = 600 // so much of the device when others do not; in launch-bound programs it does not
+	lightUntil int64 = 750 // and a heavy seat with less load becomes a guest
+	firstLoad  int64 = 500 // of a seat that is new
+	loadTime   int64 = 100e6
+	loadLook   int64 = 2e6
+	crowdFrom  int64 = 1050 // of a device that its guests want
+
+	switching   int64 = 200e3 // what a switch to another program and back costs, about, as measured on an H200
+	densityTime int64 = 25e6  // of Busy, over which the density is a mean
+	secretFrom  int64 = 50e6  // device time that a seat may have used beyond its Busy, because of roundings
+
+	// Heavy seats that leave so much of the device idle, in percent, in turns that are long enough to tell are no
+	// longer heavy for a while: they launch small kernels, and do more when they do not have to wait for a turn.
+	idleFrom       = 15
+	turnsFor int64 = 1200e6
+	looseMin int64 = 10 * second
+	looseMax int64 = 60 * second
+)
+
+// Ran is the device time for which the hardware has run a seat's work, since some moment of the caller's choice, ns.
+// While nobody else has work, that goes on through pauses.
+type Ran struct {
+	ID    ID
+	Total int64
+	Turns int64 // how often it was switched to
+}
+
+// presence is what is known of how a seat uses its device.
+type presence struct {
+	load   int64 // mean part of the time that it would use if it were alone
+	holds  int64 // mean part of the time that it uses although another one's slice is short, while its gate is open
+	waited int64 // time in which it had work and its gate was closed; only grows
+
+	// Since load was last brought up to date: when that was, Busy, and waited then.
+	weighed, busy, waitedThen int64
+
+	density int64 // what part of Busy is device time, in hundredths of a percent
+	turned  int64 // when it last became heavy, or a guest
+
+	last    measurement
+	charged int64 // since last, before it was corrected
+	ahead   int64 // charged before it was used
+	secret  int64 // device time used lately beyond what it reports
+	hides   bool  // its Busy is clearly less than what it uses: it is charged by the clock, in turns
+}
+
+// measurement is what was known when the hardware's notes were read.
+type measurement struct {
+	total, turns, busy, waited, at int64
+	guest, valid                   bool
+
+	// Since the one before.
+	used     int64 // device time
+	switches int64 // to it
+	present  int64 // time in which its gate was open, or it had no work
+	visited  bool  // it was a guest
+}
+
+// newPresence is that of a seat of which nothing is known.
+func newPresence(now int64) presence {
+	return presence{load: firstLoad, holds: firstLoad, weighed: now, density: int64(Whole)}
+}
+
+// restart forgets what was summed up, but not what was learned.
+func (p *presence) restart(now int64) {
+	p.weighed, p.busy, p.waitedThen, p.charged, p.ahead = now, 0, p.waited, 0, 0
+	p.last.valid = false
+}
+
+// worth is the device time in an amount of Busy of a guest.
+func (p *presence) worth(busy int64) int64 { return mulDiv(busy, p.density, int64(Whole)) }
+
+// waitedBy is how long the seat has waited for its gate until now.
+func (x *seat) waitedBy() int64 {
+	if x.wants && !x.open {
+		return x.presence.waited + x.now - x.since
+	}
+	return x.presence.waited
+}
+
+// arrived notes that the seat's wait for an open gate is over.
+func (x *seat) arrived() { x.presence.waited = x.waitedBy() }
+
+// weigh adds Busy time to the seat's load.
+func (x *seat) weigh(spent int64) {
+	p := &x.presence
+	p.busy += spent
+	waited := x.waitedBy()
+	present := min(x.now-p.weighed-(waited-p.waitedThen), second)
+	if present < loadLook {
+		return
+	}
+	// A part of Busy it waited, while the device worked for others: then it could not use the device.
+	used := p.busy
+	if !x.heavy {
+		used = min(p.worth(p.busy), p.busy)
+	}
+	present -= p.busy - used
+	p.load = approach(p.load, min(mulDiv(used, 1000, max(present, 1)), 1000), present)
+	p.weighed, p.busy, p.waitedThen = x.now, 0, waited
+	heavy := p.load > heavyFrom && p.holds > holdsFrom
+	if x.heavy {
+		heavy = p.load >= lightUntil
+	}
+	x.turn(heavy && x.single() && x.now >= x.dev.loose)
+}
+
+// approach is a mean over loadTime that has come closer to a value which held for some time.
+func approach(mean, value, time int64) int64 {
+	time = max(time, 0)
+	return mean + (value-mean)*time/(time+loadTime)
+}
+
+// turn makes the seat heavy, or a guest.
+func (x *seat) turn(heavy bool) {
+	if heavy != x.heavy {
+		x.heavy, x.presence.turned = heavy, x.now
+	}
+}
+
+// measured takes what the hardware has noted.
+func (d *device) measured(ran []Ran) {
+	busy, visits := int64(0), int64(0)
+	for _, x := range d.seats {
+		busy += x.busy - x.presence.last.busy
+	}
+	for _, x := range d.seats {
+		own := x.busy - x.presence.last.busy
+		i := slices.IndexFunc(ran, func(r Ran) bool { return r.ID == x.entity.id })
+		if i < 0 || !x.measure(clampTime(ran[i].Total), clampTime(ran[i].Turns), busy-own) {
+			continue
+		}
+		visits += x.presence.last.visit()
+	}
+	for _, x := range d.seats {
+		if m := &x.presence.last; m.visited {
+			present := m.present - (visits - m.visit())
+			x.presence.holds = approach(x.presence.holds, min(mulDiv(m.used, 1000, max(present, 1)), 1000), present)
+		}
+	}
+}
+
+// visit is the time that a guest took others.
+func (m *measurement) visit() int64 {
+	if !m.visited {
+		return 0
+	}
+	return m.used + m.switches*switching
+}
+
+// measure corrects what the seat was charged, learns what part of its Busy is device time, and reports whether it could.
+// Others say that they had work in flight for the sum of others.
+func (x *seat) measure(total, turns, others int64) bool {
+	p := &x.presence
+	last := p.last
+	p.last = measurement{total: total, turns: turns, busy: x.busy, waited: x.waitedBy(), at: x.now, guest: x.guest, valid: true}
+	charged := p.charged
+	p.charged = 0
+	busy, passed, ran := x.busy-last.busy, x.now-last.at, total-last.total
+	if !last.valid || busy < 0 || passed <= 0 || ran < 0 || x.dev.free == x {
+		return false
+	}
+	// Where it ran while it had nothing in flight, nobody else had work, or it does not say so.
+	p.secret = max(0, min(p.secret+ran-busy-busy/4-passed/50-max(passed-others, 0), 2*secretFrom))
+	p.hides = p.secret > secretFrom || p.hides && p.secret > 0
+	used := min(ran, busy)
+	if busy > 0 {
+		part := max(1, min(mulDiv(used, int64(Whole), busy), int64(Whole)))
+		p.density += (part - p.density) * busy / (busy + densityTime)
+	}
+	m := &p.last
+	m.used, m.switches, m.present, m.visited = used, turns-last.turns, passed-(m.waited-last.waited), x.guest && last.guest
+	if m.visited {
+		owed := used - charged
+		x.bill(max(owed-p.ahead, 0), m.switches*switching)
+		p.ahead = max(p.ahead-owed, 0)
+	}
+	return true
+}
+
+// utilised takes which part of the last second the device worked, in percent.
+func (d *device) utilised(percent int) {
+	if d.taking == 0 || d.now < d.taking+turnsFor || percent > 100-idleFrom {
+		return
+	}
+	if d.now > d.loose+looseMin {
+		d.hold = looseMin
+	} else {
+		d.hold = min(2*d.hold, looseMax)
+	}
+	d.loose = d.now + d.hold
+	for _, x := range d.seats {
+		x.turn(false)
+	}
+	d.mark()
+}
+
+// noteTurns notes since when heavy seats have taken turns.
+func (d *device) noteTurns() {
+	heavy := 0
+	for _, x := range d.seats {
+		if x.heavy && (x.hungry() || x.resting()) {
+			heavy++
+		}
+	}
+	switch {
+	case heavy < 2:
+		d.taking = 0
+	case d.taking == 0:
+		d.taking = d.now
+	}
+}
