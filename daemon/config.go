@@ -39,9 +39,8 @@ type Config struct {
 	Reattach time.Duration
 	// Slice is the wished length of a slice where several lgpus share a device, 2 to 50 ms; 0 is the policy's default.
 	Slice time.Duration
-	// Guests lets lgpus use a device beside the one that has it, where time slices can be set: the hardware is taken to
-	// preempt kernels then.
-	Guests bool
+	// NoGuests keeps lgpus from using a device beside the one that has it, also where the hardware could do that.
+	NoGuests bool
 }
 
 // Mount says whether the tree of limits is shown as a file system.

@@ -164,7 +164,9 @@ type gates interface {
 	SetDevice(uuid gpu.UUID, spatial bool, o schedule.Options) error
 	Shares() []dispatch.Share
 	Stats() dispatch.Stats
-	Measured(lgpu uint64, device gpu.UUID, percent int)
+	Shared(device gpu.UUID) bool
+	Ran(device gpu.UUID, turns []gpu.Turn) dispatch.Verdict
+	Utilised(device gpu.UUID, percent int)
 	Close()
 }
 
@@ -213,7 +215,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	}
 	n.gates, err = p.gates(dispatch.Config{
 		Options: schedule.Options{Slice: int64(c.Slice)}, Slice: n.observer.turn, Overran: n.observer.overran,
-		Resliced: n.observer.resliced, Log: c.Log,
+		Resliced: n.observer.resliced, Shared: n.inventory.share, Log: c.Log,
 	})
 	if err != nil {
 		return n, err

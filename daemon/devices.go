@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lgpu/lgpu/daemon/dispatch"
 	"github.com/lgpu/lgpu/daemon/mps"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/gpu/nvidia"
@@ -17,7 +18,6 @@ import (
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/policy/schedule"
 	"github.com/lgpu/lgpu/sim"
-	"github.com/lgpu/lgpu/sim/driver"
 )
 
 // rescanPeriod is how often the daemon looks for devices that came, went or were partitioned.
@@ -32,6 +32,7 @@ type inventory struct {
 	origins  []*origin          // hardware first
 	sims     map[string]*origin // by shape
 	watching context.Context    // of Run, nil before
+	metered  []*device          // those that have a goroutine to meter them
 
 	// seenMu guards the list of devices, and what was seen of each. The list is replaced with mu held, too.
 	seenMu sync.Mutex
@@ -40,12 +41,11 @@ type inventory struct {
 
 // origin is an inventory and what it has.
 type origin struct {
-	shape    string        // of a software GPU
-	noGuests string        // why lgpus cannot be guests on its devices; empty if they can
-	ready    chan struct{} // of a software GPU: closed when inventory or err is set
-	err      error
-	users    int                // guarded by inventory.mu; lgpus that are on it, and those who wait for ready
-	stop     context.CancelFunc // guarded by inventory.mu; ends the watch
+	shape string        // of a software GPU
+	ready chan struct{} // of a software GPU: closed when inventory or err is set
+	err   error
+	users int                // guarded by inventory.mu; lgpus that are on it, and those who wait for ready
+	stop  context.CancelFunc // guarded by inventory.mu; ends the watch
 	// bereaved asks for a look at what a client that has left gave away.
 	bereaved chan struct{}
 
@@ -60,7 +60,11 @@ type origin struct {
 type device struct {
 	gpu.Device // never changes
 	origin     *origin
+	metering   *metering          // never changes
+	unmeter    context.CancelFunc // guarded by inventory.mu; ends its goroutine, nil while there is none
 
+	noGuests  string             // guarded by inventory.seenMu; why lgpus cannot be guests, empty if they can
+	slices    dispatch.Verdict   // guarded by inventory.seenMu; what was last found of its time slices
 	facts     gpu.Facts          // guarded by inventory.seenMu
 	sampled   time.Time          // guarded by inventory.seenMu
 	failures  int                // guarded by inventory.seenMu; in a row
@@ -141,6 +145,16 @@ func (o *origin) facts(uuid gpu.UUID) (gpu.Facts, error) {
 	return o.inventory.Facts(uuid)
 }
 
+// meter asks the inventory for the meter of a device.
+func (o *origin) meter(uuid gpu.UUID) (gpu.Meter, error) {
+	o.asking.Lock()
+	defer o.asking.Unlock()
+	if o.inventory == nil {
+		return nil, ErrClosed
+	}
+	return o.inventory.Meter(uuid)
+}
+
 // refresh asks all inventories for their devices, and tells the tree and the policy what there is. An inventory
 // that fails keeps the devices it had.
 func (v *inventory) refresh() error {
@@ -174,9 +188,9 @@ func (v *inventory) publish() error {
 	var now []*device
 	for _, o := range v.origins {
 		for _, g := range o.listed {
-			now = append(now, &device{
-				Device: g, origin: o, strangers: map[processKey]int{}, overruns: map[uint64]int{},
-			})
+			fresh := &device{Device: g, origin: o, noGuests: notMeteredYet, strangers: map[processKey]int{}, overruns: map[uint64]int{}}
+			fresh.metering = &metering{daemon: v.daemon, device: fresh, shared: make(chan struct{}, 1)}
+			now = append(now, fresh)
 		}
 	}
 	v.seenMu.Lock()
@@ -189,6 +203,7 @@ func (v *inventory) publish() error {
 	}
 	v.all = now
 	v.seenMu.Unlock()
+	v.meterLocked()
 	parts := make([]limits.Device, 0, len(now))
 	for _, device := range now {
 		if device.Partitioned {
@@ -204,26 +219,6 @@ func (v *inventory) publish() error {
 		problems = append(problems, fmt.Errorf("tell the tree of %d devices: %w", len(parts), err))
 	}
 	return errors.Join(problems...)
-}
-
-// noGuests says why no lgpu is a guest beside the one that has a device; "" if they are.
-func (n *Daemon) noGuests(d *device) string {
-	switch {
-	case n.modes.Mode(d.UUID) == mps.Spatial:
-		return "lgpus run at the same time, each on its units"
-	case !n.config.Guests:
-		return "the daemon runs without --guests"
-	default:
-		return d.origin.noGuests
-	}
-}
-
-// noGuestsOn says why lgpus cannot be guests on a software GPU.
-func noGuestsOn(shape sim.Shape) string {
-	if shape.Slices == driver.SlicesSet {
-		return ""
-	}
-	return "programs cannot set time slices there (slices=" + shape.Slices.String() + ")"
 }
 
 // percentUnits is the capacity of a device whose driver does not say how many units it has.
@@ -278,7 +273,7 @@ func (v *inventory) useSim(text string) (*simUse, error) {
 	o := v.sims[shape.String()]
 	fresh := o == nil
 	if fresh {
-		o = &origin{shape: shape.String(), noGuests: noGuestsOn(shape), ready: make(chan struct{}), bereaved: make(chan struct{}, 1)}
+		o = &origin{shape: shape.String(), ready: make(chan struct{}), bereaved: make(chan struct{}, 1)}
 		v.sims[o.shape] = o
 	}
 	o.users++
@@ -388,6 +383,7 @@ func (v *inventory) watch(ctx context.Context) {
 	for _, o := range v.origins {
 		v.watchLocked(o)
 	}
+	v.meterLocked()
 }
 
 // watchLocked looks at an origin's devices every Config.PolicePeriod. Each has a goroutine of its own, since a driver

@@ -69,7 +69,7 @@ func (w *police) inspect(d *device, facts gpu.Facts) {
 	seen := map[processKey]bool{}
 	for _, p := range facts.Processes {
 		if c, ok := clients[p.PID]; ok {
-			users[c.LGPU] = append(users[c.LGPU], user{c, p.Memory, p.Utilisation})
+			users[c.LGPU] = append(users[c.LGPU], user{c, p.Memory})
 			continue
 		}
 		if p.PID == os.Getpid() || slices.Contains(servers, p.PID) {
@@ -91,7 +91,9 @@ func (w *police) inspect(d *device, facts gpu.Facts) {
 		}
 	}
 	w.compare(d, users)
-	w.measure(d, users)
+	if facts.Utilisation >= 0 {
+		w.daemon.gates.Utilised(d.UUID, facts.Utilisation)
+	}
 	w.watchHigh(d)
 }
 
@@ -99,7 +101,6 @@ func (w *police) inspect(d *device, facts gpu.Facts) {
 type user struct {
 	tenant.Client
 	memory uint64
-	busy   int // percent; -1 where the driver does not say
 }
 
 // stranger reports a process that uses a device without being a client of an lgpu.
@@ -158,23 +159,6 @@ func (w *police) compare(d *device, all map[uint64][]user) {
 	for id := range d.overruns {
 		if all[id] == nil {
 			delete(d.overruns, id)
-		}
-	}
-}
-
-// measure tells the gates how much of a device lgpus really use, where the driver says it of all their processes.
-func (w *police) measure(d *device, all map[uint64][]user) {
-	for id, users := range all {
-		sum := 0
-		for _, u := range users {
-			if u.busy < 0 {
-				sum = -1
-				break
-			}
-			sum += u.busy
-		}
-		if sum >= 0 {
-			w.daemon.gates.Measured(id, d.UUID, sum)
 		}
 	}
 }

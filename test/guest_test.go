@@ -9,7 +9,7 @@ import (
 // Where lgpus are guests, a kernel that never ends keeps nobody waiting.
 func TestGuests(t *testing.T) {
 	p := newPlace(t)
-	p.serve("--guests", "--mount", "off")
+	p.serve("--mount", "off")
 	endless := p.start("lgpu", "run", shape, "--name", "a", "--", "spin", "../sim/kernels/control.ptx", "3600000")
 	endless.until("running")
 	for _, priority := range []string{"normal", "latency"} {

@@ -93,7 +93,8 @@ func (d *daemonOptions) register(f *pflag.FlagSet) {
 	f.StringVar(&d.store, "store", "", "`FILE` for state that survives the daemon (default: state.db in the runtime folder)")
 	f.StringVar(&d.group, "group", "", "`GROUP` whose members may change things (default: lgpu, if it exists)")
 	f.DurationVar(&d.slice, "slice", 0, "`LENGTH` of a slice where programs share a device, 2ms to 50ms")
-	f.BoolVar(&d.guests, "guests", false, "let programs that pause in beside the one that has the device (being tried)")
+	f.StringVar(&d.guests, "guests", guestsAuto,
+		"let programs that pause in beside the one that has the device: `WHEN` is auto (where the hardware can) or off")
 	f.StringVar(&d.police, "police", string(daemon.PoliceReport),
 		"what to do about use beyond what is allowed: `HOW` is report, stop or stop-strangers")
 	f.StringVar(&d.mount, "mount", string(daemon.MountAuto), "show the tree as files: `WHEN` is auto, on or off")
@@ -197,14 +198,20 @@ func stopDaemon(ctx context.Context, conn *api.Conn) error {
 	}
 }
 
+// Choices of --guests.
+const (
+	guestsAuto = "auto"
+	guestsOff  = "off"
+)
+
 // daemonOptions are what the command line says about a daemon, and what it serves with.
 type daemonOptions struct {
 	dir, store, group  string
 	police, mount, log string
+	guests             string
 	metrics, page      string
 	hosts              []string
 	slice, idle        time.Duration
-	guests             bool
 	hami, remote       bool
 	onDemand           bool
 	detached, watched  bool
@@ -310,6 +317,9 @@ func (d *daemonOptions) config(c *cobra.Command) (daemon.Config, error) {
 	if !slices.Contains([]daemon.Mount{daemon.MountAuto, daemon.MountOn, daemon.MountOff}, mount) {
 		return daemon.Config{}, usage("it is auto, on or off", "--mount %q: there is no such choice", d.mount)
 	}
+	if !slices.Contains([]string{guestsAuto, guestsOff}, d.guests) {
+		return daemon.Config{}, usage("it is auto or off", "--guests %q: there is no such choice", d.guests)
+	}
 	if d.hami && d.metrics == "" && d.page == "" {
 		return daemon.Config{}, usage("such as: lgpu daemon --metrics 127.0.0.1:9464 --metrics-hami",
 			"--metrics-hami: it needs --metrics or --page")
@@ -335,7 +345,7 @@ func (d *daemonOptions) config(c *cobra.Command) (daemon.Config, error) {
 		Dir: dir, State: d.store, Version: version(),
 		Log:        slog.New(logs.Limit(lines)),
 		SimCommand: []string{self, "sim"}, Mount: mount, Police: police, Idle: d.idle, Slice: d.slice,
-		Guests: d.guests,
+		NoGuests: d.guests == guestsOff,
 	}, nil
 }
 

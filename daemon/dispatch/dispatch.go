@@ -6,7 +6,6 @@ package dispatch
 import (
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -29,7 +28,9 @@ type Config struct {
 	// Resliced is called when a client has given itself a longer time slice than it was told to have.
 	// The same holds as for Overran.
 	Resliced func(lgpu uint64, device gpu.UUID, pid int, found time.Duration)
-	Log      *slog.Logger // nil: none
+	// Shared is called when a second lgpu comes to a device where lgpus can be guests. The same holds as for Overran.
+	Shared func(device gpu.UUID)
+	Log    *slog.Logger // nil: none
 }
 
 // Slice is a turn that an lgpu had on a device: from the opening of its gates until all its work was done.
@@ -99,6 +100,8 @@ type client struct {
 	told       protocol.Message // the last message with the terms of its grant
 	slice      uint64           // time slice that it was told to have, µs; 0: the driver's own
 	sliced     bool             // it has had that since it was told
+	inForce    int64            // when it last said so, ns
+	refused    bool             // its driver refuses that
 }
 
 // phase of a seat.
@@ -125,6 +128,9 @@ type seat struct {
 	busy    int64  // Busy then
 	closed  int64  // when it was told to close, ns; 0: it was not told
 	slice   uint64 // of the hardware, for its clients, µs; 0: the driver's own
+	ran     int64  // device time, as the meter says, ns
+	turns   int64
+	judged  struct{ ran, turns, busy int64 } // as of when slices were last judged
 }
 
 // Runner is the policy at work. Its methods may be called by several goroutines. It implements tenant.GateHandler.
@@ -146,13 +152,14 @@ type Runner struct {
 	byID    map[uint64][]*seat
 	shares  []schedule.Share
 	stats   Stats
-	used    map[place]usage // by the driver's counters
+	ran     []schedule.Ran // scratch
 }
 
 type device struct {
 	uuid    gpu.UUID
 	spatial bool
 	preempt bool
+	metered metered
 }
 
 // New returns a Runner without lgpus. The caller ends it with Close.
@@ -166,7 +173,7 @@ func New(c Config) (*Runner, error) {
 	}
 	r := &Runner{
 		config: c, wake: wake, policy: schedule.New(c.Options), numbers: map[gpu.UUID]schedule.Device{},
-		clients: map[gate]*client{}, byID: map[uint64][]*seat{}, used: map[place]usage{},
+		clients: map[gate]*client{}, byID: map[uint64][]*seat{},
 	}
 	go r.keepTime()
 	return r, nil
@@ -217,6 +224,7 @@ func (r *Runner) SetDevice(uuid gpu.UUID, spatial bool, o schedule.Options) erro
 		return fmt.Errorf("device %s: %w", uuid, err)
 	}
 	r.devices[n].spatial, r.devices[n].preempt = spatial, o.Preempt
+	r.share(n)
 	r.decide(t)
 	return nil
 }
@@ -259,7 +267,6 @@ func (r *Runner) Remove(id uint64) {
 		r.seats = slices.DeleteFunc(r.seats, func(q *seat) bool { return q == s })
 	}
 	delete(r.byID, id)
-	maps.DeleteFunc(r.used, func(p place, _ usage) bool { return p.lgpu == id })
 	r.decide(t)
 }
 
@@ -324,6 +331,7 @@ func (r *Runner) attach(g gate, m protocol.Message) {
 		}
 		r.seats = append(r.seats, s)
 		r.byID[s.id] = append(r.byID[s.id], s)
+		r.share(n)
 	}
 	s.clients = append(s.clients, c)
 	r.shape(s)

@@ -19,6 +19,7 @@ func TestGuest(t *testing.T) {
 	a, b := r.seat(1), r.seat(2)
 	a.expect(t, protocol.Free)
 	a.expect(t, protocol.Open)
+	began := now()
 	for end := time.Now().Add(10 * time.Second); ; {
 		if time.Now().After(end) {
 			t.Fatal("it works all the time and keeps the slice of the driver")
@@ -29,7 +30,8 @@ func TestGuest(t *testing.T) {
 		a.mu.Lock()
 		a.busy += uint64(now() - start) // also where this thread had to wait for a processor
 		a.mu.Unlock()
-		r.Measured(1, card, 100) // as the daemon does now and then: the policy sees how far it is
+		// As the daemon does now and then: the policy sees how far it is.
+		r.Ran(card, []gpu.Turn{{PID: 1, Start: began, End: now(), Unfinished: true}})
 		select {
 		case m := <-a.news:
 			if m.Kind != protocol.Slice {

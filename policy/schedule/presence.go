@@ -19,6 +19,8 @@ const (
 	densityTime int64 = 25e6  // of Busy, over which the density is a mean
 	secretFrom  int64 = 50e6  // device time that a seat may have used beyond its Busy, because of roundings
 
+	measuredTogether int64 = 250e6 // nothing is learned from measurements that are further apart
+
 	// Heavy seats that leave so much of the device idle, in percent, in turns that are long enough to tell are no
 	// longer heavy for a while: they launch small kernels, and do more when they do not have to wait for a turn.
 	idleFrom       = 15
@@ -167,7 +169,7 @@ func (x *seat) measure(total, turns, others int64) bool {
 	charged := p.charged
 	p.charged = 0
 	busy, passed, ran := x.busy-last.busy, x.now-last.at, total-last.total
-	if !last.valid || busy < 0 || passed <= 0 || ran < 0 || x.dev.free == x {
+	if !last.valid || busy < 0 || passed <= 0 || passed > measuredTogether || ran < 0 || x.dev.free == x {
 		return false
 	}
 	// Where it ran while it had nothing in flight, nobody else had work, or it does not say so.

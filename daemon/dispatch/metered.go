@@ -1,0 +1,210 @@
+package dispatch
+
+import (
+	"slices"
+	"time"
+
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/policy/schedule"
+)
+
+// metered is what is known of a device's turns.
+type metered struct {
+	known bool     // whose turn it is, or was
+	turn  gpu.Turn // the last one, up to where it has been counted
+	at    int64    // when turns were last counted, ns
+
+	// Since it was last judged, in looks: how often the turns of those that have a short slice were short and long,
+	// while another lgpu had work all the time; and the mean of the long ones, ns.
+	short, long int
+	length      int64
+}
+
+// Verdict is what the turns on a device say of its hardware's time slices.
+type Verdict struct {
+	Known   bool // there was something to judge by
+	Works   bool // programs give way at the end of the slices that they have
+	Refused bool // the driver refuses to set them
+	// Turn is how long programs kept the device, on average, that had a slice of Slice while others had work.
+	Turn, Slice time.Duration
+}
+
+const (
+	looks = 8                              // with the same result make a Verdict
+	slack = int64(700 * time.Microsecond)  // of a turn beyond its slice: switching, and the end of an instruction
+	fresh = int64(20 * time.Millisecond)   // a slice that has been in force for less is not judged
+	least = int64(2500 * time.Microsecond) // between two looks
+)
+
+// Shared reports whether several lgpus are on a device where lgpus can be guests. While they are, Ran must be called.
+func (r *Runner) Shared(uuid gpu.UUID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n, known := r.numbers[uuid]
+	return known && r.devices[n].preempt && r.crowd(n) > 1
+}
+
+// share says that a device is shared, if it is.
+func (r *Runner) share(n schedule.Device) {
+	if r.config.Shared != nil && r.devices[n].preempt && r.crowd(n) > 1 {
+		r.config.Shared(r.devices[n].uuid)
+	}
+}
+
+// crowd is how many lgpus are on a device.
+func (r *Runner) crowd(n schedule.Device) int {
+	crowd := 0
+	for _, s := range r.seats {
+		if s.device == n {
+			crowd++
+		}
+	}
+	return crowd
+}
+
+// Ran tells the policy whose work the hardware has run, from one call of gpu.Meter.Turns to the next, and what that says
+// of time slices. It is to be called some hundred times a second while the device is Shared.
+func (r *Runner) Ran(uuid gpu.UUID, turns []gpu.Turn) Verdict {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n, known := r.numbers[uuid]
+	if !known {
+		return Verdict{}
+	}
+	m, t := &r.devices[n].metered, now()
+	r.count(n, m, turns)
+	if !m.known || !r.devices[n].preempt {
+		return Verdict{}
+	}
+	r.progressOn(t, n)
+	v := r.judge(t, n, m)
+	r.ran = r.ran[:0]
+	for _, s := range r.seats {
+		if s.device == n {
+			r.ran = append(r.ran, schedule.Ran{ID: schedule.ID(s.id), Total: s.ran, Turns: s.turns})
+		}
+	}
+	r.policy.Measured(t, n, r.ran)
+	r.decide(t)
+	return v
+}
+
+// count adds turns to the lgpus that had them.
+func (r *Runner) count(n schedule.Device, m *metered, turns []gpu.Turn) {
+	for _, t := range turns {
+		from, began := t.Start, true
+		if m.known && t.PID == m.turn.PID && t.Start == m.turn.Start {
+			from, began = m.turn.End, false
+		}
+		m.known, m.turn = true, t
+		s := r.ofProcess(n, t.PID)
+		if s == nil {
+			continue // a program that is no client
+		}
+		s.ran += max(t.End-from, 0)
+		if began {
+			s.turns++
+		}
+	}
+}
+
+// ofProcess returns the seat on a device of which a process is a client, or nil.
+func (r *Runner) ofProcess(n schedule.Device, pid int) *seat {
+	for _, s := range r.seats {
+		if s.device != n {
+			continue
+		}
+		for _, c := range s.clients {
+			if c.gate.Peer().PID == pid {
+				return s
+			}
+		}
+	}
+	return nil
+}
+
+// judge compares the turns since it was last called with the slices that clients say they have.
+func (r *Runner) judge(t int64, n schedule.Device, m *metered) Verdict {
+	passed := t - m.at
+	if passed < least {
+		return Verdict{}
+	}
+	m.at = t
+	pressed := (*seat)(nil) // it had work all the time
+	others := false         // more than one of them
+	for _, s := range r.seats {
+		if s.device != n {
+			continue
+		}
+		busy := r.busy(s)
+		if busy-s.judged.busy >= passed-passed/50 {
+			others = others || pressed != nil
+			pressed = s
+		}
+		s.judged.busy = busy
+	}
+	var v Verdict
+	obey, refuse := 0, 0
+	for _, s := range r.seats {
+		if s.device != n {
+			continue
+		}
+		switch {
+		case s.obeys(t):
+			obey++
+		case s.slice != 0 && !slices.ContainsFunc(s.clients, func(c *client) bool { return !c.refused }):
+			refuse++
+		}
+		ran, turns := s.ran-s.judged.ran, s.turns-s.judged.turns
+		s.judged.ran, s.judged.turns = s.ran, s.turns
+		if pressed == nil || pressed == s && !others || turns < 2 || !s.obeys(t) {
+			continue
+		}
+		if length := ran / turns; length > int64(s.slice)*1000+slack {
+			m.long++
+			m.length += length
+		} else {
+			m.short++
+		}
+	}
+	switch {
+	case refuse > 0 && obey == 0:
+		v = Verdict{Known: true, Refused: true, Slice: shortSlice * time.Microsecond}
+	case m.long >= looks && m.long > 4*m.short:
+		v = Verdict{Known: true, Turn: time.Duration(m.length / int64(m.long)), Slice: shortSlice * time.Microsecond}
+	case m.short >= looks && m.short > 4*m.long:
+		v = Verdict{Known: true, Works: true, Slice: shortSlice * time.Microsecond}
+	case m.short+m.long < 8*looks:
+		return v
+	}
+	m.short, m.long, m.length = 0, 0, 0
+	return v
+}
+
+// obeys reports whether all clients of a seat say that they have the short slice that they were told to have, and have
+// had it for a while.
+func (s *seat) obeys(t int64) bool {
+	if s.slice == 0 {
+		return false
+	}
+	for _, c := range s.clients {
+		if !c.sliced || t < c.inForce+fresh {
+			return false
+		}
+	}
+	return true
+}
+
+// Utilised tells the policy in which part of the last second a device worked, in percent.
+func (r *Runner) Utilised(uuid gpu.UUID, percent int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n, known := r.numbers[uuid]
+	if !known || !r.devices[n].preempt {
+		return
+	}
+	t := now()
+	r.progressOn(t, n)
+	r.policy.Utilised(t, n, percent)
+	r.decide(t)
+}
