@@ -3,6 +3,7 @@ package nvidia
 import (
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -54,7 +55,7 @@ func (i *Inventory) Devices() ([]gpu.Device, error) {
 		handles[d.UUID] = h
 		devices = append(append(devices, d), instances...)
 	}
-	i.handles = handles
+	i.handles, i.devices = handles, slices.Clone(devices)
 	return devices, nil
 }
 

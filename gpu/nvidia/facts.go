@@ -2,13 +2,13 @@ package nvidia
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"time"
 
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/gpu/nvidia/ctxswitch"
 )
 
 // utilisation is NVML's nvmlUtilization_t, in percent.
@@ -125,7 +125,16 @@ func (i *Inventory) activity(h handle, processes int) map[uint32]processSample {
 	return newest
 }
 
-// Meter implements gpu.Inventory.
+// Meter begins to read the driver's log of context switches of one of the devices that Devices returned last.
 func (i *Inventory) Meter(uuid gpu.UUID) (gpu.Meter, error) {
-	return nil, fmt.Errorf("device %s: %w", uuid, errors.ErrUnsupported)
+	for _, d := range i.devices {
+		if d.UUID == uuid {
+			t, err := ctxswitch.Open(d)
+			if err != nil {
+				return nil, err // not t, which as a Meter would not be nil
+			}
+			return t, nil
+		}
+	}
+	return nil, fmt.Errorf("GPU %s: %w", uuid, gpu.ErrUnknownDevice)
 }

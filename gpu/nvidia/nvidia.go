@@ -35,6 +35,7 @@ type Inventory struct {
 	library    uintptr
 	namespaced bool                // NVML's process numbers may mean other processes here
 	handles    map[gpu.UUID]handle // of the devices that Devices found last
+	devices    []gpu.Device        // these
 
 	shutdown          func() int32
 	errorString       func(int32) string

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/lgpu/lgpu/gpu"
@@ -127,6 +128,24 @@ func TestFacts(t *testing.T) {
 	}
 }
 
+// The management library of testdata has no driver below it, so nobody can meter its devices; each error says why.
+func TestNoMeter(t *testing.T) {
+	i := openFake(t)
+	devices, err := i.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, why := range []string{"MIG", "MIG", "MIG", "/dev/nvidia"} {
+		m, err := i.Meter(devices[n].UUID)
+		if m != nil || !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v, %v", devices[n].Identity(), m, err)
+		}
+	}
+	if m, err := i.Meter(gpu.UUID{1}); m != nil || !errors.Is(err, gpu.ErrUnknownDevice) {
+		t.Errorf("an unknown device: %v, %v", m, err)
+	}
+}
+
 // On a machine with a driver, what it says makes sense.
 func TestMachine(t *testing.T) {
 	i, err := Open()
@@ -153,5 +172,28 @@ func TestMachine(t *testing.T) {
 		if _, err := os.Stat("/dev/nvidia0"); err == nil && !d.MIG() && d.Node == "" {
 			t.Errorf("%s has no device node", d.Identity())
 		}
+		meter(t, i, d)
+	}
+}
+
+// meter looks at d's meter, if it has one.
+func meter(t *testing.T, i *Inventory, d gpu.Device) {
+	m, err := i.Meter(d.UUID)
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Logf("%s: %v", d.Identity(), err)
+		return
+	}
+	if err != nil {
+		t.Errorf("%s: %v", d.Identity(), err)
+		return
+	}
+	turns, err := m.Turns(nil)
+	for _, turn := range turns {
+		if turn.Start <= 0 || turn.End < turn.Start {
+			t.Errorf("%s: %+v", d.Identity(), turn)
+		}
+	}
+	if err := errors.Join(err, m.Close()); err != nil {
+		t.Errorf("%s: %v", d.Identity(), err)
 	}
 }
