@@ -50,4 +50,10 @@ typedef struct lgpusim_process {
 	uint64_t sampleTime;
 } lgpusim_process;
 
+typedef struct lgpusim_turn {
+	unsigned int pid;
+	unsigned int unfinished;
+	uint64_t start, end;
+} lgpusim_turn;
+
 #endif

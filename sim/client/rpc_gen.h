@@ -8,7 +8,7 @@
 
 #include "channel.h"
 
-#define SIMC_PROTOCOL 0x2cb84fd95135b9e7ull
+#define SIMC_PROTOCOL 0x94d8ae06dfd90559ull
 
 CUresult simc_rpc_Init(unsigned int flags, unsigned int given, const char *visible, const char *units,
 		const char *share);
@@ -326,6 +326,8 @@ CUresult simc_rpc_DeviceCount(unsigned int *count);
 CUresult simc_rpc_DeviceInfo(unsigned int index, lgpusim_device *info);
 CUresult simc_rpc_DeviceProcesses(unsigned int index, lgpusim_process *processes, unsigned int capacity,
 		unsigned int *count);
+CUresult simc_rpc_DeviceTurns(unsigned int index, unsigned long long since, lgpusim_turn *turns,
+		unsigned int capacity, unsigned int *count, unsigned long long *next);
 CUresult simc_rpc_ProcessName(unsigned int pid, char *name, unsigned int len);
 
 #endif

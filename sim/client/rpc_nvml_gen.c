@@ -55,10 +55,32 @@ CUresult simc_rpc_DeviceProcesses(unsigned int index, lgpusim_process *processes
 	return r;
 }
 
-CUresult simc_rpc_ProcessName(unsigned int pid, char *name, unsigned int len)
+CUresult simc_rpc_DeviceTurns(unsigned int index, unsigned long long since, lgpusim_turn *turns,
+		unsigned int capacity, unsigned int *count, unsigned long long *next)
 {
 	struct simc_call k;
 	CUresult r = simc_begin_nvml(&k, 250);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	simc_put(&k, (uint64_t)index);
+	simc_put(&k, (uint64_t)since);
+	simc_put(&k, (uint64_t)(uintptr_t)turns);
+	simc_put(&k, (uint64_t)capacity);
+	r = simc_exchange(&k);
+	if (r == CUDA_SUCCESS) {
+		simc_get_array(&k, turns, capacity, sizeof *turns);
+		*count = (unsigned int)simc_get(&k);
+		*next = (unsigned long long)simc_get(&k);
+	}
+	simc_end(&k);
+	return r;
+}
+
+CUresult simc_rpc_ProcessName(unsigned int pid, char *name, unsigned int len)
+{
+	struct simc_call k;
+	CUresult r = simc_begin_nvml(&k, 251);
 
 	if (r != CUDA_SUCCESS)
 		return r;

@@ -78,6 +78,26 @@ func (d *Driver) DeviceProcesses(index, capacity uint32) ([]wire.Process, uint32
 	return out, count, success
 }
 
+// DeviceTurns are the turns of a device with numbers from since on, how many there are, and the number to ask from next.
+// CUDA_ERROR_NOT_SUPPORTED says that processes are confined to parts of the device, where there are no turns.
+func (d *Driver) DeviceTurns(index uint32, since uint64, capacity uint32) ([]wire.Turn, uint32, uint64, wire.CUresult) {
+	if int(index) >= len(d.devices) {
+		return nil, 0, 0, errInvalidDevice
+	}
+	turns, next, ok := d.devices[index].hw.Turns(since, int(capacity))
+	if !ok {
+		return nil, 0, 0, errNotSupported
+	}
+	out := make([]wire.Turn, len(turns))
+	for i, t := range turns {
+		out[i] = wire.Turn{PID: uint32(t.Owner), Start: uint64(t.Start), End: uint64(t.End)}
+		if t.Unfinished {
+			out[i].Unfinished = 1
+		}
+	}
+	return out, uint32(len(out)), next, success
+}
+
 // ProcessName is the path of a connected process's program.
 func (d *Driver) ProcessName(pid, length uint32) ([]byte, wire.CUresult) {
 	d.mu.Lock()

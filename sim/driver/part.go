@@ -80,6 +80,12 @@ func (p *Process) unitCount(dev *device) int {
 
 // channel opens a channel for a new context on dev.
 func (p *Process) channel(dev *device) *hw.Channel {
+	c := p.openChannel(dev)
+	c.Owner = p.pid
+	return c
+}
+
+func (p *Process) openChannel(dev *device) *hw.Channel {
 	if p.parts == nil {
 		return dev.hw.NewChannel()
 	}

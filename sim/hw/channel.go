@@ -81,6 +81,8 @@ func (g *Grid) fail(at Time, err error) { g.failure.CompareAndSwap(nil, &failure
 
 // Channel is the way of one owner to the compute engine. The engine gives channels turns on their units.
 type Channel struct {
+	Owner int // whose work it is, for Device.Turns; it is set before the first grid is submitted
+
 	dev   *Device
 	dead  atomic.Bool
 	slice atomic.Int64 // time.Duration; 0 is the device's own
@@ -109,7 +111,7 @@ func (d *Device) NewChannel() *Channel {
 }
 
 // NewChannelOn opens a channel that is confined to some units. Numbers that d does not have are left out; a channel of
-// which nothing remains takes no grids.
+// which nothing remains takes no grids. Where units are missing the device has no Turns until the channel is killed.
 func (d *Device) NewChannelOn(units []int) *Channel {
 	n := d.Config.Units
 	c := &Channel{dev: d, units: make([]unit, n), turns: make([]uint64, n)}
@@ -119,8 +121,13 @@ func (d *Device) NewChannelOn(units []int) *Channel {
 			c.mask = append(c.mask, i)
 		}
 	}
+	if c.confined() {
+		d.confined.Add(1)
+	}
 	return c
 }
+
+func (c *Channel) confined() bool { return len(c.mask) < len(c.units) }
 
 // Units are the numbers of the units that the channel may run on.
 func (c *Channel) Units() []int { return slices.Clone(c.mask) }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -112,8 +113,10 @@ type Device struct {
 	// In and Out move between host and device, Local inside the device.
 	In, Out, Local *Mover
 
-	engine *engine
-	busy   meter
+	engine   *engine
+	busy     meter
+	log      turnLog
+	confined atomic.Int32 // living channels that may not run on all units
 }
 
 func newDevice(c Config, barrier *sync.RWMutex) (*Device, error) {

@@ -88,7 +88,9 @@ func (e *engine) submit(c *Channel, g *Grid) {
 }
 
 func (e *engine) kill(c *Channel) {
-	c.dead.Store(true)
+	if !c.dead.Swap(true) && c.confined() {
+		e.dev.confined.Add(-1)
+	}
 	e.mu.Lock()
 	c.grids = nil
 	e.mu.Unlock()
@@ -98,6 +100,7 @@ func (e *engine) kill(c *Channel) {
 		c.units[i].resident, c.units[i].used = nil, Needs{}
 	}
 	e.barrier.Unlock()
+	e.dev.log.gone(c, e.dev.Clock.Now())
 }
 
 func (e *engine) close() {
@@ -125,6 +128,7 @@ func (e *engine) loop() {
 			start = now - quantum // what the host was late for is made up only so far
 		}
 		e.dev.Clock.Wait(start)
+		e.dev.log.note(e.alone(turns), start)
 		end := start + e.longestStep()
 		e.dev.Clock.begin(end)
 		stop := start

@@ -64,6 +64,14 @@ func (e *engine) pick() (start Time, turns []turn, ok bool) {
 	return start, turns, true
 }
 
+// alone is the channel that has all units in a step; nil where several have some, or none has any.
+func (e *engine) alone(turns []turn) *Channel {
+	if len(turns) == 1 && len(turns[0].units) == len(e.owners) {
+		return turns[0].channel
+	}
+	return nil
+}
+
 // await returns when a channel has work. It is false once the engine is closed.
 func (e *engine) await() bool {
 	for {

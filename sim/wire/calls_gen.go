@@ -262,6 +262,7 @@ type Management interface {
 	DeviceCount() (count uint32, r CUresult)
 	DeviceInfo(index uint32) (info Device, r CUresult)
 	DeviceProcesses(index uint32, capacity uint32) (processes []Process, count uint32, r CUresult)
+	DeviceTurns(index uint32, since uint64, capacity uint32) (turns []Turn, count uint32, next uint64, r CUresult)
 	ProcessName(pid uint32, length uint32) (name []byte, r CUresult)
 }
 
@@ -517,11 +518,12 @@ var calls = [...]message{
 	{name: "DeviceCount", manage: doDeviceCount},
 	{name: "DeviceInfo", manage: doDeviceInfo},
 	{name: "DeviceProcesses", manage: doDeviceProcesses},
+	{name: "DeviceTurns", manage: doDeviceTurns},
 	{name: "ProcessName", manage: doProcessName},
 }
 
 // protocol tells two builds of the protocol apart.
-const protocol = 0x2cb84fd95135b9e7
+const protocol = 0x94d8ae06dfd90559
 
 func doInit(m Driver, c *Call, in *decoder, out *encoder) CUresult {
 	flags := uint32(in.u64())
@@ -3290,6 +3292,21 @@ func doDeviceProcesses(m Management, in *decoder, out *encoder) CUresult {
 	processes, count, r := m.DeviceProcesses(index, capacity)
 	putArray(out, processes, uint64(capacity), processesTo)
 	out.u64(uint64(count))
+	return r
+}
+
+func doDeviceTurns(m Management, in *decoder, out *encoder) CUresult {
+	index := uint32(in.u64())
+	since := in.u64()
+	turnsTo := in.u64()
+	capacity := uint32(in.u64())
+	if in.bad {
+		return CUDA_ERROR_INVALID_VALUE
+	}
+	turns, count, next, r := m.DeviceTurns(index, since, capacity)
+	putArray(out, turns, uint64(capacity), turnsTo)
+	out.u64(uint64(count))
+	out.u64(next)
 	return r
 }
 

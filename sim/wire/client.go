@@ -2,8 +2,10 @@ package wire
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -67,6 +69,62 @@ func (c *Client) Processes(i int) ([]Process, error) {
 	return manage(c, "DeviceProcesses", getArray[Process], uint64(i), 1, room)
 }
 
+// MaxTurns is how many turns Client.Turns returns at most.
+const MaxTurns = 1024
+
+// Turns returns turns of device i: those with numbers from since on, in order, and the number to ask from next. A turn
+// that is Unfinished is the last one, and is there again the next time. The hardware remembers some thousand turns, and
+// leaves out those that it has forgotten. With the largest since there is none, and next is the number of the first
+// turn that has not begun. Where processes are confined to parts of the device there are no turns: the error wraps
+// errors.ErrUnsupported then.
+func (c *Client) Turns(i int, since uint64) (turns []Turn, next uint64, err error) {
+	const name = "DeviceTurns"
+	a, err := manage(c, name, getTurns, uint64(i), since, 1, MaxTurns)
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := a.check(since); err != nil {
+		return nil, 0, fmt.Errorf("%s: %w: %w", name, errProtocol, err)
+	}
+	return a.turns, a.next, nil
+}
+
+// turnsAnswer is what DeviceTurns answers.
+type turnsAnswer struct {
+	turns       []Turn
+	count, next uint64
+}
+
+func getTurns(d *decoder) turnsAnswer {
+	return turnsAnswer{turns: getArray[Turn](d), count: d.u64(), next: d.u64()}
+}
+
+// check says what is wrong with an answer, if something is: that turns are in order, do not overlap and have been asked
+// for is relied on.
+func (a *turnsAnswer) check(since uint64) error {
+	n := len(a.turns)
+	if a.count != uint64(n) || n > MaxTurns {
+		return fmt.Errorf("%d turns came as %d", a.count, n)
+	}
+	finished, end := uint64(n), uint64(0)
+	for k, t := range a.turns {
+		if t.PID == 0 || t.PID > math.MaxInt32 || t.Start < end || t.End < t.Start || t.End > math.MaxInt64 {
+			return fmt.Errorf("turn %d of %d, after %d ns: %+v", k, n, end, t)
+		}
+		if t.Unfinished != 0 {
+			if finished--; k != n-1 {
+				return fmt.Errorf("turn %d of %d is not finished", k, n)
+			}
+		}
+		end = t.End
+	}
+	// Without any, since may have been beyond all.
+	if a.next < finished || n > 0 && a.next-finished < since {
+		return fmt.Errorf("of the turns from %d on there came %d before %d", since, finished, a.next)
+	}
+	return nil
+}
+
 // manage makes one call. The last argument of a call with an array result is its address in C; any but 0 will do.
 func manage[T any](c *Client, name string, read func(*decoder) T, args ...uint64) (result T, err error) {
 	c.mu.Lock()
@@ -87,6 +145,9 @@ func manage[T any](c *Client, name string, read func(*decoder) T, args ...uint64
 		c.conn.close()
 		c.conn = nil
 		return result, fmt.Errorf("%s: %w", name, err)
+	}
+	if r == CUDA_ERROR_NOT_SUPPORTED {
+		return result, fmt.Errorf("%s: the hardware answered %d: %w", name, r, errors.ErrUnsupported)
 	}
 	if r != CUDA_SUCCESS {
 		return result, fmt.Errorf("%s: the hardware answered %d", name, r)

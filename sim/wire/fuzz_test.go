@@ -21,8 +21,8 @@ func (p *program) ReadHost(_ wire.HostAddr, b []byte) error { clear(b); return n
 func (p *program) WriteHost(wire.HostAddr, []byte) error    { return nil }
 func (p *program) Gone() <-chan struct{}                    { return p.gone }
 
-// FuzzCalls sends requests of any content to the real driver, several in a row from one process that has a context, a
-// module and some memory: every one must be answered, and the process's end must clean up after all of them.
+// FuzzCalls sends requests of any content to the real driver and its management, several in a row from one process that
+// has a context, a module and some memory: every one must be answered, and the process's end must clean up after all.
 func FuzzCalls(f *testing.F) {
 	machine, err := hw.NewMachine(hw.Config{Memory: 64 << 20, Units: 2, Virtual: true, Workers: 1})
 	if err != nil {
@@ -73,7 +73,7 @@ func FuzzCalls(f *testing.F) {
 				return
 			}
 			op, n := int(binary.LittleEndian.Uint16(data))%wire.Messages, min(len(data)-2, 448)
-			wire.Dispatch(process, call(ctx), op, data[2:2+n])
+			wire.Dispatch(process, d, call(ctx), op, data[2:2+n])
 			data = data[2+n:]
 		}
 	})

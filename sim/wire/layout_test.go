@@ -24,7 +24,7 @@ func TestLayouts(t *testing.T) {
 		"CUDA_HOST_NODE_PARAMS": CUDA_HOST_NODE_PARAMS{}, "CUgraphEdgeData": CUgraphEdgeData{},
 		"CUgraphExecUpdateResultInfo": CUgraphExecUpdateResultInfo{}, "CUstreamBatchMemOpParams": CUstreamBatchMemOpParams{},
 		"lgpusim_launch": Launch{}, "lgpusim_kernel_node": KernelNode{}, "lgpusim_param": Param{},
-		"lgpusim_device": Device{}, "lgpusim_process": Process{},
+		"lgpusim_device": Device{}, "lgpusim_process": Process{}, "lgpusim_turn": Turn{},
 	}
 	// Members whose C names are not the Go ones with a small first letter.
 	names := map[string]string{
@@ -38,6 +38,7 @@ func TestLayouts(t *testing.T) {
 		"lgpusim_device.PCIBus": "pciBus", "lgpusim_device.PCIDevice": "pciDevice", "lgpusim_device.PCIDeviceID": "pciDeviceId",
 		"lgpusim_device.CCMajor": "ccMajor", "lgpusim_device.CCMinor": "ccMinor", "lgpusim_device.UtilizationGPU": "utilizationGpu",
 		"lgpusim_process.PID": "pid", "lgpusim_process.UtilizationGPU": "utilizationGpu",
+		"lgpusim_turn.PID": "pid",
 	}
 	capital := map[string]bool{"WidthInBytes": true, "Height": true, "Depth": true, "Width": true, "Format": true, "NumChannels": true, "Flags": true}
 	var program strings.Builder

@@ -108,6 +108,7 @@ type fixture struct {
 	path    string
 	drivers chan *echo
 	tenants atomic.Int32
+	turns   recorder
 }
 
 func serve(t *testing.T) *fixture {
@@ -130,7 +131,8 @@ func serve(t *testing.T) *fixture {
 				f.drivers <- e
 				return e, nil
 			},
-			Tenants: func(n int) { f.tenants.Store(int32(n)) },
+			Management: &f.turns,
+			Tenants:    func(n int) { f.tenants.Store(int32(n)) },
 		})
 	}()
 	t.Cleanup(func() {

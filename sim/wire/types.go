@@ -268,3 +268,10 @@ type Process struct {
 	MemoryUsed        uint64 // bytes
 	SampleTime        uint64 // microseconds since the Unix epoch of the sample that the two percentages are of
 }
+
+// Turn is a time for which a device ran the work of one process, in one of its contexts, without another's between.
+type Turn struct {
+	PID        uint32
+	Unfinished uint32 // 1: it goes on, and End is when it was read
+	Start, End uint64 // ns of device time
+}

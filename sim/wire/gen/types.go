@@ -82,7 +82,7 @@ var goStructs = map[string]string{
 	"CUmemAllocationProp": "", "CUmemAccessDesc": "", "CUmemPoolProps": "", "CUDA_MEMSET_NODE_PARAMS": "",
 	"CUDA_HOST_NODE_PARAMS": "", "CUgraphEdgeData": "", "CUgraphExecUpdateResultInfo": "", "CUstreamBatchMemOpParams": "",
 	"lgpusim_launch": "Launch", "lgpusim_kernel_node": "KernelNode", "lgpusim_param": "Param",
-	"lgpusim_device": "Device", "lgpusim_process": "Process",
+	"lgpusim_device": "Device", "lgpusim_process": "Process", "lgpusim_turn": "Turn",
 }
 
 // enumNames are the enumerations that calls name under an alias.
