@@ -53,7 +53,8 @@ type origin struct {
 	inventory gpu.Inventory          // guarded by asking
 	socket    atomic.Pointer[string] // of a software GPU; to be had without waiting for its hardware
 
-	listed []gpu.Device // guarded by inventory.mu
+	listed    []gpu.Device        // guarded by inventory.mu
+	unmetered map[gpu.UUID]string // guarded by inventory.mu; why there was no meter of it at first; empty: there was
 }
 
 // device is one device, with what was last seen there.
@@ -175,8 +176,19 @@ func (v *inventory) relist(o *origin) error {
 		return err
 	}
 	v.mu.Lock()
+	known := o.unmetered
+	v.mu.Unlock()
+	unmetered := make(map[gpu.UUID]string, len(listed))
+	for _, d := range listed {
+		why, tried := known[d.UUID]
+		if !tried {
+			why = v.tryMeter(o, d)
+		}
+		unmetered[d.UUID] = why
+	}
+	v.mu.Lock()
 	defer v.mu.Unlock()
-	o.listed = listed
+	o.listed, o.unmetered = listed, unmetered
 	return nil
 }
 
@@ -188,7 +200,7 @@ func (v *inventory) publish() error {
 	var now []*device
 	for _, o := range v.origins {
 		for _, g := range o.listed {
-			fresh := &device{Device: g, origin: o, noGuests: notMeteredYet, strangers: map[processKey]int{}, overruns: map[uint64]int{}}
+			fresh := &device{Device: g, origin: o, noGuests: o.unmetered[g.UUID], strangers: map[processKey]int{}, overruns: map[uint64]int{}}
 			fresh.metering = &metering{daemon: v.daemon, device: fresh, shared: make(chan struct{}, 1)}
 			now = append(now, fresh)
 		}

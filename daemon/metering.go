@@ -29,8 +29,20 @@ type metering struct {
 	turns  []gpu.Turn    // of the goroutine
 }
 
-// notMeteredYet is why lgpus are no guests at first.
-const notMeteredYet = "it is not known yet whether whose work the device runs can be read"
+// tryMeter says why a device has no meter; empty: it has one.
+func (v *inventory) tryMeter(o *origin, d gpu.Device) string {
+	if v.daemon.config.NoGuests || d.Partitioned {
+		return ""
+	}
+	meter, err := o.meter(d.UUID)
+	if err == nil {
+		err = meter.Close()
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return ""
+}
 
 // meterLocked begins to meter the devices that have no goroutine for that yet, and ends it for those that are gone.
 // Called with mu held.
