@@ -127,7 +127,8 @@ def pausing(m, r, a):
             needs = min(can, promised)
             r.row(what, title, "%.2f" % (100 * w.rate() / natives[0]), "%.2f" % (100 * w.worst() / natives[0]), "%.2f" % used,
                   "%.2f" % needs if setting else "-", "%.2f" % (100 * v.rate() / natives[1]), rate=w.rate(), worst=w.worst(), native=natives[0],
-                  neighbour=100 * v.rate() / natives[1], used=used, needs=needs, setting=title, must=[(used, ">=", needs - 2)] if setting else [])
+                  neighbour=100 * v.rate() / natives[1], used=used, needs=needs, setting=title,
+                  must=[(100 * w.worst() / natives[0], ">=", needs - 2)] if setting else [])
 
         for work, pause in ((1000, 100), (1000, 1000), (5000, 5000), (20000, 20000)):
             what = "%g + %g" % (work / 1000, pause / 1000)
