@@ -63,8 +63,8 @@ type Trace struct {
 var _ gpu.Meter = (*Trace)(nil)
 
 // Open begins to read the log of a device that gpu/nvidia has found. It takes some milliseconds, and longer where nobody
-// uses the GPU, which the driver then starts. An error that wraps errors.ErrUnsupported says why nobody can read it here
-// and what would help; GPUs in MIG mode and their instances have none.
+// uses the GPU, which the driver then starts. An UnsupportedError says why nobody can read it here and what would help; GPUs
+// in MIG mode and their instances have none.
 func Open(d gpu.Device) (*Trace, error) { return openOn(kernel{}, d) }
 
 func openOn(f files, d gpu.Device) (*Trace, error) {
@@ -79,12 +79,12 @@ func openOn(f files, d gpu.Device) (*Trace, error) {
 // start makes the objects and maps the ring.
 func (t *Trace) start(d gpu.Device) error {
 	if d.MIG() || d.Partitioned {
-		return unsupported{fmt.Errorf("it is a GPU in MIG mode or an instance of one"),
+		return &UnsupportedError{fmt.Errorf("it is a GPU in MIG mode or an instance of one"),
 			"the log has the switches of whole GPUs only"}
 	}
 	_, minor, found := strings.Cut(d.Node, ":")
 	if _, err := strconv.ParseUint(minor, 10, 20); !found || err != nil {
-		return unsupported{fmt.Errorf("it has no device file (%q)", d.Node), "only GPUs have the log"}
+		return &UnsupportedError{fmt.Errorf("it has no device file (%q)", d.Node), "only GPUs have the log"}
 	}
 	if err := t.connect(); err != nil {
 		return err
