@@ -4,7 +4,6 @@ package sim
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -43,15 +42,10 @@ func (i *Inventory) Devices() ([]gpu.Device, error) {
 
 // Facts asks the hardware process. Processes are sorted by their id.
 func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
-	have, err := i.ask()
+	d, index, err := i.find(uuid)
 	if err != nil {
 		return gpu.Facts{}, err
 	}
-	index := slices.IndexFunc(have, func(d wire.Device) bool { return gpu.UUID(d.UUID) == uuid })
-	if index < 0 {
-		return gpu.Facts{}, fmt.Errorf("software GPU %s: %w", uuid, gpu.ErrUnknownDevice)
-	}
-	d := have[index]
 	f := gpu.Facts{
 		MemoryUsed: d.MemoryUsed, Utilisation: int(d.UtilizationGPU), MemoryUtilisation: int(d.UtilizationMemory),
 	}
@@ -67,6 +61,19 @@ func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
 	return f, nil
 }
 
+// find asks for a device, and which one it is.
+func (i *Inventory) find(uuid gpu.UUID) (wire.Device, int, error) {
+	have, err := i.ask()
+	if err != nil {
+		return wire.Device{}, 0, err
+	}
+	index := slices.IndexFunc(have, func(d wire.Device) bool { return gpu.UUID(d.UUID) == uuid })
+	if index < 0 {
+		return wire.Device{}, 0, fmt.Errorf("software GPU %s: %w", uuid, gpu.ErrUnknownDevice)
+	}
+	return have[index], index, nil
+}
+
 func (i *Inventory) ask() ([]wire.Device, error) {
 	have, err := i.hardware.Client.Devices()
 	if err != nil {
@@ -77,8 +84,3 @@ func (i *Inventory) ask() ([]wire.Device, error) {
 
 // Close releases the hardware process, which ends when no program uses it.
 func (i *Inventory) Close() error { return i.hardware.Close() }
-
-// Meter implements gpu.Inventory.
-func (i *Inventory) Meter(uuid gpu.UUID) (gpu.Meter, error) {
-	return nil, fmt.Errorf("software GPU %s: %w", uuid, errors.ErrUnsupported)
-}

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/gpu/nvidia"
+	"github.com/lgpu/lgpu/gpu/nvidia/ctxswitch"
 	"github.com/lgpu/lgpu/internal/assets"
 	"github.com/lgpu/lgpu/sim"
 )
@@ -114,6 +115,14 @@ func TestExamine(t *testing.T) {
 			Warn, "device.0", "persistence mode is off", "nvidia-persistenced"},
 		{"MIG changes", func(m *Machine) { m.Driver.Devices[0].MIGAfterReset = On },
 			Warn, "device.0", "MIG mode changes", "--gpu-reset"},
+		{"no log of switches", func(m *Machine) {
+			m.Driver.Devices[0].Switches.Err = fmt.Errorf("context switches of device 0: %w", &ctxswitch.UnsupportedError{
+				Err: errors.New("driver status 0x1b"), Advice: "run as root"})
+		}, Warn, "device.0.switches", "cannot be read: driver status 0x1b", "run as root; without it lgpus take turns"},
+		{"log of switches broken", func(m *Machine) { m.Driver.Devices[0].Switches.Err = errors.New("driver status 0xf") },
+			Warn, "device.0.switches", "driver status 0xf", "dmesg; without it lgpus take turns"},
+		{"own switches only", func(m *Machine) { m.Driver.Devices[0].Switches.OwnUser = true },
+			Warn, "device.0.switches", "user 1000", "daemon as root"},
 		{"no MPS", func(m *Machine) { m.MPS.Control = "" }, Warn, "mps", "no spatial mode", "nvidia-cuda-mps"},
 		{"MPS of somebody", func(m *Machine) { m.MPS.Foreign = "/tmp/nvidia-mps/control" },
 			Warn, "mps", "/tmp/nvidia-mps/control", "echo quit"},
@@ -371,6 +380,23 @@ func TestProgram(t *testing.T) {
 	}
 	if p := lookProgram(write("setuid", "#!/bin/sh\n", 0o755|fs.ModeSetuid)); !p.Setuid {
 		t.Error("setuid was not seen")
+	}
+}
+
+// TestSwitches: a device of NVML whose driver is not here has no log, and the error says so.
+func TestSwitches(t *testing.T) {
+	for _, test := range []struct {
+		device Device
+		says   string
+	}{
+		{Device{Minor: 77}, "/dev/nvidia"},
+		{Device{Minor: -1}, "no device file"},
+		{Device{Minor: 77, MIG: On}, "MIG"},
+	} {
+		s := lookSwitches(test.device)
+		if !errors.Is(s.Err, errors.ErrUnsupported) || !strings.Contains(s.Err.Error(), test.says) {
+			t.Errorf("%+v: %v", test.device, s.Err)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/lgpu/lgpu/gpu/nvidia"
+	"github.com/lgpu/lgpu/gpu/nvidia/ctxswitch"
 	"github.com/lgpu/lgpu/internal/assets"
 )
 
@@ -123,6 +124,7 @@ func (e *examination) devices() {
 			}
 			e.ok(check, "%s, ready for sharing%s", d.Name, mig)
 		}
+		e.switches(check+".switches", &d.Switches)
 	}
 }
 
@@ -142,6 +144,24 @@ func (e *examination) device(check string, d *Device) {
 	if d.Persistence == Off {
 		e.add(Warn, check, "persistence mode is off: the driver starts the device anew for each first program",
 			"systemctl enable --now nvidia-persistenced, or nvidia-smi -i "+index+" -pm 1")
+	}
+}
+
+// switches says whether it is known whose work a device ran when, without which lgpus there have it in turns only.
+func (e *examination) switches(check string, s *Switches) {
+	const follows = "; without it lgpus take turns here, and none is a guest beside another"
+	user := strconv.Itoa(e.m.User)
+	var u *ctxswitch.UnsupportedError
+	switch {
+	case errors.As(s.Err, &u):
+		e.add(Warn, check, "the driver's log of context switches cannot be read: "+u.Err.Error(), u.Advice+follows)
+	case s.Err != nil:
+		e.add(Warn, check, "the driver's log of context switches cannot be read: "+s.Err.Error(), "look at dmesg"+follows)
+	case s.OwnUser:
+		e.add(Warn, check, "the driver shows user "+user+" the context switches of its own programs only",
+			"run the daemon as root; until then lgpus of other users take turns here, and none of theirs is a guest")
+	default:
+		e.ok(check, "the driver's log of context switches can be read, so lgpus can be guests beside others")
 	}
 }
 

@@ -1,6 +1,10 @@
 package doctor
 
-import "debug/elf"
+import (
+	"debug/elf"
+
+	"github.com/lgpu/lgpu/gpu"
+)
 
 // Machine is what Look found out. Errors are findings too: a nil error means that the thing was tried and works.
 type Machine struct {
@@ -65,6 +69,14 @@ type Device struct {
 	Compute            Mode
 	MIG, MIGAfterReset Switch
 	Minor              int // of /dev/nvidiaMINOR; -1 where the driver does not say
+	UUID               gpu.UUID
+	Switches           Switches
+}
+
+// Switches says whether the driver's log of a device's context switches can be read.
+type Switches struct {
+	Err     error // of reading it
+	OwnUser bool  // it has the programs of this user only
 }
 
 // Node is a device file.

@@ -9,7 +9,9 @@ import (
 
 	"github.com/ebitengine/purego"
 
+	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/gpu/nvidia"
+	"github.com/lgpu/lgpu/gpu/nvidia/ctxswitch"
 )
 
 // lookDriver asks the kernel module and NVML. Unlike gpu/nvidia, which wants all of NVML or nothing, it takes what
@@ -139,6 +141,7 @@ func (n *nvml) device(index int, handle uintptr) Device {
 		return d
 	}
 	d.Name = cString(buffer[:])
+	d.UUID, _ = gpu.ParseUUID(n.deviceText("nvmlDeviceGetUUID", handle)) // the driver finds none of another one
 	value := func(symbol string) (int32, bool) {
 		var get func(uintptr, *int32) int32
 		var v int32
@@ -161,7 +164,33 @@ func (n *nvml) device(index int, handle uintptr) Device {
 	if n.bind("nvmlDeviceGetMigMode", &mig) && mig(handle, &now, &next) == 0 {
 		d.MIG, d.MIGAfterReset = position(int32(now)), position(int32(next))
 	}
+	d.Switches = lookSwitches(d)
 	return d
+}
+
+// deviceText calls one of the functions that fill a buffer for a device, and is empty where that fails.
+func (n *nvml) deviceText(symbol string, handle uintptr) string {
+	var get func(uintptr, *byte, uint32) int32
+	var buffer [96]byte
+	if !n.bind(symbol, &get) || get(handle, &buffer[0], uint32(len(buffer))) != 0 {
+		return ""
+	}
+	return cString(buffer[:])
+}
+
+// lookSwitches tries to read the log of a device that NVML has started.
+func lookSwitches(d Device) Switches {
+	device := gpu.Device{UUID: d.UUID, Index: d.Index, Name: d.Name, Partitioned: d.MIG == On}
+	if d.Minor >= 0 {
+		device.Node = fmt.Sprintf("195:%d", d.Minor)
+	}
+	t, err := ctxswitch.Open(device)
+	if err != nil {
+		return Switches{Err: err}
+	}
+	own := !t.AllUsers()
+	_, err = t.Turns(nil)
+	return Switches{Err: errors.Join(err, t.Close()), OwnUser: own}
 }
 
 func position(v int32) Switch {

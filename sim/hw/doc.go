@@ -35,6 +35,14 @@
 // that want the device all the time are concerned (slice_test.go). Beside longer slices an H200 lets most visitors in
 // sooner than the model does, which keeps to the worst case.
 //
+// # Turns
+//
+// A device notes whose work it ran when (Device.Turns), as a physical GPU's driver logs context switches. A turn is the
+// time of one channel from the end of a switch to it until another is switched to, or until it dies: what the device
+// idles meanwhile belongs to it, a slice that begins again for the same channel ends nothing, and a switch belongs to
+// nobody. This is about the compute engine only. While a channel is confined to a part of the units, channels run at the
+// same time and there are no turns.
+//
 // # Time
 //
 // Device time is in nanoseconds and runs with the wall clock, except that it stands still when the host could not

@@ -123,6 +123,29 @@ func TestTurnsAndIdling(t *testing.T) {
 	}
 }
 
+// TestTurnsOfIdleDevice checks that a turn goes on while the device has no work at all.
+func TestTurnsOfIdleDevice(t *testing.T) {
+	const a, b = 7, 8
+	d := machine(t, Config{Units: 2, Workers: 1}).Devices[0]
+	ended := func(owner int, ready Time) {
+		t.Helper()
+		await(t, "grid", submit(t, owned(d, owner, 0), &Grid{Program: fixed(100), Blocks: 2, Needs: whole, Ready: ready}))
+	}
+	ended(a, 0)
+	for idle := false; !idle; time.Sleep(time.Millisecond) { // the engine says nothing when it begins to wait
+		d.engine.mu.Lock()
+		idle = len(d.engine.channels) == 0
+		d.engine.mu.Unlock()
+	}
+	if got, want := turnsOf(t, d), []Turn{{a, 0, 100 * us, true}}; !slices.Equal(got, want) {
+		t.Errorf("turns are %v, want %v", got, want)
+	}
+	ended(b, 1000*us)
+	if got := turnsOf(t, d); len(got) != 2 || got[0] != (Turn{a, 0, 1000 * us, false}) || got[1].Owner != b || got[1].Start != 1000*us {
+		t.Errorf("turns are %v", got)
+	}
+}
+
 // TestTurnsOfUnits checks that a device is not divided into turns as long as channels have parts of it.
 func TestTurnsOfUnits(t *testing.T) {
 	const a, b = 7, 8

@@ -57,9 +57,8 @@ func (kernel) close(fd int) error         { return unix.Close(fd) }
 // request is the number of an ioctl that reads and writes an argument of size bytes (asm-generic/ioctl.h: _IOWR).
 func request(number, size uintptr) uintptr { return 3<<30 | size<<16 | ioctlMagic<<8 | number }
 
-// client is a client of the driver's resource manager: objects in a tree, each with a handle. The driver frees them when
-// the file of the client is closed. Arguments are part of the client, which is on the heap, so that a call needs no
-// memory.
+// client is a client of the driver's resource manager: objects in a tree, each with a handle. The driver frees them
+// when the file of the client is closed. The argument of commands is a part of it, so that a command needs no memory.
 type client struct {
 	files   files
 	control int    // the file of the client, or -1
@@ -91,7 +90,9 @@ func (c *client) hold(path string) (int, error) {
 }
 
 // allocate makes an object with this handle and returns its handle. An error names it by what.
-func (c *client) allocate(what string, parent, object, class uint32, params unsafe.Pointer, size uintptr) (uint32, error) {
+func (c *client) allocate(
+	what string, parent, object, class uint32, params unsafe.Pointer, size uintptr,
+) (uint32, error) {
 	a := &allocation{client: c.root, parent: parent, object: object, class: class, params: params, size: uint32(size)}
 	err := c.files.ioctl(c.control, request(ioctlAlloc, unsafe.Sizeof(*a)), unsafe.Pointer(a))
 	if err == nil && a.status != 0 {

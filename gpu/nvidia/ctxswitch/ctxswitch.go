@@ -1,6 +1,6 @@
 // Package ctxswitch reads whose work an NVIDIA GPU ran when, from the driver's log of context switches: the same that
-// profilers show as a GPU's context switches (NVIDIA calls them FECS events, after the unit that switches). A Trace of it
-// is a gpu.Meter.
+// profilers show as a GPU's context switches (NVIDIA calls them FECS events, after the unit that switches). A Trace of
+// it is a gpu.Meter.
 //
 //	t, err := ctxswitch.Open(device)
 //	if errors.Is(err, errors.ErrUnsupported) {
@@ -9,13 +9,16 @@
 //	defer t.Close()
 //	turns, err = t.Turns(turns[:0]) // 10 to 100 times a second
 //
-// The GPU's unit for switches writes a record when a context begins to run on the compute and graphics engine and when it
-// ceases to. The driver copies the records of all contexts into a ring of our own, which this process can read and nobody
-// else can change, so a program can neither hide its turns nor shorten them. Copy engines are not in it. A context that
-// shares the engine with others, such as the one of MPS, is one process.
+// The GPU's unit for switches writes a record when a context begins to run on the engine for compute and graphics, and
+// when it ceases to. The driver copies the records of all contexts into a ring of our own, which this process can read
+// and no other can change, so a program can neither hide its turns nor shorten them. Copy engines are not in it. The
+// programs that share a context, by MPS, are one.
 //
-// What the driver sees fit to hide has PID 0: contexts of its own and, where this process is no administrator, those of
-// other users, whose times it blurs by as much as a switch takes.
+// A switch is in the log once it is over. So what is told as unfinished may turn out to have ended a little before, by
+// no more than a switch takes (about 0.1 ms).
+//
+// What the driver hides has PID 0: contexts of its own and, where this process is no administrator, those of other
+// users, whose times it blurs by as much as a switch takes.
 package ctxswitch
 
 import (
@@ -62,9 +65,9 @@ type Trace struct {
 
 var _ gpu.Meter = (*Trace)(nil)
 
-// Open begins to read the log of a device that gpu/nvidia has found. It takes some milliseconds, and longer where nobody
-// uses the GPU, which the driver then starts. An error that wraps errors.ErrUnsupported says why nobody can read it here
-// and what would help; GPUs in MIG mode and their instances have none.
+// Open begins to read the log of a device that gpu/nvidia has found. It takes some milliseconds, and longer where
+// nobody uses the GPU, which the driver then starts. An UnsupportedError says why nobody can read the log here and what
+// would help; GPUs in MIG mode and their instances have none.
 func Open(d gpu.Device) (*Trace, error) { return openOn(kernel{}, d) }
 
 func openOn(f files, d gpu.Device) (*Trace, error) {
@@ -79,12 +82,12 @@ func openOn(f files, d gpu.Device) (*Trace, error) {
 // start makes the objects and maps the ring.
 func (t *Trace) start(d gpu.Device) error {
 	if d.MIG() || d.Partitioned {
-		return unsupported{fmt.Errorf("it is a GPU in MIG mode or an instance of one"),
+		return &UnsupportedError{fmt.Errorf("it is a GPU in MIG mode or an instance of one"),
 			"the log has the switches of whole GPUs only"}
 	}
 	_, minor, found := strings.Cut(d.Node, ":")
 	if _, err := strconv.ParseUint(minor, 10, 20); !found || err != nil {
-		return unsupported{fmt.Errorf("it has no device file (%q)", d.Node), "only GPUs have the log"}
+		return &UnsupportedError{fmt.Errorf("it has no device file (%q)", d.Node), "only GPUs have the log"}
 	}
 	if err := t.connect(); err != nil {
 		return err
@@ -195,7 +198,8 @@ func (t *Trace) begin() error {
 
 // now reads the device's clock, which records have their times of.
 func (t *Trace) now() (int64, error) {
-	err := t.command("read the GPU's clock", handleSubdevice, commandTime, unsafe.Pointer(&t.clock), unsafe.Sizeof(t.clock))
+	err := t.command("read the GPU's clock", handleSubdevice, commandTime, unsafe.Pointer(&t.clock),
+		unsafe.Sizeof(t.clock))
 	return int64(t.clock), err
 }
 

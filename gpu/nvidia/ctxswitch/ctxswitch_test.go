@@ -4,11 +4,14 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/gpu"
 )
@@ -188,6 +191,37 @@ func TestOwnUser(t *testing.T) {
 	defer trace.Close()
 	if trace.AllUsers() || !d.bound[false] {
 		t.Errorf("all users: %v; bound %v", trace.AllUsers(), d.bound)
+	}
+}
+
+// TestKernel tries what the real kernel does, with files that every machine has.
+func TestKernel(t *testing.T) {
+	var k kernel
+	if _, err := k.open("/nonexistent"); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "/nonexistent") {
+		t.Error(err)
+	}
+	path := filepath.Join(t.TempDir(), "memory")
+	if err := os.WriteFile(path, []byte("hello"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := k.open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("programs that this one starts would have the file: %#x, %v", flags, err)
+	}
+	var argument control
+	err = k.ioctl(fd, request(ioctlControl, unsafe.Sizeof(argument)), unsafe.Pointer(&argument))
+	if err == nil || !errors.Is(advise(err), errors.ErrUnsupported) {
+		t.Errorf("ioctl of a file that is no driver's: %v", err)
+	}
+	memory, err := k.mmap(fd, 5)
+	if err != nil || string(memory) != "hello" {
+		t.Fatal(memory, err)
+	}
+	if err := errors.Join(k.munmap(memory), k.close(fd)); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -226,10 +226,11 @@ func (d *driver) objectOf(class uint32) uint32 {
 func (d *driver) command(c *control) status {
 	type shape struct{ class, size uint32 }
 	want := map[uint32]shape{
-		0x274: {0x41, 272}, 0x20800403: {0x2080, 8}, 0x20801238: {0x2080, 24}, 0x90cd0101: {0x90cd, 8}, 0x90cd0104: {0x90cd, 0},
+		0x274: {0x41, 272}, 0x20800403: {0x2080, 8}, 0x20801238: {0x2080, 24}, 0x90cd0101: {0x90cd, 8},
+		0x90cd0104: {0x90cd, 0},
 	}[c.command]
-	if want == (shape{}) || d.objects[c.object] != want.class || c.size != want.size || (c.params == nil) != (c.size == 0) ||
-		c.client != d.objectOf(0x41) || c.flags != 0 {
+	if want == (shape{}) || d.objects[c.object] != want.class || c.size != want.size ||
+		(c.params == nil) != (c.size == 0) || c.client != d.objectOf(0x41) || c.flags != 0 {
 		d.t.Errorf("command %#x to %#x with %d bytes", c.command, c.object, c.size)
 		return invalidCommand
 	}

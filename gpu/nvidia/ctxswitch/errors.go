@@ -62,17 +62,19 @@ func refusal(err error, r reason) error {
 	return fmt.Errorf("%w: %s (reason %d)", err, why, r)
 }
 
-// unsupported is an error of a machine on which nobody can read the log at present. It wraps errors.ErrUnsupported
-// without saying so, and says what would help.
-type unsupported struct {
-	error
-	advice string
+// UnsupportedError is an error of Open where nobody can read the log at present. It wraps errors.ErrUnsupported.
+type UnsupportedError struct {
+	Err    error  // what failed
+	Advice string // what would help, or why nothing would
 }
 
-func (u unsupported) Error() string   { return u.error.Error() + "; " + u.advice }
-func (u unsupported) Unwrap() []error { return []error{u.error, errors.ErrUnsupported} }
+// Error says what failed and what would help.
+func (u *UnsupportedError) Error() string { return u.Err.Error() + "; " + u.Advice }
 
-// advise makes an error unsupported where no further try, on this machine as it is, will go better.
+// Unwrap returns what failed, and errors.ErrUnsupported.
+func (u *UnsupportedError) Unwrap() []error { return []error{u.Err, errors.ErrUnsupported} }
+
+// advise makes an error an UnsupportedError where no further try, on this machine as it is, will go better.
 func advise(err error) error {
 	var s status
 	if !errors.As(err, &s) {
@@ -90,15 +92,15 @@ func advise(err error) error {
 	case err == nil:
 		return nil
 	case one(fs.ErrPermission) || s == insufficientPermissions:
-		return unsupported{err, "run as root with CAP_SYS_ADMIN, or let all users profile " +
+		return &UnsupportedError{err, "run as root with CAP_SYS_ADMIN, or let all users profile " +
 			"(NVreg_RestrictProfilingToAdminUsers=0 of the module nvidia)"}
 	case one(fs.ErrNotExist, syscall.ENXIO, syscall.ENODEV):
-		return unsupported{err, "NVIDIA's driver has no such device file here: load it, or give the container the GPU"}
+		return &UnsupportedError{err, "NVIDIA's driver has no such device file here: load it, or give the container the GPU"}
 	case s == objectNotFound:
-		return unsupported{err, "the driver does not know a GPU of that UUID: give the container the GPU whole"}
+		return &UnsupportedError{err, "the driver does not know a GPU of that UUID: give the container the GPU whole"}
 	case s == invalidClass || s == invalidCommand || s == invalidFunction || s == invalidParamStruct ||
 		s == notSupported || one(syscall.ENOTTY, syscall.EINVAL):
-		return unsupported{err, "this driver or GPU, or a sandbox before it, cannot do this; driver 580 is known to"}
+		return &UnsupportedError{err, "this driver or GPU, or a sandbox before it, cannot do this; driver 580 is known to"}
 	}
 	return err
 }
