@@ -13,7 +13,8 @@ const (
 	ownSlice    = 2048 * us // the driver's
 	shortSlice  = 50 * us
 	preemption  = 200 * us // a switch away from work that is not done
-	handover    = 10 * us  // a switch away from work that is
+	handover    = 120 * us // a switch away from work that is
+	linger      = 20 * us  // without work until there is such a switch
 	lapse       = 60 * us  // shorter pauses count as busy
 	patience    = 250 * us // how long a gate stays open without work while others wait
 	inFlightNow = 500 * us // a launch may join so much work in flight
@@ -31,6 +32,7 @@ type chip struct {
 	ends     int64 // of its hardware slice
 	ready    int64 // when the switch to it is done
 	worked   int64 // ticks in which it worked, since utilised
+	rested   int64 // when it last had no more work of runs
 	trace    bool
 }
 
@@ -166,7 +168,7 @@ func (c *chip) launch(x *app) {
 // execute is what the hardware does in a tick.
 func (c *chip) execute() {
 	n := len(c.programs)
-	if r := c.runs; r == nil || r.flight == 0 || c.now >= c.ends {
+	if r := c.runs; r == nil || r.flight == 0 && c.now >= c.rested+linger || c.now >= c.ends {
 		at := slices.Index(c.programs, r)
 		for i := range n {
 			x := c.programs[(at+1+i)%n]
@@ -195,6 +197,7 @@ func (c *chip) execute() {
 			r.flight -= ran
 			r.used += ran
 			c.worked++
+			c.rested = c.now
 		}
 	}
 	for _, x := range c.programs {
@@ -267,7 +270,7 @@ func TestPausing(t *testing.T) {
 		}{
 			{"1:1", Params{}, Params{}, 50, 80},
 			{"10:1", Params{Weight: 1000}, Params{}, 1000.0 / 11, 60},
-			{"1:10", Params{}, Params{Weight: 1000}, 100.0 / 11, 80},
+			{"1:10", Params{}, Params{Weight: 1000}, 100.0/11 - 0.5, 80}, // some seconds have one turn less than others
 			{"min 40", Params{Min: on0(4000)}, Params{Weight: 1000}, 40, 80},
 			{"beside latency", Params{}, Params{Latency: true}, 50, 80},
 			{"latency", Params{Latency: true}, Params{}, 50, 80},
@@ -398,7 +401,7 @@ func TestLaunchBound(t *testing.T) {
 	for i := range 2 {
 		c.add(ID(i+1), Params{}, 20*us, 0, 0).every = 50 * us
 	}
-	c.run(2 * second)
+	c.run(5 * second)
 	parts := c.seconds(5)
 	for _, x := range c.programs {
 		t.Logf("%d: %.1f", x.id, parts[x])

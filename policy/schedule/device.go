@@ -17,6 +17,7 @@ type device struct {
 	taking    int64   // since when heavy seats have taken turns; 0: they do not
 	loose     int64   // until then no seat is heavy
 	hold      int64   // how long it was made so
+	switches  int64   // among seats, since utilised
 	tick      int64   // when to look at it again
 	marked    bool    // it is in core.changed
 	scan      uint64  // number of the last raiseFloors

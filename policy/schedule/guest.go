@@ -172,16 +172,18 @@ func (x *seat) stay() int64 {
 	return max(left, 0)
 }
 
-// tellRoles says which seats are to have a short time slice: those that would keep a guest waiting.
+// tellRoles says which seats are to have a short time slice: those that would keep a guest waiting. Where there are no
+// guests, short slices would only add switches at the end of each turn, when the next one's work is there already.
 func (d *device) tellRoles() {
-	open := 0 // heavy seats that use the device at once, past a drain: between short slices the switches would eat most
+	open, guests := 0, false
 	for _, x := range d.seats {
-		if x.open && x.heavy {
+		if x.open && x.heavy { // heavy seats that use the device at once, past a drain, are not shortened either
 			open++
 		}
+		guests = guests || x.mayVisit() && x.now < x.used+lively
 	}
 	for _, x := range d.seats {
-		short := d.options.Preempt && (x.heavy || x.presence.hides) && len(d.seats) > 1 && open < 2
+		short := guests && (x.heavy || x.presence.hides) && open < 2
 		if short == x.shortened {
 			continue
 		}

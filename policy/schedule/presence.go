@@ -15,9 +15,11 @@ const (
 	loadLook   int64 = 2e6
 	crowdFrom  int64 = 1050 // of a device that its guests want
 
-	switching   int64 = 200e3 // what a switch to another program and back costs, about, as measured on an H200
-	densityTime int64 = 25e6  // of Busy, over which the density is a mean
-	secretFrom  int64 = 50e6  // device time that a seat may have used beyond its Busy, because of roundings
+	switching   int64 = 320e3       // what a switch to another program and back costs, about, as measured on an H200
+	company     int64 = second      // a seat without work for so long does not keep others company
+	lively      int64 = 10 * second // and so long, it may be expected to have work again
+	densityTime int64 = 25e6        // of Busy, over which the density is a mean
+	secretFrom  int64 = 50e6        // device time that a seat may have used beyond its Busy, because of roundings
 
 	measuredTogether int64 = 250e6 // nothing is learned from measurements that are further apart
 
@@ -114,7 +116,14 @@ func (x *seat) weigh(spent int64) {
 	if x.heavy {
 		heavy = p.load >= lightUntil
 	}
-	x.turn(heavy && x.single() && x.now >= x.dev.loose)
+	if x.accompanied() {
+		x.turn(heavy && x.single() && x.now >= x.dev.loose)
+	}
+}
+
+// accompanied reports whether others use the device, too. While they do not, it is all the same what the seat is.
+func (x *seat) accompanied() bool {
+	return slices.ContainsFunc(x.dev.seats, func(y *seat) bool { return y != x && y.now < y.used+company })
 }
 
 // approach is a mean over loadTime that has come closer to a value which held for some time.
@@ -143,9 +152,10 @@ func (d *device) measured(ran []Ran) {
 			continue
 		}
 		visits += x.presence.last.visit()
+		d.switches += x.presence.last.switches
 	}
 	for _, x := range d.seats {
-		if m := &x.presence.last; m.visited {
+		if m := &x.presence.last; m.visited && x.accompanied() {
 			present := m.present - (visits - m.visit())
 			x.presence.holds = approach(x.presence.holds, min(mulDiv(m.used, 1000, max(present, 1)), 1000), present)
 		}
@@ -165,7 +175,7 @@ func (m *measurement) visit() int64 {
 func (x *seat) measure(total, turns, others int64) bool {
 	p := &x.presence
 	last := p.last
-	p.last = measurement{total: total, turns: turns, busy: x.busy, waited: x.waitedBy(), at: x.now, guest: x.guest, valid: true}
+	p.last = measurement{total: total, turns: turns, busy: x.busy, waited: x.waitedBy(), at: x.now, guest: x.guest || x.guestly(), valid: true}
 	charged := p.charged
 	p.charged = 0
 	busy, passed, ran := x.busy-last.busy, x.now-last.at, total-last.total
@@ -181,7 +191,7 @@ func (x *seat) measure(total, turns, others int64) bool {
 		p.density += (part - p.density) * busy / (busy + densityTime)
 	}
 	m := &p.last
-	m.used, m.switches, m.present, m.visited = used, turns-last.turns, passed-(m.waited-last.waited), x.guest && last.guest
+	m.used, m.switches, m.present, m.visited = used, turns-last.turns, passed-(m.waited-last.waited), p.last.guest && last.guest
 	if m.visited {
 		owed := used - charged
 		x.bill(max(owed-p.ahead, 0), m.switches*switching)
@@ -192,13 +202,13 @@ func (x *seat) measure(total, turns, others int64) bool {
 
 // utilised takes which part of the last second the device worked, in percent.
 func (d *device) utilised(percent int) {
-	if d.taking == 0 || d.now < d.taking+turnsFor || percent > 100-idleFrom {
+	switched := mulDiv(d.switches*switching, 100, second)
+	d.switches = 0
+	if d.taking == 0 || d.now < d.taking+turnsFor || int64(percent)+switched > 100-idleFrom {
 		return
 	}
-	if d.now > d.loose+looseMin {
+	if d.hold = min(2*d.hold, looseMax); d.hold == 0 || d.now > d.loose+looseMin {
 		d.hold = looseMin
-	} else {
-		d.hold = min(2*d.hold, looseMax)
 	}
 	d.loose = d.now + d.hold
 	for _, x := range d.seats {
