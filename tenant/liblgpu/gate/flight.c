@@ -143,10 +143,11 @@ static void end(struct lgpu_flight *f, struct lgpu_run *run)
 	set_state(run, LGPU_RUN_ENDED);
 }
 
+// open_run is the open run of a stream; of any context where c is NULL.
 static struct lgpu_run *open_run(const struct lgpu_flight *f, const struct lgpu_gate_context *c, CUstream stream)
 {
 	for (uint32_t i = 0; i < f->opens; i++)
-		if (f->open[i]->stream == stream && f->open[i]->context == c)
+		if (f->open[i]->stream == stream && (c == NULL || f->open[i]->context == c))
 			return f->open[i];
 	return NULL;
 }
@@ -185,6 +186,28 @@ static void detach(struct lgpu_flight *f, struct lgpu_run *run, struct lgpu_run 
 	f->spare = run;
 }
 
+// add puts a launch into a run, and returns its place.
+static uint32_t add(struct lgpu_flight *f, struct lgpu_run *run, uint32_t estimate, int64_t nanos)
+{
+	run->launch[run->count] = (struct lgpu_launch){nanos < UINT32_MAX ? (uint32_t)nanos : UINT32_MAX, estimate};
+	run->expected += nanos;
+	f->expected += nanos;
+	__atomic_fetch_add(&run->inside, 1, __ATOMIC_RELAXED);
+	return run->count++;
+}
+
+struct lgpu_entry lgpu_flight_join(struct lgpu_flight *f, const struct lgpu_gate_context *c, CUstream stream, uint32_t estimate)
+{
+	int64_t nanos = f->estimates[estimate].nanos;
+	struct lgpu_run *run = open_run(f, c, stream);
+	// What is expected to be left in flight only falls with time, so the budget was not too large then.
+	if (run == NULL || nanos == 0 || nanos >= LONG || nanos > f->budget || run->expected + nanos >= RUN ||
+	    run->count + 1 >= LGPU_FLIGHT_RUN || f->wary != 0)
+		return (struct lgpu_entry){0};
+	f->budget -= nanos;
+	return (struct lgpu_entry){.run = run, .place = add(f, run, estimate, nanos)};
+}
+
 struct lgpu_entry lgpu_flight_enter(struct lgpu_flight *f, struct lgpu_gate_context *c, CUstream stream, uint32_t estimate,
 				    bool at_once, int64_t now)
 {
@@ -200,11 +223,8 @@ struct lgpu_entry lgpu_flight_enter(struct lgpu_flight *f, struct lgpu_gate_cont
 	if (fresh)
 		e.run = begin(f, c, stream, now);
 	struct lgpu_run *run = e.run;
-	e.place = run->count++;
-	run->launch[e.place] = (struct lgpu_launch){nanos < UINT32_MAX ? (uint32_t)nanos : UINT32_MAX, estimate};
-	run->expected += nanos;
-	f->expected += nanos;
-	__atomic_fetch_add(&run->inside, 1, __ATOMIC_RELAXED);
+	e.place = add(f, run, estimate, nanos);
+	f->budget = LGPU_FLIGHT_AHEAD - lgpu_flight_remaining(f, now);
 	if (nanos == 0) {
 		run->unknown = true;
 		f->unknown++;
@@ -215,7 +235,7 @@ struct lgpu_entry lgpu_flight_enter(struct lgpu_flight *f, struct lgpu_gate_cont
 	}
 	if (at_once || nanos == 0 || nanos >= LONG || run->expected >= RUN || run->count == LGPU_FLIGHT_RUN ||
 	    (fresh && f->opens == LGPU_FLIGHT_OPEN))
-		seal(f, run);
+		seal(f, run), e.seals = true;
 	else if (fresh)
 		f->open[f->opens++] = run;
 	return e;

@@ -82,6 +82,7 @@ struct lgpu_flight {
 	uint32_t opens;
 	uint32_t wary;     // so many launches more have an event each
 	int64_t expected;  // sum over those in flight
+	int64_t budget;    // so much may join before somebody looks at the clock again
 	int64_t looked;    // when the driver was asked last
 	int64_t completed; // when the last completion was seen, or the oldest run issued
 	struct lgpu_run *open[LGPU_FLIGHT_OPEN];
@@ -99,6 +100,10 @@ static inline int64_t lgpu_flight_since(const struct lgpu_flight *f)
 	int64_t began = __atomic_load_n(&f->oldest->began, __ATOMIC_RELAXED);
 	return began > f->completed ? began : f->completed;
 }
+
+// lgpu_flight_kept_up says whether nothing is in flight, as far as is known, but the last launches of each stream, which
+// have no event yet.
+static inline bool lgpu_flight_kept_up(const struct lgpu_flight *f) { return f->count == f->opens; }
 
 // lgpu_flight_oldest is how long the oldest run is expected to run on, negative
 // when it is late. There is one.
@@ -134,12 +139,18 @@ struct lgpu_entry {
 	struct lgpu_run *before; // the stream's former run, to be left before the launch; NULL: none
 	uint32_t place;          // in the run
 	bool first;              // nothing else was in flight
+	bool seals;              // no launch joins the run after this one
 };
 
 // lgpu_flight_enter counts a launch into stream, which is on its way in from now on. at_once: its event is recorded as
 // soon as it is launched.
 struct lgpu_entry lgpu_flight_enter(struct lgpu_flight *f, struct lgpu_gate_context *c, CUstream stream, uint32_t estimate,
 				    bool at_once, int64_t now);
+
+// lgpu_flight_join counts a launch that may be in flight whatever the time is, and that needs no event: it is known to be
+// short, and its stream has an open run, of this context unless that is NULL. Otherwise the entry has no run, and the
+// launch has to enter.
+struct lgpu_entry lgpu_flight_join(struct lgpu_flight *f, const struct lgpu_gate_context *c, CUstream stream, uint32_t estimate);
 
 // lgpu_flight_leave says that a launch of the run has been issued, or that one who has sealed it is done with it. The
 // last to leave a sealed run records its event, into the stream. Called without the gate's lock, but for the event of a
