@@ -21,7 +21,7 @@
 // Runs in flight at once.
 #define LGPU_FLIGHT_RUNS 256
 // Launches of a run.
-#define LGPU_FLIGHT_RUN 96
+#define LGPU_FLIGHT_RUN 256
 // Streams that have an open run at once; launches into others have an event each.
 #define LGPU_FLIGHT_OPEN 16
 #define LGPU_FLIGHT_ESTIMATES 2048
@@ -69,6 +69,13 @@ struct lgpu_run {
 	struct lgpu_launch launch[LGPU_FLIGHT_RUN];
 };
 
+// Who looks at what is done.
+enum lgpu_look {
+	LGPU_LOOK_WATCHER,  // now and then
+	LGPU_LOOK_WAITED,   // one who has just waited for the device: what has ended has done so just now
+	LGPU_LOOK_LAUNCHER, // one who launches, a few launches after an event, and at events only
+};
+
 struct lgpu_estimate {
 	uint64_t key;
 	int64_t nanos; // 0: unknown
@@ -81,6 +88,7 @@ struct lgpu_flight {
 	uint32_t unknown;                 // of those in flight, with an unknown duration
 	uint32_t opens;
 	uint32_t wary;     // so many launches more have an event each
+	bool roomy;        // runs may be longer: the device waits for launches, and nobody for the device
 	int64_t expected;  // sum over those in flight
 	int64_t budget;    // so much may join before somebody looks at the clock again
 	int64_t looked;    // when the driver was asked last
@@ -172,8 +180,8 @@ void lgpu_flight_release(struct lgpu_flight *f);
 void lgpu_flight_ask(struct lgpu_flight *f, uint32_t *lock, bool all, bool streams);
 
 // lgpu_flight_settle takes out what has been seen to be done, and returns how many runs. Until then the device was
-// busy. now is when the driver was asked. punctual: what has ended has done so just now. Called with both locks.
-uint32_t lgpu_flight_settle(struct lgpu_flight *f, int64_t now, bool punctual, int64_t *until);
+// busy. now is when the driver was asked. Called with both locks.
+uint32_t lgpu_flight_settle(struct lgpu_flight *f, int64_t now, enum lgpu_look how, int64_t *until);
 
 // lgpu_flight_forget drops what is in flight of a context, with its events, which
 // are destroyed with it. Called with both locks.

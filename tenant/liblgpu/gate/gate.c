@@ -17,7 +17,7 @@
 #define OVERDUE_LONGEST (64 * OVERDUE)
 #define DOZE INT64_C(2000000) // after the last work the watcher looks on for so long, so that launches need not wake it
 #define SPINS 100             // tries for the lock before a launch sleeps for it
-#define LAZY INT64_C(1000000) // while launches come and nobody waits, the watcher looks so rarely
+#define LAZY INT64_C(2000000) // while launches come and nobody waits, the watcher looks so rarely
 #define FOLLOW 8              // launches into a new run before one asks for what was recorded before
 #define TOLL_MOST INT64_C(1000) // of one launch: what takes longer was an interruption
 #define OWN_MOST 8            // part of the time that is not charged at most
@@ -152,7 +152,7 @@ static int64_t collect(struct lgpu_gate *g, enum lgpu_look how)
 	lgpu_flight_ask(&g->flight, &g->lock, all, !launcher && !lgpu_gate_capturing());
 	lgpu_lock(&g->lock);
 	if (lgpu_gate_busy(g)) {
-		if (lgpu_flight_settle(&g->flight, now, how == LGPU_LOOK_WAITED, &until) != 0) {
+		if (lgpu_flight_settle(&g->flight, now, how, &until) != 0) {
 			if (g->hasty)
 				calm(g);
 			if (!lgpu_gate_busy(g))
@@ -164,6 +164,8 @@ static int64_t collect(struct lgpu_gate *g, enum lgpu_look how)
 		int64_t less = how == LGPU_LOOK_WATCHER ? 0 : own(g);
 		bool kept_up = how == LGPU_LOOK_WAITED ? !lgpu_gate_busy(g) : lgpu_flight_kept_up(&g->flight);
 		charge(g, until, kept_up ? less : 0);
+		if (how == LGPU_LOOK_LAUNCHER)
+			g->flight.roomy = kept_up && g->linked && !g->grant.wanted;
 	}
 	lgpu_unlock(&g->lock);
 	lgpu_unlock(&g->collect);
@@ -425,6 +427,7 @@ static void await(struct lgpu_gate *g, int64_t now)
 		lgpu_linked_doubt(g, now);
 	uint32_t wake = __atomic_load_n(&g->wake, __ATOMIC_RELAXED);
 	g->waiters++;
+	g->flight.roomy = false;
 	lgpu_gate_kick(g);
 	lgpu_unlock(&g->lock);
 	lgpu_futex_wait(&g->wake, wake, LGPU_BEAT_LOOK);

@@ -100,13 +100,6 @@ static inline struct lgpu_gates *lgpu_gates_ready(void)
 // lgpu_gate_capturing reports whether any stream may be captured now.
 static inline bool lgpu_gate_capturing(void) { return __atomic_load_n(&lgpu_gates->captures, __ATOMIC_SEQ_CST) != 0; }
 
-// Who looks at what is done.
-enum lgpu_look {
-	LGPU_LOOK_WATCHER,  // now and then
-	LGPU_LOOK_WAITED,   // one who has just waited for the device
-	LGPU_LOOK_LAUNCHER, // one who launches: at events only
-};
-
 // ---- gate.c; callers hold the gate's lock, but for observe and record
 
 // lgpu_gate_busy says whether anything is in flight, or on its way in.
