@@ -43,6 +43,7 @@ void lgpu_gate_kick(struct lgpu_gate *g)
 {
 	if (!g->parked)
 		return;
+	g->parked = false; // it may take its time to wake up; nobody else need wake it
 	g->kick++;
 	lgpu_futex_wake(&g->kick, 1);
 }
@@ -454,8 +455,10 @@ static struct lgpu_pass enter(struct lgpu_gate *g, struct lgpu_gate_context *c, 
 	bool at_once = stream == CU_STREAM_PER_THREAD || !g->open || lgpu_gate_capturing();
 	struct lgpu_entry e = lgpu_flight_enter(&g->flight, c, stream, estimate, at_once, now);
 	bool parked = g->parked && !g->dozing;
-	if (parked)
+	if (parked) {
+		g->parked = false;
 		g->kick++;
+	}
 	lgpu_unlock(&g->lock);
 	if (parked)
 		lgpu_futex_wake(&g->kick, 1);
