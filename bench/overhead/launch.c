@@ -1,19 +1,21 @@
-// launch [N]: how long a program waits in each way to launch, call by call.
-// launch loop SECONDS: how many empty kernels a second a program can launch.
+// launch: what launches cost a program, measured over and over within one process.
 //
-// Prints "name p50 p99" in ns for N calls each of launch, Ex and graph, less
-// what reading the clock takes. The queue is emptied every 128 calls, outside
-// what is timed, so that no call waits for room. "paced" is launch with 10 us
-// between two, so that the device is never the bottleneck. Loop prints
-// "loop launches-per-second", by the time at which the last has ended.
+// It reads commands, one on each line, and answers each with one line of JSON:
+//
+//	loop SECONDS  how many empty kernels a second it can launch, by the time at which the last has ended
+//	calls N       p50 and p99 in ns of N calls each of launch, paced, Ex and graph, less what reading the clock takes
+//
+// The queue is emptied every 128 calls, outside what is timed, so that no call waits for room. paced is launch with 10 us
+// between two, so that the device is never the bottleneck.
 #include <cuda.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #define PROGRAM "launch"
 #include "../check.h"
+
+enum { MOST = 1 << 20 };
 
 static CUfunction nothing;
 static CUstream stream;
@@ -61,7 +63,7 @@ static void measure(void (*call)(void), long long *took, int n, long long every)
 static double loop(double seconds)
 {
 	long long start, n = 0;
-	for (int i = 0; i < 20000; i++)
+	for (int i = 0; i < 5000; i++)
 		call_launch();
 	CHECK(cuStreamSynchronize(stream));
 	start = now();
@@ -72,37 +74,48 @@ static double loop(double seconds)
 	return n / ((now() - start) * 1e-9);
 }
 
-int main(int argc, char **argv)
+static void calls(long long *took, int n)
+{
+	static const struct { const char *name; void (*call)(void); long long every; } calls[] = {
+		{"launch", call_launch, 0}, {"paced", call_launch, 10000}, {"Ex", call_ex, 0}, {"graph", call_graph, 0},
+	};
+	measure(call_clock, took, n, 0);
+	long long empty = took[n / 2];
+	for (int i = 0; i < 4; i++) {
+		measure(calls[i].call, took, n, calls[i].every);
+		printf("%s\"%s\": [%lld, %lld]", i == 0 ? "{" : ", ", calls[i].name, took[n / 2] - empty, took[(long long)n * 99 / 100] - empty);
+	}
+	printf("}\n");
+}
+
+int main(void)
 {
 	static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry nothing() { ret; }\n";
-	int loops = argc > 2 && strcmp(argv[1], "loop") == 0, n = argc > 1 && !loops ? atoi(argv[1]) : 20000;
-	long long *took = n > 0 ? malloc(n * sizeof *took) : NULL;
+	static long long took[MOST];
+	char line[64];
 	CUdevice device;
 	CUgraph graph;
-	if (took == NULL) {
-		fprintf(stderr, "usage: launch [N] | launch loop SECONDS\n");
-		return 2;
-	}
 	nothing = begin(ptx, "nothing", &device);
 	CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-	if (loops) {
-		printf("loop %.0f\n", loop(atof(argv[2])));
-		return 0;
-	}
 	config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
 	config.hStream = stream;
 	CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 	call_launch();
 	CHECK(cuStreamEndCapture(stream, &graph));
 	CHECK(cuGraphInstantiate(&exec, graph, 0));
-	measure(call_clock, took, n, 0);
-	long long empty = took[n / 2];
-	static const struct { const char *name; void (*call)(void); long long every; } calls[] = {
-		{"launch", call_launch, 0}, {"paced", call_launch, 10000}, {"Ex", call_ex, 0}, {"graph", call_graph, 0},
-	};
-	for (int i = 0; i < 4; i++) {
-		measure(calls[i].call, took, n, calls[i].every);
-		printf("%s %lld %lld\n", calls[i].name, took[n / 2] - empty, took[n / 100 * 99] - empty);
+	loop(0.1); // the first launches are slow
+	printf("{\"ready\": true}\n");
+	fflush(stdout);
+	while (fgets(line, sizeof line, stdin) != NULL) {
+		double seconds;
+		int n;
+		if (sscanf(line, "loop %lf", &seconds) == 1)
+			printf("{\"loop\": %.0f}\n", loop(seconds));
+		else if (sscanf(line, "calls %d", &n) == 1 && n >= 100 && n <= MOST)
+			calls(took, n);
+		else
+			printf("{\"error\": \"launch: not understood\"}\n");
+		fflush(stdout);
 	}
 	return 0;
 }

@@ -121,7 +121,7 @@ static void drain(struct lgpu_gate_context *c, CUcontext context)
 		LGPU_REAL(cuCtxSynchronize)();
 		LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
 	}
-	lgpu_gate_observe(g, true);
+	lgpu_gate_observe(g, LGPU_LOOK_WAITED);
 	lgpu_lock(&g->collect);
 	lgpu_lock(&g->lock);
 	lgpu_flight_forget(&g->flight, c);

@@ -13,6 +13,8 @@
 #define IN_FLIGHT INT64_C(1000000)
 #define RUN INT64_C(200000)
 #define LONG INT64_C(50000)
+// Of a run where lgpu_flight.roomy: fewer than one launch in a hundred then has to do with its event.
+#define ROOMY INT64_C(1000000)
 // An open run that is late by so many ns has something else behind it in its stream, a copy perhaps, or is slow. Then so
 // many launches have an event each.
 #define LATE INT64_C(200000)
@@ -143,10 +145,11 @@ static void end(struct lgpu_flight *f, struct lgpu_run *run)
 	set_state(run, LGPU_RUN_ENDED);
 }
 
+// open_run is the open run of a stream; of any context where c is NULL.
 static struct lgpu_run *open_run(const struct lgpu_flight *f, const struct lgpu_gate_context *c, CUstream stream)
 {
 	for (uint32_t i = 0; i < f->opens; i++)
-		if (f->open[i]->stream == stream && f->open[i]->context == c)
+		if (f->open[i]->stream == stream && (c == NULL || f->open[i]->context == c))
 			return f->open[i];
 	return NULL;
 }
@@ -185,6 +188,30 @@ static void detach(struct lgpu_flight *f, struct lgpu_run *run, struct lgpu_run 
 	f->spare = run;
 }
 
+static int64_t longest(const struct lgpu_flight *f) { return f->roomy ? ROOMY : RUN; }
+
+// add puts a launch into a run, and returns its place.
+static uint32_t add(struct lgpu_flight *f, struct lgpu_run *run, uint32_t estimate, int64_t nanos)
+{
+	run->launch[run->count] = (struct lgpu_launch){nanos < UINT32_MAX ? (uint32_t)nanos : UINT32_MAX, estimate};
+	run->expected += nanos;
+	f->expected += nanos;
+	__atomic_fetch_add(&run->inside, 1, __ATOMIC_RELAXED);
+	return run->count++;
+}
+
+struct lgpu_entry lgpu_flight_join(struct lgpu_flight *f, const struct lgpu_gate_context *c, CUstream stream, uint32_t estimate)
+{
+	int64_t nanos = f->estimates[estimate].nanos;
+	struct lgpu_run *run = open_run(f, c, stream);
+	// What is expected to be left in flight only falls with time, so the budget was not too large then.
+	if (run == NULL || nanos == 0 || nanos >= LONG || nanos > f->budget || run->expected + nanos >= longest(f) ||
+	    run->count + 1 >= LGPU_FLIGHT_RUN || f->wary != 0)
+		return (struct lgpu_entry){0};
+	f->budget -= nanos;
+	return (struct lgpu_entry){.run = run, .place = add(f, run, estimate, nanos)};
+}
+
 struct lgpu_entry lgpu_flight_enter(struct lgpu_flight *f, struct lgpu_gate_context *c, CUstream stream, uint32_t estimate,
 				    bool at_once, int64_t now)
 {
@@ -200,11 +227,8 @@ struct lgpu_entry lgpu_flight_enter(struct lgpu_flight *f, struct lgpu_gate_cont
 	if (fresh)
 		e.run = begin(f, c, stream, now);
 	struct lgpu_run *run = e.run;
-	e.place = run->count++;
-	run->launch[e.place] = (struct lgpu_launch){nanos < UINT32_MAX ? (uint32_t)nanos : UINT32_MAX, estimate};
-	run->expected += nanos;
-	f->expected += nanos;
-	__atomic_fetch_add(&run->inside, 1, __ATOMIC_RELAXED);
+	e.place = add(f, run, estimate, nanos);
+	f->budget = LGPU_FLIGHT_AHEAD - lgpu_flight_remaining(f, now);
 	if (nanos == 0) {
 		run->unknown = true;
 		f->unknown++;
@@ -213,9 +237,9 @@ struct lgpu_entry lgpu_flight_enter(struct lgpu_flight *f, struct lgpu_gate_cont
 		f->wary--;
 		at_once = true;
 	}
-	if (at_once || nanos == 0 || nanos >= LONG || run->expected >= RUN || run->count == LGPU_FLIGHT_RUN ||
+	if (at_once || nanos == 0 || nanos >= LONG || run->expected >= longest(f) || run->count == LGPU_FLIGHT_RUN ||
 	    (fresh && f->opens == LGPU_FLIGHT_OPEN))
-		seal(f, run);
+		seal(f, run), e.seals = true;
 	else if (fresh)
 		f->open[f->opens++] = run;
 	return e;
@@ -353,7 +377,7 @@ void lgpu_flight_ask(struct lgpu_flight *f, uint32_t *lock, bool all, bool strea
 // What is taken out together: how many launches, of how many the duration was known, and how long all were expected to
 // take.
 struct taken {
-	uint32_t launches, known;
+	uint32_t runs, launches, known;
 	int64_t expected;
 };
 
@@ -380,6 +404,7 @@ static struct lgpu_run *settle_all(struct lgpu_flight *f, struct taken *t)
 		if (!leads)
 			continue;
 		last = run;
+		t->runs++;
 		t->expected += run->expected;
 		t->launches += run->count;
 		t->known += run->unknown ? 0 : run->count;
@@ -402,7 +427,26 @@ static void make_room(struct lgpu_flight *f, int64_t now)
 	}
 }
 
-uint32_t lgpu_flight_settle(struct lgpu_flight *f, int64_t now, bool punctual, int64_t *until)
+// take_out takes out the oldest runs up to last, and learns how long what they launched took.
+static void take_out(struct lgpu_flight *f, const struct lgpu_run *last, const struct taken *t, int64_t took, bool kept_up)
+{
+	bool known = t->known == t->launches && t->expected > 0;
+	double rate = known ? (double)took / (double)t->expected : 0;
+	for (bool more = true; more;) {
+		struct lgpu_run *run = f->oldest;
+		more = run != last;
+		for (uint32_t k = 0; k < run->count; k++) {
+			const struct lgpu_launch *l = &run->launch[k];
+			int64_t nanos = known ? (int64_t)(rate * l->expected) : took / t->launches;
+			// Where the device waited for launches, the time is not its own.
+			if (l->estimate != ESTIMATES && !(kept_up && known && nanos > f->estimates[l->estimate].nanos))
+				learn(f, l->estimate, nanos, t->launches == 1);
+		}
+		detach(f, run, NULL);
+	}
+}
+
+uint32_t lgpu_flight_settle(struct lgpu_flight *f, int64_t now, enum lgpu_look how, int64_t *until)
 {
 	*until = now;
 	if (!lgpu_flight_busy(f))
@@ -416,22 +460,10 @@ uint32_t lgpu_flight_settle(struct lgpu_flight *f, int64_t now, bool punctual, i
 		make_room(f, now);
 	if (last == NULL)
 		return count - f->count;
-	bool known = t.known == t.launches && t.expected > 0;
 	// Otherwise it has ended at some time since the last look.
-	if (!punctual && last == f->newest && t.known == t.launches)
+	if (how != LGPU_LOOK_WAITED && last == f->newest && t.known == t.launches)
 		ended = lgpu_clamp(since + t.expected, looked > since ? looked : since, now > since ? now : since);
-	int64_t took = ended - since;
-	double rate = known ? (double)took / (double)t.expected : 0;
-	for (bool more = true; more;) {
-		struct lgpu_run *run = f->oldest;
-		more = run != last;
-		for (uint32_t k = 0; k < run->count; k++) {
-			const struct lgpu_launch *l = &run->launch[k];
-			if (l->estimate != ESTIMATES)
-				learn(f, l->estimate, known ? (int64_t)(rate * l->expected) : took / t.launches, t.launches == 1);
-		}
-		detach(f, run, NULL);
-	}
+	take_out(f, last, &t, ended - since, how == LGPU_LOOK_LAUNCHER && f->count - t.runs == f->opens);
 	f->completed = ended;
 	*until = ended;
 	return count - f->count;

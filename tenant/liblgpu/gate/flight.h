@@ -21,7 +21,7 @@
 // Runs in flight at once.
 #define LGPU_FLIGHT_RUNS 256
 // Launches of a run.
-#define LGPU_FLIGHT_RUN 96
+#define LGPU_FLIGHT_RUN 256
 // Streams that have an open run at once; launches into others have an event each.
 #define LGPU_FLIGHT_OPEN 16
 #define LGPU_FLIGHT_ESTIMATES 2048
@@ -69,6 +69,13 @@ struct lgpu_run {
 	struct lgpu_launch launch[LGPU_FLIGHT_RUN];
 };
 
+// Who looks at what is done.
+enum lgpu_look {
+	LGPU_LOOK_WATCHER,  // now and then
+	LGPU_LOOK_WAITED,   // one who has just waited for the device: what has ended has done so just now
+	LGPU_LOOK_LAUNCHER, // one who launches, a few launches after an event, and at events only
+};
+
 struct lgpu_estimate {
 	uint64_t key;
 	int64_t nanos; // 0: unknown
@@ -81,7 +88,9 @@ struct lgpu_flight {
 	uint32_t unknown;                 // of those in flight, with an unknown duration
 	uint32_t opens;
 	uint32_t wary;     // so many launches more have an event each
+	bool roomy;        // runs may be longer: the device waits for launches, and nobody for the device
 	int64_t expected;  // sum over those in flight
+	int64_t budget;    // so much may join before somebody looks at the clock again
 	int64_t looked;    // when the driver was asked last
 	int64_t completed; // when the last completion was seen, or the oldest run issued
 	struct lgpu_run *open[LGPU_FLIGHT_OPEN];
@@ -99,6 +108,10 @@ static inline int64_t lgpu_flight_since(const struct lgpu_flight *f)
 	int64_t began = __atomic_load_n(&f->oldest->began, __ATOMIC_RELAXED);
 	return began > f->completed ? began : f->completed;
 }
+
+// lgpu_flight_kept_up says whether nothing is in flight, as far as is known, but the last launches of each stream, which
+// have no event yet.
+static inline bool lgpu_flight_kept_up(const struct lgpu_flight *f) { return f->count == f->opens; }
 
 // lgpu_flight_oldest is how long the oldest run is expected to run on, negative
 // when it is late. There is one.
@@ -134,12 +147,18 @@ struct lgpu_entry {
 	struct lgpu_run *before; // the stream's former run, to be left before the launch; NULL: none
 	uint32_t place;          // in the run
 	bool first;              // nothing else was in flight
+	bool seals;              // no launch joins the run after this one
 };
 
 // lgpu_flight_enter counts a launch into stream, which is on its way in from now on. at_once: its event is recorded as
 // soon as it is launched.
 struct lgpu_entry lgpu_flight_enter(struct lgpu_flight *f, struct lgpu_gate_context *c, CUstream stream, uint32_t estimate,
 				    bool at_once, int64_t now);
+
+// lgpu_flight_join counts a launch that may be in flight whatever the time is, and that needs no event: it is known to be
+// short, and its stream has an open run, of this context unless that is NULL. Otherwise the entry has no run, and the
+// launch has to enter.
+struct lgpu_entry lgpu_flight_join(struct lgpu_flight *f, const struct lgpu_gate_context *c, CUstream stream, uint32_t estimate);
 
 // lgpu_flight_leave says that a launch of the run has been issued, or that one who has sealed it is done with it. The
 // last to leave a sealed run records its event, into the stream. Called without the gate's lock, but for the event of a
@@ -161,8 +180,8 @@ void lgpu_flight_release(struct lgpu_flight *f);
 void lgpu_flight_ask(struct lgpu_flight *f, uint32_t *lock, bool all, bool streams);
 
 // lgpu_flight_settle takes out what has been seen to be done, and returns how many runs. Until then the device was
-// busy. now is when the driver was asked. punctual: what has ended has done so just now. Called with both locks.
-uint32_t lgpu_flight_settle(struct lgpu_flight *f, int64_t now, bool punctual, int64_t *until);
+// busy. now is when the driver was asked. Called with both locks.
+uint32_t lgpu_flight_settle(struct lgpu_flight *f, int64_t now, enum lgpu_look how, int64_t *until);
 
 // lgpu_flight_forget drops what is in flight of a context, with its events, which
 // are destroyed with it. Called with both locks.

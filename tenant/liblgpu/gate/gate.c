@@ -17,6 +17,10 @@
 #define OVERDUE_LONGEST (64 * OVERDUE)
 #define DOZE INT64_C(2000000) // after the last work the watcher looks on for so long, so that launches need not wake it
 #define SPINS 100             // tries for the lock before a launch sleeps for it
+#define LAZY INT64_C(2000000) // while launches come and nobody waits, the watcher looks so rarely
+#define FOLLOW 8              // launches into a new run before one asks for what was recorded before
+#define TOLL_MOST INT64_C(1000) // of one launch: what takes longer was an interruption
+#define OWN_MOST 8            // part of the time that is not charged at most
 
 bool lgpu_gated;
 struct lgpu_gates *lgpu_gates;
@@ -39,6 +43,7 @@ void lgpu_gate_kick(struct lgpu_gate *g)
 {
 	if (!g->parked)
 		return;
+	g->parked = false; // it may take its time to wake up; nobody else need wake it
 	g->kick++;
 	lgpu_futex_wake(&g->kick, 1);
 }
@@ -103,13 +108,14 @@ static int64_t unpaid(struct lgpu_device_usage *u, int64_t since, int64_t now)
 }
 
 // charge takes the device time from the last charge to now out of the lgpu's
-// credit.
-static void charge(struct lgpu_gate *g, int64_t now)
+// credit, less own ns, in which the program could not launch because of us.
+static void charge(struct lgpu_gate *g, int64_t now, int64_t own)
 {
 	if (now <= g->charged)
 		return;
 	struct lgpu_device_usage *u = g->usage;
 	int64_t spent = unpaid(u, g->charged, now);
+	spent -= own < spent / OWN_MOST ? own : spent / OWN_MOST;
 	g->charged = now;
 	if (spent == 0)
 		return;
@@ -126,27 +132,65 @@ static void charge(struct lgpu_gate *g, int64_t now)
 	__atomic_fetch_add(&w->busy, (uint64_t)spent, __ATOMIC_RELAXED);
 }
 
-int64_t lgpu_gate_observe(struct lgpu_gate *g, bool punctual)
+// What the gate costs the program is no use of the device. While the device waits for launches, each of which waits for
+// the gate, that is the charge for more time than the same launches take without a gate. So it is taken off: for each
+// launch what one takes in here, by a sample from each run, and for events and looks what they took. Where the device has
+// work queued meanwhile the program loses nothing, and nothing is taken off.
+
+// own is what the gate has cost since the last call of it.
+static int64_t own(struct lgpu_gate *g)
 {
-	int64_t until;
-	lgpu_lock(&g->collect);
-	bool all = __atomic_load_n(&g->waiters, __ATOMIC_RELAXED) != 0 && ++g->looks % 8 == 0;
-	int64_t now = lgpu_now();
-	lgpu_flight_ask(&g->flight, &g->lock, all, !lgpu_gate_capturing());
+	int64_t ns = g->passed * __atomic_load_n(&g->toll, __ATOMIC_RELAXED) + __atomic_exchange_n(&g->taken, 0, __ATOMIC_RELAXED);
+	g->passed = 0;
+	return ns;
+}
+
+// collect is called with the collect lock, which it releases, and returns when it asked.
+static int64_t collect(struct lgpu_gate *g, enum lgpu_look how)
+{
+	int64_t now = lgpu_now(), until;
+	bool launcher = how == LGPU_LOOK_LAUNCHER, all = !launcher && __atomic_load_n(&g->waiters, __ATOMIC_RELAXED) != 0 && ++g->looks % 8 == 0;
+	lgpu_flight_ask(&g->flight, &g->lock, all, !launcher && !lgpu_gate_capturing());
 	lgpu_lock(&g->lock);
 	if (lgpu_gate_busy(g)) {
-		if (lgpu_flight_settle(&g->flight, now, punctual, &until) != 0) {
+		if (lgpu_flight_settle(&g->flight, now, how, &until) != 0) {
 			if (g->hasty)
 				calm(g);
 			if (!lgpu_gate_busy(g))
 				g->idle = until;
 			lgpu_gate_wake(g);
 		}
-		charge(g, until);
+		// Who launches asks a few launches after an event: if it has happened, the device has waited for these launches.
+		// Who has waited for the device has it wait now.
+		int64_t less = how == LGPU_LOOK_WATCHER ? 0 : own(g);
+		bool kept_up = how == LGPU_LOOK_WAITED ? !lgpu_gate_busy(g) : lgpu_flight_kept_up(&g->flight);
+		charge(g, until, kept_up ? less : 0);
+		if (how == LGPU_LOOK_LAUNCHER)
+			g->flight.roomy = kept_up && g->linked && !g->grant.wanted;
 	}
 	lgpu_unlock(&g->lock);
 	lgpu_unlock(&g->collect);
 	return now;
+}
+
+int64_t lgpu_gate_observe(struct lgpu_gate *g, enum lgpu_look how)
+{
+	lgpu_lock(&g->collect);
+	return collect(g, how);
+}
+
+// follow is a look by one who launches, and has all at hand that it takes. So the watcher, on another processor, need not
+// look while launches come.
+static void follow(struct lgpu_gate *g)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED; // somebody else may begin a capture meanwhile
+	if (lgpu_gate_capturing() || !lgpu_try_lock(&g->collect))
+		return;
+	LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	int64_t began = collect(g, LGPU_LOOK_LAUNCHER);
+	LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	__atomic_store_n(&g->sample, true, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&g->taken, lgpu_now() - began, __ATOMIC_RELAXED);
 }
 
 // The event is recorded by this thread, whatever context it has.
@@ -175,10 +219,10 @@ static int64_t poll_interval(const struct lgpu_gate *g, int64_t now)
 {
 	if (!lgpu_gate_busy(g))
 		return g->open ? POLL_SHORTEST * 2 : POLL_LONGEST;
-	if (g->open && g->waiters == 0 && !(g->linked && g->grant.wanted)) {
-		bool spent = g->linked ? lgpu_linked_spent(g, now, POLL_LONGEST) : lgpu_unlinked_spent(g, now, POLL_LONGEST);
-		return spent ? POLL_SHORTEST : POLL_LONGEST;
-	}
+	if (g->open && g->waiters == 0 && g->linked && !g->grant.wanted)
+		return lgpu_clamp(lgpu_linked_left(g, now), POLL_SHORTEST, POLL_LONGEST);
+	if (g->open && g->waiters == 0 && !g->linked)
+		return lgpu_unlinked_spent(g, now, POLL_LONGEST) ? POLL_SHORTEST : POLL_LONGEST;
 	int64_t remaining = lgpu_flight_remaining(&g->flight, now), next = lgpu_flight_oldest(&g->flight, now);
 	if (g->grant.granted && !g->open && remaining - LGPU_GATE_LEAD < next)
 		next = remaining - LGPU_GATE_LEAD;
@@ -208,13 +252,25 @@ struct round {
 	bool queued;   // for the turn
 };
 
+// followed says whether the watcher may leave it to those who launch to see what is done: they have looked not long ago,
+// nobody waits to know, and the grant lasts for longer.
+static bool followed(const struct lgpu_gate *g, int64_t now)
+{
+	return g->linked && g->open && g->waiters == 0 && !g->flush && !g->grant.wanted && lgpu_gate_busy(g) &&
+	       now - g->flight.looked < LAZY && lgpu_linked_left(g, now) > 0;
+}
+
 // look is called with the gate's lock, which is released meanwhile.
 static struct round look(struct lgpu_gate *g)
 {
-	lgpu_unlock(&g->lock);
-	struct round r = {.now = lgpu_gate_observe(g, false)};
-	lgpu_lock(&g->lock);
-	if (lgpu_gate_busy(g))
+	struct round r = {.now = lgpu_now()};
+	bool lazy = followed(g, r.now);
+	if (!lazy) {
+		lgpu_unlock(&g->lock);
+		r.now = lgpu_gate_observe(g, LGPU_LOOK_WATCHER);
+		lgpu_lock(&g->lock);
+	}
+	if (!lazy && lgpu_gate_busy(g))
 		g->cost += (lgpu_now() - r.now - g->cost) / 8;
 	if (g->flush) {
 		lgpu_unlock(&g->lock);
@@ -247,9 +303,10 @@ static void *watch(void *arg)
 	lgpu_lock(&g->lock);
 	for (;;) {
 		struct round r = look(g);
-		if (!r.running && !r.queued && dozes(g, r.now)) {
+		bool lazy = followed(g, r.now);
+		if (lazy || (!r.running && !r.queued && dozes(g, r.now))) {
 			g->dozing = true;
-			park(g, POLL_LONGEST);
+			park(g, lazy ? lgpu_clamp(lgpu_linked_left(g, r.now), POLL_SHORTEST, LAZY) : POLL_LONGEST);
 			g->dozing = false;
 			continue;
 		}
@@ -313,11 +370,14 @@ bool lgpu_gate_init(const struct lgpu_state *state)
 
 // ---- launches
 
+// handled says whether a stream's handle is its own; others stand for a stream of the current context.
+static bool handled(CUstream stream) { return stream != NULL && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD; }
+
 // stream_context is the context in which work launched into stream runs.
 static CUcontext stream_context(CUstream stream)
 {
 	CUcontext context = NULL;
-	if (stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
+	if (!handled(stream)) {
 		if (LGPU_REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
 			return NULL;
 	} else if (LGPU_REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS) {
@@ -368,6 +428,7 @@ static void await(struct lgpu_gate *g, int64_t now)
 		lgpu_linked_doubt(g, now);
 	uint32_t wake = __atomic_load_n(&g->wake, __ATOMIC_RELAXED);
 	g->waiters++;
+	g->flight.roomy = false;
 	lgpu_gate_kick(g);
 	lgpu_unlock(&g->lock);
 	lgpu_futex_wait(&g->wake, wake, LGPU_BEAT_LOOK);
@@ -394,27 +455,94 @@ static struct lgpu_pass enter(struct lgpu_gate *g, struct lgpu_gate_context *c, 
 	bool at_once = stream == CU_STREAM_PER_THREAD || !g->open || lgpu_gate_capturing();
 	struct lgpu_entry e = lgpu_flight_enter(&g->flight, c, stream, estimate, at_once, now);
 	bool parked = g->parked && !g->dozing;
-	if (parked)
+	if (parked) {
+		g->parked = false;
 		g->kick++;
+	}
 	lgpu_unlock(&g->lock);
 	if (parked)
 		lgpu_futex_wake(&g->kick, 1);
 	if (e.before != NULL)
 		lgpu_flight_leave(e.before);
 	__atomic_fetch_add(&g->usage->launches, 1, __ATOMIC_RELAXED);
-	return (struct lgpu_pass){.gate = g, .run = e.run, .place = e.place, .first = e.first};
+	return (struct lgpu_pass){.gate = g, .run = e.run, .place = e.place, .first = e.first, .seals = e.seals};
+}
+
+// join lets a launch pass that follows others into their stream, and is known to be short: without a look at the clock,
+// and without a call of the driver. c is the stream's context, or NULL: the stream's name says enough, as its runs are
+// sealed before it is destroyed.
+static bool join(struct lgpu_gate *g, const struct lgpu_gate_context *c, CUstream stream, const void *work, uint64_t size, struct lgpu_pass *pass)
+{
+	struct lgpu_entry e = {0};
+	lock_soon(g);
+	if (g->open && !g->free && (!g->parked || g->dozing) && !lgpu_gate_capturing() &&
+	    __atomic_load_n(&g->limits->compute, __ATOMIC_RELAXED) != 0)
+		e = lgpu_flight_join(&g->flight, c, stream, lgpu_flight_estimate(&g->flight, work, size));
+	if (e.run != NULL) {
+		g->passed++;
+		pass->follows = e.place == FOLLOW && g->flight.oldest != e.run;
+	}
+	lgpu_unlock(&g->lock);
+	if (e.run == NULL)
+		return false;
+	__atomic_fetch_add(&g->usage->launches, 1, __ATOMIC_RELAXED);
+	pass->gate = g;
+	pass->run = e.run;
+	pass->place = e.place;
+	return true;
+}
+
+// ---- what a launch takes in here
+
+static int64_t sample_begin(struct lgpu_gate *g)
+{
+	return __atomic_load_n(&g->sample, __ATOMIC_RELAXED) && __atomic_exchange_n(&g->sample, false, __ATOMIC_RELAXED) ? lgpu_now() : 0;
+}
+
+// sample_middle notes what has passed since sample_begin, less a look at the clock.
+static void sample_middle(struct lgpu_pass *pass, int64_t began)
+{
+	int64_t now = lgpu_now();
+	pass->clock = lgpu_now() - now;
+	pass->took = now - began - pass->clock;
+	pass->sampled = true;
+}
+
+static void sample_end(struct lgpu_gate *g, const struct lgpu_pass *pass, int64_t left)
+{
+	int64_t took = lgpu_clamp(pass->took + lgpu_now() - left - pass->clock, 0, TOLL_MOST), toll = __atomic_load_n(&g->toll, __ATOMIC_RELAXED);
+	__atomic_store_n(&g->toll, toll == 0 ? took : toll + (took - toll) / 8, __ATOMIC_RELAXED);
 }
 
 struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t size)
 {
 	struct lgpu_pass pass = {0};
-	if (!lgpu_gates->ready || capturing(stream))
+	struct lgpu_gates *all = lgpu_gates;
+	if (!all->ready)
+		return pass;
+	struct lgpu_gate *recent = __atomic_load_n(&all->recent, __ATOMIC_RELAXED);
+	int64_t sampled = recent != NULL ? sample_begin(recent) : 0;
+	if (recent != NULL && handled(stream) && join(recent, NULL, stream, work, size, &pass)) {
+		if (sampled != 0)
+			sample_middle(&pass, sampled);
+		return pass;
+	}
+	if (capturing(stream))
 		return pass;
 	CUcontext context = stream_context(stream);
 	struct lgpu_gate_context *c = context != NULL ? lgpu_gate_context_of(context) : NULL;
 	if (c == NULL)
 		return pass;
 	struct lgpu_gate *g = c->gate;
+	if (stream == CU_STREAM_LEGACY)
+		stream = NULL;
+	if (stream == NULL && join(g, c, stream, work, size, &pass)) {
+		if (sampled != 0 && recent == g)
+			sample_middle(&pass, sampled);
+		return pass;
+	}
+	if (recent != g)
+		__atomic_store_n(&all->recent, g, __ATOMIC_RELAXED);
 	int64_t now = lgpu_now(), began = now;
 	lock_soon(g);
 	if (!g->watched)
@@ -432,7 +560,7 @@ struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t siz
 			break;
 		await(g, now);
 	}
-	return enter(g, c, stream == CU_STREAM_LEGACY ? NULL : stream, estimate, now);
+	return enter(g, c, stream, estimate, now);
 }
 
 void lgpu_gate_leave(struct lgpu_pass *pass, CUresult result)
@@ -447,7 +575,18 @@ void lgpu_gate_leave(struct lgpu_pass *pass, CUresult result)
 	} else if (pass->first) {
 		__atomic_store_n(&pass->run->began, lgpu_now(), __ATOMIC_RELAXED); // what the launch itself took is not the device's
 	}
-	lgpu_flight_leave(pass->run);
+	if (!pass->seals && !pass->sampled) {
+		lgpu_flight_leave(pass->run);
+	} else {
+		int64_t left = lgpu_now();
+		lgpu_flight_leave(pass->run);
+		if (pass->sampled)
+			sample_end(g, pass, left);
+		else
+			__atomic_fetch_add(&g->taken, lgpu_now() - left, __ATOMIC_RELAXED);
+	}
+	if (pass->follows && result == CUDA_SUCCESS)
+		follow(g);
 }
 
 void lgpu_gate_look(void)
@@ -457,6 +596,6 @@ void lgpu_gate_look(void)
 	for (uint32_t i = 0; i < LGPU_MAX_DEVICES; i++) {
 		struct lgpu_gate *g = lgpu_gates->device[i];
 		if (g != NULL && lgpu_gate_busy(g))
-			lgpu_gate_observe(g, true);
+			lgpu_gate_observe(g, LGPU_LOOK_WAITED);
 	}
 }

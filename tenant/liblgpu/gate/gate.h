@@ -43,6 +43,10 @@ struct lgpu_pass {
 	uint32_t place;         // in the run
 	bool first;             // nothing else was in flight
 	bool refused;           // the lgpu has no compute: do not launch
+	bool seals;             // it is the last of its run
+	bool follows;           // afterwards it is to look at what is done
+	bool sampled;           // the time that it takes in here is measured:
+	int64_t took, clock;    // so far, and by a look at the clock, ns
 };
 
 // The answer to a launch that was refused.

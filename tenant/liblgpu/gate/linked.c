@@ -59,6 +59,15 @@ bool lgpu_linked_spent(const struct lgpu_gate *g, int64_t now, int64_t nanos)
 	return busy_of(g) + (uint64_t)lgpu_flight_remaining(&g->flight, now) + (uint64_t)nanos >= g->grant.target;
 }
 
+int64_t lgpu_linked_left(const struct lgpu_gate *g, int64_t now)
+{
+	uint64_t busy = busy_of(g);
+	if (g->grant.target <= busy)
+		return 0;
+	uint64_t left = g->grant.target - busy < INT64_MAX ? g->grant.target - busy : INT64_MAX;
+	return (int64_t)left - lgpu_clamp(now - g->charged, 0, LGPU_NANOS) - lgpu_flight_remaining(&g->flight, now);
+}
+
 // close_if_spent closes the gate when what is in flight uses the grant up, or
 // when others wait and there is nothing to run.
 static void close_if_spent(struct lgpu_gate *g, int64_t now)

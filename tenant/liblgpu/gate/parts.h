@@ -61,6 +61,10 @@ struct lgpu_gate {
 	bool hasty;  // a launch has passed the closed gate, and nothing has completed since
 	uint32_t waiters;
 	uint32_t looks;
+	uint32_t passed;   // launches that have joined a run since own was last asked for
+	bool sample;       // the next launch is to be measured; atomic
+	int64_t toll;      // what a launch that joins a run takes in here, ns; atomic
+	int64_t taken;     // what events and looks took the launching threads since own was last asked for, ns; atomic
 	uint32_t index;   // in the limits
 	int64_t patience; // a launch passes the closed gate when nothing has completed for so long
 	int64_t charged;  // busy time is charged up to here
@@ -78,6 +82,7 @@ struct lgpu_gate {
 struct lgpu_gates {
 	bool ready;
 	uint32_t captures;
+	struct lgpu_gate *recent; // of the last launch that asked for its stream's context
 	uint32_t contexts_lock;
 	struct lgpu_gate *device[LGPU_MAX_DEVICES]; // by index in Limits; NULL: not gated
 	struct lgpu_gate_context context[LGPU_GATE_CONTEXTS];
@@ -111,7 +116,7 @@ void lgpu_gate_set_free(struct lgpu_gate *g, bool is_free);
 // lgpu_gate_patient begins a grant or a turn with the first patience.
 void lgpu_gate_patient(struct lgpu_gate *g);
 // lgpu_gate_observe collects what has completed and charges the time until it asked, which it returns.
-int64_t lgpu_gate_observe(struct lgpu_gate *g, bool punctual);
+int64_t lgpu_gate_observe(struct lgpu_gate *g, enum lgpu_look how);
 // lgpu_gate_record has an event recorded for the open runs of a stream, or of all.
 void lgpu_gate_record(struct lgpu_gate *g, bool all, CUstream stream);
 
@@ -134,6 +139,8 @@ void lgpu_linked_doubt(struct lgpu_gate *g, int64_t now);
 // lgpu_linked_watch closes the gate when the grant is over, and says so. True: there
 // is something to watch.
 bool lgpu_linked_watch(struct lgpu_gate *g, int64_t now);
+// lgpu_linked_left is how long the grant lasts from now on, if the device has been busy since the last charge.
+int64_t lgpu_linked_left(const struct lgpu_gate *g, int64_t now);
 // lgpu_linked_spent says whether what is in flight uses the grant up to within nanos.
 bool lgpu_linked_spent(const struct lgpu_gate *g, int64_t now, int64_t nanos);
 

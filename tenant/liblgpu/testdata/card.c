@@ -309,7 +309,7 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
 	return CUDA_SUCCESS;
 }
 
-// ---- NVML, as far as it takes to find the device
+// ---- NVML, as far as the library and the daemon need it
 
 nvmlReturn_t nvmlInit_v2(void) { return NVML_SUCCESS; }
 nvmlReturn_t nvmlInitWithFlags(unsigned flags) { return (void)flags, NVML_SUCCESS; }
@@ -324,5 +324,17 @@ nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t d, char *uuid, unsigned length)
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t d, nvmlMemory_t *memory)
 {
 	*memory = (nvmlMemory_t){1 << 30, 1 << 30, 0};
+	return (void)d, NVML_SUCCESS;
+}
+nvmlReturn_t nvmlShutdown(void) { return NVML_SUCCESS; }
+const char *nvmlErrorString(nvmlReturn_t r) { return (void)r, "of the card"; }
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t d, char *name, unsigned length) { return snprintf(name, length, "card"), (void)d, NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t d, int *major, int *minor) { return *major = 9, *minor = 0, (void)d, NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t d, unsigned *minor) { return *minor = 0, (void)d, NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetNumGpuCores(nvmlDevice_t d, unsigned *cores) { return *cores = 128, (void)d, NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t *rates) { return *rates = (nvmlUtilization_t){0}, (void)d, NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t d, nvmlPciInfo_t *pci)
+{
+	*pci = (nvmlPciInfo_t){.busId = "00000000:01:00.0"};
 	return (void)d, NVML_SUCCESS;
 }
