@@ -136,6 +136,7 @@ class Rows:
         rows = [("caps 30 + 60", [(small, cap(c), c) for c in (30, 60)]),
                 ("caps 10 + 90", [(small, cap(c), c) for c in (10, 90)]),
                 ("caps 4 × 25", [(small, cap(25), 25)] * 4),
+                ("weights 1:1", [(small, weight(100), 50)] * 2),
                 ("weights 1:2", [(small, weight(w), 100 * w / 300) for w in (100, 200)]),
                 ("8 weights 1:2:…:8", [(small, weight(100 * w), 100 * w / 36) for w in range(1, 9)]),
                 ("50 ms beside 200 µs, equal", [("50ms", weight(100), 50), (small, weight(100), 50)]),

@@ -165,7 +165,7 @@ def crowd(m, r, a):
 def pairs(m, r, a):
     """The tables of bench/node.py: caps, pairs, weights, sums. Their rows are printed as node.py prints them."""
     loads = "200us-sync,5ms"
-    only = "caps 30 + 60,caps 10 + 90,caps 4,weights 1:2"
+    only = "caps 30 + 60,caps 10 + 90,caps 4,weights 1:1,weights 1:2"
     for rows in ("caps", "beside", "sum", "stops", "change"):
         seconds = "2" if a.quick or m.sim else "3"
         command = [sys.executable, os.path.join(HERE, "..", "node.py"), "--lgpu", m.lgpu, "--rows", rows, "--seconds", seconds, "--loads", loads,

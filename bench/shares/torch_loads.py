@@ -108,7 +108,7 @@ class Transformer(Load):
 
 
 def small_model():
-    layers = [m for _ in range(8) for m in (nn.Linear(1024, 1024), nn.GELU(), nn.LayerNorm(1024))]
+    layers = [m for _ in range(6) for m in (nn.Linear(1024, 1024), nn.GELU(), nn.LayerNorm(1024))]
     return nn.Sequential(*layers, nn.Linear(1024, 10)).to(DEVICE).eval()
 
 
