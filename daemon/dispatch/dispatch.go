@@ -589,11 +589,9 @@ func (r *Runner) carryOut(t int64, s *seat, d schedule.Decision) {
 		if r.config.Overran != nil {
 			r.config.Overran(s.id, s.uuid)
 		}
-	case schedule.Shorten:
-		s.slice = shortSlice
-		r.shape(s)
-	case schedule.Lengthen:
-		s.slice = 0
+	case schedule.Slice:
+		s.slice = uint64(d.Slice / 1000)
+		r.config.Log.Debug("time slice", "lgpu", s.id, "device", s.uuid, "us", s.slice)
 		r.shape(s)
 	}
 }

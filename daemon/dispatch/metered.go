@@ -15,9 +15,9 @@ type metered struct {
 	at    int64    // when turns were last counted, ns
 
 	// Since it was last judged, in looks: how often the turns of those that have a short slice were short and long,
-	// while another lgpu had work all the time; and the mean of the long ones, ns.
-	short, long int
-	length      int64
+	// while another lgpu had work all the time; the sum of the long ones, and the slice.
+	short, long   int
+	length, slice time.Duration
 }
 
 // Verdict is what the turns on a device say of its hardware's time slices.
@@ -31,7 +31,7 @@ type Verdict struct {
 
 const (
 	looks = 8                              // with the same result make a Verdict
-	slack = int64(700 * time.Microsecond)  // of a turn beyond its slice: switching, and the end of an instruction
+	slack = 700 * time.Microsecond         // of a turn beyond its slice: switching, and the end of an instruction
 	fresh = int64(20 * time.Millisecond)   // a slice that has been in force for less is not judged
 	least = int64(2500 * time.Microsecond) // between two looks
 )
@@ -130,55 +130,75 @@ func (r *Runner) judge(t int64, n schedule.Device, m *metered) Verdict {
 		return Verdict{}
 	}
 	m.at = t
-	pressed := (*seat)(nil) // it had work all the time
-	others := false         // more than one of them
+	pressed := r.pressed(n, passed)
+	obey, refuse := 0, 0
+	for _, s := range r.seats {
+		if s.device != n {
+			continue
+		}
+		ran, turns := s.ran-s.judged.ran, s.turns-s.judged.turns
+		s.judged.ran, s.judged.turns = s.ran, s.turns
+		switch {
+		case s.refuses():
+			refuse++
+		case !s.obeys(t):
+		default:
+			obey++
+			if slices.ContainsFunc(pressed, func(p *seat) bool { return p != s }) && turns > 1 {
+				m.look(time.Duration(ran/turns), time.Duration(s.slice)*time.Microsecond)
+			}
+		}
+	}
+	if refuse > 0 && obey == 0 {
+		return Verdict{Known: true, Refused: true}
+	}
+	return m.verdict()
+}
+
+// pressed returns the seats that had work on a device for all of the time that has passed.
+func (r *Runner) pressed(n schedule.Device, passed int64) []*seat {
+	var pressed []*seat
 	for _, s := range r.seats {
 		if s.device != n {
 			continue
 		}
 		busy := r.busy(s)
 		if busy-s.judged.busy >= passed-passed/50 {
-			others = others || pressed != nil
-			pressed = s
+			pressed = append(pressed, s)
 		}
 		s.judged.busy = busy
 	}
-	var v Verdict
-	obey, refuse := 0, 0
-	for _, s := range r.seats {
-		if s.device != n {
-			continue
-		}
-		switch {
-		case s.obeys(t):
-			obey++
-		case s.slice != 0 && !slices.ContainsFunc(s.clients, func(c *client) bool { return !c.refused }):
-			refuse++
-		}
-		ran, turns := s.ran-s.judged.ran, s.turns-s.judged.turns
-		s.judged.ran, s.judged.turns = s.ran, s.turns
-		if pressed == nil || pressed == s && !others || turns < 2 || !s.obeys(t) {
-			continue
-		}
-		if length := ran / turns; length > int64(s.slice)*1000+slack {
-			m.long++
-			m.length += length
-		} else {
-			m.short++
-		}
+	return pressed
+}
+
+// look notes how long the turns of a seat were that has a slice, while others had work.
+func (m *metered) look(turn, slice time.Duration) {
+	if m.slice = slice; turn > slice+slack {
+		m.long++
+		m.length += turn
+	} else {
+		m.short++
 	}
+}
+
+// verdict is what the looks say, if they agree. Then it takes as many again.
+func (m *metered) verdict() Verdict {
+	var v Verdict
 	switch {
-	case refuse > 0 && obey == 0:
-		v = Verdict{Known: true, Refused: true, Slice: shortSlice * time.Microsecond}
 	case m.long >= looks && m.long > 4*m.short:
-		v = Verdict{Known: true, Turn: time.Duration(m.length / int64(m.long)), Slice: shortSlice * time.Microsecond}
+		v = Verdict{Known: true, Turn: m.length / time.Duration(m.long), Slice: m.slice}
 	case m.short >= looks && m.short > 4*m.long:
-		v = Verdict{Known: true, Works: true, Slice: shortSlice * time.Microsecond}
+		v = Verdict{Known: true, Works: true, Slice: m.slice}
 	case m.short+m.long < 8*looks:
 		return v
 	}
 	m.short, m.long, m.length = 0, 0, 0
 	return v
+}
+
+// refuses reports whether all clients of a seat were told to have a short slice, and say that they cannot.
+func (s *seat) refuses() bool {
+	return s.slice != 0 && !slices.ContainsFunc(s.clients, func(c *client) bool { return !c.refused })
 }
 
 // obeys reports whether all clients of a seat say that they have the short slice that they were told to have, and have

@@ -7,10 +7,6 @@ import (
 	"github.com/lgpu/lgpu/tenant/protocol"
 )
 
-// shortSlice is the hardware's time slice of lgpus that keep a device busy all the time while others use it, in µs. A
-// slice ends only for somebody who has work, so a short one costs such an lgpu nothing while it is alone on the device.
-const shortSlice = 50
-
 // shape tells the clients of s which time slice they are to have, where that has changed.
 func (r *Runner) shape(s *seat) {
 	for _, c := range s.clients {

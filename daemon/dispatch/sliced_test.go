@@ -9,6 +9,9 @@ import (
 	"github.com/lgpu/lgpu/tenant/protocol"
 )
 
+// shortSlice is what the policy gives to those that keep a device busy, in µs.
+const shortSlice = 50
+
 // On a device that preempts, an lgpu that uses it all the time has a short slice of the hardware, its later processes
 // too, and one that does not is let in beside it at once.
 func TestGuest(t *testing.T) {

@@ -11,14 +11,13 @@ import (
 const (
 	tick        = 10 * us
 	ownSlice    = 2048 * us // the driver's
-	shortSlice  = 50 * us
-	preemption  = 200 * us // a switch away from work that is not done
-	handover    = 120 * us // a switch away from work that is
-	linger      = 20 * us  // without work until there is such a switch
-	lapse       = 60 * us  // shorter pauses count as busy
-	patience    = 250 * us // how long a gate stays open without work while others wait
-	inFlightNow = 500 * us // a launch may join so much work in flight
-	inFlightMax = 1 * ms   // or join if all of it is no more than this
+	preemption  = 200 * us  // a switch away from work that is not done
+	handover    = 120 * us  // a switch away from work that is
+	linger      = 20 * us   // without work until there is such a switch
+	lapse       = 60 * us   // shorter pauses count as busy
+	patience    = 250 * us  // how long a gate stays open without work while others wait
+	inFlightNow = 500 * us  // a launch may join so much work in flight
+	inFlightMax = 1 * ms    // or join if all of it is no more than this
 )
 
 // chip is a device that several programs may use at once: it gives itself to those that have work in flight, one after
@@ -105,10 +104,10 @@ func (c *chip) decide() {
 			x.until, x.wanted, x.free = d.Until, d.Wanted, false
 		case Close:
 			x.closing, x.free = true, false
-		case Shorten:
-			x.slice = shortSlice
-		case Lengthen:
-			x.slice = ownSlice
+		case Slice:
+			if x.slice = d.Slice; x.slice == 0 {
+				x.slice = ownSlice
+			}
 		}
 	}
 }

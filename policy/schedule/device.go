@@ -5,22 +5,25 @@ import "slices"
 // device is what is to be granted.
 type device struct {
 	*core
-	id        Device
-	options   Options
-	top       *account
-	seats     []*seat // by ID
-	owner     *job    // has the device, or keeps it while the other devices of its gang drain
-	next      *job    // gets it after owner
-	free      *seat   // has it without accounts; then there is no owner
-	contended bool    // the owner is charged by the clock
-	visits    int64   // time used by guests for which the owner has not been excused yet
-	taking    int64   // since when heavy seats have taken turns; 0: they do not
-	loose     int64   // until then no seat is heavy
-	hold      int64   // how long it was made so
-	switches  int64   // among seats, since utilised
-	tick      int64   // when to look at it again
-	marked    bool    // it is in core.changed
-	scan      uint64  // number of the last raiseFloors
+	id         Device
+	options    Options
+	top        *account
+	seats      []*seat // by ID
+	owner      *job    // has the device, or keeps it while the other devices of its gang drain
+	next       *job    // gets it after owner
+	free       *seat   // has it without accounts; then there is no owner
+	contended  bool    // the owner is charged by the clock
+	visits     int64   // time used by guests for which the owner has not been excused yet
+	taking     int64   // since when heavy seats have taken turns; 0: they do not
+	loose      int64   // until then no seat is heavy
+	hold       int64   // how long it was made so
+	switches   int64   // among seats, since utilised
+	visited    int64   // visits of guests, a second
+	busy       bool    // with visits
+	measuredAt int64
+	tick       int64  // when to look at it again
+	marked     bool   // it is in core.changed
+	scan       uint64 // number of the last raiseFloors
 }
 
 // step makes the decisions about a device. It may mark other devices.

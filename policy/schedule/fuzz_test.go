@@ -135,7 +135,7 @@ func drive(data []byte, seen func(Decision)) error {
 					}
 				}
 				open[k] = d.Kind != Seep
-			case Shorten, Lengthen:
+			case Slice:
 				if !preempt {
 					return fmt.Errorf("kind %d for %v on a device that does not preempt", d.Kind, k)
 				}

@@ -172,8 +172,18 @@ func (x *seat) stay() int64 {
 	return max(left, 0)
 }
 
-// tellRoles says which seats are to have a short time slice: those that would keep a guest waiting. Where there are no
-// guests, short slices would only add switches at the end of each turn, when the next one's work is there already.
+// Time slices of those that would keep a guest waiting, ns. A slice ends only for somebody who has work, so a short one
+// costs nothing while nobody comes. Where guests come often, most of the device would go into switches; then the slices
+// are somewhat longer. That also lets guests that launch many small kernels prepare more of them, and come once for all.
+const (
+	shortSlice  int64 = 50e3
+	mediumSlice int64 = 150e3
+	often       int64 = 800 // visits a second from which slices are longer,
+	rarely      int64 = 400 // until there are fewer than this
+)
+
+// tellRoles says which time slices seats are to have. Where there are no guests, short ones would only add switches at
+// the end of each turn, when the next one's work is there already.
 func (d *device) tellRoles() {
 	open, guests := 0, false
 	for _, x := range d.seats {
@@ -182,15 +192,18 @@ func (d *device) tellRoles() {
 		}
 		guests = guests || x.mayVisit() && x.now < x.used+lively
 	}
+	slice := shortSlice
+	if d.busy {
+		slice = mediumSlice
+	}
 	for _, x := range d.seats {
-		short := guests && (x.heavy || x.presence.hides) && open < 2
-		if short == x.shortened {
-			continue
+		to := int64(0)
+		if guests && (x.heavy || x.presence.hides) && open < 2 {
+			to = slice
 		}
-		if x.shortened = short; short {
-			x.decide(Shorten)
-		} else {
-			x.decide(Lengthen)
+		if to != x.slice {
+			x.slice = to
+			x.decisions = append(x.decisions, Decision{Kind: Slice, ID: x.entity.id, Device: d.id, Slice: to})
 		}
 	}
 }

@@ -141,7 +141,7 @@ func (x *seat) turn(heavy bool) {
 
 // measured takes what the hardware has noted.
 func (d *device) measured(ran []Ran) {
-	busy, visits := int64(0), int64(0)
+	busy, visits, came := int64(0), int64(0), int64(0)
 	for _, x := range d.seats {
 		busy += x.busy - x.presence.last.busy
 	}
@@ -151,15 +151,30 @@ func (d *device) measured(ran []Ran) {
 		if i < 0 || !x.measure(clampTime(ran[i].Total), clampTime(ran[i].Turns), busy-own) {
 			continue
 		}
-		visits += x.presence.last.visit()
-		d.switches += x.presence.last.switches
+		m := &x.presence.last
+		visits += m.visit()
+		d.switches += m.switches
+		if m.visited {
+			came += m.switches
+		}
 	}
+	d.count(came)
 	for _, x := range d.seats {
 		if m := &x.presence.last; m.visited && x.accompanied() {
-			present := m.present - (visits - m.visit())
+			present := max(m.present-(visits-m.visit()), m.used)
 			x.presence.holds = approach(x.presence.holds, min(mulDiv(m.used, 1000, max(present, 1)), 1000), present)
 		}
 	}
+}
+
+// count takes how often guests have come since the measurement before.
+func (d *device) count(visits int64) {
+	passed := d.now - d.measuredAt
+	if d.measuredAt = d.now; passed <= 0 || passed > measuredTogether {
+		return
+	}
+	d.visited = approach(d.visited, visits*second/passed, 5*passed)
+	d.busy = d.visited > often || d.busy && d.visited > rarely
 }
 
 // visit is the time that a guest took others.

@@ -76,8 +76,9 @@
 // work, until it has had more than its part by a bound; then it waits until those that wait have caught up. A guest is
 // charged the part of its Busy that Measured says it used, and the owner is not charged for that time. Minimums let a
 // guest in beyond its part, and a guest of class Normal waits while a heavy one of class High has the device or wants
-// it. A heavy seat that has paused in its turn takes the device back when it goes first. Shorten and Lengthen say which
-// seats are heavy. Gangs, and seats whose Busy is clearly less than what they use, are never guests.
+// it. A heavy seat that has paused in its turn takes the device back when it goes first. Heavy
+// seats have short time slices while there are guests. Seats whose Busy is clearly less than what they use take turns,
+// too; gangs are always guests.
 //
 // # Gangs
 //
@@ -155,10 +156,8 @@ const (
 	// the device goes to others meanwhile. There is nothing to send; Closed is still to come, and the seat is charged
 	// until then.
 	Overran
-	// Shorten asks for a short time slice of the seat's channel groups from now on, Lengthen for the driver's own
-	// again. Only a device with Options.Preempt has them.
-	Shorten
-	Lengthen
+	// Slice asks for another time slice of the seat's channel groups. Only a device with Options.Preempt has it.
+	Slice
 )
 
 // Decision is one thing for the caller to do.
@@ -168,6 +167,7 @@ type Decision struct {
 	Device Device
 	Until  int64 // Open, Extend: the grant is over when Busy, with the work in flight, reaches it
 	Wanted bool  // Open, Extend: others wait, so an idle seat must not keep the device
+	Slice  int64 // Slice: of the hardware, ns; 0: the driver's own
 }
 
 // Options are times in ns; 0 is the default.

@@ -42,7 +42,7 @@ type seat struct {
 	passed    bool  // by pick; scratch
 	paused    bool  // its last grant ended because it had no work
 	heavy     bool  // it keeps the device busy all the time
-	shortened bool  // it has been told to have a short time slice
+	slice     int64 // time slice that it has been told to have; 0: the driver's own
 
 	presence presence
 
