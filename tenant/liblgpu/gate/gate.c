@@ -19,6 +19,8 @@
 #define SPINS 100             // tries for the lock before a launch sleeps for it
 #define LAZY INT64_C(2000000) // while launches come and nobody waits, the watcher looks so rarely
 #define FOLLOW 8              // launches into a new run before one asks for what was recorded before
+#define FOLLOW_LONGER 3       // or so many, of kernels that take longer than FOLLOW_SHORT
+#define FOLLOW_SHORT INT64_C(5000)
 #define TOLL_MOST INT64_C(1000) // of one launch: what takes longer was an interruption
 #define OWN_MOST 8            // part of the time that is not charged at most
 
@@ -476,11 +478,12 @@ static bool join(struct lgpu_gate *g, const struct lgpu_gate_context *c, CUstrea
 	struct lgpu_entry e = {0};
 	lock_soon(g);
 	if (g->open && !g->free && (!g->parked || g->dozing) && !lgpu_gate_capturing() &&
-	    __atomic_load_n(&g->limits->compute, __ATOMIC_RELAXED) != 0)
-		e = lgpu_flight_join(&g->flight, c, stream, lgpu_flight_estimate(&g->flight, work, size));
-	if (e.run != NULL) {
-		g->passed++;
-		pass->follows = e.place == FOLLOW && g->flight.oldest != e.run;
+	    __atomic_load_n(&g->limits->compute, __ATOMIC_RELAXED) != 0) {
+		uint32_t estimate = lgpu_flight_estimate(&g->flight, work, size);
+		e = lgpu_flight_join(&g->flight, c, stream, estimate);
+		bool brief = g->flight.estimates[estimate].nanos < FOLLOW_SHORT;
+		pass->follows = e.place == (brief ? FOLLOW : FOLLOW_LONGER) && g->flight.oldest != e.run;
+		g->passed += e.run != NULL;
 	}
 	lgpu_unlock(&g->lock);
 	if (e.run == NULL)

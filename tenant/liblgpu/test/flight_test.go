@@ -57,17 +57,20 @@ func card(t *testing.T, env ...string) (*daemon, *client, *peer) {
 	return d, c, p
 }
 
-// events is how many events were recorded so far.
-func (c *client) events() (n int) {
+// number is what the client answers to an order that prints a number.
+func (c *client) number(order string) (n int) {
 	c.t.Helper()
-	c.order("events")
+	c.order("%s", order)
 	line := <-c.lines
-	if _, err := fmt.Sscanf(line, "%d events", &n); err != nil {
+	if _, err := fmt.Sscanf(line, "%d "+order, &n); err != nil {
 		c.t.Fatalf("%q: %v", line, err)
 	}
-	c.wait("events: 0")
+	c.wait(order + ": 0")
 	return n
 }
+
+// events is how many events were recorded so far.
+func (c *client) events() int { c.t.Helper(); return c.number("events") }
 
 // until repeats what depends on how long kernels have seemed to take, which on a busy host is too long at times.
 func (c *client) until(what string, try func() bool) {
@@ -138,6 +141,42 @@ func TestEvents(t *testing.T) {
 		}
 		c.do("sync")
 	}
+}
+
+// While a program launches without a pause, and the device keeps up, its own launches see what is done: nobody asks for
+// its stream, which would stop it for longer than a launch takes, and few launches have to do with events.
+func TestLaunchesSeeWhatIsDone(t *testing.T) {
+	_, c, _ := card(t, "CARD_LAUNCH=3000")
+	for _, stream := range []int{2, 0} {
+		c.until("left alone", func() bool {
+			asked, events := c.number("asked"), c.events()
+			c.do("launch %d 5000 500", stream)
+			asked, events = c.number("asked")-asked, c.events()-events
+			return asked <= 10 && events >= 5000/256 && events <= 30
+		})
+	}
+}
+
+// What the gate costs a program is not charged while the device waits for its launches, and is while they wait for the
+// device. Here an event, and the question whether it has happened, take as long as several launches.
+func TestOwnCostIsNotCharged(t *testing.T) {
+	d, c, _ := card(t, "CARD_LAUNCH=3000", "CARD_RECORD=20000", "CARD_QUERY=20000")
+	launch := func(nanos int) (busy, took time.Duration) {
+		c.do("launch 2 100 %d", nanos)
+		c.do("sync")
+		before, began := d.region.Busy(0), time.Now()
+		c.do("launch 2 8000 %d", nanos)
+		c.do("sync")
+		return time.Duration(d.region.Busy(0) - before), time.Since(began)
+	}
+	c.until("charged less than the time", func() bool {
+		busy, took := launch(500)
+		return busy < took*97/100
+	})
+	c.until("charged for what the device worked", func() bool {
+		busy, _ := launch(20000)
+		return busy > 8000*20*time.Microsecond*97/100
+	})
 }
 
 // What has left no event is in flight.
