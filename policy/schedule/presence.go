@@ -8,14 +8,19 @@ import "slices"
 // Times in ns, parts in thousandths.
 const (
 	heavyFrom  int64 = 800 // a guest with more load than this becomes heavy if it also holds
-	holdsFrom  int64 = 600 // so much of the device when others do not; in launch-bound programs it does not
+	holdsFrom  int64 = 600 // so much of the device although another one's slice is short; a launch-bound one does not
 	lightUntil int64 = 750 // and a heavy seat with less load becomes a guest
+	steadyFrom int64 = 600 // likewise for one whose pauses are shorter than brief: it keeps the device in its turn,
+	steadyTo   int64 = 550 // which costs less than to come again after every pause
 	firstLoad  int64 = 500 // of a seat that is new
+	firstHolds int64 = 700
 	loadTime   int64 = 100e6
 	loadLook   int64 = 2e6
 	crowdFrom  int64 = 1050 // of a device that its guests want
 
+	brief       int64 = 200e3       // less than a gate's patience
 	switching   int64 = 320e3       // what a switch to another program and back costs, about, as measured on an H200
+	freely      int64 = 100         // visits a second that cost a guest no more than the time that it uses
 	company     int64 = second      // a seat without work for so long does not keep others company
 	lively      int64 = 10 * second // and so long, it may be expected to have work again
 	densityTime int64 = 25e6        // of Busy, over which the density is a mean
@@ -48,12 +53,16 @@ type presence struct {
 	// Since load was last brought up to date: when that was, Busy, and waited then.
 	weighed, busy, waitedThen int64
 
+	pause  int64 // mean length of the pauses of a guest, ns
+	rested int64 // when the seat last gave its turn away because it had no work
+
 	density int64 // what part of Busy is device time, in hundredths of a percent
 	turned  int64 // when it last became heavy, or a guest
 
 	last    measurement
 	charged int64 // since last, before it was corrected
 	ahead   int64 // charged before it was used
+	visits  int64 // that are still free, in ns of the time between two
 	secret  int64 // device time used lately beyond what it reports
 	hides   bool  // its Busy is clearly less than what it uses: it is charged by the clock, in turns
 }
@@ -72,7 +81,7 @@ type measurement struct {
 
 // newPresence is that of a seat of which nothing is known.
 func newPresence(now int64) presence {
-	return presence{load: firstLoad, holds: firstLoad, weighed: now, density: int64(Whole)}
+	return presence{load: firstLoad, holds: firstHolds, pause: second, weighed: now, density: int64(Whole)}
 }
 
 // restart forgets what was summed up, but not what was learned.
@@ -109,15 +118,24 @@ func (x *seat) weigh(spent int64) {
 	if !x.heavy {
 		used = min(p.worth(p.busy), p.busy)
 	}
-	present -= p.busy - used
-	p.load = approach(p.load, min(mulDiv(used, 1000, max(present, 1)), 1000), present)
+	able := present - (p.busy - used)
+	p.load = approach(p.load, min(mulDiv(used, 1000, max(able, 1)), 1000), present)
 	p.weighed, p.busy, p.waitedThen = x.now, 0, waited
-	heavy := p.load > heavyFrom && p.holds > holdsFrom
-	if x.heavy {
-		heavy = p.load >= lightUntil
-	}
 	if x.accompanied() {
-		x.turn(heavy && x.single() && x.now >= x.dev.loose)
+		x.turn(x.takesTurns())
+	}
+}
+
+// takesTurns reports whether the seat should be heavy.
+func (x *seat) takesTurns() bool {
+	p := &x.presence
+	switch {
+	case !x.single() || x.now < x.dev.loose:
+		return false
+	case x.heavy:
+		return p.load >= lightUntil || p.load >= steadyTo && p.rested < max(p.turned, x.now-company)
+	default:
+		return p.holds > holdsFrom && (p.load > heavyFrom || p.load > steadyFrom && p.pause < brief)
 	}
 }
 
@@ -162,7 +180,7 @@ func (d *device) measured(ran []Ran) {
 	for _, x := range d.seats {
 		if m := &x.presence.last; m.visited && x.accompanied() {
 			present := max(m.present-(visits-m.visit()), m.used)
-			x.presence.holds = approach(x.presence.holds, min(mulDiv(m.used, 1000, max(present, 1)), 1000), present)
+			x.presence.holds = approach(x.presence.holds, min(mulDiv(m.used, 1000, max(present, 1)), 1000), m.present)
 		}
 	}
 }
@@ -207,9 +225,15 @@ func (x *seat) measure(total, turns, others int64) bool {
 	}
 	m := &p.last
 	m.used, m.switches, m.present, m.visited = used, turns-last.turns, passed-(m.waited-last.waited), p.last.guest && last.guest
+	if m.visited && m.switches > 0 {
+		p.pause = approach(p.pause, max(m.present-busy, 0)/m.switches, 2*passed)
+	}
 	if m.visited {
 		owed := used - charged
-		x.bill(max(owed-p.ahead, 0), m.switches*switching)
+		p.visits = min(p.visits+passed, second/10)
+		paid := max(m.switches-p.visits*freely/second, 0)
+		p.visits = max(p.visits-(m.switches-paid)*second/freely, 0)
+		x.bill(max(owed-p.ahead, 0), paid*switching)
 		p.ahead = max(p.ahead-owed, 0)
 	}
 	return true
