@@ -237,9 +237,10 @@ struct lgpu_entry lgpu_flight_enter(struct lgpu_flight *f, struct lgpu_gate_cont
 		f->wary--;
 		at_once = true;
 	}
-	if (at_once || nanos == 0 || nanos >= LONG || run->expected >= longest(f) || run->count == LGPU_FLIGHT_RUN ||
-	    (fresh && f->opens == LGPU_FLIGHT_OPEN))
-		seal(f, run), e.seals = true;
+	e.seals = at_once || nanos == 0 || nanos >= LONG || run->expected >= longest(f) || run->count == LGPU_FLIGHT_RUN ||
+		  (fresh && f->opens == LGPU_FLIGHT_OPEN);
+	if (e.seals)
+		seal(f, run);
 	else if (fresh)
 		f->open[f->opens++] = run;
 	return e;

@@ -17,7 +17,7 @@
 #define OVERDUE_LONGEST (64 * OVERDUE)
 #define DOZE INT64_C(2000000) // after the last work the watcher looks on for so long, so that launches need not wake it
 #define SPINS 100             // tries for the lock before a launch sleeps for it
-#define LAZY INT64_C(2000000) // while launches come and nobody waits, the watcher looks so rarely
+#define LAZY INT64_C(2000000) // while launches come and nobody waits to know, the watcher looks so rarely
 #define FOLLOW 8              // launches into a new run before one asks for what was recorded before
 #define FOLLOW_LONGER 3       // or so many, of kernels that take longer than FOLLOW_SHORT
 #define FOLLOW_SHORT INT64_C(5000)
@@ -250,29 +250,32 @@ static void park(struct lgpu_gate *g, int64_t nanos)
 struct round {
 	int64_t now;
 	int64_t again; // when to try to open the gate, 0 where that is not waited for
+	bool lazy;     // it has not looked
 	bool running;  // there is something to watch
 	bool queued;   // for the turn
 };
 
-// followed says whether the watcher may leave it to those who launch to see what is done: they have looked not long ago,
-// nobody waits to know, and the grant lasts for longer.
-static bool followed(const struct lgpu_gate *g, int64_t now)
+// followed says whether the watcher may leave it to those who launch to see what is done: launches have come since it was
+// asked last, somebody has looked not long ago, nobody waits to know, and the grant lasts for longer.
+static bool followed(struct lgpu_gate *g, int64_t now)
 {
-	return g->linked && g->open && g->waiters == 0 && !g->flush && !g->grant.wanted && lgpu_gate_busy(g) &&
-	       now - g->flight.looked < LAZY && lgpu_linked_left(g, now) > 0;
+	bool come = g->entered != g->seen;
+	g->seen = g->entered;
+	return come && g->linked && g->open && g->waiters == 0 && !g->flush && !g->grant.wanted && lgpu_gate_busy(g) &&
+	       g->flight.unknown == 0 && now - g->flight.looked < LAZY && lgpu_linked_left(g, now) > 0;
 }
 
 // look is called with the gate's lock, which is released meanwhile.
 static struct round look(struct lgpu_gate *g)
 {
 	struct round r = {.now = lgpu_now()};
-	bool lazy = followed(g, r.now);
-	if (!lazy) {
+	r.lazy = followed(g, r.now);
+	if (!r.lazy) {
 		lgpu_unlock(&g->lock);
 		r.now = lgpu_gate_observe(g, LGPU_LOOK_WATCHER);
 		lgpu_lock(&g->lock);
 	}
-	if (!lazy && lgpu_gate_busy(g))
+	if (!r.lazy && lgpu_gate_busy(g))
 		g->cost += (lgpu_now() - r.now - g->cost) / 8;
 	if (g->flush) {
 		lgpu_unlock(&g->lock);
@@ -305,10 +308,9 @@ static void *watch(void *arg)
 	lgpu_lock(&g->lock);
 	for (;;) {
 		struct round r = look(g);
-		bool lazy = followed(g, r.now);
-		if (lazy || (!r.running && !r.queued && dozes(g, r.now))) {
+		if (r.lazy || (!r.running && !r.queued && dozes(g, r.now))) {
 			g->dozing = true;
-			park(g, lazy ? lgpu_clamp(lgpu_linked_left(g, r.now), POLL_SHORTEST, LAZY) : POLL_LONGEST);
+			park(g, r.lazy ? lgpu_clamp(lgpu_linked_left(g, r.now), POLL_SHORTEST, 2 * POLL_LONGEST) : POLL_LONGEST);
 			g->dozing = false;
 			continue;
 		}
@@ -456,6 +458,7 @@ static struct lgpu_pass enter(struct lgpu_gate *g, struct lgpu_gate_context *c, 
 	// the end is waited for.
 	bool at_once = stream == CU_STREAM_PER_THREAD || !g->open || lgpu_gate_capturing();
 	struct lgpu_entry e = lgpu_flight_enter(&g->flight, c, stream, estimate, at_once, now);
+	g->entered++;
 	bool parked = g->parked && !g->dozing;
 	if (parked) {
 		g->parked = false;
@@ -484,6 +487,7 @@ static bool join(struct lgpu_gate *g, const struct lgpu_gate_context *c, CUstrea
 		bool brief = g->flight.estimates[estimate].nanos < FOLLOW_SHORT;
 		pass->follows = e.place == (brief ? FOLLOW : FOLLOW_LONGER) && g->flight.oldest != e.run;
 		g->passed += e.run != NULL;
+		g->entered += e.run != NULL;
 	}
 	lgpu_unlock(&g->lock);
 	if (e.run == NULL)

@@ -62,6 +62,7 @@ struct lgpu_gate {
 	uint32_t waiters;
 	uint32_t looks;
 	uint32_t passed;   // launches that have joined a run since own was last asked for
+	uint32_t entered, seen; // launches, now and when the watcher looked last
 	bool sample;       // the next launch is to be measured; atomic
 	int64_t toll;      // what a launch that joins a run takes in here, ns; atomic
 	int64_t taken;     // what events and looks took the launching threads since own was last asked for, ns; atomic

@@ -57,20 +57,17 @@ func card(t *testing.T, env ...string) (*daemon, *client, *peer) {
 	return d, c, p
 }
 
-// number is what the client answers to an order that prints a number.
-func (c *client) number(order string) (n int) {
+// events is how many events were recorded so far.
+func (c *client) events() (n int) {
 	c.t.Helper()
-	c.order("%s", order)
+	c.order("events")
 	line := <-c.lines
-	if _, err := fmt.Sscanf(line, "%d "+order, &n); err != nil {
+	if _, err := fmt.Sscanf(line, "%d events", &n); err != nil {
 		c.t.Fatalf("%q: %v", line, err)
 	}
-	c.wait(order + ": 0")
+	c.wait("events: 0")
 	return n
 }
-
-// events is how many events were recorded so far.
-func (c *client) events() int { c.t.Helper(); return c.number("events") }
 
 // until repeats what depends on how long kernels have seemed to take, which on a busy host is too long at times.
 func (c *client) until(what string, try func() bool) {
@@ -143,16 +140,16 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// While a program launches without a pause, and the device keeps up, its own launches see what is done: nobody asks for
-// its stream, which would stop it for longer than a launch takes, and few launches have to do with events.
-func TestLaunchesSeeWhatIsDone(t *testing.T) {
+// While a program launches without a pause, and the device keeps up, fewer than one launch in a hundred has to do with
+// an event.
+func TestFewEventsWhileTheDeviceKeepsUp(t *testing.T) {
 	_, c, _ := card(t, "CARD_LAUNCH=3000")
 	for _, stream := range []int{2, 0} {
-		c.until("left alone", func() bool {
-			asked, events := c.number("asked"), c.events()
+		c.until("few events", func() bool {
+			before := c.events()
 			c.do("launch %d 5000 500", stream)
-			asked, events = c.number("asked")-asked, c.events()-events
-			return asked <= 10 && events >= 5000/256 && events <= 30
+			events := c.events() - before
+			return events >= 5000/256 && events <= 30
 		})
 	}
 }
@@ -174,8 +171,12 @@ func TestOwnCostIsNotCharged(t *testing.T) {
 		return busy < took*97/100
 	})
 	c.until("charged for what the device worked", func() bool {
-		busy, _ := launch(20000)
-		return busy > 8000*20*time.Microsecond*97/100
+		var sum time.Duration
+		for range 4 {
+			busy, _ := launch(20000)
+			sum += busy
+		}
+		return sum > 4*8000*20*time.Microsecond*993/1000
 	})
 }
 

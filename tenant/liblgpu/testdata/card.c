@@ -32,7 +32,7 @@ static struct event {
 } events[EVENTS];
 static int made_events, captures, launches;
 static int64_t queue[QUEUE], device_end;
-static uint64_t recorded, asked;
+static uint64_t recorded;
 static int locked;
 static _Thread_local CUcontext stack[8];
 static _Thread_local int depth;
@@ -102,14 +102,6 @@ uint64_t card_recorded(void)
 {
 	lock();
 	uint64_t n = recorded;
-	unlock();
-	return n;
-}
-
-uint64_t card_asked(void)
-{
-	lock();
-	uint64_t n = asked;
 	unlock();
 	return n;
 }
@@ -276,7 +268,6 @@ CUresult cuStreamQuery(CUstream stream)
 	lock();
 	forbid(captures != 0, "a stream is queried during a capture");
 	bool all = done(stream_of(stream, "cuStreamQuery"));
-	asked++;
 	unlock();
 	return all ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }

@@ -12,9 +12,6 @@
 // card_recorded is how many events were recorded.
 uint64_t card_recorded(void);
 
-// card_asked is how often a stream was asked whether it is done.
-uint64_t card_asked(void);
-
 // card_hold has the work of a stream not end, what it has and what comes, or has it end.
 void card_hold(CUstream stream, bool held);
 

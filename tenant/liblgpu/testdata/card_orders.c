@@ -16,7 +16,6 @@
 //	captured S       ends it
 //	sync
 //	events           prints how many events were recorded
-//	asked            prints how often streams were asked whether they are done
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -105,8 +104,6 @@ static CUresult obey(const char *word, int s, int n, unsigned ns)
 		return card_hold(streams[s], word[0] == 'h'), CUDA_SUCCESS;
 	if (strcmp(word, "events") == 0)
 		return printf("%llu events\n", (unsigned long long)card_recorded()), CUDA_SUCCESS;
-	if (strcmp(word, "asked") == 0)
-		return printf("%llu asked\n", (unsigned long long)card_asked()), CUDA_SUCCESS;
 	return CUDA_ERROR_INVALID_VALUE;
 }
 
