@@ -114,10 +114,7 @@ func (x *seat) weigh(spent int64) {
 		return
 	}
 	// A part of Busy it waited, while the device worked for others: then it could not use the device.
-	used := p.busy
-	if !x.heavy {
-		used = min(p.worth(p.busy), p.busy)
-	}
+	used := min(p.worth(p.busy), p.busy)
 	able := present - (p.busy - used)
 	p.load = approach(p.load, min(mulDiv(used, 1000, max(able, 1)), 1000), present)
 	p.weighed, p.busy, p.waitedThen = x.now, 0, waited
