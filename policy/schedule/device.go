@@ -63,7 +63,7 @@ func (d *device) contend() {
 		x.settle()
 		x.claiming = x.claims()
 		own := d.owner != nil && x.job == d.owner
-		if (x.claiming || x.resting()) && !own || own && x.wants && !x.granted && x.funded() {
+		if (x.claiming || x.resting() && !x.wants) && !own || own && x.wants && !x.granted && x.funded() {
 			contended = true
 		}
 	}
@@ -270,6 +270,9 @@ func (d *device) setTick() {
 			at(x.used + rest)
 		} else if x.claiming && x.guestly() {
 			at(d.now + max(d.options.step(), waitLook))
+			if due, held := x.heldUntil(); held {
+				at(due)
+			}
 		}
 	}
 	d.tick = tick

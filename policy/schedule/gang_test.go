@@ -26,8 +26,10 @@ type worker struct {
 	done          int
 	ran           int64 // of the first not done
 	held          int64 // how long that has kept its device
+	had           int64 // time for which the device has run it
 	idle          bool  // has told Want or Closed, waiting
 	mute          bool  // launches nothing
+	slow          int   // it launches so many times less often
 }
 
 func (w *worker) kernel(n int) int64 { return w.program[n%len(w.program)] }
@@ -42,6 +44,13 @@ type rig struct {
 	overran int
 	seeps   int
 	random  *rand.Rand
+	chips   map[Device]*turns // of devices that preempt
+}
+
+// turns are those of a device that gives itself to the workers that have work in flight, one after the other.
+type turns struct {
+	on   *worker
+	ends int64 // of the time slice
 }
 
 const step = 20 * us
@@ -87,7 +96,7 @@ func (r *rig) decide() {
 		w := r.find(d.ID, d.Device)
 		switch d.Kind {
 		case Open:
-			if o := r.holder(w.dev); o != nil {
+			if o := r.holder(w.dev); o != nil && r.chips == nil {
 				r.t.Fatalf("device %d given to %d beside %d", w.dev, w.id, o.id)
 			}
 			w.open, w.closing, w.until, w.wanted, w.idle = true, false, d.Until, d.Wanted, false
@@ -120,6 +129,9 @@ func (r *rig) holder(dev Device) *worker {
 
 func (r *rig) run(length int64) {
 	for end := r.now + length; r.now < end; r.now += step {
+		if r.chips != nil {
+			r.turn()
+		}
 		for _, w := range r.workers {
 			r.advance(w)
 		}
@@ -130,6 +142,47 @@ func (r *rig) run(length int64) {
 			r.s.Tick(r.now)
 			r.decide()
 		}
+	}
+}
+
+// turn gives devices that preempt to the next workers, and tells the scheduler whom they have run.
+func (r *rig) turn() {
+	for i, w := range r.workers {
+		c := r.chips[w.dev]
+		if c == nil {
+			c = &turns{}
+			r.chips[w.dev] = c
+		}
+		if c.on != nil && c.on.launched > c.on.done && r.now < c.ends {
+			continue
+		}
+		last := slices.Index(r.workers, c.on)
+		for n := range r.workers {
+			o := r.workers[(max(last, i)+1+n)%len(r.workers)]
+			if o.dev == w.dev && o.launched > o.done {
+				c.on, c.ends = o, r.now+2*ms
+				break
+			}
+		}
+	}
+	for _, c := range r.chips {
+		if c.on != nil {
+			c.on.had += step
+		}
+	}
+	if r.now%(10*ms) != 0 {
+		return
+	}
+	for dev := range Device(len(r.chips)) {
+		var ran []Ran
+		for _, w := range r.workers {
+			if w.dev == dev {
+				r.s.Progress(r.now, w.id, dev, w.busy)
+				ran = append(ran, Ran{ID: w.id, Total: w.had})
+			}
+		}
+		r.s.Measured(r.now, dev, ran)
+		r.decide()
 	}
 }
 
@@ -157,7 +210,7 @@ func (r *rig) advance(w *worker) {
 		w.busy += step
 		w.held += step
 		k := w.kernel(w.done)
-		if k > 0 || !w.stuck() {
+		if on := r.chips == nil || r.chips[w.dev].on == w; on && (k > 0 || !w.stuck()) {
 			w.ran += step
 		}
 		if w.ran >= max(k, -k) {
@@ -165,7 +218,7 @@ func (r *rig) advance(w *worker) {
 			w.done++
 		}
 	}
-	for !w.mute && w.launched < w.done+3 && r.random.IntN(3) > 0 { // programs launch at no even pace
+	for !w.mute && w.launched < w.done+3 && r.random.IntN(3+3*w.slow) > 3*w.slow { // programs launch at no even pace
 		switch {
 		case w.seep:
 			w.seep = false
@@ -268,6 +321,94 @@ func TestGangs(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// On devices that preempt, gangs use them together: all make their way, in the shares asked for.
+func TestGangsOnChips(t *testing.T) {
+	training, single := program{400 * us, -200 * us}, program{200 * us}
+	type lgpu struct {
+		p       Params
+		run     program
+		devices []Device
+		want    float64
+	}
+	for _, tt := range []struct {
+		name   string
+		of     []lgpu
+		within float64
+	}{
+		{"two", []lgpu{{Params{}, training, []Device{0, 1}, 50}, {Params{}, training, []Device{1, 0}, 50}}, 6},
+		{"three", []lgpu{{Params{}, training, []Device{0, 1}, 33}, {Params{}, training, []Device{1, 0}, 33}, {Params{}, training, []Device{0, 1}, 33}}, 6},
+		{"by weight", []lgpu{{Params{Weight: 300}, training, []Device{0, 1}, 72}, {Params{}, training, []Device{1, 0}, 25}}, 8},
+		{"ring of three", []lgpu{{Params{}, training, []Device{0, 1}, 45}, {Params{}, training, []Device{1, 2}, 45},
+			{Params{}, training, []Device{2, 0}, 45}}, 16},
+		{"beside one single", []lgpu{{Params{}, training, []Device{0, 1}, 45}, {Params{}, single, []Device{0}, 50}}, 10},
+		{"capped", []lgpu{{Params{Max: map[Device]uint32{0: 3000, 1: 3000}}, training, []Device{0, 1}, 28}}, 6},
+		{"capped beside", []lgpu{{Params{Max: map[Device]uint32{0: 3000, 1: 3000}}, training, []Device{0, 1}, 28}, {Params{}, training, []Device{0, 1}, 68}}, 10},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, Options{Preempt: true})
+			r.chips = map[Device]*turns{}
+			var groups [][]*worker
+			for i, l := range tt.of {
+				groups = append(groups, r.lgpu(ID(i+1), l.p, l.run, l.devices...))
+			}
+			r.run(second)
+			for _, parts := range r.progress(4, groups...) {
+				t.Logf("%.1f, %d seeps", parts, r.seeps)
+				for i, part := range parts {
+					if want := tt.of[i].want; math.Abs(part-want) > tt.within {
+						t.Errorf("lgpu %d made %.1f %% of its way, want %.0f", i+1, part, want)
+					}
+				}
+			}
+			if err := r.s.consistent(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Whatever gangs there are, all go on, whether the hardware preempts or not.
+func TestGangsGoOn(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 7))
+	for n := range 80 {
+		r := newRig(t, Options{Preempt: n%2 == 0})
+		if n%2 == 0 {
+			r.chips = map[Device]*turns{}
+		}
+		var groups [][]*worker
+		for i := range 2 + random.IntN(4) {
+			p := Params{Weight: uint32(50 + random.IntN(400)), Latency: random.IntN(4) == 0}
+			devices := []Device{Device(random.IntN(3))}
+			if random.IntN(3) > 0 {
+				devices = []Device{0, 1, 2}[random.IntN(2):]
+			}
+			if random.IntN(3) == 0 {
+				p.Max = map[Device]uint32{0: 4000, 1: 4000, 2: 4000}
+			}
+			run := program{(50 + random.Int64N(2000)) * us, -(20 + random.Int64N(2000)) * us}
+			if len(devices) == 1 {
+				run = run[:1]
+			}
+			group := r.lgpu(ID(i+1), p, run, devices...)
+			for _, w := range group {
+				w.slow = random.IntN(2) * random.IntN(60)
+			}
+			groups = append(groups, group)
+		}
+		r.run(2 * second)
+		for _, parts := range r.progress(2, groups...) {
+			for i, part := range parts {
+				if p := r.s.tree.entities[ID(i+1)].p; part < 0.5 {
+					t.Errorf("lgpu %d of %.1f has come to a standstill: %+v, slow %d, program %v on %d devices", i+1, parts, p, groups[i][0].slow, groups[i][0].program, len(groups[i]))
+				}
+			}
+		}
+		if err := r.s.consistent(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

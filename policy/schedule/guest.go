@@ -44,13 +44,19 @@ func (x *seat) guestly() bool {
 
 // mayVisit reports whether the seat, if it has no other grant, uses its device as a guest.
 func (x *seat) mayVisit() bool {
-	return x.dev.options.Preempt && !x.heavy && !x.presence.hides && (x.single() || x.job.visits())
+	if x.single() {
+		return x.dev.options.Preempt && !x.heavy && !x.presence.hides
+	}
+	return x.job.visits()
 }
 
 // visits reports whether the seats of a gang use their devices as guests: then their gates are open on all of them, and
-// the hardware lets every kernel run that another one may wait for.
+// the hardware lets every kernel run that another one may wait for. With a maximum, they would use up their credit at
+// different times, each waiting for the other.
 func (j *job) visits() bool {
-	return !slices.ContainsFunc(j.seats, func(x *seat) bool { return !x.dev.options.Preempt || x.presence.hides })
+	return !slices.ContainsFunc(j.seats, func(x *seat) bool {
+		return !x.dev.options.Preempt || x.heavy || x.presence.hides || x.capped()
+	})
 }
 
 // makeWay turns an owner that has become light into a guest.
@@ -146,13 +152,17 @@ func (d *device) receive() {
 	}
 }
 
-// held reports whether another seat of the gang does not drain: its work may wait for that of this one, half of a
-// collective, which must be let in then.
+// heldUntil is when a seat whose gang has another one open is let in, however far ahead it is: the other's work may be
+// half of a collective that waits for this one's.
+func (x *seat) heldUntil() (at int64, held bool) {
+	held = slices.ContainsFunc(x.job.seats, func(y *seat) bool { return y != x && y.guest })
+	return x.since + x.dev.options.SeepAfter, held
+}
+
+// held reports whether the seat is let in because another one of its gang is.
 func (x *seat) held() bool {
-	o := &x.dev.options
-	return slices.ContainsFunc(x.job.seats, func(y *seat) bool {
-		return y != x && y.guest && y.closeSent && x.now >= max(x.since, y.closedAt)+o.SeepAfter
-	})
+	at, held := x.heldUntil()
+	return held && x.now >= at
 }
 
 // visit opens the gate of a guest.
@@ -166,7 +176,7 @@ func (x *seat) visit() {
 // stay is how much device time a guest may use until it is asked to wait.
 func (x *seat) stay() int64 {
 	left := x.lead()
-	if x.shortfall(x.now) < x.now {
+	if _, held := x.heldUntil(); held || x.shortfall(x.now) < x.now {
 		left = max(left, x.dev.options.step())
 	}
 	return max(left, 0)

@@ -180,7 +180,7 @@ func (j *job) slice() int64 {
 // startable reports whether a gang's turn has come: on each of its devices it goes before the owner and before all that
 // wait. Gangs that are first on different devices block each other, so two gangs with opposite order on devices of both
 // go by age. It may also take long to be first on many devices at once. So a gang that has waited for a while has its
-// turn once it has had no more than its part on any of them.
+// turn once it has had no more than its part on any of them, and before all gangs that have waited for less long.
 func (j *job) startable() bool {
 	patient := j.blocked == 0 || j.now < j.blocked+j.patience()
 	blocked := false
@@ -202,7 +202,7 @@ func (j *job) startable() bool {
 				blocked = true
 			case q.before(x):
 			case !patient && x.yields(q):
-			case !has && len(x.job.candidates) > 1 && j.precedesOnSome(x.job) && j.oldest() < x.job.oldest():
+			case !has && len(x.job.candidates) > 1 && (j.precedesOnSome(x.job) || !patient && x.lets(q)) && j.elder(x.job):
 			default:
 				blocked = true
 			}
@@ -238,6 +238,14 @@ func (j *job) oldest() int64 {
 		}
 	}
 	return oldest
+}
+
+// elder reports whether j has waited for longer than another job.
+func (j *job) elder(other *job) bool {
+	if a, b := j.oldest(), other.oldest(); a != b {
+		return a < b
+	}
+	return j.seats[0].entity.id < other.seats[0].entity.id
 }
 
 // reserve reserves the devices of a job's next grant. The job gets those in use once they are drained.

@@ -127,7 +127,7 @@ func (x *seat) weigh(spent int64) {
 func (x *seat) takesTurns() bool {
 	p := &x.presence
 	switch {
-	case !x.single() || x.now < x.dev.loose:
+	case x.now < x.dev.loose:
 		return false
 	case x.heavy:
 		return p.load >= lightUntil || p.load >= steadyTo && p.rested < max(p.turned, x.now-company)

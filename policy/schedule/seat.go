@@ -176,7 +176,7 @@ func (x *seat) level() int {
 		if !x.granted {
 			slack /= 2
 		}
-		if !x.ahead(slack, x.dev.options.SliceMax) {
+		if !x.ahead(slack, x.dev.options.SliceMax) && !x.outruns(slack) {
 			return levelLatency
 		}
 	}
@@ -188,6 +188,14 @@ func (x *seat) level() int {
 	default:
 		return levelNormal
 	}
+}
+
+// outruns reports whether the seat has had more than slack beyond the part of a gang that waits, which does not count
+// in the mean that others are compared with.
+func (x *seat) outruns(slack int64) bool {
+	return slices.ContainsFunc(x.dev.seats, func(y *seat) bool {
+		return y.job != x.job && len(y.job.candidates) > 1 && y.contests() && y.fairer(x.account, slack, 0)
+	})
 }
 
 // before reports whether x goes before y on the device of both.
@@ -222,6 +230,9 @@ func (x *seat) yields(q *seat) bool {
 	lx, lq := x.level(), q.level()
 	return (lx == lq || lx == levelMin) && !q.ahead(0, q.dev.options.SliceMax)
 }
+
+// lets reports whether x's class allows q to go first because it is older.
+func (x *seat) lets(q *seat) bool { return q.entity.p.Class == High || x.entity.p.Class != High }
 
 // chargeBeside charges the seat by the clock for using its device beside the owner, until endBeside.
 func (x *seat) chargeBeside() {
@@ -304,6 +315,13 @@ func (x *seat) freeing() (at int64, ok bool) {
 	}
 	at = forever + latest
 	for _, y := range x.job.seats {
+		if y.guest && y.closeSent { // it may have been closed in the middle of a collective
+			due := max(x.since, y.closedAt) + o.SeepAfter
+			if due <= x.now {
+				return due, true
+			}
+			at = min(at, due)
+		}
 		if y == x || y.open {
 			continue
 		}
