@@ -34,8 +34,8 @@ func (d *device) crowded() bool {
 	return sum > crowdFrom
 }
 
-// single reports whether the seat is granted by itself, and not with others.
-func (x *seat) single() bool { return len(x.job.seats) == 1 && x.job.gang == "" }
+// single reports whether the job is one seat, which is granted by itself.
+func (j *job) single() bool { return len(j.seats) == 1 && j.gang == "" }
 
 // guestly reports whether the seat uses its device as a guest.
 func (x *seat) guestly() bool {
@@ -44,7 +44,7 @@ func (x *seat) guestly() bool {
 
 // mayVisit reports whether the seat, if it has no other grant, uses its device as a guest.
 func (x *seat) mayVisit() bool {
-	if x.single() {
+	if x.job.single() {
 		return x.dev.options.Preempt && !x.heavy && !x.presence.hides
 	}
 	return x.job.visits()
@@ -138,13 +138,14 @@ func (d *device) receive() {
 	}
 	d.admit()
 	for _, x := range d.seats {
+		due, held := x.heldUntil()
 		switch {
 		case x.guest && !x.closeSent && (!x.guestly() || !x.entity.mayUse(d.id) || x.outranked()):
 			x.closeSent, x.closedAt = true, x.now
 			x.decide(Close)
 		case x.guest:
 			x.extend(false)
-		case x.claiming && x.guestly() && x.held():
+		case x.claiming && x.guestly() && held && x.now >= due:
 			x.visit()
 		case x.claiming && x.guestly() && !x.outranked() && (x.lead() >= d.options.step() || x.shortfall(x.now) < x.now):
 			x.visit()
@@ -157,12 +158,6 @@ func (d *device) receive() {
 func (x *seat) heldUntil() (at int64, held bool) {
 	held = slices.ContainsFunc(x.job.seats, func(y *seat) bool { return y != x && y.guest })
 	return x.since + x.dev.options.SeepAfter, held
-}
-
-// held reports whether the seat is let in because another one of its gang is.
-func (x *seat) held() bool {
-	at, held := x.heldUntil()
-	return held && x.now >= at
 }
 
 // visit opens the gate of a guest.
@@ -220,7 +215,7 @@ func (d *device) tellRoles() {
 
 // resumes reports whether a heavy seat that has paused in its turn takes the device back from j.
 func (x *seat) resumes(j *job) bool {
-	if !x.dev.options.Preempt || !x.single() || !x.paused || x.guestly() {
+	if !x.dev.options.Preempt || !x.job.single() || !x.paused || x.guestly() {
 		return false
 	}
 	for _, h := range j.granted {

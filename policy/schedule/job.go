@@ -202,7 +202,7 @@ func (j *job) startable() bool {
 				blocked = true
 			case q.before(x):
 			case !patient && x.yields(q):
-			case !has && len(x.job.candidates) > 1 && (j.precedesOnSome(x.job) || !patient && x.lets(q)) && j.elder(x.job):
+			case !has && len(x.job.candidates) > 1 && (j.precedesOnSome(x.job) || !patient && lets(x, q)) && j.elder(x.job):
 			default:
 				blocked = true
 			}

@@ -232,7 +232,7 @@ func (x *seat) yields(q *seat) bool {
 }
 
 // lets reports whether x's class allows q to go first because it is older.
-func (x *seat) lets(q *seat) bool { return q.entity.p.Class == High || x.entity.p.Class != High }
+func lets(x, q *seat) bool { return q.entity.p.Class == High || x.entity.p.Class != High }
 
 // chargeBeside charges the seat by the clock for using its device beside the owner, until endBeside.
 func (x *seat) chargeBeside() {
