@@ -9,8 +9,7 @@
 #define WAYS 4 // estimates that may be at each other's place
 // Launches whose duration is not known yet, in flight at once.
 #define UNKNOWN_AT_ONCE 2
-// Device time that may be in flight, of a run, and of a launch that ends its run, ns.
-#define IN_FLIGHT INT64_C(1000000)
+// Device time of a run, and of a launch that ends its run, ns.
 #define RUN INT64_C(200000)
 #define LONG INT64_C(50000)
 // Of a run where lgpu_flight.roomy: fewer than one launch in a hundred then has to do with its event.
@@ -63,7 +62,8 @@ bool lgpu_flight_admits(const struct lgpu_flight *f, uint32_t estimate, int64_t 
 	if (f->estimates[estimate].nanos == 0 && f->unknown >= UNKNOWN_AT_ONCE)
 		return false;
 	int64_t remaining = lgpu_flight_remaining(f, now);
-	return remaining <= LGPU_FLIGHT_AHEAD || remaining + f->estimates[estimate].nanos <= IN_FLIGHT;
+	int64_t ahead = lgpu_flight_ahead(f);
+	return remaining <= ahead || remaining + f->estimates[estimate].nanos <= 2 * ahead;
 }
 
 // learn folds an observed duration into an estimate. A single launch seen to
@@ -228,7 +228,7 @@ struct lgpu_entry lgpu_flight_enter(struct lgpu_flight *f, struct lgpu_gate_cont
 		e.run = begin(f, c, stream, now);
 	struct lgpu_run *run = e.run;
 	e.place = add(f, run, estimate, nanos);
-	f->budget = LGPU_FLIGHT_AHEAD - lgpu_flight_remaining(f, now);
+	f->budget = lgpu_flight_ahead(f) - lgpu_flight_remaining(f, now);
 	if (nanos == 0) {
 		run->unknown = true;
 		f->unknown++;

@@ -25,8 +25,10 @@
 // Streams that have an open run at once; launches into others have an event each.
 #define LGPU_FLIGHT_OPEN 16
 #define LGPU_FLIGHT_ESTIMATES 2048
-// A launch may join the work in flight in any case when so much of it is left, ns.
+// A launch may join the work in flight in any case when so much of it is left, ns; and so much where nobody waits for it
+// to be done: programs that launch many small kernels then go on through pauses of their own.
 #define LGPU_FLIGHT_AHEAD INT64_C(500000)
+#define LGPU_FLIGHT_DEEP INT64_C(4000000)
 
 static inline int64_t lgpu_clamp(int64_t v, int64_t low, int64_t high) { return v < low ? low : v > high ? high : v; }
 
@@ -89,6 +91,7 @@ struct lgpu_flight {
 	uint32_t opens;
 	uint32_t wary;     // so many launches more have an event each
 	bool roomy;        // runs may be longer: the device waits for launches, and nobody for the device
+	bool deep;         // nobody waits for the work in flight: the hardware lets others in before it is done
 	int64_t expected;  // sum over those in flight
 	int64_t budget;    // so much may join before somebody looks at the clock again
 	int64_t looked;    // when the driver was asked last
@@ -100,6 +103,9 @@ struct lgpu_flight {
 
 // lgpu_flight_busy may be asked without the lock, too.
 static inline bool lgpu_flight_busy(const struct lgpu_flight *f) { return __atomic_load_n(&f->oldest, __ATOMIC_RELAXED) != NULL; }
+// lgpu_flight_ahead is how much work may be in flight whatever joins it, ns.
+static inline int64_t lgpu_flight_ahead(const struct lgpu_flight *f) { return f->deep ? LGPU_FLIGHT_DEEP : LGPU_FLIGHT_AHEAD; }
+
 static inline bool lgpu_flight_room(const struct lgpu_flight *f) { return f->count < LGPU_FLIGHT_RUNS; }
 
 // lgpu_flight_since is when the oldest run began to keep the device busy. There is one.

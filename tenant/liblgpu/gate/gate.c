@@ -228,8 +228,8 @@ static int64_t poll_interval(const struct lgpu_gate *g, int64_t now)
 	int64_t remaining = lgpu_flight_remaining(&g->flight, now), next = lgpu_flight_oldest(&g->flight, now);
 	if (g->grant.granted && !g->open && remaining - LGPU_GATE_LEAD < next)
 		next = remaining - LGPU_GATE_LEAD;
-	else if (g->waiters != 0 && remaining - LGPU_FLIGHT_AHEAD < next)
-		next = remaining - LGPU_FLIGHT_AHEAD;
+	else if (g->waiters != 0 && remaining - lgpu_flight_ahead(&g->flight) < next)
+		next = remaining - lgpu_flight_ahead(&g->flight);
 	int64_t shortest = lgpu_clamp(g->cost * POLL_SHARE, POLL_SHORTEST, 10 * POLL_LONGEST);
 	return lgpu_clamp((next < 0 ? -next : next) / 4, shortest, shortest > POLL_LONGEST ? shortest : POLL_LONGEST);
 }
@@ -284,7 +284,7 @@ static struct round look(struct lgpu_gate *g)
 		g->flush = false;
 		g->idle = r.now = lgpu_now();
 	}
-	if (g->waiters != 0 && (g->open || !g->linked) && lgpu_flight_remaining(&g->flight, r.now) <= LGPU_FLIGHT_AHEAD)
+	if (g->waiters != 0 && (g->open || !g->linked) && lgpu_flight_remaining(&g->flight, r.now) <= lgpu_flight_ahead(&g->flight))
 		lgpu_gate_wake(g);
 	r.running = g->linked ? lgpu_linked_watch(g, r.now) : lgpu_unlinked_watch(g, r.now, &r.again);
 	r.queued = lgpu_unlinked_queued(g);

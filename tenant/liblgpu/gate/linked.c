@@ -124,6 +124,7 @@ static void told(struct lgpu_gate *g, const struct lgpu_message *m)
 		grant->target = m->value;
 		grant->wanted = (m->flags & LGPU_LINK_FLAG_WANTED) != 0;
 		grant->patient = (m->flags & LGPU_LINK_FLAG_PATIENT) != 0;
+		g->flight.deep = grant->patient && !grant->wanted;
 		g->open = busy_of(g) < grant->target;
 		report(g, lgpu_now());
 		break;
@@ -152,7 +153,7 @@ static void told(struct lgpu_gate *g, const struct lgpu_message *m)
 static void lost(struct lgpu_gate *g, const struct lgpu_message *m)
 {
 	(void)m;
-	g->linked = g->grant.asked = g->grant.granted = g->grant.wanted = false;
+	g->linked = g->grant.asked = g->grant.granted = g->grant.wanted = g->flight.deep = false;
 	g->hold.holding = g->open;
 	g->hold.taken = lgpu_now();
 	if (lgpu_gate_cap(g) == LGPU_FULL_COMPUTE)
