@@ -525,7 +525,7 @@ func TestGuestsAlone(t *testing.T) {
 	}
 }
 
-// An lgpu that uses a second device while it is a guest on the first is one on both from then on.
+// An lgpu that uses a second device while it is a guest on the first has both together from then on.
 func TestSecondDeviceOfGuest(t *testing.T) {
 	s := New(Options{Preempt: true})
 	now := second
@@ -551,8 +551,8 @@ func TestSecondDeviceOfGuest(t *testing.T) {
 	now += ms
 	s.Closed(now, 1, 0, ms, true)
 	for _, dev := range []Device{0, 1} {
-		if x := s.tree.seat(1, dev); !x.open || !x.guest {
-			t.Errorf("on device %d: open %v, guest %v", dev, x.open, x.guest)
+		if x := s.tree.seat(1, dev); !x.open || !x.granted {
+			t.Errorf("on device %d: open %v, granted %v", dev, x.open, x.granted)
 		}
 	}
 }

@@ -18,6 +18,7 @@ type device struct {
 	loose      int64   // until then no seat is heavy
 	hold       int64   // how long it was made so
 	switches   int64   // among seats, since utilised
+	sliced     int64   // when a seat was last told another time slice
 	visited    int64   // visits of guests, a second
 	busy       bool    // with visits
 	measuredAt int64
@@ -270,9 +271,6 @@ func (d *device) setTick() {
 			at(x.used + rest)
 		} else if x.claiming && x.guestly() {
 			at(d.now + max(d.options.step(), waitLook))
-			if due, held := x.heldUntil(); held {
-				at(due)
-			}
 		}
 	}
 	d.tick = tick

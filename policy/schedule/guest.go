@@ -44,19 +44,7 @@ func (x *seat) guestly() bool {
 
 // mayVisit reports whether the seat, if it has no other grant, uses its device as a guest.
 func (x *seat) mayVisit() bool {
-	if x.job.single() {
-		return x.dev.options.Preempt && !x.heavy && !x.presence.hides
-	}
-	return x.job.visits()
-}
-
-// visits reports whether the seats of a gang use their devices as guests: then their gates are open on all of them, and
-// the hardware lets every kernel run that another one may wait for. With a maximum, they would use up their credit at
-// different times, each waiting for the other.
-func (j *job) visits() bool {
-	return !slices.ContainsFunc(j.seats, func(x *seat) bool {
-		return !x.dev.options.Preempt || x.heavy || x.presence.hides || x.capped()
-	})
+	return x.dev.options.Preempt && !x.heavy && !x.presence.hides && x.job.single()
 }
 
 // makeWay turns an owner that has become light into a guest.
@@ -77,18 +65,16 @@ func (x *seat) resting() bool {
 	return x.levels > 0 && !x.hungry() && x.dev.options.Preempt && x.now < x.used+rest
 }
 
-// lead is how much device time is left until the seat, or another one of its gang, is as far ahead of those that wait as
-// a guest may be, here and above; forever if nobody waits.
+// lead is how much device time is left until the seat is as far ahead of those that wait as a guest may be, here and
+// above; forever if nobody waits.
 func (x *seat) lead() int64 {
 	left := forever
-	for _, y := range x.job.seats {
-		if y.entity.p.Class == High && !y.rivalled() {
-			continue
-		}
-		for a := y.account; a.parent != nil; a = a.parent {
-			if a.parent.scan == y.dev.scan { // somebody waits at this level
-				left = min(left, y.dev.options.bound()-mulDivSigned(a.vt-a.parent.mean, a.weight, vtScale))
-			}
+	if x.entity.p.Class == High && !x.rivalled() {
+		return left
+	}
+	for a := x.account; a.parent != nil; a = a.parent {
+		if a.parent.scan == x.dev.scan { // somebody waits at this level
+			left = min(left, x.dev.options.bound()-mulDivSigned(a.vt-a.parent.mean, a.weight, vtScale))
 		}
 	}
 	return left
@@ -138,26 +124,16 @@ func (d *device) receive() {
 	}
 	d.admit()
 	for _, x := range d.seats {
-		due, held := x.heldUntil()
 		switch {
 		case x.guest && !x.closeSent && (!x.guestly() || !x.entity.mayUse(d.id) || x.outranked()):
-			x.closeSent, x.closedAt = true, x.now
+			x.closeSent = true
 			x.decide(Close)
 		case x.guest:
 			x.extend(false)
-		case x.claiming && x.guestly() && held && x.now >= due:
-			x.visit()
 		case x.claiming && x.guestly() && !x.outranked() && (x.lead() >= d.options.step() || x.shortfall(x.now) < x.now):
 			x.visit()
 		}
 	}
-}
-
-// heldUntil is when a seat whose gang has another one open is let in, however far ahead it is: the other's work may be
-// half of a collective that waits for this one's.
-func (x *seat) heldUntil() (at int64, held bool) {
-	held = slices.ContainsFunc(x.job.seats, func(y *seat) bool { return y != x && y.guest })
-	return x.since + x.dev.options.SeepAfter, held
 }
 
 // visit opens the gate of a guest.
@@ -171,7 +147,7 @@ func (x *seat) visit() {
 // stay is how much device time a guest may use until it is asked to wait.
 func (x *seat) stay() int64 {
 	left := x.lead()
-	if _, held := x.heldUntil(); held || x.shortfall(x.now) < x.now {
+	if x.shortfall(x.now) < x.now {
 		left = max(left, x.dev.options.step())
 	}
 	return max(left, 0)
@@ -185,6 +161,8 @@ const (
 	mediumSlice int64 = 150e3
 	often       int64 = 800 // visits a second from which slices are longer,
 	rarely      int64 = 400 // until there are fewer than this
+
+	reslice int64 = 100e6 // between two changes on a device: one takes 0.3 ms, and at worst 15
 )
 
 // tellRoles says which time slices seats are to have. Where there are no guests, short ones would only add switches at
@@ -192,10 +170,13 @@ const (
 func (d *device) tellRoles() {
 	open, guests := 0, false
 	for _, x := range d.seats {
-		if x.open && x.heavy { // heavy seats that use the device at once, past a drain, are not shortened either
+		if x.open && !x.mayVisit() { // seats that take turns and use the device at once, past a drain, are not shortened either
 			open++
 		}
 		guests = guests || x.mayVisit() && x.now < x.used+lively
+	}
+	if d.now < d.sliced+reslice {
+		return
 	}
 	slice := shortSlice
 	if d.busy {
@@ -203,11 +184,11 @@ func (d *device) tellRoles() {
 	}
 	for _, x := range d.seats {
 		to := int64(0)
-		if guests && (x.heavy || x.presence.hides) && open < 2 {
+		if guests && !x.mayVisit() && open < 2 {
 			to = slice
 		}
 		if to != x.slice {
-			x.slice = to
+			x.slice, d.sliced = to, d.now
 			x.decisions = append(x.decisions, Decision{Kind: Slice, ID: x.entity.id, Device: d.id, Slice: to})
 		}
 	}

@@ -7,12 +7,14 @@ import "slices"
 
 // Times in ns, parts in thousandths.
 const (
-	heavyFrom  int64 = 800 // a guest with more load than this becomes heavy if it also holds
-	holdsFrom  int64 = 600 // so much of the device although another one's slice is short; a launch-bound one does not
-	lightUntil int64 = 750 // and a heavy seat with less load becomes a guest
-	steadyFrom int64 = 600 // likewise for one whose pauses are shorter than brief: it keeps the device in its turn,
-	steadyTo   int64 = 550 // which costs less than to come again after every pause
-	firstLoad  int64 = 500 // of a seat that is new
+	heavyFrom  int64 = 800            // a guest with more load than this becomes heavy if it also holds
+	holdsFrom  int64 = 600            // so much of the device although another one's slice is short; a launch-bound one does not
+	lightUntil int64 = 750            // and a heavy seat with less load becomes a guest
+	steadyFrom int64 = 600            // likewise for one whose pauses are shorter than brief: it keeps the device in its turn,
+	steadyTo   int64 = 550            // which costs less than to come again after every pause
+	firstLoad  int64 = 500            // of a seat that is new,
+	firstAble  int64 = partScale / 10 // for little of its time
+	partScale  int64 = 1e6
 	firstHolds int64 = 700
 	loadTime   int64 = 100e6
 	loadLook   int64 = 2e6
@@ -31,6 +33,7 @@ const (
 	// Heavy seats that leave so much of the device idle, in percent, in turns that are long enough to tell are no
 	// longer heavy for a while: they launch small kernels, and do more when they do not have to wait for a turn.
 	idleFrom       = 15
+	dwell    int64 = 200e6 // a seat is heavy, or a guest, for so long at least
 	turnsFor int64 = 1200e6
 	looseMin int64 = 10 * second
 	looseMax int64 = 60 * second
@@ -46,7 +49,9 @@ type Ran struct {
 
 // presence is what is known of how a seat uses its device.
 type presence struct {
-	load   int64 // mean part of the time that it would use if it were alone
+	load   int64 // part of the time that it would use if it were alone: used of able, which are means of all time,
+	used   int64 // the time that it used,
+	able   int64 // and that it could have used: not that in which it waited for others, in partScale
 	holds  int64 // mean part of the time that it uses although another one's slice is short, while its gate is open
 	waited int64 // time in which it had work and its gate was closed; only grows
 
@@ -70,7 +75,7 @@ type presence struct {
 // measurement is what was known when the hardware's notes were read.
 type measurement struct {
 	total, turns, busy, waited, at int64
-	guest, valid                   bool
+	guest, granted, valid          bool
 
 	// Since the one before.
 	used     int64 // device time
@@ -81,7 +86,7 @@ type measurement struct {
 
 // newPresence is that of a seat of which nothing is known.
 func newPresence(now int64) presence {
-	return presence{load: firstLoad, holds: firstHolds, pause: second, weighed: now, density: int64(Whole)}
+	return presence{load: firstLoad, used: firstAble / 2, able: firstAble, holds: firstHolds, pause: second, weighed: now, density: int64(Whole)}
 }
 
 // restart forgets what was summed up, but not what was learned.
@@ -116,7 +121,9 @@ func (x *seat) weigh(spent int64) {
 	// A part of Busy it waited, while the device worked for others: then it could not use the device.
 	used := min(p.worth(p.busy), p.busy)
 	able := present - (p.busy - used)
-	p.load = approach(p.load, min(mulDiv(used, 1000, max(able, 1)), 1000), present)
+	p.used = approach(p.used, mulDiv(used, partScale, present), present)
+	p.able = approach(p.able, mulDiv(max(able, used), partScale, present), present)
+	p.load = mulDiv(p.used, 1000, max(p.able, 1))
 	p.weighed, p.busy, p.waitedThen = x.now, 0, waited
 	if x.accompanied() {
 		x.turn(x.takesTurns())
@@ -129,6 +136,8 @@ func (x *seat) takesTurns() bool {
 	switch {
 	case x.now < x.dev.loose:
 		return false
+	case x.now < p.turned+dwell:
+		return x.heavy
 	case x.heavy:
 		return p.load >= lightUntil || p.load >= steadyTo && p.rested < max(p.turned, x.now-company)
 	default:
@@ -205,7 +214,7 @@ func (m *measurement) visit() int64 {
 func (x *seat) measure(total, turns, others int64) bool {
 	p := &x.presence
 	last := p.last
-	p.last = measurement{total: total, turns: turns, busy: x.busy, waited: x.waitedBy(), at: x.now, guest: x.guest || x.guestly(), valid: true}
+	p.last = measurement{total: total, turns: turns, busy: x.busy, waited: x.waitedBy(), at: x.now, guest: x.guest || x.guestly(), granted: x.granted, valid: true}
 	charged := p.charged
 	p.charged = 0
 	busy, passed, ran := x.busy-last.busy, x.now-last.at, total-last.total
@@ -224,6 +233,9 @@ func (x *seat) measure(total, turns, others int64) bool {
 	m.used, m.switches, m.present, m.visited = used, turns-last.turns, passed-(m.waited-last.waited), p.last.guest && last.guest
 	if m.visited && m.switches > 0 {
 		p.pause = approach(p.pause, max(m.present-busy, 0)/m.switches, 2*passed)
+	}
+	if last.granted && x.granted && x.dev.contended {
+		p.ahead += max(charged-ran, 0) // by the clock it had the device, but guests had it
 	}
 	if m.visited {
 		owed := used - charged

@@ -78,7 +78,7 @@
 // guest in beyond its part, and a guest of class Normal waits while a heavy one of class High has the device or wants
 // it. A heavy seat that has paused in its turn takes the device back when it goes first. Heavy
 // seats have short time slices while there are guests. Seats whose Busy is clearly less than what they use take turns,
-// too; gangs are always guests.
+// too, and so do gangs.
 //
 // # Gangs
 //

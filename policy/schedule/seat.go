@@ -35,7 +35,6 @@ type seat struct {
 	closeSent bool  // Close has been decided
 	granted   bool  // it is part of its job's grant
 	guest     bool  // it has a grant beside the owner
-	closedAt  int64 // when the gate of a guest was told to close
 	late      bool  // charged beside the owner: a drain past the bound, a launch let through
 	levels    int   // of the tree, from below, on which it takes part in fair queueing
 	claiming  bool  // could begin a grant now; scratch of contend
@@ -315,13 +314,6 @@ func (x *seat) freeing() (at int64, ok bool) {
 	}
 	at = forever + latest
 	for _, y := range x.job.seats {
-		if y.guest && y.closeSent { // it may have been closed in the middle of a collective
-			due := max(x.since, y.closedAt) + o.SeepAfter
-			if due <= x.now {
-				return due, true
-			}
-			at = min(at, due)
-		}
 		if y == x || y.open {
 			continue
 		}
@@ -374,6 +366,11 @@ func (x *seat) settle() {
 
 // spend charges device time to the accounts and the meter.
 func (x *seat) spend(spent int64, contended bool) {
+	x.presence.charged += spent
+	early := min(spent, x.presence.ahead)
+	x.presence.ahead -= early
+	x.counted += early
+	spent -= early
 	x.charge(x.now, spent, x.dev.options.SliceMax, contended)
 	x.count(spent)
 }
