@@ -189,11 +189,11 @@ func (x *seat) level() int {
 	}
 }
 
-// outruns reports whether the seat has had more than slack beyond the part of a gang that waits, which does not count
-// in the mean that others are compared with.
+// outruns reports whether the seat has had more than slack beyond the part of a gang that has the device or waits for
+// it: one that waits does not count in the mean that others are compared with.
 func (x *seat) outruns(slack int64) bool {
 	return slices.ContainsFunc(x.dev.seats, func(y *seat) bool {
-		return y.job != x.job && len(y.job.candidates) > 1 && y.contests() && y.fairer(x.account, slack, 0)
+		return y.job != x.job && !y.job.single() && (y.granted || y.contests()) && y.fairer(x.account, slack, 0)
 	})
 }
 
