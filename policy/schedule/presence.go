@@ -5,35 +5,44 @@ import "slices"
 // How seats use a device whose hardware preempts kernels: by what they report themselves, Busy, which is the time with
 // work in flight, and by what the hardware has noted, which is the time for which it ran their work.
 
-// Times in ns, parts in thousandths.
+// When a seat is heavy. Parts in thousandths, times in ns.
 const (
-	heavyFrom  int64 = 800            // a guest with more load than this becomes heavy if it also holds
-	holdsFrom  int64 = 600            // so much of the device although another one's slice is short; a launch-bound one does not
-	lightUntil int64 = 750            // and a heavy seat with less load becomes a guest
-	steadyFrom int64 = 600            // likewise for one whose pauses are shorter than brief: it keeps the device in its turn,
-	steadyTo   int64 = 550            // which costs less than to come again after every pause
-	firstLoad  int64 = 500            // of a seat that is new,
-	firstAble  int64 = partScale / 10 // for little of its time
-	partScale  int64 = 1e6
+	heavyFrom  int64 = 800 // a guest with more load than this becomes heavy, if it also holds
+	holdsFrom  int64 = 600 // so much of the device although another one's slice is short; a launch-bound one does not
+	lightUntil int64 = 750 // a heavy seat with less load becomes a guest
+
+	// Likewise for seats whose pauses are brief: they keep the device in their turn, which costs less than to come again
+	// after every pause.
+	steadyFrom int64 = 600
+	steadyTo   int64 = 550
+	brief      int64 = 200e3 // less than a gate's patience
+
+	loadTime int64 = 100e6 // over which load is a mean
+	loadLook int64 = 2e6   // between two looks at it
+	dwell    int64 = 200e6 // a seat is heavy, or a guest, for so long at least
+
+	// Of a seat that is new: as if it had used half of a tenth of loadTime, and held the device.
+	firstAble  int64 = partScale / 10
+	firstLoad  int64 = 500
 	firstHolds int64 = 700
-	loadTime   int64 = 100e6
-	loadLook   int64 = 2e6
-	crowdFrom  int64 = 1050 // of a device that its guests want
+	partScale  int64 = 1e6
 
-	brief       int64 = 200e3       // less than a gate's patience
-	switching   int64 = 320e3       // what a switch to another program and back costs, about, as measured on an H200
-	freely      int64 = 100         // visits a second that cost a guest no more than the time that it uses
-	company     int64 = second      // a seat without work for so long does not keep others company
-	lively      int64 = 10 * second // and so long, it may be expected to have work again
-	densityTime int64 = 25e6        // of Busy, over which the density is a mean
-	secretFrom  int64 = 50e6        // device time that a seat may have used beyond its Busy, because of roundings
+	crowdFrom int64 = 1050        // of a device that its guests want
+	company   int64 = second      // a seat without work for so long does not keep others company
+	lively    int64 = 10 * second // and for so long, it may be expected to have work again
+)
 
+// What is learned from the hardware's notes. Times in ns.
+const (
 	measuredTogether int64 = 250e6 // nothing is learned from measurements that are further apart
+	switching        int64 = 320e3 // what a switch to another program and back costs, about, as measured on an H200
+	freely           int64 = 100   // visits a second that cost a guest no more than the time that it uses
+	densityTime      int64 = 25e6  // of Busy, over which the density is a mean
+	secretFrom       int64 = 50e6  // device time that a seat may have used beyond its Busy, because of roundings
 
 	// Heavy seats that leave so much of the device idle, in percent, in turns that are long enough to tell are no
 	// longer heavy for a while: they launch small kernels, and do more when they do not have to wait for a turn.
 	idleFrom       = 15
-	dwell    int64 = 200e6 // a seat is heavy, or a guest, for so long at least
 	turnsFor int64 = 1200e6
 	looseMin int64 = 10 * second
 	looseMax int64 = 60 * second
