@@ -65,5 +65,13 @@ func askDaemon(ctx context.Context, c *cobra.Command) (doctor.Daemon, error) {
 		return doctor.Daemon{}, err
 	}
 	defer conn.Close()
-	return doctor.Daemon{Socket: conn.Socket, Version: conn.Daemon.GetVersion(), PID: int(conn.Daemon.GetPid())}, nil
+	d := doctor.Daemon{Socket: conn.Socket, Version: conn.Daemon.GetVersion(), PID: int(conn.Daemon.GetPid())}
+	s, err := conn.Snapshot(ctx, &api.SnapshotRequest{})
+	if err != nil {
+		return d, err
+	}
+	for _, device := range s.GetDevices() {
+		d.Shared = append(d.Shared, doctor.Shared{Device: shorten(device.GetUuid(), deviceWidth), Turns: device.GetNoGuests()})
+	}
+	return d, nil
 }

@@ -128,6 +128,28 @@ func table(s *api.Snapshot, tree bool, fits int) string {
 		line := fmt.Sprintf("%-*s %-*s %9s %9s %7s %5s  %s", wide, r[0], deviceWidth, r[1], r[2], r[3], r[4], r[5], r[6])
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
+	if fits != 0 { // a script has it in the JSON
+		b.WriteString(turns(s))
+	}
+	return b.String()
+}
+
+// turns says why lgpus take turns on devices that several of them use, where they do.
+func turns(s *api.Snapshot) string {
+	users := map[string]int{}
+	for _, n := range s.GetDirectories() {
+		for _, d := range n.GetDevices() {
+			if n.GetKind() == api.Directory_LGPU {
+				users[d.GetUuid()]++
+			}
+		}
+	}
+	var b strings.Builder
+	for _, d := range s.GetDevices() {
+		if why := d.GetNoGuests(); why != "" && users[d.GetUuid()] > 1 {
+			fmt.Fprintf(&b, "\nOn %s lgpus take turns: %s.\n", shorten(d.GetUuid(), deviceWidth), why)
+		}
+	}
 	return b.String()
 }
 

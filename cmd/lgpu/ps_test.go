@@ -45,3 +45,28 @@ func TestTable(t *testing.T) {
 		t.Errorf("what is not measured is shown as %q in %q", f[5], lines[2])
 	}
 }
+
+// Where several lgpus take turns, people hear why.
+func TestTurns(t *testing.T) {
+	why := "the driver refuses to set time slices"
+	s := &api.Snapshot{Devices: []*api.Device{
+		{Uuid: "GPU-11111111-0000-0000-0000-000000000000", NoGuests: why},
+		{Uuid: "GPU-22222222-0000-0000-0000-000000000000", NoGuests: why},
+		{Uuid: "GPU-33333333-0000-0000-0000-000000000000"},
+	}, Directories: []*api.Directory{{Path: "/"}}}
+	for _, name := range []string{"/a", "/b"} {
+		n := &api.Directory{Path: name, Kind: api.Directory_LGPU}
+		for i, d := range s.Devices {
+			if name == "/a" || i != 1 {
+				n.Devices = append(n.Devices, &api.DeviceUse{Uuid: d.Uuid, Effective: &api.Effective{}})
+			}
+		}
+		s.Directories = append(s.Directories, n)
+	}
+	if shown := table(s, false, width); !strings.HasSuffix(shown, "\nOn GPU-11111111 lgpus take turns: "+why+".\n") || strings.Count(shown, why) != 1 {
+		t.Errorf("on a terminal:\n%s", shown)
+	}
+	if shown := table(s, false, 0); strings.Contains(shown, why) {
+		t.Errorf("in a pipe:\n%s", shown)
+	}
+}

@@ -64,7 +64,7 @@ func sound() *Machine {
 		FUSE:    FUSE{Mount: "/usr/bin/fusermount3"},
 		Library: Library{Interposer: "/run/lgpu/lib/0123456789abcdef/liblgpu.so", LibC: "glibc 2.36"},
 		Runtime: Runtime{Dir: "/run/user/1000/lgpu"},
-		Daemon:  Daemon{Socket: "/run/lgpu/lgpud.sock", Version: "1.2.3", PID: 812},
+		Daemon:  Daemon{Socket: "/run/lgpu/lgpud.sock", Version: "1.2.3", PID: 812, Shared: []Shared{{"GPU-00112233", ""}}},
 	}
 }
 
@@ -165,6 +165,8 @@ func TestExamine(t *testing.T) {
 			Warn, "runtime", "its daemon gone", "fusermount3 -uz /run/user/1000/lgpu/tree"},
 		{"daemon of another version", func(m *Machine) { m.Daemon.Version = "1.2.2" }, Warn, "daemon", "1.2.2",
 			"systemctl restart"},
+		{"turns", func(m *Machine) { m.Daemon.Shared[0].Turns = "the driver refuses to set time slices" }, OK, "daemon.guests",
+			"GPU-00112233: lgpus take turns: the driver refuses", ""},
 		{"no daemon", func(m *Machine) { m.Daemon = Daemon{Err: gone("/run/lgpu/lgpud.sock")} }, OK, "daemon", "none runs",
 			""},
 		{"daemon died", func(m *Machine) { m.Daemon.Err = syscall.ECONNREFUSED }, Warn, "daemon", "did not end in order",

@@ -334,6 +334,7 @@ func (e *examination) daemon() {
 			"restart it: systemctl restart lgpud, or end it and let lgpu run start another; running programs go on")
 	case d.Err == nil:
 		e.ok("daemon", "process %d, version %s, at %s", d.PID, d.Version, d.Socket)
+		e.shared(d.Shared)
 	case errors.Is(d.Err, fs.ErrNotExist):
 		e.ok("daemon", "none runs; lgpu run starts one when it is needed")
 	case errors.Is(d.Err, syscall.ECONNREFUSED):
@@ -345,6 +346,17 @@ func (e *examination) daemon() {
 	default:
 		e.add(Fail, "daemon", "the daemon at "+d.Socket+" does not answer: "+d.Err.Error(),
 			"look at its log (journalctl -u lgpud, or lgpud.log in the runtime folder) and restart it")
+	}
+}
+
+// shared says how lgpus share the daemon's devices at present.
+func (e *examination) shared(devices []Shared) {
+	for _, d := range devices {
+		if d.Turns == "" {
+			e.ok("daemon.guests", "%s: lgpus that pause are guests beside the one that has it", d.Device)
+		} else {
+			e.ok("daemon.guests", "%s: lgpus take turns: %s", d.Device, d.Turns)
+		}
 	}
 }
 

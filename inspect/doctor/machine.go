@@ -133,6 +133,14 @@ type Daemon struct {
 	PID     int
 	// Err is fs.ErrNotExist or syscall.ECONNREFUSED where none runs, fs.ErrPermission where this user may not ask.
 	Err error
+	// Shared says of each of its devices why lgpus take turns there, and cannot be guests beside each other.
+	Shared []Shared
+}
+
+// Shared is how lgpus share a device.
+type Shared struct {
+	Device string // short UUID
+	Turns  string // why they take turns; empty if they can be guests
 }
 
 // Program is an executable file to be run in an lgpu.
