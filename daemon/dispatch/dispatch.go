@@ -100,8 +100,9 @@ type client struct {
 	told       protocol.Message // the last message with the terms of its grant
 	slice      uint64           // time slice that it was told to have, µs; 0: the driver's own
 	sliced     bool             // it has had that since it was told
-	inForce    int64            // when it last said so, ns
-	refused    bool             // its driver refuses that
+	refused    bool             // it says that its driver does not set that
+	settled    int64            // when it began to say the one or the other, ns
+	obeyed     bool             // it has had a slice that it was told to have
 }
 
 // phase of a seat.

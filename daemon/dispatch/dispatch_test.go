@@ -18,6 +18,7 @@ var card = gpu.UUID{1}
 type fake struct {
 	lgpu uint64
 	uuid gpu.UUID
+	pid  int // 0: as lgpu
 
 	mu      sync.Mutex
 	busy    uint64
@@ -32,7 +33,11 @@ type fake struct {
 func (f *fake) LGPU() uint64   { return f.lgpu }
 func (f *fake) UUID() [16]byte { return f.uuid }
 func (f *fake) Peer() tenant.Peer {
-	return tenant.Peer{Process: tenant.Process{PID: int(f.lgpu)}}
+	pid := f.pid
+	if pid == 0 {
+		pid = int(f.lgpu)
+	}
+	return tenant.Peer{Process: tenant.Process{PID: pid}}
 }
 
 func (f *fake) Busy() uint64 {

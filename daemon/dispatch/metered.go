@@ -24,7 +24,7 @@ type metered struct {
 type Verdict struct {
 	Known   bool // there was something to judge by
 	Works   bool // programs give way at the end of the slices that they have
-	Refused bool // the driver refuses to set them
+	Refused bool // the driver does not set them: it refuses that, or it ignores it
 	// Turn is how long programs kept the device, on average, that had a slice of Slice while others had work.
 	Turn, Slice time.Duration
 }
@@ -32,7 +32,7 @@ type Verdict struct {
 const (
 	looks = 8                              // with the same result make a Verdict
 	slack = 700 * time.Microsecond         // of a turn beyond its slice: switching, and the end of an instruction
-	fresh = int64(20 * time.Millisecond)   // a slice that has been in force for less is not judged
+	fresh = int64(20 * time.Millisecond)   // what a client has said of its slice for less is not judged
 	least = int64(2500 * time.Microsecond) // between two looks
 )
 
@@ -95,6 +95,7 @@ func (r *Runner) count(n schedule.Device, m *metered, turns []gpu.Turn) {
 		from, began := t.Start, true
 		if m.known && t.PID == m.turn.PID && t.Start == m.turn.Start {
 			from, began = m.turn.End, false
+			t.End = max(t.End, from)
 		}
 		m.known, m.turn = true, t
 		s := r.ofProcess(n, t.PID)
@@ -131,25 +132,24 @@ func (r *Runner) judge(t int64, n schedule.Device, m *metered) Verdict {
 	}
 	m.at = t
 	pressed := r.pressed(n, passed)
-	obey, refuse := 0, 0
+	refuse, proven := 0, false
 	for _, s := range r.seats {
 		if s.device != n {
 			continue
 		}
 		ran, turns := s.ran-s.judged.ran, s.turns-s.judged.turns
 		s.judged.ran, s.judged.turns = s.ran, s.turns
+		proven = proven || slices.ContainsFunc(s.clients, func(c *client) bool { return c.obeyed })
 		switch {
-		case s.refuses():
+		case s.refuses(t):
 			refuse++
-		case !s.obeys(t):
-		default:
-			obey++
+		case s.obeys(t):
 			if slices.ContainsFunc(pressed, func(p *seat) bool { return p != s }) && turns > 1 {
 				m.look(time.Duration(ran/turns), time.Duration(s.slice)*time.Microsecond)
 			}
 		}
 	}
-	if refuse > 0 && obey == 0 {
+	if refuse > 0 && !proven { // what one program has been given, the driver does not refuse to another
 		return Verdict{Known: true, Refused: true}
 	}
 	return m.verdict()
@@ -196,9 +196,10 @@ func (m *metered) verdict() Verdict {
 	return v
 }
 
-// refuses reports whether all clients of a seat were told to have a short slice, and say that they cannot.
-func (s *seat) refuses() bool {
-	return s.slice != 0 && !slices.ContainsFunc(s.clients, func(c *client) bool { return !c.refused })
+// refuses reports whether all clients of a seat were told to have a short slice, and have said for a while that they
+// cannot.
+func (s *seat) refuses(t int64) bool {
+	return s.slice != 0 && !slices.ContainsFunc(s.clients, func(c *client) bool { return !c.refused || t < c.settled+fresh })
 }
 
 // obeys reports whether all clients of a seat say that they have the short slice that they were told to have, and have
@@ -208,7 +209,7 @@ func (s *seat) obeys(t int64) bool {
 		return false
 	}
 	for _, c := range s.clients {
-		if !c.sliced || t < c.inForce+fresh {
+		if !c.sliced || t < c.settled+fresh {
 			return false
 		}
 	}

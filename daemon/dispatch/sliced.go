@@ -27,8 +27,14 @@ func (r *Runner) sliced(g gate, m protocol.Message) {
 	switch {
 	case c == nil || c.slice == 0:
 	case m.Value != 0 && m.Value <= c.slice:
-		c.sliced, c.refused, c.inForce = true, false, now()
-	case m.Flags&protocol.FlagRefused != 0:
+		if !c.sliced {
+			c.settled = now()
+		}
+		c.sliced, c.refused, c.obeyed = true, false, true
+	case m.Flags&protocol.FlagRefused != 0, !c.sliced && m.Value > c.slice: // also if the driver took it, and ignored it
+		if !c.refused {
+			c.settled = now()
+		}
 		c.sliced, c.refused = false, true
 	case c.sliced && m.Value > c.slice:
 		c.sliced = false // it is told once, until the client says that it has put it right

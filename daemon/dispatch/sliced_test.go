@@ -65,6 +65,12 @@ func TestGuest(t *testing.T) {
 	if !a.running() {
 		t.Error("the one that had the device has not any more")
 	}
+	if err := r.SetDevice(card, false, schedule.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if m := a.until(t, protocol.Slice); m.Value != 0 {
+		t.Errorf("where there are no guests any more, it is told %+v", m)
+	}
 }
 
 // A client that lengthens its slice is reported, once each time, and not what it says before it could know.
