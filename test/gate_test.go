@@ -74,6 +74,7 @@ func TestUncappedLaunchesAreNotCounted(t *testing.T) {
 // A capped process that is killed while it has the device does not keep the next from it.
 func TestKilledOwnerOfTheTurn(t *testing.T) {
 	p := newPlace(t)
+	p.serve("--guests", "off", "--mount", "off") // a guest would not wait
 	holder := p.start("lgpu", "run", shape, "--name", "a", "--compute", "50", "--", "spin", "../sim/kernels/control.ptx", "3600000")
 	holder.until("running")
 	other := p.start("lgpu", "run", shape, "--name", "b", "--compute", "50", "--", "spin", "../sim/kernels/control.ptx", "1")
