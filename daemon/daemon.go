@@ -37,7 +37,8 @@
 //     the list taken
 //
 // The locks of tenants, gate, modes, store and journal come last. Tenants call back without a lock of theirs; the gate
-// calls with its lock held, which is why those calls take none of these.
+// calls with its lock held, which is why those calls take none of these but inventory.seenMu, under which nobody calls
+// the gate.
 package daemon
 
 import (

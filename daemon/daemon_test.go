@@ -159,7 +159,8 @@ func (f *fakeTenants) setUsage(id uint64, s region.State) {
 // shownGates are gates whose shares a test may make up.
 type shownGates struct {
 	gates
-	shares atomic.Pointer[[]dispatch.Share]
+	shares  atomic.Pointer[[]dispatch.Share]
+	sharing sharing
 }
 
 func (g *shownGates) Shares() []dispatch.Share {

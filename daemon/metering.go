@@ -19,6 +19,12 @@ const (
 	meterRetry  = time.Minute           // until what did not work is tried again
 )
 
+// Why time slices are of no use on a device.
+var (
+	errNotSet   = errors.New("the driver refuses or ignores the time slices that are set for programs")
+	errNoEffect = errors.New("time slices have no effect there")
+)
+
 // metering tells the gates of one device whose work its hardware runs, and says whether lgpus can be guests there: that
 // takes a meter, and hardware that gives way at the end of a time slice. The latter shows in what is metered as soon as
 // programs use the device together. A goroutine of its own reads the meter, since a driver may hang.
@@ -26,7 +32,9 @@ type metering struct {
 	daemon *Daemon
 	device *device
 	shared chan struct{} // holds a message when the device may be shared
-	turns  []gpu.Turn    // of the goroutine
+	retry  time.Duration // until what did not work is tried again
+	turns  []gpu.Turn    // of the goroutine, as the next one
+	failed error         // why it was given up last
 }
 
 // tryMeter says why a device has no meter; empty: it has one.
@@ -114,12 +122,21 @@ func (m *metering) run(ctx context.Context) {
 			return
 		}
 		m.say(err.Error())
-		m.daemon.log.Info("lgpus take turns there", "device", m.device.Short(), "why", err)
+		if !m.failedBefore(err) {
+			m.daemon.log.Info("lgpus take turns there", "device", m.device.Short(), "why", err)
+		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(meterRetry):
+		case <-time.After(m.retry):
 		}
 	}
+}
+
+// failedBefore reports whether an error is the same as the one before it: the figures in it may differ.
+func (m *metering) failedBefore(err error) bool {
+	last := m.failed
+	m.failed = err
+	return last != nil && (err.Error() == last.Error() || errors.Is(err, errNoEffect) && errors.Is(last, errNoEffect))
 }
 
 // say makes known why lgpus cannot be guests; empty: they can.
@@ -172,12 +189,15 @@ func (m *metering) read(ctx context.Context, meter gpu.Meter) error {
 		if v.Known {
 			m.daemon.inventory.setSlices(m.device, v)
 		}
+		if v.Works {
+			m.failed = nil // what comes next is news
+		}
 		switch {
 		case v.Refused:
-			return errors.New("the driver refuses to set time slices")
+			return errNotSet
 		case v.Known && !v.Works:
-			return fmt.Errorf("time slices have no effect there: with one of %v, programs kept the device for %v while others had work",
-				v.Slice, v.Turn.Round(10*time.Microsecond))
+			return fmt.Errorf("%w: with one of %v, programs kept the device for %v while others had work", errNoEffect, v.Slice,
+				v.Turn.Round(10*time.Microsecond))
 		}
 		if m.daemon.gates.Shared(m.device.UUID) {
 			last = time.Now()

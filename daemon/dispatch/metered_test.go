@@ -368,7 +368,7 @@ func TestShared(t *testing.T) {
 	step("without that", 0, true)
 	r.gone(b2)
 	step("without the lgpu", 0, false)
-	b = r.process(2, 21)
+	r.process(2, 21)
 	step("again", 1, true)
 	set(false)
 	step("without guests", 0, false)
