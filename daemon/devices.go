@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lgpu/lgpu/daemon/dispatch"
 	"github.com/lgpu/lgpu/daemon/mps"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/gpu/nvidia"
@@ -65,7 +64,6 @@ type device struct {
 	unmeter    context.CancelFunc // guarded by inventory.mu; ends its goroutine, nil while there is none
 
 	noGuests  string             // guarded by inventory.seenMu; why lgpus cannot be guests, empty if they can
-	slices    dispatch.Verdict   // guarded by inventory.seenMu; what was last found of its time slices
 	facts     gpu.Facts          // guarded by inventory.seenMu
 	sampled   time.Time          // guarded by inventory.seenMu
 	failures  int                // guarded by inventory.seenMu; in a row

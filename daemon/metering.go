@@ -7,16 +7,16 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lgpu/lgpu/daemon/dispatch"
 	"github.com/lgpu/lgpu/daemon/mps"
 	"github.com/lgpu/lgpu/gpu"
 )
 
 // Times of metering.
 const (
-	meterPeriod = 10 * time.Millisecond // between two readings, while lgpus share the device
-	meterRest   = time.Second           // without sharing, after which the meter is closed
-	meterRetry  = time.Minute           // until what did not work is tried again
+	meterPeriod = 10 * time.Millisecond  // between two readings, while lgpus share the device
+	meterSlow   = 100 * time.Millisecond // likewise, while none of them has work
+	meterRest   = time.Second            // without sharing, after which the meter is closed
+	meterRetry  = time.Minute            // until what did not work is tried again
 )
 
 // Why time slices are of no use on a device.
@@ -65,7 +65,7 @@ func (v *inventory) meterLocked() {
 	}
 	v.metered = slices.DeleteFunc(v.metered, func(d *device) bool { return !slices.Contains(v.all, d) })
 	for _, d := range v.all {
-		if d.unmeter != nil || d.Partitioned {
+		if d.unmeter != nil || d.Partitioned || d.MIG() {
 			continue
 		}
 		ctx, stop := context.WithCancel(v.watching)
@@ -93,13 +93,6 @@ func (v *inventory) whyNoGuests(d *device) string {
 	v.seenMu.Lock()
 	defer v.seenMu.Unlock()
 	return d.noGuests
-}
-
-// setSlices notes what was found of a device's time slices.
-func (v *inventory) setSlices(d *device, found dispatch.Verdict) {
-	v.seenMu.Lock()
-	defer v.seenMu.Unlock()
-	d.slices = found
 }
 
 // share notes that several lgpus are on a device. Called with the gates' lock held.
@@ -175,6 +168,7 @@ func (m *metering) meter(ctx context.Context) error {
 func (m *metering) read(ctx context.Context, meter gpu.Meter) error {
 	tick := time.NewTicker(meterPeriod)
 	defer tick.Stop()
+	active, slow := time.Now(), false
 	for last := time.Now(); time.Since(last) < meterRest; {
 		select {
 		case <-ctx.Done():
@@ -186,11 +180,18 @@ func (m *metering) read(ctx context.Context, meter gpu.Meter) error {
 			return fmt.Errorf("read whose work the device runs: %w", err)
 		}
 		v := m.daemon.gates.Ran(m.device.UUID, m.turns)
-		if v.Known {
-			m.daemon.inventory.setSlices(m.device, v)
-		}
 		if v.Works {
 			m.failed = nil // what comes next is news
+		}
+		if v.Active {
+			active = time.Now()
+		}
+		if rests := time.Since(active) > meterRest; rests != slow {
+			if slow = rests; slow {
+				tick.Reset(meterSlow)
+			} else {
+				tick.Reset(meterPeriod)
+			}
 		}
 		switch {
 		case v.Refused:

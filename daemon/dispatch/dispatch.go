@@ -100,6 +100,7 @@ type client struct {
 	told       protocol.Message // the last message with the terms of its grant
 	slice      uint64           // time slice that it was told to have, µs; 0: the driver's own
 	sliced     bool             // it has had that since it was told
+	reported   int64            // when a longer slice was last reported, ns
 	refused    bool             // it says that its driver does not set that
 	settled    int64            // when it began to say the one or the other, ns
 	obeyed     bool             // it has had a slice that it was told to have
@@ -118,20 +119,21 @@ const (
 // seat is an lgpu on a device, as in the policy. Its clients run one after the other: a device loses time when it
 // switches contexts, and a client that closes its gate then leaves the device soon.
 type seat struct {
-	id      uint64
-	uuid    gpu.UUID
-	device  schedule.Device
-	clients []*client
-	phase   phase
-	until   int64 // of the open grant
-	wanted  bool
-	opened  int64  // when, ns
-	busy    int64  // Busy then
-	closed  int64  // when it was told to close, ns; 0: it was not told
-	slice   uint64 // of the hardware, for its clients, µs; 0: the driver's own
-	ran     int64  // device time, as the meter says, ns
-	turns   int64
-	judged  struct{ ran, turns, busy int64 } // as of when slices were last judged
+	id       uint64
+	uuid     gpu.UUID
+	device   schedule.Device
+	clients  []*client
+	phase    phase
+	until    int64 // of the open grant
+	wanted   bool
+	opened   int64  // when, ns
+	busy     int64  // Busy then
+	closed   int64  // when it was told to close, ns; 0: it was not told
+	slice    uint64 // of the hardware, for its clients, µs; 0: the driver's own
+	ran      int64  // device time, as the meter says, ns
+	turns    int64
+	lastBusy int64                            // when Ran was last called
+	judged   struct{ ran, turns, busy int64 } // as of when slices were last judged
 }
 
 // Runner is the policy at work. Its methods may be called by several goroutines. It implements tenant.GateHandler.
@@ -153,7 +155,8 @@ type Runner struct {
 	byID    map[uint64][]*seat
 	shares  []schedule.Share
 	stats   Stats
-	ran     []schedule.Ran // scratch
+	ran     []schedule.Ran  // scratch
+	used    []schedule.Used // scratch
 }
 
 type device struct {
@@ -504,18 +507,20 @@ func (r *Runner) busy(s *seat) int64 {
 // progress tells the policy the Busy of all seats, progressOn that of the seats on one device. Those that wait may have
 // used the device, too: by their own credit, while this daemon hung.
 func (r *Runner) progress(t int64) {
-	for _, s := range r.seats {
-		if s.phase != free {
-			r.policy.Progress(t, schedule.ID(s.id), s.device, r.busy(s))
-		}
+	for n := range r.devices {
+		r.progressOn(t, schedule.Device(n))
 	}
 }
 
 func (r *Runner) progressOn(t int64, device schedule.Device) {
+	r.used = r.used[:0]
 	for _, s := range r.seats {
 		if s.device == device && s.phase != free {
-			r.policy.Progress(t, schedule.ID(s.id), s.device, r.busy(s))
+			r.used = append(r.used, schedule.Used{ID: schedule.ID(s.id), Busy: r.busy(s)})
 		}
+	}
+	if len(r.used) > 0 {
+		r.policy.ProgressOn(t, device, r.used)
 	}
 }
 

@@ -24,6 +24,7 @@ type metered struct {
 type Verdict struct {
 	Known   bool // there was something to judge by
 	Works   bool // programs give way at the end of the slices that they have
+	Active  bool // an lgpu has had work in flight since Ran was last called
 	Refused bool // the driver does not set them: it refuses that, or it ignores it
 	// Turn is how long programs kept the device, on average, that had a slice of Slice while others had work.
 	Turn, Slice time.Duration
@@ -81,6 +82,9 @@ func (r *Runner) Ran(uuid gpu.UUID, turns []gpu.Turn) Verdict {
 	r.ran = r.ran[:0]
 	for _, s := range r.seats {
 		if s.device == n {
+			if busy := r.busy(s); busy != s.lastBusy {
+				s.lastBusy, v.Active = busy, true
+			}
 			r.ran = append(r.ran, schedule.Ran{ID: schedule.ID(s.id), Total: s.ran, Turns: s.turns})
 		}
 	}
@@ -91,6 +95,17 @@ func (r *Runner) Ran(uuid gpu.UUID, turns []gpu.Turn) Verdict {
 
 // count adds turns to the lgpus that had them.
 func (r *Runner) count(n schedule.Device, m *metered, turns []gpu.Turn) {
+	if len(turns) == 0 {
+		return
+	}
+	processes := map[int]*seat{}
+	for _, s := range r.seats {
+		if s.device == n {
+			for _, c := range s.clients {
+				processes[c.gate.Peer().PID] = s
+			}
+		}
+	}
 	for _, t := range turns {
 		from, began := t.Start, true
 		if m.known && t.PID == m.turn.PID && t.Start == m.turn.Start {
@@ -98,7 +113,7 @@ func (r *Runner) count(n schedule.Device, m *metered, turns []gpu.Turn) {
 			t.End = max(t.End, from)
 		}
 		m.known, m.turn = true, t
-		s := r.ofProcess(n, t.PID)
+		s := processes[t.PID]
 		if s == nil {
 			continue // a program that is no client
 		}
@@ -107,21 +122,6 @@ func (r *Runner) count(n schedule.Device, m *metered, turns []gpu.Turn) {
 			s.turns++
 		}
 	}
-}
-
-// ofProcess returns the seat on a device of which a process is a client, or nil.
-func (r *Runner) ofProcess(n schedule.Device, pid int) *seat {
-	for _, s := range r.seats {
-		if s.device != n {
-			continue
-		}
-		for _, c := range s.clients {
-			if c.gate.Peer().PID == pid {
-				return s
-			}
-		}
-	}
-	return nil
 }
 
 // judge compares the turns since it was last called with the slices that clients say they have.

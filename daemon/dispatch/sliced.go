@@ -38,11 +38,15 @@ func (r *Runner) sliced(g gate, m protocol.Message) {
 		c.sliced, c.refused = false, true
 	case c.sliced && m.Value > c.slice:
 		c.sliced = false // it is told once, until the client says that it has put it right
-		if r.config.Resliced != nil {
+		if t := now(); r.config.Resliced != nil && t >= c.reported+often {
+			c.reported = t
 			r.config.Resliced(g.LGPU(), g.UUID(), g.Peer().PID, time.Duration(min(m.Value, maxSlice))*time.Microsecond)
 		}
 	}
 }
+
+// often is the time between two reports about a client, ns.
+const often = int64(time.Second)
 
 // maxSlice bounds what a client may say of its slice, in µs.
 const maxSlice = 1 << 32

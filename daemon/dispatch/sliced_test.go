@@ -98,6 +98,11 @@ func TestResliced(t *testing.T) {
 	say(1_000_000, 0)
 	say(1_000_000, 0)
 	say(shortSlice, 0)
+	say(3_000, 0) // too soon for another report
+	r.mu.Lock()
+	r.clients[a].reported = 0
+	r.mu.Unlock()
+	say(shortSlice, 0)
 	say(3_000, 0)
 	if len(reports) != 2 || reports[0] != time.Second || reports[1] != 3*time.Millisecond {
 		t.Errorf("reported %v", reports)

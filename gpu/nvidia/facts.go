@@ -2,6 +2,7 @@ package nvidia
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -127,6 +128,9 @@ func (i *Inventory) activity(h handle, processes int) map[uint32]processSample {
 
 // Meter begins to read the driver's log of context switches of one of the devices that Devices returned last.
 func (i *Inventory) Meter(uuid gpu.UUID) (gpu.Meter, error) {
+	if i.namespaced {
+		return nil, fmt.Errorf("the driver names processes of GPU %s by numbers that mean nothing in this PID namespace: %w", uuid, errors.ErrUnsupported)
+	}
 	for _, d := range i.devices {
 		if d.UUID == uuid {
 			t, err := ctxswitch.Open(d)

@@ -508,7 +508,7 @@ func TestGuestsAlone(t *testing.T) {
 	}{
 		{"weight", Params{Weight: 1000}, Params{}, 1, 55},
 		{"minimum", Params{Min: on0(6000)}, Params{}, 4, 50},
-		{"high", Params{Class: High}, Params{}, 4, 69},
+		{"high", Params{Class: High}, Params{}, 4, 55}, // of 71: the others take turns in what it leaves
 		{"equal", Params{}, Params{}, 3, 20},
 	} {
 		c := newChip(t, Options{})
@@ -519,6 +519,9 @@ func TestGuestsAlone(t *testing.T) {
 		c.run(3 * second)
 		parts := c.seconds(10)
 		t.Logf("%s: %.1f beside %.1f", tt.name, parts[x], parts[c.programs[1]])
+		if got := slices.Min(parts[c.programs[1]]); got < 2 {
+			t.Errorf("%s: another one had %.1f %% in a second", tt.name, got)
+		}
 		if got := mean(parts[x]); got < tt.least {
 			t.Errorf("%s: %.1f %%, want at least %.0f", tt.name, got, tt.least)
 		}

@@ -21,6 +21,7 @@ type device struct {
 	sliced     int64   // when a seat was last told another time slice
 	visited    int64   // visits of guests, a second
 	busy       bool    // with visits
+	crowd      bool    // guests alone want more of it than there is, as of receive
 	measuredAt int64
 	tick       int64  // when to look at it again
 	marked     bool   // it is in core.changed
@@ -102,7 +103,7 @@ func (d *device) counting() func(x *seat) bool {
 	hungry := func(x *seat) bool { return x.granted || x.contests() }
 	switch {
 	case slices.ContainsFunc(d.seats, hungry):
-	case d.crowded(): // guests alone want more than there is
+	case d.crowd: // guests alone want more than there is
 		return func(x *seat) bool { return x.claiming || x.guest && x.now < x.used+working }
 	default:
 		hungry = (*seat).hungry
@@ -206,7 +207,7 @@ func (d *device) passOn(j *job) {
 	if d.owner != j {
 		return
 	}
-	d.owner, d.next = d.next, nil
+	d.owner, d.next, d.visits = d.next, nil, 0
 	if d.owner != nil {
 		d.owner.advance()
 	}

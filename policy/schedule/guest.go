@@ -27,7 +27,7 @@ func (o *Options) step() int64 { return o.Slice / 5 }
 func (d *device) crowded() bool {
 	sum := int64(0)
 	for _, x := range d.seats {
-		if x.levels > 0 {
+		if x.levels > 0 && x.mayVisit() {
 			sum += x.presence.load
 		}
 	}
@@ -93,7 +93,7 @@ func (x *seat) outranked() bool {
 	if x.shortfall(x.now) < x.now {
 		return false
 	}
-	crowded := x.dev.crowded()
+	crowded := x.dev.crowd
 	return slices.ContainsFunc(x.dev.seats, func(y *seat) bool {
 		higher := y.entity.p.Class == High && x.entity.p.Class != High
 		works := y.guest && y != x && y.now < y.used+working
@@ -112,6 +112,7 @@ func (x *seat) rivalled() bool {
 func (d *device) receive() {
 	d.noteTurns()
 	d.tellRoles()
+	d.crowd = d.crowded()
 	guests := false
 	for _, x := range d.seats {
 		if x.granted && x.open && !x.closeSent && x.job.phase == running && d.owner == x.job && x.mayVisit() {
@@ -130,7 +131,10 @@ func (d *device) receive() {
 			x.decide(Close)
 		case x.guest:
 			x.extend(false)
-		case x.claiming && x.guestly() && !x.outranked() && (x.lead() >= d.options.step() || x.shortfall(x.now) < x.now):
+		case x.claiming && x.guestly() && x.outranked():
+			x.turn(true) // it takes part in the turns then, or it might never be let in
+			d.mark()
+		case x.claiming && x.guestly() && (x.lead() >= d.options.step() || x.shortfall(x.now) < x.now):
 			x.visit()
 		}
 	}

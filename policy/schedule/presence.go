@@ -39,6 +39,7 @@ const (
 	freely           int64 = 100   // visits a second that cost a guest no more than the time that it uses
 	densityTime      int64 = 25e6  // of Busy, over which the density is a mean
 	secretFrom       int64 = 50e6  // device time that a seat may have used beyond its Busy, because of roundings
+	unseenFrom       int64 = 300e6 // Busy of a seat of which the hardware notes nothing
 
 	// Heavy seats that leave so much of the device idle, in percent, in turns that are long enough to tell are no
 	// longer heavy for a while: they launch small kernels, and do more when they do not have to wait for a turn.
@@ -78,6 +79,7 @@ type presence struct {
 	ahead   int64 // charged before it was used
 	visits  int64 // that are still free, in ns of the time between two
 	secret  int64 // device time used lately beyond what it reports
+	unseen  int64 // Busy since the hardware last noted that it ran
 	hides   bool  // its Busy is clearly less than what it uses: it is charged by the clock, in turns
 }
 
@@ -233,9 +235,17 @@ func (x *seat) measure(total, turns, others int64) bool {
 	// Where it ran while it had nothing in flight, nobody else had work, or it does not say so.
 	p.secret = max(0, min(p.secret+ran-busy-busy/4-passed/50-max(passed-others, 0), 2*secretFrom))
 	p.hides = p.secret > secretFrom || p.hides && p.secret > 0
-	used := min(ran, busy)
+	if ran == 0 && busy > 0 { // the hardware has noted nothing of it: it waits for the device, or runs unseen
+		if p.unseen += busy; p.unseen > unseenFrom {
+			p.hides = true
+		}
+		return false
+	}
+	p.unseen = 0
+	// Of the time for which it ran, others had no work for part, and it may have paused then.
+	used := max(min(ran, busy), ran-max(passed-others, 0))
 	if busy > 0 {
-		part := max(1, min(mulDiv(used, int64(Whole), busy), int64(Whole)))
+		part := max(1, min(mulDiv(min(used, busy), int64(Whole), busy), int64(Whole)))
 		p.density += (part - p.density) * busy / (busy + densityTime)
 	}
 	m := &p.last

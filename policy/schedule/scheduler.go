@@ -281,15 +281,34 @@ func (s *Scheduler) Closed(now int64, id ID, dev Device, busy int64, waiting boo
 
 // Progress says how far Busy has come.
 func (s *Scheduler) Progress(now int64, id ID, dev Device, busy int64) {
-	x := s.report(now, id, dev, busy)
-	if x == nil {
-		return
+	if x := s.report(now, id, dev, busy); x != nil {
+		x.progressed()
 	}
+	s.tree.run()
+}
+
+// progressed has the terms of a grant follow the seat's Busy.
+func (x *seat) progressed() {
 	switch {
 	case x.guest:
 		x.dev.mark()
 	case x.granted && x.open && !x.dev.contended && x.job.phase == running:
 		x.extend(false)
+	}
+}
+
+// Used is how far the Busy of a seat has come.
+type Used struct {
+	ID   ID
+	Busy int64
+}
+
+// ProgressOn is Progress for the seats of a device, all at once: the policy looks at the device once.
+func (s *Scheduler) ProgressOn(now int64, dev Device, all []Used) {
+	for _, u := range all {
+		if x := s.report(now, u.ID, dev, u.Busy); x != nil {
+			x.progressed()
+		}
 	}
 	s.tree.run()
 }
