@@ -136,7 +136,7 @@ func (x *seat) weigh(spent int64) {
 	p.able = approach(p.able, mulDiv(max(able, used), partScale, present), present)
 	p.load = mulDiv(p.used, 1000, max(p.able, 1))
 	p.weighed, p.busy, p.waitedThen = x.now, 0, waited
-	if x.accompanied() {
+	if x.dev.accompanied(x) {
 		x.turn(x.takesTurns())
 	}
 }
@@ -156,9 +156,9 @@ func (x *seat) takesTurns() bool {
 	}
 }
 
-// accompanied reports whether others use the device, too. While they do not, it is all the same what the seat is.
-func (x *seat) accompanied() bool {
-	return slices.ContainsFunc(x.dev.seats, func(y *seat) bool { return y != x && y.now < y.used+company })
+// accompanied reports whether others than x use the device, too. While they do not, it is all the same what x is.
+func (d *device) accompanied(x *seat) bool {
+	return slices.ContainsFunc(d.seats, func(y *seat) bool { return y != x && y.now < y.used+company })
 }
 
 // approach is a mean over loadTime that has come closer to a value which held for some time.
@@ -195,7 +195,7 @@ func (d *device) measured(ran []Ran) {
 	}
 	d.count(came)
 	for _, x := range d.seats {
-		if m := &x.presence.last; m.visited && x.accompanied() {
+		if m := &x.presence.last; m.visited && d.accompanied(x) {
 			present := max(m.present-(visits-m.visit()), m.used)
 			x.presence.holds = approach(x.presence.holds, min(mulDiv(m.used, 1000, max(present, 1)), 1000), m.present)
 		}

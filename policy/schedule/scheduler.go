@@ -282,13 +282,13 @@ func (s *Scheduler) Closed(now int64, id ID, dev Device, busy int64, waiting boo
 // Progress says how far Busy has come.
 func (s *Scheduler) Progress(now int64, id ID, dev Device, busy int64) {
 	if x := s.report(now, id, dev, busy); x != nil {
-		x.progressed()
+		progressed(x)
 	}
 	s.tree.run()
 }
 
 // progressed has the terms of a grant follow the seat's Busy.
-func (x *seat) progressed() {
+func progressed(x *seat) {
 	switch {
 	case x.guest:
 		x.dev.mark()
@@ -307,7 +307,7 @@ type Used struct {
 func (s *Scheduler) ProgressOn(now int64, dev Device, all []Used) {
 	for _, u := range all {
 		if x := s.report(now, u.ID, dev, u.Busy); x != nil {
-			x.progressed()
+			progressed(x)
 		}
 	}
 	s.tree.run()

@@ -175,7 +175,7 @@ func (x *seat) level() int {
 		if !x.granted {
 			slack /= 2
 		}
-		if !x.ahead(slack, x.dev.options.SliceMax) && !x.outruns(slack) {
+		if !x.ahead(slack, x.dev.options.SliceMax) && !outruns(x, slack) {
 			return levelLatency
 		}
 	}
@@ -189,9 +189,9 @@ func (x *seat) level() int {
 	}
 }
 
-// outruns reports whether the seat has had more than slack beyond the part of a gang that has the device or waits for
+// outruns reports whether a seat has had more than slack beyond the part of a gang that has the device or waits for
 // it: one that waits does not count in the mean that others are compared with.
-func (x *seat) outruns(slack int64) bool {
+func outruns(x *seat, slack int64) bool {
 	return slices.ContainsFunc(x.dev.seats, func(y *seat) bool {
 		return y.job != x.job && !y.job.single() && (y.granted || y.contests()) && y.fairer(x.account, slack, 0)
 	})
