@@ -198,7 +198,10 @@ func (v *inventory) publish() error {
 	var now []*device
 	for _, o := range v.origins {
 		for _, g := range o.listed {
-			fresh := &device{Device: g, origin: o, noGuests: o.unmetered[g.UUID], strangers: map[processKey]int{}, overruns: map[uint64]int{}}
+			fresh := &device{
+				Device: g, origin: o, noGuests: o.unmetered[g.UUID],
+				strangers: map[processKey]int{}, overruns: map[uint64]int{},
+			}
 			fresh.metering = &metering{daemon: v.daemon, device: fresh, shared: make(chan struct{}, 1), retry: meterRetry}
 			now = append(now, fresh)
 		}

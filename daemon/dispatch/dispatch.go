@@ -119,21 +119,20 @@ const (
 // seat is an lgpu on a device, as in the policy. Its clients run one after the other: a device loses time when it
 // switches contexts, and a client that closes its gate then leaves the device soon.
 type seat struct {
-	id       uint64
-	uuid     gpu.UUID
-	device   schedule.Device
-	clients  []*client
-	phase    phase
-	until    int64 // of the open grant
-	wanted   bool
-	opened   int64  // when, ns
-	busy     int64  // Busy then
-	closed   int64  // when it was told to close, ns; 0: it was not told
-	slice    uint64 // of the hardware, for its clients, µs; 0: the driver's own
-	ran      int64  // device time, as the meter says, ns
-	turns    int64
-	lastBusy int64                            // when Ran was last called
-	judged   struct{ ran, turns, busy int64 } // as of when slices were last judged
+	id      uint64
+	uuid    gpu.UUID
+	device  schedule.Device
+	clients []*client
+	phase   phase
+	until   int64 // of the open grant
+	wanted  bool
+	opened  int64  // when, ns
+	busy    int64  // Busy then
+	closed  int64  // when it was told to close, ns; 0: it was not told
+	slice   uint64 // of the hardware, for its clients, µs; 0: the driver's own
+	ran     int64  // device time, as the meter says, ns
+	turns   int64
+	judged  struct{ ran, turns, busy int64 } // as of when slices were last judged
 }
 
 // Runner is the policy at work. Its methods may be called by several goroutines. It implements tenant.GateHandler.
@@ -507,20 +506,22 @@ func (r *Runner) busy(s *seat) int64 {
 // progress tells the policy the Busy of all seats, progressOn that of the seats on one device. Those that wait may have
 // used the device, too: by their own credit, while this daemon hung.
 func (r *Runner) progress(t int64) {
-	for n := range r.devices {
-		r.progressOn(t, schedule.Device(n))
-	}
+	r.progressOf(t, func(*seat) bool { return true })
 }
 
 func (r *Runner) progressOn(t int64, device schedule.Device) {
+	r.progressOf(t, func(s *seat) bool { return s.device == device })
+}
+
+func (r *Runner) progressOf(t int64, which func(*seat) bool) {
 	r.used = r.used[:0]
 	for _, s := range r.seats {
-		if s.device == device && s.phase != free {
-			r.used = append(r.used, schedule.Used{ID: schedule.ID(s.id), Busy: r.busy(s)})
+		if s.phase != free && which(s) {
+			r.used = append(r.used, schedule.Used{ID: schedule.ID(s.id), Device: s.device, Busy: r.busy(s)})
 		}
 	}
 	if len(r.used) > 0 {
-		r.policy.ProgressOn(t, device, r.used)
+		r.policy.ProgressAll(t, r.used)
 	}
 }
 

@@ -78,16 +78,16 @@ func (r *Runner) Ran(uuid gpu.UUID, turns []gpu.Turn) Verdict {
 		return Verdict{}
 	}
 	r.progressOn(t, n)
-	v := r.judge(t, n, m)
 	r.ran = r.ran[:0]
+	active := false
 	for _, s := range r.seats {
 		if s.device == n {
-			if busy := r.busy(s); busy != s.lastBusy {
-				s.lastBusy, v.Active = busy, true
-			}
+			active = active || r.busy(s) != s.judged.busy
 			r.ran = append(r.ran, schedule.Ran{ID: schedule.ID(s.id), Total: s.ran, Turns: s.turns})
 		}
 	}
+	v := r.judge(t, n, m)
+	v.Active = active
 	r.policy.Measured(t, n, r.ran)
 	r.decide(t)
 	return v

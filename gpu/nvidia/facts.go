@@ -129,7 +129,8 @@ func (i *Inventory) activity(h handle, processes int) map[uint32]processSample {
 // Meter begins to read the driver's log of context switches of one of the devices that Devices returned last.
 func (i *Inventory) Meter(uuid gpu.UUID) (gpu.Meter, error) {
 	if i.namespaced {
-		return nil, fmt.Errorf("the driver names processes of GPU %s by numbers that mean nothing in this PID namespace: %w", uuid, errors.ErrUnsupported)
+		return nil, fmt.Errorf("the driver names processes of GPU %s by numbers that mean nothing in this PID namespace: %w",
+			uuid, errors.ErrUnsupported)
 	}
 	for _, d := range i.devices {
 		if d.UUID == uuid {

@@ -97,7 +97,10 @@ type measurement struct {
 
 // newPresence is that of a seat of which nothing is known.
 func newPresence(now int64) presence {
-	return presence{load: firstLoad, used: firstAble / 2, able: firstAble, holds: firstHolds, pause: second, weighed: now, density: int64(Whole)}
+	return presence{
+		load: firstLoad, used: firstAble / 2, able: firstAble, holds: firstHolds, pause: second, weighed: now,
+		density: int64(Whole),
+	}
 }
 
 // restart forgets what was summed up, but not what was learned.
@@ -225,7 +228,10 @@ func (m *measurement) visit() int64 {
 func (x *seat) measure(total, turns, others int64) bool {
 	p := &x.presence
 	last := p.last
-	p.last = measurement{total: total, turns: turns, busy: x.busy, waited: x.waitedBy(), at: x.now, guest: x.guest || x.guestly(), granted: x.granted, valid: true}
+	p.last = measurement{
+		total: total, turns: turns, busy: x.busy, waited: x.waitedBy(), at: x.now,
+		guest: x.guest || x.guestly(), granted: x.granted, valid: true,
+	}
 	charged := p.charged
 	p.charged = 0
 	busy, passed, ran := x.busy-last.busy, x.now-last.at, total-last.total

@@ -281,10 +281,7 @@ func (s *Scheduler) Closed(now int64, id ID, dev Device, busy int64, waiting boo
 
 // Progress says how far Busy has come.
 func (s *Scheduler) Progress(now int64, id ID, dev Device, busy int64) {
-	if x := s.report(now, id, dev, busy); x != nil {
-		progressed(x)
-	}
-	s.tree.run()
+	s.ProgressAll(now, []Used{{id, dev, busy}})
 }
 
 // progressed has the terms of a grant follow the seat's Busy.
@@ -299,14 +296,15 @@ func progressed(x *seat) {
 
 // Used is how far the Busy of a seat has come.
 type Used struct {
-	ID   ID
-	Busy int64
+	ID     ID
+	Device Device
+	Busy   int64
 }
 
-// ProgressOn is Progress for the seats of a device, all at once: the policy looks at the device once.
-func (s *Scheduler) ProgressOn(now int64, dev Device, all []Used) {
+// ProgressAll is Progress for several seats at once: the policy then looks at each device once.
+func (s *Scheduler) ProgressAll(now int64, all []Used) {
 	for _, u := range all {
-		if x := s.report(now, u.ID, dev, u.Busy); x != nil {
+		if x := s.report(now, u.ID, u.Device, u.Busy); x != nil {
 			progressed(x)
 		}
 	}
