@@ -262,16 +262,39 @@ func (r *rig) progress(n int64, groups ...[]*worker) [][]float64 {
 	return all
 }
 
+// lgpu is one with the same program on all its devices, and what part of its way it is to make.
+type lgpu struct {
+	p       Params
+	run     program
+	devices []Device
+	want    float64
+}
+
+// makeWay checks that lgpus make the parts of their ways that they are to, in each second.
+func (r *rig) makeWay(of []lgpu, within float64) {
+	r.t.Helper()
+	var groups [][]*worker
+	for i, l := range of {
+		groups = append(groups, r.lgpu(ID(i+1), l.p, l.run, l.devices...))
+	}
+	r.run(second)
+	for _, parts := range r.progress(4, groups...) {
+		r.t.Logf("%.1f, %d seeps, %d overran", parts, r.seeps, r.overran)
+		for i, part := range parts {
+			if want := of[i].want; math.Abs(part-want) > within {
+				r.t.Errorf("lgpu %d made %.1f %% of its way, want %.0f", i+1, part, want)
+			}
+		}
+	}
+	if err := r.s.consistent(); err != nil {
+		r.t.Error(err)
+	}
+}
+
 func TestGangs(t *testing.T) {
 	training := program{400 * us, -200 * us}
 	slow := program{3 * ms, -6 * ms, 200 * us}
 	single := program{200 * us}
-	type lgpu struct {
-		p       Params
-		run     program
-		devices []Device
-		want    float64
-	}
 	tests := []struct {
 		name   string
 		of     []lgpu
@@ -303,23 +326,7 @@ func TestGangs(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{})
-			var groups [][]*worker
-			for i, l := range tt.of {
-				groups = append(groups, r.lgpu(ID(i+1), l.p, l.run, l.devices...))
-			}
-			r.run(second)
-			for _, parts := range r.progress(4, groups...) {
-				t.Logf("%.1f, %d seeps, %d overran", parts, r.seeps, r.overran)
-				for i, part := range parts {
-					if want := tt.of[i].want; math.Abs(part-want) > tt.within {
-						t.Errorf("lgpu %d made %.1f %% of its way, want %.0f", i+1, part, want)
-					}
-				}
-			}
-			if err := r.s.consistent(); err != nil {
-				t.Error(err)
-			}
+			newRig(t, Options{}).makeWay(tt.of, tt.within)
 		})
 	}
 }
@@ -327,12 +334,6 @@ func TestGangs(t *testing.T) {
 // On devices that preempt, gangs use them together: all make their way, in the shares asked for.
 func TestGangsOnChips(t *testing.T) {
 	training, single := program{400 * us, -200 * us}, program{200 * us}
-	type lgpu struct {
-		p       Params
-		run     program
-		devices []Device
-		want    float64
-	}
 	for _, tt := range []struct {
 		name   string
 		of     []lgpu
@@ -350,22 +351,7 @@ func TestGangsOnChips(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, Options{Preempt: true})
 			r.chips = map[Device]*turns{}
-			var groups [][]*worker
-			for i, l := range tt.of {
-				groups = append(groups, r.lgpu(ID(i+1), l.p, l.run, l.devices...))
-			}
-			r.run(second)
-			for _, parts := range r.progress(4, groups...) {
-				t.Logf("%.1f, %d seeps", parts, r.seeps)
-				for i, part := range parts {
-					if want := tt.of[i].want; math.Abs(part-want) > tt.within {
-						t.Errorf("lgpu %d made %.1f %% of its way, want %.0f", i+1, part, want)
-					}
-				}
-			}
-			if err := r.s.consistent(); err != nil {
-				t.Error(err)
-			}
+			r.makeWay(tt.of, tt.within)
 		})
 	}
 }
