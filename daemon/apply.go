@@ -78,7 +78,7 @@ func (n *Daemon) announceChange(c limits.Change) {
 const listed = 8
 
 // announceLimits makes the event of a directory that asks for others than before.
-func (n *Daemon) announceLimits(now, before limits.DirectoryState, by *uint32) {
+func (n *Daemon) announceLimits(now, before limits.DirectoryState, by *limits.Author) {
 	changed := now.Differences(before, n.tree.Devices())
 	if len(changed) == 0 {
 		return
@@ -88,8 +88,8 @@ func (n *Daemon) announceLimits(now, before limits.DirectoryState, by *uint32) {
 	}
 	e := Event{Kind: LimitChanged, Path: now.Path, ID: now.ID, Text: now.Path + ": " + strings.Join(changed, ", ")}
 	if by != nil {
-		e.UID = *by
-		e.Text += fmt.Sprintf(", by user %d", *by)
+		e.UID, e.PID = by.UID, by.PID
+		e.Text += fmt.Sprintf(", by user %d", by.UID)
 	}
 	n.journal.emit(e)
 }

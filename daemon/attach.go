@@ -50,13 +50,7 @@ type AttachSpec struct {
 	Spatial bool
 	// Gang puts the lgpu into a gang.
 	Gang     string
-	Launcher Peer
-}
-
-// Peer is a process as the kernel vouches for it (SO_PEERCRED).
-type Peer struct {
-	PID      int
-	UID, GID uint32
+	Launcher limits.Author
 }
 
 // Attachment is that of a launcher to an lgpu: as long as it lasts the lgpu does.
@@ -109,8 +103,8 @@ func (n *Daemon) Attach(ctx context.Context, spec AttachSpec) (*Attachment, erro
 // errAgain: what was found before a lock was taken is no longer so.
 var errAgain = errors.New("changed meanwhile")
 
-// launcherOf describes the process behind a Peer.
-func (n *Daemon) launcherOf(p Peer) (*launcher, error) {
+// launcherOf describes the process that launches.
+func (n *Daemon) launcherOf(p limits.Author) (*launcher, error) {
 	s, err := proc.Live(p.PID)
 	if err != nil {
 		return nil, fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
@@ -328,7 +322,7 @@ func devicesError(class error, remedy, format string, args ...any) error {
 
 // createFor makes a temporary lgpu and attaches its first launcher. Called with life held.
 func (n *Daemon) createFor(spec AttachSpec, p *plan, of *launcher) (*Attachment, error) {
-	dir, err := n.tree.Create(limits.CreateSpec{
+	dir, err := n.tree.By(spec.Launcher).Create(limits.CreateSpec{
 		Path: p.path, Temporary: true, UID: spec.Launcher.UID, GID: spec.Launcher.GID, Enter: true,
 		Request: spec.request(p.devices),
 	})

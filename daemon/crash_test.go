@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lgpu/lgpu/internal/proc"
+	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/sim"
 )
 
@@ -107,7 +108,7 @@ func TestDaemonKilledHundredTimes(t *testing.T) {
 	for i, g := range groups {
 		spec := AttachSpec{
 			Path: fmt.Sprintf("/g/%c", 'a'+i), Sim: shape.String(), Limits: memory(limit),
-			Launcher: Peer{PID: g.launcher.Process.Pid},
+			Launcher: limits.Author{PID: g.launcher.Process.Pid},
 		}
 		g.held = ask[Attachment](t, daemon, asked{Attach: &spec})
 	}

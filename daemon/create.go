@@ -13,7 +13,7 @@ type CreateSpec struct {
 	Path   string
 	Sim    string              // shape of the software GPU that it is for; empty for the machine's own devices
 	Writes []limits.Assignment // written to its files in the same transaction
-	Owner  Peer                // who asks
+	By     limits.Author       // who asks, and owns it
 }
 
 // Create makes a persistent directory of the tree: an lgpu as soon as it is used, a group as soon as it has children.
@@ -46,7 +46,7 @@ func (n *Daemon) Create(ctx context.Context, spec CreateSpec) (Directory, error)
 func (n *Daemon) create(spec CreateSpec, sim *simUse) (limits.Directory, error) {
 	n.lgpus.life.Lock()
 	defer n.lgpus.life.Unlock()
-	dir, err := n.tree.Create(limits.CreateSpec{Path: spec.Path, UID: spec.Owner.UID, GID: spec.Owner.GID,
+	dir, err := n.tree.By(spec.By).Create(limits.CreateSpec{Path: spec.Path, UID: spec.By.UID, GID: spec.By.GID,
 		Writes: spec.Writes})
 	if err != nil || spec.Sim == "" {
 		return dir, err
@@ -63,4 +63,6 @@ func (n *Daemon) create(spec CreateSpec, sim *simUse) (limits.Directory, error) 
 
 // Remove removes the group or lgpu at path. An error wraps a *limits.Error: ENOENT, ENOTEMPTY with children, EBUSY
 // while it is in use.
-func (n *Daemon) Remove(ctx context.Context, path string) error { return n.tree.Rmdir(path) }
+func (n *Daemon) Remove(ctx context.Context, by limits.Author, path string) error {
+	return n.tree.By(by).Rmdir(path)
+}

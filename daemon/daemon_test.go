@@ -255,7 +255,9 @@ func program(t *testing.T) *exec.Cmd {
 }
 
 // self is this process as a launcher.
-func self() Peer { return Peer{PID: os.Getpid(), UID: uint32(os.Getuid()), GID: uint32(os.Getgid())} }
+func self() limits.Author {
+	return limits.Author{PID: os.Getpid(), UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
+}
 
 // holds makes a hold of the caller's process.
 func (r *rig) holds(t *testing.T, spec AttachSpec) *Attachment {
@@ -408,7 +410,7 @@ func TestAttachRefuses(t *testing.T) {
 		{AttachSpec{Path: "/gone", ID: 7}, ErrNotFound, "id 7"},
 		{AttachSpec{Sim: "huge"}, ErrInvalid, "sim: "},
 		{AttachSpec{Spatial: true}, ErrInvalid, "spatial: "},
-		{AttachSpec{Launcher: Peer{PID: 1 << 22}}, ErrInvalid, "launcher"},
+		{AttachSpec{Launcher: limits.Author{PID: 1 << 22}}, ErrInvalid, "launcher"},
 	} {
 		if c.spec.Launcher.PID == 0 {
 			c.spec.Launcher = self()
@@ -485,7 +487,7 @@ func TestPersistent(t *testing.T) {
 	if text, err := r.Tree().Read("/p", "memory.current"); err != nil || !strings.Contains(text, "195:0 100") {
 		t.Errorf("memory.current %q, %v", text, err)
 	}
-	if err := r.Remove(t.Context(), "/p"); !errors.Is(err, unix.EBUSY) {
+	if err := r.Remove(t.Context(), self(), "/p"); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("removed while in use: %v", err)
 	}
 	h.Close()
@@ -498,7 +500,7 @@ func TestPersistent(t *testing.T) {
 		t.Errorf("the second time: %+v", d)
 	}
 	h.Close()
-	if err := r.Remove(t.Context(), "/p"); err != nil {
+	if err := r.Remove(t.Context(), self(), "/p"); err != nil {
 		t.Error(err)
 	}
 }
@@ -529,7 +531,7 @@ func TestWritesArrive(t *testing.T) {
 		e.Text != "/g: memory.max of device 1 (GPU-face0000) is 4 MiB (was max)" {
 		t.Errorf("%+v", e)
 	}
-	if err := r.Tree().UpdateBy(1000, "/g", []limits.Assignment{{File: "compute.max", Text: "50%"}, {File: "lgpu.priority",
+	if err := r.Tree().By(limits.Author{UID: 1000}).Update("/g", []limits.Assignment{{File: "compute.max", Text: "50%"}, {File: "lgpu.priority",
 		Text: "high"}, {File: "gang", Text: "job"}}); err != nil {
 		t.Fatal(err)
 	}

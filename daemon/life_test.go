@@ -11,6 +11,7 @@ import (
 	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/policy/limits"
 )
 
 // state returns the state of the lgpu with an ID.
@@ -140,7 +141,7 @@ func TestStates(t *testing.T) {
 	c.Close()
 	r.tenants.leave(4711)
 	is("without any", kept.ID, lifecycle.Idle)
-	if err := r.Remove(t.Context(), "/kept"); err != nil {
+	if err := r.Remove(t.Context(), self(), "/kept"); err != nil {
 		t.Fatal(err)
 	}
 	is("removed", kept.ID, lifecycle.Removed)
@@ -155,7 +156,7 @@ func TestRevivalFails(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, Config{Dir: dir})
 	launcher := program(t)
-	other := r.holds(t, AttachSpec{Path: "/other", Launcher: Peer{PID: launcher.Process.Pid}})
+	other := r.holds(t, AttachSpec{Path: "/other", Launcher: limits.Author{PID: launcher.Process.Pid}})
 	h := r.holds(t, AttachSpec{Path: "/x"})
 	r.stop()
 	r = startWith(t, Config{Dir: dir}, func(f *fakeTenants) { f.denies = errors.New("denied") })
@@ -193,7 +194,7 @@ func TestLauncherDiesUnseen(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, Config{Dir: dir})
 	launcher := program(t)
-	h := r.holds(t, AttachSpec{Path: "/x", Launcher: Peer{PID: launcher.Process.Pid}})
+	h := r.holds(t, AttachSpec{Path: "/x", Launcher: limits.Author{PID: launcher.Process.Pid}})
 	r.stop()
 	r = startWith(t, Config{Dir: dir, Reattach: time.Millisecond}, func(f *fakeTenants) { f.denies = errors.New("denied") })
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {

@@ -37,8 +37,8 @@ func TestResolve(t *testing.T) {
 		}
 	}
 	inside, outside := program(t), program(t)
-	in := r.holds(t, AttachSpec{Path: "/group/in", Launcher: Peer{PID: inside.Process.Pid}})
-	out := r.holds(t, AttachSpec{Path: "/elsewhere/out", Launcher: Peer{PID: outside.Process.Pid}})
+	in := r.holds(t, AttachSpec{Path: "/group/in", Launcher: limits.Author{PID: inside.Process.Pid}})
+	out := r.holds(t, AttachSpec{Path: "/elsewhere/out", Launcher: limits.Author{PID: outside.Process.Pid}})
 	process := func(pid int) tenant.Process {
 		s, err := proc.Live(pid)
 		if err != nil {
@@ -104,7 +104,7 @@ func TestNoEscape(t *testing.T) {
 	h := r.holds(t, AttachSpec{Path: "/outer"})
 	defer h.Close()
 	r.holds(t, AttachSpec{Path: "/other"}).Close() // a launcher may have several
-	child := Peer{PID: program(t).Process.Pid}
+	child := limits.Author{PID: program(t).Process.Pid}
 	var hint interface{ Hint() string }
 	if h, err := r.Attach(t.Context(), AttachSpec{Launcher: child}); !errors.Is(err, ErrInvalid) || !errors.As(err,
 		&hint) ||
@@ -127,7 +127,7 @@ func TestNoEscape(t *testing.T) {
 	r.tenants.join(tenant.Client{LGPU: group.ID, Peer: tenant.Peer{Process: tenant.Process{PID: client.Process.Pid,
 		Start: s.Start}}})
 	group.Close()
-	if h, err := r.Attach(t.Context(), AttachSpec{Launcher: Peer{PID: client.Process.Pid}}); !errors.Is(err, ErrInvalid) {
+	if h, err := r.Attach(t.Context(), AttachSpec{Launcher: limits.Author{PID: client.Process.Pid}}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a client: %v, %v", h, err)
 	}
 }
@@ -296,7 +296,7 @@ func TestSoftwareGPU(t *testing.T) {
 			t.Fatal("the lgpu stays in use")
 		}
 	}
-	if err := r.Remove(t.Context(), "/bound"); err != nil {
+	if err := r.Remove(t.Context(), self(), "/bound"); err != nil {
 		t.Fatal(err)
 	}
 	for len(r.Snapshot().Devices) != 1 {
@@ -304,7 +304,7 @@ func TestSoftwareGPU(t *testing.T) {
 			t.Fatal("devices stay")
 		}
 	}
-	if err := r.Remove(t.Context(), "/kept"); err != nil {
+	if err := r.Remove(t.Context(), self(), "/kept"); err != nil {
 		t.Fatal(err)
 	}
 	for len(r.Snapshot().Devices) != 0 {

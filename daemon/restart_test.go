@@ -8,6 +8,7 @@ import (
 
 	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/daemon/tenant"
+	"github.com/lgpu/lgpu/policy/limits"
 )
 
 // A daemon takes over the lgpus of the one before: those of launchers that live, and those with clients.
@@ -19,7 +20,7 @@ func TestRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := AttachSpec{Group: "/g", Program: "p", Devices: []string{"1", "0"},
-		Limits: memory(1 << 30), Launcher: Peer{PID: launcher.Process.Pid}}
+		Limits: memory(1 << 30), Launcher: limits.Author{PID: launcher.Process.Pid}}
 	lives := r.holds(t, spec)
 	spec.Launcher.PID = other.Process.Pid
 	dies := r.holds(t, spec)
@@ -58,7 +59,7 @@ func TestRestart(t *testing.T) {
 			t.Errorf("%s was removed", e.Path)
 		}
 	}
-	again := r.holds(t, AttachSpec{Path: lives.Path, ID: lives.ID, Launcher: Peer{PID: launcher.Process.Pid}})
+	again := r.holds(t, AttachSpec{Path: lives.Path, ID: lives.ID, Launcher: limits.Author{PID: launcher.Process.Pid}})
 	if n := r.node(t, lives.Path); again.ID != lives.ID || len(n.Launchers) != 1 {
 		t.Errorf("taken up again: %+v", n)
 	}
@@ -84,7 +85,7 @@ func TestLauncherDies(t *testing.T) {
 	dir := t.TempDir()
 	launcher := program(t)
 	r := start(t, Config{Dir: dir})
-	h := r.holds(t, AttachSpec{Launcher: Peer{PID: launcher.Process.Pid}})
+	h := r.holds(t, AttachSpec{Launcher: limits.Author{PID: launcher.Process.Pid}})
 	r.stop()
 	r = start(t, Config{Dir: dir, Reattach: time.Hour}) // that is for those who are not known to be there
 	events := r.events(t)
@@ -103,7 +104,7 @@ func TestReboot(t *testing.T) {
 	dir := t.TempDir()
 	launcher := program(t)
 	r := start(t, Config{Dir: dir})
-	h := r.holds(t, AttachSpec{Launcher: Peer{PID: launcher.Process.Pid}})
+	h := r.holds(t, AttachSpec{Launcher: limits.Author{PID: launcher.Process.Pid}})
 	r.stop()
 	s, err := store.Open(r.config.State)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/sim/wire"
 )
 
@@ -38,7 +39,7 @@ func TestStrangerOnDevice(t *testing.T) {
 	})
 	events := r.events(t)
 	launcher := newTenantGroup(t)
-	h := r.holds(t, AttachSpec{Sim: "1x256MiB,sms=2,context=16MiB", Launcher: Peer{PID: launcher.launcher.Process.Pid}})
+	h := r.holds(t, AttachSpec{Sim: "1x256MiB,sms=2,context=16MiB", Launcher: limits.Author{PID: launcher.launcher.Process.Pid}})
 	launcher.held = *h
 	defer h.Close()
 

@@ -36,7 +36,7 @@ func (s *Server) Attach(stream grpc.BidiStreamingServer[api.AttachRequest, api.A
 	if err != nil {
 		return err
 	}
-	spec.Launcher = who.peer()
+	spec.Launcher = who.author()
 	attachment, err := s.daemon.Attach(stream.Context(), spec)
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func (s *Server) Attach(stream grpc.BidiStreamingServer[api.AttachRequest, api.A
 	}
 }
 
-func (c caller) peer() daemon.Peer { return daemon.Peer{PID: c.pid, UID: c.uid, GID: c.gid} }
+func (c caller) author() limits.Author { return limits.Author{UID: c.uid, GID: c.gid, PID: c.pid} }
 
 // Create implements api.ControlServer.
 func (s *Server) Create(ctx context.Context, r *api.CreateRequest) (*api.CreateReply, error) {
@@ -78,7 +78,7 @@ func (s *Server) Create(ctx context.Context, r *api.CreateRequest) (*api.CreateR
 		return nil, err
 	}
 	who, _ := callerOf(ctx)
-	n, err := s.daemon.Create(ctx, daemon.CreateSpec{Path: r.GetPath(), Sim: r.GetSim(), Writes: writes, Owner: who.peer()})
+	n, err := s.daemon.Create(ctx, daemon.CreateSpec{Path: r.GetPath(), Sim: r.GetSim(), Writes: writes, By: who.author()})
 	s.log(ctx, "create", r.GetPath(), err)
 	if err != nil {
 		return nil, err
@@ -88,7 +88,8 @@ func (s *Server) Create(ctx context.Context, r *api.CreateRequest) (*api.CreateR
 
 // Remove implements api.ControlServer.
 func (s *Server) Remove(ctx context.Context, r *api.RemoveRequest) (*api.RemoveReply, error) {
-	err := s.daemon.Remove(ctx, r.GetPath())
+	who, _ := callerOf(ctx)
+	err := s.daemon.Remove(ctx, who.author(), r.GetPath())
 	s.log(ctx, "remove", r.GetPath(), err)
 	if err != nil {
 		return nil, err
@@ -103,7 +104,7 @@ func (s *Server) Write(ctx context.Context, r *api.WriteRequest) (*api.WriteRepl
 		return nil, err
 	}
 	who, _ := callerOf(ctx)
-	err = s.daemon.Tree().UpdateBy(who.uid, r.GetPath(), writes)
+	err = s.daemon.Tree().By(who.author()).Update(r.GetPath(), writes)
 	s.log(ctx, "write", r.GetPath(), err, "files", len(writes))
 	if err != nil {
 		return nil, err

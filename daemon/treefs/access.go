@@ -13,12 +13,6 @@ import (
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
-// Caller is who asks, as the kernel says.
-type Caller struct {
-	UID, GID uint32
-	PID      uint32 // 0 if it is in another PID namespace
-}
-
 // Action is what somebody wants to do.
 type Action string
 
@@ -40,9 +34,9 @@ type Access struct {
 // Owners returns the usual rule, which the daemon's API can use too. Root and the daemon's own user may do everything.
 // A node is its owner's: the owner and members of its group may make and remove nodes directly below it and write their
 // files, but not the files of the node itself, which say what the owner gets. The error is EPERM.
-func Owners(t *limits.Tree) func(Caller, Access) error {
+func Owners(t *limits.Tree) func(limits.Author, Access) error {
 	self := uint32(os.Geteuid())
-	return func(c Caller, a Access) error {
+	return func(c limits.Author, a Access) error {
 		if c.UID == 0 || c.UID == self {
 			return nil
 		}
@@ -51,7 +45,7 @@ func Owners(t *limits.Tree) func(Caller, Access) error {
 			if err != nil {
 				return err
 			}
-			if c.UID == n.UID || c.in(n.GID) {
+			if c.UID == n.UID || in(c, n.GID) {
 				return nil
 			}
 		}
@@ -60,8 +54,8 @@ func Owners(t *limits.Tree) func(Caller, Access) error {
 	}
 }
 
-// in says that c is a member of a group. The caller waits for the answer, so its process is still the one it was.
-func (c Caller) in(gid uint32) bool {
+// in reports whether c is a member of a group. The caller waits for the answer, so its process is still the one it was.
+func in(c limits.Author, gid uint32) bool {
 	if c.GID == gid {
 		return true
 	}

@@ -48,7 +48,7 @@ const Type = "fuse.lgpu"
 type Options struct {
 	// Authorise says whether a caller may change something; nil is Owners of the tree. An errno in its error is what the
 	// caller gets, else EPERM. Everybody may read.
-	Authorise func(Caller, Access) error
+	Authorise func(limits.Author, Access) error
 	// AllowOther lets users other than the daemon's own in. It needs root, or user_allow_other in /etc/fuse.conf.
 	AllowOther bool
 	// Log gets refused operations with their full text; nil discards them.

@@ -18,7 +18,7 @@ import (
 // mount is what all inodes of a mounted tree have in common.
 type mount struct {
 	tree      *limits.Tree
-	authorise func(Caller, Access) error
+	authorise func(limits.Author, Access) error
 	log       *slog.Logger
 	started   time.Time
 }
@@ -41,12 +41,12 @@ func (m *mount) allow(ctx context.Context, a Access) syscall.Errno {
 	return fs.OK
 }
 
-func caller(ctx context.Context) Caller {
+func caller(ctx context.Context) limits.Author {
 	c, ok := fuse.FromContext(ctx)
 	if !ok {
-		return Caller{UID: ^uint32(0), GID: ^uint32(0)} // nobody: a request without a process behind it
+		return limits.Author{UID: ^uint32(0), GID: ^uint32(0)} // nobody: a request without a process behind it
 	}
-	return Caller{UID: c.Uid, GID: c.Gid, PID: c.Pid}
+	return limits.Author{UID: c.Uid, GID: c.Gid, PID: int(c.Pid)}
 }
 
 // Inode numbers: IDs of nodes are never used again, so neither are these.
@@ -147,7 +147,7 @@ func (f *folder) Mkdir(ctx context.Context, name string, _ uint32, out *fuse.Ent
 		return nil, errno
 	}
 	c := caller(ctx)
-	made, err := f.mount.tree.Create(limits.CreateSpec{Path: at, UID: c.UID, GID: c.GID})
+	made, err := f.mount.tree.By(c).Create(limits.CreateSpec{Path: at, UID: c.UID, GID: c.GID})
 	if err != nil {
 		return nil, f.mount.fail(ctx, "mkdir", err, syscall.EIO)
 	}
@@ -164,7 +164,7 @@ func (f *folder) Rmdir(ctx context.Context, name string) syscall.Errno {
 	if errno := f.mount.allow(ctx, Access{Action: ActionRmdir, Path: at}); errno != 0 {
 		return errno
 	}
-	if err := f.mount.tree.Rmdir(at); err != nil {
+	if err := f.mount.tree.By(caller(ctx)).Rmdir(at); err != nil {
 		return f.mount.fail(ctx, "rmdir", err, syscall.EIO)
 	}
 	return fs.OK
@@ -209,7 +209,7 @@ func (f *folder) Setattr(ctx context.Context, _ fs.FileHandle, in *fuse.SetAttrI
 		if !hasGID {
 			gid = n.GID
 		}
-		if err := f.mount.tree.Chown(n.Path, uid, gid); err != nil {
+		if err := f.mount.tree.By(caller(ctx)).Chown(n.Path, uid, gid); err != nil {
 			return f.mount.fail(ctx, "chown", err, syscall.EIO)
 		}
 	}
@@ -377,7 +377,7 @@ func (h *handle) Write(ctx context.Context, data []byte, offset int64) (uint32, 
 		return 0, m.fail(ctx, what, err, syscall.EINVAL)
 	}
 	write := []limits.Assignment{{File: h.control.name, Text: string(data)}}
-	if err := m.tree.UpdateBy(caller(ctx).UID, n.Path, write); err != nil {
+	if err := m.tree.By(caller(ctx)).Update(n.Path, write); err != nil {
 		return 0, m.fail(ctx, what, err, syscall.EIO)
 	}
 	h.next = offset + int64(len(data))

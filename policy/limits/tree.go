@@ -95,7 +95,7 @@ func (t *Tree) SetDevices(devices []Device) error {
 	if err := checkDevices(devices); err != nil {
 		return err
 	}
-	return t.change(Root, func(next *state) *Error {
+	return t.change(nil, Root, func(next *state) *Error {
 		next.devices, next.stale = slices.Clone(devices), true
 		return nil
 	})
@@ -104,98 +104,16 @@ func (t *Tree) SetDevices(devices []Device) error {
 // Devices returns the devices of the last SetDevices.
 func (t *Tree) Devices() []Device { return slices.Clone(t.state.Load().devices) }
 
-// CreateSpec describes a directory to make.
-type CreateSpec struct {
-	Path string
-	// Temporary directories belong to a launcher, which removes them; they are marked in State.
-	Temporary bool
-	// UID and GID own the node: they may make children and write the children's limits.
-	UID, GID uint32
-	// Request and then Writes are applied to the directory in the same transaction.
-	Request Request
-	Writes  []Assignment
-	// Enter makes the creator the directory's first user, before anybody else can remove it.
-	Enter bool
-}
-
-// Assignment is the text for one file.
-type Assignment struct {
-	File, Text string
-}
-
-// Create makes a directory below one that exists. Errors are *Error: EEXIST (also for the name of a file), ENOENT (no
-// parent), EINVAL (name), EBUSY (the parent has processes), ENAMETOOLONG or ENOSPC (too deep, too many), EDQUOT (too
-// many of the owner's), ENODEV, and those of Update.
-func (t *Tree) Create(spec CreateSpec) (Directory, error) {
-	var made *directory
-	var out Directory
-	err := t.change(spec.Path, func(next *state) (err *Error) {
-		if spec.UID != 0 && spec.UID != t.owner && next.owned(spec.UID) >= MaxOwned {
-			return &Error{Errno: syscall.EDQUOT, Path: spec.Path,
-				Reason: fmt.Sprintf("user %d has %d groups and lgpus, which is all one user may have", spec.UID, MaxOwned)}
-		}
-		if made, err = next.create(spec, t.users); err != nil {
-			return err
-		}
-		if err := next.request(made, spec.Request); err != nil {
-			return err
-		}
-		return next.write(made, spec.Writes)
-	}, func() {
-		if spec.Enter {
-			t.users[made.ID]++
-		}
-		out = t.state.Load().export(made)
-	})
-	return out, err
-}
-
-// Mkdir makes a persistent directory owned by a user. Errors are those of Create.
-func (t *Tree) Mkdir(path string, uid, gid uint32) error {
-	_, err := t.Create(CreateSpec{Path: path, UID: uid, GID: gid})
-	return err
-}
-
-// Rmdir removes a directory. Errors are *Error: ENOENT, ENOTEMPTY (it has children), EBUSY (it has users, or is the
-// root), EIO.
-func (t *Tree) Rmdir(path string) error {
-	var parent, gone uint64
-	var seen uint64
-	var left map[string]Stat
-	if n, err := t.find(path); err == nil {
-		seen, left = n.ID, t.own(n.ID)
-	}
-	return t.change(path, func(next *state) *Error {
-		n, err := next.find(path)
-		switch {
-		case err != nil:
-			return err
-		case n.parent == nil:
-			return &Error{Errno: syscall.EBUSY, Path: path, Reason: "the root stays"}
-		case len(n.children) > 0:
-			return &Error{Errno: syscall.ENOTEMPTY, Path: path,
-				Reason: "it has " + counted(len(n.children)) + " below it", Remedy: "lgpu rm -r removes them too"}
-		case t.users[n.ID] > 0:
-			return &Error{Errno: syscall.EBUSY, Path: path, Reason: "processes use it; stop them first"}
-		}
-		parent, gone = n.parent.ID, n.ID
-		next.remove(n)
-		return nil
-	}, func() {
-		if gone == seen {
-			t.past.inherit(parent, gone, left)
-		}
-	})
-}
-
-// Chown gives a directory to another owner. Errors are *Error: ENOENT, EIO.
-func (t *Tree) Chown(path string, uid, gid uint32) error {
-	return t.alter(path, func(n *directory) { n.UID, n.GID = uid, gid })
-}
-
 // Persist turns a temporary directory into a persistent one. Errors are *Error: ENOENT, EIO.
 func (t *Tree) Persist(path string) error {
-	return t.alter(path, func(n *directory) { n.Temporary = false })
+	return t.change(nil, path, func(next *state) *Error {
+		n, err := next.find(path)
+		if err != nil {
+			return err
+		}
+		n.Temporary, n.revision = false, next.sequence
+		return nil
+	})
 }
 
 // Enter counts a user of a node: a launcher, a client. While a directory has users it cannot be removed and gets no
@@ -237,44 +155,6 @@ func (t *Tree) Users(path string) int {
 		return t.users[n.ID]
 	}
 	return 0
-}
-
-// Write writes text to a file of a directory: one transaction. Errors are *Error: ENOENT (directory or file), EACCES
-// (the file is read-only), those of the file's grammar, and EIO if the change could not be kept.
-func (t *Tree) Write(path, file, text string) error {
-	return t.Update(path, []Assignment{{file, text}})
-}
-
-// Update writes several files of a directory as one transaction, in order, each checked against what those before it
-// made. Errors are those of Write. memory.peak, which is no state of the tree, is reset after all else took effect.
-func (t *Tree) Update(path string, writes []Assignment) error { return t.update(nil, path, writes) }
-
-// UpdateBy is Update by a user, whom the Change names.
-func (t *Tree) UpdateBy(uid uint32, path string, writes []Assignment) error {
-	return t.update(&uid, path, writes)
-}
-
-func (t *Tree) update(by *uint32, path string, writes []Assignment) error {
-	var resets []reset
-	err := t.change(path, func(next *state) *Error {
-		next.by = by
-		n, err := next.find(path)
-		if err != nil {
-			return err
-		}
-		if err := next.write(n, writes); err != nil {
-			return err
-		}
-		resets = next.resets
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for _, r := range resets {
-		t.resetPeak(r)
-	}
-	return nil
 }
 
 // Read returns the text of a file. Errors are *Error: ENOENT.
@@ -357,26 +237,14 @@ func (t *Tree) Load(saved State) []error {
 // find returns a directory of the newest state.
 func (t *Tree) find(path string) (*directory, *Error) { return t.state.Load().find(path) }
 
-// alter changes one directory in a way that cannot fail.
-func (t *Tree) alter(path string, edit func(*directory)) error {
-	return t.change(path, func(next *state) *Error {
-		n, err := next.find(path)
-		if err != nil {
-			return err
-		}
-		edit(n)
-		n.revision = next.sequence
-		return nil
-	})
-}
-
 // change is the one way from a state to the next. edit works on a copy that nobody else sees; done runs once the change
 // has taken effect, before the next one can begin.
-func (t *Tree) change(path string, edit func(next *state) *Error, done ...func()) error {
+func (t *Tree) change(by *Author, path string, edit func(next *state) *Error, done ...func()) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old := t.state.Load()
 	next := old.clone()
+	next.by = by
 	if err := edit(next); err != nil {
 		return err
 	}
@@ -424,7 +292,7 @@ type state struct {
 	byID     map[uint64]*directory
 	stale    bool    // effective values are those of before the last edit
 	resets   []reset // asked for by the writes that made this state
-	by       *uint32 // who made this state, nil where that is not known
+	by       *Author // who made this state, nil for the owner of the tree itself
 }
 
 // directory is a directory of one state.

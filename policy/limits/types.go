@@ -193,8 +193,8 @@ type Change struct {
 	// Created, Changed and Removed are directories by ID, in ascending order. Changed are those whose requests or
 	// effective values are others than before, as when an ancestor shrank.
 	Created, Changed, Removed []uint64
-	// By is the user who made it, nil where that is not known.
-	By *uint32
+	// By is who made it, nil for those who hold the tree.
+	By *Author
 	// State is everything that must survive, after the change. It is shared with the tree and must not be changed.
 	State State
 }

@@ -1,0 +1,165 @@
+package limits
+
+import (
+	"fmt"
+	"syscall"
+)
+
+// Author is who makes a change: a process, as the kernel vouches for it.
+type Author struct {
+	UID, GID uint32
+	PID      int // 0 if it is in a process namespace that cannot be seen from here
+}
+
+// Editor changes a tree. Its methods may be called by several goroutines.
+type Editor struct {
+	tree *Tree
+	by   *Author // nil for the owner of the tree itself
+}
+
+// By changes the tree in somebody's name, whom Change.By tells.
+func (t *Tree) By(a Author) Editor { return Editor{tree: t, by: &a} }
+
+// keeper changes the tree for those who hold it.
+func (t *Tree) keeper() Editor { return Editor{tree: t} }
+
+// CreateSpec describes a directory to make.
+type CreateSpec struct {
+	Path string
+	// Temporary directories belong to a launcher, which removes them; they are marked in State.
+	Temporary bool
+	// UID and GID own the node: they may make children and write the children's limits.
+	UID, GID uint32
+	// Request and then Writes are applied to the directory in the same transaction.
+	Request Request
+	Writes  []Assignment
+	// Enter makes the creator the directory's first user, before anybody else can remove it.
+	Enter bool
+}
+
+// Assignment is the text for one file.
+type Assignment struct {
+	File, Text string
+}
+
+// Create makes a directory below one that exists. Errors are *Error: EEXIST (also for the name of a file), ENOENT (no
+// parent), EINVAL (name), EBUSY (the parent has processes), ENAMETOOLONG or ENOSPC (too deep, too many), EDQUOT (too
+// many of the owner's), ENODEV, and those of Update.
+func (e Editor) Create(spec CreateSpec) (Directory, error) {
+	t := e.tree
+	var made *directory
+	var out Directory
+	err := t.change(e.by, spec.Path, func(next *state) (err *Error) {
+		if spec.UID != 0 && spec.UID != t.owner && next.owned(spec.UID) >= MaxOwned {
+			return &Error{Errno: syscall.EDQUOT, Path: spec.Path,
+				Reason: fmt.Sprintf("user %d has %d groups and lgpus, which is all one user may have", spec.UID, MaxOwned)}
+		}
+		if made, err = next.create(spec, t.users); err != nil {
+			return err
+		}
+		if err := next.request(made, spec.Request); err != nil {
+			return err
+		}
+		return next.write(made, spec.Writes)
+	}, func() {
+		if spec.Enter {
+			t.users[made.ID]++
+		}
+		out = t.state.Load().export(made)
+	})
+	return out, err
+}
+
+// Rmdir removes a directory. Errors are *Error: ENOENT, ENOTEMPTY (it has children), EBUSY (it has users, or is the
+// root), EIO.
+func (e Editor) Rmdir(path string) error {
+	t := e.tree
+	var parent, gone uint64
+	var seen uint64
+	var left map[string]Stat
+	if n, err := t.find(path); err == nil {
+		seen, left = n.ID, t.own(n.ID)
+	}
+	return t.change(e.by, path, func(next *state) *Error {
+		n, err := next.find(path)
+		switch {
+		case err != nil:
+			return err
+		case n.parent == nil:
+			return &Error{Errno: syscall.EBUSY, Path: path, Reason: "the root stays"}
+		case len(n.children) > 0:
+			return &Error{Errno: syscall.ENOTEMPTY, Path: path,
+				Reason: "it has " + counted(len(n.children)) + " below it", Remedy: "lgpu rm -r removes them too"}
+		case t.users[n.ID] > 0:
+			return &Error{Errno: syscall.EBUSY, Path: path, Reason: "processes use it; stop them first"}
+		}
+		parent, gone = n.parent.ID, n.ID
+		next.remove(n)
+		return nil
+	}, func() {
+		if gone == seen {
+			t.past.inherit(parent, gone, left)
+		}
+	})
+}
+
+// Chown gives a directory to another owner. Errors are *Error: ENOENT, EIO.
+func (e Editor) Chown(path string, uid, gid uint32) error {
+	return e.tree.change(e.by, path, func(next *state) *Error {
+		n, err := next.find(path)
+		if err != nil {
+			return err
+		}
+		n.UID, n.GID, n.revision = uid, gid, next.sequence
+		return nil
+	})
+}
+
+// Update writes several files of a directory as one transaction, in order, each checked against what those before it
+// made. memory.peak, which is no state of the tree, is reset after all else took effect. Errors are *Error: ENOENT
+// (directory or file), EACCES (the file is read-only), those of the file's grammar, and EIO if the change could not be
+// kept.
+func (e Editor) Update(path string, writes []Assignment) error {
+	var resets []reset
+	err := e.tree.change(e.by, path, func(next *state) *Error {
+		n, err := next.find(path)
+		if err != nil {
+			return err
+		}
+		if err := next.write(n, writes); err != nil {
+			return err
+		}
+		resets = next.resets
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range resets {
+		e.tree.resetPeak(r)
+	}
+	return nil
+}
+
+// Create is Editor.Create by those who hold the tree.
+func (t *Tree) Create(spec CreateSpec) (Directory, error) { return t.keeper().Create(spec) }
+
+// Mkdir makes a persistent directory owned by a user. Errors are those of Create.
+func (t *Tree) Mkdir(path string, uid, gid uint32) error {
+	_, err := t.Create(CreateSpec{Path: path, UID: uid, GID: gid})
+	return err
+}
+
+// Rmdir is Editor.Rmdir by those who hold the tree.
+func (t *Tree) Rmdir(path string) error { return t.keeper().Rmdir(path) }
+
+// Chown is Editor.Chown by those who hold the tree.
+func (t *Tree) Chown(path string, uid, gid uint32) error { return t.keeper().Chown(path, uid, gid) }
+
+// Update is Editor.Update by those who hold the tree.
+func (t *Tree) Update(path string, writes []Assignment) error { return t.keeper().Update(path, writes) }
+
+// Write is Update of one file.
+func (t *Tree) Write(path, file, text string) error {
+	return t.Update(path, []Assignment{{file, text}})
+}
