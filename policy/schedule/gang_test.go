@@ -361,40 +361,61 @@ func TestGangsGoOn(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
 	for n := range 80 {
 		r := newRig(t, Options{Preempt: n%2 == 0})
-		if n%2 == 0 {
-			r.chips = map[Device]*turns{}
+		groups := r.mixture(random, func(id ID, p Params, run program, devices []Device) []*worker {
+			return r.lgpu(id, p, run, devices...)
+		})
+		r.goOn(groups, 2, 1)
+	}
+}
+
+// mixture adds some lgpus by chance, most of them on several devices.
+func (r *rig) mixture(random *rand.Rand, add func(ID, Params, program, []Device) []*worker) [][]*worker {
+	if r.s.tree.options.Preempt {
+		r.chips = map[Device]*turns{}
+	}
+	var groups [][]*worker
+	for i := range 2 + random.IntN(4) {
+		p := Params{Weight: uint32(50 + random.IntN(400)), Latency: random.IntN(4) == 0}
+		devices := []Device{Device(random.IntN(3))}
+		if random.IntN(3) > 0 {
+			devices = []Device{0, 1, 2}[random.IntN(2):]
 		}
-		var groups [][]*worker
-		for i := range 2 + random.IntN(4) {
-			p := Params{Weight: uint32(50 + random.IntN(400)), Latency: random.IntN(4) == 0}
-			devices := []Device{Device(random.IntN(3))}
-			if random.IntN(3) > 0 {
-				devices = []Device{0, 1, 2}[random.IntN(2):]
-			}
-			if random.IntN(3) == 0 {
-				p.Max = map[Device]uint32{0: 4000, 1: 4000, 2: 4000}
-			}
-			run := program{(50 + random.Int64N(2000)) * us, -(20 + random.Int64N(2000)) * us}
-			if len(devices) == 1 {
-				run = run[:1]
-			}
-			group := r.lgpu(ID(i+1), p, run, devices...)
-			for _, w := range group {
-				w.slow = random.IntN(2) * random.IntN(60)
-			}
-			groups = append(groups, group)
+		if random.IntN(3) == 0 {
+			p.Max = map[Device]uint32{0: 4000, 1: 4000, 2: 4000}
 		}
-		r.run(2 * second)
-		for _, parts := range r.progress(2, groups...) {
+		run := program{(50 + random.Int64N(2000)) * us, -(20 + random.Int64N(2000)) * us}
+		if len(devices) == 1 {
+			run = run[:1]
+		}
+		group := add(ID(i+1), p, run, devices)
+		for _, w := range group {
+			w.slow = random.IntN(2) * random.IntN(60)
+		}
+		groups = append(groups, group)
+	}
+	return groups
+}
+
+// goOn checks that all make some of their way, after 2 s and in so many times of so many seconds.
+func (r *rig) goOn(groups [][]*worker, times, seconds int64) {
+	r.t.Helper()
+	r.run(2 * second)
+	for range times {
+		made := make([]float64, len(groups))
+		for _, parts := range r.progress(seconds, groups...) {
 			for i, part := range parts {
-				if p := r.s.tree.entities[ID(i+1)].p; part < 0.5 {
-					t.Errorf("lgpu %d of %.1f has come to a standstill: %+v, slow %d, program %v on %d devices", i+1, parts, p, groups[i][0].slow, groups[i][0].program, len(groups[i]))
-				}
+				made[i] += part / float64(seconds)
 			}
 		}
-		if err := r.s.consistent(); err != nil {
-			t.Error(err)
+		for i, part := range made {
+			if p := r.s.tree.entities[ID(i+1)].p; part < 0.5 {
+				r.t.Errorf("lgpu %d of %.1f has come to a standstill: %+v, slow %d, program %v on %d devices", i+1, made, p,
+					groups[i][0].slow, groups[i][0].program, len(groups[i]))
+			}
 		}
+	}
+	if err := r.s.consistent(); err != nil {
+		r.t.Error(err)
 	}
 }
 

@@ -303,9 +303,10 @@ func (x *seat) seepAt() (int64, bool) {
 	}
 }
 
-// freeing is when a launch is let through although the gang's grant is over, and whether it is: a seat of the gang that
-// had all but drained runs on, as half of a collective does that waits for this launch. Its debt, which grows meanwhile,
-// would keep the gang from the grant that ends the wait.
+// freeing is when a launch is let through although the gang has no grant, and whether it is: a seat of the gang that had
+// all but drained runs on, or one that was a guest before it was in a gang, as half of a collective does that waits for
+// this launch. The debt of the one, which grows meanwhile, and the gate of the other, which cannot be closed, would keep
+// the gang from the grant that ends the wait.
 func (x *seat) freeing() (at int64, ok bool) {
 	o := &x.dev.options
 	after := early + o.SeepAfter
@@ -314,7 +315,7 @@ func (x *seat) freeing() (at int64, ok bool) {
 	}
 	at = forever + latest
 	for _, y := range x.job.seats {
-		if y == x || y.open {
+		if y == x || y.open && !y.guest {
 			continue
 		}
 		due := max(x.since, y.since) + after
@@ -390,7 +391,7 @@ func (x *seat) report(busy int64) {
 	x.weigh(spent)
 	if spent > 0 {
 		x.ran = x.reported + spent
-		if !x.open {
+		if !x.open || x.guest && x.closeSent {
 			x.job.mark() // see freeing
 		}
 		x.worked()
