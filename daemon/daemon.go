@@ -216,7 +216,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	}
 	n.gates, err = p.gates(dispatch.Config{
 		Options: schedule.Options{Slice: int64(c.Slice)}, Slice: n.observer.turn, Overran: n.observer.overran,
-		Resliced: n.observer.resliced, Shared: n.inventory.share, Log: c.Log,
+		Resliced: n.observer.resliced, Stayed: n.observer.stayed, Shared: n.inventory.share, Log: c.Log,
 	})
 	if err != nil {
 		return n, err

@@ -93,6 +93,16 @@ func (o *observer) resliced(id uint64, uuid gpu.UUID, pid int, found time.Durati
 	})
 }
 
+// stayed tells of an lgpu that keeps a device beyond its time slice. Called with the gate's lock held.
+func (o *observer) stayed(id uint64, uuid gpu.UUID, turn, slice time.Duration) {
+	path := o.path(id)
+	o.daemon.journal.emit(Event{
+		Kind: PoliceSlice, Path: path, ID: id, Device: &uuid,
+		Text: fmt.Sprintf("%s keeps device %s for %v at a time while others have work, although it is to give way after %v; "+
+			"it takes turns there for a minute", path, uuid.Short(), turn.Round(10*time.Microsecond), slice),
+	})
+}
+
 // path is that of an lgpu, or empty if it is gone.
 func (o *observer) path(id uint64) string {
 	if dir, ok := o.daemon.tree.ByID(id); ok {

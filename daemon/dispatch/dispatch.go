@@ -28,6 +28,9 @@ type Config struct {
 	// Resliced is called when a client has given itself a longer time slice than it was told to have.
 	// The same holds as for Overran.
 	Resliced func(lgpu uint64, device gpu.UUID, pid int, found time.Duration)
+	// Stayed is called when an lgpu has kept a device for turns of such a length while others had work, although its
+	// clients say that they have a shorter slice, and the hardware has been seen to keep to those.
+	Stayed func(lgpu uint64, device gpu.UUID, turn, slice time.Duration)
 	// Shared is called when a second lgpu comes to a device where lgpus can be guests. The same holds as for Overran.
 	Shared func(device gpu.UUID)
 	Log    *slog.Logger // nil: none
@@ -133,6 +136,8 @@ type seat struct {
 	ran     int64  // device time, as the meter says, ns
 	turns   int64
 	judged  struct{ ran, turns, busy int64 } // as of when slices were last judged
+	looked  tally                            // at its turns
+	stays   int64                            // it keeps the device beyond its slice, and is no guest until then, ns; 0: it does not
 }
 
 // Runner is the policy at work. Its methods may be called by several goroutines. It implements tenant.GateHandler.

@@ -14,8 +14,15 @@ type metered struct {
 	turn  gpu.Turn // the last one, up to where it has been counted
 	at    int64    // when turns were last counted, ns
 
-	// Since it was last judged, in looks: how often the turns of those that have a short slice were short and long,
-	// while another lgpu had work all the time; the sum of the long ones, and the slice.
+	looked tally // at the turns of all
+	// In so many looks one after the other, a program that had work all the time was stopped at the end of its slice. From
+	// looks on it is known that the hardware does that: who keeps the device then has another slice than it says.
+	stopped int
+}
+
+// tally is how often, in looks, the turns of lgpus that have a short slice were short and long, while another one had
+// work all the time; the sum of the long ones, and the slice.
+type tally struct {
 	short, long   int
 	length, slice time.Duration
 }
@@ -35,6 +42,7 @@ const (
 	slack = 700 * time.Microsecond         // of a turn beyond its slice: switching, and the end of an instruction
 	fresh = int64(20 * time.Millisecond)   // what a client has said of its slice for less is not judged
 	least = int64(2500 * time.Microsecond) // between two looks
+	leave = int64(time.Minute)             // for which one that keeps the device is no guest
 )
 
 // Shared reports whether several lgpus are on a device where lgpus can be guests. While they are, Ran must be called.
@@ -145,14 +153,48 @@ func (r *Runner) judge(t int64, n schedule.Device, m *metered) Verdict {
 			refuse++
 		case s.obeys(t):
 			if slices.ContainsFunc(pressed, func(p *seat) bool { return p != s }) && turns > 1 {
-				m.look(time.Duration(ran/turns), time.Duration(s.slice)*time.Microsecond)
+				turn, slice := time.Duration(ran/turns), time.Duration(s.slice)*time.Microsecond
+				m.looked.add(turn, slice)
+				switch short := s.looked.add(turn, slice); {
+				case m.stopped == looks:
+				case !short:
+					m.stopped = 0
+				case slices.Contains(pressed, s) && turn >= slice/2 && ran >= passed/5:
+					m.stopped++
+				}
 			}
+		}
+		if m.stopped == looks {
+			r.watch(t, s)
 		}
 	}
 	if refuse > 0 && !proven { // what one program has been given, the driver does not refuse to another
 		return Verdict{Known: true, Refused: true}
 	}
-	return m.verdict()
+	v := m.looked.verdict()
+	if m.stopped == looks && !v.Works {
+		return Verdict{}
+	}
+	return v
+}
+
+// watch has a seat that keeps its device beyond its slice take turns, until it has given way for a while, or for a minute.
+func (r *Runner) watch(t int64, s *seat) {
+	v := s.looked.verdict()
+	stays := s.stays != 0
+	switch {
+	case v.Known && !v.Works:
+		s.stays = t + leave
+	case v.Works || t >= s.stays:
+		s.stays = 0
+	}
+	if (s.stays != 0) == stays {
+		return
+	}
+	r.policy.Preempted(t, schedule.ID(s.id), s.device, stays)
+	if !stays && r.config.Stayed != nil {
+		r.config.Stayed(s.id, s.uuid, v.Turn, v.Slice)
+	}
 }
 
 // pressed returns the seats that had work on a device for all of the time that has passed.
@@ -171,28 +213,29 @@ func (r *Runner) pressed(n schedule.Device, passed int64) []*seat {
 	return pressed
 }
 
-// look notes how long the turns of a seat were that has a slice, while others had work.
-func (m *metered) look(turn, slice time.Duration) {
-	if m.slice = slice; turn > slice+slack {
-		m.long++
-		m.length += turn
-	} else {
-		m.short++
+// add notes how long the turns of a seat were that has a slice, while others had work. It reports whether they were short.
+func (l *tally) add(turn, slice time.Duration) bool {
+	if l.slice = slice; turn <= slice+slack {
+		l.short++
+		return true
 	}
+	l.long++
+	l.length += turn
+	return false
 }
 
 // verdict is what the looks say, if they agree. Then it takes as many again.
-func (m *metered) verdict() Verdict {
+func (l *tally) verdict() Verdict {
 	var v Verdict
 	switch {
-	case m.long >= looks && m.long > 4*m.short:
-		v = Verdict{Known: true, Turn: m.length / time.Duration(m.long), Slice: m.slice}
-	case m.short >= looks && m.short > 4*m.long:
-		v = Verdict{Known: true, Works: true, Slice: m.slice}
-	case m.short+m.long < 8*looks:
+	case l.long >= looks && l.long > 4*l.short:
+		v = Verdict{Known: true, Turn: l.length / time.Duration(l.long), Slice: l.slice}
+	case l.short >= looks && l.short > 4*l.long:
+		v = Verdict{Known: true, Works: true, Slice: l.slice}
+	case l.short+l.long < 8*looks:
 		return v
 	}
-	m.short, m.long, m.length = 0, 0, 0
+	*l = tally{}
 	return v
 }
 

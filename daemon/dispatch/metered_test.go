@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -279,6 +280,66 @@ func TestVerdictOnHostileClients(t *testing.T) {
 		s := c.seats[0]
 		s.clients = append(s.clients, &client{gate: s.clients[0].gate, slice: shortSlice})
 		c.none(50*looks, []int{1, 2}, nil)
+	})
+}
+
+// Once it is known that the hardware stops programs, one that keeps the device is no guest for a while, and the others
+// stay guests.
+func TestOneThatStays(t *testing.T) {
+	const long, short = 4 * time.Millisecond, 740 * time.Microsecond
+	begin := func(t *testing.T, first time.Duration) (*court, *[]uint64) {
+		c, told := newCourt(t, 3), new([]uint64)
+		c.config.Stayed = func(lgpu uint64, device gpu.UUID, turn, slice time.Duration) {
+			if device != card || turn != long || slice != 50*time.Microsecond {
+				t.Errorf("%v for %v instead of %v", device, turn, slice)
+			}
+			*told = append(*told, lgpu)
+		}
+		c.told(1, true)
+		c.told(2, true)
+		for range 3 * looks {
+			c.look([]int{1, 2, 3}, map[int]time.Duration{1: first, 2: first})
+		}
+		return c, told
+	}
+	stays := func(c *court) []bool {
+		return []bool{c.seats[0].stays != 0, c.seats[1].stays != 0, c.seats[2].stays != 0}
+	}
+	t.Run("alone with a slice", func(t *testing.T) {
+		c, told := begin(t, short)
+		c.seats[1].slice = 0
+		turns := map[int]time.Duration{1: long}
+		c.none(9*looks, []int{1, 3}, turns)
+		if have := stays(c); !slices.Equal(have, []bool{true, false, false}) || !slices.Equal(*told, []uint64{1}) {
+			t.Fatalf("who stays: %v, told: %v", have, *told)
+		}
+		for range 9 * looks {
+			if v := c.look([]int{1, 3}, map[int]time.Duration{1: short}); v.Known && !v.Works {
+				t.Fatalf("%+v", v)
+			}
+		}
+		if have := stays(c); slices.Contains(have, true) {
+			t.Errorf("after it gave way: %v", have)
+		}
+	})
+	t.Run("for a minute", func(t *testing.T) {
+		c, told := begin(t, short)
+		c.none(9*looks, []int{1, 3}, map[int]time.Duration{1: long})
+		c.seats[0].slice = 0
+		c.after(time.Duration(leave), nil, nil)
+		if have := stays(c); slices.Contains(have, true) || len(*told) != 1 {
+			t.Errorf("after a minute: %v, told %v", have, *told)
+		}
+	})
+	t.Run("hardware that has stopped nobody", func(t *testing.T) {
+		c, told := begin(t, 20*time.Microsecond) // turns that ended by themselves
+		for i := range 9 * looks {
+			if v := c.look([]int{1, 3}, map[int]time.Duration{1: long}); v.Known && !v.Works {
+				return
+			} else if i == 9*looks-1 {
+				t.Errorf("no verdict; who stays: %v, told %v", stays(c), *told)
+			}
+		}
 	})
 }
 

@@ -573,3 +573,32 @@ func TestFreeIsNoLiar(t *testing.T) {
 		}
 	}
 }
+
+// One that the hardware does not stop is no guest until it does again; it takes turns, and has its share.
+func TestUnstoppedTakesTurns(t *testing.T) {
+	c := newChip(t, Options{})
+	pausing := c.add(1, Params{}, 200*us, ms, ms)
+	c.add(2, Params{}, 2*ms, 0, 0)
+	c.run(second)
+	x := c.s.tree.seat(pausing.id, 0)
+	for _, stops := range []bool{false, true} {
+		c.s.Preempted(c.now, pausing.id, 0, stops)
+		c.decide()
+		visits := 0
+		for range 100 {
+			c.run(10 * ms)
+			if x.guest && !x.closeSent {
+				visits++
+			}
+		}
+		if (visits > 0) != stops {
+			t.Errorf("stopped by the hardware: %v; it was a guest %d times of 100", stops, visits)
+		}
+		if got := mean(c.seconds(1)[pausing]); got < 10 {
+			t.Errorf("stopped by the hardware: %v; it had %.1f %%", stops, got)
+		}
+	}
+	if err := c.s.consistent(); err != nil {
+		t.Error(err)
+	}
+}

@@ -44,7 +44,7 @@ func (x *seat) guestly() bool {
 
 // mayVisit reports whether the seat, if it has no other grant, uses its device as a guest.
 func (x *seat) mayVisit() bool {
-	return x.dev.options.Preempt && !x.heavy && !x.presence.hides && x.job.single()
+	return x.dev.options.Preempt && !x.heavy && !x.presence.hides && !x.presence.unstopped && x.job.single()
 }
 
 // makeWay turns an owner that has become light into a guest.

@@ -80,7 +80,10 @@ type presence struct {
 	visits  int64 // that are still free, in ns of the time between two
 	secret  int64 // device time used lately beyond what it reports
 	unseen  int64 // Busy since the hardware last noted that it ran
-	hides   bool  // its Busy is clearly less than what it uses: it is charged by the clock, in turns
+	// The hardware does not stop its kernels at the end of its time slice.
+	unstopped bool
+
+	hides bool // its Busy is clearly less than what it uses: it is charged by the clock, in turns
 }
 
 // measurement is what was known when the hardware's notes were read.
@@ -106,7 +109,7 @@ func newPresence(now int64) presence {
 // restart forgets what was summed up, but not what was learned.
 func (p *presence) restart(now int64) {
 	p.weighed, p.busy, p.waitedThen, p.charged, p.ahead = now, 0, p.waited, 0, 0
-	p.last.valid = false
+	p.last.valid, p.unstopped = false, false
 }
 
 // worth is the device time in an amount of Busy of a guest.

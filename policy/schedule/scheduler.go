@@ -323,6 +323,17 @@ func (s *Scheduler) Measured(now int64, dev Device, ran []Ran) {
 	s.tree.run()
 }
 
+// Preempted says whether the hardware stops a seat's kernels at the end of its time slice, on a device where it can. It
+// does until something else is said. A seat that it does not stop is no guest.
+func (s *Scheduler) Preempted(now int64, id ID, dev Device, stops bool) {
+	s.setTime(now)
+	if x := s.tree.seat(id, dev); x != nil && x.presence.unstopped == stops {
+		x.presence.unstopped = !stops
+		x.dev.mark()
+	}
+	s.tree.run()
+}
+
 // Utilised says in which part of the last second the device worked, in percent.
 func (s *Scheduler) Utilised(now int64, dev Device, percent int) {
 	s.setTime(now)
