@@ -1,0 +1,306 @@
+package walks
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestParse(t *testing.T) {
+	const text = "# A walk\n```console\nalice$ one \\\n  two\n> three\nout 1\n...\nroot# three\n```\n<!-- until bob$ x -->\n<!-- root# y -->\n<!-- a remark -->\n"
+	steps, err := Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Step{
+		{Line: 3, User: "alice", Command: "one \\\n  two\nthree", Output: []string{"out 1", "..."}, Shown: true, begin: 5, end: 7},
+		{Line: 8, User: "root", Command: "three", Shown: true, begin: 8, end: 8},
+		{Line: 10, User: "bob", Command: "x", Until: true}, {Line: 11, User: "root", Command: "y"},
+	}
+	if got := fmt.Sprintf("%+v", steps); got != fmt.Sprintf("%+v", want) {
+		t.Errorf("steps\n%s, want\n%+v", got, want)
+	}
+	again := Rewrite(text, steps, map[int][]string{3: {"out 2"}, 8: {"new"}})
+	if want := strings.Replace(text, "root# three\n", "root# three\nnew\n", 1); again != want {
+		t.Errorf("rewritten %q, want %q", again, want)
+	}
+	for _, bad := range []string{"```console\nx\n```\n", "```console\nalice# x\n```", "```console\nroot# x\n", "<!-- until x -->"} {
+		if _, err := Parse(bad); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+}
+
+func TestLike(t *testing.T) {
+	for _, c := range []struct {
+		shown, printed string
+		like           bool
+	}{
+		{"red   GPU-af1d2afa  1 GiB  10.2%", "red GPU-11111111 512 MiB   9%", true},
+		{"red 1 GiB", "blue 1 GiB", false},
+		{"a\n...\nz", "a\nb\nc\nz", true},
+		{"a\n...\nz", "a\nb\nc", false},
+		{"2026-11-01 10:00:00.123 CET", "2026-11-02 11:00:01.001 CET", true},
+		{"", "x", false},
+	} {
+		shown := strings.Split(c.shown, "\n")
+		if c.shown == "" {
+			shown = nil
+		}
+		if got := Like(shown, strings.Split(c.printed, "\n")); got != c.like {
+			t.Errorf("%q and %q: like %v", c.shown, c.printed, got)
+		}
+	}
+}
+
+// TestWalks runs every walk on a machine of its own: namespaces for its files, processes and network, with a few users.
+// With UPDATE=1 the documents get what the commands print.
+func TestWalks(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("walks have several users and need root")
+	}
+	documents, err := filepath.Glob("../../docs/walks/*.md")
+	if err != nil || len(documents) == 0 {
+		t.Fatalf("no walks: %v", err)
+	}
+	for _, path := range documents {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".md"), func(t *testing.T) {
+			self, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := exec.Command(self, "-test.run=^TestOnMachine$", "-test.v", "-test.timeout=8m")
+			c.Env = append(os.Environ(), "LGPU_WALK="+path)
+			runtime.LockOSThread() // the machine ends with the thread that makes it
+			defer runtime.UnlockOSThread()
+			c.SysProcAttr = &syscall.SysProcAttr{
+				Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC,
+				Pdeathsig:  unix.SIGKILL,
+			}
+			out, err := c.CombinedOutput()
+			if err != nil {
+				t.Errorf("%v\n%s", err, out)
+			} else if !strings.Contains(string(out), "PASS: TestOnMachine") {
+				t.Errorf("it did not run:\n%s", out)
+			}
+		})
+	}
+}
+
+// TestOnMachine is TestWalks in the namespaces of one walk.
+func TestOnMachine(t *testing.T) {
+	path := os.Getenv("LGPU_WALK")
+	if path == "" {
+		t.Skip("it is for TestWalks")
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps, err := Parse(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	furnish(t)
+	shells := map[string]*shell{}
+	printed := map[int][]string{}
+	for _, s := range steps {
+		if shells[s.User] == nil {
+			shells[s.User] = login(t, s.User)
+		}
+		out, status := shells[s.User].run(t, s)
+		for began := time.Now(); s.Until && status != 0; out, status = shells[s.User].run(t, s) {
+			if time.Since(began) > time.Minute {
+				t.Fatalf("line %d: for a minute, %q has failed:\n%s", s.Line, s.Command, strings.Join(out, "\n"))
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if !s.Shown {
+			if status != 0 {
+				t.Fatalf("line %d: %q ended with status %d:\n%s", s.Line, s.Command, status, strings.Join(out, "\n"))
+			}
+			continue
+		}
+		printed[s.Line] = out
+		if !Like(s.Output, out) && os.Getenv("UPDATE") == "" {
+			t.Errorf("line %d: %q printed\n%s\nwhere the document has\n%s", s.Line, s.Command, strings.Join(out, "\n"),
+				strings.Join(s.Output, "\n"))
+		}
+	}
+	if os.Getenv("UPDATE") != "" && !t.Failed() {
+		if err := os.WriteFile(path, []byte(Rewrite(string(text), steps, printed)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// users are those of the machine beside root.
+var users = []string{"alice", "bob", "carol", "dave", "erin", "frank", "grace", "heidi"}
+
+// furnish makes the machine: users with homes, and lgpu as make install would lay it.
+func furnish(t *testing.T) {
+	t.Helper()
+	must := func(what string, err error) {
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	must("keep mounts to this machine", unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	must("mount /proc", unix.Mount("proc", "/proc", "proc", 0, ""))
+	must("name the machine", unix.Sethostname([]byte("gpu1")))
+	must("bring up the loopback device", loopback())
+	root, err := filepath.Abs("../..")
+	must("find the project", err)
+	work := "/tmp/lgpu-walk"
+	must("make a place", os.MkdirAll(work, 0o755))
+	must("mount a place", unix.Mount("walk", work, "tmpfs", 0, "mode=0755"))
+	over := filepath.Join(work, "etc")
+	must("make /etc", errors.Join(os.MkdirAll(over+"/upper", 0o755), os.MkdirAll(over+"/work", 0o755)))
+	must("show /etc", unix.Mount("etc", "/etc", "overlay", 0, "lowerdir=/etc,upperdir="+over+"/upper,workdir="+over+"/work"))
+	passwd, group := "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534::/:/bin/false\n", "root:x:0:\nnogroup:x:65534:\n"
+	for n, u := range users {
+		id := 1000 + n
+		passwd += fmt.Sprintf("%s:x:%d:%d::/home/%s:/bin/bash\n", u, id, id, u)
+		group += fmt.Sprintf("%s:x:%d:\n", u, id)
+	}
+	group += "lgpu:x:900:\nvision:x:901:carol,dave\n"
+	for name, text := range map[string]string{"passwd": passwd, "group": group} {
+		must("write "+name, os.WriteFile("/etc/"+name, []byte(text), 0o644))
+	}
+	for _, dir := range []string{"/run", "/home", "/var/lib", "/usr/local", "/tmp"} {
+		into := filepath.Join(work, strings.ReplaceAll(dir, "/", "_"))
+		mode := os.FileMode(0o755)
+		if dir == "/tmp" {
+			mode = 0o777 | os.ModeSticky
+		}
+		must("make "+dir, os.MkdirAll(into, 0o755))
+		must("open "+dir, os.Chmod(into, mode))
+	}
+	must("lay bin", os.MkdirAll(filepath.Join(work, "_usr_local/bin"), 0o755))
+	for name, from := range map[string]string{"lgpu": "bin/lgpu", "train": "build/demo/tenant"} {
+		copyFile(t, filepath.Join(root, from), filepath.Join(work, "_usr_local/bin", name))
+	}
+	must("lay share", os.MkdirAll(filepath.Join(work, "_usr_local/share"), 0o755))
+	copyFile(t, filepath.Join(root, "sim/kernels/compute.ptx"), filepath.Join(work, "_usr_local/share/compute.ptx"))
+	for n, u := range users {
+		home := filepath.Join(work, "_home", u)
+		must("make a home", os.MkdirAll(home, 0o755))
+		must("give a home", os.Chown(home, 1000+n, 1000+n))
+	}
+	for _, dir := range []string{"/run", "/home", "/var/lib", "/usr/local", "/tmp"} {
+		must("show "+dir, unix.Mount(filepath.Join(work, strings.ReplaceAll(dir, "/", "_")), dir, "", unix.MS_BIND, ""))
+	}
+}
+
+func loopback() error {
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(s)
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	lo.SetUint16(unix.IFF_UP)
+	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, lo)
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	data, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, data, 0o755)
+	}
+	if err != nil {
+		t.Fatalf("make build first: %v", err)
+	}
+}
+
+// shell is where a user types.
+type shell struct {
+	in  io.Writer
+	out *bufio.Scanner
+}
+
+// marker ends the output of a command, with its status.
+const marker = "\x01walk"
+
+func login(t *testing.T, name string) *shell {
+	t.Helper()
+	u, err := user.Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, err := u.GroupIds()
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := func(text string) uint32 {
+		n, err := strconv.ParseUint(text, 10, 32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return uint32(n)
+	}
+	who := &syscall.Credential{Uid: number(u.Uid), Gid: number(u.Gid)}
+	for _, g := range groups {
+		who.Groups = append(who.Groups, number(g))
+	}
+	c := exec.Command("bash", "--norc", "--noprofile", "-c", "exec 2>&1 bash --norc --noprofile")
+	c.Dir = u.HomeDir
+	c.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LANG=C.UTF-8", "TERM=xterm-256color",
+		"HOME=" + u.HomeDir, "USER=" + name, "LOGNAME=" + name}
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: who}
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s := &shell{in: in, out: bufio.NewScanner(out)}
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	return s
+}
+
+// run types a command and returns what it prints, without empty lines at the end, and its status.
+func (s *shell) run(t *testing.T, step Step) ([]string, int) {
+	t.Helper()
+	if _, err := fmt.Fprintf(s.in, "%s\nprintf '\\n%%s %%d\\n' $'\\x01walk' $?\n", step.Command); err != nil {
+		t.Fatalf("line %d: %v", step.Line, err)
+	}
+	var out []string
+	for s.out.Scan() {
+		if rest, ends := strings.CutPrefix(s.out.Text(), marker); ends {
+			status := 0
+			if _, err := fmt.Sscan(rest, &status); err != nil {
+				t.Fatalf("line %d: %q: %v", step.Line, rest, err)
+			}
+			for len(out) > 0 && out[len(out)-1] == "" {
+				out = out[:len(out)-1]
+			}
+			return out, status
+		}
+		out = append(out, strings.TrimRight(s.out.Text(), " \t"))
+	}
+	t.Fatalf("line %d: the shell of %s ended: %v", step.Line, step.User, errors.Join(s.out.Err(), io.ErrUnexpectedEOF))
+	return nil, 0
+}
