@@ -16,7 +16,6 @@ import (
 	"os/exec"
 	"path"
 	goruntime "runtime"
-	"strconv"
 	"strings"
 	"time"
 
@@ -70,7 +69,7 @@ func demo() error {
 	defer os.RemoveAll(runtime)
 	os.Setenv("LGPU_RUNTIME_DIR", runtime) // neither sees nor disturbs what else runs here
 
-	before := load() // of the last minute, without the demo's own
+	before := loadAverage() // without the demo's own
 
 	// Where that is allowed, what else the host does comes second: the device and its tenants are what is measured. The
 	// priority is that of a thread, and what this one starts inherits it.
@@ -80,14 +79,13 @@ func demo() error {
 	defer stop()
 
 	for measured := 1; ; measured++ {
-		stolen, all := processors()
+		from := processors(runtime)
 		err := aloneAndShared()
-		stolenAfter, allAfter := processors()
-		part := float64(stolenAfter-stolen) / float64(max(allAfter-all, 1))
-		if !errors.Is(err, errBroken) || part < stolenPart || measured == measurements {
-			return busy(err, before)
+		met := between(before, from, processors(runtime))
+		if !errors.Is(err, errBroken) || met.stolen < stolenPart || measured == measurements {
+			return met.explain(err)
 		}
-		fmt.Printf("\n%v.\nThe host of this virtual machine took %.0f %% of the processors away meanwhile. Once more:\n\n", err, 100*part)
+		fmt.Printf("\n%v.\nThe host of this virtual machine took %.0f %% of the processors away meanwhile. Once more:\n\n", err, 100*met.stolen)
 	}
 }
 
@@ -108,54 +106,6 @@ const (
 	stolenPart   = 0.02
 	measurements = 3
 )
-
-// processors returns how much time the host of a virtual machine has kept from its processors, and all their time, in
-// ticks since the start; zeros where that is not known. Fields of proc_stat(5): user, nice, system, idle, iowait, irq,
-// softirq, steal.
-func processors() (stolen, all uint64) {
-	text, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return 0, 0
-	}
-	line, _, _ := strings.Cut(string(text), "\n")
-	for i, field := range strings.Fields(line) {
-		if i == 0 || i > 8 {
-			continue
-		}
-		ticks, _ := strconv.ParseUint(field, 10, 64)
-		all += ticks
-		if i == 8 {
-			stolen = ticks
-		}
-	}
-	return stolen, all
-}
-
-// errBroken is a limit that did not hold.
-var errBroken = errors.New("a limit did not hold")
-
-// busy adds to the error of a limit that did not hold what else may be the reason for that: a software GPU keeps its
-// pace only where the host's processors have time for it.
-func busy(err error, before float64) error {
-	if !errors.Is(err, errBroken) || before < float64(goruntime.NumCPU())/4 {
-		return err
-	}
-	return fmt.Errorf("%w; but this machine was busy before the demo began, with a load of %.1f on %d processors, and then a "+
-		"software GPU falls behind its clock: try again when nothing else runs", err, before, goruntime.NumCPU())
-}
-
-// load is the machine's load over the last minute, 0 where that is not known.
-func load() float64 {
-	var load float64
-	text, err := os.ReadFile("/proc/loadavg")
-	if err == nil {
-		_, err = fmt.Sscan(string(text), &load)
-	}
-	if err != nil {
-		return 0
-	}
-	return load
-}
 
 // tick shows on a terminal how many of some seconds have passed, until the returned function is called.
 func tick(seconds int) (done func()) {

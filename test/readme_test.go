@@ -1,0 +1,115 @@
+package test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "write what the README's commands print into the README")
+
+// settled is how long programs run before what they do is written down.
+const settled = 10 * time.Second
+
+// readme is the page whose examples TestReadme runs.
+const readme = "../README.md"
+
+// An example is a block of the page marked as console: commands behind "$ ", each with what it prints below it. The
+// commands of a block run in one shell, at the root of the source.
+var example = regexp.MustCompile("(?ms)^```console\n(.*?)^```$")
+
+// varying is what may differ between two runs of a command, and what stands for it when they are compared: amounts and
+// bars, UUIDs, the version, and what an lgpu does at the moment. Columns move with the width of numbers.
+var varying = []struct {
+	pattern *regexp.Regexp
+	stands  string
+}{
+	{regexp.MustCompile(`GPU-[0-9a-f]+`), "GPU"},
+	{regexp.MustCompile(`(?m)^ ?lgpu \S+ `), "lgpu VERSION "},
+	{regexp.MustCompile(`[▁-█░]+`), "BAR"},
+	{regexp.MustCompile(`\d+(\.\d+)?`), "N"},
+	{regexp.MustCompile(`\b(idle|running|waiting|draining|guest)\b`), "STATE"},
+	{regexp.MustCompile(`[ \t]+`), " "},
+}
+
+func comparable(text string) string {
+	for _, v := range varying {
+		text = v.pattern.ReplaceAllString(text, v.stands)
+	}
+	return text
+}
+
+// TestReadme: the examples of the README work as they stand and print what it says, up to what varies. All run in one
+// shell: an example may go on with what one before it has started.
+func TestReadme(t *testing.T) {
+	page, err := os.ReadFile(readme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shell := newPlace(t).start("bash", "-c", "cd .. && exec bash 2>&1")
+	var ran strings.Builder
+	examples := example.FindAllSubmatchIndex(page, -1)
+	if len(examples) < 3 {
+		t.Errorf("%s has %d examples", readme, len(examples))
+	}
+	end := 0
+	for _, at := range examples {
+		ran.Write(page[end:at[2]])
+		ran.WriteString(shell.runExample(string(page[at[2]:at[3]])))
+		end = at[3]
+	}
+	ran.Write(page[end:])
+	if *update {
+		if err := os.WriteFile(readme, []byte(ran.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// onlyLooks finds commands that change nothing, and may have looked too early.
+var onlyLooks = regexp.MustCompile(`^lgpu (ps|top|show)\b`)
+
+// runExample runs the commands of an example and returns it with what they have printed.
+func (t *tenant) runExample(text string) string {
+	t.t.Helper()
+	var ran strings.Builder
+	for _, step := range strings.Split("\n"+text, "\n$ ")[1:] {
+		command, want, _ := strings.Cut(strings.TrimSuffix(step, "\n"), "\n")
+		if want != "" {
+			want += "\n"
+		}
+		looks := onlyLooks.MatchString(command)
+		if looks && *update {
+			time.Sleep(settled)
+		}
+		got := t.obey(command)
+		for begin := time.Now(); looks && !*update && comparable(got) != comparable(want) && time.Since(begin) < patience; {
+			time.Sleep(20 * time.Millisecond)
+			got = t.obey(command)
+		}
+		if comparable(got) != comparable(want) && !*update {
+			t.t.Errorf("%s: $ %s\nprints\n%s\nnot\n%s", readme, command, got, want)
+		}
+		fmt.Fprintf(&ran, "$ %s\n%s", command, got)
+	}
+	return ran.String()
+}
+
+// obey has a shell run a command and returns what that prints.
+func (t *tenant) obey(command string) string {
+	t.t.Helper()
+	const done = "-- the command has ended --"
+	// The shell's status stays that of the command, for an echo $?.
+	if _, err := fmt.Fprintf(t.in, "%s\nstatus=$?; echo %q; (exit $status)\n", command, done); err != nil {
+		t.t.Fatal(err)
+	}
+	var out strings.Builder
+	for _, line := range t.until(done) {
+		out.WriteString(line + "\n")
+	}
+	return out.String()
+}
