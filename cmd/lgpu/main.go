@@ -88,10 +88,10 @@ lgpu man writes manual pages.`,
   lgpu run --sim=2x16GiB,sms=32 --memory 25% -- ./program
   lgpu ps
   lgpu set /team memory.max=40GiB compute.max=50%`,
-		Version: version(),
-		Args: func(_ *cobra.Command, args []string) error {
+		Version: thisBuild().String(),
+		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage("lgpu --help lists the commands", "unknown command %q", args[0])
+				return usage(commandHint(c, args[0], "lgpu --help lists the commands"), "unknown command %q", args[0])
 			}
 			return nil
 		},
@@ -101,13 +101,13 @@ lgpu man writes manual pages.`,
 		CompletionOptions:     cobra.CompletionOptions{HiddenDefaultCmd: true},
 		RunE:                  func(c *cobra.Command, _ []string) error { return ps{}.show(c, c.OutOrStdout()) },
 	}
-	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usage(c.CommandPath()+" --help lists the options", "%w", err)
-	})
+	c.SetFlagErrorFunc(optionError)
 	c.SetUsageFunc(printUsage)
 	c.AddCommand(
 		runCommand(), psCommand(), topCommand(), showCommand(), setCommand(), createCommand(), rmCommand(), eventsCommand(),
-		daemonCommand(), doctorCommand(), conformanceCommand(), simCommand(), shmemCommand(), manCommand())
+		daemonCommand(), doctorCommand(), conformanceCommand(), simCommand(), shmemCommand(), manCommand(),
+		versionCommand())
+	complete(c)
 	return c
 }
 
@@ -141,7 +141,7 @@ func printUsage(c *cobra.Command) error {
 // noArguments refuses arguments with a line in this program's manner.
 func noArguments(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage(c.CommandPath()+" --help", "%s: unknown argument %q", c.Name(), args[0])
+		return usage(commandHint(c, args[0], c.CommandPath()+" --help"), "%s: unknown argument %q", c.Name(), args[0])
 	}
 	return nil
 }

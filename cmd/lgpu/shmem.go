@@ -22,9 +22,9 @@ kernels. lgpu run --pes N starts its programs. For a description see
 https://github.com/lgpu/lgpu/blob/main/docs/lshmem.md.`,
 		Example:               "  lgpu shmem install /usr/local\n  lgpu shmem info",
 		DisableFlagsInUseLine: true,
-		Args: func(_ *cobra.Command, args []string) error {
+		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage("lgpu shmem --help lists the commands", "shmem: unknown command %q", args[0])
+				return usage(commandHint(c, args[0], "lgpu shmem --help lists the commands"), "shmem: unknown command %q", args[0])
 			}
 			return usage("lgpu shmem --help", "shmem: a command is missing: install or info")
 		},

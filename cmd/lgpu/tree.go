@@ -62,7 +62,7 @@ cannot be reached.`,
 			}
 			files, err := conn.Read(c.Context(), &api.ReadRequest{Path: rooted(args[0]), Files: args[1:]})
 			if err != nil {
-				return explain(err)
+				return explainFiles(c, err, args[1:]...)
 			}
 			if all := files.GetFiles(); len(args) == 2 && len(all) == 1 {
 				_, err = c.OutOrStdout().Write(all[0].GetData())
@@ -75,7 +75,7 @@ cannot be reached.`,
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print its limits and what it uses as JSON (docs/json.md)")
+	c.Flags().BoolVar(&asJSON, "json", false, "print its limits and what it uses as JSON")
 	socketFlag(c)
 	return c
 }
@@ -140,7 +140,7 @@ daemon cannot be reached or refuses this user.`,
 			}
 			defer conn.Close()
 			_, err = conn.Write(c.Context(), &api.WriteRequest{Path: rooted(args[0]), Files: files})
-			return explain(err)
+			return explainFiles(c, err, args[1:]...)
 		},
 	}
 	socketFlag(c)
@@ -189,7 +189,7 @@ this user.`,
 				}
 			}
 			_, err = conn.Create(c.Context(), request)
-			return explainOptions(c, err)
+			return explainFiles(c, err, args[1:]...)
 		},
 	}
 	f := c.Flags()

@@ -7,7 +7,6 @@ package assets
 
 import (
 	"archive/zip"
-	"bytes"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -18,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -46,26 +46,31 @@ type Libraries struct {
 
 // Install makes sure that the libraries lie in $LGPU_LIBDIR, or else in a folder named for their contents under
 // /run/lgpu/lib (root) or the user's cache folder, and returns where. A file that is there already is used if its
-// contents are right and replaced by a new file if not; it is never written to. Any number of processes may install at
-// once.
+// contents are right and replaced by a new file if not; it is never written to. Files that were right and have not
+// changed since are not read again (stamp.go). Any number of processes may install at once.
 func Install() (Libraries, error) {
 	z, err := open(embedded)
 	if err != nil {
 		return Libraries{}, err
 	}
-	return install(z)
+	return install(z, time.Now())
 }
 
 // open opens the archive in source.
 func open(source fs.FS) (*zip.Reader, error) {
-	data, err := fs.ReadFile(source, "archive/libraries.zip")
+	data, err := source.Open("archive/libraries.zip")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrNotBuilt
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the embedded libraries: %w", err)
 	}
-	z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+	at, ok := data.(io.ReaderAt) // embedded files are never closed and never copied
+	st, err := data.Stat()
+	if err != nil || !ok {
+		return nil, fmt.Errorf("read the embedded libraries: %w", errors.Join(err, errors.ErrUnsupported))
+	}
+	z, err := zip.NewReader(at, st.Size())
 	if err != nil {
 		return nil, fmt.Errorf("read the embedded libraries: %w", err)
 	}
@@ -83,7 +88,7 @@ func has(z *zip.Reader, name string) bool {
 	return false
 }
 
-func install(z *zip.Reader) (Libraries, error) {
+func install(z *zip.Reader, now time.Time) (Libraries, error) {
 	for _, name := range files {
 		if !has(z, name) {
 			return Libraries{}, fmt.Errorf("%w (%s is missing)", ErrNotBuilt, name)
@@ -101,10 +106,8 @@ func install(z *zip.Reader) (Libraries, error) {
 	if strings.ContainsAny(dir, " :\t\n") {
 		return Libraries{}, fmt.Errorf("library folder %q: the dynamic loader cannot name a folder with a space or colon", dir)
 	}
-	for _, f := range z.File {
-		if err := place(filepath.Join(dir, filepath.FromSlash(f.Name)), f); err != nil {
-			return Libraries{}, fmt.Errorf("install %s: %w", f.Name, err)
-		}
+	if err := placeAll(z, dir, now); err != nil {
+		return Libraries{}, err
 	}
 	libs := Libraries{Dir: dir, Interposer: filepath.Join(dir, files[0]), SimDir: filepath.Join(dir, "sim")}
 	if has(z, shmemLibrary) {
@@ -151,7 +154,8 @@ func place(path string, f *zip.File) error {
 	if strings.Contains(filepath.Base(path), ".so") {
 		mode = 0o755
 	}
-	err = errors.Join(err, temp.Chmod(mode), temp.Close())
+	// A stamp may vouch for the file after a crash of the machine.
+	err = errors.Join(err, temp.Chmod(mode), temp.Sync(), temp.Close())
 	if err == nil {
 		err = os.Rename(temp.Name(), path)
 	}

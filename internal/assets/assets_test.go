@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 	"testing/fstest"
+	"time"
 )
 
 // library is what the tests' libraries of a version contain.
@@ -44,7 +45,7 @@ func archive(t *testing.T, m fstest.MapFS) *zip.Reader {
 func TestInstall(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	t.Setenv("LGPU_LIBDIR", dir)
-	libs, err := install(archive(t, tree("")))
+	libs, err := install(archive(t, tree("")), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,7 @@ func TestInstall(t *testing.T) {
 	}
 	defer inUse.Close()
 
-	if _, err := install(archive(t, tree(""))); err != nil {
+	if _, err := install(archive(t, tree("")), time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if after, err := os.Stat(libs.Interposer); err != nil || !os.SameFile(before, after) {
@@ -72,7 +73,7 @@ func TestInstall(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(libs.SimDir, "libcuda.so.1"), []byte("torn"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := install(archive(t, tree("2"))); err != nil {
+	if _, err := install(archive(t, tree("2")), time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range files {
@@ -94,7 +95,7 @@ func TestInstallAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
-			libs, err := install(z)
+			libs, err := install(z, time.Now())
 			if err != nil {
 				t.Error(err)
 				return
@@ -124,11 +125,11 @@ func TestInstallRefuses(t *testing.T) {
 	if _, err := open(fstest.MapFS{"archive/libraries.zip": {Data: []byte("torn")}}); err == nil || errors.Is(err, ErrNotBuilt) {
 		t.Errorf("a torn archive: %v", err)
 	}
-	if _, err := install(archive(t, fstest.MapFS{"liblgpu.so": {}})); !errors.Is(err, ErrNotBuilt) {
+	if _, err := install(archive(t, fstest.MapFS{"liblgpu.so": {}}), time.Now()); !errors.Is(err, ErrNotBuilt) {
 		t.Errorf("without libraries: %v", err)
 	}
 	t.Setenv("LGPU_LIBDIR", filepath.Join(t.TempDir(), "with space"))
-	if libs, err := install(archive(t, tree(""))); err == nil || !strings.Contains(err.Error(), "with space") {
+	if libs, err := install(archive(t, tree("")), time.Now()); err == nil || !strings.Contains(err.Error(), "with space") {
 		t.Errorf("folder with a space: %+v, %v", libs, err)
 	}
 	file := filepath.Join(t.TempDir(), "file")
@@ -136,7 +137,7 @@ func TestInstallRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("LGPU_LIBDIR", filepath.Join(file, "sub"))
-	if libs, err := install(archive(t, tree(""))); err == nil || !strings.Contains(err.Error(), file) {
+	if libs, err := install(archive(t, tree("")), time.Now()); err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("folder below a file: %+v, %v", libs, err)
 	}
 }
@@ -190,7 +191,7 @@ func BenchmarkInstall(b *testing.B) {
 	b.Run("first", func(b *testing.B) {
 		for b.Loop() {
 			b.Setenv("LGPU_LIBDIR", b.TempDir())
-			if _, err := install(z); err != nil {
+			if _, err := install(z, later()); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -198,7 +199,7 @@ func BenchmarkInstall(b *testing.B) {
 	b.Run("again", func(b *testing.B) {
 		b.Setenv("LGPU_LIBDIR", b.TempDir())
 		for b.Loop() {
-			if _, err := install(z); err != nil {
+			if _, err := install(z, later()); err != nil {
 				b.Fatal(err)
 			}
 		}

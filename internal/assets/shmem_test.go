@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 	"testing/fstest"
+	"time"
 )
 
 // withShmem is a tree with the libraries and lshmem.
@@ -21,7 +22,7 @@ func withShmem() fstest.MapFS {
 func TestInstallWithShmem(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("LGPU_LIBDIR", dir)
-	libs, err := install(archive(t, withShmem()))
+	libs, err := install(archive(t, withShmem()), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
