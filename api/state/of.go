@@ -11,6 +11,7 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/internal/units"
+	"github.com/lgpu/lgpu/internal/users"
 )
 
 // Of is the document of a snapshot.
@@ -80,8 +81,8 @@ func deviceOf(d *api.Device) Device {
 	}
 	for _, p := range d.GetProcesses() {
 		out.Processes = append(out.Processes, DeviceProcess{
-			PID: p.GetPid(), UID: p.GetUid(), Command: p.GetCommand(), MemoryCurrent: p.GetMemory(), Utilisation: p.Utilisation,
-			Path: known(p.GetPath()),
+			PID: p.GetPid(), UID: p.GetUid(), User: users.Name(p.GetUid()), Command: p.GetCommand(), MemoryCurrent: p.GetMemory(),
+			Utilisation: p.Utilisation, Path: known(p.GetPath()),
 		})
 	}
 	return out
@@ -98,12 +99,14 @@ func directoryOf(n *api.Directory) Directory {
 	}
 	for _, c := range n.GetClients() {
 		out.Processes = append(out.Processes, Process{
-			PID: c.GetPid(), UID: c.GetUid(), Command: c.GetCommand(), Since: moment(c.GetSince()),
+			PID: c.GetPid(), UID: c.GetUid(), User: users.Name(c.GetUid()), Command: c.GetCommand(), Since: moment(c.GetSince()),
 			HostCurrent: c.GetHostMemory(), MemoryCurrent: array(c.GetMemory()),
 		})
 	}
 	for _, l := range n.GetLaunchers() {
-		out.Launchers = append(out.Launchers, Launcher{PID: l.GetPid(), UID: l.GetUid(), Command: l.GetCommand()})
+		out.Launchers = append(out.Launchers, Launcher{
+			PID: l.GetPid(), UID: l.GetUid(), User: users.Name(l.GetUid()), Command: l.GetCommand(),
+		})
 	}
 	return out
 }

@@ -7,7 +7,7 @@
 //	data, err := json.Marshal(state.Of(s))
 //
 // What a file of the tree shows has the file's name and the file's unit: bytes, percent, µs. null is "no limit" or "not
-// known".
+// known". A user is a number and, for people, its name on the machine where the document is made (internal/users).
 package state
 
 import "time"
@@ -63,6 +63,7 @@ type Device struct {
 type DeviceProcess struct {
 	PID           int32   `json:"pid"`
 	UID           uint32  `json:"uid"`
+	User          string  `json:"user"`
 	Command       string  `json:"command"`
 	MemoryCurrent uint64  `json:"memory.current"`
 	Utilisation   *uint32 `json:"utilisation"`
@@ -140,6 +141,7 @@ type Bits struct {
 type Process struct {
 	PID         int32      `json:"pid"`
 	UID         uint32     `json:"uid"`
+	User        string     `json:"user"`
 	Command     string     `json:"command"`
 	Since       *time.Time `json:"since"`
 	HostCurrent uint64     `json:"host.current"`
@@ -151,5 +153,6 @@ type Process struct {
 type Launcher struct {
 	PID     int32  `json:"pid"`
 	UID     uint32 `json:"uid"`
+	User    string `json:"user"`
 	Command string `json:"command"`
 }
