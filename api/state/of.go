@@ -78,6 +78,8 @@ func deviceOf(d *api.Device) Device {
 		NoGuests: known(d.GetNoGuests()), Units: known(d.GetUnits()),
 		MemoryCapacity: d.GetMemoryTotal(), MemoryCurrent: d.GetMemoryUsed(), Utilisation: d.Utilisation,
 		MemoryUtilisation: d.MemoryUtilisation, Processes: []DeviceProcess{}, Sampled: moment(d.GetSampled()),
+		PowerWatts: thousandths(d.PowerMw), EnergyJoules: thousandths(d.EnergyMj),
+		EnergyOtherJoules: thousandths(d.EnergyOtherMj), Temperature: d.Temperature,
 	}
 	for _, p := range d.GetProcesses() {
 		out.Processes = append(out.Processes, DeviceProcess{
@@ -112,7 +114,7 @@ func directoryOf(n *api.Directory) Directory {
 }
 
 func useOf(d *api.DeviceUse) Use {
-	return Use{
+	out := Use{
 		UUID: d.GetUuid(), Key: d.GetKey(), State: word(d.GetState()), MemoryCurrent: d.GetMemoryUsed(),
 		MemoryPeak: d.GetMemoryPeak(), MemoryGranted: d.MemoryGranted,
 		ComputeStat: Stat{
@@ -121,6 +123,10 @@ func useOf(d *api.DeviceUse) Use {
 		},
 		Requested: requestedOf(d.GetRequested()), Effective: effectiveOf(d.GetEffective()),
 	}
+	if joules := thousandths(d.EnergyMj); joules != nil {
+		out.EnergyStat = &Energy{Joules: *joules, Watts: thousandths(d.PowerMw)}
+	}
+	return out
 }
 
 func requestedOf(l *api.Limits) Requested {
@@ -178,6 +184,15 @@ func percent(share *uint32) *float64 {
 	}
 	p := float64(*share) / 100
 	return &p
+}
+
+// thousandths makes millijoules joules and milliwatts watts; nil stays nil.
+func thousandths[T uint32 | uint64](milli *T) *float64 {
+	if milli == nil {
+		return nil
+	}
+	whole := float64(*milli) / 1000
+	return &whole
 }
 
 // known is a value, or nil for one that is not set.

@@ -34,6 +34,8 @@ func machine() *api.Snapshot {
 		Devices: []*api.Device{
 			{Uuid: gpu, Ordinal: "0", Name: "NVIDIA H200", Key: "195:0", Pci: "0000:1b:00.0", MemoryTotal: 141 << 30,
 				MemoryUsed: 62 << 30, Units: 132, Utilisation: pointer(uint32(87)), MemoryUtilisation: pointer(uint32(40)), Sampled: at,
+				PowerMw: pointer(uint32(512_250)), EnergyMj: pointer(uint64(86_400_500)), Temperature: pointer(int32(41)),
+				EnergyOtherMj: pointer(uint64(1_500)),
 				Processes: []*api.DeviceProcess{
 					{Pid: 812, Uid: nobody, Command: "python", Memory: 6 << 30, Path: "/team/alice", Utilisation: pointer(uint32(24))},
 					{Pid: 99, Command: "blender", Memory: 3 << 30}}},
@@ -50,6 +52,7 @@ func machine() *api.Snapshot {
 					Uuid: gpu, Key: "195:0", State: api.State_RUNNING, MemoryUsed: 6 << 30, MemoryPeak: 7 << 30,
 					MemoryGranted: pointer(uint64(8 << 30)), BusyNs: 90e9 + 1500, Launches: 12345,
 					ShareAsked: pointer(uint32(2500)), ShareDelivered: pointer(uint32(2490)),
+					EnergyMj: pointer(uint64(12_345)), PowerMw: pointer(uint32(98_760)),
 					Requested: &api.Limits{MemoryMax: pointer(uint64(8 << 30)), MemoryHigh: pointer(uint64(7 << 30)),
 						ComputeMax: pointer(uint32(2550)), ComputeMin: pointer(uint32(1000)), LgpuWeight: pointer(uint32(300)),
 						LgpuPriority: api.Priority_HIGH,
@@ -120,7 +123,7 @@ func TestOnly(t *testing.T) {
 func TestDocumented(t *testing.T) {
 	objects := map[string]any{
 		"Document": State{}, "Daemon": Daemon{}, "Device": Device{}, "Process of a device": DeviceProcess{},
-		"Group or lgpu": Directory{}, "Use of a device": Use{}, "compute.stat": Stat{}, "requested": Requested{},
+		"Group or lgpu": Directory{}, "Use of a device": Use{}, "compute.stat": Stat{}, "energy.stat": Energy{}, "requested": Requested{},
 		"effective": Effective{}, "lgpu.effective": Bits{}, "Process": Process{}, "Launcher": Launcher{},
 	}
 	text, err := os.ReadFile("../../docs/json.md")
