@@ -619,7 +619,16 @@ type Device struct {
 	// What people call it: its index, or "0:1" for MIG instance 1 of GPU 0.
 	Ordinal string `protobuf:"bytes,17,opt,name=ordinal,proto3" json:"ordinal,omitempty"`
 	// Why no lgpu is a guest beside the one that has the device; empty if they are.
-	NoGuests      string `protobuf:"bytes,18,opt,name=no_guests,json=noGuests,proto3" json:"no_guests,omitempty"`
+	NoGuests string `protobuf:"bytes,18,opt,name=no_guests,json=noGuests,proto3" json:"no_guests,omitempty"`
+	// What it draws, in milliwatts, as the driver says; absent where the driver does not say, as on a MIG instance.
+	PowerMw *uint32 `protobuf:"varint,19,opt,name=power_mw,json=powerMw,proto3,oneof" json:"power_mw,omitempty"`
+	// What it has drawn, in millijoules: the driver's counter, which begins anew with the driver.
+	EnergyMj *uint64 `protobuf:"varint,20,opt,name=energy_mj,json=energyMj,proto3,oneof" json:"energy_mj,omitempty"`
+	// In degrees Celsius.
+	Temperature *int32 `protobuf:"varint,21,opt,name=temperature,proto3,oneof" json:"temperature,omitempty"`
+	// What it has drawn, in millijoules, since the daemon first saw it, less what went to lgpus: while no lgpu used it, and
+	// for strangers. With the energy_mj of the root on this device it makes up all that the daemon has seen it draw.
+	EnergyOtherMj *uint64 `protobuf:"varint,22,opt,name=energy_other_mj,json=energyOtherMj,proto3,oneof" json:"energy_other_mj,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -778,6 +787,34 @@ func (x *Device) GetNoGuests() string {
 		return x.NoGuests
 	}
 	return ""
+}
+
+func (x *Device) GetPowerMw() uint32 {
+	if x != nil && x.PowerMw != nil {
+		return *x.PowerMw
+	}
+	return 0
+}
+
+func (x *Device) GetEnergyMj() uint64 {
+	if x != nil && x.EnergyMj != nil {
+		return *x.EnergyMj
+	}
+	return 0
+}
+
+func (x *Device) GetTemperature() int32 {
+	if x != nil && x.Temperature != nil {
+		return *x.Temperature
+	}
+	return 0
+}
+
+func (x *Device) GetEnergyOtherMj() uint64 {
+	if x != nil && x.EnergyOtherMj != nil {
+		return *x.EnergyOtherMj
+	}
+	return 0
 }
 
 // DeviceProcess is a process that the driver has on a device.
@@ -1035,8 +1072,12 @@ type DeviceUse struct {
 	ShareDelivered *uint32 `protobuf:"varint,11,opt,name=share_delivered,json=shareDelivered,proto3,oneof" json:"share_delivered,omitempty"`
 	State          State   `protobuf:"varint,12,opt,name=state,proto3,enum=lgpu.v1.State" json:"state,omitempty"`
 	Requested      *Limits `protobuf:"bytes,13,opt,name=requested,proto3" json:"requested,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What it has used of the device's energy since it was created, in millijoules, and what it draws now, in milliwatts;
+	// a group also has what lgpus below it used that are gone. Absent where the device has no counter. docs/energy.md.
+	EnergyMj      *uint64 `protobuf:"varint,14,opt,name=energy_mj,json=energyMj,proto3,oneof" json:"energy_mj,omitempty"`
+	PowerMw       *uint32 `protobuf:"varint,15,opt,name=power_mw,json=powerMw,proto3,oneof" json:"power_mw,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeviceUse) Reset() {
@@ -1151,6 +1192,20 @@ func (x *DeviceUse) GetRequested() *Limits {
 		return x.Requested
 	}
 	return nil
+}
+
+func (x *DeviceUse) GetEnergyMj() uint64 {
+	if x != nil && x.EnergyMj != nil {
+		return *x.EnergyMj
+	}
+	return 0
+}
+
+func (x *DeviceUse) GetPowerMw() uint32 {
+	if x != nil && x.PowerMw != nil {
+		return *x.PowerMw
+	}
+	return 0
 }
 
 // Limits are the limits that a group or lgpu has of its own on one device, by the names of their files. An absent one
@@ -2847,7 +2902,7 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12'\n" +
 	"\x06daemon\x18\x02 \x01(\v2\x0f.lgpu.v1.DaemonR\x06daemon\x12)\n" +
 	"\adevices\x18\x03 \x03(\v2\x0f.lgpu.v1.DeviceR\adevices\x124\n" +
-	"\vdirectories\x18\x04 \x03(\v2\x12.lgpu.v1.DirectoryR\vdirectories\"\xf6\x04\n" +
+	"\vdirectories\x18\x04 \x03(\v2\x12.lgpu.v1.DirectoryR\vdirectories\"\xcb\x06\n" +
 	"\x06Device\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x05R\x05index\x12\x12\n" +
@@ -2868,12 +2923,21 @@ const file_lgpu_proto_rawDesc = "" +
 	"\tprocesses\x18\x0f \x03(\v2\x16.lgpu.v1.DeviceProcessR\tprocesses\x124\n" +
 	"\asampled\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\asampled\x12\x18\n" +
 	"\aordinal\x18\x11 \x01(\tR\aordinal\x12\x1b\n" +
-	"\tno_guests\x18\x12 \x01(\tR\bnoGuests\"!\n" +
+	"\tno_guests\x18\x12 \x01(\tR\bnoGuests\x12\x1e\n" +
+	"\bpower_mw\x18\x13 \x01(\rH\x02R\apowerMw\x88\x01\x01\x12 \n" +
+	"\tenergy_mj\x18\x14 \x01(\x04H\x03R\benergyMj\x88\x01\x01\x12%\n" +
+	"\vtemperature\x18\x15 \x01(\x05H\x04R\vtemperature\x88\x01\x01\x12+\n" +
+	"\x0fenergy_other_mj\x18\x16 \x01(\x04H\x05R\renergyOtherMj\x88\x01\x01\"!\n" +
 	"\x04Mode\x12\f\n" +
 	"\bTEMPORAL\x10\x00\x12\v\n" +
 	"\aSPATIAL\x10\x01B\x0e\n" +
 	"\f_utilisationB\x15\n" +
-	"\x13_memory_utilisation\"\xb0\x01\n" +
+	"\x13_memory_utilisationB\v\n" +
+	"\t_power_mwB\f\n" +
+	"\n" +
+	"_energy_mjB\x0e\n" +
+	"\f_temperatureB\x12\n" +
+	"\x10_energy_other_mj\"\xb0\x01\n" +
 	"\rDeviceProcess\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\rR\x03uid\x12\x18\n" +
@@ -2902,7 +2966,7 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04Kind\x12\t\n" +
 	"\x05GROUP\x10\x00\x12\b\n" +
 	"\x04LGPU\x10\x01B\v\n" +
-	"\t_host_max\"\xec\x03\n" +
+	"\t_host_max\"\xc9\x04\n" +
 	"\tDeviceUse\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x120\n" +
@@ -2919,10 +2983,15 @@ const file_lgpu_proto_rawDesc = "" +
 	"shareAsked\x88\x01\x01\x12,\n" +
 	"\x0fshare_delivered\x18\v \x01(\rH\x02R\x0eshareDelivered\x88\x01\x01\x12$\n" +
 	"\x05state\x18\f \x01(\x0e2\x0e.lgpu.v1.StateR\x05state\x12-\n" +
-	"\trequested\x18\r \x01(\v2\x0f.lgpu.v1.LimitsR\trequestedB\x11\n" +
+	"\trequested\x18\r \x01(\v2\x0f.lgpu.v1.LimitsR\trequested\x12 \n" +
+	"\tenergy_mj\x18\x0e \x01(\x04H\x03R\benergyMj\x88\x01\x01\x12\x1e\n" +
+	"\bpower_mw\x18\x0f \x01(\rH\x04R\apowerMw\x88\x01\x01B\x11\n" +
 	"\x0f_memory_grantedB\x0e\n" +
 	"\f_share_askedB\x12\n" +
-	"\x10_share_deliveredJ\x04\b\x03\x10\x04\"\xef\x02\n" +
+	"\x10_share_deliveredB\f\n" +
+	"\n" +
+	"_energy_mjB\v\n" +
+	"\t_power_mwJ\x04\b\x03\x10\x04\"\xef\x02\n" +
 	"\x06Limits\x12\"\n" +
 	"\n" +
 	"memory_max\x18\x01 \x01(\x04H\x00R\tmemoryMax\x88\x01\x01\x12$\n" +

@@ -81,7 +81,8 @@ func (n *Daemon) showDevices(clients []tenant.Client) []Device {
 			NoGuests:   n.noGuests(d.device),
 			MemoryUsed: d.facts.MemoryUsed, Utilisation: d.facts.Utilisation,
 			MemoryUtilisation: d.facts.MemoryUtilisation,
-			Sampled:           d.sampled,
+			Power:             d.facts.Power, Energy: d.facts.Energy, Temperature: d.facts.Temperature,
+			Sampled: d.sampled,
 		}
 		if d.sampled.IsZero() {
 			shown.Utilisation, shown.MemoryUtilisation = -1, -1

@@ -36,11 +36,17 @@ type Device struct {
 	Fault      string // what is wrong when not Healthy
 	NoGuests   string // why no lgpu is a guest beside the one that has it; empty if they are
 
-	MemoryUsed        uint64 // bytes, as the driver says: everybody's
-	Utilisation       int    // percent of the last sample in which a kernel ran; -1 where the driver does not say
-	MemoryUtilisation int    // percent of the last sample in which memory was moved; -1 where the driver does not say
-	Processes         []DeviceProcess
-	Sampled           time.Time // when the driver was asked for these
+	MemoryUsed        uint64  // bytes, as the driver says: everybody's
+	Utilisation       int     // percent of the last sample in which a kernel ran; -1 where the driver does not say
+	MemoryUtilisation int     // percent of the last sample in which memory was moved; -1 where the driver does not say
+	Power             *uint32 // milliwatts; nil where the driver does not say, as the next two
+	Energy            *uint64 // millijoules since the driver's counter began
+	Temperature       *int32  // °C
+	// OtherEnergy is what went to no lgpu since the daemon first saw the device, in millijoules; nil where it has no
+	// counter.
+	OtherEnergy *uint64
+	Processes   []DeviceProcess
+	Sampled     time.Time // when the driver was asked for these
 }
 
 // DeviceProcess is a process that the driver has on a device.
@@ -103,6 +109,8 @@ type DeviceUse struct {
 	Delivered     uint32 // share of device time over the last second, in hundredths of a percent
 	Measured      bool   // Asked and Delivered are known, of a group those of all below it
 	State         string
+	Energy        *uint64 // millijoules since it was created; nil where the device has no counter
+	Power         *uint32 // milliwatts, of the last seconds; nil likewise
 }
 
 // Client is a process that uses an lgpu.

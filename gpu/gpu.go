@@ -18,6 +18,9 @@ type Inventory interface {
 	// Facts says what the driver knows about a device now. An error means that the device cannot be reached, or is none
 	// of this inventory's (ErrUnknownDevice).
 	Facts(UUID) (Facts, error)
+	// Energy is what a device has drawn since its counter began, in millijoules. The counter begins anew with the driver.
+	// An error wraps errors.ErrUnsupported where there is none.
+	Energy(UUID) (uint64, error)
 	// Meter begins to note whose work a device runs. The caller closes it; other methods may be called meanwhile, by
 	// other goroutines. An error that wraps errors.ErrUnsupported says why nobody notes that here.
 	Meter(UUID) (Meter, error)
@@ -80,6 +83,9 @@ type Facts struct {
 	Utilisation       int    // percent of the last sample in which a kernel ran
 	MemoryUtilisation int    // percent of the last sample in which memory was read, written or copied
 	Processes         []Process
+	Power             *uint32 // milliwatts; nil where the driver does not say, as the next two
+	Energy            *uint64 // millijoules, as Inventory.Energy
+	Temperature       *int32  // °C
 	// Namespaced: this process is in a PID namespace of its own, and the numbers of Processes may be those of another.
 	Namespaced bool
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/internal/units"
+	"github.com/lgpu/lgpu/internal/users"
 )
 
 // Of is the document of a snapshot.
@@ -77,11 +78,13 @@ func deviceOf(d *api.Device) Device {
 		NoGuests: known(d.GetNoGuests()), Units: known(d.GetUnits()),
 		MemoryCapacity: d.GetMemoryTotal(), MemoryCurrent: d.GetMemoryUsed(), Utilisation: d.Utilisation,
 		MemoryUtilisation: d.MemoryUtilisation, Processes: []DeviceProcess{}, Sampled: moment(d.GetSampled()),
+		PowerWatts: thousandths(d.PowerMw), EnergyJoules: thousandths(d.EnergyMj),
+		EnergyOtherJoules: thousandths(d.EnergyOtherMj), Temperature: d.Temperature,
 	}
 	for _, p := range d.GetProcesses() {
 		out.Processes = append(out.Processes, DeviceProcess{
-			PID: p.GetPid(), UID: p.GetUid(), Command: p.GetCommand(), MemoryCurrent: p.GetMemory(), Utilisation: p.Utilisation,
-			Path: known(p.GetPath()),
+			PID: p.GetPid(), UID: p.GetUid(), User: users.Name(p.GetUid()), Command: p.GetCommand(), MemoryCurrent: p.GetMemory(),
+			Utilisation: p.Utilisation, Path: known(p.GetPath()),
 		})
 	}
 	return out
@@ -98,18 +101,20 @@ func directoryOf(n *api.Directory) Directory {
 	}
 	for _, c := range n.GetClients() {
 		out.Processes = append(out.Processes, Process{
-			PID: c.GetPid(), UID: c.GetUid(), Command: c.GetCommand(), Since: moment(c.GetSince()),
+			PID: c.GetPid(), UID: c.GetUid(), User: users.Name(c.GetUid()), Command: c.GetCommand(), Since: moment(c.GetSince()),
 			HostCurrent: c.GetHostMemory(), MemoryCurrent: array(c.GetMemory()),
 		})
 	}
 	for _, l := range n.GetLaunchers() {
-		out.Launchers = append(out.Launchers, Launcher{PID: l.GetPid(), UID: l.GetUid(), Command: l.GetCommand()})
+		out.Launchers = append(out.Launchers, Launcher{
+			PID: l.GetPid(), UID: l.GetUid(), User: users.Name(l.GetUid()), Command: l.GetCommand(),
+		})
 	}
 	return out
 }
 
 func useOf(d *api.DeviceUse) Use {
-	return Use{
+	out := Use{
 		UUID: d.GetUuid(), Key: d.GetKey(), State: word(d.GetState()), MemoryCurrent: d.GetMemoryUsed(),
 		MemoryPeak: d.GetMemoryPeak(), MemoryGranted: d.MemoryGranted,
 		ComputeStat: Stat{
@@ -118,6 +123,10 @@ func useOf(d *api.DeviceUse) Use {
 		},
 		Requested: requestedOf(d.GetRequested()), Effective: effectiveOf(d.GetEffective()),
 	}
+	if joules := thousandths(d.EnergyMj); joules != nil {
+		out.EnergyStat = &Energy{Joules: *joules, Watts: thousandths(d.PowerMw)}
+	}
+	return out
 }
 
 func requestedOf(l *api.Limits) Requested {
@@ -175,6 +184,15 @@ func percent(share *uint32) *float64 {
 	}
 	p := float64(*share) / 100
 	return &p
+}
+
+// thousandths makes millijoules joules and milliwatts watts; nil stays nil.
+func thousandths[T uint32 | uint64](milli *T) *float64 {
+	if milli == nil {
+		return nil
+	}
+	whole := float64(*milli) / 1000
+	return &whole
 }
 
 // known is a value, or nil for one that is not set.

@@ -7,7 +7,7 @@
 //	data, err := json.Marshal(state.Of(s))
 //
 // What a file of the tree shows has the file's name and the file's unit: bytes, percent, µs. null is "no limit" or "not
-// known".
+// known". A user is a number and, for people, its name on the machine where the document is made (internal/users).
 package state
 
 import "time"
@@ -55,6 +55,10 @@ type Device struct {
 	MemoryCurrent     uint64          `json:"memory.current"`
 	Utilisation       *uint32         `json:"utilisation"`
 	MemoryUtilisation *uint32         `json:"memory_utilisation"`
+	PowerWatts        *float64        `json:"power_watts"`
+	EnergyJoules      *float64        `json:"energy_joules"`
+	EnergyOtherJoules *float64        `json:"energy_other_joules"`
+	Temperature       *int32          `json:"temperature"`
 	Processes         []DeviceProcess `json:"processes"`
 	Sampled           *time.Time      `json:"sampled"`
 }
@@ -63,6 +67,7 @@ type Device struct {
 type DeviceProcess struct {
 	PID           int32   `json:"pid"`
 	UID           uint32  `json:"uid"`
+	User          string  `json:"user"`
 	Command       string  `json:"command"`
 	MemoryCurrent uint64  `json:"memory.current"`
 	Utilisation   *uint32 `json:"utilisation"`
@@ -89,15 +94,17 @@ type Directory struct {
 
 // Use is what a group or an lgpu may use and uses of one device.
 type Use struct {
-	UUID          string    `json:"uuid"`
-	Key           string    `json:"key"`
-	State         string    `json:"state"`
-	MemoryCurrent uint64    `json:"memory.current"`
-	MemoryPeak    uint64    `json:"memory.peak"`
-	MemoryGranted *uint64   `json:"memory.granted"`
-	ComputeStat   Stat      `json:"compute.stat"`
-	Requested     Requested `json:"requested"`
-	Effective     Effective `json:"effective"`
+	UUID          string  `json:"uuid"`
+	Key           string  `json:"key"`
+	State         string  `json:"state"`
+	MemoryCurrent uint64  `json:"memory.current"`
+	MemoryPeak    uint64  `json:"memory.peak"`
+	MemoryGranted *uint64 `json:"memory.granted"`
+	ComputeStat   Stat    `json:"compute.stat"`
+	// EnergyStat is nil where the device has no counter of energy.
+	EnergyStat *Energy   `json:"energy.stat"`
+	Requested  Requested `json:"requested"`
+	Effective  Effective `json:"effective"`
 }
 
 // Stat is the device time that was used.
@@ -106,6 +113,12 @@ type Stat struct {
 	Launches  uint64   `json:"launches"`
 	Asked     *float64 `json:"asked"`
 	Delivered *float64 `json:"delivered"`
+}
+
+// Energy is what was used of a device's energy.
+type Energy struct {
+	Joules float64  `json:"joules"`
+	Watts  *float64 `json:"watts"`
 }
 
 // Requested are the limits that were asked for.
@@ -140,6 +153,7 @@ type Bits struct {
 type Process struct {
 	PID         int32      `json:"pid"`
 	UID         uint32     `json:"uid"`
+	User        string     `json:"user"`
 	Command     string     `json:"command"`
 	Since       *time.Time `json:"since"`
 	HostCurrent uint64     `json:"host.current"`
@@ -151,5 +165,6 @@ type Process struct {
 type Launcher struct {
 	PID     int32  `json:"pid"`
 	UID     uint32 `json:"uid"`
+	User    string `json:"user"`
 	Command string `json:"command"`
 }

@@ -20,6 +20,9 @@ var update = flag.Bool("update", false, "rewrite golden files")
 
 func pointer[T any](v T) *T { return &v }
 
+// nobody is a number that no user of any machine has, so that its name is the number.
+const nobody = 4000001000
+
 // machine has one of everything that a document can have, set and not set.
 func machine() *api.Snapshot {
 	at := timestamppb.New(time.Date(2026, 8, 1, 12, 4, 11, 250e6, time.UTC))
@@ -31,8 +34,10 @@ func machine() *api.Snapshot {
 		Devices: []*api.Device{
 			{Uuid: gpu, Ordinal: "0", Name: "NVIDIA H200", Key: "195:0", Pci: "0000:1b:00.0", MemoryTotal: 141 << 30,
 				MemoryUsed: 62 << 30, Units: 132, Utilisation: pointer(uint32(87)), MemoryUtilisation: pointer(uint32(40)), Sampled: at,
+				PowerMw: pointer(uint32(512_250)), EnergyMj: pointer(uint64(86_400_500)), Temperature: pointer(int32(41)),
+				EnergyOtherMj: pointer(uint64(1_500)),
 				Processes: []*api.DeviceProcess{
-					{Pid: 812, Uid: 1000, Command: "python", Memory: 6 << 30, Path: "/team/alice", Utilisation: pointer(uint32(24))},
+					{Pid: 812, Uid: nobody, Command: "python", Memory: 6 << 30, Path: "/team/alice", Utilisation: pointer(uint32(24))},
 					{Pid: 99, Command: "blender", Memory: 3 << 30}}},
 			{Uuid: "MIG-55667788-0000-0000-0000-000000000002", Ordinal: "1:0", Name: "MIG 1g.18gb", Parent: gpu,
 				Mode: api.Device_SPATIAL, Fault: "lost", Sim: "1x16GiB"},
@@ -47,6 +52,7 @@ func machine() *api.Snapshot {
 					Uuid: gpu, Key: "195:0", State: api.State_RUNNING, MemoryUsed: 6 << 30, MemoryPeak: 7 << 30,
 					MemoryGranted: pointer(uint64(8 << 30)), BusyNs: 90e9 + 1500, Launches: 12345,
 					ShareAsked: pointer(uint32(2500)), ShareDelivered: pointer(uint32(2490)),
+					EnergyMj: pointer(uint64(12_345)), PowerMw: pointer(uint32(98_760)),
 					Requested: &api.Limits{MemoryMax: pointer(uint64(8 << 30)), MemoryHigh: pointer(uint64(7 << 30)),
 						ComputeMax: pointer(uint32(2550)), ComputeMin: pointer(uint32(1000)), LgpuWeight: pointer(uint32(300)),
 						LgpuPriority: api.Priority_HIGH,
@@ -54,8 +60,8 @@ func machine() *api.Snapshot {
 					Effective: &api.Effective{Count: 3, List: "0-1,5", ComputeMax: 2500, ComputeMin: 1000, LgpuWeight: 300,
 						LgpuPriority: api.Priority_HIGH, MemoryMax: pointer(uint64(8 << 30))},
 				}},
-				Clients:   []*api.Client{{Pid: 812, Uid: 1000, Command: "python", Since: at, HostMemory: 4096, Memory: []uint64{6 << 30}}},
-				Launchers: []*api.Launcher{{Pid: 800, Uid: 1000, Command: "lgpu"}}},
+				Clients:   []*api.Client{{Pid: 812, Uid: nobody, Command: "python", Since: at, HostMemory: 4096, Memory: []uint64{6 << 30}}},
+				Launchers: []*api.Launcher{{Pid: 800, Uid: nobody, Command: "lgpu"}}},
 			{Path: "/voice", Id: 4, Kind: api.Directory_LGPU, State: api.State_DRAINING,
 				Devices: []*api.DeviceUse{{Uuid: gpu, Requested: &api.Limits{Lgpu: &api.Units{Count: pointer(uint32(8))}}}}},
 		},
@@ -117,7 +123,7 @@ func TestOnly(t *testing.T) {
 func TestDocumented(t *testing.T) {
 	objects := map[string]any{
 		"Document": State{}, "Daemon": Daemon{}, "Device": Device{}, "Process of a device": DeviceProcess{},
-		"Group or lgpu": Directory{}, "Use of a device": Use{}, "compute.stat": Stat{}, "requested": Requested{},
+		"Group or lgpu": Directory{}, "Use of a device": Use{}, "compute.stat": Stat{}, "energy.stat": Energy{}, "requested": Requested{},
 		"effective": Effective{}, "lgpu.effective": Bits{}, "Process": Process{}, "Launcher": Launcher{},
 	}
 	text, err := os.ReadFile("../../docs/json.md")

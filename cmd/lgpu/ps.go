@@ -5,16 +5,19 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/api/state"
 	"github.com/lgpu/lgpu/internal/units"
+	"github.com/lgpu/lgpu/internal/users"
 )
 
 func psCommand() *cobra.Command {
@@ -28,8 +31,9 @@ show groups, each with the use of all lgpus below it. A dash means "not limited"
 or "not measured": if an lgpu has the device to itself and no compute.max, only
 the driver knows how busy it is, and not on every machine.
 
-No daemon is started if there is nothing to show. In a pipe, names and processes
-are not cut to fit 80 columns. The JSON is described at
+No daemon is started if there is nothing to show. On a terminal the table fits in
+its width, but at least in 80 columns; users are shown from 90 columns on. In a
+pipe they are always shown, and nothing is cut. The JSON is described at
 https://github.com/lgpu/lgpu/blob/main/docs/json.md.
 
 Exit status: 0; 1 if the daemon cannot be reached.`,
@@ -69,7 +73,7 @@ func (p ps) show(c *cobra.Command, out io.Writer) error {
 	}
 	fits := 0
 	if f, file := out.(*os.File); file && isTerminal(f) {
-		fits = width
+		fits = max(width, columnsOf(f))
 	}
 	if _, err := io.WriteString(out, table(s, p.tree, fits)); err != nil {
 		return failed(fmt.Errorf("write: %w", err))
@@ -77,21 +81,38 @@ func (p ps) show(c *cobra.Command, out io.Writer) error {
 	return nil
 }
 
-// width is what the table fits in, on a terminal.
+// width is what the table fits in at least, on a terminal.
 const width = 80
 
 // Columns of the table that are as wide as what is in them, and their widths at least.
 const (
 	nameWidth   = 18
 	deviceWidth = 12
-	restWidth   = width - 67 // what the other columns leave to the pids
+	userWidth   = 8
+	taken       = 67                    // by all columns but the users and the pids
+	withUsers   = width + userWidth + 2 // a terminal of this width has room for users
 )
 
+// columnsOf is the width of a terminal, 0 where it does not say.
+func columnsOf(f *os.File) int {
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Col)
+}
+
 // table is the state for people: one line for each device of each lgpu. With a width it fits in that, as far as names,
-// devices and pids can be cut; with 0 nothing is cut.
+// devices, users and pids can be cut; with 0 nothing is cut.
 func table(s *api.Snapshot, tree bool, fits int) string {
-	rows := [][]string{{"LGPU", "DEVICE", "MEMORY", "MAX", "COMPUTE", "MAX", "PIDS"}}
+	rows := [][]string{{"LGPU", "DEVICE", "MEMORY", "MAX", "COMPUTE", "MAX", "PIDS", "USER"}}
 	empty := true
+	short := fits != 0
+	showUsers := !short || fits >= withUsers
+	rest := fits - taken // what the other columns leave to the pids
+	if showUsers {
+		rest -= userWidth + 1
+	}
 	for _, n := range s.GetDirectories() {
 		name := strings.TrimPrefix(n.GetPath(), rootPath)
 		switch {
@@ -101,37 +122,67 @@ func table(s *api.Snapshot, tree bool, fits int) string {
 			continue
 		}
 		empty = empty && n.GetPath() == rootPath
-		pids := pidList(n.GetClients(), fits != 0)
-		if fits != 0 {
-			name = shorten(name, nameWidth)
+		pids, owners := pidList(n.GetClients(), rest), userList(n)
+		if short {
+			name, owners = shorten(name, nameWidth), shorten(owners, userWidth)
 		}
 		if len(n.GetDevices()) == 0 {
-			rows = append(rows, []string{name, "-", "-", "-", "-", "-", pids})
+			rows = append(rows, []string{name, "-", "-", "-", "-", "-", pids, owners})
 		}
 		for _, d := range n.GetDevices() {
 			device := shorten(d.GetUuid(), deviceWidth) // the beginning of a UUID is as good as all of it
-			rows = append(rows, append(append([]string{name, device}, figures(d)...), pids))
-			if fits != 0 { // a script finds the name on each line
-				name, pids = "", ""
+			rows = append(rows, append(append([]string{name, device}, figures(d)...), pids, owners))
+			if short { // a script finds the name on each line
+				name, pids, owners = "", "", ""
 			}
 		}
 	}
 	if empty {
 		return "no logical GPUs; to start one: lgpu run --memory 8GiB --compute 25 -- COMMAND\n"
 	}
-	wide := nameWidth
-	for _, r := range rows {
-		wide = max(wide, utf8.RuneCountInString(r[0]))
-	}
-	var b strings.Builder
-	for _, r := range rows {
-		line := fmt.Sprintf("%-*s %-*s %9s %9s %7s %5s  %s", wide, r[0], deviceWidth, r[1], r[2], r[3], r[4], r[5], r[6])
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
-	}
-	if fits != 0 { // a script has it in the JSON
+	b := lined(rows, showUsers)
+	if short { // a script has it in the JSON
 		b.WriteString(turns(s))
 	}
 	return b.String()
+}
+
+// lined writes rows as lines, with the column of users or without.
+func lined(rows [][]string, showUsers bool) *strings.Builder {
+	wide, wideUsers := nameWidth, userWidth
+	for _, r := range rows {
+		wide, wideUsers = max(wide, utf8.RuneCountInString(r[0])), max(wideUsers, utf8.RuneCountInString(r[7]))
+	}
+	b := &strings.Builder{}
+	for _, r := range rows {
+		line := fmt.Sprintf("%-*s %-*s %9s %9s %7s %5s  ", wide, r[0], deviceWidth, r[1], r[2], r[3], r[4], r[5])
+		if showUsers {
+			line += fmt.Sprintf("%-*s ", wideUsers, r[7])
+		}
+		b.WriteString(strings.TrimRight(line+r[6], " ") + "\n")
+	}
+	return b
+}
+
+// userList are the users whose programs are in an lgpu, or keep it, by name; a dash for none.
+func userList(n *api.Directory) string {
+	var names []string
+	add := func(uid uint32) {
+		if name := users.Name(uid); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, c := range n.GetClients() {
+		add(c.GetUid())
+	}
+	for _, l := range n.GetLaunchers() {
+		add(l.GetUid())
+	}
+	if len(names) == 0 {
+		return "-"
+	}
+	slices.Sort(names)
+	return strings.Join(names, ",")
 }
 
 // turns says why lgpus take turns on devices that several of them use, where they do.
@@ -191,8 +242,8 @@ func shorten(text string, most int) string {
 	return text[:most-1] + "…"
 }
 
-// pidList writes the pids, or as many as fit on a terminal and how many more there are.
-func pidList(clients []*api.Client, short bool) string {
+// pidList writes the pids, or where there is a room only as many as fit in it and how many more there are.
+func pidList(clients []*api.Client, room int) string {
 	text := ""
 	for i, c := range clients {
 		next := strconv.Itoa(int(c.GetPid()))
@@ -203,7 +254,7 @@ func pidList(clients []*api.Client, short bool) string {
 		if left := len(clients) - i - 1; left > 0 {
 			more = fmt.Sprintf(",+%d", left)
 		}
-		if i > 0 && short && len(next)+len(more) > restWidth {
+		if i > 0 && room > 0 && len(next)+len(more) > room {
 			return fmt.Sprintf("%s,+%d", text, len(clients)-i)
 		}
 		text = next

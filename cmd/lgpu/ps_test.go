@@ -18,7 +18,7 @@ func TestTable(t *testing.T) {
 		device("GPU-11111111-0000-0000-0000-000000000000", &share), device("GPU-22222222-0000-0000-0000-000000000000", nil),
 	}}
 	for pid := range int32(8) {
-		n.Clients = append(n.Clients, &api.Client{Pid: 10000 + pid})
+		n.Clients = append(n.Clients, &api.Client{Pid: 10000 + pid, Uid: 4000000000 + uint32(pid)/4}) // nobody's numbers
 	}
 	s := &api.Snapshot{Directories: []*api.Directory{{Path: "/"}, n}}
 
@@ -35,9 +35,17 @@ func TestTable(t *testing.T) {
 		t.Errorf("%q", lines)
 	}
 
+	for columns, users := range map[int]string{withUsers - 1: "", withUsers: " 4000000…", 2 * width: " 4000000…"} {
+		for _, l := range strings.Split(strings.TrimSpace(table(s, false, columns)), "\n")[1:2] {
+			if len([]rune(l)) > columns || !strings.Contains(l, users) || users == "" && strings.Contains(l, "40000") {
+				t.Errorf("in %d columns: %q", columns, l)
+			}
+		}
+	}
+
 	lines = strings.Split(strings.TrimSpace(table(s, false, 0)), "\n")
 	for _, l := range lines[1:] {
-		if f := strings.Fields(l); f[0] != name || f[len(f)-1] != "10000,10001,10002,10003,10004,10005,10006,10007" {
+		if f := strings.Fields(l); f[0] != name || f[len(f)-2] != "4000000000,4000000001" || f[len(f)-1] != "10000,10001,10002,10003,10004,10005,10006,10007" {
 			t.Errorf("in a pipe: %q", l)
 		}
 	}

@@ -58,6 +58,7 @@ func device(d daemon.Device) *api.Device {
 	m.Key, m.Sim, m.Fault, m.NoGuests = d.Key(), d.Sim, d.Fault, d.NoGuests
 	m.MemoryUsed, m.Sampled = d.MemoryUsed, stamp(d.Sampled)
 	m.Utilisation, m.MemoryUtilisation = percent(d.Utilisation), percent(d.MemoryUtilisation)
+	m.PowerMw, m.EnergyMj, m.Temperature, m.EnergyOtherMj = d.Power, d.Energy, d.Temperature, d.OtherEnergy
 	if d.Mode == "spatial" {
 		m.Mode = api.Device_SPATIAL
 	}
@@ -103,6 +104,7 @@ func directory(n daemon.Directory, known Names) *api.Directory {
 			Requested: requested(d.Requested), Effective: effective(d.Effective, d.Named),
 			MemoryUsed: d.MemoryUsed, MemoryPeak: d.MemoryPeak, MemoryGranted: d.MemoryGranted.Pointer(),
 			BusyNs: int64(d.Busy), Launches: d.Launches, State: states[d.State],
+			EnergyMj: d.Energy, PowerMw: d.Power,
 		}
 		if d.Measured {
 			device.ShareAsked, device.ShareDelivered = &d.Asked, &d.Delivered

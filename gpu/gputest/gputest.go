@@ -88,6 +88,18 @@ func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
 	return f, nil
 }
 
+// Energy returns what SetFacts said last, or an error that wraps errors.ErrUnsupported if that had no Energy.
+func (i *Inventory) Energy(uuid gpu.UUID) (uint64, error) {
+	f, err := i.Facts(uuid)
+	switch {
+	case err != nil:
+		return 0, err
+	case f.Energy == nil:
+		return 0, fmt.Errorf("%s has no counter of energy: %w", uuid, errors.ErrUnsupported)
+	}
+	return *f.Energy, nil
+}
+
 // SetMeter gives a device a meter.
 func (i *Inventory) SetMeter(uuid gpu.UUID, m gpu.Meter) {
 	i.mu.Lock()

@@ -51,6 +51,7 @@ func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
 	if i.utilisation(h, &u) == success { // a MIG instance has none
 		f.Utilisation, f.MemoryUtilisation = int(u.GPU), int(u.Memory)
 	}
+	i.sense(h, &f)
 	held := map[uint32]uint64{}
 	for _, list := range []func(handle, *uint32, *processInfo) int32{i.compute, i.graphics, i.mps} {
 		if err := i.running(h, list, held); err != nil {
@@ -67,6 +68,43 @@ func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
 	}
 	slices.SortFunc(f.Processes, func(a, b gpu.Process) int { return cmp.Compare(a.PID, b.PID) })
 	return f, nil
+}
+
+// chip is NVML's NVML_TEMPERATURE_GPU.
+const chip = 0
+
+// sense adds what the device's sensors say, as far as it has them: a MIG instance has none.
+func (i *Inventory) sense(h handle, f *gpu.Facts) {
+	var power, degrees uint32
+	var energy uint64
+	if i.power(h, &power) == success {
+		f.Power = &power
+	}
+	if i.energy(h, &energy) == success {
+		f.Energy = &energy
+	}
+	if i.temperature(h, chip, &degrees) == success {
+		celsius := int32(degrees)
+		f.Temperature = &celsius
+	}
+}
+
+// Energy reads the counter of one of the devices that Devices returned last. GPUs since Volta have one, MIG instances
+// have none.
+func (i *Inventory) Energy(uuid gpu.UUID) (uint64, error) {
+	h, known := i.handles[uuid]
+	if !known {
+		return 0, fmt.Errorf("GPU %s: %w", uuid, gpu.ErrUnknownDevice)
+	}
+	var mj uint64
+	switch result := i.energy(h, &mj); result {
+	case success:
+		return mj, nil
+	case notSupported, functionNotFound, invalidArgument:
+		return 0, fmt.Errorf("GPU %s has no counter of energy: %w", uuid, errors.ErrUnsupported)
+	default:
+		return 0, i.fail("read the counter of energy", result)
+	}
 }
 
 // initialNamespace names the PID namespace that the kernel begins with, whose numbers NVML gives: the kernel fixes it

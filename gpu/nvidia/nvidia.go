@@ -19,6 +19,7 @@ var ErrNoDriver = errors.New("no NVIDIA driver")
 // Results of NVML that mean something here.
 const (
 	success          = 0
+	invalidArgument  = 2
 	notSupported     = 3
 	notFound         = 6
 	insufficientSize = 7
@@ -59,6 +60,9 @@ type Inventory struct {
 	graphics        func(handle, *uint32, *processInfo) int32
 	mps             func(handle, *uint32, *processInfo) int32
 	processActivity func(handle, *processSample, *uint32, uint64) int32
+	power           func(handle, *uint32) int32        // milliwatts
+	energy          func(handle, *uint64) int32        // millijoules
+	temperature     func(handle, int32, *uint32) int32 // sensor, °C
 }
 
 // Open loads and initialises the library that LGPU_REAL_LIBNVML names, or libnvidia-ml.so.1. An error wraps ErrNoDriver
@@ -118,6 +122,9 @@ func (i *Inventory) bindOptional() {
 	i.compute = func(handle, *uint32, *processInfo) int32 { return functionNotFound }
 	i.graphics, i.mps = i.compute, i.compute
 	i.processActivity = func(handle, *processSample, *uint32, uint64) int32 { return functionNotFound }
+	i.power = i.cores
+	i.energy = func(handle, *uint64) int32 { return functionNotFound }
+	i.temperature = func(handle, int32, *uint32) int32 { return functionNotFound }
 	for symbol, f := range map[string]any{
 		"nvmlDeviceGetNumGpuCores": &i.cores, "nvmlDeviceGetMigMode": &i.migMode,
 		"nvmlDeviceGetMaxMigDeviceCount":      &i.migCount,
@@ -126,6 +133,9 @@ func (i *Inventory) bindOptional() {
 		"nvmlDeviceGetGraphicsRunningProcesses_v3":   &i.graphics,
 		"nvmlDeviceGetMPSComputeRunningProcesses_v3": &i.mps,
 		"nvmlDeviceGetProcessUtilization":            &i.processActivity,
+		"nvmlDeviceGetPowerUsage":                    &i.power,
+		"nvmlDeviceGetTotalEnergyConsumption":        &i.energy,
+		"nvmlDeviceGetTemperature":                   &i.temperature,
 	} {
 		_ = i.bind(symbol, f) // the stand-in stays
 	}

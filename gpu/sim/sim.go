@@ -49,6 +49,8 @@ func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
 	f := gpu.Facts{
 		MemoryUsed: d.MemoryUsed, Utilisation: int(d.UtilizationGPU), MemoryUtilisation: int(d.UtilizationMemory),
 	}
+	celsius := int32(d.TemperatureC)
+	f.Power, f.Energy, f.Temperature = &d.PowerMilliwatts, &d.EnergyMillijoules, &celsius
 	processes, err := i.hardware.Client.Processes(index)
 	if err != nil {
 		return gpu.Facts{}, fmt.Errorf("ask the software GPU for its processes: %w", err)
@@ -59,6 +61,12 @@ func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
 	}
 	slices.SortFunc(f.Processes, func(a, b gpu.Process) int { return cmp.Compare(a.PID, b.PID) })
 	return f, nil
+}
+
+// Energy asks the hardware process. The counter begins with it.
+func (i *Inventory) Energy(uuid gpu.UUID) (uint64, error) {
+	d, _, err := i.find(uuid)
+	return d.EnergyMillijoules, err
 }
 
 // find asks for a device, and which one it is.

@@ -40,6 +40,7 @@ typedef struct lgpusim_device {
 	unsigned int powerMilliwatts, powerLimitMilliwatts;
 	unsigned int temperatureC;
 	unsigned int computeMode;
+	uint64_t energyMillijoules;
 } lgpusim_device;
 
 typedef struct lgpusim_process {

@@ -40,7 +40,7 @@ func (d *Driver) DeviceInfo(index uint32) (wire.Device, wire.CUresult) {
 		MemoryTotal: total, MemoryUsed: total - free,
 		UtilizationGPU:    percent(h.Busy(samplePeriod)),
 		UtilizationMemory: percent(min(h.In.Busy(samplePeriod)+h.Out.Busy(samplePeriod)+h.Local.Busy(samplePeriod), samplePeriod)),
-		TemperatureC:      30,
+		PowerMilliwatts:   h.Power(), PowerLimitMilliwatts: h.PowerLimit(), EnergyMillijoules: h.Energy(), TemperatureC: h.Temperature(),
 	}
 	copy(w.Name[:len(w.Name)-1], dev.name)
 	return w, success

@@ -47,6 +47,14 @@ func (c *Clock) nowLocked() Time {
 	return c.last
 }
 
+// powered is the time since the device was switched on, with what the host took out of device time.
+func (c *Clock) powered() Time {
+	if c.virtual {
+		return c.Now()
+	}
+	return Time(time.Since(c.origin))
+}
+
 // Wait returns when device time has reached t. In virtual mode it returns at once, with time at t or later.
 func (c *Clock) Wait(t Time) {
 	for {

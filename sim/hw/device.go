@@ -115,6 +115,7 @@ type Device struct {
 
 	engine   *engine
 	busy     meter
+	unitTime meter // of all units together
 	log      turnLog
 	confined atomic.Int32 // living channels that may not run on all units
 }
@@ -158,18 +159,31 @@ const (
 	meterWidth   = Time(50 * time.Millisecond)
 )
 
+// note adds an amount of time that counts as of a moment.
+func (m *meter) note(at, amount Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.total += amount
+	m.put(at, amount)
+}
+
+// put adds an amount to the bucket of a moment. Called with mu locked.
+func (m *meter) put(at, amount Time) {
+	n := int64(at / meterWidth)
+	i := n % meterBuckets
+	if m.epoch[i] != n {
+		m.epoch[i], m.bucket[i] = n, 0
+	}
+	m.bucket[i] += amount
+}
+
 func (m *meter) add(from, to Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.total += to - from
 	for from < to {
-		n := int64(from / meterWidth)
-		end := min(to, Time(n+1)*meterWidth)
-		i := n % meterBuckets
-		if m.epoch[i] != n {
-			m.epoch[i], m.bucket[i] = n, 0
-		}
-		m.bucket[i] += end - from
+		end := min(to, (from/meterWidth+1)*meterWidth)
+		m.put(from, end-from)
 		from = end
 	}
 }

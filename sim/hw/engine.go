@@ -270,6 +270,10 @@ func (e *engine) assign(t turn, grids []*Grid, end Time) []*unit {
 // execute runs the units with the help of those workers that come in time: on a busy host one may get its CPU after the
 // others have done all there is, and finds nothing then.
 func (e *engine) execute(units []*unit, end Time, grids []*Grid) {
+	var before, after Time
+	for _, u := range units {
+		before += u.at
+	}
 	r := &round{units: units, run: func(u *unit) { u.run(e.dev, end, grids) }}
 	r.left.Add(len(units))
 	for i := 1; i < min(e.dev.Config.Workers, len(units)); i++ {
@@ -280,6 +284,10 @@ func (e *engine) execute(units []*unit, end Time, grids []*Grid) {
 	}
 	r.work()
 	r.left.Wait()
+	for _, u := range units {
+		after += u.at
+	}
+	e.dev.unitTime.note(end, after-before)
 }
 
 // retire tells the ends of grids that are over, and reports whether there were any. A failed grid takes its channel

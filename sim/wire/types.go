@@ -257,6 +257,7 @@ type Device struct {
 	PowerLimitMilliwatts  uint32
 	TemperatureC          uint32
 	ComputeMode           uint32
+	EnergyMillijoules     uint64 // since the device was switched on
 }
 
 // Process is one process on one device as the management library shows it.
