@@ -138,6 +138,9 @@ type seat struct {
 	judged  struct{ ran, turns, busy int64 } // as of when slices were last judged
 	looked  tally                            // at its turns
 	stays   int64                            // it keeps the device beyond its slice, and is no guest until then, ns; 0: it does not
+	freed   int64                            // when it last became free, or was asked for since, ns
+	free    int64                            // how long it has been free since it was last asked for, ns
+	spent   int64                            // what it had been charged then, ns
 }
 
 // Runner is the policy at work. Its methods may be called by several goroutines. It implements tenant.GateHandler.
@@ -168,6 +171,8 @@ type device struct {
 	spatial bool
 	preempt bool
 	metered metered
+	watched bool            // somebody asks for Used
+	left    map[uint64]Used // of seats that have gone since that was last asked
 }
 
 // New returns a Runner without lgpus. The caller ends it with Close.
@@ -267,6 +272,9 @@ func (r *Runner) Remove(id uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := now()
+	for _, s := range r.byID[id] {
+		r.leave(t, s)
+	}
 	r.policy.Remove(t, schedule.ID(id))
 	for _, s := range r.byID[id] {
 		for _, c := range s.clients {
@@ -331,11 +339,11 @@ func (r *Runner) attach(g gate, m protocol.Message) {
 	if s == nil {
 		s = &seat{id: g.LGPU(), uuid: g.UUID(), device: n}
 		if r.devices[n].spatial {
-			s.phase = free
+			s.enter(t, free)
 		} else if err := r.policy.Attach(t, schedule.ID(s.id), n, int64(g.Busy())); err != nil {
 			// A gate that the policy does not know would stay closed for ever.
 			r.config.Log.Error("gate left open: the policy does not accept the lgpu", "lgpu", s.id, "device", s.uuid, "error", err)
-			s.phase = free
+			s.enter(t, free)
 		}
 		r.seats = append(r.seats, s)
 		r.byID[s.id] = append(r.byID[s.id], s)
@@ -419,6 +427,7 @@ func (r *Runner) gone(g gate) {
 	s.clients = slices.DeleteFunc(s.clients, func(o *client) bool { return o == c })
 	if len(s.clients) == 0 {
 		r.turnOver(t, s)
+		r.leave(t, s)
 		r.policy.Detach(t, schedule.ID(s.id), s.device)
 		r.seats = slices.DeleteFunc(r.seats, func(q *seat) bool { return q == s })
 		r.byID[s.id] = slices.DeleteFunc(r.byID[s.id], func(q *seat) bool { return q == s })
@@ -447,7 +456,7 @@ func (r *Runner) ended(t int64, s *seat, spent bool) {
 		waiting = waiting || c.waiting
 	}
 	r.turnOver(t, s)
-	s.phase = idle
+	s.enter(t, idle)
 	r.policy.Closed(t, schedule.ID(s.id), s.device, r.busy(s), waiting)
 }
 
@@ -559,12 +568,14 @@ func (r *Runner) carryOut(t int64, s *seat, d schedule.Decision) {
 	switch d.Kind {
 	case schedule.Open:
 		r.stats.Grants++
-		s.phase, s.until, s.wanted = open, d.Until, d.Wanted
+		s.enter(t, open)
+		s.until, s.wanted = d.Until, d.Wanted
 		s.opened, s.busy, s.closed = t, r.busy(s), 0
 		r.ended(t, s, false) // the client that wanted may have died
 	case schedule.Extend:
 		wasFree := s.phase == free
-		s.phase, s.until, s.wanted = open, d.Until, d.Wanted
+		s.enter(t, open)
+		s.until, s.wanted = d.Until, d.Wanted
 		if wasFree {
 			s.opened, s.busy, s.closed = t, r.busy(s), 0
 		}
@@ -580,7 +591,7 @@ func (r *Runner) carryOut(t int64, s *seat, d schedule.Decision) {
 		r.ended(t, s, false)
 	case schedule.Seep:
 		r.stats.Seeps++
-		s.phase = closing
+		s.enter(t, closing)
 		for _, c := range s.clients {
 			if c.waiting && !c.owesClosed {
 				r.begin(t, c)
@@ -591,7 +602,7 @@ func (r *Runner) carryOut(t int64, s *seat, d schedule.Decision) {
 		r.ended(t, s, false)
 	case schedule.Free:
 		r.turnOver(t, s)
-		s.phase = free
+		s.enter(t, free)
 		for _, c := range s.clients {
 			c.owesClosed, c.waiting = false, false
 			c.gate.Send(protocol.Message{Kind: protocol.Free})
@@ -656,5 +667,6 @@ func (r *Runner) close(t int64, s *seat) {
 			r.stop(t, c)
 		}
 	}
-	s.phase, s.closed = closing, t
+	s.enter(t, closing)
+	s.closed = t
 }

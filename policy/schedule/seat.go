@@ -53,6 +53,7 @@ type seat struct {
 	drain   int64 // how long it usually drains beyond a slice
 	meter   meter
 	metered int64
+	spent   int64 // device time charged since it was attached
 }
 
 func newSeat(e *entity, d *device, busy int64) *seat {
@@ -379,6 +380,7 @@ func (x *seat) spend(spent int64, contended bool) {
 // count adds device time that has been charged to what was delivered.
 func (x *seat) count(spent int64) {
 	x.counted += spent
+	x.spent += spent
 	x.meter.add(max(x.metered, x.now-second), x.now, spent)
 	x.metered = x.now
 }

@@ -55,6 +55,18 @@ func (s *Scheduler) Shares(now int64, dst []Share) []Share {
 	return dst
 }
 
+// Spent is the device time that a seat was charged since it was attached, in ns; 0 where there is no such seat. While it
+// has the device without accounts nothing is charged.
+func (s *Scheduler) Spent(now int64, id ID, dev Device) int64 {
+	s.setTime(now)
+	x := s.tree.seat(id, dev)
+	if x == nil {
+		return 0
+	}
+	x.settle()
+	return x.spent
+}
+
 func (x *seat) state() State {
 	switch {
 	case x.late:
