@@ -10,8 +10,8 @@
 //	```
 //
 // A line USER$ COMMAND, or USER# COMMAND for root, begins a command. It goes on in the next line after a backslash, and in
-// lines that begin with "> ". What follows, up to the next command, is what it prints. A line of three dots stands for any lines. A command that ends with & runs
-// on. Two comments are for the walk, not for the reader:
+// lines that begin with "> ". What follows, up to the next command, is what it prints. A line of three dots stands for any
+// lines. Two comments are for the walk, not for the reader:
 //
 //	<!-- until alice$ lgpu ps | grep -q red -->   runs a command until it succeeds
 //	<!-- alice$ ... -->                           runs a command that must succeed

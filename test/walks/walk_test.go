@@ -150,6 +150,11 @@ func TestOnMachine(t *testing.T) {
 // users are those of the machine beside root.
 var users = []string{"alice", "bob", "carol", "dave", "erin", "frank", "grace", "heidi"}
 
+// train stands for the users' program: it takes all memory that it gets, and computes for some seconds.
+const train = `#!/bin/sh
+yes 1 | head -n "${1:-100000}" | /usr/local/share/tenant /usr/local/share/compute.ptx
+`
+
 // furnish makes the machine: users with homes, and lgpu as make install would lay it.
 func furnish(t *testing.T) {
 	t.Helper()
@@ -190,11 +195,13 @@ func furnish(t *testing.T) {
 		must("open "+dir, os.Chmod(into, mode))
 	}
 	must("lay bin", os.MkdirAll(filepath.Join(work, "_usr_local/bin"), 0o755))
-	for name, from := range map[string]string{"lgpu": "bin/lgpu", "train": "build/demo/tenant"} {
-		copyFile(t, filepath.Join(root, from), filepath.Join(work, "_usr_local/bin", name))
-	}
 	must("lay share", os.MkdirAll(filepath.Join(work, "_usr_local/share"), 0o755))
-	copyFile(t, filepath.Join(root, "sim/kernels/compute.ptx"), filepath.Join(work, "_usr_local/share/compute.ptx"))
+	for name, from := range map[string]string{
+		"bin/lgpu": "bin/lgpu", "share/tenant": "build/demo/tenant", "share/compute.ptx": "sim/kernels/compute.ptx",
+	} {
+		copyFile(t, filepath.Join(root, from), filepath.Join(work, "_usr_local", name))
+	}
+	must("lay train", os.WriteFile(filepath.Join(work, "_usr_local/bin/train"), []byte(train), 0o755))
 	for n, u := range users {
 		home := filepath.Join(work, "_home", u)
 		must("make a home", os.MkdirAll(home, 0o755))
