@@ -106,7 +106,8 @@ lgpu man writes manual pages.`,
 	})
 	c.SetUsageFunc(printUsage)
 	c.AddCommand(
-		runCommand(), psCommand(), topCommand(), showCommand(), setCommand(), createCommand(), rmCommand(), eventsCommand(),
+		runCommand(), psCommand(), topCommand(), showCommand(), setCommand(), createCommand(), rmCommand(),
+		chownCommand(), endCommand(), eventsCommand(), pageCommand(),
 		daemonCommand(), doctorCommand(), conformanceCommand(), simCommand(), shmemCommand(), manCommand())
 	return c
 }
