@@ -39,6 +39,10 @@ type Conn struct {
 	Socket string
 	// Daemon is what the daemon said of itself when it was called.
 	Daemon *Daemon
+	// Place is the directory of the tree where the caller's programs run who says nothing else; empty for none.
+	Place string
+	// Administrator says whether the caller may do everything.
+	Administrator bool
 
 	grpc *grpc.ClientConn
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -18,13 +19,17 @@ import (
 
 // Options say which daemon to talk to.
 type Options struct {
-	// Socket of the daemon; only this one is tried. The default is $LGPU_SOCKET_API, else the first that answers of the
-	// runtime folder's and the system's. A runtime folder that is named by Dir or $LGPU_RUNTIME_DIR stands alone.
+	// Socket of the daemon; only this one is tried. The default is $LGPU_SOCKET_API, else the system's wherever a system
+	// daemon runs, and else that of the runtime folder: nobody gets past the administrator by a daemon of her own. A
+	// runtime folder that is named by Dir or $LGPU_RUNTIME_DIR stands alone.
 	Socket string
 	// Dir is the runtime folder; the default is rundir.Dir.
 	Dir string
 	// Change says that the caller means to use Control: a daemon that would refuse it is passed over.
 	Change bool
+	// Private says that the caller needs nothing of the machine, such as its devices: where the system's daemon does not
+	// let it in, one of its own will do.
+	Private bool
 	// Start is the command that becomes a daemon of the runtime folder where none answers; nil is never. It is run with
 	// EnvDir and EnvReady, and is to leave by itself.
 	Start []string
@@ -61,16 +66,24 @@ func Dial(ctx context.Context, o Options) (*Conn, error) {
 			return nil, err
 		}
 	}
+	system := System
+	if alone {
+		system = ""
+	}
+	return dial(ctx, dir, system, o)
+}
+
+// dial is Dial for a runtime folder, and for the socket of a system's daemon, which goes first; empty is none.
+func dial(ctx context.Context, dir, system string, o Options) (*Conn, error) {
 	own := filepath.Join(dir, Socket)
+	if system != "" && own != system {
+		if c, err := connect(ctx, system, o); !errors.Is(err, ErrNoDaemon) && !(o.Private && errors.Is(err, fs.ErrPermission)) {
+			return c, err
+		}
+	}
 	c, err := connect(ctx, own, o)
 	if err == nil || !errors.Is(err, ErrNoDaemon) {
 		return c, err
-	}
-	if !alone && own != System {
-		c, systemErr := connect(ctx, System, o)
-		if systemErr == nil {
-			return c, nil
-		}
 	}
 	if o.Start == nil {
 		return nil, err
@@ -128,14 +141,14 @@ func connect(ctx context.Context, socket string, o Options) (*Conn, error) {
 	}
 	if err == nil && o.Change && !info.GetMayChange() {
 		err = &Error{Errno: syscall.EPERM, Subject: socket,
-			Text: fmt.Sprintf("daemon at %s: user %d may look at it, but change nothing", socket, os.Getuid()),
-			Hint: "it obeys " + info.GetWhoMayChange()}
+			Text: fmt.Sprintf("daemon at %s: user %d has no directory there, and may run and change nothing", socket, os.Getuid()),
+			Hint: "ask for a directory (lgpu create, lgpu chown): it obeys " + info.GetWhoMayChange()}
 	}
 	if err != nil {
 		cc.Close()
 		return nil, err
 	}
-	c.Daemon = info.GetDaemon()
+	c.Daemon, c.Place, c.Administrator = info.GetDaemon(), info.GetPlace(), info.GetAdministrator()
 	return c, nil
 }
 

@@ -231,7 +231,33 @@ func TestDialSilentDaemon(t *testing.T) {
 	}
 }
 
-func TestDialPassesOverWhoDoesNotObey(t *testing.T) {
+// A daemon of the system goes before the user's own: nobody gets past the administrator, also not to her own daemon that
+// runs already, and a refusal is one. Only who needs nothing of the machine may turn to her own then.
+func TestTheSystemsDaemonGoesFirst(t *testing.T) {
+	own, system := options(t, "").Dir, options(t, "").Dir
+	inProcess(t, own, &fake{mayChange: true})
+	socket := filepath.Join(system, Socket)
+	c, err := dial(t.Context(), own, socket, Options{Change: true})
+	if err != nil || c.Socket != filepath.Join(own, Socket) {
+		t.Fatalf("without a system's daemon: %v, %v", c, err)
+	}
+	c.Close()
+	refuses := &fake{}
+	inProcess(t, system, refuses)
+	if c, err := dial(t.Context(), own, socket, Options{}); err != nil || c.Socket != socket {
+		t.Errorf("to look: %v, %v", c, err)
+	}
+	var e *Error
+	_, err = dial(t.Context(), own, socket, Options{Change: true})
+	if !errors.As(err, &e) || !errors.Is(err, fs.ErrPermission) || e.Subject != socket {
+		t.Errorf("refused: %v", err)
+	}
+	if c, err := dial(t.Context(), own, socket, Options{Change: true, Private: true}); err != nil || c.Socket != filepath.Join(own, Socket) {
+		t.Errorf("refused what is private: %v, %v", c, err)
+	}
+}
+
+func TestDialSaysWhoRefuses(t *testing.T) {
 	o := options(t, "")
 	inProcess(t, o.Dir, &fake{})
 	c, err := Dial(t.Context(), o)
@@ -241,7 +267,7 @@ func TestDialPassesOverWhoDoesNotObey(t *testing.T) {
 	defer c.Close()
 	o.Change = true
 	var e *Error
-	if _, err := Dial(t.Context(), o); !errors.Is(err, fs.ErrPermission) || !errors.As(err, &e) || e.Hint != "it obeys nobody" {
+	if _, err := Dial(t.Context(), o); !errors.Is(err, fs.ErrPermission) || !errors.As(err, &e) || !strings.HasSuffix(e.Hint, "it obeys nobody") {
 		t.Errorf("to change something: %v", err)
 	}
 }

@@ -1,7 +1,8 @@
 // The API of the daemon, on a Unix socket of its machine.
 //
-// View changes nothing and is for every user of the machine. Control is for root, for the user that the daemon runs as,
-// and for the members of its group; calls of all others end with PERMISSION_DENIED.
+// View changes nothing and is for every user of the machine, who sees of others what the administrator allows. In Control
+// root, the user that the daemon runs as and the administrators may do everything, and others what their directories
+// allow (docs/files.md); what they may not do ends with PERMISSION_DENIED.
 //
 // A call that the daemon refuses has a Failure in the details of its status: the errno that the same operation on the
 // mounted tree returns, what it failed on, and what to do about it.
@@ -272,10 +273,15 @@ func (*InfoRequest) Descriptor() ([]byte, []int) {
 type Info struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Daemon *Daemon                `protobuf:"bytes,1,opt,name=daemon,proto3" json:"daemon,omitempty"`
-	// Whether the caller may use Control.
+	// Whether the caller may change anything at all: everything, or what is below a place or a directory of hers.
 	MayChange bool `protobuf:"varint,2,opt,name=may_change,json=mayChange,proto3" json:"may_change,omitempty"`
-	// Who may use Control: users and the group, as text for people.
-	WhoMayChange  string `protobuf:"bytes,3,opt,name=who_may_change,json=whoMayChange,proto3" json:"who_may_change,omitempty"`
+	// Who may do everything: users and the group, as text for people.
+	WhoMayChange string `protobuf:"bytes,3,opt,name=who_may_change,json=whoMayChange,proto3" json:"who_may_change,omitempty"`
+	// Where programs of the caller run who does not say where, and what paths without a leading slash begin with: the root
+	// for administrators, else her place, which may not exist yet. Empty where she has none.
+	Place string `protobuf:"bytes,4,opt,name=place,proto3" json:"place,omitempty"`
+	// Whether the caller may do everything.
+	Administrator bool `protobuf:"varint,5,opt,name=administrator,proto3" json:"administrator,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -329,6 +335,20 @@ func (x *Info) GetWhoMayChange() string {
 		return x.WhoMayChange
 	}
 	return ""
+}
+
+func (x *Info) GetPlace() string {
+	if x != nil {
+		return x.Place
+	}
+	return ""
+}
+
+func (x *Info) GetAdministrator() bool {
+	if x != nil {
+		return x.Administrator
+	}
+	return false
 }
 
 // Daemon is the process that answers.
@@ -926,7 +946,10 @@ type Directory struct {
 	// Processes of the lgpu that use a device. A group has none of its own.
 	Clients []*Client `protobuf:"bytes,12,rep,name=clients,proto3" json:"clients,omitempty"`
 	// Programs that are attached to it, such as lgpu run.
-	Launchers     []*Launcher `protobuf:"bytes,13,rep,name=launchers,proto3" json:"launchers,omitempty"`
+	Launchers []*Launcher `protobuf:"bytes,13,rep,name=launchers,proto3" json:"launchers,omitempty"`
+	// The user and the group of users that own it.
+	Uid           uint32 `protobuf:"varint,14,opt,name=uid,proto3" json:"uid,omitempty"`
+	Gid           uint32 `protobuf:"varint,15,opt,name=gid,proto3" json:"gid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1050,6 +1073,20 @@ func (x *Directory) GetLaunchers() []*Launcher {
 		return x.Launchers
 	}
 	return nil
+}
+
+func (x *Directory) GetUid() uint32 {
+	if x != nil {
+		return x.Uid
+	}
+	return 0
+}
+
+func (x *Directory) GetGid() uint32 {
+	if x != nil {
+		return x.Gid
+	}
+	return 0
 }
 
 // DeviceUse is what a group or lgpu may use of one device, and what it uses. A group uses what all below it use.
@@ -2181,7 +2218,7 @@ type File struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Data  []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
-	// Whether callers who may use Control can write it.
+	// Whether it can be written, by whom it is for.
 	Writable      bool `protobuf:"varint,3,opt,name=writable,proto3" json:"writable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2511,6 +2548,184 @@ func (*RemoveReply) Descriptor() ([]byte, []int) {
 	return file_lgpu_proto_rawDescGZIP(), []int{30}
 }
 
+type ChownRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// The owner, and the group of users, that it is to have; absent stays.
+	Uid           *uint32 `protobuf:"varint,2,opt,name=uid,proto3,oneof" json:"uid,omitempty"`
+	Gid           *uint32 `protobuf:"varint,3,opt,name=gid,proto3,oneof" json:"gid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChownRequest) Reset() {
+	*x = ChownRequest{}
+	mi := &file_lgpu_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChownRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChownRequest) ProtoMessage() {}
+
+func (x *ChownRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChownRequest.ProtoReflect.Descriptor instead.
+func (*ChownRequest) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ChownRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ChownRequest) GetUid() uint32 {
+	if x != nil && x.Uid != nil {
+		return *x.Uid
+	}
+	return 0
+}
+
+func (x *ChownRequest) GetGid() uint32 {
+	if x != nil && x.Gid != nil {
+		return *x.Gid
+	}
+	return 0
+}
+
+type ChownReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChownReply) Reset() {
+	*x = ChownReply{}
+	mi := &file_lgpu_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChownReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChownReply) ProtoMessage() {}
+
+func (x *ChownReply) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChownReply.ProtoReflect.Descriptor instead.
+func (*ChownReply) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{32}
+}
+
+type PageRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PageRequest) Reset() {
+	*x = PageRequest{}
+	mi := &file_lgpu_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PageRequest) ProtoMessage() {}
+
+func (x *PageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PageRequest.ProtoReflect.Descriptor instead.
+func (*PageRequest) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{33}
+}
+
+type PageReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Addresses, each with the caller's token; empty if the daemon serves no page.
+	Urls          []string `protobuf:"bytes,1,rep,name=urls,proto3" json:"urls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PageReply) Reset() {
+	*x = PageReply{}
+	mi := &file_lgpu_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PageReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PageReply) ProtoMessage() {}
+
+func (x *PageReply) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PageReply.ProtoReflect.Descriptor instead.
+func (*PageReply) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *PageReply) GetUrls() []string {
+	if x != nil {
+		return x.Urls
+	}
+	return nil
+}
+
 type StopRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2519,7 +2734,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2531,7 +2746,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2544,7 +2759,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{31}
+	return file_lgpu_proto_rawDescGZIP(), []int{35}
 }
 
 type StopReply struct {
@@ -2555,7 +2770,7 @@ type StopReply struct {
 
 func (x *StopReply) Reset() {
 	*x = StopReply{}
-	mi := &file_lgpu_proto_msgTypes[32]
+	mi := &file_lgpu_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2567,7 +2782,7 @@ func (x *StopReply) String() string {
 func (*StopReply) ProtoMessage() {}
 
 func (x *StopReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[32]
+	mi := &file_lgpu_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2580,13 +2795,14 @@ func (x *StopReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReply.ProtoReflect.Descriptor instead.
 func (*StopReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{32}
+	return file_lgpu_proto_rawDescGZIP(), []int{36}
 }
 
 // AttachRequest says which lgpu the caller attaches to. Only the first request has fields.
 type AttachRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Lgpu to join, or to create below a group that exists. If empty, one is created below group, named for program.
+	// Lgpu to join, or to create below a group that exists. If empty, one is created below group, named for program; below
+	// the caller's place if that is empty, too.
 	Path  string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Group string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
 	// Base name of the command that will run.
@@ -2615,7 +2831,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_lgpu_proto_msgTypes[33]
+	mi := &file_lgpu_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2627,7 +2843,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[33]
+	mi := &file_lgpu_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2640,7 +2856,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{33}
+	return file_lgpu_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AttachRequest) GetPath() string {
@@ -2735,7 +2951,7 @@ type Attachment struct {
 
 func (x *Attachment) Reset() {
 	*x = Attachment{}
-	mi := &file_lgpu_proto_msgTypes[34]
+	mi := &file_lgpu_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2747,7 +2963,7 @@ func (x *Attachment) String() string {
 func (*Attachment) ProtoMessage() {}
 
 func (x *Attachment) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[34]
+	mi := &file_lgpu_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2760,7 +2976,7 @@ func (x *Attachment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
 func (*Attachment) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{34}
+	return file_lgpu_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Attachment) GetPath() string {
@@ -2810,7 +3026,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_lgpu_proto_msgTypes[35]
+	mi := &file_lgpu_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2822,7 +3038,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[35]
+	mi := &file_lgpu_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2835,7 +3051,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{35}
+	return file_lgpu_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Failure) GetErrno() int32 {
@@ -2879,12 +3095,14 @@ const file_lgpu_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
 	"lgpu.proto\x12\algpu.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\r\n" +
-	"\vInfoRequest\"t\n" +
+	"\vInfoRequest\"\xb0\x01\n" +
 	"\x04Info\x12'\n" +
 	"\x06daemon\x18\x01 \x01(\v2\x0f.lgpu.v1.DaemonR\x06daemon\x12\x1d\n" +
 	"\n" +
 	"may_change\x18\x02 \x01(\bR\tmayChange\x12$\n" +
-	"\x0ewho_may_change\x18\x03 \x01(\tR\fwhoMayChange\"\xdd\x01\n" +
+	"\x0ewho_may_change\x18\x03 \x01(\tR\fwhoMayChange\x12\x14\n" +
+	"\x05place\x18\x04 \x01(\tR\x05place\x12$\n" +
+	"\radministrator\x18\x05 \x01(\bR\radministrator\"\xdd\x01\n" +
 	"\x06Daemon\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x124\n" +
@@ -2945,7 +3163,7 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x06memory\x18\x04 \x01(\x04R\x06memory\x12%\n" +
 	"\vutilisation\x18\x05 \x01(\rH\x00R\vutilisation\x88\x01\x01\x12\x12\n" +
 	"\x04path\x18\x06 \x01(\tR\x04pathB\x0e\n" +
-	"\f_utilisation\"\xf7\x03\n" +
+	"\f_utilisation\"\x9b\x04\n" +
 	"\tDirectory\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x06R\x02id\x12+\n" +
@@ -2962,7 +3180,9 @@ const file_lgpu_proto_rawDesc = "" +
 	" \x01(\x04R\bhostUsed\x12,\n" +
 	"\adevices\x18\v \x03(\v2\x12.lgpu.v1.DeviceUseR\adevices\x12)\n" +
 	"\aclients\x18\f \x03(\v2\x0f.lgpu.v1.ClientR\aclients\x12/\n" +
-	"\tlaunchers\x18\r \x03(\v2\x11.lgpu.v1.LauncherR\tlaunchers\"\x1b\n" +
+	"\tlaunchers\x18\r \x03(\v2\x11.lgpu.v1.LauncherR\tlaunchers\x12\x10\n" +
+	"\x03uid\x18\x0e \x01(\rR\x03uid\x12\x10\n" +
+	"\x03gid\x18\x0f \x01(\rR\x03gid\"\x1b\n" +
 	"\x04Kind\x12\t\n" +
 	"\x05GROUP\x10\x00\x12\b\n" +
 	"\x04LGPU\x10\x01B\v\n" +
@@ -3097,7 +3317,18 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x06R\x02id\"#\n" +
 	"\rRemoveRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\"\r\n" +
-	"\vRemoveReply\"\r\n" +
+	"\vRemoveReply\"`\n" +
+	"\fChownRequest\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x15\n" +
+	"\x03uid\x18\x02 \x01(\rH\x00R\x03uid\x88\x01\x01\x12\x15\n" +
+	"\x03gid\x18\x03 \x01(\rH\x01R\x03gid\x88\x01\x01B\x06\n" +
+	"\x04_uidB\x06\n" +
+	"\x04_gid\"\f\n" +
+	"\n" +
+	"ChownReply\"\r\n" +
+	"\vPageRequest\"\x1f\n" +
+	"\tPageReply\x12\x12\n" +
+	"\x04urls\x18\x01 \x03(\tR\x04urls\"\r\n" +
 	"\vStopRequest\"\v\n" +
 	"\tStopReply\"\xd5\x02\n" +
 	"\rAttachRequest\x12\x12\n" +
@@ -3149,12 +3380,14 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x06Events\x12\x16.lgpu.v1.EventsRequest\x1a\x0e.lgpu.v1.Event0\x01\x127\n" +
 	"\x06Slices\x12\x16.lgpu.v1.SlicesRequest\x1a\x13.lgpu.v1.SliceBatch0\x01\x12.\n" +
 	"\x04List\x12\x14.lgpu.v1.ListRequest\x1a\x10.lgpu.v1.Listing\x12,\n" +
-	"\x04Read\x12\x14.lgpu.v1.ReadRequest\x1a\x0e.lgpu.v1.Files2\x9b\x02\n" +
+	"\x04Read\x12\x14.lgpu.v1.ReadRequest\x1a\x0e.lgpu.v1.Files2\x82\x03\n" +
 	"\aControl\x129\n" +
 	"\x06Attach\x12\x16.lgpu.v1.AttachRequest\x1a\x13.lgpu.v1.Attachment(\x010\x01\x126\n" +
 	"\x06Create\x12\x16.lgpu.v1.CreateRequest\x1a\x14.lgpu.v1.CreateReply\x126\n" +
 	"\x06Remove\x12\x16.lgpu.v1.RemoveRequest\x1a\x14.lgpu.v1.RemoveReply\x123\n" +
-	"\x05Write\x12\x15.lgpu.v1.WriteRequest\x1a\x13.lgpu.v1.WriteReply\x120\n" +
+	"\x05Write\x12\x15.lgpu.v1.WriteRequest\x1a\x13.lgpu.v1.WriteReply\x123\n" +
+	"\x05Chown\x12\x15.lgpu.v1.ChownRequest\x1a\x13.lgpu.v1.ChownReply\x120\n" +
+	"\x04Page\x12\x14.lgpu.v1.PageRequest\x1a\x12.lgpu.v1.PageReply\x120\n" +
 	"\x04Stop\x12\x14.lgpu.v1.StopRequest\x1a\x12.lgpu.v1.StopReplyB\x1aZ\x18github.com/lgpu/lgpu/apib\x06proto3"
 
 var (
@@ -3170,7 +3403,7 @@ func file_lgpu_proto_rawDescGZIP() []byte {
 }
 
 var file_lgpu_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_lgpu_proto_goTypes = []any{
 	(State)(0),                    // 0: lgpu.v1.State
 	(Priority)(0),                 // 1: lgpu.v1.Priority
@@ -3207,26 +3440,30 @@ var file_lgpu_proto_goTypes = []any{
 	(*CreateReply)(nil),           // 32: lgpu.v1.CreateReply
 	(*RemoveRequest)(nil),         // 33: lgpu.v1.RemoveRequest
 	(*RemoveReply)(nil),           // 34: lgpu.v1.RemoveReply
-	(*StopRequest)(nil),           // 35: lgpu.v1.StopRequest
-	(*StopReply)(nil),             // 36: lgpu.v1.StopReply
-	(*AttachRequest)(nil),         // 37: lgpu.v1.AttachRequest
-	(*Attachment)(nil),            // 38: lgpu.v1.Attachment
-	(*Failure)(nil),               // 39: lgpu.v1.Failure
-	nil,                           // 40: lgpu.v1.Attachment.EnvironmentEntry
-	(*timestamppb.Timestamp)(nil), // 41: google.protobuf.Timestamp
+	(*ChownRequest)(nil),          // 35: lgpu.v1.ChownRequest
+	(*ChownReply)(nil),            // 36: lgpu.v1.ChownReply
+	(*PageRequest)(nil),           // 37: lgpu.v1.PageRequest
+	(*PageReply)(nil),             // 38: lgpu.v1.PageReply
+	(*StopRequest)(nil),           // 39: lgpu.v1.StopRequest
+	(*StopReply)(nil),             // 40: lgpu.v1.StopReply
+	(*AttachRequest)(nil),         // 41: lgpu.v1.AttachRequest
+	(*Attachment)(nil),            // 42: lgpu.v1.Attachment
+	(*Failure)(nil),               // 43: lgpu.v1.Failure
+	nil,                           // 44: lgpu.v1.Attachment.EnvironmentEntry
+	(*timestamppb.Timestamp)(nil), // 45: google.protobuf.Timestamp
 }
 var file_lgpu_proto_depIdxs = []int32{
 	6,  // 0: lgpu.v1.Info.daemon:type_name -> lgpu.v1.Daemon
-	41, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
-	41, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
+	45, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
+	45, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
 	6,  // 3: lgpu.v1.Snapshot.daemon:type_name -> lgpu.v1.Daemon
 	10, // 4: lgpu.v1.Snapshot.devices:type_name -> lgpu.v1.Device
 	12, // 5: lgpu.v1.Snapshot.directories:type_name -> lgpu.v1.Directory
 	2,  // 6: lgpu.v1.Device.mode:type_name -> lgpu.v1.Device.Mode
 	11, // 7: lgpu.v1.Device.processes:type_name -> lgpu.v1.DeviceProcess
-	41, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
+	45, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
 	3,  // 9: lgpu.v1.Directory.kind:type_name -> lgpu.v1.Directory.Kind
-	41, // 10: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
+	45, // 10: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
 	0,  // 11: lgpu.v1.Directory.state:type_name -> lgpu.v1.State
 	13, // 12: lgpu.v1.Directory.devices:type_name -> lgpu.v1.DeviceUse
 	17, // 13: lgpu.v1.Directory.clients:type_name -> lgpu.v1.Client
@@ -3237,18 +3474,18 @@ var file_lgpu_proto_depIdxs = []int32{
 	1,  // 18: lgpu.v1.Limits.lgpu_priority:type_name -> lgpu.v1.Priority
 	15, // 19: lgpu.v1.Limits.lgpu:type_name -> lgpu.v1.Units
 	1,  // 20: lgpu.v1.Effective.lgpu_priority:type_name -> lgpu.v1.Priority
-	41, // 21: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
-	41, // 22: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
+	45, // 21: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
+	45, // 22: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
 	23, // 23: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
-	41, // 24: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
-	41, // 25: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
+	45, // 24: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
+	45, // 25: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
 	28, // 26: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
 	28, // 27: lgpu.v1.Files.files:type_name -> lgpu.v1.File
 	28, // 28: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
 	28, // 29: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
 	14, // 30: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
 	10, // 31: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
-	40, // 32: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
+	44, // 32: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
 	4,  // 33: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
 	7,  // 34: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
 	8,  // 35: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
@@ -3256,25 +3493,29 @@ var file_lgpu_proto_depIdxs = []int32{
 	21, // 37: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
 	24, // 38: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
 	26, // 39: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
-	37, // 40: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
+	41, // 40: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
 	31, // 41: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
 	33, // 42: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
 	29, // 43: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
-	35, // 44: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
-	5,  // 45: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
-	9,  // 46: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
-	9,  // 47: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
-	20, // 48: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
-	22, // 49: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
-	25, // 50: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
-	27, // 51: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
-	38, // 52: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
-	32, // 53: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
-	34, // 54: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
-	30, // 55: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
-	36, // 56: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
-	45, // [45:57] is the sub-list for method output_type
-	33, // [33:45] is the sub-list for method input_type
+	35, // 44: lgpu.v1.Control.Chown:input_type -> lgpu.v1.ChownRequest
+	37, // 45: lgpu.v1.Control.Page:input_type -> lgpu.v1.PageRequest
+	39, // 46: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
+	5,  // 47: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
+	9,  // 48: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
+	9,  // 49: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
+	20, // 50: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
+	22, // 51: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
+	25, // 52: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
+	27, // 53: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
+	42, // 54: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
+	32, // 55: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
+	34, // 56: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
+	30, // 57: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
+	36, // 58: lgpu.v1.Control.Chown:output_type -> lgpu.v1.ChownReply
+	38, // 59: lgpu.v1.Control.Page:output_type -> lgpu.v1.PageReply
+	40, // 60: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
+	47, // [47:61] is the sub-list for method output_type
+	33, // [33:47] is the sub-list for method input_type
 	33, // [33:33] is the sub-list for extension type_name
 	33, // [33:33] is the sub-list for extension extendee
 	0,  // [0:33] is the sub-list for field type_name
@@ -3292,14 +3533,15 @@ func file_lgpu_proto_init() {
 	file_lgpu_proto_msgTypes[10].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[11].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[12].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[33].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[31].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[37].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lgpu_proto_rawDesc), len(file_lgpu_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   37,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

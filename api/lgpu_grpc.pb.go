@@ -1,7 +1,8 @@
 // The API of the daemon, on a Unix socket of its machine.
 //
-// View changes nothing and is for every user of the machine. Control is for root, for the user that the daemon runs as,
-// and for the members of its group; calls of all others end with PERMISSION_DENIED.
+// View changes nothing and is for every user of the machine, who sees of others what the administrator allows. In Control
+// root, the user that the daemon runs as and the administrators may do everything, and others what their directories
+// allow (docs/files.md); what they may not do ends with PERMISSION_DENIED.
 //
 // A call that the daemon refuses has a Failure in the details of its status: the errno that the same operation on the
 // mounted tree returns, what it failed on, and what to do about it.
@@ -393,6 +394,8 @@ const (
 	Control_Create_FullMethodName = "/lgpu.v1.Control/Create"
 	Control_Remove_FullMethodName = "/lgpu.v1.Control/Remove"
 	Control_Write_FullMethodName  = "/lgpu.v1.Control/Write"
+	Control_Chown_FullMethodName  = "/lgpu.v1.Control/Chown"
+	Control_Page_FullMethodName   = "/lgpu.v1.Control/Page"
 	Control_Stop_FullMethodName   = "/lgpu.v1.Control/Stop"
 )
 
@@ -413,7 +416,11 @@ type ControlClient interface {
 	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveReply, error)
 	// Write writes files of a group or lgpu: all of them or none.
 	Write(ctx context.Context, in *WriteRequest, opts ...grpc.CallOption) (*WriteReply, error)
-	// Stop ends the daemon. Programs go on, within their limits.
+	// Chown gives a group or lgpu to another user or group of users.
+	Chown(ctx context.Context, in *ChownRequest, opts ...grpc.CallOption) (*ChownReply, error)
+	// Page says where the page is, with the caller's token.
+	Page(ctx context.Context, in *PageRequest, opts ...grpc.CallOption) (*PageReply, error)
+	// Stop ends the daemon. Programs go on, within their limits. It is for administrators.
 	Stop(ctx context.Context, in *StopRequest, opts ...grpc.CallOption) (*StopReply, error)
 }
 
@@ -468,6 +475,26 @@ func (c *controlClient) Write(ctx context.Context, in *WriteRequest, opts ...grp
 	return out, nil
 }
 
+func (c *controlClient) Chown(ctx context.Context, in *ChownRequest, opts ...grpc.CallOption) (*ChownReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ChownReply)
+	err := c.cc.Invoke(ctx, Control_Chown_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlClient) Page(ctx context.Context, in *PageRequest, opts ...grpc.CallOption) (*PageReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PageReply)
+	err := c.cc.Invoke(ctx, Control_Page_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controlClient) Stop(ctx context.Context, in *StopRequest, opts ...grpc.CallOption) (*StopReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(StopReply)
@@ -495,7 +522,11 @@ type ControlServer interface {
 	Remove(context.Context, *RemoveRequest) (*RemoveReply, error)
 	// Write writes files of a group or lgpu: all of them or none.
 	Write(context.Context, *WriteRequest) (*WriteReply, error)
-	// Stop ends the daemon. Programs go on, within their limits.
+	// Chown gives a group or lgpu to another user or group of users.
+	Chown(context.Context, *ChownRequest) (*ChownReply, error)
+	// Page says where the page is, with the caller's token.
+	Page(context.Context, *PageRequest) (*PageReply, error)
+	// Stop ends the daemon. Programs go on, within their limits. It is for administrators.
 	Stop(context.Context, *StopRequest) (*StopReply, error)
 	mustEmbedUnimplementedControlServer()
 }
@@ -518,6 +549,12 @@ func (UnimplementedControlServer) Remove(context.Context, *RemoveRequest) (*Remo
 }
 func (UnimplementedControlServer) Write(context.Context, *WriteRequest) (*WriteReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Write not implemented")
+}
+func (UnimplementedControlServer) Chown(context.Context, *ChownRequest) (*ChownReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Chown not implemented")
+}
+func (UnimplementedControlServer) Page(context.Context, *PageRequest) (*PageReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Page not implemented")
 }
 func (UnimplementedControlServer) Stop(context.Context, *StopRequest) (*StopReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Stop not implemented")
@@ -604,6 +641,42 @@ func _Control_Write_Handler(srv interface{}, ctx context.Context, dec func(inter
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Control_Chown_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ChownRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Chown(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Chown_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Chown(ctx, req.(*ChownRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Control_Page_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Page(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Page_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Page(ctx, req.(*PageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Control_Stop_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(StopRequest)
 	if err := dec(in); err != nil {
@@ -640,6 +713,14 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Write",
 			Handler:    _Control_Write_Handler,
+		},
+		{
+			MethodName: "Chown",
+			Handler:    _Control_Chown_Handler,
+		},
+		{
+			MethodName: "Page",
+			Handler:    _Control_Page_Handler,
 		},
 		{
 			MethodName: "Stop",

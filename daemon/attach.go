@@ -32,7 +32,7 @@ type AttachSpec struct {
 	// Path names an existing lgpu to join, or one to make: below a group that exists. An empty Path is a name made of
 	// Program and the launcher's process, below Group.
 	Path  string
-	Group string // with an empty Path: the parent of the new lgpu; the default is the root
+	Group string // with an empty Path: the parent of the new lgpu; the default is the launcher's place
 	// Program is the base name of the command, for a name.
 	Program string
 	// ID, where not 0, says that the launcher was attached to the lgpu with this ID before the daemon restarted: Path
@@ -49,7 +49,8 @@ type AttachSpec struct {
 	// then.
 	Spatial bool
 	// Gang puts the lgpu into a gang.
-	Gang     string
+	Gang string
+	// Launcher is the process that asks, whose rights hold.
 	Launcher limits.Author
 }
 
@@ -85,6 +86,12 @@ func (n *Daemon) Attach(ctx context.Context, spec AttachSpec) (*Attachment, erro
 		return nil, err
 	}
 	if err := n.confine(&spec); err != nil {
+		return nil, err
+	}
+	if err := n.places.placed(&spec); err != nil {
+		return nil, err
+	}
+	if err := n.places.processes(spec.Launcher); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, modeTime)
@@ -180,6 +187,9 @@ func (n *Daemon) attachOnce(ctx context.Context, spec AttachSpec, of *launcher, 
 	if err := n.choose(spec, p); err != nil {
 		return nil, err
 	}
+	if err := n.places.furnish(p.path); err != nil {
+		return nil, err
+	}
 	if !p.ready {
 		for _, d := range p.devices {
 			if err := n.inventory.wantMode(ctx, d, p.spatial); err != nil {
@@ -220,7 +230,10 @@ func (n *Daemon) look(spec AttachSpec, pid, attempt int) (*plan, error) {
 		if spec.ID != 0 {
 			return nil, fmt.Errorf("lgpu %s with id %d: %w", p.path, spec.ID, ErrNotFound)
 		}
-		return p, nil
+		return p, n.tree.May(spec.Launcher, limits.Access{Action: limits.ActionCreate, Path: p.path})
+	}
+	if err := n.tree.May(spec.Launcher, limits.Access{Action: limits.ActionAttach, Path: p.path}); err != nil && spec.Path != "" {
+		return nil, err
 	}
 	if spec.Path == "" {
 		return nil, errAgain // somebody has that name: try another

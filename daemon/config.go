@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/policy/limits"
 )
 
 // Config says how a daemon works. The zero value is a daemon of this machine's GPUs in the user's runtime folder that
@@ -41,6 +42,14 @@ type Config struct {
 	Slice time.Duration
 	// NoGuests keeps lgpus from using a device beside the one that has it, also where the hardware could do that.
 	NoGuests bool
+	// Rights say who may do and see what. Their Owner is this process's user, whatever it says here, and what their quota
+	// leaves out is limits.DefaultQuota's.
+	Rights limits.Rights
+	// Places are where users' programs run who do not say where.
+	Places Places
+	// Claim has the daemon manage a device of the machine only while no system daemon runs and no other daemon that claims
+	// has it.
+	Claim bool
 }
 
 // Mount says whether the tree of limits is shown as a file system.

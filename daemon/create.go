@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 
 	"github.com/lgpu/lgpu/policy/limits"
 )
@@ -20,6 +21,13 @@ type CreateSpec struct {
 // Its state is on disk when Create returns. An error wraps a *limits.Error, ErrInvalid or ErrClosed.
 func (n *Daemon) Create(ctx context.Context, spec CreateSpec) (Directory, error) {
 	if err := n.presence.left(); err != nil {
+		return Directory{}, err
+	}
+	if err := n.places.settle(spec.By, path.Dir(spec.Path)); err != nil {
+		return Directory{}, err
+	}
+	// What she may not make is refused before a software GPU is started for it.
+	if err := n.tree.May(spec.By, limits.Access{Action: limits.ActionCreate, Path: spec.Path}); err != nil {
 		return Directory{}, err
 	}
 	var sim *simUse

@@ -18,6 +18,8 @@
 //   - lgpus: the lgpus, and the life of each (package lifecycle); a change carries out one event of one life.
 //   - inventory: the devices, where they come from, what was last seen of them, and the modes they are in.
 //   - police: what the devices say against what the accounts say.
+//   - stopper: the end of programs that somebody wants to end.
+//   - places: where programs of users run.
 //   - presence: whether anybody needs the daemon.
 //   - resolver and observer: what the tenants' server asks and tells.
 //   - journal: the events.
@@ -124,6 +126,8 @@ type Daemon struct {
 	inventory *inventory
 	presence  *presence
 	police    *police
+	stopper   *stopper
+	places    *places
 	resolver  *resolver
 	observer  *observer
 
@@ -196,6 +200,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	}
 	n.lgpus, n.inventory, n.presence = newLgpus(n), newInventory(n), newPresence(n)
 	n.police, n.resolver, n.observer = &police{daemon: n}, &resolver{n}, &observer{n}
+	n.stopper, n.places = &stopper{daemon: n}, &places{daemon: n, Places: c.Places}
 	n.journal.log = c.Log
 	n.journal.source.limit, n.slices.limit = 1024, 4096
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -227,11 +232,12 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	n.tenants, err = p.tenants(tenant.Config{
 		Socket: filepath.Join(c.Dir, TenantSocket), Roster: filepath.Join(c.Dir, rosterFolder),
 		Resolver: n.resolver, Gate: n.gates, Observer: n.observer, Log: c.Log,
+		UserClients: c.Rights.Quota.Processes,
 	})
 	if err != nil {
 		return n, err
 	}
-	n.tree = limits.New(limits.Options{Usage: usage{n}, Commit: n.commit, Owner: uint32(os.Geteuid())})
+	n.tree = limits.New(limits.Options{Usage: usage{n}, Commit: n.commit, Rights: c.Rights, Stop: n.stopper.stop})
 	return n, n.restore()
 }
 
@@ -255,6 +261,7 @@ func (c *Config) complete() error {
 			*d = v
 		}
 	}
+	c.Rights.Owner, c.Rights.Quota = uint32(os.Geteuid()), c.Rights.Quota.Complete()
 	defaults(&c.PolicePeriod, time.Second)
 	defaults(&c.StopGrace, 5*time.Second)
 	defaults(&c.Reattach, 10*time.Second)

@@ -531,6 +531,10 @@ func TestWritesArrive(t *testing.T) {
 		e.Text != "/g: memory.max of device 1 (GPU-face0000) is 4 MiB (was max)" {
 		t.Errorf("%+v", e)
 	}
+	if err := r.Tree().Chown(limits.Root, 1000, 0); err != nil { // who may write /g then
+		t.Fatal(err)
+	}
+	events.await(t, LimitChanged)
 	if err := r.Tree().By(limits.Author{UID: 1000}).Update("/g", []limits.Assignment{{File: "compute.max", Text: "50%"}, {File: "lgpu.priority",
 		Text: "high"}, {File: "gang", Text: "job"}}); err != nil {
 		t.Fatal(err)

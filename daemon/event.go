@@ -19,6 +19,7 @@ type Kind string
 const (
 	LgpuCreated     Kind = "lgpu.created"
 	LgpuRemoved     Kind = "lgpu.removed"
+	LgpuStopped     Kind = "lgpu.stopped"
 	ClientJoined    Kind = "client.joined"
 	ClientLeft      Kind = "client.left"
 	ClientRefused   Kind = "client.refused"

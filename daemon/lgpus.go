@@ -168,6 +168,20 @@ func (g *lgpus) launchers() map[tenant.Process]uint64 {
 	return launchers
 }
 
+// launchersBy counts the launchers of a user.
+func (g *lgpus) launchersBy(uid uint32) (count int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, l := range g.byID {
+		for of := range l.launchers {
+			if of.uid == uid {
+				count++
+			}
+		}
+	}
+	return count
+}
+
 // launchersOf returns the launchers of an lgpu as they are shown, by process.
 func (g *lgpus) launchersOf(id uint64) (shown []Launcher) {
 	g.mu.Lock()

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/internal/proc"
@@ -216,35 +214,9 @@ func (w *police) watchHigh(d *device) {
 	}
 }
 
-// stop ends a process for what it did: SIGTERM, and SIGKILL where that has not helped after Config.StopGrace. Never
-// process 1, the daemon, or one that the daemon descends from.
+// stop ends a process for what it did.
 func (w *police) stop(p processKey, why Event) {
-	self, err := tenant.Observe(os.Getpid(), func(tenant.Process) uint64 { return 0 })
-	spared := p.PID <= 1 || p.PID == os.Getpid() || err != nil ||
-		slices.ContainsFunc(self.Ancestors, func(a tenant.Ancestor) bool { return a.PID == p.PID })
-	if spared {
-		w.daemon.log.Warn("a process that should be stopped is spared", "pid", p.PID, "error", err)
-		return
-	}
-	h, err := proc.Open(p.PID, p.Start)
-	if err != nil {
-		return // it has ended
-	}
 	why.Kind = PoliceStopped
 	why.Text = fmt.Sprintf("process %d is stopped: %s", p.PID, why.Text)
-	w.daemon.journal.emit(why)
-	w.daemon.work.Add(1)
-	go func() {
-		defer w.daemon.work.Done()
-		defer h.Close()
-		for _, s := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
-			if err := h.Signal(s); err != nil {
-				w.daemon.log.Warn("a process cannot be stopped", "pid", p.PID, "signal", s, "error", err)
-				return
-			}
-			if h.WaitFor(w.daemon.ctx, w.daemon.config.StopGrace) {
-				return
-			}
-		}
-	}()
+	w.daemon.stopper.end(p, func() { w.daemon.journal.emit(why) })
 }

@@ -126,6 +126,9 @@ func (r *resolver) adopt(dir limits.Directory) error {
 	if len(devices) == 0 {
 		return refusal(unix.ENODEV, "%s: this machine has no device", dir.Path)
 	}
+	if err := r.daemon.places.furnish(dir.Path); err != nil {
+		return err
+	}
 	uuids := uuidsOf(devices)
 	if record, _ := r.daemon.lgpus.record(dir.ID); len(record.Devices) > 0 {
 		uuids = record.Devices

@@ -110,6 +110,7 @@ func (n *Daemon) showDevices(clients []tenant.Client) []Device {
 func (n *Daemon) showDirectory(dir limits.Directory, shares map[place]dispatch.Share, clients []tenant.Client) Directory {
 	s := Directory{
 		Path: dir.Path, ID: dir.ID, Kind: KindGroup, Persistent: !dir.Temporary, State: StateIdle, Gang: dir.Gang,
+		UID: dir.UID, GID: dir.GID,
 		Cgroups: dir.Cgroups, HostMax: dir.HostMax,
 	}
 	if dir.Path != limits.Root {

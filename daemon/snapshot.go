@@ -80,6 +80,7 @@ type Directory struct {
 	ID         uint64
 	Kind       string
 	Persistent bool // stays without launcher and client
+	UID, GID   uint32
 	Created    time.Time
 	State      string // the busiest of its Devices
 	Gang       string // lgpus with the same gang name are scheduled together

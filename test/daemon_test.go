@@ -476,60 +476,6 @@ func TestSecondDaemon(t *testing.T) {
 	}
 }
 
-// Users that are neither root nor of the group look, and change nothing.
-func TestOtherUsersOnlyLook(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can be another user")
-	}
-	p := newPlace(t)
-	for _, dir := range []string{p.dir, bin} {
-		if err := os.Chmod(dir, 0o711); err != nil {
-			t.Fatal(err)
-		}
-	}
-	p.must("create", shape, "/team", "lgpu.weight=300")
-	as := func(id string, args ...string) (string, int) {
-		t.Helper()
-		user := []string{"--reuid", "65534", "--regid", id, "--clear-groups", filepath.Join(bin, "lgpu")}
-		c := p.command("setpriv", append(user, args...)...)
-		c.Env = append(c.Env, "LGPU_SOCKET_API="+filepath.Join(p.dir, api.Socket))
-		out, err := c.CombinedOutput()
-		if c.ProcessState == nil {
-			t.Fatal(err)
-		}
-		return string(out), c.ProcessState.ExitCode()
-	}
-	if out, s := as("65534", "ps", "--tree"); s != 0 || !strings.Contains(out, "team/") {
-		t.Errorf("ps: status %d, %s", s, out)
-	}
-	if out, s := as("65534", "show", "/team", "lgpu.weight"); s != 0 {
-		t.Errorf("show: status %d, %s", s, out)
-	}
-	for _, args := range [][]string{
-		{"set", "/team", "lgpu.weight=1"}, {"create", "/mine"}, {"rm", "/team"}, {"daemon", "stop"},
-		{"run", shape, "--", "true"},
-	} {
-		out, s := as("65534", args...)
-		refused := strings.Contains(out, "may look at it, but change nothing") && strings.Contains(out, "hint: it obeys root")
-		if s != 1 || !refused {
-			t.Errorf("%s: status %d, %s", args[0], s, out)
-		}
-	}
-	// A member of the group that the daemon was given.
-	p.must("daemon", "stop")
-	d := p.serve("--group", "54321", "--mount", "off")
-	if out, s := as("54321", "set", "/team", "lgpu.weight=200"); s != 0 {
-		t.Errorf("a member of the group: status %d, %s", s, out)
-	}
-	if out, s := as("65534", "set", "/team", "lgpu.weight=1"); s != 1 {
-		t.Errorf("another: status %d, %s", s, out)
-	}
-	d.Process.Signal(unix.SIGTERM)
-	if s := d.status(); s != 0 {
-		t.Errorf("status %d, %s", s, d.stderr.String())
-	}
-}
-
 // A daemon as a service: it tells the service manager when it serves, and shows metrics and the page to this machine
 // only.
 func TestDaemonAsAService(t *testing.T) {

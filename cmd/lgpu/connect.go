@@ -40,8 +40,11 @@ const (
 )
 
 // connect returns a connection to the daemon that a command is for. With toLook it may be nil: there is nothing to see.
-func connect(c *cobra.Command, n need) (*api.Conn, error) {
-	o := api.Options{Socket: namedSocket(c), Change: n == toChange || n == toCommand, Waiting: func(socket string) {
+func connect(c *cobra.Command, n need) (*api.Conn, error) { return connectFor(c, n, false) }
+
+// connectFor is connect for a command that may be private: see api.Options.
+func connectFor(c *cobra.Command, n need, private bool) (*api.Conn, error) {
+	o := api.Options{Socket: namedSocket(c), Private: private, Change: n == toChange || n == toCommand, Waiting: func(socket string) {
 		fmt.Fprintf(c.ErrOrStderr(), "lgpu: the daemon at %s has not answered for a second; waiting\n", socket)
 	}}
 	start, err := onDemand()

@@ -22,6 +22,7 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/daemon/conf"
 	"github.com/lgpu/lgpu/daemon/metrics"
 	"github.com/lgpu/lgpu/daemon/server"
 	"github.com/lgpu/lgpu/daemon/store"
@@ -53,10 +54,11 @@ for the page.
 
 Programs outlive the daemon: they keep their limits and connect to the next one.
 
-Root, the daemon's user, and members of the group lgpu may change things; all
-others may look. Metrics and page are served to this machine only, unless
---page-remote is given. Changes on the page need the token in the file web.token
-of the runtime folder.
+Root, the daemon's user, and members of the group lgpu may change everything.
+Every other user has a directory of her own in the tree, in which she may do
+everything. --config FILE says otherwise: keys and defaults are printed by
+lgpu daemon config. Metrics and page are served to this machine only, unless
+--page-remote is given. lgpu page prints the page's address.
 
 Exit status: 0 if it was told to end or was idle; 2 if an option is wrong; 1 if
 it cannot serve, for example because another daemon uses the runtime folder.
@@ -81,7 +83,7 @@ daemon tells systemd when it is ready and when it ends.`,
 		RunE:                  func(c *cobra.Command, _ []string) error { return d.run(c) },
 	}
 	d.register(c.Flags())
-	c.AddCommand(stopCommand(), unitCommand())
+	c.AddCommand(stopCommand(), unitCommand(), configCommand())
 	return c
 }
 
@@ -90,7 +92,8 @@ func (d *daemonOptions) register(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.StringVar(&d.dir, "dir", "", "runtime `FOLDER`")
 	f.StringVar(&d.store, "store", "", "`FILE` for state that survives the daemon (default: state.db in the runtime folder)")
-	f.StringVar(&d.group, "group", "", "`GROUP` whose members may change things (default: lgpu, if it exists)")
+	f.StringVar(&d.file, "config", "", "`FILE` that says who may do what (default: "+conf.Path+" for the system's daemon)")
+	f.StringVar(&d.group, "group", "", "`GROUP` whose members are administrators (default: that of --config, or lgpu if it exists)")
 	f.DurationVar(&d.slice, "slice", 0, "`LENGTH` of a slice where programs share a device, 2ms to 50ms")
 	f.StringVar(&d.guests, "guests", guestsAuto,
 		"let programs that pause in beside the one that has the device: `WHEN` is auto (where the hardware can) or off")
@@ -146,6 +149,25 @@ the file that creates the group lgpu, whose members may change limits.`,
 	}
 	c.Flags().BoolVar(&group, "group", false, "print the file that creates the group")
 	return c
+}
+
+func configCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "config",
+		Short: "Print an example of the configuration, with every key",
+		Long: `Print an example of the configuration, which says who may do and see what. It
+has every key with its default and what it means. The system's daemon reads it
+from ` + conf.Path + `, others only where --config names it.`,
+		Example:               "  lgpu daemon config > " + conf.Path,
+		DisableFlagsInUseLine: true,
+		Args:                  noArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if _, err := fmt.Fprint(c.OutOrStdout(), conf.Example); err != nil {
+				return failed(fmt.Errorf("write: %w", err))
+			}
+			return nil
+		},
+	}
 }
 
 func stopCommand() *cobra.Command {
@@ -205,7 +227,8 @@ const (
 
 // daemonOptions are what the command line says about a daemon, and what it serves with.
 type daemonOptions struct {
-	dir, store, group  string
+	dir, store         string
+	file, group        string
 	police, mount, log string
 	guests             string
 	metrics, page      string
@@ -339,13 +362,48 @@ func (d *daemonOptions) config(c *cobra.Command) (daemon.Config, error) {
 	if err != nil {
 		return daemon.Config{}, failed(err)
 	}
+	rights, places, err := d.rights(dir)
+	if err != nil {
+		return daemon.Config{}, err
+	}
 	lines := slog.NewTextHandler(output(filepath.Join(dir, api.Log)), &slog.HandlerOptions{Level: level})
 	return daemon.Config{
 		Dir: dir, State: d.store, Version: version(),
 		Log:        slog.New(logs.Limit(lines)),
 		SimCommand: []string{self, "sim"}, Mount: mount, Police: police, Idle: d.idle, Slice: d.slice,
-		NoGuests: d.guests == guestsOff,
+		NoGuests: d.guests == guestsOff, Rights: rights, Places: places, Claim: !systemFolder(dir),
 	}, nil
+}
+
+// systemFolder reports whether a runtime folder is the system daemon's.
+func systemFolder(dir string) bool { return dir == filepath.Dir(api.System) }
+
+// rights are what the configuration says about who may do what. Only the system's daemon reads one without being told.
+func (d *daemonOptions) rights(dir string) (limits.Rights, daemon.Places, error) {
+	file := d.file
+	if file == "" && systemFolder(dir) {
+		file = conf.Path
+	}
+	said, err := conf.Read(file)
+	if err == nil && d.file != "" {
+		_, err = os.Stat(file) // what was named is to be there
+	}
+	if err != nil {
+		e := &exit{status: statusUsage, err: err}
+		var line *conf.Error
+		if errors.As(err, &line) {
+			e.hint = line.Hint()
+		}
+		return limits.Rights{}, daemon.Places{}, e
+	}
+	if d.group != "" {
+		said.Admins = d.group
+	}
+	admins, err := conf.Group(said.Admins)
+	if err != nil {
+		return limits.Rights{}, daemon.Places{}, &exit{status: statusUsage, err: fmt.Errorf("administrators: %w", err)}
+	}
+	return limits.Rights{Admins: admins, Quota: said.Quota, Others: said.Others}, said.Places, nil
 }
 
 // output is where the log goes: standard error, which for a daemon that was started by need is the file at path, and
@@ -372,7 +430,7 @@ func (d *daemonOptions) serve(ctx context.Context, stop func(), config daemon.Co
 		return nil
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
-	s, err := server.New(n, server.Options{Group: d.group, Stop: stop, Log: config.Log})
+	s, err := server.New(n, server.Options{Stop: stop, Log: config.Log})
 	if err != nil {
 		return err
 	}

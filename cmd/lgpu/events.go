@@ -62,6 +62,9 @@ func (e events) show(c *cobra.Command, args []string) error {
 	request := &api.EventsRequest{Follow: e.follow}
 	if len(args) > 0 {
 		request.Path = rooted(args[0])
+		if conn != nil {
+			request.Path = at(conn, args[0])
+		}
 	}
 	if conn == nil {
 		if p := request.GetPath(); p != "" && p != rootPath {

@@ -104,9 +104,9 @@ lgpu man writes manual pages.`,
 	c.SetFlagErrorFunc(optionError)
 	c.SetUsageFunc(printUsage)
 	c.AddCommand(
-		runCommand(), psCommand(), topCommand(), showCommand(), setCommand(), createCommand(), rmCommand(), eventsCommand(),
-		daemonCommand(), doctorCommand(), conformanceCommand(), simCommand(), shmemCommand(), manCommand(),
-		versionCommand())
+		runCommand(), psCommand(), topCommand(), showCommand(), setCommand(), createCommand(), rmCommand(),
+		chownCommand(), endCommand(), eventsCommand(), pageCommand(), daemonCommand(), doctorCommand(),
+		conformanceCommand(), simCommand(), shmemCommand(), manCommand(), versionCommand())
 	complete(c)
 	return c
 }

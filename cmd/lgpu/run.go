@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -50,7 +49,9 @@ and each uses the next one. When one fails the others are ended. On several
 machines, start lgpu run on each, with the same --pes-total and --bootstrap, and
 the same secret in LSHMEM_BOOTSTRAP_TOKEN.
 
-The daemon creates the lgpu. If no daemon runs, lgpu run starts one, which ends
+The daemon creates the lgpu, in the directory of the tree that the user has
+there (/users/NAME), or in a group. Where a system daemon runs, all users'
+programs go through it. Else lgpu run starts a daemon of the user, which ends
 after a minute without work. When the daemon is restarted the program goes on
 within its limits.
 
@@ -77,7 +78,7 @@ an option is wrong, 1 if lgpu itself failed.`,
 	f.SetInterspersed(false) // what follows the command is the command's
 	r.flags.register(f)
 	f.StringVar(&r.name, "name", "", "`NAME` of the lgpu; another run with the same name joins it")
-	f.StringVar(&r.group, "group", rootPath, "`PATH` of the group that the lgpu is in")
+	f.StringVar(&r.group, "group", "", "`PATH` of the group that the lgpu is in (default: your own directory; the root for\nadministrators)")
 	f.StringVar(&r.gang, "gang", "", "`NAME` of a gang: its lgpus get their devices at the same time")
 	f.BoolVar(&r.spatial, "spatial", false, "share devices by compute units, at the same time (MPS)")
 	registerSim(f, &r.shape)
@@ -122,15 +123,11 @@ func (r *run) start(c *cobra.Command, argv []string) error {
 	if err != nil {
 		return &exit{status: statusFailed, err: err, hint: "LGPU_LIBDIR names the folder for the libraries"}
 	}
-	conn, err := connect(c, toChange)
+	conn, err := connectFor(c, toChange, r.sim)
 	if err != nil {
 		return err
 	}
-	if !r.sim {
-		if err := hasDevice(c.Context(), conn); err != nil {
-			return errors.Join(err, conn.Close())
-		}
-	}
+	locate(conn, request)
 	command, err := onDemand()
 	if err != nil {
 		return errors.Join(err, conn.Close())
@@ -141,7 +138,7 @@ func (r *run) start(c *cobra.Command, argv []string) error {
 		}
 		defer j.close()
 	}
-	h, err := attach(c.Context(), conn, request, api.Options{Socket: namedSocket(c), Change: true, Start: command})
+	h, err := attach(c.Context(), conn, request, api.Options{Socket: namedSocket(c), Private: r.sim, Change: true, Start: command})
 	if err != nil {
 		return explainOptions(c, err)
 	}
@@ -164,16 +161,15 @@ func (r *run) request() (*api.AttachRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.group == "" {
+	if r.group == "" && r.flags.typed("group") {
 		return nil, usage("a group is such as /team; / is the root", "--group: PATH is empty")
 	}
-	r.group = rooted(r.group)
 	request.Group, request.Devices, request.Gang, request.Spatial = r.group, r.flags.tokens(), r.gang, r.spatial
 	if r.flags.typed("name") {
 		if err := names.Check(r.name); err != nil {
 			return nil, usage("", "--name: %w", err)
 		}
-		request.Path = path.Join(r.group, r.name)
+		request.Path = r.name
 	}
 	if r.flags.typed("gang") {
 		if err := names.Check(r.gang); err != nil {
@@ -193,20 +189,16 @@ func (r *run) request() (*api.AttachRequest, error) {
 	return request, nil
 }
 
-// hasDevice returns an error if the machine has no device of its own.
-func hasDevice(ctx context.Context, conn *api.Conn) error {
-	s, err := conn.Snapshot(ctx, &api.SnapshotRequest{})
-	if err != nil {
-		return explain(err)
+// locate says where in the tree an lgpu is to be: what was typed is in the user's place, unless it has a leading slash.
+// Nothing is left to the daemon, which may know of a better group for the process (its cgroup's).
+func locate(conn *api.Conn, request *api.AttachRequest) {
+	if request.GetGroup() != "" {
+		request.Group = at(conn, request.GetGroup())
 	}
-	for _, d := range s.GetDevices() {
-		if d.GetSim() == "" {
-			return nil
-		}
-	}
-	return &exit{
-		status: statusFailed, err: errors.New("this machine has no GPU that lgpu can use; lgpu doctor says why"),
-		hint: "a software GPU works on any machine: lgpu run --sim -- CMD",
+	if name := request.GetPath(); name != "" && request.GetGroup() == "" {
+		request.Path = at(conn, name)
+	} else if name != "" {
+		request.Path = path.Join(request.GetGroup(), name)
 	}
 }
 

@@ -58,9 +58,9 @@ cannot be reached.`,
 			}
 			defer conn.Close()
 			if asJSON {
-				return showJSON(c, conn, rooted(args[0]))
+				return showJSON(c, conn, at(conn, args[0]))
 			}
-			files, err := conn.Read(c.Context(), &api.ReadRequest{Path: rooted(args[0]), Files: args[1:]})
+			files, err := conn.Read(c.Context(), &api.ReadRequest{Path: at(conn, args[0]), Files: args[1:]})
 			if err != nil {
 				return explainFiles(c, err, args[1:]...)
 			}
@@ -139,7 +139,7 @@ daemon cannot be reached or refuses this user.`,
 				return err
 			}
 			defer conn.Close()
-			_, err = conn.Write(c.Context(), &api.WriteRequest{Path: rooted(args[0]), Files: files})
+			_, err = conn.Write(c.Context(), &api.WriteRequest{Path: at(conn, args[0]), Files: files})
 			return explainFiles(c, err, args[1:]...)
 		},
 	}
@@ -166,7 +166,7 @@ this user.`,
 		DisableFlagsInUseLine: true,
 		Args:                  atLeast(1, "PATH"),
 		RunE: func(c *cobra.Command, args []string) error {
-			request := &api.CreateRequest{Path: rooted(args[0])}
+			request := &api.CreateRequest{}
 			var err error
 			if request.Files, err = assignments(args[1:]); err != nil {
 				return err
@@ -183,6 +183,7 @@ this user.`,
 				return err
 			}
 			defer conn.Close()
+			request.Path = at(conn, args[0])
 			if parents {
 				if err := makeParents(c, conn, request.GetPath()); err != nil {
 					return err
@@ -206,6 +207,9 @@ func makeParents(c *cobra.Command, conn *api.Conn, p string) error {
 		missing = append([]string{parent}, missing...)
 	}
 	for _, parent := range missing {
+		if strings.HasPrefix(conn.Place+rootPath, parent+rootPath) {
+			continue // the daemon makes it
+		}
 		if _, err := conn.List(c.Context(), &api.ListRequest{Path: parent}); err == nil {
 			continue
 		}
@@ -240,7 +244,7 @@ was removed before it stays removed.`,
 				if rooted(p) == rootPath {
 					return usage("name the groups below it", "rm %s: the root cannot be removed", p)
 				}
-				if err := remove(c.Context(), conn, rooted(p), recursive); err != nil {
+				if err := remove(c.Context(), conn, at(conn, p), recursive); err != nil {
 					return explain(err)
 				}
 			}
@@ -286,6 +290,16 @@ func atLeast(n int, what ...string) cobra.PositionalArgs {
 
 // rooted is a path of the tree as typed, from the root: the leading slash may be left out, as lgpu ps does.
 func rooted(p string) string { return path.Join(rootPath, p) }
+
+// at is a path of the tree as typed: without a leading slash it is in the user's place, which for administrators is the
+// root. A path that begins with the place is from the root, too, as lgpu ps prints it.
+func at(conn *api.Conn, p string) string {
+	place := conn.Place
+	if strings.HasPrefix(p, rootPath) || place == "" || strings.HasPrefix(rooted(p)+rootPath, place+rootPath) {
+		return rooted(p)
+	}
+	return path.Join(place, p)
+}
 
 // assignments reads FILE=VALUE.
 func assignments(args []string) ([]*api.File, error) {

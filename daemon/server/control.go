@@ -69,8 +69,6 @@ func (s *Server) Attach(stream grpc.BidiStreamingServer[api.AttachRequest, api.A
 	}
 }
 
-func (c caller) author() limits.Author { return limits.Author{UID: c.uid, GID: c.gid, PID: c.pid} }
-
 // Create implements api.ControlServer.
 func (s *Server) Create(ctx context.Context, r *api.CreateRequest) (*api.CreateReply, error) {
 	writes, err := assignments(r.GetFiles())
@@ -103,13 +101,42 @@ func (s *Server) Write(ctx context.Context, r *api.WriteRequest) (*api.WriteRepl
 	if err != nil {
 		return nil, err
 	}
-	who, _ := callerOf(ctx)
-	err = s.daemon.Tree().By(who.author()).Update(r.GetPath(), writes)
+	err = s.by(ctx).Update(r.GetPath(), writes)
 	s.log(ctx, "write", r.GetPath(), err, "files", len(writes))
 	if err != nil {
 		return nil, err
 	}
 	return &api.WriteReply{}, nil
+}
+
+// Chown implements api.ControlServer.
+func (s *Server) Chown(ctx context.Context, r *api.ChownRequest) (*api.ChownReply, error) {
+	n, err := s.by(ctx).Directory(r.GetPath())
+	if err != nil {
+		return nil, err
+	}
+	uid, gid := n.UID, n.GID
+	if r.Uid != nil {
+		uid = r.GetUid()
+	}
+	if r.Gid != nil {
+		gid = r.GetGid()
+	}
+	err = s.by(ctx).Chown(r.GetPath(), uid, gid)
+	s.log(ctx, "chown", r.GetPath(), err, "owner", uid, "group", gid)
+	if err != nil {
+		return nil, err
+	}
+	return &api.ChownReply{}, nil
+}
+
+// Page implements api.ControlServer.
+func (s *Server) Page(ctx context.Context, _ *api.PageRequest) (*api.PageReply, error) {
+	if s.options.Page == nil {
+		return &api.PageReply{}, nil
+	}
+	who, _ := callerOf(ctx)
+	return &api.PageReply{Urls: s.options.Page(who.author())}, nil
 }
 
 // Stop implements api.ControlServer.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"unsafe"
 
@@ -176,6 +175,3 @@ func peerGroups(fd int) ([]uint32, error) {
 		}
 	}
 }
-
-// in reports whether the caller is a member of a group.
-func (c caller) in(gid uint32) bool { return c.gid == gid || slices.Contains(c.groups, gid) }

@@ -1,5 +1,6 @@
 // Package server answers the API's calls for a daemon. Each call is checked, handed to package daemon or limits, and
-// its result written as a message; nothing is decided here but who may call what.
+// its result written as a message. Who may do what is the tree's to say; here is only which calls are for administrators
+// alone (rules).
 package server
 
 import (
@@ -8,24 +9,18 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os/user"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/daemon"
 	"github.com/lgpu/lgpu/daemon/foreign"
+	"github.com/lgpu/lgpu/policy/limits"
 )
-
-// DefaultGroup is the group whose members may change things, where there is one of that name.
-const DefaultGroup = "lgpu"
 
 // Bounds of what a caller can make the daemon do or keep.
 const (
@@ -39,9 +34,8 @@ const (
 
 // Options of a server.
 type Options struct {
-	// Group is the name or number of the group whose members may use Control beside root and the daemon's user. Empty
-	// is DefaultGroup, which need not exist.
-	Group string
+	// Page returns the addresses of the page with somebody's token; nil where there is no page.
+	Page func(limits.Author) []string
 	// Stop ends the daemon; Control.Stop calls it.
 	Stop func()
 	// Log is told of changes and who made them; the default discards.
@@ -55,12 +49,13 @@ type Server struct {
 
 	daemon  *daemon.Daemon
 	options Options
-	group   uint32 // its members may change things
-	grouped bool   // whether there is a group
 	peers   *peers
 	grpc    *grpc.Server
 	ending  chan struct{} // closed when Serve ends
 	end     func()        // closes ending
+
+	mu      sync.Mutex
+	watches map[uint32]int // guarded by mu; calls that wait, by user
 }
 
 // New makes a server of n.
@@ -73,12 +68,10 @@ func New(n *daemon.Daemon, o Options) (*Server, error) {
 	}
 	s := &Server{
 		daemon: n, options: o, ending: make(chan struct{}),
-		peers: &peers{trusts: trusted, limit: maxConnections, total: maxOthers, open: map[uint32]int{}},
+		peers:   &peers{trusts: trusted, limit: maxConnections, total: maxOthers, open: map[uint32]int{}},
+		watches: map[uint32]int{},
 	}
 	s.end = sync.OnceFunc(func() { close(s.ending) })
-	if err := s.findGroup(); err != nil {
-		return nil, err
-	}
 	s.grpc = grpc.NewServer(
 		grpc.Creds(s.peers),
 		grpc.MaxRecvMsgSize(maxRequest),
@@ -90,27 +83,6 @@ func New(n *daemon.Daemon, o Options) (*Server, error) {
 	api.RegisterViewServer(s.grpc, s)
 	api.RegisterControlServer(s.grpc, s)
 	return s, nil
-}
-
-func (s *Server) findGroup() error {
-	name := s.options.Group
-	if name == "" {
-		name = DefaultGroup
-	}
-	g, err := user.LookupGroup(name)
-	var unknown user.UnknownGroupError
-	switch {
-	case err == nil:
-		name = g.Gid
-	case errors.As(err, &unknown) && s.options.Group == "":
-		return nil
-	}
-	gid, parseErr := strconv.ParseUint(name, 10, 32)
-	if parseErr != nil {
-		return fmt.Errorf("group %q: %w", name, err)
-	}
-	s.group, s.grouped = uint32(gid), true
-	return nil
 }
 
 // Listen opens the API's socket at path, for every user, in place of one that nobody listens at any more. The caller
@@ -169,6 +141,11 @@ func (s *Server) stream(server any, stream grpc.ServerStream, info *grpc.StreamS
 	if err := s.allow(stream.Context(), info.FullMethod); err != nil {
 		return err
 	}
+	release, err := s.watch(stream.Context(), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	defer release()
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
 	go func() {
@@ -178,7 +155,7 @@ func (s *Server) stream(server any, stream grpc.ServerStream, info *grpc.StreamS
 		case <-ctx.Done():
 		}
 	}()
-	err := handle(server, bounded{stream, ctx})
+	err = handle(server, bounded{stream, ctx})
 	select {
 	case <-s.ending:
 		if err != nil {
@@ -197,55 +174,3 @@ type bounded struct {
 
 // Context implements grpc.ServerStream.
 func (b bounded) Context() context.Context { return b.ctx }
-
-// control is what the names of calls begin with that only some may make.
-var control = "/" + api.Control_ServiceDesc.ServiceName + "/"
-
-// allow returns why the caller may not make a call.
-func (s *Server) allow(ctx context.Context, method string) error {
-	who, ok := callerOf(ctx)
-	if !ok {
-		return status.Error(codes.Unauthenticated, "the kernel does not say who calls")
-	}
-	if !strings.HasPrefix(method, control) || s.mayChange(who) {
-		return nil
-	}
-	call := strings.ToLower(strings.TrimPrefix(method, control))
-	return withFailure(codes.PermissionDenied, fmt.Sprintf("%s: user %d may look, but change nothing", call, who.uid),
-		&api.Failure{Errno: int32(unix.EPERM), Subject: call, Hint: "this daemon obeys " + s.whoMayChange()})
-}
-
-func (s *Server) mayChange(who caller) bool {
-	return trusted(who.uid) || s.grouped && who.in(s.group)
-}
-
-// whoMayChange says in words whom the daemon obeys.
-func (s *Server) whoMayChange() string {
-	who := "root"
-	if uid := unix.Geteuid(); uid != 0 {
-		who += fmt.Sprintf(" and user %s", userName(uint32(uid)))
-	}
-	switch {
-	case s.grouped:
-		who += fmt.Sprintf(" and members of group %s", groupName(s.group))
-	default:
-		who += fmt.Sprintf("; to let others, make a group %s, add them, and restart it", DefaultGroup)
-	}
-	return who
-}
-
-func userName(uid uint32) string {
-	n := strconv.FormatUint(uint64(uid), 10)
-	if u, err := user.LookupId(n); err == nil {
-		return u.Username
-	}
-	return n
-}
-
-func groupName(gid uint32) string {
-	n := strconv.FormatUint(uint64(gid), 10)
-	if g, err := user.LookupGroupId(n); err == nil {
-		return g.Name
-	}
-	return n
-}

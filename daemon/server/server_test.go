@@ -19,7 +19,6 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -30,68 +29,6 @@ import (
 	"github.com/lgpu/lgpu/internal/list"
 	"github.com/lgpu/lgpu/policy/limits"
 )
-
-// as is a call's context of a caller.
-func as(c caller) context.Context {
-	return peer.NewContext(context.Background(), &peer.Peer{AuthInfo: c})
-}
-
-// Whoever may not change things may call all of View and nothing of Control.
-func TestWhoMayCallWhat(t *testing.T) {
-	own := uint32(os.Geteuid())
-	const stranger, group = 4242, 777
-	var view, change []string
-	for _, d := range []struct {
-		into *[]string
-		name string
-	}{{&view, api.View_ServiceDesc.ServiceName}, {&change, api.Control_ServiceDesc.ServiceName}} {
-		desc := api.View_ServiceDesc
-		if d.name == api.Control_ServiceDesc.ServiceName {
-			desc = api.Control_ServiceDesc
-		}
-		for _, m := range desc.Methods {
-			*d.into = append(*d.into, "/"+d.name+"/"+m.MethodName)
-		}
-		for _, m := range desc.Streams {
-			*d.into = append(*d.into, "/"+d.name+"/"+m.StreamName)
-		}
-	}
-	if len(view) != 7 || len(change) != 5 {
-		t.Fatalf("calls are %q and %q", view, change)
-	}
-	for _, c := range []struct {
-		who     caller
-		grouped bool
-		change  bool
-	}{
-		{caller{uid: 0}, false, true},
-		{caller{uid: own}, false, true},
-		{caller{uid: stranger, gid: stranger}, true, false},
-		{caller{uid: stranger, gid: group}, true, true},
-		{caller{uid: stranger, gid: stranger, groups: []uint32{1, group}}, true, true},
-		{caller{uid: stranger, gid: group}, false, false},
-		{caller{uid: stranger}, false, false}, // group 0 is no group where there is none
-	} {
-		s := &Server{group: group, grouped: c.grouped}
-		if !c.grouped {
-			s.group = 0
-		}
-		for _, method := range view {
-			if err := s.allow(as(c.who), method); err != nil {
-				t.Errorf("%+v: %s: %v", c.who, method, err)
-			}
-		}
-		for _, method := range change {
-			err := s.allow(as(c.who), method)
-			if c.change != (err == nil) || err != nil && status.Code(err) != codes.PermissionDenied {
-				t.Errorf("%+v: %s: %v", c.who, method, err)
-			}
-		}
-	}
-	if err := (&Server{}).allow(context.Background(), view[0]); status.Code(err) != codes.Unauthenticated {
-		t.Errorf("a caller that the kernel does not know: %v", err)
-	}
-}
 
 type hinted struct{ error }
 
@@ -256,12 +193,6 @@ func TestConnectionsAreBounded(t *testing.T) {
 	p.leave(1001)
 	if !p.enter(1002) {
 		t.Error("no room for a user after another has gone")
-	}
-}
-
-func TestUnknownGroup(t *testing.T) {
-	if _, err := New(nil, Options{Group: "no-such-group"}); err == nil || !strings.Contains(err.Error(), `group "no-such-group"`) {
-		t.Errorf("%v", err)
 	}
 }
 

@@ -27,14 +27,19 @@ const (
 // Info implements api.ViewServer.
 func (s *Server) Info(ctx context.Context, _ *api.InfoRequest) (*api.Info, error) {
 	who, _ := callerOf(ctx) // allow has seen to it
-	return &api.Info{
-		Daemon: view.Daemon(s.daemon.Snapshot().Daemon), MayChange: s.mayChange(who), WhoMayChange: s.whoMayChange(),
-	}, nil
+	by := who.author()
+	info := &api.Info{
+		Daemon: view.Daemon(s.daemon.Snapshot().Daemon), WhoMayChange: s.admins(), Administrator: s.rights().Trusts(by),
+	}
+	place, err := s.daemon.Place(by)
+	info.Place = place
+	info.MayChange = err == nil || s.daemon.Tree().Owns(by)
+	return info, nil
 }
 
 // Snapshot implements api.ViewServer.
-func (s *Server) Snapshot(context.Context, *api.SnapshotRequest) (*api.Snapshot, error) {
-	return view.Snapshot(s.daemon.Snapshot()), nil
+func (s *Server) Snapshot(ctx context.Context, _ *api.SnapshotRequest) (*api.Snapshot, error) {
+	return view.Snapshot(s.look(ctx).Snapshot(s.daemon.Snapshot())), nil
 }
 
 // Watch implements api.ViewServer.
@@ -46,24 +51,27 @@ func (s *Server) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[ap
 	case interval < minInterval:
 		return refuse("interval_ns", fmt.Sprintf("%v is too short: the shortest is %v", interval, minInterval))
 	}
-	return s.daemon.Watch(stream.Context(), interval, func(n daemon.Snapshot) error { return stream.Send(view.Snapshot(n)) })
+	return s.daemon.Watch(stream.Context(), interval, func(n daemon.Snapshot) error {
+		return stream.Send(view.Snapshot(s.look(stream.Context()).Snapshot(n)))
+	})
 }
 
 // Events implements api.ViewServer.
 func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
 	subscription := s.daemon.Events() // before those that are kept, so that none is missed
 	defer subscription.Close()
-	if err := s.heardOf(r.GetPath()); err != nil {
+	if err := s.heardOf(stream.Context(), r.GetPath()); err != nil {
 		return err
 	}
 	last, known := uint64(0), view.NamesIn(s.daemon.Snapshot())
 	send := func(events []daemon.Event) error {
+		look := s.look(stream.Context())
 		for _, e := range events {
 			if e.Seq <= last {
 				continue
 			}
 			last = e.Seq
-			if !below(e.Path, r.GetPath()) {
+			if !below(e.Path, r.GetPath()) || !look.Event(e) {
 				continue
 			}
 			if err := stream.Send(view.Event(e, known)); err != nil {
@@ -87,12 +95,13 @@ func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[
 }
 
 // heardOf refuses a path that no directory has and no event that is kept is about.
-func (s *Server) heardOf(path string) error {
-	_, err := s.daemon.Tree().Directory(path)
+func (s *Server) heardOf(ctx context.Context, path string) error {
+	_, err := s.by(ctx).Directory(path)
 	if path == "" || err == nil {
 		return nil
 	}
-	if slices.ContainsFunc(s.daemon.Recent(), func(e daemon.Event) bool { return below(e.Path, path) }) {
+	look := s.look(ctx)
+	if slices.ContainsFunc(s.daemon.Recent(), func(e daemon.Event) bool { return below(e.Path, path) && look.Event(e) }) {
 		return nil
 	}
 	return err
@@ -128,8 +137,9 @@ func (s *Server) Slices(r *api.SlicesRequest, stream grpc.ServerStreamingServer[
 			return err
 		}
 		batch := &api.SliceBatch{Lost: lost}
+		look := s.look(stream.Context())
 		for _, t := range turns {
-			if only == nil || t.Device == *only {
+			if t, seen := look.Slice(t); seen && (only == nil || t.Device == *only) {
 				batch.Slices = append(batch.Slices, view.Slice(t, known))
 			}
 		}
@@ -143,22 +153,22 @@ func (s *Server) Slices(r *api.SlicesRequest, stream grpc.ServerStreamingServer[
 }
 
 // List implements api.ViewServer.
-func (s *Server) List(_ context.Context, r *api.ListRequest) (*api.Listing, error) {
-	n, err := s.daemon.Tree().Directory(r.GetPath())
+func (s *Server) List(ctx context.Context, r *api.ListRequest) (*api.Listing, error) {
+	n, err := s.by(ctx).Directory(r.GetPath())
 	if err != nil {
 		return nil, err
 	}
 	l := &api.Listing{Children: n.Children}
-	for _, f := range filesOf(n) {
+	for _, f := range s.by(ctx).Files(r.GetPath()) {
 		l.Files = append(l.Files, &api.File{Name: f.Name, Writable: f.Writable})
 	}
 	return l, nil
 }
 
 // Read implements api.ViewServer.
-func (s *Server) Read(_ context.Context, r *api.ReadRequest) (*api.Files, error) {
-	n, err := s.daemon.Tree().Directory(r.GetPath())
-	if err != nil {
+func (s *Server) Read(ctx context.Context, r *api.ReadRequest) (*api.Files, error) {
+	by := s.by(ctx)
+	if _, err := by.Directory(r.GetPath()); err != nil {
 		return nil, err
 	}
 	writable := map[string]bool{}
@@ -166,28 +176,19 @@ func (s *Server) Read(_ context.Context, r *api.ReadRequest) (*api.Files, error)
 	if most := len(limits.Files()); len(names) > most { // anybody may ask, and each takes a while
 		return nil, refuse("files", fmt.Sprintf("%d are asked for: a group has %d", len(names), most))
 	}
-	for _, f := range filesOf(n) {
+	for _, f := range by.Files(r.GetPath()) {
 		writable[f.Name] = f.Writable
-		if len(r.GetFiles()) == 0 {
+		if len(r.GetFiles()) == 0 && f.Readable {
 			names = append(names, f.Name)
 		}
 	}
 	files := &api.Files{}
 	for _, name := range names {
-		text, err := s.daemon.Tree().Read(r.GetPath(), name)
+		text, err := by.Read(r.GetPath(), name)
 		if err != nil {
 			return nil, err
 		}
 		files.Files = append(files.Files, &api.File{Name: name, Data: []byte(text), Writable: writable[name]})
 	}
 	return files, nil
-}
-
-// filesOf returns the files that a directory has.
-func filesOf(n limits.Directory) []limits.File {
-	files := limits.Files()
-	if n.Path == limits.Root {
-		return files
-	}
-	return slices.DeleteFunc(files, func(f limits.File) bool { return f.Root })
 }

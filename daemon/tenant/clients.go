@@ -16,8 +16,7 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// maxClientsUser is how many processes of one user other than root and the daemon's own are clients at once, of all
-// lgpus together. Each costs the daemon two descriptors.
+// maxClientsUser is Config.UserClients where nothing else is said. Each client costs the daemon two descriptors.
 const maxClientsUser = 1024
 
 // settlePeriod is the time between two tries to settle a dead client whose entry a tenant keeps writing to.
@@ -41,9 +40,10 @@ func (s *Server) join(c *connection, id uint64) error {
 		s.mu.Unlock()
 		return err
 	}
-	if s.clientsOf(c.peer.UID) >= maxClientsUser && !trusted(c.peer.UID) {
+	if s.clientsOf(c.peer.UID) >= s.config.UserClients && !trusted(c.peer.UID) {
 		s.mu.Unlock()
-		text := fmt.Sprintf("user %d has %d processes in lgpus already", c.peer.UID, maxClientsUser)
+		text := fmt.Sprintf("user %d has %d processes in lgpus, which is all one user may have (quota.processes)", c.peer.UID,
+			s.config.UserClients)
 		return &Refusal{Errno: unix.EUSERS, Text: text}
 	}
 	s.settleStale(l)

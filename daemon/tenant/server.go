@@ -28,6 +28,9 @@ type Config struct {
 	Gate     GateHandler
 	Observer Observer
 	Log      *slog.Logger // nil: none
+	// UserClients is how many processes of one user other than root and the daemon's own are clients at once, of all
+	// lgpus; 0 is 1024.
+	UserClients int
 }
 
 // LGPU is what the Server must know of an lgpu.
@@ -130,6 +133,9 @@ func Listen(c Config) (*Server, error) {
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.config.UserClients == 0 {
+		s.config.UserClients = maxClientsUser
 	}
 	var err error
 	if s.machine, err = machine(); err != nil {

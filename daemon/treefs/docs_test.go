@@ -56,7 +56,7 @@ func TestDocumentedExamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	usage := &documented{}
-	usage.tree = limits.New(limits.Options{Usage: usage})
+	usage.tree = limits.New(limits.Options{Usage: usage, Rights: limits.Rights{Owner: uint32(os.Geteuid())}})
 	dir := mountDocumented(t, usage.tree)
 	examples := 0
 	for _, block := range strings.Split(string(page), "```console\n")[1:] {

@@ -18,8 +18,8 @@
 //
 // # Who may
 //
-// The mount asks Options.Authorise, with who the kernel says is asking: for a write when the file is opened, as usual,
-// for everything else at once. Owners is the usual answer.
+// The tree's own rights (limits.Rights) hold for who the kernel says is asking: for a write when the file is opened, as
+// usual, and again when it is written; for everything else at once. What is hidden from a caller is not there.
 package treefs
 
 import (
@@ -46,9 +46,6 @@ const Type = "fuse.lgpu"
 
 // Options of a mount.
 type Options struct {
-	// Authorise says whether a caller may change something; nil is Owners of the tree. An errno in its error is what the
-	// caller gets, else EPERM. Everybody may read.
-	Authorise func(limits.Author, Access) error
 	// AllowOther lets users other than the daemon's own in. It needs root, or user_allow_other in /etc/fuse.conf.
 	AllowOther bool
 	// Log gets refused operations with their full text; nil discards them.
@@ -80,10 +77,7 @@ func Mount(dir string, t *limits.Tree, options Options) (*Server, error) {
 	if err := usable(); err != nil {
 		return nil, fmt.Errorf("mount the tree at %s: %w", dir, err)
 	}
-	m := &mount{tree: t, authorise: options.Authorise, log: options.Log, started: time.Now()}
-	if m.authorise == nil {
-		m.authorise = Owners(t)
-	}
+	m := &mount{tree: t, log: options.Log, started: time.Now()}
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
 	}

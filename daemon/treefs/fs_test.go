@@ -69,7 +69,7 @@ func mountHere(t *testing.T, dir string, tr *limits.Tree, options Options) *Serv
 // mountTree mounts a tree that has the devices, at dir, until the test ends.
 func mountTree(t *testing.T, options Options) (dir string, tr *limits.Tree) {
 	t.Helper()
-	tr = limits.New(limits.Options{})
+	tr = limits.New(limits.Options{Rights: limits.Rights{Owner: uint32(os.Geteuid())}})
 	if err := tr.SetDevices(devices()); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func picture(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
+		if err != nil || d.IsDir() || d.Name() == "procs.kill" { // which only takes
 			return err
 		}
 		text, err := os.ReadFile(path)
@@ -135,7 +135,7 @@ func TestShell(t *testing.T) {
 				{"head -n1 lgpu.unit", "195:0 unit=compute_unit units_per_lgpu=8 kind=spatial remainder=4\n"},
 				{"mkdir team team/alice && ls -d team/alice", "team/alice\n"},
 				{"ls team | tr '\\n' ' '", "alice cgroup.path compute.max compute.min compute.stat events gang host.max lgpu lgpu.effective lgpu.priority " +
-					"lgpu.weight memory.current memory.high memory.max memory.peak procs "},
+					"lgpu.weight memory.current memory.high memory.max memory.peak procs procs.kill "},
 				{"echo '195:0 count=4' > team/lgpu; cat team/lgpu.effective | head -n1", "195:0 count=4 list=0-3\n"},
 				{"printf '195:0 list=1-2' > team/alice/lgpu; head -n1 team/alice/lgpu", "195:0 count=2 list=1-2\n"},
 				{"echo '195:1 count=33' >> team/lgpu; sed -n 2p team/lgpu.effective", "195:1 count=33\n"},
@@ -440,7 +440,12 @@ func TestPermissions(t *testing.T) {
 		{alice, nil, "echo 50% > compute.max", false},
 		{alice, nil, "mkdir other", false},
 		{alice, nil, "rmdir team", false},
-		{alice, nil, "chown 4711 team/x", false},
+		{alice, nil, "echo 1 > team/procs.kill", true},
+		{alice, nil, "cat team/procs.kill", false},
+		{alice, nil, "echo /user.slice > team/x/cgroup.path", false},
+		{4714, nil, "echo 1 > team/procs.kill", false},
+		{alice, nil, "chown 4713 team/x", false},
+		{alice, nil, "chown 4711 team/x", true}, // it is hers
 		{alice, nil, "test -w team/x/compute.max && test -w team && ! test -w team/compute.max && ! test -w .", true},
 		{4713, []uint32{staff}, "mkdir team/z && echo 3 > team/z/lgpu.weight && rmdir team/z", true},
 		{4714, nil, "cat team/x/compute.max", true},
@@ -466,7 +471,7 @@ func TestOpenAtClose(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("without root an open file keeps the connection")
 	}
-	tr := limits.New(limits.Options{})
+	tr := limits.New(limits.Options{Rights: limits.Rights{Owner: uint32(os.Geteuid())}})
 	if err := tr.SetDevices(devices()); err != nil {
 		t.Fatal(err)
 	}
@@ -528,7 +533,7 @@ func TestDeadDaemon(t *testing.T) {
 			t.Fatalf("a mount without daemon says %v", err)
 		}
 	}
-	server := mountHere(t, dir, limits.New(limits.Options{}), Options{})
+	server := mountHere(t, dir, limits.New(limits.Options{Rights: limits.Rights{Owner: uint32(os.Geteuid())}}), Options{})
 	if _, err := os.ReadFile(filepath.Join(dir, "lgpu")); err != nil {
 		t.Error(err)
 	}
@@ -603,7 +608,7 @@ func statWithin(path string, wait time.Duration) error {
 
 // serveForTest is the daemon that tests kill. It leaves a child behind, which lives until its input ends.
 func serveForTest(dir string) {
-	_, err := Mount(dir, limits.New(limits.Options{}), Options{})
+	_, err := Mount(dir, limits.New(limits.Options{Rights: limits.Rights{Owner: uint32(os.Geteuid())}}), Options{})
 	if err == nil {
 		child := exec.Command("cat")
 		child.Stdin = os.Stdin
@@ -618,7 +623,7 @@ func serveForTest(dir string) {
 }
 
 func TestForeignMount(t *testing.T) {
-	if _, err := Mount("/proc", limits.New(limits.Options{}), Options{}); !errors.Is(err, syscall.EBUSY) {
+	if _, err := Mount("/proc", limits.New(limits.Options{Rights: limits.Rights{Owner: uint32(os.Geteuid())}}), Options{}); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("mounted over /proc: %v", err)
 	}
 }

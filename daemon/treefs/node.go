@@ -17,10 +17,9 @@ import (
 
 // mount is what all inodes of a mounted tree have in common.
 type mount struct {
-	tree      *limits.Tree
-	authorise func(limits.Author, Access) error
-	log       *slog.Logger
-	started   time.Time
+	tree    *limits.Tree
+	log     *slog.Logger
+	started time.Time
 }
 
 // fail logs why something was refused and returns the errno that says so. Without an errno in err it is other.
@@ -34,8 +33,8 @@ func (m *mount) fail(ctx context.Context, what string, err error, other syscall.
 }
 
 // allow asks whether the caller may.
-func (m *mount) allow(ctx context.Context, a Access) syscall.Errno {
-	if err := m.authorise(caller(ctx), a); err != nil {
+func (m *mount) allow(ctx context.Context, a limits.Access) syscall.Errno {
+	if err := m.tree.May(caller(ctx), a); err != nil {
 		return m.fail(ctx, string(a.Action), err, syscall.EPERM)
 	}
 	return fs.OK
@@ -46,7 +45,7 @@ func caller(ctx context.Context) limits.Author {
 	if !ok {
 		return limits.Author{UID: ^uint32(0), GID: ^uint32(0)} // nobody: a request without a process behind it
 	}
-	return limits.Author{UID: c.Uid, GID: c.Gid, PID: int(c.Pid)}
+	return limits.Author{UID: c.Uid, GID: c.Gid, PID: int(c.Pid), Groups: func() []uint32 { return groupsOf(int(c.Pid)) }}
 }
 
 // Inode numbers: IDs of nodes are never used again, so neither are these.
@@ -78,9 +77,10 @@ var _ = (fs.NodeGetattrer)((*folder)(nil))
 var _ = (fs.NodeSetattrer)((*folder)(nil))
 var _ = (fs.NodeAccesser)((*folder)(nil))
 
-// node is the node that f stands for, or ENOENT if that was removed, even if there is another one of its name.
-func (f *folder) node() (limits.Directory, syscall.Errno) {
-	n, err := f.mount.tree.Directory(f.path)
+// node is the node that f stands for as the caller sees it, or ENOENT if that was removed, even if there is another one
+// of its name.
+func (f *folder) node(ctx context.Context) (limits.Directory, syscall.Errno) {
+	n, err := f.mount.tree.By(caller(ctx)).Directory(f.path)
 	if err != nil || f.id != 0 && n.ID != f.id {
 		return limits.Directory{}, syscall.ENOENT
 	}
@@ -89,19 +89,19 @@ func (f *folder) node() (limits.Directory, syscall.Errno) {
 
 // Lookup finds a file or a child.
 func (f *folder) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	n, errno := f.node()
+	n, errno := f.node(ctx)
 	if errno != 0 {
 		return nil, errno
 	}
-	for _, entry := range limits.Files() {
-		if entry.Name != name || entry.Root && n.Path != limits.Root {
+	for _, entry := range f.mount.tree.By(caller(ctx)).Files(n.Path) {
+		if entry.Name != name {
 			continue
 		}
-		c := &control{folder: f, name: name, writable: entry.Writable}
+		c := &control{folder: f, File: entry}
 		c.attributes(n, &out.Attr)
 		return f.NewInode(ctx, c, fs.StableAttr{Mode: fuse.S_IFREG, Ino: n.ID*filesPerNode + fileNumbers[name]}), fs.OK
 	}
-	child, err := f.mount.tree.Directory(path.Join(n.Path, name))
+	child, err := f.mount.tree.By(caller(ctx)).Directory(path.Join(n.Path, name))
 	if err != nil || child.Parent != n.ID {
 		return nil, syscall.ENOENT
 	}
@@ -116,17 +116,15 @@ func (f *folder) child(ctx context.Context, n limits.Directory, out *fuse.EntryO
 }
 
 // Readdir lists files and children.
-func (f *folder) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
-	n, errno := f.node()
+func (f *folder) Readdir(ctx context.Context) (fs.DirStream, syscall.Errno) {
+	n, errno := f.node(ctx)
 	if errno != 0 {
 		return nil, errno
 	}
 	var entries []fuse.DirEntry
-	for _, entry := range limits.Files() {
-		if !entry.Root || n.Path == limits.Root {
-			number := n.ID*filesPerNode + fileNumbers[entry.Name]
-			entries = append(entries, fuse.DirEntry{Name: entry.Name, Mode: fuse.S_IFREG, Ino: number})
-		}
+	for _, entry := range f.mount.tree.By(caller(ctx)).Files(n.Path) {
+		number := n.ID*filesPerNode + fileNumbers[entry.Name]
+		entries = append(entries, fuse.DirEntry{Name: entry.Name, Mode: fuse.S_IFREG, Ino: number})
 	}
 	for _, name := range n.Children {
 		if child, err := f.mount.tree.Directory(path.Join(n.Path, name)); err == nil {
@@ -138,14 +136,11 @@ func (f *folder) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
 
 // Mkdir makes a persistent node that belongs to the caller.
 func (f *folder) Mkdir(ctx context.Context, name string, _ uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	n, errno := f.node()
+	n, errno := f.node(ctx)
 	if errno != 0 {
 		return nil, errno
 	}
 	at := path.Join(n.Path, name)
-	if errno := f.mount.allow(ctx, Access{Action: ActionMkdir, Path: at}); errno != 0 {
-		return nil, errno
-	}
 	c := caller(ctx)
 	made, err := f.mount.tree.By(c).Create(limits.CreateSpec{Path: at, UID: c.UID, GID: c.GID})
 	if err != nil {
@@ -156,15 +151,11 @@ func (f *folder) Mkdir(ctx context.Context, name string, _ uint32, out *fuse.Ent
 
 // Rmdir removes a node; its files go with it.
 func (f *folder) Rmdir(ctx context.Context, name string) syscall.Errno {
-	n, errno := f.node()
+	n, errno := f.node(ctx)
 	if errno != 0 {
 		return errno
 	}
-	at := path.Join(n.Path, name)
-	if errno := f.mount.allow(ctx, Access{Action: ActionRmdir, Path: at}); errno != 0 {
-		return errno
-	}
-	if err := f.mount.tree.By(caller(ctx)).Rmdir(at); err != nil {
+	if err := f.mount.tree.By(caller(ctx)).Rmdir(path.Join(n.Path, name)); err != nil {
 		return f.mount.fail(ctx, "rmdir", err, syscall.EIO)
 	}
 	return fs.OK
@@ -180,8 +171,8 @@ func (f *folder) Create(context.Context, string, uint32, uint32, *fuse.EntryOut)
 }
 
 // Getattr says who owns the node.
-func (f *folder) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	n, errno := f.node()
+func (f *folder) Getattr(ctx context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	n, errno := f.node(ctx)
 	if errno == 0 {
 		f.mount.attributes(n, &out.Attr)
 	}
@@ -190,7 +181,7 @@ func (f *folder) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) 
 
 // Setattr gives the node to another owner. Modes follow from owners, and times are not kept.
 func (f *folder) Setattr(ctx context.Context, _ fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
-	n, errno := f.node()
+	n, errno := f.node(ctx)
 	if errno != 0 {
 		return errno
 	}
@@ -200,9 +191,6 @@ func (f *folder) Setattr(ctx context.Context, _ fs.FileHandle, in *fuse.SetAttrI
 	uid, hasUID := in.GetUID()
 	gid, hasGID := in.GetGID()
 	if hasUID || hasGID {
-		if errno := f.mount.allow(ctx, Access{Action: ActionChown, Path: n.Path}); errno != 0 {
-			return errno
-		}
 		if !hasUID {
 			uid = n.UID
 		}
@@ -221,7 +209,8 @@ func (f *folder) Access(ctx context.Context, mask uint32) syscall.Errno {
 	if mask&wantWrite == 0 {
 		return fs.OK
 	}
-	if err := f.mount.authorise(caller(ctx), Access{Action: ActionMkdir, Path: path.Join(f.path, "new")}); err != nil {
+	create := limits.Access{Action: limits.ActionCreate, Path: path.Join(f.path, "new")}
+	if f.mount.tree.May(caller(ctx), create) != nil {
 		return syscall.EACCES
 	}
 	return fs.OK
@@ -231,6 +220,7 @@ func (f *folder) Access(ctx context.Context, mask uint32) syscall.Errno {
 const (
 	wantExecute = 1
 	wantWrite   = 2
+	wantRead    = 4
 )
 
 // attributes describes a node's folder.
@@ -248,9 +238,8 @@ func (m *mount) common(out *fuse.Attr) {
 // control is a file of a node.
 type control struct {
 	fs.Inode
-	folder   *folder
-	name     string
-	writable bool
+	limits.File
+	folder *folder
 }
 
 var _ = (fs.NodeOpener)((*control)(nil))
@@ -258,31 +247,38 @@ var _ = (fs.NodeGetattrer)((*control)(nil))
 var _ = (fs.NodeSetattrer)((*control)(nil))
 var _ = (fs.NodeAccesser)((*control)(nil))
 
-// attributes describes the file. Its owner is the owner of the node above, who decides how much this node gets. Its
-// size is 0, as with other files whose text is made when they are read.
+// attributes describes the file. Its owner is the owner of the node above, who decides how much this node gets; of a file
+// about the programs in it, the node's own. Its size is 0, as with other files whose text is made when they are read.
 func (c *control) attributes(n limits.Directory, out *fuse.Attr) {
 	m := c.folder.mount
 	m.common(out)
-	out.Mode, out.Nlink = fuse.S_IFREG|0o444, 1
-	if c.writable {
+	out.Mode, out.Nlink = fuse.S_IFREG, 1
+	if c.Readable {
+		out.Mode |= 0o444
+	}
+	if c.Writable {
 		out.Mode |= 0o220
 	}
-	if parent, ok := m.tree.ByID(n.Parent); ok {
-		out.Owner = fuse.Owner{Uid: parent.UID, Gid: parent.GID}
+	if parent, ok := m.tree.ByID(n.Parent); ok && !c.Users {
+		n = parent
 	}
+	out.Owner = fuse.Owner{Uid: n.UID, Gid: n.GID}
 }
 
 // Open checks who writes. Files keep no contents: neither the kernel's cache nor truncation have a meaning.
 func (c *control) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
-	n, errno := c.folder.node()
-	if errno != 0 {
+	if _, errno := c.folder.node(ctx); errno != 0 {
 		return nil, 0, errno
 	}
-	if flags&syscall.O_ACCMODE != syscall.O_RDONLY {
-		if !c.writable {
+	mode := flags & syscall.O_ACCMODE
+	if mode != syscall.O_WRONLY && !c.Readable {
+		return nil, 0, syscall.EACCES
+	}
+	if mode != syscall.O_RDONLY {
+		if !c.Writable {
 			return nil, 0, syscall.EACCES
 		}
-		if errno := c.folder.mount.allow(ctx, Access{Action: ActionWrite, Path: n.Path, File: c.name}); errno != 0 {
+		if errno := c.folder.mount.allow(ctx, c.write()); errno != 0 {
 			return nil, 0, errno
 		}
 	}
@@ -290,8 +286,8 @@ func (c *control) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32
 }
 
 // Getattr describes the file.
-func (c *control) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	n, errno := c.folder.node()
+func (c *control) Getattr(ctx context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	n, errno := c.folder.node(ctx)
 	if errno == 0 {
 		c.attributes(n, &out.Attr)
 	}
@@ -315,17 +311,18 @@ func (c *control) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttr
 
 // Access says whether the caller may write the file.
 func (c *control) Access(ctx context.Context, mask uint32) syscall.Errno {
-	if mask&wantExecute != 0 || mask&wantWrite != 0 && !c.writable {
+	if mask&wantExecute != 0 || mask&wantWrite != 0 && !c.Writable || mask&wantRead != 0 && !c.Readable {
 		return syscall.EACCES
 	}
-	if mask&wantWrite == 0 {
-		return fs.OK
-	}
-	write := Access{Action: ActionWrite, Path: c.folder.path, File: c.name}
-	if c.folder.mount.authorise(caller(ctx), write) != nil {
+	if mask&wantWrite != 0 && c.folder.mount.tree.May(caller(ctx), c.write()) != nil {
 		return syscall.EACCES
 	}
 	return fs.OK
+}
+
+// write is what it is to write the file.
+func (c *control) write() limits.Access {
+	return limits.Access{Action: limits.ActionWrite, Path: c.folder.path, File: c.Name}
 }
 
 // handle is an open file.
@@ -348,11 +345,11 @@ func (h *handle) Read(ctx context.Context, dest []byte, offset int64) (fuse.Read
 	defer h.mu.Unlock()
 	m := h.control.folder.mount
 	if offset == 0 {
-		n, errno := h.control.folder.node()
+		n, errno := h.control.folder.node(ctx)
 		if errno != 0 {
 			return nil, syscall.ENODEV // what a file says whose node is gone
 		}
-		text, err := m.tree.Read(n.Path, h.control.name)
+		text, err := m.tree.By(caller(ctx)).Read(n.Path, h.control.Name)
 		if err != nil {
 			return nil, syscall.ENODEV
 		}
@@ -367,16 +364,16 @@ func (h *handle) Write(ctx context.Context, data []byte, offset int64) (uint32, 
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	m := h.control.folder.mount
-	n, errno := h.control.folder.node()
+	n, errno := h.control.folder.node(ctx)
 	if errno != 0 {
 		return 0, syscall.ENODEV
 	}
-	what := path.Join(n.Path, h.control.name)
+	what := path.Join(n.Path, h.control.Name)
 	if h.cut && offset == h.next || !h.append && offset != 0 && offset != h.next {
 		err := errors.New("a write begins a line: what belongs together is written by one write(2)")
 		return 0, m.fail(ctx, what, err, syscall.EINVAL)
 	}
-	write := []limits.Assignment{{File: h.control.name, Text: string(data)}}
+	write := []limits.Assignment{{File: h.control.Name, Text: string(data)}}
 	if err := m.tree.By(caller(ctx)).Update(n.Path, write); err != nil {
 		return 0, m.fail(ctx, what, err, syscall.EIO)
 	}

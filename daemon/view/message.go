@@ -93,7 +93,7 @@ func percent(n int) *uint32 {
 func directory(n daemon.Directory, known Names) *api.Directory {
 	m := &api.Directory{
 		Path: n.Path, Id: n.ID, Persistent: n.Persistent, Created: stamp(n.Created), State: states[n.State], Gang: n.Gang,
-		Cgroups: n.Cgroups, HostMax: n.HostMax.Pointer(), HostUsed: n.HostUsed,
+		Cgroups: n.Cgroups, HostMax: n.HostMax.Pointer(), HostUsed: n.HostUsed, Uid: n.UID, Gid: n.GID,
 	}
 	if n.Kind == daemon.KindLgpu {
 		m.Kind = api.Directory_LGPU

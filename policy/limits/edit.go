@@ -1,17 +1,12 @@
 package limits
 
 import (
-	"fmt"
+	"path"
 	"syscall"
 )
 
-// Author is who makes a change: a process, as the kernel vouches for it.
-type Author struct {
-	UID, GID uint32
-	PID      int // 0 if it is in a process namespace that cannot be seen from here
-}
-
-// Editor changes a tree. Its methods may be called by several goroutines.
+// Editor changes and reads a tree, as far as its author may: errors are also *Error with EPERM, and ENOENT for what is
+// hidden from the author. Its methods may be called by several goroutines.
 type Editor struct {
 	tree *Tree
 	by   *Author // nil for the owner of the tree itself
@@ -50,9 +45,14 @@ func (e Editor) Create(spec CreateSpec) (Directory, error) {
 	var made *directory
 	var out Directory
 	err := t.change(e.by, spec.Path, func(next *state) (err *Error) {
-		if spec.UID != 0 && spec.UID != t.owner && next.owned(spec.UID) >= MaxOwned {
-			return &Error{Errno: syscall.EDQUOT, Path: spec.Path,
-				Reason: fmt.Sprintf("user %d has %d groups and lgpus, which is all one user may have", spec.UID, MaxOwned)}
+		if err := t.rights.may(next, e.by, Access{Action: ActionCreate, Path: spec.Path}); err != nil {
+			return err
+		}
+		if err := t.rights.mayHave(next, e.by, spec); err != nil {
+			return err
+		}
+		if parent := next.byPath[path.Dir(spec.Path)]; e.by != nil && parent != nil {
+			spec.GID = parent.GID // as with the set-group-ID bit: what a group was given, it has below
 		}
 		if made, err = next.create(spec, t.users); err != nil {
 			return err
@@ -60,7 +60,7 @@ func (e Editor) Create(spec CreateSpec) (Directory, error) {
 		if err := next.request(made, spec.Request); err != nil {
 			return err
 		}
-		return next.write(made, spec.Writes)
+		return e.write(next, made, spec.Writes)
 	}, func() {
 		if spec.Enter {
 			t.users[made.ID]++
@@ -87,6 +87,11 @@ func (e Editor) Rmdir(path string) error {
 			return err
 		case n.parent == nil:
 			return &Error{Errno: syscall.EBUSY, Path: path, Reason: "the root stays"}
+		}
+		if err := t.rights.may(next, e.by, Access{Action: ActionRemove, Path: path}); err != nil {
+			return err
+		}
+		switch {
 		case len(n.children) > 0:
 			return &Error{Errno: syscall.ENOTEMPTY, Path: path,
 				Reason: "it has " + counted(len(n.children)) + " below it", Remedy: "lgpu rm -r removes them too"}
@@ -103,11 +108,15 @@ func (e Editor) Rmdir(path string) error {
 	})
 }
 
-// Chown gives a directory to another owner. Errors are *Error: ENOENT, EIO.
+// Chown gives a directory to another owner. An author who is no administrator may take back what is below a directory of
+// hers, and may give it, or her own directory, to a group that she is in, or to none (0). Errors are *Error: ENOENT, EIO.
 func (e Editor) Chown(path string, uid, gid uint32) error {
 	return e.tree.change(e.by, path, func(next *state) *Error {
 		n, err := next.find(path)
 		if err != nil {
+			return err
+		}
+		if err := e.tree.rights.mayChown(e.by, n, uid, gid); err != nil {
 			return err
 		}
 		n.UID, n.GID, n.revision = uid, gid, next.sequence
@@ -116,20 +125,22 @@ func (e Editor) Chown(path string, uid, gid uint32) error {
 }
 
 // Update writes several files of a directory as one transaction, in order, each checked against what those before it
-// made. memory.peak, which is no state of the tree, is reset after all else took effect. Errors are *Error: ENOENT
+// made. What is no state of the tree is done after all else took effect: memory.peak is reset, and programs are stopped
+// for procs.kill. Errors are *Error: ENOENT
 // (directory or file), EACCES (the file is read-only), those of the file's grammar, and EIO if the change could not be
 // kept.
 func (e Editor) Update(path string, writes []Assignment) error {
 	var resets []reset
+	var kill *uint64
 	err := e.tree.change(e.by, path, func(next *state) *Error {
 		n, err := next.find(path)
 		if err != nil {
 			return err
 		}
-		if err := next.write(n, writes); err != nil {
+		if err := e.write(next, n, writes); err != nil {
 			return err
 		}
-		resets = next.resets
+		resets, kill = next.resets, next.kill
 		return nil
 	})
 	if err != nil {
@@ -138,7 +149,20 @@ func (e Editor) Update(path string, writes []Assignment) error {
 	for _, r := range resets {
 		e.tree.resetPeak(r)
 	}
+	if kill != nil && e.tree.stop != nil {
+		e.tree.stop(*kill, e.by)
+	}
 	return nil
+}
+
+// write is state.write as far as the author may.
+func (e Editor) write(next *state, n *directory, writes []Assignment) *Error {
+	for _, w := range writes {
+		if err := e.tree.rights.may(next, e.by, Access{Action: ActionWrite, Path: n.Path, File: w.File}); err != nil {
+			return err
+		}
+	}
+	return next.write(n, writes)
 }
 
 // Create is Editor.Create by those who hold the tree.

@@ -16,26 +16,45 @@ import (
 // File describes a file that directories have.
 type File struct {
 	Name     string
+	Readable bool
 	Writable bool
 	Root     bool // only the root has it
+	Users    bool // it is about the programs in the directory, and so for its owner too
+	Usage    bool // it says what programs use
+	Private  bool // it says which programs there are, and what happened to them
 }
 
 // Files returns all files by name.
 func Files() []File {
 	out := make([]File, 0, len(fileTable))
 	for _, f := range fileTable {
-		out = append(out, File{Name: f.name, Writable: f.write != nil, Root: f.root})
+		out = append(out, f.describe())
 	}
 	return out
+}
+
+// PerDevice reports whether a file has a limit for each device.
+func PerDevice(name string) bool {
+	return slices.ContainsFunc(limitFiles(), func(f *file) bool { return f.name == name })
 }
 
 // file is how a file is read and written. write changes a state that nobody else sees; after an error the state is
 // dropped.
 type file struct {
-	name  string
-	root  bool
-	read  func(*Tree, *state, *directory) string
-	write func(*state, *directory, string) *Error
+	name    string
+	root    bool
+	users   bool // see File
+	usage   bool // see File
+	private bool // see File
+	admins  bool // only administrators write it
+	read    func(*Tree, *state, *directory) string
+	write   func(*state, *directory, string) *Error
+}
+
+// describe is the file as callers see it.
+func (f *file) describe() File {
+	return File{Name: f.name, Readable: f.read != nil, Writable: f.write != nil, Root: f.root, Users: f.users,
+		Usage: f.usage, Private: f.private}
 }
 
 // fileTable has all files by name, and files finds them. They are filled by init because reading and writing go through
@@ -99,9 +118,9 @@ func limitFiles() []*file {
 // otherFiles are all others.
 func otherFiles() []*file {
 	return []*file{
-		{name: "cgroup.path", read: readCgroups, write: writeCgroups},
-		{name: "compute.stat", read: readComputeStat},
-		{name: "events", read: readEvents},
+		{name: "cgroup.path", private: true, admins: true, read: readCgroups, write: writeCgroups},
+		{name: "compute.stat", usage: true, read: readComputeStat},
+		{name: "events", private: true, read: readEvents},
 		{name: "gang",
 			read:  func(_ *Tree, _ *state, n *directory) string { return ended(n.Gang) },
 			write: single(setGang)},
@@ -122,9 +141,10 @@ func otherFiles() []*file {
 		})},
 		{name: "memory.capacity", root: true,
 			read: ofDevices(func(d Device) string { return strconv.FormatUint(d.Memory, 10) })},
-		{name: "memory.current", read: readMemoryCurrent},
-		{name: "memory.peak", read: readMemoryPeak, write: writeMemoryPeak},
-		{name: "procs", read: readProcs},
+		{name: "memory.current", usage: true, read: readMemoryCurrent},
+		{name: "memory.peak", users: true, usage: true, read: readMemoryPeak, write: writeMemoryPeak},
+		{name: "procs", private: true, read: readProcs},
+		{name: "procs.kill", users: true, write: writeKill},
 	}
 }
 
@@ -135,6 +155,15 @@ func (n *directory) file(name string) (*file, *Error) {
 		return nil, &Error{Errno: syscall.ENOENT, Path: n.Path, File: name, Reason: "there is no such file"}
 	}
 	return f, nil
+}
+
+// writeKill notes that the programs in and below a directory are to end.
+func writeKill(s *state, n *directory, text string) *Error {
+	if word := strings.TrimSpace(text); word != "1" {
+		return &Error{Errno: syscall.EINVAL, Token: word, Reason: "1 ends the programs in it and below; nothing else has a meaning"}
+	}
+	s.kill = &n.ID
+	return nil
 }
 
 // ended ends a value that is not empty with a newline.
@@ -288,6 +317,10 @@ func (s *state) keepable(n *directory, d int) *Error {
 		if limit := n.effective[d].ComputeMax; sum > uint64(limit) {
 			return refuse(sum, n, "gets at most", limit)
 		}
+	}
+	if s.bounded {
+		return &Error{Errno: syscall.EPERM, Reason: "no group above has a compute.min of which this could be a part",
+			Remedy: "ask an administrator to set compute.min of the group above"}
 	}
 	return nil
 }

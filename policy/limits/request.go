@@ -24,7 +24,7 @@ type Request struct {
 }
 
 // empty reports whether no limit is asked for.
-func (r Request) empty() bool { return r.none() && r.MemoryPart == nil && r.HostMax == Bytes{} }
+func (r Request) empty() bool { return r.None() && r.MemoryPart == nil && r.HostMax == Bytes{} }
 
 // limit is one of the values in Limits, and what it must keep to, whoever asks for it and how.
 type limit struct {

@@ -248,8 +248,8 @@ func (l Limits) amount(device Device) int {
 	return device.Capacity
 }
 
-// none says that nothing was asked for.
-func (l Limits) none() bool {
+// None says that nothing was asked for.
+func (l Limits) None() bool {
 	return l.follows() && l.Follow == FollowMax && l.Weight == 0 && l.Priority == nil && l.ComputeMax == nil &&
 		l.ComputeMin == nil && l.MemoryMax == Bytes{} && l.MemoryHigh == Bytes{}
 }

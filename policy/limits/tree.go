@@ -50,7 +50,6 @@ const Root = "/"
 const (
 	MaxDepth       = 16       // directories on the way from the root to a leaf, the root not counted
 	MaxDirectories = 16384    // all directories
-	MaxOwned       = 1024     // directories that one user makes, other than root and Options.Owner
 	MaxText        = 64 << 10 // bytes of one write
 )
 
@@ -61,15 +60,19 @@ type Options struct {
 	// Commit is called with every change before it takes effect, and keeps it: an error undoes the change, and the
 	// writer gets EIO. It may read the tree and sees the state before the change.
 	Commit func(Change) error
-	// Owner is the user whose daemon it is: MaxOwned is not for that one, nor for root.
-	Owner uint32
+	// Rights say who may change what by an Editor, and who sees what.
+	Rights Rights
+	// Stop ends the programs in and below the directory with an ID, for who wrote procs.kill. It is called without a lock
+	// of the tree held and does not wait for their end. Without one the file does nothing.
+	Stop func(id uint64, by *Author)
 }
 
 // Tree is the tree of limits of one machine.
 type Tree struct {
 	usage  Usage
 	commit func(Change) error
-	owner  uint32
+	rights Rights
+	stop   func(uint64, *Author)
 	state  atomic.Pointer[state] // whole, never written after it is stored
 	past   past
 
@@ -80,7 +83,8 @@ type Tree struct {
 
 // New makes a tree with a root and no devices.
 func New(options Options) *Tree {
-	t := &Tree{usage: options.Usage, commit: options.Commit, owner: options.Owner, users: map[uint64]int{}}
+	t := &Tree{usage: options.Usage, commit: options.Commit, rights: options.Rights, stop: options.Stop,
+		users: map[uint64]int{}}
 	if t.usage == nil {
 		t.usage = noUsage{}
 	}
@@ -157,7 +161,7 @@ func (t *Tree) Users(path string) int {
 	return 0
 }
 
-// Read returns the text of a file. Errors are *Error: ENOENT.
+// Read returns the text of a file. Errors are *Error: ENOENT, and EACCES for a file that can only be written.
 func (t *Tree) Read(path, file string) (string, error) {
 	s := t.state.Load()
 	n, err := s.find(path)
@@ -167,6 +171,9 @@ func (t *Tree) Read(path, file string) (string, error) {
 	f, err := n.file(file)
 	if err != nil {
 		return "", err
+	}
+	if f.read == nil {
+		return "", &Error{Errno: syscall.EACCES, Path: path, File: file, Reason: "the file can only be written"}
 	}
 	return f.read(t, s, n), nil
 }
@@ -244,7 +251,7 @@ func (t *Tree) change(by *Author, path string, edit func(next *state) *Error, do
 	defer t.mu.Unlock()
 	old := t.state.Load()
 	next := old.clone()
-	next.by = by
+	next.by, next.bounded = by, by != nil && !t.rights.Trusts(*by)
 	if err := edit(next); err != nil {
 		return err
 	}
@@ -292,6 +299,8 @@ type state struct {
 	byID     map[uint64]*directory
 	stale    bool    // effective values are those of before the last edit
 	resets   []reset // asked for by the writes that made this state
+	kill     *uint64 // the directory whose programs those writes want to end
+	bounded  bool    // it is made by somebody who is no administrator
 	by       *Author // who made this state, nil for the owner of the tree itself
 }
 
@@ -350,7 +359,11 @@ func (s *state) find(path string) (*directory, *Error) {
 	if n := s.byPath[path]; n != nil {
 		return n, nil
 	}
-	return nil, &Error{Errno: syscall.ENOENT, Path: path, Reason: "there is no such group or lgpu"}
+	return nil, notFound(path)
+}
+
+func notFound(path string) *Error {
+	return &Error{Errno: syscall.ENOENT, Path: path, Reason: "there is no such group or lgpu"}
 }
 
 // create makes a directory without requests.
@@ -437,7 +450,7 @@ func (s *state) setLimits(n *directory, device string, l Limits) {
 	if devices == nil {
 		devices = map[string]Limits{}
 	}
-	if devices[device] = l; l.none() {
+	if devices[device] = l; l.None() {
 		delete(devices, device)
 	}
 	if len(devices) == 0 {

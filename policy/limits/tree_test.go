@@ -61,7 +61,7 @@ func picture(t testing.TB, tr *Tree) map[string]string {
 	files := map[string]string{}
 	for _, n := range tr.Directories() {
 		for _, f := range Files() {
-			if f.Root && n.Path != Root {
+			if f.Root && n.Path != Root || !f.Readable {
 				continue
 			}
 			text, err := tr.Read(n.Path, f.Name)

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"os/user"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lgpu/lgpu/api"
+)
+
+func chownCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "chown USER[:GROUP] PATH...",
+		Short: "Give a group or lgpu to a user, who may do all below it",
+		Long: `Give groups or lgpus to a user, and to a group of users if one is named. The
+owner may create, run, change and stop everything below; the limits of the
+directory itself stay with the owner of what is above it. The same is
+chown in the mounted tree.
+
+An administrator may give everything to everybody. Others may take back what
+is below a directory of theirs (chown ME PATH), and give it to a group that
+they are in (chown :GROUP PATH), or to none (chown :0 PATH).
+
+Exit status: 0; 2 if there is no such user, group or path; 1 if the daemon
+cannot be reached or refuses this user.`,
+		Example: `  lgpu create /team memory.max=40GiB compute.max=50%
+  lgpu chown alice /team
+  lgpu chown :research /team/shared`,
+		DisableFlagsInUseLine: true,
+		Args:                  atLeast(2, "USER", "PATH"),
+		RunE: func(c *cobra.Command, args []string) error {
+			request, err := ownerOf(args[0])
+			if err != nil {
+				return err
+			}
+			conn, err := connect(c, toChange)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			for _, p := range args[1:] {
+				request.Path = at(conn, p)
+				if _, err := conn.Chown(c.Context(), request); err != nil {
+					return explain(err)
+				}
+			}
+			return nil
+		},
+	}
+	socketFlag(c)
+	return c
+}
+
+// ownerOf reads USER[:GROUP], names or numbers. What is left out stays as it is.
+func ownerOf(text string) (*api.ChownRequest, error) {
+	name, group, grouped := strings.Cut(text, ":")
+	request := &api.ChownRequest{}
+	if name == "" && !grouped || grouped && group == "" {
+		return nil, usage("such as alice, alice:staff or :staff", "chown: %q is not USER[:GROUP]", text)
+	}
+	if name != "" {
+		u, err := user.Lookup(name)
+		if err == nil {
+			name = u.Uid
+		}
+		uid, number := strconv.ParseUint(name, 10, 32)
+		if number != nil {
+			return nil, usage("", "chown: there is no user %q", name)
+		}
+		id := uint32(uid)
+		request.Uid = &id
+	}
+	if grouped {
+		g, err := user.LookupGroup(group)
+		if err == nil {
+			group = g.Gid
+		}
+		gid, number := strconv.ParseUint(group, 10, 32)
+		if number != nil {
+			return nil, usage("", "chown: there is no group of users %q", group)
+		}
+		id := uint32(gid)
+		request.Gid = &id
+	}
+	return request, nil
+}

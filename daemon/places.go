@@ -1,0 +1,230 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	accounts "os/user"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/lgpu/lgpu/internal/names"
+	"github.com/lgpu/lgpu/policy/limits"
+)
+
+// Words of Places.Template.
+const (
+	userWord = "{user}"
+	uidWord  = "{uid}"
+)
+
+// DefaultPlace is the place of users where the administrator says nothing.
+const DefaultPlace = "/users/" + userWord
+
+// Places say where users' programs run who do not say where: each has a directory, which the daemon makes when it is
+// first needed and which she owns.
+type Places struct {
+	// Refuse is for daemons that make no places: users have what an administrator made for them.
+	Refuse bool
+	// Template is a path with {user} or {uid} in it; empty is DefaultPlace.
+	Template string
+	// Limits are values for the files of a place, by name, without a device: for each device of the machine, and for each
+	// that comes later. A place whose lgpu.priority is not among them has the normal one, above which its owner cannot go.
+	Limits map[string]string
+}
+
+// places makes the places of users.
+type places struct {
+	Places
+	daemon *Daemon
+	users  sync.Map // names by uid, as to look one up may take long
+}
+
+// CheckPlace returns why a template cannot be one.
+func CheckPlace(template string) error {
+	if !strings.HasPrefix(template, limits.Root) || path.Clean(template) != template {
+		return errors.New("a place is a path such as " + DefaultPlace)
+	}
+	if !strings.Contains(template, userWord) && !strings.Contains(template, uidWord) {
+		return fmt.Errorf("a place has %s or %s in it, so that each user has another", userWord, uidWord)
+	}
+	example := strings.NewReplacer(userWord, "user", uidWord, "1000").Replace(template)
+	for _, name := range strings.Split(example, "/")[1:] {
+		if err := names.Check(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// of returns the place of a user.
+func (p *places) of(uid uint32) string {
+	template := p.Template
+	if template == "" {
+		template = DefaultPlace
+	}
+	number := strconv.FormatUint(uint64(uid), 10)
+	if !strings.Contains(template, userWord) {
+		return strings.ReplaceAll(template, uidWord, number)
+	}
+	name, known := p.users.Load(uid)
+	if !known {
+		name = number
+		// A name that no directory can have, or that is somebody's number, is no name here.
+		if u, err := accounts.LookupId(number); err == nil && names.Check(u.Username) == nil && !digits(u.Username) {
+			name = u.Username
+		}
+		p.users.Store(uid, name)
+	}
+	return strings.NewReplacer(userWord, name.(string), uidWord, number).Replace(template)
+}
+
+func digits(s string) bool { return strings.Trim(s, "0123456789") == "" }
+
+// Place returns the path of the directory where somebody's programs run who does not say where: the root for the
+// administrators. It need not exist. The error says that there is none.
+func (n *Daemon) Place(by limits.Author) (string, error) {
+	switch {
+	case n.tree.Rights().Trusts(by):
+		return limits.Root, nil
+	case n.places.Refuse:
+		return "", &Error{Field: "path", Cause: syscall.EPERM,
+			Reason: fmt.Sprintf("user %d has no place of her own here: the administrator lets nobody in by himself", by.UID),
+			Remedy: "ask an administrator for a directory (lgpu create PATH, lgpu chown USER PATH), and name a path in it"}
+	}
+	return n.places.of(by.UID), nil
+}
+
+// placed gives an lgpu its place, where the launcher did not say where it is to be, and has the place made.
+func (p *places) placed(spec *AttachSpec) error {
+	if spec.Path == "" && spec.Group == "" {
+		place, err := p.daemon.Place(spec.Launcher)
+		if err != nil {
+			return err
+		}
+		spec.Group = place
+	}
+	return p.settle(spec.Launcher, spec.at())
+}
+
+// processes bounds those of a user who is no administrator.
+func (p *places) processes(by limits.Author) error {
+	rights := p.daemon.tree.Rights()
+	if rights.Trusts(by) {
+		return nil
+	}
+	count := p.daemon.lgpus.launchersBy(by.UID)
+	for _, c := range p.daemon.tenants.Clients() {
+		if c.Peer.UID == by.UID {
+			count++
+		}
+	}
+	if count < rights.Quota.Processes {
+		return nil
+	}
+	return &Error{Cause: syscall.EUSERS, Remedy: "end some, or ask an administrator for more",
+		Reason: fmt.Sprintf("user %d has %d processes that run or keep lgpus, which is all one user may have (quota.processes)",
+			by.UID, count)}
+}
+
+// settle makes somebody's place if at is that or below it and it does not exist. An error wraps EPERM where the place is
+// somebody else's.
+func (p *places) settle(by limits.Author, at string) error {
+	if p.daemon.tree.Rights().Trusts(by) || p.Refuse {
+		return nil
+	}
+	place := p.of(by.UID)
+	if !within(at, place) {
+		return nil
+	}
+	for above := range ancestors(place) {
+		if _, err := p.daemon.tree.Directory(above); err == nil {
+			continue
+		}
+		spec := limits.CreateSpec{Path: above}
+		if above == place {
+			spec.UID, spec.Writes = by.UID, p.writes(nil)
+		}
+		if _, err := p.daemon.tree.Create(spec); err != nil && !errors.Is(err, syscall.EEXIST) {
+			return fmt.Errorf("make the place of user %d: %w", by.UID, err)
+		}
+	}
+	dir, err := p.daemon.tree.Directory(place)
+	if err != nil {
+		return err
+	}
+	if dir.UID != by.UID {
+		return &Error{Cause: syscall.EPERM, Remedy: fmt.Sprintf("ask an administrator for: lgpu chown %d %s", by.UID, place),
+			Reason: fmt.Sprintf("%s, where programs of user %d run, belongs to user %d", place, by.UID, dir.UID)}
+	}
+	return p.furnish(place)
+}
+
+// furnish gives the place that a path is in its limits on devices that it has none on yet, because they were not there
+// when it was made.
+func (p *places) furnish(at string) error {
+	for above := range ancestors(at) {
+		dir, err := p.daemon.tree.Directory(above)
+		if err != nil {
+			return nil
+		}
+		if p.Refuse || dir.UID == 0 || p.of(dir.UID) != above {
+			continue
+		}
+		var bare []string
+		for i, d := range p.daemon.tree.Devices() {
+			if i < len(dir.Requests) && dir.Requests[i].None() {
+				bare = append(bare, d.UUID)
+			}
+		}
+		if len(bare) == 0 {
+			return nil
+		}
+		if err := p.daemon.tree.Update(above, p.writes(bare)); err != nil {
+			return fmt.Errorf("limits of the place %s: %w", above, err)
+		}
+	}
+	return nil
+}
+
+// priorityFile is the limit that every place has.
+const priorityFile = "lgpu.priority"
+
+// writes are the limits of a place, those of devices for the ones given, and the others where none is.
+func (p *Places) writes(devices []string) (out []limits.Assignment) {
+	if _, given := p.Limits[priorityFile]; !given && len(devices) > 0 {
+		out = p.write(out, priorityFile, limits.Normal.String(), devices)
+	}
+	for _, file := range slices.Sorted(maps.Keys(p.Limits)) {
+		if limits.PerDevice(file) == (len(devices) > 0) {
+			out = p.write(out, file, p.Limits[file], devices)
+		}
+	}
+	return out
+}
+
+func (*Places) write(out []limits.Assignment, file, value string, devices []string) []limits.Assignment {
+	if len(devices) == 0 {
+		return append(out, limits.Assignment{File: file, Text: value})
+	}
+	text := ""
+	for _, d := range devices {
+		text += d + " " + value + "\n"
+	}
+	return append(out, limits.Assignment{File: file, Text: text})
+}
+
+// ancestors are the directories on the way to a path, itself included.
+func ancestors(at string) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		for i := 1; i <= len(at); i++ {
+			if (i == len(at) || at[i] == '/') && !yield(at[:i]) {
+				return
+			}
+		}
+	}
+}

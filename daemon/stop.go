@@ -1,0 +1,88 @@
+package daemon
+
+import (
+	"fmt"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/daemon/tenant"
+	"github.com/lgpu/lgpu/internal/proc"
+	"github.com/lgpu/lgpu/policy/limits"
+)
+
+// stopper ends processes that the daemon knows. It has no state of its own.
+type stopper struct{ daemon *Daemon }
+
+// stop ends the programs in and below the directory with an ID: the processes that use lgpus there, and those that keep
+// them in existence. It is the tree's Options.Stop.
+func (s *stopper) stop(id uint64, by *limits.Author) {
+	n := s.daemon
+	top, exists := n.tree.ByID(id)
+	if !exists {
+		return
+	}
+	below := map[uint64]bool{}
+	for _, dir := range n.tree.Directories() {
+		if within(dir.Path, top.Path) {
+			below[dir.ID] = true
+		}
+	}
+	var processes []processKey
+	for p, lgpu := range n.lgpus.launchers() {
+		if below[lgpu] {
+			processes = append(processes, p)
+		}
+	}
+	for _, c := range n.tenants.Clients() {
+		if below[c.LGPU] && !slices.Contains(processes, c.Peer.Process) {
+			processes = append(processes, c.Peer.Process)
+		}
+	}
+	if len(processes) == 0 {
+		return
+	}
+	e := Event{Kind: LgpuStopped, Path: top.Path, ID: id,
+		Text: fmt.Sprintf("%s: %d processes are ended", top.Path, len(processes))}
+	if by != nil {
+		e.UID, e.PID = by.UID, by.PID
+		e.Text += fmt.Sprintf(", by user %d", by.UID)
+	}
+	n.journal.emit(e)
+	for _, p := range processes {
+		s.end(p, func() {})
+	}
+}
+
+// end ends a process: SIGTERM, and SIGKILL where that has not helped after Config.StopGrace. Never process 1, the daemon,
+// or one that the daemon descends from. begins is called before, if the process lives and is not spared.
+func (s *stopper) end(p processKey, begins func()) {
+	n := s.daemon
+	self, err := tenant.Observe(os.Getpid(), func(tenant.Process) uint64 { return 0 })
+	spared := p.PID <= 1 || p.PID == os.Getpid() || err != nil ||
+		slices.ContainsFunc(self.Ancestors, func(a tenant.Ancestor) bool { return a.PID == p.PID })
+	if spared {
+		n.log.Warn("a process that should be stopped is spared", "pid", p.PID, "error", err)
+		return
+	}
+	h, err := proc.Open(p.PID, p.Start)
+	if err != nil {
+		return // it has ended
+	}
+	begins()
+	n.work.Add(1)
+	go func() {
+		defer n.work.Done()
+		defer h.Close()
+		for _, signal := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
+			if err := h.Signal(signal); err != nil {
+				n.log.Warn("a process cannot be stopped", "pid", p.PID, "signal", signal, "error", err)
+				return
+			}
+			if h.WaitFor(n.ctx, n.config.StopGrace) {
+				return
+			}
+		}
+	}()
+}
