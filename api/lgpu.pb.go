@@ -1567,12 +1567,23 @@ func (x *Launcher) GetCommand() string {
 	return ""
 }
 
+// EventsRequest asks for events. With since, until, kinds or user it asks for those of all that are kept on disk,
+// without any of them for those of the last 256.
 type EventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Go on with new events, after those that are kept.
 	Follow bool `protobuf:"varint,1,opt,name=follow,proto3" json:"follow,omitempty"`
 	// Only events of this group or lgpu and below; empty means all.
-	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// Only events at this time and later.
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// Only events before this time; not with follow.
+	Until *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
+	// Only events of one of these kinds, at most 64. A kind without its last part, such as "police", means all that begin
+	// with it.
+	Kinds []string `protobuf:"bytes,5,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// Only events that processes of this user caused.
+	User          *uint32 `protobuf:"varint,6,opt,name=user,proto3,oneof" json:"user,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1621,10 +1632,38 @@ func (x *EventsRequest) GetPath() string {
 	return ""
 }
 
-// Event is something that happened. Numbers that have no meaning for its kind are zero.
+func (x *EventsRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *EventsRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *EventsRequest) GetKinds() []string {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *EventsRequest) GetUser() uint32 {
+	if x != nil && x.User != nil {
+		return *x.User
+	}
+	return 0
+}
+
+// Event is something that happened. Numbers that have no meaning for its kind are zero. Texts are printable.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Grows by one from event to event while the daemon lives.
+	// Grows by one from event to event, also over restarts of the daemon.
 	Number uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	Time   *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
 	// Such as "lgpu.created", "client.refused", "police.stranger"; docs/cli.md lists them.
@@ -1637,7 +1676,16 @@ type Event struct {
 	Uid    uint32 `protobuf:"varint,8,opt,name=uid,proto3" json:"uid,omitempty"`
 	Bytes  uint64 `protobuf:"varint,9,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// A sentence for people.
-	Text          string `protobuf:"bytes,10,opt,name=text,proto3" json:"text,omitempty"`
+	Text string `protobuf:"bytes,10,opt,name=text,proto3" json:"text,omitempty"`
+	// Who caused it; absent where nobody did, or the daemon itself.
+	By *Author `protobuf:"bytes,11,opt,name=by,proto3" json:"by,omitempty"`
+	// What lgpu.created and limit.changed changed, at most 64.
+	Changes []*LimitChange `protobuf:"bytes,12,rep,name=changes,proto3" json:"changes,omitempty"`
+	// How many events this is. If there are more than one, those between the times first and last were of the same kind
+	// and lgpu, and all else is that of the last one.
+	Count         uint64                 `protobuf:"varint,13,opt,name=count,proto3" json:"count,omitempty"`
+	First         *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=first,proto3" json:"first,omitempty"`
+	Last          *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=last,proto3" json:"last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1742,6 +1790,185 @@ func (x *Event) GetText() string {
 	return ""
 }
 
+func (x *Event) GetBy() *Author {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *Event) GetChanges() []*LimitChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *Event) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Event) GetFirst() *timestamppb.Timestamp {
+	if x != nil {
+		return x.First
+	}
+	return nil
+}
+
+func (x *Event) GetLast() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Last
+	}
+	return nil
+}
+
+// Author is the process that caused an event, as it was then.
+type Author struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Uid   uint32                 `protobuf:"varint,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Name of the user; empty if the machine has none.
+	User string `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	// 0 if the process is in a process namespace that the daemon cannot see.
+	Pid int32 `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`
+	// Name of its program, at most 15 bytes.
+	Command       string `protobuf:"bytes,4,opt,name=command,proto3" json:"command,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Author) Reset() {
+	*x = Author{}
+	mi := &file_lgpu_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Author) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Author) ProtoMessage() {}
+
+func (x *Author) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Author.ProtoReflect.Descriptor instead.
+func (*Author) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Author) GetUid() uint32 {
+	if x != nil {
+		return x.Uid
+	}
+	return 0
+}
+
+func (x *Author) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Author) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *Author) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+// LimitChange is a value that was written.
+type LimitChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the file; "owner" for the owner of the directory.
+	File string `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	// UUID; empty means all devices, or none.
+	Device string `protobuf:"bytes,2,opt,name=device,proto3" json:"device,omitempty"`
+	// As people write them; empty means none.
+	Old           string `protobuf:"bytes,3,opt,name=old,proto3" json:"old,omitempty"`
+	New           string `protobuf:"bytes,4,opt,name=new,proto3" json:"new,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LimitChange) Reset() {
+	*x = LimitChange{}
+	mi := &file_lgpu_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LimitChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LimitChange) ProtoMessage() {}
+
+func (x *LimitChange) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LimitChange.ProtoReflect.Descriptor instead.
+func (*LimitChange) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *LimitChange) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *LimitChange) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
+}
+
+func (x *LimitChange) GetOld() string {
+	if x != nil {
+		return x.Old
+	}
+	return ""
+}
+
+func (x *LimitChange) GetNew() string {
+	if x != nil {
+		return x.New
+	}
+	return ""
+}
+
 type SlicesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only slices of the device with this UUID; empty means all.
@@ -1752,7 +1979,7 @@ type SlicesRequest struct {
 
 func (x *SlicesRequest) Reset() {
 	*x = SlicesRequest{}
-	mi := &file_lgpu_proto_msgTypes[17]
+	mi := &file_lgpu_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +1991,7 @@ func (x *SlicesRequest) String() string {
 func (*SlicesRequest) ProtoMessage() {}
 
 func (x *SlicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[17]
+	mi := &file_lgpu_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1777,7 +2004,7 @@ func (x *SlicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlicesRequest.ProtoReflect.Descriptor instead.
 func (*SlicesRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{17}
+	return file_lgpu_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SlicesRequest) GetDevice() string {
@@ -1799,7 +2026,7 @@ type SliceBatch struct {
 
 func (x *SliceBatch) Reset() {
 	*x = SliceBatch{}
-	mi := &file_lgpu_proto_msgTypes[18]
+	mi := &file_lgpu_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1811,7 +2038,7 @@ func (x *SliceBatch) String() string {
 func (*SliceBatch) ProtoMessage() {}
 
 func (x *SliceBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[18]
+	mi := &file_lgpu_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1824,7 +2051,7 @@ func (x *SliceBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceBatch.ProtoReflect.Descriptor instead.
 func (*SliceBatch) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{18}
+	return file_lgpu_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SliceBatch) GetSlices() []*Slice {
@@ -1857,7 +2084,7 @@ type Slice struct {
 
 func (x *Slice) Reset() {
 	*x = Slice{}
-	mi := &file_lgpu_proto_msgTypes[19]
+	mi := &file_lgpu_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +2096,7 @@ func (x *Slice) String() string {
 func (*Slice) ProtoMessage() {}
 
 func (x *Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[19]
+	mi := &file_lgpu_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +2109,7 @@ func (x *Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slice.ProtoReflect.Descriptor instead.
 func (*Slice) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{19}
+	return file_lgpu_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Slice) GetDevice() string {
@@ -1936,7 +2163,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_lgpu_proto_msgTypes[20]
+	mi := &file_lgpu_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1948,7 +2175,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[20]
+	mi := &file_lgpu_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1961,7 +2188,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{20}
+	return file_lgpu_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListRequest) GetPath() string {
@@ -1982,7 +2209,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_lgpu_proto_msgTypes[21]
+	mi := &file_lgpu_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +2221,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[21]
+	mi := &file_lgpu_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2234,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{21}
+	return file_lgpu_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Listing) GetFiles() []*File {
@@ -2035,7 +2262,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_lgpu_proto_msgTypes[22]
+	mi := &file_lgpu_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2047,7 +2274,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[22]
+	mi := &file_lgpu_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2060,7 +2287,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{22}
+	return file_lgpu_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReadRequest) GetPath() string {
@@ -2086,7 +2313,7 @@ type Files struct {
 
 func (x *Files) Reset() {
 	*x = Files{}
-	mi := &file_lgpu_proto_msgTypes[23]
+	mi := &file_lgpu_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2098,7 +2325,7 @@ func (x *Files) String() string {
 func (*Files) ProtoMessage() {}
 
 func (x *Files) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[23]
+	mi := &file_lgpu_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2111,7 +2338,7 @@ func (x *Files) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Files.ProtoReflect.Descriptor instead.
 func (*Files) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{23}
+	return file_lgpu_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Files) GetFiles() []*File {
@@ -2134,7 +2361,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_lgpu_proto_msgTypes[24]
+	mi := &file_lgpu_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2146,7 +2373,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[24]
+	mi := &file_lgpu_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2159,7 +2386,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{24}
+	return file_lgpu_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *File) GetName() string {
@@ -2193,7 +2420,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_lgpu_proto_msgTypes[25]
+	mi := &file_lgpu_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2205,7 +2432,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[25]
+	mi := &file_lgpu_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2218,7 +2445,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{25}
+	return file_lgpu_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WriteRequest) GetPath() string {
@@ -2243,7 +2470,7 @@ type WriteReply struct {
 
 func (x *WriteReply) Reset() {
 	*x = WriteReply{}
-	mi := &file_lgpu_proto_msgTypes[26]
+	mi := &file_lgpu_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2255,7 +2482,7 @@ func (x *WriteReply) String() string {
 func (*WriteReply) ProtoMessage() {}
 
 func (x *WriteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[26]
+	mi := &file_lgpu_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2268,7 +2495,7 @@ func (x *WriteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteReply.ProtoReflect.Descriptor instead.
 func (*WriteReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{26}
+	return file_lgpu_proto_rawDescGZIP(), []int{28}
 }
 
 type CreateRequest struct {
@@ -2283,7 +2510,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_lgpu_proto_msgTypes[27]
+	mi := &file_lgpu_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2295,7 +2522,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[27]
+	mi := &file_lgpu_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2308,7 +2535,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{27}
+	return file_lgpu_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CreateRequest) GetPath() string {
@@ -2341,7 +2568,7 @@ type CreateReply struct {
 
 func (x *CreateReply) Reset() {
 	*x = CreateReply{}
-	mi := &file_lgpu_proto_msgTypes[28]
+	mi := &file_lgpu_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2353,7 +2580,7 @@ func (x *CreateReply) String() string {
 func (*CreateReply) ProtoMessage() {}
 
 func (x *CreateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[28]
+	mi := &file_lgpu_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2366,7 +2593,7 @@ func (x *CreateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReply.ProtoReflect.Descriptor instead.
 func (*CreateReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{28}
+	return file_lgpu_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CreateReply) GetId() uint64 {
@@ -2385,7 +2612,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_lgpu_proto_msgTypes[29]
+	mi := &file_lgpu_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2397,7 +2624,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[29]
+	mi := &file_lgpu_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2410,7 +2637,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{29}
+	return file_lgpu_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RemoveRequest) GetPath() string {
@@ -2428,7 +2655,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_lgpu_proto_msgTypes[30]
+	mi := &file_lgpu_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2440,7 +2667,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[30]
+	mi := &file_lgpu_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2453,7 +2680,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{30}
+	return file_lgpu_proto_rawDescGZIP(), []int{32}
 }
 
 type StopRequest struct {
@@ -2464,7 +2691,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2476,7 +2703,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2489,7 +2716,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{31}
+	return file_lgpu_proto_rawDescGZIP(), []int{33}
 }
 
 type StopReply struct {
@@ -2500,7 +2727,7 @@ type StopReply struct {
 
 func (x *StopReply) Reset() {
 	*x = StopReply{}
-	mi := &file_lgpu_proto_msgTypes[32]
+	mi := &file_lgpu_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2512,7 +2739,7 @@ func (x *StopReply) String() string {
 func (*StopReply) ProtoMessage() {}
 
 func (x *StopReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[32]
+	mi := &file_lgpu_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2525,7 +2752,7 @@ func (x *StopReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReply.ProtoReflect.Descriptor instead.
 func (*StopReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{32}
+	return file_lgpu_proto_rawDescGZIP(), []int{34}
 }
 
 // AttachRequest says which lgpu the caller attaches to. Only the first request has fields.
@@ -2560,7 +2787,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_lgpu_proto_msgTypes[33]
+	mi := &file_lgpu_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2572,7 +2799,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[33]
+	mi := &file_lgpu_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2585,7 +2812,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{33}
+	return file_lgpu_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AttachRequest) GetPath() string {
@@ -2673,14 +2900,17 @@ type Attachment struct {
 	// In the order in which the program sees them.
 	Devices []*Device `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty"`
 	// What a program needs in its environment to find the daemon and the devices. The caller adds the libraries.
-	Environment   map[string]string `protobuf:"bytes,4,rep,name=environment,proto3" json:"environment,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Environment map[string]string `protobuf:"bytes,4,rep,name=environment,proto3" json:"environment,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// In the last message of the stream, after the caller has closed its side: how often the lgpu's programs were refused
+	// memory since the caller attached to this daemon. Absent if they were not.
+	Refused       *Refusals `protobuf:"bytes,5,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Attachment) Reset() {
 	*x = Attachment{}
-	mi := &file_lgpu_proto_msgTypes[34]
+	mi := &file_lgpu_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2692,7 +2922,7 @@ func (x *Attachment) String() string {
 func (*Attachment) ProtoMessage() {}
 
 func (x *Attachment) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[34]
+	mi := &file_lgpu_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2705,7 +2935,7 @@ func (x *Attachment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
 func (*Attachment) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{34}
+	return file_lgpu_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Attachment) GetPath() string {
@@ -2736,6 +2966,85 @@ func (x *Attachment) GetEnvironment() map[string]string {
 	return nil
 }
 
+func (x *Attachment) GetRefused() *Refusals {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+// Refusals are allocations that were refused because of a limit.
+type Refusals struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Count uint64                 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	// What the last one asked for.
+	Bytes uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// UUID of the device it was on; empty for page-locked host memory.
+	Device string `protobuf:"bytes,3,opt,name=device,proto3" json:"device,omitempty"`
+	// The limit that holds for the lgpu; absent if only one of a group above does.
+	Limit         *uint64 `protobuf:"varint,4,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Refusals) Reset() {
+	*x = Refusals{}
+	mi := &file_lgpu_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Refusals) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Refusals) ProtoMessage() {}
+
+func (x *Refusals) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Refusals.ProtoReflect.Descriptor instead.
+func (*Refusals) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *Refusals) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Refusals) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Refusals) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
+}
+
+func (x *Refusals) GetLimit() uint64 {
+	if x != nil && x.Limit != nil {
+		return *x.Limit
+	}
+	return 0
+}
+
 // Failure is the detail of a failed call's status.
 type Failure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2755,7 +3064,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_lgpu_proto_msgTypes[35]
+	mi := &file_lgpu_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2767,7 +3076,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[35]
+	mi := &file_lgpu_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2780,7 +3089,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{35}
+	return file_lgpu_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Failure) GetErrno() int32 {
@@ -2972,10 +3281,15 @@ const file_lgpu_proto_rawDesc = "" +
 	"\bLauncher\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\rR\x03uid\x12\x18\n" +
-	"\acommand\x18\x03 \x01(\tR\acommand\";\n" +
+	"\acommand\x18\x03 \x01(\tR\acommand\"\xd7\x01\n" +
 	"\rEventsRequest\x12\x16\n" +
 	"\x06follow\x18\x01 \x01(\bR\x06follow\x12\x12\n" +
-	"\x04path\x18\x02 \x01(\tR\x04path\"\xed\x01\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x14\n" +
+	"\x05kinds\x18\x05 \x03(\tR\x05kinds\x12\x17\n" +
+	"\x04user\x18\x06 \x01(\rH\x00R\x04user\x88\x01\x01B\a\n" +
+	"\x05_user\"\xb6\x03\n" +
 	"\x05Event\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
@@ -2987,7 +3301,22 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x03uid\x18\b \x01(\rR\x03uid\x12\x14\n" +
 	"\x05bytes\x18\t \x01(\x04R\x05bytes\x12\x12\n" +
 	"\x04text\x18\n" +
-	" \x01(\tR\x04text\"'\n" +
+	" \x01(\tR\x04text\x12\x1f\n" +
+	"\x02by\x18\v \x01(\v2\x0f.lgpu.v1.AuthorR\x02by\x12.\n" +
+	"\achanges\x18\f \x03(\v2\x14.lgpu.v1.LimitChangeR\achanges\x12\x14\n" +
+	"\x05count\x18\r \x01(\x04R\x05count\x120\n" +
+	"\x05first\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x05first\x12.\n" +
+	"\x04last\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\x04last\"Z\n" +
+	"\x06Author\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\rR\x03uid\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x12\x10\n" +
+	"\x03pid\x18\x03 \x01(\x05R\x03pid\x12\x18\n" +
+	"\acommand\x18\x04 \x01(\tR\acommand\"]\n" +
+	"\vLimitChange\x12\x12\n" +
+	"\x04file\x18\x01 \x01(\tR\x04file\x12\x16\n" +
+	"\x06device\x18\x02 \x01(\tR\x06device\x12\x10\n" +
+	"\x03old\x18\x03 \x01(\tR\x03old\x12\x10\n" +
+	"\x03new\x18\x04 \x01(\tR\x03new\"'\n" +
 	"\rSlicesRequest\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\tR\x06device\"H\n" +
 	"\n" +
@@ -3046,16 +3375,23 @@ const file_lgpu_proto_rawDesc = "" +
 	"memoryPart\x88\x01\x01\x12\x1e\n" +
 	"\bhost_max\x18\v \x01(\x04H\x01R\ahostMax\x88\x01\x01B\x0e\n" +
 	"\f_memory_partB\v\n" +
-	"\t_host_max\"\xe3\x01\n" +
+	"\t_host_max\"\x90\x02\n" +
 	"\n" +
 	"Attachment\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x06R\x02id\x12)\n" +
 	"\adevices\x18\x03 \x03(\v2\x0f.lgpu.v1.DeviceR\adevices\x12F\n" +
-	"\venvironment\x18\x04 \x03(\v2$.lgpu.v1.Attachment.EnvironmentEntryR\venvironment\x1a>\n" +
+	"\venvironment\x18\x04 \x03(\v2$.lgpu.v1.Attachment.EnvironmentEntryR\venvironment\x12+\n" +
+	"\arefused\x18\x05 \x01(\v2\x11.lgpu.v1.RefusalsR\arefused\x1a>\n" +
 	"\x10EnvironmentEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"{\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"s\n" +
+	"\bRefusals\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x16\n" +
+	"\x06device\x18\x03 \x01(\tR\x06device\x12\x19\n" +
+	"\x05limit\x18\x04 \x01(\x04H\x00R\x05limit\x88\x01\x01B\b\n" +
+	"\x06_limit\"{\n" +
 	"\aFailure\x12\x14\n" +
 	"\x05errno\x18\x01 \x01(\x05R\x05errno\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
@@ -3101,7 +3437,7 @@ func file_lgpu_proto_rawDescGZIP() []byte {
 }
 
 var file_lgpu_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_lgpu_proto_goTypes = []any{
 	(State)(0),                    // 0: lgpu.v1.State
 	(Priority)(0),                 // 1: lgpu.v1.Priority
@@ -3124,40 +3460,43 @@ var file_lgpu_proto_goTypes = []any{
 	(*Launcher)(nil),              // 18: lgpu.v1.Launcher
 	(*EventsRequest)(nil),         // 19: lgpu.v1.EventsRequest
 	(*Event)(nil),                 // 20: lgpu.v1.Event
-	(*SlicesRequest)(nil),         // 21: lgpu.v1.SlicesRequest
-	(*SliceBatch)(nil),            // 22: lgpu.v1.SliceBatch
-	(*Slice)(nil),                 // 23: lgpu.v1.Slice
-	(*ListRequest)(nil),           // 24: lgpu.v1.ListRequest
-	(*Listing)(nil),               // 25: lgpu.v1.Listing
-	(*ReadRequest)(nil),           // 26: lgpu.v1.ReadRequest
-	(*Files)(nil),                 // 27: lgpu.v1.Files
-	(*File)(nil),                  // 28: lgpu.v1.File
-	(*WriteRequest)(nil),          // 29: lgpu.v1.WriteRequest
-	(*WriteReply)(nil),            // 30: lgpu.v1.WriteReply
-	(*CreateRequest)(nil),         // 31: lgpu.v1.CreateRequest
-	(*CreateReply)(nil),           // 32: lgpu.v1.CreateReply
-	(*RemoveRequest)(nil),         // 33: lgpu.v1.RemoveRequest
-	(*RemoveReply)(nil),           // 34: lgpu.v1.RemoveReply
-	(*StopRequest)(nil),           // 35: lgpu.v1.StopRequest
-	(*StopReply)(nil),             // 36: lgpu.v1.StopReply
-	(*AttachRequest)(nil),         // 37: lgpu.v1.AttachRequest
-	(*Attachment)(nil),            // 38: lgpu.v1.Attachment
-	(*Failure)(nil),               // 39: lgpu.v1.Failure
-	nil,                           // 40: lgpu.v1.Attachment.EnvironmentEntry
-	(*timestamppb.Timestamp)(nil), // 41: google.protobuf.Timestamp
+	(*Author)(nil),                // 21: lgpu.v1.Author
+	(*LimitChange)(nil),           // 22: lgpu.v1.LimitChange
+	(*SlicesRequest)(nil),         // 23: lgpu.v1.SlicesRequest
+	(*SliceBatch)(nil),            // 24: lgpu.v1.SliceBatch
+	(*Slice)(nil),                 // 25: lgpu.v1.Slice
+	(*ListRequest)(nil),           // 26: lgpu.v1.ListRequest
+	(*Listing)(nil),               // 27: lgpu.v1.Listing
+	(*ReadRequest)(nil),           // 28: lgpu.v1.ReadRequest
+	(*Files)(nil),                 // 29: lgpu.v1.Files
+	(*File)(nil),                  // 30: lgpu.v1.File
+	(*WriteRequest)(nil),          // 31: lgpu.v1.WriteRequest
+	(*WriteReply)(nil),            // 32: lgpu.v1.WriteReply
+	(*CreateRequest)(nil),         // 33: lgpu.v1.CreateRequest
+	(*CreateReply)(nil),           // 34: lgpu.v1.CreateReply
+	(*RemoveRequest)(nil),         // 35: lgpu.v1.RemoveRequest
+	(*RemoveReply)(nil),           // 36: lgpu.v1.RemoveReply
+	(*StopRequest)(nil),           // 37: lgpu.v1.StopRequest
+	(*StopReply)(nil),             // 38: lgpu.v1.StopReply
+	(*AttachRequest)(nil),         // 39: lgpu.v1.AttachRequest
+	(*Attachment)(nil),            // 40: lgpu.v1.Attachment
+	(*Refusals)(nil),              // 41: lgpu.v1.Refusals
+	(*Failure)(nil),               // 42: lgpu.v1.Failure
+	nil,                           // 43: lgpu.v1.Attachment.EnvironmentEntry
+	(*timestamppb.Timestamp)(nil), // 44: google.protobuf.Timestamp
 }
 var file_lgpu_proto_depIdxs = []int32{
 	6,  // 0: lgpu.v1.Info.daemon:type_name -> lgpu.v1.Daemon
-	41, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
-	41, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
+	44, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
+	44, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
 	6,  // 3: lgpu.v1.Snapshot.daemon:type_name -> lgpu.v1.Daemon
 	10, // 4: lgpu.v1.Snapshot.devices:type_name -> lgpu.v1.Device
 	12, // 5: lgpu.v1.Snapshot.directories:type_name -> lgpu.v1.Directory
 	2,  // 6: lgpu.v1.Device.mode:type_name -> lgpu.v1.Device.Mode
 	11, // 7: lgpu.v1.Device.processes:type_name -> lgpu.v1.DeviceProcess
-	41, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
+	44, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
 	3,  // 9: lgpu.v1.Directory.kind:type_name -> lgpu.v1.Directory.Kind
-	41, // 10: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
+	44, // 10: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
 	0,  // 11: lgpu.v1.Directory.state:type_name -> lgpu.v1.State
 	13, // 12: lgpu.v1.Directory.devices:type_name -> lgpu.v1.DeviceUse
 	17, // 13: lgpu.v1.Directory.clients:type_name -> lgpu.v1.Client
@@ -3168,47 +3507,54 @@ var file_lgpu_proto_depIdxs = []int32{
 	1,  // 18: lgpu.v1.Limits.lgpu_priority:type_name -> lgpu.v1.Priority
 	15, // 19: lgpu.v1.Limits.lgpu:type_name -> lgpu.v1.Units
 	1,  // 20: lgpu.v1.Effective.lgpu_priority:type_name -> lgpu.v1.Priority
-	41, // 21: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
-	41, // 22: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
-	23, // 23: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
-	41, // 24: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
-	41, // 25: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
-	28, // 26: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
-	28, // 27: lgpu.v1.Files.files:type_name -> lgpu.v1.File
-	28, // 28: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
-	28, // 29: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
-	14, // 30: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
-	10, // 31: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
-	40, // 32: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
-	4,  // 33: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
-	7,  // 34: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
-	8,  // 35: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
-	19, // 36: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
-	21, // 37: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
-	24, // 38: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
-	26, // 39: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
-	37, // 40: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
-	31, // 41: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
-	33, // 42: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
-	29, // 43: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
-	35, // 44: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
-	5,  // 45: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
-	9,  // 46: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
-	9,  // 47: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
-	20, // 48: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
-	22, // 49: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
-	25, // 50: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
-	27, // 51: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
-	38, // 52: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
-	32, // 53: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
-	34, // 54: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
-	30, // 55: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
-	36, // 56: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
-	45, // [45:57] is the sub-list for method output_type
-	33, // [33:45] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	44, // 21: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
+	44, // 22: lgpu.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	44, // 23: lgpu.v1.EventsRequest.until:type_name -> google.protobuf.Timestamp
+	44, // 24: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
+	21, // 25: lgpu.v1.Event.by:type_name -> lgpu.v1.Author
+	22, // 26: lgpu.v1.Event.changes:type_name -> lgpu.v1.LimitChange
+	44, // 27: lgpu.v1.Event.first:type_name -> google.protobuf.Timestamp
+	44, // 28: lgpu.v1.Event.last:type_name -> google.protobuf.Timestamp
+	25, // 29: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
+	44, // 30: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
+	44, // 31: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
+	30, // 32: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
+	30, // 33: lgpu.v1.Files.files:type_name -> lgpu.v1.File
+	30, // 34: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
+	30, // 35: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
+	14, // 36: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
+	10, // 37: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
+	43, // 38: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
+	41, // 39: lgpu.v1.Attachment.refused:type_name -> lgpu.v1.Refusals
+	4,  // 40: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
+	7,  // 41: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
+	8,  // 42: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
+	19, // 43: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
+	23, // 44: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
+	26, // 45: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
+	28, // 46: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
+	39, // 47: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
+	33, // 48: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
+	35, // 49: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
+	31, // 50: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
+	37, // 51: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
+	5,  // 52: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
+	9,  // 53: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
+	9,  // 54: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
+	20, // 55: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
+	24, // 56: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
+	27, // 57: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
+	29, // 58: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
+	40, // 59: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
+	34, // 60: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
+	36, // 61: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
+	32, // 62: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
+	38, // 63: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
+	52, // [52:64] is the sub-list for method output_type
+	40, // [40:52] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_lgpu_proto_init() }
@@ -3223,14 +3569,16 @@ func file_lgpu_proto_init() {
 	file_lgpu_proto_msgTypes[10].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[11].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[12].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[33].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[15].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[35].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[37].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lgpu_proto_rawDesc), len(file_lgpu_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   37,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

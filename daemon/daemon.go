@@ -20,7 +20,7 @@
 //   - police: what the devices say against what the accounts say.
 //   - presence: whether anybody needs the daemon.
 //   - resolver and observer: what the tenants' server asks and tells.
-//   - journal: the events.
+//   - journal: the events. repeats decides which are told, package eventlog keeps them, and users says who causes them.
 //   - Daemon: all of these, and what the tree says on its way to tenants and the policy.
 //
 // # Locks
@@ -48,6 +48,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -94,6 +95,9 @@ const (
 	rosterFolder = "clients"
 )
 
+// eventsOf is the folder of events that belongs to a file of state.
+func eventsOf(state string) string { return strings.TrimSuffix(state, filepath.Ext(state)) + ".events" }
+
 // SocketEnvironment is the variable that tells a tenant's programs where the tenants' socket is.
 const SocketEnvironment = "LGPU_SOCKET"
 
@@ -114,6 +118,7 @@ type Daemon struct {
 	gates   gates
 	modes   *mps.Manager
 	journal journal
+	users   users
 	slices  source[Slice]
 
 	ctx    context.Context // ends in Close
@@ -214,6 +219,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	if n.store, err = store.Open(c.State); err != nil {
 		return n, err
 	}
+	n.journal.open(eventsOf(c.State))
 	n.gates, err = p.gates(dispatch.Config{
 		Options: schedule.Options{Slice: int64(c.Slice)}, Slice: n.observer.turn, Overran: n.observer.overran,
 		Resliced: n.observer.resliced, Shared: n.inventory.share, Log: c.Log,
@@ -440,7 +446,6 @@ func (n *Daemon) Close() error {
 	if hung {
 		n.log.Warn("a driver hangs: its devices are not closed")
 	}
-	n.journal.source.close()
 	n.slices.close()
 	if n.gates != nil {
 		n.gates.Close()
@@ -450,6 +455,13 @@ func (n *Daemon) Close() error {
 	}
 	if !hung {
 		errs = append(errs, n.inventory.close())
+	}
+	// Last of what makes events. A disk that hangs keeps its events to itself.
+	var unkept error
+	if doneIn(n.closeTime, func() { unkept = n.journal.close() }) {
+		errs = append(errs, unkept)
+	} else {
+		n.log.Warn("the disk hangs: the last events are lost")
 	}
 	if n.store != nil {
 		errs = append(errs, n.store.Close())
@@ -478,13 +490,6 @@ func (n *Daemon) Dir() string { return n.config.Dir }
 
 // Tree returns the tree of limits. What is written there is in effect when the write returns.
 func (n *Daemon) Tree() *limits.Tree { return n.tree }
-
-// Events subscribes to what happens from now on; the caller closes the subscription. The daemon keeps 1024 events for
-// a slow reader.
-func (n *Daemon) Events() *Subscription[Event] { return n.journal.source.subscribe() }
-
-// Recent returns the last events, at most 256, oldest first.
-func (n *Daemon) Recent() []Event { return n.journal.recent() }
 
 // Slices subscribes to the turns that lgpus have; the caller closes the subscription. The daemon keeps 4096 for a slow
 // reader.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -47,61 +46,6 @@ func (s *Server) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[ap
 		return refuse("interval_ns", fmt.Sprintf("%v is too short: the shortest is %v", interval, minInterval))
 	}
 	return s.daemon.Watch(stream.Context(), interval, func(n daemon.Snapshot) error { return stream.Send(view.Snapshot(n)) })
-}
-
-// Events implements api.ViewServer.
-func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
-	subscription := s.daemon.Events() // before those that are kept, so that none is missed
-	defer subscription.Close()
-	if err := s.heardOf(r.GetPath()); err != nil {
-		return err
-	}
-	last, known := uint64(0), view.NamesIn(s.daemon.Snapshot())
-	send := func(events []daemon.Event) error {
-		for _, e := range events {
-			if e.Seq <= last {
-				continue
-			}
-			last = e.Seq
-			if !below(e.Path, r.GetPath()) {
-				continue
-			}
-			if err := stream.Send(view.Event(e, known)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if err := send(s.daemon.Recent()); err != nil || !r.GetFollow() {
-		return err
-	}
-	for {
-		events, _, err := subscription.Next(stream.Context()) // what was lost shows in the numbers
-		if err != nil {
-			return err
-		}
-		if err := send(events); err != nil {
-			return err
-		}
-	}
-}
-
-// heardOf refuses a path that no directory has and no event that is kept is about.
-func (s *Server) heardOf(path string) error {
-	_, err := s.daemon.Tree().Directory(path)
-	if path == "" || err == nil {
-		return nil
-	}
-	if slices.ContainsFunc(s.daemon.Recent(), func(e daemon.Event) bool { return below(e.Path, path) }) {
-		return nil
-	}
-	return err
-}
-
-// below reports whether path is that of a directory or of one below it. Everything is below the empty path.
-func below(path, ancestor string) bool {
-	ancestor = strings.TrimSuffix(ancestor, "/")
-	return ancestor == "" || path == ancestor || strings.HasPrefix(path, ancestor+"/")
 }
 
 // Slices implements api.ViewServer.
