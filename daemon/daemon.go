@@ -142,6 +142,8 @@ type Daemon struct {
 	asked   map[uint64]limits.DirectoryState // what the tree was last asked for
 	mounted string                           // where the tree is, or nothing
 
+	notReady string // why programs are not served, or nothing
+
 	// sharesMu guards the fields below.
 	sharesMu  sync.Mutex
 	sharesAt  time.Time
@@ -198,6 +200,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	}
 	n = &Daemon{
 		config: c, log: c.Log, started: time.Now(), paths: map[uint64]string{}, closeTime: closeTime,
+		notReady: "it has just begun",
 	}
 	n.lgpus, n.inventory, n.presence = newLgpus(n), newInventory(n), newPresence(n)
 	n.police, n.resolver, n.observer = &police{daemon: n}, &resolver{n}, &observer{n}
@@ -362,6 +365,8 @@ func (n *Daemon) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	n.announce()
+	n.setReady("")
+	defer n.setReady("it is about to end")
 	n.work.Add(2)
 	go func() { defer n.work.Done(); n.lgpus.janitor(ctx) }()
 	go func() { defer n.work.Done(); n.inventory.rescan(ctx) }()
@@ -385,6 +390,13 @@ func (n *Daemon) Run(ctx context.Context) error {
 	n.presence.leave()
 	cancel()
 	return <-served
+}
+
+// setReady notes why programs are not served, or with nothing that they are.
+func (n *Daemon) setReady(not string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.notReady = not
 }
 
 // announce says that the daemon is there.
