@@ -1659,12 +1659,23 @@ func (x *Launcher) GetCommand() string {
 	return ""
 }
 
+// EventsRequest asks for events. With since, until, kinds or user it asks for those of all that are kept on disk,
+// without any of them for those of the last 256.
 type EventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Go on with new events, after those that are kept.
 	Follow bool `protobuf:"varint,1,opt,name=follow,proto3" json:"follow,omitempty"`
 	// Only events of this group or lgpu and below; empty means all.
-	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// Only events at this time and later.
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// Only events before this time; not with follow.
+	Until *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
+	// Only events of one of these kinds, at most 64. A kind without its last part, such as "police", means all that begin
+	// with it.
+	Kinds []string `protobuf:"bytes,5,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// Only events that processes of this user caused.
+	User          *uint32 `protobuf:"varint,6,opt,name=user,proto3,oneof" json:"user,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1713,10 +1724,38 @@ func (x *EventsRequest) GetPath() string {
 	return ""
 }
 
-// Event is something that happened. Numbers that have no meaning for its kind are zero.
+func (x *EventsRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *EventsRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *EventsRequest) GetKinds() []string {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *EventsRequest) GetUser() uint32 {
+	if x != nil && x.User != nil {
+		return *x.User
+	}
+	return 0
+}
+
+// Event is something that happened. Numbers that have no meaning for its kind are zero. Texts are printable.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Grows by one from event to event while the daemon lives.
+	// Grows by one from event to event, also over restarts of the daemon.
 	Number uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	Time   *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
 	// Such as "lgpu.created", "client.refused", "police.stranger"; docs/cli.md lists them.
@@ -1729,7 +1768,16 @@ type Event struct {
 	Uid    uint32 `protobuf:"varint,8,opt,name=uid,proto3" json:"uid,omitempty"`
 	Bytes  uint64 `protobuf:"varint,9,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// A sentence for people.
-	Text          string `protobuf:"bytes,10,opt,name=text,proto3" json:"text,omitempty"`
+	Text string `protobuf:"bytes,10,opt,name=text,proto3" json:"text,omitempty"`
+	// Who caused it; absent where nobody did, or the daemon itself.
+	By *Author `protobuf:"bytes,11,opt,name=by,proto3" json:"by,omitempty"`
+	// What lgpu.created and limit.changed changed, at most 64.
+	Changes []*LimitChange `protobuf:"bytes,12,rep,name=changes,proto3" json:"changes,omitempty"`
+	// How many events this is. If there are more than one, those between the times first and last were of the same kind
+	// and lgpu, and all else is that of the last one.
+	Count         uint64                 `protobuf:"varint,13,opt,name=count,proto3" json:"count,omitempty"`
+	First         *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=first,proto3" json:"first,omitempty"`
+	Last          *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=last,proto3" json:"last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1834,6 +1882,185 @@ func (x *Event) GetText() string {
 	return ""
 }
 
+func (x *Event) GetBy() *Author {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *Event) GetChanges() []*LimitChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *Event) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Event) GetFirst() *timestamppb.Timestamp {
+	if x != nil {
+		return x.First
+	}
+	return nil
+}
+
+func (x *Event) GetLast() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Last
+	}
+	return nil
+}
+
+// Author is the process that caused an event, as it was then.
+type Author struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Uid   uint32                 `protobuf:"varint,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Name of the user; empty if the machine has none.
+	User string `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	// 0 if the process is in a process namespace that the daemon cannot see.
+	Pid int32 `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`
+	// Name of its program, at most 15 bytes.
+	Command       string `protobuf:"bytes,4,opt,name=command,proto3" json:"command,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Author) Reset() {
+	*x = Author{}
+	mi := &file_lgpu_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Author) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Author) ProtoMessage() {}
+
+func (x *Author) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Author.ProtoReflect.Descriptor instead.
+func (*Author) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Author) GetUid() uint32 {
+	if x != nil {
+		return x.Uid
+	}
+	return 0
+}
+
+func (x *Author) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Author) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *Author) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+// LimitChange is a value that was written.
+type LimitChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the file; "owner" for the owner of the directory.
+	File string `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	// UUID; empty means all devices, or none.
+	Device string `protobuf:"bytes,2,opt,name=device,proto3" json:"device,omitempty"`
+	// As people write them; empty means none.
+	Old           string `protobuf:"bytes,3,opt,name=old,proto3" json:"old,omitempty"`
+	New           string `protobuf:"bytes,4,opt,name=new,proto3" json:"new,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LimitChange) Reset() {
+	*x = LimitChange{}
+	mi := &file_lgpu_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LimitChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LimitChange) ProtoMessage() {}
+
+func (x *LimitChange) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LimitChange.ProtoReflect.Descriptor instead.
+func (*LimitChange) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *LimitChange) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *LimitChange) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
+}
+
+func (x *LimitChange) GetOld() string {
+	if x != nil {
+		return x.Old
+	}
+	return ""
+}
+
+func (x *LimitChange) GetNew() string {
+	if x != nil {
+		return x.New
+	}
+	return ""
+}
+
 type SlicesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only slices of the device with this UUID; empty means all.
@@ -1844,7 +2071,7 @@ type SlicesRequest struct {
 
 func (x *SlicesRequest) Reset() {
 	*x = SlicesRequest{}
-	mi := &file_lgpu_proto_msgTypes[17]
+	mi := &file_lgpu_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +2083,7 @@ func (x *SlicesRequest) String() string {
 func (*SlicesRequest) ProtoMessage() {}
 
 func (x *SlicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[17]
+	mi := &file_lgpu_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +2096,7 @@ func (x *SlicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlicesRequest.ProtoReflect.Descriptor instead.
 func (*SlicesRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{17}
+	return file_lgpu_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SlicesRequest) GetDevice() string {
@@ -1891,7 +2118,7 @@ type SliceBatch struct {
 
 func (x *SliceBatch) Reset() {
 	*x = SliceBatch{}
-	mi := &file_lgpu_proto_msgTypes[18]
+	mi := &file_lgpu_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1903,7 +2130,7 @@ func (x *SliceBatch) String() string {
 func (*SliceBatch) ProtoMessage() {}
 
 func (x *SliceBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[18]
+	mi := &file_lgpu_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1916,7 +2143,7 @@ func (x *SliceBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceBatch.ProtoReflect.Descriptor instead.
 func (*SliceBatch) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{18}
+	return file_lgpu_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SliceBatch) GetSlices() []*Slice {
@@ -1949,7 +2176,7 @@ type Slice struct {
 
 func (x *Slice) Reset() {
 	*x = Slice{}
-	mi := &file_lgpu_proto_msgTypes[19]
+	mi := &file_lgpu_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1961,7 +2188,7 @@ func (x *Slice) String() string {
 func (*Slice) ProtoMessage() {}
 
 func (x *Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[19]
+	mi := &file_lgpu_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1974,7 +2201,7 @@ func (x *Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slice.ProtoReflect.Descriptor instead.
 func (*Slice) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{19}
+	return file_lgpu_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Slice) GetDevice() string {
@@ -2028,7 +2255,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_lgpu_proto_msgTypes[20]
+	mi := &file_lgpu_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2040,7 +2267,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[20]
+	mi := &file_lgpu_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2053,7 +2280,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{20}
+	return file_lgpu_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListRequest) GetPath() string {
@@ -2074,7 +2301,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_lgpu_proto_msgTypes[21]
+	mi := &file_lgpu_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2086,7 +2313,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[21]
+	mi := &file_lgpu_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2099,7 +2326,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{21}
+	return file_lgpu_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Listing) GetFiles() []*File {
@@ -2127,7 +2354,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_lgpu_proto_msgTypes[22]
+	mi := &file_lgpu_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2139,7 +2366,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[22]
+	mi := &file_lgpu_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2152,7 +2379,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{22}
+	return file_lgpu_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReadRequest) GetPath() string {
@@ -2178,7 +2405,7 @@ type Files struct {
 
 func (x *Files) Reset() {
 	*x = Files{}
-	mi := &file_lgpu_proto_msgTypes[23]
+	mi := &file_lgpu_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2190,7 +2417,7 @@ func (x *Files) String() string {
 func (*Files) ProtoMessage() {}
 
 func (x *Files) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[23]
+	mi := &file_lgpu_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2203,7 +2430,7 @@ func (x *Files) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Files.ProtoReflect.Descriptor instead.
 func (*Files) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{23}
+	return file_lgpu_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Files) GetFiles() []*File {
@@ -2226,7 +2453,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_lgpu_proto_msgTypes[24]
+	mi := &file_lgpu_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2238,7 +2465,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[24]
+	mi := &file_lgpu_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2251,7 +2478,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{24}
+	return file_lgpu_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *File) GetName() string {
@@ -2285,7 +2512,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_lgpu_proto_msgTypes[25]
+	mi := &file_lgpu_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2297,7 +2524,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[25]
+	mi := &file_lgpu_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2310,7 +2537,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{25}
+	return file_lgpu_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WriteRequest) GetPath() string {
@@ -2335,7 +2562,7 @@ type WriteReply struct {
 
 func (x *WriteReply) Reset() {
 	*x = WriteReply{}
-	mi := &file_lgpu_proto_msgTypes[26]
+	mi := &file_lgpu_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2347,7 +2574,7 @@ func (x *WriteReply) String() string {
 func (*WriteReply) ProtoMessage() {}
 
 func (x *WriteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[26]
+	mi := &file_lgpu_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2360,7 +2587,7 @@ func (x *WriteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteReply.ProtoReflect.Descriptor instead.
 func (*WriteReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{26}
+	return file_lgpu_proto_rawDescGZIP(), []int{28}
 }
 
 type CreateRequest struct {
@@ -2375,7 +2602,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_lgpu_proto_msgTypes[27]
+	mi := &file_lgpu_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2387,7 +2614,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[27]
+	mi := &file_lgpu_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2400,7 +2627,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{27}
+	return file_lgpu_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CreateRequest) GetPath() string {
@@ -2433,7 +2660,7 @@ type CreateReply struct {
 
 func (x *CreateReply) Reset() {
 	*x = CreateReply{}
-	mi := &file_lgpu_proto_msgTypes[28]
+	mi := &file_lgpu_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2445,7 +2672,7 @@ func (x *CreateReply) String() string {
 func (*CreateReply) ProtoMessage() {}
 
 func (x *CreateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[28]
+	mi := &file_lgpu_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2458,7 +2685,7 @@ func (x *CreateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReply.ProtoReflect.Descriptor instead.
 func (*CreateReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{28}
+	return file_lgpu_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CreateReply) GetId() uint64 {
@@ -2477,7 +2704,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_lgpu_proto_msgTypes[29]
+	mi := &file_lgpu_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2489,7 +2716,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[29]
+	mi := &file_lgpu_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2502,7 +2729,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{29}
+	return file_lgpu_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RemoveRequest) GetPath() string {
@@ -2520,7 +2747,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_lgpu_proto_msgTypes[30]
+	mi := &file_lgpu_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2532,7 +2759,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[30]
+	mi := &file_lgpu_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2545,7 +2772,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{30}
+	return file_lgpu_proto_rawDescGZIP(), []int{32}
 }
 
 type ChownRequest struct {
@@ -2560,7 +2787,7 @@ type ChownRequest struct {
 
 func (x *ChownRequest) Reset() {
 	*x = ChownRequest{}
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2572,7 +2799,7 @@ func (x *ChownRequest) String() string {
 func (*ChownRequest) ProtoMessage() {}
 
 func (x *ChownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2585,7 +2812,7 @@ func (x *ChownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChownRequest.ProtoReflect.Descriptor instead.
 func (*ChownRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{31}
+	return file_lgpu_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ChownRequest) GetPath() string {
@@ -2617,7 +2844,7 @@ type ChownReply struct {
 
 func (x *ChownReply) Reset() {
 	*x = ChownReply{}
-	mi := &file_lgpu_proto_msgTypes[32]
+	mi := &file_lgpu_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2629,7 +2856,7 @@ func (x *ChownReply) String() string {
 func (*ChownReply) ProtoMessage() {}
 
 func (x *ChownReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[32]
+	mi := &file_lgpu_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2642,7 +2869,7 @@ func (x *ChownReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChownReply.ProtoReflect.Descriptor instead.
 func (*ChownReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{32}
+	return file_lgpu_proto_rawDescGZIP(), []int{34}
 }
 
 type PageRequest struct {
@@ -2653,7 +2880,7 @@ type PageRequest struct {
 
 func (x *PageRequest) Reset() {
 	*x = PageRequest{}
-	mi := &file_lgpu_proto_msgTypes[33]
+	mi := &file_lgpu_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2665,7 +2892,7 @@ func (x *PageRequest) String() string {
 func (*PageRequest) ProtoMessage() {}
 
 func (x *PageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[33]
+	mi := &file_lgpu_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2678,7 +2905,7 @@ func (x *PageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageRequest.ProtoReflect.Descriptor instead.
 func (*PageRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{33}
+	return file_lgpu_proto_rawDescGZIP(), []int{35}
 }
 
 type PageReply struct {
@@ -2691,7 +2918,7 @@ type PageReply struct {
 
 func (x *PageReply) Reset() {
 	*x = PageReply{}
-	mi := &file_lgpu_proto_msgTypes[34]
+	mi := &file_lgpu_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2703,7 +2930,7 @@ func (x *PageReply) String() string {
 func (*PageReply) ProtoMessage() {}
 
 func (x *PageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[34]
+	mi := &file_lgpu_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2716,7 +2943,7 @@ func (x *PageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageReply.ProtoReflect.Descriptor instead.
 func (*PageReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{34}
+	return file_lgpu_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PageReply) GetUrls() []string {
@@ -2734,7 +2961,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_lgpu_proto_msgTypes[35]
+	mi := &file_lgpu_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2746,7 +2973,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[35]
+	mi := &file_lgpu_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2759,7 +2986,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{35}
+	return file_lgpu_proto_rawDescGZIP(), []int{37}
 }
 
 type StopReply struct {
@@ -2770,7 +2997,7 @@ type StopReply struct {
 
 func (x *StopReply) Reset() {
 	*x = StopReply{}
-	mi := &file_lgpu_proto_msgTypes[36]
+	mi := &file_lgpu_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2782,7 +3009,7 @@ func (x *StopReply) String() string {
 func (*StopReply) ProtoMessage() {}
 
 func (x *StopReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[36]
+	mi := &file_lgpu_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2795,7 +3022,7 @@ func (x *StopReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReply.ProtoReflect.Descriptor instead.
 func (*StopReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{36}
+	return file_lgpu_proto_rawDescGZIP(), []int{38}
 }
 
 // AttachRequest says which lgpu the caller attaches to. Only the first request has fields.
@@ -2831,7 +3058,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_lgpu_proto_msgTypes[37]
+	mi := &file_lgpu_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2843,7 +3070,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[37]
+	mi := &file_lgpu_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2856,7 +3083,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{37}
+	return file_lgpu_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *AttachRequest) GetPath() string {
@@ -2944,14 +3171,17 @@ type Attachment struct {
 	// In the order in which the program sees them.
 	Devices []*Device `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty"`
 	// What a program needs in its environment to find the daemon and the devices. The caller adds the libraries.
-	Environment   map[string]string `protobuf:"bytes,4,rep,name=environment,proto3" json:"environment,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Environment map[string]string `protobuf:"bytes,4,rep,name=environment,proto3" json:"environment,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// In the last message of the stream, after the caller has closed its side: how often the lgpu's programs were refused
+	// memory since the caller attached to this daemon. Absent if they were not.
+	Refused       *Refusals `protobuf:"bytes,5,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Attachment) Reset() {
 	*x = Attachment{}
-	mi := &file_lgpu_proto_msgTypes[38]
+	mi := &file_lgpu_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2963,7 +3193,7 @@ func (x *Attachment) String() string {
 func (*Attachment) ProtoMessage() {}
 
 func (x *Attachment) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[38]
+	mi := &file_lgpu_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2976,7 +3206,7 @@ func (x *Attachment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
 func (*Attachment) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{38}
+	return file_lgpu_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Attachment) GetPath() string {
@@ -3007,6 +3237,85 @@ func (x *Attachment) GetEnvironment() map[string]string {
 	return nil
 }
 
+func (x *Attachment) GetRefused() *Refusals {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+// Refusals are allocations that were refused because of a limit.
+type Refusals struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Count uint64                 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	// What the last one asked for.
+	Bytes uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// UUID of the device it was on; empty for page-locked host memory.
+	Device string `protobuf:"bytes,3,opt,name=device,proto3" json:"device,omitempty"`
+	// The limit that holds for the lgpu; absent if only one of a group above does.
+	Limit         *uint64 `protobuf:"varint,4,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Refusals) Reset() {
+	*x = Refusals{}
+	mi := &file_lgpu_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Refusals) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Refusals) ProtoMessage() {}
+
+func (x *Refusals) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Refusals.ProtoReflect.Descriptor instead.
+func (*Refusals) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *Refusals) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Refusals) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Refusals) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
+}
+
+func (x *Refusals) GetLimit() uint64 {
+	if x != nil && x.Limit != nil {
+		return *x.Limit
+	}
+	return 0
+}
+
 // Failure is the detail of a failed call's status.
 type Failure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3026,7 +3335,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_lgpu_proto_msgTypes[39]
+	mi := &file_lgpu_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3038,7 +3347,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[39]
+	mi := &file_lgpu_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3051,7 +3360,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{39}
+	return file_lgpu_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Failure) GetErrno() int32 {
@@ -3261,10 +3570,15 @@ const file_lgpu_proto_rawDesc = "" +
 	"\bLauncher\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\rR\x03uid\x12\x18\n" +
-	"\acommand\x18\x03 \x01(\tR\acommand\";\n" +
+	"\acommand\x18\x03 \x01(\tR\acommand\"\xd7\x01\n" +
 	"\rEventsRequest\x12\x16\n" +
 	"\x06follow\x18\x01 \x01(\bR\x06follow\x12\x12\n" +
-	"\x04path\x18\x02 \x01(\tR\x04path\"\xed\x01\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x14\n" +
+	"\x05kinds\x18\x05 \x03(\tR\x05kinds\x12\x17\n" +
+	"\x04user\x18\x06 \x01(\rH\x00R\x04user\x88\x01\x01B\a\n" +
+	"\x05_user\"\xb6\x03\n" +
 	"\x05Event\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
@@ -3276,7 +3590,22 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x03uid\x18\b \x01(\rR\x03uid\x12\x14\n" +
 	"\x05bytes\x18\t \x01(\x04R\x05bytes\x12\x12\n" +
 	"\x04text\x18\n" +
-	" \x01(\tR\x04text\"'\n" +
+	" \x01(\tR\x04text\x12\x1f\n" +
+	"\x02by\x18\v \x01(\v2\x0f.lgpu.v1.AuthorR\x02by\x12.\n" +
+	"\achanges\x18\f \x03(\v2\x14.lgpu.v1.LimitChangeR\achanges\x12\x14\n" +
+	"\x05count\x18\r \x01(\x04R\x05count\x120\n" +
+	"\x05first\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x05first\x12.\n" +
+	"\x04last\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\x04last\"Z\n" +
+	"\x06Author\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\rR\x03uid\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x12\x10\n" +
+	"\x03pid\x18\x03 \x01(\x05R\x03pid\x12\x18\n" +
+	"\acommand\x18\x04 \x01(\tR\acommand\"]\n" +
+	"\vLimitChange\x12\x12\n" +
+	"\x04file\x18\x01 \x01(\tR\x04file\x12\x16\n" +
+	"\x06device\x18\x02 \x01(\tR\x06device\x12\x10\n" +
+	"\x03old\x18\x03 \x01(\tR\x03old\x12\x10\n" +
+	"\x03new\x18\x04 \x01(\tR\x03new\"'\n" +
 	"\rSlicesRequest\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\tR\x06device\"H\n" +
 	"\n" +
@@ -3346,16 +3675,23 @@ const file_lgpu_proto_rawDesc = "" +
 	"memoryPart\x88\x01\x01\x12\x1e\n" +
 	"\bhost_max\x18\v \x01(\x04H\x01R\ahostMax\x88\x01\x01B\x0e\n" +
 	"\f_memory_partB\v\n" +
-	"\t_host_max\"\xe3\x01\n" +
+	"\t_host_max\"\x90\x02\n" +
 	"\n" +
 	"Attachment\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x06R\x02id\x12)\n" +
 	"\adevices\x18\x03 \x03(\v2\x0f.lgpu.v1.DeviceR\adevices\x12F\n" +
-	"\venvironment\x18\x04 \x03(\v2$.lgpu.v1.Attachment.EnvironmentEntryR\venvironment\x1a>\n" +
+	"\venvironment\x18\x04 \x03(\v2$.lgpu.v1.Attachment.EnvironmentEntryR\venvironment\x12+\n" +
+	"\arefused\x18\x05 \x01(\v2\x11.lgpu.v1.RefusalsR\arefused\x1a>\n" +
 	"\x10EnvironmentEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"{\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"s\n" +
+	"\bRefusals\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x16\n" +
+	"\x06device\x18\x03 \x01(\tR\x06device\x12\x19\n" +
+	"\x05limit\x18\x04 \x01(\x04H\x00R\x05limit\x88\x01\x01B\b\n" +
+	"\x06_limit\"{\n" +
 	"\aFailure\x12\x14\n" +
 	"\x05errno\x18\x01 \x01(\x05R\x05errno\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
@@ -3403,7 +3739,7 @@ func file_lgpu_proto_rawDescGZIP() []byte {
 }
 
 var file_lgpu_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_lgpu_proto_goTypes = []any{
 	(State)(0),                    // 0: lgpu.v1.State
 	(Priority)(0),                 // 1: lgpu.v1.Priority
@@ -3426,44 +3762,47 @@ var file_lgpu_proto_goTypes = []any{
 	(*Launcher)(nil),              // 18: lgpu.v1.Launcher
 	(*EventsRequest)(nil),         // 19: lgpu.v1.EventsRequest
 	(*Event)(nil),                 // 20: lgpu.v1.Event
-	(*SlicesRequest)(nil),         // 21: lgpu.v1.SlicesRequest
-	(*SliceBatch)(nil),            // 22: lgpu.v1.SliceBatch
-	(*Slice)(nil),                 // 23: lgpu.v1.Slice
-	(*ListRequest)(nil),           // 24: lgpu.v1.ListRequest
-	(*Listing)(nil),               // 25: lgpu.v1.Listing
-	(*ReadRequest)(nil),           // 26: lgpu.v1.ReadRequest
-	(*Files)(nil),                 // 27: lgpu.v1.Files
-	(*File)(nil),                  // 28: lgpu.v1.File
-	(*WriteRequest)(nil),          // 29: lgpu.v1.WriteRequest
-	(*WriteReply)(nil),            // 30: lgpu.v1.WriteReply
-	(*CreateRequest)(nil),         // 31: lgpu.v1.CreateRequest
-	(*CreateReply)(nil),           // 32: lgpu.v1.CreateReply
-	(*RemoveRequest)(nil),         // 33: lgpu.v1.RemoveRequest
-	(*RemoveReply)(nil),           // 34: lgpu.v1.RemoveReply
-	(*ChownRequest)(nil),          // 35: lgpu.v1.ChownRequest
-	(*ChownReply)(nil),            // 36: lgpu.v1.ChownReply
-	(*PageRequest)(nil),           // 37: lgpu.v1.PageRequest
-	(*PageReply)(nil),             // 38: lgpu.v1.PageReply
-	(*StopRequest)(nil),           // 39: lgpu.v1.StopRequest
-	(*StopReply)(nil),             // 40: lgpu.v1.StopReply
-	(*AttachRequest)(nil),         // 41: lgpu.v1.AttachRequest
-	(*Attachment)(nil),            // 42: lgpu.v1.Attachment
-	(*Failure)(nil),               // 43: lgpu.v1.Failure
-	nil,                           // 44: lgpu.v1.Attachment.EnvironmentEntry
-	(*timestamppb.Timestamp)(nil), // 45: google.protobuf.Timestamp
+	(*Author)(nil),                // 21: lgpu.v1.Author
+	(*LimitChange)(nil),           // 22: lgpu.v1.LimitChange
+	(*SlicesRequest)(nil),         // 23: lgpu.v1.SlicesRequest
+	(*SliceBatch)(nil),            // 24: lgpu.v1.SliceBatch
+	(*Slice)(nil),                 // 25: lgpu.v1.Slice
+	(*ListRequest)(nil),           // 26: lgpu.v1.ListRequest
+	(*Listing)(nil),               // 27: lgpu.v1.Listing
+	(*ReadRequest)(nil),           // 28: lgpu.v1.ReadRequest
+	(*Files)(nil),                 // 29: lgpu.v1.Files
+	(*File)(nil),                  // 30: lgpu.v1.File
+	(*WriteRequest)(nil),          // 31: lgpu.v1.WriteRequest
+	(*WriteReply)(nil),            // 32: lgpu.v1.WriteReply
+	(*CreateRequest)(nil),         // 33: lgpu.v1.CreateRequest
+	(*CreateReply)(nil),           // 34: lgpu.v1.CreateReply
+	(*RemoveRequest)(nil),         // 35: lgpu.v1.RemoveRequest
+	(*RemoveReply)(nil),           // 36: lgpu.v1.RemoveReply
+	(*ChownRequest)(nil),          // 37: lgpu.v1.ChownRequest
+	(*ChownReply)(nil),            // 38: lgpu.v1.ChownReply
+	(*PageRequest)(nil),           // 39: lgpu.v1.PageRequest
+	(*PageReply)(nil),             // 40: lgpu.v1.PageReply
+	(*StopRequest)(nil),           // 41: lgpu.v1.StopRequest
+	(*StopReply)(nil),             // 42: lgpu.v1.StopReply
+	(*AttachRequest)(nil),         // 43: lgpu.v1.AttachRequest
+	(*Attachment)(nil),            // 44: lgpu.v1.Attachment
+	(*Refusals)(nil),              // 45: lgpu.v1.Refusals
+	(*Failure)(nil),               // 46: lgpu.v1.Failure
+	nil,                           // 47: lgpu.v1.Attachment.EnvironmentEntry
+	(*timestamppb.Timestamp)(nil), // 48: google.protobuf.Timestamp
 }
 var file_lgpu_proto_depIdxs = []int32{
 	6,  // 0: lgpu.v1.Info.daemon:type_name -> lgpu.v1.Daemon
-	45, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
-	45, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
+	48, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
+	48, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
 	6,  // 3: lgpu.v1.Snapshot.daemon:type_name -> lgpu.v1.Daemon
 	10, // 4: lgpu.v1.Snapshot.devices:type_name -> lgpu.v1.Device
 	12, // 5: lgpu.v1.Snapshot.directories:type_name -> lgpu.v1.Directory
 	2,  // 6: lgpu.v1.Device.mode:type_name -> lgpu.v1.Device.Mode
 	11, // 7: lgpu.v1.Device.processes:type_name -> lgpu.v1.DeviceProcess
-	45, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
+	48, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
 	3,  // 9: lgpu.v1.Directory.kind:type_name -> lgpu.v1.Directory.Kind
-	45, // 10: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
+	48, // 10: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
 	0,  // 11: lgpu.v1.Directory.state:type_name -> lgpu.v1.State
 	13, // 12: lgpu.v1.Directory.devices:type_name -> lgpu.v1.DeviceUse
 	17, // 13: lgpu.v1.Directory.clients:type_name -> lgpu.v1.Client
@@ -3474,51 +3813,58 @@ var file_lgpu_proto_depIdxs = []int32{
 	1,  // 18: lgpu.v1.Limits.lgpu_priority:type_name -> lgpu.v1.Priority
 	15, // 19: lgpu.v1.Limits.lgpu:type_name -> lgpu.v1.Units
 	1,  // 20: lgpu.v1.Effective.lgpu_priority:type_name -> lgpu.v1.Priority
-	45, // 21: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
-	45, // 22: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
-	23, // 23: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
-	45, // 24: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
-	45, // 25: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
-	28, // 26: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
-	28, // 27: lgpu.v1.Files.files:type_name -> lgpu.v1.File
-	28, // 28: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
-	28, // 29: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
-	14, // 30: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
-	10, // 31: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
-	44, // 32: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
-	4,  // 33: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
-	7,  // 34: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
-	8,  // 35: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
-	19, // 36: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
-	21, // 37: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
-	24, // 38: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
-	26, // 39: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
-	41, // 40: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
-	31, // 41: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
-	33, // 42: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
-	29, // 43: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
-	35, // 44: lgpu.v1.Control.Chown:input_type -> lgpu.v1.ChownRequest
-	37, // 45: lgpu.v1.Control.Page:input_type -> lgpu.v1.PageRequest
-	39, // 46: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
-	5,  // 47: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
-	9,  // 48: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
-	9,  // 49: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
-	20, // 50: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
-	22, // 51: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
-	25, // 52: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
-	27, // 53: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
-	42, // 54: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
-	32, // 55: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
-	34, // 56: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
-	30, // 57: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
-	36, // 58: lgpu.v1.Control.Chown:output_type -> lgpu.v1.ChownReply
-	38, // 59: lgpu.v1.Control.Page:output_type -> lgpu.v1.PageReply
-	40, // 60: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
-	47, // [47:61] is the sub-list for method output_type
-	33, // [33:47] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	48, // 21: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
+	48, // 22: lgpu.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	48, // 23: lgpu.v1.EventsRequest.until:type_name -> google.protobuf.Timestamp
+	48, // 24: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
+	21, // 25: lgpu.v1.Event.by:type_name -> lgpu.v1.Author
+	22, // 26: lgpu.v1.Event.changes:type_name -> lgpu.v1.LimitChange
+	48, // 27: lgpu.v1.Event.first:type_name -> google.protobuf.Timestamp
+	48, // 28: lgpu.v1.Event.last:type_name -> google.protobuf.Timestamp
+	25, // 29: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
+	48, // 30: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
+	48, // 31: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
+	30, // 32: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
+	30, // 33: lgpu.v1.Files.files:type_name -> lgpu.v1.File
+	30, // 34: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
+	30, // 35: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
+	14, // 36: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
+	10, // 37: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
+	47, // 38: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
+	45, // 39: lgpu.v1.Attachment.refused:type_name -> lgpu.v1.Refusals
+	4,  // 40: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
+	7,  // 41: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
+	8,  // 42: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
+	19, // 43: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
+	23, // 44: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
+	26, // 45: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
+	28, // 46: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
+	43, // 47: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
+	33, // 48: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
+	35, // 49: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
+	31, // 50: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
+	37, // 51: lgpu.v1.Control.Chown:input_type -> lgpu.v1.ChownRequest
+	39, // 52: lgpu.v1.Control.Page:input_type -> lgpu.v1.PageRequest
+	41, // 53: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
+	5,  // 54: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
+	9,  // 55: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
+	9,  // 56: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
+	20, // 57: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
+	24, // 58: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
+	27, // 59: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
+	29, // 60: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
+	44, // 61: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
+	34, // 62: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
+	36, // 63: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
+	32, // 64: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
+	38, // 65: lgpu.v1.Control.Chown:output_type -> lgpu.v1.ChownReply
+	40, // 66: lgpu.v1.Control.Page:output_type -> lgpu.v1.PageReply
+	42, // 67: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
+	54, // [54:68] is the sub-list for method output_type
+	40, // [40:54] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_lgpu_proto_init() }
@@ -3533,15 +3879,17 @@ func file_lgpu_proto_init() {
 	file_lgpu_proto_msgTypes[10].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[11].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[12].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[31].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[37].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[15].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[33].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[39].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[41].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lgpu_proto_rawDesc), len(file_lgpu_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   41,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -43,14 +43,9 @@ func (n *Daemon) apply(c limits.Change) {
 	}
 }
 
-// announceChange makes events of a change. Limits have changed where others are asked for than before, not where that
-// has an effect further down.
+// announceChange makes events of a change: one for each directory that it is about. Limits have changed where others
+// are asked for than before, not where that has an effect further down.
 func (n *Daemon) announceChange(c limits.Change) {
-	for _, id := range c.Created {
-		if dir, ok := n.tree.ByID(id); ok {
-			n.journal.emit(Event{Kind: LgpuCreated, Path: dir.Path, ID: id, UID: dir.UID, Text: dir.Path + " was made"})
-		}
-	}
 	asked := make(map[uint64]limits.DirectoryState, len(c.State.Directories))
 	for _, dir := range c.State.Directories {
 		asked[dir.ID] = dir
@@ -59,9 +54,17 @@ func (n *Daemon) announceChange(c limits.Change) {
 	before := n.asked
 	n.asked = asked
 	n.mu.Unlock()
+	by := n.users.author(c.By)
+	for _, id := range c.Created {
+		if dir, ok := asked[id]; ok {
+			e := Event{Kind: LgpuCreated, Path: dir.Path, ID: id, By: by, Text: dir.Path + " was made" + by.words()}
+			e.Changes = dir.Differences(limits.DirectoryState{UID: dir.UID, GID: dir.GID}, n.tree.Devices())
+			n.journal.emit(e)
+		}
+	}
 	for _, id := range c.Changed {
 		if old, known := before[id]; known {
-			n.announceLimits(asked[id], old, c.By)
+			n.announceLimits(asked[id], old, by)
 		}
 	}
 	for _, id := range c.Removed {
@@ -69,29 +72,31 @@ func (n *Daemon) announceChange(c limits.Change) {
 		path := n.paths[id]
 		delete(n.paths, id)
 		n.mu.Unlock()
-		n.journal.emit(Event{Kind: LgpuRemoved, ID: id, Path: path, Text: path + " was removed"})
+		n.journal.emit(Event{Kind: LgpuRemoved, ID: id, Path: path, By: by, Text: path + " was removed" + by.words()})
 		n.journal.forget(id)
 	}
 }
 
-// listed is how many differences an event names.
+// listed is how many differences the text of an event names.
 const listed = 8
 
 // announceLimits makes the event of a directory that asks for others than before.
-func (n *Daemon) announceLimits(now, before limits.DirectoryState, by *limits.Author) {
-	changed := now.Differences(before, n.tree.Devices())
-	if len(changed) == 0 {
+func (n *Daemon) announceLimits(now, before limits.DirectoryState, by *Author) {
+	changes := now.Differences(before, n.tree.Devices())
+	if len(changes) == 0 {
 		return
 	}
-	if more := len(changed) - listed; more > 0 {
-		changed = append(changed[:listed], fmt.Sprintf("and %d more", more))
+	var words []string
+	for _, c := range changes[:min(len(changes), listed)] {
+		words = append(words, c.String())
 	}
-	e := Event{Kind: LimitChanged, Path: now.Path, ID: now.ID, Text: now.Path + ": " + strings.Join(changed, ", ")}
-	if by != nil {
-		e.UID, e.PID = by.UID, by.PID
-		e.Text += fmt.Sprintf(", by user %d", by.UID)
+	if more := len(changes) - listed; more > 0 {
+		words = append(words, fmt.Sprintf("and %d more", more))
 	}
-	n.journal.emit(e)
+	n.journal.emit(Event{
+		Kind: LimitChanged, Path: now.Path, ID: now.ID, By: by, Changes: changes,
+		Text: now.Path + ": " + strings.Join(words, ", ") + by.words(),
+	})
 }
 
 // pushAll tells the policy of the whole tree.

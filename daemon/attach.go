@@ -66,12 +66,17 @@ type Attachment struct {
 	Sim     string
 	Devices []gpu.Device
 
-	close func() error
+	close   func() error
+	refused func() Refusals
 }
 
 // Close ends the attachment. When it returns the lgpu is gone, if it was temporary and nobody else uses it. It may be
 // called more than once.
 func (h *Attachment) Close() error { return h.close() }
+
+// Refused returns how often the lgpu's programs were denied memory since the attachment began. It is to be asked for
+// before Close.
+func (h *Attachment) Refused() Refusals { return h.refused() }
 
 // Attach attaches a launcher to an lgpu, which is created or exists: everything that descends from the launcher's
 // process is its tenant. The lgpu stays until Close, and then as long as it has clients; for ever if it is persistent.
@@ -402,6 +407,8 @@ func (n *Daemon) attachment(c *change) (*Attachment, error) {
 	a := &Attachment{
 		Path: dir.Path, Name: nameOf(dir.Path), ID: dir.ID, Sim: c.l.record.Sim, Environment: c.environment,
 	}
+	before := n.journal.refusals(dir.ID).Count
+	a.refused = func() Refusals { return n.observer.refusals(dir.ID, before) }
 	a.close = sync.OnceValue(func() error { return n.lgpus.detach(c.l, c.launcher) })
 	for _, uuid := range c.l.record.Devices {
 		if d := n.inventory.device(uuid); d != nil {

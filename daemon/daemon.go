@@ -22,7 +22,7 @@
 //   - places: where programs of users run.
 //   - presence: whether anybody needs the daemon.
 //   - resolver and observer: what the tenants' server asks and tells.
-//   - journal: the events.
+//   - journal: the events. repeats decides which are told, package eventlog keeps them, and users says who causes them.
 //   - Daemon: all of these, and what the tree says on its way to tenants and the policy.
 //
 // # Locks
@@ -50,6 +50,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -96,6 +97,9 @@ const (
 	rosterFolder = "clients"
 )
 
+// eventsOf is the folder of events that belongs to a file of state.
+func eventsOf(state string) string { return strings.TrimSuffix(state, filepath.Ext(state)) + ".events" }
+
 // SocketEnvironment is the variable that tells a tenant's programs where the tenants' socket is.
 const SocketEnvironment = "LGPU_SOCKET"
 
@@ -116,6 +120,7 @@ type Daemon struct {
 	gates   gates
 	modes   *mps.Manager
 	journal journal
+	users   users
 	slices  source[Slice]
 
 	ctx    context.Context // ends in Close
@@ -140,6 +145,8 @@ type Daemon struct {
 	paths   map[uint64]string                // of all groups and lgpus, those that were just removed included
 	asked   map[uint64]limits.DirectoryState // what the tree was last asked for
 	mounted string                           // where the tree is, or nothing
+
+	notReady string // why programs are not served, or nothing
 
 	// sharesMu guards the fields below.
 	sharesMu  sync.Mutex
@@ -197,6 +204,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	}
 	n = &Daemon{
 		config: c, log: c.Log, started: time.Now(), paths: map[uint64]string{}, closeTime: closeTime,
+		notReady: "it has just begun",
 	}
 	n.lgpus, n.inventory, n.presence = newLgpus(n), newInventory(n), newPresence(n)
 	n.police, n.resolver, n.observer = &police{daemon: n}, &resolver{n}, &observer{n}
@@ -219,6 +227,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	if n.store, err = store.Open(c.State); err != nil {
 		return n, err
 	}
+	n.journal.open(eventsOf(c.State))
 	n.gates, err = p.gates(dispatch.Config{
 		Options: schedule.Options{Slice: int64(c.Slice)}, Slice: n.observer.turn, Overran: n.observer.overran,
 		Resliced: n.observer.resliced, Stayed: n.observer.stayed, Shared: n.inventory.share, Log: c.Log,
@@ -363,6 +372,8 @@ func (n *Daemon) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	n.announce()
+	n.setReady("")
+	defer n.setReady("it is about to end")
 	n.work.Add(2)
 	go func() { defer n.work.Done(); n.lgpus.janitor(ctx) }()
 	go func() { defer n.work.Done(); n.inventory.rescan(ctx) }()
@@ -386,6 +397,13 @@ func (n *Daemon) Run(ctx context.Context) error {
 	n.presence.leave()
 	cancel()
 	return <-served
+}
+
+// setReady notes why programs are not served, or with nothing that they are.
+func (n *Daemon) setReady(not string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.notReady = not
 }
 
 // announce says that the daemon is there.
@@ -447,7 +465,6 @@ func (n *Daemon) Close() error {
 	if hung {
 		n.log.Warn("a driver hangs: its devices are not closed")
 	}
-	n.journal.source.close()
 	n.slices.close()
 	if n.gates != nil {
 		n.gates.Close()
@@ -457,6 +474,13 @@ func (n *Daemon) Close() error {
 	}
 	if !hung {
 		errs = append(errs, n.inventory.close())
+	}
+	// Last of what makes events. A disk that hangs keeps its events to itself.
+	var unkept error
+	if doneIn(n.closeTime, func() { unkept = n.journal.close() }) {
+		errs = append(errs, unkept)
+	} else {
+		n.log.Warn("the disk hangs: the last events are lost")
 	}
 	if n.store != nil {
 		errs = append(errs, n.store.Close())
@@ -485,13 +509,6 @@ func (n *Daemon) Dir() string { return n.config.Dir }
 
 // Tree returns the tree of limits. What is written there is in effect when the write returns.
 func (n *Daemon) Tree() *limits.Tree { return n.tree }
-
-// Events subscribes to what happens from now on; the caller closes the subscription. The daemon keeps 1024 events for
-// a slow reader.
-func (n *Daemon) Events() *Subscription[Event] { return n.journal.source.subscribe() }
-
-// Recent returns the last events, at most 256, oldest first.
-func (n *Daemon) Recent() []Event { return n.journal.recent() }
 
 // Slices subscribes to the turns that lgpus have; the caller closes the subscription. The daemon keeps 4096 for a slow
 // reader.

@@ -280,7 +280,7 @@ type watcher struct {
 
 // events begins to watch.
 func (r *rig) events(t *testing.T) *watcher {
-	w := &watcher{subscription: r.Events()}
+	w := &watcher{subscription: r.journal.source.subscribe()}
 	t.Cleanup(w.subscription.Close)
 	return w
 }
@@ -528,7 +528,8 @@ func TestWritesArrive(t *testing.T) {
 	}
 	g, _ := r.Tree().Directory("/g")
 	if e := events.await(t, LimitChanged); e.Path != "/g" ||
-		e.Text != "/g: memory.max of device 1 (GPU-face0000) is 4 MiB (was max)" {
+		e.Text != "/g: memory.max of device 1 (GPU-face0000) is 4 MiB (was max)" || e.By != nil ||
+		!slices.Equal(e.Changes, []limits.Difference{{File: "memory.max", Device: h.Devices[1].UUID.String(), Old: "max", New: "4 MiB"}}) {
 		t.Errorf("%+v", e)
 	}
 	if err := r.Tree().Chown(limits.Root, 1000, 0); err != nil { // who may write /g then
@@ -539,9 +540,15 @@ func TestWritesArrive(t *testing.T) {
 		Text: "high"}, {File: "gang", Text: "job"}}); err != nil {
 		t.Fatal(err)
 	}
-	if e := events.await(t, LimitChanged); e.UID != 1000 || e.Text != "/g: compute.max is 50% (was max), lgpu.priority is high "+
-		"(was default), gang is job (was none), by user 1000" {
+	e := events.await(t, LimitChanged)
+	if e.UID != 1000 || !strings.HasPrefix(e.Text, "/g: compute.max is 50% (was max), lgpu.priority is high (was default), "+
+		"gang is job (was none), by user 1000") {
 		t.Errorf("%+v", e)
+	}
+	changes := []limits.Difference{{File: "compute.max", Old: "max", New: "50%"},
+		{File: "lgpu.priority", Old: "default", New: "high"}, {File: "gang", New: "job"}}
+	if !slices.Equal(e.Changes, changes) {
+		t.Errorf("changed are %+v", e.Changes)
 	}
 	i := slices.IndexFunc(r.tenants.budgets, func(b tenant.Budget) bool { return b.ID == g.ID })
 	if i < 0 || !maps.Equal(r.tenants.budgets[i].Memory, map[[16]byte]uint64{h.Devices[1].UUID: 4 << 20}) {

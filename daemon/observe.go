@@ -9,6 +9,7 @@ import (
 	"github.com/lgpu/lgpu/daemon/dispatch"
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/internal/units"
 )
 
 // observer is told what tenants do and whose turn it was, and makes events of it. It has no state of its own.
@@ -20,7 +21,7 @@ var _ tenant.Observer = (*observer)(nil)
 func (o *observer) Joined(c tenant.Client) {
 	path := o.daemon.pathOf(c.LGPU)
 	o.daemon.journal.emit(Event{
-		Kind: ClientJoined, Path: path, ID: c.LGPU, PID: c.Peer.PID, UID: c.Peer.UID,
+		Kind: ClientJoined, Path: path, ID: c.LGPU, By: o.daemon.users.client(c.Peer),
 		Text: fmt.Sprintf("process %d (%s) uses %s", c.Peer.PID, c.Peer.Comm, path),
 	})
 }
@@ -29,7 +30,7 @@ func (o *observer) Joined(c tenant.Client) {
 func (o *observer) Left(c tenant.Client) {
 	path := o.daemon.pathOf(c.LGPU)
 	o.daemon.journal.emit(Event{
-		Kind: ClientLeft, Path: path, ID: c.LGPU, PID: c.Peer.PID, UID: c.Peer.UID,
+		Kind: ClientLeft, Path: path, ID: c.LGPU, By: o.daemon.users.client(c.Peer),
 		Text: fmt.Sprintf("process %d (%s) has left %s", c.Peer.PID, c.Peer.Comm, path),
 	})
 	o.daemon.lgpus.unexpect(c.LGPU)
@@ -41,8 +42,8 @@ func (o *observer) Left(c tenant.Client) {
 // Refused implements tenant.Observer.
 func (o *observer) Refused(p tenant.Peer, err error) {
 	o.daemon.journal.emit(Event{
-		Kind: ClientRefused, PID: p.PID, UID: p.UID, Text: fmt.Sprintf("process %d (%s) was kept out: %v", p.PID,
-			p.Comm, err),
+		Kind: ClientRefused, By: o.daemon.users.client(p),
+		Text: fmt.Sprintf("process %d (%s) was kept out: %v", p.PID, p.Comm, err),
 	})
 }
 
@@ -50,14 +51,35 @@ func (o *observer) Refused(p tenant.Peer, err error) {
 func (o *observer) OutOfMemory(c tenant.Client, device int, bytes uint64) {
 	path := o.daemon.pathOf(c.LGPU)
 	e := Event{
-		Kind: OutOfMemory, Path: path, ID: c.LGPU, PID: c.Peer.PID, UID: c.Peer.UID, Bytes: bytes,
-		Text: fmt.Sprintf("process %d (%s) of %s was denied %d bytes", c.Peer.PID, c.Peer.Comm, path, bytes),
+		Kind: OutOfMemory, Path: path, ID: c.LGPU, By: o.daemon.users.client(c.Peer), Bytes: bytes,
+		Text: fmt.Sprintf("process %d (%s) of %s was denied %s", c.Peer.PID, c.Peer.Comm, path, units.FormatSize(bytes)),
 	}
 	if record, _ := o.daemon.lgpus.record(c.LGPU); device >= 0 && device < len(record.Devices) {
 		uuid := record.Devices[device]
 		e.Device = &uuid
 	}
 	o.daemon.journal.emit(e)
+}
+
+// refusals returns how often programs of an lgpu were denied memory, beyond so many times before.
+func (o *observer) refusals(id, before uint64) Refusals {
+	r := o.daemon.journal.refusals(id)
+	if r.Count <= before {
+		return Refusals{}
+	}
+	r.Count -= before
+	dir, exists := o.daemon.tree.ByID(id)
+	switch {
+	case !exists:
+	case r.Device == nil:
+		r.Limit = dir.Host
+	default:
+		if d := o.daemon.inventory.device(*r.Device); d != nil {
+			e, _ := dir.Device(d.Identity())
+			r.Limit = e.MemoryMax
+		}
+	}
+	return r
 }
 
 // turn passes a turn on to subscribers. Called with the gate's lock held.

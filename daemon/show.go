@@ -60,7 +60,7 @@ func (n *Daemon) info() Info {
 	defer n.mu.Unlock()
 	return Info{
 		Version: n.config.Version, PID: os.Getpid(), Started: n.started, Dir: n.config.Dir, Tree: n.mounted,
-		Police: n.config.Police, Restarts: n.restarts, Idle: n.config.Idle,
+		Police: n.config.Police, Restarts: n.restarts, Idle: n.config.Idle, NotReady: n.notReady,
 	}
 }
 

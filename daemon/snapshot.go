@@ -25,6 +25,7 @@ type Info struct {
 	Police   Policy
 	Restarts uint64        // how often a daemon took over the state of one before
 	Idle     time.Duration // how long it stays without use; 0 is for ever
+	NotReady string        // why it does not serve programs: it has only begun, or is about to end; empty if it does
 }
 
 // Device is one device that the daemon manages.

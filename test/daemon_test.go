@@ -532,6 +532,16 @@ func TestDaemonAsAService(t *testing.T) {
 		if err != nil || reply.StatusCode != http.StatusOK || !strings.Contains(string(body), want) {
 			t.Errorf("%s: %s, %v: %.200s", face, reply.Status, err, body)
 		}
+		base := strings.TrimSuffix(strings.TrimSuffix(url, "metrics"), "/")
+		p.wait(face+" is ready", func() bool { return statusOf(t, base+"/readyz", "") == http.StatusOK })
+		if status := statusOf(t, base+"/healthz", ""); status != http.StatusOK {
+			t.Errorf("%s: the daemon is not well: %d", face, status)
+		}
+		for _, path := range []string{"/metrics", "/healthz", "/readyz"} {
+			if status := statusOf(t, base+path, "evil.example"); status != http.StatusMisdirectedRequest {
+				t.Errorf("%s: %s for another host is answered with %d", face, path, status)
+			}
+		}
 	}
 	if err := d.Process.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -543,6 +553,22 @@ func TestDaemonAsAService(t *testing.T) {
 		said, _ := os.ReadFile(log.Name())
 		t.Errorf("%v: %s", err, said)
 	}
+}
+
+// statusOf asks for a URL, by the name of another host unless that is empty.
+func statusOf(t *testing.T, url, host string) int {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Host = host
+	reply, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply.Body.Close()
+	return reply.StatusCode
 }
 
 // An lgpu that has its device for itself, without a cap, keeps no accounts; it is shown as busy as the driver says, and

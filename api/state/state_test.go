@@ -111,6 +111,25 @@ func TestNothingIsLeftOut(t *testing.T) {
 	}
 }
 
+// TestEvent: nothing of an event is left out, and what it does not have is null.
+func TestEvent(t *testing.T) {
+	for want, e := range map[string]*api.Event{
+		`{"number":0,"time":"1970-01-01T00:00:00Z","kind":"","path":null,"device":null,"pid":null,"bytes":null,"by":null,` +
+			`"changes":[],"count":1,"first":null,"last":null,"text":""}`: {},
+		`{"number":7,"time":"1970-01-01T00:00:09Z","kind":"limit.changed","path":"/a","device":"GPU-1","pid":8,"bytes":9,` +
+			`"by":{"uid":0,"user":"root","pid":null,"command":null},"changes":[{"file":"gang","device":null,"old":"","new":"x"}],` +
+			`"count":3,"first":"1970-01-01T00:00:01Z","last":"1970-01-01T00:00:02Z","text":"t"}`: {
+			Number: 7, Time: &timestamppb.Timestamp{Seconds: 9}, Kind: "limit.changed", Path: "/a", Device: "GPU-1", Pid: 8,
+			Bytes: 9, By: &api.Author{User: "root"}, Changes: []*api.LimitChange{{File: "gang", New: "x"}}, Count: 3,
+			First: &timestamppb.Timestamp{Seconds: 1}, Last: &timestamppb.Timestamp{Seconds: 2}, Text: "t",
+		},
+	} {
+		if got, err := json.Marshal(EventOf(e)); err != nil || string(got) != want {
+			t.Errorf("%s, %v\nwant %s", got, err, want)
+		}
+	}
+}
+
 func TestOnly(t *testing.T) {
 	s := Of(machine())
 	s.Only("/team")
@@ -125,6 +144,7 @@ func TestDocumented(t *testing.T) {
 		"Document": State{}, "Daemon": Daemon{}, "Device": Device{}, "Process of a device": DeviceProcess{},
 		"Group or lgpu": Directory{}, "Use of a device": Use{}, "compute.stat": Stat{}, "energy.stat": Energy{}, "requested": Requested{},
 		"effective": Effective{}, "lgpu.effective": Bits{}, "Process": Process{}, "Launcher": Launcher{},
+		"Event": Event{}, "Author": Author{}, "Change": Change{},
 	}
 	text, err := os.ReadFile("../../docs/json.md")
 	if err != nil {

@@ -28,6 +28,8 @@ type attached struct {
 	wanted context.Context // ends when the lgpu is not wanted any more
 	unwant context.CancelFunc
 	closed chan struct{} // closed when it has been given back, or there is nobody to give it to
+
+	refused *api.Refusals // what the daemon said when the lgpu was given back; to be read once closed is closed
 }
 
 // attempt is the attachment by one connection.
@@ -99,18 +101,28 @@ func (h *attached) keep(ctx context.Context, a *attempt) {
 
 // wait returns nil when the lgpu has been given back, and an error when the daemon ended.
 func (h *attached) wait(a *attempt) error {
-	ended := make(chan error, 1)
+	type end struct {
+		refused *api.Refusals
+		err     error
+	}
+	ended := make(chan end, 1)
 	go func() {
-		_, err := a.stream.Recv()
-		ended <- err
+		var e end
+		for e.err == nil {
+			var message *api.Attachment
+			if message, e.err = a.stream.Recv(); e.err == nil {
+				e.refused = message.GetRefused()
+			}
+		}
+		ended <- e
 	}()
 	select {
-	case err := <-ended:
-		return err
+	case e := <-ended:
+		return e.err
 	case <-h.wanted.Done():
 	}
 	if a.stream.CloseSend() == nil {
-		<-ended
+		h.refused = (<-ended).refused
 	}
 	return nil
 }

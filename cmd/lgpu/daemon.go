@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -58,7 +57,9 @@ Root, the daemon's user, and members of the group lgpu may change everything.
 Every other user has a directory of her own in the tree, in which she may do
 everything. --config FILE says otherwise: keys and defaults are printed by
 lgpu daemon config. Metrics and page are served to this machine only, unless
---page-remote is given. lgpu page prints the page's address.
+--page-remote is given. lgpu page prints the page's address. Both
+addresses also answer /healthz (200 if the daemon runs) and /readyz (503, with
+the reasons, if it cannot serve programs).
 
 Exit status: 0 if it was told to end or was idle; 2 if an option is wrong; 1 if
 it cannot serve, for example because another daemon uses the runtime folder.
@@ -70,6 +71,7 @@ Files, in /run/lgpu (root), else $XDG_RUNTIME_DIR/lgpu, else /tmp/lgpu-UID:
   lgpud.sock    what the other commands talk to
   tenant.sock   what programs in lgpus talk to
   state.db      groups, limits and named lgpus
+  state.events  what happened: see lgpu events
   tree          the tree of limits, as files
   lgpud.log     the log of a daemon that a command has started
 
@@ -512,9 +514,7 @@ func (d *daemonOptions) faces(n *daemon.Daemon, config daemon.Config) ([]func(co
 			return nil, fmt.Errorf("--metrics %s: %w", d.metrics, err)
 		}
 		config.Log.Info("metrics", "url", fmt.Sprintf("http://%s/metrics", l.Addr()))
-		mux := http.NewServeMux()
-		mux.Handle("/metrics", collector.Handler())
-		guarded := web.Guard(mux, d.hosts)
+		guarded := web.Guard(collector.Handler(), d.hosts)
 		faces = append(faces, func(ctx context.Context) error { return web.ServeHTTP(ctx, l, guarded, config.Log) })
 	}
 	if d.page != "" {

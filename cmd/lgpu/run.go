@@ -142,7 +142,12 @@ func (r *run) start(c *cobra.Command, argv []string) error {
 	if err != nil {
 		return explainOptions(c, err)
 	}
-	defer h.Close()
+	defer func() {
+		h.Close()
+		if text := refusal(h.refused, h.Path); text != "" {
+			fmt.Fprintln(c.ErrOrStderr(), "lgpu:", text)
+		}
+	}()
 	env := tenantEnv(os.Environ(), libs, h.Environment)
 	if j != nil {
 		return j.run(program, argv, env, libs, len(h.Devices))
@@ -152,6 +157,26 @@ func (r *run) start(c *cobra.Command, argv []string) error {
 		return err
 	}
 	return &exit{status: one.status}
+}
+
+// refusal says that programs in the lgpu at a path were refused memory, and what to do; nothing if they were not.
+func refusal(r *api.Refusals, path string) string {
+	if r.GetCount() == 0 {
+		return ""
+	}
+	what, file, option := "device memory", "memory.max", "--memory"
+	if r.GetDevice() == "" {
+		what, file, option = "page-locked host memory", "host.max", "--host-memory"
+	}
+	times, limit := "once", "a limit of a group above"
+	if r.GetCount() > 1 {
+		times = fmt.Sprintf("%d times", r.GetCount())
+	}
+	if r.Limit != nil {
+		limit = fmt.Sprintf("the limit of %s", units.FormatSize(r.GetLimit()))
+	}
+	return fmt.Sprintf("the program was refused %s %s, the last time %s, by %s; give it more with %s, or while it runs "+
+		"with: lgpu set %s %s=SIZE", what, times, units.FormatSize(r.GetBytes()), limit, option, path, file)
 }
 
 // request is what is asked of the daemon.

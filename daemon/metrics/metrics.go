@@ -3,7 +3,10 @@
 //
 //	c := metrics.New(metrics.Of(daemon), metrics.Options{})
 //	go c.Run(ctx)
-//	http.Handle("/metrics", c.Handler())
+//	http.ListenAndServe("127.0.0.1:9464", c.Handler())
+//
+// Beside /metrics the handler answers /healthz and /readyz, for who keeps the daemon running. alerts.yaml has rules for
+// Prometheus, and grafana.json a dashboard.
 package metrics
 
 import (
@@ -73,11 +76,16 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// Handler serves the metrics, and the process's own (go_*, process_*), in the format that the client asks for.
+// Handler serves /metrics: these, and the process's own (go_*, process_*), in the format that the client asks for; and
+// whether the daemon is well (/healthz) and ready (/readyz).
 func (c *Collector) Handler() http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(c, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { report(w, nil) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { report(w, unready(c.source.Snapshot())) })
+	return mux
 }
 
 // Describe implements prometheus.Collector.

@@ -62,10 +62,15 @@ func (s *Server) Attach(stream grpc.BidiStreamingServer[api.AttachRequest, api.A
 			return daemon.ErrClosed
 		default:
 		}
-		if errors.Is(err, io.EOF) {
-			err = nil
+		refused := attachment.Refused()
+		closed := attachment.Close()
+		if !errors.Is(err, io.EOF) || closed != nil || refused.Count == 0 {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return errors.Join(err, closed)
 		}
-		return errors.Join(err, attachment.Close())
+		return stream.Send(&api.Attachment{Refused: view.Refusals(refused)})
 	}
 }
 

@@ -415,17 +415,18 @@ func TestHolds(t *testing.T) {
 		t.Error("the lgpu is there after it was given back")
 	}
 
-	events := n.Events()
-	defer events.Close()
 	ctx, die := context.WithCancel(t.Context())
 	hold(t, ctx, c, "/y")
 	die()
-	for removed := false; !removed; {
-		all, _, err := events.Next(t.Context())
-		if err != nil {
-			t.Fatal(err)
+	gone := errors.New("it is removed")
+	err = n.Events(t.Context(), daemon.EventRange{Follow: true}, func(events []daemon.Event) error {
+		if slices.ContainsFunc(events, func(e daemon.Event) bool { return e.Kind == daemon.LgpuRemoved && e.Path == "/y" }) {
+			return gone
 		}
-		removed = slices.ContainsFunc(all, func(e daemon.Event) bool { return e.Kind == daemon.LgpuRemoved && e.Path == "/y" })
+		return nil
+	})
+	if !errors.Is(err, gone) {
+		t.Fatal(err)
 	}
 
 	stream, _ = hold(t, t.Context(), c, "/z")

@@ -3,8 +3,6 @@ package server
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -54,63 +52,6 @@ func (s *Server) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[ap
 	return s.daemon.Watch(stream.Context(), interval, func(n daemon.Snapshot) error {
 		return stream.Send(view.Snapshot(s.look(stream.Context()).Snapshot(n)))
 	})
-}
-
-// Events implements api.ViewServer.
-func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
-	subscription := s.daemon.Events() // before those that are kept, so that none is missed
-	defer subscription.Close()
-	if err := s.heardOf(stream.Context(), r.GetPath()); err != nil {
-		return err
-	}
-	last, known := uint64(0), view.NamesIn(s.daemon.Snapshot())
-	send := func(events []daemon.Event) error {
-		look := s.look(stream.Context())
-		for _, e := range events {
-			if e.Seq <= last {
-				continue
-			}
-			last = e.Seq
-			if !below(e.Path, r.GetPath()) || !look.Event(e) {
-				continue
-			}
-			if err := stream.Send(view.Event(e, known)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if err := send(s.daemon.Recent()); err != nil || !r.GetFollow() {
-		return err
-	}
-	for {
-		events, _, err := subscription.Next(stream.Context()) // what was lost shows in the numbers
-		if err != nil {
-			return err
-		}
-		if err := send(events); err != nil {
-			return err
-		}
-	}
-}
-
-// heardOf refuses a path that no directory has and no event that is kept is about.
-func (s *Server) heardOf(ctx context.Context, path string) error {
-	_, err := s.by(ctx).Directory(path)
-	if path == "" || err == nil {
-		return nil
-	}
-	look := s.look(ctx)
-	if slices.ContainsFunc(s.daemon.Recent(), func(e daemon.Event) bool { return below(e.Path, path) && look.Event(e) }) {
-		return nil
-	}
-	return err
-}
-
-// below reports whether path is that of a directory or of one below it. Everything is below the empty path.
-func below(path, ancestor string) bool {
-	ancestor = strings.TrimSuffix(ancestor, "/")
-	return ancestor == "" || path == ancestor || strings.HasPrefix(path, ancestor+"/")
 }
 
 // Slices implements api.ViewServer.

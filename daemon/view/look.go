@@ -80,10 +80,10 @@ func (l Look) device(d daemon.Device) daemon.Device {
 	return d
 }
 
-// Event reports whether an event is seen: what happened to hers, and to the daemon and the devices of all.
+// Event reports whether an event is seen: what she did, what happened to hers, and to the daemon and the devices of all.
 func (l Look) Event(e daemon.Event) bool {
 	switch {
-	case l.all || e.PID != 0 && e.UID == l.by.UID:
+	case l.all || e.PID != 0 && e.UID == l.by.UID || e.By != nil && e.By.UID == l.by.UID:
 		return true
 	case e.Path != "":
 		return l.tree.Sight(l.by, e.Path) == limits.Whole

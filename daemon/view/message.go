@@ -131,10 +131,25 @@ var states = map[string]api.State{
 func Event(e daemon.Event, known Names) *api.Event {
 	m := &api.Event{
 		Number: e.Seq, Time: stamp(e.Time), Kind: string(e.Kind), Path: e.Path, Id: e.ID, Pid: int32(e.PID), Uid: e.UID,
-		Bytes: e.Bytes, Text: e.Text,
+		Bytes: e.Bytes, Text: e.Text, Count: e.Count, First: stamp(e.First), Last: stamp(e.Last),
 	}
 	if e.Device != nil {
 		m.Device = known.Of(*e.Device)
+	}
+	if by := e.By; by != nil {
+		m.By = &api.Author{Uid: by.UID, User: by.User, Pid: int32(by.PID), Command: by.Command}
+	}
+	for _, c := range e.Changes {
+		m.Changes = append(m.Changes, &api.LimitChange{File: c.File, Device: c.Device, Old: c.Old, New: c.New})
+	}
+	return m
+}
+
+// Refusals are how often the programs of a launcher's lgpu were denied memory.
+func Refusals(r daemon.Refusals) *api.Refusals {
+	m := &api.Refusals{Count: r.Count, Bytes: r.Bytes, Limit: r.Limit.Pointer()}
+	if r.Device != nil {
+		m.Device = r.Device.String()
 	}
 	return m
 }

@@ -57,7 +57,7 @@ type Options struct {
 	// names such as memory.max with what to write. nil makes the page read-only, and no token is made. Errors are shown
 	// to the user.
 	Write func(ctx context.Context, path string, files map[string]string) error
-	// Metrics is served at /metrics; nil leaves it out.
+	// Metrics is served at /metrics, /healthz and /readyz; nil leaves them out.
 	Metrics http.Handler
 	// Hosts are names, beside localhost and addresses, that requests may give as their Host.
 	Hosts []string
@@ -100,7 +100,9 @@ func New(source Source, o Options) (*Server, error) {
 	s.mux.HandleFunc("GET /api/stream", s.getStream)
 	s.mux.HandleFunc("POST /api/write", s.postWrite)
 	if o.Metrics != nil {
-		s.mux.Handle("GET /metrics", o.Metrics)
+		for _, path := range []string{"/metrics", "/healthz", "/readyz"} {
+			s.mux.Handle("GET "+path, o.Metrics)
+		}
 	}
 	return s, nil
 }

@@ -349,12 +349,17 @@ func TestListen(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "lgpu_up 1\n") })
 	s, _ := unserved(t, Options{Metrics: handler})
-	if r, body := ask(t, s, "GET", "http://localhost/metrics", ""); r.StatusCode != 200 || body != "lgpu_up 1\n" {
-		t.Errorf("%d %s", r.StatusCode, body)
-	}
-	s, _ = unserved(t, Options{})
-	if r, _ := ask(t, s, "GET", "http://localhost/metrics", ""); r.StatusCode != 404 {
-		t.Errorf("without: %d", r.StatusCode)
+	without, _ := unserved(t, Options{})
+	for _, path := range []string{"/metrics", "/healthz", "/readyz"} {
+		if r, body := ask(t, s, "GET", "http://localhost"+path, ""); r.StatusCode != 200 || body != "lgpu_up 1\n" {
+			t.Errorf("%s: %d %s", path, r.StatusCode, body)
+		}
+		if r, body := ask(t, s, "GET", "http://evil.example"+path, ""); r.StatusCode != 421 || strings.Contains(body, "lgpu") {
+			t.Errorf("%s for another host: %d %s", path, r.StatusCode, body)
+		}
+		if r, _ := ask(t, without, "GET", "http://localhost"+path, ""); r.StatusCode != 404 {
+			t.Errorf("%s without: %d", path, r.StatusCode)
+		}
 	}
 }
 

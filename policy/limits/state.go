@@ -148,14 +148,41 @@ func (l Limits) checked(report func(file string, err error)) Limits {
 	return l
 }
 
-// Differences says in words what a directory asks for on devices that it did not before, such as "memory.max of device
-// 0 (GPU-00112233) is 8 GiB (was max)". What is the same for all devices is said once.
-func (n DirectoryState) Differences(before DirectoryState, devices []Device) []string {
-	var out []string
-	say := func(what, now, was string) {
-		if now != was {
-			out = append(out, fmt.Sprintf("%s is %s (was %s)", what, orNothing(now), orNothing(was)))
+// Difference is one thing that a directory asks for and did not before.
+type Difference struct {
+	// File is the name of the file, or owner, which is that of the directory.
+	File string `json:"file"`
+	// Device is a device's UUID; empty where the file is about none, or all devices have the same.
+	Device string `json:"device,omitempty"`
+	// Old and New are what people read and write, such as 8 GiB; empty is nothing.
+	Old string `json:"old"`
+	New string `json:"new"`
+	// device is Device for people.
+	device string
+}
+
+// String is the difference in words, such as "memory.max of device 0 (GPU-00112233) is 8 GiB (was max)".
+func (d Difference) String() string {
+	what := d.File
+	if d.device != "" {
+		what += " of device " + d.device
+	}
+	return fmt.Sprintf("%s is %s (was %s)", what, orNothing(d.New), orNothing(d.Old))
+}
+
+// Differences says what a directory asks for that it did not before, on devices and else. What is the same for all
+// devices is said once.
+func (n DirectoryState) Differences(before DirectoryState, devices []Device) []Difference {
+	var out []Difference
+	say := func(file, now, was string, of Device) {
+		if now == was {
+			return
 		}
+		d := Difference{File: file, Device: of.UUID, Old: was, New: now}
+		if of.UUID != "" {
+			d.device = of.names().String()
+		}
+		out = append(out, d)
 	}
 	for _, f := range limitWords {
 		var now, was []string
@@ -163,17 +190,17 @@ func (n DirectoryState) Differences(before DirectoryState, devices []Device) []s
 			now, was = append(now, f.word(n.Devices[d.UUID])), append(was, f.word(before.Devices[d.UUID]))
 		}
 		if len(slices.Compact(slices.Clone(now))) == 1 && len(slices.Compact(slices.Clone(was))) == 1 {
-			say(f.file, now[0], was[0])
+			say(f.file, now[0], was[0], Device{})
 			continue
 		}
 		for i, d := range devices {
-			say(fmt.Sprintf("%s of device %s", f.file, d.names()), now[i], was[i])
+			say(f.file, now[i], was[i], d)
 		}
 	}
-	say("host.max", n.HostMax.Size(), before.HostMax.Size())
-	say("gang", n.Gang, before.Gang)
-	say("cgroup.path", strings.Join(n.Cgroups, " "), strings.Join(before.Cgroups, " "))
-	say("the owner", owner(n), owner(before))
+	say("host.max", n.HostMax.Size(), before.HostMax.Size(), Device{})
+	say("gang", n.Gang, before.Gang, Device{})
+	say("cgroup.path", strings.Join(n.Cgroups, " "), strings.Join(before.Cgroups, " "), Device{})
+	say("owner", owner(n), owner(before), Device{})
 	return out
 }
 
