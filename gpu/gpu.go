@@ -112,7 +112,7 @@ func ParseUUID(s string) (UUID, error) {
 	digits := strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(s, "GPU-"), "MIG-"), "-", "")
 	if n, err := hex.Decode(u[:], []byte(digits[:min(len(digits), 32)])); err != nil || n != len(u) ||
 		len(digits) != 32 {
-		return UUID{}, fmt.Errorf("%q is no device UUID; one looks like GPU-00112233-4455-6677-8899-aabbccddeeff", s)
+		return UUID{}, fmt.Errorf("%q is not a device UUID; one looks like GPU-00112233-4455-6677-8899-aabbccddeeff", s)
 	}
 	return u, nil
 }

@@ -65,7 +65,7 @@ func TestBootstrapOptions(t *testing.T) {
 	}
 	config := Defaults()
 	config.Settings["LSHMEM_BOOTSTRAP_HEARTBEAT"] = "often"
-	if _, err := config.BootstrapOptions(nil); Status(err) != layout.StatusArgument || !strings.Contains(err.Error(), `LSHMEM_BOOTSTRAP_HEARTBEAT: "often" is no time`) {
+	if _, err := config.BootstrapOptions(nil); Status(err) != layout.StatusArgument || !strings.Contains(err.Error(), `LSHMEM_BOOTSTRAP_HEARTBEAT: "often" is not a duration`) {
 		t.Error(err)
 	}
 	t.Setenv("LSHMEM_BOOTSTRAP_JOIN_TIMEOUT", "7")

@@ -108,7 +108,7 @@ func (d *daemonOptions) register(f *pflag.FlagSet) {
 	f.BoolVar(&d.remote, "page-remote", false, "allow addresses that other machines can reach")
 	f.StringArrayVar(&d.hosts, "page-host", nil, "`NAME` by which page and metrics may be requested beside localhost; repeat")
 	f.StringVar(&d.log, "log", "info", "what to log: `LEVEL` is debug, info, warn or error")
-	f.DurationVar(&d.idle, "idle", 0, "end after so `LONG` without use; 0 means never (with --on-demand: 1m)")
+	f.DurationVar(&d.idle, "idle", 0, "end after `TIME` without use; 0 means never (with --on-demand: 1m)")
 	f.BoolVar(&d.onDemand, "on-demand", false, "run in the background and end when idle; do nothing if another daemon runs")
 	d.inner(f)
 }
@@ -530,7 +530,7 @@ func (d *daemonOptions) faces(n *daemon.Daemon, config daemon.Config) ([]func(co
 			return nil, errors.Join(fmt.Errorf("--page %s: %w", d.page, err), l.Close())
 		}
 		if isTerminal(os.Stderr) {
-			fmt.Fprintln(os.Stderr, "page at", page.URL(l.Addr())) // with the token, which is no line for a log
+			fmt.Fprintln(os.Stderr, "page at", page.URL(l.Addr())) // with the token, which must not be in a log
 		} else {
 			config.Log.Info("page", "url", fmt.Sprintf("http://%s/", l.Addr()), "token", filepath.Join(config.Dir, "web.token"))
 		}

@@ -48,7 +48,7 @@ A SHAPE is [COUNTx]MEMORY, then any of these, with commas between them:
   slice=DURATION    how long a context runs while others wait (2ms)
   switch=DURATION   what preempting a context for another costs (0)
   slices=WORD       whether a context's own slice can be set: set, refuse
-                    (it cannot) or ignore (it seems to be, in vain) (set)
+                    (an error) or ignore (no error, no effect) (set)
   link=SIZE/s       bandwidth between host and device, each way (4GB/s)
   context=SIZE      device memory that a context takes (64MiB)`,
 		Example:               "  lgpu sim --gpus 2 --memory 16GiB --sms 32 &\n  lgpu run --sim=2x16GiB,sms=32 -- ./program",

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -256,7 +257,8 @@ was removed before it stays removed.`,
 	return c
 }
 
-// remove removes the directory at p, and if recursive is set those below it before. The root itself stays.
+// remove removes the directory at p, and if recursive is set those below it before. One below it may have gone by itself
+// since it was listed: the lgpu of a program that has ended.
 func remove(ctx context.Context, conn *api.Conn, p string, recursive bool) error {
 	if recursive {
 		list, err := conn.List(ctx, &api.ListRequest{Path: p})
@@ -264,7 +266,7 @@ func remove(ctx context.Context, conn *api.Conn, p string, recursive bool) error
 			return err
 		}
 		for _, child := range list.GetChildren() {
-			if err := remove(ctx, conn, path.Join(p, child), true); err != nil {
+			if err := remove(ctx, conn, path.Join(p, child), true); err != nil && !errors.Is(err, syscall.ENOENT) {
 				return err
 			}
 		}

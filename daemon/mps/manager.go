@@ -196,7 +196,7 @@ func (m *Manager) beginSwitch(ctx context.Context, dev Device, mode Mode) (*devi
 	case d.mode == mode:
 		return nil, nil, nil
 	case d.users > 0:
-		return nil, nil, fmt.Errorf("device %s is in %s mode and in use by lgpus (%d); a device changes its mode when nobody does: %w",
+		return nil, nil, fmt.Errorf("device %s is in %s mode and in use by lgpus (%d); a device can change its mode only when none uses it: %w",
 			dev.UUID.Short(), d.mode, d.users, syscall.EBUSY)
 	}
 	d.switching = make(chan struct{})

@@ -167,7 +167,7 @@ func assignments(files []*api.File) ([]limits.Assignment, error) {
 	var writes []limits.Assignment
 	for _, f := range files {
 		if !utf8.Valid(f.GetData()) || strings.ContainsRune(string(f.GetData()), 0) {
-			return nil, refuse(f.GetName(), "what is written is no text")
+			return nil, refuse(f.GetName(), "what is written is not text")
 		}
 		writes = append(writes, limits.Assignment{File: f.GetName(), Text: string(f.GetData())})
 	}

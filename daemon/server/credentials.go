@@ -140,19 +140,19 @@ func (p *peers) OverrideServerName(string) error { return nil }
 func ask(c net.Conn) (caller, error) {
 	u, ok := c.(*foreign.Conn)
 	if !ok {
-		return caller{}, fmt.Errorf("%T is no connection of Listen", c)
+		return caller{}, fmt.Errorf("%T is not a connection of Listen", c)
 	}
 	var who caller
 	var failed error
 	err := u.Control(func(fd int) {
 		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 		if err != nil {
-			failed = fmt.Errorf("ask who connects: %w", err)
+			failed = fmt.Errorf("ask which process connects: %w", err)
 			return
 		}
 		who.pid, who.uid, who.gid = int(cred.Pid), cred.Uid, cred.Gid
 		if who.groups, err = peerGroups(fd); err != nil {
-			failed = fmt.Errorf("ask for the groups of who connects: %w", err)
+			failed = fmt.Errorf("ask for the groups of the process that connects: %w", err)
 		}
 	})
 	who.SecurityLevel = credentials.PrivacyAndIntegrity // nobody else sees the bytes of a unix socket

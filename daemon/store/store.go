@@ -151,7 +151,7 @@ func Open(path string) (*Store, error) {
 	case err != nil:
 		return nil, fmt.Errorf("state file: %w", err)
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("state file %s is no regular file", path)
+		return nil, fmt.Errorf("state file %s is not a regular file", path)
 	}
 	s := &Store{path: path, texts: map[string]string{}}
 	err = s.open()

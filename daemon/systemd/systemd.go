@@ -90,7 +90,7 @@ func watchdogPeriod(usec, pid string) (time.Duration, error) {
 	}
 	n, err := strconv.ParseUint(strings.TrimSpace(usec), 10, 63)
 	if err != nil || n == 0 || n > uint64(24*time.Hour/time.Microsecond) {
-		return 0, errors.New("WATCHDOG_USEC is no number of microseconds")
+		return 0, errors.New("WATCHDOG_USEC is not a number of microseconds")
 	}
 	return time.Duration(n) * time.Microsecond / 2, nil
 }

@@ -124,7 +124,7 @@ func (s *Server) awaitCounters(c *connection, l *lgpu) error {
 		return nil
 	}
 	late := &Refusal{
-		Errno: unix.EAGAIN, Text: fmt.Sprintf("processes of lgpu %s are not back since the daemon's restart", l.Name),
+		Errno: unix.EAGAIN, Text: fmt.Sprintf("processes of lgpu %s have not come back since the daemon restarted", l.Name),
 	}
 	if l.waiting >= maxWaiting {
 		return late
@@ -215,7 +215,7 @@ func (s *Server) resume(c *connection, p packet) (err error) {
 	case 0:
 	case 1:
 		if inode, err = region.CheckUsage(p.files[0]); err != nil {
-			return &Refusal{Errno: unix.EBADF, Text: "what a client has brought are not its counters: " + err.Error()}
+			return &Refusal{Errno: unix.EBADF, Text: "a client has brought something other than its counters: " + err.Error()}
 		}
 	default:
 		return &Refusal{Errno: unix.EBADF, Text: "a client that comes back must bring its counters alone"}
@@ -249,7 +249,7 @@ func (s *Server) resume(c *connection, p packet) (err error) {
 	}
 	if err != nil {
 		s.mu.Unlock()
-		return &Refusal{Errno: unix.ESTALE, Text: "what a client has brought are not its lgpu's counters: " + err.Error()}
+		return &Refusal{Errno: unix.ESTALE, Text: "a client has brought something other than its lgpu's counters: " + err.Error()}
 	}
 	former.conn, c.client, c.unseen = c, former, former.oldLimits
 	s.mu.Unlock()

@@ -255,7 +255,7 @@ func (c *connection) hello(p packet) error {
 		return fmt.Errorf("%w: kind %d before Hello", errProtocol, p.Kind)
 	}
 	if p.Version != protocol.Version {
-		text := fmt.Sprintf("the library speaks version %d, the daemon %d; start the program anew", p.Version, protocol.Version)
+		text := fmt.Sprintf("the library speaks version %d, the daemon %d; restart the program", p.Version, protocol.Version)
 		return &Refusal{Errno: unix.EPROTONOSUPPORT, Text: text}
 	}
 	if p.sender != c.peer.PID {

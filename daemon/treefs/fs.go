@@ -144,7 +144,7 @@ func closeOnExec(path string) error {
 func usable() error {
 	file, err := os.OpenFile(device, os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("%w; it needs the kernel's module fuse, and leave to use its device", err)
+		return fmt.Errorf("%w; it needs the kernel's module fuse, and permission to use its device", err)
 	}
 	_ = file.Close()
 	if os.Geteuid() == 0 {

@@ -211,7 +211,7 @@ func TestErrnos(t *testing.T) {
 		{"a/b/memory.max", "16777216T", syscall.ERANGE, "16777216T"},
 		{"a/b/compute.max", "101%", syscall.ERANGE, "101%"},
 		{"a/b/compute.max", "-1", syscall.EINVAL, "-1"},
-		{"a/b/compute.min", "195:1 51%", syscall.ERANGE, "guarantees 51%"},
+		{"a/b/compute.min", "195:1 51%", syscall.ERANGE, "reserves 51%"},
 		{"a/b/lgpu.weight", "0", syscall.ERANGE, "1 to 10000"},
 		{"a/b/lgpu.weight", "heavy", syscall.EINVAL, "whole number"},
 		{"a/b/lgpu.priority", "urgent", syscall.EINVAL, "priorities are"},

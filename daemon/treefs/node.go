@@ -247,8 +247,9 @@ var _ = (fs.NodeGetattrer)((*control)(nil))
 var _ = (fs.NodeSetattrer)((*control)(nil))
 var _ = (fs.NodeAccesser)((*control)(nil))
 
-// attributes describes the file. Its owner is the owner of the node above, who decides how much this node gets; of a file
-// about the programs in it, the node's own. Its size is 0, as with other files whose text is made when they are read.
+// attributes describes the file. Its owner is the owner of the directory above, who decides how much this one gets; of a
+// file about the programs in it, the directory's own. Its size is 0, as with other files whose text is made when they
+// are read.
 func (c *control) attributes(n limits.Directory, out *fuse.Attr) {
 	m := c.folder.mount
 	m.common(out)

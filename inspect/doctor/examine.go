@@ -191,13 +191,13 @@ func (e *examination) kernel() {
 		status              Status
 		remedy              string
 	}{
-		{"kernel.pidfd", "processes are named for good, and their death is seen",
+		{"kernel.pidfd", "a process is never mistaken for a later one, and its end is seen",
 			"the daemon could not see a process die", k.PIDFD, Fail, "Linux 5.3 or newer; in a container, allow pidfd_open"},
 		{"kernel.seals", "limits can be sealed against their tenant",
 			"limits could not be sealed against their tenant", k.FutureWrite, Fail, "Linux 5.1 or newer"},
 		{"kernel.peer", "a connection says which process made it",
-			"who connects is told by process id and start time", k.PeerPIDFD, Warn,
-			"nothing must be done; Linux 6.5 or newer closes the small gap when a process id is used again"},
+			"a process that connects is identified by its id and start time", k.PeerPIDFD, Warn,
+			"nothing needs to be done; Linux 6.5 or newer closes the small gap when a process id is used again"},
 	} {
 		if f.err == nil {
 			e.ok(f.check, "%s", f.works)
@@ -285,7 +285,7 @@ func (e *examination) environment() {
 		e.add(Fail, "hami", "/etc/ld.so.preload puts HAMi's libvgpu.so into every program, where it and lgpu's library "+
 			"would both limit", "take the line with libvgpu.so out of /etc/ld.so.preload")
 	case strings.Contains(preload, "libvgpu.so"):
-		e.add(Fail, "hami", "LD_PRELOAD names HAMi's libvgpu.so, which and lgpu's library would both limit",
+		e.add(Fail, "hami", "LD_PRELOAD names HAMi's libvgpu.so; it and lgpu's library would both limit programs",
 			"unset LD_PRELOAD")
 	case len(limits) > 0:
 		e.add(Warn, "hami", "HAMi's limits are in the environment: "+strings.Join(limits, ", "),
@@ -316,7 +316,7 @@ func (e *examination) runtime() {
 	switch {
 	case r.Err != nil:
 		e.add(Fail, "runtime", r.Err.Error(),
-			"make it yours and writable by nobody else, or name another with LGPU_RUNTIME_DIR")
+			"own it yourself and let nobody else write to it, or name another with LGPU_RUNTIME_DIR")
 	case errors.Is(r.Tree, syscall.ENOTCONN):
 		e.add(Warn, "runtime", filepath.Join(r.Dir, "tree")+" is mounted and its daemon gone",
 			"the next daemon mounts it anew; by hand: fusermount3 -uz "+filepath.Join(r.Dir, "tree"))
@@ -338,8 +338,8 @@ func (e *examination) daemon() {
 	case errors.Is(d.Err, fs.ErrNotExist):
 		e.ok("daemon", "none runs; lgpu run starts one when it is needed")
 	case errors.Is(d.Err, syscall.ECONNREFUSED):
-		e.add(Warn, "daemon", "the last daemon did not end in order and left "+d.Socket,
-			"nothing must be done, the next one takes its place; lgpud.log in the runtime folder may say why")
+		e.add(Warn, "daemon", "the last daemon did not shut down cleanly and left "+d.Socket,
+			"nothing needs to be done: the next one takes its place; lgpud.log in the runtime folder may say why")
 	case errors.Is(d.Err, os.ErrPermission):
 		e.add(Fail, "daemon", "user "+strconv.Itoa(e.m.User)+" may not ask the daemon at "+d.Socket,
 			"join the group that owns the socket, or use a daemon of your own: LGPU_RUNTIME_DIR")

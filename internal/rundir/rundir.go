@@ -41,7 +41,7 @@ func Dir() (string, error) {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !info.IsDir():
-		return "", fmt.Errorf("runtime folder %s is no folder", dir)
+		return "", fmt.Errorf("runtime folder %s is not a folder", dir)
 	case ok && int(stat.Uid) != uid:
 		return "", fmt.Errorf("runtime folder %s belongs to user %d", dir, stat.Uid)
 	case info.Mode().Perm()&0o022 != 0:

@@ -49,7 +49,7 @@ func parseCgroup(text string) (cgroup, error) {
 	default:
 		id, controllers, found := strings.Cut(prefix, ":")
 		if found && !digits(id) {
-			return c, invalid{errno: syscall.EINVAL, reason: "the number of the hierarchy is no number"}
+			return c, invalid{errno: syscall.EINVAL, reason: "the number of the hierarchy is not a number"}
 		}
 		if !found {
 			controllers = id

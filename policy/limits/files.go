@@ -297,7 +297,7 @@ func (s *state) keepable(n *directory, d int) *Error {
 	s.root.need(s.devices[d].UUID, needs)
 	claim := func(n *directory) uint64 { return min(needs[n], uint64(n.effective[d].ComputeMax)) }
 	refuse := func(sum uint64, at *directory, has string, bound uint32) *Error {
-		return &Error{Errno: syscall.ERANGE, Reason: fmt.Sprintf("that guarantees %s in %s, which %s %s",
+		return &Error{Errno: syscall.ERANGE, Reason: fmt.Sprintf("that reserves %s in %s, which %s %s",
 			formatShare(uint32(min(sum, math.MaxUint32))), at.Path, has, formatShare(bound))}
 	}
 	if limit := n.effective[d].ComputeMax; needs[n] > uint64(limit) {

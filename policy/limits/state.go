@@ -121,7 +121,7 @@ func (l Limits) checked(report func(file string, err error)) Limits {
 		l.Count = nil
 	}
 	if l.Follow != FollowMax && l.Follow != FollowDefault {
-		refuse("lgpu", fmt.Sprintf("%q is no set to follow", l.Follow))
+		refuse("lgpu", fmt.Sprintf("%q is not a set that can be followed", l.Follow))
 		l.Follow = FollowMax
 	}
 	if l.Count == nil {

@@ -171,7 +171,7 @@ func seconds(text string) (time.Duration, error) {
 		d, err = time.Duration(n*float64(time.Second)), nil
 	}
 	if err != nil || d == 0 {
-		return 0, fmt.Errorf("%q is no time; write seconds, or such as 90s or 5m", text)
+		return 0, fmt.Errorf("%q is not a duration; write seconds, or such as 90s or 5m", text)
 	}
 	return d, nil
 }

@@ -327,7 +327,7 @@ func TestBadJoin(t *testing.T) {
 	}
 	good := join{rank: 0, size: 1, timeout: 1000}
 	for text, f := range map[string]frame{
-		"no join":         {kind: kindBeat},
+		"not a join":      {kind: kindBeat},
 		"a join of 3":     {kind: kindJoin, payload: good.marshal()[:3]},
 		"PE 7 of 3":       {kind: kindJoin, payload: (&join{rank: 7, size: 3}).marshal()},
 		"PE 0 of 0":       {kind: kindJoin, payload: (&join{}).marshal()},

@@ -537,8 +537,8 @@ func TestEnvironment(t *testing.T) {
 		{"a port is a number", "0", "1", "tcp://a:65536?0123456789abcdef", ""},
 		{"the token has 15 characters; at least 16", "0", "1", "tcp://a:1?0123456789abcde", ""},
 		{"the token has 0 characters", "0", "1", "tcp://a:1", ""},
-		{`LSHMEM_BOOTSTRAP_TIMEOUT: "soon" is no time`, "0", "1", good, "soon"},
-		{`LSHMEM_BOOTSTRAP_TIMEOUT: "0" is no time`, "0", "1", good, "0"},
+		{`LSHMEM_BOOTSTRAP_TIMEOUT: "soon" is not a duration`, "0", "1", good, "soon"},
+		{`LSHMEM_BOOTSTRAP_TIMEOUT: "0" is not a duration`, "0", "1", good, "0"},
 	} {
 		env := map[string]string{EnvPE: c.pe, EnvPEs: c.pes, EnvBootstrap: c.at, EnvTimeout: c.timeout}
 		_, err := FromEnv(t.Context(), Options{Lookup: func(name string) (string, bool) { v, ok := env[name]; return v, ok }})

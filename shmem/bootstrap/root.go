@@ -436,7 +436,7 @@ func (r *Root) greet(c net.Conn) (*link, join, error) {
 		return nil, join{}, err
 	}
 	if f.kind != kindJoin {
-		return nil, join{}, l.refuse(errors.New("the first message is no join"))
+		return nil, join{}, l.refuse(errors.New("the first message is not a join"))
 	}
 	j, err := parseJoin(f.payload)
 	if err != nil {

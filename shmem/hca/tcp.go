@@ -76,8 +76,8 @@ type TCP struct {
 	next    uint64
 	devices map[uint64]*Device
 	clients map[clientKey]*client
-	servers map[net.Conn]uint64 // the device's number, of those who know its token
-	// Connections of whom that is not known yet, by age.
+	servers map[net.Conn]uint64 // the numbers of the devices whose token they know
+	// Connections whose device is not known yet, oldest first.
 	strangers []net.Conn
 }
 
@@ -532,7 +532,7 @@ func (c *client) take(sequence uint32) (f inFlight, err error) {
 		}
 		if f.op != opWrite && f.op != opClose {
 			f.end(mlx5.SyndromeBadResponse)
-			return inFlight{}, fmt.Errorf("no answer to request %d, which is no write", c.first-1)
+			return inFlight{}, fmt.Errorf("no answer to request %d, which is not a write", c.first-1)
 		}
 		f.end(0)
 	}

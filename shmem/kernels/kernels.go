@@ -266,7 +266,7 @@ func (c *Collective) reducible(op Operation, size int) error {
 	case real && c.Reduction >= layout.ReduceAnd:
 		return fmt.Errorf("%w: %v: no bitwise operation on %s", ErrArgument, op, elements[c.Type].name)
 	case c.Bytes%uint64(size) != 0 || c.Source%uint64(size) != 0 || c.Dest%uint64(size) != 0:
-		return fmt.Errorf("%w: %v: %d bytes from %#x to %#x are no whole elements of %s", ErrArgument, op, c.Bytes, c.Source, c.Dest,
+		return fmt.Errorf("%w: %v: %d bytes from %#x to %#x are not whole elements of %s", ErrArgument, op, c.Bytes, c.Source, c.Dest,
 			elements[c.Type].name)
 	}
 	return nil

@@ -150,7 +150,7 @@ func (a *asked) number(op string) error {
 			}
 			n, err := strconv.Atoi(text)
 			if err != nil {
-				return argument(op, "%s=%q is no number", name, text)
+				return argument(op, "%s=%q is not a number", name, text)
 			}
 			*p.to, p.missing = n, false
 		}

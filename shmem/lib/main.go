@@ -115,7 +115,7 @@ func unknown(op string, handle int64) error {
 	if ended {
 		return &shmem.Error{Status: layout.StatusState, Op: op, PE: -1, Err: fmt.Errorf("instance %d was finalized", handle)}
 	}
-	return argument(op, "%d is no instance; lshmem_init gives one", handle)
+	return argument(op, "%d is not an instance; lshmem_init returns one", handle)
 }
 
 // errNil is the error of a NULL pointer for a result.

@@ -58,7 +58,7 @@ func shmemTeamDestroy(handle C.lshmem_pe_t, team C.lshmem_team_t) C.int {
 // knownTeam is the error of a team that this PE is in none of.
 func knownTeam(pe *shmem.PE, op string, team C.lshmem_team_t) error {
 	if uint32(team) >= layout.MaxTeams || pe.TeamPEs(teamID(team)) <= 0 {
-		return argument(op, "%d is no team of PE %d", team, pe.Rank())
+		return argument(op, "%d is not a team of PE %d", team, pe.Rank())
 	}
 	return nil
 }

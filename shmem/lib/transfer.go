@@ -15,7 +15,7 @@ func elementBytes(op string, kind C.int) (uint64, error) {
 	if n := kernels.TypeBytes(uint32(kind)); n > 0 {
 		return uint64(n), nil
 	}
-	return 0, argument(op, "type %d is none of LSHMEM_INT8 to LSHMEM_FLOAT64", kind)
+	return 0, argument(op, "type %d is not one of LSHMEM_INT8 to LSHMEM_FLOAT64", kind)
 }
 
 //export shmemPut

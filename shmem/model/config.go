@@ -132,7 +132,7 @@ func New(c Config) (*Protocol, error) {
 func (p *Protocol) bounds() error {
 	switch {
 	case p.Depth < 1 || p.Depth > MaxDepth || p.Depth&(p.Depth-1) != 0:
-		return fmt.Errorf("depth %d is no power of two up to %d", p.Depth, MaxDepth)
+		return fmt.Errorf("depth %d is not a power of two up to %d", p.Depth, MaxDepth)
 	case len(p.Programs) > MaxThreads || len(p.Programs) == 0:
 		return fmt.Errorf("%d threads, not 1 to %d", len(p.Programs), MaxThreads)
 	case len(p.CTAs) != len(p.Programs):

@@ -39,7 +39,7 @@ func parse(text string) ([]change, error) {
 		case line[0] == 'M':
 			n, err := strconv.Atoi(line[1:])
 			if err != nil {
-				return nil, fmt.Errorf("line %d: %q is no defect's number", i+1, line)
+				return nil, fmt.Errorf("line %d: %q is not a defect's number", i+1, line)
 			}
 			changes = append(changes, change{defect: n})
 			continue

@@ -656,7 +656,7 @@ def _address(what):
         return what.__cuda_array_interface__["data"][0]
     if isinstance(what, (bytearray, memoryview)):
         return ctypes.addressof((ctypes.c_uint8 * 0).from_buffer(what))
-    raise TypeError("%r is no memory: a tensor, Buffer, address, or object with __cuda_array_interface__ is needed" % type(what))
+    raise TypeError("%r is not memory: a tensor, Buffer, address, or object with __cuda_array_interface__ is needed" % type(what))
 
 
 def _pointer(what):

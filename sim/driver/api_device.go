@@ -75,7 +75,7 @@ func (p *Process) Init(_ *wire.Call, flags, given uint32, visibleList, units, sh
 	if share != "" {
 		percent, err := strconv.ParseFloat(share, 64)
 		if err != nil || !(percent > 0 && percent <= 100) {
-			p.d.log.Warn("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is no percentage", "process", p.pid, "value", share)
+			p.d.log.Warn("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is not a percentage", "process", p.pid, "value", share)
 			return errInvalidValue
 		}
 		for i, dev := range p.d.devices {

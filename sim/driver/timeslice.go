@@ -33,7 +33,7 @@ func (s Slices) String() string {
 func ParseSlices(name string) (Slices, error) {
 	i := slices.Index(slicesNames, name)
 	if i < 0 {
-		return 0, fmt.Errorf("%q is none of set, refuse and ignore", name)
+		return 0, fmt.Errorf("%q is not one of set, refuse and ignore", name)
 	}
 	return Slices(i), nil
 }

@@ -458,7 +458,7 @@ func TestParseErrors(t *testing.T) {
 		"add.u32 %r1, %d2, %r3;":     "register %d2 of type .b64",
 		"add.u32 %r1, %r99, %r3;":    "unknown register %r99",
 		"bra NOWHERE;":               "unknown label NOWHERE",
-		"ld.global.u32 %r1, %r2;":    "no address",
+		"ld.global.u32 %r1, %r2;":    "not an address",
 		"wmma.load.a.sync.aligned.row.m16n16k16.f16 {%r1}, [%d1];": "not supported",
 		"ld.shared.u32 %r1, [in];":                                 "another state space",
 		"ld.param.u64 %d1, [in+12];":                               "past the 16 bytes",

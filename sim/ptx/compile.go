@@ -131,7 +131,7 @@ func (a *asm) find(name string) (regKey, typ, bool) {
 // register returns the index of a named register and its type; pred registers have an index space of their own.
 func (a *asm) register(o *operand) (int32, typ, error) {
 	if o.kind != oReg && o.kind != oSym || o.member != "" || o.val != 0 {
-		return 0, tNone, a.errf("operand is no register")
+		return 0, tNone, a.errf("operand is not a register")
 	}
 	key, t, ok := a.find(o.name)
 	if !ok {
@@ -170,7 +170,7 @@ func (a *asm) pred(o *operand) (int32, uint32, error) {
 	}
 	i, t, err := a.register(o)
 	if err == nil && t != tPred {
-		err = a.errf("%s is no predicate", o.name)
+		err = a.errf("%s is not a predicate", o.name)
 	}
 	return i, flip, err
 }
@@ -227,7 +227,7 @@ func (a *asm) wideSrc(o *operand, t typ) (int32, typ, error) {
 		i, _, err := a.symbol(o.name, o.val)
 		return i, tNone, err
 	}
-	return 0, tNone, a.errf("operand is no value")
+	return 0, tNone, a.errf("operand is not a value")
 }
 
 // srcs reads operands from..from+n as sources of the given types.

@@ -53,7 +53,7 @@ func decodeBra(a *asm) error {
 		return err
 	}
 	if k := a.ri.args[0].kind; k != oSym && k != oReg {
-		return a.errf("target is no label")
+		return a.errf("target is not a label")
 	}
 	to, err := a.label(a.ri.args[0].name)
 	if err != nil {
@@ -82,7 +82,7 @@ func decodeBrx(a *asm) error {
 		names = s.tables[a.ri.args[1].name]
 	}
 	if names == nil {
-		return a.errf("%s is no list of branch targets", a.ri.args[1].name)
+		return a.errf("%s is not a list of branch targets", a.ri.args[1].name)
 	}
 	in := inst{kind: kBrx, a: r[0], cost: 2, x: &extra{table: make([]int32, len(names))}}
 	for i, n := range names {
@@ -227,7 +227,7 @@ func (a *asm) callee(target *operand, args []operand, in *inst) (signature, erro
 		case f != nil:
 			return signature{f.rets, f.params}, nil
 		default:
-			return signature{}, a.errf("%s is no prototype", args[0].name)
+			return signature{}, a.errf("%s is not a prototype", args[0].name)
 		}
 	}
 	f := a.p.decls[target.name]

@@ -324,7 +324,7 @@ func (a *asm) dstPred(o *operand) (int32, error) {
 		return a.f.numPreds - 1, nil
 	}
 	if o.kind == oInt || o.neg {
-		return 0, a.errf("destination is no predicate")
+		return 0, a.errf("destination is not a predicate")
 	}
 	i, _, err := a.pred(o)
 	return i, err
@@ -420,7 +420,7 @@ func decodeLop3(a *asm) error {
 		return err
 	}
 	if lut := &a.ri.args[4]; lut.kind != oInt || lut.val > 255 {
-		return a.errf("look-up table is no constant from 0 to 255")
+		return a.errf("look-up table is not a constant from 0 to 255")
 	}
 	return a.alu4(lop3, tB32, tB32, tB32, tB32, tB32)
 }

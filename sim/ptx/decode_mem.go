@@ -22,14 +22,14 @@ func (a *asm) spaceOf() (string, memSpace, error) {
 // base resolves an address operand: the index of the base, the offset, and the space that a parameter's name implies.
 func (a *asm) base(o *operand, space memSpace) (int32, uint64, memSpace, error) {
 	if o.kind != oAddr {
-		return 0, 0, space, a.errf("operand is no address")
+		return 0, 0, space, a.errf("operand is not an address")
 	}
 	b := &o.list[0]
 	if b.kind == oInt {
 		return a.constant(constKey{val: b.val + o.val}), 0, space, nil
 	}
 	if b.member != "" || b.neg {
-		return 0, 0, space, a.errf("address is no register")
+		return 0, 0, space, a.errf("address is not a register")
 	}
 	if _, t, ok := a.find(b.name); ok {
 		if t == tPred || t.bits() < 32 {

@@ -21,7 +21,7 @@ func (in *initialiser) value(dims []int64, off, size int64) error {
 	p := in.p
 	if !p.is('{') {
 		if len(dims) != 0 {
-			return p.fail("initialiser of %s is no list", in.g.Name)
+			return p.fail("initialiser of %s is not a list", in.g.Name)
 		}
 		return in.scalar(off)
 	}

@@ -181,7 +181,7 @@ func (p *parser) address(depth int) (operand, error) {
 	switch base.kind {
 	case oReg, oSym, oInt:
 	default:
-		return o, p.fail("address is no register, variable or number")
+		return o, p.fail("address is not a register, variable or number")
 	}
 	o.val = base.val
 	base.val = 0

@@ -111,7 +111,7 @@ func (s *source) ordering() (strong bool) {
 func (s *source) elements(o *operand, n int) ([]operand, error) {
 	if o.kind != oVec {
 		if n != 1 {
-			return nil, s.errf("operand is no vector of %d", n)
+			return nil, s.errf("operand is not a vector of %d", n)
 		}
 		return []operand{*o}, nil
 	}

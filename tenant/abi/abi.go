@@ -165,7 +165,7 @@ func parseClass(s string) (Class, error) {
 	case Hook, Pass, Refuse:
 		return c, nil
 	}
-	return "", fmt.Errorf("class %q is none of hook, pass, refuse", s)
+	return "", fmt.Errorf("class %q is not one of hook, pass, refuse", s)
 }
 
 func parseFlags(s string) (Flags, error) {

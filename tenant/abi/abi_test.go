@@ -59,7 +59,7 @@ func TestParseRefuses(t *testing.T) {
 		{"a\ta\t2000\t3\tpass\tvoid", "only digits"},
 		{"a\ta\t2000\t\tpass\tvoid", "no flags"},
 		{"a\t-\t2000\t-\tpass\tvoid", "no base name"},
-		{"a\ta\t2000\t0\tmaybe\tvoid", "none of hook"},
+		{"a\ta\t2000\t0\tmaybe\tvoid", "not one of hook"},
 		{"a\ta\t2000\t0\tpass\tint", "no type or no name"},
 		{"a\ta\t2000\t0\tpass\tint *", "no type or no name"},
 	} {

@@ -75,7 +75,7 @@ func Adopt(spec Spec, fd int) (*Shared, error) {
 func CheckUsage(fd int) (Inode, error) {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
-		return Inode{}, fmt.Errorf("%w: usage is no memory file: %w", ErrInvalid, err)
+		return Inode{}, fmt.Errorf("%w: usage is not a memory file: %w", ErrInvalid, err)
 	}
 	// Ordinary files of a tmpfs have seals too, but never these.
 	if seals&(usageSeals|writeSeals) != usageSeals {

@@ -175,7 +175,7 @@ func (q *residentQueue) Endpoint() nic.Endpoint {
 // Connect implements nic.Queue.
 func (q *residentQueue) Connect(_ context.Context, remote nic.Endpoint) error {
 	if remote.Link != nic.Software {
-		return errors.New("the other side is no software HCA")
+		return errors.New("the other side is not a software HCA")
 	}
 	return q.queue.Connect(q.nic.space(remote.Peer))
 }

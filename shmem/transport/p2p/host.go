@@ -52,7 +52,7 @@ func MapHost(at, size uint64, fd int) error {
 	}
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || seals&unix.F_SEAL_SHRINK == 0 || uint64(st.Size) < size {
-		return fmt.Errorf("the descriptor is no memory file of %d bytes that keeps its size", size)
+		return fmt.Errorf("the descriptor is not a memory file of %d bytes that keeps its size", size)
 	}
 	if _, err := mmap(at, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED, fd); err != nil {
 		return fmt.Errorf("map %d bytes of a memory file: %w", size, err)

@@ -154,7 +154,7 @@ func sameUser(c *net.UnixConn) error {
 // fetch pulls the descriptor that a token stands for. It waits for the peer as long as timeout, 0: for ever.
 func fetch(name string, token [tokenBytes]byte, timeout time.Duration) (int, error) {
 	if len(name) < 2 || name[0] != '@' {
-		return -1, fmt.Errorf("%q is no abstract socket", name)
+		return -1, fmt.Errorf("%q is not an abstract socket", name)
 	}
 	conn, err := net.DialTimeout("unix", name, timeout)
 	if err != nil {

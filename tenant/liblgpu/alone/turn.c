@@ -92,7 +92,7 @@ void lgpu_turn_open(struct lgpu_queue *queue, const char *folder, const uint8_t 
 	for (int i = 0; i < 16; i++)
 		n += snprintf(path + n, sizeof path - n, "%02x", uuid[i]);
 	if (!page_map(queue, path) || !entry_claim(queue, lgpu)) {
-		lgpu_log(LGPU_LOG_ERROR, "turn page %s: %s; the cap holds, but other lgpus on this device are not waited for",
+		lgpu_log(LGPU_LOG_ERROR, "turn page %s: %s; its compute.max holds, but it does not take turns with other lgpus on this device",
 			 path, strerror(errno));
 		queue->page = NULL;
 	}

@@ -267,7 +267,7 @@ bool lgpu_daemon_join(struct lgpu_process *p)
 	if (w.usage >= 0)
 		close(w.usage);
 	if (w.message.client >= LGPU_MAX_CLIENTS || w.message.id != p->daemon.id) {
-		lgpu_log(LGPU_LOG_ERROR, "the lgpu of this process has been made anew since it looked; there is no GPU for it");
+		lgpu_log(LGPU_LOG_ERROR, "the lgpu of this process has been replaced by a new one; there is no GPU for this process");
 		close(fd);
 		return false;
 	}
@@ -331,7 +331,7 @@ static void heard(struct lgpu_connection *l, const struct lgpu_message *m)
 		lgpu_daemon_handlers.gate(m);
 		break;
 	default:
-		lgpu_log(LGPU_LOG_WARN, "the lgpu daemon said %u, which is not understood", m->kind);
+		lgpu_log(LGPU_LOG_WARN, "the lgpu daemon sent message %u, which this library does not know", m->kind);
 	}
 }
 

@@ -34,7 +34,7 @@ struct lgpu_gate_context *lgpu_gate_context_of(CUcontext context)
 	}
 	lgpu_unlock(&lgpu_gates->contexts_lock);
 	if (found == NULL)
-		lgpu_log(LGPU_LOG_ERROR, "gate: more than %d contexts; launches in the rest are not capped", LGPU_GATE_CONTEXTS);
+		lgpu_log(LGPU_LOG_ERROR, "gate: more than %d contexts; launches in the others are not limited", LGPU_GATE_CONTEXTS);
 	return found != NULL && found->gate != NULL ? found : NULL;
 }
 

@@ -354,7 +354,7 @@ bool lgpu_gate_init(const struct lgpu_state *state)
 {
 	struct lgpu_gates *all = lgpu_pages(sizeof *all);
 	if (all == NULL) {
-		lgpu_log(LGPU_LOG_ERROR, "gate: no memory");
+		lgpu_log(LGPU_LOG_ERROR, "gate: out of memory");
 		return false;
 	}
 	for (uint32_t i = 0; i < state->limits->devices && i < LGPU_MAX_DEVICES; i++) {
@@ -362,7 +362,7 @@ bool lgpu_gate_init(const struct lgpu_state *state)
 			continue;
 		all->device[i] = gate_make(state, i);
 		if (all->device[i] == NULL) {
-			lgpu_log(LGPU_LOG_ERROR, "gate: no memory");
+			lgpu_log(LGPU_LOG_ERROR, "gate: out of memory");
 			return false;
 		}
 	}

@@ -25,7 +25,7 @@ bool lgpu_slice_init(void)
 	if (all == NULL)
 		all = lgpu_pages(sizeof *all);
 	if (all == NULL) {
-		lgpu_log(LGPU_LOG_ERROR, "slice: no memory");
+		lgpu_log(LGPU_LOG_ERROR, "slice: out of memory");
 		return false;
 	}
 	memset(all, 0, sizeof *all); // where the kernel does not wipe it at a fork

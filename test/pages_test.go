@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-var update = flag.Bool("update", false, "write what the README's commands print into the README")
+var update = flag.Bool("update", false, "write what the examples of pages print now into the pages")
 
 // settled is how long programs run before what they do is written down.
 const settled = 10 * time.Second
 
-// readme is the page whose examples TestReadme runs.
-const readme = "../README.md"
+// pages are those whose examples TestPages runs. (Those of docs/files.md run in daemon/treefs, on devices of their own.)
+var pages = []string{"README.md", "docs/lshmem.md"}
 
 // An example is a block of the page marked as console: commands behind "$ ", each with what it prints below it. The
 // commands of a block run in one shell, at the root of the source.
@@ -43,30 +43,33 @@ func comparable(text string) string {
 	return text
 }
 
-// TestReadme: the examples of the README work as they stand and print what it says, up to what varies. All run in one
-// shell: an example may go on with what one before it has started.
-func TestReadme(t *testing.T) {
-	page, err := os.ReadFile(readme)
-	if err != nil {
-		t.Fatal(err)
-	}
-	shell := newPlace(t).start("bash", "-c", "cd .. && exec bash 2>&1")
-	var ran strings.Builder
-	examples := example.FindAllSubmatchIndex(page, -1)
-	if len(examples) < 3 {
-		t.Errorf("%s has %d examples", readme, len(examples))
-	}
-	end := 0
-	for _, at := range examples {
-		ran.Write(page[end:at[2]])
-		ran.WriteString(shell.runExample(string(page[at[2]:at[3]])))
-		end = at[3]
-	}
-	ran.Write(page[end:])
-	if *update {
-		if err := os.WriteFile(readme, []byte(ran.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+// TestPages: the examples of pages work as they stand and print what is below them, up to what varies. Those of a page
+// run in one shell, so an example may go on with what one before it has started.
+func TestPages(t *testing.T) {
+	for _, name := range pages {
+		t.Run(name, func(t *testing.T) {
+			page, err := os.ReadFile("../" + name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			shell := newPlace(t).start("bash", "-c", "cd .. && exec bash 2>&1")
+			var ran strings.Builder
+			examples, end := example.FindAllSubmatchIndex(page, -1), 0
+			for _, at := range examples {
+				ran.Write(page[end:at[2]])
+				ran.WriteString(shell.runExample(string(page[at[2]:at[3]])))
+				end = at[3]
+			}
+			ran.Write(page[end:])
+			if len(examples) == 0 {
+				t.Error("there is no example")
+			}
+			if *update {
+				if err := os.WriteFile("../"+name, []byte(ran.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
 	}
 }
 
@@ -92,7 +95,7 @@ func (t *tenant) runExample(text string) string {
 			got = t.obey(command)
 		}
 		if comparable(got) != comparable(want) && !*update {
-			t.t.Errorf("%s: $ %s\nprints\n%s\nnot\n%s", readme, command, got, want)
+			t.t.Errorf("$ %s\nprints\n%s\nnot\n%s\nif that is right: go test ./test -run TestPages -update", command, got, want)
 		}
 		fmt.Fprintf(&ran, "$ %s\n%s", command, got)
 	}
