@@ -50,7 +50,7 @@ packages: build
 			build/nfpm package -f packaging/nfpm.yaml -p $$kind -t $(PACKAGES)/ || exit 1; \
 	done
 	tar --create --directory=$(PACKAGES)/root --transform='s|^\./usr|$(PACKAGE_NAME)|' --sort=name --owner=0 --group=0 \
-		--numeric-owner --mtime=@$(COMMIT_EPOCH) ./usr | gzip -9n > $(PACKAGES)/$(PACKAGE_NAME).tar.gz
+		--numeric-owner --mtime=@$(COMMIT_EPOCH) ./usr | gzip -6n > $(PACKAGES)/$(PACKAGE_NAME).tar.gz
 	cd $(PACKAGES) && sha256sum *.deb *.rpm *.tar.gz > SHA256SUMS
 	ls -l $(PACKAGES)
 
