@@ -5,6 +5,8 @@
 # make attack    a hostile tenant attacks the daemon beside honest ones; ten minutes, or SECONDS=60
 # make bench     the tables of docs/benchmarks.md; needs an NVIDIA GPU and PyTorch
 # make bench-shmem  lshmem beside NVSHMEM; needs two NVIDIA GPUs, nvcc, and NVSHMEM's Python package
+# make install   the binary, man pages, completions and the unit, below PREFIX=/usr/local; make uninstall removes them
+# make packages  deb, rpm, archive and their checksums in build/package; make image an image for Docker
 # make lint      gofmt, vet, staticcheck, C without a warning
 # make race      make test, under the race detector where it sees anything
 # make sanitize  the C tests under AddressSanitizer and UBSan
@@ -30,11 +32,18 @@ ARCHIVE := internal/assets/archive/libraries.zip
 # panics show functions and lines without it. The tag leaves out gRPC's trace pages. They use templates, which call
 # methods by name, so the linker would have to keep every method of every type.
 GO_LDFLAGS ?= -w
+# What lgpu version says. Without a tag, a version that sorts before the first release and after earlier commits.
+COMMIT := $(shell git describe --always --dirty --abbrev=40 --exclude='*' 2>/dev/null)
+COMMIT_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+VERSION ?= $(or $(patsubst v%,%,$(shell git describe --tags --exact-match 2>/dev/null)),\
+	0.0.0~$(or $(shell git rev-list --count HEAD 2>/dev/null),0).g$(shell echo $(COMMIT) | cut -c1-12))
+BUILD_LDFLAGS = -X main.buildVersion=$(strip $(VERSION)) -X main.buildCommit=$(COMMIT) \
+	-X main.buildDate=$(shell date -u -d @$(COMMIT_EPOCH) +%Y-%m-%dT%H:%M:%SZ)
 TAGS := grpcnotrace
 
 .PHONY: build libraries test race attack sanitize demo demo-shmem bench bench-shmem lint generate clean
 build: $(ARCHIVE) build/demo/tenant build/demo/ring
-	$(GOBUILD) build -trimpath -tags $(TAGS) -ldflags '$(GO_LDFLAGS)' -o bin/lgpu ./cmd/lgpu
+	$(GOBUILD) build -trimpath -tags $(TAGS) -ldflags '$(GO_LDFLAGS) $(BUILD_LDFLAGS)' -o bin/lgpu ./cmd/lgpu
 
 # The interposer. tenant/liblgpu/sources.mk is written for that folder.
 include tenant/liblgpu/sources.mk
@@ -151,6 +160,8 @@ lint: build
 
 generate:
 	$(GO) generate ./...
+
+include packaging/install.mk
 
 clean:
 	rm -rf bin build $(ARCHIVE)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -57,8 +58,15 @@ func thisBuild() build {
 	return b
 }
 
-// short is the beginning of the commit.
-func (b build) short() string { return b.Commit[:min(12, len(b.Commit))] }
+// short is the beginning of the commit, and whether files were changed.
+func (b build) short() string {
+	hash, dirty, _ := strings.Cut(b.Commit, "-")
+	hash = hash[:min(12, len(hash))]
+	if dirty != "" {
+		hash += "-" + dirty
+	}
+	return hash
+}
 
 // String is one line for people.
 func (b build) String() string {

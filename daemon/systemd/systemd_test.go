@@ -101,7 +101,7 @@ func TestUnitNamesTheProgram(t *testing.T) {
 	for program, want := range map[string]string{
 		"/opt/bin/lgpu": "ExecStart=/opt/bin/lgpu daemon ", "/a b/100%/lgpu": `ExecStart="/a b/100%%/lgpu" daemon `,
 	} {
-		if text := Unit(program); !strings.Contains(text, "\n"+want) || strings.Contains(text, "@") {
+		if text := Unit(program); !strings.Contains(text, "\n"+want) || strings.Contains(text, "@lgpu@") {
 			t.Errorf("for %s there is no %s in\n%s", program, want, text)
 		}
 	}
