@@ -27,9 +27,9 @@ func topCommand() *cobra.Command {
 		Long: `Watch devices and logical GPUs: memory in use, shares of the device's time asked
 for and delivered, users, power where it is known, and which lgpus are near a
 limit. Groups and devices open and close; keys sort, filter, set limits and end
-programs: ? shows them, q ends it. It is made for 60 columns or more. With --once
-it prints one frame; with --once --json the same for programs. The JSON is
-described at
+programs: ? shows them, q ends it. It is made for 60 columns or more. With
+--once it prints one frame; with --once --json the same for programs. The JSON
+is described at
 https://github.com/lgpu/lgpu/blob/main/docs/json.md.
 
 Exit status: 0; 1 if the daemon cannot be reached, or ends.`,

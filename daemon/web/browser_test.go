@@ -445,7 +445,7 @@ func TestAnotherDaemon(t *testing.T) {
 // TestPhone: nothing is wider than a small screen.
 func TestPhone(t *testing.T) {
 	b := show(t, newFake(), true)
-	for _, width := range []int64{320, 390, 700, 1000, 1250} {
+	for _, width := range []int64{320, 390, 700, 1000, 1280} {
 		b.do(chromedp.EmulateViewport(width, 844, chromedp.EmulateMobile), chromedp.Navigate("about:blank"),
 			chromedp.Navigate(b.url),
 			chromedp.WaitVisible(chromedp.CSS("#nodes tr")))
