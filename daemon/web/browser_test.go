@@ -299,7 +299,7 @@ func TestDevice(t *testing.T) {
 		"[...all('#nodes .node a')].map(e => e.textContent)+''":                        "/,vision,eval,train,voice,live,night-batch",
 		"one('[data-path=\"/vision/eval\"] .memory').textContent":                      "15 GiB / 16 GiB",
 		"one('[data-path=\"/vision/eval\"] [data-label=\"compute.max\"]').textContent": "25 %",
-		"one('[data-path=\"/vision/train\"] .power').textContent":                      "200 W",
+		"one('[data-path=\"/vision/train\"] .drawn').textContent":                      "200 W",
 		"one('[data-path=\"/voice/live\"] [data-label=\"lgpu.weight\"]').textContent":  "100 latency",
 		"one('[data-path=\"/voice/live\"] [data-label=\"compute.min\"]').textContent":  "10 %",
 	})

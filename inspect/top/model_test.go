@@ -106,6 +106,23 @@ func TestManyDevices(t *testing.T) {
 	shows(t, m, "team", true)
 }
 
+// TestGroupsOnDevices: a group is on the devices that lgpus in it use. One without any is seen once.
+func TestGroupsOnDevices(t *testing.T) {
+	m := live(80, 40)
+	s := machine()
+	uses := func() []*api.DeviceUse {
+		return []*api.DeviceUse{{Uuid: first, Effective: &api.Effective{}}, {Uuid: second, Effective: &api.Effective{}}}
+	}
+	s.Directories[2].Devices = uses() // team
+	s.Directories = append(s.Directories, &api.Directory{Path: "/unused", Id: 9, Devices: uses()})
+	m.Update(arrived{s})
+	for _, group := range []string{"▾ team", "  unused"} {
+		if n := strings.Count(m.picture(), group); n != 1 {
+			t.Errorf("%q is shown %d times:\n%s", group, n, m.picture())
+		}
+	}
+}
+
 // TestFilter: / shows what has the words, what it is in, and nothing else; escape ends it.
 func TestFilter(t *testing.T) {
 	for _, test := range []struct{ typed, there, gone string }{

@@ -33,7 +33,7 @@ type tree struct {
 	below map[string][]*api.Directory // by the path of what they are in
 	lgpus []*api.Directory
 	in    map[string][]*api.Directory // the lgpus at and below a path
-	names map[*api.Directory]string // below what they are in
+	names map[*api.Directory]string   // below what they are in
 }
 
 // tree reads the directories that use a device and are as the filter says, or have something that is. The root is the
@@ -62,8 +62,9 @@ func (f *frame) tree(device *api.Device) *tree {
 			wanted[up] = true
 		}
 	}
+	full := f.full(device.GetUuid())
 	for _, n := range here {
-		if !wanted[n.GetPath()] {
+		if !wanted[n.GetPath()] || n.GetKind() == api.Directory_GROUP && !full[n.GetPath()] {
 			continue
 		}
 		if n.GetKind() == api.Directory_LGPU {
@@ -84,6 +85,24 @@ func (f *frame) tree(device *api.Device) *tree {
 		}
 	}
 	return t
+}
+
+// full are the paths of the groups that a device shows: those with an lgpu on it, and on its first device one that is
+// empty, so that it is seen, but not on each device.
+func (f *frame) full(device string) map[string]bool {
+	somewhere, here := map[string]bool{}, map[string]bool{}
+	for _, n := range f.snapshot.GetDirectories() {
+		for at := path.Dir(n.GetPath()); n.GetKind() == api.Directory_LGPU && at != "/" && at != "."; at = path.Dir(at) {
+			somewhere[at] = true
+			here[at] = here[at] || on(n, device) != nil
+		}
+	}
+	for _, n := range f.snapshot.GetDirectories() {
+		if d := n.GetDevices(); n.GetKind() == api.Directory_GROUP && !somewhere[n.GetPath()] && len(d) > 0 && d[0].GetUuid() == device {
+			here[n.GetPath()] = true
+		}
+	}
+	return here
 }
 
 // branch draws directories that are in the same one, each with what is in it.

@@ -132,6 +132,10 @@ function show() {
   $("overview").hidden = $("detail").hidden = true;
   (detail ? $("detail") : $("overview")).hidden = false;
   document.body.classList.toggle("one-device", state.devices.length < 2 || detail instanceof DeviceDetail);
+  const known = (name) => state.devices.some((d) => d[name] !== null);
+  document.body.classList.toggle("no-power", !known("power_watts"));
+  document.body.classList.toggle("no-heat", !known("temperature"));
+  document.body.classList.toggle("no-drawn", !view.nodes.some((n) => n.devices.some((d) => d["energy.stat"] !== null)));
   if (!detail) showOverview(view);
   else detail.show(view, past, now);
   const root = detail instanceof NodeDetail ? detail.path : "/", device = detail instanceof DeviceDetail ? detail.uuid : null;

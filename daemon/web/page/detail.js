@@ -1,6 +1,6 @@
 // What is shown of one device, or of one group or lgpu: figures, charts and processes.
 
-import { behind, on, processes, strangers, total } from "./model.js";
+import { behind, inside, on, processes, strangers, total } from "./model.js";
 import { age, got, memoryParts, timeParts } from "./overview.js";
 import { ago, cell, colour, count, element, energy, fill, order, power, share, size, stack, text, toDevice, toNode } from "./format.js";
 import { Past, Timeline } from "./charts.js";
@@ -143,7 +143,7 @@ export class NodeDetail {
     this.names = ["Device", "State", "Memory", "Most", "Asked → got", "compute.max", "compute.min", "lgpu.weight", "Units", "Time used", "Energy"];
     this.body = element("tbody");
     const table = element("table", { className: "uses" }, element("thead", {}, element("tr", {},
-      ...this.names.map((name, i) => element("th", { scope: "col", className: (i > 4 ? "num" : "") + (i === 10 ? " power" : "") }, name)))), this.body);
+      ...this.names.map((name, i) => element("th", { scope: "col", className: (i > 4 ? "num" : "") + (i === 10 ? " drawn" : "") }, name)))), this.body);
     const shares = chart("Got (line) and asked (dashed), last 10 min", "past", `Shares of ${node.path} over the last ten minutes`);
     this.past = new Past(shares.canvas, shares.said);
     this.chart = shares.box;
@@ -154,14 +154,14 @@ export class NodeDetail {
   }
 
   show(view, past) {
-    const n = view.byPath.get(this.path), sum = total(n.devices);
+    const n = view.byPath.get(this.path), sum = total(n.devices), has = inside(n);
     text(this.title, n.path);
-    this.chips.replaceChildren(...chips([n.kind === "group" ? `group of ${count(n.lgpus, "lgpu")}` : sum.state, n.users.join(", "),
+    this.chips.replaceChildren(...chips([n.kind === "group" ? `group of ${count(has.lgpus, "lgpu")}` : sum.state, has.users.join(", "),
       n.persistent ? "stays" : "", n.gang && `gang ${n.gang}`, n.created && `since ${new Date(n.created).toLocaleString()}`,
       n["host.max"] !== null && `host.max ${size(n["host.max"])}`, n["host.current"] ? `${size(n["host.current"])} page-locked` : ""]));
     while (this.body.children.length > n.devices.length) this.body.lastChild.remove();
     while (this.body.children.length < n.devices.length) {
-      this.body.append(element("tr", {}, ...this.names.map((name, i) => cell(name, (i > 4 ? "num" : "") + (i === 10 ? " power" : "")))));
+      this.body.append(element("tr", {}, ...this.names.map((name, i) => cell(name, (i > 4 ? "num" : "") + (i === 10 ? " drawn" : "")))));
       this.body.lastChild.firstChild.append(element("a"));
     }
     n.devices.forEach((d, i) => this.use(view, this.body.children[i].children, d));

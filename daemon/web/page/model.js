@@ -30,19 +30,17 @@ export function read(state, words) {
   const found = (text) => words.every((w) => text.includes(w));
   for (const n of view.nodes) {
     view.byPath.set(n.path, n);
-    Object.assign(n, { parent: n.names.length ? `/${n.names.slice(0, -1).join("/")}` : null, users: usersOf(n), lgpus: 0, clients: n.processes.length, children: false });
+    Object.assign(n, { parent: n.names.length ? `/${n.names.slice(0, -1).join("/")}` : null, users: usersOf(n), in: [], children: false });
     const own = [n.path, ...n.users, ...n.processes.map((p) => `${p.command} ${p.pid}`)].join("\n").toLowerCase();
     n.wanted = !view.filtered || found([own, ...n.devices.map((d) => hay.get(d.uuid) || "")].join("\n")) && (n.kind === "lgpu" || found(own));
   }
   for (const n of [...view.nodes].reverse()) { // a group has what is in it
     const up = view.byPath.get(n.parent);
-    if (n.kind === "lgpu") n.lgpus = 1;
+    if (n.kind === "lgpu") n.in = [n];
     if (!up) continue;
     up.wanted ||= n.wanted;
     up.children = true;
-    up.lgpus += n.lgpus;
-    up.clients += n.clients;
-    up.users = [...new Set([...up.users, ...n.users])].sort();
+    up.in.push(...n.in);
   }
   view.lgpus = view.nodes.filter((n) => n.kind === "lgpu");
   view.ids = new Set(view.lgpus.map((n) => n.id));
@@ -50,6 +48,13 @@ export function read(state, words) {
     d.wanted = !view.filtered || found(hay.get(d.uuid) + foreign(d)) || on(view, d.uuid).some(([n]) => n.wanted);
   }
   return view;
+}
+
+/** inside sums up the lgpus at and below a node, of one device if there is one: how many, whose, with how many processes. */
+export function inside(node, device = null) {
+  const lgpus = device ? node.in.filter((n) => n.devices.some((d) => d.uuid === device)) : node.in;
+  return { lgpus: lgpus.length, users: [...new Set(lgpus.flatMap((n) => n.users))].sort(),
+    processes: lgpus.reduce((sum, n) => sum + n.processes.length, 0) };
 }
 
 /** on returns the lgpus of a device, as [lgpu, what it has of the device]. */

@@ -82,9 +82,6 @@ export function showOverview(view) {
   const shown = view.devices.filter((d) => d.wanted);
   order(document.getElementById("devices"), shown.map((d) => showRow(view, d)));
   for (const uuid of rows.keys()) if (!view.byUUID.has(uuid)) rows.delete(uuid);
-  const known = (name) => view.devices.some((d) => d[name] !== null);
-  document.body.classList.toggle("no-power", !known("power_watts"));
-  document.body.classList.toggle("no-heat", !known("temperature"));
   const none = document.getElementById("no-devices");
   document.getElementById("device-table").hidden = !shown.length;
   none.hidden = shown.length > 0;

@@ -1,7 +1,7 @@
 // The tree of groups and lgpus as a table, for all devices together or for one. Groups are closed until somebody opens
 // them, and show the sum of what is in them.
 
-import { total } from "./model.js";
+import { inside, total } from "./model.js";
 import { cell, colour, count, element, order, power, share, size, text, toNode } from "./format.js";
 import * as editor from "./editor.js";
 
@@ -24,7 +24,7 @@ export class Tree {
     for (const n of view.nodes) {
       const below = n.path === root || root === "/" || n.path.startsWith(`${root}/`);
       const uses = n.devices.filter((d) => !device || d.uuid === device);
-      if (!below || !n.wanted || device && !uses.length || !this.visible(view, n, root)) continue;
+      if (!below || !n.wanted || device && (!uses.length || !inside(n, device).lgpus) || !this.visible(view, n, root)) continue;
       if (shown.length >= most) {
         left++;
         continue;
@@ -53,7 +53,7 @@ export class Tree {
     const cells = {
       node: cell("Name", "node"), users: cell("Users", "users"), device: cell("Devices", "dev"), state: cell("State"),
       memory: cell("Memory", "memory"), share: cell("Asked → got", "share"), max: cell("compute.max", "num"), min: cell("compute.min", "num"),
-      weight: cell("lgpu.weight", "num"), power: cell("Power", "num power"), processes: cell("Processes", "num"), act: cell("", "act"),
+      weight: cell("lgpu.weight", "num"), power: cell("Power", "num drawn"), processes: cell("Processes", "num"), act: cell("", "act"),
     };
     const edit = element("button", { type: "button" }, "Edit"), toggle = element("button", { type: "button", className: "toggle" });
     const link = element("a"), indent = element("span", { className: "indent" }), swatch = element("span", { className: "swatch" });
@@ -68,7 +68,7 @@ export class Tree {
 
   row(view, n, uses, device, root) {
     if (this.rows.get(n.id)?.kind !== n.kind) this.rows.set(n.id, this.make(n));
-    const { tr, cells, edit, toggle, link, indent, swatch } = this.rows.get(n.id), sum = total(uses);
+    const { tr, cells, edit, toggle, link, indent, swatch } = this.rows.get(n.id), sum = total(uses), has = inside(n, device);
     tr.className = n.kind;
     tr.dataset.path = n.path;
     text(indent, "\u2003".repeat(Math.max(0, n.names.length - (root === "/" ? 0 : root.split("/").length - 1))));
@@ -81,13 +81,14 @@ export class Tree {
       toggle.dataset.path = n.path;
       toggle.setAttribute("aria-expanded", open);
       toggle.setAttribute("aria-label", `${open ? "Close" : "Open"} ${n.path}`);
-      text(cells.state, n.lgpus ? count(n.lgpus, "lgpu") : "empty", true);
+      text(cells.state, has.lgpus ? count(has.lgpus, "lgpu") : "empty", true);
     } else {
       swatch.style.setProperty("--own", colour(n.id, view.ids));
       cells.state.replaceChildren(element("span", { className: `state ${sum.state}` }, sum.state));
     }
-    text(cells.users, n.users.join(", "));
-    cells.users.title = n.users.join(", ");
+    text(cells.users, has.users.join(", "));
+    cells.users.title = has.users.join(", ");
+    text(cells.processes, String(has.processes), !has.processes);
     const indexes = uses.map((d) => view.byUUID.get(d.uuid)?.index ?? "?");
     text(cells.device, uses.length > 4 && uses.length === view.devices.length ? "all" : indexes.join(", "));
     this.figures(cells, sum, n, view, uses);
@@ -114,7 +115,6 @@ export class Tree {
     limit(cells.min, sum.min, (v) => v ? share(v) : "–");
     limit(cells.weight, sum.weight, (v) => v === null ? "–" : v);
     text(cells.power, power(sum.power));
-    text(cells.processes, String(n.clients), !n.clients);
     cells.processes.title = n.processes.map((c) => `${c.user}: ${c.command} (${c.pid})`).join("\n");
   }
 }
