@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"time"
@@ -8,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/inspect/top"
 )
 
@@ -21,9 +25,11 @@ func topCommand() *cobra.Command {
 		Use:   "top [options]",
 		Short: "Watch devices and logical GPUs",
 		Long: `Watch devices and logical GPUs: memory in use, shares of the device's time asked
-for and delivered, and which lgpus are near a limit. It fits in 80 columns. q
-ends it, ? shows the other keys. With --once it prints one frame; with --once
---json it prints the same for programs. The JSON is described at
+for and delivered, users, power where it is known, and which lgpus are near a
+limit. Groups and devices open and close; keys sort, filter, set limits and end
+programs: ? shows them, q ends it. It is made for 60 columns or more. With
+--once it prints one frame; with --once --json the same for programs. The JSON
+is described at
 https://github.com/lgpu/lgpu/blob/main/docs/json.md.
 
 Exit status: 0; 1 if the daemon cannot be reached, or ends.`,
@@ -54,6 +60,7 @@ Exit status: 0; 1 if the daemon cannot be reached, or ends.`,
 			if once {
 				return explain(top.Once(ctx, conn, o))
 			}
+			o.Write = func(ctx context.Context, path, assignment string) error { return assign(ctx, conn, path, assignment) }
 			return explain(top.Run(ctx, conn, o))
 		},
 	}
@@ -64,6 +71,20 @@ Exit status: 0; 1 if the daemon cannot be reached, or ends.`,
 	f.IntVar(&o.Width, "width", 80, "with --once: `COLUMNS` to fit in")
 	socketFlag(c)
 	return c
+}
+
+// assign writes FILE=VALUE as typed in the view. The error is a sentence with what to do about it.
+func assign(ctx context.Context, conn api.ControlClient, path, assignment string) error {
+	files, err := assignments([]string{assignment})
+	if err == nil {
+		_, err = conn.Write(ctx, &api.WriteRequest{Path: path, Files: files})
+		err = explain(err)
+	}
+	var e *exit
+	if errors.As(err, &e) && e.hint != "" {
+		return fmt.Errorf("%w; %s", err, e.hint)
+	}
+	return err
 }
 
 // isTerminal reports whether somebody reads f as it is written.

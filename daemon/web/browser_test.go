@@ -6,9 +6,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,6 +22,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/internal/users"
 )
 
 var pictures = flag.String("pictures", "", "write screenshots to this folder")
@@ -64,7 +67,7 @@ func show(t *testing.T, f *fake, token bool) *browser {
 		}
 	})
 	b.listen()
-	b.do(chromedp.EmulateViewport(1280, 900), chromedp.Navigate(b.url), chromedp.WaitVisible(chromedp.CSS("tr.lgpu")))
+	b.do(chromedp.EmulateViewport(1280, 900), chromedp.Navigate(b.url), chromedp.WaitVisible(chromedp.CSS("#nodes tr")))
 	return b
 }
 
@@ -168,7 +171,7 @@ func chrome(t *testing.T) context.Context {
 	if err := chromedp.Do(tab); err != nil { // the browser lives as long as the context of its first call
 		t.Fatal(err)
 	}
-	bounded, stop := context.WithTimeout(tab, time.Minute)
+	bounded, stop := context.WithTimeout(tab, 2*time.Minute)
 	t.Cleanup(stop)
 	return bounded
 }
@@ -176,33 +179,130 @@ func chrome(t *testing.T) context.Context {
 // short makes expressions short.
 const short = "one = s => document.querySelector(s); all = s => document.querySelectorAll(s); "
 
+// follow goes to an address within the page and waits for what it shows.
+func (b *browser) follow(hash, shown string) {
+	b.t.Helper()
+	eval[string](b, fmt.Sprintf("location.hash = %q", hash))
+	b.do(chromedp.WaitVisible(chromedp.CSS(shown)))
+}
+
+// expect compares expressions in the page with what they should be.
+func (b *browser) expect(want map[string]string) {
+	b.t.Helper()
+	for what, want := range want {
+		if got := eval[string](b, short+what); got != want {
+			b.t.Errorf("%s is %q, want %q", what, got, want)
+		}
+	}
+}
+
 // TestPage looks at what the page shows of a machine, and at what it does when that changes.
 func TestPage(t *testing.T) {
 	b := show(t, newFake(), true)
 	if hash := eval[string](b, "location.href"); strings.Contains(hash, "token") {
 		t.Errorf("the token stays in the address: %s", hash)
 	}
-	for what, want := range map[string]string{
-		"one('#summary').textContent":                                       "2 devices, 5 lgpus, 5 processes",
-		"one('.card h2').textContent":                                       "0NVIDIA H200",
-		"one('.card .chip').textContent":                                    "195:0",
-		"String(all('.card').length)":                                       "2",
-		"one('.card .legend li:nth-child(2) .path').textContent":            "/vision/train",
-		"one('.card .legend li:last-child .path').textContent":              "without an lgpu: blender (99)",
-		"[...all('#nodes .node b')].map(e => e.textContent)+''":             "/,python-4712,vision,eval,train,voice,live,night-batch",
-		"one('tr:nth-child(4) .memory').textContent":                        "15 GiB / 16 GiB",
-		"one('tr:nth-child(4) td[data-label=\"compute.max\"]').textContent": "25 %",
-		"one('tr:nth-child(7) td[data-label=\"lgpu.weight\"]').textContent": "100 latency",
-		"one('tr:nth-child(7) td[data-label=\"compute.min\"]').textContent": "10 %",
-		"one('#events li').textContent.includes('compute.min')+''":          "true",
-		"one('.stack').getAttribute('aria-label').slice(0, 29)":             "Memory: /vision/eval 15 GiB, ",
-
-		"(one('.stack i:nth-child(2)').offsetWidth / one('.stack').offsetWidth).toFixed(2)": "0.34",
-	} {
-		if got := eval[string](b, short+what); got != want {
-			t.Errorf("%s is %q, want %q", what, got, want)
-		}
+	people := []string{users.Name(1000), users.Name(1001), users.Name(1002)}
+	slices.Sort(people)
+	b.expect(map[string]string{
+		"one('#summary').textContent":                                      "2 devices, 5 lgpus, 5 processes",
+		"String(all('#devices tr').length)":                                "2",
+		"one('#devices .device').textContent":                              "0NVIDIA H200",
+		"one('#devices [data-label=\"Memory\"] .figure').textContent":      "76 GiB / 141 GiB",
+		"one('#devices .power').textContent":                               "351 W",
+		"one('#devices .heat').textContent":                                "64 °C",
+		"one('#devices .lgpus .figure').textContent":                       "4",
+		"one('#devices .lgpus').title":                                     "/vision/eval\n/vision/train\n/voice/live\n/voice/night-batch",
+		"one('#devices .users').textContent":                               strings.Join(people, ", "),
+		"[...all('#nodes .node a')].map(e => e.textContent)+''":            "/,python-4712,vision,voice",
+		"one('#nodes tr:nth-child(3) .memory').textContent":                "63 GiB / 96 GiB",
+		"one('#nodes tr:nth-child(3) [data-label=State]').textContent":     "2 lgpus",
+		"one('#nodes tr:nth-child(3) [data-label=Processes]').textContent": "3",
+		"one('#events li').textContent.includes('compute.min')+''":         "true",
+		"one('#devices .stack').getAttribute('aria-label').slice(0, 5)":    "Time:",
+		"(one('[data-label=Memory] .stack i:nth-child(2)').offsetWidth / one('[data-label=Memory] .stack').offsetWidth).toFixed(1)": "0.3",
+	})
+	b.picture("light.png")
+	b.click("#theme")
+	b.click("#theme")
+	ground := "document.documentElement.dataset.theme + getComputedStyle(document.body).backgroundColor"
+	if got := eval[string](b, ground); got != "darkrgb(14, 19, 27)" {
+		t.Errorf("dark is %s", got)
 	}
+	b.picture("dark.png")
+
+	b.fake.touch(func(s *daemon.Snapshot) {
+		s.Devices, s.Directories = s.Devices[:1], s.Directories[2:5]
+		s.Devices[0].Fault = "fell off the bus"
+	})
+	b.until("document.querySelectorAll('#devices tr').length === 1 && document.querySelectorAll('#nodes tr').length === 1")
+	if got := eval[string](b, "document.querySelector('#devices .note-old').textContent"); got != "out of order" {
+		t.Errorf("fault: %q", got)
+	}
+	b.fake.touch(func(s *daemon.Snapshot) { s.Devices, s.Directories = nil, nil })
+	b.until(short + "one('#no-devices').textContent.startsWith('No devices') && one('#tree').hidden")
+	b.fake.touch(nil)
+	b.until("document.querySelectorAll('#devices tr').length === 2 && document.querySelector('#no-devices').hidden")
+
+	hosts := eval[[]string](b, "[...new Set(performance.getEntriesByType('resource').map(r => new URL(r.name).host))]")
+	if len(hosts) != 1 {
+		t.Errorf("resources come from %q", hosts)
+	}
+	if c := b.complaints(); len(c) > 0 {
+		t.Errorf("the console says %q", c)
+	}
+}
+
+// TestSixteen: on a small laptop's screen sixteen devices are seen without scrolling, and nothing stands out at its side.
+func TestSixteen(t *testing.T) {
+	f := newFake()
+	f.touch(func(s *daemon.Snapshot) { many(s, 16) })
+	b := show(t, f, true)
+	b.do(chromedp.EmulateViewport(1366, 768))
+	b.until("document.querySelectorAll('#devices tr').length === 16")
+	b.picture("sixteen.png")
+	bottom := eval[float64](b, "[...document.querySelectorAll('#devices tr')].at(-1).getBoundingClientRect().bottom + scrollY")
+	if bottom > 768 {
+		t.Errorf("the last device ends at %.0f of 768 pixels", bottom)
+	}
+	if n := eval[int](b, "document.querySelectorAll('#nodes tr').length"); n != 17 {
+		t.Errorf("%d lines in the tree; the root and sixteen closed groups are 17", n)
+	}
+	if wide := eval[int](b, "document.documentElement.scrollWidth"); wide > 1366 {
+		t.Errorf("%d pixels wide", wide)
+	}
+}
+
+// TestDevice looks at one device: by a click on its line, with its lgpus, processes and charts.
+func TestDevice(t *testing.T) {
+	b := show(t, newFake(), true)
+	b.click("#devices tr .power")
+	b.do(chromedp.WaitVisible(chromedp.CSS(".card")))
+	if hash := eval[string](b, "decodeURIComponent(location.hash)"); hash != "#/device/"+identity(first) {
+		t.Errorf("the address is %s", hash)
+	}
+	b.expect(map[string]string{
+		"one('.card h2').textContent":                                                                   "0NVIDIA H200",
+		"one('.card .chip').textContent":                                                                "195:0",
+		"one('.card .card-title').textContent.includes('1.25 kWh')+''":                                  "true",
+		"one('.card .legend li:nth-child(2) .path').textContent":                                        "/vision/train",
+		"one('.card .legend li:last-child .path').textContent.slice(0, 29)":                             "without an lgpu: blender (99)",
+		"one('.card .stack').getAttribute('aria-label').slice(0, 29)":                                   "Memory: /vision/eval 15 GiB, ",
+		"(one('.card .stack i:nth-child(2)').offsetWidth / one('.card .stack').offsetWidth).toFixed(2)": "0.34",
+		"[...all('.processes tbody tr:first-child td')].map(e => e.textContent)+''":                     "812," + users.Name(1000) + ",python,46 GiB,/vision/train",
+		"[...all('#nodes .node a')].map(e => e.textContent)+''":                                         "/,vision,voice",
+		"one('#overview').hidden+''":                                                                    "true",
+	})
+	b.click(`.toggle[aria-label="Open /vision"]`)
+	b.click(`.toggle[aria-label="Open /voice"]`)
+	b.expect(map[string]string{
+		"[...all('#nodes .node a')].map(e => e.textContent)+''":                        "/,vision,eval,train,voice,live,night-batch",
+		"one('[data-path=\"/vision/eval\"] .memory').textContent":                      "15 GiB / 16 GiB",
+		"one('[data-path=\"/vision/eval\"] [data-label=\"compute.max\"]').textContent": "25 %",
+		"one('[data-path=\"/vision/train\"] .drawn').textContent":                      "200 W",
+		"one('[data-path=\"/voice/live\"] [data-label=\"lgpu.weight\"]').textContent":  "100 latency",
+		"one('[data-path=\"/voice/live\"] [data-label=\"compute.min\"]').textContent":  "10 %",
+	})
 	// Turns arrive and are drawn in the colours of their lgpus, and the past is drawn.
 	b.until(`(() => {
 		const c = document.querySelector(".timeline canvas");
@@ -217,43 +317,18 @@ func TestPage(t *testing.T) {
 		for (let i = 3; i < data.length; i += 4) if (data[i] > 200) drawn++;
 		return drawn > 1000;
 	})()`)
-	b.picture("light.png")
-	b.click("#theme")
-	b.click("#theme")
-	ground := "document.documentElement.dataset.theme + getComputedStyle(document.body).backgroundColor"
-	if got := eval[string](b, ground); got != "darkrgb(14, 19, 27)" {
-		t.Errorf("dark is %s", got)
-	}
-	b.picture("dark.png")
-
-	b.fake.touch(func(s *daemon.Snapshot) {
-		s.Devices, s.Directories = s.Devices[:1], s.Directories[2:5]
-		s.Devices[0].Fault = "fell off the bus"
-	})
-	b.until("document.querySelectorAll('.card').length === 1 && document.querySelectorAll('#nodes tr').length === 3")
-	if got := eval[string](b, "document.querySelector('.fault').textContent"); got != "Out of order: fell off the bus" {
-		t.Errorf("fault: %q", got)
-	}
-	b.fake.touch(func(s *daemon.Snapshot) { s.Devices, s.Directories = nil, nil })
-	b.until(short + "one('#devices').textContent.startsWith('No devices') && one('#tree').hidden")
-	b.fake.touch(nil)
-	b.until("document.querySelectorAll('.card').length === 2 && !document.querySelector('.note')")
-
-	hosts := eval[[]string](b, "[...new Set(performance.getEntriesByType('resource').map(r => new URL(r.name).host))]")
-	if len(hosts) != 1 {
-		t.Errorf("resources come from %q", hosts)
-	}
-	if c := b.complaints(); len(c) > 0 {
-		t.Errorf("the console says %q", c)
-	}
-	b.stop()
-	b.until("document.getElementById('live').dataset.state === 'lost'")
+	b.picture("device.png")
+	b.fake.touch(func(s *daemon.Snapshot) { s.Devices[0].Fault = "fell off the bus" })
+	b.until("document.querySelector('.card .fault').textContent === 'Out of order: fell off the bus'")
+	b.fake.touch(func(s *daemon.Snapshot) { s.Devices = s.Devices[1:] })
+	b.until("document.querySelector('#missing').textContent.startsWith('There is no device GPU-')")
 }
 
 // TestEdit changes limits with the form, and is refused.
 func TestEdit(t *testing.T) {
 	b := show(t, newFake(), true)
-	b.click(`button[aria-label="Edit limits of /vision/eval on device 0"]`)
+	b.click(`.toggle[aria-label="Open /vision"]`)
+	b.click(`button[aria-label="Edit limits of /vision/eval"]`)
 	b.do(chromedp.WaitVisible(chromedp.CSS("#editor")))
 	for name, want := range map[string]string{
 		"memory.max": "16GiB", "memory.high": "", "compute.max": "25", "compute.min": "", "lgpu.weight": "",
@@ -294,7 +369,7 @@ func TestEdit(t *testing.T) {
 	}
 	b.until("!document.getElementById('editor').open")
 
-	b.click(`button[aria-label="Edit limits of /vision/eval on device 0"]`)
+	b.click(`button[aria-label="Edit limits of /vision/eval"]`)
 	b.click("#editor [type=submit]") // nothing was changed, so that nothing is written
 	b.until("!document.getElementById('editor').open")
 	select {
@@ -328,15 +403,15 @@ func TestUnlock(t *testing.T) {
 	}
 }
 
-// TestAnotherDaemon: while no daemon answers, what is shown is not as bright as what is true. The next one may have
-// another token, which the page can be given.
+// TestAnotherDaemon: while no daemon answers, what is shown looks old. The next one may have another token, which the
+// page can be given.
 func TestAnotherDaemon(t *testing.T) {
 	b := show(t, newFake(), true)
 	edit := "document.querySelector('td.act').offsetWidth > 0"
 	b.until(edit + " && !document.body.classList.contains('stale')")
 	address := eval[string](b, "location.host")
 	b.stop()
-	b.until("document.body.classList.contains('stale') && getComputedStyle(document.querySelector('main')).opacity < 1")
+	b.until("document.body.classList.contains('stale')")
 	// The port is free as soon as the daemon before has ended.
 	dir := t.TempDir()
 	s, err := New(b.fake, Options{Dir: dir, Write: b.fake.Write})
@@ -370,21 +445,33 @@ func TestAnotherDaemon(t *testing.T) {
 // TestPhone: nothing is wider than a small screen.
 func TestPhone(t *testing.T) {
 	b := show(t, newFake(), true)
-	for _, width := range []int64{320, 390, 700, 1000} {
+	for _, width := range []int64{320, 390, 700, 1000, 1280} {
 		b.do(chromedp.EmulateViewport(width, 844, chromedp.EmulateMobile), chromedp.Navigate("about:blank"),
 			chromedp.Navigate(b.url),
-			chromedp.WaitVisible(chromedp.CSS("tr.lgpu")))
-		wide := eval[[]string](b, `[...document.querySelectorAll("body *")]
-			.filter(e => !e.closest(".hidden, .skip, thead, dialog"))
-			.filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
-			.map(e => e.tagName + "." + e.className)`)
-		if len(wide) > 0 {
-			t.Errorf("at %d: wider than the screen: %q", width, wide)
+			chromedp.WaitVisible(chromedp.CSS("#nodes tr")))
+		b.follow("#/device/0", ".card")
+		b.noWider(width)
+		for _, view := range [][2]string{{"#/lgpu/vision", ".uses"}, {"#/", "#devices tr"}} {
+			b.follow(view[0], view[1])
+			b.noWider(width)
 		}
 		if width == 390 {
-			b.until("[...document.querySelectorAll('.timeline canvas')].every(c => c.width > 0)")
 			b.picture("phone.png")
 		}
+	}
+}
+
+// noWider looks for elements that are wider than the screen.
+func (b *browser) noWider(width int64) {
+	b.t.Helper()
+	wide := eval[[]string](b, `[...document.querySelectorAll("body *")]
+		.filter(e => !e.closest(".hidden, .skip, thead, dialog"))
+		.filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+		.map(e => e.tagName + "." + e.className)`)
+	wide = append(wide, eval[[]string](b, `[...document.querySelectorAll("main section:not([hidden])")]
+		.filter(e => e.scrollWidth > e.clientWidth).map(e => e.id + " scrolls")`)...)
+	if len(wide) > 0 {
+		b.t.Errorf("at %d, %s: wider than the screen: %q", width, eval[string](b, "location.hash"), wide)
 	}
 }
 
@@ -399,11 +486,20 @@ func TestNamesAreText(t *testing.T) {
 		s.Directories[1].Devices[0].State = evil
 	})
 	b := show(t, f, true)
-	b.click(`button[aria-label^="Edit limits of /vision/eval"]`)
-	if eval[bool](b, "window.owned === 1 || document.querySelector('img[src=x], main script') !== null") {
-		t.Error("a name became part of the page")
+	owned := "window.owned === 1 || document.querySelector('img[src=x], main script') !== null"
+	views := [][2]string{{"#/", "#devices tr"}, {"#/lgpu/" + url.PathEscape(evil), ".uses"}, {"#/lgpu/" + url.PathEscape(evil+"2"), "#missing"},
+		{"#/device/" + url.PathEscape(evil), "#missing"}, {"#/device/%ff", "#devices tr"}, {"#/device/0", ".card"}}
+	for _, view := range views {
+		b.follow(view[0], view[1])
+		if eval[bool](b, owned) {
+			t.Errorf("at %s a name became part of the page", view[0])
+		}
 	}
-	if !eval[bool](b, "document.querySelector('.fault').textContent.includes('<img src=x')") {
+	b.click(`button[aria-label^="Edit limits of /"]`)
+	if eval[bool](b, owned) {
+		t.Error("a name became part of the editor")
+	}
+	if !eval[bool](b, "document.querySelector('.card .fault').textContent.includes('<img src=x')") {
 		t.Error("the text is not shown")
 	}
 	if c := b.complaints(); len(c) > 0 {

@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"sync"
 	"time"
@@ -164,6 +165,7 @@ func machine(at time.Time) daemon.Snapshot {
 	train := lgpu(3, "/vision/train", "train", first, 48<<30, limits.AtMost(64<<30), asks{5000, share(4990, 60)}, daemon.StateRunning,
 		daemon.Client{PID: 812, UID: 1000, Comm: "python", Memory: []uint64{46 << 30}},
 		daemon.Client{PID: 813, UID: 1000, Comm: "dataloader-0", Memory: []uint64{2 << 30}})
+	train.Devices[0].Energy, train.Devices[0].Power = pointer(uint64(12.4e6)), pointer(uint32(200e3))
 	train.Devices[0].Effective.Weight, train.Devices[0].Requested.Weight = 300, 300
 	eval := lgpu(4, "/vision/eval", "eval", first, 15<<30, limits.AtMost(16<<30), asks{2500, share(2490, 40)}, daemon.StateWaiting,
 		daemon.Client{PID: 901, UID: 1001, Comm: "python", Memory: []uint64{15 << 30}})
@@ -180,7 +182,8 @@ func machine(at time.Time) daemon.Snapshot {
 			{
 				Device: gpu.Device{UUID: first, Name: "NVIDIA H200", Memory: 141 << 30, Units: 132, PCI: "0000:1b:00.0",
 					Node: "195:0"},
-				Mode: "temporal", Healthy: true, MemoryUsed: 76 << 30, Utilisation: 91, MemoryUtilisation: 40,
+				Mode: "temporal", Healthy: true, MemoryUsed: 76 << 30, Utilisation: 91, MemoryUtilisation: 40, Sampled: at,
+				Power: pointer(uint32(351400)), Energy: pointer(uint64(4500e6)), Temperature: pointer(int32(64)),
 				Processes: []daemon.DeviceProcess{
 					{PID: 812, Memory: 48 << 30, Path: "/vision/train"}, {PID: 99, Comm: "blender", Memory: 3 << 30},
 				},
@@ -188,7 +191,7 @@ func machine(at time.Time) daemon.Snapshot {
 			{
 				Device: gpu.Device{UUID: second, Index: 1, Name: "Software GPU", Memory: 16 << 30, Units: 32},
 				Mode:   "temporal", Sim: "1x16GiB,sms=32", Healthy: true, MemoryUsed: 5 << 30, Utilisation: -1,
-				MemoryUtilisation: -1,
+				MemoryUtilisation: -1, Sampled: at,
 			},
 		},
 		Directories: []daemon.Directory{
@@ -201,6 +204,31 @@ func machine(at time.Time) daemon.Snapshot {
 			lgpu(8, "/voice/night-batch", "night-batch", first, 1<<30, limits.AtMost(8<<30), asks{}, daemon.StateIdle),
 		},
 	}
+}
+
+// many makes a snapshot one of so many devices, each with what the fake's first has, in a group of its own.
+func many(s *daemon.Snapshot, devices int) {
+	first, root, rest := s.Devices[0], s.Directories[0], s.Directories[2:]
+	s.Devices = nil
+	var uses []daemon.DeviceUse
+	var below []daemon.Directory
+	for i := range devices {
+		d, rack, use := first, root, root.Devices[0]
+		d.UUID[15], d.Index, d.Node = byte(i+1), i, fmt.Sprintf("195:%d", i)
+		s.Devices = append(s.Devices, d)
+		use.Device = d.UUID
+		uses = append(uses, use)
+		rack.Path, rack.ID, rack.Devices = fmt.Sprintf("/rack-%02d", i), uint64(10000+i), []daemon.DeviceUse{use}
+		below = append(below, rack)
+		for _, n := range rest {
+			use := n.Devices[0]
+			use.Device = d.UUID
+			n.Path, n.ID, n.Devices = rack.Path+n.Path, n.ID+uint64(100*i), []daemon.DeviceUse{use}
+			below = append(below, n)
+		}
+	}
+	root.Devices = uses
+	s.Directories = append([]daemon.Directory{root}, below...)
 }
 
 // story fills a history with ten minutes.
@@ -220,4 +248,10 @@ func story(h *history) {
 		}
 		h.add(&s)
 	}
+}
+
+// identity is what the page calls a device.
+func identity(u gpu.UUID) string {
+	d := gpu.Device{UUID: u}
+	return d.Identity()
 }

@@ -93,6 +93,25 @@ func percent(share *uint32) string {
 	return fmt.Sprintf("%.1f", v)
 }
 
+// watts writes power in at most five cells: "351W", "0.8W"; empty where it is not known.
+func watts(milliwatts *uint32) string {
+	switch {
+	case milliwatts == nil:
+		return ""
+	case *milliwatts < 9950:
+		return fmt.Sprintf("%.1fW", float64(*milliwatts)/1000)
+	}
+	return fmt.Sprintf("%.0fW", float64(*milliwatts)/1000)
+}
+
+// degrees writes a temperature; empty where it is not known.
+func degrees(celsius *int32) string {
+	if celsius == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d°C", *celsius)
+}
+
 func clamp(part float64) float64 {
 	if !(part > 0) { // NaN too
 		return 0

@@ -1,57 +1,48 @@
 package top
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"charm.land/lipgloss/v2"
-	"github.com/charmbracelet/x/ansi"
 
 	"github.com/lgpu/lgpu/api"
 )
 
-// order is what lgpus are sorted by.
-type order int
-
-const (
-	byPath order = iota
-	byShare
-	byMemory
-	byState
-	orders // their number
-)
-
-func (o order) String() string { return [...]string{"path", "share", "memory", "state"}[o] }
-
 // frame is what one picture is made of.
 type frame struct {
-	snapshot *api.Snapshot
-	history  history
-	width    int
-	order    order
-	reverse  bool
-	groups   bool         // show groups as well
-	expanded map[row]bool // show the processes of these
-	all      bool         // show all processes
-	selected row          // drawn as the cursor; the zero value is none
-	paint    paint
-	zone     *time.Location
+	snapshot  *api.Snapshot
+	history   history
+	width     int
+	order     order
+	reverse   bool
+	flat      bool         // lgpus by their whole paths, without groups
+	processes bool         // processes in place of the tree
+	open      map[row]bool // what the user has opened or closed; the rest is as opened says
+	all       bool         // show the processes of all lgpus
+	once      bool         // nobody can open anything
+	words     []string     // what is looked for, in lower case; nil is all
+	selected  row          // drawn as the cursor; the zero value is none
+	paint     paint
+	zone      *time.Location
+	user      func(uid uint32) string
 }
 
-// row names a line that can be selected: an lgpu or group on a device.
+// row names a line that can be selected: a device, a group or lgpu on a device, or a process of a device.
 type row struct {
-	id     uint64
+	id     uint64 // of a group or lgpu; 0 for a device, and for a process of no lgpu
 	device string
+	pid    int32 // 0 but for a process
 }
 
 // line is one line of the picture.
 type line struct {
 	text string
-	row  row // the zero value for lines that cannot be selected
+	row  row    // the zero value for lines that cannot be selected
+	path string // the group or lgpu that keys are about here; empty for none
+	up   row    // what the line is in, the zero value for none
 }
 
 // paint colours text, or does not.
@@ -76,75 +67,122 @@ func (p paint) with(s lipgloss.Style, text string) string {
 	return s.Render(text)
 }
 
-// columns are the widths that depend on the terminal's.
-type columns struct{ path, bar, spark int }
-
-// Widths at 80 columns; fixed is what all other columns take.
-const (
-	minPath, minBar, minSpark = 17, 7, 8
-	fixed                     = 48
-)
-
-// layout gives what there is beyond 80 columns to paths first, then to bars and sparklines. Without history there is
-// nothing for the latter to show.
-func layout(width int, sparks bool) columns {
-	c := columns{minPath, minBar, minSpark}
-	spare := width - (fixed + minPath + minBar + minSpark)
-	if !sparks {
-		c.spark, spare = 0, spare+minSpark
-	}
-	if spare < 0 {
-		c.spark = max(0, c.spark+spare)
-		return c
-	}
-	c.path += min(spare/2, 23)
-	spare -= c.path - minPath
-	if !sparks {
-		c.bar += min(spare, 33)
-		return c
-	}
-	c.bar += min(spare/3, 21)
-	c.spark += min(spare-(c.bar-minBar), longest-minSpark)
-	return c
-}
-
 // lines draws the frame from the top, without what is above and below the list.
 func (f *frame) lines() []line {
-	var lines []line
-	if len(f.snapshot.GetDevices()) == 0 {
+	switch {
+	case len(f.snapshot.GetDevices()) == 0:
 		return []line{{text: ""}, {text: "  no devices; a software GPU comes with: lgpu run --sim -- COMMAND"}}
+	case f.processes:
+		return f.processLines()
 	}
-	c := layout(f.width, f.history != nil)
-	for i, d := range f.snapshot.GetDevices() {
-		if i > 0 {
-			lines = append(lines, line{})
-		}
-		lines = append(lines, f.device(d)...)
-		nodes := f.directories(d.GetUuid())
-		if len(nodes) == 0 {
-			lines = append(lines, line{text: f.paint.with(faint, "   no lgpu uses it")})
+	var lines []line
+	c := f.layout()
+	for _, d := range f.snapshot.GetDevices() {
+		t := f.tree(d)
+		if len(f.words) > 0 && len(t.top) == 0 && !f.found(deviceText(d)) {
 			continue
 		}
-		lines = append(lines, line{text: f.paint.with(faint, heading(c))})
-		for _, n := range nodes {
-			lines = append(lines, f.directory(n, d, c)...)
+		r := row{device: d.GetUuid()}
+		open := f.opened(r, f.once || f.usual(r))
+		lines = append(lines, f.device(d, len(t.lgpus), open)...)
+		if !open {
+			continue
+		}
+		if text := strangers(d); text != "" {
+			lines = append(lines, line{text: f.paint.with(notice, strings.TrimRight(fit("     "+text, f.width, false), " "))})
+		}
+		before := len(lines)
+		if f.flat {
+			f.sort(t.lgpus, d.GetUuid())
+			for _, n := range t.lgpus {
+				lines = append(lines, f.directory(n, d, c, clean(n.GetPath()), r, []*api.Directory{n})...)
+			}
+		} else {
+			lines = append(lines, f.branch(t, t.top, d, c, 0, r)...)
+		}
+		if len(lines) == before {
+			lines = append(lines, line{text: f.paint.with(faint, "     no lgpu uses it")})
 		}
 	}
+	if len(lines) == 0 {
+		return []line{{text: f.paint.with(faint, "  nothing is as the filter says")}}
+	}
 	return lines
+}
+
+// fewDevices is the number of devices that are all shown with their lgpus at first; of more only one line each.
+const fewDevices = 4
+
+// opened reports whether what is in a row is shown: as the user said last, else as usual.
+func (f *frame) opened(r row, usual bool) bool {
+	if open, said := f.open[r]; said {
+		return open
+	}
+	return usual
 }
 
 // shortUUID is as much of a UUID as tells the devices of a machine apart, with GPU-; lgpu run takes it, too.
 const shortUUID = 12
 
-// device draws what is above a device's lgpus.
-func (f *frame) device(d *api.Device) []line {
+// Widths of the line of a device: its name at least, and what is beside it but bars.
+const (
+	deviceName  = 16
+	deviceFacts = 43
+)
+
+// device draws the line of a device and, where it is open or out of order, what there is to say of it:
+// " ▾ 0 NVIDIA H200     87% BAR  62.1G/141G BAR  351W  64°C   4 lgpus".
+func (f *frame) device(d *api.Device, lgpus int, open bool) []line {
+	r := row{device: d.GetUuid()}
+	mark := "▸ "
+	if open {
+		mark = "▾ "
+	}
+	spare := f.width - 1 - deviceFacts - deviceName
+	name := deviceName + max(0, min(spare, 12))
+	width := max(0, min((spare-12)/2-1, 24))
+	busy, text := 0.0, "-"
+	if d.Utilisation != nil {
+		busy = float64(d.GetUtilisation()) / 100
+		text = fmt.Sprintf("%d%%", d.GetUtilisation())
+	}
+	held := ratio(d.GetMemoryUsed(), d.GetMemoryTotal())
+	label := fit(mark+f.marked(r, strconv.Itoa(int(d.GetIndex()))+" "+clean(d.GetName())), name, false)
+	if r == f.selected && bool(f.paint) {
+		label = cursor.Render(label)
+	} else {
+		label = f.paint.with(bold, label)
+	}
+	parts := []string{label, right(text, 9)}
+	if width > 0 {
+		parts = append(parts, f.bar(busy, width, accent))
+	}
+	parts = append(parts, f.paint.with(fullness(held), right(size(d.GetMemoryUsed())+"/"+size(d.GetMemoryTotal()), 11)))
+	if width > 0 {
+		parts = append(parts, f.bar(held, width, fullness(held)))
+	}
+	parts = append(parts, right(watts(d.PowerMw), 5), right(degrees(d.Temperature), 5), right(plural(lgpus, "lgpu"), 8))
+	lines := []line{{text: " " + strings.Join(parts, " "), row: r, path: "/"}}
+	say := func(style lipgloss.Style, text string) {
+		lines = append(lines, line{text: f.paint.with(style, strings.TrimRight(fit("     "+text, f.width, false), " "))})
+	}
+	if fault := d.GetFault(); fault != "" {
+		say(bad, "out of order: "+clean(fault))
+	}
+	if open {
+		say(faint, deviceWords(d))
+	}
+	return lines
+}
+
+// deviceWords are what does not change of a device.
+func deviceWords(d *api.Device) string {
 	mode := "temporal"
 	if d.GetMode() == api.Device_SPATIAL {
 		mode = "spatial"
 	} else if d.GetNoGuests() == "" {
 		mode += ", guests"
 	}
-	title := clean(d.GetName())
 	key := clean(d.GetKey())
 	if len(key) > shortUUID && strings.Contains(key, "-") {
 		key = key[:shortUUID]
@@ -156,29 +194,15 @@ func (f *frame) device(d *api.Device) []line {
 	if d.GetSim() != "" {
 		facts = append(facts, "software GPU "+clean(d.GetSim()))
 	}
-	name := fmt.Sprintf("%2d %s", d.GetIndex(), title)
-	rest := "  " + strings.Join(facts, " · ")
-	room := f.width - ansi.StringWidth(name)
-	lines := []line{{text: f.paint.with(bold, fit(name, min(f.width, ansi.StringWidth(name)), false)) +
-		f.paint.with(faint, strings.TrimRight(fit(rest, max(0, room), false), " "))}}
-	if fault := d.GetFault(); fault != "" {
-		text := fit("   out of order: "+clean(fault), f.width, false)
-		lines = append(lines, line{text: f.paint.with(bad, strings.TrimRight(text, " "))})
+	return strings.Join(facts, " · ")
+}
+
+// marked is the text of a row, with a mark where the cursor is on it and cannot be told by its colour.
+func (f *frame) marked(r row, text string) string {
+	if r == f.selected && !bool(f.paint) {
+		return ">" + text
 	}
-	// Two bars share the line: "   time BAR 100%  memory BAR 62.1G/141G"
-	width := max(6, (f.width-37)/2)
-	busy, text := 0.0, "   -"
-	if d.Utilisation != nil {
-		busy = float64(d.GetUtilisation()) / 100
-		text = fmt.Sprintf("%3d%%", d.GetUtilisation())
-	}
-	held := ratio(d.GetMemoryUsed(), d.GetMemoryTotal())
-	lines = append(lines, line{text: "   time " + f.bar(busy, width, accent) + " " + text + "  memory " +
-		f.bar(held, width, fullness(held)) + " " + size(d.GetMemoryUsed()) + "/" + size(d.GetMemoryTotal())})
-	if text := strangers(d); text != "" {
-		lines = append(lines, line{text: f.paint.with(notice, strings.TrimRight(fit("   "+text, f.width, false), " "))})
-	}
-	return lines
+	return text
 }
 
 // strangers says in words who uses a device without an lgpu.
@@ -198,36 +222,6 @@ func strangers(d *api.Device) string {
 		strings.Join(names, ", "))
 }
 
-// directories returns the directories to show of a device, in their order.
-func (f *frame) directories(device string) []*api.Directory {
-	var directories []*api.Directory
-	for _, n := range f.snapshot.GetDirectories() {
-		if on(n, device) != nil && (n.GetKind() == api.Directory_LGPU || f.groups) {
-			directories = append(directories, n)
-		}
-	}
-	slices.SortStableFunc(directories, func(a, b *api.Directory) int {
-		x, y := on(a, device), on(b, device)
-		c := 0
-		switch f.order {
-		case byShare:
-			c = -cmp.Compare(delivered(x), delivered(y))
-		case byMemory:
-			c = -cmp.Compare(x.GetMemoryUsed(), y.GetMemoryUsed())
-		case byState:
-			c = -cmp.Compare(x.GetState(), y.GetState())
-		}
-		if c == 0 {
-			c = cmp.Compare(a.GetPath(), b.GetPath())
-		}
-		if f.reverse {
-			return -c
-		}
-		return c
-	})
-	return directories
-}
-
 // on returns what a directory has of a device, or nil.
 func on(n *api.Directory, device string) *api.DeviceUse {
 	for _, d := range n.GetDevices() {
@@ -238,65 +232,77 @@ func on(n *api.Directory, device string) *api.DeviceUse {
 	return nil
 }
 
-func heading(c columns) string {
-	return " " + fit("LGPU", c.path, false) + " " + right("PR", 3) + " " + fit("MEMORY", c.bar, false) + " " +
-		right("USED/MAX", 11) + " " + right("ASKED→GOT", 9) + " " + fit("LATELY", c.spark, false) + " " +
-		right("WEIGHT", 7) + "  " + "STATE"
-}
-
-// directory draws one directory of a device, and its processes if they are to be seen.
-func (f *frame) directory(n *api.Directory, device *api.Device, c columns) []line {
+// directory draws one directory of a device by a name, with what lgpus in it have, and the processes of an lgpu if they
+// are to be seen.
+func (f *frame) directory(n *api.Directory, device *api.Device, c columns, name string, up row, lgpus []*api.Directory) []line {
 	d := on(n, device.GetUuid())
-	r := row{n.GetId(), device.GetUuid()}
-	limit, text := device.GetMemoryTotal(), "-"
+	r := row{id: n.GetId(), device: device.GetUuid()}
+	limit, most := device.GetMemoryTotal(), "-"
 	if e := d.GetEffective(); e != nil && e.MemoryMax != nil && e.GetMemoryMax() < limit {
 		limit = e.GetMemoryMax()
-		text = size(limit)
+		most = size(limit)
 	}
 	held := ratio(d.GetMemoryUsed(), limit)
-	processes := ""
-	if n.GetKind() == api.Directory_LGPU {
-		processes = strconv.Itoa(len(n.GetClients()))
+	lgpu := n.GetKind() == api.Directory_LGPU
+	state, style := "group", faint
+	processes := 0
+	for _, n := range lgpus {
+		processes += len(n.GetClients())
 	}
-	path := fit(clean(n.GetPath()), c.path, true)
+	if lgpu {
+		state, style = words(d.GetState())
+	}
+	name = fit(f.marked(r, name), c.name, f.flat)
 	switch {
 	case r == f.selected && bool(f.paint):
-		path = cursor.Render(path)
-	case r == f.selected:
-		path = fit(">"+clean(n.GetPath()), c.path, true)
-	case n.GetKind() == api.Directory_GROUP:
-		path = f.paint.with(faint, path)
+		name = cursor.Render(name)
+	case !lgpu:
+		name = f.paint.with(bold, name)
 	}
 	share := right(percent(d.ShareAsked), 4) + "→" + fit(percent(d.ShareDelivered), 4, false)
 	if behind(d) {
 		share = f.paint.with(notice, share)
 	}
-	state, style := words(d.GetState())
-	if n.GetKind() == api.Directory_GROUP {
-		state, style = "group", faint
+	memory := right(size(d.GetMemoryUsed())+"/"+most, 11)
+	if most != "-" {
+		memory = f.paint.with(fullness(held), memory)
 	}
-	text = " " + path + " " + right(processes, 3) + " " + f.bar(held, c.bar, fullness(held)) + " " +
-		right(size(d.GetMemoryUsed())+"/"+text, 11) + " " + share + " " +
-		f.paint.with(accent, spark(f.history[r], d.GetShareAsked(), c.spark)) + " " +
-		right(weight(d.GetEffective()), 7) + "  " + f.paint.with(style, state)
-	lines := []line{{text: text, row: r}}
-	if n.GetKind() != api.Directory_LGPU || !f.all && !f.expanded[r] {
-		return lines
+	cells := []cell{
+		{c.name, name}, {c.user, fit(clean(f.owners(lgpus...)), c.user, false)}, {c.processes, right(strconv.Itoa(processes), c.processes)},
+		{c.bar, f.bar(held, c.bar, fullness(held))}, {11, memory}, {9, share},
+		{c.spark, f.paint.with(accent, spark(f.history[r], d.GetShareAsked(), c.spark))},
+		{c.power, right(watts(d.PowerMw), c.power)}, {c.weight, right(weight(d.GetEffective()), c.weight)},
+		{c.state, " " + f.paint.with(style, state)},
 	}
-	index := slices.Index(n.GetDevices(), d)
+	lines := []line{{text: join(cells), row: r, path: n.GetPath(), up: up}}
+	if lgpu && (f.all || f.opened(r, false)) {
+		lines = append(lines, f.clients(n, d, up)...)
+	}
+	return lines
+}
+
+// clients draws the processes of an lgpu on a device.
+func (f *frame) clients(n *api.Directory, d *api.DeviceUse, up row) []line {
+	var lines []line
 	for _, p := range n.GetClients() {
-		held := uint64(0)
-		if index < len(p.GetMemory()) {
-			held = p.GetMemory()[index]
-		}
-		text := fmt.Sprintf("   %7d %s %s  user %d", p.GetPid(), fit(clean(p.GetCommand()), 15, false), right(size(held), 5),
-			p.GetUid())
+		text := fmt.Sprintf("     %7d %s %s %s", p.GetPid(), fit(clean(f.user(p.GetUid())), 12, false),
+			fit(clean(p.GetCommand()), 15, false), right(size(held(n, d, p)), 5))
 		lines = append(lines, line{text: f.paint.with(faint, strings.TrimRight(fit(text, f.width, false), " "))})
 	}
 	if len(n.GetClients()) == 0 {
-		lines = append(lines, line{text: f.paint.with(faint, "           no processes")})
+		lines = append(lines, line{text: f.paint.with(faint, "             no processes")})
 	}
 	return lines
+}
+
+// held is the memory of a device that a process of an lgpu has.
+func held(n *api.Directory, d *api.DeviceUse, p *api.Client) uint64 {
+	for i, use := range n.GetDevices() {
+		if use == d && i < len(p.GetMemory()) {
+			return p.GetMemory()[i]
+		}
+	}
+	return 0
 }
 
 // behind reports whether an lgpu that wants its device has clearly less of it than it is entitled to.
@@ -379,32 +385,6 @@ func (f *frame) title(paused bool, trouble string) string {
 		return f.paint.with(bad, left+" "+end)
 	}
 	return f.paint.with(bold, left) + " " + end
-}
-
-// history is what each row had at the newest frames, oldest first.
-type history map[row][]int
-
-// longest is the widest that a sparkline gets.
-const longest = 60
-
-// add takes the shares of a snapshot and forgets rows that are gone.
-func (h history) add(s *api.Snapshot) {
-	seen := make(map[row]bool, len(h))
-	for _, n := range s.GetDirectories() {
-		for _, d := range n.GetDevices() {
-			r := row{n.GetId(), d.GetUuid()}
-			seen[r] = true
-			h[r] = append(h[r], delivered(d))
-			if extra := len(h[r]) - longest; extra > 0 {
-				h[r] = append(h[r][:0], h[r][extra:]...)
-			}
-		}
-	}
-	for r := range h {
-		if !seen[r] {
-			delete(h, r)
-		}
-	}
 }
 
 func ratio(part, whole uint64) float64 {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/api/state"
+	"github.com/lgpu/lgpu/internal/users"
 )
 
 // Options say how to show.
@@ -33,12 +34,18 @@ type Options struct {
 	Width int
 	// Color makes Once use colours. Run decides by what the terminal can do and NO_COLOR.
 	Color bool
+	// Write writes one FILE=VALUE to a group or lgpu, for Run; nil is a view that changes nothing. The error is shown. A
+	// "1" for procs.kill ends the programs in it.
+	Write func(ctx context.Context, path, assignment string) error
 	// JSON makes Once print the document that docs/json.md describes.
 	JSON bool
 }
 
 // retry is the time between two attempts to reach a daemon that is gone.
 const retry = time.Second
+
+// patience is how long a change is waited for.
+const patience = 15 * time.Second
 
 // Run shows frame after frame until the user quits or ctx ends, which both return nil. In and Out must be a terminal. A
 // daemon that goes away while it is being watched is waited for; one that does not answer the first time is an error.
@@ -81,7 +88,15 @@ func run(ctx context.Context, view api.ViewClient, o Options, more ...tea.Progra
 	if !colored {
 		options = append(options, tea.WithColorProfile(colorprofile.Ascii))
 	}
-	_, err = tea.NewProgram(newModel(messages, paint(colored)), options...).Run()
+	var write func(path, assignment string) error
+	if o.Write != nil {
+		write = func(path, assignment string) error {
+			ctx, cancel := context.WithTimeout(ctx, patience)
+			defer cancel()
+			return o.Write(ctx, path, assignment)
+		}
+	}
+	_, err = tea.NewProgram(newModel(messages, paint(colored), write), options...).Run()
 	if err != nil && !errors.Is(err, tea.ErrProgramKilled) && !errors.Is(err, tea.ErrInterrupted) {
 		return fmt.Errorf("show in the terminal: %w", err)
 	}
@@ -127,7 +142,7 @@ func Once(ctx context.Context, view api.ViewClient, o Options) error {
 	if o.JSON {
 		return state.Of(s).Write(o.Out)
 	}
-	f := frame{snapshot: s, width: o.Width, paint: paint(o.Color), zone: time.Local}
+	f := frame{snapshot: s, width: o.Width, paint: paint(o.Color), zone: time.Local, once: true, user: users.Name}
 	if f.width <= 0 {
 		f.width = 80
 	}
@@ -142,6 +157,7 @@ func (f *frame) text() string {
 	var b strings.Builder
 	write := func(text string) { b.WriteString(strings.TrimRight(ansi.Truncate(text, f.width, ""), " ") + "\n") }
 	write(f.title(false, ""))
+	write(f.heading())
 	for _, l := range f.lines() {
 		write(l.text)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -54,11 +53,11 @@ func machine() *api.Snapshot {
 		Devices: []*api.Device{
 			{
 				Uuid: first, Index: 0, Name: "NVIDIA H200", Key: "195:0", MemoryTotal: 141 << 30, MemoryUsed: 62<<30 + 1<<27,
-				Units:       132,
+				Units: 132, PowerMw: pointer(uint32(351400)), Temperature: pointer(int32(64)),
 				Utilisation: pointer(uint32(87)),
 				Processes: []*api.DeviceProcess{
 					{Pid: 812, Command: "python", Memory: 6 << 30, Path: "/team/alice"},
-					{Pid: 99, Command: "blender", Memory: 3 << 30}, {Pid: 4711, Command: "ffmpeg", Memory: 1 << 29},
+					{Pid: 99, Uid: 1002, Command: "blender", Memory: 3 << 30}, {Pid: 4711, Uid: 1001, Command: "ffmpeg", Memory: 1 << 29},
 				},
 			},
 			{
@@ -73,7 +72,7 @@ func machine() *api.Snapshot {
 			{Path: "/python-4712", Id: 5, Kind: api.Directory_LGPU, State: api.State_IDLE, Devices: []*api.DeviceUse{
 				{Uuid: first, MemoryUsed: 1 << 29, Effective: effective(100, api.Priority_NORMAL, 0),
 					State: api.State_RUNNING}, // not measured
-			}, Clients: []*api.Client{{Pid: 4712, Command: "python", Memory: []uint64{1 << 29}}}},
+			}, Clients: []*api.Client{{Pid: 4712, Uid: 1001, Command: "python", Memory: []uint64{1 << 29}}}},
 			{Path: "/team", Id: 2, Kind: api.Directory_GROUP, Devices: []*api.DeviceUse{
 				{Uuid: first, MemoryUsed: 57 << 30, ShareAsked: part(7500), ShareDelivered: part(6500), Effective: effective(300, 0, 64<<30)},
 			}},
@@ -83,7 +82,7 @@ func machine() *api.Snapshot {
 					Uuid: first, MemoryUsed: 6<<30 + 1<<29, MemoryPeak: 7 << 30, ShareAsked: part(2500), ShareDelivered: part(2490),
 					State: api.State_RUNNING, Effective: &api.Effective{ComputeMax: 2500, ComputeMin: 1000, LgpuWeight: 300, LgpuPriority: 2,
 						MemoryMax: pointer(uint64(8 << 30))},
-					BusyNs: 90e9, Launches: 12345,
+					BusyNs: 90e9, Launches: 12345, PowerMw: pointer(uint32(88600)),
 				}},
 				Clients: []*api.Client{
 					{Pid: 812, Uid: 1000, Command: "python", Memory: []uint64{6 << 30}},
@@ -182,10 +181,26 @@ func (w *watching) Recv() (*api.Snapshot, error) {
 	return s, err
 }
 
+// people are the users of the test's machine.
+func people(uid uint32) string {
+	return map[uint32]string{0: "root", 1000: "alice", 1001: "bob-the-builder", 1002: "carol"}[uid]
+}
+
+// mind is a daemon that notes what is written, and says err.
+type mind struct {
+	writes []string
+	err    error
+}
+
+func (w *mind) write(path, assignment string) error {
+	w.writes = append(w.writes, path+" "+assignment)
+	return w.err
+}
+
 func live(width, height int) *model {
 	s := machine()
-	m := newModel(nil, false)
-	m.frame.zone = time.UTC
+	m := newModel(nil, false, (&mind{}).write)
+	m.frame.zone, m.frame.user = time.UTC, people
 	m.Update(arrived{s})
 	m.frame.history = past(s, longest)
 	m.Update(tea.WindowSizeMsg{Width: width, Height: height})
@@ -208,6 +223,14 @@ func press(m *model, keys ...string) tea.Cmd {
 			key = tea.Key{Code: tea.KeyHome}
 		case "enter":
 			key = tea.Key{Code: tea.KeyEnter}
+		case "left":
+			key = tea.Key{Code: tea.KeyLeft}
+		case "right":
+			key = tea.Key{Code: tea.KeyRight}
+		case "esc":
+			key = tea.Key{Code: tea.KeyEscape}
+		case "backspace":
+			key = tea.Key{Code: tea.KeyBackspace}
 		case "space":
 			key = tea.Key{Code: tea.KeySpace, Text: " "}
 		default:
@@ -220,17 +243,20 @@ func press(m *model, keys ...string) tea.Cmd {
 
 // TestFrames compares whole screens with golden files.
 func TestFrames(t *testing.T) {
-	for _, width := range []int{80, 120, 200} {
+	for _, width := range []int{60, 80, 120, 200} {
 		m := live(width, 24)
 		golden(t, fmt.Sprintf("live-%d.txt", width), m.picture()+"\n")
 	}
 	m := live(80, 30)
-	press(m, "g", "s", "down", "down", "down", "enter")
-	golden(t, "groups-by-share.txt", m.picture()+"\n")
-	m = live(80, 24)
+	press(m, "g", "c", "down", "down", "down", "enter")
+	golden(t, "flat-by-share.txt", m.picture()+"\n")
+	m = live(60, 24)
+	press(m, "p", "down")
+	golden(t, "processes-60.txt", m.picture()+"\n")
+	m = live(60, 24)
 	press(m, "h")
 	golden(t, "help.txt", m.picture()+"\n")
-	f := frame{snapshot: machine(), width: 80, zone: time.UTC}
+	f := frame{snapshot: machine(), width: 80, zone: time.UTC, once: true, user: people}
 	golden(t, "once-80.txt", f.text())
 	f.width, f.all = 120, true
 	golden(t, "once-120.txt", f.text())
@@ -243,7 +269,7 @@ func TestScreenIsKept(t *testing.T) {
 			for _, height := range []int{1, 2, 3, 5, 24, 60} {
 				m := live(width, height)
 				m.frame.paint = painted
-				for _, keys := range [][]string{{}, {"a"}, {"g"}, {"end"}, {"home"}, {"h"}} {
+				for _, keys := range [][]string{{}, {"a"}, {"g"}, {"end"}, {"home"}, {"p"}, {"p", "end", "s"}, {"esc", "k"}, {"h"}} {
 					press(m, keys...)
 					lines := strings.Split(m.picture(), "\n")
 					if len(lines) != height {
@@ -260,19 +286,29 @@ func TestScreenIsKept(t *testing.T) {
 	}
 }
 
-// TestFits80: at 80 columns nothing of the usual is cut off.
-func TestFits80(t *testing.T) {
-	f := frame{snapshot: machine(), width: 1000, zone: time.UTC, history: past(machine(), 3)}
-	c := layout(80, true)
-	for _, n := range f.directories(first) {
-		for _, l := range f.directory(n, f.snapshot.Devices[0], c) {
-			if w := ansi.StringWidth(l.text); w > 79 {
-				t.Errorf("%d columns: %q", w, l.text)
+// TestFits: in 60 columns and more nothing of the usual is cut off, and what was asked for and got is always there.
+func TestFits(t *testing.T) {
+	for _, width := range []int{40, 59, 60, 61, 69, 70, 80, 90, 100, 140} {
+		f := frame{snapshot: machine(), width: width, zone: time.UTC, history: past(machine(), 3), user: people}
+		lines := []string{f.heading()}
+		for _, l := range f.lines() {
+			if l.row.id != 0 {
+				lines = append(lines, l.text)
 			}
 		}
-	}
-	if w := ansi.StringWidth(heading(c)); w > 79 {
-		t.Errorf("heading: %d columns", w)
+		for i, text := range lines {
+			if w := ansi.StringWidth(text); w > width-1 {
+				t.Errorf("in %d columns: %d columns: %q", width, w, text)
+			}
+			if want := []string{"ASKED→GOT", "→"}[min(i, 1)]; !strings.Contains(text, want) {
+				t.Errorf("in %d columns: no %s: %q", width, want, text)
+			}
+		}
+		for _, column := range []string{"USER", "STATE", "USED/MAX"} {
+			if width >= 60 && !strings.Contains(lines[0], column) {
+				t.Errorf("in %d columns: no %s", width, column)
+			}
+		}
 	}
 }
 
@@ -296,7 +332,7 @@ func TestHostileText(t *testing.T) {
 	s.Devices[0].Processes[1].Command = evil
 	s.Directories[3].Path, s.Directories[3].Clients[0].Command = "/"+evil, evil
 	s.Daemon.Version = evil
-	m := newModel(nil, false)
+	m := newModel(nil, false, nil)
 	m.Update(arrived{s})
 	m.Update(tea.WindowSizeMsg{Width: 100, Height: 50})
 	press(m, "a")
@@ -310,107 +346,6 @@ func TestHostileText(t *testing.T) {
 	}
 }
 
-// TestKeys goes through what keys do.
-func TestKeys(t *testing.T) {
-	m := live(80, 24)
-	shows := func(text string, want bool) {
-		t.Helper()
-		if got := strings.Contains(m.picture(), text); got != want {
-			t.Errorf("%q is shown: %v\n%s", text, got, m.picture())
-		}
-	}
-	shows("dataloader-0", false)
-	press(m, "down", "down", "enter") // /python-4712, /team/alice
-	shows(">/team/alice", true)
-	shows("dataloader-0", true)
-	shows("4712 python", false)
-	press(m, "enter")
-	shows("dataloader-0", false)
-	press(m, "a")
-	shows("dataloader-0", true)
-	shows("4712 python", true)
-	press(m, "a", "g")
-	shows("group", true)
-	press(m, "g", "h")
-	shows("latency-critical", true)
-	press(m, "x")
-	shows("latency-critical", false)
-
-	later := machine()
-	later.Daemon.Version = "later"
-	press(m, "space")
-	m.Update(arrived{later})
-	shows("lgpu 1.2.3", true)
-	shows("paused", true)
-	press(m, "space")
-	shows("lgpu later", true)
-	shows("paused", false)
-
-	m.Update(broken{errors.New("it does not answer")})
-	shows("daemon: it does not answer; trying again", true)
-	m.Update(arrived{later})
-	shows("trying again", false)
-
-	if command := press(m, "q"); command == nil || command() != (tea.QuitMsg{}) {
-		t.Error("q does not end")
-	}
-}
-
-// TestOrders: each order has its own first lgpu, and r turns it round.
-func TestOrders(t *testing.T) {
-	f := frame{snapshot: machine()}
-	for _, test := range []struct {
-		order       order
-		first, last string
-	}{
-		{byPath, "/python-4712", "/voice"},
-		{byShare, "/team/deep/below/training-of-a-large-model", "/python-4712"},
-		{byMemory, "/team/deep/below/training-of-a-large-model", "/python-4712"},
-		{byState, "/python-4712", "/team/deep/below/training-of-a-large-model"},
-	} {
-		for _, reverse := range []bool{false, true} {
-			f.order, f.reverse = test.order, reverse
-			nodes := f.directories(first)
-			head, tail := nodes[0].GetPath(), nodes[len(nodes)-1].GetPath()
-			if reverse {
-				head, tail = tail, head
-			}
-			if head != test.first || tail != test.last {
-				t.Errorf("by %v, reverse %v: %s … %s", test.order, reverse, head, tail)
-			}
-		}
-	}
-}
-
-// TestScroll: the cursor stays in sight on a small terminal, and survives that its lgpu goes.
-func TestScroll(t *testing.T) {
-	m := live(80, 6)
-	for range 5 {
-		press(m, "down")
-		if !strings.Contains(m.picture(), ">/") && !strings.Contains(m.picture(), ">…") &&
-			!strings.Contains(m.picture(), "…") {
-			t.Errorf("the cursor is out of sight:\n%s", m.picture())
-		}
-	}
-	press(m, "end")
-	if !strings.Contains(m.picture(), ">/voice") {
-		t.Errorf("not at the end:\n%s", m.picture())
-	}
-	s := machine()
-	s.Directories = s.Directories[:4]
-	m.Update(arrived{s})
-	press(m, "down")
-	if !strings.Contains(m.picture(), ">/python-4712") {
-		t.Errorf("the cursor is lost:\n%s", m.picture())
-	}
-	s.Directories = nil
-	press(m, "up", "enter", "a")
-	s.Devices = nil
-	if !strings.Contains(m.picture(), "no devices") {
-		t.Errorf("without devices:\n%s", m.picture())
-	}
-}
-
 // TestHistory: it is bounded in length and in rows.
 func TestHistory(t *testing.T) {
 	h := history{}
@@ -418,7 +353,7 @@ func TestHistory(t *testing.T) {
 	for range 3 * longest {
 		h.add(s)
 	}
-	if n := len(h[row{3, first}]); n != longest {
+	if n := len(h[row{id: 3, device: first}]); n != longest {
 		t.Errorf("%d values", n)
 	}
 	s.Directories = s.Directories[:1]
@@ -505,7 +440,7 @@ func TestOnce(t *testing.T) {
 	if err := Once(t.Context(), &view{snapshots: []*api.Snapshot{machine()}}, Options{Out: &out}); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(out.String(), "/team/alice") || strings.Contains(out.String(), "\x1b") {
+	if !strings.Contains(out.String(), "▾ team") || strings.Contains(out.String(), "\x1b") {
 		t.Errorf("%s", out.String())
 	}
 	err := Once(t.Context(), &view{err: status.Error(codes.Unavailable, "dial unix: connection refused")},
@@ -533,7 +468,7 @@ func TestRun(t *testing.T) {
 	v.mu.Lock()
 	v.snapshots, v.err = []*api.Snapshot{machine()}, nil
 	v.mu.Unlock()
-	if _, err := keys.Write([]byte("sq")); err != nil {
+	if _, err := keys.Write([]byte("cq")); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; err != nil {

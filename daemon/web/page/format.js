@@ -21,6 +21,25 @@ export function share(percent) {
   return `${percent >= 99.95 || Number.isInteger(percent) ? Math.round(percent) : percent.toFixed(1)} %`;
 }
 
+/** power writes watts: "351 W", "0.8 W"; nothing where they are not known. */
+export function power(watts) {
+  return watts === null ? "" : `${watts < 9.95 ? Math.round(watts * 10) / 10 : Math.round(watts)} W`;
+}
+
+/** energy writes joules: "812 J", "12.4 kJ", from a tenth of one on in kWh: "1.25 kWh"; nothing where they are not known. */
+export function energy(joules) {
+  if (joules === null) return "";
+  if (joules >= 3.6e5) return `${(joules / 3.6e6).toFixed(2)} kWh`;
+  return joules < 999.5 ? `${Math.round(joules)} J` : `${(joules / 1000).toFixed(1)} kJ`;
+}
+
+/** ago writes how long something is past, in ms: "12 s ago", "3 min ago". */
+export function ago(ms) {
+  const seconds = Math.max(0, Math.round(ms / 1000));
+  if (seconds < 120) return `${seconds} s ago`;
+  return seconds < 7200 ? `${Math.floor(seconds / 60)} min ago` : `${Math.floor(seconds / 3600)} h ago`;
+}
+
 /** count writes a number with its noun: "1 device", "2 devices", "3 processes". */
 export function count(n, noun) {
   if (n === 1) return `1 ${noun}`;
@@ -43,6 +62,48 @@ export function element(name, properties = {}, ...children) {
   e.append(...children);
   return e;
 }
+
+/** text sets an element's text if it is another, which spares the browser a layout. */
+export function text(e, value, faint) {
+  if (e.textContent !== value) e.textContent = value;
+  e.classList.toggle("none", Boolean(faint));
+}
+
+/** order makes the children of an element those given, in their order, moving as few as possible. */
+export function order(parent, children) {
+  children.forEach((child, i) => {
+    if (parent.children[i] !== child) parent.insertBefore(child, parent.children[i] || null);
+  });
+  while (parent.children.length > children.length) parent.lastChild.remove();
+}
+
+/** cell makes a cell of a table with the name of its column, which narrow screens show beside it. */
+export function cell(label, kind = "") {
+  const td = element("td", { className: kind });
+  td.dataset.label = label;
+  return td;
+}
+
+/** stack makes an empty bar of parts. */
+export const stack = (kind = "") => element("div", { className: `stack ${kind}`.trim(), role: "img" });
+
+/** fill gives a bar its parts, each with a colour or class, a part of the whole and words. */
+export function fill(bar, parts, label) {
+  while (bar.children.length > parts.length) bar.lastChild.remove();
+  while (bar.children.length < parts.length) bar.append(document.createElement("i"));
+  parts.forEach((p, i) => {
+    const e = bar.children[i];
+    e.className = p.kind || "";
+    e.style.setProperty("--own", p.colour || "");
+    e.style.width = `${Math.min(100, 100 * p.part)}%`;
+    e.title = p.text;
+  });
+  bar.setAttribute("aria-label", `${label}: ${parts.map((p) => p.text).join(", ") || "nothing"}`);
+}
+
+/** toDevice and toNode are addresses within the page. */
+export const toDevice = (uuid) => `#/device/${encodeURIComponent(uuid)}`;
+export const toNode = (path) => `#/lgpu/${path.split("/").filter(Boolean).map(encodeURIComponent).join("/")}`;
 
 const palette = 10;
 const colours = new Map();
