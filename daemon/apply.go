@@ -64,6 +64,7 @@ func (n *Daemon) announceChange(c limits.Change) {
 			n.announceLimits(asked[id], old, c.By)
 		}
 	}
+	n.energy.inherit(c.Removed, before)
 	for _, id := range c.Removed {
 		n.mu.Lock()
 		path := n.paths[id]

@@ -54,6 +54,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/daemon/dispatch"
+	"github.com/lgpu/lgpu/daemon/joules"
 	"github.com/lgpu/lgpu/daemon/mps"
 	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/daemon/tenant"
@@ -126,6 +127,7 @@ type Daemon struct {
 	police    *police
 	resolver  *resolver
 	observer  *observer
+	energy    *energyBooks
 
 	// pushing is locked while limits go from the tree to tenants and the policy, so that they arrive in the order of
 	// the writes. It guards budgets.
@@ -165,6 +167,7 @@ type gates interface {
 	SetDevice(uuid gpu.UUID, spatial bool, o schedule.Options) error
 	Shares() []dispatch.Share
 	Stats() dispatch.Stats
+	Used(device gpu.UUID, dst []dispatch.Used) []dispatch.Used
 	Shared(device gpu.UUID) bool
 	Ran(device gpu.UUID, turns []gpu.Turn) dispatch.Verdict
 	Utilised(device gpu.UUID, percent int)
@@ -195,7 +198,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 		config: c, log: c.Log, started: time.Now(), paths: map[uint64]string{}, closeTime: closeTime,
 	}
 	n.lgpus, n.inventory, n.presence = newLgpus(n), newInventory(n), newPresence(n)
-	n.police, n.resolver, n.observer = &police{daemon: n}, &resolver{n}, &observer{n}
+	n.police, n.resolver, n.observer, n.energy = &police{daemon: n}, &resolver{n}, &observer{n}, &energyBooks{daemon: n}
 	n.journal.log = c.Log
 	n.journal.source.limit, n.slices.limit = 1024, 4096
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -330,6 +333,8 @@ func (n *Daemon) restore() error {
 		}
 		n.lgpus.add(restored(record))
 	}
+	root, _ := n.tree.Directory(limits.Root)
+	n.energy.ledger = joules.New(state.Energy, root.ID, func(id uint64) bool { _, there := n.tree.ByID(id); return there })
 	n.inventory.open(n.config.Inventories)
 	n.lgpus.reachSims()
 	if err := n.inventory.refresh(); err != nil {
@@ -356,7 +361,8 @@ func (n *Daemon) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	n.announce()
-	n.work.Add(2)
+	n.work.Add(3)
+	go func() { defer n.work.Done(); n.energy.keep(ctx) }()
 	go func() { defer n.work.Done(); n.lgpus.janitor(ctx) }()
 	go func() { defer n.work.Done(); n.inventory.rescan(ctx) }()
 	n.inventory.watch(ctx)
@@ -452,6 +458,7 @@ func (n *Daemon) Close() error {
 		errs = append(errs, n.inventory.close())
 	}
 	if n.store != nil {
+		errs = append(errs, n.energy.save())
 		errs = append(errs, n.store.Close())
 	}
 	if n.lock != nil {

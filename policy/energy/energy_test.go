@@ -205,8 +205,10 @@ func TestStrangers(t *testing.T) {
 			t.Errorf("%d is given %d mJ, want %d", s.ID, s.Energy, want)
 		}
 	}
-	m.Forget(4)
-	if m.Power(4) != 0 || m.Power(Nobody) == 0 {
-		t.Error("power of an lgpu that is gone")
+	for at := int64(2e9); at < 60e9; at += 1e9 {
+		m.Read(at, 350_000, nil)
+	}
+	if m.Power(4) != 0 || m.users[4] != nil {
+		t.Error("an lgpu that is gone is remembered")
 	}
 }

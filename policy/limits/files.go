@@ -101,6 +101,7 @@ func otherFiles() []*file {
 	return []*file{
 		{name: "cgroup.path", read: readCgroups, write: writeCgroups},
 		{name: "compute.stat", read: readComputeStat},
+		{name: "energy.stat", read: readEnergyStat},
 		{name: "events", read: readEvents},
 		{name: "gang",
 			read:  func(_ *Tree, _ *state, n *directory) string { return ended(n.Gang) },
