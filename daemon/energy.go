@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"path"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,20 +40,17 @@ type wattmeter struct {
 	uses    []energy.Use
 }
 
-// work is which part of the last second processes used a device, by the driver's samples.
+// work is in which part of the last second processes used a device, by the driver's samples.
 type work struct {
 	all, strangers float64
-	lgpus          map[uint64]float64
-	known          bool // lgpus and strangers are
+	lgpus          map[uint64]float64 // all that have a process there
+	known          bool               // lgpus and strangers are
 }
 
 // add notes a process of an lgpu, or of energy.Nobody.
 func (w *work) add(lgpu uint64, p gpu.Process) {
-	if p.Utilisation < 0 {
-		w.known = false
-		return
-	}
-	part := float64(p.Utilisation) / 100
+	part := float64(max(p.Utilisation, 0)) / 100
+	w.known = w.known && p.Utilisation >= 0
 	if lgpu == energy.Nobody {
 		w.strangers = min(w.strangers+part, 1)
 		return
@@ -130,14 +128,19 @@ func (b *energyBooks) readLocked(d *device, counter uint64, at time.Time) {
 	m.at = at
 	m.used, m.uses = b.daemon.gates.Used(d.UUID, m.used[:0]), m.uses[:0]
 	spatial := b.daemon.modes.Mode(d.UUID) == mps.Spatial
+	for lgpu := range m.work.lgpus { // a process that has launched nothing yet has no gate
+		if !slices.ContainsFunc(m.used, func(u dispatch.Used) bool { return u.LGPU == lgpu }) {
+			m.used = append(m.used, dispatch.Used{LGPU: lgpu, Here: true})
+		}
+	}
 	for _, u := range m.used {
 		use := energy.Use{ID: u.LGPU, Time: u.Time + int64(float64(u.Free)*m.work.of(u.LGPU, spatial))}
 		dir, exists := b.daemon.tree.ByID(u.LGPU)
 		e, has := dir.Device(d.Identity())
-		if spatial && exists && has && d.Units > 0 {
+		if spatial && has && d.Units > 0 {
 			use.Time = use.Time * int64(min(e.Units, d.Units)) / int64(d.Units)
 		}
-		if u.Here {
+		if u.Here && exists {
 			use.Weight = max(e.Weight, 1)
 		}
 		m.uses = append(m.uses, use)
