@@ -106,7 +106,7 @@ lgpu man writes manual pages.`,
 	})
 	c.SetUsageFunc(printUsage)
 	c.AddCommand(
-		runCommand(), psCommand(), topCommand(), showCommand(), setCommand(), createCommand(), rmCommand(), eventsCommand(),
+		runCommand(), psCommand(), topCommand(), energyCommand(), showCommand(), setCommand(), createCommand(), rmCommand(), eventsCommand(),
 		daemonCommand(), doctorCommand(), conformanceCommand(), simCommand(), shmemCommand(), manCommand())
 	return c
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -20,13 +21,14 @@ import (
 func psCommand() *cobra.Command {
 	var p ps
 	c := &cobra.Command{
-		Use:   "ps [--tree] [--json]",
+		Use:   "ps [--tree] [--wide] [--json]",
 		Short: "Show the logical GPUs of this machine and what they use",
 		Long: `Show each logical GPU: memory in use and memory.max, the share of the device's
 time over the last second and compute.max, and the processes. With --tree also
-show groups, each with the use of all lgpus below it. A dash means "not limited"
-or "not measured": if an lgpu has the device to itself and no compute.max, only
-the driver knows how busy it is, and not on every machine.
+show groups, each with the use of all lgpus below it; with --wide also the power
+and energy of each. A dash means "not limited" or "not measured": if an lgpu has
+the device to itself and no compute.max, only the driver knows how busy it is,
+and not on every machine.
 
 No daemon is started if there is nothing to show. In a pipe, names and processes
 are not cut to fit 80 columns. The JSON is described at
@@ -42,6 +44,7 @@ Exit status: 0; 1 if the daemon cannot be reached.`,
 	}
 	f := c.Flags()
 	f.BoolVar(&p.tree, "tree", false, "show groups, and lgpus below them")
+	f.BoolVar(&p.wide, "wide", false, "show power and energy too, in more than 80 columns")
 	f.BoolVar(&p.json, "json", false, "print JSON")
 	socketFlag(c)
 	return c
@@ -49,7 +52,7 @@ Exit status: 0; 1 if the daemon cannot be reached.`,
 
 // ps is one lgpu ps.
 type ps struct {
-	tree, json bool
+	tree, wide, json bool
 }
 
 func (p ps) show(c *cobra.Command, out io.Writer) error {
@@ -71,7 +74,7 @@ func (p ps) show(c *cobra.Command, out io.Writer) error {
 	if f, file := out.(*os.File); file && isTerminal(f) {
 		fits = width
 	}
-	if _, err := io.WriteString(out, table(s, p.tree, fits)); err != nil {
+	if _, err := io.WriteString(out, table(s, p.tree, p.wide, fits)); err != nil {
 		return failed(fmt.Errorf("write: %w", err))
 	}
 	return nil
@@ -89,8 +92,8 @@ const (
 
 // table is the state for people: one line for each device of each lgpu. With a width it fits in that, as far as names,
 // devices and pids can be cut; with 0 nothing is cut.
-func table(s *api.Snapshot, tree bool, fits int) string {
-	rows := [][]string{{"LGPU", "DEVICE", "MEMORY", "MAX", "COMPUTE", "MAX", "PIDS"}}
+func table(s *api.Snapshot, tree, powers bool, fits int) string {
+	rows := [][]string{{"LGPU", "DEVICE", "MEMORY", "MAX", "COMPUTE", "MAX", "POWER", "ENERGY", "PIDS"}}
 	empty := true
 	for _, n := range s.GetDirectories() {
 		name := strings.TrimPrefix(n.GetPath(), rootPath)
@@ -106,11 +109,11 @@ func table(s *api.Snapshot, tree bool, fits int) string {
 			name = shorten(name, nameWidth)
 		}
 		if len(n.GetDevices()) == 0 {
-			rows = append(rows, []string{name, "-", "-", "-", "-", "-", pids})
+			rows = append(rows, []string{name, "-", "-", "-", "-", "-", "-", "-", pids})
 		}
 		for _, d := range n.GetDevices() {
 			device := shorten(d.GetUuid(), deviceWidth) // the beginning of a UUID is as good as all of it
-			rows = append(rows, append(append([]string{name, device}, figures(d)...), pids))
+			rows = append(rows, slices.Concat([]string{name, device}, figures(d), powerOf(d), []string{pids}))
 			if fits != 0 { // a script finds the name on each line
 				name, pids = "", ""
 			}
@@ -125,7 +128,11 @@ func table(s *api.Snapshot, tree bool, fits int) string {
 	}
 	var b strings.Builder
 	for _, r := range rows {
-		line := fmt.Sprintf("%-*s %-*s %9s %9s %7s %5s  %s", wide, r[0], deviceWidth, r[1], r[2], r[3], r[4], r[5], r[6])
+		line := fmt.Sprintf("%-*s %-*s %9s %9s %7s %5s", wide, r[0], deviceWidth, r[1], r[2], r[3], r[4], r[5])
+		if powers {
+			line += fmt.Sprintf(" %9s %10s", r[6], r[7])
+		}
+		line += "  " + r[8]
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	if fits != 0 { // a script has it in the JSON
@@ -166,6 +173,14 @@ func figures(d *api.DeviceUse) []string {
 		computeMax = units.FormatPercent(most) + "%"
 	}
 	return []string{units.FormatSize(d.GetMemoryUsed()), memoryMax, share, computeMax}
+}
+
+// powerOf are the columns of a device with --wide: power and energy.
+func powerOf(d *api.DeviceUse) []string {
+	if d.EnergyMj == nil {
+		return []string{"-", "-"}
+	}
+	return []string{fmt.Sprintf("%.1f W", float64(d.GetPowerMw())/1000), formatEnergy(float64(d.GetEnergyMj()) / 1000)}
 }
 
 // indented is a directory's name behind a space for each group that it is in; a group's ends with a slash.

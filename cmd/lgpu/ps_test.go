@@ -22,7 +22,7 @@ func TestTable(t *testing.T) {
 	}
 	s := &api.Snapshot{Directories: []*api.Directory{{Path: "/"}, n}}
 
-	lines := strings.Split(strings.TrimSpace(table(s, false, width)), "\n")
+	lines := strings.Split(strings.TrimSpace(table(s, false, false, width)), "\n")
 	if len(lines) != 3 {
 		t.Fatalf("%q", lines)
 	}
@@ -35,7 +35,7 @@ func TestTable(t *testing.T) {
 		t.Errorf("%q", lines)
 	}
 
-	lines = strings.Split(strings.TrimSpace(table(s, false, 0)), "\n")
+	lines = strings.Split(strings.TrimSpace(table(s, false, false, 0)), "\n")
 	for _, l := range lines[1:] {
 		if f := strings.Fields(l); f[0] != name || f[len(f)-1] != "10000,10001,10002,10003,10004,10005,10006,10007" {
 			t.Errorf("in a pipe: %q", l)
@@ -63,10 +63,10 @@ func TestTurns(t *testing.T) {
 		}
 		s.Directories = append(s.Directories, n)
 	}
-	if shown := table(s, false, width); !strings.HasSuffix(shown, "\nOn GPU-11111111 lgpus take turns: "+why+".\n") || strings.Count(shown, why) != 1 {
+	if shown := table(s, false, false, width); !strings.HasSuffix(shown, "\nOn GPU-11111111 lgpus take turns: "+why+".\n") || strings.Count(shown, why) != 1 {
 		t.Errorf("on a terminal:\n%s", shown)
 	}
-	if shown := table(s, false, 0); strings.Contains(shown, why) {
+	if shown := table(s, false, false, 0); strings.Contains(shown, why) {
 		t.Errorf("in a pipe:\n%s", shown)
 	}
 }

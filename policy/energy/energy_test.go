@@ -10,7 +10,6 @@ import (
 type load struct {
 	id    uint64
 	power float64 // milliwatts while it works
-	drawn float64 // millijoules that its work took
 }
 
 // model is a device whose counter is late, as real ones are.
