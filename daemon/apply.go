@@ -67,6 +67,7 @@ func (n *Daemon) announceChange(c limits.Change) {
 			n.announceLimits(asked[id], old, by)
 		}
 	}
+	n.energy.inherit(c.Removed, before)
 	for _, id := range c.Removed {
 		n.mu.Lock()
 		path := n.paths[id]

@@ -57,6 +57,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/daemon/dispatch"
+	"github.com/lgpu/lgpu/daemon/joules"
 	"github.com/lgpu/lgpu/daemon/mps"
 	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/daemon/tenant"
@@ -135,6 +136,7 @@ type Daemon struct {
 	places    *places
 	resolver  *resolver
 	observer  *observer
+	energy    *energyBooks
 
 	// pushing is locked while limits go from the tree to tenants and the policy, so that they arrive in the order of
 	// the writes. It guards budgets.
@@ -176,6 +178,7 @@ type gates interface {
 	SetDevice(uuid gpu.UUID, spatial bool, o schedule.Options) error
 	Shares() []dispatch.Share
 	Stats() dispatch.Stats
+	Used(device gpu.UUID, dst []dispatch.Used) []dispatch.Used
 	Shared(device gpu.UUID) bool
 	Ran(device gpu.UUID, turns []gpu.Turn) dispatch.Verdict
 	Utilised(device gpu.UUID, percent int)
@@ -207,7 +210,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 		notReady: "it has just begun",
 	}
 	n.lgpus, n.inventory, n.presence = newLgpus(n), newInventory(n), newPresence(n)
-	n.police, n.resolver, n.observer = &police{daemon: n}, &resolver{n}, &observer{n}
+	n.police, n.resolver, n.observer, n.energy = &police{daemon: n}, &resolver{n}, &observer{n}, &energyBooks{daemon: n}
 	n.stopper, n.places = &stopper{daemon: n}, &places{daemon: n, Places: c.Places}
 	n.journal.log = c.Log
 	n.journal.source.limit, n.slices.limit = 1024, 4096
@@ -346,6 +349,8 @@ func (n *Daemon) restore() error {
 		}
 		n.lgpus.add(restored(record))
 	}
+	root, _ := n.tree.Directory(limits.Root)
+	n.energy.ledger = joules.New(state.Energy, root.ID, func(id uint64) bool { _, there := n.tree.ByID(id); return there })
 	n.inventory.open(n.config.Inventories)
 	n.lgpus.reachSims()
 	if err := n.inventory.refresh(); err != nil {
@@ -374,7 +379,8 @@ func (n *Daemon) Run(ctx context.Context) error {
 	n.announce()
 	n.setReady("")
 	defer n.setReady("it is about to end")
-	n.work.Add(2)
+	n.work.Add(3)
+	go func() { defer n.work.Done(); n.energy.keep(ctx) }()
 	go func() { defer n.work.Done(); n.lgpus.janitor(ctx) }()
 	go func() { defer n.work.Done(); n.inventory.rescan(ctx) }()
 	n.inventory.watch(ctx)
@@ -483,6 +489,7 @@ func (n *Daemon) Close() error {
 		n.log.Warn("the disk hangs: the last events are lost")
 	}
 	if n.store != nil {
+		errs = append(errs, n.energy.save())
 		errs = append(errs, n.store.Close())
 	}
 	if n.lock != nil {

@@ -161,6 +161,7 @@ type shownGates struct {
 	gates
 	shares  atomic.Pointer[[]dispatch.Share]
 	sharing sharing
+	users   deviceUsers
 }
 
 func (g *shownGates) Shares() []dispatch.Share {

@@ -71,6 +71,7 @@ type device struct {
 	strangers map[processKey]int // of the goroutine that watches the origin, as the next two
 	overruns  map[uint64]int
 	orphans   orphanWatch
+	watts     wattmeter
 }
 
 // sight is a device with what was last seen of it.
@@ -134,14 +135,28 @@ func (o *origin) list() ([]gpu.Device, error) {
 	return o.inventory.Devices()
 }
 
-// facts asks the inventory for those of a device.
-func (o *origin) facts(uuid gpu.UUID) (gpu.Facts, error) {
+// facts asks the inventory for those of a device, and says when.
+func (o *origin) facts(uuid gpu.UUID) (gpu.Facts, time.Time, error) {
 	o.asking.Lock()
 	defer o.asking.Unlock()
 	if o.inventory == nil {
-		return gpu.Facts{}, ErrClosed
+		return gpu.Facts{}, time.Time{}, ErrClosed
 	}
-	return o.inventory.Facts(uuid)
+	at := time.Now()
+	facts, err := o.inventory.Facts(uuid)
+	return facts, at, err
+}
+
+// energy asks the inventory for what a device has drawn, in millijoules, and says when.
+func (o *origin) energy(uuid gpu.UUID) (uint64, time.Time, error) {
+	o.asking.Lock()
+	defer o.asking.Unlock()
+	if o.inventory == nil {
+		return 0, time.Time{}, ErrClosed
+	}
+	at := time.Now()
+	mj, err := o.inventory.Energy(uuid)
+	return mj, at, err
 }
 
 // meter asks the inventory for the meter of a device.

@@ -77,7 +77,7 @@ const exportTolerance = 4
 // reports whether it should be called again soon. Only the goroutine of the origin calls it.
 func (w *police) reconcile(o *origin) (again bool) {
 	for _, d := range w.daemon.inventory.devicesOf(o) {
-		facts, err := o.facts(d.UUID)
+		facts, _, err := o.facts(d.UUID)
 		if err != nil || facts.Namespaced {
 			continue
 		}

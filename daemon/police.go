@@ -10,6 +10,7 @@ import (
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/internal/proc"
 	"github.com/lgpu/lgpu/internal/units"
+	"github.com/lgpu/lgpu/policy/energy"
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
@@ -39,9 +40,13 @@ type police struct {
 // patrol looks at the devices of an origin once: what is true there, and whether that is what the accounts say.
 func (w *police) patrol(o *origin) {
 	for _, d := range w.daemon.inventory.devicesOf(o) {
-		facts, err := o.facts(d.UUID)
+		facts, at, err := o.facts(d.UUID)
 		w.daemon.inventory.observe(d, facts, err)
-		if err != nil || d.Partitioned {
+		switch {
+		case err != nil:
+			continue
+		case d.Partitioned:
+			w.daemon.energy.see(d, facts, at, work{})
 			continue
 		}
 		if facts.Namespaced {
@@ -51,13 +56,15 @@ func (w *police) patrol(o *origin) {
 			})
 			facts.Processes = nil
 		}
-		w.inspect(d, facts)
+		w.daemon.energy.see(d, facts, at, w.inspect(d, facts))
 	}
 	w.daemon.tree.Observe()
 }
 
-// inspect compares the driver's processes with the clients. Only the goroutine of the device's origin calls it.
-func (w *police) inspect(d *device, facts gpu.Facts) {
+// inspect compares the driver's processes with the clients, and says for how long they used the device. Only the goroutine
+// of the device's origin calls it.
+func (w *police) inspect(d *device, facts gpu.Facts) work {
+	did := work{known: !facts.Namespaced}
 	clients := map[int]tenant.Client{}
 	for _, c := range w.daemon.tenants.Clients() {
 		clients[c.Peer.PID] = c
@@ -68,6 +75,7 @@ func (w *police) inspect(d *device, facts gpu.Facts) {
 	for _, p := range facts.Processes {
 		if c, ok := clients[p.PID]; ok {
 			users[c.LGPU] = append(users[c.LGPU], user{c, p.Memory})
+			did.add(c.LGPU, p)
 			continue
 		}
 		if p.PID == os.Getpid() || slices.Contains(servers, p.PID) {
@@ -79,6 +87,7 @@ func (w *police) inspect(d *device, facts gpu.Facts) {
 		}
 		key := processKey{PID: p.PID, Start: s.Start}
 		seen[key] = true
+		did.add(energy.Nobody, p)
 		if d.strangers[key]++; d.strangers[key] == sightings {
 			w.stranger(d, key, s, p)
 		}
@@ -93,6 +102,7 @@ func (w *police) inspect(d *device, facts gpu.Facts) {
 		w.daemon.gates.Utilised(d.UUID, facts.Utilisation)
 	}
 	w.watchHigh(d)
+	return did
 }
 
 // user is a client with what the driver says that it uses.

@@ -12,6 +12,7 @@ import (
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/internal/proc"
+	"github.com/lgpu/lgpu/policy/energy"
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
@@ -84,6 +85,7 @@ func (n *Daemon) showDevices(clients []tenant.Client) []Device {
 			Power:             d.facts.Power, Energy: d.facts.Energy, Temperature: d.facts.Temperature,
 			Sampled: d.sampled,
 		}
+		shown.OtherEnergy, _ = n.energy.of(energy.Nobody, d.UUID)
 		if d.sampled.IsZero() {
 			shown.Utilisation, shown.MemoryUtilisation = -1, -1
 		}
@@ -133,6 +135,7 @@ func (n *Daemon) showDirectory(dir limits.Directory, shares map[place]dispatch.S
 		use, share := uses[d.Device], shares[place{dir.ID, d.Device}]
 		d.MemoryUsed, d.MemoryPeak, d.MemoryGranted = use.Used, use.Peak, fromRegion(use.Granted)
 		d.Busy, d.Launches = use.Busy, use.Launches
+		d.Energy, d.Power = n.energy.of(dir.ID, d.Device)
 		t := n.timeOn(dir.ID, d.Device, share, clients)
 		d.Asked, d.Delivered, d.Measured, d.State = t.asked, t.delivered, t.measured, t.state
 		s.State = busier(s.State, d.State)
@@ -204,6 +207,10 @@ func (s *Directory) addUse(child Directory) {
 			d.MemoryGranted = d.MemoryGranted.Plus(c.MemoryGranted)
 			d.Busy += c.Busy
 			d.Launches += c.Launches
+			if d.Energy != nil && c.Energy != nil {
+				*d.Energy += *c.Energy
+				*d.Power += *c.Power
+			}
 			d.Asked += c.Asked
 			d.Delivered += c.Delivered
 			d.Measured = d.Measured && c.Measured

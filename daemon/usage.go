@@ -23,11 +23,15 @@ func (u usage) Stat(id uint64, device string) limits.Stat {
 	if err != nil {
 		return limits.Stat{}
 	}
+	var s limits.Stat
+	if mj, mw := u.n.energy.of(id, uuid); mj != nil {
+		s.Energy, s.Power, s.Metered = *mj, *mw, true
+	}
 	use, ok := u.n.usageOf(id)[uuid]
 	if !ok {
-		return limits.Stat{}
+		return s
 	}
-	s := limits.Stat{Memory: use.Used, Peak: use.Peak, BusyUsec: uint64(use.Busy.Microseconds()), Launches: use.Launches}
+	s.Memory, s.Peak, s.BusyUsec, s.Launches = use.Used, use.Peak, uint64(use.Busy.Microseconds()), use.Launches
 	t := u.n.timeOn(id, uuid, u.n.shares()[place{id, uuid}], u.n.tenants.Clients())
 	s.Asked, s.Delivered, s.Unmeasured = t.asked, t.delivered, !t.measured
 	return s

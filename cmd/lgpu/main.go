@@ -104,7 +104,7 @@ lgpu man writes manual pages.`,
 	c.SetFlagErrorFunc(optionError)
 	c.SetUsageFunc(printUsage)
 	c.AddCommand(
-		runCommand(), psCommand(), topCommand(), showCommand(), setCommand(), createCommand(), rmCommand(),
+		runCommand(), psCommand(), topCommand(), energyCommand(), showCommand(), setCommand(), createCommand(), rmCommand(),
 		chownCommand(), endCommand(), eventsCommand(), pageCommand(), daemonCommand(), doctorCommand(),
 		conformanceCommand(), simCommand(), shmemCommand(), manCommand(), versionCommand())
 	complete(c)

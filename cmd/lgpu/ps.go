@@ -23,13 +23,14 @@ import (
 func psCommand() *cobra.Command {
 	var p ps
 	c := &cobra.Command{
-		Use:   "ps [--tree] [--json]",
+		Use:   "ps [--tree] [--wide] [--json]",
 		Short: "Show the logical GPUs of this machine and what they use",
 		Long: `Show each logical GPU: memory in use and memory.max, the share of the device's
 time over the last second and compute.max, and the processes. With --tree also
-show groups, each with the use of all lgpus below it. A dash means "not limited"
-or "not measured": if an lgpu has the device to itself and no compute.max, only
-the driver knows how busy it is, and not on every machine.
+show groups, each with the use of all lgpus below it; with --wide also the power
+and energy of each. A dash means "not limited" or "not measured": if an lgpu has
+the device to itself and no compute.max, only the driver knows how busy it is,
+and not on every machine.
 
 No daemon is started if there is nothing to show. On a terminal the table fits
 in its width, but at least in 80 columns; users are shown from 90 columns on. In
@@ -46,6 +47,7 @@ Exit status: 0; 1 if the daemon cannot be reached.`,
 	}
 	f := c.Flags()
 	f.BoolVar(&p.tree, "tree", false, "show groups, and lgpus below them")
+	f.BoolVar(&p.wide, "wide", false, "show power and energy too, in more than 80 columns")
 	f.BoolVar(&p.json, "json", false, "print JSON")
 	socketFlag(c)
 	return c
@@ -53,7 +55,7 @@ Exit status: 0; 1 if the daemon cannot be reached.`,
 
 // ps is one lgpu ps.
 type ps struct {
-	tree, json bool
+	tree, wide, json bool
 }
 
 func (p ps) show(c *cobra.Command, out io.Writer) error {
@@ -75,7 +77,7 @@ func (p ps) show(c *cobra.Command, out io.Writer) error {
 	if f, file := out.(*os.File); file && isTerminal(f) {
 		fits = max(width, columnsOf(f))
 	}
-	if _, err := io.WriteString(out, table(s, p.tree, fits)); err != nil {
+	if _, err := io.WriteString(out, table(s, p.tree, p.wide, fits)); err != nil {
 		return failed(fmt.Errorf("write: %w", err))
 	}
 	return nil
@@ -102,10 +104,18 @@ func columnsOf(f *os.File) int {
 	return int(size.Col)
 }
 
+// row is a line of the table.
+type row struct {
+	name, device string
+	figures      []string // memory and memory.max, share of the time and compute.max
+	power        []string // power and energy
+	pids, users  string
+}
+
 // table is the state for people: one line for each device of each lgpu. With a width it fits in that, as far as names,
-// devices, users and pids can be cut; with 0 nothing is cut.
-func table(s *api.Snapshot, tree bool, fits int) string {
-	rows := [][]string{{"LGPU", "DEVICE", "MEMORY", "MAX", "COMPUTE", "MAX", "PIDS", "USER"}}
+// devices, users and pids can be cut, and powers are not shown; with 0 nothing is cut.
+func table(s *api.Snapshot, tree, powers bool, fits int) string {
+	rows := []row{{"LGPU", "DEVICE", []string{"MEMORY", "MAX", "COMPUTE", "MAX"}, []string{"POWER", "ENERGY"}, "PIDS", "USER"}}
 	empty := true
 	short := fits != 0
 	showUsers := !short || fits >= withUsers
@@ -127,11 +137,11 @@ func table(s *api.Snapshot, tree bool, fits int) string {
 			name, owners = shorten(name, nameWidth), shorten(owners, userWidth)
 		}
 		if len(n.GetDevices()) == 0 {
-			rows = append(rows, []string{name, "-", "-", "-", "-", "-", pids, owners})
+			rows = append(rows, row{name, "-", []string{"-", "-", "-", "-"}, []string{"-", "-"}, pids, owners})
 		}
 		for _, d := range n.GetDevices() {
 			device := shorten(d.GetUuid(), deviceWidth) // the beginning of a UUID is as good as all of it
-			rows = append(rows, append(append([]string{name, device}, figures(d)...), pids, owners))
+			rows = append(rows, row{name, device, figures(d), powerOf(d), pids, owners})
 			if short { // a script finds the name on each line
 				name, pids, owners = "", "", ""
 			}
@@ -140,28 +150,33 @@ func table(s *api.Snapshot, tree bool, fits int) string {
 	if empty {
 		return "no logical GPUs; to start one: lgpu run --memory 8GiB --compute 25 -- COMMAND\n"
 	}
-	b := lined(rows, showUsers)
+	text := lined(rows, powers, showUsers)
 	if short { // a script has it in the JSON
-		b.WriteString(turns(s))
+		text += turns(s)
 	}
-	return b.String()
+	return text
 }
 
-// lined writes rows as lines, with the column of users or without.
-func lined(rows [][]string, showUsers bool) *strings.Builder {
+// lined writes rows as lines, with the columns of power and of users or without.
+func lined(rows []row, powers, showUsers bool) string {
 	wide, wideUsers := nameWidth, userWidth
 	for _, r := range rows {
-		wide, wideUsers = max(wide, utf8.RuneCountInString(r[0])), max(wideUsers, utf8.RuneCountInString(r[7]))
+		wide, wideUsers = max(wide, utf8.RuneCountInString(r.name)), max(wideUsers, utf8.RuneCountInString(r.users))
 	}
-	b := &strings.Builder{}
+	var b strings.Builder
 	for _, r := range rows {
-		line := fmt.Sprintf("%-*s %-*s %9s %9s %7s %5s  ", wide, r[0], deviceWidth, r[1], r[2], r[3], r[4], r[5])
-		if showUsers {
-			line += fmt.Sprintf("%-*s ", wideUsers, r[7])
+		line := fmt.Sprintf("%-*s %-*s %9s %9s %7s %5s", wide, r.name, deviceWidth, r.device, r.figures[0], r.figures[1],
+			r.figures[2], r.figures[3])
+		if powers {
+			line += fmt.Sprintf(" %9s %10s", r.power[0], r.power[1])
 		}
-		b.WriteString(strings.TrimRight(line+r[6], " ") + "\n")
+		line += "  "
+		if showUsers {
+			line += fmt.Sprintf("%-*s ", wideUsers, r.users)
+		}
+		b.WriteString(strings.TrimRight(line+r.pids, " ") + "\n")
 	}
-	return b
+	return b.String()
 }
 
 // userList are the users whose programs are in an lgpu, or keep it, by name; a dash for none.
@@ -217,6 +232,14 @@ func figures(d *api.DeviceUse) []string {
 		computeMax = units.FormatPercent(most) + "%"
 	}
 	return []string{units.FormatSize(d.GetMemoryUsed()), memoryMax, share, computeMax}
+}
+
+// powerOf are the columns of a device with --wide: power and energy.
+func powerOf(d *api.DeviceUse) []string {
+	if d.EnergyMj == nil {
+		return []string{"-", "-"}
+	}
+	return []string{fmt.Sprintf("%.1f W", float64(d.GetPowerMw())/1000), formatEnergy(float64(d.GetEnergyMj()) / 1000)}
 }
 
 // indented is a directory's name behind a space for each group that it is in; a group's ends with a slash.

@@ -22,7 +22,7 @@ func TestTable(t *testing.T) {
 	}
 	s := &api.Snapshot{Directories: []*api.Directory{{Path: "/"}, n}}
 
-	lines := strings.Split(strings.TrimSpace(table(s, false, width)), "\n")
+	lines := strings.Split(strings.TrimSpace(table(s, false, false, width)), "\n")
 	if len(lines) != 3 {
 		t.Fatalf("%q", lines)
 	}
@@ -36,14 +36,14 @@ func TestTable(t *testing.T) {
 	}
 
 	for columns, users := range map[int]string{withUsers - 1: "", withUsers: " 4000000…", 2 * width: " 4000000…"} {
-		for _, l := range strings.Split(strings.TrimSpace(table(s, false, columns)), "\n")[1:2] {
+		for _, l := range strings.Split(strings.TrimSpace(table(s, false, false, columns)), "\n")[1:2] {
 			if len([]rune(l)) > columns || !strings.Contains(l, users) || users == "" && strings.Contains(l, "40000") {
 				t.Errorf("in %d columns: %q", columns, l)
 			}
 		}
 	}
 
-	lines = strings.Split(strings.TrimSpace(table(s, false, 0)), "\n")
+	lines = strings.Split(strings.TrimSpace(table(s, false, false, 0)), "\n")
 	for _, l := range lines[1:] {
 		if f := strings.Fields(l); f[0] != name || f[len(f)-2] != "4000000000,4000000001" || f[len(f)-1] != "10000,10001,10002,10003,10004,10005,10006,10007" {
 			t.Errorf("in a pipe: %q", l)
@@ -71,10 +71,10 @@ func TestTurns(t *testing.T) {
 		}
 		s.Directories = append(s.Directories, n)
 	}
-	if shown := table(s, false, width); !strings.HasSuffix(shown, "\nOn GPU-11111111 lgpus take turns: "+why+".\n") || strings.Count(shown, why) != 1 {
+	if shown := table(s, false, false, width); !strings.HasSuffix(shown, "\nOn GPU-11111111 lgpus take turns: "+why+".\n") || strings.Count(shown, why) != 1 {
 		t.Errorf("on a terminal:\n%s", shown)
 	}
-	if shown := table(s, false, 0); strings.Contains(shown, why) {
+	if shown := table(s, false, false, 0); strings.Contains(shown, why) {
 		t.Errorf("in a pipe:\n%s", shown)
 	}
 }

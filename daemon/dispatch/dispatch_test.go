@@ -228,6 +228,47 @@ func TestFreeUntilShared(t *testing.T) {
 	}
 }
 
+// What lgpus use is told once: charged time, time without accounts, and that of lgpus that have gone.
+func TestUsed(t *testing.T) {
+	r := newRig(t, map[uint64]Params{1: {}, 2: {}})
+	r.Used(card, nil)
+	a := r.seat(1)
+	a.expect(t, protocol.Free)
+	b := r.seat(2)
+	a.expect(t, protocol.Open)
+	r.want(b)
+	a.expect(t, protocol.Open)
+	a.work(2 * time.Millisecond)
+	r.closed(a, a.closed(protocol.FlagWaiting))
+	b.expect(t, protocol.Open)
+	sum := map[uint64]Used{}
+	for _, u := range r.Used(card, nil) {
+		sum[u.LGPU] = u
+	}
+	if u := sum[1]; !u.Here || u.Time < 2e6 || u.Free <= 0 {
+		t.Errorf("the first has used %+v", u)
+	}
+	if u := sum[2]; !u.Here || u.Free != 0 {
+		t.Errorf("the second has used %+v", u)
+	}
+	b.work(3 * time.Millisecond)
+	r.gone(b)
+	again := r.Used(card, nil)
+	if len(again) != 2 || again[0].Time > again[1].Time || again[1].LGPU != 2 || again[1].Here || again[1].Time < 3e6 {
+		t.Errorf("after the second has gone: %+v", again)
+	}
+	if last := r.Used(card, []Used{{LGPU: 7}}); len(last) != 2 || last[0].LGPU != 7 || last[1].LGPU != 1 || last[1].Time != 0 || last[1].Free <= 0 {
+		t.Errorf("then: %+v", last)
+	}
+	r.Remove(1)
+	if left := r.Used(card, nil); len(left) != 1 || left[0].LGPU != 1 || left[0].Here || left[0].Free <= 0 {
+		t.Errorf("after the first was removed: %+v", left)
+	}
+	if none := r.Used(card, nil); len(none) != 0 {
+		t.Errorf("nobody has used %+v", none)
+	}
+}
+
 // The processes of an lgpu share its grant, one after the other; it is over when the last is done.
 func TestProcessesShareAGrant(t *testing.T) {
 	r := newRig(t, map[uint64]Params{1: {}, 2: {}})

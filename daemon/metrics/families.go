@@ -76,8 +76,14 @@ var (
 		ofDevice...)
 	strangersMemory = gauge("lgpu_device_stranger_memory_bytes", "Device memory of processes that belong to no lgpu.",
 		ofDevice...)
-	sliceLength = histogramOf("lgpu_device_slice_seconds", "How long lgpus had the device at a stretch.", "device")
-	sliceSwitch = histogramOf("lgpu_device_slice_switch_seconds",
+	deviceEnergy = counter("lgpu_device_energy_joules_total",
+		"What the device has drawn, by its own counter; absent without one.", ofDevice...)
+	deviceOtherEnergy = counter("lgpu_device_other_energy_joules_total",
+		"What the device has drawn since the daemon first saw it, less what went to lgpus.", ofDevice...)
+	devicePower       = gauge("lgpu_device_power_watts", "What the device draws, as the driver says.", ofDevice...)
+	deviceTemperature = gauge("lgpu_device_temperature_celsius", "Temperature of the device.", ofDevice...)
+	sliceLength       = histogramOf("lgpu_device_slice_seconds", "How long lgpus had the device at a stretch.", "device")
+	sliceSwitch       = histogramOf("lgpu_device_slice_switch_seconds",
 		"Time in which nobody had the device between slices of two lgpus that followed within 10 ms.", "device")
 	slicesMissed = counter("lgpu_slices_missed_total",
 		"Slices that were not counted, because there were too many at once.")
@@ -106,6 +112,11 @@ var (
 		"Device time used since the lgpu was made, but for times alone without a cap.", ofDirectoryDevice...)
 	launches = counter("lgpu_launches_total",
 		"Launches since the lgpu was made, but for times alone without a cap.", ofDirectoryDevice...)
+	energyUsed = counter("lgpu_energy_joules_total",
+		"What was used of the device's energy, since it was made; absent where the device has no counter.",
+		ofDirectoryDevice...)
+	powerDrawn = gauge("lgpu_power_watts", "What it draws of the device's power, over about the last second.",
+		ofDirectoryDevice...)
 	nodeSlices = counter("lgpu_slices_total",
 		"Slices that the lgpu had; it has the device without slices while nobody else wants it.", ofDirectoryDevice...)
 )
@@ -199,6 +210,7 @@ func (e *emitter) device(d *daemon.Device) {
 	if d.MemoryUtilisation >= 0 {
 		e.emit(deviceMemoryActive, float64(d.MemoryUtilisation)/100, name, index)
 	}
+	e.energy(d, name, index)
 	strangers, held := 0, uint64(0)
 	for i := range d.Processes {
 		if d.Processes[i].Path == "" {
@@ -208,6 +220,22 @@ func (e *emitter) device(d *daemon.Device) {
 	}
 	e.emit(deviceStrangers, float64(strangers), name, index)
 	e.emit(strangersMemory, float64(held), name, index)
+}
+
+// energy emits what a device draws, as far as that is known.
+func (e *emitter) energy(d *daemon.Device, labels ...string) {
+	if d.Energy != nil {
+		e.emit(deviceEnergy, float64(*d.Energy)/1e3, labels...)
+	}
+	if d.OtherEnergy != nil {
+		e.emit(deviceOtherEnergy, float64(*d.OtherEnergy)/1e3, labels...)
+	}
+	if d.Power != nil {
+		e.emit(devicePower, float64(*d.Power)/1e3, labels...)
+	}
+	if d.Temperature != nil {
+		e.emit(deviceTemperature, float64(*d.Temperature), labels...)
+	}
 }
 
 func (e *emitter) node(n *daemon.Directory) {
@@ -229,6 +257,10 @@ func (e *emitter) node(n *daemon.Directory) {
 		if d.Measured {
 			e.emit(shareAsked, hundredths(d.Asked), labels...)
 			e.emit(shareGiven, hundredths(d.Delivered), labels...)
+		}
+		if d.Energy != nil { // a group's does not fall either
+			e.emit(energyUsed, float64(*d.Energy)/1e3, labels...)
+			e.emit(powerDrawn, float64(*d.Power)/1e3, labels...)
 		}
 		if n.Kind != daemon.KindLgpu {
 			continue // a group's sums would fall when an lgpu goes, which a counter must not

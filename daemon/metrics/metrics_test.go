@@ -63,6 +63,8 @@ var (
 	began    = time.Unix(1_790_000_000, 250_000_000)
 )
 
+func pointer[T any](v T) *T { return &v }
+
 // machine is a GPU and a MIG instance with a group, two lgpus and a stranger.
 func machine() *fake {
 	free := limits.Effective{Bits: list.Upto(132), ComputeMax: 10000, Weight: 100}
@@ -78,6 +80,8 @@ func machine() *fake {
 						Node: "195:0"},
 					Mode:    "temporal",
 					Healthy: true, MemoryUsed: 21 << 30, Utilisation: 87, MemoryUtilisation: 40,
+					Power: pointer(uint32(512_250)), Energy: pointer(uint64(86_400_500)), Temperature: pointer(int32(41)),
+					OtherEnergy: pointer(uint64(1_500)),
 					Processes: []daemon.DeviceProcess{
 						{PID: 812, Memory: 6 << 30, Path: "/team/alice"}, {PID: 99, Memory: 3 << 30}, {PID: 98, Memory: 1 << 30},
 					},
@@ -89,7 +93,8 @@ func machine() *fake {
 			},
 			Directories: []daemon.Directory{
 				{Path: "/", Kind: daemon.KindGroup, ID: 1, Persistent: true, Devices: []daemon.DeviceUse{
-					{Device: whole, Effective: free, MemoryUsed: 7 << 30, MemoryPeak: 9 << 30, Delivered: 9000, Asked: 10000, Measured: true},
+					{Device: whole, Effective: free, MemoryUsed: 7 << 30, MemoryPeak: 9 << 30, Delivered: 9000, Asked: 10000, Measured: true,
+						Energy: pointer(uint64(86_399_000)), Power: pointer(uint32(512_000))},
 				}},
 				{Path: "/job-7", Name: "job-7", Kind: daemon.KindLgpu, ID: 4, Gang: "g", Devices: []daemon.DeviceUse{
 					{Device: whole, Effective: free, MemoryUsed: 1 << 30, State: daemon.StateWaiting},
@@ -102,6 +107,7 @@ func machine() *fake {
 					Devices: []daemon.DeviceUse{{
 						Device: whole, Effective: capped, MemoryUsed: 6 << 30, MemoryPeak: 7 << 30, MemoryGranted: limits.AtMost(8 << 30),
 						Busy: 90 * time.Second, Launches: 12345, Asked: 2500, Delivered: 2490, Measured: true, State: daemon.StateRunning,
+						Energy: pointer(uint64(12_345)), Power: pointer(uint32(98_760)),
 					}},
 				},
 			},

@@ -19,6 +19,7 @@
 package store
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -76,6 +77,7 @@ type State struct {
 	Starts uint64       // how often the file was opened, this time included
 	Tree   limits.State // zero in a new file
 	Lgpus  []Lgpu       // by ID
+	Energy []Energy     // by ID
 }
 
 // Lgpu is what the daemon knows of an lgpu beyond the tree.
@@ -101,6 +103,19 @@ type Launcher struct {
 	UID   uint32 `json:"uid"`
 }
 
+// Energy is what a directory of the tree itself, or nobody (ID 0), has used of devices.
+type Energy struct {
+	ID      uint64         `json:"id"`
+	Devices []DeviceEnergy `json:"devices"`
+}
+
+// DeviceEnergy is what was used of one device.
+type DeviceEnergy struct {
+	Device gpu.UUID `json:"device"`
+	Energy uint64   `json:"mj"`                // millijoules
+	Idle   uint32   `json:"idle_mw,omitempty"` // what the device draws without work, milliwatts; in nobody's record
+}
+
 // Store is an open state file. Its methods may be called by any number of goroutines.
 type Store struct {
 	path string
@@ -119,6 +134,8 @@ const (
 	treeKey    = "tree"
 	nodePrefix = "node/"
 	lgpuPrefix = "lgpu/"
+	// Not in the file of a daemon that has seen no counter of energy.
+	energyPrefix = "energy/"
 )
 
 // meta is the record of the file itself.
@@ -328,9 +345,17 @@ func (s *Store) decode() (State, error) {
 			}
 			state.Lgpus = append(state.Lgpus, l)
 		}
+		if strings.HasPrefix(key, energyPrefix) {
+			var e Energy
+			if err := unmarshal(key, []byte(text), &e); err != nil {
+				return State{}, err
+			}
+			state.Energy = append(state.Energy, e)
+		}
 	}
 	slices.SortFunc(state.Tree.Directories, func(a, b limits.DirectoryState) int { return strings.Compare(a.Path, b.Path) })
 	slices.SortFunc(state.Lgpus, func(a, b Lgpu) int { return strings.Compare(lgpuKey(a.ID), lgpuKey(b.ID)) })
+	slices.SortFunc(state.Energy, func(a, b Energy) int { return cmp.Compare(a.ID, b.ID) })
 	return state, nil
 }
 
@@ -374,6 +399,20 @@ func (s *Store) SaveLgpu(l Lgpu) error { return s.update(map[string]any{lgpuKey(
 
 // DeleteLgpu removes the record of one lgpu, if there is one.
 func (s *Store) DeleteLgpu(id uint64) error { return s.update(nil, []string{lgpuKey(id)}) }
+
+// SaveEnergy adds or replaces records of energy, all or none; those without devices are removed.
+func (s *Store) SaveEnergy(records []Energy) error {
+	put, gone := map[string]any{}, []string(nil)
+	for _, e := range records {
+		key := fmt.Sprintf("%s%016x", energyPrefix, e.ID)
+		if len(e.Devices) == 0 {
+			gone = append(gone, key)
+		} else {
+			put[key] = e
+		}
+	}
+	return s.update(put, gone)
+}
 
 // Close closes the file. Every later Save fails.
 func (s *Store) Close() error {

@@ -90,6 +90,16 @@ func TestRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	energy := []Energy{
+		{Devices: []DeviceEnergy{{Device: gpu.UUID{1}, Energy: 1 << 50, Idle: 75_000}}},
+		{ID: 1 << 60, Devices: []DeviceEnergy{{Device: gpu.UUID{1}, Energy: 2}, {Device: gpu.UUID{2}, Energy: 3}}},
+	}
+	if err := s.SaveEnergy(append(energy, Energy{ID: 9, Devices: energy[0].Devices})); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SaveEnergy([]Energy{{ID: 9}, {ID: 10}}); err != nil {
+		t.Fatal(err)
+	}
 	if err := errors.Join(s.DeleteLgpu(9), s.DeleteLgpu(1000), s.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +111,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if got, want := s.State(), (State{Starts: 2, Tree: stateOf(7), Lgpus: lgpus}); !reflect.DeepEqual(got, want) {
+	if got, want := s.State(), (State{Starts: 2, Tree: stateOf(7), Lgpus: lgpus, Energy: energy}); !reflect.DeepEqual(got, want) {
 		t.Errorf("holds %+v,\nwant %+v", got, want)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {

@@ -18,7 +18,10 @@ func (d *documented) Stat(id uint64, device string) limits.Stat {
 	if n, _ := d.tree.ByID(id); n.Path != "/team/alice" || device != documentedDevices()[0].UUID {
 		return limits.Stat{}
 	}
-	return limits.Stat{Memory: 3 << 30, Peak: 4 << 30, BusyUsec: 1530021, Launches: 84210, Asked: 1250, Delivered: 1248}
+	return limits.Stat{
+		Memory: 3 << 30, Peak: 4 << 30, BusyUsec: 1530021, Launches: 84210, Asked: 1250, Delivered: 1248,
+		Energy: 86_400_250, Power: 312_500, Metered: true,
+	}
 }
 
 func (d *documented) ResetPeak(uint64, string) {}

@@ -134,7 +134,7 @@ func TestShell(t *testing.T) {
 				{"cat lgpu.default", "195:0 count=16 list=0-15\n195:1 count=132\n" + unnumber + " count=8 list=0-7\n"},
 				{"head -n1 lgpu.unit", "195:0 unit=compute_unit units_per_lgpu=8 kind=spatial remainder=4\n"},
 				{"mkdir team team/alice && ls -d team/alice", "team/alice\n"},
-				{"ls team | tr '\\n' ' '", "alice cgroup.path compute.max compute.min compute.stat events gang host.max lgpu lgpu.effective lgpu.priority " +
+				{"ls team | tr '\\n' ' '", "alice cgroup.path compute.max compute.min compute.stat energy.stat events gang host.max lgpu lgpu.effective lgpu.priority " +
 					"lgpu.weight memory.current memory.high memory.max memory.peak procs procs.kill "},
 				{"echo '195:0 count=4' > team/lgpu; cat team/lgpu.effective | head -n1", "195:0 count=4 list=0-3\n"},
 				{"printf '195:0 list=1-2' > team/alice/lgpu; head -n1 team/alice/lgpu", "195:0 count=2 list=1-2\n"},

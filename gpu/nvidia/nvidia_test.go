@@ -103,6 +103,9 @@ func TestFacts(t *testing.T) {
 	if f.MemoryUsed != 7<<30 || f.Utilisation != 80 || f.MemoryUtilisation != 20 {
 		t.Errorf("%+v", f)
 	}
+	if f.Power == nil || *f.Power != 312500 || f.Energy == nil || *f.Energy != 1<<40 || f.Temperature == nil || *f.Temperature != 41 {
+		t.Errorf("sensors: %+v", f)
+	}
 	// More processes than the first try has room for, one of them only on the list of graphics.
 	if len(f.Processes) != 101 {
 		t.Fatalf("%d processes", len(f.Processes))
@@ -124,6 +127,29 @@ func TestFacts(t *testing.T) {
 		t.Errorf("an instance: %+v, %v", f, err)
 	}
 	if _, err := i.Facts(gpu.UUID{1}); !errors.Is(err, gpu.ErrUnknownDevice) {
+		t.Errorf("an unknown device: %v", err)
+	}
+}
+
+// A GPU has a counter of energy, a MIG instance has none.
+func TestEnergy(t *testing.T) {
+	i := openFake(t)
+	devices, err := i.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mj, err := i.Energy(devices[3].UUID); mj != 1<<40 || err != nil {
+		t.Errorf("%d mJ, %v", mj, err)
+	}
+	for _, d := range devices[:3] {
+		if _, err := i.Energy(d.UUID); !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("%s: %v", d.Identity(), err)
+		}
+		if f, err := i.Facts(d.UUID); err != nil || f.Power != nil || f.Energy != nil || f.Temperature != nil {
+			t.Errorf("%s: %+v, %v", d.Identity(), f, err)
+		}
+	}
+	if _, err := i.Energy(gpu.UUID{1}); !errors.Is(err, gpu.ErrUnknownDevice) {
 		t.Errorf("an unknown device: %v", err)
 	}
 }

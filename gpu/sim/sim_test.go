@@ -43,6 +43,12 @@ func TestInventory(t *testing.T) {
 		if err != nil || f.MemoryUsed > shape.Memory || f.Utilisation != 0 || len(f.Processes) != 0 {
 			t.Errorf("device %d: %+v, %v", n, f, err)
 		}
+		if *f.Power != 40_000 || *f.Temperature != 30 {
+			t.Errorf("device %d draws %d mW and has %d °C", n, *f.Power, *f.Temperature)
+		}
+		if mj, err := i.Energy(d.UUID); mj < *f.Energy || err != nil {
+			t.Errorf("the counter of device %d is %d mJ after %d, %v", n, mj, *f.Energy, err)
+		}
 	}
 	if _, err := i.Facts(gpu.UUID{1}); !errors.Is(err, gpu.ErrUnknownDevice) {
 		t.Errorf("an unknown device: %v", err)

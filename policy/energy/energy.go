@@ -75,9 +75,6 @@ func (m *Meter) Power(id uint64) uint32 {
 	return 0
 }
 
-// Forget drops what was learned of an lgpu that is gone for good.
-func (m *Meter) Forget(id uint64) { delete(m.users, id) }
-
 // Read takes what the counter says at a time, in ns of any clock, and what lgpus did since the reading before. It returns
 // what each used; the sum is by how much the counter has risen. The first reading has nothing before it, and neither has
 // one whose counter has begun anew: they return nothing.
@@ -93,7 +90,7 @@ func (m *Meter) Read(at int64, counter uint64, uses []Use) []Share {
 		return nil
 	}
 	shares := m.split(counter-before, m.parts(passed, float64(counter-before), uses))
-	m.note(passed, shares)
+	m.note(passed, shares, uses)
 	return shares
 }
 
@@ -251,11 +248,14 @@ func (m *Meter) split(drawn uint64, parts []part) []Share {
 	return shares
 }
 
-// note keeps the mean power of everybody up to date.
-func (m *Meter) note(passed float64, shares []Share) {
+// note keeps the mean power of everybody up to date, and forgets who is gone and draws nothing any more.
+func (m *Meter) note(passed float64, shares []Share, uses []Use) {
 	fade := math.Exp(-passed / recent)
-	for _, u := range m.users {
+	for id, u := range m.users {
 		u.recent *= fade
+		if u.recent < 1 && !slices.ContainsFunc(uses, func(u Use) bool { return u.ID == id }) {
+			delete(m.users, id)
+		}
 	}
 	for _, s := range shares {
 		m.user(s.ID).recent += (1 - fade) * float64(s.Energy) / passed

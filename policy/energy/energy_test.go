@@ -10,7 +10,6 @@ import (
 type load struct {
 	id    uint64
 	power float64 // milliwatts while it works
-	drawn float64 // millijoules that its work took
 }
 
 // model is a device whose counter is late, as real ones are.
@@ -205,8 +204,10 @@ func TestStrangers(t *testing.T) {
 			t.Errorf("%d is given %d mJ, want %d", s.ID, s.Energy, want)
 		}
 	}
-	m.Forget(4)
-	if m.Power(4) != 0 || m.Power(Nobody) == 0 {
-		t.Error("power of an lgpu that is gone")
+	for at := int64(2e9); at < 60e9; at += 1e9 {
+		m.Read(at, 350_000, nil)
+	}
+	if m.Power(4) != 0 || m.users[4] != nil {
+		t.Error("an lgpu that is gone is remembered")
 	}
 }

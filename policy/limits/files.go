@@ -120,6 +120,7 @@ func otherFiles() []*file {
 	return []*file{
 		{name: "cgroup.path", private: true, admins: true, read: readCgroups, write: writeCgroups},
 		{name: "compute.stat", usage: true, read: readComputeStat},
+		{name: "energy.stat", usage: true, read: readEnergyStat},
 		{name: "events", private: true, read: readEvents},
 		{name: "gang",
 			read:  func(_ *Tree, _ *state, n *directory) string { return ended(n.Gang) },

@@ -46,6 +46,26 @@ func (m *meter) set(id uint64, device string, s Stat) {
 	m.stats[id][device] = s
 }
 
+// TestEnergy: a group draws what all below it draw, and what its Usage says of itself.
+func TestEnergy(t *testing.T) {
+	m := &meter{}
+	tr := newTree(t, Options{Usage: m}, "/g", "/g/x", "/g/y")
+	for path, mj := range map[string]uint64{"/g": 1, "/g/x": 2_000_050, "/g/y": 900} {
+		dir, _ := tr.Directory(path)
+		m.set(dir.ID, uuidA, Stat{Energy: mj, Power: uint32(mj / 2), Metered: true})
+	}
+	for path, want := range map[string]string{
+		"/g": "joules=2000.951 watts=1000.475", "/g/x": "joules=2000.050 watts=1000.025", "/": "joules=2000.951 watts=1000.475",
+	} {
+		if got := first(t, tr, path, "energy.stat"); got != want {
+			t.Errorf("energy.stat of %s is %q, want %q", path, got, want)
+		}
+	}
+	if err := tr.Write("/g", "energy.stat", "0"); err == nil {
+		t.Error("energy.stat can be written")
+	}
+}
+
 func TestUsage(t *testing.T) {
 	m := &meter{}
 	tr := newTree(t, Options{Usage: m}, "/g", "/g/x", "/g/y")
@@ -82,6 +102,7 @@ func TestUsage(t *testing.T) {
 	want("/ memory.current", "150")
 	want("/g/x memory.peak", "300")
 	want("/g compute.stat", "busy_usec=30 launches=3 asked=51% delivered=25.01%")
+	want("/g energy.stat", "joules=- watts=-")
 	text("/g/x", "procs", "7\n12\n")
 	text("/g", "procs", "")
 	text("/g/x", "events", "populated 1\njoined 2\noom 1\n")

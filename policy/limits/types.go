@@ -178,6 +178,11 @@ type Stat struct {
 	// directory was allowed or wanted, whichever is less, and what it got. Unmeasured: they are not known.
 	Asked, Delivered uint32
 	Unmeasured       bool
+	// Energy in millijoules, which is never less than before, and power now in milliwatts. What a removed directory has
+	// used is its parent's. Metered: the device has a counter of energy.
+	Energy  uint64
+	Power   uint32
+	Metered bool
 }
 
 // Count is how often an event has happened.

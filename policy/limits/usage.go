@@ -101,6 +101,9 @@ func (t *Tree) stat(n *directory, device string) Stat {
 		sum.Asked += stat.Asked
 		sum.Delivered += stat.Delivered
 		sum.Unmeasured = sum.Unmeasured || stat.Unmeasured
+		sum.Energy += stat.Energy
+		sum.Power += stat.Power
+		sum.Metered = sum.Metered || stat.Metered
 		sum.Peak = stat.Peak // of use only for a directory without children
 	})
 	if len(n.children) > 0 {
@@ -182,6 +185,16 @@ func readComputeStat(t *Tree, s *state, n *directory) string {
 			asked, delivered = "-", "-"
 		}
 		return fmt.Sprintf("busy_usec=%d launches=%d asked=%s delivered=%s", stat.BusyUsec, stat.Launches, asked, delivered)
+	})
+}
+
+func readEnergyStat(t *Tree, s *state, n *directory) string {
+	return s.table(func(d int) string {
+		stat := t.stat(n, s.devices[d].UUID)
+		if !stat.Metered {
+			return "joules=- watts=-"
+		}
+		return fmt.Sprintf("joules=%d.%03d watts=%d.%03d", stat.Energy/1000, stat.Energy%1000, stat.Power/1000, stat.Power%1000)
 	})
 }
 

@@ -1,6 +1,8 @@
 // obey CONTROL.PTX: does what each line of its input says, until that ends, and answers with a line.
 //   allocate BYTES        says how it went
-//   launch COUNT MICROS   so many kernels of that length, and says how many ns they took from the first launch to the end
+//   launch COUNT MICROS [BLOCKS]
+//                         so many kernels of that length, of one block unless it says, and says how many ns they took from
+//                         the first launch to the end
 //   fork                  a child that has left the session and its parent allocates 1 MiB; says how that went
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -36,6 +38,7 @@ int main(int argc, char **argv)
 	CUdeviceptr p;
 	char line[128];
 	uint64_t a, b;
+	unsigned blocks;
 
 	if (argc == 3 && strcmp(argv[2], "child") == 0) {
 		begin();
@@ -50,13 +53,14 @@ int main(int argc, char **argv)
 	puts("ready");
 	fflush(stdout);
 	while (fgets(line, sizeof line, stdin) != NULL) {
+		blocks = 1;
 		if (sscanf(line, "allocate %" SCNu64, &a) == 1) {
 			printf("allocate %" PRIu64 " %s\n", a, name(cuMemAlloc(&p, a)));
-		} else if (sscanf(line, "launch %" SCNu64 " %" SCNu64, &a, &b) == 2) {
+		} else if (sscanf(line, "launch %" SCNu64 " %" SCNu64 " %u", &a, &b, &blocks) >= 2) {
 			uint64_t ns = b * 1000, from = now();
 			void *params[] = {&ns};
 			for (uint64_t i = 0; i < a; i++)
-				TRY(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+				TRY(cuLaunchKernel(spin, blocks, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
 			TRY(cuCtxSynchronize());
 			printf("launched %" PRIu64 "\n", now() - from);
 		} else if (strcmp(line, "fork\n") == 0) {

@@ -89,6 +89,30 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t *u)
 	return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t d, unsigned int *mw)
+{
+	if (d != &gpus[1])
+		return NVML_ERROR_NOT_SUPPORTED;
+	*mw = 312500;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t d, unsigned long long *mj)
+{
+	if (d != &gpus[1]) /* drivers give an instance the one or the other */
+		return d == &migs[0] ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
+	*mj = 1ull << 40;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t d, nvmlTemperatureSensors_t sensor, unsigned int *celsius)
+{
+	if (d != &gpus[1] || sensor != NVML_TEMPERATURE_GPU)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*celsius = 41;
+	return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, unsigned int *n, nvmlProcessInfo_t *infos)
 {
 	unsigned i, have = d == &gpus[1] ? 100 : d == &migs[0] ? 1 : 0;

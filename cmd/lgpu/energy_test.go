@@ -1,0 +1,115 @@
+package main
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/lgpu/lgpu/api"
+)
+
+func some[T any](v T) *T { return &v }
+
+// energies is a device with a group, an lgpu in it and one outside, and one device without a counter.
+func energies(times uint64) *api.Snapshot {
+	use := func(mj uint64) []*api.DeviceUse {
+		return []*api.DeviceUse{{Uuid: "GPU-1", EnergyMj: some(mj * times), PowerMw: some(uint32(mj / 2))}, {Uuid: "MIG-2"}}
+	}
+	return &api.Snapshot{
+		Devices: []*api.Device{{Uuid: "GPU-1", EnergyMj: some(uint64(1 << 40)), EnergyOtherMj: some(2000 * times)}, {Uuid: "MIG-2"}},
+		Directories: []*api.Directory{
+			{Path: "/", Id: 1, Devices: use(8000)}, {Path: "/a", Id: 2, Devices: use(7000)},
+			{Path: "/a/b", Id: 3, Kind: api.Directory_LGPU, Devices: use(5000)},
+			{Path: "/ab", Id: 4, Kind: api.Directory_LGPU, Devices: use(1000)},
+		},
+	}
+}
+
+func TestEnergyRows(t *testing.T) {
+	e := &energyReport{price: some(0.5), currency: "€", co2: some(360.0)}
+	rows, found := e.rows(nil, energies(1), "/a")
+	if !found || len(rows) != 2 || *rows[0].Path != "/a" || *rows[1].Path != "/a/b" {
+		t.Fatalf("%+v, %v", rows, found)
+	}
+	if r := rows[1]; r.Joules != 5 || *r.Watts != 2.5 || r.Part != 50 || *r.Cost != 2.5/joulesPerKWh || *r.CO2 != 5*360.0/joulesPerKWh {
+		t.Errorf("%+v", r)
+	}
+	if _, found := e.rows(nil, energies(1), "/b"); found {
+		t.Error("a path that is not there is found")
+	}
+	e.over = 2e9
+	rows, _ = e.rows(energies(1), energies(3), "/")
+	if len(rows) != 5 || rows[4].Path != nil || rows[4].Joules != 4 || rows[4].Part != 20 || *rows[3].Watts != 1 {
+		t.Errorf("%+v", rows)
+	}
+	text := e.table(rows)
+	for _, want := range []string{"LGPU ", "/a/b ", "(no lgpu) ", " 10.0 J ", " 20.0%", "€\n", " g\n"} {
+		if !strings.Contains(strings.ReplaceAll(text, "€ ", "€\n"), want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+	if rows, _ := e.rows(energies(3), energies(1), "/ab"); len(rows) != 1 || rows[0].Joules != 0 {
+		t.Errorf("of a counter that went back: %+v", rows)
+	}
+}
+
+func TestFormatEnergy(t *testing.T) {
+	for joules, want := range map[float64]string{0: "0.0 J", 3599.9: "3599.9 J", 3600: "1.00 Wh", 9e6: "2.50 kWh"} {
+		if got := formatEnergy(joules); got != want {
+			t.Errorf("%v J is %q, want %q", joules, got, want)
+		}
+	}
+}
+
+func TestParseRate(t *testing.T) {
+	for text, want := range map[string]struct {
+		amount float64
+		unit   string
+	}{
+		"0.30": {0.3, ""}, "0.30/kWh": {0.3, ""}, "0.3€/kWh": {0.3, "€"}, "$.25": {0.25, "$"}, "0.30 EUR/KWH": {0.3, "EUR"}, "380g": {380, "g"},
+	} {
+		if n, unit, err := parseRate(text); err != nil || *n != want.amount || unit != want.unit {
+			t.Errorf("%q: %v, %q, %v", text, n, unit, err)
+		}
+	}
+	if n, _, err := parseRate(""); n != nil || err != nil {
+		t.Errorf("nothing: %v, %v", n, err)
+	}
+	for _, text := range []string{"/kWh", "x", "-1", "1e5", "0.3 per kWh", "1.2.3", "1/h", "1\x1b", "1..", "NaN", "Inf"} {
+		if n, _, err := parseRate(text); err == nil {
+			t.Errorf("%q is %v", text, *n)
+		}
+	}
+}
+
+// FuzzParseRate: an amount that is one, with a unit that can be printed, or an error.
+func FuzzParseRate(f *testing.F) {
+	for _, text := range []string{"", "0.30€/kWh", "$1", "380", "\x00", "9" + strings.Repeat("9", 400)} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		n, unit, err := parseRate(text)
+		switch {
+		case err != nil && (n != nil || unit != ""):
+			t.Errorf("%q: %v, %q and %v", text, n, unit, err)
+		case n != nil && (math.IsNaN(*n) || math.IsInf(*n, 0) || *n < 0):
+			t.Errorf("%q is %v", text, *n)
+		}
+	})
+}
+
+// --wide adds the columns of energy before the processes; nothing else shows them.
+func TestWide(t *testing.T) {
+	s := energies(1)
+	for _, n := range s.GetDirectories() {
+		for _, d := range n.GetDevices() {
+			d.Effective = &api.Effective{ComputeMax: 10000}
+		}
+	}
+	if text := table(s, false, true, 0); !strings.Contains(text, " POWER ") || !strings.Contains(text, " 2.5 W ") || !strings.Contains(text, " 5.0 J\n") {
+		t.Errorf("with --wide:\n%s", text)
+	}
+	if text := table(s, false, false, 0); strings.Contains(text, "POWER") || strings.Contains(text, " W") {
+		t.Errorf("without:\n%s", text)
+	}
+}
