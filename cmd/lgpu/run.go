@@ -82,6 +82,7 @@ an option is wrong, 1 if lgpu itself failed.`,
 	f.BoolVar(&r.spatial, "spatial", false, "share devices by compute units, at the same time (MPS)")
 	registerSim(f, &r.shape)
 	r.pes.register(f)
+	r.contain.register(f)
 	socketFlag(c)
 	return c
 }
@@ -90,6 +91,7 @@ an option is wrong, 1 if lgpu itself failed.`,
 type run struct {
 	flags       limitFlags
 	pes         pesFlags
+	contain     containFlag
 	name, group string
 	gang        string
 	spatial     bool
@@ -146,11 +148,15 @@ func (r *run) start(c *cobra.Command, argv []string) error {
 		return explainOptions(c, err)
 	}
 	defer h.Close()
-	env := tenantEnv(os.Environ(), libs, h.Environment)
-	if j != nil {
-		return j.run(program, argv, env, libs, len(h.Devices))
+	p, err := r.contain.prepare(libs, h.Attachment, r.sim)
+	if err != nil {
+		return err
 	}
-	one := &child{env: env, files: []*os.File{os.Stdin, os.Stdout, os.Stderr}}
+	defer p.close()
+	if j != nil {
+		return j.run(program, argv, p.env, libs, len(h.Devices), p.start)
+	}
+	one := &child{env: p.env, files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, start: p.start}
 	if _, err := runPrograms(program, argv, []*child{one}, func(*child) {}); err != nil {
 		return err
 	}
@@ -162,6 +168,9 @@ func (r *run) request() (*api.AttachRequest, error) {
 	r.sim = r.flags.typed("sim")
 	request, err := r.flags.parse()
 	if err != nil {
+		return nil, err
+	}
+	if err := r.contain.check(); err != nil {
 		return nil, err
 	}
 	if r.group == "" {
