@@ -5,6 +5,7 @@
 # make attack    a hostile tenant attacks the daemon beside honest ones; ten minutes, or SECONDS=60
 # make bench     the tables of docs/benchmarks.md; needs an NVIDIA GPU and PyTorch
 # make bench-shmem  lshmem beside NVSHMEM; needs two NVIDIA GPUs, nvcc, and NVSHMEM's Python package
+# make compat    what runs natively, in an lgpu and in a contained one: the table of docs/compatibility.md; needs a GPU
 # make lint      gofmt, vet, staticcheck, C without a warning
 # make race      make test, under the race detector where it sees anything
 # make sanitize  the C tests under AddressSanitizer and UBSan
@@ -32,7 +33,7 @@ ARCHIVE := internal/assets/archive/libraries.zip
 GO_LDFLAGS ?= -w
 TAGS := grpcnotrace
 
-.PHONY: build libraries test race attack sanitize demo demo-shmem bench bench-shmem lint generate clean
+.PHONY: build libraries test race attack sanitize demo demo-shmem bench bench-shmem compat lint generate clean
 build: $(ARCHIVE) build/demo/tenant build/demo/ring
 	$(GOBUILD) build -trimpath -tags $(TAGS) -ldflags '$(GO_LDFLAGS)' -o bin/lgpu ./cmd/lgpu
 
@@ -143,6 +144,9 @@ bench: build
 
 bench-shmem: build
 	python3 bench/shmem.py
+
+compat: build
+	python3 bench/compat.py
 
 lint: build
 	! gofmt -l $$(git ls-files '*.go') | grep .

@@ -71,7 +71,7 @@ func (f *containFlag) prepare(libs assets.Libraries, a *api.Attachment, sim bool
 func contained(env []string, libs assets.Libraries, a *api.Attachment, sim bool) (*prepared, error) {
 	files, fenced := fenceOff(a, sim)
 	plan, err := contain.Make(contain.Options{
-		Interposer: libs.Interposer, Dir: filepath.Join(libs.Dir, "contained"), Environment: env, Stamp: a.Environment,
+		Interposer: libs.Interposer, Dir: containedDir(libs), Environment: env, Stamp: a.Environment,
 		Hide: files, Join: fenced.Join,
 	})
 	if err == nil {
@@ -108,6 +108,24 @@ func fenceOff(a *api.Attachment, sim bool) ([]string, *fence.Fence) {
 	}
 	return files, fenced
 }
+
+// tryContain builds the namespace of a program on a software GPU, and returns why that is not possible.
+func tryContain() error {
+	libs, err := assets.Install()
+	if err != nil {
+		return err
+	}
+	plan, err := contain.Make(contain.Options{
+		Interposer: libs.Interposer, Dir: containedDir(libs), Environment: []string{"LD_LIBRARY_PATH=" + libs.SimDir},
+	})
+	if err != nil {
+		return err
+	}
+	return plan.Try()
+}
+
+// containedDir is where the libraries of contained programs are.
+func containedDir(libs assets.Libraries) string { return filepath.Join(libs.Dir, "contained") }
 
 // withPreload is env with another LD_PRELOAD, or without it.
 func withPreload(env []string, list string) []string {
