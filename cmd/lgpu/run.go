@@ -37,6 +37,10 @@ that leave it by setsid, su or a changed environment. Sizes are such as 8GiB, 8G
 (the same) or 8GB (decimal). With several devices the limits hold for each.
 They can be changed while the program runs: see lgpu set.
 
+A library in the program, which LD_PRELOAD names, keeps the limits. With
+--contain it takes the place of the driver's library for all processes, also
+for those that clear LD_PRELOAD, and devices of others cannot be opened.
+
 --compute (compute.max) is a hard limit, which also holds when nobody else wants
 the device. The rest of the time is shared by --weight (lgpu.weight). --min
 (compute.min) is reserved, whatever the weights of others. --units limits time

@@ -172,7 +172,7 @@ func (p *Plan) build() error {
 	if err := mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return err
 	}
-	if err := mount("lgpu", p.Dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=256m"); err != nil {
+	if err := mount("lgpu", p.Dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=64m"); err != nil {
 		return err
 	}
 	if err := p.place(library); err != nil {

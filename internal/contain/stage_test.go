@@ -60,15 +60,22 @@ func start(t *testing.T, p *Plan, command string) int {
 	return state.ExitCode()
 }
 
+// permitted skips a test where this user may not make a namespace.
+func permitted(t *testing.T, p *Plan) {
+	t.Helper()
+	err := p.Try()
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) {
+		t.Skipf("user %d may not make a namespace here: %v", os.Geteuid(), err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestHide: a hidden device cannot be opened, and others can.
 func TestHide(t *testing.T) {
 	p := fullPlan(t)
-	if err := p.Try(); err != nil {
-		if os.Geteuid() != 0 && (errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC)) {
-			t.Skip("a user may not make a namespace here: ", err)
-		}
-		t.Fatal(err)
-	}
+	permitted(t, p)
 	for command, want := range map[string]int{
 		`test -e /dev/full`: 0, `exec 3>/dev/null && exec 3</dev/zero`: 0, `(exec 3</dev/full) 2>/dev/null`: 2,
 		`(exec 3>/dev/full) 2>/dev/null`: 2, `grep -q "^CapEff:.*[1-9a-f]" /proc/self/status; test $? -eq $((! ! $(id -u)))`: 0,
@@ -132,12 +139,7 @@ func TestTry(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Join = []string{join}
-	if err := p.Try(); err != nil {
-		if os.Geteuid() != 0 {
-			t.Skip("a user may not make a namespace here: ", err)
-		}
-		t.Fatal(err)
-	}
+	permitted(t, p)
 	if text, _ := os.ReadFile(join); len(text) != 0 {
 		t.Errorf("trying has entered a cgroup: %q", text)
 	}

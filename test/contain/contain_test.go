@@ -130,16 +130,16 @@ func (p *place) lgpu(contain string, program ...string) *exec.Cmd {
 	return p.command(append([]string{"run", "--sim=1x4GiB,sms=4", "--memory", "1GiB", "--contain=" + contain, "--"}, program...)...)
 }
 
-// permitted skips a test where a user may not make a namespace, and says why.
+// permitted skips a test where this user may not make a namespace, and says why.
 func (p *place) permitted(t *testing.T) {
 	t.Helper()
-	if p.uid == 0 {
-		return
+	probe := exec.Command("unshare", "-m", "true")
+	if p.uid != 0 {
+		probe = exec.Command("unshare", "-Um", "true")
 	}
-	probe := exec.Command("unshare", "-Um", "true")
 	probe.SysProcAttr = p.command().SysProcAttr
 	if out, err := probe.CombinedOutput(); err != nil {
-		t.Skipf("a user may not make a namespace here: %v: %s", err, out)
+		t.Skipf("user %d may not make a namespace here: %v: %s", p.uid, err, out)
 	}
 }
 
