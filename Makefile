@@ -5,6 +5,7 @@
 # make attack    a hostile tenant attacks the daemon beside honest ones; ten minutes, or SECONDS=60
 # make bench     the tables of docs/benchmarks.md; needs an NVIDIA GPU and PyTorch
 # make bench-shmem  lshmem beside NVSHMEM; needs two NVIDIA GPUs, nvcc, and NVSHMEM's Python package
+# make compat    what runs natively, in an lgpu and in a contained one: the table of docs/compatibility.md; needs a GPU
 # make install   the binary, man pages, completions and the unit, below PREFIX=/usr/local; make uninstall removes them
 # make packages  deb, rpm, archive and their checksums in build/package; make image an image for Docker
 # make lint      gofmt, vet, staticcheck, C without a warning
@@ -41,7 +42,7 @@ BUILD_LDFLAGS = -X main.buildVersion=$(strip $(VERSION)) -X main.buildCommit=$(C
 	-X main.buildDate=$(shell date -u -d @$(COMMIT_EPOCH) +%Y-%m-%dT%H:%M:%SZ)
 TAGS := grpcnotrace
 
-.PHONY: build libraries test race attack sanitize demo demo-shmem bench bench-shmem lint generate clean
+.PHONY: build libraries test race attack sanitize demo demo-shmem bench bench-shmem compat lint generate clean
 build: $(ARCHIVE) build/demo/tenant build/demo/ring
 	$(GOBUILD) build -trimpath -tags $(TAGS) -ldflags '$(GO_LDFLAGS) $(BUILD_LDFLAGS)' -o bin/lgpu ./cmd/lgpu
 
@@ -152,6 +153,9 @@ bench: build
 
 bench-shmem: build
 	python3 bench/shmem.py
+
+compat: build
+	python3 bench/compat.py
 
 lint: build
 	! gofmt -l $$(git ls-files '*.go') | grep .

@@ -44,10 +44,14 @@ func cause(err error) error {
 	return err
 }
 
+// starter starts a process, as os.StartProcess does.
+type starter func(path string, argv []string, attr *os.ProcAttr) (*os.Process, error)
+
 // child is a program that lgpu run starts.
 type child struct {
 	env   []string
 	files []*os.File // standard input, output and error
+	start starter
 
 	process *os.Process // nil before it is started
 	ended   bool
@@ -82,7 +86,7 @@ func runPrograms(path string, argv []string, list []*child, ended func(*child)) 
 		return false, failed(fmt.Errorf("become the parent of the processes that the program leaves: %w", err))
 	}
 	for _, p := range list {
-		p.process, err = os.StartProcess(path, argv, &os.ProcAttr{
+		p.process, err = p.start(path, argv, &os.ProcAttr{
 			Env: p.env, Files: p.files, Sys: &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL},
 		})
 		if err != nil {

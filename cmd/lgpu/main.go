@@ -15,6 +15,8 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+
+	"github.com/lgpu/lgpu/internal/contain"
 )
 
 // Exit statuses beside those of the program that lgpu run starts.
@@ -51,6 +53,9 @@ func usage(hint, format string, args ...any) error {
 func init() { runtime.LockOSThread() }
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == contain.StageArgument {
+		os.Exit(stage())
+	}
 	err := root().ExecuteContext(context.Background())
 	if err == nil {
 		return

@@ -166,7 +166,7 @@ func (j *job) close() {
 }
 
 // run runs the PEs of this machine to their end.
-func (j *job) run(program string, argv, env []string, libs assets.Libraries, devices int) error {
+func (j *job) run(program string, argv, env []string, libs assets.Libraries, devices int, start starter) error {
 	devices = visible(env, devices)
 	if j.perDevice > 0 {
 		j.count = j.perDevice * devices
@@ -194,6 +194,7 @@ func (j *job) run(program string, argv, env []string, libs assets.Libraries, dev
 			out.close(list[:i])
 			return failed(err)
 		}
+		list[i].start = start
 		numbers[list[i]] = j.first + i
 	}
 	var first *child

@@ -36,6 +36,10 @@ that leave it by setsid, su or a changed environment. Sizes are such as 8GiB, 8G
 (the same) or 8GB (decimal). With several devices the limits hold for each.
 They can be changed while the program runs: see lgpu set.
 
+A library in the program, which LD_PRELOAD names, keeps the limits. With
+--contain it takes the place of the driver's library for all processes, also
+for those that clear LD_PRELOAD, and devices of others cannot be opened.
+
 --compute (compute.max) is a hard limit, which also holds when nobody else wants
 the device. The rest of the time is shared by --weight (lgpu.weight). --min
 (compute.min) is reserved, whatever the weights of others. --units limits time
@@ -83,6 +87,7 @@ an option is wrong, 1 if lgpu itself failed.`,
 	f.BoolVar(&r.spatial, "spatial", false, "share devices by compute units, at the same time (MPS)")
 	registerSim(f, &r.shape)
 	r.pes.register(f)
+	r.contain.register(f)
 	socketFlag(c)
 	return c
 }
@@ -91,6 +96,7 @@ an option is wrong, 1 if lgpu itself failed.`,
 type run struct {
 	flags       limitFlags
 	pes         pesFlags
+	contain     containFlag
 	name, group string
 	gang        string
 	spatial     bool
@@ -148,11 +154,15 @@ func (r *run) start(c *cobra.Command, argv []string) error {
 			fmt.Fprintln(c.ErrOrStderr(), "lgpu:", text)
 		}
 	}()
-	env := tenantEnv(os.Environ(), libs, h.Environment)
-	if j != nil {
-		return j.run(program, argv, env, libs, len(h.Devices))
+	p, err := r.contain.prepare(libs, h.Attachment, r.sim)
+	if err != nil {
+		return err
 	}
-	one := &child{env: env, files: []*os.File{os.Stdin, os.Stdout, os.Stderr}}
+	defer p.close()
+	if j != nil {
+		return j.run(program, argv, p.env, libs, len(h.Devices), p.start)
+	}
+	one := &child{env: p.env, files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, start: p.start}
 	if _, err := runPrograms(program, argv, []*child{one}, func(*child) {}); err != nil {
 		return err
 	}
@@ -184,6 +194,9 @@ func (r *run) request() (*api.AttachRequest, error) {
 	r.sim = r.flags.typed("sim")
 	request, err := r.flags.parse()
 	if err != nil {
+		return nil, err
+	}
+	if err := r.contain.check(); err != nil {
 		return nil, err
 	}
 	if r.group == "" && r.flags.typed("group") {

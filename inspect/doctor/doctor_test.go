@@ -63,6 +63,7 @@ func sound() *Machine {
 		CGroup:  CGroup{V2: "/sys/fs/cgroup"},
 		FUSE:    FUSE{Mount: "/usr/bin/fusermount3"},
 		Library: Library{Interposer: "/run/lgpu/lib/0123456789abcdef/liblgpu.so", LibC: "glibc 2.36"},
+		Contain: Contain{Tried: true},
 		Runtime: Runtime{Dir: "/run/user/1000/lgpu"},
 		Daemon:  Daemon{Socket: "/run/lgpu/lgpud.sock", Version: "1.2.3", PID: 812, Shared: []Shared{{"GPU-00112233", ""}}},
 	}
@@ -143,6 +144,10 @@ func TestExamine(t *testing.T) {
 			Fail, "library", "permission denied", "LGPU_LIBDIR"},
 		{"preload fails", func(m *Machine) { m.Library.Preload = errors.New("the loader says: cannot be preloaded") },
 			Fail, "library.preload", "cannot be preloaded", "noexec"},
+		{"no namespaces", func(m *Machine) {
+			m.Contain.Err, m.Contain.Forbid = syscall.ENOSPC, "user.max_user_namespaces is 0"
+		}, Warn, "contain", "no space left", "user.max_user_namespaces is 0"},
+		{"no right to mount", func(m *Machine) { m.User, m.Contain.Err = 0, syscall.EPERM }, Warn, "contain", "not permitted", "SYS_ADMIN"},
 		{"HAMi in ld.so.preload", func(m *Machine) { m.LDPreload = "/usr/local/vgpu/libvgpu.so\n" },
 			Fail, "hami", "/etc/ld.so.preload", "take the line"},
 		{"HAMi in LD_PRELOAD", func(m *Machine) { m.Environment = []string{"LD_PRELOAD=/x/libvgpu.so"} },

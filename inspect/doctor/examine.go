@@ -23,7 +23,7 @@ func Examine(m *Machine) Report {
 	for _, check := range []func(*examination){
 		(*examination).driver, (*examination).nodes, (*examination).devices, (*examination).mps,
 		(*examination).kernel, (*examination).cgroup, (*examination).fuse,
-		(*examination).library, (*examination).environment, (*examination).container,
+		(*examination).library, (*examination).contain, (*examination).environment, (*examination).container,
 		(*examination).runtime, (*examination).daemon, (*examination).sim, (*examination).programs,
 	} {
 		check(&e)
@@ -260,6 +260,21 @@ func (e *examination) library() {
 	}
 }
 
+func (e *examination) contain() {
+	const check = "contain"
+	const follows = "lgpu run works without --contain, for programs that keep their LD_PRELOAD"
+	switch c := &e.m.Contain; {
+	case !c.Tried:
+	case c.Err == nil:
+		e.ok(check, "programs can be contained: lgpu run --contain")
+	case e.m.User != 0 && c.Forbid != "":
+		e.add(Warn, check, "no --contain: "+c.Err.Error(), "user "+strconv.Itoa(e.m.User)+" may make no namespace, as "+
+			c.Forbid+"; root can change that with sysctl, or run the programs. "+follows)
+	default:
+		e.add(Warn, check, "no --contain: "+c.Err.Error(), "in a container, --cap-add SYS_ADMIN, or user namespaces. "+follows)
+	}
+}
+
 // hami lists the environment that HAMi's device plugin sets and liblgpu.so reads where lgpu run set nothing.
 var hami = []string{
 	"CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT", "CUDA_DEVICE_MEMORY_SHARED_CACHE", "CUDA_OVERSUBSCRIBE",
@@ -387,7 +402,7 @@ func (e *examination) program(p *Program) {
 		e.add(Fail, check, fmt.Sprintf("%s is for another processor (%s)", base, p.Machine), "use a build for this machine")
 	case p.Setuid:
 		e.add(Fail, check, base+" changes its rights when it starts (setuid, setgid or file capabilities): the loader then "+
-			"ignores LD_PRELOAD, and no limit would hold", "take the bits away: chmod ug-s, setcap -r")
+			"ignores LD_PRELOAD, and no limit would hold", "run it as root with lgpu run --contain; or take the bits away: chmod ug-s, setcap -r")
 	case p.Interpreter == "":
 		e.add(Fail, check, base+" is static: it loads no libraries, so that no limit would hold",
 			"link it dynamically against the C library; a static CUDA runtime is fine")

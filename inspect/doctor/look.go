@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/internal/assets"
+	"github.com/lgpu/lgpu/internal/contain"
 	"github.com/lgpu/lgpu/internal/rundir"
 	"github.com/lgpu/lgpu/sim"
 )
@@ -31,6 +32,8 @@ type Options struct {
 	// Daemon asks the daemon who it is and starts none. Its error is judged as Daemon.Err says. It may fill Socket
 	// beside an error.
 	Daemon func(context.Context) (Daemon, error)
+	// Contain builds the namespace of a contained program and returns why that is not possible. nil: it is not tried.
+	Contain func() error
 	// Programs are executable files to examine, as paths or as names that PATH finds.
 	Programs []string
 }
@@ -60,6 +63,9 @@ func Look(ctx context.Context, o Options) *Machine {
 		m.Daemon = d
 	} else {
 		m.Daemon.Err = fs.ErrNotExist
+	}
+	if o.Contain != nil {
+		m.Contain = Contain{Tried: true, Err: o.Contain(), Forbid: contain.Reason()}
 	}
 	m.Sim = trySim(ctx, o.SimCommand)
 	for _, name := range o.Programs {

@@ -18,6 +18,7 @@ type Machine struct {
 	CGroup  CGroup
 	FUSE    FUSE
 	Library Library
+	Contain Contain
 	Runtime Runtime
 	Daemon  Daemon
 
@@ -117,6 +118,13 @@ type Library struct {
 	Err        error  // of installing it
 	Preload    error  // of finding it in a program started with LD_PRELOAD
 	LibC       string // such as "glibc 2.36"
+}
+
+// Contain says whether programs can be contained (lgpu run --contain).
+type Contain struct {
+	Tried  bool
+	Err    error  // of building a namespace
+	Forbid string // the setting that forbids this user a namespace, "" where none is known
 }
 
 // Runtime is the folder of sockets and state.

@@ -1,7 +1,7 @@
 # What liblgpu.so is made of, and how; for the Makefile, and read by the tests. A folder is a module; README.md says
 # which may include which.
 LGPU_SOURCES = \
-	base/environment.c base/libc.c base/log.c \
+	base/environment.c base/libc.c base/log.c base/stamp.c \
 	driver/dl.c driver/procaddress.c driver/real.c driver/symbols.c \
 	driver/dl_x86_64.S driver/dl_aarch64.S driver/forward_x86_64.S driver/forward_aarch64.S \
 	process/counter.c process/devices.c process/process.c process/region.c \

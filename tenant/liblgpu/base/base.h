@@ -28,6 +28,13 @@ enum lgpu_authority {
 // lgpu_authority reads it off the environment.
 enum lgpu_authority lgpu_authority(void);
 
+// lgpu_stamped returns what the launcher of a contained program has written into this copy of the library under a name
+// of the environment, or NULL. lgpu_setting returns that, or else what the environment says, or NULL.
+const char *lgpu_stamped(const char *name);
+const char *lgpu_setting(const char *name);
+// lgpu_stamp_export puts all that is written there into the environment, where the driver's libraries look.
+void lgpu_stamp_export(void);
+
 // lgpu_true reports whether text is a word for true, as HAMi's environment has them.
 bool lgpu_true(const char *text);
 

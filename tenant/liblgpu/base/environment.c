@@ -8,7 +8,7 @@
 
 static bool set(const char *name)
 {
-	const char *text = getenv(name);
+	const char *text = lgpu_setting(name);
 	return text != NULL && text[0] != 0;
 }
 

@@ -229,7 +229,8 @@ bool lgpu_daemon_map(struct lgpu_process *p, bool client)
 {
 	struct lgpu_state *s = &p->state;
 	struct welcome w;
-	s->path = strdup(getenv("LGPU_SOCKET"));
+	const char *path = lgpu_setting("LGPU_SOCKET");
+	s->path = path != NULL ? strdup(path) : NULL; // NULL: another thread has unset it just now
 	if (s->path == NULL)
 		return false;
 	int fd = meet(s->path, client ? 0 : LGPU_LINK_FLAG_VIEW, &w);

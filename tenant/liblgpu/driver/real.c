@@ -57,10 +57,20 @@ static const char *own_path(char path[OWN_PATH])
 	return path;
 }
 
+// named returns the path of the driver's library that the launcher or the environment names, or NULL. A program with
+// more rights than its caller does not load what the caller's environment names.
+static const char *named(enum lgpu_library library)
+{
+	const char *path = lgpu_stamped(libraries[library].env);
+	if (path == NULL)
+		path = secure_getenv(libraries[library].env);
+	return path != NULL && path[0] != 0 ? path : NULL;
+}
+
 bool lgpu_is_driver(enum lgpu_library library, const char *path)
 {
-	const char *named = getenv(libraries[library].env);
-	if (named != NULL && strcmp(path, named) == 0)
+	const char *given = named(library);
+	if (given != NULL && strcmp(path, given) == 0)
 		return true;
 	const char *base = lgpu_basename(path), *stem = libraries[library].stem;
 	return strncmp(base, stem, strlen(stem)) == 0;
@@ -109,9 +119,10 @@ static void *load(enum lgpu_library library)
 	if (replaced && strcmp(mine, soname) != 0)
 		open_library(soname, RTLD_LAZY);
 	char path[1280];
-	const char *named = getenv(libraries[library].env), *chosen = soname;
-	if (named != NULL && named[0] != 0)
-		chosen = named;
+	const char *given = named(library), *chosen = soname;
+	lgpu_stamp_export();
+	if (given != NULL)
+		chosen = given;
 	else if (replaced && beside(library, own, path, sizeof path))
 		chosen = path;
 	else if (replaced)

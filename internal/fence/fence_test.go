@@ -1,0 +1,166 @@
+package fence
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// full is /dev/full, which stands in for a GPU: every user may open it, and nobody here needs it.
+var full = Device{1, 7}
+
+// TestDeny: a process in the cgroup cannot open the device, and others can. With each version that is mounted.
+func TestDeny(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make cgroups")
+	}
+	all, err := find("/proc/self/mountinfo", "/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, h := range map[string]hierarchies{"v1": {devices: all.devices}, "v2": {v2: all.v2}} {
+		t.Run(name, func(t *testing.T) {
+			if h == (hierarchies{}) {
+				t.Skip("not mounted here")
+			}
+			f, err := h.fence("lgpu-"+strconv.Itoa(os.Getpid()), []Device{{195, 0}, full, {195, 1}})
+			if errors.Is(err, unix.EROFS) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+				t.Skip("root may not make cgroups here: ", err)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			try := func(join, open string) error {
+				return exec.Command("sh", "-c", `test -z "$1" || echo 0 >"$1"; exec 3<"$2"`, "sh", join, open).Run()
+			}
+			if err := try("", "/dev/full"); err != nil {
+				t.Errorf("outside, /dev/full: %v", err)
+			}
+			if err := try(f.Join[0], "/dev/zero"); err != nil {
+				t.Errorf("inside, /dev/zero: %v", err)
+			}
+			if try(f.Join[0], "/dev/full") == nil {
+				t.Error("inside, /dev/full can be opened")
+			}
+			f.Close()
+			if _, err := os.Stat(f.dirs[0]); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the cgroup is left: %v", err)
+			}
+		})
+	}
+}
+
+// TestSweep: the fences of processes that have ended go, others stay.
+func TestSweep(t *testing.T) {
+	parent := t.TempDir()
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	gone := filepath.Join(parent, prefix+strconv.Itoa(ended.Process.Pid))
+	stay := []string{filepath.Join(parent, prefix+strconv.Itoa(os.Getppid())), filepath.Join(parent, prefix+"1x"), filepath.Join(parent, "1")}
+	for _, dir := range append(stay, gone) {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sweep(parent)
+	if _, err := os.Stat(gone); err == nil {
+		t.Error("the fence of an ended process is left")
+	}
+	for _, dir := range stay {
+		if _, err := os.Stat(dir); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestFind(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, path := range []string{"u/a/b", "d/x"} {
+		if err := os.MkdirAll(filepath.Join(dir, path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mounts := write("mounts", "30 25 0:26 / "+dir+"/u rw shared:9 - cgroup2 cgroup2 rw\n"+
+		"31 25 0:27 /docker/1 "+dir+"/d rw - cgroup cgroup rw,cpu,devices\n32 25 0:28 / /c rw - cgroup cgroup rw,memory\nx - y\n")
+	own := write("own", "5:cpu,devices:/docker/1/x\n4:memory:/m\n0::/a/b\n")
+	h, err := find(mounts, own)
+	if want := (hierarchies{v2: dir + "/u/a/b", devices: dir + "/d/x"}); err != nil || h != want {
+		t.Errorf("%+v, %v, not %+v", h, err, want)
+	}
+	own = write("own", "5:cpu,devices:/elsewhere\n0::/gone\n")
+	if h, err := find(mounts, own); err != nil || h != (hierarchies{}) {
+		t.Errorf("%+v, %v", h, err)
+	}
+}
+
+const information = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 90\nGPU UUID: \t %s\nBus Location: \t 0000:19:00.0\nDevice Minor: \t %s\n"
+
+func TestOthers(t *testing.T) {
+	dir := t.TempDir()
+	for address, text := range map[string]string{
+		"0000:19:00.0": "GPU UUID: \t GPU-a\nDevice Minor: \t 0\n", "0000:3b:00.0": "Model: \t H200\nGPU UUID: \t GPU-b\nDevice Minor: \t 1\n",
+	} {
+		if err := os.Mkdir(filepath.Join(dir, address), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, address, "information"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct {
+		own  []string
+		want []GPU
+	}{
+		{nil, []GPU{{"GPU-a", 0}, {"GPU-b", 1}}},
+		{[]string{"GPU-a"}, []GPU{{"GPU-b", 1}}},
+		{[]string{"GPU-b", "GPU-a"}, nil},
+	} {
+		if got, err := others(dir, test.own); err != nil || !slices.Equal(got, test.want) {
+			t.Errorf("%v: %v, %v, not %v", test.own, got, err, test.want)
+		}
+	}
+	if got, err := others(dir, []string{"MIG-a"}); err == nil || got != nil {
+		t.Errorf("a MIG instance: %v, %v", got, err)
+	}
+}
+
+// FuzzParseGPU: an error, or a GPU with a UUID and a file of its own.
+func FuzzParseGPU(f *testing.F) {
+	f.Add(information)
+	f.Add("GPU UUID: GPU-1\nDevice Minor: 7\n")
+	f.Add("Device Minor: -1")
+	f.Fuzz(func(t *testing.T, text string) {
+		g, err := parseGPU(text)
+		if err == nil && (len(g.UUID) < 5 || g.Minor > 1<<20) {
+			t.Errorf("%q: %+v", text, g)
+		}
+	})
+}
+
+// FuzzParseMount: any text.
+func FuzzParseMount(f *testing.F) {
+	f.Add("30 25 0:26 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw", "0::/a")
+	f.Add("31 25 0:27 /docker/1 /d rw - cgroup cgroup rw,cpu,devices", "5:cpu,devices:/docker/1/x\n")
+	f.Fuzz(func(t *testing.T, line, own string) {
+		if h, ok := parseMount(line); ok {
+			if dir, ok := h.dir(own); ok && dir == "" {
+				t.Error("no folder")
+			}
+		}
+	})
+}
