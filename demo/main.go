@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lgpu/lgpu/internal/progress"
 	"github.com/lgpu/lgpu/internal/units"
 )
 
@@ -107,28 +108,6 @@ const (
 	measurements = 3
 )
 
-// tick shows on a terminal how many of some seconds have passed, until the returned function is called.
-func tick(seconds int) (done func()) {
-	if _, err := unix.IoctlGetTermios(int(os.Stderr.Fd()), unix.TCGETS); err != nil {
-		return func() {}
-	}
-	second, stop, stopped := time.NewTicker(time.Second), make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		defer second.Stop()
-		for passed := 1; ; passed++ {
-			select {
-			case <-stop:
-				fmt.Fprintf(os.Stderr, "\r%20s\r", "")
-				return
-			case <-second.C:
-				fmt.Fprintf(os.Stderr, "\r%d of %d s", min(passed, seconds), seconds)
-			}
-		}
-	}()
-	return func() { close(stop); <-stopped }
-}
-
 // stop ends the daemon that the first lgpu run started; it would leave by itself in a minute.
 func stop() {
 	if out, err := exec.Command("bin/lgpu", "daemon", "stop").CombinedOutput(); err != nil {
@@ -205,7 +184,8 @@ func measure(tenants []*tenant, seconds int) ([]float64, *picture, error) {
 			return nil, nil, fmt.Errorf("%s: %w", t.name, err)
 		}
 	}
-	defer tick(seconds)()
+	line := progress.Start(os.Stderr, fmt.Sprintf("measuring for %d s", seconds))
+	defer line.Done()
 	time.Sleep(time.Duration(seconds) * time.Second / 2)
 	p, err := look()
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/inspect/conformance"
+	"github.com/lgpu/lgpu/internal/progress"
 	"github.com/lgpu/lgpu/sim"
 )
 
@@ -85,7 +86,15 @@ func (r *conformanceRun) run(c *cobra.Command) error {
 	}
 	ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
+	line := progress.Start(c.ErrOrStderr(), "measuring")
+	r.options.Progress = func(step, steps int, what string) {
+		line.Set(step, steps, what)
+		if line == nil && !r.asJSON {
+			fmt.Fprintf(c.ErrOrStderr(), "lgpu: %d of %d: %s\n", step, steps, what)
+		}
+	}
 	report, err := conformance.Run(ctx, r.options)
+	line.Done()
 	if errors.Is(err, conformance.ErrRefused) {
 		return &exit{status: statusUsage, err: err}
 	}
@@ -132,8 +141,5 @@ func (r *conformanceRun) check(c *cobra.Command) error {
 		return failed(fmt.Errorf("find this program: %w", err))
 	}
 	o.Socket = namedSocket(c)
-	if !r.asJSON {
-		o.Progress = func(what string) { fmt.Fprintln(c.ErrOrStderr(), "lgpu:", what) }
-	}
 	return nil
 }

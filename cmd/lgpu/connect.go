@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/internal/progress"
 	"github.com/lgpu/lgpu/internal/rundir"
 )
 
@@ -44,8 +45,10 @@ func connect(c *cobra.Command, n need) (*api.Conn, error) { return connectFor(c,
 
 // connectFor is connect for a command that may be private: see api.Options.
 func connectFor(c *cobra.Command, n need, private bool) (*api.Conn, error) {
+	line := progress.Start(c.ErrOrStderr(), "waiting for a daemon")
+	defer line.Done()
 	o := api.Options{Socket: namedSocket(c), Private: private, Change: n == toChange || n == toCommand, Waiting: func(socket string) {
-		fmt.Fprintf(c.ErrOrStderr(), "lgpu: the daemon at %s has not answered for a second; waiting\n", socket)
+		line.Print(c.ErrOrStderr(), fmt.Sprintf("lgpu: the daemon at %s has not answered for a second; waiting", socket))
 	}}
 	start, err := onDemand()
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/internal/assets"
+	"github.com/lgpu/lgpu/internal/progress"
 	"github.com/lgpu/lgpu/shmem/survey"
 )
 
@@ -52,7 +53,9 @@ Exit status: 0; 1 if they cannot be written or this lgpu contains none.`,
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
+			line := progress.Start(c.ErrOrStderr(), "writing lshmem")
 			files, err := assets.InstallShmem(args[0])
+			line.Done()
 			if err != nil {
 				return failed(err)
 			}

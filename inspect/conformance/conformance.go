@@ -55,8 +55,8 @@ type Options struct {
 	Seconds float64
 	// Tolerance is the error that is a kept promise, in points of the whole device; default 1.5.
 	Tolerance float64
-	// Progress, where set, is told what is measured next.
-	Progress func(string)
+	// Progress, where set, is told what is measured next: step, from 1, of steps.
+	Progress func(step, steps int, what string)
 }
 
 // Verdict is what came of one promise.
@@ -134,7 +134,7 @@ var namedLists = [...]func(n int) string{
 // next says what is measured next, and how much there is to do.
 func (r *run) next(what string) {
 	r.step++
-	r.Progress(fmt.Sprintf("%d of %d: %s", r.step, r.steps, what))
+	r.Progress(r.step, r.steps, what)
 }
 
 // Run measures. An error is one of the machine, with no report: no device, no daemon, a probe that does not run at all.
@@ -153,7 +153,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		o.Tolerance = 1.5
 	}
 	if o.Progress == nil {
-		o.Progress = func(string) {}
+		o.Progress = func(int, int, string) {}
 	}
 	r := &run{Options: o, report: &Report{Tolerance: o.Tolerance}}
 	r.steps = 1 + len(o.Modes)*(stepsOfMode+len(r.asked()))

@@ -144,10 +144,9 @@ func TestRun(t *testing.T) {
 			t.Setenv("CONFORMANCE_TEST", tc.as)
 			t.Setenv("CONFORMANCE_NODES", t.TempDir())
 			step := 0
-			progress := func(what string) {
-				var n, all int
-				if _, err := fmt.Sscanf(what, "%d of %d: ", &n, &all); err != nil || n <= step || n > all || all != 1+2*(4+6) {
-					t.Errorf("after step %d: %q", step, what)
+			progress := func(n, all int, what string) {
+				if what == "" || n <= step || n > all || all != 1+2*(4+6) {
+					t.Errorf("after step %d: %d of %d, %q", step, n, all, what)
 				}
 				step = n
 			}
