@@ -52,7 +52,7 @@ the same secret in LSHMEM_BOOTSTRAP_TOKEN.
 
 The daemon creates the lgpu. If no daemon runs, lgpu run starts one, which ends
 after a minute without work. When the daemon is restarted the program goes on
-within its limits.
+within its limits. If the program was refused memory, a line says so at the end.
 
 Exit status: that of the program, or of the first of several to fail; 128+N if
 signal N killed it, 127 if it was not found, 126 if it cannot be executed, 2 if
