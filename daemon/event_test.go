@@ -157,7 +157,12 @@ func TestEventRange(t *testing.T) {
 		if i == kept {
 			since = time.Now()
 		}
+		disk := n.journal.disk
+		if i == all-10 { // this one does not get to the disk
+			n.journal.disk = nil
+		}
 		n.journal.emit(Event{Kind: ClientLeft, ID: 1})
+		n.journal.disk = disk
 	}
 	for _, c := range []struct {
 		r     EventRange
