@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -156,7 +157,12 @@ func TestEventRange(t *testing.T) {
 		if i == kept {
 			since = time.Now()
 		}
+		disk := n.journal.disk
+		if i == all-10 { // this one does not get to the disk
+			n.journal.disk = nil
+		}
 		n.journal.emit(Event{Kind: ClientLeft, ID: 1})
+		n.journal.disk = disk
 	}
 	for _, c := range []struct {
 		r     EventRange
@@ -181,6 +187,27 @@ func TestEventRange(t *testing.T) {
 	}
 	if err := n.journal.close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A new owner is a change as well, and the daemon's own changes are by nobody.
+func TestOwnersAreChanges(t *testing.T) {
+	r := start(t, Config{})
+	events := r.events(t)
+	if err := r.Tree().By(limits.Author{UID: 4242, PID: os.Getpid()}).Chown("/", 7, 8); err != nil {
+		t.Fatal(err)
+	}
+	e := events.await(t, LimitChanged)
+	want := []limits.Difference{{File: "owner", Old: "user 0, group 0", New: "user 7, group 8"}}
+	if !slices.Equal(e.Changes, want) || e.By == nil || e.By.UID != 4242 || e.By.User != "" || e.By.Command == "" ||
+		!strings.HasPrefix(e.Text, "/: owner is user 7, group 8 (was user 0, group 0), by user 4242, process ") {
+		t.Errorf("%+v by %+v", e, e.By)
+	}
+	if err := r.Tree().Mkdir("/g", 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if e := events.await(t, LgpuCreated); e.By != nil || e.Text != "/g was made" || len(e.Changes) != 0 {
+		t.Errorf("%+v", e)
 	}
 }
 

@@ -48,7 +48,7 @@ an option is wrong; 1 if the daemon cannot be reached, or ends.`,
   lgpu events -f /team
   lgpu events --since 2h --kind oom,limit.changed
   lgpu events --since 2026-11-01 --until 2026-11-02 --user alice
-  lgpu events --since 1d --json | jq 'select(.kind == "limit.changed") | .by.user, .changes'`,
+  lgpu events --since 1d --kind limit --json | jq '.by.user, .changes'`,
 		DisableFlagsInUseLine: true,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {

@@ -57,7 +57,7 @@ The daemon creates the lgpu, in the directory of the tree that the user has
 there (/users/NAME), or in a group. Where a system daemon runs, all users'
 programs go through it. Else lgpu run starts a daemon of the user, which ends
 after a minute without work. When the daemon is restarted the program goes on
-within its limits.
+within its limits. If the program was refused memory, a line says so at the end.
 
 Exit status: that of the program, or of the first of several to fail; 128+N if
 signal N killed it, 127 if it was not found, 126 if it cannot be executed, 2 if
