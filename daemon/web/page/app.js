@@ -17,8 +17,11 @@ let offset = 0; // ms that this machine's clock is ahead of the daemon's
 
 // --- the stream
 
+let stream = null;
+
 function connect() {
-  const stream = new EventSource("/api/stream");
+  stream?.close();
+  stream = new EventSource(editor.stream());
   stream.addEventListener("state", (e) => {
     state = JSON.parse(e.data);
     directories = tree(state);
@@ -60,7 +63,7 @@ function live(kind, text) {
 }
 
 async function recall() {
-  const { times, rows } = await (await fetch("/api/history")).json();
+  const { times, rows } = await (await editor.get("/api/history")).json();
   past.times = times;
   past.rows = new Map(rows.map((r) => [`${r.id} ${r.device}`, r]));
 }
@@ -348,8 +351,11 @@ function allow(session) {
 
 theme();
 $("filter").onchange = () => state && show();
-$("unlock").onclick = () => editor.unlock(() => allow({ editable: true, authorized: true }));
+$("unlock").onclick = () => editor.unlock(() => {
+  allow({ editable: true, authorized: true });
+  connect(); // she may see more than was shown
+});
 addEventListener("resize", () => { for (const c of cards.values()) c.past.draw(); });
-await Promise.all([editor.start().then(allow), recall()]).catch((e) => live("lost", e.message));
+await editor.start().then(allow).then(recall).catch((e) => live("lost", e.message));
 connect();
 animate();
