@@ -285,8 +285,10 @@ func machineName(shape string) string {
 func (n *Daemon) choose(spec AttachSpec, p *plan) error {
 	have := n.inventory.usable(p.shape)
 	if len(have) == 0 && !p.ready {
-		return &Error{Class: ErrNoDevice, Reason: "this machine has no GPU",
-			Remedy: "a software GPU works on any machine: lgpu run --sim -- CMD"}
+		if p.shape == "" {
+			return n.inventory.missing()
+		}
+		return &Error{Class: ErrNoDevice, Field: "sim", Value: p.shape, Reason: "it has no device"}
 	}
 	record, _ := n.lgpus.record(p.id)
 	before := record.Devices

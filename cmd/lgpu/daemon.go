@@ -373,6 +373,7 @@ func (d *daemonOptions) config(c *cobra.Command) (daemon.Config, error) {
 		Log:        slog.New(logs.Limit(lines)),
 		SimCommand: []string{self, "sim"}, Mount: mount, Police: police, Idle: d.idle, Slice: d.slice,
 		NoGuests: d.guests == guestsOff, Rights: rights, Places: places, Claim: !systemFolder(dir),
+		System: api.System,
 	}, nil
 }
 
@@ -402,7 +403,7 @@ func (d *daemonOptions) rights(dir string) (limits.Rights, daemon.Places, error)
 	}
 	admins, err := conf.Group(said.Admins)
 	if err != nil {
-		return limits.Rights{}, daemon.Places{}, &exit{status: statusUsage, err: fmt.Errorf("administrators: %w", err)}
+		return limits.Rights{}, daemon.Places{}, failed(err)
 	}
 	return limits.Rights{Admins: admins, Quota: said.Quota, Others: said.Others}, said.Places, nil
 }
