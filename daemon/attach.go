@@ -178,6 +178,9 @@ func (n *Daemon) attachOnce(ctx context.Context, spec AttachSpec, of *launcher, 
 		return nil, err
 	}
 	if p.shape != "" {
+		if err := n.places.sim(spec.Launcher, p.shape); err != nil {
+			return nil, err
+		}
 		if p.sim, err = n.inventory.useSim(p.shape); err != nil {
 			return nil, err
 		}

@@ -319,6 +319,13 @@ func (u *simUse) close() {
 	}
 }
 
+// runs reports whether the software GPU of a shape is one of the daemon's.
+func (v *inventory) runs(shape string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.sims[shape] != nil
+}
+
 // useSim makes the software GPU of a shape one of the daemon's, or keeps it so, until close.
 func (v *inventory) useSim(text string) (*simUse, error) {
 	shape, err := sim.ParseShape(text)
