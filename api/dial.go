@@ -27,8 +27,8 @@ type Options struct {
 	Dir string
 	// Change says that the caller means to use Control: a daemon that would refuse it is passed over.
 	Change bool
-	// Private says that the caller needs nothing of the machine, such as its devices: where the system's daemon does not
-	// let it in, one of its own will do.
+	// Private says that the caller needs nothing of the machine, such as its devices: who is no administrator uses a daemon
+	// of her own then, also where a system daemon runs.
 	Private bool
 	// Start is the command that becomes a daemon of the runtime folder where none answers; nil is never. It is run with
 	// EnvDir and EnvReady, and is to leave by itself.
@@ -77,8 +77,13 @@ func Dial(ctx context.Context, o Options) (*Conn, error) {
 func dial(ctx context.Context, dir, system string, o Options) (*Conn, error) {
 	own := filepath.Join(dir, Socket)
 	if system != "" && own != system {
-		if c, err := connect(ctx, system, o); !errors.Is(err, ErrNoDaemon) && !(o.Private && errors.Is(err, fs.ErrPermission)) {
+		c, err := connect(ctx, system, o)
+		private := o.Private && (errors.Is(err, fs.ErrPermission) || err == nil && !c.Administrator)
+		if !errors.Is(err, ErrNoDaemon) && !private {
 			return c, err
+		}
+		if err == nil {
+			c.Close()
 		}
 	}
 	c, err := connect(ctx, own, o)

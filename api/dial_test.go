@@ -72,9 +72,10 @@ func become(kind string) int {
 type fake struct {
 	UnimplementedViewServer
 	UnimplementedControlServer
-	mayChange bool
-	leaving   bool
-	server    *grpc.Server
+	mayChange     bool
+	administrator bool
+	leaving       bool
+	server        *grpc.Server
 }
 
 func serve(l net.Listener, f *fake) {
@@ -88,7 +89,7 @@ func (f *fake) Info(context.Context, *InfoRequest) (*Info, error) {
 	if f.leaving {
 		return nil, status.Error(codes.Unavailable, "leaving")
 	}
-	return &Info{MayChange: f.mayChange, WhoMayChange: "nobody", Daemon: &Daemon{Pid: int32(os.Getpid())}}, nil
+	return &Info{MayChange: f.mayChange, Administrator: f.administrator, WhoMayChange: "nobody", Daemon: &Daemon{Pid: int32(os.Getpid())}}, nil
 }
 
 func (f *fake) Stop(context.Context, *StopRequest) (*StopReply, error) {
@@ -232,7 +233,7 @@ func TestDialSilentDaemon(t *testing.T) {
 }
 
 // A daemon of the system goes before the user's own: nobody gets past the administrator, also not to her own daemon that
-// runs already, and a refusal is one. Only who needs nothing of the machine may turn to her own then.
+// runs already, and a refusal is one. Only who needs nothing of the machine has her own daemon.
 func TestTheSystemsDaemonGoesFirst(t *testing.T) {
 	own, system := options(t, "").Dir, options(t, "").Dir
 	inProcess(t, own, &fake{mayChange: true})
@@ -254,6 +255,14 @@ func TestTheSystemsDaemonGoesFirst(t *testing.T) {
 	}
 	if c, err := dial(t.Context(), own, socket, Options{Change: true, Private: true}); err != nil || c.Socket != filepath.Join(own, Socket) {
 		t.Errorf("refused what is private: %v, %v", c, err)
+	}
+	refuses.mayChange = true
+	if c, err := dial(t.Context(), own, socket, Options{Change: true, Private: true}); err != nil || c.Socket != filepath.Join(own, Socket) {
+		t.Errorf("private, for who is no administrator: %v, %v", c, err)
+	}
+	refuses.administrator = true
+	if c, err := dial(t.Context(), own, socket, Options{Change: true, Private: true}); err != nil || c.Socket != socket {
+		t.Errorf("private, for an administrator: %v, %v", c, err)
 	}
 }
 

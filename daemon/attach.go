@@ -183,6 +183,9 @@ func (n *Daemon) attachOnce(ctx context.Context, spec AttachSpec, of *launcher, 
 		return nil, err
 	}
 	if p.shape != "" {
+		if err := n.places.sim(spec.Launcher, p.shape); err != nil {
+			return nil, err
+		}
 		if p.sim, err = n.inventory.useSim(p.shape); err != nil {
 			return nil, err
 		}
@@ -290,8 +293,10 @@ func machineName(shape string) string {
 func (n *Daemon) choose(spec AttachSpec, p *plan) error {
 	have := n.inventory.usable(p.shape)
 	if len(have) == 0 && !p.ready {
-		return &Error{Class: ErrNoDevice, Reason: "this machine has no GPU",
-			Remedy: "a software GPU works on any machine: lgpu run --sim -- CMD"}
+		if p.shape == "" {
+			return n.inventory.missing()
+		}
+		return &Error{Class: ErrNoDevice, Field: "sim", Value: p.shape, Reason: "it has no device"}
 	}
 	record, _ := n.lgpus.record(p.id)
 	before := record.Devices

@@ -50,6 +50,8 @@ type Config struct {
 	// Claim has the daemon manage a device of the machine only while no system daemon runs and no other daemon that claims
 	// has it.
 	Claim bool
+	// System is the socket of the system's daemon, for Claim.
+	System string
 }
 
 // Mount says whether the tree of limits is shown as a file system.

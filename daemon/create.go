@@ -7,6 +7,7 @@ import (
 	"path"
 
 	"github.com/lgpu/lgpu/policy/limits"
+	simulator "github.com/lgpu/lgpu/sim"
 )
 
 // CreateSpec describes a persistent group or lgpu.
@@ -32,7 +33,13 @@ func (n *Daemon) Create(ctx context.Context, spec CreateSpec) (Directory, error)
 	}
 	var sim *simUse
 	if spec.Sim != "" {
-		var err error
+		shape, err := simulator.ParseShape(spec.Sim)
+		if err != nil {
+			return Directory{}, simError(err)
+		}
+		if err := n.places.sim(spec.By, shape.String()); err != nil {
+			return Directory{}, err
+		}
 		if sim, err = n.inventory.useSim(spec.Sim); err != nil {
 			return Directory{}, err
 		}

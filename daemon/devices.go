@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lgpu/lgpu/daemon/claim"
 	"github.com/lgpu/lgpu/daemon/mps"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/gpu/nvidia"
@@ -25,9 +26,11 @@ const rescanPeriod = 30 * time.Second
 // inventory owns the devices of the daemon: where they come from, and what was last seen of them.
 type inventory struct {
 	daemon *Daemon
+	claims *claim.Claims // of the machine's devices; nil where all are the daemon's
 
 	// mu guards the origins and sims, their fields that say so, and watching. No driver is asked under it.
 	mu       sync.Mutex
+	held     error              // guarded by mu; why a device of the machine was left out when last looked, nil if none was
 	origins  []*origin          // hardware first
 	sims     map[string]*origin // by shape
 	watching context.Context    // of Run, nil before
@@ -82,7 +85,13 @@ type sight struct {
 	fault   string
 }
 
-func newInventory(n *Daemon) *inventory { return &inventory{daemon: n, sims: map[string]*origin{}} }
+func newInventory(n *Daemon) *inventory {
+	v := &inventory{daemon: n, sims: map[string]*origin{}}
+	if n.config.Claim {
+		v.claims = claim.New(n.config.System)
+	}
+	return v
+}
 
 // open opens the sources of devices: those that were given, or the GPUs of NVIDIA's driver.
 func (v *inventory) open(sources []gpu.Inventory) {
@@ -111,6 +120,9 @@ func (v *inventory) close() error {
 		errs = append(errs, o.close())
 	}
 	v.origins, v.sims = nil, nil
+	if v.claims != nil {
+		errs = append(errs, v.claims.Close())
+	}
 	return errors.Join(errs...)
 }
 
@@ -188,6 +200,9 @@ func (v *inventory) relist(o *origin) error {
 	if err != nil {
 		return err
 	}
+	if o.shape == "" && v.claims != nil {
+		listed = v.claim(listed)
+	}
 	v.mu.Lock()
 	known := o.unmetered
 	v.mu.Unlock()
@@ -203,6 +218,38 @@ func (v *inventory) relist(o *origin) error {
 	defer v.mu.Unlock()
 	o.listed, o.unmetered = listed, unmetered
 	return nil
+}
+
+// claim returns the devices that are this daemon's to manage, and notes why another is not.
+func (v *inventory) claim(listed []gpu.Device) (ours []gpu.Device) {
+	var held error
+	for _, d := range listed {
+		err := v.claims.Take(d.Identity())
+		if err == nil {
+			ours = append(ours, d)
+			continue
+		}
+		held = err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if held != nil && v.held == nil {
+		v.daemon.log.Warn("a device is left out", "error", held)
+	}
+	v.held = held
+	return ours
+}
+
+// missing is the error for who asks for a device where there is none.
+func (v *inventory) missing() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var held *claim.Held
+	if errors.As(v.held, &held) {
+		return &Error{Class: ErrNoDevice, Reason: held.Error(), Remedy: held.Hint(), Cause: v.held}
+	}
+	return &Error{Class: ErrNoDevice, Reason: "this machine has no GPU that lgpu can use; lgpu doctor says why",
+		Remedy: "a software GPU works on any machine: lgpu run --sim -- CMD"}
 }
 
 // publish tells the tree and the policy which devices the inventories had when they were last asked.
@@ -285,6 +332,13 @@ func (u *simUse) close() {
 	if u != nil {
 		u.once.Do(func() { u.inventory.leaveSim(u.origin) })
 	}
+}
+
+// runs reports whether the software GPU of a shape is one of the daemon's.
+func (v *inventory) runs(shape string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.sims[shape] != nil
 }
 
 // useSim makes the software GPU of a shape one of the daemon's, or keeps it so, until close.

@@ -131,6 +131,17 @@ func (p *places) processes(by limits.Author) error {
 			by.UID, count)}
 }
 
+// sim refuses a user who is no administrator a software GPU that does not run: it would be a process of the daemon's user,
+// with as much memory as she likes.
+func (p *places) sim(by limits.Author, shape string) error {
+	if shape == "" || p.daemon.tree.Rights().Trusts(by) || p.daemon.inventory.runs(shape) {
+		return nil
+	}
+	return &Error{Field: "sim", Value: shape, Cause: syscall.EPERM,
+		Reason: "no administrator has made this software GPU, and users do not start any by this daemon",
+		Remedy: "ask an administrator for: lgpu create --sim=" + shape + " PATH; or leave out --socket for one of your own"}
+}
+
 // settle makes somebody's place if at is that or below it and it does not exist. An error wraps EPERM where the place is
 // somebody else's.
 func (p *places) settle(by limits.Author, at string) error {

@@ -36,7 +36,10 @@ func governed(t *testing.T, lines ...string) (*place, *tenant) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return p, p.serve("--config", file, "--mount", "off")
+	d := p.serve("--config", file, "--mount", "off")
+	p.must("create", shape, "/keep")   // the software GPU, which users do not start
+	p.must("run", shape, "--", "true") // installs the libraries, whose folder is root's here
+	return p, d
 }
 
 // as is lgpu, run by a user of a group.
@@ -90,6 +93,8 @@ func TestUsersHavePlaces(t *testing.T) {
 		{another, another, 1, "user 65533 may not", []string{"rm", "/users/65534/job"}},
 		{another, another, 1, "user 65533 may not", []string{"run", shape, "--group", "/users/65534", "--", "true"}},
 		{another, another, 0, "", []string{"run", shape, "--", "true"}},
+		{another, another, 1, "no administrator has made this software GPU", []string{"run", "--sim=8x64GiB", "--", "true"}},
+		{another, another, 1, "no administrator has made this software GPU", []string{"create", "--sim=8x64GiB", "x"}},
 		{another, adminGroup, 0, "", []string{"chown", "65533", "/users/65534/a"}},
 		{another, another, 0, "", []string{"create", "/users/65534/a/of-another"}},
 		{one, one, 0, "", []string{"chown", "65534", "a"}},
@@ -117,7 +122,7 @@ func TestUsersAreRefused(t *testing.T) {
 	if out, s := p.by(one, one, "ps"); s != 0 {
 		t.Errorf("ps: status %d, %s", s, out)
 	}
-	p.must("create", "/given", "compute.max=50%", "--sim=1x16GiB,sms=32")
+	p.must("create", "/given", "compute.max=50%")
 	p.must("chown", "65534", "/given")
 	if out, s := p.by(one, one, "run", shape, "--group", "/given", "--", "true"); s != 0 {
 		t.Errorf("where she was given something: status %d, %s", s, out)

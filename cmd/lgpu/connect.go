@@ -136,7 +136,9 @@ func explain(err error) error {
 		e.hint = call.Hint
 		// The number is for who reads no text: a status of the shell, a write to a file.
 		call.Text = strings.TrimSuffix(call.Text, " ("+call.Errno.Error()+")")
-		if wrong[call.Errno] && !errors.Is(err, api.ErrNoDaemon) {
+		// Without a device of any name it is the machine that lacks one.
+		lacks := call.Errno == syscall.ENODEV && call.Field == ""
+		if wrong[call.Errno] && !lacks && !errors.Is(err, api.ErrNoDaemon) {
 			e.status = statusUsage
 		}
 		if errors.Is(err, context.Canceled) {

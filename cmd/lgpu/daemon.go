@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -374,6 +375,7 @@ func (d *daemonOptions) config(c *cobra.Command) (daemon.Config, error) {
 		Log:        slog.New(logs.Limit(lines)),
 		SimCommand: []string{self, "sim"}, Mount: mount, Police: police, Idle: d.idle, Slice: d.slice,
 		NoGuests: d.guests == guestsOff, Rights: rights, Places: places, Claim: !systemFolder(dir),
+		System: api.System,
 	}, nil
 }
 
@@ -403,7 +405,7 @@ func (d *daemonOptions) rights(dir string) (limits.Rights, daemon.Places, error)
 	}
 	admins, err := conf.Group(said.Admins)
 	if err != nil {
-		return limits.Rights{}, daemon.Places{}, &exit{status: statusUsage, err: fmt.Errorf("administrators: %w", err)}
+		return limits.Rights{}, daemon.Places{}, failed(err)
 	}
 	return limits.Rights{Admins: admins, Quota: said.Quota, Others: said.Others}, said.Places, nil
 }
@@ -432,7 +434,11 @@ func (d *daemonOptions) serve(ctx context.Context, stop func(), config daemon.Co
 		return nil
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
-	s, err := server.New(n, server.Options{Stop: stop, Log: config.Log})
+	more, page, err := d.faces(n, config)
+	if err != nil {
+		return err
+	}
+	s, err := server.New(n, server.Options{Stop: stop, Log: config.Log, Page: page})
 	if err != nil {
 		return err
 	}
@@ -446,11 +452,6 @@ func (d *daemonOptions) serve(ctx context.Context, stop func(), config daemon.Co
 		func(ctx context.Context) error { return s.Serve(ctx, listener) },
 		func(ctx context.Context) error { return systemd.Watchdog(ctx, func() { n.Snapshot() }) },
 		func(ctx context.Context) error { return watch.Pulse(ctx, func() { n.Snapshot() }) },
-	}
-	more, err := d.faces(n, config)
-	if err != nil {
-		end(nil)
-		return errors.Join(err, listener.Close())
 	}
 	faces = append(faces, more...)
 	ended := make(chan error, len(faces))
@@ -496,57 +497,84 @@ func (d *daemonOptions) open(ctx context.Context, config daemon.Config, socket s
 	}
 }
 
-// faces are what else the daemon shows itself by.
-func (d *daemonOptions) faces(n *daemon.Daemon, config daemon.Config) ([]func(context.Context) error, error) {
+// faces are what else the daemon shows itself by, and the addresses of the page for a user, nil where there is no page.
+func (d *daemonOptions) faces(n *daemon.Daemon, config daemon.Config,
+) (faces []func(context.Context) error, urls func(limits.Author) []string, err error) {
 	if d.metrics == "" && d.page == "" {
-		return nil, nil
+		return nil, nil, nil
 	}
+	keys := filepath.Join(config.Dir, daemon.StateFile)
+	if config.State != "" {
+		keys = config.State
+	}
+	keys = filepath.Dir(keys)
 	collector := metrics.New(n, metrics.Options{HAMi: d.hami})
-	faces := []func(context.Context) error{func(ctx context.Context) error {
+	faces = append(faces, func(ctx context.Context) error {
 		if err := collector.Run(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, daemon.ErrClosed) {
 			return fmt.Errorf("metrics: %w", err)
 		}
 		return nil
-	}}
+	})
 	if d.metrics != "" {
-		l, err := web.Listen(d.metrics, d.remote)
+		serve, err := d.serveMetrics(n, collector.Handler(), keys, config.Log)
 		if err != nil {
-			return nil, fmt.Errorf("--metrics %s: %w", d.metrics, err)
+			return nil, nil, fmt.Errorf("--metrics %s: %w", d.metrics, err)
 		}
-		config.Log.Info("metrics", "url", fmt.Sprintf("http://%s/metrics", l.Addr()))
-		guarded := web.Guard(collector.Handler(), d.hosts)
-		faces = append(faces, func(ctx context.Context) error { return web.ServeHTTP(ctx, l, guarded, config.Log) })
+		faces = append(faces, serve)
 	}
 	if d.page != "" {
 		l, err := web.Listen(d.page, d.remote)
 		if err != nil {
-			return nil, fmt.Errorf("--page %s: %w", d.page, err)
+			return nil, nil, fmt.Errorf("--page %s: %w", d.page, err)
 		}
 		page, err := web.New(n, web.Options{
-			Dir: config.Dir, Metrics: collector.Handler(), Hosts: d.hosts, Log: config.Log,
-			Write: func(_ context.Context, path string, files map[string]string) error { return write(n, path, files) },
+			Keys: keys, Tree: n.Tree(), Metrics: collector.Handler(), Hosts: d.hosts, Log: config.Log,
+			Write: func(_ context.Context, by limits.Author, path string, files map[string]string) error {
+				return write(n, by, path, files)
+			},
 		})
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("--page %s: %w", d.page, err), l.Close())
+			return nil, nil, errors.Join(fmt.Errorf("--page %s: %w", d.page, err), l.Close())
 		}
 		if isTerminal(os.Stderr) {
-			fmt.Fprintln(os.Stderr, "page at", page.URL(l.Addr())) // with the token, which must not be in a log
+			fmt.Fprintln(os.Stderr, "page at", page.URL(l.Addr(), uint32(os.Geteuid()))) // with the token, which must not be in a log
 		} else {
-			config.Log.Info("page", "url", fmt.Sprintf("http://%s/", l.Addr()), "token", filepath.Join(config.Dir, "web.token"))
+			config.Log.Info("page", "url", fmt.Sprintf("http://%s/", l.Addr()), "token", "lgpu page")
 		}
+		urls = func(by limits.Author) []string { return []string{page.URL(l.Addr(), by.UID)} }
 		faces = append(faces, func(ctx context.Context) error { return page.Serve(ctx, l) })
 	}
-	return faces, nil
+	return faces, urls, nil
 }
 
-// write writes files of a directory, all of them or none.
-func write(n *daemon.Daemon, path string, files map[string]string) error {
+// serveMetrics listens for who collects metrics.
+func (d *daemonOptions) serveMetrics(n *daemon.Daemon, h http.Handler, keys string, log *slog.Logger,
+) (func(context.Context) error, error) {
+	private, err := web.Private(h, n.Tree(), keys)
+	if err != nil {
+		return nil, err
+	}
+	l, err := web.Listen(d.metrics, d.remote)
+	if err != nil {
+		return nil, err
+	}
+	log.Info("metrics", "url", fmt.Sprintf("http://%s/metrics", l.Addr()))
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", private)
+	mux.Handle("/healthz", h)
+	mux.Handle("/readyz", h)
+	guarded := web.Guard(mux, d.hosts)
+	return func(ctx context.Context) error { return web.ServeHTTP(ctx, l, guarded, log) }, nil
+}
+
+// write writes files of a directory in somebody's name, all of them or none.
+func write(n *daemon.Daemon, by limits.Author, path string, files map[string]string) error {
 	var writes []limits.Assignment
 	for name, text := range files {
 		writes = append(writes, limits.Assignment{File: name, Text: text})
 	}
 	slices.SortFunc(writes, func(a, b limits.Assignment) int { return strings.Compare(a.File, b.File) })
-	return n.Tree().Update(path, writes)
+	return n.Tree().By(by).Update(path, writes)
 }
 
 // warn says that something went wrong which does not stop the daemon.

@@ -14,8 +14,8 @@ func pageCommand() *cobra.Command {
 		Short: "Print the address of the daemon's page, with your token",
 		Long: `Print the address of the daemon's page, with the token of this user behind its
 #. Whoever has the token may do on the page what this user may. It stays the
-same when the daemon is restarted. A browser on this machine needs no token:
-the daemon sees whose it is.
+same when the daemon is restarted. A browser on this machine needs no token,
+except an administrator's: the daemon sees whose it is.
 
 Exit status: 0; 1 if the daemon serves no page (lgpu daemon --page) or cannot be
 reached.`,

@@ -149,7 +149,7 @@ func TestOneState(t *testing.T) {
 	if got := read("top", once.Bytes()); !reflect.DeepEqual(got, want) {
 		t.Errorf("lgpu top has\n%+v, not\n%+v", got, want)
 	}
-	page, err := web.New(source{snapshot}, web.Options{Dir: t.TempDir()})
+	page, err := web.New(source{snapshot}, web.Options{Keys: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,11 +16,14 @@ type Look struct {
 	sights map[uint64]limits.Sight
 }
 
+// Everything is the look of who sees everything.
+var Everything = Look{all: true}
+
 // By returns what somebody sees now. It costs nothing for who sees everything.
 func By(t *limits.Tree, by limits.Author) Look {
 	rights := t.Rights()
 	if rights.SeesAll(by) {
-		return Look{all: true}
+		return Everything
 	}
 	return Look{totals: rights.Others == limits.OthersTotals, by: by, tree: t, sights: t.Sights(by)}
 }
@@ -91,9 +94,12 @@ func (l Look) Event(e daemon.Event) bool {
 	return e.PID == 0 || strings.HasPrefix(string(e.Kind), "daemon.")
 }
 
+// Lgpu reports whether the lgpu with an ID is seen.
+func (l Look) Lgpu(id uint64) bool { return l.all || l.sights[id] == limits.Whole }
+
 // Slice is what of a slice is seen, and whether anything is: whose one of others is, is not.
 func (l Look) Slice(s daemon.Slice) (daemon.Slice, bool) {
-	if l.all || l.sights[s.ID] == limits.Whole {
+	if l.Lgpu(s.ID) {
 		return s, true
 	}
 	s.Path, s.ID, s.Used = "", 0, 0

@@ -28,12 +28,15 @@ type happened struct {
 // shownEvents is the number of events that the page has.
 const shownEvents = 30
 
-// recent are the last events, newest first.
-func (s *Server) recent() []happened {
+// recent are the last events that are seen, newest first.
+func (s *Server) recent(look view.Look) []happened {
 	out := []happened{}
 	all := s.source.Recent()
 	for i := len(all) - 1; i >= 0 && len(out) < shownEvents; i-- {
 		e := &all[i]
+		if !look.Event(*e) {
+			continue
+		}
 		out = append(out, happened{e.Seq, e.Time.UnixMilli(), string(e.Kind), e.Path, e.Text})
 	}
 	return out
@@ -44,26 +47,33 @@ func document(snapshot daemon.Snapshot) *state.State { return state.Of(view.Snap
 
 func identifier(id uint64) string { return fmt.Sprintf("%016x", id) }
 
-func (s *Server) getState(w http.ResponseWriter, _ *http.Request) {
-	reply(w, http.StatusOK, document(s.source.Snapshot()))
+func (s *Server) getState(w http.ResponseWriter, r *http.Request) {
+	reply(w, http.StatusOK, document(s.lookOf(r).Snapshot(s.source.Snapshot())))
 }
 
-func (s *Server) getEvents(w http.ResponseWriter, _ *http.Request) {
-	reply(w, http.StatusOK, s.recent())
+func (s *Server) getEvents(w http.ResponseWriter, r *http.Request) {
+	reply(w, http.StatusOK, s.recent(s.lookOf(r)))
 }
 
-func (s *Server) getHistory(w http.ResponseWriter, _ *http.Request) {
-	reply(w, http.StatusOK, s.history.document())
+func (s *Server) getHistory(w http.ResponseWriter, r *http.Request) {
+	reply(w, http.StatusOK, s.history.document(s.lookOf(r)))
 }
 
-// session says whether the page can change something at all, and whether this caller may.
+// session says whether the page can change something at all, and whether this caller is known, whose rights hold then.
 type session struct {
 	Editable   bool `json:"editable"`
 	Authorized bool `json:"authorized"`
+	// View is the parameter of the stream's address by which it knows her, too.
+	View string `json:"view,omitempty"`
 }
 
 func (s *Server) getSession(w http.ResponseWriter, r *http.Request) {
-	reply(w, http.StatusOK, session{s.token != "", s.authorized(r)})
+	by, known := s.who(r)
+	out := session{Editable: s.o.Write != nil, Authorized: known}
+	if known {
+		out.View = s.tokens.of(forSight, by.UID)
+	}
+	reply(w, http.StatusOK, out)
 }
 
 // change is the body of POST /api/write.
@@ -76,15 +86,16 @@ type change struct {
 const maxChange = 64 << 10
 
 func (s *Server) postWrite(w http.ResponseWriter, r *http.Request) {
-	if s.token == "" {
+	if s.o.Write == nil {
 		refuse(w, http.StatusForbidden, "this page changes nothing")
 		return
 	}
-	if !s.authorized(r) {
-		refuse(w, http.StatusUnauthorized, "the token is missing or wrong; it is in "+TokenFile+" in the runtime folder")
+	by, known := s.who(r)
+	if !known {
+		refuse(w, http.StatusUnauthorized, "the token is missing or wrong; lgpu page prints it")
 		return
 	}
-	// The token is proof enough. This catches a page of somebody else that a user was talked into giving it to.
+	// A page of somebody else has no token. But the kernel says of its requests, too, whose they are.
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
 		refuse(w, http.StatusForbidden, "changes must come from this page")
 		return
@@ -106,14 +117,14 @@ func (s *Server) postWrite(w http.ResponseWriter, r *http.Request) {
 	}
 	err := typed(c.Files)
 	if err == nil {
-		err = s.o.Write(r.Context(), c.Path, c.Files)
+		err = s.o.Write(r.Context(), by, c.Path, c.Files)
 	}
 	if err != nil {
-		s.o.Log.Info("a change by the page was refused", "path", c.Path, "files", c.Files, "from", r.RemoteAddr, "error", err)
+		s.o.Log.Info("a change by the page was refused", "path", c.Path, "files", c.Files, "uid", by.UID, "from", r.RemoteAddr, "error", err)
 		refuse(w, status(err), sentence(err))
 		return
 	}
-	s.o.Log.Info("limits were changed by the page", "path", c.Path, "files", c.Files, "from", r.RemoteAddr)
+	s.o.Log.Info("limits were changed by the page", "path", c.Path, "files", c.Files, "uid", by.UID, "from", r.RemoteAddr)
 	w.WriteHeader(http.StatusNoContent)
 }
 

@@ -43,7 +43,7 @@ type browser struct {
 func show(t *testing.T, f *fake, token bool) *browser {
 	t.Helper()
 	dir := t.TempDir()
-	s, err := New(f, Options{Dir: dir, Write: f.Write})
+	s, err := New(f, Options{Keys: dir, Write: f.Write})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func show(t *testing.T, f *fake, token bool) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &browser{t: t, ctx: chrome(t), fake: f, url: s.URL(l.Addr()), dir: dir}
+	b := &browser{t: t, ctx: chrome(t), fake: f, url: s.URL(l.Addr(), 0), dir: dir}
 	if !token {
 		b.url, _, _ = strings.Cut(b.url, "#")
 	}
@@ -386,7 +386,7 @@ func TestUnlock(t *testing.T) {
 	if eval[bool](b, shown) {
 		t.Error("limits can be edited without the token")
 	}
-	token, err := os.ReadFile(filepath.Join(b.dir, TokenFile))
+	key, err := openTokens(b.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -395,7 +395,7 @@ func TestUnlock(t *testing.T) {
 	b.click("#gate [type=submit]")
 	b.do(chromedp.WaitVisible(chromedp.CSS("#gate .error")))
 	eval[string](b, fmt.Sprintf("document.querySelector('#gate [name=token]').value = %q",
-		strings.TrimSpace(string(token))))
+		key.of(forAll, 0)))
 	b.click("#gate [type=submit]")
 	b.until("!document.getElementById('gate').open && " + shown)
 	if !eval[bool](b, "document.getElementById('unlock').hidden") {
@@ -414,7 +414,7 @@ func TestAnotherDaemon(t *testing.T) {
 	b.until("document.body.classList.contains('stale')")
 	// The port is free as soon as the daemon before has ended.
 	dir := t.TempDir()
-	s, err := New(b.fake, Options{Dir: dir, Write: b.fake.Write})
+	s, err := New(b.fake, Options{Keys: dir, Write: b.fake.Write})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -437,7 +437,7 @@ func TestAnotherDaemon(t *testing.T) {
 	b.until("!document.body.classList.contains('stale') && !document.getElementById('unlock').hidden && !(" + edit + ")")
 	b.click("#unlock")
 	b.do(chromedp.WaitVisible(chromedp.CSS("#gate")))
-	eval[string](b, fmt.Sprintf("document.querySelector('#gate [name=token]').value = %q", s.token))
+	eval[string](b, fmt.Sprintf("document.querySelector('#gate [name=token]').value = %q", s.tokens.of(forAll, 0)))
 	b.click("#gate [type=submit]")
 	b.until("!document.getElementById('gate').open && " + edit)
 }

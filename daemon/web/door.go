@@ -41,7 +41,7 @@ const (
 // door is a listener that bounds connections.
 type door struct {
 	net.Listener
-	who func(net.Conn) string
+	who func(net.Conn) origin
 
 	mu     sync.Mutex
 	visits []*visit             // guarded by mu; oldest first
@@ -51,8 +51,15 @@ type door struct {
 // visit is a connection of a visitor.
 type visit struct {
 	net.Conn
-	visitor string
-	door    *door
+	origin
+	door *door
+}
+
+// origin is who is at the other end of a connection.
+type origin struct {
+	visitor string // a name for counting
+	uid     uint32 // where known
+	known   bool   // it is a user of this machine
 }
 
 // Accept implements net.Listener.
@@ -62,7 +69,7 @@ func (d *door) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		v := &visit{Conn: c, visitor: d.who(c), door: d}
+		v := &visit{Conn: c, origin: d.who(c), door: d}
 		if d.enter(v) {
 			return v, nil
 		}
@@ -143,17 +150,17 @@ func paced(h http.Handler) http.Handler {
 	})
 }
 
-// visitorOf names who is at the other end of a connection.
-func visitorOf(c net.Conn) string {
+// visitorOf finds who is at the other end of a connection.
+func visitorOf(c net.Conn) origin {
 	near, nearErr := netip.ParseAddrPort(c.LocalAddr().String())
 	far, farErr := netip.ParseAddrPort(c.RemoteAddr().String())
 	if nearErr != nil || farErr != nil {
-		return c.RemoteAddr().String()
+		return origin{visitor: c.RemoteAddr().String()}
 	}
 	if uid, ok := ownerOf(far, near); ok {
-		return fmt.Sprintf("user %d", uid)
+		return origin{fmt.Sprintf("user %d", uid), uid, true}
 	}
-	return far.Addr().Unmap().WithZone("").String()
+	return origin{visitor: far.Addr().Unmap().WithZone("").String()}
 }
 
 // visitKey is that of the visit in the context of a request.

@@ -23,7 +23,7 @@ func TestDoor(t *testing.T) {
 		near, far := net.Pipe()
 		t.Cleanup(func() { near.Close(); far.Close() })
 		other = append(other, far)
-		return d.enter(&visit{Conn: near, visitor: visitor, door: d})
+		return d.enter(&visit{Conn: near, origin: origin{visitor: visitor}, door: d})
 	}
 	for i := range maxVisitsEach {
 		if !enter("greedy") {
@@ -91,7 +91,7 @@ func TestTurns(t *testing.T) {
 func TestPaced(t *testing.T) {
 	answered := 0
 	h := paced(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { answered++ }))
-	v := &visit{visitor: "greedy", door: &door{paid: map[string]time.Time{"greedy": time.Now().Add(time.Hour)}}}
+	v := &visit{origin: origin{visitor: "greedy"}, door: &door{paid: map[string]time.Time{"greedy": time.Now().Add(time.Hour)}}}
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), visitKey{}, v))
 	cancel() // it goes before its turn comes
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(ctx))

@@ -82,7 +82,7 @@ func (f *fake) open() (subscriptions, uses int) {
 	return f.subscriptions, f.uses
 }
 
-func (f *fake) Write(_ context.Context, path string, files map[string]string) error {
+func (f *fake) Write(_ context.Context, _ limits.Author, path string, files map[string]string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.writeErr != nil {

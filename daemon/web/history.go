@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/daemon/view"
 	"github.com/lgpu/lgpu/gpu"
 )
 
@@ -92,7 +93,8 @@ type (
 	}
 )
 
-func (h *history) document() past {
+// document is what of the history is seen.
+func (h *history) document(look view.Look) past {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := past{Times: make([]int64, len(h.samples)), Rows: []pastRow{}}
@@ -105,6 +107,9 @@ func (h *history) document() past {
 		out.Times[i] = s.at
 		for j := range s.shares {
 			v := &s.shares[j]
+			if !look.Lgpu(v.id) {
+				continue
+			}
 			at, known := rows[key{v.id, v.device}]
 			if !known {
 				at = len(out.Rows)

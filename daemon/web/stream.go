@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/daemon/view"
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/policy/limits"
 )
 
 // Bounds of streams.
@@ -27,20 +29,26 @@ type message struct {
 	data []byte
 }
 
+// reader is whose a stream is: who is counted, and in whose name it reads.
+type reader struct {
+	visitor string
+	by      limits.Author
+}
+
 // hub gives messages to streams and waits for none of them. The zero value is ready.
 type hub struct {
 	mu      sync.Mutex
-	streams map[chan message]string // guarded by mu; whose they are
+	streams map[chan message]reader // guarded by mu
 	woken   chan struct{}           // guarded by mu; closed when the first stream opens; nil while nobody waits
 }
 
 // open adds a stream of a visitor. The error says that there are too many.
-func (h *hub) open(visitor string) (messages chan message, err error) {
+func (h *hub) open(visitor string, by limits.Author) (messages chan message, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	own := 0
 	for _, whose := range h.streams {
-		if whose == visitor {
+		if whose.visitor == visitor {
 			own++
 		}
 	}
@@ -51,10 +59,10 @@ func (h *hub) open(visitor string) (messages chan message, err error) {
 		return nil, fmt.Errorf("%d browsers are watching, which is all there may be", maxStreams)
 	}
 	if h.streams == nil {
-		h.streams = map[chan message]string{}
+		h.streams = map[chan message]reader{}
 	}
 	messages = make(chan message, backlog)
-	h.streams[messages] = visitor
+	h.streams[messages] = reader{visitor, by}
 	if h.woken != nil {
 		close(h.woken)
 		h.woken = nil
@@ -89,16 +97,41 @@ func (h *hub) count() int {
 	return len(h.streams)
 }
 
-// publish gives each stream a message; one that has no room misses it.
-func (h *hub) publish(m message) {
+// publish gives each stream the message for its reader; one that has no room misses it. An empty message is none.
+func (h *hub) publish(of func(by limits.Author) message) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for messages := range h.streams {
+	for messages, whose := range h.streams {
+		m := of(whose.by)
+		if m.data == nil {
+			continue
+		}
 		select {
 		case messages <- m:
 		default:
 		}
 	}
+}
+
+// publish sends each stream what its reader sees. Who sees everything, and streams of one user, share one message.
+func (s *Server) publish(name string, of func(view.Look) any) {
+	var all message
+	own := map[uint32]message{}
+	s.hub.publish(func(by limits.Author) message {
+		look := s.look(by)
+		if look.All() {
+			if all.data == nil {
+				all = s.encode(name, of(look))
+			}
+			return all
+		}
+		m, made := own[by.UID]
+		if !made {
+			m = s.encode(name, of(look))
+			own[by.UID] = m
+		}
+		return m
+	})
 }
 
 // watch feeds history and streams until ctx ends.
@@ -113,10 +146,10 @@ func (s *Server) watch(ctx context.Context) {
 		snapshot := s.source.Snapshot()
 		s.history.add(&snapshot)
 		if s.hub.count() > 0 {
-			s.hub.publish(s.encode("state", document(snapshot)))
-			if events := s.recent(); len(events) > 0 && events[0].Seq != told {
+			s.publish("state", func(l view.Look) any { return document(l.Snapshot(snapshot)) })
+			if events := s.recent(view.Everything); len(events) > 0 && events[0].Seq != told {
 				told = events[0].Seq
-				s.hub.publish(s.encode("events", events))
+				s.publish("events", func(l view.Look) any { return s.recent(l) })
 			}
 		}
 		select {
@@ -161,7 +194,8 @@ func (s *Server) sendTurns(ctx context.Context, subscription daemon.SliceSubscri
 		if err != nil {
 			return err
 		}
-		s.hub.publish(s.encode("turns", pack(slices, lost, s.names())))
+		names := s.names()
+		s.publish("turns", func(l view.Look) any { return pack(seen(slices, l), lost, names) })
 		select {
 		case <-time.After(gathering):
 		case <-ctx.Done():
@@ -179,6 +213,20 @@ func (s *Server) names() map[gpu.UUID]string {
 		names[snapshot.Devices[i].UUID] = snapshot.Devices[i].Identity()
 	}
 	return names
+}
+
+// seen are the turns that somebody sees.
+func seen(turns []daemon.Slice, look view.Look) []daemon.Slice {
+	if look.All() {
+		return turns
+	}
+	var out []daemon.Slice
+	for _, t := range turns {
+		if t, is := look.Slice(t); is {
+			out = append(out, t)
+		}
+	}
+	return out
 }
 
 func pack(slices []daemon.Slice, lost uint64, names map[gpu.UUID]string) turns {
@@ -212,7 +260,8 @@ func (s *Server) encode(name string, v any) message {
 
 // getStream sends states, events and turns as server-sent events until the browser goes.
 func (s *Server) getStream(w http.ResponseWriter, r *http.Request) {
-	messages, err := s.hub.open(visitor(r))
+	by, _ := s.who(r)
+	messages, err := s.hub.open(visitor(r), by)
 	if err != nil {
 		refuse(w, http.StatusServiceUnavailable, err.Error())
 		return
@@ -230,10 +279,11 @@ func (s *Server) getStream(w http.ResponseWriter, r *http.Request) {
 		}
 		return connection.Flush()
 	}
-	if send(s.encode("events", s.recent())) != nil {
+	look := s.look(by)
+	if send(s.encode("events", s.recent(look))) != nil {
 		return
 	}
-	next := s.encode("state", document(s.source.Snapshot()))
+	next := s.encode("state", document(look.Snapshot(s.source.Snapshot())))
 	for {
 		if send(next) != nil {
 			return

@@ -1,22 +1,20 @@
 // Package web is the daemon's page: devices with their lgpus, who had which device when, and the limits, to look at and
 // with a token to edit. It is plain files without a build step and asks nothing of any other host.
 //
-//	s, err := web.New(web.Of(daemon), web.Options{Dir: dir, Write: write, Metrics: collector.Handler()})
+//	s, err := web.New(daemon, web.Options{Keys: dir, Tree: daemon.Tree(), Write: write, Metrics: collector.Handler()})
 //	l, err := web.Listen("127.0.0.1:9464", false)
-//	fmt.Println("page at", s.URL(l.Addr()))
+//	fmt.Println("page at", s.URL(l.Addr(), uid))
 //	err = s.Serve(ctx, l)
 //
-// Everybody who can connect may look, as everybody on the machine may ask the daemon's API. To change something takes
-// the token, which is in a file that only the daemon's user can read, and in the address that URL returns: behind its
-// #, so that browsers keep it to themselves. Requests for another host than this one are refused, since a name of
-// somebody else that leads here (DNS rebinding) would give that somebody's page the rights of this one.
+// A request is made in somebody's name: by a token, which lgpu page prints, behind the # of the address, so that browsers
+// keep it to themselves; or, on this machine, by what the kernel says of the connection. The tree's rights say what she
+// sees and may change. Requests for another host than this one are refused, since a name of somebody else that leads here
+// (DNS rebinding) would give that somebody's page the rights of this one.
 package web
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
-	"crypto/subtle"
 	"embed"
 	"encoding/hex"
 	"errors"
@@ -26,15 +24,12 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/policy/limits"
 )
-
-// TokenFile is the name of the token's file in the runtime folder.
-const TokenFile = "web.token"
 
 // ErrNotLoopback: the address can be reached from other machines, which must be asked for.
 var ErrNotLoopback = errors.New("not a loopback address")
@@ -51,12 +46,14 @@ type Source interface {
 
 // Options say what the page may do.
 type Options struct {
-	// Dir is the runtime folder; the token is written there to TokenFile, for its owner only.
-	Dir string
-	// Write writes files of a directory of the tree, all of them or none: path is that of the directory, and files are
-	// names such as memory.max with what to write. nil makes the page read-only, and no token is made. Errors are shown
-	// to the user.
-	Write func(ctx context.Context, path string, files map[string]string) error
+	// Keys is the folder of the daemon's state, where the key of the tokens is, in KeyFile.
+	Keys string
+	// Tree has the rights of users; without one everybody sees everything, and nobody is known without a token.
+	Tree *limits.Tree
+	// Write writes files of a directory of the tree in somebody's name, all of them or none: path is that of the directory,
+	// and files are names such as memory.max with what to write. nil makes the page read-only. Errors are shown to the
+	// user.
+	Write func(ctx context.Context, by limits.Author, path string, files map[string]string) error
 	// Metrics is served at /metrics, /healthz and /readyz; nil leaves them out.
 	Metrics http.Handler
 	// Hosts are names, beside localhost and addresses, that requests may give as their Host.
@@ -69,7 +66,8 @@ type Options struct {
 type Server struct {
 	source  Source
 	o       Options
-	token   string // empty where nothing can be changed
+	tokens  tokens
+	members members
 	mux     *http.ServeMux
 	guarded http.Handler // mux
 	hub     hub
@@ -83,12 +81,9 @@ func New(source Source, o Options) (*Server, error) {
 	}
 	s := &Server{source: source, o: o, mux: http.NewServeMux()}
 	s.guarded = Guard(s.mux, o.Hosts)
-	if o.Write != nil {
-		token, err := makeToken(o.Dir)
-		if err != nil {
-			return nil, fmt.Errorf("token of the page: %w", err)
-		}
-		s.token = token
+	var err error
+	if s.tokens, err = openTokens(o.Keys); err != nil {
+		return nil, fmt.Errorf("tokens of the page: %w", err)
 	}
 	if err := s.static(); err != nil {
 		return nil, fmt.Errorf("files of the page: %w", err)
@@ -100,30 +95,17 @@ func New(source Source, o Options) (*Server, error) {
 	s.mux.HandleFunc("GET /api/stream", s.getStream)
 	s.mux.HandleFunc("POST /api/write", s.postWrite)
 	if o.Metrics != nil {
-		for _, path := range []string{"/metrics", "/healthz", "/readyz"} {
-			s.mux.Handle("GET "+path, o.Metrics)
-		}
+		s.mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+			if !s.reads(r) {
+				refuse(w, http.StatusForbidden, "what users do is shown to administrators only")
+				return
+			}
+			o.Metrics.ServeHTTP(w, r)
+		})
+		s.mux.Handle("GET /healthz", o.Metrics)
+		s.mux.Handle("GET /readyz", o.Metrics)
 	}
 	return s, nil
-}
-
-// makeToken writes a new token to its file.
-func makeToken(dir string) (string, error) {
-	path := filepath.Join(dir, TokenFile)
-	// The file of the daemon before may have been read by whom it has since been taken from.
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	token := rand.Text()
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return "", err
-	}
-	_, err = f.WriteString(token + "\n")
-	if err = errors.Join(err, f.Close()); err != nil {
-		return "", errors.Join(err, os.Remove(path))
-	}
-	return token, nil
 }
 
 // Listen opens address, such as 127.0.0.1:9464. Unless remote is set the host must be a loopback address or a name of
@@ -143,19 +125,16 @@ func Listen(address string, remote bool) (net.Listener, error) {
 	return &door{Listener: l, who: visitorOf}, nil
 }
 
-// URL returns the page's address for people, with the token, for a listener's address.
-func (s *Server) URL(address net.Addr) string {
+// URL returns the page's address for a user, with her token, for a listener's address.
+func (s *Server) URL(address net.Addr, uid uint32) string {
 	host := address.String()
 	if at, err := netip.ParseAddrPort(host); err == nil && at.Addr().IsUnspecified() {
 		host = fmt.Sprintf("localhost:%d", at.Port())
 	}
-	if s.token == "" {
-		return "http://" + host + "/"
-	}
-	return "http://" + host + "/#token=" + s.token
+	return "http://" + host + "/#token=" + s.tokens.of(forAll, uid)
 }
 
-// Serve serves l until ctx ends, which returns nil, and removes the token's file.
+// Serve serves l until ctx ends, which returns nil.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -167,11 +146,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	err := ServeHTTP(ctx, l, s, s.o.Log)
 	cancel()
 	<-watching
-	if s.token != "" {
-		if gone := os.Remove(filepath.Join(s.o.Dir, TokenFile)); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
-			err = errors.Join(err, gone)
-		}
-	}
 	if err != nil {
 		return fmt.Errorf("the page: %w", err)
 	}
@@ -189,12 +163,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 	s.guarded.ServeHTTP(w, r)
-}
-
-// authorized reports whether a request carries the token.
-func (s *Server) authorized(r *http.Request) bool {
-	token, is := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	return is && s.token != "" && subtle.ConstantTimeCompare([]byte(token), []byte(s.token)) == 1
 }
 
 //go:embed page

@@ -19,14 +19,16 @@ import (
 
 	"github.com/lgpu/lgpu/api/state"
 	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/daemon/view"
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/policy/limits"
 )
 
 // serve starts a page and returns its address.
 func serve(t *testing.T, source Source, o Options) (*Server, string) {
 	t.Helper()
-	if o.Dir == "" {
-		o.Dir = t.TempDir()
+	if o.Keys == "" {
+		o.Keys = t.TempDir()
 	}
 	s, err := New(source, o)
 	if err != nil {
@@ -63,7 +65,7 @@ func ask(t *testing.T, h http.Handler, method, url, body string, header ...strin
 func unserved(t *testing.T, o Options) (*Server, *fake) {
 	t.Helper()
 	f := newFake()
-	o.Dir = t.TempDir()
+	o.Keys = t.TempDir()
 	if o.Write == nil {
 		o.Write = f.Write
 	}
@@ -163,7 +165,7 @@ const local = "http://localhost/api/write"
 func TestWrite(t *testing.T) {
 	const good = `{"path": "/team", "files": {"memory.max": "8G"}}`
 	s, f := unserved(t, Options{})
-	token := "Bearer " + s.token
+	token := "Bearer " + s.tokens.of(forAll, 0)
 	for _, test := range []struct {
 		name, body string
 		header     []string
@@ -173,10 +175,14 @@ func TestWrite(t *testing.T) {
 		{"good", good, []string{"Authorization", token, "Content-Type", "application/json"}, 204, ""},
 		{"own page", good, []string{"Authorization", token, "Content-Type", "application/json; charset=utf-8",
 			"Sec-Fetch-Site", "same-origin"}, 204, ""},
-		{"no token", good, []string{"Content-Type", "application/json"}, 401, "web.token"},
+		{"no token", good, []string{"Content-Type", "application/json"}, 401, "lgpu page"},
 		{"empty token", good, []string{"Authorization", "Bearer ", "Content-Type", "application/json"}, 401, "token"},
+		{"token for the stream", good, []string{"Authorization", "Bearer " + s.tokens.of(forSight, 0), "Content-Type",
+			"application/json"}, 401, "token"},
+		{"another's number", good, []string{"Authorization", "Bearer 1" + s.tokens.of(forAll, 0), "Content-Type",
+			"application/json"}, 401, "token"},
 		{"wrong token", good, []string{"Authorization", token + "x", "Content-Type", "application/json"}, 401, "token"},
-		{"bare token", good, []string{"Authorization", s.token, "Content-Type", "application/json"}, 401, "token"},
+		{"bare token", good, []string{"Authorization", s.tokens.of(forAll, 0), "Content-Type", "application/json"}, 401, "token"},
 		{"foreign page", good, []string{"Authorization", token, "Content-Type", "application/json", "Sec-Fetch-Site",
 			"cross-site"}, 403, "this page"},
 		{"neighbour", good, []string{"Authorization", token, "Content-Type", "application/json", "Sec-Fetch-Site",
@@ -227,7 +233,7 @@ func TestErrors(t *testing.T) {
 	} {
 		f.writeErr = fmt.Errorf("/team memory.max %q: %w", "8Q", err)
 		r, body := ask(t, s, "POST", local, `{"path": "/team", "files": {"memory.max": "8Q"}}`, "Authorization",
-			"Bearer "+s.token, "Content-Type", "application/json")
+			"Bearer "+s.tokens.of(forAll, 0), "Content-Type", "application/json")
 		var answer struct{ Error string }
 		if e := json.Unmarshal([]byte(body), &answer); e != nil || r.StatusCode != want ||
 			answer.Error != f.writeErr.Error() {
@@ -236,10 +242,9 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestReadOnly: without Write there is no token, and nothing that takes one.
+// TestReadOnly: without Write nothing can be changed.
 func TestReadOnly(t *testing.T) {
-	dir := t.TempDir()
-	s, err := New(newFake(), Options{Dir: dir})
+	s, err := New(newFake(), Options{Keys: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,62 +257,118 @@ func TestReadOnly(t *testing.T) {
 		"Bearer "); body != `{"editable":false,"authorized":false}` {
 		t.Errorf("session: %s", body)
 	}
-	if _, err := os.Stat(filepath.Join(dir, TokenFile)); !os.IsNotExist(err) {
-		t.Errorf("a token was made: %v", err)
+}
+
+// TestTokens: each user has one, which is the same after a restart, and good for nobody and nothing else. The key is for
+// the daemon's user only, whatever was there before.
+func TestTokens(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, KeyFile)
+	if err := os.WriteFile(path, []byte("short"), 0o644); err != nil {
+		t.Fatal(err)
 	}
-	if url := s.URL(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9464}); url != "http://127.0.0.1:9464/" {
-		t.Error(url)
+	s, err := New(newFake(), Options{Keys: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Lstat(path); err != nil || info.Mode() != 0o600 || info.Size() != keySize {
+		t.Errorf("the key: %v, %v", info, err)
+	}
+	again, err := New(newFake(), Options{Keys: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := New(newFake(), Options{Keys: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := s.tokens.of(forAll, 1000)
+	if uid, ok := again.tokens.user(forAll, token); !ok || uid != 1000 {
+		t.Errorf("after a restart it is %d's, %v", uid, ok)
+	}
+	for _, wrong := range []string{"", "1000", "1000-", "-", token + "0", token[1:], "1001" + token[4:], strings.ToUpper(token),
+		"0" + token, s.tokens.of(forSight, 1000), other.tokens.of(forAll, 1000)} {
+		if uid, ok := s.tokens.user(forAll, wrong); ok && wrong != token {
+			t.Errorf("%q is %d's", wrong, uid)
+		}
+	}
+	url := s.URL(&net.TCPAddr{IP: net.IPv6zero, Port: 80}, 1000)
+	if url != "http://localhost:80/#token="+token {
+		t.Errorf("address %s", url)
+	}
+	if _, err := New(newFake(), Options{Keys: filepath.Join(dir, "missing")}); err == nil {
+		t.Error("a folder that is not there was no error")
 	}
 }
 
-// TestToken: it is new each time, for its owner only, whatever was there before, and goes with the page.
-func TestToken(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, TokenFile)
-	if err := os.Symlink("/etc/passwd", path); err != nil {
+// TestWho: a user is known by her token, and without one by the kernel, unless she is an administrator or somebody stands
+// between. What she sees and may do is hers.
+func TestWho(t *testing.T) {
+	tree := limits.New(limits.Options{Rights: limits.Rights{Owner: 7, Others: limits.OthersNone}})
+	tree.Load(limits.State{Version: limits.StateVersion, LastID: 1000}) // the source has others
+	if err := tree.Mkdir("/hers", 4242, 0); err != nil {
 		t.Fatal(err)
 	}
-	f := newFake()
-	var tokens []string
-	for range 2 {
-		s, err := New(f, Options{Dir: dir, Write: f.Write})
-		if err != nil {
-			t.Fatal(err)
+	s, f := unserved(t, Options{Tree: tree, Metrics: http.NotFoundHandler()})
+	hers, _ := tree.Directory("/hers")
+	f.touch(func(n *daemon.Snapshot) {
+		n.Directories = append(n.Directories, daemon.Directory{Path: "/hers", ID: hers.ID, Kind: daemon.KindGroup})
+	})
+	from := func(uid uint32, r *http.Request) *http.Request {
+		return r.WithContext(context.WithValue(r.Context(), visitKey{}, &visit{origin: origin{"", uid, true}}))
+	}
+	get := func(uid uint32, url string, header ...string) (int, string) {
+		r := from(uid, httptest.NewRequest("GET", "http://localhost"+url, nil))
+		for i := 0; i+1 < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
 		}
-		info, err := os.Lstat(path)
-		if err != nil || info.Mode() != 0o600 {
-			t.Errorf("mode %v, %v", info.Mode(), err)
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		return w.Code, w.Body.String()
+	}
+	const known, unknown = `"authorized":true`, `"authorized":false`
+	bearer := func(uid uint32) string { return "Bearer " + s.tokens.of(forAll, uid) }
+	for _, c := range []struct {
+		uid    uint32
+		header []string
+		want   string
+	}{
+		{4242, nil, known},
+		{4242, []string{"X-Forwarded-For", "10.0.0.1"}, unknown},
+		{4242, []string{"Authorization", "Bearer x"}, unknown},
+		{0, nil, unknown},
+		{7, nil, unknown},
+		{0, []string{"Authorization", bearer(0)}, known},
+		{9, []string{"Authorization", bearer(4242)}, known},
+	} {
+		if _, body := get(c.uid, "/api/session", c.header...); !strings.Contains(body, c.want) {
+			t.Errorf("%d %q: %s", c.uid, c.header, body)
 		}
-		text, err := os.ReadFile(path)
-		if err != nil || strings.TrimSpace(string(text)) != s.token || len(s.token) < 22 {
-			t.Errorf("the file holds %q, %v", text, err)
+	}
+	for _, c := range []struct {
+		uid         uint32
+		url         string
+		header      []string
+		hers, other bool
+	}{
+		{4242, "/api/state", nil, true, false},
+		{4343, "/api/state", nil, false, false},
+		{4343, "/api/state", []string{"Authorization", bearer(0)}, true, true},
+		{4343, "/api/state?view=" + s.tokens.of(forSight, 4242), nil, true, false},
+		{4242, "/api/state?view=x", nil, false, false},
+	} {
+		_, body := get(c.uid, c.url, c.header...)
+		if strings.Contains(body, `"/hers"`) != c.hers || strings.Contains(body, `"/vision`) != c.other {
+			t.Errorf("%d %s %q sees hers %v: %.300s", c.uid, c.url, c.header, c.hers, body)
 		}
-		if url := s.URL(&net.TCPAddr{IP: net.IPv6zero, Port: 80}); url != "http://localhost:80/#token="+s.token {
-			t.Errorf("address %s", url)
+	}
+	if _, body := get(4242, "/api/events"); strings.Contains(body, "/vision") {
+		t.Errorf("events of others: %s", body)
+	}
+	for uid, want := range map[uint32]int{4242: 403, 0: 404, 7: 404} {
+		if code, _ := get(uid, "/metrics"); code != want {
+			t.Errorf("metrics for %d: %d", uid, code)
 		}
-		tokens = append(tokens, s.token)
-	}
-	if tokens[0] == tokens[1] {
-		t.Error("the token is the same again")
-	}
-	s, err := New(f, Options{Dir: dir, Write: f.Write})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := Listen("localhost:0", false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	stop()
-	if err := s.Serve(ctx, l); err != nil {
-		t.Errorf("Serve: %v", err)
-	}
-	if _, err := os.Lstat(path); !os.IsNotExist(err) {
-		t.Errorf("the token's file stays: %v", err)
-	}
-	if _, err := New(f, Options{Dir: filepath.Join(dir, "missing"), Write: f.Write}); err == nil {
-		t.Error("a folder that is not there was no error")
 	}
 }
 
@@ -486,11 +547,11 @@ func TestStreamsAreBounded(t *testing.T) {
 	open(t, url)
 	var h hub
 	for i := range maxStreams {
-		if _, err := h.open(fmt.Sprint(i)); err != nil {
+		if _, err := h.open(fmt.Sprint(i), limits.Author{}); err != nil {
 			t.Errorf("stream %d: %v", i, err)
 		}
 	}
-	if _, err := h.open("another"); err == nil {
+	if _, err := h.open("another", limits.Author{}); err == nil {
 		t.Errorf("%d streams", maxStreams+1)
 	}
 }
@@ -498,10 +559,10 @@ func TestStreamsAreBounded(t *testing.T) {
 // TestSlowBrowser: one that reads nothing neither stops the others nor gathers messages without end.
 func TestSlowBrowser(t *testing.T) {
 	var h hub
-	slow, _ := h.open("slow")
-	quick, _ := h.open("quick")
+	slow, _ := h.open("slow", limits.Author{})
+	quick, _ := h.open("quick", limits.Author{})
 	for i := range 10 * backlog {
-		h.publish(message{"state", []byte{byte(i)}})
+		h.publish(func(limits.Author) message { return message{"state", []byte{byte(i)}} })
 		<-quick
 	}
 	if len(slow) != backlog {
@@ -543,7 +604,7 @@ func TestHistory(t *testing.T) {
 	sample(0, 1)
 	sample(1, 1, 2)
 	sample(2, 2)
-	text, err := json.Marshal(h.document())
+	text, err := json.Marshal(h.document(view.Everything))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -564,7 +625,7 @@ func TestHistory(t *testing.T) {
 	for i := range 2 * maxSamples {
 		sample(4+i, 1)
 	}
-	if d := h.document(); len(d.Times) != maxSamples || len(d.Rows) != 1 ||
+	if d := h.document(view.Everything); len(d.Times) != maxSamples || len(d.Rows) != 1 ||
 		d.Times[0] != 1790000000000+1000*(2*maxSamples+4-maxSamples) {
 		t.Errorf("%d times from %d, %d rows", len(d.Times), d.Times[0], len(d.Rows))
 	}
@@ -573,7 +634,7 @@ func TestHistory(t *testing.T) {
 // FuzzWrite: whatever is posted, nothing is written without the token, and every refusal is a sentence.
 func FuzzWrite(f *testing.F) {
 	source := newFake()
-	s, err := New(source, Options{Dir: f.TempDir(), Write: func(context.Context, string,
+	s, err := New(source, Options{Keys: f.TempDir(), Write: func(context.Context, limits.Author, string,
 		map[string]string) error {
 		return syscall.EINVAL
 	}})
@@ -585,11 +646,11 @@ func FuzzWrite(f *testing.F) {
 	f.Add("Bearer "+strings.Repeat("A", 26), "application/json;", "[{}]")
 	f.Fuzz(func(t *testing.T, authorization, kind, body string) {
 		r := httptest.NewRequest("POST", local, strings.NewReader(body))
-		for _, token := range []string{authorization, "Bearer " + s.token} {
+		for _, token := range []string{authorization, "Bearer " + s.tokens.of(forAll, 0)} {
 			r.Header = http.Header{"Authorization": {token}, "Content-Type": {kind}}
 			w := httptest.NewRecorder()
 			s.ServeHTTP(w, r)
-			if w.Code < 400 || token != "Bearer "+s.token && w.Code != http.StatusUnauthorized {
+			if w.Code < 400 || token != "Bearer "+s.tokens.of(forAll, 0) && w.Code != http.StatusUnauthorized {
 				t.Errorf("%q %q %q: %d", token, kind, body, w.Code)
 			}
 			var answer struct{ Error string }

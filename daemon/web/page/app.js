@@ -24,8 +24,11 @@ let lost = false; // whether the stream is broken
 
 // --- the stream
 
+let stream = null;
+
 function connect() {
-  const stream = new EventSource("/api/stream");
+  stream?.close();
+  stream = new EventSource(editor.stream());
   stream.addEventListener("state", (e) => {
     state = JSON.parse(e.data);
     now = Date.parse(state.time);
@@ -63,7 +66,7 @@ function age() {
 }
 
 async function recall() {
-  const { times, rows } = await (await fetch("/api/history")).json();
+  const { times, rows } = await (await editor.get("/api/history")).json();
   past.times = times;
   past.rows = new Map(rows.map((r) => [`${r.id} ${r.device}`, r]));
 }
@@ -225,7 +228,10 @@ function allow(session) {
 
 theme();
 $("filter").oninput = () => state && show();
-$("unlock").onclick = () => editor.unlock(() => allow({ editable: true, authorized: true }));
+$("unlock").onclick = () => editor.unlock(() => {
+  allow({ editable: true, authorized: true });
+  connect(); // she may see more than was shown
+});
 addEventListener("keydown", key);
 addEventListener("hashchange", () => {
   if (!state) return;
@@ -235,6 +241,6 @@ addEventListener("hashchange", () => {
 });
 addEventListener("resize", () => detail?.draw());
 setInterval(age, 500);
-await Promise.all([editor.start().then(allow), recall()]).catch(() => { lost = true; });
+await editor.start().then(allow).then(recall).catch(() => { lost = true; });
 connect();
 animate();

@@ -4,6 +4,16 @@ import { typed } from "./format.js";
 
 const key = "lgpu.token";
 let token = sessionStorage.getItem(key) || "";
+let sight = ""; // what the daemon knows a stream of this user by
+
+/** signed is what a request of this user has, with other headers. */
+const signed = (headers = {}) => token ? { ...headers, Authorization: `Bearer ${token}` } : headers;
+
+/** get asks the daemon for a document. */
+export const get = (url) => fetch(url, { headers: signed() });
+
+/** stream is the address of the stream. */
+export const stream = () => "/api/stream" + (sight ? `?view=${sight}` : "");
 
 /** start takes a token out of the address and says whether this page may change something: {editable, authorized}. */
 export async function start() {
@@ -12,8 +22,13 @@ export async function start() {
     token = decodeURIComponent(given[1]);
     history.replaceState(null, "", location.pathname); // it belongs in no bookmark and no screenshot
   }
-  const session = await check(token);
+  let session = await check(token);
   if (session.authorized) sessionStorage.setItem(key, token);
+  else if (token) { // of another daemon, or of no user any more: without it, this machine may know the user
+    token = "";
+    session = await check(token);
+  }
+  sight = session.view || "";
   return session;
 }
 
@@ -48,8 +63,10 @@ function modal(dialog, submit) {
 export function unlock(done) {
   modal(document.getElementById("gate"), async (fields) => {
     const candidate = fields.token.value.trim();
-    if (!(await check(candidate)).authorized) throw new Error("This is not the token of this daemon.");
+    const session = await check(candidate);
+    if (!session.authorized) throw new Error("This is not a token of this daemon. lgpu page prints yours.");
     token = candidate;
+    sight = session.view || "";
     sessionStorage.setItem(key, token);
     fields.token.value = "";
     done();
@@ -102,7 +119,7 @@ export function edit(node, devices, chosen) {
     if (Object.keys(files).length === 0) return;
     const answer = await fetch("/api/write", {
       method: "POST",
-      headers: { "Content-Type": "application/json", Authorization: `Bearer ${token}` },
+      headers: signed({ "Content-Type": "application/json" }),
       body: JSON.stringify({ path: node.path, files }),
     });
     if (answer.status === 401) {
