@@ -102,8 +102,8 @@ func inRoot(t *testing.T, dir string) {
 	}
 }
 
-// enter makes the machine's root, with all changes in memory, this process's own.
-func enter(t *testing.T) {
+// enter makes the machine's root, with all changes in memory, this process's own. It makes the folder base for that.
+func enter(t *testing.T, base string) {
 	t.Helper()
 	check := func(what string, err error) {
 		if err != nil {
@@ -111,14 +111,13 @@ func enter(t *testing.T) {
 		}
 	}
 	check("keep mounts private", unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	base, err := os.MkdirTemp("", "root-")
-	check("make a folder", err)
+	check("make a folder", os.Mkdir(base, 0o755))
 	check("mount a tmpfs", unix.Mount("tmpfs", base, "tmpfs", 0, ""))
 	root := base + "/root"
 	for _, d := range []string{base + "/upper", base + "/work", root} {
 		check("make a folder", os.Mkdir(d, 0o755))
 	}
-	err = unix.Mount("overlay", root, "overlay", 0, "lowerdir=/,upperdir="+base+"/upper,workdir="+base+"/work")
+	err := unix.Mount("overlay", root, "overlay", 0, "lowerdir=/,upperdir="+base+"/upper,workdir="+base+"/work")
 	check("mount an overlay over the root", err)
 	for _, d := range []string{"/run", "/dev", "/var/lib/lgpu"} {
 		if d == "/var/lib/lgpu" { // of this machine's own daemon
@@ -277,7 +276,7 @@ func TestInRoot(t *testing.T) {
 	if dir == "" {
 		t.Skip("TestPackages starts it")
 	}
-	enter(t)
+	enter(t, filepath.Join(dir, "root"))
 	for _, v := range []string{"LGPU_RUNTIME_DIR", "LGPU_LIBDIR", "LGPU_SOCKET_API"} {
 		os.Unsetenv(v)
 	}
