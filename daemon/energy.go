@@ -74,17 +74,7 @@ func (b *energyBooks) see(d *device, facts gpu.Facts, at time.Time, w work) {
 	defer m.mu.Unlock()
 	m.work = w
 	b.readLocked(d, *facts.Energy, at)
-	working := 0
-	for _, u := range m.uses {
-		if u.Time > 0 {
-			working++
-		}
-	}
-	if working < 2 {
-		return
-	}
-	m.until = at.Add(energyRest)
-	if !m.reading && b.daemon.ctx.Err() == nil {
+	if at.Before(m.until) && !m.reading && b.daemon.ctx.Err() == nil {
 		m.reading = true
 		b.daemon.work.Add(1)
 		go func() { defer b.daemon.work.Done(); b.readOften(b.daemon.ctx, d) }()
@@ -147,6 +137,15 @@ func (b *energyBooks) readLocked(d *device, counter uint64, at time.Time) {
 	}
 	if m.work.strangers > 0 {
 		m.uses = append(m.uses, energy.Use{ID: energy.Nobody, Time: int64(m.work.strangers * float64(passed))})
+	}
+	working := 0
+	for _, u := range m.uses {
+		if u.Time > 0 {
+			working++
+		}
+	}
+	if working > 1 {
+		m.until = at.Add(energyRest)
 	}
 	b.ledger.Add(d.UUID, m.meter.Read(at.UnixNano(), counter, m.uses), m.meter)
 }
