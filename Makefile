@@ -29,10 +29,10 @@ FILES := liblgpu.so sim/libcuda.so.1 sim/libnvidia-ml.so.1 lshmem/liblshmem.so l
 	$(addprefix lshmem/include/,$(LSHMEM_HEADERS))
 ARCHIVE := internal/assets/archive/libraries.zip
 
-# The binary has no DWARF, which would add a quarter; make build GO_LDFLAGS= keeps it for a debugger. Profiles and
-# panics show functions and lines without it. The tag leaves out gRPC's trace pages. They use templates, which call
+# The binary has neither DWARF nor a symbol table, which would add a third; make build GO_LDFLAGS= keeps them for a
+# debugger. Profiles and panics show functions and lines without. The tag leaves out gRPC's trace pages. They use templates, which call
 # methods by name, so the linker would have to keep every method of every type.
-GO_LDFLAGS ?= -w
+GO_LDFLAGS ?= -s -w
 # What lgpu version says. Without a tag, a version that sorts before the first release and after earlier commits.
 COMMIT := $(shell git describe --always --dirty --abbrev=40 --exclude='*' 2>/dev/null)
 COMMIT_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 0)

@@ -192,9 +192,10 @@ func TestEventRange(t *testing.T) {
 
 // A new owner is a change as well, and the daemon's own changes are by nobody.
 func TestOwnersAreChanges(t *testing.T) {
-	r := start(t, Config{})
+	admins := uint32(900)
+	r := start(t, Config{Rights: limits.Rights{Admins: &admins}})
 	events := r.events(t)
-	if err := r.Tree().By(limits.Author{UID: 4242, PID: os.Getpid()}).Chown("/", 7, 8); err != nil {
+	if err := r.Tree().By(limits.Author{UID: 4242, GID: admins, PID: os.Getpid()}).Chown("/", 7, 8); err != nil {
 		t.Fatal(err)
 	}
 	e := events.await(t, LimitChanged)

@@ -106,7 +106,7 @@ func TestWide(t *testing.T) {
 			d.Effective = &api.Effective{ComputeMax: 10000}
 		}
 	}
-	if text := table(s, false, true, 0); !strings.Contains(text, " POWER ") || !strings.Contains(text, " 2.5 W ") || !strings.Contains(text, " 5.0 J\n") {
+	if text := table(s, false, true, 0); !strings.Contains(text, " POWER ") || !strings.Contains(text, " 2.5 W ") || !strings.Contains(text, " 5.0 J  ") {
 		t.Errorf("with --wide:\n%s", text)
 	}
 	if text := table(s, false, false, 0); strings.Contains(text, "POWER") || strings.Contains(text, " W") {
