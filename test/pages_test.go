@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lgpu/lgpu/test/walks"
 )
 
 var update = flag.Bool("update", false, "write what the examples of pages print now into the pages")
@@ -22,26 +24,8 @@ var pages = []string{"README.md", "docs/lshmem.md"}
 // commands of a block run in one shell, at the root of the source.
 var example = regexp.MustCompile("(?ms)^```console\n(.*?)^```$")
 
-// varying is what may differ between two runs of a command, and what stands for it when they are compared: amounts and
-// bars, UUIDs, the version, and what an lgpu does at the moment. Columns move with the width of numbers.
-var varying = []struct {
-	pattern *regexp.Regexp
-	stands  string
-}{
-	{regexp.MustCompile(`GPU-[0-9a-f]+`), "GPU"},
-	{regexp.MustCompile(`(?m)^ ?lgpu \S+ `), "lgpu VERSION "},
-	{regexp.MustCompile(`[▁-█░]+`), "BAR"},
-	{regexp.MustCompile(`\d+(\.\d+)?`), "N"},
-	{regexp.MustCompile(`\b(idle|running|waiting|draining|guest)\b`), "STATE"},
-	{regexp.MustCompile(`[ \t]+`), " "},
-}
-
-func comparable(text string) string {
-	for _, v := range varying {
-		text = v.pattern.ReplaceAllString(text, v.stands)
-	}
-	return text
-}
+// lines are those of a text.
+func lines(text string) []string { return strings.Split(strings.TrimSuffix(text, "\n"), "\n") }
 
 // TestPages: the examples of pages work as they stand and print what is below them, up to what varies. Those of a page
 // run in one shell, so an example may go on with what one before it has started.
@@ -73,9 +57,6 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// onlyLooks finds commands that change nothing, and may have looked too early.
-var onlyLooks = regexp.MustCompile(`^lgpu (ps|top|show)\b`)
-
 // runExample runs the commands of an example and returns it with what they have printed.
 func (t *tenant) runExample(text string) string {
 	t.t.Helper()
@@ -85,16 +66,16 @@ func (t *tenant) runExample(text string) string {
 		if want != "" {
 			want += "\n"
 		}
-		looks := onlyLooks.MatchString(command)
+		looks := walks.Looks(command)
 		if looks && *update {
 			time.Sleep(settled)
 		}
 		got := t.obey(command)
-		for begin := time.Now(); looks && !*update && comparable(got) != comparable(want) && time.Since(begin) < patience; {
+		for begin := time.Now(); looks && !*update && !walks.Like(lines(want), lines(got)) && time.Since(begin) < patience; {
 			time.Sleep(20 * time.Millisecond)
 			got = t.obey(command)
 		}
-		if comparable(got) != comparable(want) && !*update {
+		if !walks.Like(lines(want), lines(got)) && !*update {
 			t.t.Errorf("$ %s\nprints\n%s\nnot\n%s\nif that is right: go test ./test -run TestPages -update", command, got, want)
 		}
 		fmt.Fprintf(&ran, "$ %s\n%s", command, got)

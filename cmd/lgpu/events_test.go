@@ -49,12 +49,12 @@ func TestRefusal(t *testing.T) {
 	limit := uint64(1 << 30)
 	for want, r := range map[string]*api.Refusals{
 		"": nil,
-		"the program was refused device memory 11 times, the last time 4 GiB, by the limit of 1 GiB; give it more with " +
-			"--memory, or while it runs with: lgpu set /a memory.max=SIZE": {Count: 11, Bytes: 4 << 30, Device: "GPU-1", Limit: &limit},
-		"the program was refused page-locked host memory once, the last time 1 MiB, by a limit of a group above; give it " +
-			"more with --host-memory, or while it runs with: lgpu set /a host.max=SIZE": {Count: 1, Bytes: 1 << 20},
+		"the program was refused device memory 11 times, the last time 4 GiB, by the limit of 1 GiB; --memory gives it more": {
+			Count: 11, Bytes: 4 << 30, Device: "GPU-1", Limit: &limit},
+		"the program was refused page-locked host memory once, the last time 1 MiB, by a limit of a group above; " +
+			"--host-memory gives it more": {Count: 1, Bytes: 1 << 20},
 	} {
-		if got := refusal(r, "/a"); got != want {
+		if got := refusal(r); got != want {
 			t.Errorf("%v: %q", r, got)
 		}
 	}

@@ -150,7 +150,7 @@ func (r *run) start(c *cobra.Command, argv []string) error {
 	}
 	defer func() {
 		h.Close()
-		if text := refusal(h.refused, h.Path); text != "" {
+		if text := refusal(h.refused); text != "" {
 			fmt.Fprintln(c.ErrOrStderr(), "lgpu:", text)
 		}
 	}()
@@ -169,14 +169,14 @@ func (r *run) start(c *cobra.Command, argv []string) error {
 	return &exit{status: one.status}
 }
 
-// refusal says that programs in the lgpu at a path were refused memory, and what to do; nothing if they were not.
-func refusal(r *api.Refusals, path string) string {
+// refusal says that programs in an lgpu were refused memory, and what to do; nothing if they were not.
+func refusal(r *api.Refusals) string {
 	if r.GetCount() == 0 {
 		return ""
 	}
-	what, file, option := "device memory", "memory.max", "--memory"
+	what, option := "device memory", "--memory"
 	if r.GetDevice() == "" {
-		what, file, option = "page-locked host memory", "host.max", "--host-memory"
+		what, option = "page-locked host memory", "--host-memory"
 	}
 	times, limit := "once", "a limit of a group above"
 	if r.GetCount() > 1 {
@@ -185,8 +185,8 @@ func refusal(r *api.Refusals, path string) string {
 	if r.Limit != nil {
 		limit = fmt.Sprintf("the limit of %s", units.FormatSize(r.GetLimit()))
 	}
-	return fmt.Sprintf("the program was refused %s %s, the last time %s, by %s; give it more with %s, or while it runs "+
-		"with: lgpu set %s %s=SIZE", what, times, units.FormatSize(r.GetBytes()), limit, option, path, file)
+	return fmt.Sprintf("the program was refused %s %s, the last time %s, by %s; %s gives it more", what, times,
+		units.FormatSize(r.GetBytes()), limit, option)
 }
 
 // request is what is asked of the daemon.
@@ -205,7 +205,11 @@ func (r *run) request() (*api.AttachRequest, error) {
 	request.Group, request.Devices, request.Gang, request.Spatial = r.group, r.flags.tokens(), r.gang, r.spatial
 	if r.flags.typed("name") {
 		if err := names.Check(r.name); err != nil {
-			return nil, usage("", "--name: %w", err)
+			hint := ""
+			if group := path.Dir(r.name); group != "." {
+				hint = fmt.Sprintf("a path is said by two: --group %s --name %s", rooted(group), path.Base(r.name))
+			}
+			return nil, usage(hint, "--name: %w", err)
 		}
 		request.Path = r.name
 	}
