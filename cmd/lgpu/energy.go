@@ -133,7 +133,7 @@ func (e *energyReport) show(c *cobra.Command, args []string) error {
 		}{1, rows}))
 	}
 	if len(rows) == 0 {
-		return written(say(out, "no device in use that has a counter of energy\n"))
+		return written(say(out, "no device here has a counter of energy\n"))
 	}
 	return written(say(out, e.table(rows)))
 }
