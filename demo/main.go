@@ -8,6 +8,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -51,8 +52,9 @@ type tenant struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
 	out   *bufio.Scanner
-	bytes uint64 // what it could allocate
-	error string // what the next allocation was refused with
+	said  bytes.Buffer // what it and its lgpu run wrote to standard error; to be read when it has ended
+	bytes uint64       // what it could allocate
+	error string       // what the next allocation was refused with
 }
 
 func main() {
@@ -210,7 +212,7 @@ func end(tenants []*tenant) error {
 	}
 	for _, t := range tenants {
 		if err := t.cmd.Wait(); err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", t.name, err))
+			failed = append(failed, fmt.Errorf("%s: %w\n%s", t.name, err, t.said.String()))
 		}
 	}
 	return errors.Join(failed...)
@@ -226,7 +228,7 @@ func start(a asked) (*tenant, error) {
 		fmt.Printf("$ lgpu %s\n", strings.Join(args, " "))
 	}
 	t := &tenant{asked: a, cmd: exec.Command("bin/lgpu", args...)}
-	t.cmd.Stderr = os.Stderr
+	t.cmd.Stderr = &t.said
 	in, err := t.cmd.StdinPipe()
 	if err != nil {
 		return nil, err

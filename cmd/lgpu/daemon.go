@@ -130,7 +130,7 @@ func unitCommand() *cobra.Command {
 		Short: "Print a unit that makes the daemon a service of systemd",
 		Long: `Print a unit that makes the daemon a service of systemd for all users of the
 machine. The unit starts this program at its present path. With --group, print
-the file that creates the group lgpu, whose members may change limits.`,
+the file that creates the group lgpu, whose members are administrators.`,
 		Example: `  lgpu daemon unit > /etc/systemd/system/lgpud.service
   lgpu daemon unit --group > /usr/lib/sysusers.d/lgpu.conf`,
 		DisableFlagsInUseLine: true,

@@ -27,7 +27,7 @@ func Unit(program string) string {
 	return strings.ReplaceAll(unit, "@lgpu@", program)
 }
 
-// Group makes the group whose members may change limits, for /usr/lib/sysusers.d/lgpu.conf.
+// Group makes the group whose members are administrators, for /usr/lib/sysusers.d/lgpu.conf.
 //
 //go:embed sysusers.conf
 var Group string
