@@ -22,7 +22,7 @@
 //   - places: where programs of users run.
 //   - presence: whether anybody needs the daemon.
 //   - resolver and observer: what the tenants' server asks and tells.
-//   - journal: the events. repeats decides which are told, package eventlog keeps them, and users says who causes them.
+//   - journal: the events. repeats decides which are told, package eventlog keeps them, and an Author is who causes one.
 //   - Daemon: all of these, and what the tree says on its way to tenants and the policy.
 //
 // # Locks
@@ -121,7 +121,6 @@ type Daemon struct {
 	gates   gates
 	modes   *mps.Manager
 	journal journal
-	users   users
 	slices  source[Slice]
 
 	ctx    context.Context // ends in Close

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -230,6 +231,23 @@ func TestEventsArePrintable(t *testing.T) {
 	for _, text := range []string{e.Path, e.Text, e.By.User, e.By.Command, c.File, c.Device, c.Old, c.New} {
 		if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) || !strings.Contains(text, "a\uFFFD[2Jb") {
 			t.Errorf("%q is shown", text)
+		}
+	}
+}
+
+// Kinds has each kind: one that it lacks could not be asked for, and would not be counted.
+func TestKindsAreAll(t *testing.T) {
+	source, err := os.ReadFile("event.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := regexp.MustCompile(`Kind = "([a-z.]+)"`).FindAllStringSubmatch(string(source), -1)
+	if len(declared) != len(Kinds()) {
+		t.Errorf("%d kinds are declared, and Kinds has %d", len(declared), len(Kinds()))
+	}
+	for _, kind := range declared {
+		if !slices.Contains(Kinds(), Kind(kind[1])) {
+			t.Errorf("Kinds lacks %s", kind[1])
 		}
 	}
 }

@@ -16,12 +16,12 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"os/user"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/internal/users"
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
@@ -51,20 +51,14 @@ func Group(name string) (*uint32, error) {
 	if name == "" {
 		text = DefaultGroup
 	}
-	g, err := user.LookupGroup(text)
-	var unknown user.UnknownGroupError
+	gid, err := users.GroupID(text)
 	switch {
-	case err == nil:
-		text = g.Gid
-	case errors.As(err, &unknown) && name == "":
+	case errors.Is(err, users.ErrNone) && name == "":
 		return nil, nil
-	}
-	gid, notNumber := strconv.ParseUint(text, 10, 32)
-	if notNumber != nil {
+	case err != nil:
 		return nil, fmt.Errorf("group %q: %w", text, err)
 	}
-	out := uint32(gid)
-	return &out, nil
+	return &gid, nil
 }
 
 // Error is what is wrong with a line.
