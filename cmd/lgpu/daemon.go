@@ -86,7 +86,7 @@ daemon tells systemd when it is ready and when it ends.`,
 		RunE:                  func(c *cobra.Command, _ []string) error { return d.run(c) },
 	}
 	d.register(c.Flags())
-	c.AddCommand(stopCommand(), unitCommand(), configCommand())
+	c.AddCommand(daemonStopCommand(), unitCommand(), configCommand())
 	return c
 }
 
@@ -144,10 +144,7 @@ the file that creates the group lgpu, whose members may change limits.`,
 			if group {
 				text = systemd.Group
 			}
-			if _, err := fmt.Fprint(c.OutOrStdout(), text); err != nil {
-				return failed(fmt.Errorf("write: %w", err))
-			}
-			return nil
+			return say(c.OutOrStdout(), text)
 		},
 	}
 	c.Flags().BoolVar(&group, "group", false, "print the file that creates the group")
@@ -165,15 +162,12 @@ from ` + conf.Path + `, others only where --config names it.`,
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if _, err := fmt.Fprint(c.OutOrStdout(), conf.Example); err != nil {
-				return failed(fmt.Errorf("write: %w", err))
-			}
-			return nil
+			return say(c.OutOrStdout(), conf.Example)
 		},
 	}
 }
 
-func stopCommand() *cobra.Command {
+func daemonStopCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stop",
 		Short: "End the daemon; programs go on within their limits",

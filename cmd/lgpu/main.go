@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -110,7 +111,7 @@ lgpu man writes manual pages.`,
 	c.SetUsageFunc(printUsage)
 	c.AddCommand(
 		runCommand(), psCommand(), topCommand(), energyCommand(), showCommand(), setCommand(), createCommand(), rmCommand(),
-		chownCommand(), endCommand(), eventsCommand(), pageCommand(), daemonCommand(), doctorCommand(),
+		chownCommand(), stopCommand(), eventsCommand(), pageCommand(), daemonCommand(), doctorCommand(),
 		conformanceCommand(), simCommand(), shmemCommand(), manCommand(), versionCommand())
 	complete(c)
 	return c
@@ -151,8 +152,31 @@ func noArguments(c *cobra.Command, args []string) error {
 	return nil
 }
 
+// atMostOne refuses a second argument.
+func atMostOne(c *cobra.Command, args []string) error {
+	return noArguments(c, args[min(1, len(args)):])
+}
+
 // failed is an error of the machine rather than of the user.
 func failed(err error) error { return &exit{status: statusFailed, err: err} }
+
+// say writes text for people, or that it cannot be written.
+func say(out io.Writer, text string) error {
+	if _, err := io.WriteString(out, text); err != nil {
+		return failed(fmt.Errorf("write: %w", err))
+	}
+	return nil
+}
+
+// sayJSON writes v as indented JSON.
+func sayJSON(out io.Writer, v any) error {
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		return failed(fmt.Errorf("write: %w", err))
+	}
+	return nil
+}
 
 // written is failed for what may have gone well.
 func written(err error) error {

@@ -77,10 +77,7 @@ func (p ps) show(c *cobra.Command, out io.Writer) error {
 	if f, file := out.(*os.File); file && isTerminal(f) {
 		fits = max(width, columnsOf(f))
 	}
-	if _, err := io.WriteString(out, table(s, p.tree, p.wide, fits)); err != nil {
-		return failed(fmt.Errorf("write: %w", err))
-	}
-	return nil
+	return say(out, table(s, p.tree, p.wide, fits))
 }
 
 // width is what the table fits in at least, on a terminal.
