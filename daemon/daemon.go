@@ -35,7 +35,7 @@
 //  4. Daemon.pushing
 //  5. presence.mu
 //  6. Daemon.mu
-//  7. Daemon.sharesMu, lgpus.mu, lgpus.noticesMu, inventory.seenMu, origin.asking: under none of these is another of
+//  7. shares.mu, lgpus.mu, lgpus.noticesMu, inventory.seenMu, origin.asking: under none of these is another of
 //     the list taken
 //
 // The locks of tenants, gate, modes, store and journal come last. Tenants call back without a lock of theirs; the gate
@@ -136,6 +136,7 @@ type Daemon struct {
 	resolver  *resolver
 	observer  *observer
 	energy    *energyBooks
+	shares    *shares
 
 	// pushing is locked while limits go from the tree to tenants and the policy, so that they arrive in the order of
 	// the writes. It guards budgets.
@@ -148,11 +149,6 @@ type Daemon struct {
 	mounted string                           // where the tree is, or nothing
 
 	notReady string // why programs are not served, or nothing
-
-	// sharesMu guards the fields below.
-	sharesMu  sync.Mutex
-	sharesAt  time.Time
-	sharesNow map[place]dispatch.Share
 }
 
 // tenants is what the daemon needs of a tenant.Server.
@@ -210,6 +206,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	}
 	n.lgpus, n.inventory, n.presence = newLgpus(n), newInventory(n), newPresence(n)
 	n.police, n.resolver, n.observer, n.energy = &police{daemon: n}, &resolver{n}, &observer{n}, &energyBooks{daemon: n}
+	n.shares = &shares{daemon: n}
 	n.stopper, n.places = &stopper{daemon: n}, &places{daemon: n, Places: c.Places}
 	n.journal.log = c.Log
 	n.journal.source.limit, n.slices.limit = 1024, 4096

@@ -91,7 +91,7 @@ func newJournal(t *testing.T, dir string) *journal {
 func TestJournalGoesOn(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "events")
 	j := newJournal(t, dir)
-	j.emit(Event{Kind: LgpuCreated, ID: 1, Path: "/a", Text: "/a was made"})
+	j.emit(Event{Kind: LgpuCreated, ID: 1, Path: "/a", Text: "/a was created"})
 	for range 5 {
 		j.emit(Event{Kind: OutOfMemory, ID: 1, Path: "/a", Text: "denied"})
 	}
@@ -208,7 +208,7 @@ func TestOwnersAreChanges(t *testing.T) {
 	if err := r.Tree().Mkdir("/g", 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	if e := events.await(t, LgpuCreated); e.By != nil || e.Text != "/g was made" || len(e.Changes) != 0 {
+	if e := events.await(t, LgpuCreated); e.By != nil || e.Text != "/g was created" || len(e.Changes) != 0 {
 		t.Errorf("%+v", e)
 	}
 }

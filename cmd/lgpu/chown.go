@@ -66,7 +66,7 @@ func ownerOf(text string) (*api.ChownRequest, error) {
 	if grouped {
 		gid, err := users.GroupID(group)
 		if err != nil {
-			return nil, usage("", "chown: group of users %q: %w", group, err)
+			return nil, usage("", "chown: group %q: %w", group, err)
 		}
 		request.Gid = &gid
 	}

@@ -43,18 +43,18 @@ type Config struct {
 	Others limits.Others
 }
 
-// DefaultGroup is the administrators' group, where there is one of that name.
-const DefaultGroup = "lgpu"
+// defaultGroup is the administrators' group, where there is one of that name.
+const defaultGroup = "lgpu"
 
-// Group finds the administrators' group by its name or number. Empty is DefaultGroup, and nil where that does not exist.
+// Group finds the administrators' group by its name or number. Empty is lgpu, and nil where that does not exist.
 func Group(name string) (*uint32, error) {
 	text := name
 	if name == "" {
-		text = DefaultGroup
+		text = defaultGroup
 	}
 	gid, err := users.GroupID(text)
 	switch {
-	case errors.Is(err, users.ErrNone) && name == "":
+	case errors.Is(err, users.ErrNoGroup) && name == "":
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("group %q: %w", text, err)

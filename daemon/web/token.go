@@ -21,9 +21,9 @@ import (
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
-// KeyFile is the name of the key's file, in the folder of the daemon's state. Whoever removes it and restarts the daemon
+// keyFile is the name of the key's file, in the folder of the daemon's state. Whoever removes it and restarts the daemon
 // makes all tokens worthless.
-const KeyFile = "web.key"
+const keyFile = "web.key"
 
 // keySize is in bytes.
 const keySize = 32
@@ -39,7 +39,7 @@ type tokens struct{ key []byte }
 
 // openTokens reads the key in a folder, or makes one.
 func openTokens(dir string) (tokens, error) {
-	path := filepath.Join(dir, KeyFile)
+	path := filepath.Join(dir, keyFile)
 	key, err := os.ReadFile(path)
 	if err == nil && len(key) == keySize {
 		return tokens{key}, nil
@@ -49,7 +49,7 @@ func openTokens(dir string) (tokens, error) {
 	}
 	key = make([]byte, keySize)
 	rand.Read(key) // it never fails
-	f, err := os.CreateTemp(dir, KeyFile+".*")
+	f, err := os.CreateTemp(dir, keyFile+".*")
 	if err != nil {
 		return tokens{}, err
 	}

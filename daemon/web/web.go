@@ -46,7 +46,7 @@ type Source interface {
 
 // Options say what the page may do.
 type Options struct {
-	// Keys is the folder of the daemon's state, where the key of the tokens is, in KeyFile.
+	// Keys is the folder of the daemon's state, where the key of the tokens is, the file web.key.
 	Keys string
 	// Tree has the rights of users; without one everybody sees everything, and nobody is known without a token.
 	Tree *limits.Tree

@@ -21,8 +21,11 @@ import (
 	"time"
 )
 
-// ErrNone is the error for a name or number that is nobody's.
-var ErrNone = errors.New("there is none of this name on this machine")
+// Errors of ID and GroupID for what is neither a name of this machine nor a number.
+var (
+	ErrNoUser  = errors.New("there is no such user")
+	ErrNoGroup = errors.New("there is no such group of users")
+)
 
 // Bounds of what is kept.
 const (
@@ -100,37 +103,37 @@ func (c *cache) name(uid uint32) string {
 }
 
 // ID is the number of a user, who is given by name or number. A number need not be anybody's. The error for a name that
-// nobody has wraps ErrNone.
+// nobody has is ErrNoUser.
 func ID(text string) (uint32, error) {
 	u, err := user.Lookup(text)
 	var unknown user.UnknownUserError
 	switch {
 	case err == nil:
-		return number(u.Uid)
+		return number(u.Uid, ErrNoUser)
 	case errors.As(err, &unknown):
-		return number(text)
+		return number(text, ErrNoUser)
 	}
 	return 0, fmt.Errorf("look up a user: %w", err)
 }
 
-// GroupID is ID for a group of users.
+// GroupID is ID for a group of users, with ErrNoGroup.
 func GroupID(text string) (uint32, error) {
 	g, err := user.LookupGroup(text)
 	var unknown user.UnknownGroupError
 	switch {
 	case err == nil:
-		return number(g.Gid)
+		return number(g.Gid, ErrNoGroup)
 	case errors.As(err, &unknown):
-		return number(text)
+		return number(text, ErrNoGroup)
 	}
 	return 0, fmt.Errorf("look up a group of users: %w", err)
 }
 
-// number reads that of a user or group. The highest is nobody's: to the kernel it means none.
-func number(text string) (uint32, error) {
+// number reads that of a user or group; the error is none. The highest is nobody's: to the kernel it means none.
+func number(text string, none error) (uint32, error) {
 	id, err := strconv.ParseUint(text, 10, 32)
 	if err != nil || id == math.MaxUint32 {
-		return 0, ErrNone
+		return 0, none
 	}
 	return uint32(id), nil
 }

@@ -98,10 +98,10 @@ func TestID(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "nobody-has-this-name", "4294967295", "4294967296", "-1", "1.5", " 1"} {
-		if id, err := ID(text); !errors.Is(err, ErrNone) {
+		if id, err := ID(text); !errors.Is(err, ErrNoUser) {
 			t.Errorf("user %q is %d, %v", text, id, err)
 		}
-		if id, err := GroupID(text); !errors.Is(err, ErrNone) {
+		if id, err := GroupID(text); !errors.Is(err, ErrNoGroup) {
 			t.Errorf("group %q is %d, %v", text, id, err)
 		}
 	}
