@@ -58,9 +58,9 @@ Root, the daemon's user, and members of the group lgpu may change everything.
 Every other user has a directory of her own in the tree, in which she may do
 everything. --config FILE says otherwise: keys and defaults are printed by
 lgpu daemon config. Metrics and page are served to this machine only, unless
---page-remote is given. lgpu page prints the page's address. Both
-addresses also answer /healthz (200 if the daemon runs) and /readyz (503, with
-the reasons, if it cannot serve programs).
+--page-remote is given. lgpu page prints the page's address. Both addresses also
+answer /healthz (200 if the daemon runs) and /readyz (503, with the reasons, if
+it cannot serve programs).
 
 Exit status: 0 if it was told to end or was idle; 2 if an option is wrong; 1 if
 it cannot serve, for example because another daemon uses the runtime folder.
@@ -73,6 +73,7 @@ Files, in /run/lgpu (root), else $XDG_RUNTIME_DIR/lgpu, else /tmp/lgpu-UID:
   tenant.sock   what programs in lgpus talk to
   state.db      groups, limits and named lgpus
   state.events  what happened: see lgpu events
+  web.key       the key of the page's tokens
   tree          the tree of limits, as files
   lgpud.log     the log of a daemon that a command has started
 

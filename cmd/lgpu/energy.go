@@ -64,6 +64,7 @@ Exit status: 0; 2 if PATH is not a group or lgpu, or an option makes no sense;
 		},
 	}
 	f := c.Flags()
+	f.SortFlags = false
 	f.DurationVar(&e.over, "over", 0, "measure for a `TIME`, such as 10s")
 	f.StringVar(&price, "price", "", "also show what it costs, at `PRICE` for each kWh")
 	f.StringVar(&co2, "co2", "", "also show CO₂, at so many `GRAMS` for each kWh")

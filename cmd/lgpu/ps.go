@@ -46,6 +46,7 @@ Exit status: 0; 1 if the daemon cannot be reached.`,
 		RunE:                  func(c *cobra.Command, _ []string) error { return p.show(c, c.OutOrStdout()) },
 	}
 	f := c.Flags()
+	f.SortFlags = false
 	f.BoolVar(&p.tree, "tree", false, "show groups, and lgpus below them")
 	f.BoolVar(&p.wide, "wide", false, "show power and energy too, in more than 80 columns")
 	f.BoolVar(&p.json, "json", false, "print JSON")
