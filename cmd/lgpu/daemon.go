@@ -545,7 +545,7 @@ func (d *daemonOptions) faces(n *daemon.Daemon, config daemon.Config,
 // serveMetrics listens for who collects metrics.
 func (d *daemonOptions) serveMetrics(n *daemon.Daemon, h http.Handler, keys string, log *slog.Logger,
 ) (func(context.Context) error, error) {
-	private, err := web.Private(h, n.Tree(), keys)
+	h, err := web.Metrics(h, n.Tree(), keys)
 	if err != nil {
 		return nil, err
 	}
@@ -554,11 +554,7 @@ func (d *daemonOptions) serveMetrics(n *daemon.Daemon, h http.Handler, keys stri
 		return nil, err
 	}
 	log.Info("metrics", "url", fmt.Sprintf("http://%s/metrics", l.Addr()))
-	mux := http.NewServeMux()
-	mux.Handle("/metrics", private)
-	mux.Handle("/healthz", h)
-	mux.Handle("/readyz", h)
-	guarded := web.Guard(mux, d.hosts)
+	guarded := web.Guard(h, d.hosts)
 	return func(ctx context.Context) error { return web.ServeHTTP(ctx, l, guarded, log) }, nil
 }
 
