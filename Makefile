@@ -67,7 +67,7 @@ SIMC_CFLAGS := -std=c11 -O2 -g -Wall -Wextra $(WERROR)
 include sim/client/build.mk
 
 # lshmem's library is Go with a C interface. Go knows best whether anything has changed.
-LSHMEM_SOURCES := $(shell find shmem internal/units go.mod go.sum -name '*_test.go' -prune -o -type f -print)
+LSHMEM_SOURCES := $(shell find shmem internal/slip internal/units go.mod go.sum -name '*_test.go' -prune -o -type f -print)
 $(B)/lshmem/liblshmem.so: $(LSHMEM_SOURCES)
 	echo "  GO  $@"
 	mkdir -p $(@D)

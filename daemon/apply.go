@@ -54,10 +54,10 @@ func (n *Daemon) announceChange(c limits.Change) {
 	before := n.asked
 	n.asked = asked
 	n.mu.Unlock()
-	by := n.users.author(c.By)
+	by := authorOf(c.By)
 	for _, id := range c.Created {
 		if dir, ok := asked[id]; ok {
-			e := Event{Kind: LgpuCreated, Path: dir.Path, ID: id, By: by, Text: dir.Path + " was made" + by.words()}
+			e := Event{Kind: LgpuCreated, Path: dir.Path, ID: id, By: by, Text: dir.Path + " was created" + by.words()}
 			e.Changes = dir.Differences(limits.DirectoryState{UID: dir.UID, GID: dir.GID}, n.tree.Devices())
 			n.journal.emit(e)
 		}

@@ -22,7 +22,7 @@
 //   - places: where programs of users run.
 //   - presence: whether anybody needs the daemon.
 //   - resolver and observer: what the tenants' server asks and tells.
-//   - journal: the events. repeats decides which are told, package eventlog keeps them, and users says who causes them.
+//   - journal: the events. repeats decides which are told, package eventlog keeps them, and an Author is who causes one.
 //   - Daemon: all of these, and what the tree says on its way to tenants and the policy.
 //
 // # Locks
@@ -35,7 +35,7 @@
 //  4. Daemon.pushing
 //  5. presence.mu
 //  6. Daemon.mu
-//  7. Daemon.sharesMu, lgpus.mu, lgpus.noticesMu, inventory.seenMu, origin.asking: under none of these is another of
+//  7. shares.mu, lgpus.mu, lgpus.noticesMu, inventory.seenMu, origin.asking: under none of these is another of
 //     the list taken
 //
 // The locks of tenants, gate, modes, store and journal come last. Tenants call back without a lock of theirs; the gate
@@ -121,7 +121,6 @@ type Daemon struct {
 	gates   gates
 	modes   *mps.Manager
 	journal journal
-	users   users
 	slices  source[Slice]
 
 	ctx    context.Context // ends in Close
@@ -137,6 +136,7 @@ type Daemon struct {
 	resolver  *resolver
 	observer  *observer
 	energy    *energyBooks
+	shares    *shares
 
 	// pushing is locked while limits go from the tree to tenants and the policy, so that they arrive in the order of
 	// the writes. It guards budgets.
@@ -149,11 +149,6 @@ type Daemon struct {
 	mounted string                           // where the tree is, or nothing
 
 	notReady string // why programs are not served, or nothing
-
-	// sharesMu guards the fields below.
-	sharesMu  sync.Mutex
-	sharesAt  time.Time
-	sharesNow map[place]dispatch.Share
 }
 
 // tenants is what the daemon needs of a tenant.Server.
@@ -211,6 +206,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	}
 	n.lgpus, n.inventory, n.presence = newLgpus(n), newInventory(n), newPresence(n)
 	n.police, n.resolver, n.observer, n.energy = &police{daemon: n}, &resolver{n}, &observer{n}, &energyBooks{daemon: n}
+	n.shares = &shares{daemon: n}
 	n.stopper, n.places = &stopper{daemon: n}, &places{daemon: n, Places: c.Places}
 	n.journal.log = c.Log
 	n.journal.source.limit, n.slices.limit = 1024, 4096

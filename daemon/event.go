@@ -43,7 +43,7 @@ const (
 // Kinds are all kinds of events.
 func Kinds() []Kind {
 	return []Kind{
-		LgpuCreated, LgpuRemoved, ClientJoined, ClientLeft, ClientRefused, LimitChanged, MemoryHigh, OutOfMemory,
+		LgpuCreated, LgpuRemoved, LgpuStopped, ClientJoined, ClientLeft, ClientRefused, LimitChanged, MemoryHigh, OutOfMemory,
 		PoliceStranger, PoliceOverrun, PoliceStopped, PoliceSlice, DrainOverrun, DeviceFault, DeviceWell, DaemonStarted,
 		DaemonRestarted, MountFailed, MPSAdopted, MPSStarted, MPSStopped, MPSDied, MPSFailed,
 	}
@@ -71,14 +71,6 @@ type Event struct {
 	First time.Time `json:"first,omitzero"`
 	Last  time.Time `json:"last,omitzero"`
 	Text  string    `json:"text"` // a sentence for people
-}
-
-// Author is who did something, as the kernel vouched for it at that time.
-type Author struct {
-	UID     uint32 `json:"uid"`
-	User    string `json:"user,omitempty"` // the name; empty where the machine has none for UID
-	PID     int    `json:"pid,omitempty"`  // 0 if it is in a process namespace that cannot be seen from here
-	Command string `json:"command,omitempty"`
 }
 
 // Bounds of an event, so that nobody fills the disk with one.

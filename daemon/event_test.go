@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -90,7 +91,7 @@ func newJournal(t *testing.T, dir string) *journal {
 func TestJournalGoesOn(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "events")
 	j := newJournal(t, dir)
-	j.emit(Event{Kind: LgpuCreated, ID: 1, Path: "/a", Text: "/a was made"})
+	j.emit(Event{Kind: LgpuCreated, ID: 1, Path: "/a", Text: "/a was created"})
 	for range 5 {
 		j.emit(Event{Kind: OutOfMemory, ID: 1, Path: "/a", Text: "denied"})
 	}
@@ -207,7 +208,7 @@ func TestOwnersAreChanges(t *testing.T) {
 	if err := r.Tree().Mkdir("/g", 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	if e := events.await(t, LgpuCreated); e.By != nil || e.Text != "/g was made" || len(e.Changes) != 0 {
+	if e := events.await(t, LgpuCreated); e.By != nil || e.Text != "/g was created" || len(e.Changes) != 0 {
 		t.Errorf("%+v", e)
 	}
 }
@@ -230,6 +231,23 @@ func TestEventsArePrintable(t *testing.T) {
 	for _, text := range []string{e.Path, e.Text, e.By.User, e.By.Command, c.File, c.Device, c.Old, c.New} {
 		if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) || !strings.Contains(text, "a\uFFFD[2Jb") {
 			t.Errorf("%q is shown", text)
+		}
+	}
+}
+
+// Kinds has each kind: one that it lacks could not be asked for, and would not be counted.
+func TestKindsAreAll(t *testing.T) {
+	source, err := os.ReadFile("event.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := regexp.MustCompile(`Kind = "([a-z.]+)"`).FindAllStringSubmatch(string(source), -1)
+	if len(declared) != len(Kinds()) {
+		t.Errorf("%d kinds are declared, and Kinds has %d", len(declared), len(Kinds()))
+	}
+	for _, kind := range declared {
+		if !slices.Contains(Kinds(), Kind(kind[1])) {
+			t.Errorf("Kinds lacks %s", kind[1])
 		}
 	}
 }

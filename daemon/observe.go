@@ -21,7 +21,7 @@ var _ tenant.Observer = (*observer)(nil)
 func (o *observer) Joined(c tenant.Client) {
 	path := o.daemon.pathOf(c.LGPU)
 	o.daemon.journal.emit(Event{
-		Kind: ClientJoined, Path: path, ID: c.LGPU, By: o.daemon.users.client(c.Peer),
+		Kind: ClientJoined, Path: path, ID: c.LGPU, By: authorIn(c.Peer),
 		Text: fmt.Sprintf("process %d (%s) uses %s", c.Peer.PID, c.Peer.Comm, path),
 	})
 }
@@ -30,7 +30,7 @@ func (o *observer) Joined(c tenant.Client) {
 func (o *observer) Left(c tenant.Client) {
 	path := o.daemon.pathOf(c.LGPU)
 	o.daemon.journal.emit(Event{
-		Kind: ClientLeft, Path: path, ID: c.LGPU, By: o.daemon.users.client(c.Peer),
+		Kind: ClientLeft, Path: path, ID: c.LGPU, By: authorIn(c.Peer),
 		Text: fmt.Sprintf("process %d (%s) has left %s", c.Peer.PID, c.Peer.Comm, path),
 	})
 	o.daemon.lgpus.unexpect(c.LGPU)
@@ -42,7 +42,7 @@ func (o *observer) Left(c tenant.Client) {
 // Refused implements tenant.Observer.
 func (o *observer) Refused(p tenant.Peer, err error) {
 	o.daemon.journal.emit(Event{
-		Kind: ClientRefused, By: o.daemon.users.client(p),
+		Kind: ClientRefused, By: authorIn(p),
 		Text: fmt.Sprintf("process %d (%s) was kept out: %v", p.PID, p.Comm, err),
 	})
 }
@@ -51,7 +51,7 @@ func (o *observer) Refused(p tenant.Peer, err error) {
 func (o *observer) OutOfMemory(c tenant.Client, device int, bytes uint64) {
 	path := o.daemon.pathOf(c.LGPU)
 	e := Event{
-		Kind: OutOfMemory, Path: path, ID: c.LGPU, By: o.daemon.users.client(c.Peer), Bytes: bytes,
+		Kind: OutOfMemory, Path: path, ID: c.LGPU, By: authorIn(c.Peer), Bytes: bytes,
 		Text: fmt.Sprintf("process %d (%s) of %s was denied %s", c.Peer.PID, c.Peer.Comm, path, units.FormatSize(bytes)),
 	}
 	if record, _ := o.daemon.lgpus.record(c.LGPU); device >= 0 && device < len(record.Devices) {

@@ -4,15 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	accounts "os/user"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 
 	"github.com/lgpu/lgpu/internal/names"
+	"github.com/lgpu/lgpu/internal/users"
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
@@ -41,7 +40,6 @@ type Places struct {
 type places struct {
 	Places
 	daemon *Daemon
-	users  sync.Map // names by uid, as to look one up may take long
 }
 
 // CheckPlace returns why a template cannot be one.
@@ -71,16 +69,11 @@ func (p *places) of(uid uint32) string {
 	if !strings.Contains(template, userWord) {
 		return strings.ReplaceAll(template, uidWord, number)
 	}
-	name, known := p.users.Load(uid)
-	if !known {
+	name := users.Known(uid)
+	if names.Check(name) != nil || digits(name) { // no directory can have it, or it is somebody's number
 		name = number
-		// A name that no directory can have, or that is somebody's number, is no name here.
-		if u, err := accounts.LookupId(number); err == nil && names.Check(u.Username) == nil && !digits(u.Username) {
-			name = u.Username
-		}
-		p.users.Store(uid, name)
 	}
-	return strings.NewReplacer(userWord, name.(string), uidWord, number).Replace(template)
+	return strings.NewReplacer(userWord, name, uidWord, number).Replace(template)
 }
 
 func digits(s string) bool { return strings.Trim(s, "0123456789") == "" }

@@ -116,7 +116,7 @@ func (w *police) stranger(d *device, key processKey, s proc.Status, p gpu.Proces
 	uid, _ := uidOf(key.PID)
 	uuid := d.UUID
 	e := Event{
-		Kind: PoliceStranger, Device: &uuid, By: w.daemon.users.process(key.PID, uid, s.Comm), Bytes: p.Memory,
+		Kind: PoliceStranger, Device: &uuid, By: authorAt(key.PID, uid, s.Comm), Bytes: p.Memory,
 		Text: fmt.Sprintf("process %d (%s) of user %d holds %s of device %s and is a client of no lgpu", key.PID,
 			s.Comm, uid,
 			units.FormatSize(p.Memory), d.Short()),
@@ -188,7 +188,7 @@ func (w *police) overrun(d *device, dir limits.Directory, users []user, sum, acc
 	})
 	uuid := d.UUID
 	e := Event{
-		Kind: PoliceOverrun, Path: dir.Path, ID: dir.ID, Device: &uuid, By: w.daemon.users.client(worst.Peer), Bytes: sum,
+		Kind: PoliceOverrun, Path: dir.Path, ID: dir.ID, Device: &uuid, By: authorIn(worst.Peer), Bytes: sum,
 		Text: fmt.Sprintf("%s holds %s of device %s by the driver's count, where its own says %s", dir.Path,
 			units.FormatSize(sum),
 			d.Short(), units.FormatSize(account)),

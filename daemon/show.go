@@ -39,7 +39,7 @@ func (n *Daemon) Watch(ctx context.Context, period time.Duration, show func(Snap
 func (n *Daemon) Snapshot() Snapshot {
 	clients := n.tenants.Clients()
 	s := Snapshot{At: time.Now(), Daemon: n.info(), Devices: n.showDevices(clients)}
-	shares := n.shares()
+	shares := n.shares.now()
 	dirs := n.tree.Directories()
 	index := make(map[uint64]int, len(dirs))
 	s.Directories = make([]Directory, len(dirs))
@@ -109,7 +109,7 @@ func (n *Daemon) showDevices(clients []tenant.Client) []Device {
 }
 
 // showDirectory shows a directory with what its own processes use.
-func (n *Daemon) showDirectory(dir limits.Directory, shares map[place]dispatch.Share, clients []tenant.Client) Directory {
+func (n *Daemon) showDirectory(dir limits.Directory, shares map[seat]dispatch.Share, clients []tenant.Client) Directory {
 	s := Directory{
 		Path: dir.Path, ID: dir.ID, Kind: KindGroup, Persistent: !dir.Temporary, State: StateIdle, Gang: dir.Gang,
 		UID: dir.UID, GID: dir.GID,
@@ -132,7 +132,7 @@ func (n *Daemon) showDirectory(dir limits.Directory, shares map[place]dispatch.S
 	}
 	uses := n.usageOf(dir.ID)
 	for _, d := range n.shown(dir, mine) {
-		use, share := uses[d.Device], shares[place{dir.ID, d.Device}]
+		use, share := uses[d.Device], shares[seat{dir.ID, d.Device}]
 		d.MemoryUsed, d.MemoryPeak, d.MemoryGranted = use.Used, use.Peak, fromRegion(use.Granted)
 		d.Busy, d.Launches = use.Busy, use.Launches
 		d.Energy, d.Power = n.energy.of(dir.ID, d.Device)

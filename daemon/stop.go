@@ -43,13 +43,12 @@ func (s *stopper) stop(id uint64, by *limits.Author) {
 	if len(processes) == 0 {
 		return
 	}
-	e := Event{Kind: LgpuStopped, Path: top.Path, ID: id,
-		Text: fmt.Sprintf("%s: %d processes are ended", top.Path, len(processes))}
-	if by != nil {
-		e.UID, e.PID = by.UID, by.PID
-		e.Text += fmt.Sprintf(", by user %d", by.UID)
+	ended := "1 process is ended"
+	if len(processes) > 1 {
+		ended = fmt.Sprintf("%d processes are ended", len(processes))
 	}
-	n.journal.emit(e)
+	author := authorOf(by)
+	n.journal.emit(Event{Kind: LgpuStopped, Path: top.Path, ID: id, By: author, Text: top.Path + ": " + ended + author.words()})
 	for _, p := range processes {
 		s.end(p, func() {})
 	}

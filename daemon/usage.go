@@ -3,6 +3,7 @@ package daemon
 import (
 	"cmp"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/lgpu/lgpu/daemon/dispatch"
@@ -32,13 +33,13 @@ func (u usage) Stat(id uint64, device string) limits.Stat {
 		return s
 	}
 	s.Memory, s.Peak, s.BusyUsec, s.Launches = use.Used, use.Peak, uint64(use.Busy.Microseconds()), use.Launches
-	t := u.n.timeOn(id, uuid, u.n.shares()[place{id, uuid}], u.n.tenants.Clients())
+	t := u.n.timeOn(id, uuid, u.n.shares.now()[seat{id, uuid}], u.n.tenants.Clients())
 	s.Asked, s.Delivered, s.Unmeasured = t.asked, t.delivered, !t.measured
 	return s
 }
 
-// place is an lgpu on a device.
-type place struct {
+// seat is an lgpu on a device.
+type seat struct {
 	id   uint64
 	uuid gpu.UUID
 }
@@ -47,18 +48,27 @@ type place struct {
 // for those of every directory below.
 const sharesAge = 20 * time.Millisecond
 
-// shares returns what every lgpu on every device is entitled to and gets. Callers do not change the map.
-func (n *Daemon) shares() map[place]dispatch.Share {
-	n.sharesMu.Lock()
-	defer n.sharesMu.Unlock()
-	if time.Since(n.sharesAt) > sharesAge {
-		now := n.gates.Shares()
-		n.sharesNow, n.sharesAt = make(map[place]dispatch.Share, len(now)), time.Now()
-		for _, s := range now {
-			n.sharesNow[place{s.LGPU, s.Device}] = s
+// shares keeps for a moment what lgpus are entitled to and get.
+type shares struct {
+	daemon *Daemon
+
+	mu   sync.Mutex // guards the fields below
+	at   time.Time
+	last map[seat]dispatch.Share
+}
+
+// now returns what every lgpu on every device is entitled to and gets. Callers do not change the map.
+func (s *shares) now() map[seat]dispatch.Share {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.at) > sharesAge {
+		all := s.daemon.gates.Shares()
+		s.last, s.at = make(map[seat]dispatch.Share, len(all)), time.Now()
+		for _, share := range all {
+			s.last[seat{share.LGPU, share.Device}] = share
 		}
 	}
-	return n.sharesNow
+	return s.last
 }
 
 // usageOf returns what an lgpu uses of each of its devices, and used before; nothing for other directories. Whatever

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lgpu/lgpu/internal/slip"
 	"github.com/lgpu/lgpu/internal/units"
 	"github.com/lgpu/lgpu/shmem/bootstrap"
 	"github.com/lgpu/lgpu/shmem/heap"
@@ -276,39 +277,18 @@ func ConfigFrom(environ []string) (Config, error) {
 	return c, c.check()
 }
 
-// similar are the names that are at most three edits, and less than a third of the name, away.
+// similar are the names that have at most three slips, and less than a third of the name, away.
 func similar(name string, among []string) []string {
 	most := min(3, (len(name)-len("LSHMEM_"))/3)
 	var out []string
 	for near := 1; near <= most && len(out) == 0; near++ {
 		for _, other := range among {
-			if distance(name, other) == near {
+			if slip.Distance(name, other) == near {
 				out = append(out, other)
 			}
 		}
 	}
 	return out
-}
-
-// distance is the number of letters to insert, remove or change.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		last := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := last
-			if a[i] != b[j] {
-				change++
-			}
-			last = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // check says what of a Config cannot be.

@@ -1,6 +1,7 @@
 package test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -85,7 +86,8 @@ func (t *terminal) shows(texts ...string) string {
 // lgpu top in a real terminal: as narrow as 60 columns, with keys that filter, fold, set a limit and ask before ending.
 func TestTopInATerminal(t *testing.T) {
 	p := newPlace(t)
-	p.start("lgpu", "run", shape, "--name", "red", "--memory", "2GiB", "--", "hold", "0", "1200000000").until("ready")
+	red := p.start("lgpu", "run", shape, "--name", "red", "--memory", "2GiB", "--", "hold", "0", "1200000000")
+	red.until("ready")
 	top := p.terminal(60, 24, "lgpu top --interval 100ms")
 	me := users.Name(uint32(os.Getuid()))
 	if len(me) > 8 {
@@ -120,13 +122,27 @@ func TestTopInATerminal(t *testing.T) {
 	top.keys("s")
 	top.types("memory.max=8")
 	top.keys("Enter")
-	top.shows("unit")
+	top.shows("unit") // that one was refused before it was sent
+	top.keys("s")
+	top.types("memory.max=17GiB")
+	top.keys("Enter")
+	top.shows("has 16 GiB; max is all of it")
 	top.keys("k")
 	top.shows("end all programs in /red: 1 process? y/n")
 	top.keys("n")
 	top.shows("nothing was ended")
 	top.keys("p")
 	top.shows("COMMAND", "hold", "/red")
+	top.keys("p", "Down", "Down", "k")
+	top.shows("end all programs in /red: 1 process? y/n")
+	top.keys("y")
+	top.shows("done: ending all programs in /red")
+	red.status() // it has ended
+	top.shows("0 lgpus")
+	stopped := p.must("events", "--kind", "lgpu.stopped", "--user", strconv.Itoa(os.Getuid()))
+	if !strings.Contains(stopped, "/red") || !strings.Contains(stopped, fmt.Sprintf(", by user %d", os.Getuid())) {
+		t.Errorf("of what was ended, lgpu events says %q", stopped)
+	}
 	top.keys("q")
 	p.wait("the end of lgpu top", func() bool { return top.command("has-session").Run() != nil })
 }

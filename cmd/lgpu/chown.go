@@ -1,13 +1,12 @@
 package main
 
 import (
-	"os/user"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/internal/users"
 )
 
 func chownCommand() *cobra.Command {
@@ -35,18 +34,15 @@ cannot be reached or refuses this user.`,
 			if err != nil {
 				return err
 			}
-			conn, err := connect(c, toChange)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			for _, p := range args[1:] {
-				request.Path = at(conn, p)
-				if _, err := conn.Chown(c.Context(), request); err != nil {
-					return explain(err)
+			return talk(c, toChange, func(conn *api.Conn) error {
+				for _, p := range args[1:] {
+					request.Path = at(conn, p)
+					if _, err := conn.Chown(c.Context(), request); err != nil {
+						return err
+					}
 				}
-			}
-			return nil
+				return nil
+			})
 		},
 	}
 	socketFlag(c)
@@ -61,28 +57,18 @@ func ownerOf(text string) (*api.ChownRequest, error) {
 		return nil, usage("such as alice, alice:staff or :staff", "chown: %q is not USER[:GROUP]", text)
 	}
 	if name != "" {
-		u, err := user.Lookup(name)
-		if err == nil {
-			name = u.Uid
+		uid, err := users.ID(name)
+		if err != nil {
+			return nil, usage("", "chown: user %q: %w", name, err)
 		}
-		uid, number := strconv.ParseUint(name, 10, 32)
-		if number != nil {
-			return nil, usage("", "chown: there is no user %q", name)
-		}
-		id := uint32(uid)
-		request.Uid = &id
+		request.Uid = &uid
 	}
 	if grouped {
-		g, err := user.LookupGroup(group)
-		if err == nil {
-			group = g.Gid
+		gid, err := users.GroupID(group)
+		if err != nil {
+			return nil, usage("", "chown: group %q: %w", group, err)
 		}
-		gid, number := strconv.ParseUint(group, 10, 32)
-		if number != nil {
-			return nil, usage("", "chown: there is no group of users %q", group)
-		}
-		id := uint32(gid)
-		request.Gid = &id
+		request.Gid = &gid
 	}
 	return request, nil
 }

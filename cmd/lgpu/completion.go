@@ -13,6 +13,7 @@ import (
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/daemon"
 	"github.com/lgpu/lgpu/inspect/conformance"
+	"github.com/lgpu/lgpu/internal/users"
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/sim"
 )
@@ -36,6 +37,10 @@ var flagCompleters = map[string]completer{
 	"dir":      cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs),
 	"store":    cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 	"guests":   words(guestsAuto, guestsOff),
+	"kind":     completeKinds,
+	"user":     completeUsers,
+	"contain":  words(containOn, containAuto, containOff),
+	"config":   cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 	"police":   words(string(daemon.PoliceReport), string(daemon.PoliceStop), string(daemon.PoliceStopStrangers)),
 	"mount":    words(string(daemon.MountAuto), string(daemon.MountOn), string(daemon.MountOff)),
 	"log":      words("debug", "info", "warn", "error"),
@@ -49,7 +54,10 @@ var argumentCompleters = map[string]completer{
 	"set":           completeSet,
 	"create":        completeCreate,
 	"rm":            completePaths,
+	"chown":         completeChown,
+	"stop":          completePaths,
 	"events":        once(completePaths),
+	"energy":        once(completePaths),
 	"doctor":        cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 	"man":           once(cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)),
 	"shmem install": once(cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)),
@@ -115,6 +123,31 @@ func snapshot(c *cobra.Command) (s *api.Snapshot) {
 func completeDevices(c *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	before := typed[:strings.LastIndexByte(typed, ',')+1]
 	return deviceWords(snapshot(c).GetDevices(), before), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeKinds completes the last of some kinds of events with commas between them.
+func completeKinds(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	before := typed[:strings.LastIndexByte(typed, ',')+1]
+	var all []string
+	for _, kind := range daemon.Kinds() {
+		if !slices.Contains(strings.Split(before, ","), string(kind)) {
+			all = append(all, before+string(kind))
+		}
+	}
+	return all, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeUsers completes to the users of this machine.
+func completeUsers(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return users.List(), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeChown completes a user, and then groups and lgpus.
+func completeChown(c *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return completeUsers(c, args, typed)
+	}
+	return completePaths(c, args[1:], typed)
 }
 
 // deviceWords are the names of the devices that are not in a list already, behind that list.

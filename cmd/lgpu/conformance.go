@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -102,9 +101,7 @@ func (r *conformanceRun) run(c *cobra.Command) error {
 		return failed(err)
 	}
 	if r.asJSON {
-		e := json.NewEncoder(c.OutOrStdout())
-		e.SetIndent("", "  ")
-		err = e.Encode(report)
+		err = sayJSON(c.OutOrStdout(), report)
 	} else {
 		err = report.Write(c.OutOrStdout())
 	}

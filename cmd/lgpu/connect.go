@@ -68,6 +68,16 @@ func connectFor(c *cobra.Command, n need, private bool) (*api.Conn, error) {
 	return conn, nil
 }
 
+// talk calls f with a connection to the daemon that a command is for, which is closed then, and explains f's error.
+func talk(c *cobra.Command, n need, f func(*api.Conn) error) error {
+	conn, err := connect(c, n)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return explain(f(conn))
+}
+
 // onDemand is the command that becomes a daemon and leaves when it is not needed.
 func onDemand() ([]string, error) {
 	self, err := os.Executable()

@@ -27,7 +27,7 @@ const (
 type containFlag struct{ mode string }
 
 func (f *containFlag) register(flags *pflag.FlagSet) {
-	flags.StringVar(&f.mode, "contain", containOff, "put lgpu's library in the place of the driver's: `on`, off, or auto")
+	flags.StringVar(&f.mode, "contain", containOff, "put lgpu's library in the place of the driver's: `WHEN` is on,\nauto (where it can) or off")
 	flags.Lookup("contain").NoOptDefVal = containOn
 }
 

@@ -58,9 +58,9 @@ Root, the daemon's user, and members of the group lgpu may change everything.
 Every other user has a directory of her own in the tree, in which she may do
 everything. --config FILE says otherwise: keys and defaults are printed by
 lgpu daemon config. Metrics and page are served to this machine only, unless
---page-remote is given. lgpu page prints the page's address. Both
-addresses also answer /healthz (200 if the daemon runs) and /readyz (503, with
-the reasons, if it cannot serve programs).
+--page-remote is given. lgpu page prints the page's address. Both addresses also
+answer /healthz (200 if the daemon runs) and /readyz (503, with the reasons, if
+it cannot serve programs).
 
 Exit status: 0 if it was told to end or was idle; 2 if an option is wrong; 1 if
 it cannot serve, for example because another daemon uses the runtime folder.
@@ -73,6 +73,7 @@ Files, in /run/lgpu (root), else $XDG_RUNTIME_DIR/lgpu, else /tmp/lgpu-UID:
   tenant.sock   what programs in lgpus talk to
   state.db      groups, limits and named lgpus
   state.events  what happened: see lgpu events
+  web.key       the key of the page's tokens
   tree          the tree of limits, as files
   lgpud.log     the log of a daemon that a command has started
 
@@ -86,7 +87,7 @@ daemon tells systemd when it is ready and when it ends.`,
 		RunE:                  func(c *cobra.Command, _ []string) error { return d.run(c) },
 	}
 	d.register(c.Flags())
-	c.AddCommand(stopCommand(), unitCommand(), configCommand())
+	c.AddCommand(daemonStopCommand(), unitCommand(), configCommand())
 	return c
 }
 
@@ -144,10 +145,7 @@ the file that creates the group lgpu, whose members are administrators.`,
 			if group {
 				text = systemd.Group
 			}
-			if _, err := fmt.Fprint(c.OutOrStdout(), text); err != nil {
-				return failed(fmt.Errorf("write: %w", err))
-			}
-			return nil
+			return say(c.OutOrStdout(), text)
 		},
 	}
 	c.Flags().BoolVar(&group, "group", false, "print the file that creates the group")
@@ -165,15 +163,12 @@ from ` + conf.Path + `, others only where --config names it.`,
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if _, err := fmt.Fprint(c.OutOrStdout(), conf.Example); err != nil {
-				return failed(fmt.Errorf("write: %w", err))
-			}
-			return nil
+			return say(c.OutOrStdout(), conf.Example)
 		},
 	}
 }
 
-func stopCommand() *cobra.Command {
+func daemonStopCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stop",
 		Short: "End the daemon; programs go on within their limits",
@@ -550,7 +545,7 @@ func (d *daemonOptions) faces(n *daemon.Daemon, config daemon.Config,
 // serveMetrics listens for who collects metrics.
 func (d *daemonOptions) serveMetrics(n *daemon.Daemon, h http.Handler, keys string, log *slog.Logger,
 ) (func(context.Context) error, error) {
-	private, err := web.Private(h, n.Tree(), keys)
+	h, err := web.Metrics(h, n.Tree(), keys)
 	if err != nil {
 		return nil, err
 	}
@@ -559,11 +554,7 @@ func (d *daemonOptions) serveMetrics(n *daemon.Daemon, h http.Handler, keys stri
 		return nil, err
 	}
 	log.Info("metrics", "url", fmt.Sprintf("http://%s/metrics", l.Addr()))
-	mux := http.NewServeMux()
-	mux.Handle("/metrics", private)
-	mux.Handle("/healthz", h)
-	mux.Handle("/readyz", h)
-	guarded := web.Guard(mux, d.hosts)
+	guarded := web.Guard(h, d.hosts)
 	return func(ctx context.Context) error { return web.ServeHTTP(ctx, l, guarded, log) }, nil
 }
 

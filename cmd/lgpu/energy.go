@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"os/signal"
 	"strconv"
@@ -44,12 +42,7 @@ Exit status: 0; 2 if PATH is not a group or lgpu, or an option makes no sense;
   lgpu energy --price 0.30€/kWh --co2 380
   lgpu energy --json | jq '.rows[] | select(.path == "/team").joules'`,
 		DisableFlagsInUseLine: true,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return noArguments(c, args[1:])
-			}
-			return nil
-		},
+		Args:                  atMostOne,
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			if e.price, e.currency, err = parseRate(price); err != nil {
 				return usage("a price is an amount for each kWh, such as 0.30 or 0.30€/kWh", "--price %s: %w", price, err)
@@ -61,10 +54,17 @@ Exit status: 0; 2 if PATH is not a group or lgpu, or an option makes no sense;
 			if e.over < 0 || e.over > 0 && e.over < leastOver {
 				return usage("", "--over %v: the shortest is %v", e.over, leastOver)
 			}
-			return e.show(c, args)
+			return talk(c, toAsk, func(conn *api.Conn) error {
+				path := rootPath
+				if len(args) > 0 {
+					path = at(conn, args[0])
+				}
+				return e.show(c, conn, path)
+			})
 		},
 	}
 	f := c.Flags()
+	f.SortFlags = false
 	f.DurationVar(&e.over, "over", 0, "measure for a `TIME`, such as 10s")
 	f.StringVar(&price, "price", "", "also show what it costs, at `PRICE` for each kWh")
 	f.StringVar(&co2, "co2", "", "also show CO₂, at so many `GRAMS` for each kWh")
@@ -96,22 +96,14 @@ type energyRow struct {
 	CO2    *float64 `json:"co2_grams"`
 }
 
-func (e *energyReport) show(c *cobra.Command, args []string) error {
-	conn, err := connect(c, toAsk)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	path := rootPath
-	if len(args) > 0 {
-		path = "/" + strings.Trim(args[0], "/")
-	}
+func (e *energyReport) show(c *cobra.Command, conn *api.Conn, path string) error {
 	ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
 	var before *api.Snapshot
 	if e.over > 0 {
+		var err error
 		if before, err = conn.Snapshot(ctx, &api.SnapshotRequest{}); err != nil {
-			return explain(err)
+			return err
 		}
 		select {
 		case <-ctx.Done():
@@ -125,31 +117,22 @@ func (e *energyReport) show(c *cobra.Command, args []string) error {
 	}
 	out := c.OutOrStdout()
 	if e.json {
-		enc := json.NewEncoder(out)
-		enc.SetIndent("", "  ")
-		return written(enc.Encode(struct {
+		return sayJSON(out, struct {
 			Version int         `json:"version"`
 			Rows    []energyRow `json:"rows"`
-		}{1, rows}))
+		}{1, rows})
 	}
 	if len(rows) == 0 {
-		return written(say(out, "no device here has a counter of energy\n"))
+		return say(out, "no device here has a counter of energy\n")
 	}
-	return written(say(out, e.table(rows)))
-}
-
-func say(out io.Writer, text string) error {
-	if _, err := io.WriteString(out, text); err != nil {
-		return fmt.Errorf("write: %w", err)
-	}
-	return nil
+	return say(out, e.table(rows))
 }
 
 // measure asks what was used, since a snapshot if there is one.
 func (e *energyReport) measure(ctx context.Context, conn *api.Conn, before *api.Snapshot, path string) ([]energyRow, error) {
 	now, err := conn.Snapshot(ctx, &api.SnapshotRequest{})
 	if err != nil {
-		return nil, explain(err)
+		return nil, err
 	}
 	rows, found := e.rows(before, now, path)
 	if !found {

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"os/user"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +13,7 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/api/state"
+	"github.com/lgpu/lgpu/internal/users"
 )
 
 func eventsCommand() *cobra.Command {
@@ -50,13 +48,8 @@ an option is wrong; 1 if the daemon cannot be reached, or ends.`,
   lgpu events --since 2026-11-01 --until 2026-11-02 --user alice
   lgpu events --since 1d --kind limit --json | jq '.by.user, .changes'`,
 		DisableFlagsInUseLine: true,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return noArguments(c, args[1:])
-			}
-			return nil
-		},
-		RunE: func(c *cobra.Command, args []string) error { return e.show(c, args) },
+		Args:                  atMostOne,
+		RunE:                  func(c *cobra.Command, args []string) error { return e.show(c, args) },
 	}
 	f := c.Flags()
 	f.SortFlags = false
@@ -101,26 +94,13 @@ func (e *events) request(args []string, now time.Time) (*api.EventsRequest, erro
 		return nil, usage("", "--until: with -f there is no end")
 	}
 	if e.user != "" {
-		uid, err := uidOf(e.user)
+		uid, err := users.ID(e.user)
 		if err != nil {
 			return nil, usage("", "--user %q: %w", e.user, err)
 		}
 		r.User = &uid
 	}
 	return r, nil
-}
-
-// uidOf is the number of a user, who is a name of this machine or a number.
-func uidOf(name string) (uint32, error) {
-	digits := name
-	if u, err := user.Lookup(name); err == nil {
-		digits = u.Uid
-	}
-	uid, err := strconv.ParseUint(digits, 10, 32)
-	if err != nil || uid == math.MaxUint32 { // which is nobody to the kernel
-		return 0, errors.New("there is no such user")
-	}
-	return uint32(uid), nil
 }
 
 func (e *events) show(c *cobra.Command, args []string) error {

@@ -5,7 +5,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -88,7 +90,7 @@ and change them. A daemon keeps the tree; lgpu run starts one if none runs.
 
 Environment: LGPU_RUNTIME_DIR names the folder for sockets and state,
 LGPU_SOCKET_API the socket of the daemon to talk to. Every command has --help;
-lgpu man writes manual pages.`,
+lgpu man writes manual pages, lgpu completion prints a shell's completion.`,
 		Example: `  lgpu run --memory 8GiB --compute 25 -- python train.py
   lgpu run --sim=2x16GiB,sms=32 --memory 25% -- ./program
   lgpu ps
@@ -108,10 +110,18 @@ lgpu man writes manual pages.`,
 	}
 	c.SetFlagErrorFunc(optionError)
 	c.SetUsageFunc(printUsage)
-	c.AddCommand(
-		runCommand(), psCommand(), topCommand(), energyCommand(), showCommand(), setCommand(), createCommand(), rmCommand(),
-		chownCommand(), endCommand(), eventsCommand(), pageCommand(), daemonCommand(), doctorCommand(),
-		conformanceCommand(), simCommand(), shmemCommand(), manCommand(), versionCommand())
+	cobra.EnableCommandSorting = false // help has the order of docs/cli.md
+	add := func(title string, commands ...*cobra.Command) {
+		c.AddGroup(&cobra.Group{ID: title, Title: title})
+		for _, below := range commands {
+			below.GroupID = title
+			c.AddCommand(below)
+		}
+	}
+	add("Run programs, and watch", runCommand(), psCommand(), topCommand(), energyCommand(), eventsCommand(), pageCommand())
+	add("Limits", showCommand(), setCommand(), createCommand(), rmCommand(), chownCommand(), stopCommand())
+	add("This machine", doctorCommand(), daemonCommand(), conformanceCommand(), simCommand(), shmemCommand())
+	add("This program", manCommand(), versionCommand())
 	complete(c)
 	return c
 }
@@ -124,13 +134,16 @@ func printUsage(c *cobra.Command) error {
 	if !c.HasParent() {
 		b.WriteString("       lgpu COMMAND\n")
 	}
-	if c.HasAvailableSubCommands() {
-		b.WriteString("\nCommands:\n")
-		for _, sub := range c.Commands() {
-			if sub.IsAvailableCommand() {
-				fmt.Fprintf(&b, "  %-*s %s\n", sub.NamePadding(), sub.Name(), sub.Short)
-			}
+	title := ""
+	for i, sub := range c.Commands() {
+		if !sub.IsAvailableCommand() {
+			continue
 		}
+		if i == 0 || sub.GroupID != title {
+			title = sub.GroupID
+			fmt.Fprintf(&b, "\n%s:\n", cmp.Or(title, "Commands"))
+		}
+		fmt.Fprintf(&b, "  %-*s %s\n", sub.NamePadding(), sub.Name(), sub.Short)
 	}
 	if c.HasAvailableLocalFlags() {
 		flags := c.LocalFlags().FlagUsagesWrapped(80)
@@ -151,8 +164,31 @@ func noArguments(c *cobra.Command, args []string) error {
 	return nil
 }
 
+// atMostOne refuses a second argument.
+func atMostOne(c *cobra.Command, args []string) error {
+	return noArguments(c, args[min(1, len(args)):])
+}
+
 // failed is an error of the machine rather than of the user.
 func failed(err error) error { return &exit{status: statusFailed, err: err} }
+
+// say writes text for people, or that it cannot be written.
+func say(out io.Writer, text string) error {
+	if _, err := io.WriteString(out, text); err != nil {
+		return failed(fmt.Errorf("write: %w", err))
+	}
+	return nil
+}
+
+// sayJSON writes v as indented JSON.
+func sayJSON(out io.Writer, v any) error {
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		return failed(fmt.Errorf("write: %w", err))
+	}
+	return nil
+}
 
 // written is failed for what may have gone well.
 func written(err error) error {

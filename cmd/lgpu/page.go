@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -24,25 +25,17 @@ reached.`,
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			conn, err := connect(c, toAsk)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			reply, err := conn.Page(c.Context(), &api.PageRequest{})
-			if err != nil {
-				return explain(err)
-			}
-			if len(reply.GetUrls()) == 0 {
-				return &exit{status: statusFailed, err: fmt.Errorf("the daemon at %s serves no page", conn.Socket),
-					hint: "it is started with a page by: lgpu daemon --page 127.0.0.1:9465"}
-			}
-			for _, url := range reply.GetUrls() {
-				if _, err := fmt.Fprintln(c.OutOrStdout(), url); err != nil {
-					return failed(fmt.Errorf("write: %w", err))
+			return talk(c, toAsk, func(conn *api.Conn) error {
+				reply, err := conn.Page(c.Context(), &api.PageRequest{})
+				if err != nil {
+					return err
 				}
-			}
-			return nil
+				if len(reply.GetUrls()) == 0 {
+					return &exit{status: statusFailed, err: fmt.Errorf("the daemon at %s serves no page", conn.Socket),
+						hint: "it is started with a page by: lgpu daemon --page 127.0.0.1:9465"}
+				}
+				return say(c.OutOrStdout(), strings.Join(reply.GetUrls(), "\n")+"\n")
+			})
 		},
 	}
 	socketFlag(c)

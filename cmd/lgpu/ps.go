@@ -46,6 +46,7 @@ Exit status: 0; 1 if the daemon cannot be reached.`,
 		RunE:                  func(c *cobra.Command, _ []string) error { return p.show(c, c.OutOrStdout()) },
 	}
 	f := c.Flags()
+	f.SortFlags = false
 	f.BoolVar(&p.tree, "tree", false, "show groups, and lgpus below them")
 	f.BoolVar(&p.wide, "wide", false, "show power and energy too, in more than 80 columns")
 	f.BoolVar(&p.json, "json", false, "print JSON")
@@ -77,10 +78,7 @@ func (p ps) show(c *cobra.Command, out io.Writer) error {
 	if f, file := out.(*os.File); file && isTerminal(f) {
 		fits = max(width, columnsOf(f))
 	}
-	if _, err := io.WriteString(out, table(s, p.tree, p.wide, fits)); err != nil {
-		return failed(fmt.Errorf("write: %w", err))
-	}
-	return nil
+	return say(out, table(s, p.tree, p.wide, fits))
 }
 
 // width is what the table fits in at least, on a terminal.
@@ -91,7 +89,8 @@ const (
 	nameWidth   = 18
 	deviceWidth = 12
 	userWidth   = 8
-	taken       = 67                    // by all columns but the users and the pids
+	powerWidth  = 21                    // of power and energy together, with the spaces before them
+	taken       = 67                    // by all columns but power, energy, users and pids
 	withUsers   = width + userWidth + 2 // a terminal of this width has room for users
 )
 
@@ -113,13 +112,17 @@ type row struct {
 }
 
 // table is the state for people: one line for each device of each lgpu. With a width it fits in that, as far as names,
-// devices, users and pids can be cut, and powers are not shown; with 0 nothing is cut.
+// devices, users and pids can be cut, but not in less than width, and powerWidth more with powers; with 0 nothing is cut.
 func table(s *api.Snapshot, tree, powers bool, fits int) string {
 	rows := []row{{"LGPU", "DEVICE", []string{"MEMORY", "MAX", "COMPUTE", "MAX"}, []string{"POWER", "ENERGY"}, "PIDS", "USER"}}
 	empty := true
 	short := fits != 0
-	showUsers := !short || fits >= withUsers
-	rest := fits - taken // what the other columns leave to the pids
+	rest := fits // what the other columns leave to the pids
+	if powers && short {
+		rest = max(rest-powerWidth, width)
+	}
+	showUsers := !short || rest >= withUsers
+	rest -= taken
 	if showUsers {
 		rest -= userWidth + 1
 	}
@@ -256,13 +259,14 @@ func indented(n *api.Directory) string {
 
 // shorten cuts text to a number of characters.
 func shorten(text string, most int) string {
-	if len(text) <= most {
+	letters := []rune(text)
+	if len(letters) <= most {
 		return text
 	}
 	if strings.HasPrefix(text, "GPU-") {
-		return text[:most] // the beginning of a UUID is as good as all of it
+		return string(letters[:most]) // the beginning of a UUID is as good as all of it
 	}
-	return text[:most-1] + "…"
+	return string(letters[:most-1]) + "…"
 }
 
 // pidList writes the pids, or where there is a room only as many as fit in it and how many more there are.

@@ -43,6 +43,19 @@ func TestTable(t *testing.T) {
 		}
 	}
 
+	for columns := 1; columns < 2*width; columns++ { // with power, too, in as much more
+		for _, l := range strings.Split(strings.TrimSpace(table(s, false, true, columns)), "\n") {
+			if len([]rune(l)) > max(columns, width+powerWidth) || strings.Contains(l, "USER") != (columns >= withUsers+powerWidth) &&
+				strings.HasPrefix(l, "LGPU") {
+				t.Errorf("--wide in %d columns: %q", columns, l)
+			}
+		}
+	}
+
+	lines = strings.Split(strings.TrimSpace(table(s, false, true, 0)), "\n")
+	if !strings.HasSuffix(lines[1], "10000,10001,10002,10003,10004,10005,10006,10007") {
+		t.Errorf("--wide in a pipe: %q", lines[1])
+	}
 	lines = strings.Split(strings.TrimSpace(table(s, false, false, 0)), "\n")
 	for _, l := range lines[1:] {
 		if f := strings.Fields(l); f[0] != name || f[len(f)-2] != "4000000000,4000000001" || f[len(f)-1] != "10000,10001,10002,10003,10004,10005,10006,10007" {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -91,16 +90,9 @@ Exit status: 0.`,
 			}
 			report := survey.Look(version(), paths, os.Environ())
 			if asJSON {
-				e := json.NewEncoder(c.OutOrStdout())
-				e.SetIndent("", "  ")
-				err = e.Encode(report)
-			} else {
-				err = report.Print(c.OutOrStdout())
+				return sayJSON(c.OutOrStdout(), report)
 			}
-			if err != nil {
-				return failed(err)
-			}
-			return nil
+			return written(report.Print(c.OutOrStdout()))
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")

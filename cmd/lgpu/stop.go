@@ -6,7 +6,7 @@ import (
 	"github.com/lgpu/lgpu/api"
 )
 
-func endCommand() *cobra.Command {
+func stopCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stop PATH...",
 		Short: "End the programs in a group or lgpu",
@@ -22,18 +22,15 @@ reached or refuses this user.`,
 		DisableFlagsInUseLine: true,
 		Args:                  atLeast(1, "PATH"),
 		RunE: func(c *cobra.Command, args []string) error {
-			conn, err := connect(c, toCommand)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			kill := []*api.File{{Name: "procs.kill", Data: []byte("1\n")}}
-			for _, p := range args {
-				if _, err := conn.Write(c.Context(), &api.WriteRequest{Path: at(conn, p), Files: kill}); err != nil {
-					return explain(err)
+			return talk(c, toCommand, func(conn *api.Conn) error {
+				kill := []*api.File{{Name: "procs.kill", Data: []byte("1\n")}}
+				for _, p := range args {
+					if _, err := conn.Write(c.Context(), &api.WriteRequest{Path: at(conn, p), Files: kill}); err != nil {
+						return err
+					}
 				}
-			}
-			return nil
+				return nil
+			})
 		},
 	}
 	socketFlag(c)

@@ -65,6 +65,7 @@ Exit status: 0; 1 if the daemon cannot be reached, or ends.`,
 		},
 	}
 	f := c.Flags()
+	f.SortFlags = false
 	f.BoolVar(&once, "once", false, "print one frame and end")
 	f.BoolVar(&o.JSON, "json", false, "with --once: print JSON")
 	f.DurationVar(&o.Interval, "interval", time.Second, "`TIME` between two frames")

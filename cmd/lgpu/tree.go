@@ -53,27 +53,19 @@ cannot be reached.`,
 			if asJSON && len(args) > 1 {
 				return usage("leave the files out", "--json: it shows all of %s", args[0])
 			}
-			conn, err := connect(c, toAsk)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			if asJSON {
-				return showJSON(c, conn, at(conn, args[0]))
-			}
-			files, err := conn.Read(c.Context(), &api.ReadRequest{Path: at(conn, args[0]), Files: args[1:]})
-			if err != nil {
-				return explainFiles(c, err, args[1:]...)
-			}
-			if all := files.GetFiles(); len(args) == 2 && len(all) == 1 {
-				_, err = c.OutOrStdout().Write(all[0].GetData())
-			} else {
-				_, err = fmt.Fprint(c.OutOrStdout(), listing(files.GetFiles()))
-			}
-			if err != nil {
-				return failed(fmt.Errorf("write: %w", err))
-			}
-			return nil
+			return talk(c, toAsk, func(conn *api.Conn) error {
+				if asJSON {
+					return showJSON(c, conn, at(conn, args[0]))
+				}
+				files, err := conn.Read(c.Context(), &api.ReadRequest{Path: at(conn, args[0]), Files: args[1:]})
+				if err != nil {
+					return explainFiles(c, err, args[1:]...)
+				}
+				if all := files.GetFiles(); len(args) == 2 && len(all) == 1 {
+					return say(c.OutOrStdout(), string(all[0].GetData()))
+				}
+				return say(c.OutOrStdout(), listing(files.GetFiles()))
+			})
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print its limits and what it uses as JSON")
@@ -84,11 +76,11 @@ cannot be reached.`,
 // showJSON prints what the state has of the group or lgpu at p.
 func showJSON(c *cobra.Command, conn *api.Conn, p string) error {
 	if _, err := conn.List(c.Context(), &api.ListRequest{Path: p}); err != nil {
-		return explain(err) // it may not be there
+		return err // it may not be there
 	}
 	s, err := conn.Snapshot(c.Context(), &api.SnapshotRequest{})
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	doc := state.Of(s)
 	doc.Only(p)
@@ -135,13 +127,10 @@ daemon cannot be reached or refuses this user.`,
 			if err != nil {
 				return err
 			}
-			conn, err := connect(c, toChange)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			_, err = conn.Write(c.Context(), &api.WriteRequest{Path: at(conn, args[0]), Files: files})
-			return explainFiles(c, err, args[1:]...)
+			return talk(c, toChange, func(conn *api.Conn) error {
+				_, err := conn.Write(c.Context(), &api.WriteRequest{Path: at(conn, args[0]), Files: files})
+				return explainFiles(c, err, args[1:]...)
+			})
 		},
 	}
 	socketFlag(c)
@@ -179,19 +168,16 @@ this user.`,
 				}
 				request.Sim = s.String()
 			}
-			conn, err := connect(c, toChange)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			request.Path = at(conn, args[0])
-			if parents {
-				if err := makeParents(c, conn, request.GetPath()); err != nil {
-					return err
+			return talk(c, toChange, func(conn *api.Conn) error {
+				request.Path = at(conn, args[0])
+				if parents {
+					if err := makeParents(c, conn, request.GetPath()); err != nil {
+						return err
+					}
 				}
-			}
-			_, err = conn.Create(c.Context(), request)
-			return explainFiles(c, err, args[1:]...)
+				_, err := conn.Create(c.Context(), request)
+				return explainFiles(c, err, args[1:]...)
+			})
 		},
 	}
 	f := c.Flags()
@@ -215,7 +201,7 @@ func makeParents(c *cobra.Command, conn *api.Conn, p string) error {
 			continue
 		}
 		if _, err := conn.Create(c.Context(), &api.CreateRequest{Path: parent}); err != nil {
-			return explain(err)
+			return err
 		}
 	}
 	return nil
@@ -236,20 +222,17 @@ was removed before it stays removed.`,
 		DisableFlagsInUseLine: true,
 		Args:                  atLeast(1, "PATH"),
 		RunE: func(c *cobra.Command, args []string) error {
-			conn, err := connect(c, toChange)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			for _, p := range args {
-				if rooted(p) == rootPath {
-					return usage("name the groups below it", "rm %s: the root cannot be removed", p)
+			return talk(c, toChange, func(conn *api.Conn) error {
+				for _, p := range args {
+					if rooted(p) == rootPath {
+						return usage("name the groups below it", "rm %s: the root cannot be removed", p)
+					}
+					if err := remove(c.Context(), conn, at(conn, p), recursive); err != nil {
+						return err
+					}
 				}
-				if err := remove(c.Context(), conn, at(conn, p), recursive); err != nil {
-					return explain(err)
-				}
-			}
-			return nil
+				return nil
+			})
 		},
 	}
 	c.Flags().BoolVarP(&recursive, "recursive", "r", false, "also remove everything below it")

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-	"fmt"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -98,12 +96,9 @@ Exit status: 0.`,
 		Args:                  noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if asJSON {
-				e := json.NewEncoder(c.OutOrStdout())
-				e.SetIndent("", "  ")
-				return written(e.Encode(thisBuild()))
+				return sayJSON(c.OutOrStdout(), thisBuild())
 			}
-			_, err := fmt.Fprintln(c.OutOrStdout(), "lgpu version", thisBuild())
-			return written(err)
+			return say(c.OutOrStdout(), "lgpu version "+thisBuild().String()+"\n")
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")

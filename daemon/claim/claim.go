@@ -10,12 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os/user"
-	"strconv"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/internal/users"
 )
 
 // prefix begins the names of the sockets; the @ stands for the byte that makes them abstract.
@@ -34,14 +34,10 @@ type Held struct {
 }
 
 func (e *Held) Error() string {
-	name := strconv.FormatUint(uint64(e.UID), 10)
-	if u, err := user.LookupId(name); err == nil {
-		name = u.Username
-	}
 	if e.System {
 		return "the system's daemon manages this machine's devices"
 	}
-	return fmt.Sprintf("device %s is managed by the daemon of user %s (process %d)", e.Device, name, e.PID)
+	return fmt.Sprintf("device %s is managed by the daemon of user %s (process %d)", e.Device, users.Name(e.UID), e.PID)
 }
 
 // Hint says what to do.

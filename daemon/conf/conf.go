@@ -16,12 +16,13 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"os/user"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/internal/slip"
+	"github.com/lgpu/lgpu/internal/users"
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
@@ -42,29 +43,23 @@ type Config struct {
 	Others limits.Others
 }
 
-// DefaultGroup is the administrators' group, where there is one of that name.
-const DefaultGroup = "lgpu"
+// defaultGroup is the administrators' group, where there is one of that name.
+const defaultGroup = "lgpu"
 
-// Group finds the administrators' group by its name or number. Empty is DefaultGroup, and nil where that does not exist.
+// Group finds the administrators' group by its name or number. Empty is lgpu, and nil where that does not exist.
 func Group(name string) (*uint32, error) {
 	text := name
 	if name == "" {
-		text = DefaultGroup
+		text = defaultGroup
 	}
-	g, err := user.LookupGroup(text)
-	var unknown user.UnknownGroupError
+	gid, err := users.GroupID(text)
 	switch {
-	case err == nil:
-		text = g.Gid
-	case errors.As(err, &unknown) && name == "":
+	case errors.Is(err, users.ErrNoGroup) && name == "":
 		return nil, nil
-	}
-	gid, notNumber := strconv.ParseUint(text, 10, 32)
-	if notNumber != nil {
+	case err != nil:
 		return nil, fmt.Errorf("group %q: %w", text, err)
 	}
-	out := uint32(gid)
-	return &out, nil
+	return &gid, nil
 }
 
 // Error is what is wrong with a line.
@@ -268,7 +263,7 @@ func unknown(key string) *Error {
 	}
 	slices.Sort(keys)
 	e := &Error{Reason: fmt.Sprintf("there is no key %q", shown(key)), Remedy: "keys are " + strings.Join(keys, ", ")}
-	if near, far := nearest(key, keys); far <= 1+len(near)/4 {
+	if near := slip.Nearest(key, keys); near != "" {
 		e.Remedy = fmt.Sprintf("did you mean %s?", near)
 	}
 	return e
@@ -280,36 +275,4 @@ func shown(key string) string {
 		return string(r[:40]) + "…"
 	}
 	return key
-}
-
-// nearest returns the word that differs least from one, and in how many letters.
-func nearest(word string, words []string) (best string, least int) {
-	least = maxLine
-	for _, w := range words {
-		if d := distance(word, w); d < least {
-			best, least = w, d
-		}
-	}
-	return best, least
-}
-
-// distance is the number of letters to insert, remove or replace between two words.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -3,8 +3,6 @@ package server
 import (
 	"context"
 	"fmt"
-	"os/user"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/daemon/view"
+	"github.com/lgpu/lgpu/internal/users"
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
@@ -103,26 +102,10 @@ func (s *Server) watch(ctx context.Context, method string) (release func(), err 
 func (s *Server) admins() string {
 	who := "root"
 	if uid := unix.Geteuid(); uid != 0 {
-		who += fmt.Sprintf(" and user %s", userName(uint32(uid)))
+		who += fmt.Sprintf(" and user %s", users.Name(uint32(uid)))
 	}
 	if group := s.rights().Admins; group != nil {
-		return who + fmt.Sprintf(" and members of group %s", groupName(*group))
+		return who + fmt.Sprintf(" and members of group %s", users.GroupName(*group))
 	}
 	return who + "; to let others, make a group lgpu, add them, and restart it"
-}
-
-func userName(uid uint32) string {
-	n := strconv.FormatUint(uint64(uid), 10)
-	if u, err := user.LookupId(n); err == nil {
-		return u.Username
-	}
-	return n
-}
-
-func groupName(gid uint32) string {
-	n := strconv.FormatUint(uint64(gid), 10)
-	if g, err := user.LookupGroupId(n); err == nil {
-		return g.Name
-	}
-	return n
 }

@@ -21,9 +21,9 @@ import (
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
-// KeyFile is the name of the key's file, in the folder of the daemon's state. Whoever removes it and restarts the daemon
+// keyFile is the name of the key's file, in the folder of the daemon's state. Whoever removes it and restarts the daemon
 // makes all tokens worthless.
-const KeyFile = "web.key"
+const keyFile = "web.key"
 
 // keySize is in bytes.
 const keySize = 32
@@ -39,7 +39,7 @@ type tokens struct{ key []byte }
 
 // openTokens reads the key in a folder, or makes one.
 func openTokens(dir string) (tokens, error) {
-	path := filepath.Join(dir, KeyFile)
+	path := filepath.Join(dir, keyFile)
 	key, err := os.ReadFile(path)
 	if err == nil && len(key) == keySize {
 		return tokens{key}, nil
@@ -49,7 +49,7 @@ func openTokens(dir string) (tokens, error) {
 	}
 	key = make([]byte, keySize)
 	rand.Read(key) // it never fails
-	f, err := os.CreateTemp(dir, KeyFile+".*")
+	f, err := os.CreateTemp(dir, keyFile+".*")
 	if err != nil {
 		return tokens{}, err
 	}
@@ -182,21 +182,31 @@ func (s *Server) lookOf(r *http.Request) view.Look {
 	return s.look(by)
 }
 
-// Private has h answer only who sees everything, where users do not see all of each other: h says what everybody does.
-// An administrator on this machine is recognised by the kernel, others by the Authorization of their page (lgpu page).
-func Private(h http.Handler, t *limits.Tree, keys string) (http.Handler, error) {
+// Metrics has h answer /metrics, /healthz and /readyz, where there is no page. Where users do not see all of each other,
+// /metrics is for who sees everything: an administrator on this machine is recognised by the kernel, others by the
+// Authorization of their page (lgpu page). Keys is as in Options.
+func Metrics(h http.Handler, t *limits.Tree, keys string) (http.Handler, error) {
 	key, err := openTokens(keys)
 	if err != nil {
 		return nil, fmt.Errorf("tokens: %w", err)
 	}
 	s := &Server{o: Options{Tree: t}, tokens: key}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.reads(r) {
-			h.ServeHTTP(w, r)
+	mux := http.NewServeMux()
+	s.measure(mux, h)
+	return mux, nil
+}
+
+// measure has h answer for metrics, which are private, and for the daemon's health, which is not.
+func (s *Server) measure(mux *http.ServeMux, h http.Handler) {
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		if !s.reads(r) {
+			refuse(w, http.StatusForbidden, "what users do is shown to administrators only")
 			return
 		}
-		refuse(w, http.StatusForbidden, "what users do is shown to administrators only")
-	}), nil
+		h.ServeHTTP(w, r)
+	})
+	mux.Handle("GET /healthz", h)
+	mux.Handle("GET /readyz", h)
 }
 
 // reads reports whether a request's sender sees everything, administrators of this machine without a token included.

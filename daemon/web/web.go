@@ -46,7 +46,7 @@ type Source interface {
 
 // Options say what the page may do.
 type Options struct {
-	// Keys is the folder of the daemon's state, where the key of the tokens is, in KeyFile.
+	// Keys is the folder of the daemon's state, where the key of the tokens is, the file web.key.
 	Keys string
 	// Tree has the rights of users; without one everybody sees everything, and nobody is known without a token.
 	Tree *limits.Tree
@@ -95,15 +95,7 @@ func New(source Source, o Options) (*Server, error) {
 	s.mux.HandleFunc("GET /api/stream", s.getStream)
 	s.mux.HandleFunc("POST /api/write", s.postWrite)
 	if o.Metrics != nil {
-		s.mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
-			if !s.reads(r) {
-				refuse(w, http.StatusForbidden, "what users do is shown to administrators only")
-				return
-			}
-			o.Metrics.ServeHTTP(w, r)
-		})
-		s.mux.Handle("GET /healthz", o.Metrics)
-		s.mux.Handle("GET /readyz", o.Metrics)
+		s.measure(s.mux, o.Metrics)
 	}
 	return s, nil
 }

@@ -263,7 +263,7 @@ func TestReadOnly(t *testing.T) {
 // the daemon's user only, whatever was there before.
 func TestTokens(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, KeyFile)
+	path := filepath.Join(dir, keyFile)
 	if err := os.WriteFile(path, []byte("short"), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -1,16 +1,30 @@
-// Package users names the users of this machine, for people: what shows who runs a program shows "alice", not 1000.
+// Package users translates between the users of this machine as people name them and their numbers: what shows who runs
+// a program shows "alice", not 1000, and what gives something to alice finds 1000.
 //
 //	fmt.Println(users.Name(1000)) // alice, or 1000 where nobody has that number
+//	uid, err := users.ID("alice") // or users.ID("1000")
 //
-// Names come from the machine's list of users (os/user, without cgo: /etc/passwd). They are for the eye only: who may
-// do what is decided by the number.
+// Names come from the machine's list of users (os/user, without cgo: /etc/passwd). Who may do what is decided by the
+// number.
 package users
 
 import (
+	"bufio"
+	"errors"
+	"fmt"
+	"math"
+	"os"
 	"os/user"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
+)
+
+// Errors of ID and GroupID for what is neither a name of this machine nor a number.
+var (
+	ErrNoUser  = errors.New("there is no such user")
+	ErrNoGroup = errors.New("there is no such group of users")
 )
 
 // Bounds of what is kept.
@@ -19,7 +33,7 @@ const (
 	fresh = 5 * time.Minute // after which a name is looked up again: users come, go and are renamed
 )
 
-// entry is a name and when it was looked up.
+// entry is a name, empty for none, and when it was looked up.
 type entry struct {
 	name string
 	at   time.Time
@@ -44,26 +58,98 @@ func passwd(uid string) (string, error) {
 	return u.Username, nil
 }
 
-// Name is the name of the user with a number, and the number as text where nobody is known to have it. Reading the list
-// of users takes a moment the first time; the answer, also that there is none, is kept for some minutes. It may be
-// called by any number of goroutines.
-func Name(uid uint32) string { return known.name(uid) }
+// Known is the name of the user with a number, empty where nobody is known to have it. Reading the list of users takes a
+// moment the first time; the answer, also that there is none, is kept for some minutes. It may be called by any number
+// of goroutines.
+func Known(uid uint32) string { return known.name(uid) }
+
+// Name is Known, and the number as text where there is no name.
+func Name(uid uint32) string {
+	if name := Known(uid); name != "" {
+		return name
+	}
+	return digits(uid)
+}
+
+// GroupName is the name of the group of users with a number, and the number as text where there is none. Nothing is kept.
+func GroupName(gid uint32) string {
+	if g, err := user.LookupGroupId(digits(gid)); err == nil {
+		return g.Name
+	}
+	return digits(gid)
+}
+
+func digits(id uint32) string { return strconv.FormatUint(uint64(id), 10) }
 
 func (c *cache) name(uid uint32) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	now := c.now()
-	if e, ok := c.names[uid]; ok && now.Sub(e.at) < fresh {
+	c.mu.Lock()
+	e, ok := c.names[uid]
+	c.mu.Unlock()
+	if ok && now.Sub(e.at) < fresh {
 		return e.name
 	}
-	number := strconv.FormatUint(uint64(uid), 10)
-	name, err := c.lookup(number)
-	if err != nil || name == "" {
-		name = number
+	name, err := c.lookup(digits(uid)) // without the lock: on some machines it takes long
+	if err != nil {
+		name = ""
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if _, again := c.names[uid]; !again && len(c.names) >= most {
 		clear(c.names) // more users than machines have: what is still shown comes back at its next look
 	}
 	c.names[uid] = entry{name, now}
 	return name
+}
+
+// ID is the number of a user, who is given by name or number. A number need not be anybody's. The error for a name that
+// nobody has is ErrNoUser.
+func ID(text string) (uint32, error) {
+	u, err := user.Lookup(text)
+	var unknown user.UnknownUserError
+	switch {
+	case err == nil:
+		return number(u.Uid, ErrNoUser)
+	case errors.As(err, &unknown):
+		return number(text, ErrNoUser)
+	}
+	return 0, fmt.Errorf("look up a user: %w", err)
+}
+
+// GroupID is ID for a group of users, with ErrNoGroup.
+func GroupID(text string) (uint32, error) {
+	g, err := user.LookupGroup(text)
+	var unknown user.UnknownGroupError
+	switch {
+	case err == nil:
+		return number(g.Gid, ErrNoGroup)
+	case errors.As(err, &unknown):
+		return number(text, ErrNoGroup)
+	}
+	return 0, fmt.Errorf("look up a group of users: %w", err)
+}
+
+// number reads that of a user or group; the error is none. The highest is nobody's: to the kernel it means none.
+func number(text string, none error) (uint32, error) {
+	id, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || id == math.MaxUint32 {
+		return 0, none
+	}
+	return uint32(id), nil
+}
+
+// List are the names in /etc/passwd, in its order, for a person to choose from. It is empty where there is no such list.
+func List() []string {
+	f, err := os.Open("/etc/passwd")
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	var names []string
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if name, _, ok := strings.Cut(lines.Text(), ":"); ok && name != "" && !strings.HasPrefix(name, "#") {
+			names = append(names, name)
+		}
+	}
+	return names
 }

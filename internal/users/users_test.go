@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -27,7 +28,7 @@ func (f *fake) cache() *cache {
 	}, now: func() time.Time { return f.at }, names: map[uint32]entry{}}
 }
 
-// TestName: a name is read once, and again when it may have changed; nobody is a number.
+// TestName: a name is read once, and again when it may have changed; nobody has none.
 func TestName(t *testing.T) {
 	f := &fake{names: map[string]string{"1000": "alice"}, at: time.Unix(1e9, 0)}
 	c := f.cache()
@@ -35,7 +36,7 @@ func TestName(t *testing.T) {
 		if got := c.name(1000); got != "alice" {
 			t.Errorf("1000 is %q", got)
 		}
-		if got := c.name(4294967295); got != "4294967295" {
+		if got := c.name(4294967295); got != "" {
 			t.Errorf("nobody is %q", got)
 		}
 	}
@@ -78,4 +79,36 @@ func TestThisMachine(t *testing.T) {
 		})
 	}
 	wait.Wait()
+	if id, err := ID(u.Username); err != nil || id != uint32(os.Getuid()) {
+		t.Errorf("%s is %d, %v", u.Username, id, err)
+	}
+	if !slices.Contains(List(), u.Username) {
+		t.Errorf("%s is not among %v", u.Username, List())
+	}
+}
+
+// TestID: numbers are taken as they are, names that nobody has and the kernel's word for nobody are not.
+func TestID(t *testing.T) {
+	for text, want := range map[string]uint32{"0": 0, "123456": 123456, "4294967294": 4294967294} {
+		if id, err := ID(text); err != nil || id != want {
+			t.Errorf("user %s is %d, %v", text, id, err)
+		}
+		if id, err := GroupID(text); err != nil || id != want {
+			t.Errorf("group %s is %d, %v", text, id, err)
+		}
+	}
+	for _, text := range []string{"", "nobody-has-this-name", "4294967295", "4294967296", "-1", "1.5", " 1"} {
+		if id, err := ID(text); !errors.Is(err, ErrNoUser) {
+			t.Errorf("user %q is %d, %v", text, id, err)
+		}
+		if id, err := GroupID(text); !errors.Is(err, ErrNoGroup) {
+			t.Errorf("group %q is %d, %v", text, id, err)
+		}
+	}
+	if name := Name(4294967294); name != "4294967294" {
+		t.Errorf("nobody is called %s", name)
+	}
+	if name := GroupName(4294967294); name != "4294967294" {
+		t.Errorf("no group is called %s", name)
+	}
 }
