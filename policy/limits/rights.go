@@ -17,9 +17,13 @@ type Author struct {
 	Groups func() []uint32 `json:"-"`
 }
 
+// Nobody is a user and a group that no process can have: the kernel's -1. It stands for somebody who is not known, who
+// owns nothing and is in no group.
+const Nobody = ^uint32(0)
+
 // member reports whether an author is a member of a group.
 func (a Author) member(gid uint32) bool {
-	return a.GID == gid || a.Groups != nil && slices.Contains(a.Groups(), gid)
+	return gid != Nobody && (a.GID == gid || a.Groups != nil && slices.Contains(a.Groups(), gid))
 }
 
 // Action is what somebody wants to do.
@@ -111,7 +115,7 @@ func (r Rights) SeesAll(a Author) bool {
 
 // owns reports whether a directory is an author's own, by user or by group.
 func (a Author) owns(n *directory) bool {
-	return n.UID == a.UID || n.GID != 0 && a.member(n.GID)
+	return n.UID == a.UID && n.UID != Nobody || n.GID != 0 && a.member(n.GID)
 }
 
 // topmost returns the highest directory from n upwards that an author owns, or nil.

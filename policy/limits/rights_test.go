@@ -285,3 +285,27 @@ func TestKill(t *testing.T) {
 		t.Errorf("read: %v", err)
 	}
 }
+
+// Who is not known owns nothing, and nothing can be given to the number that stands for nobody.
+func TestNobodyOwnsNothing(t *testing.T) {
+	group := Nobody
+	tr := New(Options{Rights: Rights{Owner: daemonUser, Admins: &group, Others: OthersNone}})
+	unknown := Author{UID: Nobody, GID: Nobody}
+	if tr.Rights().Trusts(unknown) {
+		t.Error("nobody is an administrator")
+	}
+	if err := tr.Mkdir("/given", Nobody, Nobody); err != nil {
+		t.Fatal(err)
+	}
+	if tr.Owns(unknown) || tr.Sight(unknown, "/given") != Hidden {
+		t.Error("nobody owns a directory")
+	}
+	if err := tr.May(unknown, Access{Action: ActionCreate, Path: "/given/x"}); err == nil {
+		t.Error("nobody may make a directory")
+	}
+	for _, to := range [][2]uint32{{Nobody, 0}, {alice, Nobody}} {
+		if err := tr.By(user(0)).Chown("/given", to[0], to[1]); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("given to %v: %v", to, err)
+		}
+	}
+}
