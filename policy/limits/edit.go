@@ -141,6 +141,9 @@ func (e Editor) Update(path string, writes []Assignment) error {
 		if err != nil {
 			return err
 		}
+		if len(writes) == 0 { // which changes nothing: what is not there cannot be told from what is hidden
+			return e.tree.rights.may(next, e.by, Access{Action: ActionWrite, Path: path})
+		}
 		if err := e.write(next, n, writes); err != nil {
 			return err
 		}

@@ -163,8 +163,11 @@ func (r Rights) may(s *state, by *Author, a Access) *Error {
 	switch {
 	case a.Action == ActionCreate:
 		from = s.byPath[path.Dir(a.Path)]
-		if from == nil { // which is refused for what it is
+		if !strings.HasPrefix(a.Path, Root) || path.Clean(a.Path) != a.Path { // which is refused for what it is
 			return nil
+		}
+		if from == nil || r.sight(*by, from) == Hidden {
+			return noParent(a.Path)
 		}
 	case a.Action == ActionAttach, a.Action == ActionStop, a.Action == ActionWrite && files[a.File].ofUsers():
 	case a.Action == ActionWrite && files[a.File].ofAdmins():
@@ -175,7 +178,7 @@ func (r Rights) may(s *state, by *Author, a Access) *Error {
 	if by.topmost(from) != nil {
 		return nil
 	}
-	if n != nil && r.sight(*by, n) == Hidden {
+	if a.Action != ActionCreate && r.sight(*by, n) == Hidden {
 		return notFound(a.Path)
 	}
 	return r.refuse(*by, a, fmt.Sprintf("user %d may not; the owner of %s may, and administrators", by.UID, whose(from)))
@@ -217,6 +220,8 @@ func (r Rights) mayChown(by *Author, n *directory, uid, gid uint32) *Error {
 	above := by.topmost(n.parent) != nil
 	a := Access{Action: "chown", Path: n.Path}
 	switch {
+	case r.sight(*by, n) == Hidden:
+		return notFound(n.Path)
 	case !above && n.UID != by.UID:
 		return r.refuse(*by, a, fmt.Sprintf("user %d may not; the owner of %s may, and administrators", by.UID,
 			whose(n.parent)))

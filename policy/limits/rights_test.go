@@ -309,3 +309,44 @@ func TestNobodyOwnsNothing(t *testing.T) {
 		}
 	}
 }
+
+// What is hidden from somebody is answered as what does not exist, whatever she tries.
+func TestHiddenIsAsIfMissing(t *testing.T) {
+	tr := governed(t, Options{Rights: Rights{Others: OthersNone}})
+	by := tr.By(user(alice))
+	if err := tr.Mkdir("/users/bob/secret", bob, 0); err != nil {
+		t.Fatal(err)
+	}
+	for what, try := range map[string]func(path string) error{
+		"create it":                func(p string) error { _, err := by.Create(CreateSpec{Path: p, UID: alice}); return err },
+		"create below":             func(p string) error { _, err := by.Create(CreateSpec{Path: p + "/x", UID: alice}); return err },
+		"may create":               func(p string) error { return tr.May(user(alice), Access{Action: ActionCreate, Path: p + "/x"}) },
+		"attach":                   func(p string) error { return tr.May(user(alice), Access{Action: ActionAttach, Path: p}) },
+		"remove":                   by.Rmdir,
+		"chown":                    func(p string) error { return by.Chown(p, alice, 0) },
+		"write":                    func(p string) error { return by.Update(p, []Assignment{{"memory.max", "1GiB"}}) },
+		"write a file that is not": func(p string) error { return by.Update(p, []Assignment{{"x", "1"}}) },
+		"write nothing":            func(p string) error { return by.Update(p, nil) },
+		"stop":                     func(p string) error { return by.Update(p, []Assignment{{"procs.kill", "1"}}) },
+		"read":                     func(p string) error { _, err := by.Read(p, "memory.max"); return err },
+		"list":                     func(p string) error { _, err := by.Directory(p); return err },
+	} {
+		for there, missing := range map[string]string{"/users/bob": "/users/eve", "/users/bob/secret": "/users/bob/nosecr"} {
+			one, other := try(there), try(missing)
+			if one == nil || other == nil || strings.ReplaceAll(one.Error(), there, missing) != other.Error() {
+				t.Errorf("%s: of %s: %v; of %s: %v", what, there, one, missing, other)
+			}
+		}
+	}
+}
+
+// To write nothing needs the right to write.
+func TestWritingNothing(t *testing.T) {
+	tr := governed(t, Options{})
+	if err := tr.By(user(alice)).Update("/users/bob", nil); !errors.Is(err, syscall.EPERM) {
+		t.Error(err)
+	}
+	if err := tr.By(user(alice)).Update("/users/alice/a", nil); err != nil {
+		t.Error(err)
+	}
+}
