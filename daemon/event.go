@@ -43,7 +43,7 @@ const (
 // Kinds are all kinds of events.
 func Kinds() []Kind {
 	return []Kind{
-		LgpuCreated, LgpuRemoved, ClientJoined, ClientLeft, ClientRefused, LimitChanged, MemoryHigh, OutOfMemory,
+		LgpuCreated, LgpuRemoved, LgpuStopped, ClientJoined, ClientLeft, ClientRefused, LimitChanged, MemoryHigh, OutOfMemory,
 		PoliceStranger, PoliceOverrun, PoliceStopped, PoliceSlice, DrainOverrun, DeviceFault, DeviceWell, DaemonStarted,
 		DaemonRestarted, MountFailed, MPSAdopted, MPSStarted, MPSStopped, MPSDied, MPSFailed,
 	}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -231,5 +232,22 @@ func TestEventsArePrintable(t *testing.T) {
 		if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) || !strings.Contains(text, "a\uFFFD[2Jb") {
 			t.Errorf("%q is shown", text)
 		}
+	}
+}
+
+// Every kind that there is can be asked for.
+func TestKindsAreAll(t *testing.T) {
+	source, err := os.ReadFile("event.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`\bKind += "([a-z.]+)"`).FindAllSubmatch(source, -1)
+	for _, m := range found {
+		if !slices.Contains(Kinds(), Kind(m[1])) {
+			t.Errorf("%s is not among Kinds", m[1])
+		}
+	}
+	if len(found) != len(Kinds()) {
+		t.Errorf("%d constants, %d kinds", len(found), len(Kinds()))
 	}
 }
