@@ -234,7 +234,7 @@ func (n *Daemon) look(spec AttachSpec, pid, attempt int) (*plan, error) {
 		p.shape = parsed.String()
 	}
 	dir, err := n.tree.Directory(p.path)
-	if err != nil {
+	if err != nil || n.tree.Sight(spec.Launcher, p.path) == limits.Hidden {
 		if spec.ID != 0 {
 			return nil, fmt.Errorf("lgpu %s with id %d: %w", p.path, spec.ID, ErrNotFound)
 		}
