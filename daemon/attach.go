@@ -52,6 +52,8 @@ type AttachSpec struct {
 	Gang string
 	// Launcher is the process that asks, whose rights hold.
 	Launcher limits.Author
+	// Lives returns why the launcher has ended, whatever process has its PID now; nil where PID is known to be its own.
+	Lives func() error
 }
 
 // Attachment is that of a launcher to an lgpu: as long as it lasts the lgpu does.
@@ -92,6 +94,13 @@ func (n *Daemon) Attach(ctx context.Context, spec AttachSpec) (*Attachment, erro
 	}
 	if err := n.confine(&spec); err != nil {
 		return nil, err
+	}
+	// What was read by its pid is the launcher's if it lives still. Else a process of another would be one, and could be
+	// stopped as one.
+	if spec.Lives != nil {
+		if err := spec.Lives(); err != nil {
+			return nil, fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
+		}
 	}
 	if err := n.places.placed(&spec); err != nil {
 		return nil, err
