@@ -105,9 +105,6 @@ func (n *Daemon) Attach(ctx context.Context, spec AttachSpec) (*Attachment, erro
 	if err := n.places.placed(&spec); err != nil {
 		return nil, err
 	}
-	if err := n.places.processes(spec.Launcher); err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, modeTime)
 	defer cancel()
 	for attempt := 0; ; attempt++ {
@@ -217,6 +214,9 @@ func (n *Daemon) attachOnce(ctx context.Context, spec AttachSpec, of *launcher, 
 	n.lgpus.life.Lock()
 	defer n.lgpus.life.Unlock()
 	if err := n.presence.left(); err != nil {
+		return nil, err
+	}
+	if err := n.places.processes(spec.Launcher); err != nil { // none comes between this and the launcher's being counted
 		return nil, err
 	}
 	if p.exists {
