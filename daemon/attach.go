@@ -53,7 +53,7 @@ type AttachSpec struct {
 	// Launcher is the process that asks, whose rights hold.
 	Launcher limits.Author
 	// Lives returns why the launcher has ended, whatever process has its PID now; nil where PID is known to be its own.
-	Lives func() error
+	Lives func() error `json:"-"`
 }
 
 // Attachment is that of a launcher to an lgpu: as long as it lasts the lgpu does.

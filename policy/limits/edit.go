@@ -110,7 +110,8 @@ func (e Editor) Rmdir(path string) error {
 }
 
 // Chown gives a directory to another owner. An author who is no administrator may take back what is below a directory of
-// hers, and may give it, or her own directory, to a group that she is in, or to none (0). Errors are *Error: ENOENT, EINVAL (Nobody), EIO.
+// hers, and may give it, or her own directory, to a group that she is in, or to none (0). Errors are *Error: ENOENT,
+// EINVAL (Nobody), EIO.
 func (e Editor) Chown(path string, uid, gid uint32) error {
 	return e.tree.change(e.by, path, func(next *state) *Error {
 		n, err := next.find(path)
