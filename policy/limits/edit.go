@@ -111,7 +111,7 @@ func (e Editor) Rmdir(path string) error {
 
 // Chown gives a directory to another owner. An author who is no administrator may take back what is below a directory of
 // hers, and may give it, or her own directory, to a group that she is in, or to none (0). Errors are *Error: ENOENT,
-// EINVAL (Nobody), EIO.
+// EINVAL (Nobody), EDQUOT (she has all that she may have), EIO.
 func (e Editor) Chown(path string, uid, gid uint32) error {
 	return e.tree.change(e.by, path, func(next *state) *Error {
 		n, err := next.find(path)
@@ -120,6 +120,11 @@ func (e Editor) Chown(path string, uid, gid uint32) error {
 		}
 		if err := e.tree.rights.mayChown(e.by, n, uid, gid); err != nil {
 			return err
+		}
+		if e.by != nil && uid != n.UID {
+			if err := e.tree.rights.mayOwn(next, e.by, uid, path); err != nil {
+				return err
+			}
 		}
 		if uid == Nobody || gid == Nobody {
 			return &Error{Errno: syscall.EINVAL, Path: path, Reason: fmt.Sprintf("%d is no user and no group", Nobody)}

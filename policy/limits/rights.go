@@ -233,20 +233,25 @@ func (r Rights) mayChown(by *Author, n *directory, uid, gid uint32) *Error {
 	return nil
 }
 
+// mayOwn returns why a user may not own one directory more, at a path.
+func (r Rights) mayOwn(s *state, by *Author, uid uint32, at string) *Error {
+	most := r.Quota.Complete().Directories
+	if r.trustsUser(uid) || by != nil && r.Trusts(*by) || s.owned(uid) < most {
+		return nil
+	}
+	return &Error{Errno: syscall.EDQUOT, Path: at, Remedy: "remove some, or ask an administrator for more",
+		Reason: fmt.Sprintf("user %d has %d groups and lgpus, which is all one user may have (quota.directories)", uid, most)}
+}
+
 // mayHave returns why somebody may not have one directory more at a path.
 func (r Rights) mayHave(s *state, by *Author, spec CreateSpec) *Error {
+	if err := r.mayOwn(s, by, spec.UID, spec.Path); err != nil {
+		return err
+	}
+	if r.trustsUser(spec.UID) || by == nil || r.Trusts(*by) {
+		return nil
+	}
 	quota := r.Quota.Complete()
-	if r.trustsUser(spec.UID) || by != nil && r.Trusts(*by) {
-		return nil
-	}
-	if s.owned(spec.UID) >= quota.Directories {
-		return &Error{Errno: syscall.EDQUOT, Path: spec.Path, Remedy: "remove some, or ask an administrator for more",
-			Reason: fmt.Sprintf("user %d has %d groups and lgpus, which is all one user may have (quota.directories)",
-				spec.UID, quota.Directories)}
-	}
-	if by == nil {
-		return nil
-	}
 	top := by.topmost(s.byPath[path.Dir(spec.Path)])
 	if top == nil {
 		return nil

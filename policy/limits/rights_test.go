@@ -350,3 +350,29 @@ func TestWritingNothing(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Directories that others made for her are no way round her quota.
+func TestTakingBackIsBounded(t *testing.T) {
+	tr := governed(t, Options{Rights: Rights{Quota: Quota{Directories: 4}}})
+	for p, uid := range map[string]uint32{"/users/alice/g/more": bob, "/users/alice/last": alice} {
+		if err := tr.Mkdir(p, uid, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	by := tr.By(user(alice))
+	if err := by.Chown("/users/alice/g/more", alice, 0); !errors.Is(err, syscall.EDQUOT) {
+		t.Errorf("beyond the quota: %v", err)
+	}
+	if err := by.Chown("/users/alice/g", alice, 0); err != nil {
+		t.Errorf("what is hers already: %v", err)
+	}
+	if err := by.Rmdir("/users/alice/a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := by.Chown("/users/alice/g/more", alice, 0); err != nil {
+		t.Errorf("within the quota: %v", err)
+	}
+	if err := tr.By(admin).Chown("/users/alice/g/b", alice, 0); err != nil {
+		t.Errorf("an administrator: %v", err)
+	}
+}
