@@ -149,8 +149,8 @@ func (s *Server) watch(ctx context.Context) {
 		if s.hub.count() > 0 {
 			s.publish("state", func(l view.Look) any { return document(l.Snapshot(snapshot)) })
 			if events := s.recent(view.Everything); len(events) > 0 && events[0].Seq != told {
+				s.publish("events", func(l view.Look) any { return s.since(l, told) })
 				told = events[0].Seq
-				s.publish("events", func(l view.Look) any { return s.recent(l) })
 			}
 		}
 		select {
