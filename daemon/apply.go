@@ -22,8 +22,9 @@ func (n *Daemon) commit(c limits.Change) error { return n.store.SaveTree(c.State
 // lock.
 func (n *Daemon) apply(c limits.Change) {
 	n.pushing.Lock()
-	touched := slices.Concat(c.Created, c.Changed)
+	touched := slices.Concat(c.Created, c.Changed, n.regiven(c.Changed))
 	slices.Sort(touched) // a parent's ID is below its children's
+	touched = slices.Compact(touched)
 	for _, id := range touched {
 		if dir, ok := n.tree.ByID(id); ok {
 			n.pushDirectory(dir)
@@ -111,7 +112,7 @@ func (n *Daemon) pushAll() {
 
 // pushDirectory tells the policy of a directory. pushing is held.
 func (n *Daemon) pushDirectory(dir limits.Directory) {
-	p := dispatch.Params{Parent: dir.Parent, Gang: dir.Gang, Max: map[gpu.UUID]uint32{}, Min: map[gpu.UUID]uint32{}}
+	p := dispatch.Params{Parent: dir.Parent, Gang: n.gangOf(dir), Max: map[gpu.UUID]uint32{}, Min: map[gpu.UUID]uint32{}}
 	var mine []gpu.UUID
 	if record, known := n.lgpus.record(dir.ID); known {
 		mine = devicesOf(dir, record)
@@ -145,6 +146,41 @@ func (n *Daemon) pushDirectory(dir limits.Directory) {
 	if err := n.gates.Set(dir.ID, p); err != nil {
 		n.log.Error("the scheduler does not take a group or lgpu", "path", dir.Path, "error", err)
 	}
+}
+
+// gangOf is the name by which the policy knows the gang of a directory, empty for none. Gangs are those of an owner, the
+// one of the topmost directory above that is given to somebody: everybody may choose any name, and what is in a gang has
+// a say in when all in it have their devices. All that was given to nobody is the administrators', with gangs of theirs.
+func (n *Daemon) gangOf(dir limits.Directory) string {
+	if dir.Gang == "" {
+		return ""
+	}
+	owner, ok := "", true
+	for above := dir; ok; above, ok = n.tree.ByID(above.Parent) {
+		if above.UID != 0 && above.UID != n.tree.Rights().Owner || above.GID != 0 {
+			owner = fmt.Sprintf("%d:%d/", above.UID, above.GID)
+		}
+	}
+	return owner + dir.Gang
+}
+
+// regiven returns the directories below those that have another owner now, for their gangs are the owner's.
+func (n *Daemon) regiven(changed []uint64) (below []uint64) {
+	n.mu.Lock()
+	before := n.asked
+	n.mu.Unlock()
+	for _, id := range changed {
+		now, ok := n.tree.ByID(id)
+		if old, known := before[id]; !ok || !known || old.UID == now.UID && old.GID == now.GID {
+			continue
+		}
+		for _, dir := range n.tree.Directories() {
+			if dir.Gang != "" && within(dir.Path, now.Path) {
+				below = append(below, dir.ID)
+			}
+		}
+	}
+	return below
 }
 
 // pushLimits changes what the processes of an lgpu see. pushing is held.

@@ -52,6 +52,8 @@ type AttachSpec struct {
 	Gang string
 	// Launcher is the process that asks, whose rights hold.
 	Launcher limits.Author
+	// Lives returns why the launcher has ended, whatever process has its PID now; nil where PID is known to be its own.
+	Lives func() error `json:"-"`
 }
 
 // Attachment is that of a launcher to an lgpu: as long as it lasts the lgpu does.
@@ -93,10 +95,14 @@ func (n *Daemon) Attach(ctx context.Context, spec AttachSpec) (*Attachment, erro
 	if err := n.confine(&spec); err != nil {
 		return nil, err
 	}
-	if err := n.places.placed(&spec); err != nil {
-		return nil, err
+	// What was read by its pid is the launcher's if it lives still. Else a process of another would be one, and could be
+	// stopped as one.
+	if spec.Lives != nil {
+		if err := spec.Lives(); err != nil {
+			return nil, fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
+		}
 	}
-	if err := n.places.processes(spec.Launcher); err != nil {
+	if err := n.places.placed(&spec); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, modeTime)
@@ -210,6 +216,9 @@ func (n *Daemon) attachOnce(ctx context.Context, spec AttachSpec, of *launcher, 
 	if err := n.presence.left(); err != nil {
 		return nil, err
 	}
+	if err := n.places.processes(spec.Launcher); err != nil { // none comes between this and the launcher's being counted
+		return nil, err
+	}
 	if p.exists {
 		return n.join(spec, p, of)
 	}
@@ -234,7 +243,7 @@ func (n *Daemon) look(spec AttachSpec, pid, attempt int) (*plan, error) {
 		p.shape = parsed.String()
 	}
 	dir, err := n.tree.Directory(p.path)
-	if err != nil {
+	if err != nil || n.tree.Sight(spec.Launcher, p.path) == limits.Hidden {
 		if spec.ID != 0 {
 			return nil, fmt.Errorf("lgpu %s with id %d: %w", p.path, spec.ID, ErrNotFound)
 		}

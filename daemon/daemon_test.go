@@ -162,6 +162,12 @@ type shownGates struct {
 	shares  atomic.Pointer[[]dispatch.Share]
 	sharing sharing
 	users   deviceUsers
+	gangs   sync.Map // by ID of the directory
+}
+
+func (g *shownGates) Set(id uint64, p dispatch.Params) error {
+	g.gangs.Store(id, p.Gang)
+	return g.gates.Set(id, p)
 }
 
 func (g *shownGates) Shares() []dispatch.Share {

@@ -104,7 +104,7 @@ func (p *places) placed(spec *AttachSpec) error {
 	return p.settle(spec.Launcher, spec.at())
 }
 
-// processes bounds those of a user who is no administrator.
+// processes bounds those of a user who is no administrator. Called with lgpus.life held.
 func (p *places) processes(by limits.Author) error {
 	rights := p.daemon.tree.Rights()
 	if rights.Trusts(by) {

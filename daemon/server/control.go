@@ -36,7 +36,7 @@ func (s *Server) Attach(stream grpc.BidiStreamingServer[api.AttachRequest, api.A
 	if err != nil {
 		return err
 	}
-	spec.Launcher = who.author()
+	spec.Launcher, spec.Lives = who.author(), who.lives
 	attachment, err := s.daemon.Attach(stream.Context(), spec)
 	if err != nil {
 		return err

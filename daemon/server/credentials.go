@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"unsafe"
 
@@ -21,6 +22,8 @@ type caller struct {
 	pid      int // 0 if it is in a process namespace that this one cannot see
 	uid, gid uint32
 	groups   []uint32 // supplementary ones
+	// lives returns why pid is not, or no more, that of the process that connected.
+	lives func() error
 }
 
 // AuthType implements credentials.AuthInfo.
@@ -155,8 +158,37 @@ func ask(c net.Conn) (caller, error) {
 			failed = fmt.Errorf("ask for the groups of the process that connects: %w", err)
 		}
 	})
+	who.lives = func() error { return lives(u) }
 	who.SecurityLevel = credentials.PrivacyAndIntegrity // nobody else sees the bytes of a unix socket
 	return who, errors.Join(err, failed)
+}
+
+// soPeerPIDFD is SO_PEERPIDFD (Linux 6.5): a pidfd of the process that connected, whatever has its pid now.
+const soPeerPIDFD = 77
+
+// lives returns why the process that opened a connection has ended, although others may have the connection still and its
+// pid again; nil also where the kernel is too old to say.
+func lives(u *foreign.Conn) error {
+	var failed error
+	err := u.Control(func(fd int) {
+		pidfd, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, soPeerPIDFD)
+		if errors.Is(err, unix.ENOPROTOOPT) {
+			return
+		}
+		if err != nil {
+			failed = fmt.Errorf("the process that connected: %w", err)
+			return
+		}
+		defer unix.Close(pidfd)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
+		for errors.Is(err, unix.EINTR) {
+			n, err = unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
+		}
+		if err != nil || n > 0 {
+			failed = fmt.Errorf("the process that connected: %w", errors.Join(os.ErrProcessDone, err))
+		}
+	})
+	return errors.Join(err, failed)
 }
 
 // peerGroups returns the supplementary groups of the process at the other end of a socket.

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -345,6 +347,38 @@ func TestQuotasOfCalls(t *testing.T) {
 		if _, err := w.Recv(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Who asks many times at once gets no more than who asks one by one.
+func TestQuotaOfProcessesHasNoRace(t *testing.T) {
+	const most = 2
+	m := serveMany(t, daemon.Config{Rights: limits.Rights{Quota: limits.Quota{Processes: most}}})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c := m.as(owner)
+	var asking sync.WaitGroup
+	var attached atomic.Int32
+	for i := range maxStreams {
+		asking.Go(func() {
+			stream, err := c.Attach(ctx)
+			if err == nil {
+				err = stream.Send(&api.AttachRequest{Program: fmt.Sprint("p", i)})
+			}
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			switch {
+			case err == nil:
+				attached.Add(1)
+			case !errors.Is(err, syscall.EUSERS):
+				t.Error(err)
+			}
+		})
+	}
+	asking.Wait()
+	if n := attached.Load(); n != most {
+		t.Errorf("%d processes keep lgpus, %d may", n, most)
 	}
 }
 

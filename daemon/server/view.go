@@ -77,10 +77,10 @@ func (s *Server) Slices(r *api.SlicesRequest, stream grpc.ServerStreamingServer[
 		if err != nil {
 			return err
 		}
+		turns, lost, _ = s.look(stream.Context()).Turns(turns, lost)
 		batch := &api.SliceBatch{Lost: lost}
-		look := s.look(stream.Context())
 		for _, t := range turns {
-			if t, seen := look.Slice(t); seen && (only == nil || t.Device == *only) {
+			if only == nil || t.Device == *only {
 				batch.Slices = append(batch.Slices, view.Slice(t, known))
 			}
 		}

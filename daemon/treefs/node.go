@@ -43,7 +43,7 @@ func (m *mount) allow(ctx context.Context, a limits.Access) syscall.Errno {
 func caller(ctx context.Context) limits.Author {
 	c, ok := fuse.FromContext(ctx)
 	if !ok {
-		return limits.Author{UID: ^uint32(0), GID: ^uint32(0)} // nobody: a request without a process behind it
+		return limits.Author{UID: limits.Nobody, GID: limits.Nobody} // a request without a process behind it
 	}
 	return limits.Author{UID: c.Uid, GID: c.Gid, PID: int(c.Pid), Groups: func() []uint32 { return groupsOf(int(c.Pid)) }}
 }

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"path"
 	"strings"
 
 	"github.com/lgpu/lgpu/daemon"
@@ -79,6 +80,7 @@ func (l Look) device(d daemon.Device) daemon.Device {
 	}
 	if !l.totals {
 		d.MemoryUsed, d.Utilisation, d.MemoryUtilisation = 0, -1, -1
+		d.Power, d.Energy, d.Temperature, d.OtherEnergy = nil, nil, nil, nil // they rise with what others do
 	}
 	return d
 }
@@ -89,9 +91,37 @@ func (l Look) Event(e daemon.Event) bool {
 	case l.all || e.PID != 0 && e.UID == l.by.UID || e.By != nil && e.By.UID == l.by.UID:
 		return true
 	case e.Path != "":
-		return l.tree.Sight(l.by, e.Path) == limits.Whole
+		return l.saw(e)
 	}
-	return e.PID == 0 || strings.HasPrefix(string(e.Kind), "daemon.")
+	// Who did something or whose process it is about is not hers.
+	return e.PID == 0 && e.By == nil || strings.HasPrefix(string(e.Kind), "daemon.")
+}
+
+// saw reports whether she sees the directory that an event is about. If another is at its path now, the one above says,
+// so that whoever is given a path does not read what was done there before.
+func (l Look) saw(e daemon.Event) bool {
+	at := e.Path
+	now, err := l.tree.Directory(at)
+	if err == nil && e.ID != 0 && now.ID != e.ID {
+		at = path.Dir(at)
+	}
+	return l.tree.Sight(l.by, at) == limits.Whole
+}
+
+// Turns is what of some turns, and of the number of those lost, is seen; nothing is ok=false.
+func (l Look) Turns(turns []daemon.Slice, lost uint64) (seen []daemon.Slice, missed uint64, ok bool) {
+	if l.all {
+		return turns, lost, true
+	}
+	for _, t := range turns {
+		if t, is := l.Slice(t); is {
+			seen = append(seen, t)
+		}
+	}
+	if !l.totals {
+		lost = 0 // they may all be of others
+	}
+	return seen, lost, len(seen) > 0 || lost > 0
 }
 
 // Lgpu reports whether the lgpu with an ID is seen.

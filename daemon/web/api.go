@@ -42,6 +42,16 @@ func (s *Server) recent(look view.Look) []happened {
 	return out
 }
 
+// since is recent, or nil if none of what is seen came after the event with a number: the same again would say that others
+// have done something.
+func (s *Server) since(look view.Look, told uint64) any {
+	events := s.recent(look)
+	if len(events) == 0 || events[0].Seq <= told {
+		return nil
+	}
+	return events
+}
+
 // document is the state that a snapshot shows.
 func document(snapshot daemon.Snapshot) *state.State { return state.Of(view.Snapshot(snapshot)) }
 

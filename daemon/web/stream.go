@@ -113,7 +113,8 @@ func (h *hub) publish(of func(by limits.Author) message) {
 	}
 }
 
-// publish sends each stream what its reader sees. Who sees everything, and streams of one user, share one message.
+// publish sends each stream what its reader sees, nothing where that is nil. Who sees everything, and streams of one user,
+// share one message.
 func (s *Server) publish(name string, of func(view.Look) any) {
 	var all message
 	own := map[uint32]message{}
@@ -148,8 +149,8 @@ func (s *Server) watch(ctx context.Context) {
 		if s.hub.count() > 0 {
 			s.publish("state", func(l view.Look) any { return document(l.Snapshot(snapshot)) })
 			if events := s.recent(view.Everything); len(events) > 0 && events[0].Seq != told {
+				s.publish("events", func(l view.Look) any { return s.since(l, told) })
 				told = events[0].Seq
-				s.publish("events", func(l view.Look) any { return s.recent(l) })
 			}
 		}
 		select {
@@ -195,7 +196,12 @@ func (s *Server) sendTurns(ctx context.Context, subscription daemon.SliceSubscri
 			return err
 		}
 		names := s.names()
-		s.publish("turns", func(l view.Look) any { return pack(seen(slices, l), lost, names) })
+		s.publish("turns", func(l view.Look) any {
+			if seen, missed, some := l.Turns(slices, lost); some {
+				return pack(seen, missed, names)
+			}
+			return nil // even an empty message would say that others have turns
+		})
 		select {
 		case <-time.After(gathering):
 		case <-ctx.Done():
@@ -213,20 +219,6 @@ func (s *Server) names() map[gpu.UUID]string {
 		names[snapshot.Devices[i].UUID] = snapshot.Devices[i].Identity()
 	}
 	return names
-}
-
-// seen are the turns that somebody sees.
-func seen(turns []daemon.Slice, look view.Look) []daemon.Slice {
-	if look.All() {
-		return turns
-	}
-	var out []daemon.Slice
-	for _, t := range turns {
-		if t, is := look.Slice(t); is {
-			out = append(out, t)
-		}
-	}
-	return out
 }
 
 func pack(slices []daemon.Slice, lost uint64, names map[gpu.UUID]string) turns {
@@ -251,6 +243,9 @@ func pack(slices []daemon.Slice, lost uint64, names map[gpu.UUID]string) turns {
 }
 
 func (s *Server) encode(name string, v any) message {
+	if v == nil {
+		return message{}
+	}
 	data, err := json.Marshal(v)
 	if err != nil {
 		s.o.Log.Error("a message to browsers cannot be written", "message", name, "error", err)

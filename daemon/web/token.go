@@ -115,7 +115,7 @@ func (m *members) author(uid uint32) limits.Author {
 
 // look asks the machine for a user's groups. Of one that it does not know there are none.
 func look(uid uint32) member {
-	out := member{gid: nobody, at: time.Now()}
+	out := member{gid: limits.Nobody, at: time.Now()}
 	u, err := accounts.LookupId(strconv.FormatUint(uint64(uid), 10))
 	if err != nil {
 		return out
@@ -135,14 +135,11 @@ func look(uid uint32) member {
 	return out
 }
 
-// nobody is a user and a group that no process has.
-const nobody = ^uint32(0)
-
 // who returns in whose name a request is made, and whether that is known: by its token; or without one by the kernel, if
 // it comes straight from a user of this machine who is no administrator. An administrator needs the token, since a proxy
 // may run as root. A wrong token is nobody's.
 func (s *Server) who(r *http.Request) (limits.Author, bool) {
-	stranger := limits.Author{UID: nobody, GID: nobody}
+	stranger := limits.Author{UID: limits.Nobody, GID: limits.Nobody}
 	if header := r.Header.Get("Authorization"); header != "" {
 		token, bearer := strings.CutPrefix(header, "Bearer ")
 		uid, ok := s.tokens.user(forAll, token)

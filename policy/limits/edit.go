@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"fmt"
 	"path"
 	"syscall"
 )
@@ -109,7 +110,8 @@ func (e Editor) Rmdir(path string) error {
 }
 
 // Chown gives a directory to another owner. An author who is no administrator may take back what is below a directory of
-// hers, and may give it, or her own directory, to a group that she is in, or to none (0). Errors are *Error: ENOENT, EIO.
+// hers, and may give it, or her own directory, to a group that she is in, or to none (0). Errors are *Error: ENOENT,
+// EINVAL (Nobody), EDQUOT (she has all that she may have), EIO.
 func (e Editor) Chown(path string, uid, gid uint32) error {
 	return e.tree.change(e.by, path, func(next *state) *Error {
 		n, err := next.find(path)
@@ -118,6 +120,14 @@ func (e Editor) Chown(path string, uid, gid uint32) error {
 		}
 		if err := e.tree.rights.mayChown(e.by, n, uid, gid); err != nil {
 			return err
+		}
+		if e.by != nil && uid != n.UID {
+			if err := e.tree.rights.mayOwn(next, e.by, uid, path); err != nil {
+				return err
+			}
+		}
+		if uid == Nobody || gid == Nobody {
+			return &Error{Errno: syscall.EINVAL, Path: path, Reason: fmt.Sprintf("%d is no user and no group", Nobody)}
 		}
 		n.UID, n.GID, n.revision = uid, gid, next.sequence
 		return nil
@@ -136,6 +146,9 @@ func (e Editor) Update(path string, writes []Assignment) error {
 		n, err := next.find(path)
 		if err != nil {
 			return err
+		}
+		if len(writes) == 0 { // which changes nothing: what is not there cannot be told from what is hidden
+			return e.tree.rights.may(next, e.by, Access{Action: ActionWrite, Path: path})
 		}
 		if err := e.write(next, n, writes); err != nil {
 			return err

@@ -17,9 +17,13 @@ type Author struct {
 	Groups func() []uint32 `json:"-"`
 }
 
+// Nobody is a user and a group that no process can have: the kernel's -1. It stands for somebody who is not known, who
+// owns nothing and is in no group.
+const Nobody = ^uint32(0)
+
 // member reports whether an author is a member of a group.
 func (a Author) member(gid uint32) bool {
-	return a.GID == gid || a.Groups != nil && slices.Contains(a.Groups(), gid)
+	return gid != Nobody && (a.GID == gid || a.Groups != nil && slices.Contains(a.Groups(), gid))
 }
 
 // Action is what somebody wants to do.
@@ -111,7 +115,7 @@ func (r Rights) SeesAll(a Author) bool {
 
 // owns reports whether a directory is an author's own, by user or by group.
 func (a Author) owns(n *directory) bool {
-	return n.UID == a.UID || n.GID != 0 && a.member(n.GID)
+	return n.UID == a.UID && n.UID != Nobody || n.GID != 0 && a.member(n.GID)
 }
 
 // topmost returns the highest directory from n upwards that an author owns, or nil.
@@ -159,8 +163,11 @@ func (r Rights) may(s *state, by *Author, a Access) *Error {
 	switch {
 	case a.Action == ActionCreate:
 		from = s.byPath[path.Dir(a.Path)]
-		if from == nil { // which is refused for what it is
+		if !strings.HasPrefix(a.Path, Root) || path.Clean(a.Path) != a.Path { // which is refused for what it is
 			return nil
+		}
+		if from == nil || r.sight(*by, from) == Hidden {
+			return noParent(a.Path)
 		}
 	case a.Action == ActionAttach, a.Action == ActionStop, a.Action == ActionWrite && files[a.File].ofUsers():
 	case a.Action == ActionWrite && files[a.File].ofAdmins():
@@ -171,7 +178,7 @@ func (r Rights) may(s *state, by *Author, a Access) *Error {
 	if by.topmost(from) != nil {
 		return nil
 	}
-	if n != nil && r.sight(*by, n) == Hidden {
+	if a.Action != ActionCreate && r.sight(*by, n) == Hidden {
 		return notFound(a.Path)
 	}
 	return r.refuse(*by, a, fmt.Sprintf("user %d may not; the owner of %s may, and administrators", by.UID, whose(from)))
@@ -213,6 +220,8 @@ func (r Rights) mayChown(by *Author, n *directory, uid, gid uint32) *Error {
 	above := by.topmost(n.parent) != nil
 	a := Access{Action: "chown", Path: n.Path}
 	switch {
+	case r.sight(*by, n) == Hidden:
+		return notFound(n.Path)
 	case !above && n.UID != by.UID:
 		return r.refuse(*by, a, fmt.Sprintf("user %d may not; the owner of %s may, and administrators", by.UID,
 			whose(n.parent)))
@@ -224,20 +233,25 @@ func (r Rights) mayChown(by *Author, n *directory, uid, gid uint32) *Error {
 	return nil
 }
 
+// mayOwn returns why a user may not own one directory more, at a path.
+func (r Rights) mayOwn(s *state, by *Author, uid uint32, at string) *Error {
+	most := r.Quota.Complete().Directories
+	if r.trustsUser(uid) || by != nil && r.Trusts(*by) || s.owned(uid) < most {
+		return nil
+	}
+	return &Error{Errno: syscall.EDQUOT, Path: at, Remedy: "remove some, or ask an administrator for more",
+		Reason: fmt.Sprintf("user %d has %d groups and lgpus, which is all one user may have (quota.directories)", uid, most)}
+}
+
 // mayHave returns why somebody may not have one directory more at a path.
 func (r Rights) mayHave(s *state, by *Author, spec CreateSpec) *Error {
+	if err := r.mayOwn(s, by, spec.UID, spec.Path); err != nil {
+		return err
+	}
+	if r.trustsUser(spec.UID) || by == nil || r.Trusts(*by) {
+		return nil
+	}
 	quota := r.Quota.Complete()
-	if r.trustsUser(spec.UID) || by != nil && r.Trusts(*by) {
-		return nil
-	}
-	if s.owned(spec.UID) >= quota.Directories {
-		return &Error{Errno: syscall.EDQUOT, Path: spec.Path, Remedy: "remove some, or ask an administrator for more",
-			Reason: fmt.Sprintf("user %d has %d groups and lgpus, which is all one user may have (quota.directories)",
-				spec.UID, quota.Directories)}
-	}
-	if by == nil {
-		return nil
-	}
 	top := by.topmost(s.byPath[path.Dir(spec.Path)])
 	if top == nil {
 		return nil

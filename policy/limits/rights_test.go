@@ -285,3 +285,94 @@ func TestKill(t *testing.T) {
 		t.Errorf("read: %v", err)
 	}
 }
+
+// Who is not known owns nothing, and nothing can be given to the number that stands for nobody.
+func TestNobodyOwnsNothing(t *testing.T) {
+	group := Nobody
+	tr := New(Options{Rights: Rights{Owner: daemonUser, Admins: &group, Others: OthersNone}})
+	unknown := Author{UID: Nobody, GID: Nobody}
+	if tr.Rights().Trusts(unknown) {
+		t.Error("nobody is an administrator")
+	}
+	if err := tr.Mkdir("/given", Nobody, Nobody); err != nil {
+		t.Fatal(err)
+	}
+	if tr.Owns(unknown) || tr.Sight(unknown, "/given") != Hidden {
+		t.Error("nobody owns a directory")
+	}
+	if err := tr.May(unknown, Access{Action: ActionCreate, Path: "/given/x"}); err == nil {
+		t.Error("nobody may make a directory")
+	}
+	for _, to := range [][2]uint32{{Nobody, 0}, {alice, Nobody}} {
+		if err := tr.By(user(0)).Chown("/given", to[0], to[1]); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("given to %v: %v", to, err)
+		}
+	}
+}
+
+// What is hidden from somebody is answered as what does not exist, whatever she tries.
+func TestHiddenIsAsIfMissing(t *testing.T) {
+	tr := governed(t, Options{Rights: Rights{Others: OthersNone}})
+	by := tr.By(user(alice))
+	if err := tr.Mkdir("/users/bob/secret", bob, 0); err != nil {
+		t.Fatal(err)
+	}
+	for what, try := range map[string]func(path string) error{
+		"create it":                func(p string) error { _, err := by.Create(CreateSpec{Path: p, UID: alice}); return err },
+		"create below":             func(p string) error { _, err := by.Create(CreateSpec{Path: p + "/x", UID: alice}); return err },
+		"may create":               func(p string) error { return tr.May(user(alice), Access{Action: ActionCreate, Path: p + "/x"}) },
+		"attach":                   func(p string) error { return tr.May(user(alice), Access{Action: ActionAttach, Path: p}) },
+		"remove":                   by.Rmdir,
+		"chown":                    func(p string) error { return by.Chown(p, alice, 0) },
+		"write":                    func(p string) error { return by.Update(p, []Assignment{{"memory.max", "1GiB"}}) },
+		"write a file that is not": func(p string) error { return by.Update(p, []Assignment{{"x", "1"}}) },
+		"write nothing":            func(p string) error { return by.Update(p, nil) },
+		"stop":                     func(p string) error { return by.Update(p, []Assignment{{"procs.kill", "1"}}) },
+		"read":                     func(p string) error { _, err := by.Read(p, "memory.max"); return err },
+		"list":                     func(p string) error { _, err := by.Directory(p); return err },
+	} {
+		for there, missing := range map[string]string{"/users/bob": "/users/eve", "/users/bob/secret": "/users/bob/nosecr"} {
+			one, other := try(there), try(missing)
+			if one == nil || other == nil || strings.ReplaceAll(one.Error(), there, missing) != other.Error() {
+				t.Errorf("%s: of %s: %v; of %s: %v", what, there, one, missing, other)
+			}
+		}
+	}
+}
+
+// To write nothing needs the right to write.
+func TestWritingNothing(t *testing.T) {
+	tr := governed(t, Options{})
+	if err := tr.By(user(alice)).Update("/users/bob", nil); !errors.Is(err, syscall.EPERM) {
+		t.Error(err)
+	}
+	if err := tr.By(user(alice)).Update("/users/alice/a", nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// Directories that others made for her are no way round her quota.
+func TestTakingBackIsBounded(t *testing.T) {
+	tr := governed(t, Options{Rights: Rights{Quota: Quota{Directories: 4}}})
+	for p, uid := range map[string]uint32{"/users/alice/g/more": bob, "/users/alice/last": alice} {
+		if err := tr.Mkdir(p, uid, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	by := tr.By(user(alice))
+	if err := by.Chown("/users/alice/g/more", alice, 0); !errors.Is(err, syscall.EDQUOT) {
+		t.Errorf("beyond the quota: %v", err)
+	}
+	if err := by.Chown("/users/alice/g", alice, 0); err != nil {
+		t.Errorf("what is hers already: %v", err)
+	}
+	if err := by.Rmdir("/users/alice/a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := by.Chown("/users/alice/g/more", alice, 0); err != nil {
+		t.Errorf("within the quota: %v", err)
+	}
+	if err := tr.By(admin).Chown("/users/alice/g/b", alice, 0); err != nil {
+		t.Errorf("an administrator: %v", err)
+	}
+}

@@ -366,6 +366,11 @@ func notFound(path string) *Error {
 	return &Error{Errno: syscall.ENOENT, Path: path, Reason: "there is no such group or lgpu"}
 }
 
+// noParent refuses to make a directory where there is none to make it in.
+func noParent(path string) *Error {
+	return &Error{Errno: syscall.ENOENT, Path: path, Reason: "its parent does not exist; make that first"}
+}
+
 // create makes a directory without requests.
 func (s *state) create(spec CreateSpec, users map[uint64]int) (*directory, *Error) {
 	refuse := func(errno syscall.Errno, token, reason string) (*directory, *Error) {
@@ -382,7 +387,7 @@ func (s *state) create(spec CreateSpec, users map[uint64]int) (*directory, *Erro
 	case !strings.HasPrefix(spec.Path, "/") || path.Clean(spec.Path) != spec.Path:
 		return refuse(syscall.EINVAL, "", "paths are /NAME or /NAME/NAME and so on")
 	case parent == nil:
-		return refuse(syscall.ENOENT, "", "its parent does not exist; make that first")
+		return nil, noParent(spec.Path)
 	case files[name] != nil:
 		return refuse(syscall.EEXIST, name, "every group has a file of that name")
 	case strings.Count(spec.Path, "/") > MaxDepth:
