@@ -111,7 +111,7 @@ var varying = []struct {
 	{regexp.MustCompile(`(?m)^ ?lgpu \S+ `), "lgpu VERSION "},
 	{regexp.MustCompile(`[0-9]+([.:,T-][0-9]+)*Z?`), "N"},
 	{regexp.MustCompile(`N ?(KiB|MiB|GiB|[KMG]|B|ns|µs|ms|s|mJ|kJ|J|Wh|kWh|mW|W|min|h)\b`), "AMOUNT"},
-	{regexp.MustCompile(`[▁-█░▒▓·]+`), "BAR"},
+	{regexp.MustCompile(`[▀-▟·]+`), "BAR"},
 	{regexp.MustCompile(`[─-]{2,}`), "RULE"},
 	{regexp.MustCompile(`\b(idle|running|waiting|draining|guest)\b`), "STATE"},
 	{regexp.MustCompile(`[ \t]+`), " "},
