@@ -310,13 +310,13 @@ func TestJoinByName(t *testing.T) {
 	if sum != d.Memory.Used {
 		t.Errorf("processes hold %d, the lgpu %d", sum, d.Memory.Used)
 	}
-	table, err := p.command("lgpu").Output()
-	if err != nil {
-		t.Fatal(err)
+	table, err := p.command("script", "-qec", "stty cols 80; lgpu", "/dev/null").Output() // on a terminal
+	if err != nil || !strings.Contains(string(table), "team ") {
+		t.Fatalf("%v: %q", err, table)
 	}
-	for _, line := range strings.Split(strings.TrimSuffix(string(table), "\n"), "\n") {
-		if len([]rune(line)) > 80 {
-			t.Errorf("a line of %d characters: %q", len([]rune(line)), line)
+	for line := range strings.Lines(string(table)) {
+		if n := len([]rune(strings.TrimRight(line, "\r\n"))); n > 80 {
+			t.Errorf("a line of %d characters: %q", n, line)
 		}
 	}
 

@@ -22,5 +22,6 @@ good = sum(numbers[i] == i + 10000 * previous for i in range(N))
 pe.atomic("set", right, good, pe.rank)
 pe.barrier()
 pe.reduce(right, right, "sum", dtype="int64", count=1)
-print("%r: %d of %d numbers of PE %d are right, %d altogether" % (pe, good, N, previous, pe.signal_fetch(right)))
+# The newline is part of the text: a Python that does not buffer writes it by itself otherwise, behind another PE's line.
+print("%r: %d of %d numbers of PE %d are right, %d altogether\n" % (pe, good, N, previous, pe.signal_fetch(right)), end="")
 pe.finalize()
