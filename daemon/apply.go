@@ -10,6 +10,7 @@ import (
 	"github.com/lgpu/lgpu/daemon/mps"
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/internal/names"
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/policy/schedule"
 	"github.com/lgpu/lgpu/tenant/region"
@@ -175,7 +176,7 @@ func (n *Daemon) regiven(changed []uint64) (below []uint64) {
 			continue
 		}
 		for _, dir := range n.tree.Directories() {
-			if dir.Gang != "" && within(dir.Path, now.Path) {
+			if dir.Gang != "" && names.Within(dir.Path, now.Path) {
 				below = append(below, dir.ID)
 			}
 		}

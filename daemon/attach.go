@@ -152,7 +152,7 @@ func (n *Daemon) confine(spec *AttachSpec) error {
 	if spec.Path == "" && spec.Group == "" {
 		spec.Group = bound
 	}
-	if at := spec.at(); !within(at, bound) {
+	if at := spec.at(); !names.Within(at, bound) {
 		return &Error{Class: ErrInvalid, Field: "group", Value: at, Remedy: "choose a group below " + bound,
 			Reason: fmt.Sprintf("the cgroup of process %d belongs to %s", spec.Launcher.PID, bound)}
 	}

@@ -506,16 +506,23 @@ func (v *inventory) watchLocked(o *origin) {
 
 // rescan looks for changes of the hardware.
 func (v *inventory) rescan(ctx context.Context) {
-	tick := time.NewTicker(rescanPeriod)
+	every(ctx, rescanPeriod, func() {
+		if err := v.refresh(); err != nil {
+			v.daemon.log.Warn("devices cannot be listed", "error", err)
+		}
+	})
+}
+
+// every calls do once in each period, until ctx ends.
+func every(ctx context.Context, period time.Duration, do func()) {
+	tick := time.NewTicker(period)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if err := v.refresh(); err != nil {
-				v.daemon.log.Warn("devices cannot be listed", "error", err)
-			}
+			do()
 		}
 	}
 }

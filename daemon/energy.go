@@ -180,18 +180,11 @@ func (b *energyBooks) inherit(removed []uint64, before map[uint64]limits.Directo
 
 // keep writes down what was used, until ctx ends.
 func (b *energyBooks) keep(ctx context.Context) {
-	tick := time.NewTicker(energySave)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if err := b.save(); err != nil {
-				b.daemon.log.Warn("what energy was used is not written down", "error", err)
-			}
+	every(ctx, energySave, func() {
+		if err := b.save(); err != nil {
+			b.daemon.log.Warn("what energy was used is not written down", "error", err)
 		}
-	}
+	})
 }
 
 // save writes down what was used since it was last called.

@@ -142,7 +142,7 @@ func (p *places) settle(by limits.Author, at string) error {
 		return nil
 	}
 	place := p.of(by.UID)
-	if !within(at, place) {
+	if !names.Within(at, place) {
 		return nil
 	}
 	for above := range ancestors(place) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/internal/names"
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
@@ -33,16 +33,11 @@ func (r *resolver) owner(e tenant.Evidence) (limits.Directory, bool) {
 	if !bound {
 		return descent, descends
 	}
-	if descends && within(descent.Path, path) {
+	if descends && names.Within(descent.Path, path) {
 		return descent, true
 	}
 	dir, err := r.daemon.tree.Directory(path)
 	return dir, err == nil
-}
-
-// within reports whether a path is another or below it.
-func within(path, ancestor string) bool {
-	return ancestor == limits.Root || path == ancestor || strings.HasPrefix(path, ancestor+"/")
 }
 
 // descent finds the lgpu of the nearest ancestor that is a launcher or a client.

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/daemon/tenant"
+	"github.com/lgpu/lgpu/internal/names"
 	"github.com/lgpu/lgpu/internal/proc"
 	"github.com/lgpu/lgpu/policy/limits"
 )
@@ -25,7 +26,7 @@ func (s *stopper) stop(id uint64, by *limits.Author) {
 	}
 	below := map[uint64]bool{}
 	for _, dir := range n.tree.Directories() {
-		if within(dir.Path, top.Path) {
+		if names.Within(dir.Path, top.Path) {
 			below[dir.ID] = true
 		}
 	}

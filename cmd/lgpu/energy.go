@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/internal/names"
 )
 
 // joulesPerKWh is a kilowatt-hour in joules.
@@ -175,7 +176,7 @@ func (e *energyReport) rows(before, now *api.Snapshot, path string) (rows []ener
 		}
 	}
 	for _, n := range now.GetDirectories() {
-		if n.GetPath() != path && path != rootPath && !strings.HasPrefix(n.GetPath(), path+"/") {
+		if !names.Within(n.GetPath(), path) {
 			continue
 		}
 		found = found || n.GetPath() == path

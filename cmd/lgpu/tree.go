@@ -12,6 +12,7 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/api/state"
+	"github.com/lgpu/lgpu/internal/names"
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/sim"
 )
@@ -194,7 +195,7 @@ func makeParents(c *cobra.Command, conn *api.Conn, p string) error {
 		missing = append([]string{parent}, missing...)
 	}
 	for _, parent := range missing {
-		if strings.HasPrefix(conn.Place+rootPath, parent+rootPath) {
+		if names.Within(conn.Place, parent) {
 			continue // the daemon makes it
 		}
 		if _, err := conn.List(c.Context(), &api.ListRequest{Path: parent}); err == nil {
@@ -280,7 +281,7 @@ func rooted(p string) string { return path.Join(rootPath, p) }
 // root. A path that begins with the place is from the root, too, as lgpu ps prints it.
 func at(conn *api.Conn, p string) string {
 	place := conn.Place
-	if strings.HasPrefix(p, rootPath) || place == "" || strings.HasPrefix(rooted(p)+rootPath, place+rootPath) {
+	if strings.HasPrefix(p, rootPath) || place == "" || names.Within(rooted(p), place) {
 		return rooted(p)
 	}
 	return path.Join(place, p)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -12,6 +13,8 @@ import (
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/daemon"
 	"github.com/lgpu/lgpu/daemon/view"
+	"github.com/lgpu/lgpu/internal/names"
+	"github.com/lgpu/lgpu/policy/limits"
 )
 
 // maxKinds is how many kinds of events a request may name.
@@ -117,6 +120,5 @@ func (s *Server) heardOf(ctx context.Context, path string) bool {
 
 // below reports whether path is that of a directory or of one below it. Everything is below the empty path.
 func below(path, ancestor string) bool {
-	ancestor = strings.TrimSuffix(ancestor, "/")
-	return ancestor == "" || path == ancestor || strings.HasPrefix(path, ancestor+"/")
+	return names.Within(path, cmp.Or(strings.TrimSuffix(ancestor, "/"), limits.Root))
 }

@@ -9,6 +9,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/internal/names"
 )
 
 // asking is what the last line of the screen asks for.
@@ -133,7 +134,7 @@ func (m *model) ask(what asking) {
 // below counts the lgpus and their processes at and below a path.
 func (f *frame) below(path string) (lgpus, processes int) {
 	for _, n := range f.snapshot.GetDirectories() {
-		if n.GetPath() != path && !strings.HasPrefix(n.GetPath(), path+"/") {
+		if !names.Within(n.GetPath(), path) {
 			continue
 		}
 		processes += len(n.GetClients())

@@ -1,7 +1,16 @@
-// Package names says what lgpus, groups and gangs can be called.
+// Package names says what lgpus, groups and gangs can be called, and which of them are below which.
 package names
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
+
+// Within reports whether the path of a directory is ancestor or one below it. Both begin with a slash, which is the
+// root's path, and end without one.
+func Within(path, ancestor string) bool {
+	return ancestor == "/" || path == ancestor || strings.HasPrefix(path, ancestor+"/")
+}
 
 // Check reports why name cannot name an lgpu: names have 1 to 63 letters, digits, dots, dashes and underscores and
 // begin with a letter or a digit.

@@ -17,3 +17,17 @@ func TestCheck(t *testing.T) {
 		}
 	}
 }
+
+func TestWithin(t *testing.T) {
+	for _, c := range []struct {
+		path, ancestor string
+		want           bool
+	}{
+		{"/a", "/a", true}, {"/a/b", "/a", true}, {"/ab", "/a", false}, {"/a", "/a/b", false}, {"/a", "/", true},
+		{"/", "/", true}, {"/", "/a", false}, {"", "/a", false},
+	} {
+		if got := Within(c.path, c.ancestor); got != c.want {
+			t.Errorf("%q within %q: %v", c.path, c.ancestor, got)
+		}
+	}
+}

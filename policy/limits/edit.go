@@ -136,9 +136,8 @@ func (e Editor) Chown(path string, uid, gid uint32) error {
 
 // Update writes several files of a directory as one transaction, in order, each checked against what those before it
 // made. What is no state of the tree is done after all else took effect: memory.peak is reset, and programs are stopped
-// for procs.kill. Errors are *Error: ENOENT
-// (directory or file), EACCES (the file is read-only), those of the file's grammar, and EIO if the change could not be
-// kept.
+// for procs.kill. Errors are *Error: ENOENT (directory or file), EACCES (the file is read-only), those of the file's
+// grammar, and EIO if the change could not be kept.
 func (e Editor) Update(path string, writes []Assignment) error {
 	var resets []reset
 	var kill *uint64
