@@ -4,6 +4,7 @@
 
     clock FROM TO          the SM clock every 50 ms: its mean in MHz, or null
     use FROM TO            what nvmlDeviceGetProcessUtilization says of each process between FROM and TO
+    energy FROM TO         joules the device has drawn since its driver was loaded; the times are ignored
 """
 import ctypes
 import json
@@ -46,6 +47,11 @@ class Device:
             samples.append(mhz.value)
             time.sleep(0.05)
         return {"mhz": sum(samples) / len(samples) if samples else None, "samples": len(samples)}
+
+    def energy(self, *_):
+        joules = ctypes.c_ulonglong()
+        self.call("nvmlDeviceGetTotalEnergyConsumption", self.handle, ctypes.byref(joules))
+        return {"joules": joules.value / 1000}
 
     def samples(self, since):
         """Samples since a time of the driver's clock, in µs of CLOCK_REALTIME."""
@@ -94,7 +100,7 @@ def main():
     for line in sys.stdin:
         what, start, end = line.split()
         try:
-            answer = {"clock": device.clock, "use": device.use}[what](int(start), int(end)) if device else {"error": failure}
+            answer = {"clock": device.clock, "use": device.use, "energy": device.energy}[what](int(start), int(end)) if device else {"error": failure}
         except (OSError, AttributeError, KeyError) as e:
             answer = {"error": "%s: %s" % (what, e)}
         print(json.dumps(answer), flush=True)
