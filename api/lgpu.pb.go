@@ -366,7 +366,11 @@ type Daemon struct {
 	// How many times a daemon took over the state of one before.
 	Restarts uint64 `protobuf:"varint,7,opt,name=restarts,proto3" json:"restarts,omitempty"`
 	// After what time without use it ends; 0 means never.
-	IdleNs        int64 `protobuf:"varint,8,opt,name=idle_ns,json=idleNs,proto3" json:"idle_ns,omitempty"`
+	IdleNs int64 `protobuf:"varint,8,opt,name=idle_ns,json=idleNs,proto3" json:"idle_ns,omitempty"`
+	// Copies of memory that has left its device: how much host memory they may take (file host.budget of the root), and
+	// take.
+	HostBudget    uint64 `protobuf:"varint,9,opt,name=host_budget,json=hostBudget,proto3" json:"host_budget,omitempty"`
+	HostCopies    uint64 `protobuf:"varint,10,opt,name=host_copies,json=hostCopies,proto3" json:"host_copies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -453,6 +457,20 @@ func (x *Daemon) GetRestarts() uint64 {
 func (x *Daemon) GetIdleNs() int64 {
 	if x != nil {
 		return x.IdleNs
+	}
+	return 0
+}
+
+func (x *Daemon) GetHostBudget() uint64 {
+	if x != nil {
+		return x.HostBudget
+	}
+	return 0
+}
+
+func (x *Daemon) GetHostCopies() uint64 {
+	if x != nil {
+		return x.HostCopies
 	}
 	return 0
 }
@@ -948,10 +966,14 @@ type Directory struct {
 	// Programs that are attached to it, such as lgpu run.
 	Launchers []*Launcher `protobuf:"bytes,13,rep,name=launchers,proto3" json:"launchers,omitempty"`
 	// The user and the group of users that own it.
-	Uid           uint32 `protobuf:"varint,14,opt,name=uid,proto3" json:"uid,omitempty"`
-	Gid           uint32 `protobuf:"varint,15,opt,name=gid,proto3" json:"gid,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Uid uint32 `protobuf:"varint,14,opt,name=uid,proto3" json:"uid,omitempty"`
+	Gid uint32 `protobuf:"varint,15,opt,name=gid,proto3" json:"gid,omitempty"`
+	// Files memory.overcommit and memory.suspend, own values: its memory may leave its devices; it has to. Of a group,
+	// memory.suspend holds for all below.
+	MemoryOvercommit bool `protobuf:"varint,16,opt,name=memory_overcommit,json=memoryOvercommit,proto3" json:"memory_overcommit,omitempty"`
+	MemorySuspend    bool `protobuf:"varint,17,opt,name=memory_suspend,json=memorySuspend,proto3" json:"memory_suspend,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Directory) Reset() {
@@ -1089,6 +1111,20 @@ func (x *Directory) GetGid() uint32 {
 	return 0
 }
 
+func (x *Directory) GetMemoryOvercommit() bool {
+	if x != nil {
+		return x.MemoryOvercommit
+	}
+	return false
+}
+
+func (x *Directory) GetMemorySuspend() bool {
+	if x != nil {
+		return x.MemorySuspend
+	}
+	return false
+}
+
 // DeviceUse is what a group or lgpu may use of one device, and what it uses. A group uses what all below it use.
 type DeviceUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1111,10 +1147,15 @@ type DeviceUse struct {
 	Requested      *Limits `protobuf:"bytes,13,opt,name=requested,proto3" json:"requested,omitempty"`
 	// What it has used of the device's energy since it was created, in millijoules, and what it draws now, in milliwatts;
 	// a group also has what lgpus below it used that are gone. Absent where the device has no counter. docs/energy.md.
-	EnergyMj      *uint64 `protobuf:"varint,14,opt,name=energy_mj,json=energyMj,proto3,oneof" json:"energy_mj,omitempty"`
-	PowerMw       *uint32 `protobuf:"varint,15,opt,name=power_mw,json=powerMw,proto3,oneof" json:"power_mw,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	EnergyMj *uint64 `protobuf:"varint,14,opt,name=energy_mj,json=energyMj,proto3,oneof" json:"energy_mj,omitempty"`
+	PowerMw  *uint32 `protobuf:"varint,15,opt,name=power_mw,json=powerMw,proto3,oneof" json:"power_mw,omitempty"`
+	// What of memory_used lies on the device, and what in host memory or on a disk. Absent where nothing may leave it.
+	MemoryResident *uint64 `protobuf:"varint,16,opt,name=memory_resident,json=memoryResident,proto3,oneof" json:"memory_resident,omitempty"`
+	MemoryEvicted  *uint64 `protobuf:"varint,17,opt,name=memory_evicted,json=memoryEvicted,proto3,oneof" json:"memory_evicted,omitempty"`
+	// Why memory that should leave the device, or come back, does not: for people. Empty if all is as it should be.
+	ResidenceFailure string `protobuf:"bytes,18,opt,name=residence_failure,json=residenceFailure,proto3" json:"residence_failure,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *DeviceUse) Reset() {
@@ -1243,6 +1284,27 @@ func (x *DeviceUse) GetPowerMw() uint32 {
 		return *x.PowerMw
 	}
 	return 0
+}
+
+func (x *DeviceUse) GetMemoryResident() uint64 {
+	if x != nil && x.MemoryResident != nil {
+		return *x.MemoryResident
+	}
+	return 0
+}
+
+func (x *DeviceUse) GetMemoryEvicted() uint64 {
+	if x != nil && x.MemoryEvicted != nil {
+		return *x.MemoryEvicted
+	}
+	return 0
+}
+
+func (x *DeviceUse) GetResidenceFailure() string {
+	if x != nil {
+		return x.ResidenceFailure
+	}
+	return ""
 }
 
 // Limits are the limits that a group or lgpu has of its own on one device, by the names of their files. An absent one
@@ -3051,9 +3113,11 @@ type AttachRequest struct {
 	// Instead of limits.memory_max, in hundredths of a percent of each device's memory.
 	MemoryPart *uint32 `protobuf:"varint,10,opt,name=memory_part,json=memoryPart,proto3,oneof" json:"memory_part,omitempty"`
 	// Page-locked host memory.
-	HostMax       *uint64 `protobuf:"varint,11,opt,name=host_max,json=hostMax,proto3,oneof" json:"host_max,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	HostMax *uint64 `protobuf:"varint,11,opt,name=host_max,json=hostMax,proto3,oneof" json:"host_max,omitempty"`
+	// File memory.overcommit of a new lgpu.
+	MemoryOvercommit bool `protobuf:"varint,12,opt,name=memory_overcommit,json=memoryOvercommit,proto3" json:"memory_overcommit,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *AttachRequest) Reset() {
@@ -3161,6 +3225,13 @@ func (x *AttachRequest) GetHostMax() uint64 {
 		return *x.HostMax
 	}
 	return 0
+}
+
+func (x *AttachRequest) GetMemoryOvercommit() bool {
+	if x != nil {
+		return x.MemoryOvercommit
+	}
+	return false
 }
 
 // Attachment is the lgpu that the caller is attached to.
@@ -3411,7 +3482,7 @@ const file_lgpu_proto_rawDesc = "" +
 	"may_change\x18\x02 \x01(\bR\tmayChange\x12$\n" +
 	"\x0ewho_may_change\x18\x03 \x01(\tR\fwhoMayChange\x12\x14\n" +
 	"\x05place\x18\x04 \x01(\tR\x05place\x12$\n" +
-	"\radministrator\x18\x05 \x01(\bR\radministrator\"\xdd\x01\n" +
+	"\radministrator\x18\x05 \x01(\bR\radministrator\"\x9f\x02\n" +
 	"\x06Daemon\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x124\n" +
@@ -3420,7 +3491,12 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04tree\x18\x05 \x01(\tR\x04tree\x12\x16\n" +
 	"\x06police\x18\x06 \x01(\tR\x06police\x12\x1a\n" +
 	"\brestarts\x18\a \x01(\x04R\brestarts\x12\x17\n" +
-	"\aidle_ns\x18\b \x01(\x03R\x06idleNs\"\x11\n" +
+	"\aidle_ns\x18\b \x01(\x03R\x06idleNs\x12\x1f\n" +
+	"\vhost_budget\x18\t \x01(\x04R\n" +
+	"hostBudget\x12\x1f\n" +
+	"\vhost_copies\x18\n" +
+	" \x01(\x04R\n" +
+	"hostCopies\"\x11\n" +
 	"\x0fSnapshotRequest\"/\n" +
 	"\fWatchRequest\x12\x1f\n" +
 	"\vinterval_ns\x18\x01 \x01(\x03R\n" +
@@ -3472,7 +3548,7 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x06memory\x18\x04 \x01(\x04R\x06memory\x12%\n" +
 	"\vutilisation\x18\x05 \x01(\rH\x00R\vutilisation\x88\x01\x01\x12\x12\n" +
 	"\x04path\x18\x06 \x01(\tR\x04pathB\x0e\n" +
-	"\f_utilisation\"\x9b\x04\n" +
+	"\f_utilisation\"\xef\x04\n" +
 	"\tDirectory\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x06R\x02id\x12+\n" +
@@ -3491,11 +3567,13 @@ const file_lgpu_proto_rawDesc = "" +
 	"\aclients\x18\f \x03(\v2\x0f.lgpu.v1.ClientR\aclients\x12/\n" +
 	"\tlaunchers\x18\r \x03(\v2\x11.lgpu.v1.LauncherR\tlaunchers\x12\x10\n" +
 	"\x03uid\x18\x0e \x01(\rR\x03uid\x12\x10\n" +
-	"\x03gid\x18\x0f \x01(\rR\x03gid\"\x1b\n" +
+	"\x03gid\x18\x0f \x01(\rR\x03gid\x12+\n" +
+	"\x11memory_overcommit\x18\x10 \x01(\bR\x10memoryOvercommit\x12%\n" +
+	"\x0ememory_suspend\x18\x11 \x01(\bR\rmemorySuspend\"\x1b\n" +
 	"\x04Kind\x12\t\n" +
 	"\x05GROUP\x10\x00\x12\b\n" +
 	"\x04LGPU\x10\x01B\v\n" +
-	"\t_host_max\"\xc9\x04\n" +
+	"\t_host_max\"\xf7\x05\n" +
 	"\tDeviceUse\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x120\n" +
@@ -3514,13 +3592,18 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x05state\x18\f \x01(\x0e2\x0e.lgpu.v1.StateR\x05state\x12-\n" +
 	"\trequested\x18\r \x01(\v2\x0f.lgpu.v1.LimitsR\trequested\x12 \n" +
 	"\tenergy_mj\x18\x0e \x01(\x04H\x03R\benergyMj\x88\x01\x01\x12\x1e\n" +
-	"\bpower_mw\x18\x0f \x01(\rH\x04R\apowerMw\x88\x01\x01B\x11\n" +
+	"\bpower_mw\x18\x0f \x01(\rH\x04R\apowerMw\x88\x01\x01\x12,\n" +
+	"\x0fmemory_resident\x18\x10 \x01(\x04H\x05R\x0ememoryResident\x88\x01\x01\x12*\n" +
+	"\x0ememory_evicted\x18\x11 \x01(\x04H\x06R\rmemoryEvicted\x88\x01\x01\x12+\n" +
+	"\x11residence_failure\x18\x12 \x01(\tR\x10residenceFailureB\x11\n" +
 	"\x0f_memory_grantedB\x0e\n" +
 	"\f_share_askedB\x12\n" +
 	"\x10_share_deliveredB\f\n" +
 	"\n" +
 	"_energy_mjB\v\n" +
-	"\t_power_mwJ\x04\b\x03\x10\x04\"\xef\x02\n" +
+	"\t_power_mwB\x12\n" +
+	"\x10_memory_residentB\x11\n" +
+	"\x0f_memory_evictedJ\x04\b\x03\x10\x04\"\xef\x02\n" +
 	"\x06Limits\x12\"\n" +
 	"\n" +
 	"memory_max\x18\x01 \x01(\x04H\x00R\tmemoryMax\x88\x01\x01\x12$\n" +
@@ -3659,7 +3742,7 @@ const file_lgpu_proto_rawDesc = "" +
 	"\tPageReply\x12\x12\n" +
 	"\x04urls\x18\x01 \x03(\tR\x04urls\"\r\n" +
 	"\vStopRequest\"\v\n" +
-	"\tStopReply\"\xd5\x02\n" +
+	"\tStopReply\"\x82\x03\n" +
 	"\rAttachRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x18\n" +
@@ -3673,7 +3756,8 @@ const file_lgpu_proto_rawDesc = "" +
 	"\vmemory_part\x18\n" +
 	" \x01(\rH\x00R\n" +
 	"memoryPart\x88\x01\x01\x12\x1e\n" +
-	"\bhost_max\x18\v \x01(\x04H\x01R\ahostMax\x88\x01\x01B\x0e\n" +
+	"\bhost_max\x18\v \x01(\x04H\x01R\ahostMax\x88\x01\x01\x12+\n" +
+	"\x11memory_overcommit\x18\f \x01(\bR\x10memoryOvercommitB\x0e\n" +
 	"\f_memory_partB\v\n" +
 	"\t_host_max\"\x90\x02\n" +
 	"\n" +

@@ -14,6 +14,8 @@
 //	Need      memory beyond what is granted      Memory    asked and answered; look at Granted again
 //	                                             Gone      memory that was given away has left the device
 //	Sliced    the time slice in force            Slice     set the hardware's time slice of this client's contexts
+//	Kept      memory that is resident            Keep      how much memory may be resident
+//	                                             Store     a memory file for copies of what is not, its fd
 //
 // After the Welcome of a reconnect, the client first sends a Need of nothing, which says that it uses the new Limits
 // from now on. This Need has no answer. While a Want, or a Closed with FlagWaiting, has not been answered, the daemon
@@ -38,6 +40,28 @@
 // unasked, when that changes: a context was made or is no more, or the program has set another slice itself. In the
 // last case the first Sliced has the value that was found, and the next one what is in force after it was put right. A
 // Sliced is the word of the client alone.
+//
+// # Memory that can leave the device
+//
+// A client of an lgpu with memory.overcommit says at the start, for each device that it uses, Need with FlagResident and
+// Value 0. From then on it holds no more of its device's memory resident than the Value of the latest Keep for that
+// device (a level: of this client alone, 0 until the first Keep). What it can move is moved; what it cannot (contexts,
+// code, arrays, memory given away) counts too. A client that wants more says Need with FlagResident and the level it
+// wants; it may wait as long as it takes for a Keep with that level or more. A Keep with FlagRefused says that it will
+// never come, and leaves the level as it is.
+//
+// Every Keep is answered by a Kept with the same Serial: when no more than the level is resident, with what then is; or
+// with FlagRefused, what still is, and in Extra why (Why...), as soon as the client knows that it will not get there.
+// Then it goes on with what is resident, and the level that it has is what is still resident. A Keep that comes while
+// the client is busy with an older one takes the older one's place, and only the newer one is answered. Unasked, Kept
+// with Serial 0 says that less is resident, since memory was freed. After a reconnect the client says first of all (for
+// each device) Kept with Serial 0 and what is resident, and goes on with the level it had until a Keep comes.
+//
+// What has left the device lies in the Store of the client and the device: a memory file made by the daemon, of Value
+// bytes, which only grows. The first Store brings its fd, later ones only say that it is longer; after a reconnect the
+// client sends the fd back with its Kept. With FlagPinned the daemon has touched all of it, and the client registers it
+// with the driver when it hears of it, so that copies run at the speed of the link; without it the file may lie on a
+// disk. A client that has no room in its Store for what is to leave the device refuses the Keep (WhyStore).
 //
 // # Versions
 //
@@ -97,6 +121,18 @@ const (
 	Gone
 	Slice
 	Sliced
+	Keep
+	Kept
+	Store
+)
+
+// Why a client cannot do what a Keep asks (Extra of a Kept with FlagRefused).
+const (
+	WhyBusy    uint64 = iota + 1 // work that does not end: a kernel, or a stream that waits for something
+	WhyCapture                   // a stream that is being captured and stays so
+	WhyFixed                     // memory that cannot leave the device
+	WhyStore                     // there is too little room in the Store
+	WhyDriver                    // the driver refused; what had left the device is back
 )
 
 // Flags.
@@ -116,10 +152,15 @@ const (
 	// FlagRunning (Gate): work is in flight already, since before a reconnect; a Closed will follow without an
 	// Open.
 	FlagRunning
-	// FlagRefused (Sliced): the driver did not take the slice for all contexts, or cannot be asked to.
+	// FlagRefused (Sliced): the driver did not take the slice for all contexts, or cannot be asked to. (Keep): the level
+	// that was asked for will never be given. (Kept): more than the level is still resident.
 	FlagRefused
 	// FlagPatient (Open): the device preempts, so the gate stays open for Patience instead of Linger.
 	FlagPatient
+	// FlagResident (Need): Value is the level of resident memory that is wanted.
+	FlagResident
+	// FlagPinned (Store): the file is memory, touched, and to be registered with the driver.
+	FlagPinned
 )
 
 // Message is everything either side says. Fields that a kind does not name are zero.
@@ -130,12 +171,14 @@ type Message struct {
 	Client  uint32 // index in Usage: Hello with FlagReconnect, Welcome
 	Flags   uint32
 	ID      uint64 // of the lgpu: Hello with FlagReconnect, Welcome
-	Serial  uint64 // of the grant: Open, Close, Closed
+	Serial  uint64 // of the grant: Open, Close, Closed; of the level: Keep, Kept
 	// Value is, by kind: Open: Busy at which the grant ends, or Forever. Closed: Busy then. Need: bytes. Memory:
 	// bytes granted. Seep: launches. Gone: bytes. Refuse: errno. Slice: µs, 0 for the driver's own. Sliced: µs, the
-	// longest in force among the client's contexts on the device; 0: there is none, or it cannot be read.
+	// longest in force among the client's contexts on the device; 0: there is none, or it cannot be read. Keep, Kept:
+	// bytes that may be, and are, resident. Store: bytes that the file has.
 	Value uint64
-	_     [3]uint64
+	Extra uint64 // Kept with FlagRefused: why
+	_     [2]uint64
 }
 
 // ErrMalformed: a packet is no message.
@@ -152,7 +195,8 @@ func (m Message) Append(b []byte) []byte {
 	b = e.AppendUint64(b, m.ID)
 	b = e.AppendUint64(b, m.Serial)
 	b = e.AppendUint64(b, m.Value)
-	return append(b, make([]byte, 24)...)
+	b = e.AppendUint64(b, m.Extra)
+	return append(b, make([]byte, 16)...)
 }
 
 // Parse reads a packet. The text is that of a Refuse, with what is not printable replaced.
@@ -164,8 +208,9 @@ func Parse(packet []byte) (m Message, text string, err error) {
 	m = Message{
 		Kind: e.Uint16(packet), Version: e.Uint16(packet[2:]), Device: e.Uint32(packet[4:]), Client: e.Uint32(packet[8:]),
 		Flags: e.Uint32(packet[12:]), ID: e.Uint64(packet[16:]), Serial: e.Uint64(packet[24:]), Value: e.Uint64(packet[32:]),
+		Extra: e.Uint64(packet[40:]),
 	}
-	if m.Kind < Hello || m.Kind > Sliced {
+	if m.Kind < Hello || m.Kind > Store {
 		return Message{}, "", fmt.Errorf("%w: kind %d", ErrMalformed, m.Kind)
 	}
 	if len(packet) > Size && m.Kind != Refuse {

@@ -103,7 +103,8 @@ type DeviceLimits struct {
 	// for the daemon's leave, which shows that the daemon lives. 0: there is
 	// no daemon, or one that does not say.
 	Beat uint64
-	_    uint64
+	// Overcommit is 1 if the lgpu's memory may leave this device (protocol: Keep). It never changes.
+	Overcommit uint64
 }
 
 // Counter is an amount of memory with the identity of the last operation that

@@ -40,6 +40,16 @@
 #define LGPU_LINK_FLAG_RUNNING UINT64_C(0x20)
 #define LGPU_LINK_FLAG_REFUSED UINT64_C(0x40)
 #define LGPU_LINK_FLAG_PATIENT UINT64_C(0x80)
+#define LGPU_LINK_FLAG_RESIDENT UINT64_C(0x100)
+#define LGPU_LINK_FLAG_PINNED UINT64_C(0x200)
+#define LGPU_LINK_KEEP UINT64_C(0x10)
+#define LGPU_LINK_KEPT UINT64_C(0x11)
+#define LGPU_LINK_STORE UINT64_C(0x12)
+#define LGPU_LINK_WHY_BUSY UINT64_C(0x1)
+#define LGPU_LINK_WHY_CAPTURE UINT64_C(0x2)
+#define LGPU_LINK_WHY_FIXED UINT64_C(0x3)
+#define LGPU_LINK_WHY_STORE UINT64_C(0x4)
+#define LGPU_LINK_WHY_DRIVER UINT64_C(0x5)
 
 struct lgpu_message {
 	uint16_t kind;
@@ -50,7 +60,8 @@ struct lgpu_message {
 	uint64_t id;
 	uint64_t serial;
 	uint64_t value;
-	uint64_t reserved8[3];
+	uint64_t extra;
+	uint64_t reserved9[2];
 };
 _Static_assert(sizeof(struct lgpu_message) == 64, "lgpu_message");
 _Static_assert(offsetof(struct lgpu_message, kind) == 0, "Kind");
@@ -61,5 +72,6 @@ _Static_assert(offsetof(struct lgpu_message, flags) == 12, "Flags");
 _Static_assert(offsetof(struct lgpu_message, id) == 16, "ID");
 _Static_assert(offsetof(struct lgpu_message, serial) == 24, "Serial");
 _Static_assert(offsetof(struct lgpu_message, value) == 32, "Value");
+_Static_assert(offsetof(struct lgpu_message, extra) == 40, "Extra");
 
 #endif

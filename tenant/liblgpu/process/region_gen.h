@@ -37,7 +37,7 @@ struct lgpu_device_limits {
 	uint32_t compute;
 	uint32_t units;
 	uint64_t beat;
-	uint64_t reserved7;
+	uint64_t overcommit;
 };
 _Static_assert(sizeof(struct lgpu_device_limits) == 64, "lgpu_device_limits");
 _Static_assert(offsetof(struct lgpu_device_limits, uuid) == 0, "UUID");
@@ -47,6 +47,7 @@ _Static_assert(offsetof(struct lgpu_device_limits, physical) == 32, "Physical");
 _Static_assert(offsetof(struct lgpu_device_limits, compute) == 40, "Compute");
 _Static_assert(offsetof(struct lgpu_device_limits, units) == 44, "Units");
 _Static_assert(offsetof(struct lgpu_device_limits, beat) == 48, "Beat");
+_Static_assert(offsetof(struct lgpu_device_limits, overcommit) == 56, "Overcommit");
 
 struct lgpu_limits {
 	uint64_t magic;
