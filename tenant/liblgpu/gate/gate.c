@@ -23,6 +23,7 @@
 #define FOLLOW_SHORT INT64_C(5000)
 #define TOLL_MOST INT64_C(1000) // of one launch: what takes longer was an interruption
 #define OWN_MOST 8            // part of the time that is not charged at most
+#define OWED_MOST INT64_C(2000000) // of what is still to be taken off
 
 bool lgpu_gated;
 struct lgpu_gates *lgpu_gates;
@@ -110,17 +111,18 @@ static int64_t unpaid(struct lgpu_device_usage *u, int64_t since, int64_t now)
 }
 
 // charge takes the device time from the last charge to now out of the lgpu's
-// credit, less own ns, in which the program could not launch because of us.
-static void charge(struct lgpu_gate *g, int64_t now, int64_t own)
+// credit, less up to own ns, in which the program could not launch because of us. It returns how much less.
+static int64_t charge(struct lgpu_gate *g, int64_t now, int64_t own)
 {
 	if (now <= g->charged)
-		return;
+		return 0;
 	struct lgpu_device_usage *u = g->usage;
 	int64_t spent = unpaid(u, g->charged, now);
-	spent -= own < spent / OWN_MOST ? own : spent / OWN_MOST;
+	own = own < spent / OWN_MOST ? own : spent / OWN_MOST;
+	spent -= own;
 	g->charged = now;
 	if (spent == 0)
-		return;
+		return own;
 	uint64_t horizon = __atomic_load_n(&u->horizon, __ATOMIC_RELAXED);
 	while (!__atomic_compare_exchange_n(&u->horizon, &horizon,
 					    (uint64_t)lgpu_credit_charge((int64_t)horizon, now, lgpu_gate_cap(g), spent, g->hold.waited), 0,
@@ -132,12 +134,15 @@ static void charge(struct lgpu_gate *g, int64_t now, int64_t own)
 	if (__atomic_exchange_n(&w->epoch, epoch, __ATOMIC_RELAXED) != epoch)
 		__atomic_store_n(&w->busy, 0, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&w->busy, (uint64_t)spent, __ATOMIC_RELAXED);
+	return own;
 }
 
 // What the gate costs the program is no use of the device. While the device waits for launches, each of which waits for
 // the gate, that is the charge for more time than the same launches take without a gate. So it is taken off: for each
-// launch what one takes in here, by a sample from each run, and for events and looks what they took. Where the device has
-// work queued meanwhile the program loses nothing, and nothing is taken off.
+// launch what one takes in here, by a sample from each run, and for events, looks and launches that join no run what they
+// took. A program that has work queued loses nothing at once, but does when the device has run out of work before the
+// program has waited for it: then all that it has cost since is taken off. Once the program has waited, for the device or
+// at the gate, it was ahead, and has lost nothing.
 
 // own is what the gate has cost since the last call of it.
 static int64_t own(struct lgpu_gate *g)
@@ -145,6 +150,24 @@ static int64_t own(struct lgpu_gate *g)
 	int64_t ns = g->passed * __atomic_load_n(&g->toll, __ATOMIC_RELAXED) + __atomic_exchange_n(&g->taken, 0, __ATOMIC_RELAXED);
 	g->passed = 0;
 	return ns;
+}
+
+// settled charges up to a moment up to which work is known to have run.
+static void settled(struct lgpu_gate *g, int64_t until, enum lgpu_look how)
+{
+	int64_t cost = own(g);
+	// Who launches asks a few launches after an event: if it has happened, the device has waited for these launches.
+	// Who has waited for the device has it wait now.
+	bool kept_up = how == LGPU_LOOK_LAUNCHER ? lgpu_flight_kept_up(&g->flight) : !lgpu_gate_busy(g);
+	if (how == LGPU_LOOK_WAITED) {
+		charge(g, until, kept_up ? cost : 0);
+		g->owed = 0;
+		return;
+	}
+	g->owed = lgpu_clamp(g->owed + cost, 0, OWED_MOST);
+	g->owed -= charge(g, until, kept_up ? g->owed : 0);
+	if (how == LGPU_LOOK_LAUNCHER)
+		g->flight.roomy = kept_up && g->linked && !g->grant.wanted;
 }
 
 // collect is called with the collect lock, which it releases, and returns when it asked.
@@ -162,13 +185,7 @@ static int64_t collect(struct lgpu_gate *g, enum lgpu_look how)
 				g->idle = until;
 			lgpu_gate_wake(g);
 		}
-		// Who launches asks a few launches after an event: if it has happened, the device has waited for these launches.
-		// Who has waited for the device has it wait now.
-		int64_t less = how == LGPU_LOOK_WATCHER ? 0 : own(g);
-		bool kept_up = how == LGPU_LOOK_WAITED ? !lgpu_gate_busy(g) : lgpu_flight_kept_up(&g->flight);
-		charge(g, until, kept_up ? less : 0);
-		if (how == LGPU_LOOK_LAUNCHER)
-			g->flight.roomy = kept_up && g->linked && !g->grant.wanted;
+		settled(g, until, how);
 	}
 	lgpu_unlock(&g->lock);
 	lgpu_unlock(&g->collect);
@@ -432,6 +449,7 @@ static void await(struct lgpu_gate *g, int64_t now)
 		lgpu_linked_doubt(g, now);
 	uint32_t wake = __atomic_load_n(&g->wake, __ATOMIC_RELAXED);
 	g->waiters++;
+	g->owed = 0; // it is ahead of the device
 	g->flight.roomy = false;
 	lgpu_gate_kick(g);
 	lgpu_unlock(&g->lock);
@@ -551,6 +569,7 @@ struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t siz
 	if (recent != g)
 		__atomic_store_n(&all->recent, g, __ATOMIC_RELAXED);
 	int64_t now = lgpu_now(), began = now;
+	bool waited = false;
 	lock_soon(g);
 	if (!g->watched)
 		g->watched = lgpu_thread_start(watch, g);
@@ -566,8 +585,12 @@ struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t siz
 		if (passes(g, estimate, began, now))
 			break;
 		await(g, now);
+		waited = true;
 	}
-	return enter(g, c, stream, estimate, now);
+	pass = enter(g, c, stream, estimate, now);
+	if (!waited)
+		__atomic_fetch_add(&g->taken, lgpu_now() - began, __ATOMIC_RELAXED);
+	return pass;
 }
 
 void lgpu_gate_leave(struct lgpu_pass *pass, CUresult result)

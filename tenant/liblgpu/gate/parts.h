@@ -65,7 +65,8 @@ struct lgpu_gate {
 	uint32_t entered, seen; // launches, now and when the watcher looked last
 	bool sample;       // the next launch is to be measured; atomic
 	int64_t toll;      // what a launch that joins a run takes in here, ns; atomic
-	int64_t taken;     // what events and looks took the launching threads since own was last asked for, ns; atomic
+	int64_t taken;     // what else took the launching threads in here since own was last asked for, ns; atomic
+	int64_t owed;      // of both, what has not been taken off the charge yet
 	uint32_t index;   // in the limits
 	int64_t patience; // a launch passes the closed gate when nothing has completed for so long
 	int64_t charged;  // busy time is charged up to here

@@ -180,6 +180,25 @@ func TestOwnCostIsNotCharged(t *testing.T) {
 	})
 }
 
+// Nor is it where each launch has an event of its own, since its kernel is not short, and the program looks at nothing:
+// the device runs out of work before the program waits for it.
+func TestOwnCostOfLongKernelsIsNotCharged(t *testing.T) {
+	d, c, _ := card(t, "CARD_LAUNCH=60000", "CARD_RECORD=10000")
+	c.do("launch 2 100 40000")
+	c.do("sync")
+	c.until("charged less than the time", func() bool {
+		var busy, took time.Duration
+		for range 8 {
+			before, began := d.region.Busy(0), time.Now()
+			c.do("launch 2 1000 40000")
+			took += time.Since(began)
+			busy += time.Duration(d.region.Busy(0) - before)
+			c.do("sync")
+		}
+		return busy < took*94/100
+	})
+}
+
 // What has left no event is in flight.
 func TestTailWithoutEvent(t *testing.T) {
 	d, c, p := card(t)
