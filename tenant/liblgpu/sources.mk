@@ -9,7 +9,7 @@ LGPU_SOURCES = \
 	alone/clients.c alone/hami.c alone/turn.c \
 	memory/accounts.c memory/charge.c memory/exports.c memory/freed.c memory/image.c memory/overhead.c memory/pools.c \
 	memory/reserve.c \
-	gate/context.c gate/flight.c gate/gate.c gate/linked.c gate/unlinked.c \
+	gate/context.c gate/flight.c gate/gate.c gate/linked.c gate/prepare.c gate/unlinked.c \
 	slice/groups.c slice/redirect.c slice/rm.c slice/sim.c slice/slice.c \
 	view/attach.c view/device.c view/memory.c view/nvml.c \
 	hook/array.c hook/code.c hook/context.c hook/graph.c hook/launch.c hook/library.c hook/loads.c hook/memory.c \

@@ -100,8 +100,10 @@ void lgpu_gate_stream_gone(CUstream stream)
 	if (stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
 		return;
 	for (uint32_t i = 0; all != NULL && i < LGPU_MAX_DEVICES; i++)
-		if (all->device[i] != NULL)
+		if (all->device[i] != NULL) {
 			lgpu_gate_record(all->device[i], false, stream);
+			lgpu_prepare_stream_gone(all->device[i], stream);
+		}
 }
 
 void lgpu_gate_context_made(CUcontext context)
@@ -117,8 +119,14 @@ static void drain(struct lgpu_gate_context *c, CUcontext context)
 {
 	struct lgpu_gate *g = c->gate;
 	CUcontext popped;
+	lgpu_lock(&g->lock);
+	lgpu_prepare_go(g, lgpu_now());
+	lgpu_unlock(&g->lock);
 	if (LGPU_REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
 		LGPU_REAL(cuCtxSynchronize)();
+		lgpu_lock(&g->lock);
+		lgpu_prepare_context_gone(c);
+		lgpu_unlock(&g->lock);
 		LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
 	}
 	lgpu_gate_observe(g, LGPU_LOOK_WAITED);

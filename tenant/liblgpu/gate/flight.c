@@ -33,7 +33,7 @@ int64_t lgpu_flight_drains(const struct lgpu_flight *f, int64_t now)
 		return 0;
 	if (f->unknown != 0 || lgpu_flight_oldest(f, now) < 0)
 		return INT64_MAX;
-	for (const struct lgpu_run *run = f->oldest; run != NULL; run = run->next)
+	for (const struct lgpu_run *run = f->oldest; run != NULL && !run->held; run = run->next)
 		if (inside(run) != 0)
 			return INT64_MAX;
 	return lgpu_flight_remaining(f, now);
@@ -137,10 +137,13 @@ static void seal(struct lgpu_flight *f, struct lgpu_run *run)
 	__atomic_fetch_or(&run->inside, SEALED, __ATOMIC_RELEASE);
 }
 
+// sum is the sum that a run counts in.
+static int64_t *sum(struct lgpu_flight *f, const struct lgpu_run *run) { return run->held ? &f->held : &f->expected; }
+
 // end takes a run out of the sums. It stays among those in flight until it is the oldest, and nobody inside.
 static void end(struct lgpu_flight *f, struct lgpu_run *run)
 {
-	f->expected -= run->expected;
+	*sum(f, run) -= run->expected;
 	f->unknown -= run->unknown;
 	set_state(run, LGPU_RUN_ENDED);
 }
@@ -168,7 +171,7 @@ static struct lgpu_run *begin(struct lgpu_flight *f, struct lgpu_gate_context *c
 	run->issued = now;
 	run->expected = run->began = 0;
 	run->inside = run->count = 0;
-	run->unknown = run->reached = false;
+	run->unknown = run->reached = run->held = false;
 	run->state = LGPU_RUN_OPEN;
 	if (f->count++ == 0)
 		f->completed = now;
@@ -195,7 +198,7 @@ static uint32_t add(struct lgpu_flight *f, struct lgpu_run *run, uint32_t estima
 {
 	run->launch[run->count] = (struct lgpu_launch){nanos < UINT32_MAX ? (uint32_t)nanos : UINT32_MAX, estimate};
 	run->expected += nanos;
-	f->expected += nanos;
+	*sum(f, run) += nanos;
 	__atomic_fetch_add(&run->inside, 1, __ATOMIC_RELAXED);
 	return run->count++;
 }
@@ -246,6 +249,25 @@ struct lgpu_entry lgpu_flight_enter(struct lgpu_flight *f, struct lgpu_gate_cont
 	return e;
 }
 
+struct lgpu_entry lgpu_flight_hold(struct lgpu_flight *f, struct lgpu_gate_context *c, CUstream stream, uint32_t estimate, int64_t now)
+{
+	struct lgpu_entry e = {.run = begin(f, c, stream, now), .first = !lgpu_flight_busy(f), .seals = true};
+	__atomic_store_n(&e.run->held, true, __ATOMIC_RELAXED);
+	e.place = add(f, e.run, estimate, f->estimates[estimate].nanos);
+	seal(f, e.run);
+	return e;
+}
+
+void lgpu_flight_go(struct lgpu_flight *f, int64_t now)
+{
+	if (!lgpu_flight_busy(f))
+		f->completed = now;
+	for (struct lgpu_run *run = f->oldest; run != NULL; run = run->next)
+		__atomic_store_n(&run->held, false, __ATOMIC_RELAXED);
+	f->expected += f->held;
+	f->held = 0;
+}
+
 void lgpu_flight_leave(struct lgpu_run *run)
 {
 	uint32_t all = __atomic_load_n(&run->inside, __ATOMIC_ACQUIRE);
@@ -261,7 +283,7 @@ void lgpu_flight_refused(struct lgpu_flight *f, struct lgpu_run *run, uint32_t p
 	struct lgpu_launch *l = &run->launch[place];
 	if (state_of(run) != LGPU_RUN_ENDED) {
 		run->expected -= l->expected;
-		f->expected -= l->expected;
+		*sum(f, run) -= l->expected;
 	}
 	*l = (struct lgpu_launch){0, ESTIMATES};
 }
@@ -462,7 +484,8 @@ uint32_t lgpu_flight_settle(struct lgpu_flight *f, int64_t now, enum lgpu_look h
 	if (last == NULL)
 		return count - f->count;
 	// Otherwise it has ended at some time since the last look.
-	if (how != LGPU_LOOK_WAITED && last == f->newest && t.known == t.launches)
+	bool all = last == f->newest || last->next->held;
+	if (how != LGPU_LOOK_WAITED && all && t.known == t.launches)
 		ended = lgpu_clamp(since + t.expected, looked > since ? looked : since, now > since ? now : since);
 	take_out(f, last, &t, ended - since, how == LGPU_LOOK_LAUNCHER && f->count - t.runs == f->opens);
 	f->completed = ended;
@@ -478,7 +501,7 @@ void lgpu_flight_forget(struct lgpu_flight *f, struct lgpu_gate_context *c)
 		shut(f, run);
 		drop(f, run);
 	}
-	while (lgpu_flight_busy(f) && settled(f, f->oldest))
+	while (f->oldest != NULL && settled(f, f->oldest))
 		detach(f, f->oldest, NULL);
 	c->free = 0;
 }

@@ -40,6 +40,9 @@ struct lgpu_gate_context {
 	uint32_t flushing; // lock: the context is waited for, or about to be destroyed
 	uint32_t free;     // events to be used again
 	CUevent events[LGPU_FLIGHT_RUNS];
+	uint32_t *word;  // streams wait for its value (prepare.c); NULL: there is none yet
+	CUdeviceptr at;  // its address for the device
+	bool unwilling;  // there can be none
 };
 
 enum lgpu_run_state {
@@ -67,6 +70,7 @@ struct lgpu_run {
 	uint32_t inside;  // launches that have entered and not left, and whether it is sealed; atomic
 	uint32_t count;
 	bool unknown; // of one launch, whose duration is not known
+	bool held;    // it waits in its stream for the gate; all behind it do, too; atomic
 	bool reached; // seen to be done; the collector's
 	struct lgpu_launch launch[LGPU_FLIGHT_RUN];
 };
@@ -92,7 +96,8 @@ struct lgpu_flight {
 	uint32_t wary;     // so many launches more have an event each
 	bool roomy;        // runs may be longer: the device waits for launches, and nobody for the device
 	bool deep;         // nobody waits for the work in flight: the hardware lets others in before it is done
-	int64_t expected;  // sum over those in flight
+	int64_t expected;  // sum over those in flight, but for
+	int64_t held;      // the sum over those that are held
 	int64_t budget;    // so much may join before somebody looks at the clock again
 	int64_t looked;    // when the driver was asked last
 	int64_t completed; // when the last completion was seen, or the oldest run issued
@@ -101,8 +106,13 @@ struct lgpu_flight {
 	struct lgpu_estimate estimates[LGPU_FLIGHT_ESTIMATES];
 };
 
-// lgpu_flight_busy may be asked without the lock, too.
-static inline bool lgpu_flight_busy(const struct lgpu_flight *f) { return __atomic_load_n(&f->oldest, __ATOMIC_RELAXED) != NULL; }
+// lgpu_flight_busy says whether anything is in flight that is not held. It may be asked without the lock, too: runs are
+// never freed.
+static inline bool lgpu_flight_busy(const struct lgpu_flight *f)
+{
+	const struct lgpu_run *oldest = __atomic_load_n(&f->oldest, __ATOMIC_RELAXED);
+	return oldest != NULL && !__atomic_load_n(&oldest->held, __ATOMIC_RELAXED);
+}
 // lgpu_flight_ahead is how much work may be in flight whatever joins it, ns.
 static inline int64_t lgpu_flight_ahead(const struct lgpu_flight *f) { return f->deep ? LGPU_FLIGHT_DEEP : LGPU_FLIGHT_AHEAD; }
 
@@ -160,6 +170,11 @@ struct lgpu_entry {
 // soon as it is launched.
 struct lgpu_entry lgpu_flight_enter(struct lgpu_flight *f, struct lgpu_gate_context *c, CUstream stream, uint32_t estimate,
 				    bool at_once, int64_t now);
+
+// lgpu_flight_hold is lgpu_flight_enter for a launch that waits in its stream until lgpu_flight_go. Until then it is not
+// in flight for lgpu_flight_busy, lgpu_flight_remaining and lgpu_flight_drains. The stream has no open run.
+struct lgpu_entry lgpu_flight_hold(struct lgpu_flight *f, struct lgpu_gate_context *c, CUstream stream, uint32_t estimate, int64_t now);
+void lgpu_flight_go(struct lgpu_flight *f, int64_t now);
 
 // lgpu_flight_join counts a launch that may be in flight whatever the time is, and that needs no event: it is known to be
 // short, and its stream has an open run, of this context unless that is NULL. Otherwise the entry has no run, and the

@@ -64,8 +64,10 @@ static void gated_update(void)
 
 void lgpu_gate_set_free(struct lgpu_gate *g, bool is_free)
 {
-	if (is_free)
+	if (is_free) {
+		lgpu_prepare_go(g, lgpu_now());
 		lgpu_flight_release(&g->flight);
+	}
 	__atomic_store_n(&g->free, is_free, __ATOMIC_SEQ_CST);
 	gated_update();
 }
@@ -294,7 +296,10 @@ static struct round look(struct lgpu_gate *g)
 	}
 	if (!r.lazy && lgpu_gate_busy(g))
 		g->cost += (lgpu_now() - r.now - g->cost) / 8;
+	if (g->prepared.streams != 0)
+		r.again = lgpu_prepare_watch(g, r.now);
 	if (g->flush) {
+		lgpu_prepare_go(g, r.now);
 		lgpu_unlock(&g->lock);
 		lgpu_gate_flush(g);
 		lgpu_lock(&g->lock);
@@ -539,6 +544,14 @@ static void sample_end(struct lgpu_gate *g, const struct lgpu_pass *pass, int64_
 	__atomic_store_n(&g->toll, toll == 0 ? took : toll + (took - toll) / 8, __ATOMIC_RELAXED);
 }
 
+// prepare counts a launch that waits in its stream. Called with the gate's lock, which it releases.
+static struct lgpu_pass prepare(struct lgpu_gate *g, struct lgpu_gate_context *c, CUstream stream, uint32_t estimate, int64_t now)
+{
+	struct lgpu_entry e = lgpu_prepare_enter(g, c, stream, estimate, now);
+	__atomic_fetch_add(&g->usage->launches, 1, __ATOMIC_RELAXED);
+	return (struct lgpu_pass){.gate = g, .run = e.run, .place = e.place, .first = e.first, .seals = e.seals};
+}
+
 struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t size)
 {
 	struct lgpu_pass pass = {0};
@@ -568,6 +581,7 @@ struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t siz
 	}
 	if (recent != g)
 		__atomic_store_n(&all->recent, g, __ATOMIC_RELAXED);
+	lgpu_prepare_word(c, stream);
 	int64_t now = lgpu_now(), began = now;
 	bool waited = false;
 	lock_soon(g);
@@ -584,6 +598,8 @@ struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t siz
 		}
 		if (passes(g, estimate, began, now))
 			break;
+		if (lgpu_prepare_admits(g, c, stream, estimate))
+			return prepare(g, c, stream, estimate, now);
 		await(g, now);
 		waited = true;
 	}

@@ -50,7 +50,8 @@ static void report(struct lgpu_gate *g, int64_t now)
 		return;
 	grant->granted = false;
 	grant->ended = grant->serial;
-	grant->asked = say(g, LGPU_LINK_CLOSED, g->waiters != 0 ? LGPU_LINK_FLAG_WAITING : 0) && g->waiters != 0;
+	bool more = g->waiters != 0 || g->prepared.streams != 0;
+	grant->asked = say(g, LGPU_LINK_CLOSED, more ? LGPU_LINK_FLAG_WAITING : 0) && more;
 	grant->beat = (struct lgpu_beat){0};
 }
 
@@ -74,8 +75,11 @@ static void close_if_spent(struct lgpu_gate *g, int64_t now)
 {
 	int64_t linger = g->grant.patient ? (int64_t)LGPU_LINK_PATIENCE : LGPU_GATE_LINGER;
 	bool idle = !lgpu_gate_busy(g) && g->waiters == 0 && now - g->idle >= linger;
-	if (lgpu_linked_spent(g, now, 0) || (g->grant.wanted && idle))
+	if (lgpu_linked_spent(g, now, 0) || (g->grant.wanted && idle)) {
+		if (g->open)
+			lgpu_prepare_closed(g, now);
 		g->open = false;
+	}
 	report(g, now);
 }
 
@@ -126,6 +130,8 @@ static void told(struct lgpu_gate *g, const struct lgpu_message *m)
 		grant->patient = (m->flags & LGPU_LINK_FLAG_PATIENT) != 0;
 		g->flight.deep = grant->patient && !grant->wanted;
 		g->open = busy_of(g) < grant->target;
+		if (g->open)
+			lgpu_prepare_go(g, lgpu_now());
 		report(g, lgpu_now());
 		break;
 	case LGPU_LINK_CLOSE:
@@ -142,6 +148,7 @@ static void told(struct lgpu_gate *g, const struct lgpu_message *m)
 			began(g, m);
 			g->open = false;
 		}
+		lgpu_prepare_go(g, lgpu_now());
 		if (g->waiters != 0)
 			grant->seeps = 1;
 		report(g, lgpu_now());
@@ -153,6 +160,7 @@ static void told(struct lgpu_gate *g, const struct lgpu_message *m)
 static void lost(struct lgpu_gate *g, const struct lgpu_message *m)
 {
 	(void)m;
+	lgpu_prepare_go(g, lgpu_now());
 	g->linked = g->grant.asked = g->grant.granted = g->grant.wanted = g->flight.deep = false;
 	g->hold.holding = g->open;
 	g->hold.taken = lgpu_now();

@@ -46,6 +46,16 @@ struct lgpu_hold {
 	struct lgpu_queue queue;
 };
 
+#define LGPU_PREPARE_STREAMS 16
+
+// What is launched behind the closed gate, and waits in its stream until the gate opens (prepare.c).
+struct lgpu_prepared {
+	int64_t ahead;   // so much work may be, ns: as much as was in flight when the gate closed
+	uint32_t value;  // of the contexts' words with which it goes on
+	uint32_t streams;
+	CUstream stream[LGPU_PREPARE_STREAMS]; // that wait for it
+};
+
 struct lgpu_gate {
 	uint32_t collect; // lock: of the thread that asks the driver what is done; taken before lock
 	uint32_t lock;    // guards everything below
@@ -76,6 +86,7 @@ struct lgpu_gate {
 	struct lgpu_device_usage *usage;
 	struct lgpu_grant grant;
 	struct lgpu_hold hold;
+	struct lgpu_prepared prepared;
 	struct lgpu_flight flight;
 };
 
@@ -130,6 +141,26 @@ struct lgpu_gate_context *lgpu_gate_context_of(CUcontext context);
 // lgpu_gate_flush waits for all work of the device's contexts, however it got there.
 // Called without the gate's lock.
 void lgpu_gate_flush(struct lgpu_gate *g);
+
+// ---- prepare.c; callers hold the gate's lock, but for the context's word
+
+// lgpu_prepare_word makes a context's word, if it may be needed. The context is current, or stream is one of it.
+void lgpu_prepare_word(struct lgpu_gate_context *c, CUstream stream);
+// lgpu_prepare_closed says that the gate has closed because the grant is used up.
+void lgpu_prepare_closed(struct lgpu_gate *g, int64_t now);
+// lgpu_prepare_admits says whether a launch may be prepared behind the closed gate.
+bool lgpu_prepare_admits(const struct lgpu_gate *g, const struct lgpu_gate_context *c, CUstream stream, uint32_t estimate);
+// lgpu_prepare_enter counts the launch, which is made next, and has its stream wait. It releases the lock.
+struct lgpu_entry lgpu_prepare_enter(struct lgpu_gate *g, struct lgpu_gate_context *c, CUstream stream, uint32_t estimate, int64_t now);
+// lgpu_prepare_go lets what was prepared run.
+void lgpu_prepare_go(struct lgpu_gate *g, int64_t now);
+// lgpu_prepare_watch looks after what waits, and returns when to look again: the daemon may hang, what is in flight may wait
+// for what is held, and the lgpu may have lost its compute.
+int64_t lgpu_prepare_watch(struct lgpu_gate *g, int64_t now);
+// lgpu_prepare_stream_gone is told of a stream that is destroyed.
+void lgpu_prepare_stream_gone(struct lgpu_gate *g, CUstream stream);
+// lgpu_prepare_context_gone is told of a context that is about to be destroyed and current, once nothing of it waits.
+void lgpu_prepare_context_gone(struct lgpu_gate_context *c);
 
 // ---- linked.c
 

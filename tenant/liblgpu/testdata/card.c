@@ -24,15 +24,20 @@
 static struct stream {
 	bool made, destroyed, capturing, held;
 	int64_t end; // of its last work
+	// While it waits for a word to have a value: the work that it has had since.
+	const volatile uint32_t *word;
+	uint32_t value;
+	int64_t behind;
 } streams[STREAMS]; // 0 is the legacy stream, 1 that of all threads
 static struct event {
 	int64_t end;
 	struct stream *stream;
 	bool held; // it waits for what its stream held
+	bool behind; // its stream waits for a word; end is from then on
 } events[EVENTS];
 static int made_events, captures, launches;
 static int64_t queue[QUEUE], device_end;
-static uint64_t recorded;
+static uint64_t recorded, waited;
 static int locked;
 static _Thread_local CUcontext stack[8];
 static _Thread_local int depth;
@@ -102,6 +107,14 @@ uint64_t card_recorded(void)
 {
 	lock();
 	uint64_t n = recorded;
+	unlock();
+	return n;
+}
+
+uint64_t card_waited(void)
+{
+	lock();
+	uint64_t n = waited;
 	unlock();
 	return n;
 }
@@ -183,9 +196,27 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 	return CUDA_SUCCESS;
 }
 
+// look has a stream go on whose word has the value that it waits for.
+static struct stream *look(struct stream *s)
+{
+	if (s->word == NULL || (int32_t)(*s->word - s->value) < 0)
+		return s;
+	int64_t start = later(now(), device_end);
+	for (int i = 0; i < made_events; i++) {
+		if (events[i].stream == s && events[i].behind)
+			events[i].end += start;
+		events[i].behind = events[i].behind && events[i].stream != s;
+	}
+	s->word = NULL;
+	s->end = device_end = start + s->behind;
+	return s;
+}
+
 // enqueue has some work run in a stream, and returns its end.
 static int64_t enqueue(struct stream *s, int64_t nanos)
 {
+	if (look(s)->word != NULL)
+		return s->behind += nanos;
 	int64_t start = later(later(now(), device_end), s->end);
 	return s->end = device_end = start + nanos;
 }
@@ -203,8 +234,9 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
 		unlock();
 	}
 	struct stream *s = stream_of(stream, "cuLaunchKernel");
+	waited += look(s)->word != NULL;
 	if (!s->capturing)
-		queue[launches++ % QUEUE] = enqueue(s, gx + price("CARD_KERNEL", &device));
+		queue[launches++ % QUEUE] = enqueue(s, gx + price("CARD_KERNEL", &device)); // too early where the stream waits
 	unlock();
 	return CUDA_SUCCESS;
 }
@@ -242,7 +274,8 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
 	lock();
 	struct stream *s = stream_of(stream, "cuEventRecord");
 	forbid(s->capturing, "an event is recorded into a capture");
-	*(struct event *)event = (struct event){enqueue(s, price("CARD_EVENT", &device)), s, s->held};
+	int64_t end = enqueue(s, price("CARD_EVENT", &device));
+	*(struct event *)event = (struct event){end, s, s->held, s->word != NULL};
 	recorded++;
 	unlock();
 	return CUDA_SUCCESS;
@@ -254,12 +287,31 @@ CUresult cuEventQuery(CUevent event)
 	spend(price("CARD_QUERY", &ns));
 	lock();
 	const struct event *e = (const struct event *)event;
-	bool done = !e->held && e->end <= now();
+	if (e->stream != NULL)
+		look(e->stream);
+	bool done = !e->held && !e->behind && e->end <= now();
 	unlock();
 	return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-static bool done(const struct stream *s) { return !s->held && s->end <= now(); }
+static bool done(struct stream *s) { return !s->held && look(s)->word == NULL && s->end <= now(); }
+
+CUresult cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags) { return (void)p, (void)bytes, (void)flags, CUDA_SUCCESS; }
+CUresult cuMemHostUnregister(void *p) { return (void)p, CUDA_SUCCESS; }
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *at, void *p, unsigned flags) { return *at = (CUdeviceptr)p, (void)flags, CUDA_SUCCESS; }
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags)
+{
+	if (getenv("CARD_NO_WAIT") != NULL)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	lock();
+	struct stream *s = stream_of(stream, "cuStreamWaitValue32");
+	forbid(flags != CU_STREAM_WAIT_VALUE_GEQ || look(s)->word != NULL, "a stream waits twice");
+	s->word = (const volatile uint32_t *)at;
+	s->value = value;
+	s->behind = 0;
+	unlock();
+	return CUDA_SUCCESS;
+}
 
 CUresult cuStreamQuery(CUstream stream)
 {

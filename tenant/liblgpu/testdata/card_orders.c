@@ -16,6 +16,7 @@
 //	captured S       ends it
 //	sync
 //	events           prints how many events were recorded
+//	waited           prints how many kernels were launched into streams that waited for a word
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -104,6 +105,8 @@ static CUresult obey(const char *word, int s, int n, unsigned ns)
 		return card_hold(streams[s], word[0] == 'h'), CUDA_SUCCESS;
 	if (strcmp(word, "events") == 0)
 		return printf("%llu events\n", (unsigned long long)card_recorded()), CUDA_SUCCESS;
+	if (strcmp(word, "waited") == 0)
+		return printf("%llu waited\n", (unsigned long long)card_waited()), CUDA_SUCCESS;
 	return CUDA_ERROR_INVALID_VALUE;
 }
 

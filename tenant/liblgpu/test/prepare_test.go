@@ -1,0 +1,122 @@
+package test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/lgpu/lgpu/tenant/protocol"
+)
+
+// capped is a client with a cap that launches kernels of 20 µs, one every 2 µs, until its grant of a millisecond is used
+// up, and then as many as it may; all further ones wait.
+func capped(t *testing.T, env ...string) (*daemon, *client, *peer) {
+	t.Helper()
+	d, c, p := card(t, append(env, "CARD_LAUNCH=2000")...)
+	d.region.SetCompute(0, 5000)
+	c.do("launch 2 20 20000") // they are known from now on
+	c.do("sync")
+	until := d.region.Busy(0) + uint64(time.Millisecond)
+	p.say(protocol.Message{Kind: protocol.Open, Serial: 1, Value: until, Flags: protocol.FlagPatient})
+	c.order("launch 2 2000 20000")
+	if m := p.expect(protocol.Closed); m.Flags&protocol.FlagWaiting == 0 {
+		t.Errorf("%+v does not say that there is more", m)
+	}
+	return d, c, p
+}
+
+// waited is how many launches were prepared so far.
+func (c *client) waited() (n int) {
+	c.t.Helper()
+	c.order("waited")
+	line := <-c.lines
+	if _, err := fmt.Sscanf(line, "%d waited", &n); err != nil {
+		c.t.Fatalf("%q: %v", line, err)
+	}
+	c.wait("waited: 0")
+	return n
+}
+
+// opens opens the gate for good, and sees all launches through.
+func (p *peer) opens(c *client, serial uint64) {
+	p.d.t.Helper()
+	p.say(protocol.Message{Kind: protocol.Open, Serial: serial, Value: protocol.Forever})
+	c.wait("launch 2 2000 20000: 0")
+	c.do("sync")
+}
+
+// Behind a gate that closes since its grant is used up, as much may be launched as was queued then. It runs, and is
+// charged for, when the gate opens.
+func TestPrepared(t *testing.T) {
+	d, c, p := capped(t)
+	if m, _, err := p.try(20 * time.Millisecond); err == nil { // by then the last work has ended, too
+		t.Errorf("behind the closed gate the client said %+v", m)
+	}
+	closed := d.region.Busy(0)
+	if m, _, err := p.try(20 * time.Millisecond); err == nil {
+		t.Errorf("behind the closed gate the client said %+v", m)
+	}
+	if busy := d.region.Busy(0); busy != closed {
+		t.Errorf("%v were charged while the gate was closed", time.Duration(busy-closed))
+	}
+	p.opens(c, 2)
+	if n := c.waited(); n == 0 || n > 200 {
+		t.Errorf("%d launches were prepared; 4 ms of work may be in flight", n)
+	}
+	if busy := d.region.Busy(0); busy < closed+1500*20_000 {
+		t.Errorf("%v were charged for the work after that", time.Duration(busy-closed))
+	}
+}
+
+// Without a cap, and when others want the device, nothing is prepared.
+func TestPreparedForNobodyElse(t *testing.T) {
+	d, c, p := card(t, "CARD_LAUNCH=2000")
+	c.do("launch 2 20 20000")
+	d.region.SetCompute(0, 5000)
+	p.say(protocol.Message{Kind: protocol.Open, Serial: 1, Value: protocol.Forever, Flags: protocol.FlagPatient})
+	c.order("launch 2 2000 20000")
+	c.until("launched", func() bool { return d.region.State().Devices[0].Launches > 100 })
+	p.say(protocol.Message{Kind: protocol.Close, Serial: 1})
+	p.expect(protocol.Closed)
+	p.opens(c, 2)
+	if n := c.waited(); n != 0 {
+		t.Errorf("%d launches were prepared", n)
+	}
+}
+
+// What is prepared runs when there is no daemon any more, when it lets a launch through, when the gate becomes free, and
+// when there is no compute any more.
+func TestPreparedGoes(t *testing.T) {
+	all := func(c *client) { c.wait("launch 2 2000 20000: 0") }
+	for name, act := range map[string]func(*daemon, *client, *peer){
+		"no daemon": func(_ *daemon, c *client, p *peer) { p.conn.Close(); all(c) },
+		"free":      func(_ *daemon, c *client, p *peer) { p.say(protocol.Message{Kind: protocol.Free}); all(c) },
+		"seep": func(_ *daemon, c *client, p *peer) {
+			p.say(protocol.Message{Kind: protocol.Seep, Serial: 2, Value: 1})
+			p.expect(protocol.Closed)
+			p.opens(c, 3)
+		},
+		"no compute": func(d *daemon, c *client, _ *peer) {
+			d.region.SetCompute(0, 0)
+			c.wait("launch 2 2000 20000: 800")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, c, p := capped(t)
+			act(d, c, p)
+			c.do("sync")
+			if n := c.waited(); n == 0 {
+				t.Error("nothing was prepared")
+			}
+		})
+	}
+}
+
+// A driver that cannot have streams wait has launches wait at the gate.
+func TestPreparedWithoutDriver(t *testing.T) {
+	_, c, p := capped(t, "CARD_NO_WAIT=1")
+	p.opens(c, 2)
+	if n := c.waited(); n != 0 {
+		t.Errorf("%d launches were prepared", n)
+	}
+}
