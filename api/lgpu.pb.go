@@ -43,6 +43,9 @@ const (
 	State_WAITING  State = 1 // has work and waits for a device
 	State_DRAINING State = 2 // its slice is over, but not its work
 	State_RUNNING  State = 3 // may use the device
+	// Its memory has to leave the device (memory.suspend), and is on its way; or has left it, as far as it can.
+	State_SUSPENDING State = 4
+	State_SUSPENDED  State = 5
 )
 
 // Enum value maps for State.
@@ -52,12 +55,16 @@ var (
 		1: "WAITING",
 		2: "DRAINING",
 		3: "RUNNING",
+		4: "SUSPENDING",
+		5: "SUSPENDED",
 	}
 	State_value = map[string]int32{
-		"IDLE":     0,
-		"WAITING":  1,
-		"DRAINING": 2,
-		"RUNNING":  3,
+		"IDLE":       0,
+		"WAITING":    1,
+		"DRAINING":   2,
+		"RUNNING":    3,
+		"SUSPENDING": 4,
+		"SUSPENDED":  5,
 	}
 )
 
@@ -3781,12 +3788,15 @@ const file_lgpu_proto_rawDesc = "" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
 	"\x04hint\x18\x03 \x01(\tR\x04hint\x12\x14\n" +
 	"\x05field\x18\x04 \x01(\tR\x05field\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason*9\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason*X\n" +
 	"\x05State\x12\b\n" +
 	"\x04IDLE\x10\x00\x12\v\n" +
 	"\aWAITING\x10\x01\x12\f\n" +
 	"\bDRAINING\x10\x02\x12\v\n" +
-	"\aRUNNING\x10\x03*<\n" +
+	"\aRUNNING\x10\x03\x12\x0e\n" +
+	"\n" +
+	"SUSPENDING\x10\x04\x12\r\n" +
+	"\tSUSPENDED\x10\x05*<\n" +
 	"\bPriority\x12\r\n" +
 	"\tINHERITED\x10\x00\x12\n" +
 	"\n" +
