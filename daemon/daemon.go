@@ -245,7 +245,8 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	if err != nil {
 		return n, err
 	}
-	n.tree = limits.New(limits.Options{Usage: usage{n}, Commit: n.commit, Rights: c.Rights, Stop: n.stopper.stop})
+	n.tree = limits.New(limits.Options{Usage: usage{n}, Commit: n.commit, Rights: c.Rights, Stop: n.stopper.stop,
+		Used: n.lgpus.hadPrograms, HostBudget: halfOfMemory()})
 	return n, n.restore()
 }
 

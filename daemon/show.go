@@ -114,6 +114,7 @@ func (n *Daemon) showDirectory(dir limits.Directory, shares map[seat]dispatch.Sh
 		Path: dir.Path, ID: dir.ID, Kind: KindGroup, Persistent: !dir.Temporary, State: StateIdle, Gang: dir.Gang,
 		UID: dir.UID, GID: dir.GID,
 		Cgroups: dir.Cgroups, HostMax: dir.HostMax,
+		Overcommit: dir.Overcommit, Suspend: dir.Suspend,
 	}
 	if dir.Path != limits.Root {
 		s.Name = nameOf(dir.Path)
@@ -192,6 +193,21 @@ func busier(a, b string) string {
 	return b
 }
 
+// addResidence adds what a child has on the device and elsewhere.
+func (d *DeviceUse) addResidence(child DeviceUse) {
+	if child.Resident == nil || child.Evicted == nil {
+		return
+	}
+	resident, evicted := *child.Resident, *child.Evicted
+	if d.Resident != nil && d.Evicted != nil {
+		resident, evicted = resident+*d.Resident, evicted+*d.Evicted
+	}
+	d.Resident, d.Evicted = &resident, &evicted
+	if d.ResidenceFailure == "" {
+		d.ResidenceFailure = child.ResidenceFailure
+	}
+}
+
 // addUse adds what a child uses.
 func (s *Directory) addUse(child Directory) {
 	s.HostUsed += child.HostUsed
@@ -211,6 +227,7 @@ func (s *Directory) addUse(child Directory) {
 				*d.Energy += *c.Energy
 				*d.Power += *c.Power
 			}
+			d.addResidence(c)
 			d.Asked += c.Asked
 			d.Delivered += c.Delivered
 			d.Measured = d.Measured && c.Measured

@@ -226,7 +226,7 @@ func (c *Config) setLimit(key, file, value string) *Error {
 // placeFiles are the files that a place can be given: limits, but not whose processes it takes in.
 func placeFiles() (names []string) {
 	for _, f := range limits.Files() {
-		if limits.PerDevice(f.Name) || f.Name == "host.max" {
+		if limits.PerDevice(f.Name) || f.Name == "host.max" || f.Name == "memory.overcommit" {
 			names = append(names, f.Name)
 		}
 	}
