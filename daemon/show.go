@@ -186,7 +186,7 @@ func (n *Daemon) shown(dir limits.Directory, mine []gpu.UUID) []DeviceUse {
 
 // busier returns the state that says more.
 func busier(a, b string) string {
-	order := []string{StateIdle, StateWaiting, StateDraining, StateRunning}
+	order := []string{StateIdle, StateSuspended, StateSuspending, StateWaiting, StateDraining, StateRunning}
 	if slices.Index(order, a) >= slices.Index(order, b) {
 		return a
 	}

@@ -74,6 +74,9 @@ const (
 	StateWaiting  = "waiting"  // has work and waits for its turn
 	StateRunning  = "running"  // may use the device
 	StateDraining = "draining" // its turn is over, its work not yet
+	// Its memory has to leave the device, and has not yet; or has, as far as it can.
+	StateSuspending = "suspending"
+	StateSuspended  = "suspended"
 )
 
 // Directory is one of the tree: a group, or an lgpu.
