@@ -159,7 +159,9 @@ func (m *move) run(c *cobra.Command, conn *api.Conn, args []string) error {
 func (m *move) find(ctx context.Context, conn *api.Conn, s *api.Snapshot, args []string) ([]string, error) {
 	var paths, known []string
 	for _, n := range s.GetDirectories() {
-		known = append(known, n.GetPath())
+		if n.GetPath() != rootPath { // nobody means that by a slip
+			known = append(known, n.GetPath())
+		}
 	}
 	for _, a := range args {
 		p := at(conn, a)
