@@ -102,8 +102,8 @@ uint64_t lgpu_level_resident(const struct lgpu_state *s, int device);
 // lgpu_level_set sets what may be resident, and wakes those who wait for it.
 void lgpu_level_set(int device, uint64_t value);
 void lgpu_level_refuse(int device, uint64_t value);
-// lgpu_level_need asks for what everything takes. again: though it has been asked for already.
-void lgpu_level_need(const struct lgpu_state *s, int device, bool again);
+// lgpu_level_need asks for what everything takes, if that is more than the level and has not been asked for since.
+void lgpu_level_need(const struct lgpu_state *s, int device);
 // lgpu_level_wait waits until bytes, which are charged already, may be resident. False: that will never be.
 bool lgpu_level_wait(struct lgpu_state *s, int device, uint64_t bytes);
 // lgpu_level_kept answers a Keep, or says unasked (serial 0) what is resident. why is 0 where the Keep is met.

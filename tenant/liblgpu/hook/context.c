@@ -2,6 +2,7 @@
 
 // Contexts: memory that programs do not ask for by size. When a context ends, all that
 // was allocated in it ends.
+#include "arena/arena.h"
 #include "base/futex.h"
 #include "gate/gate.h"
 #include "hook/hook.h"
@@ -37,6 +38,7 @@ static void context_ends(CUcontext context)
 	lgpu_freed_ended(context);
 	lgpu_gate_context_gone(context);
 	lgpu_slice_context_gone(context);
+	lgpu_arena_context_ends(context);
 }
 
 // ended forgets a context that is no more.
@@ -44,6 +46,7 @@ static void ended(struct lgpu_state *s, int device, CUcontext context)
 {
 	if (context != NULL)
 		lgpu_accounts_sweep(context, uncharge, s);
+	lgpu_arena_context_ended(context);
 	lgpu_libraries_ended(s, context);
 	lgpu_pools_ended(s, device);
 	lgpu_graphs_look(s);

@@ -7,6 +7,7 @@
 // Imported handles are the exporter's.
 #include <stdlib.h>
 
+#include "arena/arena.h"
 #include "base/futex.h"
 #include "hook/hook.h"
 #include "memory/exports.h"
@@ -133,8 +134,11 @@ LGPU_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmem
 // the program's own choice, so nobody maps there before the call returns.
 LGPU_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
-	CUresult r = LGPU_REAL(cuMemUnmap)(ptr, size);
+	struct lgpu_arena_place place;
 	struct lgpu_state *s = lgpu_attached();
+	if (s != NULL && lgpu_arena_find(ptr, &place))
+		return CUDA_ERROR_INVALID_VALUE; // no mapping of the program's
+	CUresult r = LGPU_REAL(cuMemUnmap)(ptr, size);
 	if (s == NULL || r != CUDA_SUCCESS)
 		return r;
 	struct lgpu_entry e;
@@ -151,8 +155,11 @@ LGPU_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 
 LGPU_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
-	CUresult r = LGPU_REAL(cuMemRetainAllocationHandle)(handle, addr);
+	struct lgpu_arena_place place;
 	struct lgpu_entry e;
+	if (lgpu_attached() != NULL && lgpu_arena_find((CUdeviceptr)(uintptr_t)addr, &place))
+		return CUDA_ERROR_INVALID_VALUE; // as for all memory that no cuMemMap of the program has made
+	CUresult r = LGPU_REAL(cuMemRetainAllocationHandle)(handle, addr);
 	if (lgpu_attached() == NULL || r != CUDA_SUCCESS || !lgpu_accounts_around((uint64_t)addr, &e))
 		return r;
 	use(e.object);

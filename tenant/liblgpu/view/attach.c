@@ -8,6 +8,7 @@
 
 #include "alone/alone.h"
 #include "alone/hami.h"
+#include "arena/arena.h"
 #include "base/futex.h"
 #include "daemon/daemon.h"
 #include "view/view.h"
@@ -87,6 +88,7 @@ static enum lgpu_attachment attach(bool client)
 			forget_parent();
 			if (p->state.linked ? lgpu_daemon_join(p) : lgpu_alone_claim(&p->state)) {
 				__atomic_store_n(&p->attached, &p->state, __ATOMIC_RELEASE);
+				lgpu_arena_attached(&p->state);
 			} else {
 				p->broken = true;
 				result = LGPU_BROKEN;
