@@ -7,6 +7,7 @@
 #include "memory/exports.h"
 #include "memory/freed.h"
 #include "memory/pools.h"
+#include "residence/residence.h"
 #include "slice/slice.h"
 
 static void lost(void)
@@ -25,6 +26,8 @@ const struct lgpu_daemon_handlers lgpu_daemon_handlers = {
 	.look = lgpu_slice_look,
 };
 
+const struct lgpu_residence_handlers lgpu_residence_handlers = {.wanted = NULL};
+
 void (*const lgpu_forget[])(void) = {
 	lgpu_accounts_reset,
 	lgpu_pools_reset,
@@ -35,5 +38,6 @@ void (*const lgpu_forget[])(void) = {
 	lgpu_freed_reset,
 	lgpu_exports_reset,
 	lgpu_handles_reset,
+	lgpu_residence_reset,
 	NULL,
 };
