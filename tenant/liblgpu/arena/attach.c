@@ -11,7 +11,7 @@ void lgpu_arena_attached(struct lgpu_state *s)
 	bool wanted = false;
 	for (int i = 0; i < (int)s->limits->devices && i < (int)LGPU_MAX_DEVICES; i++)
 		wanted |= lgpu_arena_wants(s, i);
-	if (!wanted || !lgpu_residence_manage())
+	if (!wanted || !lgpu_managed)
 		return;
 	if (!lgpu_mover_start())
 		lgpu_log(LGPU_LOG_ERROR, "no thread to move memory; what this process allocates waits until it is ended");

@@ -62,7 +62,7 @@ LGPU_EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribut
 {
 	struct lgpu_arena_place place;
 	if (value == NULL || !ours(ptr, &place))
-		return LGPU_REAL(cuPointerSetAttribute)(value, attribute, ptr);
+		return LGPU_TOUCHED(LGPU_REAL(cuPointerSetAttribute)(value, attribute, ptr));
 	if (!place.live || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
 		return CUDA_ERROR_INVALID_VALUE;
 	return lgpu_arena_set_sync(ptr, *(const unsigned char *)value != 0);
@@ -82,7 +82,7 @@ LGPU_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr
 	static bool said;
 	struct lgpu_arena_place place;
 	if (pHandle == NULL || !ours(dptr, &place) || !place.live)
-		return LGPU_REAL(cuIpcGetMemHandle)(pHandle, dptr);
+		return LGPU_TOUCHED(LGPU_REAL(cuIpcGetMemHandle)(pHandle, dptr));
 	return refuse("cuIpcGetMemHandle", &said);
 }
 
@@ -92,7 +92,7 @@ LGPU_EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dpt
 	static bool said;
 	struct lgpu_arena_place place;
 	if (!ours(dptr, &place))
-		return LGPU_REAL(cuMemGetHandleForAddressRange)(handle, dptr, size, handleType, flags);
+		return LGPU_TOUCHED(LGPU_REAL(cuMemGetHandleForAddressRange)(handle, dptr, size, handleType, flags));
 	return refuse("cuMemGetHandleForAddressRange", &said);
 }
 

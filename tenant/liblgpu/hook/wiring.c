@@ -44,7 +44,6 @@ const struct lgpu_daemon_handlers lgpu_daemon_handlers = {
 
 const struct lgpu_residence_handlers lgpu_residence_handlers = {
 	.wanted = lgpu_arena_wanted,
-	.forked = lgpu_arena_reset,
 };
 
 void (*const lgpu_forget[])(void) = {
@@ -58,5 +57,6 @@ void (*const lgpu_forget[])(void) = {
 	lgpu_exports_reset,
 	lgpu_handles_reset,
 	lgpu_arena_reset,
+	lgpu_residence_reset,
 	NULL,
 };

@@ -28,38 +28,45 @@ bool lgpu_residence_manage(void);
 
 // ---- touches
 
-// lgpu_touch_begin waits while the lock is shut. Touches nest in one thread; an inner one
-// never waits.
+// lgpu_touch_begin waits while the lock is shut, and begins a touch. Touches nest in one
+// thread; an inner one never waits. lgpu_touch_end of a touch that began before the process
+// was managed does nothing.
 void lgpu_touch_enter(void);
 void lgpu_touch_leave(void);
+static inline bool lgpu_touch_counts(void) { return __atomic_load_n(&lgpu_managed, __ATOMIC_ACQUIRE); }
 static inline void lgpu_touch_begin(void)
 {
-	if (__atomic_load_n(&lgpu_managed, __ATOMIC_RELAXED))
+	if (lgpu_touch_counts())
 		lgpu_touch_enter();
 }
 static inline void lgpu_touch_end(void)
 {
-	if (__atomic_load_n(&lgpu_managed, __ATOMIC_RELAXED))
+	if (lgpu_touch_counts())
 		lgpu_touch_leave();
 }
 
-// lgpu_touch_try begins a touch that would not wait; lgpu_touch_await waits until the lock
-// is open, and begins none. They are for callers that must give something back before they
-// wait.
+// lgpu_touch_try begins a touch that need not wait, or returns false. lgpu_touch_await
+// waits until the lock is open, and begins none. They are for a caller that has to give
+// something back before it waits.
 bool lgpu_touch_try_enter(void);
-void lgpu_touch_await(void);
-static inline bool lgpu_touch_try(void)
+void lgpu_touch_wait(void);
+static inline bool lgpu_touch_try(void) { return !lgpu_touch_counts() || lgpu_touch_try_enter(); }
+static inline void lgpu_touch_await(void)
 {
-	return !__atomic_load_n(&lgpu_managed, __ATOMIC_RELAXED) || lgpu_touch_try_enter();
+	if (lgpu_touch_counts())
+		lgpu_touch_wait();
 }
 
-// LGPU_TOUCH(call) is a call inside a touch, and has its value.
-#define LGPU_TOUCH(call)                                                                                           \
+// LGPU_TOUCHED(call) makes a call inside a touch, and has its value.
+#define LGPU_TOUCHED(call)                                                                                         \
 	({                                                                                                         \
-		lgpu_touch_begin();                                                                                \
-		__typeof__(call) touched = (call);                                                                 \
-		lgpu_touch_end();                                                                                  \
-		touched;                                                                                           \
+		bool counts_ = lgpu_touch_counts();                                                                \
+		if (counts_)                                                                                       \
+			lgpu_touch_enter();                                                                        \
+		__typeof__(call) touched_ = (call);                                                                \
+		if (counts_)                                                                                       \
+			lgpu_touch_leave();                                                                        \
+		touched_;                                                                                          \
 	})
 
 // ---- shutting, by one thread
