@@ -72,6 +72,8 @@ type Seat struct {
 	// Refused is the reason that the client gave last for not doing what was ordered; 0 if it did.
 	Refused uint64
 	Linked  bool // orders reach it
+	// Away says that something of what it wants is not on the device.
+	Away bool
 }
 
 // seat is a client on a device.
@@ -232,8 +234,18 @@ func (p *Policy) Kept(now time.Time, c Client, d Device, serial, resident, why u
 			}
 			s.Level, s.Taken, s.retry = resident, resident, now.Add(p.options.Retry)
 		}
+		s.Away = why != 0 && resident < s.Wanted || s.Level < s.Wanted
 		if l.returning && l.answered() {
 			l.returning, l.resident = false, now
+		}
+	}
+}
+
+// Retry lets a client be asked again at once that has refused an order: what it lacked is there.
+func (p *Policy) Retry(c Client, d Device) {
+	if l := p.lgpus[c.LGPU]; l != nil {
+		if s := l.find(c, d); s != nil {
+			s.retry = time.Time{}
 		}
 	}
 }

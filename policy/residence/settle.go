@@ -84,6 +84,9 @@ func (s *settling) hold(l *lgpu) {
 	if l.asking && l.complete() {
 		l.asking = false
 		for _, seat := range l.seats {
+			if seat.Since.IsZero() {
+				seat.Refused = 0 // it was to leave and could not, and need not any more
+			}
 			if seat.answer {
 				s.order(s.now, seat, seat.Level)
 			}
