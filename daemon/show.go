@@ -62,6 +62,7 @@ func (n *Daemon) info() Info {
 	return Info{
 		Version: n.config.Version, PID: os.Getpid(), Started: n.started, Dir: n.config.Dir, Tree: n.mounted,
 		Police: n.config.Police, Restarts: n.restarts, Idle: n.config.Idle, NotReady: n.notReady,
+		HostBudget: n.tree.HostBudget(), HostCopies: n.residence.keeper.Used(),
 	}
 }
 
@@ -137,6 +138,10 @@ func (n *Daemon) showDirectory(dir limits.Directory, shares map[seat]dispatch.Sh
 		d.MemoryUsed, d.MemoryPeak, d.MemoryGranted = use.Used, use.Peak, fromRegion(use.Granted)
 		d.Busy, d.Launches = use.Busy, use.Launches
 		d.Energy, d.Power = n.energy.of(dir.ID, d.Device)
+		if evicted, why, managed := n.residence.of(dir.ID, d.Device, use.Used); managed {
+			resident := use.Used - evicted
+			d.Resident, d.Evicted, d.ResidenceFailure = &resident, &evicted, why
+		}
 		t := n.timeOn(dir.ID, d.Device, share, clients)
 		d.Asked, d.Delivered, d.Measured, d.State = t.asked, t.delivered, t.measured, t.state
 		s.State = busier(s.State, d.State)
