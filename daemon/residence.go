@@ -347,6 +347,18 @@ func (r *residence) of(id uint64, uuid gpu.UUID, used uint64) (evicted uint64, w
 	return used - min(resident, used), why, true
 }
 
+// gone reports whether all that can be moved of a suspended lgpu has left a device.
+func (r *residence) gone(id uint64, uuid gpu.UUID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l := r.lgpus[id]; l == nil || !l.suspended {
+		return false
+	}
+	return !slices.ContainsFunc(r.policy.Seats(id), func(s policy.Seat) bool {
+		return s.Device == uuid && (!s.Linked || s.Level != 0 || !s.Since.IsZero() || s.Refused != 0)
+	})
+}
+
 // keep does what there is to do until ctx ends.
 func (r *residence) keep(ctx context.Context) {
 	if err := os.Mkdir(r.daemon.config.Copies, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {

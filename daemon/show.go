@@ -144,6 +144,13 @@ func (n *Daemon) showDirectory(dir limits.Directory, shares map[seat]dispatch.Sh
 		}
 		t := n.timeOn(dir.ID, d.Device, share, clients)
 		d.Asked, d.Delivered, d.Measured, d.State = t.asked, t.delivered, t.measured, t.state
+		switch {
+		case d.Resident == nil || !dir.Suspended:
+		case n.residence.gone(dir.ID, d.Device):
+			d.State = StateSuspended
+		default:
+			d.State = StateSuspending
+		}
 		s.State = busier(s.State, d.State)
 		s.Devices = append(s.Devices, d)
 	}
