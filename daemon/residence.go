@@ -347,14 +347,15 @@ func (r *residence) of(id uint64, uuid gpu.UUID, used uint64) (evicted uint64, w
 	return used - min(resident, used), why, true
 }
 
-// gone reports whether all that can be moved of a suspended lgpu has left a device.
+// gone reports whether all that can be moved of a suspended lgpu has left a device. One that no program is in has none.
 func (r *residence) gone(id uint64, uuid gpu.UUID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if l := r.lgpus[id]; l == nil || !l.suspended {
-		return false
+	l := r.lgpus[id]
+	if l == nil {
+		return true
 	}
-	return !slices.ContainsFunc(r.policy.Seats(id), func(s policy.Seat) bool {
+	return l.suspended && !slices.ContainsFunc(r.policy.Seats(id), func(s policy.Seat) bool {
 		return s.Device == uuid && (!s.Linked || s.Level != 0 || !s.Since.IsZero() || s.Refused != 0)
 	})
 }

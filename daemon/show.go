@@ -145,7 +145,7 @@ func (n *Daemon) showDirectory(dir limits.Directory, shares map[seat]dispatch.Sh
 		t := n.timeOn(dir.ID, d.Device, share, clients)
 		d.Asked, d.Delivered, d.Measured, d.State = t.asked, t.delivered, t.measured, t.state
 		switch {
-		case d.Resident == nil || !dir.Suspended:
+		case !dir.Suspended || !dir.Overcommit || s.Kind != KindLgpu:
 		case n.residence.gone(dir.ID, d.Device):
 			d.State = StateSuspended
 		default:
