@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -25,7 +26,8 @@ type fakeHolder struct {
 
 	mu    sync.Mutex
 	noted tenant.Held // guarded by mu
-	fd    int         // guarded by mu; of the last Store, -1 before
+	notes chan tenant.Held
+	fd    int // guarded by mu; of the last Store, -1 before
 }
 
 func (f *fakeHolder) Identity() (uint64, tenant.Peer, [][16]byte) {
@@ -37,6 +39,7 @@ func (f *fakeHolder) Note(device int, h tenant.Held) error {
 	defer f.mu.Unlock()
 	if device == 0 {
 		f.noted = h
+		f.notes <- h
 	}
 	return nil
 }
@@ -71,6 +74,18 @@ func (f *fakeHolder) await(kind uint16) protocol.Message {
 	}
 }
 
+// awaitNote waits until such a thing is noted.
+func (f *fakeHolder) awaitNote(ok func(tenant.Held) bool) {
+	f.t.Helper()
+	for !ok(f.held()) {
+		select {
+		case <-f.notes:
+		case <-time.After(20 * time.Second):
+			f.t.Fatalf("noted is %+v", f.held())
+		}
+	}
+}
+
 func (f *fakeHolder) held() tenant.Held {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,7 +103,7 @@ func managedRig(t *testing.T, c Config) (*rig, *Attachment) {
 // client makes a client that does what it is told.
 func (r *rig) client(t *testing.T, a *Attachment, before []tenant.Held) *fakeHolder {
 	t.Helper()
-	f := &fakeHolder{t: t, id: a.ID, heard: make(chan protocol.Message, 1000), fd: -1}
+	f := &fakeHolder{t: t, id: a.ID, heard: make(chan protocol.Message, 1000), notes: make(chan tenant.Held, 1000), fd: -1}
 	for _, d := range a.Devices {
 		f.devices = append(f.devices, d.UUID)
 	}
@@ -155,8 +170,10 @@ func TestSuspendAndResume(t *testing.T) {
 	}
 	r.residence.left(f)
 	r.residence.left(late)
-	for r.residence.keeper.Used() > 0 {
-		time.Sleep(time.Millisecond)
+	for deadline := time.Now().Add(20 * time.Second); r.residence.keeper.Used() > 0; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatal("copies stay after their clients")
+		}
 	}
 }
 
@@ -223,9 +240,7 @@ func TestResidenceRestarts(t *testing.T) {
 	f := r.client(t, a, nil)
 	r.residence.need(f, 0, 2*mib)
 	f.await(protocol.Store)
-	for f.held().Store.Number == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	f.awaitNote(func(h tenant.Held) bool { return h.Store.Number != 0 })
 	store := f.fd
 	for restart := range 100 {
 		suspend := restart%3 != 0
@@ -248,9 +263,7 @@ func TestResidenceRestarts(t *testing.T) {
 				break
 			}
 		}
-		for f.held().Taken != level {
-			time.Sleep(time.Millisecond)
-		}
+		f.awaitNote(func(h tenant.Held) bool { return h.Taken == level })
 		if used := r.residence.keeper.Used(); used != 2*mib {
 			t.Fatalf("restart %d: %d bytes of copies", restart, used)
 		}
@@ -271,6 +284,30 @@ func TestResidenceRestarts(t *testing.T) {
 	f.await(protocol.Store)
 	if now := f.held().Store; now == before.Store && f.fd < 0 {
 		t.Errorf("no file of its own: %+v", now)
+	}
+}
+
+// TestFullDisk: where nothing can be copied to, that is said, and tried again when the client lacks it.
+func TestFullDisk(t *testing.T) {
+	r, a := managedRig(t, Config{Copies: "/proc/self/nowhere"})
+	r.write(t, "/", "host.budget", "2MiB")
+	events := r.events(t)
+	f := r.client(t, a, nil)
+	f.answer = func(m protocol.Message) {
+		k := protocol.Message{Kind: protocol.Kept, Serial: m.Serial, Value: m.Value}
+		if m.Value == 0 {
+			k.Value, k.Flags, k.Extra = 8*mib, protocol.FlagRefused, protocol.WhyStore
+		}
+		r.residence.said(f, 0, k, -1)
+	}
+	r.residence.need(f, 0, 8*mib)
+	if e := events.await(t, ResidenceFailed); !strings.Contains(e.Text, "disk") {
+		t.Errorf("%+v", e)
+	}
+	r.write(t, "/", "host.budget", "64MiB")
+	r.write(t, "/m", "memory.suspend", "1")
+	if m := f.await(protocol.Store); m.Value != 8*mib {
+		t.Errorf("%+v", m)
 	}
 }
 
