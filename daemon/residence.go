@@ -175,6 +175,10 @@ func (r *residence) kept(now time.Time, of *holding, device int, m protocol.Mess
 	if m.Serial != 0 {
 		d.failure = ""
 	}
+	if why == protocol.WhyStore { // it had no room before, perhaps
+		d.wanted = max(d.wanted, d.noted.Taken)
+		r.grow(of, device)
+	}
 	if why != 0 && !(why == protocol.WhyStore && d.growing) {
 		r.fail(of, device, whyNot(why))
 	}
