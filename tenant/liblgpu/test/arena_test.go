@@ -28,7 +28,8 @@ type keeper struct {
 	p      *peer
 	serial uint64
 	level  map[uint32]uint64
-	shut   bool   // gives nothing
+	shut   bool // gives nothing; what is asked for waits
+	waits  []protocol.Message
 	most   uint64 // refuses more, if not 0
 	kept   chan protocol.Message
 	needs  chan protocol.Message
@@ -113,9 +114,15 @@ func (k *keeper) hear(p *peer) {
 func (k *keeper) answer(p *peer, m protocol.Message) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.shut || m.Value == 0 {
-		return
+	if k.shut && m.Value != 0 {
+		k.waits = append(k.waits, m)
+	} else if m.Value != 0 {
+		k.give(p, m)
 	}
+}
+
+// give answers a Need. The caller has the lock.
+func (k *keeper) give(p *peer, m protocol.Message) {
 	k.serial++
 	keep := protocol.Message{Kind: protocol.Keep, Device: m.Device, Serial: k.serial, Value: max(m.Value, k.level[m.Device])}
 	if k.most != 0 && m.Value > k.most {
@@ -140,8 +147,14 @@ func (k *keeper) send(device uint32, level uint64, shut bool) uint64 {
 	defer k.mu.Unlock()
 	k.serial++
 	k.shut, k.level[device] = shut, level
-	k.p.say(protocol.Message{Kind: protocol.Keep, Device: device, Serial: k.serial, Value: level})
-	return k.serial
+	serial := k.serial
+	k.p.say(protocol.Message{Kind: protocol.Keep, Device: device, Serial: serial, Value: level})
+	for ; !shut && len(k.waits) > 0; k.waits = k.waits[1:] {
+		if m := k.waits[0]; m.Value > k.level[m.Device] {
+			k.give(k.p, m)
+		}
+	}
+	return serial
 }
 
 // answered waits for the answer to a Keep.
