@@ -269,7 +269,9 @@ CUresult lgpu_arena_alloc(struct lgpu_state *s, int device, CUcontext context, C
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	lgpu_touch_begin();
 	struct lgpu_owner *o = owner_make(context, device);
-	CUresult r = o == NULL ? CUDA_ERROR_OUT_OF_MEMORY : bytes > LGPU_SHARED_PAGE ? alloc_large(o, at, bytes) : alloc_small(o, at, bytes);
+	CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
+	if (o != NULL)
+		r = bytes > LGPU_SHARED_PAGE ? alloc_large(o, at, bytes) : alloc_small(o, at, bytes);
 	lgpu_touch_end();
 	return r;
 }

@@ -118,7 +118,8 @@ static void ask(struct wait *w, uint64_t level)
 // refused reports whether the daemon has refused what was asked for.
 static bool refused(const struct wait *w)
 {
-	return w->asked != 0 && __atomic_load_n(&w->level->refusals, __ATOMIC_ACQUIRE) != w->refusals && load(&w->level->refused) <= w->asked;
+	return w->asked != 0 && __atomic_load_n(&w->level->refusals, __ATOMIC_ACQUIRE) != w->refusals &&
+	       load(&w->level->refused) <= w->asked;
 }
 
 static bool wait_for(struct wait *w)

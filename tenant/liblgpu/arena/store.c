@@ -67,7 +67,8 @@ void lgpu_store_map(const struct lgpu_state *s, int device)
 	uint64_t room = lgpu_round_up(s->limits->device[device].physical, PIECE);
 	void *map = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
 	if (map == MAP_FAILED) {
-		lgpu_log(LGPU_LOG_WARN, "%llu bytes for memory that leaves the device cannot be mapped; it stays there", (unsigned long long)room);
+		lgpu_log(LGPU_LOG_WARN, "%llu bytes for memory that leaves the device cannot be mapped; it stays there",
+			 (unsigned long long)room);
 		return;
 	}
 	madvise(map, room, MADV_DONTFORK);

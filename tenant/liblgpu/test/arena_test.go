@@ -28,7 +28,8 @@ type keeper struct {
 	p      *peer
 	serial uint64
 	level  map[uint32]uint64
-	shut   bool   // gives nothing
+	shut   bool // gives nothing; what is asked for waits
+	waits  []protocol.Message
 	most   uint64 // refuses more, if not 0
 	kept   chan protocol.Message
 	needs  chan protocol.Message
@@ -113,9 +114,15 @@ func (k *keeper) hear(p *peer) {
 func (k *keeper) answer(p *peer, m protocol.Message) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.shut || m.Value == 0 {
-		return
+	if k.shut && m.Value != 0 {
+		k.waits = append(k.waits, m)
+	} else if m.Value != 0 {
+		k.give(p, m)
 	}
+}
+
+// give answers a Need. The caller has the lock.
+func (k *keeper) give(p *peer, m protocol.Message) {
 	k.serial++
 	keep := protocol.Message{Kind: protocol.Keep, Device: m.Device, Serial: k.serial, Value: max(m.Value, k.level[m.Device])}
 	if k.most != 0 && m.Value > k.most {
@@ -140,17 +147,23 @@ func (k *keeper) send(device uint32, level uint64, shut bool) uint64 {
 	defer k.mu.Unlock()
 	k.serial++
 	k.shut, k.level[device] = shut, level
-	k.p.say(protocol.Message{Kind: protocol.Keep, Device: device, Serial: k.serial, Value: level})
-	return k.serial
+	serial := k.serial
+	k.p.say(protocol.Message{Kind: protocol.Keep, Device: device, Serial: serial, Value: level})
+	for ; !shut && len(k.waits) > 0; k.waits = k.waits[1:] {
+		if m := k.waits[0]; m.Value > k.level[m.Device] {
+			k.give(k.p, m)
+		}
+	}
+	return serial
 }
 
-// answered waits for the answer to a Keep.
-func (k *keeper) answered(serial uint64) protocol.Message {
+// answered waits for the answer to a Keep for a device, or to a newer one that has taken its place.
+func (k *keeper) answered(device uint32, serial uint64) protocol.Message {
 	k.t.Helper()
 	for deadline := time.After(patience); ; {
 		select {
 		case m := <-k.kept:
-			if m.Serial == serial {
+			if m.Device == device && m.Serial >= serial {
 				return m
 			}
 		case <-deadline:
@@ -162,7 +175,7 @@ func (k *keeper) answered(serial uint64) protocol.Message {
 // suspend takes everything of a device, and resume gives it back.
 func (k *keeper) suspend(device uint32) protocol.Message {
 	k.t.Helper()
-	m := k.answered(k.send(device, 0, true))
+	m := k.answered(device, k.send(device, 0, true))
 	if m.Flags != 0 {
 		k.t.Fatalf("the client does not leave: %+v", m)
 	}
@@ -171,7 +184,7 @@ func (k *keeper) suspend(device uint32) protocol.Message {
 
 func (k *keeper) resume(device uint32) {
 	k.t.Helper()
-	if m := k.answered(k.send(device, 512*mib, false)); m.Flags != 0 {
+	if m := k.answered(device, k.send(device, 512*mib, false)); m.Flags != 0 {
 		k.t.Fatalf("the client does not come back: %+v", m)
 	}
 }
@@ -305,15 +318,15 @@ func TestMovableLevels(t *testing.T) {
 	for i := range 300 {
 		serial = k.send(0, uint64(i*37%96)*mib, true)
 	}
-	k.answered(serial)
+	k.answered(0, serial)
 	k.resume(0)
 	k.c.do("check")
 	// A level that holds is answered at once, one in between leaves what it has room for.
-	if m := k.answered(k.send(0, 200*mib, false)); m.Value < 64*mib || m.Flags != 0 {
+	if m := k.answered(0, k.send(0, 200*mib, false)); m.Value < 64*mib || m.Flags != 0 {
 		t.Errorf("a level that holds was answered with %+v", m)
 	}
 	k.c.do("check")
-	if m := k.answered(k.send(0, 50*mib, true)); m.Value > 50*mib || m.Value < 40*mib || m.Flags != 0 {
+	if m := k.answered(0, k.send(0, 50*mib, true)); m.Value > 50*mib || m.Value < 40*mib || m.Flags != 0 {
 		t.Errorf("a level of 50 MiB was answered with %+v", m)
 	}
 	k.resume(0)
@@ -328,7 +341,7 @@ func TestMovableNoStore(t *testing.T) {
 		if bytes != 0 {
 			k.store(0, bytes)
 		}
-		m := k.answered(k.send(0, 0, false))
+		m := k.answered(0, k.send(0, 0, false))
 		if m.Flags != protocol.FlagRefused || m.Extra != protocol.WhyStore || m.Value < 8*mib {
 			t.Errorf("without a store the client said %+v", m)
 		}
