@@ -30,10 +30,12 @@ func (n *Daemon) apply(c limits.Change) {
 		if dir, ok := n.tree.ByID(id); ok {
 			n.pushDirectory(dir)
 			n.pushLimits(dir)
+			n.residence.look(dir)
 		}
 	}
 	for _, id := range c.Removed {
 		n.gates.Remove(id)
+		n.residence.forget(id)
 	}
 	if err := n.pushBudgets(); err != nil {
 		n.log.Error("budgets of groups are not what they should be", "error", err)
@@ -199,7 +201,7 @@ func (n *Daemon) pushLimits(dir limits.Directory) {
 func (n *Daemon) limitsOf(dir limits.Directory, devices []gpu.UUID) tenant.Limits {
 	out := tenant.Limits{HostMemory: toRegion(dir.Host)}
 	for _, uuid := range devices {
-		d := region.DeviceLimits{UUID: uuid} // of a device that is gone nothing can be had
+		d := region.DeviceLimits{UUID: uuid, Overcommit: bit(dir.Overcommit)} // of a device that is gone nothing can be had
 		for _, device := range n.inventory.present() {
 			if device.UUID != uuid {
 				continue

@@ -182,6 +182,7 @@ func (c *change) admit(next lifecycle.Machine) error {
 		if err := c.daemon.pushBudgets(); err != nil {
 			return err
 		}
+		c.daemon.residence.look(dir)
 		return c.daemon.tenants.AddLGPU(tenant.LGPU{ID: dir.ID, Name: nameOf(dir.Path), Parent: dir.Parent,
 			Limits: c.daemon.limitsOf(dir, c.l.record.Devices)})
 	})
@@ -203,6 +204,7 @@ func (c *change) withdraw(next lifecycle.Machine) error {
 	case err != nil && !errors.Is(err, tenant.ErrUnknown):
 		return err
 	}
+	c.daemon.residence.forget(id)
 	g := c.daemon.lgpus
 	g.mu.Lock()
 	c.l.machine = next

@@ -47,6 +47,12 @@ type Config struct {
 	Rights limits.Rights
 	// Places are where users' programs run who do not say where.
 	Places Places
+	// Patience is how long a client may take to do what it was told about resident memory, before that is reported, and
+	// with PoliceStop and beyond its process ended; the default is a minute.
+	Patience time.Duration
+	// Copies is the folder for what has left devices and finds no room in host memory; the default is copies beside State.
+	// It is created.
+	Copies string
 	// Claim has the daemon manage a device of the machine only while no system daemon runs and no other daemon that claims
 	// has it.
 	Claim bool

@@ -22,6 +22,7 @@
 //   - places: where programs of users run.
 //   - presence: whether anybody needs the daemon.
 //   - resolver and observer: what the tenants' server asks and tells.
+//   - residence: what of programs' memory is on their devices, and the files for the rest.
 //   - journal: the events. repeats decides which are told, package eventlog keeps them, and an Author is who causes one.
 //   - Daemon: all of these, and what the tree says on its way to tenants and the policy.
 //
@@ -33,12 +34,14 @@
 //  2. inventory.mu
 //  3. the tree's own lock of writers, under which Daemon.apply runs
 //  4. Daemon.pushing
-//  5. presence.mu
-//  6. Daemon.mu
-//  7. shares.mu, lgpus.mu, lgpus.noticesMu, inventory.seenMu, origin.asking: under none of these is another of
+//  5. residence.mu
+//  6. presence.mu
+//  7. Daemon.mu
+//  8. shares.mu, residence.queueMu, lgpus.mu, lgpus.noticesMu, inventory.seenMu, origin.asking: under none of these is another of
 //     the list taken
 //
-// The locks of tenants, gate, modes, store and journal come last. Tenants call back without a lock of theirs; the gate
+// The locks of tenants, gate, modes, store and journal come last. Tenants call back without a lock of theirs,
+// but for residence, which only takes its queueMu then; the gate
 // calls with its lock held, which is why those calls take none of these but inventory.seenMu, under which nobody calls
 // the gate.
 package daemon
@@ -96,6 +99,7 @@ const (
 	TenantSocket = "tenant.sock" // for the interposer
 	TreeFolder   = "tree"        // where the tree of limits is mounted
 	rosterFolder = "clients"
+	copiesFolder = "copies" // Config.Copies
 )
 
 // eventsOf is the folder of events that belongs to a file of state.
@@ -137,6 +141,7 @@ type Daemon struct {
 	observer  *observer
 	energy    *energyBooks
 	shares    *shares
+	residence *residence
 
 	// pushing is locked while limits go from the tree to tenants and the policy, so that they arrive in the order of
 	// the writes. It guards budgets.
@@ -207,6 +212,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	n.lgpus, n.inventory, n.presence = newLgpus(n), newInventory(n), newPresence(n)
 	n.police, n.resolver, n.observer, n.energy = &police{daemon: n}, &resolver{n}, &observer{n}, &energyBooks{daemon: n}
 	n.shares = &shares{daemon: n}
+	n.residence = newResidence(n)
 	n.stopper, n.places = &stopper{daemon: n}, &places{daemon: n, Places: c.Places}
 	n.journal.log = c.Log
 	n.journal.source.limit, n.slices.limit = 1024, 4096
@@ -239,13 +245,14 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	}
 	n.tenants, err = p.tenants(tenant.Config{
 		Socket: filepath.Join(c.Dir, TenantSocket), Roster: filepath.Join(c.Dir, rosterFolder),
-		Resolver: n.resolver, Gate: n.gates, Observer: n.observer, Log: c.Log,
+		Resolver: n.resolver, Gate: n.gates, Observer: n.observer, Residence: n.residence, Log: c.Log,
 		UserClients: c.Rights.Quota.Processes,
 	})
 	if err != nil {
 		return n, err
 	}
-	n.tree = limits.New(limits.Options{Usage: usage{n}, Commit: n.commit, Rights: c.Rights, Stop: n.stopper.stop})
+	n.tree = limits.New(limits.Options{Usage: usage{n}, Commit: n.commit, Rights: c.Rights, Stop: n.stopper.stop,
+		Used: n.lgpus.hadPrograms, HostBudget: halfOfMemory()})
 	return n, n.restore()
 }
 
@@ -273,6 +280,10 @@ func (c *Config) complete() error {
 	defaults(&c.PolicePeriod, time.Second)
 	defaults(&c.StopGrace, 5*time.Second)
 	defaults(&c.Reattach, 10*time.Second)
+	defaults(&c.Patience, time.Minute)
+	if c.Copies == "" {
+		c.Copies = filepath.Join(filepath.Dir(c.State), copiesFolder)
+	}
 	if c.Mount == "" {
 		c.Mount = MountAuto
 	}
@@ -287,7 +298,7 @@ func (c *Config) complete() error {
 			PoliceStopStrangers)
 	case c.Slice != 0 && (c.Slice < 2*time.Millisecond || c.Slice > 50*time.Millisecond):
 		return fmt.Errorf("slice %v: %w; slices last 2ms to 50ms", c.Slice, ErrInvalid)
-	case c.PolicePeriod < 0 || c.StopGrace < 0 || c.Reattach < 0 || c.Idle < 0:
+	case c.PolicePeriod < 0 || c.StopGrace < 0 || c.Reattach < 0 || c.Idle < 0 || c.Patience < 0:
 		return fmt.Errorf("a time below zero: %w", ErrInvalid)
 	}
 	return nil
@@ -375,7 +386,8 @@ func (n *Daemon) Run(ctx context.Context) error {
 	n.announce()
 	n.setReady("")
 	defer n.setReady("it is about to end")
-	n.work.Add(3)
+	n.work.Add(4)
+	go func() { defer n.work.Done(); n.residence.keep(ctx) }()
 	go func() { defer n.work.Done(); n.energy.keep(ctx) }()
 	go func() { defer n.work.Done(); n.lgpus.janitor(ctx) }()
 	go func() { defer n.work.Done(); n.inventory.rescan(ctx) }()

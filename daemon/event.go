@@ -38,6 +38,9 @@ const (
 	MPSStopped      Kind = "mps.stopped"
 	MPSDied         Kind = "mps.died"
 	MPSFailed       Kind = "mps.failed"
+	LgpuSuspended   Kind = "lgpu.suspended"
+	LgpuResumed     Kind = "lgpu.resumed"
+	ResidenceFailed Kind = "residence.failed"
 )
 
 // Kinds are all kinds of events.
@@ -46,6 +49,7 @@ func Kinds() []Kind {
 		LgpuCreated, LgpuRemoved, LgpuStopped, ClientJoined, ClientLeft, ClientRefused, LimitChanged, MemoryHigh, OutOfMemory,
 		PoliceStranger, PoliceOverrun, PoliceStopped, PoliceSlice, DrainOverrun, DeviceFault, DeviceWell, DaemonStarted,
 		DaemonRestarted, MountFailed, MPSAdopted, MPSStarted, MPSStopped, MPSDied, MPSFailed,
+		LgpuSuspended, LgpuResumed, ResidenceFailed,
 	}
 }
 

@@ -62,6 +62,7 @@ func (n *Daemon) info() Info {
 	return Info{
 		Version: n.config.Version, PID: os.Getpid(), Started: n.started, Dir: n.config.Dir, Tree: n.mounted,
 		Police: n.config.Police, Restarts: n.restarts, Idle: n.config.Idle, NotReady: n.notReady,
+		HostBudget: n.tree.HostBudget(), HostCopies: n.residence.keeper.Used(),
 	}
 }
 
@@ -114,6 +115,7 @@ func (n *Daemon) showDirectory(dir limits.Directory, shares map[seat]dispatch.Sh
 		Path: dir.Path, ID: dir.ID, Kind: KindGroup, Persistent: !dir.Temporary, State: StateIdle, Gang: dir.Gang,
 		UID: dir.UID, GID: dir.GID,
 		Cgroups: dir.Cgroups, HostMax: dir.HostMax,
+		Overcommit: dir.Overcommit, Suspend: dir.Suspend,
 	}
 	if dir.Path != limits.Root {
 		s.Name = nameOf(dir.Path)
@@ -136,8 +138,19 @@ func (n *Daemon) showDirectory(dir limits.Directory, shares map[seat]dispatch.Sh
 		d.MemoryUsed, d.MemoryPeak, d.MemoryGranted = use.Used, use.Peak, fromRegion(use.Granted)
 		d.Busy, d.Launches = use.Busy, use.Launches
 		d.Energy, d.Power = n.energy.of(dir.ID, d.Device)
+		if evicted, why, managed := n.residence.of(dir.ID, d.Device, use.Used); managed {
+			resident := use.Used - evicted
+			d.Resident, d.Evicted, d.ResidenceFailure = &resident, &evicted, why
+		}
 		t := n.timeOn(dir.ID, d.Device, share, clients)
 		d.Asked, d.Delivered, d.Measured, d.State = t.asked, t.delivered, t.measured, t.state
+		switch {
+		case !dir.Suspended || !dir.Overcommit || s.Kind != KindLgpu:
+		case n.residence.gone(dir.ID, d.Device):
+			d.State = StateSuspended
+		default:
+			d.State = StateSuspending
+		}
 		s.State = busier(s.State, d.State)
 		s.Devices = append(s.Devices, d)
 	}
@@ -185,11 +198,26 @@ func (n *Daemon) shown(dir limits.Directory, mine []gpu.UUID) []DeviceUse {
 
 // busier returns the state that says more.
 func busier(a, b string) string {
-	order := []string{StateIdle, StateWaiting, StateDraining, StateRunning}
+	order := []string{StateIdle, StateSuspended, StateSuspending, StateWaiting, StateDraining, StateRunning}
 	if slices.Index(order, a) >= slices.Index(order, b) {
 		return a
 	}
 	return b
+}
+
+// addResidence adds what a child has on the device and elsewhere.
+func (d *DeviceUse) addResidence(child DeviceUse) {
+	if child.Resident == nil || child.Evicted == nil {
+		return
+	}
+	resident, evicted := *child.Resident, *child.Evicted
+	if d.Resident != nil && d.Evicted != nil {
+		resident, evicted = resident+*d.Resident, evicted+*d.Evicted
+	}
+	d.Resident, d.Evicted = &resident, &evicted
+	if d.ResidenceFailure == "" {
+		d.ResidenceFailure = child.ResidenceFailure
+	}
 }
 
 // addUse adds what a child uses.
@@ -211,6 +239,7 @@ func (s *Directory) addUse(child Directory) {
 				*d.Energy += *c.Energy
 				*d.Power += *c.Power
 			}
+			d.addResidence(c)
 			d.Asked += c.Asked
 			d.Delivered += c.Delivered
 			d.Measured = d.Measured && c.Measured

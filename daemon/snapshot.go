@@ -25,7 +25,9 @@ type Info struct {
 	Police   Policy
 	Restarts uint64        // how often a daemon took over the state of one before
 	Idle     time.Duration // how long it stays without use; 0 is for ever
-	NotReady string        // why it does not serve programs: it has only begun, or is about to end; empty if it does
+	// HostBudget and HostCopies are bytes of host memory that copies of memory that has left devices may take, and take.
+	HostBudget, HostCopies uint64
+	NotReady               string // why it does not serve programs: it has only begun, or is about to end; empty if it does
 }
 
 // Device is one device that the daemon manages.
@@ -72,6 +74,9 @@ const (
 	StateWaiting  = "waiting"  // has work and waits for its turn
 	StateRunning  = "running"  // may use the device
 	StateDraining = "draining" // its turn is over, its work not yet
+	// Its memory has to leave the device, and has not yet; or has, as far as it can.
+	StateSuspending = "suspending"
+	StateSuspended  = "suspended"
 )
 
 // Directory is one of the tree: a group, or an lgpu.
@@ -88,9 +93,11 @@ type Directory struct {
 	Cgroups    []string
 	HostMax    limits.Bytes // of page-locked host memory, as asked for
 	HostUsed   uint64
-	Devices    []DeviceUse
-	Clients    []Client
-	Launchers  []Launcher
+	// Overcommit and Suspend are its own memory.overcommit and memory.suspend.
+	Overcommit, Suspend bool
+	Devices             []DeviceUse
+	Clients             []Client
+	Launchers           []Launcher
 }
 
 // DeviceUse is what a group or an lgpu may use and uses of one device. For a group the used amounts are sums over its
@@ -113,6 +120,11 @@ type DeviceUse struct {
 	State         string
 	Energy        *uint64 // millijoules since it was created; nil where the device has no counter
 	Power         *uint32 // milliwatts, of the last seconds; nil likewise
+	// Resident and Evicted are what of MemoryUsed is on the device, and what has left it; nil where nothing may. Of a
+	// group, they are of the lgpus below it that have them.
+	Resident, Evicted *uint64
+	// ResidenceFailure is why memory that should leave the device, or come back, does not; empty if all is well.
+	ResidenceFailure string
 }
 
 // Client is a process that uses an lgpu.

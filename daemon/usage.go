@@ -33,6 +33,7 @@ func (u usage) Stat(id uint64, device string) limits.Stat {
 		return s
 	}
 	s.Memory, s.Peak, s.BusyUsec, s.Launches = use.Used, use.Peak, uint64(use.Busy.Microseconds()), use.Launches
+	s.Evicted, _, _ = u.n.residence.of(id, uuid, use.Used)
 	t := u.n.timeOn(id, uuid, u.n.shares.now()[seat{id, uuid}], u.n.tenants.Clients())
 	s.Asked, s.Delivered, s.Unmeasured = t.asked, t.delivered, !t.measured
 	return s

@@ -63,7 +63,7 @@ func daemonOf(d *api.Daemon) *Daemon {
 	}
 	out := &Daemon{
 		Version: d.GetVersion(), PID: d.GetPid(), Started: d.GetStarted().AsTime(), Dir: d.GetDir(), Tree: known(d.GetTree()),
-		Police: d.GetPolice(), Restarts: d.GetRestarts(),
+		Police: d.GetPolice(), Restarts: d.GetRestarts(), HostBudget: d.GetHostBudget(), HostCopies: d.GetHostCopies(),
 	}
 	if idle := d.GetIdleNs() / int64(time.Microsecond); idle > 0 {
 		out.IdleUsec = &idle
@@ -94,7 +94,8 @@ func directoryOf(n *api.Directory) Directory {
 	out := Directory{
 		Path: n.GetPath(), ID: fmt.Sprintf("%016x", n.GetId()), Persistent: n.GetPersistent(), Created: moment(n.GetCreated()),
 		State: word(n.GetState()), Gang: known(n.GetGang()), CgroupPath: array(n.GetCgroups()), HostMax: n.HostMax,
-		HostCurrent: n.GetHostUsed(), Devices: []Use{}, Processes: []Process{}, Launchers: []Launcher{},
+		HostCurrent: n.GetHostUsed(), MemoryOvercommit: n.GetMemoryOvercommit(), MemorySuspend: n.GetMemorySuspend(),
+		Devices: []Use{}, Processes: []Process{}, Launchers: []Launcher{},
 	}
 	for _, d := range n.GetDevices() {
 		out.Devices = append(out.Devices, useOf(d))
@@ -121,6 +122,7 @@ func useOf(d *api.DeviceUse) Use {
 			BusyUsec: d.GetBusyNs() / int64(time.Microsecond), Launches: d.GetLaunches(), Asked: percent(d.ShareAsked),
 			Delivered: percent(d.ShareDelivered),
 		},
+		MemoryResident: d.MemoryResident, MemoryEvicted: d.MemoryEvicted, ResidenceFailure: known(d.GetResidenceFailure()),
 		Requested: requestedOf(d.GetRequested()), Effective: effectiveOf(d.GetEffective()),
 	}
 	if joules := thousandths(d.EnergyMj); joules != nil {

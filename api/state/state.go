@@ -35,7 +35,10 @@ type Daemon struct {
 	Tree     *string   `json:"tree"`
 	Police   string    `json:"police"`
 	Restarts uint64    `json:"restarts"`
-	IdleUsec *int64    `json:"idle_usec"`
+	// HostBudget and HostCopies are of copies of memory that has left devices: what they may take, and take.
+	HostBudget uint64 `json:"host.budget"`
+	HostCopies uint64 `json:"host_copies"`
+	IdleUsec   *int64 `json:"idle_usec"`
 }
 
 // Device is a physical GPU, a MIG instance, or a device of a software GPU.
@@ -79,17 +82,19 @@ type DeviceProcess struct {
 type Directory struct {
 	Path string `json:"path"`
 	// ID is 16 hexadecimal digits: programs' numbers may end at 2^53.
-	ID          string     `json:"id"`
-	Persistent  bool       `json:"persistent"`
-	Created     *time.Time `json:"created"`
-	State       string     `json:"state"`
-	Gang        *string    `json:"gang"`
-	CgroupPath  []string   `json:"cgroup.path"`
-	HostMax     *uint64    `json:"host.max"`
-	HostCurrent uint64     `json:"host.current"`
-	Devices     []Use      `json:"devices"`
-	Processes   []Process  `json:"processes"`
-	Launchers   []Launcher `json:"launchers"`
+	ID               string     `json:"id"`
+	Persistent       bool       `json:"persistent"`
+	Created          *time.Time `json:"created"`
+	State            string     `json:"state"`
+	Gang             *string    `json:"gang"`
+	CgroupPath       []string   `json:"cgroup.path"`
+	HostMax          *uint64    `json:"host.max"`
+	HostCurrent      uint64     `json:"host.current"`
+	MemoryOvercommit bool       `json:"memory.overcommit"`
+	MemorySuspend    bool       `json:"memory.suspend"`
+	Devices          []Use      `json:"devices"`
+	Processes        []Process  `json:"processes"`
+	Launchers        []Launcher `json:"launchers"`
 }
 
 // Use is what a group or an lgpu may use and uses of one device.
@@ -100,7 +105,11 @@ type Use struct {
 	MemoryCurrent uint64  `json:"memory.current"`
 	MemoryPeak    uint64  `json:"memory.peak"`
 	MemoryGranted *uint64 `json:"memory.granted"`
-	ComputeStat   Stat    `json:"compute.stat"`
+	// MemoryResident and MemoryEvicted are nil where nothing may leave the device.
+	MemoryResident   *uint64 `json:"memory.resident"`
+	MemoryEvicted    *uint64 `json:"memory.evicted"`
+	ResidenceFailure *string `json:"residence_failure"`
+	ComputeStat      Stat    `json:"compute.stat"`
 	// EnergyStat is nil where the device has no counter of energy.
 	EnergyStat *Energy   `json:"energy.stat"`
 	Requested  Requested `json:"requested"`

@@ -30,7 +30,7 @@ func machine() *api.Snapshot {
 	return &api.Snapshot{
 		Time: at,
 		Daemon: &api.Daemon{Version: "1.2.3", Pid: 7, Started: at, Dir: "/run/lgpu", Tree: "/run/lgpu/tree", Police: "report",
-			Restarts: 2, IdleNs: 60e9},
+			Restarts: 2, IdleNs: 60e9, HostBudget: 64 << 30, HostCopies: 2 << 30},
 		Devices: []*api.Device{
 			{Uuid: gpu, Ordinal: "0", Name: "NVIDIA H200", Key: "195:0", Pci: "0000:1b:00.0", MemoryTotal: 141 << 30,
 				MemoryUsed: 62 << 30, Units: 132, Utilisation: pointer(uint32(87)), MemoryUtilisation: pointer(uint32(40)), Sampled: at,
@@ -44,15 +44,18 @@ func machine() *api.Snapshot {
 		},
 		Directories: []*api.Directory{
 			{Path: "/", Id: 1},
-			{Path: "/team", Id: 2, Persistent: true, HostMax: pointer(uint64(1 << 30)), Cgroups: []string{"/slurm"},
+			{Path: "/team", Id: 2, Persistent: true, HostMax: pointer(uint64(1 << 30)), Cgroups: []string{"/slurm"}, MemorySuspend: true,
 				Devices: []*api.DeviceUse{{Uuid: gpu, Key: "195:0",
 					Requested: &api.Limits{Lgpu: &api.Units{Default: true}}, Effective: &api.Effective{Count: 132, ComputeMax: 10000, LgpuWeight: 100}}}},
 			{Path: "/team/alice", Id: 1 << 63, Kind: api.Directory_LGPU, Created: at, State: api.State_RUNNING, Gang: "g", HostUsed: 4096,
+				MemoryOvercommit: true,
 				Devices: []*api.DeviceUse{{
 					Uuid: gpu, Key: "195:0", State: api.State_RUNNING, MemoryUsed: 6 << 30, MemoryPeak: 7 << 30,
 					MemoryGranted: pointer(uint64(8 << 30)), BusyNs: 90e9 + 1500, Launches: 12345,
 					ShareAsked: pointer(uint32(2500)), ShareDelivered: pointer(uint32(2490)),
 					EnergyMj: pointer(uint64(12_345)), PowerMw: pointer(uint32(98_760)),
+					MemoryResident: pointer(uint64(4 << 30)), MemoryEvicted: pointer(uint64(2 << 30)),
+					ResidenceFailure: "a kernel does not end",
 					Requested: &api.Limits{MemoryMax: pointer(uint64(8 << 30)), MemoryHigh: pointer(uint64(7 << 30)),
 						ComputeMax: pointer(uint32(2550)), ComputeMin: pointer(uint32(1000)), LgpuWeight: pointer(uint32(300)),
 						LgpuPriority: api.Priority_HIGH,

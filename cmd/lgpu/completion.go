@@ -56,6 +56,8 @@ var argumentCompleters = map[string]completer{
 	"rm":            completePaths,
 	"chown":         completeChown,
 	"stop":          completePaths,
+	"suspend":       completePaths,
+	"resume":        completePaths,
 	"events":        once(completePaths),
 	"energy":        once(completePaths),
 	"doctor":        cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
@@ -294,6 +296,10 @@ func fileWords(names, had []string, typed string) ([]string, cobra.ShellCompDire
 		switch file {
 		case "lgpu.priority":
 			all = []string{file + "=normal", file + "=high", file + "=latency"}
+		case "memory.overcommit":
+			all = []string{file + "=1\tits memory may leave its devices", file + "=0"}
+		case suspendFile:
+			all = []string{file + "=1\tits memory has to leave its devices", file + "=0"}
 		case "memory.max", "memory.high", "compute.max", "host.max":
 			all = []string{file + "=max\tno limit"}
 		}

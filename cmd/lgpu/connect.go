@@ -114,7 +114,8 @@ var fieldOptions = map[string]fieldOption{
 	"memory.max": {"memory", true}, "compute.max": {"compute", true}, "compute.min": {"min", true},
 	"lgpu": {"units", true}, "lgpu.weight": {"weight", true}, "lgpu.priority": {"priority", true},
 	"host.max": {"host-memory", true}, "gang": {"gang", true}, "group": {"group", true},
-	"devices": {"device", false}, "spatial": {"spatial", false}, "sim": {"sim", false},
+	"devices": {"device", false}, "spatial": {"spatial", false}, "memory_overcommit": {"overcommit", false},
+	"memory.overcommit": {"overcommit", false}, "sim": {"sim", false},
 }
 
 // explainOptions is explain for a command whose options are the fields of its request: an error about a field that was

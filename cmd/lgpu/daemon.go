@@ -360,7 +360,7 @@ func (d *daemonOptions) config(c *cobra.Command) (daemon.Config, error) {
 	if err != nil {
 		return daemon.Config{}, failed(err)
 	}
-	rights, places, err := d.rights(dir)
+	rights, said, err := d.rights(dir)
 	if err != nil {
 		return daemon.Config{}, err
 	}
@@ -369,16 +369,17 @@ func (d *daemonOptions) config(c *cobra.Command) (daemon.Config, error) {
 		Dir: dir, State: d.store, Version: version(),
 		Log:        slog.New(logs.Limit(lines)),
 		SimCommand: []string{self, "sim"}, Mount: mount, Police: police, Idle: d.idle, Slice: d.slice,
-		NoGuests: d.guests == guestsOff, Rights: rights, Places: places, Claim: !systemFolder(dir),
-		System: api.System,
+		NoGuests: d.guests == guestsOff, Rights: rights, Places: said.Places, Claim: !systemFolder(dir),
+		System: api.System, Patience: said.Patience, Copies: said.Copies,
 	}, nil
 }
 
 // systemFolder reports whether a runtime folder is the system daemon's.
 func systemFolder(dir string) bool { return dir == filepath.Dir(api.System) }
 
-// rights are what the configuration says about who may do what. Only the system's daemon reads one without being told.
-func (d *daemonOptions) rights(dir string) (limits.Rights, daemon.Places, error) {
+// rights are what the configuration says about who may do what; the rest of what it says comes along. Only
+// the system's daemon reads one without being told.
+func (d *daemonOptions) rights(dir string) (limits.Rights, conf.Config, error) {
 	file := d.file
 	if file == "" && systemFolder(dir) {
 		file = conf.Path
@@ -393,16 +394,16 @@ func (d *daemonOptions) rights(dir string) (limits.Rights, daemon.Places, error)
 		if errors.As(err, &line) {
 			e.hint = line.Hint()
 		}
-		return limits.Rights{}, daemon.Places{}, e
+		return limits.Rights{}, conf.Config{}, e
 	}
 	if d.group != "" {
 		said.Admins = d.group
 	}
 	admins, err := conf.Group(said.Admins)
 	if err != nil {
-		return limits.Rights{}, daemon.Places{}, failed(err)
+		return limits.Rights{}, conf.Config{}, failed(err)
 	}
-	return limits.Rights{Admins: admins, Quota: said.Quota, Others: said.Others}, said.Places, nil
+	return limits.Rights{Admins: admins, Quota: said.Quota, Others: said.Others}, said, nil
 }
 
 // output is where the log goes: standard error, which for a daemon that was started by need is the file at path, and

@@ -66,7 +66,8 @@ func askDaemon(ctx context.Context, c *cobra.Command) (doctor.Daemon, error) {
 		return doctor.Daemon{}, err
 	}
 	defer conn.Close()
-	d := doctor.Daemon{Socket: conn.Socket, Version: conn.Daemon.GetVersion(), PID: int(conn.Daemon.GetPid())}
+	d := doctor.Daemon{Socket: conn.Socket, Version: conn.Daemon.GetVersion(), PID: int(conn.Daemon.GetPid()),
+		Budget: conn.Daemon.GetHostBudget(), Copies: conn.Daemon.GetHostCopies()}
 	s, err := conn.Snapshot(ctx, &api.SnapshotRequest{})
 	if err != nil {
 		return d, err

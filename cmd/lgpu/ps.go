@@ -28,9 +28,11 @@ func psCommand() *cobra.Command {
 		Long: `Show each logical GPU: memory in use and memory.max, the share of the device's
 time over the last second and compute.max, and the processes. With --tree also
 show groups, each with the use of all lgpus below it; with --wide also the power
-and energy of each. A dash means "not limited" or "not measured": if an lgpu has
-the device to itself and no compute.max, only the driver knows how busy it is,
-and not on every machine.
+and energy of each, and where memory may leave its device, how much has. In the
+place of a share of time, suspended means that its memory has left the device,
+and suspending that it is about to. A dash means "not limited" or "not
+measured": if an lgpu has the device to itself and no compute.max, only the
+driver knows how busy it is, and not on every machine.
 
 No daemon is started if there is nothing to show. On a terminal the table fits
 in its width, but at least in 80 columns; users are shown from 90 columns on. In
@@ -89,9 +91,12 @@ const (
 	nameWidth   = 18
 	deviceWidth = 12
 	userWidth   = 8
+	shareWidth  = 7                     // of the share of time
 	powerWidth  = 21                    // of power and energy together, with the spaces before them
 	taken       = 67                    // by all columns but power, energy, users and pids
 	withUsers   = width + userWidth + 2 // a terminal of this width has room for users
+
+	residenceWidth = 20 // of memory on and off the device together, with the spaces before them
 )
 
 // columnsOf is the width of a terminal, 0 where it does not say.
@@ -107,19 +112,23 @@ func columnsOf(f *os.File) int {
 type row struct {
 	name, device string
 	figures      []string // memory and memory.max, share of the time and compute.max
+	residence    []string // memory on the device and off it
 	power        []string // power and energy
 	pids, users  string
 }
 
 // table is the state for people: one line for each device of each lgpu. With a width it fits in that, as far as names,
-// devices, users and pids can be cut, but not in less than width, and powerWidth more with powers; with 0 nothing is cut.
-func table(s *api.Snapshot, tree, powers bool, fits int) string {
-	rows := []row{{"LGPU", "DEVICE", []string{"MEMORY", "MAX", "COMPUTE", "MAX"}, []string{"POWER", "ENERGY"}, "PIDS", "USER"}}
+// devices, users and pids can be cut, but not in less than width, and with more columns in as much more as they take; with
+// 0 nothing is cut.
+func table(s *api.Snapshot, tree, wide bool, fits int) string {
+	rows := []row{{"LGPU", "DEVICE", []string{"MEMORY", "MAX", "COMPUTE", "MAX"}, []string{"RESIDENT", "EVICTED"},
+		[]string{"POWER", "ENERGY"}, "PIDS", "USER"}}
 	empty := true
 	short := fits != 0
+	c := columnsFor(s, wide)
 	rest := fits // what the other columns leave to the pids
-	if powers && short {
-		rest = max(rest-powerWidth, width)
+	if short {
+		rest = max(rest-c.more(), width) - (c.share - shareWidth)
 	}
 	showUsers := !short || rest >= withUsers
 	rest -= taken
@@ -140,11 +149,12 @@ func table(s *api.Snapshot, tree, powers bool, fits int) string {
 			name, owners = shorten(name, nameWidth), shorten(owners, userWidth)
 		}
 		if len(n.GetDevices()) == 0 {
-			rows = append(rows, row{name, "-", []string{"-", "-", "-", "-"}, []string{"-", "-"}, pids, owners})
+			none := []string{"-", "-", "-", "-"}
+			rows = append(rows, row{name, "-", none, none, none, pids, owners})
 		}
 		for _, d := range n.GetDevices() {
 			device := shorten(d.GetUuid(), deviceWidth) // the beginning of a UUID is as good as all of it
-			rows = append(rows, row{name, device, figures(d), powerOf(d), pids, owners})
+			rows = append(rows, row{name, device, figures(d), residenceOf(d), powerOf(d), pids, owners})
 			if short { // a script finds the name on each line
 				name, pids, owners = "", "", ""
 			}
@@ -153,24 +163,56 @@ func table(s *api.Snapshot, tree, powers bool, fits int) string {
 	if empty {
 		return "no logical GPUs; to start one: lgpu run --memory 8GiB --compute 25 -- COMMAND\n"
 	}
-	text := lined(rows, powers, showUsers)
+	text := lined(rows, c, showUsers)
 	if short { // a script has it in the JSON
 		text += turns(s)
 	}
 	return text
 }
 
-// lined writes rows as lines, with the columns of power and of users or without.
-func lined(rows []row, powers, showUsers bool) string {
+// psColumns are the columns that not every table has, and the width of the share of time, which may be a state.
+type psColumns struct {
+	share             int
+	residence, powers bool
+}
+
+// columnsFor are the columns for a snapshot.
+func columnsFor(s *api.Snapshot, wide bool) psColumns {
+	c := psColumns{share: shareWidth, powers: wide}
+	for _, n := range s.GetDirectories() {
+		for _, d := range n.GetDevices() {
+			c.residence = c.residence || wide && d.MemoryResident != nil
+			c.share = max(c.share, len(suspension(d)))
+		}
+	}
+	return c
+}
+
+// more is how much wider the table is with all its columns.
+func (c psColumns) more() (width int) {
+	if c.powers {
+		width += powerWidth
+	}
+	if c.residence {
+		width += residenceWidth
+	}
+	return width
+}
+
+// lined writes rows as lines, with some columns, and that of users or without.
+func lined(rows []row, c psColumns, showUsers bool) string {
 	wide, wideUsers := nameWidth, userWidth
 	for _, r := range rows {
 		wide, wideUsers = max(wide, utf8.RuneCountInString(r.name)), max(wideUsers, utf8.RuneCountInString(r.users))
 	}
 	var b strings.Builder
 	for _, r := range rows {
-		line := fmt.Sprintf("%-*s %-*s %9s %9s %7s %5s", wide, r.name, deviceWidth, r.device, r.figures[0], r.figures[1],
-			r.figures[2], r.figures[3])
-		if powers {
+		line := fmt.Sprintf("%-*s %-*s %9s %9s %*s %5s", wide, r.name, deviceWidth, r.device, r.figures[0], r.figures[1],
+			c.share, r.figures[2], r.figures[3])
+		if c.residence {
+			line += fmt.Sprintf(" %9s %9s", r.residence[0], r.residence[1])
+		}
+		if c.powers {
 			line += fmt.Sprintf(" %9s %10s", r.power[0], r.power[1])
 		}
 		line += "  "
@@ -231,10 +273,29 @@ func figures(d *api.DeviceUse) []string {
 	if d.ShareDelivered != nil {
 		share = fmt.Sprintf("%.1f%%", float64(*d.ShareDelivered)/100)
 	}
+	if state := suspension(d); state != "" {
+		share = state
+	}
 	if most := d.GetEffective().GetComputeMax(); most < units.Whole {
 		computeMax = units.FormatPercent(most) + "%"
 	}
 	return []string{units.FormatSize(d.GetMemoryUsed()), memoryMax, share, computeMax}
+}
+
+// suspension is the state of what is suspended on a device, or about to be; empty for all else.
+func suspension(d *api.DeviceUse) string {
+	if s := d.GetState(); s == api.State_SUSPENDED || s == api.State_SUSPENDING {
+		return strings.ToLower(s.String())
+	}
+	return ""
+}
+
+// residenceOf are the columns of a device with --wide where memory may leave a device: what is on it, and what is not.
+func residenceOf(d *api.DeviceUse) []string {
+	if d.MemoryResident == nil {
+		return []string{"-", "-"}
+	}
+	return []string{units.FormatSize(d.GetMemoryResident()), units.FormatSize(d.GetMemoryEvicted())}
 }
 
 // powerOf are the columns of a device with --wide: power and energy.

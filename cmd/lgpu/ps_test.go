@@ -67,6 +67,56 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// What is suspended says so in place of a share; --wide shows where the memory is if it may leave its device. The table
+// still fits.
+func TestTableSuspended(t *testing.T) {
+	share := uint32(10000)
+	use := func(state api.State, evicted *uint64) *api.DeviceUse {
+		d := &api.DeviceUse{Uuid: "GPU-11111111-0000-0000-0000-000000000000", MemoryUsed: 5 << 30, State: state,
+			ShareDelivered: &share, Effective: &api.Effective{ComputeMax: 2500}}
+		if evicted != nil {
+			resident := d.MemoryUsed - *evicted
+			d.MemoryResident, d.MemoryEvicted = &resident, evicted
+		}
+		return d
+	}
+	some := uint64(4 << 30)
+	n := func(path string, d *api.DeviceUse) *api.Directory {
+		all := &api.Directory{Path: path, Kind: api.Directory_LGPU, Devices: []*api.DeviceUse{d}}
+		for pid := range int32(8) {
+			all.Clients = append(all.Clients, &api.Client{Pid: 10000 + pid})
+		}
+		return all
+	}
+	s := &api.Snapshot{Directories: []*api.Directory{
+		{Path: "/"}, n("/a", use(api.State_SUSPENDED, &some)), n("/b", use(api.State_SUSPENDING, &some)), n("/c", use(api.State_RUNNING, nil))}}
+	lines := strings.Split(table(s, false, false, width), "\n")
+	for i, want := range []string{" COMPUTE ", "  suspended   25%  ", " suspending   25%  ", "     100.0%   25%  "} {
+		if !strings.Contains(lines[i], want) || strings.Contains(lines[i], "EVICTED") {
+			t.Errorf("%q has no %q", lines[i], want)
+		}
+	}
+	lines = strings.Split(table(s, false, true, 2*width), "\n")
+	for i, want := range []string{"  RESIDENT   EVICTED ", "     1 GiB     4 GiB ", "     1 GiB     4 GiB ", "         -         - "} {
+		if !strings.Contains(lines[i], want) {
+			t.Errorf("--wide: %q has no %q", lines[i], want)
+		}
+	}
+	for columns := 1; columns < 3*width; columns++ {
+		for _, wide := range []bool{false, true} {
+			most := width
+			if wide {
+				most += powerWidth + residenceWidth
+			}
+			for _, l := range strings.Split(table(s, false, wide, columns), "\n") {
+				if len([]rune(l)) > max(columns, most) {
+					t.Errorf("wide %v in %d columns: %q", wide, columns, l)
+				}
+			}
+		}
+	}
+}
+
 // Where several lgpus take turns, people hear why.
 func TestTurns(t *testing.T) {
 	why := "the driver refuses to set time slices"

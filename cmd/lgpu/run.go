@@ -6,9 +6,11 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/internal/assets"
@@ -77,17 +79,7 @@ an option is wrong, 1 if lgpu itself failed.`,
 		},
 		RunE: func(c *cobra.Command, args []string) error { return r.start(c, args) },
 	}
-	f := c.Flags()
-	f.SortFlags = false
-	f.SetInterspersed(false) // what follows the command is the command's
-	r.flags.register(f)
-	f.StringVar(&r.name, "name", "", "`NAME` of the lgpu; another run with the same name joins it")
-	f.StringVar(&r.group, "group", "", "`PATH` of the group that the lgpu is in (default: your own directory; the root for\nadministrators)")
-	f.StringVar(&r.gang, "gang", "", "`NAME` of a gang: its lgpus get their devices at the same time")
-	f.BoolVar(&r.spatial, "spatial", false, "share devices by compute units, at the same time (MPS)")
-	registerSim(f, &r.shape)
-	r.pes.register(f)
-	r.contain.register(f)
+	r.register(c.Flags())
 	socketFlag(c)
 	return c
 }
@@ -99,9 +91,25 @@ type run struct {
 	contain     containFlag
 	name, group string
 	gang        string
+	overcommit  bool
 	spatial     bool
 	sim         bool   // on a software GPU
 	shape       string // of that
+}
+
+// register makes the options.
+func (r *run) register(f *pflag.FlagSet) {
+	f.SortFlags = false
+	f.SetInterspersed(false) // what follows the command is the command's
+	r.flags.register(f)
+	f.StringVar(&r.name, "name", "", "`NAME` of the lgpu; another run with the same name joins it")
+	f.StringVar(&r.group, "group", "", "`PATH` of the group that the lgpu is in (default: your own directory; the root for\nadministrators)")
+	f.StringVar(&r.gang, "gang", "", "`NAME` of a gang: its lgpus get their devices at the same time")
+	f.BoolVar(&r.overcommit, "overcommit", false, "memory.overcommit=1: its memory may leave its devices, for others and by lgpu suspend")
+	f.BoolVar(&r.spatial, "spatial", false, "share devices by compute units, at the same time (MPS)")
+	registerSim(f, &r.shape)
+	r.pes.register(f)
+	r.contain.register(f)
 }
 
 // start runs the program to its end. Everything is checked before anything is made.
@@ -199,6 +207,9 @@ func (r *run) request() (*api.AttachRequest, error) {
 	if err := r.contain.check(); err != nil {
 		return nil, err
 	}
+	if request.MemoryOvercommit, err = r.overcommits(os.Getenv(oversubscribe)); err != nil {
+		return nil, err
+	}
 	if r.group == "" && r.flags.typed("group") {
 		return nil, usage("a group is such as /team; / is the root", "--group: PATH is empty")
 	}
@@ -229,6 +240,20 @@ func (r *run) request() (*api.AttachRequest, error) {
 		request.Sim = shape.String()
 	}
 	return request, nil
+}
+
+// oversubscribe is the variable of HAMi's environment that asks for what --overcommit does.
+const oversubscribe = "CUDA_OVERSUBSCRIBE"
+
+// overcommits says whether memory of the lgpu may leave its devices: by the option, or else as HAMi's environment says.
+func (r *run) overcommits(environment string) (bool, error) {
+	switch {
+	case r.overcommit && r.spatial:
+		return false, usage("leave one of them out", "--overcommit: with --spatial (MPS) memory cannot leave a device")
+	case r.flags.typed("overcommit") || r.spatial:
+		return r.overcommit, nil
+	}
+	return slices.Contains([]string{"true", "1"}, strings.ToLower(environment)), nil
 }
 
 // locate says where in the tree an lgpu is to be: what was typed is in the user's place, unless it has a leading slash.

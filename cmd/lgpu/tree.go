@@ -32,6 +32,10 @@ is for that device.
   lgpu.weight    1 to 10000 against others, 100 by default
   lgpu.priority  normal, high (goes before normal), latency (is next)
   host.max       most page-locked host memory
+
+  memory.overcommit  1: memory of its programs may leave its devices; to be set
+                     before the first program starts
+  memory.suspend     1: it has to, and programs wait; lgpu suspend waits for it
 `
 
 func showCommand() *cobra.Command {
@@ -139,10 +143,10 @@ daemon cannot be reached or refuses this user.`,
 }
 
 func createCommand() *cobra.Command {
-	var parents bool
+	var parents, overcommit bool
 	var shape string
 	c := &cobra.Command{
-		Use:   "create PATH [FILE=VALUE...]",
+		Use:   "create [-p] [--overcommit] PATH [FILE=VALUE...]",
 		Short: "Create a group, or an lgpu to run programs in",
 		Long: `Create a group or lgpu, which stays until it is removed, also when the daemon or
 the machine restarts. It becomes an lgpu when a program runs in it (lgpu run
@@ -161,6 +165,9 @@ this user.`,
 			var err error
 			if request.Files, err = assignments(args[1:]); err != nil {
 				return err
+			}
+			if overcommit {
+				request.Files = append(request.Files, &api.File{Name: "memory.overcommit", Data: []byte("1\n")})
 			}
 			if c.Flags().Changed("sim") {
 				s, err := sim.ParseShape(shape)
@@ -183,6 +190,7 @@ this user.`,
 	}
 	f := c.Flags()
 	f.BoolVarP(&parents, "parents", "p", false, "also create missing groups above it")
+	f.BoolVar(&overcommit, "overcommit", false, "memory.overcommit=1: memory of its programs may leave its devices")
 	registerSim(f, &shape)
 	socketFlag(c)
 	return c

@@ -16,9 +16,11 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/lgpu/lgpu/daemon"
 	"github.com/lgpu/lgpu/internal/slip"
@@ -41,6 +43,9 @@ type Config struct {
 	Places daemon.Places
 	Quota  limits.Quota
 	Others limits.Others
+	// Patience and Copies are daemon.Config's.
+	Patience time.Duration
+	Copies   string
 }
 
 // defaultGroup is the administrators' group, where there is one of that name.
@@ -78,6 +83,12 @@ func (e *Error) Hint() string { return e.Remedy }
 const (
 	maxLine  = 4096
 	maxQuota = 1 << 20
+)
+
+// Bounds of residence.patience.
+const (
+	minPatience = time.Second
+	maxPatience = time.Hour
 )
 
 // Read reads the file at path. One that does not exist says nothing. An error names the file, and wraps an *Error where
@@ -164,6 +175,21 @@ var setters = map[string]func(c *Config, value string) error{
 		c.Places.Template = value
 		return daemon.CheckPlace(value)
 	},
+	"residence.patience": func(c *Config, value string) error {
+		d, err := time.ParseDuration(value)
+		if err != nil || d < minPatience || d > maxPatience {
+			return fmt.Errorf("%q: it is a time from %v to %v, such as 60s", value, minPatience, maxPatience)
+		}
+		c.Patience = d
+		return nil
+	},
+	"overcommit.dir": func(c *Config, value string) error {
+		if !filepath.IsAbs(value) {
+			return fmt.Errorf("%q: it is the full path of a folder", value)
+		}
+		c.Copies = filepath.Clean(value)
+		return nil
+	},
 	"quota.directories": quota(func(c *Config) *int { return &c.Quota.Directories }),
 	"quota.depth":       quota(func(c *Config) *int { return &c.Quota.Depth }),
 	"quota.processes":   quota(func(c *Config) *int { return &c.Quota.Processes }),
@@ -226,7 +252,7 @@ func (c *Config) setLimit(key, file, value string) *Error {
 // placeFiles are the files that a place can be given: limits, but not whose processes it takes in.
 func placeFiles() (names []string) {
 	for _, f := range limits.Files() {
-		if limits.PerDevice(f.Name) || f.Name == "host.max" {
+		if limits.PerDevice(f.Name) || f.Name == "host.max" || f.Name == "memory.overcommit" {
 			names = append(names, f.Name)
 		}
 	}

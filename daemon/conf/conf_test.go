@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lgpu/lgpu/daemon"
 	"github.com/lgpu/lgpu/policy/limits"
@@ -27,12 +28,16 @@ quota.depth = 3
 quota.processes = 4
 quota.watches = 2
 others = totals
+place.memory.overcommit = 1
+residence.patience = 90s
+overcommit.dir = /big/copies/
 `))
 	want := Config{
 		Admins: "gpu-admins", Others: limits.OthersTotals,
 		Places: daemon.Places{Template: "/lab/{uid}",
-			Limits: map[string]string{"memory.max": "8GiB", "compute.max": "50%", "host.max": "16GiB"}},
-		Quota: limits.Quota{Directories: 10, Depth: 3, Processes: 4, Watches: 2},
+			Limits: map[string]string{"memory.max": "8GiB", "compute.max": "50%", "host.max": "16GiB", "memory.overcommit": "1"}},
+		Quota:    limits.Quota{Directories: 10, Depth: 3, Processes: 4, Watches: 2},
+		Patience: 90 * time.Second, Copies: "/big/copies",
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
@@ -52,6 +57,10 @@ func TestErrors(t *testing.T) {
 		"quota.direcories = 1":              {`line 1: there is no key`, "did you mean quota.directories?"},
 		"place.memory.mx = 1GiB":            {`line 1: there is no key`, "did you mean place.memory.max?"},
 		"place.cgroup.path = /":             {`line 1: there is no key`, "keys are admins, "},
+		"residence.patience = 5":            {`line 1: residence.patience: "5": it is a time`, ""},
+		"residence.patience = 1ms":          {"it is a time from 1s to 1h", ""},
+		"overcommit.dir = copies":           {"it is the full path of a folder", ""},
+		"place.memory.overcommit = 2":       {"it is 0 or 1", ""},
 		"zzz = 1":                           {`line 1: there is no key`, "keys are admins, "},
 		"others":                            {`line 1: "others" is not KEY = VALUE`, ""},
 		"= 1":                               {`line 1: "= 1" is not`, ""},

@@ -57,6 +57,8 @@ var (
 	daemonInfo     = gauge("lgpu_daemon_info", "The daemon, always 1.", "version", "police")
 	daemonStart    = gauge("lgpu_daemon_start_time_seconds", "When the daemon started, in seconds since 1970.")
 	daemonRestarts = counter("lgpu_daemon_restarts_total", "Daemons that took over the state of one before.")
+	hostBudget     = gauge("lgpu_host_budget_bytes", "Host memory that copies of memory that has left its device may take.")
+	hostCopies     = gauge("lgpu_host_copies_bytes", "Host memory that copies of memory that has left its device take.")
 	events         = counter("lgpu_events_total", "What happened since the daemon started, by kind.", "kind")
 	nodes          = gauge("lgpu_nodes", "Groups and lgpus in the tree.", "kind")
 	nodesOmitted   = gauge("lgpu_nodes_omitted", "Groups and lgpus without metrics, because there are too many.")
@@ -95,7 +97,14 @@ var (
 	hostUsed = gauge("lgpu_host_memory_used_bytes", "Page-locked host memory in use.", ofDirectory...)
 	hostMax  = gauge("lgpu_host_max_bytes", "host.max, most page-locked host memory; absent without one.",
 		ofDirectory...)
-	memoryUsed    = gauge("lgpu_memory_used_bytes", "Device memory in use.", ofDirectoryDevice...)
+	memoryUsed     = gauge("lgpu_memory_used_bytes", "Device memory in use.", ofDirectoryDevice...)
+	memoryResident = gauge("lgpu_memory_resident_bytes",
+		"What of the memory in use is on the device; absent where nothing may leave it.", ofDirectoryDevice...)
+	memoryEvicted = gauge("lgpu_memory_evicted_bytes",
+		"What of the memory in use has left the device; absent where nothing may leave it.", ofDirectoryDevice...)
+	residenceFailed = gauge("lgpu_residence_failed",
+		"1 if memory that should leave the device, or come back, does not; absent where nothing may leave it.", ofDirectoryDevice...)
+	suspended     = gauge("lgpu_suspended", "1 if the file memory.suspend of the group or lgpu is 1.", ofDirectory...)
 	memoryPeak    = gauge("lgpu_memory_peak_bytes", "The most device memory that was ever in use.", ofDirectoryDevice...)
 	memoryGranted = gauge("lgpu_memory_granted_bytes", "Device memory that may be used without asking the daemon.",
 		ofDirectoryDevice...)
@@ -129,7 +138,8 @@ var kinds = []daemon.Kind{
 	daemon.DeviceFault, daemon.DeviceWell, daemon.MPSStarted, daemon.MPSStopped, daemon.MPSDied,
 }
 
-var states = []string{daemon.StateIdle, daemon.StateWaiting, daemon.StateRunning, daemon.StateDraining}
+var states = []string{daemon.StateIdle, daemon.StateWaiting, daemon.StateRunning, daemon.StateDraining, daemon.StateSuspending,
+	daemon.StateSuspended}
 
 // emitter turns values into metrics.
 type emitter struct {
@@ -176,6 +186,8 @@ func (e *emitter) daemon(s *daemon.Snapshot, c daemon.Counters) {
 	e.emit(daemonInfo, 1, s.Daemon.Version, string(s.Daemon.Police))
 	e.emit(daemonStart, float64(s.Daemon.Started.UnixMilli())/1e3)
 	e.emit(daemonRestarts, float64(s.Daemon.Restarts))
+	e.emit(hostBudget, float64(s.Daemon.HostBudget))
+	e.emit(hostCopies, float64(s.Daemon.HostCopies))
 	count := map[daemon.Kind]uint64{}
 	for _, kind := range kinds {
 		count[kind] = 0
@@ -245,11 +257,17 @@ func (e *emitter) node(n *daemon.Directory) {
 	if n.Kind == daemon.KindLgpu {
 		e.emit(nodeClients, float64(len(n.Clients)), n.Path, n.Kind)
 	}
+	e.emit(suspended, truth(n.Suspend), n.Path, n.Kind)
 	for i := range n.Devices {
 		d := &n.Devices[i]
 		labels := []string{n.Path, n.Kind, e.name(d.Device)}
 		e.emit(memoryUsed, float64(d.MemoryUsed), labels...)
 		e.emit(memoryPeak, float64(d.MemoryPeak), labels...)
+		if d.Resident != nil && d.Evicted != nil {
+			e.emit(memoryResident, float64(*d.Resident), labels...)
+			e.emit(memoryEvicted, float64(*d.Evicted), labels...)
+			e.emit(residenceFailed, truth(d.ResidenceFailure != ""), labels...)
+		}
 		e.limit(memoryMax, d.Effective.MemoryMax, labels...)
 		e.emit(computeMax, hundredths(d.Effective.ComputeMax), labels...)
 		e.emit(computeMin, hundredths(d.Effective.ComputeMin), labels...)

@@ -72,8 +72,9 @@ func machine() *fake {
 		MemoryMax: limits.AtMost(8 << 30)}
 	return &fake{
 		snapshot: daemon.Snapshot{
-			At:     began.Add(time.Hour),
-			Daemon: daemon.Info{Version: "1.2.3", PID: 7, Started: began, Police: daemon.PoliceReport, Restarts: 2},
+			At: began.Add(time.Hour),
+			Daemon: daemon.Info{Version: "1.2.3", PID: 7, Started: began, Police: daemon.PoliceReport, Restarts: 2,
+				HostBudget: 256 << 30, HostCopies: 5 << 30},
 			Devices: []daemon.Device{
 				{
 					Device: gpu.Device{UUID: whole, Name: "NVIDIA H200", Memory: 141 << 30, Units: 132, PCI: "0000:1b:00.0",
@@ -101,12 +102,13 @@ func machine() *fake {
 				}},
 				{Path: "/team", Name: "team", Kind: daemon.KindGroup, ID: 2, Persistent: true},
 				{
-					Path: "/team/alice", Name: "alice", Kind: daemon.KindLgpu, ID: 3, Persistent: true,
+					Path: "/team/alice", Name: "alice", Kind: daemon.KindLgpu, ID: 3, Persistent: true, Overcommit: true, Suspend: true,
 					HostMax: limits.AtMost(4 << 30), HostUsed: 1 << 20,
 					Clients: []daemon.Client{{PID: 812}, {PID: 813}},
 					Devices: []daemon.DeviceUse{{
 						Device: whole, Effective: capped, MemoryUsed: 6 << 30, MemoryPeak: 7 << 30, MemoryGranted: limits.AtMost(8 << 30),
-						Busy: 90 * time.Second, Launches: 12345, Asked: 2500, Delivered: 2490, Measured: true, State: daemon.StateRunning,
+						Busy: 90 * time.Second, Launches: 12345, Asked: 2500, Delivered: 2490, Measured: true, State: daemon.StateSuspending,
+						Resident: pointer(uint64(1 << 30)), Evicted: pointer(uint64(5 << 30)), ResidenceFailure: "a kernel does not end",
 						Energy: pointer(uint64(12_345)), Power: pointer(uint32(98_760)),
 					}},
 				},

@@ -12,7 +12,7 @@ import (
 // asked are the limits of a request. An error is the status of the call.
 func asked(r *api.AttachRequest) (limits.Request, error) {
 	m := r.GetLimits()
-	out := limits.Request{MemoryPart: r.MemoryPart, HostMax: limits.FromPointer(r.HostMax)}
+	out := limits.Request{MemoryPart: r.MemoryPart, HostMax: limits.FromPointer(r.HostMax), Overcommit: r.GetMemoryOvercommit()}
 	if m == nil {
 		return out, nil
 	}

@@ -44,6 +44,7 @@ type program struct {
 	usageFD int
 	unseen  bool
 	forges  bool
+	store   int // descriptor of the last Store, 0 if none came
 	held    [region.MaxDevices]uint64
 }
 
@@ -85,6 +86,19 @@ func (p *program) do(command string, args []string) (string, error) {
 	case "hear":
 		m, text, _, err := p.hear()
 		return fmt.Sprintf("%d %d %d %s", m.Kind, m.Device, m.Value, text), err
+	case "hear-level": // Keep or Store
+		m, _, files, err := p.hear()
+		if len(files) > 0 {
+			p.store = files[0]
+		}
+		return fmt.Sprintf("%d %d %d %d files %d", m.Kind, m.Device, m.Serial, m.Value, len(files)), err
+	case "kept": // device, serial, value, flags, why
+		m := protocol.Message{Kind: protocol.Kept, Device: uint32(number(0)), Serial: number(1), Value: number(2),
+			Flags: uint32(number(3)), Extra: number(4)}
+		return "ok", unix.Send(p.fd, m.Append(nil), unix.MSG_NOSIGNAL)
+	case "kept-store": // device, value: with the last store
+		m := protocol.Message{Kind: protocol.Kept, Device: uint32(number(0)), Value: number(1)}
+		return "ok", unix.Sendmsg(p.fd, m.Append(nil), unix.UnixRights(p.store), nil, unix.MSG_NOSIGNAL)
 	case "hello":
 		return p.hello(protocol.Message{Flags: uint32(number(0))}, -1)
 	case "resume":

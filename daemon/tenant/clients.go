@@ -59,6 +59,9 @@ func (s *Server) join(c *connection, id uint64) error {
 		s.mu.Unlock()
 		return &Refusal{Errno: unix.EIO, Text: "the daemon cannot note its clients: " + err.Error()}
 	}
+	if l.anyManaged() {
+		s.logRoster(l, l.roster.release(index)) // what the one before with this index held
+	}
 	l.shared.Claim(index, region.Owner{
 		PID: innerPID(c.peer.PID), Start: c.peer.Start, Namespace: namespace(c.peer.PID), Comm: c.peer.Comm,
 	})
@@ -66,6 +69,7 @@ func (s *Server) join(c *connection, id uint64) error {
 		lgpu: l, index: index, peer: c.peer, life: c.life, joined: time.Now(), conn: c, announced: make(chan struct{}),
 	}
 	s.register(c.client)
+	s.hold(c.client, nil)
 	s.mu.Unlock()
 	s.announce(c.client)
 	return l.shared.Files(func(limits, usage int) error {
@@ -251,7 +255,8 @@ func (s *Server) resume(c *connection, p packet) (err error) {
 		s.mu.Unlock()
 		return &Refusal{Errno: unix.ESTALE, Text: "a client has brought something other than its lgpu's counters: " + err.Error()}
 	}
-	former.conn, c.client, c.unseen = c, former, former.oldLimits
+	former.conn, c.client, c.unseen, c.resumed = c, former, former.oldLimits, true
+	s.brought(former)
 	s.mu.Unlock()
 	return l.shared.Files(func(limits, _ int) error {
 		m := protocol.Message{Kind: protocol.Welcome, Version: protocol.Version, Flags: protocol.FlagReconnect, Client: p.Client, ID: l.ID}
@@ -301,6 +306,7 @@ func (s *Server) remove(c *client) {
 	l.count--
 	l.stale = append(l.stale, c.index)
 	s.seesLimits(c)
+	s.brought(c)
 	switch {
 	case l.shared != nil:
 		s.orphans.add(l, c.index)
@@ -317,6 +323,9 @@ func (s *Server) remove(c *client) {
 	<-c.announced
 	c.life.Close()
 	last.Linked = false
+	if c.holder != nil {
+		s.config.Residence.Left(c.holder)
+	}
 	s.config.Observer.Left(last)
 }
 
@@ -369,6 +378,9 @@ func (s *Server) disconnected(c *connection) {
 	delete(s.open, c)
 	if c.client != nil && c.client.conn == c {
 		c.client.conn = nil
+		if c.client.holder != nil {
+			s.config.Residence.Lost(c.client.holder)
+		}
 	}
 }
 

@@ -91,11 +91,13 @@ type connection struct {
 	done    chan struct{} // closed when the goroutine has ended
 
 	// Of the goroutine.
-	peer   Peer
-	life   *life
-	client *client // nil before the Welcome
-	unseen bool    // the client may not have mapped its new limits yet
-	gates  [region.MaxDevices]*Gate
+	peer    Peer
+	life    *life
+	client  *client // nil before the Welcome
+	unseen  bool    // the client may not have mapped its new limits yet
+	gates   [region.MaxDevices]*Gate
+	resumed bool                    // it is that of a client that has come back
+	stores  [region.MaxDevices]bool // which has brought the file of a device
 }
 
 // close ends the connection. It does not wait: what closes the descriptor is the goroutine.
@@ -280,8 +282,8 @@ func (c *connection) hello(p packet) error {
 
 // step handles one message of a client.
 func (c *connection) step() error {
-	_, files, err := c.peek()
-	if err == nil && files {
+	m, files, err := c.peek()
+	if err == nil && files && !c.mayBringStore(m) {
 		err = fmt.Errorf("%w: %w", errProtocol, foreign.ErrRights)
 	}
 	if errors.Is(err, net.ErrClosed) {
@@ -290,10 +292,11 @@ func (c *connection) step() error {
 	if err != nil {
 		return err
 	}
-	p, err := c.receive(false)
+	p, err := c.receive(files)
 	if err != nil {
 		return err
 	}
+	defer c.release(p)
 	cost := 1
 	if p.Kind == protocol.Need {
 		cost = needCost
@@ -314,6 +317,8 @@ func (c *connection) step() error {
 	}
 	gate := c.gates[p.Device]
 	switch {
+	case p.Kind == protocol.Kept, p.Kind == protocol.Need && p.Flags&protocol.FlagResident != 0:
+		return c.residence(p)
 	case p.Kind == protocol.Need && p.Value == 0: // says only that it goes by the new limits
 	case p.Kind == protocol.Need:
 		c.send(c.server.need(c.client, p.Message), "")

@@ -22,6 +22,9 @@ const (
 	rosterBytes   = rosterClients + 16*int64(region.MaxClients) // pid and start of each
 	hostKind      = 0                                           // of the kinds of memory; device i is i+1
 	kinds         = (rosterClients - rosterMachine) / 8
+	// What clients hold of devices comes last, for each client and device: bytes, and device and inode of a file. Where
+	// the file ends, nobody holds anything.
+	heldBytes = 24
 )
 
 // roster is the file from which a new daemon knows the clients of an lgpu.
@@ -57,7 +60,11 @@ func openRoster(dir string, lgpu uint64, machine string) (*roster, error) {
 	if n, _ := file.ReadAt(content, 0); n < len(content) || !bytes.Equal(content[:rosterMachine], head) {
 		clear(content)
 		copy(content, head)
-		if _, err := file.WriteAt(content, 0); err != nil {
+		err := file.Truncate(0)
+		if err == nil {
+			_, err = file.WriteAt(content, 0)
+		}
+		if err != nil {
 			file.Close()
 			return nil, fmt.Errorf("write roster: %w", err)
 		}
@@ -93,6 +100,45 @@ func (r *roster) setClient(index int, p Process) error {
 func (r *roster) setCharged(kind int, bytes uint64) error {
 	word := binary.LittleEndian.AppendUint64(nil, bytes)
 	if _, err := r.file.WriteAt(word, rosterMachine+8*int64(kind)); err != nil {
+		return fmt.Errorf("write roster: %w", err)
+	}
+	return nil
+}
+
+// setHeld notes what a client holds of a device.
+func (r *roster) setHeld(index, device int, h Held) error {
+	entry := binary.LittleEndian.AppendUint64(nil, h.Taken)
+	entry = binary.LittleEndian.AppendUint64(entry, h.Store.Device)
+	entry = binary.LittleEndian.AppendUint64(entry, h.Store.Number)
+	if _, err := r.file.WriteAt(entry, heldAt(index, device)); err != nil {
+		return fmt.Errorf("write roster: %w", err)
+	}
+	return nil
+}
+
+func heldAt(index, device int) int64 {
+	return rosterBytes + heldBytes*int64(index*region.MaxDevices+device)
+}
+
+// held returns what a client holds of its devices. What cannot be read is nothing.
+func (r *roster) held(index, devices int) []Held {
+	content := make([]byte, heldBytes*devices)
+	if n, err := r.file.ReadAt(content, heldAt(index, 0)); err != nil {
+		clear(content[n:])
+	}
+	out := make([]Held, devices)
+	for i := range out {
+		entry := content[heldBytes*i:]
+		out[i].Taken = binary.LittleEndian.Uint64(entry)
+		out[i].Store.Device = binary.LittleEndian.Uint64(entry[8:])
+		out[i].Store.Number = binary.LittleEndian.Uint64(entry[16:])
+	}
+	return out
+}
+
+// release notes that a client holds nothing.
+func (r *roster) release(index int) error {
+	if _, err := r.file.WriteAt(make([]byte, heldBytes*region.MaxDevices), heldAt(index, 0)); err != nil {
 		return fmt.Errorf("write roster: %w", err)
 	}
 	return nil

@@ -27,7 +27,9 @@ type Config struct {
 	Resolver Resolver
 	Gate     GateHandler
 	Observer Observer
-	Log      *slog.Logger // nil: none
+	// Residence decides about memory that can leave devices; nil: there is no lgpu with such.
+	Residence ResidenceHandler
+	Log       *slog.Logger // nil: none
 	// UserClients is how many processes of one user other than root and the daemon's own are clients at once, of all
 	// lgpus; 0 is 1024.
 	UserClients int
@@ -121,6 +123,10 @@ type client struct {
 	gone bool
 	// announced is closed once the Observer knows of it.
 	announced chan struct{}
+	// holder is nil where no memory can leave a device.
+	holder *Holder
+	// returning: it was a client of the daemon before, and may bring files.
+	returning bool
 }
 
 // Listen makes the socket. Clients are served once Run is called.
@@ -264,6 +270,11 @@ func (s *Server) restore(l *lgpu) {
 		}
 		c := &client{lgpu: l, index: i, peer: peer, life: life, joined: time.Now(), oldLimits: true, announced: make(chan struct{})}
 		s.register(c)
+		if l.anyManaged() {
+			c.returning = true
+			s.countReturning(1)
+		}
+		s.hold(c, l.roster.held(i, len(l.Devices)))
 		s.running.Go(func() { s.announce(c) })
 	}
 }
@@ -318,8 +329,10 @@ func (s *Server) SetLimits(id uint64, limits Limits) error {
 	if _, err := (LGPU{ID: id, Name: l.Name, Limits: limits}).region().Limits(); err != nil {
 		return fmt.Errorf("set limits of lgpu %s: %w", l.Name, err)
 	}
+	before := l.Devices
 	l.HostMemory, l.Devices = limits.HostMemory, slices.Clone(limits.Devices)
 	for i, d := range l.Devices {
+		l.Devices[i].Overcommit = before[i].Overcommit // its clients were told at their start
 		if l.shared != nil {
 			l.shared.SetMemory(i, d.Memory)
 			l.shared.SetCompute(i, d.Compute)

@@ -31,6 +31,7 @@ type daemon struct {
 	dir    string
 	events chan event
 	gates  chan gateCall
+	levels chan levelCall
 	ran    chan error
 
 	mu        sync.Mutex
@@ -113,12 +114,12 @@ func (d *daemon) Resolve(e Evidence) (uint64, error) {
 func listening(t testing.TB, dir string) *daemon {
 	t.Helper()
 	d := &daemon{
-		t: t, dir: dir, events: make(chan event, 10000), gates: make(chan gateCall, 1000), ran: make(chan error, 1),
+		t: t, dir: dir, events: make(chan event, 10000), gates: make(chan gateCall, 1000), levels: make(chan levelCall, 1000), ran: make(chan error, 1),
 		launchers: map[Process]uint64{}, cgroups: map[string]uint64{},
 	}
 	var err error
 	d.Server, err = Listen(Config{
-		Socket: d.socket(), Roster: filepath.Join(dir, "roster"), Resolver: d, Gate: gateHandler{d}, Observer: d,
+		Socket: d.socket(), Roster: filepath.Join(dir, "roster"), Resolver: d, Gate: gateHandler{d}, Observer: d, Residence: residenceHandler{d},
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {

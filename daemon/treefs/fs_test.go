@@ -135,7 +135,7 @@ func TestShell(t *testing.T) {
 				{"head -n1 lgpu.unit", "195:0 unit=compute_unit units_per_lgpu=8 kind=spatial remainder=4\n"},
 				{"mkdir team team/alice && ls -d team/alice", "team/alice\n"},
 				{"ls team | tr '\\n' ' '", "alice cgroup.path compute.max compute.min compute.stat energy.stat events gang host.max lgpu lgpu.effective lgpu.priority " +
-					"lgpu.weight memory.current memory.high memory.max memory.peak procs procs.kill "},
+					"lgpu.weight memory.current memory.evicted memory.high memory.max memory.overcommit memory.peak memory.resident memory.suspend procs procs.kill "},
 				{"echo '195:0 count=4' > team/lgpu; cat team/lgpu.effective | head -n1", "195:0 count=4 list=0-3\n"},
 				{"printf '195:0 list=1-2' > team/alice/lgpu; head -n1 team/alice/lgpu", "195:0 count=2 list=1-2\n"},
 				{"echo '195:1 count=33' >> team/lgpu; sed -n 2p team/lgpu.effective", "195:1 count=33\n"},

@@ -49,7 +49,7 @@ func Snapshot(s daemon.Snapshot) *api.Snapshot {
 func Daemon(d daemon.Info) *api.Daemon {
 	return &api.Daemon{
 		Version: d.Version, Pid: int32(d.PID), Started: stamp(d.Started), Dir: d.Dir, Tree: d.Tree, Police: string(d.Police),
-		Restarts: d.Restarts, IdleNs: int64(d.Idle),
+		Restarts: d.Restarts, IdleNs: int64(d.Idle), HostBudget: d.HostBudget, HostCopies: d.HostCopies,
 	}
 }
 
@@ -94,6 +94,7 @@ func directory(n daemon.Directory, known Names) *api.Directory {
 	m := &api.Directory{
 		Path: n.Path, Id: n.ID, Persistent: n.Persistent, Created: stamp(n.Created), State: states[n.State], Gang: n.Gang,
 		Cgroups: n.Cgroups, HostMax: n.HostMax.Pointer(), HostUsed: n.HostUsed, Uid: n.UID, Gid: n.GID,
+		MemoryOvercommit: n.Overcommit, MemorySuspend: n.Suspend,
 	}
 	if n.Kind == daemon.KindLgpu {
 		m.Kind = api.Directory_LGPU
@@ -105,6 +106,7 @@ func directory(n daemon.Directory, known Names) *api.Directory {
 			MemoryUsed: d.MemoryUsed, MemoryPeak: d.MemoryPeak, MemoryGranted: d.MemoryGranted.Pointer(),
 			BusyNs: int64(d.Busy), Launches: d.Launches, State: states[d.State],
 			EnergyMj: d.Energy, PowerMw: d.Power,
+			MemoryResident: d.Resident, MemoryEvicted: d.Evicted, ResidenceFailure: d.ResidenceFailure,
 		}
 		if d.Measured {
 			device.ShareAsked, device.ShareDelivered = &d.Asked, &d.Delivered
@@ -124,7 +126,7 @@ func directory(n daemon.Directory, known Names) *api.Directory {
 
 var states = map[string]api.State{
 	daemon.StateIdle: api.State_IDLE, daemon.StateWaiting: api.State_WAITING, daemon.StateDraining: api.State_DRAINING,
-	daemon.StateRunning: api.State_RUNNING,
+	daemon.StateRunning: api.State_RUNNING, daemon.StateSuspending: api.State_SUSPENDING, daemon.StateSuspended: api.State_SUSPENDED,
 }
 
 // Event is something that happened.

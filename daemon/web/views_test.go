@@ -141,6 +141,37 @@ func TestOldDevice(t *testing.T) {
 	b.until("document.querySelector('.card').textContent.includes('last answered 42 s ago')")
 }
 
+// TestSuspended: what is suspended says so, with how much of its memory has left the device, and why not all.
+func TestSuspended(t *testing.T) {
+	f := newFake()
+	b := show(t, f, true)
+	resident, evicted := uint64(3<<30), uint64(12<<30)
+	f.touch(func(s *daemon.Snapshot) {
+		for i := range s.Directories {
+			n := &s.Directories[i]
+			if n.Path != "/vision/eval" {
+				continue
+			}
+			d := &n.Devices[0]
+			n.Overcommit, n.Suspend, n.State, d.State = true, true, daemon.StateSuspending, daemon.StateSuspending
+			d.Resident, d.Evicted, d.ResidenceFailure = &resident, &evicted, "a kernel does not end"
+		}
+	})
+	b.click(`.toggle[aria-label="Open /vision"]`)
+	const row = `document.querySelector('tr[data-path="/vision/eval"] `
+	b.until(row + `.state.suspending')?.textContent === "suspending"`)
+	if title := eval[string](b, row+`td.memory').title`); title != "3 GiB on the device, 12 GiB evicted" {
+		t.Errorf("the memory's title is %q", title)
+	}
+	if part := eval[float64](b, `(() => { const [on, off] = `+row+`.mini').children; return off.offsetWidth / (on.offsetWidth + off.offsetWidth); })()`); part < .7 || part > .9 {
+		t.Errorf("%.2f of the bar is said to be evicted, want 0.8", part)
+	}
+	b.readable("suspended")
+	b.follow("#/lgpu/vision/eval", "table.uses")
+	b.until(`document.querySelector('article .fault:not([hidden])')?.textContent.endsWith(": a kernel does not end")`)
+	b.until(`document.querySelector('table.uses tbody').textContent.includes("15 GiB (12 GiB evicted) / 16 GiB")`)
+}
+
 // TestFilter finds lgpus by name, user, command and device, opens the groups that they are in, and leaves out the rest.
 func TestFilter(t *testing.T) {
 	b := show(t, newFake(), true)

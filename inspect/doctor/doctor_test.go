@@ -64,8 +64,9 @@ func sound() *Machine {
 		FUSE:    FUSE{Mount: "/usr/bin/fusermount3"},
 		Library: Library{Interposer: "/run/lgpu/lib/0123456789abcdef/liblgpu.so", LibC: "glibc 2.36"},
 		Contain: Contain{Tried: true},
+		Host:    Host{Memory: 512 << 30, Available: 400 << 30, Locked: 8 << 20, Huge: "advise"},
 		Runtime: Runtime{Dir: "/run/user/1000/lgpu"},
-		Daemon:  Daemon{Socket: "/run/lgpu/lgpud.sock", Version: "1.2.3", PID: 812, Shared: []Shared{{"GPU-00112233", ""}}},
+		Daemon:  Daemon{Socket: "/run/lgpu/lgpud.sock", Version: "1.2.3", PID: 812, Budget: 256 << 30, Copies: 5 << 30, Shared: []Shared{{"GPU-00112233", ""}}},
 	}
 }
 
@@ -88,6 +89,11 @@ func TestExamine(t *testing.T) {
 			m.Driver = Driver{Err: fmt.Errorf("%w: no library", nvidia.ErrNoDriver)}
 			m.Nodes = []Node{{Path: "/dev/nvidiactl", Err: gone("/dev/nvidiactl")}}
 		}, Warn, "driver", "no NVIDIA driver", "lgpu run --sim"},
+		{"budget beyond the memory", func(m *Machine) { m.Daemon.Budget = 513 << 30 },
+			Warn, "host.memory", "host.budget is 513 GiB, and this machine has 512 GiB", "host.budget=default"},
+		{"memory in use by others", func(m *Machine) { m.Host.Available = 250 << 30 },
+			Warn, "host.memory", "may take 251 GiB more (host.budget), and 250 GiB are available", "host.budget=261120MiB"},
+		{"no huge pages", func(m *Machine) { m.Host.Huge = "never" }, Warn, "host.pages", "huge pages are off", "echo advise"},
 		{"driver without GPU", func(m *Machine) { m.Driver.Devices = nil }, Warn, "driver", "no GPU", "lspci"},
 		{"driver too old for units", func(m *Machine) { m.Driver.Version = "460.91" }, Warn, "driver", "460.91", "470"},
 		{"libraries of another version", func(m *Machine) {
@@ -468,4 +474,20 @@ func FuzzTables(f *testing.F) {
 			t.Errorf("moduleVersion(%q) = %q", text, v)
 		}
 	})
+}
+
+// What the kernel says of the host is read as it is written.
+func TestHost(t *testing.T) {
+	if n := meminfo("MemTotal:       1024 kB\nMemFree:   1 kB\nMemAvailable:    512 kB\n", "MemAvailable"); n != 512<<10 {
+		t.Errorf("%d bytes are available", n)
+	}
+	if n := meminfo("MemTotal: much kB\n", "MemTotal"); n != 0 {
+		t.Errorf("%d bytes of what is no number", n)
+	}
+	if word := chosen("always within_size [advise] never deny force\n"); word != "advise" {
+		t.Errorf("%q is chosen", word)
+	}
+	if h := lookHost(); h.Memory < h.Available || h.Available == 0 {
+		t.Errorf("%+v", h)
+	}
 }

@@ -23,7 +23,7 @@ func Examine(m *Machine) Report {
 	for _, check := range []func(*examination){
 		(*examination).driver, (*examination).nodes, (*examination).devices, (*examination).mps,
 		(*examination).kernel, (*examination).cgroup, (*examination).fuse,
-		(*examination).library, (*examination).contain, (*examination).environment, (*examination).container,
+		(*examination).host, (*examination).library, (*examination).contain, (*examination).environment, (*examination).container,
 		(*examination).runtime, (*examination).daemon, (*examination).sim, (*examination).programs,
 	} {
 		check(&e)

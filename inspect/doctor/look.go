@@ -48,7 +48,7 @@ func Look(ctx context.Context, o Options) *Machine {
 	m := &Machine{
 		Version: o.Version, User: os.Geteuid(), Environment: os.Environ(),
 		Driver: lookDriver(), MPS: lookMPS(), Kernel: lookKernel(), CGroup: lookCGroup(), FUSE: lookFUSE(),
-		Library: lookLibrary(ctx), Runtime: lookRuntime(),
+		Host: lookHost(), Library: lookLibrary(ctx), Runtime: lookRuntime(),
 		Container: lookContainer(), ForeignPIDs: foreignPIDs(),
 	}
 	m.Nodes = lookNodes(m.Driver.Devices)

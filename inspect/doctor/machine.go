@@ -19,6 +19,7 @@ type Machine struct {
 	FUSE    FUSE
 	Library Library
 	Contain Contain
+	Host    Host
 	Runtime Runtime
 	Daemon  Daemon
 
@@ -127,6 +128,14 @@ type Contain struct {
 	Forbid string // the setting that forbids this user a namespace, "" where none is known
 }
 
+// Host is what copies of memory that has left its device need of the host.
+type Host struct {
+	Memory    uint64 // of the machine, bytes; 0 if it is not known
+	Available uint64 // of that, without swapping
+	Locked    uint64 // most page-locked memory of a process of this user (RLIMIT_MEMLOCK), bytes; math.MaxUint64 is no limit
+	Huge      string // chosen word of shmem_enabled: always, within_size, advise, never …; "" if the kernel has none
+}
+
 // Runtime is the folder of sockets and state.
 type Runtime struct {
 	Dir  string
@@ -139,6 +148,8 @@ type Daemon struct {
 	Socket  string
 	Version string
 	PID     int
+	// Budget and Copies are of host memory for copies of what has left devices: what they may take, and take.
+	Budget, Copies uint64
 	// Err is fs.ErrNotExist or syscall.ECONNREFUSED where none runs, fs.ErrPermission where this user may not ask.
 	Err error
 	// Shared says of each of its devices why lgpus take turns there, and cannot be guests beside each other.

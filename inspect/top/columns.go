@@ -24,7 +24,7 @@ func (f *frame) layout() columns {
 			spare -= width + 1
 		}
 	}
-	add(&c.state, 9, true)
+	add(&c.state, f.stateWidth(), true)
 	add(&c.user, 8, true)
 	add(&c.processes, 3, true)
 	add(&c.weight, 6, true)
@@ -46,6 +46,19 @@ func (f *frame) layout() columns {
 	grow(&c.bar, min(spare/3, 21))
 	grow(&c.spark, min(spare, longest-c.spark))
 	return c
+}
+
+// stateWidth is that of the longest state with a space before it; the usual ones have 8 letters at most.
+func (f *frame) stateWidth() int {
+	const usual = 9
+	width := usual
+	for _, n := range f.snapshot.GetDirectories() {
+		for _, d := range n.GetDevices() {
+			state, _ := words(d.GetState())
+			width = max(width, 1+len(state))
+		}
+	}
+	return width
 }
 
 // knowsPower reports whether the power of any lgpu is known.

@@ -269,7 +269,7 @@ func (f *frame) directory(n *api.Directory, device *api.Device, c columns, name 
 	}
 	cells := []cell{
 		{c.name, name}, {c.user, fit(clean(f.owners(lgpus...)), c.user, false)}, {c.processes, right(strconv.Itoa(processes), c.processes)},
-		{c.bar, f.bar(held, c.bar, fullness(held))}, {11, memory}, {9, share},
+		{c.bar, f.memoryBar(d, limit, c.bar)}, {11, memory}, {9, share},
 		{c.spark, f.paint.with(accent, spark(f.history[r], d.GetShareAsked(), c.spark))},
 		{c.power, right(watts(d.PowerMw), c.power)}, {c.weight, right(weight(d.GetEffective()), c.weight)},
 		{c.state, " " + f.paint.with(style, state)},
@@ -330,6 +330,10 @@ func words(s api.State) (string, lipgloss.Style) {
 		return "waiting", notice
 	case api.State_DRAINING:
 		return "draining", other
+	case api.State_SUSPENDING:
+		return "suspending", notice
+	case api.State_SUSPENDED:
+		return "suspended", other
 	}
 	return "idle", faint
 }
@@ -349,6 +353,19 @@ func weight(e *api.Effective) string {
 func (f *frame) bar(part float64, width int, style lipgloss.Style) string {
 	filled, rest := bar(part, width)
 	return f.paint.with(style, filled) + f.paint.with(faint, rest)
+}
+
+// memoryBar is a bar of the memory of an lgpu or a group with what has left the device in another style.
+func (f *frame) memoryBar(d *api.DeviceUse, limit uint64, width int) string {
+	held := ratio(d.GetMemoryUsed(), limit)
+	if d.GetMemoryEvicted() == 0 || width <= 0 {
+		return f.bar(held, width, fullness(held))
+	}
+	all, _ := bar(held, width)
+	off := min(max(1, int(float64(len([]rune(all)))*ratio(d.GetMemoryEvicted(), d.GetMemoryUsed())+.5)), len([]rune(all)))
+	on := len([]rune(all)) - off
+	return f.paint.with(fullness(held), strings.Repeat("█", on)) + f.paint.with(other, strings.Repeat("▒", off)) +
+		f.paint.with(faint, strings.Repeat("░", width-on-off))
 }
 
 func fullness(part float64) lipgloss.Style {

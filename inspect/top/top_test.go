@@ -516,3 +516,36 @@ func TestBehind(t *testing.T) {
 		}
 	}
 }
+
+// What is suspended says so in a column that is wide enough, and its bar shows what has left the device.
+func TestSuspended(t *testing.T) {
+	s := machine()
+	for _, n := range s.GetDirectories() {
+		if n.GetPath() != "/team/alice" {
+			continue
+		}
+		d := n.GetDevices()[0]
+		n.State, d.State = api.State_SUSPENDING, api.State_SUSPENDING
+		d.MemoryResident, d.MemoryEvicted = pointer(uint64(3<<30+1<<28)), pointer(uint64(3<<30+1<<28)) // halves of 6.5 GiB of 8
+	}
+	for _, width := range []int{60, 80, 120, 200} {
+		f := frame{snapshot: s, width: width, once: true, zone: time.UTC, user: people, history: past(s, longest)}
+		found := false
+		for _, l := range f.lines() {
+			if len([]rune(l.text)) > width {
+				t.Errorf("in %d columns: %q", width, l.text)
+			}
+			if !strings.Contains(l.text, "suspending") {
+				continue
+			}
+			found = true
+			on, off := strings.Count(l.text, "█"), strings.Count(l.text, "▒")
+			if c := f.layout(); c.bar > 0 && (off == 0 || on+off >= c.bar || width == 200 && on-off > 1) {
+				t.Errorf("in %d columns %d cells on the device and %d off: %q", width, on, off, l.text)
+			}
+		}
+		if !found {
+			t.Errorf("in %d columns nothing is suspending", width)
+		}
+	}
+}

@@ -139,7 +139,7 @@ func (f *frame) sort(nodes []*api.Directory, device string) {
 		case byMemory:
 			c = -cmp.Compare(x.GetMemoryUsed(), y.GetMemoryUsed())
 		case byState:
-			c = -cmp.Compare(x.GetState(), y.GetState())
+			c = -cmp.Compare(busy(x.GetState()), busy(y.GetState()))
 		case byUser:
 			c = cmp.Compare(f.owners(a), f.owners(b))
 		case byPower:
@@ -153,6 +153,12 @@ func (f *frame) sort(nodes []*api.Directory, device string) {
 		}
 		return c
 	})
+}
+
+// busy is the place of a state in their order: what says more of what goes on comes later.
+func busy(s api.State) int {
+	return slices.Index([]api.State{api.State_IDLE, api.State_SUSPENDED, api.State_SUSPENDING, api.State_WAITING,
+		api.State_DRAINING, api.State_RUNNING}, s)
 }
 
 // owners are the users whose programs are in lgpus or keep them, by name.

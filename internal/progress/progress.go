@@ -8,6 +8,7 @@
 package progress
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -31,6 +32,7 @@ type Line struct {
 
 	mu       sync.Mutex // guards what follows
 	what     string
+	amount   string // in place of "done of of"; empty for that
 	done, of int
 	timer    *time.Timer
 	turn     int
@@ -63,7 +65,18 @@ func (l *Line) Set(done, of int, what string) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.done, l.of, l.what = done, of, what
+	l.done, l.of, l.what, l.amount = done, of, what, ""
+}
+
+// Measure is Set for what is measured rather than counted: amount says how much is done, such as "2 GiB of 16 GiB", and
+// part is that as a part of the whole, 0 to 1.
+func (l *Line) Measure(part float64, amount, what string) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.done, l.of, l.what, l.amount = int(part*barWidth), barWidth, what, amount
 }
 
 // Done takes the line away for good.
@@ -107,7 +120,7 @@ func (l *Line) tick() {
 	if size, err := unix.IoctlGetWinsize(int(l.out.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 0 {
 		width = int(size.Col)
 	}
-	fmt.Fprint(l.out, "\r"+frame(l.what, l.done, l.of, l.turn, time.Since(l.begun), width-1)+"\x1b[K")
+	fmt.Fprint(l.out, "\r"+frame(l.what, l.amount, l.done, l.of, l.turn, time.Since(l.begun), width-1)+"\x1b[K")
 	l.shown = true
 	l.turn++
 	l.timer.Reset(interval)
@@ -116,13 +129,14 @@ func (l *Line) tick() {
 // barWidth is the length of a bar.
 const barWidth = 20
 
-// frame is the line: a bar, or where the amount is not known something that turns; what goes on; and for how long it
-// has. It has at most so many columns.
-func frame(what string, done, of, turn int, passed time.Duration, width int) string {
+// frame is the line: a bar and the amount, or where that is not known something that turns; what goes on; and for how
+// long it has. It has at most so many columns.
+func frame(what, amount string, done, of, turn int, passed time.Duration, width int) string {
 	head := string(`|/-\`[turn%4])
 	if of > 0 {
 		full := barWidth * min(max(done, 0), of) / of
-		head = fmt.Sprintf("[%s%s] %d of %d", strings.Repeat("#", full), strings.Repeat(".", barWidth-full), done, of)
+		head = fmt.Sprintf("[%s%s] %s", strings.Repeat("#", full), strings.Repeat(".", barWidth-full),
+			cmp.Or(amount, fmt.Sprintf("%d of %d", done, of)))
 	}
 	line := []rune(fmt.Sprintf("%s %s, %v", head, what, passed.Round(time.Second)))
 	return string(line[:min(len(line), max(width, 0))])

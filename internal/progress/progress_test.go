@@ -24,9 +24,15 @@ func TestFrame(t *testing.T) {
 		{0, 0, 0, 4, "| wa"},
 		{0, 0, 0, -1, ""},
 	} {
-		if got := frame("waiting", c.done, c.of, c.turn, 3*time.Second, c.width); got != c.want {
+		if got := frame("waiting", "", c.done, c.of, c.turn, 3*time.Second, c.width); got != c.want {
 			t.Errorf("%+v: %q", c, got)
 		}
+	}
+}
+
+func TestMeasure(t *testing.T) {
+	if got := frame("going", "2 GiB of 8 GiB", 5, 20, 0, time.Second, 80); got != "[#####...............] 2 GiB of 8 GiB going, 1s" {
+		t.Errorf("%q", got)
 	}
 }
 
@@ -74,6 +80,10 @@ func TestLine(t *testing.T) {
 	l.Print(program, "a word")
 	until(t, user, "\r\x1b[Ka word\r\n")
 	until(t, user, "1 of 2 counting, ")
+	l.Measure(.25, "2 GiB of 8 GiB", "going")
+	until(t, user, "[#####...............] 2 GiB of 8 GiB going, ")
+	l.Set(1, 2, "counting")
+	until(t, user, "1 of 2 counting, ")
 	l.Done()
 	l.tick() // one that was on its way
 	fmt.Fprint(program, "end")
@@ -101,6 +111,7 @@ func TestNoTerminal(t *testing.T) {
 	}
 	var none *Line
 	none.Set(1, 2, "x")
+	none.Measure(.5, "1 B of 2 B", "x")
 	none.Print(&b, "a word")
 	none.Done()
 	if b.String() != "a word\n" {

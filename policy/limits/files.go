@@ -65,7 +65,7 @@ var (
 )
 
 func init() {
-	fileTable = append(limitFiles(), otherFiles()...)
+	fileTable = slices.Concat(limitFiles(), otherFiles(), residenceFiles())
 	slices.SortFunc(fileTable, func(a, b *file) int { return strings.Compare(a.name, b.name) })
 	for _, f := range fileTable {
 		files[f.name] = f

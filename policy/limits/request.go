@@ -21,10 +21,14 @@ type Request struct {
 	MemoryPart *uint32
 	HostMax    Bytes
 	Gang       string
+	// Overcommit asks for memory.overcommit 1.
+	Overcommit bool
 }
 
 // empty reports whether no limit is asked for.
-func (r Request) empty() bool { return r.None() && r.MemoryPart == nil && r.HostMax == Bytes{} }
+func (r Request) empty() bool {
+	return r.None() && r.MemoryPart == nil && r.HostMax == Bytes{} && !r.Overcommit
+}
 
 // limit is one of the values in Limits, and what it must keep to, whoever asks for it and how.
 type limit struct {
@@ -126,6 +130,11 @@ func (s *state) request(n *directory, r Request) *Error {
 	}
 	if (r.HostMax != Bytes{}) {
 		n.HostMax, s.stale = r.HostMax, true
+	}
+	if r.Overcommit {
+		if err := s.setOvercommit(n); err != nil {
+			return err
+		}
 	}
 	if r.Gang != "" {
 		if err := setGang(n, r.Gang); err != nil {
@@ -294,6 +303,8 @@ func (t *Tree) Differs(id uint64, r Request) string {
 		return fmt.Sprintf("gang %q, not %q", n.Gang, r.Gang)
 	case r.empty():
 		return ""
+	case r.Overcommit && !n.Overcommit:
+		return "memory.overcommit 0, not 1"
 	case n.HostMax != r.HostMax:
 		return fmt.Sprintf("host.max %s, not %s", n.HostMax.Size(), r.HostMax.Size())
 	}

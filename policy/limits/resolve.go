@@ -11,8 +11,9 @@ import (
 func (s *state) resolve() {
 	s.root.walk(func(n *directory) {
 		n.effective = make([]Effective, len(s.devices))
-		n.host = n.HostMax
+		n.host, n.suspended = n.HostMax, n.Suspend
 		if n.parent != nil {
+			n.suspended = n.suspended || n.parent.suspended
 			n.host = n.parent.host.Least(n.host)
 		}
 	})
@@ -251,7 +252,7 @@ func (l Limits) amount(device Device) int {
 // None says that nothing was asked for.
 func (l Limits) None() bool {
 	return l.follows() && l.Follow == FollowMax && l.Weight == 0 && l.Priority == nil && l.ComputeMax == nil &&
-		l.ComputeMin == nil && l.MemoryMax == Bytes{} && l.MemoryHigh == Bytes{}
+		l.ComputeMin == nil && l.MemoryMax == Bytes{} && l.MemoryHigh == Bytes{} && l.MemoryBudget == Bytes{}
 }
 
 func (e Effective) equal(other Effective) bool {

@@ -24,15 +24,19 @@ type State struct {
 
 // DirectoryState is one group or lgpu of a State.
 type DirectoryState struct {
-	ID        uint64            `json:"id"`
-	Path      string            `json:"path"`
-	Temporary bool              `json:"temporary,omitempty"`
-	UID       uint32            `json:"uid,omitempty"`
-	GID       uint32            `json:"gid,omitempty"`
-	Gang      string            `json:"gang,omitempty"`
-	Cgroups   []string          `json:"cgroups,omitempty"`
-	HostMax   Bytes             `json:"host_max,omitzero"`
-	Devices   map[string]Limits `json:"devices,omitempty"` // by UUID, also of devices that are gone
+	ID        uint64   `json:"id"`
+	Path      string   `json:"path"`
+	Temporary bool     `json:"temporary,omitempty"`
+	UID       uint32   `json:"uid,omitempty"`
+	GID       uint32   `json:"gid,omitempty"`
+	Gang      string   `json:"gang,omitempty"`
+	Cgroups   []string `json:"cgroups,omitempty"`
+	HostMax   Bytes    `json:"host_max,omitzero"`
+	// Overcommit and Suspend are the files memory.overcommit and memory.suspend, HostBudget is the root's host.budget.
+	Overcommit bool              `json:"memory_overcommit,omitempty"`
+	Suspend    bool              `json:"memory_suspend,omitempty"`
+	HostBudget Bytes             `json:"host_budget,omitzero"`
+	Devices    map[string]Limits `json:"devices,omitempty"` // by UUID, also of devices that are gone
 }
 
 // Limits are what is asked of a group or an lgpu on one device: a field for each file that has a limit. It is the one
@@ -51,6 +55,8 @@ type Limits struct {
 	ComputeMin *uint32   `json:"compute_min,omitempty"` // hundredths of a percent
 	MemoryMax  Bytes     `json:"memory_max,omitzero"`
 	MemoryHigh Bytes     `json:"memory_high,omitzero"`
+
+	MemoryBudget Bytes `json:"memory_budget,omitzero"` // of the root only
 }
 
 // Follow is the set that a directory follows without a request of its own.
@@ -100,6 +106,7 @@ func load(saved State) (*state, []error) {
 			n = made
 		}
 		n.UID, n.GID, n.HostMax = from.UID, from.GID, from.HostMax
+		n.Overcommit, n.Suspend, n.HostBudget = from.Overcommit, from.Suspend, from.HostBudget
 		if err := setGang(n, from.Gang); err != nil {
 			report(from, "gang", err)
 		}
@@ -198,6 +205,9 @@ func (n DirectoryState) Differences(before DirectoryState, devices []Device) []D
 		}
 	}
 	say("host.max", n.HostMax.Size(), before.HostMax.Size(), Device{})
+	say(fileHostBudget, budgetWord(n.HostBudget), budgetWord(before.HostBudget), Device{})
+	say(fileOvercommit, bit(n.Overcommit), bit(before.Overcommit), Device{})
+	say(fileSuspend, bit(n.Suspend), bit(before.Suspend), Device{})
 	say("gang", n.Gang, before.Gang, Device{})
 	say("cgroup.path", strings.Join(n.Cgroups, " "), strings.Join(before.Cgroups, " "), Device{})
 	say("owner", owner(n), owner(before), Device{})
@@ -216,7 +226,18 @@ var limitWords = []struct {
 	{"lgpu", Limits.Lgpu},
 	{"lgpu.weight", func(l Limits) string { return fmt.Sprint(l.weight()) }},
 	{"lgpu.priority", Limits.priority},
+	{fileBudget, func(l Limits) string { return budgetWord(l.MemoryBudget) }},
 }
+
+// budgetWord is a budget for people.
+func budgetWord(b Bytes) string {
+	if b == (Bytes{}) {
+		return wordDefault
+	}
+	return b.Size()
+}
+
+func bit(on bool) string { return strings.TrimSpace(formatBit(on)) }
 
 func owner(n DirectoryState) string { return fmt.Sprintf("user %d, group %d", n.UID, n.GID) }
 

@@ -203,7 +203,9 @@ func noUnit(value string) error {
 // Typed checks what a person typed for a file: sizes need a unit. The file itself takes bytes without one, so that what
 // it shows can be written back to it. An error is a *Error (EINVAL).
 func Typed(file, text string) error {
-	if file != "memory.max" && file != "memory.high" && file != "host.max" {
+	switch file {
+	case "memory.max", "memory.high", "host.max", fileBudget, fileHostBudget:
+	default:
 		return nil
 	}
 	for i, raw := range strings.Split(text, "\n") {

@@ -65,6 +65,11 @@ type Options struct {
 	// Stop ends the programs in and below the directory with an ID, for who wrote procs.kill. It is called without a lock
 	// of the tree held and does not wait for their end. Without one the file does nothing.
 	Stop func(id uint64, by *Author)
+	// Used reports whether programs run in the directory with an ID, or have: then memory.overcommit stays as it is. It
+	// is called with the writers' lock held. Without one only users that are there count.
+	Used func(id uint64) bool
+	// HostBudget is host.budget where nothing was written, in bytes.
+	HostBudget uint64
 }
 
 // Tree is the tree of limits of one machine.
@@ -73,8 +78,11 @@ type Tree struct {
 	commit func(Change) error
 	rights Rights
 	stop   func(uint64, *Author)
-	state  atomic.Pointer[state] // whole, never written after it is stored
-	past   past
+	ran    func(uint64) bool
+	// hostMemory is Options.HostBudget.
+	hostMemory uint64
+	state      atomic.Pointer[state] // whole, never written after it is stored
+	past       past
 
 	mu       sync.Mutex     // serialises writers
 	users    map[uint64]int // by directory ID
@@ -84,6 +92,7 @@ type Tree struct {
 // New makes a tree with a root and no devices.
 func New(options Options) *Tree {
 	t := &Tree{usage: options.Usage, commit: options.Commit, rights: options.Rights, stop: options.Stop,
+		ran: options.Used, hostMemory: options.HostBudget,
 		users: map[uint64]int{}}
 	if t.usage == nil {
 		t.usage = noUsage{}
@@ -241,6 +250,9 @@ func (t *Tree) Load(saved State) []error {
 	return problems
 }
 
+// used reports whether a directory has or had programs. The caller holds mu.
+func (t *Tree) used(id uint64) bool { return t.users[id] > 0 || t.ran != nil && t.ran(id) }
+
 // find returns a directory of the newest state.
 func (t *Tree) find(path string) (*directory, *Error) { return t.state.Load().find(path) }
 
@@ -251,6 +263,7 @@ func (t *Tree) change(by *Author, path string, edit func(next *state) *Error, do
 	defer t.mu.Unlock()
 	old := t.state.Load()
 	next := old.clone()
+	next.used = t.used
 	next.by, next.bounded = by, by != nil && !t.rights.Trusts(*by)
 	if err := edit(next); err != nil {
 		return err
@@ -297,11 +310,12 @@ type state struct {
 	root     *directory
 	byPath   map[string]*directory
 	byID     map[uint64]*directory
-	stale    bool    // effective values are those of before the last edit
-	resets   []reset // asked for by the writes that made this state
-	kill     *uint64 // the directory whose programs those writes want to end
-	bounded  bool    // it is made by somebody who is no administrator
-	by       *Author // who made this state, nil for the owner of the tree itself
+	stale    bool                 // effective values are those of before the last edit
+	resets   []reset              // asked for by the writes that made this state
+	kill     *uint64              // the directory whose programs those writes want to end
+	bounded  bool                 // it is made by somebody who is no administrator
+	by       *Author              // who made this state, nil for the owner of the tree itself
+	used     func(id uint64) bool // programs use a directory, or have used it; nil where that cannot be said
 }
 
 // directory is a directory of one state.
@@ -312,6 +326,7 @@ type directory struct {
 	children  []*directory // by name
 	effective []Effective  // for state.devices
 	host      Bytes
+	suspended bool // memory.suspend is 1 here or above
 }
 
 // rootID is the root's ID.
@@ -331,7 +346,7 @@ func (s *state) clone() *state {
 	var copied func(n, parent *directory) *directory
 	copied = func(n, parent *directory) *directory {
 		c := &directory{DirectoryState: n.DirectoryState, revision: n.revision, parent: parent, children: make([]*directory, len(n.children)),
-			effective: n.effective, host: n.host}
+			effective: n.effective, host: n.host, suspended: n.suspended}
 		for i, child := range n.children {
 			c.children[i] = copied(child, c)
 		}
@@ -403,6 +418,7 @@ func (s *state) create(spec CreateSpec, users map[uint64]int) (*directory, *Erro
 	s.lastID++
 	n := &directory{parent: parent, revision: s.sequence, DirectoryState: DirectoryState{
 		ID: s.lastID, Path: spec.Path, Temporary: spec.Temporary, UID: spec.UID, GID: spec.GID,
+		Overcommit: parent.Overcommit,
 	}}
 	at, _ := slices.BinarySearchFunc(parent.children, n, byName)
 	parent.children = slices.Insert(parent.children, at, n)
@@ -493,7 +509,8 @@ func (s *state) export(n *directory) Directory {
 	out := Directory{
 		ID: n.ID, Path: n.Path, Temporary: n.Temporary, UID: n.UID, GID: n.GID,
 		Gang: n.Gang, Cgroups: slices.Clone(n.Cgroups),
-		HostMax: n.HostMax, Host: n.host, Devices: slices.Clone(n.effective),
+		HostMax: n.HostMax, Host: n.host, Overcommit: n.Overcommit, Suspend: n.Suspend, Suspended: n.suspended,
+		Devices: slices.Clone(n.effective),
 	}
 	if n.parent != nil {
 		out.Parent = n.parent.ID
@@ -514,7 +531,7 @@ func difference(old, next *state) Change {
 		switch before := old.byID[id]; {
 		case before == nil:
 			c.Created = append(c.Created, id)
-		case n.revision != before.revision || n.host != before.host,
+		case n.revision != before.revision || n.host != before.host, n.suspended != before.suspended,
 			!slices.EqualFunc(n.effective, before.effective, Effective.equal):
 			c.Changed = append(c.Changed, id)
 		}

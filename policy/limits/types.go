@@ -136,6 +136,9 @@ type Directory struct {
 	Gang      string   // name of the gang, empty for none
 	Cgroups   []string // the cgroups bound to it
 	HostMax   Bytes    // own host.max
+	// Overcommit and Suspend are the own memory.overcommit and memory.suspend, and Suspended says that memory.suspend is
+	// 1 in the directory or in one above.
+	Overcommit, Suspend, Suspended bool
 	// Host is the least host.max of the directory and its ancestors.
 	Host Bytes
 	// Devices has an entry for each device, in the order of Tree.Devices.
@@ -171,6 +174,7 @@ type Usage interface {
 // Stat is what a directory's processes use of one device.
 type Stat struct {
 	Memory   uint64 // bytes in use
+	Evicted  uint64 // of Memory, bytes that have left the device
 	Peak     uint64 // most bytes in use since the start or the last reset
 	BusyUsec uint64 // device time used
 	Launches uint64

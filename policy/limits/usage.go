@@ -96,6 +96,7 @@ func (t *Tree) stat(n *directory, device string) Stat {
 		stat := t.usage.Stat(below.ID, device)
 		inherited := t.past.of(below.ID, device)
 		sum.Memory += stat.Memory
+		sum.Evicted += min(stat.Evicted, stat.Memory)
 		sum.BusyUsec += stat.BusyUsec + inherited.BusyUsec
 		sum.Launches += stat.Launches + inherited.Launches
 		sum.Asked += stat.Asked

@@ -31,6 +31,7 @@ const (
 	Hook   Class = "hook"   // the interposer's own function stands before the driver's
 	Pass   Class = "pass"   // the driver's own function is reached unchanged
 	Refuse Class = "refuse" // the call is answered with an error and never reaches the driver
+	Touch  Class = "touch"  // the driver's own function is reached unchanged, while no memory moves
 )
 
 // Flags is the set of cuGetProcAddress stream flags that answer a symbol.
@@ -162,10 +163,10 @@ func parse(file, text string, columns int, row func([]string) (Symbol, error)) (
 
 func parseClass(s string) (Class, error) {
 	switch c := Class(s); c {
-	case Hook, Pass, Refuse:
+	case Hook, Pass, Refuse, Touch:
 		return c, nil
 	}
-	return "", fmt.Errorf("class %q is not one of hook, pass, refuse", s)
+	return "", fmt.Errorf("class %q is not one of hook, pass, refuse, touch", s)
 }
 
 func parseFlags(s string) (Flags, error) {

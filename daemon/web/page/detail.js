@@ -1,6 +1,6 @@
 // What is shown of one device, or of one group or lgpu: figures, charts and processes.
 
-import { behind, inside, on, processes, strangers, total } from "./model.js";
+import { behind, failures, inside, on, processes, strangers, total } from "./model.js";
 import { age, got, memoryParts, timeParts } from "./overview.js";
 import { ago, cell, colour, count, element, energy, fill, order, power, share, size, stack, text, toDevice, toNode } from "./format.js";
 import { Past, Timeline } from "./charts.js";
@@ -48,6 +48,9 @@ function chart(name, kind, label) {
   return { canvas, said, box: element("div", { className: `chart ${kind}` },
     element("div", { className: "bar-title" }, element("h3", {}, name), said), canvas) };
 }
+
+/** held is what is used of a device's memory, and what of that has left the device. */
+const held = (use) => size(use["memory.current"]) + (use["memory.evicted"] ? ` (${size(use["memory.evicted"])} evicted)` : "");
 
 const chips = (facts) => facts.filter(Boolean).flatMap((f) => [element("span", { className: "chip" }, f), " "]);
 
@@ -118,7 +121,7 @@ export class DeviceDetail {
     const lines = here.map(([n, l]) => {
       const { asked, delivered } = l["compute.stat"];
       return line(element("i", { own: colour(n.id, view.ids) }), element("a", { href: toNode(n.path) }, element("bdi", {}, n.path)), n.path,
-        size(l["memory.current"]), delivered === null ? "not measured" : asked || delivered ? `${share(asked)} → ${share(delivered)}` : "idle",
+        held(l), l.state.startsWith("suspend") ? l.state : delivered === null ? "not measured" : asked || delivered ? `${share(asked)} → ${share(delivered)}` : "idle",
         behind(l) ? "behind" : "");
     });
     const foreign = strangers(d);
@@ -140,6 +143,7 @@ export class NodeDetail {
     this.path = node.path;
     this.title = element("h2", { tabIndex: -1 });
     this.chips = element("span");
+    this.failure = element("p", { className: "fault", hidden: true });
     this.names = ["Device", "State", "Memory", "Most", "Asked → got", "compute.max", "compute.min", "lgpu.weight", "Units", "Time used", "Energy"];
     this.body = element("tbody");
     const table = element("table", { className: "uses" }, element("thead", {}, element("tr", {},
@@ -149,7 +153,7 @@ export class NodeDetail {
     this.chart = shares.box;
     this.processes = processTable();
     this.box = element("article", { className: "card", "aria-label": node.path },
-      element("div", { className: "card-title" }, this.title, this.chips), table, this.chart, this.processes.box);
+      element("div", { className: "card-title" }, this.title, this.chips), this.failure, table, this.chart, this.processes.box);
     this.box.dataset.path = node.path;
   }
 
@@ -157,8 +161,11 @@ export class NodeDetail {
     const n = view.byPath.get(this.path), sum = total(n.devices), has = inside(n);
     text(this.title, n.path);
     this.chips.replaceChildren(...chips([n.kind === "group" ? `group of ${count(has.lgpus, "lgpu")}` : sum.state, has.users.join(", "),
-      n.persistent ? "stays" : "", n.gang && `gang ${n.gang}`, n.created && `since ${new Date(n.created).toLocaleString()}`,
+      n.persistent ? "stays" : "", n.gang && `gang ${n.gang}`, n["memory.overcommit"] && "overcommit", n["memory.suspend"] && "memory.suspend", n.created && `since ${new Date(n.created).toLocaleString()}`,
       n["host.max"] !== null && `host.max ${size(n["host.max"])}`, n["host.current"] ? `${size(n["host.current"])} page-locked` : ""]));
+    const why = failures(n.devices);
+    this.failure.hidden = !why.length;
+    text(this.failure, why.length ? `Memory is not where it should be: ${why.join("; ")}` : "");
     while (this.body.children.length > n.devices.length) this.body.lastChild.remove();
     while (this.body.children.length < n.devices.length) {
       this.body.append(element("tr", {}, ...this.names.map((name, i) => cell(name, (i > 4 ? "num" : "") + (i === 10 ? " drawn" : "")))));
@@ -181,7 +188,7 @@ export class NodeDetail {
     text(link, device ? `${device.index} ${device.name}` : d.uuid);
     link.href = toDevice(d.uuid);
     const most = e["memory.max"], priority = e["lgpu.priority"];
-    [d.state, size(d["memory.current"]) + (most === null ? "" : ` / ${size(most)}`), size(d["memory.peak"]),
+    [d.state, held(d) + (most === null ? "" : ` / ${size(most)}`), size(d["memory.peak"]),
       delivered === null ? "not measured" : `${share(asked)} → ${share(delivered)}`, e["compute.max"] === null ? "–" : share(e["compute.max"]),
       e["compute.min"] ? share(e["compute.min"]) : "–", e["lgpu.weight"] + (priority === "normal" ? "" : ` ${priority}`),
       String(e["lgpu.effective"].count), `${(busy / 1e6).toFixed(busy < 1e8 ? 1 : 0)} s`,

@@ -70,6 +70,12 @@ export function behind({ state, "compute.stat": { asked, delivered } }) {
   return (state === "waiting" || state === "running") && delivered !== null && delivered + 3 < asked;
 }
 
+/** onDevice is how much of what is used of a device lies there. */
+export const onDevice = (use) => use["memory.resident"] ?? use["memory.current"];
+
+/** failures are the reasons why memory does not leave devices, or come back, as it should. */
+export const failures = (uses) => [...new Set(uses.map((d) => d.residence_failure).filter(Boolean))];
+
 /** total adds up what a group or an lgpu has of several devices. null is not known, and no limit. */
 export function total(uses) {
   const add = (of) => uses.reduce((sum, d) => of(d) === null ? sum : (sum ?? 0) + of(d), null);
@@ -78,7 +84,8 @@ export function total(uses) {
   return {
     used: add((d) => d["memory.current"]) ?? 0, most: all((d) => d.effective["memory.max"]),
     asked: add((d) => d["compute.stat"].asked), delivered: add((d) => d["compute.stat"].delivered),
-    state: ["running", "draining", "waiting"].find((s) => uses.some((d) => d.state === s)) || "idle",
+    evicted: add((d) => d["memory.evicted"]) ?? 0,
+    state: ["running", "draining", "waiting", "suspending", "suspended"].find((s) => uses.some((d) => d.state === s)) || "idle",
     behind: uses.some(behind), power: add((d) => d["energy.stat"]?.watts ?? null),
     max: same((d) => d.effective["compute.max"]), min: same((d) => d.effective["compute.min"]),
     weight: same((d) => d.effective["lgpu.weight"] + (d.effective["lgpu.priority"] === "normal" ? "" : ` ${d.effective["lgpu.priority"]}`)),

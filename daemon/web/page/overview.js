@@ -1,6 +1,6 @@
 // The first view: a line for each device, so that sixteen of them are seen at once.
 
-import { behind, on, strangers } from "./model.js";
+import { behind, on, onDevice, strangers } from "./model.js";
 import { ago, cell, colour, count, element, fill, order, power, share, size, stack, text, toDevice } from "./format.js";
 
 const rows = new Map(); // uuid to row
@@ -26,8 +26,8 @@ function row(device) {
 /** memoryParts are what lgpus and strangers hold of a device's memory. */
 export function memoryParts(view, d) {
   const total = d["memory.capacity"], strange = strangers(d).reduce((sum, p) => sum + p["memory.current"], 0);
-  const parts = on(view, d.uuid).filter(([, l]) => l["memory.current"] > 0).map(([n, l]) =>
-    ({ part: l["memory.current"] / total, colour: colour(n.id, view.ids), text: `${n.path} ${size(l["memory.current"])}` }));
+  const parts = on(view, d.uuid).filter(([, l]) => onDevice(l) > 0).map(([n, l]) =>
+    ({ part: onDevice(l) / total, colour: colour(n.id, view.ids), text: `${n.path} ${size(onDevice(l))}` }));
   if (strange > 0) parts.push({ part: strange / total, kind: "stranger", text: `without an lgpu ${size(strange)}` });
   return parts;
 }

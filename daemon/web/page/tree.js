@@ -1,7 +1,7 @@
 // The tree of groups and lgpus as a table, for all devices together or for one. Groups are closed until somebody opens
 // them, and show the sum of what is in them.
 
-import { inside, total } from "./model.js";
+import { failures, inside, total } from "./model.js";
 import { cell, colour, count, element, order, power, share, size, text, toNode } from "./format.js";
 import * as editor from "./editor.js";
 
@@ -85,6 +85,7 @@ export class Tree {
     } else {
       swatch.style.setProperty("--own", colour(n.id, view.ids));
       cells.state.replaceChildren(element("span", { className: `state ${sum.state}` }, sum.state));
+      cells.state.title = failures(uses).join("\n");
     }
     text(cells.users, has.users.join(", "));
     cells.users.title = has.users.join(", ");
@@ -103,9 +104,11 @@ export class Tree {
   figures(cells, sum, n, view, uses) {
     const capacity = uses.reduce((all, d) => all + (view.byUUID.get(d.uuid)?.["memory.capacity"] || 0), 0);
     const whole = sum.most === null ? capacity : Math.min(sum.most, capacity || sum.most), filled = whole ? sum.used / whole : 0;
+    const shown = Math.min(100, filled * 100), off = sum.used ? shown * sum.evicted / sum.used : 0;
+    cells.memory.title = sum.evicted ? `${size(sum.used - sum.evicted)} on the device, ${size(sum.evicted)} evicted` : "";
     cells.memory.replaceChildren(element("span", {}, element("span", { className: "mini" }, element("i", {
-      className: filled >= 0.97 ? "full" : filled >= 0.85 ? "near" : "", width: `${Math.min(100, filled * 100)}%`,
-    })), element("span", { className: "figure" }, size(sum.used)), element("span", { className: "none" }, sum.most === null ? "" : ` / ${size(sum.most)}`)));
+      className: filled >= 0.97 ? "full" : filled >= 0.85 ? "near" : "", width: `${shown - off}%`,
+    }), element("i", { className: "evicted", width: `${off}%` })), element("span", { className: "figure" }, size(sum.used)), element("span", { className: "none" }, sum.most === null ? "" : ` / ${size(sum.most)}`)));
     const idle = !sum.asked && !sum.delivered;
     text(cells.share, sum.delivered === null && uses.length ? "not measured" : idle ? "–" : `${share(sum.asked || 0)} → ${share(sum.delivered)}`, idle);
     cells.share.classList.toggle("behind", sum.behind);

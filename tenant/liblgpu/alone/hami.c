@@ -121,7 +121,8 @@ static bool set_limits(struct lgpu_limits *l)
 	if (lgpu_true(getenv("CUDA_OVERSUBSCRIBE"))) {
 		static bool said;
 		if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-			lgpu_log(LGPU_LOG_ERROR, "CUDA_OVERSUBSCRIBE is not available: memory limits are hard");
+			lgpu_log(LGPU_LOG_ERROR, "CUDA_OVERSUBSCRIBE does nothing without a daemon: memory limits are hard; lgpu run --overcommit starts "
+				"programs whose memory can leave the device");
 	}
 	for (uint32_t i = 0; i < l->devices; i++) {
 		uint64_t memory = 0, percent = 0;

@@ -59,6 +59,7 @@ bool lgpu_thread_start(void *(*fn)(void *), void *arg);
 // lgpu_pages returns zeroed pages of the process's own, which the kernel wipes in
 // a forked child, or NULL.
 void *lgpu_pages(size_t bytes);
+void lgpu_pages_free(void *pages, size_t bytes);
 
 // A step at which a test can have the process die.
 #ifdef LGPU_FAULT_POINTS

@@ -173,3 +173,5 @@ void *lgpu_pages(size_t bytes)
 	madvise(pages, bytes, MADV_WIPEONFORK);
 	return pages;
 }
+
+void lgpu_pages_free(void *pages, size_t bytes) { munmap(pages, bytes); }

@@ -77,37 +77,43 @@ union control {
 	char room[CMSG_SPACE(2 * sizeof(int))];
 };
 
-// send_hello sends m as a Hello, with the descriptor usage unless that is -1. False:
-// why it could not be sent is in errno.
-static bool send_hello(int fd, struct lgpu_message m, int usage, int64_t began)
+// send_with sends m, with the descriptor file unless that is -1, or the kernel refuses
+// descriptors: a daemon that has all it wants lets it do so. False: why it could not be
+// sent is in errno.
+static bool send_with(int fd, const struct lgpu_message *m, int file, int flags, int64_t began)
 {
-	struct iovec out = {&m, sizeof m};
+	struct iovec out = {(void *)(uintptr_t)m, sizeof *m};
 	union control control;
 	struct msghdr message = {.msg_iov = &out, .msg_iovlen = 1};
-	if (usage >= 0) {
+	if (file >= 0) {
 		memset(&control, 0, sizeof control);
 		message.msg_control = &control;
-		message.msg_controllen = CMSG_SPACE(sizeof usage);
-		control.header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof usage), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-		memcpy(CMSG_DATA(&control.header), &usage, sizeof usage);
+		message.msg_controllen = CMSG_SPACE(sizeof file);
+		control.header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof file), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+		memcpy(CMSG_DATA(&control.header), &file, sizeof file);
 	}
-	m.kind = (uint16_t)LGPU_LINK_HELLO;
-	m.version = (uint16_t)LGPU_LINK_VERSION;
 	ssize_t n;
 	do
-		n = sendmsg(fd, &message, MSG_NOSIGNAL);
+		n = sendmsg(fd, &message, flags | MSG_NOSIGNAL);
 	while (interrupted(n, began));
-	if (n < 0 && errno == EPERM && usage >= 0) {
-		// A daemon that has the counters lets the kernel refuse descriptors.
+	if (n < 0 && errno == EPERM && file >= 0) {
 		message.msg_control = NULL;
 		message.msg_controllen = 0;
-		n = sendmsg(fd, &message, MSG_NOSIGNAL);
+		n = sendmsg(fd, &message, flags | MSG_NOSIGNAL);
 	}
-	return n == sizeof m;
+	return n == sizeof *m;
 }
 
-// take_descriptors stores the descriptors that came with a message.
-static void take_descriptors(struct msghdr *message, struct welcome *w)
+// send_hello sends m as a Hello, with the descriptor usage unless that is -1.
+static bool send_hello(int fd, struct lgpu_message m, int usage, int64_t began)
+{
+	m.kind = (uint16_t)LGPU_LINK_HELLO;
+	m.version = (uint16_t)LGPU_LINK_VERSION;
+	return send_with(fd, &m, usage, 0, began);
+}
+
+// take_descriptors stores the descriptors that came with a message; -1 for those that did not come.
+static void take_descriptors(struct msghdr *message, int *first, int *second)
 {
 	int fds[2], count = 0;
 	struct cmsghdr *c = CMSG_FIRSTHDR(message);
@@ -115,8 +121,8 @@ static void take_descriptors(struct msghdr *message, struct welcome *w)
 		count = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof fds[0]);
 		memcpy(fds, CMSG_DATA(c), sizeof fds[0] * (size_t)count);
 	}
-	w->limits = count > 0 ? fds[0] : -1;
-	w->usage = count > 1 ? fds[1] : -1;
+	*first = count > 0 ? fds[0] : -1;
+	*second = count > 1 ? fds[1] : -1;
 }
 
 // hello introduces this process, with the descriptor usage unless that is -1, and
@@ -141,7 +147,7 @@ static bool hello(int fd, struct lgpu_message m, int usage, struct welcome *w, c
 		snprintf(why, room, "%s", n == 0 ? "it hung up" : n < 0 ? strerror(errno) : "it answered in another language");
 		return false;
 	}
-	take_descriptors(&message, w);
+	take_descriptors(&message, &w->limits, &w->usage);
 	if (w->message.kind == LGPU_LINK_WELCOME && w->message.version == LGPU_LINK_VERSION && w->limits >= 0)
 		return true;
 	text[n - (ssize_t)sizeof w->message] = 0;
@@ -277,12 +283,12 @@ bool lgpu_daemon_join(struct lgpu_process *p)
 	return true;
 }
 
-// send_message says something, and stores which Need it is if it is one.
-static bool send_message(struct lgpu_connection *l, const struct lgpu_message *m, uint32_t *need)
+// send_message says something, with the descriptor file unless that is -1, and stores which Need it is if it is one.
+static bool send_message(struct lgpu_connection *l, const struct lgpu_message *m, int file, uint32_t *need)
 {
 	lgpu_lock(&l->lock);
 	bool sent = l->up && lgpu_file_is(l->fd, &l->socket);
-	if (sent && send(l->fd, m, sizeof *m, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof *m) {
+	if (sent && !send_with(l->fd, m, file, MSG_DONTWAIT, lgpu_now())) {
 		// It is gone, or has not listened for long: begin anew.
 		shutdown(l->fd, SHUT_RDWR);
 		sent = false;
@@ -296,7 +302,13 @@ static bool send_message(struct lgpu_connection *l, const struct lgpu_message *m
 bool lgpu_daemon_send(const struct lgpu_message *m)
 {
 	struct lgpu_process *p = __atomic_load_n(&lgpu_process, __ATOMIC_ACQUIRE);
-	return send_message(&p->daemon, m, NULL);
+	return send_message(&p->daemon, m, -1, NULL);
+}
+
+bool lgpu_daemon_send_file(const struct lgpu_message *m, int file)
+{
+	struct lgpu_process *p = __atomic_load_n(&lgpu_process, __ATOMIC_ACQUIRE);
+	return send_message(&p->daemon, m, file, NULL);
 }
 
 void lgpu_daemon_cut(void)
@@ -310,9 +322,15 @@ void lgpu_daemon_cut(void)
 	lgpu_log(LGPU_LOG_INFO, "the lgpu daemon at %s hangs; the limits it gave last hold", p->state.path);
 }
 
-// heard acts on one message.
-static void heard(struct lgpu_connection *l, const struct lgpu_message *m)
+// heard acts on one message, and takes the descriptor that came with it, unless that is -1.
+static void heard(struct lgpu_connection *l, const struct lgpu_message *m, int file)
 {
+	if (m->kind == LGPU_LINK_STORE) {
+		lgpu_daemon_handlers.store(m, file);
+		return;
+	}
+	if (file >= 0)
+		close(file);
 	switch (m->kind) {
 	case LGPU_LINK_MEMORY:
 		__atomic_fetch_add(&l->answered, 1, __ATOMIC_RELEASE);
@@ -321,6 +339,9 @@ static void heard(struct lgpu_connection *l, const struct lgpu_message *m)
 	case LGPU_LINK_GONE:
 		if (m->device < LGPU_MAX_DEVICES)
 			lgpu_daemon_handlers.gone(&lgpu_process->state, (int)m->device, m->value);
+		break;
+	case LGPU_LINK_KEEP:
+		lgpu_daemon_handlers.keep(m);
 		break;
 	case LGPU_LINK_SLICE:
 		lgpu_daemon_handlers.slice(m);
@@ -377,20 +398,38 @@ static void lost(struct lgpu_connection *l)
 	lgpu_daemon_handlers.lost();
 }
 
+// receive waits for a message, and the descriptor that may come with it.
+static ssize_t receive(int fd, struct lgpu_message *m, int *file)
+{
+	union control control;
+	struct iovec in = {m, sizeof *m};
+	struct msghdr message = {.msg_iov = &in, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	ssize_t n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+	int other = *file = -1;
+	if (n >= 0)
+		take_descriptors(&message, file, &other);
+	if (other >= 0)
+		close(other);
+	if (n != sizeof *m && *file >= 0)
+		close(*file);
+	return n;
+}
+
 static void *listen_to(void *arg)
 {
 	struct lgpu_process *p = arg;
 	struct lgpu_connection *l = &p->daemon;
 	for (;;) {
 		struct lgpu_message m;
+		int file;
 		uint32_t waits = 0;
 		// A program that closes all its descriptors closes this one too, and may
 		// give its number to another file. While nothing comes, look now and then
 		// whether it is still ours.
 		while (lgpu_file_is(l->fd, &l->socket)) {
-			ssize_t n = recv(l->fd, &m, sizeof m, 0);
+			ssize_t n = receive(l->fd, &m, &file);
 			if (n == sizeof m)
-				heard(l, &m);
+				heard(l, &m, file);
 			else if (n >= 0 || (errno != EINTR && errno != EAGAIN))
 				break;
 			waits = n == sizeof m ? 0 : waits + 1;
@@ -425,7 +464,7 @@ bool lgpu_daemon_need(int index, uint64_t bytes)
 		.value = bytes,
 	};
 	lgpu_daemon_listen();
-	if (!send_message(&p->daemon, &m, &need))
+	if (!send_message(&p->daemon, &m, -1, &need))
 		return false;
 	// Threads may ask at once, and are answered in the order of asking.
 	for (int64_t now = lgpu_now(), end = now + ANSWER; now < end; now = lgpu_now()) {

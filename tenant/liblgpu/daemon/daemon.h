@@ -20,6 +20,8 @@ struct lgpu_daemon_handlers {
 	void (*gate)(const struct lgpu_message *m); // Free, Open, Close and Seep
 	void (*slice)(const struct lgpu_message *m);
 	void (*gone)(struct lgpu_state *s, int device, uint64_t bytes);
+	void (*keep)(const struct lgpu_message *m);
+	void (*store)(const struct lgpu_message *m, int fd); // takes fd, which may be -1
 	void (*lost)(void);  // there is no daemon any more
 	void (*found)(void); // there is one again
 	void (*idle)(struct lgpu_state *s); // nothing has been said for a second
@@ -40,6 +42,8 @@ void lgpu_daemon_listen(void);
 
 // lgpu_daemon_send says something to the daemon. False: it is not there.
 bool lgpu_daemon_send(const struct lgpu_message *m);
+// lgpu_daemon_send_file does so with a descriptor, unless that is -1 or the kernel refuses descriptors.
+bool lgpu_daemon_send_file(const struct lgpu_message *m, int file);
 
 // lgpu_daemon_cut ends the connection to a daemon that hangs: this process uses its
 // own credit until this daemon, or another, answers again.

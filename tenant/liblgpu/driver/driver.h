@@ -39,6 +39,11 @@ void lgpu_real_adopt(enum lgpu_library library, const char *path);
 // lgpu_is_driver reports whether path is that of the driver's library.
 bool lgpu_is_driver(enum lgpu_library library, const char *path);
 
+// lgpu_procaddress_strict has cuGetProcAddress withhold the forms of calls of the class touch
+// that this build does not know, as it does with those of the other classes. It returns the
+// name of one that was given out before, or NULL.
+const char *lgpu_procaddress_strict(void);
+
 // lgpu_second_copy reports whether we have the place of libnvidia-ml.so.1: a
 // process that uses CUDA as well has a copy of us for each.
 bool lgpu_second_copy(void);

@@ -75,6 +75,7 @@ lgpu_reals:
 #define SYMBOL_PASS(name) FORWARD name
 #define SYMBOL_REFUSE(name) FORWARD name
 #define SYMBOL_HOOK(name) ENTRY 0
+#define SYMBOL_TOUCH(name) ENTRY 0
 #define BASE(name, rows)
 #include "driver/symbols_gen.inc"
 	.data

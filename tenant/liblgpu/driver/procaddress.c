@@ -23,22 +23,45 @@ static const struct lgpu_base *base_find(const char *name)
 	return NULL;
 }
 
+// A form that is not known and can do nothing but touch memory does harm only where memory
+// moves; whether it does in this process may turn out later.
+static bool strict;
+static const char *given;
+
+const char *lgpu_procaddress_strict(void)
+{
+	__atomic_store_n(&strict, true, __ATOMIC_SEQ_CST);
+	return __atomic_load_n(&given, __ATOMIC_SEQ_CST);
+}
+
+// give_unknown says whether a form that is not known may be given out.
+static bool give_unknown(const struct lgpu_base *b, bool limited)
+{
+	if (lgpu_authority() == LGPU_BY_NOBODY)
+		return true;
+	if (!limited)
+		__atomic_store_n(&given, b->name, __ATOMIC_SEQ_CST); // before the look: one of the two sees the other
+	return !limited && !__atomic_load_n(&strict, __ATOMIC_SEQ_CST);
+}
+
 // translate replaces the driver's function by ours. False: the driver has
-// chosen a form of a limited call that this build does not know.
+// chosen a form of such a call that this build does not know.
 static bool translate(const char *name, void **function)
 {
 	const struct lgpu_base *b = base_find(name);
+	bool limited = false;
 	if (b == NULL || *function == NULL)
 		return true;
 	for (const short *row = b->rows; *row >= 0; row++) {
 		unsigned number = (unsigned)*row;
+		limited = limited || lgpu_symbols[number].class == LGPU_HOOK || lgpu_symbols[number].class == LGPU_REFUSE;
 		if (lgpu_real_find(number, true) != *function)
 			continue;
 		if (lgpu_symbols[number].class != LGPU_PASS)
 			*function = lgpu_symbols[number].ours;
 		return true;
 	}
-	return lgpu_authority() == LGPU_BY_NOBODY;
+	return give_unknown(b, limited);
 }
 
 static CUresult unknown(const char *name, void **function)

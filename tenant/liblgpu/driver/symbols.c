@@ -7,9 +7,11 @@
 #define DECLARE_PASS(name)
 #define DECLARE_HOOK(name) extern char name[];
 #define DECLARE_REFUSE(name) extern char name[];
+#define DECLARE_TOUCH(name) extern char name[];
 #define ADDRESS_PASS(name) NULL
 #define ADDRESS_HOOK(name) name
 #define ADDRESS_REFUSE(name) name
+#define ADDRESS_TOUCH(name) name
 
 #define SYMBOL(library, class, name) DECLARE_##class(name)
 #define BASE(name, rows)

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 enum lgpu_library { LGPU_CUDA, LGPU_NVML, LGPU_LIBRARIES };
-enum lgpu_class { LGPU_PASS, LGPU_HOOK, LGPU_REFUSE };
+enum lgpu_class { LGPU_PASS, LGPU_HOOK, LGPU_REFUSE, LGPU_TOUCH };
 
 // A symbol's number: LGPU_SYM_cuInit is cuInit's.
 enum lgpu_symbol_number {

@@ -7,6 +7,7 @@
 // a twin is made and asked. Where the driver does not allow that, the size is computed
 // from the description.
 #include "hook/hook.h"
+#include "residence/residence.h"
 
 #define DEFERRED_MAPPING 0x80
 #define SPARSE 0x40
@@ -97,11 +98,11 @@ LGPU_EXPORT CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DES
 	struct lgpu_state *s =
 		counted(pHandle, pAllocateArray, pAllocateArray != NULL ? pAllocateArray->Flags : 0, &device, &real, &context);
 	if (s == NULL)
-		return LGPU_REAL(cuArray3DCreate_v2)(pHandle, pAllocateArray);
+		return LGPU_TOUCHED(LGPU_REAL(cuArray3DCreate_v2)(pHandle, pAllocateArray));
 	uint64_t bytes = array_bytes(pAllocateArray, real);
 	if (!lgpu_reserve(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	return created(s, pHandle, bytes, device, context, LGPU_REAL(cuArray3DCreate_v2)(pHandle, pAllocateArray));
+	return created(s, pHandle, bytes, device, context, LGPU_TOUCHED(LGPU_REAL(cuArray3DCreate_v2)(pHandle, pAllocateArray)));
 }
 
 LGPU_EXPORT CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray)
@@ -111,19 +112,19 @@ LGPU_EXPORT CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIP
 	CUcontext context;
 	struct lgpu_state *s = counted(pHandle, pAllocateArray, 0, &device, &real, &context);
 	if (s == NULL)
-		return LGPU_REAL(cuArrayCreate_v2)(pHandle, pAllocateArray);
+		return LGPU_TOUCHED(LGPU_REAL(cuArrayCreate_v2)(pHandle, pAllocateArray));
 	CUDA_ARRAY3D_DESCRIPTOR d = {.Width = pAllocateArray->Width, .Height = pAllocateArray->Height,
 				     .Format = pAllocateArray->Format, .NumChannels = pAllocateArray->NumChannels};
 	uint64_t bytes = array_bytes(&d, real);
 	if (!lgpu_reserve(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	return created(s, pHandle, bytes, device, context, LGPU_REAL(cuArrayCreate_v2)(pHandle, pAllocateArray));
+	return created(s, pHandle, bytes, device, context, LGPU_TOUCHED(LGPU_REAL(cuArrayCreate_v2)(pHandle, pAllocateArray)));
 }
 
 LGPU_EXPORT CUresult cuArrayDestroy(CUarray hArray)
 {
 	struct lgpu_freeing f = lgpu_free_begin(LGPU_KIND_ARRAY, (uint64_t)hArray);
-	return lgpu_free_end(&f, LGPU_REAL(cuArrayDestroy)(hArray));
+	return lgpu_free_end(&f, LGPU_TOUCHED(LGPU_REAL(cuArrayDestroy)(hArray)));
 }
 
 LGPU_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
@@ -135,15 +136,15 @@ LGPU_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUD
 	struct lgpu_state *s = counted(pHandle, pMipmappedArrayDesc, pMipmappedArrayDesc != NULL ? pMipmappedArrayDesc->Flags : 0,
 				       &device, &real, &context);
 	if (s == NULL)
-		return LGPU_REAL(cuMipmappedArrayCreate)(pHandle, pMipmappedArrayDesc, numMipmapLevels);
+		return LGPU_TOUCHED(LGPU_REAL(cuMipmappedArrayCreate)(pHandle, pMipmappedArrayDesc, numMipmapLevels));
 	uint64_t bytes = mipmap_bytes(pMipmappedArrayDesc, numMipmapLevels, real);
 	if (!lgpu_reserve(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult r = LGPU_REAL(cuMipmappedArrayCreate)(pHandle, pMipmappedArrayDesc, numMipmapLevels);
+	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuMipmappedArrayCreate)(pHandle, pMipmappedArrayDesc, numMipmapLevels));
 	if (r != CUDA_SUCCESS) {
 		lgpu_uncharge(s, device, bytes);
 	} else if (!lgpu_note(s, LGPU_KIND_MIPMAP, (uint64_t)*pHandle, bytes, device, context)) {
-		LGPU_REAL(cuMipmappedArrayDestroy)(*pHandle);
+		LGPU_TOUCHED(LGPU_REAL(cuMipmappedArrayDestroy)(*pHandle));
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	lgpu_reserved(s, device, bytes);
@@ -153,5 +154,5 @@ LGPU_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUD
 LGPU_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
 {
 	struct lgpu_freeing f = lgpu_free_begin(LGPU_KIND_MIPMAP, (uint64_t)hMipmappedArray);
-	return lgpu_free_end(&f, LGPU_REAL(cuMipmappedArrayDestroy)(hMipmappedArray));
+	return lgpu_free_end(&f, LGPU_TOUCHED(LGPU_REAL(cuMipmappedArrayDestroy)(hMipmappedArray)));
 }

@@ -8,6 +8,7 @@
 // unloaded again. Libraries: library.c.
 #include "hook/hook.h"
 #include "memory/image.h"
+#include "residence/residence.h"
 
 // Where pages are shared between modules they are smaller, never larger.
 #define PAGE (UINT64_C(2) << 20)
@@ -54,37 +55,37 @@ static CUresult module_end(const struct module_loading *l, CUmodule *module, CUr
 {
 	if (l->state == NULL || loaded(l, r == CUDA_SUCCESS ? *module : NULL, r))
 		return r;
-	LGPU_REAL(cuModuleUnload)(*module);
+	LGPU_TOUCHED(LGPU_REAL(cuModuleUnload)(*module));
 	lgpu_overhead_now(l->state, l->device);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 LGPU_EXPORT CUresult cuModuleLoad(CUmodule *module, const char *fname)
 {
-	LGPU_LOAD(module, module, lgpu_image_file_variables(fname), LGPU_REAL(cuModuleLoad)(module, fname));
+	LGPU_LOAD(module, module, lgpu_image_file_variables(fname), LGPU_TOUCHED(LGPU_REAL(cuModuleLoad)(module, fname)));
 }
 
 LGPU_EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
-	LGPU_LOAD(module, module, lgpu_image_variables(image, SIZE_MAX), LGPU_REAL(cuModuleLoadData)(module, image));
+	LGPU_LOAD(module, module, lgpu_image_variables(image, SIZE_MAX), LGPU_TOUCHED(LGPU_REAL(cuModuleLoadData)(module, image)));
 }
 
 LGPU_EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
 					void **optionValues)
 {
 	LGPU_LOAD(module, module, lgpu_image_variables(image, SIZE_MAX),
-	     LGPU_REAL(cuModuleLoadDataEx)(module, image, numOptions, options, optionValues));
+	     LGPU_TOUCHED(LGPU_REAL(cuModuleLoadDataEx)(module, image, numOptions, options, optionValues)));
 }
 
 LGPU_EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
 {
-	LGPU_LOAD(module, module, lgpu_image_variables(fatCubin, SIZE_MAX), LGPU_REAL(cuModuleLoadFatBinary)(module, fatCubin));
+	LGPU_LOAD(module, module, lgpu_image_variables(fatCubin, SIZE_MAX), LGPU_TOUCHED(LGPU_REAL(cuModuleLoadFatBinary)(module, fatCubin)));
 }
 
 LGPU_EXPORT CUresult cuModuleUnload(CUmodule hmod)
 {
 	struct lgpu_freeing f = lgpu_free_begin(LGPU_KIND_MODULE, (uint64_t)hmod);
-	CUresult r = lgpu_free_end(&f, LGPU_REAL(cuModuleUnload)(hmod));
+	CUresult r = lgpu_free_end(&f, LGPU_TOUCHED(LGPU_REAL(cuModuleUnload)(hmod)));
 	struct lgpu_state *s = lgpu_attached();
 	CUcontext context;
 	int device = s != NULL && r == CUDA_SUCCESS ? lgpu_current(&context) : -1;

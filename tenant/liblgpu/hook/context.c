@@ -2,11 +2,13 @@
 
 // Contexts: memory that programs do not ask for by size. When a context ends, all that
 // was allocated in it ends.
+#include "arena/arena.h"
 #include "base/futex.h"
 #include "gate/gate.h"
 #include "hook/hook.h"
 #include "memory/freed.h"
 #include "memory/pools.h"
+#include "residence/residence.h"
 #include "slice/slice.h"
 
 // What is known of the primary context of each device.
@@ -36,7 +38,9 @@ static void context_ends(CUcontext context)
 {
 	lgpu_freed_ended(context);
 	lgpu_gate_context_gone(context);
+	lgpu_residence_context_gone(context);
 	lgpu_slice_context_gone(context);
+	lgpu_arena_context_ends(context);
 }
 
 // ended forgets a context that is no more.
@@ -44,6 +48,7 @@ static void ended(struct lgpu_state *s, int device, CUcontext context)
 {
 	if (context != NULL)
 		lgpu_accounts_sweep(context, uncharge, s);
+	lgpu_arena_context_ended(context);
 	lgpu_libraries_ended(s, context);
 	lgpu_pools_ended(s, device);
 	lgpu_graphs_look(s);
@@ -83,26 +88,26 @@ static bool make_begin(struct making *m, CUdevice dev)
 	return true;
 }
 
-// make_end returns false if the context, once made, is too much.
-static bool make_end(const struct making *m, bool made)
+// make_end returns false if the context, once made, is too much; NULL: it was not made.
+static bool make_end(const struct making *m, CUcontext context)
 {
 	uint64_t now, seen = 0;
 	if (m->state == NULL)
 		return true;
 	lgpu_slice_making_ended(m->slices);
-	if (!made) {
+	if (context == NULL) {
 		lgpu_overhead_context_gone(m->state, m->device);
 		return true;
 	}
 	if (m->free != 0 && lgpu_overhead_free_bytes(m->state, m->device, &now) && now < m->free)
 		seen = m->free - now;
-	return lgpu_overhead_context_made(m->state, m->device, seen);
+	return lgpu_overhead_context_made(m->state, m->device, seen) && lgpu_residence_context_made(context);
 }
 
 static CUresult created(const struct making *m, CUcontext *context, CUresult r)
 {
-	if (!make_end(m, r == CUDA_SUCCESS)) {
-		LGPU_REAL(cuCtxDestroy_v2)(*context);
+	if (!make_end(m, r == CUDA_SUCCESS ? *context : NULL)) {
+		LGPU_TOUCHED(LGPU_REAL(cuCtxDestroy_v2)(*context));
 		lgpu_overhead_context_gone(m->state, m->device);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -116,7 +121,7 @@ LGPU_EXPORT CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice d
 	struct making m;
 	if (refused(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
-	return !make_begin(&m, dev) ? CUDA_ERROR_OUT_OF_MEMORY : created(&m, pctx, LGPU_REAL(cuCtxCreate)(pctx, flags, dev));
+	return !make_begin(&m, dev) ? CUDA_ERROR_OUT_OF_MEMORY : created(&m, pctx, LGPU_TOUCHED(LGPU_REAL(cuCtxCreate)(pctx, flags, dev)));
 }
 
 LGPU_EXPORT CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
@@ -124,7 +129,7 @@ LGPU_EXPORT CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevic
 	struct making m;
 	if (refused(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
-	return !make_begin(&m, dev) ? CUDA_ERROR_OUT_OF_MEMORY : created(&m, pctx, LGPU_REAL(cuCtxCreate_v2)(pctx, flags, dev));
+	return !make_begin(&m, dev) ? CUDA_ERROR_OUT_OF_MEMORY : created(&m, pctx, LGPU_TOUCHED(LGPU_REAL(cuCtxCreate_v2)(pctx, flags, dev)));
 }
 
 LGPU_EXPORT CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
@@ -134,7 +139,7 @@ LGPU_EXPORT CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *params
 	if (refused(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	return !make_begin(&m, dev) ? CUDA_ERROR_OUT_OF_MEMORY :
-				      created(&m, pctx, LGPU_REAL(cuCtxCreate_v3)(pctx, paramsArray, numParams, flags, dev));
+				      created(&m, pctx, LGPU_TOUCHED(LGPU_REAL(cuCtxCreate_v3)(pctx, paramsArray, numParams, flags, dev)));
 }
 
 LGPU_EXPORT CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev)
@@ -143,7 +148,7 @@ LGPU_EXPORT CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreat
 	if (refused(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	return !make_begin(&m, dev) ? CUDA_ERROR_OUT_OF_MEMORY :
-				      created(&m, pctx, LGPU_REAL(cuCtxCreate_v4)(pctx, ctxCreateParams, flags, dev));
+				      created(&m, pctx, LGPU_TOUCHED(LGPU_REAL(cuCtxCreate_v4)(pctx, ctxCreateParams, flags, dev)));
 }
 
 // index_of returns the index of a context's device, or -1.
@@ -167,12 +172,14 @@ static CUresult destroy(CUcontext context, CUresult (*driver)(CUcontext))
 	CUresult r = driver(context);
 	if (device >= 0 && r == CUDA_SUCCESS)
 		ended(s, device, context);
+	else if (device >= 0)
+		lgpu_residence_context_made(context);
 	return r;
 }
 
-LGPU_EXPORT CUresult cuCtxDestroy(CUcontext ctx) { return destroy(ctx, LGPU_REAL(cuCtxDestroy)); }
-LGPU_EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx) { return destroy(ctx, LGPU_REAL(cuCtxDestroy_v2)); }
-LGPU_EXPORT CUresult cuCtxDetach(CUcontext ctx) { return destroy(ctx, LGPU_REAL(cuCtxDetach)); }
+LGPU_EXPORT CUresult cuCtxDestroy(CUcontext ctx) { return LGPU_TOUCHED(destroy(ctx, LGPU_REAL(cuCtxDestroy))); }
+LGPU_EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx) { return LGPU_TOUCHED(destroy(ctx, LGPU_REAL(cuCtxDestroy_v2))); }
+LGPU_EXPORT CUresult cuCtxDetach(CUcontext ctx) { return LGPU_TOUCHED(destroy(ctx, LGPU_REAL(cuCtxDetach))); }
 
 // ---- primary contexts
 
@@ -183,15 +190,16 @@ LGPU_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	if (refused(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	if (device < 0 || pctx == NULL)
-		return LGPU_REAL(cuDevicePrimaryCtxRetain)(pctx, dev);
+		return LGPU_TOUCHED(LGPU_REAL(cuDevicePrimaryCtxRetain)(pctx, dev));
 	struct primary *p = &primaries[device];
+	lgpu_touch_begin();
 	lgpu_lock(&p->lock);
 	struct making m = {.state = NULL};
 	CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
 	if (p->uses == 0 && !make_begin(&m, dev))
 		goto out;
 	r = LGPU_REAL(cuDevicePrimaryCtxRetain)(pctx, dev);
-	if (!make_end(&m, r == CUDA_SUCCESS)) {
+	if (!make_end(&m, r == CUDA_SUCCESS ? *pctx : NULL)) {
 		LGPU_REAL(cuDevicePrimaryCtxRelease_v2)(dev);
 		lgpu_overhead_context_gone(s, device);
 		r = CUDA_ERROR_OUT_OF_MEMORY;
@@ -202,6 +210,7 @@ LGPU_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	}
 out:
 	lgpu_unlock(&p->lock);
+	lgpu_touch_end();
 	return r;
 }
 
@@ -224,14 +233,16 @@ static CUresult end(CUdevice dev, bool all, CUresult (*driver)(CUdevice))
 		p->uses = all ? 0 : p->uses - 1;
 	if (r == CUDA_SUCCESS && last)
 		ended(s, device, p->context);
+	else if (last)
+		lgpu_residence_context_made(p->context);
 	lgpu_unlock(&p->lock);
 	return r;
 }
 
-LGPU_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice dev) { return end(dev, false, LGPU_REAL(cuDevicePrimaryCtxRelease)); }
-LGPU_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) { return end(dev, false, LGPU_REAL(cuDevicePrimaryCtxRelease_v2)); }
-LGPU_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice dev) { return end(dev, true, LGPU_REAL(cuDevicePrimaryCtxReset)); }
-LGPU_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) { return end(dev, true, LGPU_REAL(cuDevicePrimaryCtxReset_v2)); }
+LGPU_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice dev) { return LGPU_TOUCHED(end(dev, false, LGPU_REAL(cuDevicePrimaryCtxRelease))); }
+LGPU_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) { return LGPU_TOUCHED(end(dev, false, LGPU_REAL(cuDevicePrimaryCtxRelease_v2))); }
+LGPU_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice dev) { return LGPU_TOUCHED(end(dev, true, LGPU_REAL(cuDevicePrimaryCtxReset))); }
+LGPU_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) { return LGPU_TOUCHED(end(dev, true, LGPU_REAL(cuDevicePrimaryCtxReset_v2))); }
 
 // ---- what grows a context
 
@@ -252,11 +263,11 @@ LGPU_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 	bool grows = limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_STACK_SIZE;
 	int device = s != NULL && grows ? lgpu_current(&context) : -1;
 	if (device < 0 || LGPU_REAL(cuCtxGetLimit)(&before, limit) != CUDA_SUCCESS || value == before)
-		return LGPU_REAL(cuCtxSetLimit)(limit, value);
+		return LGPU_TOUCHED(LGPU_REAL(cuCtxSetLimit)(limit, value));
 	uint64_t more = value > before ? limit_bytes(limit, value) - limit_bytes(limit, before) : 0;
 	if (!lgpu_reserve(s, device, more))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult r = LGPU_REAL(cuCtxSetLimit)(limit, value);
+	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuCtxSetLimit)(limit, value));
 	lgpu_overhead_grow(s, device, more);
 	return r;
 }

@@ -11,6 +11,7 @@
 #include "base/futex.h"
 #include "hook/hook.h"
 #include "memory/pools.h"
+#include "residence/residence.h"
 
 bool lgpu_graphs_allocate;
 
@@ -110,7 +111,7 @@ static CUresult instantiated(CUgraphExec *exec, CUgraph graph, CUresult r)
 	LGPU_REAL(cuCtxGetCurrent)(&context);
 	struct lgpu_entry e = {.key = (uint64_t)*exec, .bytes = a.bytes, .context = context, .device = index, .kind = LGPU_KIND_GRAPH};
 	if (!lgpu_accounts_put(&e, NULL)) {
-		LGPU_REAL(cuGraphExecDestroy)(*exec);
+		LGPU_TOUCHED(LGPU_REAL(cuGraphExecDestroy)(*exec));
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	lgpu_lock(&graphs[index].lock);
@@ -129,7 +130,7 @@ LGPU_EXPORT CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGra
 					  size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
 	CUresult r = nodeParams != NULL ? added(nodeParams->func) : CUDA_SUCCESS;
-	return r != CUDA_SUCCESS ? r : LGPU_REAL(cuGraphAddKernelNode)(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+	return r != CUDA_SUCCESS ? r : LGPU_TOUCHED(LGPU_REAL(cuGraphAddKernelNode)(phGraphNode, hGraph, dependencies, numDependencies, nodeParams));
 }
 
 LGPU_EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
@@ -138,7 +139,7 @@ LGPU_EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph h
 	CUresult r = CUDA_SUCCESS;
 	if (nodeParams != NULL)
 		r = added(nodeParams->func != NULL ? nodeParams->func : (CUfunction)nodeParams->kern);
-	return r != CUDA_SUCCESS ? r : LGPU_REAL(cuGraphAddKernelNode_v2)(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+	return r != CUDA_SUCCESS ? r : LGPU_TOUCHED(LGPU_REAL(cuGraphAddKernelNode_v2)(phGraphNode, hGraph, dependencies, numDependencies, nodeParams));
 }
 
 // INSTANTIATE makes an executable graph by a call. What its kernels would make
@@ -152,36 +153,36 @@ LGPU_EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph h
 LGPU_EXPORT CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
 					size_t bufferSize)
 {
-	INSTANTIATE(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiate)(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
+	INSTANTIATE(phGraphExec, hGraph, LGPU_TOUCHED(LGPU_REAL(cuGraphInstantiate)(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize)));
 }
 
 LGPU_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
 					   size_t bufferSize)
 {
-	INSTANTIATE(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiate_v2)(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
+	INSTANTIATE(phGraphExec, hGraph, LGPU_TOUCHED(LGPU_REAL(cuGraphInstantiate_v2)(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize)));
 }
 
 LGPU_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)
 {
-	INSTANTIATE(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiateWithFlags)(phGraphExec, hGraph, flags));
+	INSTANTIATE(phGraphExec, hGraph, LGPU_TOUCHED(LGPU_REAL(cuGraphInstantiateWithFlags)(phGraphExec, hGraph, flags)));
 }
 
 LGPU_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
 						  CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
-	INSTANTIATE(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiateWithParams)(phGraphExec, hGraph, instantiateParams));
+	INSTANTIATE(phGraphExec, hGraph, LGPU_TOUCHED(LGPU_REAL(cuGraphInstantiateWithParams)(phGraphExec, hGraph, instantiateParams)));
 }
 
 LGPU_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph,
 						       CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
-	INSTANTIATE(phGraphExec, hGraph, LGPU_REAL(cuGraphInstantiateWithParams_ptsz)(phGraphExec, hGraph, instantiateParams));
+	INSTANTIATE(phGraphExec, hGraph, LGPU_TOUCHED(LGPU_REAL(cuGraphInstantiateWithParams_ptsz)(phGraphExec, hGraph, instantiateParams)));
 }
 
 LGPU_EXPORT CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
 	struct lgpu_freeing f = lgpu_free_begin(LGPU_KIND_GRAPH, (uint64_t)hGraphExec);
-	CUresult r = LGPU_REAL(cuGraphExecDestroy)(hGraphExec);
+	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuGraphExecDestroy)(hGraphExec));
 	if (f.state == NULL)
 		return r;
 	if (r != CUDA_SUCCESS)
@@ -256,7 +257,7 @@ static CUresult upload(CUgraphExec graph, CUstream stream, CUresult (*driver)(CU
 	CUresult r = lgpu_graph_memory_begin(graph, &charge);
 	if (r != CUDA_SUCCESS)
 		return r;
-	r = driver(graph, stream);
+	r = LGPU_TOUCHED(driver(graph, stream));
 	lgpu_graph_memory_end(graph, r, &charge);
 	return r;
 }
@@ -273,7 +274,7 @@ LGPU_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream
 
 LGPU_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
-	CUresult r = LGPU_REAL(cuDeviceGraphMemTrim)(device);
+	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuDeviceGraphMemTrim)(device));
 	struct lgpu_state *s = lgpu_attached();
 	if (s != NULL) {
 		trimmed();

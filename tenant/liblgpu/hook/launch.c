@@ -5,19 +5,36 @@
 #include "gate/gate.h"
 #include "hook/hook.h"
 #include "memory/pools.h"
+#include "residence/residence.h"
 
-// PASS runs one launch through the gate. A stream of 0 means the legacy
+// pass_begin lets a launch through the gate, and then begins its touch. A launch that waits for the residence lock is not
+// counted as work in flight: it leaves the gate first, and comes again. False: it is refused.
+static inline bool pass_begin(struct lgpu_pass *pass, CUstream stream, const void *work, uint64_t size)
+{
+	for (;;) {
+		lgpu_touch_await();
+		*pass = lgpu_gate_enter(stream, work, size);
+		if (pass->refused)
+			return false;
+		if (lgpu_touch_try())
+			return true;
+		lgpu_gate_leave(pass, CUDA_ERROR_NOT_READY);
+	}
+}
+
+// PASS runs one launch through the gate, and inside the residence lock. A stream of 0 means the legacy
 // default stream, and in the _ptsz forms the calling thread's own.
 #define PASS(stream, work, size, call)                                                                             \
 	do {                                                                                                       \
 		if (lgpu_hami_watched)                                                                             \
 			lgpu_hami_launched();                                                                      \
 		if (!lgpu_gated)                                                                                   \
-			return call;                                                                               \
-		struct lgpu_pass pass = lgpu_gate_enter(stream, work, size);                                       \
-		if (pass.refused)                                                                                  \
+			return LGPU_TOUCHED(call);                                                                 \
+		struct lgpu_pass pass;                                                                             \
+		if (!pass_begin(&pass, stream, work, size))                                                        \
 			return LGPU_GATE_REFUSAL;                                                                  \
 		CUresult result = call;                                                                            \
+		lgpu_touch_end();                                                                                  \
 		lgpu_gate_leave(&pass, result);                                                                    \
 		return result;                                                                                     \
 	} while (0)
@@ -108,28 +125,41 @@ LGPU_EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUst
 	PASS(stream, f, blocks((unsigned)width, (unsigned)height, 1), LGPU_REAL(cuLaunchGridAsync)(f, width, height, stream));
 }
 
-// One kernel on several devices at once, each with its own gate. The gates
-// are entered in the order given; a launch that waits here holds no lock.
+// passes_begin does what pass_begin does for one kernel on several devices at once, each with its own gate. The gates are
+// entered in the order given; a launch that waits here holds no lock.
+static bool passes_begin(struct lgpu_pass *pass, const CUDA_LAUNCH_PARAMS *list, unsigned count)
+{
+	for (;;) {
+		unsigned entered = 0;
+		bool refused = false;
+		lgpu_touch_await();
+		while (entered < count && !refused) {
+			const CUDA_LAUNCH_PARAMS *l = &list[entered];
+			pass[entered] = lgpu_gate_enter(l->hStream, l->function, blocks(l->gridDimX, l->gridDimY, l->gridDimZ));
+			refused = pass[entered].refused;
+			entered += !refused;
+		}
+		if (!refused && lgpu_touch_try())
+			return true;
+		for (unsigned i = 0; i < entered; i++)
+			lgpu_gate_leave(&pass[i], refused ? LGPU_GATE_REFUSAL : CUDA_ERROR_NOT_READY);
+		if (refused)
+			return false;
+	}
+}
+
 LGPU_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned count, unsigned flags)
 {
 	struct lgpu_pass pass[LGPU_MAX_DEVICES];
 	for (unsigned i = 0; list != NULL && i < count; i++)
 		LOADS(list[i].function, list[i].hStream);
 	if (!lgpu_gated || list == NULL || count > LGPU_MAX_DEVICES)
-		return LGPU_REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
-	unsigned entered = 0;
-	CUresult result = CUDA_SUCCESS;
-	while (entered < count && result == CUDA_SUCCESS) {
-		const CUDA_LAUNCH_PARAMS *l = &list[entered];
-		pass[entered] = lgpu_gate_enter(l->hStream, l->function, blocks(l->gridDimX, l->gridDimY, l->gridDimZ));
-		if (pass[entered].refused)
-			result = LGPU_GATE_REFUSAL;
-		else
-			entered++;
-	}
-	if (result == CUDA_SUCCESS)
-		result = LGPU_REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
-	for (unsigned i = 0; i < entered; i++)
+		return LGPU_TOUCHED(LGPU_REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags));
+	if (!passes_begin(pass, list, count))
+		return LGPU_GATE_REFUSAL;
+	CUresult result = LGPU_REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+	lgpu_touch_end();
+	for (unsigned i = 0; i < count; i++)
 		lgpu_gate_leave(&pass[i], result);
 	return result;
 }
@@ -152,14 +182,24 @@ SYNCHRONISE(cuCtxSynchronize, (void))
 SYNCHRONISE(cuCtxSynchronize_v2, (CUcontext context), context)
 SYNCHRONISE(cuEventSynchronize, (CUevent event), event)
 
-// Launches into a capturing stream are recorded, not run.
+// Launches into a capturing stream are recorded, not run. A capture begins inside the residence lock: so none does while
+// the lock is shut and contexts are synchronised.
+static void capture_ended(void)
+{
+	lgpu_gate_capture_ended();
+	lgpu_residence_capture_ended();
+}
+
 #define BEGIN_CAPTURE(name, parameters, ...)                                                                       \
 	LGPU_EXPORT CUresult name parameters                                                                       \
 	{                                                                                                          \
+		lgpu_touch_begin();                                                                                \
 		lgpu_gate_capture_begins();                                                                        \
+		lgpu_residence_capture_begins();                                                                   \
 		CUresult result = LGPU_REAL(name)(__VA_ARGS__);                                                    \
 		if (result != CUDA_SUCCESS)                                                                        \
-			lgpu_gate_capture_ended();                                                                 \
+			capture_ended();                                                                           \
+		lgpu_touch_end();                                                                                  \
 		return result;                                                                                     \
 	}
 #define END_CAPTURE(name, stream_of)                                                                               \
@@ -173,7 +213,7 @@ SYNCHRONISE(cuEventSynchronize, (CUevent event), event)
 		if (status != CU_STREAM_CAPTURE_STATUS_NONE &&                                                     \
 		    LGPU_REAL(cuStreamIsCapturing)(stream_of(stream), &after) == CUDA_SUCCESS &&                   \
 		    after == CU_STREAM_CAPTURE_STATUS_NONE)                                                        \
-			lgpu_gate_capture_ended();                                                                 \
+			capture_ended();                                                                           \
 		return result;                                                                                     \
 	}
 

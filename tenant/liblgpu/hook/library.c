@@ -14,6 +14,7 @@
 #include "base/futex.h"
 #include "hook/hook.h"
 #include "memory/image.h"
+#include "residence/residence.h"
 
 // Smaller variables are measured only: looking for them is not worth a look at
 // every launch.
@@ -233,7 +234,7 @@ static CUresult library_end(struct library_loading *l, CUlibrary *library, CUres
 	if (u->state == NULL)
 		return r;
 	if (r == CUDA_SUCCESS && l->bytes != 0 && !library_note(l, *library)) {
-		LGPU_REAL(cuLibraryUnload)(*library);
+		LGPU_TOUCHED(LGPU_REAL(cuLibraryUnload)(*library));
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (u->use.device < 0)
@@ -254,8 +255,8 @@ LGPU_EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUj
 				       unsigned int numLibraryOptions)
 {
 	LGPU_LOAD(library, library, lgpu_image_variables(code, SIZE_MAX),
-	     LGPU_REAL(cuLibraryLoadData)(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
-					  libraryOptionValues, numLibraryOptions));
+	     LGPU_TOUCHED(LGPU_REAL(cuLibraryLoadData)(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
+					  libraryOptionValues, numLibraryOptions)));
 }
 
 LGPU_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
@@ -263,8 +264,8 @@ LGPU_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileN
 					   void **libraryOptionValues, unsigned int numLibraryOptions)
 {
 	LGPU_LOAD(library, library, lgpu_image_file_variables(fileName),
-	     LGPU_REAL(cuLibraryLoadFromFile)(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
-					      libraryOptionValues, numLibraryOptions));
+	     LGPU_TOUCHED(LGPU_REAL(cuLibraryLoadFromFile)(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
+					      libraryOptionValues, numLibraryOptions)));
 }
 
 static void forgotten(const struct lgpu_entry *e, void *arg)
@@ -280,7 +281,7 @@ LGPU_EXPORT CUresult cuLibraryUnload(CUlibrary library)
 	struct lgpu_state *s = lgpu_attached();
 	// The note goes first: another library may be given the handle.
 	bool noted = s != NULL && lgpu_accounts_take(LGPU_KIND_LIBRARY, (uint64_t)library, &e);
-	CUresult r = LGPU_REAL(cuLibraryUnload)(library);
+	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuLibraryUnload)(library));
 	if (noted && r != CUDA_SUCCESS)
 		lgpu_accounts_restore(&e);
 	if (s == NULL || r != CUDA_SUCCESS)
@@ -301,7 +302,7 @@ LGPU_EXPORT CUresult cuLibraryUnload(CUlibrary library)
 #define FIRST_USE(library, call)                                                                                   \
 	do {                                                                                                       \
 		struct using u;                                                                                    \
-		return !use_begin(&u, library) ? CUDA_ERROR_OUT_OF_MEMORY : use_end(&u, call, true);               \
+		return LGPU_TOUCHED(!use_begin(&u, library) ? CUDA_ERROR_OUT_OF_MEMORY : use_end(&u, call, true)); \
 	} while (0)
 
 LGPU_EXPORT CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
@@ -332,9 +333,11 @@ static CUlibrary library_of(const void *kernel)
 LGPU_EXPORT CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel)
 {
 	struct using u;
-	if (!use_begin(&u, library_of(kernel)))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult r = use_end(&u, LGPU_REAL(cuKernelGetFunction)(pFunc, kernel), u.use.library != NULL);
+	CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
+	lgpu_touch_begin();
+	if (use_begin(&u, library_of(kernel)))
+		r = use_end(&u, LGPU_REAL(cuKernelGetFunction)(pFunc, kernel), u.use.library != NULL);
+	lgpu_touch_end();
 	if (r == CUDA_SUCCESS)
 		lgpu_stacks_note(*pFunc);
 	return r;

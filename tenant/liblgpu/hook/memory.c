@@ -8,7 +8,10 @@
 // call has failed. A free of an address without a note (from another library, or from
 // before) is passed on.
 #include "hook/hook.h"
+
+#include "arena/arena.h"
 #include "memory/pools.h"
+#include "residence/residence.h"
 
 // With less than this left, a small allocation is looked at again once made:
 // it may have taken a page of its own.
@@ -18,10 +21,12 @@
 // is noted, or the charge given back.
 static CUresult allocated(struct lgpu_state *s, const CUdeviceptr *dptr, uint64_t bytes, int device, CUcontext context, CUresult r)
 {
+	bool movable;
 	if (r != CUDA_SUCCESS) {
 		lgpu_uncharge(s, device, bytes);
 	} else if (!lgpu_note(s, LGPU_KIND_MEMORY, *dptr, bytes, device, context)) {
-		LGPU_REAL(cuMemFree_v2)(*dptr);
+		if (lgpu_arena_free(*dptr, &movable), !movable)
+			LGPU_TOUCHED(LGPU_REAL(cuMemFree_v2)(*dptr));
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	lgpu_reserved(s, device, bytes);
@@ -34,11 +39,13 @@ LGPU_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 	CUcontext context;
 	int device = s != NULL ? lgpu_current(&context) : -1;
 	if (device < 0 || dptr == NULL || bytesize == 0)
-		return LGPU_REAL(cuMemAlloc_v2)(dptr, bytesize);
+		return LGPU_TOUCHED(LGPU_REAL(cuMemAlloc_v2)(dptr, bytesize));
 	uint64_t bytes = lgpu_taken(bytesize);
 	if (!lgpu_reserve(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult r = allocated(s, dptr, bytes, device, context, LGPU_REAL(cuMemAlloc_v2)(dptr, bytesize));
+	CUresult r = lgpu_arena_wants(s, device) ? lgpu_arena_alloc(s, device, context, dptr, bytesize) :
+						   LGPU_TOUCHED(LGPU_REAL(cuMemAlloc_v2)(dptr, bytesize));
+	r = allocated(s, dptr, bytes, device, context, r);
 	if (r == CUDA_SUCCESS && bytes <= LGPU_SHARED_PAGE && lgpu_remaining(s, device) < NARROW && !lgpu_overhead_now(s, device)) {
 		cuMemFree_v2(*dptr);
 		lgpu_overhead_now(s, device);
@@ -53,11 +60,11 @@ LGPU_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsig
 	CUcontext context;
 	int device = s != NULL ? lgpu_current(&context) : -1;
 	if (device < 0 || dptr == NULL || bytesize == 0)
-		return LGPU_REAL(cuMemAllocManaged)(dptr, bytesize, flags);
+		return LGPU_TOUCHED(LGPU_REAL(cuMemAllocManaged)(dptr, bytesize, flags));
 	uint64_t bytes = lgpu_taken(bytesize);
 	if (!lgpu_reserve(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	return allocated(s, dptr, bytes, device, context, LGPU_REAL(cuMemAllocManaged)(dptr, bytesize, flags));
+	return allocated(s, dptr, bytes, device, context, LGPU_TOUCHED(LGPU_REAL(cuMemAllocManaged)(dptr, bytesize, flags)));
 }
 
 LGPU_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
@@ -67,7 +74,7 @@ LGPU_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_
 	CUcontext context;
 	int device = s != NULL ? lgpu_current(&context) : -1;
 	if (device < 0 || dptr == NULL || pPitch == NULL || WidthInBytes == 0 || Height == 0)
-		return LGPU_REAL(cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+		return LGPU_TOUCHED(LGPU_REAL(cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes));
 	// The pitch is the driver's choice and known only afterwards; 512 is the most it aligns to.
 	uint64_t bytes;
 	if (__builtin_mul_overflow(lgpu_round_up(WidthInBytes, LGPU_UNIT), Height, &bytes))
@@ -75,10 +82,12 @@ LGPU_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_
 	bytes = lgpu_taken(bytes);
 	if (!lgpu_reserve(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult r = LGPU_REAL(cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+	CUresult r = lgpu_arena_wants(s, device) ?
+			     lgpu_arena_pitch(s, device, context, dptr, pPitch, WidthInBytes, Height, ElementSizeBytes) :
+			     LGPU_TOUCHED(LGPU_REAL(cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes));
 	uint64_t taken = r == CUDA_SUCCESS ? lgpu_taken(*pPitch * Height) : bytes;
 	if (taken > bytes && !lgpu_charge(s, device, taken - bytes)) {
-		LGPU_REAL(cuMemFree_v2)(*dptr);
+		LGPU_TOUCHED(LGPU_REAL(cuMemFree_v2)(*dptr));
 		taken = bytes;
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -90,8 +99,11 @@ LGPU_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_
 
 LGPU_EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
+	bool movable;
 	struct lgpu_freeing f = lgpu_free_begin(LGPU_KIND_MEMORY, dptr);
-	CUresult r = lgpu_free_end(&f, LGPU_REAL(cuMemFree_v2)(dptr));
+	// Who has the note frees. Without one the address is nobody's, or the driver's own.
+	CUresult r = lgpu_arena_free(f.state != NULL ? dptr : 0, &movable);
+	r = lgpu_free_end(&f, movable ? r : LGPU_TOUCHED(LGPU_REAL(cuMemFree_v2)(dptr)));
 	if (f.state == NULL)
 		lgpu_pools_look(true); // it may have been a pool's
 	return r;

@@ -5,6 +5,7 @@
 #include "hook/hook.h"
 #include "memory/freed.h"
 #include "memory/pools.h"
+#include "residence/residence.h"
 
 // device_of returns the CUdevice whose pool serves a stream.
 static bool device_of(CUstream stream, CUdevice *device)
@@ -69,19 +70,19 @@ static CUresult any(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstream
 {
 	struct lgpu_state *s = lgpu_attached();
 	if (s == NULL || dptr == NULL || bytes == 0)
-		return driver(dptr, bytes, pool, stream);
+		return LGPU_TOUCHED(driver(dptr, bytes, pool, stream));
 	// Captured, it becomes a node of a graph, which is charged when it runs.
 	if (capturing(stream)) {
 		__atomic_store_n(&lgpu_graphs_allocate, true, __ATOMIC_RELAXED);
-		return driver(dptr, bytes, pool, stream);
+		return LGPU_TOUCHED(driver(dptr, bytes, pool, stream));
 	}
 	int device = current ? current_pool(stream, &pool) : named_pool(pool);
 	if (device < 0)
-		return driver(dptr, bytes, pool, stream);
+		return LGPU_TOUCHED(driver(dptr, bytes, pool, stream));
 	struct lgpu_pool *p = lgpu_pool_find(pool);
 	if (p == NULL)
 		p = lgpu_pool_add(pool, device);
-	return p != NULL ? lgpu_pool_alloc(s, p, dptr, bytes, pool, stream, driver, undo) : CUDA_ERROR_OUT_OF_MEMORY;
+	return p != NULL ? LGPU_TOUCHED(lgpu_pool_alloc(s, p, dptr, bytes, pool, stream, driver, undo)) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 // The streams that mean a default stream mean another one in the _ptsz forms;
@@ -120,13 +121,13 @@ static CUresult freed(struct lgpu_freeing *f, CUstream stream, CUresult r)
 LGPU_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
 	struct lgpu_freeing f = lgpu_free_begin(LGPU_KIND_MEMORY, dptr);
-	return freed(&f, hStream, LGPU_REAL(cuMemFreeAsync)(dptr, hStream));
+	return freed(&f, hStream, LGPU_TOUCHED(LGPU_REAL(cuMemFreeAsync)(dptr, hStream)));
 }
 
 LGPU_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 {
 	struct lgpu_freeing f = lgpu_free_begin(LGPU_KIND_MEMORY, dptr);
-	return freed(&f, per_thread(hStream), LGPU_REAL(cuMemFreeAsync_ptsz)(dptr, hStream));
+	return freed(&f, per_thread(hStream), LGPU_TOUCHED(LGPU_REAL(cuMemFreeAsync_ptsz)(dptr, hStream)));
 }
 
 // note notes a pool of a device of the lgpu and stores it. False: there is no
@@ -141,11 +142,11 @@ static bool note(CUmemoryPool handle, const CUmemLocation *location, struct lgpu
 LGPU_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
 	struct lgpu_pool *p;
-	CUresult r = LGPU_REAL(cuMemPoolCreate)(pool, poolProps);
+	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuMemPoolCreate)(pool, poolProps));
 	if (r != CUDA_SUCCESS || lgpu_attached() == NULL)
 		return r;
 	if (!note(*pool, &poolProps->location, &p)) {
-		LGPU_REAL(cuMemPoolDestroy)(*pool);
+		LGPU_TOUCHED(LGPU_REAL(cuMemPoolDestroy)(*pool));
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (p != NULL)
@@ -164,12 +165,12 @@ LGPU_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
 	struct lgpu_state *s = lgpu_attached();
 	struct lgpu_pool *p = s != NULL && pool != NULL ? lgpu_pool_find(pool) : NULL;
-	return p != NULL ? lgpu_pool_destroy(s, p, pool) : LGPU_REAL(cuMemPoolDestroy)(pool);
+	return LGPU_TOUCHED(p != NULL ? lgpu_pool_destroy(s, p, pool) : LGPU_REAL(cuMemPoolDestroy)(pool));
 }
 
 LGPU_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
-	CUresult r = LGPU_REAL(cuMemPoolTrimTo)(pool, minBytesToKeep);
+	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuMemPoolTrimTo)(pool, minBytesToKeep));
 	struct lgpu_state *s = lgpu_attached();
 	struct lgpu_pool *p = s != NULL && pool != NULL ? lgpu_pool_find(pool) : NULL;
 	if (p != NULL)

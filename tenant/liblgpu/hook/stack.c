@@ -7,6 +7,7 @@
 // program looks them up. Before one of them is launched, the stacks are made larger by
 // a call that can be refused.
 #include "hook/hook.h"
+#include "residence/residence.h"
 
 // What contexts of driver 580 have from their beginning, in bytes a thread.
 #define SMALL 1024
@@ -70,7 +71,7 @@ CUresult lgpu_stacks_use(CUfunction f)
 
 LGPU_EXPORT CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
 {
-	CUresult r = LGPU_REAL(cuModuleGetFunction)(hfunc, hmod, name);
+	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuModuleGetFunction)(hfunc, hmod, name));
 	if (r == CUDA_SUCCESS)
 		lgpu_stacks_note(*hfunc);
 	return r;
@@ -78,7 +79,7 @@ LGPU_EXPORT CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const
 
 LGPU_EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod)
 {
-	CUresult r = LGPU_REAL(cuModuleEnumerateFunctions)(functions, numFunctions, mod);
+	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuModuleEnumerateFunctions)(functions, numFunctions, mod));
 	unsigned int count = 0;
 	if (r == CUDA_SUCCESS && lgpu_attached() != NULL)
 		LGPU_REAL(cuModuleGetFunctionCount)(&count, mod);

@@ -7,9 +7,11 @@
 // Imported handles are the exporter's.
 #include <stdlib.h>
 
+#include "arena/arena.h"
 #include "base/futex.h"
 #include "hook/hook.h"
 #include "memory/exports.h"
+#include "residence/residence.h"
 
 struct lgpu_object {
 	uint64_t bytes;
@@ -78,15 +80,15 @@ LGPU_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t si
 	struct lgpu_state *s = lgpu_attached();
 	int device = s != NULL && prop != NULL ? index_of(prop) : -1;
 	if (device == -1 || handle == NULL || size == 0)
-		return LGPU_REAL(cuMemCreate)(handle, size, prop, flags);
+		return LGPU_TOUCHED(LGPU_REAL(cuMemCreate)(handle, size, prop, flags));
 	if (!lgpu_reserve(s, device, size))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	struct lgpu_object *o = malloc(sizeof *o);
-	CUresult r = o != NULL ? LGPU_REAL(cuMemCreate)(handle, size, prop, flags) : CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult r = o != NULL ? LGPU_TOUCHED(LGPU_REAL(cuMemCreate)(handle, size, prop, flags)) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (r == CUDA_SUCCESS) {
 		*o = (struct lgpu_object){size, device, 1, false};
 		if (!handle_add(*handle, o)) {
-			LGPU_REAL(cuMemRelease)(*handle);
+			LGPU_TOUCHED(LGPU_REAL(cuMemRelease)(*handle));
 			r = CUDA_ERROR_OUT_OF_MEMORY;
 		}
 	}
@@ -102,7 +104,7 @@ LGPU_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	struct lgpu_state *s = lgpu_attached();
 	struct lgpu_object *o = s != NULL ? handle_remove(handle) : NULL;
-	CUresult r = LGPU_REAL(cuMemRelease)(handle);
+	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuMemRelease)(handle));
 	if (o != NULL && r == CUDA_SUCCESS)
 		drop(s, o);
 	else if (o != NULL)
@@ -116,15 +118,15 @@ LGPU_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmem
 	struct lgpu_state *s = lgpu_attached();
 	struct lgpu_entry e;
 	if (s == NULL || !lgpu_accounts_get(LGPU_KIND_HANDLE, handle, &e))
-		return LGPU_REAL(cuMemMap)(ptr, size, offset, handle, flags);
+		return LGPU_TOUCHED(LGPU_REAL(cuMemMap)(ptr, size, offset, handle, flags));
 	struct lgpu_entry mapping = {.key = ptr, .bytes = size, .object = e.object, .device = e.device, .kind = LGPU_KIND_MAPPING};
-	CUresult r = LGPU_REAL(cuMemMap)(ptr, size, offset, handle, flags);
+	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuMemMap)(ptr, size, offset, handle, flags));
 	if (r != CUDA_SUCCESS)
 		return r;
 	use(e.object);
 	if (lgpu_accounts_put(&mapping, NULL))
 		return CUDA_SUCCESS;
-	LGPU_REAL(cuMemUnmap)(ptr, size);
+	LGPU_TOUCHED(LGPU_REAL(cuMemUnmap)(ptr, size));
 	drop(s, e.object);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -133,8 +135,11 @@ LGPU_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmem
 // the program's own choice, so nobody maps there before the call returns.
 LGPU_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
-	CUresult r = LGPU_REAL(cuMemUnmap)(ptr, size);
+	struct lgpu_arena_place place;
 	struct lgpu_state *s = lgpu_attached();
+	if (s != NULL && lgpu_arena_find(ptr, &place))
+		return CUDA_ERROR_INVALID_VALUE; // no mapping of the program's
+	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuMemUnmap)(ptr, size));
 	if (s == NULL || r != CUDA_SUCCESS)
 		return r;
 	struct lgpu_entry e;
@@ -151,8 +156,11 @@ LGPU_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 
 LGPU_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
-	CUresult r = LGPU_REAL(cuMemRetainAllocationHandle)(handle, addr);
+	struct lgpu_arena_place place;
 	struct lgpu_entry e;
+	if (lgpu_attached() != NULL && lgpu_arena_find((CUdeviceptr)(uintptr_t)addr, &place))
+		return CUDA_ERROR_INVALID_VALUE; // as for all memory that no cuMemMap of the program has made
+	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuMemRetainAllocationHandle)(handle, addr));
 	if (lgpu_attached() == NULL || r != CUDA_SUCCESS || !lgpu_accounts_around((uint64_t)addr, &e))
 		return r;
 	use(e.object);
@@ -176,7 +184,7 @@ LGPU_EXPORT CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGe
 		}
 		lgpu_unlock(&handles_lock);
 	}
-	return LGPU_REAL(cuMemExportToShareableHandle)(shareableHandle, handle, handleType, flags);
+	return LGPU_TOUCHED(LGPU_REAL(cuMemExportToShareableHandle)(shareableHandle, handle, handleType, flags));
 }
 
 // imported counts memory that this process made, gave away under a descriptor
@@ -189,7 +197,7 @@ static CUresult imported(struct lgpu_state *s, CUmemGenericAllocationHandle hand
 	int device = index_of(&prop);
 	if (device < 0 || lgpu_overhead_now(s, device))
 		return CUDA_SUCCESS;
-	LGPU_REAL(cuMemRelease)(handle);
+	LGPU_TOUCHED(LGPU_REAL(cuMemRelease)(handle));
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -198,7 +206,7 @@ static CUresult imported(struct lgpu_state *s, CUmemGenericAllocationHandle hand
 LGPU_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
 						    CUmemAllocationHandleType shHandleType)
 {
-	CUresult r = LGPU_REAL(cuMemImportFromShareableHandle)(handle, osHandle, shHandleType);
+	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuMemImportFromShareableHandle)(handle, osHandle, shHandleType));
 	struct lgpu_entry e;
 	struct lgpu_state *s = lgpu_attached();
 	if (s == NULL || r != CUDA_SUCCESS || handle == NULL)

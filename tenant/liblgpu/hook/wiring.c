@@ -1,28 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The functions of higher modules that lower modules call.
+#include "arena/arena.h"
 #include "daemon/daemon.h"
 #include "gate/gate.h"
 #include "hook/hook.h"
 #include "memory/exports.h"
 #include "memory/freed.h"
 #include "memory/pools.h"
+#include "residence/residence.h"
 #include "slice/slice.h"
 
 static void lost(void)
 {
 	lgpu_gate_alone();
 	lgpu_slice_release();
+	lgpu_arena_lost();
+}
+
+static void found(void)
+{
+	lgpu_arena_found();
+	lgpu_gate_together();
+}
+
+static void look(void)
+{
+	lgpu_slice_look();
+	lgpu_arena_look();
 }
 
 const struct lgpu_daemon_handlers lgpu_daemon_handlers = {
 	.gate = lgpu_gate_told,
 	.slice = lgpu_slice_told,
 	.gone = lgpu_exports_gone,
+	.keep = lgpu_arena_keep,
+	.store = lgpu_arena_store,
 	.lost = lost,
-	.found = lgpu_gate_together,
+	.found = found,
 	.idle = lgpu_overhead_idle,
-	.look = lgpu_slice_look,
+	.look = look,
+};
+
+const struct lgpu_residence_handlers lgpu_residence_handlers = {
+	.wanted = lgpu_arena_wanted,
 };
 
 void (*const lgpu_forget[])(void) = {
@@ -35,5 +56,7 @@ void (*const lgpu_forget[])(void) = {
 	lgpu_freed_reset,
 	lgpu_exports_reset,
 	lgpu_handles_reset,
+	lgpu_arena_reset,
+	lgpu_residence_reset,
 	NULL,
 };

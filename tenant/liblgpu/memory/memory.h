@@ -100,6 +100,10 @@ bool lgpu_overhead_context_made(struct lgpu_state *s, int device, uint64_t seen)
 void lgpu_overhead_context_gone(struct lgpu_state *s, int device);
 // lgpu_overhead_free_bytes reads what the whole device has free.
 bool lgpu_overhead_free_bytes(const struct lgpu_state *s, int device, uint64_t *bytes);
+// lgpu_overhead_away counts bytes that are charged and have left the device (or, negative, are back). While
+// they are on the way, between two calls of lgpu_overhead_moving, nothing is measured.
+void lgpu_overhead_away(int device, int64_t bytes);
+void lgpu_overhead_moving(int device);
 void lgpu_overhead_reset(void);
 
 #endif

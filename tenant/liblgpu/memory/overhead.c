@@ -32,6 +32,8 @@ static struct overhead {
 	int64_t next;   // when to measure again
 	uint64_t seen;  // what the process held when it was measured
 	bool visible;   // NVML has shown this process
+	int64_t away;   // charged, and not on the device
+	uint32_t moves; // odd: memory leaves the device or comes back
 } overheads[LGPU_MAX_DEVICES];
 
 static nvmlDevice_t nvml_devices[LGPU_MAX_DEVICES];
@@ -172,14 +174,19 @@ static struct excess excess_of(struct lgpu_state *s, int device, const struct ov
 	const uint64_t *begun = &s->usage->client[s->client].device[device].begun;
 	struct lgpu_account *account = &s->device[device];
 	for (int tries = 0; tries < 4; tries++) {
+		uint32_t moves = __atomic_load_n(&o->moves, __ATOMIC_SEQ_CST);
+		if (moves % 2 != 0)
+			break;
 		lgpu_lock(&account->lock);
-		uint64_t own, before = *begun, accounted = (uint64_t)account->held - o->charged - lgpu_exports_released(device);
+		uint64_t own, before = *begun, away = (uint64_t)__atomic_load_n(&o->away, __ATOMIC_SEQ_CST);
+		uint64_t accounted = (uint64_t)account->held - o->charged - lgpu_exports_released(device);
 		uint64_t pending = __atomic_load_n(&account->pending, __ATOMIC_SEQ_CST);
 		lgpu_unlock(&account->lock);
 		if (!own_bytes(s, device, &own))
 			return (struct excess){0, 0};
-		if (__atomic_load_n(begun, __ATOMIC_ACQUIRE) != before)
+		if (__atomic_load_n(begun, __ATOMIC_ACQUIRE) != before || __atomic_load_n(&o->moves, __ATOMIC_SEQ_CST) != moves)
 			continue;
+		own += away; // it is no less this process's
 		uint64_t sure = pending < accounted ? accounted - pending : 0;
 		return (struct excess){own > accounted ? own - accounted : 0, own > sure ? own - sure : 0};
 	}
@@ -204,6 +211,13 @@ static bool measure(struct lgpu_state *s, int device, struct overhead *o)
 	__atomic_store_n(&o->next, lgpu_now() + PERIOD, __ATOMIC_RELAXED);
 	__atomic_store_n(&o->seen, (uint64_t)s->device[device].held, __ATOMIC_RELAXED);
 	return fits;
+}
+
+void lgpu_overhead_away(int device, int64_t bytes) { __atomic_fetch_add(&overheads[device].away, bytes, __ATOMIC_SEQ_CST); }
+
+void lgpu_overhead_moving(int device)
+{
+	__atomic_fetch_add(&overheads[device].moves, 1, __ATOMIC_SEQ_CST);
 }
 
 uint64_t lgpu_overhead(int index) { return __atomic_load_n(&overheads[index].charged, __ATOMIC_RELAXED); }

@@ -8,8 +8,10 @@
 
 #include "alone/alone.h"
 #include "alone/hami.h"
+#include "arena/arena.h"
 #include "base/futex.h"
 #include "daemon/daemon.h"
+#include "residence/residence.h"
 #include "view/view.h"
 
 // keep returns a copy of text that lives as long as the process: the
@@ -58,6 +60,15 @@ static void forget_parent(void)
 	attached_before = true;
 }
 
+// manage prepares for an lgpu whose memory can leave its devices. False: this process cannot be managed.
+static bool manage(const struct lgpu_state *s)
+{
+	bool any = false;
+	for (uint32_t i = 0; i < s->limits->devices && i < LGPU_MAX_DEVICES; i++)
+		any = any || s->limits->device[i].overcommit != 0;
+	return !any || lgpu_residence_manage();
+}
+
 static enum lgpu_attachment attach(bool client)
 {
 	struct lgpu_process *p = lgpu_process_page();
@@ -85,8 +96,9 @@ static enum lgpu_attachment attach(bool client)
 		__atomic_store_n(&p->viewed, &p->state, __ATOMIC_RELEASE);
 		if (client && p->attached == NULL) {
 			forget_parent();
-			if (p->state.linked ? lgpu_daemon_join(p) : lgpu_alone_claim(&p->state)) {
+			if (manage(&p->state) && (p->state.linked ? lgpu_daemon_join(p) : lgpu_alone_claim(&p->state))) {
 				__atomic_store_n(&p->attached, &p->state, __ATOMIC_RELEASE);
+				lgpu_arena_attached(&p->state);
 			} else {
 				p->broken = true;
 				result = LGPU_BROKEN;

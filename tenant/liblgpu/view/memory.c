@@ -2,20 +2,24 @@
 
 // Memory as the program is told of it: its lgpu's size, and what is free of it.
 #include "alone/alone.h"
+#include "arena/arena.h"
 #include "memory/exports.h"
 #include "memory/memory.h"
 #include "memory/pools.h"
 
 // shown turns the device's truth into the lgpu's: its size is the limit, and
-// what is free of it is never more than the device has, nor less than nothing.
+// what is free of it is never more than the device has, nor less than nothing. If memory
+// can leave the device, what is free there now says nothing.
 static void shown(const struct lgpu_state *s, int device, uint64_t *free, uint64_t *total)
 {
 	uint64_t limit = __atomic_load_n(&s->limits->device[device].memory, __ATOMIC_RELAXED);
-	if (limit == LGPU_NO_LIMIT)
+	bool movable = lgpu_arena_wants(s, device);
+	if (limit == LGPU_NO_LIMIT && !movable)
 		return;
+	limit = movable && limit > *total ? *total : limit;
 	uint64_t used = lgpu_used(s, device), left = used < limit ? limit - used : 0;
 	*total = limit < *total ? limit : *total;
-	*free = left < *free ? left : *free;
+	*free = left < *free || movable ? left : *free;
 	*free = *free < *total ? *free : *total;
 }
 

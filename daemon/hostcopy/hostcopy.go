@@ -1,0 +1,354 @@
+// Package hostcopy makes the files in which memory lies that has left its device: one for each client and device. They
+// are memory, touched ahead of need, as far as a budget goes, and files on a disk beyond it.
+//
+//	k := hostcopy.New(hostcopy.Options{Budget: tree.HostBudget, Dir: dir})
+//	c := k.Copy()
+//	grown, err := c.Grow(8 << 30)
+//
+// A file belongs to one client and is never given to another: its pages go when the client and the daemon have closed
+// it. It only grows, so what a client has mapped stays mapped. A Keeper may be used by several goroutines, a Copy by one
+// at a time; Close may be called beside Grow and ends it early.
+package hostcopy
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Errors, wrapped with what they are about.
+var (
+	// ErrRoom: neither the budget nor the disk has room for more.
+	ErrRoom = errors.New("no room for copies of memory that is to leave its device")
+	// ErrForeign: a file is not the one that was made for the client.
+	ErrForeign = errors.New("not the file that was made for it")
+	// ErrClosed: the client is gone.
+	ErrClosed = errors.New("closed")
+)
+
+const (
+	// piece is what one thread touches at a time, in bytes.
+	piece = 64 << 20
+	// unit is what sizes are rounded up to, in bytes.
+	unit = 2 << 20
+	// spare is what stays free on the disk, in bytes.
+	spare = 256 << 20
+	// most is the largest file, in bytes.
+	most = 1 << 46
+	// seals of a memory file. Ordinary files have none of these.
+	seals = unix.F_SEAL_SHRINK
+	// threads touch pages at once, at most.
+	threads = 8
+)
+
+// Options of a Keeper.
+type Options struct {
+	// Budget returns how many bytes of host memory files may take, of all clients together.
+	Budget func() uint64
+	// Dir is the folder for files beyond it; it must exist. Empty: there are none.
+	Dir string
+	// Reserve takes room on the disk for a file, in place of fallocate(2); for tests.
+	Reserve func(fd int, from, bytes int64) error
+}
+
+// Keeper makes files, and knows how much host memory they take.
+type Keeper struct {
+	options Options
+	mu      sync.Mutex
+	used    uint64 // guarded by mu
+}
+
+// New makes a Keeper without files.
+func New(o Options) *Keeper {
+	if o.Reserve == nil {
+		o.Reserve = func(fd int, from, bytes int64) error { return unix.Fallocate(fd, 0, from, bytes) }
+	}
+	return &Keeper{options: o}
+}
+
+// Used returns how many bytes of host memory files take.
+func (k *Keeper) Used() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.used
+}
+
+// charge takes bytes of the budget, or none.
+func (k *Keeper) charge(bytes uint64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if budget := k.options.Budget(); k.used > budget || bytes > budget-k.used {
+		return false
+	}
+	k.used += bytes
+	return true
+}
+
+func (k *Keeper) release(bytes uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.used -= bytes
+}
+
+// Identity names a file; the zero value is none.
+type Identity struct{ Device, Inode uint64 }
+
+// Copy is the file of one client and device.
+type Copy struct {
+	keeper *Keeper
+	file   *os.File // nil before the first Grow
+	size   uint64
+	memory bool // it is charged to the budget
+	closed atomic.Bool
+	mu     sync.Mutex // held by Grow, and by Close once that has ended
+}
+
+// Copy returns a file that is not there yet.
+func (k *Keeper) Copy() *Copy { return &Copy{keeper: k} }
+
+// Adopt returns the file that a client has brought back to a new daemon: fd, which stays the caller's, must be the one
+// with an identity, and not larger than a client with a device of so many bytes needs. An error wraps ErrForeign. What
+// it takes is charged even beyond the budget, since it is there.
+func (k *Keeper) Adopt(fd int, was Identity, largest uint64) (*Copy, error) {
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return nil, fmt.Errorf("file with what has left a device: %w", err)
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	switch has := (Identity{stat.Dev, stat.Ino}); {
+	case err != nil || was == Identity{} || has != was || stat.Mode&unix.S_IFMT != unix.S_IFREG || stat.Nlink != 0:
+		return nil, fmt.Errorf("inode %d: %w", stat.Ino, ErrForeign)
+	case flags&unix.O_ACCMODE != unix.O_RDWR || stat.Size < 0 || uint64(stat.Size) > roundUp(largest):
+		return nil, fmt.Errorf("inode %d of %d bytes: %w", stat.Ino, stat.Size, ErrForeign)
+	}
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("file with what has left a device: %w", err)
+	}
+	c := &Copy{keeper: k, file: os.NewFile(uintptr(own), "copy"), size: uint64(stat.Size)}
+	has, err := unix.FcntlInt(uintptr(own), unix.F_GET_SEALS, 0)
+	c.memory = err == nil && has&seals != 0
+	if c.memory {
+		k.mu.Lock()
+		k.used += c.size
+		k.mu.Unlock()
+	}
+	return c, nil
+}
+
+// Grown is a file after Grow.
+type Grown struct {
+	FD     int    // of the file, for as long as the Copy is open
+	Size   uint64 // bytes
+	New    bool   // the client does not have it yet
+	Pinned bool   // it is memory, all of it touched
+	Identity
+}
+
+// Grow makes the file at least so large, and waits until all of it is there. An error wraps ErrRoom, ErrClosed, or what
+// the system says; then it is as large as before.
+func (c *Copy) Grow(bytes uint64) (Grown, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed.Load() {
+		return Grown{}, ErrClosed
+	}
+	fresh := c.file == nil
+	if bytes > most {
+		return Grown{}, fmt.Errorf("a file of %d bytes: %w", bytes, ErrRoom)
+	}
+	if bytes = roundUp(bytes); bytes > c.size {
+		if err := c.extend(bytes); err != nil {
+			if fresh && c.file != nil {
+				c.file.Close()
+				c.file, c.size = nil, 0
+			}
+			return Grown{}, err
+		}
+	}
+	if c.file == nil {
+		return Grown{}, nil
+	}
+	g := Grown{FD: int(c.file.Fd()), Size: c.size, New: fresh, Pinned: c.memory}
+	var stat unix.Stat_t
+	if err := unix.Fstat(g.FD, &stat); err != nil {
+		return Grown{}, fmt.Errorf("file for copies: %w", err)
+	}
+	g.Identity = Identity{stat.Dev, stat.Ino}
+	return g, nil
+}
+
+// extend makes the file so large. Called with mu held.
+func (c *Copy) extend(bytes uint64) error {
+	more := bytes - c.size
+	if (c.file == nil || c.memory) && c.keeper.charge(more) {
+		err := c.extendMemory(bytes)
+		if err != nil {
+			c.keeper.release(more)
+		}
+		return err
+	}
+	if c.memory {
+		return fmt.Errorf("host.budget has less than %d bytes left: %w", more, ErrRoom)
+	}
+	return c.extendDisk(bytes)
+}
+
+// extendMemory makes a memory file so large and touches what is new. It has been charged.
+func (c *Copy) extendMemory(bytes uint64) error {
+	if c.file == nil {
+		fd, err := unix.MemfdCreate("lgpu-copy", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		if err != nil {
+			return fmt.Errorf("memory file for copies: %w", err)
+		}
+		c.file, c.memory = os.NewFile(uintptr(fd), "lgpu-copy"), true
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+			return fmt.Errorf("seal memory file: %w", err)
+		}
+	}
+	fd := int(c.file.Fd())
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return fmt.Errorf("memory file for copies: %w", err)
+	}
+	if stat.Size < int64(bytes) { // a client may have made it larger itself, and no memory file shrinks
+		if err := unix.Ftruncate(fd, int64(bytes)); err != nil {
+			return fmt.Errorf("make memory file larger: %w", err)
+		}
+	}
+	if err := c.touch(fd, c.size, bytes); err != nil {
+		return err
+	}
+	c.size = bytes
+	return nil
+}
+
+// touch has the kernel give pages to a part of the file, by several threads.
+func (c *Copy) touch(fd int, from, to uint64) error {
+	var next atomic.Uint64
+	next.Store(from)
+	var failed atomic.Pointer[error]
+	var work sync.WaitGroup
+	for range min(runtime.NumCPU(), threads) {
+		work.Go(func() {
+			for failed.Load() == nil {
+				at := next.Add(piece) - piece
+				if at >= to {
+					return
+				}
+				err := ErrClosed
+				if !c.closed.Load() {
+					err = populate(fd, at, min(to-at, piece))
+				}
+				if err != nil {
+					failed.Store(&err)
+				}
+			}
+		})
+	}
+	work.Wait()
+	if err := failed.Load(); err != nil {
+		return fmt.Errorf("touch memory file: %w", *err)
+	}
+	return nil
+}
+
+// populate gives pages to a piece of a file.
+func populate(fd int, at, bytes uint64) error {
+	data, err := unix.Mmap(fd, int64(at), int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	defer unix.Munmap(data)
+	for {
+		err = unix.Madvise(data, unix.MADV_POPULATE_WRITE)
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+			break
+		}
+	}
+	if errors.Is(err, unix.EINVAL) { // before Linux 5.14
+		err = unix.Fallocate(fd, 0, int64(at), int64(bytes))
+	}
+	return err
+}
+
+// extendDisk makes a file on the disk so large, with room reserved: a client that writes to it must not find the disk
+// full.
+func (c *Copy) extendDisk(bytes uint64) error {
+	o := c.keeper.options
+	if o.Dir == "" {
+		return fmt.Errorf("host.budget is used up, and there is no folder for files beyond it: %w", ErrRoom)
+	}
+	var disk unix.Statfs_t
+	if err := unix.Statfs(o.Dir, &disk); err != nil {
+		return fmt.Errorf("disk of %s: %w", o.Dir, err)
+	}
+	more := bytes - c.size
+	if free := disk.Bavail * uint64(disk.Bsize); free < more || free-more < spare {
+		return fmt.Errorf("host.budget is used up, and the disk of %s has %d bytes left: %w", o.Dir, free, ErrRoom)
+	}
+	if c.file == nil {
+		file, err := temporary(o.Dir)
+		if err != nil {
+			return err
+		}
+		c.file = file
+	}
+	fd := int(c.file.Fd())
+	err := o.Reserve(fd, int64(c.size), int64(more))
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		err = fmt.Errorf("disk of %s: %w: %w", o.Dir, ErrRoom, err)
+	} else if err != nil {
+		err = fmt.Errorf("reserve room in %s: %w", o.Dir, err)
+	}
+	if err != nil {
+		return errors.Join(err, c.file.Truncate(int64(c.size)))
+	}
+	c.size = bytes
+	return nil
+}
+
+// temporary makes a file that has no name, so that it goes with whoever has it open.
+func temporary(dir string) (*os.File, error) {
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		return os.NewFile(uintptr(fd), "lgpu-copy"), nil
+	}
+	file, err := os.CreateTemp(dir, "lgpu-copy-*") // a file system without O_TMPFILE
+	if err != nil {
+		return nil, fmt.Errorf("file for copies: %w", err)
+	}
+	if err := os.Remove(file.Name()); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("file for copies: %w", err)
+	}
+	return file, nil
+}
+
+// Close gives the file up: the client has died. Its pages go with its last descriptor.
+func (c *Copy) Close() {
+	c.closed.Store(true)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.file == nil {
+		return
+	}
+	if c.memory {
+		c.keeper.release(c.size)
+	}
+	c.file.Close()
+	c.file, c.size = nil, 0
+}
+
+// roundUp rounds up to whole units, without going round.
+func roundUp(bytes uint64) uint64 {
+	if bytes > most {
+		return most
+	}
+	return (bytes + unit - 1) / unit * unit
+}

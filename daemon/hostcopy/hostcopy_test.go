@@ -1,0 +1,164 @@
+package hostcopy
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const mib = 1 << 20
+
+func budget(n uint64) func() uint64 { return func() uint64 { return n } }
+
+func grow(t *testing.T, c *Copy, bytes uint64) Grown {
+	t.Helper()
+	g, err := c.Grow(bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func stat(t *testing.T, fd int) unix.Stat_t {
+	t.Helper()
+	var s unix.Stat_t
+	if err := unix.Fstat(fd, &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestMemory(t *testing.T) {
+	k := New(Options{Budget: budget(100 * mib)})
+	c := k.Copy()
+	defer c.Close()
+	g := grow(t, c, 3*mib)
+	if !g.New || !g.Pinned || g.Size != 4*mib || k.Used() != 4*mib {
+		t.Errorf("%+v, %d used", g, k.Used())
+	}
+	if s := stat(t, g.FD); s.Blocks*512 < 4*mib {
+		t.Errorf("%d of its blocks are there", s.Blocks)
+	}
+	if _, err := unix.Pwrite(g.FD, []byte("data"), 4*mib-4); err != nil {
+		t.Fatal(err)
+	}
+	if g = grow(t, c, 70*mib); g.New || g.Size != 70*mib || k.Used() != 70*mib {
+		t.Errorf("%+v, %d used", g, k.Used())
+	}
+	data := make([]byte, 4)
+	if _, err := unix.Pread(g.FD, data, 4*mib-4); err != nil || string(data) != "data" {
+		t.Errorf("lost: %q, %v", data, err)
+	}
+	if err := unix.Ftruncate(g.FD, 0); err == nil {
+		t.Error("it shrinks")
+	}
+	if _, err := c.Grow(120 * mib); !errors.Is(err, ErrRoom) {
+		t.Errorf("beyond the budget: %v", err)
+	}
+	if g = grow(t, c, 1); g.Size != 70*mib {
+		t.Errorf("after a refusal: %+v", g)
+	}
+	c.Close()
+	if k.Used() != 0 {
+		t.Errorf("%d used after the end", k.Used())
+	}
+	if _, err := c.Grow(mib); !errors.Is(err, ErrClosed) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+func TestDisk(t *testing.T) {
+	full := false
+	k := New(Options{Budget: budget(mib), Dir: t.TempDir(), Reserve: func(fd int, from, bytes int64) error {
+		if full {
+			return unix.ENOSPC
+		}
+		return unix.Ftruncate(fd, from+bytes)
+	}})
+	c := k.Copy()
+	defer c.Close()
+	g := grow(t, c, 10*mib)
+	if !g.New || g.Pinned || g.Size != 10*mib || k.Used() != 0 {
+		t.Errorf("%+v, %d used", g, k.Used())
+	}
+	if s := stat(t, g.FD); s.Nlink != 0 || s.Size != 10*mib {
+		t.Errorf("%d names, %d bytes", s.Nlink, s.Size)
+	}
+	full = true
+	if _, err := c.Grow(20 * mib); !errors.Is(err, ErrRoom) || !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("full disk: %v", err)
+	}
+	if s := stat(t, g.FD); s.Size != 10*mib {
+		t.Errorf("%d bytes after a refusal", s.Size)
+	}
+	if _, err := k.Copy().Grow(mib); !errors.Is(err, ErrRoom) {
+		t.Errorf("full disk, new file: %v", err)
+	}
+	if _, err := New(Options{Budget: budget(0)}).Copy().Grow(mib); !errors.Is(err, ErrRoom) {
+		t.Errorf("no folder: %v", err)
+	}
+	if _, err := k.Copy().Grow(1 << 60); !errors.Is(err, ErrRoom) {
+		t.Errorf("an impossible size: %v", err)
+	}
+}
+
+func TestAdopt(t *testing.T) {
+	for _, where := range []struct {
+		name   string
+		budget uint64
+		used   uint64
+	}{{"memory", 100 * mib, 10 * mib}, {"disk", 0, 0}} {
+		t.Run(where.name, func(t *testing.T) {
+			c := New(Options{Budget: budget(where.budget), Dir: t.TempDir()}).Copy()
+			defer c.Close()
+			g := grow(t, c, 10*mib)
+			k := New(Options{Budget: budget(0)})
+			back, err := k.Adopt(g.FD, g.Identity, 10*mib)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if has := grow(t, back, mib); has.New || has.Size != 10*mib || has.Identity != g.Identity || k.Used() != where.used {
+				t.Errorf("%+v, %d used", has, k.Used())
+			}
+			back.Close()
+			if k.Used() != 0 {
+				t.Errorf("%d used after the end", k.Used())
+			}
+			for _, wrong := range []Identity{{}, {g.Device, g.Inode + 1}} {
+				if _, err := k.Adopt(g.FD, wrong, 10*mib); !errors.Is(err, ErrForeign) {
+					t.Errorf("%+v: %v", wrong, err)
+				}
+			}
+			if _, err := k.Adopt(g.FD, g.Identity, mib); !errors.Is(err, ErrForeign) {
+				t.Errorf("too large: %v", err)
+			}
+		})
+	}
+}
+
+// TestAdoptForeign: other kinds of files, even with the right identity.
+func TestAdoptForeign(t *testing.T) {
+	k := New(Options{Budget: budget(mib)})
+	named, err := os.Create(t.TempDir() + "/file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer named.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	for _, f := range []*os.File{named, r} {
+		s := stat(t, int(f.Fd()))
+		if _, err := k.Adopt(int(f.Fd()), Identity{s.Dev, s.Ino}, mib); !errors.Is(err, ErrForeign) {
+			t.Errorf("%s: %v", f.Name(), err)
+		}
+	}
+	if _, err := k.Adopt(-1, Identity{1, 1}, mib); err == nil {
+		t.Error("no file at all")
+	}
+}

@@ -1,0 +1,609 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/daemon/hostcopy"
+	"github.com/lgpu/lgpu/daemon/tenant"
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/policy/limits"
+	policy "github.com/lgpu/lgpu/policy/residence"
+	"github.com/lgpu/lgpu/policy/schedule"
+	"github.com/lgpu/lgpu/tenant/protocol"
+	"github.com/lgpu/lgpu/tenant/region"
+)
+
+// residencePeriod is the longest time between two looks at what lgpus without memory.overcommit use.
+const residencePeriod = time.Second
+
+// residence keeps what clients of lgpus with memory.overcommit have on their devices within the budgets, and has their
+// memory leave when an lgpu is suspended. One goroutine (keep) does everything: what clients say is put into a queue, so
+// that nobody who says something waits, and orders go out in the order in which they were given.
+type residence struct {
+	daemon *Daemon
+	keeper *hostcopy.Keeper
+	wake   chan struct{}
+
+	queueMu sync.Mutex // guards queue; nothing is locked below it
+	queue   []func(now time.Time)
+
+	mu      sync.Mutex // guards what follows; changed by keep alone
+	policy  *policy.Policy
+	holders map[holder]*holding
+	lgpus   map[uint64]*managed
+	number  int
+
+	busy map[uint64]time.Time // of keep: when lgpus last had work
+}
+
+// holder is what is needed of a tenant.Holder.
+type holder interface {
+	Identity() (lgpu uint64, peer tenant.Peer, devices [][16]byte)
+	Note(device int, held tenant.Held) error
+	Send(device int, m protocol.Message, fds ...int)
+}
+
+// holding is what a client has.
+type holding struct {
+	holder
+	id      policy.Client
+	peer    tenant.Peer
+	devices []held
+}
+
+// held is what a client has of one device.
+type held struct {
+	uuid    gpu.UUID
+	noted   tenant.Held
+	copy    *hostcopy.Copy
+	size    uint64 // of copy
+	growing bool
+	wanted  uint64    // size that copy is to have
+	away    bool      // it has not said Kept since it was lost, or since the daemon began
+	failure string    // for people; empty if all is well
+	silent  time.Time // the order whose silence was reported
+}
+
+// managed is an lgpu with memory.overcommit.
+type managed struct {
+	suspended bool // as the tree says
+	told      bool // what the last event said
+}
+
+var _ tenant.ResidenceHandler = (*residence)(nil)
+
+func newResidence(n *Daemon) *residence {
+	r := &residence{
+		daemon: n, wake: make(chan struct{}, 1), holders: map[holder]*holding{}, lgpus: map[uint64]*managed{},
+		busy: map[uint64]time.Time{},
+		// Above all serials of the daemon before, which clients may still answer.
+		policy: policy.New(policy.Options{Serial: uint64(time.Now().UnixNano())}),
+	}
+	r.keeper = hostcopy.New(hostcopy.Options{Budget: func() uint64 { return n.tree.HostBudget() }, Dir: n.config.Copies})
+	return r
+}
+
+// post has keep do something.
+func (r *residence) post(do func(now time.Time)) {
+	r.queueMu.Lock()
+	r.queue = append(r.queue, do)
+	r.queueMu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Joined implements tenant.ResidenceHandler.
+func (r *residence) Joined(h *tenant.Holder, before []tenant.Held) { r.joined(h, before) }
+
+func (r *residence) joined(h holder, before []tenant.Held) {
+	id, peer, devices := h.Identity()
+	r.post(func(time.Time) {
+		r.number++
+		of := &holding{holder: h, id: policy.Client{LGPU: id, Index: r.number}, peer: peer}
+		for i, uuid := range devices {
+			d := held{uuid: uuid}
+			if before != nil {
+				d.noted, d.away = before[i], true
+			}
+			of.devices = append(of.devices, d)
+			if d.noted != (tenant.Held{}) {
+				r.policy.Restore(of.id, d.uuid, d.noted.Taken)
+			}
+		}
+		r.holders[h] = of
+	})
+}
+
+// Wanted implements tenant.ResidenceHandler.
+func (r *residence) Wanted(h *tenant.Holder, device int, level uint64) { r.need(h, device, level) }
+
+func (r *residence) need(h holder, device int, level uint64) {
+	r.post(func(now time.Time) {
+		if of := r.holders[h]; of != nil {
+			r.policy.Need(now, of.id, of.devices[device].uuid, level)
+		}
+	})
+}
+
+// Kept implements tenant.ResidenceHandler.
+func (r *residence) Kept(h *tenant.Holder, device int, m protocol.Message, store int) {
+	r.said(h, device, m, store)
+}
+
+func (r *residence) said(h holder, device int, m protocol.Message, store int) {
+	if store >= 0 {
+		own, err := unix.FcntlInt(uintptr(store), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			r.daemon.log.Warn("what a client brings cannot be kept", "error", err)
+		}
+		store = own
+	}
+	r.post(func(now time.Time) {
+		file := (*os.File)(nil)
+		if store >= 0 {
+			file = os.NewFile(uintptr(store), "store")
+			defer file.Close()
+		}
+		if of := r.holders[h]; of != nil {
+			r.kept(now, of, device, m, file)
+		}
+	})
+}
+
+// kept notes what a client has resident. Called by keep with mu held.
+func (r *residence) kept(now time.Time, of *holding, device int, m protocol.Message, file *os.File) {
+	d := &of.devices[device]
+	if d.away {
+		d.away = false
+		r.welcome(of, device, file)
+	}
+	why := uint64(0)
+	if m.Flags&protocol.FlagRefused != 0 {
+		why = max(m.Extra, 1)
+	}
+	if m.Serial != 0 {
+		d.failure = ""
+	}
+	if why == protocol.WhyStore { // it had no room before, perhaps
+		d.wanted = max(d.wanted, d.noted.Taken)
+		r.grow(of, device)
+	}
+	if why != 0 && !(why == protocol.WhyStore && d.growing) {
+		r.fail(of, device, whyNot(why))
+	}
+	r.policy.Kept(now, of.id, d.uuid, m.Serial, m.Value, why)
+}
+
+// welcome takes over the file of a client that has come back, or sends it again. Called by keep with mu held.
+func (r *residence) welcome(of *holding, device int, file *os.File) {
+	d := &of.devices[device]
+	if d.copy == nil && file != nil {
+		known := hostcopy.Identity{Device: d.noted.Store.Device, Inode: d.noted.Store.Number}
+		c, err := r.keeper.Adopt(int(file.Fd()), known, r.most(d.uuid))
+		if err != nil {
+			r.daemon.log.Warn("a client has brought a file that is not its own", "pid", of.peer.PID, "error", err)
+			return
+		}
+		g, err := c.Grow(0)
+		if err != nil {
+			c.Close()
+			r.daemon.log.Warn("the file of a client cannot be used", "pid", of.peer.PID, "error", err)
+			return
+		}
+		d.copy, d.size = c, g.Size
+		return
+	}
+	if d.copy != nil && file == nil && d.size > 0 && !d.growing { // it may have been lost with the connection
+		if g, err := d.copy.Grow(0); err == nil {
+			g.New = true
+			of.send(device, g)
+		}
+	}
+}
+
+// most is the largest file that a client can need for a device.
+func (r *residence) most(uuid gpu.UUID) uint64 {
+	for _, d := range r.daemon.inventory.present() {
+		if d.UUID == uuid {
+			return d.Memory
+		}
+	}
+	return 0
+}
+
+// send tells a client of its file.
+func (of *holding) send(device int, g hostcopy.Grown) {
+	m := protocol.Message{Kind: protocol.Store, Value: g.Size}
+	if g.Pinned {
+		m.Flags = protocol.FlagPinned
+	}
+	if g.New {
+		of.Send(device, m, g.FD)
+		return
+	}
+	of.Send(device, m)
+}
+
+// whyNot is why a client could not do what it was told, for people.
+func whyNot(why uint64) string {
+	switch why {
+	case protocol.WhyBusy:
+		return "its work does not end: a kernel runs, or a stream waits"
+	case protocol.WhyCapture:
+		return "a stream is being captured"
+	case protocol.WhyFixed:
+		return "it has memory that cannot leave the device"
+	case protocol.WhyStore:
+		return "there is no room for what is to leave the device"
+	case protocol.WhyDriver:
+		return "the driver refused"
+	}
+	return fmt.Sprintf("the program says %d", why)
+}
+
+// fail reports that memory stays where it should not. Called by keep with mu held.
+func (r *residence) fail(of *holding, device int, why string) {
+	d := &of.devices[device]
+	d.failure = why
+	path := r.daemon.pathOf(of.id.LGPU)
+	uuid := d.uuid
+	r.daemon.journal.emit(Event{
+		Kind: ResidenceFailed, Path: path, ID: of.id.LGPU, Device: &uuid, PID: of.peer.PID, UID: of.peer.UID,
+		Text: fmt.Sprintf("memory of process %d (%s) of %s on device %s is not where it should be: %s", of.peer.PID,
+			of.peer.Comm, path, uuid.Short(), why),
+	})
+}
+
+// Lost implements tenant.ResidenceHandler.
+func (r *residence) Lost(h *tenant.Holder) { r.lost(h) }
+
+func (r *residence) lost(h holder) {
+	r.post(func(time.Time) {
+		if of := r.holders[h]; of != nil {
+			r.policy.Lost(of.id)
+			for i := range of.devices {
+				of.devices[i].away = true
+			}
+		}
+	})
+}
+
+// Left implements tenant.ResidenceHandler.
+func (r *residence) Left(h *tenant.Holder) { r.left(h) }
+
+func (r *residence) left(h holder) {
+	r.post(func(time.Time) {
+		of := r.holders[h]
+		if of == nil {
+			return
+		}
+		delete(r.holders, h)
+		r.policy.Leave(of.id)
+		for _, d := range of.devices {
+			if c := d.copy; c != nil {
+				r.daemon.work.Go(c.Close) // it waits for a Grow to end
+			}
+		}
+	})
+}
+
+// look notes what the tree says of a directory.
+func (r *residence) look(dir limits.Directory) {
+	if !dir.Overcommit || !r.daemon.lgpus.admits(dir.ID) {
+		return
+	}
+	r.post(func(now time.Time) {
+		l := r.lgpus[dir.ID]
+		if l == nil {
+			l = &managed{told: dir.Suspended}
+			r.lgpus[dir.ID] = l
+		}
+		l.suspended = dir.Suspended
+		r.policy.Suspend(now, dir.ID, dir.Suspended)
+	})
+}
+
+// forget drops an lgpu that tenants do not know any more.
+func (r *residence) forget(id uint64) {
+	r.post(func(time.Time) {
+		delete(r.lgpus, id)
+		delete(r.busy, id)
+		r.policy.Remove(id)
+	})
+}
+
+// of returns what of so many bytes of an lgpu has left a device, why something is not where it should be, and whether
+// its memory can leave devices at all.
+func (r *residence) of(id uint64, uuid gpu.UUID, used uint64) (evicted uint64, why string, is bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.lgpus[id]
+	if l == nil {
+		return 0, "", false
+	}
+	resident, away := uint64(0), l.suspended
+	for _, s := range r.policy.Seats(id) {
+		if s.Device == uuid {
+			resident, away = resident+s.Resident, away || s.Away
+		}
+	}
+	for _, of := range r.holders {
+		for _, d := range of.devices {
+			if of.id.LGPU == id && d.uuid == uuid && d.failure != "" {
+				why = d.failure
+			}
+		}
+	}
+	if !away {
+		return 0, why, true
+	}
+	return used - min(resident, used), why, true
+}
+
+// gone reports whether all that can be moved of a suspended lgpu has left a device. One that no program is in has none.
+func (r *residence) gone(id uint64, uuid gpu.UUID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.lgpus[id]
+	if l == nil {
+		return true
+	}
+	return l.suspended && !slices.ContainsFunc(r.policy.Seats(id), func(s policy.Seat) bool {
+		return s.Device == uuid && (!s.Linked || s.Level != 0 || !s.Since.IsZero() || s.Refused != 0)
+	})
+}
+
+// keep does what there is to do until ctx ends.
+func (r *residence) keep(ctx context.Context) {
+	if err := os.Mkdir(r.daemon.config.Copies, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		r.daemon.log.Warn("there is no folder for what has left devices", "error", err)
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			r.close()
+			return
+		case <-r.wake:
+		case <-timer.C:
+		}
+		if next := r.step(time.Now()); !next.IsZero() {
+			timer.Reset(max(time.Until(next), time.Millisecond))
+		}
+	}
+}
+
+// close gives the files up, which the clients have.
+func (r *residence) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, of := range r.holders {
+		for _, d := range of.devices {
+			if d.copy != nil {
+				d.copy.Close()
+			}
+		}
+	}
+}
+
+// step does what there is to do now, and says when there will be more.
+func (r *residence) step(now time.Time) (next time.Time) {
+	r.queueMu.Lock()
+	todo := r.queue
+	r.queue = nil
+	r.queueMu.Unlock()
+	plain, idle, devices := r.plain(), r.idle(now), r.daemon.inventory.present()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, d := range devices {
+		r.policy.SetDevice(d.UUID, r.daemon.tree.Budget(d.Identity()), plain[d.UUID])
+	}
+	for _, do := range todo {
+		do(now)
+	}
+	if len(r.holders) == 0 {
+		r.tell()
+		return time.Time{}
+	}
+	orders, next := r.policy.Settle(now, idle)
+	r.deliver(orders)
+	if late := r.watch(now); !late.IsZero() && (next.IsZero() || late.Before(next)) {
+		next = late
+	}
+	r.tell()
+	if least := now.Add(residencePeriod); next.IsZero() || least.Before(next) {
+		next = least
+	}
+	return next
+}
+
+// plain is what lgpus without memory.overcommit are charged for on each device.
+func (r *residence) plain() map[gpu.UUID]uint64 {
+	n := r.daemon
+	plain := map[gpu.UUID]uint64{}
+	for _, id := range n.lgpus.admitted() {
+		if dir, ok := n.tree.ByID(id); !ok || dir.Overcommit {
+			continue
+		}
+		record, _ := n.lgpus.record(id)
+		used, err := n.tenants.Usage(id)
+		for i, uuid := range record.Devices {
+			if err == nil && i < len(used.Devices) {
+				plain[uuid] += min(used.Devices[i].Used, r.most(uuid))
+			}
+		}
+	}
+	return plain
+}
+
+// idle says for how long lgpus have had no work, as the gates have it. One that runs without accounts has some.
+func (r *residence) idle(now time.Time) policy.Idle {
+	for at, share := range r.daemon.shares.now() {
+		if share.Free || share.State != schedule.Idle {
+			r.busy[at.id] = now
+		}
+	}
+	return func(id uint64) time.Duration {
+		if r.busy[id].IsZero() {
+			r.busy[id] = now
+		}
+		return now.Sub(r.busy[id])
+	}
+}
+
+// deliver notes and sends orders, and has files grow. Called by keep with mu held.
+func (r *residence) deliver(orders []policy.Order) {
+	taken := map[policy.Client]map[policy.Device]uint64{}
+	for _, id := range r.policy.LGPUs() {
+		for _, s := range r.policy.Seats(id) {
+			if taken[s.Client] == nil {
+				taken[s.Client] = map[policy.Device]uint64{}
+			}
+			taken[s.Client][s.Device] = s.Taken
+		}
+	}
+	byClient := map[policy.Client]*holding{}
+	for _, of := range r.holders {
+		byClient[of.id] = of
+		for i := range of.devices {
+			d := &of.devices[i]
+			if now := taken[of.id][d.uuid]; now != d.noted.Taken {
+				r.note(of, i, tenant.Held{Taken: now, Store: d.noted.Store})
+			}
+		}
+	}
+	for _, o := range orders {
+		of := byClient[o.Client]
+		if of == nil {
+			continue
+		}
+		device := slices.IndexFunc(of.devices, func(d held) bool { return d.uuid == o.Device })
+		if device < 0 {
+			continue
+		}
+		m := protocol.Message{Kind: protocol.Keep, Serial: o.Serial, Value: o.Level}
+		if o.Refused {
+			m.Flags = protocol.FlagRefused
+		}
+		of.Send(device, m)
+		if d := &of.devices[device]; !o.Refused && o.Level > d.wanted {
+			d.wanted = o.Level
+			r.grow(of, device)
+		}
+	}
+}
+
+// note writes down what a client has.
+func (r *residence) note(of *holding, device int, h tenant.Held) {
+	of.devices[device].noted = h
+	if err := of.Note(device, h); err != nil {
+		r.daemon.log.Warn("what a client has resident cannot be noted", "pid", of.peer.PID, "error", err)
+	}
+}
+
+// grow has a client's file become as large as it is wanted, in the background. Called by keep with mu held.
+func (r *residence) grow(of *holding, device int) {
+	d := &of.devices[device]
+	if d.growing || d.wanted <= d.size {
+		return
+	}
+	if d.copy == nil {
+		d.copy = r.keeper.Copy()
+	}
+	d.growing = true
+	file, wanted := d.copy, d.wanted
+	r.daemon.work.Go(func() {
+		g, err := file.Grow(wanted)
+		r.post(func(time.Time) { r.grown(of, device, wanted, g, err) })
+	})
+}
+
+// grown tells a client of its larger file. Called by keep with mu held.
+func (r *residence) grown(of *holding, device int, wanted uint64, g hostcopy.Grown, err error) {
+	d := &of.devices[device]
+	d.growing = false
+	switch {
+	case r.holders[of.holder] == nil:
+		return
+	case err != nil:
+		d.wanted = d.size // tried again with the next order
+		r.fail(of, device, err.Error())
+		return
+	}
+	d.size = g.Size
+	if store := (region.Inode{Device: g.Device, Number: g.Inode}); store != d.noted.Store {
+		r.note(of, device, tenant.Held{Taken: d.noted.Taken, Store: store})
+	}
+	of.send(device, g)
+	r.policy.Retry(of.id, d.uuid)
+	r.grow(of, device)
+}
+
+// watch reports clients that do not do what they were told, and says when to look again. Called by keep with mu held.
+func (r *residence) watch(now time.Time) (next time.Time) {
+	patience := r.daemon.config.Patience
+	for _, of := range r.holders {
+		for _, s := range r.policy.Seats(of.id.LGPU) {
+			i := slices.IndexFunc(of.devices, func(d held) bool { return d.uuid == s.Device })
+			if s.Client != of.id || s.Since.IsZero() || i < 0 || of.devices[i].silent.Equal(s.Since) {
+				continue
+			}
+			if late := s.Since.Add(patience); now.Before(late) {
+				if next.IsZero() || late.Before(next) {
+					next = late
+				}
+				continue
+			}
+			of.devices[i].silent = s.Since
+			r.fail(of, i, fmt.Sprintf("it has not answered for %v", patience))
+			if r.daemon.config.Police != PoliceReport {
+				r.daemon.work.Go(func() { r.daemon.stopper.end(of.peer.Process, func() {}) })
+			}
+		}
+	}
+	return next
+}
+
+// tell makes events of lgpus whose memory is where it should be again. Called by keep with mu held.
+func (r *residence) tell() {
+	for id, l := range r.lgpus {
+		if l.told == l.suspended || r.policy.Waiting(id) ||
+			slices.ContainsFunc(r.policy.Seats(id), func(s policy.Seat) bool { return s.Refused != 0 || l.suspended && s.Level != 0 }) {
+			continue
+		}
+		l.told = l.suspended
+		path := r.daemon.pathOf(id)
+		e := Event{Kind: LgpuResumed, Path: path, ID: id, Text: path + " was resumed: its memory is on its devices again"}
+		if l.suspended {
+			e.Kind, e.Text = LgpuSuspended, path+" was suspended: its memory has left its devices"
+		}
+		r.daemon.journal.emit(e)
+		for _, of := range r.holders {
+			for i := range of.devices {
+				if of.id.LGPU == id {
+					of.devices[i].failure = ""
+				}
+			}
+		}
+	}
+}
+
+// bit is 1 for true.
+func bit(on bool) uint64 {
+	if on {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,322 @@
+package daemon
+
+import (
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/daemon/tenant"
+	"github.com/lgpu/lgpu/policy/limits"
+	"github.com/lgpu/lgpu/tenant/protocol"
+)
+
+const mib = 1 << 20
+
+// fakeHolder is a client that does what it is told, unless it is to be silent.
+type fakeHolder struct {
+	t       *testing.T
+	id      uint64
+	devices [][16]byte
+	heard   chan protocol.Message
+	answer  func(protocol.Message) // nil: silent
+
+	mu    sync.Mutex
+	noted tenant.Held // guarded by mu
+	notes chan tenant.Held
+	fd    int // guarded by mu; of the last Store, -1 before
+}
+
+func (f *fakeHolder) Identity() (uint64, tenant.Peer, [][16]byte) {
+	return f.id, tenant.Peer{Process: tenant.Process{PID: 1 << 30}, Comm: "fake"}, f.devices
+}
+
+func (f *fakeHolder) Note(device int, h tenant.Held) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if device == 0 {
+		f.noted = h
+		f.notes <- h
+	}
+	return nil
+}
+
+func (f *fakeHolder) Send(_ int, m protocol.Message, fds ...int) {
+	f.mu.Lock()
+	if m.Kind == protocol.Keep && m.Value > f.noted.Taken {
+		f.t.Errorf("level %d was not noted before it was said: %d", m.Value, f.noted.Taken)
+	}
+	if len(fds) > 0 {
+		f.fd, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_DUPFD_CLOEXEC, 0)
+	}
+	f.mu.Unlock()
+	f.heard <- m
+	if m.Kind == protocol.Keep && m.Flags == 0 && f.answer != nil {
+		f.answer(m)
+	}
+}
+
+// await returns the next message of a kind.
+func (f *fakeHolder) await(kind uint16) protocol.Message {
+	f.t.Helper()
+	for {
+		select {
+		case m := <-f.heard:
+			if m.Kind == kind {
+				return m
+			}
+		case <-time.After(20 * time.Second):
+			f.t.Fatalf("no message of kind %d", kind)
+		}
+	}
+}
+
+// awaitNote waits until such a thing is noted.
+func (f *fakeHolder) awaitNote(ok func(tenant.Held) bool) {
+	f.t.Helper()
+	for !ok(f.held()) {
+		select {
+		case <-f.notes:
+		case <-time.After(20 * time.Second):
+			f.t.Fatalf("noted is %+v", f.held())
+		}
+	}
+}
+
+func (f *fakeHolder) held() tenant.Held {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.noted
+}
+
+// managedRig is a daemon with an lgpu whose memory can leave its device.
+func managedRig(t *testing.T, c Config) (*rig, *Attachment) {
+	t.Helper()
+	r := start(t, c)
+	a := r.holds(t, AttachSpec{Path: "/m", Devices: []string{"0"}, Limits: limits.Request{Overcommit: true}})
+	return r, a
+}
+
+// client makes a client that does what it is told.
+func (r *rig) client(t *testing.T, a *Attachment, before []tenant.Held) *fakeHolder {
+	t.Helper()
+	f := &fakeHolder{t: t, id: a.ID, heard: make(chan protocol.Message, 1000), notes: make(chan tenant.Held, 1000), fd: -1}
+	for _, d := range a.Devices {
+		f.devices = append(f.devices, d.UUID)
+	}
+	if before != nil {
+		f.noted = before[0]
+	}
+	f.answer = func(m protocol.Message) {
+		r.residence.said(f, 0, protocol.Message{Kind: protocol.Kept, Serial: m.Serial, Value: m.Value}, -1)
+	}
+	r.residence.joined(f, before)
+	t.Cleanup(func() { r.residence.left(f) })
+	return f
+}
+
+func (r *rig) write(t *testing.T, path, file, text string) {
+	t.Helper()
+	if err := r.Tree().Write(path, file, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSuspendAndResume(t *testing.T) {
+	r, a := managedRig(t, Config{})
+	events := r.events(t)
+	if l := r.tenants.limits(a.ID); l.Devices[0].Overcommit != 1 {
+		t.Error("programs do not learn that their memory can leave")
+	}
+	f := r.client(t, a, nil)
+	r.residence.need(f, 0, 0)
+	r.residence.need(f, 0, 3*mib)
+	if m := f.await(protocol.Keep); m.Value != 3*mib || m.Flags != 0 {
+		t.Fatalf("%+v", m)
+	}
+	if m := f.await(protocol.Store); m.Value != 4*mib || m.Flags != protocol.FlagPinned || f.fd < 0 {
+		t.Errorf("%+v, descriptor %d", m, f.fd)
+	}
+	if used := r.Snapshot().Daemon.HostCopies; used != 4*mib {
+		t.Errorf("%d bytes of copies", used)
+	}
+	r.write(t, "/", "memory.suspend", "1") // above it
+	if m := f.await(protocol.Keep); m.Value != 0 {
+		t.Fatalf("%+v", m)
+	}
+	if e := events.await(t, LgpuSuspended); e.Path != "/m" || e.ID != a.ID {
+		t.Errorf("%+v", e)
+	}
+	late := r.client(t, a, nil) // waits
+	r.residence.need(late, 0, 0)
+	r.residence.need(late, 0, mib)
+	if d := r.node(t, "/m").Devices[0]; d.Resident == nil || d.Evicted == nil {
+		t.Errorf("%+v", d)
+	}
+	r.write(t, "/", "memory.suspend", "0")
+	if m := f.await(protocol.Keep); m.Value != 3*mib {
+		t.Errorf("%+v", m)
+	}
+	if m := late.await(protocol.Keep); m.Value != mib {
+		t.Errorf("%+v", m)
+	}
+	events.await(t, LgpuResumed)
+	r.residence.need(f, 0, 1<<60)
+	if m := f.await(protocol.Keep); m.Flags != protocol.FlagRefused {
+		t.Errorf("more than there is: %+v", m)
+	}
+	r.residence.left(f)
+	r.residence.left(late)
+	for deadline := time.Now().Add(20 * time.Second); r.residence.keeper.Used() > 0; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatal("copies stay after their clients")
+		}
+	}
+}
+
+// TestResidenceFails: a client that cannot, one that does not answer, and one that lies.
+func TestResidenceFails(t *testing.T) {
+	r, a := managedRig(t, Config{Patience: 50 * time.Millisecond})
+	events := r.events(t)
+	f := r.client(t, a, nil)
+	r.residence.need(f, 0, 2*mib)
+	f.await(protocol.Store)
+	f.answer = func(m protocol.Message) {
+		r.residence.said(f, 0, protocol.Message{Serial: m.Serial, Value: 2 * mib, Flags: protocol.FlagRefused,
+			Extra: protocol.WhyCapture}, -1)
+	}
+	r.write(t, "/m", "memory.suspend", "1")
+	if e := events.await(t, ResidenceFailed); !strings.Contains(e.Text, "captured") || e.ID != a.ID {
+		t.Errorf("%+v", e)
+	}
+	if d := r.node(t, "/m").Devices[0]; d.ResidenceFailure == "" {
+		t.Error("the failure is not shown")
+	}
+	if held := f.held(); held.Taken != 2*mib {
+		t.Errorf("its room is not taken: %+v", held)
+	}
+	r.residence.left(f)
+
+	b := r.holds(t, AttachSpec{Path: "/silent", Devices: []string{"0"}, Limits: limits.Request{Overcommit: true}})
+	silent := r.client(t, b, nil)
+	silent.answer = nil
+	r.residence.need(silent, 0, mib)
+	if e := events.await(t, ResidenceFailed); e.ID != b.ID || !strings.Contains(e.Text, "not answered") {
+		t.Errorf("%+v", e)
+	}
+	for range 100 {
+		r.residence.said(silent, 0, protocol.Message{Value: 1 << 63, Serial: 5, Flags: protocol.FlagRefused, Extra: 1 << 40}, -1)
+		r.residence.lost(silent)
+		r.residence.said(silent, 0, protocol.Message{Value: 1 << 63}, -1)
+	}
+	silent.await(protocol.Store)
+}
+
+// TestCopiesBeyondBudget lie on the disk; where there is none, that is said.
+func TestCopiesBeyondBudget(t *testing.T) {
+	r, a := managedRig(t, Config{})
+	r.write(t, "/", "host.budget", "2MiB")
+	f := r.client(t, a, nil)
+	r.residence.need(f, 0, 8*mib)
+	m := f.await(protocol.Store)
+	if m.Flags == protocol.FlagPinned {
+		t.Errorf("beyond the budget: %+v", m)
+	}
+	if m.Value != 8*mib || r.residence.keeper.Used() != 0 {
+		t.Errorf("%+v, %d used", m, r.residence.keeper.Used())
+	}
+}
+
+// TestResidenceRestarts: a suspended lgpu stays one over any number of daemons, and its client's file is its own.
+func TestResidenceRestarts(t *testing.T) {
+	dir := t.TempDir()
+	launcher := program(t)
+	r := start(t, Config{Dir: dir, Reattach: time.Hour})
+	a := r.holds(t, AttachSpec{Path: "/m", Devices: []string{"0"}, Limits: limits.Request{Overcommit: true},
+		Launcher: limits.Author{PID: launcher.Process.Pid}})
+	f := r.client(t, a, nil)
+	r.residence.need(f, 0, 2*mib)
+	f.await(protocol.Store)
+	f.awaitNote(func(h tenant.Held) bool { return h.Store.Number != 0 })
+	store := f.fd
+	for restart := range 100 {
+		suspend := restart%3 != 0
+		text, level := "0", uint64(2*mib)
+		if suspend {
+			text, level = "1", 0
+		}
+		r.write(t, "/m", "memory.suspend", text)
+		r.stop() // at any moment of that
+		before := f.held()
+		if before.Taken != 0 && before.Taken != 2*mib {
+			t.Fatalf("noted %+v", before)
+		}
+		r = start(t, Config{Dir: dir, Reattach: time.Hour})
+		f = r.client(t, a, []tenant.Held{before})
+		r.residence.said(f, 0, protocol.Message{Kind: protocol.Kept, Value: before.Taken}, store)
+		r.residence.need(f, 0, 2*mib) // it waits, or has it
+		for {
+			if m := f.await(protocol.Keep); m.Value == level {
+				break
+			}
+		}
+		f.awaitNote(func(h tenant.Held) bool { return h.Taken == level })
+		if used := r.residence.keeper.Used(); used != 2*mib {
+			t.Fatalf("restart %d: %d bytes of copies", restart, used)
+		}
+	}
+	// A file of somebody else is not taken.
+	r.stop()
+	fd, err := unix.MemfdCreate("foreign", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	before := f.held()
+	r = start(t, Config{Dir: dir, Reattach: time.Hour})
+	r.write(t, "/m", "memory.suspend", "0")
+	f = r.client(t, a, []tenant.Held{before})
+	r.residence.said(f, 0, protocol.Message{Kind: protocol.Kept, Value: before.Taken}, fd)
+	r.residence.need(f, 0, 2*mib)
+	f.await(protocol.Store)
+	if now := f.held().Store; now == before.Store && f.fd < 0 {
+		t.Errorf("no file of its own: %+v", now)
+	}
+}
+
+// TestFullDisk: where nothing can be copied to, that is said, and tried again when the client lacks it.
+func TestFullDisk(t *testing.T) {
+	r, a := managedRig(t, Config{Copies: "/proc/self/nowhere"})
+	r.write(t, "/", "host.budget", "2MiB")
+	events := r.events(t)
+	f := r.client(t, a, nil)
+	f.answer = func(m protocol.Message) {
+		k := protocol.Message{Kind: protocol.Kept, Serial: m.Serial, Value: m.Value}
+		if m.Value == 0 {
+			k.Value, k.Flags, k.Extra = 8*mib, protocol.FlagRefused, protocol.WhyStore
+		}
+		r.residence.said(f, 0, k, -1)
+	}
+	r.residence.need(f, 0, 8*mib)
+	if e := events.await(t, ResidenceFailed); !strings.Contains(e.Text, "disk") {
+		t.Errorf("%+v", e)
+	}
+	r.write(t, "/", "host.budget", "64MiB")
+	r.write(t, "/m", "memory.suspend", "1")
+	if m := f.await(protocol.Store); m.Value != 8*mib {
+		t.Errorf("%+v", m)
+	}
+}
+
+// TestOvercommitIsNotSpatial: in spatial mode nothing leaves a device.
+func TestOvercommitIsNotSpatial(t *testing.T) {
+	r := start(t, Config{})
+	_, err := r.Attach(t.Context(), AttachSpec{Path: "/s", Devices: []string{"0"}, Spatial: true, Launcher: self(),
+		Limits: limits.Request{Overcommit: true}})
+	if err == nil || !strings.Contains(err.Error(), "spatial mode") {
+		t.Errorf("%v", err)
+	}
+}

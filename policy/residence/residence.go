@@ -1,0 +1,343 @@
+// Package residence decides how much of its devices' memory each client of lgpus with memory.overcommit may have
+// resident: its levels. Clients say what they want and what they have; the policy answers with orders.
+//
+//	p := residence.New(residence.Options{})
+//	p.SetDevice(gpu, budget, plain)
+//	p.Need(now, client, gpu, 8<<30)
+//	orders, next := p.Settle(now, idle)
+//
+// # Rules
+//
+// What is given out of a device never exceeds its budget, less what lgpus without memory.overcommit are charged for.
+// What was given is taken until the client has said that it is back, or has died. All clients of an lgpu get what they
+// want together, on all devices at once: a program needs all its memory to run. Where that does not fit, memory is
+// taken from other lgpus: first from those without work, the longest first, then from those resident longest; but from
+// none within its turn. Who waits longest is served first, and what becomes free is kept for her, unless not even the
+// memory of all who can give some would be enough: then others are served meanwhile.
+//
+// The package is pure: no clock, no I/O, no goroutine. A Policy is for one goroutine at a time.
+package residence
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Times of Options that are left out.
+const (
+	DefaultTurn  = 5 * time.Second  // for which an lgpu keeps what it has got, though others wait
+	DefaultIdle  = time.Second      // without work, after which an lgpu gives way first
+	DefaultStuck = 15 * time.Second // without an answer, after which nobody waits for a client's memory any more
+	DefaultRetry = 5 * time.Second  // until a client that could not give memory back is asked again
+)
+
+// Options of a Policy. What is left out is the default.
+type Options struct {
+	Turn, Idle, Stuck, Retry time.Duration
+	// Serial is below those of all orders. A daemon that follows another begins above the other's.
+	Serial uint64
+}
+
+// Device is the UUID of a device.
+type Device = [16]byte
+
+// Client is a client of an lgpu.
+type Client struct {
+	LGPU  uint64
+	Index int
+}
+
+// Order is a level for a client.
+type Order struct {
+	Client Client
+	Device Device
+	Serial uint64
+	Level  uint64 // bytes that may be resident from now on
+	// Refused says that what was asked for will never be given. Level is what it was.
+	Refused bool
+}
+
+// Seat is what a client has of a device.
+type Seat struct {
+	Client Client
+	Device Device
+	// Level is the latest that was ordered, Taken what counts as used of the budget, and Resident what the client has
+	// last said that is on the device, all in bytes.
+	Level, Taken, Resident uint64
+	// Wanted is the level with which it could run, in bytes.
+	Wanted uint64
+	// Since is when the latest order was given that the client has not answered; zero where it has answered all.
+	Since time.Time
+	// Refused is the reason that the client gave last for not doing what was ordered; 0 if it did.
+	Refused uint64
+	Linked  bool // orders reach it
+	// Away says that something of what it wants is not on the device.
+	Away bool
+}
+
+// seat is a client on a device.
+type seat struct {
+	Seat
+	serial uint64    // of the latest order
+	most   uint64    // the highest level it has had
+	answer bool      // a Need waits for an order, whatever becomes of the level
+	retry  time.Time // before which nothing is asked of it again
+	resync bool      // it is to hear its level again
+	fixed  uint64    // what stayed when all had to leave
+}
+
+// lgpu is what is known of one.
+type lgpu struct {
+	id        uint64
+	suspended bool
+	asking    bool      // some client wants what it has not
+	since     time.Time // when it began to ask
+	in        bool      // it has had what it wants since its memory was last taken
+	returning bool      // its clients have not answered since it came in
+	resident  time.Time // when it came in, or when its clients had answered that
+	seats     []*seat   // by client and device
+}
+
+// device is one with a budget.
+type device struct{ budget, plain uint64 }
+
+// Policy knows levels, budgets and who waits.
+type Policy struct {
+	options Options
+	serial  uint64
+	devices map[Device]device
+	lgpus   map[uint64]*lgpu
+	orders  []Order
+}
+
+// New makes a policy without devices.
+func New(o Options) *Policy {
+	for _, f := range []struct {
+		value  *time.Duration
+		normal time.Duration
+	}{{&o.Turn, DefaultTurn}, {&o.Idle, DefaultIdle}, {&o.Stuck, DefaultStuck}, {&o.Retry, DefaultRetry}} {
+		if *f.value == 0 {
+			*f.value = f.normal
+		}
+	}
+	return &Policy{options: o, serial: o.Serial, devices: map[Device]device{}, lgpus: map[uint64]*lgpu{}}
+}
+
+// SetDevice says how many bytes of a device there are for all lgpus, and what those without memory.overcommit are charged
+// for.
+func (p *Policy) SetDevice(d Device, budget, plain uint64) { p.devices[d] = device{budget, plain} }
+
+// Suspend says whether all that can be moved of an lgpu has to leave its devices. What comes back later is asked for by
+// the policy itself.
+func (p *Policy) Suspend(now time.Time, id uint64, suspended bool) {
+	l := p.lgpu(id)
+	if l.suspended && !suspended {
+		l.ask(now)
+	}
+	l.suspended = suspended
+	p.forget(l)
+}
+
+// Remove forgets an lgpu and its clients.
+func (p *Policy) Remove(id uint64) { delete(p.lgpus, id) }
+
+// Leave takes a client out, which has died. All that it had is free.
+func (p *Policy) Leave(c Client) {
+	l := p.lgpus[c.LGPU]
+	if l == nil {
+		return
+	}
+	l.seats = slices.DeleteFunc(l.seats, func(s *seat) bool { return s.Client == c })
+	p.forget(l)
+}
+
+// Lost says that no order reaches a client until it has said Kept again.
+func (p *Policy) Lost(c Client) {
+	if l := p.lgpus[c.LGPU]; l != nil {
+		for _, s := range l.seats {
+			s.Linked = s.Linked && s.Client != c
+		}
+	}
+}
+
+// Restore says what a client of the daemon before had taken at most. It is taken until the client says Kept or has died.
+func (p *Policy) Restore(c Client, d Device, taken uint64) {
+	s := p.lgpu(c.LGPU).seat(c, d)
+	s.Level, s.Taken, s.Wanted, s.most, s.Resident = taken, taken, taken, taken, taken
+}
+
+// Need says that a client uses a device from now on (level 0), or wants a level.
+func (p *Policy) Need(now time.Time, c Client, d Device, level uint64) {
+	l := p.lgpu(c.LGPU)
+	s := l.seat(c, d)
+	s.Linked = true
+	if level == 0 {
+		return
+	}
+	before := s.Wanted
+	s.Wanted = level
+	if p.never(l, s) {
+		s.Wanted = before
+		p.serial++
+		p.orders = append(p.orders, Order{Client: c, Device: d, Serial: p.serial, Level: s.Level, Refused: true})
+		return
+	}
+	s.answer = true
+	l.ask(now)
+}
+
+// never reports whether an lgpu can never have what it wants on a seat's device. What was given once can be given again
+// when lgpus without memory.overcommit use less.
+func (p *Policy) never(l *lgpu, s *seat) bool {
+	sum, device := uint64(0), p.devices[s.Device]
+	for _, other := range l.seats {
+		if other.Device == s.Device {
+			sum = add(sum, other.Wanted)
+		}
+	}
+	return sum > device.budget || s.Wanted > s.most && sum > device.budget-min(device.plain, device.budget)
+}
+
+// Kept is what a client says that it has resident: with the serial of the order that it answers, or 0 unasked or after a
+// reconnect. why is not 0 if more than the level is resident. A client gives memory back by its word, and gets none by
+// it.
+func (p *Policy) Kept(now time.Time, c Client, d Device, serial, resident, why uint64) {
+	l := p.lgpu(c.LGPU)
+	s := l.find(c, d)
+	if s == nil {
+		if serial != 0 {
+			p.forget(l)
+			return
+		}
+		p.Restore(c, d, min(resident, p.devices[d].budget)) // nothing is known of it: its word counts as taken
+		s = l.find(c, d)
+	}
+	resident = min(resident, s.Taken)
+	switch {
+	case !s.Linked: // the first word after a reconnect
+		s.Linked, s.Resident, s.resync = true, resident, true
+	case serial == 0:
+		s.Resident = resident
+		if s.Since.IsZero() && s.Level >= s.Wanted && !s.answer {
+			s.Wanted = resident // the rest was freed
+		}
+	case serial == s.serial && !s.Since.IsZero():
+		s.Resident, s.Since, s.Refused = resident, time.Time{}, why
+		s.Taken = max(s.Level, resident)
+		if s.Level == 0 && why == 0 {
+			s.fixed = resident
+		}
+		if why != 0 {
+			if s.Level >= s.Wanted {
+				l.ask(now) // what did not come back is tried again
+			}
+			s.Level, s.Taken, s.retry = resident, resident, now.Add(p.options.Retry)
+		}
+		s.Away = why != 0 && resident < s.Wanted || s.Level < s.Wanted
+		if l.returning && l.answered() {
+			l.returning, l.resident = false, now
+		}
+	}
+}
+
+// Retry lets a client be asked again at once that has refused an order: what it lacked is there.
+func (p *Policy) Retry(c Client, d Device) {
+	if l := p.lgpus[c.LGPU]; l != nil {
+		if s := l.find(c, d); s != nil {
+			s.retry = time.Time{}
+		}
+	}
+}
+
+// Seats returns what the clients of an lgpu have, by client and device.
+func (p *Policy) Seats(id uint64) []Seat {
+	l := p.lgpus[id]
+	if l == nil {
+		return nil
+	}
+	out := make([]Seat, 0, len(l.seats))
+	for _, s := range l.seats {
+		out = append(out, s.Seat)
+	}
+	return out
+}
+
+// Waiting reports whether an lgpu waits for memory to come back, or to leave.
+func (p *Policy) Waiting(id uint64) bool {
+	l := p.lgpus[id]
+	return l != nil && (l.asking && !l.suspended || !l.answered())
+}
+
+// LGPUs returns all that the policy knows, in ascending order.
+func (p *Policy) LGPUs() (ids []uint64) {
+	for id := range p.lgpus {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func (p *Policy) lgpu(id uint64) *lgpu {
+	if p.lgpus[id] == nil {
+		p.lgpus[id] = &lgpu{id: id}
+	}
+	return p.lgpus[id]
+}
+
+// forget drops an lgpu of which nothing is to be known.
+func (p *Policy) forget(l *lgpu) {
+	if len(l.seats) == 0 && !l.suspended {
+		delete(p.lgpus, l.id)
+	}
+}
+
+// answered reports whether all clients have answered their orders.
+func (l *lgpu) answered() bool {
+	return !slices.ContainsFunc(l.seats, func(s *seat) bool { return !s.Since.IsZero() })
+}
+
+// ask has an lgpu wait for its memory, if some is missing.
+func (l *lgpu) ask(now time.Time) {
+	if !l.asking {
+		l.asking, l.since = true, now
+	}
+}
+
+func (l *lgpu) find(c Client, d Device) *seat {
+	for _, s := range l.seats {
+		if s.Client == c && s.Device == d {
+			return s
+		}
+	}
+	return nil
+}
+
+func (l *lgpu) seat(c Client, d Device) *seat {
+	if s := l.find(c, d); s != nil {
+		return s
+	}
+	s := &seat{Seat: Seat{Client: c, Device: d}}
+	l.seats = append(l.seats, s)
+	slices.SortFunc(l.seats, func(a, b *seat) int {
+		return cmp.Or(cmp.Compare(a.Client.Index, b.Client.Index), slices.Compare(a.Device[:], b.Device[:]))
+	})
+	return s
+}
+
+// order gives a client a level.
+func (p *Policy) order(now time.Time, s *seat, level uint64) {
+	p.serial++
+	s.serial, s.Level, s.Since = p.serial, level, now
+	s.Taken, s.most = max(s.Taken, level), max(s.most, level)
+	s.resync, s.answer = false, s.answer && level < s.Wanted
+	p.orders = append(p.orders, Order{Client: s.Client, Device: s.Device, Serial: s.serial, Level: level})
+}
+
+// add adds without going round.
+func add(a, b uint64) uint64 {
+	if a+b < a {
+		return ^uint64(0)
+	}
+	return a + b
+}

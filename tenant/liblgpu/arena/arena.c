@@ -1,0 +1,605 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Allocating and freeing. An allocation of more than LGPU_SHARED_PAGE is a block of its own; smaller ones are units of
+// chunks (units.h), which belong to one context each.
+#include "arena/parts.h"
+
+#include "base/futex.h"
+#include "residence/residence.h"
+
+uint32_t lgpu_arena_lock;
+struct lgpu_owner *lgpu_owners;
+static struct {
+	uint64_t bytes, out;
+} amounts[LGPU_MAX_DEVICES];
+static uint64_t last_id;
+
+// Ids of ours are none of the driver's.
+static uint64_t next_id(void) { return __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED) | UINT64_C(1) << 62; }
+
+bool lgpu_arena_wants(const struct lgpu_state *s, int device)
+{
+	return s->linked && device >= 0 && s->limits->device[device].overcommit != 0;
+}
+
+uint64_t lgpu_arena_bytes(int device) { return __atomic_load_n(&amounts[device].bytes, __ATOMIC_RELAXED); }
+
+uint64_t lgpu_arena_resident(int device)
+{
+	return lgpu_arena_bytes(device) - __atomic_load_n(&amounts[device].out, __ATOMIC_RELAXED);
+}
+
+void lgpu_arena_moved(int device, int64_t bytes)
+{
+	__atomic_fetch_add(&amounts[device].out, (uint64_t)bytes, __ATOMIC_RELAXED);
+	lgpu_overhead_away(device, bytes);
+}
+
+// ---- blocks
+
+// allow lets all devices use a block that may.
+static CUresult allow(const struct lgpu_block *b, uint32_t *version)
+{
+	const struct lgpu_owner *o = b->owner;
+	CUmemAccessDesc access[LGPU_MAX_DEVICES + 1] = {{{CU_MEM_LOCATION_TYPE_DEVICE, o->ordinal}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+	lgpu_lock(&lgpu_arena_lock);
+	size_t count = 1;
+	for (uint32_t i = 0; i < o->peers; i++)
+		access[count++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, o->peer[i].ordinal}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	*version = o->version;
+	lgpu_unlock(&lgpu_arena_lock);
+	return LGPU_REAL(cuMemSetAccess)(b->base, b->bytes, access, count);
+}
+
+static CUresult map(struct lgpu_block *b, uint32_t *version)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				    .location = {CU_MEM_LOCATION_TYPE_DEVICE, b->owner->ordinal}};
+	CUresult r = LGPU_REAL(cuMemCreate)(&b->handle, b->bytes, &prop, 0);
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = LGPU_REAL(cuMemMap)(b->base, b->bytes, 0, b->handle, 0);
+	if (r == CUDA_SUCCESS) {
+		r = allow(b, version);
+		if (r == CUDA_SUCCESS) {
+			if (b->sync) {
+				unsigned int on = 1;
+				LGPU_REAL(cuPointerSetAttribute)(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, b->base);
+			}
+			return r;
+		}
+		LGPU_REAL(cuMemUnmap)(b->base, b->bytes);
+	}
+	LGPU_REAL(cuMemRelease)(b->handle);
+	return r;
+}
+
+CUresult lgpu_block_map(struct lgpu_block *b)
+{
+	uint32_t version;
+	return map(b, &version);
+}
+
+CUresult lgpu_block_unmap(struct lgpu_block *b)
+{
+	CUresult r = LGPU_REAL(cuMemUnmap)(b->base, b->bytes);
+	if (r == CUDA_SUCCESS)
+		r = LGPU_REAL(cuMemRelease)(b->handle);
+	return r;
+}
+
+static void link_block(struct lgpu_block *b)
+{
+	struct lgpu_owner *o = b->owner;
+	b->prev = NULL;
+	b->next = o->blocks;
+	if (b->next != NULL)
+		b->next->prev = b;
+	o->blocks = b;
+}
+
+static void unlink_block(struct lgpu_block *b)
+{
+	if (b->next != NULL)
+		b->next->prev = b->prev;
+	if (b->prev != NULL)
+		b->prev->next = b->next;
+	else
+		b->owner->blocks = b->next;
+}
+
+// take_range returns a free address range, and reserves more where there is none.
+static CUresult take_range(uint64_t bytes, struct lgpu_block **b)
+{
+	for (;;) {
+		lgpu_lock(&lgpu_arena_lock);
+		*b = lgpu_range_take(bytes);
+		lgpu_unlock(&lgpu_arena_lock);
+		CUresult r = *b == NULL ? lgpu_range_more(bytes) : CUDA_SUCCESS;
+		if (*b != NULL || r != CUDA_SUCCESS)
+			return r;
+	}
+}
+
+static void give_range(struct lgpu_block *b)
+{
+	lgpu_lock(&lgpu_arena_lock);
+	lgpu_range_give(b);
+	lgpu_unlock(&lgpu_arena_lock);
+}
+
+// make makes a block of a context, which nobody finds yet.
+static CUresult make(struct lgpu_owner *o, uint64_t bytes, struct lgpu_block **made, uint32_t *version)
+{
+	struct lgpu_block *b;
+	CUresult r = take_range(bytes, &b);
+	if (r != CUDA_SUCCESS)
+		return r;
+	b->owner = o;
+	b->bytes = bytes;
+	b->id = next_id();
+	b->offset = LGPU_NOWHERE;
+	b->small = b->out = b->sync = false;
+	r = map(b, version);
+	if (r != CUDA_SUCCESS) {
+		give_range(b);
+		return r;
+	}
+	__atomic_fetch_add(&amounts[o->device].bytes, bytes, __ATOMIC_RELAXED);
+	*made = b;
+	return CUDA_SUCCESS;
+}
+
+// publish lets a block be found. The caller has the lock. Peers that have come meanwhile get access.
+static void publish(struct lgpu_block *b, uint32_t version)
+{
+	while (b->owner->version != version) {
+		lgpu_unlock(&lgpu_arena_lock);
+		allow(b, &version);
+		lgpu_lock(&lgpu_arena_lock);
+	}
+	b->state = LGPU_BLOCK_LIVE;
+	link_block(b);
+}
+
+// unmake ends a block that nobody finds any more.
+static CUresult unmake(struct lgpu_block *b)
+{
+	CUresult r = lgpu_block_unmap(b);
+	__atomic_fetch_sub(&amounts[b->owner->device].bytes, b->bytes, __ATOMIC_RELAXED);
+	give_range(b);
+	return r;
+}
+
+// ---- owners
+
+// owner_of returns the context's, or NULL. The caller has the lock.
+static struct lgpu_owner *owner_of(CUcontext context)
+{
+	struct lgpu_owner *o = lgpu_owners;
+	while (o != NULL && o->context != context)
+		o = o->next;
+	return o;
+}
+
+// owner_make returns the context's, and makes it if need be.
+static struct lgpu_owner *owner_make(CUcontext context, int device)
+{
+	CUdevice ordinal;
+	lgpu_lock(&lgpu_arena_lock);
+	struct lgpu_owner *o = owner_of(context);
+	if (o == NULL && LGPU_REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS && (o = lgpu_pages(sizeof *o)) != NULL) {
+		o->context = context;
+		o->ordinal = ordinal;
+		o->device = device;
+		o->next = lgpu_owners;
+		lgpu_owners = o;
+	}
+	lgpu_unlock(&lgpu_arena_lock);
+	return o;
+}
+
+// ---- allocating
+
+static CUresult alloc_large(struct lgpu_owner *o, CUdeviceptr *at, uint64_t bytes)
+{
+	struct lgpu_block *b;
+	uint32_t version;
+	CUresult r = make(o, lgpu_taken(bytes), &b, &version);
+	if (r != CUDA_SUCCESS)
+		return r;
+	b->requested = bytes;
+	lgpu_lock(&lgpu_arena_lock);
+	publish(b, version);
+	lgpu_unlock(&lgpu_arena_lock);
+	*at = b->base;
+	return CUDA_SUCCESS;
+}
+
+// more makes a chunk.
+static CUresult more(struct lgpu_owner *o)
+{
+	struct lgpu_block *b;
+	uint32_t version;
+	CUresult r = make(o, LGPU_PAGE, &b, &version);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (b->chunk == NULL && (b->chunk = lgpu_pages(sizeof *b->chunk)) == NULL) {
+		unmake(b);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	b->small = true;
+	b->chunk->owner = b;
+	lgpu_lock(&lgpu_arena_lock);
+	publish(b, version);
+	lgpu_chunk_add(&o->bins, b->chunk);
+	o->empty++;
+	lgpu_unlock(&lgpu_arena_lock);
+	return CUDA_SUCCESS;
+}
+
+static CUdeviceptr address_of(const struct lgpu_unit *u)
+{
+	const struct lgpu_block *b = u->chunk->owner;
+	return b->base + lgpu_unit_index(u) * LGPU_UNIT;
+}
+
+static CUresult alloc_small(struct lgpu_owner *o, CUdeviceptr *at, uint64_t bytes)
+{
+	uint32_t count = (uint32_t)(lgpu_taken(bytes) / LGPU_UNIT);
+	for (;;) {
+		lgpu_lock(&lgpu_arena_lock);
+		struct lgpu_unit *u = lgpu_units_take(&o->bins, count);
+		if (u != NULL) {
+			o->empty -= u->chunk->taken == 1;
+			u->bytes = (uint32_t)bytes;
+			u->id = next_id();
+			*at = address_of(u);
+		}
+		lgpu_unlock(&lgpu_arena_lock);
+		CUresult r = u == NULL ? more(o) : CUDA_SUCCESS;
+		if (u != NULL || r != CUDA_SUCCESS)
+			return r;
+	}
+}
+
+CUresult lgpu_arena_alloc(struct lgpu_state *s, int device, CUcontext context, CUdeviceptr *at, size_t bytes)
+{
+	if (!lgpu_level_wait(s, device, lgpu_taken(bytes)))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	lgpu_touch_begin();
+	struct lgpu_owner *o = owner_make(context, device);
+	CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
+	if (o != NULL)
+		r = bytes > LGPU_SHARED_PAGE ? alloc_large(o, at, bytes) : alloc_small(o, at, bytes);
+	lgpu_touch_end();
+	return r;
+}
+
+CUresult lgpu_arena_pitch(struct lgpu_state *s, int device, CUcontext context, CUdeviceptr *at, size_t *pitch, size_t width,
+			  size_t height, unsigned int element)
+{
+	if ((element != 4 && element != 8 && element != 16) || width > INT32_MAX || height > UINT32_MAX)
+		return CUDA_ERROR_INVALID_VALUE;
+	size_t row = lgpu_round_up(width, LGPU_UNIT);
+	CUresult r = lgpu_arena_alloc(s, device, context, at, row * height);
+	if (r == CUDA_SUCCESS)
+		*pitch = row;
+	return r;
+}
+
+// ---- freeing
+
+static CUresult drain(CUcontext context)
+{
+	CUcontext current = NULL;
+	LGPU_REAL(cuCtxGetCurrent)(&current);
+	if (current == context)
+		return LGPU_REAL(cuCtxSynchronize)();
+	CUresult r = LGPU_REAL(cuCtxPushCurrent_v2)(context);
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = LGPU_REAL(cuCtxSynchronize)();
+	LGPU_REAL(cuCtxPopCurrent_v2)(&current);
+	return r;
+}
+
+// drained waits for all work that may use an owner's memory.
+static CUresult drained(struct lgpu_owner *o)
+{
+	CUcontext contexts[LGPU_MAX_DEVICES];
+	lgpu_lock(&lgpu_arena_lock);
+	uint32_t count = o->peers;
+	for (uint32_t i = 0; i < count; i++)
+		contexts[i] = o->peer[i].context;
+	lgpu_unlock(&lgpu_arena_lock);
+	CUresult r = drain(o->context);
+	for (uint32_t i = 0; i < count && r == CUDA_SUCCESS; i++)
+		r = drain(contexts[i]);
+	return r;
+}
+
+// relaxed reports whether this thread may make calls that a capture elsewhere forbids.
+static bool relaxed(void)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	if (LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode) != CUDA_SUCCESS)
+		return false;
+	CUstreamCaptureMode mine = mode;
+	LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	return mine == CU_STREAM_CAPTURE_MODE_RELAXED;
+}
+
+// end_unit gives a small allocation back, and the chunk with it if it is another one without any. The caller has the
+// lock, and what is returned is to be unmade without it.
+static struct lgpu_block *end_unit(struct lgpu_owner *o, struct lgpu_unit *u)
+{
+	struct lgpu_chunk *c = u->chunk;
+	struct lgpu_block *b = c->owner;
+	lgpu_units_give(&o->bins, u);
+	if (c->taken != 0 || o->empty++ == 0)
+		return NULL;
+	lgpu_chunk_remove(&o->bins, c);
+	o->empty--;
+	b->state = LGPU_BLOCK_ENDING;
+	unlink_block(b);
+	return b;
+}
+
+// end_late ends what could not be when it was freed. The work of the owner's contexts is done.
+static void end_late(struct lgpu_owner *o)
+{
+	struct lgpu_block *b, *next;
+	lgpu_lock(&lgpu_arena_lock);
+	struct lgpu_block *blocks = o->late;
+	o->late = NULL;
+	for (struct lgpu_unit *u = o->late_units, *after; u != NULL; u = after) {
+		after = u->next;
+		if ((b = end_unit(o, u)) != NULL) {
+			b->prev = blocks;
+			blocks = b;
+		}
+	}
+	o->late_units = NULL;
+	lgpu_unlock(&lgpu_arena_lock);
+	for (b = blocks; b != NULL; b = next) {
+		next = b->prev;
+		unmake(b);
+	}
+}
+
+// A free under way: one of the two is not NULL.
+struct ending {
+	struct lgpu_block *block;
+	struct lgpu_unit *unit;
+	struct lgpu_owner *owner;
+};
+
+// find_end finds what begins at an address, and hides it. False: nothing does.
+static bool find_end(CUdeviceptr at, struct ending *e, bool *ours)
+{
+	lgpu_lock(&lgpu_arena_lock);
+	struct lgpu_block *b = lgpu_range_find(at);
+	*ours = b != NULL;
+	*e = (struct ending){.owner = b != NULL ? b->owner : NULL};
+	if (b != NULL && b->state == LGPU_BLOCK_LIVE && b->small && at < b->base + b->bytes) {
+		struct lgpu_unit *u = lgpu_units_find(b->chunk, (uint32_t)((at - b->base) / LGPU_UNIT));
+		if (u != NULL && address_of(u) == at) {
+			u->dead = true;
+			e->unit = u;
+		}
+	} else if (b != NULL && b->state == LGPU_BLOCK_LIVE && !b->small && at == b->base) {
+		b->state = LGPU_BLOCK_ENDING;
+		e->block = b;
+	}
+	lgpu_unlock(&lgpu_arena_lock);
+	return e->block != NULL || e->unit != NULL;
+}
+
+// undo shows it again, as the driver refuses; later has it end with the next free.
+static void undo(struct ending *e)
+{
+	lgpu_lock(&lgpu_arena_lock);
+	if (e->unit != NULL)
+		e->unit->dead = false;
+	else
+		e->block->state = LGPU_BLOCK_LIVE;
+	lgpu_unlock(&lgpu_arena_lock);
+}
+
+static void later(struct ending *e)
+{
+	lgpu_lock(&lgpu_arena_lock);
+	if (e->unit != NULL) {
+		e->unit->next = e->owner->late_units;
+		e->owner->late_units = e->unit;
+	} else {
+		unlink_block(e->block);
+		e->block->prev = e->owner->late;
+		e->owner->late = e->block;
+	}
+	lgpu_unlock(&lgpu_arena_lock);
+}
+
+static CUresult end(struct ending *e)
+{
+	struct lgpu_owner *o = e->owner;
+	CUresult r = drained(o);
+	if (r == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && relaxed()) {
+		later(e);
+		return CUDA_SUCCESS;
+	}
+	if (r != CUDA_SUCCESS) {
+		undo(e);
+		return r;
+	}
+	lgpu_lock(&lgpu_arena_lock);
+	bool late = o->late != NULL || o->late_units != NULL;
+	struct lgpu_block *b = e->block;
+	if (b != NULL)
+		unlink_block(b);
+	else
+		b = end_unit(o, e->unit);
+	lgpu_unlock(&lgpu_arena_lock);
+	if (late)
+		end_late(o);
+	return b != NULL ? unmake(b) : CUDA_SUCCESS;
+}
+
+CUresult lgpu_arena_free(CUdeviceptr at, bool *ours)
+{
+	struct ending e;
+	*ours = false;
+	if (__atomic_load_n(&lgpu_owners, __ATOMIC_RELAXED) == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	lgpu_touch_begin();
+	CUresult r = find_end(at, &e, ours) ? end(&e) : CUDA_ERROR_INVALID_VALUE;
+	lgpu_touch_end();
+	return r;
+}
+
+// ---- contexts
+
+void lgpu_arena_context_ends(CUcontext context)
+{
+	if (lgpu_managed && context != NULL)
+		lgpu_store_context_ends(context);
+}
+
+// forget_peer takes a context out of an owner's peers. The caller has the lock.
+static bool forget_peer(struct lgpu_owner *o, CUcontext context)
+{
+	for (uint32_t i = 0; i < o->peers; i++)
+		if (o->peer[i].context == context) {
+			o->peer[i] = o->peer[--o->peers];
+			o->version++;
+			return true;
+		}
+	return false;
+}
+
+void lgpu_arena_context_ended(CUcontext context)
+{
+	struct lgpu_owner **at, *o;
+	if (!lgpu_managed || context == NULL)
+		return;
+	lgpu_lock(&lgpu_arena_lock);
+	for (at = &lgpu_owners; (o = *at) != NULL && o->context != context; at = &o->next)
+		;
+	if (o != NULL)
+		*at = o->next;
+	for (struct lgpu_owner *other = lgpu_owners; other != NULL; other = other->next)
+		forget_peer(other, context);
+	for (struct lgpu_block *b = o != NULL ? o->blocks : NULL; b != NULL; b = b->next)
+		b->state = LGPU_BLOCK_ENDING;
+	lgpu_unlock(&lgpu_arena_lock);
+	if (o == NULL)
+		return;
+	for (struct lgpu_block *b = o->late, *next; b != NULL; b = next) {
+		next = b->prev;
+		unmake(b);
+	}
+	for (struct lgpu_block *b = o->blocks, *next; b != NULL; b = next) {
+		next = b->next;
+		unmake(b);
+	}
+	lgpu_pages_free(o, sizeof *o);
+}
+
+// grant sets what a device may do with an owner's memory. The caller has the lock, so that no block comes or goes.
+static CUresult grant(struct lgpu_owner *o, CUdevice ordinal, CUmemAccess_flags flags)
+{
+	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, ordinal}, flags};
+	CUresult r = CUDA_SUCCESS;
+	for (struct lgpu_block *b = o->blocks; b != NULL && r == CUDA_SUCCESS; b = b->next)
+		if (b->state == LGPU_BLOCK_LIVE)
+			r = LGPU_REAL(cuMemSetAccess)(b->base, b->bytes, &access, 1);
+	return r;
+}
+
+CUresult lgpu_arena_peer(CUcontext other, bool enable)
+{
+	CUcontext context;
+	CUdevice ordinal, theirs;
+	struct lgpu_state *s = lgpu_attached();
+	if (!lgpu_managed || LGPU_REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || LGPU_REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS)
+		return CUDA_SUCCESS;
+	CUcontext popped;
+	if (LGPU_REAL(cuCtxPushCurrent_v2)(other) != CUDA_SUCCESS)
+		return CUDA_SUCCESS;
+	int device = LGPU_REAL(cuCtxGetDevice)(&theirs) == CUDA_SUCCESS ? lgpu_limits_index(theirs) : -1;
+	struct lgpu_owner *o = lgpu_arena_wants(s, device) ? owner_make(other, device) : NULL;
+	LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+	if (o == NULL)
+		return CUDA_SUCCESS;
+	CUresult r = CUDA_SUCCESS;
+	lgpu_lock(&lgpu_arena_lock);
+	if (enable && o->peers < LGPU_MAX_DEVICES) {
+		r = grant(o, ordinal, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+		if (r == CUDA_SUCCESS) {
+			o->peer[o->peers].context = context;
+			o->peer[o->peers++].ordinal = ordinal;
+			o->version++;
+		}
+	} else if (!enable && forget_peer(o, context)) {
+		bool another = false; // context of the same device
+		for (uint32_t i = 0; i < o->peers; i++)
+			another |= o->peer[i].ordinal == ordinal;
+		r = another ? CUDA_SUCCESS : grant(o, ordinal, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+	}
+	lgpu_unlock(&lgpu_arena_lock);
+	return r;
+}
+
+// ---- what there is
+
+bool lgpu_arena_find(CUdeviceptr at, struct lgpu_arena_place *place)
+{
+	if (__atomic_load_n(&lgpu_owners, __ATOMIC_RELAXED) == NULL)
+		return false;
+	lgpu_lock(&lgpu_arena_lock);
+	struct lgpu_block *b = lgpu_range_find(at);
+	*place = (struct lgpu_arena_place){.live = false};
+	if (b != NULL && b->state == LGPU_BLOCK_LIVE && at < b->base + b->bytes) {
+		*place = (struct lgpu_arena_place){.base = b->base, .bytes = b->requested, .id = b->id, .mapping = b->base,
+						   .mapped = b->bytes, .block = b->id, .context = b->owner->context,
+						   .ordinal = b->owner->ordinal, .sync = b->sync};
+		struct lgpu_unit *u = b->small ? lgpu_units_find(b->chunk, (uint32_t)((at - b->base) / LGPU_UNIT)) : NULL;
+		if (u != NULL) {
+			place->base = address_of(u);
+			place->bytes = u->bytes;
+			place->id = u->id;
+		}
+		place->live = (!b->small || u != NULL) && at < place->base + place->bytes;
+	}
+	lgpu_unlock(&lgpu_arena_lock);
+	return b != NULL;
+}
+
+CUresult lgpu_arena_set_sync(CUdeviceptr at, unsigned int on)
+{
+	CUresult r = CUDA_ERROR_INVALID_VALUE;
+	lgpu_touch_begin();
+	lgpu_lock(&lgpu_arena_lock);
+	struct lgpu_block *b = lgpu_range_find(at);
+	if (b != NULL && b->state == LGPU_BLOCK_LIVE) {
+		r = LGPU_REAL(cuPointerSetAttribute)(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, b->base);
+		if (r == CUDA_SUCCESS)
+			b->sync = on != 0;
+	}
+	lgpu_unlock(&lgpu_arena_lock);
+	lgpu_touch_end();
+	return r;
+}
+
+void lgpu_arena_reset(void)
+{
+	lgpu_arena_lock = 0;
+	lgpu_owners = NULL;
+	for (int i = 0; i < (int)LGPU_MAX_DEVICES; i++)
+		amounts[i].bytes = amounts[i].out = 0;
+	lgpu_ranges_reset();
+	lgpu_levels_reset();
+	lgpu_stores_reset();
+	lgpu_mover_reset();
+}

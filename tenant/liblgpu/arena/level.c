@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Levels: how much of this process's memory of a device may be resident, as the daemon said last.
+#include "arena/parts.h"
+
+#include "base/futex.h"
+#include "daemon/daemon.h"
+#include "residence/residence.h"
+
+// Levels are asked for in steps, so that small allocations do not ask each time.
+#define STEP (UINT64_C(32) << 20)
+#define ALONE (60 * LGPU_NANOS) // without a daemon, after which an allocation fails
+#define LESS LGPU_PAGE          // that the daemon is told of unasked
+
+struct lgpu_level lgpu_levels[LGPU_MAX_DEVICES];
+static uint32_t news;       // event count: anything of levels, or of the connection, has changed
+static uint32_t connection; // how many connections there have been
+static int64_t lost_at;     // 0: there is a daemon
+
+static void tell(void)
+{
+	__atomic_fetch_add(&news, 1, __ATOMIC_RELEASE);
+	lgpu_futex_wake(&news, INT32_MAX);
+}
+
+static uint64_t load(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+static void store(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+static uint64_t minus(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+static uint64_t held_of(const struct lgpu_state *s, int device)
+{
+	int64_t held = __atomic_load_n(&s->device[device].held, __ATOMIC_ACQUIRE);
+	return held > 0 ? (uint64_t)held : 0;
+}
+
+uint64_t lgpu_level_total(const struct lgpu_state *s, int device)
+{
+	uint64_t waiting = load(&lgpu_levels[device].waiting); // before held, to which it is added later
+	return minus(held_of(s, device), waiting);
+}
+
+uint64_t lgpu_level_resident(const struct lgpu_state *s, int device)
+{
+	return minus(lgpu_level_total(s, device), lgpu_arena_bytes(device) - lgpu_arena_resident(device));
+}
+
+void lgpu_level_set(int device, uint64_t value)
+{
+	store(&lgpu_levels[device].asked, 0); // what everything takes is to be asked for anew
+	store(&lgpu_levels[device].value, value);
+	tell();
+}
+
+void lgpu_level_refuse(int device, uint64_t value)
+{
+	struct lgpu_level *l = &lgpu_levels[device];
+	store(&l->refused, value);
+	__atomic_fetch_add(&l->refusals, 1, __ATOMIC_RELEASE);
+	tell();
+}
+
+static bool need(int device, uint64_t value)
+{
+	lgpu_daemon_listen();
+	return lgpu_daemon_send(&(struct lgpu_message){.kind = (uint16_t)LGPU_LINK_NEED, .device = (uint32_t)device,
+						       .flags = (uint32_t)LGPU_LINK_FLAG_RESIDENT, .value = value});
+}
+
+void lgpu_level_need(const struct lgpu_state *s, int device)
+{
+	struct lgpu_level *l = &lgpu_levels[device];
+	uint64_t total = lgpu_level_total(s, device);
+	if (total > load(&l->value) && total != load(&l->asked) && need(device, total))
+		store(&l->asked, total);
+}
+
+void lgpu_level_kept(const struct lgpu_state *s, int device, uint64_t serial, uint64_t why)
+{
+	struct lgpu_message m = {
+		.kind = (uint16_t)LGPU_LINK_KEPT,
+		.device = (uint32_t)device,
+		.flags = why != 0 ? (uint32_t)LGPU_LINK_FLAG_REFUSED : 0,
+		.serial = serial,
+		.value = lgpu_level_resident(s, device),
+		.extra = why,
+	};
+	store(&lgpu_levels[device].said, m.value);
+	lgpu_daemon_send(&m);
+}
+
+// ---- waiting for a level
+
+// An allocation that waits.
+struct wait {
+	struct lgpu_state *state;
+	struct lgpu_level *level;
+	int device;
+	uint64_t bytes;      // that it waits for
+	uint64_t want;       // the level at which it may go on
+	uint64_t asked;      // the level that it has asked for; 0: none
+	uint32_t refusals;   // when it asked
+	uint32_t connection; // in which it asked
+};
+
+// granted reports whether the level has room for what is allocated and for these bytes.
+static bool granted(const struct wait *w)
+{
+	uint64_t level = load(&w->level->value);
+	return level >= w->want || level >= lgpu_level_total(w->state, w->device) + w->bytes;
+}
+
+static void ask(struct wait *w, uint64_t level)
+{
+	w->refusals = __atomic_load_n(&w->level->refusals, __ATOMIC_ACQUIRE);
+	w->connection = __atomic_load_n(&connection, __ATOMIC_ACQUIRE);
+	w->asked = need(w->device, level) ? level : 0;
+}
+
+// refused reports whether the daemon has refused what was asked for.
+static bool refused(const struct wait *w)
+{
+	return w->asked != 0 && __atomic_load_n(&w->level->refusals, __ATOMIC_ACQUIRE) != w->refusals &&
+	       load(&w->level->refused) <= w->asked;
+}
+
+static bool wait_for(struct wait *w)
+{
+	for (;;) {
+		uint32_t seen = __atomic_load_n(&news, __ATOMIC_ACQUIRE);
+		if (granted(w))
+			return true;
+		int64_t lost = __atomic_load_n(&lost_at, __ATOMIC_ACQUIRE);
+		if (lost != 0 && lgpu_now() - lost > ALONE) {
+			lgpu_log(LGPU_LOG_WARN, "no lgpu daemon for %d s to ask for room on the device; out of memory", (int)(ALONE / LGPU_NANOS));
+			return false;
+		}
+		if (refused(w)) {
+			if (w->asked == w->want)
+				return false;
+			ask(w, w->want); // without what was to spare
+		} else if (w->asked == 0 || w->connection != __atomic_load_n(&connection, __ATOMIC_ACQUIRE)) {
+			ask(w, lgpu_round_up(w->want, STEP));
+		}
+		lgpu_futex_wait(&news, seen, LGPU_NANOS);
+	}
+}
+
+bool lgpu_level_wait(struct lgpu_state *s, int device, uint64_t bytes)
+{
+	struct lgpu_level *l = &lgpu_levels[device];
+	if (held_of(s, device) <= load(&l->value))
+		return true;
+	__atomic_fetch_add(&l->waiting, bytes, __ATOMIC_SEQ_CST);
+	struct wait w = {.state = s, .level = l, .device = device, .bytes = bytes, .want = held_of(s, device)};
+	bool room = wait_for(&w);
+	__atomic_fetch_sub(&l->waiting, bytes, __ATOMIC_SEQ_CST);
+	return room;
+}
+
+// ---- the connection
+
+void lgpu_levels_lost(void)
+{
+	__atomic_store_n(&lost_at, lgpu_now(), __ATOMIC_RELEASE);
+	tell();
+}
+
+void lgpu_levels_found(void)
+{
+	__atomic_store_n(&lost_at, 0, __ATOMIC_RELEASE);
+	__atomic_fetch_add(&connection, 1, __ATOMIC_RELEASE);
+	tell();
+}
+
+// Frees are not said one by one. And what no call of ours allocates may have grown beyond the level.
+void lgpu_arena_look(void)
+{
+	struct lgpu_state *s = lgpu_attached();
+	if (!lgpu_managed || s == NULL || lgpu_residence_is_shut())
+		return;
+	for (int i = 0; i < (int)s->limits->devices && i < (int)LGPU_MAX_DEVICES; i++) {
+		if (!lgpu_arena_wants(s, i))
+			continue;
+		uint64_t now = lgpu_level_resident(s, i), said = load(&lgpu_levels[i].said);
+		if (now + LESS <= said)
+			lgpu_level_kept(s, i, 0, 0);
+		else if (now > said)
+			store(&lgpu_levels[i].said, now);
+		lgpu_level_need(s, i);
+	}
+}
+
+void lgpu_levels_reset(void)
+{
+	for (int i = 0; i < (int)LGPU_MAX_DEVICES; i++)
+		lgpu_levels[i] = (struct lgpu_level){.value = 0};
+	news = connection = 0;
+	lost_at = 0;
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// parts.h: what the files of this module share.
+#ifndef LGPU_ARENA_PARTS_H
+#define LGPU_ARENA_PARTS_H
+
+#include "arena/arena.h"
+#include "arena/units.h"
+#include "memory/memory.h"
+
+#define LGPU_NOWHERE UINT64_MAX
+#define LGPU_INFLIGHT 8 // blocks that leave at once
+
+struct lgpu_owner;
+
+enum lgpu_block_state {
+	LGPU_BLOCK_FREE, // an address range that nothing is mapped at
+	LGPU_BLOCK_LIVE,
+	LGPU_BLOCK_ENDING, // being freed
+};
+
+// A block is an address range, for ever, and the physical memory that is mapped there
+// now: one large allocation, or a chunk of small ones.
+struct lgpu_block {
+	uint64_t base;
+	uint64_t bytes;     // mapped; a multiple of LGPU_PAGE
+	uint64_t requested; // of a large allocation
+	uint64_t id;        // of a large allocation
+	uint64_t offset;    // its place in the store, or LGPU_NOWHERE
+	CUmemGenericAllocationHandle handle;
+	struct lgpu_owner *owner;
+	struct lgpu_block *next, *prev; // of the owner; next, too, of free ranges of a size
+	struct lgpu_chunk *chunk;       // kept when the range is used for something else
+	uint8_t state;                  // enum lgpu_block_state
+	uint8_t order;                  // the range has LGPU_PAGE << order bytes
+	bool small;                     // the memory is a chunk
+	bool out;                       // the bytes are in the store
+	bool sync;                      // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+};
+
+// A context of the program that has memory here.
+struct lgpu_owner {
+	struct lgpu_owner *next;
+	CUcontext context;
+	CUdevice ordinal; // of the driver
+	int device;       // index in the limits
+	struct lgpu_block *blocks;
+	struct lgpu_bins bins;
+	uint32_t empty;           // chunks of which nothing is taken
+	uint32_t version;         // of the peers
+	struct lgpu_block *late;  // freed while a stream was captured (lgpu_block.next is the owner's; this is by prev)
+	struct lgpu_unit *late_units;
+	uint32_t peers;
+	struct {
+		CUcontext context;
+		CUdevice ordinal;
+	} peer[LGPU_MAX_DEVICES];
+	CUstream stream; // the mover's
+	CUevent event[LGPU_INFLIGHT];
+};
+
+// The lock of all blocks and owners. The driver is called without it, unless said otherwise.
+extern uint32_t lgpu_arena_lock;
+extern struct lgpu_owner *lgpu_owners;
+
+// ---- address ranges (ranges.c); the caller has the lock
+
+// lgpu_range_take returns a free range of at least bytes; NULL: there is none, and lgpu_range_more makes some, for which
+// the caller must not have the lock.
+struct lgpu_block *lgpu_range_take(uint64_t bytes);
+CUresult lgpu_range_more(uint64_t bytes);
+void lgpu_range_give(struct lgpu_block *b);
+// lgpu_range_find returns the range that has an address, or NULL.
+struct lgpu_block *lgpu_range_find(uint64_t address);
+void lgpu_ranges_reset(void);
+
+// ---- blocks (arena.c)
+
+// lgpu_block_map gives a block physical memory; nobody may end the block meanwhile.
+CUresult lgpu_block_map(struct lgpu_block *b);
+// lgpu_block_unmap takes it away again.
+CUresult lgpu_block_unmap(struct lgpu_block *b);
+// lgpu_arena_moved counts bytes of a device that have left it (or, negative, are back).
+void lgpu_arena_moved(int device, int64_t bytes);
+
+// ---- levels (level.c)
+
+// What the mover and those who wait for a level know of a device.
+struct lgpu_level {
+	uint64_t value;   // that may be resident
+	uint64_t waiting; // bytes that are charged, and wait for a level
+	uint64_t said;    // the last Kept, or what has become resident since
+	uint64_t asked;   // the last Need
+	uint32_t refusals;
+	uint64_t refused; // what was refused last
+};
+extern struct lgpu_level lgpu_levels[LGPU_MAX_DEVICES];
+
+// lgpu_level_total is what this process holds of a device, resident or not; lgpu_level_resident is what is resident.
+uint64_t lgpu_level_total(const struct lgpu_state *s, int device);
+uint64_t lgpu_level_resident(const struct lgpu_state *s, int device);
+// lgpu_level_set sets what may be resident, and wakes those who wait for it.
+void lgpu_level_set(int device, uint64_t value);
+void lgpu_level_refuse(int device, uint64_t value);
+// lgpu_level_need asks for what everything takes, if that is more than the level and has not been asked for since.
+void lgpu_level_need(const struct lgpu_state *s, int device);
+// lgpu_level_wait waits until bytes, which are charged already, may be resident. False: that will never be.
+bool lgpu_level_wait(struct lgpu_state *s, int device, uint64_t bytes);
+// lgpu_level_kept answers a Keep, or says unasked (serial 0) what is resident. why is 0 where the Keep is met.
+void lgpu_level_kept(const struct lgpu_state *s, int device, uint64_t serial, uint64_t why);
+void lgpu_levels_lost(void);
+void lgpu_levels_found(void);
+void lgpu_levels_reset(void);
+
+// ---- the store (store.c); all but told and message is for the mover's thread
+
+// lgpu_store_room is how many bytes more have a place. lgpu_store_place gives a block its place; false: there is none.
+// lgpu_store_clear takes all places back.
+uint64_t lgpu_store_room(int device);
+bool lgpu_store_place(int device, struct lgpu_block *b);
+void lgpu_store_clear(int device);
+// lgpu_store_copy copies a block to its place, or from it if back, on a stream of the current context.
+CUresult lgpu_store_copy(int device, const struct lgpu_block *b, bool back, CUstream stream);
+// lgpu_store_pin registers the next piece of a store with the driver, if there is one. True: there may be more.
+bool lgpu_store_pin(int device);
+// lgpu_store_map maps what the daemon has given.
+void lgpu_store_map(const struct lgpu_state *s, int device);
+// lgpu_store_fd is the descriptor of a store, or -1.
+int lgpu_store_fd(int device);
+// lgpu_store_context_ends is called before a context ends: what was registered in it is so no more.
+void lgpu_store_context_ends(CUcontext context);
+void lgpu_stores_reset(void);
+
+// ---- the mover (mover.c)
+
+// lgpu_mover_start starts its thread, lgpu_mover_wake has it look.
+bool lgpu_mover_start(void);
+void lgpu_mover_wake(void);
+void lgpu_mover_reset(void);
+
+#endif

@@ -1,0 +1,445 @@
+package test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/tenant/protocol"
+	"github.com/lgpu/lgpu/tenant/region"
+)
+
+// What is small is cut from chunks, and what is given back joins.
+func TestUnits(t *testing.T) {
+	mustRun(t, nil, program(t, "units_test", "arena/units.c", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"))
+}
+
+// keeper is the daemon's part towards one client whose memory can leave its devices. It gives every level that is asked
+// for, or refuses it.
+type keeper struct {
+	t      *testing.T
+	dev    *device
+	d      *daemon
+	c      *client
+	mu     sync.Mutex
+	p      *peer
+	serial uint64
+	level  map[uint32]uint64
+	shut   bool // gives nothing; what is asked for waits
+	waits  []protocol.Message
+	most   uint64 // refuses more, if not 0
+	kept   chan protocol.Message
+	needs  chan protocol.Message
+	stores [2]int
+}
+
+const storeBytes = 512 * mib
+
+// managed starts a client of an lgpu with memory.overcommit on so many devices, up to its contexts.
+func managed(t *testing.T, devices int) *keeper {
+	t.Helper()
+	dev := newDevice(t, fmt.Sprintf("%dx1GiB,sms=4,context=16MiB", devices))
+	all, err := dev.client.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var limits []region.DeviceLimits
+	for _, one := range all {
+		l := whole(dev)
+		for i, b := range one.UUID {
+			l.UUID[i] = byte(b)
+		}
+		l.Overcommit = 1
+		limits = append(limits, l)
+	}
+	k := &keeper{t: t, dev: dev, d: newDaemon(t, limits...), level: map[uint32]uint64{}, kept: make(chan protocol.Message, 10000),
+		needs: make(chan protocol.Message, 10000)}
+	env := append(append([]string{}, dev.env...), "LD_PRELOAD="+built.library, "LGPU_SOCKET="+k.d.path)
+	k.c = startClient(t, env, simProgram(t, "testdata/movable.c", "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN"))
+	k.c.order("init %d", devices)
+	k.p, _, _ = k.d.accept()
+	k.p.welcome(3, true)
+	for i := range devices {
+		fd, err := unix.MemfdCreate("store", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		if err := unix.Ftruncate(fd, storeBytes); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
+			t.Fatal(err)
+		}
+		k.stores[i] = fd
+	}
+	go k.hear(k.p)
+	k.c.wait(fmt.Sprintf("init %d: 0", devices))
+	return k
+}
+
+// store gives the client its store of a device.
+func (k *keeper) store(device uint32, bytes uint64) {
+	k.t.Helper()
+	m := protocol.Message{Kind: protocol.Store, Device: device, Value: bytes, Flags: protocol.FlagPinned}
+	if _, _, err := k.p.conn.WriteMsgUnix(m.Append(nil), unix.UnixRights(k.stores[device]), nil); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+func (k *keeper) hear(p *peer) {
+	for {
+		m, fd, err := p.try(patience)
+		if err != nil {
+			return
+		}
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+		switch {
+		case m.Kind == protocol.Gate:
+			p.conn.Write(protocol.Message{Kind: protocol.Free, Device: m.Device}.Append(nil))
+		case m.Kind == protocol.Need && m.Flags&protocol.FlagResident != 0:
+			k.needs <- m
+			k.answer(p, m)
+		case m.Kind == protocol.Kept:
+			k.kept <- m
+		}
+	}
+}
+
+func (k *keeper) answer(p *peer, m protocol.Message) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.shut && m.Value != 0 {
+		k.waits = append(k.waits, m)
+	} else if m.Value != 0 {
+		k.give(p, m)
+	}
+}
+
+// give answers a Need. The caller has the lock.
+func (k *keeper) give(p *peer, m protocol.Message) {
+	k.serial++
+	keep := protocol.Message{Kind: protocol.Keep, Device: m.Device, Serial: k.serial, Value: max(m.Value, k.level[m.Device])}
+	if k.most != 0 && m.Value > k.most {
+		keep.Flags, keep.Value = protocol.FlagRefused, m.Value
+	} else {
+		k.level[m.Device] = keep.Value
+	}
+	p.conn.Write(keep.Append(nil))
+}
+
+// refuse sets what is refused from now on.
+func (k *keeper) refuse(most uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.most = most
+}
+
+// send sends a Keep and returns its serial. With shut nothing more is given.
+func (k *keeper) send(device uint32, level uint64, shut bool) uint64 {
+	k.t.Helper()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.serial++
+	k.shut, k.level[device] = shut, level
+	serial := k.serial
+	k.p.say(protocol.Message{Kind: protocol.Keep, Device: device, Serial: serial, Value: level})
+	for ; !shut && len(k.waits) > 0; k.waits = k.waits[1:] {
+		if m := k.waits[0]; m.Value > k.level[m.Device] {
+			k.give(k.p, m)
+		}
+	}
+	return serial
+}
+
+// answered waits for the answer to a Keep for a device, or to a newer one that has taken its place.
+func (k *keeper) answered(device uint32, serial uint64) protocol.Message {
+	k.t.Helper()
+	for deadline := time.After(patience); ; {
+		select {
+		case m := <-k.kept:
+			if m.Device == device && m.Serial >= serial {
+				return m
+			}
+		case <-deadline:
+			k.t.Fatalf("Keep %d is not answered", serial)
+		}
+	}
+}
+
+// suspend takes everything of a device, and resume gives it back.
+func (k *keeper) suspend(device uint32) protocol.Message {
+	k.t.Helper()
+	m := k.answered(device, k.send(device, 0, true))
+	if m.Flags != 0 {
+		k.t.Fatalf("the client does not leave: %+v", m)
+	}
+	return m
+}
+
+func (k *keeper) resume(device uint32) {
+	k.t.Helper()
+	if m := k.answered(device, k.send(device, 512*mib, false)); m.Flags != 0 {
+		k.t.Fatalf("the client does not come back: %+v", m)
+	}
+}
+
+// used is what the client has of a device.
+func (k *keeper) used(device int) uint64 {
+	k.t.Helper()
+	processes, err := k.dev.client.Processes(device)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	var sum uint64
+	for _, p := range processes {
+		sum += p.MemoryUsed
+	}
+	return sum
+}
+
+func (k *keeper) things() string {
+	k.t.Helper()
+	k.c.order("things")
+	line := <-k.c.lines
+	k.c.wait("things: 0")
+	return line
+}
+
+// Memory of every size leaves and comes back many times, at the same addresses, in several contexts, and nothing is lost.
+func TestMovableSuspends(t *testing.T) {
+	rounds := 1000
+	if testing.Short() {
+		rounds = 50
+	}
+	k := managed(t, 1)
+	k.store(0, storeBytes)
+	for _, kib := range []int{1, 3, 17, 900, 1024, 1025, 2048, 5000, 40000} {
+		k.c.do("alloc %d", kib)
+	}
+	k.c.do("second")
+	k.c.do("alloc 6000")
+	k.c.do("alloc 2")
+	k.suspend(0)
+	k.resume(0)
+	before, things := k.used(0), k.things()
+	for i := range rounds {
+		if m := k.suspend(0); m.Value > 48*mib {
+			t.Fatalf("%d bytes are resident of a suspended client", m.Value)
+		}
+		if i == 0 {
+			if have := k.used(0); have > 48*mib {
+				t.Fatalf("%d bytes are on the device", have)
+			}
+		}
+		k.resume(0)
+		if i%100 == 0 {
+			k.c.do("check")
+		}
+	}
+	k.c.do("check")
+	if have := k.used(0); have != before {
+		t.Errorf("there are %d bytes on the device, before there were %d", have, before)
+	}
+	if have := k.things(); have != things {
+		t.Errorf("there are %s, before there were %s", have, things)
+	}
+	k.c.do("destroy")
+	k.c.do("check")
+	k.suspend(0)
+	k.resume(0)
+	k.c.do("check")
+}
+
+// What the driver says of cuMemAlloc's memory holds for memory that moves.
+func TestMovableRules(t *testing.T) {
+	k := managed(t, 1)
+	k.c.do("rules")
+	k.c.do("fork")
+	k.c.order("stale")
+	select {
+	case line := <-k.c.lines:
+		if line == "stale: 0" {
+			t.Error("what was freed can be read")
+		}
+	case <-time.After(patience):
+		t.Fatal("no answer")
+	}
+}
+
+// Access of other devices holds for what was mapped before and after, and for what has come back.
+func TestMovablePeers(t *testing.T) {
+	k := managed(t, 2)
+	k.store(0, storeBytes)
+	k.store(1, storeBytes)
+	k.c.do("alloc 3000")
+	k.c.do("peer")
+	k.c.do("device 1")
+	k.c.do("alloc 3000")
+	for range 3 {
+		k.suspend(0)
+		k.suspend(1)
+		k.send(0, 512*mib, false)
+		k.resume(1)
+		k.c.do("check")
+	}
+	k.c.do("device 0")
+}
+
+// Threads allocate, copy and free while memory leaves and comes back.
+func TestMovableThreads(t *testing.T) {
+	k := managed(t, 2)
+	k.store(0, storeBytes)
+	k.store(1, storeBytes)
+	k.c.do("alloc 9000")
+	k.c.do("churn 4")
+	for i := range 40 {
+		device := uint32(i % 2)
+		k.suspend(device)
+		k.resume(device)
+	}
+	k.c.do("stop")
+	k.c.do("check")
+}
+
+// Levels that change quickly: each answer is to the newest, and in the end all is there.
+func TestMovableLevels(t *testing.T) {
+	k := managed(t, 1)
+	k.store(0, storeBytes)
+	for range 8 {
+		k.c.do("alloc 8192")
+	}
+	var serial uint64
+	for i := range 300 {
+		serial = k.send(0, uint64(i*37%96)*mib, true)
+	}
+	k.answered(0, serial)
+	k.resume(0)
+	k.c.do("check")
+	// A level that holds is answered at once, one in between leaves what it has room for.
+	if m := k.answered(0, k.send(0, 200*mib, false)); m.Value < 64*mib || m.Flags != 0 {
+		t.Errorf("a level that holds was answered with %+v", m)
+	}
+	k.c.do("check")
+	if m := k.answered(0, k.send(0, 50*mib, true)); m.Value > 50*mib || m.Value < 40*mib || m.Flags != 0 {
+		t.Errorf("a level of 50 MiB was answered with %+v", m)
+	}
+	k.resume(0)
+	k.c.do("check")
+}
+
+// Without room in the store a Keep is refused, and the program goes on.
+func TestMovableNoStore(t *testing.T) {
+	k := managed(t, 1)
+	k.c.do("alloc 9000")
+	for _, bytes := range []uint64{0, 4 * mib} {
+		if bytes != 0 {
+			k.store(0, bytes)
+		}
+		m := k.answered(0, k.send(0, 0, false))
+		if m.Flags != protocol.FlagRefused || m.Extra != protocol.WhyStore || m.Value < 8*mib {
+			t.Errorf("without a store the client said %+v", m)
+		}
+		k.c.do("check")
+	}
+	k.store(0, storeBytes)
+	k.suspend(0)
+	k.resume(0)
+	k.c.do("check")
+}
+
+// An allocation waits for its level, and fails if there will be none.
+func TestMovableNeed(t *testing.T) {
+	k := managed(t, 1)
+	k.store(0, storeBytes)
+	k.c.do("alloc 4096")
+	k.refuse(100 * mib)
+	k.c.order("alloc 100000")
+	k.c.wait("alloc 100000: 2")
+	k.c.do("alloc 40000")
+	k.refuse(0)
+	k.c.do("alloc 100000")
+	k.c.do("check")
+	k.c.do("free")
+	for deadline := time.After(patience); ; { // unasked
+		select {
+		case m := <-k.kept:
+			if m.Serial == 0 && m.Value < 100*mib {
+				return
+			}
+			continue
+		case <-deadline:
+			t.Fatal("the client does not say that it has freed memory")
+		}
+	}
+}
+
+// The daemon comes and goes while memory is away or on its way.
+func TestMovableReconnect(t *testing.T) {
+	rounds := 100
+	if testing.Short() {
+		rounds = 10
+	}
+	k := managed(t, 1)
+	k.store(0, storeBytes)
+	k.c.do("alloc 20000")
+	k.c.do("alloc 5")
+	for i := range rounds {
+		switch i % 3 {
+		case 0:
+			k.send(0, 0, true)
+		case 1:
+			k.send(0, 512*mib, true)
+		}
+		k.p.conn.Close()
+		p, hello, usage := k.d.accept()
+		unix.Close(usage)
+		if hello.Flags != protocol.FlagReconnect {
+			t.Fatalf("the client came back with %+v", hello)
+		}
+		p.welcome(3, false)
+		p.expect(protocol.Need)
+		m, fd := p.read()
+		if m.Kind != protocol.Kept || m.Serial != 0 || fd < 0 {
+			t.Fatalf("the client came back with %+v and descriptor %d", m, fd)
+		}
+		var have, want unix.Stat_t
+		unix.Fstat(fd, &have)
+		unix.Fstat(k.stores[0], &want)
+		unix.Close(fd)
+		if have.Ino != want.Ino {
+			t.Error("the client came back with another store")
+		}
+		k.mu.Lock()
+		k.p = p
+		k.mu.Unlock()
+		go k.hear(p)
+	}
+	k.resume(0)
+	k.c.do("check")
+}
+
+// A client that is killed while its memory moves leaves nothing.
+func TestMovableKilled(t *testing.T) {
+	for i := range 5 {
+		k := managed(t, 1)
+		k.store(0, storeBytes)
+		for range 10 {
+			k.c.do("alloc 20000")
+		}
+		k.send(0, 0, true)
+		time.AfterFunc(time.Duration(i)*2*time.Millisecond, func() { k.c.cmd.Process.Kill() })
+		for range k.c.lines {
+		}
+		for deadline := time.Now().Add(patience); k.used(0) != 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d bytes are left on the device", k.used(0))
+			}
+		}
+	}
+}

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// movable: memory that leaves its device. It does what it reads, one order a line, and prints each order with
+// the driver's answer when it is done.
+//
+//	init DEVICES    cuInit, and a context on each of so many devices
+//	device N        whose context is current from now on
+//	second          another context on device 0, which is current from now on
+//	destroy         ends it, with what was allocated in it
+//	alloc KIB       cuMemAlloc of so much, filled with a pattern
+//	free            of the newest allocation
+//	check           whether all patterns are as they were; an address or a byte that has changed is an error
+//	things          prints how many descriptors and mappings of files there are
+//	rules           what the driver says of addresses, and of frees that are wrong
+//	stale           reads what was freed
+//	churn N         N threads that allocate, fill, check and free until stop
+//	stop            ends them, and says whether anything was wrong
+//	peer            a copy by device 1 of device 0's memory, made before and after access was enabled
+//	fork            a child that ends; whether it did
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lgpu_cuda.h"
+
+#define MOST 512
+#define DEVICES 4
+
+static CUcontext contexts[DEVICES], second;
+static int devices;
+static struct held {
+	CUdeviceptr at;
+	size_t bytes;
+	unsigned seed;
+	CUcontext context;
+} held[MOST];
+static int count;
+static unsigned seeds = 1;
+
+static void pattern(unsigned *words, size_t bytes, unsigned seed)
+{
+	for (size_t i = 0; i < bytes / 4; i++)
+		words[i] = (seed + (unsigned)i) * 2654435761u;
+}
+
+static CUresult fill(CUdeviceptr at, size_t bytes, unsigned seed)
+{
+	unsigned *words = malloc(bytes);
+	pattern(words, bytes, seed);
+	CUresult r = cuMemcpyHtoD_v2(at, words, bytes);
+	free(words);
+	return r;
+}
+
+static CUresult compare(CUdeviceptr at, size_t bytes, unsigned seed)
+{
+	unsigned *want = malloc(bytes), *have = calloc(1, bytes);
+	pattern(want, bytes, seed);
+	CUresult r = cuMemcpyDtoH_v2(have, at, bytes);
+	if (r == CUDA_SUCCESS && memcmp(want, have, bytes) != 0)
+		r = CUDA_ERROR_UNKNOWN;
+	free(want);
+	free(have);
+	return r;
+}
+
+static CUresult alloc(size_t bytes)
+{
+	struct held *h = &held[count];
+	CUresult r = cuMemAlloc_v2(&h->at, bytes);
+	if (r != CUDA_SUCCESS)
+		return r;
+	h->bytes = bytes;
+	h->seed = seeds++;
+	cuCtxGetCurrent(&h->context);
+	count++;
+	return fill(h->at, bytes, h->seed);
+}
+
+static CUresult init(int n)
+{
+	CUresult r = cuInit(0);
+	for (devices = 0; devices < n && r == CUDA_SUCCESS; devices++) {
+		CUdevice d;
+		r = cuDeviceGet(&d, devices);
+		r = r == CUDA_SUCCESS ? cuDevicePrimaryCtxRetain(&contexts[devices], d) : r;
+	}
+	return r == CUDA_SUCCESS ? cuCtxSetCurrent(contexts[0]) : r;
+}
+
+static CUresult check(void)
+{
+	CUresult r = CUDA_SUCCESS;
+	for (int i = 0; i < count && r == CUDA_SUCCESS; i++) {
+		cuCtxPushCurrent_v2(held[i].context);
+		CUcontext popped;
+		r = compare(held[i].at, held[i].bytes, held[i].seed);
+		cuCtxPopCurrent_v2(&popped);
+	}
+	return r;
+}
+
+static CUresult destroy(void)
+{
+	CUresult r = cuCtxDestroy_v2(second);
+	int kept = 0;
+	for (int i = 0; i < count; i++)
+		if (held[i].context != second)
+			held[kept++] = held[i];
+	count = kept;
+	return r == CUDA_SUCCESS ? cuCtxSetCurrent(contexts[0]) : r;
+}
+
+static void things(void)
+{
+	int descriptors = 0, mappings = 0;
+	char line[512];
+	DIR *d = opendir("/proc/self/fd");
+	while (readdir(d) != NULL)
+		descriptors++;
+	closedir(d);
+	FILE *f = fopen("/proc/self/maps", "r");
+	while (fgets(line, sizeof line, f) != NULL)
+		mappings += strchr(line, '/') != NULL;
+	fclose(f);
+	printf("%d descriptors %d mappings\n", descriptors, mappings);
+}
+
+#define EXPECT(call, want)                                                              \
+	do {                                                                            \
+		long long have = (long long)(call);                                     \
+		if (have != (long long)(want)) {                                        \
+			printf("%s is %lld\n", #call, have);                            \
+			return CUDA_ERROR_UNKNOWN;                                      \
+		}                                                                       \
+	} while (0)
+
+static CUresult rules_of(CUdeviceptr p, size_t bytes)
+{
+	CUdeviceptr base = 0;
+	size_t size = 0;
+	unsigned type = 0, managed = 9, mapped = 9, legacy = 9;
+	CUcontext context = NULL;
+	unsigned long long id = 0, other = 0;
+	CUdeviceptr another;
+	CUmemGenericAllocationHandle handle;
+	CUipcMemHandle ipc;
+	EXPECT(cuMemGetAddressRange_v2(&base, &size, p + bytes - 1), CUDA_SUCCESS);
+	EXPECT(base == p && size == bytes, 1);
+	EXPECT(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p + 1), CUDA_SUCCESS);
+	EXPECT(type, CU_MEMORYTYPE_DEVICE);
+	CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_MAPPED, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+				       CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_HOST_POINTER};
+	void *none = &none, *data[] = {&managed, &mapped, &legacy, &context, &none};
+	EXPECT(cuPointerGetAttributes(5, names, data, p), CUDA_SUCCESS);
+	EXPECT(managed == 0 && mapped == 1 && legacy == 0 && context == contexts[0] && none == NULL, 1);
+	EXPECT(cuPointerGetAttribute(&none, CU_POINTER_ATTRIBUTE_HOST_POINTER, p), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemAlloc_v2(&another, bytes), CUDA_SUCCESS);
+	EXPECT(cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p), CUDA_SUCCESS);
+	EXPECT(cuPointerGetAttribute(&other, CU_POINTER_ATTRIBUTE_BUFFER_ID, another), CUDA_SUCCESS);
+	EXPECT(id != other, 1);
+	EXPECT(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)p), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuIpcGetMemHandle(&ipc, p), CUDA_ERROR_NOT_SUPPORTED);
+	EXPECT(cuMemUnmap(p, 2 << 20), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemFree_v2(p + 512), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemFree_v2(another), CUDA_SUCCESS);
+	EXPECT(cuMemFree_v2(another), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemGetAddressRange_v2(&base, &size, another), CUDA_ERROR_NOT_FOUND);
+	EXPECT(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, another), CUDA_ERROR_INVALID_VALUE);
+	return CUDA_SUCCESS;
+}
+
+static CUresult rules(void)
+{
+	CUdeviceptr small, large, rows;
+	size_t pitch = 0, bytes = 0;
+	EXPECT(cuMemAlloc_v2(&small, 1000), CUDA_SUCCESS);
+	EXPECT(cuMemAlloc_v2(&large, (3 << 20) + 5), CUDA_SUCCESS);
+	CUresult r = rules_of(small, 1000);
+	r = r == CUDA_SUCCESS ? rules_of(large, (3 << 20) + 5) : r;
+	EXPECT(small % 512 == 0 && large % (2 << 20) == 0, 1);
+	EXPECT(cuMemAllocPitch_v2(&rows, &pitch, 1000, 700, 3), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemAllocPitch_v2(&rows, &pitch, 1000, 700, 4), CUDA_SUCCESS);
+	EXPECT(cuMemGetAddressRange_v2(NULL, &bytes, rows), CUDA_SUCCESS);
+	EXPECT(pitch == 1024 && bytes == 1024 * 700, 1);
+	EXPECT(cuMemFree_v2(rows), CUDA_SUCCESS);
+	EXPECT(cuMemFree_v2(small), CUDA_SUCCESS);
+	EXPECT(cuMemFree_v2(large), CUDA_SUCCESS);
+	return r;
+}
+
+static CUresult stale(void)
+{
+	CUdeviceptr p;
+	char byte;
+	EXPECT(cuMemAlloc_v2(&p, 4 << 20), CUDA_SUCCESS);
+	EXPECT(cuMemFree_v2(p), CUDA_SUCCESS);
+	return cuMemcpyDtoH_v2(&byte, p, 1);
+}
+
+// ---- threads
+
+static volatile int stopping;
+static int wrong;
+static pthread_t threads[16];
+static int running;
+
+static void *churn(void *arg)
+{
+	unsigned seed = (unsigned)(uintptr_t)arg * 7919 + 1;
+	CUstream stream;
+	CUresult r = cuCtxSetCurrent(contexts[(uintptr_t)arg % (unsigned)devices]);
+	r = r == CUDA_SUCCESS ? cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) : r;
+	for (unsigned i = 0; !stopping && r == CUDA_SUCCESS; i++) {
+		CUdeviceptr p, q;
+		size_t bytes = i % 3 == 0 ? (3 << 20) : 4096 * (1 + (seed + i) % 7);
+		r = cuMemAlloc_v2(&p, bytes);
+		r = r == CUDA_SUCCESS ? cuMemAlloc_v2(&q, bytes) : r;
+		r = r == CUDA_SUCCESS ? fill(p, bytes, seed + i) : r;
+		r = r == CUDA_SUCCESS ? cuMemsetD32Async(q, 7, bytes / 4, stream) : r;
+		r = r == CUDA_SUCCESS ? cuMemcpyDtoDAsync_v2(q, p, bytes, stream) : r;
+		r = r == CUDA_SUCCESS ? cuStreamSynchronize(stream) : r;
+		r = r == CUDA_SUCCESS ? compare(q, bytes, seed + i) : r;
+		r = r == CUDA_SUCCESS ? cuMemFree_v2(p) : r;
+		r = r == CUDA_SUCCESS ? cuMemFree_v2(q) : r;
+	}
+	if (r != CUDA_SUCCESS)
+		__atomic_store_n(&wrong, (int)r, __ATOMIC_RELAXED);
+	return NULL;
+}
+
+static CUresult stop(void)
+{
+	stopping = 1;
+	while (running > 0)
+		pthread_join(threads[--running], NULL);
+	stopping = 0;
+	return (CUresult)wrong;
+}
+
+static CUresult peer(void)
+{
+	CUdeviceptr before, after, theirs;
+	size_t bytes = 4 << 20;
+	EXPECT(cuMemAlloc_v2(&before, bytes), CUDA_SUCCESS);
+	EXPECT(fill(before, bytes, 1), CUDA_SUCCESS);
+	EXPECT(cuCtxSetCurrent(contexts[1]), CUDA_SUCCESS);
+	EXPECT(cuCtxEnablePeerAccess(contexts[0], 0), CUDA_SUCCESS);
+	EXPECT(cuMemAlloc_v2(&theirs, bytes), CUDA_SUCCESS);
+	EXPECT(cuCtxSetCurrent(contexts[0]), CUDA_SUCCESS);
+	EXPECT(cuMemAlloc_v2(&after, bytes), CUDA_SUCCESS);
+	EXPECT(fill(after, bytes, 2), CUDA_SUCCESS);
+	for (unsigned i = 1; i <= 2; i++) {
+		CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, 1};
+		unsigned long long access = 0;
+		EXPECT(cuMemGetAccess(&access, &location, i == 1 ? before : after), CUDA_SUCCESS);
+		EXPECT(access, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+		EXPECT(cuCtxSetCurrent(contexts[1]), CUDA_SUCCESS);
+		EXPECT(cuMemcpyDtoD_v2(theirs, i == 1 ? before : after, bytes), CUDA_SUCCESS);
+		EXPECT(compare(theirs, bytes, i), CUDA_SUCCESS);
+		EXPECT(cuCtxSetCurrent(contexts[0]), CUDA_SUCCESS);
+	}
+	return CUDA_SUCCESS;
+}
+
+static CUresult forked(void)
+{
+	int status = 1;
+	pid_t child = fork();
+	if (child == 0) {
+		CUdeviceptr p;
+		_exit(cuMemAlloc_v2(&p, 4096) != CUDA_SUCCESS && cuMemFree_v2(held[0].at) != CUDA_SUCCESS ? 0 : 1);
+	}
+	waitpid(child, &status, 0);
+	return status == 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
+static CUresult obey(const char *word, int n)
+{
+	if (strcmp(word, "init") == 0)
+		return init(n);
+	if (strcmp(word, "second") == 0)
+		return cuCtxCreate_v2(&second, 0, 0);
+	if (strcmp(word, "destroy") == 0)
+		return destroy();
+	if (strcmp(word, "device") == 0)
+		return cuCtxSetCurrent(contexts[n]);
+	if (strcmp(word, "alloc") == 0)
+		return alloc((size_t)n << 10);
+	if (strcmp(word, "free") == 0)
+		return cuMemFree_v2(held[--count].at);
+	if (strcmp(word, "check") == 0)
+		return check();
+	if (strcmp(word, "rules") == 0)
+		return rules();
+	if (strcmp(word, "stale") == 0)
+		return stale();
+	if (strcmp(word, "peer") == 0)
+		return peer();
+	if (strcmp(word, "fork") == 0)
+		return forked();
+	if (strcmp(word, "stop") == 0)
+		return stop();
+	if (strcmp(word, "things") == 0)
+		things();
+	for (int i = 0; i < n && strcmp(word, "churn") == 0; i++)
+		running += pthread_create(&threads[running], NULL, churn, (void *)(uintptr_t)i) == 0;
+	return CUDA_SUCCESS;
+}
+
+int main(void)
+{
+	char text[64], word[16];
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	while (fgets(text, sizeof text, stdin) != NULL) {
+		int n = 0;
+		text[strcspn(text, "\n")] = 0;
+		sscanf(text, "%15s %d", word, &n);
+		CUresult r = obey(word, n);
+		printf("%s: %d\n", text, (int)r);
+	}
+	return 0;
+}
