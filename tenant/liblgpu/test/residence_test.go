@@ -1,6 +1,17 @@
 package test
 
-import "testing"
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/lgpu/lgpu/tenant/abi"
+	"github.com/lgpu/lgpu/tenant/region"
+)
 
 // residenceProgram is testdata/residence_test.c with the lock.
 func residenceProgram(t *testing.T, sanitizer string) string {
@@ -15,6 +26,89 @@ func TestResidenceLock(t *testing.T) {
 			t.Run(name+"/"+sanitizer, func(t *testing.T) {
 				mustRun(t, []string{"TSAN_OPTIONS=die_after_fork=0", "ASAN_OPTIONS=detect_leaks=0"}, bin, name)
 			})
+		}
+	}
+}
+
+// shutLibrary is the library with testdata/shut.c, by which a test shuts the lock.
+var shutLibrary = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(built.dir, "liblgpu-shut.so")
+	return path, library(path, "testdata/shut.c")
+})
+
+// outside are the hooked calls that do not enter the lock: they wait for the device, or use none of its memory.
+var outside = []string{
+	"cuCtxSynchronize", "cuCtxSynchronize_v2", "cuEventSynchronize", "cuStreamSynchronize", "cuStreamSynchronize_ptsz",
+	"cuStreamEndCapture", "cuStreamEndCapture_ptsz", "cuStreamDestroy", "cuStreamDestroy_v2",
+	"cuInit", "cuDeviceGetAttribute", "cuDeviceTotalMem", "cuDeviceTotalMem_v2", "cuGetProcAddress", "cuGetProcAddress_v2",
+	"cuMemGetInfo", "cuMemGetInfo_v2", "cuMemGetDefaultMemPool", "cuLibraryEnumerateKernels", "cuLibraryGetKernel",
+	"cuMemAllocHost", "cuMemAllocHost_v2", "cuMemHostAlloc", "cuMemFreeHost", "cuMemHostRegister", "cuMemHostRegister_v2",
+	"cuMemHostUnregister",
+}
+
+// touchesProgram compiles testdata/touches.c with a call of each hooked symbol and of each of the class touch, and returns
+// their names.
+func touchesProgram(t *testing.T) (string, []string) {
+	t.Helper()
+	cuda, _, err := symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	var calls strings.Builder
+	for _, s := range cuda {
+		if s.Class != abi.Hook && s.Class != abi.Touch {
+			continue
+		}
+		names = append(names, s.Name)
+		fmt.Fprintf(&calls, "CALL(%s", s.Name)
+		for _, p := range s.Params {
+			if strings.HasSuffix(p.Type, "*") {
+				calls.WriteString(", (void *)buffer")
+			} else {
+				fmt.Fprintf(&calls, ", (%s){0}", p.Type)
+			}
+		}
+		calls.WriteString(")\n")
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "touches_gen.inc"), []byte(calls.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return program(t, "touches", "-I"+dir, "-ldl"), names
+}
+
+// A call enters the lock if, and only if, it can touch, take or free device memory, or launch work.
+func TestCallsEnterTheResidenceLock(t *testing.T) {
+	bin, names := touchesProgram(t)
+	lib, err := shutLibrary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var captures, others []string // a capture begun here never ends, and the lock cannot be shut after it
+	for _, name := range names {
+		if strings.HasPrefix(name, "cuStreamBeginCapture") {
+			captures = append(captures, name)
+		} else {
+			others = append(others, name)
+		}
+	}
+	for _, compute := range []uint32{region.FullCompute, 5000} {
+		s := spec(1<<30, 0)
+		s.Devices[0].Overcommit, s.Devices[0].Compute = 1, compute
+		env := tenant(newRegion(t, s), "LD_PRELOAD="+lib)
+		out := mustRun(t, env, bin, others...)
+		for _, name := range captures {
+			out += mustRun(t, env, bin, name)
+		}
+		for _, name := range names {
+			want := name + " waits\n"
+			if slices.Contains(outside, name) {
+				want = name + " does not wait\n"
+			}
+			if !strings.Contains("\n"+out, "\n"+want) {
+				t.Errorf("compute %d: want %q", compute, want)
+			}
 		}
 	}
 }

@@ -388,6 +388,19 @@ static int capture(void)
 	pthread_join(shutter, NULL);
 	CHECK(result == LGPU_SHUT_DONE && synchronised == 39);
 	lgpu_residence_open();
+	// One that begins while the lock is being shut is seen, and has it opened again.
+	lgpu_touch_begin();
+	CHECK(pthread_create(&shutter, NULL, run_shut, &result) == 0);
+	AWAIT(lgpu_residence_is_shut());
+	STORE(captures, 1);
+	lgpu_touch_end();
+	AWAIT(!lgpu_residence_is_shut());
+	touch(true);
+	STORE(captures, 0);
+	lgpu_residence_capture_ended();
+	pthread_join(shutter, NULL);
+	CHECK(result == LGPU_SHUT_DONE && spoilt == 0);
+	lgpu_residence_open();
 	// No context is ever synchronised during one.
 	for (int i = 0; i < 2; i++)
 		CHECK(pthread_create(&threads[i], NULL, captured_often, NULL) == 0);
