@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/lgpu/lgpu/tenant/abi"
+	"github.com/lgpu/lgpu/tenant/protocol"
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
@@ -111,4 +112,51 @@ func TestCallsEnterTheResidenceLock(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A launch waits for the gate outside the lock, and for the lock outside the gate: neither keeps the other from closing.
+func TestLaunchesWaitForOneThingAtATime(t *testing.T) {
+	lib, err := shutLibrary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, c, p := cardOf(t, 1, "LD_PRELOAD="+lib)
+	p.say(protocol.Message{Kind: protocol.Close, Serial: 1})
+	p.expect(protocol.Closed)
+	c.do("later 2 1 1000")
+	p.expect(protocol.Want)
+	c.do("shut") // with the launch at the gate
+	p.say(protocol.Message{Kind: protocol.Open, Serial: 2, Value: protocol.Forever})
+	c.do("waited") // now it is at the lock
+	p.say(protocol.Message{Kind: protocol.Close, Serial: 2})
+	p.expect(protocol.Closed)
+	c.do("open")
+	p.expect(protocol.Want)
+	p.say(protocol.Message{Kind: protocol.Open, Serial: 3, Value: protocol.Forever})
+	c.wait("late: 0")
+	// One that comes to a shut lock does not ask for the gate.
+	p.say(protocol.Message{Kind: protocol.Close, Serial: 3})
+	p.expect(protocol.Closed)
+	c.do("shut")
+	c.do("later 2 1 1000")
+	c.do("waited")
+	c.do("open")
+	p.expect(protocol.Want)
+	p.say(protocol.Message{Kind: protocol.Open, Serial: 4, Value: protocol.Forever})
+	c.wait("late: 0")
+	// A kernel that has not ended keeps the lock from being shut, until it has.
+	c.do("hold 2")
+	c.do("launch 2 1 1000")
+	c.order("busy")
+	c.wait("busy: 1")
+	c.do("release 2")
+	c.do("shut")
+	c.do("open")
+	c.do("capture 2")
+	c.order("busy")
+	c.wait("busy: 2")
+	c.do("launch 2 1 1000")
+	c.do("captured 2")
+	c.do("shut")
+	c.do("open")
 }

@@ -6,11 +6,18 @@
 
 #define VISIBLE __attribute__((visibility("default")))
 VISIBLE int cuTestShut(void);
-VISIBLE void cuTestOpen(void);
+VISIBLE int cuTestBusy(void);
+VISIBLE int cuTestOpen(void);
 VISIBLE int cuTestWaited(void);
 
 int cuTestShut(void) { return (int)lgpu_residence_shut(60 * LGPU_NANOS); }
-void cuTestOpen(void) { lgpu_residence_open(); }
+int cuTestBusy(void) { return (int)lgpu_residence_shut(LGPU_NANOS / 20); }
+
+int cuTestOpen(void)
+{
+	lgpu_residence_open();
+	return 0;
+}
 
 // cuTestWaited says whether a touch has come to wait since the lock was shut.
 int cuTestWaited(void)

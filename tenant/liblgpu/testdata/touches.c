@@ -27,7 +27,7 @@ static void *find(const char *name)
 
 #define FIND(name) ((__typeof__(&name))find(#name))
 int cuTestShut(void);
-void cuTestOpen(void);
+int cuTestOpen(void);
 int cuTestWaited(void);
 
 #define CALL(name, ...) \
