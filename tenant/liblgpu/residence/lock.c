@@ -94,7 +94,7 @@ static bool take(struct lgpu_place *p, uint32_t thread)
 	    !__atomic_compare_exchange_n(&p->owner, &owner, ((owner >> 32) + 1) << 32 | thread, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 		return false;
 	set_sure(p, false);
-	__atomic_store_n(&p->depth, 0, __ATOMIC_SEQ_CST);
+	__atomic_exchange_n(&p->depth, 0, __ATOMIC_SEQ_CST); // who shuts the lock sees what both owners have done
 	return true;
 }
 
@@ -227,7 +227,7 @@ static bool inside(struct lgpu_residence *r, bool look)
 	for (struct lgpu_places *some = &r->places; some != NULL; some = after(some))
 		for (uint32_t i = 0; i < LGPU_PLACES; i++) {
 			struct lgpu_place *p = &some->place[i];
-			found = found || (owner_of(p) != 0 && depth_of(p) != 0 && !(look && bury(p)));
+			found = (depth_of(p) != 0 && owner_of(p) != 0 && !(look && bury(p))) || found;
 		}
 	return found;
 }
@@ -276,13 +276,14 @@ enum lgpu_shut lgpu_residence_shut(int64_t nanos)
 	int64_t deadline = lgpu_now() + nanos;
 	if (shut_now(r) != 0)
 		return LGPU_SHUT_DONE;
-	r->number += r->number + 1 != 0 ? 1 : 2;
+	uint32_t number = r->number + 1 != 0 ? r->number + 1 : 1;
+	__atomic_store_n(&r->number, number, __ATOMIC_SEQ_CST);
 	for (;;) {
 		if (!captured(r, deadline))
 			return LGPU_SHUT_CAPTURE;
-		__atomic_store_n(&r->shut, r->number, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&r->shut, number, __ATOMIC_SEQ_CST);
 		bool empty = emptied(r, deadline), capture = lgpu_gate_captures();
-		if (empty && !capture && lgpu_drain(r, r->number, deadline))
+		if (empty && !capture && lgpu_drain(r, number, deadline))
 			return LGPU_SHUT_DONE;
 		lgpu_residence_open();
 		if (!capture)

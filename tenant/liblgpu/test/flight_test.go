@@ -30,6 +30,12 @@ var cardLibrary = sync.OnceValues(func() (string, error) {
 // kernel of 1 µs that is known to be short.
 func card(t *testing.T, env ...string) (*daemon, *client, *peer) {
 	t.Helper()
+	return cardOf(t, 0, env...)
+}
+
+// cardOf does so in an lgpu with or without overcommit.
+func cardOf(t *testing.T, overcommit uint64, env ...string) (*daemon, *client, *peer) {
+	t.Helper()
 	driver, err := cardLibrary()
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +43,9 @@ func card(t *testing.T, env ...string) (*daemon, *client, *peer) {
 	dev := &device{t: t, uuid: uuid(0)}
 	dev.env = []string{"PATH=" + os.Getenv("PATH"), "LD_LIBRARY_PATH=" + filepath.Dir(driver), "LGPU_REAL_LIBCUDA=" + driver,
 		"LGPU_REAL_LIBNVML=" + driver}
-	d := newDaemon(t, whole(dev))
+	limits := whole(dev)
+	limits.Overcommit = overcommit
+	d := newDaemon(t, limits)
 	env = append(append(append([]string{}, dev.env...), "LD_PRELOAD="+built.library, "LGPU_SOCKET="+d.path), env...)
 	c := startClient(t, env, program(t, "card_orders", driver))
 	c.order("init")

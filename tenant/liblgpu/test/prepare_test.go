@@ -25,15 +25,15 @@ func capped(t *testing.T, env ...string) (*daemon, *client, *peer) {
 	return d, c, p
 }
 
-// waited is how many launches were prepared so far.
-func (c *client) waited() (n int) {
+// prepared is how many launches were prepared so far.
+func (c *client) prepared() (n int) {
 	c.t.Helper()
-	c.order("waited")
+	c.order("prepared")
 	line := <-c.lines
-	if _, err := fmt.Sscanf(line, "%d waited", &n); err != nil {
+	if _, err := fmt.Sscanf(line, "%d prepared", &n); err != nil {
 		c.t.Fatalf("%q: %v", line, err)
 	}
-	c.wait("waited: 0")
+	c.wait("prepared: 0")
 	return n
 }
 
@@ -52,7 +52,7 @@ func prepared(t *testing.T, test func(*daemon, *client, *peer)) {
 	for deadline := time.Now().Add(patience); !t.Failed(); {
 		d, c, p := capped(t)
 		test(d, c, p)
-		n := c.waited()
+		n := c.prepared()
 		if n > 200 {
 			t.Errorf("%d launches were prepared; 4 ms of work may be in flight", n)
 		}
@@ -97,7 +97,7 @@ func TestPreparedForNobodyElse(t *testing.T) {
 	p.say(protocol.Message{Kind: protocol.Close, Serial: 1})
 	p.expect(protocol.Closed)
 	p.opens(c, 2)
-	if n := c.waited(); n != 0 {
+	if n := c.prepared(); n != 0 {
 		t.Errorf("%d launches were prepared", n)
 	}
 }
@@ -132,7 +132,7 @@ func TestPreparedGoes(t *testing.T) {
 func TestPreparedWithoutDriver(t *testing.T) {
 	_, c, p := capped(t, "CARD_NO_WAIT=1")
 	p.opens(c, 2)
-	if n := c.waited(); n != 0 {
+	if n := c.prepared(); n != 0 {
 		t.Errorf("%d launches were prepared", n)
 	}
 }

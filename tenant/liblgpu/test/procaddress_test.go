@@ -69,3 +69,29 @@ func TestProcAddressIsTheDriversChoiceOrOurs(t *testing.T) {
 		t.Logf("%s: %s", driver, strings.TrimSpace(out[strings.LastIndex(strings.TrimSpace(out), "\n")+1:]))
 	}
 }
+
+// A form that is not on the list is withheld where the call is hooked; where it only enters the residence lock, in lgpus
+// with overcommit. A program that has it already gets no GPU there.
+func TestNewestForms(t *testing.T) {
+	bin := program(t, "newest", "-ldl")
+	for _, c := range []struct {
+		name       string
+		overcommit uint64
+		steps      string
+		want       string
+	}{
+		{"cuMemcpyAsync", 0, "ask init ask", "given 0\ninit 0\ngiven 0\n"},
+		{"cuMemcpyAsync", 1, "init ask", "init 0\nwithheld 500\n"},
+		{"cuMemcpyAsync", 1, "ask init", "given 0\ninit 101\n"},
+		{"cuLaunchKernel", 0, "ask init ask", "withheld 500\ninit 0\nwithheld 500\n"},
+		{"cuLaunchKernel", 1, "ask init ask", "withheld 500\ninit 0\nwithheld 500\n"},
+		{"cuEventQuery", 1, "ask init ask", "given 0\ninit 0\ngiven 0\n"},
+	} {
+		s := spec(1<<30, 0)
+		s.Devices[0].Overcommit = c.overcommit
+		out, errs, err := run(t, tenant(newRegion(t, s), "STUB_NEWEST="+c.name), "", bin, strings.Fields(c.steps)...)
+		if err != nil || out != c.want {
+			t.Errorf("%s, overcommit %d, %s: %v, printed %q, want %q\n%s", c.name, c.overcommit, c.steps, err, out, c.want, errs)
+		}
+	}
+}

@@ -16,9 +16,17 @@
 //	captured S       ends it
 //	sync
 //	events           prints how many events were recorded
-//	waited           prints how many kernels were launched into streams that waited for a word
+//	prepared         prints how many kernels were launched into streams that waited for a word
+//	later S N NS     as launch, but the next order is read at once
+//	shut             the residence lock, where the library is linked with shut.c
+//	busy             the same, for a moment only
+//	waited           returns when a touch waits for it
+//	open
+#include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "testdata/card.h"
@@ -78,6 +86,30 @@ static CUresult threads(struct order o)
 	return r;
 }
 
+static void *work_later(void *arg)
+{
+	struct order *o = arg;
+	printf("late: %d\n", (int)(uintptr_t)work(o));
+	free(o);
+	return NULL;
+}
+
+static CUresult later(struct order o)
+{
+	pthread_t thread;
+	struct order *copy = malloc(sizeof *copy);
+	CUresult r = cuCtxGetCurrent(&o.context);
+	*copy = o;
+	return r == CUDA_SUCCESS && pthread_create(&thread, NULL, work_later, copy) == 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
+// lock calls a function of shut.c.
+static CUresult lock(const char *name)
+{
+	int (*call)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, name);
+	return call != NULL ? (CUresult)call() : CUDA_ERROR_NOT_FOUND;
+}
+
 static CUresult obey(const char *word, int s, int n, unsigned ns)
 {
 	CUgraph graph;
@@ -103,10 +135,23 @@ static CUresult obey(const char *word, int s, int n, unsigned ns)
 		return cuCtxSynchronize();
 	if (strcmp(word, "hold") == 0 || strcmp(word, "release") == 0)
 		return card_hold(streams[s], word[0] == 'h'), CUDA_SUCCESS;
+	if (strcmp(word, "later") == 0)
+		return later((struct order){.s = s, .n = n, .ns = ns});
+	if (strcmp(word, "shut") == 0)
+		return lock("cuTestShut");
+	if (strcmp(word, "busy") == 0)
+		return lock("cuTestBusy");
+	if (strcmp(word, "open") == 0)
+		return lock("cuTestOpen");
+	if (strcmp(word, "waited") == 0) {
+		while (lock("cuTestWaited") == 0)
+			sched_yield();
+		return CUDA_SUCCESS;
+	}
 	if (strcmp(word, "events") == 0)
 		return printf("%llu events\n", (unsigned long long)card_recorded()), CUDA_SUCCESS;
-	if (strcmp(word, "waited") == 0)
-		return printf("%llu waited\n", (unsigned long long)card_waited()), CUDA_SUCCESS;
+	if (strcmp(word, "prepared") == 0)
+		return printf("%llu prepared\n", (unsigned long long)card_waited()), CUDA_SUCCESS;
 	return CUDA_ERROR_INVALID_VALUE;
 }
 

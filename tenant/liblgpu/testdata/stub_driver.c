@@ -65,12 +65,19 @@ CUresult cuInit(unsigned int flags)
 	return visible_count > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
+// The driver may be newer than the list of symbols: its newest form of the call that STUB_NEWEST names is on no list.
+static CUresult newest(void) { return CUDA_SUCCESS; }
+
 static CUresult find(const char *symbol, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
 {
 	int known = 0;
 	const struct stub_row *best = NULL;
 	if (symbol == NULL || pfn == NULL || version > 13000)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (getenv("STUB_NEWEST") != NULL && strcmp(getenv("STUB_NEWEST"), symbol) == 0) {
+		*pfn = (void *)newest;
+		return CUDA_SUCCESS;
+	}
 	for (const struct stub_row *r = stub_rows; r->base != NULL; r++) {
 		if (strcmp(r->base, symbol) != 0 || (r->flags >> flags & 1) == 0)
 			continue;
