@@ -359,8 +359,6 @@ func TestRandom(t *testing.T) {
 
 func random(t *testing.T, r *rand.Rand) {
 	m := newMachine(t, 100)
-	type waiting struct{ since time.Time }
-	waits := map[uint64]waiting{}
 	var pending []Order
 	served := 0
 	const lgpus = 6
@@ -379,7 +377,6 @@ func random(t *testing.T, r *rand.Rand) {
 		case 4:
 			if r.IntN(10) == 0 {
 				m.p.Leave(of(id))
-				delete(waits, id)
 			}
 		case 5:
 			m.p.Suspend(m.now, id, r.IntN(3) == 0)
