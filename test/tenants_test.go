@@ -588,7 +588,7 @@ func TestInventoryThroughNVML(t *testing.T) {
 // HAMi's environment limits a program without lgpu run.
 func TestHAMiEnvironment(t *testing.T) {
 	p := newPlace(t)
-	keeper := p.start("lgpu", "run", shape, "--", "sh", "-c", `echo "$LD_PRELOAD"; echo "$LD_LIBRARY_PATH"; echo "$LGPU_SIM"; read x`)
+	keeper := p.start("lgpu", "run", shape, "--contain=off", "--", "sh", "-c", `echo "$LD_PRELOAD"; echo "$LD_LIBRARY_PATH"; echo "$LGPU_SIM"; read x`)
 	preload, path, socket := <-keeper.lines, <-keeper.lines, <-keeper.lines
 	cache := filepath.Join(p.dir, "hami.cache")
 	p.env = append(p.env, "LD_PRELOAD="+preload, "LD_LIBRARY_PATH="+path, "LGPU_SIM="+socket,

@@ -44,8 +44,15 @@ func cause(err error) error {
 	return err
 }
 
-// starter starts a process, as os.StartProcess does.
-type starter func(path string, argv []string, attr *os.ProcAttr) (*os.Process, error)
+// starter starts a process, as os.StartProcess does. If confirm is not nil, it is called once after all are started, and
+// its error means that the program has not.
+type starter func(path string, argv []string, attr *os.ProcAttr) (process *os.Process, confirm func() error, err error)
+
+// startPlainly is the starter of programs that are not contained.
+func startPlainly(path string, argv []string, attr *os.ProcAttr) (*os.Process, func() error, error) {
+	process, err := os.StartProcess(path, argv, attr)
+	return process, nil, err
+}
 
 // child is a program that lgpu run starts.
 type child struct {
@@ -53,7 +60,7 @@ type child struct {
 	files []*os.File // standard input, output and error
 	start starter
 
-	process *os.Process // nil before it is started
+	process *os.Process // nil unless it is started
 	ended   bool
 	status  int // as a shell has it, when ended
 	signal  unix.Signal
@@ -85,15 +92,9 @@ func runPrograms(path string, argv []string, list []*child, ended func(*child)) 
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return false, failed(fmt.Errorf("become the parent of the processes that the program leaves: %w", err))
 	}
-	for _, p := range list {
-		p.process, err = p.start(path, argv, &os.ProcAttr{
-			Env: p.env, Files: p.files, Sys: &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL},
-		})
-		if err != nil {
-			killAll(list, ended)
-			err = fmt.Errorf("command %q cannot be executed: %w", argv[0], cause(err))
-			return false, &exit{status: statusNotExecutable, err: err}
-		}
+	if err := startAll(path, argv, list); err != nil {
+		killAll(list, ended)
+		return false, err
 	}
 	left, next := len(list), unix.SIGTERM
 	var overdue <-chan time.Time // when next is sent
@@ -120,6 +121,37 @@ func runPrograms(path string, argv []string, list []*child, ended func(*child)) 
 		}
 	}
 	return told, nil
+}
+
+// startAll starts the programs. After an error some may run.
+func startAll(path string, argv []string, list []*child) error {
+	confirm := make([]func() error, len(list))
+	explain := func(err error) error {
+		var own *exit
+		if err == nil || errors.As(err, &own) {
+			return err
+		}
+		return &exit{status: statusNotExecutable, err: fmt.Errorf("command %q cannot be executed: %w", argv[0], cause(err))}
+	}
+	for i, p := range list {
+		var err error
+		p.process, confirm[i], err = p.start(path, argv, &os.ProcAttr{
+			Env: p.env, Files: p.files, Sys: &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL},
+		})
+		if err != nil {
+			return explain(err)
+		}
+	}
+	for i, p := range list {
+		if confirm[i] == nil {
+			continue
+		}
+		if err := confirm[i](); err != nil {
+			p.process = nil
+			return explain(err)
+		}
+	}
+	return nil
 }
 
 // end ends a program that did not end by itself; with SIGKILL, which it cannot pass on, all that it started too.
@@ -154,7 +186,7 @@ func descendants(pid int, to []int) []int {
 func killAll(list []*child, ended func(*child)) {
 	for _, p := range list {
 		if p.process == nil {
-			return
+			continue // it has not been started
 		}
 		_ = p.process.Kill()
 		var ws unix.WaitStatus

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/internal/assets"
@@ -23,19 +23,39 @@ const (
 	containOff  = "off"
 )
 
+// containVariable is the environment's default for --contain.
+const containVariable = "LGPU_CONTAIN"
+
 // containFlag says whether programs get a mount namespace in which the driver's libraries are lgpu's.
-type containFlag struct{ mode string }
+type containFlag struct {
+	mode  string
+	typed func(name string) bool
+}
 
 func (f *containFlag) register(flags *pflag.FlagSet) {
-	flags.StringVar(&f.mode, "contain", containOff, "put lgpu's library in the place of the driver's: `WHEN` is on,\nauto (where it can) or off")
+	f.typed = flags.Changed
+	flags.StringVar(&f.mode, "contain", containAuto, "put lgpu's library in the place of the driver's: `WHEN` is on,\nauto (where it can) or off")
 	flags.Lookup("contain").NoOptDefVal = containOn
 }
 
+// check settles the mode, which the environment may say where no option does.
 func (f *containFlag) check() error {
+	from := "--contain"
+	if mode := os.Getenv(containVariable); mode != "" && !f.typed("contain") {
+		from, f.mode = containVariable, mode
+	}
 	if slices.Contains([]string{containOn, containAuto, containOff}, f.mode) {
 		return nil
 	}
-	return usage("lgpu run --contain=on -- ./program", "--contain %q: it is on, off or auto", f.mode)
+	return usage("lgpu run --contain=on -- ./program", "%s %q: it is on, off or auto", from, f.mode)
+}
+
+// remark says something about containment that only who has asked for it wants to know: else each line of a script
+// would say it again. lgpu doctor says it too.
+func (f *containFlag) remark(text string, err error) {
+	if f.typed("contain") || f.mode == containOn {
+		fmt.Fprintln(os.Stderr, "lgpu: warning: "+text+":", err)
+	}
 }
 
 // prepared is how programs of an lgpu are started.
@@ -45,48 +65,126 @@ type prepared struct {
 	close func()
 }
 
-// prepare decides how programs are started in the lgpu that this process is attached to.
-func (f *containFlag) prepare(libs assets.Libraries, a *api.Attachment, sim bool) (*prepared, error) {
+// prepare decides how a program is started in the lgpu that this process is attached to.
+func (f *containFlag) prepare(program string, libs assets.Libraries, a *api.Attachment, sim bool) (*prepared, error) {
 	env := tenantEnv(os.Environ(), libs, a.Environment)
-	open := &prepared{env: env, start: os.StartProcess, close: func() {}}
+	plain := &prepared{env: env, start: startPlainly, close: func() {}}
 	if f.mode == containOff {
-		return open, nil
+		return plain, nil
 	}
-	p, err := contained(withPreload(env, lookup(os.Environ(), "LD_PRELOAD")), libs, a, sim)
+	var p *prepared
+	err := losesRights(program)
+	if err == nil || f.mode == containOn {
+		p, err = f.contained(env, libs, a, sim)
+	}
 	switch {
 	case err == nil:
 		return p, nil
-	case f.mode == containAuto:
-		fmt.Fprintln(os.Stderr, "lgpu: warning: the program is not contained:", err)
-		return open, nil
+	case f.mode == containOn:
+		return nil, cannotContain(err)
 	}
+	f.remark(notContained, err)
+	return plain, nil
+}
+
+// notContained is what auto remarks.
+const notContained = "the program is not contained"
+
+// unstarted is the command's error where err, of a contained start, says that no namespace can be built; else it is err.
+func unstarted(err error) error {
+	var impossible *contain.Impossible
+	if !errors.As(err, &impossible) {
+		return err
+	}
+	return cannotContain(err)
+}
+
+func cannotContain(err error) error {
 	e := &exit{status: statusFailed, err: fmt.Errorf("--contain: %w", err), hint: "--contain=off runs the program without; lgpu doctor has more"}
 	if reason := contain.Reason(); reason != "" && os.Geteuid() != 0 {
 		e.hint = "this user may make no namespace, as " + reason + "; --contain=off runs the program without"
 	}
-	return nil, e
+	return e
 }
 
-// contained prepares a namespace, and makes sure that it can be made.
-func contained(env []string, libs assets.Libraries, a *api.Attachment, sim bool) (*prepared, error) {
-	files, fenced := fenceOff(a, sim)
+// losesRights says why a program cannot do its work in the user namespace of a user: it would not get the rights that its
+// file gives, or lose those that its caller has. Those it starts are not looked at.
+func losesRights(program string) error {
+	if os.Geteuid() == 0 {
+		return nil // there is no user namespace
+	}
+	var s unix.Stat_t
+	if unix.Stat(program, &s) == nil && s.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
+		return fmt.Errorf("%s changes its user or group when it starts (set-uid)", program)
+	}
+	if n, err := unix.Getxattr(program, "security.capability", nil); err == nil && n > 0 {
+		return fmt.Errorf("%s gets capabilities when it starts", program)
+	}
+	header, own := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+	if unix.Capget(&header, &own[0]) == nil && own[0].Effective|own[1].Effective != 0 {
+		return errors.New("this user has capabilities, which a program in a user namespace would lose")
+	}
+	return nil
+}
+
+// contained prepares a namespace.
+func (f *containFlag) contained(env []string, libs assets.Libraries, a *api.Attachment, sim bool) (*prepared, error) {
+	preload := lookup(os.Environ(), "LD_PRELOAD")
+	files, fenced := f.fenceOff(a, sim)
 	plan, err := contain.Make(contain.Options{
-		Interposer: libs.Interposer, Dir: containedDir(libs), Environment: env, Stamp: a.Environment,
+		Interposer: libs.Interposer, Dir: libs.Contained(), Environment: withPreload(env, preload), Stamp: a.Environment,
 		Hide: files, Join: fenced.Join,
 	})
-	if err == nil {
-		err = plan.Try()
-	}
 	if err != nil {
 		fenced.Close()
 		return nil, err
 	}
-	return &prepared{env: plan.Environment(env), start: plan.Start, close: fenced.Close}, nil
+	s := &containedStart{flag: f, plan: plan, preload: preload}
+	return &prepared{env: env, start: s.start, close: fenced.Close}, nil
+}
+
+// containedStart starts the programs of one lgpu, all of them contained or none. The first shows whether the kernel permits
+// it; those after it start at the same time.
+type containedStart struct {
+	flag    *containFlag
+	plan    *contain.Plan
+	preload string // what the caller has preloaded
+
+	tried, plainly bool
+}
+
+func (s *containedStart) start(path string, argv []string, attr *os.ProcAttr) (*os.Process, func() error, error) {
+	if s.plainly {
+		return startPlainly(path, argv, attr)
+	}
+	inside := *attr
+	inside.Env = s.plan.Environment(withPreload(attr.Env, s.preload))
+	started, err := s.plan.Start(path, argv, &inside)
+	if s.tried {
+		if err != nil {
+			return nil, nil, unstarted(err)
+		}
+		return started.Process, func() error { return unstarted(started.Confirm()) }, nil
+	}
+	s.tried = true
+	if err == nil {
+		err = started.Confirm()
+	}
+	var impossible *contain.Impossible
+	switch {
+	case err == nil:
+		return started.Process, nil, nil
+	case s.flag.mode == containOn || !errors.As(err, &impossible):
+		return nil, nil, unstarted(err)
+	}
+	s.flag.remark(notContained, err)
+	s.plainly = true
+	return startPlainly(path, argv, attr)
 }
 
 // fenceOff returns the files of devices that are not the lgpu's, and as root a cgroup that may not open them, also
 // under other names. What is not possible is said, and leaves the files to be used as without containment.
-func fenceOff(a *api.Attachment, sim bool) ([]string, *fence.Fence) {
+func (f *containFlag) fenceOff(a *api.Attachment, sim bool) ([]string, *fence.Fence) {
 	var own []string
 	if !sim {
 		for _, d := range a.Devices {
@@ -95,7 +193,7 @@ func fenceOff(a *api.Attachment, sim bool) ([]string, *fence.Fence) {
 	}
 	others, err := fence.Others(own)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "lgpu: warning: device files of others stay as they are:", err)
+		f.remark("device files of others stay as they are", err)
 	}
 	files, devices := fence.Files(others)
 	if len(devices) == 0 || os.Geteuid() != 0 {
@@ -103,7 +201,7 @@ func fenceOff(a *api.Attachment, sim bool) ([]string, *fence.Fence) {
 	}
 	fenced, err := fence.Make(devices)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "lgpu: warning: device files of others are hidden, and no cgroup forbids to open them:", err)
+		f.remark("device files of others are hidden, and no cgroup forbids to open them", err)
 		return files, &fence.Fence{}
 	}
 	return files, fenced
@@ -116,16 +214,13 @@ func tryContain() error {
 		return err
 	}
 	plan, err := contain.Make(contain.Options{
-		Interposer: libs.Interposer, Dir: containedDir(libs), Environment: []string{"LD_LIBRARY_PATH=" + libs.SimDir},
+		Interposer: libs.Interposer, Dir: libs.Contained(), Environment: []string{"LD_LIBRARY_PATH=" + libs.SimDir},
 	})
 	if err != nil {
 		return err
 	}
 	return plan.Try()
 }
-
-// containedDir is where the libraries of contained programs are.
-func containedDir(libs assets.Libraries) string { return filepath.Join(libs.Dir, "contained") }
 
 // withPreload is env with another LD_PRELOAD, or without it.
 func withPreload(env []string, list string) []string {
@@ -136,17 +231,10 @@ func withPreload(env []string, list string) []string {
 	return append(env, "LD_PRELOAD="+list)
 }
 
-// stage becomes a contained program, or says why that is not possible and returns the status to end with.
+// stage becomes a contained program, or returns the status to end with. Who started it says what was in the way.
 func stage() int {
-	err := contain.Stage()
-	var not *contain.NotStarted
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &not):
-		fmt.Fprintf(os.Stderr, "lgpu: error: %v\n", not)
-		return statusNotExecutable
+	if contain.Stage() != nil {
+		return statusFailed
 	}
-	fmt.Fprintln(os.Stderr, "lgpu: error:", err)
-	return statusFailed
+	return 0
 }

@@ -55,7 +55,7 @@ func usage(hint, format string, args ...any) error {
 func init() { runtime.LockOSThread() }
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == contain.StageArgument {
+	if contain.Staged() {
 		os.Exit(stage())
 	}
 	err := root().ExecuteContext(context.Background())

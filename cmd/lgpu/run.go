@@ -38,9 +38,12 @@ that leave it by setsid, su or a changed environment. Sizes are such as 8GiB, 8G
 (the same) or 8GB (decimal). With several devices the limits hold for each.
 They can be changed while the program runs: see lgpu set.
 
-A library in the program, which LD_PRELOAD names, keeps the limits. With
---contain it takes the place of the driver's library for all processes, also
-for those that clear LD_PRELOAD, and devices of others cannot be opened.
+A library in the program keeps the limits. Where the kernel permits it, the
+program is contained: the library is there in the place of the driver's, for
+all its processes and whatever their environment, and devices of others cannot
+be opened. Else LD_PRELOAD names the library. For a user who is not root this
+takes a user namespace, in which sudo and other set-uid programs do not work:
+--contain=off, or LGPU_CONTAIN=off in the environment, does without.
 
 --compute (compute.max) is a hard limit, which also holds when nobody else wants
 the device. The rest of the time is shared by --weight (lgpu.weight). --min
@@ -162,7 +165,7 @@ func (r *run) start(c *cobra.Command, argv []string) error {
 			fmt.Fprintln(c.ErrOrStderr(), "lgpu:", text)
 		}
 	}()
-	p, err := r.contain.prepare(libs, h.Attachment, r.sim)
+	p, err := r.contain.prepare(program, libs, h.Attachment, r.sim)
 	if err != nil {
 		return err
 	}

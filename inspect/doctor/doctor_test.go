@@ -154,6 +154,9 @@ func TestExamine(t *testing.T) {
 			m.Contain.Err, m.Contain.Forbid = syscall.ENOSPC, "user.max_user_namespaces is 0"
 		}, Warn, "contain", "no space left", "user.max_user_namespaces is 0"},
 		{"no right to mount", func(m *Machine) { m.User, m.Contain.Err = 0, syscall.EPERM }, Warn, "contain", "not permitted", "SYS_ADMIN"},
+		{"contained", func(m *Machine) { m.User = 0 }, OK, "contain", "are contained, unless", ""},
+		{"contained by a user namespace", func(*Machine) {}, OK, "contain", "in a user namespace: sudo", ""},
+		{"containment turned off", func(m *Machine) { m.Environment = []string{"LGPU_CONTAIN=off"} }, OK, "contain", "are not: LGPU_CONTAIN=off", ""},
 		{"HAMi in ld.so.preload", func(m *Machine) { m.LDPreload = "/usr/local/vgpu/libvgpu.so\n" },
 			Fail, "hami", "/etc/ld.so.preload", "take the line"},
 		{"HAMi in LD_PRELOAD", func(m *Machine) { m.Environment = []string{"LD_PRELOAD=/x/libvgpu.so"} },
@@ -194,6 +197,13 @@ func TestExamine(t *testing.T) {
 			Fail, "program", "is static", "dynamically"},
 		{"setuid program", func(m *Machine) {
 			m.Programs = []Program{{Path: "/x/su", Interpreter: "/lib64/ld.so", Machine: machine(), Setuid: true}}
+		}, Fail, "program", "setuid", "chmod"},
+		{"setuid program of root, contained", func(m *Machine) {
+			m.User, m.Programs = 0, []Program{{Path: "/x/su", Interpreter: "/lib64/ld.so", Machine: machine(), Setuid: true}}
+		}, OK, "program", "su can be limited, contained", ""},
+		{"setuid program of root, not tried", func(m *Machine) {
+			m.User, m.Programs = 0, []Program{{Path: "/x/su", Interpreter: "/lib64/ld.so", Machine: machine(), Setuid: true}}
+			m.Contain = Contain{}
 		}, Fail, "program", "setuid", "chmod"},
 		{"musl program", func(m *Machine) {
 			m.Programs = []Program{{Path: "/x/a", Interpreter: "/lib/ld-musl-x86_64.so.1", Machine: machine()}}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -262,16 +263,21 @@ func (e *examination) library() {
 
 func (e *examination) contain() {
 	const check = "contain"
-	const follows = "lgpu run works without --contain, for programs that keep their LD_PRELOAD"
+	const follows = "lgpu run works all the same, for programs that keep their LD_PRELOAD"
+	off := slices.Contains(e.m.Environment, "LGPU_CONTAIN=off")
 	switch c := &e.m.Contain; {
 	case !c.Tried:
+	case c.Err == nil && off:
+		e.ok(check, "programs could be contained, and are not: LGPU_CONTAIN=off")
+	case c.Err == nil && e.m.User != 0:
+		e.ok(check, "programs are contained, in a user namespace: sudo and other set-uid programs need lgpu run --contain=off")
 	case c.Err == nil:
-		e.ok(check, "programs can be contained: lgpu run --contain")
+		e.ok(check, "programs are contained, unless lgpu run --contain=off")
 	case e.m.User != 0 && c.Forbid != "":
-		e.add(Warn, check, "no --contain: "+c.Err.Error(), "user "+strconv.Itoa(e.m.User)+" may make no namespace, as "+
+		e.add(Warn, check, "programs are not contained: "+c.Err.Error(), "user "+strconv.Itoa(e.m.User)+" may make no namespace, as "+
 			c.Forbid+"; root can change that with sysctl, or run the programs. "+follows)
 	default:
-		e.add(Warn, check, "no --contain: "+c.Err.Error(), "in a container, --cap-add SYS_ADMIN, or user namespaces. "+follows)
+		e.add(Warn, check, "programs are not contained: "+c.Err.Error(), "in a container, --cap-add SYS_ADMIN, or user namespaces. "+follows)
 	}
 }
 
@@ -400,9 +406,11 @@ func (e *examination) program(p *Program) {
 		e.add(Warn, check, base+" is a script of "+p.Script+", which was not examined", "lgpu doctor "+p.Script)
 	case p.Machine != machine():
 		e.add(Fail, check, fmt.Sprintf("%s is for another processor (%s)", base, p.Machine), "use a build for this machine")
+	case p.Setuid && e.m.User == 0 && e.m.Contain.Tried && e.m.Contain.Err == nil:
+		e.ok(check, "%s can be limited, contained: it changes its rights when it starts, and ignores LD_PRELOAD", base)
 	case p.Setuid:
 		e.add(Fail, check, base+" changes its rights when it starts (setuid, setgid or file capabilities): the loader then "+
-			"ignores LD_PRELOAD, and no limit would hold", "run it as root with lgpu run --contain; or take the bits away: chmod ug-s, setcap -r")
+			"ignores LD_PRELOAD, and no limit would hold", "run it as root, where it is contained; or take the bits away: chmod ug-s, setcap -r")
 	case p.Interpreter == "":
 		e.add(Fail, check, base+" is static: it loads no libraries, so that no limit would hold",
 			"link it dynamically against the C library; a static CUDA runtime is fine")

@@ -88,6 +88,21 @@ func has(z *zip.Reader, name string) bool {
 	return false
 }
 
+// Contained is the folder that contained programs have their libraries in (internal/contain).
+func (l Libraries) Contained() string { return containedDir(l.Dir) }
+
+func containedDir(dir string) string { return filepath.Join(dir, "contained") }
+
+// contained says whether this process is a contained program: a copy of the interposer is mounted over it.
+func contained(dir string) bool {
+	own, err := os.Stat(filepath.Join(dir, files[0]))
+	if err != nil {
+		return false
+	}
+	copied, err := os.Stat(filepath.Join(containedDir(dir), files[0]))
+	return err == nil && os.SameFile(own, copied)
+}
+
 func install(z *zip.Reader, now time.Time) (Libraries, error) {
 	for _, name := range files {
 		if !has(z, name) {

@@ -3,9 +3,8 @@
 // device files of others cannot be opened. Without root it takes a user namespace.
 //
 //	plan, err := contain.Make(contain.Options{…})
-//	err = plan.Try()                              // does the kernel permit it?
-//	process, err := plan.Start(path, argv, attr)  // as os.StartProcess
-//	defer plan.Close()
+//	started, err := plan.Start(path, argv, attr)  // as os.StartProcess
+//	err = started.Confirm()                       // *Impossible: the kernel does not permit it, and nothing was started
 //
 // Make looks and changes nothing that others see. Start starts this executable again (Stage), which builds the namespace
 // and becomes the program: the process id stays. The namespace goes with its last process, so nothing is left behind by
@@ -24,6 +23,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/internal/contain/ldcache"
 )
@@ -63,9 +65,12 @@ type Plan struct {
 	Hide       []string
 	Join       []string
 
-	Program string // its path, and its arguments
-	Args    []string
+	Program   string // its path, its arguments and its environment
+	Args, Env []string
 }
+
+// maxFile bounds in bytes what is written: a copy of the interposer, and of the loader's cache.
+const maxFile = 32 << 20
 
 // cachePath is the dynamic loader's list of libraries.
 const cachePath = "/etc/ld.so.cache"
@@ -74,6 +79,10 @@ const cachePath = "/etc/ld.so.cache"
 func Make(o Options) (*Plan, error) {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the folder for the contained libraries: %w", err)
+	}
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &files); err != nil || files.Cur < maxFile {
+		return nil, fmt.Errorf("files may have %d bytes (ulimit -f), too few for a copy of the library: %w", files.Cur, unix.EFBIG)
 	}
 	p := &Plan{Dir: o.Dir, Interposer: o.Interposer, Stamp: map[string]string{}, Real: map[string]string{}, Hide: o.Hide, Join: o.Join}
 	for name, value := range o.Stamp {

@@ -2,6 +2,7 @@ package contain
 
 import (
 	"debug/elf"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
@@ -16,14 +17,22 @@ type kind struct {
 	machine elf.Machine
 }
 
-// kindOf reads the kind of a library.
+// kindOf reads the kind of a library from the beginning of its file.
 func kindOf(path string) (kind, error) {
-	f, err := elf.Open(path)
+	f, err := os.Open(path)
 	if err != nil {
 		return kind{}, fmt.Errorf("look at %s: %w", path, err)
 	}
 	defer f.Close()
-	return kind{f.Class, f.Machine}, nil
+	var head [20]byte // up to e_machine, which is at the same place in both classes
+	if _, err := io.ReadFull(f, head[:]); err != nil || string(head[:4]) != elf.ELFMAG {
+		return kind{}, fmt.Errorf("look at %s: it is no library", path)
+	}
+	var order binary.ByteOrder = binary.LittleEndian
+	if elf.Data(head[elf.EI_DATA]) == elf.ELFDATA2MSB {
+		order = binary.BigEndian
+	}
+	return kind{elf.Class(head[elf.EI_CLASS]), elf.Machine(order.Uint16(head[18:]))}, nil
 }
 
 // search finds libraries as the dynamic loader does.

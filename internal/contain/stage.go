@@ -1,14 +1,16 @@
 package contain
 
 import (
-	"encoding/json"
+	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -17,17 +19,46 @@ import (
 // StageArgument is the first argument of this executable when Start starts it: its main function then calls Stage.
 const StageArgument = "contained-stage"
 
-// planFile is the descriptor with the plan, in the stage.
-const planFile = 3
+// Staged reports whether this process was started to become a contained program.
+func Staged() bool { return len(os.Args) == 3 && os.Args[1] == StageArgument }
 
-// maxPlan bounds what the stage reads; a cache is most of it.
-const maxPlan = 128 << 20
+// maxPlan bounds what the stage reads, and maxAnswer what it answers; a cache is most of a plan.
+const (
+	maxPlan   = 128 << 20
+	maxAnswer = 64 << 10
+)
 
-// Start starts the program, as os.StartProcess does, in a namespace of its own. An error of building the namespace is
-// the program's exit status 1, with a line on its standard error: use Try before.
-func (p *Plan) Start(path string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
+// Impossible is why a namespace could not be built. Nothing of the program has run.
+type Impossible struct{ Err error }
+
+func (e *Impossible) Error() string { return e.Err.Error() }
+
+// Unwrap returns what was in the way.
+func (e *Impossible) Unwrap() error { return e.Err }
+
+// Started is a program that is about to run in its namespace.
+type Started struct {
+	Process *os.Process
+
+	answer *os.File
+}
+
+// answer is what the stage says: nothing but Ready just before it becomes the program, and then an end of the stream; or
+// why it has not.
+type answer struct {
+	Ready bool
+	Built string        // why the namespace could not be built
+	Exec  syscall.Errno // why the program could not be executed
+}
+
+// Start starts the program, as os.StartProcess does, in a namespace of its own. The program has what this process has
+// inherited, so also further open files. Confirm tells how it went, and must be called once.
+func (p *Plan) Start(path string, argv []string, attr *os.ProcAttr) (*Started, error) {
 	q := *p
-	q.Program, q.Args = path, argv
+	q.Program, q.Args, q.Env = path, argv, attr.Env
+	if q.Env == nil {
+		q.Env = os.Environ()
+	}
 	return q.start(attr)
 }
 
@@ -35,40 +66,77 @@ func (p *Plan) Start(path string, argv []string, attr *os.ProcAttr) (*os.Process
 func (p *Plan) Try() error {
 	q := *p
 	q.Program, q.Join = "", nil
-	r, w, err := os.Pipe()
+	s, err := q.start(&os.ProcAttr{})
 	if err != nil {
 		return err
 	}
-	defer r.Close()
-	process, err := q.start(&os.ProcAttr{Files: []*os.File{nil, w, w}})
-	w.Close()
-	if err != nil {
-		return fmt.Errorf("make a namespace: %w", err)
-	}
-	text, _ := io.ReadAll(io.LimitReader(r, 4096))
-	state, err := process.Wait()
-	if err != nil {
+	if err := s.Confirm(); err != nil {
 		return err
 	}
-	if !state.Success() {
-		why := strings.TrimPrefix(strings.TrimSpace(string(text)), "lgpu: error: ")
-		return errors.New(strings.ReplaceAll(why, "\n", "; "))
-	}
-	return nil
+	_, err = s.Process.Wait()
+	return err
 }
 
-func (p *Plan) start(attr *os.ProcAttr) (*os.Process, error) {
+// Confirm returns nil when the program runs, and when a signal has ended it before. Else there is no process any more,
+// and the error is *Impossible or what execve(2) returned.
+func (s *Started) Confirm() error {
+	defer s.answer.Close()
+	var last answer
+	stream := gob.NewDecoder(io.LimitReader(s.answer, maxAnswer))
+	for stream.Decode(&last) == nil { // ends with the stream, when the stage has become the program or has ended
+	}
+	if last.Ready && last.Exec == 0 {
+		return nil
+	}
+	if last.Built == "" && last.Exec == 0 {
+		var info unix.Siginfo
+		for unix.Waitid(unix.P_PID, s.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+		}
+		if info.Code != exited {
+			return nil // as a program that is killed at its begin: whoever waits for it sees that
+		}
+		last.Built = "it ended while its namespace was built"
+	}
+	if _, err := s.Process.Wait(); err != nil {
+		return err
+	}
+	if last.Exec != 0 {
+		return last.Exec
+	}
+	return &Impossible{errors.New(last.Built)}
+}
+
+// exited is CLD_EXITED: a process that has ended by itself.
+const exited = 1
+
+// start starts the stage and sends it the plan.
+func (p *Plan) start(attr *os.ProcAttr) (*Started, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return nil, &Impossible{err}
 	}
-	file, err := p.file()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return nil, &Impossible{fmt.Errorf("make a pair of sockets: %w", err)}
 	}
-	defer file.Close()
+	ours := os.NewFile(uintptr(pair[0]), "stage")
+	process, err := p.fork(self, pair[1], attr)
+	if err != nil {
+		ours.Close()
+		return nil, &Impossible{fmt.Errorf("make a namespace: %w", err)}
+	}
+	// A stage that ends before it has read all says why, or its end does: the errors here add nothing.
+	_ = gob.NewEncoder(ours).Encode(p)
+	_ = unix.Shutdown(pair[0], unix.SHUT_WR)
+	return &Started{process, ours}, nil
+}
+
+// fork starts the stage, with socket, which it closes here. The stage gets it at a number that is free in this process:
+// all that this process has inherited and passes on stays where it is.
+func (p *Plan) fork(self string, socket int, attr *os.ProcAttr) (*os.Process, error) {
+	defer unix.Close(socket)
 	a := *attr
-	a.Files = append(append([]*os.File{}, attr.Files...), file)
+	a.Env = []string{} // what the program's has for the loader and for Go is not for the stage
 	sys := syscall.SysProcAttr{}
 	if attr.Sys != nil {
 		sys = *attr.Sys
@@ -82,40 +150,47 @@ func (p *Plan) start(attr *os.ProcAttr) (*os.Process, error) {
 		sys.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN}
 	}
 	a.Sys = &sys
-	return os.StartProcess(self, []string{"lgpu", StageArgument}, &a)
-}
-
-// file returns a file in memory with the plan in it.
-func (p *Plan) file() (*os.File, error) {
-	fd, err := unix.MemfdCreate("lgpu plan", unix.MFD_CLOEXEC)
+	forking.Lock() // else a stage would inherit the socket of another, and the other's stream would not end
+	defer forking.Unlock()
+	inherited, err := unix.FcntlInt(uintptr(socket), unix.F_DUPFD, max(len(a.Files), 3))
 	if err != nil {
-		return nil, fmt.Errorf("make a file in memory: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), "plan")
-	if err := json.NewEncoder(f).Encode(p); err != nil {
-		f.Close()
 		return nil, err
 	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
+	defer unix.Close(inherited)
+	return os.StartProcess(self, []string{"lgpu", StageArgument, strconv.Itoa(inherited)}, &a)
 }
 
-// Stage builds the namespace that the plan on descriptor 3 describes, and becomes the program. It returns only after an
-// error, which wraps *NotStarted if the program could not be executed, or with nil if there was nothing but to try.
+var forking sync.Mutex
+
+// Stage builds the namespace of the plan that Start sends, and becomes the program. It returns only after an error,
+// which Start's caller is told, or with nil if there was nothing but to try.
 func Stage() error {
 	runtime.LockOSThread()
-	f := os.NewFile(planFile, "plan")
-	if f == nil {
+	n, err := strconv.Atoi(os.Args[2])
+	if err != nil || n < 3 {
 		return errors.New("this is a part of lgpu run, and not a command")
 	}
+	unix.CloseOnExec(n)
+	socket := os.NewFile(uintptr(n), "stage")
 	var p Plan
-	if err := json.NewDecoder(io.LimitReader(f, maxPlan)).Decode(&p); err != nil {
-		return fmt.Errorf("read the plan of a contained program: %w", err)
+	if err := gob.NewDecoder(io.LimitReader(socket, maxPlan)).Decode(&p); err != nil {
+		return fmt.Errorf("this is a part of lgpu run, and not a command: %w", err)
 	}
-	f.Close()
+	say := gob.NewEncoder(socket)
+	if err := p.enter(); err != nil {
+		return errors.Join(err, say.Encode(answer{Built: err.Error()}))
+	}
+	if err := say.Encode(answer{Ready: true}); err != nil || p.Program == "" {
+		return err // without who started it, nothing is started
+	}
+	err = unix.Exec(p.Program, p.Args, p.Env)
+	errno := syscall.EINVAL
+	errors.As(err, &errno)
+	return errors.Join(err, say.Encode(answer{Exec: errno}))
+}
+
+// enter does all that comes before the program.
+func (p *Plan) enter() error {
 	for _, path := range p.Join {
 		if err := os.WriteFile(path, []byte("0"), 0); err != nil {
 			return fmt.Errorf("enter a cgroup: %w", err)
@@ -124,27 +199,8 @@ func Stage() error {
 	if err := p.build(); err != nil {
 		return err
 	}
-	if p.Program == "" {
-		return nil
-	}
-	if err := dropCapabilities(); err != nil {
-		return err
-	}
-	return &NotStarted{p.Args[0], unix.Exec(p.Program, p.Args, os.Environ())}
+	return dropCapabilities()
 }
-
-// NotStarted is why a command could not be executed.
-type NotStarted struct {
-	Command string
-	Err     error
-}
-
-func (e *NotStarted) Error() string {
-	return fmt.Sprintf("command %q cannot be executed: %v", e.Command, e.Err)
-}
-
-// Unwrap returns the system's error.
-func (e *NotStarted) Unwrap() error { return e.Err }
 
 // dropCapabilities gives up what the stage alone needs. A user who is not root gets a program without capabilities.
 func dropCapabilities() error {

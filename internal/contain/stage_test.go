@@ -2,7 +2,6 @@ package contain
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,9 +12,8 @@ import (
 
 // This test binary is the stage too, and as another user a test of its own.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == StageArgument {
-		if err := Stage(); err != nil {
-			fmt.Fprintln(os.Stderr, "lgpu: error:", err)
+	if Staged() {
+		if Stage() != nil {
 			os.Exit(1)
 		}
 		os.Exit(0)
@@ -47,13 +45,16 @@ func fullPlan(t *testing.T) *Plan {
 // start runs a shell command contained and returns its status.
 func start(t *testing.T, p *Plan, command string) int {
 	t.Helper()
-	process, err := p.Start("/bin/sh", []string{"sh", "-c", command}, &os.ProcAttr{
+	s, err := p.Start("/bin/sh", []string{"sh", "-c", command}, &os.ProcAttr{
 		Env: os.Environ(), Files: []*os.File{nil, os.Stdout, os.Stderr}, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	})
+	if err == nil {
+		err = s.Confirm()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	state, err := process.Wait()
+	state, err := s.Process.Wait()
 	if err != nil {
 		t.Fatal(err)
 	}

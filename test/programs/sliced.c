@@ -25,6 +25,13 @@ static void make(CUdevice device, int count)
 	}
 }
 
+// driver is the software GPU's library, of which lgpu's shows only what a driver has too.
+static void *driver(void)
+{
+	const char *path = getenv("LGPU_REAL_LIBCUDA");
+	return path != NULL ? dlopen(path, RTLD_NOW) : RTLD_DEFAULT;
+}
+
 static void *watch(void *unused)
 {
 	CUresult (*get)(CUcontext context, uint64_t *micros);
@@ -32,7 +39,7 @@ static void *watch(void *unused)
 	int seen = 0;
 
 	(void)unused;
-	*(void **)&get = dlsym(RTLD_DEFAULT, "lgpusimGetTimeslice");
+	*(void **)&get = dlsym(driver(), "lgpusimGetTimeslice");
 	while (get != NULL && !over) {
 		uint64_t micros, from = UINT64_MAX, to = 0;
 		int count = made;

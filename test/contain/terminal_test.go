@@ -1,0 +1,129 @@
+package contain
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// terminal is an interactive shell on a terminal of its own.
+type terminal struct {
+	t     *testing.T
+	f     *os.File
+	shown []byte // what no expect has taken yet
+}
+
+// interact starts a shell of the place's user, whose prompt is "out> ", with $run.
+func (p *place) interact(t *testing.T, contain string) *terminal {
+	t.Helper()
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Skip("no terminals here: ", err)
+	}
+	f := os.NewFile(uintptr(fd), "ptmx")
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("/dev/pts/%d", number)
+	if err := os.Chown(name, p.uid, -1); err != nil {
+		t.Fatal(err)
+	}
+	tty, err := os.OpenFile(name, os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tty.Close()
+	c := p.command()
+	c.Path, c.Args = "/bin/bash", []string{"bash", "--norc", "-i"}
+	c.Stdin, c.Stdout, c.Stderr = tty, tty, tty
+	c.Env = append(c.Env, "PS1=out> ", "HISTFILE=", "TERM=dumb", "LGPU_CONTAIN="+contain,
+		"run="+filepath.Join(bin, "lgpu")+" run --sim=1x4GiB,sms=4")
+	if c.SysProcAttr == nil {
+		c.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	c.SysProcAttr.Setsid, c.SysProcAttr.Setctty = true, true
+	if err := c.Start(); err != nil {
+		t.Skip("no shell: ", err)
+	}
+	t.Cleanup(func() { hangUp(t, f, c) })
+	s := &terminal{t: t, f: f}
+	s.expect("out> ")
+	return s
+}
+
+// hangUp ends the shell, and with its terminal all that it has started.
+func hangUp(t *testing.T, f *os.File, c *exec.Cmd) {
+	if err := c.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = c.Wait() // it was killed
+	f.Close()
+}
+
+// types types text, and waits for what the terminal then shows, which begins after what was shown before.
+func (s *terminal) types(text, expect string) {
+	s.t.Helper()
+	if _, err := s.f.WriteString(text); err != nil {
+		s.t.Fatal(err)
+	}
+	s.expect(expect)
+}
+
+func (s *terminal) expect(want string) {
+	s.t.Helper()
+	if err := s.f.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		s.t.Fatal(err)
+	}
+	for buffer := make([]byte, 4096); ; {
+		if _, after, found := bytes.Cut(s.shown, []byte(want)); found {
+			s.shown = after
+			return
+		}
+		n, err := s.f.Read(buffer)
+		if err != nil {
+			s.t.Fatalf("no %q on the terminal: %v\n%s", want, err, s.shown)
+		}
+		s.shown = append(s.shown, buffer[:n]...)
+	}
+}
+
+// TestTerminal: a contained program has the terminal, and is in the shell's job control, as any other.
+func TestTerminal(t *testing.T) {
+	users(t, func(t *testing.T, p *place) {
+		p.permitted(t)
+		for _, contain := range []string{"off", "on"} {
+			t.Run(contain, func(t *testing.T) {
+				s := p.interact(t, contain)
+				s.types("$run sh -c 'echo u''p; exec cat'\n", "\nup")
+				s.types("\x1a", "Stopped")
+				s.types("jobs\n", "Stopped")
+				s.types("fg; echo sta''tus $?\n", "exec cat'")
+				s.types("typed\n", "\r\ntyped") // after the terminal's own echo
+				s.types("\x03", "\nstatus 130")
+				s.expect("out> ")
+				s.types("PS1='in> ' $run bash --norc -i; echo sta''tus $?\n", "\nin> ")
+				s.types("cat\n", "\r\n")
+				s.types("typed\n", "\r\ntyped")
+				s.types("\x1a", "Stopped")
+				s.types("kill -9 %1; exit 5\n", "\nstatus 5")
+				s.expect("out> ")
+				s.types("$run sh -c 'tty -s && echo t''ty; cat'; echo sta''tus $?\n", "\ntty")
+				s.types("typed\n", "\r\ntyped")
+				s.types("\x04", "\nstatus 0")
+				s.expect("out> ")
+				s.types("nohup $run sh -c 'kill -HUP $$; echo al''ive' 2>&1 | cat\n", "\nalive")
+			})
+		}
+	})
+}
