@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""overcommit: what it costs that memory can leave the device, and how fast it leaves and comes back.
+
+    python3 bench/overcommit.py [--rows move,pair,cost,train] [--gib N] [--rounds N] [--sim SHAPE] [--out FILE]
+
+    move    lgpu suspend and lgpu resume of one program
+    pair    one program leaves the device while another one comes back
+    cost    calls of a program whose memory all fits: natively, in an lgpu, and in one with --overcommit, in turn
+    train   a PyTorch training that is suspended 20 times: its losses must be those of one that is not
+
+Every row checks that memory has the bits that it had. Prints Markdown; appends results to FILE as lines of JSON.
+"""
+import argparse
+import ctypes
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+GIB, MIB = 1 << 30, 1 << 20
+
+
+class Cuda:
+    """A context of device 0."""
+
+    def __init__(self):
+        self.library = ctypes.CDLL("libcuda.so.1")
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        self.call("cuInit", 0)
+        self.call("cuDeviceGet", ctypes.byref(device), 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self.call("cuCtxSetCurrent", context)
+
+    def call(self, name, *arguments):
+        result = getattr(self.library, name)(*arguments)
+        if result != 0:
+            raise RuntimeError("%s: CUDA's error %d" % (name, result))
+
+    def alloc(self, size):
+        at = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(size))
+        return at
+
+
+def say(**values):
+    print(json.dumps(values), flush=True)
+
+
+def hold(size):
+    """Holds memory in blocks, each with a word of its own, and checks them when told to."""
+    cuda, step, blocks = Cuda(), min(size // 4, GIB), []
+    for i in range(size // step):
+        at = cuda.alloc(step)
+        cuda.call("cuMemsetD32_v2", at, ctypes.c_uint(0x9E3779B9 * (i + 1) & 0xFFFFFFFF), ctypes.c_size_t(step // 4))
+        blocks.append(at)
+    cuda.call("cuCtxSynchronize")
+    say(ready=True)
+    host = ctypes.create_string_buffer(min(step, 256 * MIB))
+    for _ in sys.stdin:
+        bad = 0
+        for i, at in enumerate(blocks):
+            want = (0x9E3779B9 * (i + 1) & 0xFFFFFFFF).to_bytes(4, "little") * (len(host) // 4)
+            for offset in range(0, step, len(host)):
+                cuda.call("cuMemcpyDtoH_v2", host, ctypes.c_uint64(at.value + offset), ctypes.c_size_t(len(host)))
+                bad += host.raw != want
+        say(bad=bad)
+
+
+def cost():
+    """Medians of some calls, in ns, for each line of input."""
+    cuda = Cuda()
+    four, small = ctypes.create_string_buffer(4), cuda.alloc(4)
+    kept = [cuda.alloc(size) for size in (MIB, 64 * MIB)]  # a program has memory
+    del kept
+
+    def pair(size):
+        at = ctypes.c_uint64()
+        cuda.call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(size))
+        cuda.call("cuMemFree_v2", at)
+
+    def timed(count, work):
+        took = []
+        for _ in range(count):
+            began = time.perf_counter_ns()
+            work()
+            took.append(time.perf_counter_ns() - began)
+        return statistics.median(took)
+
+    say(ready=True)
+    for _ in sys.stdin:
+        say(**{"copy of 4 bytes": timed(2000, lambda: cuda.call("cuMemcpyHtoD_v2", small, four, ctypes.c_size_t(4))),
+               "memset": timed(2000, lambda: cuda.call("cuMemsetD8Async", small, ctypes.c_ubyte(0), ctypes.c_size_t(4), None)),
+               "alloc + free 1 KiB": timed(1000, lambda: pair(1024)), "alloc + free 2 MiB": timed(300, lambda: pair(2 * MIB)),
+               "alloc + free 256 MiB": timed(30, lambda: pair(256 * MIB))})
+
+
+def train():
+    """A training; says each loss, bit by bit."""
+    import torch
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True)
+    net = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.GELU()) for _ in range(8)]).cuda()
+    best = torch.optim.Adam(net.parameters(), 1e-4)
+    x, graph_x = torch.randn(512, 2048, device="cuda"), torch.ones(1 << 20, device="cuda")
+    (graph_x + 1).sum()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        graph_x.mul_(1.0001)
+    say(ready=True)
+    for _ in range(1200):
+        best.zero_grad()
+        loss = (net(x) - x).square().mean()
+        loss.backward()
+        best.step()
+        graph.replay()
+        say(loss=loss.item().hex())
+    say(end=graph_x[0].item().hex())
+
+
+class Program:
+    def __init__(self, bench, mode, options, what):
+        bench.count += 1
+        self.name = "overcommit-%d-%d" % (os.getpid(), bench.count)
+        run = [] if options is None else [bench.lgpu, "run", "--name", self.name, *bench.sim, *options, "--"]
+        if options is None and bench.sim:
+            run = [bench.lgpu, "run", *bench.sim, "--", "env", "-u", "LD_PRELOAD"]
+        environment = dict(os.environ, CUBLAS_WORKSPACE_CONFIG=":4096:8")
+        self.proc = subprocess.Popen(run + [sys.executable, os.path.abspath(__file__), "--child", mode, str(what)], text=True,
+                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self.read()
+
+    def read(self):
+        line = self.proc.stdout.readline()
+        if not line:
+            raise RuntimeError("%s ended with status %s" % (self.name, self.proc.wait()))
+        return json.loads(line)
+
+    def ask(self):
+        self.proc.stdin.write("\n")
+        self.proc.stdin.flush()
+        return self.read()
+
+    def close(self):
+        self.proc.stdin.close()
+        self.proc.wait()
+
+
+class Bench:
+    def __init__(self, options):
+        self.lgpu, self.sim, self.count, self.options = os.path.abspath(options.lgpu), ["--sim=" + options.sim] if options.sim else [], 0, options
+
+    def lgpu_call(self, *arguments):
+        began = time.perf_counter()
+        subprocess.run([self.lgpu, *arguments], check=True, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - began
+
+    def copies(self):
+        return json.loads(subprocess.check_output([self.lgpu, "ps", "--json"]))["daemon"].get("host.copies", 0) or 0
+
+    def warm(self, size):
+        """Until the daemon has made host memory for all of size."""
+        for _ in range(1200):
+            if self.copies() >= size:
+                return
+            time.sleep(0.05)
+
+    def report(self, row, **values):
+        if self.options.out:
+            with open(self.options.out, "a") as f:
+                f.write(json.dumps(dict(values, row=row)) + "\n")
+
+
+def spread(values, form="%.3f"):
+    return (form + " (" + form + "–" + form + ")") % (statistics.median(values), min(values), max(values))
+
+
+def move(b, size, rounds):
+    p = Program(b, "hold", ["--overcommit"], size)
+    b.warm(size)
+    time.sleep(2)  # the program registers what was made
+    out, back = [], []
+    for _ in range(rounds):
+        out.append(b.lgpu_call("suspend", p.name))
+        back.append(b.lgpu_call("resume", p.name))
+    bad = p.ask()["bad"]
+    p.close()
+    for what, took in (("suspend", out), ("resume", back)):
+        print("| %s of %.3g GiB | %s | %s | %d |" % (what, size / GIB, spread(took), spread([size / 1e9 / t for t in took], "%.1f"), bad), flush=True)
+        b.report("move", what=what, bytes=size, seconds=took, bad=bad)
+
+
+def pair(b, size, rounds):
+    two = [Program(b, "hold", ["--overcommit"], size) for _ in range(2)]
+    b.warm(2 * size)
+    time.sleep(2)
+    b.lgpu_call("suspend", two[1].name)
+    took = []
+    for i in range(rounds):
+        leaves, comes = two[i % 2], two[(i + 1) % 2]
+        began = time.perf_counter()
+        both = [subprocess.Popen([b.lgpu, "suspend", leaves.name], stdout=subprocess.DEVNULL),
+                subprocess.Popen([b.lgpu, "resume", comes.name], stdout=subprocess.DEVNULL)]
+        for child in both:
+            child.wait()
+        took.append(time.perf_counter() - began)
+    for p in two:
+        b.lgpu_call("resume", p.name)
+    bad = sum(p.ask()["bad"] for p in two)
+    for p in two:
+        p.close()
+    print("| out and in at once, %.3g GiB each | %s | %s | %d |" % (size / GIB, spread(took), spread([2 * size / 1e9 / t for t in took], "%.1f"), bad), flush=True)
+    b.report("pair", bytes=size, seconds=took, bad=bad)
+
+
+def costs(b, rounds):
+    ways = {"natively": None, "in an lgpu": [], "with --overcommit": ["--overcommit"]}
+    programs = {way: Program(b, "cost", options, 0) for way, options in ways.items()}
+    got = {}
+    for i in range(rounds):
+        for way in list(ways)[:: 1 if i % 2 == 0 else -1]:
+            for call, ns in programs[way].ask().items():
+                got.setdefault(call, {}).setdefault(way, []).append(ns / 1000)
+    for p in programs.values():
+        p.close()
+    print("\n| µs | " + " | ".join(ways) + " |\n|---" * 1 + "|---" * len(ways) + "|")
+    for call, by in got.items():
+        print("| %s | %s |" % (call, " | ".join(spread(by[way], "%.2f") for way in ways)), flush=True)
+        b.report("cost", call=call, **{way.replace(" ", "_"): v for way, v in by.items()})
+
+
+def trains(b):
+    def run(options, moves):
+        p, said, moved = Program(b, "train", options, 0), [], []
+        while not said or "end" not in said[-1]:
+            said.append(p.read())
+            if len(said) % 50 == 25 and len(moved) < moves:
+                moved.append(b.lgpu_call("suspend", p.name) + b.lgpu_call("resume", p.name))
+        p.close()
+        return said, moved
+    native, _ = run(None, 0)
+    inside, moved = run(["--overcommit"], 20)
+    print("\ntraining suspended %d times: %d of %d losses differ from the native run's" %
+          (len(moved), sum(x != y for x, y in zip(native, inside)), len(native)), flush=True)
+    b.report("train", moves=len(moved), differ=sum(x != y for x, y in zip(native, inside)), losses=len(native))
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--lgpu", default=os.path.join(HERE, "..", "bin", "lgpu"))
+    ap.add_argument("--rows", default="move,pair,cost,train")
+    ap.add_argument("--gib", type=float, default=16)
+    ap.add_argument("--rounds", type=int, default=5)
+    ap.add_argument("--sim", help="shape of a software GPU")
+    ap.add_argument("--out")
+    ap.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    options = ap.parse_args()
+    if options.child:
+        mode, what = options.child
+        {"hold": lambda: hold(int(what)), "cost": cost, "train": train}[mode]()
+        return
+    b, size, failed = Bench(options), int(options.gib * GIB), False
+    rows = {"move": lambda: move(b, size, options.rounds), "pair": lambda: pair(b, size, options.rounds),
+            "cost": lambda: costs(b, options.rounds), "train": lambda: trains(b)}
+    print("| | seconds | GB/s | wrong pieces |\n|---|---|---|---|", flush=True)
+    for row in options.rows.split(","):
+        try:
+            rows[row]()
+        except (RuntimeError, subprocess.CalledProcessError, OSError) as e:
+            failed = True
+            print("| %s | FAILED: %s |" % (row, e), flush=True)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
