@@ -38,7 +38,7 @@ func TestComplete(t *testing.T) {
 		"conformance --mode ":             "temporal spatial",
 		"run --contain=":                  "on auto off",
 		"events --kind police.s":          "police.stranger police.stopped police.slice",
-		"events --kind oom,lgpu.s":        "oom,lgpu.stopped",
+		"events --kind oom,lgpu.st":       "oom,lgpu.stopped",
 		"chown ro":                        "root",
 		"events --user roo":               "root",
 		"chown root /":                    "", // there is no daemon

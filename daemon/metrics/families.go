@@ -134,7 +134,7 @@ var (
 var kinds = []daemon.Kind{
 	daemon.LgpuCreated, daemon.LgpuRemoved, daemon.ClientJoined, daemon.ClientLeft, daemon.ClientRefused, daemon.LimitChanged,
 	daemon.MemoryHigh, daemon.OutOfMemory, daemon.PoliceStranger, daemon.PoliceOverrun, daemon.PoliceStopped, daemon.PoliceSlice,
-	daemon.DrainOverrun,
+	daemon.DrainOverrun, daemon.LgpuSuspended, daemon.LgpuResumed, daemon.ResidenceFailed,
 	daemon.DeviceFault, daemon.DeviceWell, daemon.MPSStarted, daemon.MPSStopped, daemon.MPSDied,
 }
 
