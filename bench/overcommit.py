@@ -51,7 +51,7 @@ def say(**values):
 
 def hold(size):
     """Holds memory in blocks, each with a word of its own, and checks them when told to."""
-    cuda, step, blocks = Cuda(), min(size // 4, GIB), []
+    cuda, step, blocks = Cuda(), min(size // 4, GIB) // MIB * MIB, []
     for i in range(size // step):
         at = cuda.alloc(step)
         cuda.call("cuMemsetD32_v2", at, ctypes.c_uint(0x9E3779B9 * (i + 1) & 0xFFFFFFFF), ctypes.c_size_t(step // 4))
@@ -63,7 +63,7 @@ def hold(size):
         bad = 0
         for i, at in enumerate(blocks):
             want = (0x9E3779B9 * (i + 1) & 0xFFFFFFFF).to_bytes(4, "little") * (len(host) // 4)
-            for offset in range(0, step, len(host)):
+            for offset in range(0, step - len(host) + 1, len(host)):
                 cuda.call("cuMemcpyDtoH_v2", host, ctypes.c_uint64(at.value + offset), ctypes.c_size_t(len(host)))
                 bad += host.raw != want
         say(bad=bad)
@@ -159,7 +159,7 @@ class Bench:
         return time.perf_counter() - began
 
     def copies(self):
-        return json.loads(subprocess.check_output([self.lgpu, "ps", "--json"]))["daemon"].get("host.copies", 0) or 0
+        return json.loads(subprocess.check_output([self.lgpu, "ps", "--json"]))["daemon"]["host_copies"]
 
     def warm(self, size):
         """Until the daemon has made host memory for all of size."""
@@ -226,7 +226,7 @@ def costs(b, rounds):
                 got.setdefault(call, {}).setdefault(way, []).append(ns / 1000)
     for p in programs.values():
         p.close()
-    print("\n| µs | " + " | ".join(ways) + " |\n|---" * 1 + "|---" * len(ways) + "|")
+    print("\n| µs | " + " | ".join(ways) + " |\n|" + "---|" * (len(ways) + 1))
     for call, by in got.items():
         print("| %s | %s |" % (call, " | ".join(spread(by[way], "%.2f") for way in ways)), flush=True)
         b.report("cost", call=call, **{way.replace(" ", "_"): v for way, v in by.items()})
