@@ -20,7 +20,7 @@ const maxRepeats = 1 << 15
 // repeatable reports whether a program can cause any number of events of a kind.
 func (k Kind) repeatable() bool {
 	switch k {
-	case OutOfMemory, DrainOverrun, MemoryHigh, PoliceSlice, ClientRefused:
+	case OutOfMemory, DrainOverrun, MemoryHigh, PoliceSlice, ClientRefused, LgpuRefused:
 		return true
 	}
 	return false
