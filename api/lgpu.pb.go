@@ -1823,7 +1823,7 @@ func (x *EventsRequest) GetUser() uint32 {
 // Event is something that happened. Numbers that have no meaning for its kind are zero. Texts are printable.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Grows by one from event to event, also over restarts of the daemon.
+	// Grows by one from event to event, also over restarts of the daemon. 0 for who does not see all events.
 	Number uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	Time   *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
 	// Such as "lgpu.created", "client.refused", "police.stranger"; docs/cli.md lists them.

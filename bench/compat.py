@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """compat: which programs work natively, in an lgpu and in a contained lgpu, of those that are installed.
 
-    python3 bench/compat.py [--json] [--sim[=SHAPE]] [--timeout SECONDS] [CASE...]
+    python3 bench/compat.py [--json] [--sim | --sim=SHAPE] [--timeout SECONDS] [CASE...]
 
 Prints the table of docs/compatibility.md. A CASE is a name in it, or the beginning of one; default: all. With --sim
 everything runs on a software GPU, for which the cases that begin with "driver" are meant; "native" is there the software
@@ -19,6 +19,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LGPU = os.path.join(HERE, "..", "bin", "lgpu")
+SHAPE = "1x4GiB,sms=8"  # of the software GPU
 ABSENT = 77  # exit status of a case whose library is not installed
 MODES = ("native", "lgpu", "contained")
 # Cases that run "driver kernels" below a tool.
@@ -63,10 +64,21 @@ def command(case, mode, sim):
     if mode == "contained":
         return run + ["--contain=on", "--"] + program
     if mode == "lgpu":
-        return run + ["--"] + program
+        return run + ["--contain=off", "--"] + program
     if sim:
-        return run + ["--", "env", "-u", "LD_PRELOAD"] + program
+        return run + ["--contain=off", "--", "env", "-u", "LD_PRELOAD"] + program
     return program
+
+
+def environment():
+    """The environment of all programs. Open MPI's mpirun refuses root, as who is root in a container is."""
+    return dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+
+
+def telling(output):
+    """The last line of a failed program's output that has a word in it: some tools end with a line of dashes."""
+    lines = [line.strip() for line in output.splitlines() if any(c.isalnum() for c in line)]
+    return lines[-1] if lines else "no output"
 
 
 def attempt(case, mode, sim, timeout):
@@ -76,15 +88,14 @@ def attempt(case, mode, sim, timeout):
         return "not installed", ""
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              timeout=timeout, text=True, errors="replace")
+                              timeout=timeout, text=True, errors="replace", env=environment())
     except subprocess.TimeoutExpired:
         return "fails", f"it did not end within {timeout} s"
     except OSError as e:
         return "fails", str(e)
     if done.returncode == 0:
         return "works", ""
-    last = (done.stdout.strip().splitlines() or ["no output"])[-1]
-    return ("not installed" if done.returncode == ABSENT else "fails"), f"status {done.returncode}: {last}"
+    return ("not installed" if done.returncode == ABSENT else "fails"), f"status {done.returncode}: {telling(done.stdout)}"
 
 
 def measure(case, options):
@@ -111,14 +122,19 @@ def show(rows):
             print(f"\n{r['case']}, {mode}: {text}")
 
 
+def arguments():
+    """The command line, in which --sim has a shape only after an equals sign: what follows it is a case."""
+    return ["--sim=" + SHAPE if a == "--sim" else a for a in sys.argv[1:]]
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="Cases: " + "; ".join(cases()))
     p.add_argument("--json", action="store_true", help="print JSON: [{case, results: {native, lgpu, contained}, why}]")
-    p.add_argument("--sim", nargs="?", const="1x4GiB,sms=8", metavar="SHAPE", help="use a software GPU")
+    p.add_argument("--sim", metavar="SHAPE", help=f"use a software GPU; --sim alone is --sim={SHAPE}")
     p.add_argument("--timeout", type=float, default=600, metavar="SECONDS", help="for one case in one way (default 600)")
     p.add_argument("--child", help=argparse.SUPPRESS)
     p.add_argument("cases", nargs="*", metavar="CASE")
-    options = p.parse_args()
+    options = p.parse_args(arguments())
     if options.child:
         child(options.child)
         return 0

@@ -144,7 +144,7 @@ class Bench:
 
     def native(self, command):
         if self.sim:  # without the interposer there is no limit
-            return [self.lgpu, "run", "--sim=" + self.sim, "--device", self.device, "--", "env", "-u", "LD_PRELOAD"] + command
+            return [self.lgpu, "run", "--sim=" + self.sim, "--device", self.device, "--contain=off", "--", "env", "-u", "LD_PRELOAD"] + command
         return command
 
     def inside(self, options, command):

@@ -7,7 +7,8 @@ limit=${LIMIT:-4GiB}
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 TRUTH='env -u LD_PRELOAD -u LGPU_SOCKET nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i 0'
-export TRUTH
+LGPU_CONTAIN=off # a contained program cannot leave, not even to ask for the truth
+export TRUTH LGPU_CONTAIN
 bad=0
 
 for name in memory memory_many; do

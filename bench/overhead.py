@@ -43,6 +43,7 @@ def main():
     ap.add_argument("--compute", default="100")
     ap.add_argument("--parts", default="hooks,calls,step", help="which of the comparisons")
     a = ap.parse_args()
+    os.environ["LGPU_CONTAIN"] = "off"  # the library is found by LD_PRELOAD, and the driver's beside it
     tmp = tempfile.mkdtemp()
     calls = os.path.join(tmp, "calls")
     subprocess.run([os.path.join(cuda_root(), "bin", "nvcc"), "-O2", "-std=c++17", "-arch=sm_90", "-o", calls, os.path.join(HERE, "overhead", "calls.cu")], check=True)

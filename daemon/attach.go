@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,6 +86,25 @@ func (h *Attachment) Refused() Refusals { return h.refused() }
 // An error wraps ErrInvalid, ErrNoDevice, ErrNotFound, ErrDiffers, ErrBusy or ErrClosed, mostly in an *Error, or is a
 // *limits.Error.
 func (n *Daemon) Attach(ctx context.Context, spec AttachSpec) (*Attachment, error) {
+	a, err := n.attach(ctx, spec)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
+		n.journal.refusedLauncher(&spec, err)
+	}
+	return a, err
+}
+
+// refusedLauncher tells of a launcher that has got no lgpu.
+func (j *journal) refusedLauncher(spec *AttachSpec, err error) {
+	by := authorOf(&spec.Launcher)
+	where := cmp.Or(spec.Path, spec.Group)
+	what := cmp.Or(where, "an lgpu")
+	j.emit(Event{
+		Kind: LgpuRefused, Path: where, By: by,
+		Text: fmt.Sprintf("process %d (%s) was refused %s: %v", by.PID, by.Command, what, err),
+	})
+}
+
+func (n *Daemon) attach(ctx context.Context, spec AttachSpec) (*Attachment, error) {
 	if err := n.presence.left(); err != nil {
 		return nil, err
 	}

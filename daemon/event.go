@@ -17,6 +17,7 @@ const (
 	LgpuCreated     Kind = "lgpu.created"
 	LgpuRemoved     Kind = "lgpu.removed"
 	LgpuStopped     Kind = "lgpu.stopped"
+	LgpuRefused     Kind = "lgpu.refused"
 	ClientJoined    Kind = "client.joined"
 	ClientLeft      Kind = "client.left"
 	ClientRefused   Kind = "client.refused"
@@ -46,8 +47,8 @@ const (
 // Kinds are all kinds of events.
 func Kinds() []Kind {
 	return []Kind{
-		LgpuCreated, LgpuRemoved, LgpuStopped, ClientJoined, ClientLeft, ClientRefused, LimitChanged, MemoryHigh, OutOfMemory,
-		PoliceStranger, PoliceOverrun, PoliceStopped, PoliceSlice, DrainOverrun, DeviceFault, DeviceWell, DaemonStarted,
+		LgpuCreated, LgpuRemoved, LgpuStopped, LgpuRefused, ClientJoined, ClientLeft, ClientRefused, LimitChanged, MemoryHigh,
+		OutOfMemory, PoliceStranger, PoliceOverrun, PoliceStopped, PoliceSlice, DrainOverrun, DeviceFault, DeviceWell, DaemonStarted,
 		DaemonRestarted, MountFailed, MPSAdopted, MPSStarted, MPSStopped, MPSDied, MPSFailed,
 		LgpuSuspended, LgpuResumed, ResidenceFailed,
 	}

@@ -50,18 +50,31 @@ func (s *stopper) stop(id uint64, by *limits.Author) {
 	}
 	author := authorOf(by)
 	n.journal.emit(Event{Kind: LgpuStopped, Path: top.Path, ID: id, By: author, Text: top.Path + ": " + ended + author.words()})
+	line, err := ownLine()
 	for _, p := range processes {
-		s.end(p, func() {})
+		s.endUnless(line, err, p, func() {})
 	}
+}
+
+// ownLine returns the processes that the daemon descends from. They are looked up once for all that end together: while
+// the daemon lives, others join its line only by adopting an orphan, which systemd and lgpu run do as its parent already.
+func ownLine() ([]tenant.Ancestor, error) {
+	self, err := tenant.Observe(os.Getpid(), func(tenant.Process) uint64 { return 0 })
+	return self.Ancestors, err
 }
 
 // end ends a process: SIGTERM, and SIGKILL where that has not helped after Config.StopGrace. Never process 1, the daemon,
 // or one that the daemon descends from. begins is called before, if the process lives and is not spared.
 func (s *stopper) end(p processKey, begins func()) {
+	line, err := ownLine()
+	s.endUnless(line, err, p, begins)
+}
+
+// endUnless is end, with the daemon's line or why it is not known.
+func (s *stopper) endUnless(line []tenant.Ancestor, err error, p processKey, begins func()) {
 	n := s.daemon
-	self, err := tenant.Observe(os.Getpid(), func(tenant.Process) uint64 { return 0 })
 	spared := p.PID <= 1 || p.PID == os.Getpid() || err != nil ||
-		slices.ContainsFunc(self.Ancestors, func(a tenant.Ancestor) bool { return a.PID == p.PID })
+		slices.ContainsFunc(line, func(a tenant.Ancestor) bool { return a.PID == p.PID })
 	if spared {
 		n.log.Warn("a process that should be stopped is spared", "pid", p.PID, "error", err)
 		return

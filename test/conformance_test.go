@@ -14,7 +14,7 @@ func TestConformance(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, prefix := range map[string][]string{
-		"device":         {"--", "env", "-u", "LD_PRELOAD", "-u", "LGPU_SOCKET"},
+		"device":         {"--contain=off", "--", "env", "-u", "LD_PRELOAD", "-u", "LGPU_SOCKET"},
 		"lgpu":           {"--"},
 		"lgpu of a part": {"--memory", "15GiB", "--compute", "90", "--host-memory", "8GiB", "--"},
 	} {

@@ -151,6 +151,8 @@ def cupy_sum():
 
 def numba_kernel():
     import numpy
+    if not hasattr(numpy, "row_stack"):  # numba-cuda's bug: it uses a name that NumPy 2.5 has taken away
+        numpy.row_stack = numpy.vstack
     from numba import cuda
 
     @cuda.jit

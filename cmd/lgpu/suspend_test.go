@@ -20,19 +20,27 @@ import (
 	"github.com/lgpu/lgpu/api"
 )
 
-// mover is a daemon whose lgpus go from one state to the next each time that somebody watches.
+// mover is a daemon whose lgpus go from one state to the next each time that somebody looks.
 type mover struct {
 	api.ViewClient
 	api.ControlClient
 	states []*api.Snapshot // the first is there before anything is written, the last stays
 
 	mu      sync.Mutex
+	looked  int
 	written []string
 	refuse  syscall.Errno
 }
 
-func (m *mover) Snapshot(context.Context, *api.SnapshotRequest, ...grpc.CallOption) (*api.Snapshot, error) {
-	return m.states[0], nil
+func (m *mover) Snapshot(ctx context.Context, _ *api.SnapshotRequest, _ ...grpc.CallOption) (*api.Snapshot, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.looked < len(m.states) {
+		m.looked++
+		return m.states[m.looked-1], nil
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
 }
 
 func (m *mover) List(_ context.Context, r *api.ListRequest, _ ...grpc.CallOption) (*api.Listing, error) {
@@ -54,27 +62,6 @@ func (m *mover) Write(_ context.Context, r *api.WriteRequest, _ ...grpc.CallOpti
 		m.written = append(m.written, r.GetPath()+" "+f.GetName()+"="+string(f.GetData()))
 	}
 	return &api.WriteReply{}, nil
-}
-
-func (m *mover) Watch(ctx context.Context, _ *api.WatchRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[api.Snapshot], error) {
-	return &states{ctx: ctx, left: m.states[1:]}, nil
-}
-
-// states is what is seen by watching; after the last it waits.
-type states struct {
-	grpc.ServerStreamingClient[api.Snapshot]
-	ctx  context.Context
-	left []*api.Snapshot
-}
-
-func (s *states) Recv() (*api.Snapshot, error) {
-	if len(s.left) == 0 {
-		<-s.ctx.Done()
-		return nil, s.ctx.Err()
-	}
-	next := s.left[0]
-	s.left = s.left[1:]
-	return next, nil
 }
 
 // memory is a state with a group, two lgpus in it and one that takes no part.
@@ -252,19 +239,19 @@ func TestSuspendAcrossDaemons(t *testing.T) {
 	if err := w.until(ctx, &api.Conn{ViewClient: gone, Socket: filepath.Join(t.TempDir(), "none")}); err != nil {
 		t.Error(err)
 	}
-	if gone.watched != 1 {
-		t.Errorf("watched %d times", gone.watched)
+	if gone.looked != 1 {
+		t.Errorf("looked %d times", gone.looked)
 	}
 }
 
-// leaver is a daemon that ends when it is watched.
+// leaver is a daemon that ends when it is looked at.
 type leaver struct {
 	api.ViewClient
-	watched int
+	looked int
 }
 
-func (l *leaver) Watch(context.Context, *api.WatchRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[api.Snapshot], error) {
-	l.watched++
+func (l *leaver) Snapshot(context.Context, *api.SnapshotRequest, ...grpc.CallOption) (*api.Snapshot, error) {
+	l.looked++
 	return nil, api.ErrGone
 }
 

@@ -41,6 +41,9 @@ Exit status: 0; 1 if the daemon cannot be reached, or ends.`,
 			if o.JSON && !once {
 				return usage("", "--json: it needs --once")
 			}
+			if c.Flags().Changed("width") && !once {
+				return usage("a view on a terminal has its width", "--width: it needs --once")
+			}
 			if o.Interval < 100*time.Millisecond {
 				return usage("", "--interval %v: the shortest is 100ms", o.Interval)
 			}

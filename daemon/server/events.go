@@ -100,7 +100,11 @@ func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[
 			if !wanted.has(&events[i]) {
 				continue
 			}
-			if err := stream.Send(view.Event(events[i], known)); err != nil {
+			told := view.Event(events[i], known)
+			if !look.All() {
+				told.Number = 0 // its gaps would say how much others do
+			}
+			if err := stream.Send(told); err != nil {
 				return err
 			}
 		}

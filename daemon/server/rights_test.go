@@ -429,13 +429,18 @@ func TestOthersAreHidden(t *testing.T) {
 					return about
 				}
 				about = append(about, e.GetPath())
+				if (e.GetNumber() != 0) != (c == admin) {
+					t.Errorf("%s: an event has the number %d", others, e.GetNumber())
+				}
 			}
 		}
 		if got := events(other); slices.Contains(got, held.GetPath()) || len(got) == 0 {
 			t.Errorf("%s: another hears of %q", others, got)
 		}
-		if got := events(c); !slices.Contains(got, held.GetPath()) {
-			t.Errorf("%s: the owner hears of %q", others, got)
+		for _, c := range []*api.Conn{c, admin} {
+			if got := events(c); !slices.Contains(got, held.GetPath()) {
+				t.Errorf("%s: the owner or an administrator hears of %q", others, got)
+			}
 		}
 	}
 }

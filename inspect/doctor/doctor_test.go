@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -143,6 +144,8 @@ func TestExamine(t *testing.T) {
 		{"fuse forbidden", func(m *Machine) { m.FUSE.Device = refused("/dev/fuse") },
 			Warn, "fuse", "permission denied", "chmod"},
 		{"no fusermount", func(m *Machine) { m.FUSE.Mount = "" }, Warn, "fuse", "fusermount3", "install fuse3"},
+		{"device memory by cgroup", func(m *Machine) { m.Dmem = []string{"drm/0000:03:00.0/vram0", "x"} },
+			OK, "cgroup.dmem", "(drm/0000:03:00.0/vram0, x)", ""},
 		{"no fusermount for root", func(m *Machine) { m.FUSE.Mount, m.User = "", 0 }, OK, "fuse", "can be mounted", ""},
 		{"built without libraries", func(m *Machine) { m.Library.Err = assets.ErrNotBuilt },
 			Fail, "library", "without its C libraries", "make build"},
@@ -499,5 +502,33 @@ func TestHost(t *testing.T) {
 	}
 	if h := lookHost(); h.Memory < h.Available || h.Available == 0 {
 		t.Errorf("%+v", h)
+
+// FuzzRegions: a name for each line of a name and a number, and never an empty one.
+func FuzzRegions(f *testing.F) {
+	f.Add([]byte("drm/0000:03:00.0/vram0 8514437120\ndrm/0000:03:00.0/stolen 67108864\n"))
+	f.Add([]byte("vram max\n 1\nx -1\na b c\n"))
+	if got := regions([]byte("drm/0000:03:00.0/vram0 8514437120\nvram max\nx 1 2\ny 1\n")); !slices.Equal(got, []string{"drm/0000:03:00.0/vram0", "y"}) {
+		f.Errorf("%q", got)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		for _, name := range regions(text) {
+			if name == "" || strings.ContainsAny(name, " \n\t") || !strings.Contains(string(text), name) {
+				t.Errorf("%q of %q", name, text)
+			}
+		}
+	})
+}
+
+// TestDmem: what a stand-in for the root of the hierarchy has.
+func TestDmem(t *testing.T) {
+	root := t.TempDir()
+	if got := lookDmem(root); got != nil {
+		t.Errorf("without the controller: %q", got)
+	}
+	if err := os.WriteFile(filepath.Join(root, "dmem.capacity"), []byte("drm/0000:03:00.0/vram0 8514437120\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := lookDmem(root); !slices.Equal(got, []string{"drm/0000:03:00.0/vram0"}) || lookDmem("") != nil {
+		t.Errorf("%q", got)
 	}
 }

@@ -220,6 +220,9 @@ func (e *examination) cgroup() {
 		e.add(Warn, "cgroup", "no cgroups are mounted: none can be bound to a group of limits",
 			"mount -t cgroup2 none /sys/fs/cgroup; lgpu run knows its programs without")
 	}
+	if list := e.m.Dmem; len(list) > 0 {
+		e.ok("cgroup.dmem", "the kernel can bound device memory by cgroup (%s); lgpu does not use that yet", strings.Join(list, ", "))
+	}
 }
 
 func (e *examination) fuse() {

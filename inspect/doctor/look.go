@@ -51,6 +51,7 @@ func Look(ctx context.Context, o Options) *Machine {
 		Host: lookHost(), Library: lookLibrary(ctx), Runtime: lookRuntime(),
 		Container: lookContainer(), ForeignPIDs: foreignPIDs(),
 	}
+	m.Dmem = lookDmem(m.CGroup.V2)
 	m.Nodes = lookNodes(m.Driver.Devices)
 	if text, err := os.ReadFile("/etc/ld.so.preload"); err == nil {
 		m.LDPreload = string(text)
@@ -170,6 +171,34 @@ func lookCGroup() CGroup {
 		return CGroup{}
 	}
 	return cgroups(text)
+}
+
+// lookDmem reads what the controller dmem bounds. Only the root of the hierarchy, which is mounted at v2, has the file,
+// and only where the kernel has the controller.
+func lookDmem(v2 string) []string {
+	if v2 == "" {
+		return nil
+	}
+	text, err := os.ReadFile(filepath.Join(v2, "dmem.capacity"))
+	if err != nil {
+		return nil
+	}
+	return regions(text)
+}
+
+// regions reads the names of a file of the controller dmem: lines of a region and a number of bytes.
+func regions(text []byte) []string {
+	var names []string
+	for line := range bytes.Lines(text) {
+		fields := bytes.Fields(line)
+		if len(fields) != 2 {
+			continue
+		}
+		if _, err := strconv.ParseUint(string(fields[1]), 10, 64); err == nil {
+			names = append(names, string(fields[0]))
+		}
+	}
+	return names
 }
 
 // cgroups reads which hierarchies a table of mounts has.

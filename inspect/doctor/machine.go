@@ -11,11 +11,14 @@ type Machine struct {
 	Version string // of this lgpu
 	User    int    // effective user id
 
-	Driver  Driver
-	Nodes   []Node
-	MPS     MPS
-	Kernel  Kernel
-	CGroup  CGroup
+	Driver Driver
+	Nodes  []Node
+	MPS    MPS
+	Kernel Kernel
+	CGroup CGroup
+	// Dmem are the regions of device memory that the kernel bounds by cgroup (the controller dmem), such as
+	// drm/0000:03:00.0/vram0.
+	Dmem    []string
 	FUSE    FUSE
 	Library Library
 	Contain Contain
