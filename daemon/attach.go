@@ -255,7 +255,7 @@ func (n *Daemon) look(spec AttachSpec, pid, attempt int) (*plan, error) {
 		return nil, &Error{Class: ErrInvalid, Field: "gang", Value: spec.Gang,
 			Reason: "lgpus on a device in spatial mode take no turns"}
 	}
-	if err := n.checkOvercommit(spec, p.path); err != nil {
+	if err := checkOvercommit(n.tree, spec, p.path); err != nil {
 		return nil, err
 	}
 	if shape := spec.Sim; shape != "" {

@@ -3,6 +3,8 @@ package daemon
 import (
 	"path"
 
+	"github.com/lgpu/lgpu/policy/limits"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -22,10 +24,10 @@ func (g *lgpus) hadPrograms(id uint64) bool {
 }
 
 // checkOvercommit refuses spatial mode to an lgpu whose memory may leave its devices.
-func (n *Daemon) checkOvercommit(spec AttachSpec, at string) error {
-	dir, err := n.tree.Directory(at)
+func checkOvercommit(tree *limits.Tree, spec AttachSpec, at string) error {
+	dir, err := tree.Directory(at)
 	if err != nil { // one that is made has what the group above it has
-		dir, _ = n.tree.Directory(path.Dir(at))
+		dir, _ = tree.Directory(path.Dir(at))
 	}
 	if spec.Spatial && (spec.Limits.Overcommit || dir.Overcommit) {
 		return &Error{Class: ErrInvalid, Field: "memory_overcommit", Value: "1",

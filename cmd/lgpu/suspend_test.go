@@ -34,10 +34,11 @@ type mover struct {
 
 func (m *mover) Snapshot(ctx context.Context, _ *api.SnapshotRequest, _ ...grpc.CallOption) (*api.Snapshot, error) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.looked < len(m.states) {
-		m.looked++
-		return m.states[m.looked-1], nil
+	m.looked++
+	at := m.looked - 1
+	m.mu.Unlock()
+	if at < len(m.states) {
+		return m.states[at], nil
 	}
 	<-ctx.Done()
 	return nil, ctx.Err()
@@ -96,6 +97,7 @@ func (m *mover) try(t *testing.T, v *move, args ...string) (out, said string, er
 	if v.timeout == 0 {
 		v.timeout = time.Hour
 	}
+	m.looked = 0
 	err = v.run(c, &api.Conn{ViewClient: m, ControlClient: m}, args)
 	return stdout.String(), stderr.String(), err
 }

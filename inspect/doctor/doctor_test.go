@@ -502,6 +502,8 @@ func TestHost(t *testing.T) {
 	}
 	if h := lookHost(); h.Memory < h.Available || h.Available == 0 {
 		t.Errorf("%+v", h)
+	}
+}
 
 // FuzzRegions: a name for each line of a name and a number, and never an empty one.
 func FuzzRegions(f *testing.F) {
