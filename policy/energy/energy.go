@@ -5,6 +5,7 @@
 package energy
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
@@ -29,13 +30,13 @@ type Share struct {
 
 // Times and bounds of a Meter. Energy is in millijoules, power in milliwatts, time in seconds.
 const (
-	quiet    = 1.0   // without work, after which the mean power tells what the device draws anyway
-	rising   = 64    // it falls to such a mean at once, and rises by one part of so many
-	lag      = 0.1   // how long the driver takes to bring its counter up to date
-	restless = 0.05  // how fast the power of an lgpu may change: by this part, after a second, as a standard deviation
-	unsure   = 1e6   // by how much the power of an lgpu of which nothing is known may be anything
-	recent   = 1.0   // over which Power is a mean
-	most     = 100e6 // what no device draws: a counter that rises faster has begun anew
+	quiet  = 1.0   // without work, after which the mean power tells what the device draws anyway
+	rising = 64    // it falls to such a mean at once, and rises by one part of so many
+	hardly = 0.005 // of the time: who works so little draws nothing to speak of
+	tail   = 0.3   // how long the counter may rise after work, and because of it
+	fading = 0.5   // in which a use ceases to count when a rise is divided: longer than the counter is late
+	recent = 1.0   // over which Power is a mean
+	most   = 100e6 // what no device draws: a counter that rises faster has begun anew
 )
 
 // Meter divides the energy of one device. One goroutine at a time may use it.
@@ -45,23 +46,27 @@ type Meter struct {
 	counter uint64
 
 	idle      float64 // what the device draws without work; 0: not known
+	due       float64 // of that, what the counter was too late for
+	rested    float64 // seconds since the last work
 	rest      float64 // seconds without work, since idle was last corrected,
 	restDrawn float64 // and what the device drew in them
-	late      []Use   // who worked until the last reading: the counter may still rise because of them
 
 	users map[uint64]*user
+	learner
 }
 
 // user is what is known of an lgpu, or of Nobody.
 type user struct {
-	power    float64 // what the device draws beyond idle while it works for the lgpu
-	variance float64 // of that
-	owed     float64 // of a millijoule, by roundings
-	recent   float64 // what it was given lately, as power
+	estimate
+	work   float64 // what its use lately should have taken beyond idle
+	owed   float64 // of a millijoule, by roundings
+	recent float64 // what it was given lately, as power
 }
 
 // New returns a Meter of a device which draws so many milliwatts without work; 0: that is not known yet.
-func New(idle uint32) *Meter { return &Meter{idle: float64(idle), users: map[uint64]*user{}} }
+func New(idle uint32) *Meter {
+	return &Meter{idle: float64(idle), rested: quiet, users: map[uint64]*user{}}
+}
 
 // Idle is what the device draws without work, in milliwatts: the lowest mean of a second in which nothing ran, which
 // rises slowly if it was too low. 0 means that there was no such second yet.
@@ -86,7 +91,8 @@ func (m *Meter) Read(at int64, counter uint64, uses []Use) []Share {
 	}
 	m.begun, m.at, m.counter = true, at, counter
 	if !begun || counter < before || float64(counter-before) > most*passed {
-		m.rest, m.restDrawn, m.late = 0, 0, nil
+		m.rested, m.rest, m.restDrawn, m.due = quiet, 0, 0, 0
+		m.interrupt()
 		return nil
 	}
 	shares := m.split(counter-before, m.parts(passed, float64(counter-before), uses))
@@ -102,24 +108,25 @@ type part struct {
 
 // parts says how what was drawn is to be divided.
 func (m *Meter) parts(passed, drawn float64, uses []Use) []part {
-	working := false
+	m.see(passed, drawn, uses)
+	var worked float64
 	for _, u := range uses {
-		working = working || u.Time > 0
+		worked += max(float64(u.Time), 0) / 1e9
 	}
-	idle := min(m.idle*passed, drawn)
-	switch {
-	case working:
-		m.learn(passed, drawn-idle, uses)
-		m.rest, m.restDrawn, m.late = 0, 0, append(m.late[:0], uses...)
-		return append(m.work(drawn-idle, uses), standing(idle, uses)...)
-	case len(m.late) > 0:
-		late := m.late
-		m.late = nil
-		return append(m.work(drawn-idle, late), standing(idle, uses)...)
-	default:
+	rested := m.rested
+	if m.rested += passed; worked > hardly*passed {
+		rested, m.rested = 0, 0
+	}
+	if rested >= tail {
+		m.due = 0
 		m.settle(passed, drawn)
 		return standing(drawn, uses)
 	}
+	m.rest, m.restDrawn = 0, 0
+	m.due = min(m.due, m.idle*tail) + m.idle*passed
+	idle := min(m.due, drawn)
+	m.due -= idle
+	return append(m.work(passed, drawn-idle, uses), standing(idle, uses)...)
 }
 
 // settle learns what the device draws without work.
@@ -156,57 +163,51 @@ func standing(drawn float64, uses []Use) []part {
 	return parts
 }
 
-// work divides what the device drew because it worked, by what is known of the power of each.
-func (m *Meter) work(drawn float64, uses []Use) []part {
-	var parts []part
-	var sum float64
+// work divides what the device drew because it worked, by the use of each lately times its power. The counter is late: what
+// it rises by is of readings before, too.
+func (m *Meter) work(passed, drawn float64, uses []Use) []part {
+	var time, known, knownTime float64
 	for _, u := range uses {
-		if u.Time > 0 {
-			w := float64(u.Time) * max(m.user(u.ID).power, 1)
-			parts = append(parts, part{u.ID, w})
-			sum += w
+		t := max(float64(u.Time), 0) / 1e9
+		time += t
+		if x := m.user(u.ID); x.known {
+			known, knownTime = known+t*x.power, knownTime+t
 		}
 	}
+	if time > 0 {
+		for _, x := range m.users {
+			x.work *= max(0, 1-passed/fading)
+		}
+	}
+	for _, u := range uses {
+		power := 1.0 // any, if nothing is known of anybody
+		if x := m.user(u.ID); x.known {
+			power = max(power, x.power)
+		} else if known > 0 {
+			power = known / knownTime
+		}
+		m.user(u.ID).work += max(float64(u.Time), 0) / 1e9 * power
+	}
+	var parts []part
+	var sum float64
+	for id, x := range m.users {
+		if x.work > 0 {
+			parts = append(parts, part{id, x.work})
+			sum += x.work
+		}
+	}
+	slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.id, b.id) })
 	for i := range parts {
 		parts[i].weight *= drawn / sum
 	}
 	return parts
 }
 
-// learn corrects what is known of the power of each by what the device drew because it worked. The less is known of one,
-// and the longer it worked, the more of the difference is put down to it: from a time in which one works alone its power
-// is known, and then another's from times in which both work. This is a Kalman filter without correlations.
-func (m *Meter) learn(passed, drawn float64, uses []Use) {
-	var expected, variance, time float64
-	for _, u := range uses {
-		time += max(float64(u.Time), 0) / 1e9
-	}
-	for _, u := range uses {
-		if u.Time > 0 {
-			x, t := m.user(u.ID), float64(u.Time)/1e9
-			change := restless * max(x.power, drawn/time)
-			x.variance = min(x.variance+passed*change*change, unsure*unsure)
-			expected += t * x.power
-			variance += t * t * x.variance
-		}
-	}
-	noise := lag / 2 * drawn / passed // what the counter is late by
-	variance += noise*noise + 1
-	for _, u := range uses {
-		if u.Time > 0 {
-			x, t := m.user(u.ID), float64(u.Time)/1e9
-			gain := t * x.variance / variance
-			x.power = max(0, x.power+gain*(drawn-expected))
-			x.variance *= 1 - gain*t
-		}
-	}
-}
-
 // user is what is known of an lgpu.
 func (m *Meter) user(id uint64) *user {
 	u := m.users[id]
 	if u == nil {
-		u = &user{variance: unsure * unsure}
+		u = &user{}
 		m.users[id] = u
 	}
 	return u
