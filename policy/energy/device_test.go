@@ -206,101 +206,104 @@ func (d *device) seen(loads ...*load) {
 	}
 }
 
+// mixes are what loads do before and beside each other.
+var mixes = []struct {
+	name   string
+	mixed  float64
+	errors []float64 // at most: of the hot load, of the cool one, and of a third
+	run    func(d *device, hot, cool *load)
+}{
+	{"both seen, 10 s", 1.1, []float64{0.05, 0.1}, func(d *device, hot, cool *load) {
+		for range 2 { // the second time it has been in a mix before
+			d.seen(hot, cool)
+			d.mark()
+			d.run(10, hot, cool)
+		}
+	}},
+	{"both seen, 10 min", 1.1, []float64{0.05, 0.15}, func(d *device, hot, cool *load) {
+		d.seen(hot, cool)
+		d.mark()
+		d.run(600, hot, cool)
+	}},
+	{"both seen, 10:90, 10 min", 1.1, []float64{0.1, 0.1}, func(d *device, hot, cool *load) {
+		cool.weight = 9
+		d.seen(hot, cool)
+		d.mark()
+		d.run(600, hot, cool)
+	}},
+	{"both seen, the hot one pauses often", 1.1, []float64{0.08, 0.15}, func(d *device, hot, cool *load) {
+		hot.pauses = func(ms int) bool { return ms%600 < 300 }
+		d.seen(hot, cool)
+		d.mark()
+		d.run(120, hot, cool)
+	}},
+	{"the hot one changed when alone", 1.1, []float64{0.1, 0.1}, func(d *device, hot, cool *load) {
+		d.seen(hot, cool)
+		d.run(10, hot, cool)
+		hot.power = cool.power
+		d.run(5, hot)
+		d.run(5, hot, cool)
+		d.mark()
+		d.run(30, hot, cool)
+	}},
+	{"the cool one changed when alone", 1.1, []float64{0.15, 0.15}, func(d *device, hot, cool *load) {
+		d.seen(hot, cool)
+		d.run(10, hot, cool)
+		cool.power = hot.power
+		d.run(5, cool)
+		d.run(5, hot, cool)
+		d.mark()
+		d.run(30, hot, cool)
+	}},
+	{"only the hot one seen, and a mix draws no more", 1, []float64{0.18, 0.55}, func(d *device, hot, cool *load) {
+		d.seen(hot)
+		d.mark()
+		d.run(60, hot, cool)
+	}},
+	{"only the hot one seen", 1.1, []float64{0.2, 0.75}, func(d *device, hot, cool *load) {
+		d.seen(hot)
+		d.mark()
+		d.run(60, hot, cool)
+	}},
+	{"only the cool one seen", 1.1, []float64{0.06, 0.2}, func(d *device, hot, cool *load) {
+		d.seen(cool)
+		d.mark()
+		d.run(60, hot, cool)
+	}},
+	{"none seen", 1.1, []float64{0.36, 1.25}, func(d *device, hot, cool *load) { // as if they were alike
+		d.seen()
+		d.mark()
+		d.run(60, hot, cool)
+	}},
+	{"none seen, weights change", 1.1, []float64{0.18, 0.45}, func(d *device, hot, cool *load) {
+		d.seen()
+		d.mark()
+		for range 10 {
+			cool.weight = 4 - cool.weight
+			d.run(6, hot, cool)
+		}
+	}},
+	{"none seen, three that pause", 1.1, []float64{0.12, 0.35, 0.12}, func(d *device, hot, cool *load) {
+		third := d.third()
+		for i, l := range d.loads {
+			l.pauses = func(ms int) bool { return (ms/1000+i*7)%(17+i*4) < 6 }
+		}
+		d.seen()
+		d.mark()
+		d.run(120, hot, cool, third)
+	}},
+	{"both seen, a third comes", 1.1, []float64{0.18, 0.18, 0.35}, func(d *device, hot, cool *load) {
+		third := d.third()
+		d.seen(hot, cool)
+		d.run(10, hot, cool)
+		d.mark()
+		d.run(60, hot, cool, third)
+	}},
+}
+
 // TestParts: how far off are the parts of loads that share devices whose counters are late? docs/energy.md has the table.
 func TestParts(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		mixed  float64
-		errors []float64 // at most: of the hot load, of the cool one, and of a third
-		run    func(d *device, hot, cool *load)
-	}{
-		{"both seen, 10 s", 1.1, []float64{0.05, 0.1}, func(d *device, hot, cool *load) {
-			for range 2 { // the second time it has been in a mix before
-				d.seen(hot, cool)
-				d.mark()
-				d.run(10, hot, cool)
-			}
-		}},
-		{"both seen, 10 min", 1.1, []float64{0.05, 0.15}, func(d *device, hot, cool *load) {
-			d.seen(hot, cool)
-			d.mark()
-			d.run(600, hot, cool)
-		}},
-		{"both seen, 10:90, 10 min", 1.1, []float64{0.1, 0.1}, func(d *device, hot, cool *load) {
-			cool.weight = 9
-			d.seen(hot, cool)
-			d.mark()
-			d.run(600, hot, cool)
-		}},
-		{"both seen, the hot one pauses often", 1.1, []float64{0.08, 0.15}, func(d *device, hot, cool *load) {
-			hot.pauses = func(ms int) bool { return ms%600 < 300 }
-			d.seen(hot, cool)
-			d.mark()
-			d.run(120, hot, cool)
-		}},
-		{"the hot one changed when alone", 1.1, []float64{0.1, 0.1}, func(d *device, hot, cool *load) {
-			d.seen(hot, cool)
-			d.run(10, hot, cool)
-			hot.power = cool.power
-			d.run(5, hot)
-			d.run(5, hot, cool)
-			d.mark()
-			d.run(30, hot, cool)
-		}},
-		{"the cool one changed when alone", 1.1, []float64{0.1, 0.1}, func(d *device, hot, cool *load) {
-			d.seen(hot, cool)
-			d.run(10, hot, cool)
-			cool.power = hot.power
-			d.run(5, cool)
-			d.run(5, hot, cool)
-			d.mark()
-			d.run(30, hot, cool)
-		}},
-		{"only the hot one seen, and a mix draws no more", 1, []float64{0.18, 0.55}, func(d *device, hot, cool *load) {
-			d.seen(hot)
-			d.mark()
-			d.run(60, hot, cool)
-		}},
-		{"only the hot one seen", 1.1, []float64{0.2, 0.75}, func(d *device, hot, cool *load) {
-			d.seen(hot)
-			d.mark()
-			d.run(60, hot, cool)
-		}},
-		{"only the cool one seen", 1.1, []float64{0.06, 0.2}, func(d *device, hot, cool *load) {
-			d.seen(cool)
-			d.mark()
-			d.run(60, hot, cool)
-		}},
-		{"none seen", 1.1, []float64{0.36, 1.25}, func(d *device, hot, cool *load) { // as if they were alike
-			d.seen()
-			d.mark()
-			d.run(60, hot, cool)
-		}},
-		{"none seen, weights change", 1.1, []float64{0.18, 0.45}, func(d *device, hot, cool *load) {
-			d.seen()
-			d.mark()
-			for range 10 {
-				cool.weight = 4 - cool.weight
-				d.run(6, hot, cool)
-			}
-		}},
-		{"none seen, three that pause", 1.1, []float64{0.12, 0.35, 0.12}, func(d *device, hot, cool *load) {
-			third := d.third()
-			for i, l := range d.loads {
-				l.pauses = func(ms int) bool { return (ms/1000+i*7)%(17+i*4) < 6 }
-			}
-			d.seen()
-			d.mark()
-			d.run(120, hot, cool, third)
-		}},
-		{"both seen, a third comes", 1.1, []float64{0.18, 0.18, 0.35}, func(d *device, hot, cool *load) {
-			third := d.third()
-			d.seen(hot, cool)
-			d.run(10, hot, cool)
-			d.mark()
-			d.run(60, hot, cool, third)
-		}},
-	} {
+	for _, c := range mixes {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			squares, worst, n := make([]float64, len(c.errors)), make([]float64, len(c.errors)), 0.0

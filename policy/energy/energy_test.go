@@ -17,7 +17,8 @@ func TestExact(t *testing.T) {
 		for range 200 {
 			uses := make([]Use, r.IntN(6))
 			for i := range uses {
-				uses[i] = Use{ID: uint64(i) * uint64(1+r.IntN(2)), Time: r.Int64N(2e8) - 1e8, Weight: uint32(r.IntN(3)) * uint32(r.IntN(10_000))}
+				uses[i] = Use{ID: uint64(i) * uint64(1+r.IntN(2)), Time: r.Int64N(2e8) - 1e8}
+				uses[i].Weight = uint32(r.IntN(3)) * uint32(r.IntN(10_000))
 				if i > 0 && uses[i].ID <= uses[i-1].ID {
 					uses[i].ID = uses[i-1].ID + 1
 				}
@@ -77,6 +78,29 @@ func TestHardly(t *testing.T) {
 	}
 	if m.Idle() != 40_000 {
 		t.Errorf("idle power is %d mW", m.Idle())
+	}
+}
+
+// TestAlone: three readings, about a second apart, tell the power of one who works alone, and a moment of work tells none.
+func TestAlone(t *testing.T) {
+	m := New(40_000)
+	at, counter := int64(0), uint64(0)
+	read := func(rise uint64, time int64) {
+		at, counter = at+999*ms, counter+rise
+		m.Read(at, counter, []Use{{ID: 1, Weight: 1, Time: time}})
+	}
+	read(0, 0)
+	read(40_000, 0)
+	read(41_000, 6*ms)
+	if read(41_000, 6*ms); m.users[1].known {
+		t.Errorf("a moment of work told %.0f mW", m.users[1].power)
+	}
+	read(40_000, 0)
+	for range 3 {
+		read(76_000, 900*ms)
+	}
+	if p := m.users[1].power; p < 39_000 || p > 41_000 {
+		t.Errorf("the power is %.0f mW", p)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 
 // Bounds of what is learned of the power of each. Time is in seconds, what has no unit is a part of the whole.
 const (
-	look     = 1.0  // least length of a span
+	look     = 0.9  // least length of a span: a device that is not shared is read about once a second
 	nearly   = 0.99 // of the work of a reading: who does so much works alone
 	steady   = 0.1  // by how much shares may differ between two spans that are alike,
 	calm     = 0.4  // and the time for which the device worked
@@ -74,18 +74,22 @@ func (m *Meter) see(passed, drawn float64, uses []Use) {
 	s.passed += passed
 	s.drawn += drawn
 	s.worked += worked
-	if m.alone += passed; first.ID != m.single || float64(first.Time)/1e9 < nearly*worked {
-		m.single, m.alone = first.ID, 0
+	m.alone += passed
+	if first.ID != m.single {
+		m.single, m.alone = first.ID, passed
+	}
+	if float64(first.Time)/1e9 < nearly*worked {
+		m.alone = 0
 	}
 	if s.passed < look {
 		return
 	}
 	now := m.mix(*s)
 	switch {
-	case len(now.share) == 0:
+	case len(now.share) == 0 || now.noise > now.level: // nothing can be told
 	case m.alone >= s.passed+tail:
 		m.learnAlone(m.single, now)
-	case now.alike(m.before):
+	case now.alike(m.before) && !m.joined(now):
 		m.learnMix(now)
 	}
 	m.before, m.span = now, span{}
@@ -112,6 +116,17 @@ func (m *Meter) mix(s span) mix {
 func (x mix) alike(before mix) bool {
 	_, largest := x.differ(before)
 	return largest < steady && math.Abs(x.busy-before.busy) < calm*x.busy
+}
+
+// joined says whether there is one in a mix of which nothing is known and who was not in the span before. Only a part of
+// what he draws may be in the counter.
+func (m *Meter) joined(x mix) bool {
+	for id := range x.share {
+		if m.before.share[id] == 0 && !m.user(id).known {
+			return true
+		}
+	}
+	return false
 }
 
 // differ is by how much each share differs, and the largest of these differences.
@@ -186,7 +201,7 @@ func (m *Meter) learnMix(now mix) {
 func (m *Meter) meet(now mix) (met bool) {
 	for id := range now.share {
 		if u := m.user(id); !u.known {
-			u.estimate, met = estimate{true, now.level, now.level * now.level}, true
+			u.estimate, met = estimate{true, now.level, now.level*now.level + now.noise*now.noise}, true
 		}
 	}
 	return met
