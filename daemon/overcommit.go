@@ -1,11 +1,16 @@
 package daemon
 
 import (
+	"math"
+	"os"
 	"path"
-
-	"github.com/lgpu/lgpu/policy/limits"
+	"path/filepath"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/policy/limits"
 )
 
 // halfOfMemory is half of the machine's memory in bytes.
@@ -15,6 +20,43 @@ func halfOfMemory() uint64 {
 		return 0
 	}
 	return uint64(info.Totalram) * uint64(info.Unit) / 2
+}
+
+// spareOfBound is what of the bound on its own memory the daemon keeps for itself.
+const spareOfBound = 1 << 30
+
+// ownBound is how much host memory copies may take at most, whatever host.budget says: their pages count as the daemon's
+// own, and beyond the bound of its cgroup the kernel would kill it.
+func ownBound() uint64 {
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return math.MaxUint64
+	}
+	bound := cgroupBound("/sys/fs/cgroup", string(text))
+	if bound == math.MaxUint64 {
+		return bound
+	}
+	return bound - min(bound, spareOfBound)
+}
+
+// cgroupBound is the least memory.max of a process's cgroup and those above it, in bytes. text is its /proc/PID/cgroup, and
+// root where the hierarchy of version 2 is mounted.
+func cgroupBound(root, text string) uint64 {
+	bound := uint64(math.MaxUint64)
+	for line := range strings.Lines(text) {
+		at, unified := strings.CutPrefix(strings.TrimSpace(line), "0::")
+		for ; unified && path.IsAbs(at); at = path.Dir(at) {
+			if most, err := os.ReadFile(filepath.Join(root, at, "memory.max")); err == nil {
+				if n, err := strconv.ParseUint(strings.TrimSpace(string(most)), 10, 64); err == nil { // else "max"
+					bound = min(bound, n)
+				}
+			}
+			if at == "/" {
+				break
+			}
+		}
+	}
+	return bound
 }
 
 // hadPrograms reports whether programs use an lgpu, or have used it: it has devices from its first use on.

@@ -88,7 +88,9 @@ func newResidence(n *Daemon) *residence {
 		// Above all serials of the daemon before, which clients may still answer.
 		policy: policy.New(policy.Options{Serial: uint64(time.Now().UnixNano())}),
 	}
-	r.keeper = hostcopy.New(hostcopy.Options{Budget: func() uint64 { return n.tree.HostBudget() }, Dir: n.config.Copies})
+	most := ownBound()
+	budget := func() uint64 { return min(n.tree.HostBudget(), most) }
+	r.keeper = hostcopy.New(hostcopy.Options{Budget: budget, Dir: n.config.Copies})
 	return r
 }
 

@@ -147,7 +147,10 @@ static bool wait_for(struct wait *w)
 bool lgpu_level_wait(struct lgpu_state *s, int device, uint64_t bytes)
 {
 	struct lgpu_level *l = &lgpu_levels[device];
-	if (held_of(s, device) <= load(&l->value))
+	uint64_t held = held_of(s, device);
+	if (held > load(&l->said))
+		store(&l->said, held); // it may be freed before lgpu_arena_look sees it
+	if (held <= load(&l->value))
 		return true;
 	__atomic_fetch_add(&l->waiting, bytes, __ATOMIC_SEQ_CST);
 	struct wait w = {.state = s, .level = l, .device = device, .bytes = bytes, .want = held_of(s, device)};

@@ -27,6 +27,8 @@ static uint32_t unread;  // Keeps in letters
 static uint32_t event;   // event count of the mover
 static uint32_t waiting; // a touch waits, and nobody has asked for it yet
 
+static bool holds; // the mover has shut the lock; its own
+
 // What is to be answered: the mover's own.
 static struct answer {
 	bool owed;
@@ -345,8 +347,9 @@ static bool move_device(const struct lgpu_state *s, int device)
 // settle does what the levels ask for. False: it is to be tried again.
 static bool settle(const struct lgpu_state *s)
 {
-	if (!lgpu_residence_is_shut() && !shut(s))
+	if (!holds && !shut(s))
 		return true;
+	holds = true;
 	bool done = true, all = true;
 	for (int i = 0; i < devices(s) && !newer(); i++) {
 		done &= move_device(s, i);
@@ -356,6 +359,7 @@ static bool settle(const struct lgpu_state *s)
 		return true;
 	if (all) {
 		__atomic_store_n(&waiting, 0, __ATOMIC_RELEASE);
+		holds = false;
 		lgpu_residence_open();
 	} else if (__atomic_load_n(&waiting, __ATOMIC_ACQUIRE) != 0) {
 		for (int i = 0; i < devices(s); i++)
@@ -395,4 +399,5 @@ void lgpu_mover_reset(void)
 		answers[i] = (struct answer){.owed = false};
 	}
 	letters_lock = unread = event = waiting = 0;
+	holds = false;
 }
