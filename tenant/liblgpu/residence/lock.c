@@ -155,17 +155,22 @@ static void tell_left(struct lgpu_residence *r)
 
 static bool try_enter(struct lgpu_residence *r, struct lgpu_place *p)
 {
-	uint32_t depth = depth_of(p);
-	// Depth without being sure: this is a signal's handler, and the thread is about to look, or about to leave.
-	if (depth != 0 && __atomic_load_n(&p->sure, __ATOMIC_RELAXED)) {
-		__atomic_store_n(&p->depth, depth + 1, __ATOMIC_RELAXED);
-		return true;
-	}
-	set_sure(p, false);
-	__atomic_exchange_n(&p->depth, depth + 1, __ATOMIC_SEQ_CST);
-	if (shut_now(r) == 0) {
+	for (;;) {
+		uint32_t depth = depth_of(p);
+		// Depth without being sure: this is a signal's handler, and the thread is about to look, or about to leave.
+		if (depth != 0 && __atomic_load_n(&p->sure, __ATOMIC_RELAXED)) {
+			__atomic_store_n(&p->depth, depth + 1, __ATOMIC_RELAXED);
+			return true;
+		}
+		set_sure(p, false);
+		__atomic_exchange_n(&p->depth, depth + 1, __ATOMIC_SEQ_CST);
+		if (shut_now(r) != 0)
+			break;
 		set_sure(p, true);
-		return true;
+		__atomic_signal_fence(__ATOMIC_SEQ_CST);
+		// Until then a handler that found the lock shut may have taken the depth away, as one that fails does.
+		if (depth_of(p) == depth + 1)
+			return true;
 	}
 	set_sure(p, false);
 	__atomic_exchange_n(&p->depth, 0, __ATOMIC_SEQ_CST);
