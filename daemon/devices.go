@@ -293,6 +293,7 @@ func (v *inventory) publish() error {
 	if err := v.daemon.tree.SetDevices(parts); err != nil {
 		problems = append(problems, fmt.Errorf("tell the tree of %d devices: %w", len(parts), err))
 	}
+	v.daemon.containers.notice()
 	return errors.Join(problems...)
 }
 

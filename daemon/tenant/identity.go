@@ -222,9 +222,13 @@ func poll(fds []unix.PollFd) (n int, err error) {
 	}
 }
 
-// Observe gathers what is known of a process, be it a client or not. client says of which lgpu a process is a client,
-// or 0. An error wraps os.ErrProcessDone where there is no such process.
+// Observe gathers what is known of a process, be it a client or not, but for what container it is in. client says of
+// which lgpu a process is a client, or 0. An error wraps os.ErrProcessDone where there is no such process.
 func Observe(pid int, client func(Process) uint64) (Evidence, error) {
+	return observe(pid, client, func(*Evidence) error { return nil })
+}
+
+func observe(pid int, client func(Process) uint64, container func(*Evidence) error) (Evidence, error) {
 	now, err := procfs{}.status(pid)
 	if err != nil {
 		return Evidence{}, err
@@ -234,11 +238,12 @@ func Observe(pid int, client func(Process) uint64) (Evidence, error) {
 		return Evidence{}, err
 	}
 	defer life.Close()
-	return evidence(peer, life, client)
+	return evidence(peer, life, client, container)
 }
 
-// evidence gathers what is known of a process. client says of which lgpu a process is a client, or 0.
-func evidence(peer Peer, life *life, client func(Process) uint64) (Evidence, error) {
+// evidence gathers what is known of a process. client says of which lgpu a process is a client, or 0; container fills in
+// which container it is in.
+func evidence(peer Peer, life *life, client func(Process) uint64, container func(*Evidence) error) (Evidence, error) {
 	e := Evidence{Peer: peer}
 	var err error
 	if e.Cgroups, err = cgroups(peer.PID); err != nil {
@@ -250,6 +255,9 @@ func evidence(peer Peer, life *life, client func(Process) uint64) (Evidence, err
 	}
 	for _, p := range line {
 		e.Ancestors = append(e.Ancestors, Ancestor{Process: p, LGPU: client(p)})
+	}
+	if err := container(&e); err != nil {
+		return Evidence{}, err
 	}
 	if life.ended() {
 		return Evidence{}, fmt.Errorf("pid %d: %w", peer.PID, errEnded)
