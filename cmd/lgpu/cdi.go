@@ -24,8 +24,9 @@ func cdiCommand() *cobra.Command {
 		Use:   "cdi COMMAND",
 		Short: "Show which logical GPUs containers can have",
 		Long: `Show which logical GPUs containers can have. The system's daemon offers each
-named lgpu to container runtimes by a specification (Container Device Interface),
-so that podman, docker, nerdctl and containerd start a container inside of it:
+named lgpu to container runtimes by a specification (Container Device
+Interface), so that podman, docker, nerdctl and containerd start a container
+inside of it:
 
   podman run --device lgpu.io/lgpu=team IMAGE python train.py
 
@@ -97,16 +98,11 @@ func offerTable(listed []cdi.Listed) string {
 	if len(listed) == 0 {
 		return "no lgpu is offered to containers; lgpu create NAME makes one, and the system's daemon offers it\n"
 	}
-	wide := len("DEVICE")
+	rows := [][]string{{"DEVICE", "SPECIFICATION"}}
 	for _, o := range offers(listed) {
-		wide = max(wide, len(o.Name))
+		rows = append(rows, []string{o.Name, o.File})
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%-*s  %s\n", wide, "DEVICE", "SPECIFICATION")
-	for _, o := range offers(listed) {
-		fmt.Fprintf(&b, "%-*s  %s\n", wide, o.Name, o.File)
-	}
-	return b.String()
+	return aligned(rows)
 }
 
 // hookArguments are the command of the hook that specifications name.
