@@ -43,9 +43,9 @@ func (s *Server) join(c *connection, id uint64, cgroup string) error {
 		s.mu.Unlock()
 		return err
 	}
-	if s.clientsOf(c.peer.UID) >= s.config.UserClients && !trusted(c.peer.UID) {
+	if s.clientsOf(c.peer.User) >= s.config.UserClients && !trusted(c.peer.User) {
 		s.mu.Unlock()
-		text := fmt.Sprintf("user %d has %d processes in lgpus, which is all one user may have (quota.processes)", c.peer.UID,
+		text := fmt.Sprintf("user %d has %d processes in lgpus, which is all one user may have (quota.processes)", c.peer.User,
 			s.config.UserClients)
 		return &Refusal{Errno: unix.EUSERS, Text: text}
 	}
@@ -85,7 +85,7 @@ func (s *Server) join(c *connection, id uint64, cgroup string) error {
 // clientsOf returns how many clients a user has. Called with mu held.
 func (s *Server) clientsOf(uid uint32) (n int) {
 	for _, c := range s.clients {
-		if c.peer.UID == uid {
+		if c.peer.User == uid {
 			n++
 		}
 	}

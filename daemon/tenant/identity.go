@@ -120,6 +120,7 @@ func identify(conn *foreign.Conn) (Peer, *life, error) {
 		return Peer{}, nil, err
 	}
 	peer := Peer{Process: Process{PID: int(credentials.Pid)}, UID: credentials.Uid, GID: credentials.Gid}
+	peer.User = userOf(peer.PID, peer.UID)
 	now, err := procfs{}.status(peer.PID)
 	if err == nil && life.ended() {
 		err = errEnded // then what was read may be another's
@@ -175,7 +176,16 @@ func find(p Process) (Peer, *life, error) {
 		life.Close()
 		return Peer{}, nil, fmt.Errorf("pid %d: %w", p.PID, err)
 	}
-	return Peer{Process: p, UID: stat.Uid, GID: stat.Gid, Comm: now.comm}, life, nil
+	return Peer{Process: p, UID: stat.Uid, GID: stat.Gid, User: userOf(p.PID, stat.Uid), Comm: now.comm}, life, nil
+}
+
+// userOf returns who answers for a process with a UID. Where that cannot be seen, as by a daemon that is not root, it is
+// the UID.
+func userOf(pid int, uid uint32) uint32 {
+	if maker, confined, err := proc.Confiner(pid); err == nil && confined {
+		return maker
+	}
+	return uid
 }
 
 // life is a pidfd, on which a goroutine can wait for the end of a process.

@@ -63,7 +63,10 @@ type Process struct {
 type Peer struct {
 	Process
 	UID, GID uint32
-	Comm     string // the program's short name; printable
+	// User answers for the process: whoever made the outermost user namespace that it is in and the daemon is not, as its
+	// UID may be any of those that were lent to that user; else UID.
+	User uint32
+	Comm string // the program's short name; printable
 }
 
 // Cgroup is a line of /proc/PID/cgroup.
