@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -183,12 +182,4 @@ func build(dir string) error {
 		}
 	}
 	return images(dir)
-}
-
-// known is the numbers of a user as podman's user namespace is to have them.
-func known(t *testing.T) {
-	t.Helper()
-	if u, err := user.LookupId(strconv.Itoa(userID)); err != nil || u.Username != userName {
-		t.Fatalf("user %d: %v", userID, err)
-	}
 }
