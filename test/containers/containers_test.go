@@ -46,10 +46,10 @@ func must(t *testing.T, c *exec.Cmd) string {
 	return string(out)
 }
 
-// serve starts the system's daemon.
-func serve(t *testing.T) *daemon {
+// serve starts the system's daemon, with options.
+func serve(t *testing.T, options ...string) *daemon {
 	t.Helper()
-	d := &daemon{Cmd: lgpu("daemon", "--mount=off")}
+	d := &daemon{Cmd: lgpu(append([]string{"daemon", "--mount=off"}, options...)...)}
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -308,6 +308,29 @@ func TestStolen(t *testing.T) {
 	if out, err := c.CombinedOutput(); err == nil || !strings.Contains(string(out), "in no container of it") {
 		t.Errorf("outside: %v\n%s", err, out)
 	}
+}
+
+// TestBypassed: a container's program that goes around the library on purpose is found to be the lgpu's, whatever it
+// belongs to otherwise, and ended where the administrator wants that.
+func TestBypassed(t *testing.T) {
+	serve(t, "--police=stop")
+	users(t, func(t *testing.T, uid int) {
+		create(t, uid, "team")
+		c := container(t, uid, "team", plain, []string{"-i"}, "env", "LD_PRELOAD=/run/lgpu/driver/libcuda.so.1",
+			"LGPU_SIM=/run/lgpu/sim.sock", "/keep")
+		in, err := c.StdinPipe() // open, so that the program stays
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		if out, err := c.CombinedOutput(); err == nil || !strings.Contains(string(out), "kept") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		if said := must(t, lgpu("events", "--kind=police.stopped", "/team")); !strings.Contains(said, "(keep)") ||
+			!strings.Contains(said, "belongs to /team but holds") {
+			t.Errorf("the events: %s", said)
+		}
+	})
 }
 
 // preload is the interposer as lgpu run preloads it.
