@@ -41,13 +41,14 @@ type containers struct {
 	count   atomic.Int64  // of offered
 
 	mu      sync.Mutex            // guards the fields below
+	doors   map[uint64]bool       // the lgpus that have a socket
 	offered map[uint64]cdi.Device // as written
 	refused map[uint64]string     // why an lgpu is not offered, where that has been said
 }
 
 func newContainers(n *Daemon) *containers {
 	return &containers{Containers: n.config.Containers, daemon: n, changed: make(chan struct{}, 1),
-		offered: map[uint64]cdi.Device{}, refused: map[uint64]string{}}
+		doors: map[uint64]bool{}, offered: map[uint64]cdi.Device{}, refused: map[uint64]string{}}
 }
 
 // notice has the offers looked at. It does not wait, and may be called with any lock held.
@@ -90,34 +91,45 @@ func (c *containers) sync() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	wanted := map[uint64]cdi.Device{}
 	c.daemon.lgpus.life.Lock() // one that is being created has what it is to have
 	all := c.daemon.tree.Directories()
 	c.daemon.lgpus.life.Unlock()
+	offered, exist, kits := map[uint64]cdi.Device{}, map[uint64]bool{}, map[string]*kit{}
 	for _, dir := range all {
+		exist[dir.ID] = true
 		if dir.Path == limits.Root || dir.Temporary || len(dir.Children) > 0 {
 			continue
 		}
-		d, err := c.describe(dir)
+		d, err := c.describe(dir, kits)
+		if old, known := c.offered[dir.ID]; err == nil && (!known || !reflect.DeepEqual(old, d)) {
+			err = c.Specs.Write(dir.ID, d)
+		}
 		if err == nil {
-			wanted[dir.ID] = d
-			if old, known := c.offered[dir.ID]; !known || !reflect.DeepEqual(old, d) {
-				err = c.Specs.Write(dir.ID, d)
-			}
+			offered[dir.ID] = d
 		}
 		c.say(dir, err)
 	}
 	for id := range c.offered {
-		if _, stays := wanted[id]; stays {
+		if _, stays := offered[id]; stays {
 			continue
 		}
-		if err := errors.Join(c.Specs.Remove(id), c.daemon.tenants.CloseDoor(id)); err != nil {
+		if err := c.Specs.Remove(id); err != nil {
 			c.daemon.log.Warn("an lgpu that is gone is still offered to containers", "id", id, "error", err)
 		}
+	}
+	// The door of an lgpu that cannot be offered stays: there may be containers that have it.
+	for id := range c.doors {
+		if exist[id] {
+			continue
+		}
+		if err := c.daemon.tenants.CloseDoor(id); err != nil {
+			c.daemon.log.Warn("the folder of an lgpu that is gone stays", "id", id, "error", err)
+		}
+		delete(c.doors, id)
 		delete(c.refused, id)
 	}
-	c.offered = wanted
-	c.count.Store(int64(len(wanted)))
+	c.offered = offered
+	c.count.Store(int64(len(offered)))
 	c.daemon.presence.used()
 }
 
@@ -133,13 +145,9 @@ func (c *containers) say(dir limits.Directory, err error) {
 	}
 }
 
-// describe makes the specification of an lgpu, which has its socket then.
-func (c *containers) describe(dir limits.Directory) (cdi.Device, error) {
+// describe makes the specification of an lgpu, which has its socket then. kits are those of this look.
+func (c *containers) describe(dir limits.Directory, kits map[string]*kit) (cdi.Device, error) {
 	name, err := cdi.Name(dir.Path)
-	if err != nil {
-		return cdi.Device{}, err
-	}
-	devices, shape, err := c.devices(dir.ID)
 	if err != nil {
 		return cdi.Device{}, err
 	}
@@ -147,41 +155,66 @@ func (c *containers) describe(dir limits.Directory) (cdi.Device, error) {
 	if err != nil {
 		return cdi.Device{}, err
 	}
-	mounts := []cdi.Mount{cdi.ReadOnly(folder, contain.SocketDir)}
-	var nodes []cdi.Node
-	var driver map[string]string
-	stamp := map[string]string{}
-	if shape != "" {
-		socket := devices[0].origin.socket.Load()
-		if socket == nil {
-			return cdi.Device{}, errors.New("its software GPU does not run")
-		}
-		stamp[wire.Environment] = contain.SimSocket
-		mounts = append(mounts, cdi.ReadOnly(*socket, contain.SimSocket))
-		driver = map[string]string{}
-		for _, soname := range contain.Sonames() {
-			driver[soname] = filepath.Join(c.Sim, soname)
-		}
-	} else if driver, err = contain.Driver(c.Interposer); err != nil {
-		return cdi.Device{}, err
-	} else if nodes, err = nodesOf(devices); err != nil {
-		return cdi.Device{}, err
-	}
-	library, err := contain.Library(c.Interposer, c.Libraries, stamp)
+	c.doors[dir.ID] = true
+	devices, shape, err := c.devices(dir.ID)
 	if err != nil {
 		return cdi.Device{}, err
 	}
-	mounts = append(mounts, cdi.ReadOnly(library, contain.LibraryDir))
+	k := kits[shape]
+	if k == nil {
+		k = c.outfit(devices[0])
+		kits[shape] = k
+	}
+	if k.err != nil {
+		return cdi.Device{}, k.err
+	}
+	edits := cdi.Edits{
+		Mounts: append([]cdi.Mount{cdi.ReadOnly(folder, contain.SocketDir)}, k.mounts...),
+		Hooks:  []cdi.Hook{{Name: cdi.CreateContainer, Path: c.Hook[0], Args: c.Hook}},
+	}
+	if shape == "" {
+		if edits.Nodes, err = nodesOf(devices); err != nil {
+			return cdi.Device{}, err
+		}
+	}
+	return cdi.Device{Name: name, Edits: edits}, nil
+}
+
+// kit is what all lgpus on the machine's devices, or on a software GPU, need of the machine's files.
+type kit struct {
+	mounts []cdi.Mount
+	err    error
+}
+
+// outfit finds the kit of a device.
+func (c *containers) outfit(d *device) *kit {
+	k := &kit{mounts: []cdi.Mount{{Host: "tmpfs", Container: contain.CacheDir, Type: "tmpfs",
+		Options: []string{"nosuid", "nodev", "mode=755", "size=64m"}}}}
+	driver, stamp := map[string]string{}, map[string]string{}
+	if d.origin.shape != "" {
+		socket := d.origin.socket.Load()
+		if socket == nil {
+			return &kit{err: errors.New("its software GPU does not run")}
+		}
+		stamp[wire.Environment] = contain.SimSocket
+		k.mounts = append(k.mounts, cdi.ReadOnly(*socket, contain.SimSocket))
+		for _, soname := range contain.Sonames() {
+			driver[soname] = filepath.Join(c.Sim, soname)
+		}
+	} else {
+		if driver, k.err = contain.Driver(c.Interposer); k.err != nil {
+			return k
+		}
+		if _, err := os.Stat(tool); err == nil {
+			k.mounts = append(k.mounts, cdi.ReadOnly(tool, tool))
+		}
+	}
 	for _, soname := range slices.Sorted(maps.Keys(driver)) {
-		mounts = append(mounts, cdi.ReadOnly(driver[soname], filepath.Join(contain.DriverDir, soname)))
+		k.mounts = append(k.mounts, cdi.ReadOnly(driver[soname], filepath.Join(contain.DriverDir, soname)))
 	}
-	if _, err := os.Stat(tool); err == nil && shape == "" {
-		mounts = append(mounts, cdi.ReadOnly(tool, tool))
-	}
-	mounts = append(mounts, cdi.Mount{Host: "tmpfs", Container: contain.CacheDir, Type: "tmpfs",
-		Options: []string{"nosuid", "nodev", "mode=755", "size=64m"}})
-	return cdi.Device{Name: name, Edits: cdi.Edits{Nodes: nodes, Mounts: mounts,
-		Hooks: []cdi.Hook{{Name: cdi.CreateContainer, Path: c.Hook[0], Args: c.Hook}}}}, nil
+	library, err := contain.Library(c.Interposer, c.Libraries, stamp)
+	k.mounts, k.err = append(k.mounts, cdi.ReadOnly(library, contain.LibraryDir)), err
+	return k
 }
 
 // tool is the driver's, which people look for in a container.
