@@ -300,7 +300,11 @@ func (c *connection) enter(p packet, e Evidence) error {
 	if p.Flags&protocol.FlagView != 0 {
 		return c.server.view(c, id)
 	}
-	return c.server.join(c, id, cgroupOf(e.Cgroups))
+	cgroup := ""
+	if e.Container != 0 {
+		cgroup = cgroupOf(e.Cgroups, c.server.cgroups)
+	}
+	return c.server.join(c, id, cgroup)
 }
 
 // step handles one message of a client.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lgpu/lgpu/daemon/foreign"
 	"github.com/lgpu/lgpu/internal/contain"
+	"github.com/lgpu/lgpu/internal/names"
 	"github.com/lgpu/lgpu/internal/proc"
 )
 
@@ -114,7 +115,7 @@ func (s *Server) sweepDoors() error {
 
 // container fills in what says which container a process is in. Called without mu.
 func (s *Server) container(e *Evidence) error {
-	e.Neighbour = s.neighbour(cgroupOf(e.Cgroups))
+	e.Neighbour = s.neighbour(cgroupOf(e.Cgroups, s.cgroups))
 	at, mounted, err := proc.MountAt(e.PID, contain.SocketDir)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, fs.ErrNotExist) {
 		return errEnded
@@ -143,13 +144,21 @@ func (s *Server) container(e *Evidence) error {
 const containerID = 64
 
 // cgroupOf returns the cgroup that a runtime made for the container of a process: the path down to the part that has the
-// container's ID in it, as podman, docker and containerd name theirs. It is empty where there is none.
-func cgroupOf(all []Cgroup) string {
+// container's ID in it, as podman, docker and containerd name theirs. It is empty where there is none. own are the
+// daemon's cgroups: where it runs in a container itself, all that is in there with it is in no other by that.
+func cgroupOf(all, own []Cgroup) string {
 	for _, c := range all {
-		parts := strings.Split(c.Path, "/")
-		for i, part := range parts {
+		at := 0
+		for _, o := range own {
+			if o.Controllers == c.Controllers && names.Within(c.Path, o.Path) {
+				at = len(strings.TrimSuffix(o.Path, "/"))
+			}
+		}
+		for at < len(c.Path) {
+			part, _, _ := strings.Cut(strings.TrimPrefix(c.Path[at:], "/"), "/")
+			at = min(at+1+len(part), len(c.Path))
 			if hexadecimal(part) >= containerID {
-				return strings.Join(parts[:i+1], "/")
+				return c.Path[:at]
 			}
 		}
 	}
@@ -168,7 +177,7 @@ func hexadecimal(s string) (longest int) {
 	return longest
 }
 
-// neighbour returns the lgpu of a client in the same container's cgroup, or 0.
+// neighbour returns the lgpu of a container's client in the same cgroup, or 0.
 func (s *Server) neighbour(cgroup string) uint64 {
 	if cgroup == "" {
 		return 0

@@ -16,8 +16,25 @@ func TestCgroupOf(t *testing.T) {
 		"/user.slice/user-1000.slice":                                    "",
 		"/" + id[:63]:                                                    "",
 	} {
-		if got := cgroupOf([]Cgroup{{Path: "/"}, {Path: path}}); got != want {
-			t.Errorf("%s: %q, not %q", path, got, want)
+		for _, own := range [][]Cgroup{nil, {{Path: "/"}}, {{Path: "/system.slice/lgpud.service"}}} {
+			if got := cgroupOf([]Cgroup{{Path: "/"}, {Path: path}}, own); got != want {
+				t.Errorf("%s beside %v: %q, not %q", path, own, got, want)
+			}
+		}
+	}
+	own := []Cgroup{{Controllers: "cpu", Path: "/docker/" + id}, {Path: "/docker/" + id + "/init"}}
+	for _, c := range []struct {
+		cgroup Cgroup
+		want   string
+	}{
+		{Cgroup{Controllers: "cpu", Path: "/docker/" + id}, ""},
+		{Cgroup{Controllers: "cpu", Path: "/docker/" + id + "/job"}, ""},
+		{Cgroup{Controllers: "cpu", Path: "/docker/" + id + "/libpod-" + id + "/x"}, "/docker/" + id + "/libpod-" + id},
+		{Cgroup{Path: "/docker/" + id + "/init"}, ""},
+		{Cgroup{Path: "/"}, ""},
+	} {
+		if got := cgroupOf([]Cgroup{c.cgroup}, own); got != c.want {
+			t.Errorf("beside a daemon in a container, %+v: %q, not %q", c.cgroup, got, c.want)
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/lgpu/lgpu/daemon/foreign"
+	"github.com/lgpu/lgpu/internal/contain"
+	"github.com/lgpu/lgpu/internal/proc"
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
@@ -68,6 +70,7 @@ type Server struct {
 	config   Config
 	log      *slog.Logger
 	machine  string
+	cgroups  []Cgroup // of this process
 	listener *foreign.Listener
 	closers  foreign.Closers
 	done     chan struct{} // closed by Close
@@ -120,7 +123,7 @@ type client struct {
 	peer   Peer
 	life   *life
 	joined time.Time
-	cgroup string      // of its container, empty where it is in none that has one
+	cgroup string      // of its lgpu's container, empty where it is in none that has one
 	conn   *connection // nil while it has none
 	// oldLimits: it may still go by the limits of the previous daemon.
 	oldLimits bool
@@ -151,6 +154,9 @@ func Listen(c Config) (*Server, error) {
 	var err error
 	if s.machine, err = machine(); err != nil {
 		return nil, err
+	}
+	if s.cgroups, err = cgroups(os.Getpid()); err != nil {
+		return nil, fmt.Errorf("find this process's cgroups: %w", err)
 	}
 	if err := os.Mkdir(c.Roster, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("create the folder of rosters: %w", err)
@@ -288,8 +294,9 @@ func (s *Server) restore(l *lgpu) {
 			continue
 		}
 		c := &client{lgpu: l, index: i, peer: peer, life: life, joined: time.Now(), oldLimits: true, announced: make(chan struct{})}
-		if all, err := cgroups(p.PID); err == nil {
-			c.cgroup = cgroupOf(all)
+		if _, contained, _ := proc.MountAt(p.PID, contain.SocketDir); contained {
+			all, _ := cgroups(p.PID) // none, if it has just ended
+			c.cgroup = cgroupOf(all, s.cgroups)
 		}
 		s.register(c)
 		if l.anyManaged() {
