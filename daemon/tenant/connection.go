@@ -267,11 +267,13 @@ func (c *connection) hello(p packet) error {
 	if p.Flags&protocol.FlagReconnect != 0 {
 		return c.server.resume(c, p)
 	}
-	e, err := evidence(c.peer, c.life, c.server.lgpuOf, c.server.container)
+	e, err := evidence(c.peer, c.life, c.server.lgpuOf, func(e *Evidence) error {
+		e.Door = c.door
+		return c.server.container(e)
+	})
 	if err != nil {
 		return err
 	}
-	e.Door = c.door
 	for attempt := 1; ; attempt++ {
 		// The lgpu may be let go between the two, as its last client has ended; then it is resolved anew.
 		if err = c.enter(p, e); err != errRemoved || attempt == entries {
