@@ -85,7 +85,7 @@ func image(t *testing.T, uid int, name string) string {
 	t.Helper()
 	once, _ := imported.LoadOrStore(fmt.Sprint(uid, name), sync.OnceValue(func() error {
 		args := []string{"import"}
-		if name == plain {
+		if name == plain { // in listed, the list of libraries names them
 			args = append(args, "--change", "ENV LD_LIBRARY_PATH=/opt/driver")
 		}
 		out, err := podman(uid, append(args, work("image-"+name+".tar"), "localhost/"+name)...).CombinedOutput()
@@ -146,18 +146,20 @@ func TestBounded(t *testing.T) {
 	serve(t)
 	users(t, func(t *testing.T, uid int) {
 		create(t, uid, "team")
-		out := must(t, container(t, uid, "team", plain, nil, "/ways"))
-		for _, w := range tried {
-			found := false
-			for line := range strings.Lines(out) {
-				found = found || strings.HasPrefix(line, w.name+" => bounded: ")
+		for _, name := range []string{plain, listed} {
+			out := must(t, container(t, uid, "team", name, nil, "/ways"))
+			for _, w := range tried {
+				found := false
+				for line := range strings.Lines(out) {
+					found = found || strings.HasPrefix(line, w.name+" => bounded: ")
+				}
+				if !found {
+					t.Errorf("image %s: %s is not bounded", name, w.name)
+				}
 			}
-			if !found {
-				t.Errorf("%s is not bounded", w.name)
+			if t.Failed() {
+				t.Log(out)
 			}
-		}
-		if t.Failed() {
-			t.Log(out)
 		}
 		// What the ways are kept from is there to be found.
 		free := append([]string{"run", "--rm", "--network=none", "-v", simSocket(t) + ":/sim.sock", "-e", "LGPU_SIM=/sim.sock"},

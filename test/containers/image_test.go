@@ -12,15 +12,16 @@ import (
 
 // Images. All have the static programs; only plain has a C library that will do.
 const (
-	plain = "plain" // this machine's shell and libraries, and libraries of a driver of its own
-	old   = "old"   // a C library that is too old
-	musl  = "musl"
-	bare  = "bare" // no C library
+	plain  = "plain"  // this machine's shell and libraries, and libraries of a driver of its own
+	listed = "listed" // plain, with a list of libraries for the loader, which names the driver of its own
+	old    = "old"    // a C library that is too old
+	musl   = "musl"
+	bare   = "bare" // no C library
 )
 
 // images makes a folder for each image, and an archive of it.
 func images(dir string) error {
-	for _, name := range []string{plain, old, musl, bare} {
+	for _, name := range []string{plain, listed, old, musl, bare} {
 		root := filepath.Join(dir, "image-"+name)
 		for _, folder := range []string{"bin", "lib64", "lib/x86_64-linux-gnu", "usr/lib", "opt/driver", "etc", "proc", "sys", "dev", "tmp", "run"} {
 			if err := os.MkdirAll(filepath.Join(root, folder), 0o755); err != nil {
@@ -32,6 +33,11 @@ func images(dir string) error {
 		switch name {
 		case plain:
 			err = errors.Join(err, fill(dir, root))
+		case listed:
+			err = errors.Join(err, fill(dir, root), os.WriteFile(filepath.Join(root, "etc/ld.so.conf"), []byte("/opt/driver\n"), 0o644))
+			if out, failed := exec.Command("ldconfig", "-r", root).CombinedOutput(); failed != nil {
+				err = errors.Join(err, fmt.Errorf("ldconfig: %w\n%s", failed, out))
+			}
 		case old:
 			err = errors.Join(err, put(filepath.Join(dir, "oldc.so"), "lib/x86_64-linux-gnu/libc.so.6"))
 		case musl:
