@@ -236,7 +236,7 @@ func (x Directory_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Directory_Kind.Descriptor instead.
 func (Directory_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{8, 0}
+	return file_lgpu_proto_rawDescGZIP(), []int{11, 0}
 }
 
 type InfoRequest struct {
@@ -673,6 +673,8 @@ type Device struct {
 	// What it has drawn, in millijoules, since the daemon first saw it, less what went to lgpus: while no lgpu used it, and
 	// for strangers. With the energy_mj of the root on this device it makes up all that the daemon has seen it draw.
 	EnergyOtherMj *uint64 `protobuf:"varint,22,opt,name=energy_other_mj,json=energyOtherMj,proto3,oneof" json:"energy_other_mj,omitempty"`
+	// What it is like; absent while it has not been asked.
+	Inventory     *Inventory `protobuf:"bytes,40,opt,name=inventory,proto3" json:"inventory,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -861,6 +863,254 @@ func (x *Device) GetEnergyOtherMj() uint64 {
 	return 0
 }
 
+func (x *Device) GetInventory() *Inventory {
+	if x != nil {
+		return x.Inventory
+	}
+	return nil
+}
+
+// Inventory is what a device is like beside what programs need to use it. What the driver does not say is absent.
+type Inventory struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Architecture  string                 `protobuf:"bytes,1,opt,name=architecture,proto3" json:"architecture,omitempty"` // such as Hopper
+	Capability    string                 `protobuf:"bytes,2,opt,name=capability,proto3" json:"capability,omitempty"`     // compute capability, such as 9.0
+	Driver        string                 `protobuf:"bytes,3,opt,name=driver,proto3" json:"driver,omitempty"`             // version
+	Numa          *uint32                `protobuf:"varint,4,opt,name=numa,proto3,oneof" json:"numa,omitempty"`          // node of the machine's memory that is nearest
+	Links         []*DeviceLink          `protobuf:"bytes,5,rep,name=links,proto3" json:"links,omitempty"`
+	Mig           []*MigProfile          `protobuf:"bytes,6,rep,name=mig,proto3" json:"mig,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Inventory) Reset() {
+	*x = Inventory{}
+	mi := &file_lgpu_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Inventory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Inventory) ProtoMessage() {}
+
+func (x *Inventory) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Inventory.ProtoReflect.Descriptor instead.
+func (*Inventory) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Inventory) GetArchitecture() string {
+	if x != nil {
+		return x.Architecture
+	}
+	return ""
+}
+
+func (x *Inventory) GetCapability() string {
+	if x != nil {
+		return x.Capability
+	}
+	return ""
+}
+
+func (x *Inventory) GetDriver() string {
+	if x != nil {
+		return x.Driver
+	}
+	return ""
+}
+
+func (x *Inventory) GetNuma() uint32 {
+	if x != nil && x.Numa != nil {
+		return *x.Numa
+	}
+	return 0
+}
+
+func (x *Inventory) GetLinks() []*DeviceLink {
+	if x != nil {
+		return x.Links
+	}
+	return nil
+}
+
+func (x *Inventory) GetMig() []*MigProfile {
+	if x != nil {
+		return x.Mig
+	}
+	return nil
+}
+
+// DeviceLink is how a device reaches another.
+type DeviceLink struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Peer  string                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"` // UUID
+	// The best way there is, in the words of nvidia-smi topo: NV, PIX, PXB, PHB, NODE, SYS.
+	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Nvlinks       uint32 `protobuf:"varint,3,opt,name=nvlinks,proto3" json:"nvlinks,omitempty"` // how many, with NV
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeviceLink) Reset() {
+	*x = DeviceLink{}
+	mi := &file_lgpu_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeviceLink) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeviceLink) ProtoMessage() {}
+
+func (x *DeviceLink) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeviceLink.ProtoReflect.Descriptor instead.
+func (*DeviceLink) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *DeviceLink) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *DeviceLink) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *DeviceLink) GetNvlinks() uint32 {
+	if x != nil {
+		return x.Nvlinks
+	}
+	return 0
+}
+
+// MigProfile is a size of MIG instances that a device can be divided into.
+type MigProfile struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Name   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // such as 1g.10gb
+	Id     uint32                 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`    // the driver's number
+	Memory uint64                 `protobuf:"varint,3,opt,name=memory,proto3" json:"memory,omitempty"`
+	Units  uint32                 `protobuf:"varint,4,opt,name=units,proto3" json:"units,omitempty"`
+	Count  uint32                 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"` // how many of them the device can have
+	// Slices of the device's memory that an instance can begin at, and how many it takes.
+	Placements    []uint32 `protobuf:"varint,6,rep,packed,name=placements,proto3" json:"placements,omitempty"`
+	Size          uint32   `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MigProfile) Reset() {
+	*x = MigProfile{}
+	mi := &file_lgpu_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MigProfile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MigProfile) ProtoMessage() {}
+
+func (x *MigProfile) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MigProfile.ProtoReflect.Descriptor instead.
+func (*MigProfile) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *MigProfile) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *MigProfile) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *MigProfile) GetMemory() uint64 {
+	if x != nil {
+		return x.Memory
+	}
+	return 0
+}
+
+func (x *MigProfile) GetUnits() uint32 {
+	if x != nil {
+		return x.Units
+	}
+	return 0
+}
+
+func (x *MigProfile) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *MigProfile) GetPlacements() []uint32 {
+	if x != nil {
+		return x.Placements
+	}
+	return nil
+}
+
+func (x *MigProfile) GetSize() uint32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
 // DeviceProcess is a process that the driver has on a device.
 type DeviceProcess struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -878,7 +1128,7 @@ type DeviceProcess struct {
 
 func (x *DeviceProcess) Reset() {
 	*x = DeviceProcess{}
-	mi := &file_lgpu_proto_msgTypes[7]
+	mi := &file_lgpu_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -890,7 +1140,7 @@ func (x *DeviceProcess) String() string {
 func (*DeviceProcess) ProtoMessage() {}
 
 func (x *DeviceProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[7]
+	mi := &file_lgpu_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -903,7 +1153,7 @@ func (x *DeviceProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceProcess.ProtoReflect.Descriptor instead.
 func (*DeviceProcess) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{7}
+	return file_lgpu_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DeviceProcess) GetPid() int32 {
@@ -984,7 +1234,7 @@ type Directory struct {
 
 func (x *Directory) Reset() {
 	*x = Directory{}
-	mi := &file_lgpu_proto_msgTypes[8]
+	mi := &file_lgpu_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -996,7 +1246,7 @@ func (x *Directory) String() string {
 func (*Directory) ProtoMessage() {}
 
 func (x *Directory) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[8]
+	mi := &file_lgpu_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1009,7 +1259,7 @@ func (x *Directory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Directory.ProtoReflect.Descriptor instead.
 func (*Directory) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{8}
+	return file_lgpu_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Directory) GetPath() string {
@@ -1166,7 +1416,7 @@ type DeviceUse struct {
 
 func (x *DeviceUse) Reset() {
 	*x = DeviceUse{}
-	mi := &file_lgpu_proto_msgTypes[9]
+	mi := &file_lgpu_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1428,7 @@ func (x *DeviceUse) String() string {
 func (*DeviceUse) ProtoMessage() {}
 
 func (x *DeviceUse) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[9]
+	mi := &file_lgpu_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1441,7 @@ func (x *DeviceUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceUse.ProtoReflect.Descriptor instead.
 func (*DeviceUse) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{9}
+	return file_lgpu_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeviceUse) GetUuid() string {
@@ -1331,7 +1581,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_lgpu_proto_msgTypes[10]
+	mi := &file_lgpu_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1593,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[10]
+	mi := &file_lgpu_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1606,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{10}
+	return file_lgpu_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Limits) GetMemoryMax() uint64 {
@@ -1425,7 +1675,7 @@ type Units struct {
 
 func (x *Units) Reset() {
 	*x = Units{}
-	mi := &file_lgpu_proto_msgTypes[11]
+	mi := &file_lgpu_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1437,7 +1687,7 @@ func (x *Units) String() string {
 func (*Units) ProtoMessage() {}
 
 func (x *Units) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[11]
+	mi := &file_lgpu_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1450,7 +1700,7 @@ func (x *Units) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Units.ProtoReflect.Descriptor instead.
 func (*Units) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{11}
+	return file_lgpu_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Units) GetCount() uint32 {
@@ -1501,7 +1751,7 @@ type Effective struct {
 
 func (x *Effective) Reset() {
 	*x = Effective{}
-	mi := &file_lgpu_proto_msgTypes[12]
+	mi := &file_lgpu_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1763,7 @@ func (x *Effective) String() string {
 func (*Effective) ProtoMessage() {}
 
 func (x *Effective) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[12]
+	mi := &file_lgpu_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1776,7 @@ func (x *Effective) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Effective.ProtoReflect.Descriptor instead.
 func (*Effective) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{12}
+	return file_lgpu_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Effective) GetCount() uint32 {
@@ -1596,7 +1846,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_lgpu_proto_msgTypes[13]
+	mi := &file_lgpu_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1608,7 +1858,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[13]
+	mi := &file_lgpu_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1621,7 +1871,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{13}
+	return file_lgpu_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Client) GetPid() int32 {
@@ -1678,7 +1928,7 @@ type Launcher struct {
 
 func (x *Launcher) Reset() {
 	*x = Launcher{}
-	mi := &file_lgpu_proto_msgTypes[14]
+	mi := &file_lgpu_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1690,7 +1940,7 @@ func (x *Launcher) String() string {
 func (*Launcher) ProtoMessage() {}
 
 func (x *Launcher) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[14]
+	mi := &file_lgpu_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1703,7 +1953,7 @@ func (x *Launcher) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Launcher.ProtoReflect.Descriptor instead.
 func (*Launcher) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{14}
+	return file_lgpu_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Launcher) GetPid() int32 {
@@ -1750,7 +2000,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_lgpu_proto_msgTypes[15]
+	mi := &file_lgpu_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1762,7 +2012,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[15]
+	mi := &file_lgpu_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1775,7 +2025,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{15}
+	return file_lgpu_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EventsRequest) GetFollow() bool {
@@ -1852,7 +2102,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lgpu_proto_msgTypes[16]
+	mi := &file_lgpu_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1864,7 +2114,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[16]
+	mi := &file_lgpu_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1877,7 +2127,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{16}
+	return file_lgpu_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Event) GetNumber() uint64 {
@@ -2001,7 +2251,7 @@ type Author struct {
 
 func (x *Author) Reset() {
 	*x = Author{}
-	mi := &file_lgpu_proto_msgTypes[17]
+	mi := &file_lgpu_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2013,7 +2263,7 @@ func (x *Author) String() string {
 func (*Author) ProtoMessage() {}
 
 func (x *Author) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[17]
+	mi := &file_lgpu_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2026,7 +2276,7 @@ func (x *Author) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Author.ProtoReflect.Descriptor instead.
 func (*Author) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{17}
+	return file_lgpu_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Author) GetUid() uint32 {
@@ -2073,7 +2323,7 @@ type LimitChange struct {
 
 func (x *LimitChange) Reset() {
 	*x = LimitChange{}
-	mi := &file_lgpu_proto_msgTypes[18]
+	mi := &file_lgpu_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2085,7 +2335,7 @@ func (x *LimitChange) String() string {
 func (*LimitChange) ProtoMessage() {}
 
 func (x *LimitChange) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[18]
+	mi := &file_lgpu_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2098,7 +2348,7 @@ func (x *LimitChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LimitChange.ProtoReflect.Descriptor instead.
 func (*LimitChange) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{18}
+	return file_lgpu_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LimitChange) GetFile() string {
@@ -2139,7 +2389,7 @@ type SlicesRequest struct {
 
 func (x *SlicesRequest) Reset() {
 	*x = SlicesRequest{}
-	mi := &file_lgpu_proto_msgTypes[19]
+	mi := &file_lgpu_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2151,7 +2401,7 @@ func (x *SlicesRequest) String() string {
 func (*SlicesRequest) ProtoMessage() {}
 
 func (x *SlicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[19]
+	mi := &file_lgpu_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2164,7 +2414,7 @@ func (x *SlicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlicesRequest.ProtoReflect.Descriptor instead.
 func (*SlicesRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{19}
+	return file_lgpu_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SlicesRequest) GetDevice() string {
@@ -2186,7 +2436,7 @@ type SliceBatch struct {
 
 func (x *SliceBatch) Reset() {
 	*x = SliceBatch{}
-	mi := &file_lgpu_proto_msgTypes[20]
+	mi := &file_lgpu_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2198,7 +2448,7 @@ func (x *SliceBatch) String() string {
 func (*SliceBatch) ProtoMessage() {}
 
 func (x *SliceBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[20]
+	mi := &file_lgpu_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2211,7 +2461,7 @@ func (x *SliceBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceBatch.ProtoReflect.Descriptor instead.
 func (*SliceBatch) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{20}
+	return file_lgpu_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SliceBatch) GetSlices() []*Slice {
@@ -2244,7 +2494,7 @@ type Slice struct {
 
 func (x *Slice) Reset() {
 	*x = Slice{}
-	mi := &file_lgpu_proto_msgTypes[21]
+	mi := &file_lgpu_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2506,7 @@ func (x *Slice) String() string {
 func (*Slice) ProtoMessage() {}
 
 func (x *Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[21]
+	mi := &file_lgpu_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2519,7 @@ func (x *Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slice.ProtoReflect.Descriptor instead.
 func (*Slice) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{21}
+	return file_lgpu_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Slice) GetDevice() string {
@@ -2323,7 +2573,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_lgpu_proto_msgTypes[22]
+	mi := &file_lgpu_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2335,7 +2585,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[22]
+	mi := &file_lgpu_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2348,7 +2598,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{22}
+	return file_lgpu_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListRequest) GetPath() string {
@@ -2369,7 +2619,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_lgpu_proto_msgTypes[23]
+	mi := &file_lgpu_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2381,7 +2631,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[23]
+	mi := &file_lgpu_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2394,7 +2644,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{23}
+	return file_lgpu_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Listing) GetFiles() []*File {
@@ -2422,7 +2672,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_lgpu_proto_msgTypes[24]
+	mi := &file_lgpu_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2434,7 +2684,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[24]
+	mi := &file_lgpu_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2447,7 +2697,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{24}
+	return file_lgpu_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReadRequest) GetPath() string {
@@ -2473,7 +2723,7 @@ type Files struct {
 
 func (x *Files) Reset() {
 	*x = Files{}
-	mi := &file_lgpu_proto_msgTypes[25]
+	mi := &file_lgpu_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2485,7 +2735,7 @@ func (x *Files) String() string {
 func (*Files) ProtoMessage() {}
 
 func (x *Files) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[25]
+	mi := &file_lgpu_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2498,7 +2748,7 @@ func (x *Files) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Files.ProtoReflect.Descriptor instead.
 func (*Files) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{25}
+	return file_lgpu_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Files) GetFiles() []*File {
@@ -2521,7 +2771,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_lgpu_proto_msgTypes[26]
+	mi := &file_lgpu_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2533,7 +2783,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[26]
+	mi := &file_lgpu_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2546,7 +2796,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{26}
+	return file_lgpu_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *File) GetName() string {
@@ -2580,7 +2830,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_lgpu_proto_msgTypes[27]
+	mi := &file_lgpu_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2592,7 +2842,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[27]
+	mi := &file_lgpu_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2605,7 +2855,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{27}
+	return file_lgpu_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WriteRequest) GetPath() string {
@@ -2630,7 +2880,7 @@ type WriteReply struct {
 
 func (x *WriteReply) Reset() {
 	*x = WriteReply{}
-	mi := &file_lgpu_proto_msgTypes[28]
+	mi := &file_lgpu_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2642,7 +2892,7 @@ func (x *WriteReply) String() string {
 func (*WriteReply) ProtoMessage() {}
 
 func (x *WriteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[28]
+	mi := &file_lgpu_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2655,7 +2905,7 @@ func (x *WriteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteReply.ProtoReflect.Descriptor instead.
 func (*WriteReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{28}
+	return file_lgpu_proto_rawDescGZIP(), []int{31}
 }
 
 type CreateRequest struct {
@@ -2670,7 +2920,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_lgpu_proto_msgTypes[29]
+	mi := &file_lgpu_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2682,7 +2932,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[29]
+	mi := &file_lgpu_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2695,7 +2945,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{29}
+	return file_lgpu_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CreateRequest) GetPath() string {
@@ -2728,7 +2978,7 @@ type CreateReply struct {
 
 func (x *CreateReply) Reset() {
 	*x = CreateReply{}
-	mi := &file_lgpu_proto_msgTypes[30]
+	mi := &file_lgpu_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2740,7 +2990,7 @@ func (x *CreateReply) String() string {
 func (*CreateReply) ProtoMessage() {}
 
 func (x *CreateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[30]
+	mi := &file_lgpu_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2753,7 +3003,7 @@ func (x *CreateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReply.ProtoReflect.Descriptor instead.
 func (*CreateReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{30}
+	return file_lgpu_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CreateReply) GetId() uint64 {
@@ -2772,7 +3022,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2784,7 +3034,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2797,7 +3047,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{31}
+	return file_lgpu_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RemoveRequest) GetPath() string {
@@ -2815,7 +3065,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_lgpu_proto_msgTypes[32]
+	mi := &file_lgpu_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2827,7 +3077,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[32]
+	mi := &file_lgpu_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2840,7 +3090,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{32}
+	return file_lgpu_proto_rawDescGZIP(), []int{35}
 }
 
 type ChownRequest struct {
@@ -2855,7 +3105,7 @@ type ChownRequest struct {
 
 func (x *ChownRequest) Reset() {
 	*x = ChownRequest{}
-	mi := &file_lgpu_proto_msgTypes[33]
+	mi := &file_lgpu_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2867,7 +3117,7 @@ func (x *ChownRequest) String() string {
 func (*ChownRequest) ProtoMessage() {}
 
 func (x *ChownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[33]
+	mi := &file_lgpu_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2880,7 +3130,7 @@ func (x *ChownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChownRequest.ProtoReflect.Descriptor instead.
 func (*ChownRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{33}
+	return file_lgpu_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ChownRequest) GetPath() string {
@@ -2912,7 +3162,7 @@ type ChownReply struct {
 
 func (x *ChownReply) Reset() {
 	*x = ChownReply{}
-	mi := &file_lgpu_proto_msgTypes[34]
+	mi := &file_lgpu_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2924,7 +3174,7 @@ func (x *ChownReply) String() string {
 func (*ChownReply) ProtoMessage() {}
 
 func (x *ChownReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[34]
+	mi := &file_lgpu_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2937,7 +3187,7 @@ func (x *ChownReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChownReply.ProtoReflect.Descriptor instead.
 func (*ChownReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{34}
+	return file_lgpu_proto_rawDescGZIP(), []int{37}
 }
 
 type PageRequest struct {
@@ -2948,7 +3198,7 @@ type PageRequest struct {
 
 func (x *PageRequest) Reset() {
 	*x = PageRequest{}
-	mi := &file_lgpu_proto_msgTypes[35]
+	mi := &file_lgpu_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2960,7 +3210,7 @@ func (x *PageRequest) String() string {
 func (*PageRequest) ProtoMessage() {}
 
 func (x *PageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[35]
+	mi := &file_lgpu_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2973,7 +3223,7 @@ func (x *PageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageRequest.ProtoReflect.Descriptor instead.
 func (*PageRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{35}
+	return file_lgpu_proto_rawDescGZIP(), []int{38}
 }
 
 type PageReply struct {
@@ -2986,7 +3236,7 @@ type PageReply struct {
 
 func (x *PageReply) Reset() {
 	*x = PageReply{}
-	mi := &file_lgpu_proto_msgTypes[36]
+	mi := &file_lgpu_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2998,7 +3248,7 @@ func (x *PageReply) String() string {
 func (*PageReply) ProtoMessage() {}
 
 func (x *PageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[36]
+	mi := &file_lgpu_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3011,7 +3261,7 @@ func (x *PageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageReply.ProtoReflect.Descriptor instead.
 func (*PageReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{36}
+	return file_lgpu_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PageReply) GetUrls() []string {
@@ -3029,7 +3279,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_lgpu_proto_msgTypes[37]
+	mi := &file_lgpu_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3041,7 +3291,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[37]
+	mi := &file_lgpu_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3054,7 +3304,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{37}
+	return file_lgpu_proto_rawDescGZIP(), []int{40}
 }
 
 type StopReply struct {
@@ -3065,7 +3315,7 @@ type StopReply struct {
 
 func (x *StopReply) Reset() {
 	*x = StopReply{}
-	mi := &file_lgpu_proto_msgTypes[38]
+	mi := &file_lgpu_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3077,7 +3327,7 @@ func (x *StopReply) String() string {
 func (*StopReply) ProtoMessage() {}
 
 func (x *StopReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[38]
+	mi := &file_lgpu_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3090,7 +3340,7 @@ func (x *StopReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReply.ProtoReflect.Descriptor instead.
 func (*StopReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{38}
+	return file_lgpu_proto_rawDescGZIP(), []int{41}
 }
 
 // AttachRequest says which lgpu the caller attaches to. Only the first request has fields.
@@ -3128,7 +3378,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_lgpu_proto_msgTypes[39]
+	mi := &file_lgpu_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3140,7 +3390,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[39]
+	mi := &file_lgpu_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3153,7 +3403,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{39}
+	return file_lgpu_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AttachRequest) GetPath() string {
@@ -3258,7 +3508,7 @@ type Attachment struct {
 
 func (x *Attachment) Reset() {
 	*x = Attachment{}
-	mi := &file_lgpu_proto_msgTypes[40]
+	mi := &file_lgpu_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3270,7 +3520,7 @@ func (x *Attachment) String() string {
 func (*Attachment) ProtoMessage() {}
 
 func (x *Attachment) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[40]
+	mi := &file_lgpu_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3283,7 +3533,7 @@ func (x *Attachment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
 func (*Attachment) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{40}
+	return file_lgpu_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Attachment) GetPath() string {
@@ -3337,7 +3587,7 @@ type Refusals struct {
 
 func (x *Refusals) Reset() {
 	*x = Refusals{}
-	mi := &file_lgpu_proto_msgTypes[41]
+	mi := &file_lgpu_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3349,7 +3599,7 @@ func (x *Refusals) String() string {
 func (*Refusals) ProtoMessage() {}
 
 func (x *Refusals) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[41]
+	mi := &file_lgpu_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3362,7 +3612,7 @@ func (x *Refusals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusals.ProtoReflect.Descriptor instead.
 func (*Refusals) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{41}
+	return file_lgpu_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Refusals) GetCount() uint64 {
@@ -3412,7 +3662,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_lgpu_proto_msgTypes[42]
+	mi := &file_lgpu_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3424,7 +3674,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[42]
+	mi := &file_lgpu_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3437,7 +3687,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{42}
+	return file_lgpu_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Failure) GetErrno() int32 {
@@ -3511,7 +3761,7 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12'\n" +
 	"\x06daemon\x18\x02 \x01(\v2\x0f.lgpu.v1.DaemonR\x06daemon\x12)\n" +
 	"\adevices\x18\x03 \x03(\v2\x0f.lgpu.v1.DeviceR\adevices\x124\n" +
-	"\vdirectories\x18\x04 \x03(\v2\x12.lgpu.v1.DirectoryR\vdirectories\"\xcb\x06\n" +
+	"\vdirectories\x18\x04 \x03(\v2\x12.lgpu.v1.DirectoryR\vdirectories\"\xfd\x06\n" +
 	"\x06Device\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x05R\x05index\x12\x12\n" +
@@ -3536,7 +3786,8 @@ const file_lgpu_proto_rawDesc = "" +
 	"\bpower_mw\x18\x13 \x01(\rH\x02R\apowerMw\x88\x01\x01\x12 \n" +
 	"\tenergy_mj\x18\x14 \x01(\x04H\x03R\benergyMj\x88\x01\x01\x12%\n" +
 	"\vtemperature\x18\x15 \x01(\x05H\x04R\vtemperature\x88\x01\x01\x12+\n" +
-	"\x0fenergy_other_mj\x18\x16 \x01(\x04H\x05R\renergyOtherMj\x88\x01\x01\"!\n" +
+	"\x0fenergy_other_mj\x18\x16 \x01(\x04H\x05R\renergyOtherMj\x88\x01\x01\x120\n" +
+	"\tinventory\x18( \x01(\v2\x12.lgpu.v1.InventoryR\tinventory\"!\n" +
 	"\x04Mode\x12\f\n" +
 	"\bTEMPORAL\x10\x00\x12\v\n" +
 	"\aSPATIAL\x10\x01B\x0e\n" +
@@ -3546,7 +3797,33 @@ const file_lgpu_proto_rawDesc = "" +
 	"\n" +
 	"_energy_mjB\x0e\n" +
 	"\f_temperatureB\x12\n" +
-	"\x10_energy_other_mj\"\xb0\x01\n" +
+	"\x10_energy_other_mj\"\xdb\x01\n" +
+	"\tInventory\x12\"\n" +
+	"\farchitecture\x18\x01 \x01(\tR\farchitecture\x12\x1e\n" +
+	"\n" +
+	"capability\x18\x02 \x01(\tR\n" +
+	"capability\x12\x16\n" +
+	"\x06driver\x18\x03 \x01(\tR\x06driver\x12\x17\n" +
+	"\x04numa\x18\x04 \x01(\rH\x00R\x04numa\x88\x01\x01\x12)\n" +
+	"\x05links\x18\x05 \x03(\v2\x13.lgpu.v1.DeviceLinkR\x05links\x12%\n" +
+	"\x03mig\x18\x06 \x03(\v2\x13.lgpu.v1.MigProfileR\x03migB\a\n" +
+	"\x05_numa\"N\n" +
+	"\n" +
+	"DeviceLink\x12\x12\n" +
+	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x18\n" +
+	"\anvlinks\x18\x03 \x01(\rR\anvlinks\"\xa8\x01\n" +
+	"\n" +
+	"MigProfile\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\rR\x02id\x12\x16\n" +
+	"\x06memory\x18\x03 \x01(\x04R\x06memory\x12\x14\n" +
+	"\x05units\x18\x04 \x01(\rR\x05units\x12\x14\n" +
+	"\x05count\x18\x05 \x01(\rR\x05count\x12\x1e\n" +
+	"\n" +
+	"placements\x18\x06 \x03(\rR\n" +
+	"placements\x12\x12\n" +
+	"\x04size\x18\a \x01(\rR\x04size\"\xb0\x01\n" +
 	"\rDeviceProcess\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\rR\x03uid\x12\x18\n" +
@@ -3832,7 +4109,7 @@ func file_lgpu_proto_rawDescGZIP() []byte {
 }
 
 var file_lgpu_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_lgpu_proto_goTypes = []any{
 	(State)(0),                    // 0: lgpu.v1.State
 	(Priority)(0),                 // 1: lgpu.v1.Priority
@@ -3845,119 +4122,125 @@ var file_lgpu_proto_goTypes = []any{
 	(*WatchRequest)(nil),          // 8: lgpu.v1.WatchRequest
 	(*Snapshot)(nil),              // 9: lgpu.v1.Snapshot
 	(*Device)(nil),                // 10: lgpu.v1.Device
-	(*DeviceProcess)(nil),         // 11: lgpu.v1.DeviceProcess
-	(*Directory)(nil),             // 12: lgpu.v1.Directory
-	(*DeviceUse)(nil),             // 13: lgpu.v1.DeviceUse
-	(*Limits)(nil),                // 14: lgpu.v1.Limits
-	(*Units)(nil),                 // 15: lgpu.v1.Units
-	(*Effective)(nil),             // 16: lgpu.v1.Effective
-	(*Client)(nil),                // 17: lgpu.v1.Client
-	(*Launcher)(nil),              // 18: lgpu.v1.Launcher
-	(*EventsRequest)(nil),         // 19: lgpu.v1.EventsRequest
-	(*Event)(nil),                 // 20: lgpu.v1.Event
-	(*Author)(nil),                // 21: lgpu.v1.Author
-	(*LimitChange)(nil),           // 22: lgpu.v1.LimitChange
-	(*SlicesRequest)(nil),         // 23: lgpu.v1.SlicesRequest
-	(*SliceBatch)(nil),            // 24: lgpu.v1.SliceBatch
-	(*Slice)(nil),                 // 25: lgpu.v1.Slice
-	(*ListRequest)(nil),           // 26: lgpu.v1.ListRequest
-	(*Listing)(nil),               // 27: lgpu.v1.Listing
-	(*ReadRequest)(nil),           // 28: lgpu.v1.ReadRequest
-	(*Files)(nil),                 // 29: lgpu.v1.Files
-	(*File)(nil),                  // 30: lgpu.v1.File
-	(*WriteRequest)(nil),          // 31: lgpu.v1.WriteRequest
-	(*WriteReply)(nil),            // 32: lgpu.v1.WriteReply
-	(*CreateRequest)(nil),         // 33: lgpu.v1.CreateRequest
-	(*CreateReply)(nil),           // 34: lgpu.v1.CreateReply
-	(*RemoveRequest)(nil),         // 35: lgpu.v1.RemoveRequest
-	(*RemoveReply)(nil),           // 36: lgpu.v1.RemoveReply
-	(*ChownRequest)(nil),          // 37: lgpu.v1.ChownRequest
-	(*ChownReply)(nil),            // 38: lgpu.v1.ChownReply
-	(*PageRequest)(nil),           // 39: lgpu.v1.PageRequest
-	(*PageReply)(nil),             // 40: lgpu.v1.PageReply
-	(*StopRequest)(nil),           // 41: lgpu.v1.StopRequest
-	(*StopReply)(nil),             // 42: lgpu.v1.StopReply
-	(*AttachRequest)(nil),         // 43: lgpu.v1.AttachRequest
-	(*Attachment)(nil),            // 44: lgpu.v1.Attachment
-	(*Refusals)(nil),              // 45: lgpu.v1.Refusals
-	(*Failure)(nil),               // 46: lgpu.v1.Failure
-	nil,                           // 47: lgpu.v1.Attachment.EnvironmentEntry
-	(*timestamppb.Timestamp)(nil), // 48: google.protobuf.Timestamp
+	(*Inventory)(nil),             // 11: lgpu.v1.Inventory
+	(*DeviceLink)(nil),            // 12: lgpu.v1.DeviceLink
+	(*MigProfile)(nil),            // 13: lgpu.v1.MigProfile
+	(*DeviceProcess)(nil),         // 14: lgpu.v1.DeviceProcess
+	(*Directory)(nil),             // 15: lgpu.v1.Directory
+	(*DeviceUse)(nil),             // 16: lgpu.v1.DeviceUse
+	(*Limits)(nil),                // 17: lgpu.v1.Limits
+	(*Units)(nil),                 // 18: lgpu.v1.Units
+	(*Effective)(nil),             // 19: lgpu.v1.Effective
+	(*Client)(nil),                // 20: lgpu.v1.Client
+	(*Launcher)(nil),              // 21: lgpu.v1.Launcher
+	(*EventsRequest)(nil),         // 22: lgpu.v1.EventsRequest
+	(*Event)(nil),                 // 23: lgpu.v1.Event
+	(*Author)(nil),                // 24: lgpu.v1.Author
+	(*LimitChange)(nil),           // 25: lgpu.v1.LimitChange
+	(*SlicesRequest)(nil),         // 26: lgpu.v1.SlicesRequest
+	(*SliceBatch)(nil),            // 27: lgpu.v1.SliceBatch
+	(*Slice)(nil),                 // 28: lgpu.v1.Slice
+	(*ListRequest)(nil),           // 29: lgpu.v1.ListRequest
+	(*Listing)(nil),               // 30: lgpu.v1.Listing
+	(*ReadRequest)(nil),           // 31: lgpu.v1.ReadRequest
+	(*Files)(nil),                 // 32: lgpu.v1.Files
+	(*File)(nil),                  // 33: lgpu.v1.File
+	(*WriteRequest)(nil),          // 34: lgpu.v1.WriteRequest
+	(*WriteReply)(nil),            // 35: lgpu.v1.WriteReply
+	(*CreateRequest)(nil),         // 36: lgpu.v1.CreateRequest
+	(*CreateReply)(nil),           // 37: lgpu.v1.CreateReply
+	(*RemoveRequest)(nil),         // 38: lgpu.v1.RemoveRequest
+	(*RemoveReply)(nil),           // 39: lgpu.v1.RemoveReply
+	(*ChownRequest)(nil),          // 40: lgpu.v1.ChownRequest
+	(*ChownReply)(nil),            // 41: lgpu.v1.ChownReply
+	(*PageRequest)(nil),           // 42: lgpu.v1.PageRequest
+	(*PageReply)(nil),             // 43: lgpu.v1.PageReply
+	(*StopRequest)(nil),           // 44: lgpu.v1.StopRequest
+	(*StopReply)(nil),             // 45: lgpu.v1.StopReply
+	(*AttachRequest)(nil),         // 46: lgpu.v1.AttachRequest
+	(*Attachment)(nil),            // 47: lgpu.v1.Attachment
+	(*Refusals)(nil),              // 48: lgpu.v1.Refusals
+	(*Failure)(nil),               // 49: lgpu.v1.Failure
+	nil,                           // 50: lgpu.v1.Attachment.EnvironmentEntry
+	(*timestamppb.Timestamp)(nil), // 51: google.protobuf.Timestamp
 }
 var file_lgpu_proto_depIdxs = []int32{
 	6,  // 0: lgpu.v1.Info.daemon:type_name -> lgpu.v1.Daemon
-	48, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
-	48, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
+	51, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
+	51, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
 	6,  // 3: lgpu.v1.Snapshot.daemon:type_name -> lgpu.v1.Daemon
 	10, // 4: lgpu.v1.Snapshot.devices:type_name -> lgpu.v1.Device
-	12, // 5: lgpu.v1.Snapshot.directories:type_name -> lgpu.v1.Directory
+	15, // 5: lgpu.v1.Snapshot.directories:type_name -> lgpu.v1.Directory
 	2,  // 6: lgpu.v1.Device.mode:type_name -> lgpu.v1.Device.Mode
-	11, // 7: lgpu.v1.Device.processes:type_name -> lgpu.v1.DeviceProcess
-	48, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
-	3,  // 9: lgpu.v1.Directory.kind:type_name -> lgpu.v1.Directory.Kind
-	48, // 10: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
-	0,  // 11: lgpu.v1.Directory.state:type_name -> lgpu.v1.State
-	13, // 12: lgpu.v1.Directory.devices:type_name -> lgpu.v1.DeviceUse
-	17, // 13: lgpu.v1.Directory.clients:type_name -> lgpu.v1.Client
-	18, // 14: lgpu.v1.Directory.launchers:type_name -> lgpu.v1.Launcher
-	16, // 15: lgpu.v1.DeviceUse.effective:type_name -> lgpu.v1.Effective
-	0,  // 16: lgpu.v1.DeviceUse.state:type_name -> lgpu.v1.State
-	14, // 17: lgpu.v1.DeviceUse.requested:type_name -> lgpu.v1.Limits
-	1,  // 18: lgpu.v1.Limits.lgpu_priority:type_name -> lgpu.v1.Priority
-	15, // 19: lgpu.v1.Limits.lgpu:type_name -> lgpu.v1.Units
-	1,  // 20: lgpu.v1.Effective.lgpu_priority:type_name -> lgpu.v1.Priority
-	48, // 21: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
-	48, // 22: lgpu.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	48, // 23: lgpu.v1.EventsRequest.until:type_name -> google.protobuf.Timestamp
-	48, // 24: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
-	21, // 25: lgpu.v1.Event.by:type_name -> lgpu.v1.Author
-	22, // 26: lgpu.v1.Event.changes:type_name -> lgpu.v1.LimitChange
-	48, // 27: lgpu.v1.Event.first:type_name -> google.protobuf.Timestamp
-	48, // 28: lgpu.v1.Event.last:type_name -> google.protobuf.Timestamp
-	25, // 29: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
-	48, // 30: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
-	48, // 31: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
-	30, // 32: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
-	30, // 33: lgpu.v1.Files.files:type_name -> lgpu.v1.File
-	30, // 34: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
-	30, // 35: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
-	14, // 36: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
-	10, // 37: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
-	47, // 38: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
-	45, // 39: lgpu.v1.Attachment.refused:type_name -> lgpu.v1.Refusals
-	4,  // 40: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
-	7,  // 41: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
-	8,  // 42: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
-	19, // 43: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
-	23, // 44: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
-	26, // 45: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
-	28, // 46: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
-	43, // 47: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
-	33, // 48: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
-	35, // 49: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
-	31, // 50: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
-	37, // 51: lgpu.v1.Control.Chown:input_type -> lgpu.v1.ChownRequest
-	39, // 52: lgpu.v1.Control.Page:input_type -> lgpu.v1.PageRequest
-	41, // 53: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
-	5,  // 54: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
-	9,  // 55: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
-	9,  // 56: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
-	20, // 57: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
-	24, // 58: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
-	27, // 59: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
-	29, // 60: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
-	44, // 61: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
-	34, // 62: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
-	36, // 63: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
-	32, // 64: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
-	38, // 65: lgpu.v1.Control.Chown:output_type -> lgpu.v1.ChownReply
-	40, // 66: lgpu.v1.Control.Page:output_type -> lgpu.v1.PageReply
-	42, // 67: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
-	54, // [54:68] is the sub-list for method output_type
-	40, // [40:54] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	14, // 7: lgpu.v1.Device.processes:type_name -> lgpu.v1.DeviceProcess
+	51, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
+	11, // 9: lgpu.v1.Device.inventory:type_name -> lgpu.v1.Inventory
+	12, // 10: lgpu.v1.Inventory.links:type_name -> lgpu.v1.DeviceLink
+	13, // 11: lgpu.v1.Inventory.mig:type_name -> lgpu.v1.MigProfile
+	3,  // 12: lgpu.v1.Directory.kind:type_name -> lgpu.v1.Directory.Kind
+	51, // 13: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
+	0,  // 14: lgpu.v1.Directory.state:type_name -> lgpu.v1.State
+	16, // 15: lgpu.v1.Directory.devices:type_name -> lgpu.v1.DeviceUse
+	20, // 16: lgpu.v1.Directory.clients:type_name -> lgpu.v1.Client
+	21, // 17: lgpu.v1.Directory.launchers:type_name -> lgpu.v1.Launcher
+	19, // 18: lgpu.v1.DeviceUse.effective:type_name -> lgpu.v1.Effective
+	0,  // 19: lgpu.v1.DeviceUse.state:type_name -> lgpu.v1.State
+	17, // 20: lgpu.v1.DeviceUse.requested:type_name -> lgpu.v1.Limits
+	1,  // 21: lgpu.v1.Limits.lgpu_priority:type_name -> lgpu.v1.Priority
+	18, // 22: lgpu.v1.Limits.lgpu:type_name -> lgpu.v1.Units
+	1,  // 23: lgpu.v1.Effective.lgpu_priority:type_name -> lgpu.v1.Priority
+	51, // 24: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
+	51, // 25: lgpu.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	51, // 26: lgpu.v1.EventsRequest.until:type_name -> google.protobuf.Timestamp
+	51, // 27: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
+	24, // 28: lgpu.v1.Event.by:type_name -> lgpu.v1.Author
+	25, // 29: lgpu.v1.Event.changes:type_name -> lgpu.v1.LimitChange
+	51, // 30: lgpu.v1.Event.first:type_name -> google.protobuf.Timestamp
+	51, // 31: lgpu.v1.Event.last:type_name -> google.protobuf.Timestamp
+	28, // 32: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
+	51, // 33: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
+	51, // 34: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
+	33, // 35: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
+	33, // 36: lgpu.v1.Files.files:type_name -> lgpu.v1.File
+	33, // 37: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
+	33, // 38: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
+	17, // 39: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
+	10, // 40: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
+	50, // 41: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
+	48, // 42: lgpu.v1.Attachment.refused:type_name -> lgpu.v1.Refusals
+	4,  // 43: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
+	7,  // 44: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
+	8,  // 45: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
+	22, // 46: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
+	26, // 47: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
+	29, // 48: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
+	31, // 49: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
+	46, // 50: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
+	36, // 51: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
+	38, // 52: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
+	34, // 53: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
+	40, // 54: lgpu.v1.Control.Chown:input_type -> lgpu.v1.ChownRequest
+	42, // 55: lgpu.v1.Control.Page:input_type -> lgpu.v1.PageRequest
+	44, // 56: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
+	5,  // 57: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
+	9,  // 58: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
+	9,  // 59: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
+	23, // 60: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
+	27, // 61: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
+	30, // 62: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
+	32, // 63: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
+	47, // 64: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
+	37, // 65: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
+	39, // 66: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
+	35, // 67: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
+	41, // 68: lgpu.v1.Control.Chown:output_type -> lgpu.v1.ChownReply
+	43, // 69: lgpu.v1.Control.Page:output_type -> lgpu.v1.PageReply
+	45, // 70: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
+	57, // [57:71] is the sub-list for method output_type
+	43, // [43:57] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_lgpu_proto_init() }
@@ -3967,22 +4250,23 @@ func file_lgpu_proto_init() {
 	}
 	file_lgpu_proto_msgTypes[6].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[7].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[8].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[9].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[10].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[11].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[12].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[13].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[14].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[15].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[33].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[39].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[41].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[18].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[36].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[42].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[44].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lgpu_proto_rawDesc), len(file_lgpu_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   44,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

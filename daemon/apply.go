@@ -42,6 +42,7 @@ func (n *Daemon) apply(c limits.Change) {
 	}
 	n.pushing.Unlock()
 	n.announceChange(c)
+	n.containers.notice()
 	if len(c.Removed) > 0 {
 		n.lgpus.notice(c.Removed...)
 	}

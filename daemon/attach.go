@@ -153,7 +153,7 @@ func (n *Daemon) launcherOf(p limits.Author) (*launcher, error) {
 // confine keeps a launcher where it is: in a bound cgroup below the group that it is bound to, and outside of other
 // lgpus, whose programs could leave their limits behind otherwise.
 func (n *Daemon) confine(spec *AttachSpec) error {
-	e, err := tenant.Observe(spec.Launcher.PID, n.resolver.clientOf)
+	e, err := n.tenants.Observe(spec.Launcher.PID)
 	if err != nil {
 		return fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
 	}
@@ -161,7 +161,11 @@ func (n *Daemon) confine(spec *AttachSpec) error {
 	if _, launches := n.lgpus.launchers()[e.Process]; launches {
 		above.Ancestors = e.Ancestors[1:] // one process may be attached to several
 	}
-	if dir, inside := n.resolver.descent(above); inside {
+	dir, inside := n.resolver.descent(above)
+	if !inside && e.Container != 0 {
+		dir, inside = n.tree.ByID(e.Container)
+	}
+	if inside {
 		return &Error{Class: ErrInvalid, Reason: fmt.Sprintf("this is inside the lgpu %q already", nameOf(dir.Path)),
 			Remedy: "an lgpu cannot lie inside another: start it from outside"}
 	}

@@ -52,6 +52,7 @@ func (c *change) activate(e lifecycle.Event, sim **simUse, set func(*store.Lgpu)
 	if c.l.sim == nil {
 		c.l.sim, *sim = *sim, nil
 	}
+	c.daemon.containers.notice() // of its devices
 	return nil
 }
 

@@ -45,6 +45,8 @@ type Config struct {
 	// Rights say who may do and see what. Their Owner is this process's user, whatever it says here, and what their quota
 	// leaves out is limits.DefaultQuota's.
 	Rights limits.Rights
+	// Containers says how lgpus are offered to container runtimes; the zero value is not at all.
+	Containers Containers
 	// Places are where users' programs run who do not say where.
 	Places Places
 	// Patience is how long a client may take to do what it was told about resident memory, before that is reported, and

@@ -50,6 +50,7 @@ func (n *Daemon) Create(ctx context.Context, spec CreateSpec) (Directory, error)
 		sim.close()
 		return Directory{}, err
 	}
+	n.containers.sync()
 	for _, s := range n.Snapshot().Directories {
 		if s.ID == dir.ID {
 			return s, nil
@@ -79,5 +80,7 @@ func (n *Daemon) create(spec CreateSpec, sim *simUse) (limits.Directory, error) 
 // Remove removes the group or lgpu at path. An error wraps a *limits.Error: ENOENT, ENOTEMPTY with children, EBUSY
 // while it is in use.
 func (n *Daemon) Remove(ctx context.Context, by limits.Author, path string) error {
-	return n.tree.By(by).Rmdir(path)
+	err := n.tree.By(by).Rmdir(path)
+	n.containers.sync()
+	return err
 }

@@ -22,6 +22,7 @@
 //   - places: where programs of users run.
 //   - presence: whether anybody needs the daemon.
 //   - resolver and observer: what the tenants' server asks and tells.
+//   - containers: what container runtimes are offered.
 //   - residence: what of programs' memory is on their devices, and the files for the rest.
 //   - journal: the events. repeats decides which are told, package eventlog keeps them, and an Author is who causes one.
 //   - Daemon: all of these, and what the tree says on its way to tenants and the policy.
@@ -30,14 +31,15 @@
 //
 // Each is declared above what it guards. A goroutine that has one may take only those below it in this list:
 //
-//  1. lgpus.life
-//  2. inventory.mu
-//  3. the tree's own lock of writers, under which Daemon.apply runs
-//  4. Daemon.pushing
-//  5. residence.mu
-//  6. presence.mu
-//  7. Daemon.mu
-//  8. shares.mu, residence.queueMu, lgpus.mu, lgpus.noticesMu, inventory.seenMu, origin.asking: under none of these is another of
+//  1. containers.mu
+//  2. lgpus.life
+//  3. inventory.mu
+//  4. the tree's own lock of writers, under which Daemon.apply runs
+//  5. Daemon.pushing
+//  6. residence.mu
+//  7. presence.mu
+//  8. Daemon.mu
+//  9. shares.mu, residence.queueMu, lgpus.mu, lgpus.noticesMu, inventory.seenMu, origin.asking: under none of these is another of
 //     the list taken
 //
 // The locks of tenants, gate, modes, store and journal come last. Tenants call back without a lock of theirs,
@@ -99,7 +101,8 @@ const (
 	TenantSocket = "tenant.sock" // for the interposer
 	TreeFolder   = "tree"        // where the tree of limits is mounted
 	rosterFolder = "clients"
-	copiesFolder = "copies" // Config.Copies
+	copiesFolder = "copies"     // Config.Copies
+	doorsFolder  = "containers" // of the sockets that are mounted into containers
 )
 
 // eventsOf is the folder of events that belongs to a file of state.
@@ -131,17 +134,18 @@ type Daemon struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	lgpus     *lgpus
-	inventory *inventory
-	presence  *presence
-	police    *police
-	stopper   *stopper
-	places    *places
-	resolver  *resolver
-	observer  *observer
-	energy    *energyBooks
-	shares    *shares
-	residence *residence
+	lgpus      *lgpus
+	inventory  *inventory
+	presence   *presence
+	police     *police
+	stopper    *stopper
+	places     *places
+	resolver   *resolver
+	observer   *observer
+	energy     *energyBooks
+	shares     *shares
+	residence  *residence
+	containers *containers
 
 	// pushing is locked while limits go from the tree to tenants and the policy, so that they arrive in the order of
 	// the writes. It guards budgets.
@@ -168,6 +172,9 @@ type tenants interface {
 	Usage(id uint64) (region.State, error)
 	Exports(device [16]byte) tenant.Exports
 	ReleaseExports(device [16]byte, lgpu, gone uint64)
+	Observe(pid int) (tenant.Evidence, error)
+	OpenDoor(lgpu uint64) (folder string, err error)
+	CloseDoor(lgpu uint64) error
 }
 
 // gates is what the daemon needs of a gate.Runner.
@@ -212,7 +219,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	n.lgpus, n.inventory, n.presence = newLgpus(n), newInventory(n), newPresence(n)
 	n.police, n.resolver, n.observer, n.energy = &police{daemon: n}, &resolver{n}, &observer{n}, &energyBooks{daemon: n}
 	n.shares = &shares{daemon: n}
-	n.residence = newResidence(n)
+	n.residence, n.containers = newResidence(n), newContainers(n)
 	n.stopper, n.places = &stopper{daemon: n}, &places{daemon: n, Places: c.Places}
 	n.journal.log = c.Log
 	n.journal.source.limit, n.slices.limit = 1024, 4096
@@ -245,6 +252,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	}
 	n.tenants, err = p.tenants(tenant.Config{
 		Socket: filepath.Join(c.Dir, TenantSocket), Roster: filepath.Join(c.Dir, rosterFolder),
+		Doors:    filepath.Join(c.Dir, doorsFolder),
 		Resolver: n.resolver, Gate: n.gates, Observer: n.observer, Residence: n.residence, Log: c.Log,
 		UserClients: c.Rights.Quota.Processes,
 	})
@@ -370,6 +378,7 @@ func (n *Daemon) restore() error {
 	n.tree.Watch(n.apply)
 	n.pushAll()
 	n.lgpus.revive()
+	n.containers.begin()
 	return nil
 }
 
@@ -386,7 +395,8 @@ func (n *Daemon) Run(ctx context.Context) error {
 	n.announce()
 	n.setReady("")
 	defer n.setReady("it is about to end")
-	n.work.Add(4)
+	n.work.Add(5)
+	go func() { defer n.work.Done(); n.containers.keep(ctx) }()
 	go func() { defer n.work.Done(); n.residence.keep(ctx) }()
 	go func() { defer n.work.Done(); n.energy.keep(ctx) }()
 	go func() { defer n.work.Done(); n.lgpus.janitor(ctx) }()

@@ -55,14 +55,16 @@ type origin struct {
 	inventory gpu.Inventory          // guarded by asking
 	socket    atomic.Pointer[string] // of a software GPU; to be had without waiting for its hardware
 
-	listed    []gpu.Device        // guarded by inventory.mu
-	unmetered map[gpu.UUID]string // guarded by inventory.mu; why there was no meter of it at first; empty: there was
+	listed    []gpu.Device                 // guarded by inventory.mu
+	about     map[gpu.UUID]gpu.Description // guarded by inventory.mu; of those listed that could be asked
+	unmetered map[gpu.UUID]string          // guarded by inventory.mu; why there was no meter of it at first; empty: there was
 }
 
 // device is one device, with what was last seen there.
 type device struct {
 	gpu.Device // never changes
 	origin     *origin
+	about      *gpu.Description   // guarded by inventory.seenMu; nil: it could not be asked
 	metering   *metering          // never changes
 	unmeter    context.CancelFunc // guarded by inventory.mu; ends its goroutine, nil while there is none
 
@@ -83,6 +85,7 @@ type sight struct {
 	facts   gpu.Facts
 	sampled time.Time
 	fault   string
+	about   *gpu.Description // nil: it could not be asked
 }
 
 func newInventory(n *Daemon) *inventory {
@@ -159,6 +162,16 @@ func (o *origin) facts(uuid gpu.UUID) (gpu.Facts, time.Time, error) {
 	return facts, at, err
 }
 
+// describe asks the inventory what a device is like.
+func (o *origin) describe(uuid gpu.UUID) (gpu.Description, error) {
+	o.asking.Lock()
+	defer o.asking.Unlock()
+	if o.inventory == nil {
+		return gpu.Description{}, ErrClosed
+	}
+	return o.inventory.Describe(uuid)
+}
+
 // energy asks the inventory for what a device has drawn, in millijoules, and says when.
 func (o *origin) energy(uuid gpu.UUID) (uint64, time.Time, error) {
 	o.asking.Lock()
@@ -206,6 +219,14 @@ func (v *inventory) relist(o *origin) error {
 	v.mu.Lock()
 	known := o.unmetered
 	v.mu.Unlock()
+	about := make(map[gpu.UUID]gpu.Description, len(listed))
+	for _, d := range listed {
+		if described, err := o.describe(d.UUID); err == nil {
+			about[d.UUID] = described
+		} else {
+			v.daemon.log.Warn("a device is not described", "device", d.Identity(), "error", err)
+		}
+	}
 	unmetered := make(map[gpu.UUID]string, len(listed))
 	for _, d := range listed {
 		why, tried := known[d.UUID]
@@ -216,7 +237,7 @@ func (v *inventory) relist(o *origin) error {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	o.listed, o.unmetered = listed, unmetered
+	o.listed, o.unmetered, o.about = listed, unmetered, about
 	return nil
 }
 
@@ -275,6 +296,10 @@ func (v *inventory) publish() error {
 				now[i] = old // with what was seen
 			}
 		}
+		now[i].about = nil
+		if about, asked := now[i].origin.about[fresh.UUID]; asked {
+			now[i].about = &about
+		}
 	}
 	v.all = now
 	v.seenMu.Unlock()
@@ -293,6 +318,7 @@ func (v *inventory) publish() error {
 	if err := v.daemon.tree.SetDevices(parts); err != nil {
 		problems = append(problems, fmt.Errorf("tell the tree of %d devices: %w", len(parts), err))
 	}
+	v.daemon.containers.notice()
 	return errors.Join(problems...)
 }
 
@@ -540,7 +566,7 @@ func (v *inventory) sights() []sight {
 	defer v.seenMu.Unlock()
 	out := make([]sight, len(v.all))
 	for i, d := range v.all {
-		out[i] = sight{d, d.facts, d.sampled, d.fault}
+		out[i] = sight{d, d.facts, d.sampled, d.fault, d.about}
 	}
 	return out
 }
@@ -601,6 +627,11 @@ func (v *inventory) observe(d *device, facts gpu.Facts, err error) {
 			event = &Event{Kind: DeviceFault, Device: &uuid, Text: fmt.Sprintf("device %s cannot be reached: %v",
 				d.Short(), err)}
 		}
+	} else if facts.Fault != "" {
+		if d.fault != facts.Fault {
+			event = &Event{Kind: DeviceFault, Device: &uuid, Text: fmt.Sprintf("device %s is not well: %s", d.Short(), facts.Fault)}
+		}
+		d.failures, d.fault, d.facts, d.sampled = 0, facts.Fault, facts, time.Now()
 	} else {
 		if d.fault != "" {
 			event = &Event{Kind: DeviceWell, Device: &uuid, Text: fmt.Sprintf("device %s can be reached again",

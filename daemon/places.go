@@ -112,7 +112,7 @@ func (p *places) processes(by limits.Author) error {
 	}
 	count := p.daemon.lgpus.launchersBy(by.UID)
 	for _, c := range p.daemon.tenants.Clients() {
-		if c.Peer.UID == by.UID {
+		if c.Peer.User == by.UID {
 			count++
 		}
 	}

@@ -122,7 +122,7 @@ func (w *police) stranger(d *device, key processKey, s proc.Status, p gpu.Proces
 			units.FormatSize(p.Memory), d.Short()),
 	}
 	belongs := false
-	if evidence, err := tenant.Observe(key.PID, w.daemon.resolver.clientOf); err == nil {
+	if evidence, err := w.daemon.tenants.Observe(key.PID); err == nil {
 		var dir limits.Directory
 		if dir, belongs = w.daemon.resolver.owner(evidence); belongs {
 			e.Path, e.ID = dir.Path, dir.ID

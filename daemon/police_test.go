@@ -212,3 +212,20 @@ func TestOverrun(t *testing.T) {
 		t.Errorf("%d times above memory.high", n)
 	}
 }
+
+// What the driver has reported of a device is told once, and shown as long as the driver says so.
+func TestFault(t *testing.T) {
+	r := start(t, Config{PolicePeriod: time.Millisecond})
+	events := r.events(t)
+	uuid := gpu.UUID{0xfa, 0xce, 15: 1}
+	r.gpus.SetFacts(uuid, gpu.Facts{MemoryUsed: 1, Fault: "Xid 79"})
+	events.await(t, DeviceFault)
+	if d := r.Snapshot().Devices[0]; d.Healthy || d.Fault != "Xid 79" || d.MemoryUsed != 1 || d.About == nil || d.About.Capability != "9.0" {
+		t.Errorf("%+v", d)
+	}
+	r.gpus.SetFacts(uuid, gpu.Facts{})
+	events.await(t, DeviceWell)
+	if got := r.Counters().Events[DeviceFault]; got != 1 {
+		t.Errorf("%d reports", got)
+	}
+}

@@ -65,7 +65,7 @@ func (p *presence) awaitIdle(ctx context.Context, period time.Duration) <-chan s
 func (p *presence) leaveIfIdle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.leaving = p.leaving || p.users == 0 && !p.daemon.lgpus.inUse()
+	p.leaving = p.leaving || p.users == 0 && !p.daemon.lgpus.inUse() && p.daemon.containers.count.Load() == 0
 	return p.leaving
 }
 

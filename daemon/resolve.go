@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/internal/names"
+	"github.com/lgpu/lgpu/internal/users"
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
@@ -28,16 +30,52 @@ var _ tenant.Resolver = (*resolver)(nil)
 // is confined by its cgroup cannot leave by starting an lgpu of its own elsewhere. Outside of bound cgroups descent
 // decides.
 func (r *resolver) owner(e tenant.Evidence) (limits.Directory, bool) {
-	descent, descends := r.descent(e)
+	own, owned := r.descent(e)
+	if e.Container != 0 || e.Neighbour != 0 {
+		own, owned = r.daemon.tree.ByID(cmp.Or(e.Container, e.Neighbour))
+	}
 	path, bound := r.daemon.tree.Bound(cgroupText(e.Cgroups))
 	if !bound {
-		return descent, descends
+		return own, owned
 	}
-	if descends && names.Within(descent.Path, path) {
-		return descent, true
+	if owned && names.Within(own.Path, path) {
+		return own, true
 	}
 	dir, err := r.daemon.tree.Directory(path)
 	return dir, err == nil
+}
+
+// nameOf names an lgpu in a sentence.
+func (r *resolver) nameOf(id uint64) string {
+	return cmp.Or(r.daemon.pathOf(id), "an lgpu that is gone")
+}
+
+// enter returns why a process of a container may not be in the lgpu that is its owner.
+func (r *resolver) enter(e tenant.Evidence, dir limits.Directory) error {
+	descent, descends := r.descent(e)
+	switch {
+	case e.Door != 0 && e.Container != e.Door:
+		return refusal(unix.EPERM, "process %d came by the socket of %s and is in no container of it", e.PID, r.nameOf(e.Door))
+	case e.Neighbour != 0 && e.Container != 0 && e.Neighbour != e.Container:
+		return refusal(unix.EPERM, "process %d came by the socket of %s; its container is in %s", e.PID, r.nameOf(e.Container),
+			r.nameOf(e.Neighbour))
+	case e.Container != 0 && e.Container != dir.ID:
+		return refusal(unix.EPERM, "process %d is in a container of %s, and its cgroup belongs to %s", e.PID,
+			r.nameOf(e.Container), dir.Path)
+	case e.Container != 0 && descends && descent.ID != e.Container:
+		return refusal(unix.EPERM, "process %d is in a container of %s that was started inside %s; an lgpu cannot lie inside "+
+			"another", e.PID, dir.Path, descent.Path)
+	case e.Container == 0:
+		return nil
+	}
+	// Whoever could mount the folder decides what runs there, whatever user the container's program is.
+	by := limits.Author{UID: e.Maker, GID: limits.Nobody, Groups: func() []uint32 { return users.Groups(e.Maker) }}
+	err := r.daemon.tree.May(by, limits.Access{Action: limits.ActionAttach, Path: dir.Path})
+	var denied *limits.Error
+	if errors.As(err, &denied) {
+		return &tenant.Refusal{Errno: denied.Errno, Text: err.Error()}
+	}
+	return err
 }
 
 // descent finds the lgpu of the nearest ancestor that is a launcher or a client.
@@ -56,12 +94,31 @@ func (r *resolver) descent(e tenant.Evidence) (limits.Directory, bool) {
 	return limits.Directory{}, false
 }
 
+// Ask implements tenant.Resolver.
+func (r *resolver) Ask(e tenant.Evidence) (uint64, error) {
+	dir, err := r.admit(e)
+	return dir.ID, err
+}
+
+// admit finds the lgpu or group that a process belongs to and may be in.
+func (r *resolver) admit(e tenant.Evidence) (limits.Directory, error) {
+	dir, ok := r.owner(e)
+	switch {
+	case !ok && e.Door != 0:
+		return dir, refusal(unix.EPERM, "process %d came by the socket of %s and is in no container of it", e.PID,
+			r.nameOf(e.Door))
+	case !ok:
+		return dir, refusal(unix.EPERM, "process %d descends from no lgpu and is in no cgroup of one; start it by: "+
+			"lgpu run -- COMMAND", e.PID)
+	}
+	return dir, r.enter(e, dir)
+}
+
 // Resolve implements tenant.Resolver.
 func (r *resolver) Resolve(e tenant.Evidence) (uint64, error) {
-	dir, ok := r.owner(e)
-	if !ok {
-		return 0, refusal(unix.EPERM, "process %d descends from no lgpu and is in no cgroup of one; start it by: "+
-			"lgpu run -- COMMAND", e.PID)
+	dir, err := r.admit(e)
+	if err != nil {
+		return 0, err
 	}
 	if r.daemon.lgpus.ready(dir.ID) {
 		return dir.ID, nil
@@ -184,14 +241,4 @@ func uuidsOf(devices []gpu.Device) []gpu.UUID {
 		out[i] = d.UUID
 	}
 	return out
-}
-
-// clientOf returns the lgpu that a process is a client of, or 0.
-func (r *resolver) clientOf(p tenant.Process) uint64 {
-	for _, c := range r.daemon.tenants.Clients() {
-		if c.Peer.Process == p {
-			return c.LGPU
-		}
-	}
-	return 0
 }

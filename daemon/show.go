@@ -80,6 +80,7 @@ func (n *Daemon) showDevices(clients []tenant.Client) []Device {
 		shown := Device{
 			Device: d.Device, Mode: n.modes.Mode(d.UUID).String(), Sim: d.origin.shape, Healthy: d.fault == "",
 			Fault:      d.fault,
+			About:      d.about,
 			NoGuests:   n.noGuests(d.device),
 			MemoryUsed: d.facts.MemoryUsed, Utilisation: d.facts.Utilisation,
 			MemoryUtilisation: d.facts.MemoryUtilisation,

@@ -48,8 +48,10 @@ type Device struct {
 	// OtherEnergy is what went to no lgpu since the daemon first saw the device, in millijoules; nil where it has no
 	// counter.
 	OtherEnergy *uint64
-	Processes   []DeviceProcess
-	Sampled     time.Time // when the driver was asked for these
+	// About is what the device is like; nil where it could not be asked.
+	About     *gpu.Description
+	Processes []DeviceProcess
+	Sampled   time.Time // when the driver was asked for these
 }
 
 // DeviceProcess is a process that the driver has on a device.

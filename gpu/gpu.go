@@ -18,6 +18,9 @@ type Inventory interface {
 	// Facts says what the driver knows about a device now. An error means that the device cannot be reached, or is none
 	// of this inventory's (ErrUnknownDevice).
 	Facts(UUID) (Facts, error)
+	// Describe says what a device is like, beside what programs need to use it. An error means that the device cannot be
+	// reached, or is none of this inventory's (ErrUnknownDevice); what a driver does not say is left out.
+	Describe(UUID) (Description, error)
 	// Energy is what a device has drawn since its counter began, in millijoules. The counter begins anew with the driver.
 	// An error wraps errors.ErrUnsupported where there is none.
 	Energy(UUID) (uint64, error)
@@ -86,6 +89,8 @@ type Facts struct {
 	Power             *uint32 // milliwatts; nil where the driver does not say, as the next two
 	Energy            *uint64 // millijoules, as Inventory.Energy
 	Temperature       *int32  // °C
+	// Fault is what the driver has reported of the device itself, such as an error that ends its use; empty if nothing.
+	Fault string
 	// Namespaced: this process is in a PID namespace of its own, and the numbers of Processes may be those of another.
 	Namespaced bool
 }

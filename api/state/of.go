@@ -81,11 +81,28 @@ func deviceOf(d *api.Device) Device {
 		PowerWatts: thousandths(d.PowerMw), EnergyJoules: thousandths(d.EnergyMj),
 		EnergyOtherJoules: thousandths(d.EnergyOtherMj), Temperature: d.Temperature,
 	}
+	out.Inventory = inventoryOf(d.GetInventory())
 	for _, p := range d.GetProcesses() {
 		out.Processes = append(out.Processes, DeviceProcess{
 			PID: p.GetPid(), UID: p.GetUid(), User: users.Name(p.GetUid()), Command: p.GetCommand(), MemoryCurrent: p.GetMemory(),
 			Utilisation: p.Utilisation, Path: known(p.GetPath()),
 		})
+	}
+	return out
+}
+
+func inventoryOf(i *api.Inventory) *Inventory {
+	if i == nil {
+		return nil
+	}
+	out := &Inventory{Architecture: known(i.GetArchitecture()), ComputeCapability: known(i.GetCapability()),
+		Driver: known(i.GetDriver()), NUMA: i.Numa, Links: []Link{}, MIG: []MIGProfile{}}
+	for _, l := range i.GetLinks() {
+		out.Links = append(out.Links, Link{Peer: l.GetPeer(), Path: l.GetPath(), NVLinks: l.GetNvlinks()})
+	}
+	for _, p := range i.GetMig() {
+		out.MIG = append(out.MIG, MIGProfile{Name: p.GetName(), ID: p.GetId(), MemoryCapacity: p.GetMemory(), Units: p.GetUnits(),
+			Count: p.GetCount(), Placements: array(p.GetPlacements()), Size: p.GetSize()})
 	}
 	return out
 }

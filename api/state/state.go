@@ -64,6 +64,36 @@ type Device struct {
 	Temperature       *int32          `json:"temperature"`
 	Processes         []DeviceProcess `json:"processes"`
 	Sampled           *time.Time      `json:"sampled"`
+	// Inventory is nil where the device could not be asked.
+	Inventory *Inventory `json:"inventory"`
+}
+
+// Inventory is what a device is like.
+type Inventory struct {
+	Architecture      *string      `json:"architecture"`
+	ComputeCapability *string      `json:"compute_capability"`
+	Driver            *string      `json:"driver"`
+	NUMA              *uint32      `json:"numa"`
+	Links             []Link       `json:"links"`
+	MIG               []MIGProfile `json:"mig"`
+}
+
+// Link is how a device reaches another.
+type Link struct {
+	Peer    string `json:"peer"`
+	Path    string `json:"path"`
+	NVLinks uint32 `json:"nvlinks"`
+}
+
+// MIGProfile is a size of MIG instances.
+type MIGProfile struct {
+	Name           string   `json:"name"`
+	ID             uint32   `json:"id"`
+	MemoryCapacity uint64   `json:"memory.capacity"`
+	Units          uint32   `json:"units"`
+	Count          uint32   `json:"count"`
+	Placements     []uint32 `json:"placements"`
+	Size           uint32   `json:"size"`
 }
 
 // DeviceProcess is a process that the driver has on a device.

@@ -40,7 +40,11 @@ func machine() *api.Snapshot {
 					{Pid: 812, Uid: nobody, Command: "python", Memory: 6 << 30, Path: "/team/alice", Utilisation: pointer(uint32(24))},
 					{Pid: 99, Command: "blender", Memory: 3 << 30}}},
 			{Uuid: "MIG-55667788-0000-0000-0000-000000000002", Ordinal: "1:0", Name: "MIG 1g.18gb", Parent: gpu,
-				Mode: api.Device_SPATIAL, Fault: "lost", Sim: "1x16GiB"},
+				Mode: api.Device_SPATIAL, Fault: "lost", Sim: "1x16GiB",
+				Inventory: &api.Inventory{Architecture: "Hopper", Capability: "9.0", Driver: "580.1", Numa: pointer(uint32(1)),
+					Links: []*api.DeviceLink{{Peer: gpu, Path: "NV", Nvlinks: 18}},
+					Mig: []*api.MigProfile{{Name: "1g.10gb", Id: 19, Memory: 10 << 30, Units: 16, Count: 7,
+						Placements: []uint32{0, 1}, Size: 1}}}},
 		},
 		Directories: []*api.Directory{
 			{Path: "/", Id: 1},
@@ -144,7 +148,8 @@ func TestOnly(t *testing.T) {
 // TestDocumented: docs/json.md has a table for each object, with its names and types in their order, and no other.
 func TestDocumented(t *testing.T) {
 	objects := map[string]any{
-		"Document": State{}, "Daemon": Daemon{}, "Device": Device{}, "Process of a device": DeviceProcess{},
+		"Document": State{}, "Daemon": Daemon{}, "Device": Device{}, "Inventory": Inventory{}, "Link": Link{},
+		"MIG profile": MIGProfile{}, "Process of a device": DeviceProcess{},
 		"Group or lgpu": Directory{}, "Use of a device": Use{}, "compute.stat": Stat{}, "energy.stat": Energy{}, "requested": Requested{},
 		"effective": Effective{}, "lgpu.effective": Bits{}, "Process": Process{}, "Launcher": Launcher{},
 		"Event": Event{}, "Author": Author{}, "Change": Change{},

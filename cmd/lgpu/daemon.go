@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +24,7 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/daemon/cdi"
 	"github.com/lgpu/lgpu/daemon/conf"
 	"github.com/lgpu/lgpu/daemon/metrics"
 	"github.com/lgpu/lgpu/daemon/server"
@@ -29,6 +32,7 @@ import (
 	"github.com/lgpu/lgpu/daemon/systemd"
 	"github.com/lgpu/lgpu/daemon/watch"
 	"github.com/lgpu/lgpu/daemon/web"
+	"github.com/lgpu/lgpu/internal/assets"
 	"github.com/lgpu/lgpu/internal/logs"
 	"github.com/lgpu/lgpu/internal/rundir"
 	"github.com/lgpu/lgpu/policy/limits"
@@ -104,6 +108,8 @@ func (d *daemonOptions) register(f *pflag.FlagSet) {
 	f.StringVar(&d.police, "police", string(daemon.PoliceReport),
 		"what to do about use beyond what is allowed: `HOW` is report, stop or stop-strangers")
 	f.StringVar(&d.mount, "mount", string(daemon.MountAuto), "show the tree as files: `WHEN` is auto, on or off")
+	f.StringVar(&d.cdi, "cdi-dir", "",
+		"offer lgpus to containers by specifications in `FOLDER`, or off (default: "+cdi.DynamicDir+" for the system's daemon)")
 	f.StringVar(&d.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`")
 	f.BoolVar(&d.hami, "metrics-hami", false, "with --metrics or --page: also under HAMi's names")
 	f.StringVar(&d.page, "page", "", "serve the page at `ADDRESS`")
@@ -228,7 +234,7 @@ type daemonOptions struct {
 	dir, store         string
 	file, group        string
 	police, mount, log string
-	guests             string
+	guests, cdi        string
 	metrics, page      string
 	hosts              []string
 	slice, idle        time.Duration
@@ -364,13 +370,48 @@ func (d *daemonOptions) config(c *cobra.Command) (daemon.Config, error) {
 	if err != nil {
 		return daemon.Config{}, err
 	}
+	containers, err := d.containers(dir, self)
+	if err != nil {
+		return daemon.Config{}, err
+	}
 	lines := slog.NewTextHandler(output(filepath.Join(dir, api.Log)), &slog.HandlerOptions{Level: level})
 	return daemon.Config{
 		Dir: dir, State: d.store, Version: version(),
 		Log:        slog.New(logs.Limit(lines)),
 		SimCommand: []string{self, "sim"}, Mount: mount, Police: police, Idle: d.idle, Slice: d.slice,
 		NoGuests: d.guests == guestsOff, Rights: rights, Places: said.Places, Claim: !systemFolder(dir),
-		System: api.System, Patience: said.Patience, Copies: said.Copies,
+		System: api.System, Patience: said.Patience, Copies: said.Copies, Containers: containers,
+	}, nil
+}
+
+// cdiOff is the value of --cdi-dir with which containers are offered nothing.
+const cdiOff = "off"
+
+// containers says how lgpus are offered to containers by the daemon of a runtime folder.
+func (d *daemonOptions) containers(dir, self string) (daemon.Containers, error) {
+	specs := d.cdi
+	if specs == "" && systemFolder(dir) {
+		specs = cdi.DynamicDir
+	}
+	if specs == "" || specs == cdiOff {
+		return daemon.Containers{}, nil
+	}
+	specs, err := filepath.Abs(specs)
+	if err != nil {
+		return daemon.Containers{}, failed(err)
+	}
+	libs, err := assets.Install()
+	if err != nil {
+		if d.cdi == "" { // nobody has asked for it
+			warn(fmt.Errorf("containers are offered no lgpus: %w", err))
+			return daemon.Containers{}, nil
+		}
+		return daemon.Containers{}, failed(err)
+	}
+	tag := sha256.Sum256([]byte(dir))
+	return daemon.Containers{
+		Specs: cdi.Folder{Dir: specs, Tag: hex.EncodeToString(tag[:4])}, Hook: append([]string{self}, hookArguments...),
+		Interposer: libs.Interposer, Sim: libs.SimDir, Libraries: filepath.Join(libs.Dir, "containers"),
 	}, nil
 }
 

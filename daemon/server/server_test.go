@@ -205,6 +205,9 @@ func (card) Devices() ([]gpu.Device, error) {
 func (card) Facts(gpu.UUID) (gpu.Facts, error) {
 	return gpu.Facts{Utilisation: -1, MemoryUtilisation: -1}, nil
 }
+func (card) Describe(gpu.UUID) (gpu.Description, error) {
+	return gpu.Description{}, errors.ErrUnsupported
+}
 func (card) Energy(gpu.UUID) (uint64, error)   { return 0, errors.ErrUnsupported }
 func (card) Meter(gpu.UUID) (gpu.Meter, error) { return nil, errors.ErrUnsupported }
 func (card) Close() error                      { return nil }

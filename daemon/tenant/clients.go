@@ -22,6 +22,9 @@ const maxClientsUser = 1024
 // settlePeriod is the time between two tries to settle a dead client whose entry a tenant keeps writing to.
 const settlePeriod = 100 * time.Millisecond
 
+// errRemoved: there is no such lgpu any more.
+var errRemoved error = &Refusal{Errno: unix.ESRCH, Text: "the lgpu of this process has been removed"}
+
 // lgpuOf returns the ID of the lgpu of which a process is a client, or 0.
 func (s *Server) lgpuOf(p Process) uint64 {
 	s.mu.Lock()
@@ -32,17 +35,17 @@ func (s *Server) lgpuOf(p Process) uint64 {
 	return 0
 }
 
-// join makes the process of a connection a client of an lgpu.
-func (s *Server) join(c *connection, id uint64) error {
+// join makes the process of a connection a client of an lgpu. cgroup is that of its container, or empty.
+func (s *Server) join(c *connection, id uint64, cgroup string) error {
 	s.mu.Lock()
 	l, err := s.ready(c, id)
 	if err != nil {
 		s.mu.Unlock()
 		return err
 	}
-	if s.clientsOf(c.peer.UID) >= s.config.UserClients && !trusted(c.peer.UID) {
+	if s.clientsOf(c.peer.User) >= s.config.UserClients && !trusted(c.peer.User) {
 		s.mu.Unlock()
-		text := fmt.Sprintf("user %d has %d processes in lgpus, which is all one user may have (quota.processes)", c.peer.UID,
+		text := fmt.Sprintf("user %d has %d processes in lgpus, which is all one user may have (quota.processes)", c.peer.User,
 			s.config.UserClients)
 		return &Refusal{Errno: unix.EUSERS, Text: text}
 	}
@@ -66,7 +69,8 @@ func (s *Server) join(c *connection, id uint64) error {
 		PID: innerPID(c.peer.PID), Start: c.peer.Start, Namespace: namespace(c.peer.PID), Comm: c.peer.Comm,
 	})
 	c.client = &client{
-		lgpu: l, index: index, peer: c.peer, life: c.life, joined: time.Now(), conn: c, announced: make(chan struct{}),
+		lgpu: l, index: index, peer: c.peer, life: c.life, joined: time.Now(), cgroup: cgroup, conn: c,
+		announced: make(chan struct{}),
 	}
 	s.register(c.client)
 	s.hold(c.client, nil)
@@ -81,7 +85,7 @@ func (s *Server) join(c *connection, id uint64) error {
 // clientsOf returns how many clients a user has. Called with mu held.
 func (s *Server) clientsOf(uid uint32) (n int) {
 	for _, c := range s.clients {
-		if c.peer.UID == uid {
+		if c.peer.User == uid {
 			n++
 		}
 	}
@@ -107,7 +111,7 @@ func (s *Server) ready(c *connection, id uint64) (*lgpu, error) {
 		}
 		l := s.lgpus[id]
 		if l == nil {
-			return nil, &Refusal{Errno: unix.ESRCH, Text: "the lgpu of this process has been removed"}
+			return nil, errRemoved
 		}
 		if l.shared != nil {
 			return l, nil
@@ -178,7 +182,7 @@ func (s *Server) view(c *connection, id uint64) error {
 	l := s.lgpus[id]
 	if l == nil {
 		s.mu.Unlock()
-		return &Refusal{Errno: unix.ESRCH, Text: "the lgpu of this process has been removed"}
+		return errRemoved
 	}
 	if l.shared == nil {
 		if err := s.awaitCounters(c, l); err != nil {

@@ -49,12 +49,12 @@ func listen(path string, closers *foreign.Closers) (*foreign.Listener, error) {
 	return l, nil
 }
 
-// accept serves connections until the listener is closed.
-func (s *Server) accept() error {
+// accept serves connections to a door, or with 0 to the tenants' socket, until the listener is closed.
+func (s *Server) accept(l *foreign.Listener, door uint64) {
 	for {
-		conn, err := s.listener.AcceptConn()
+		conn, err := l.AcceptConn()
 		if errors.Is(err, net.ErrClosed) {
-			return nil
+			return
 		}
 		if err != nil {
 			s.log.Warn("tenant: accept", "err", err)
@@ -64,7 +64,7 @@ func (s *Server) accept() error {
 			}
 			continue
 		}
-		c := &connection{server: s, conn: conn, closing: make(chan struct{}), done: make(chan struct{})}
+		c := &connection{server: s, conn: conn, door: door, closing: make(chan struct{}), done: make(chan struct{})}
 		s.mu.Lock()
 		closed := s.closed
 		admitted := !closed && s.waiting.admit(c)
@@ -77,7 +77,7 @@ func (s *Server) accept() error {
 			conn.Close()
 		}
 		if closed {
-			return nil
+			return
 		}
 	}
 }
@@ -86,6 +86,7 @@ func (s *Server) accept() error {
 type connection struct {
 	server  *Server
 	conn    *foreign.Conn
+	door    uint64 // the lgpu whose door it came to, or 0
 	once    sync.Once
 	closing chan struct{} // closed by close
 	done    chan struct{} // closed when the goroutine has ended
@@ -266,8 +267,32 @@ func (c *connection) hello(p packet) error {
 	if p.Flags&protocol.FlagReconnect != 0 {
 		return c.server.resume(c, p)
 	}
-	e, err := evidence(c.peer, c.life, c.server.lgpuOf)
+	e, err := evidence(c.peer, c.life, c.server.lgpuOf, func(e *Evidence) error {
+		e.Door = c.door
+		return c.server.container(e)
+	})
 	if err != nil {
+		return err
+	}
+	for attempt := 1; ; attempt++ {
+		// The lgpu may be let go between the two, as its last client has ended; then it is resolved anew.
+		if err = c.enter(p, e); err != errRemoved || attempt == entries {
+			return err
+		}
+	}
+}
+
+// entries is how often a process is tried to be let into an lgpu that others leave.
+const entries = 10
+
+// enter lets a process in, or to look, or tells it whether it might come.
+func (c *connection) enter(p packet, e Evidence) error {
+	if p.Flags&protocol.FlagAsk != 0 {
+		id, err := c.server.config.Resolver.Ask(e)
+		if err == nil {
+			c.send(protocol.Message{Kind: protocol.Welcome, Version: protocol.Version, Flags: protocol.FlagAsk,
+				Client: region.MaxClients, ID: id}, "")
+		}
 		return err
 	}
 	id, err := c.server.config.Resolver.Resolve(e)
@@ -277,7 +302,11 @@ func (c *connection) hello(p packet) error {
 	if p.Flags&protocol.FlagView != 0 {
 		return c.server.view(c, id)
 	}
-	return c.server.join(c, id)
+	cgroup := ""
+	if e.Container != 0 {
+		cgroup = cgroupOf(e.Cgroups, c.server.cgroups)
+	}
+	return c.server.join(c, id, cgroup)
 }
 
 // step handles one message of a client.

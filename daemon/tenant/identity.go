@@ -120,6 +120,7 @@ func identify(conn *foreign.Conn) (Peer, *life, error) {
 		return Peer{}, nil, err
 	}
 	peer := Peer{Process: Process{PID: int(credentials.Pid)}, UID: credentials.Uid, GID: credentials.Gid}
+	peer.User = userOf(peer.PID, peer.UID)
 	now, err := procfs{}.status(peer.PID)
 	if err == nil && life.ended() {
 		err = errEnded // then what was read may be another's
@@ -175,7 +176,16 @@ func find(p Process) (Peer, *life, error) {
 		life.Close()
 		return Peer{}, nil, fmt.Errorf("pid %d: %w", p.PID, err)
 	}
-	return Peer{Process: p, UID: stat.Uid, GID: stat.Gid, Comm: now.comm}, life, nil
+	return Peer{Process: p, UID: stat.Uid, GID: stat.Gid, User: userOf(p.PID, stat.Uid), Comm: now.comm}, life, nil
+}
+
+// userOf returns who answers for a process with a UID. Where that cannot be seen, as by a daemon that is not root, it is
+// the UID.
+func userOf(pid int, uid uint32) uint32 {
+	if maker, confined, err := proc.Confiner(pid); err == nil && confined {
+		return maker
+	}
+	return uid
 }
 
 // life is a pidfd, on which a goroutine can wait for the end of a process.
@@ -222,9 +232,13 @@ func poll(fds []unix.PollFd) (n int, err error) {
 	}
 }
 
-// Observe gathers what is known of a process, be it a client or not. client says of which lgpu a process is a client,
-// or 0. An error wraps os.ErrProcessDone where there is no such process.
+// Observe gathers what is known of a process, be it a client or not, but for what container it is in. client says of
+// which lgpu a process is a client, or 0. An error wraps os.ErrProcessDone where there is no such process.
 func Observe(pid int, client func(Process) uint64) (Evidence, error) {
+	return observe(pid, client, func(*Evidence) error { return nil })
+}
+
+func observe(pid int, client func(Process) uint64, container func(*Evidence) error) (Evidence, error) {
 	now, err := procfs{}.status(pid)
 	if err != nil {
 		return Evidence{}, err
@@ -234,11 +248,12 @@ func Observe(pid int, client func(Process) uint64) (Evidence, error) {
 		return Evidence{}, err
 	}
 	defer life.Close()
-	return evidence(peer, life, client)
+	return evidence(peer, life, client, container)
 }
 
-// evidence gathers what is known of a process. client says of which lgpu a process is a client, or 0.
-func evidence(peer Peer, life *life, client func(Process) uint64) (Evidence, error) {
+// evidence gathers what is known of a process. client says of which lgpu a process is a client, or 0; container fills in
+// which container it is in.
+func evidence(peer Peer, life *life, client func(Process) uint64, container func(*Evidence) error) (Evidence, error) {
 	e := Evidence{Peer: peer}
 	var err error
 	if e.Cgroups, err = cgroups(peer.PID); err != nil {
@@ -250,6 +265,9 @@ func evidence(peer Peer, life *life, client func(Process) uint64) (Evidence, err
 	}
 	for _, p := range line {
 		e.Ancestors = append(e.Ancestors, Ancestor{Process: p, LGPU: client(p)})
+	}
+	if err := container(&e); err != nil {
+		return Evidence{}, err
 	}
 	if life.ended() {
 		return Evidence{}, fmt.Errorf("pid %d: %w", peer.PID, errEnded)

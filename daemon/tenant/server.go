@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/lgpu/lgpu/daemon/foreign"
+	"github.com/lgpu/lgpu/internal/contain"
+	"github.com/lgpu/lgpu/internal/proc"
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
@@ -22,6 +24,8 @@ type Config struct {
 	// Socket is the path of the tenants' socket. It is created with mode 0666: any process that can reach it may
 	// connect. A socket that a previous daemon has left is replaced, so the caller makes sure that there is one daemon.
 	Socket string
+	// Doors is the folder of the sockets of lgpus for containers (OpenDoor). It is created when it is needed.
+	Doors string
 	// Roster is the folder of the files from which a new daemon knows the clients. It is created, for the owner only.
 	Roster   string
 	Resolver Resolver
@@ -66,6 +70,7 @@ type Server struct {
 	config   Config
 	log      *slog.Logger
 	machine  string
+	cgroups  []Cgroup // of this process
 	listener *foreign.Listener
 	closers  foreign.Closers
 	done     chan struct{} // closed by Close
@@ -81,6 +86,8 @@ type Server struct {
 	memory  *memoryPools
 	orphans orphans
 	open    map[*connection]bool
+	doors   map[uint64]*door // by lgpu
+	serving bool             // Run has begun
 	// returning is the number of lgpus of which the counters are with clients; while there are any, descriptors may be
 	// sent to the socket.
 	returning int
@@ -116,6 +123,7 @@ type client struct {
 	peer   Peer
 	life   *life
 	joined time.Time
+	cgroup string      // of its lgpu's container, empty where it is in none that has one
 	conn   *connection // nil while it has none
 	// oldLimits: it may still go by the limits of the previous daemon.
 	oldLimits bool
@@ -134,7 +142,7 @@ func Listen(c Config) (*Server, error) {
 	s := &Server{
 		config: c, log: c.Log, done: make(chan struct{}),
 		lgpus: map[uint64]*lgpu{}, clients: map[Process]*client{}, inodes: map[region.Inode]uint64{},
-		memory: newMemoryPools(), open: map[*connection]bool{},
+		memory: newMemoryPools(), open: map[*connection]bool{}, doors: map[uint64]*door{},
 		refusals: throttle{burst: refusalsAtOnce, period: refusalPeriod},
 	}
 	if s.log == nil {
@@ -146,6 +154,9 @@ func Listen(c Config) (*Server, error) {
 	var err error
 	if s.machine, err = machine(); err != nil {
 		return nil, err
+	}
+	if s.cgroups, err = cgroups(os.Getpid()); err != nil {
+		return nil, fmt.Errorf("find this process's cgroups: %w", err)
 	}
 	if err := os.Mkdir(c.Roster, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("create the folder of rosters: %w", err)
@@ -162,13 +173,21 @@ func (s *Server) Run(ctx context.Context) error {
 	s.mu.Lock()
 	err := sweepRosters(s.config.Roster, func(id uint64) bool { return s.lgpus[id] != nil })
 	s.countReturning(0)
+	if doors := s.sweepDoors(); doors != nil {
+		s.log.Warn("tenant: folders of forgotten lgpus stay", "err", doors)
+	}
+	s.serving = true
+	for id, d := range s.doors {
+		s.serveDoor(id, d)
+	}
 	s.mu.Unlock()
 	if err != nil {
 		s.log.Warn("tenant: rosters of forgotten lgpus stay", "err", err)
 	}
 	stop := context.AfterFunc(ctx, func() { s.listener.Close() })
 	defer stop()
-	return s.accept()
+	s.accept(s.listener, 0)
+	return nil
 }
 
 // Close ends Run, removes the socket and gives up all regions. The roster stays, for the next daemon.
@@ -181,6 +200,9 @@ func (s *Server) Close() error {
 	s.closed = true
 	close(s.done)
 	err := s.listener.Close()
+	for _, d := range s.doors {
+		err = errors.Join(err, d.listener.Close())
+	}
 	for c := range s.open {
 		c.close()
 	}
@@ -249,6 +271,9 @@ func (s *Server) countReturning(more int) {
 	if receives := s.returning > 0; receives != s.receives {
 		s.receives = receives
 		s.listener.SetRights(receives)
+		for _, d := range s.doors {
+			d.listener.SetRights(receives)
+		}
 	}
 }
 
@@ -269,6 +294,10 @@ func (s *Server) restore(l *lgpu) {
 			continue
 		}
 		c := &client{lgpu: l, index: i, peer: peer, life: life, joined: time.Now(), oldLimits: true, announced: make(chan struct{})}
+		if _, contained, _ := proc.MountAt(p.PID, contain.SocketDir); contained {
+			all, _ := cgroups(p.PID) // none, if it has just ended
+			c.cgroup = cgroupOf(all, s.cgroups)
+		}
 		s.register(c)
 		if l.anyManaged() {
 			c.returning = true

@@ -89,6 +89,8 @@ func (g gateHandler) Gone(s *Gate)                       { g.gate(gateCall{"gone
 
 // Resolve is what the directory does: the nearest bound cgroup, else the nearest ancestor that is a launcher or a
 // client.
+func (d *daemon) Ask(e Evidence) (uint64, error) { return d.Resolve(e) }
+
 func (d *daemon) Resolve(e Evidence) (uint64, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

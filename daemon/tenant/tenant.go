@@ -8,6 +8,9 @@
 // still lives. A Resolver finds the lgpu from them. So a forged environment, su, exec, setsid or a pid that is used
 // again change nothing.
 //
+// Processes of containers come to a door: each lgpu has a socket of its own for them, in a folder that is mounted into
+// the container. That it is, and who can have mounted it, is read from /proc as well (Evidence.Container).
+//
 // # Life and death
 //
 // A client is a process, not a connection: it lives until its pidfd says otherwise, whichever other process has its
@@ -60,7 +63,10 @@ type Process struct {
 type Peer struct {
 	Process
 	UID, GID uint32
-	Comm     string // the program's short name; printable
+	// User answers for the process: whoever made the outermost user namespace that it is in and the daemon is not, as its
+	// UID may be any of those that were lent to that user; else UID.
+	User uint32
+	Comm string // the program's short name; printable
 }
 
 // Cgroup is a line of /proc/PID/cgroup.
@@ -81,6 +87,15 @@ type Evidence struct {
 	Cgroups []Cgroup
 	// Ancestors are the process itself, its parent, and so on, as far as /proc shows them.
 	Ancestors []Ancestor
+	// Door is the lgpu whose socket for containers the process came to; 0: it came to the tenants' socket.
+	Door uint64
+	// Container is the lgpu whose folder is mounted in the root of the process at the place for it in containers, or 0.
+	// With it, Maker is the user who made the outermost user namespace that the process is in, and root without one:
+	// nobody else can have mounted the folder.
+	Container uint64
+	Maker     uint32
+	// Neighbour is the lgpu of a client in the same container, by the cgroup that the runtime made for that, or 0.
+	Neighbour uint64
 }
 
 // Resolver says which lgpu a process belongs to.
@@ -88,6 +103,8 @@ type Resolver interface {
 	// Resolve returns the ID of an lgpu that the Server has, which it may add for the purpose. An error keeps the
 	// process out; a *Refusal is told to it.
 	Resolve(Evidence) (lgpu uint64, err error)
+	// Ask is Resolve for a process that does not come in now: nothing is added for it.
+	Ask(Evidence) (lgpu uint64, err error)
 }
 
 // Refusal is why a process gets no GPU, in words for its user.

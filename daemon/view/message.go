@@ -65,10 +65,30 @@ func device(d daemon.Device) *api.Device {
 	if d.MIG() {
 		m.Parent = d.Parent.String()
 	}
+	if d.About != nil {
+		m.Inventory = inventory(*d.About)
+	}
 	for _, p := range d.Processes {
 		m.Processes = append(m.Processes, &api.DeviceProcess{
 			Pid: int32(p.PID), Uid: p.UID, Command: p.Comm, Memory: p.Memory, Utilisation: percent(p.Utilisation), Path: p.Path,
 		})
+	}
+	return m
+}
+
+// inventory is what a device is like.
+func inventory(d gpu.Description) *api.Inventory {
+	m := &api.Inventory{Architecture: d.Architecture, Capability: d.Capability, Driver: d.Driver, Numa: percent(d.NUMA)}
+	for _, l := range d.Links {
+		m.Links = append(m.Links, &api.DeviceLink{Peer: l.Peer.String(), Path: l.Path, Nvlinks: uint32(l.NVLinks)})
+	}
+	for _, p := range d.MIG {
+		profile := &api.MigProfile{Name: p.Name, Id: uint32(p.ID), Memory: p.Memory, Units: uint32(p.Units), Count: uint32(p.Count),
+			Size: uint32(p.Size)}
+		for _, at := range p.Placements {
+			profile.Placements = append(profile.Placements, uint32(at))
+		}
+		m.Mig = append(m.Mig, profile)
 	}
 	return m
 }
@@ -81,7 +101,7 @@ func hardware(d gpu.Device) *api.Device {
 	}
 }
 
-// percent is a part in percent, absent where the driver does not say.
+// percent is a part in percent, or another number that is never below 0, absent where the driver does not say.
 func percent(n int) *uint32 {
 	if n < 0 {
 		return nil

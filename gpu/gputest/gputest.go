@@ -88,6 +88,22 @@ func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
 	return f, nil
 }
 
+// Describe returns a description with every device behind one switch.
+func (i *Inventory) Describe(uuid gpu.UUID) (gpu.Description, error) {
+	if _, err := i.Facts(uuid); err != nil {
+		return gpu.Description{}, err
+	}
+	d := gpu.Description{Architecture: "Fake", Capability: "9.0", Driver: "1.0", NUMA: 0}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, peer := range i.devices {
+		if peer.UUID != uuid {
+			d.Links = append(d.Links, gpu.Link{Peer: peer.UUID, Path: "PIX"})
+		}
+	}
+	return d, nil
+}
+
 // Energy returns what SetFacts said last, or an error that wraps errors.ErrUnsupported if that had no Energy.
 func (i *Inventory) Energy(uuid gpu.UUID) (uint64, error) {
 	f, err := i.Facts(uuid)

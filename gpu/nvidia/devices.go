@@ -56,6 +56,7 @@ func (i *Inventory) Devices() ([]gpu.Device, error) {
 		devices = append(append(devices, d), instances...)
 	}
 	i.handles, i.devices = handles, slices.Clone(devices)
+	i.listen()
 	return devices, nil
 }
 

@@ -52,6 +52,8 @@ func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
 		f.Utilisation, f.MemoryUtilisation = int(u.GPU), int(u.Memory)
 	}
 	i.sense(h, &f)
+	i.hear()
+	f.Fault = i.fault(uuid)
 	held := map[uint32]uint64{}
 	for _, list := range []func(handle, *uint32, *processInfo) int32{i.compute, i.graphics, i.mps} {
 		if err := i.running(h, list, held); err != nil {

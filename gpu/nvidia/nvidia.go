@@ -37,6 +37,9 @@ type Inventory struct {
 	namespaced bool                // NVML's process numbers may mean other processes here
 	handles    map[gpu.UUID]handle // of the devices that Devices found last
 	devices    []gpu.Device        // these
+	events     uintptr             // NVML's set of events, 0 where there is none
+	heard      map[gpu.UUID]bool   // whose events are in it
+	faults     map[gpu.UUID]string // what was heard of devices
 
 	shutdown          func() int32
 	errorString       func(int32) string
@@ -63,6 +66,20 @@ type Inventory struct {
 	power           func(handle, *uint32) int32        // milliwatts
 	energy          func(handle, *uint64) int32        // millijoules
 	temperature     func(handle, int32, *uint32) int32 // sensor, °C
+
+	driverVersion func(*byte, uint32) int32
+	architecture  func(handle, *uint32) int32
+	ancestor      func(handle, handle, *uint32) int32
+	p2p           func(handle, handle, uint32, *uint32) int32
+	nvlinkState   func(handle, uint32, *uint32) int32
+	nvlinkKind    func(handle, uint32, *uint32) int32
+	nvlinkPCI     func(handle, uint32, *pciInfo) int32
+	migProfile    func(handle, uint32, *profileInfo) int32
+	migPlacements func(handle, uint32, *placement, *uint32) int32
+	newEvents     func(*uintptr) int32
+	register      func(handle, uint64, uintptr) int32
+	waitEvent     func(uintptr, *eventData, uint32) int32
+	freeEvents    func(uintptr) int32
 }
 
 // Open loads and initialises the library that LGPU_REAL_LIBNVML names, or libnvidia-ml.so.1. An error wraps ErrNoDriver
@@ -76,7 +93,7 @@ func Open() (*Inventory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoDriver, err)
 	}
-	i := &Inventory{library: library, namespaced: inNamespace()}
+	i := &Inventory{library: library, namespaced: inNamespace(), heard: map[gpu.UUID]bool{}, faults: map[gpu.UUID]string{}}
 	var start func() int32
 	for symbol, f := range map[string]any{
 		"nvmlInit_v2": &start, "nvmlShutdown": &i.shutdown, "nvmlErrorString": &i.errorString,
@@ -125,7 +142,27 @@ func (i *Inventory) bindOptional() {
 	i.power = i.cores
 	i.energy = func(handle, *uint64) int32 { return functionNotFound }
 	i.temperature = func(handle, int32, *uint32) int32 { return functionNotFound }
+	i.architecture = i.cores
+	i.driverVersion = func(*byte, uint32) int32 { return functionNotFound }
+	i.ancestor = func(handle, handle, *uint32) int32 { return functionNotFound }
+	i.p2p = func(handle, handle, uint32, *uint32) int32 { return functionNotFound }
+	i.nvlinkState = func(handle, uint32, *uint32) int32 { return functionNotFound }
+	i.nvlinkKind = i.nvlinkState
+	i.nvlinkPCI = func(handle, uint32, *pciInfo) int32 { return functionNotFound }
+	i.migProfile = func(handle, uint32, *profileInfo) int32 { return functionNotFound }
+	i.migPlacements = func(handle, uint32, *placement, *uint32) int32 { return functionNotFound }
+	i.newEvents = func(*uintptr) int32 { return functionNotFound }
+	i.register = func(handle, uint64, uintptr) int32 { return functionNotFound }
+	i.waitEvent = func(uintptr, *eventData, uint32) int32 { return functionNotFound }
+	i.freeEvents = func(uintptr) int32 { return functionNotFound }
 	for symbol, f := range map[string]any{
+		"nvmlSystemGetDriverVersion": &i.driverVersion, "nvmlDeviceGetArchitecture": &i.architecture,
+		"nvmlDeviceGetTopologyCommonAncestor": &i.ancestor, "nvmlDeviceGetP2PStatus": &i.p2p,
+		"nvmlDeviceGetNvLinkState": &i.nvlinkState, "nvmlDeviceGetNvLinkRemoteDeviceType": &i.nvlinkKind,
+		"nvmlDeviceGetNvLinkRemotePciInfo_v2": &i.nvlinkPCI, "nvmlDeviceGetGpuInstanceProfileInfoV": &i.migProfile,
+		"nvmlDeviceGetGpuInstancePossiblePlacements_v2": &i.migPlacements,
+		"nvmlEventSetCreate":                            &i.newEvents, "nvmlDeviceRegisterEvents": &i.register,
+		"nvmlEventSetWait_v2": &i.waitEvent, "nvmlEventSetFree": &i.freeEvents,
 		"nvmlDeviceGetNumGpuCores": &i.cores, "nvmlDeviceGetMigMode": &i.migMode,
 		"nvmlDeviceGetMaxMigDeviceCount":      &i.migCount,
 		"nvmlDeviceGetMigDeviceHandleByIndex": &i.migByIndex, "nvmlDeviceGetAttributes_v2": &i.attributes,
@@ -143,6 +180,9 @@ func (i *Inventory) bindOptional() {
 
 // Close shuts NVML down.
 func (i *Inventory) Close() error {
+	if i.events != 0 {
+		i.freeEvents(i.events) // whatever it says: it ends with the library
+	}
 	if result := i.shutdown(); result != success {
 		return i.fail("shut NVML down", result)
 	}

@@ -63,6 +63,28 @@ func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
 	return f, nil
 }
 
+// Describe says what is the same for all software GPUs: an architecture of their own, each behind its own
+// root port of one host.
+func (i *Inventory) Describe(uuid gpu.UUID) (gpu.Description, error) {
+	have, err := i.ask()
+	if err != nil {
+		return gpu.Description{}, err
+	}
+	description, found := gpu.Description{Architecture: "software", NUMA: -1}, false
+	for _, d := range have {
+		if gpu.UUID(d.UUID) == uuid {
+			found = true
+			description.Capability = fmt.Sprintf("%d.%d", d.CCMajor, d.CCMinor)
+			continue
+		}
+		description.Links = append(description.Links, gpu.Link{Peer: gpu.UUID(d.UUID), Path: "NODE"})
+	}
+	if !found {
+		return gpu.Description{}, fmt.Errorf("software GPU %s: %w", uuid, gpu.ErrUnknownDevice)
+	}
+	return description, nil
+}
+
 // Energy asks the hardware process. The counter begins with it.
 func (i *Inventory) Energy(uuid gpu.UUID) (uint64, error) {
 	d, _, err := i.find(uuid)

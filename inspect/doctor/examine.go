@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -125,8 +126,35 @@ func (e *examination) devices() {
 			}
 			e.ok(check, "%s, ready for sharing%s", d.Name, mig)
 		}
+		e.about(check+".inventory", d)
 		e.switches(check+".switches", &d.Switches)
 	}
+}
+
+// about says what a device is like, and how it reaches the others.
+func (e *examination) about(check string, d *Device) {
+	if d.About == nil {
+		return
+	}
+	text := cmp.Or(d.About.Architecture, "unknown architecture") + ", compute capability " + cmp.Or(d.About.Capability, "unknown")
+	if d.About.NUMA >= 0 {
+		text += ", NUMA node " + strconv.Itoa(d.About.NUMA)
+	}
+	for _, l := range d.About.Links {
+		at := slices.IndexFunc(e.m.Driver.Devices, func(o Device) bool { return o.UUID == l.Peer })
+		if at < 0 {
+			continue
+		}
+		path := l.Path
+		if l.NVLinks > 0 {
+			path += strconv.Itoa(l.NVLinks)
+		}
+		text += fmt.Sprintf(", %s to GPU %d", path, e.m.Driver.Devices[at].Index)
+	}
+	if n := len(d.About.MIG); n > 0 {
+		text += ", " + number(n, "MIG profile")
+	}
+	e.ok(check, "%s", text)
 }
 
 // device adds a result for each setting of d that is in the way.

@@ -76,6 +76,7 @@ type Device struct {
 	Minor              int // of /dev/nvidiaMINOR; -1 where the driver does not say
 	UUID               gpu.UUID
 	Switches           Switches
+	About              *gpu.Description // nil: it could not be asked
 }
 
 // Switches says whether the driver's log of a device's context switches can be read.

@@ -29,6 +29,7 @@ func lookDriver() Driver {
 	defer n.close()
 	d.Version, d.NVML = n.text("nvmlSystemGetDriverVersion"), n.text("nvmlSystemGetNVMLVersion")
 	d.Devices = n.devices()
+	describe(d.Devices)
 	return d
 }
 
@@ -203,4 +204,21 @@ func position(v int32) Switch {
 func cString(b []byte) string {
 	s, _, _ := bytes.Cut(b, []byte{0})
 	return string(s)
+}
+
+// describe adds what devices are like.
+func describe(devices []Device) {
+	inventory, err := nvidia.Open()
+	if err != nil {
+		return // which the check of the driver tells
+	}
+	defer inventory.Close()
+	if _, err := inventory.Devices(); err != nil {
+		return // so does the check of the device
+	}
+	for i := range devices {
+		if about, err := inventory.Describe(devices[i].UUID); err == nil {
+			devices[i].About = &about
+		}
+	}
 }

@@ -92,7 +92,7 @@ func Make(o Options) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := search{kind: kind, path: filepath.SplitList(value(o.Environment, "LD_LIBRARY_PATH"))}
+	s := search{kind: kind, path: filepath.SplitList(value(o.Environment, "LD_LIBRARY_PATH")), open: os.Open}
 	cache, cacheErr := s.readCache(cachePath)
 	covers := map[string]bool{o.Interposer: true} // who still preloads it has it once
 	var missing []string

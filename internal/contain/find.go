@@ -18,8 +18,11 @@ type kind struct {
 }
 
 // kindOf reads the kind of a library from the beginning of its file.
-func kindOf(path string) (kind, error) {
-	f, err := os.Open(path)
+func kindOf(path string) (kind, error) { return search{open: os.Open}.kindOf(path) }
+
+// kindOf reads the kind of a library from the beginning of its file.
+func (s search) kindOf(path string) (kind, error) {
+	f, err := s.open(path)
 	if err != nil {
 		return kind{}, fmt.Errorf("look at %s: %w", path, err)
 	}
@@ -40,6 +43,7 @@ type search struct {
 	kind  kind
 	path  []string // of LD_LIBRARY_PATH
 	cache *ldcache.Cache
+	open  func(path string) (*os.File, error) // os.Open, or that of an image
 }
 
 // defaultDirs is where the loader looks last, by its distribution.
@@ -50,7 +54,7 @@ var defaultDirs = []string{
 
 // readCache reads the loader's cache.
 func (s *search) readCache(path string) (*ldcache.Cache, error) {
-	f, err := os.Open(path)
+	f, err := s.open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +76,7 @@ func (s *search) readCache(path string) (*ldcache.Cache, error) {
 // is, and cannot be known.
 func (s *search) find(soname string) (paths []string, without bool) {
 	usable := func(path string) bool {
-		k, err := kindOf(path)
+		k, err := s.kindOf(path)
 		return err == nil && k == s.kind
 	}
 	for _, dir := range s.path {

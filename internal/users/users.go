@@ -15,6 +15,7 @@ import (
 	"math"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -127,6 +128,21 @@ func GroupID(text string) (uint32, error) {
 		return number(text, ErrNoGroup)
 	}
 	return 0, fmt.Errorf("look up a group of users: %w", err)
+}
+
+// Groups are the numbers of the groups of a user, her own first; none where the machine does not know her. Nothing is kept.
+func Groups(uid uint32) (groups []uint32) {
+	u, err := user.LookupId(digits(uid))
+	if err != nil {
+		return nil
+	}
+	all, _ := u.GroupIds() // with her own at least
+	for _, text := range append([]string{u.Gid}, all...) {
+		if gid, err := number(text, ErrNoGroup); err == nil && !slices.Contains(groups, gid) {
+			groups = append(groups, gid)
+		}
+	}
+	return groups
 }
 
 // number reads that of a user or group; the error is none. The highest is nobody's: to the kernel it means none.

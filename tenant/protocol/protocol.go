@@ -161,6 +161,9 @@ const (
 	FlagResident
 	// FlagPinned (Store): the file is memory, touched, and to be registered with the driver.
 	FlagPinned
+	// FlagAsk (Hello): only asks whether the process may be a client. The Welcome brings nothing, and no lgpu is activated
+	// for it. A daemon that does not know the flag makes the process a client, until it ends.
+	FlagAsk
 )
 
 // Message is everything either side says. Fields that a kind does not name are zero.

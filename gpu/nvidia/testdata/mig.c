@@ -145,3 +145,113 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t d, nvmlProcessUtilizat
 	s[2] = (nvmlProcessUtilizationSample_t){.pid = 1001, .timeStamp = since - 1, .smUtil = 55};
 	return *n = 3, NVML_SUCCESS;
 }
+
+/* As in NVIDIA's nvml.h. */
+typedef struct {
+	unsigned int version, id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount;
+	unsigned int copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount;
+	unsigned long long memorySizeMB;
+	char name[96];
+} nvmlGpuInstanceProfileInfo_v2_t;
+#define nvmlGpuInstanceProfileInfo_v2 (unsigned int)(sizeof(nvmlGpuInstanceProfileInfo_v2_t) | (2u << 24))
+typedef struct { unsigned int start, size; } nvmlGpuInstancePlacement_t;
+#define nvmlEventTypeDoubleBitEccError 0x2ull
+#define nvmlEventTypeXidCriticalError 0x8ull
+
+nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t d, unsigned int profile, nvmlGpuInstanceProfileInfo_v2_t *info);
+nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t d, unsigned int profile, nvmlGpuInstancePlacement_t *at,
+							   unsigned int *n);
+
+/* What they are like: GPU 1 is joined to GPU 0 by two NVLinks, and GPU 0 to switches by three. */
+nvmlReturn_t nvmlSystemGetDriverVersion(char *s, unsigned int n) { return snprintf(s, n, "580.1"), NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t d, unsigned int *n) { return (void)d, *n = 9, NVML_SUCCESS; }
+
+nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t a, nvmlDevice_t b, nvmlGpuTopologyLevel_t *level)
+{
+	*level = a == b ? NVML_TOPOLOGY_INTERNAL : NVML_TOPOLOGY_SYSTEM;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t a, nvmlDevice_t b, nvmlGpuP2PCapsIndex_t index, nvmlGpuP2PStatus_t *status)
+{
+	*status = a != b && index == NVML_P2P_CAPS_INDEX_NVLINK ? NVML_P2P_STATUS_OK : NVML_P2P_STATUS_NOT_SUPPORTED;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t d, unsigned int link, nvmlEnableState_t *up)
+{
+	if (link > 4)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*up = d == &gpus[0] ? link != 1 && link != 3 : link < 2;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t d, unsigned int link, nvmlIntNvLinkDeviceType_t *kind)
+{
+	(void)link;
+	*kind = d == &gpus[0] ? NVML_NVLINK_DEVICE_TYPE_SWITCH : NVML_NVLINK_DEVICE_TYPE_GPU;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t d, unsigned int link, nvmlPciInfo_t *pci)
+{
+	(void)link;
+	return nvmlDeviceGetPciInfo_v3(d == &gpus[1] ? &gpus[0] : &gpus[1], pci);
+}
+
+nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t d, unsigned int profile, nvmlGpuInstanceProfileInfo_v2_t *info)
+{
+	if (d != &gpus[0] || profile != 2 || info->version != nvmlGpuInstanceProfileInfo_v2)
+		return NVML_ERROR_NOT_SUPPORTED;
+	info->id = 9;
+	info->instanceCount = 2;
+	info->multiprocessorCount = 60;
+	info->memorySizeMB = 48 << 10;
+	snprintf(info->name, sizeof info->name, "MIG 3g.48gb");
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t d, unsigned int profile, nvmlGpuInstancePlacement_t *at,
+							   unsigned int *n)
+{
+	(void)d;
+	if (profile != 9 || *n < 2)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	at[0] = (nvmlGpuInstancePlacement_t){0, 4};
+	at[1] = (nvmlGpuInstancePlacement_t){4, 4};
+	*n = 2;
+	return NVML_SUCCESS;
+}
+
+/* Events: what GPU 1's programs did wrong, then what GPU 0 did itself. */
+static int events;
+struct nvmlEventSet_st { int registered; };
+static struct nvmlEventSet_st set;
+
+nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *s) { return *s = &set, NVML_SUCCESS; }
+nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t s) { return (void)s, NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t d, unsigned long long kinds, nvmlEventSet_t s)
+{
+	(void)d;
+	s->registered++;
+	return kinds == (nvmlEventTypeXidCriticalError | nvmlEventTypeDoubleBitEccError) ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t s, nvmlEventData_t *e, unsigned int ms)
+{
+	if (ms != 0 || s->registered != 2)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	memset(e, 0, sizeof *e);
+	e->eventType = nvmlEventTypeXidCriticalError;
+	switch (events++) {
+	case 0:
+		e->device = &gpus[1];
+		e->eventData = 31;
+		return NVML_SUCCESS;
+	case 1:
+		e->device = &gpus[0];
+		e->eventData = 79;
+		return NVML_SUCCESS;
+	}
+	return NVML_ERROR_TIMEOUT;
+}

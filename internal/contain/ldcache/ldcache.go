@@ -23,6 +23,8 @@ const (
 	headerBytes   = 48
 	entryBytes    = 24
 	countAt       = 20
+	flagsAt       = 28
+	littleEndian  = 2
 	extensionAt   = 32
 	extensionMark = 0xeaa42174
 	sectionBytes  = 16
@@ -95,6 +97,14 @@ func Parse(data []byte) (*Cache, error) {
 		c.refs = append(c.refs, r)
 	}
 	return c, nil
+}
+
+// Empty returns a cache without a library, for a machine that has none.
+func Empty() *Cache {
+	c := &Cache{}
+	copy(c.header[:], magic)
+	c.header[flagsAt] = littleEndian
+	return c
 }
 
 // text returns the string at an offset, which ends with a zero byte.

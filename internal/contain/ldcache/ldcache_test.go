@@ -145,3 +145,22 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestEmpty: a cache that is made from nothing is one to ldconfig.
+func TestEmpty(t *testing.T) {
+	data, err := Empty().With(Entry{Name: "libcuda.so.1", Path: "/a/libcuda.so.1", Flags: 0x0303})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err := Parse(data); err != nil || len(c.Lookup("libcuda.so.1")) != 1 {
+		t.Errorf("%v", err)
+	}
+	path := filepath.Join(t.TempDir(), "cache")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("ldconfig", "-C", path, "-p").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "=> /a/libcuda.so.1\n") {
+		t.Errorf("ldconfig: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,274 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lgpu/lgpu/daemon/cdi"
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/internal/contain"
+	"github.com/lgpu/lgpu/policy/limits"
+	"github.com/lgpu/lgpu/sim/wire"
+)
+
+// Containers says how lgpus are offered to container runtimes.
+type Containers struct {
+	// Specs is where the specifications are; without its Dir none is written, and no lgpu has a socket for containers.
+	Specs cdi.Folder
+	// Hook is the command that a runtime runs before a container starts, and its arguments.
+	Hook []string
+	// Interposer and Sim are the interposer, and the folder with the driver's libraries of a software GPU.
+	Interposer, Sim string
+	// Libraries is the folder for the interposer's copies that containers have. It is created.
+	Libraries string
+}
+
+// containers offers each named lgpu to container runtimes: a specification, and a socket by which the container's programs
+// come. The specifications are those of the lgpus that there are, whenever nothing has changed for a moment.
+type containers struct {
+	Containers
+	daemon  *Daemon
+	changed chan struct{} // holds a token when lgpus or devices may have changed
+	count   atomic.Int64  // of offered
+
+	mu      sync.Mutex            // guards the fields below
+	doors   map[uint64]bool       // the lgpus that have a socket
+	offered map[uint64]cdi.Device // as written
+	refused map[uint64]string     // why an lgpu is not offered, where that has been said
+}
+
+func newContainers(n *Daemon) *containers {
+	return &containers{Containers: n.config.Containers, daemon: n, changed: make(chan struct{}, 1),
+		doors: map[uint64]bool{}, offered: map[uint64]cdi.Device{}, refused: map[uint64]string{}}
+}
+
+// notice has the offers looked at. It does not wait, and may be called with any lock held.
+func (c *containers) notice() {
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+}
+
+// keep keeps the offers true until ctx ends.
+func (c *containers) keep(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.changed:
+			c.sync()
+		}
+	}
+}
+
+// begin offers what there is, and withdraws what a daemon before had offered beyond it.
+func (c *containers) begin() {
+	if c.Specs.Dir == "" {
+		return
+	}
+	c.sync()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.Specs.Keep(slices.Collect(maps.Keys(c.offered))); err != nil {
+		c.daemon.log.Warn("specifications of forgotten lgpus stay", "error", err)
+	}
+}
+
+// sync makes the offers those of the lgpus that there are. Called without a lock of the daemon's.
+func (c *containers) sync() {
+	if c.Specs.Dir == "" {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.daemon.lgpus.life.Lock() // one that is being created has what it is to have
+	all := c.daemon.tree.Directories()
+	c.daemon.lgpus.life.Unlock()
+	offered, exist, kits := map[uint64]cdi.Device{}, map[uint64]bool{}, map[string]*kit{}
+	for _, dir := range all {
+		exist[dir.ID] = true
+		if dir.Path == limits.Root || dir.Temporary || len(dir.Children) > 0 {
+			continue
+		}
+		d, err := c.describe(dir, kits)
+		if old, known := c.offered[dir.ID]; err == nil && (!known || !reflect.DeepEqual(old, d)) {
+			err = c.Specs.Write(dir.ID, d)
+		}
+		if err == nil {
+			offered[dir.ID] = d
+		}
+		c.say(dir, err)
+	}
+	for id := range c.offered {
+		if _, stays := offered[id]; stays {
+			continue
+		}
+		if err := c.Specs.Remove(id); err != nil {
+			c.daemon.log.Warn("an lgpu that is gone is still offered to containers", "id", id, "error", err)
+		}
+	}
+	// The door of an lgpu that cannot be offered stays: there may be containers that have it.
+	for id := range c.doors {
+		if exist[id] {
+			continue
+		}
+		if err := c.daemon.tenants.CloseDoor(id); err != nil {
+			c.daemon.log.Warn("the folder of an lgpu that is gone stays", "id", id, "error", err)
+		}
+		delete(c.doors, id)
+		delete(c.refused, id)
+	}
+	c.offered = offered
+	c.count.Store(int64(len(offered)))
+	c.daemon.presence.used()
+}
+
+// say logs once why an lgpu is not offered. Called with mu held.
+func (c *containers) say(dir limits.Directory, err error) {
+	if err == nil {
+		delete(c.refused, dir.ID)
+		return
+	}
+	if c.refused[dir.ID] != err.Error() {
+		c.daemon.log.Warn("containers cannot have an lgpu", "path", dir.Path, "error", err)
+		c.refused[dir.ID] = err.Error()
+	}
+}
+
+// describe makes the specification of an lgpu, which has its socket then. kits are those of this look.
+func (c *containers) describe(dir limits.Directory, kits map[string]*kit) (cdi.Device, error) {
+	name, err := cdi.Name(dir.Path)
+	if err != nil {
+		return cdi.Device{}, err
+	}
+	folder, err := c.daemon.tenants.OpenDoor(dir.ID)
+	if err != nil {
+		return cdi.Device{}, err
+	}
+	c.doors[dir.ID] = true
+	devices, shape, err := c.devices(dir.ID)
+	if err != nil {
+		return cdi.Device{}, err
+	}
+	k := kits[shape]
+	if k == nil {
+		k = c.outfit(devices[0])
+		kits[shape] = k
+	}
+	if k.err != nil {
+		return cdi.Device{}, k.err
+	}
+	edits := cdi.Edits{
+		Mounts: append([]cdi.Mount{cdi.ReadOnly(folder, contain.SocketDir)}, k.mounts...),
+		Hooks:  []cdi.Hook{{Name: cdi.CreateContainer, Path: c.Hook[0], Args: c.Hook}},
+	}
+	if shape == "" {
+		if edits.Nodes, err = nodesOf(devices); err != nil {
+			return cdi.Device{}, err
+		}
+	}
+	return cdi.Device{Name: name, Edits: edits}, nil
+}
+
+// kit is what all lgpus on the machine's devices, or on a software GPU, need of the machine's files.
+type kit struct {
+	mounts []cdi.Mount
+	err    error
+}
+
+// outfit finds the kit of a device.
+func (c *containers) outfit(d *device) *kit {
+	k := &kit{mounts: []cdi.Mount{{Host: "tmpfs", Container: contain.CacheDir, Type: "tmpfs",
+		Options: []string{"nosuid", "nodev", "mode=755", "size=64m"}}}}
+	driver, stamp := map[string]string{}, map[string]string{}
+	if d.origin.shape != "" {
+		socket := d.origin.socket.Load()
+		if socket == nil {
+			return &kit{err: errors.New("its software GPU does not run")}
+		}
+		stamp[wire.Environment] = contain.SimSocket
+		k.mounts = append(k.mounts, cdi.ReadOnly(*socket, contain.SimSocket))
+		for _, soname := range contain.Sonames() {
+			driver[soname] = filepath.Join(c.Sim, soname)
+		}
+	} else {
+		if driver, k.err = contain.Driver(c.Interposer); k.err != nil {
+			return k
+		}
+		if _, err := os.Stat(tool); err == nil {
+			k.mounts = append(k.mounts, cdi.ReadOnly(tool, tool))
+		}
+	}
+	for _, soname := range slices.Sorted(maps.Keys(driver)) {
+		k.mounts = append(k.mounts, cdi.ReadOnly(driver[soname], filepath.Join(contain.DriverDir, soname)))
+	}
+	library, err := contain.Library(c.Interposer, c.Libraries, stamp)
+	k.mounts, k.err = append(k.mounts, cdi.ReadOnly(library, contain.LibraryDir)), err
+	return k
+}
+
+// tool is the driver's, which people look for in a container.
+const tool = "/usr/bin/nvidia-smi"
+
+// devices are those that an lgpu has or will have, and its software GPU's shape.
+func (c *containers) devices(id uint64) (devices []*device, shape string, err error) {
+	record, _ := c.daemon.lgpus.record(id)
+	shape = record.Sim
+	for _, d := range c.daemon.inventory.present() {
+		if d.origin.shape != shape || d.Partitioned || len(record.Devices) > 0 && !slices.Contains(record.Devices, d.UUID) {
+			continue
+		}
+		if d.MIG() {
+			return nil, "", errors.New("a MIG instance cannot be given to a container yet")
+		}
+		devices = append(devices, d)
+	}
+	if len(devices) == 0 {
+		return nil, "", fmt.Errorf("its devices are not there: %w", ErrNoDevice)
+	}
+	return devices, shape, nil
+}
+
+// common are the driver's device files that every CUDA program needs.
+var common = []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
+
+// nodesOf are the device files that a container needs to use some devices and no others.
+func nodesOf(devices []*device) ([]cdi.Node, error) {
+	var nodes []cdi.Node
+	for _, path := range common {
+		if _, err := os.Stat(path); err == nil {
+			nodes = append(nodes, cdi.Node{Path: path})
+		}
+	}
+	for _, d := range devices {
+		path, err := nodeOf(d.Device)
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, cdi.Node{Path: path})
+	}
+	return nodes, nil
+}
+
+// nodeOf is the device file of a GPU.
+func nodeOf(d gpu.Device) (string, error) {
+	_, minor, found := strings.Cut(d.Node, ":")
+	path := "/dev/nvidia" + minor
+	if !found {
+		return "", fmt.Errorf("device %s has no device file", d.Short())
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("device %s: %w", d.Short(), err)
+	}
+	return path, nil
+}

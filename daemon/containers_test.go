@@ -1,0 +1,79 @@
+package daemon
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/daemon/tenant"
+	"github.com/lgpu/lgpu/policy/limits"
+)
+
+func (f *fakeTenants) OpenDoor(uint64) (string, error) { return "", nil }
+func (f *fakeTenants) CloseDoor(uint64) error          { return nil }
+
+func (f *fakeTenants) Observe(pid int) (tenant.Evidence, error) {
+	return tenant.Observe(pid, func(p tenant.Process) uint64 {
+		for _, c := range f.Clients() {
+			if c.Peer.Process == p {
+				return c.LGPU
+			}
+		}
+		return 0
+	})
+}
+
+// TestEnter: a process of a container is in the lgpu whose folder it has, if it came by that lgpu's socket or by the
+// tenants', and whoever made the container may run programs there.
+func TestEnter(t *testing.T) {
+	r := start(t, Config{})
+	ids := map[string]uint64{}
+	for path, owner := range map[string]uint32{"/roots": 0, "/hers": 1000, "/pod": 0} {
+		if err := r.Tree().Mkdir(path, owner, owner); err != nil {
+			t.Fatal(err)
+		}
+		dir, err := r.Tree().Directory(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[path] = dir.ID
+	}
+	if err := r.Tree().Write("/pod", "cgroup.path", "/kube/pod"); err != nil {
+		t.Fatal(err)
+	}
+	launcher := program(t)
+	inside := r.holds(t, AttachSpec{Path: "/inside", Launcher: limits.Author{PID: launcher.Process.Pid}})
+	defer inside.Close()
+	self := tenant.Ancestor{Process: tenant.Process{PID: 4711}}
+	for name, c := range map[string]struct {
+		evidence tenant.Evidence
+		want     string
+	}{
+		"root's container":                   {tenant.Evidence{Door: ids["/roots"], Container: ids["/roots"]}, "/roots"},
+		"root's, of a user's lgpu":           {tenant.Evidence{Door: ids["/hers"], Container: ids["/hers"]}, "/hers"},
+		"a user's, of hers":                  {tenant.Evidence{Door: ids["/hers"], Container: ids["/hers"], Maker: 1000}, "/hers"},
+		"a user's, of root's":                {tenant.Evidence{Door: ids["/roots"], Container: ids["/roots"], Maker: 1000}, ""},
+		"a user's, of root's, no door":       {tenant.Evidence{Container: ids["/roots"], Maker: 1000}, ""},
+		"another user's":                     {tenant.Evidence{Door: ids["/hers"], Container: ids["/hers"], Maker: 1001}, ""},
+		"by the tenants' socket":             {tenant.Evidence{Container: ids["/roots"]}, "/roots"},
+		"a door, outside of containers":      {tenant.Evidence{Door: ids["/roots"]}, ""},
+		"another's door":                     {tenant.Evidence{Door: ids["/hers"], Container: ids["/roots"]}, ""},
+		"a folder mounted over another's":    {tenant.Evidence{Door: ids["/roots"], Container: ids["/roots"], Neighbour: ids["/hers"]}, ""},
+		"the folder hidden, by the cgroup":   {tenant.Evidence{Neighbour: ids["/hers"]}, "/hers"},
+		"in a bound cgroup":                  {tenant.Evidence{Door: ids["/roots"], Container: ids["/roots"], Cgroups: []tenant.Cgroup{{Path: "/kube/pod/x"}}}, ""},
+		"in the bound cgroup of its lgpu":    {tenant.Evidence{Door: ids["/pod"], Container: ids["/pod"], Cgroups: []tenant.Cgroup{{Path: "/kube/pod/x"}}}, "/pod"},
+		"a container started inside an lgpu": {tenant.Evidence{Door: ids["/roots"], Container: ids["/roots"], Ancestors: []tenant.Ancestor{self, {LGPU: inside.ID}}}, ""},
+		"its own child":                      {tenant.Evidence{Door: ids["/roots"], Container: ids["/roots"], Ancestors: []tenant.Ancestor{self, {LGPU: ids["/roots"]}}}, "/roots"},
+	} {
+		c.evidence.PID = 4711
+		for how, resolve := range map[string]func(tenant.Evidence) (uint64, error){"ask": r.resolver.Ask, "resolve": r.resolver.Resolve} {
+			got, err := resolve(c.evidence)
+			var refused *tenant.Refusal
+			denied := errors.As(err, &refused) && refused.Errno == unix.EPERM
+			if c.want == "" && !denied || c.want != "" && (err != nil || got != ids[c.want]) {
+				t.Errorf("%s, %s: %d, %v; want %q", name, how, got, err, c.want)
+			}
+		}
+	}
+}
