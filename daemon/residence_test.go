@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lgpu/lgpu/daemon/hostcopy"
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/tenant/protocol"
@@ -170,7 +171,7 @@ func TestSuspendAndResume(t *testing.T) {
 	}
 	r.residence.left(f)
 	r.residence.left(late)
-	for deadline := time.Now().Add(20 * time.Second); r.residence.keeper.Used() > 0; runtime.Gosched() {
+	for deadline := time.Now().Add(20 * time.Second); r.residence.keeper.Used(hostcopy.Memory) > 0; runtime.Gosched() {
 		if time.Now().After(deadline) {
 			t.Fatal("copies stay after their clients")
 		}
@@ -225,8 +226,8 @@ func TestCopiesBeyondBudget(t *testing.T) {
 	if m.Flags == protocol.FlagPinned {
 		t.Errorf("beyond the budget: %+v", m)
 	}
-	if m.Value != 8*mib || r.residence.keeper.Used() != 0 {
-		t.Errorf("%+v, %d used", m, r.residence.keeper.Used())
+	if m.Value != 8*mib || r.residence.keeper.Used(hostcopy.Memory) != 0 {
+		t.Errorf("%+v, %d used", m, r.residence.keeper.Used(hostcopy.Memory))
 	}
 }
 
@@ -240,7 +241,7 @@ func TestResidenceRestarts(t *testing.T) {
 	f := r.client(t, a, nil)
 	r.residence.need(f, 0, 2*mib)
 	f.await(protocol.Store)
-	f.awaitNote(func(h tenant.Held) bool { return h.Store.Number != 0 })
+	f.awaitNote(func(h tenant.Held) bool { return h.Stores[0].Number != 0 })
 	store := f.fd
 	for restart := range 100 {
 		suspend := restart%3 != 0
@@ -264,7 +265,7 @@ func TestResidenceRestarts(t *testing.T) {
 			}
 		}
 		f.awaitNote(func(h tenant.Held) bool { return h.Taken == level })
-		if used := r.residence.keeper.Used(); used != 2*mib {
+		if used := r.residence.keeper.Used(hostcopy.Memory); used != 2*mib {
 			t.Fatalf("restart %d: %d bytes of copies", restart, used)
 		}
 	}
@@ -282,7 +283,7 @@ func TestResidenceRestarts(t *testing.T) {
 	r.residence.said(f, 0, protocol.Message{Kind: protocol.Kept, Value: before.Taken}, fd)
 	r.residence.need(f, 0, 2*mib)
 	f.await(protocol.Store)
-	if now := f.held().Store; now == before.Store && f.fd < 0 {
+	if now := f.held().Stores[0]; now == before.Stores[0] && f.fd < 0 {
 		t.Errorf("no file of its own: %+v", now)
 	}
 }

@@ -57,11 +57,12 @@
 // with Serial 0 says that less is resident, since memory was freed. After a reconnect the client says first of all (for
 // each device) Kept with Serial 0 and what is resident, and goes on with the level it had until a Keep comes.
 //
-// What has left the device lies in the Store of the client and the device: a memory file made by the daemon, of Value
-// bytes, which only grows. The first Store brings its fd, later ones only say that it is longer; after a reconnect the
-// client sends the fd back with its Kept. With FlagPinned the daemon has touched all of it, and the client registers it
-// with the driver when it hears of it, so that copies run at the speed of the link; without it the file may lie on a
-// disk. A client that has no room in its Store for what is to leave the device refuses the Keep (WhyStore).
+// What has left the device lies in the Store of the client and the device: files made by the daemon, one of memory
+// (FlagPinned) and, where there is too little, one on a disk, of Value bytes each, which only grow. The first Store of a
+// file brings its fd, later ones only say that it is longer; after a reconnect the client sends the fd back with its
+// Kept, and where it has two, the one on the disk with a Kept with FlagMore before that. The daemon has touched all of the
+// memory, and the client registers it with the driver when it hears of it, so that copies run at the speed of the link.
+// A client that has no room in its Store for what is to leave the device refuses the Keep (WhyStore).
 //
 // # Versions
 //
@@ -161,6 +162,8 @@ const (
 	FlagResident
 	// FlagPinned (Store): the file is memory, touched, and to be registered with the driver.
 	FlagPinned
+	// FlagMore (Kept): the client has another file, which comes with the next Kept.
+	FlagMore
 )
 
 // Message is everything either side says. Fields that a kind does not name are zero.

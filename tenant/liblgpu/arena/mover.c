@@ -4,7 +4,8 @@
 //
 // A level that holds already is answered at once. Otherwise the residence lock is shut, and memory leaves, largest first,
 // until the level holds. When the levels of all devices have room for everything, memory comes back and the lock opens.
-// A Keep that comes meanwhile is looked at between two blocks, and takes the older one's place.
+// A Keep that comes meanwhile is looked at between two blocks, and takes the older one's place. While there is nothing to
+// move, the stores are registered.
 #include <stdlib.h>
 
 #include "arena/parts.h"
@@ -231,7 +232,7 @@ static uint64_t move_out(const struct lgpu_state *s, int device)
 	if (r == CUDA_SUCCESS)
 		return why;
 	lgpu_log(LGPU_LOG_WARN, "memory could not leave device %d: error %d; it stays there", device, (int)r);
-	return LGPU_LINK_WHY_DRIVER;
+	return r == CUDA_ERROR_OPERATING_SYSTEM ? LGPU_LINK_WHY_STORE : LGPU_LINK_WHY_DRIVER;
 }
 
 // returned waits for the copies of all that came back.
@@ -334,7 +335,7 @@ static bool move_device(const struct lgpu_state *s, int device)
 	uint64_t why = over(s, device) ? move_out(s, device) : 0;
 	if (newer())
 		return true;
-	if (why == LGPU_LINK_WHY_DRIVER)
+	if (why != 0)
 		move_in(device);
 	if (why != 0)
 		settled(s, device, why);
@@ -382,10 +383,12 @@ static void *move(void *arg)
 			lgpu_store_map(s, i);
 		read_letters(s);
 		bool done = settle(s), more = false;
+		int64_t began = lgpu_now();
 		for (int i = 0; i < devices(s) && ready && !newer(); i++)
 			more |= lgpu_store_pin(i);
-		if (!more && !newer())
-			lgpu_futex_wait(&event, seen, done ? -1 : AGAIN);
+		int64_t rest = more ? lgpu_now() - began : done ? -1 : AGAIN; // registers for half of the time at most
+		if (!newer())
+			lgpu_futex_wait(&event, seen, rest);
 	}
 	return NULL;
 }
