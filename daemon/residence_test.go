@@ -229,6 +229,38 @@ func TestCopiesBeyondBudget(t *testing.T) {
 	if m.Value != 8*mib || r.residence.keeper.Used(hostcopy.Memory) != 0 {
 		t.Errorf("%+v, %d used", m, r.residence.keeper.Used(hostcopy.Memory))
 	}
+	// One that has begun in memory goes on to the disk, and a new daemon gets both files back.
+	r.write(t, "/", "host.budget", "5MiB")
+	f = r.client(t, a, nil)
+	r.residence.need(f, 0, 4*mib)
+	if m := f.await(protocol.Store); m.Value != 4*mib || m.Flags != protocol.FlagPinned {
+		t.Errorf("%+v", m)
+	}
+	memory := f.fd
+	r.residence.need(f, 0, 10*mib)
+	if m := f.await(protocol.Store); m.Value != 6*mib || m.Flags != 0 || f.fd == memory {
+		t.Errorf("%+v", m)
+	}
+	if now := r.Snapshot().Daemon; now.HostCopies != 4*mib || now.DiskCopies != (8+6)*mib {
+		t.Errorf("%d bytes in memory, %d on disks", now.HostCopies, now.DiskCopies)
+	}
+	f.awaitNote(func(h tenant.Held) bool { return h.Stores[hostcopy.Disk].Number != 0 })
+	disk, before := f.fd, f.held()
+	r.residence.left(f)
+	f = r.client(t, a, []tenant.Held{before})
+	r.residence.said(f, 0, protocol.Message{Kind: protocol.Kept, Value: 10 * mib, Flags: protocol.FlagMore}, disk)
+	r.residence.said(f, 0, protocol.Message{Kind: protocol.Kept, Value: 10 * mib}, memory)
+	f.await(protocol.Keep) // its level, which it is to hear again
+	// What the client before had is given up in the background.
+	for deadline := time.Now().Add(20 * time.Second); ; runtime.Gosched() {
+		now := r.Snapshot().Daemon
+		if now.HostCopies == 4*mib && now.DiskCopies == (8+6)*mib {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after the return %d bytes in memory, %d on disks", now.HostCopies, now.DiskCopies)
+		}
+	}
 }
 
 // TestResidenceRestarts: a suspended lgpu stays one over any number of daemons, and its client's file is its own.

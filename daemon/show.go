@@ -64,6 +64,7 @@ func (n *Daemon) info() Info {
 		Version: n.config.Version, PID: os.Getpid(), Started: n.started, Dir: n.config.Dir, Tree: n.mounted,
 		Police: n.config.Police, Restarts: n.restarts, Idle: n.config.Idle, NotReady: n.notReady,
 		HostBudget: n.tree.HostBudget(), HostCopies: n.residence.keeper.Used(hostcopy.Memory),
+		DiskCopies: n.residence.keeper.Used(hostcopy.Disk),
 	}
 }
 

@@ -95,14 +95,14 @@ func (p *place) onDevice() uint64 {
 	return s.GetDevices()[0].GetMemoryUsed()
 }
 
-// copies is how much host memory copies take, in bytes.
-func (p *place) copies() uint64 {
+// copies is how much host memory copies take, and how much of disks, in bytes.
+func (p *place) copies() (host, disk uint64) {
 	p.t.Helper()
 	s, err := p.daemon().Snapshot(p.t.Context(), &api.SnapshotRequest{})
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	return s.GetDaemon().GetHostCopies()
+	return s.GetDaemon().GetHostCopies(), s.GetDaemon().GetDiskCopies()
 }
 
 // quiet fails if a program has said something.
@@ -251,7 +251,7 @@ func TestSuspendedProgramEnds(t *testing.T) {
 		}
 		p.wait("the end of "+name, func() bool { return p.directory("/"+name) == nil })
 	}
-	p.wait("the end of all copies", func() bool { return p.copies() == 0 })
+	p.wait("the end of all copies", func() bool { host, disk := p.copies(); return host+disk == 0 })
 }
 
 // The daemon dies while an lgpu is suspended: the next one has it suspended, with its memory.
@@ -363,18 +363,21 @@ func configured(t *testing.T, lines ...string) (*place, string) {
 
 // What host.budget has no room for goes to a disk, and comes back as it was.
 func TestCopiesOnDisk(t *testing.T) {
-	p, _ := configured(t)
-	p.must("set", "/", "host.budget=1MiB")
-	c := p.full("a")
-	c.expect("stepped 1", "step 1")
-	p.must("suspend", "/a")
-	if !p.suspended("/a", tideAll) || p.copies() > 1<<20 {
-		t.Errorf("%d bytes in host memory, %v", p.copies(), p.directory("/a"))
+	for _, budget := range []uint64{1, 100} { // MiB: for nothing, and for a part
+		p, _ := configured(t)
+		p.must("set", "/", fmt.Sprintf("host.budget=%dMiB", budget))
+		c := p.full("a")
+		c.expect("stepped 1", "step 1")
+		p.must("suspend", "/a")
+		host, disk := p.copies()
+		if !p.suspended("/a", tideAll) || host > budget<<20 || host+disk < tideAll {
+			t.Errorf("%d bytes in host memory, %d on disks, %v", host, disk, p.directory("/a"))
+		}
+		p.must("resume", "/a")
+		c.expect("stepped 1", "step 1")
+		c.expect("intact after 2 steps", "check")
+		c.end()
 	}
-	p.must("resume", "/a")
-	c.expect("stepped 1", "step 1")
-	c.expect("intact after 2 steps", "check")
-	c.end()
 }
 
 // Where the disk has no room either, suspending is refused with the reason, and the program goes on.
