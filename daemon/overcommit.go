@@ -74,6 +74,7 @@ func available() uint64 {
 
 // nodeOf is the NUMA node that a device with a PCI address is nearest to, -1 for none.
 func nodeOf(pci string) int {
+	pci = pci[max(len(pci)-len("0000:00:00.0"), 0):] // some say the domain with more digits
 	text, err := os.ReadFile(filepath.Join("/sys/bus/pci/devices", strings.ToLower(pci), "numa_node"))
 	if err != nil {
 		return -1

@@ -191,6 +191,9 @@ func (r *residence) kept(now time.Time, of *holding, device int, m protocol.Mess
 	if why != 0 && !(why == protocol.WhyStore && d.growing) {
 		r.fail(of, device, whyNot(why))
 	}
+	if m.Serial != 0 && m.Flags&protocol.FlagRefused == 0 {
+		r.policy.Holds(of.id, d.uuid, m.Extra)
+	}
 	r.policy.Kept(now, of.id, d.uuid, m.Serial, m.Value, why)
 }
 
@@ -200,13 +203,22 @@ func (r *residence) adopt(of *holding, device int, file *os.File) {
 	if file == nil {
 		return
 	}
-	tier := hostcopy.TierOf(int(file.Fd()))
-	if d.files[tier] != nil {
-		return // it is the one that is known, or none of its own
+	var tier hostcopy.Tier
+	var c *hostcopy.Copy
+	var err error
+	for tier = range hostcopy.Tiers {
+		if d.files[tier] != nil {
+			continue
+		}
+		noted := d.noted.Stores[tier]
+		c = r.copy(d.uuid, tier)
+		if err = c.Adopt(int(file.Fd()), hostcopy.Identity{Device: noted.Device, Inode: noted.Number}, r.most(d.uuid)); err == nil {
+			break
+		}
 	}
-	noted := d.noted.Stores[tier]
-	c := r.copy(d.uuid, tier)
-	err := c.Adopt(int(file.Fd()), hostcopy.Identity{Device: noted.Device, Inode: noted.Number}, r.most(d.uuid))
+	if c == nil {
+		return // all are known
+	}
 	if err != nil {
 		r.daemon.log.Warn("a client has brought a file that is not its own", "pid", of.peer.PID, "error", err)
 		return
@@ -444,6 +456,7 @@ func (r *residence) close() {
 			}
 		}
 	}
+	r.keeper.Close()
 }
 
 // step does what there is to do now, and says when there will be more.

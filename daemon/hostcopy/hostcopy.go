@@ -41,8 +41,6 @@ const (
 	spare = 256 << 20
 	// most is the largest file, in bytes.
 	most = 1 << 46
-	// seals of a memory file. Ordinary files have none of these.
-	seals = unix.F_SEAL_SHRINK
 	// threads touch pages at once, at most.
 	threads = 16
 	// niceness of threads that touch pages ahead of need.
@@ -65,14 +63,6 @@ func (t Tier) String() string {
 		return "memory"
 	}
 	return "disk"
-}
-
-// TierOf returns the tier of a file that a Copy has made.
-func TierOf(fd int) Tier {
-	if has, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil && has&seals != 0 {
-		return Memory
-	}
-	return Disk
 }
 
 // Pace is how a file grows.
@@ -99,8 +89,10 @@ type Options struct {
 // Keeper makes files, and knows how much host memory they take.
 type Keeper struct {
 	options Options
-	mu      sync.Mutex
-	used    [Tiers]uint64 // guarded by mu
+	mu      sync.Mutex // guards what follows
+	used    [Tiers]uint64
+	mount   *os.File // of huge pages; nil: not tried, or there is none
+	tried   bool
 }
 
 // New makes a Keeper without files.
@@ -109,6 +101,60 @@ func New(o Options) *Keeper {
 		o.Reserve = func(fd int, from, bytes int64) error { return unix.Fallocate(fd, 0, from, bytes) }
 	}
 	return &Keeper{options: o}
+}
+
+// Close ends the use of k; its files stay.
+func (k *Keeper) Close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.mount != nil {
+		k.mount.Close()
+		k.mount = nil
+	}
+	k.tried = true
+}
+
+// mountHuge mounts a file system of memory in huge pages, which are touched, mapped and page-locked many times as fast,
+// where nobody sees it. Memory files that are made elsewhere have huge pages only if all of the machine's may. A daemon
+// that may not mount has none.
+func mountHuge() *os.File {
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fs)
+	for _, o := range [][2]string{{"huge", "always"}, {"size", "0"}, {"nr_inodes", "0"}, {"mode", "0700"}} { // 0: no bound
+		if unix.FsconfigSetString(fs, o[0], o[1]) != nil {
+			return nil
+		}
+	}
+	if unix.FsconfigCreate(fs) != nil {
+		return nil
+	}
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOEXEC|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOSUID)
+	if err != nil {
+		return nil
+	}
+	return os.NewFile(uintptr(mount), "huge pages")
+}
+
+// memoryFile makes an empty file of memory.
+func (k *Keeper) memoryFile() (*os.File, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.tried {
+		k.tried, k.mount = true, mountHuge()
+	}
+	if k.mount != nil {
+		if fd, err := unix.Openat(int(k.mount.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600); err == nil {
+			return os.NewFile(uintptr(fd), "lgpu-copy"), nil
+		}
+	}
+	fd, err := unix.MemfdCreate("lgpu-copy", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("memory file for copies: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "lgpu-copy"), nil
 }
 
 // Used returns how many bytes files of a tier take.
@@ -178,10 +224,6 @@ func (c *Copy) Adopt(fd int, was Identity, largest uint64) error {
 		return fmt.Errorf("file with what has left a device: %w", err)
 	}
 	file := os.NewFile(uintptr(own), "copy")
-	if TierOf(own) != c.tier {
-		file.Close()
-		return fmt.Errorf("inode %d is no file of the %v: %w", stat.Ino, c.tier, ErrForeign)
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.file, c.size = file, uint64(stat.Size)
@@ -258,21 +300,18 @@ func (c *Copy) extendMemory(bytes uint64, pace Pace) error {
 // enlarge makes a memory file so large and touches what is new. It has been charged.
 func (c *Copy) enlarge(bytes uint64, pace Pace) error {
 	if c.file == nil {
-		fd, err := unix.MemfdCreate("lgpu-copy", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		file, err := c.keeper.memoryFile()
 		if err != nil {
-			return fmt.Errorf("memory file for copies: %w", err)
+			return err
 		}
-		c.file = os.NewFile(uintptr(fd), "lgpu-copy")
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
-			return fmt.Errorf("seal memory file: %w", err)
-		}
+		c.file = file
 	}
 	fd := int(c.file.Fd())
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
 		return fmt.Errorf("memory file for copies: %w", err)
 	}
-	if stat.Size < int64(bytes) { // a client may have made it larger itself, and no memory file shrinks
+	if stat.Size < int64(bytes) { // a client may have made it larger itself
 		if err := unix.Ftruncate(fd, int64(bytes)); err != nil {
 			return fmt.Errorf("make memory file larger: %w", err)
 		}

@@ -50,8 +50,9 @@
 // wants; it may wait as long as it takes for a Keep with that level or more. A Keep with FlagRefused says that it will
 // never come, and leaves the level as it is.
 //
-// Every Keep is answered by a Kept with the same Serial: when no more than the level is resident, with what then is; or
-// with FlagRefused, what still is, and in Extra why (Why...), as soon as the client knows that it will not get there.
+// Every Keep is answered by a Kept with the same Serial: when no more than the level is resident, with what then is, and
+// in Extra what the client holds, resident or not; or with FlagRefused, what still is, and in Extra why (Why...), as
+// soon as the client knows that it will not get there.
 // Then it goes on with what is resident, and the level that it has is what is still resident. A Keep that comes while
 // the client is busy with an older one takes the older one's place, and only the newer one is answered. Unasked, Kept
 // with Serial 0 says that less is resident, since memory was freed. After a reconnect the client says first of all (for

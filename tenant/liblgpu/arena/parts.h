@@ -10,6 +10,7 @@
 
 #define LGPU_NOWHERE UINT64_MAX
 #define LGPU_INFLIGHT 32 // blocks that leave at once
+#define LGPU_LANES 2     // streams that copy
 
 struct lgpu_owner;
 
@@ -55,8 +56,10 @@ struct lgpu_owner {
 		CUcontext context;
 		CUdevice ordinal;
 	} peer[LGPU_MAX_DEVICES];
-	CUstream stream; // the mover's
-	CUevent event[LGPU_INFLIGHT];
+	// The mover's. One stream alone does not fill the link between two copies.
+	CUstream stream[LGPU_LANES];
+	CUevent event[LGPU_INFLIGHT][LGPU_LANES];
+	uint32_t turn; // of the streams
 };
 
 // The lock of all blocks and owners. The driver is called without it, unless said otherwise.
@@ -133,9 +136,9 @@ void lgpu_disk_rest(struct lgpu_disk *d);
 uint64_t lgpu_store_room(int device);
 bool lgpu_store_place(int device, struct lgpu_block *b);
 void lgpu_store_clear(int device);
-// lgpu_store_copy copies a block to its place, or from it if back, on a stream of the current context. What of the place
-// is not registered yet is so before it is copied, while the pieces before it are on their way.
-CUresult lgpu_store_copy(int device, const struct lgpu_block *b, bool back, CUstream stream);
+// lgpu_store_copy copies a block to its place, or from it if back, on the streams of its owner, whose context is current.
+// What of the place is not registered yet is so before it is copied, while the pieces before it are on their way.
+CUresult lgpu_store_copy(int device, const struct lgpu_block *b, bool back);
 // lgpu_store_pin registers the next piece of a store with the driver, if there is one. True: there may be more.
 bool lgpu_store_pin(int device);
 // lgpu_store_map maps what the daemon has given.

@@ -13,8 +13,11 @@
 #include "base/futex.h"
 #include "residence/residence.h"
 
-#define PIECE (UINT64_C(64) << 20) // registered at once: the program's calls may wait that long for the driver
-#define PIECES 4096
+#define PIECE (UINT64_C(32) << 20) // registered at once: the program's calls may wait that long for the driver
+#define PIECES 8192
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 #define HOST_PAGE UINT64_C(4096)
 
 static struct store {
@@ -164,6 +167,8 @@ bool lgpu_store_pin(int device)
 	if (t->pinned && t->map != NULL && n != 0 && t->count < PIECES)
 		context = enter(t, device);
 	if (context != NULL) {
+		// Mapped here rather than by the driver, which would have all its callers wait. Where that fails, it does it.
+		(void)madvise(t->map + from, n, MADV_POPULATE_WRITE);
 		CUresult r = LGPU_REAL(cuMemHostRegister_v2)(t->map + from, n, CU_MEMHOSTREGISTER_PORTABLE);
 		LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
 		if (r == CUDA_SUCCESS) {
@@ -179,18 +184,20 @@ bool lgpu_store_pin(int device)
 	return more;
 }
 
-CUresult lgpu_store_copy(int device, const struct lgpu_block *b, bool back, CUstream stream)
+CUresult lgpu_store_copy(int device, const struct lgpu_block *b, bool back)
 {
+	struct lgpu_owner *o = b->owner;
 	struct store *t = &stores[device];
 	CUresult r = CUDA_SUCCESS;
 	for (uint64_t done = 0, n; done < b->bytes && r == CUDA_SUCCESS; done += n) {
 		uint64_t offset = b->offset + done;
 		if (offset >= t->memory)
-			return lgpu_disk_copy(&t->disk, offset - t->memory, b->base + done, b->bytes - done, back, stream);
+			return lgpu_disk_copy(&t->disk, offset - t->memory, b->base + done, b->bytes - done, back, o->stream[0]);
 		while (registered(t) <= offset && lgpu_store_pin(device))
 			;
 		uint64_t end = border(t, offset), most = (end < t->memory ? end : t->memory) - offset;
 		n = b->bytes - done < most ? b->bytes - done : most;
+		CUstream stream = o->stream[o->turn++ % LGPU_LANES];
 		r = back ? LGPU_REAL(cuMemcpyHtoDAsync_v2)(b->base + done, t->map + offset, n, stream) :
 			   LGPU_REAL(cuMemcpyDtoHAsync_v2)(t->map + offset, b->base + done, n, stream);
 	}
