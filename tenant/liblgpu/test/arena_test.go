@@ -206,6 +206,28 @@ func (k *keeper) used(device int) uint64 {
 	return sum
 }
 
+// restart ends the connection and waits for the client to come back, up to what it says of its memory.
+func (k *keeper) restart() *peer {
+	k.t.Helper()
+	k.p.conn.Close()
+	p, hello, usage := k.d.accept()
+	unix.Close(usage)
+	if hello.Flags != protocol.FlagReconnect {
+		k.t.Fatalf("the client came back with %+v", hello)
+	}
+	p.welcome(3, false)
+	p.expect(protocol.Need)
+	return p
+}
+
+// goOn has the keeper go on with a client that has come back.
+func (k *keeper) goOn(p *peer) {
+	k.mu.Lock()
+	k.p = p
+	k.mu.Unlock()
+	go k.hear(p)
+}
+
 func (k *keeper) things() string {
 	k.t.Helper()
 	k.c.order("things")
@@ -389,11 +411,7 @@ func TestMovableDisk(t *testing.T) {
 		k.c.do("check")
 	}
 	k.suspend(0)
-	k.p.conn.Close()
-	p, _, usage := k.d.accept()
-	unix.Close(usage)
-	p.welcome(3, false)
-	p.expect(protocol.Need)
+	p := k.restart()
 	for _, want := range []struct {
 		fd    int
 		flags uint32
@@ -405,10 +423,7 @@ func TestMovableDisk(t *testing.T) {
 		}
 		unix.Close(fd)
 	}
-	k.mu.Lock()
-	k.p = p
-	k.mu.Unlock()
-	go k.hear(p)
+	k.goOn(p)
 	k.resume(0)
 	k.c.do("check")
 }
@@ -480,14 +495,7 @@ func TestMovableReconnect(t *testing.T) {
 		case 1:
 			k.send(0, 512*mib, true)
 		}
-		k.p.conn.Close()
-		p, hello, usage := k.d.accept()
-		unix.Close(usage)
-		if hello.Flags != protocol.FlagReconnect {
-			t.Fatalf("the client came back with %+v", hello)
-		}
-		p.welcome(3, false)
-		p.expect(protocol.Need)
+		p := k.restart()
 		m, fd := p.read()
 		if m.Kind != protocol.Kept || m.Serial != 0 || fd < 0 {
 			t.Fatalf("the client came back with %+v and descriptor %d", m, fd)
@@ -499,10 +507,7 @@ func TestMovableReconnect(t *testing.T) {
 		if have.Ino != want.Ino {
 			t.Error("the client came back with another store")
 		}
-		k.mu.Lock()
-		k.p = p
-		k.mu.Unlock()
-		go k.hear(p)
+		k.goOn(p)
 	}
 	k.resume(0)
 	k.c.do("check")
