@@ -146,7 +146,7 @@ func (k *Keeper) memoryFile() (*os.File, error) {
 		k.tried, k.mount = true, mountHuge()
 	}
 	if k.mount != nil {
-		if fd, err := unix.Openat(int(k.mount.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600); err == nil {
+		if fd, err := unix.Openat(int(k.mount.Fd()), ".", unix.O_TMPFILE|unix.O_EXCL|unix.O_RDWR|unix.O_CLOEXEC, 0o600); err == nil {
 			return os.NewFile(uintptr(fd), "lgpu-copy"), nil
 		}
 	}
@@ -429,7 +429,7 @@ func (c *Copy) extendDisk(bytes uint64) error {
 
 // temporary makes a file that has no name, so that it goes with whoever has it open.
 func temporary(dir string) (*os.File, error) {
-	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_EXCL|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err == nil {
 		return os.NewFile(uintptr(fd), "lgpu-copy"), nil
 	}

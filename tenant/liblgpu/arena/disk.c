@@ -17,7 +17,7 @@ void lgpu_disk_open(struct lgpu_disk *d, int fd)
 	int flags = fcntl(fd, F_GETFL);
 	if (flags >= 0)
 		(void)fcntl(fd, F_SETFL, flags | O_DIRECT);
-	d->fd = fd + 1;
+	__atomic_store_n(&d->fd, fd + 1, __ATOMIC_RELEASE);
 }
 
 void lgpu_disk_rest(struct lgpu_disk *d)
