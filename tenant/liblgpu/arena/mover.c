@@ -346,10 +346,10 @@ static bool move_device(const struct lgpu_state *s, int device)
 	uint64_t why = over(s, device) ? move_out(s, device) : 0;
 	if (newer())
 		return true;
-	if (why != 0)
+	if (why != 0) {
 		move_in(device);
-	if (why != 0)
 		settled(s, device, why);
+	}
 	bool done = away(device) == 0 || !fits(s, device) || move_in(device);
 	if (!newer())
 		settled(s, device, done ? 0 : LGPU_LINK_WHY_DRIVER);
