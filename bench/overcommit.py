@@ -8,7 +8,7 @@
     pair    one program leaves the device while another one comes back
     again   a small program is suspended and resumed 1,000 times: what it has of the machine before and after
     cost    calls of a program whose memory all fits: natively, in an lgpu, and in one with --overcommit, in turn
-    train   a PyTorch training that is suspended 20 times: its losses must be those of one that is not
+    train   a PyTorch training that is suspended 20 times: its losses must be those of one that is not; and what its steps take
 
 Every row checks that memory has the bits that it had. Prints Markdown; appends results to FILE as lines of JSON.
 """
@@ -120,7 +120,7 @@ def train():
         loss.backward()
         best.step()
         graph.replay()
-        say(loss=loss.item().hex())
+        say(loss=loss.item().hex(), at=time.perf_counter())
     say(end=graph_x[0].item().hex())
 
 
@@ -285,12 +285,22 @@ def trains(b):
             if len(said) % 50 == 25 and len(moved) < moves:
                 moved.append(b.lgpu_call("suspend", p.name) + b.lgpu_call("resume", p.name))
         p.close()
-        return said, moved
-    native, _ = run(None, 0)
-    inside, moved = run(["--overcommit"], 20)
-    print("\ntraining suspended %d times: %d of %d losses differ from the native run's" %
-          (len(moved), sum(x != y for x, y in zip(native, inside)), len(native)), flush=True)
-    b.report("train", moves=len(moved), differ=sum(x != y for x, y in zip(native, inside)), losses=len(native))
+        at = [x["at"] for x in said[:-1]]
+        step = statistics.median(b - a for a, b in zip(at[100:], at[101:])) * 1000
+        return [x.get("loss", x.get("end")) for x in said], moved, step
+    ways, steps = {"natively": None, "in an lgpu": [], "with --overcommit": ["--overcommit"]}, {}
+    native = None
+    for i in range(2):
+        for way in list(ways)[:: 1 if i % 2 == 0 else -1]:
+            losses, _, step = run(ways[way], 0)
+            native = losses if way == "natively" else native
+            steps.setdefault(way, []).append(step)
+    inside, moved, _ = run(["--overcommit"], 20)
+    differ = sum(x != y for x, y in zip(native, inside))
+    print("\ntraining suspended %d times: %d of %d losses differ from the native run's\n" % (len(moved), differ, len(native)))
+    print("| ms a step | " + " | ".join(ways) + " |\n|" + "---|" * (len(ways) + 1))
+    print("| training, not suspended | %s |" % " | ".join(spread(steps[way]) for way in ways), flush=True)
+    b.report("train", moves=len(moved), differ=differ, losses=len(native), **{way.replace(" ", "_"): v for way, v in steps.items()})
 
 
 def main():

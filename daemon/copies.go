@@ -12,8 +12,13 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// growStep is how much a client's files grow at once, in bytes: it registers one step while the next is made.
-const growStep = 1 << 30
+// How much a client's files grow at once, in bytes: it registers one step while the next is made. Where somebody waits,
+// all threads are to be busy all the time; a copy registers faster than pages are made.
+const (
+	growStep   = 1 << 30
+	urgentStep = 8 << 30
+	leastStep  = 64 << 20 // of memory, where there is little
+)
 
 // size is how much there is room for in all files.
 func (d *held) size() (sum uint64) {
@@ -35,14 +40,17 @@ func (r *residence) grow(of *holding, device int) {
 		}
 	}
 	d.growing = true
-	pace := hostcopy.Ahead
+	pace, step := hostcopy.Ahead, uint64(growStep)
 	if d.urgent {
-		pace = hostcopy.Urgent
+		pace, step = hostcopy.Urgent, urgentStep
 	}
 	files, sizes, rest := d.files, d.sizes, d.wanted-d.size()
 	r.daemon.work.Go(func() {
 		tier := hostcopy.Memory
-		g, err := files[tier].Grow(sizes[tier]+min(rest, growStep), pace)
+		g, err := files[tier].Grow(sizes[tier]+min(rest, step), pace)
+		for ; errors.Is(err, hostcopy.ErrRoom) && step > leastStep; step /= 2 {
+			g, err = files[tier].Grow(sizes[tier]+min(rest, step/2), pace)
+		}
 		if errors.Is(err, hostcopy.ErrRoom) {
 			full := err
 			tier = hostcopy.Disk

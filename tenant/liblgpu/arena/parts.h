@@ -56,7 +56,7 @@ struct lgpu_owner {
 		CUcontext context;
 		CUdevice ordinal;
 	} peer[LGPU_MAX_DEVICES];
-	// The mover's. One stream alone does not fill the link between two copies.
+	// The mover's. On the way out one stream alone leaves gaps between two copies; on the way in two are no faster.
 	CUstream stream[LGPU_LANES];
 	CUevent event[LGPU_INFLIGHT][LGPU_LANES];
 	uint32_t turn; // of the streams

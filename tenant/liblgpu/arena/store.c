@@ -197,7 +197,7 @@ CUresult lgpu_store_copy(int device, const struct lgpu_block *b, bool back)
 			;
 		uint64_t end = border(t, offset), most = (end < t->memory ? end : t->memory) - offset;
 		n = b->bytes - done < most ? b->bytes - done : most;
-		CUstream stream = o->stream[o->turn++ % LGPU_LANES];
+		CUstream stream = o->stream[back ? 0 : o->turn++ % LGPU_LANES];
 		r = back ? LGPU_REAL(cuMemcpyHtoDAsync_v2)(b->base + done, t->map + offset, n, stream) :
 			   LGPU_REAL(cuMemcpyDtoHAsync_v2)(t->map + offset, b->base + done, n, stream);
 	}
