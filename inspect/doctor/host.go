@@ -64,7 +64,9 @@ func (e *examination) host() {
 	}
 	switch h.Huge {
 	case "", "always", "force":
-	case "never", "deny":
+	case "never":
+		e.ok(huge, "huge pages are off for shared memory; a daemon of root has some of its own for copies of what leaves devices")
+	case "deny":
 		e.add(Warn, huge, "huge pages are off for shared memory: copies of what leaves devices are made and locked more slowly",
 			"echo advise > "+hugePages+"; everything works without")
 	default:
