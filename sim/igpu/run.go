@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/lgpu/lgpu/sim/igpu/device"
@@ -180,25 +181,47 @@ func name(k guest.Kind) string {
 	return system + " " + draws
 }
 
+// Check says what is wrong with a configuration; Run would say the same.
+func (c Config) Check() error {
+	switch {
+	case c.Guests < 1 || c.Guests > 64:
+		return fmt.Errorf("%d guests: there are 1 to 64", c.Guests)
+	case c.Hostile < 0 || c.Hostile > c.Guests:
+		return fmt.Errorf("%d of %d guests cannot be hostile", c.Hostile, c.Guests)
+	case c.Time <= 0:
+		return fmt.Errorf("time %v: it must be above 0", c.Time)
+	case c.Depth < 0 || c.Slots < 0:
+		return errors.New("a number of slots or votes is below 0")
+	case !slices.Contains(Policies, c.Policy):
+		return fmt.Errorf("policy %q: it is one of %v", c.Policy, Policies)
+	case !slices.Contains(Mixes, c.Mix):
+		return fmt.Errorf("mix %q: it is one of %v", c.Mix, Mixes)
+	case !slices.Contains(Loads, c.Load):
+		return fmt.Errorf("load %q: it is one of %v", c.Load, Loads)
+	}
+	_, err := gscale.New(nil, c.options())
+	return err
+}
+
+func (c Config) options() gscale.Options {
+	return gscale.Options{Slots: c.Slots, SubSlots: c.SubSlots, Predict: c.Predict, Aware: c.Aware, Depth: c.Depth}
+}
+
 // build makes the machine and as many of the guests as there is room for.
 func build(c Config) (*world, error) {
-	if c.Guests < 1 || c.Guests > 64 || c.Hostile < 0 || c.Hostile > c.Guests || c.Time <= 0 {
-		return nil, errors.New("a run has 1 to 64 guests, of which some may be hostile, and a time above 0")
+	if err := c.Check(); err != nil {
+		return nil, err
 	}
 	w := &world{config: c, memory: host.NewMemory(1 << 20)}
 	w.device = device.New(w.memory)
 	w.monitor = &vgpu.Monitor{Bus: w.device, Memory: w.memory, Aperture: w.device.Access}
-	switch c.Policy {
-	case GVirt:
-		w.monitor.Sharing = gvirt.New(w.device)
-	case GScale:
-		t, err := gscale.New(w.device, gscale.Options{Slots: c.Slots, SubSlots: c.SubSlots, Predict: c.Predict, Aware: c.Aware, Depth: c.Depth})
+	w.monitor.Sharing = gvirt.New(w.device)
+	if c.Policy == GScale {
+		t, err := gscale.New(w.device, c.options())
 		if err != nil {
 			return nil, err
 		}
 		w.table, w.monitor.Sharing = t, t
-	default:
-		return nil, fmt.Errorf("policy %q: it is one of %v", c.Policy, Policies)
 	}
 	if err := w.monitor.Boot(); err != nil {
 		return nil, err
@@ -206,10 +229,7 @@ func build(c Config) (*world, error) {
 	w.report.Policy, w.report.Asked = c.Policy, c.Guests
 	free := machineMemory - hostMemory
 	for i := range c.Guests {
-		kind, err := kindOf(c, i)
-		if err != nil {
-			return nil, err
-		}
+		kind := kindOf(c, i)
 		low, memory := 64, linuxMemory
 		if kind.Windows {
 			low, memory = 128, windowsMemory
@@ -235,25 +255,13 @@ func build(c Config) (*world, error) {
 	return w, nil
 }
 
-func kindOf(c Config, i int) (guest.Kind, error) {
-	k := guest.Kind{ThreeD: i%2 == 1, Hostile: i >= c.Guests-c.Hostile}
-	switch c.Mix {
-	case Linux2D:
-		k.ThreeD = false
-	case Linux3D:
-		k.ThreeD = true
-	case Linux:
-	case Windows:
-		k.Windows = true
-	case MixedBoth:
-		k.Windows = i/2%2 == 1
-	default:
-		return k, fmt.Errorf("mix %q: it is one of %v", c.Mix, Mixes)
+// kindOf is what a guest is: of a mix that has several, each in turn.
+func kindOf(c Config, i int) guest.Kind {
+	return guest.Kind{
+		ThreeD:  c.Mix == Linux3D || c.Mix != Linux2D && i%2 == 1,
+		Windows: c.Mix == Windows || c.Mix == MixedBoth && i/2%2 == 1,
+		Hostile: i >= c.Guests-c.Hostile,
 	}
-	if c.Load != Busy && c.Load != Churn && c.Load != Random {
-		return k, fmt.Errorf("load %q: it is one of %v", c.Load, Loads)
-	}
-	return k, nil
 }
 
 // run goes from step to step: a guest's next work, a switch, or the time until somebody wakes.
