@@ -29,7 +29,25 @@ func (w *world) check(current *running) error {
 			return err
 		}
 	}
+	if err := w.checkDisplay(); err != nil {
+		return err
+	}
 	return w.checkFences()
+}
+
+// checkDisplay: the host's picture is shown, whoever runs.
+func (w *world) checkDisplay() error {
+	shown := w.device.Scan()
+	for i := range screen {
+		want := uint32(0)
+		for b := range 4 {
+			want |= uint32((4*i+b)%251) << (8 * b)
+		}
+		if i >= len(shown) || shown[i] != want {
+			return fmt.Errorf("the display does not show the host's pixel %d", i)
+		}
+	}
+	return nil
 }
 
 // checkTable: what the running guest can reach by the table is its own memory, and what its own entries say.

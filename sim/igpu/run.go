@@ -223,7 +223,7 @@ func build(c Config) (*world, error) {
 		}
 		w.table, w.monitor.Sharing = t, t
 	}
-	if err := w.monitor.Boot(); err != nil {
+	if err := cmp.Or(w.monitor.Boot(), w.display()); err != nil {
 		return nil, err
 	}
 	w.report.Policy, w.report.Asked = c.Policy, c.Guests
@@ -253,6 +253,25 @@ func build(c Config) (*world, error) {
 		return nil, errors.New(w.report.Refusal)
 	}
 	return w, nil
+}
+
+// screen is how many pixels the host shows, from the first page of graphics memory on.
+const screen = register.PageSize / 4
+
+// display lets the host show a picture of its own.
+func (w *world) display() error {
+	page, err := w.memory.Allocate(0, 1)
+	if err != nil {
+		return err
+	}
+	for i := range w.memory.Page(page) {
+		w.memory.Page(page)[i] = byte(i % 251)
+	}
+	w.device.Write(register.Table, register.Entry(page))
+	w.device.Write(register.DisplayStart, 0)
+	w.device.Write(register.DisplaySize, screen)
+	w.device.Write(register.DisplayOn, 1<<31)
+	return nil
 }
 
 // kindOf is what a guest is: of a mix that has several, each in turn.

@@ -134,11 +134,12 @@ func (t *Table) Release(v *vgpu.VGPU) {
 	}
 	v.EPT.Unmap(v.Low.First, v.Low.Pages)
 	t.history.Forget(v)
-	if t.guess == v {
+	switch v {
+	case t.guess:
 		t.guess, t.done = nil, 0
-	}
-	if t.last == v {
-		t.last = nil
+	case t.last:
+		t.finish() // which piece is under way depends on who runs
+		t.guess, t.last = nil, nil
 	}
 	t.cycle = nil
 }
