@@ -46,6 +46,7 @@ file cannot be written.`,
 	f.IntVar(&o.SubSlots, "subslots", 0, "`NUMBER` of sub-slots with an owner each; 0: the slots themselves")
 	f.BoolVar(&o.Predict, "predict", false, "copy the entries of the likely next guest ahead")
 	f.BoolVar(&o.Aware, "aware", false, "order turns by slots")
+	f.BoolVar(&o.Spread, "spread", false, "place the low memory of guests apart too, as gScale does not")
 	f.IntVar(&o.Depth, "votes", 0, "how many last successors vote on the next guest: `NUMBER`; 0: 8")
 	f.StringVar((*string)(&o.Mix), "mix", string(igpu.Linux), "`MIX` of guests: linux, windows, mixed, linux2d or linux3d")
 	f.StringVar((*string)(&o.Load), "load", string(igpu.Busy), "when they draw: `LOAD` is busy, churn or random")

@@ -83,6 +83,7 @@ type Config struct {
 	Policy          Policy
 	Slots, SubSlots int // see gscale.Options
 	Predict, Aware  bool
+	Spread          bool
 	Depth           int
 	Mix             Mix
 	Load            Load
@@ -204,7 +205,7 @@ func (c Config) Check() error {
 }
 
 func (c Config) options() gscale.Options {
-	return gscale.Options{Slots: c.Slots, SubSlots: c.SubSlots, Predict: c.Predict, Aware: c.Aware, Depth: c.Depth}
+	return gscale.Options{Slots: c.Slots, SubSlots: c.SubSlots, Predict: c.Predict, Aware: c.Aware, Spread: c.Spread, Depth: c.Depth}
 }
 
 // build makes the machine and as many of the guests as there is room for.

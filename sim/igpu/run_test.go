@@ -48,10 +48,17 @@ func TestAdmitted(t *testing.T) {
 func TestThroughput(t *testing.T) {
 	for _, test := range []struct {
 		guests int
+		mix    Mix
+		spread bool
 		least  float64
-	}{{1, 0.96}, {2, 0.96}, {3, 0.96}, {15, 0.81}} {
-		base := run(t, Config{Guests: min(3, test.guests), Policy: GVirt})
-		r := run(t, full(test.guests))
+	}{
+		{1, Linux, false, 0.96}, {2, Linux, false, 0.96}, {3, Linux, false, 0.96}, {15, Linux, false, 0.81}, {12, Windows, false, 0.81},
+		{3, Windows, true, 0.96}, {15, Linux, true, 0.96},
+	} {
+		base := run(t, Config{Guests: min(3, test.guests), Policy: GVirt, Mix: test.mix})
+		c := full(test.guests)
+		c.Mix, c.Spread = test.mix, test.spread
+		r := run(t, c)
 		if got := r.Work() / base.Work(); got < test.least {
 			t.Errorf("%d guests: %.3f of gVirt's, at least %.2f", test.guests, got, test.least)
 		} else {
@@ -96,7 +103,7 @@ func TestHostile(t *testing.T) {
 func TestConfigurations(t *testing.T) {
 	for _, mix := range Mixes {
 		for _, load := range Loads {
-			for _, c := range []Config{{Slots: 1}, {Slots: 4}, {Slots: 4, SubSlots: 32}, {Slots: 3, SubSlots: 16, Predict: true}, {Slots: 4, SubSlots: 32, Predict: true, Aware: true}} {
+			for _, c := range []Config{{Slots: 1}, {Slots: 4}, {Slots: 4, SubSlots: 32}, {Slots: 3, SubSlots: 16, Predict: true}, {Slots: 4, SubSlots: 32, Predict: true, Aware: true, Spread: true}} {
 				c.Guests, c.Policy, c.Mix, c.Load, c.Time = 7, GScale, mix, load, 500*time.Millisecond
 				run(t, c)
 			}

@@ -108,7 +108,15 @@ var ways = []struct {
 	{"sub-slots", igpu.Config{Slots: 4, SubSlots: 32}},
 	{"+ predict", igpu.Config{Slots: 4, SubSlots: 32, Predict: true}},
 	{"+ aware", igpu.Config{Slots: 4, SubSlots: 32, Predict: true, Aware: true}},
+	{"+ spread", igpu.Config{Slots: 4, SubSlots: 32, Predict: true, Aware: true, Spread: true}},
 }
+
+// Some of the ways: what the patent has in all, and what is beyond it.
+const (
+	alone  = 0
+	patent = 4
+	beyond = 5
+)
 
 func (r *runs) gscale(way, guests int, mix igpu.Mix) *igpu.Report {
 	c := ways[way].config
@@ -127,8 +135,8 @@ func labels(counts []int) (at []string) {
 func (r *runs) overCount(title string, counts []int, mixes ...igpu.Mix) Chart {
 	c := Chart{Title: title, X: "guests", Y: "part of gVirt's throughput", At: labels(counts)}
 	for _, mix := range mixes {
-		for _, way := range []int{0, len(ways) - 1} {
-			s := Series{Name: fmt.Sprintf("%s, %s", mix, map[bool]string{true: "private tables alone", false: "all of gScale"}[way == 0])}
+		for _, way := range []int{alone, patent} {
+			s := Series{Name: fmt.Sprintf("%s, %s", mix, map[int]string{alone: "private tables", patent: "gScale"}[way])}
 			for _, n := range counts {
 				s.Values = append(s.Values, r.gscale(way, n, mix).Work()/r.base(n, mix).Work())
 			}
@@ -149,11 +157,13 @@ func (r *runs) againstGVirt() Chart {
 		return sum
 	}
 	for _, mix := range []igpu.Mix{igpu.Linux2D, igpu.Linux3D, igpu.Windows} {
-		s := Series{Name: string(mix)}
-		for _, n := range counts {
-			s.Values = append(s.Values, frames(r.gscale(len(ways)-1, n, mix))/frames(r.base(n, mix)))
+		for _, way := range []int{patent, beyond} {
+			s := Series{Name: string(mix) + map[int]string{patent: "", beyond: ", spread"}[way]}
+			for _, n := range counts {
+				s.Values = append(s.Values, frames(r.gscale(way, n, mix))/frames(r.base(n, mix)))
+			}
+			c.Series = append(c.Series, s)
 		}
-		c.Series = append(c.Series, s)
 	}
 	return c
 }
@@ -211,7 +221,7 @@ func (r *runs) prediction() Chart {
 			if depth == 1 {
 				c.At = append(c.At, string(load))
 			}
-			x := r.run(igpu.Config{Policy: igpu.GScale, Guests: 9, Mix: igpu.Linux2D, Slots: 4, SubSlots: 32, Predict: true, Depth: depth,
+			x := r.run(igpu.Config{Policy: igpu.GScale, Guests: 15, Mix: igpu.Linux2D, Slots: 4, SubSlots: 32, Predict: true, Depth: depth,
 				Load: load, Time: 4 * length})
 			right.Values = append(right.Values, 100*x.HitRate())
 			wasted := math.NaN()

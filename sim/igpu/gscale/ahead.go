@@ -96,12 +96,12 @@ func (t *Table) order(guests []*vgpu.VGPU) []*vgpu.VGPU {
 	for i, g := range guests {
 		slots[i] = g.High.First
 		for _, o := range guests[:i] {
-			partly = partly || overlap(g, o) > 0 && g.High.First != o.High.First
+			partly = partly || overlap(g.High, o.High) > 0 && g.High.First != o.High.First
 		}
 	}
 	numbers := succession.Alternate(slots)
 	if partly {
-		numbers = succession.Arrange(len(guests), func(a, b int) int { return overlap(guests[a], guests[b]) })
+		numbers = succession.Arrange(len(guests), func(a, b int) int { return overlap(guests[a].High, guests[b].High) })
 	}
 	order := make([]*vgpu.VGPU, len(guests))
 	for i, n := range numbers {

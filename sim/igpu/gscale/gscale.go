@@ -37,6 +37,7 @@ type Options struct {
 	SubSlots int  // pieces of high memory with an owner each, of which a guest has a run; 0: the slots are the pieces
 	Predict  bool // copy ahead
 	Aware    bool // turns in the slot-aware order, else in that of arrival
+	Spread   bool // place low memory apart too, where there is room; else all guests have the same place, as in gScale
 	Depth    int  // how many successors vote; 0: succession.Depth
 }
 
@@ -102,26 +103,37 @@ func New(bus register.Bus, o Options) (*Table, error) {
 
 // Admit implements vgpu.Sharing: the guest begins where the fewest others are.
 func (t *Table) Admit(v *vgpu.VGPU) error {
-	v.Fences, v.Low.First, v.High.First = perGuest, hostLow, -1
-	if hostLow+v.Low.Pages > register.PoolFirst {
+	v.Fences = perGuest
+	lows := []int{hostLow}
+	for at := hostLow + v.Low.Pages; t.options.Spread && at+v.Low.Pages <= register.PoolFirst; at += v.Low.Pages {
+		lows = append(lows, at)
+	}
+	v.Low.First = t.place(lows, v.Low.Pages, register.PoolFirst, func(g *vgpu.VGPU) vgpu.Range { return g.Low })
+	v.High.First = t.place(t.starts, v.High.Pages, register.Entries, func(g *vgpu.VGPU) vgpu.Range { return g.High })
+	if v.Low.First < 0 {
 		return fmt.Errorf("low graphics memory: %w", vgpu.ErrExhausted)
 	}
-	least := 0
-	for _, start := range t.starts {
-		load := 0
-		for _, g := range t.guests {
-			load += max(0, min(start+v.High.Pages, g.High.First+g.High.Pages)-max(start, g.High.First))
-		}
-		if start+v.High.Pages <= register.Entries && (v.High.First < 0 || load < least) {
-			v.High.First, least = start, load
-		}
-	}
-	if v.High.First < 0 || t.options.SubSlots == 0 && v.High.Pages > t.pieces[len(t.pieces)-1].end-t.pieces[len(t.pieces)-1].first {
-		return fmt.Errorf("a slot of %d MiB for %d: %w", (register.Entries-t.starts[len(t.starts)-1])/register.PagesPerMiB,
-			v.High.Pages/register.PagesPerMiB, vgpu.ErrExhausted)
+	if last := t.pieces[len(t.pieces)-1]; v.High.First < 0 || t.options.SubSlots == 0 && v.High.Pages > last.end-last.first {
+		return fmt.Errorf("no slot has room for %d MiB of high graphics memory: %w", v.High.Pages/register.PagesPerMiB, vgpu.ErrExhausted)
 	}
 	t.guests = append(t.guests, v)
 	return nil
+}
+
+// place is where the least of the other guests is in the way, of these places, for so many pages; -1: none has room.
+func (t *Table) place(starts []int, pages, end int, of func(*vgpu.VGPU) vgpu.Range) (best int) {
+	best = -1
+	least := 0
+	for _, start := range starts {
+		load := 0
+		for _, g := range t.guests {
+			load += overlap(vgpu.Range{First: start, Pages: pages}, of(g))
+		}
+		if start+pages <= end && (best < 0 || load < least) {
+			best, least = start, load
+		}
+	}
+	return best
 }
 
 // Release implements vgpu.Sharing.
@@ -179,7 +191,7 @@ func (t *Table) Enter(v *vgpu.VGPU) {
 	t.Stats.Switches++
 	if t.last != nil {
 		t.Stats.Neighbours++
-		if overlap(t.last, v) > 0 {
+		if overlap(t.last.High, v.High) > 0 {
 			t.Stats.Forced++
 		}
 		t.history.Add(t.last, v)
@@ -228,7 +240,7 @@ func (t *Table) copy(i int, v *vgpu.VGPU) int {
 	return to - from
 }
 
-// overlap is how many pages of high memory two guests have in common.
-func overlap(a, b *vgpu.VGPU) int {
-	return max(0, min(a.High.First+a.High.Pages, b.High.First+b.High.Pages)-max(a.High.First, b.High.First))
+// overlap is how many pages two ranges have in common.
+func overlap(a, b vgpu.Range) int {
+	return max(0, min(a.First+a.Pages, b.First+b.Pages)-max(a.First, b.First))
 }

@@ -101,6 +101,19 @@ func TestOwner(t *testing.T) {
 	}
 }
 
+// TestSpread: guests whose low memory is apart as well have all entries copied once.
+func TestSpread(t *testing.T) {
+	r := newRig(t, Options{Slots: 4, Spread: true}, 3)
+	for range 3 {
+		for _, v := range r.guests {
+			r.enter(v)
+		}
+	}
+	if want := 3 * (high + low); r.table.Stats.Copied != want {
+		t.Errorf("%d entries were copied, not %d", r.table.Stats.Copied, want)
+	}
+}
+
 // TestSubSlots: of places that overlap in part only that part is copied again.
 func TestSubSlots(t *testing.T) {
 	r := newRig(t, Options{Slots: 4, SubSlots: 32}, 3)
@@ -110,7 +123,7 @@ func TestSubSlots(t *testing.T) {
 	r.enter(big)
 	before := r.table.Stats.Copied
 	r.enter(r.guests[2])
-	common := overlap(big, r.guests[2])
+	common := overlap(big.High, r.guests[2].High)
 	if got := r.table.Stats.Copied - before - low; got != common {
 		t.Errorf("%d high entries were copied, not the %d that the two have in common", got, common)
 	}
