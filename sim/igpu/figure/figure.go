@@ -4,7 +4,6 @@ package figure
 import (
 	"context"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -212,25 +211,22 @@ func (r *runs) forced() Chart {
 	return c
 }
 
-// prediction is how often the guess is right, by how many successors vote.
+// prediction is how often the guess is right, by how many successors vote and in which order turns are.
 func (r *runs) prediction() Chart {
-	c := Chart{Title: "Prediction", X: "load", Y: "% of the guesses"}
-	for _, depth := range []int{1, 8} {
-		right, waste := Series{Name: fmt.Sprintf("right, last %d", depth)}, Series{Name: fmt.Sprintf("entries wasted, last %d", depth)}
-		for _, load := range igpu.Loads {
-			if depth == 1 {
-				c.At = append(c.At, string(load))
+	c := Chart{Title: "Prediction, 15 guests", X: "load", Y: "% of the guesses that are right"}
+	for _, load := range igpu.Loads {
+		c.At = append(c.At, string(load))
+	}
+	for _, aware := range []bool{false, true} {
+		for _, depth := range []int{1, 8} {
+			s := Series{Name: fmt.Sprintf("%s, last %d", map[bool]string{false: "arrival", true: "slot-aware"}[aware], depth)}
+			for _, load := range igpu.Loads {
+				x := r.run(igpu.Config{Policy: igpu.GScale, Guests: 15, Mix: igpu.Linux, Slots: 4, SubSlots: 32, Predict: true, Aware: aware,
+					Depth: depth, Load: load, Time: 4 * length})
+				s.Values = append(s.Values, 100*x.HitRate())
 			}
-			x := r.run(igpu.Config{Policy: igpu.GScale, Guests: 15, Mix: igpu.Linux2D, Slots: 4, SubSlots: 32, Predict: true, Depth: depth,
-				Load: load, Time: 4 * length})
-			right.Values = append(right.Values, 100*x.HitRate())
-			wasted := math.NaN()
-			if x.Table.Ahead > 0 {
-				wasted = 100 * float64(x.Table.Wasted) / float64(x.Table.Ahead)
-			}
-			waste.Values = append(waste.Values, wasted)
+			c.Series = append(c.Series, s)
 		}
-		c.Series = append(c.Series, right, waste)
 	}
 	return c
 }
