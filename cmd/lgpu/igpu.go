@@ -22,12 +22,13 @@ func igpuCommand() *cobra.Command {
 	o := &r.config
 	c := &cobra.Command{
 		Use:   "igpu [options]",
-		Short: "Simulate an integrated GPU that guests share, as gVirt or gScale does",
+		Short: "Simulate an integrated GPU that guests share by gScale",
 		Long: `Simulate an integrated GPU that virtual machines share by its registers: as
 gVirt does, with a part of the translation table for each, or as gScale does,
 with private tables, slots, prediction and a slot-aware order. The guests
 execute real commands and check each result. Time is virtual, and the same
-seed gives the same. More: https://github.com/lgpu/lgpu/blob/main/docs/gscale.md.
+seed gives the same run. What it shows:
+https://github.com/lgpu/lgpu/blob/main/docs/gscale.md.
 
 Exit status: 0; 2 if an option makes no sense; 1 if a result is wrong, or a
 file cannot be written.`,
