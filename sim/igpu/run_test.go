@@ -104,7 +104,7 @@ func TestConfigurations(t *testing.T) {
 	for _, mix := range Mixes {
 		for _, load := range Loads {
 			for _, c := range []Config{{Slots: 1}, {Slots: 4}, {Slots: 4, SubSlots: 32}, {Slots: 3, SubSlots: 16, Predict: true}, {Slots: 4, SubSlots: 32, Predict: true, Aware: true, Spread: true}} {
-				c.Guests, c.Policy, c.Mix, c.Load, c.Time = 7, GScale, mix, load, 500*time.Millisecond
+				c.Guests, c.Policy, c.Mix, c.Load, c.Time = 7, GScale, mix, load, 250*time.Millisecond
 				run(t, c)
 			}
 		}

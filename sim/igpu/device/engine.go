@@ -78,12 +78,10 @@ func (d *Device) command(in space, stream []uint32, depth int) (busy time.Durati
 			return 0, false
 		}
 		return d.batch(in, words[0], flags)
-	case register.Shade:
-		busy = time.Duration(words[2]) * shadeTime
-	case register.Fill:
-		busy = time.Duration(words[1]) * pixelTime
-	case register.Copy, register.Checksum:
-		busy = time.Duration(words[2]) * pixelTime
+	}
+	busy = time.Duration(register.Pixels(op, words)) * pixelTime
+	if op == register.Shade {
+		busy = time.Duration(register.Pixels(op, words)) * shadeTime
 	}
 	if !d.draw(in, op, words) {
 		d.fault = register.BadAddress

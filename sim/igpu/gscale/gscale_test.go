@@ -287,6 +287,27 @@ func TestKilled(t *testing.T) {
 	r.enter(r.add(9, high))
 }
 
+// TestHog: a guest cannot hold the GPU with one submission for as long as it likes.
+func TestHog(t *testing.T) {
+	r := newRig(t, Options{Slots: 1}, 1)
+	a := r.guests[0]
+	entry(a, a.Low.First, 1)
+	page := uint32(a.Low.First)
+	a.Write(register.RingStart, page*register.PageSize)
+	a.Write(register.RingControl, 1)
+	var data []byte
+	for range 2 {
+		for _, w := range register.Command(register.Fill, 0, uint32(a.High.First)*register.PageSize, 1<<20, 0) {
+			data = binary.LittleEndian.AppendUint32(data, w)
+		}
+	}
+	a.Store(uint64(register.ApertureBase+page)*register.PageSize, data)
+	a.Write(register.RingTail, uint32(len(data)))
+	if a.Ready() || !errors.Is(a.Fault, vgpu.ErrExhausted) {
+		t.Errorf("it has work: %v; %v", a.Ready(), a.Fault)
+	}
+}
+
 // FuzzCommands: whatever is in a guest's ring, its GPU may stop, and nothing of another guest changes.
 func FuzzCommands(f *testing.F) {
 	words := func(w ...uint32) (data []byte) {

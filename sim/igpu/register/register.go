@@ -162,6 +162,17 @@ func Touched(op Op, words []uint32) (ranges [][2]uint64) {
 	return ranges
 }
 
+// Pixels is how many pixels a command draws or reads.
+func Pixels(op Op, words []uint32) uint32 {
+	switch op {
+	case Fill:
+		return words[1]
+	case Copy, Shade, Checksum:
+		return words[2]
+	}
+	return 0
+}
+
 // Mix is a pixel of Shade, of two neighbouring texels.
 func Mix(a, b, factor uint32) uint32 { return a*factor + b>>3 ^ a<<7 }
 

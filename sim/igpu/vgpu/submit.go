@@ -34,6 +34,7 @@ func (v *VGPU) submit(tail uint32) error {
 		stream = append(stream, word)
 	}
 	v.registers[register.RingTail] = tail
+	v.pixels = 0
 	w := work{head: tail}
 	size := 0
 	var own []uint32
@@ -57,7 +58,7 @@ func (v *VGPU) submit(tail uint32) error {
 			w.batches = append(w.batches, b)
 			size += len(b.words) + 2
 		} else {
-			if err := v.check(op, words); err != nil {
+			if err := v.check(op, words, false); err != nil {
 				return err
 			}
 			own = append(own, stream[:len(words)+1]...)
@@ -114,10 +115,8 @@ func (v *VGPU) batch(address uint32, perProcess bool) (b batch, err error) {
 		if op == register.BatchEnd {
 			return b, nil
 		}
-		if !perProcess { // the copy of the per-process tables leads nowhere else
-			if err := v.check(op, words); err != nil {
-				return b, err
-			}
+		if err := v.check(op, words, perProcess); err != nil {
+			return b, err
 		}
 		b.words = append(b.words, stream...)
 		at += 4 * uint64(len(stream))
@@ -125,10 +124,14 @@ func (v *VGPU) batch(address uint32, perProcess bool) (b batch, err error) {
 	return b, fmt.Errorf("batch of more than %d words: %w", most, ErrExhausted)
 }
 
-// check reports whether all that a command touches by the global table is the guest's.
-func (v *VGPU) check(op register.Op, words []uint32) error {
+// check reports whether all that a command touches by the global table is the guest's; the copy of its per-process tables
+// leads nowhere else. Nor may what is submitted at once hold the GPU for long, as nothing interrupts it.
+func (v *VGPU) check(op register.Op, words []uint32, perProcess bool) error {
+	if v.pixels += uint64(register.Pixels(op, words)); v.pixels > mostPixels {
+		return fmt.Errorf("%d pixels submitted at once: %w", v.pixels, ErrExhausted)
+	}
 	for _, r := range register.Touched(op, words) {
-		if r[0]%4 != 0 || !v.Owns(r[0], r[1]) {
+		if r[0]%4 != 0 || !perProcess && !v.Owns(r[0], r[1]) {
 			return fmt.Errorf("command %#x at %#x: %w", op, r[0], ErrAddress)
 		}
 	}

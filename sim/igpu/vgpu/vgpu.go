@@ -63,7 +63,8 @@ type Monitor struct {
 // The mediator's buffer, at ReservedLow: a page of ring, and pages of batches. Most is what a guest may submit at once.
 const (
 	bufferPages = 128
-	most        = (bufferPages - 1) * register.PageSize / 4
+	most        = (bufferPages - 1) * register.PageSize / 4 // words
+	mostPixels  = 1 << 20
 	mediator    = 0 // its number as an owner of memory
 )
 
@@ -112,6 +113,7 @@ type VGPU struct {
 	queue     []work
 	scratch   uint32
 	shadow    uint32 // the first page of the copy of its per-process tables
+	pixels    uint64 // of the submission that is being checked
 }
 
 // processTables is how many per-process tables a guest may have, each of 4 MiB.
