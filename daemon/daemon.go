@@ -24,6 +24,7 @@
 //   - resolver and observer: what the tenants' server asks and tells.
 //   - containers: what container runtimes are offered.
 //   - residence: what of programs' memory is on their devices, and the files for the rest.
+//   - bounds: the kernel's own limits of device memory.
 //   - journal: the events. repeats decides which are told, package eventlog keeps them, and an Author is who causes one.
 //   - Daemon: all of these, and what the tree says on its way to tenants and the policy.
 //
@@ -146,6 +147,7 @@ type Daemon struct {
 	shares     *shares
 	residence  *residence
 	containers *containers
+	bounds     *bounds
 
 	// pushing is locked while limits go from the tree to tenants and the policy, so that they arrive in the order of
 	// the writes. It guards budgets.
@@ -220,6 +222,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	n.police, n.resolver, n.observer, n.energy = &police{daemon: n}, &resolver{n}, &observer{n}, &energyBooks{daemon: n}
 	n.shares = &shares{daemon: n}
 	n.residence, n.containers = newResidence(n), newContainers(n)
+	n.bounds = &bounds{daemon: n}
 	n.stopper, n.places = &stopper{daemon: n}, &places{daemon: n, Places: c.Places}
 	n.journal.log = c.Log
 	n.journal.source.limit, n.slices.limit = 1024, 4096
@@ -375,10 +378,12 @@ func (n *Daemon) restore() error {
 	for _, dir := range n.tree.State().Directories {
 		n.asked[dir.ID] = dir
 	}
+	n.bounds.open()
 	n.tree.Watch(n.apply)
 	n.pushAll()
 	n.lgpus.revive()
 	n.containers.begin()
+	n.bounds.sweep()
 	return nil
 }
 

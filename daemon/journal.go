@@ -233,7 +233,7 @@ func (j *journal) forget(id uint64) {
 func (j *journal) write(e Event) {
 	level := slog.LevelInfo
 	switch e.Kind {
-	case PoliceStranger, PoliceOverrun, PoliceSlice, PoliceStopped, DeviceFault, MountFailed, MPSDied, DrainOverrun:
+	case PoliceStranger, PoliceOverrun, PoliceSlice, PoliceStopped, DeviceFault, MountFailed, MPSDied, DrainOverrun, DmemFailed:
 		level = slog.LevelWarn
 	}
 	attributes := []any{"kind", string(e.Kind)}
