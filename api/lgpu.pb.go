@@ -682,6 +682,9 @@ type Device struct {
 	// What it has drawn, in millijoules, since the daemon first saw it, less what went to lgpus: while no lgpu used it, and
 	// for strangers. With the energy_mj of the root on this device it makes up all that the daemon has seen it draw.
 	EnergyOtherMj *uint64 `protobuf:"varint,22,opt,name=energy_other_mj,json=energyOtherMj,proto3,oneof" json:"energy_other_mj,omitempty"`
+	// Of a MIG instance: the numbers of its GPU instance and of its compute instance; absent where the driver does not say.
+	GpuInstance     *uint32 `protobuf:"varint,23,opt,name=gpu_instance,json=gpuInstance,proto3,oneof" json:"gpu_instance,omitempty"`
+	ComputeInstance *uint32 `protobuf:"varint,24,opt,name=compute_instance,json=computeInstance,proto3,oneof" json:"compute_instance,omitempty"`
 	// What it is like; absent while it has not been asked.
 	Inventory     *Inventory `protobuf:"bytes,40,opt,name=inventory,proto3" json:"inventory,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -868,6 +871,20 @@ func (x *Device) GetTemperature() int32 {
 func (x *Device) GetEnergyOtherMj() uint64 {
 	if x != nil && x.EnergyOtherMj != nil {
 		return *x.EnergyOtherMj
+	}
+	return 0
+}
+
+func (x *Device) GetGpuInstance() uint32 {
+	if x != nil && x.GpuInstance != nil {
+		return *x.GpuInstance
+	}
+	return 0
+}
+
+func (x *Device) GetComputeInstance() uint32 {
+	if x != nil && x.ComputeInstance != nil {
+		return *x.ComputeInstance
 	}
 	return 0
 }
@@ -3772,7 +3789,7 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12'\n" +
 	"\x06daemon\x18\x02 \x01(\v2\x0f.lgpu.v1.DaemonR\x06daemon\x12)\n" +
 	"\adevices\x18\x03 \x03(\v2\x0f.lgpu.v1.DeviceR\adevices\x124\n" +
-	"\vdirectories\x18\x04 \x03(\v2\x12.lgpu.v1.DirectoryR\vdirectories\"\xfd\x06\n" +
+	"\vdirectories\x18\x04 \x03(\v2\x12.lgpu.v1.DirectoryR\vdirectories\"\xfb\a\n" +
 	"\x06Device\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x05R\x05index\x12\x12\n" +
@@ -3797,7 +3814,9 @@ const file_lgpu_proto_rawDesc = "" +
 	"\bpower_mw\x18\x13 \x01(\rH\x02R\apowerMw\x88\x01\x01\x12 \n" +
 	"\tenergy_mj\x18\x14 \x01(\x04H\x03R\benergyMj\x88\x01\x01\x12%\n" +
 	"\vtemperature\x18\x15 \x01(\x05H\x04R\vtemperature\x88\x01\x01\x12+\n" +
-	"\x0fenergy_other_mj\x18\x16 \x01(\x04H\x05R\renergyOtherMj\x88\x01\x01\x120\n" +
+	"\x0fenergy_other_mj\x18\x16 \x01(\x04H\x05R\renergyOtherMj\x88\x01\x01\x12&\n" +
+	"\fgpu_instance\x18\x17 \x01(\rH\x06R\vgpuInstance\x88\x01\x01\x12.\n" +
+	"\x10compute_instance\x18\x18 \x01(\rH\aR\x0fcomputeInstance\x88\x01\x01\x120\n" +
 	"\tinventory\x18( \x01(\v2\x12.lgpu.v1.InventoryR\tinventory\"!\n" +
 	"\x04Mode\x12\f\n" +
 	"\bTEMPORAL\x10\x00\x12\v\n" +
@@ -3808,7 +3827,9 @@ const file_lgpu_proto_rawDesc = "" +
 	"\n" +
 	"_energy_mjB\x0e\n" +
 	"\f_temperatureB\x12\n" +
-	"\x10_energy_other_mj\"\xdb\x01\n" +
+	"\x10_energy_other_mjB\x0f\n" +
+	"\r_gpu_instanceB\x13\n" +
+	"\x11_compute_instance\"\xdb\x01\n" +
 	"\tInventory\x12\"\n" +
 	"\farchitecture\x18\x01 \x01(\tR\farchitecture\x12\x1e\n" +
 	"\n" +

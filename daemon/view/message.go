@@ -63,9 +63,6 @@ func device(d daemon.Device) *api.Device {
 	if d.Mode == "spatial" {
 		m.Mode = api.Device_SPATIAL
 	}
-	if d.MIG() {
-		m.Parent = d.Parent.String()
-	}
 	if d.About != nil {
 		m.Inventory = inventory(*d.About)
 	}
@@ -96,10 +93,14 @@ func inventory(d gpu.Description) *api.Inventory {
 
 // hardware is what does not change of a device.
 func hardware(d gpu.Device) *api.Device {
-	return &api.Device{
+	m := &api.Device{
 		Uuid: d.Identity(), Index: int32(d.Index), Ordinal: d.Ordinal(), Name: d.Name, Pci: d.PCI, MemoryTotal: d.Memory,
 		Units: uint32(max(d.Units, 0)),
 	}
+	if d.MIG() {
+		m.Parent, m.GpuInstance, m.ComputeInstance = d.Parent.String(), percent(d.GPUInstance), percent(d.ComputeInstance)
+	}
+	return m
 }
 
 // percent is a part in percent, or another number that is never below 0, absent where the driver does not say.
