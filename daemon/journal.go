@@ -254,6 +254,8 @@ type EventRange struct {
 	// All asks for the events on disk, too, from Since on; without it there are those that Recent returns.
 	All   bool
 	Since time.Time
+	// Reader is the user who asks: users take turns at the disk.
+	Reader uint32
 	// Follow asks for new ones, after those, until ctx ends or the daemon does.
 	Follow bool
 }
@@ -274,7 +276,7 @@ func (n *Daemon) Events(ctx context.Context, r EventRange, give func([]Event) er
 		return give(events)
 	}
 	if r.All && n.journal.disk != nil {
-		if err := n.journal.before(ctx, r.Since, recent, tell); err != nil {
+		if err := n.journal.before(ctx, r, recent, tell); err != nil {
 			return err
 		}
 	}
@@ -292,9 +294,9 @@ func (n *Daemon) Events(ctx context.Context, r EventRange, give func([]Event) er
 	}
 }
 
-// before tells the events on disk since a time that are older than those of recent.
-func (j *journal) before(ctx context.Context, since time.Time, recent []Event, tell func([]Event) error) error {
-	reader := j.disk.Read(since)
+// before tells the events on disk of a range that are older than those of recent.
+func (j *journal) before(ctx context.Context, r EventRange, recent []Event, tell func([]Event) error) error {
+	reader := j.disk.Read(r.Since, r.Reader)
 	defer reader.Close()
 	for {
 		records, err := reader.Next(ctx)
