@@ -83,23 +83,24 @@ func (g *getent) run(database, key string) ([]byte, error) {
 		if err := c.Run(); err != nil {
 			return nil, errors.Join(ctx.Err(), err)
 		}
-		return answer.Bytes(), nil
+		return answer.text, nil
 	}
 	return nil, exec.ErrNotFound
 }
 
 // bounded keeps so much of what is written; beyond it full is called.
 type bounded struct {
-	bytes.Buffer
+	text []byte
 	full func()
 }
 
 func (b *bounded) Write(data []byte) (int, error) {
-	if b.Len()+len(data) > maxAnswer {
+	if len(b.text)+len(data) > maxAnswer {
 		b.full()
 		return 0, fmt.Errorf("the answer has more than %d bytes", maxAnswer)
 	}
-	return b.Buffer.Write(data)
+	b.text = append(b.text, data...)
+	return len(data), nil
 }
 
 // Fields of entries (passwd(5), group(5)).
