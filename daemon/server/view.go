@@ -27,7 +27,7 @@ func (s *Server) Info(ctx context.Context, _ *api.InfoRequest) (*api.Info, error
 	who, _ := callerOf(ctx) // allow has seen to it
 	by := who.author()
 	info := &api.Info{
-		Daemon: view.Daemon(s.daemon.Snapshot().Daemon), WhoMayChange: s.admins(), Administrator: s.rights().Trusts(by),
+		Daemon: view.Daemon(s.daemon.Info()), WhoMayChange: s.admins(), Administrator: s.rights().Trusts(by),
 	}
 	place, err := s.daemon.Place(by)
 	info.Place = place
