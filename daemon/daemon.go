@@ -106,6 +106,9 @@ const (
 	doorsFolder  = "containers" // of the sockets that are mounted into containers
 )
 
+// energyOf is the folder of the history of energy that belongs to a file of state.
+func energyOf(state string) string { return strings.TrimSuffix(state, filepath.Ext(state)) + ".energy" }
+
 // eventsOf is the folder of events that belongs to a file of state.
 func eventsOf(state string) string { return strings.TrimSuffix(state, filepath.Ext(state)) + ".events" }
 
@@ -369,6 +372,7 @@ func (n *Daemon) restore() error {
 	}
 	root, _ := n.tree.Directory(limits.Root)
 	n.energy.ledger = joules.New(state.Energy, root.ID, func(id uint64) bool { _, there := n.tree.ByID(id); return there })
+	n.energy.openHistory(energyOf(n.config.State))
 	n.inventory.open(n.config.Inventories)
 	n.lgpus.reachSims()
 	if err := n.inventory.refresh(); err != nil {
@@ -512,7 +516,7 @@ func (n *Daemon) Close() error {
 		n.log.Warn("the disk hangs: the last events are lost")
 	}
 	if n.store != nil {
-		errs = append(errs, n.energy.save())
+		errs = append(errs, n.energy.close())
 		errs = append(errs, n.store.Close())
 	}
 	if n.lock != nil {

@@ -40,6 +40,16 @@ func (s *Server) Snapshot(ctx context.Context, _ *api.SnapshotRequest) (*api.Sna
 	return view.Snapshot(s.look(ctx).Snapshot(s.daemon.Snapshot())), nil
 }
 
+// Energy implements api.ViewServer.
+func (s *Server) Energy(ctx context.Context, r *api.EnergyRequest) (*api.EnergyPoint, error) {
+	who, _ := callerOf(ctx)
+	at, used, err := s.daemon.EnergyAt(ctx, r.GetAt().AsTime(), who.author().UID)
+	if err != nil {
+		return nil, err
+	}
+	return view.EnergyPoint(at, used, s.look(ctx).Snapshot(s.daemon.Snapshot())), nil
+}
+
 // Watch implements api.ViewServer.
 func (s *Server) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[api.Snapshot]) error {
 	interval := time.Duration(r.GetIntervalNs())

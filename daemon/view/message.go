@@ -103,6 +103,29 @@ func hardware(d gpu.Device) *api.Device {
 	return m
 }
 
+// EnergyPoint is what was used until a time, of the devices and directories whose energy is in what somebody sees now.
+func EnergyPoint(at time.Time, used map[daemon.EnergyKey]uint64, seen daemon.Snapshot) *api.EnergyPoint {
+	p := &api.EnergyPoint{Time: stamp(at)}
+	add := func(id uint64, device gpu.UUID) {
+		if mj, known := used[daemon.EnergyKey{ID: id, Device: device}]; known {
+			p.Used = append(p.Used, &api.EnergyUsed{Id: id, Uuid: device.String(), EnergyMj: mj})
+		}
+	}
+	for _, d := range seen.Devices {
+		if d.OtherEnergy != nil {
+			add(0, d.UUID)
+		}
+	}
+	for _, dir := range seen.Directories {
+		for _, u := range dir.Devices {
+			if u.Energy != nil {
+				add(dir.ID, u.Device)
+			}
+		}
+	}
+	return p
+}
+
 // percent is a part in percent, or another number that is never below 0, absent where the driver does not say.
 func percent(n int) *uint32 {
 	if n < 0 {
