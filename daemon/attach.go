@@ -108,7 +108,7 @@ func (n *Daemon) attach(ctx context.Context, spec AttachSpec) (*Attachment, erro
 	if err := n.presence.left(); err != nil {
 		return nil, err
 	}
-	of, err := n.launcherOf(spec.Launcher)
+	of, err := launcherOf(spec.Launcher)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (n *Daemon) attach(ctx context.Context, spec AttachSpec) (*Attachment, erro
 var errAgain = errors.New("changed meanwhile")
 
 // launcherOf describes the process that launches.
-func (n *Daemon) launcherOf(p limits.Author) (*launcher, error) {
+func launcherOf(p limits.Author) (*launcher, error) {
 	s, err := proc.Live(p.PID)
 	if err != nil {
 		return nil, fmt.Errorf("launcher: %w: %w", ErrInvalid, err)

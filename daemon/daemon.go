@@ -265,7 +265,8 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	if err != nil {
 		return n, err
 	}
-	n.tree = limits.New(limits.Options{Usage: usage{n}, Commit: n.commit, Rights: c.Rights, Stop: n.stopper.stop,
+	commit := func(c limits.Change) error { return n.store.SaveTree(c.State) } // before it takes effect
+	n.tree = limits.New(limits.Options{Usage: usage{n}, Commit: commit, Rights: c.Rights, Stop: n.stopper.stop,
 		Used: n.lgpus.hadPrograms, HostBudget: halfOfMemory()})
 	return n, n.restore()
 }
