@@ -16,6 +16,9 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
+// commit keeps a change of the tree before it takes effect. The tree's lock is held.
+func (n *Daemon) commit(c limits.Change) error { return n.store.SaveTree(c.State) }
+
 // apply carries a change of the tree to tenants and the policy. It runs on the writer's goroutine, under the tree's
 // lock.
 func (n *Daemon) apply(c limits.Change) {

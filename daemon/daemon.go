@@ -265,8 +265,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	if err != nil {
 		return n, err
 	}
-	commit := func(c limits.Change) error { return n.store.SaveTree(c.State) } // before it takes effect
-	n.tree = limits.New(limits.Options{Usage: usage{n}, Commit: commit, Rights: c.Rights, Stop: n.stopper.stop,
+	n.tree = limits.New(limits.Options{Usage: usage{n}, Commit: n.commit, Rights: c.Rights, Stop: n.stopper.stop,
 		Used: n.lgpus.hadPrograms, HostBudget: halfOfMemory()})
 	return n, n.restore()
 }
@@ -402,7 +401,7 @@ func (n *Daemon) Run(ctx context.Context) error {
 	defer unmount()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	n.announce()
+	n.journal.announce(n.restarts)
 	n.setReady("")
 	defer n.setReady("it is about to end")
 	n.work.Add(5)
@@ -438,15 +437,6 @@ func (n *Daemon) setReady(not string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.notReady = not
-}
-
-// announce says that the daemon is there.
-func (n *Daemon) announce() {
-	e := Event{Kind: DaemonStarted, PID: os.Getpid(), UID: uint32(os.Getuid()), Text: "the daemon has started"}
-	if n.restarts > 0 {
-		e.Kind, e.Text = DaemonRestarted, "the daemon has taken over the state of the one before"
-	}
-	n.journal.emit(e)
 }
 
 // mount shows the tree, where that is wanted and possible.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -62,6 +63,15 @@ func (j *journal) open(dir string) {
 	for _, record := range recent[max(0, len(recent)-kept):] {
 		j.last = append(j.last, eventOf(record))
 	}
+}
+
+// announce says that the daemon is there, which has begun anew so often.
+func (j *journal) announce(restarts uint64) {
+	e := Event{Kind: DaemonStarted, PID: os.Getpid(), UID: uint32(os.Getuid()), Text: "the daemon has started"}
+	if restarts > 0 {
+		e.Kind, e.Text = DaemonRestarted, "the daemon has taken over the state of the one before"
+	}
+	j.emit(e)
 }
 
 // eventOf is an event that was kept.
