@@ -390,6 +390,21 @@ func TestQuotaOfProcessesHasNoRace(t *testing.T) {
 	}
 }
 
+// awaitStart waits for the event that says that the daemon has started, which may come after its first answers.
+func awaitStart(t *testing.T, c *api.Conn) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	stream, err := c.Events(ctx, &api.EventsRequest{Follow: true})
+	for err == nil {
+		var e *api.Event
+		if e, err = stream.Recv(); err == nil && e.GetKind() == string(daemon.DaemonStarted) {
+			return
+		}
+	}
+	t.Fatal(err)
+}
+
 // Users see of each other what the administrator allows, in every call.
 func TestOthersAreHidden(t *testing.T) {
 	for _, others := range []limits.Others{limits.OthersTotals, limits.OthersNone} {
@@ -442,6 +457,7 @@ func TestOthersAreHidden(t *testing.T) {
 				}
 			}
 		}
+		awaitStart(t, admin)
 		if got := events(other); slices.Contains(got, held.GetPath()) || len(got) == 0 {
 			t.Errorf("%s: another hears of %q", others, got)
 		}
