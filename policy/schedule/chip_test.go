@@ -17,7 +17,8 @@ const (
 	lapse       = 60 * us   // shorter pauses count as busy
 	patience    = 250 * us  // how long a gate stays open without work while others wait
 	inFlightNow = 500 * us  // a launch may join so much work in flight
-	inFlightMax = 1 * ms    // or join if all of it is no more than this
+	inFlightMax = 1 * ms    // or join if all of it is no more than this,
+	deeper      = 8         // and so many times as much while nobody waits for the device
 )
 
 // chip is a device that several programs may use at once: it gives itself to those that have work in flight, one after
@@ -33,6 +34,7 @@ type chip struct {
 	worked   int64 // ticks in which it worked, since utilised
 	rested   int64 // when it last had no more work of runs
 	trace    bool
+	native   bool // without gates
 }
 
 // app is a program on a chip.
@@ -130,11 +132,15 @@ func (c *chip) launch(x *app) {
 		x.resumes = 0
 		x.begin(c.now)
 	}
-	for x.open && !x.closing && c.now >= x.opens && x.left > 0 {
-		if x.flight > inFlightNow && x.flight+x.kernel > inFlightMax {
+	for (x.open && !x.closing && c.now >= x.opens || c.native) && x.left > 0 && x.flight < 1000*x.kernel {
+		deep := int64(1)
+		if !x.wanted {
+			deep = deeper
+		}
+		if !c.native && x.flight > deep*inFlightNow && x.flight+x.kernel > deep*inFlightMax {
 			break
 		}
-		if !x.free && x.until < latest && x.busy+x.flight >= x.until {
+		if !c.native && !x.free && x.until < latest && x.busy+x.flight >= x.until {
 			x.closing = true
 			break
 		}
@@ -151,6 +157,7 @@ func (c *chip) launch(x *app) {
 	switch {
 	case x.flight > 0:
 		x.idle = c.now
+	case c.native:
 	case !x.open && x.left > 0 && !x.asked:
 		x.asked = true
 		c.progress()

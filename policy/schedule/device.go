@@ -220,7 +220,9 @@ func (d *device) seep() {
 		if at, ok := x.seepAt(); ok && at <= d.now {
 			x.arrived()
 			x.open, x.closeSent, x.wants = true, true, false
-			if !x.granted {
+			if !x.granted && x.job.retreats() {
+				x.guest = true
+			} else if !x.granted {
 				x.job.beside = d.now
 				x.chargeBeside()
 			}

@@ -30,6 +30,7 @@ type worker struct {
 	idle          bool  // has told Want or Closed, waiting
 	mute          bool  // launches nothing
 	slow          int   // it launches so many times less often
+	slice         int64 // of the hardware
 }
 
 func (w *worker) kernel(n int) int64 { return w.program[n%len(w.program)] }
@@ -67,7 +68,7 @@ func (r *rig) lgpu(id ID, p Params, run program, devices ...Device) []*worker {
 	}
 	var group []*worker
 	for _, dev := range devices {
-		w := &worker{id: id, dev: dev, program: run}
+		w := &worker{id: id, dev: dev, program: run, slice: ownSlice}
 		group = append(group, w)
 		r.workers = append(r.workers, w)
 		if err := r.s.Attach(r.now, id, dev, 0); err != nil {
@@ -110,6 +111,10 @@ func (r *rig) decide() {
 			r.seeps++
 			w.beside = !r.s.tree.seat(w.id, w.dev).granted
 			w.open, w.closing, w.seep, w.idle = true, true, true, false
+		case Slice:
+			if w.slice = d.Slice; w.slice == 0 {
+				w.slice = ownSlice
+			}
 		case Overran:
 			r.overran++
 			w.beside = true
@@ -160,7 +165,7 @@ func (r *rig) turn() {
 		for n := range r.workers {
 			o := r.workers[(max(last, i)+1+n)%len(r.workers)]
 			if o.dev == w.dev && o.launched > o.done {
-				c.on, c.ends = o, r.now+2*ms
+				c.on, c.ends = o, r.now+o.slice
 				break
 			}
 		}

@@ -7,15 +7,14 @@ import "slices"
 
 // When a seat is heavy. Parts in thousandths, times in ns.
 const (
-	heavyFrom  int64 = 800 // a guest with more load than this becomes heavy, if it also holds
+	heavyFrom  int64 = 900 // a guest with more load than this becomes heavy, if it also holds
 	holdsFrom  int64 = 600 // so much of the device although another one's slice is short; a launch-bound one does not
-	lightUntil int64 = 750 // a heavy seat with less load becomes a guest
+	lightUntil int64 = 870 // a heavy seat with less load becomes a guest
 
-	// Likewise for seats whose pauses are brief: they keep the device in their turn, which costs less than to come again
-	// after every pause.
-	steadyFrom int64 = 600
-	steadyTo   int64 = 550
-	brief      int64 = 200e3 // less than a gate's patience
+	// One that was found to be light in its own turn launches small kernels, and fills the device only together with
+	// others. It is not taken for heavy again for so long, and for twice as long each time that is found again.
+	lightMin int64 = 10 * second
+	lightMax int64 = 120 * second
 
 	loadTime int64 = 100e6 // over which load is a mean
 	loadLook int64 = 2e6   // between two looks at it
@@ -73,6 +72,8 @@ type presence struct {
 
 	density int64 // what part of Busy is device time, in hundredths of a percent
 	turned  int64 // when it last became heavy, or a guest
+	lasts   int64 // how long it is not taken for heavy again once it was found to be light in its turn
+	proven  int64 // until when
 
 	last    measurement
 	charged int64 // since last, before it was corrected
@@ -155,10 +156,14 @@ func (x *seat) takesTurns() bool {
 		return false
 	case x.now < p.turned+dwell:
 		return x.heavy
+	case x.heavy && p.load < lightUntil:
+		p.lasts = min(max(2*p.lasts, lightMin), lightMax)
+		p.proven = x.now + p.lasts
+		return false
 	case x.heavy:
-		return p.load >= lightUntil || p.load >= steadyTo && p.rested < max(p.turned, x.now-company)
-	default:
-		return p.holds > holdsFrom && (p.load > heavyFrom || p.load > steadyFrom && p.pause < brief)
+		return true
+	default: // gangs lose much at the end of each turn, when half of what is launched waits for the other half
+		return x.job.single() && x.now >= p.proven && p.holds > holdsFrom && p.load > heavyFrom
 	}
 }
 

@@ -116,6 +116,7 @@ func (x *seat) want() {
 func (x *seat) drained(waiting bool) {
 	d, j := x.dev, x.job
 	waiting = waiting || x.wants
+	over := x.guest && waiting && !x.closeSent // it has used up what it may
 	x.open, x.guest, x.closeSent, x.since, x.wants, x.paused = false, false, false, x.now, waiting, !waiting
 	if waiting {
 		x.worked()
@@ -126,6 +127,9 @@ func (x *seat) drained(waiting bool) {
 		d.free = nil
 	}
 	x.endBeside()
+	if over {
+		j.retreat()
+	}
 	if x.granted {
 		if j.last && j.ends != 0 && x.now >= j.ends {
 			over := x.now - j.ends
@@ -294,6 +298,8 @@ func (x *seat) seepAt() (int64, bool) {
 	}
 	switch {
 	case j.phase == closing:
+		return max(x.since, j.closed) + x.dev.options.SeepAfter, true
+	case j.retreats():
 		return max(x.since, j.closed) + x.dev.options.SeepAfter, true
 	case j.late > 0 && !x.granted:
 		return max(x.since, j.beside) + x.dev.options.Slice, true
