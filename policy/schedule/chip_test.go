@@ -558,13 +558,23 @@ func TestSecondDeviceOfGuest(t *testing.T) {
 	}
 	attach(1, 1)
 	s.Want(now, 1, 1, 0)
-	now += ms
-	s.Closed(now, 1, 0, ms, true)
-	for _, dev := range []Device{0, 1} {
-		if x := s.tree.seat(1, dev); !x.open || !x.granted {
-			t.Errorf("on device %d: open %v, granted %v", dev, x.open, x.granted)
+	both := func(when string, open, leaving bool) {
+		t.Helper()
+		for _, dev := range []Device{0, 1} {
+			if x := s.tree.seat(1, dev); x.open != open || x.guest != open || x.closeSent != leaving {
+				t.Errorf("%s, on device %d: open %v, guest %v, asked to close %v", when, dev, x.open, x.guest, x.closeSent)
+			}
 		}
 	}
+	both("with work on both", true, false)
+	now += ms
+	s.Closed(now, 1, 0, ms, true)
+	if x := s.tree.seat(1, 1); !x.closeSent {
+		t.Error("the gate of the second device stays open although that of the first has closed")
+	}
+	now += 100 * us
+	s.Closed(now, 1, 1, ms, true)
+	both("when both have drained", true, false)
 }
 
 // What an lgpu used while it was alone, without accounts, is not held against what it reports later.

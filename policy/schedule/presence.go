@@ -11,11 +11,6 @@ const (
 	holdsFrom  int64 = 600 // so much of the device although another one's slice is short; a launch-bound one does not
 	lightUntil int64 = 870 // a heavy seat with less load becomes a guest
 
-	// One that was found to be light in its own turn launches small kernels, and fills the device only together with
-	// others. It is not taken for heavy again for so long, and for twice as long each time that is found again.
-	lightMin int64 = 10 * second
-	lightMax int64 = 120 * second
-
 	loadTime int64 = 100e6 // over which load is a mean
 	loadLook int64 = 2e6   // between two looks at it
 	dwell    int64 = 200e6 // a seat is heavy, or a guest, for so long at least
@@ -41,11 +36,12 @@ const (
 	unseenFrom       int64 = 300e6 // Busy of a seat of which the hardware notes nothing
 
 	// Heavy seats that leave so much of the device idle, in percent, in turns that are long enough to tell are no
-	// longer heavy for a while: they launch small kernels, and do more when they do not have to wait for a turn.
+	// longer heavy for a while: they launch small kernels, and do more when they do not have to wait for a turn. So is
+	// one that is seen to be light in its own turns. The while is twice as long each time that it is found again.
 	idleFrom       = 15
 	turnsFor int64 = 1200e6
-	looseMin int64 = 10 * second
-	looseMax int64 = 60 * second
+	looseMin int64 = 30 * second
+	looseMax int64 = 120 * second
 )
 
 // Ran is the device time for which the hardware has run a seat's work, since some moment of the caller's choice, ns.
@@ -66,9 +62,6 @@ type presence struct {
 
 	// Since load was last brought up to date: when that was, Busy, and waited then.
 	weighed, busy, waitedThen int64
-
-	pause  int64 // mean length of the pauses of a guest, ns
-	rested int64 // when the seat last gave its turn away because it had no work
 
 	density int64 // what part of Busy is device time, in hundredths of a percent
 	turned  int64 // when it last became heavy, or a guest
@@ -102,7 +95,7 @@ type measurement struct {
 // newPresence is that of a seat of which nothing is known.
 func newPresence(now int64) presence {
 	return presence{
-		load: firstLoad, used: firstAble / 2, able: firstAble, holds: firstHolds, pause: second, weighed: now,
+		load: firstLoad, used: firstAble / 2, able: firstAble, holds: firstHolds, weighed: now,
 		density: int64(Whole),
 	}
 }
@@ -157,7 +150,7 @@ func (x *seat) takesTurns() bool {
 	case x.now < p.turned+dwell:
 		return x.heavy
 	case x.heavy && p.load < lightUntil:
-		p.lasts = min(max(2*p.lasts, lightMin), lightMax)
+		p.lasts = min(max(2*p.lasts, looseMin), looseMax)
 		p.proven = x.now + p.lasts
 		return false
 	case x.heavy:
@@ -264,9 +257,6 @@ func (x *seat) measure(total, turns, others int64) bool {
 	}
 	m := &p.last
 	m.used, m.switches, m.present, m.visited = used, turns-last.turns, passed-(m.waited-last.waited), p.last.guest && last.guest
-	if m.visited && m.switches > 0 {
-		p.pause = approach(p.pause, max(m.present-busy, 0)/m.switches, 2*passed)
-	}
 	if last.granted && x.granted && x.dev.contended {
 		p.ahead += max(charged-ran, 0) // by the clock it had the device, but guests had it
 	}

@@ -120,8 +120,6 @@ func (x *seat) drained(waiting bool) {
 	x.open, x.guest, x.closeSent, x.since, x.wants, x.paused = false, false, false, x.now, waiting, !waiting
 	if waiting {
 		x.worked()
-	} else {
-		x.presence.rested = x.now
 	}
 	if d.free == x {
 		d.free = nil

@@ -1,23 +1,44 @@
 package schedule
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
+// Two programs that are bound by their launches do together what they do without gates, in the shares asked for: what one
+// cannot use is the other's.
 func TestTwins(t *testing.T) {
-	for _, w := range []struct{ kernel, every int64 }{{40, 100}, {60, 100}, {70, 100}, {80, 100}, {90, 100}, {100, 100}} {
-		for _, weight := range []uint32{100, 200, 1000} {
-			run := func(native bool) (float64, float64, []float64) {
-				c := newChip(t, Options{})
-				c.native = native
-				x := c.add(1, Params{Weight: weight}, w.kernel*us, 0, 0)
-				y := c.add(2, Params{}, w.kernel*us, 0, 0)
-				x.every, y.every = w.every*us, w.every*us
-				c.run(3 * second)
-				parts := c.seconds(20)
-				return mean(parts[x]), mean(parts[y]), parts[x]
-			}
-			nx, ny, _ := run(true)
-			x, y, all := run(false)
-			t.Logf("%d of %d us, %d:100: %.1f + %.1f = %.1f; natively %.1f + %.1f = %.1f: %.1f %% %.1f", w.kernel, w.every, weight, x, y, x+y, nx, ny, nx+ny, 100*(x+y)/(nx+ny), all)
+	for _, w := range []struct{ kernel, every int64 }{{40, 100}, {60, 100}, {70, 100}, {80, 100}, {90, 100}} {
+		for _, tt := range []struct {
+			weight uint32
+			share  float64 // of what all do
+			least  float64 // that both do together, in percent of what they do without gates
+		}{{100, 50, 97.5}, {200, 66.7, 98}, {1000, 90.9, 80}} {
+			t.Run(fmt.Sprintf("%d of %d us, %d:100", w.kernel, w.every, tt.weight), func(t *testing.T) {
+				run := func(native bool) (mine, sum float64) {
+					c := newChip(t, Options{})
+					c.native = native
+					x := c.add(1, Params{Weight: tt.weight}, w.kernel*us, 0, 0)
+					y := c.add(2, Params{}, w.kernel*us, 0, 0)
+					x.every, y.every = w.every*us, w.every*us
+					c.run(3 * second)
+					parts := c.seconds(20)
+					if !native {
+						t.Logf("%.1f + %.1f; %.1f", mean(parts[x]), mean(parts[y]), parts[x])
+					}
+					return mean(parts[x]), mean(parts[x]) + mean(parts[y])
+				}
+				_, natively := run(true)
+				mine, sum := run(false)
+				t.Logf("%.1f %% of the %.1f without gates", 100*sum/natively, natively)
+				if 100*sum/natively < tt.least {
+					t.Errorf("both do %.1f %% of what they do without gates, want %.1f", 100*sum/natively, tt.least)
+				}
+				// A kernel's worth of the hardware's time slices, of which one has eight times the other's at most.
+				if want := min(100*float64(w.kernel)/float64(w.every), tt.share*natively/100) * 0.9; mine < want {
+					t.Errorf("the first uses %.1f %%, want %.1f", mine, want)
+				}
+			})
 		}
 	}
 }
