@@ -17,12 +17,12 @@ func (x *seat) expected() bool {
 
 // welcome reports whether the seat may be let in, as far as its own device is concerned.
 func (x *seat) welcome() bool {
-	return x.lead() >= x.step() || x.shortfall(x.now) < x.now || !x.job.single() && x.blocked()
+	return x.lead() >= x.step() || x.shortfall(x.now) < x.now || !x.job.single() && blocked(x)
 }
 
 // blocked reports whether those whose parts x has had on its device are all of gangs that wait for other devices, and for
 // less long: two gangs that are each ahead of the other on one device would wait for ever.
-func (x *seat) blocked() bool {
+func blocked(x *seat) bool {
 	return !slices.ContainsFunc(x.dev.seats, func(y *seat) bool {
 		return y.job != x.job && y.hungry() && (y.granted || y.job.single() || y.since < x.since)
 	})
@@ -47,7 +47,7 @@ func (j *job) visit() {
 	for _, x := range j.seats {
 		if x.expected() {
 			if !j.single() {
-				x.pardon()
+				pardon(x)
 			}
 			x.visit()
 		}
@@ -67,7 +67,7 @@ func (x *seat) visit() {
 }
 
 // pardon lets a seat that is let in although it is ahead stay for as long as others.
-func (x *seat) pardon() {
+func pardon(x *seat) {
 	for a := x.account; a.parent != nil; a = a.parent {
 		if most := a.parent.mean + mulDiv(x.bound()-x.step(), vtScale, a.weight); a.parent.scan == x.dev.scan && vtLess(most, a.vt) {
 			a.vt = most
