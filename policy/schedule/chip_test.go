@@ -486,7 +486,7 @@ func TestManyChips(t *testing.T) {
 			if x.every > 0 { // it holds the device between its kernels, too
 				got = 100 * float64(x.ran-held[x]) / float64(4*second) / min(share, wants[i])
 			}
-			least := 0.7 // switches take some of it,
+			least := 0.65 // switches take some of it,
 			if x.every > 0 {
 				least = 0.2 // and more of one that comes whenever it has launched a kernel
 				bound = min(bound, got)
@@ -537,12 +537,12 @@ func TestGuestsAlone(t *testing.T) {
 		name         string
 		mine, others Params
 		n            int
-		least        float64
+		least, rest  float64 // of the one, and of another
 	}{
-		{"weight", Params{Weight: 1000}, Params{}, 1, 55},
-		{"minimum", Params{Min: on0(6000)}, Params{}, 4, 50},
-		{"high", Params{Class: High}, Params{}, 4, 55}, // of 71: the others take turns in what it leaves
-		{"equal", Params{}, Params{}, 3, 20},
+		{"weight", Params{Weight: 1000}, Params{}, 1, 66, 20},
+		{"minimum", Params{Min: on0(6000)}, Params{}, 4, 54, 2},
+		{"high", Params{Class: High}, Params{}, 4, 55, 2}, // of 71: the others take turns in what it leaves
+		{"equal", Params{}, Params{}, 3, 20, 20},
 	} {
 		c := newChip(t, Options{})
 		x := c.add(1, tt.mine, ms, 5*ms, 2*ms)
@@ -552,7 +552,7 @@ func TestGuestsAlone(t *testing.T) {
 		c.run(3 * second)
 		parts := c.seconds(10)
 		t.Logf("%s: %.1f beside %.1f", tt.name, parts[x], parts[c.programs[1]])
-		if got := slices.Min(parts[c.programs[1]]); got < 2 {
+		if got := slices.Min(parts[c.programs[1]]); got < tt.rest {
 			t.Errorf("%s: another one had %.1f %% in a second", tt.name, got)
 		}
 		if got := mean(parts[x]); got < tt.least {

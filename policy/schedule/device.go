@@ -19,6 +19,7 @@ type device struct {
 	hold       int64   // how long it was made so
 	switches   int64   // among seats, since utilised
 	sliced     int64   // when a seat was last told another time slice
+	divided    int64   // when it was last divided among guests
 	visited    int64   // visits of guests, a second
 	busy       bool    // with visits
 	crowd      bool    // guests alone want more of it than there is, as of receive

@@ -178,26 +178,32 @@ const (
 	mostParts   int64 = 8
 )
 
-// parts is how many times the time slice of the smallest the guests are to have that want more of the device than there
-// is, so that the hardware gives each its part, and to the others what one leaves.
-func (d *device) parts() map[*seat]int64 {
-	if !d.crowd {
-		return nil
+// divide finds how many times the time slice of the smallest guests are to have, so that the hardware gives each its
+// part, and to the others what one leaves.
+func (d *device) divide() {
+	if d.now < d.divided+reslice {
+		return
 	}
-	asked, least := d.entitled(), 0.0
-	active := func(x *seat) bool { return x.guest && x.now < x.used+company && asked[x.account] > 0 }
+	d.divided = d.now
+	active := func(x *seat) bool { return x.guest && x.now < x.used+company }
+	asked, least := map[*account]float64(nil), 0.0
 	for _, x := range d.seats {
-		if active(x) && (least == 0 || asked[x.account] < least) {
-			least = asked[x.account]
+		x.parts = 1
+		if !active(x) {
+			continue
+		}
+		if asked == nil {
+			asked = d.entitled()
+		}
+		if part := asked[x.account]; part > 0 && (least == 0 || part < least) {
+			least = part
 		}
 	}
-	parts := map[*seat]int64{}
 	for _, x := range d.seats {
-		if active(x) {
-			parts[x] = int64(asked[x.account]/least + 0.5)
+		if least > 0 && active(x) {
+			x.parts = max(1, min(int64(asked[x.account]/least+0.5), mostParts))
 		}
 	}
-	return parts
 }
 
 // tellRoles says which time slices seats are to have. Where there are no guests, short ones would only add switches at
@@ -217,13 +223,13 @@ func (d *device) tellRoles() {
 	if d.busy {
 		slice = mediumSlice
 	}
-	parts := d.parts()
+	d.divide()
 	for _, x := range d.seats {
 		to := int64(0)
 		if guests && !x.mayVisit() && open < 2 {
 			to = slice
-		} else if x.mayVisit() && parts[x] > 1 {
-			to = min(parts[x], mostParts) * driverSlice
+		} else if x.mayVisit() && x.parts > 1 {
+			to = x.parts * driverSlice
 		}
 		if to != x.slice {
 			x.slice, d.sliced = to, d.now

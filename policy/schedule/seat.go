@@ -42,6 +42,7 @@ type seat struct {
 	paused    bool  // its last grant ended because it had no work
 	heavy     bool  // it keeps the device busy all the time
 	slice     int64 // time slice that it has been told to have; 0: the driver's own
+	parts     int64 // how many times that of the smallest guest it is to have as one
 
 	presence presence
 

@@ -12,8 +12,7 @@ func TestTwins(t *testing.T) {
 		for _, tt := range []struct {
 			weight uint32
 			share  float64 // of what all do
-			least  float64 // that both do together, in percent of what they do without gates
-		}{{100, 50, 97.5}, {200, 66.7, 98}, {1000, 90.9, 80}} {
+		}{{100, 50}, {200, 66.7}, {1000, 90.9}} {
 			t.Run(fmt.Sprintf("%d of %d us, %d:100", w.kernel, w.every, tt.weight), func(t *testing.T) {
 				run := func(native bool) (mine, sum float64) {
 					c := newChip(t, Options{})
@@ -31,10 +30,10 @@ func TestTwins(t *testing.T) {
 				_, natively := run(true)
 				mine, sum := run(false)
 				t.Logf("%.1f %% of the %.1f without gates", 100*sum/natively, natively)
-				if 100*sum/natively < tt.least {
-					t.Errorf("both do %.1f %% of what they do without gates, want %.1f", 100*sum/natively, tt.least)
+				if 100*sum/natively < 98 {
+					t.Errorf("both do %.1f %% of what they do without gates, want 98", 100*sum/natively)
 				}
-				// A kernel's worth of the hardware's time slices, of which one has eight times the other's at most.
+				// The hardware slices of one are at most eight times as long as those of the other.
 				if want := min(100*float64(w.kernel)/float64(w.every), tt.share*natively/100) * 0.9; mine < want {
 					t.Errorf("the first uses %.1f %%, want %.1f", mine, want)
 				}
