@@ -149,6 +149,8 @@ func (x *seat) takesTurns() bool {
 		return false
 	case x.now < p.turned+dwell:
 		return x.heavy
+	case x.heavy && !x.job.single():
+		return x.outranked()
 	case x.heavy && p.load < lightUntil:
 		p.lasts = min(max(2*p.lasts, looseMin), looseMax)
 		p.proven = x.now + p.lasts

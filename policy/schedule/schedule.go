@@ -80,7 +80,8 @@
 // slices while there are guests, and guests have some in proportion to what they are entitled to. Seats whose Busy is
 // clearly less than what they use take turns, too, as do those whose kernels the hardware does not stop (Preempted).
 //
-// The gates of a gang of guests are opened and closed together. A gang is never heavy.
+// The gates of a gang of guests are opened and closed together. A gang takes turns only while one of class High, or below its
+// minimum, keeps it from a device.
 //
 // # Gangs
 //

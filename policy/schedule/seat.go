@@ -117,7 +117,7 @@ func (x *seat) want() {
 func (x *seat) drained(waiting bool) {
 	d, j := x.dev, x.job
 	waiting = waiting || x.wants
-	over := x.guest && waiting && !x.closeSent // it has used up what it may
+	stopped := x.guest && waiting && !x.closeSent // it has used up what it may
 	x.open, x.guest, x.closeSent, x.since, x.wants, x.paused = false, false, false, x.now, waiting, !waiting
 	if waiting {
 		x.worked()
@@ -126,7 +126,7 @@ func (x *seat) drained(waiting bool) {
 		d.free = nil
 	}
 	x.endBeside()
-	if over {
+	if stopped {
 		j.retreat()
 	}
 	if x.granted {
@@ -296,9 +296,7 @@ func (x *seat) seepAt() (int64, bool) {
 		return 0, false
 	}
 	switch {
-	case j.phase == closing:
-		return max(x.since, j.closed) + x.dev.options.SeepAfter, true
-	case j.retreats():
+	case j.phase == closing || j.retreats():
 		return max(x.since, j.closed) + x.dev.options.SeepAfter, true
 	case j.late > 0 && !x.granted:
 		return max(x.since, j.beside) + x.dev.options.Slice, true
