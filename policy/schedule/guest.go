@@ -300,8 +300,8 @@ func (x *seat) bill(spent, switches int64) {
 			continue
 		}
 		a.vt += mulDiv(switches, vtScale, a.weight)
-		// What it had by its minimum, or because of an overrun, is held against it only so far.
-		if most := a.parent.mean + mulDiv(2*d.options.bound(), vtScale, a.weight); byMin && vtLess(most, a.vt) {
+		// What it had by its minimum, or because half of its gang could not drain, is held against it only so far.
+		if most := a.parent.mean + mulDiv(2*x.bound(), vtScale, a.weight); (byMin || !x.job.single()) && vtLess(most, a.vt) {
 			a.vt = most
 		}
 	}

@@ -20,11 +20,13 @@ func (x *seat) welcome() bool {
 	return x.lead() >= x.step() || x.shortfall(x.now) < x.now || !x.job.single() && blocked(x)
 }
 
-// blocked reports whether those whose parts x has had on its device are all of gangs that wait for other devices, and for
-// less long: two gangs that are each ahead of the other on one device would wait for ever.
+// blocked reports whether those whose parts x has had on its device are all of gangs that wait for other devices. They
+// cannot use this one before, and two gangs that are each ahead of the other on one device would wait for ever.
 func blocked(x *seat) bool {
 	return !slices.ContainsFunc(x.dev.seats, func(y *seat) bool {
-		return y.job != x.job && y.hungry() && (y.granted || y.job.single() || y.since < x.since)
+		return y.job != x.job && y.hungry() && (y.granted || !slices.ContainsFunc(y.job.seats, func(z *seat) bool {
+			return z != y && z.expected() && z.lead() < z.step()
+		}))
 	})
 }
 
