@@ -21,6 +21,7 @@ type device struct {
 	sliced     int64   // when a seat was last told another time slice
 	visited    int64   // visits of guests, a second
 	busy       bool    // with visits
+	stretch    int64   // of the time slices of heavy seats, because guests get ahead of their part
 	crowd      bool    // guests alone want more of it than there is, as of receive
 	measuredAt int64
 	tick       int64  // when to look at it again

@@ -160,9 +160,13 @@ func (x *seat) stay() int64 {
 // Time slices of those that would keep a guest waiting, ns. A slice ends only for somebody who has work, so a short one
 // costs nothing while nobody comes. Where guests come often, most of the device would go into switches; then the slices
 // are somewhat longer. That also lets guests that launch many small kernels prepare more of them, and come once for all.
+// They grow further while a guest gets ahead of its part: it waits for a fraction of a millisecond at each visit then,
+// instead of for several turns when it is as far ahead as it may be.
 const (
 	shortSlice  int64 = 50e3
 	mediumSlice int64 = 150e3
+	longSlice   int64 = 600e3
+	sliceStep   int64 = 75e3
 	often       int64 = 800 // visits a second from which slices are longer,
 	rarely      int64 = 400 // until there are fewer than this
 
@@ -182,10 +186,7 @@ func (d *device) tellRoles() {
 	if d.now < d.sliced+reslice {
 		return
 	}
-	slice := shortSlice
-	if d.busy {
-		slice = mediumSlice
-	}
+	slice := d.fitSlice()
 	for _, x := range d.seats {
 		to := int64(0)
 		if guests && !x.mayVisit() && open < 2 {
@@ -196,6 +197,28 @@ func (d *device) tellRoles() {
 			x.decisions = append(x.decisions, Decision{Kind: Slice, ID: x.entity.id, Device: d.id, Slice: to})
 		}
 	}
+}
+
+// fitSlice returns the time slice of heavy seats beside guests.
+func (d *device) fitSlice() int64 {
+	if !d.busy {
+		d.stretch = 0
+		return shortSlice
+	}
+	lead := forever
+	for _, x := range d.seats {
+		if x.levels > 0 && x.mayVisit() {
+			lead = min(lead, x.lead())
+		}
+	}
+	bound := d.options.bound()
+	switch {
+	case lead < bound*3/4:
+		d.stretch = min(d.stretch+sliceStep, longSlice-mediumSlice)
+	case lead > bound*15/16:
+		d.stretch = max(d.stretch-sliceStep, 0)
+	}
+	return mediumSlice + d.stretch
 }
 
 // resumes reports whether a heavy seat that has paused in its turn takes the device back from j.
