@@ -18,7 +18,7 @@
 #include "gate/parts.h"
 
 #define PAGE 4096
-#define LEAST INT64_C(250000) // so much work may be prepared whatever was queued, ns
+#define LEAST INT64_C(400000) // so much work may be prepared whatever was queued, ns
 
 // named says whether a stream is one that can be told from others by its handle, or the legacy one.
 static bool named(CUstream stream) { return stream != CU_STREAM_PER_THREAD; }
