@@ -15,11 +15,12 @@ alternate, mostly within the life of the same processes. The last column says wh
     crowd        a short kernel now and then beside seven that saturate
     pairs        caps, pairs, weights and sums, by bench/node.py
     torch        eight PyTorch loads with caps
+    live         the same, with caps that change while a load runs, over its rate without a cap right before and after
     inference    a small PyTorch inference beside bf16 products
     twins        two resnet50 trainings, two inferences; and while another starts and ends
     ddp          one, two and three training jobs over NCCL on two cards; and while another starts and ends
 
-Needs bin/lgpu, the driver, gcc, and PyTorch for the last four. With --sim the groups without PyTorch run on a software
+Needs bin/lgpu, the driver, gcc, and PyTorch for the last five. With --sim the groups without PyTorch run on a software
 GPU, ten times slower; its figures say only that the scripts work. With --fake sleeping programs stand for PyTorch's.
 
 --budget is for all and --group-budget for each group, in seconds: a row that is not begun by then is left out. A
@@ -47,15 +48,15 @@ from harness import Machine, Report
 
 GROUPS = {"slices": rows_driver.slices, "utilization": rows_driver.utilization, "alone": rows_kernels.alone, "empty": rows_kernels.empty,
           "latency": rows_kernels.latency, "pausing": rows_kernels.pausing, "crowd": rows_kernels.crowd, "pairs": rows_kernels.pairs,
-          "torch": rows_torch.torch, "inference": rows_torch.inference, "twins": rows_torch.twins, "ddp": rows_torch.ddp}
-NEED_TORCH = ("torch", "inference", "twins", "ddp")
+          "torch": rows_torch.torch, "live": rows_torch.live, "inference": rows_torch.inference, "twins": rows_torch.twins, "ddp": rows_torch.ddp}
+NEED_TORCH = ("torch", "live", "inference", "twins", "ddp")
 
 
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--lgpu", default=os.path.join(HERE, "..", "bin", "lgpu"))
     ap.add_argument("--groups", default=",".join(GROUPS))
-    ap.add_argument("--only", default="", help="loads of the group torch, by commas")
+    ap.add_argument("--only", default="", help="loads of the groups torch and live, by commas")
     ap.add_argument("--seconds", type=float, help="of a window in which something is counted or timed; default 5, with --quick 3")
     ap.add_argument("--short", type=float, help="of a window of a rate that is measured several times; default 1, with --quick 0.7")
     ap.add_argument("--rounds", type=int, help="of alternating rows; default 3, with --quick 2")

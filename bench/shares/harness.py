@@ -374,6 +374,32 @@ def alternate(m, native, inside, command, per, caps, rounds, seconds, clock=Fals
     return got
 
 
+def while_running(m, program, caps, rounds, free=0.4, capped=1.0):
+    """Rates with each cap in percent of the rate without, within one run of a program whose cap changes: each window with a
+    cap is compared with those without, right before and after it. {cap: [percent]}."""
+    windows, settle, each = [], 0.25, free + capped + 0.7  # 0.7: twice settle, and the changes
+    seconds = rounds * len(caps) * each + 3
+    start = time.monotonic_ns() + SECOND // 4
+    program.wait()
+    program.send("run %d %d" % (start, start + int(seconds * SECOND)))
+    try:
+        for cap in [c for _ in range(rounds) for cap in caps for c in (None, cap)] + [None]:
+            program.set("compute.max=" + ("max" if cap is None else "%g%%" % cap))
+            time.sleep(settle)
+            began = time.monotonic_ns() - start
+            time.sleep(free if cap is None else capped)
+            windows.append((cap, began, time.monotonic_ns() - start))
+    finally:
+        answer = program.answer(seconds + PATIENCE)
+    journal, got = Work(answer, seconds).journal, {}
+    if windows[-1][2] > seconds * SECOND:
+        raise Failed("changing caps took longer than the program ran")
+    for before, (cap, first, last), after in zip(windows[::2], windows[1::2], windows[2::2]):
+        rates = [journal.rate(*w[1:]) for w in (before, after)]
+        got.setdefault(cap, []).append(200 * journal.rate(first, last) / sum(rates))
+    return got
+
+
 def report_caps(r, what, got, caps):
     """Rows of what alternate has measured."""
     def ratios(phase, over):

@@ -1,7 +1,7 @@
 """rows_torch: the rows of bench/shares.py with PyTorch programs."""
 import time
 
-from harness import MS, SECOND, Team, alternate, ask_all, median, report_caps, spread, tail
+from harness import MS, SECOND, Team, alternate, ask_all, median, report_caps, spread, tail, while_running
 
 CAPS = (25, 60, 90)
 LOADS = (("resnet50", "resnet50 training, bf16"), ("transformer", "transformer training step, fp32"), ("inference", "small inference with .item()"),
@@ -23,6 +23,22 @@ def capped(m, r, a, team, load, title):
     programs = [team.get("native", "torch"), team.get("inside", "torch", [])]
     ask_all(programs, "load " + load)
     report_caps(r, title, alternate(m, *programs, "", 1, CAPS, a.rounds, a.short, clock=True), CAPS)
+
+
+def live(m, r, a):
+    """The eight loads with caps that change while they run."""
+    r.header("load", "cap %", "% of the rate without a cap", "must")
+    with Team(m) as team:
+        inside = team.get("inside", "torch", [])
+        for load, title in LOADS:
+            if not a.only or load in a.only:
+                r.guard(title, changing, m, r, a, inside, load, title)
+
+
+def changing(m, r, a, inside, load, title):
+    inside.ask("load " + load)
+    for cap, got in while_running(m, inside, CAPS, a.rounds).items():
+        r.row(title, "%g" % cap, spread(got), cap=cap, of_free=got, must=[(median(got), ">=", cap - 1)])
 
 
 def inference(m, r, a):

@@ -22,6 +22,10 @@ type device struct {
 	divided    int64   // when it was last divided among guests
 	visited    int64   // visits of guests, a second
 	busy       bool    // with visits
+	stretch    int64   // of the time slices of heavy seats, because guests get ahead of their part
+	stretched  int64   // what of it is in force
+	fitted     int64   // when that was last changed; 0: it is not controlled
+	fittedTo   int64   // the least lead of a guest then
 	crowd      bool    // guests alone want more of it than there is, as of receive
 	measuredAt int64
 	tick       int64  // when to look at it again

@@ -13,10 +13,12 @@
 #define RUN INT64_C(200000)
 #define LONG INT64_C(50000)
 // Of a run where lgpu_flight.roomy: fewer than one launch in a hundred then has to do with its event.
-#define ROOMY INT64_C(1000000)
-// An open run that is late by so many ns has something else behind it in its stream, a copy perhaps, or is slow. Then so
-// many launches have an event each.
+#define ROOMY INT64_C(2500000)
+// An open run that is late by so many ns, and is so at so many looks, has something else behind it in its stream, a copy
+// perhaps, or is slow. Then so many launches have an event each. At a single look it may just have got a launch, after
+// pauses.
 #define LATE INT64_C(200000)
+#define LATE_LOOKS 3
 #define WARY 64
 // With so little room, those that are done are taken out from between those that are not.
 #define SCARCE (LGPU_FLIGHT_RUNS / 4)
@@ -170,7 +172,7 @@ static struct lgpu_run *begin(struct lgpu_flight *f, struct lgpu_gate_context *c
 	run->event = NULL;
 	run->issued = now;
 	run->expected = run->began = 0;
-	run->inside = run->count = 0;
+	run->inside = run->count = run->late = 0;
 	run->unknown = run->reached = run->held = false;
 	run->state = LGPU_RUN_OPEN;
 	if (f->count++ == 0)
@@ -356,7 +358,7 @@ static bool drained(struct lgpu_flight *f, uint32_t *lock, struct lgpu_run *run,
 	if (done) {
 		shut(f, run);
 		set_state(run, LGPU_RUN_SEALED); // without an event: it is not needed any more
-	} else if (run == f->oldest && lgpu_flight_oldest(f, lgpu_now()) < -LATE) {
+	} else if (run == f->oldest && lgpu_flight_oldest(f, lgpu_now()) < -LATE && ++run->late >= LATE_LOOKS) {
 		f->wary = WARY;
 	}
 	lgpu_unlock(lock);

@@ -69,6 +69,7 @@ struct lgpu_run {
 	uint32_t state;   // changes under the gate's lock, from SEALED by who records; atomic
 	uint32_t inside;  // launches that have entered and not left, and whether it is sealed; atomic
 	uint32_t count;
+	uint32_t late; // looks, one after the other, at which it was open, late, and not done; the collector's
 	bool unknown; // of one launch, whose duration is not known
 	bool held;    // it waits in its stream for the gate; all behind it do, too; atomic
 	bool reached; // seen to be done; the collector's

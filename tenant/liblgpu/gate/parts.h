@@ -50,7 +50,7 @@ struct lgpu_hold {
 
 // What is launched behind the closed gate, and waits in its stream until the gate opens (prepare.c).
 struct lgpu_prepared {
-	int64_t ahead;   // so much work may be, ns: as much as was in flight when the gate closed
+	int64_t ahead;   // so much work may be, ns: as much as was in flight when the gate closed, and a little in any case
 	uint32_t value;  // of the contexts' words with which it goes on
 	uint32_t streams;
 	CUstream stream[LGPU_PREPARE_STREAMS]; // that wait for it

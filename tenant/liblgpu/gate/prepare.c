@@ -8,6 +8,9 @@
 // stream, by a memory operation, for a word that is written when the gate opens. Nothing of it runs before, so it is
 // neither charged nor waited for.
 //
+// A program that the device waits for has next to nothing queued. It would lose the time that it takes to wake up at each
+// opening, some tenths of a millisecond until it launches as fast as before. So a little may be prepared in any case.
+//
 // This is for grants that end because they are used up (compute.max) while nobody else wants the device.
 #include <sys/mman.h>
 
@@ -15,6 +18,7 @@
 #include "gate/parts.h"
 
 #define PAGE 4096
+#define LEAST INT64_C(400000) // so much work may be prepared whatever was queued, ns
 
 // named says whether a stream is one that can be told from others by its handle, or the legacy one.
 static bool named(CUstream stream) { return stream != CU_STREAM_PER_THREAD; }
@@ -45,7 +49,7 @@ void lgpu_prepare_word(struct lgpu_gate_context *c, CUstream stream)
 
 void lgpu_prepare_closed(struct lgpu_gate *g, int64_t now)
 {
-	g->prepared.ahead = g->grant.wanted || g->flush ? 0 : lgpu_clamp(lgpu_flight_remaining(&g->flight, now), 0, LGPU_FLIGHT_DEEP);
+	g->prepared.ahead = g->grant.wanted || g->flush ? 0 : lgpu_clamp(lgpu_flight_remaining(&g->flight, now), LEAST, LGPU_FLIGHT_DEEP);
 	if (g->prepared.ahead != 0)
 		lgpu_gate_wake(g); // who waits because so much was in flight
 }

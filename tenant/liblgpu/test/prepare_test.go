@@ -8,11 +8,11 @@ import (
 	"github.com/lgpu/lgpu/tenant/protocol"
 )
 
-// capped is a client with a cap that launches kernels of 20 µs, one every 2 µs, until its grant of a millisecond is used
-// up, and then as many as it may; all further ones wait.
+// capped is a client with a cap that launches kernels of 20 µs, one every 2 µs unless env says otherwise, until its grant
+// of a millisecond is used up, and then as many as it may; all further ones wait.
 func capped(t *testing.T, env ...string) (*daemon, *client, *peer) {
 	t.Helper()
-	d, c, p := card(t, append(env, "CARD_LAUNCH=2000")...)
+	d, c, p := card(t, append([]string{"CARD_LAUNCH=2000"}, env...)...)
 	d.region.SetCompute(0, 5000)
 	c.do("launch 2 20 20000") // they are known from now on
 	c.do("sync")
@@ -84,6 +84,28 @@ func TestPrepared(t *testing.T) {
 			t.Errorf("%v were charged for the work after that", time.Duration(busy-closed))
 		}
 	})
+}
+
+// A program that the device waits for has nothing queued. Something is prepared in any case, so that the device has work
+// while the program wakes up: 400 µs. On a busy host a launch may seem to take so long that next to nothing fits.
+func TestPreparedWithNothingQueued(t *testing.T) {
+	for deadline := time.Now().Add(patience); !t.Failed(); {
+		_, c, p := capped(t, "CARD_LAUNCH=25000")
+		if m, _, err := p.try(20 * time.Millisecond); err == nil { // by then it has prepared all that it may
+			t.Errorf("behind the closed gate the client said %+v", m)
+		}
+		p.opens(c, 2)
+		n := c.prepared()
+		if n > 21 {
+			t.Errorf("%d launches of 20 µs were prepared", n)
+		}
+		if n >= 5 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("%d launches were prepared", n)
+		}
+	}
 }
 
 // Without a cap, and when others want the device, nothing is prepared.
