@@ -84,6 +84,11 @@ CUresult lgpu_graph_loads(CUgraph graph);
 		return kind##_end(&l, handle, call);                                                               \
 	} while (0)
 
+// ---- captures (stream.c)
+
+// lgpu_capture_ended is called when a capture has ended by the end of its context.
+void lgpu_capture_ended(void);
+
 // ---- a forked child has none of these
 
 void lgpu_graphs_reset(void);

@@ -177,24 +177,3 @@ LGPU_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 		lgpu_pool_trimmed(s, p);
 	return r;
 }
-
-// A stream is forgotten before it is no more.
-static void stream_ends(CUstream stream)
-{
-	if (lgpu_attached() == NULL)
-		return;
-	lgpu_freed_stream_ends(stream);
-	lgpu_gate_stream_gone(stream);
-}
-
-LGPU_EXPORT CUresult cuStreamDestroy(CUstream hStream)
-{
-	stream_ends(hStream);
-	return LGPU_REAL(cuStreamDestroy)(hStream);
-}
-
-LGPU_EXPORT CUresult cuStreamDestroy_v2(CUstream hStream)
-{
-	stream_ends(hStream);
-	return LGPU_REAL(cuStreamDestroy_v2)(hStream);
-}

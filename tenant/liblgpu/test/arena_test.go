@@ -424,6 +424,23 @@ func TestMovableReconnect(t *testing.T) {
 	k.c.do("check")
 }
 
+// A capture ends with its stream, or with its context, and keeps no memory on the device from then on.
+func TestMovableAbandonedCapture(t *testing.T) {
+	k := managed(t, 1)
+	k.store(0, storeBytes)
+	k.c.do("alloc 3000")
+	for _, end := range []string{"abandon", "destroy"} {
+		if end == "destroy" {
+			k.c.do("second")
+		}
+		k.c.do("capture")
+		k.c.do("%s", end)
+		k.suspend(0)
+		k.resume(0)
+		k.c.do("check")
+	}
+}
+
 // A client that is killed while its memory moves leaves nothing.
 func TestMovableKilled(t *testing.T) {
 	for i := range 5 {

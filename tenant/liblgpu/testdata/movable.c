@@ -17,6 +17,8 @@
 //	stop            ends them, and says whether anything was wrong
 //	peer            a copy by device 1 of device 0's memory, made before and after access was enabled
 //	fork            a child that ends; whether it did
+//	capture         begins a capture on a new stream
+//	abandon         destroys that stream
 #include <dirent.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -279,6 +281,14 @@ static CUresult forked(void)
 	return status == 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 
+static CUstream captured;
+
+static CUresult capture(void)
+{
+	CUresult r = cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING);
+	return r == CUDA_SUCCESS ? cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED) : r;
+}
+
 static CUresult obey(const char *word, int n)
 {
 	if (strcmp(word, "init") == 0)
@@ -305,6 +315,10 @@ static CUresult obey(const char *word, int n)
 		return forked();
 	if (strcmp(word, "stop") == 0)
 		return stop();
+	if (strcmp(word, "capture") == 0)
+		return capture();
+	if (strcmp(word, "abandon") == 0)
+		return cuStreamDestroy_v2(captured);
 	if (strcmp(word, "things") == 0)
 		things();
 	for (int i = 0; i < n && strcmp(word, "churn") == 0; i++)
