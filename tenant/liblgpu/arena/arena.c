@@ -15,7 +15,7 @@ static struct {
 static uint64_t last_id;
 
 // Ids of ours are none of the driver's.
-static uint64_t next_id(void) { return __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED) | UINT64_C(1) << 62; }
+uint64_t lgpu_arena_id(void) { return __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED) | UINT64_C(1) << 62; }
 
 bool lgpu_arena_wants(const struct lgpu_state *s, int device)
 {
@@ -28,6 +28,8 @@ uint64_t lgpu_arena_resident(int device)
 {
 	return lgpu_arena_bytes(device) - __atomic_load_n(&amounts[device].out, __ATOMIC_RELAXED);
 }
+
+void lgpu_arena_has(int device, int64_t bytes) { __atomic_fetch_add(&amounts[device].bytes, (uint64_t)bytes, __ATOMIC_RELAXED); }
 
 void lgpu_arena_moved(int device, int64_t bytes)
 {
@@ -77,18 +79,29 @@ static CUresult map(struct lgpu_block *b, uint32_t *version)
 CUresult lgpu_block_map(struct lgpu_block *b)
 {
 	uint32_t version;
-	return map(b, &version);
+	return b->use == LGPU_USE_HANDLE ? lgpu_handle_map(b) : map(b, &version);
+}
+
+CUresult lgpu_block_view(struct lgpu_block *b) { return b->use == LGPU_USE_HANDLE ? lgpu_handle_view(b) : CUDA_SUCCESS; }
+
+void lgpu_block_fix(struct lgpu_block *b)
+{
+	if (!b->fixed)
+		lgpu_arena_has(b->owner->device, -(int64_t)b->bytes);
+	b->fixed = true;
 }
 
 CUresult lgpu_block_unmap(struct lgpu_block *b)
 {
+	if (b->use == LGPU_USE_HANDLE)
+		return lgpu_handle_unmap(b);
 	CUresult r = LGPU_REAL(cuMemUnmap)(b->base, b->bytes);
 	if (r == CUDA_SUCCESS)
 		r = LGPU_REAL(cuMemRelease)(b->handle);
 	return r;
 }
 
-static void link_block(struct lgpu_block *b)
+void lgpu_block_link(struct lgpu_block *b)
 {
 	struct lgpu_owner *o = b->owner;
 	b->prev = NULL;
@@ -98,7 +111,7 @@ static void link_block(struct lgpu_block *b)
 	o->blocks = b;
 }
 
-static void unlink_block(struct lgpu_block *b)
+void lgpu_block_unlink(struct lgpu_block *b)
 {
 	if (b->next != NULL)
 		b->next->prev = b->prev;
@@ -108,20 +121,31 @@ static void unlink_block(struct lgpu_block *b)
 		b->owner->blocks = b->next;
 }
 
-// take_range returns a free address range, and reserves more where there is none.
-static CUresult take_range(uint64_t bytes, struct lgpu_block **b)
+struct lgpu_block *lgpu_block_new(struct lgpu_owner *o, uint64_t bytes, CUresult *r)
 {
-	for (;;) {
+	struct lgpu_block *b = NULL;
+	*r = CUDA_SUCCESS;
+	while (b == NULL && *r == CUDA_SUCCESS) {
 		lgpu_lock(&lgpu_arena_lock);
-		*b = lgpu_range_take(bytes);
+		b = lgpu_range_take(bytes);
 		lgpu_unlock(&lgpu_arena_lock);
-		CUresult r = *b == NULL ? lgpu_range_more(bytes) : CUDA_SUCCESS;
-		if (*b != NULL || r != CUDA_SUCCESS)
-			return r;
+		if (b == NULL)
+			*r = lgpu_range_more(bytes);
 	}
+	if (b == NULL)
+		return NULL;
+	b->owner = o;
+	b->view = b->base;
+	b->bytes = bytes;
+	b->id = lgpu_arena_id();
+	b->offset = LGPU_NOWHERE;
+	b->use = LGPU_USE_WHOLE;
+	b->program = NULL;
+	b->out = b->fixed = b->sync = b->windowed = false;
+	return b;
 }
 
-static void give_range(struct lgpu_block *b)
+void lgpu_block_drop(struct lgpu_block *b)
 {
 	lgpu_lock(&lgpu_arena_lock);
 	lgpu_range_give(b);
@@ -131,21 +155,16 @@ static void give_range(struct lgpu_block *b)
 // make makes a block of a context, which nobody finds yet.
 static CUresult make(struct lgpu_owner *o, uint64_t bytes, struct lgpu_block **made, uint32_t *version)
 {
-	struct lgpu_block *b;
-	CUresult r = take_range(bytes, &b);
-	if (r != CUDA_SUCCESS)
+	CUresult r;
+	struct lgpu_block *b = lgpu_block_new(o, bytes, &r);
+	if (b == NULL)
 		return r;
-	b->owner = o;
-	b->bytes = bytes;
-	b->id = next_id();
-	b->offset = LGPU_NOWHERE;
-	b->small = b->out = b->sync = false;
 	r = map(b, version);
 	if (r != CUDA_SUCCESS) {
-		give_range(b);
+		lgpu_block_drop(b);
 		return r;
 	}
-	__atomic_fetch_add(&amounts[o->device].bytes, bytes, __ATOMIC_RELAXED);
+	lgpu_arena_has(o->device, (int64_t)bytes);
 	*made = b;
 	return CUDA_SUCCESS;
 }
@@ -159,15 +178,16 @@ static void publish(struct lgpu_block *b, uint32_t version)
 		lgpu_lock(&lgpu_arena_lock);
 	}
 	b->state = LGPU_BLOCK_LIVE;
-	link_block(b);
+	lgpu_block_link(b);
 }
 
 // unmake ends a block that nobody finds any more.
 static CUresult unmake(struct lgpu_block *b)
 {
 	CUresult r = lgpu_block_unmap(b);
-	__atomic_fetch_sub(&amounts[b->owner->device].bytes, b->bytes, __ATOMIC_RELAXED);
-	give_range(b);
+	if (!b->fixed)
+		lgpu_arena_has(b->owner->device, -(int64_t)b->bytes);
+	lgpu_block_drop(b);
 	return r;
 }
 
@@ -177,7 +197,7 @@ static CUresult unmake(struct lgpu_block *b)
 static struct lgpu_owner *owner_of(CUcontext context)
 {
 	struct lgpu_owner *o = lgpu_owners;
-	while (o != NULL && o->context != context)
+	while (o != NULL && (o->lasting || o->context != context))
 		o = o->next;
 	return o;
 }
@@ -228,7 +248,7 @@ static CUresult more(struct lgpu_owner *o)
 		unmake(b);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	b->small = true;
+	b->use = LGPU_USE_UNITS;
 	b->chunk->owner = b;
 	lgpu_lock(&lgpu_arena_lock);
 	publish(b, version);
@@ -253,7 +273,7 @@ static CUresult alloc_small(struct lgpu_owner *o, CUdeviceptr *at, uint64_t byte
 		if (u != NULL) {
 			o->empty -= u->chunk->taken == 1;
 			u->bytes = (uint32_t)bytes;
-			u->id = next_id();
+			u->id = lgpu_arena_id();
 			*at = address_of(u);
 		}
 		lgpu_unlock(&lgpu_arena_lock);
@@ -342,7 +362,7 @@ static struct lgpu_block *end_unit(struct lgpu_owner *o, struct lgpu_unit *u)
 	lgpu_chunk_remove(&o->bins, c);
 	o->empty--;
 	b->state = LGPU_BLOCK_ENDING;
-	unlink_block(b);
+	lgpu_block_unlink(b);
 	return b;
 }
 
@@ -382,13 +402,13 @@ static bool find_end(CUdeviceptr at, struct ending *e, bool *ours)
 	struct lgpu_block *b = lgpu_range_find(at);
 	*ours = b != NULL;
 	*e = (struct ending){.owner = b != NULL ? b->owner : NULL};
-	if (b != NULL && b->state == LGPU_BLOCK_LIVE && b->small && at < b->base + b->bytes) {
+	if (b != NULL && b->state == LGPU_BLOCK_LIVE && b->use == LGPU_USE_UNITS && at < b->base + b->bytes) {
 		struct lgpu_unit *u = lgpu_units_find(b->chunk, (uint32_t)((at - b->base) / LGPU_UNIT));
 		if (u != NULL && address_of(u) == at) {
 			u->dead = true;
 			e->unit = u;
 		}
-	} else if (b != NULL && b->state == LGPU_BLOCK_LIVE && !b->small && at == b->base) {
+	} else if (b != NULL && b->state == LGPU_BLOCK_LIVE && b->use == LGPU_USE_WHOLE && at == b->base) {
 		b->state = LGPU_BLOCK_ENDING;
 		e->block = b;
 	}
@@ -414,7 +434,7 @@ static void later(struct ending *e)
 		e->unit->next = e->owner->late_units;
 		e->owner->late_units = e->unit;
 	} else {
-		unlink_block(e->block);
+		lgpu_block_unlink(e->block);
 		e->block->prev = e->owner->late;
 		e->owner->late = e->block;
 	}
@@ -437,7 +457,7 @@ static CUresult end(struct ending *e)
 	bool late = o->late != NULL || o->late_units != NULL;
 	struct lgpu_block *b = e->block;
 	if (b != NULL)
-		unlink_block(b);
+		lgpu_block_unlink(b);
 	else
 		b = end_unit(o, e->unit);
 	lgpu_unlock(&lgpu_arena_lock);
@@ -460,10 +480,30 @@ CUresult lgpu_arena_free(CUdeviceptr at, bool *ours)
 
 // ---- contexts
 
+// unequip ends what the mover has made in a context that another one will take the place of.
+static void unequip(struct lgpu_owner *o)
+{
+	if (o->stream != NULL)
+		LGPU_REAL(cuStreamDestroy_v2)(o->stream);
+	for (int i = 0; i < LGPU_INFLIGHT; i++) {
+		if (o->event[i] != NULL)
+			LGPU_REAL(cuEventDestroy_v2)(o->event[i]);
+		o->event[i] = NULL;
+	}
+	o->stream = NULL;
+	o->context = NULL;
+}
+
 void lgpu_arena_context_ends(CUcontext context)
 {
-	if (lgpu_managed && context != NULL)
-		lgpu_store_context_ends(context);
+	if (!lgpu_managed || context == NULL)
+		return;
+	lgpu_store_context_ends(context);
+	lgpu_lock(&lgpu_arena_lock);
+	for (struct lgpu_owner *o = lgpu_owners; o != NULL; o = o->next)
+		if (o->lasting && o->context == context)
+			unequip(o);
+	lgpu_unlock(&lgpu_arena_lock);
 }
 
 // forget_peer takes a context out of an owner's peers. The caller has the lock.
@@ -484,7 +524,7 @@ void lgpu_arena_context_ended(CUcontext context)
 	if (!lgpu_managed || context == NULL)
 		return;
 	lgpu_lock(&lgpu_arena_lock);
-	for (at = &lgpu_owners; (o = *at) != NULL && o->context != context; at = &o->next)
+	for (at = &lgpu_owners; (o = *at) != NULL && (o->lasting || o->context != context); at = &o->next)
 		;
 	if (o != NULL)
 		*at = o->next;
@@ -560,17 +600,17 @@ bool lgpu_arena_find(CUdeviceptr at, struct lgpu_arena_place *place)
 	lgpu_lock(&lgpu_arena_lock);
 	struct lgpu_block *b = lgpu_range_find(at);
 	*place = (struct lgpu_arena_place){.live = false};
-	if (b != NULL && b->state == LGPU_BLOCK_LIVE && at < b->base + b->bytes) {
+	if (b != NULL && b->state == LGPU_BLOCK_LIVE && b->use != LGPU_USE_HANDLE && at < b->base + b->bytes) {
 		*place = (struct lgpu_arena_place){.base = b->base, .bytes = b->requested, .id = b->id, .mapping = b->base,
 						   .mapped = b->bytes, .block = b->id, .context = b->owner->context,
 						   .ordinal = b->owner->ordinal, .sync = b->sync};
-		struct lgpu_unit *u = b->small ? lgpu_units_find(b->chunk, (uint32_t)((at - b->base) / LGPU_UNIT)) : NULL;
+		struct lgpu_unit *u = b->use == LGPU_USE_UNITS ? lgpu_units_find(b->chunk, (uint32_t)((at - b->base) / LGPU_UNIT)) : NULL;
 		if (u != NULL) {
 			place->base = address_of(u);
 			place->bytes = u->bytes;
 			place->id = u->id;
 		}
-		place->live = (!b->small || u != NULL) && at < place->base + place->bytes;
+		place->live = (b->use == LGPU_USE_WHOLE || u != NULL) && at < place->base + place->bytes;
 	}
 	lgpu_unlock(&lgpu_arena_lock);
 	return b != NULL;
@@ -582,7 +622,7 @@ CUresult lgpu_arena_set_sync(CUdeviceptr at, unsigned int on)
 	lgpu_touch_begin();
 	lgpu_lock(&lgpu_arena_lock);
 	struct lgpu_block *b = lgpu_range_find(at);
-	if (b != NULL && b->state == LGPU_BLOCK_LIVE) {
+	if (b != NULL && b->state == LGPU_BLOCK_LIVE && b->use != LGPU_USE_HANDLE) {
 		r = LGPU_REAL(cuPointerSetAttribute)(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, b->base);
 		if (r == CUDA_SUCCESS)
 			b->sync = on != 0;
@@ -598,6 +638,7 @@ void lgpu_arena_reset(void)
 	lgpu_owners = NULL;
 	for (int i = 0; i < (int)LGPU_MAX_DEVICES; i++)
 		amounts[i].bytes = amounts[i].out = 0;
+	lgpu_handles_forget();
 	lgpu_ranges_reset();
 	lgpu_levels_reset();
 	lgpu_stores_reset();

@@ -55,6 +55,39 @@ CUresult lgpu_arena_attribute(const struct lgpu_arena_place *place, CUdeviceptr 
 // lgpu_arena_set_sync sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of a live place.
 CUresult lgpu_arena_set_sync(CUdeviceptr at, unsigned int on);
 
+// ---- handles of the program's own
+
+// A handle of the program's is a block. lgpu_arena_create makes one as cuMemCreate does; the caller has charged the bytes.
+// It waits for the daemon as lgpu_arena_alloc does. lgpu_arena_destroy ends it, once it has neither handles nor mappings.
+// All others are called inside a touch.
+struct lgpu_block;
+CUresult lgpu_arena_create(struct lgpu_state *s, int device, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags,
+			   struct lgpu_block **made);
+void lgpu_arena_destroy(struct lgpu_block *b);
+// lgpu_arena_handle is what the program knows it by, lgpu_arena_real what the driver does now.
+CUmemGenericAllocationHandle lgpu_arena_handle(const struct lgpu_block *b);
+CUmemGenericAllocationHandle lgpu_arena_real(const struct lgpu_block *b);
+void lgpu_arena_properties(const struct lgpu_block *b, CUmemAllocationProp *prop);
+// lgpu_arena_fix keeps the memory on its device from now on, since others know of it.
+void lgpu_arena_fix(struct lgpu_block *b);
+// lgpu_arena_map maps it as cuMemMap does. lgpu_arena_unmapped is called when the driver has unmapped what begins at an
+// address, lgpu_arena_allowed when it has set access.
+CUresult lgpu_arena_map(struct lgpu_block *b, CUdeviceptr address, size_t bytes, size_t offset, unsigned long long flags);
+void lgpu_arena_unmapped(CUdeviceptr address);
+void lgpu_arena_allowed(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access, size_t count);
+// lgpu_arena_mapping stores what is mapped at an address. False: nothing of a handle of ours.
+struct lgpu_arena_mapping {
+	uint64_t base, bytes;
+	uint64_t id; // of the mapping, for CU_POINTER_ATTRIBUTE_BUFFER_ID
+	CUmemGenericAllocationHandle handle;
+	bool fixed;
+};
+bool lgpu_arena_mapping(CUdeviceptr address, struct lgpu_arena_mapping *place);
+// lgpu_arena_mapping_sync notes CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of a mapping.
+void lgpu_arena_mapping_sync(CUdeviceptr address, bool on);
+
+// ---- contexts
+
 // lgpu_arena_context_ends is called before a context may end; lgpu_arena_context_ended once it has, and frees what was
 // allocated in it.
 void lgpu_arena_context_ends(CUcontext context);

@@ -19,13 +19,20 @@ enum lgpu_block_state {
 	LGPU_BLOCK_ENDING, // being freed
 };
 
-// A block is an address range, for ever, and the physical memory that is mapped there
-// now: one large allocation, or a chunk of small ones.
+enum lgpu_use {
+	LGPU_USE_WHOLE,  // one allocation
+	LGPU_USE_UNITS,  // several, cut from it
+	LGPU_USE_HANDLE, // a handle of the program's; no address of the range is known to it
+};
+
+// A block is an address range, for ever, and the physical memory that is mapped there now. What is behind a handle of
+// the program's is mapped where the program says; the range serves to copy it where it has no such mapping.
 struct lgpu_block {
 	uint64_t base;
-	uint64_t bytes;     // mapped; a multiple of LGPU_PAGE
-	uint64_t requested; // of a large allocation
-	uint64_t id;        // of a large allocation
+	uint64_t view;      // where the bytes can be copied; base, but for handles
+	uint64_t bytes;     // of physical memory; a multiple of LGPU_PAGE
+	uint64_t requested; // of a whole allocation
+	uint64_t id;        // of the block, and of a whole allocation
 	uint64_t offset;    // its place in the store, or LGPU_NOWHERE
 	CUmemGenericAllocationHandle handle;
 	struct lgpu_owner *owner;
@@ -33,15 +40,37 @@ struct lgpu_block {
 	struct lgpu_chunk *chunk;       // kept when the range is used for something else
 	uint8_t state;                  // enum lgpu_block_state
 	uint8_t order;                  // the range has LGPU_PAGE << order bytes
-	bool small;                     // the memory is a chunk
+	uint8_t use;                    // enum lgpu_use
 	bool out;                       // the bytes are in the store
+	bool fixed;                     // they stay on the device: others know the physical memory
 	bool sync;                      // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+	bool windowed;                  // of a handle: it is mapped at base, too
+	struct lgpu_handle *program;    // of a handle
 };
 
-// A context of the program that has memory here.
+#define LGPU_ORDINALS 64
+
+// A place of the program's at which a handle of its own is mapped.
+struct lgpu_mapping {
+	struct lgpu_mapping *next; // of the handle
+	struct lgpu_block *block;
+	uint64_t base, bytes, offset;
+	uint64_t id;
+	bool sync;                     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+	uint8_t access[LGPU_ORDINALS]; // enum CUmemAccess_flags, by the driver's ordinal
+};
+
+// What is known of a handle of the program's.
+struct lgpu_handle {
+	CUmemAllocationProp prop; // as the program asked for it
+	struct lgpu_mapping *mappings;
+};
+
+// Who has memory here: a context of the program, the handles of a device, or a pool.
 struct lgpu_owner {
 	struct lgpu_owner *next;
-	CUcontext context;
+	CUcontext context; // in which memory is copied; where it is lasting, any of the device, or NULL
+	bool lasting;      // what it has does not end with the context
 	CUdevice ordinal; // of the driver
 	int device;       // index in the limits
 	struct lgpu_block *blocks;
@@ -76,12 +105,31 @@ void lgpu_ranges_reset(void);
 
 // ---- blocks (arena.c)
 
+// lgpu_block_new returns a block of an owner with an address range and no memory, or NULL; lgpu_block_drop gives the range
+// back. lgpu_block_link adds it to what the owner has, lgpu_block_unlink takes it out; for both the caller has the lock.
+struct lgpu_block *lgpu_block_new(struct lgpu_owner *o, uint64_t bytes, CUresult *r);
+void lgpu_block_drop(struct lgpu_block *b);
+void lgpu_block_link(struct lgpu_block *b);
+void lgpu_block_unlink(struct lgpu_block *b);
 // lgpu_block_map gives a block physical memory; nobody may end the block meanwhile.
 CUresult lgpu_block_map(struct lgpu_block *b);
 // lgpu_block_unmap takes it away again.
 CUresult lgpu_block_unmap(struct lgpu_block *b);
-// lgpu_arena_moved counts bytes of a device that have left it (or, negative, are back).
+// lgpu_block_view makes a view of a block that is on its device.
+CUresult lgpu_block_view(struct lgpu_block *b);
+// lgpu_block_fix keeps a block on its device from now on. The caller has the lock, inside a touch.
+void lgpu_block_fix(struct lgpu_block *b);
+// lgpu_arena_moved counts bytes of a device that have left it (or, negative, are back), lgpu_arena_has those that can.
 void lgpu_arena_moved(int device, int64_t bytes);
+void lgpu_arena_has(int device, int64_t bytes);
+uint64_t lgpu_arena_id(void);
+
+// ---- handles of the program's (handles.c)
+
+CUresult lgpu_handle_map(struct lgpu_block *b);
+CUresult lgpu_handle_unmap(struct lgpu_block *b);
+CUresult lgpu_handle_view(struct lgpu_block *b);
+void lgpu_handles_forget(void);
 
 // ---- levels (level.c)
 

@@ -111,8 +111,8 @@ CUresult lgpu_store_copy(int device, const struct lgpu_block *b, bool back, CUst
 	for (uint64_t done = 0, n; done < b->bytes && r == CUDA_SUCCESS; done += n) {
 		uint64_t offset = b->offset + done, most = border(t, offset) - offset;
 		n = b->bytes - done < most ? b->bytes - done : most;
-		r = back ? LGPU_REAL(cuMemcpyHtoDAsync_v2)(b->base + done, t->map + offset, n, stream) :
-			   LGPU_REAL(cuMemcpyDtoHAsync_v2)(t->map + offset, b->base + done, n, stream);
+		r = back ? LGPU_REAL(cuMemcpyHtoDAsync_v2)(b->view + done, t->map + offset, n, stream) :
+			   LGPU_REAL(cuMemcpyDtoHAsync_v2)(t->map + offset, b->view + done, n, stream);
 	}
 	return r;
 }

@@ -2,6 +2,8 @@
 
 // Calls that say what is at an address, or give memory away by its address. Memory that can leave the device (arena.h)
 // shows itself to the driver as the program's own mapping; the program is told what it asked for.
+#include <string.h>
+
 #include "arena/arena.h"
 #include "hook/hook.h"
 #include "residence/residence.h"
@@ -22,7 +24,7 @@ LGPU_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, 
 {
 	struct lgpu_arena_place place;
 	if (!ours(dptr, &place) || !current())
-		return LGPU_REAL(cuMemGetAddressRange_v2)(pbase, psize, dptr);
+		return LGPU_TOUCHED(LGPU_REAL(cuMemGetAddressRange_v2)(pbase, psize, dptr));
 	if (!place.live)
 		return CUDA_ERROR_NOT_FOUND;
 	if (pbase != NULL)
@@ -35,8 +37,13 @@ LGPU_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, 
 LGPU_EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
 	struct lgpu_arena_place place;
-	if (data == NULL || !ours(ptr, &place))
-		return LGPU_REAL(cuPointerGetAttribute)(data, attribute, ptr);
+	struct lgpu_arena_mapping mapping;
+	if (data == NULL || !ours(ptr, &place)) {
+		CUresult r = LGPU_TOUCHED(LGPU_REAL(cuPointerGetAttribute)(data, attribute, ptr));
+		if (r == CUDA_SUCCESS && attribute == CU_POINTER_ATTRIBUTE_BUFFER_ID && lgpu_arena_mapping(ptr, &mapping))
+			memcpy(data, &mapping.id, sizeof mapping.id); // the driver's is another one when the memory has come back
+		return r;
+	}
 	return lgpu_arena_attribute(&place, ptr, attribute, data);
 }
 
@@ -45,8 +52,14 @@ LGPU_EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attri
 LGPU_EXPORT CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data, CUdeviceptr ptr)
 {
 	struct lgpu_arena_place place;
-	if (numAttributes == 0 || attributes == NULL || data == NULL || !ours(ptr, &place))
-		return LGPU_REAL(cuPointerGetAttributes)(numAttributes, attributes, data, ptr);
+	struct lgpu_arena_mapping mapping;
+	if (numAttributes == 0 || attributes == NULL || data == NULL || !ours(ptr, &place)) {
+		CUresult r = LGPU_TOUCHED(LGPU_REAL(cuPointerGetAttributes)(numAttributes, attributes, data, ptr));
+		for (unsigned int i = 0; r == CUDA_SUCCESS && i < numAttributes && lgpu_arena_mapping(ptr, &mapping); i++)
+			if (attributes[i] == CU_POINTER_ATTRIBUTE_BUFFER_ID)
+				memcpy(data[i], &mapping.id, sizeof mapping.id);
+		return r;
+	}
 	for (unsigned int i = 0; i < numAttributes; i++) {
 		if (data[i] != NULL && lgpu_arena_attribute(&place, ptr, attributes[i], data[i]) == CUDA_SUCCESS)
 			continue;
@@ -61,8 +74,14 @@ LGPU_EXPORT CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointe
 LGPU_EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
 	struct lgpu_arena_place place;
-	if (value == NULL || !ours(ptr, &place))
-		return LGPU_TOUCHED(LGPU_REAL(cuPointerSetAttribute)(value, attribute, ptr));
+	if (value == NULL || !ours(ptr, &place)) {
+		lgpu_touch_begin();
+		CUresult r = LGPU_REAL(cuPointerSetAttribute)(value, attribute, ptr);
+		if (r == CUDA_SUCCESS && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && lgpu_touch_counts())
+			lgpu_arena_mapping_sync(ptr, *(const unsigned char *)value != 0);
+		lgpu_touch_end();
+		return r;
+	}
 	if (!place.live || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
 		return CUDA_ERROR_INVALID_VALUE;
 	return lgpu_arena_set_sync(ptr, *(const unsigned char *)value != 0);

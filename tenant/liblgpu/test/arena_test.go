@@ -41,6 +41,12 @@ const storeBytes = 512 * mib
 // managed starts a client of an lgpu with memory.overcommit on so many devices, up to its contexts.
 func managed(t *testing.T, devices int) *keeper {
 	t.Helper()
+	return managedProgram(t, devices, "testdata/movable.c")
+}
+
+// managedProgram starts another program that knows the order init.
+func managedProgram(t *testing.T, devices int, source string) *keeper {
+	t.Helper()
 	dev := newDevice(t, fmt.Sprintf("%dx1GiB,sms=4,context=16MiB", devices))
 	all, err := dev.client.Devices()
 	if err != nil {
@@ -58,7 +64,7 @@ func managed(t *testing.T, devices int) *keeper {
 	k := &keeper{t: t, dev: dev, d: newDaemon(t, limits...), level: map[uint32]uint64{}, kept: make(chan protocol.Message, 10000),
 		needs: make(chan protocol.Message, 10000)}
 	env := append(append([]string{}, dev.env...), "LD_PRELOAD="+built.library, "LGPU_SOCKET="+k.d.path)
-	k.c = startClient(t, env, simProgram(t, "testdata/movable.c", "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN"))
+	k.c = startClient(t, env, simProgram(t, source, "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN"))
 	k.c.order("init %d", devices)
 	k.p, _, _ = k.d.accept()
 	k.p.welcome(3, true)
