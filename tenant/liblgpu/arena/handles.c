@@ -168,10 +168,12 @@ CUresult lgpu_handle_view(struct lgpu_block *b)
 
 static struct lgpu_owner *owner(int device, CUdevice ordinal)
 {
+	CUcontext context = __atomic_load_n(&owners[device], __ATOMIC_RELAXED) == NULL ? lgpu_residence_context_of(ordinal) : NULL;
 	lgpu_lock(&lgpu_arena_lock);
 	struct lgpu_owner *o = owners[device];
 	if (o == NULL && (o = lgpu_pages(sizeof *o)) != NULL) {
 		o->lasting = true;
+		o->context = context;
 		o->ordinal = ordinal;
 		o->device = device;
 		o->next = lgpu_owners;

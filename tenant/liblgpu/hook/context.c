@@ -55,6 +55,7 @@ static void ended(struct lgpu_state *s, int device, CUcontext context)
 	if (context != NULL)
 		lgpu_accounts_sweep(context, uncharge, s);
 	lgpu_arena_context_ended(context);
+	lgpu_arena_shares_context_ended(context);
 	lgpu_libraries_ended(s, context);
 	lgpu_pools_ended(s, device);
 	lgpu_graphs_look(s);

@@ -2,6 +2,7 @@
 
 // Launches, and the calls around them that the gate must know of.
 #include "alone/hami.h"
+#include "arena/arena.h"
 #include "gate/gate.h"
 #include "hook/hook.h"
 #include "memory/pools.h"
@@ -173,6 +174,8 @@ LGPU_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *li
 		if (lgpu_gated)                                                                                    \
 			lgpu_gate_look();                                                                          \
 		lgpu_pools_look(false);                                                                            \
+		lgpu_arena_leave();                                                                                \
+		lgpu_arena_pools_settle();                                                                         \
 		return result;                                                                                     \
 	}
 

@@ -8,10 +8,11 @@
 #include "hook/hook.h"
 #include "residence/residence.h"
 
-// ours reports whether an address is of movable memory, and stores what is there.
+// ours reports whether an address is of movable memory, or of another process's, and stores what is there.
 static bool ours(CUdeviceptr at, struct lgpu_arena_place *place)
 {
-	return __atomic_load_n(&lgpu_managed, __ATOMIC_RELAXED) && lgpu_attached() != NULL && lgpu_arena_find(at, place);
+	return lgpu_arena_opened(at, place) ||
+	       (__atomic_load_n(&lgpu_managed, __ATOMIC_RELAXED) && lgpu_attached() != NULL && lgpu_arena_find(at, place));
 }
 
 static bool current(void)
@@ -96,23 +97,57 @@ static CUresult refuse(const char *call, bool *said)
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-LGPU_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
-{
-	static bool said;
-	struct lgpu_arena_place place;
-	if (pHandle == NULL || !ours(dptr, &place) || !place.live)
-		return LGPU_TOUCHED(LGPU_REAL(cuIpcGetMemHandle)(pHandle, dptr));
-	return refuse("cuIpcGetMemHandle", &said);
-}
-
 LGPU_EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size, CUmemRangeHandleType handleType,
 						   unsigned long long flags)
 {
 	static bool said;
 	struct lgpu_arena_place place;
 	if (!ours(dptr, &place))
-		return LGPU_TOUCHED(LGPU_REAL(cuMemGetHandleForAddressRange)(handle, dptr, size, handleType, flags));
+		return LGPU_TOUCHED(lgpu_fix_range(dptr, size, LGPU_REAL(cuMemGetHandleForAddressRange)(handle, dptr, size, handleType, flags)));
 	return refuse("cuMemGetHandleForAddressRange", &said);
+}
+
+// ---- legacy IPC
+
+LGPU_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
+{
+	struct lgpu_arena_place place;
+	if (pHandle == NULL || !ours(dptr, &place) || !place.live)
+		return LGPU_TOUCHED(LGPU_REAL(cuIpcGetMemHandle)(pHandle, dptr));
+	return place.shareable ? lgpu_arena_share(&place, pHandle) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult open_handle(CUdeviceptr *at, const CUipcMemHandle *handle, unsigned int flags)
+{
+	struct lgpu_state *s = lgpu_attached();
+	CUcontext context;
+	CUresult r = at != NULL ? lgpu_arena_open(handle, flags, at) : CUDA_ERROR_INVALID_VALUE;
+	int device = s != NULL && r == CUDA_SUCCESS ? lgpu_current(&context) : -1;
+	bool closed;
+	// NVML may show it to be ours, where its maker has freed it.
+	if (device >= 0 && !lgpu_overhead_now(s, device)) {
+		lgpu_arena_close(*at, &closed);
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return r;
+}
+
+LGPU_EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
+{
+	return lgpu_arena_is_share(&handle) ? open_handle(pdptr, &handle, Flags) : LGPU_TOUCHED(LGPU_REAL(cuIpcOpenMemHandle)(pdptr, handle, Flags));
+}
+
+LGPU_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
+{
+	return lgpu_arena_is_share(&handle) ? open_handle(pdptr, &handle, Flags) :
+					      LGPU_TOUCHED(LGPU_REAL(cuIpcOpenMemHandle_v2)(pdptr, handle, Flags));
+}
+
+LGPU_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
+{
+	bool movable;
+	CUresult r = lgpu_arena_close(dptr, &movable);
+	return movable ? r : LGPU_TOUCHED(LGPU_REAL(cuIpcCloseMemHandle)(dptr));
 }
 
 // ---- access from other devices

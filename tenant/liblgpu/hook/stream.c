@@ -7,6 +7,7 @@
 // of its context, is the end of the capture too.
 #include <pthread.h>
 
+#include "arena/arena.h"
 #include "gate/gate.h"
 #include "hook/hook.h"
 #include "memory/freed.h"
@@ -103,6 +104,7 @@ static CUresult destroy(CUstream stream, CUresult (*driver)(CUstream))
 	if (lgpu_attached() == NULL)
 		return driver(stream);
 	lgpu_freed_stream_ends(stream);
+	lgpu_arena_stream_ends(stream);
 	lgpu_gate_stream_gone(stream);
 	CUresult r = driver(stream);
 	// A stream that could not be ended may go on being captured.

@@ -282,8 +282,7 @@ LGPU_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, s
 	return FIXED(memHandle, LGPU_REAL(cuMulticastBindMem)(mcHandle, mcOffset, memHandle, memOffset, size, flags));
 }
 
-// fix_range keeps what is mapped in a range on its device.
-static CUresult fix_range(CUdeviceptr at, size_t bytes, CUresult r)
+CUresult lgpu_fix_range(CUdeviceptr at, size_t bytes, CUresult r)
 {
 	struct lgpu_arena_mapping mapping;
 	for (CUdeviceptr end = at + bytes; r == CUDA_SUCCESS && at < end && lgpu_arena_mapping(at, &mapping); at = mapping.base + mapping.bytes)
@@ -294,7 +293,7 @@ static CUresult fix_range(CUdeviceptr at, size_t bytes, CUresult r)
 LGPU_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
 					 unsigned long long flags)
 {
-	return LGPU_TOUCHED(fix_range(memptr, size, LGPU_REAL(cuMulticastBindAddr)(mcHandle, mcOffset, memptr, size, flags)));
+	return LGPU_TOUCHED(lgpu_fix_range(memptr, size, LGPU_REAL(cuMulticastBindAddr)(mcHandle, mcOffset, memptr, size, flags)));
 }
 
 static CUresult map_arrays(CUarrayMapInfo *list, unsigned int count, CUstream stream,

@@ -151,6 +151,15 @@ void lgpu_residence_context_gone(CUcontext context)
 	lgpu_unlock(&d->lock);
 }
 
+CUcontext lgpu_residence_context_at(size_t index)
+{
+	struct lgpu_drain *d = &lgpu_residence->drain;
+	lgpu_lock(&d->lock);
+	CUcontext found = index < d->count ? d->contexts[index] : NULL;
+	lgpu_unlock(&d->lock);
+	return found;
+}
+
 CUcontext lgpu_residence_context_of(CUdevice ordinal)
 {
 	struct lgpu_drain *d = &lgpu_residence->drain;

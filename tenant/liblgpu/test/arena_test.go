@@ -2,6 +2,7 @@ package test
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -85,6 +86,19 @@ func managedProgram(t *testing.T, devices int, source string) *keeper {
 	go k.hear(k.p)
 	k.c.wait(fmt.Sprintf("init %d: 0", devices))
 	return k
+}
+
+// another starts another client of the lgpu, up to its contexts.
+func (k *keeper) another(devices int) *client {
+	k.t.Helper()
+	env := append(append([]string{}, k.dev.env...), "LD_PRELOAD="+built.library, "LGPU_SOCKET="+k.d.path)
+	c := startClient(k.t, env, k.c.cmd.Path)
+	c.order("init %d", devices)
+	p, _, _ := k.d.accept()
+	p.welcome(4, true)
+	go k.hear(p)
+	c.wait(fmt.Sprintf("init %d: 0", devices))
+	return c
 }
 
 // store gives the client its store of a device.
@@ -443,6 +457,46 @@ func TestMovableAbandonedCapture(t *testing.T) {
 		k.c.do("%s", end)
 		k.suspend(0)
 		k.resume(0)
+		k.c.do("check")
+	}
+}
+
+// Another process opens what legacy IPC has given away, and both see one memory, which stays on the device. A handle of what
+// is freed, and one that nobody has given, open nothing.
+func TestMovableShared(t *testing.T) {
+	k := managed(t, 1)
+	k.store(0, storeBytes)
+	other := k.another(1)
+	k.c.do("alloc 30000") // moves
+	k.suspend(0)
+	k.resume(0)
+	for _, kib := range []int{3000, 3} {
+		k.c.do("alloc %d", kib)
+		k.c.do("seed 1")
+		k.c.order("give")
+		handle := <-k.c.lines
+		k.c.wait("give: 0")
+		other.order("open %s", strings.Repeat("5a", 64))
+		other.wait(fmt.Sprintf("open %s: 1", strings.Repeat("5a", 64)))
+		wrong := handle[:len(handle)-20] + "ff" + handle[len(handle)-18:]
+		other.order("open %s", wrong)
+		other.wait(fmt.Sprintf("open %s: 1", wrong))
+		k.c.order("check")
+		k.c.wait("check: 999")
+		k.c.order("fill")
+		k.c.wait("fill: 0")
+		other.do("open %s", handle)
+		k.c.do("seed 2")
+		k.c.do("check")
+		if m := k.answered(0, k.send(0, 0, true)); m.Flags != 0 || m.Value < 2*mib {
+			t.Errorf("a client that has shared memory said %+v", m)
+		}
+		k.resume(0)
+		k.c.do("check")
+		k.c.do("free")
+		other.do("opened")
+		other.order("open %s", handle)
+		other.wait(fmt.Sprintf("open %s: 1", handle))
 		k.c.do("check")
 	}
 }

@@ -386,7 +386,7 @@ static void pool(void)
 	CUmemoryPool p = pools[i], other = NULL;
 	CUresult r;
 	if (p == NULL) {
-		props.maxSize = one_in(3) ? 6 * PAGE : 0;
+		props.maxSize = one_in(3) ? 256 * PAGE : 0;
 		props.allocType = one_in(20) ? CU_MEM_ALLOCATION_TYPE_INVALID : props.allocType;
 		r = cuMemPoolCreate(&pools[i], &props);
 		printf("pool create: %d\n", r);

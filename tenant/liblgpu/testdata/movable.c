@@ -17,6 +17,11 @@
 //	stop            ends them, and says whether anything was wrong
 //	peer            a copy by device 1 of device 0's memory, made before and after access was enabled
 //	fork            a child that ends; whether it did
+//	give            prints the handle of legacy IPC of the newest allocation
+//	open HANDLE     opens one: its bytes are compared with the first allocation's pattern, and made the second's
+//	opened          whether they still are, and closes it
+//	fill            writes the newest allocation's pattern
+//	seed N          the newest allocation has the Nth pattern from now on
 //	capture         begins a capture on a new stream
 //	abandon         destroys that stream
 #include <dirent.h>
@@ -150,7 +155,6 @@ static CUresult rules_of(CUdeviceptr p, size_t bytes)
 	unsigned long long id = 0, other = 0;
 	CUdeviceptr another;
 	CUmemGenericAllocationHandle handle;
-	CUipcMemHandle ipc;
 	EXPECT(cuMemGetAddressRange_v2(&base, &size, p + bytes - 1), CUDA_SUCCESS);
 	EXPECT(base == p && size == bytes, 1);
 	EXPECT(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p + 1), CUDA_SUCCESS);
@@ -159,14 +163,13 @@ static CUresult rules_of(CUdeviceptr p, size_t bytes)
 				       CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_HOST_POINTER};
 	void *none = &none, *data[] = {&managed, &mapped, &legacy, &context, &none};
 	EXPECT(cuPointerGetAttributes(5, names, data, p), CUDA_SUCCESS);
-	EXPECT(managed == 0 && mapped == 1 && legacy == 0 && context == contexts[0] && none == NULL, 1);
+	EXPECT(managed == 0 && mapped == 1 && legacy == 1 && context == contexts[0] && none == NULL, 1);
 	EXPECT(cuPointerGetAttribute(&none, CU_POINTER_ATTRIBUTE_HOST_POINTER, p), CUDA_ERROR_INVALID_VALUE);
 	EXPECT(cuMemAlloc_v2(&another, bytes), CUDA_SUCCESS);
 	EXPECT(cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p), CUDA_SUCCESS);
 	EXPECT(cuPointerGetAttribute(&other, CU_POINTER_ATTRIBUTE_BUFFER_ID, another), CUDA_SUCCESS);
 	EXPECT(id != other, 1);
 	EXPECT(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)p), CUDA_ERROR_INVALID_VALUE);
-	EXPECT(cuIpcGetMemHandle(&ipc, p), CUDA_ERROR_NOT_SUPPORTED);
 	EXPECT(cuMemUnmap(p, 2 << 20), CUDA_ERROR_INVALID_VALUE);
 	EXPECT(cuMemFree_v2(p + 512), CUDA_ERROR_INVALID_VALUE);
 	EXPECT(cuMemFree_v2(another), CUDA_SUCCESS);
@@ -281,6 +284,57 @@ static CUresult forked(void)
 	return status == 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 
+// ---- legacy IPC
+
+static CUdeviceptr foreign;
+
+static CUresult give(void)
+{
+	CUipcMemHandle h, same;
+	EXPECT(cuIpcGetMemHandle(&h, held[count - 1].at), CUDA_SUCCESS);
+	EXPECT(cuIpcGetMemHandle(&same, held[count - 1].at), CUDA_SUCCESS);
+	EXPECT(memcmp(&h, &same, sizeof h), 0);
+	EXPECT(cuIpcOpenMemHandle_v2(&foreign, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), CUDA_ERROR_INVALID_CONTEXT);
+	for (size_t i = 0; i < sizeof h; i++)
+		printf("%02x", ((unsigned char *)&h)[i]);
+	printf("\n");
+	return CUDA_SUCCESS;
+}
+
+static CUresult open_handle(const char *hex)
+{
+	CUipcMemHandle h;
+	CUdeviceptr again, base;
+	size_t bytes = 0;
+	for (size_t i = 0; i < sizeof h; i++) {
+		unsigned byte = 0;
+		sscanf(hex + 2 * i, "%2x", &byte);
+		((unsigned char *)&h)[i] = (unsigned char)byte;
+	}
+	CUresult r = cuIpcOpenMemHandle_v2(&foreign, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+	if (r != CUDA_SUCCESS)
+		return r;
+	EXPECT(cuIpcOpenMemHandle_v2(&again, h, 0), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuIpcOpenMemHandle_v2(&again, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), CUDA_SUCCESS);
+	EXPECT(again == foreign, 1);
+	EXPECT(cuIpcCloseMemHandle(again), CUDA_SUCCESS);
+	EXPECT(cuMemGetAddressRange_v2(&base, &bytes, foreign + 4), CUDA_SUCCESS);
+	EXPECT(base == foreign, 1);
+	r = compare(foreign, bytes, 1);
+	return r == CUDA_SUCCESS ? fill(foreign, bytes, 2) : r;
+}
+
+static CUresult opened(void)
+{
+	size_t bytes = 0;
+	EXPECT(cuMemGetAddressRange_v2(NULL, &bytes, foreign), CUDA_SUCCESS);
+	EXPECT(compare(foreign, bytes, 2), CUDA_SUCCESS);
+	EXPECT(cuIpcCloseMemHandle(foreign + 4), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuIpcCloseMemHandle(foreign), CUDA_SUCCESS);
+	EXPECT(cuIpcCloseMemHandle(foreign), CUDA_ERROR_INVALID_VALUE);
+	return CUDA_SUCCESS;
+}
+
 static CUstream captured;
 
 static CUresult capture(void)
@@ -315,6 +369,14 @@ static CUresult obey(const char *word, int n)
 		return forked();
 	if (strcmp(word, "stop") == 0)
 		return stop();
+	if (strcmp(word, "give") == 0)
+		return give();
+	if (strcmp(word, "opened") == 0)
+		return opened();
+	if (strcmp(word, "fill") == 0)
+		return fill(held[count - 1].at, held[count - 1].bytes, held[count - 1].seed);
+	if (strcmp(word, "seed") == 0)
+		held[count - 1].seed = (unsigned)n;
 	if (strcmp(word, "capture") == 0)
 		return capture();
 	if (strcmp(word, "abandon") == 0)
@@ -328,13 +390,13 @@ static CUresult obey(const char *word, int n)
 
 int main(void)
 {
-	char text[64], word[16];
+	char text[256], word[16];
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	while (fgets(text, sizeof text, stdin) != NULL) {
 		int n = 0;
 		text[strcspn(text, "\n")] = 0;
 		sscanf(text, "%15s %d", word, &n);
-		CUresult r = obey(word, n);
+		CUresult r = strcmp(word, "open") == 0 ? open_handle(text + strlen("open ")) : obey(word, n);
 		printf("%s: %d\n", text, (int)r);
 	}
 	return 0;
