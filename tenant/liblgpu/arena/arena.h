@@ -51,7 +51,7 @@ struct lgpu_arena_place {
 	uint64_t mapping, mapped; // of the mapping: base and bytes
 	uint64_t block;  // id of the mapping
 	CUcontext context;
-	CUmemoryPool pool; // of an ordered one; NULL where the program has destroyed it
+	CUmemoryPool pool; // of an ordered one
 	CUdevice ordinal;
 	bool ordered;   // it was allocated in stream order
 	bool shareable; // legacy IPC can give it away

@@ -24,6 +24,7 @@ struct lgpu_arena_pool {
 	struct lgpu_owner owner;
 	struct lgpu_arena_pool *next;
 	CUmemoryPool handle; // NULL: the program has destroyed it
+	CUmemoryPool told;   // the same, which its memory is said to be of as long as there is any
 	struct lgpu_bins pages;
 	struct lgpu_queue *queues;
 	uint64_t limit; // of reserved; 0: none
@@ -76,7 +77,7 @@ static void settings(struct lgpu_arena_pool *p, CUmemoryPool handle)
 
 struct lgpu_arena_pool *lgpu_arena_pool_add(CUmemoryPool handle, int device, CUdevice ordinal, uint64_t limit)
 {
-	struct lgpu_arena_pool *found = lgpu_arena_pool_find(handle), fresh = {.handle = handle};
+	struct lgpu_arena_pool *found = lgpu_arena_pool_find(handle), fresh = {.handle = handle, .told = handle};
 	if (found != NULL)
 		return found;
 	fresh.owner.lasting = true;
@@ -544,7 +545,7 @@ void lgpu_pool_place(const struct lgpu_owner *o, struct lgpu_arena_place *place)
 	place->context = NULL;
 	place->ordered = true;
 	place->shareable = false;
-	place->pool = o->pool->handle;
+	place->pool = o->pool->told;
 }
 
 // ---- streams and contexts

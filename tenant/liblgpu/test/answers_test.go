@@ -75,3 +75,15 @@ func TestMovableAnswers(t *testing.T) {
 		}
 	}
 }
+
+// Pools keep the order of streams, with memory.overcommit as without.
+func TestMovableOrder(t *testing.T) {
+	k := managedProgram(t, 1, "testdata/ordered.c")
+	native := startClient(t, k.dev.env, k.c.cmd.Path)
+	native.do("init 1")
+	native.do("ordered")
+	k.c.do("ordered")
+	k.store(0, storeBytes)
+	k.suspend(0)
+	k.resume(0)
+}

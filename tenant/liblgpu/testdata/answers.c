@@ -365,7 +365,7 @@ static void free_one(void)
 	unsigned way = next(4);
 	CUresult r;
 	if (one_in(10)) {
-		r = way < 2 ? cuMemFree_v2(b->at + 512) : cuMemFreeAsync(b->at + 512, streams[0]);
+		r = way < 2 ? cuMemFree_v2(b->at + 4) : cuMemFreeAsync(b->at + 4, streams[0]);
 		printf("free of what is inside: %d\n", r);
 	}
 	cuCtxSynchronize();
