@@ -6,7 +6,8 @@
     move    lgpu suspend and lgpu resume of one program
     pair    one program leaves the device while another one comes back
     cost    calls of a program whose memory all fits: natively, in an lgpu, and in one with --overcommit, in turn
-    train   a PyTorch training that is suspended 20 times: its losses must be those of one that is not
+    train   a PyTorch training with a CUDA graph that is suspended 20 times, with each of its allocators: its losses must be
+            those of one that is not
 
 Every row checks that memory has the bits that it had. Prints Markdown; appends results to FILE as lines of JSON.
 """
@@ -21,6 +22,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GIB, MIB = 1 << 30, 1 << 20
+ALLOCATORS = {"caching": "", "expandable segments": "expandable_segments:True", "cudaMallocAsync": "backend:cudaMallocAsync"}
 
 
 class Cuda:
@@ -81,6 +83,15 @@ def cost():
         cuda.call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(size))
         cuda.call("cuMemFree_v2", at)
 
+    def ordered(size):
+        at = ctypes.c_uint64()
+        cuda.call("cuMemAllocAsync", ctypes.byref(at), ctypes.c_size_t(size), None)
+        cuda.call("cuMemFreeAsync", at, None)
+
+    pool, everything = ctypes.c_void_p(), ctypes.c_uint64(2 ** 64 - 1)
+    cuda.call("cuDeviceGetDefaultMemPool", ctypes.byref(pool), 0)
+    cuda.call("cuMemPoolSetAttribute", pool, 4, ctypes.byref(everything))  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+
     def timed(count, work):
         took = []
         for _ in range(count):
@@ -94,7 +105,9 @@ def cost():
         say(**{"copy of 4 bytes": timed(2000, lambda: cuda.call("cuMemcpyHtoD_v2", small, four, ctypes.c_size_t(4))),
                "memset": timed(2000, lambda: cuda.call("cuMemsetD8Async", small, ctypes.c_ubyte(0), ctypes.c_size_t(4), None)),
                "alloc + free 1 KiB": timed(1000, lambda: pair(1024)), "alloc + free 2 MiB": timed(300, lambda: pair(2 * MIB)),
-               "alloc + free 256 MiB": timed(30, lambda: pair(256 * MIB))})
+               "alloc + free 256 MiB": timed(30, lambda: pair(256 * MIB)),
+               "ordered alloc + free 1 KiB": timed(1000, lambda: ordered(1024)),
+               "ordered alloc + free 2 MiB": timed(300, lambda: ordered(2 * MIB))})
 
 
 def train():
@@ -122,13 +135,15 @@ def train():
 
 
 class Program:
-    def __init__(self, bench, mode, options, what):
+    def __init__(self, bench, mode, options, what, allocator=""):
         bench.count += 1
         self.name = "overcommit-%d-%d" % (os.getpid(), bench.count)
         run = [] if options is None else [bench.lgpu, "run", "--name", self.name, *bench.sim, *options, "--"]
         if options is None and bench.sim:
             run = [bench.lgpu, "run", *bench.sim, "--", "env", "-u", "LD_PRELOAD"]
         environment = dict(os.environ, CUBLAS_WORKSPACE_CONFIG=":4096:8")
+        if allocator:
+            environment["PYTORCH_CUDA_ALLOC_CONF"] = environment["PYTORCH_ALLOC_CONF"] = allocator
         self.proc = subprocess.Popen(run + [sys.executable, os.path.abspath(__file__), "--child", mode, str(what)], text=True,
                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self.read()
@@ -233,19 +248,26 @@ def costs(b, rounds):
 
 
 def trains(b):
-    def run(options, moves):
-        p, said, moved = Program(b, "train", options, 0), [], []
+    def run(options, moves, allocator):
+        p, said, moved = Program(b, "train", options, 0, allocator), [], []
         while not said or "end" not in said[-1]:
             said.append(p.read())
             if len(said) % 50 == 25 and len(moved) < moves:
                 moved.append(b.lgpu_call("suspend", p.name) + b.lgpu_call("resume", p.name))
         p.close()
         return said, moved
-    native, _ = run(None, 0)
-    inside, moved = run(["--overcommit"], 20)
-    print("\ntraining suspended %d times: %d of %d losses differ from the native run's" %
-          (len(moved), sum(x != y for x, y in zip(native, inside)), len(native)), flush=True)
-    b.report("train", moves=len(moved), differ=sum(x != y for x, y in zip(native, inside)), losses=len(native))
+    native, _ = run(None, 0, "")
+    print("")
+    for name, allocator in ALLOCATORS.items():
+        try:
+            inside, moved = run(["--overcommit"], 20, allocator)
+        except RuntimeError as e:
+            print("training, %s: FAILED: %s" % (name, e), flush=True)
+            continue
+        differ = sum(x != y for x, y in zip(native, inside))
+        print("training, %s, suspended %d times (%.2f s each): %d of %d losses differ from the native run's" %
+              (name, len(moved), statistics.median(moved), differ, len(native)), flush=True)
+        b.report("train", allocator=name, moves=len(moved), seconds=moved, differ=differ, losses=len(native))
 
 
 def main():
