@@ -5,7 +5,6 @@
 
 #include "arena/parts.h"
 #include "base/futex.h"
-#include "gate/gate.h"
 #include "residence/residence.h"
 
 CUresult lgpu_arena_drain(CUcontext context)

@@ -32,6 +32,7 @@ struct lgpu_queue {
 	struct lgpu_queue *next;
 	struct lgpu_stream_key key;
 	bool ended; // the stream is no more
+	int pins;   // who uses it without the lock
 	struct parked *oldest, *newest;
 	struct lgpu_mark *spare;
 	struct {
@@ -241,11 +242,12 @@ void lgpu_queues_end(struct lgpu_queue **list, const struct lgpu_stream_key *key
 	for (struct lgpu_queue *q = *list, *next; q != NULL; q = next) {
 		next = q->next;
 		q->ended |= key == NULL || q->key.id == key->id;
-		if (q->ended && q->oldest == NULL)
+		if (q->ended && q->oldest == NULL && q->pins == 0)
 			lgpu_queue_drop(list, q, true);
 	}
 }
 
+void lgpu_queue_pin(struct lgpu_queue *q, int more) { q->pins += more; }
 bool lgpu_queue_empty(const struct lgpu_queue *q) { return q->oldest == NULL; }
 struct lgpu_queue *lgpu_queue_next(const struct lgpu_queue *q) { return q->next; }
 CUcontext lgpu_queue_context(const struct lgpu_queue *q) { return q->key.context; }

@@ -166,6 +166,8 @@ struct lgpu_queue *lgpu_queue_next(const struct lgpu_queue *q);
 CUcontext lgpu_queue_context(const struct lgpu_queue *q);
 bool lgpu_queue_empty(const struct lgpu_queue *q);
 void lgpu_queue_drop(struct lgpu_queue **list, struct lgpu_queue *q, bool context_lives);
+// lgpu_queue_pin keeps one from being dropped while the caller is without the lock (1), until it is unpinned (-1).
+void lgpu_queue_pin(struct lgpu_queue *q, int more);
 // lgpu_queues_end notes the end of a stream, or of all (NULL), and drops what is empty of those that have ended.
 void lgpu_queues_end(struct lgpu_queue **list, const struct lgpu_stream_key *key);
 

@@ -12,7 +12,6 @@
 
 #include "arena/parts.h"
 #include "base/futex.h"
-#include "gate/gate.h"
 #include "residence/residence.h"
 
 // The driver's pools grow by so much at least (read off driver 580).
@@ -137,16 +136,19 @@ static void give(struct lgpu_arena_pool *p, struct lgpu_unit *u)
 	p->owner.empty += c->taken == 0;
 }
 
-// collect makes what streams have reached free for all, or everything. A queue that nobody will add to is dropped.
-static void collect(struct lgpu_arena_pool *p, bool all)
+// collect makes what streams have reached free for all, or everything. A queue that nobody will add to is dropped. False:
+// there was nothing.
+static bool collect(struct lgpu_arena_pool *p, bool all)
 {
 	static const struct lgpu_stream_key none;
 	struct lgpu_unit *u;
+	bool any = false;
 	for (struct lgpu_queue *q = p->queues; q != NULL; q = lgpu_queue_next(q))
-		while ((u = lgpu_queue_passed(q, all)) != NULL)
+		for (; (u = lgpu_queue_passed(q, all)) != NULL; any = true)
 			give(p, u);
 	if (p->queues != NULL)
 		lgpu_queues_end(&p->queues, p->handle == NULL && p->used == 0 ? NULL : &none);
+	return any;
 }
 
 static bool parked(const struct lgpu_arena_pool *p)
@@ -192,18 +194,19 @@ static void trim(struct lgpu_state *s, struct lgpu_arena_pool *p, uint64_t keep)
 	}
 }
 
-static void collect_locked(struct lgpu_arena_pool *p)
+static bool collect_locked(struct lgpu_arena_pool *p)
 {
 	// A capture that this thread has under way must not be spoilt by a question.
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	bool captures = lgpu_gate_captures();
+	bool captures = lgpu_residence_captures();
 	if (captures)
 		LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 	lgpu_lock(&lgpu_arena_lock);
-	collect(p, false);
+	bool any = collect(p, false);
 	lgpu_unlock(&lgpu_arena_lock);
 	if (captures)
 		LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	return any;
 }
 
 void lgpu_arena_pool_trim(struct lgpu_state *s, struct lgpu_arena_pool *p, uint64_t keep)
@@ -296,8 +299,11 @@ static bool depend(struct want *w)
 		lgpu_unlock(&lgpu_arena_lock);
 		return false;
 	}
-	// With the lock, so that the queue stays.
+	lgpu_queue_pin(q, 1);
+	lgpu_unlock(&lgpu_arena_lock);
 	bool follows = lgpu_mark_follow(mark, w->stream) == CUDA_SUCCESS;
+	lgpu_lock(&lgpu_arena_lock);
+	lgpu_queue_pin(q, -1);
 	if (follows) {
 		lgpu_mark_drop(q, mark);
 		found(w, u);
@@ -363,9 +369,9 @@ CUresult lgpu_arena_pool_alloc(struct lgpu_state *s, struct lgpu_arena_pool *p, 
 	w.count = (uint32_t)units;
 	int64_t deadline = 0;
 	for (;;) {
-		if (p->opportunistic != 0)
-			collect_locked(p);
 		if (reuse(&w))
+			break;
+		if (p->opportunistic != 0 && collect_locked(p) && reuse(&w))
 			break;
 		r = grow(&w, w.paged ? lgpu_round_up(need, GROWTH) : LGPU_PAGE);
 		if (r != CUDA_SUCCESS && w.paged && need % GROWTH != 0)

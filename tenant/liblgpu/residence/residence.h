@@ -113,5 +113,7 @@ CUcontext lgpu_residence_context_at(size_t index);
 // lgpu_gate_capture_ended.
 void lgpu_residence_capture_begins(void);
 void lgpu_residence_capture_ended(void);
+// lgpu_residence_captures reports whether any stream may be captured now.
+bool lgpu_residence_captures(void);
 
 #endif

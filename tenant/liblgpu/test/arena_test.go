@@ -242,6 +242,9 @@ func TestMovableSuspends(t *testing.T) {
 	for _, kib := range []int{1, 3, 17, 900, 1024, 1025, 2048, 5000, 40000} {
 		k.c.do("alloc %d", kib)
 	}
+	for _, order := range []string{"pooled 7", "pooled 700", "pooled 5000", "pooled 50000", "own 2048", "own 22528", "hide 4096"} {
+		k.c.do("%s", order)
+	}
 	k.c.do("second")
 	k.c.do("alloc 6000")
 	k.c.do("alloc 2")
@@ -260,6 +263,7 @@ func TestMovableSuspends(t *testing.T) {
 		k.resume(0)
 		if i%100 == 0 {
 			k.c.do("check")
+			k.c.do("show")
 		}
 	}
 	k.c.do("check")
@@ -492,6 +496,9 @@ func TestMovableShared(t *testing.T) {
 			t.Errorf("a client that has shared memory said %+v", m)
 		}
 		k.resume(0)
+		k.c.do("check")
+		other.do("write 3")
+		k.c.do("seed 3")
 		k.c.do("check")
 		k.c.do("free")
 		other.do("opened")

@@ -8,6 +8,10 @@
 //	second          another context on device 0, which is current from now on
 //	destroy         ends it, with what was allocated in it
 //	alloc KIB       cuMemAlloc of so much, filled with a pattern
+//	pooled KIB      cuMemAllocAsync
+//	own KIB         cuMemCreate, mapped at two addresses, of which the second is for reading
+//	hide KIB        cuMemCreate, written, and mapped nowhere
+//	show            maps that again, and looks at it
 //	free            of the newest allocation
 //	check           whether all patterns are as they were; an address or a byte that has changed is an error
 //	things          prints how many descriptors and mappings of files there are
@@ -19,6 +23,7 @@
 //	fork            a child that ends; whether it did
 //	give            prints the handle of legacy IPC of the newest allocation
 //	open HANDLE     opens one: its bytes are compared with the first allocation's pattern, and made the second's
+//	write N         its bytes are the Nth pattern from now on
 //	opened          whether they still are, and closes it
 //	fill            writes the newest allocation's pattern
 //	seed N          the newest allocation has the Nth pattern from now on
@@ -86,6 +91,71 @@ static CUresult alloc(size_t bytes)
 	cuCtxGetCurrent(&h->context);
 	count++;
 	return fill(h->at, bytes, h->seed);
+}
+
+// hold notes what was allocated, and fills it.
+static CUresult hold(CUdeviceptr at, size_t bytes)
+{
+	struct held *h = &held[count++];
+	*h = (struct held){.at = at, .bytes = bytes, .seed = seeds++};
+	cuCtxGetCurrent(&h->context);
+	return fill(at, bytes, h->seed);
+}
+
+static CUresult pooled(size_t bytes)
+{
+	CUdeviceptr at;
+	CUresult r = cuMemAllocAsync(&at, bytes, NULL);
+	return r == CUDA_SUCCESS ? hold(at, bytes) : r;
+}
+
+// map maps a handle at a new address.
+static CUresult map(CUdeviceptr *at, size_t bytes, CUmemGenericAllocationHandle handle, CUmemAccess_flags flags)
+{
+	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, flags};
+	CUresult r = cuMemAddressReserve(at, bytes, 0, 0, 0);
+	r = r == CUDA_SUCCESS ? cuMemMap(*at, bytes, 0, handle, 0) : r;
+	return r == CUDA_SUCCESS ? cuMemSetAccess(*at, bytes, &access, 1) : r;
+}
+
+static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	return cuMemCreate(handle, bytes, &prop, 0);
+}
+
+static CUresult own(size_t bytes)
+{
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr one, two;
+	CUresult r = create(&handle, bytes);
+	r = r == CUDA_SUCCESS ? map(&one, bytes, handle, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) : r;
+	r = r == CUDA_SUCCESS ? map(&two, bytes, handle, CU_MEM_ACCESS_FLAGS_PROT_READ) : r;
+	r = r == CUDA_SUCCESS ? cuMemRelease(handle) : r;
+	r = r == CUDA_SUCCESS ? hold(one, bytes) : r;
+	held[count] = held[count - 1];
+	held[count++].at = two;
+	return r;
+}
+
+static CUmemGenericAllocationHandle hidden;
+static size_t hidden_bytes;
+
+static CUresult hide(size_t bytes)
+{
+	CUdeviceptr at;
+	CUresult r = create(&hidden, hidden_bytes = bytes);
+	r = r == CUDA_SUCCESS ? map(&at, bytes, hidden, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) : r;
+	r = r == CUDA_SUCCESS ? fill(at, bytes, 77) : r;
+	return r == CUDA_SUCCESS ? cuMemUnmap(at, bytes) : r;
+}
+
+static CUresult show(void)
+{
+	CUdeviceptr at;
+	CUresult r = map(&at, hidden_bytes, hidden, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	r = r == CUDA_SUCCESS ? compare(at, hidden_bytes, 77) : r;
+	return r == CUDA_SUCCESS ? cuMemUnmap(at, hidden_bytes) : r;
 }
 
 static CUresult init(int n)
@@ -287,6 +357,7 @@ static CUresult forked(void)
 // ---- legacy IPC
 
 static CUdeviceptr foreign;
+static unsigned foreign_seed;
 
 static CUresult give(void)
 {
@@ -321,14 +392,21 @@ static CUresult open_handle(const char *hex)
 	EXPECT(cuMemGetAddressRange_v2(&base, &bytes, foreign + 4), CUDA_SUCCESS);
 	EXPECT(base == foreign, 1);
 	r = compare(foreign, bytes, 1);
-	return r == CUDA_SUCCESS ? fill(foreign, bytes, 2) : r;
+	return r == CUDA_SUCCESS ? fill(foreign, bytes, foreign_seed = 2) : r;
+}
+
+static CUresult write_foreign(unsigned seed)
+{
+	size_t bytes = 0;
+	EXPECT(cuMemGetAddressRange_v2(NULL, &bytes, foreign), CUDA_SUCCESS);
+	return fill(foreign, bytes, foreign_seed = seed);
 }
 
 static CUresult opened(void)
 {
 	size_t bytes = 0;
 	EXPECT(cuMemGetAddressRange_v2(NULL, &bytes, foreign), CUDA_SUCCESS);
-	EXPECT(compare(foreign, bytes, 2), CUDA_SUCCESS);
+	EXPECT(compare(foreign, bytes, foreign_seed), CUDA_SUCCESS);
 	EXPECT(cuIpcCloseMemHandle(foreign + 4), CUDA_ERROR_INVALID_VALUE);
 	EXPECT(cuIpcCloseMemHandle(foreign), CUDA_SUCCESS);
 	EXPECT(cuIpcCloseMemHandle(foreign), CUDA_ERROR_INVALID_VALUE);
@@ -355,6 +433,14 @@ static CUresult obey(const char *word, int n)
 		return cuCtxSetCurrent(contexts[n]);
 	if (strcmp(word, "alloc") == 0)
 		return alloc((size_t)n << 10);
+	if (strcmp(word, "pooled") == 0)
+		return pooled((size_t)n << 10);
+	if (strcmp(word, "own") == 0)
+		return own((size_t)n << 10);
+	if (strcmp(word, "hide") == 0)
+		return hide((size_t)n << 10);
+	if (strcmp(word, "show") == 0)
+		return show();
 	if (strcmp(word, "free") == 0)
 		return cuMemFree_v2(held[--count].at);
 	if (strcmp(word, "check") == 0)
@@ -371,6 +457,8 @@ static CUresult obey(const char *word, int n)
 		return stop();
 	if (strcmp(word, "give") == 0)
 		return give();
+	if (strcmp(word, "write") == 0)
+		return write_foreign((unsigned)n);
 	if (strcmp(word, "opened") == 0)
 		return opened();
 	if (strcmp(word, "fill") == 0)
