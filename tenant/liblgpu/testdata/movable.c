@@ -31,6 +31,7 @@
 //	abandon         destroys that stream
 #include <dirent.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -284,6 +285,28 @@ static int wrong;
 static pthread_t threads[16];
 static int running;
 
+// churn_handle makes a handle of the device of the current context, maps, fills and looks at it, and ends it.
+static CUresult churn_handle(unsigned seed, CUstream stream)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr at;
+	size_t bytes = 4 << 20;
+	CUresult r = cuCtxGetDevice(&prop.location.id);
+	r = r == CUDA_SUCCESS ? cuMemCreate(&handle, bytes, &prop, 0) : r;
+	r = r == CUDA_SUCCESS ? cuMemAddressReserve(&at, bytes, 0, 0, 0) : r;
+	r = r == CUDA_SUCCESS ? cuMemMap(at, bytes, 0, handle, 0) : r;
+	r = r == CUDA_SUCCESS ? cuMemRelease(handle) : r;
+	CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	r = r == CUDA_SUCCESS ? cuMemSetAccess(at, bytes, &access, 1) : r;
+	r = r == CUDA_SUCCESS ? cuMemsetD32Async(at, 1, bytes / 4, stream) : r;
+	r = r == CUDA_SUCCESS ? cuStreamSynchronize(stream) : r;
+	r = r == CUDA_SUCCESS ? fill(at, bytes, seed) : r;
+	r = r == CUDA_SUCCESS ? compare(at, bytes, seed) : r;
+	r = r == CUDA_SUCCESS ? cuMemUnmap(at, bytes) : r;
+	return r == CUDA_SUCCESS ? cuMemAddressFree(at, bytes) : r;
+}
+
 static void *churn(void *arg)
 {
 	unsigned seed = (unsigned)(uintptr_t)arg * 7919 + 1;
@@ -294,14 +317,16 @@ static void *churn(void *arg)
 		CUdeviceptr p, q;
 		size_t bytes = i % 3 == 0 ? (3 << 20) : 4096 * (1 + (seed + i) % 7);
 		r = cuMemAlloc_v2(&p, bytes);
-		r = r == CUDA_SUCCESS ? cuMemAlloc_v2(&q, bytes) : r;
+		bool ordered = i % 2 != 0;
+		r = r == CUDA_SUCCESS ? ordered ? cuMemAllocAsync(&q, bytes, stream) : cuMemAlloc_v2(&q, bytes) : r;
 		r = r == CUDA_SUCCESS ? fill(p, bytes, seed + i) : r;
 		r = r == CUDA_SUCCESS ? cuMemsetD32Async(q, 7, bytes / 4, stream) : r;
 		r = r == CUDA_SUCCESS ? cuMemcpyDtoDAsync_v2(q, p, bytes, stream) : r;
 		r = r == CUDA_SUCCESS ? cuStreamSynchronize(stream) : r;
 		r = r == CUDA_SUCCESS ? compare(q, bytes, seed + i) : r;
 		r = r == CUDA_SUCCESS ? cuMemFree_v2(p) : r;
-		r = r == CUDA_SUCCESS ? cuMemFree_v2(q) : r;
+		r = r == CUDA_SUCCESS ? ordered ? cuMemFreeAsync(q, stream) : cuMemFree_v2(q) : r;
+		r = r == CUDA_SUCCESS && i % 5 == 0 ? churn_handle(seed + i, stream) : r;
 	}
 	if (r != CUDA_SUCCESS)
 		__atomic_store_n(&wrong, (int)r, __ATOMIC_RELAXED);

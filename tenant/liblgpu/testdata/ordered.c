@@ -163,6 +163,7 @@ static CUresult plain(void)
 	EXPECT(cuMemFreeAsync(x, a), CUDA_SUCCESS);
 	EXPECT(cuMemFreeAsync(y, a), CUDA_SUCCESS);
 	EXPECT(cuMemFreeAsync(y, a), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuStreamSynchronize(b), CUDA_SUCCESS); // says nothing of a
 	go();
 	EXPECT(cuStreamSynchronize(a), CUDA_SUCCESS);
 	EXPECT(*SEEN, 6);
