@@ -104,8 +104,8 @@ struct lgpu_arena_pool *lgpu_arena_pool_find(CUmemoryPool handle);
 struct lgpu_arena_pool *lgpu_arena_pool_add(CUmemoryPool handle, int device, CUdevice ordinal, uint64_t limit);
 // lgpu_arena_pool_device returns the index in the limits of a pool's device.
 int lgpu_arena_pool_device(const struct lgpu_arena_pool *p);
-// lgpu_arena_pool_destroyed is called when the program has destroyed it: what is allocated stays until it is freed.
-void lgpu_arena_pool_destroyed(struct lgpu_state *s, struct lgpu_arena_pool *p);
+// lgpu_arena_pool_destroy destroys it as cuMemPoolDestroy does, inside a touch: what is allocated stays until it is freed.
+CUresult lgpu_arena_pool_destroy(struct lgpu_state *s, struct lgpu_arena_pool *p);
 // lgpu_arena_pool_alloc allocates as cuMemAllocFromPoolAsync does, in a stream that is not captured. It charges what the
 // pool grows by.
 CUresult lgpu_arena_pool_alloc(struct lgpu_state *s, struct lgpu_arena_pool *p, CUdeviceptr *at, size_t bytes, CUstream stream);

@@ -391,8 +391,8 @@ CUresult lgpu_arena_pool_alloc(struct lgpu_state *s, struct lgpu_arena_pool *p, 
 
 // ---- freeing
 
-// find_end finds the allocation of a pool that begins at an address, and hides it. *ours: the address is of a pool. The
-// caller has the lock.
+// find_end finds the allocation of a pool that begins at an address. *ours: the address is of a pool. The caller has the
+// lock.
 static struct lgpu_unit *find_end(CUdeviceptr at, struct lgpu_arena_pool **pool, bool *ours)
 {
 	struct lgpu_block *b = lgpu_range_find(at);
@@ -401,21 +401,27 @@ static struct lgpu_unit *find_end(CUdeviceptr at, struct lgpu_arena_pool **pool,
 	if (!*ours || b->state != LGPU_BLOCK_LIVE || at >= b->base + b->bytes)
 		return NULL;
 	struct lgpu_unit *u = lgpu_units_find(b->chunk, (uint32_t)((at - b->base) / b->grain));
-	if (u == NULL || lgpu_unit_address(u) != at)
+	return u != NULL && lgpu_unit_address(u) == at ? u : NULL;
+}
+
+// hide finds what find_end does, and hides it.
+static struct lgpu_unit *hide(CUdeviceptr at, struct lgpu_arena_pool **pool, bool *ours)
+{
+	*ours = false;
+	if (__atomic_load_n(&pools, __ATOMIC_ACQUIRE) == NULL)
 		return NULL;
-	u->dead = true;
+	lgpu_lock(&lgpu_arena_lock);
+	struct lgpu_unit *u = find_end(at, pool, ours);
+	if (u != NULL)
+		u->dead = true;
+	lgpu_unlock(&lgpu_arena_lock);
 	return u;
 }
 
 CUresult lgpu_arena_pool_free(struct lgpu_state *s, CUdeviceptr at, bool *ours)
 {
 	struct lgpu_arena_pool *p;
-	*ours = false;
-	if (__atomic_load_n(&pools, __ATOMIC_ACQUIRE) == NULL)
-		return CUDA_ERROR_INVALID_VALUE;
-	lgpu_lock(&lgpu_arena_lock);
-	struct lgpu_unit *u = find_end(at, &p, ours);
-	lgpu_unlock(&lgpu_arena_lock);
+	struct lgpu_unit *u = hide(at, &p, ours);
 	if (u == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
 	lgpu_touch_begin();
@@ -468,12 +474,7 @@ static CUresult park(struct lgpu_arena_pool *p, struct lgpu_unit *u, CUstream st
 CUresult lgpu_arena_pool_free_ordered(CUdeviceptr at, CUstream stream, bool *ours)
 {
 	struct lgpu_arena_pool *p;
-	*ours = false;
-	if (__atomic_load_n(&pools, __ATOMIC_ACQUIRE) == NULL)
-		return CUDA_ERROR_INVALID_VALUE;
-	lgpu_lock(&lgpu_arena_lock);
-	struct lgpu_unit *u = find_end(at, &p, ours);
-	lgpu_unlock(&lgpu_arena_lock);
+	struct lgpu_unit *u = hide(at, &p, ours);
 	if (u == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
 	CUresult r = LGPU_TOUCHED(park(p, u, stream));
@@ -488,13 +489,26 @@ CUresult lgpu_arena_pool_free_ordered(CUdeviceptr at, CUstream stream, bool *our
 
 // ---- what the program sets and asks
 
-void lgpu_arena_pool_destroyed(struct lgpu_state *s, struct lgpu_arena_pool *p)
+static void rename_to(struct lgpu_arena_pool *p, CUmemoryPool handle)
 {
 	lgpu_lock(&lgpu_arena_lock);
-	p->handle = NULL;
+	p->handle = handle;
 	lgpu_unlock(&lgpu_arena_lock);
+}
+
+// The handle is forgotten first: as soon as the driver has ended the pool, it may be a new one's.
+CUresult lgpu_arena_pool_destroy(struct lgpu_state *s, struct lgpu_arena_pool *p)
+{
+	CUmemoryPool handle = p->handle;
+	rename_to(p, NULL);
+	CUresult r = LGPU_REAL(cuMemPoolDestroy)(handle);
+	if (r != CUDA_SUCCESS) {
+		rename_to(p, handle);
+		return r;
+	}
 	lgpu_arena_pool_trim(s, p, 0);
 	stir();
+	return r;
 }
 
 void lgpu_arena_pool_changed(struct lgpu_arena_pool *p)

@@ -198,9 +198,8 @@ LGPU_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	struct lgpu_pool *p = s != NULL && pool != NULL ? lgpu_pool_find(pool) : NULL;
 	struct lgpu_arena_pool *movable = p == NULL ? lgpu_arena_pool_find(pool) : NULL;
 	lgpu_touch_begin();
-	CUresult r = p != NULL ? lgpu_pool_destroy(s, p, pool) : LGPU_REAL(cuMemPoolDestroy)(pool);
-	if (r == CUDA_SUCCESS && movable != NULL)
-		lgpu_arena_pool_destroyed(s, movable);
+	CUresult r = p != NULL ? lgpu_pool_destroy(s, p, pool) :
+		     movable != NULL ? lgpu_arena_pool_destroy(s, movable) : LGPU_REAL(cuMemPoolDestroy)(pool);
 	lgpu_touch_end();
 	return r;
 }

@@ -12,14 +12,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "lgpu_cuda.h"
+#include "contexts.h"
 
 #define PAGE ((size_t)2 << 20)
 #define MOST 24
 #define STREAMS 4
 
-static CUcontext contexts[4];
-static int devices;
 static unsigned long long state;
 static CUstream streams[STREAMS];
 
@@ -473,17 +471,6 @@ static CUresult go(unsigned seed, int steps)
 		if (blocks[i].at != 0)
 			printf("end: %d\n", cuMemFree_v2(blocks[i].at));
 	return r;
-}
-
-static CUresult init(int n)
-{
-	CUresult r = cuInit(0);
-	for (devices = 0; devices < n && r == CUDA_SUCCESS; devices++) {
-		CUdevice d;
-		r = cuDeviceGet(&d, devices);
-		r = r == CUDA_SUCCESS ? cuDevicePrimaryCtxRetain(&contexts[devices], d) : r;
-	}
-	return r == CUDA_SUCCESS ? cuCtxSetCurrent(contexts[0]) : r;
 }
 
 int main(void)

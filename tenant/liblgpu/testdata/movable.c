@@ -16,7 +16,8 @@
 //	check           whether all patterns are as they were; an address or a byte that has changed is an error
 //	things          prints how many descriptors and mappings of files there are
 //	rules           what the driver says of addresses, and of frees that are wrong
-//	stale           reads what was freed
+//	stale           reads what was freed, and what was unmapped
+//	probe KIB       looks whether new memory has anything in it
 //	churn N         N threads that allocate, fill, check and free until stop
 //	stop            ends them, and says whether anything was wrong
 //	peer            a copy by device 1 of device 0's memory, made before and after access was enabled
@@ -38,13 +39,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lgpu_cuda.h"
+#include "contexts.h"
 
 #define MOST 512
-#define DEVICES 4
 
-static CUcontext contexts[DEVICES], second;
-static int devices;
+static CUcontext second;
 static struct held {
 	CUdeviceptr at;
 	size_t bytes;
@@ -159,17 +158,6 @@ static CUresult show(void)
 	return r == CUDA_SUCCESS ? cuMemUnmap(at, hidden_bytes) : r;
 }
 
-static CUresult init(int n)
-{
-	CUresult r = cuInit(0);
-	for (devices = 0; devices < n && r == CUDA_SUCCESS; devices++) {
-		CUdevice d;
-		r = cuDeviceGet(&d, devices);
-		r = r == CUDA_SUCCESS ? cuDevicePrimaryCtxRetain(&contexts[devices], d) : r;
-	}
-	return r == CUDA_SUCCESS ? cuCtxSetCurrent(contexts[0]) : r;
-}
-
 static CUresult check(void)
 {
 	CUresult r = CUDA_SUCCESS;
@@ -210,9 +198,9 @@ static void things(void)
 
 #define EXPECT(call, want)                                                              \
 	do {                                                                            \
-		long long have = (long long)(call);                                     \
-		if (have != (long long)(want)) {                                        \
-			printf("%s is %lld\n", #call, have);                            \
+		long long had_ = (long long)(call);                                     \
+		if (had_ != (long long)(want)) {                                        \
+			printf("%s is %lld\n", #call, had_);                            \
 			return CUDA_ERROR_UNKNOWN;                                      \
 		}                                                                       \
 	} while (0)
@@ -275,7 +263,37 @@ static CUresult stale(void)
 	char byte;
 	EXPECT(cuMemAlloc_v2(&p, 4 << 20), CUDA_SUCCESS);
 	EXPECT(cuMemFree_v2(p), CUDA_SUCCESS);
-	return cuMemcpyDtoH_v2(&byte, p, 1);
+	EXPECT(cuMemcpyDtoH_v2(&byte, p, 1), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemAllocAsync(&p, 4 << 20, NULL), CUDA_SUCCESS);
+	EXPECT(cuMemFreeAsync(p, NULL), CUDA_SUCCESS);
+	EXPECT(cuStreamSynchronize(NULL), CUDA_SUCCESS); // now the pool gives it back
+	EXPECT(cuMemcpyDtoH_v2(&byte, p, 1), CUDA_ERROR_INVALID_VALUE);
+	CUmemGenericAllocationHandle handle;
+	EXPECT(create(&handle, 4 << 20), CUDA_SUCCESS);
+	EXPECT(map(&p, 4 << 20, handle, CU_MEM_ACCESS_FLAGS_PROT_READWRITE), CUDA_SUCCESS);
+	EXPECT(cuMemcpyDtoH_v2(&byte, p, 1), CUDA_SUCCESS);
+	EXPECT(cuMemUnmap(p, 4 << 20), CUDA_SUCCESS);
+	EXPECT(cuMemcpyDtoH_v2(&byte, p, 1), CUDA_ERROR_INVALID_VALUE);
+	return cuMemRelease(handle);
+}
+
+// probe reports whether new memory of any kind has anything in it that is not zero.
+static CUresult probe(size_t bytes)
+{
+	CUdeviceptr at[3];
+	CUmemGenericAllocationHandle handle;
+	unsigned char *have = malloc(bytes), *zero = calloc(1, bytes);
+	EXPECT(cuMemAlloc_v2(&at[0], bytes), CUDA_SUCCESS);
+	EXPECT(cuMemAllocAsync(&at[1], bytes, NULL), CUDA_SUCCESS);
+	EXPECT(create(&handle, bytes), CUDA_SUCCESS);
+	EXPECT(map(&at[2], bytes, handle, CU_MEM_ACCESS_FLAGS_PROT_READWRITE), CUDA_SUCCESS);
+	for (int i = 0; i < 3; i++) {
+		EXPECT(cuMemcpyDtoH_v2(have, at[i], bytes), CUDA_SUCCESS);
+		EXPECT(memcmp(have, zero, bytes), 0);
+	}
+	free(have);
+	free(zero);
+	return CUDA_SUCCESS;
 }
 
 // ---- threads
@@ -474,6 +492,8 @@ static CUresult obey(const char *word, int n)
 		return rules();
 	if (strcmp(word, "stale") == 0)
 		return stale();
+	if (strcmp(word, "probe") == 0)
+		return probe((size_t)n << 10);
 	if (strcmp(word, "peer") == 0)
 		return peer();
 	if (strcmp(word, "fork") == 0)

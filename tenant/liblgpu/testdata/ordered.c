@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// ordered: whether pools keep the order of streams. It knows the order init of movable.c, and ordered, which makes all of it
+// ordered: whether pools keep the order of streams. It knows the orders init 1, and ordered, which makes all of it
 // and says whether anything was wrong.
 #include <stdio.h>
 #include <string.h>
 
-#include "lgpu_cuda.h"
+#include "contexts.h"
 
 #define BYTES ((size_t)8 << 20)
 
 #define EXPECT(call, want)                                                              \
 	do {                                                                            \
-		long long have = (long long)(call);                                     \
-		if (have != (long long)(want)) {                                        \
-			printf("line %d: %s is %lld\n", __LINE__, #call, have);         \
+		long long had_ = (long long)(call);                                     \
+		if (had_ != (long long)(want)) {                                        \
+			printf("line %d: %s is %lld\n", __LINE__, #call, had_);         \
 			return CUDA_ERROR_UNKNOWN;                                      \
 		}                                                                       \
 	} while (0)
@@ -208,21 +208,13 @@ static CUresult ordered(void)
 	return r;
 }
 
-static CUresult init(void)
-{
-	CUcontext context;
-	CUresult r = cuInit(0);
-	r = r == CUDA_SUCCESS ? cuDevicePrimaryCtxRetain(&context, 0) : r;
-	return r == CUDA_SUCCESS ? cuCtxSetCurrent(context) : r;
-}
-
 int main(void)
 {
 	char text[64];
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	while (fgets(text, sizeof text, stdin) != NULL) {
 		text[strcspn(text, "\n")] = 0;
-		CUresult r = strcmp(text, "ordered") == 0 ? ordered() : init();
+		CUresult r = strcmp(text, "ordered") == 0 ? ordered() : init(1);
 		printf("%s: %d\n", text, (int)r);
 	}
 	return 0;
