@@ -292,12 +292,14 @@ func TestMovableRules(t *testing.T) {
 func TestMovableShowsNothing(t *testing.T) {
 	k := managed(t, 1)
 	k.store(0, storeBytes)
-	for _, order := range []string{"alloc 100000", "pooled 100000", "own 102400"} {
+	for _, order := range []string{"alloc 40000", "pooled 40000", "own 40960"} {
 		k.c.do("%s", order)
 	}
-	k.suspend(0)
+	if m := k.answered(0, k.send(0, 0, false)); m.Flags != 0 {
+		t.Fatalf("the client does not leave: %+v", m)
+	}
 	other := k.another(1)
-	other.do("probe 200704")
+	other.do("probe 40960")
 	other.cmd.Process.Kill()
 	for range other.lines {
 	}
