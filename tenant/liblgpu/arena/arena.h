@@ -89,7 +89,6 @@ struct lgpu_arena_mapping {
 	uint64_t base, bytes;
 	uint64_t id; // of the mapping, for CU_POINTER_ATTRIBUTE_BUFFER_ID
 	CUmemGenericAllocationHandle handle;
-	bool fixed;
 };
 bool lgpu_arena_mapping(CUdeviceptr address, struct lgpu_arena_mapping *place);
 // lgpu_arena_mapping_sync notes CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of a mapping.

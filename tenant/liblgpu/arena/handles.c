@@ -77,7 +77,7 @@ bool lgpu_arena_mapping(CUdeviceptr address, struct lgpu_arena_mapping *place)
 	lgpu_lock(&lgpu_arena_lock);
 	const struct lgpu_mapping *m = at(address);
 	if (m != NULL)
-		*place = (struct lgpu_arena_mapping){m->base, m->bytes, m->id, m->block->id | OURS, m->block->fixed};
+		*place = (struct lgpu_arena_mapping){m->base, m->bytes, m->id, m->block->id | OURS};
 	lgpu_unlock(&lgpu_arena_lock);
 	return m != NULL;
 }

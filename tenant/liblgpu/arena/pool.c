@@ -29,7 +29,7 @@ struct lgpu_arena_pool {
 	uint64_t limit; // of reserved; 0: none
 	uint64_t threshold;
 	uint64_t reserved, used, reserved_high, used_high;
-	int follow, opportunistic, internal; // what may be used again, as CU_MEMPOOL_ATTR_REUSE_* says
+	int opportunistic, internal; // what may be used again, as CU_MEMPOOL_ATTR_REUSE_* says
 };
 
 // Pools are never given back, so that they are found without waiting for anybody; one that has ended is used again.
@@ -67,7 +67,6 @@ static bool idle(const struct lgpu_arena_pool *p)
 static void settings(struct lgpu_arena_pool *p, CUmemoryPool handle)
 {
 	cuuint64_t threshold = 0;
-	LGPU_REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, &p->follow);
 	LGPU_REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &p->opportunistic);
 	LGPU_REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &p->internal);
 	LGPU_REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
