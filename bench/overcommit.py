@@ -170,7 +170,7 @@ class Bench:
 
     def lgpu_call(self, *arguments):
         began = time.perf_counter()
-        subprocess.run([self.lgpu, *arguments], check=True, stdout=subprocess.DEVNULL)
+        self.said = subprocess.run([self.lgpu, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
         return time.perf_counter() - began
 
     def copies(self):
@@ -249,25 +249,28 @@ def costs(b, rounds):
 
 def trains(b):
     def run(options, moves, allocator):
-        p, said, moved = Program(b, "train", options, 0, allocator), [], []
+        p, said, moved, left = Program(b, "train", options, 0, allocator), [], [], ""
         while not said or "end" not in said[-1]:
             said.append(p.read())
             if len(said) % 50 == 25 and len(moved) < moves:
-                moved.append(b.lgpu_call("suspend", p.name) + b.lgpu_call("resume", p.name))
+                out = b.lgpu_call("suspend", p.name)
+                left = b.said
+                moved.append(out + b.lgpu_call("resume", p.name))
         p.close()
-        return said, moved
-    native, _ = run(None, 0, "")
+        return said, moved, left
+    native, _, _ = run(None, 0, "")
     print("")
     for name, allocator in ALLOCATORS.items():
         try:
-            inside, moved = run(["--overcommit"], 20, allocator)
+            inside, moved, left = run(["--overcommit"], 20, allocator)
         except RuntimeError as e:
             print("training, %s: FAILED: %s" % (name, e), flush=True)
             continue
         differ = sum(x != y for x, y in zip(native, inside))
         print("training, %s, suspended %d times (%.2f s each): %d of %d losses differ from the native run's" %
               (name, len(moved), statistics.median(moved), differ, len(native)), flush=True)
-        b.report("train", allocator=name, moves=len(moved), seconds=moved, differ=differ, losses=len(native))
+        print("    the last time: %s" % left)
+        b.report("train", allocator=name, left=left, moves=len(moved), seconds=moved, differ=differ, losses=len(native))
 
 
 def main():

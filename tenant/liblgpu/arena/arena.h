@@ -73,8 +73,10 @@ struct lgpu_block;
 CUresult lgpu_arena_create(struct lgpu_state *s, int device, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags,
 			   struct lgpu_block **made);
 void lgpu_arena_destroy(struct lgpu_block *b);
-// lgpu_arena_handle is what the program knows it by, lgpu_arena_real what the driver does now.
+// lgpu_arena_handle is what the program knows it by, lgpu_arena_real what the driver does now. lgpu_arena_is_handle reports
+// whether a value is, or was, such a handle: the driver must not see it, as it takes handles for pointers.
 CUmemGenericAllocationHandle lgpu_arena_handle(const struct lgpu_block *b);
+bool lgpu_arena_is_handle(CUmemGenericAllocationHandle handle);
 CUmemGenericAllocationHandle lgpu_arena_real(const struct lgpu_block *b);
 void lgpu_arena_properties(const struct lgpu_block *b, CUmemAllocationProp *prop);
 // lgpu_arena_fix keeps the memory on its device from now on, since others know of it.

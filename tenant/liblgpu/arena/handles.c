@@ -236,6 +236,7 @@ void lgpu_arena_destroy(struct lgpu_block *b)
 }
 
 CUmemGenericAllocationHandle lgpu_arena_handle(const struct lgpu_block *b) { return b->id | OURS; }
+bool lgpu_arena_is_handle(CUmemGenericAllocationHandle handle) { return lgpu_managed && (handle & OURS) != 0; }
 CUmemGenericAllocationHandle lgpu_arena_real(const struct lgpu_block *b) { return b->handle; }
 void lgpu_arena_properties(const struct lgpu_block *b, CUmemAllocationProp *prop) { *prop = b->program->prop; }
 

@@ -122,7 +122,7 @@ static void taken(struct lgpu_arena_pool *p, struct lgpu_unit *u, uint64_t bytes
 	u->dead = false;
 	u->bytes = bytes;
 	u->id = lgpu_arena_id();
-	p->used += lgpu_taken(bytes);
+	p->used += bytes;
 	p->used_high = p->used > p->used_high ? p->used : p->used_high;
 }
 
@@ -430,7 +430,7 @@ CUresult lgpu_arena_pool_free(struct lgpu_state *s, CUdeviceptr at, bool *ours)
 		r = lgpu_arena_drain(context);
 	lgpu_lock(&lgpu_arena_lock);
 	if (r == CUDA_SUCCESS) {
-		p->used -= lgpu_taken(u->bytes);
+		p->used -= u->bytes;
 		give(p, u);
 	} else {
 		u->dead = false;
@@ -463,7 +463,7 @@ static CUresult park(struct lgpu_arena_pool *p, struct lgpu_unit *u, CUstream st
 	if (r == CUDA_SUCCESS && !lgpu_queue_add(q, u, mark))
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	if (r == CUDA_SUCCESS)
-		p->used -= lgpu_taken(u->bytes);
+		p->used -= u->bytes;
 	else
 		lgpu_mark_drop(q, mark);
 	lgpu_unlock(&lgpu_arena_lock);

@@ -144,6 +144,8 @@ LGPU_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	struct lgpu_state *s = lgpu_attached();
 	struct lgpu_object *o = s != NULL ? handle_remove(handle) : NULL;
+	if (o == NULL && lgpu_arena_is_handle(handle))
+		return CUDA_ERROR_INVALID_VALUE;
 	CUresult r = o != NULL && o->block != NULL ? CUDA_SUCCESS : LGPU_TOUCHED(LGPU_REAL(cuMemRelease)(handle));
 	if (o != NULL && r == CUDA_SUCCESS)
 		drop(s, o);
@@ -157,6 +159,8 @@ LGPU_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmem
 {
 	struct lgpu_state *s = lgpu_attached();
 	struct lgpu_object *o = s != NULL ? handle_use(handle) : NULL;
+	if (o == NULL && lgpu_arena_is_handle(handle))
+		return CUDA_ERROR_INVALID_VALUE;
 	if (o == NULL)
 		return LGPU_TOUCHED(LGPU_REAL(cuMemMap)(ptr, size, offset, handle, flags));
 	struct lgpu_entry mapping = {.key = ptr, .bytes = size, .object = o, .device = o->device, .kind = LGPU_KIND_MAPPING};
@@ -235,6 +239,8 @@ LGPU_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp 
 	CUresult r = CUDA_SUCCESS;
 	if (o != NULL && o->block != NULL)
 		lgpu_arena_properties(o->block, prop);
+	else if (o == NULL && lgpu_arena_is_handle(handle))
+		r = CUDA_ERROR_INVALID_VALUE;
 	else
 		r = LGPU_REAL(cuMemGetAllocationPropertiesFromHandle)(prop, handle);
 	if (o != NULL)
@@ -249,7 +255,7 @@ LGPU_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp 
 		struct lgpu_object *o_ = s_ != NULL ? handle_use(handle) : NULL;                                   \
 		lgpu_touch_begin();                                                                                \
 		handle = real(o_, handle);                                                                         \
-		CUresult fixed_ = (call);                                                                          \
+		CUresult fixed_ = o_ == NULL && lgpu_arena_is_handle(handle) ? CUDA_ERROR_INVALID_VALUE : (call);  \
 		if (fixed_ == CUDA_SUCCESS && o_ != NULL && o_->block != NULL)                                     \
 			lgpu_arena_fix(o_->block);                                                                 \
 		if (o_ != NULL)                                                                                    \
@@ -301,12 +307,13 @@ static CUresult map_arrays(CUarrayMapInfo *list, unsigned int count, CUstream st
 {
 	struct lgpu_state *s = lgpu_attached();
 	CUarrayMapInfo *copy = s != NULL && lgpu_touch_counts() && list != NULL && count != 0 ? calloc(count, sizeof *copy) : NULL;
-	for (unsigned int i = 0; copy != NULL && i < count; i++) {
+	CUresult r = CUDA_SUCCESS;
+	for (unsigned int i = 0; copy != NULL && i < count && r == CUDA_SUCCESS; i++) {
 		copy[i] = list[i];
 		if (list[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP && list[i].memHandleType == CU_MEM_HANDLE_TYPE_GENERIC)
-			FIXED(copy[i].memHandle.memHandle, CUDA_SUCCESS);
+			r = FIXED(copy[i].memHandle.memHandle, CUDA_SUCCESS);
 	}
-	CUresult r = driver(copy != NULL ? copy : list, count, stream);
+	r = r == CUDA_SUCCESS ? driver(copy != NULL ? copy : list, count, stream) : r;
 	free(copy);
 	return r;
 }

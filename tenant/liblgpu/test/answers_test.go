@@ -51,6 +51,8 @@ func TestMovableAnswers(t *testing.T) {
 		k := managedProgram(t, devices, "testdata/answers.c")
 		native := startClient(t, k.dev.env, simProgram(t, "testdata/answers.c", "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN"))
 		native.do("init %d", devices)
+		native.do("wild")
+		k.c.do("wild")
 		order := fmt.Sprintf("go %d %d", seed, steps)
 		want := said(t, native, order, nil)
 		for i := range devices {

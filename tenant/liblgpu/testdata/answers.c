@@ -5,6 +5,7 @@
 //
 //	init DEVICES    cuInit, and a context on each of so many devices
 //	go SEED STEPS   makes so many calls, and prints a line for each
+//	wild            from now on also calls with what is no more: on a card, the driver may not survive them
 //
 // Memory that may be written has a pattern of its own, which is looked at before it is freed or unmapped, and now and then.
 #include <stdio.h>
@@ -20,6 +21,7 @@
 
 static unsigned long long state;
 static CUstream streams[STREAMS];
+static int wild;
 
 static unsigned next(unsigned bound)
 {
@@ -148,7 +150,7 @@ static void vmm_create(void)
 static void vmm_release(void)
 {
 	struct physical *p = some_physical();
-	if (p->handle == 0)
+	if (p->handle == 0 || (p->handles == 0 && !wild))
 		return;
 	CUresult r = cuMemRelease(p->handle);
 	printf("release of %d handles, %d mappings: %d\n", p->handles, p->mappings, r);
@@ -184,7 +186,7 @@ static void vmm_map(void)
 	struct mapped *m = mappeds;
 	while (m < mappeds + MOST && m->of != NULL)
 		m++;
-	if (v->base == 0 || p->handle == 0 || m == mappeds + MOST)
+	if (v->base == 0 || p->handle == 0 || m == mappeds + MOST || (p->handles == 0 && !wild))
 		return;
 	size_t pages = one_in(6) ? 1 + next(5) : p->pages, page = next((unsigned)v->pages);
 	size_t offset = one_in(10) ? PAGE : 0;
@@ -267,7 +269,7 @@ static void vmm_ask(void)
 		look(m);
 	}
 	CUmemAllocationProp prop = {.type = (CUmemAllocationType)0};
-	if (p->handle != 0) {
+	if (p->handle != 0 && (p->handles != 0 || wild)) {
 		CUresult r = cuMemGetAllocationPropertiesFromHandle(&prop, p->handle);
 		printf("properties: %d,%d,%d,%d\n", r, prop.type, prop.location.id, prop.requestedHandleTypes);
 	}
@@ -291,7 +293,7 @@ static void vmm_export(void)
 {
 	struct physical *p = some_physical();
 	int fd = -1;
-	if (p->handle == 0 || !one_in(3))
+	if (p->handle == 0 || !one_in(3) || (p->handles == 0 && !wild))
 		return;
 	CUresult r = cuMemExportToShareableHandle(&fd, p->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 	printf("export: %d,%d\n", r, fd >= 0);
@@ -362,7 +364,7 @@ static void free_one(void)
 		return;
 	unsigned way = next(4);
 	CUresult r;
-	if (one_in(10)) {
+	if (one_in(10) && wild) {
 		r = way < 2 ? cuMemFree_v2(b->at + 4) : cuMemFreeAsync(b->at + 4, streams[0]);
 		printf("free of what is inside: %d\n", r);
 	}
@@ -370,7 +372,7 @@ static void free_one(void)
 	printf("look: %d\n", compare(b->at, b->bytes, b->seed));
 	r = way == 0 ? cuMemFree_v2(b->at) : cuMemFreeAsync(b->at, streams[b->stream >= 0 && way < 3 ? b->stream : (int)next(STREAMS)]);
 	printf("free %d of %d: %d\n", way, b->stream, r);
-	if (one_in(10))
+	if (one_in(10) && wild)
 		printf("again: %d\n", way == 0 ? cuMemFree_v2(b->at) : cuMemFreeAsync(b->at, streams[0]));
 	b->at = 0;
 }
@@ -396,7 +398,8 @@ static void pool(void)
 		printf("pool destroy %d: %d\n", i == 0, r);
 		if (r == CUDA_SUCCESS) {
 			pools[i] = NULL;
-			printf("again: %d\n", cuMemPoolDestroy(p));
+			if (wild)
+				printf("again: %d\n", cuMemPoolDestroy(p));
 		}
 		return;
 	case 1: printf("threshold: %d\n", cuMemPoolSetAttribute(p, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value)); return;
@@ -486,6 +489,8 @@ int main(void)
 			r = init((int)n);
 		else if (sscanf(text, "go %u %d", &n, &steps) == 2)
 			r = go(n, steps);
+		else if (strcmp(text, "wild") == 0)
+			r = (wild = 1, CUDA_SUCCESS);
 		printf("%s: %d\n", text, (int)r);
 	}
 	return 0;
