@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """overcommit: what it costs that memory can leave the device, and how fast it leaves and comes back.
 
-    python3 bench/overcommit.py [--rows move,pair,cost,train] [--gib N] [--rounds N] [--sim SHAPE] [--out FILE]
+    python3 bench/overcommit.py [--rows move,pair,cost,train,allocators] [--gib N] [--rounds N] [--sim SHAPE] [--out FILE]
 
     move    lgpu suspend and lgpu resume of one program
     pair    one program leaves the device while another one comes back
     cost    calls of a program whose memory all fits: natively, in an lgpu, and in one with --overcommit, in turn
-    train   a PyTorch training with a CUDA graph that is suspended 20 times, with each of its allocators: its losses must be
-            those of one that is not
+    train   a PyTorch training that is suspended 20 times: its losses must be those of one that is not
+    allocators  the same with each of PyTorch's allocators
 
 Every row checks that memory has the bits that it had. Prints Markdown; appends results to FILE as lines of JSON.
 """
@@ -248,6 +248,22 @@ def costs(b, rounds):
 
 
 def trains(b):
+    def run(options, moves):
+        p, said, moved = Program(b, "train", options, 0), [], []
+        while not said or "end" not in said[-1]:
+            said.append(p.read())
+            if len(said) % 50 == 25 and len(moved) < moves:
+                moved.append(b.lgpu_call("suspend", p.name) + b.lgpu_call("resume", p.name))
+        p.close()
+        return said, moved
+    native, _ = run(None, 0)
+    inside, moved = run(["--overcommit"], 20)
+    print("\ntraining suspended %d times: %d of %d losses differ from the native run's" %
+          (len(moved), sum(x != y for x, y in zip(native, inside)), len(native)), flush=True)
+    b.report("train", moves=len(moved), differ=sum(x != y for x, y in zip(native, inside)), losses=len(native))
+
+
+def allocators(b):
     def run(options, moves, allocator):
         p, said, moved, left = Program(b, "train", options, 0, allocator), [], [], ""
         while not said or "end" not in said[-1]:
@@ -257,26 +273,24 @@ def trains(b):
                 left = b.said
                 moved.append(out + b.lgpu_call("resume", p.name))
         p.close()
-        return said, moved, left
+        return [x.get("loss", x.get("end")) for x in said], moved, left
     native, _, _ = run(None, 0, "")
-    print("")
+    print("\n| allocator | seconds away and back | losses that differ | the last time |\n|---|---|---|---|")
     for name, allocator in ALLOCATORS.items():
         try:
             inside, moved, left = run(["--overcommit"], 20, allocator)
         except RuntimeError as e:
-            print("training, %s: FAILED: %s" % (name, e), flush=True)
+            print("| %s | FAILED: %s | | |" % (name, e), flush=True)
             continue
         differ = sum(x != y for x, y in zip(native, inside))
-        print("training, %s, suspended %d times (%.2f s each): %d of %d losses differ from the native run's" %
-              (name, len(moved), statistics.median(moved), differ, len(native)), flush=True)
-        print("    the last time: %s" % left)
-        b.report("train", allocator=name, left=left, moves=len(moved), seconds=moved, differ=differ, losses=len(native))
+        print("| %s | %s | %d of %d | %s |" % (name, spread(moved), differ, len(native), left), flush=True)
+        b.report("allocators", allocator=name, left=left, seconds=moved, differ=differ, losses=len(native))
 
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--lgpu", default=os.path.join(HERE, "..", "bin", "lgpu"))
-    ap.add_argument("--rows", default="move,pair,cost,train")
+    ap.add_argument("--rows", default="move,pair,cost,train,allocators")
     ap.add_argument("--gib", type=float, default=16)
     ap.add_argument("--rounds", type=int, default=5)
     ap.add_argument("--sim", help="shape of a software GPU")
@@ -289,7 +303,8 @@ def main():
         return
     b, size, failed = Bench(options), int(options.gib * GIB), False
     rows = {"move": lambda: move(b, size, options.rounds), "pair": lambda: pair(b, size, options.rounds),
-            "cost": lambda: costs(b, options.rounds), "train": lambda: trains(b)}
+            "cost": lambda: costs(b, options.rounds), "train": lambda: trains(b),
+            "allocators": lambda: allocators(b)}
     print("| | seconds | GB/s | wrong pieces |\n|---|---|---|---|", flush=True)
     for row in options.rows.split(","):
         try:
