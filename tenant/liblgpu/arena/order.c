@@ -102,7 +102,8 @@ CUresult lgpu_mark_record(struct lgpu_mark *m, CUstream stream) { return LGPU_RE
 
 CUresult lgpu_mark_follow(const struct lgpu_mark *m, CUstream stream) { return LGPU_REAL(cuStreamWaitEvent)(stream, m->event, 0); }
 
-bool lgpu_mark_passed(const struct lgpu_mark *m) { return LGPU_REAL(cuEventQuery)(m->event) != CUDA_ERROR_NOT_READY; }
+// Of a context that is beyond repair nothing passes any more: its memory comes back when it ends.
+bool lgpu_mark_passed(const struct lgpu_mark *m) { return LGPU_REAL(cuEventQuery)(m->event) == CUDA_SUCCESS; }
 
 void lgpu_mark_drop(struct lgpu_queue *q, struct lgpu_mark *m)
 {
