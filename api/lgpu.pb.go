@@ -375,8 +375,10 @@ type Daemon struct {
 	IdleNs int64 `protobuf:"varint,8,opt,name=idle_ns,json=idleNs,proto3" json:"idle_ns,omitempty"`
 	// Copies of memory that has left its device: how much host memory they may take (file host.budget of the root), and
 	// take.
-	HostBudget    uint64 `protobuf:"varint,9,opt,name=host_budget,json=hostBudget,proto3" json:"host_budget,omitempty"`
-	HostCopies    uint64 `protobuf:"varint,10,opt,name=host_copies,json=hostCopies,proto3" json:"host_copies,omitempty"`
+	HostBudget uint64 `protobuf:"varint,9,opt,name=host_budget,json=hostBudget,proto3" json:"host_budget,omitempty"`
+	HostCopies uint64 `protobuf:"varint,10,opt,name=host_copies,json=hostCopies,proto3" json:"host_copies,omitempty"`
+	// How much of disks copies take for which host memory has no room.
+	DiskCopies    uint64 `protobuf:"varint,11,opt,name=disk_copies,json=diskCopies,proto3" json:"disk_copies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -477,6 +479,13 @@ func (x *Daemon) GetHostBudget() uint64 {
 func (x *Daemon) GetHostCopies() uint64 {
 	if x != nil {
 		return x.HostCopies
+	}
+	return 0
+}
+
+func (x *Daemon) GetDiskCopies() uint64 {
+	if x != nil {
+		return x.DiskCopies
 	}
 	return 0
 }
@@ -3738,7 +3747,7 @@ const file_lgpu_proto_rawDesc = "" +
 	"may_change\x18\x02 \x01(\bR\tmayChange\x12$\n" +
 	"\x0ewho_may_change\x18\x03 \x01(\tR\fwhoMayChange\x12\x14\n" +
 	"\x05place\x18\x04 \x01(\tR\x05place\x12$\n" +
-	"\radministrator\x18\x05 \x01(\bR\radministrator\"\x9f\x02\n" +
+	"\radministrator\x18\x05 \x01(\bR\radministrator\"\xc0\x02\n" +
 	"\x06Daemon\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x124\n" +
@@ -3752,7 +3761,9 @@ const file_lgpu_proto_rawDesc = "" +
 	"hostBudget\x12\x1f\n" +
 	"\vhost_copies\x18\n" +
 	" \x01(\x04R\n" +
-	"hostCopies\"\x11\n" +
+	"hostCopies\x12\x1f\n" +
+	"\vdisk_copies\x18\v \x01(\x04R\n" +
+	"diskCopies\"\x11\n" +
 	"\x0fSnapshotRequest\"/\n" +
 	"\fWatchRequest\x12\x1f\n" +
 	"\vinterval_ns\x18\x01 \x01(\x03R\n" +

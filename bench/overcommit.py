@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """overcommit: what it costs that memory can leave the device, and how fast it leaves and comes back.
 
-    python3 bench/overcommit.py [--rows move,pair,cost,train,allocators] [--gib N] [--rounds N] [--sim SHAPE] [--out FILE]
+    python3 bench/overcommit.py [--rows move,cold,pair,again,cost,train,allocators] [--gib N] [--rounds N] [--sim SHAPE] [--out FILE]
 
     move    lgpu suspend and lgpu resume of one program
+    cold    lgpu suspend of a program as soon as it has its memory
     pair    one program leaves the device while another one comes back
+    again   a small program is suspended and resumed 1,000 times: what it has of the machine before and after
     cost    calls of a program whose memory all fits: natively, in an lgpu, and in one with --overcommit, in turn
-    train   a PyTorch training that is suspended 20 times: its losses must be those of one that is not
+    train   a PyTorch training that is suspended 20 times: its losses must be those of one that is not; and what its steps take
     allocators  the same with each of PyTorch's allocators
 
 Every row checks that memory has the bits that it had. Prints Markdown; appends results to FILE as lines of JSON.
@@ -60,14 +62,15 @@ def hold(size):
         blocks.append(at)
     cuda.call("cuCtxSynchronize")
     say(ready=True)
-    host = ctypes.create_string_buffer(min(step, 256 * MIB))
+    host, part, libc = ctypes.c_void_p(), min(step, 256 * MIB), ctypes.CDLL(None)
+    cuda.call("cuMemAllocHost_v2", ctypes.byref(host), ctypes.c_size_t(part))
     for _ in sys.stdin:
         bad = 0
         for i, at in enumerate(blocks):
-            want = (0x9E3779B9 * (i + 1) & 0xFFFFFFFF).to_bytes(4, "little") * (len(host) // 4)
-            for offset in range(0, step - len(host) + 1, len(host)):
-                cuda.call("cuMemcpyDtoH_v2", host, ctypes.c_uint64(at.value + offset), ctypes.c_size_t(len(host)))
-                bad += host.raw != want
+            want = (0x9E3779B9 * (i + 1) & 0xFFFFFFFF).to_bytes(4, "little") * (part // 4)
+            for offset in range(0, step - part + 1, part):
+                cuda.call("cuMemcpyDtoH_v2", host, ctypes.c_uint64(at.value + offset), ctypes.c_size_t(part))
+                bad += libc.memcmp(host, want, ctypes.c_size_t(part)) != 0
         say(bad=bad)
 
 
@@ -130,7 +133,7 @@ def train():
         loss.backward()
         best.step()
         graph.replay()
-        say(loss=loss.item().hex())
+        say(loss=loss.item().hex(), at=time.perf_counter())
     say(end=graph_x[0].item().hex())
 
 
@@ -208,6 +211,48 @@ def move(b, size, rounds):
         b.report("move", what=what, bytes=size, seconds=took, bad=bad)
 
 
+def cold(b, size):
+    p = Program(b, "hold", ["--overcommit"], size)
+    took = [b.lgpu_call("suspend", p.name), b.lgpu_call("resume", p.name)]
+    bad = p.ask()["bad"]
+    p.close()
+    print("| cold: suspend, then resume of %.3g GiB | %.3f, %.3f | %.1f, %.1f | %d |" %
+          (size / GIB, *took, *[size / 1e9 / t for t in took], bad), flush=True)
+    b.report("cold", bytes=size, seconds=took, bad=bad)
+
+
+def again(b, times):
+    size = 64 * MIB
+    p = Program(b, "hold", ["--overcommit"], size)
+    b.warm(size)
+
+    def things():
+        state = json.loads(subprocess.check_output([b.lgpu, "ps", "--json"]))
+        mine = next(x for x in state["lgpus"] if x["path"].endswith("/" + p.name))
+        at = "/proc/%d/" % mine["processes"][0]["pid"]
+        with open(at + "maps") as f:
+            maps = len(f.readlines())
+        daemon = len(os.listdir("/proc/%d/fd" % state["daemon"]["pid"]))
+        return {"descriptors": len(os.listdir(at + "fd")), "mappings": maps, "of the daemon": daemon,
+                "MiB by the driver": state["devices"][0]["memory.current"] / MIB, "MiB of copies": state["daemon"]["host_copies"] / MIB,
+                "MiB of its own": mine["devices"][0]["memory.current"] / MIB}
+    b.lgpu_call("suspend", p.name)
+    b.lgpu_call("resume", p.name)
+    time.sleep(3)  # the driver is asked each second
+    before, began = things(), time.perf_counter()
+    for _ in range(times):
+        b.lgpu_call("suspend", p.name)
+        b.lgpu_call("resume", p.name)
+    took = time.perf_counter() - began
+    time.sleep(3)
+    after, bad = things(), p.ask()["bad"]
+    p.close()
+    print("\n%d times suspended and resumed in %.1f s; wrong pieces: %d\n\n| | before | after |\n|---|---|---|" % (times, took, bad))
+    for what in before:
+        print("| %s | %g | %g |" % (what, before[what], after[what]), flush=True)
+    b.report("again", times=times, seconds=took, bad=bad, before=before, after=after)
+
+
 def pair(b, size, rounds):
     two = [Program(b, "hold", ["--overcommit"], size) for _ in range(2)]
     b.warm(2 * size)
@@ -255,12 +300,22 @@ def trains(b):
             if len(said) % 50 == 25 and len(moved) < moves:
                 moved.append(b.lgpu_call("suspend", p.name) + b.lgpu_call("resume", p.name))
         p.close()
-        return said, moved
-    native, _ = run(None, 0)
-    inside, moved = run(["--overcommit"], 20)
-    print("\ntraining suspended %d times: %d of %d losses differ from the native run's" %
-          (len(moved), sum(x != y for x, y in zip(native, inside)), len(native)), flush=True)
-    b.report("train", moves=len(moved), differ=sum(x != y for x, y in zip(native, inside)), losses=len(native))
+        at = [x["at"] for x in said[:-1]]
+        step = statistics.median(b - a for a, b in zip(at[100:], at[101:])) * 1000
+        return [x.get("loss", x.get("end")) for x in said], moved, step
+    ways, steps = {"natively": None, "in an lgpu": [], "with --overcommit": ["--overcommit"]}, {}
+    native = None
+    for i in range(2):
+        for way in list(ways)[:: 1 if i % 2 == 0 else -1]:
+            losses, _, step = run(ways[way], 0)
+            native = losses if way == "natively" else native
+            steps.setdefault(way, []).append(step)
+    inside, moved, _ = run(["--overcommit"], 20)
+    differ = sum(x != y for x, y in zip(native, inside))
+    print("\ntraining suspended %d times: %d of %d losses differ from the native run's\n" % (len(moved), differ, len(native)))
+    print("| ms a step | " + " | ".join(ways) + " |\n|" + "---|" * (len(ways) + 1))
+    print("| training, not suspended | %s |" % " | ".join(spread(steps[way]) for way in ways), flush=True)
+    b.report("train", moves=len(moved), differ=differ, losses=len(native), **{way.replace(" ", "_"): v for way, v in steps.items()})
 
 
 def allocators(b):
@@ -290,9 +345,10 @@ def allocators(b):
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--lgpu", default=os.path.join(HERE, "..", "bin", "lgpu"))
-    ap.add_argument("--rows", default="move,pair,cost,train,allocators")
+    ap.add_argument("--rows", default="move,cold,pair,again,cost,train,allocators")
     ap.add_argument("--gib", type=float, default=16)
     ap.add_argument("--rounds", type=int, default=5)
+    ap.add_argument("--times", type=int, default=1000, help="of the row again")
     ap.add_argument("--sim", help="shape of a software GPU")
     ap.add_argument("--out")
     ap.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -303,7 +359,7 @@ def main():
         return
     b, size, failed = Bench(options), int(options.gib * GIB), False
     rows = {"move": lambda: move(b, size, options.rounds), "pair": lambda: pair(b, size, options.rounds),
-            "cost": lambda: costs(b, options.rounds), "train": lambda: trains(b),
+            "cold": lambda: cold(b, size), "again": lambda: again(b, options.times), "cost": lambda: costs(b, options.rounds), "train": lambda: trains(b),
             "allocators": lambda: allocators(b)}
     print("| | seconds | GB/s | wrong pieces |\n|---|---|---|---|", flush=True)
     for row in options.rows.split(","):

@@ -251,7 +251,7 @@ func nodesOf(devices []*device) ([]cdi.Node, error) {
 		}
 	}
 	for _, d := range devices {
-		path, err := nodeOf(d.Device)
+		path, err := deviceFile(d.Device)
 		if err != nil {
 			return nil, err
 		}
@@ -260,8 +260,8 @@ func nodesOf(devices []*device) ([]cdi.Node, error) {
 	return nodes, nil
 }
 
-// nodeOf is the device file of a GPU.
-func nodeOf(d gpu.Device) (string, error) {
+// deviceFile is the device file of a GPU.
+func deviceFile(d gpu.Device) (string, error) {
 	_, minor, found := strings.Cut(d.Node, ":")
 	path := "/dev/nvidia" + minor
 	if !found {

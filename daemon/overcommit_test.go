@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/lgpu/lgpu/daemon/tenant"
 )
 
 // The least bound of a cgroup and those above it holds.
@@ -24,19 +26,21 @@ func TestCgroupBound(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for text, want := range map[string]uint64{
-		"0::/system.slice/lgpud.service\n": 8 << 30,
-		"0::/user.slice\n":                 math.MaxUint64,
-		"0::/small/large\n":                4096,
-		"0::/\n":                           math.MaxUint64,
-		"0::/odd\n":                        math.MaxUint64,
-		"0::/../small\n":                   math.MaxUint64, // outside of what is mounted
-		"12:memory:/small\n1:name=systemd:/user.slice\n": math.MaxUint64,
-		"0::small\n": math.MaxUint64,
-		"":           math.MaxUint64,
+	for _, c := range []struct {
+		in   tenant.Cgroup
+		want uint64
+	}{
+		{tenant.Cgroup{Path: "/system.slice/lgpud.service"}, 8 << 30},
+		{tenant.Cgroup{Path: "/user.slice"}, math.MaxUint64},
+		{tenant.Cgroup{Path: "/small/large"}, 4096},
+		{tenant.Cgroup{Path: "/"}, math.MaxUint64},
+		{tenant.Cgroup{Path: "/odd"}, math.MaxUint64},
+		{tenant.Cgroup{Path: "/../small"}, math.MaxUint64}, // outside of what is mounted
+		{tenant.Cgroup{Path: "/small", Controllers: "memory"}, math.MaxUint64},
 	} {
-		if got := cgroupBound(root, text); got != want {
-			t.Errorf("%q: %d, want %d", text, got, want)
+		other := tenant.Cgroup{Path: "/user.slice", Controllers: "name=systemd"}
+		if got := cgroupBound(root, []tenant.Cgroup{other, c.in}); got != c.want {
+			t.Errorf("%+v: %d, want %d", c.in, got, c.want)
 		}
 	}
 }

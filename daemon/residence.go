@@ -19,7 +19,6 @@ import (
 	policy "github.com/lgpu/lgpu/policy/residence"
 	"github.com/lgpu/lgpu/policy/schedule"
 	"github.com/lgpu/lgpu/tenant/protocol"
-	"github.com/lgpu/lgpu/tenant/region"
 )
 
 // residencePeriod is the longest time between two looks at what lgpus without memory.overcommit use.
@@ -33,8 +32,9 @@ type residence struct {
 	keeper *hostcopy.Keeper
 	wake   chan struct{}
 
-	queueMu sync.Mutex // guards queue; nothing is locked below it
+	queueMu sync.Mutex // guards queue and known; nothing is locked below it
 	queue   []func(now time.Time)
+	known   map[uint64]bool // lgpus that look has met
 
 	mu      sync.Mutex // guards what follows; changed by keep alone
 	policy  *policy.Policy
@@ -64,10 +64,11 @@ type holding struct {
 type held struct {
 	uuid    gpu.UUID
 	noted   tenant.Held
-	copy    *hostcopy.Copy
-	size    uint64 // of copy
+	files   [hostcopy.Tiers]*hostcopy.Copy // nil before they are needed
+	sizes   [hostcopy.Tiers]uint64
 	growing bool
-	wanted  uint64    // size that copy is to have
+	urgent  bool      // something waits for the files to grow
+	wanted  uint64    // size that all files are to have together
 	away    bool      // it has not said Kept since it was lost, or since the daemon began
 	failure string    // for people; empty if all is well
 	silent  time.Time // the order whose silence was reported
@@ -84,13 +85,13 @@ var _ tenant.ResidenceHandler = (*residence)(nil)
 func newResidence(n *Daemon) *residence {
 	r := &residence{
 		daemon: n, wake: make(chan struct{}, 1), holders: map[holder]*holding{}, lgpus: map[uint64]*managed{},
-		busy: map[uint64]time.Time{},
+		busy: map[uint64]time.Time{}, known: map[uint64]bool{},
 		// Above all serials of the daemon before, which clients may still answer.
 		policy: policy.New(policy.Options{Serial: uint64(time.Now().UnixNano())}),
 	}
 	most := ownBound()
 	budget := func() uint64 { return min(n.tree.HostBudget(), most) }
-	r.keeper = hostcopy.New(hostcopy.Options{Budget: budget, Dir: n.config.Copies})
+	r.keeper = hostcopy.New(hostcopy.Options{Budget: budget, Available: available, Dir: n.config.Copies})
 	return r
 }
 
@@ -167,8 +168,12 @@ func (r *residence) said(h holder, device int, m protocol.Message, store int) {
 func (r *residence) kept(now time.Time, of *holding, device int, m protocol.Message, file *os.File) {
 	d := &of.devices[device]
 	if d.away {
+		r.adopt(of, device, file)
+		if file != nil && m.Flags&protocol.FlagMore != 0 {
+			return
+		}
 		d.away = false
-		r.welcome(of, device, file)
+		r.welcome(of, device)
 	}
 	why := uint64(0)
 	if m.Flags&protocol.FlagRefused != 0 {
@@ -179,39 +184,16 @@ func (r *residence) kept(now time.Time, of *holding, device int, m protocol.Mess
 	}
 	if why == protocol.WhyStore { // it had no room before, perhaps
 		d.wanted = max(d.wanted, d.noted.Taken)
+		d.urgent = true
 		r.grow(of, device)
 	}
 	if why != 0 && !(why == protocol.WhyStore && d.growing) {
 		r.fail(of, device, whyNot(why))
 	}
+	if m.Serial != 0 && m.Flags&protocol.FlagRefused == 0 {
+		r.policy.Holds(of.id, d.uuid, m.Extra)
+	}
 	r.policy.Kept(now, of.id, d.uuid, m.Serial, m.Value, why)
-}
-
-// welcome takes over the file of a client that has come back, or sends it again. Called by keep with mu held.
-func (r *residence) welcome(of *holding, device int, file *os.File) {
-	d := &of.devices[device]
-	if d.copy == nil && file != nil {
-		known := hostcopy.Identity{Device: d.noted.Store.Device, Inode: d.noted.Store.Number}
-		c, err := r.keeper.Adopt(int(file.Fd()), known, r.most(d.uuid))
-		if err != nil {
-			r.daemon.log.Warn("a client has brought a file that is not its own", "pid", of.peer.PID, "error", err)
-			return
-		}
-		g, err := c.Grow(0)
-		if err != nil {
-			c.Close()
-			r.daemon.log.Warn("the file of a client cannot be used", "pid", of.peer.PID, "error", err)
-			return
-		}
-		d.copy, d.size = c, g.Size
-		return
-	}
-	if d.copy != nil && file == nil && d.size > 0 && !d.growing { // it may have been lost with the connection
-		if g, err := d.copy.Grow(0); err == nil {
-			g.New = true
-			of.send(device, g)
-		}
-	}
 }
 
 // most is the largest file that a client can need for a device.
@@ -222,19 +204,6 @@ func (r *residence) most(uuid gpu.UUID) uint64 {
 		}
 	}
 	return 0
-}
-
-// send tells a client of its file.
-func (of *holding) send(device int, g hostcopy.Grown) {
-	m := protocol.Message{Kind: protocol.Store, Value: g.Size}
-	if g.Pinned {
-		m.Flags = protocol.FlagPinned
-	}
-	if g.New {
-		of.Send(device, m, g.FD)
-		return
-	}
-	of.Send(device, m)
 }
 
 // whyNot is why a client could not do what it was told, for people.
@@ -293,8 +262,10 @@ func (r *residence) left(h holder) {
 		delete(r.holders, h)
 		r.policy.Leave(of.id)
 		for _, d := range of.devices {
-			if c := d.copy; c != nil {
-				r.daemon.work.Go(c.Close) // it waits for a Grow to end
+			for _, c := range d.files {
+				if c != nil {
+					r.daemon.work.Go(c.Close) // it waits for a Grow to end
+				}
 			}
 		}
 	})
@@ -305,6 +276,9 @@ func (r *residence) look(dir limits.Directory) {
 	if !dir.Overcommit || !r.daemon.lgpus.admits(dir.ID) {
 		return
 	}
+	r.queueMu.Lock()
+	r.known[dir.ID] = true
+	r.queueMu.Unlock()
 	r.post(func(now time.Time) {
 		l := r.lgpus[dir.ID]
 		if l == nil {
@@ -318,6 +292,13 @@ func (r *residence) look(dir limits.Directory) {
 
 // forget drops an lgpu that tenants do not know any more.
 func (r *residence) forget(id uint64) {
+	r.queueMu.Lock()
+	known := r.known[id]
+	delete(r.known, id)
+	r.queueMu.Unlock()
+	if !known {
+		return
+	}
 	r.post(func(time.Time) {
 		delete(r.lgpus, id)
 		delete(r.busy, id)
@@ -393,11 +374,14 @@ func (r *residence) close() {
 	defer r.mu.Unlock()
 	for _, of := range r.holders {
 		for _, d := range of.devices {
-			if d.copy != nil {
-				d.copy.Close()
+			for _, c := range d.files {
+				if c != nil {
+					c.Close()
+				}
 			}
 		}
 	}
+	r.keeper.Close()
 }
 
 // step does what there is to do now, and says when there will be more.
@@ -406,7 +390,11 @@ func (r *residence) step(now time.Time) (next time.Time) {
 	todo := r.queue
 	r.queue = nil
 	r.queueMu.Unlock()
-	plain, idle, devices := r.plain(), r.idle(now), r.daemon.inventory.present()
+	if len(todo) == 0 && len(r.holders) == 0 {
+		return time.Time{} // keep alone changes holders
+	}
+	devices := r.daemon.inventory.present()
+	plain, idle := r.plain(devices), r.idle(now)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, d := range devices {
@@ -432,9 +420,12 @@ func (r *residence) step(now time.Time) (next time.Time) {
 }
 
 // plain is what lgpus without memory.overcommit are charged for on each device.
-func (r *residence) plain() map[gpu.UUID]uint64 {
+func (r *residence) plain(devices []*device) map[gpu.UUID]uint64 {
 	n := r.daemon
-	plain := map[gpu.UUID]uint64{}
+	plain, most := map[gpu.UUID]uint64{}, map[gpu.UUID]uint64{}
+	for _, d := range devices {
+		most[d.UUID] = d.Memory
+	}
 	for _, id := range n.lgpus.admitted() {
 		if dir, ok := n.tree.ByID(id); !ok || dir.Overcommit {
 			continue
@@ -443,16 +434,20 @@ func (r *residence) plain() map[gpu.UUID]uint64 {
 		used, err := n.tenants.Usage(id)
 		for i, uuid := range record.Devices {
 			if err == nil && i < len(used.Devices) {
-				plain[uuid] += min(used.Devices[i].Used, r.most(uuid))
+				plain[uuid] += min(used.Devices[i].Used, most[uuid])
 			}
 		}
 	}
 	return plain
 }
 
-// idle says for how long lgpus have had no work, as the gates have it. One that runs without accounts has some.
+// idle says for how long lgpus have had no work, as the gates have it. One that runs without accounts has some, unless it
+// is suspended.
 func (r *residence) idle(now time.Time) policy.Idle {
 	for at, share := range r.daemon.shares.now() {
+		if l := r.lgpus[at.id]; l != nil && l.suspended { // keep alone changes lgpus
+			continue
+		}
 		if share.Free || share.State != schedule.Idle {
 			r.busy[at.id] = now
 		}
@@ -482,7 +477,7 @@ func (r *residence) deliver(orders []policy.Order) {
 		for i := range of.devices {
 			d := &of.devices[i]
 			if now := taken[of.id][d.uuid]; now != d.noted.Taken {
-				r.note(of, i, tenant.Held{Taken: now, Store: d.noted.Store})
+				r.note(of, i, tenant.Held{Taken: now, Stores: d.noted.Stores})
 			}
 		}
 	}
@@ -513,44 +508,6 @@ func (r *residence) note(of *holding, device int, h tenant.Held) {
 	if err := of.Note(device, h); err != nil {
 		r.daemon.log.Warn("what a client has resident cannot be noted", "pid", of.peer.PID, "error", err)
 	}
-}
-
-// grow has a client's file become as large as it is wanted, in the background. Called by keep with mu held.
-func (r *residence) grow(of *holding, device int) {
-	d := &of.devices[device]
-	if d.growing || d.wanted <= d.size {
-		return
-	}
-	if d.copy == nil {
-		d.copy = r.keeper.Copy()
-	}
-	d.growing = true
-	file, wanted := d.copy, d.wanted
-	r.daemon.work.Go(func() {
-		g, err := file.Grow(wanted)
-		r.post(func(time.Time) { r.grown(of, device, wanted, g, err) })
-	})
-}
-
-// grown tells a client of its larger file. Called by keep with mu held.
-func (r *residence) grown(of *holding, device int, wanted uint64, g hostcopy.Grown, err error) {
-	d := &of.devices[device]
-	d.growing = false
-	switch {
-	case r.holders[of.holder] == nil:
-		return
-	case err != nil:
-		d.wanted = d.size // tried again with the next order
-		r.fail(of, device, err.Error())
-		return
-	}
-	d.size = g.Size
-	if store := (region.Inode{Device: g.Device, Number: g.Inode}); store != d.noted.Store {
-		r.note(of, device, tenant.Held{Taken: d.noted.Taken, Store: store})
-	}
-	of.send(device, g)
-	r.policy.Retry(of.id, d.uuid)
-	r.grow(of, device)
 }
 
 // watch reports clients that do not do what they were told, and says when to look again. Called by keep with mu held.

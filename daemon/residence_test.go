@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lgpu/lgpu/daemon/hostcopy"
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/tenant/protocol"
@@ -170,7 +171,7 @@ func TestSuspendAndResume(t *testing.T) {
 	}
 	r.residence.left(f)
 	r.residence.left(late)
-	for deadline := time.Now().Add(20 * time.Second); r.residence.keeper.Used() > 0; runtime.Gosched() {
+	for deadline := time.Now().Add(20 * time.Second); r.residence.keeper.Used(hostcopy.Memory) > 0; runtime.Gosched() {
 		if time.Now().After(deadline) {
 			t.Fatal("copies stay after their clients")
 		}
@@ -225,8 +226,40 @@ func TestCopiesBeyondBudget(t *testing.T) {
 	if m.Flags == protocol.FlagPinned {
 		t.Errorf("beyond the budget: %+v", m)
 	}
-	if m.Value != 8*mib || r.residence.keeper.Used() != 0 {
-		t.Errorf("%+v, %d used", m, r.residence.keeper.Used())
+	if m.Value != 8*mib || r.residence.keeper.Used(hostcopy.Memory) != 0 {
+		t.Errorf("%+v, %d used", m, r.residence.keeper.Used(hostcopy.Memory))
+	}
+	// One that has begun in memory goes on to the disk, and a new daemon gets both files back.
+	r.write(t, "/", "host.budget", "5MiB")
+	f = r.client(t, a, nil)
+	r.residence.need(f, 0, 4*mib)
+	if m := f.await(protocol.Store); m.Value != 4*mib || m.Flags != protocol.FlagPinned {
+		t.Errorf("%+v", m)
+	}
+	memory := f.fd
+	r.residence.need(f, 0, 10*mib)
+	if m := f.await(protocol.Store); m.Value != 6*mib || m.Flags != 0 || f.fd == memory {
+		t.Errorf("%+v", m)
+	}
+	if now := r.Snapshot().Daemon; now.HostCopies != 4*mib || now.DiskCopies != (8+6)*mib {
+		t.Errorf("%d bytes in memory, %d on disks", now.HostCopies, now.DiskCopies)
+	}
+	f.awaitNote(func(h tenant.Held) bool { return h.Stores[hostcopy.Disk].Number != 0 })
+	disk, before := f.fd, f.held()
+	r.residence.left(f)
+	f = r.client(t, a, []tenant.Held{before})
+	r.residence.said(f, 0, protocol.Message{Kind: protocol.Kept, Value: 10 * mib, Flags: protocol.FlagMore}, disk)
+	r.residence.said(f, 0, protocol.Message{Kind: protocol.Kept, Value: 10 * mib}, memory)
+	f.await(protocol.Keep) // its level, which it is to hear again
+	// What the client before had is given up in the background.
+	for deadline := time.Now().Add(20 * time.Second); ; runtime.Gosched() {
+		now := r.Snapshot().Daemon
+		if now.HostCopies == 4*mib && now.DiskCopies == (8+6)*mib {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after the return %d bytes in memory, %d on disks", now.HostCopies, now.DiskCopies)
+		}
 	}
 }
 
@@ -240,7 +273,7 @@ func TestResidenceRestarts(t *testing.T) {
 	f := r.client(t, a, nil)
 	r.residence.need(f, 0, 2*mib)
 	f.await(protocol.Store)
-	f.awaitNote(func(h tenant.Held) bool { return h.Store.Number != 0 })
+	f.awaitNote(func(h tenant.Held) bool { return h.Stores[0].Number != 0 })
 	store := f.fd
 	for restart := range 100 {
 		suspend := restart%3 != 0
@@ -264,7 +297,7 @@ func TestResidenceRestarts(t *testing.T) {
 			}
 		}
 		f.awaitNote(func(h tenant.Held) bool { return h.Taken == level })
-		if used := r.residence.keeper.Used(); used != 2*mib {
+		if used := r.residence.keeper.Used(hostcopy.Memory); used != 2*mib {
 			t.Fatalf("restart %d: %d bytes of copies", restart, used)
 		}
 	}
@@ -282,7 +315,7 @@ func TestResidenceRestarts(t *testing.T) {
 	r.residence.said(f, 0, protocol.Message{Kind: protocol.Kept, Value: before.Taken}, fd)
 	r.residence.need(f, 0, 2*mib)
 	f.await(protocol.Store)
-	if now := f.held().Store; now == before.Store && f.fd < 0 {
+	if now := f.held().Stores[0]; now == before.Stores[0] && f.fd < 0 {
 		t.Errorf("no file of its own: %+v", now)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lgpu/lgpu/daemon/dispatch"
+	"github.com/lgpu/lgpu/daemon/hostcopy"
 	"github.com/lgpu/lgpu/daemon/mps"
 	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/daemon/tenant"
@@ -62,7 +63,8 @@ func (n *Daemon) info() Info {
 	return Info{
 		Version: n.config.Version, PID: os.Getpid(), Started: n.started, Dir: n.config.Dir, Tree: n.mounted,
 		Police: n.config.Police, Restarts: n.restarts, Idle: n.config.Idle, NotReady: n.notReady,
-		HostBudget: n.tree.HostBudget(), HostCopies: n.residence.keeper.Used(),
+		HostBudget: n.tree.HostBudget(), HostCopies: n.residence.keeper.Used(hostcopy.Memory),
+		DiskCopies: n.residence.keeper.Used(hostcopy.Disk),
 	}
 }
 

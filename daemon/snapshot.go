@@ -25,9 +25,11 @@ type Info struct {
 	Police   Policy
 	Restarts uint64        // how often a daemon took over the state of one before
 	Idle     time.Duration // how long it stays without use; 0 is for ever
-	// HostBudget and HostCopies are bytes of host memory that copies of memory that has left devices may take, and take.
-	HostBudget, HostCopies uint64
-	NotReady               string // why it does not serve programs: it has only begun, or is about to end; empty if it does
+	// HostBudget and HostCopies are bytes of host memory that copies of memory that has left devices may take, and take;
+	// DiskCopies is what others take of disks.
+	HostBudget, HostCopies, DiskCopies uint64
+
+	NotReady string // why it does not serve programs: it has only begun, or is about to end; empty if it does
 }
 
 // Device is one device that the daemon manages.

@@ -95,14 +95,14 @@ func (p *place) onDevice() uint64 {
 	return s.GetDevices()[0].GetMemoryUsed()
 }
 
-// copies is how much host memory copies take, in bytes.
-func (p *place) copies() uint64 {
+// copies is how much host memory copies take, and how much of disks, in bytes.
+func (p *place) copies() (host, disk uint64) {
 	p.t.Helper()
 	s, err := p.daemon().Snapshot(p.t.Context(), &api.SnapshotRequest{})
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	return s.GetDaemon().GetHostCopies()
+	return s.GetDaemon().GetHostCopies(), s.GetDaemon().GetDiskCopies()
 }
 
 // quiet fails if a program has said something.
@@ -251,7 +251,7 @@ func TestSuspendedProgramEnds(t *testing.T) {
 		}
 		p.wait("the end of "+name, func() bool { return p.directory("/"+name) == nil })
 	}
-	p.wait("the end of all copies", func() bool { return p.copies() == 0 })
+	p.wait("the end of all copies", func() bool { host, disk := p.copies(); return host+disk == 0 })
 }
 
 // The daemon dies while an lgpu is suspended: the next one has it suspended, with its memory.
@@ -363,18 +363,21 @@ func configured(t *testing.T, lines ...string) (*place, string) {
 
 // What host.budget has no room for goes to a disk, and comes back as it was.
 func TestCopiesOnDisk(t *testing.T) {
-	p, _ := configured(t)
-	p.must("set", "/", "host.budget=1MiB")
-	c := p.full("a")
-	c.expect("stepped 1", "step 1")
-	p.must("suspend", "/a")
-	if !p.suspended("/a", tideAll) || p.copies() > 1<<20 {
-		t.Errorf("%d bytes in host memory, %v", p.copies(), p.directory("/a"))
+	for _, budget := range []uint64{1, 100} { // MiB: for nothing, and for a part
+		p, _ := configured(t)
+		p.must("set", "/", fmt.Sprintf("host.budget=%dMiB", budget))
+		c := p.full("a")
+		c.expect("stepped 1", "step 1")
+		p.must("suspend", "/a")
+		host, disk := p.copies()
+		if !p.suspended("/a", tideAll) || host > budget<<20 || host+disk < tideAll {
+			t.Errorf("%d bytes in host memory, %d on disks, %v", host, disk, p.directory("/a"))
+		}
+		p.must("resume", "/a")
+		c.expect("stepped 1", "step 1")
+		c.expect("intact after 2 steps", "check")
+		c.end()
 	}
-	p.must("resume", "/a")
-	c.expect("stepped 1", "step 1")
-	c.expect("intact after 2 steps", "check")
-	c.end()
 }
 
 // Where the disk has no room either, suspending is refused with the reason, and the program goes on.
@@ -412,4 +415,99 @@ func TestKernelDoesNotEnd(t *testing.T) {
 	c.expect("stepped 1", "step 1")
 	c.expect("intact after 2 steps", "check")
 	c.end()
+}
+
+// The daemon dies again and again while memory is on its way, and each new one finds everything.
+func TestDaemonDiesAgainAndAgain(t *testing.T) {
+	rounds := 100
+	if testing.Short() {
+		rounds = 6
+	}
+	p := newPlace(t)
+	c := p.full("a")
+	c.expect("stepped 1", "step 1")
+	for i := range rounds {
+		pid := p.daemon().Daemon.GetPid()
+		p.must("set", "/a", fmt.Sprintf("memory.suspend=%d", (i+1)%2))
+		if err := unix.Kill(int(pid), unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		p.waitForDaemonAfter(pid)
+	}
+	p.must("suspend", "/a")
+	if !p.suspended("/a", tideAll) {
+		t.Errorf("after %d daemons: %v", rounds, p.directory("/a"))
+	}
+	p.must("resume", "/a")
+	c.expect("stepped 1", "step 1")
+	c.expect("intact after 2 steps", "check")
+	c.end()
+}
+
+// A program that is killed while its memory is on its way, out or in, leaves nothing, on the device or on the host.
+func TestKilledOnTheWay(t *testing.T) {
+	const slow = "--sim=1x1GiB,sms=4,context=16MiB,link=150MB/s"
+	p := newPlace(t)
+	p.must("create", slow, "/keep")
+	for _, out := range []bool{true, false} {
+		c := p.start("lgpu", "run", slow, "--overcommit", "--name", "a", "--", "tide", linear, control)
+		c.until("ready")
+		c.expect("hold CUDA_SUCCESS", "hold %d %d", tideCount, tideBlock)
+		if !out {
+			p.must("suspend", "/a")
+		}
+		p.must("set", "/a", fmt.Sprintf("memory.suspend=%d", bit(out)))
+		var pid int32
+		p.wait("memory on its way", func() bool {
+			n := p.directory("/a")
+			if n == nil || len(n.GetClients()) != 1 {
+				return false
+			}
+			pid = n.GetClients()[0].GetPid()
+			used, away := p.onDevice(), n.GetDevices()[0].GetMemoryEvicted()
+			return used > tideBlock && (used < tideAll-tideBlock || !out && away > 0) // what comes back has room at once
+		})
+		unix.Kill(int(pid), unix.SIGKILL)
+		if s := c.status(); s < 128 {
+			t.Errorf("status %d", s)
+		}
+		p.wait("the end of what it had", func() bool {
+			host, disk := p.copies()
+			return p.directory("/a") == nil && host+disk == 0 && p.onDevice() == 0
+		})
+	}
+}
+
+func bit(on bool) int {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// A program that does not answer keeps its room, and is ended where the daemon may end programs; then others have the room.
+func TestSilentProgram(t *testing.T) {
+	p := newPlace(t)
+	file := filepath.Join(p.dir, "lgpud.conf")
+	if err := os.WriteFile(file, []byte("residence.patience = 1s\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.serve("--config", file, "--police", "stop")
+	c := p.full("a")
+	pid := int(p.directory("/a").GetClients()[0].GetPid())
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	p.must("set", "/", fmt.Sprintf("memory.budget=0 %dB", tideAll+tideAll/2))
+	b := p.start("lgpu", "run", tideShape, "--overcommit", "--name", "b", "--", "tide", linear, control)
+	b.until("ready")
+	b.tell(fmt.Sprintf("hold %d %d", tideCount, tideBlock))
+	p.wait("the report", func() bool { return strings.Contains(p.must("events", "--since", "1h"), "it has not answered for 1s") })
+	b.quiet("while the room is taken")
+	if s := c.status(); s < 128 {
+		t.Errorf("status %d", s)
+	}
+	b.until("hold CUDA_SUCCESS")
+	b.expect("stepped 1", "step 1")
+	b.end()
 }

@@ -64,6 +64,7 @@ func daemonOf(d *api.Daemon) *Daemon {
 	out := &Daemon{
 		Version: d.GetVersion(), PID: d.GetPid(), Started: d.GetStarted().AsTime(), Dir: d.GetDir(), Tree: known(d.GetTree()),
 		Police: d.GetPolice(), Restarts: d.GetRestarts(), HostBudget: d.GetHostBudget(), HostCopies: d.GetHostCopies(),
+		DiskCopies: d.GetDiskCopies(),
 	}
 	if idle := d.GetIdleNs() / int64(time.Microsecond); idle > 0 {
 		out.IdleUsec = &idle

@@ -35,9 +35,11 @@ type Daemon struct {
 	Tree     *string   `json:"tree"`
 	Police   string    `json:"police"`
 	Restarts uint64    `json:"restarts"`
-	// HostBudget and HostCopies are of copies of memory that has left devices: what they may take, and take.
+	// HostBudget and HostCopies are of copies of memory that has left devices: what they may take of the host's memory,
+	// and take; DiskCopies is what they take of disks.
 	HostBudget uint64 `json:"host.budget"`
 	HostCopies uint64 `json:"host_copies"`
+	DiskCopies uint64 `json:"disk_copies"`
 	IdleUsec   *int64 `json:"idle_usec"`
 }
 

@@ -30,7 +30,7 @@ func machine() *api.Snapshot {
 	return &api.Snapshot{
 		Time: at,
 		Daemon: &api.Daemon{Version: "1.2.3", Pid: 7, Started: at, Dir: "/run/lgpu", Tree: "/run/lgpu/tree", Police: "report",
-			Restarts: 2, IdleNs: 60e9, HostBudget: 64 << 30, HostCopies: 2 << 30},
+			Restarts: 2, IdleNs: 60e9, HostBudget: 64 << 30, HostCopies: 2 << 30, DiskCopies: 1 << 30},
 		Devices: []*api.Device{
 			{Uuid: gpu, Ordinal: "0", Name: "NVIDIA H200", Key: "195:0", Pci: "0000:1b:00.0", MemoryTotal: 141 << 30,
 				MemoryUsed: 62 << 30, Units: 132, Utilisation: pointer(uint32(87)), MemoryUtilisation: pointer(uint32(40)), Sampled: at,

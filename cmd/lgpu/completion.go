@@ -16,6 +16,7 @@ import (
 	"github.com/lgpu/lgpu/internal/users"
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/sim"
+	"github.com/lgpu/lgpu/sim/igpu"
 )
 
 // Completion asks the daemon that runs, and starts none: a shell waits for the answer at each press of Tab.
@@ -45,6 +46,11 @@ var flagCompleters = map[string]completer{
 	"mount":    words(string(daemon.MountAuto), string(daemon.MountOn), string(daemon.MountOff)),
 	"log":      words("debug", "info", "warn", "error"),
 	"mode":     words(string(conformance.Temporal), string(conformance.Spatial)),
+	"policy":   words(string(igpu.GVirt), string(igpu.GScale)),
+	"mix":      words(string(igpu.Linux), string(igpu.Windows), string(igpu.MixedBoth), string(igpu.Linux2D), string(igpu.Linux3D)),
+	"load":     words(string(igpu.Busy), string(igpu.Churn), string(igpu.Random)),
+	"chart":    cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+	"figures":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs),
 }
 
 // argumentCompleters are those of the commands that take arguments, by the command without "lgpu".
@@ -74,7 +80,8 @@ func complete(c *cobra.Command) {
 	}
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		how := flagCompleters[f.Name]
-		if how == nil || c.Name() == "daemon" && f.Name == "group" { // that one is a group of users
+		if how == nil || c.Name() == "daemon" && f.Name == "group" || // that one is a group of users
+			c.Name() == "igpu" && f.Name == "guests" { // and that a number
 			how = cobra.NoFileCompletions
 		}
 		_ = c.RegisterFlagCompletionFunc(f.Name, how) // it fails for options that are not there, and twice

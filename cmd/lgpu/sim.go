@@ -69,6 +69,7 @@ A SHAPE is [COUNTx]MEMORY, then any of these, with commas between them:
 	for _, internal := range []string{"inherit", "shape", "idle"} {
 		f.Lookup(internal).Hidden = true // how lgpu run starts the process
 	}
+	c.AddCommand(igpuCommand())
 	return c
 }
 

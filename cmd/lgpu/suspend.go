@@ -88,10 +88,10 @@ func moveCommand(resume bool) *cobra.Command {
 const suspendFile = "memory.suspend"
 
 // The state is looked at again after a part of the time that has passed, within bounds: a move that takes a tenth of a second
-// is not made to look as if it took two.
+// is not made to look as if it took two, and one of a third of a second does not wait for the next look.
 const (
-	watchPart  = 16
-	watchFirst = 5 * time.Millisecond
+	watchPart  = 100
+	watchFirst = 2 * time.Millisecond
 	watchLast  = 200 * time.Millisecond
 )
 

@@ -1,9 +1,9 @@
-// Package hostcopy makes the files in which memory lies that has left its device: one for each client and device. They
-// are memory, touched ahead of need, as far as a budget goes, and files on a disk beyond it.
+// Package hostcopy makes the files in which memory lies that has left its device: for each client and device one of
+// memory, touched ahead of need, as far as a budget goes, and one on a disk for what is beyond it.
 //
 //	k := hostcopy.New(hostcopy.Options{Budget: tree.HostBudget, Dir: dir})
-//	c := k.Copy()
-//	grown, err := c.Grow(8 << 30)
+//	c := k.Copy(hostcopy.Memory, node)
+//	grown, err := c.Grow(8<<30, hostcopy.Ahead)
 //
 // A file belongs to one client and is never given to another: its pages go when the client and the daemon have closed
 // it. It only grows, so what a client has mapped stays mapped. A Keeper may be used by several goroutines, a Copy by one
@@ -17,6 +17,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,23 +34,52 @@ var (
 
 const (
 	// piece is what one thread touches at a time, in bytes.
-	piece = 64 << 20
+	piece = 16 << 20
 	// unit is what sizes are rounded up to, in bytes.
 	unit = 2 << 20
 	// spare is what stays free on the disk, in bytes.
 	spare = 256 << 20
 	// most is the largest file, in bytes.
 	most = 1 << 46
-	// seals of a memory file. Ordinary files have none of these.
-	seals = unix.F_SEAL_SHRINK
 	// threads touch pages at once, at most.
-	threads = 8
+	threads = 16
+	// niceness of threads that touch pages ahead of need.
+	niceness = 19
+)
+
+// Tier is what a file is made of.
+type Tier int
+
+// The tiers, faster ones first.
+const (
+	Memory Tier = iota // page-locked by the client once it is touched
+	Disk
+	Tiers
+)
+
+// String returns the tier's name.
+func (t Tier) String() string {
+	if t == Memory {
+		return "memory"
+	}
+	return "disk"
+}
+
+// Pace is how a file grows.
+type Pace int
+
+// The paces.
+const (
+	Ahead  Pace = iota // of need: beside other programs, which are to notice nothing
+	Urgent             // somebody waits for it
 )
 
 // Options of a Keeper.
 type Options struct {
 	// Budget returns how many bytes of host memory files may take, of all clients together.
 	Budget func() uint64
+	// Available returns how many bytes of host memory are free to be taken now; nil: that does not matter.
+	Available func() uint64
 	// Dir is the folder for files beyond it; it must exist. Empty: there are none.
 	Dir string
 	// Reserve takes room on the disk for a file, in place of fallocate(2); for tests.
@@ -59,8 +89,10 @@ type Options struct {
 // Keeper makes files, and knows how much host memory they take.
 type Keeper struct {
 	options Options
-	mu      sync.Mutex
-	used    uint64 // guarded by mu
+	mu      sync.Mutex // guards what follows
+	used    [Tiers]uint64
+	mount   *os.File // of huge pages; nil: not tried, or there is none
+	tried   bool
 }
 
 // New makes a Keeper without files.
@@ -71,88 +103,145 @@ func New(o Options) *Keeper {
 	return &Keeper{options: o}
 }
 
-// Used returns how many bytes of host memory files take.
-func (k *Keeper) Used() uint64 {
+// Close ends the use of k; its files stay.
+func (k *Keeper) Close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.used
+	if k.mount != nil {
+		k.mount.Close()
+		k.mount = nil
+	}
+	k.tried = true
 }
 
-// charge takes bytes of the budget, or none.
+// mountHuge mounts a file system of memory in huge pages, which are touched, mapped and page-locked many times as fast,
+// where nobody sees it. Memory files that are made elsewhere have huge pages only if all of the machine's may. A daemon
+// that may not mount has none.
+func mountHuge() *os.File {
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fs)
+	for _, o := range [][2]string{{"huge", "always"}, {"size", "0"}, {"nr_inodes", "0"}, {"mode", "0700"}} { // 0: no bound
+		if unix.FsconfigSetString(fs, o[0], o[1]) != nil {
+			return nil
+		}
+	}
+	if unix.FsconfigCreate(fs) != nil {
+		return nil
+	}
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOEXEC|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOSUID)
+	if err != nil {
+		return nil
+	}
+	return os.NewFile(uintptr(mount), "huge pages")
+}
+
+// memoryFile makes an empty file of memory.
+func (k *Keeper) memoryFile() (*os.File, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.tried {
+		k.tried, k.mount = true, mountHuge()
+	}
+	if k.mount != nil {
+		if fd, err := unix.Openat(int(k.mount.Fd()), ".", unix.O_TMPFILE|unix.O_EXCL|unix.O_RDWR|unix.O_CLOEXEC, 0o600); err == nil {
+			return os.NewFile(uintptr(fd), "lgpu-copy"), nil
+		}
+	}
+	fd, err := unix.MemfdCreate("lgpu-copy", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("memory file for copies: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "lgpu-copy"), nil
+}
+
+// Used returns how many bytes files of a tier take.
+func (k *Keeper) Used(t Tier) uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.used[t]
+}
+
+// charge takes bytes of memory's budget, or none.
 func (k *Keeper) charge(bytes uint64) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if budget := k.options.Budget(); k.used > budget || bytes > budget-k.used {
+	if budget, used := k.options.Budget(), k.used[Memory]; used > budget || bytes > budget-used {
 		return false
 	}
-	k.used += bytes
+	k.used[Memory] += bytes
 	return true
 }
 
-func (k *Keeper) release(bytes uint64) {
+func (k *Keeper) add(t Tier, bytes uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.used -= bytes
+	k.used[t] += bytes
+}
+
+func (k *Keeper) release(t Tier, bytes uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.used[t] -= bytes
 }
 
 // Identity names a file; the zero value is none.
 type Identity struct{ Device, Inode uint64 }
 
-// Copy is the file of one client and device.
+// Copy is a file of one client and device.
 type Copy struct {
 	keeper *Keeper
+	tier   Tier
+	node   int      // of NUMA, on which memory is best; below 0: any
 	file   *os.File // nil before the first Grow
-	size   uint64
-	memory bool // it is charged to the budget
+	size   uint64   // what it is charged for
 	closed atomic.Bool
 	mu     sync.Mutex // held by Grow, and by Close once that has ended
 }
 
-// Copy returns a file that is not there yet.
-func (k *Keeper) Copy() *Copy { return &Copy{keeper: k} }
+// Copy returns a file that is not there yet. The device it is for is nearest to a NUMA node; below 0 none is.
+func (k *Keeper) Copy(t Tier, node int) *Copy { return &Copy{keeper: k, tier: t, node: node} }
 
-// Adopt returns the file that a client has brought back to a new daemon: fd, which stays the caller's, must be the one
-// with an identity, and not larger than a client with a device of so many bytes needs. An error wraps ErrForeign. What
-// it takes is charged even beyond the budget, since it is there.
-func (k *Keeper) Adopt(fd int, was Identity, largest uint64) (*Copy, error) {
+// Adopt makes c the file that a client has brought back to a new daemon: fd, which stays the caller's, must be the one
+// with an identity, and not larger than a client with a device of so many bytes needs. c has no file before. An error
+// wraps ErrForeign. What it takes is charged even beyond the budget, since it is there.
+func (c *Copy) Adopt(fd int, was Identity, largest uint64) error {
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
-		return nil, fmt.Errorf("file with what has left a device: %w", err)
+		return fmt.Errorf("file with what has left a device: %w", err)
 	}
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	switch has := (Identity{stat.Dev, stat.Ino}); {
 	case err != nil || was == Identity{} || has != was || stat.Mode&unix.S_IFMT != unix.S_IFREG || stat.Nlink != 0:
-		return nil, fmt.Errorf("inode %d: %w", stat.Ino, ErrForeign)
+		return fmt.Errorf("inode %d: %w", stat.Ino, ErrForeign)
 	case flags&unix.O_ACCMODE != unix.O_RDWR || stat.Size < 0 || uint64(stat.Size) > roundUp(largest):
-		return nil, fmt.Errorf("inode %d of %d bytes: %w", stat.Ino, stat.Size, ErrForeign)
+		return fmt.Errorf("inode %d of %d bytes: %w", stat.Ino, stat.Size, ErrForeign)
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("file with what has left a device: %w", err)
+		return fmt.Errorf("file with what has left a device: %w", err)
 	}
-	c := &Copy{keeper: k, file: os.NewFile(uintptr(own), "copy"), size: uint64(stat.Size)}
-	has, err := unix.FcntlInt(uintptr(own), unix.F_GET_SEALS, 0)
-	c.memory = err == nil && has&seals != 0
-	if c.memory {
-		k.mu.Lock()
-		k.used += c.size
-		k.mu.Unlock()
-	}
-	return c, nil
+	file := os.NewFile(uintptr(own), "copy")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.file, c.size = file, uint64(stat.Size)
+	c.keeper.add(c.tier, c.size)
+	return nil
 }
 
 // Grown is a file after Grow.
 type Grown struct {
-	FD     int    // of the file, for as long as the Copy is open
-	Size   uint64 // bytes
-	New    bool   // the client does not have it yet
-	Pinned bool   // it is memory, all of it touched
+	FD   int    // of the file, for as long as the Copy is open
+	Size uint64 // bytes; of memory all are touched
+	New  bool   // the client does not have it yet
 	Identity
 }
 
 // Grow makes the file at least so large, and waits until all of it is there. An error wraps ErrRoom, ErrClosed, or what
 // the system says; then it is as large as before.
-func (c *Copy) Grow(bytes uint64) (Grown, error) {
+func (c *Copy) Grow(bytes uint64, pace Pace) (Grown, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed.Load() {
@@ -163,10 +252,14 @@ func (c *Copy) Grow(bytes uint64) (Grown, error) {
 		return Grown{}, fmt.Errorf("a file of %d bytes: %w", bytes, ErrRoom)
 	}
 	if bytes = roundUp(bytes); bytes > c.size {
-		if err := c.extend(bytes); err != nil {
+		extend := c.extendDisk
+		if c.tier == Memory {
+			extend = func(bytes uint64) error { return c.extendMemory(bytes, pace) }
+		}
+		if err := extend(bytes); err != nil {
 			if fresh && c.file != nil {
 				c.file.Close()
-				c.file, c.size = nil, 0
+				c.file = nil
 			}
 			return Grown{}, err
 		}
@@ -174,7 +267,7 @@ func (c *Copy) Grow(bytes uint64) (Grown, error) {
 	if c.file == nil {
 		return Grown{}, nil
 	}
-	g := Grown{FD: int(c.file.Fd()), Size: c.size, New: fresh, Pinned: c.memory}
+	g := Grown{FD: int(c.file.Fd()), Size: c.size, New: fresh}
 	var stat unix.Stat_t
 	if err := unix.Fstat(g.FD, &stat); err != nil {
 		return Grown{}, fmt.Errorf("file for copies: %w", err)
@@ -183,59 +276,67 @@ func (c *Copy) Grow(bytes uint64) (Grown, error) {
 	return g, nil
 }
 
-// extend makes the file so large. Called with mu held.
-func (c *Copy) extend(bytes uint64) error {
+// extendMemory makes a memory file so large and touches what is new. Called with mu held.
+func (c *Copy) extendMemory(bytes uint64, pace Pace) error {
 	more := bytes - c.size
-	if (c.file == nil || c.memory) && c.keeper.charge(more) {
-		err := c.extendMemory(bytes)
-		if err != nil {
-			c.keeper.release(more)
-		}
-		return err
-	}
-	if c.memory {
+	if !c.keeper.charge(more) {
 		return fmt.Errorf("host.budget has less than %d bytes left: %w", more, ErrRoom)
 	}
-	return c.extendDisk(bytes)
-}
-
-// extendMemory makes a memory file so large and touches what is new. It has been charged.
-func (c *Copy) extendMemory(bytes uint64) error {
-	if c.file == nil {
-		fd, err := unix.MemfdCreate("lgpu-copy", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-		if err != nil {
-			return fmt.Errorf("memory file for copies: %w", err)
-		}
-		c.file, c.memory = os.NewFile(uintptr(fd), "lgpu-copy"), true
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
-			return fmt.Errorf("seal memory file: %w", err)
-		}
+	if available := c.keeper.options.Available; available != nil && available() < more {
+		c.keeper.release(Memory, more)
+		return fmt.Errorf("the machine has less than %d bytes of memory left: %w", more, ErrRoom)
 	}
-	fd := int(c.file.Fd())
-	var stat unix.Stat_t
-	if err := unix.Fstat(fd, &stat); err != nil {
-		return fmt.Errorf("memory file for copies: %w", err)
-	}
-	if stat.Size < int64(bytes) { // a client may have made it larger itself, and no memory file shrinks
-		if err := unix.Ftruncate(fd, int64(bytes)); err != nil {
-			return fmt.Errorf("make memory file larger: %w", err)
+	if err := c.enlarge(bytes, pace); err != nil {
+		c.keeper.release(Memory, more)
+		if c.file != nil { // pages that were touched go back, as far as they can
+			_ = unix.Fallocate(int(c.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(c.size), int64(more))
 		}
-	}
-	if err := c.touch(fd, c.size, bytes); err != nil {
 		return err
 	}
 	c.size = bytes
 	return nil
 }
 
-// touch has the kernel give pages to a part of the file, by several threads.
-func (c *Copy) touch(fd int, from, to uint64) error {
+// enlarge makes a memory file so large and touches what is new. It has been charged.
+func (c *Copy) enlarge(bytes uint64, pace Pace) error {
+	if c.file == nil {
+		file, err := c.keeper.memoryFile()
+		if err != nil {
+			return err
+		}
+		c.file = file
+	}
+	fd := int(c.file.Fd())
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return fmt.Errorf("memory file for copies: %w", err)
+	}
+	if stat.Size < int64(bytes) { // a client may have made it larger itself
+		if err := unix.Ftruncate(fd, int64(bytes)); err != nil {
+			return fmt.Errorf("make memory file larger: %w", err)
+		}
+	}
+	return c.touch(fd, bytes, pace)
+}
+
+// touch has the kernel give pages to what is new of the file, by several threads: ahead of need by half of what there
+// are, which run when nobody else wants to.
+func (c *Copy) touch(fd int, to uint64, pace Pace) error {
 	var next atomic.Uint64
-	next.Store(from)
+	next.Store(c.size)
 	var failed atomic.Pointer[error]
 	var work sync.WaitGroup
-	for range min(runtime.NumCPU(), threads) {
+	count := runtime.NumCPU()
+	if pace == Ahead {
+		count = (count + 1) / 2
+	}
+	for range min(count, threads) {
 		work.Go(func() {
+			if pace == Ahead {
+				runtime.LockOSThread() // the thread ends with its niceness
+				// At worst it is not nicer than others.
+				_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), niceness)
+			}
 			for failed.Load() == nil {
 				at := next.Add(piece) - piece
 				if at >= to {
@@ -243,7 +344,7 @@ func (c *Copy) touch(fd int, from, to uint64) error {
 				}
 				err := ErrClosed
 				if !c.closed.Load() {
-					err = populate(fd, at, min(to-at, piece))
+					err = populate(fd, at, min(to-at, piece), c.node)
 				}
 				if err != nil {
 					failed.Store(&err)
@@ -258,13 +359,22 @@ func (c *Copy) touch(fd int, from, to uint64) error {
 	return nil
 }
 
-// populate gives pages to a piece of a file.
-func populate(fd int, at, bytes uint64) error {
+// preferred is MPOL_PREFERRED of mbind(2).
+const preferred = 1
+
+// populate gives pages to a piece of a file, from a NUMA node if it has some.
+func populate(fd int, at, bytes uint64, node int) error {
 	data, err := unix.Mmap(fd, int64(at), int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return err
 	}
 	defer unix.Munmap(data)
+	if node >= 0 && node < 64 {
+		nodes := uint64(1) << node
+		// Where that is refused, the kernel takes the node of the thread.
+		_, _, _ = unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(&data[0])), uintptr(len(data)), preferred,
+			uintptr(unsafe.Pointer(&nodes)), 64+1, 0)
+	}
 	for {
 		err = unix.Madvise(data, unix.MADV_POPULATE_WRITE)
 		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
@@ -274,15 +384,18 @@ func populate(fd int, at, bytes uint64) error {
 	if errors.Is(err, unix.EINVAL) { // before Linux 5.14
 		err = unix.Fallocate(fd, 0, int64(at), int64(bytes))
 	}
+	if errors.Is(err, unix.EFAULT) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOSPC) {
+		err = fmt.Errorf("the machine has no memory left: %w: %w", ErrRoom, err)
+	}
 	return err
 }
 
 // extendDisk makes a file on the disk so large, with room reserved: a client that writes to it must not find the disk
-// full.
+// full. Called with mu held.
 func (c *Copy) extendDisk(bytes uint64) error {
 	o := c.keeper.options
 	if o.Dir == "" {
-		return fmt.Errorf("host.budget is used up, and there is no folder for files beyond it: %w", ErrRoom)
+		return fmt.Errorf("there is no folder for files beyond host.budget: %w", ErrRoom)
 	}
 	var disk unix.Statfs_t
 	if err := unix.Statfs(o.Dir, &disk); err != nil {
@@ -290,7 +403,7 @@ func (c *Copy) extendDisk(bytes uint64) error {
 	}
 	more := bytes - c.size
 	if free := disk.Bavail * uint64(disk.Bsize); free < more || free-more < spare {
-		return fmt.Errorf("host.budget is used up, and the disk of %s has %d bytes left: %w", o.Dir, free, ErrRoom)
+		return fmt.Errorf("the disk of %s has %d bytes left: %w", o.Dir, free, ErrRoom)
 	}
 	if c.file == nil {
 		file, err := temporary(o.Dir)
@@ -309,13 +422,14 @@ func (c *Copy) extendDisk(bytes uint64) error {
 	if err != nil {
 		return errors.Join(err, c.file.Truncate(int64(c.size)))
 	}
+	c.keeper.add(Disk, more)
 	c.size = bytes
 	return nil
 }
 
 // temporary makes a file that has no name, so that it goes with whoever has it open.
 func temporary(dir string) (*os.File, error) {
-	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_EXCL|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err == nil {
 		return os.NewFile(uintptr(fd), "lgpu-copy"), nil
 	}
@@ -338,9 +452,7 @@ func (c *Copy) Close() {
 	if c.file == nil {
 		return
 	}
-	if c.memory {
-		c.keeper.release(c.size)
-	}
+	c.keeper.release(c.tier, c.size)
 	c.file.Close()
 	c.file, c.size = nil, 0
 }

@@ -14,7 +14,7 @@ func budget(n uint64) func() uint64 { return func() uint64 { return n } }
 
 func grow(t *testing.T, c *Copy, bytes uint64) Grown {
 	t.Helper()
-	g, err := c.Grow(bytes)
+	g, err := c.Grow(bytes, Ahead)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,11 +32,11 @@ func stat(t *testing.T, fd int) unix.Stat_t {
 
 func TestMemory(t *testing.T) {
 	k := New(Options{Budget: budget(100 * mib)})
-	c := k.Copy()
+	c := k.Copy(Memory, 0)
 	defer c.Close()
 	g := grow(t, c, 3*mib)
-	if !g.New || !g.Pinned || g.Size != 4*mib || k.Used() != 4*mib {
-		t.Errorf("%+v, %d used", g, k.Used())
+	if !g.New || g.Size != 4*mib || k.Used(Memory) != 4*mib {
+		t.Errorf("%+v, %d used", g, k.Used(Memory))
 	}
 	if s := stat(t, g.FD); s.Blocks*512 < 4*mib {
 		t.Errorf("%d of its blocks are there", s.Blocks)
@@ -44,27 +44,24 @@ func TestMemory(t *testing.T) {
 	if _, err := unix.Pwrite(g.FD, []byte("data"), 4*mib-4); err != nil {
 		t.Fatal(err)
 	}
-	if g = grow(t, c, 70*mib); g.New || g.Size != 70*mib || k.Used() != 70*mib {
-		t.Errorf("%+v, %d used", g, k.Used())
+	if g = grow(t, c, 70*mib); g.New || g.Size != 70*mib || k.Used(Memory) != 70*mib {
+		t.Errorf("%+v, %d used", g, k.Used(Memory))
 	}
 	data := make([]byte, 4)
 	if _, err := unix.Pread(g.FD, data, 4*mib-4); err != nil || string(data) != "data" {
 		t.Errorf("lost: %q, %v", data, err)
 	}
-	if err := unix.Ftruncate(g.FD, 0); err == nil {
-		t.Error("it shrinks")
-	}
-	if _, err := c.Grow(120 * mib); !errors.Is(err, ErrRoom) {
+	if _, err := c.Grow(120*mib, Urgent); !errors.Is(err, ErrRoom) {
 		t.Errorf("beyond the budget: %v", err)
 	}
 	if g = grow(t, c, 1); g.Size != 70*mib {
 		t.Errorf("after a refusal: %+v", g)
 	}
 	c.Close()
-	if k.Used() != 0 {
-		t.Errorf("%d used after the end", k.Used())
+	if k.Used(Memory) != 0 {
+		t.Errorf("%d used after the end", k.Used(Memory))
 	}
-	if _, err := c.Grow(mib); !errors.Is(err, ErrClosed) {
+	if _, err := c.Grow(mib, Urgent); !errors.Is(err, ErrClosed) {
 		t.Errorf("after the end: %v", err)
 	}
 }
@@ -77,64 +74,76 @@ func TestDisk(t *testing.T) {
 		}
 		return unix.Ftruncate(fd, from+bytes)
 	}})
-	c := k.Copy()
+	c := k.Copy(Disk, -1)
 	defer c.Close()
 	g := grow(t, c, 10*mib)
-	if !g.New || g.Pinned || g.Size != 10*mib || k.Used() != 0 {
-		t.Errorf("%+v, %d used", g, k.Used())
+	if !g.New || g.Size != 10*mib || k.Used(Memory) != 0 || k.Used(Disk) != 10*mib {
+		t.Errorf("%+v, %d and %d used", g, k.Used(Memory), k.Used(Disk))
 	}
 	if s := stat(t, g.FD); s.Nlink != 0 || s.Size != 10*mib {
 		t.Errorf("%d names, %d bytes", s.Nlink, s.Size)
 	}
 	full = true
-	if _, err := c.Grow(20 * mib); !errors.Is(err, ErrRoom) || !errors.Is(err, unix.ENOSPC) {
+	if _, err := c.Grow(20*mib, Urgent); !errors.Is(err, ErrRoom) || !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("full disk: %v", err)
 	}
 	if s := stat(t, g.FD); s.Size != 10*mib {
 		t.Errorf("%d bytes after a refusal", s.Size)
 	}
-	if _, err := k.Copy().Grow(mib); !errors.Is(err, ErrRoom) {
+	if _, err := k.Copy(Disk, -1).Grow(mib, Urgent); !errors.Is(err, ErrRoom) {
 		t.Errorf("full disk, new file: %v", err)
 	}
-	if _, err := New(Options{Budget: budget(0)}).Copy().Grow(mib); !errors.Is(err, ErrRoom) {
+	if _, err := New(Options{Budget: budget(0)}).Copy(Disk, -1).Grow(mib, Urgent); !errors.Is(err, ErrRoom) {
 		t.Errorf("no folder: %v", err)
 	}
-	if _, err := k.Copy().Grow(1 << 60); !errors.Is(err, ErrRoom) {
+	if _, err := k.Copy(Disk, -1).Grow(1<<60, Urgent); !errors.Is(err, ErrRoom) {
 		t.Errorf("an impossible size: %v", err)
 	}
 }
 
 func TestAdopt(t *testing.T) {
-	for _, where := range []struct {
-		name   string
-		budget uint64
-		used   uint64
-	}{{"memory", 100 * mib, 10 * mib}, {"disk", 0, 0}} {
-		t.Run(where.name, func(t *testing.T) {
-			c := New(Options{Budget: budget(where.budget), Dir: t.TempDir()}).Copy()
+	for tier := range Tiers {
+		t.Run(tier.String(), func(t *testing.T) {
+			c := New(Options{Budget: budget(100 * mib), Dir: t.TempDir()}).Copy(tier, -1)
 			defer c.Close()
 			g := grow(t, c, 10*mib)
 			k := New(Options{Budget: budget(0)})
-			back, err := k.Adopt(g.FD, g.Identity, 10*mib)
-			if err != nil {
+			back := k.Copy(tier, -1)
+			if err := back.Adopt(g.FD, g.Identity, 10*mib); err != nil {
 				t.Fatal(err)
 			}
-			if has := grow(t, back, mib); has.New || has.Size != 10*mib || has.Identity != g.Identity || k.Used() != where.used {
-				t.Errorf("%+v, %d used", has, k.Used())
+			if has := grow(t, back, mib); has.New || has.Size != 10*mib || has.Identity != g.Identity || k.Used(tier) != 10*mib {
+				t.Errorf("%+v, %d used", has, k.Used(tier))
 			}
 			back.Close()
-			if k.Used() != 0 {
-				t.Errorf("%d used after the end", k.Used())
+			if k.Used(tier) != 0 {
+				t.Errorf("%d used after the end", k.Used(tier))
 			}
 			for _, wrong := range []Identity{{}, {g.Device, g.Inode + 1}} {
-				if _, err := k.Adopt(g.FD, wrong, 10*mib); !errors.Is(err, ErrForeign) {
+				if err := k.Copy(tier, -1).Adopt(g.FD, wrong, 10*mib); !errors.Is(err, ErrForeign) {
 					t.Errorf("%+v: %v", wrong, err)
 				}
 			}
-			if _, err := k.Adopt(g.FD, g.Identity, mib); !errors.Is(err, ErrForeign) {
+			if err := k.Copy(tier, -1).Adopt(g.FD, g.Identity, mib); !errors.Is(err, ErrForeign) {
 				t.Errorf("too large: %v", err)
 			}
 		})
+	}
+}
+
+// TestNoMemory: a machine without memory refuses before anything is touched.
+func TestNoMemory(t *testing.T) {
+	left := uint64(8 * mib)
+	k := New(Options{Budget: budget(100 * mib), Available: func() uint64 { return left }})
+	c := k.Copy(Memory, -1)
+	defer c.Close()
+	if _, err := c.Grow(10*mib, Ahead); !errors.Is(err, ErrRoom) || k.Used(Memory) != 0 {
+		t.Errorf("%v, %d used", err, k.Used(Memory))
+	}
+	grow(t, c, 6*mib)
+	left = 2 * mib
+	if _, err := c.Grow(10*mib, Ahead); !errors.Is(err, ErrRoom) || k.Used(Memory) != 6*mib {
+		t.Errorf("%v, %d used", err, k.Used(Memory))
 	}
 }
 
@@ -154,11 +163,11 @@ func TestAdoptForeign(t *testing.T) {
 	defer w.Close()
 	for _, f := range []*os.File{named, r} {
 		s := stat(t, int(f.Fd()))
-		if _, err := k.Adopt(int(f.Fd()), Identity{s.Dev, s.Ino}, mib); !errors.Is(err, ErrForeign) {
+		if err := k.Copy(Disk, -1).Adopt(int(f.Fd()), Identity{s.Dev, s.Ino}, mib); !errors.Is(err, ErrForeign) {
 			t.Errorf("%s: %v", f.Name(), err)
 		}
 	}
-	if _, err := k.Adopt(-1, Identity{1, 1}, mib); err == nil {
+	if err := k.Copy(Memory, -1).Adopt(-1, Identity{1, 1}, mib); err == nil {
 		t.Error("no file at all")
 	}
 }

@@ -59,6 +59,7 @@ var (
 	daemonRestarts = counter("lgpu_daemon_restarts_total", "Daemons that took over the state of one before.")
 	hostBudget     = gauge("lgpu_host_budget_bytes", "Host memory that copies of memory that has left its device may take.")
 	hostCopies     = gauge("lgpu_host_copies_bytes", "Host memory that copies of memory that has left its device take.")
+	diskCopies     = gauge("lgpu_disk_copies_bytes", "Room on disks that copies take for which there is no host memory.")
 	events         = counter("lgpu_events_total", "What happened since the daemon started, by kind.", "kind")
 	nodes          = gauge("lgpu_nodes", "Groups and lgpus in the tree.", "kind")
 	nodesOmitted   = gauge("lgpu_nodes_omitted", "Groups and lgpus without metrics, because there are too many.")
@@ -188,6 +189,7 @@ func (e *emitter) daemon(s *daemon.Snapshot, c daemon.Counters) {
 	e.emit(daemonRestarts, float64(s.Daemon.Restarts))
 	e.emit(hostBudget, float64(s.Daemon.HostBudget))
 	e.emit(hostCopies, float64(s.Daemon.HostCopies))
+	e.emit(diskCopies, float64(s.Daemon.DiskCopies))
 	count := map[daemon.Kind]uint64{}
 	for _, kind := range kinds {
 		count[kind] = 0

@@ -74,7 +74,7 @@ func machine() *fake {
 		snapshot: daemon.Snapshot{
 			At: began.Add(time.Hour),
 			Daemon: daemon.Info{Version: "1.2.3", PID: 7, Started: began, Police: daemon.PoliceReport, Restarts: 2,
-				HostBudget: 256 << 30, HostCopies: 5 << 30},
+				HostBudget: 256 << 30, HostCopies: 5 << 30, DiskCopies: 1 << 30},
 			Devices: []daemon.Device{
 				{
 					Device: gpu.Device{UUID: whole, Name: "NVIDIA H200", Memory: 141 << 30, Units: 132, PCI: "0000:1b:00.0",

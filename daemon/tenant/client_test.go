@@ -96,8 +96,11 @@ func (p *program) do(command string, args []string) (string, error) {
 		m := protocol.Message{Kind: protocol.Kept, Device: uint32(number(0)), Serial: number(1), Value: number(2),
 			Flags: uint32(number(3)), Extra: number(4)}
 		return "ok", unix.Send(p.fd, m.Append(nil), unix.MSG_NOSIGNAL)
-	case "kept-store": // device, value: with the last store
+	case "kept-store", "kept-more": // device, value: with the last store; kept-more: another one follows
 		m := protocol.Message{Kind: protocol.Kept, Device: uint32(number(0)), Value: number(1)}
+		if command == "kept-more" {
+			m.Flags = protocol.FlagMore
+		}
 		return "ok", unix.Sendmsg(p.fd, m.Append(nil), unix.UnixRights(p.store), nil, unix.MSG_NOSIGNAL)
 	case "hello":
 		return p.hello(protocol.Message{Flags: uint32(number(0))}, -1)

@@ -97,8 +97,8 @@ type connection struct {
 	client  *client // nil before the Welcome
 	unseen  bool    // the client may not have mapped its new limits yet
 	gates   [region.MaxDevices]*Gate
-	resumed bool                    // it is that of a client that has come back
-	stores  [region.MaxDevices]bool // which has brought the file of a device
+	resumed bool                            // it is that of a client that has come back
+	stores  [region.MaxDevices][stores]bool // which has brought the files of a device
 }
 
 // close ends the connection. It does not wait: what closes the descriptor is the goroutine.

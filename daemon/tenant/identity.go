@@ -85,8 +85,8 @@ func ancestors(procs processes, self Process, last func(Process) bool) ([]Proces
 	return line, nil
 }
 
-// cgroups reads /proc/PID/cgroup.
-func cgroups(pid int) ([]Cgroup, error) {
+// Cgroups reads in which cgroups a process is.
+func Cgroups(pid int) ([]Cgroup, error) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
 	if err != nil {
 		return nil, err
@@ -256,7 +256,7 @@ func observe(pid int, client func(Process) uint64, container func(*Evidence) err
 func evidence(peer Peer, life *life, client func(Process) uint64, container func(*Evidence) error) (Evidence, error) {
 	e := Evidence{Peer: peer}
 	var err error
-	if e.Cgroups, err = cgroups(peer.PID); err != nil {
+	if e.Cgroups, err = Cgroups(peer.PID); err != nil {
 		return Evidence{}, fmt.Errorf("cgroups of pid %d: %w", peer.PID, err)
 	}
 	line, err := ancestors(procfs{}, peer.Process, func(p Process) bool { return client(p) != 0 })

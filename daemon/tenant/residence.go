@@ -27,9 +27,12 @@ type ResidenceHandler interface {
 
 // Held is what a client has of a device, for the daemon after this one.
 type Held struct {
-	Taken uint64       // bytes that it may have resident at most
-	Store region.Inode // of the file with copies of what is not; zero: none
+	Taken  uint64               // bytes that it may have resident at most
+	Stores [stores]region.Inode // of the files with copies of what is not, memory first, then disk; zero: none
 }
+
+// stores is how many files a client can have of a device.
+const stores = 2
 
 // Holder is a client of an lgpu with memory.overcommit.
 type Holder struct {
@@ -113,13 +116,17 @@ func (c *connection) residence(p packet) error {
 	return nil
 }
 
-// mayBringStore reports whether a descriptor may come with a message: the file with what has left a device, once after a
-// reconnect.
+// mayBringStore reports whether a descriptor may come with a message: a file with what has left a device, each once after
+// a reconnect.
 func (c *connection) mayBringStore(m protocol.Message) bool {
+	which := 0
+	if m.Flags&protocol.FlagMore != 0 {
+		which = 1
+	}
 	if m.Kind != protocol.Kept || m.Serial != 0 || !c.resumed || c.client.holder == nil ||
-		int(m.Device) >= len(c.client.lgpu.uuids) || c.stores[m.Device] {
+		int(m.Device) >= len(c.client.lgpu.uuids) || c.stores[m.Device][which] {
 		return false
 	}
-	c.stores[m.Device] = true
+	c.stores[m.Device][which] = true
 	return true
 }

@@ -175,8 +175,9 @@ func TestResidentMemoryRestart(t *testing.T) {
 		h, other = other, h
 	}
 	fd, inode := memoryFile(t)
+	has := Held{Taken: 4096, Stores: [2]region.Inode{inode, {Device: 7, Number: 8}}}
 	for _, of := range []*Holder{h, other} {
-		if err := of.Note(1, Held{Taken: 4096, Store: inode}); err != nil {
+		if err := of.Note(1, has); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -188,11 +189,15 @@ func TestResidentMemoryRestart(t *testing.T) {
 	second := listening(t, dir)
 	second.managed(1)
 	c := second.awaitLevel("joined")
-	if len(c.held) != 2 || c.held[0] != (Held{}) || c.held[1] != (Held{Taken: 4096, Store: inode}) {
+	if len(c.held) != 2 || c.held[0] != (Held{}) || c.held[1] != (has) {
 		t.Fatalf("%+v", c.held)
 	}
 	second.run()
 	p.want("welcome", "resume")
+	p.want("ok", "kept-more 1 100")
+	if k := second.awaitLevel("kept"); k.store != inode || k.m.Flags != protocol.FlagMore {
+		t.Errorf("%+v", k)
+	}
 	p.want("ok", "kept-store 1 100")
 	if k := second.awaitLevel("kept"); k.store != inode || k.holder != c.holder {
 		t.Errorf("%+v", k)

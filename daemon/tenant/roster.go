@@ -22,9 +22,10 @@ const (
 	rosterBytes   = rosterClients + 16*int64(region.MaxClients) // pid and start of each
 	hostKind      = 0                                           // of the kinds of memory; device i is i+1
 	kinds         = (rosterClients - rosterMachine) / 8
-	// What clients hold of devices comes last, for each client and device: bytes, and device and inode of a file. Where
-	// the file ends, nobody holds anything.
+	// What clients hold of devices comes last, for each client and device: bytes, and device and inode of a memory file;
+	// then, for each again, device and inode of a file on a disk. Where the file ends, nobody holds anything.
 	heldBytes = 24
+	diskBytes = 16
 )
 
 // roster is the file from which a new daemon knows the clients of an lgpu.
@@ -108,37 +109,60 @@ func (r *roster) setCharged(kind int, bytes uint64) error {
 // setHeld notes what a client holds of a device.
 func (r *roster) setHeld(index, device int, h Held) error {
 	entry := binary.LittleEndian.AppendUint64(nil, h.Taken)
-	entry = binary.LittleEndian.AppendUint64(entry, h.Store.Device)
-	entry = binary.LittleEndian.AppendUint64(entry, h.Store.Number)
-	if _, err := r.file.WriteAt(entry, heldAt(index, device)); err != nil {
+	entry = appendInode(entry, h.Stores[0])
+	_, err := r.file.WriteAt(entry, heldAt(index, device))
+	if err == nil {
+		_, err = r.file.WriteAt(appendInode(nil, h.Stores[1]), diskAt(index, device))
+	}
+	if err != nil {
 		return fmt.Errorf("write roster: %w", err)
 	}
 	return nil
+}
+
+func appendInode(entry []byte, i region.Inode) []byte {
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(entry, i.Device), i.Number)
+}
+
+func inodeOf(entry []byte) region.Inode {
+	return region.Inode{Device: binary.LittleEndian.Uint64(entry), Number: binary.LittleEndian.Uint64(entry[8:])}
 }
 
 func heldAt(index, device int) int64 {
 	return rosterBytes + heldBytes*int64(index*region.MaxDevices+device)
 }
 
-// held returns what a client holds of its devices. What cannot be read is nothing.
-func (r *roster) held(index, devices int) []Held {
-	content := make([]byte, heldBytes*devices)
-	if n, err := r.file.ReadAt(content, heldAt(index, 0)); err != nil {
+func diskAt(index, device int) int64 {
+	return heldAt(region.MaxClients, 0) + diskBytes*int64(index*region.MaxDevices+device)
+}
+
+// readAt reads so many bytes. What cannot be read is zero.
+func (r *roster) readAt(at int64, bytes int) []byte {
+	content := make([]byte, bytes)
+	if n, err := r.file.ReadAt(content, at); err != nil {
 		clear(content[n:])
 	}
+	return content
+}
+
+// held returns what a client holds of its devices. What cannot be read is nothing.
+func (r *roster) held(index, devices int) []Held {
+	content, disks := r.readAt(heldAt(index, 0), heldBytes*devices), r.readAt(diskAt(index, 0), diskBytes*devices)
 	out := make([]Held, devices)
 	for i := range out {
 		entry := content[heldBytes*i:]
-		out[i].Taken = binary.LittleEndian.Uint64(entry)
-		out[i].Store.Device = binary.LittleEndian.Uint64(entry[8:])
-		out[i].Store.Number = binary.LittleEndian.Uint64(entry[16:])
+		out[i] = Held{Taken: binary.LittleEndian.Uint64(entry), Stores: [stores]region.Inode{inodeOf(entry[8:]), inodeOf(disks[diskBytes*i:])}}
 	}
 	return out
 }
 
 // release notes that a client holds nothing.
 func (r *roster) release(index int) error {
-	if _, err := r.file.WriteAt(make([]byte, heldBytes*region.MaxDevices), heldAt(index, 0)); err != nil {
+	_, err := r.file.WriteAt(make([]byte, heldBytes*region.MaxDevices), heldAt(index, 0))
+	if err == nil {
+		_, err = r.file.WriteAt(make([]byte, diskBytes*region.MaxDevices), diskAt(index, 0))
+	}
+	if err != nil {
 		return fmt.Errorf("write roster: %w", err)
 	}
 	return nil

@@ -155,7 +155,7 @@ func Listen(c Config) (*Server, error) {
 	if s.machine, err = machine(); err != nil {
 		return nil, err
 	}
-	if s.cgroups, err = cgroups(os.Getpid()); err != nil {
+	if s.cgroups, err = Cgroups(os.Getpid()); err != nil {
 		return nil, fmt.Errorf("find this process's cgroups: %w", err)
 	}
 	if err := os.Mkdir(c.Roster, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -295,7 +295,7 @@ func (s *Server) restore(l *lgpu) {
 		}
 		c := &client{lgpu: l, index: i, peer: peer, life: life, joined: time.Now(), oldLimits: true, announced: make(chan struct{})}
 		if _, contained, _ := proc.MountAt(p.PID, contain.SocketDir); contained {
-			all, _ := cgroups(p.PID) // none, if it has just ended
+			all, _ := Cgroups(p.PID) // none, if it has just ended
 			c.cgroup = cgroupOf(all, s.cgroups)
 		}
 		s.register(c)

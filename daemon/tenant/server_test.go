@@ -469,7 +469,7 @@ func TestCgroup(t *testing.T) {
 	t.Cleanup(func() { os.Remove(root + name + "/inner") })
 	d.lgpu(1, 0, 100)
 	d.lgpu(2, 0, 100)
-	own, err := cgroups(os.Getpid())
+	own, err := Cgroups(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,6 +50,7 @@ func Daemon(d daemon.Info) *api.Daemon {
 	return &api.Daemon{
 		Version: d.Version, Pid: int32(d.PID), Started: stamp(d.Started), Dir: d.Dir, Tree: d.Tree, Police: string(d.Police),
 		Restarts: d.Restarts, IdleNs: int64(d.Idle), HostBudget: d.HostBudget, HostCopies: d.HostCopies,
+		DiskCopies: d.DiskCopies,
 	}
 }
 

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lgpu/lgpu/internal/meminfo"
 	"github.com/lgpu/lgpu/internal/units"
 )
 
@@ -18,9 +18,8 @@ const hugePages = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 // lookHost finds out what the host has for copies of memory that has left its device.
 func lookHost() Host {
 	var h Host
-	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
-		h.Memory, h.Available = meminfo(string(text), "MemTotal"), meminfo(string(text), "MemAvailable")
-	}
+	m := meminfo.Read()
+	h.Memory, h.Available = m.Total, m.Available
 	var most unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &most) == nil {
 		h.Locked = most.Cur
@@ -29,20 +28,6 @@ func lookHost() Host {
 		h.Huge = chosen(string(text))
 	}
 	return h
-}
-
-// meminfo is the value of a line of /proc/meminfo in bytes, 0 if there is none.
-func meminfo(text, name string) uint64 {
-	for line := range strings.Lines(text) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 || fields[0] != name+":" {
-			continue
-		}
-		if n, err := strconv.ParseUint(fields[1], 10, 54); err == nil {
-			return n << 10 // kB are KiB here
-		}
-	}
-	return 0
 }
 
 // chosen is the word in brackets.
@@ -79,7 +64,9 @@ func (e *examination) host() {
 	}
 	switch h.Huge {
 	case "", "always", "force":
-	case "never", "deny":
+	case "never":
+		e.ok(huge, "huge pages are off for shared memory; a daemon of root has some of its own for copies of what leaves devices")
+	case "deny":
 		e.add(Warn, huge, "huge pages are off for shared memory: copies of what leaves devices are made and locked more slowly",
 			"echo advise > "+hugePages+"; everything works without")
 	default:

@@ -199,6 +199,16 @@ func (p *Policy) never(l *lgpu, s *seat) bool {
 	return sum > device.budget || s.Wanted > s.most && sum > device.budget-min(device.plain, device.budget)
 }
 
+// Holds says what a client holds of a device, there or not: so much it wants back, even if it never asked for it, since
+// its level had room.
+func (p *Policy) Holds(c Client, d Device, bytes uint64) {
+	if l := p.lgpus[c.LGPU]; l != nil {
+		if s := l.find(c, d); s != nil {
+			s.Wanted = max(s.Wanted, min(bytes, s.most))
+		}
+	}
+}
+
 // Kept is what a client says that it has resident: with the serial of the order that it answers, or 0 unasked or after a
 // reconnect. why is not 0 if more than the level is resident. A client gives memory back by its word, and gets none by
 // it.

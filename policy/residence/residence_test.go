@@ -36,6 +36,35 @@ func newMachine(t *testing.T, budget uint64) *machine {
 
 func of(id uint64) Client { return Client{LGPU: id} }
 
+// A client may hold more than it has ever asked for, since its level had room: all of it comes back.
+func TestHolds(t *testing.T) {
+	m := newMachine(t, 100)
+	m.p.Need(m.now, of(1), gpu, 80)
+	m.settle()
+	m.p.Kept(m.now, of(1), gpu, 0, 20, 0) // it has freed 60, and allocates 30 again
+	m.p.Suspend(m.now, 1, true)
+	orders, _ := m.p.Settle(m.now, func(uint64) time.Duration { return 0 })
+	if len(orders) != 1 || orders[0].Level != 0 {
+		t.Fatalf("%+v", orders)
+	}
+	m.p.Holds(of(1), gpu, 50)
+	m.p.Kept(m.now, of(1), gpu, orders[0].Serial, 0, 0)
+	if s := m.p.Seats(1)[0]; s.Wanted != 50 || !s.Away {
+		t.Errorf("%+v", s)
+	}
+	m.p.Suspend(m.now, 1, false)
+	m.settle()
+	if m.latest[of(1)].Level != 50 {
+		t.Errorf("%+v", m.latest[of(1)])
+	}
+	m.p.Holds(of(1), gpu, 1<<63) // nobody holds more than the most that it was given
+	m.p.Holds(of(2), gpu, 5)
+	m.p.Holds(of(1), other, 5)
+	if s := m.p.Seats(1); len(s) != 1 || s[0].Wanted != 80 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // settle lets the policy and the clients talk until nobody says anything more.
 func (m *machine) settle() {
 	m.t.Helper()

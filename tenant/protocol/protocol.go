@@ -50,18 +50,20 @@
 // wants; it may wait as long as it takes for a Keep with that level or more. A Keep with FlagRefused says that it will
 // never come, and leaves the level as it is.
 //
-// Every Keep is answered by a Kept with the same Serial: when no more than the level is resident, with what then is; or
-// with FlagRefused, what still is, and in Extra why (Why...), as soon as the client knows that it will not get there.
+// Every Keep is answered by a Kept with the same Serial: when no more than the level is resident, with what then is, and
+// in Extra what the client holds, resident or not; or with FlagRefused, what still is, and in Extra why (Why...), as
+// soon as the client knows that it will not get there.
 // Then it goes on with what is resident, and the level that it has is what is still resident. A Keep that comes while
 // the client is busy with an older one takes the older one's place, and only the newer one is answered. Unasked, Kept
 // with Serial 0 says that less is resident, since memory was freed. After a reconnect the client says first of all (for
 // each device) Kept with Serial 0 and what is resident, and goes on with the level it had until a Keep comes.
 //
-// What has left the device lies in the Store of the client and the device: a memory file made by the daemon, of Value
-// bytes, which only grows. The first Store brings its fd, later ones only say that it is longer; after a reconnect the
-// client sends the fd back with its Kept. With FlagPinned the daemon has touched all of it, and the client registers it
-// with the driver when it hears of it, so that copies run at the speed of the link; without it the file may lie on a
-// disk. A client that has no room in its Store for what is to leave the device refuses the Keep (WhyStore).
+// What has left the device lies in the Store of the client and the device: files made by the daemon, one of memory
+// (FlagPinned) and, where there is too little, one on a disk, of Value bytes each, which only grow. The first Store of a
+// file brings its fd, later ones only say that it is longer; after a reconnect the client sends the fd back with its
+// Kept, and where it has two, the one on the disk with a Kept with FlagMore before that. The daemon has touched all of the
+// memory, and the client registers it with the driver when it hears of it, so that copies run at the speed of the link.
+// A client that has no room in its Store for what is to leave the device refuses the Keep (WhyStore).
 //
 // # Versions
 //
@@ -164,6 +166,8 @@ const (
 	// FlagAsk (Hello): only asks whether the process may be a client. The Welcome brings nothing, and no lgpu is activated
 	// for it. A daemon that does not know the flag makes the process a client, until it ends.
 	FlagAsk
+	// FlagMore (Kept): the client has another file, which comes with the next Kept.
+	FlagMore
 )
 
 // Message is everything either side says. Fields that a kind does not name are zero.

@@ -318,14 +318,16 @@ CUresult lgpu_arena_pitch(struct lgpu_state *s, int device, CUcontext context, C
 
 void lgpu_owner_unequip(struct lgpu_owner *o)
 {
-	if (o->stream != NULL)
-		LGPU_REAL(cuStreamDestroy_v2)(o->stream);
-	for (int i = 0; i < LGPU_INFLIGHT; i++) {
-		if (o->event[i] != NULL)
-			LGPU_REAL(cuEventDestroy_v2)(o->event[i]);
-		o->event[i] = NULL;
+	for (int lane = 0; lane < LGPU_LANES; lane++) {
+		if (o->stream[lane] != NULL)
+			LGPU_REAL(cuStreamDestroy_v2)(o->stream[lane]);
+		o->stream[lane] = NULL;
+		for (int i = 0; i < LGPU_INFLIGHT; i++) {
+			if (o->event[i][lane] != NULL)
+				LGPU_REAL(cuEventDestroy_v2)(o->event[i][lane]);
+			o->event[i][lane] = NULL;
+		}
 	}
-	o->stream = NULL;
 	o->context = NULL;
 }
 

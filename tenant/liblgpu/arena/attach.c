@@ -40,7 +40,13 @@ void lgpu_arena_found(void)
 			continue;
 		struct lgpu_message m = {.kind = (uint16_t)LGPU_LINK_KEPT, .device = (uint32_t)i, .value = lgpu_level_resident(s, i)};
 		__atomic_store_n(&l->said, m.value, __ATOMIC_RELEASE);
-		lgpu_daemon_send_file(&m, lgpu_store_fd(i));
+		int memory = lgpu_store_fd(i, true), disk = lgpu_store_fd(i, false);
+		if (memory >= 0 && disk >= 0) {
+			m.flags = (uint32_t)LGPU_LINK_FLAG_MORE;
+			lgpu_daemon_send_file(&m, disk);
+			m.flags = 0;
+		}
+		lgpu_daemon_send_file(&m, memory >= 0 ? memory : disk);
 		__atomic_store_n(&l->asked, 0, __ATOMIC_RELEASE); // the new one has not heard it
 	}
 	lgpu_levels_found();

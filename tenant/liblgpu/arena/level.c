@@ -73,6 +73,12 @@ void lgpu_level_need(const struct lgpu_state *s, int device)
 		store(&l->asked, total);
 }
 
+// claimed is what is resident and what waits for its level, which may have it already and be resident in a moment.
+static uint64_t claimed(const struct lgpu_state *s, int device)
+{
+	return lgpu_level_resident(s, device) + load(&lgpu_levels[device].waiting);
+}
+
 void lgpu_level_kept(const struct lgpu_state *s, int device, uint64_t serial, uint64_t why)
 {
 	struct lgpu_message m = {
@@ -80,8 +86,8 @@ void lgpu_level_kept(const struct lgpu_state *s, int device, uint64_t serial, ui
 		.device = (uint32_t)device,
 		.flags = why != 0 ? (uint32_t)LGPU_LINK_FLAG_REFUSED : 0,
 		.serial = serial,
-		.value = lgpu_level_resident(s, device),
-		.extra = why,
+		.value = serial == 0 ? claimed(s, device) : lgpu_level_resident(s, device),
+		.extra = why != 0 ? why : lgpu_level_total(s, device),
 	};
 	store(&lgpu_levels[device].said, m.value);
 	lgpu_daemon_send(&m);
@@ -183,7 +189,7 @@ void lgpu_arena_look(void)
 	for (int i = 0; i < (int)s->limits->devices && i < (int)LGPU_MAX_DEVICES; i++) {
 		if (!lgpu_arena_wants(s, i))
 			continue;
-		uint64_t now = lgpu_level_resident(s, i), said = load(&lgpu_levels[i].said);
+		uint64_t now = claimed(s, i), said = load(&lgpu_levels[i].said);
 		if (now + LESS <= said)
 			lgpu_level_kept(s, i, 0, 0);
 		else if (now > said)

@@ -4,7 +4,8 @@
 //
 // A level that holds already is answered at once. Otherwise the residence lock is shut, and memory leaves, largest first,
 // until the level holds. When the levels of all devices have room for everything, memory comes back and the lock opens.
-// A Keep that comes meanwhile is looked at between two blocks, and takes the older one's place.
+// A Keep that comes meanwhile is looked at between two blocks, and takes the older one's place. While there is nothing to
+// move, the stores are registered.
 #include <stdlib.h>
 
 #include "arena/parts.h"
@@ -146,7 +147,7 @@ static bool list_read(struct list *l, int device, bool out)
 	return true;
 }
 
-// equip makes a context current, and makes the stream and the events in it. What belongs to no context is copied in any
+// equip makes a context current, and makes the streams and the events in it. What belongs to no context is copied in any
 // of the device.
 static CUresult equip(struct lgpu_owner *o)
 {
@@ -155,11 +156,14 @@ static CUresult equip(struct lgpu_owner *o)
 	if (o->context == NULL)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	CUresult r = LGPU_REAL(cuCtxSetCurrent)(o->context);
-	for (int i = 0; i < LGPU_INFLIGHT && r == CUDA_SUCCESS; i++)
-		if (o->event[i] == NULL)
-			r = LGPU_REAL(cuEventCreate)(&o->event[i], CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
-	if (r == CUDA_SUCCESS && o->stream == NULL)
-		r = LGPU_REAL(cuStreamCreate)(&o->stream, CU_STREAM_NON_BLOCKING);
+	for (int i = 0; i < LGPU_LANES * LGPU_INFLIGHT && r == CUDA_SUCCESS; i++) {
+		CUevent *e = &o->event[i / LGPU_LANES][i % LGPU_LANES];
+		if (*e == NULL)
+			r = LGPU_REAL(cuEventCreate)(e, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+	}
+	for (int i = 0; i < LGPU_LANES && r == CUDA_SUCCESS; i++)
+		if (o->stream[i] == NULL)
+			r = LGPU_REAL(cuStreamCreate)(&o->stream[i], CU_STREAM_NON_BLOCKING);
 	return r;
 }
 
@@ -177,7 +181,11 @@ static CUresult leave(struct leaving *l, bool keep)
 	struct lgpu_block *b = l->block[i];
 	l->count--;
 	l->bytes -= b->bytes;
-	CUresult r = LGPU_REAL(cuEventSynchronize)(b->owner->event[i]);
+	CUresult r = CUDA_SUCCESS;
+	for (int lane = 0; lane < LGPU_LANES; lane++) {
+		CUresult one = LGPU_REAL(cuEventSynchronize)(b->owner->event[i][lane]);
+		r = r != CUDA_SUCCESS ? r : one;
+	}
 	if (r != CUDA_SUCCESS || keep)
 		return r;
 	r = lgpu_block_unmap(b);
@@ -191,14 +199,17 @@ static CUresult leave(struct leaving *l, bool keep)
 // send begins to copy a block to the store.
 static CUresult send(struct leaving *l, int device, struct lgpu_block *b)
 {
-	CUresult r = equip(b->owner);
+	struct lgpu_owner *o = b->owner;
+	CUresult r = equip(o);
 	r = r == CUDA_SUCCESS ? lgpu_block_view(b) : r;
+	if (r != CUDA_SUCCESS)
+		return r;
 	uint32_t i = (l->first + l->count) % LGPU_INFLIGHT;
-	if (r == CUDA_SUCCESS)
-		r = lgpu_store_copy(device, b, false, b->owner->stream);
+	r = lgpu_store_copy(device, b, false);
 	// If the copy has failed in the middle, its first pieces must have ended before anybody goes on.
-	if (b->owner->stream == NULL || LGPU_REAL(cuEventRecord)(b->owner->event[i], b->owner->stream) != CUDA_SUCCESS)
-		return r != CUDA_SUCCESS ? r : CUDA_ERROR_UNKNOWN;
+	for (int lane = 0; lane < LGPU_LANES; lane++)
+		if (LGPU_REAL(cuEventRecord)(o->event[i][lane], o->stream[lane]) != CUDA_SUCCESS)
+			return r != CUDA_SUCCESS ? r : CUDA_ERROR_UNKNOWN;
 	l->block[i] = b;
 	l->count++;
 	l->bytes += b->bytes;
@@ -237,7 +248,7 @@ static uint64_t move_out(const struct lgpu_state *s, int device)
 	if (r == CUDA_SUCCESS)
 		return why;
 	lgpu_log(LGPU_LOG_WARN, "memory could not leave device %d: error %d; it stays there", device, (int)r);
-	return LGPU_LINK_WHY_DRIVER;
+	return r == CUDA_ERROR_OPERATING_SYSTEM ? LGPU_LINK_WHY_STORE : LGPU_LINK_WHY_DRIVER;
 }
 
 // returned waits for the copies of all that came back.
@@ -249,7 +260,8 @@ static CUresult returned(const struct list *l, size_t count)
 		struct lgpu_owner *o = l->block[i]->owner;
 		if (o != last) {
 			CUresult one = LGPU_REAL(cuCtxSetCurrent)(o->context);
-			one = one == CUDA_SUCCESS ? LGPU_REAL(cuStreamSynchronize)(o->stream) : one;
+			for (int lane = 0; lane < LGPU_LANES && one == CUDA_SUCCESS; lane++)
+				one = LGPU_REAL(cuStreamSynchronize)(o->stream[lane]);
 			r = r != CUDA_SUCCESS ? r : one;
 		}
 		last = o;
@@ -276,7 +288,7 @@ static bool move_in(int device)
 		if (copied == CUDA_SUCCESS)
 			copied = lgpu_block_view(b);
 		if (copied == CUDA_SUCCESS)
-			copied = lgpu_store_copy(device, b, true, b->owner->stream);
+			copied = lgpu_store_copy(device, b, true);
 		b->out = false;
 		lgpu_arena_moved(device, -(int64_t)b->bytes);
 	}
@@ -342,10 +354,10 @@ static bool move_device(const struct lgpu_state *s, int device)
 	uint64_t why = over(s, device) ? move_out(s, device) : 0;
 	if (newer())
 		return true;
-	if (why == LGPU_LINK_WHY_DRIVER)
+	if (why != 0) {
 		move_in(device);
-	if (why != 0)
 		settled(s, device, why);
+	}
 	bool done = away(device) == 0 || !fits(s, device) || move_in(device);
 	if (!newer())
 		settled(s, device, done ? 0 : LGPU_LINK_WHY_DRIVER);
@@ -390,10 +402,12 @@ static void *move(void *arg)
 			lgpu_store_map(s, i);
 		read_letters(s);
 		bool done = settle(s), more = false;
+		int64_t began = lgpu_now();
 		for (int i = 0; i < devices(s) && ready && !newer(); i++)
 			more |= lgpu_store_pin(i);
-		if (!more && !newer())
-			lgpu_futex_wait(&event, seen, done ? -1 : AGAIN);
+		int64_t rest = more ? lgpu_now() - began : done ? -1 : AGAIN; // registers for half of the time at most
+		if (!newer())
+			lgpu_futex_wait(&event, seen, rest);
 	}
 	return NULL;
 }

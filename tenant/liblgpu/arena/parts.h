@@ -9,7 +9,8 @@
 #include "memory/memory.h"
 
 #define LGPU_NOWHERE UINT64_MAX
-#define LGPU_INFLIGHT 8 // blocks that leave at once
+#define LGPU_INFLIGHT 32 // blocks that leave at once
+#define LGPU_LANES 2     // streams that copy
 
 struct lgpu_owner;
 
@@ -87,8 +88,10 @@ struct lgpu_owner {
 	} peer[LGPU_MAX_DEVICES];
 	struct lgpu_arena_pool *pool;  // it is a pool's
 	uint8_t access[LGPU_ORDINALS]; // of a pool: enum CUmemAccess_flags, by the driver's ordinal
-	CUstream stream; // the mover's
-	CUevent event[LGPU_INFLIGHT];
+	// The mover's. On the way out one stream alone leaves gaps between two copies; on the way in two are no faster.
+	CUstream stream[LGPU_LANES];
+	CUevent event[LGPU_INFLIGHT][LGPU_LANES];
+	uint32_t turn; // of the streams
 };
 
 // The lock of all blocks and owners. The driver is called without it, unless said otherwise.
@@ -241,6 +244,20 @@ void lgpu_levels_lost(void);
 void lgpu_levels_found(void);
 void lgpu_levels_reset(void);
 
+// ---- files on disks (disk.c)
+
+struct lgpu_disk {
+	int fd; // + 1; 0: none
+	char *buffers;
+};
+// lgpu_disk_open makes a file one that is read and written without the kernel's page cache, if it can be.
+void lgpu_disk_open(struct lgpu_disk *d, int fd);
+// lgpu_disk_copy copies device memory to the file, or from it if in, on a stream of the current context, and waits.
+// CUDA_ERROR_OPERATING_SYSTEM: the file could not be read or written.
+CUresult lgpu_disk_copy(struct lgpu_disk *d, uint64_t offset, CUdeviceptr at, uint64_t bytes, bool in, CUstream stream);
+// lgpu_disk_rest gives back what only copies need.
+void lgpu_disk_rest(struct lgpu_disk *d);
+
 // ---- the store (store.c); all but told and message is for the mover's thread
 
 // lgpu_store_room is how many bytes more have a place. lgpu_store_place gives a block its place; false: there is none.
@@ -248,14 +265,15 @@ void lgpu_levels_reset(void);
 uint64_t lgpu_store_room(int device);
 bool lgpu_store_place(int device, struct lgpu_block *b);
 void lgpu_store_clear(int device);
-// lgpu_store_copy copies a block to its place, or from it if back, on a stream of the current context.
-CUresult lgpu_store_copy(int device, const struct lgpu_block *b, bool back, CUstream stream);
+// lgpu_store_copy copies a block to its place, or from it if back, on the streams of its owner, whose context is current.
+// What of the place is not registered yet is so before it is copied, while the pieces before it are on their way.
+CUresult lgpu_store_copy(int device, const struct lgpu_block *b, bool back);
 // lgpu_store_pin registers the next piece of a store with the driver, if there is one. True: there may be more.
 bool lgpu_store_pin(int device);
 // lgpu_store_map maps what the daemon has given.
 void lgpu_store_map(const struct lgpu_state *s, int device);
-// lgpu_store_fd is the descriptor of a store, or -1.
-int lgpu_store_fd(int device);
+// lgpu_store_fd is the descriptor of a store's memory file, or of its other one, or -1.
+int lgpu_store_fd(int device, bool memory);
 // lgpu_store_context_ends is called before a context ends: what was registered in it is so no more.
 void lgpu_store_context_ends(CUcontext context);
 void lgpu_stores_reset(void);

@@ -2,10 +2,13 @@
 
 // The residence lock.
 //
-// A thread has a place, which no other thread writes while the lock is open: so a touch
-// costs two exchanges in memory that its processor has. Whoever shuts the lock says so
-// first and then looks at all places; a touch takes its place first and then looks
-// whether the lock is shut. One of the two sees the other.
+// A thread has a place, which no other thread writes while the lock is open. Whoever
+// shuts the lock says so first and then looks at all places; a touch takes its place
+// first and then looks whether the lock is shut. One of the two sees the other, as between
+// the two steps of the one who shuts, all threads pass a barrier (membarrier(2)). So
+// touches need none of their own: one after a call of the driver would wait until the
+// device has taken what the call wrote to it, a microsecond. Where the kernel has no such
+// call, touches have barriers.
 //
 // A thread that ends keeps its place until somebody needs it, or finds it inside: then
 // the kernel is asked whether there is such a thread.
@@ -13,6 +16,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/membarrier.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -29,6 +33,9 @@ struct lgpu_residence *lgpu_residence;
 // Initial-exec: the library is linked with libc only, and this much room every loader has.
 static __thread struct lgpu_place *mine __attribute__((tls_model("initial-exec")));
 
+// membarrier makes a call of membarrier(2).
+static bool membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
+
 bool lgpu_residence_manage(void)
 {
 	const char *unknown = lgpu_procaddress_strict();
@@ -43,6 +50,8 @@ bool lgpu_residence_manage(void)
 		lgpu_log(LGPU_LOG_ERROR, "residence: out of memory; there is no GPU for this process");
 		return false;
 	}
+	bool light = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+	__atomic_store_n(&lgpu_residence->light, light, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&lgpu_managed, true, __ATOMIC_RELEASE);
 	return true;
 }
@@ -144,6 +153,24 @@ static struct lgpu_place *place(struct lgpu_residence *r)
 
 static uint32_t depth_of(const struct lgpu_place *p) { return __atomic_load_n(&p->depth, __ATOMIC_SEQ_CST); }
 
+// set_depth is what a touch does before it looks whether the lock is shut.
+static void set_depth(const struct lgpu_residence *r, struct lgpu_place *p, uint32_t depth)
+{
+	if (__atomic_load_n(&r->light, __ATOMIC_RELAXED)) {
+		__atomic_store_n(&p->depth, depth, __ATOMIC_RELEASE);
+		__atomic_signal_fence(__ATOMIC_SEQ_CST); // the processor may look first, the compiler may not
+	} else {
+		__atomic_exchange_n(&p->depth, depth, __ATOMIC_SEQ_CST);
+	}
+}
+
+// meet has all threads pass a barrier. False: the kernel, which could, cannot.
+static bool meet(struct lgpu_residence *r)
+{
+	return !__atomic_load_n(&r->light, __ATOMIC_SEQ_CST) || membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) ||
+	       membarrier(MEMBARRIER_CMD_GLOBAL);
+}
+
 // ---- touches
 
 // tell_left has the one who shuts the lock look again.
@@ -163,7 +190,7 @@ static bool try_enter(struct lgpu_residence *r, struct lgpu_place *p)
 			return true;
 		}
 		set_sure(p, false);
-		__atomic_exchange_n(&p->depth, depth + 1, __ATOMIC_SEQ_CST);
+		set_depth(r, p, depth + 1);
 		if (shut_now(r) != 0)
 			break;
 		set_sure(p, true);
@@ -210,7 +237,7 @@ void lgpu_touch_leave(void)
 		__atomic_store_n(&p->depth, depth - 1, __ATOMIC_RELAXED);
 		return;
 	}
-	__atomic_exchange_n(&p->depth, 0, __ATOMIC_SEQ_CST);
+	set_depth(lgpu_residence, p, 0);
 	set_sure(p, false);
 	if (shut_now(lgpu_residence) != 0)
 		tell_left(lgpu_residence);
@@ -289,7 +316,7 @@ enum lgpu_shut lgpu_residence_shut(int64_t nanos)
 		if (!captured(r, deadline))
 			return LGPU_SHUT_CAPTURE;
 		__atomic_store_n(&r->shut, number, __ATOMIC_SEQ_CST);
-		bool empty = emptied(r, deadline), capture = lgpu_gate_captures();
+		bool empty = meet(r) && emptied(r, deadline), capture = lgpu_gate_captures();
 		if (empty && !capture && lgpu_drain(r, number, deadline))
 			return LGPU_SHUT_DONE;
 		lgpu_residence_open();

@@ -43,6 +43,7 @@ struct lgpu_residence {
 	uint32_t asked;  // the last shutting for which wanted was called
 	uint32_t left;   // event count: a thread has left while the lock is shut
 	uint32_t ended;  // event count: a capture has ended
+	bool light;      // touches have no barriers, since who shuts the lock has all threads pass one
 	struct lgpu_drain drain;
 	struct lgpu_places places;
 };

@@ -1,7 +1,10 @@
 package test
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -223,6 +226,28 @@ func (k *keeper) used(device int) uint64 {
 	return sum
 }
 
+// restart ends the connection and waits for the client to come back, up to what it says of its memory.
+func (k *keeper) restart() *peer {
+	k.t.Helper()
+	k.p.conn.Close()
+	p, hello, usage := k.d.accept()
+	unix.Close(usage)
+	if hello.Flags != protocol.FlagReconnect {
+		k.t.Fatalf("the client came back with %+v", hello)
+	}
+	p.welcome(3, false)
+	p.expect(protocol.Need)
+	return p
+}
+
+// goOn has the keeper go on with a client that has come back.
+func (k *keeper) goOn(p *peer) {
+	k.mu.Lock()
+	k.p = p
+	k.mu.Unlock()
+	go k.hear(p)
+}
+
 func (k *keeper) things() string {
 	k.t.Helper()
 	k.c.order("things")
@@ -393,6 +418,80 @@ func TestMovableNoStore(t *testing.T) {
 	k.c.do("check")
 }
 
+// disk gives the client a second store of a device, which is a file on a disk.
+func (k *keeper) disk(device uint32, file *os.File, bytes uint64) {
+	k.t.Helper()
+	m := protocol.Message{Kind: protocol.Store, Device: device, Value: bytes}
+	if _, _, err := k.p.conn.WriteMsgUnix(m.Append(nil), unix.UnixRights(int(file.Fd())), nil); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// What the memory file has no room for goes to the one on the disk, in the middle of an allocation too, and both files
+// come back to a new daemon.
+func TestMovableDisk(t *testing.T) {
+	k := managed(t, 1)
+	file, err := os.CreateTemp(t.TempDir(), "store")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	k.store(0, 38*mib)
+	k.disk(0, file, 512*mib)
+	for range 3 {
+		k.c.do("alloc 30000") // 29.3 MiB
+	}
+	k.c.do("alloc 5")
+	for range 3 {
+		k.suspend(0)
+		if s, err := file.Stat(); err != nil || s.Size() < 50*mib || s.Size() > 60*mib {
+			t.Errorf("the disk has %d bytes, %v", s.Size(), err)
+		}
+		k.resume(0)
+		k.c.do("check")
+	}
+	k.suspend(0)
+	p := k.restart()
+	for _, want := range []struct {
+		fd    int
+		flags uint32
+	}{{int(file.Fd()), protocol.FlagMore}, {k.stores[0], 0}} {
+		m, fd := p.read()
+		var has, is unix.Stat_t
+		if err := errors.Join(unix.Fstat(fd, &has), unix.Fstat(want.fd, &is)); err != nil || has.Ino != is.Ino || m.Flags != want.flags {
+			t.Errorf("the client came back with %+v and inode %d, %v; want flags %d and inode %d", m, has.Ino, err, want.flags, is.Ino)
+		}
+		unix.Close(fd)
+	}
+	k.goOn(p)
+	k.resume(0)
+	k.c.do("check")
+}
+
+// Where the disk cannot be written, what has left comes back, and the program goes on.
+func TestMovableDiskFails(t *testing.T) {
+	k := managed(t, 1)
+	name := filepath.Join(t.TempDir(), "store")
+	if err := os.WriteFile(name, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	k.store(0, 30*mib)
+	k.disk(0, file, 512*mib)
+	for range 4 {
+		k.c.do("alloc 20000")
+	}
+	m := k.answered(0, k.send(0, 0, false))
+	if m.Flags != protocol.FlagRefused || m.Extra != protocol.WhyStore || m.Value < 80*mib {
+		t.Errorf("the client says %+v", m)
+	}
+	k.c.do("check")
+}
+
 // An allocation waits for its level, and fails if there will be none.
 func TestMovableNeed(t *testing.T) {
 	k := managed(t, 1)
@@ -436,14 +535,7 @@ func TestMovableReconnect(t *testing.T) {
 		case 1:
 			k.send(0, 512*mib, true)
 		}
-		k.p.conn.Close()
-		p, hello, usage := k.d.accept()
-		unix.Close(usage)
-		if hello.Flags != protocol.FlagReconnect {
-			t.Fatalf("the client came back with %+v", hello)
-		}
-		p.welcome(3, false)
-		p.expect(protocol.Need)
+		p := k.restart()
 		m, fd := p.read()
 		if m.Kind != protocol.Kept || m.Serial != 0 || fd < 0 {
 			t.Fatalf("the client came back with %+v and descriptor %d", m, fd)
@@ -455,10 +547,7 @@ func TestMovableReconnect(t *testing.T) {
 		if have.Ino != want.Ino {
 			t.Error("the client came back with another store")
 		}
-		k.mu.Lock()
-		k.p = p
-		k.mu.Unlock()
-		go k.hear(p)
+		k.goOn(p)
 	}
 	k.resume(0)
 	k.c.do("check")

@@ -23,7 +23,7 @@ func residenceProgram(t *testing.T, sanitizer string) string {
 func TestResidenceLock(t *testing.T) {
 	for _, sanitizer := range []string{"address,undefined", "thread"} {
 		bin := residenceProgram(t, sanitizer)
-		for _, name := range []string{"hammer", "crowd", "nest", "dead", "leader", "fork", "kill", "capture", "busy"} {
+		for _, name := range []string{"hammer", "tight", "crowd", "nest", "dead", "leader", "fork", "kill", "capture", "busy"} {
 			t.Run(name+"/"+sanitizer, func(t *testing.T) {
 				mustRun(t, []string{"TSAN_OPTIONS=die_after_fork=0", "ASAN_OPTIONS=detect_leaks=0"}, bin, name)
 			})

@@ -138,6 +138,48 @@ static void *lives(void *arg)
 	return arg;
 }
 
+static struct {
+	uint64_t word;
+} __attribute__((aligned(64))) far[8]; // that the processor of a touch does not have, so that what it stores waits
+
+static void *dense(void *arg)
+{
+	for (uint64_t n = 1; LOAD(stop) == 0; n++) {
+		for (int i = 0; i < 8; i++)
+			__atomic_store_n(&far[i].word, n, __ATOMIC_RELAXED);
+		lgpu_touch_begin();
+		for (int i = 0; i < 20; i++)
+			if (__atomic_load_n(&memory[0], __ATOMIC_RELAXED) != __atomic_load_n(&memory[1], __ATOMIC_RELAXED))
+				STORE(torn, 1);
+		lgpu_touch_end();
+		__atomic_store_n(&touches, n, __ATOMIC_RELAXED);
+	}
+	return arg;
+}
+
+// One thread does nothing but touch, and another nothing but shut: who begins as the lock is shut is seen.
+static int tight(void)
+{
+	pthread_t thread;
+	CHECK(pthread_create(&thread, NULL, dense, NULL) == 0);
+	for (uint64_t i = 1; i <= 15000; i++) {
+		uint32_t before = __atomic_load_n(&touches, __ATOMIC_RELAXED);
+		AWAIT(__atomic_load_n(&touches, __ATOMIC_RELAXED) != before);
+		for (uint64_t k = 0; k < 8 + i % 8; k++)
+			__atomic_store_n(&far[k % 8].word, 0, __ATOMIC_RELAXED);
+		CHECK(lgpu_residence_shut(LONG) == LGPU_SHUT_DONE);
+		__atomic_store_n(&memory[0], i, __ATOMIC_RELAXED);
+		for (int spin = 0; spin < 300; spin++)
+			__atomic_signal_fence(__ATOMIC_SEQ_CST);
+		__atomic_store_n(&memory[1], i, __ATOMIC_RELAXED);
+		lgpu_residence_open();
+	}
+	STORE(stop, 1);
+	pthread_join(thread, NULL);
+	CHECK(torn == 0);
+	return 0;
+}
+
 // Threads that come and go touch, nest and are interrupted, while memory moves thousands of times.
 static int hammer(void)
 {
@@ -472,7 +514,7 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		int (*run)(void);
-	} tests[] = {{"hammer", hammer}, {"crowd", crowd}, {"nest", nest}, {"dead", dead}, {"leader", leader},
+	} tests[] = {{"hammer", hammer}, {"tight", tight}, {"crowd", crowd}, {"nest", nest}, {"dead", dead}, {"leader", leader},
 		     {"fork", forks_in}, {"kill", kills}, {"capture", capture}, {"busy", busy}};
 	sem_init(&came, 0, 0);
 	sem_init(&go, 0, 0);
