@@ -682,6 +682,9 @@ type Device struct {
 	// What it has drawn, in millijoules, since the daemon first saw it, less what went to lgpus: while no lgpu used it, and
 	// for strangers. With the energy_mj of the root on this device it makes up all that the daemon has seen it draw.
 	EnergyOtherMj *uint64 `protobuf:"varint,22,opt,name=energy_other_mj,json=energyOtherMj,proto3,oneof" json:"energy_other_mj,omitempty"`
+	// Of a MIG instance: the numbers of its GPU instance and of its compute instance; absent where the driver does not say.
+	GpuInstance     *uint32 `protobuf:"varint,23,opt,name=gpu_instance,json=gpuInstance,proto3,oneof" json:"gpu_instance,omitempty"`
+	ComputeInstance *uint32 `protobuf:"varint,24,opt,name=compute_instance,json=computeInstance,proto3,oneof" json:"compute_instance,omitempty"`
 	// What it is like; absent while it has not been asked.
 	Inventory     *Inventory `protobuf:"bytes,40,opt,name=inventory,proto3" json:"inventory,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -868,6 +871,20 @@ func (x *Device) GetTemperature() int32 {
 func (x *Device) GetEnergyOtherMj() uint64 {
 	if x != nil && x.EnergyOtherMj != nil {
 		return *x.EnergyOtherMj
+	}
+	return 0
+}
+
+func (x *Device) GetGpuInstance() uint32 {
+	if x != nil && x.GpuInstance != nil {
+		return *x.GpuInstance
+	}
+	return 0
+}
+
+func (x *Device) GetComputeInstance() uint32 {
+	if x != nil && x.ComputeInstance != nil {
+		return *x.ComputeInstance
 	}
 	return 0
 }
@@ -1988,6 +2005,166 @@ func (x *Launcher) GetCommand() string {
 
 // EventsRequest asks for events. With since, until, kinds or user it asks for those of all that are kept on disk,
 // without any of them for those of the last 256.
+type EnergyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The answer is the last point of the history that is not after this time.
+	At            *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnergyRequest) Reset() {
+	*x = EnergyRequest{}
+	mi := &file_lgpu_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnergyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnergyRequest) ProtoMessage() {}
+
+func (x *EnergyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnergyRequest.ProtoReflect.Descriptor instead.
+func (*EnergyRequest) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *EnergyRequest) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+// EnergyPoint is what was used until a time, as far as the caller sees it.
+type EnergyPoint struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Time          *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	Used          []*EnergyUsed          `protobuf:"bytes,2,rep,name=used,proto3" json:"used,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnergyPoint) Reset() {
+	*x = EnergyPoint{}
+	mi := &file_lgpu_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnergyPoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnergyPoint) ProtoMessage() {}
+
+func (x *EnergyPoint) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnergyPoint.ProtoReflect.Descriptor instead.
+func (*EnergyPoint) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *EnergyPoint) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *EnergyPoint) GetUsed() []*EnergyUsed {
+	if x != nil {
+		return x.Used
+	}
+	return nil
+}
+
+// EnergyUsed is what a group or lgpu has used of a device, with all below it, since it was created.
+type EnergyUsed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint64                 `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"` // 0: no lgpu
+	// Of the device.
+	Uuid          string `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"`
+	EnergyMj      uint64 `protobuf:"varint,3,opt,name=energy_mj,json=energyMj,proto3" json:"energy_mj,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnergyUsed) Reset() {
+	*x = EnergyUsed{}
+	mi := &file_lgpu_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnergyUsed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnergyUsed) ProtoMessage() {}
+
+func (x *EnergyUsed) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnergyUsed.ProtoReflect.Descriptor instead.
+func (*EnergyUsed) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *EnergyUsed) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *EnergyUsed) GetUuid() string {
+	if x != nil {
+		return x.Uuid
+	}
+	return ""
+}
+
+func (x *EnergyUsed) GetEnergyMj() uint64 {
+	if x != nil {
+		return x.EnergyMj
+	}
+	return 0
+}
+
 type EventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Go on with new events, after those that are kept.
@@ -2009,7 +2186,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_lgpu_proto_msgTypes[18]
+	mi := &file_lgpu_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2021,7 +2198,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[18]
+	mi := &file_lgpu_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2034,7 +2211,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{18}
+	return file_lgpu_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EventsRequest) GetFollow() bool {
@@ -2111,7 +2288,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lgpu_proto_msgTypes[19]
+	mi := &file_lgpu_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2123,7 +2300,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[19]
+	mi := &file_lgpu_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2136,7 +2313,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{19}
+	return file_lgpu_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Event) GetNumber() uint64 {
@@ -2260,7 +2437,7 @@ type Author struct {
 
 func (x *Author) Reset() {
 	*x = Author{}
-	mi := &file_lgpu_proto_msgTypes[20]
+	mi := &file_lgpu_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2449,7 @@ func (x *Author) String() string {
 func (*Author) ProtoMessage() {}
 
 func (x *Author) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[20]
+	mi := &file_lgpu_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2462,7 @@ func (x *Author) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Author.ProtoReflect.Descriptor instead.
 func (*Author) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{20}
+	return file_lgpu_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Author) GetUid() uint32 {
@@ -2332,7 +2509,7 @@ type LimitChange struct {
 
 func (x *LimitChange) Reset() {
 	*x = LimitChange{}
-	mi := &file_lgpu_proto_msgTypes[21]
+	mi := &file_lgpu_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2344,7 +2521,7 @@ func (x *LimitChange) String() string {
 func (*LimitChange) ProtoMessage() {}
 
 func (x *LimitChange) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[21]
+	mi := &file_lgpu_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2357,7 +2534,7 @@ func (x *LimitChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LimitChange.ProtoReflect.Descriptor instead.
 func (*LimitChange) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{21}
+	return file_lgpu_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LimitChange) GetFile() string {
@@ -2398,7 +2575,7 @@ type SlicesRequest struct {
 
 func (x *SlicesRequest) Reset() {
 	*x = SlicesRequest{}
-	mi := &file_lgpu_proto_msgTypes[22]
+	mi := &file_lgpu_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2410,7 +2587,7 @@ func (x *SlicesRequest) String() string {
 func (*SlicesRequest) ProtoMessage() {}
 
 func (x *SlicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[22]
+	mi := &file_lgpu_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2423,7 +2600,7 @@ func (x *SlicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlicesRequest.ProtoReflect.Descriptor instead.
 func (*SlicesRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{22}
+	return file_lgpu_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SlicesRequest) GetDevice() string {
@@ -2445,7 +2622,7 @@ type SliceBatch struct {
 
 func (x *SliceBatch) Reset() {
 	*x = SliceBatch{}
-	mi := &file_lgpu_proto_msgTypes[23]
+	mi := &file_lgpu_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2457,7 +2634,7 @@ func (x *SliceBatch) String() string {
 func (*SliceBatch) ProtoMessage() {}
 
 func (x *SliceBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[23]
+	mi := &file_lgpu_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2470,7 +2647,7 @@ func (x *SliceBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceBatch.ProtoReflect.Descriptor instead.
 func (*SliceBatch) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{23}
+	return file_lgpu_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SliceBatch) GetSlices() []*Slice {
@@ -2503,7 +2680,7 @@ type Slice struct {
 
 func (x *Slice) Reset() {
 	*x = Slice{}
-	mi := &file_lgpu_proto_msgTypes[24]
+	mi := &file_lgpu_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2515,7 +2692,7 @@ func (x *Slice) String() string {
 func (*Slice) ProtoMessage() {}
 
 func (x *Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[24]
+	mi := &file_lgpu_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2528,7 +2705,7 @@ func (x *Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slice.ProtoReflect.Descriptor instead.
 func (*Slice) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{24}
+	return file_lgpu_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Slice) GetDevice() string {
@@ -2582,7 +2759,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_lgpu_proto_msgTypes[25]
+	mi := &file_lgpu_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2594,7 +2771,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[25]
+	mi := &file_lgpu_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2607,7 +2784,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{25}
+	return file_lgpu_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListRequest) GetPath() string {
@@ -2628,7 +2805,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_lgpu_proto_msgTypes[26]
+	mi := &file_lgpu_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2640,7 +2817,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[26]
+	mi := &file_lgpu_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2653,7 +2830,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{26}
+	return file_lgpu_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Listing) GetFiles() []*File {
@@ -2681,7 +2858,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_lgpu_proto_msgTypes[27]
+	mi := &file_lgpu_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2693,7 +2870,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[27]
+	mi := &file_lgpu_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2706,7 +2883,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{27}
+	return file_lgpu_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReadRequest) GetPath() string {
@@ -2732,7 +2909,7 @@ type Files struct {
 
 func (x *Files) Reset() {
 	*x = Files{}
-	mi := &file_lgpu_proto_msgTypes[28]
+	mi := &file_lgpu_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2744,7 +2921,7 @@ func (x *Files) String() string {
 func (*Files) ProtoMessage() {}
 
 func (x *Files) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[28]
+	mi := &file_lgpu_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2757,7 +2934,7 @@ func (x *Files) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Files.ProtoReflect.Descriptor instead.
 func (*Files) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{28}
+	return file_lgpu_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Files) GetFiles() []*File {
@@ -2780,7 +2957,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_lgpu_proto_msgTypes[29]
+	mi := &file_lgpu_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2792,7 +2969,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[29]
+	mi := &file_lgpu_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2805,7 +2982,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{29}
+	return file_lgpu_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *File) GetName() string {
@@ -2839,7 +3016,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_lgpu_proto_msgTypes[30]
+	mi := &file_lgpu_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2851,7 +3028,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[30]
+	mi := &file_lgpu_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2864,7 +3041,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{30}
+	return file_lgpu_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WriteRequest) GetPath() string {
@@ -2889,7 +3066,7 @@ type WriteReply struct {
 
 func (x *WriteReply) Reset() {
 	*x = WriteReply{}
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2901,7 +3078,7 @@ func (x *WriteReply) String() string {
 func (*WriteReply) ProtoMessage() {}
 
 func (x *WriteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2914,7 +3091,7 @@ func (x *WriteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteReply.ProtoReflect.Descriptor instead.
 func (*WriteReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{31}
+	return file_lgpu_proto_rawDescGZIP(), []int{34}
 }
 
 type CreateRequest struct {
@@ -2929,7 +3106,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_lgpu_proto_msgTypes[32]
+	mi := &file_lgpu_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2941,7 +3118,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[32]
+	mi := &file_lgpu_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2954,7 +3131,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{32}
+	return file_lgpu_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CreateRequest) GetPath() string {
@@ -2987,7 +3164,7 @@ type CreateReply struct {
 
 func (x *CreateReply) Reset() {
 	*x = CreateReply{}
-	mi := &file_lgpu_proto_msgTypes[33]
+	mi := &file_lgpu_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2999,7 +3176,7 @@ func (x *CreateReply) String() string {
 func (*CreateReply) ProtoMessage() {}
 
 func (x *CreateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[33]
+	mi := &file_lgpu_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3012,7 +3189,7 @@ func (x *CreateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReply.ProtoReflect.Descriptor instead.
 func (*CreateReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{33}
+	return file_lgpu_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CreateReply) GetId() uint64 {
@@ -3031,7 +3208,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_lgpu_proto_msgTypes[34]
+	mi := &file_lgpu_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3043,7 +3220,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[34]
+	mi := &file_lgpu_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3056,7 +3233,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{34}
+	return file_lgpu_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RemoveRequest) GetPath() string {
@@ -3074,7 +3251,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_lgpu_proto_msgTypes[35]
+	mi := &file_lgpu_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3086,7 +3263,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[35]
+	mi := &file_lgpu_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3099,7 +3276,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{35}
+	return file_lgpu_proto_rawDescGZIP(), []int{38}
 }
 
 type ChownRequest struct {
@@ -3114,7 +3291,7 @@ type ChownRequest struct {
 
 func (x *ChownRequest) Reset() {
 	*x = ChownRequest{}
-	mi := &file_lgpu_proto_msgTypes[36]
+	mi := &file_lgpu_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3126,7 +3303,7 @@ func (x *ChownRequest) String() string {
 func (*ChownRequest) ProtoMessage() {}
 
 func (x *ChownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[36]
+	mi := &file_lgpu_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3139,7 +3316,7 @@ func (x *ChownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChownRequest.ProtoReflect.Descriptor instead.
 func (*ChownRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{36}
+	return file_lgpu_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ChownRequest) GetPath() string {
@@ -3171,7 +3348,7 @@ type ChownReply struct {
 
 func (x *ChownReply) Reset() {
 	*x = ChownReply{}
-	mi := &file_lgpu_proto_msgTypes[37]
+	mi := &file_lgpu_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3183,7 +3360,7 @@ func (x *ChownReply) String() string {
 func (*ChownReply) ProtoMessage() {}
 
 func (x *ChownReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[37]
+	mi := &file_lgpu_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3196,7 +3373,7 @@ func (x *ChownReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChownReply.ProtoReflect.Descriptor instead.
 func (*ChownReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{37}
+	return file_lgpu_proto_rawDescGZIP(), []int{40}
 }
 
 type PageRequest struct {
@@ -3207,7 +3384,7 @@ type PageRequest struct {
 
 func (x *PageRequest) Reset() {
 	*x = PageRequest{}
-	mi := &file_lgpu_proto_msgTypes[38]
+	mi := &file_lgpu_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3219,7 +3396,7 @@ func (x *PageRequest) String() string {
 func (*PageRequest) ProtoMessage() {}
 
 func (x *PageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[38]
+	mi := &file_lgpu_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3232,7 +3409,7 @@ func (x *PageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageRequest.ProtoReflect.Descriptor instead.
 func (*PageRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{38}
+	return file_lgpu_proto_rawDescGZIP(), []int{41}
 }
 
 type PageReply struct {
@@ -3245,7 +3422,7 @@ type PageReply struct {
 
 func (x *PageReply) Reset() {
 	*x = PageReply{}
-	mi := &file_lgpu_proto_msgTypes[39]
+	mi := &file_lgpu_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3257,7 +3434,7 @@ func (x *PageReply) String() string {
 func (*PageReply) ProtoMessage() {}
 
 func (x *PageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[39]
+	mi := &file_lgpu_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3270,7 +3447,7 @@ func (x *PageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageReply.ProtoReflect.Descriptor instead.
 func (*PageReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{39}
+	return file_lgpu_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PageReply) GetUrls() []string {
@@ -3288,7 +3465,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_lgpu_proto_msgTypes[40]
+	mi := &file_lgpu_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3300,7 +3477,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[40]
+	mi := &file_lgpu_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3313,7 +3490,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{40}
+	return file_lgpu_proto_rawDescGZIP(), []int{43}
 }
 
 type StopReply struct {
@@ -3324,7 +3501,7 @@ type StopReply struct {
 
 func (x *StopReply) Reset() {
 	*x = StopReply{}
-	mi := &file_lgpu_proto_msgTypes[41]
+	mi := &file_lgpu_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3336,7 +3513,7 @@ func (x *StopReply) String() string {
 func (*StopReply) ProtoMessage() {}
 
 func (x *StopReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[41]
+	mi := &file_lgpu_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3349,7 +3526,7 @@ func (x *StopReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReply.ProtoReflect.Descriptor instead.
 func (*StopReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{41}
+	return file_lgpu_proto_rawDescGZIP(), []int{44}
 }
 
 // AttachRequest says which lgpu the caller attaches to. Only the first request has fields.
@@ -3387,7 +3564,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_lgpu_proto_msgTypes[42]
+	mi := &file_lgpu_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3399,7 +3576,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[42]
+	mi := &file_lgpu_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3412,7 +3589,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{42}
+	return file_lgpu_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *AttachRequest) GetPath() string {
@@ -3517,7 +3694,7 @@ type Attachment struct {
 
 func (x *Attachment) Reset() {
 	*x = Attachment{}
-	mi := &file_lgpu_proto_msgTypes[43]
+	mi := &file_lgpu_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3529,7 +3706,7 @@ func (x *Attachment) String() string {
 func (*Attachment) ProtoMessage() {}
 
 func (x *Attachment) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[43]
+	mi := &file_lgpu_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3542,7 +3719,7 @@ func (x *Attachment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
 func (*Attachment) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{43}
+	return file_lgpu_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Attachment) GetPath() string {
@@ -3596,7 +3773,7 @@ type Refusals struct {
 
 func (x *Refusals) Reset() {
 	*x = Refusals{}
-	mi := &file_lgpu_proto_msgTypes[44]
+	mi := &file_lgpu_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3608,7 +3785,7 @@ func (x *Refusals) String() string {
 func (*Refusals) ProtoMessage() {}
 
 func (x *Refusals) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[44]
+	mi := &file_lgpu_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3621,7 +3798,7 @@ func (x *Refusals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusals.ProtoReflect.Descriptor instead.
 func (*Refusals) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{44}
+	return file_lgpu_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Refusals) GetCount() uint64 {
@@ -3671,7 +3848,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_lgpu_proto_msgTypes[45]
+	mi := &file_lgpu_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3683,7 +3860,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[45]
+	mi := &file_lgpu_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3696,7 +3873,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{45}
+	return file_lgpu_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Failure) GetErrno() int32 {
@@ -3772,7 +3949,7 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12'\n" +
 	"\x06daemon\x18\x02 \x01(\v2\x0f.lgpu.v1.DaemonR\x06daemon\x12)\n" +
 	"\adevices\x18\x03 \x03(\v2\x0f.lgpu.v1.DeviceR\adevices\x124\n" +
-	"\vdirectories\x18\x04 \x03(\v2\x12.lgpu.v1.DirectoryR\vdirectories\"\xfd\x06\n" +
+	"\vdirectories\x18\x04 \x03(\v2\x12.lgpu.v1.DirectoryR\vdirectories\"\xfb\a\n" +
 	"\x06Device\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x05R\x05index\x12\x12\n" +
@@ -3797,7 +3974,9 @@ const file_lgpu_proto_rawDesc = "" +
 	"\bpower_mw\x18\x13 \x01(\rH\x02R\apowerMw\x88\x01\x01\x12 \n" +
 	"\tenergy_mj\x18\x14 \x01(\x04H\x03R\benergyMj\x88\x01\x01\x12%\n" +
 	"\vtemperature\x18\x15 \x01(\x05H\x04R\vtemperature\x88\x01\x01\x12+\n" +
-	"\x0fenergy_other_mj\x18\x16 \x01(\x04H\x05R\renergyOtherMj\x88\x01\x01\x120\n" +
+	"\x0fenergy_other_mj\x18\x16 \x01(\x04H\x05R\renergyOtherMj\x88\x01\x01\x12&\n" +
+	"\fgpu_instance\x18\x17 \x01(\rH\x06R\vgpuInstance\x88\x01\x01\x12.\n" +
+	"\x10compute_instance\x18\x18 \x01(\rH\aR\x0fcomputeInstance\x88\x01\x01\x120\n" +
 	"\tinventory\x18( \x01(\v2\x12.lgpu.v1.InventoryR\tinventory\"!\n" +
 	"\x04Mode\x12\f\n" +
 	"\bTEMPORAL\x10\x00\x12\v\n" +
@@ -3808,7 +3987,9 @@ const file_lgpu_proto_rawDesc = "" +
 	"\n" +
 	"_energy_mjB\x0e\n" +
 	"\f_temperatureB\x12\n" +
-	"\x10_energy_other_mj\"\xdb\x01\n" +
+	"\x10_energy_other_mjB\x0f\n" +
+	"\r_gpu_instanceB\x13\n" +
+	"\x11_compute_instance\"\xdb\x01\n" +
 	"\tInventory\x12\"\n" +
 	"\farchitecture\x18\x01 \x01(\tR\farchitecture\x12\x1e\n" +
 	"\n" +
@@ -3947,7 +4128,17 @@ const file_lgpu_proto_rawDesc = "" +
 	"\bLauncher\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\rR\x03uid\x12\x18\n" +
-	"\acommand\x18\x03 \x01(\tR\acommand\"\xd7\x01\n" +
+	"\acommand\x18\x03 \x01(\tR\acommand\";\n" +
+	"\rEnergyRequest\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"f\n" +
+	"\vEnergyPoint\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12'\n" +
+	"\x04used\x18\x02 \x03(\v2\x13.lgpu.v1.EnergyUsedR\x04used\"M\n" +
+	"\n" +
+	"EnergyUsed\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x06R\x02id\x12\x12\n" +
+	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x1b\n" +
+	"\tenergy_mj\x18\x03 \x01(\x04R\benergyMj\"\xd7\x01\n" +
 	"\rEventsRequest\x12\x16\n" +
 	"\x06follow\x18\x01 \x01(\bR\x06follow\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x120\n" +
@@ -4089,12 +4280,13 @@ const file_lgpu_proto_rawDesc = "" +
 	"\n" +
 	"\x06NORMAL\x10\x01\x12\b\n" +
 	"\x04HIGH\x10\x02\x12\v\n" +
-	"\aLATENCY\x10\x032\xec\x02\n" +
+	"\aLATENCY\x10\x032\xa4\x03\n" +
 	"\x04View\x12+\n" +
 	"\x04Info\x12\x14.lgpu.v1.InfoRequest\x1a\r.lgpu.v1.Info\x127\n" +
 	"\bSnapshot\x12\x18.lgpu.v1.SnapshotRequest\x1a\x11.lgpu.v1.Snapshot\x123\n" +
 	"\x05Watch\x12\x15.lgpu.v1.WatchRequest\x1a\x11.lgpu.v1.Snapshot0\x01\x122\n" +
-	"\x06Events\x12\x16.lgpu.v1.EventsRequest\x1a\x0e.lgpu.v1.Event0\x01\x127\n" +
+	"\x06Events\x12\x16.lgpu.v1.EventsRequest\x1a\x0e.lgpu.v1.Event0\x01\x126\n" +
+	"\x06Energy\x12\x16.lgpu.v1.EnergyRequest\x1a\x14.lgpu.v1.EnergyPoint\x127\n" +
 	"\x06Slices\x12\x16.lgpu.v1.SlicesRequest\x1a\x13.lgpu.v1.SliceBatch0\x01\x12.\n" +
 	"\x04List\x12\x14.lgpu.v1.ListRequest\x1a\x10.lgpu.v1.Listing\x12,\n" +
 	"\x04Read\x12\x14.lgpu.v1.ReadRequest\x1a\x0e.lgpu.v1.Files2\x82\x03\n" +
@@ -4120,7 +4312,7 @@ func file_lgpu_proto_rawDescGZIP() []byte {
 }
 
 var file_lgpu_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_lgpu_proto_goTypes = []any{
 	(State)(0),                    // 0: lgpu.v1.State
 	(Priority)(0),                 // 1: lgpu.v1.Priority
@@ -4144,52 +4336,55 @@ var file_lgpu_proto_goTypes = []any{
 	(*Effective)(nil),             // 19: lgpu.v1.Effective
 	(*Client)(nil),                // 20: lgpu.v1.Client
 	(*Launcher)(nil),              // 21: lgpu.v1.Launcher
-	(*EventsRequest)(nil),         // 22: lgpu.v1.EventsRequest
-	(*Event)(nil),                 // 23: lgpu.v1.Event
-	(*Author)(nil),                // 24: lgpu.v1.Author
-	(*LimitChange)(nil),           // 25: lgpu.v1.LimitChange
-	(*SlicesRequest)(nil),         // 26: lgpu.v1.SlicesRequest
-	(*SliceBatch)(nil),            // 27: lgpu.v1.SliceBatch
-	(*Slice)(nil),                 // 28: lgpu.v1.Slice
-	(*ListRequest)(nil),           // 29: lgpu.v1.ListRequest
-	(*Listing)(nil),               // 30: lgpu.v1.Listing
-	(*ReadRequest)(nil),           // 31: lgpu.v1.ReadRequest
-	(*Files)(nil),                 // 32: lgpu.v1.Files
-	(*File)(nil),                  // 33: lgpu.v1.File
-	(*WriteRequest)(nil),          // 34: lgpu.v1.WriteRequest
-	(*WriteReply)(nil),            // 35: lgpu.v1.WriteReply
-	(*CreateRequest)(nil),         // 36: lgpu.v1.CreateRequest
-	(*CreateReply)(nil),           // 37: lgpu.v1.CreateReply
-	(*RemoveRequest)(nil),         // 38: lgpu.v1.RemoveRequest
-	(*RemoveReply)(nil),           // 39: lgpu.v1.RemoveReply
-	(*ChownRequest)(nil),          // 40: lgpu.v1.ChownRequest
-	(*ChownReply)(nil),            // 41: lgpu.v1.ChownReply
-	(*PageRequest)(nil),           // 42: lgpu.v1.PageRequest
-	(*PageReply)(nil),             // 43: lgpu.v1.PageReply
-	(*StopRequest)(nil),           // 44: lgpu.v1.StopRequest
-	(*StopReply)(nil),             // 45: lgpu.v1.StopReply
-	(*AttachRequest)(nil),         // 46: lgpu.v1.AttachRequest
-	(*Attachment)(nil),            // 47: lgpu.v1.Attachment
-	(*Refusals)(nil),              // 48: lgpu.v1.Refusals
-	(*Failure)(nil),               // 49: lgpu.v1.Failure
-	nil,                           // 50: lgpu.v1.Attachment.EnvironmentEntry
-	(*timestamppb.Timestamp)(nil), // 51: google.protobuf.Timestamp
+	(*EnergyRequest)(nil),         // 22: lgpu.v1.EnergyRequest
+	(*EnergyPoint)(nil),           // 23: lgpu.v1.EnergyPoint
+	(*EnergyUsed)(nil),            // 24: lgpu.v1.EnergyUsed
+	(*EventsRequest)(nil),         // 25: lgpu.v1.EventsRequest
+	(*Event)(nil),                 // 26: lgpu.v1.Event
+	(*Author)(nil),                // 27: lgpu.v1.Author
+	(*LimitChange)(nil),           // 28: lgpu.v1.LimitChange
+	(*SlicesRequest)(nil),         // 29: lgpu.v1.SlicesRequest
+	(*SliceBatch)(nil),            // 30: lgpu.v1.SliceBatch
+	(*Slice)(nil),                 // 31: lgpu.v1.Slice
+	(*ListRequest)(nil),           // 32: lgpu.v1.ListRequest
+	(*Listing)(nil),               // 33: lgpu.v1.Listing
+	(*ReadRequest)(nil),           // 34: lgpu.v1.ReadRequest
+	(*Files)(nil),                 // 35: lgpu.v1.Files
+	(*File)(nil),                  // 36: lgpu.v1.File
+	(*WriteRequest)(nil),          // 37: lgpu.v1.WriteRequest
+	(*WriteReply)(nil),            // 38: lgpu.v1.WriteReply
+	(*CreateRequest)(nil),         // 39: lgpu.v1.CreateRequest
+	(*CreateReply)(nil),           // 40: lgpu.v1.CreateReply
+	(*RemoveRequest)(nil),         // 41: lgpu.v1.RemoveRequest
+	(*RemoveReply)(nil),           // 42: lgpu.v1.RemoveReply
+	(*ChownRequest)(nil),          // 43: lgpu.v1.ChownRequest
+	(*ChownReply)(nil),            // 44: lgpu.v1.ChownReply
+	(*PageRequest)(nil),           // 45: lgpu.v1.PageRequest
+	(*PageReply)(nil),             // 46: lgpu.v1.PageReply
+	(*StopRequest)(nil),           // 47: lgpu.v1.StopRequest
+	(*StopReply)(nil),             // 48: lgpu.v1.StopReply
+	(*AttachRequest)(nil),         // 49: lgpu.v1.AttachRequest
+	(*Attachment)(nil),            // 50: lgpu.v1.Attachment
+	(*Refusals)(nil),              // 51: lgpu.v1.Refusals
+	(*Failure)(nil),               // 52: lgpu.v1.Failure
+	nil,                           // 53: lgpu.v1.Attachment.EnvironmentEntry
+	(*timestamppb.Timestamp)(nil), // 54: google.protobuf.Timestamp
 }
 var file_lgpu_proto_depIdxs = []int32{
 	6,  // 0: lgpu.v1.Info.daemon:type_name -> lgpu.v1.Daemon
-	51, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
-	51, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
+	54, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
+	54, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
 	6,  // 3: lgpu.v1.Snapshot.daemon:type_name -> lgpu.v1.Daemon
 	10, // 4: lgpu.v1.Snapshot.devices:type_name -> lgpu.v1.Device
 	15, // 5: lgpu.v1.Snapshot.directories:type_name -> lgpu.v1.Directory
 	2,  // 6: lgpu.v1.Device.mode:type_name -> lgpu.v1.Device.Mode
 	14, // 7: lgpu.v1.Device.processes:type_name -> lgpu.v1.DeviceProcess
-	51, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
+	54, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
 	11, // 9: lgpu.v1.Device.inventory:type_name -> lgpu.v1.Inventory
 	12, // 10: lgpu.v1.Inventory.links:type_name -> lgpu.v1.DeviceLink
 	13, // 11: lgpu.v1.Inventory.mig:type_name -> lgpu.v1.MigProfile
 	3,  // 12: lgpu.v1.Directory.kind:type_name -> lgpu.v1.Directory.Kind
-	51, // 13: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
+	54, // 13: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
 	0,  // 14: lgpu.v1.Directory.state:type_name -> lgpu.v1.State
 	16, // 15: lgpu.v1.Directory.devices:type_name -> lgpu.v1.DeviceUse
 	20, // 16: lgpu.v1.Directory.clients:type_name -> lgpu.v1.Client
@@ -4200,58 +4395,63 @@ var file_lgpu_proto_depIdxs = []int32{
 	1,  // 21: lgpu.v1.Limits.lgpu_priority:type_name -> lgpu.v1.Priority
 	18, // 22: lgpu.v1.Limits.lgpu:type_name -> lgpu.v1.Units
 	1,  // 23: lgpu.v1.Effective.lgpu_priority:type_name -> lgpu.v1.Priority
-	51, // 24: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
-	51, // 25: lgpu.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	51, // 26: lgpu.v1.EventsRequest.until:type_name -> google.protobuf.Timestamp
-	51, // 27: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
-	24, // 28: lgpu.v1.Event.by:type_name -> lgpu.v1.Author
-	25, // 29: lgpu.v1.Event.changes:type_name -> lgpu.v1.LimitChange
-	51, // 30: lgpu.v1.Event.first:type_name -> google.protobuf.Timestamp
-	51, // 31: lgpu.v1.Event.last:type_name -> google.protobuf.Timestamp
-	28, // 32: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
-	51, // 33: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
-	51, // 34: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
-	33, // 35: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
-	33, // 36: lgpu.v1.Files.files:type_name -> lgpu.v1.File
-	33, // 37: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
-	33, // 38: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
-	17, // 39: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
-	10, // 40: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
-	50, // 41: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
-	48, // 42: lgpu.v1.Attachment.refused:type_name -> lgpu.v1.Refusals
-	4,  // 43: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
-	7,  // 44: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
-	8,  // 45: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
-	22, // 46: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
-	26, // 47: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
-	29, // 48: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
-	31, // 49: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
-	46, // 50: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
-	36, // 51: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
-	38, // 52: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
-	34, // 53: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
-	40, // 54: lgpu.v1.Control.Chown:input_type -> lgpu.v1.ChownRequest
-	42, // 55: lgpu.v1.Control.Page:input_type -> lgpu.v1.PageRequest
-	44, // 56: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
-	5,  // 57: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
-	9,  // 58: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
-	9,  // 59: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
-	23, // 60: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
-	27, // 61: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
-	30, // 62: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
-	32, // 63: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
-	47, // 64: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
-	37, // 65: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
-	39, // 66: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
-	35, // 67: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
-	41, // 68: lgpu.v1.Control.Chown:output_type -> lgpu.v1.ChownReply
-	43, // 69: lgpu.v1.Control.Page:output_type -> lgpu.v1.PageReply
-	45, // 70: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
-	57, // [57:71] is the sub-list for method output_type
-	43, // [43:57] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	54, // 24: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
+	54, // 25: lgpu.v1.EnergyRequest.at:type_name -> google.protobuf.Timestamp
+	54, // 26: lgpu.v1.EnergyPoint.time:type_name -> google.protobuf.Timestamp
+	24, // 27: lgpu.v1.EnergyPoint.used:type_name -> lgpu.v1.EnergyUsed
+	54, // 28: lgpu.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	54, // 29: lgpu.v1.EventsRequest.until:type_name -> google.protobuf.Timestamp
+	54, // 30: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
+	27, // 31: lgpu.v1.Event.by:type_name -> lgpu.v1.Author
+	28, // 32: lgpu.v1.Event.changes:type_name -> lgpu.v1.LimitChange
+	54, // 33: lgpu.v1.Event.first:type_name -> google.protobuf.Timestamp
+	54, // 34: lgpu.v1.Event.last:type_name -> google.protobuf.Timestamp
+	31, // 35: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
+	54, // 36: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
+	54, // 37: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
+	36, // 38: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
+	36, // 39: lgpu.v1.Files.files:type_name -> lgpu.v1.File
+	36, // 40: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
+	36, // 41: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
+	17, // 42: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
+	10, // 43: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
+	53, // 44: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
+	51, // 45: lgpu.v1.Attachment.refused:type_name -> lgpu.v1.Refusals
+	4,  // 46: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
+	7,  // 47: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
+	8,  // 48: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
+	25, // 49: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
+	22, // 50: lgpu.v1.View.Energy:input_type -> lgpu.v1.EnergyRequest
+	29, // 51: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
+	32, // 52: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
+	34, // 53: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
+	49, // 54: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
+	39, // 55: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
+	41, // 56: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
+	37, // 57: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
+	43, // 58: lgpu.v1.Control.Chown:input_type -> lgpu.v1.ChownRequest
+	45, // 59: lgpu.v1.Control.Page:input_type -> lgpu.v1.PageRequest
+	47, // 60: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
+	5,  // 61: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
+	9,  // 62: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
+	9,  // 63: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
+	26, // 64: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
+	23, // 65: lgpu.v1.View.Energy:output_type -> lgpu.v1.EnergyPoint
+	30, // 66: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
+	33, // 67: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
+	35, // 68: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
+	50, // 69: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
+	40, // 70: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
+	42, // 71: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
+	38, // 72: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
+	44, // 73: lgpu.v1.Control.Chown:output_type -> lgpu.v1.ChownReply
+	46, // 74: lgpu.v1.Control.Page:output_type -> lgpu.v1.PageReply
+	48, // 75: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
+	61, // [61:76] is the sub-list for method output_type
+	46, // [46:61] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_lgpu_proto_init() }
@@ -4267,17 +4467,17 @@ func file_lgpu_proto_init() {
 	file_lgpu_proto_msgTypes[13].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[14].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[15].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[18].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[36].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[42].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[44].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[21].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[39].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[45].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[47].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lgpu_proto_rawDesc), len(file_lgpu_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   47,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

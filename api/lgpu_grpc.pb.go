@@ -36,6 +36,7 @@ const (
 	View_Snapshot_FullMethodName = "/lgpu.v1.View/Snapshot"
 	View_Watch_FullMethodName    = "/lgpu.v1.View/Watch"
 	View_Events_FullMethodName   = "/lgpu.v1.View/Events"
+	View_Energy_FullMethodName   = "/lgpu.v1.View/Energy"
 	View_Slices_FullMethodName   = "/lgpu.v1.View/Slices"
 	View_List_FullMethodName     = "/lgpu.v1.View/List"
 	View_Read_FullMethodName     = "/lgpu.v1.View/Read"
@@ -55,6 +56,8 @@ type ViewClient interface {
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Snapshot], error)
 	// Events sends the events that the daemon keeps and, on request, new ones.
 	Events(ctx context.Context, in *EventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Event], error)
+	// Energy returns what was used of devices' energy until a time, from a history with a point for each hour.
+	Energy(ctx context.Context, in *EnergyRequest, opts ...grpc.CallOption) (*EnergyPoint, error)
 	// Slices sends which lgpu had which device when, from now on.
 	Slices(ctx context.Context, in *SlicesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SliceBatch], error)
 	// List names the files and the children of a group or lgpu.
@@ -129,6 +132,16 @@ func (c *viewClient) Events(ctx context.Context, in *EventsRequest, opts ...grpc
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type View_EventsClient = grpc.ServerStreamingClient[Event]
 
+func (c *viewClient) Energy(ctx context.Context, in *EnergyRequest, opts ...grpc.CallOption) (*EnergyPoint, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EnergyPoint)
+	err := c.cc.Invoke(ctx, View_Energy_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *viewClient) Slices(ctx context.Context, in *SlicesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SliceBatch], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &View_ServiceDesc.Streams[2], View_Slices_FullMethodName, cOpts...)
@@ -182,6 +195,8 @@ type ViewServer interface {
 	Watch(*WatchRequest, grpc.ServerStreamingServer[Snapshot]) error
 	// Events sends the events that the daemon keeps and, on request, new ones.
 	Events(*EventsRequest, grpc.ServerStreamingServer[Event]) error
+	// Energy returns what was used of devices' energy until a time, from a history with a point for each hour.
+	Energy(context.Context, *EnergyRequest) (*EnergyPoint, error)
 	// Slices sends which lgpu had which device when, from now on.
 	Slices(*SlicesRequest, grpc.ServerStreamingServer[SliceBatch]) error
 	// List names the files and the children of a group or lgpu.
@@ -209,6 +224,9 @@ func (UnimplementedViewServer) Watch(*WatchRequest, grpc.ServerStreamingServer[S
 }
 func (UnimplementedViewServer) Events(*EventsRequest, grpc.ServerStreamingServer[Event]) error {
 	return status.Error(codes.Unimplemented, "method Events not implemented")
+}
+func (UnimplementedViewServer) Energy(context.Context, *EnergyRequest) (*EnergyPoint, error) {
+	return nil, status.Error(codes.Unimplemented, "method Energy not implemented")
 }
 func (UnimplementedViewServer) Slices(*SlicesRequest, grpc.ServerStreamingServer[SliceBatch]) error {
 	return status.Error(codes.Unimplemented, "method Slices not implemented")
@@ -298,6 +316,24 @@ func _View_Events_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type View_EventsServer = grpc.ServerStreamingServer[Event]
 
+func _View_Energy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EnergyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ViewServer).Energy(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: View_Energy_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ViewServer).Energy(ctx, req.(*EnergyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _View_Slices_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(SlicesRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -359,6 +395,10 @@ var View_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Snapshot",
 			Handler:    _View_Snapshot_Handler,
+		},
+		{
+			MethodName: "Energy",
+			Handler:    _View_Energy_Handler,
 		},
 		{
 			MethodName: "List",

@@ -3,10 +3,11 @@
 
     python3 bench/energy.py [--seconds S] [--rounds N] [--sim SHAPE]
 
-Two unlike programs, one that draws much power and one that draws little, each in an lgpu: first alone, then both with
-equal weights. Prints a table: what the card's counter rose by, what `lgpu energy` gave to all together and to each, and
-what each should have: half of what the device draws without work, and of the rest as much as is its own by its joules
-for a piece of work when alone, times the pieces it did. (Work may draw more or less beside other work; that is on both.)
+Two unlike programs, one that draws much power and one that draws little, each in an lgpu: first both, of which nothing is
+known yet, then each alone and both again, with equal weights. Prints a table: what the card's counter rose by, what `lgpu
+energy` gave to all together and to each, and what each should have: half of what the device draws without work, and of the
+rest as much as is its own by its joules for a piece of work when alone, times the pieces it did. (Work may draw more or less
+beside other work; that is on both.)
 
 Needs PyTorch, or --sim for a software GPU: there both programs keep all units busy, what a piece takes depends on how busy
 the host is, and the figures say only that the script works (test/energy_test.go has kernels of fixed times).
@@ -72,19 +73,28 @@ def measure(m, seconds, rounds):
         idle /= took
         print("without work: %.1f W\n" % idle)
         print("| round | what | card J | all given J | off by % | hot given (should) J | cool given (should) J |\n|---|---|---|---|---|---|---|")
-        off, errors = [], []
+        off, errors, each = [], [], []
+
+        def mixed(round_, what, mix):
+            card, parts, pieces, took = mix
+            alone = [e * n for e, n in zip(each, pieces)]
+            should = [idle * took / 2 + (card - idle * took) * a / sum(alone) for a in alone]
+            line(round_, what, card, parts, paths, should, off)
+            return [100 * (parts[p] - s) / card for p, s in zip(paths, should)]
+
+        stranger = meter.window(programs, seconds)  # nothing is known of either program yet
         for round_ in range(rounds):
             each = []
             for i, ask in enumerate(programs):
                 card, parts, pieces, took = meter.window([ask], seconds)
                 each.append((card - idle * took) / pieces[0])
                 line(round_, ("hot", "cool")[i] + " alone", card, parts, paths, None, off)
-            card, parts, pieces, took = meter.window(programs, 2 * seconds)
-            alone = [e * n for e, n in zip(each, pieces)]
-            should = [idle * took / 2 + (card - idle * took) * a / sum(alone) for a in alone]
-            line(round_, "both", card, parts, paths, should, off)
-            errors += [100 * (parts[p] / s - 1) for p, s in zip(paths, should)]
-        print("\nsum off by %.2f %% (worst %.2f); parts off by %s %%" % (median(off), max(off), ", ".join("%+.1f" % e for e in errors)))
+            if round_ == 0:
+                unlearned = mixed(-1, "both, never alone before", stranger)
+            errors += mixed(round_, "both", meter.window(programs, 2 * seconds))
+        percent = lambda some: ", ".join("%+.1f" % e for e in some)
+        print("\nsum off by %.2f %% (worst %.2f); parts, in %% of what the card drew: %s; of programs never alone before: %s" % (
+            median(off), max(off), percent(errors), percent(unlearned)))
 
 
 def line(round_, what, card, parts, paths, should, off):

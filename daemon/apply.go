@@ -196,6 +196,7 @@ func (n *Daemon) pushLimits(dir limits.Directory) {
 	if err := n.tenants.SetLimits(dir.ID, n.limitsOf(dir, record.Devices)); err != nil {
 		n.log.Error("limits do not reach the processes", "path", dir.Path, "error", err)
 	}
+	n.bounds.set(dir)
 }
 
 // limitsOf is what the processes of an lgpu see.

@@ -108,11 +108,11 @@ func (n *Daemon) attach(ctx context.Context, spec AttachSpec) (*Attachment, erro
 	if err := n.presence.left(); err != nil {
 		return nil, err
 	}
-	of, err := n.launcherOf(spec.Launcher)
+	of, err := launcherOf(spec.Launcher)
 	if err != nil {
 		return nil, err
 	}
-	if err := n.confine(&spec); err != nil {
+	if of.bound, err = n.confine(&spec); err != nil {
 		return nil, err
 	}
 	// What was read by its pid is the launcher's if it lives still. Else a process of another would be one, and could be
@@ -142,7 +142,7 @@ func (n *Daemon) attach(ctx context.Context, spec AttachSpec) (*Attachment, erro
 var errAgain = errors.New("changed meanwhile")
 
 // launcherOf describes the process that launches.
-func (n *Daemon) launcherOf(p limits.Author) (*launcher, error) {
+func launcherOf(p limits.Author) (*launcher, error) {
 	s, err := proc.Live(p.PID)
 	if err != nil {
 		return nil, fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
@@ -151,11 +151,11 @@ func (n *Daemon) launcherOf(p limits.Author) (*launcher, error) {
 }
 
 // confine keeps a launcher where it is: in a bound cgroup below the group that it is bound to, and outside of other
-// lgpus, whose programs could leave their limits behind otherwise.
-func (n *Daemon) confine(spec *AttachSpec) error {
+// lgpus, whose programs could leave their limits behind otherwise. It reports whether it is in a bound cgroup.
+func (n *Daemon) confine(spec *AttachSpec) (isBound bool, err error) {
 	e, err := n.tenants.Observe(spec.Launcher.PID)
 	if err != nil {
-		return fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
+		return false, fmt.Errorf("launcher: %w: %w", ErrInvalid, err)
 	}
 	above := e
 	if _, launches := n.lgpus.launchers()[e.Process]; launches {
@@ -166,21 +166,21 @@ func (n *Daemon) confine(spec *AttachSpec) error {
 		dir, inside = n.tree.ByID(e.Container)
 	}
 	if inside {
-		return &Error{Class: ErrInvalid, Reason: fmt.Sprintf("this is inside the lgpu %q already", nameOf(dir.Path)),
+		return false, &Error{Class: ErrInvalid, Reason: fmt.Sprintf("this is inside the lgpu %q already", nameOf(dir.Path)),
 			Remedy: "an lgpu cannot lie inside another: start it from outside"}
 	}
 	bound, ok := n.tree.Bound(cgroupText(e.Cgroups))
 	if !ok {
-		return nil
+		return false, nil
 	}
 	if spec.Path == "" && spec.Group == "" {
 		spec.Group = bound
 	}
 	if at := spec.at(); !names.Within(at, bound) {
-		return &Error{Class: ErrInvalid, Field: "group", Value: at, Remedy: "choose a group below " + bound,
+		return false, &Error{Class: ErrInvalid, Field: "group", Value: at, Remedy: "choose a group below " + bound,
 			Reason: fmt.Sprintf("the cgroup of process %d belongs to %s", spec.Launcher.PID, bound)}
 	}
-	return nil
+	return true, nil
 }
 
 // at is the path that the lgpu is to have, or the group that it is to be in.

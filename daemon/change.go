@@ -184,12 +184,14 @@ func (c *change) admit(next lifecycle.Machine) error {
 			return err
 		}
 		c.daemon.residence.look(dir)
+		c.daemon.bounds.set(dir)
 		return c.daemon.tenants.AddLGPU(tenant.LGPU{ID: dir.ID, Name: nameOf(dir.Path), Parent: dir.Parent,
 			Limits: c.daemon.limitsOf(dir, c.l.record.Devices)})
 	})
 	if err != nil {
 		c.Become(before)
 		c.withoutBudgets()
+		c.daemon.bounds.forget(c.l.record.ID)
 	}
 	return err
 }
@@ -206,6 +208,7 @@ func (c *change) withdraw(next lifecycle.Machine) error {
 		return err
 	}
 	c.daemon.residence.forget(id)
+	c.daemon.bounds.forget(id)
 	g := c.daemon.lgpus
 	g.mu.Lock()
 	c.l.machine = next
@@ -231,6 +234,9 @@ func (c *change) attach() error {
 	return c.at(func(dir limits.Directory) error {
 		environment, err := c.daemon.environment(c.l.record, dir)
 		if err != nil {
+			return err
+		}
+		if err := c.daemon.bounds.join(dir.ID, c.launcher); err != nil {
 			return err
 		}
 		g := c.daemon.lgpus

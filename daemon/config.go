@@ -55,6 +55,9 @@ type Config struct {
 	// Copies is the folder for what has left devices and finds no room in host memory; the default is copies beside State.
 	// It is created.
 	Copies string
+	// Dmem is the folder of the cgroups by which the kernel bounds the device memory of lgpus, such as /sys/fs/cgroup/lgpu;
+	// empty: it does not. Launchers are moved into them.
+	Dmem string
 	// Claim has the daemon manage a device of the machine only while no system daemon runs and no other daemon that claims
 	// has it.
 	Claim bool

@@ -12,12 +12,10 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// How much a client's files grow at once, in bytes: it registers one step while the next is made. Where somebody waits,
-// all threads are to be busy all the time; a copy registers faster than pages are made.
+// How much a client's files grow at once, in bytes: it registers one step while the next is made.
 const (
-	growStep   = 1 << 30
-	urgentStep = 8 << 30
-	leastStep  = 64 << 20 // of memory, where there is little
+	growStep  = 1 << 30
+	leastStep = 64 << 20 // of memory, where there is little
 )
 
 // size is how much there is room for in all files.
@@ -42,7 +40,7 @@ func (r *residence) grow(of *holding, device int) {
 	d.growing = true
 	pace, step := hostcopy.Ahead, uint64(growStep)
 	if d.urgent {
-		pace, step = hostcopy.Urgent, urgentStep
+		pace = hostcopy.Urgent
 	}
 	files, sizes, rest := d.files, d.sizes, d.wanted-d.size()
 	r.daemon.work.Go(func() {

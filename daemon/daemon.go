@@ -24,6 +24,7 @@
 //   - resolver and observer: what the tenants' server asks and tells.
 //   - containers: what container runtimes are offered.
 //   - residence: what of programs' memory is on their devices, and the files for the rest.
+//   - bounds: the kernel's own limits of device memory.
 //   - journal: the events. repeats decides which are told, package eventlog keeps them, and an Author is who causes one.
 //   - Daemon: all of these, and what the tree says on its way to tenants and the policy.
 //
@@ -105,6 +106,9 @@ const (
 	doorsFolder  = "containers" // of the sockets that are mounted into containers
 )
 
+// energyOf is the folder of the history of energy that belongs to a file of state.
+func energyOf(state string) string { return strings.TrimSuffix(state, filepath.Ext(state)) + ".energy" }
+
 // eventsOf is the folder of events that belongs to a file of state.
 func eventsOf(state string) string { return strings.TrimSuffix(state, filepath.Ext(state)) + ".events" }
 
@@ -146,6 +150,7 @@ type Daemon struct {
 	shares     *shares
 	residence  *residence
 	containers *containers
+	bounds     *bounds
 
 	// pushing is locked while limits go from the tree to tenants and the policy, so that they arrive in the order of
 	// the writes. It guards budgets.
@@ -220,6 +225,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	n.police, n.resolver, n.observer, n.energy = &police{daemon: n}, &resolver{n}, &observer{n}, &energyBooks{daemon: n}
 	n.shares = &shares{daemon: n}
 	n.residence, n.containers = newResidence(n), newContainers(n)
+	n.bounds = &bounds{daemon: n}
 	n.stopper, n.places = &stopper{daemon: n}, &places{daemon: n, Places: c.Places}
 	n.journal.log = c.Log
 	n.journal.source.limit, n.slices.limit = 1024, 4096
@@ -366,6 +372,7 @@ func (n *Daemon) restore() error {
 	}
 	root, _ := n.tree.Directory(limits.Root)
 	n.energy.ledger = joules.New(state.Energy, root.ID, func(id uint64) bool { _, there := n.tree.ByID(id); return there })
+	n.energy.openHistory(energyOf(n.config.State))
 	n.inventory.open(n.config.Inventories)
 	n.lgpus.reachSims()
 	if err := n.inventory.refresh(); err != nil {
@@ -375,10 +382,12 @@ func (n *Daemon) restore() error {
 	for _, dir := range n.tree.State().Directories {
 		n.asked[dir.ID] = dir
 	}
+	n.bounds.open()
 	n.tree.Watch(n.apply)
 	n.pushAll()
 	n.lgpus.revive()
 	n.containers.begin()
+	n.bounds.sweep()
 	return nil
 }
 
@@ -392,7 +401,7 @@ func (n *Daemon) Run(ctx context.Context) error {
 	defer unmount()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	n.announce()
+	n.journal.announce(n.restarts)
 	n.setReady("")
 	defer n.setReady("it is about to end")
 	n.work.Add(5)
@@ -428,15 +437,6 @@ func (n *Daemon) setReady(not string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.notReady = not
-}
-
-// announce says that the daemon is there.
-func (n *Daemon) announce() {
-	e := Event{Kind: DaemonStarted, PID: os.Getpid(), UID: uint32(os.Getuid()), Text: "the daemon has started"}
-	if n.restarts > 0 {
-		e.Kind, e.Text = DaemonRestarted, "the daemon has taken over the state of the one before"
-	}
-	n.journal.emit(e)
 }
 
 // mount shows the tree, where that is wanted and possible.
@@ -507,7 +507,7 @@ func (n *Daemon) Close() error {
 		n.log.Warn("the disk hangs: the last events are lost")
 	}
 	if n.store != nil {
-		errs = append(errs, n.energy.save())
+		errs = append(errs, n.energy.close())
 		errs = append(errs, n.store.Close())
 	}
 	if n.lock != nil {

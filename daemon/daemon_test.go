@@ -675,7 +675,7 @@ func TestGroupStaysAGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		make(c.path+"/child", "")
-		held, err := r.launcherOf(self())
+		held, err := launcherOf(self())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"path"
 	"slices"
 	"sync"
@@ -24,8 +25,9 @@ const (
 
 // energyBooks reads the devices' counters of energy and has it divided among lgpus.
 type energyBooks struct {
-	daemon *Daemon
-	ledger *joules.Ledger // nil until the state was read
+	daemon  *Daemon
+	ledger  *joules.Ledger // nil until the state was read
+	history energyHistory
 }
 
 // wattmeter is what is known of the energy of one device.
@@ -184,7 +186,19 @@ func (b *energyBooks) keep(ctx context.Context) {
 		if err := b.save(); err != nil {
 			b.daemon.log.Warn("what energy was used is not written down", "error", err)
 		}
+		if now := time.Now(); now.Sub(b.history.at) >= energyPoint || now.Before(b.history.at) {
+			b.addPoint(now)
+		}
 	})
+}
+
+// close writes down what was used, and ends the history.
+func (b *energyBooks) close() error {
+	err := b.save()
+	if b.history.disk != nil {
+		err = errors.Join(err, b.history.disk.Close())
+	}
+	return err
 }
 
 // save writes down what was used since it was last called.

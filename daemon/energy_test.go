@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -159,4 +161,48 @@ func TestEnergyIsReadOften(t *testing.T) {
 	await("it is not read", func() bool { return r.joulesOf(t, "/") == 4 })
 	r.gates.users.set()
 	await("it is read often for ever", func() bool { return !reading() })
+}
+
+// TestEnergyHistory: what each had used at the last point before a time, over restarts; a point that was not written to its
+// end is none; and how far the history goes back is said.
+func TestEnergyHistory(t *testing.T) {
+	c := Config{Dir: t.TempDir()}
+	r, reads := quietRig(t, c)
+	id := r.group(t, "/a")
+	key := EnergyKey{ID: id, Device: r.inventory.present()[0].UUID}
+	began := time.Now().Add(-10 * time.Hour).Truncate(time.Second)
+	at := func(r *rig, hours float64) (time.Duration, uint64, error) {
+		when, used, err := r.EnergyAt(t.Context(), began.Add(time.Duration(hours*float64(time.Hour))), 0)
+		return when.Sub(began), used[key] / 1000, err
+	}
+	if _, _, err := at(r, 1); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "no history of energy yet") {
+		t.Errorf("without a point: %v", err)
+	}
+	r.gates.users.set(dispatch.Used{LGPU: id, Time: int64(time.Second), Here: true})
+	for hour := range 3 { // 100 J from the counter each time; the first reading has nothing before it
+		reads(time.Duration(hour+1)*time.Second, uint64(1000+100*hour), work{})
+		r.energy.addPoint(began.Add(time.Duration(hour) * time.Hour))
+	}
+	// A daemon that is killed leaves a point without an end.
+	h := &r.energy.history
+	h.disk.Append(h.last+1, began.Add(3*time.Hour), energyRecord{Device: key.Device, Used: [][2]uint64{{id, 1 << 40}}})
+	check := func(r *rig) {
+		t.Helper()
+		for hours, want := range map[float64]uint64{0: 0, 0.9: 0, 1: 100, 1.5: 100, 2: 200, 5: 200, 100: 200} {
+			when, joules, err := at(r, hours)
+			if err != nil || joules != want || when != time.Duration(min(hours, 2))*time.Hour {
+				t.Errorf("after %v hours: %d J at %v, %v; not %d", hours, joules, when, err, want)
+			}
+		}
+		if _, _, err := at(r, -1); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "begins at") {
+			t.Errorf("before its begin: %v", err)
+		}
+	}
+	check(r)
+	r.stop()
+	r = start(t, c)
+	check(r)
+	if h := &r.energy.history; !h.at.Equal(began.Add(2*time.Hour)) || h.last < 4 {
+		t.Errorf("it goes on after record %d of %v", h.last, h.at)
+	}
 }

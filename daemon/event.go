@@ -42,6 +42,7 @@ const (
 	LgpuSuspended   Kind = "lgpu.suspended"
 	LgpuResumed     Kind = "lgpu.resumed"
 	ResidenceFailed Kind = "residence.failed"
+	DmemFailed      Kind = "dmem.failed"
 )
 
 // Kinds are all kinds of events.
@@ -50,7 +51,7 @@ func Kinds() []Kind {
 		LgpuCreated, LgpuRemoved, LgpuStopped, LgpuRefused, ClientJoined, ClientLeft, ClientRefused, LimitChanged, MemoryHigh,
 		OutOfMemory, PoliceStranger, PoliceOverrun, PoliceStopped, PoliceSlice, DrainOverrun, DeviceFault, DeviceWell, DaemonStarted,
 		DaemonRestarted, MountFailed, MPSAdopted, MPSStarted, MPSStopped, MPSDied, MPSFailed,
-		LgpuSuspended, LgpuResumed, ResidenceFailed,
+		LgpuSuspended, LgpuResumed, ResidenceFailed, DmemFailed,
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -62,6 +63,15 @@ func (j *journal) open(dir string) {
 	for _, record := range recent[max(0, len(recent)-kept):] {
 		j.last = append(j.last, eventOf(record))
 	}
+}
+
+// announce says that the daemon is there, which has begun anew so often.
+func (j *journal) announce(restarts uint64) {
+	e := Event{Kind: DaemonStarted, PID: os.Getpid(), UID: uint32(os.Getuid()), Text: "the daemon has started"}
+	if restarts > 0 {
+		e.Kind, e.Text = DaemonRestarted, "the daemon has taken over the state of the one before"
+	}
+	j.emit(e)
 }
 
 // eventOf is an event that was kept.
@@ -233,7 +243,7 @@ func (j *journal) forget(id uint64) {
 func (j *journal) write(e Event) {
 	level := slog.LevelInfo
 	switch e.Kind {
-	case PoliceStranger, PoliceOverrun, PoliceSlice, PoliceStopped, DeviceFault, MountFailed, MPSDied, DrainOverrun:
+	case PoliceStranger, PoliceOverrun, PoliceSlice, PoliceStopped, DeviceFault, MountFailed, MPSDied, DrainOverrun, DmemFailed:
 		level = slog.LevelWarn
 	}
 	attributes := []any{"kind", string(e.Kind)}
@@ -254,6 +264,8 @@ type EventRange struct {
 	// All asks for the events on disk, too, from Since on; without it there are those that Recent returns.
 	All   bool
 	Since time.Time
+	// Reader is the user who asks: users take turns at the disk.
+	Reader uint32
 	// Follow asks for new ones, after those, until ctx ends or the daemon does.
 	Follow bool
 }
@@ -274,7 +286,7 @@ func (n *Daemon) Events(ctx context.Context, r EventRange, give func([]Event) er
 		return give(events)
 	}
 	if r.All && n.journal.disk != nil {
-		if err := n.journal.before(ctx, r.Since, recent, tell); err != nil {
+		if err := n.journal.before(ctx, r, recent, tell); err != nil {
 			return err
 		}
 	}
@@ -292,9 +304,9 @@ func (n *Daemon) Events(ctx context.Context, r EventRange, give func([]Event) er
 	}
 }
 
-// before tells the events on disk since a time that are older than those of recent.
-func (j *journal) before(ctx context.Context, since time.Time, recent []Event, tell func([]Event) error) error {
-	reader := j.disk.Read(since)
+// before tells the events on disk of a range that are older than those of recent.
+func (j *journal) before(ctx context.Context, r EventRange, recent []Event, tell func([]Event) error) error {
+	reader := j.disk.Read(r.Since, r.Reader)
 	defer reader.Close()
 	for {
 		records, err := reader.Next(ctx)

@@ -64,6 +64,7 @@ type launcher struct {
 	uid     uint32
 	comm    string
 	present bool // it has an Attachment; else it had one of the daemon before
+	bound   bool // it is in a cgroup that is bound to a directory
 }
 
 func newLgpus(n *Daemon) *lgpus {

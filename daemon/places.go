@@ -59,21 +59,30 @@ func CheckPlace(template string) error {
 	return nil
 }
 
-// of returns the place of a user.
-func (p *places) of(uid uint32) string {
+// of returns the place of a user. It has her name, unless she has one with her number already, of a time when she had no
+// name. The error says that her name cannot be told now: with another path she would have a second place.
+func (p *places) of(uid uint32) (string, error) {
 	template := p.Template
 	if template == "" {
 		template = DefaultPlace
 	}
 	number := strconv.FormatUint(uint64(uid), 10)
 	if !strings.Contains(template, userWord) {
-		return strings.ReplaceAll(template, uidWord, number)
+		return strings.ReplaceAll(template, uidWord, number), nil
 	}
-	name := users.Known(uid)
+	numbered := strings.NewReplacer(userWord, number, uidWord, number).Replace(template)
+	if dir, err := p.daemon.tree.Directory(numbered); err == nil && dir.UID == uid {
+		return numbered, nil
+	}
+	name, err := users.Find(uid)
+	if err != nil && name == "" {
+		return "", &Error{Cause: syscall.EAGAIN, Reason: fmt.Sprintf("the name of user %d, for her place, cannot be looked up: %v", uid, err),
+			Remedy: "try again in a minute; with place = /users/{uid} in lgpud.conf no name is needed"}
+	}
 	if names.Check(name) != nil || digits(name) { // no directory can have it, or it is somebody's number
-		name = number
+		return numbered, nil
 	}
-	return strings.NewReplacer(userWord, name, uidWord, number).Replace(template)
+	return strings.NewReplacer(userWord, name, uidWord, number).Replace(template), nil
 }
 
 func digits(s string) bool { return strings.Trim(s, "0123456789") == "" }
@@ -89,7 +98,7 @@ func (n *Daemon) Place(by limits.Author) (string, error) {
 			Reason: fmt.Sprintf("user %d has no place of her own here: the administrator lets nobody in by himself", by.UID),
 			Remedy: "ask an administrator for a directory (lgpu create PATH, lgpu chown USER PATH), and name a path in it"}
 	}
-	return n.places.of(by.UID), nil
+	return n.places.of(by.UID)
 }
 
 // placed gives an lgpu its place, where the launcher did not say where it is to be, and has the place made.
@@ -141,7 +150,10 @@ func (p *places) settle(by limits.Author, at string) error {
 	if p.daemon.tree.Rights().Trusts(by) || p.Refuse {
 		return nil
 	}
-	place := p.of(by.UID)
+	place, err := p.of(by.UID)
+	if err != nil {
+		return err
+	}
 	if !names.Within(at, place) {
 		return nil
 	}
@@ -176,7 +188,10 @@ func (p *places) furnish(at string) error {
 		if err != nil {
 			return nil
 		}
-		if p.Refuse || dir.UID == 0 || p.of(dir.UID) != above {
+		if p.Refuse || dir.UID == 0 {
+			continue
+		}
+		if place, err := p.of(dir.UID); err != nil || place != above {
 			continue
 		}
 		var bare []string

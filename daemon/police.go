@@ -39,6 +39,7 @@ type police struct {
 
 // patrol looks at the devices of an origin once: what is true there, and whether that is what the accounts say.
 func (w *police) patrol(o *origin) {
+	w.daemon.bounds.sweep()
 	for _, d := range w.daemon.inventory.devicesOf(o) {
 		facts, at, err := o.facts(d.UUID)
 		w.daemon.inventory.observe(d, facts, err)

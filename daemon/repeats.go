@@ -20,7 +20,8 @@ const maxRepeats = 1 << 15
 // repeatable reports whether a program can cause any number of events of a kind.
 func (k Kind) repeatable() bool {
 	switch k {
-	case OutOfMemory, DrainOverrun, MemoryHigh, PoliceSlice, ClientRefused, LgpuRefused, ResidenceFailed, LgpuSuspended, LgpuResumed:
+	case OutOfMemory, DrainOverrun, MemoryHigh, PoliceSlice, ClientRefused, LgpuRefused, ResidenceFailed, LgpuSuspended, LgpuResumed,
+		DmemFailed:
 		return true
 	}
 	return false

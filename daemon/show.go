@@ -39,7 +39,7 @@ func (n *Daemon) Watch(ctx context.Context, period time.Duration, show func(Snap
 // Snapshot returns the present state.
 func (n *Daemon) Snapshot() Snapshot {
 	clients := n.tenants.Clients()
-	s := Snapshot{At: time.Now(), Daemon: n.info(), Devices: n.showDevices(clients)}
+	s := Snapshot{At: time.Now(), Daemon: n.Info(), Devices: n.showDevices(clients)}
 	shares := n.shares.now()
 	dirs := n.tree.Directories()
 	index := make(map[uint64]int, len(dirs))
@@ -57,7 +57,8 @@ func (n *Daemon) Snapshot() Snapshot {
 	return s
 }
 
-func (n *Daemon) info() Info {
+// Info returns what the daemon says of itself, as Snapshot's Daemon has it.
+func (n *Daemon) Info() Info {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return Info{

@@ -43,6 +43,8 @@ type Device struct {
 	// Parent is the GPU that this is a MIG instance of, and ParentIndex its index; zero for a whole GPU.
 	Parent      UUID
 	ParentIndex int
+	// GPUInstance and ComputeInstance are the numbers of a MIG instance, for its device files; -1 where the driver does not say.
+	GPUInstance, ComputeInstance int
 	// Partitioned: a GPU in MIG mode. Programs use its instances and never itself.
 	Partitioned bool
 }

@@ -54,7 +54,18 @@ packages: build
 	cd $(PACKAGES) && sha256sum *.deb *.rpm *.tar.gz > SHA256SUMS
 	ls -l $(PACKAGES)
 
-# An image for the daemon; see docs/install.md for what a container needs.
-DOCKER ?= docker
+# An image for the daemon; see docs/install.md for what a container needs. Of the C library it has what the binary and
+# NVIDIA's libraries are linked with. A tag can have neither ~ nor +.
+DOCKER ?= $(if $(shell command -v docker),docker,podman)
+IMAGE := build/image
+IMAGE_NAME ?= lgpu:$(subst +,-,$(subst ~,-,$(VERSION)))
 image: build
-	$(DOCKER) build -f packaging/Dockerfile -t lgpu:$(VERSION) bin
+	rm -rf $(IMAGE)
+	umask 022 && mkdir -p $(addprefix $(IMAGE)/root/,etc run/lgpu usr/bin var/lib/lgpu) && mkdir -m 1777 $(IMAGE)/root/tmp
+	install -m 0755 bin/lgpu $(IMAGE)/root/usr/bin/lgpu
+	umask 022 && echo root:x:0:0:root:/: > $(IMAGE)/root/etc/passwd && echo root:x:0: > $(IMAGE)/root/etc/group
+	libc=$$(ldd bin/lgpu | sed -n 's|.* => \(/.*libc\.so\.6\) .*|\1|p'); \
+	for file in $$(ldd bin/lgpu | grep -o '/[^ ]*') $${libc%/*}/libm.so.6 $${libc%/*}/librt.so.1; do \
+		install -D -m 0755 $$file $(IMAGE)/root$$file || exit 1; \
+	done
+	$(DOCKER) build -f packaging/Dockerfile -t $(IMAGE_NAME) $(IMAGE)

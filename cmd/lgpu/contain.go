@@ -185,11 +185,9 @@ func (s *containedStart) start(path string, argv []string, attr *os.ProcAttr) (*
 // fenceOff returns the files of devices that are not the lgpu's, and as root a cgroup that may not open them, also
 // under other names. What is not possible is said, and leaves the files to be used as without containment.
 func (f *containFlag) fenceOff(a *api.Attachment, sim bool) ([]string, *fence.Fence) {
-	var own []string
+	var own []fence.Owned
 	if !sim {
-		for _, d := range a.Devices {
-			own = append(own, d.GetUuid())
-		}
+		own = owned(a.Devices)
 	}
 	others, err := fence.Others(own)
 	if err != nil {
@@ -205,6 +203,18 @@ func (f *containFlag) fenceOff(a *api.Attachment, sim bool) ([]string, *fence.Fe
 		return files, &fence.Fence{}
 	}
 	return files, fenced
+}
+
+// owned are devices as their files are found.
+func owned(devices []*api.Device) (own []fence.Owned) {
+	for _, d := range devices {
+		o := fence.Owned{GPU: d.GetUuid()}
+		if d.GetParent() != "" && d.GpuInstance != nil && d.ComputeInstance != nil {
+			o = fence.Owned{GPU: d.GetParent(), Instance: &fence.Instance{GPU: d.GetGpuInstance(), Compute: d.GetComputeInstance()}}
+		}
+		own = append(own, o)
+	}
+	return own
 }
 
 // tryContain builds the namespace of a program on a software GPU, and returns why that is not possible.

@@ -380,7 +380,8 @@ func (d *daemonOptions) config(c *cobra.Command) (daemon.Config, error) {
 		Log:        slog.New(logs.Limit(lines)),
 		SimCommand: []string{self, "sim"}, Mount: mount, Police: police, Idle: d.idle, Slice: d.slice,
 		NoGuests: d.guests == guestsOff, Rights: rights, Places: said.Places, Claim: !systemFolder(dir),
-		System: api.System, Patience: said.Patience, Copies: said.Copies, Containers: containers,
+		System: api.System, Patience: said.Patience, Copies: said.Copies, Dmem: said.Dmem,
+		Containers: containers,
 	}, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/daemon/conf"
 	"github.com/lgpu/lgpu/inspect/doctor"
 )
 
@@ -31,10 +32,11 @@ Exit status: 0 if no check failed, 1 otherwise. Warnings do not count.`,
 			if err != nil {
 				return failed(fmt.Errorf("find this program: %w", err))
 			}
+			said, _ := conf.Read(conf.Path) // a daemon that cannot read it does not start
 			report := doctor.Examine(doctor.Look(c.Context(), doctor.Options{
 				Version: version(), SimCommand: []string{self, "sim"}, Programs: args,
-				Contain: tryContain,
-				Daemon:  func(ctx context.Context) (doctor.Daemon, error) { return askDaemon(ctx, c) },
+				Contain: tryContain, Dmem: said.Dmem,
+				Daemon: func(ctx context.Context) (doctor.Daemon, error) { return askDaemon(ctx, c) },
 			}))
 			if asJSON {
 				err = report.JSON(c.OutOrStdout())

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/internal/names"
@@ -30,7 +31,9 @@ func energyCommand() *cobra.Command {
 		Long: `Show the energy that each group and lgpu has used of each device, its power now
 and its part of what the device has drawn: of everything, or of the group or
 lgpu at PATH and below. A group also has what lgpus used that are gone. With
---over, show what is used in a time from now on, and the mean power in it.
+--over, show what is used in a time from now on, and the mean power in it; with
+--since and --until, what was used in a time that is past, by a history with a
+point for each hour.
 
 A device's energy is that of its own counter; what each lgpu had of it is
 computed from the time for which it used the device. The method and its error:
@@ -40,6 +43,7 @@ Exit status: 0; 2 if PATH is not a group or lgpu, or an option makes no sense;
 1 if the daemon cannot be reached.`,
 		Example: `  lgpu energy
   lgpu energy --over 10s /team
+  lgpu energy --since 2026-11-01 --until 2026-12-01 --price 0.30€/kWh /users
   lgpu energy --price 0.30€/kWh --co2 380
   lgpu energy --json | jq '.rows[] | select(.path == "/team").joules'`,
 		DisableFlagsInUseLine: true,
@@ -55,6 +59,9 @@ Exit status: 0; 2 if PATH is not a group or lgpu, or an option makes no sense;
 			if e.over < 0 || e.over > 0 && e.over < leastOver {
 				return usage("", "--over %v: the shortest is %v", e.over, leastOver)
 			}
+			if err := e.settle(time.Now()); err != nil {
+				return err
+			}
 			return talk(c, toAsk, func(conn *api.Conn) error {
 				path := rootPath
 				if len(args) > 0 {
@@ -67,6 +74,8 @@ Exit status: 0; 2 if PATH is not a group or lgpu, or an option makes no sense;
 	f := c.Flags()
 	f.SortFlags = false
 	f.DurationVar(&e.over, "over", 0, "measure for a `TIME`, such as 10s")
+	f.StringVar(&e.since, "since", "", "what was used since `MOMENT`, such as 30d or 2026-11-01")
+	f.StringVar(&e.until, "until", "", "with --since: until `MOMENT`; without it until now")
 	f.StringVar(&price, "price", "", "also show what it costs, at `PRICE` for each kWh")
 	f.StringVar(&co2, "co2", "", "also show CO₂, at so many `GRAMS` for each kWh")
 	f.BoolVar(&e.json, "json", false, "print JSON")
@@ -79,7 +88,10 @@ const leastOver = time.Second
 
 // energyReport is one lgpu energy.
 type energyReport struct {
-	over       time.Duration
+	over         time.Duration
+	since, until string
+	begin, end   *time.Time // what since and until say; nil: nothing. Then the points of the history that were found
+
 	price, co2 *float64 // of a kWh; nil: not asked for
 	currency   string
 	json       bool
@@ -97,15 +109,62 @@ type energyRow struct {
 	CO2    *float64 `json:"co2_grams"`
 }
 
+// settle reads the options about time.
+func (e *energyReport) settle(now time.Time) error {
+	if e.since == "" && e.until != "" {
+		return usage("", "--until: it needs --since")
+	}
+	if e.since != "" && e.over > 0 {
+		return usage("", "--since: with --over a time from now on is meant")
+	}
+	for _, moment := range []struct {
+		option, text string
+		to           **time.Time
+	}{{"since", e.since, &e.begin}, {"until", e.until, &e.end}} {
+		if moment.text == "" {
+			continue
+		}
+		t, err := parseMoment(moment.text, now)
+		if err != nil {
+			return usage("", "--%s %q: %w", moment.option, moment.text, err)
+		}
+		*moment.to = &t
+	}
+	if e.end != nil && !e.end.After(*e.begin) {
+		return usage("", "--until %s: it is not after --since", e.until)
+	}
+	return nil
+}
+
+// energyUsage is what each directory (0: nobody) has used until a time, in millijoules by device.
+type energyUsage map[uint64]map[string]uint64
+
+// past asks what was used at a time, and when the history has that of.
+func past(ctx context.Context, conn *api.Conn, at time.Time) (energyUsage, time.Time, error) {
+	p, err := conn.Energy(ctx, &api.EnergyRequest{At: timestamppb.New(at)})
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	all := energyUsage{}
+	for _, u := range p.GetUsed() {
+		if all[u.GetId()] == nil {
+			all[u.GetId()] = map[string]uint64{}
+		}
+		all[u.GetId()][u.GetUuid()] = u.GetEnergyMj()
+	}
+	return all, p.GetTime().AsTime().Local(), nil
+}
+
 func (e *energyReport) show(c *cobra.Command, conn *api.Conn, path string) error {
 	ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
-	var before *api.Snapshot
+	var before energyUsage
 	if e.over > 0 {
-		var err error
-		if before, err = conn.Snapshot(ctx, &api.SnapshotRequest{}); err != nil {
+		s, err := conn.Snapshot(ctx, &api.SnapshotRequest{})
+		if err != nil {
 			return err
 		}
+		before = used(s)
 		select {
 		case <-ctx.Done():
 			return &exit{status: 128 + int(unix.SIGINT)}
@@ -120,31 +179,65 @@ func (e *energyReport) show(c *cobra.Command, conn *api.Conn, path string) error
 	if e.json {
 		return sayJSON(out, struct {
 			Version int         `json:"version"`
+			Since   *time.Time  `json:"since"`
+			Until   *time.Time  `json:"until"`
 			Rows    []energyRow `json:"rows"`
-		}{1, rows})
+		}{1, e.begin, e.end, rows})
 	}
 	if len(rows) == 0 {
 		return say(out, "no device here has a counter of energy\n")
 	}
+	if e.begin != nil {
+		if err := say(out, fmt.Sprintf("from %s to %s\n", e.begin.Format(momentLayout), e.end.Format(momentLayout))); err != nil {
+			return err
+		}
+	}
 	return say(out, e.table(rows))
 }
 
-// measure asks what was used, since a snapshot if there is one.
-func (e *energyReport) measure(ctx context.Context, conn *api.Conn, before *api.Snapshot, path string) ([]energyRow, error) {
+// momentLayout is how times are shown.
+const momentLayout = "2006-01-02 15:04:05 -0700"
+
+// measure asks what was used, since before if there is one.
+func (e *energyReport) measure(ctx context.Context, conn *api.Conn, before energyUsage, path string) ([]energyRow, error) {
 	now, err := conn.Snapshot(ctx, &api.SnapshotRequest{})
 	if err != nil {
 		return nil, err
 	}
-	rows, found := e.rows(before, now, path)
+	after := used(now)
+	if e.begin != nil {
+		if before, after, err = e.recall(ctx, conn, now, after); err != nil {
+			return nil, err
+		}
+	}
+	rows, found := e.rows(before, after, now, path)
 	if !found {
 		return nil, usage("lgpu ps --tree shows what there is", "%s: no such group or lgpu", path)
 	}
 	return rows, nil
 }
 
-// used is the energy of everybody in a snapshot, in millijoules, by the id of the directory (0: nobody) and the device.
-func used(s *api.Snapshot) map[uint64]map[string]uint64 {
-	all := map[uint64]map[string]uint64{0: {}}
+// recall asks for what was used at the two ends of a time that is past; without an end it is now.
+func (e *energyReport) recall(ctx context.Context, conn *api.Conn, now *api.Snapshot, used energyUsage) (before, after energyUsage, err error) {
+	begin, end := time.Time{}, now.GetTime().AsTime().Local()
+	if before, begin, err = past(ctx, conn, *e.begin); err != nil {
+		return nil, nil, err
+	}
+	if e.end != nil {
+		if used, end, err = past(ctx, conn, *e.end); err != nil {
+			return nil, nil, err
+		}
+	}
+	if !end.After(begin) {
+		return nil, nil, usage("the history has a point for each hour", "--until %s: there is nothing between it and --since", e.until)
+	}
+	e.begin, e.end, e.over = &begin, &end, end.Sub(begin)
+	return before, used, nil
+}
+
+// used is the energy of everybody in a snapshot.
+func used(s *api.Snapshot) energyUsage {
+	all := energyUsage{0: {}}
 	for _, d := range s.GetDevices() {
 		all[0][d.GetUuid()] = d.GetEnergyOtherMj()
 	}
@@ -159,20 +252,21 @@ func used(s *api.Snapshot) map[uint64]map[string]uint64 {
 
 // rows are those of a directory and all below it, and whether there is one. Those of the root end with what went to no
 // lgpu. What was used before is left out.
-func (e *energyReport) rows(before, now *api.Snapshot, path string) (rows []energyRow, found bool) {
-	then, drawn := used(before), map[string]float64{}
-	since := func(id uint64, device string, mj uint64) float64 {
-		return float64(mj-min(then[id][device], mj)) / 1000
+func (e *energyReport) rows(before, after energyUsage, now *api.Snapshot, path string) (rows []energyRow, found bool) {
+	drawn := map[string]float64{}
+	since := func(id uint64, device string) float64 {
+		mj := after[id][device]
+		return float64(mj-min(before[id][device], mj)) / 1000
 	}
 	for _, d := range now.GetDevices() {
-		drawn[d.GetUuid()] = since(0, d.GetUuid(), d.GetEnergyOtherMj())
+		drawn[d.GetUuid()] = since(0, d.GetUuid())
 	}
 	for _, n := range now.GetDirectories() {
 		if n.GetPath() != rootPath {
 			continue
 		}
 		for _, d := range n.GetDevices() {
-			drawn[d.GetUuid()] += since(n.GetId(), d.GetUuid(), d.GetEnergyMj())
+			drawn[d.GetUuid()] += since(n.GetId(), d.GetUuid())
 		}
 	}
 	for _, n := range now.GetDirectories() {
@@ -187,13 +281,13 @@ func (e *energyReport) rows(before, now *api.Snapshot, path string) (rows []ener
 			name, kind := n.GetPath(), strings.ToLower(n.GetKind().String())
 			watts := float64(d.GetPowerMw()) / 1000
 			rows = append(rows, e.row(energyRow{
-				Path: &name, Kind: &kind, Device: d.GetUuid(), Joules: since(n.GetId(), d.GetUuid(), d.GetEnergyMj()), Watts: &watts,
+				Path: &name, Kind: &kind, Device: d.GetUuid(), Joules: since(n.GetId(), d.GetUuid()), Watts: &watts,
 			}, drawn))
 		}
 	}
 	for _, d := range now.GetDevices() {
 		if path == rootPath && d.EnergyOtherMj != nil {
-			rows = append(rows, e.row(energyRow{Device: d.GetUuid(), Joules: since(0, d.GetUuid(), d.GetEnergyOtherMj())}, drawn))
+			rows = append(rows, e.row(energyRow{Device: d.GetUuid(), Joules: since(0, d.GetUuid())}, drawn))
 		}
 	}
 	return rows, found

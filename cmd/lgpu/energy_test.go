@@ -1,9 +1,17 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"math"
 	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lgpu/lgpu/api"
 )
@@ -27,18 +35,18 @@ func energies(times uint64) *api.Snapshot {
 
 func TestEnergyRows(t *testing.T) {
 	e := &energyReport{price: some(0.5), currency: "€", co2: some(360.0)}
-	rows, found := e.rows(nil, energies(1), "/a")
+	rows, found := e.rows(nil, used(energies(1)), energies(1), "/a")
 	if !found || len(rows) != 2 || *rows[0].Path != "/a" || *rows[1].Path != "/a/b" {
 		t.Fatalf("%+v, %v", rows, found)
 	}
 	if r := rows[1]; r.Joules != 5 || *r.Watts != 2.5 || r.Part != 50 || *r.Cost != 2.5/joulesPerKWh || *r.CO2 != 5*360.0/joulesPerKWh {
 		t.Errorf("%+v", r)
 	}
-	if _, found := e.rows(nil, energies(1), "/b"); found {
+	if _, found := e.rows(nil, used(energies(1)), energies(1), "/b"); found {
 		t.Error("a path that is not there is found")
 	}
 	e.over = 2e9
-	rows, _ = e.rows(energies(1), energies(3), "/")
+	rows, _ = e.rows(used(energies(1)), used(energies(3)), energies(3), "/")
 	if len(rows) != 5 || rows[4].Path != nil || rows[4].Joules != 4 || rows[4].Part != 20 || *rows[3].Watts != 1 {
 		t.Errorf("%+v", rows)
 	}
@@ -48,8 +56,83 @@ func TestEnergyRows(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}
 	}
-	if rows, _ := e.rows(energies(3), energies(1), "/ab"); len(rows) != 1 || rows[0].Joules != 0 {
+	if rows, _ := e.rows(used(energies(3)), used(energies(1)), energies(1), "/ab"); len(rows) != 1 || rows[0].Joules != 0 {
 		t.Errorf("of a counter that went back: %+v", rows)
+	}
+}
+
+// history is a daemon with a history of energy: at each hour, as much as the hour's number.
+type history struct {
+	service
+	begins time.Time
+}
+
+func (h history) Snapshot(context.Context, *api.SnapshotRequest) (*api.Snapshot, error) {
+	s := energies(100)
+	s.Time = timestamppb.New(h.begins.Add(100 * time.Hour))
+	return s, nil
+}
+
+func (h history) Energy(_ context.Context, r *api.EnergyRequest) (*api.EnergyPoint, error) {
+	hours := r.GetAt().AsTime().Sub(h.begins).Truncate(time.Hour)
+	if hours < 0 {
+		return nil, status.Error(codes.NotFound, "the history does not go back so far")
+	}
+	p := &api.EnergyPoint{Time: timestamppb.New(h.begins.Add(hours))}
+	for id, devices := range used(energies(uint64(hours / time.Hour))) {
+		for device, mj := range devices {
+			p.Used = append(p.Used, &api.EnergyUsed{Id: id, Uuid: device, EnergyMj: mj})
+		}
+	}
+	return p, nil
+}
+
+// TestEnergySince: what was used in a time that is past, between the points of the history before its ends.
+func TestEnergySince(t *testing.T) {
+	begins := time.Date(2026, 11, 1, 0, 0, 0, 0, time.Local)
+	socket := serve(t, history{begins: begins})
+	run := func(args ...string) (struct {
+		Since, Until time.Time
+		Rows         []energyRow
+	}, error) {
+		t.Helper()
+		var answer struct {
+			Since, Until time.Time
+			Rows         []energyRow
+		}
+		var out bytes.Buffer
+		c := root()
+		c.SetArgs(append([]string{"energy", "--json", "--socket", socket}, args...))
+		c.SetOut(&out)
+		err := c.Execute()
+		if err == nil {
+			err = json.Unmarshal(out.Bytes(), &answer)
+		}
+		return answer, err
+	}
+	for _, test := range []struct {
+		args         []string
+		since, until time.Duration
+	}{
+		{[]string{"--since", "2026-11-01 10:59", "--until", "2026-11-01 20:01"}, 10 * time.Hour, 20 * time.Hour},
+		{[]string{"--since", "2026-11-02"}, 24 * time.Hour, 100 * time.Hour},
+	} {
+		got, err := run(append(test.args, "/ab")...)
+		if err != nil || !got.Since.Equal(begins.Add(test.since)) || !got.Until.Equal(begins.Add(test.until)) || len(got.Rows) != 1 {
+			t.Fatalf("%v: %+v, %v", test.args, got, err)
+		}
+		joules := (test.until - test.since).Hours()
+		if r := got.Rows[0]; r.Joules != joules || r.Part != 10 || math.Abs(*r.Watts-1.0/3600) > 1e-9 {
+			t.Errorf("%v: %+v, not %v J", test.args, r, joules)
+		}
+	}
+	for _, args := range [][]string{
+		{"--until", "2026-11-02"}, {"--since", "2026-11-02", "--until", "2026-11-01"}, {"--since", "x"}, {"--since", "2026-10-01"},
+		{"--since", "2026-11-01 10:05", "--until", "2026-11-01 10:55"}, {"--since", "2026-11-02", "--over", "2s"},
+	} {
+		if got, err := run(args...); err == nil {
+			t.Errorf("%v: %+v", args, got)
+		}
 	}
 }
 

@@ -92,7 +92,7 @@ func machine() daemon.Snapshot {
 }
 
 // serve answers commands at a socket.
-func serve(t *testing.T, snapshot daemon.Snapshot) (socket string) {
+func serve(t *testing.T, daemon api.ViewServer) (socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), api.Socket)
 	l, err := net.Listen("unix", socket)
@@ -100,7 +100,7 @@ func serve(t *testing.T, snapshot daemon.Snapshot) (socket string) {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	api.RegisterViewServer(server, service{snapshot: snapshot})
+	api.RegisterViewServer(server, daemon)
 	go server.Serve(l)
 	t.Cleanup(server.Stop)
 	return socket
@@ -122,7 +122,7 @@ func command(t *testing.T, args ...string) []byte {
 // TestOneState: whatever shows the state shows the same document, and the metrics have its figures.
 func TestOneState(t *testing.T) {
 	snapshot := machine()
-	socket := serve(t, snapshot)
+	socket := serve(t, service{snapshot: snapshot})
 	read := func(what string, data []byte) *state.State {
 		var s state.State
 		d := json.NewDecoder(bytes.NewReader(data))

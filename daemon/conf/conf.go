@@ -43,9 +43,10 @@ type Config struct {
 	Places daemon.Places
 	Quota  limits.Quota
 	Others limits.Others
-	// Patience and Copies are daemon.Config's.
+	// Patience, Copies and Dmem are daemon.Config's.
 	Patience time.Duration
 	Copies   string
+	Dmem     string
 }
 
 // defaultGroup is the administrators' group, where there is one of that name.
@@ -183,13 +184,8 @@ var setters = map[string]func(c *Config, value string) error{
 		c.Patience = d
 		return nil
 	},
-	"overcommit.dir": func(c *Config, value string) error {
-		if !filepath.IsAbs(value) {
-			return fmt.Errorf("%q: it is the full path of a folder", value)
-		}
-		c.Copies = filepath.Clean(value)
-		return nil
-	},
+	"overcommit.dir":    folder(func(c *Config) *string { return &c.Copies }),
+	"dmem.cgroup":       folder(func(c *Config) *string { return &c.Dmem }),
 	"quota.directories": quota(func(c *Config) *int { return &c.Quota.Directories }),
 	"quota.depth":       quota(func(c *Config) *int { return &c.Quota.Depth }),
 	"quota.processes":   quota(func(c *Config) *int { return &c.Quota.Processes }),
@@ -203,6 +199,17 @@ func choice(set func(*Config, string), words ...string) func(*Config, string) er
 			return fmt.Errorf("%q: it is one of %s", value, strings.Join(words, ", "))
 		}
 		set(c, value)
+		return nil
+	}
+}
+
+// folder sets a path.
+func folder(field func(*Config) *string) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		if !filepath.IsAbs(value) {
+			return fmt.Errorf("%q: it is the full path of a folder", value)
+		}
+		*field(c) = filepath.Clean(value)
 		return nil
 	}
 }

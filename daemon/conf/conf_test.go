@@ -31,13 +31,14 @@ others = totals
 place.memory.overcommit = 1
 residence.patience = 90s
 overcommit.dir = /big/copies/
+dmem.cgroup = /sys/fs/cgroup/lgpu
 `))
 	want := Config{
 		Admins: "gpu-admins", Others: limits.OthersTotals,
 		Places: daemon.Places{Template: "/lab/{uid}",
 			Limits: map[string]string{"memory.max": "8GiB", "compute.max": "50%", "host.max": "16GiB", "memory.overcommit": "1"}},
 		Quota:    limits.Quota{Directories: 10, Depth: 3, Processes: 4, Watches: 2},
-		Patience: 90 * time.Second, Copies: "/big/copies",
+		Patience: 90 * time.Second, Copies: "/big/copies", Dmem: "/sys/fs/cgroup/lgpu",
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
@@ -60,6 +61,7 @@ func TestErrors(t *testing.T) {
 		"residence.patience = 5":            {`line 1: residence.patience: "5": it is a time`, ""},
 		"residence.patience = 1ms":          {"it is a time from 1s to 1h", ""},
 		"overcommit.dir = copies":           {"it is the full path of a folder", ""},
+		"dmem.cgroup = lgpu":                {"it is the full path of a folder", ""},
 		"place.memory.overcommit = 2":       {"it is 0 or 1", ""},
 		"zzz = 1":                           {`line 1: there is no key`, "keys are admins, "},
 		"others":                            {`line 1: "others" is not KEY = VALUE`, ""},

@@ -68,7 +68,7 @@ type Record[T any] struct {
 // Log keeps records. Its methods may be called by any number of goroutines.
 type Log[T any] struct {
 	o       Options
-	reading chan struct{} // holds a token while nobody reads
+	reading turns
 	done    chan struct{} // closed when the writer has ended
 	w       writer        // of the writer's goroutine alone
 
@@ -107,10 +107,9 @@ func Open[T any](o Options) (*Log[T], []Record[T], error) {
 		return nil, nil, err
 	}
 	l := &Log[T]{
-		o: o, reading: make(chan struct{}, 1), done: make(chan struct{}), queue: make(chan entry[T], o.Queue),
+		o: o, done: make(chan struct{}), queue: make(chan entry[T], o.Queue),
 		w: writer{dir: o.Dir, maxFile: o.MaxFile, files: o.Files},
 	}
-	l.reading <- struct{}{}
 	recent, err := last[T](o.Dir, numbers)
 	if err != nil {
 		return nil, nil, err

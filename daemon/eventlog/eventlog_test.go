@@ -45,7 +45,7 @@ func (l *Log[T]) closed(t *testing.T) {
 // read returns the numbers of the records since a time.
 func read(t *testing.T, l *Log[note], since time.Time) (numbers []uint64) {
 	t.Helper()
-	r := l.Read(since)
+	r := l.Read(since, 0)
 	defer r.Close()
 	for {
 		records, err := r.Next(t.Context())
@@ -137,7 +137,7 @@ func TestRotate(t *testing.T) {
 		t.Errorf("kept are %v", kept)
 	}
 	// What is before a time is not read where a file has nothing else.
-	r := l.Read(at(records))
+	r := l.Read(at(records), 0)
 	if err := r.begin(t.Context()); err != nil || len(r.left) != 1 {
 		t.Errorf("for the last record %d files are read, %v", len(r.left), err)
 	}
@@ -250,7 +250,7 @@ func TestAppendDoesNotWait(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := l.Read(time.Time{}).Next(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := l.Read(time.Time{}, 0).Next(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("a reader waits for a writer that hangs: %v", err)
 	}
 	close(hang)
@@ -286,7 +286,7 @@ func FuzzRead(f *testing.F) {
 			next = recent[len(recent)-1].Number + 1
 		}
 		l.Append(next, began, note{"mine"})
-		r := l.Read(time.Time{})
+		r := l.Read(time.Time{}, 0)
 		defer r.Close()
 		var last Record[note]
 		for {

@@ -15,6 +15,7 @@ import (
 type Reader[T any] struct {
 	log   *Log[T]
 	since time.Time
+	user  uint32
 	began bool
 	left  []uint64 // files to read, oldest first
 	file  *os.File
@@ -22,23 +23,23 @@ type Reader[T any] struct {
 	after uint64 // the number of the last record that was returned
 }
 
-// Read returns a reader of the records since a time; the zero time is all. The caller closes it.
-func (l *Log[T]) Read(since time.Time) *Reader[T] { return &Reader[T]{log: l, since: since} }
+// Read returns a reader, for a user, of the records since a time; the zero time is all. The caller closes it.
+func (l *Log[T]) Read(since time.Time, user uint32) *Reader[T] {
+	return &Reader[T]{log: l, since: since, user: user}
+}
 
 // Next returns the next records, oldest first, and io.EOF when there are no more. It may return none without an error.
-// Readers take turns, and one that goes on and on has half of a processor. The error is ctx's, or the file system's.
+// Users take turns, and the readers of each; together they have half of a processor. The error is ctx's, or the file system's.
 func (r *Reader[T]) Next(ctx context.Context) ([]Record[T], error) {
 	if !r.began {
 		if err := r.begin(ctx); err != nil {
 			return nil, err
 		}
 	}
-	select {
-	case <-r.log.reading:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if err := r.log.reading.take(ctx, r.user); err != nil {
+		return nil, err
 	}
-	defer func() { r.log.reading <- struct{}{} }()
+	defer r.log.reading.pass()
 	start := time.Now()
 	records, err := r.next()
 	select {

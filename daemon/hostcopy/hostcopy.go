@@ -34,7 +34,7 @@ var (
 
 const (
 	// piece is what one thread touches at a time, in bytes.
-	piece = 16 << 20
+	piece = 64 << 20
 	// unit is what sizes are rounded up to, in bytes.
 	unit = 2 << 20
 	// spare is what stays free on the disk, in bytes.

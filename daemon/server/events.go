@@ -86,7 +86,8 @@ func (s *Server) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[
 		return missing
 	}
 	known := view.NamesIn(s.daemon.Snapshot())
-	what := daemon.EventRange{All: wanted.narrow(), Since: wanted.since, Follow: r.GetFollow()}
+	who, _ := callerOf(stream.Context())
+	what := daemon.EventRange{All: wanted.narrow(), Since: wanted.since, Reader: who.author().UID, Follow: r.GetFollow()}
 	err = s.daemon.Events(stream.Context(), what, func(events []daemon.Event) error {
 		look := s.look(stream.Context())
 		for i := range events {

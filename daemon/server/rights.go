@@ -28,6 +28,7 @@ const (
 var rules = map[string]rule{
 	api.View_Info_FullMethodName:      forAll,
 	api.View_Snapshot_FullMethodName:  forAll,
+	api.View_Energy_FullMethodName:    forAll,
 	api.View_Watch_FullMethodName:     watching,
 	api.View_Events_FullMethodName:    watching,
 	api.View_Slices_FullMethodName:    watching,

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/daemon"
@@ -150,6 +151,13 @@ func TestEveryCall(t *testing.T) {
 			_, err := c.Snapshot(ctx, &api.SnapshotRequest{})
 			return err
 		}},
+		api.View_Energy_FullMethodName: {call: func(ctx context.Context, c *api.Conn) error {
+			_, err := c.Energy(ctx, &api.EnergyRequest{At: timestamppb.Now()})
+			if errors.Is(err, fs.ErrNotExist) { // a new daemon has no history yet
+				return nil
+			}
+			return err
+		}},
 		api.View_Watch_FullMethodName: {call: func(ctx context.Context, c *api.Conn) error {
 			return first(ctx, func(ctx context.Context) (grpc.ServerStreamingClient[api.Snapshot], error) {
 				return c.Watch(ctx, &api.WatchRequest{})
@@ -243,7 +251,7 @@ func TestEveryCall(t *testing.T) {
 			all++
 		}
 	}
-	if all != 14 || len(rules) != all {
+	if all != 15 || len(rules) != all {
 		t.Errorf("there are %d calls and %d rules", all, len(rules))
 	}
 	if err := (&Server{}).allow(context.Background(), api.View_Info_FullMethodName); status.Code(err) != codes.Unauthenticated {
@@ -382,6 +390,21 @@ func TestQuotaOfProcessesHasNoRace(t *testing.T) {
 	}
 }
 
+// awaitStart waits for the event that says that the daemon has started, which may come after its first answers.
+func awaitStart(t *testing.T, c *api.Conn) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	stream, err := c.Events(ctx, &api.EventsRequest{Follow: true})
+	for err == nil {
+		var e *api.Event
+		if e, err = stream.Recv(); err == nil && e.GetKind() == string(daemon.DaemonStarted) {
+			return
+		}
+	}
+	t.Fatal(err)
+}
+
 // Users see of each other what the administrator allows, in every call.
 func TestOthersAreHidden(t *testing.T) {
 	for _, others := range []limits.Others{limits.OthersTotals, limits.OthersNone} {
@@ -434,6 +457,7 @@ func TestOthersAreHidden(t *testing.T) {
 				}
 			}
 		}
+		awaitStart(t, admin)
 		if got := events(other); slices.Contains(got, held.GetPath()) || len(got) == 0 {
 			t.Errorf("%s: another hears of %q", others, got)
 		}

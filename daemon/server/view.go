@@ -27,7 +27,7 @@ func (s *Server) Info(ctx context.Context, _ *api.InfoRequest) (*api.Info, error
 	who, _ := callerOf(ctx) // allow has seen to it
 	by := who.author()
 	info := &api.Info{
-		Daemon: view.Daemon(s.daemon.Snapshot().Daemon), WhoMayChange: s.admins(), Administrator: s.rights().Trusts(by),
+		Daemon: view.Daemon(s.daemon.Info()), WhoMayChange: s.admins(), Administrator: s.rights().Trusts(by),
 	}
 	place, err := s.daemon.Place(by)
 	info.Place = place
@@ -38,6 +38,16 @@ func (s *Server) Info(ctx context.Context, _ *api.InfoRequest) (*api.Info, error
 // Snapshot implements api.ViewServer.
 func (s *Server) Snapshot(ctx context.Context, _ *api.SnapshotRequest) (*api.Snapshot, error) {
 	return view.Snapshot(s.look(ctx).Snapshot(s.daemon.Snapshot())), nil
+}
+
+// Energy implements api.ViewServer.
+func (s *Server) Energy(ctx context.Context, r *api.EnergyRequest) (*api.EnergyPoint, error) {
+	who, _ := callerOf(ctx)
+	at, used, err := s.daemon.EnergyAt(ctx, r.GetAt().AsTime(), who.author().UID)
+	if err != nil {
+		return nil, err
+	}
+	return view.EnergyPoint(at, used, s.look(ctx).Snapshot(s.daemon.Snapshot())), nil
 }
 
 // Watch implements api.ViewServer.

@@ -63,9 +63,6 @@ func device(d daemon.Device) *api.Device {
 	if d.Mode == "spatial" {
 		m.Mode = api.Device_SPATIAL
 	}
-	if d.MIG() {
-		m.Parent = d.Parent.String()
-	}
 	if d.About != nil {
 		m.Inventory = inventory(*d.About)
 	}
@@ -96,10 +93,37 @@ func inventory(d gpu.Description) *api.Inventory {
 
 // hardware is what does not change of a device.
 func hardware(d gpu.Device) *api.Device {
-	return &api.Device{
+	m := &api.Device{
 		Uuid: d.Identity(), Index: int32(d.Index), Ordinal: d.Ordinal(), Name: d.Name, Pci: d.PCI, MemoryTotal: d.Memory,
 		Units: uint32(max(d.Units, 0)),
 	}
+	if d.MIG() {
+		m.Parent, m.GpuInstance, m.ComputeInstance = d.Parent.String(), percent(d.GPUInstance), percent(d.ComputeInstance)
+	}
+	return m
+}
+
+// EnergyPoint is what was used until a time, of the devices and directories whose energy is in what somebody sees now.
+func EnergyPoint(at time.Time, used map[daemon.EnergyKey]uint64, seen daemon.Snapshot) *api.EnergyPoint {
+	p := &api.EnergyPoint{Time: stamp(at)}
+	add := func(id uint64, device gpu.UUID) {
+		if mj, known := used[daemon.EnergyKey{ID: id, Device: device}]; known {
+			p.Used = append(p.Used, &api.EnergyUsed{Id: id, Uuid: device.String(), EnergyMj: mj})
+		}
+	}
+	for _, d := range seen.Devices {
+		if d.OtherEnergy != nil {
+			add(0, d.UUID)
+		}
+	}
+	for _, dir := range seen.Directories {
+		for _, u := range dir.Devices {
+			if u.Energy != nil {
+				add(dir.ID, u.Device)
+			}
+		}
+	}
+	return p
 }
 
 // percent is a part in percent, or another number that is never below 0, absent where the driver does not say.

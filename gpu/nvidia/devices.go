@@ -138,10 +138,20 @@ func (i *Inventory) instances(h handle, parent *gpu.Device, handles map[gpu.UUID
 		}
 		d.Index, d.ParentIndex, d.Parent, d.PCI = int(index), parent.Index, parent.UUID, parent.PCI
 		d.Units = int(a.Multiprocessors)
+		d.GPUInstance, d.ComputeInstance = i.number(i.gpuInstance, instance), i.number(i.computeInstance, instance)
 		handles[d.UUID] = instance
 		instances = append(instances, d)
 	}
 	return instances, nil
+}
+
+// number asks for a number of an instance; -1 where the driver does not say.
+func (i *Inventory) number(ask func(handle, *uint32) int32, instance handle) int {
+	var n uint32
+	if ask(instance, &n) != success {
+		return -1
+	}
+	return int(n)
 }
 
 // units divides the number of FP32 lanes, which NVML knows, by those of one SM, which the architecture fixes.

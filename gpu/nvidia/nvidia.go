@@ -59,6 +59,8 @@ type Inventory struct {
 	migCount        func(handle, *uint32) int32
 	migByIndex      func(handle, uint32, *handle) int32
 	attributes      func(handle, *deviceAttributes) int32
+	gpuInstance     func(handle, *uint32) int32
+	computeInstance func(handle, *uint32) int32
 	compute         func(handle, *uint32, *processInfo) int32
 	graphics        func(handle, *uint32, *processInfo) int32
 	mps             func(handle, *uint32, *processInfo) int32
@@ -133,7 +135,7 @@ func (i *Inventory) bind(symbol string, f any) error {
 func (i *Inventory) bindOptional() {
 	i.cores = func(handle, *uint32) int32 { return functionNotFound }
 	i.migMode = func(handle, *uint32, *uint32) int32 { return functionNotFound }
-	i.migCount = i.cores
+	i.migCount, i.gpuInstance, i.computeInstance = i.cores, i.cores, i.cores
 	i.migByIndex = func(handle, uint32, *handle) int32 { return functionNotFound }
 	i.attributes = func(handle, *deviceAttributes) int32 { return functionNotFound }
 	i.compute = func(handle, *uint32, *processInfo) int32 { return functionNotFound }
@@ -166,6 +168,7 @@ func (i *Inventory) bindOptional() {
 		"nvmlDeviceGetNumGpuCores": &i.cores, "nvmlDeviceGetMigMode": &i.migMode,
 		"nvmlDeviceGetMaxMigDeviceCount":      &i.migCount,
 		"nvmlDeviceGetMigDeviceHandleByIndex": &i.migByIndex, "nvmlDeviceGetAttributes_v2": &i.attributes,
+		"nvmlDeviceGetGpuInstanceId": &i.gpuInstance, "nvmlDeviceGetComputeInstanceId": &i.computeInstance,
 		"nvmlDeviceGetComputeRunningProcesses_v3":    &i.compute,
 		"nvmlDeviceGetGraphicsRunningProcesses_v3":   &i.graphics,
 		"nvmlDeviceGetMPSComputeRunningProcesses_v3": &i.mps,

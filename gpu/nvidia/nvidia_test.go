@@ -66,12 +66,12 @@ func TestInstances(t *testing.T) {
 		{
 			UUID: id(0xa0), Index: 0, Name: "NVIDIA Fake MIG 1g.12gb", Memory: 12 << 30, Units: 16,
 			PCI:    "00000000:01:00.0",
-			Parent: id(0x0a),
+			Parent: id(0x0a), GPUInstance: 7,
 		},
 		{
 			UUID: id(0xa2), Index: 2, Name: "NVIDIA Fake MIG 3g.48gb", Memory: 48 << 30, Units: 60,
 			PCI:    "00000000:01:00.0",
-			Parent: id(0x0a),
+			Parent: id(0x0a), GPUInstance: 2, ComputeInstance: 1,
 		},
 		{UUID: id(0x0b), Index: 1, Name: "NVIDIA Fake", Memory: 96 << 30, Units: 132, PCI: "00000000:02:00.0",
 			Node: "195:41"},

@@ -14,8 +14,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"reflect"
 	"regexp"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -144,8 +144,11 @@ func TestExamine(t *testing.T) {
 		{"fuse forbidden", func(m *Machine) { m.FUSE.Device = refused("/dev/fuse") },
 			Warn, "fuse", "permission denied", "chmod"},
 		{"no fusermount", func(m *Machine) { m.FUSE.Mount = "" }, Warn, "fuse", "fusermount3", "install fuse3"},
-		{"device memory by cgroup", func(m *Machine) { m.Dmem = []string{"drm/0000:03:00.0/vram0", "x"} },
-			OK, "cgroup.dmem", "(drm/0000:03:00.0/vram0, x)", ""},
+		{"device memory by cgroup", func(m *Machine) { m.Dmem.Regions = []string{"drm/0000:03:00.0/vram0", "x"} },
+			OK, "cgroup.dmem", "(drm/0000:03:00.0/vram0, x); lgpud.conf does not ask", ""},
+		{"device memory bounded", func(m *Machine) { m.Dmem = Dmem{Regions: []string{"x"}, Asked: "/sys/fs/cgroup/lgpu"} },
+			OK, "cgroup.dmem", "cgroups in /sys/fs/cgroup/lgpu (x)", ""},
+		{"device memory not bounded", func(m *Machine) { m.Dmem.Asked = "/sys/fs/cgroup/lgpu" }, Warn, "cgroup.dmem", "no driver", "r615"},
 		{"no fusermount for root", func(m *Machine) { m.FUSE.Mount, m.User = "", 0 }, OK, "fuse", "can be mounted", ""},
 		{"built without libraries", func(m *Machine) { m.Library.Err = assets.ErrNotBuilt },
 			Fail, "library", "without its C libraries", "make build"},
@@ -499,32 +502,17 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// FuzzRegions: a name for each line of a name and a number, and never an empty one.
-func FuzzRegions(f *testing.F) {
-	f.Add([]byte("drm/0000:03:00.0/vram0 8514437120\ndrm/0000:03:00.0/stolen 67108864\n"))
-	f.Add([]byte("vram max\n 1\nx -1\na b c\n"))
-	if got := regions([]byte("drm/0000:03:00.0/vram0 8514437120\nvram max\nx 1 2\ny 1\n")); !slices.Equal(got, []string{"drm/0000:03:00.0/vram0", "y"}) {
-		f.Errorf("%q", got)
-	}
-	f.Fuzz(func(t *testing.T, text []byte) {
-		for _, name := range regions(text) {
-			if name == "" || strings.ContainsAny(name, " \n\t") || !strings.Contains(string(text), name) {
-				t.Errorf("%q of %q", name, text)
-			}
-		}
-	})
-}
-
 // TestDmem: what a stand-in for the root of the hierarchy has.
 func TestDmem(t *testing.T) {
 	root := t.TempDir()
-	if got := lookDmem(root); got != nil {
+	if got := lookDmem(root, ""); got.Regions != nil {
 		t.Errorf("without the controller: %q", got)
 	}
 	if err := os.WriteFile(filepath.Join(root, "dmem.capacity"), []byte("drm/0000:03:00.0/vram0 8514437120\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := lookDmem(root); !slices.Equal(got, []string{"drm/0000:03:00.0/vram0"}) || lookDmem("") != nil {
+	want := Dmem{Regions: []string{"drm/0000:03:00.0/vram0"}, Asked: "/x"}
+	if got := lookDmem(root, "/x"); !reflect.DeepEqual(got, want) || lookDmem("", "").Regions != nil {
 		t.Errorf("%q", got)
 	}
 }

@@ -248,8 +248,15 @@ func (e *examination) cgroup() {
 		e.add(Warn, "cgroup", "no cgroups are mounted: none can be bound to a group of limits",
 			"mount -t cgroup2 none /sys/fs/cgroup; lgpu run knows its programs without")
 	}
-	if list := e.m.Dmem; len(list) > 0 {
-		e.ok("cgroup.dmem", "the kernel can bound device memory by cgroup (%s); lgpu does not use that yet", strings.Join(list, ", "))
+	switch d := &e.m.Dmem; {
+	case d.Asked != "" && len(d.Regions) > 0:
+		e.ok("cgroup.dmem", "the kernel bounds the device memory of lgpus by cgroups in %s (%s)", d.Asked, strings.Join(d.Regions, ", "))
+	case d.Asked != "":
+		e.add(Warn, "cgroup.dmem", "lgpud.conf asks for bounds by the kernel (dmem.cgroup), and no driver takes part in them",
+			"Linux 6.14 or newer, and NVIDIA's driver r615 or newer; else leave dmem.cgroup out")
+	case len(d.Regions) > 0:
+		e.ok("cgroup.dmem", "the kernel can bound device memory by cgroup (%s); lgpud.conf does not ask for it (dmem.cgroup)",
+			strings.Join(d.Regions, ", "))
 	}
 }
 

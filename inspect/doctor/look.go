@@ -20,6 +20,7 @@ import (
 
 	"github.com/lgpu/lgpu/internal/assets"
 	"github.com/lgpu/lgpu/internal/contain"
+	"github.com/lgpu/lgpu/internal/dmem"
 	"github.com/lgpu/lgpu/internal/rundir"
 	"github.com/lgpu/lgpu/sim"
 )
@@ -34,6 +35,8 @@ type Options struct {
 	Daemon func(context.Context) (Daemon, error)
 	// Contain builds the namespace of a contained program and returns why that is not possible. nil: it is not tried.
 	Contain func() error
+	// Dmem is the folder that lgpud.conf names for lgpus' cgroups (dmem.cgroup), empty if none.
+	Dmem string
 	// Programs are executable files to examine, as paths or as names that PATH finds.
 	Programs []string
 }
@@ -51,7 +54,7 @@ func Look(ctx context.Context, o Options) *Machine {
 		Host: lookHost(), Library: lookLibrary(ctx), Runtime: lookRuntime(),
 		Container: lookContainer(), ForeignPIDs: foreignPIDs(),
 	}
-	m.Dmem = lookDmem(m.CGroup.V2)
+	m.Dmem = lookDmem(m.CGroup.V2, o.Dmem)
 	m.Nodes = lookNodes(m.Driver.Devices)
 	if text, err := os.ReadFile("/etc/ld.so.preload"); err == nil {
 		m.LDPreload = string(text)
@@ -175,30 +178,19 @@ func lookCGroup() CGroup {
 
 // lookDmem reads what the controller dmem bounds. Only the root of the hierarchy, which is mounted at v2, has the file,
 // and only where the kernel has the controller.
-func lookDmem(v2 string) []string {
+func lookDmem(v2, asked string) Dmem {
+	d := Dmem{Asked: asked}
 	if v2 == "" {
-		return nil
+		return d
 	}
 	text, err := os.ReadFile(filepath.Join(v2, "dmem.capacity"))
 	if err != nil {
-		return nil
+		return d
 	}
-	return regions(text)
-}
-
-// regions reads the names of a file of the controller dmem: lines of a region and a number of bytes.
-func regions(text []byte) []string {
-	var names []string
-	for line := range bytes.Lines(text) {
-		fields := bytes.Fields(line)
-		if len(fields) != 2 {
-			continue
-		}
-		if _, err := strconv.ParseUint(string(fields[1]), 10, 64); err == nil {
-			names = append(names, string(fields[0]))
-		}
+	for _, r := range dmem.ParseRegions(text) {
+		d.Regions = append(d.Regions, r.Name)
 	}
-	return names
+	return d
 }
 
 // cgroups reads which hierarchies a table of mounts has.

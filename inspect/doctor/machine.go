@@ -11,14 +11,12 @@ type Machine struct {
 	Version string // of this lgpu
 	User    int    // effective user id
 
-	Driver Driver
-	Nodes  []Node
-	MPS    MPS
-	Kernel Kernel
-	CGroup CGroup
-	// Dmem are the regions of device memory that the kernel bounds by cgroup (the controller dmem), such as
-	// drm/0000:03:00.0/vram0.
-	Dmem    []string
+	Driver  Driver
+	Nodes   []Node
+	MPS     MPS
+	Kernel  Kernel
+	CGroup  CGroup
+	Dmem    Dmem
 	FUSE    FUSE
 	Library Library
 	Contain Contain
@@ -109,6 +107,12 @@ type Kernel struct {
 type CGroup struct {
 	V2 string // where, "" if it is not
 	V1 bool
+}
+
+// Dmem is what there is for bounds of device memory by the kernel (the controller dmem).
+type Dmem struct {
+	Regions []string // that drivers have made known, such as drm/0000:03:00.0/vram0
+	Asked   string   // the folder that lgpud.conf names for lgpus' cgroups, "" if none
 }
 
 // FUSE is what the tree of limits needs to be seen as files.

@@ -110,33 +110,71 @@ func TestFind(t *testing.T) {
 
 const information = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 90\nGPU UUID: \t %s\nBus Location: \t 0000:19:00.0\nDevice Minor: \t %s\n"
 
-func TestOthers(t *testing.T) {
-	dir := t.TempDir()
-	for address, text := range map[string]string{
-		"0000:19:00.0": "GPU UUID: \t GPU-a\nDevice Minor: \t 0\n", "0000:3b:00.0": "Model: \t H200\nGPU UUID: \t GPU-b\nDevice Minor: \t 1\n",
-	} {
-		if err := os.Mkdir(filepath.Join(dir, address), 0o755); err != nil {
+// machine is a stand-in for the files of a driver with two GPUs, the second of which has MIG instances, and for those of
+// the driver's list that do not exist.
+func machine(t *testing.T) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	files := map[string]string{
+		gpusFolder + "/0000:19:00.0/information": "GPU UUID: \t GPU-a\nDevice Minor: \t 0\n",
+		gpusFolder + "/0000:3b:00.0/information": "Model: \t H200\nGPU UUID: \t GPU-b\nDevice Minor: \t 1\n",
+		minorsFile: "config 1\nmonitor 2\ngpu0/gi1/access 12\ngpu1/gi1/access 147\ngpu1/gi1/ci0/access 148\n" +
+			"gpu1/gi1/ci1/access 149\ngpu1/gi2/access 156\ngpu1/gi2/ci0/access 157\n",
+	}
+	for _, minor := range []int{1, 2, 147, 148, 149, 156, 157} {
+		files[capsFolder+"/nvidia-cap"+strconv.Itoa(minor)] = ""
+	}
+	for path, text := range files {
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, address, "information"), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return root
+}
+
+func TestOthers(t *testing.T) {
+	root := machine(t)
+	b := func(gi, ci uint32) Owned { return Owned{"GPU-b", &Instance{gi, ci}} }
+	instances := []string{"nvidia-caps/nvidia-cap147", "nvidia-caps/nvidia-cap148", "nvidia-caps/nvidia-cap149",
+		"nvidia-caps/nvidia-cap156", "nvidia-caps/nvidia-cap157"}
 	for _, test := range []struct {
-		own  []string
-		want []GPU
+		own  []Owned
+		want []string
 	}{
-		{nil, []GPU{{"GPU-a", 0}, {"GPU-b", 1}}},
-		{[]string{"GPU-a"}, []GPU{{"GPU-b", 1}}},
-		{[]string{"GPU-b", "GPU-a"}, nil},
+		{nil, append([]string{"nvidia0", "nvidia1"}, instances...)},
+		{[]Owned{{GPU: "GPU-a"}}, append([]string{"nvidia1"}, instances...)},
+		{[]Owned{{GPU: "GPU-b"}, {GPU: "GPU-a"}}, instances},
+		{[]Owned{b(1, 0)}, []string{"nvidia0", instances[2], instances[3], instances[4]}},
+		{[]Owned{b(1, 1)}, []string{"nvidia0", instances[1], instances[3], instances[4]}},
+		{[]Owned{b(2, 0)}, append([]string{"nvidia0"}, instances[:3]...)},
 	} {
-		if got, err := others(dir, test.own); err != nil || !slices.Equal(got, test.want) {
+		for i, file := range test.want {
+			test.want[i] = filepath.Join(root, "dev", file)
+		}
+		if got, err := others(root, test.own); err != nil || !slices.Equal(got, test.want) {
 			t.Errorf("%v: %v, %v, not %v", test.own, got, err, test.want)
 		}
 	}
-	if got, err := others(dir, []string{"MIG-a"}); err == nil || got != nil {
-		t.Errorf("a MIG instance: %v, %v", got, err)
+	if got, err := others(root, []Owned{{GPU: "GPU-c"}}); err == nil || got != nil {
+		t.Errorf("a GPU that is not there: %v, %v", got, err)
 	}
+}
+
+// FuzzParseCapability: a capability, or none, of any line.
+func FuzzParseCapability(f *testing.F) {
+	f.Add("gpu0/gi1/access 12\n")
+	f.Add("gpu1/gi2/ci0/access 157")
+	f.Add("config 1")
+	f.Fuzz(func(t *testing.T, line string) {
+		c, ok := parseCapability(line)
+		if ok && (c.file > 1<<20 || c.gpu > 1<<20 || c.of(Owned{GPU: "GPU-a"})) {
+			t.Errorf("%q: %+v", line, c)
+		}
+	})
 }
 
 // FuzzParseGPU: an error, or a GPU with a UUID and a file of its own.
@@ -146,7 +184,7 @@ func FuzzParseGPU(f *testing.F) {
 	f.Add("Device Minor: -1")
 	f.Fuzz(func(t *testing.T, text string) {
 		g, err := parseGPU(text)
-		if err == nil && (len(g.UUID) < 5 || g.Minor > 1<<20) {
+		if err == nil && (len(g.uuid) < 5 || g.minor > 1<<20) {
 			t.Errorf("%q: %+v", text, g)
 		}
 	})

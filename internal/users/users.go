@@ -4,8 +4,8 @@
 //	fmt.Println(users.Name(1000)) // alice, or 1000 where nobody has that number
 //	uid, err := users.ID("alice") // or users.ID("1000")
 //
-// Names come from the machine's list of users (os/user, without cgo: /etc/passwd). Who may do what is decided by the
-// number.
+// Names come from /etc/passwd and /etc/group (os/user, without cgo), and those that are not there from the machine's name
+// service, as LDAP (getent). Who may do what is decided by the number.
 package users
 
 import (
@@ -32,17 +32,19 @@ var (
 const (
 	most  = 4096            // names
 	fresh = 5 * time.Minute // after which a name is looked up again: users come, go and are renamed
+	brief = 5 * time.Second // likewise, where it could not be told whether there is one
 )
 
-// entry is a name, empty for none, and when it was looked up.
+// entry is a name, empty for none, until when that holds, and why it could not be told.
 type entry struct {
-	name string
-	at   time.Time
+	name  string
+	until time.Time
+	err   error // wraps ErrUnsure; the name is that of before, then
 }
 
 // cache keeps names. Its methods may be called by any number of goroutines.
 type cache struct {
-	lookup func(uid string) (name string, err error)
+	lookup func(uid string) (name string, err error) // an error that does not wrap ErrUnsure: there is none
 	now    func() time.Time
 
 	mu    sync.Mutex
@@ -52,17 +54,22 @@ type cache struct {
 var known = cache{lookup: passwd, now: time.Now, names: map[uint32]entry{}}
 
 func passwd(uid string) (string, error) {
-	u, err := user.LookupId(uid)
-	if err != nil {
-		return "", err
+	if u, err := user.LookupId(uid); err == nil {
+		return u.Username, nil
 	}
-	return u.Username, nil
+	return service.nameOf("passwd", uid)
 }
 
-// Known is the name of the user with a number, empty where nobody is known to have it. Reading the list of users takes a
-// moment the first time; the answer, also that there is none, is kept for some minutes. It may be called by any number
-// of goroutines.
-func Known(uid uint32) string { return known.name(uid) }
+// Known is the name of the user with a number, empty where nobody is known to have it. Looking it up takes a moment the
+// first time, and some seconds where the name service does not answer; the answer, also that there is none, is kept for
+// some minutes. It may be called by any number of goroutines.
+func Known(uid uint32) string {
+	name, _ := known.find(uid)
+	return name
+}
+
+// Find is Known, with an error that wraps ErrUnsure where it cannot be told now whether there is a name.
+func Find(uid uint32) (string, error) { return known.find(uid) }
 
 // Name is Known, and the number as text where there is no name.
 func Name(uid uint32) string {
@@ -77,30 +84,38 @@ func GroupName(gid uint32) string {
 	if g, err := user.LookupGroupId(digits(gid)); err == nil {
 		return g.Name
 	}
+	if name, err := service.nameOf("group", digits(gid)); err == nil {
+		return name
+	}
 	return digits(gid)
 }
 
 func digits(id uint32) string { return strconv.FormatUint(uint64(id), 10) }
 
-func (c *cache) name(uid uint32) string {
+func (c *cache) find(uid uint32) (string, error) {
 	now := c.now()
 	c.mu.Lock()
 	e, ok := c.names[uid]
 	c.mu.Unlock()
-	if ok && now.Sub(e.at) < fresh {
-		return e.name
+	if ok && now.Before(e.until) {
+		return e.name, e.err
 	}
 	name, err := c.lookup(digits(uid)) // without the lock: on some machines it takes long
-	if err != nil {
-		name = ""
+	switch {
+	case errors.Is(err, ErrUnsure):
+		e = entry{name: e.name, until: now.Add(brief), err: err} // users go by the name of before until there is an answer
+	case err != nil:
+		e = entry{until: now.Add(fresh)}
+	default:
+		e = entry{name: name, until: now.Add(fresh)}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, again := c.names[uid]; !again && len(c.names) >= most {
 		clear(c.names) // more users than machines have: what is still shown comes back at its next look
 	}
-	c.names[uid] = entry{name, now}
-	return name
+	c.names[uid] = e
+	return e.name, e.err
 }
 
 // ID is the number of a user, who is given by name or number. A number need not be anybody's. The error for a name that
@@ -112,7 +127,7 @@ func ID(text string) (uint32, error) {
 	case err == nil:
 		return number(u.Uid, ErrNoUser)
 	case errors.As(err, &unknown):
-		return number(text, ErrNoUser)
+		return service.number("passwd", text, ErrNoUser)
 	}
 	return 0, fmt.Errorf("look up a user: %w", err)
 }
@@ -125,7 +140,7 @@ func GroupID(text string) (uint32, error) {
 	case err == nil:
 		return number(g.Gid, ErrNoGroup)
 	case errors.As(err, &unknown):
-		return number(text, ErrNoGroup)
+		return service.number("group", text, ErrNoGroup)
 	}
 	return 0, fmt.Errorf("look up a group of users: %w", err)
 }
@@ -144,6 +159,23 @@ func Groups(uid uint32) (groups []uint32) {
 	}
 	return groups
 }
+
+// number reads a number, or asks for that of a name; the error is none where nobody has it.
+func (g *getent) number(database, text string, none error) (uint32, error) {
+	if id, err := number(text, none); err == nil || digitsOnly(text) {
+		return id, err
+	}
+	found, err := g.numberOf(database, text)
+	switch {
+	case errors.Is(err, errNone):
+		return 0, none
+	case err != nil:
+		return 0, err
+	}
+	return number(found, none)
+}
+
+func digitsOnly(text string) bool { return strings.Trim(text, "0123456789") == "" }
 
 // number reads that of a user or group; the error is none. The highest is nobody's: to the kernel it means none.
 func number(text string, none error) (uint32, error) {

@@ -33,10 +33,10 @@ func TestName(t *testing.T) {
 	f := &fake{names: map[string]string{"1000": "alice"}, at: time.Unix(1e9, 0)}
 	c := f.cache()
 	for range 3 {
-		if got := c.name(1000); got != "alice" {
+		if got, err := c.find(1000); got != "alice" || err != nil {
 			t.Errorf("1000 is %q", got)
 		}
-		if got := c.name(4294967295); got != "" {
+		if got, err := c.find(4294967295); got != "" || err != nil {
 			t.Errorf("nobody is %q", got)
 		}
 	}
@@ -45,7 +45,7 @@ func TestName(t *testing.T) {
 	}
 	f.names["1000"] = "bob"
 	f.at = f.at.Add(fresh)
-	if got := c.name(1000); got != "bob" {
+	if got, err := c.find(1000); got != "bob" || err != nil {
 		t.Errorf("renamed: %q", got)
 	}
 }
@@ -54,7 +54,7 @@ func TestName(t *testing.T) {
 func TestBounded(t *testing.T) {
 	c := (&fake{}).cache()
 	for uid := range uint32(3 * most) {
-		c.name(uid)
+		c.find(uid)
 		if len(c.names) > most {
 			t.Fatalf("%d names are kept", len(c.names))
 		}

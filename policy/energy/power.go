@@ -170,8 +170,9 @@ func (m *Meter) learnAlone(id uint64, now mix) {
 
 // learnMix learns from a span in which several worked. What they draw together tells nothing of any of them, since work
 // may draw more or less beside other work; only one of which nothing is known is given what the others leave. What tells
-// something is that they draw more or less than before when shares have changed. Where these hardly differ from those of
-// the mix before, nothing is learned: the counter's lateness would put the energy of one down to another.
+// something is that they draw more or less than before when the shares of a mix have changed; after one who worked alone,
+// it is only that a mix draws more. Where shares hardly differ from those of the mix before, nothing is learned: the
+// counter's lateness would put the energy of one down to another.
 func (m *Meter) learnMix(now mix) {
 	noise := math.Hypot(mixing*now.level, now.noise)
 	if m.meet(now) {
@@ -184,7 +185,7 @@ func (m *Meter) learnMix(now mix) {
 	should, _ := m.expected(now)
 	then, known := m.expected(m.ref)
 	if largest >= apart || !known {
-		if known && then > 0 {
+		if known && then > 0 && len(m.ref.share) > 1 && len(now.share) > 1 {
 			m.correct(by, now.level-m.ref.level*should/then, math.Hypot(noise, m.ref.noise*should/then), now.level)
 		}
 		m.ref = now

@@ -19,6 +19,7 @@ type device struct {
 	hold       int64   // how long it was made so
 	switches   int64   // among seats, since utilised
 	sliced     int64   // when a seat was last told another time slice
+	divided    int64   // when it was last divided among guests
 	visited    int64   // visits of guests, a second
 	busy       bool    // with visits
 	crowd      bool    // guests alone want more of it than there is, as of receive
@@ -220,7 +221,9 @@ func (d *device) seep() {
 		if at, ok := x.seepAt(); ok && at <= d.now {
 			x.arrived()
 			x.open, x.closeSent, x.wants = true, true, false
-			if !x.granted {
+			if !x.granted && x.job.retreats() {
+				x.guest = true
+			} else if !x.granted {
 				x.job.beside = d.now
 				x.chargeBeside()
 			}

@@ -30,6 +30,7 @@ type worker struct {
 	idle          bool  // has told Want or Closed, waiting
 	mute          bool  // launches nothing
 	slow          int   // it launches so many times less often
+	slice         int64 // of the hardware
 }
 
 func (w *worker) kernel(n int) int64 { return w.program[n%len(w.program)] }
@@ -45,6 +46,7 @@ type rig struct {
 	seeps   int
 	random  *rand.Rand
 	chips   map[Device]*turns // of devices that preempt
+	native  bool              // without gates
 }
 
 // turns are those of a device that gives itself to the workers that have work in flight, one after the other.
@@ -67,7 +69,7 @@ func (r *rig) lgpu(id ID, p Params, run program, devices ...Device) []*worker {
 	}
 	var group []*worker
 	for _, dev := range devices {
-		w := &worker{id: id, dev: dev, program: run}
+		w := &worker{id: id, dev: dev, program: run, slice: ownSlice}
 		group = append(group, w)
 		r.workers = append(r.workers, w)
 		if err := r.s.Attach(r.now, id, dev, 0); err != nil {
@@ -110,6 +112,10 @@ func (r *rig) decide() {
 			r.seeps++
 			w.beside = !r.s.tree.seat(w.id, w.dev).granted
 			w.open, w.closing, w.seep, w.idle = true, true, true, false
+		case Slice:
+			if w.slice = d.Slice; w.slice == 0 {
+				w.slice = ownSlice
+			}
 		case Overran:
 			r.overran++
 			w.beside = true
@@ -160,7 +166,7 @@ func (r *rig) turn() {
 		for n := range r.workers {
 			o := r.workers[(max(last, i)+1+n)%len(r.workers)]
 			if o.dev == w.dev && o.launched > o.done {
-				c.on, c.ends = o, r.now+2*ms
+				c.on, c.ends = o, r.now+o.slice
 				break
 			}
 		}
@@ -222,6 +228,7 @@ func (r *rig) advance(w *worker) {
 		switch {
 		case w.seep:
 			w.seep = false
+		case r.native:
 		case !w.open || w.closing || w.busy+int64(w.launched-w.done)*ms/2 >= w.until:
 			if !w.open && !w.idle {
 				w.idle = true
@@ -234,7 +241,7 @@ func (r *rig) advance(w *worker) {
 	}
 full:
 	over := w.closing || w.busy >= w.until-2*step || w.mute && w.wanted
-	if w.open && over && (!w.seep || w.mute) && w.drains(r.early) {
+	if w.open && over && !r.native && (!w.seep || w.mute) && w.drains(r.early) {
 		w.open, w.closing, w.beside, w.seep, w.idle = false, false, false, false, !w.mute
 		r.s.Closed(r.now, w.id, w.dev, w.busy, !w.mute)
 		r.decide()
@@ -331,27 +338,56 @@ func TestGangs(t *testing.T) {
 	}
 }
 
-// On devices that preempt, gangs use them together: all make their way, in the shares asked for.
+// On devices that preempt, gangs use them together: they do as much as without gates, and all make their way, in the
+// shares asked for. Without gates, collectives that fill their devices do less than in turns, since their halves have
+// their time slices at different times.
 func TestGangsOnChips(t *testing.T) {
 	training, single := program{400 * us, -200 * us}, program{200 * us}
+	both := []Device{0, 1}
+	half := Params{Max: map[Device]uint32{0: 3000, 1: 3000}}
 	for _, tt := range []struct {
-		name   string
-		of     []lgpu
-		within float64
+		name  string
+		of    []lgpu  // want: the least
+		least float64 // that they do together, in percent of what they do without gates
 	}{
-		{"two", []lgpu{{Params{}, training, []Device{0, 1}, 50}, {Params{}, training, []Device{1, 0}, 50}}, 6},
-		{"three", []lgpu{{Params{}, training, []Device{0, 1}, 33}, {Params{}, training, []Device{1, 0}, 33}, {Params{}, training, []Device{0, 1}, 33}}, 6},
-		{"by weight", []lgpu{{Params{Weight: 300}, training, []Device{0, 1}, 72}, {Params{}, training, []Device{1, 0}, 25}}, 8},
-		{"ring of three", []lgpu{{Params{}, training, []Device{0, 1}, 45}, {Params{}, training, []Device{1, 2}, 45},
-			{Params{}, training, []Device{2, 0}, 45}}, 16},
-		{"beside one single", []lgpu{{Params{}, training, []Device{0, 1}, 45}, {Params{}, single, []Device{0}, 50}}, 10},
-		{"capped", []lgpu{{Params{Max: map[Device]uint32{0: 3000, 1: 3000}}, training, []Device{0, 1}, 28}}, 6},
-		{"capped beside", []lgpu{{Params{Max: map[Device]uint32{0: 3000, 1: 3000}}, training, []Device{0, 1}, 28}, {Params{}, training, []Device{0, 1}, 68}}, 10},
+		{"two", []lgpu{{Params{}, training, both, 28}, {Params{}, training, []Device{1, 0}, 28}}, 98},
+		{"three", []lgpu{{Params{}, training, both, 19}, {Params{}, training, []Device{1, 0}, 19}, {Params{}, training, both, 19}}, 98},
+		{"by weight", []lgpu{{Params{Weight: 300}, training, both, 48}, {Params{}, training, []Device{1, 0}, 14}}, 98},
+		{"ring of three", []lgpu{{Params{}, training, both, 28}, {Params{}, training, []Device{1, 2}, 28},
+			{Params{}, training, []Device{2, 0}, 28}}, 98},
+		{"beside one single", []lgpu{{Params{}, training, both, 35}, {Params{}, single, []Device{0}, 40}}, 90},
+		{"capped", []lgpu{{half, training, both, 24}}, 25},
+		{"capped beside", []lgpu{{half, training, both, 9}, {Params{}, training, both, 50}}, 90},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{Preempt: true})
-			r.chips = map[Device]*turns{}
-			r.makeWay(tt.of, tt.within)
+			var sums [2]float64
+			for i, native := range []bool{true, false} {
+				r := newRig(t, Options{Preempt: true})
+				r.chips, r.native = map[Device]*turns{}, native
+				var groups [][]*worker
+				for i, l := range tt.of {
+					groups = append(groups, r.lgpu(ID(i+1), l.p, l.run, l.devices...))
+				}
+				r.run(second)
+				for _, parts := range r.progress(4, groups...) {
+					t.Logf("native %v: %.1f, %d seeps, %d overran", native, parts, r.seeps, r.overran)
+					for n, part := range parts {
+						sums[i] += part
+						if least := tt.of[n].want; !native && part < least {
+							t.Errorf("lgpu %d made %.1f %% of its way, want %.0f", n+1, part, least)
+						}
+						if limit := float64(tt.of[n].p.Max[0]) / 100; !native && limit > 0 && part > limit+1 {
+							t.Errorf("lgpu %d made %.1f %% of its way, at most %.0f", n+1, part, limit)
+						}
+					}
+				}
+				if err := r.s.consistent(); err != nil {
+					t.Error(err)
+				}
+			}
+			if got := 100 * sums[1] / sums[0]; got < tt.least {
+				t.Errorf("all together did %.1f %% of what they do without gates", got)
+			}
 		})
 	}
 }

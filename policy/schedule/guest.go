@@ -23,6 +23,25 @@ func (o *Options) bound() int64 { return 5 * o.Slice / 2 }
 // step is how far below bound a guest that was stopped is let in again.
 func (o *Options) step() int64 { return o.Slice / 5 }
 
+// bound is by how much device time the seat may be ahead. Guests that only other guests wait for share the device by their
+// time slices, so they may be ahead by more than those that have not used their parts can be behind: they stop nobody then
+// but one that takes much more than its slice should give it. So may gangs, for which it costs much to stop.
+func (x *seat) bound() int64 {
+	bound := x.dev.options.bound()
+	if x.dev.crowd || !x.job.single() {
+		bound *= 2
+	}
+	return bound
+}
+
+// step is how far below its bound the seat is let in again after it was stopped.
+func (x *seat) step() int64 {
+	if !x.job.single() {
+		return x.bound() / 2
+	}
+	return x.dev.options.step()
+}
+
 // crowded reports whether guests alone want more of the device than there is.
 func (d *device) crowded() bool {
 	sum := int64(0)
@@ -37,25 +56,18 @@ func (d *device) crowded() bool {
 // single reports whether the job is one seat, which is granted by itself.
 func (j *job) single() bool { return len(j.seats) == 1 && j.gang == "" }
 
+// light reports whether nothing about the seat itself keeps it from being a guest.
+func (x *seat) light() bool {
+	return x.dev.options.Preempt && !x.heavy && !x.presence.hides && !x.presence.unstopped
+}
+
 // guestly reports whether the seat uses its device as a guest.
 func (x *seat) guestly() bool {
 	return x.mayVisit() && !x.granted && !x.late && x.dev.free != x
 }
 
 // mayVisit reports whether the seat, if it has no other grant, uses its device as a guest.
-func (x *seat) mayVisit() bool {
-	return x.dev.options.Preempt && !x.heavy && !x.presence.hides && !x.presence.unstopped && x.job.single()
-}
-
-// makeWay turns an owner that has become light into a guest.
-func (x *seat) makeWay() {
-	x.settle()
-	x.granted, x.guest = false, true
-	x.job.granted = without(x.job.granted, x)
-	x.dev.passOn(x.job)
-	x.job.advance()
-	x.extend(true)
-}
+func (x *seat) mayVisit() bool { return x.light() && x.job.mayVisit() }
 
 // hungry reports whether the seat has the device in its turn, or has work and waits.
 func (x *seat) hungry() bool { return x.granted || x.claiming }
@@ -74,7 +86,7 @@ func (x *seat) lead() int64 {
 	}
 	for a := x.account; a.parent != nil; a = a.parent {
 		if a.parent.scan == x.dev.scan { // somebody waits at this level
-			left = min(left, x.dev.options.bound()-mulDivSigned(a.vt-a.parent.mean, a.weight, vtScale))
+			left = min(left, x.bound()-mulDivSigned(a.vt-a.parent.mean, a.weight, vtScale))
 		}
 	}
 	return left
@@ -116,7 +128,7 @@ func (d *device) receive() {
 	guests := false
 	for _, x := range d.seats {
 		if x.granted && x.open && !x.closeSent && x.job.phase == running && d.owner == x.job && x.mayVisit() {
-			x.makeWay()
+			x.job.makeWay()
 		}
 		guests = guests || x.guest || x.claiming && x.guestly()
 	}
@@ -127,32 +139,25 @@ func (d *device) receive() {
 	for _, x := range d.seats {
 		switch {
 		case x.guest && !x.closeSent && (!x.guestly() || !x.entity.mayUse(d.id) || x.outranked()):
-			x.closeSent = true
-			x.decide(Close)
+			x.job.retreat()
 		case x.guest:
 			x.extend(false)
 		case x.claiming && x.guestly() && x.outranked():
 			x.turn(true) // it takes part in the turns then, or it might never be let in
 			d.mark()
-		case x.claiming && x.guestly() && (x.lead() >= d.options.step() || x.shortfall(x.now) < x.now):
-			x.visit()
+		case x.claiming && x.guestly() && x.job.enters():
+			x.job.visit()
+		case x.claiming && x.guestly():
+			x.job.retreat() // what it has launched elsewhere may wait for x
 		}
 	}
-}
-
-// visit opens the gate of a guest.
-func (x *seat) visit() {
-	x.guest, x.claiming, x.waited = true, false, min(x.now-x.since, waitedMax)
-	x.cut(x.now-x.waited, x.dev.options.Burst)
-	x.serve(x.now)
-	x.openGate()
 }
 
 // stay is how much device time a guest may use until it is asked to wait.
 func (x *seat) stay() int64 {
 	left := x.lead()
 	if x.shortfall(x.now) < x.now {
-		left = max(left, x.dev.options.step())
+		left = max(left, x.step())
 	}
 	return max(left, 0)
 }
@@ -167,7 +172,39 @@ const (
 	rarely      int64 = 400 // until there are fewer than this
 
 	reslice int64 = 100e6 // between two changes on a device: one takes 0.3 ms, and at worst 15
+
+	// Of guests that share the device among themselves: the driver's own slice, and how many of them one has at most.
+	driverSlice int64 = 2048e3
+	mostParts   int64 = 8
 )
+
+// divide finds how many times the time slice of the smallest guests are to have, so that the hardware gives each its
+// part, and to the others what one leaves.
+func (d *device) divide() {
+	if d.now < d.divided+reslice {
+		return
+	}
+	d.divided = d.now
+	active := func(x *seat) bool { return x.guest && x.now < x.used+company }
+	asked, least := map[*account]float64(nil), 0.0
+	for _, x := range d.seats {
+		x.parts = 1
+		if !active(x) {
+			continue
+		}
+		if asked == nil {
+			asked = d.entitled()
+		}
+		if part := asked[x.account]; part > 0 && (least == 0 || part < least) {
+			least = part
+		}
+	}
+	for _, x := range d.seats {
+		if least > 0 && active(x) {
+			x.parts = max(1, min(int64(asked[x.account]/least+0.5), mostParts))
+		}
+	}
+}
 
 // tellRoles says which time slices seats are to have. Where there are no guests, short ones would only add switches at
 // the end of each turn, when the next one's work is there already.
@@ -186,10 +223,13 @@ func (d *device) tellRoles() {
 	if d.busy {
 		slice = mediumSlice
 	}
+	d.divide()
 	for _, x := range d.seats {
 		to := int64(0)
 		if guests && !x.mayVisit() && open < 2 {
 			to = slice
+		} else if x.mayVisit() && x.parts > 1 {
+			to = x.parts * driverSlice
 		}
 		if to != x.slice {
 			x.slice, d.sliced = to, d.now
@@ -260,8 +300,8 @@ func (x *seat) bill(spent, switches int64) {
 			continue
 		}
 		a.vt += mulDiv(switches, vtScale, a.weight)
-		// What it had by its minimum, or because of an overrun, is held against it only so far.
-		if most := a.parent.mean + mulDiv(2*d.options.bound(), vtScale, a.weight); byMin && vtLess(most, a.vt) {
+		// What it had by its minimum, or because half of its gang could not drain, is held against it only so far.
+		if most := a.parent.mean + mulDiv(2*x.bound(), vtScale, a.weight); (byMin || !x.job.single()) && vtLess(most, a.vt) {
 			a.vt = most
 		}
 	}

@@ -15,7 +15,7 @@ func (r *rig) pieces(id ID, p Params, run program, while int64, devices ...Devic
 		if err := r.s.Attach(r.now, id, dev, 0); err != nil {
 			r.t.Fatal(err)
 		}
-		w := &worker{id: id, dev: dev, program: run, done: group[0].done, launched: group[0].done}
+		w := &worker{id: id, dev: dev, program: run, slice: ownSlice, done: group[0].done, launched: group[0].done}
 		r.workers = append(r.workers, w)
 		group = append(group, w)
 		for _, o := range group {

@@ -7,15 +7,9 @@ import "slices"
 
 // When a seat is heavy. Parts in thousandths, times in ns.
 const (
-	heavyFrom  int64 = 800 // a guest with more load than this becomes heavy, if it also holds
+	heavyFrom  int64 = 900 // a guest with more load than this becomes heavy, if it also holds
 	holdsFrom  int64 = 600 // so much of the device although another one's slice is short; a launch-bound one does not
-	lightUntil int64 = 750 // a heavy seat with less load becomes a guest
-
-	// Likewise for seats whose pauses are brief: they keep the device in their turn, which costs less than to come again
-	// after every pause.
-	steadyFrom int64 = 600
-	steadyTo   int64 = 550
-	brief      int64 = 200e3 // less than a gate's patience
+	lightUntil int64 = 870 // a heavy seat with less load becomes a guest
 
 	loadTime int64 = 100e6 // over which load is a mean
 	loadLook int64 = 2e6   // between two looks at it
@@ -42,11 +36,12 @@ const (
 	unseenFrom       int64 = 300e6 // Busy of a seat of which the hardware notes nothing
 
 	// Heavy seats that leave so much of the device idle, in percent, in turns that are long enough to tell are no
-	// longer heavy for a while: they launch small kernels, and do more when they do not have to wait for a turn.
+	// longer heavy for a while: they launch small kernels, and do more when they do not have to wait for a turn. So is
+	// one that is seen to be light in its own turns. The while is twice as long each time that it is found again.
 	idleFrom       = 15
 	turnsFor int64 = 1200e6
-	looseMin int64 = 10 * second
-	looseMax int64 = 60 * second
+	looseMin int64 = 30 * second
+	looseMax int64 = 120 * second
 )
 
 // Ran is the device time for which the hardware has run a seat's work, since some moment of the caller's choice, ns.
@@ -68,11 +63,10 @@ type presence struct {
 	// Since load was last brought up to date: when that was, Busy, and waited then.
 	weighed, busy, waitedThen int64
 
-	pause  int64 // mean length of the pauses of a guest, ns
-	rested int64 // when the seat last gave its turn away because it had no work
-
 	density int64 // what part of Busy is device time, in hundredths of a percent
 	turned  int64 // when it last became heavy, or a guest
+	lasts   int64 // how long it is not taken for heavy again once it was found to be light in its turn
+	proven  int64 // until when
 
 	last    measurement
 	charged int64 // since last, before it was corrected
@@ -101,7 +95,7 @@ type measurement struct {
 // newPresence is that of a seat of which nothing is known.
 func newPresence(now int64) presence {
 	return presence{
-		load: firstLoad, used: firstAble / 2, able: firstAble, holds: firstHolds, pause: second, weighed: now,
+		load: firstLoad, used: firstAble / 2, able: firstAble, holds: firstHolds, weighed: now,
 		density: int64(Whole),
 	}
 }
@@ -155,10 +149,16 @@ func (x *seat) takesTurns() bool {
 		return false
 	case x.now < p.turned+dwell:
 		return x.heavy
+	case x.heavy && !x.job.single():
+		return x.outranked()
+	case x.heavy && p.load < lightUntil:
+		p.lasts = min(max(2*p.lasts, looseMin), looseMax)
+		p.proven = x.now + p.lasts
+		return false
 	case x.heavy:
-		return p.load >= lightUntil || p.load >= steadyTo && p.rested < max(p.turned, x.now-company)
-	default:
-		return p.holds > holdsFrom && (p.load > heavyFrom || p.load > steadyFrom && p.pause < brief)
+		return true
+	default: // gangs lose much at the end of each turn, when half of what is launched waits for the other half
+		return x.job.single() && x.now >= p.proven && p.holds > holdsFrom && p.load > heavyFrom
 	}
 }
 
@@ -259,9 +259,6 @@ func (x *seat) measure(total, turns, others int64) bool {
 	}
 	m := &p.last
 	m.used, m.switches, m.present, m.visited = used, turns-last.turns, passed-(m.waited-last.waited), p.last.guest && last.guest
-	if m.visited && m.switches > 0 {
-		p.pause = approach(p.pause, max(m.present-busy, 0)/m.switches, 2*passed)
-	}
 	if last.granted && x.granted && x.dev.contended {
 		p.ahead += max(charged-ran, 0) // by the clock it had the device, but guests had it
 	}

@@ -42,6 +42,7 @@ type seat struct {
 	paused    bool  // its last grant ended because it had no work
 	heavy     bool  // it keeps the device busy all the time
 	slice     int64 // time slice that it has been told to have; 0: the driver's own
+	parts     int64 // how many times that of the smallest guest it is to have as one
 
 	presence presence
 
@@ -116,16 +117,18 @@ func (x *seat) want() {
 func (x *seat) drained(waiting bool) {
 	d, j := x.dev, x.job
 	waiting = waiting || x.wants
+	stopped := x.guest && waiting && !x.closeSent // it has used up what it may
 	x.open, x.guest, x.closeSent, x.since, x.wants, x.paused = false, false, false, x.now, waiting, !waiting
 	if waiting {
 		x.worked()
-	} else {
-		x.presence.rested = x.now
 	}
 	if d.free == x {
 		d.free = nil
 	}
 	x.endBeside()
+	if stopped {
+		j.retreat()
+	}
 	if x.granted {
 		if j.last && j.ends != 0 && x.now >= j.ends {
 			over := x.now - j.ends
@@ -293,7 +296,7 @@ func (x *seat) seepAt() (int64, bool) {
 		return 0, false
 	}
 	switch {
-	case j.phase == closing:
+	case j.phase == closing || j.retreats():
 		return max(x.since, j.closed) + x.dev.options.SeepAfter, true
 	case j.late > 0 && !x.granted:
 		return max(x.since, j.beside) + x.dev.options.Slice, true

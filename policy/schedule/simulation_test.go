@@ -2,29 +2,39 @@ package schedule
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
 )
 
-// TestSimulation runs 1,000 lgpus on 128 devices: in groups, with weights, maxima and minimums, some in gangs over four
-// devices. With -v it prints what each kind was entitled to and got.
+// TestSimulation runs 1,000 lgpus on 128 devices: in groups, with weights, maxima and minimums, some that pause, some in
+// gangs over four devices, and users who start twenty on one device. With -v it prints what each kind was entitled to and
+// got. Nobody has less than that, nor more than that and its part of what others leave, by more than 1.5 points.
 func TestSimulation(t *testing.T) {
 	const lgpus, devices = 1000, 128
 	m := newMachine(t, Options{})
 	random := rand.New(rand.NewPCG(9, 9))
 	m.random = random
-	const groups = ID(2000)
+	const groups, packers = ID(2000), ID(3000)
 	for g := range ID(10) {
 		m.set(groups+g, Params{Weight: uint32(50 + random.IntN(200))})
 	}
-	kinds := []string{"open", "capped", "bursty", "minimum", "high", "latency", "gang"}
+	kinds := []string{"open", "capped", "bursty", "minimum", "high", "latency", "gang", "packer"}
 	kind := map[*tenant]int{}
 	id := ID(0)
 	gangs := [devices]bool{}
 	for id < lgpus {
 		id++
+		if user := (id - 1) / 20; user < 3 {
+			if id%20 == 1 {
+				m.set(packers+user, Params{})
+			}
+			m.set(id, Params{Parent: packers + user})
+			kind[m.attach(id, Device(40*user), work{kernel: 20*us + random.Int64N(2*ms)})] = 7
+			continue
+		}
 		dev := Device(id % devices)
 		p := Params{Weight: uint32(50 + random.IntN(200)), Parent: groups + ID(random.IntN(10))}
 		w := work{kernel: 20*us + random.Int64N(2*ms)}
@@ -129,6 +139,28 @@ func TestSimulation(t *testing.T) {
 			}
 		}
 	}
+	for _, x := range m.list {
+		if k := kind[x]; k == 2 || k == 5 || k == 6 { // as if they had asked for what they used
+			used := 100 * float64(x.busy-before[x]) / float64(length)
+			p := m.s.tree.entities[x.id].p
+			limits := maps.Clone(p.Max)
+			if limits == nil {
+				limits = map[Device]uint32{}
+			}
+			limits[x.dev] = max(1, uint32(100*used))
+			p.Max = limits
+			m.set(x.id, p)
+		}
+	}
+	above := 0.0
+	for _, v := range m.s.Shares(m.now, nil) {
+		x := m.tenants[v.ID][v.Device]
+		got, want := 100*float64(x.busy-before[x])/float64(length), float64(v.Asked)/100
+		if above = max(above, got-want); got > want+1.5 {
+			t.Errorf("lgpu %d, %s, on %d is entitled to %.2f %% with what others leave, and had %.2f", x.id, kinds[kind[x]], x.dev, want, got)
+		}
+	}
+	t.Logf("nobody had more than its part and what others leave by more than %.2f points", above)
 	if starved > 0 {
 		t.Errorf("%d seats had nothing", starved)
 	}

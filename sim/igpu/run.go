@@ -89,6 +89,7 @@ type Config struct {
 	Load            Load
 	Time            time.Duration // virtual
 	Seed            uint64
+	Thorough        bool               // all is checked after every step, however seldom it changes; ten times slower
 	Progress        func(part float64) // may be nil
 }
 

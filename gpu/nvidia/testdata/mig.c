@@ -80,6 +80,9 @@ nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t d, nvmlDeviceAttributes_t *
 	return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t d, unsigned int *n) { return *n = d == &migs[0] ? 7 : 2, NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t d, unsigned int *n) { return *n = d == &migs[0] ? 0 : 1, NVML_SUCCESS; }
+
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t *u)
 {
 	if (d != &gpus[1])

@@ -49,8 +49,12 @@ func (c Chart) SVG() string {
 	}
 	fmt.Fprintf(&b, `<text x="%g" y="%g" text-anchor="middle">%s</text>`+"\n", (left+width-right)/2, height-10, html.EscapeString(c.X))
 	fmt.Fprintf(&b, `<text transform="translate(18 %g) rotate(-90)" text-anchor="middle">%s</text>`+"\n", (top+height-bottom)/2, html.EscapeString(c.Y))
-	at := left
+	at, row := left, 34.0 // of the legend
 	for n, s := range c.Series {
+		long := 35 + 7.2*float64(len(s.Name))
+		if at > left && at+long > width {
+			at, row = left, row+17
+		}
 		colour := colours[n%len(colours)]
 		path, pen := "", "M"
 		for i, v := range s.Values {
@@ -63,9 +67,9 @@ func (c Chart) SVG() string {
 			fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="3.5" fill="%s"/>`+"\n", x(i), y(v), colour)
 		}
 		fmt.Fprintf(&b, `<path d="%s" fill="none" stroke="%s" stroke-width="2"/>`+"\n", path, colour)
-		fmt.Fprintf(&b, `<rect x="%.1f" y="40" width="12" height="12" fill="%s"/><text x="%.1f" y="51">%s</text>`+"\n",
-			at, colour, at+17, html.EscapeString(s.Name))
-		at += 35 + 7.2*float64(len(s.Name))
+		fmt.Fprintf(&b, `<rect x="%.1f" y="%g" width="12" height="12" fill="%s"/><text x="%.1f" y="%g">%s</text>`+"\n",
+			at, row, colour, at+17, row+11, html.EscapeString(s.Name))
+		at += long
 	}
 	b.WriteString("</svg>\n")
 	return b.String()

@@ -89,7 +89,7 @@ void lgpu_level_kept(const struct lgpu_state *s, int device, uint64_t serial, ui
 		.value = serial == 0 ? claimed(s, device) : lgpu_level_resident(s, device),
 		.extra = why != 0 ? why : lgpu_level_total(s, device),
 	};
-	store(&lgpu_levels[device].said, m.value);
+	store(&lgpu_levels[device].said, claimed(s, device)); // what waits may be freed again before lgpu_arena_look sees it
 	lgpu_daemon_send(&m);
 }
 

@@ -107,6 +107,15 @@ uint64_t lgpu_charge_most(struct lgpu_state *state, int index, uint64_t bytes)
 	}
 }
 
+uint64_t lgpu_charge_granted(struct lgpu_state *state, int index, uint64_t bytes)
+{
+	uint64_t limit = limit_of(state, index), used = lgpu_used(state, index);
+	uint64_t left = used < limit ? limit - used : 0;
+	if (bytes > left)
+		bytes = left;
+	return bytes != 0 && add(state, index, (int64_t)bytes, limit, false) ? bytes : 0;
+}
+
 uint64_t lgpu_used(const struct lgpu_state *state, int index)
 {
 	return __atomic_load_n(&counter_of(state, index).counter->bytes, __ATOMIC_RELAXED);

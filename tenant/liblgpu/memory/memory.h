@@ -30,6 +30,9 @@ void lgpu_uncharge(struct lgpu_state *state, int index, uint64_t bytes);
 // lgpu_charge_most charges as much of bytes as the limit has room for, and returns
 // how much that is. It is for memory that is taken already and cannot be refused.
 uint64_t lgpu_charge_most(struct lgpu_state *state, int index, uint64_t bytes);
+// lgpu_charge_granted is lgpu_charge_most within what has been granted already: it asks
+// the daemon for nothing, and so waits for no answer.
+uint64_t lgpu_charge_granted(struct lgpu_state *state, int index, uint64_t bytes);
 // lgpu_overhead returns what this process is charged for memory of a device that its
 // calls did not ask for: contexts, code, and the driver's own.
 uint64_t lgpu_overhead(int index);
@@ -84,9 +87,9 @@ void lgpu_overhead_measure(struct lgpu_state *s, int device);
 // lgpu_overhead_now measures at once: something was made or ended that takes
 // memory of its own. False: there is more of it than the limit has room for.
 bool lgpu_overhead_now(struct lgpu_state *s, int device);
-// lgpu_overhead_idle gives back what overhead is gone of a process that makes no
-// calls; the thread that listens to the daemon does so now and then. It asks the
-// daemon for nothing, so what has come is left to the next measurement.
+// lgpu_overhead_idle measures the overhead of a process that makes no calls; the thread
+// that listens to the daemon does so now and then. It asks the daemon for nothing: what
+// has come is charged as far as was granted, and the rest at the next measurement.
 void lgpu_overhead_idle(struct lgpu_state *s);
 // lgpu_overhead_grow makes overhead of what was reserved for a call that has
 // returned, and measures how much of it there is.

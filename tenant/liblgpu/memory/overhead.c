@@ -5,8 +5,8 @@
 //
 // NVML knows how much memory of a device this process has. The part of it that was not
 // charged call by call is overhead, and is charged too. It is measured when something
-// is made that takes such memory, once a second while calls are made, and whenever much
-// has been allocated since the last time: the less of the limit remains, the sooner.
+// is made that takes such memory, once a second, and whenever much has been allocated
+// since the last time: the less of the limit remains, the sooner.
 // The first context of an lgpu shows how much memory a context takes, so that later ones
 // can be refused before they are made.
 #include <stdlib.h>
@@ -251,7 +251,9 @@ void lgpu_overhead_idle(struct lgpu_state *s)
 		if (!lgpu_try_lock(&o->lock))
 			continue; // the thread that has it measures, and may wait for what this thread is told
 		uint64_t bytes = due(s, i, o);
-		if (bytes < o->charged)
+		if (bytes > o->charged)
+			o->charged += lgpu_charge_granted(s, i, bytes - o->charged); // this thread hears the daemon's answers
+		else
 			set(s, i, o, bytes);
 		lgpu_unlock(&o->lock);
 	}

@@ -157,6 +157,17 @@ func TestFreedTwice(t *testing.T) {
 // it open. It is counted as the first one's.
 func borrowed(t *testing.T, d *device, c *client, megabytes int) (shut func()) {
 	t.Helper()
+	shut = lent(t, d, c, megabytes)
+	c.do("alloc 40") // much is held since the device was looked at: it is looked at now
+	c.do("free")
+	c.do("free")
+	c.do("alloc 1") // likewise
+	return shut
+}
+
+// lent is an lgpu's allocation of so many MiB that another process, outside, has open.
+func lent(t *testing.T, d *device, c *client, megabytes int) (shut func()) {
+	t.Helper()
 	c.do("alloc %d", megabytes)
 	c.order("share")
 	name := <-c.lines
@@ -166,10 +177,6 @@ func borrowed(t *testing.T, d *device, c *client, megabytes int) (shut func()) {
 	other.do("context")
 	other.order("open %s", name)
 	other.wait("open: 0")
-	c.do("alloc 40") // much is held since the device was looked at: it is looked at now
-	c.do("free")
-	c.do("free")
-	c.do("alloc 1") // likewise
 	return func() { other.do("shut") }
 }
 
@@ -187,6 +194,21 @@ func TestIdleOverhead(t *testing.T) {
 	for deadline := time.Now().Add(patience); d.region.Used(0) > before+4*mib; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d bytes stay charged, before it was %d", d.region.Used(0), before)
+		}
+	}
+}
+
+// Overhead that has grown is charged though its process makes no call any more: kernels are loaded when they first run.
+func TestIdleOverheadGrows(t *testing.T) {
+	dev := newDevice(t, accountingShape)
+	d := newDaemon(t, whole(dev))
+	c, _ := d.join(dev, 3)
+	before := d.region.Used(0)
+	lent(t, dev, c, 128)
+	c.do("free") // the last call
+	for deadline := time.Now().Add(patience); d.region.Used(0) < before+128*mib; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes are charged, and 128 MiB more than %d are held", d.region.Used(0), before)
 		}
 	}
 }
