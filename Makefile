@@ -5,7 +5,7 @@
 # make attack    a hostile tenant attacks the daemon beside honest ones; ten minutes, or SECONDS=60
 # make bench     the tables of docs/benchmarks.md; needs an NVIDIA GPU and PyTorch
 # make bench-shmem  lshmem beside NVSHMEM; needs two NVIDIA GPUs, nvcc, and NVSHMEM's Python package
-# make compat    what runs natively, in an lgpu and in a contained one: the table of docs/compatibility.md; needs a GPU
+# make compat    what runs natively, in an lgpu, a contained one, one with --overcommit: docs/compatibility.md; needs a GPU
 # make install   the binary, man pages, completions and the unit, below PREFIX=/usr/local; make uninstall removes them
 # make packages  deb, rpm, archive and their checksums in build/package; make image an image for Docker
 # make lint      gofmt, vet, staticcheck, C without a warning

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """overcommit: what it costs that memory can leave the device, and how fast it leaves and comes back.
 
-    python3 bench/overcommit.py [--rows move,cold,pair,again,cost,train] [--gib N] [--rounds N] [--sim SHAPE] [--out FILE]
+    python3 bench/overcommit.py [--rows move,cold,pair,again,cost,train,allocators] [--gib N] [--rounds N] [--sim SHAPE] [--out FILE]
 
     move    lgpu suspend and lgpu resume of one program
     cold    lgpu suspend of a program as soon as it has its memory
@@ -9,6 +9,7 @@
     again   a small program is suspended and resumed 1,000 times: what it has of the machine before and after
     cost    calls of a program whose memory all fits: natively, in an lgpu, and in one with --overcommit, in turn
     train   a PyTorch training that is suspended 20 times: its losses must be those of one that is not; and what its steps take
+    allocators  the same with each of PyTorch's allocators
 
 Every row checks that memory has the bits that it had. Prints Markdown; appends results to FILE as lines of JSON.
 """
@@ -23,6 +24,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GIB, MIB = 1 << 30, 1 << 20
+ALLOCATORS = {"caching": "", "expandable segments": "expandable_segments:True", "cudaMallocAsync": "backend:cudaMallocAsync"}
 
 
 class Cuda:
@@ -84,6 +86,15 @@ def cost():
         cuda.call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(size))
         cuda.call("cuMemFree_v2", at)
 
+    def ordered(size):
+        at = ctypes.c_uint64()
+        cuda.call("cuMemAllocAsync", ctypes.byref(at), ctypes.c_size_t(size), None)
+        cuda.call("cuMemFreeAsync", at, None)
+
+    pool, everything = ctypes.c_void_p(), ctypes.c_uint64(2 ** 64 - 1)
+    cuda.call("cuDeviceGetDefaultMemPool", ctypes.byref(pool), 0)
+    cuda.call("cuMemPoolSetAttribute", pool, 4, ctypes.byref(everything))  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+
     def timed(count, work):
         took = []
         for _ in range(count):
@@ -97,7 +108,9 @@ def cost():
         say(**{"copy of 4 bytes": timed(2000, lambda: cuda.call("cuMemcpyHtoD_v2", small, four, ctypes.c_size_t(4))),
                "memset": timed(2000, lambda: cuda.call("cuMemsetD8Async", small, ctypes.c_ubyte(0), ctypes.c_size_t(4), None)),
                "alloc + free 1 KiB": timed(1000, lambda: pair(1024)), "alloc + free 2 MiB": timed(300, lambda: pair(2 * MIB)),
-               "alloc + free 256 MiB": timed(30, lambda: pair(256 * MIB))})
+               "alloc + free 256 MiB": timed(30, lambda: pair(256 * MIB)),
+               "ordered alloc + free 1 KiB": timed(1000, lambda: ordered(1024)),
+               "ordered alloc + free 2 MiB": timed(300, lambda: ordered(2 * MIB))})
 
 
 def train():
@@ -125,13 +138,15 @@ def train():
 
 
 class Program:
-    def __init__(self, bench, mode, options, what):
+    def __init__(self, bench, mode, options, what, allocator=""):
         bench.count += 1
         self.name = "overcommit-%d-%d" % (os.getpid(), bench.count)
         run = [] if options is None else [bench.lgpu, "run", "--name", self.name, *bench.sim, *options, "--"]
         if options is None and bench.sim:
             run = [bench.lgpu, "run", *bench.sim, "--", "env", "-u", "LD_PRELOAD"]
         environment = dict(os.environ, CUBLAS_WORKSPACE_CONFIG=":4096:8")
+        if allocator:
+            environment["PYTORCH_CUDA_ALLOC_CONF"] = environment["PYTORCH_ALLOC_CONF"] = allocator
         self.proc = subprocess.Popen(run + [sys.executable, os.path.abspath(__file__), "--child", mode, str(what)], text=True,
                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self.read()
@@ -158,7 +173,7 @@ class Bench:
 
     def lgpu_call(self, *arguments):
         began = time.perf_counter()
-        subprocess.run([self.lgpu, *arguments], check=True, stdout=subprocess.DEVNULL)
+        self.said = subprocess.run([self.lgpu, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
         return time.perf_counter() - began
 
     def copies(self):
@@ -303,10 +318,34 @@ def trains(b):
     b.report("train", moves=len(moved), differ=differ, losses=len(native), **{way.replace(" ", "_"): v for way, v in steps.items()})
 
 
+def allocators(b):
+    def run(options, moves, allocator):
+        p, said, moved, left = Program(b, "train", options, 0, allocator), [], [], ""
+        while not said or "end" not in said[-1]:
+            said.append(p.read())
+            if len(said) % 50 == 25 and len(moved) < moves:
+                out = b.lgpu_call("suspend", p.name)
+                left = b.said
+                moved.append(out + b.lgpu_call("resume", p.name))
+        p.close()
+        return [x.get("loss", x.get("end")) for x in said], moved, left
+    native, _, _ = run(None, 0, "")
+    print("\n| allocator | seconds away and back | losses that differ | the last time |\n|---|---|---|---|")
+    for name, allocator in ALLOCATORS.items():
+        try:
+            inside, moved, left = run(["--overcommit"], 20, allocator)
+        except RuntimeError as e:
+            print("| %s | FAILED: %s | | |" % (name, e), flush=True)
+            continue
+        differ = sum(x != y for x, y in zip(native, inside))
+        print("| %s | %s | %d of %d | %s |" % (name, spread(moved), differ, len(native), left), flush=True)
+        b.report("allocators", allocator=name, left=left, seconds=moved, differ=differ, losses=len(native))
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--lgpu", default=os.path.join(HERE, "..", "bin", "lgpu"))
-    ap.add_argument("--rows", default="move,cold,pair,again,cost,train")
+    ap.add_argument("--rows", default="move,cold,pair,again,cost,train,allocators")
     ap.add_argument("--gib", type=float, default=16)
     ap.add_argument("--rounds", type=int, default=5)
     ap.add_argument("--times", type=int, default=1000, help="of the row again")
@@ -320,7 +359,8 @@ def main():
         return
     b, size, failed = Bench(options), int(options.gib * GIB), False
     rows = {"move": lambda: move(b, size, options.rounds), "pair": lambda: pair(b, size, options.rounds),
-            "cold": lambda: cold(b, size), "again": lambda: again(b, options.times), "cost": lambda: costs(b, options.rounds), "train": lambda: trains(b)}
+            "cold": lambda: cold(b, size), "again": lambda: again(b, options.times), "cost": lambda: costs(b, options.rounds), "train": lambda: trains(b),
+            "allocators": lambda: allocators(b)}
     print("| | seconds | GB/s | wrong pieces |\n|---|---|---|---|", flush=True)
     for row in options.rows.split(","):
         try:

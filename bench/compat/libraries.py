@@ -34,6 +34,15 @@ def torch_eager():
     train(model())
 
 
+def torch_allocator(conf):
+    """A case with another allocator, which PyTorch chooses when it is imported."""
+    def case():
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["PYTORCH_ALLOC_CONF"] = conf
+        torch_eager()
+        torch_graphs()
+    return case
+
+
 def torch_compile():
     import torch
     train(torch.compile(model()))
@@ -149,6 +158,13 @@ def cupy_sum():
     assert int((cupy.arange(1000) * 2).sum()) == 999000
 
 
+def cupy_async():
+    import cupy
+    cupy.cuda.set_allocator(cupy.cuda.MemoryAsyncPool().malloc)
+    for _ in range(20):
+        assert int(cupy.arange(1 << 20).sum()) == (1 << 19) * ((1 << 20) - 1)
+
+
 def numba_kernel():
     import numpy
     if not hasattr(numpy, "row_stack"):  # numba-cuda's bug: it uses a name that NumPy 2.5 has taken away
@@ -188,8 +204,10 @@ def triton_kernel():
 
 CASES = dict(driver.CASES, **{
     "PyTorch eager": torch_eager, "PyTorch compile": torch_compile, "PyTorch CUDA graphs": torch_graphs,
+    "PyTorch expandable": torch_allocator("expandable_segments:True"),
+    "PyTorch mallocAsync": torch_allocator("backend:cudaMallocAsync"),
     "PyTorch DDP, NCCL": torch_ddp, "PyTorch IPC": torch_ipc, "DataLoader, fork": torch_loader_fork,
     "DataLoader, spawn": torch_loader_spawn, "PyTorch profiler": torch_profiler,
-    "transformers generate": transformers_generate, "JAX jit": jax_jit, "CuPy": cupy_sum, "Numba": numba_kernel,
-    "Triton": triton_kernel,
+    "transformers generate": transformers_generate, "JAX jit": jax_jit, "CuPy": cupy_sum, "CuPy async": cupy_async,
+    "Numba": numba_kernel, "Triton": triton_kernel,
 })

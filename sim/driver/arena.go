@@ -22,7 +22,7 @@ type arena struct {
 	limit  uint64   // bytes of chunks at most; 0: no limit
 
 	chunks         []*chunk
-	reserved, used uint64 // bytes of chunks, of allocations
+	reserved, used uint64 // bytes of chunks, of allocations as asked for, as driver 580 counts them
 }
 
 type chunk struct {
@@ -57,7 +57,7 @@ func (a *arena) alloc(size uint64) (uint64, *chunk, Result) {
 					c.free = slices.Delete(c.free, i, i+1)
 				}
 				c.used += need
-				a.used += need
+				a.used += size
 				return h.base, c, success
 			}
 		}
@@ -70,7 +70,7 @@ func (a *arena) alloc(size uint64) (uint64, *chunk, Result) {
 		c.free = []hole{{c.region.base + need, rest}}
 	}
 	c.used = need
-	a.used += need
+	a.used += size
 	return c.region.base, c, success
 }
 
@@ -102,9 +102,8 @@ func (a *arena) grow(size uint64) (*chunk, Result) {
 
 // free frees what alloc returned.
 func (a *arena) free(c *chunk, base, size uint64) {
-	need := portion(size)
-	a.used -= need
-	a.back(c, base, need)
+	a.used -= size
+	a.back(c, base, portion(size))
 }
 
 // back makes need bytes of a chunk free, which no longer count as used.

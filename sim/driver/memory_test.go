@@ -118,7 +118,7 @@ func TestPools(t *testing.T) {
 	c.want(res, success)
 	q, res := c.MemAllocAsync(c.call, 1000, s)
 	c.want(res, success)
-	if u, r := attr(wire.CU_MEMPOOL_ATTR_USED_MEM_CURRENT), attr(wire.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT); u != 6<<20+1024 || r != 8<<20 {
+	if u, r := attr(wire.CU_MEMPOOL_ATTR_USED_MEM_CURRENT), attr(wire.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT); u != 6<<20+1000 || r != 8<<20 {
 		t.Errorf("used %d reserved %d", u, r)
 	}
 	c.want(c.MemFreeAsync(c.call, p, s), success)
@@ -137,7 +137,7 @@ func TestPools(t *testing.T) {
 	if r := attr(wire.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT); r != 0 {
 		t.Errorf("reserved %d after a synchronisation with threshold 0", r)
 	}
-	if h := attr(wire.CU_MEMPOOL_ATTR_USED_MEM_HIGH); h != 6<<20+1024 {
+	if h := attr(wire.CU_MEMPOOL_ATTR_USED_MEM_HIGH); h != 6<<20+1000 {
 		t.Errorf("high-water mark %d", h)
 	}
 	// What a pool keeps is given up when an allocation needs it.

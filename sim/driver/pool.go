@@ -98,10 +98,9 @@ func (pl *pool) alloc(s *stream, size uint64) (*allocation, *work, Result) {
 
 // park makes a, which w frees in the order of s, no longer the program's.
 func (pl *pool) park(a *allocation, s *stream, w *work) {
-	need := portion(a.size)
 	pl.p.forget(a)
-	pl.arena.used -= need
-	pl.parked = append(pl.parked, &parked{a.chunk, []hole{{a.base, need}}, s, w})
+	pl.arena.used -= a.size
+	pl.parked = append(pl.parked, &parked{a.chunk, []hole{{a.base, portion(a.size)}}, s, w})
 }
 
 // unpark allocates size bytes of parked memory that may be used: the first range that is large enough.
@@ -117,7 +116,7 @@ func (pl *pool) unpark(size uint64, may func(*parked) bool) (uint64, *chunk, boo
 		if h.size == need {
 			k.rest = slices.Delete(k.rest, i, i+1)
 		}
-		pl.arena.used += need
+		pl.arena.used += size
 		return h.base, k.chunk, true
 	}
 	return 0, nil, false

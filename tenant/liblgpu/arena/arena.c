@@ -15,7 +15,7 @@ static struct {
 static uint64_t last_id;
 
 // Ids of ours are none of the driver's.
-static uint64_t next_id(void) { return __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED) | UINT64_C(1) << 62; }
+uint64_t lgpu_arena_id(void) { return __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED) | UINT64_C(1) << 62; }
 
 bool lgpu_arena_wants(const struct lgpu_state *s, int device)
 {
@@ -28,6 +28,8 @@ uint64_t lgpu_arena_resident(int device)
 {
 	return lgpu_arena_bytes(device) - __atomic_load_n(&amounts[device].out, __ATOMIC_RELAXED);
 }
+
+void lgpu_arena_has(int device, int64_t bytes) { __atomic_fetch_add(&amounts[device].bytes, (uint64_t)bytes, __ATOMIC_RELAXED); }
 
 void lgpu_arena_moved(int device, int64_t bytes)
 {
@@ -46,6 +48,9 @@ static CUresult allow(const struct lgpu_block *b, uint32_t *version)
 	size_t count = 1;
 	for (uint32_t i = 0; i < o->peers; i++)
 		access[count++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, o->peer[i].ordinal}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	for (int i = 0; o->pool != NULL && i < LGPU_ORDINALS && count <= LGPU_MAX_DEVICES; i++)
+		if (o->access[i] != CU_MEM_ACCESS_FLAGS_PROT_NONE && i != o->ordinal)
+			access[count++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, i}, (CUmemAccess_flags)o->access[i]};
 	*version = o->version;
 	lgpu_unlock(&lgpu_arena_lock);
 	return LGPU_REAL(cuMemSetAccess)(b->base, b->bytes, access, count);
@@ -55,6 +60,8 @@ static CUresult map(struct lgpu_block *b, uint32_t *version)
 {
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
 				    .location = {CU_MEM_LOCATION_TYPE_DEVICE, b->owner->ordinal}};
+	if (b->owner->pool == NULL)
+		prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; // for legacy IPC
 	CUresult r = LGPU_REAL(cuMemCreate)(&b->handle, b->bytes, &prop, 0);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -77,18 +84,29 @@ static CUresult map(struct lgpu_block *b, uint32_t *version)
 CUresult lgpu_block_map(struct lgpu_block *b)
 {
 	uint32_t version;
-	return map(b, &version);
+	return b->use == LGPU_USE_HANDLE ? lgpu_handle_map(b) : map(b, &version);
+}
+
+CUresult lgpu_block_view(struct lgpu_block *b) { return b->use == LGPU_USE_HANDLE ? lgpu_handle_view(b) : CUDA_SUCCESS; }
+
+void lgpu_block_fix(struct lgpu_block *b)
+{
+	if (!b->fixed)
+		lgpu_arena_has(b->owner->device, -(int64_t)b->bytes);
+	b->fixed = true;
 }
 
 CUresult lgpu_block_unmap(struct lgpu_block *b)
 {
+	if (b->use == LGPU_USE_HANDLE)
+		return lgpu_handle_unmap(b);
 	CUresult r = LGPU_REAL(cuMemUnmap)(b->base, b->bytes);
 	if (r == CUDA_SUCCESS)
 		r = LGPU_REAL(cuMemRelease)(b->handle);
 	return r;
 }
 
-static void link_block(struct lgpu_block *b)
+void lgpu_block_link(struct lgpu_block *b)
 {
 	struct lgpu_owner *o = b->owner;
 	b->prev = NULL;
@@ -98,7 +116,7 @@ static void link_block(struct lgpu_block *b)
 	o->blocks = b;
 }
 
-static void unlink_block(struct lgpu_block *b)
+void lgpu_block_unlink(struct lgpu_block *b)
 {
 	if (b->next != NULL)
 		b->next->prev = b->prev;
@@ -108,20 +126,31 @@ static void unlink_block(struct lgpu_block *b)
 		b->owner->blocks = b->next;
 }
 
-// take_range returns a free address range, and reserves more where there is none.
-static CUresult take_range(uint64_t bytes, struct lgpu_block **b)
+struct lgpu_block *lgpu_block_new(struct lgpu_owner *o, uint64_t bytes, CUresult *r)
 {
-	for (;;) {
+	struct lgpu_block *b = NULL;
+	*r = CUDA_SUCCESS;
+	while (b == NULL && *r == CUDA_SUCCESS) {
 		lgpu_lock(&lgpu_arena_lock);
-		*b = lgpu_range_take(bytes);
+		b = lgpu_range_take(bytes);
 		lgpu_unlock(&lgpu_arena_lock);
-		CUresult r = *b == NULL ? lgpu_range_more(bytes) : CUDA_SUCCESS;
-		if (*b != NULL || r != CUDA_SUCCESS)
-			return r;
+		if (b == NULL)
+			*r = lgpu_range_more(bytes);
 	}
+	if (b == NULL)
+		return NULL;
+	b->owner = o;
+	b->view = b->base;
+	b->bytes = bytes;
+	b->id = lgpu_arena_id();
+	b->offset = LGPU_NOWHERE;
+	b->use = LGPU_USE_WHOLE;
+	b->program = NULL;
+	b->out = b->fixed = b->sync = b->windowed = false;
+	return b;
 }
 
-static void give_range(struct lgpu_block *b)
+void lgpu_block_drop(struct lgpu_block *b)
 {
 	lgpu_lock(&lgpu_arena_lock);
 	lgpu_range_give(b);
@@ -131,21 +160,16 @@ static void give_range(struct lgpu_block *b)
 // make makes a block of a context, which nobody finds yet.
 static CUresult make(struct lgpu_owner *o, uint64_t bytes, struct lgpu_block **made, uint32_t *version)
 {
-	struct lgpu_block *b;
-	CUresult r = take_range(bytes, &b);
-	if (r != CUDA_SUCCESS)
+	CUresult r;
+	struct lgpu_block *b = lgpu_block_new(o, bytes, &r);
+	if (b == NULL)
 		return r;
-	b->owner = o;
-	b->bytes = bytes;
-	b->id = next_id();
-	b->offset = LGPU_NOWHERE;
-	b->small = b->out = b->sync = false;
 	r = map(b, version);
 	if (r != CUDA_SUCCESS) {
-		give_range(b);
+		lgpu_block_drop(b);
 		return r;
 	}
-	__atomic_fetch_add(&amounts[o->device].bytes, bytes, __ATOMIC_RELAXED);
+	lgpu_arena_has(o->device, (int64_t)bytes);
 	*made = b;
 	return CUDA_SUCCESS;
 }
@@ -159,15 +183,15 @@ static void publish(struct lgpu_block *b, uint32_t version)
 		lgpu_lock(&lgpu_arena_lock);
 	}
 	b->state = LGPU_BLOCK_LIVE;
-	link_block(b);
+	lgpu_block_link(b);
 }
 
-// unmake ends a block that nobody finds any more.
-static CUresult unmake(struct lgpu_block *b)
+CUresult lgpu_block_unmake(struct lgpu_block *b)
 {
 	CUresult r = lgpu_block_unmap(b);
-	__atomic_fetch_sub(&amounts[b->owner->device].bytes, b->bytes, __ATOMIC_RELAXED);
-	give_range(b);
+	if (!b->fixed)
+		lgpu_arena_has(b->owner->device, -(int64_t)b->bytes);
+	lgpu_block_drop(b);
 	return r;
 }
 
@@ -177,7 +201,7 @@ static CUresult unmake(struct lgpu_block *b)
 static struct lgpu_owner *owner_of(CUcontext context)
 {
 	struct lgpu_owner *o = lgpu_owners;
-	while (o != NULL && o->context != context)
+	while (o != NULL && (o->lasting || o->context != context))
 		o = o->next;
 	return o;
 }
@@ -216,32 +240,34 @@ static CUresult alloc_large(struct lgpu_owner *o, CUdeviceptr *at, uint64_t byte
 	return CUDA_SUCCESS;
 }
 
-// more makes a chunk.
-static CUresult more(struct lgpu_owner *o)
+CUresult lgpu_block_cut(struct lgpu_owner *o, uint64_t bytes, uint32_t grain, struct lgpu_bins *bins)
 {
 	struct lgpu_block *b;
 	uint32_t version;
-	CUresult r = make(o, LGPU_PAGE, &b, &version);
+	CUresult r = make(o, bytes, &b, &version);
 	if (r != CUDA_SUCCESS)
 		return r;
-	if (b->chunk == NULL && (b->chunk = lgpu_pages(sizeof *b->chunk)) == NULL) {
-		unmake(b);
+	// The range keeps it: all chunks of a range have the same room.
+	uint32_t room = b->order == 0 ? (uint32_t)(LGPU_PAGE / LGPU_UNIT) : UINT32_C(1) << b->order;
+	if (b->chunk == NULL && (b->chunk = lgpu_pages(lgpu_chunk_bytes(room))) == NULL) {
+		lgpu_block_unmake(b);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	b->small = true;
+	b->use = LGPU_USE_UNITS;
+	b->grain = grain;
 	b->chunk->owner = b;
 	lgpu_lock(&lgpu_arena_lock);
 	publish(b, version);
-	lgpu_chunk_add(&o->bins, b->chunk);
+	lgpu_chunk_add(bins, b->chunk, (uint32_t)(bytes / grain));
 	o->empty++;
 	lgpu_unlock(&lgpu_arena_lock);
 	return CUDA_SUCCESS;
 }
 
-static CUdeviceptr address_of(const struct lgpu_unit *u)
+uint64_t lgpu_unit_address(const struct lgpu_unit *u)
 {
 	const struct lgpu_block *b = u->chunk->owner;
-	return b->base + lgpu_unit_index(u) * LGPU_UNIT;
+	return b->base + (uint64_t)lgpu_unit_index(u) * b->grain;
 }
 
 static CUresult alloc_small(struct lgpu_owner *o, CUdeviceptr *at, uint64_t bytes)
@@ -252,12 +278,12 @@ static CUresult alloc_small(struct lgpu_owner *o, CUdeviceptr *at, uint64_t byte
 		struct lgpu_unit *u = lgpu_units_take(&o->bins, count);
 		if (u != NULL) {
 			o->empty -= u->chunk->taken == 1;
-			u->bytes = (uint32_t)bytes;
-			u->id = next_id();
-			*at = address_of(u);
+			u->bytes = bytes;
+			u->id = lgpu_arena_id();
+			*at = lgpu_unit_address(u);
 		}
 		lgpu_unlock(&lgpu_arena_lock);
-		CUresult r = u == NULL ? more(o) : CUDA_SUCCESS;
+		CUresult r = u == NULL ? lgpu_block_cut(o, LGPU_PAGE, LGPU_UNIT, &o->bins) : CUDA_SUCCESS;
 		if (u != NULL || r != CUDA_SUCCESS)
 			return r;
 	}
@@ -288,182 +314,33 @@ CUresult lgpu_arena_pitch(struct lgpu_state *s, int device, CUcontext context, C
 	return r;
 }
 
-// ---- freeing
-
-static CUresult drain(CUcontext context)
-{
-	CUcontext current = NULL;
-	LGPU_REAL(cuCtxGetCurrent)(&current);
-	if (current == context)
-		return LGPU_REAL(cuCtxSynchronize)();
-	CUresult r = LGPU_REAL(cuCtxPushCurrent_v2)(context);
-	if (r != CUDA_SUCCESS)
-		return r;
-	r = LGPU_REAL(cuCtxSynchronize)();
-	LGPU_REAL(cuCtxPopCurrent_v2)(&current);
-	return r;
-}
-
-// drained waits for all work that may use an owner's memory.
-static CUresult drained(struct lgpu_owner *o)
-{
-	CUcontext contexts[LGPU_MAX_DEVICES];
-	lgpu_lock(&lgpu_arena_lock);
-	uint32_t count = o->peers;
-	for (uint32_t i = 0; i < count; i++)
-		contexts[i] = o->peer[i].context;
-	lgpu_unlock(&lgpu_arena_lock);
-	CUresult r = drain(o->context);
-	for (uint32_t i = 0; i < count && r == CUDA_SUCCESS; i++)
-		r = drain(contexts[i]);
-	return r;
-}
-
-// relaxed reports whether this thread may make calls that a capture elsewhere forbids.
-static bool relaxed(void)
-{
-	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	if (LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode) != CUDA_SUCCESS)
-		return false;
-	CUstreamCaptureMode mine = mode;
-	LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-	return mine == CU_STREAM_CAPTURE_MODE_RELAXED;
-}
-
-// end_unit gives a small allocation back, and the chunk with it if it is another one without any. The caller has the
-// lock, and what is returned is to be unmade without it.
-static struct lgpu_block *end_unit(struct lgpu_owner *o, struct lgpu_unit *u)
-{
-	struct lgpu_chunk *c = u->chunk;
-	struct lgpu_block *b = c->owner;
-	lgpu_units_give(&o->bins, u);
-	if (c->taken != 0 || o->empty++ == 0)
-		return NULL;
-	lgpu_chunk_remove(&o->bins, c);
-	o->empty--;
-	b->state = LGPU_BLOCK_ENDING;
-	unlink_block(b);
-	return b;
-}
-
-// end_late ends what could not be when it was freed. The work of the owner's contexts is done.
-static void end_late(struct lgpu_owner *o)
-{
-	struct lgpu_block *b, *next;
-	lgpu_lock(&lgpu_arena_lock);
-	struct lgpu_block *blocks = o->late;
-	o->late = NULL;
-	for (struct lgpu_unit *u = o->late_units, *after; u != NULL; u = after) {
-		after = u->next;
-		if ((b = end_unit(o, u)) != NULL) {
-			b->prev = blocks;
-			blocks = b;
-		}
-	}
-	o->late_units = NULL;
-	lgpu_unlock(&lgpu_arena_lock);
-	for (b = blocks; b != NULL; b = next) {
-		next = b->prev;
-		unmake(b);
-	}
-}
-
-// A free under way: one of the two is not NULL.
-struct ending {
-	struct lgpu_block *block;
-	struct lgpu_unit *unit;
-	struct lgpu_owner *owner;
-};
-
-// find_end finds what begins at an address, and hides it. False: nothing does.
-static bool find_end(CUdeviceptr at, struct ending *e, bool *ours)
-{
-	lgpu_lock(&lgpu_arena_lock);
-	struct lgpu_block *b = lgpu_range_find(at);
-	*ours = b != NULL;
-	*e = (struct ending){.owner = b != NULL ? b->owner : NULL};
-	if (b != NULL && b->state == LGPU_BLOCK_LIVE && b->small && at < b->base + b->bytes) {
-		struct lgpu_unit *u = lgpu_units_find(b->chunk, (uint32_t)((at - b->base) / LGPU_UNIT));
-		if (u != NULL && address_of(u) == at) {
-			u->dead = true;
-			e->unit = u;
-		}
-	} else if (b != NULL && b->state == LGPU_BLOCK_LIVE && !b->small && at == b->base) {
-		b->state = LGPU_BLOCK_ENDING;
-		e->block = b;
-	}
-	lgpu_unlock(&lgpu_arena_lock);
-	return e->block != NULL || e->unit != NULL;
-}
-
-// undo shows it again, as the driver refuses; later has it end with the next free.
-static void undo(struct ending *e)
-{
-	lgpu_lock(&lgpu_arena_lock);
-	if (e->unit != NULL)
-		e->unit->dead = false;
-	else
-		e->block->state = LGPU_BLOCK_LIVE;
-	lgpu_unlock(&lgpu_arena_lock);
-}
-
-static void later(struct ending *e)
-{
-	lgpu_lock(&lgpu_arena_lock);
-	if (e->unit != NULL) {
-		e->unit->next = e->owner->late_units;
-		e->owner->late_units = e->unit;
-	} else {
-		unlink_block(e->block);
-		e->block->prev = e->owner->late;
-		e->owner->late = e->block;
-	}
-	lgpu_unlock(&lgpu_arena_lock);
-}
-
-static CUresult end(struct ending *e)
-{
-	struct lgpu_owner *o = e->owner;
-	CUresult r = drained(o);
-	if (r == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && relaxed()) {
-		later(e);
-		return CUDA_SUCCESS;
-	}
-	if (r != CUDA_SUCCESS) {
-		undo(e);
-		return r;
-	}
-	lgpu_lock(&lgpu_arena_lock);
-	bool late = o->late != NULL || o->late_units != NULL;
-	struct lgpu_block *b = e->block;
-	if (b != NULL)
-		unlink_block(b);
-	else
-		b = end_unit(o, e->unit);
-	lgpu_unlock(&lgpu_arena_lock);
-	if (late)
-		end_late(o);
-	return b != NULL ? unmake(b) : CUDA_SUCCESS;
-}
-
-CUresult lgpu_arena_free(CUdeviceptr at, bool *ours)
-{
-	struct ending e;
-	*ours = false;
-	if (__atomic_load_n(&lgpu_owners, __ATOMIC_RELAXED) == NULL)
-		return CUDA_ERROR_INVALID_VALUE;
-	lgpu_touch_begin();
-	CUresult r = find_end(at, &e, ours) ? end(&e) : CUDA_ERROR_INVALID_VALUE;
-	lgpu_touch_end();
-	return r;
-}
-
 // ---- contexts
+
+void lgpu_owner_unequip(struct lgpu_owner *o)
+{
+	for (int lane = 0; lane < LGPU_LANES; lane++) {
+		if (o->stream[lane] != NULL)
+			LGPU_REAL(cuStreamDestroy_v2)(o->stream[lane]);
+		o->stream[lane] = NULL;
+		for (int i = 0; i < LGPU_INFLIGHT; i++) {
+			if (o->event[i][lane] != NULL)
+				LGPU_REAL(cuEventDestroy_v2)(o->event[i][lane]);
+			o->event[i][lane] = NULL;
+		}
+	}
+	o->context = NULL;
+}
 
 void lgpu_arena_context_ends(CUcontext context)
 {
-	if (lgpu_managed && context != NULL)
-		lgpu_store_context_ends(context);
+	if (!lgpu_managed || context == NULL)
+		return;
+	lgpu_store_context_ends(context);
+	lgpu_lock(&lgpu_arena_lock);
+	for (struct lgpu_owner *o = lgpu_owners; o != NULL; o = o->next)
+		if (o->lasting && o->context == context)
+			lgpu_owner_unequip(o);
+	lgpu_unlock(&lgpu_arena_lock);
 }
 
 // forget_peer takes a context out of an owner's peers. The caller has the lock.
@@ -483,8 +360,10 @@ void lgpu_arena_context_ended(CUcontext context)
 	struct lgpu_owner **at, *o;
 	if (!lgpu_managed || context == NULL)
 		return;
+	lgpu_arena_pools_context_ended(context);
+	lgpu_arena_leave_context(context);
 	lgpu_lock(&lgpu_arena_lock);
-	for (at = &lgpu_owners; (o = *at) != NULL && o->context != context; at = &o->next)
+	for (at = &lgpu_owners; (o = *at) != NULL && (o->lasting || o->context != context); at = &o->next)
 		;
 	if (o != NULL)
 		*at = o->next;
@@ -492,22 +371,23 @@ void lgpu_arena_context_ended(CUcontext context)
 		forget_peer(other, context);
 	for (struct lgpu_block *b = o != NULL ? o->blocks : NULL; b != NULL; b = b->next)
 		b->state = LGPU_BLOCK_ENDING;
+	if (o != NULL)
+		lgpu_arena_unshare_all(o);
 	lgpu_unlock(&lgpu_arena_lock);
 	if (o == NULL)
 		return;
 	for (struct lgpu_block *b = o->late, *next; b != NULL; b = next) {
 		next = b->prev;
-		unmake(b);
+		lgpu_block_unmake(b);
 	}
 	for (struct lgpu_block *b = o->blocks, *next; b != NULL; b = next) {
 		next = b->next;
-		unmake(b);
+		lgpu_block_unmake(b);
 	}
 	lgpu_pages_free(o, sizeof *o);
 }
 
-// grant sets what a device may do with an owner's memory. The caller has the lock, so that no block comes or goes.
-static CUresult grant(struct lgpu_owner *o, CUdevice ordinal, CUmemAccess_flags flags)
+CUresult lgpu_owner_grant(struct lgpu_owner *o, CUdevice ordinal, CUmemAccess_flags flags)
 {
 	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, ordinal}, flags};
 	CUresult r = CUDA_SUCCESS;
@@ -535,7 +415,7 @@ CUresult lgpu_arena_peer(CUcontext other, bool enable)
 	CUresult r = CUDA_SUCCESS;
 	lgpu_lock(&lgpu_arena_lock);
 	if (enable && o->peers < LGPU_MAX_DEVICES) {
-		r = grant(o, ordinal, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+		r = lgpu_owner_grant(o, ordinal, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 		if (r == CUDA_SUCCESS) {
 			o->peer[o->peers].context = context;
 			o->peer[o->peers++].ordinal = ordinal;
@@ -545,7 +425,7 @@ CUresult lgpu_arena_peer(CUcontext other, bool enable)
 		bool another = false; // context of the same device
 		for (uint32_t i = 0; i < o->peers; i++)
 			another |= o->peer[i].ordinal == ordinal;
-		r = another ? CUDA_SUCCESS : grant(o, ordinal, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+		r = another ? CUDA_SUCCESS : lgpu_owner_grant(o, ordinal, CU_MEM_ACCESS_FLAGS_PROT_NONE);
 	}
 	lgpu_unlock(&lgpu_arena_lock);
 	return r;
@@ -560,17 +440,19 @@ bool lgpu_arena_find(CUdeviceptr at, struct lgpu_arena_place *place)
 	lgpu_lock(&lgpu_arena_lock);
 	struct lgpu_block *b = lgpu_range_find(at);
 	*place = (struct lgpu_arena_place){.live = false};
-	if (b != NULL && b->state == LGPU_BLOCK_LIVE && at < b->base + b->bytes) {
+	if (b != NULL && b->state == LGPU_BLOCK_LIVE && b->use != LGPU_USE_HANDLE && at < b->base + b->bytes) {
 		*place = (struct lgpu_arena_place){.base = b->base, .bytes = b->requested, .id = b->id, .mapping = b->base,
 						   .mapped = b->bytes, .block = b->id, .context = b->owner->context,
-						   .ordinal = b->owner->ordinal, .sync = b->sync};
-		struct lgpu_unit *u = b->small ? lgpu_units_find(b->chunk, (uint32_t)((at - b->base) / LGPU_UNIT)) : NULL;
+						   .ordinal = b->owner->ordinal, .sync = b->sync, .shareable = true};
+		struct lgpu_unit *u = b->use == LGPU_USE_UNITS ? lgpu_units_find(b->chunk, (uint32_t)((at - b->base) / b->grain)) : NULL;
 		if (u != NULL) {
-			place->base = address_of(u);
+			place->base = lgpu_unit_address(u);
 			place->bytes = u->bytes;
 			place->id = u->id;
 		}
-		place->live = (!b->small || u != NULL) && at < place->base + place->bytes;
+		if (b->owner->pool != NULL)
+			lgpu_pool_place(b->owner, place);
+		place->live = (b->use == LGPU_USE_WHOLE || u != NULL) && at < place->base + place->bytes;
 	}
 	lgpu_unlock(&lgpu_arena_lock);
 	return b != NULL;
@@ -582,7 +464,7 @@ CUresult lgpu_arena_set_sync(CUdeviceptr at, unsigned int on)
 	lgpu_touch_begin();
 	lgpu_lock(&lgpu_arena_lock);
 	struct lgpu_block *b = lgpu_range_find(at);
-	if (b != NULL && b->state == LGPU_BLOCK_LIVE) {
+	if (b != NULL && b->state == LGPU_BLOCK_LIVE && b->use != LGPU_USE_HANDLE) {
 		r = LGPU_REAL(cuPointerSetAttribute)(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, b->base);
 		if (r == CUDA_SUCCESS)
 			b->sync = on != 0;
@@ -598,6 +480,10 @@ void lgpu_arena_reset(void)
 	lgpu_owners = NULL;
 	for (int i = 0; i < (int)LGPU_MAX_DEVICES; i++)
 		amounts[i].bytes = amounts[i].out = 0;
+	lgpu_handles_forget();
+	lgpu_arena_pools_forget();
+	lgpu_arena_frees_forget();
+	lgpu_arena_shares_forget();
 	lgpu_ranges_reset();
 	lgpu_levels_reset();
 	lgpu_stores_reset();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What cuPointerGetAttribute says of memory of ours: what the driver says of cuMemAlloc's, but that it can neither be
-// given away by legacy IPC nor be read by other devices on the bus, as its bytes move.
+// What cuPointerGetAttribute says of memory of ours: what the driver says of cuMemAlloc's and of pools', but that it cannot
+// be read by other devices on the bus, as its bytes move.
 #include "arena/arena.h"
 
 #include <string.h>
@@ -37,10 +37,10 @@ CUresult lgpu_arena_attribute(const struct lgpu_arena_place *p, CUdeviceptr at, 
 	case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return wide(data, p->mapped);
 	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return wide(data, p->mapping);
 	case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return wide(data, p->block);
-	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return wide(data, 0);
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return wide(data, 0);
+	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return wide(data, (uint64_t)(uintptr_t)p->pool);
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return word(data, p->shareable);
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
 	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
 	case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: return word(data, 0);
 	default: return CUDA_ERROR_INVALID_VALUE; // there is no host pointer, and there are no tokens

@@ -133,7 +133,7 @@ static bool list_read(struct list *l, int device, bool out)
 	*l = (struct list){NULL, 0};
 	for (struct lgpu_owner *o = lgpu_owners; o != NULL; o = o->next)
 		for (struct lgpu_block *b = o->blocks; b != NULL; b = b->next)
-			count += o->device == device && b->out == out;
+			count += o->device == device && b->out == out && !b->fixed;
 	if (count == 0)
 		return true;
 	l->block = malloc(count * sizeof *l->block);
@@ -141,15 +141,20 @@ static bool list_read(struct list *l, int device, bool out)
 		return false;
 	for (struct lgpu_owner *o = lgpu_owners; o != NULL; o = o->next)
 		for (struct lgpu_block *b = o->blocks; b != NULL; b = b->next)
-			if (o->device == device && b->out == out)
+			if (o->device == device && b->out == out && !b->fixed)
 				l->block[l->count++] = b;
 	qsort(l->block, l->count, sizeof *l->block, larger);
 	return true;
 }
 
-// equip makes a context current, and makes the streams and the events in it.
+// equip makes a context current, and makes the streams and the events in it. What belongs to no context is copied in any
+// of the device.
 static CUresult equip(struct lgpu_owner *o)
 {
+	if (o->context == NULL)
+		o->context = lgpu_residence_context_of(o->ordinal);
+	if (o->context == NULL)
+		return CUDA_ERROR_INVALID_CONTEXT;
 	CUresult r = LGPU_REAL(cuCtxSetCurrent)(o->context);
 	for (int i = 0; i < LGPU_LANES * LGPU_INFLIGHT && r == CUDA_SUCCESS; i++) {
 		CUevent *e = &o->event[i / LGPU_LANES][i % LGPU_LANES];
@@ -196,6 +201,7 @@ static CUresult send(struct leaving *l, int device, struct lgpu_block *b)
 {
 	struct lgpu_owner *o = b->owner;
 	CUresult r = equip(o);
+	r = r == CUDA_SUCCESS ? lgpu_block_view(b) : r;
 	if (r != CUDA_SUCCESS)
 		return r;
 	uint32_t i = (l->first + l->count) % LGPU_INFLIGHT;
@@ -279,6 +285,8 @@ static bool move_in(int device)
 			break;
 		if (copied == CUDA_SUCCESS)
 			copied = equip(b->owner);
+		if (copied == CUDA_SUCCESS)
+			copied = lgpu_block_view(b);
 		if (copied == CUDA_SUCCESS)
 			copied = lgpu_store_copy(device, b, true);
 		b->out = false;

@@ -20,29 +20,59 @@ enum lgpu_block_state {
 	LGPU_BLOCK_ENDING, // being freed
 };
 
-// A block is an address range, for ever, and the physical memory that is mapped there
-// now: one large allocation, or a chunk of small ones.
+enum lgpu_use {
+	LGPU_USE_WHOLE,  // one allocation
+	LGPU_USE_UNITS,  // several, cut from it
+	LGPU_USE_HANDLE, // a handle of the program's; no address of the range is known to it
+};
+
+// A block is an address range, for ever, and the physical memory that is mapped there now. What is behind a handle of
+// the program's is mapped where the program says; the range serves to copy it where it has no such mapping.
 struct lgpu_block {
 	uint64_t base;
-	uint64_t bytes;     // mapped; a multiple of LGPU_PAGE
-	uint64_t requested; // of a large allocation
-	uint64_t id;        // of a large allocation
+	uint64_t view;      // where the bytes can be copied; base, but for handles
+	uint64_t bytes;     // of physical memory; a multiple of LGPU_PAGE
+	uint64_t requested; // of a whole allocation
+	uint64_t id;        // of the block, and of a whole allocation
 	uint64_t offset;    // its place in the store, or LGPU_NOWHERE
 	CUmemGenericAllocationHandle handle;
 	struct lgpu_owner *owner;
 	struct lgpu_block *next, *prev; // of the owner; next, too, of free ranges of a size
 	struct lgpu_chunk *chunk;       // kept when the range is used for something else
 	uint8_t state;                  // enum lgpu_block_state
+	uint32_t grain;                 // bytes of a unit, where it is cut
 	uint8_t order;                  // the range has LGPU_PAGE << order bytes
-	bool small;                     // the memory is a chunk
+	uint8_t use;                    // enum lgpu_use
 	bool out;                       // the bytes are in the store
+	bool fixed;                     // they stay on the device: others know the physical memory
 	bool sync;                      // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+	bool windowed;                  // of a handle: it is mapped at base, too
+	struct lgpu_handle *program;    // of a handle
 };
 
-// A context of the program that has memory here.
+#define LGPU_ORDINALS 64
+
+// A place of the program's at which a handle of its own is mapped.
+struct lgpu_mapping {
+	struct lgpu_mapping *next; // of the handle
+	struct lgpu_block *block;
+	uint64_t base, bytes, offset;
+	uint64_t id;
+	bool sync;                     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+	uint8_t access[LGPU_ORDINALS]; // enum CUmemAccess_flags, by the driver's ordinal
+};
+
+// What is known of a handle of the program's.
+struct lgpu_handle {
+	CUmemAllocationProp prop; // as the program asked for it
+	struct lgpu_mapping *mappings;
+};
+
+// Who has memory here: a context of the program, the handles of a device, or a pool.
 struct lgpu_owner {
 	struct lgpu_owner *next;
-	CUcontext context;
+	CUcontext context; // in which memory is copied; where it is lasting, any of the device, or NULL
+	bool lasting;      // what it has does not end with the context
 	CUdevice ordinal; // of the driver
 	int device;       // index in the limits
 	struct lgpu_block *blocks;
@@ -56,6 +86,8 @@ struct lgpu_owner {
 		CUcontext context;
 		CUdevice ordinal;
 	} peer[LGPU_MAX_DEVICES];
+	struct lgpu_arena_pool *pool;  // it is a pool's
+	uint8_t access[LGPU_ORDINALS]; // of a pool: enum CUmemAccess_flags, by the driver's ordinal
 	// The mover's. On the way out one stream alone leaves gaps between two copies; on the way in two are no faster.
 	CUstream stream[LGPU_LANES];
 	CUevent event[LGPU_INFLIGHT][LGPU_LANES];
@@ -79,12 +111,109 @@ void lgpu_ranges_reset(void);
 
 // ---- blocks (arena.c)
 
+// lgpu_block_new returns a block of an owner with an address range and no memory, or NULL; lgpu_block_drop gives the range
+// back. lgpu_block_link adds it to what the owner has, lgpu_block_unlink takes it out; for both the caller has the lock.
+struct lgpu_block *lgpu_block_new(struct lgpu_owner *o, uint64_t bytes, CUresult *r);
+void lgpu_block_drop(struct lgpu_block *b);
+void lgpu_block_link(struct lgpu_block *b);
+void lgpu_block_unlink(struct lgpu_block *b);
+// lgpu_block_cut makes a block and adds it to bins, in units of so many bytes.
+CUresult lgpu_block_cut(struct lgpu_owner *o, uint64_t bytes, uint32_t grain, struct lgpu_bins *bins);
+// lgpu_block_unmake ends a block that nobody finds any more.
+CUresult lgpu_block_unmake(struct lgpu_block *b);
+// lgpu_owner_grant sets what a device may do with an owner's memory. The caller has the lock, so that no block comes or goes.
+CUresult lgpu_owner_grant(struct lgpu_owner *o, CUdevice ordinal, CUmemAccess_flags flags);
+// lgpu_owner_unequip ends what the mover has made in a context that another one will take the place of. The caller has the
+// lock.
+void lgpu_owner_unequip(struct lgpu_owner *o);
+// lgpu_arena_drain waits for all work of a context.
+CUresult lgpu_arena_drain(CUcontext context);
+// lgpu_unit_address is where a unit of a block begins.
+uint64_t lgpu_unit_address(const struct lgpu_unit *u);
 // lgpu_block_map gives a block physical memory; nobody may end the block meanwhile.
 CUresult lgpu_block_map(struct lgpu_block *b);
 // lgpu_block_unmap takes it away again.
 CUresult lgpu_block_unmap(struct lgpu_block *b);
-// lgpu_arena_moved counts bytes of a device that have left it (or, negative, are back).
+// lgpu_block_view makes a view of a block that is on its device.
+CUresult lgpu_block_view(struct lgpu_block *b);
+// lgpu_block_fix keeps a block on its device from now on. The caller has the lock, inside a touch.
+void lgpu_block_fix(struct lgpu_block *b);
+// lgpu_arena_moved counts bytes of a device that have left it (or, negative, are back), lgpu_arena_has those that can.
 void lgpu_arena_moved(int device, int64_t bytes);
+void lgpu_arena_has(int device, int64_t bytes);
+uint64_t lgpu_arena_id(void);
+
+// ---- handles of the program's (handles.c)
+
+CUresult lgpu_handle_map(struct lgpu_block *b);
+CUresult lgpu_handle_unmap(struct lgpu_block *b);
+CUresult lgpu_handle_view(struct lgpu_block *b);
+void lgpu_handles_forget(void);
+
+// ---- the order of streams (order.c); the caller has the lock, unless said otherwise
+
+// A stream, among all that there ever were.
+struct lgpu_stream_key {
+	uint64_t id;
+	CUcontext context;
+};
+// lgpu_stream_key asks the driver for it, without the lock.
+CUresult lgpu_stream_key(CUstream stream, struct lgpu_stream_key *key);
+
+// What was freed on one stream. lgpu_queue_find looks in a list, and lgpu_queue_make adds to it; NULL: no memory.
+// lgpu_queue_drop ends one that is empty.
+struct lgpu_queue;
+struct lgpu_queue *lgpu_queue_find(struct lgpu_queue *list, const struct lgpu_stream_key *key);
+struct lgpu_queue *lgpu_queue_make(struct lgpu_queue **list, const struct lgpu_stream_key *key);
+struct lgpu_queue *lgpu_queue_next(const struct lgpu_queue *q);
+CUcontext lgpu_queue_context(const struct lgpu_queue *q);
+bool lgpu_queue_empty(const struct lgpu_queue *q);
+void lgpu_queue_drop(struct lgpu_queue **list, struct lgpu_queue *q, bool context_lives);
+// lgpu_queue_pin keeps one from being dropped while the caller is without the lock (1), until it is unpinned (-1).
+void lgpu_queue_pin(struct lgpu_queue *q, int more);
+// lgpu_queues_end notes the end of a stream, or of all (NULL), and drops what is empty of those that have ended.
+void lgpu_queues_end(struct lgpu_queue **list, const struct lgpu_stream_key *key);
+
+// A mark lies behind a free in its stream: an event. lgpu_mark_spare returns one of a queue, or NULL; then
+// lgpu_mark_make makes one, without the lock. lgpu_mark_record puts it into its stream, lgpu_mark_follow has another
+// stream wait for it, both without the lock. lgpu_mark_drop gives it back to the queue.
+struct lgpu_mark;
+struct lgpu_mark *lgpu_mark_spare(struct lgpu_queue *q);
+struct lgpu_mark *lgpu_mark_make(CUcontext context);
+CUresult lgpu_mark_record(struct lgpu_mark *m, CUstream stream);
+CUresult lgpu_mark_follow(const struct lgpu_mark *m, CUstream stream);
+bool lgpu_mark_passed(const struct lgpu_mark *m);
+void lgpu_mark_drop(struct lgpu_queue *q, struct lgpu_mark *m);
+// lgpu_mark_end ends one that is no queue's, without the lock.
+void lgpu_mark_end(struct lgpu_mark *m, bool context_lives);
+
+// lgpu_queue_add adds a run behind a mark. False: no memory. lgpu_queue_take takes one of count units, which may only be
+// used behind the mark, and which the caller drops. lgpu_queue_passed takes the oldest if its mark is passed, or all is;
+// NULL: it is not, or there is none. The driver is asked with the lock.
+bool lgpu_queue_add(struct lgpu_queue *q, struct lgpu_unit *u, struct lgpu_mark *m);
+struct lgpu_unit *lgpu_queue_take(struct lgpu_queue *q, bool pages, uint32_t count, struct lgpu_mark **mark);
+struct lgpu_unit *lgpu_queue_passed(struct lgpu_queue *q, bool all);
+
+// ---- frees (free.c)
+
+// lgpu_arena_leave_context is called when a context has ended, before its owner is no more.
+void lgpu_arena_leave_context(CUcontext context);
+void lgpu_arena_frees_forget(void);
+
+// ---- legacy IPC (share.c)
+
+// lgpu_arena_unshare is called when an allocation ends, by its id, lgpu_arena_unshare_all when all of an owner's do. The
+// caller has the lock.
+void lgpu_arena_unshare(uint64_t id);
+void lgpu_arena_unshare_all(const struct lgpu_owner *o);
+void lgpu_arena_shares_forget(void);
+
+// ---- pools (pool.c)
+
+// lgpu_pool_place completes what is known of an address in a pool's memory.
+void lgpu_pool_place(const struct lgpu_owner *o, struct lgpu_arena_place *place);
+void lgpu_arena_pools_context_ended(CUcontext context);
+void lgpu_arena_pools_forget(void);
 
 // ---- levels (level.c)
 

@@ -192,14 +192,14 @@ CUresult lgpu_store_copy(int device, const struct lgpu_block *b, bool back)
 	for (uint64_t done = 0, n; done < b->bytes && r == CUDA_SUCCESS; done += n) {
 		uint64_t offset = b->offset + done;
 		if (offset >= t->memory)
-			return lgpu_disk_copy(&t->disk, offset - t->memory, b->base + done, b->bytes - done, back, o->stream[0]);
+			return lgpu_disk_copy(&t->disk, offset - t->memory, b->view + done, b->bytes - done, back, o->stream[0]);
 		while (registered(t) <= offset && lgpu_store_pin(device))
 			;
 		uint64_t end = border(t, offset), most = (end < t->memory ? end : t->memory) - offset;
 		n = b->bytes - done < most ? b->bytes - done : most;
 		CUstream stream = o->stream[back ? 0 : o->turn++ % LGPU_LANES];
-		r = back ? LGPU_REAL(cuMemcpyHtoDAsync_v2)(b->base + done, t->map + offset, n, stream) :
-			   LGPU_REAL(cuMemcpyDtoHAsync_v2)(t->map + offset, b->base + done, n, stream);
+		r = back ? LGPU_REAL(cuMemcpyHtoDAsync_v2)(b->view + done, t->map + offset, n, stream) :
+			   LGPU_REAL(cuMemcpyDtoHAsync_v2)(t->map + offset, b->view + done, n, stream);
 	}
 	return r;
 }

@@ -5,19 +5,18 @@
 #include <stddef.h>
 #include <string.h>
 
-// bin_of is the bin of runs of size units: one for each size up to 7, then four for
-// each power of two.
-static uint32_t bin_of(uint32_t size)
+// One bin for each size up to 7, then four for each power of two. The last has all that is longer.
+uint32_t lgpu_units_bin(uint32_t size)
 {
 	if (size < 8)
 		return size;
-	uint32_t order = 31 - (uint32_t)__builtin_clz(size);
-	return 8 + (order - 3) * 4 + (size >> (order - 2) & 3);
+	uint32_t order = 31 - (uint32_t)__builtin_clz(size), bin = 8 + (order - 3) * 4 + (size >> (order - 2) & 3);
+	return bin < LGPU_BINS ? bin : LGPU_BINS - 1;
 }
 
 static void bin_add(struct lgpu_bins *bins, struct lgpu_unit *u)
 {
-	uint32_t bin = bin_of(u->size);
+	uint32_t bin = lgpu_units_bin(u->size);
 	u->taken = u->dead = false;
 	u->prev = NULL;
 	u->next = bins->first[bin];
@@ -29,7 +28,7 @@ static void bin_add(struct lgpu_bins *bins, struct lgpu_unit *u)
 
 static void bin_remove(struct lgpu_bins *bins, struct lgpu_unit *u)
 {
-	uint32_t bin = bin_of(u->size);
+	uint32_t bin = lgpu_units_bin(u->size);
 	if (u->next != NULL)
 		u->next->prev = u->prev;
 	if (u->prev != NULL)
@@ -53,11 +52,20 @@ static struct lgpu_unit *head_of(struct lgpu_chunk *c, uint32_t i)
 	return &c->unit[word * 64 + 63 - (uint32_t)__builtin_clzll(bits)];
 }
 
-void lgpu_chunk_add(struct lgpu_bins *bins, struct lgpu_chunk *chunk)
+static size_t words(uint32_t units) { return (units + 63) / 64; }
+
+size_t lgpu_chunk_bytes(uint32_t units)
 {
-	memset(chunk->heads, 0, sizeof chunk->heads);
+	return sizeof(struct lgpu_chunk) + units * sizeof(struct lgpu_unit) + words(units) * sizeof(uint64_t);
+}
+
+void lgpu_chunk_add(struct lgpu_bins *bins, struct lgpu_chunk *chunk, uint32_t units)
+{
+	chunk->units = units;
+	chunk->heads = (uint64_t *)&chunk->unit[units];
+	memset(chunk->heads, 0, words(units) * sizeof(uint64_t));
 	chunk->taken = 0;
-	chunk->unit[0] = (struct lgpu_unit){.chunk = chunk, .size = LGPU_CHUNK_UNITS};
+	chunk->unit[0] = (struct lgpu_unit){.chunk = chunk, .size = units};
 	head_set(chunk, 0);
 	bin_add(bins, &chunk->unit[0]);
 }
@@ -68,11 +76,11 @@ void lgpu_chunk_remove(struct lgpu_bins *bins, struct lgpu_chunk *chunk) { bin_r
 // is looked at.
 static struct lgpu_unit *fit(const struct lgpu_bins *bins, uint32_t count)
 {
-	uint32_t bin = bin_of(count);
+	uint32_t bin = lgpu_units_bin(count);
 	struct lgpu_unit *u = bins->first[bin];
 	if (u != NULL && u->size >= count)
 		return u;
-	uint64_t longer = bins->filled & ~UINT64_C(0) << (bin + 1);
+	uint64_t longer = bin + 1 < LGPU_BINS ? bins->filled & ~UINT64_C(0) << (bin + 1) : 0;
 	return longer != 0 ? bins->first[__builtin_ctzll(longer)] : NULL;
 }
 
@@ -84,11 +92,11 @@ struct lgpu_unit *lgpu_units_take(struct lgpu_bins *bins, uint32_t count)
 	bin_remove(bins, u);
 	if (u->size > count) {
 		struct lgpu_unit *rest = u + count;
-		*rest = (struct lgpu_unit){.chunk = u->chunk, .size = (uint16_t)(u->size - count)};
+		*rest = (struct lgpu_unit){.chunk = u->chunk, .size = u->size - count};
 		head_set(u->chunk, lgpu_unit_index(rest));
 		bin_add(bins, rest);
 	}
-	u->size = (uint16_t)count;
+	u->size = count;
 	u->taken = true;
 	u->chunk->taken++;
 	return u;
@@ -99,19 +107,29 @@ void lgpu_units_give(struct lgpu_bins *bins, struct lgpu_unit *u)
 	struct lgpu_chunk *c = u->chunk;
 	uint32_t first = lgpu_unit_index(u), after = first + u->size;
 	c->taken--;
-	if (after < LGPU_CHUNK_UNITS && !c->unit[after].taken) {
+	if (after < c->units && !c->unit[after].taken) {
 		bin_remove(bins, &c->unit[after]);
-		u->size = (uint16_t)(u->size + c->unit[after].size);
+		u->size += c->unit[after].size;
 		head_clear(c, after);
 	}
 	struct lgpu_unit *before = first > 0 ? head_of(c, first - 1) : NULL;
 	if (before != NULL && !before->taken) {
 		bin_remove(bins, before);
-		before->size = (uint16_t)(before->size + u->size);
+		before->size += u->size;
 		head_clear(c, first);
 		u = before;
 	}
 	bin_add(bins, u);
+}
+
+struct lgpu_unit *lgpu_units_split(struct lgpu_unit *u, uint32_t count)
+{
+	struct lgpu_unit *rest = u + count;
+	*rest = (struct lgpu_unit){.chunk = u->chunk, .size = u->size - count, .taken = true};
+	head_set(u->chunk, lgpu_unit_index(rest));
+	u->size = count;
+	u->chunk->taken++;
+	return rest;
 }
 
 struct lgpu_unit *lgpu_units_find(struct lgpu_chunk *chunk, uint32_t index)

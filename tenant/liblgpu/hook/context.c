@@ -24,7 +24,13 @@ void lgpu_contexts_reset(void)
 		primaries[i] = (struct primary){.lock = 0};
 }
 
-static void uncharge(const struct lgpu_entry *e, void *state) { lgpu_uncharge(state, e->device, e->kind == LGPU_KIND_GRAPH ? 0 : e->bytes); }
+static void uncharge(const struct lgpu_entry *e, void *state)
+{
+	if (e->kind == LGPU_KIND_CAPTURE)
+		lgpu_capture_ended();
+	else
+		lgpu_uncharge(state, e->device, e->kind == LGPU_KIND_GRAPH ? 0 : e->bytes);
+}
 
 // context_begins is called when a context has been made, by the thread that made it.
 static void context_begins(int device, CUcontext context)
@@ -49,6 +55,7 @@ static void ended(struct lgpu_state *s, int device, CUcontext context)
 	if (context != NULL)
 		lgpu_accounts_sweep(context, uncharge, s);
 	lgpu_arena_context_ended(context);
+	lgpu_arena_shares_context_ended(context);
 	lgpu_libraries_ended(s, context);
 	lgpu_pools_ended(s, device);
 	lgpu_graphs_look(s);

@@ -84,6 +84,17 @@ CUresult lgpu_graph_loads(CUgraph graph);
 		return kind##_end(&l, handle, call);                                                               \
 	} while (0)
 
+// ---- handles (vmm.c)
+
+// lgpu_fix_range keeps what is mapped in a range on its device, if a call that lets others know of it has succeeded, and
+// returns what that has. Inside a touch.
+CUresult lgpu_fix_range(CUdeviceptr at, size_t bytes, CUresult r);
+
+// ---- captures (stream.c)
+
+// lgpu_capture_ended is called when a capture has ended by the end of its context.
+void lgpu_capture_ended(void);
+
 // ---- a forked child has none of these
 
 void lgpu_graphs_reset(void);

@@ -2,6 +2,7 @@
 
 // Launches, and the calls around them that the gate must know of.
 #include "alone/hami.h"
+#include "arena/arena.h"
 #include "gate/gate.h"
 #include "hook/hook.h"
 #include "memory/pools.h"
@@ -173,6 +174,8 @@ LGPU_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *li
 		if (lgpu_gated)                                                                                    \
 			lgpu_gate_look();                                                                          \
 		lgpu_pools_look(false);                                                                            \
+		lgpu_arena_leave();                                                                                \
+		lgpu_arena_pools_settle();                                                                         \
 		return result;                                                                                     \
 	}
 
@@ -181,53 +184,3 @@ SYNCHRONISE(cuStreamSynchronize_ptsz, (CUstream stream), stream)
 SYNCHRONISE(cuCtxSynchronize, (void))
 SYNCHRONISE(cuCtxSynchronize_v2, (CUcontext context), context)
 SYNCHRONISE(cuEventSynchronize, (CUevent event), event)
-
-// Launches into a capturing stream are recorded, not run. A capture begins inside the residence lock: so none does while
-// the lock is shut and contexts are synchronised.
-static void capture_ended(void)
-{
-	lgpu_gate_capture_ended();
-	lgpu_residence_capture_ended();
-}
-
-#define BEGIN_CAPTURE(name, parameters, ...)                                                                       \
-	LGPU_EXPORT CUresult name parameters                                                                       \
-	{                                                                                                          \
-		lgpu_touch_begin();                                                                                \
-		lgpu_gate_capture_begins();                                                                        \
-		lgpu_residence_capture_begins();                                                                   \
-		CUresult result = LGPU_REAL(name)(__VA_ARGS__);                                                    \
-		if (result != CUDA_SUCCESS)                                                                        \
-			capture_ended();                                                                           \
-		lgpu_touch_end();                                                                                  \
-		return result;                                                                                     \
-	}
-#define END_CAPTURE(name, stream_of)                                                                               \
-	LGPU_EXPORT CUresult name(CUstream stream, CUgraph *graph)                                                 \
-	{                                                                                                          \
-		CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;                                      \
-		if (lgpu_gate_captures())                                                                          \
-			LGPU_REAL(cuStreamIsCapturing)(stream_of(stream), &status);                                \
-		CUresult result = LGPU_REAL(name)(stream, graph);                                                  \
-		CUstreamCaptureStatus after = status;                                                              \
-		if (status != CU_STREAM_CAPTURE_STATUS_NONE &&                                                     \
-		    LGPU_REAL(cuStreamIsCapturing)(stream_of(stream), &after) == CUDA_SUCCESS &&                   \
-		    after == CU_STREAM_CAPTURE_STATUS_NONE)                                                        \
-			capture_ended();                                                                           \
-		return result;                                                                                     \
-	}
-
-BEGIN_CAPTURE(cuStreamBeginCapture, (CUstream stream), stream)
-BEGIN_CAPTURE(cuStreamBeginCapture_ptsz, (CUstream stream), stream)
-BEGIN_CAPTURE(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode), stream, mode)
-BEGIN_CAPTURE(cuStreamBeginCapture_v2_ptsz, (CUstream stream, CUstreamCaptureMode mode), stream, mode)
-BEGIN_CAPTURE(cuStreamBeginCaptureToGraph,
-	      (CUstream stream, CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count,
-	       CUstreamCaptureMode mode),
-	      stream, graph, nodes, edges, count, mode)
-BEGIN_CAPTURE(cuStreamBeginCaptureToGraph_ptsz,
-	      (CUstream stream, CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count,
-	       CUstreamCaptureMode mode),
-	      stream, graph, nodes, edges, count, mode)
-END_CAPTURE(cuStreamEndCapture, AS_IS)
-END_CAPTURE(cuStreamEndCapture_ptsz, ptsz)

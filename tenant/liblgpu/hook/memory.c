@@ -41,6 +41,7 @@ LGPU_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 	if (device < 0 || dptr == NULL || bytesize == 0)
 		return LGPU_TOUCHED(LGPU_REAL(cuMemAlloc_v2)(dptr, bytesize));
 	uint64_t bytes = lgpu_taken(bytesize);
+	lgpu_arena_leave();
 	if (!lgpu_reserve(s, device, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult r = lgpu_arena_wants(s, device) ? lgpu_arena_alloc(s, device, context, dptr, bytesize) :
@@ -100,6 +101,9 @@ LGPU_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_
 LGPU_EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
 	bool movable;
+	CUresult pooled = lgpu_arena_pool_free(lgpu_attached(), dptr, &movable);
+	if (movable)
+		return pooled;
 	struct lgpu_freeing f = lgpu_free_begin(LGPU_KIND_MEMORY, dptr);
 	// Who has the note frees. Without one the address is nobody's, or the driver's own.
 	CUresult r = lgpu_arena_free(f.state != NULL ? dptr : 0, &movable);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Memory pools: stream-ordered allocation (memory/pools.c).
-#include "gate/gate.h"
+#include "arena/arena.h"
 #include "hook/hook.h"
 #include "memory/freed.h"
 #include "memory/pools.h"
@@ -33,8 +33,11 @@ static int current_pool(CUstream stream, CUmemoryPool *handle)
 static int named_pool(CUmemoryPool handle)
 {
 	const struct lgpu_pool *p = lgpu_pool_find(handle);
+	const struct lgpu_arena_pool *movable = p == NULL ? lgpu_arena_pool_find(handle) : NULL;
 	if (p != NULL)
 		return lgpu_pool_device(p);
+	if (movable != NULL)
+		return lgpu_arena_pool_device(movable);
 	int count = 0;
 	LGPU_REAL(cuDeviceGetCount)(&count);
 	for (int i = 0; i < count; i++) {
@@ -45,6 +48,18 @@ static int named_pool(CUmemoryPool handle)
 			return lgpu_limits_index(device);
 	}
 	return -1;
+}
+
+// movable_pool returns the pool of ours behind a handle: one that the program has made, or else a device's default one.
+// NULL: there is no memory.
+static struct lgpu_arena_pool *movable_pool(CUmemoryPool handle, int device)
+{
+	struct lgpu_arena_pool *p = lgpu_arena_pool_find(handle);
+	CUdevice ordinal;
+	for (int i = 0, count = 0; p == NULL && LGPU_REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS && i < count; i++)
+		if (LGPU_REAL(cuDeviceGet)(&ordinal, i) == CUDA_SUCCESS && lgpu_limits_index(ordinal) == device)
+			return lgpu_arena_pool_add(handle, device, ordinal, 0);
+	return p;
 }
 
 static bool capturing(CUstream stream)
@@ -80,6 +95,10 @@ static CUresult any(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstream
 	if (device < 0)
 		return LGPU_TOUCHED(driver(dptr, bytes, pool, stream));
 	struct lgpu_pool *p = lgpu_pool_find(pool);
+	if (p == NULL && lgpu_arena_wants(s, device)) {
+		struct lgpu_arena_pool *movable = movable_pool(pool, device);
+		return movable != NULL ? lgpu_arena_pool_alloc(s, movable, dptr, bytes, stream) : CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	if (p == NULL)
 		p = lgpu_pool_add(pool, device);
 	return p != NULL ? LGPU_TOUCHED(lgpu_pool_alloc(s, p, dptr, bytes, pool, stream, driver, undo)) : CUDA_ERROR_OUT_OF_MEMORY;
@@ -110,91 +129,125 @@ LGPU_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t byte
 		   LGPU_REAL(cuMemFreeAsync_ptsz));
 }
 
-static CUresult freed(struct lgpu_freeing *f, CUstream stream, CUresult r)
+static CUresult free_ordered(CUdeviceptr dptr, CUstream stream, CUstream given, lgpu_pool_free driver)
 {
-	if (r == CUDA_SUCCESS && f->state == NULL)
+	bool movable = false;
+	bool captured = __atomic_load_n(&lgpu_managed, __ATOMIC_RELAXED) && capturing(stream);
+	if (!captured) {
+		CUresult r = lgpu_arena_pool_free_ordered(dptr, stream, &movable);
+		if (movable)
+			return r;
+	}
+	struct lgpu_freeing f = lgpu_free_begin(LGPU_KIND_MEMORY, dptr);
+	if (f.state != NULL && !captured) {
+		CUresult r = lgpu_arena_free_ordered(&f, dptr, stream, &movable);
+		if (movable)
+			return r;
+	}
+	CUresult r = LGPU_TOUCHED(driver(dptr, given));
+	if (r == CUDA_SUCCESS && f.state == NULL)
 		lgpu_pools_freed(stream);
-	return lgpu_free_end(f, r);
+	return lgpu_free_end(&f, r);
 }
 
 // Memory that was allocated without a pool may be freed in stream order too.
 LGPU_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
-	struct lgpu_freeing f = lgpu_free_begin(LGPU_KIND_MEMORY, dptr);
-	return freed(&f, hStream, LGPU_TOUCHED(LGPU_REAL(cuMemFreeAsync)(dptr, hStream)));
+	return free_ordered(dptr, hStream, hStream, LGPU_REAL(cuMemFreeAsync));
 }
 
 LGPU_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 {
-	struct lgpu_freeing f = lgpu_free_begin(LGPU_KIND_MEMORY, dptr);
-	return freed(&f, per_thread(hStream), LGPU_TOUCHED(LGPU_REAL(cuMemFreeAsync_ptsz)(dptr, hStream)));
+	return free_ordered(dptr, per_thread(hStream), hStream, LGPU_REAL(cuMemFreeAsync_ptsz));
 }
 
-// note notes a pool of a device of the lgpu and stores it. False: there is no
-// memory for that.
-static bool note(CUmemoryPool handle, const CUmemLocation *location, struct lgpu_pool **p)
+// note notes a pool of a device of the lgpu, which the program has made or asked for. False: there is no memory for that.
+// Memory that other processes may import stays the driver's.
+static bool note(CUmemoryPool handle, const CUmemLocation *location, const CUmemPoolProps *made)
 {
 	int device = location->type == CU_MEM_LOCATION_TYPE_DEVICE ? lgpu_limits_index(location->id) : -1;
-	*p = device >= 0 ? lgpu_pool_add(handle, device) : NULL;
-	return device < 0 || *p != NULL;
+	if (device < 0 || lgpu_pool_find(handle) != NULL)
+		return true;
+	bool shared = made != NULL && made->handleTypes != CU_MEM_HANDLE_TYPE_NONE;
+	if (!shared && lgpu_arena_wants(lgpu_attached(), device))
+		return lgpu_arena_pool_add(handle, device, location->id, made != NULL ? made->maxSize : 0) != NULL;
+	struct lgpu_pool *p = lgpu_pool_add(handle, device);
+	if (p != NULL && made != NULL)
+		lgpu_pool_made(p, location->id);
+	return p != NULL;
 }
 
 LGPU_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
-	struct lgpu_pool *p;
 	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuMemPoolCreate)(pool, poolProps));
-	if (r != CUDA_SUCCESS || lgpu_attached() == NULL)
+	if (r != CUDA_SUCCESS || lgpu_attached() == NULL || note(*pool, &poolProps->location, poolProps))
 		return r;
-	if (!note(*pool, &poolProps->location, &p)) {
-		LGPU_TOUCHED(LGPU_REAL(cuMemPoolDestroy)(*pool));
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	if (p != NULL)
-		lgpu_pool_made(p, poolProps->location.id);
-	return r;
+	LGPU_TOUCHED(LGPU_REAL(cuMemPoolDestroy)(*pool));
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 LGPU_EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type)
 {
-	struct lgpu_pool *p;
 	CUresult r = LGPU_REAL(cuMemGetDefaultMemPool)(pool_out, location, type);
-	return r != CUDA_SUCCESS || lgpu_attached() == NULL || note(*pool_out, location, &p) ? r : CUDA_ERROR_OUT_OF_MEMORY;
+	return r != CUDA_SUCCESS || lgpu_attached() == NULL || note(*pool_out, location, NULL) ? r : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 LGPU_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
 	struct lgpu_state *s = lgpu_attached();
 	struct lgpu_pool *p = s != NULL && pool != NULL ? lgpu_pool_find(pool) : NULL;
-	return LGPU_TOUCHED(p != NULL ? lgpu_pool_destroy(s, p, pool) : LGPU_REAL(cuMemPoolDestroy)(pool));
+	struct lgpu_arena_pool *movable = p == NULL ? lgpu_arena_pool_find(pool) : NULL;
+	lgpu_touch_begin();
+	CUresult r = p != NULL ? lgpu_pool_destroy(s, p, pool) :
+		     movable != NULL ? lgpu_arena_pool_destroy(s, movable) : LGPU_REAL(cuMemPoolDestroy)(pool);
+	lgpu_touch_end();
+	return r;
 }
 
 LGPU_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
-	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuMemPoolTrimTo)(pool, minBytesToKeep));
 	struct lgpu_state *s = lgpu_attached();
+	struct lgpu_arena_pool *movable = lgpu_arena_pool_find(pool);
+	lgpu_touch_begin();
+	CUresult r = LGPU_REAL(cuMemPoolTrimTo)(pool, minBytesToKeep);
+	if (r == CUDA_SUCCESS && movable != NULL)
+		lgpu_arena_pool_trim(s, movable, minBytesToKeep);
+	lgpu_touch_end();
 	struct lgpu_pool *p = s != NULL && pool != NULL ? lgpu_pool_find(pool) : NULL;
 	if (p != NULL)
 		lgpu_pool_trimmed(s, p);
 	return r;
 }
 
-// A stream is forgotten before it is no more.
-static void stream_ends(CUstream stream)
+// The driver's pool, of which nothing is allocated, has the other attributes of one of ours.
+LGPU_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
-	if (lgpu_attached() == NULL)
-		return;
-	lgpu_freed_stream_ends(stream);
-	lgpu_gate_stream_gone(stream);
+	struct lgpu_arena_pool *movable = lgpu_arena_pool_find(pool);
+	CUresult r = LGPU_REAL(cuMemPoolGetAttribute)(pool, attr, value);
+	uint64_t amount;
+	if (r == CUDA_SUCCESS && movable != NULL && lgpu_arena_pool_attribute(movable, attr, &amount))
+		*(cuuint64_t *)value = amount;
+	return r;
 }
 
-LGPU_EXPORT CUresult cuStreamDestroy(CUstream hStream)
+LGPU_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
-	stream_ends(hStream);
-	return LGPU_REAL(cuStreamDestroy)(hStream);
+	struct lgpu_arena_pool *movable = lgpu_arena_pool_find(pool);
+	CUresult r = LGPU_REAL(cuMemPoolSetAttribute)(pool, attr, value);
+	if (r == CUDA_SUCCESS && movable != NULL && (attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH || attr == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH))
+		lgpu_arena_pool_reset_high(movable, attr);
+	else if (r == CUDA_SUCCESS && movable != NULL)
+		lgpu_arena_pool_changed(movable);
+	return r;
 }
 
-LGPU_EXPORT CUresult cuStreamDestroy_v2(CUstream hStream)
+LGPU_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
 {
-	stream_ends(hStream);
-	return LGPU_REAL(cuStreamDestroy_v2)(hStream);
+	struct lgpu_arena_pool *movable = lgpu_arena_pool_find(pool);
+	lgpu_touch_begin();
+	CUresult r = LGPU_REAL(cuMemPoolSetAccess)(pool, map, count);
+	if (r == CUDA_SUCCESS && movable != NULL)
+		r = lgpu_arena_pool_access(movable, map, count);
+	lgpu_touch_end();
+	return r;
 }

@@ -16,8 +16,9 @@
 struct lgpu_object {
 	uint64_t bytes;
 	int32_t device;
-	uint32_t uses; // handles and mappings
-	bool exported; // under a descriptor, which may outlive handles and mappings
+	uint32_t uses;            // handles, mappings, and calls that use it
+	bool exported;            // under a descriptor, which may outlive handles and mappings
+	struct lgpu_block *block; // what can leave the device; NULL: the handle is the driver's own
 };
 
 static void use(struct lgpu_object *o) { __atomic_fetch_add(&o->uses, 1, __ATOMIC_RELAXED); }
@@ -26,6 +27,8 @@ static void drop(struct lgpu_state *s, struct lgpu_object *o)
 {
 	if (__atomic_sub_fetch(&o->uses, 1, __ATOMIC_ACQ_REL) != 0)
 		return;
+	if (o->block != NULL)
+		lgpu_arena_destroy(o->block);
 	if (o->exported)
 		lgpu_exports_release(s, o->device, o->bytes); // a descriptor may keep it
 	else
@@ -74,6 +77,42 @@ static struct lgpu_object *handle_remove(CUmemGenericAllocationHandle handle)
 	return e.object;
 }
 
+// handle_use returns the object of a handle, which the caller drops; NULL: it is not noted.
+static struct lgpu_object *handle_use(CUmemGenericAllocationHandle handle)
+{
+	struct lgpu_entry e = {.object = NULL};
+	lgpu_lock(&handles_lock);
+	if (lgpu_accounts_get(LGPU_KIND_HANDLE, handle, &e))
+		use(e.object);
+	lgpu_unlock(&handles_lock);
+	return e.object;
+}
+
+// real is the driver's handle of an object that the program knows by a handle. Inside a touch.
+static CUmemGenericAllocationHandle real(const struct lgpu_object *o, CUmemGenericAllocationHandle handle)
+{
+	return o != NULL && o->block != NULL ? lgpu_arena_real(o->block) : handle;
+}
+
+static CUresult create(struct lgpu_state *s, CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+		       unsigned long long flags, struct lgpu_object *o)
+{
+	if (o->device < 0 || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || !lgpu_arena_wants(s, o->device))
+		return LGPU_TOUCHED(LGPU_REAL(cuMemCreate)(handle, size, prop, flags));
+	CUresult r = lgpu_arena_create(s, o->device, size, prop, flags, &o->block);
+	if (r == CUDA_SUCCESS)
+		*handle = lgpu_arena_handle(o->block);
+	return r;
+}
+
+static void release(const struct lgpu_object *o, CUmemGenericAllocationHandle handle)
+{
+	if (o->block != NULL)
+		lgpu_arena_destroy(o->block);
+	else
+		LGPU_TOUCHED(LGPU_REAL(cuMemRelease)(handle));
+}
+
 LGPU_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
 				 unsigned long long flags)
 {
@@ -83,14 +122,15 @@ LGPU_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t si
 		return LGPU_TOUCHED(LGPU_REAL(cuMemCreate)(handle, size, prop, flags));
 	if (!lgpu_reserve(s, device, size))
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
 	struct lgpu_object *o = malloc(sizeof *o);
-	CUresult r = o != NULL ? LGPU_TOUCHED(LGPU_REAL(cuMemCreate)(handle, size, prop, flags)) : CUDA_ERROR_OUT_OF_MEMORY;
-	if (r == CUDA_SUCCESS) {
-		*o = (struct lgpu_object){size, device, 1, false};
-		if (!handle_add(*handle, o)) {
-			LGPU_TOUCHED(LGPU_REAL(cuMemRelease)(*handle));
-			r = CUDA_ERROR_OUT_OF_MEMORY;
-		}
+	if (o != NULL) {
+		*o = (struct lgpu_object){.bytes = size, .device = device, .uses = 1};
+		r = create(s, handle, size, prop, flags, o);
+	}
+	if (r == CUDA_SUCCESS && !handle_add(*handle, o)) {
+		release(o, *handle);
+		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (r != CUDA_SUCCESS) {
 		lgpu_uncharge(s, device, size);
@@ -104,7 +144,9 @@ LGPU_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	struct lgpu_state *s = lgpu_attached();
 	struct lgpu_object *o = s != NULL ? handle_remove(handle) : NULL;
-	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuMemRelease)(handle));
+	if (o == NULL && lgpu_arena_is_handle(handle))
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult r = o != NULL && o->block != NULL ? CUDA_SUCCESS : LGPU_TOUCHED(LGPU_REAL(cuMemRelease)(handle));
 	if (o != NULL && r == CUDA_SUCCESS)
 		drop(s, o);
 	else if (o != NULL)
@@ -116,19 +158,24 @@ LGPU_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmem
 			      unsigned long long flags)
 {
 	struct lgpu_state *s = lgpu_attached();
-	struct lgpu_entry e;
-	if (s == NULL || !lgpu_accounts_get(LGPU_KIND_HANDLE, handle, &e))
+	struct lgpu_object *o = s != NULL ? handle_use(handle) : NULL;
+	if (o == NULL && lgpu_arena_is_handle(handle))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (o == NULL)
 		return LGPU_TOUCHED(LGPU_REAL(cuMemMap)(ptr, size, offset, handle, flags));
-	struct lgpu_entry mapping = {.key = ptr, .bytes = size, .object = e.object, .device = e.device, .kind = LGPU_KIND_MAPPING};
-	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuMemMap)(ptr, size, offset, handle, flags));
+	struct lgpu_entry mapping = {.key = ptr, .bytes = size, .object = o, .device = o->device, .kind = LGPU_KIND_MAPPING};
+	lgpu_touch_begin();
+	CUresult r = o->block != NULL ? lgpu_arena_map(o->block, ptr, size, offset, flags) :
+					LGPU_REAL(cuMemMap)(ptr, size, offset, handle, flags);
+	if (r == CUDA_SUCCESS && !lgpu_accounts_put(&mapping, NULL)) {
+		LGPU_REAL(cuMemUnmap)(ptr, size);
+		lgpu_arena_unmapped(ptr);
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	if (r != CUDA_SUCCESS)
-		return r;
-	use(e.object);
-	if (lgpu_accounts_put(&mapping, NULL))
-		return CUDA_SUCCESS;
-	LGPU_TOUCHED(LGPU_REAL(cuMemUnmap)(ptr, size));
-	drop(s, e.object);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+		drop(s, o);
+	lgpu_touch_end();
+	return r;
 }
 
 // One call may unmap several mappings that lie side by side. The addresses are
@@ -139,28 +186,44 @@ LGPU_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 	struct lgpu_state *s = lgpu_attached();
 	if (s != NULL && lgpu_arena_find(ptr, &place))
 		return CUDA_ERROR_INVALID_VALUE; // no mapping of the program's
-	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuMemUnmap)(ptr, size));
-	if (s == NULL || r != CUDA_SUCCESS)
-		return r;
+	lgpu_touch_begin();
+	CUresult r = LGPU_REAL(cuMemUnmap)(ptr, size);
 	struct lgpu_entry e;
-	for (uint64_t at = ptr, end = ptr + size; at < end;) {
+	for (uint64_t at = ptr, end = ptr + size; s != NULL && r == CUDA_SUCCESS && at < end;) {
 		if (lgpu_accounts_take(LGPU_KIND_MAPPING, at, &e)) {
+			if (e.object->block != NULL)
+				lgpu_arena_unmapped(at);
 			at += e.bytes;
 			drop(s, e.object);
 		} else if (!lgpu_accounts_after(at, end, &at)) {
 			break; // the rest are imported ones
 		}
 	}
+	lgpu_touch_end();
+	return r;
+}
+
+LGPU_EXPORT CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
+{
+	lgpu_touch_begin();
+	CUresult r = LGPU_REAL(cuMemSetAccess)(ptr, size, desc, count);
+	if (r == CUDA_SUCCESS && lgpu_touch_counts())
+		lgpu_arena_allowed(ptr, size, desc, count);
+	lgpu_touch_end();
 	return r;
 }
 
 LGPU_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
 	struct lgpu_arena_place place;
+	struct lgpu_arena_mapping mapping;
 	struct lgpu_entry e;
 	if (lgpu_attached() != NULL && lgpu_arena_find((CUdeviceptr)(uintptr_t)addr, &place))
 		return CUDA_ERROR_INVALID_VALUE; // as for all memory that no cuMemMap of the program has made
-	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuMemRetainAllocationHandle)(handle, addr));
+	bool movable = lgpu_attached() != NULL && handle != NULL && lgpu_arena_mapping((CUdeviceptr)(uintptr_t)addr, &mapping);
+	CUresult r = movable ? CUDA_SUCCESS : LGPU_TOUCHED(LGPU_REAL(cuMemRetainAllocationHandle)(handle, addr));
+	if (movable)
+		*handle = mapping.handle;
 	if (lgpu_attached() == NULL || r != CUDA_SUCCESS || !lgpu_accounts_around((uint64_t)addr, &e))
 		return r;
 	use(e.object);
@@ -168,6 +231,38 @@ LGPU_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *h
 		lgpu_log(LGPU_LOG_WARN, "no memory to note a handle; its memory stays charged");
 	return r;
 }
+
+LGPU_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
+{
+	struct lgpu_state *s = lgpu_attached();
+	struct lgpu_object *o = s != NULL && prop != NULL ? handle_use(handle) : NULL;
+	CUresult r = CUDA_SUCCESS;
+	if (o != NULL && o->block != NULL)
+		lgpu_arena_properties(o->block, prop);
+	else if (o == NULL && lgpu_arena_is_handle(handle))
+		r = CUDA_ERROR_INVALID_VALUE;
+	else
+		r = LGPU_REAL(cuMemGetAllocationPropertiesFromHandle)(prop, handle);
+	if (o != NULL)
+		drop(s, o);
+	return r;
+}
+
+// FIXED makes a call that lets others know the memory behind a handle, which stays on the device then.
+#define FIXED(handle, call)                                                                                        \
+	({                                                                                                         \
+		struct lgpu_state *s_ = lgpu_attached();                                                           \
+		struct lgpu_object *o_ = s_ != NULL ? handle_use(handle) : NULL;                                   \
+		lgpu_touch_begin();                                                                                \
+		handle = real(o_, handle);                                                                         \
+		CUresult fixed_ = o_ == NULL && lgpu_arena_is_handle(handle) ? CUDA_ERROR_INVALID_VALUE : (call);  \
+		if (fixed_ == CUDA_SUCCESS && o_ != NULL && o_->block != NULL)                                     \
+			lgpu_arena_fix(o_->block);                                                                 \
+		if (o_ != NULL)                                                                                    \
+			drop(s_, o_);                                                                              \
+		lgpu_touch_end();                                                                                  \
+		fixed_;                                                                                            \
+	})
 
 LGPU_EXPORT CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
 						  CUmemAllocationHandleType handleType, unsigned long long flags)
@@ -184,7 +279,53 @@ LGPU_EXPORT CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGe
 		}
 		lgpu_unlock(&handles_lock);
 	}
-	return LGPU_TOUCHED(LGPU_REAL(cuMemExportToShareableHandle)(shareableHandle, handle, handleType, flags));
+	return FIXED(handle, LGPU_REAL(cuMemExportToShareableHandle)(shareableHandle, handle, handleType, flags));
+}
+
+LGPU_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUmemGenericAllocationHandle memHandle,
+					size_t memOffset, size_t size, unsigned long long flags)
+{
+	return FIXED(memHandle, LGPU_REAL(cuMulticastBindMem)(mcHandle, mcOffset, memHandle, memOffset, size, flags));
+}
+
+CUresult lgpu_fix_range(CUdeviceptr at, size_t bytes, CUresult r)
+{
+	struct lgpu_arena_mapping mapping;
+	for (CUdeviceptr end = at + bytes; r == CUDA_SUCCESS && at < end && lgpu_arena_mapping(at, &mapping); at = mapping.base + mapping.bytes)
+		r = FIXED(mapping.handle, CUDA_SUCCESS);
+	return r;
+}
+
+LGPU_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
+					 unsigned long long flags)
+{
+	return LGPU_TOUCHED(lgpu_fix_range(memptr, size, LGPU_REAL(cuMulticastBindAddr)(mcHandle, mcOffset, memptr, size, flags)));
+}
+
+static CUresult map_arrays(CUarrayMapInfo *list, unsigned int count, CUstream stream,
+			   CUresult (*driver)(CUarrayMapInfo *, unsigned int, CUstream))
+{
+	struct lgpu_state *s = lgpu_attached();
+	CUarrayMapInfo *copy = s != NULL && lgpu_touch_counts() && list != NULL && count != 0 ? calloc(count, sizeof *copy) : NULL;
+	CUresult r = CUDA_SUCCESS;
+	for (unsigned int i = 0; copy != NULL && i < count && r == CUDA_SUCCESS; i++) {
+		copy[i] = list[i];
+		if (list[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP && list[i].memHandleType == CU_MEM_HANDLE_TYPE_GENERIC)
+			r = FIXED(copy[i].memHandle.memHandle, CUDA_SUCCESS);
+	}
+	r = r == CUDA_SUCCESS ? driver(copy != NULL ? copy : list, count, stream) : r;
+	free(copy);
+	return r;
+}
+
+LGPU_EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo *mapInfoList, unsigned int count, CUstream hStream)
+{
+	return LGPU_TOUCHED(map_arrays(mapInfoList, count, hStream, LGPU_REAL(cuMemMapArrayAsync)));
+}
+
+LGPU_EXPORT CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *mapInfoList, unsigned int count, CUstream hStream)
+{
+	return LGPU_TOUCHED(map_arrays(mapInfoList, count, hStream, LGPU_REAL(cuMemMapArrayAsync_ptsz)));
 }
 
 // imported counts memory that this process made, gave away under a descriptor

@@ -42,6 +42,10 @@ const struct lgpu_daemon_handlers lgpu_daemon_handlers = {
 	.look = look,
 };
 
+const struct lgpu_memory_handlers lgpu_memory_handlers = {
+	.trim = lgpu_arena_pools_trim,
+};
+
 const struct lgpu_residence_handlers lgpu_residence_handlers = {
 	.wanted = lgpu_arena_wanted,
 };

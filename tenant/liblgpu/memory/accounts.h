@@ -20,6 +20,7 @@ enum lgpu_kind {
 	LGPU_KIND_KERNEL,  // of such a library, which is its context
 	LGPU_KIND_STACK,   // a function or kernel that needs a large stack, of so many bytes
 	LGPU_KIND_GRAPH, // an executable graph that allocates
+	LGPU_KIND_CAPTURE, // the stream, or the thread of a per-thread stream, on which a capture has begun
 	LGPU_KIND_KINDS,
 };
 

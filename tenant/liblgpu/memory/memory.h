@@ -52,6 +52,12 @@ uint64_t lgpu_round_up(uint64_t bytes, uint64_t unit);
 // lgpu_taken is what the driver takes from the device for an allocation.
 uint64_t lgpu_taken(uint64_t bytes);
 
+// What gives memory back that is charged and not used. The functions are of a higher module; hook/wiring.c names them.
+struct lgpu_memory_handlers {
+	void (*trim)(struct lgpu_state *s, int device); // waits for nobody
+};
+extern const struct lgpu_memory_handlers lgpu_memory_handlers;
+
 // lgpu_reserve charges an allocation before it is made, and makes room for it if
 // necessary. False: it does not fit. lgpu_reserved must follow when the driver's
 // call has returned and its result has been noted or given back.

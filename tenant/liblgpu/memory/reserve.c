@@ -21,6 +21,7 @@ static bool make_room(struct lgpu_state *s, int device)
 	uint64_t before = lgpu_used(s, device);
 	lgpu_overhead_now(s, device);
 	lgpu_pools_trim(s, device);
+	lgpu_memory_handlers.trim(s, device);
 	return lgpu_used(s, device) < before;
 }
 

@@ -151,6 +151,32 @@ void lgpu_residence_context_gone(CUcontext context)
 	lgpu_unlock(&d->lock);
 }
 
+CUcontext lgpu_residence_context_at(size_t index)
+{
+	struct lgpu_drain *d = &lgpu_residence->drain;
+	lgpu_lock(&d->lock);
+	CUcontext found = index < d->count ? d->contexts[index] : NULL;
+	lgpu_unlock(&d->lock);
+	return found;
+}
+
+CUcontext lgpu_residence_context_of(CUdevice ordinal)
+{
+	struct lgpu_drain *d = &lgpu_residence->drain;
+	CUcontext found = NULL, popped;
+	CUdevice device;
+	lgpu_lock(&d->lock);
+	for (size_t i = 0; i < d->count && found == NULL; i++) {
+		if (LGPU_REAL(cuCtxPushCurrent_v2)(d->contexts[i]) != CUDA_SUCCESS)
+			continue;
+		if (LGPU_REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS && device == ordinal)
+			found = d->contexts[i];
+		LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+	}
+	lgpu_unlock(&d->lock);
+	return found;
+}
+
 void lgpu_residence_capture_begins(void)
 {
 	if (!lgpu_touch_counts())

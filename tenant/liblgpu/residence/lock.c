@@ -292,6 +292,8 @@ static bool captured(struct lgpu_residence *r, int64_t deadline)
 	}
 }
 
+bool lgpu_residence_captures(void) { return lgpu_gate_captures(); }
+
 void lgpu_residence_capture_ended(void)
 {
 	if (!lgpu_touch_counts())

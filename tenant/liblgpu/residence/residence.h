@@ -102,6 +102,10 @@ void lgpu_residence_reset(void);
 // no memory to note it, and it must not be used.
 bool lgpu_residence_context_made(CUcontext context);
 void lgpu_residence_context_gone(CUcontext context);
+// lgpu_residence_context_of returns a context of a device, by the driver's ordinal; NULL: there is none now.
+CUcontext lgpu_residence_context_of(CUdevice ordinal);
+// lgpu_residence_context_at returns the context with an index, of those that there are; NULL: there are not so many.
+CUcontext lgpu_residence_context_at(size_t index);
 
 // lgpu_residence_capture_begins is called before a stream is captured, inside the touch
 // that the call is, and after lgpu_gate_capture_begins: once it has returned, no context is
@@ -109,5 +113,7 @@ void lgpu_residence_context_gone(CUcontext context);
 // lgpu_gate_capture_ended.
 void lgpu_residence_capture_begins(void);
 void lgpu_residence_capture_ended(void);
+// lgpu_residence_captures reports whether any stream may be captured now.
+bool lgpu_residence_captures(void);
 
 #endif

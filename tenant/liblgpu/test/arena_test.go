@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -44,6 +45,12 @@ const storeBytes = 512 * mib
 // managed starts a client of an lgpu with memory.overcommit on so many devices, up to its contexts.
 func managed(t *testing.T, devices int) *keeper {
 	t.Helper()
+	return managedProgram(t, devices, "testdata/movable.c")
+}
+
+// managedProgram starts another program that knows the order init.
+func managedProgram(t *testing.T, devices int, source string) *keeper {
+	t.Helper()
 	dev := newDevice(t, fmt.Sprintf("%dx1GiB,sms=4,context=16MiB", devices))
 	all, err := dev.client.Devices()
 	if err != nil {
@@ -61,7 +68,7 @@ func managed(t *testing.T, devices int) *keeper {
 	k := &keeper{t: t, dev: dev, d: newDaemon(t, limits...), level: map[uint32]uint64{}, kept: make(chan protocol.Message, 10000),
 		needs: make(chan protocol.Message, 10000)}
 	env := append(append([]string{}, dev.env...), "LD_PRELOAD="+built.library, "LGPU_SOCKET="+k.d.path)
-	k.c = startClient(t, env, simProgram(t, "testdata/movable.c", "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN"))
+	k.c = startClient(t, env, simProgram(t, source, "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN"))
 	k.c.order("init %d", devices)
 	k.p, _, _ = k.d.accept()
 	k.p.welcome(3, true)
@@ -82,6 +89,19 @@ func managed(t *testing.T, devices int) *keeper {
 	go k.hear(k.p)
 	k.c.wait(fmt.Sprintf("init %d: 0", devices))
 	return k
+}
+
+// another starts another client of the lgpu, up to its contexts.
+func (k *keeper) another(devices int) *client {
+	k.t.Helper()
+	env := append(append([]string{}, k.dev.env...), "LD_PRELOAD="+built.library, "LGPU_SOCKET="+k.d.path)
+	c := startClient(k.t, env, k.c.cmd.Path)
+	c.order("init %d", devices)
+	p, _, _ := k.d.accept()
+	p.welcome(4, true)
+	go k.hear(p)
+	c.wait(fmt.Sprintf("init %d: 0", devices))
+	return c
 }
 
 // store gives the client its store of a device.
@@ -247,6 +267,9 @@ func TestMovableSuspends(t *testing.T) {
 	for _, kib := range []int{1, 3, 17, 900, 1024, 1025, 2048, 5000, 40000} {
 		k.c.do("alloc %d", kib)
 	}
+	for _, order := range []string{"pooled 7", "pooled 700", "pooled 5000", "pooled 50000", "own 2048", "own 22528", "hide 4096"} {
+		k.c.do("%s", order)
+	}
 	k.c.do("second")
 	k.c.do("alloc 6000")
 	k.c.do("alloc 2")
@@ -265,6 +288,7 @@ func TestMovableSuspends(t *testing.T) {
 		k.resume(0)
 		if i%100 == 0 {
 			k.c.do("check")
+			k.c.do("show")
 		}
 	}
 	k.c.do("check")
@@ -286,15 +310,31 @@ func TestMovableRules(t *testing.T) {
 	k := managed(t, 1)
 	k.c.do("rules")
 	k.c.do("fork")
-	k.c.order("stale")
-	select {
-	case line := <-k.c.lines:
-		if line == "stale: 0" {
-			t.Error("what was freed can be read")
-		}
-	case <-time.After(patience):
-		t.Fatal("no answer")
+	k.c.do("stale")
+}
+
+// While one client's memory is away, another one is given the device's, and finds nothing of the first one there.
+func TestMovableShowsNothing(t *testing.T) {
+	k := managed(t, 1)
+	k.store(0, storeBytes)
+	for _, order := range []string{"alloc 40000", "pooled 40000", "own 40960"} {
+		k.c.do("%s", order)
 	}
+	if m := k.answered(0, k.send(0, 0, false)); m.Flags != 0 {
+		t.Fatalf("the client does not leave: %+v", m)
+	}
+	other := k.another(1)
+	other.do("probe 40960")
+	other.cmd.Process.Kill()
+	for range other.lines {
+	}
+	for deadline := time.Now().Add(patience); k.used(0) > 48*mib; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes are on the device", k.used(0))
+		}
+	}
+	k.resume(0)
+	k.c.do("check")
 }
 
 // Access of other devices holds for what was mapped before and after, and for what has come back.
@@ -511,6 +551,66 @@ func TestMovableReconnect(t *testing.T) {
 	}
 	k.resume(0)
 	k.c.do("check")
+}
+
+// A capture ends with its stream, or with its context, and keeps no memory on the device from then on.
+func TestMovableAbandonedCapture(t *testing.T) {
+	k := managed(t, 1)
+	k.store(0, storeBytes)
+	k.c.do("alloc 3000")
+	for _, end := range []string{"abandon", "destroy"} {
+		if end == "destroy" {
+			k.c.do("second")
+		}
+		k.c.do("capture")
+		k.c.do("%s", end)
+		k.suspend(0)
+		k.resume(0)
+		k.c.do("check")
+	}
+}
+
+// Another process opens what legacy IPC has given away, and both see one memory, which stays on the device. A handle of what
+// is freed, and one that nobody has given, open nothing.
+func TestMovableShared(t *testing.T) {
+	k := managed(t, 1)
+	k.store(0, storeBytes)
+	other := k.another(1)
+	k.c.do("alloc 30000") // moves
+	k.suspend(0)
+	k.resume(0)
+	for _, kib := range []int{3000, 3} {
+		k.c.do("alloc %d", kib)
+		k.c.do("seed 1")
+		k.c.order("give")
+		handle := <-k.c.lines
+		k.c.wait("give: 0")
+		other.order("open %s", strings.Repeat("5a", 64))
+		other.wait(fmt.Sprintf("open %s: 1", strings.Repeat("5a", 64)))
+		wrong := handle[:len(handle)-20] + "ff" + handle[len(handle)-18:]
+		other.order("open %s", wrong)
+		other.wait(fmt.Sprintf("open %s: 1", wrong))
+		k.c.order("check")
+		k.c.wait("check: 999")
+		k.c.order("fill")
+		k.c.wait("fill: 0")
+		other.do("open %s", handle)
+		k.c.do("seed 2")
+		k.c.do("check")
+		if m := k.answered(0, k.send(0, 0, true)); m.Flags != 0 || m.Value < 2*mib {
+			t.Errorf("a client that has shared memory said %+v", m)
+		}
+		k.resume(0)
+		k.c.do("check")
+		other.do("write 3")
+		k.c.do("seed 3")
+		k.c.do("check")
+		k.c.do("free")
+		other.do("opened")
+		other.order("open %s", handle)
+		other.wait(fmt.Sprintf("open %s: 1", handle))
+		k.c.do("check")
+	}
 }
 
 // A client that is killed while its memory moves leaves nothing.

@@ -44,7 +44,7 @@ var outside = []string{
 	"cuInit", "cuDeviceGetAttribute", "cuDeviceTotalMem", "cuDeviceTotalMem_v2", "cuGetProcAddress", "cuGetProcAddress_v2",
 	"cuMemGetInfo", "cuMemGetInfo_v2", "cuMemGetDefaultMemPool", "cuLibraryEnumerateKernels", "cuLibraryGetKernel",
 	"cuMemAllocHost", "cuMemAllocHost_v2", "cuMemHostAlloc", "cuMemFreeHost", "cuMemHostRegister", "cuMemHostRegister_v2",
-	"cuMemHostUnregister", "cuMemGetAddressRange_v2", "cuPointerGetAttribute", "cuPointerGetAttributes",
+	"cuMemHostUnregister", "cuMemGetAllocationPropertiesFromHandle", "cuMemPoolGetAttribute", "cuMemPoolSetAttribute",
 }
 
 // touchesProgram compiles testdata/touches.c with a call of each hooked symbol and of each of the class touch, and returns

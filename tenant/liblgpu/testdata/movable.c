@@ -8,30 +8,42 @@
 //	second          another context on device 0, which is current from now on
 //	destroy         ends it, with what was allocated in it
 //	alloc KIB       cuMemAlloc of so much, filled with a pattern
+//	pooled KIB      cuMemAllocAsync
+//	own KIB         cuMemCreate, mapped at two addresses, of which the second is for reading
+//	hide KIB        cuMemCreate, written, and mapped nowhere
+//	show            maps that again, and looks at it
 //	free            of the newest allocation
 //	check           whether all patterns are as they were; an address or a byte that has changed is an error
 //	things          prints how many descriptors and mappings of files there are
 //	rules           what the driver says of addresses, and of frees that are wrong
-//	stale           reads what was freed
+//	stale           reads what was freed, and what was unmapped
+//	probe KIB       looks whether new memory has anything in it
 //	churn N         N threads that allocate, fill, check and free until stop
 //	stop            ends them, and says whether anything was wrong
 //	peer            a copy by device 1 of device 0's memory, made before and after access was enabled
 //	fork            a child that ends; whether it did
+//	give            prints the handle of legacy IPC of the newest allocation
+//	open HANDLE     opens one: its bytes are compared with the first allocation's pattern, and made the second's
+//	write N         its bytes are the Nth pattern from now on
+//	opened          whether they still are, and closes it
+//	fill            writes the newest allocation's pattern
+//	seed N          the newest allocation has the Nth pattern from now on
+//	capture         begins a capture on a new stream
+//	abandon         destroys that stream
 #include <dirent.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lgpu_cuda.h"
+#include "contexts.h"
 
 #define MOST 512
-#define DEVICES 4
 
-static CUcontext contexts[DEVICES], second;
-static int devices;
+static CUcontext second;
 static struct held {
 	CUdeviceptr at;
 	size_t bytes;
@@ -81,15 +93,69 @@ static CUresult alloc(size_t bytes)
 	return fill(h->at, bytes, h->seed);
 }
 
-static CUresult init(int n)
+// hold notes what was allocated, and fills it.
+static CUresult hold(CUdeviceptr at, size_t bytes)
 {
-	CUresult r = cuInit(0);
-	for (devices = 0; devices < n && r == CUDA_SUCCESS; devices++) {
-		CUdevice d;
-		r = cuDeviceGet(&d, devices);
-		r = r == CUDA_SUCCESS ? cuDevicePrimaryCtxRetain(&contexts[devices], d) : r;
-	}
-	return r == CUDA_SUCCESS ? cuCtxSetCurrent(contexts[0]) : r;
+	struct held *h = &held[count++];
+	*h = (struct held){.at = at, .bytes = bytes, .seed = seeds++};
+	cuCtxGetCurrent(&h->context);
+	return fill(at, bytes, h->seed);
+}
+
+static CUresult pooled(size_t bytes)
+{
+	CUdeviceptr at;
+	CUresult r = cuMemAllocAsync(&at, bytes, NULL);
+	return r == CUDA_SUCCESS ? hold(at, bytes) : r;
+}
+
+// map maps a handle at a new address.
+static CUresult map(CUdeviceptr *at, size_t bytes, CUmemGenericAllocationHandle handle, CUmemAccess_flags flags)
+{
+	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, flags};
+	CUresult r = cuMemAddressReserve(at, bytes, 0, 0, 0);
+	r = r == CUDA_SUCCESS ? cuMemMap(*at, bytes, 0, handle, 0) : r;
+	return r == CUDA_SUCCESS ? cuMemSetAccess(*at, bytes, &access, 1) : r;
+}
+
+static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	return cuMemCreate(handle, bytes, &prop, 0);
+}
+
+static CUresult own(size_t bytes)
+{
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr one, two;
+	CUresult r = create(&handle, bytes);
+	r = r == CUDA_SUCCESS ? map(&one, bytes, handle, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) : r;
+	r = r == CUDA_SUCCESS ? map(&two, bytes, handle, CU_MEM_ACCESS_FLAGS_PROT_READ) : r;
+	r = r == CUDA_SUCCESS ? cuMemRelease(handle) : r;
+	r = r == CUDA_SUCCESS ? hold(one, bytes) : r;
+	held[count] = held[count - 1];
+	held[count++].at = two;
+	return r;
+}
+
+static CUmemGenericAllocationHandle hidden;
+static size_t hidden_bytes;
+
+static CUresult hide(size_t bytes)
+{
+	CUdeviceptr at;
+	CUresult r = create(&hidden, hidden_bytes = bytes);
+	r = r == CUDA_SUCCESS ? map(&at, bytes, hidden, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) : r;
+	r = r == CUDA_SUCCESS ? fill(at, bytes, 77) : r;
+	return r == CUDA_SUCCESS ? cuMemUnmap(at, bytes) : r;
+}
+
+static CUresult show(void)
+{
+	CUdeviceptr at;
+	CUresult r = map(&at, hidden_bytes, hidden, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	r = r == CUDA_SUCCESS ? compare(at, hidden_bytes, 77) : r;
+	return r == CUDA_SUCCESS ? cuMemUnmap(at, hidden_bytes) : r;
 }
 
 static CUresult check(void)
@@ -132,9 +198,9 @@ static void things(void)
 
 #define EXPECT(call, want)                                                              \
 	do {                                                                            \
-		long long have = (long long)(call);                                     \
-		if (have != (long long)(want)) {                                        \
-			printf("%s is %lld\n", #call, have);                            \
+		long long had_ = (long long)(call);                                     \
+		if (had_ != (long long)(want)) {                                        \
+			printf("%s is %lld\n", #call, had_);                            \
 			return CUDA_ERROR_UNKNOWN;                                      \
 		}                                                                       \
 	} while (0)
@@ -148,7 +214,6 @@ static CUresult rules_of(CUdeviceptr p, size_t bytes)
 	unsigned long long id = 0, other = 0;
 	CUdeviceptr another;
 	CUmemGenericAllocationHandle handle;
-	CUipcMemHandle ipc;
 	EXPECT(cuMemGetAddressRange_v2(&base, &size, p + bytes - 1), CUDA_SUCCESS);
 	EXPECT(base == p && size == bytes, 1);
 	EXPECT(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p + 1), CUDA_SUCCESS);
@@ -157,14 +222,13 @@ static CUresult rules_of(CUdeviceptr p, size_t bytes)
 				       CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_HOST_POINTER};
 	void *none = &none, *data[] = {&managed, &mapped, &legacy, &context, &none};
 	EXPECT(cuPointerGetAttributes(5, names, data, p), CUDA_SUCCESS);
-	EXPECT(managed == 0 && mapped == 1 && legacy == 0 && context == contexts[0] && none == NULL, 1);
+	EXPECT(managed == 0 && mapped == 1 && legacy == 1 && context == contexts[0] && none == NULL, 1);
 	EXPECT(cuPointerGetAttribute(&none, CU_POINTER_ATTRIBUTE_HOST_POINTER, p), CUDA_ERROR_INVALID_VALUE);
 	EXPECT(cuMemAlloc_v2(&another, bytes), CUDA_SUCCESS);
 	EXPECT(cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p), CUDA_SUCCESS);
 	EXPECT(cuPointerGetAttribute(&other, CU_POINTER_ATTRIBUTE_BUFFER_ID, another), CUDA_SUCCESS);
 	EXPECT(id != other, 1);
 	EXPECT(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)p), CUDA_ERROR_INVALID_VALUE);
-	EXPECT(cuIpcGetMemHandle(&ipc, p), CUDA_ERROR_NOT_SUPPORTED);
 	EXPECT(cuMemUnmap(p, 2 << 20), CUDA_ERROR_INVALID_VALUE);
 	EXPECT(cuMemFree_v2(p + 512), CUDA_ERROR_INVALID_VALUE);
 	EXPECT(cuMemFree_v2(another), CUDA_SUCCESS);
@@ -199,7 +263,37 @@ static CUresult stale(void)
 	char byte;
 	EXPECT(cuMemAlloc_v2(&p, 4 << 20), CUDA_SUCCESS);
 	EXPECT(cuMemFree_v2(p), CUDA_SUCCESS);
-	return cuMemcpyDtoH_v2(&byte, p, 1);
+	EXPECT(cuMemcpyDtoH_v2(&byte, p, 1), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemAllocAsync(&p, 4 << 20, NULL), CUDA_SUCCESS);
+	EXPECT(cuMemFreeAsync(p, NULL), CUDA_SUCCESS);
+	EXPECT(cuStreamSynchronize(NULL), CUDA_SUCCESS); // now the pool gives it back
+	EXPECT(cuMemcpyDtoH_v2(&byte, p, 1), CUDA_ERROR_INVALID_VALUE);
+	CUmemGenericAllocationHandle handle;
+	EXPECT(create(&handle, 4 << 20), CUDA_SUCCESS);
+	EXPECT(map(&p, 4 << 20, handle, CU_MEM_ACCESS_FLAGS_PROT_READWRITE), CUDA_SUCCESS);
+	EXPECT(cuMemcpyDtoH_v2(&byte, p, 1), CUDA_SUCCESS);
+	EXPECT(cuMemUnmap(p, 4 << 20), CUDA_SUCCESS);
+	EXPECT(cuMemcpyDtoH_v2(&byte, p, 1), CUDA_ERROR_INVALID_VALUE);
+	return cuMemRelease(handle);
+}
+
+// probe reports whether new memory of any kind has anything in it that is not zero.
+static CUresult probe(size_t bytes)
+{
+	CUdeviceptr at[3];
+	CUmemGenericAllocationHandle handle;
+	unsigned char *have = malloc(bytes), *zero = calloc(1, bytes);
+	EXPECT(cuMemAlloc_v2(&at[0], bytes), CUDA_SUCCESS);
+	EXPECT(cuMemAllocAsync(&at[1], bytes, NULL), CUDA_SUCCESS);
+	EXPECT(create(&handle, bytes), CUDA_SUCCESS);
+	EXPECT(map(&at[2], bytes, handle, CU_MEM_ACCESS_FLAGS_PROT_READWRITE), CUDA_SUCCESS);
+	for (int i = 0; i < 3; i++) {
+		EXPECT(cuMemcpyDtoH_v2(have, at[i], bytes), CUDA_SUCCESS);
+		EXPECT(memcmp(have, zero, bytes), 0);
+	}
+	free(have);
+	free(zero);
+	return CUDA_SUCCESS;
 }
 
 // ---- threads
@@ -208,6 +302,28 @@ static volatile int stopping;
 static int wrong;
 static pthread_t threads[16];
 static int running;
+
+// churn_handle makes a handle of the device of the current context, maps, fills and looks at it, and ends it.
+static CUresult churn_handle(unsigned seed, CUstream stream)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr at;
+	size_t bytes = 4 << 20;
+	CUresult r = cuCtxGetDevice(&prop.location.id);
+	r = r == CUDA_SUCCESS ? cuMemCreate(&handle, bytes, &prop, 0) : r;
+	r = r == CUDA_SUCCESS ? cuMemAddressReserve(&at, bytes, 0, 0, 0) : r;
+	r = r == CUDA_SUCCESS ? cuMemMap(at, bytes, 0, handle, 0) : r;
+	r = r == CUDA_SUCCESS ? cuMemRelease(handle) : r;
+	CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	r = r == CUDA_SUCCESS ? cuMemSetAccess(at, bytes, &access, 1) : r;
+	r = r == CUDA_SUCCESS ? cuMemsetD32Async(at, 1, bytes / 4, stream) : r;
+	r = r == CUDA_SUCCESS ? cuStreamSynchronize(stream) : r;
+	r = r == CUDA_SUCCESS ? fill(at, bytes, seed) : r;
+	r = r == CUDA_SUCCESS ? compare(at, bytes, seed) : r;
+	r = r == CUDA_SUCCESS ? cuMemUnmap(at, bytes) : r;
+	return r == CUDA_SUCCESS ? cuMemAddressFree(at, bytes) : r;
+}
 
 static void *churn(void *arg)
 {
@@ -219,14 +335,16 @@ static void *churn(void *arg)
 		CUdeviceptr p, q;
 		size_t bytes = i % 3 == 0 ? (3 << 20) : 4096 * (1 + (seed + i) % 7);
 		r = cuMemAlloc_v2(&p, bytes);
-		r = r == CUDA_SUCCESS ? cuMemAlloc_v2(&q, bytes) : r;
+		bool ordered = i % 2 != 0;
+		r = r == CUDA_SUCCESS ? ordered ? cuMemAllocAsync(&q, bytes, stream) : cuMemAlloc_v2(&q, bytes) : r;
 		r = r == CUDA_SUCCESS ? fill(p, bytes, seed + i) : r;
 		r = r == CUDA_SUCCESS ? cuMemsetD32Async(q, 7, bytes / 4, stream) : r;
 		r = r == CUDA_SUCCESS ? cuMemcpyDtoDAsync_v2(q, p, bytes, stream) : r;
 		r = r == CUDA_SUCCESS ? cuStreamSynchronize(stream) : r;
 		r = r == CUDA_SUCCESS ? compare(q, bytes, seed + i) : r;
 		r = r == CUDA_SUCCESS ? cuMemFree_v2(p) : r;
-		r = r == CUDA_SUCCESS ? cuMemFree_v2(q) : r;
+		r = r == CUDA_SUCCESS ? ordered ? cuMemFreeAsync(q, stream) : cuMemFree_v2(q) : r;
+		r = r == CUDA_SUCCESS && i % 5 == 0 ? churn_handle(seed + i, stream) : r;
 	}
 	if (r != CUDA_SUCCESS)
 		__atomic_store_n(&wrong, (int)r, __ATOMIC_RELAXED);
@@ -279,6 +397,73 @@ static CUresult forked(void)
 	return status == 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 
+// ---- legacy IPC
+
+static CUdeviceptr foreign;
+static unsigned foreign_seed;
+
+static CUresult give(void)
+{
+	CUipcMemHandle h, same;
+	EXPECT(cuIpcGetMemHandle(&h, held[count - 1].at), CUDA_SUCCESS);
+	EXPECT(cuIpcGetMemHandle(&same, held[count - 1].at), CUDA_SUCCESS);
+	EXPECT(memcmp(&h, &same, sizeof h), 0);
+	EXPECT(cuIpcOpenMemHandle_v2(&foreign, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), CUDA_ERROR_INVALID_CONTEXT);
+	for (size_t i = 0; i < sizeof h; i++)
+		printf("%02x", ((unsigned char *)&h)[i]);
+	printf("\n");
+	return CUDA_SUCCESS;
+}
+
+static CUresult open_handle(const char *hex)
+{
+	CUipcMemHandle h;
+	CUdeviceptr again, base;
+	size_t bytes = 0;
+	for (size_t i = 0; i < sizeof h; i++) {
+		unsigned byte = 0;
+		sscanf(hex + 2 * i, "%2x", &byte);
+		((unsigned char *)&h)[i] = (unsigned char)byte;
+	}
+	CUresult r = cuIpcOpenMemHandle_v2(&foreign, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+	if (r != CUDA_SUCCESS)
+		return r;
+	EXPECT(cuIpcOpenMemHandle_v2(&again, h, 0), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuIpcOpenMemHandle_v2(&again, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), CUDA_SUCCESS);
+	EXPECT(again == foreign, 1);
+	EXPECT(cuIpcCloseMemHandle(again), CUDA_SUCCESS);
+	EXPECT(cuMemGetAddressRange_v2(&base, &bytes, foreign + 4), CUDA_SUCCESS);
+	EXPECT(base == foreign, 1);
+	r = compare(foreign, bytes, 1);
+	return r == CUDA_SUCCESS ? fill(foreign, bytes, foreign_seed = 2) : r;
+}
+
+static CUresult write_foreign(unsigned seed)
+{
+	size_t bytes = 0;
+	EXPECT(cuMemGetAddressRange_v2(NULL, &bytes, foreign), CUDA_SUCCESS);
+	return fill(foreign, bytes, foreign_seed = seed);
+}
+
+static CUresult opened(void)
+{
+	size_t bytes = 0;
+	EXPECT(cuMemGetAddressRange_v2(NULL, &bytes, foreign), CUDA_SUCCESS);
+	EXPECT(compare(foreign, bytes, foreign_seed), CUDA_SUCCESS);
+	EXPECT(cuIpcCloseMemHandle(foreign + 4), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuIpcCloseMemHandle(foreign), CUDA_SUCCESS);
+	EXPECT(cuIpcCloseMemHandle(foreign), CUDA_ERROR_INVALID_VALUE);
+	return CUDA_SUCCESS;
+}
+
+static CUstream captured;
+
+static CUresult capture(void)
+{
+	CUresult r = cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING);
+	return r == CUDA_SUCCESS ? cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED) : r;
+}
+
 static CUresult obey(const char *word, int n)
 {
 	if (strcmp(word, "init") == 0)
@@ -291,6 +476,14 @@ static CUresult obey(const char *word, int n)
 		return cuCtxSetCurrent(contexts[n]);
 	if (strcmp(word, "alloc") == 0)
 		return alloc((size_t)n << 10);
+	if (strcmp(word, "pooled") == 0)
+		return pooled((size_t)n << 10);
+	if (strcmp(word, "own") == 0)
+		return own((size_t)n << 10);
+	if (strcmp(word, "hide") == 0)
+		return hide((size_t)n << 10);
+	if (strcmp(word, "show") == 0)
+		return show();
 	if (strcmp(word, "free") == 0)
 		return cuMemFree_v2(held[--count].at);
 	if (strcmp(word, "check") == 0)
@@ -299,12 +492,28 @@ static CUresult obey(const char *word, int n)
 		return rules();
 	if (strcmp(word, "stale") == 0)
 		return stale();
+	if (strcmp(word, "probe") == 0)
+		return probe((size_t)n << 10);
 	if (strcmp(word, "peer") == 0)
 		return peer();
 	if (strcmp(word, "fork") == 0)
 		return forked();
 	if (strcmp(word, "stop") == 0)
 		return stop();
+	if (strcmp(word, "give") == 0)
+		return give();
+	if (strcmp(word, "write") == 0)
+		return write_foreign((unsigned)n);
+	if (strcmp(word, "opened") == 0)
+		return opened();
+	if (strcmp(word, "fill") == 0)
+		return fill(held[count - 1].at, held[count - 1].bytes, held[count - 1].seed);
+	if (strcmp(word, "seed") == 0)
+		held[count - 1].seed = (unsigned)n;
+	if (strcmp(word, "capture") == 0)
+		return capture();
+	if (strcmp(word, "abandon") == 0)
+		return cuStreamDestroy_v2(captured);
 	if (strcmp(word, "things") == 0)
 		things();
 	for (int i = 0; i < n && strcmp(word, "churn") == 0; i++)
@@ -314,13 +523,13 @@ static CUresult obey(const char *word, int n)
 
 int main(void)
 {
-	char text[64], word[16];
+	char text[256], word[16];
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	while (fgets(text, sizeof text, stdin) != NULL) {
 		int n = 0;
 		text[strcspn(text, "\n")] = 0;
 		sscanf(text, "%15s %d", word, &n);
-		CUresult r = obey(word, n);
+		CUresult r = strcmp(word, "open") == 0 ? open_handle(text + strlen("open ")) : obey(word, n);
 		printf("%s: %d\n", text, (int)r);
 	}
 	return 0;

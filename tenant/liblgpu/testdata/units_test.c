@@ -7,6 +7,7 @@
 #include "check.h"
 
 #define CHUNKS 6
+#define UNITS 4096u
 #define RUNS 4000
 #define STEPS 400000
 
@@ -20,7 +21,7 @@ static uint32_t next(uint32_t bound)
 	return (uint32_t)(state >> 32) % bound;
 }
 
-static uint32_t whose[CHUNKS][LGPU_CHUNK_UNITS]; // run + 1; 0: nobody's
+static uint32_t whose[CHUNKS][UNITS]; // run + 1; 0: nobody's
 static struct lgpu_unit *runs[RUNS];
 static struct lgpu_chunk *chunks[CHUNKS];
 
@@ -37,7 +38,7 @@ static uint32_t longest(void)
 {
 	uint32_t most = 0;
 	for (int c = 0; c < CHUNKS; c++)
-		for (uint32_t i = 0, n = 0; i < LGPU_CHUNK_UNITS; i++) {
+		for (uint32_t i = 0, n = 0; i < UNITS; i++) {
 			n = whose[c][i] == 0 ? n + 1 : 0;
 			most = n > most ? n : most;
 		}
@@ -56,7 +57,7 @@ static int take(struct lgpu_bins *bins, uint32_t run)
 	int c = chunk_of(u);
 	CHECK(u->size == count);
 	for (uint32_t i = lgpu_unit_index(u), end = i + count; i < end; i++) {
-		CHECK(i < LGPU_CHUNK_UNITS && whose[c][i] == 0);
+		CHECK(i < UNITS && whose[c][i] == 0);
 		whose[c][i] = run + 1;
 	}
 	u->id = run;
@@ -74,12 +75,25 @@ static void give(struct lgpu_bins *bins, uint32_t run)
 	runs[run] = NULL;
 }
 
+// split has a free run's number name the second part of one that is taken.
+static void split(uint32_t run, uint32_t other)
+{
+	struct lgpu_unit *u = runs[run];
+	if (u == NULL || runs[other] != NULL || u->size < 2)
+		return;
+	int c = chunk_of(u);
+	uint32_t first = lgpu_unit_index(u), size = u->size, count = 1 + next(size - 1);
+	runs[other] = lgpu_units_split(u, count);
+	for (uint32_t i = first + count; i < first + size; i++)
+		whose[c][i] = other + 1;
+}
+
 int main(void)
 {
 	struct lgpu_bins bins = {0};
 	for (int i = 0; i < CHUNKS; i++) {
-		chunks[i] = calloc(1, sizeof *chunks[i]);
-		lgpu_chunk_add(&bins, chunks[i]);
+		chunks[i] = calloc(1, lgpu_chunk_bytes(UNITS));
+		lgpu_chunk_add(&bins, chunks[i], UNITS);
 	}
 	for (int step = 0; step < STEPS; step++) {
 		uint32_t run = next(RUNS);
@@ -87,8 +101,9 @@ int main(void)
 			give(&bins, run);
 		else if (take(&bins, run) != 0)
 			return 1;
+		split(next(RUNS), next(RUNS));
 		int c = (int)next(CHUNKS);
-		uint32_t i = next(LGPU_CHUNK_UNITS);
+		uint32_t i = next(UNITS);
 		struct lgpu_unit *u = lgpu_units_find(chunks[c], i);
 		CHECK(whose[c][i] == 0 ? u == NULL : u == runs[whose[c][i] - 1]);
 	}
@@ -99,7 +114,7 @@ int main(void)
 	for (int i = 0; i < CHUNKS; i++)
 		CHECK(chunks[i]->taken == 0);
 	for (int i = 0; i < CHUNKS; i++) {
-		struct lgpu_unit *u = lgpu_units_take(&bins, LGPU_CHUNK_UNITS);
+		struct lgpu_unit *u = lgpu_units_take(&bins, UNITS);
 		CHECK(u != NULL && u->chunk->taken == 1);
 		runs[i] = u;
 	}
