@@ -112,7 +112,7 @@ test: build
 
 race: build
 	CGO_ENABLED=1 $(GOTEST) -race -timeout 25m $(WITH_RACES)
-	$(GOTEST) -timeout 9m $(WITHOUT_RACES)
+	$(GOTEST) -timeout 15m $(WITHOUT_RACES)
 	$(GOTEST) -timeout 9m ./shmem -run TestGPU/allocations
 	$(GOTEST) -timeout 9m -p 1 ./test/...
 
