@@ -107,7 +107,7 @@ RACELESS := /lgpu/(test|tenant/liblgpu|shmem/(device|litmus|kernels|model)|inspe
 WITH_RACES = ./shmem ./shmem/transport/ibgda ./shmem/hca/gpu $$($(GO) list ./... | grep -vE '$(RACELESS)')
 GOTEST := $(GO) test -count=1
 test: build
-	$(GOTEST) -timeout 9m $(WITH_RACES) $(WITHOUT_RACES)
+	$(GOTEST) -timeout 15m $(WITH_RACES) $(WITHOUT_RACES)
 	$(GOTEST) -timeout 9m -p 1 ./test/...
 
 race: build

@@ -81,6 +81,15 @@ func (a *account) take(now, spent, longest int64, contended bool) {
 	}
 }
 
+// refund takes back a charge against the account and all above it, but for what it meant to siblings: they went first.
+func (a *account) refund(now, spent int64) {
+	for ; a.parent != nil; a = a.parent {
+		if a.cap > 0 && a.paid > now { // no more than the debt
+			a.paid = max(a.paid-wall(spent, a.cap), now)
+		}
+	}
+}
+
 // credit is the device time left at a moment, negative when in debt. Only a capped account has any.
 func (a *account) credit(at int64) int64 {
 	flown := at - a.paid

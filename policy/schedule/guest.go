@@ -344,3 +344,17 @@ func (x *seat) bill(spent, switches int64) {
 	}
 	x.count(spent)
 }
+
+// refund gives credit back that a guest with a maximum was charged for work that only waited, behind that of others; so it
+// did in waited, which has just been charged. What may still be in flight stays charged ahead. Otherwise one of many that
+// come at once would be in debt for as long as its maximum takes to pay for the time of all of them.
+func refund(x *seat, waited int64) {
+	if !x.capped() {
+		return
+	}
+	x.presence.ahead += waited
+	if back := x.presence.ahead - x.dev.options.Quantum; back > 0 {
+		x.presence.ahead -= back
+		x.account.refund(x.now, back)
+	}
+}

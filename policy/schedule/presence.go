@@ -244,7 +244,11 @@ func (x *seat) measure(total, turns, others int64) bool {
 	// Where it ran while it had nothing in flight, nobody else had work, or it does not say so.
 	p.secret = max(0, min(p.secret+ran-busy-busy/4-passed/50-max(passed-others, 0), 2*secretFrom))
 	p.hides = p.secret > secretFrom || p.hides && p.secret > 0
+	visited := p.last.guest && last.guest
 	if ran == 0 && busy > 0 { // the hardware has noted nothing of it: it waits for the device, or runs unseen
+		if visited {
+			refund(x, charged)
+		}
 		if p.unseen += busy; p.unseen > unseenFrom {
 			p.hides = true
 		}
@@ -258,7 +262,7 @@ func (x *seat) measure(total, turns, others int64) bool {
 		p.density += (part - p.density) * busy / (busy + densityTime)
 	}
 	m := &p.last
-	m.used, m.switches, m.present, m.visited = used, turns-last.turns, passed-(m.waited-last.waited), p.last.guest && last.guest
+	m.used, m.switches, m.present, m.visited = used, turns-last.turns, passed-(m.waited-last.waited), visited
 	if last.granted && x.granted && x.dev.contended {
 		p.ahead += max(charged-ran, 0) // by the clock it had the device, but guests had it
 	}
@@ -269,6 +273,7 @@ func (x *seat) measure(total, turns, others int64) bool {
 		p.visits = max(p.visits-(m.switches-paid)*second/freely, 0)
 		x.bill(max(owed-p.ahead, 0), paid*switching)
 		p.ahead = max(p.ahead-owed, 0)
+		refund(x, 0)
 	}
 	return true
 }
