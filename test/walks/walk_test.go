@@ -161,11 +161,6 @@ const train = `#!/bin/sh
 yes 1 | head -n "${1:-100000}" | /usr/local/share/tenant /usr/local/share/compute.ptx
 `
 
-// browse prints what a browser shows at an address.
-const browse = `#!/bin/sh
-exec chromium --headless --no-sandbox --disable-gpu --user-data-dir=/tmp/browse --timeout=4000 --dump-dom "$1" 2>/dev/null
-`
-
 // furnish makes the machine: users with homes, and lgpu as make install would lay it.
 func furnish(t *testing.T) {
 	t.Helper()
@@ -213,7 +208,10 @@ func furnish(t *testing.T) {
 		copyFile(t, filepath.Join(root, from), filepath.Join(work, "_usr_local", name))
 	}
 	must("lay train", os.WriteFile(filepath.Join(work, "_usr_local/bin/train"), []byte(train), 0o755))
-	must("lay browse", os.WriteFile(filepath.Join(work, "_usr_local/bin/browse"), []byte(browse), 0o755))
+	self, err := os.Executable()
+	must("find this program", err)
+	copyFile(t, self, filepath.Join(work, "_usr_local/share/browse")) // its own folder may be hidden here
+	must("lay browse", os.WriteFile(filepath.Join(work, "_usr_local/bin/browse"), []byte(browse("/usr/local/share/browse")), 0o755))
 	for n, u := range users {
 		home := filepath.Join(work, "_home", u)
 		must("make a home", os.MkdirAll(home, 0o755))
