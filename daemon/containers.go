@@ -129,8 +129,9 @@ func (c *containers) sync() {
 		delete(c.refused, id)
 	}
 	c.offered = offered
-	c.count.Store(int64(len(offered)))
-	c.daemon.presence.used()
+	if before := c.count.Swap(int64(len(offered))); before > 0 && len(offered) == 0 {
+		c.daemon.presence.used() // it was needed until now
+	}
 }
 
 // say logs once why an lgpu is not offered. Called with mu held.

@@ -3,9 +3,11 @@ package daemon
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lgpu/lgpu/daemon/cdi"
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/policy/limits"
 )
@@ -74,6 +76,24 @@ func TestEnter(t *testing.T) {
 			if c.want == "" && !denied || c.want != "" && (err != nil || got != ids[c.want]) {
 				t.Errorf("%s, %s: %d, %v; want %q", name, how, got, err, c.want)
 			}
+		}
+	}
+}
+
+// TestIdleBesideOffers: that the offers are looked at again, as with every look at the devices, is no use of the daemon.
+func TestIdleBesideOffers(t *testing.T) {
+	r := start(t, Config{Idle: 100 * time.Millisecond, Containers: Containers{Specs: cdi.Folder{Dir: t.TempDir()}}})
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for end := time.After(20 * time.Second); ; {
+		select {
+		case <-look.C:
+			r.containers.notice()
+		case err := <-r.run:
+			r.run <- err
+			return
+		case <-end:
+			t.Fatal("the daemon does not leave")
 		}
 	}
 }
