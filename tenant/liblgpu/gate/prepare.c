@@ -8,8 +8,8 @@
 // stream, by a memory operation, for a word that is written when the gate opens. Nothing of it runs before, so it is
 // neither charged nor waited for.
 //
-// A program that the device waits for has next to nothing queued. It would lose the time that it takes to wake up at each
-// opening, some tenths of a millisecond until it launches as fast as before. So a little may be prepared in any case.
+// A program that the device waits for has next to nothing queued. It may lose the time that it takes to wake up at each
+// opening, so a little may be prepared in any case. That this gains something is not shown yet (docs/benchmarks.md).
 //
 // This is for grants that end because they are used up (compute.max) while nobody else wants the device.
 #include <sys/mman.h>
