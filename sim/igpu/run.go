@@ -1,6 +1,6 @@
 // Package igpu simulates an integrated GPU that virtual machines share, as gVirt does it and as gScale does it, in virtual
-// time. Guests draw by real commands and check what they get; after every step a checker holds the machine against what
-// must be true at all times. docs/gscale.md has the results.
+// time. Guests draw by real commands and check what they get; a checker holds the machine against what must be true at all
+// times, all of it after every step with Config.Thorough, otherwise some of it by samples. docs/gscale.md has the results.
 //
 //	report, err := igpu.Run(ctx, igpu.Config{Guests: 15, Policy: igpu.GScale, Slots: 4, Predict: true, Time: time.Minute})
 //
