@@ -192,6 +192,7 @@ type gates interface {
 	Stats() dispatch.Stats
 	Used(device gpu.UUID, dst []dispatch.Used) []dispatch.Used
 	Shared(device gpu.UUID) bool
+	Metered(device gpu.UUID)
 	Ran(device gpu.UUID, turns []gpu.Turn) dispatch.Verdict
 	Utilised(device gpu.UUID, percent int)
 	Close()

@@ -166,6 +166,7 @@ func (m *metering) meter(ctx context.Context) error {
 
 // read passes on what the meter says, until the device has not been shared for a while.
 func (m *metering) read(ctx context.Context, meter gpu.Meter) error {
+	m.daemon.gates.Metered(m.device.UUID)
 	tick := time.NewTicker(meterPeriod)
 	defer tick.Stop()
 	active, slow := time.Now(), false

@@ -71,6 +71,16 @@ func (r *Runner) crowd(n schedule.Device) int {
 	return crowd
 }
 
+// Metered says that turns come from a new meter, which notes them from the next one on: nothing is known of the one that is
+// under way. It is to be called before Ran is.
+func (r *Runner) Metered(uuid gpu.UUID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n, known := r.numbers[uuid]; known {
+		r.devices[n].metered.known = false
+	}
+}
+
 // Ran tells the policy whose work the hardware has run, from one call of gpu.Meter.Turns to the next, and what that says
 // of time slices. It is to be called some hundred times a second while the device is Shared.
 func (r *Runner) Ran(uuid gpu.UUID, turns []gpu.Turn) Verdict {

@@ -110,6 +110,29 @@ func TestCountOnAnotherDevice(t *testing.T) {
 	}
 }
 
+// A new meter does not know the turn that is under way: nothing is said of it until the next one.
+func TestNewMeter(t *testing.T) {
+	r := newRig(t, map[uint64]Params{1: {}})
+	r.process(1, 11)
+	known := func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.devices[r.numbers[card]].metered.known
+	}
+	r.Ran(card, []gpu.Turn{{PID: 11, Start: 0, End: 10, Unfinished: true}})
+	if !known() {
+		t.Error("it is not known whose turn it is")
+	}
+	r.Metered(card)
+	r.Metered(gpu.UUID{99}) // that nobody has asked for
+	if r.Ran(card, nil); known() {
+		t.Error("whose turn it is was taken from the meter before")
+	}
+	if r.Ran(card, []gpu.Turn{{PID: 11, Start: 20, End: 30}}); !known() {
+		t.Error("it is not known whose turn it is after the next one")
+	}
+}
+
 // court judges a device, at times of its own. It has the Runner's lock, so that the policy says nothing in between.
 type court struct {
 	rig

@@ -28,6 +28,7 @@ type device struct {
 	fittedTo   int64   // the least lead of a guest then
 	crowd      bool    // guests alone want more of it than there is, as of receive
 	measuredAt int64
+	ran        int64  // sum of what the hardware had run of seats then
 	tick       int64  // when to look at it again
 	marked     bool   // it is in core.changed
 	scan       uint64 // number of the last raiseFloors
@@ -282,6 +283,17 @@ func (d *device) setTick() {
 		}
 	}
 	d.tick = tick
+}
+
+// lapsed leaves out of what is charged by the clock a time for which nobody called Tick, if that is long: the daemon was
+// stopped, or had no processor. Programs went on without it meanwhile, and their Busy says for how long they had the device.
+func (d *device) lapsed(late int64) {
+	if late < missed {
+		return
+	}
+	for _, x := range d.seats {
+		x.settledAt = min(x.settledAt+late, d.now)
+	}
 }
 
 // alone reports whether the device needs no accounts: it has one seat, which no maximum holds for.

@@ -13,6 +13,8 @@ const (
 	grace int64 = 500e3
 	// A slice is at least this many times as long as its job usually drains beyond it.
 	perDrain int64 = 20
+	// A Tick that comes so late was due while nobody kept the time.
+	missed int64 = 100e6
 	// A seat that says Closed is all but drained. If it runs for longer than this afterwards, its work waits for something.
 	early int64 = 1e6
 )

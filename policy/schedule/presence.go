@@ -186,10 +186,11 @@ func (d *device) measured(ran []Ran) {
 	for _, x := range d.seats {
 		busy += x.busy - x.presence.last.busy
 	}
+	noted := d.noted(ran)
 	for _, x := range d.seats {
 		own := x.busy - x.presence.last.busy
 		i := slices.IndexFunc(ran, func(r Ran) bool { return r.ID == x.entity.id })
-		if i < 0 || !x.measure(clampTime(ran[i].Total), clampTime(ran[i].Turns), busy-own) {
+		if i < 0 || !x.measure(clampTime(ran[i].Total), clampTime(ran[i].Turns), busy-own, noted) {
 			continue
 		}
 		m := &x.presence.last
@@ -206,6 +207,16 @@ func (d *device) measured(ran []Ran) {
 			x.presence.holds = approach(x.presence.holds, min(mulDiv(m.used, 1000, max(present, 1)), 1000), m.present)
 		}
 	}
+}
+
+// noted is for how long the hardware has run the work of any seat since the measurement before; less where seats have gone.
+func (d *device) noted(ran []Ran) int64 {
+	before := d.ran
+	d.ran = 0
+	for _, r := range ran {
+		d.ran = clampTime(d.ran + clampTime(r.Total))
+	}
+	return max(d.ran-before, 0)
 }
 
 // count takes how often guests have come since the measurement before.
@@ -227,8 +238,8 @@ func (m *measurement) visit() int64 {
 }
 
 // measure corrects what the seat was charged, learns what part of its Busy is device time, and reports whether it could.
-// Others say that they had work in flight for the sum of others.
-func (x *seat) measure(total, turns, others int64) bool {
+// Others say that they had work in flight for the sum of others; the hardware has run it and theirs for noted.
+func (x *seat) measure(total, turns, others, noted int64) bool {
 	p := &x.presence
 	last := p.last
 	p.last = measurement{
@@ -247,7 +258,7 @@ func (x *seat) measure(total, turns, others int64) bool {
 	visited := p.last.guest && last.guest
 	if ran == 0 && busy > 0 { // the hardware has noted nothing of it: it waits for the device, or runs unseen
 		if visited {
-			refund(x, charged)
+			refund(x, min(charged, 2*noted)) // it has waited only where others ran; switches among them are not noted
 		}
 		if p.unseen += busy; p.unseen > unseenFrom {
 			p.hides = true

@@ -372,6 +372,7 @@ func (s *Scheduler) setTime(now int64) {
 	s.tree.now = max(s.tree.now, clampTime(now))
 	for _, d := range s.tree.devices {
 		if d != nil && d.tick <= s.tree.now {
+			d.lapsed(s.tree.now - d.tick)
 			d.mark()
 		}
 	}
