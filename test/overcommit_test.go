@@ -478,6 +478,34 @@ func TestKilledOnTheWay(t *testing.T) {
 	}
 }
 
+// The devices of a program move at the same time: each has a link of its own to the host.
+func TestDevicesMoveTogether(t *testing.T) {
+	const slow = "--sim=2x1GiB,sms=4,context=16MiB,link=150MB/s"
+	p := newPlace(t)
+	p.must("create", slow, "/keep")
+	c := p.start("lgpu", "run", slow, "--overcommit", "--name", "a", "--", "tide", linear, control)
+	c.until("ready")
+	for device := range 2 {
+		c.expect(fmt.Sprintf("on device %d", device), "device %d", device)
+		c.expect("hold CUDA_SUCCESS", "hold %d %d", tideCount, tideBlock)
+	}
+	// used reports whether something holds for what the driver says is in use of each device.
+	used := func(holds func(bytes uint64) bool) bool {
+		s, err := p.daemon().Snapshot(p.t.Context(), &api.SnapshotRequest{})
+		if err != nil || len(s.GetDevices()) != 2 {
+			t.Fatalf("two devices: %v, %v", s.GetDevices(), err)
+		}
+		return holds(s.GetDevices()[0].GetMemoryUsed()) && holds(s.GetDevices()[1].GetMemoryUsed())
+	}
+	onWay := func(bytes uint64) bool { return bytes > 2*tideBlock && bytes < tideAll-tideBlock }
+	p.must("set", "/a", "memory.suspend=1")
+	p.wait("both devices on their way out", func() bool { return used(onWay) })
+	p.wait("the end of that", func() bool { return used(func(bytes uint64) bool { return bytes < tideBlock }) })
+	p.must("resume", "/a")
+	c.expect("intact after 0 steps", "check")
+	c.end()
+}
+
 func bit(on bool) int {
 	if on {
 		return 1

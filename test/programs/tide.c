@@ -1,5 +1,6 @@
 // tide LINEAR.PTX CONTROL.PTX: has patterns in device memory and does what each line of its input says, until that ends;
 // answers with a line. What the device's memory has to be, it knows from a copy in its own.
+//   device N           from now on allocates on that device; steps are for the first one's memory
 //   hold COUNT BYTES   so many allocations of that size, filled; says how it went
 //   step COUNT         so many times: a kernel adds 1 to words of each allocation, and a part of it is copied to the next
 //   check              compares all allocations with the copies
@@ -48,6 +49,16 @@ static void begin(char **argv)
 	for (int i = 0; i < FLOATS; i++)
 		one[i] = 1;
 	TRY(cuMemcpyHtoD(ones, one, sizeof one));
+}
+
+static void on(int ordinal)
+{
+	CUdevice device;
+	CUcontext context;
+	TRY(cuDeviceGet(&device, ordinal));
+	TRY(cuDevicePrimaryCtxRetain(&context, device));
+	TRY(cuCtxSetCurrent(context));
+	printf("on device %d\n", ordinal);
 }
 
 static void hold(int count, size_t each)
@@ -143,6 +154,8 @@ static void obey(const char *line)
 	uint64_t n, each;
 	if (sscanf(line, "hold %" SCNu64 " %" SCNu64, &n, &each) == 2) {
 		hold((int)n, each);
+	} else if (sscanf(line, "device %" SCNu64, &n) == 1) {
+		on((int)n);
 	} else if (sscanf(line, "step %" SCNu64, &n) == 1) {
 		for (uint64_t i = 0; i < n; i++)
 			step();

@@ -29,6 +29,7 @@ static uint32_t event;   // event count of the mover
 static uint32_t waiting; // a touch waits, and nobody has asked for it yet
 
 static bool holds; // the mover has shut the lock; its own
+static uint32_t errands; // threads that move a device
 
 // What is to be answered: the mover's own.
 static struct answer {
@@ -364,17 +365,64 @@ static bool move_device(const struct lgpu_state *s, int device)
 	return done;
 }
 
+// moves says whether there is memory of a device to be moved.
+static bool moves(const struct lgpu_state *s, int device)
+{
+	return over(s, device) || (away(device) != 0 && fits(s, device));
+}
+
+// A device that is moved by a thread of its own: each has a link of its own to the host.
+struct errand {
+	const struct lgpu_state *state;
+	int device;
+	bool done;
+};
+
+static void *run(void *arg)
+{
+	struct errand *e = arg;
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	e->done = LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS && move_device(e->state, e->device);
+	__atomic_fetch_sub(&errands, 1, __ATOMIC_SEQ_CST);
+	lgpu_futex_wake(&errands, 1);
+	return NULL;
+}
+
+// move_devices moves what the levels of all devices ask for, at the same time. False: memory that may come back could not.
+static bool move_devices(const struct lgpu_state *s)
+{
+	struct errand errand[LGPU_MAX_DEVICES];
+	int count = 0;
+	bool done = true;
+	for (int i = 0; i < devices(s); i++) {
+		if (moves(s, i))
+			errand[count++] = (struct errand){s, i, true};
+		else if (!newer())
+			done &= move_device(s, i);
+	}
+	for (int i = 1; i < count; i++) { // the first is this thread's
+		__atomic_fetch_add(&errands, 1, __ATOMIC_SEQ_CST);
+		if (!lgpu_thread_start(run, &errand[i]))
+			run(&errand[i]);
+	}
+	if (count != 0)
+		done &= move_device(s, errand[0].device);
+	for (uint32_t left; (left = __atomic_load_n(&errands, __ATOMIC_SEQ_CST)) != 0;)
+		lgpu_futex_wait(&errands, left, -1);
+	for (int i = 1; i < count; i++)
+		done &= errand[i].done;
+	return done;
+}
+
 // settle does what the levels ask for. False: it is to be tried again.
 static bool settle(const struct lgpu_state *s)
 {
 	if (!holds && !shut(s))
 		return true;
 	holds = true;
-	bool done = true, all = true;
-	for (int i = 0; i < devices(s) && !newer(); i++) {
-		done &= move_device(s, i);
+	bool done = move_devices(s), all = true;
+	for (int i = 0; i < devices(s); i++)
 		all &= fits(s, i) && away(i) == 0;
-	}
 	if (newer())
 		return true;
 	if (all) {
@@ -420,6 +468,6 @@ void lgpu_mover_reset(void)
 		letters[i] = (struct letter){.keep = false};
 		answers[i] = (struct answer){.owed = false};
 	}
-	letters_lock = unread = event = waiting = 0;
+	letters_lock = unread = event = waiting = errands = 0;
 	holds = false;
 }
