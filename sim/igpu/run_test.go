@@ -89,7 +89,7 @@ func TestSame(t *testing.T) {
 // TestHostile: guests that do what they must not get faults, and the others the right results.
 func TestHostile(t *testing.T) {
 	for _, policy := range Policies {
-		c := Config{Guests: 3, Hostile: 1, Thorough: true, Policy: policy, Slots: 4, Predict: true, Mix: MixedBoth}
+		c := Config{Guests: 3, Hostile: 1, Policy: policy, Slots: 4, Predict: true, Mix: MixedBoth}
 		for c.Seed = range 3 {
 			r := run(t, c)
 			if r.Guests[2].Faults == 0 || r.Guests[0].Frames == 0 || r.Guests[1].Frames == 0 || r.Guests[0].Faults != 0 {
@@ -104,7 +104,7 @@ func TestConfigurations(t *testing.T) {
 	for _, mix := range Mixes {
 		for _, load := range Loads {
 			for _, c := range []Config{{Slots: 1}, {Slots: 4}, {Slots: 4, SubSlots: 32}, {Slots: 3, SubSlots: 16, Predict: true}, {Slots: 4, SubSlots: 32, Predict: true, Aware: true, Spread: true}} {
-				c.Guests, c.Policy, c.Mix, c.Load, c.Time, c.Thorough = 7, GScale, mix, load, 250*time.Millisecond, true
+				c.Guests, c.Policy, c.Mix, c.Load, c.Time = 7, GScale, mix, load, 250*time.Millisecond
 				run(t, c)
 			}
 		}
