@@ -37,7 +37,7 @@ func (c Chart) SVG() string {
 		return left + (width-left-right)*(float64(i)+0.5)/float64(max(1, len(c.At)))
 	}
 	y := func(v float64) float64 { return height - bottom - (height-top-bottom)*v/most }
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" font-family="sans-serif" font-size="13">`+"\n", width, height)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" font-family="sans-serif" font-size="13">%s`+"\n", width, height, mark)
 	fmt.Fprintf(&b, `<rect width="100%%" height="100%%" fill="white"/><text x="%g" y="22" font-size="16">%s</text>`+"\n", left, html.EscapeString(c.Title))
 	for i := range 6 {
 		v := most * float64(i) / 5

@@ -65,7 +65,7 @@ func Write(ctx context.Context, folder string, seed uint64, step func(done, of i
 		if r.err != nil {
 			return "", fmt.Errorf("%s: %w", f.name, r.err)
 		}
-		if err := os.WriteFile(filepath.Join(folder, f.name+".svg"), []byte(chart.SVG()), 0o644); err != nil {
+		if err := chart.Save(filepath.Join(folder, f.name+".svg")); err != nil {
 			return "", fmt.Errorf("figures: %w", err)
 		}
 		tables += chart.Table() + "\n"
