@@ -103,6 +103,24 @@ func fenced(w *world, i uint32, value uint64) (undo func()) {
 	return func() { low(); high() }
 }
 
+// stir lets guests do what they may and their drivers do not: move and end fences, and write entries, under fences too.
+func stir(w *world, r *rand.Rand) {
+	v := someGuest(w, r)
+	const first, pages = 256, 64 // of low memory, which drivers leave alone: 16 for each of four fences
+	n := r.IntN(4)
+	fence, value := register.Fence+8*uint32(4+n), uint64(0)
+	if r.IntN(4) > 0 {
+		from := uint32(v.Low.First + first + 16*n + r.IntN(8))
+		value = register.FenceValue(from, from+r.Uint32N(8), register.TileRow*(1+r.Uint32N(3)))
+	}
+	v.Write(fence+4, uint32(value>>32))
+	v.Write(fence, uint32(value))
+	for range 8 {
+		at := []int{v.Low.First + first + r.IntN(pages), v.High.First + 1024 + r.IntN(v.High.Pages/2)}
+		v.Write(register.Table+4*uint32(at[r.IntN(len(at))]), register.Entry(r.Uint32N(v.EPT.Pages)))
+	}
+}
+
 // TestChecks: whatever harm is done, a checker that looks at what was written finds what one that looks at everything finds,
 // at once and in later steps; and it finds nothing where the harm was undone.
 func TestChecks(t *testing.T) {
@@ -134,6 +152,7 @@ func TestChecks(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 17))
 		for range 8 {
 			w.step()
+			stir(w, r)
 			if !agree("after a step") || w.wrong() != nil { // for harm that was left
 				break
 			}

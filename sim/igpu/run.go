@@ -39,13 +39,14 @@ const (
 // Mix is what the guests are.
 type Mix string
 
-// The mixes. Linux and Windows guests draw 2D and 3D in turns; Mixed has both.
+// The mixes. Linux and Windows guests draw 2D and 3D in turns; Mixed has both; Sizes are Linux guests of several sizes.
 const (
 	Linux2D   Mix = "linux2d"
 	Linux3D   Mix = "linux3d"
 	Linux     Mix = "linux"
 	Windows   Mix = "windows"
 	MixedBoth Mix = "mixed"
+	Sizes     Mix = "sizes"
 )
 
 // Load is when guests have work.
@@ -61,7 +62,7 @@ const (
 // Policies, Mixes and Loads are all of them.
 var (
 	Policies = []Policy{GVirt, GScale}
-	Mixes    = []Mix{Linux2D, Linux3D, Linux, Windows, MixedBoth}
+	Mixes    = []Mix{Linux2D, Linux3D, Linux, Windows, MixedBoth, Sizes}
 	Loads    = []Load{Busy, Churn, Random}
 )
 
@@ -76,6 +77,9 @@ const (
 	linuxMemory   = 2048
 	windowsMemory = 2560
 )
+
+// sizes are how much high memory guests of the mix Sizes have, each in turn, in MiB.
+var sizes = []int{384, 192, 96}
 
 // Config is a run.
 type Config struct {
@@ -251,15 +255,18 @@ func (w *world) admit() error {
 	free := machineMemory - hostMemory
 	for i := range c.Guests {
 		kind := kindOf(c, i)
-		low, memory := 64, linuxMemory
+		low, high, memory := 64, 384, linuxMemory
 		if kind.Windows {
 			low, memory = 128, windowsMemory
+		}
+		if c.Mix == Sizes {
+			high = sizes[i%len(sizes)]
 		}
 		if free -= memory; free < 0 {
 			w.report.Refusal = fmt.Sprintf("guest %d: the machine's %d GiB of memory: %v", i+1, machineMemory/1024, vgpu.ErrExhausted)
 			break
 		}
-		v, err := w.monitor.New(i+1, guest.Memory, low*register.PagesPerMiB, 384*register.PagesPerMiB)
+		v, err := w.monitor.New(i+1, guest.Memory, low*register.PagesPerMiB, high*register.PagesPerMiB)
 		if errors.Is(err, vgpu.ErrExhausted) {
 			w.report.Refusal = err.Error()
 			break
@@ -417,7 +424,7 @@ func (w *world) work(g *running) {
 	took = max(took, time.Microsecond) // a submission is not for nothing, even an empty one
 	w.now, g.busy, w.report.Busy = w.now+took, g.busy+took, w.report.Busy+took
 	g.driver.Done()
-	g.wake = w.now + w.pause(g)
+	g.wake = max(g.wake, w.now+w.pause(g)) // a frame that was under way does not end the pause
 }
 
 // pause is how long a guest waits before it draws the next frame.

@@ -32,7 +32,11 @@ func (c Chart) Save(path string) error {
 	}
 	temp, err := os.CreateTemp(filepath.Dir(path), ".chart-*")
 	if err != nil {
-		return err
+		var cause *os.PathError // is about a name that nobody knows
+		if errors.As(err, &cause) {
+			err = cause.Err
+		}
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	_, err = temp.WriteString(c.SVG())
 	if err = errors.Join(err, temp.Chmod(0o644), temp.Close()); err == nil {
