@@ -134,7 +134,7 @@ func labels(counts []int) (at []string) {
 
 // admitted is how many of 20 guests have room.
 func (r *runs) admitted() Chart {
-	c := Chart{Title: "Guests", X: "guests", Y: "how many there is room for", At: []string{"Linux", "Windows", "both"}}
+	c := Chart{Title: "Guests", X: "guests", Y: "how many there is room for", At: []string{"Linux", "Windows", "both"}, Bars: true}
 	for _, policy := range igpu.Policies {
 		s := Series{Name: string(policy)}
 		for _, mix := range []igpu.Mix{igpu.Linux, igpu.Windows, igpu.MixedBoth} {
@@ -277,8 +277,8 @@ func (r *runs) prediction() Chart {
 
 // Guests is a chart of one run: how much of the GPU each guest had.
 func Guests(r *igpu.Report) Chart {
-	c := Chart{Title: fmt.Sprintf("%s, %d guests", r.Policy, r.Admitted), X: "guest", Y: "% of the time"}
-	s := Series{Name: "the GPU works"}
+	c := Chart{Title: fmt.Sprintf("%s, %d guests", r.Policy, r.Admitted), X: "guest", Y: "% of the time", Bars: true}
+	s := Series{Name: "the GPU works for the guest"}
 	for _, g := range r.Guests {
 		c.At = append(c.At, fmt.Sprint(g.ID))
 		s.Values = append(s.Values, 100*float64(g.Busy)/float64(r.Time))

@@ -14,6 +14,7 @@
 package gscale
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -140,8 +141,11 @@ func (t *Table) place(starts []int, pages, end int, of func(*vgpu.VGPU) vgpu.Ran
 func (t *Table) Release(v *vgpu.VGPU) {
 	t.guests = slices.DeleteFunc(t.guests, func(g *vgpu.VGPU) bool { return g == v })
 	for i := range t.pieces {
-		if t.pieces[i].owner == v {
-			t.pieces[i].owner = nil
+		if p := &t.pieces[i]; p.owner == v {
+			if p.ahead {
+				t.Stats.Wasted += p.within(v)
+			}
+			p.owner, p.ahead = nil, false
 		}
 	}
 	v.EPT.Unmap(v.Low.First, v.Low.Pages)
@@ -183,7 +187,7 @@ func (t *Table) piece(index int) int {
 // Fence implements vgpu.Sharing.
 func (t *Table) Fence(v *vgpu.VGPU, fence int, value uint64) error {
 	err := t.pool.set(v, fence, value)
-	if err != nil {
+	if errors.Is(err, vgpu.ErrExhausted) {
 		t.Stats.Refused++
 	}
 	return err
