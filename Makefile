@@ -102,8 +102,8 @@ build/demo/ring: demo/shmem/ring.c $(B)/sim/libcuda.so.1 $(B)/lshmem/liblshmem.s
 # the built command, and one test needs full speed: those run without it.
 # The longest come first: the last one to end has a processor for itself.
 WITHOUT_RACES := ./shmem/litmus/... ./tenant/liblgpu/... ./shmem/device/... ./shmem/kernels/... ./shmem/model/... \
-	./inspect/conformance ./policy/schedule/... ./sim/igpu/...
-RACELESS := /lgpu/(test|tenant/liblgpu|shmem/(device|litmus|kernels|model)|inspect/conformance|policy/schedule|sim/igpu)(/|$$)
+	./inspect/conformance ./policy/schedule/... ./sim/igpu
+RACELESS := /lgpu/(test|tenant/liblgpu|shmem/(device|litmus|kernels|model)|inspect/conformance|policy/schedule|sim/igpu$$)(/|$$)
 WITH_RACES = ./shmem ./shmem/transport/ibgda ./shmem/hca/gpu $$($(GO) list ./... | grep -vE '$(RACELESS)')
 GOTEST := $(GO) test -count=1
 test: build

@@ -47,10 +47,11 @@ var flagCompleters = map[string]completer{
 	"log":      words("debug", "info", "warn", "error"),
 	"mode":     words(string(conformance.Temporal), string(conformance.Spatial)),
 	"policy":   words(string(igpu.GVirt), string(igpu.GScale)),
-	"mix":      words(string(igpu.Linux), string(igpu.Windows), string(igpu.MixedBoth), string(igpu.Linux2D), string(igpu.Linux3D)),
-	"load":     words(string(igpu.Busy), string(igpu.Churn), string(igpu.Random)),
-	"chart":    cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
-	"figures":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs),
+	"mix": words(string(igpu.Linux), string(igpu.Windows), string(igpu.MixedBoth), string(igpu.Linux2D), string(igpu.Linux3D),
+		string(igpu.Sizes)),
+	"load":    words(string(igpu.Busy), string(igpu.Churn), string(igpu.Random)),
+	"chart":   cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+	"figures": cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs),
 }
 
 // argumentCompleters are those of the commands that take arguments, by the command without "lgpu".

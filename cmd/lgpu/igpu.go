@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
-	"os"
 	"os/signal"
 	"strings"
 	"text/tabwriter"
@@ -26,12 +26,13 @@ func igpuCommand() *cobra.Command {
 		Long: `Simulate an integrated GPU that virtual machines share by its registers: as
 gVirt does, with a part of the translation table for each, or as gScale does,
 with private tables, slots, prediction and a slot-aware order. The guests
-execute real commands and check each result. Time is virtual, and the same
-seed gives the same run. What it shows:
+execute real commands and check each result, and after every step a checker
+looks at what must be true. Time is virtual, and the same seed gives the same
+run. It prints a table and writes a chart. What it shows:
 https://github.com/lgpu/lgpu/blob/main/docs/gscale.md.
 
-Exit status: 0; 2 if an option makes no sense; 1 if a result is wrong, or a
-file cannot be written.`,
+Exit status: 0; 2 if an option makes no sense; 1 if a result is wrong, the
+checker found something untrue, or a file that was named cannot be written.`,
 		Example: `  lgpu sim igpu --guests 3 --policy gvirt
   lgpu sim igpu --guests 15 --slots 4 --subslots 32 --predict --aware
   lgpu sim igpu --figures /tmp/figures`,
@@ -47,14 +48,14 @@ file cannot be written.`,
 	f.IntVar(&o.SubSlots, "subslots", 0, "`NUMBER` of sub-slots with an owner each; 0: the slots themselves")
 	f.BoolVar(&o.Predict, "predict", false, "copy the entries of the likely next guest ahead")
 	f.BoolVar(&o.Aware, "aware", false, "order turns by slots")
-	f.BoolVar(&o.Spread, "spread", false, "place the low memory of guests apart too, as gScale does not")
+	f.BoolVar(&o.Spread, "spread", true, "place the low memory of guests apart too where there is room; gScale as it was published does not: =false")
 	f.IntVar(&o.Depth, "votes", 0, "how many last successors vote on the next guest: `NUMBER`; 0: 8")
-	f.StringVar((*string)(&o.Mix), "mix", string(igpu.Linux), "`MIX` of guests: linux, windows, mixed, linux2d or linux3d")
+	f.StringVar((*string)(&o.Mix), "mix", string(igpu.Linux), "`MIX` of guests: linux, windows, mixed, linux2d, linux3d or sizes")
 	f.StringVar((*string)(&o.Load), "load", string(igpu.Busy), "when they draw: `LOAD` is busy, churn or random")
 	f.IntVar(&o.Hostile, "hostile", 0, "`NUMBER` of the guests that do what they must not")
 	f.DurationVar(&o.Time, "time", 10*time.Second, "virtual `TIME` to simulate")
 	f.Uint64Var(&o.Seed, "seed", 1, "`SEED` of all that is random")
-	f.StringVar(&r.chart, "chart", "", "also write a chart (SVG) to `FILE`")
+	f.StringVar(&r.chart, "chart", "", "write the chart (SVG) to `FILE`, or none: no chart; by default it is igpu-POLICY-GUESTS.svg here, or none with --json")
 	f.StringVar(&r.figures, "figures", "", "instead write all figures of the documentation to `FOLDER`")
 	f.BoolVar(&r.json, "json", false, "print JSON")
 	return c
@@ -91,18 +92,40 @@ func (r *igpuRun) run(c *cobra.Command) error {
 	if err != nil {
 		return r.ended(ctx.Err(), err)
 	}
-	if r.chart != "" {
-		if err := os.WriteFile(r.chart, []byte(figure.Guests(report).SVG()), 0o644); err != nil {
-			return failed(fmt.Errorf("write the chart: %w", err))
-		}
-	}
 	if r.json {
-		return sayJSON(c.OutOrStdout(), struct {
+		err = sayJSON(c.OutOrStdout(), struct {
 			Version int `json:"version"`
 			*igpu.Report
 		}{1, report})
+	} else {
+		err = say(c.OutOrStdout(), r.table(report))
 	}
-	return say(c.OutOrStdout(), r.table(report))
+	return cmp.Or(err, r.draw(c, report))
+}
+
+// noChart is the FILE that is none.
+const noChart = "none"
+
+// draw writes the chart and says where it is. Where it was not named, a run is none the worse for not having one.
+func (r *igpuRun) draw(c *cobra.Command, report *igpu.Report) error {
+	path := r.chart
+	if path == noChart || path == "" && r.json {
+		return nil
+	}
+	if path == "" {
+		path = fmt.Sprintf("igpu-%s-%d.svg", report.Policy, report.Admitted)
+	}
+	err := figure.Guests(report).Save(path)
+	switch {
+	case err == nil && r.json:
+		return nil
+	case err == nil:
+		return say(c.OutOrStdout(), "chart: "+path+"\n")
+	case r.chart == "":
+		fmt.Fprintf(c.ErrOrStderr(), "lgpu: warning: there is no chart: %v; --chart FILE writes it elsewhere\n", err)
+		return nil
+	}
+	return failed(fmt.Errorf("write the chart: %w", err))
 }
 
 // ended is a run that did not come to its end: interrupted, or by an error.

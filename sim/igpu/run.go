@@ -1,6 +1,6 @@
 // Package igpu simulates an integrated GPU that virtual machines share, as gVirt does it and as gScale does it, in virtual
 // time. Guests draw by real commands and check what they get; a checker holds the machine against what must be true at all
-// times, all of it after every step with Config.Thorough, otherwise some of it by samples. docs/gscale.md has the results.
+// times, after every step. docs/gscale.md has the results.
 //
 //	report, err := igpu.Run(ctx, igpu.Config{Guests: 15, Policy: igpu.GScale, Slots: 4, Predict: true, Time: time.Minute})
 //
@@ -11,6 +11,7 @@ package igpu
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -38,13 +39,14 @@ const (
 // Mix is what the guests are.
 type Mix string
 
-// The mixes. Linux and Windows guests draw 2D and 3D in turns; Mixed has both.
+// The mixes. Linux and Windows guests draw 2D and 3D in turns; Mixed has both; Sizes are Linux guests of several sizes.
 const (
 	Linux2D   Mix = "linux2d"
 	Linux3D   Mix = "linux3d"
 	Linux     Mix = "linux"
 	Windows   Mix = "windows"
 	MixedBoth Mix = "mixed"
+	Sizes     Mix = "sizes"
 )
 
 // Load is when guests have work.
@@ -60,7 +62,7 @@ const (
 // Policies, Mixes and Loads are all of them.
 var (
 	Policies = []Policy{GVirt, GScale}
-	Mixes    = []Mix{Linux2D, Linux3D, Linux, Windows, MixedBoth}
+	Mixes    = []Mix{Linux2D, Linux3D, Linux, Windows, MixedBoth, Sizes}
 	Loads    = []Load{Busy, Churn, Random}
 )
 
@@ -76,6 +78,9 @@ const (
 	windowsMemory = 2560
 )
 
+// sizes are how much high memory guests of the mix Sizes have, each in turn, in MiB.
+var sizes = []int{384, 192, 96}
+
 // Config is a run.
 type Config struct {
 	Guests          int
@@ -89,7 +94,6 @@ type Config struct {
 	Load            Load
 	Time            time.Duration // virtual
 	Seed            uint64
-	Thorough        bool               // all is checked after every step, however seldom it changes; ten times slower
 	Progress        func(part float64) // may be nil
 }
 
@@ -144,7 +148,10 @@ type world struct {
 	memory  *host.Memory
 	monitor *vgpu.Monitor
 	table   *gscale.Table // nil with gVirt
+	checker *checker
 	guests  []*running
+	current *running      // who has the GPU; nil: nobody had it yet
+	end     time.Duration // of its slice
 	now     time.Duration
 	report  Report
 }
@@ -209,17 +216,18 @@ func (c Config) options() gscale.Options {
 	return gscale.Options{Slots: c.Slots, SubSlots: c.SubSlots, Predict: c.Predict, Aware: c.Aware, Spread: c.Spread, Depth: c.Depth}
 }
 
-// build makes the machine and as many of the guests as there is room for.
+// build makes the machine and its guests.
 func build(c Config) (*world, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
 	w := &world{config: c, memory: host.NewMemory(1 << 20)}
 	w.device = device.New(w.memory)
-	w.monitor = &vgpu.Monitor{Bus: w.device, Memory: w.memory, Aperture: w.device.Access}
-	w.monitor.Sharing = gvirt.New(w.device)
+	bus := &watchedBus{Bus: w.device}
+	w.monitor = &vgpu.Monitor{Bus: bus, Memory: w.memory, Aperture: w.device.Access}
+	w.monitor.Sharing = gvirt.New(bus)
 	if c.Policy == GScale {
-		t, err := gscale.New(w.device, c.options())
+		t, err := gscale.New(bus, c.options())
 		if err != nil {
 			return nil, err
 		}
@@ -228,37 +236,58 @@ func build(c Config) (*world, error) {
 	if err := cmp.Or(w.monitor.Boot(), w.display()); err != nil {
 		return nil, err
 	}
+	if err := w.admit(); err != nil {
+		return nil, err
+	}
+	var guests []*vgpu.VGPU
+	for _, g := range w.guests {
+		guests = append(guests, g.VGPU)
+	}
+	w.checker = newChecker(w.device, w.memory, w.table != nil, guests)
+	w.checker.watch(w.monitor, bus)
+	return w, nil
+}
+
+// admit starts as many of the guests as there is room for.
+func (w *world) admit() error {
+	c := w.config
 	w.report.Policy, w.report.Asked = c.Policy, c.Guests
 	free := machineMemory - hostMemory
 	for i := range c.Guests {
 		kind := kindOf(c, i)
-		low, memory := 64, linuxMemory
+		low, high, memory := 64, 384, linuxMemory
 		if kind.Windows {
 			low, memory = 128, windowsMemory
+		}
+		if c.Mix == Sizes {
+			high = sizes[i%len(sizes)]
 		}
 		if free -= memory; free < 0 {
 			w.report.Refusal = fmt.Sprintf("guest %d: the machine's %d GiB of memory: %v", i+1, machineMemory/1024, vgpu.ErrExhausted)
 			break
 		}
-		v, err := w.monitor.New(i+1, guest.Memory, low*register.PagesPerMiB, 384*register.PagesPerMiB)
+		v, err := w.monitor.New(i+1, guest.Memory, low*register.PagesPerMiB, high*register.PagesPerMiB)
 		if errors.Is(err, vgpu.ErrExhausted) {
 			w.report.Refusal = err.Error()
 			break
 		} else if err != nil {
-			return nil, err
+			return err
 		}
 		seed := c.Seed*1000 + uint64(i) + 1
 		w.guests = append(w.guests, &running{VGPU: v, kind: kind, driver: guest.Start(v, kind, seed), random: rand.New(rand.NewPCG(seed, 1))})
 	}
 	w.report.Admitted = len(w.guests)
 	if len(w.guests) == 0 {
-		return nil, errors.New(w.report.Refusal)
+		return errors.New(w.report.Refusal)
 	}
-	return w, nil
+	return nil
 }
 
 // screen is how many pixels the host shows, from the first page of graphics memory on.
 const screen = register.PageSize / 4
+
+// picture is a pixel that the host shows.
+func picture(i uint32) uint32 { return i * 2654435761 }
 
 // display lets the host show a picture of its own.
 func (w *world) display() error {
@@ -266,8 +295,8 @@ func (w *world) display() error {
 	if err != nil {
 		return err
 	}
-	for i := range w.memory.Page(page) {
-		w.memory.Page(page)[i] = byte(i % 251)
+	for i := range uint32(screen) {
+		binary.LittleEndian.PutUint32(w.memory.Page(page)[4*i:], picture(i))
 	}
 	w.device.Write(register.Table, register.Entry(page))
 	w.device.Write(register.DisplayStart, 0)
@@ -285,13 +314,10 @@ func kindOf(c Config, i int) guest.Kind {
 	}
 }
 
-// run goes from step to step: a guest's next work, a switch, or the time until somebody wakes.
+// run goes from step to step and checks what each has left.
 func (w *world) run(ctx context.Context) error {
-	var current *running
-	end := time.Duration(0)
 	for w.now < w.config.Time {
-		w.report.Steps++
-		if w.report.Steps%256 == 0 {
+		if w.report.Steps++; w.report.Steps%256 == 0 {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
@@ -299,31 +325,58 @@ func (w *world) run(ctx context.Context) error {
 				w.config.Progress(float64(w.now) / float64(w.config.Time))
 			}
 		}
-		w.wake()
-		if next := w.next(current, end); next == nil {
-			w.idle()
-		} else {
-			if next != current || w.now >= end {
-				w.enter(current, next)
-				current, end = next, w.now+Slice
-			}
-			w.work(current)
-		}
-		if err := w.check(current); err != nil {
+		w.step()
+		if err := w.check(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// next is who has the GPU now: the same guest until its slice ends, then the next one with work.
-func (w *world) next(current *running, end time.Duration) *running {
-	if current != nil && current.Ready() && w.now < end {
-		return current
+// step is a guest's next work, after a switch if there must be one, or the time until somebody wakes.
+func (w *world) step() {
+	w.wake()
+	next := w.next()
+	if next == nil {
+		w.idle()
+		return
+	}
+	if next != w.current || w.now >= w.end {
+		w.enter(next)
+		w.current, w.end = next, w.now+Slice
+	}
+	w.work(next)
+}
+
+// wrong is the first wrong result that a guest got.
+func (w *world) wrong() error {
+	for _, g := range w.guests {
+		if g.driver.Wrong != nil {
+			return fmt.Errorf("guest %d: %w", g.ID, g.driver.Wrong)
+		}
+	}
+	return nil
+}
+
+// check says what a guest got wrong, or what the checker found.
+func (w *world) check() error {
+	if err := w.wrong(); err != nil {
+		return err
 	}
 	var v *vgpu.VGPU
-	if current != nil {
-		v = current.VGPU
+	if w.current != nil {
+		v = w.current.VGPU
+	}
+	return w.checker.check(v)
+}
+
+// next is who has the GPU now: the same guest until its slice ends, then the next one with work.
+func (w *world) next() *running {
+	var v *vgpu.VGPU
+	if w.current != nil {
+		if v = w.current.VGPU; v.Ready() && w.now < w.end {
+			return w.current
+		}
 	}
 	if w.table != nil {
 		v = w.table.Next(v)
@@ -336,7 +389,7 @@ func (w *world) next(current *running, end time.Duration) *running {
 	}
 	at := -1
 	for i, g := range w.guests {
-		if g == current {
+		if g == w.current {
 			at = i
 		}
 	}
@@ -349,8 +402,8 @@ func (w *world) next(current *running, end time.Duration) *running {
 }
 
 // enter switches; the GPU waits for as long as the registers take.
-func (w *world) enter(from, to *running) {
-	if from == to {
+func (w *world) enter(to *running) {
+	if w.current == to {
 		return
 	}
 	before := w.device.Spent()
@@ -371,7 +424,7 @@ func (w *world) work(g *running) {
 	took = max(took, time.Microsecond) // a submission is not for nothing, even an empty one
 	w.now, g.busy, w.report.Busy = w.now+took, g.busy+took, w.report.Busy+took
 	g.driver.Done()
-	g.wake = w.now + w.pause(g)
+	g.wake = max(g.wake, w.now+w.pause(g)) // a frame that was under way does not end the pause
 }
 
 // pause is how long a guest waits before it draws the next frame.

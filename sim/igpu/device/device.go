@@ -49,6 +49,9 @@ func (d *Device) Spent() time.Duration { return time.Duration(d.accesses) * Acce
 // Table is the translation table itself, which is for tests of what is in it and must not be changed.
 func (d *Device) Table() []uint32 { return d.table }
 
+// Directory is the page of the directory of per-process tables, for tests of what is in it; 0: there is none.
+func (d *Device) Directory() uint32 { return d.registers[register.PageDir] }
+
 // FenceRegisters are the fences themselves, for tests of what is in them.
 func (d *Device) FenceRegisters() [register.Fences]uint64 { return d.fences }
 
@@ -175,12 +178,12 @@ func (d *Device) Scan() []uint32 {
 		return nil
 	}
 	pixels := make([]uint32, d.registers[register.DisplaySize])
-	for i := range pixels {
-		memory := space{d: d}.at(d.registers[register.DisplayStart] + 4*uint32(i))
-		if memory == nil {
-			return nil
-		}
-		pixels[i] = binary.LittleEndian.Uint32(memory)
+	at := 0
+	if !each(space{d: d}, d.registers[register.DisplayStart], uint32(len(pixels)), func(p []byte) {
+		pixels[at] = binary.LittleEndian.Uint32(p)
+		at++
+	}) {
+		return nil
 	}
 	return pixels
 }

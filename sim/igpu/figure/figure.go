@@ -21,6 +21,7 @@ type figure struct {
 }
 
 var figures = []figure{
+	{"admitted", (*runs).admitted},
 	{"fig10-linux", func(r *runs) Chart {
 		return r.overCount("Figure 10: Linux guests", []int{1, 2, 3, 6, 9, 12, 15}, igpu.Linux2D, igpu.Linux3D)
 	}},
@@ -42,6 +43,7 @@ var figures = []figure{
 	{"fig16-mixed", func(r *runs) Chart {
 		return r.overCount("Figure 16: Linux and Windows guests", []int{1, 2, 3, 6, 9, 12}, igpu.MixedBoth)
 	}},
+	{"sizes", (*runs).sizes},
 	{"forced", (*runs).forced},
 	{"prediction", (*runs).prediction},
 }
@@ -65,7 +67,7 @@ func Write(ctx context.Context, folder string, seed uint64, step func(done, of i
 		if r.err != nil {
 			return "", fmt.Errorf("%s: %w", f.name, r.err)
 		}
-		if err := os.WriteFile(filepath.Join(folder, f.name+".svg"), []byte(chart.SVG()), 0o644); err != nil {
+		if err := chart.Save(filepath.Join(folder, f.name+".svg")); err != nil {
 			return "", fmt.Errorf("figures: %w", err)
 		}
 		tables += chart.Table() + "\n"
@@ -130,12 +132,27 @@ func labels(counts []int) (at []string) {
 	return at
 }
 
+// admitted is how many of 20 guests have room.
+func (r *runs) admitted() Chart {
+	c := Chart{Title: "Guests", X: "guests", Y: "how many there is room for", At: []string{"Linux", "Windows", "both"}, Bars: true}
+	for _, policy := range igpu.Policies {
+		s := Series{Name: string(policy)}
+		for _, mix := range []igpu.Mix{igpu.Linux, igpu.Windows, igpu.MixedBoth} {
+			x := r.run(igpu.Config{Guests: 20, Policy: policy, Mix: mix, Slots: 4, Time: length / 50})
+			s.Values = append(s.Values, float64(x.Admitted))
+		}
+		c.Series = append(c.Series, s)
+	}
+	return c
+}
+
 // overCount is the throughput over how many guests there are.
 func (r *runs) overCount(title string, counts []int, mixes ...igpu.Mix) Chart {
 	c := Chart{Title: title, X: "guests", Y: "part of gVirt's throughput", At: labels(counts)}
 	for _, mix := range mixes {
-		for _, way := range []int{alone, patent} {
-			s := Series{Name: fmt.Sprintf("%s, %s", mix, map[int]string{alone: "private tables", patent: "gScale"}[way])}
+		for _, way := range []int{alone, patent, beyond} {
+			name := map[int]string{alone: "private tables", patent: "gScale", beyond: "spread"}[way]
+			s := Series{Name: fmt.Sprintf("%s, %s", mix, name)}
 			for _, n := range counts {
 				s.Values = append(s.Values, r.gscale(way, n, mix).Work()/r.base(n, mix).Work())
 			}
@@ -196,17 +213,44 @@ func (r *runs) private() Chart {
 	return c
 }
 
+// sizes is what slots and sub-slots are worth for guests of different sizes.
+func (r *runs) sizes() Chart {
+	counts := []int{3, 4, 6, 9, 12, 15}
+	c := Chart{Title: "Guests with 384, 192 and 96 MiB of high memory", X: "guests", Y: "entries copied in a switch", At: labels(counts)}
+	for _, way := range []igpu.Config{{}, {Predict: true}, {Predict: true, Aware: true}} {
+		for _, subSlots := range []int{0, 32} {
+			s := Series{Name: map[int]string{0: "slots", 32: "sub-slots"}[subSlots]}
+			if way.Predict {
+				s.Name += ", predict"
+			}
+			if way.Aware {
+				s.Name += ", aware"
+			}
+			for _, n := range counts {
+				x := way
+				x.Policy, x.Mix, x.Guests, x.Slots, x.SubSlots = igpu.GScale, igpu.Sizes, n, 4, subSlots
+				s.Values = append(s.Values, r.run(x).PerSwitch())
+			}
+			c.Series = append(c.Series, s)
+		}
+	}
+	return c
+}
+
 // forced is how many switches are between guests with the same place in high memory.
 func (r *runs) forced() Chart {
 	counts := []int{4, 5, 6, 7, 9, 12, 15}
 	c := Chart{Title: "Neighbours in the same slot", X: "guests", Y: "% of all switches", At: labels(counts)}
-	for _, aware := range []bool{false, true} {
-		s := Series{Name: map[bool]string{false: "in order of arrival", true: "slot-aware"}[aware]}
-		for _, n := range counts {
-			x := r.run(igpu.Config{Policy: igpu.GScale, Guests: n, Mix: igpu.Linux2D, Slots: 4, Predict: true, Aware: aware, Load: igpu.Random})
-			s.Values = append(s.Values, 100*float64(x.Table.Forced)/float64(max(1, x.Table.Neighbours)))
+	for _, load := range []igpu.Load{igpu.Busy, igpu.Churn} {
+		for _, aware := range []bool{false, true} {
+			s := Series{Name: fmt.Sprintf("%s, %s", map[bool]string{false: "arrival", true: "slot-aware"}[aware], load)}
+			for _, n := range counts {
+				x := r.run(igpu.Config{Policy: igpu.GScale, Guests: n, Mix: igpu.Linux2D, Slots: 4, Predict: true, Aware: aware, Load: load,
+					Time: 4 * length})
+				s.Values = append(s.Values, 100*float64(x.Table.Forced)/float64(max(1, x.Table.Neighbours)))
+			}
+			c.Series = append(c.Series, s)
 		}
-		c.Series = append(c.Series, s)
 	}
 	return c
 }
@@ -233,8 +277,8 @@ func (r *runs) prediction() Chart {
 
 // Guests is a chart of one run: how much of the GPU each guest had.
 func Guests(r *igpu.Report) Chart {
-	c := Chart{Title: fmt.Sprintf("%s, %d guests", r.Policy, r.Admitted), X: "guest", Y: "% of the time"}
-	s := Series{Name: "the GPU works"}
+	c := Chart{Title: fmt.Sprintf("%s, %d guests", r.Policy, r.Admitted), X: "guest", Y: "% of the time", Bars: true}
+	s := Series{Name: "the GPU works for the guest"}
 	for _, g := range r.Guests {
 		c.At = append(c.At, fmt.Sprint(g.ID))
 		s.Values = append(s.Values, 100*float64(g.Busy)/float64(r.Time))

@@ -70,22 +70,16 @@ func (t *Table) finish() {
 	p.owner, p.ahead, t.done = t.guess, true, 0
 }
 
-// Next is who has the next turn after v, of the guests with work: of those in the cycle, which is made anew when others
-// have work. It is nil where nobody has.
+// Next is who has the next turn after v, of the guests with work; it is nil where nobody has. The slot-aware order is made
+// of all guests and kept until others are admitted, and those without work are passed over: an order made anew of those
+// that happen to have work would put somebody else behind v each time, and the vote would be wrong.
 func (t *Table) Next(v *vgpu.VGPU) *vgpu.VGPU {
 	if !t.options.Aware {
 		return after(t.guests, v)
 	}
-	if next := after(t.cycle, v); next != nil && slices.Contains(t.cycle, v) && slices.Index(t.cycle, next) > slices.Index(t.cycle, v) {
-		return next
+	if t.cycle == nil {
+		t.cycle = t.order(t.guests)
 	}
-	var ready []*vgpu.VGPU // a round is over
-	for _, g := range t.guests {
-		if g.Ready() {
-			ready = append(ready, g)
-		}
-	}
-	t.cycle = t.order(ready)
 	return after(t.cycle, v)
 }
 

@@ -14,6 +14,7 @@
 package gscale
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -68,10 +69,10 @@ type Table struct {
 	pool    pool
 	history succession.History[*vgpu.VGPU]
 	last    *vgpu.VGPU
-	guess   *vgpu.VGPU // who is copied ahead
-	guessed bool       // in this turn
-	done    int        // entries of the piece under way that are copied already
-	cycle   []*vgpu.VGPU
+	guess   *vgpu.VGPU   // who is copied ahead
+	guessed bool         // in this turn
+	done    int          // entries of the piece under way that are copied already
+	cycle   []*vgpu.VGPU // the slot-aware order; nil: to be made
 }
 
 // New makes a table without guests.
@@ -116,7 +117,7 @@ func (t *Table) Admit(v *vgpu.VGPU) error {
 	if last := t.pieces[len(t.pieces)-1]; v.High.First < 0 || t.options.SubSlots == 0 && v.High.Pages > last.end-last.first {
 		return fmt.Errorf("no slot has room for %d MiB of high graphics memory: %w", v.High.Pages/register.PagesPerMiB, vgpu.ErrExhausted)
 	}
-	t.guests = append(t.guests, v)
+	t.guests, t.cycle = append(t.guests, v), nil
 	return nil
 }
 
@@ -140,8 +141,11 @@ func (t *Table) place(starts []int, pages, end int, of func(*vgpu.VGPU) vgpu.Ran
 func (t *Table) Release(v *vgpu.VGPU) {
 	t.guests = slices.DeleteFunc(t.guests, func(g *vgpu.VGPU) bool { return g == v })
 	for i := range t.pieces {
-		if t.pieces[i].owner == v {
-			t.pieces[i].owner = nil
+		if p := &t.pieces[i]; p.owner == v {
+			if p.ahead {
+				t.Stats.Wasted += p.within(v)
+			}
+			p.owner, p.ahead = nil, false
 		}
 	}
 	v.EPT.Unmap(v.Low.First, v.Low.Pages)
@@ -160,7 +164,7 @@ func (t *Table) Release(v *vgpu.VGPU) {
 // it the guest's turn or not: else a later turn would find a stale one.
 func (t *Table) Entry(v *vgpu.VGPU, index int) {
 	entry := v.Shadow[index]
-	if i := slices.IndexFunc(t.pieces, func(p piece) bool { return index >= p.first && index < p.end }); i >= 0 {
+	if i := t.piece(index); i >= 0 {
 		under := t.guess == v && t.done > 0 && t.next() == i // a copy under way may have passed it
 		if t.pieces[i].owner == v || under {
 			t.bus.Write(entryAt(index), entry)
@@ -171,10 +175,19 @@ func (t *Table) Entry(v *vgpu.VGPU, index int) {
 	}
 }
 
+// piece is in which piece an entry is; -1: in none.
+func (t *Table) piece(index int) int {
+	i, _ := slices.BinarySearchFunc(t.pieces, index+1, func(p piece, end int) int { return p.end - end }) // they are in order
+	if i == len(t.pieces) || index < t.pieces[i].first {
+		return -1
+	}
+	return i
+}
+
 // Fence implements vgpu.Sharing.
 func (t *Table) Fence(v *vgpu.VGPU, fence int, value uint64) error {
 	err := t.pool.set(v, fence, value)
-	if err != nil {
+	if errors.Is(err, vgpu.ErrExhausted) {
 		t.Stats.Refused++
 	}
 	return err

@@ -287,6 +287,31 @@ func TestKilled(t *testing.T) {
 	r.enter(r.add(9, high))
 }
 
+// TestKilledAhead: a guest that is gone when its entries were copied ahead for it leaves its place to others.
+func TestKilledAhead(t *testing.T) {
+	r := newRig(t, Options{Slots: 4, Predict: true}, 4) // the first and the last share a slot
+	for range 2 {
+		for _, v := range r.guests {
+			r.enter(v)
+		}
+	}
+	gone := r.guests[3]
+	busy(gone)
+	r.enter(r.guests[0])
+	r.enter(r.guests[2])
+	if n := r.table.Ahead(r.guests[2], high); n != high {
+		t.Fatalf("%d entries were copied ahead", n)
+	}
+	gone.Kill()
+	r.enter(r.guests[0])
+	if r.table.Stats.Wasted != high {
+		t.Errorf("%d entries were copied for nothing, not %d", r.table.Stats.Wasted, high)
+	}
+	if gone.Write(register.Table+4*uint32(r.guests[0].High.First), register.Entry(1)); gone.Fault == nil {
+		t.Error("a guest that is gone writes entries")
+	}
+}
+
 // TestHog: a guest cannot hold the GPU with one submission for as long as it likes.
 func TestHog(t *testing.T) {
 	r := newRig(t, Options{Slots: 1}, 1)

@@ -62,20 +62,33 @@ func (m *Memory) Page(page uint32) []byte {
 // EPT says to which page of the machine each page of a virtual machine leads: its memory, from 0 on, and the aperture, at
 // register.ApertureBase as in the machine itself.
 type EPT struct {
-	Base, Pages uint32 // its memory
+	Base, Pages uint32                 // its memory
+	Watch       func(first, pages int) // is told of pages of the aperture that lead elsewhere now; may be nil
 	aperture    []uint32
 }
 
 // NewEPT makes a table in which the aperture leads nowhere.
 func NewEPT(base uint32, pages int) *EPT {
-	return &EPT{base, uint32(pages), make([]uint32, register.LowEntries)}
+	return &EPT{Base: base, Pages: uint32(pages), aperture: make([]uint32, register.LowEntries)}
 }
 
 // Map lets a page of the aperture lead to a page of the machine.
-func (e *EPT) Map(aperture int, page uint32) { e.aperture[aperture] = page + 1 }
+func (e *EPT) Map(aperture int, page uint32) {
+	e.aperture[aperture] = page + 1
+	e.watched(aperture, 1)
+}
 
 // Unmap lets pages of the aperture lead nowhere.
-func (e *EPT) Unmap(first, pages int) { clear(e.aperture[first : first+pages]) }
+func (e *EPT) Unmap(first, pages int) {
+	clear(e.aperture[first : first+pages])
+	e.watched(first, pages)
+}
+
+func (e *EPT) watched(first, pages int) {
+	if e.Watch != nil {
+		e.Watch(first, pages)
+	}
+}
 
 // Translate is the page of the machine that a page of the virtual machine leads to.
 func (e *EPT) Translate(page uint32) (machine uint32, ok bool) {

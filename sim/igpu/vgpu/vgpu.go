@@ -65,14 +65,16 @@ const (
 	bufferPages = 128
 	most        = (bufferPages - 1) * register.PageSize / 4 // words
 	mostPixels  = 1 << 20
-	mediator    = 0 // its number as an owner of memory
 )
+
+// Mediator is its number as an owner of memory.
+const Mediator = 0
 
 // Boot sets the hardware up: all entries lead to a page of the mediator's own, but for those of its buffer.
 func (m *Monitor) Boot() error {
-	scratch, err := m.Memory.Allocate(mediator, 1)
+	scratch, err := m.Memory.Allocate(Mediator, 1)
 	if err == nil {
-		m.buffer, err = m.Memory.Allocate(mediator, bufferPages)
+		m.buffer, err = m.Memory.Allocate(Mediator, bufferPages)
 	}
 	if err != nil {
 		return err
@@ -109,7 +111,8 @@ type VGPU struct {
 
 	m         *Monitor
 	registers map[uint32]uint32
-	fences    [register.Fences]uint64
+	fences    [register.Fences]uint64 // in force
+	upper     [register.Fences]uint32 // their upper words, as they were written last
 	queue     []work
 	scratch   uint32
 	shadow    uint32 // the first page of the copy of its per-process tables
@@ -122,7 +125,7 @@ const processTables = 16
 // New makes a guest with so many pages of memory, of which page 0 is where its unused entries lead. low and high are the
 // sizes of its parts of graphics memory in pages.
 func (m *Monitor) New(id, memory, low, high int) (*VGPU, error) {
-	shadow, err := m.Memory.Allocate(mediator, 1+processTables)
+	shadow, err := m.Memory.Allocate(Mediator, 1+processTables)
 	if err != nil {
 		return nil, err
 	}
@@ -153,12 +156,17 @@ func (v *VGPU) Kill() {
 	v.queue = nil
 	for f := range v.Fences {
 		_ = v.m.Sharing.Fence(v, f, 0) // to free one cannot fail
+		v.fences[f] = 0
 	}
 	v.m.Sharing.Release(v)
+	v.Low, v.High, v.Fences = Range{}, Range{}, 0 // what it writes from now on is refused
 }
 
 // Ready reports whether the guest has work.
 func (v *VGPU) Ready() bool { return len(v.queue) > 0 }
+
+// Fence is a fence in force, as the guest has set it.
+func (v *VGPU) Fence(fence int) uint64 { return v.fences[fence] }
 
 // Owns reports whether bytes of graphics memory are the guest's.
 func (v *VGPU) Owns(from, to uint64) bool { return v.Low.holds(from, to) || v.High.holds(from, to) }
@@ -182,7 +190,10 @@ func (v *VGPU) Read(offset uint32) uint32 {
 		return 0
 	}
 	if f := (offset - register.Fence) / 8; offset >= register.Fence && int(f) < v.Fences {
-		return uint32(v.fences[f] >> (offset % 8 * 8))
+		if offset%8 != 0 {
+			return v.upper[f]
+		}
+		return uint32(v.fences[f])
 	}
 	return v.registers[offset]
 }
@@ -197,13 +208,14 @@ func (v *VGPU) Write(offset, value uint32) {
 		return
 	}
 	if f := int(offset-register.Fence) / 8; offset >= register.Fence && f < v.Fences {
-		shift := offset % 8 * 8
-		v.fences[f] = v.fences[f]&^(0xffffffff<<shift) | uint64(value)<<shift
-		if shift == 0 { // the low word has the valid bit and is written last
-			if err := v.m.Sharing.Fence(v, f, v.fences[f]); err != nil {
-				v.fences[f] = 0
-				v.fail(register.BadAddress, fmt.Errorf("fence %d: %w", f, err))
-			}
+		if offset%8 != 0 { // counts when the lower word is written, which has the valid bit
+			v.upper[f] = value
+			return
+		}
+		v.fences[f] = uint64(v.upper[f])<<32 | uint64(value)
+		if err := v.m.Sharing.Fence(v, f, v.fences[f]); err != nil {
+			v.fences[f] = 0
+			v.fail(register.BadAddress, fmt.Errorf("fence %d: %w", f, err))
 		}
 		return
 	}
