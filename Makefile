@@ -30,7 +30,8 @@ FILES := liblgpu.so sim/libcuda.so.1 sim/libnvidia-ml.so.1 lshmem/liblshmem.so l
 ARCHIVE := internal/assets/archive/libraries.zip
 
 # The binary has neither DWARF nor a symbol table, which would add a third; make build GO_LDFLAGS= keeps them for a
-# debugger. Profiles and panics show functions and lines without. The tag leaves out gRPC's trace pages. They use templates, which call
+# debugger. Profiles and panics show functions and lines without. Of the C libraries in it, too, a debugger knows
+# functions and lines, but no variables (-g1). The tag leaves out gRPC's trace pages. They use templates, which call
 # methods by name, so the linker would have to keep every method of every type.
 GO_LDFLAGS ?= -s -w
 # What lgpu version says. Without a tag, a version that sorts before the first release and after earlier commits.
@@ -63,7 +64,7 @@ build/liblgpu/%.o: tenant/liblgpu/% tenant/liblgpu/sources.mk Makefile
 # The software GPU's client libraries.
 SIMC := sim/client
 SIMC_OUT := $(B)/sim
-SIMC_CFLAGS := -std=c11 -O2 -g -Wall -Wextra $(WERROR)
+SIMC_CFLAGS := -std=c11 -O2 -g1 -Wall -Wextra $(WERROR)
 include sim/client/build.mk
 
 # lshmem's library is Go with a C interface. Go knows best whether anything has changed.

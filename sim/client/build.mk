@@ -2,7 +2,7 @@
 #   SIMC     this directory            SIMC_OUT   where the libraries go
 # and may set CC, SIMC_CFLAGS and SIMC_DEFS (empty with a sanitizer, whose symbols come with the program). It gets the targets $(SIMC_OUT)/libcuda.so.1 and $(SIMC_OUT)/libnvidia-ml.so.1.
 
-SIMC_CFLAGS ?= -std=c11 -O2 -g -Wall -Wextra -Werror
+SIMC_CFLAGS ?= -std=c11 -O2 -g1 -Wall -Wextra -Werror
 SIMC_DEFS ?= -Wl,-z,defs
 SIMC_CUDA := $(addprefix $(SIMC)/,channel.c print.c init.c ctx.c hostmem.c memory.c copy.c launch.c module.c stream.c graph.c \
 	rpc_gen.c exports_gen.c tables_gen.c)
