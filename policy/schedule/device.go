@@ -91,12 +91,30 @@ func (d *device) raiseFloors() {
 			x.note(d.scan, x.levels, most)
 		}
 	}
+	if d.options.Preempt {
+		d.noteGuests(most)
+	}
 	for _, x := range d.seats {
-		if counts(x) {
-			x.raise(x.levels)
-		}
+		x.raise(d.scan, x.levels)
 	}
 	d.pursue()
+}
+
+// noteGuests has guests count among themselves in groups in which nobody else does. What their group has is limited by those
+// outside of it, and is divided by their weights.
+func (d *device) noteGuests(most int64) {
+	for _, x := range d.seats {
+		levels := 0
+		for a := x.account; levels < x.levels && (a.parent.scan != d.scan || a.parent.calm == d.scan); a = a.parent {
+			levels++
+		}
+		if levels > 0 && levels < x.depth && x.strives() {
+			for a, n := x.account, levels; n > 0; a, n = a.parent, n-1 {
+				a.parent.calm = d.scan
+			}
+			x.note(d.scan, levels, most)
+		}
+	}
 }
 
 // counting returns which seats the device's floors follow.
@@ -110,7 +128,7 @@ func (d *device) counting() func(x *seat) bool {
 	switch {
 	case slices.ContainsFunc(d.seats, hungry):
 	case d.crowd: // guests alone want more than there is
-		return func(x *seat) bool { return x.claiming || x.guest && x.now < x.used+working }
+		return (*seat).strives
 	default:
 		hungry = (*seat).hungry
 	}

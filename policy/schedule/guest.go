@@ -72,6 +72,9 @@ func (x *seat) mayVisit() bool { return x.light() && x.job.mayVisit() }
 // hungry reports whether the seat has the device in its turn, or has work and waits.
 func (x *seat) hungry() bool { return x.granted || x.claiming }
 
+// strives reports whether the seat waits for the device, or uses it as a guest.
+func (x *seat) strives() bool { return x.claiming || x.guest && x.now < x.used+working }
+
 // resting reports whether the seat takes part in fair queueing although it waits for nothing.
 func (x *seat) resting() bool {
 	return x.levels > 0 && !x.hungry() && x.dev.options.Preempt && x.now < x.used+rest
@@ -84,9 +87,14 @@ func (x *seat) lead() int64 {
 	if x.entity.p.Class == High && !x.rivalled() {
 		return left
 	}
+	ahead := int64(0) // of its siblings in groups: what the group may have is theirs first
 	for a := x.account; a.parent != nil; a = a.parent {
-		if a.parent.scan == x.dev.scan { // somebody waits at this level
-			left = min(left, x.bound()-mulDivSigned(a.vt-a.parent.mean, a.weight, vtScale))
+		switch had := mulDivSigned(a.vt-a.parent.mean, a.weight, vtScale); {
+		case a.parent.scan != x.dev.scan: // nobody waits at this level
+		case a.parent.calm == x.dev.scan:
+			ahead += max(had, 0)
+		default:
+			left = min(left, x.bound()-had-ahead)
 		}
 	}
 	return left
