@@ -645,28 +645,3 @@ func TestUnstoppedTakesTurns(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// Requests that follow one another, each of some small kernels, wait for a fraction of a millisecond beside one that keeps
-// the device busy, and not for turns: its time slices become longer until both have their parts.
-func TestRequestsInARow(t *testing.T) {
-	for _, tt := range []struct {
-		weight uint32 // of the other
-		keeps  float64
-	}{{100, 48}, {50, 31}} {
-		c := newChip(t, Options{})
-		x := c.add(1, Params{}, 10*us, 80*us, 150*us)
-		x.every = 30 * us
-		y := c.add(2, Params{Weight: tt.weight}, 200*us, 0, 0)
-		c.run(2 * second)
-		x.delays = nil
-		parts := c.seconds(5)
-		t.Logf("weight %d: the other has %.1f %%, %d requests a second, p50 %d, p99 %d, longest %d us", tt.weight, mean(parts[y]), len(x.delays)/5,
-			x.percentile(50), x.percentile(99), x.percentile(100))
-		if keeps := slices.Min(parts[y]); keeps < tt.keeps {
-			t.Errorf("beside weight %d: the other had %.1f %% in a second", tt.weight, keeps)
-		}
-		if x.percentile(50) > 900 || x.percentile(100) > 1300 {
-			t.Errorf("beside weight %d: requests took %d, p99 %d us", tt.weight, x.percentile(50), x.percentile(99))
-		}
-	}
-}

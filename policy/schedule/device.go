@@ -108,7 +108,7 @@ func (d *device) noteGuests(most int64) {
 		for a := x.account; levels < x.levels && (a.parent.scan != d.scan || a.parent.calm == d.scan); a = a.parent {
 			levels++
 		}
-		if levels > 0 && levels < x.depth && x.strives() {
+		if levels > 0 && levels < x.depth && strives(x) {
 			for a, n := x.account, levels; n > 0; a, n = a.parent, n-1 {
 				a.parent.calm = d.scan
 			}
@@ -128,7 +128,7 @@ func (d *device) counting() func(x *seat) bool {
 	switch {
 	case slices.ContainsFunc(d.seats, hungry):
 	case d.crowd: // guests alone want more than there is
-		return (*seat).strives
+		return strives
 	default:
 		hungry = (*seat).hungry
 	}

@@ -73,7 +73,7 @@ func (x *seat) mayVisit() bool { return x.light() && x.job.mayVisit() }
 func (x *seat) hungry() bool { return x.granted || x.claiming }
 
 // strives reports whether the seat waits for the device, or uses it as a guest.
-func (x *seat) strives() bool { return x.claiming || x.guest && x.now < x.used+working }
+func strives(x *seat) bool { return x.claiming || x.guest && x.now < x.used+working }
 
 // resting reports whether the seat takes part in fair queueing although it waits for nothing.
 func (x *seat) resting() bool {

@@ -74,12 +74,13 @@
 // On a device with Options.Preempt, only heavy seats take turns: those that keep it busy for most of the time in which
 // they may use it. The others are guests. A guest's grant stands beside that of the owner, also while the guest has no
 // work, until it has had more than its part by a bound; then it waits until those that wait have caught up. A guest is
-// charged the device time that Measured says it used, and the owner is not charged for that time. Guests of a group share
-// what the group may have: one that is ahead of its siblings is let in only while the group is as far below the bound. Minimums let a guest
-// in beyond its part, and a guest that one of class High or below its minimum keeps from the device takes part in the
-// turns. A heavy seat that has paused in its turn takes the device back when it goes first. Heavy seats have short time
-// slices while there are guests, and guests have some in proportion to what they are entitled to. Seats whose Busy is
-// clearly less than what they use take turns, too, as do those whose kernels the hardware does not stop (Preempted).
+// charged the device time that Measured says it used, and the owner is not charged for that time. Guests of a group
+// share what the group may have: one that is ahead of its siblings is let in only while the group is as far below the
+// bound. Minimums let a guest in beyond its part, and a guest that one of class High or below its minimum keeps from
+// the device takes part in the turns. A heavy seat that has paused in its turn takes the device back when it goes
+// first. Heavy seats have short time slices while there are guests, and guests have some in proportion to what they are
+// entitled to. Seats whose Busy is clearly less than what they use take turns, too, as do those whose kernels the
+// hardware does not stop (Preempted).
 //
 // The gates of a gang of guests are opened and closed together. A gang takes turns only while one of class High, or below its
 // minimum, keeps it from a device.

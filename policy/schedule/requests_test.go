@@ -1,0 +1,63 @@
+package schedule
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// Requests that follow one another, each of some small kernels, wait for a fraction of a millisecond beside one that keeps
+// the device busy, and not for turns: its time slices become longer until both have their parts.
+func TestRequestsInARow(t *testing.T) {
+	for _, tt := range []struct {
+		weight uint32 // of the other
+		keeps  float64
+	}{{100, 48}, {50, 31}} {
+		c := newChip(t, Options{})
+		x := c.add(1, Params{}, 10*us, 80*us, 150*us)
+		x.every = 30 * us
+		y := c.add(2, Params{Weight: tt.weight}, 200*us, 0, 0)
+		c.run(2 * second)
+		x.delays = nil
+		parts := c.seconds(5)
+		t.Logf("weight %d: the other has %.1f %%, %d requests a second, p50 %d, p99 %d, longest %d us", tt.weight, mean(parts[y]), len(x.delays)/5,
+			x.percentile(50), x.percentile(99), x.percentile(100))
+		if keeps := slices.Min(parts[y]); keeps < tt.keeps {
+			t.Errorf("beside weight %d: the other had %.1f %% in a second", tt.weight, keeps)
+		}
+		if x.percentile(50) > 900 || x.percentile(100) > 1300 {
+			t.Errorf("beside weight %d: requests took %d, p99 %d us", tt.weight, x.percentile(50), x.percentile(99))
+		}
+	}
+}
+
+// Requests of some 20 launch-bound kernels, with hardly a pause between them, look as if they kept the device busy while all
+// are guests. A latency-critical lgpu must not take turns for that; another one not for longer than it takes to see what
+// its turns leave idle.
+func TestRequestsThatLookHeavy(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		p       Params
+		settles int64 // ns
+	}{{"latency", Params{Latency: true}, 500 * ms}, {"normal", Params{}, 4 * second}} {
+		for _, kernel := range []int64{200 * us, 2 * ms} {
+			for _, r := range []struct{ every, kernels int64 }{{20 * us, 20}, {30 * us, 12}, {30 * us, 20}} {
+				c := newChip(t, Options{})
+				x := c.add(1, tt.p, 10*us, 10*us*r.kernels, 30*us)
+				x.every = r.every
+				y := c.add(2, Params{}, kernel, 0, 0)
+				c.run(tt.settles)
+				x.delays = nil
+				parts := c.seconds(5)
+				what := fmt.Sprintf("%s: %d kernels, one each %d us, beside %d us", tt.name, r.kernels, r.every/us, kernel/us)
+				t.Logf("%s: p50 %d, p99 %d, longest %d us; the other has %.1f %%", what, x.percentile(50), x.percentile(99), x.percentile(100), parts[y])
+				if x.percentile(50) > 1100 || x.percentile(99) > 1300 || x.percentile(100) > 5000 {
+					t.Errorf("%s: requests took %d, p99 %d, the longest %d us", what, x.percentile(50), x.percentile(99), x.percentile(100))
+				}
+				if keeps := slices.Min(parts[y]); keeps < 47 {
+					t.Errorf("%s: the other had %.1f %% in a second", what, keeps)
+				}
+			}
+		}
+	}
+}
