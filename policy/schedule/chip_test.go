@@ -50,6 +50,7 @@ type app struct {
 	ran, turns    int64 // as the hardware notes it
 	slice         int64 // hardware slice
 	lies          bool  // it says that it was never busy
+	defies        bool  // it keeps the hardware slice that it has
 	asked         bool
 	open, closing bool
 	wanted, free  bool
@@ -107,6 +108,9 @@ func (c *chip) decide() {
 		case Close:
 			x.closing, x.free = true, false
 		case Slice:
+			if x.defies {
+				continue
+			}
 			if x.slice = d.Slice; x.slice == 0 {
 				x.slice = ownSlice
 			}

@@ -26,6 +26,7 @@ type device struct {
 	stretched  int64   // what of it is in force
 	fitted     int64   // when that was last changed; 0: it is not controlled
 	fittedTo   int64   // the least lead of a guest then
+	unstopped  bool    // the hardware does not stop one that uses it at the end of its time slice
 	crowd      bool    // guests alone want more of it than there is, as of receive
 	measuredAt int64
 	ran        int64  // sum of what the hardware had run of seats then
@@ -39,6 +40,7 @@ func (d *device) step() {
 	for _, x := range d.seats {
 		x.settle()
 	}
+	d.noteStops()
 	d.contend()
 	if d.free != nil && !d.alone() {
 		d.endFree()

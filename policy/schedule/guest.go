@@ -56,9 +56,15 @@ func (d *device) crowded() bool {
 // single reports whether the job is one seat, which is granted by itself.
 func (j *job) single() bool { return len(j.seats) == 1 && j.gang == "" }
 
-// light reports whether nothing about the seat itself keeps it from being a guest.
+// light reports whether neither the seat itself nor another one that the hardware does not stop keeps it from being a guest.
 func (x *seat) light() bool {
-	return x.dev.options.Preempt && !x.heavy && !x.presence.hides && !x.presence.unstopped
+	return x.dev.options.Preempt && !x.heavy && !x.presence.hides && !x.dev.unstopped
+}
+
+// noteStops notes whether the hardware stops all that use the device. Where it does not, somebody's work could be kept from
+// it for any time beside an open gate: then all take turns.
+func (d *device) noteStops() {
+	d.unstopped = slices.ContainsFunc(d.seats, func(x *seat) bool { return x.presence.unstopped && x.now < x.used+company })
 }
 
 // guestly reports whether the seat uses its device as a guest.

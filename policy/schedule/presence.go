@@ -108,7 +108,7 @@ func newPresence(now int64) presence {
 // restart forgets what was summed up, but not what was learned.
 func (p *presence) restart(now int64) {
 	p.weighed, p.busy, p.waitedThen, p.charged, p.ahead = now, 0, p.waited, 0, 0
-	p.last.valid, p.unstopped = false, false
+	p.last.valid = false
 }
 
 // worth is the device time in an amount of Busy of a guest.

@@ -61,3 +61,39 @@ func TestRequestsThatLookHeavy(t *testing.T) {
 		}
 	}
 }
+
+// One that keeps the device beyond its time slice gets no more than its part, once that is known, and is charged for it.
+func TestDefiantOnChip(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		p    Params
+		work int64
+		want float64 // the least that it is to use
+	}{{"normal", Params{}, 5 * ms, 46}, {"latency", Params{Latency: true}, ms, 15}} {
+		c := newChip(t, Options{})
+		x := c.add(1, tt.p, ms, tt.work, 2*ms)
+		y := c.add(2, Params{}, 2*ms, 0, 0)
+		c.run(second)
+		y.defies, y.slice = true, 500*ms
+		starved := mean(c.seconds(2)[x])
+		c.s.Preempted(c.now, y.id, 0, false)
+		c.decide()
+		c.run(second)
+		parts := c.seconds(5)
+		t.Logf("%s: %.1f %% before it is known, then %.1f beside %.1f", tt.name, starved, parts[x], parts[y])
+		if starved > 20 {
+			t.Errorf("%s: long slices keep nobody from the device: %.1f %%", tt.name, starved)
+		}
+		if least := slices.Min(parts[x]); least < tt.want {
+			t.Errorf("%s: it used %.1f %% in a second beside one that keeps the device, want %.0f", tt.name, least, tt.want)
+		}
+		for _, share := range c.s.Shares(c.now, nil) {
+			if used := 100 * slices.Min(parts[y]); share.ID == y.id && float64(share.Delivered) < used-200 {
+				t.Errorf("%s: the one that keeps the device used %.0f and was charged %d", tt.name, used, share.Delivered)
+			}
+		}
+		if err := c.s.consistent(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -79,8 +79,8 @@
 // bound. Minimums let a guest in beyond its part, and a guest that one of class High or below its minimum keeps from
 // the device takes part in the turns. A heavy seat that has paused in its turn takes the device back when it goes
 // first. Heavy seats have short time slices while there are guests, and guests have some in proportion to what they are
-// entitled to. Seats whose Busy is clearly less than what they use take turns, too, as do those whose kernels the
-// hardware does not stop (Preempted).
+// entitled to. Seats whose Busy is clearly less than what they use take turns, too. All do while one whose kernels the
+// hardware does not stop (Preempted) uses the device.
 //
 // The gates of a gang of guests are opened and closed together. A gang takes turns only while one of class High, or below its
 // minimum, keeps it from a device.

@@ -1,0 +1,85 @@
+package test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// long is the longest time slice that a process can give itself, µs.
+const long = 1_000_000
+
+// say writes a line to a program's input.
+func (t *tenant) say(format string, args ...any) {
+	t.t.Helper()
+	if _, err := fmt.Fprintf(t.in, format+"\n", args...); err != nil {
+		t.t.Fatal(err)
+	}
+}
+
+// besides starts a guest and a program that keeps the device busy, in so many contexts, and waits until that has short slices.
+func (p *place) besides(contexts int) (guest, busy *tenant) {
+	p.t.Helper()
+	guest = p.start("lgpu", "run", shape, "--name", "guest", "--", "obey", control)
+	guest.until("ready")
+	busy = p.start("lgpu", "run", shape, "--name", "busy", "--", "sliced", control, fmt.Sprint(contexts))
+	busy.until("ready")
+	guest.visit(busy, shortSlices(contexts))
+	return guest, busy
+}
+
+// end has programs end by themselves.
+func end(programs ...*tenant) {
+	for _, c := range programs {
+		c.t.Helper()
+		c.in.Close()
+		if status := c.status(); status != 0 {
+			c.t.Errorf("exit status %d: %s", status, c.stderr.String())
+		}
+	}
+}
+
+// A tenant that lengthens its own time slice is put back although it is in the middle of it, and an event names it. Nobody
+// waits for the device longer than that.
+func TestLengthenedSliceIsPutBack(t *testing.T) {
+	p := newPlace(t)
+	p.serve("--mount", "off")
+	guest, busy := p.besides(3)
+	busy.say("long %d", long)
+	busy.until(fmt.Sprintf("3 contexts: %d to %d us", long, long))
+	guest.launch(1, time.Millisecond)
+	busy.until(shortSlices(3))
+	p.wait("the event", func() bool {
+		return strings.Contains(p.must("events", "--kind", "police.slice"), "has set itself a time slice of 1s")
+	})
+	end(guest, busy)
+}
+
+// A guest that is killed in the middle of a kernel, of which the device has run a part, takes nothing from the one that keeps
+// the device busy, nor from the next guest.
+func TestGuestThatDiesPreempted(t *testing.T) {
+	p := newPlace(t)
+	p.serve("--mount", "off")
+	guest, busy := p.besides(1)
+	for range 3 {
+		guest.say("launch 1 %d", 3600*long)
+		p.goOn(5, "busy") // it is stopped for them
+		for _, l := range p.ps() {
+			if l.Name != "guest" {
+				continue
+			}
+			if err := unix.Kill(l.Processes[0].PID, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+		guest.status()
+		guest = p.start("lgpu", "run", shape, "--name", "guest", "--", "obey", control)
+		guest.until("ready")
+		guest.launch(3, time.Millisecond)
+		p.goOn(5, "busy")
+	}
+	end(guest, busy)
+}
