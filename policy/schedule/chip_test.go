@@ -34,7 +34,9 @@ type chip struct {
 	worked   int64 // ticks in which it worked, since utilised
 	rested   int64 // when it last had no more work of runs
 	trace    bool
-	native   bool // without gates
+	native   bool  // without gates
+	switches int64 // from one program to another
+	telling  int64 // from the end of the last kernel of a turn until the daemon knows of it
 }
 
 // app is a program on a chip.
@@ -57,6 +59,7 @@ type app struct {
 	opens         int64 // launches pass from then on
 	until         int64
 	idle          int64 // since
+	closes        int64 // when the daemon knows that it has closed; 0: it has not
 	arrived       int64
 	delays        []int64 // from the end of a pause to that of the work
 }
@@ -167,7 +170,13 @@ func (c *chip) launch(x *app) {
 		c.progress()
 		c.s.Want(c.now, x.id, 0, x.busy)
 		c.decide()
+	case x.closes != 0 && c.now < x.closes:
 	case x.open && !x.free && (x.closing || x.wanted && x.left == 0 && c.now-x.idle >= patience):
+		if x.closes == 0 && c.telling > 0 {
+			x.closes = c.now + c.telling
+			return
+		}
+		x.closes = 0
 		x.open, x.closing, x.asked = false, false, x.left > 0
 		c.progress()
 		c.s.Closed(c.now, x.id, 0, x.busy, x.left > 0)
@@ -194,6 +203,7 @@ func (c *chip) execute() {
 				c.ready = c.now + handover
 			}
 			if x != r {
+				c.switches++
 				x.turns++
 			}
 			c.runs, c.ends = x, c.ready+x.slice

@@ -66,8 +66,9 @@
 //
 // While others wait, a grant is charged by the clock from Open to Closed; otherwise by Busy, and then it counts for the
 // maximum only. A grant that nobody contends for has no end. A contended one lasts a slice, and goes on without being
-// closed when its seat would be next again. Slices are longer for seats that drain slowly. A seat without any maximum
-// that is alone on its device is Free: it needs no accounts.
+// closed when its seat would be next again. Slices are longer for seats that drain slowly, and where a few heavy seats are
+// alone on a device with Options.Preempt. A seat without any maximum that is alone on its device is Free: it needs no
+// accounts.
 //
 // # Guests
 //
