@@ -83,3 +83,26 @@ func TestGuestThatDiesPreempted(t *testing.T) {
 	}
 	end(guest, busy)
 }
+
+// Of jobs on several devices, those with a smaller weight have shorter time slices than the driver's, and none has longer ones:
+// the work of the others would wait for them.
+func TestSlicesOfGangs(t *testing.T) {
+	p := newPlace(t)
+	p.serve("--mount", "off")
+	start := func(name, weight string) *tenant {
+		c := p.start("lgpu", "run", shape, "--name", name, "--gang", name, "--weight", weight, "--", "sliced", control, "1")
+		c.until("ready")
+		return c
+	}
+	heavier, lighter := start("heavier", "200"), start("lighter", "100")
+	lighter.until("1 contexts: 1024 to 1024 us")
+	p.goOn(20, "heavier", "lighter")
+	end(lighter)
+	heavier.in.Close()
+	for said := range heavier.lines {
+		if said != ownSlices(1) {
+			t.Errorf("the one with more weight has %s", said)
+		}
+	}
+	end(heavier)
+}

@@ -229,6 +229,22 @@ func (d *device) divide() {
 	}
 }
 
+// part is the time slice of the smallest guests. The longer one of a gang waits for its slice, the longer the others wait
+// for it in a collective, and leave their devices idle: with gangs, the largest have the driver's own slice, and the others
+// shorter ones.
+func (d *device) part() int64 {
+	most, gangs := int64(1), false
+	for _, x := range d.seats {
+		if x.guest && x.now < x.used+company {
+			most, gangs = max(most, x.parts), gangs || !x.job.single()
+		}
+	}
+	if gangs {
+		return driverSlice / most
+	}
+	return driverSlice
+}
+
 // tellRoles says which time slices seats are to have. Where there are no guests, short ones would only add switches at
 // the end of each turn, when the next one's work is there already.
 func (d *device) tellRoles() {
@@ -247,11 +263,12 @@ func (d *device) tellRoles() {
 		slice = d.fitSlice()
 	}
 	d.divide()
+	part := d.part()
 	for _, x := range d.seats {
 		to := slice
 		if x.mayVisit() {
-			if to = 0; x.parts > 1 {
-				to = x.parts * driverSlice
+			if to = max(x.parts, 1) * part; to == driverSlice {
+				to = 0
 			}
 		}
 		if to != x.slice {
