@@ -1,12 +1,15 @@
 package test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/api"
 )
 
 // long is the longest time slice that a process can give itself, µs.
@@ -39,6 +42,45 @@ func end(programs ...*tenant) {
 		if status := c.status(); status != 0 {
 			c.t.Errorf("exit status %d: %s", status, c.stderr.String())
 		}
+	}
+}
+
+// A latency-critical tenant goes on at its full rate beside a kernel that never ends: its gate does not close once while it works.
+func TestFullRateBesideEndless(t *testing.T) {
+	p := newPlace(t)
+	p.serve("--mount", "off")
+	endless := p.start("lgpu", "run", shape, "--name", "endless", "--", "spin", control, "3600000")
+	endless.until("running")
+	guest := p.start("lgpu", "run", shape, "--name", "guest", "--priority", "latency", "--", "obey", control)
+	guest.until("ready")
+	guest.launch(1, time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	turns, err := p.daemon().Slices(ctx, &api.SlicesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 60 {
+		guest.launch(1, time.Millisecond)
+		time.Sleep(5 * time.Millisecond) // it pauses: that is what such a tenant does
+	}
+	worked := time.Now()
+	end(guest)
+	ended := 0
+	for last := false; !last; {
+		batch, err := turns.Recv()
+		if err != nil {
+			t.Fatalf("its gate has closed %d times before it ended: %v", ended, err)
+		}
+		for _, turn := range batch.Slices {
+			if turn.Path == "/guest" {
+				ended++
+				last = turn.End.AsTime().After(worked)
+			}
+		}
+	}
+	if ended != 1 {
+		t.Errorf("its gate has closed %d times", ended)
 	}
 }
 
