@@ -45,7 +45,7 @@ func end(programs ...*tenant) {
 	}
 }
 
-// A latency-critical tenant goes on at its full rate beside a kernel that never ends: its gate does not close once while it works.
+// A latency-critical tenant goes on at its full rate beside a kernel that never ends: its gate does not close while it works.
 func TestFullRateBesideEndless(t *testing.T) {
 	p := newPlace(t)
 	p.serve("--mount", "off")

@@ -152,10 +152,8 @@ func (x *seat) takesTurns() bool {
 	switch {
 	case x.now < p.turned+dwell:
 		return x.heavy
-	case x.now < x.dev.loose:
-		return p.fills > fillsFrom && !slices.ContainsFunc(x.dev.seats, func(y *seat) bool {
-			return y != x && y.now < y.used+company && (y.heavy || y.presence.fills > fillsUntil)
-		})
+	case x.now < x.dev.loose && !fillsAlone(x):
+		return false
 	case x.heavy && !x.job.single():
 		return x.outranked()
 	case x.heavy && p.load < lightUntil:
@@ -164,9 +162,18 @@ func (x *seat) takesTurns() bool {
 		return false
 	case x.heavy:
 		return true
+	case x.now < x.dev.loose:
+		return x.now >= p.proven && p.load > heavyFrom
 	default: // gangs lose much at the end of each turn, when half of what is launched waits for the other half
 		return x.job.single() && x.now >= p.proven && p.holds > holdsFrom && p.load > heavyFrom && (!x.entity.p.Latency || holdsOut(x))
 	}
+}
+
+// fillsAlone reports whether the seat is the only one on its device that works to the end of its time slices.
+func fillsAlone(x *seat) bool {
+	return x.job.single() && x.presence.fills > fillsFrom && !slices.ContainsFunc(x.dev.seats, func(y *seat) bool {
+		return y != x && y.now < y.used+company && (y.heavy || y.presence.fills > fillsUntil)
+	})
 }
 
 // weighted reports whether a seat other than x is heavy on the device.
