@@ -13,6 +13,7 @@ alternate, mostly within the life of the same processes. The last column says wh
     latency      short kernels now and then beside programs that saturate: natively, equal weights, latency
     pausing      work and pause beside a program that saturates, by weights, compute.min and priorities
     crowd        a short kernel now and then beside seven that saturate
+    turns        two that saturate, by the length of their turns, which alternates
     pairs        caps, pairs, weights and sums, by bench/node.py
     torch        eight PyTorch loads with caps
     live         the same, with caps that change while a load runs, over its rate without a cap right before and after
@@ -31,6 +32,7 @@ signal TERM (from timeout) ends everything; what was measured is in FILE. On H20
     one card, 8 min:  timeout -k 30 590 python3 bench/shares.py --groups latency,pausing,crowd,inference --out FILE
     one card, 8 min:  timeout -k 30 590 python3 bench/shares.py --groups torch,twins --out FILE
     one card, 5 min:  timeout -k 30 590 python3 bench/shares.py --groups pairs --out FILE
+    one card, 4 min:  timeout -k 30 590 python3 bench/shares.py --groups turns --quick --out FILE
     two cards, 3 min: timeout -k 30 590 python3 bench/shares.py --groups ddp --out FILE
 """
 import argparse
@@ -47,7 +49,7 @@ import rows_torch
 from harness import Machine, Report
 
 GROUPS = {"slices": rows_driver.slices, "utilization": rows_driver.utilization, "alone": rows_kernels.alone, "empty": rows_kernels.empty,
-          "latency": rows_kernels.latency, "pausing": rows_kernels.pausing, "crowd": rows_kernels.crowd, "pairs": rows_kernels.pairs,
+          "latency": rows_kernels.latency, "pausing": rows_kernels.pausing, "crowd": rows_kernels.crowd, "turns": rows_kernels.turns, "pairs": rows_kernels.pairs,
           "torch": rows_torch.torch, "live": rows_torch.live, "inference": rows_torch.inference, "twins": rows_torch.twins, "ddp": rows_torch.ddp}
 NEED_TORCH = ("torch", "live", "inference", "twins", "ddp")
 

@@ -121,7 +121,7 @@ func (o *observer) stayed(id uint64, uuid gpu.UUID, turn, slice time.Duration) {
 	o.daemon.journal.emit(Event{
 		Kind: PoliceSlice, Path: path, ID: id, Device: &uuid,
 		Text: fmt.Sprintf("%s keeps device %s for %v at a time while others have work, although it is to give way after %v; "+
-			"it takes turns there for a minute", path, uuid.Short(), turn.Round(10*time.Microsecond), slice),
+			"all take turns there for a minute", path, uuid.Short(), turn.Round(10*time.Microsecond), slice),
 	})
 }
 

@@ -95,9 +95,10 @@ func (t *tenant) visit(busy *tenant, until string) {
 	t.t.Fatalf("the busy one does not say %q", until)
 }
 
-// Beside a guest, all contexts of a program that keeps the device busy have short slices, those made later too.
+// Beside a guest, all of hundreds of contexts of a program that keeps the device busy have short slices, those made later too,
+// and none of them is without limits.
 func TestManyContextsAreSliced(t *testing.T) {
-	const contexts = 40
+	const contexts = 110
 	p := newPlace(t)
 	p.serve("--mount", "off")
 	guest := p.start("lgpu", "run", shape, "--name", "guest", "--", "obey", control)
@@ -114,6 +115,9 @@ func TestManyContextsAreSliced(t *testing.T) {
 	for _, c := range []*tenant{guest, busy} {
 		if status := c.status(); status != 0 {
 			t.Errorf("exit status %d: %s", status, c.stderr.String())
+		}
+		if said := c.stderr.String(); said != "" {
+			t.Errorf("it says %s", said)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 Programs stay while many windows are measured, natively and in lgpus in turn, so that clocks, noise and the luck of a
 process are on both sides. All times are ns of CLOCK_MONOTONIC.
 """
+import contextlib
 import importlib.util
 import json
 import os
@@ -248,6 +249,20 @@ class Machine(Bench):
             return Program(self, self.inside(["--name", name] + options, command), "/" + name)
         finally:
             self.device = held
+
+    @contextlib.contextmanager
+    def daemon(self, options):
+        """A daemon with options, which ends with the block."""
+        self.call([self.lgpu, "daemon", "stop"])
+        said = open(os.path.join(self.tmp, "daemon.said"), "ab")
+        proc = subprocess.Popen([self.lgpu, "daemon", "--mount", "off", *options], env=self.env, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        try:
+            self.call([self.lgpu, "daemon", "status", "--wait", "20s"])
+            yield
+        finally:
+            proc.terminate()
+            proc.wait(30)
+            said.close()
 
     def length(self, us):
         """How long a kernel or a pause is here: a software GPU needs longer ones."""

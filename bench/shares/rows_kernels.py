@@ -162,6 +162,41 @@ def crowd(m, r, a):
                     r.guard("%g ms kernels, %s" % (us / 1000, how), rows, team, us, how)
 
 
+# Options of the daemon. Two that saturate have turns of twice its slice; "as before" is one slice each.
+TURNS = (("as before: 10 ms", ("--slice", "5ms")), ("default: 20 ms", ()), ("40 ms", ("--slice", "20ms")), ("10 ms, no guests", ("--guests", "off")))
+
+
+def turns(m, r, a):
+    """Two equal lgpus that saturate the device, and compute.max 30 beside 60, by the daemon's options, which alternate."""
+    r.header("kernels", "lgpus", "turns", "% of native rate: median", "each window", "sum", "must")
+    loads = (("200 µs, queued", m.flood(200)), ("200 µs, each waited for", m.pause(200, 0)), ("5 ms, queued", m.flood(5000)))
+    pairs_of = (("weights 1:1", ("compute.max=max", "compute.max=max"), 49), ("compute.max 30 + 60", ("compute.max=30%", "compute.max=60%"), None))
+    got = {}
+
+    def round_of(options, name):
+        with m.daemon(options), Team(m) as team:
+            both, alone = [team.get(i, "load", []) for i in range(2)], team.get("native", "load")
+            for load, command in loads:
+                full = m.window([(alone, command)], a.short)[0].rate()
+                for pair, limits, _ in pairs_of:
+                    for p, limit in zip(both, limits):
+                        p.set(limit)
+                    works = m.window([(p, command) for p in both], a.seconds, settle=1.5)
+                    got.setdefault((load, pair, name), []).append([100 * w.rate() / full for w in works])
+
+    for n in range(a.rounds):
+        for name, options in TURNS if n % 2 == 0 else TURNS[::-1]:
+            r.guard("turns of " + name, round_of, options, name)
+    for load, _ in loads:
+        for pair, _, least in pairs_of:
+            for name, options in TURNS:
+                if windows := got.get((load, pair, name)):
+                    middle = [median(v) for v in zip(*windows)]
+                    r.row(load, pair, name, " + ".join("%.2f" % v for v in middle), "; ".join(" + ".join("%.1f" % v for v in w) for w in windows),
+                          "%.2f" % sum(middle), windows=windows, options=options,
+                          must=[(v, ">=", least) for v in middle] if least and not options and not m.sim else [])
+
+
 def pairs(m, r, a):
     """The tables of bench/node.py: caps, pairs, weights, sums. Their rows are printed as node.py prints them."""
     loads = "200us-sync,5ms"

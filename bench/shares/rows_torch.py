@@ -214,7 +214,14 @@ def ddp(m, r, a):
         def row(what, count):
             natives, insides = jobs(None, count), jobs([], count)
             alone = m.window([(natives[0], "")], 2 * a.short)[0].rate()
-            return together(m, r, a, what, count, natives, insides, alone)
+            bound = together(m, r, a, what, count, natives, insides, alone)
+            for weight in (200, 1000) if count == 2 else ():
+                insides[0].set("lgpu.weight=%d" % weight)
+                try:
+                    together(m, r, a, "%s, weights %d:1" % (what, weight // 100), count, natives, insides, alone, rounds=1)
+                finally:
+                    insides[0].set("lgpu.weight=100")
+            return bound
 
         def lone():
             rates = {}

@@ -32,7 +32,7 @@ func TestComplete(t *testing.T) {
 	for line, want := range map[string]string{
 		"ev":                              "events",
 		"shmem inst":                      "install",
-		"daemon s":                        "stop",
+		"daemon s":                        "status stop",
 		"run --priority ":                 "normal high latency",
 		"daemon --police=":                "report stop stop-strangers",
 		"conformance --mode ":             "temporal spatial",

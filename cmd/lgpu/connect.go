@@ -38,6 +38,7 @@ const (
 	toAsk                 // a daemon that answers, started if there is none
 	toChange              // one that obeys this user, started if there is none
 	toCommand             // one that obeys this user and runs already
+	toFind                // one that runs already
 )
 
 // connect returns a connection to the daemon that a command is for. With toLook it may be nil: there is nothing to see.

@@ -91,7 +91,7 @@ daemon tells systemd when it is ready and when it ends.`,
 		RunE:                  func(c *cobra.Command, _ []string) error { return d.run(c) },
 	}
 	d.register(c.Flags())
-	c.AddCommand(daemonStopCommand(), unitCommand(), configCommand())
+	c.AddCommand(daemonStatusCommand(), daemonStopCommand(), unitCommand(), configCommand())
 	return c
 }
 

@@ -34,12 +34,14 @@ and suspending that it is about to. A dash means "not limited" or "not
 measured": if an lgpu has the device to itself and no compute.max, only the
 driver knows how busy it is, and not on every machine.
 
-No daemon is started if there is nothing to show. On a terminal the table fits
+No daemon is started if there is nothing to show: without one the table is
+empty. lgpu daemon status says whether one answers. On a terminal the table fits
 in its width, but at least in 80 columns; users are shown from 90 columns on. In
 a pipe they are always shown, and nothing is cut. The JSON is described at
 https://github.com/lgpu/lgpu/blob/main/docs/json.md.
 
-Exit status: 0; 1 if the daemon cannot be reached.`,
+Exit status: 0, also without a daemon; 1 if the one at --socket, or one that
+runs, cannot be reached.`,
 		Example: `  lgpu ps
   lgpu ps --tree
   lgpu ps --json | jq '.lgpus[].devices[]."memory.current"'`,

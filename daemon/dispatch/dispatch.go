@@ -29,7 +29,8 @@ type Config struct {
 	// The same holds as for Overran.
 	Resliced func(lgpu uint64, device gpu.UUID, pid int, found time.Duration)
 	// Stayed is called when an lgpu has kept a device for turns of such a length while others had work, although its
-	// clients say that they have a shorter slice, and the hardware has been seen to keep to those.
+	// clients say that they have a shorter slice, and the hardware has been seen to keep to those; or when a client
+	// has lengthened its slice again soon after it was put back. All lgpus take turns on the device for a while then.
 	Stayed func(lgpu uint64, device gpu.UUID, turn, slice time.Duration)
 	// Shared is called when a second lgpu comes to a device where lgpus can be guests. The same holds as for Overran.
 	Shared func(device gpu.UUID)
@@ -104,6 +105,7 @@ type client struct {
 	slice      uint64           // time slice that it was told to have, µs; 0: the driver's own
 	sliced     bool             // it has had that since it was told
 	reported   int64            // when a longer slice was last reported, ns
+	lengthened int64            // when one was last found, ns; 0: never
 	refused    bool             // it says that its driver does not set that
 	settled    int64            // when it began to say the one or the other, ns
 	obeyed     bool             // it has had a slice that it was told to have
@@ -137,7 +139,9 @@ type seat struct {
 	turns   int64
 	judged  struct{ ran, turns, busy int64 } // as of when slices were last judged
 	looked  tally                            // at its turns
-	stays   int64                            // it keeps the device beyond its slice, and is no guest until then, ns; 0: it does not
+	stays   int64                            // it is seen to keep the device beyond its slice, until then, ns; 0: it is not
+	greedy  int64                            // its clients lengthen their slices again and again; until then, ns
+	keeps   bool                             // one of these, as the policy knows it
 	freed   int64                            // when it last became free, or was asked for since, ns
 	free    int64                            // how long it has been free since it was last asked for, ns
 	spent   int64                            // what it had been charged then, ns

@@ -42,7 +42,7 @@ const (
 	slack = 700 * time.Microsecond         // of a turn beyond its slice: switching, and the end of an instruction
 	fresh = int64(20 * time.Millisecond)   // what a client has said of its slice for less is not judged
 	least = int64(2500 * time.Microsecond) // between two looks
-	leave = int64(time.Minute)             // for which one that keeps the device is no guest
+	leave = int64(time.Minute)             // for which there are no guests beside one that keeps the device
 )
 
 // Shared reports whether several lgpus are on a device where lgpus can be guests. While they are, Ran must be called.
@@ -162,6 +162,7 @@ func (r *Runner) judge(t int64, n schedule.Device, m *metered) Verdict {
 		case s.refuses(t):
 			refuse++
 		case s.obeys(t):
+			// Of a single turn it is not known whether what the other had in flight could run.
 			if slices.ContainsFunc(pressed, func(p *seat) bool { return p != s }) && turns > 1 {
 				turn, slice := time.Duration(ran/turns), time.Duration(s.slice)*time.Microsecond
 				m.looked.add(turn, slice)
@@ -177,6 +178,7 @@ func (r *Runner) judge(t int64, n schedule.Device, m *metered) Verdict {
 		if m.stopped == looks {
 			r.watch(t, s)
 		}
+		s.preempted(t, r.policy)
 	}
 	if refuse > 0 && !proven { // what one program has been given, the driver does not refuse to another
 		return Verdict{Known: true, Refused: true}
@@ -188,7 +190,8 @@ func (r *Runner) judge(t int64, n schedule.Device, m *metered) Verdict {
 	return v
 }
 
-// watch has a seat that keeps its device beyond its slice take turns, until it has given way for a while, or for a minute.
+// watch notes a seat that keeps its device beyond its slice, until it has given way for a while, or for a minute. All take
+// turns meanwhile.
 func (r *Runner) watch(t int64, s *seat) {
 	v := s.looked.verdict()
 	stays := s.stays != 0
@@ -198,12 +201,16 @@ func (r *Runner) watch(t int64, s *seat) {
 	case v.Works || t >= s.stays:
 		s.stays = 0
 	}
-	if (s.stays != 0) == stays {
-		return
-	}
-	r.policy.Preempted(t, schedule.ID(s.id), s.device, stays)
-	if !stays && r.config.Stayed != nil {
+	if stays != (s.stays != 0) && !stays && r.config.Stayed != nil {
 		r.config.Stayed(s.id, s.uuid, v.Turn, v.Slice)
+	}
+}
+
+// preempted tells the policy whether the hardware stops the seat at the end of its slices, where that has changed.
+func (s *seat) preempted(t int64, policy *schedule.Scheduler) {
+	if keeps := s.stays != 0 || t < s.greedy; keeps != s.keeps {
+		s.keeps = keeps
+		policy.Preempted(t, schedule.ID(s.id), s.device, !keeps)
 	}
 }
 

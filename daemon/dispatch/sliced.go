@@ -38,11 +38,29 @@ func (r *Runner) sliced(g gate, m protocol.Message) {
 		c.sliced, c.refused = false, true
 	case c.sliced && m.Value > c.slice:
 		c.sliced = false // it is told once, until the client says that it has put it right
-		if t := now(); r.config.Resliced != nil && t >= c.reported+often {
+		t, found := now(), time.Duration(min(m.Value, maxSlice))*time.Microsecond
+		if r.config.Resliced != nil && t >= c.reported+often {
 			c.reported = t
-			r.config.Resliced(g.LGPU(), g.UUID(), g.Peer().PID, time.Duration(min(m.Value, maxSlice))*time.Microsecond)
+			r.config.Resliced(g.LGPU(), g.UUID(), g.Peer().PID, found)
 		}
+		s := r.seatOf(g)
+		if s == nil || !c.again(t) {
+			return
+		}
+		if t >= s.greedy && r.config.Stayed != nil {
+			r.config.Stayed(s.id, s.uuid, found, time.Duration(c.slice)*time.Microsecond)
+		}
+		s.greedy = t + leave // nobody is to wait for the device until it is put back once more
+		s.preempted(t, r.policy)
+		r.decide(t)
 	}
+}
+
+// again notes that the client has lengthened its slice, and reports whether it has lately done so before.
+func (c *client) again(t int64) bool {
+	before := c.lengthened
+	c.lengthened = t
+	return before != 0 && t < before+leave
 }
 
 // often is the time between two reports about a client, ns.

@@ -83,7 +83,22 @@ func TestResliced(t *testing.T) {
 		}
 		reports = append(reports, found)
 	}
+	var again []time.Duration
+	r.config.Stayed = func(lgpu uint64, device gpu.UUID, turn, slice time.Duration) {
+		if lgpu != 1 || device != card || slice != 50*time.Microsecond {
+			t.Errorf("lgpu %d keeps device %s although it has %v", lgpu, device, slice)
+		}
+		again = append(again, turn)
+	}
 	a := r.seat(1)
+	keeps := func(want bool) {
+		t.Helper()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if s := r.seatOf(a); s.keeps != want {
+			t.Errorf("it is known to keep the device: %v", s.keeps)
+		}
+	}
 	say := func(micros uint64, flags uint32) {
 		r.sliced(a, protocol.Message{Kind: protocol.Sliced, Value: micros, Flags: flags})
 	}
@@ -97,8 +112,10 @@ func TestResliced(t *testing.T) {
 	say(0, 0)
 	say(1_000_000, 0)
 	say(1_000_000, 0)
+	keeps(false) // that may have been by mistake
 	say(shortSlice, 0)
 	say(3_000, 0) // too soon for another report
+	keeps(true)
 	r.mu.Lock()
 	r.clients[a].reported = 0
 	r.mu.Unlock()
@@ -107,6 +124,13 @@ func TestResliced(t *testing.T) {
 	if len(reports) != 2 || reports[0] != time.Second || reports[1] != 3*time.Millisecond {
 		t.Errorf("reported %v", reports)
 	}
+	if len(again) != 1 || again[0] != 3*time.Millisecond {
+		t.Errorf("again and again: %v", again)
+	}
+	r.mu.Lock()
+	r.seatOf(a).preempted(now()+leave, r.policy)
+	r.mu.Unlock()
+	keeps(false)
 	r.gone(a)
 	say(5_000, 0) // of one that has gone
 	if len(reports) != 2 {

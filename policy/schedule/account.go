@@ -35,6 +35,7 @@ type account struct {
 	// of their weights.
 	least, mean, weights int64
 	scan, noted          uint64 // the last scan that saw a child, and the account
+	calm                 uint64 // the last scan in which only guests below it counted
 }
 
 // mulDiv is a*b/c without overflow in between; the result is at most forever. a and b are at least 0, c is above 0.
@@ -273,8 +274,11 @@ func (a *account) note(scan uint64, levels int, slice int64) {
 	}
 }
 
-func (a *account) raise(levels int) {
+func (a *account) raise(scan uint64, levels int) {
 	for ; levels > 0; levels, a = levels-1, a.parent {
+		if a.parent.scan != scan {
+			continue
+		}
 		if up := a.parent; up.weights > 0 {
 			up.mean, up.weights = up.floor+up.mean/up.weights, 0
 		}

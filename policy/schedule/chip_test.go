@@ -34,7 +34,9 @@ type chip struct {
 	worked   int64 // ticks in which it worked, since utilised
 	rested   int64 // when it last had no more work of runs
 	trace    bool
-	native   bool // without gates
+	native   bool  // without gates
+	switches int64 // from one program to another
+	telling  int64 // from the end of the last kernel of a turn until the daemon knows of it
 }
 
 // app is a program on a chip.
@@ -50,12 +52,14 @@ type app struct {
 	ran, turns    int64 // as the hardware notes it
 	slice         int64 // hardware slice
 	lies          bool  // it says that it was never busy
+	defies        bool  // it keeps the hardware slice that it has
 	asked         bool
 	open, closing bool
 	wanted, free  bool
 	opens         int64 // launches pass from then on
 	until         int64
 	idle          int64 // since
+	closes        int64 // when the daemon knows that it has closed; 0: it has not
 	arrived       int64
 	delays        []int64 // from the end of a pause to that of the work
 }
@@ -107,6 +111,9 @@ func (c *chip) decide() {
 		case Close:
 			x.closing, x.free = true, false
 		case Slice:
+			if x.defies {
+				continue
+			}
 			if x.slice = d.Slice; x.slice == 0 {
 				x.slice = ownSlice
 			}
@@ -163,7 +170,13 @@ func (c *chip) launch(x *app) {
 		c.progress()
 		c.s.Want(c.now, x.id, 0, x.busy)
 		c.decide()
+	case x.closes != 0 && c.now < x.closes:
 	case x.open && !x.free && (x.closing || x.wanted && x.left == 0 && c.now-x.idle >= patience):
+		if x.closes == 0 && c.telling > 0 {
+			x.closes = c.now + c.telling
+			return
+		}
+		x.closes = 0
 		x.open, x.closing, x.asked = false, false, x.left > 0
 		c.progress()
 		c.s.Closed(c.now, x.id, 0, x.busy, x.left > 0)
@@ -190,6 +203,7 @@ func (c *chip) execute() {
 				c.ready = c.now + handover
 			}
 			if x != r {
+				c.switches++
 				x.turns++
 			}
 			c.runs, c.ends = x, c.ready+x.slice
@@ -643,30 +657,5 @@ func TestUnstoppedTakesTurns(t *testing.T) {
 	}
 	if err := c.s.consistent(); err != nil {
 		t.Error(err)
-	}
-}
-
-// Requests that follow one another, each of some small kernels, wait for a fraction of a millisecond beside one that keeps
-// the device busy, and not for turns: its time slices become longer until both have their parts.
-func TestRequestsInARow(t *testing.T) {
-	for _, tt := range []struct {
-		weight uint32 // of the other
-		keeps  float64
-	}{{100, 48}, {50, 31}} {
-		c := newChip(t, Options{})
-		x := c.add(1, Params{}, 10*us, 80*us, 150*us)
-		x.every = 30 * us
-		y := c.add(2, Params{Weight: tt.weight}, 200*us, 0, 0)
-		c.run(2 * second)
-		x.delays = nil
-		parts := c.seconds(5)
-		t.Logf("weight %d: the other has %.1f %%, %d requests a second, p50 %d, p99 %d, longest %d us", tt.weight, mean(parts[y]), len(x.delays)/5,
-			x.percentile(50), x.percentile(99), x.percentile(100))
-		if keeps := slices.Min(parts[y]); keeps < tt.keeps {
-			t.Errorf("beside weight %d: the other had %.1f %% in a second", tt.weight, keeps)
-		}
-		if x.percentile(50) > 900 || x.percentile(100) > 1300 {
-			t.Errorf("beside weight %d: requests took %d, p99 %d us", tt.weight, x.percentile(50), x.percentile(99))
-		}
 	}
 }

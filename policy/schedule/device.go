@@ -26,6 +26,7 @@ type device struct {
 	stretched  int64   // what of it is in force
 	fitted     int64   // when that was last changed; 0: it is not controlled
 	fittedTo   int64   // the least lead of a guest then
+	unstopped  bool    // the hardware does not stop one that uses it at the end of its time slice
 	crowd      bool    // guests alone want more of it than there is, as of receive
 	measuredAt int64
 	ran        int64  // sum of what the hardware had run of seats then
@@ -39,6 +40,7 @@ func (d *device) step() {
 	for _, x := range d.seats {
 		x.settle()
 	}
+	d.noteStops()
 	d.contend()
 	if d.free != nil && !d.alone() {
 		d.endFree()
@@ -91,12 +93,30 @@ func (d *device) raiseFloors() {
 			x.note(d.scan, x.levels, most)
 		}
 	}
+	if d.options.Preempt {
+		d.noteGuests(most)
+	}
 	for _, x := range d.seats {
-		if counts(x) {
-			x.raise(x.levels)
-		}
+		x.raise(d.scan, x.levels)
 	}
 	d.pursue()
+}
+
+// noteGuests has guests count among themselves in groups in which nobody else does. What their group has is limited by those
+// outside of it, and is divided by their weights.
+func (d *device) noteGuests(most int64) {
+	for _, x := range d.seats {
+		levels := 0
+		for a := x.account; levels < x.levels && (a.parent.scan != d.scan || a.parent.calm == d.scan); a = a.parent {
+			levels++
+		}
+		if levels > 0 && levels < x.depth && strives(x) {
+			for a, n := x.account, levels; n > 0; a, n = a.parent, n-1 {
+				a.parent.calm = d.scan
+			}
+			x.note(d.scan, levels, most)
+		}
+	}
 }
 
 // counting returns which seats the device's floors follow.
@@ -110,7 +130,7 @@ func (d *device) counting() func(x *seat) bool {
 	switch {
 	case slices.ContainsFunc(d.seats, hungry):
 	case d.crowd: // guests alone want more than there is
-		return func(x *seat) bool { return x.claiming || x.guest && x.now < x.used+working }
+		return strives
 	default:
 		hungry = (*seat).hungry
 	}

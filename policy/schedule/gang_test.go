@@ -37,22 +37,24 @@ func (w *worker) kernel(n int) int64 { return w.program[n%len(w.program)] }
 
 // rig runs workers in steps of time.
 type rig struct {
-	t       testing.TB
-	s       *Scheduler
-	now     int64
-	workers []*worker
-	early   int64 // workers say Closed when they expect to have drained so soon
-	overran int
-	seeps   int
-	random  *rand.Rand
-	chips   map[Device]*turns // of devices that preempt
-	native  bool              // without gates
+	t         testing.TB
+	s         *Scheduler
+	now       int64
+	workers   []*worker
+	early     int64 // workers say Closed when they expect to have drained so soon
+	overran   int
+	seeps     int
+	random    *rand.Rand
+	chips     map[Device]*turns // of devices that preempt
+	native    bool              // without gates
+	switching int64             // what these need to switch to another
 }
 
 // turns are those of a device that gives itself to the workers that have work in flight, one after the other.
 type turns struct {
-	on   *worker
-	ends int64 // of the time slice
+	on    *worker
+	ready int64 // when the switch to it is done
+	ends  int64 // of the time slice
 }
 
 const step = 20 * us
@@ -166,13 +168,16 @@ func (r *rig) turn() {
 		for n := range r.workers {
 			o := r.workers[(max(last, i)+1+n)%len(r.workers)]
 			if o.dev == w.dev && o.launched > o.done {
-				c.on, c.ends = o, r.now+o.slice
+				if c.ready = r.now; o != c.on && c.on != nil {
+					c.ready += r.switching
+				}
+				c.on, c.ends = o, c.ready+o.slice
 				break
 			}
 		}
 	}
 	for _, c := range r.chips {
-		if c.on != nil {
+		if c.on != nil && r.now >= c.ready {
 			c.on.had += step
 		}
 	}
@@ -216,7 +221,7 @@ func (r *rig) advance(w *worker) {
 		w.busy += step
 		w.held += step
 		k := w.kernel(w.done)
-		if on := r.chips == nil || r.chips[w.dev].on == w; on && (k > 0 || !w.stuck()) {
+		if on := r.chips == nil || r.chips[w.dev].on == w && r.now >= r.chips[w.dev].ready; on && (k > 0 || !w.stuck()) {
 			w.ran += step
 		}
 		if w.ran >= max(k, -k) {

@@ -56,9 +56,15 @@ func (d *device) crowded() bool {
 // single reports whether the job is one seat, which is granted by itself.
 func (j *job) single() bool { return len(j.seats) == 1 && j.gang == "" }
 
-// light reports whether nothing about the seat itself keeps it from being a guest.
+// light reports whether neither the seat itself nor another one that the hardware does not stop keeps it from being a guest.
 func (x *seat) light() bool {
-	return x.dev.options.Preempt && !x.heavy && !x.presence.hides && !x.presence.unstopped
+	return x.dev.options.Preempt && !x.heavy && !x.presence.hides && !x.dev.unstopped
+}
+
+// noteStops notes whether the hardware stops all that use the device. Where it does not, somebody's work could be kept from
+// it for any time beside an open gate: then all take turns.
+func (d *device) noteStops() {
+	d.unstopped = slices.ContainsFunc(d.seats, func(x *seat) bool { return x.presence.unstopped && x.now < x.used+company })
 }
 
 // guestly reports whether the seat uses its device as a guest.
@@ -72,6 +78,9 @@ func (x *seat) mayVisit() bool { return x.light() && x.job.mayVisit() }
 // hungry reports whether the seat has the device in its turn, or has work and waits.
 func (x *seat) hungry() bool { return x.granted || x.claiming }
 
+// strives reports whether the seat waits for the device, or uses it as a guest.
+func strives(x *seat) bool { return x.claiming || x.guest && x.now < x.used+working }
+
 // resting reports whether the seat takes part in fair queueing although it waits for nothing.
 func (x *seat) resting() bool {
 	return x.levels > 0 && !x.hungry() && x.dev.options.Preempt && x.now < x.used+rest
@@ -84,9 +93,14 @@ func (x *seat) lead() int64 {
 	if x.entity.p.Class == High && !x.rivalled() {
 		return left
 	}
+	ahead := int64(0) // of its siblings in groups: what the group may have is theirs first
 	for a := x.account; a.parent != nil; a = a.parent {
-		if a.parent.scan == x.dev.scan { // somebody waits at this level
-			left = min(left, x.bound()-mulDivSigned(a.vt-a.parent.mean, a.weight, vtScale))
+		switch had := mulDivSigned(a.vt-a.parent.mean, a.weight, vtScale); {
+		case a.parent.scan != x.dev.scan: // nobody waits at this level
+		case a.parent.calm == x.dev.scan:
+			ahead += max(had, 0)
+		default:
+			left = min(left, x.bound()-had-ahead)
 		}
 	}
 	return left
@@ -215,6 +229,22 @@ func (d *device) divide() {
 	}
 }
 
+// part is the time slice of the smallest guests. The longer one of a gang waits for its slice, the longer the others wait
+// for it in a collective, and leave their devices idle: with gangs, the largest have the driver's own slice, and the others
+// shorter ones.
+func (d *device) part() int64 {
+	most, gangs := int64(1), false
+	for _, x := range d.seats {
+		if x.guest && x.now < x.used+company {
+			most, gangs = max(most, x.parts), gangs || !x.job.single()
+		}
+	}
+	if gangs {
+		return driverSlice / most
+	}
+	return driverSlice
+}
+
 // tellRoles says which time slices seats are to have. Where there are no guests, short ones would only add switches at
 // the end of each turn, when the next one's work is there already.
 func (d *device) tellRoles() {
@@ -233,11 +263,12 @@ func (d *device) tellRoles() {
 		slice = d.fitSlice()
 	}
 	d.divide()
+	part := d.part()
 	for _, x := range d.seats {
 		to := slice
 		if x.mayVisit() {
-			if to = 0; x.parts > 1 {
-				to = x.parts * driverSlice
+			if to = max(x.parts, 1) * part; to == driverSlice {
+				to = 0
 			}
 		}
 		if to != x.slice {

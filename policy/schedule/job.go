@@ -171,10 +171,29 @@ func (j *job) keepsTurn() bool {
 func (j *job) slice() int64 {
 	var slice int64
 	for _, x := range j.granted {
-		o := &x.dev.options
-		slice = max(slice, o.Slice, min(perDrain*x.drain, o.SliceMax))
+		slice = max(slice, x.dev.turnLength(), min(perDrain*x.drain, x.dev.options.SliceMax))
 	}
 	return slice
+}
+
+// turnLength is that of a slice on the device when draining is quick. Each change takes some 0.2 ms of the device. Where only
+// heavy seats use one that preempts, a few of them have longer turns: who waits for less than that would be a guest.
+func (d *device) turnLength() int64 {
+	o := &d.options
+	if !o.Preempt || d.unstopped {
+		return o.Slice
+	}
+	heavy := int64(0)
+	for _, x := range d.seats {
+		switch {
+		case x.now >= x.used+lively:
+		case x.mayVisit() || x.entity.p.Latency:
+			return o.Slice
+		default:
+			heavy++
+		}
+	}
+	return min(max(o.Slice, roundOfTurns*o.Slice/max(heavy, 1)), o.SliceMax)
 }
 
 // startable reports whether a gang's turn has come: on each of its devices it goes before the owner and before all that

@@ -15,6 +15,8 @@ const (
 	perDrain int64 = 20
 	// A Tick that comes so late was due while nobody kept the time.
 	missed int64 = 100e6
+	// All that take turns on a device without guests have had one after this many slices, or after one each.
+	roundOfTurns int64 = 4
 	// A seat that says Closed is all but drained. If it runs for longer than this afterwards, its work waits for something.
 	early int64 = 1e6
 )

@@ -9,6 +9,9 @@ import "slices"
 const (
 	heavyFrom  int64 = 900 // a guest with more load than this becomes heavy, if it also holds
 	holdsFrom  int64 = 600 // so much of the device although another one's slice is short; a launch-bound one does not
+	fillsFrom  int64 = 650 // a guest whose turns take so much of its time slices is heavy also on a loose device
+	fillsUntil int64 = 500 // where those of all others take less than this
+	fillsTurns int64 = 20  // of which that is a mean
 	lightUntil int64 = 870 // a heavy seat with less load becomes a guest
 
 	loadTime int64 = 100e6 // over which load is a mean
@@ -58,6 +61,8 @@ type presence struct {
 	used   int64 // the time that it used,
 	able   int64 // and that it could have used: not that in which it waited for others, in partScale
 	holds  int64 // mean part of the time that it uses although another one's slice is short, while its gate is open
+	beside int64 // time for which another one's slice has been short meanwhile
+	fills  int64 // mean part of the driver's time slice that its turns take as a guest
 	waited int64 // time in which it had work and its gate was closed; only grows
 
 	// Since load was last brought up to date: when that was, Busy, and waited then.
@@ -103,7 +108,7 @@ func newPresence(now int64) presence {
 // restart forgets what was summed up, but not what was learned.
 func (p *presence) restart(now int64) {
 	p.weighed, p.busy, p.waitedThen, p.charged, p.ahead = now, 0, p.waited, 0, 0
-	p.last.valid, p.unstopped = false, false
+	p.last.valid = false
 }
 
 // worth is the device time in an amount of Busy of a guest.
@@ -145,10 +150,10 @@ func (x *seat) weigh(spent int64) {
 func (x *seat) takesTurns() bool {
 	p := &x.presence
 	switch {
-	case x.now < x.dev.loose:
-		return false
 	case x.now < p.turned+dwell:
 		return x.heavy
+	case x.now < x.dev.loose && !fillsAlone(x):
+		return false
 	case x.heavy && !x.job.single():
 		return x.outranked()
 	case x.heavy && p.load < lightUntil:
@@ -157,9 +162,31 @@ func (x *seat) takesTurns() bool {
 		return false
 	case x.heavy:
 		return true
+	case x.now < x.dev.loose:
+		return x.now >= p.proven && p.load > heavyFrom
 	default: // gangs lose much at the end of each turn, when half of what is launched waits for the other half
-		return x.job.single() && x.now >= p.proven && p.holds > holdsFrom && p.load > heavyFrom
+		return x.job.single() && x.now >= p.proven && p.holds > holdsFrom && p.load > heavyFrom && (!x.entity.p.Latency || holdsOut(x))
 	}
+}
+
+// fillsAlone reports whether the seat is the only one on its device that works to the end of its time slices.
+func fillsAlone(x *seat) bool {
+	return x.job.single() && x.presence.fills > fillsFrom && !slices.ContainsFunc(x.dev.seats, func(y *seat) bool {
+		return y != x && y.now < y.used+company && (y.heavy || y.presence.fills > fillsUntil)
+	})
+}
+
+// weighted reports whether a seat other than x is heavy on the device.
+func (d *device) weighted(x *seat) bool {
+	return slices.ContainsFunc(d.seats, func(y *seat) bool { return y != x && y.heavy && y.now < y.used+company })
+}
+
+// holdsOut reports whether holds tells how a latency-critical seat does beside short time slices, or no other would do. Requests
+// in a row look as if they kept the device busy while all are guests, and would wait for turns from then on.
+func holdsOut(x *seat) bool {
+	return x.presence.beside > dwell || !slices.ContainsFunc(x.dev.seats, func(y *seat) bool {
+		return y != x && !y.entity.p.Latency && y.presence.load > pressing && y.now < y.used+company
+	})
 }
 
 // accompanied reports whether others than x use the device, too. While they do not, it is all the same what x is.
@@ -204,7 +231,17 @@ func (d *device) measured(ran []Ran) {
 	for _, x := range d.seats {
 		if m := &x.presence.last; m.visited && d.accompanied(x) {
 			present := max(m.present-(visits-m.visit()), m.used)
-			x.presence.holds = approach(x.presence.holds, min(mulDiv(m.used, 1000, max(present, 1)), 1000), m.present)
+			p := &x.presence
+			p.holds = approach(p.holds, min(mulDiv(m.used, 1000, max(present, 1)), 1000), m.present)
+			if d.weighted(x) {
+				p.beside = min(p.beside+m.present, second)
+			} else {
+				p.beside = 0
+			}
+			if m.switches > 0 {
+				part := min(mulDiv(m.used, 1000, m.switches*driverSlice), 1000)
+				p.fills += (part - p.fills) * m.switches / (m.switches + fillsTurns)
+			}
 		}
 	}
 }

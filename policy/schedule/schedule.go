@@ -66,19 +66,22 @@
 //
 // While others wait, a grant is charged by the clock from Open to Closed; otherwise by Busy, and then it counts for the
 // maximum only. A grant that nobody contends for has no end. A contended one lasts a slice, and goes on without being
-// closed when its seat would be next again. Slices are longer for seats that drain slowly. A seat without any maximum
-// that is alone on its device is Free: it needs no accounts.
+// closed when its seat would be next again. Slices are longer for seats that drain slowly, and where a few heavy seats are
+// alone on a device with Options.Preempt. A seat without any maximum that is alone on its device is Free: it needs no
+// accounts.
 //
 // # Guests
 //
 // On a device with Options.Preempt, only heavy seats take turns: those that keep it busy for most of the time in which
 // they may use it. The others are guests. A guest's grant stands beside that of the owner, also while the guest has no
 // work, until it has had more than its part by a bound; then it waits until those that wait have caught up. A guest is
-// charged the device time that Measured says it used, and the owner is not charged for that time. Minimums let a guest
-// in beyond its part, and a guest that one of class High or below its minimum keeps from the device takes part in the
-// turns. A heavy seat that has paused in its turn takes the device back when it goes first. Heavy seats have short time
-// slices while there are guests, and guests have some in proportion to what they are entitled to. Seats whose Busy is
-// clearly less than what they use take turns, too, as do those whose kernels the hardware does not stop (Preempted).
+// charged the device time that Measured says it used, and the owner is not charged for that time. Guests of a group
+// share what the group may have: one that is ahead of its siblings is let in only while the group is as far below the
+// bound. Minimums let a guest in beyond its part, and a guest that one of class High or below its minimum keeps from
+// the device takes part in the turns. A heavy seat that has paused in its turn takes the device back when it goes
+// first. Heavy seats have short time slices while there are guests, and guests have some in proportion to what they are
+// entitled to. Seats whose Busy is clearly less than what they use take turns, too. All do while one whose kernels the
+// hardware does not stop (Preempted) uses the device.
 //
 // The gates of a gang of guests are opened and closed together. A gang takes turns only while one of class High, or below its
 // minimum, keeps it from a device.

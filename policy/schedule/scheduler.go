@@ -324,7 +324,7 @@ func (s *Scheduler) Measured(now int64, dev Device, ran []Ran) {
 }
 
 // Preempted says whether the hardware stops a seat's kernels at the end of its time slice, on a device where it can. It
-// does until something else is said. A seat that it does not stop is no guest.
+// does until something else is said. While a seat that it does not stop uses the device, nobody is a guest there.
 func (s *Scheduler) Preempted(now int64, id ID, dev Device, stops bool) {
 	s.setTime(now)
 	if x := s.tree.seat(id, dev); x != nil && x.presence.unstopped == stops {

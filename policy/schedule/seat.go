@@ -65,6 +65,7 @@ func newSeat(e *entity, d *device, busy int64) *seat {
 	if x.presence = newPresence(d.now); x.account.known != nil {
 		x.presence = *x.account.known
 		x.presence.restart(d.now)
+		x.presence.unstopped = false
 	}
 	return x
 }

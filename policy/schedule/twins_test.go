@@ -41,3 +41,49 @@ func TestTwins(t *testing.T) {
 		}
 	}
 }
+
+// Gangs that are bound by their launches have what they are to have by weight, and lose nothing for it together: one that
+// has less of its devices keeps the other's collectives waiting for no longer than natively.
+func TestGangsByWeight(t *testing.T) {
+	both := []Device{0, 1}
+	for _, w := range []struct {
+		name string
+		run  program
+		slow int
+	}{
+		{"few collectives, bound by launches", program{100 * us, 100 * us, 100 * us, -200 * us}, 8},
+		{"few collectives", program{100 * us, 100 * us, 100 * us, -200 * us}, 3},
+		{"many collectives", program{50 * us, 50 * us, 50 * us, 50 * us, -100 * us, -100 * us}, 8},
+		{"half of it collectives", program{400 * us, -200 * us}, 3},
+	} {
+		for _, weight := range []uint32{200, 300, 1000} {
+			made := func(native bool) (parts []float64) {
+				r := newRig(t, Options{Preempt: true})
+				r.chips, r.native, r.switching = map[Device]*turns{}, native, preemption
+				var gangs [][]*worker
+				for i, p := range []Params{{Weight: weight}, {}} {
+					gangs = append(gangs, r.lgpu(ID(i+1), p, w.run, both...))
+					for _, x := range gangs[i] {
+						x.slow = w.slow
+					}
+				}
+				r.run(second)
+				parts = make([]float64, len(gangs))
+				for _, second := range r.progress(4, gangs...) {
+					for i, part := range second {
+						parts[i] += part / 4
+					}
+				}
+				return parts
+			}
+			native, parts := made(true), made(false)
+			t.Logf("%s, %d:100: %.1f, natively %.1f", w.name, weight, parts, native)
+			if sum, natively := parts[0]+parts[1], native[0]+native[1]; sum < 0.96*natively {
+				t.Errorf("%s, %d:100: both do %.1f, natively %.1f", w.name, weight, sum, natively)
+			}
+			if parts[0] < 1.15*parts[1] || parts[0] < 1.15*native[0] {
+				t.Errorf("%s, %d:100: %.1f, natively %.1f", w.name, weight, parts, native)
+			}
+		}
+	}
+}

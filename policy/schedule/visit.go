@@ -61,6 +61,7 @@ func (x *seat) visit() {
 	x.guest, x.claiming, x.waited = true, false, 0
 	if x.wants {
 		x.waited = min(x.now-x.since, waitedMax)
+		x.worked() // what it waited with is launched now
 	}
 	x.cut(x.now-x.waited, x.dev.options.Burst)
 	x.serve(x.now)

@@ -1,6 +1,7 @@
 // sliced CONTROL.PTX CONTEXTS: keeps the device busy with kernels of 2 ms until its input ends, in the first of so many
 // contexts. Says "ready" once it works, and then how long the time slices of its contexts are, whenever that has
-// changed: "40 contexts: 50 to 2000 us". With each line of input it makes as many contexts again.
+// changed: "40 contexts: 50 to 2000 us". Of its input, "more" makes as many contexts again, and "long US" gives all of them
+// such a time slice.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -30,6 +31,15 @@ static void *driver(void)
 {
 	const char *path = getenv("LGPU_REAL_LIBCUDA");
 	return path != NULL ? dlopen(path, RTLD_NOW) : RTLD_DEFAULT;
+}
+
+// lengthen gives all contexts a time slice, by the driver's own function.
+static void lengthen(uint64_t micros)
+{
+	CUresult (*set)(CUcontext context, uint64_t micros);
+	*(void **)&set = dlsym(driver(), "lgpusimSetTimeslice");
+	for (int i = 0; set != NULL && i < made; i++)
+		TRY(set(contexts[i], micros));
 }
 
 static void *watch(void *unused)
@@ -87,7 +97,7 @@ int main(int argc, char **argv)
 {
 	CUdevice device;
 	pthread_t watcher, worker;
-	char line[16];
+	char line[32];
 
 	if (argc != 3)
 		return 2;
@@ -99,8 +109,13 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	if (pthread_create(&watcher, NULL, watch, NULL) != 0 || pthread_create(&worker, NULL, work, argv[1]) != 0)
 		return 1;
-	while (fgets(line, sizeof line, stdin) != NULL)
-		make(device, count);
+	while (fgets(line, sizeof line, stdin) != NULL) {
+		unsigned long long micros;
+		if (sscanf(line, "long %llu", &micros) == 1)
+			lengthen(micros);
+		else
+			make(device, count);
+	}
 	over = true;
 	return pthread_join(worker, NULL) != 0 || pthread_join(watcher, NULL) != 0;
 }

@@ -8,7 +8,7 @@
 
 struct lgpu_gate_context *lgpu_gate_context_of(CUcontext context)
 {
-	for (uint32_t i = 0; i < LGPU_GATE_CONTEXTS; i++) {
+	for (uint32_t i = 0, n = lgpu_gate_contexts(); i < n; i++) {
 		struct lgpu_gate_context *c = &lgpu_gates->context[i];
 		if (__atomic_load_n(&c->context, __ATOMIC_ACQUIRE) == context)
 			return c->gate != NULL ? c : NULL;
@@ -30,6 +30,8 @@ struct lgpu_gate_context *lgpu_gate_context_of(CUcontext context)
 			found = c;
 			c->gate = lgpu_gates->device[index];
 			__atomic_store_n(&c->context, context, __ATOMIC_RELEASE);
+			if (i >= lgpu_gates->contexts)
+				__atomic_store_n(&lgpu_gates->contexts, i + 1, __ATOMIC_RELEASE);
 		}
 	}
 	lgpu_unlock(&lgpu_gates->contexts_lock);
@@ -44,7 +46,7 @@ struct lgpu_gate_context *lgpu_gate_context_of(CUcontext context)
 // (lgpu_gate_capture_begins).
 void lgpu_gate_flush(struct lgpu_gate *g)
 {
-	for (uint32_t i = 0; i < LGPU_GATE_CONTEXTS; i++) {
+	for (uint32_t i = 0, n = lgpu_gate_contexts(); i < n; i++) {
 		struct lgpu_gate_context *c = &lgpu_gates->context[i];
 		if (__atomic_load_n(&c->context, __ATOMIC_ACQUIRE) == NULL)
 			continue;
@@ -77,7 +79,7 @@ void lgpu_gate_capture_begins(void)
 	// be for something that this thread is to do next.
 	for (int64_t end = lgpu_now() + CAPTURE_PATIENCE, now = 0; now < end; now = lgpu_now()) {
 		bool flushing = false;
-		for (uint32_t i = 0; i < LGPU_GATE_CONTEXTS; i++)
+		for (uint32_t i = 0, n = lgpu_gate_contexts(); i < n; i++)
 			flushing = flushing || __atomic_load_n(&all->context[i].flushing, __ATOMIC_SEQ_CST) != 0;
 		if (!flushing)
 			return;
@@ -145,7 +147,7 @@ void lgpu_gate_context_gone(CUcontext context)
 {
 	if (lgpu_gates_ready() == NULL)
 		return;
-	for (uint32_t k = 0; k < LGPU_GATE_CONTEXTS; k++) {
+	for (uint32_t k = 0, n = lgpu_gate_contexts(); k < n; k++) {
 		struct lgpu_gate_context *c = &lgpu_gates->context[k];
 		if (c->context != context || context == NULL)
 			continue;

@@ -16,7 +16,8 @@
 #include "gate/gate.h"
 #include "process/process.h"
 
-#define LGPU_GATE_CONTEXTS 64
+// Of a process. On a GPU each takes some 100 MB at least.
+#define LGPU_GATE_CONTEXTS 1024
 
 // How long an idle gate stays open while others wait, ns; shorter pauses are charged.
 #define LGPU_GATE_LINGER ((int64_t)LGPU_LINK_LINGER)
@@ -97,6 +98,7 @@ struct lgpu_gates {
 	uint32_t captures;
 	struct lgpu_gate *recent; // of the last launch that asked for its stream's context
 	uint32_t contexts_lock;
+	uint32_t contexts; // so many of context, from the first, are or were in use; atomic
 	struct lgpu_gate *device[LGPU_MAX_DEVICES]; // by index in Limits; NULL: not gated
 	struct lgpu_gate_context context[LGPU_GATE_CONTEXTS];
 };
@@ -109,6 +111,9 @@ static inline struct lgpu_gates *lgpu_gates_ready(void)
 	struct lgpu_gates *all = __atomic_load_n(&lgpu_gates, __ATOMIC_ACQUIRE);
 	return all != NULL && all->ready ? all : NULL;
 }
+
+// lgpu_gate_contexts is how many contexts are to be looked at.
+static inline uint32_t lgpu_gate_contexts(void) { return __atomic_load_n(&lgpu_gates->contexts, __ATOMIC_ACQUIRE); }
 
 // lgpu_gate_capturing reports whether any stream may be captured now.
 static inline bool lgpu_gate_capturing(void) { return __atomic_load_n(&lgpu_gates->captures, __ATOMIC_SEQ_CST) != 0; }

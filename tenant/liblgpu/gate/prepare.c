@@ -109,7 +109,7 @@ void lgpu_prepare_go(struct lgpu_gate *g, int64_t now)
 	lgpu_flight_go(&g->flight, now);
 	p->streams = 0;
 	p->value++;
-	for (uint32_t i = 0; i < LGPU_GATE_CONTEXTS; i++) {
+	for (uint32_t i = 0, n = lgpu_gate_contexts(); i < n; i++) {
 		struct lgpu_gate_context *c = &lgpu_gates->context[i];
 		uint32_t *word = c->gate == g ? __atomic_load_n(&c->word, __ATOMIC_ACQUIRE) : NULL;
 		if (word != NULL)
