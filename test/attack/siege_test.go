@@ -62,8 +62,8 @@ type siege struct {
 	whole      map[string]spell // what each neighbour got over all phases, by its name
 }
 
-// spell is device time that a tenant got in a time.
-type spell struct{ got, long time.Duration }
+// spell is for how long a tenant was on a device in a time, and how much device time its work took.
+type spell struct{ busy, worked, long time.Duration }
 
 // newSiege makes the place of a siege, in which nothing runs yet.
 func newSiege(t *testing.T) *siege {
