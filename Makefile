@@ -8,6 +8,7 @@
 # make compat    what runs natively, in an lgpu, a contained one, one with --overcommit: docs/compatibility.md; needs a GPU
 # make install   the binary, man pages, completions and the unit, below PREFIX=/usr/local; make uninstall removes them
 # make packages  deb, rpm, archive and their checksums in build/package; make image an image for Docker
+# make kube      bin/lgpu-kube, the driver of Kubernetes; make test-kube its tests, beside a daemon
 # make lint      gofmt, vet, staticcheck, C without a warning
 # make race      make test, under the race detector where it sees anything
 # make sanitize  the C tests under AddressSanitizer and UBSan
@@ -162,6 +163,17 @@ lint: build
 	! gofmt -l $$(git ls-files '*.go') | grep .
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
+	mkdir -p build
+	$(GO) build -o build/staticcheck honnef.co/go/tools/cmd/staticcheck
+	cd kube && $(GO) vet ./... && ../build/staticcheck ./...
+
+# The driver of Kubernetes is a module of its own, so that lgpu's has none of its libraries.
+.PHONY: kube test-kube
+kube:
+	cd kube && $(GOBUILD) build -trimpath -tags $(TAGS) -ldflags '$(GO_LDFLAGS)' -o ../bin/lgpu-kube ./cmd/lgpu-kube
+
+test-kube: build
+	cd kube && $(GOTEST) -timeout 5m ./...
 
 generate:
 	$(GO) generate ./...

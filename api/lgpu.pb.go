@@ -3099,7 +3099,9 @@ type CreateRequest struct {
 	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Files []*File                `protobuf:"bytes,2,rep,name=files,proto3" json:"files,omitempty"`
 	// Shape of the software GPU that it is for; empty means the machine's devices.
-	Sim           string `protobuf:"bytes,3,opt,name=sim,proto3" json:"sim,omitempty"`
+	Sim string `protobuf:"bytes,3,opt,name=sim,proto3" json:"sim,omitempty"`
+	// UUIDs of the devices that it has, in the order in which programs see them. None means all until it is used.
+	Devices       []string `protobuf:"bytes,4,rep,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3153,6 +3155,13 @@ func (x *CreateRequest) GetSim() string {
 		return x.Sim
 	}
 	return ""
+}
+
+func (x *CreateRequest) GetDevices() []string {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
 }
 
 type CreateReply struct {
@@ -4205,11 +4214,12 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12#\n" +
 	"\x05files\x18\x02 \x03(\v2\r.lgpu.v1.FileR\x05files\"\f\n" +
 	"\n" +
-	"WriteReply\"Z\n" +
+	"WriteReply\"t\n" +
 	"\rCreateRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12#\n" +
 	"\x05files\x18\x02 \x03(\v2\r.lgpu.v1.FileR\x05files\x12\x10\n" +
-	"\x03sim\x18\x03 \x01(\tR\x03sim\"\x1d\n" +
+	"\x03sim\x18\x03 \x01(\tR\x03sim\x12\x18\n" +
+	"\adevices\x18\x04 \x03(\tR\adevices\"\x1d\n" +
 	"\vCreateReply\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x06R\x02id\"#\n" +
 	"\rRemoveRequest\x12\x12\n" +

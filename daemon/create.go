@@ -5,17 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 
+	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/policy/limits"
 	simulator "github.com/lgpu/lgpu/sim"
 )
 
 // CreateSpec describes a persistent group or lgpu.
 type CreateSpec struct {
-	Path   string
-	Sim    string              // shape of the software GPU that it is for; empty for the machine's own devices
-	Writes []limits.Assignment // written to its files in the same transaction
-	By     limits.Author       // who asks, and owns it
+	Path    string
+	Sim     string              // shape of the software GPU that it is for; empty for the machine's own devices
+	Devices []gpu.UUID          // those it has, in the order in which programs see them; none is all, until it is used
+	Writes  []limits.Assignment // written to its files in the same transaction
+	By      limits.Author       // who asks, and owns it
 }
 
 // Create makes a persistent directory of the tree: an lgpu as soon as it is used, a group as soon as it has children.
@@ -45,6 +48,10 @@ func (n *Daemon) Create(ctx context.Context, spec CreateSpec) (Directory, error)
 		}
 		spec.Sim = sim.shape
 	}
+	if err := n.inventory.has(spec.Sim, spec.Devices); err != nil {
+		sim.close()
+		return Directory{}, err
+	}
 	dir, err := n.create(spec, sim)
 	if err != nil {
 		sim.close()
@@ -64,11 +71,11 @@ func (n *Daemon) create(spec CreateSpec, sim *simUse) (limits.Directory, error) 
 	defer n.lgpus.life.Unlock()
 	dir, err := n.tree.By(spec.By).Create(limits.CreateSpec{Path: spec.Path, UID: spec.By.UID, GID: spec.By.GID,
 		Writes: spec.Writes})
-	if err != nil || spec.Sim == "" {
+	if err != nil || spec.Sim == "" && len(spec.Devices) == 0 {
 		return dir, err
 	}
 	l := declared(dir.ID)
-	l.record.Sim = spec.Sim
+	l.record.Sim, l.record.Devices = spec.Sim, spec.Devices
 	n.lgpus.add(l)
 	if err := n.lgpus.save(l); err != nil {
 		return dir, errors.Join(err, n.tree.Rmdir(spec.Path))
@@ -83,4 +90,22 @@ func (n *Daemon) Remove(ctx context.Context, by limits.Author, path string) erro
 	err := n.tree.By(by).Rmdir(path)
 	n.containers.sync()
 	return err
+}
+
+// has returns why an lgpu cannot be created with these devices: each is to be there, once, and of the software GPU's shape.
+func (v *inventory) has(shape string, devices []gpu.UUID) error {
+	usable := uuidsOf(v.usable(shape))
+	for i, uuid := range devices {
+		invalid := Error{Class: ErrInvalid, Field: "devices", Value: uuid.String(), Remedy: "lgpu devices lists those there are"}
+		switch {
+		case !slices.Contains(usable, uuid):
+			invalid.Reason, invalid.Cause = "there is no such device that programs can use", ErrNoDevice
+		case slices.Contains(devices[:i], uuid):
+			invalid.Reason = "it is named twice"
+		default:
+			continue
+		}
+		return &invalid
+	}
+	return nil
 }

@@ -219,3 +219,27 @@ func TestLauncherDiesUnseen(t *testing.T) {
 		t.Error("it stays without its launcher")
 	}
 }
+
+// A new lgpu may have devices from the start, also after a restart; those that are not there, or named twice, are refused.
+func TestCreateWithDevices(t *testing.T) {
+	r := start(t, Config{})
+	present := r.inventory.usable("")
+	made, err := r.Create(t.Context(), CreateSpec{Path: "/made", Devices: []gpu.UUID{present[1].UUID}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, devices := range map[string][]gpu.UUID{"absent": {{1}}, "twice": {present[0].UUID, present[0].UUID}} {
+		if _, err := r.Create(t.Context(), CreateSpec{Path: "/refused", Devices: devices}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	h := r.holds(t, AttachSpec{Path: "/made"})
+	if len(h.Devices) != 1 || h.Devices[0].Index != 1 {
+		t.Errorf("devices %+v", h.Devices)
+	}
+	h.Close()
+	r.stop()
+	if saved := savedIn(t, r); len(saved) != 1 || saved[0].ID != made.ID || len(saved[0].Devices) != 1 {
+		t.Errorf("on disk: %+v", saved)
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/daemon"
 	"github.com/lgpu/lgpu/daemon/view"
+	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
@@ -81,7 +82,15 @@ func (s *Server) Create(ctx context.Context, r *api.CreateRequest) (*api.CreateR
 		return nil, err
 	}
 	who, _ := callerOf(ctx)
-	n, err := s.daemon.Create(ctx, daemon.CreateSpec{Path: r.GetPath(), Sim: r.GetSim(), Writes: writes, By: who.author()})
+	spec := daemon.CreateSpec{Path: r.GetPath(), Sim: r.GetSim(), Writes: writes, By: who.author()}
+	for _, text := range r.GetDevices() {
+		uuid, err := gpu.ParseUUID(text)
+		if err != nil {
+			return nil, &daemon.Error{Class: daemon.ErrInvalid, Field: "devices", Value: text, Reason: err.Error(), Cause: err}
+		}
+		spec.Devices = append(spec.Devices, uuid)
+	}
+	n, err := s.daemon.Create(ctx, spec)
 	s.log(ctx, "create", r.GetPath(), err)
 	if err != nil {
 		return nil, err

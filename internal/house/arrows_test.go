@@ -71,8 +71,14 @@ func TestTable(t *testing.T) {
 // TestImports: what a package imports, but for its tests, is in its own layer or in one that its layer may import.
 func TestImports(t *testing.T) {
 	layers := design(t)
+	for _, root := range []string{"../..", "../../kube"} { // each module
+		imports(t, layers, root)
+	}
+}
+
+func imports(t *testing.T, layers []layer, root string) {
 	list := exec.Command("go", "list", "-json=ImportPath,Imports", "./...")
-	list.Dir = "../.."
+	list.Dir = root
 	list.Stderr = os.Stderr
 	out, err := list.StdoutPipe()
 	if err == nil {

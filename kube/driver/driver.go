@@ -1,0 +1,230 @@
+// Package driver is the DRA driver of a node: it offers the daemon's devices to the scheduler, and makes one lgpu for each
+// claim that the kubelet prepares. It keeps no state: what is prepared is the daemon's tree, which is on disk before a call
+// returns and has the claim's UID as the name.
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"reflect"
+	"sync"
+	"syscall"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
+
+	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/kube/claim"
+	"github.com/lgpu/lgpu/kube/slice"
+)
+
+// Driver prepares the claims of a node.
+type Driver struct {
+	daemon *api.Conn
+	kube   kubernetes.Interface
+	node   string
+	sim    string
+	fatal  func(error)
+
+	// mu is held from looking for room until it is taken.
+	mu sync.Mutex
+}
+
+var _ kubeletplugin.DRAPlugin = (*Driver)(nil)
+
+// New returns the driver of a node. sim is the shape of the software GPU that it offers; empty for the machine's own devices.
+// fatal is called once publishing cannot go on.
+func New(daemon *api.Conn, kube kubernetes.Interface, node, sim string, fatal func(error)) *Driver {
+	return &Driver{daemon: daemon, kube: kube, node: node, sim: sim, fatal: fatal}
+}
+
+// Begin makes the group of the claims' lgpus.
+func (d *Driver) Begin(ctx context.Context) error {
+	_, err := d.daemon.Create(ctx, &api.CreateRequest{Path: claim.Group})
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make the group of claims: %w", err)
+	}
+	return nil
+}
+
+// Publish publishes the devices, and again whenever what the scheduler sees of them changes, until ctx or the daemon ends.
+func (d *Driver) Publish(ctx context.Context, publish func(context.Context, resourceslice.DriverResources) error) error {
+	watch, err := d.daemon.Watch(ctx, &api.WatchRequest{})
+	if err != nil {
+		return fmt.Errorf("watch the devices: %w", err)
+	}
+	var before resourceslice.DriverResources
+	for {
+		s, err := watch.Recv()
+		if err != nil {
+			return fmt.Errorf("watch the devices: %w", err)
+		}
+		now := d.resources(s)
+		if reflect.DeepEqual(now, before) {
+			continue
+		}
+		if err := publish(ctx, now); err != nil {
+			return fmt.Errorf("publish the devices: %w", err)
+		}
+		before = now
+	}
+}
+
+// resources are the node's pool, in slices of the size that the API takes.
+func (d *Driver) resources(s *api.Snapshot) resourceslice.DriverResources {
+	slices := []resourceslice.Slice{{}}
+	for _, device := range slice.Devices(s, d.sim) {
+		if len(slices[len(slices)-1].Devices) == slice.PerSlice {
+			slices = append(slices, resourceslice.Slice{})
+		}
+		last := &slices[len(slices)-1]
+		last.Devices = append(last.Devices, device.Resource())
+	}
+	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.node: {Slices: slices}}}
+}
+
+// PrepareResourceClaims implements kubeletplugin.DRAPlugin.
+func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (
+	map[types.UID]kubeletplugin.PrepareResult, error) {
+	results := map[types.UID]kubeletplugin.PrepareResult{}
+	for _, c := range claims {
+		devices, err := d.prepare(ctx, c)
+		if err != nil {
+			err = fmt.Errorf("claim %s/%s: %w", c.Namespace, c.Name, err)
+		}
+		results[c.UID] = kubeletplugin.PrepareResult{Devices: devices, Err: err}
+	}
+	return results, nil
+}
+
+// prepare makes the lgpu of a claim, or makes sure that it is as it was allocated.
+func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s, err := d.daemon.Snapshot(ctx, &api.SnapshotRequest{})
+	if err != nil {
+		return nil, err
+	}
+	l, err := claim.Of(c, d.node, slice.Devices(s, d.sim))
+	if err != nil {
+		return nil, err
+	}
+	if err := l.Room(s); err != nil {
+		return nil, err
+	}
+	request := &api.CreateRequest{Path: l.Path, Sim: d.sim, Files: l.Files()}
+	var devices []kubeletplugin.Device
+	for _, share := range l.Shares {
+		request.Devices = append(request.Devices, share.UUID)
+		devices = append(devices, kubeletplugin.Device{Requests: []string{share.Result.Request}, PoolName: share.Result.Pool,
+			DeviceName: share.Result.Device, ShareID: share.Result.ShareID, CDIDeviceIDs: []string{claim.CDI(string(c.UID))}})
+	}
+	switch _, err := d.daemon.Create(ctx, request); {
+	case errors.Is(err, fs.ErrExist):
+		// Prepared before. Its devices stay as they are, and its limits are what the allocation says.
+		if _, err := d.daemon.Write(ctx, &api.WriteRequest{Path: l.Path, Files: request.Files}); err != nil {
+			return nil, err
+		}
+	case err != nil:
+		return nil, err
+	}
+	if err := d.tell(ctx, c, l); err != nil {
+		klog.FromContext(ctx).Error(err, "the claim does not say what it was given", "claim", klog.KObj(c))
+	}
+	return devices, nil
+}
+
+// given is what a claim's status says of a device.
+type given struct {
+	Lgpu   string `json:"lgpu"`   // path in the node's tree
+	UUID   string `json:"uuid"`   // of the device
+	Memory uint64 `json:"memory"` // bytes
+	Units  uint64 `json:"units"`
+}
+
+// tell writes into the claim's status what it was given. Devices of other drivers stay as they are.
+func (d *Driver) tell(ctx context.Context, c *resourceapi.ResourceClaim, l claim.Lgpu) error {
+	c = c.DeepCopy()
+	var all []resourceapi.AllocatedDeviceStatus
+	for _, other := range c.Status.Devices {
+		if other.Driver != slice.Driver {
+			all = append(all, other)
+		}
+	}
+	for _, share := range l.Shares {
+		data, err := json.Marshal(given{l.Path, share.UUID, share.Memory, share.Units})
+		if err != nil {
+			return err
+		}
+		own := resourceapi.AllocatedDeviceStatus{Driver: slice.Driver, Pool: share.Result.Pool, Device: share.Result.Device,
+			Data: &runtime.RawExtension{Raw: data}, Conditions: []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue,
+				Reason: "Prepared", LastTransitionTime: metav1.Now()}}}
+		if share.Result.ShareID != nil {
+			id := string(*share.Result.ShareID)
+			own.ShareID = &id
+		}
+		all = append(all, own)
+	}
+	c.Status.Devices = all
+	_, err := d.kube.ResourceV1().ResourceClaims(c.Namespace).UpdateStatus(ctx, c, metav1.UpdateOptions{})
+	return err
+}
+
+// UnprepareResourceClaims implements kubeletplugin.DRAPlugin.
+func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+	results := map[types.UID]error{}
+	for _, c := range claims {
+		results[c.UID] = d.unprepare(ctx, string(c.UID))
+	}
+	return results, nil
+}
+
+// unprepare removes the lgpu of a claim. While processes still leave it, it is busy: the kubelet tries again.
+func (d *Driver) unprepare(ctx context.Context, uid string) error {
+	path, err := claim.Path(uid)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, err = d.daemon.Remove(ctx, &api.RemoveRequest{Path: path})
+	if errors.Is(err, syscall.EBUSY) {
+		// The pod's containers have ended: what is left was forgotten.
+		kill := []*api.File{{Name: "procs.kill", Data: []byte("1\n")}}
+		if _, killed := d.daemon.Write(ctx, &api.WriteRequest{Path: path, Files: kill}); killed != nil {
+			err = errors.Join(err, killed)
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// HandleError implements kubeletplugin.DRAPlugin.
+func (d *Driver) HandleError(ctx context.Context, err error, msg string) {
+	utilruntime.HandleErrorWithContext(ctx, err, msg)
+	var dropped *resourceslice.DroppedFieldsError
+	if errors.As(err, &dropped) {
+		err = fmt.Errorf("the cluster does not share devices, and every claim would take a whole one: "+
+			"switch the feature gate DRAConsumableCapacity on: %w", err)
+	}
+	if !errors.Is(err, kubeletplugin.ErrRecoverable) {
+		d.fatal(fmt.Errorf("%s: %w", msg, err))
+	}
+}
+
+// WatchHealthStatus implements kubeletplugin.DRAPlugin. The health of devices is told by taints.
+func (d *Driver) WatchHealthStatus(context.Context, chan<- kubeletplugin.DeviceHealthReport) error {
+	return kubeletplugin.ErrHealthNotSupported
+}
