@@ -411,6 +411,19 @@ typedef enum nvmlFBCSessionType_enum {
 	NVML_FBC_SESSION_TYPE_UNKNOWN = 0, NVML_FBC_SESSION_TYPE_TOSYS = 1, NVML_FBC_SESSION_TYPE_CUDA = 2,
 	NVML_FBC_SESSION_TYPE_VID = 3, NVML_FBC_SESSION_TYPE_HWENC = 4,
 } nvmlFBCSessionType_t;
+typedef enum nvmlEncoderQueryType_enum {
+	NVML_ENCODER_QUERY_H264 = 0, NVML_ENCODER_QUERY_HEVC = 1, NVML_ENCODER_QUERY_AV1 = 2, NVML_ENCODER_QUERY_UNKNOWN = 255,
+} nvmlEncoderType_t;
+typedef struct nvmlEncoderSessionInfo_st {
+	unsigned int sessionId;
+	unsigned int pid;
+	nvmlVgpuInstance_t vgpuInstance;
+	nvmlEncoderType_t codecType;
+	unsigned int hResolution;
+	unsigned int vResolution;
+	unsigned int averageFps;
+	unsigned int averageLatency;
+} nvmlEncoderSessionInfo_t;
 typedef struct nvmlFBCStats_st {
 	unsigned int sessionsCount;
 	unsigned int averageFPS;

@@ -163,6 +163,17 @@ func TestNVMLShowsTheLgpu(t *testing.T) {
 	})
 }
 
+// Processes of others are on no device, whose handle a program has by the topology, its lgpu's or not; nor are their
+// accounts and sessions.
+func TestNVMLHidesStrangers(t *testing.T) {
+	each(t, func(t *testing.T, env func(string, ...string) []string, bin string) {
+		path := newRegion(t, spec(64*mib, 2))
+		out := mustRun(t, env(path, "STUB_PROCESSES=3"), bin, "init", "alloc:4096", "strangers")
+		other, own := " 0/0:6:0:1own:1own", " 0/1:6:0:1own:1own"
+		want(t, out, "init 0", "alloc 4096 0", "strangers 0"+other+other+own+other)
+	})
+}
+
 func TestWithoutAnLgpuNothingChanges(t *testing.T) {
 	each(t, func(t *testing.T, env func(string, ...string) []string, bin string) {
 		out := mustRun(t, env(""), bin, "init", "alloc:33554432", "info", "devices", "smi")

@@ -283,6 +283,48 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 	return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlSystemGetTopologyGpuSet(unsigned int cpuNumber, unsigned int *count, nvmlDevice_t *deviceArray)
+{
+	(void)cpuNumber;
+	if (count == NULL || (*count != 0 && deviceArray == NULL))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	for (unsigned int i = 0; i < *count && i < DEVICES; i++)
+		deviceArray[i] = (nvmlDevice_t)(uintptr_t)(0x2000 + i); // our own call may be answered by liblgpu
+	*count = DEVICES;
+	return NVML_SUCCESS;
+}
+
+// Somebody else's and this process's.
+static unsigned int pid_of(unsigned int i) { return i == 0 ? 1000000 : (unsigned int)getpid(); }
+
+nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats)
+{
+	if (stats == NULL || device == NULL)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*stats = (nvmlAccountingStats_t){.gpuUtilization = 1};
+	return pid != pid_of(0) && pid != pid_of(1) ? NVML_ERROR_NOT_FOUND : NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetEncoderSessions(nvmlDevice_t device, unsigned int *sessionCount, nvmlEncoderSessionInfo_t *sessionInfos)
+{
+	if (device == NULL || sessionCount == NULL || (*sessionCount != 0 && sessionInfos == NULL))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	for (unsigned int i = 0; i < 2 && i < *sessionCount; i++)
+		sessionInfos[i] = (nvmlEncoderSessionInfo_t){.pid = pid_of(i)};
+	*sessionCount = 2;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetFBCSessions(nvmlDevice_t device, unsigned int *sessionCount, nvmlFBCSessionInfo_t *sessionInfo)
+{
+	if (device == NULL || sessionCount == NULL || (*sessionCount != 0 && sessionInfo == NULL))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	for (unsigned int i = 0; i < 2 && i < *sessionCount; i++)
+		sessionInfo[i] = (nvmlFBCSessionInfo_t){.pid = pid_of(i)};
+	*sessionCount = 2;
+	return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount, nvmlProcessInfo_t *infos)
 {
 	if (infoCount == NULL || device == NULL)

@@ -172,6 +172,31 @@ static void smi(void)
 	printf("\n");
 }
 
+// strangers looks for other programs' processes by all ways: on each of the machine's devices, whose handles the topology has.
+static void strangers(void)
+{
+	nvmlDevice_t d[16];
+	nvmlProcessInfo_t infos[16];
+	nvmlAccountingStats_t stats;
+	nvmlEncoderSessionInfo_t encoders[16];
+	nvmlFBCSessionInfo_t buffers[16];
+	unsigned int devices = 16, own = (unsigned int)getpid();
+	NVML(nvmlInit_v2)();
+	nvmlReturn_t r = NVML(nvmlSystemGetTopologyGpuSet)(0, &devices, d);
+	printf("strangers %d", r);
+	for (unsigned int i = 0; i < devices && i < 16; i++) {
+		unsigned int n = 16, e = 16, f = 16;
+		nvmlReturn_t listed = NVML(nvmlDeviceGetComputeRunningProcesses_v3)(d[i], &n, infos);
+		nvmlReturn_t theirs = NVML(nvmlDeviceGetAccountingStats)(d[i], 1000000, &stats);
+		nvmlReturn_t ours = NVML(nvmlDeviceGetAccountingStats)(d[i], own, &stats);
+		NVML(nvmlDeviceGetEncoderSessions)(d[i], &e, encoders);
+		NVML(nvmlDeviceGetFBCSessions)(d[i], &f, buffers);
+		printf(" %d/%u:%d:%d:%u%s:%u%s", listed, n, theirs, ours, e,
+		       e == 1 && encoders[0].pid == own ? "own" : "", f, f == 1 && buffers[0].pid == own ? "own" : "");
+	}
+	printf("\n");
+}
+
 int main(int argc, char **argv)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -190,6 +215,8 @@ int main(int argc, char **argv)
 			devices();
 		} else if (strcmp(a, "smi") == 0) {
 			smi();
+		} else if (strcmp(a, "strangers") == 0) {
+			strangers();
 		} else if (strncmp(a, "threads:", 8) == 0) {
 			threads((int)n);
 		} else if (strcmp(a, "fork") == 0) {

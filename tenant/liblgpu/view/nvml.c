@@ -250,12 +250,24 @@ static nvmlReturn_t processes(const struct lgpu_state *s, int index, unsigned in
 	return NVML_SUCCESS;
 }
 
+// none is what is said of processes on a device that is not the lgpu's, whose handle the program may have by the topology
+// or as the parent of an instance: there are none. r is what the driver says without room for any.
+static nvmlReturn_t none(nvmlReturn_t r, unsigned int *count)
+{
+	if (r != NVML_SUCCESS && r != NVML_ERROR_INSUFFICIENT_SIZE)
+		return r;
+	*count = 0;
+	return NVML_SUCCESS;
+}
+
 #define COMPUTE_PROCESSES(name, type)                                                                   \
 	LGPU_EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, type *infos)        \
 	{                                                                                               \
 		const struct lgpu_state *s = infoCount != NULL ? view() : NULL;                         \
 		int index = s != NULL ? index_of(s, device) : -1;                                       \
-		return index < 0 ? LGPU_REAL(name)(device, infoCount, infos)                            \
+		if (s == NULL)                                                                          \
+			return LGPU_REAL(name)(device, infoCount, infos);                               \
+		return index < 0 ? none(LGPU_REAL(name)(device, &(unsigned int){0}, NULL), infoCount)   \
 				 : processes(s, index, infoCount, infos, sizeof(type));                 \
 	}
 
@@ -269,10 +281,10 @@ COMPUTE_PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t)
 	LGPU_EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, type *infos)        \
 	{                                                                                               \
 		const struct lgpu_state *s = infoCount != NULL ? view() : NULL;                         \
-		if (s == NULL || index_of(s, device) < 0)                                               \
+		if (s == NULL)                                                                          \
 			return LGPU_REAL(name)(device, infoCount, infos);                               \
-		*infoCount = 0;                                                                         \
-		return NVML_SUCCESS;                                                                    \
+		bool own = index_of(s, device) >= 0;                                                    \
+		return none(own ? NVML_SUCCESS : LGPU_REAL(name)(device, &(unsigned int){0}, NULL), infoCount); \
 	}
 
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
@@ -324,6 +336,30 @@ LGPU_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t devi
 	procesesUtilInfo->processSamplesCount = kept;
 	return r;
 }
+
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats)
+{
+	const struct lgpu_state *s = view();
+	return s != NULL && !ours(s, pid) ? NVML_ERROR_NOT_FOUND : LGPU_REAL(nvmlDeviceGetAccountingStats)(device, pid, stats);
+}
+
+#define SESSIONS(name, type)                                                                            \
+	LGPU_EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *sessionCount, type *sessions)  \
+	{                                                                                               \
+		nvmlReturn_t r = LGPU_REAL(name)(device, sessionCount, sessions);                       \
+		bool any = r == NVML_SUCCESS && sessionCount != NULL && sessions != NULL;               \
+		const struct lgpu_state *s = any ? view() : NULL;                                       \
+		unsigned int kept = 0;                                                                  \
+		for (unsigned int i = 0; s != NULL && i < *sessionCount; i++)                           \
+			if (ours(s, sessions[i].pid))                                                   \
+				sessions[kept++] = sessions[i];                                         \
+		if (s != NULL)                                                                          \
+			*sessionCount = kept;                                                           \
+		return r;                                                                               \
+	}
+
+SESSIONS(nvmlDeviceGetEncoderSessions, nvmlEncoderSessionInfo_t)
+SESSIONS(nvmlDeviceGetFBCSessions, nvmlFBCSessionInfo_t)
 
 LGPU_EXPORT nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids)
 {
