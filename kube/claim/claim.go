@@ -132,10 +132,7 @@ func configOf(all []resourceapi.DeviceAllocationConfiguration, requests []string
 			joined = joined.over(one)
 		}
 	}
-	if joined.Cap != nil && joined.Minimum != nil && *joined.Minimum > *joined.Cap {
-		return Config{}, fmt.Errorf("configuration: minimum %d is above cap %d", *joined.Minimum, *joined.Cap)
-	}
-	return joined, nil
+	return joined, joined.ordered()
 }
 
 // concerns reports whether a configuration for some requests, or with none for all, is for one that was allocated. The request

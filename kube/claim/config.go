@@ -60,10 +60,18 @@ func (c Config) check() error {
 	default:
 		return fmt.Errorf("configuration: priority is %.64q, and can be normal, high or latency", c.Priority)
 	}
+	if err := c.ordered(); err != nil {
+		return err
+	}
+	return errors.Join(within("weight", c.Weight, 1, 10000), within("cap", c.Cap, 1, 100), within("minimum", c.Minimum, 0, 100))
+}
+
+// ordered returns an error if the minimum is above the cap.
+func (c Config) ordered() error {
 	if c.Cap != nil && c.Minimum != nil && *c.Minimum > *c.Cap {
 		return fmt.Errorf("configuration: minimum %d is above cap %d", *c.Minimum, *c.Cap)
 	}
-	return errors.Join(within("weight", c.Weight, 1, 10000), within("cap", c.Cap, 1, 100), within("minimum", c.Minimum, 0, 100))
+	return nil
 }
 
 // over returns c with what another says in place of its own.
