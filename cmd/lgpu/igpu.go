@@ -48,14 +48,16 @@ checker found something untrue, or a file that was named cannot be written.`,
 	f.IntVar(&o.SubSlots, "subslots", 0, "`NUMBER` of sub-slots with an owner each; 0: the slots themselves")
 	f.BoolVar(&o.Predict, "predict", false, "copy the entries of the likely next guest ahead")
 	f.BoolVar(&o.Aware, "aware", false, "order turns by slots")
-	f.BoolVar(&o.Spread, "spread", true, "place the low memory of guests apart too where there is room; gScale as it was published does not: =false")
+	f.BoolVar(&o.Spread, "spread", true, "place the low memory of guests apart too, where there is room; "+
+		"--spread=false is gScale as it was published")
 	f.IntVar(&o.Depth, "votes", 0, "how many last successors vote on the next guest: `NUMBER`; 0: 8")
 	f.StringVar((*string)(&o.Mix), "mix", string(igpu.Linux), "`MIX` of guests: linux, windows, mixed, linux2d, linux3d or sizes")
 	f.StringVar((*string)(&o.Load), "load", string(igpu.Busy), "when they draw: `LOAD` is busy, churn or random")
 	f.IntVar(&o.Hostile, "hostile", 0, "`NUMBER` of the guests that do what they must not")
 	f.DurationVar(&o.Time, "time", 10*time.Second, "virtual `TIME` to simulate")
 	f.Uint64Var(&o.Seed, "seed", 1, "`SEED` of all that is random")
-	f.StringVar(&r.chart, "chart", "", "write the chart (SVG) to `FILE`, or none: no chart; by default it is igpu-POLICY-GUESTS.svg here, or none with --json")
+	f.StringVar(&r.chart, "chart", "", "write the chart (SVG) to `FILE`, or none: no chart; "+
+		"by default it is igpu-POLICY-GUESTS.svg here, or none with --json")
 	f.StringVar(&r.figures, "figures", "", "instead write all figures of the documentation to `FOLDER`")
 	f.BoolVar(&r.json, "json", false, "print JSON")
 	return c
