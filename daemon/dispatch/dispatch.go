@@ -89,6 +89,7 @@ type gate interface {
 	UUID() [16]byte
 	Peer() tenant.Peer
 	Busy() uint64
+	Launches() uint64
 	Beat()
 	Send(protocol.Message)
 }
@@ -519,6 +520,14 @@ func (r *Runner) busy(s *seat) int64 {
 		return s.busy
 	}
 	return int64(min(s.clients[0].gate.Busy(), 1<<62))
+}
+
+// launches is how often the lgpu has launched something on its device; 0 without clients.
+func (s *seat) launches() int64 {
+	if len(s.clients) == 0 {
+		return 0
+	}
+	return int64(min(s.clients[0].gate.Launches(), 1<<62))
 }
 
 // progress tells the policy the Busy of all seats, progressOn that of the seats on one device. Those that wait may have

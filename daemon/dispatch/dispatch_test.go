@@ -46,6 +46,8 @@ func (f *fake) Busy() uint64 {
 	return f.busy
 }
 
+func (f *fake) Launches() uint64 { return f.Busy() / 1000 }
+
 func (f *fake) Beat() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -101,7 +101,7 @@ func (r *Runner) Ran(uuid gpu.UUID, turns []gpu.Turn) Verdict {
 	for _, s := range r.seats {
 		if s.device == n {
 			active = active || r.busy(s) != s.judged.busy
-			r.ran = append(r.ran, schedule.Ran{ID: schedule.ID(s.id), Total: s.ran, Turns: s.turns})
+			r.ran = append(r.ran, schedule.Ran{ID: schedule.ID(s.id), Total: s.ran, Turns: s.turns, Launches: s.launches()})
 		}
 	}
 	v := r.judge(t, n, m)

@@ -392,6 +392,9 @@ func (g *Gate) UUID() [16]byte { return g.connection.client.lgpu.uuids[g.device]
 // anything there, and lower it.
 func (g *Gate) Busy() uint64 { return g.connection.client.lgpu.shared.Busy(g.device) }
 
+// Launches returns how often the lgpu has launched something on this device, in the tenant's words like Busy.
+func (g *Gate) Launches() uint64 { return g.connection.client.lgpu.shared.Launches(g.device) }
+
 // Beat shows the lgpu's processes that the daemon is alive and dispatches this device.
 func (g *Gate) Beat() { g.connection.client.lgpu.shared.Beat(g.device) }
 

@@ -50,6 +50,7 @@ type app struct {
 	flight        int64 // launched and not done
 	used, busy    int64 // device time; time with work in flight
 	ran, turns    int64 // as the hardware notes it
+	launches      int64
 	slice         int64 // hardware slice
 	lies          bool  // it says that it was never busy
 	defies        bool  // it keeps the hardware slice that it has
@@ -158,6 +159,7 @@ func (c *chip) launch(x *app) {
 			x.busy += gap
 		}
 		x.launched = c.now
+		x.launches++
 		x.flight += x.kernel
 		x.left -= min(x.kernel, x.left)
 	}
@@ -257,7 +259,7 @@ func (c *chip) measure() {
 	c.progress()
 	var ran []Ran
 	for _, x := range c.programs {
-		ran = append(ran, Ran{x.id, x.ran, x.turns})
+		ran = append(ran, Ran{x.id, x.ran, x.turns, x.launches})
 	}
 	c.s.Measured(c.now, 0, ran)
 	c.decide()

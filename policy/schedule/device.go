@@ -14,20 +14,17 @@ type device struct {
 	free       *seat   // has it without accounts; then there is no owner
 	contended  bool    // the owner is charged by the clock
 	visits     int64   // time used by guests for which the owner has not been excused yet
-	taking     int64   // since when heavy seats have taken turns; 0: they do not
-	loose      int64   // until then no seat is heavy
-	hold       int64   // how long it was made so
-	switches   int64   // among seats, since utilised
-	sliced     int64   // when a seat was last told another time slice
-	divided    int64   // when it was last divided among guests
-	visited    int64   // visits of guests, a second
-	busy       bool    // with visits
-	stretch    int64   // of the time slices of heavy seats, because guests get ahead of their part
-	stretched  int64   // what of it is in force
-	fitted     int64   // when that was last changed; 0: it is not controlled
-	fittedTo   int64   // the least lead of a guest then
-	unstopped  bool    // the hardware does not stop one that uses it at the end of its time slice
-	crowd      bool    // guests alone want more of it than there is, as of receive
+	turns      turnNotes
+	sliced     int64 // when a seat was last told another time slice
+	divided    int64 // when it was last divided among guests
+	visited    int64 // visits of guests, a second
+	busy       bool  // with visits
+	stretch    int64 // of the time slices of heavy seats, because guests get ahead of their part
+	stretched  int64 // what of it is in force
+	fitted     int64 // when that was last changed; 0: it is not controlled
+	fittedTo   int64 // the least lead of a guest then
+	unstopped  bool  // the hardware does not stop one that uses it at the end of its time slice
+	crowd      bool  // guests alone want more of it than there is, as of receive
 	measuredAt int64
 	ran        int64  // sum of what the hardware had run of seats then
 	tick       int64  // when to look at it again

@@ -212,7 +212,7 @@ func drive(data []byte, seen func(Decision)) error {
 		case 11:
 			s.Progress(at, k.id, k.dev, b)
 			busy[k] = b
-			s.Measured(at, k.dev, []Ran{{k.id, b / 2, int64(r.next())}, {ID(r.next()), at, 0}})
+			s.Measured(at, k.dev, []Ran{{k.id, b / 2, int64(r.next()), int64(r.next())}, {ID(r.next()), at, 0, b}})
 			s.Utilised(at, k.dev, r.next())
 		case 12:
 			_ = s.Shares(at, nil)

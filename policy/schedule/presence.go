@@ -38,21 +38,19 @@ const (
 	secretFrom       int64 = 50e6  // device time that a seat may have used beyond its Busy, because of roundings
 	unseenFrom       int64 = 300e6 // Busy of a seat of which the hardware notes nothing
 
-	// Heavy seats that leave so much of the device idle, in percent, in turns that are long enough to tell are no
-	// longer heavy for a while: they launch small kernels, and do more when they do not have to wait for a turn. So is
-	// one that is seen to be light in its own turns. The while is twice as long each time that it is found again.
-	idleFrom       = 15
-	turnsFor int64 = 1200e6
-	looseMin int64 = 30 * second
-	looseMax int64 = 120 * second
+	// One that is seen to be light in its own turns is not heavy for a while, which is twice as long each time that it is
+	// found again.
+	lightMin int64 = 30 * second
+	lightMax int64 = 120 * second
 )
 
 // Ran is the device time for which the hardware has run a seat's work, since some moment of the caller's choice, ns.
 // While nobody else has work, that goes on through pauses.
 type Ran struct {
-	ID    ID
-	Total int64
-	Turns int64 // how often it was switched to
+	ID       ID
+	Total    int64
+	Turns    int64 // how often it was switched to
+	Launches int64 // how often it has launched something, by its own word
 }
 
 // presence is what is known of how a seat uses its device.
@@ -72,6 +70,9 @@ type presence struct {
 	turned  int64 // when it last became heavy, or a guest
 	lasts   int64 // how long it is not taken for heavy again once it was found to be light in its turn
 	proven  int64 // until when
+
+	launches int64 // so many until now
+	pace     pace
 
 	last    measurement
 	charged int64 // since last, before it was corrected
@@ -108,6 +109,7 @@ func newPresence(now int64) presence {
 // restart forgets what was summed up, but not what was learned.
 func (p *presence) restart(now int64) {
 	p.weighed, p.busy, p.waitedThen, p.charged, p.ahead = now, 0, p.waited, 0, 0
+	p.launches, p.pace = 0, pace{}
 	p.last.valid = false
 }
 
@@ -152,17 +154,17 @@ func (x *seat) takesTurns() bool {
 	switch {
 	case x.now < p.turned+dwell:
 		return x.heavy
-	case x.now < x.dev.loose && !fillsAlone(x):
+	case x.dev.loose() && !fillsAlone(x):
 		return false
 	case x.heavy && !x.job.single():
 		return x.outranked()
 	case x.heavy && p.load < lightUntil:
-		p.lasts = min(max(2*p.lasts, looseMin), looseMax)
+		p.lasts = min(max(2*p.lasts, lightMin), lightMax)
 		p.proven = x.now + p.lasts
 		return false
 	case x.heavy:
 		return true
-	case x.now < x.dev.loose:
+	case x.dev.loose():
 		return x.now >= p.proven && p.load > heavyFrom
 	default: // gangs lose much at the end of each turn, when half of what is launched waits for the other half
 		return x.job.single() && x.now >= p.proven && p.holds > holdsFrom && p.load > heavyFrom && (!x.entity.p.Latency || holdsOut(x))
@@ -217,12 +219,16 @@ func (d *device) measured(ran []Ran) {
 	for _, x := range d.seats {
 		own := x.busy - x.presence.last.busy
 		i := slices.IndexFunc(ran, func(r Ran) bool { return r.ID == x.entity.id })
-		if i < 0 || !x.measure(clampTime(ran[i].Total), clampTime(ran[i].Turns), busy-own, noted) {
+		if i < 0 {
+			continue
+		}
+		x.presence.launches = clampTime(ran[i].Launches)
+		if !x.measure(clampTime(ran[i].Total), clampTime(ran[i].Turns), busy-own, noted) {
 			continue
 		}
 		m := &x.presence.last
 		visits += m.visit()
-		d.switches += m.switches
+		d.turns.switches += m.switches
 		if m.visited {
 			came += m.switches
 		}
@@ -324,37 +330,4 @@ func (x *seat) measure(total, turns, others, noted int64) bool {
 		refund(x, 0)
 	}
 	return true
-}
-
-// utilised takes which part of the last second the device worked, in percent.
-func (d *device) utilised(percent int) {
-	switched := mulDiv(d.switches*switching, 100, second)
-	d.switches = 0
-	if d.taking == 0 || d.now < d.taking+turnsFor || int64(percent)+switched > 100-idleFrom {
-		return
-	}
-	if d.hold = min(2*d.hold, looseMax); d.hold == 0 || d.now > d.loose+looseMin {
-		d.hold = looseMin
-	}
-	d.loose = d.now + d.hold
-	for _, x := range d.seats {
-		x.turn(false)
-	}
-	d.mark()
-}
-
-// noteTurns notes since when heavy seats have taken turns.
-func (d *device) noteTurns() {
-	heavy := 0
-	for _, x := range d.seats {
-		if x.heavy && (x.hungry() || x.resting()) {
-			heavy++
-		}
-	}
-	switch {
-	case heavy < 2:
-		d.taking = 0
-	case d.taking == 0:
-		d.taking = d.now
-	}
 }

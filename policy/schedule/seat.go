@@ -62,7 +62,9 @@ func newSeat(e *entity, d *device, busy int64) *seat {
 		core: d.core, entity: e, dev: d, account: d.account(e),
 		busy: clampTime(busy), reported: d.now, settledAt: d.now, advanced: d.now, since: d.now, used: d.now,
 	}
-	if x.presence = newPresence(d.now); x.account.known != nil {
+	if x.presence = newPresence(d.now); x.account.known == nil {
+		d.turns.worse.end = d.now // it is not known of this one
+	} else {
 		x.presence = *x.account.known
 		x.presence.restart(d.now)
 		x.presence.unstopped = false

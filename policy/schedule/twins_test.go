@@ -87,3 +87,29 @@ func TestGangsByWeight(t *testing.T) {
 		}
 	}
 }
+
+// Programs that wait for each of their kernels leave the device idle in their turns, too, but would do less as guests: they
+// go on in turns once that has been tried. Natively the device would be switched at each of their pauses.
+func TestTwinsThatWait(t *testing.T) {
+	for _, gap := range []int64{10, 20, 30, 40, 50} {
+		do := func(n int) (parts []float64) {
+			c := newChip(t, Options{})
+			for i := range n {
+				c.add(ID(i+1), Params{}, 200*us, 200*us, gap*us)
+			}
+			c.run(6 * second)
+			all := c.seconds(60)
+			for _, x := range c.programs {
+				parts = append(parts, mean(all[x]))
+			}
+			return parts
+		}
+		alone, both := do(1), do(2)
+		for i, p := range both {
+			t.Logf("gaps of %d us: %d has %.2f %% of its native rate", gap, i+1, 100*p/alone[0])
+			if of := 100 * p / alone[0]; of < 48 {
+				t.Errorf("gaps of %d us: %d has %.2f %% of its native rate", gap, i+1, of)
+			}
+		}
+	}
+}

@@ -252,6 +252,12 @@ func (s *Shared) Busy(device int) (nanos uint64) {
 	return nanos
 }
 
+// Launches returns how many launches on a device were charged.
+func (s *Shared) Launches(device int) (launches uint64) {
+	s.device(device, func(d *DeviceUsage) { launches = atomic.LoadUint64(&d.Launches) })
+	return launches
+}
+
 func (s *Shared) device(device int, fn func(*DeviceUsage)) {
 	s.read(func(u *Usage) {
 		if device >= 0 && device < s.deviceCount {
