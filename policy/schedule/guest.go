@@ -47,7 +47,7 @@ func (d *device) crowded() bool {
 	sum := int64(0)
 	for _, x := range d.seats {
 		if x.levels > 0 && x.mayVisit() {
-			sum += x.presence.load
+			sum += x.presence.load.part()
 		}
 	}
 	return sum > crowdFrom
@@ -123,7 +123,7 @@ func (x *seat) outranked() bool {
 	return slices.ContainsFunc(x.dev.seats, func(y *seat) bool {
 		higher := y.entity.p.Class == High && x.entity.p.Class != High
 		works := y.guest && y != x && y.now < y.used+working
-		return higher && (y.granted || y.contests()) || crowded && works && (higher && y.presence.load > pressing || y.shortfall(y.now) < y.now)
+		return higher && (y.granted || y.contests()) || crowded && works && (higher && y.presence.load.part() > pressing || y.shortfall(y.now) < y.now)
 	})
 }
 

@@ -104,6 +104,7 @@ func (d *device) try(launched []int64) {
 			p.turns = launched[i]
 			x.turn(false)
 		}
+		x.presence.pauses = false
 	}
 	d.mark()
 }

@@ -16,11 +16,12 @@ const (
 
 	loadTime int64 = 100e6 // over which load is a mean
 	loadLook int64 = 2e6   // between two looks at it
+	keenLook int64 = 25e6  // a longer look may have a pause in it
+	dimFor   int64 = 100e6 // a heavy seat becomes a guest when its load has been less for so long
 	dwell    int64 = 200e6 // a seat is heavy, or a guest, for so long at least
 
 	// Of a seat that is new: as if it had used half of a tenth of loadTime, and held the device.
 	firstAble  int64 = partScale / 10
-	firstLoad  int64 = 500
 	firstHolds int64 = 700
 	partScale  int64 = 1e6
 
@@ -55,11 +56,10 @@ type Ran struct {
 
 // presence is what is known of how a seat uses its device.
 type presence struct {
-	load   int64 // part of the time that it would use if it were alone: used of able, which are means of all time,
-	used   int64 // the time that it used,
-	able   int64 // and that it could have used: not that in which it waited for others, in partScale
+	load   ratio // part of the time that it would use if it were alone
 	holds  int64 // mean part of the time that it uses although another one's slice is short, while its gate is open
 	beside int64 // time for which another one's slice has been short meanwhile
+	keen   ratio // load of those looks in which it used the device: without pauses that are longer than a look
 	fills  int64 // mean part of the driver's time slice that its turns take as a guest
 	waited int64 // time in which it had work and its gate was closed; only grows
 
@@ -68,6 +68,8 @@ type presence struct {
 
 	density int64 // what part of Busy is device time, in hundredths of a percent
 	turned  int64 // when it last became heavy, or a guest
+	dim     int64 // since when its load is not that of a heavy one; 0: it is
+	pauses  bool  // it was heavy until it paused, and is so again once it has work for long enough
 	lasts   int64 // how long it is not taken for heavy again once it was found to be light in its turn
 	proven  int64 // until when
 
@@ -101,7 +103,7 @@ type measurement struct {
 // newPresence is that of a seat of which nothing is known.
 func newPresence(now int64) presence {
 	return presence{
-		load: firstLoad, used: firstAble / 2, able: firstAble, holds: firstHolds, weighed: now,
+		load: newRatio(), keen: newRatio(), holds: firstHolds, weighed: now,
 		density: int64(Whole),
 	}
 }
@@ -139,13 +141,34 @@ func (x *seat) weigh(spent int64) {
 	// A part of Busy it waited, while the device worked for others: then it could not use the device.
 	used := min(p.worth(p.busy), p.busy)
 	able := present - (p.busy - used)
-	p.used = approach(p.used, mulDiv(used, partScale, present), present)
-	p.able = approach(p.able, mulDiv(max(able, used), partScale, present), present)
-	p.load = mulDiv(p.used, 1000, max(p.able, 1))
+	p.load.add(used, able, present)
+	if used > 0 && present <= keenLook {
+		p.keen.add(used, able, present)
+	}
+	if p.load.part() >= lightUntil {
+		p.dim = 0
+	} else if p.dim == 0 {
+		p.dim = x.now
+	}
 	p.weighed, p.busy, p.waitedThen = x.now, 0, waited
 	if x.dev.accompanied(x) {
 		x.turn(x.takesTurns())
 	}
+}
+
+// ratio is the time that a seat used over that which it could have used: not that in which it waited for others. Both are
+// means over loadTime, in partScale.
+type ratio struct{ used, able int64 }
+
+func newRatio() ratio { return ratio{firstAble / 2, firstAble} }
+
+// part is the ratio in thousandths.
+func (r ratio) part() int64 { return mulDiv(r.used, 1000, max(r.able, 1)) }
+
+// add adds what a seat used, and could have used, of the time for which it was present.
+func (r *ratio) add(used, able, present int64) {
+	r.used = approach(r.used, mulDiv(used, partScale, present), present)
+	r.able = approach(r.able, mulDiv(max(able, used), partScale, present), present)
 }
 
 // takesTurns reports whether the seat should be heavy.
@@ -158,16 +181,20 @@ func (x *seat) takesTurns() bool {
 		return false
 	case x.heavy && !x.job.single():
 		return x.outranked()
-	case x.heavy && p.load < lightUntil:
-		p.lasts = min(max(2*p.lasts, lightMin), lightMax)
-		p.proven = x.now + p.lasts
-		return false
-	case x.heavy:
+	case x.heavy && (p.dim == 0 || x.now < p.dim+dimFor):
 		return true
+	case x.heavy:
+		if p.pauses = p.keen.part() >= lightUntil; !p.pauses {
+			p.lasts = min(max(2*p.lasts, lightMin), lightMax)
+			p.proven = x.now + p.lasts
+		}
+		return false
 	case x.dev.loose():
-		return x.now >= p.proven && p.load > heavyFrom
+		return x.now >= p.proven && p.load.part() > heavyFrom
+	case p.pauses && p.load.part() > heavyFrom:
+		return true
 	default: // gangs lose much at the end of each turn, when half of what is launched waits for the other half
-		return x.job.single() && x.now >= p.proven && p.holds > holdsFrom && p.load > heavyFrom && (!x.entity.p.Latency || holdsOut(x))
+		return x.job.single() && x.now >= p.proven && p.holds > holdsFrom && p.load.part() > heavyFrom && (!x.entity.p.Latency || holdsOut(x))
 	}
 }
 
@@ -187,7 +214,7 @@ func (d *device) weighted(x *seat) bool {
 // in a row look as if they kept the device busy while all are guests, and would wait for turns from then on.
 func holdsOut(x *seat) bool {
 	return x.presence.beside > dwell || !slices.ContainsFunc(x.dev.seats, func(y *seat) bool {
-		return y != x && !y.entity.p.Latency && y.presence.load > pressing && y.now < y.used+company
+		return y != x && !y.entity.p.Latency && y.presence.load.part() > pressing && y.now < y.used+company
 	})
 }
 
