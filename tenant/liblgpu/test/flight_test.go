@@ -104,6 +104,11 @@ func (p *peer) held(c *client, stream int) {
 		c.do("sync")
 		return false
 	})
+	p.late(c)
+}
+
+// late returns when what is in flight takes longer than anybody can have expected.
+func (p *peer) late(c *client) {
 	before := p.d.region.Busy(0)
 	c.until("late", func() bool {
 		time.Sleep(time.Millisecond)
@@ -146,6 +151,36 @@ func TestEvents(t *testing.T) {
 		}
 		c.do("sync")
 	}
+}
+
+// A program that waits for each of its kernels tells by that when they are done: long ones have no events either, until one
+// is not waited for. All of their time is charged.
+func TestNoEventsForWhatIsWaitedFor(t *testing.T) {
+	d, c, p := card(t)
+	c.until("no events", func() bool {
+		c.do("waited-for 3 50 100000")
+		before, busy := c.events(), d.region.Busy(0)
+		c.do("waited-for 3 50 100000")
+		if have := d.region.Busy(0) - busy; have < 50*100_000 {
+			t.Errorf("%d ns were charged for 50 kernels of 100 us", have)
+		}
+		return c.events() == before
+	})
+	before := c.events()
+	c.do("launch 3 4 100000")
+	if have := c.events() - before; have != 4 {
+		t.Errorf("four that are not waited for had %d events", have)
+	}
+	c.do("sync")
+	c.until("no events again", func() bool {
+		before := c.events()
+		c.do("waited-for 3 50 100000")
+		return c.events()-before < 50
+	})
+	c.do("hold 3") // and the last one is seen to be in flight
+	c.do("launch 3 1 100000")
+	p.late(c)
+	p.runs(c, 3)
 }
 
 // While a program launches without a pause, and the device keeps up, fewer than one launch in a hundred has to do with
