@@ -248,7 +248,7 @@ func TestTailWithoutEvent(t *testing.T) {
 	p.held(c, 2)
 	before := d.region.Busy(0)
 	p.runs(c, 2)
-	if busy := d.region.Busy(0); busy-before < 50_000_000 {
+	if busy := d.region.Busy(0); busy-before < 49_000_000 { // what the gate itself has cost is taken off
 		t.Errorf("%d ns were charged for work that took 50 ms", busy-before)
 	}
 }
