@@ -29,3 +29,28 @@ func TestPausesOfHeavyPrograms(t *testing.T) {
 		}
 	}
 }
+
+// So do those that have a maximum.
+func TestPausesBelowMaxima(t *testing.T) {
+	c := newChip(t, Options{})
+	maxima := []uint32{3000, 6000}
+	for i := range maxima {
+		c.add(ID(i+1), Params{}, 200*us, 200*us, 15*us)
+	}
+	c.run(2 * second)
+	for i, x := range c.programs {
+		x.left, x.resumes = 0, c.now+300*ms
+		if err := c.s.Set(c.now, x.id, Params{Max: map[Device]uint32{0: maxima[i]}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.run(1500 * ms)
+	parts := c.seconds(4)
+	for i, x := range c.programs {
+		native := 200.0 / 215
+		t.Logf("maximum %d: %.1f %% of its native rate, in seconds %.1f", maxima[i], mean(parts[x])/native, parts[x])
+		if of := mean(parts[x]) / native; of < 0.96*float64(maxima[i])/100 {
+			t.Errorf("maximum %d: %.1f %% of its native rate", maxima[i], of)
+		}
+	}
+}

@@ -12,7 +12,10 @@ const (
 	fillsFrom  int64 = 650 // a guest whose turns take so much of its time slices is heavy also on a loose device
 	fillsUntil int64 = 500 // where those of all others take less than this
 	fillsTurns int64 = 20  // of which that is a mean
-	lightUntil int64 = 870 // a heavy seat with less load becomes a guest
+	lightUntil int64 = 870 // a heavy seat with less load becomes a guest,
+	keenFrom   int64 = 870 // but one that leaves the device idle for whole looks only, and not between its kernels,
+	keenUntil  int64 = 650 // does with less than this,
+	againFrom  int64 = 700 // and is heavy again with more than this: as a guest it has less load
 
 	loadTime int64 = 100e6 // over which load is a mean
 	loadLook int64 = 2e6   // between two looks at it
@@ -145,7 +148,7 @@ func (x *seat) weigh(spent int64) {
 	if used > 0 && present <= keenLook {
 		p.keen.add(used, able, present)
 	}
-	if p.load.part() >= lightUntil {
+	if p.load.part() >= p.enough() {
 		p.dim = 0
 	} else if p.dim == 0 {
 		p.dim = x.now
@@ -171,6 +174,14 @@ func (r *ratio) add(used, able, present int64) {
 	r.able = approach(r.able, mulDiv(max(able, used), partScale, present), present)
 }
 
+// enough is the load with which a heavy seat stays heavy.
+func (p *presence) enough() int64 {
+	if p.keen.part() >= keenFrom {
+		return keenUntil
+	}
+	return lightUntil
+}
+
 // takesTurns reports whether the seat should be heavy.
 func (x *seat) takesTurns() bool {
 	p := &x.presence
@@ -184,14 +195,14 @@ func (x *seat) takesTurns() bool {
 	case x.heavy && (p.dim == 0 || x.now < p.dim+dimFor):
 		return true
 	case x.heavy:
-		if p.pauses = p.keen.part() >= lightUntil; !p.pauses {
+		if p.pauses = p.keen.part() >= keenFrom; !p.pauses {
 			p.lasts = min(max(2*p.lasts, lightMin), lightMax)
 			p.proven = x.now + p.lasts
 		}
 		return false
 	case x.dev.loose():
 		return x.now >= p.proven && p.load.part() > heavyFrom
-	case p.pauses && p.load.part() > heavyFrom:
+	case p.pauses && p.load.part() > againFrom:
 		return true
 	default: // gangs lose much at the end of each turn, when half of what is launched waits for the other half
 		return x.job.single() && x.now >= p.proven && p.holds > holdsFrom && p.load.part() > heavyFrom && (!x.entity.p.Latency || holdsOut(x))
