@@ -130,14 +130,15 @@ func (d *device) conclude() {
 
 // noteTurns notes since when heavy seats have taken turns.
 func (d *device) noteTurns() {
-	heavy := 0
+	heavy, held := 0, false
 	for _, x := range d.seats {
 		if x.heavy && (x.hungry() || x.resting()) {
 			heavy++
+			held = held || !x.open && !x.funded() // what is idle may be so for its maximum
 		}
 	}
 	switch {
-	case heavy < 2:
+	case heavy < 2 || held:
 		d.turns.taking = 0
 	case d.turns.taking == 0:
 		d.turns.taking = d.now
