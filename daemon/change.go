@@ -215,7 +215,6 @@ func (c *change) withdraw(next lifecycle.Machine) error {
 		return err
 	}
 	c.daemon.residence.forget(id)
-	c.daemon.bounds.forget(id)
 	g := c.daemon.lgpus
 	g.mu.Lock()
 	c.l.machine = next
@@ -225,6 +224,7 @@ func (c *change) withdraw(next lifecycle.Machine) error {
 	g.mu.Unlock()
 	c.daemon.pushing.Lock()
 	defer c.daemon.pushing.Unlock()
+	c.daemon.bounds.forget(id)
 	c.withoutBudgets()
 	return nil
 }
