@@ -187,9 +187,11 @@ func (n *Daemon) regiven(changed []uint64) (below []uint64) {
 	return below
 }
 
-// pushLimits changes what the processes of an lgpu see. pushing is held.
+// pushLimits changes what the processes of an lgpu see, and what the kernel allows those of an lgpu or a group. pushing is
+// held.
 func (n *Daemon) pushLimits(dir limits.Directory) {
 	if !n.lgpus.admits(dir.ID) {
+		n.bounds.setGroup(dir)
 		return
 	}
 	record, _ := n.lgpus.record(dir.ID)

@@ -204,6 +204,7 @@ type plan struct {
 	devices []gpu.Device
 	spatial bool
 	sim     *simUse // of the shape, until an lgpu takes it over
+	claims  claims  // on the devices, until the lgpu has its own
 }
 
 // attachOnce is Attach, or errAgain where somebody changed what it is about meanwhile.
@@ -222,6 +223,7 @@ func (n *Daemon) attachOnce(ctx context.Context, spec AttachSpec, of *launcher, 
 		p.shape = p.sim.shape
 		defer func() { p.sim.close() }() // unless it was taken over by then
 	}
+	defer func() { p.claims.release() }()
 	if err := n.choose(spec, p); err != nil {
 		return nil, err
 	}
@@ -325,48 +327,79 @@ func machineName(shape string) string {
 	return "the software GPU " + shape
 }
 
-// choose picks the devices. Those of an lgpu in use stay.
-func (n *Daemon) choose(spec AttachSpec, p *plan) error {
+// choose picks the devices, and claims them for the plan. Those of an lgpu in use stay, and it has claimed them.
+func (n *Daemon) choose(spec AttachSpec, p *plan) (err error) {
 	have := n.inventory.usable(p.shape)
 	if len(have) == 0 && !p.ready {
 		if p.shape == "" {
-			return n.inventory.missing()
+			return noDevice()
 		}
 		return &Error{Class: ErrNoDevice, Field: "sim", Value: p.shape, Reason: "it has no device"}
 	}
 	record, _ := n.lgpus.record(p.id)
-	before := record.Devices
-	if len(spec.Devices) == 0 && len(before) > 0 {
-		p.devices = nil
-		for _, uuid := range before {
-			if d := n.inventory.device(uuid); d != nil {
-				p.devices = append(p.devices, d.Device)
-			} else if !p.ready {
-				return fmt.Errorf("lgpu %q: its device %s is not there: %w", nameOf(p.path), uuid, ErrNoDevice)
-			}
-		}
-		return nil
+	named := len(spec.Devices) > 0
+	kept := !named && len(record.Devices) > 0
+	switch p.devices = have; {
+	case named:
+		p.devices, err = selected(have, spec.Devices)
+	case kept:
+		p.devices, err = n.keep(p, record.Devices)
 	}
-	chosen := have
-	if len(spec.Devices) > 0 {
-		var err error
-		if chosen, err = gpu.Select(have, spec.Devices); errors.Is(err, gpu.ErrTwice) {
-			return devicesError(ErrInvalid, "", "%w", err)
-		} else if err != nil {
-			return devicesError(ErrNoDevice, "name one by its index, its UUID or the beginning of that", "%w", err)
+	switch {
+	case err != nil || p.ready:
+	case named || kept:
+		p.claims, err = n.inventory.claimAll(p.devices, p.shape)
+	default:
+		p.devices, p.claims, err = n.inventory.claimFree(p.devices, p.shape)
+	}
+	if err != nil || kept {
+		return err
+	}
+	return p.fits(record.Devices)
+}
+
+// noDevice is the error for who asks for a device where there is none.
+func noDevice() error {
+	return &Error{Class: ErrNoDevice, Reason: "this machine has no GPU that lgpu can use; lgpu doctor says why",
+		Remedy: "a software GPU works on any machine: lgpu run --sim -- CMD"}
+}
+
+// selected are the devices that were asked for by name.
+func selected(have []gpu.Device, names []string) ([]gpu.Device, error) {
+	chosen, err := gpu.Select(have, names)
+	switch {
+	case errors.Is(err, gpu.ErrTwice):
+		return nil, devicesError(ErrInvalid, "", "%w", err)
+	case err != nil:
+		return nil, devicesError(ErrNoDevice, "name one by its index, its UUID or the beginning of that", "%w", err)
+	}
+	return chosen, nil
+}
+
+// keep returns the devices that an lgpu had. One in use goes on without those that are gone.
+func (n *Daemon) keep(p *plan, before []gpu.UUID) (devices []gpu.Device, err error) {
+	for _, uuid := range before {
+		if d := n.inventory.device(uuid); d != nil {
+			devices = append(devices, d.Device)
+		} else if !p.ready {
+			return nil, fmt.Errorf("lgpu %q: its device %s is not there: %w", nameOf(p.path), uuid, ErrNoDevice)
 		}
 	}
-	p.devices = chosen
-	switch mig := slices.IndexFunc(chosen, gpu.Device.MIG); {
-	case len(chosen) > region.MaxDevices:
-		return devicesError(ErrInvalid, "choose some of them", "%d devices; one lgpu spans at most %d", len(chosen),
+	return devices, nil
+}
+
+// fits returns why an lgpu cannot have the devices of the plan; before are those that it has.
+func (p *plan) fits(before []gpu.UUID) error {
+	switch mig := slices.IndexFunc(p.devices, gpu.Device.MIG); {
+	case len(p.devices) > region.MaxDevices:
+		return devicesError(ErrInvalid, "choose some of them", "%d devices; one lgpu spans at most %d", len(p.devices),
 			region.MaxDevices)
-	case mig >= 0 && len(chosen) > 1:
+	case mig >= 0 && len(p.devices) > 1:
 		return devicesError(ErrInvalid, "choose one of them", "a program can use one MIG instance and nothing beside it")
-	case p.spatial && len(chosen) > 1:
+	case p.spatial && len(p.devices) > 1:
 		return &Error{Class: ErrInvalid, Field: "spatial", Remedy: "choose one device",
 			Reason: "an lgpu on a device in spatial mode has that device alone"}
-	case p.ready && !slices.Equal(uuidsOf(chosen), before):
+	case p.ready && !slices.Equal(uuidsOf(p.devices), before):
 		return devicesError(ErrDiffers, "leave the devices out to join it as it is, or choose another name",
 			"lgpu %q exists with other devices", nameOf(p.path))
 	}

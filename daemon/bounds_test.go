@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -89,6 +90,63 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestBoundsOfAGroup: what the lgpus of a group have together is bounded by the group's limit, whatever theirs are; also
+// when a limit changes that is above all of theirs, and when a daemon begins anew.
+func TestBoundsOfAGroup(t *testing.T) {
+	h, c := boundMachine(t)
+	r := startBound(t, c)
+	allows := func(path string, want uint64) {
+		t.Helper()
+		dir, err := r.Tree().Directory(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := c.Dmem
+		for _, id := range r.bounds.path(dir) {
+			file = filepath.Join(file, fmt.Sprintf("%016x.group", id))
+		}
+		text, err := os.ReadFile(filepath.Join(file, "dmem.max"))
+		if line := boundRegion + " " + strconv.FormatUint(want, 10) + "\n"; err != nil || string(text) != line {
+			t.Errorf("%s: %q, %v; want %q", path, text, err, line)
+		}
+	}
+	write := func(path, text string) {
+		t.Helper()
+		if err := r.Tree().Write(path, "memory.max", r.Tree().Devices()[0].UUID+" "+text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{"/team", "/team/part"} {
+		if err := r.Tree().Mkdir(path, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("/team", "6GiB")
+	var all []*Attachment
+	for _, path := range []string{"/team/a", "/team/part/b"} {
+		launcher := program(t)
+		all = append(all, r.holds(t, AttachSpec{Path: path, Limits: memory(4 << 30), Launcher: limits.Author{PID: launcher.Process.Pid}}))
+		if got, want := h.Bound(launcher.Process.Pid, boundRegion), uint64(4<<30+tolerance(4<<30)); got != want {
+			t.Errorf("%s alone may have %d, not %d", path, got, want)
+		}
+	}
+	allows("/team", 6<<30+2*toleranceBytes) // of two
+	write("/team/part", "3GiB")
+	allows("/team/part", 3<<30+tolerance(3<<30))
+	write("/team", "5GiB") // above the lgpus' own
+	allows("/team", 5<<30+2*toleranceBytes)
+	r.stop()
+	r = startBound(t, c)
+	allows("/team", 5<<30+2*toleranceBytes)
+	write("/team", "7GiB")
+	allows("/team", 7<<30+tolerance(7<<30))
+	write("/team", "5GiB")
+	all[1] = r.holds(t, AttachSpec{Path: "/team/part/c", Limits: memory(1 << 30), Launcher: limits.Author{PID: program(t).Process.Pid}})
+	allows("/team", 5<<30+3*toleranceBytes)
+	all[1].Close() // with nothing in it
+	allows("/team", 5<<30+2*toleranceBytes)
+}
+
 // TestBoundsStayOut: launchers in a cgroup that belongs to a directory stay where they are, since their programs belong
 // to it by that; so do all without the administrator's word, and where the kernel cannot do it that is an event.
 func TestBoundsStayOut(t *testing.T) {
@@ -140,6 +198,9 @@ func TestBoundsRefused(t *testing.T) {
 	first, second := program(t), program(t)
 	a := r.holds(t, AttachSpec{Path: "/team/a", Limits: memory(1 << 30), Launcher: limits.Author{PID: first.Process.Pid}})
 	inside := h.Cgroups("lgpu")
+	if len(inside) == 1 {
+		inside = h.Cgroups(inside[0])
+	}
 	if len(inside) != 1 {
 		t.Fatalf("cgroups are %v", inside)
 	}

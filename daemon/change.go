@@ -140,7 +140,7 @@ func (c *change) removeDirectory() error {
 	return nil
 }
 
-// claim keeps the devices in the mode that the lgpu needs. The error is errAgain if one has changed its mode.
+// claim claims the devices, and keeps them in the mode that the lgpu needs. The error is errAgain if one has changed its mode.
 func (c *change) claim() (err error) {
 	defer func() {
 		if err != nil {
@@ -148,6 +148,13 @@ func (c *change) claim() (err error) {
 		}
 	}()
 	for _, uuid := range c.l.record.Devices {
+		if d := c.daemon.inventory.device(uuid); d != nil { // else there is nothing to use
+			release, err := c.daemon.inventory.claim(d.Device, d.origin.shape)
+			if err != nil {
+				return err
+			}
+			c.l.releases = append(c.l.releases, release)
+		}
 		release, err := c.daemon.modes.Use(uuid)
 		if errors.Is(err, mps.ErrSwitching) {
 			return errAgain
@@ -208,7 +215,6 @@ func (c *change) withdraw(next lifecycle.Machine) error {
 		return err
 	}
 	c.daemon.residence.forget(id)
-	c.daemon.bounds.forget(id)
 	g := c.daemon.lgpus
 	g.mu.Lock()
 	c.l.machine = next
@@ -218,6 +224,7 @@ func (c *change) withdraw(next lifecycle.Machine) error {
 	g.mu.Unlock()
 	c.daemon.pushing.Lock()
 	defer c.daemon.pushing.Unlock()
+	c.daemon.bounds.forget(id)
 	c.withoutBudgets()
 	return nil
 }

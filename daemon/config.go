@@ -58,8 +58,8 @@ type Config struct {
 	// Dmem is the folder of the cgroups by which the kernel bounds the device memory of lgpus, such as /sys/fs/cgroup/lgpu;
 	// empty: it does not. Launchers are moved into them.
 	Dmem string
-	// Claim has the daemon manage a device of the machine only while no system daemon runs and no other daemon that claims
-	// has it.
+	// Claim has the daemon manage a device of the machine only while an lgpu of its own uses it, and give it to none while
+	// a system daemon runs or another daemon that claims has it.
 	Claim bool
 	// System is the socket of the system's daemon, for Claim.
 	System string

@@ -85,7 +85,8 @@ var (
 	ErrExists = errors.New("exists already")
 	// ErrNotFound: there is no such lgpu or group.
 	ErrNotFound = errors.New("no such lgpu or group")
-	// ErrBusy: the lgpu has launchers or clients, the group has children, or the device is in another mode.
+	// ErrBusy: the lgpu has launchers or clients, the group has children, or the device is in another mode or another
+	// daemon's.
 	ErrBusy = errors.New("in use")
 	// ErrDiffers: the lgpu exists with other limits or devices than were asked for.
 	ErrDiffers = errors.New("exists with other limits")

@@ -30,11 +30,11 @@ type inventory struct {
 
 	// mu guards the origins and sims, their fields that say so, and watching. No driver is asked under it.
 	mu       sync.Mutex
-	held     error              // guarded by mu; why a device of the machine was left out when last looked, nil if none was
-	origins  []*origin          // hardware first
-	sims     map[string]*origin // by shape
-	watching context.Context    // of Run, nil before
-	metered  []*device          // those that have a goroutine to meter them
+	spatial  map[gpu.UUID]func() // guarded by mu; gives back the claims on devices in spatial mode (claims.go)
+	origins  []*origin           // hardware first
+	sims     map[string]*origin  // by shape
+	watching context.Context     // of Run, nil before
+	metered  []*device           // those that have a goroutine to meter them
 
 	// seenMu guards the list of devices, and what was seen of each. The list is replaced with mu held, too.
 	seenMu sync.Mutex
@@ -89,7 +89,7 @@ type sight struct {
 }
 
 func newInventory(n *Daemon) *inventory {
-	v := &inventory{daemon: n, sims: map[string]*origin{}}
+	v := &inventory{daemon: n, sims: map[string]*origin{}, spatial: map[gpu.UUID]func(){}}
 	if n.config.Claim {
 		v.claims = claim.New(n.config.System)
 	}
@@ -213,8 +213,8 @@ func (v *inventory) relist(o *origin) error {
 	if err != nil {
 		return err
 	}
-	if o.shape == "" && v.claims != nil {
-		listed = v.claim(listed)
+	for _, d := range listed {
+		v.claimMode(d, o.shape) // an MPS daemon may have outlived the daemon before
 	}
 	v.mu.Lock()
 	known := o.unmetered
@@ -239,38 +239,6 @@ func (v *inventory) relist(o *origin) error {
 	defer v.mu.Unlock()
 	o.listed, o.unmetered, o.about = listed, unmetered, about
 	return nil
-}
-
-// claim returns the devices that are this daemon's to manage, and notes why another is not.
-func (v *inventory) claim(listed []gpu.Device) (ours []gpu.Device) {
-	var held error
-	for _, d := range listed {
-		err := v.claims.Take(d.Identity())
-		if err == nil {
-			ours = append(ours, d)
-			continue
-		}
-		held = err
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if held != nil && v.held == nil {
-		v.daemon.log.Warn("a device is left out", "error", held)
-	}
-	v.held = held
-	return ours
-}
-
-// missing is the error for who asks for a device where there is none.
-func (v *inventory) missing() error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	var held *claim.Held
-	if errors.As(v.held, &held) {
-		return &Error{Class: ErrNoDevice, Reason: held.Error(), Remedy: held.Hint(), Cause: v.held}
-	}
-	return &Error{Class: ErrNoDevice, Reason: "this machine has no GPU that lgpu can use; lgpu doctor says why",
-		Remedy: "a software GPU works on any machine: lgpu run --sim -- CMD"}
 }
 
 // publish tells the tree and the policy which devices the inventories had when they were last asked.

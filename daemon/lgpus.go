@@ -47,7 +47,7 @@ type lgpu struct {
 	saved    bool        // guarded by lgpus.life; there is a record of it on disk
 	timer    *time.Timer // guarded by lgpus.life; runs until then
 	sim      *simUse     // guarded by lgpus.life; nil on the machine's own devices
-	releases []func()    // guarded by lgpus.life; of the modes of its devices
+	releases []func()    // guarded by lgpus.life; of its devices and their modes
 
 	base  map[gpu.UUID]region.DeviceUse // guarded by lgpus.mu; of the times it was in use before
 	peaks map[gpu.UUID]peak             // guarded by lgpus.mu; since a reset

@@ -42,7 +42,14 @@ func (v *inventory) setMode(ctx context.Context, uuid gpu.UUID, mode mps.Mode) e
 	if d == nil {
 		return fmt.Errorf("device %s: %w", uuid, ErrNoDevice)
 	}
-	if err := v.daemon.modes.SetMode(ctx, mps.Device{UUID: uuid, Software: d.origin.shape != ""}, mode); err != nil {
+	release, err := v.claim(d.Device, d.origin.shape)
+	if err != nil {
+		return err
+	}
+	defer release()
+	err = v.daemon.modes.SetMode(ctx, mps.Device{UUID: uuid, Software: d.origin.shape != ""}, mode)
+	v.claimMode(d.Device, d.origin.shape)
+	if err != nil {
 		return err
 	}
 	return v.publish()

@@ -46,7 +46,8 @@ func (w *police) patrol(o *origin) {
 		switch {
 		case err != nil:
 			continue
-		case d.Partitioned:
+		case d.Partitioned, !w.daemon.inventory.manages(d):
+			clear(d.strangers)
 			w.daemon.energy.see(d, facts, at, work{})
 			continue
 		}

@@ -174,24 +174,18 @@ func (r *resolver) adopt(dir limits.Directory) error {
 		}
 		defer func() { sim.close() }() // unless it was taken over by then
 	}
-	devices := r.daemon.inventory.usable(shape)
-	if len(devices) == 0 {
-		return refusal(unix.ENODEV, "%s: this machine has no device", dir.Path)
-	}
-	if err := r.daemon.places.furnish(dir.Path); err != nil {
+	devices, held, err := r.devicesFor(dir, shape)
+	if err != nil {
 		return err
 	}
-	uuids := uuidsOf(devices)
-	if record, _ := r.daemon.lgpus.record(dir.ID); len(record.Devices) > 0 {
-		uuids = record.Devices
+	defer held.release() // the lgpu has claims of its own by then
+	if err := r.daemon.places.furnish(dir.Path); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(r.daemon.ctx, modeTime)
 	defer cancel()
 	for _, d := range devices {
 		// MPS would not know a program that was not started as its client, and no gate would keep it to its share.
-		if !slices.Contains(uuids, d.UUID) {
-			continue
-		}
 		if err := r.daemon.inventory.wantMode(ctx, d, false); err != nil {
 			return err
 		}
@@ -210,9 +204,27 @@ func (r *resolver) adopt(dir limits.Directory) error {
 	return c.activate(lifecycle.ProcessCame, &sim, func(l *store.Lgpu) {
 		l.Spatial = false
 		if len(l.Devices) == 0 {
-			l.Sim, l.Devices = shape, uuids
+			l.Sim, l.Devices = shape, uuidsOf(devices)
 		}
 	})
+}
+
+// devicesFor returns the devices of an lgpu that are there, claimed; or those that no other daemon has, if it has none yet.
+func (r *resolver) devicesFor(dir limits.Directory, shape string) (devices []gpu.Device, held claims, err error) {
+	devices = r.daemon.inventory.usable(shape)
+	if len(devices) == 0 {
+		return nil, nil, refusal(unix.ENODEV, "%s: this machine has no device", dir.Path)
+	}
+	if record, _ := r.daemon.lgpus.record(dir.ID); len(record.Devices) > 0 {
+		devices = slices.DeleteFunc(devices, func(d gpu.Device) bool { return !slices.Contains(record.Devices, d.UUID) })
+		held, err = r.daemon.inventory.claimAll(devices, shape)
+	} else {
+		devices, held, err = r.daemon.inventory.claimFree(devices, shape)
+	}
+	if errors.Is(err, ErrBusy) {
+		err = refusal(unix.EBUSY, "%s: %v", dir.Path, err)
+	}
+	return devices, held, err
 }
 
 // shapeFor returns the software GPU that an lgpu is for, or nothing where that is the machine's own devices. One that

@@ -557,13 +557,53 @@ func TestSimEndsAfterLastTenant(t *testing.T) {
 	p.wait("the end of the software GPU", func() bool { return sockets() == 0 })
 }
 
-// Without --sim devices come from the management library; here it is the software GPU's.
-func TestInventoryThroughNVML(t *testing.T) {
-	p := newPlace(t)
-	keeper := p.start("lgpu", "run", "--sim=2x16GiB,sms=32", "--", "sh", "-c", `echo "$LD_LIBRARY_PATH"; echo "$LGPU_SIM"; read x`)
+// machine is a software GPU that daemons of their own take for the machine's: devices come from the management library
+// without --sim, and here that is the software GPU's.
+func machine(t *testing.T, shape string) (daemon func() *place) {
+	t.Helper()
+	keeper := newPlace(t).start("lgpu", "run", "--sim="+shape, "--", "sh", "-c", `echo "$LD_LIBRARY_PATH"; echo "$LGPU_SIM"; read x`)
 	path, socket := <-keeper.lines, <-keeper.lines
-	p = newPlace(t) // with a daemon of its own, which takes the software GPU for the machine's
-	p.env = append(p.env, "LD_LIBRARY_PATH="+path, "LGPU_SIM="+socket, "LGPU_REAL_LIBNVML="+filepath.Join(path, "libnvidia-ml.so.1"))
+	return func() *place {
+		p := newPlace(t)
+		p.env = append(p.env, "LD_LIBRARY_PATH="+path, "LGPU_SIM="+socket, "LGPU_REAL_LIBNVML="+filepath.Join(path, "libnvidia-ml.so.1"))
+		return p
+	}
+}
+
+// Two daemons on a machine without a system daemon have one device each. Who wants the other's is told whose it is, and has
+// it when its program has ended.
+func TestTwoDaemonsThroughNVML(t *testing.T) {
+	daemon := machine(t, "2x16GiB,sms=32")
+	one, other := daemon(), daemon()
+	hold := func(p *place, name string, args ...string) *tenant {
+		t.Helper()
+		c := p.start("lgpu", append(append([]string{"run", "--name=" + name, "--memory=1GiB"}, args...), "--", "hold", "0")...)
+		if got := c.until("ready"); len(got) != 1 || !strings.HasPrefix(got[0], "devices 1 ") {
+			t.Fatalf("%s sees %q; %s", name, got, c.stderr.String())
+		}
+		return c
+	}
+	first := hold(one, "first", "--device=0")
+	beside := hold(other, "beside") // all that nobody has
+	refused := other.start("lgpu", "run", "--device=0", "--", "true")
+	if s := refused.status(); s == 0 || !strings.Contains(refused.stderr.String(), "is managed by the daemon of user") {
+		t.Errorf("status %d, %s", s, refused.stderr.String())
+	}
+	for _, c := range []*tenant{first, beside} {
+		c.in.Close()
+		if s := c.status(); s != 0 {
+			t.Errorf("status %d, %s", s, c.stderr.String())
+		}
+	}
+	last := hold(other, "last", "--device=0")
+	last.in.Close()
+	if s := last.status(); s != 0 {
+		t.Errorf("status %d, %s", s, last.stderr.String())
+	}
+}
+
+func TestInventoryThroughNVML(t *testing.T) {
+	p := machine(t, "2x16GiB,sms=32")()
 	c := p.start("lgpu", "run", "--device", "1", "--memory", "1GiB", "--units", "8", "--", "hold", "0")
 	if got := c.until("ready"); len(got) != 1 || got[0] != "devices 1 units 8 total 1073741824 available sane" {
 		t.Errorf("inside: %q", got)

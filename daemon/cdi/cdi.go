@@ -20,6 +20,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/lgpu/lgpu/internal/wholefile"
 )
 
 // Kind is that of the devices: podman run --device lgpu.io/lgpu=NAME.
@@ -127,17 +129,9 @@ func (f Folder) Write(id uint64, d Device) (err error) {
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
 		return fmt.Errorf("make the folder of specifications: %w", err)
 	}
-	temp, err := os.CreateTemp(f.Dir, ".lgpu-*") // not of the name that runtimes read
-	if err != nil {
-		return fmt.Errorf("write a specification: %w", err)
-	}
-	_, err = temp.Write(data)
-	err = errors.Join(err, temp.Chmod(0o644), temp.Close())
-	if err == nil {
-		err = os.Rename(temp.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write a specification: %w", err), os.Remove(temp.Name()))
+	// Until it is complete it has no name that runtimes read.
+	if err := wholefile.Write(path, bytes.NewReader(data), 0o644); err != nil {
+		return fmt.Errorf("offer %s=%s to containers: %w", Kind, d.Name, err)
 	}
 	return nil
 }

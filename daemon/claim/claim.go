@@ -1,6 +1,9 @@
 // Package claim keeps two users' daemons from managing the same device. Where no system daemon runs, each user has a
-// daemon of her own, and each would think that the whole device is its to give: so a daemon claims the devices that it
-// manages, and the kernel ends the claim with the daemon.
+// daemon of her own, and each would think that the whole device is its to give: so a daemon claims a device while its
+// lgpus use it, and the kernel ends the claim with the daemon.
+//
+//	release, err := claims.Take("GPU-…") // *Held: another daemon has it
+//	defer release()
 //
 // A claim is an abstract unix socket named for the device, which only one process of the machine (of its network
 // namespace) can have. Who asks in vain learns from the kernel whose it is.
@@ -9,6 +12,7 @@ package claim
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"sync"
 	"time"
@@ -45,7 +49,8 @@ func (e *Held) Hint() string {
 	if e.System {
 		return "leave out LGPU_RUNTIME_DIR, LGPU_SOCKET_API and --socket to use it"
 	}
-	return "wait until that ends, or ask the administrator for a system daemon, which shares devices between users"
+	return "choose another device, wait until its programs end, or ask the administrator for a system daemon, which shares " +
+		"devices between users"
 }
 
 // Claims are those of one daemon. Methods may be called by several goroutines.
@@ -53,21 +58,41 @@ type Claims struct {
 	system string // the socket of the system's daemon
 
 	mu   sync.Mutex
-	held map[string]net.Listener // guarded by mu; by device
+	held map[string]*hold // guarded by mu; by device
+}
+
+// hold is the claim on one device.
+type hold struct {
+	socket net.Listener
+	users  int // guarded by Claims.mu
 }
 
 // New is a daemon without claims, beside a system daemon whose socket would be at system.
-func New(system string) *Claims { return &Claims{system: system, held: map[string]net.Listener{}} }
+func New(system string) *Claims { return &Claims{system: system, held: map[string]*hold{}} }
 
-// Take claims a device, or returns a *Held if somebody else has it. What is claimed already is so still.
-func (c *Claims) Take(device string) error {
+// Take claims a device until release, or returns a *Held if somebody else has it. A device may be taken several times: it
+// is given back with the last release. A release after the first does nothing.
+func (c *Claims) Take(device string) (release func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.held[device] != nil {
-		return nil
+	h := c.held[device]
+	if h == nil {
+		if h, err = c.listen(device); err != nil {
+			return nil, err
+		}
+		c.held[device] = h
 	}
-	if holder, err := ask(c.system); err == nil {
-		return &Held{Device: device, UID: holder.Uid, PID: int(holder.Pid), System: true}
+	h.users++
+	return sync.OnceFunc(func() { c.leave(device, h) }), nil
+}
+
+// listen makes the socket of a device.
+func (c *Claims) listen(device string) (*hold, error) {
+	switch holder, err := ask(c.system); {
+	case err == nil:
+		return nil, &Held{Device: device, UID: holder.Uid, PID: int(holder.Pid), System: true}
+	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED):
+		return nil, &Held{Device: device, System: true} // it may not be asked, or has no time to answer
 	}
 	l, err := net.Listen("unix", prefix+device)
 	if errors.Is(err, unix.EADDRINUSE) {
@@ -75,22 +100,51 @@ func (c *Claims) Take(device string) error {
 		if holder, err := ask(prefix + device); err == nil {
 			held.UID, held.PID = holder.Uid, int(holder.Pid)
 		}
-		return held
+		return nil, held
 	}
 	if err != nil {
-		return fmt.Errorf("claim device %s: %w", device, err)
+		return nil, fmt.Errorf("claim device %s: %w", device, err)
 	}
-	c.held[device] = l // nobody accepts: who connects only asks the kernel whose it is
-	return nil
+	go answer(l)
+	return &hold{socket: l}, nil
 }
 
-// Close gives everything back.
+// answer lets those go who have asked the kernel whose the socket is: a queue of them that is full would keep others from
+// asking. It ends with the socket.
+func answer(l net.Listener) {
+	for {
+		asker, err := l.Accept()
+		if err != nil {
+			return
+		}
+		asker.Close()
+	}
+}
+
+// leave ends one use of a claim.
+func (c *Claims) leave(device string, h *hold) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h.users--; h.users == 0 && c.held[device] == h {
+		delete(c.held, device)
+		h.socket.Close()
+	}
+}
+
+// Has reports whether this daemon has claimed a device.
+func (c *Claims) Has(device string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held[device] != nil
+}
+
+// Close gives everything back, whoever uses it.
 func (c *Claims) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var errs []error
-	for device, l := range c.held {
-		errs = append(errs, l.Close())
+	for device, h := range c.held {
+		errs = append(errs, h.socket.Close())
 		delete(c.held, device)
 	}
 	return errors.Join(errs...)

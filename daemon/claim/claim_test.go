@@ -8,36 +8,77 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestClaims(t *testing.T) {
 	device := fmt.Sprintf("GPU-test-%d", os.Getpid())
 	none := filepath.Join(t.TempDir(), "none.sock")
 	one, other := New(none), New(none)
+	var releases []func()
 	for range 2 {
-		if err := one.Take(device); err != nil {
+		release, err := one.Take(device)
+		if err != nil {
 			t.Fatal(err)
 		}
+		releases = append(releases, release)
 	}
-	var held *Held
-	err := other.Take(device)
-	if !errors.As(err, &held) || held.PID != os.Getpid() || held.UID != uint32(os.Getuid()) || held.System {
-		t.Errorf("%v, %+v", err, held)
+	refused := func(when string) {
+		t.Helper()
+		var held *Held
+		_, err := other.Take(device)
+		if !errors.As(err, &held) || held.PID != os.Getpid() || held.UID != uint32(os.Getuid()) || held.System {
+			t.Errorf("%s: %v, %+v", when, err, held)
+		} else if !strings.Contains(err.Error(), device) || !strings.Contains(held.Hint(), "administrator") {
+			t.Errorf("%v; %s", err, held.Hint())
+		}
+		if !one.Has(device) || other.Has(device) {
+			t.Errorf("%s: one has it: %v, the other: %v", when, one.Has(device), other.Has(device))
+		}
 	}
-	if !strings.Contains(err.Error(), device) || !strings.Contains(held.Hint(), "administrator") {
-		t.Errorf("%v; %s", err, held.Hint())
-	}
-	if err := other.Take(device + "-another"); err != nil {
+	refused("taken twice")
+	if _, err := other.Take(device + "-another"); err != nil {
 		t.Error(err)
 	}
-	if err := one.Close(); err != nil {
-		t.Fatal(err)
+	releases[0]()
+	releases[0]() // nothing
+	refused("released once")
+	releases[1]()
+	if one.Has(device) {
+		t.Error("it has what it gave back")
 	}
-	if err := other.Take(device); err != nil {
-		t.Errorf("what was given back: %v", err)
+	release, err := other.Take(device)
+	if err != nil {
+		t.Fatalf("what was given back: %v", err)
 	}
 	if err := other.Close(); err != nil {
 		t.Error(err)
+	}
+	if _, err := one.Take(device); err != nil {
+		t.Errorf("after the other's end: %v", err)
+	}
+	release() // late: it is another's now
+	if !one.Has(device) {
+		t.Error("a late release takes it from who has it")
+	}
+	if err := one.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// However often others ask, the next learns whose it is.
+func TestManyAsk(t *testing.T) {
+	device := fmt.Sprintf("GPU-asked-%d", os.Getpid())
+	one := New(filepath.Join(t.TempDir(), "none.sock"))
+	if _, err := one.Take(device); err != nil {
+		t.Fatal(err)
+	}
+	defer one.Close()
+	for i := range 5000 { // more than the kernel queues
+		if _, err := ask(prefix + device); err != nil {
+			t.Fatalf("the %dth time: %v", i+1, err)
+		}
 	}
 }
 
@@ -50,14 +91,36 @@ func TestSystem(t *testing.T) {
 	}
 	c := New(path)
 	var held *Held
-	if err := c.Take("GPU-x"); !errors.As(err, &held) || !held.System {
+	if _, err := c.Take("GPU-x"); !errors.As(err, &held) || !held.System || c.Has("GPU-x") {
 		t.Errorf("%v", err)
 	}
 	l.Close()
-	if err := c.Take(fmt.Sprintf("GPU-y-%d", os.Getpid())); err != nil {
+	if _, err := c.Take(fmt.Sprintf("GPU-y-%d", os.Getpid())); err != nil {
 		t.Errorf("after its end: %v", err)
 	}
 	if err := c.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A system daemon that has no time to answer is one.
+func TestBusySystem(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	queued, err := net.Dial("unix", path) // nobody else can, as nobody accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer queued.Close()
+	var held *Held
+	if _, err := New(path).Take("GPU-z"); !errors.As(err, &held) || !held.System {
+		t.Errorf("%v", err)
 	}
 }

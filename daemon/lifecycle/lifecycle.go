@@ -14,7 +14,7 @@
 //
 // # What an lgpu has
 //
-// While it is in use an lgpu has three things of others: the modes of its devices, its directory, and the tenants'
+// While it is in use an lgpu has three things of others: its devices in their modes, its directory, and the tenants'
 // server. Machine.Has says which of them, at any moment, so an activation that fails halfway is undone in one place:
 // what it has is given back, last first (the effect GiveBack of the table). The states Declared, Idle and Removed have
 // nothing.
@@ -92,7 +92,7 @@ type Effect uint8
 // The effects. Acquire and GiveBack stand in the table alone: Machine.On puts the effects in their place that the
 // machine needs or has.
 const (
-	ClaimDevices    Effect = iota // its devices keep their mode as long as it has them
+	ClaimDevices    Effect = iota // its devices are no other daemon's, and keep their mode, as long as it has them
 	EnterDirectory                // its directory is in use: it stays, and gets no children
 	Admit                         // tenants may use it, within its limits
 	Attach                        // the launcher is one of its launchers, and learns what its programs need

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/lgpu/lgpu/daemon/view"
+	"github.com/lgpu/lgpu/internal/wholefile"
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
@@ -49,17 +51,8 @@ func openTokens(dir string) (tokens, error) {
 	}
 	key = make([]byte, keySize)
 	rand.Read(key) // it never fails
-	f, err := os.CreateTemp(dir, keyFile+".*")
-	if err != nil {
+	if err := wholefile.WriteDurably(path, bytes.NewReader(key), 0o600); err != nil {
 		return tokens{}, err
-	}
-	_, err = f.Write(key)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return tokens{}, errors.Join(err, os.Remove(f.Name()))
 	}
 	return tokens{key}, nil
 }

@@ -401,7 +401,8 @@ func (e *examination) daemon() {
 			"nothing needs to be done: the next one takes its place; lgpud.log in the runtime folder may say why")
 	case errors.Is(d.Err, os.ErrPermission):
 		e.add(Fail, "daemon", "user "+strconv.Itoa(e.m.User)+" may not ask the daemon at "+d.Socket,
-			"join the group that owns the socket, or use a daemon of your own: LGPU_RUNTIME_DIR")
+			"join the group that owns the socket; a daemon of your own (LGPU_RUNTIME_DIR) has devices only where no system "+
+				"daemon runs")
 	default:
 		e.add(Fail, "daemon", "the daemon at "+d.Socket+" does not answer: "+d.Err.Error(),
 			"look at its log (journalctl -u lgpud, or lgpud.log in the runtime folder) and restart it")

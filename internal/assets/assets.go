@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/lgpu/lgpu/internal/wholefile"
 )
 
 // The folder is embedded whole so that a fresh clone compiles, where it has no archive yet.
@@ -160,24 +162,12 @@ func place(path string, f *zip.File) error {
 		return err
 	}
 	defer contents.Close()
-	temp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(temp, contents)
 	mode := fs.FileMode(0o644)
 	if strings.Contains(filepath.Base(path), ".so") {
 		mode = 0o755
 	}
 	// A stamp may vouch for the file after a crash of the machine.
-	err = errors.Join(err, temp.Chmod(mode), temp.Sync(), temp.Close())
-	if err == nil {
-		err = os.Rename(temp.Name(), path)
-	}
-	if err != nil {
-		os.Remove(temp.Name())
-	}
-	return err
+	return wholefile.WriteDurably(path, contents, mode)
 }
 
 // sumOf is the checksum of the file at path, as Pack writes it into the archive.

@@ -2,7 +2,6 @@ package assets
 
 import (
 	"archive/zip"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/internal/wholefile"
 )
 
 // To hash every library at every run would read nine megabytes each time. So the folder has a stamp: a file that says
@@ -65,22 +66,6 @@ func stamped(dir, text string) bool {
 	return err == nil && string(have) == text
 }
 
-// writeStamp writes the stamp of dir.
-func writeStamp(dir, text string) error {
-	temp, err := os.CreateTemp(dir, ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = temp.WriteString(text)
-	if err = errors.Join(err, temp.Chmod(0o644), temp.Close()); err == nil {
-		err = os.Rename(temp.Name(), filepath.Join(dir, stampName))
-	}
-	if err != nil {
-		os.Remove(temp.Name())
-	}
-	return err
-}
-
 // placeAll makes sure that all files of an archive are in dir and right, and reads no more of them than it must.
 func placeAll(z *zip.Reader, dir string, now time.Time) error {
 	if contained(dir) {
@@ -100,7 +85,8 @@ func placeAll(z *zip.Reader, dir string, now time.Time) error {
 	}
 	// What was replaced meanwhile, here or by others, is not what was read.
 	if after, _, err := describe(z, dir); err == nil && after == before {
-		_ = writeStamp(dir, before) // where it cannot be written the next run reads the files, too
+		// Where it cannot be written the next run reads the files, too.
+		_ = wholefile.Write(filepath.Join(dir, stampName), strings.NewReader(before), 0o644)
 	}
 	return nil
 }

@@ -3,8 +3,11 @@ package assets
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/lgpu/lgpu/internal/wholefile"
 )
 
 // later is a time at which files that were just written have settled.
@@ -39,7 +42,7 @@ func forge(t *testing.T, dir string) {
 	t.Helper()
 	text, _, err := describe(archive(t, tree("")), dir)
 	if err == nil {
-		err = writeStamp(dir, text)
+		err = wholefile.Write(filepath.Join(dir, stampName), strings.NewReader(text), 0o644)
 	}
 	if err != nil {
 		t.Fatal(err)

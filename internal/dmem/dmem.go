@@ -1,15 +1,17 @@
 // Package dmem has the kernel bound the device memory of lgpus: each has a cgroup with limits of the controller dmem
-// (Linux 6.14), to which drivers charge what a process allocates, however it asks for it. NVIDIA's do from r615 on.
+// (Linux 6.14), to which drivers charge what a process allocates, however it asks for it. NVIDIA's do from r615 on. Groups
+// of lgpus have cgroups, too, whose limits bound the sum of what is below them.
 //
 //	tree, err := dmem.Open("/sys/fs/cgroup/lgpu")
-//	err = tree.Set(id, []dmem.Limit{{PCI: "0000:1b:00.0", Bytes: 8 << 30}})
+//	err = tree.SetGroup(dmem.Path{team}, []dmem.Limit{{PCI: "0000:1b:00.0", Bytes: 16 << 30}})
+//	err = tree.Set(dmem.Path{team, id}, []dmem.Limit{{PCI: "0000:1b:00.0", Bytes: 8 << 30}})
 //	err = tree.Join(id, pid) // and all that it starts from now on
 //	…
 //	tree.Remove(id)
 //
-// The cgroups are the folders below one that is given to Open, and are called by the ids of the lgpus. They outlive the
-// process, so that a bound never ends before its programs do; Sweep removes those that are left. All is for root, and may
-// be called by any number of goroutines.
+// The cgroups lie below the folder that is given to Open as the lgpus do in the tree of limits, and are called by ids. They
+// outlive the process, so that a bound never ends before its programs do; Sweep removes those that are left. All is for
+// root, and may be called by any number of goroutines.
 //
 // Formats: Documentation/admin-guide/cgroup-v2.rst of Linux, "DMEM" and "Core Interface Files".
 package dmem
@@ -66,13 +68,16 @@ type Tree struct {
 	dir, root string
 
 	mu     sync.Mutex
-	active map[uint64]bool // guarded by mu; that were set and not removed
-	left   bool            // guarded by mu; there may be cgroups that are not active
+	active map[uint64]string // guarded by mu; the cgroups of lgpus that were set and not removed
+	left   bool              // guarded by mu; there may be cgroups that are of no active lgpu, nor above one
 }
 
-// Open makes the folder dir a cgroup, if it is none yet, in which each lgpu can have a cgroup with limits. The controller
-// is enabled from the root of the hierarchy on; none of the cgroups between the root and those of lgpus may have
-// processes of its own.
+// Path is where an lgpu or a group is: the ids of the groups above it from the top, and its own. The root of all has none.
+type Path []uint64
+
+// Open makes the folder dir a cgroup, if it is none yet, in which lgpus and groups can have cgroups with limits. The
+// controller is enabled from the root of the hierarchy on; none of the cgroups between the root and those of lgpus may
+// have processes of its own.
 func Open(dir string) (*Tree, error) {
 	dir = filepath.Clean(dir)
 	above := dir
@@ -89,7 +94,7 @@ func Open(dir string) (*Tree, error) {
 	for isCgroup(filepath.Dir(root)) {
 		root = filepath.Dir(root)
 	}
-	t := &Tree{dir: dir, root: root, active: map[uint64]bool{}, left: true}
+	t := &Tree{dir: dir, root: root, active: map[uint64]string{}, left: true}
 	if dir == root {
 		return nil, fmt.Errorf("%s is the root of the hierarchy: name a folder below it", dir)
 	}
@@ -169,23 +174,85 @@ func address(text string) string {
 	return fmt.Sprintf("%08x:%s", n, rest)
 }
 
-// cgroup is the folder of an lgpu.
-func (t *Tree) cgroup(id uint64) string { return filepath.Join(t.dir, fmt.Sprintf("%016x", id)) }
+// groupSuffix ends the name of a group's cgroup: a directory of the tree may have been an lgpu before, with processes that
+// are left, and the cgroup of a group takes none.
+const groupSuffix = ".group"
 
-// Set makes an lgpu's cgroup, if there is none, and sets its limits. Devices of which no driver has made a region known
-// are returned; for them nothing holds.
-func (t *Tree) Set(id uint64, limits []Limit) (unknown []Limit, err error) {
+// group is the folder of a group.
+func (t *Tree) group(at Path) string {
+	dir := t.dir
+	for _, id := range at {
+		dir = filepath.Join(dir, nameOf(id)+groupSuffix)
+	}
+	return dir
+}
+
+func nameOf(id uint64) string { return fmt.Sprintf("%016x", id) }
+
+// named reports whether a folder has a name of a cgroup of an lgpu or a group.
+func named(name string) bool {
+	name = strings.TrimSuffix(name, groupSuffix)
+	_, err := strconv.ParseUint(name, 16, 64)
+	return err == nil && len(name) == len(nameOf(0))
+}
+
+// SetGroup makes a group's cgroup and those above it, if there are none, and sets its limits; those above have none until
+// they are set. Devices of which no driver has made a region known are left out.
+func (t *Tree) SetGroup(at Path, limits []Limit) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if err := t.makeGroups(at); err != nil {
+		return err
+	}
+	t.left = true // an lgpu may never come
+	_, err := t.bound(t.group(at), limits)
+	return err
+}
+
+// makeGroups makes the cgroups of groups, down to one, which give the controller to those below. Called with mu held.
+func (t *Tree) makeGroups(at Path) error {
+	for i := range at {
+		dir := t.group(at[:i+1])
+		if err := makeCgroup(dir); err != nil {
+			return err
+		}
+		if err := write(filepath.Join(dir, enableFile), "+dmem"); err != nil {
+			return fmt.Errorf("enable the controller dmem: %w", err)
+		}
+	}
+	return nil
+}
+
+func makeCgroup(dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make a cgroup: %w", err)
+	}
+	return nil
+}
+
+// Set makes the cgroup of an lgpu, at a path with its own id at the end, and those of the groups above it, if there are
+// none, and sets its limits. Devices of which no driver has made a region known are returned; for them nothing holds.
+func (t *Tree) Set(at Path, limits []Limit) (unknown []Limit, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id, groups := at[len(at)-1], at[:len(at)-1]
+	if err := t.makeGroups(groups); err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(t.group(groups), nameOf(id))
+	if err := makeCgroup(dir); err != nil {
+		return nil, err
+	}
+	t.active[id] = dir
+	return t.bound(dir, limits)
+}
+
+// bound sets the limits of a cgroup.
+func (t *Tree) bound(dir string, limits []Limit) (unknown []Limit, err error) {
 	all, err := t.Regions()
 	if err != nil {
 		return nil, err
 	}
-	dir := t.cgroup(id)
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("make a cgroup: %w", err)
-	}
-	t.active[id] = true
 	for _, l := range limits {
 		r, found := Find(all, l.PCI)
 		if !found {
@@ -203,41 +270,75 @@ func (t *Tree) Set(id uint64, limits []Limit) (unknown []Limit, err error) {
 	return unknown, nil
 }
 
-// Join moves a process into an lgpu's cgroup. What it starts from then on is there, too.
+// Join moves a process into the cgroup of an lgpu that was set. What it starts from then on is there, too. An error wraps
+// fs.ErrNotExist if the lgpu was not set.
 func (t *Tree) Join(id uint64, pid int) error {
-	if err := write(filepath.Join(t.cgroup(id), procsFile), strconv.Itoa(pid)); err != nil {
+	t.mu.Lock()
+	dir := t.active[id]
+	t.mu.Unlock()
+	err := fs.ErrNotExist
+	if dir != "" {
+		err = write(filepath.Join(dir, procsFile), strconv.Itoa(pid))
+	}
+	if err != nil {
 		return fmt.Errorf("move process %d into a cgroup: %w", pid, err)
 	}
 	return nil
 }
 
-// Remove removes an lgpu's cgroup. One that still has processes goes at a later Sweep, and bounds them until then.
+// Remove removes an lgpu's cgroup, and those of groups above it that have no other. One that still has processes goes at
+// a later Sweep, and bounds them until then, as do those above it.
 func (t *Tree) Remove(id uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	dir := t.active[id]
 	delete(t.active, id)
-	t.left = t.left || remove(t.cgroup(id)) != nil
+	if dir != "" && (remove(dir) != nil || !t.sweepLocked(t.dir)) {
+		t.left = true
+	}
 }
 
-// Sweep removes cgroups that no lgpu has, of this process or one before, unless they have processes. It costs nothing
-// while there can be none.
+// Sweep removes cgroups of no lgpu that was set, of this process or one before, and those of groups without any, unless
+// they have processes. It costs nothing while there can be none.
 func (t *Tree) Sweep() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.left {
-		return
-	}
-	t.left = false
-	entries, _ := os.ReadDir(t.dir) // what cannot be read cannot be removed
-	for _, e := range entries {
-		id, err := strconv.ParseUint(e.Name(), 16, 64)
-		if err == nil && e.IsDir() && len(e.Name()) == 16 && !t.active[id] && remove(filepath.Join(t.dir, e.Name())) != nil {
-			t.left = true
-		}
+	if t.left {
+		t.left = !t.sweepLocked(t.dir)
 	}
 }
 
-// remove removes a cgroup and those below, which programs have made. It is refused where one has processes.
+// sweepLocked removes what Sweep does below a folder, and reports whether nothing of it is left. Called with mu held.
+func (t *Tree) sweepLocked(dir string) (clean bool) {
+	clean = true
+	entries, _ := os.ReadDir(dir) // what cannot be read cannot be removed
+	for _, e := range entries {
+		at := filepath.Join(dir, e.Name())
+		switch {
+		case !e.IsDir() || !named(e.Name()):
+		case t.used(at):
+			if strings.HasSuffix(at, groupSuffix) {
+				clean = t.sweepLocked(at) && clean
+			}
+		default:
+			clean = remove(at) == nil && clean
+		}
+	}
+	return clean
+}
+
+// used reports whether a cgroup is of an active lgpu, or above one. Called with mu held.
+func (t *Tree) used(dir string) bool {
+	for _, at := range t.active {
+		if at == dir || strings.HasPrefix(at, dir+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// remove removes a cgroup and those below, which programs have made or are of a group that is gone. It is refused where one
+// has processes; the others are gone then.
 func remove(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -246,12 +347,14 @@ func remove(dir string) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, e := range entries {
 		if e.IsDir() {
-			if err := remove(filepath.Join(dir, e.Name())); err != nil {
-				return err
-			}
+			errs = append(errs, remove(filepath.Join(dir, e.Name())))
 		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
 	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err

@@ -47,7 +47,7 @@ func TestBound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unknown, err := tree.Set(0x1f, []dmem.Limit{
+	unknown, err := tree.Set(dmem.Path{0x1f}, []dmem.Limit{
 		{PCI: "0000:1B:00.0", Bytes: 4 << 30}, {PCI: "00000000:03:00.0", Bytes: dmem.Unlimited}, {PCI: "0000:99:00.0", Bytes: 1},
 	})
 	if err != nil || len(unknown) != 1 || unknown[0].PCI != "0000:99:00.0" {
@@ -65,7 +65,7 @@ func TestBound(t *testing.T) {
 	}
 	bound(one, 4<<30)
 	bound(other, dmem.Unlimited)
-	if _, err := tree.Set(0x1f, []dmem.Limit{{PCI: "0000:1b:00.0", Bytes: 1 << 30}, {PCI: "0000:03:00.0", Bytes: 2 << 30}}); err != nil {
+	if _, err := tree.Set(dmem.Path{0x1f}, []dmem.Limit{{PCI: "0000:1b:00.0", Bytes: 1 << 30}, {PCI: "0000:03:00.0", Bytes: 2 << 30}}); err != nil {
 		t.Fatal(err)
 	}
 	bound(one, 1<<30)
@@ -92,7 +92,7 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, id := range []uint64{1, 2, 3} {
-		if _, err := before.Set(id, nil); err != nil {
+		if _, err := before.Set(dmem.Path{id}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -109,7 +109,7 @@ func TestSweep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := after.Set(2, []dmem.Limit{{PCI: "0000:1b:00.0", Bytes: 1 << 30}}); err != nil {
+	if _, err := after.Set(dmem.Path{2}, []dmem.Limit{{PCI: "0000:1b:00.0", Bytes: 1 << 30}}); err != nil {
 		t.Fatal(err)
 	}
 	after.Sweep()
@@ -121,6 +121,87 @@ func TestSweep(t *testing.T) {
 	p.Wait()
 	after.Sweep()
 	if left := h.Cgroups("lgpu"); !slices.Equal(left, []string{"lgpu/0000000000000002", "lgpu/other"}) {
+		t.Errorf("left are %v", left)
+	}
+}
+
+// TestGroups: the cgroups lie as the lgpus do, a group's bounds those below it, and goes with the last of them.
+func TestGroups(t *testing.T) {
+	h := mount(t)
+	tree, err := dmem.Open(filepath.Join(h.Dir, "lgpu"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := func(bytes uint64) []dmem.Limit { return []dmem.Limit{{PCI: "0000:1b:00.0", Bytes: bytes}} }
+	set := func(at dmem.Path, bytes uint64) {
+		t.Helper()
+		if unknown, err := tree.Set(at, limit(bytes)); err != nil || len(unknown) > 0 {
+			t.Fatal(unknown, err)
+		}
+	}
+	group := func(at dmem.Path, bytes uint64) {
+		t.Helper()
+		if err := tree.SetGroup(at, append(limit(bytes), dmem.Limit{PCI: "0000:99:00.0", Bytes: 1})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(dmem.Path{1, 2, 3}, 4<<30)
+	set(dmem.Path{1, 4}, 4<<30)
+	set(dmem.Path{5}, 4<<30)
+	below, beside, alone := sleeper(t), sleeper(t), sleeper(t)
+	for id, p := range map[uint64]*exec.Cmd{3: below, 4: beside, 5: alone} {
+		if err := tree.Join(id, p.Process.Pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const unlimited = dmem.Unlimited >> 30 // of a process that has ended
+	bound := func(want ...uint64) {
+		t.Helper()
+		for i, p := range []*exec.Cmd{below, beside, alone} {
+			if got := h.Bound(p.Process.Pid, one); got>>30 != want[i] {
+				t.Errorf("process %d may have %d GiB, not %d", i, got>>30, want[i])
+			}
+		}
+	}
+	bound(4, 4, 4)
+	group(dmem.Path{1}, 3<<30)
+	bound(3, 3, 4)
+	group(dmem.Path{1, 2}, 2<<30)
+	bound(2, 3, 4)
+	group(nil, 1<<30)
+	bound(1, 1, 1)
+	group(nil, dmem.Unlimited)
+	group(dmem.Path{1}, dmem.Unlimited)
+	bound(2, 4, 4)
+
+	// One of a group that has no processes stays while there is one that has; so does its bound.
+	tree.Remove(3)
+	bound(2, 4, 4)
+	below.Process.Kill()
+	below.Wait()
+	tree.Sweep()
+	want := []string{"lgpu/0000000000000001.group/0000000000000004"}
+	if left := h.Cgroups("lgpu/0000000000000001.group"); !slices.Equal(left, want) {
+		t.Errorf("left are %v, not %v", left, want)
+	}
+	// What was an lgpu, and has a process still, is a group from now on.
+	tree.Remove(5)
+	set(dmem.Path{5, 6}, 2<<30)
+	bound(unlimited, 4, 4)
+	for _, p := range []*exec.Cmd{beside, alone} {
+		p.Process.Kill()
+		p.Wait()
+	}
+	tree.Remove(4)
+	tree.Remove(6)
+	tree.Sweep()
+	if left := h.Cgroups("lgpu"); len(left) > 0 {
+		t.Errorf("left are %v", left)
+	}
+	// A group alone, which an lgpu was to come to.
+	group(dmem.Path{7}, 1<<30)
+	tree.Sweep()
+	if left := h.Cgroups("lgpu"); len(left) > 0 {
 		t.Errorf("left are %v", left)
 	}
 }
@@ -156,7 +237,7 @@ func TestRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tree.Set(1, nil); err != nil {
+	if _, err := tree.Set(dmem.Path{1}, nil); err != nil {
 		t.Fatal(err)
 	}
 	gone := sleeper(t)

@@ -41,6 +41,9 @@ enum {
 #define OP_DONE 0xffff0004u
 #define OP_PAD 0xffff0005u
 #define OP_PRINT 0xffff0006u
+// A descriptor that was sent to this process, which had no room for it.
+#define LOST (-2)
+
 #define FLAG_PER_THREAD 1u
 #define FLAG_FILE 2u
 #define REMOTE (1ull << 63)
@@ -66,7 +69,7 @@ struct simc_channel {
 	uint64_t tail; // of the request ring
 	uint64_t head; // of the reply ring
 	int send_fd;   // to go with the next call, or -1
-	int got_fd;    // came over the socket, or -1
+	int got_fd;    // came over the socket, or -1, or LOST
 	struct simc_channel *next;
 	pthread_mutex_t lock; // a management channel's only
 };
@@ -105,7 +108,8 @@ static void dead(void)
 	__atomic_compare_exchange_n(&simc_state, &ready, SIMC_DEAD, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
-// Receives up to n bytes, and a descriptor that comes along. Returns what recvmsg does, without EINTR.
+// Receives up to n bytes, and a descriptor that comes along, which is LOST at the process's limit of them. Returns what
+// recvmsg does, without EINTR.
 static ssize_t receive(int sock, void *p, size_t n, int *fd)
 {
 	union {
@@ -122,6 +126,8 @@ static ssize_t receive(int sock, void *p, size_t n, int *fd)
 	while (got < 0 && errno == EINTR);
 	if (got <= 0)
 		return got;
+	if ((m.msg_flags & MSG_CTRUNC) && *fd < 0)
+		*fd = LOST;
 	for (c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
 		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(sizeof(int))) {
 			if (*fd >= 0)
@@ -176,6 +182,12 @@ static int dial(void)
 	return sock;
 }
 
+// What is to be said when no connection could be made: hardware that is not there, or no descriptor for its socket.
+static CUresult dial_error(int error)
+{
+	return error == EMFILE || error == ENFILE ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_DEVICE_UNAVAILABLE;
+}
+
 // Opens a channel and puts it in the list.
 static CUresult open_channel(uint32_t kind, uint64_t thread, struct simc_channel **out)
 {
@@ -190,8 +202,10 @@ static CUresult open_channel(uint32_t kind, uint64_t thread, struct simc_channel
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	ch->send_fd = ch->got_fd = -1;
 	pthread_mutex_init(&ch->lock, NULL);
-	if ((ch->sock = dial()) < 0)
+	if ((ch->sock = dial()) < 0) {
+		r = dial_error(errno);
 		goto fail;
+	}
 	memcpy(hi.token, token, sizeof token);
 	if (send(ch->sock, &hi, sizeof hi, MSG_NOSIGNAL) != (ssize_t)sizeof hi)
 		goto fail;
@@ -208,6 +222,10 @@ static CUresult open_channel(uint32_t kind, uint64_t thread, struct simc_channel
 	}
 	if (w.status != CUDA_SUCCESS) {
 		r = (CUresult)w.status;
+		goto fail;
+	}
+	if (fd == LOST) {
+		r = CUDA_ERROR_OPERATING_SYSTEM;
 		goto fail;
 	}
 	ch->mem = mmap(NULL, CHANNEL_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -579,7 +597,7 @@ CUresult simc_exchange(struct simc_call *k)
 	memcpy(head, k->in, sizeof head);
 	k->in += sizeof head;
 	k->replied = 1;
-	while ((head[1] & FLAG_FILE) && ch->got_fd < 0) {
+	while ((head[1] & FLAG_FILE) && ch->got_fd == -1) {
 		char bell[64];
 
 		if (receive(ch->sock, bell, sizeof bell, &ch->got_fd) <= 0)
@@ -668,5 +686,5 @@ int simc_take_fd(void)
 		fd = mine->got_fd;
 		mine->got_fd = -1;
 	}
-	return fd;
+	return fd == LOST ? -1 : fd;
 }

@@ -7,6 +7,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
+
+	"github.com/lgpu/lgpu/internal/wholefile"
 )
 
 // ErrForeign is wrapped where a file that is not a chart would be replaced.
@@ -30,22 +33,7 @@ func (c Chart) Save(path string) error {
 			return fmt.Errorf("%s: %w", path, ErrForeign)
 		}
 	}
-	temp, err := os.CreateTemp(filepath.Dir(path), ".chart-*")
-	if err != nil {
-		var cause *os.PathError // is about a name that nobody knows
-		if errors.As(err, &cause) {
-			err = cause.Err
-		}
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	_, err = temp.WriteString(c.SVG())
-	if err = errors.Join(err, temp.Chmod(0o644), temp.Close()); err == nil {
-		err = os.Rename(temp.Name(), path)
-	}
-	if err != nil {
-		os.Remove(temp.Name())
-	}
-	return err
+	return wholefile.Write(path, strings.NewReader(c.SVG()), 0o644)
 }
 
 // marked reports whether a file is a chart.

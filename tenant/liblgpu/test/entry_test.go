@@ -163,14 +163,32 @@ func TestNVMLShowsTheLgpu(t *testing.T) {
 	})
 }
 
-// Processes of others are on no device, whose handle a program has by the topology, its lgpu's or not; nor are their
-// accounts and sessions.
+// Processes of others are on no device, whether it is the lgpu's or its handle was guessed; nor are their accounts and
+// sessions. Who asks how many there are is told the lgpu's number, and room for those is enough.
 func TestNVMLHidesStrangers(t *testing.T) {
 	each(t, func(t *testing.T, env func(string, ...string) []string, bin string) {
 		path := newRegion(t, spec(64*mib, 2))
 		out := mustRun(t, env(path, "STUB_PROCESSES=3"), bin, "init", "alloc:4096", "strangers")
-		other, own := " 0/0:6:0:1own:1own", " 0/1:6:0:1own:1own"
+		other, own := " 0/0:6:0:1own:1own:1own:7/1:0/1own", " 0/1:6:0:1own:1own:1own:7/1:0/1own"
 		want(t, out, "init 0", "alloc 4096 0", "strangers 0"+other+other+own+other)
+	})
+}
+
+// No call that lists devices gives the handle of one that is not the lgpu's, nor counts it; an instance of another has none.
+func TestNVMLHidesOtherDevices(t *testing.T) {
+	each(t, func(t *testing.T, env func(string, ...string) []string, bin string) {
+		two := mustRun(t, env(newRegion(t, spec(64*mib, 2, 0))), bin, "others")
+		want(t, two, "others 0 0/2:0,2 0/1:0 0/2 0/1:2 0/1:2 0/1 0/2:0,2 7/2 7/2 0= 6 0= 6")
+		all := mustRun(t, env(""), bin, "others")
+		want(t, all, "others 0 0/4:0,1,2,3 0/4:0 0/4 0/3:1,2,3 0/3:1 0/3 0/4:0,1,2,3 7/4 7/4 0= 0= 0= 0=")
+	})
+}
+
+// NVML's private tables go past the calls that show the lgpu.
+func TestNVMLHasNoPrivateTables(t *testing.T) {
+	each(t, func(t *testing.T, env func(string, ...string) []string, bin string) {
+		want(t, mustRun(t, env(newRegion(t, spec(64*mib, 2))), bin, "table"), "table 6 none")
+		want(t, mustRun(t, env(""), bin, "table"), "table 0 a table's id")
 	})
 }
 

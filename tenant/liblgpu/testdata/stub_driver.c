@@ -283,15 +283,51 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 	return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlInternalGetExportTable(const void **ppExportTable, const void *pExportTableId)
+{
+	*ppExportTable = pExportTableId;
+	return NVML_SUCCESS;
+}
+
+// listed gives the handles of all devices from first on, and says how many they are.
+static nvmlReturn_t listed(unsigned int first, unsigned int *count, nvmlDevice_t *deviceArray)
+{
+	if (count == NULL || (*count != 0 && deviceArray == NULL))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	for (unsigned int i = 0; i < *count && first + i < DEVICES; i++)
+		deviceArray[i] = (nvmlDevice_t)(uintptr_t)(0x2000 + first + i); // our own call may be answered by liblgpu
+	*count = DEVICES - first;
+	return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlSystemGetTopologyGpuSet(unsigned int cpuNumber, unsigned int *count, nvmlDevice_t *deviceArray)
 {
 	(void)cpuNumber;
-	if (count == NULL || (*count != 0 && deviceArray == NULL))
+	return listed(0, count, deviceArray);
+}
+
+nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLevel_t level, unsigned int *count,
+					      nvmlDevice_t *deviceArray)
+{
+	(void)level;
+	return device == NULL ? NVML_ERROR_INVALID_ARGUMENT : listed(1, count, deviceArray);
+}
+
+nvmlReturn_t nvmlUnitGetDevices(nvmlUnit_t unit, unsigned int *deviceCount, nvmlDevice_t *devices)
+{
+	(void)unit;
+	unsigned int room = deviceCount != NULL ? *deviceCount : 0;
+	nvmlReturn_t r = listed(0, deviceCount, devices);
+	return r == NVML_SUCCESS && *deviceCount > room ? NVML_ERROR_INSUFFICIENT_SIZE : r;
+}
+
+// The device is its own and only instance.
+nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *migDevice)
+{
+	if (device == NULL || migDevice == NULL)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	for (unsigned int i = 0; i < *count && i < DEVICES; i++)
-		deviceArray[i] = (nvmlDevice_t)(uintptr_t)(0x2000 + i); // our own call may be answered by liblgpu
-	*count = DEVICES;
-	return NVML_SUCCESS;
+	*migDevice = device;
+	return index == 0 ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }
 
 // Somebody else's and this process's.
@@ -303,6 +339,29 @@ nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid,
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*stats = (nvmlAccountingStats_t){.gpuUtilization = 1};
 	return pid != pid_of(0) && pid != pid_of(1) ? NVML_ERROR_NOT_FOUND : NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *plist)
+{
+	if (device == NULL || plist == NULL)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	unsigned int room = plist->procArray != NULL ? plist->numProcArrayEntries : 0;
+	plist->numProcArrayEntries = 2;
+	if (room < 2)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	for (unsigned int i = 0; i < 2; i++)
+		plist->procArray[i] = (nvmlProcessDetail_v1_t){.pid = pid_of(i)};
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids)
+{
+	if (device == NULL || count == NULL || (*count != 0 && pids == NULL))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	for (unsigned int i = 0; i < 2 && i < *count; i++)
+		pids[i] = pid_of(i);
+	*count = 2;
+	return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetEncoderSessions(nvmlDevice_t device, unsigned int *sessionCount, nvmlEncoderSessionInfo_t *sessionInfos)

@@ -172,29 +172,73 @@ static void smi(void)
 	printf("\n");
 }
 
-// strangers looks for other programs' processes by all ways: on each of the machine's devices, whose handles the topology has.
+// strangers looks for other programs' processes by all ways on each of the machine's devices, whose handles are guessed:
+// they are those of stub_driver.c.
 static void strangers(void)
 {
-	nvmlDevice_t d[16];
 	nvmlProcessInfo_t infos[16];
 	nvmlAccountingStats_t stats;
 	nvmlEncoderSessionInfo_t encoders[16];
 	nvmlFBCSessionInfo_t buffers[16];
-	unsigned int devices = 16, own = (unsigned int)getpid();
-	NVML(nvmlInit_v2)();
-	nvmlReturn_t r = NVML(nvmlSystemGetTopologyGpuSet)(0, &devices, d);
-	printf("strangers %d", r);
-	for (unsigned int i = 0; i < devices && i < 16; i++) {
-		unsigned int n = 16, e = 16, f = 16;
-		nvmlReturn_t listed = NVML(nvmlDeviceGetComputeRunningProcesses_v3)(d[i], &n, infos);
-		nvmlReturn_t theirs = NVML(nvmlDeviceGetAccountingStats)(d[i], 1000000, &stats);
-		nvmlReturn_t ours = NVML(nvmlDeviceGetAccountingStats)(d[i], own, &stats);
-		NVML(nvmlDeviceGetEncoderSessions)(d[i], &e, encoders);
-		NVML(nvmlDeviceGetFBCSessions)(d[i], &f, buffers);
-		printf(" %d/%u:%d:%d:%u%s:%u%s", listed, n, theirs, ours, e,
-		       e == 1 && encoders[0].pid == own ? "own" : "", f, f == 1 && buffers[0].pid == own ? "own" : "");
+	nvmlProcessDetail_v1_t details[2];
+	unsigned int pids[16], own = (unsigned int)getpid();
+	printf("strangers %d", NVML(nvmlInit_v2)());
+	for (unsigned int i = 0; i < 4; i++) {
+		nvmlDevice_t d = (nvmlDevice_t)(uintptr_t)(0x2000 + i);
+		unsigned int n = 16, e = 16, f = 16, p = 16, version = LGPU_NVML_STRUCT_VERSION(nvmlProcessDetailList_v1_t, 1);
+		nvmlProcessDetailList_t counted = {.version = version};
+		// Room for the lgpu's process alone.
+		nvmlProcessDetailList_t detailed = {.version = version, .numProcArrayEntries = 1, .procArray = details};
+		nvmlReturn_t listed = NVML(nvmlDeviceGetComputeRunningProcesses_v3)(d, &n, infos);
+		nvmlReturn_t theirs = NVML(nvmlDeviceGetAccountingStats)(d, 1000000, &stats);
+		nvmlReturn_t ours = NVML(nvmlDeviceGetAccountingStats)(d, own, &stats);
+		NVML(nvmlDeviceGetEncoderSessions)(d, &e, encoders);
+		NVML(nvmlDeviceGetFBCSessions)(d, &f, buffers);
+		NVML(nvmlDeviceGetAccountingPids)(d, &p, pids);
+		nvmlReturn_t asked = NVML(nvmlDeviceGetRunningProcessDetailList)(d, &counted);
+		nvmlReturn_t given = NVML(nvmlDeviceGetRunningProcessDetailList)(d, &detailed);
+		printf(" %d/%u:%d:%d:%u%s:%u%s:%u%s:%d/%u:%d/%u%s", listed, n, theirs, ours, e,
+		       e == 1 && encoders[0].pid == own ? "own" : "", f, f == 1 && buffers[0].pid == own ? "own" : "", p,
+		       p == 1 && pids[0] == own ? "own" : "", asked, counted.numProcArrayEntries, given,
+		       detailed.numProcArrayEntries, given == 0 && details[0].pid == own ? "own" : "");
 	}
 	printf("\n");
+}
+
+// others looks for devices by the calls that list neighbours: the result of each, and the numbers of the devices in
+// stub_driver.c; with room for all, for one, and for none.
+static void others(void)
+{
+	nvmlDevice_t first = (nvmlDevice_t)(uintptr_t)0x2000;
+	printf("others %d", NVML(nvmlInit_v2)());
+	for (unsigned int call = 0; call < 3; call++) {
+		for (unsigned int k = 0; k < 3; k++) {
+			const unsigned int rooms[] = {16, 1, 0};
+			unsigned int room = rooms[k], n = room;
+			nvmlDevice_t d[16];
+			nvmlDevice_t *out = room != 0 ? d : NULL;
+			nvmlReturn_t r = call == 0   ? NVML(nvmlSystemGetTopologyGpuSet)(0, &n, out)
+					 : call == 1 ? NVML(nvmlDeviceGetTopologyNearestGpus)(first, NVML_TOPOLOGY_NODE, &n, out)
+						     : NVML(nvmlUnitGetDevices)(NULL, &n, out);
+			printf(" %d/%u", r, n);
+			for (unsigned int i = 0; i < n && i < room && r == NVML_SUCCESS; i++)
+				printf("%c%d", i == 0 ? ':' : ',', (int)((uintptr_t)d[i] - 0x2000));
+		}
+	}
+	for (unsigned int i = 0; i < 4; i++) {
+		nvmlDevice_t parent = (nvmlDevice_t)(uintptr_t)(0x2000 + i), instance;
+		nvmlReturn_t r = NVML(nvmlDeviceGetMigDeviceHandleByIndex)(parent, 0, &instance);
+		printf(" %d%s", r, instance == parent ? "=" : instance == NULL ? "" : "?");
+	}
+	printf("\n");
+}
+
+// table asks for one of NVML's private tables.
+static void table(void)
+{
+	const void *found = "not answered";
+	nvmlReturn_t r = NVML(nvmlInternalGetExportTable)(&found, "a table's id");
+	printf("table %d %s\n", r, found != NULL ? (const char *)found : "none");
 }
 
 int main(int argc, char **argv)
@@ -217,6 +261,10 @@ int main(int argc, char **argv)
 			smi();
 		} else if (strcmp(a, "strangers") == 0) {
 			strangers();
+		} else if (strcmp(a, "others") == 0) {
+			others();
+		} else if (strcmp(a, "table") == 0) {
+			table();
 		} else if (strncmp(a, "threads:", 8) == 0) {
 			threads((int)n);
 		} else if (strcmp(a, "fork") == 0) {

@@ -4,6 +4,7 @@
 //
 // Other readings (utilisation, clocks, power, temperature) are the device's,
 // unscaled. Calls that change the whole device are refused (tenant/abi/nvml.tsv).
+#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -64,6 +65,18 @@ LGPU_EXPORT nvmlReturn_t nvmlInit_v2(void) { return broken() ? NVML_ERROR_DRIVER
 LGPU_EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
 {
 	return broken() ? NVML_ERROR_DRIVER_NOT_LOADED : LGPU_REAL(nvmlInitWithFlags)(flags);
+}
+
+// The driver's private tables have calls that show all devices and all processes, past the calls below. In an lgpu there
+// is no table, whatever its id.
+LGPU_EXPORT nvmlReturn_t nvmlInternalGetExportTable(const void **ppExportTable, const void *pExportTableId)
+{
+	if (lgpu_attach_view() == LGPU_UNLIMITED)
+		return LGPU_REAL(nvmlInternalGetExportTable)(ppExportTable, pExportTableId);
+	if (ppExportTable == NULL || pExportTableId == NULL)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*ppExportTable = NULL;
+	return NVML_ERROR_NOT_FOUND;
 }
 
 // ---- which devices
@@ -141,6 +154,68 @@ LGPU_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_
 LGPU_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *device)
 {
 	return hidden(device, LGPU_REAL(nvmlDeviceGetHandleByUUIDV)(uuid, device));
+}
+
+// An instance is found by its number on its parent, whose other instances are other lgpus'.
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *migDevice)
+{
+	return hidden(migDevice, LGPU_REAL(nvmlDeviceGetMigDeviceHandleByIndex)(device, index, migDevice));
+}
+
+// devices answers a call that lists devices: of the n that the driver has said, with those of the lgpu, as many as there
+// is room for, or with their number if there is no room at all. It returns their number.
+static unsigned int devices(const struct lgpu_state *s, const nvmlDevice_t *all, unsigned int n, unsigned int *count,
+			    nvmlDevice_t *out)
+{
+	unsigned int room = out != NULL ? *count : 0, own = 0;
+	for (unsigned int i = 0; i < n && i < HANDLES; i++)
+		if (index_of(s, all[i]) >= 0 && own++ < room)
+			out[own - 1] = all[i];
+	*count = room != 0 && own > room ? room : own;
+	return own;
+}
+
+LGPU_EXPORT nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLevel_t level, unsigned int *count,
+							  nvmlDevice_t *deviceArray)
+{
+	const struct lgpu_state *s = count != NULL ? view() : NULL;
+	if (s == NULL)
+		return LGPU_REAL(nvmlDeviceGetTopologyNearestGpus)(device, level, count, deviceArray);
+	nvmlDevice_t all[HANDLES];
+	unsigned int n = HANDLES;
+	nvmlReturn_t r = LGPU_REAL(nvmlDeviceGetTopologyNearestGpus)(device, level, &n, all);
+	if (r == NVML_SUCCESS)
+		devices(s, all, n, count, deviceArray);
+	return r;
+}
+
+LGPU_EXPORT nvmlReturn_t nvmlSystemGetTopologyGpuSet(unsigned int cpuNumber, unsigned int *count, nvmlDevice_t *deviceArray)
+{
+	const struct lgpu_state *s = count != NULL ? view() : NULL;
+	if (s == NULL)
+		return LGPU_REAL(nvmlSystemGetTopologyGpuSet)(cpuNumber, count, deviceArray);
+	nvmlDevice_t all[HANDLES];
+	unsigned int n = HANDLES;
+	nvmlReturn_t r = LGPU_REAL(nvmlSystemGetTopologyGpuSet)(cpuNumber, &n, all);
+	if (r == NVML_SUCCESS)
+		devices(s, all, n, count, deviceArray);
+	return r;
+}
+
+// Here a list that is too short is an error, with the number that are needed.
+LGPU_EXPORT nvmlReturn_t nvmlUnitGetDevices(nvmlUnit_t unit, unsigned int *deviceCount, nvmlDevice_t *deviceArray)
+{
+	const struct lgpu_state *s = deviceCount != NULL ? view() : NULL;
+	if (s == NULL)
+		return LGPU_REAL(nvmlUnitGetDevices)(unit, deviceCount, deviceArray);
+	nvmlDevice_t all[HANDLES];
+	unsigned int n = HANDLES, room = *deviceCount;
+	nvmlReturn_t r = LGPU_REAL(nvmlUnitGetDevices)(unit, &n, all);
+	if (r != NVML_SUCCESS)
+		return r;
+	unsigned int own = devices(s, all, n, deviceCount, deviceArray);
+	*deviceCount = own;
+	return own > room || (own != 0 && deviceArray == NULL) ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 LGPU_EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
@@ -250,8 +325,8 @@ static nvmlReturn_t processes(const struct lgpu_state *s, int index, unsigned in
 	return NVML_SUCCESS;
 }
 
-// none is what is said of processes on a device that is not the lgpu's, whose handle the program may have by the topology
-// or as the parent of an instance: there are none. r is what the driver says without room for any.
+// none is what is said of processes on a device that is not the lgpu's, whose handle the program may have as the parent of
+// an instance, or from before it was in an lgpu: there are none. r is what the driver says without room for any.
 static nvmlReturn_t none(nvmlReturn_t r, unsigned int *count)
 {
 	if (r != NVML_SUCCESS && r != NVML_ERROR_INSUFFICIENT_SIZE)
@@ -294,18 +369,44 @@ NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
 NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
 NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 
+// keep moves the entries of the lgpu's processes to the beginning of a list of n, and returns how many they are. An entry
+// has size bytes, and its process's number lies at pid.
+static unsigned int keep(const struct lgpu_state *s, void *entries, unsigned int n, size_t size, size_t pid)
+{
+	unsigned int kept = 0;
+	for (unsigned int i = 0; i < n; i++) {
+		const char *entry = (const char *)entries + i * size;
+		unsigned int number;
+		memcpy(&number, entry + pid, sizeof number);
+		if (ours(s, number))
+			memmove((char *)entries + kept++ * size, entry, size);
+	}
+	return kept;
+}
+
+#define KEEP(s, entries, n) keep(s, entries, n, sizeof *(entries), offsetof(__typeof__(*(entries)), pid))
+
+// The driver is asked for all processes, whatever room the program has: what is too little for those of the machine may be
+// enough for the lgpu's.
 LGPU_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *plist)
 {
-	nvmlReturn_t r = LGPU_REAL(nvmlDeviceGetRunningProcessDetailList)(device, plist);
-	const struct lgpu_state *s = r == NVML_SUCCESS && plist != NULL && plist->procArray != NULL ? view() : NULL;
+	const struct lgpu_state *s = plist != NULL ? view() : NULL;
 	if (s == NULL)
+		return LGPU_REAL(nvmlDeviceGetRunningProcessDetailList)(device, plist);
+	if (plist->version != LGPU_NVML_STRUCT_VERSION(nvmlProcessDetailList_v1_t, 1))
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH; // its entries may be larger than ours
+	nvmlProcessDetail_v1_t all[ROOM];
+	nvmlProcessDetailList_t list = {plist->version, plist->mode, ROOM, all};
+	nvmlReturn_t r = LGPU_REAL(nvmlDeviceGetRunningProcessDetailList)(device, &list);
+	if (r != NVML_SUCCESS)
 		return r;
-	unsigned int kept = 0;
-	for (unsigned int i = 0; i < plist->numProcArrayEntries; i++)
-		if (ours(s, plist->procArray[i].pid))
-			plist->procArray[kept++] = plist->procArray[i];
-	plist->numProcArrayEntries = kept;
-	return r;
+	unsigned int n = KEEP(s, all, list.numProcArrayEntries), room = plist->numProcArrayEntries;
+	plist->numProcArrayEntries = n;
+	if (n > room || (n != 0 && plist->procArray == NULL))
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	if (n != 0)
+		memcpy(plist->procArray, all, n * sizeof *all);
+	return NVML_SUCCESS;
 }
 
 LGPU_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
@@ -313,13 +414,8 @@ LGPU_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nv
 {
 	nvmlReturn_t r = LGPU_REAL(nvmlDeviceGetProcessUtilization)(device, utilization, processSamplesCount, lastSeenTimeStamp);
 	const struct lgpu_state *s = r == NVML_SUCCESS && utilization != NULL && processSamplesCount != NULL ? view() : NULL;
-	if (s == NULL)
-		return r;
-	unsigned int kept = 0;
-	for (unsigned int i = 0; i < *processSamplesCount; i++)
-		if (ours(s, utilization[i].pid))
-			utilization[kept++] = utilization[i];
-	*processSamplesCount = kept;
+	if (s != NULL)
+		*processSamplesCount = KEEP(s, utilization, *processSamplesCount);
 	return r;
 }
 
@@ -327,13 +423,8 @@ LGPU_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t devi
 {
 	nvmlReturn_t r = LGPU_REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, procesesUtilInfo);
 	const struct lgpu_state *s = r == NVML_SUCCESS && procesesUtilInfo != NULL && procesesUtilInfo->procUtilArray != NULL ? view() : NULL;
-	if (s == NULL)
-		return r;
-	unsigned int kept = 0;
-	for (unsigned int i = 0; i < procesesUtilInfo->processSamplesCount; i++)
-		if (ours(s, procesesUtilInfo->procUtilArray[i].pid))
-			procesesUtilInfo->procUtilArray[kept++] = procesesUtilInfo->procUtilArray[i];
-	procesesUtilInfo->processSamplesCount = kept;
+	if (s != NULL)
+		procesesUtilInfo->processSamplesCount = KEEP(s, procesesUtilInfo->procUtilArray, procesesUtilInfo->processSamplesCount);
 	return r;
 }
 
@@ -349,12 +440,8 @@ LGPU_EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsig
 		nvmlReturn_t r = LGPU_REAL(name)(device, sessionCount, sessions);                       \
 		bool any = r == NVML_SUCCESS && sessionCount != NULL && sessions != NULL;               \
 		const struct lgpu_state *s = any ? view() : NULL;                                       \
-		unsigned int kept = 0;                                                                  \
-		for (unsigned int i = 0; s != NULL && i < *sessionCount; i++)                           \
-			if (ours(s, sessions[i].pid))                                                   \
-				sessions[kept++] = sessions[i];                                         \
 		if (s != NULL)                                                                          \
-			*sessionCount = kept;                                                           \
+			*sessionCount = KEEP(s, sessions, *sessionCount);                               \
 		return r;                                                                               \
 	}
 
@@ -365,12 +452,7 @@ LGPU_EXPORT nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsign
 {
 	nvmlReturn_t r = LGPU_REAL(nvmlDeviceGetAccountingPids)(device, count, pids);
 	const struct lgpu_state *s = r == NVML_SUCCESS && count != NULL && pids != NULL ? view() : NULL;
-	if (s == NULL)
-		return r;
-	unsigned int kept = 0;
-	for (unsigned int i = 0; i < *count; i++)
-		if (ours(s, pids[i]))
-			pids[kept++] = pids[i];
-	*count = kept;
+	if (s != NULL)
+		*count = keep(s, pids, *count, sizeof *pids, 0);
 	return r;
 }
