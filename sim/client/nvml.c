@@ -204,6 +204,7 @@ nvmlReturn_t nvmlSystemGetDriverBranch(nvmlSystemDriverBranchInfo_t *branchInfo,
 	return give_text(branchInfo->branch, length < sizeof branchInfo->branch ? length : sizeof branchInfo->branch, "r580");
 }
 
+nvmlReturn_t nvmlInternalGetExportTable(const void **ppExportTable, const void *pExportTableId);
 nvmlReturn_t nvmlInternalGetExportTable(const void **ppExportTable, const void *pExportTableId)
 {
 	(void)pExportTableId;

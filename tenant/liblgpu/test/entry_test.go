@@ -184,14 +184,6 @@ func TestNVMLHidesOtherDevices(t *testing.T) {
 	})
 }
 
-// NVML's private tables go past the calls that show the lgpu.
-func TestNVMLHasNoPrivateTables(t *testing.T) {
-	each(t, func(t *testing.T, env func(string, ...string) []string, bin string) {
-		want(t, mustRun(t, env(newRegion(t, spec(64*mib, 2))), bin, "table"), "table 6 none")
-		want(t, mustRun(t, env(""), bin, "table"), "table 0 a table's id")
-	})
-}
-
 func TestWithoutAnLgpuNothingChanges(t *testing.T) {
 	each(t, func(t *testing.T, env func(string, ...string) []string, bin string) {
 		out := mustRun(t, env(""), bin, "init", "alloc:33554432", "info", "devices", "smi")

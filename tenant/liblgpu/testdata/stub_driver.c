@@ -283,12 +283,6 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 	return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlInternalGetExportTable(const void **ppExportTable, const void *pExportTableId)
-{
-	*ppExportTable = pExportTableId;
-	return NVML_SUCCESS;
-}
-
 // listed gives the handles of all devices from first on, and says how many they are.
 static nvmlReturn_t listed(unsigned int first, unsigned int *count, nvmlDevice_t *deviceArray)
 {

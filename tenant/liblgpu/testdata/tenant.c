@@ -233,14 +233,6 @@ static void others(void)
 	printf("\n");
 }
 
-// table asks for one of NVML's private tables.
-static void table(void)
-{
-	const void *found = "not answered";
-	nvmlReturn_t r = NVML(nvmlInternalGetExportTable)(&found, "a table's id");
-	printf("table %d %s\n", r, found != NULL ? (const char *)found : "none");
-}
-
 int main(int argc, char **argv)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -263,8 +255,6 @@ int main(int argc, char **argv)
 			strangers();
 		} else if (strcmp(a, "others") == 0) {
 			others();
-		} else if (strcmp(a, "table") == 0) {
-			table();
 		} else if (strncmp(a, "threads:", 8) == 0) {
 			threads((int)n);
 		} else if (strcmp(a, "fork") == 0) {

@@ -67,18 +67,6 @@ LGPU_EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
 	return broken() ? NVML_ERROR_DRIVER_NOT_LOADED : LGPU_REAL(nvmlInitWithFlags)(flags);
 }
 
-// The driver's private tables have calls that show all devices and all processes, past the calls below. In an lgpu there
-// is no table, whatever its id.
-LGPU_EXPORT nvmlReturn_t nvmlInternalGetExportTable(const void **ppExportTable, const void *pExportTableId)
-{
-	if (lgpu_attach_view() == LGPU_UNLIMITED)
-		return LGPU_REAL(nvmlInternalGetExportTable)(ppExportTable, pExportTableId);
-	if (ppExportTable == NULL || pExportTableId == NULL)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	*ppExportTable = NULL;
-	return NVML_ERROR_NOT_FOUND;
-}
-
 // ---- which devices
 
 static nvmlReturn_t count(unsigned int *deviceCount, nvmlReturn_t r)
