@@ -654,6 +654,9 @@ func (r *Runner) tell(s *seat, c *client) {
 	}
 	if r.devices[s.device].preempt {
 		m.Flags |= protocol.FlagPatient
+		if !s.wanted && r.crowd(s.device) > 1 {
+			m.Flags |= protocol.FlagNoted
+		}
 	}
 	if m != c.told {
 		c.told = m

@@ -59,7 +59,7 @@ func TestGuest(t *testing.T) {
 		t.Errorf("in its turn it is told %+v", m)
 	}
 	r.want(b)
-	if m := b.until(t, protocol.Open); m.Flags != protocol.FlagPatient {
+	if m := b.until(t, protocol.Open); m.Flags != protocol.FlagPatient|protocol.FlagNoted {
 		t.Errorf("beside it, one that has been idle is told %+v", m)
 	}
 	if !a.running() {

@@ -168,6 +168,9 @@ const (
 	FlagAsk
 	// FlagMore (Kept): the client has another file, which comes with the next Kept.
 	FlagMore
+	// FlagNoted (Open): others use the device at the same time, and the lgpu is charged by what the hardware notes of them
+	// and it. The client's own accounts may be coarse.
+	FlagNoted
 )
 
 // Message is everything either side says. Fields that a kind does not name are zero.

@@ -16,7 +16,7 @@
 #define ROOMY INT64_C(2500000)
 // An open run that is late by so many ns, and is so at so many looks, has something else behind it in its stream, a copy
 // perhaps, or is slow. Then so many launches have an event each. At a single look it may just have got a launch, after
-// pauses.
+// pauses. Where others run on the device at the same time, all are late.
 #define LATE INT64_C(200000)
 #define LATE_LOOKS 3
 #define WARY 64
@@ -363,7 +363,7 @@ static bool drained(struct lgpu_flight *f, uint32_t *lock, struct lgpu_run *run,
 	if (done) {
 		shut(f, run);
 		set_state(run, LGPU_RUN_SEALED); // without an event: it is not needed any more
-	} else if (run == f->oldest && lgpu_flight_oldest(f, lgpu_now()) < -LATE && ++run->late >= LATE_LOOKS) {
+	} else if (!f->coarse && run == f->oldest && lgpu_flight_oldest(f, lgpu_now()) < -LATE && ++run->late >= LATE_LOOKS) {
 		f->wary = WARY;
 	}
 	lgpu_unlock(lock);

@@ -98,6 +98,7 @@ struct lgpu_flight {
 	uint32_t wary;     // so many launches more have an event each
 	uint32_t waits;    // launches, one after the other, each of which was waited for before the next
 	bool roomy;        // runs may be longer: the device waits for launches, and nobody for the device
+	bool coarse;       // what is charged does not depend on what is known here
 	bool deep;         // nobody waits for the work in flight: the hardware lets others in before it is done
 	int64_t expected;  // sum over those in flight, but for
 	int64_t held;      // the sum over those that are held

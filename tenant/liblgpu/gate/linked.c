@@ -129,6 +129,7 @@ static void told(struct lgpu_gate *g, const struct lgpu_message *m)
 		grant->wanted = (m->flags & LGPU_LINK_FLAG_WANTED) != 0;
 		grant->patient = (m->flags & LGPU_LINK_FLAG_PATIENT) != 0;
 		g->flight.deep = grant->patient && !grant->wanted;
+		g->flight.coarse = (m->flags & LGPU_LINK_FLAG_NOTED) != 0;
 		g->open = busy_of(g) < grant->target;
 		if (g->open)
 			lgpu_prepare_go(g, lgpu_now());
@@ -161,7 +162,7 @@ static void lost(struct lgpu_gate *g, const struct lgpu_message *m)
 {
 	(void)m;
 	lgpu_prepare_go(g, lgpu_now());
-	g->linked = g->grant.asked = g->grant.granted = g->grant.wanted = g->flight.deep = false;
+	g->linked = g->grant.asked = g->grant.granted = g->grant.wanted = g->flight.deep = g->flight.coarse = false;
 	g->hold.holding = g->open;
 	g->hold.taken = lgpu_now();
 	if (lgpu_gate_cap(g) == LGPU_FULL_COMPUTE)

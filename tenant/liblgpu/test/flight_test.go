@@ -300,6 +300,29 @@ func TestFreeWithoutEvent(t *testing.T) {
 	p.runs(c, 2)
 }
 
+// Launches after one that has taken longer than expected have an event each: a copy may have been behind it, which is not
+// charged. Not so where others use the device at the same time, and all is late.
+func TestEventsWhereOthersRun(t *testing.T) {
+	_, c, p := card(t)
+	for serial, tt := range []struct {
+		flags  uint32
+		events bool
+	}{{0, true}, {protocol.FlagNoted | protocol.FlagPatient, false}} {
+		p.say(protocol.Message{Kind: protocol.Open, Serial: 1, Value: protocol.Forever - uint64(serial), Flags: tt.flags})
+		c.until("events as expected", func() bool {
+			p.held(c, 2)
+			before := c.events()
+			c.do("launch 3 20 1000")
+			have := c.events() - before
+			c.do("release 2")
+			c.do("sync")
+			c.do("launch 3 100 1000") // until events are shared again
+			c.do("sync")
+			return tt.events && have == 20 || !tt.events && have <= 1
+		})
+	}
+}
+
 // A stream that does not get on does not keep others from it, however many there are.
 func TestStreamsInterleaved(t *testing.T) {
 	d, c, p := card(t)
