@@ -304,23 +304,26 @@ func TestFreeWithoutEvent(t *testing.T) {
 // charged. Not so where others use the device at the same time, and all is late.
 func TestEventsWhereOthersRun(t *testing.T) {
 	_, c, p := card(t)
-	for serial, tt := range []struct {
-		flags  uint32
-		events bool
-	}{{0, true}, {protocol.FlagNoted | protocol.FlagPatient, false}} {
-		p.say(protocol.Message{Kind: protocol.Open, Serial: 1, Value: protocol.Forever - uint64(serial), Flags: tt.flags})
-		c.until("events as expected", func() bool {
-			p.held(c, 2)
-			before := c.events()
-			c.do("launch 3 20 1000")
-			have := c.events() - before
-			c.do("release 2")
-			c.do("sync")
-			c.do("launch 3 100 1000") // until events are shared again
-			c.do("sync")
-			return tt.events && have == 20 || !tt.events && have <= 1
-		})
+	events := func() int {
+		p.held(c, 2)
+		before := c.events()
+		c.do("launch 3 20 1000")
+		have := c.events() - before
+		c.do("release 2")
+		c.do("sync")
+		c.do("launch 3 100 1000") // until events are shared again
+		c.do("sync")
+		return have
 	}
+	c.until("an event for each", func() bool { return events() == 20 })
+	p.say(protocol.Message{Kind: protocol.Open, Serial: 1, Value: protocol.Forever, Flags: protocol.FlagNoted | protocol.FlagPatient})
+	tries := []int{}
+	for range 4 { // on a busy host a launch may have seemed long
+		if tries = append(tries, events()); tries[len(tries)-1] <= 1 {
+			return
+		}
+	}
+	t.Errorf("20 launches had %d events", tries)
 }
 
 // A stream that does not get on does not keep others from it, however many there are.
