@@ -133,7 +133,7 @@ func (f *containFlag) contained(env []string, libs assets.Libraries, a *api.Atta
 	files, fenced := f.fenceOff(a, sim)
 	plan, err := contain.Make(contain.Options{
 		Interposer: libs.Interposer, Dir: libs.Contained(), Environment: withPreload(env, preload), Stamp: a.Environment,
-		Hide: files, Join: fenced.Join,
+		Hide: files, Cgroup: fenced.Cgroup, Tasks: fenced.Tasks,
 	})
 	if err != nil {
 		fenced.Close()
