@@ -240,11 +240,3 @@ func withPreload(env []string, list string) []string {
 	}
 	return append(env, "LD_PRELOAD="+list)
 }
-
-// stage becomes a contained program, or returns the status to end with. Who started it says what was in the way.
-func stage() int {
-	if contain.Stage() != nil {
-		return statusFailed
-	}
-	return 0
-}

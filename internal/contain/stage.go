@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StageArgument is the first argument of this executable when Start starts it: its main function then calls Stage.
+// StageArgument is the first argument of this executable when Start starts it: it then calls Stage (see package early).
 const StageArgument = "contained-stage"
 
 // Staged reports whether this process was started to become a contained program.
@@ -150,8 +150,8 @@ func (p *Plan) start(attr *os.ProcAttr) (*Started, error) {
 	return &Started{process, ours}, nil
 }
 
-// fork starts the stage, in the plan's cgroup if the kernel can, with socket, which it closes here. The stage gets it at a number that is free in this process:
-// all that this process has inherited and passes on stays where it is.
+// fork starts the stage, in the plan's cgroup if the kernel can, with socket, which it closes here. The stage gets it at a
+// number that is free in this process: all that this process has inherited and passes on stays where it is.
 func (p *Plan) fork(self string, socket int, attr *os.ProcAttr) (*os.Process, error) {
 	defer unix.Close(socket)
 	a := *attr
