@@ -133,7 +133,7 @@ func (f *containFlag) contained(env []string, libs assets.Libraries, a *api.Atta
 	files, fenced := f.fenceOff(a, sim)
 	plan, err := contain.Make(contain.Options{
 		Interposer: libs.Interposer, Dir: libs.Contained(), Environment: withPreload(env, preload), Stamp: a.Environment,
-		Hide: files, Join: fenced.Join,
+		Hide: files, Cgroup: fenced.Cgroup, Tasks: fenced.Tasks,
 	})
 	if err != nil {
 		fenced.Close()
@@ -239,12 +239,4 @@ func withPreload(env []string, list string) []string {
 		return env
 	}
 	return append(env, "LD_PRELOAD="+list)
-}
-
-// stage becomes a contained program, or returns the status to end with. Who started it says what was in the way.
-func stage() int {
-	if contain.Stage() != nil {
-		return statusFailed
-	}
-	return 0
 }

@@ -18,7 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lgpu/lgpu/internal/contain"
+	_ "github.com/lgpu/lgpu/internal/contain/early" // this may be a start of a contained program
 )
 
 // Exit statuses beside those of the program that lgpu run starts.
@@ -55,9 +55,6 @@ func usage(hint, format string, args ...any) error {
 func init() { runtime.LockOSThread() }
 
 func main() {
-	if contain.Staged() {
-		os.Exit(stage())
-	}
 	err := root().ExecuteContext(context.Background())
 	if err == nil {
 		return

@@ -122,7 +122,9 @@ func (s *Server) stop() {
 
 // errEnding is the end of every call on a daemon that was told to end: launchers wait for another instead of starting
 // one.
-var errEnding = withFailure(codes.Unavailable, "it is ending", &api.Failure{Errno: int32(unix.ESHUTDOWN)})
+var errEnding = sync.OnceValue(func() error { // no command but the daemon has the time to make it
+	return withFailure(codes.Unavailable, "it is ending", &api.Failure{Errno: int32(unix.ESHUTDOWN)})
+})
 
 // unary keeps the daemon from leaving during a call, and from obeying who may not command it.
 func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
@@ -159,7 +161,7 @@ func (s *Server) stream(server any, stream grpc.ServerStream, info *grpc.StreamS
 	select {
 	case <-s.ending:
 		if err != nil {
-			return errEnding
+			return errEnding()
 		}
 	default:
 	}

@@ -50,8 +50,10 @@ type Options struct {
 	Stamp map[string]string
 	// Hide are device files that the program may not open.
 	Hide []string
-	// Join are files of cgroups (cgroup.procs) in which the program enters itself.
-	Join []string
+	// Cgroup is the folder of a cgroup of version 2 that the program starts in, empty for the one that this process is in.
+	Cgroup string
+	// Tasks is the file of a cgroup of version 1 (tasks) in which the program enters itself, empty for none.
+	Tasks string
 }
 
 // Plan is what the namespace will be like. One plan may start several programs, at the same time too.
@@ -63,7 +65,9 @@ type Plan struct {
 	Covers     []string          // files that the interposer takes the place of
 	Cache      []byte            // the new /etc/ld.so.cache; nil: as it is
 	Hide       []string
-	Join       []string
+	Cgroup     string
+	Late       bool // the kernel does not start processes in a cgroup: the stage enters it
+	Tasks      string
 
 	Program   string // its path, its arguments and its environment
 	Args, Env []string
@@ -84,7 +88,8 @@ func Make(o Options) (*Plan, error) {
 	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &files); err != nil || files.Cur < maxFile {
 		return nil, fmt.Errorf("files may have %d bytes (ulimit -f), too few for a copy of the library: %w", files.Cur, unix.EFBIG)
 	}
-	p := &Plan{Dir: o.Dir, Interposer: o.Interposer, Stamp: map[string]string{}, Real: map[string]string{}, Hide: o.Hide, Join: o.Join}
+	p := &Plan{Dir: o.Dir, Interposer: o.Interposer, Stamp: map[string]string{}, Real: map[string]string{}, Hide: o.Hide,
+		Cgroup: o.Cgroup, Tasks: o.Tasks}
 	for name, value := range o.Stamp {
 		p.Stamp[name] = value
 	}

@@ -1,6 +1,7 @@
 package contain
 
 import (
+	"bytes"
 	"encoding/gob"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StageArgument is the first argument of this executable when Start starts it: its main function then calls Stage.
+// StageArgument is the first argument of this executable when Start starts it: it then calls Stage (see package early).
 const StageArgument = "contained-stage"
 
 // Staged reports whether this process was started to become a contained program.
@@ -43,12 +44,33 @@ type Started struct {
 	answer *os.File
 }
 
-// answer is what the stage says: nothing but Ready just before it becomes the program, and then an end of the stream; or
-// why it has not.
+// answer is what the stage says.
 type answer struct {
-	Ready bool
-	Built string        // why the namespace could not be built
-	Exec  syscall.Errno // why the program could not be executed
+	ready bool
+	built string        // why the namespace could not be built
+	exec  syscall.Errno // why the program could not be executed
+}
+
+// What it says it in: a letter just before it becomes the program, and then the stream ends; or one and why it has not.
+// There is no time to describe types, as the stream of the plan does, which is read while the stage begins.
+const (
+	sayReady = 'R'
+	sayBuilt = 'B' // and a text
+	sayExec  = 'X' // and a number, after sayReady
+)
+
+// readAnswer reads to the end, when the stage has become the program or has ended.
+func readAnswer(r io.Reader) (a answer) {
+	text, _ := io.ReadAll(io.LimitReader(r, maxAnswer)) // what cannot be read has not been said
+	text, a.ready = bytes.CutPrefix(text, []byte{sayReady})
+	if number, is := bytes.CutPrefix(text, []byte{sayExec}); is {
+		n, _ := strconv.Atoi(string(number)) // the stage wrote it
+		a.exec = syscall.Errno(n)
+	}
+	if why, is := bytes.CutPrefix(text, []byte{sayBuilt}); is {
+		a.built = string(why)
+	}
+	return a
 }
 
 // Start starts the program, as os.StartProcess does, in a namespace of its own. The program has what this process has
@@ -65,7 +87,7 @@ func (p *Plan) Start(path string, argv []string, attr *os.ProcAttr) (*Started, e
 // Try builds the namespace once and returns why that is not possible.
 func (p *Plan) Try() error {
 	q := *p
-	q.Program, q.Join = "", nil
+	q.Program, q.Cgroup, q.Tasks = "", "", ""
 	s, err := q.start(&os.ProcAttr{})
 	if err != nil {
 		return err
@@ -81,29 +103,26 @@ func (p *Plan) Try() error {
 // and the error is *Impossible or what execve(2) returned.
 func (s *Started) Confirm() error {
 	defer s.answer.Close()
-	var last answer
-	stream := gob.NewDecoder(io.LimitReader(s.answer, maxAnswer))
-	for stream.Decode(&last) == nil { // ends with the stream, when the stage has become the program or has ended
-	}
-	if last.Ready && last.Exec == 0 {
+	last := readAnswer(s.answer)
+	if last.ready && last.exec == 0 {
 		return nil
 	}
-	if last.Built == "" && last.Exec == 0 {
+	if last.built == "" && last.exec == 0 {
 		var info unix.Siginfo
 		for unix.Waitid(unix.P_PID, s.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 		}
 		if info.Code != exited {
 			return nil // as a program that is killed at its begin: whoever waits for it sees that
 		}
-		last.Built = "it ended while its namespace was built"
+		last.built = "it ended while its namespace was built"
 	}
 	if _, err := s.Process.Wait(); err != nil {
 		return err
 	}
-	if last.Exec != 0 {
-		return last.Exec
+	if last.exec != 0 {
+		return last.exec
 	}
-	return &Impossible{errors.New(last.Built)}
+	return &Impossible{errors.New(last.built)}
 }
 
 // exited is CLD_EXITED: a process that has ended by itself.
@@ -131,8 +150,8 @@ func (p *Plan) start(attr *os.ProcAttr) (*Started, error) {
 	return &Started{process, ours}, nil
 }
 
-// fork starts the stage, with socket, which it closes here. The stage gets it at a number that is free in this process:
-// all that this process has inherited and passes on stays where it is.
+// fork starts the stage, in the plan's cgroup if the kernel can, with socket, which it closes here. The stage gets it at a
+// number that is free in this process: all that this process has inherited and passes on stays where it is.
 func (p *Plan) fork(self string, socket int, attr *os.ProcAttr) (*os.Process, error) {
 	defer unix.Close(socket)
 	a := *attr
@@ -157,7 +176,22 @@ func (p *Plan) fork(self string, socket int, attr *os.ProcAttr) (*os.Process, er
 		return nil, err
 	}
 	defer unix.Close(inherited)
-	return os.StartProcess(self, []string{"lgpu", StageArgument, strconv.Itoa(inherited)}, &a)
+	argv := []string{"lgpu", StageArgument, strconv.Itoa(inherited)}
+	if p.Cgroup == "" {
+		return os.StartProcess(self, argv, &a)
+	}
+	cgroup, err := os.Open(p.Cgroup)
+	if err != nil {
+		return nil, err
+	}
+	defer cgroup.Close()
+	sys.UseCgroupFD, sys.CgroupFD = true, int(cgroup.Fd())
+	process, err := os.StartProcess(self, argv, &a)
+	if err != nil { // such as by a kernel before 5.7, or a filter of system calls that does not know clone3
+		sys.UseCgroupFD, p.Late = false, true
+		return os.StartProcess(self, argv, &a)
+	}
+	return process, nil
 }
 
 var forking sync.Mutex
@@ -176,22 +210,25 @@ func Stage() error {
 	if err := gob.NewDecoder(io.LimitReader(socket, maxPlan)).Decode(&p); err != nil {
 		return fmt.Errorf("this is a part of lgpu run, and not a command: %w", err)
 	}
-	say := gob.NewEncoder(socket)
-	if err := p.enter(); err != nil {
-		return errors.Join(err, say.Encode(answer{Built: err.Error()}))
+	say := func(what rune, why string) error {
+		_, err := socket.WriteString(string(what) + why)
+		return err
 	}
-	if err := say.Encode(answer{Ready: true}); err != nil || p.Program == "" {
+	if err := p.enter(); err != nil {
+		return errors.Join(err, say(sayBuilt, err.Error()))
+	}
+	if err := say(sayReady, ""); err != nil || p.Program == "" {
 		return err // without who started it, nothing is started
 	}
 	err = unix.Exec(p.Program, p.Args, p.Env)
 	errno := syscall.EINVAL
 	errors.As(err, &errno)
-	return errors.Join(err, say.Encode(answer{Exec: errno}))
+	return errors.Join(err, say(sayExec, strconv.Itoa(int(errno))))
 }
 
 // enter does all that comes before the program.
 func (p *Plan) enter() error {
-	for _, path := range p.Join {
+	for _, path := range p.joins() {
 		if err := os.WriteFile(path, []byte("0"), 0); err != nil {
 			return fmt.Errorf("enter a cgroup: %w", err)
 		}
@@ -200,6 +237,18 @@ func (p *Plan) enter() error {
 		return err
 	}
 	return dropCapabilities()
+}
+
+// joins are the files in which the stage enters itself: with cgroup.procs the whole process, and with tasks this thread,
+// which the program goes on as.
+func (p *Plan) joins() (paths []string) {
+	if p.Late {
+		paths = append(paths, filepath.Join(p.Cgroup, "cgroup.procs"))
+	}
+	if p.Tasks != "" {
+		paths = append(paths, p.Tasks)
+	}
+	return paths
 }
 
 // dropCapabilities gives up what the stage alone needs. A user who is not root gets a program without capabilities.
@@ -217,13 +266,11 @@ func dropCapabilities() error {
 // build mounts everything, in this process's namespace.
 func (p *Plan) build() error {
 	defer unix.Umask(unix.Umask(0)) // every user of the program reads what is made here
-	library, err := os.ReadFile(p.Interposer)
+	library, err := os.Open(p.Interposer)
 	if err != nil {
 		return fmt.Errorf("read the interposer: %w", err)
 	}
-	if library, err = stamp(library, p.Stamp); err != nil {
-		return fmt.Errorf("stamp %s: %w", p.Interposer, err)
-	}
+	defer library.Close()
 	// What is mounted outside later appears here too, and nothing of this outside.
 	if err := mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return err
@@ -259,14 +306,14 @@ func (p *Plan) build() error {
 }
 
 // place writes what the folder in memory has.
-func (p *Plan) place(library []byte) error {
+func (p *Plan) place(library *os.File) error {
 	if err := os.Mkdir(filepath.Join(p.Dir, "real"), 0o755); err != nil {
 		return err
 	}
 	write := func(name string, data []byte, mode os.FileMode) error {
 		return os.WriteFile(filepath.Join(p.Dir, name), data, mode)
 	}
-	if err := write("liblgpu.so", library, 0o755); err != nil {
+	if err := p.copyStamped(library, filepath.Join(p.Dir, "liblgpu.so")); err != nil {
 		return err
 	}
 	if p.Cache != nil {
@@ -283,6 +330,28 @@ func (p *Plan) place(library []byte) error {
 		}
 	}
 	return nil
+}
+
+// copyStamped writes a stamped copy of the library. The kernel copies it: that much memory of a process that has just begun
+// would take longer than the mounts.
+func (p *Plan) copyStamped(library *os.File, path string) error {
+	info, err := library.Stat()
+	if err != nil {
+		return err
+	}
+	at, text, err := stampFor(library, info.Size(), p.Stamp)
+	if err != nil {
+		return fmt.Errorf("stamp %s: %w", p.Interposer, err)
+	}
+	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, library)
+	if err == nil {
+		_, err = out.WriteAt(text, at)
+	}
+	return errors.Join(err, out.Close())
 }
 
 func mount(source, target, kind string, flags uintptr, data string) error {

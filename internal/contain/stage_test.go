@@ -5,9 +5,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // This test binary is the stage too, and as another user a test of its own.
@@ -132,14 +135,47 @@ func TestHideAsUser(t *testing.T) {
 	}
 }
 
+// TestCgroup: the program begins in the cgroup; where the kernel cannot start it there it enters that by itself.
+func TestCgroup(t *testing.T) {
+	p := fullPlan(t)
+	permitted(t, p)
+	plain := t.TempDir() // no cgroup, so that nothing can be started there
+	entered := filepath.Join(plain, "cgroup.procs")
+	if err := os.WriteFile(entered, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.Cgroup = plain
+	if got := start(t, p, "exit 5"); got != 5 {
+		t.Errorf("status %d", got)
+	}
+	if text, err := os.ReadFile(entered); string(text) != "0" {
+		t.Errorf("it has written %q, %v", text, err)
+	}
+	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		var s unix.Statfs_t
+		if unix.Statfs(root, &s) != nil || s.Type != unix.CGROUP2_SUPER_MAGIC {
+			continue
+		}
+		name := "lgpu-test-" + strconv.Itoa(os.Getpid())
+		p.Cgroup = filepath.Join(root, name)
+		if err := os.Mkdir(p.Cgroup, 0o755); err != nil {
+			t.Skip("no cgroups can be made here: ", err)
+		}
+		defer os.Remove(p.Cgroup)
+		if got := start(t, p, "grep -q '^0::.*/"+name+"$' /proc/self/cgroup"); got != 0 {
+			t.Errorf("it is not in the cgroup: status %d", got)
+		}
+	}
+}
+
 // TestTry: what is in the way is said, and a cgroup is entered only by programs.
 func TestTry(t *testing.T) {
 	p := fullPlan(t)
-	join := filepath.Join(t.TempDir(), "cgroup.procs")
+	join := filepath.Join(t.TempDir(), "tasks")
 	if err := os.WriteFile(join, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.Join = []string{join}
+	p.Tasks = join
 	permitted(t, p)
 	if text, _ := os.ReadFile(join); len(text) != 0 {
 		t.Errorf("trying has entered a cgroup: %q", text)

@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -13,34 +14,43 @@ import (
 // stampSection is the place in liblgpu.so for what it reads instead of the environment (tenant/liblgpu/base/stamp.c).
 const stampSection = ".lgpu_stamp"
 
-// stamp returns a copy of the library in which the values are written: NAME=VALUE, each ended by a zero byte, and an
-// empty one at the end.
+// maxStamp bounds the size of the place in bytes; it has 8 KiB.
+const maxStamp = 1 << 20
+
+// stamp returns a copy of the library in which the values are written.
 func stamp(library []byte, values map[string]string) ([]byte, error) {
-	f, err := elf.NewFile(bytes.NewReader(library))
+	at, text, err := stampFor(bytes.NewReader(library), int64(len(library)), values)
 	if err != nil {
-		return nil, fmt.Errorf("read the library: %w", err)
+		return nil, err
+	}
+	out := slices.Clone(library)
+	copy(out[at:], text)
+	return out, nil
+}
+
+// stampFor returns what a library of some bytes gets in its place for a stamp, and where that is: NAME=VALUE, each ended by
+// a zero byte, and zero bytes to the end.
+func stampFor(library io.ReaderAt, bytes int64, values map[string]string) (at int64, text []byte, err error) {
+	f, err := elf.NewFile(library)
+	if err != nil {
+		return 0, nil, fmt.Errorf("read the library: %w", err)
 	}
 	defer f.Close()
 	s := f.Section(stampSection)
 	if s == nil || s.Type != elf.SHT_PROGBITS {
-		return nil, errors.New("the library has no place for a stamp; is it of this version?")
+		return 0, nil, errors.New("the library has no place for a stamp; is it of this version?")
 	}
-	if s.Size == 0 || s.Offset > uint64(len(library)) || s.Size > uint64(len(library))-s.Offset {
-		return nil, errors.New("the library's place for a stamp lies outside of it")
+	if s.Size == 0 || s.Size > maxStamp || s.Offset > uint64(bytes) || s.Size > uint64(bytes)-s.Offset {
+		return 0, nil, errors.New("the library's place for a stamp lies outside of it")
 	}
-	var text []byte
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(values[name], "\x00") {
-			return nil, fmt.Errorf("%q cannot be written into the library", name)
+			return 0, nil, fmt.Errorf("%q cannot be written into the library", name)
 		}
 		text = append(text, name+"="+values[name]+"\x00"...)
 	}
 	if uint64(len(text)) >= s.Size {
-		return nil, fmt.Errorf("what programs need to find their lgpu has %d bytes, and there is room for %d", len(text), s.Size-1)
+		return 0, nil, fmt.Errorf("what programs need to find their lgpu has %d bytes, and there is room for %d", len(text), s.Size-1)
 	}
-	out := slices.Clone(library)
-	place := out[s.Offset : s.Offset+s.Size]
-	clear(place)
-	copy(place, text)
-	return out, nil
+	return int64(s.Offset), append(text, make([]byte, s.Size-uint64(len(text)))...), nil
 }

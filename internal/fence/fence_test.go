@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -36,16 +37,28 @@ func TestDeny(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			try := func(join, open string) error {
-				return exec.Command("sh", "-c", `test -z "$1" || echo 0 >"$1"; exec 3<"$2"`, "sh", join, open).Run()
+			if (f.Tasks != "") != (name == "v1") || (f.Cgroup != "") != (name == "v2") {
+				t.Fatalf("%+v", f)
 			}
-			if err := try("", "/dev/full"); err != nil {
+			try := func(f *Fence, open string) error {
+				c := exec.Command("sh", "-c", `test -z "$1" || echo 0 >"$1"; exec sh -c 'exec 3<"$1"' sh "$2"`, "sh", f.Tasks, open)
+				if f.Cgroup != "" {
+					cgroup, err := os.Open(f.Cgroup)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer cgroup.Close()
+					c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cgroup.Fd())}
+				}
+				return c.Run()
+			}
+			if err := try(&Fence{}, "/dev/full"); err != nil {
 				t.Errorf("outside, /dev/full: %v", err)
 			}
-			if err := try(f.Join[0], "/dev/zero"); err != nil {
+			if err := try(f, "/dev/zero"); err != nil {
 				t.Errorf("inside, /dev/zero: %v", err)
 			}
-			if try(f.Join[0], "/dev/full") == nil {
+			if try(f, "/dev/full") == nil {
 				t.Error("inside, /dev/full can be opened")
 			}
 			f.Close()
