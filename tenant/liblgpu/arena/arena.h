@@ -59,6 +59,13 @@ struct lgpu_arena_place {
 };
 // lgpu_arena_find stores what is at an address. False: it is none of ours.
 bool lgpu_arena_find(CUdeviceptr at, struct lgpu_arena_place *place);
+// lgpu_arena_meets reports whether a range has addresses of ours, used or not, of memory that this module has reserved or
+// opened. The program may map nothing there and give none of it back; the driver, which knows only that it
+// was reserved, would let it.
+bool lgpu_arena_meets(CUdeviceptr at, size_t bytes);
+// lgpu_arena_fix_range keeps what a range has of pools' and plain memory on its device from now on, since others know of it.
+// It is called inside a touch.
+void lgpu_arena_fix_range(CUdeviceptr at, size_t bytes);
 // lgpu_arena_attribute answers cuPointerGetAttribute for a place.
 CUresult lgpu_arena_attribute(const struct lgpu_arena_place *place, CUdeviceptr at, CUpointer_attribute attribute, void *data);
 // lgpu_arena_set_sync sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of a live place.

@@ -107,6 +107,8 @@ CUresult lgpu_range_more(uint64_t bytes);
 void lgpu_range_give(struct lgpu_block *b);
 // lgpu_range_find returns the range that has an address, or NULL.
 struct lgpu_block *lgpu_range_find(uint64_t address);
+// lgpu_ranges_meet reports whether [from, end) has addresses of any range, free ones too.
+bool lgpu_ranges_meet(uint64_t from, uint64_t end);
 void lgpu_ranges_reset(void);
 
 // ---- blocks (arena.c)
@@ -206,6 +208,9 @@ void lgpu_arena_frees_forget(void);
 // caller has the lock.
 void lgpu_arena_unshare(uint64_t id);
 void lgpu_arena_unshare_all(const struct lgpu_owner *o);
+// lgpu_shares_meet reports whether [from, end) has addresses at which another process's memory is opened. The caller has
+// the lock.
+bool lgpu_shares_meet(uint64_t from, uint64_t end);
 void lgpu_arena_shares_forget(void);
 
 // ---- pools (pool.c)

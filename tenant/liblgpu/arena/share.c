@@ -442,6 +442,14 @@ void lgpu_arena_shares_context_ended(CUcontext context)
 	}
 }
 
+bool lgpu_shares_meet(uint64_t from, uint64_t end)
+{
+	const struct opened *o = opened;
+	while (o != NULL && (o->base + o->mapped <= from || end <= o->base))
+		o = o->next;
+	return o != NULL;
+}
+
 bool lgpu_arena_opened(CUdeviceptr at, struct lgpu_arena_place *p)
 {
 	if (__atomic_load_n(&opened, __ATOMIC_RELAXED) == NULL)

@@ -313,6 +313,23 @@ func TestMovableRules(t *testing.T) {
 	k.c.do("stale")
 }
 
+// What the library has reserved is not the program's to map at or to give back: the driver answers as for memory that no
+// cuMemMap has made, and what is allocated later is as it should be.
+func TestMovableRanges(t *testing.T) {
+	k := managed(t, 1)
+	native := startClient(t, k.dev.env, k.c.cmd.Path)
+	native.do("init 1")
+	native.do("ranges")
+	k.c.do("ranges")
+	k.store(0, storeBytes)
+	for _, order := range []string{"alloc 2048", "alloc 1", "pooled 2048", "own 2048"} {
+		k.c.do("%s", order)
+	}
+	k.suspend(0)
+	k.resume(0)
+	k.c.do("check")
+}
+
 // While one client's memory is away, another one is given the device's, and finds nothing of the first one there.
 func TestMovableShowsNothing(t *testing.T) {
 	k := managed(t, 1)

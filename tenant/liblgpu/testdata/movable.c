@@ -16,11 +16,12 @@
 //	check           whether all patterns are as they were; an address or a byte that has changed is an error
 //	things          prints how many descriptors and mappings of files there are
 //	rules           what the driver says of addresses, and of frees that are wrong
+//	ranges          what the driver says to who maps at, or gives back, addresses that are not its own
 //	stale           reads what was freed, and what was unmapped
 //	probe KIB       looks whether new memory has anything in it
 //	churn N         N threads that allocate, fill, check and free until stop
 //	stop            ends them, and says whether anything was wrong
-//	peer            a copy by device 1 of device 0's memory, made before and after access was enabled
+//	peer            a copy, and a kernel, by device 1 of device 0's memory, made before and after access was enabled
 //	fork            a child that ends; whether it did
 //	give            prints the handle of legacy IPC of the newest allocation
 //	open HANDLE     opens one: its bytes are compared with the first allocation's pattern, and made the second's
@@ -257,6 +258,55 @@ static CUresult rules(void)
 	return r;
 }
 
+// foreign_range expects that addresses which the program has not reserved are none that it can map at, give back, or give
+// access to. Those of 8 GiB are no less: so many are reserved at once for small things.
+static CUresult foreign_range(CUdeviceptr at, CUmemGenericAllocationHandle handle)
+{
+	CUmemAccessDesc none = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_NONE};
+	CUmemGenericAllocationHandle other;
+	unsigned long long flags;
+	size_t page = 2 << 20;
+	at = at / page * page;
+	EXPECT(cuMemMap(at, page, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemSetAccess(at, page, &none, 1), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemGetAccess(&flags, &none.location, at), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemRetainAllocationHandle(&other, (void *)(uintptr_t)at), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemUnmap(at, page), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemUnmap(at - page, 2 * page), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemAddressFree(at, page), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemAddressFree(at, (size_t)8 << 30), CUDA_ERROR_INVALID_VALUE);
+	return CUDA_SUCCESS;
+}
+
+// ranges is foreign_range for what is allocated in every way, while it is there and when it is freed. It is the first that
+// a program does, so that what it allocates begins where reservations do.
+static CUresult ranges(void)
+{
+	CUdeviceptr at[4], own;
+	CUmemGenericAllocationHandle handle;
+	size_t page = 2 << 20;
+	EXPECT(create(&handle, page), CUDA_SUCCESS);
+	EXPECT(cuMemAlloc_v2(&at[0], page), CUDA_SUCCESS);
+	EXPECT(cuMemAlloc_v2(&at[1], 1000), CUDA_SUCCESS);
+	EXPECT(cuMemAllocAsync(&at[2], page, NULL), CUDA_SUCCESS);
+	EXPECT(cuMemAllocAsync(&at[3], 1000, NULL), CUDA_SUCCESS);
+	for (int freed = 0; freed < 2; freed++) {
+		for (int i = 0; i < 4; i++) {
+			CUresult r = foreign_range(at[i], handle);
+			if (r != CUDA_SUCCESS)
+				return r;
+			if (freed == 0)
+				EXPECT(cuMemFree_v2(at[i]), CUDA_SUCCESS);
+		}
+		EXPECT(cuCtxSynchronize(), CUDA_SUCCESS);
+	}
+	EXPECT(map(&own, page, handle, CU_MEM_ACCESS_FLAGS_PROT_READWRITE), CUDA_SUCCESS);
+	EXPECT(cuMemAddressFree(own, page), CUDA_ERROR_INVALID_VALUE); // it is mapped
+	EXPECT(cuMemUnmap(own, page), CUDA_SUCCESS);
+	EXPECT(cuMemAddressFree(own, page), CUDA_SUCCESS);
+	return cuMemRelease(handle);
+}
+
 static CUresult stale(void)
 {
 	CUdeviceptr p;
@@ -360,6 +410,29 @@ static CUresult stop(void)
 	return (CUresult)wrong;
 }
 
+// peek is a kernel of 1024 threads, each of which copies a word.
+static const char peek[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+			   ".visible .entry peek(.param .u64 to, .param .u64 from)\n{\n"
+			   ".reg .u64 %d<3>;\n.reg .u32 %r<2>;\n"
+			   "mov.u32 %r0, %tid.x;\nmul.wide.u32 %d0, %r0, 4;\n"
+			   "ld.param.u64 %d1, [to];\nld.param.u64 %d2, [from];\nadd.s64 %d1, %d1, %d0;\nadd.s64 %d2, %d2, %d0;\n"
+			   "ld.global.u32 %r1, [%d2];\nst.global.u32 [%d1], %r1;\nret;\n}\n";
+
+// peeked has a kernel in the current context read 4096 bytes, which have a pattern.
+static CUresult peeked(CUdeviceptr to, CUdeviceptr from, unsigned seed)
+{
+	CUmodule module;
+	CUfunction function;
+	void *arguments[] = {&to, &from};
+	EXPECT(cuMemsetD32Async(to, 0, 1024, NULL), CUDA_SUCCESS);
+	EXPECT(cuModuleLoadData(&module, peek), CUDA_SUCCESS);
+	EXPECT(cuModuleGetFunction(&function, module, "peek"), CUDA_SUCCESS);
+	EXPECT(cuLaunchKernel(function, 1, 1, 1, 1024, 1, 1, 0, NULL, arguments, NULL), CUDA_SUCCESS);
+	EXPECT(cuCtxSynchronize(), CUDA_SUCCESS);
+	EXPECT(cuModuleUnload(module), CUDA_SUCCESS);
+	return compare(to, 4096, seed);
+}
+
 static CUresult peer(void)
 {
 	CUdeviceptr before, after, theirs;
@@ -373,13 +446,10 @@ static CUresult peer(void)
 	EXPECT(cuMemAlloc_v2(&after, bytes), CUDA_SUCCESS);
 	EXPECT(fill(after, bytes, 2), CUDA_SUCCESS);
 	for (unsigned i = 1; i <= 2; i++) {
-		CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, 1};
-		unsigned long long access = 0;
-		EXPECT(cuMemGetAccess(&access, &location, i == 1 ? before : after), CUDA_SUCCESS);
-		EXPECT(access, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 		EXPECT(cuCtxSetCurrent(contexts[1]), CUDA_SUCCESS);
 		EXPECT(cuMemcpyDtoD_v2(theirs, i == 1 ? before : after, bytes), CUDA_SUCCESS);
 		EXPECT(compare(theirs, bytes, i), CUDA_SUCCESS);
+		EXPECT(peeked(theirs, i == 1 ? before : after, i), CUDA_SUCCESS);
 		EXPECT(cuCtxSetCurrent(contexts[0]), CUDA_SUCCESS);
 	}
 	return CUDA_SUCCESS;
@@ -450,6 +520,10 @@ static CUresult opened(void)
 	size_t bytes = 0;
 	EXPECT(cuMemGetAddressRange_v2(NULL, &bytes, foreign), CUDA_SUCCESS);
 	EXPECT(compare(foreign, bytes, foreign_seed), CUDA_SUCCESS);
+	CUmemGenericAllocationHandle handle;
+	EXPECT(create(&handle, 2 << 20), CUDA_SUCCESS);
+	EXPECT(foreign_range(foreign, handle), CUDA_SUCCESS);
+	EXPECT(cuMemRelease(handle), CUDA_SUCCESS);
 	EXPECT(cuIpcCloseMemHandle(foreign + 4), CUDA_ERROR_INVALID_VALUE);
 	EXPECT(cuIpcCloseMemHandle(foreign), CUDA_SUCCESS);
 	EXPECT(cuIpcCloseMemHandle(foreign), CUDA_ERROR_INVALID_VALUE);
@@ -490,6 +564,8 @@ static CUresult obey(const char *word, int n)
 		return check();
 	if (strcmp(word, "rules") == 0)
 		return rules();
+	if (strcmp(word, "ranges") == 0)
+		return ranges();
 	if (strcmp(word, "stale") == 0)
 		return stale();
 	if (strcmp(word, "probe") == 0)
