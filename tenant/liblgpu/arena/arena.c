@@ -435,7 +435,7 @@ CUresult lgpu_arena_peer(CUcontext other, bool enable)
 
 bool lgpu_arena_find(CUdeviceptr at, struct lgpu_arena_place *place)
 {
-	if (__atomic_load_n(&lgpu_owners, __ATOMIC_RELAXED) == NULL)
+	if (!lgpu_arena_own(__atomic_load_n(&lgpu_owners, __ATOMIC_RELAXED)))
 		return false;
 	lgpu_lock(&lgpu_arena_lock);
 	struct lgpu_block *b = lgpu_range_find(at);

@@ -98,6 +98,10 @@ struct lgpu_owner {
 extern uint32_t lgpu_arena_lock;
 extern struct lgpu_owner *lgpu_owners;
 
+// lgpu_arena_own reports whether there is anything in a list, whose head the caller has loaded, that is this process's. A
+// forked child has copies of its parent's lists, and of locks that nobody may hold any more, until it is a client itself.
+static inline bool lgpu_arena_own(const void *head) { return head != NULL && lgpu_attached() != NULL; }
+
 // ---- address ranges (ranges.c); the caller has the lock
 
 // lgpu_range_take returns a free range of at least bytes; NULL: there is none, and lgpu_range_more makes some, for which

@@ -46,7 +46,7 @@ void lgpu_arena_pools_forget(void)
 
 struct lgpu_arena_pool *lgpu_arena_pool_find(CUmemoryPool handle)
 {
-	if (handle == NULL || __atomic_load_n(&pools, __ATOMIC_RELAXED) == NULL)
+	if (handle == NULL || !lgpu_arena_own(__atomic_load_n(&pools, __ATOMIC_RELAXED)))
 		return NULL;
 	lgpu_lock(&lgpu_arena_lock);
 	struct lgpu_arena_pool *p = pools;
@@ -217,7 +217,7 @@ void lgpu_arena_pool_trim(struct lgpu_state *s, struct lgpu_arena_pool *p, uint6
 // A caller may have locks of its own, so this waits for nobody: while memory is away nothing is trimmed.
 void lgpu_arena_pools_trim(struct lgpu_state *s, int device)
 {
-	if (__atomic_load_n(&pools, __ATOMIC_ACQUIRE) == NULL || !lgpu_touch_try())
+	if (!lgpu_arena_own(__atomic_load_n(&pools, __ATOMIC_ACQUIRE)) || !lgpu_touch_try())
 		return;
 	for (struct lgpu_arena_pool *p = pools; p != NULL; p = p->next)
 		if (p->owner.device == device)
@@ -227,7 +227,7 @@ void lgpu_arena_pools_trim(struct lgpu_state *s, int device)
 
 void lgpu_arena_pools_settle(void)
 {
-	if (__atomic_load_n(&restless, __ATOMIC_RELAXED) == 0 || !lgpu_touch_try())
+	if (__atomic_load_n(&restless, __ATOMIC_RELAXED) == 0 || lgpu_attached() == NULL || !lgpu_touch_try())
 		return;
 	struct lgpu_state *s = lgpu_attached();
 	__atomic_store_n(&restless, 0, __ATOMIC_RELEASE);
@@ -407,7 +407,7 @@ static struct lgpu_unit *find_end(CUdeviceptr at, struct lgpu_arena_pool **pool,
 static struct lgpu_unit *hide(CUdeviceptr at, struct lgpu_arena_pool **pool, bool *ours)
 {
 	*ours = false;
-	if (__atomic_load_n(&pools, __ATOMIC_ACQUIRE) == NULL)
+	if (!lgpu_arena_own(__atomic_load_n(&pools, __ATOMIC_ACQUIRE)))
 		return NULL;
 	lgpu_lock(&lgpu_arena_lock);
 	struct lgpu_unit *u = find_end(at, pool, ours);
@@ -572,7 +572,7 @@ void lgpu_pool_place(const struct lgpu_owner *o, struct lgpu_arena_place *place)
 void lgpu_arena_stream_ends(CUstream stream)
 {
 	struct lgpu_stream_key key;
-	if (__atomic_load_n(&pools, __ATOMIC_ACQUIRE) == NULL || lgpu_stream_key(stream, &key) != CUDA_SUCCESS)
+	if (!lgpu_arena_own(__atomic_load_n(&pools, __ATOMIC_ACQUIRE)) || lgpu_stream_key(stream, &key) != CUDA_SUCCESS)
 		return;
 	lgpu_lock(&lgpu_arena_lock);
 	for (struct lgpu_arena_pool *p = pools; p != NULL; p = p->next)

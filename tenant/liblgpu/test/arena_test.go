@@ -309,8 +309,41 @@ func TestMovableSuspends(t *testing.T) {
 func TestMovableRules(t *testing.T) {
 	k := managed(t, 1)
 	k.c.do("rules")
-	k.c.do("fork")
 	k.c.do("stale")
+}
+
+// A forked child has nothing of its parent's memory, and does it no harm: while it is away, and while it moves.
+func TestMovableForks(t *testing.T) {
+	children := 200
+	if testing.Short() {
+		children = 20
+	}
+	k := managed(t, 1)
+	k.store(0, storeBytes)
+	for _, order := range []string{"alloc 3000", "alloc 3", "pooled 7", "pooled 5000", "own 2048"} {
+		k.c.do("%s", order)
+	}
+	k.c.do("fork 1")
+	k.suspend(0)
+	k.c.do("fork 3")
+	k.resume(0)
+	k.c.do("check")
+	k.c.do("churn 3")
+	k.c.order("fork %d", children)
+	for moves := 0; ; moves++ {
+		select {
+		case line := <-k.c.lines:
+			if line != fmt.Sprintf("fork %d: 0", children) || moves == 0 {
+				t.Errorf("after %d moves the client printed %q", moves, line)
+			}
+			k.c.do("stop")
+			k.c.do("check")
+			return
+		default:
+			k.suspend(0)
+			k.resume(0)
+		}
+	}
 }
 
 // What the library has reserved is not the program's to map at or to give back: the driver answers as for memory that no
@@ -352,6 +385,25 @@ func TestMovableShowsNothing(t *testing.T) {
 	}
 	k.resume(0)
 	k.c.do("check")
+}
+
+// A stale address of a small allocation, in memory that is still mapped, shows the program's own bytes or none: never those
+// of who had the device while the memory was away.
+func TestMovableStaleShowsOwn(t *testing.T) {
+	k := managed(t, 1)
+	k.store(0, storeBytes)
+	k.c.do("ghost")
+	k.c.do("haunt")
+	if m := k.answered(0, k.send(0, 0, false)); m.Flags != 0 {
+		t.Fatalf("the client does not leave: %+v", m)
+	}
+	other := k.another(1)
+	other.do("flood 400000")
+	other.cmd.Process.Kill()
+	for range other.lines {
+	}
+	k.resume(0)
+	k.c.do("haunt")
 }
 
 // Access of other devices holds for what was mapped before and after, and for what has come back.
@@ -415,10 +467,12 @@ func TestMovableLevels(t *testing.T) {
 	k.c.do("check")
 }
 
-// Without room in the store a Keep is refused, and the program goes on.
+// Without room in the store a Keep is refused before the program is touched: at once, although a stream of it would keep the
+// lock from being shut.
 func TestMovableNoStore(t *testing.T) {
 	k := managed(t, 1)
 	k.c.do("alloc 9000")
+	k.c.do("block")
 	for _, bytes := range []uint64{0, 4 * mib} {
 		if bytes != 0 {
 			k.store(0, bytes)
@@ -429,6 +483,7 @@ func TestMovableNoStore(t *testing.T) {
 		}
 		k.c.do("check")
 	}
+	k.c.do("pass")
 	k.store(0, storeBytes)
 	k.suspend(0)
 	k.resume(0)

@@ -18,11 +18,16 @@
 //	rules           what the driver says of addresses, and of frees that are wrong
 //	ranges          what the driver says to who maps at, or gives back, addresses that are not its own
 //	stale           reads what was freed, and what was unmapped
+//	flood KIB       cuMemAlloc of so much, with one word everywhere
+//	ghost           two small allocations in one chunk, of which the first is filled and freed
+//	haunt           a kernel looks where that was: what it sees is the program's own, or nothing
 //	probe KIB       looks whether new memory has anything in it
 //	churn N         N threads that allocate, fill, check and free until stop
 //	stop            ends them, and says whether anything was wrong
 //	peer            a copy, and a kernel, by device 1 of device 0's memory, made before and after access was enabled
-//	fork            a child that ends; whether it did
+//	fork N          N children, one after another, for which every call fails, whatever it is about; whether they ended
+//	block           a stream waits until pass, and cannot be waited for
+//	pass            ends that
 //	give            prints the handle of legacy IPC of the newest allocation
 //	open HANDLE     opens one: its bytes are compared with the first allocation's pattern, and made the second's
 //	write N         its bytes are the Nth pattern from now on
@@ -103,9 +108,12 @@ static CUresult hold(CUdeviceptr at, size_t bytes)
 	return fill(at, bytes, h->seed);
 }
 
+static CUmemoryPool pool; // from which pooled allocates, once it has
+
 static CUresult pooled(size_t bytes)
 {
 	CUdeviceptr at;
+	cuDeviceGetDefaultMemPool(&pool, 0);
 	CUresult r = cuMemAllocAsync(&at, bytes, NULL);
 	return r == CUDA_SUCCESS ? hold(at, bytes) : r;
 }
@@ -346,6 +354,64 @@ static CUresult probe(size_t bytes)
 	return CUDA_SUCCESS;
 }
 
+// peek is a kernel of 1024 threads, each of which copies a word.
+static const char peek[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+			   ".visible .entry peek(.param .u64 to, .param .u64 from)\n{\n"
+			   ".reg .u64 %d<3>;\n.reg .u32 %r<2>;\n"
+			   "mov.u32 %r0, %tid.x;\nmul.wide.u32 %d0, %r0, 4;\n"
+			   "ld.param.u64 %d1, [to];\nld.param.u64 %d2, [from];\nadd.s64 %d1, %d1, %d0;\nadd.s64 %d2, %d2, %d0;\n"
+			   "ld.global.u32 %r1, [%d2];\nst.global.u32 [%d1], %r1;\nret;\n}\n";
+
+// run_peek has a kernel in the current context copy 4096 bytes.
+static CUresult run_peek(CUdeviceptr to, CUdeviceptr from)
+{
+	CUmodule module;
+	CUfunction function;
+	void *arguments[] = {&to, &from};
+	EXPECT(cuMemsetD32Async(to, 0, 1024, NULL), CUDA_SUCCESS);
+	EXPECT(cuModuleLoadData(&module, peek), CUDA_SUCCESS);
+	EXPECT(cuModuleGetFunction(&function, module, "peek"), CUDA_SUCCESS);
+	EXPECT(cuLaunchKernel(function, 1, 1, 1, 1024, 1, 1, 0, NULL, arguments, NULL), CUDA_SUCCESS);
+	EXPECT(cuCtxSynchronize(), CUDA_SUCCESS);
+	return cuModuleUnload(module);
+}
+
+// ---- what lies at a stale address in memory that is still mapped
+
+#define FLOOD 0xf100f100u
+static CUdeviceptr ghost_at;
+
+static CUresult flood(size_t bytes)
+{
+	CUdeviceptr at;
+	EXPECT(cuMemAlloc_v2(&at, bytes), CUDA_SUCCESS);
+	EXPECT(cuMemsetD32Async(at, FLOOD, bytes / 4, NULL), CUDA_SUCCESS);
+	return cuCtxSynchronize();
+}
+
+static CUresult ghost(void)
+{
+	CUdeviceptr kept;
+	EXPECT(cuMemAlloc_v2(&ghost_at, 4096), CUDA_SUCCESS);
+	EXPECT(cuMemAlloc_v2(&kept, 512), CUDA_SUCCESS);
+	EXPECT(ghost_at >> 21 == kept >> 21, 1);
+	EXPECT(fill(ghost_at, 4096, 55), CUDA_SUCCESS);
+	return cuMemFree_v2(ghost_at);
+}
+
+static CUresult haunt(void)
+{
+	unsigned own[1024], seen[1024];
+	CUdeviceptr to;
+	EXPECT(cuMemAlloc_v2(&to, 4 << 20), CUDA_SUCCESS);
+	EXPECT(run_peek(to, ghost_at), CUDA_SUCCESS);
+	EXPECT(cuMemcpyDtoH_v2(seen, to, sizeof seen), CUDA_SUCCESS);
+	pattern(own, sizeof own, 55);
+	for (int i = 0; i < 1024; i++)
+		EXPECT(seen[i] == own[i] || seen[i] == 0, 1);
+	return cuMemFree_v2(to);
+}
+
 // ---- threads
 
 static volatile int stopping;
@@ -377,7 +443,7 @@ static CUresult churn_handle(unsigned seed, CUstream stream)
 
 static void *churn(void *arg)
 {
-	unsigned seed = (unsigned)(uintptr_t)arg * 7919 + 1;
+	unsigned seed = (unsigned)(uintptr_t)arg * 7919 + 1, on = 1;
 	CUstream stream;
 	CUresult r = cuCtxSetCurrent(contexts[(uintptr_t)arg % (unsigned)devices]);
 	r = r == CUDA_SUCCESS ? cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) : r;
@@ -388,6 +454,7 @@ static void *churn(void *arg)
 		bool ordered = i % 2 != 0;
 		r = r == CUDA_SUCCESS ? ordered ? cuMemAllocAsync(&q, bytes, stream) : cuMemAlloc_v2(&q, bytes) : r;
 		r = r == CUDA_SUCCESS ? fill(p, bytes, seed + i) : r;
+		r = r == CUDA_SUCCESS ? cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p) : r;
 		r = r == CUDA_SUCCESS ? cuMemsetD32Async(q, 7, bytes / 4, stream) : r;
 		r = r == CUDA_SUCCESS ? cuMemcpyDtoDAsync_v2(q, p, bytes, stream) : r;
 		r = r == CUDA_SUCCESS ? cuStreamSynchronize(stream) : r;
@@ -410,29 +477,6 @@ static CUresult stop(void)
 	return (CUresult)wrong;
 }
 
-// peek is a kernel of 1024 threads, each of which copies a word.
-static const char peek[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
-			   ".visible .entry peek(.param .u64 to, .param .u64 from)\n{\n"
-			   ".reg .u64 %d<3>;\n.reg .u32 %r<2>;\n"
-			   "mov.u32 %r0, %tid.x;\nmul.wide.u32 %d0, %r0, 4;\n"
-			   "ld.param.u64 %d1, [to];\nld.param.u64 %d2, [from];\nadd.s64 %d1, %d1, %d0;\nadd.s64 %d2, %d2, %d0;\n"
-			   "ld.global.u32 %r1, [%d2];\nst.global.u32 [%d1], %r1;\nret;\n}\n";
-
-// peeked has a kernel in the current context read 4096 bytes, which have a pattern.
-static CUresult peeked(CUdeviceptr to, CUdeviceptr from, unsigned seed)
-{
-	CUmodule module;
-	CUfunction function;
-	void *arguments[] = {&to, &from};
-	EXPECT(cuMemsetD32Async(to, 0, 1024, NULL), CUDA_SUCCESS);
-	EXPECT(cuModuleLoadData(&module, peek), CUDA_SUCCESS);
-	EXPECT(cuModuleGetFunction(&function, module, "peek"), CUDA_SUCCESS);
-	EXPECT(cuLaunchKernel(function, 1, 1, 1, 1024, 1, 1, 0, NULL, arguments, NULL), CUDA_SUCCESS);
-	EXPECT(cuCtxSynchronize(), CUDA_SUCCESS);
-	EXPECT(cuModuleUnload(module), CUDA_SUCCESS);
-	return compare(to, 4096, seed);
-}
-
 static CUresult peer(void)
 {
 	CUdeviceptr before, after, theirs;
@@ -449,22 +493,77 @@ static CUresult peer(void)
 		EXPECT(cuCtxSetCurrent(contexts[1]), CUDA_SUCCESS);
 		EXPECT(cuMemcpyDtoD_v2(theirs, i == 1 ? before : after, bytes), CUDA_SUCCESS);
 		EXPECT(compare(theirs, bytes, i), CUDA_SUCCESS);
-		EXPECT(peeked(theirs, i == 1 ? before : after, i), CUDA_SUCCESS);
+		EXPECT(run_peek(theirs, i == 1 ? before : after), CUDA_SUCCESS);
+		EXPECT(compare(theirs, 4096, i), CUDA_SUCCESS);
 		EXPECT(cuCtxSetCurrent(contexts[0]), CUDA_SUCCESS);
 	}
 	return CUDA_SUCCESS;
 }
 
-static CUresult forked(void)
+// successes counts the calls that a forked child has had success with. It has no device, and none of its parent's memory.
+static int successes(void)
 {
-	int status = 1;
-	pid_t child = fork();
-	if (child == 0) {
-		CUdeviceptr p;
-		_exit(cuMemAlloc_v2(&p, 4096) != CUDA_SUCCESS && cuMemFree_v2(held[0].at) != CUDA_SUCCESS ? 0 : 1);
+	CUdeviceptr p;
+	unsigned word;
+	cuuint64_t amount;
+	int had = cuMemAlloc_v2(&p, 4096) == CUDA_SUCCESS;
+	had += cuMemAllocAsync(&p, 4096, NULL) == CUDA_SUCCESS;
+	had += cuCtxSynchronize() == CUDA_SUCCESS;
+	had += cuStreamSynchronize(NULL) == CUDA_SUCCESS;
+	had += pool != NULL && cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &amount) == CUDA_SUCCESS;
+	had += pool != NULL && cuMemPoolTrimTo(pool, 0) == CUDA_SUCCESS;
+	for (int i = 0; i < count; i++) {
+		CUdeviceptr at = held[i].at;
+		had += cuMemcpyDtoH_v2(&word, at, sizeof word) == CUDA_SUCCESS;
+		had += cuPointerGetAttribute(&word, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) == CUDA_SUCCESS;
+		had += cuMemGetAddressRange_v2(NULL, NULL, at) == CUDA_SUCCESS;
+		had += cuMemFreeAsync(at, NULL) == CUDA_SUCCESS;
+		had += cuMemFree_v2(at) == CUDA_SUCCESS;
+		had += cuMemUnmap(at, 2 << 20) == CUDA_SUCCESS;
+		had += cuIpcCloseMemHandle(at) == CUDA_SUCCESS;
 	}
-	waitpid(child, &status, 0);
-	return status == 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+	had += cuCtxDestroy_v2(contexts[0]) == CUDA_SUCCESS;
+	return had;
+}
+
+static CUresult forked(int children)
+{
+	for (int i = 0; i < children; i++) {
+		int status = 1;
+		pid_t child = fork();
+		if (child == 0) {
+			alarm(30); // it waits for nobody
+			exit(successes());
+		}
+		if (waitpid(child, &status, 0) != child || status != 0) {
+			printf("a child ended with %x\n", (unsigned)status);
+			return CUDA_ERROR_UNKNOWN;
+		}
+	}
+	return CUDA_SUCCESS;
+}
+
+// ---- work that does not end
+
+static CUstream blocked;
+static volatile unsigned *flag; // that it waits for
+
+static CUresult block(void)
+{
+	void *p;
+	CUdeviceptr at;
+	EXPECT(cuMemHostAlloc(&p, 4096, CU_MEMHOSTALLOC_DEVICEMAP), CUDA_SUCCESS);
+	EXPECT(cuMemHostGetDevicePointer_v2(&at, p, 0), CUDA_SUCCESS);
+	flag = p;
+	*flag = 0;
+	EXPECT(cuStreamCreate(&blocked, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+	return cuStreamWaitValue32_v2(blocked, at, 1, CU_STREAM_WAIT_VALUE_EQ);
+}
+
+static CUresult pass(void)
+{
+	*flag = 1;
+	return cuStreamSynchronize(blocked);
 }
 
 // ---- legacy IPC
@@ -568,12 +667,22 @@ static CUresult obey(const char *word, int n)
 		return ranges();
 	if (strcmp(word, "stale") == 0)
 		return stale();
+	if (strcmp(word, "flood") == 0)
+		return flood((size_t)n << 10);
+	if (strcmp(word, "ghost") == 0)
+		return ghost();
+	if (strcmp(word, "haunt") == 0)
+		return haunt();
 	if (strcmp(word, "probe") == 0)
 		return probe((size_t)n << 10);
 	if (strcmp(word, "peer") == 0)
 		return peer();
 	if (strcmp(word, "fork") == 0)
-		return forked();
+		return forked(n);
+	if (strcmp(word, "block") == 0)
+		return block();
+	if (strcmp(word, "pass") == 0)
+		return pass();
 	if (strcmp(word, "stop") == 0)
 		return stop();
 	if (strcmp(word, "give") == 0)
