@@ -458,6 +458,14 @@ bool lgpu_arena_find(CUdeviceptr at, struct lgpu_arena_place *place)
 	return b != NULL;
 }
 
+bool lgpu_arena_holds(CUdeviceptr at, size_t bytes)
+{
+	struct lgpu_arena_place place;
+	if (bytes == 0 || (!lgpu_arena_find(at, &place) && !lgpu_arena_opened(at, &place)))
+		return true;
+	return place.live && bytes <= place.base + place.bytes - at;
+}
+
 bool lgpu_arena_meets(CUdeviceptr at, size_t bytes)
 {
 	uint64_t end;

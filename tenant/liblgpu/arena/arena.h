@@ -59,6 +59,9 @@ struct lgpu_arena_place {
 };
 // lgpu_arena_find stores what is at an address. False: it is none of ours.
 bool lgpu_arena_find(CUdeviceptr at, struct lgpu_arena_place *place);
+// lgpu_arena_holds reports whether bytes at an address of ours are all of one allocation, which is where copies and memsets
+// have to end; the driver itself would refuse them at the end of a page. True for all other addresses.
+bool lgpu_arena_holds(CUdeviceptr at, size_t bytes);
 // lgpu_arena_meets reports whether a range has addresses of ours, used or not, of memory that this module has reserved or
 // opened. The program may map nothing there and give none of it back; the driver, which knows only that it
 // was reserved, would let it.

@@ -308,6 +308,10 @@ func TestMovableSuspends(t *testing.T) {
 // What the driver says of cuMemAlloc's memory holds for memory that moves.
 func TestMovableRules(t *testing.T) {
 	k := managed(t, 1)
+	native := startClient(t, k.dev.env, k.c.cmd.Path)
+	native.do("init 1")
+	native.do("ends")
+	k.c.do("ends")
 	k.c.do("rules")
 	k.c.do("stale")
 }

@@ -16,6 +16,7 @@
 //	check           whether all patterns are as they were; an address or a byte that has changed is an error
 //	things          prints how many descriptors and mappings of files there are
 //	rules           what the driver says of addresses, and of frees that are wrong
+//	ends            whether copies and memsets end where allocations do
 //	ranges          what the driver says to who maps at, or gives back, addresses that are not its own
 //	stale           reads what was freed, and what was unmapped
 //	flood KIB       cuMemAlloc of so much, with one word everywhere
@@ -213,6 +214,51 @@ static void things(void)
 			return CUDA_ERROR_UNKNOWN;                                      \
 		}                                                                       \
 	} while (0)
+
+// ends expects that copies and memsets of every kind may go to the last byte of an allocation, and not by one beyond it.
+static CUresult ends(CUdeviceptr p, size_t bytes)
+{
+	char *host = calloc(1, bytes + 1);
+	CUdeviceptr end = p + bytes, other;
+	size_t pitch = bytes / 2 + 8, rest = bytes - pitch; // of a row and of the second, which is shorter
+	EXPECT(cuMemAlloc_v2(&other, bytes + 1), CUDA_SUCCESS);
+	for (size_t more = 0; more < 2; more++) {
+		CUresult want = more == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+		CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = p, .srcPitch = pitch, .dstMemoryType = CU_MEMORYTYPE_HOST,
+				      .dstHost = host, .dstPitch = rest + 1, .WidthInBytes = rest + more, .Height = 2};
+		CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = other, .srcPitch = pitch, .srcHeight = 1,
+				     .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = p, .dstPitch = pitch, .dstHeight = 1, .dstZ = 1,
+				     .WidthInBytes = rest + more, .Height = 1, .Depth = 1};
+		EXPECT(cuMemcpyDtoH_v2(host, p, bytes + more), want);
+		EXPECT(cuMemcpyHtoD_v2(end - 4, host, 4 + more), want);
+		EXPECT(cuMemcpyDtoD_v2(other, p, bytes + more), want);
+		EXPECT(cuMemcpyDtoDAsync_v2(end - 1, other, 1 + more, NULL), want);
+		EXPECT(cuMemcpy(p, other, bytes + more), want);
+		EXPECT(cuMemcpyPeer(p, contexts[0], other, contexts[0], bytes + more), want);
+		EXPECT(cuMemcpyHtoDAsync_v2(end + more - 1, host, 1, NULL), want);
+		EXPECT(cuMemcpy2D_v2(&rows), want);
+		EXPECT(cuMemcpy3D_v2(&box), want);
+		EXPECT(cuMemsetD8_v2(p, 0, bytes + more), want);
+		EXPECT(cuMemsetD16Async(p, 0, bytes / 2 + more, NULL), want);
+		EXPECT(cuMemsetD2D8Async(p, pitch, 0, rest + more, 2, NULL), want);
+	}
+	free(host);
+	return cuMemFree_v2(other);
+}
+
+static CUresult all_ends(void)
+{
+	size_t sizes[] = {1000, (3 << 20) + 5};
+	CUdeviceptr at;
+	CUresult r = CUDA_SUCCESS;
+	for (int i = 0; i < 4 && r == CUDA_SUCCESS; i++) {
+		size_t bytes = sizes[i / 2];
+		EXPECT(i % 2 == 0 ? cuMemAlloc_v2(&at, bytes) : cuMemAllocAsync(&at, bytes, NULL), CUDA_SUCCESS);
+		r = ends(at, bytes);
+		EXPECT(i % 2 == 0 ? cuMemFree_v2(at) : cuMemFreeAsync(at, NULL), CUDA_SUCCESS);
+	}
+	return r;
+}
 
 static CUresult rules_of(CUdeviceptr p, size_t bytes)
 {
@@ -661,6 +707,8 @@ static CUresult obey(const char *word, int n)
 		return cuMemFree_v2(held[--count].at);
 	if (strcmp(word, "check") == 0)
 		return check();
+	if (strcmp(word, "ends") == 0)
+		return all_ends();
 	if (strcmp(word, "rules") == 0)
 		return rules();
 	if (strcmp(word, "ranges") == 0)
