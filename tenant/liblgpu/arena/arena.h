@@ -137,6 +137,10 @@ void lgpu_arena_pool_trim(struct lgpu_state *s, struct lgpu_arena_pool *p, uint6
 void lgpu_arena_pools_trim(struct lgpu_state *s, int device);
 void lgpu_arena_pools_settle(void);
 
+// lgpu_arena_event_recorded is called when an event has been recorded on a stream, lgpu_arena_stream_waits when a stream
+// waits for one from now on. Both cost a load or two while nothing that streams have freed could be given to others.
+void lgpu_arena_event_recorded(CUevent event, CUstream stream);
+void lgpu_arena_stream_waits(CUstream stream, CUevent event);
 // lgpu_arena_stream_ends is called before a stream is no more.
 void lgpu_arena_stream_ends(CUstream stream);
 
