@@ -287,7 +287,8 @@ func (p *Process) syncOps(b *box) bool {
 	return false
 }
 
-// place says what is at addr: memory that devices reach, or memory of the program. n bytes must be of one kind.
+// place says what is at addr: memory that devices reach, or memory of the program. n bytes must be of one kind. Nothing
+// goes beyond the end of an allocation of the device's memory, although what lies behind it may be there (driver 580).
 func (p *Process) place(addr, n uint64) (side, Result) {
 	s := side{addr: addr}
 	a, ok := p.allocs.find(addr)
@@ -295,12 +296,12 @@ func (p *Process) place(addr, n uint64) (side, Result) {
 	case ok && a.typ == memMapped && !p.accessible(a):
 		return s, errInvalidValue
 	case ok && (addr+n > a.base+a.size || addr+n < addr):
-		// A copy may run over several allocations that lie next to each other, as mappings do.
-		if !p.uva.Mapped(addr, n, false) {
+		// A copy may run over several mappings that lie next to each other.
+		if a.bounded() || !p.uva.Mapped(addr, n, false) {
 			return s, errInvalidValue
 		}
 	case !ok && addr >= addressFirst && addr < addressLast:
-		if n > 0 && !p.uva.Mapped(addr, n, false) && !p.promised(addr, n) {
+		if n > 0 && !p.promised(addr, n) {
 			return s, errInvalidValue
 		}
 		s.device = true
@@ -314,6 +315,16 @@ func (p *Process) place(addr, n uint64) (side, Result) {
 	}
 	s.device = a.host == nil || a.typ == memManaged
 	return s, success
+}
+
+// bounded reports whether copies that begin in an allocation may not go on behind it. Of variables, managed and host memory
+// it is not known.
+func (a *allocation) bounded() bool {
+	switch a.typ {
+	case memDevice, memAsync, memGraph, memImported, memPoolImported:
+		return true
+	}
+	return false
 }
 
 // accessible reports whether any device may touch a mapping.

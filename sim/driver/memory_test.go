@@ -73,6 +73,28 @@ func TestSmallAllocationsShareFrames(t *testing.T) {
 	}
 }
 
+// Copies and memsets end where an allocation does, although what lies behind it is there, or is another one's.
+func TestCopiesEndWithAllocations(t *testing.T) {
+	c := newBench(t, 1, 64<<20).connect()
+	other := c.alloc(1 << 20)
+	pooled, res := c.MemAllocAsync(c.call, 1000, 0)
+	c.want(res, success)
+	for _, p := range []uint64{c.alloc(1000), c.alloc(3<<20 + 8), uint64(pooled)} {
+		_, size, res := c.MemGetAddressRange(c.call, wire.CUdeviceptr(p))
+		c.want(res, success)
+		for _, past := range []uint64{0, 1, 512} {
+			want := success
+			if past > 0 {
+				want = errInvalidValue
+			}
+			at := p + size - 4 + past
+			c.want(c.Memcpy(c.call, wire.CUdeviceptr(other), wire.CUdeviceptr(at), 4, 0, 0, 0), want)
+			c.want(c.Memcpy(c.call, wire.CUdeviceptr(at), wire.CUdeviceptr(other), 4, 0, 0, 0), want)
+			c.want(c.Memset(c.call, wire.CUdeviceptr(at), 0, 1, 1, 4, 1, 0, 0), want)
+		}
+	}
+}
+
 func TestDeathFreesAll(t *testing.T) {
 	b := newBench(t, 1, 64<<20)
 	c := b.connect()

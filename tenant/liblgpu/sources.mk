@@ -11,11 +11,11 @@ LGPU_SOURCES = \
 	memory/reserve.c \
 	gate/context.c gate/flight.c gate/gate.c gate/linked.c gate/prepare.c gate/unlinked.c \
 	residence/drain.c residence/lock.c \
-	arena/arena.c arena/attach.c arena/attribute.c arena/disk.c arena/free.c arena/handles.c arena/level.c arena/mover.c \
+	arena/arena.c arena/attach.c arena/attribute.c arena/disk.c arena/follow.c arena/free.c arena/handles.c arena/level.c arena/mover.c \
 	arena/order.c arena/pool.c arena/ranges.c arena/share.c arena/store.c arena/units.c \
 	slice/groups.c slice/redirect.c slice/rm.c slice/sim.c slice/slice.c \
 	view/attach.c view/device.c view/memory.c view/nvml.c \
-	hook/array.c hook/code.c hook/context.c hook/graph.c hook/launch.c hook/library.c hook/loads.c hook/memory.c \
+	hook/array.c hook/code.c hook/context.c hook/copy.c hook/graph.c hook/launch.c hook/library.c hook/loads.c hook/memory.c \
 	hook/pointer.c hook/pool.c hook/stack.c hook/stream.c hook/touch_gen.c hook/vmm.c hook/wiring.c
 LGPU_CFLAGS = -std=c11 -O2 -g1 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -fno-semantic-interposition -D_GNU_SOURCE= \
 	-DLGPU_CUDA_PLAIN -DLGPU_NVML_PLAIN -I../abi/include -I.

@@ -435,7 +435,7 @@ CUresult lgpu_arena_peer(CUcontext other, bool enable)
 
 bool lgpu_arena_find(CUdeviceptr at, struct lgpu_arena_place *place)
 {
-	if (__atomic_load_n(&lgpu_owners, __ATOMIC_RELAXED) == NULL)
+	if (!lgpu_arena_own(__atomic_load_n(&lgpu_owners, __ATOMIC_RELAXED)))
 		return false;
 	lgpu_lock(&lgpu_arena_lock);
 	struct lgpu_block *b = lgpu_range_find(at);
@@ -456,6 +456,35 @@ bool lgpu_arena_find(CUdeviceptr at, struct lgpu_arena_place *place)
 	}
 	lgpu_unlock(&lgpu_arena_lock);
 	return b != NULL;
+}
+
+bool lgpu_arena_holds(CUdeviceptr at, size_t bytes)
+{
+	struct lgpu_arena_place place;
+	if (bytes == 0 || (!lgpu_arena_find(at, &place) && !lgpu_arena_opened(at, &place)))
+		return true;
+	return place.live && bytes <= place.base + place.bytes - at;
+}
+
+bool lgpu_arena_meets(CUdeviceptr at, size_t bytes)
+{
+	uint64_t end;
+	if (__builtin_add_overflow(at, bytes, &end))
+		end = UINT64_MAX;
+	lgpu_lock(&lgpu_arena_lock);
+	bool meets = lgpu_ranges_meet(at, end) || lgpu_shares_meet(at, end);
+	lgpu_unlock(&lgpu_arena_lock);
+	return meets;
+}
+
+void lgpu_arena_fix_range(CUdeviceptr at, size_t bytes)
+{
+	struct lgpu_block *b;
+	lgpu_lock(&lgpu_arena_lock);
+	for (CUdeviceptr end = at + bytes; at < end && (b = lgpu_range_find(at)) != NULL; at = b->base + (LGPU_PAGE << b->order))
+		if (b->state == LGPU_BLOCK_LIVE)
+			lgpu_block_fix(b);
+	lgpu_unlock(&lgpu_arena_lock);
 }
 
 CUresult lgpu_arena_set_sync(CUdeviceptr at, unsigned int on)

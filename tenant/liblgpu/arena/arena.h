@@ -59,6 +59,16 @@ struct lgpu_arena_place {
 };
 // lgpu_arena_find stores what is at an address. False: it is none of ours.
 bool lgpu_arena_find(CUdeviceptr at, struct lgpu_arena_place *place);
+// lgpu_arena_holds reports whether bytes at an address of ours are all of one allocation, which is where copies and memsets
+// have to end; the driver itself would refuse them at the end of a page. True for all other addresses.
+bool lgpu_arena_holds(CUdeviceptr at, size_t bytes);
+// lgpu_arena_meets reports whether a range has addresses of ours, used or not, of memory that this module has reserved or
+// opened. The program may map nothing there and give none of it back; the driver, which knows only that it
+// was reserved, would let it.
+bool lgpu_arena_meets(CUdeviceptr at, size_t bytes);
+// lgpu_arena_fix_range keeps what a range has of pools' and plain memory on its device from now on, since others know of it.
+// It is called inside a touch.
+void lgpu_arena_fix_range(CUdeviceptr at, size_t bytes);
 // lgpu_arena_attribute answers cuPointerGetAttribute for a place.
 CUresult lgpu_arena_attribute(const struct lgpu_arena_place *place, CUdeviceptr at, CUpointer_attribute attribute, void *data);
 // lgpu_arena_set_sync sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of a live place.
@@ -127,6 +137,10 @@ void lgpu_arena_pool_trim(struct lgpu_state *s, struct lgpu_arena_pool *p, uint6
 void lgpu_arena_pools_trim(struct lgpu_state *s, int device);
 void lgpu_arena_pools_settle(void);
 
+// lgpu_arena_event_recorded is called when an event has been recorded on a stream, lgpu_arena_stream_waits when a stream
+// waits for one from now on. Both cost a load or two while nothing that streams have freed could be given to others.
+void lgpu_arena_event_recorded(CUevent event, CUstream stream);
+void lgpu_arena_stream_waits(CUstream stream, CUevent event);
 // lgpu_arena_stream_ends is called before a stream is no more.
 void lgpu_arena_stream_ends(CUstream stream);
 

@@ -175,7 +175,7 @@ CUresult lgpu_arena_free(CUdeviceptr at, bool *ours)
 {
 	struct ending e;
 	*ours = false;
-	if (__atomic_load_n(&lgpu_owners, __ATOMIC_RELAXED) == NULL)
+	if (!lgpu_arena_own(__atomic_load_n(&lgpu_owners, __ATOMIC_RELAXED)))
 		return CUDA_ERROR_INVALID_VALUE;
 	lgpu_touch_begin();
 	CUresult r = find_end(at, &e, ours) ? end(&e) : CUDA_ERROR_INVALID_VALUE;
@@ -217,7 +217,7 @@ CUresult lgpu_arena_free_ordered(const struct lgpu_freeing *f, CUdeviceptr at, C
 {
 	struct ending e;
 	*ours = false;
-	if (__atomic_load_n(&lgpu_owners, __ATOMIC_RELAXED) == NULL)
+	if (!lgpu_arena_own(__atomic_load_n(&lgpu_owners, __ATOMIC_RELAXED)))
 		return CUDA_ERROR_INVALID_VALUE;
 	lgpu_touch_begin();
 	CUresult r = CUDA_ERROR_INVALID_VALUE;
@@ -264,7 +264,7 @@ static struct departing *next_passed(CUcontext ended)
 void lgpu_arena_leave(void)
 {
 	struct departing *d;
-	if (__atomic_load_n(&departing, __ATOMIC_RELAXED) == NULL || !lgpu_touch_try())
+	if (!lgpu_arena_own(__atomic_load_n(&departing, __ATOMIC_RELAXED)) || !lgpu_touch_try())
 		return;
 	// A capture that this thread has under way must not be spoilt by a question.
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;

@@ -72,7 +72,7 @@ static bool note(struct lgpu_mapping *m)
 
 bool lgpu_arena_mapping(CUdeviceptr address, struct lgpu_arena_mapping *place)
 {
-	if (__atomic_load_n(&mapping_count, __ATOMIC_RELAXED) == 0)
+	if (__atomic_load_n(&mapping_count, __ATOMIC_RELAXED) == 0 || lgpu_attached() == NULL)
 		return false;
 	lgpu_lock(&lgpu_arena_lock);
 	const struct lgpu_mapping *m = at(address);

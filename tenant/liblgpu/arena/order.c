@@ -24,8 +24,7 @@ struct lgpu_mark {
 struct parked {
 	struct parked *next, *prev;    // of the queue
 	struct parked *after, *before; // of the bin
-	struct lgpu_unit *unit;
-	struct lgpu_mark *mark;
+	struct lgpu_freed freed;
 };
 
 struct lgpu_queue {
@@ -42,6 +41,10 @@ struct lgpu_queue {
 };
 
 static struct parked *spare_parked;
+static uint32_t parked_count; // in all queues
+
+bool lgpu_arena_parked(void) { return __atomic_load_n(&parked_count, __ATOMIC_RELAXED) != 0; }
+void lgpu_queues_forget(void) { parked_count = 0; }
 
 CUresult lgpu_stream_key(CUstream stream, struct lgpu_stream_key *key)
 {
@@ -130,8 +133,8 @@ static int grain_index(const struct lgpu_unit *u)
 
 static void bin_add(struct lgpu_queue *q, struct parked *k)
 {
-	uint32_t bin = lgpu_units_bin(k->unit->size);
-	int grain = grain_index(k->unit);
+	uint32_t bin = lgpu_units_bin(k->freed.unit->size);
+	int grain = grain_index(k->freed.unit);
 	struct parked **first = &q->bins[grain].first[bin];
 	k->before = NULL;
 	k->after = *first;
@@ -143,8 +146,8 @@ static void bin_add(struct lgpu_queue *q, struct parked *k)
 
 static void bin_remove(struct lgpu_queue *q, struct parked *k)
 {
-	uint32_t bin = lgpu_units_bin(k->unit->size);
-	int grain = grain_index(k->unit);
+	uint32_t bin = lgpu_units_bin(k->freed.unit->size);
+	int grain = grain_index(k->freed.unit);
 	if (k->after != NULL)
 		k->after->before = k->before;
 	if (k->before != NULL)
@@ -172,7 +175,8 @@ static void insert(struct lgpu_queue *q, struct parked *k, struct parked *behind
 	k->next = behind != NULL ? behind->next : q->oldest;
 	*(k->prev != NULL ? &k->prev->next : &q->oldest) = k;
 	*(k->next != NULL ? &k->next->prev : &q->newest) = k;
-	k->mark->uses++;
+	k->freed.mark->uses++;
+	__atomic_fetch_add(&parked_count, 1, __ATOMIC_RELAXED);
 	bin_add(q, k);
 }
 
@@ -183,56 +187,56 @@ static void removed(struct lgpu_queue *q, struct parked *k)
 	*(k->next != NULL ? &k->next->prev : &q->newest) = k->prev;
 	k->next = spare_parked;
 	spare_parked = k;
+	__atomic_fetch_sub(&parked_count, 1, __ATOMIC_RELAXED);
 }
 
-bool lgpu_queue_add(struct lgpu_queue *q, struct lgpu_unit *u, struct lgpu_mark *m)
+bool lgpu_queue_add(struct lgpu_queue *q, const struct lgpu_freed *f)
 {
 	struct parked *k = parked_make();
 	if (k == NULL)
 		return false;
-	k->unit = u;
-	k->mark = m;
+	k->freed = *f;
 	insert(q, k, q->newest);
 	return true;
 }
 
-// fit returns a run of at least count units. In the bin of count itself only some are looked at.
-static struct parked *fit(const struct lgpu_queue *q, int grain, uint32_t count)
+// fit returns a run of at least count units, of the frees up to a number. In each bin only some are looked at.
+static struct parked *fit(const struct lgpu_queue *q, int grain, uint32_t count, uint64_t until)
 {
-	uint32_t bin = lgpu_units_bin(count);
-	struct parked *k = q->bins[grain].first[bin];
-	for (int i = 0; i < 8 && k != NULL; i++, k = k->after)
-		if (k->unit->size >= count)
-			return k;
-	uint64_t longer = bin + 1 < LGPU_BINS ? q->bins[grain].filled & ~UINT64_C(0) << (bin + 1) : 0;
-	return longer != 0 ? q->bins[grain].first[__builtin_ctzll(longer)] : NULL;
+	uint64_t filled = q->bins[grain].filled & ~UINT64_C(0) << lgpu_units_bin(count);
+	for (; filled != 0; filled &= filled - 1) {
+		struct parked *k = q->bins[grain].first[__builtin_ctzll(filled)];
+		for (int i = 0; i < 8 && k != NULL; i++, k = k->after)
+			if (k->freed.unit->size >= count && k->freed.number <= until)
+				return k;
+	}
+	return NULL;
 }
 
-struct lgpu_unit *lgpu_queue_take(struct lgpu_queue *q, bool pages, uint32_t count, struct lgpu_mark **mark)
+bool lgpu_queue_take(struct lgpu_queue *q, bool pages, uint32_t count, uint64_t until, struct lgpu_freed *f)
 {
-	struct parked *k = fit(q, pages, count), *rest = k != NULL && k->unit->size > count ? parked_make() : NULL;
-	if (k == NULL || (rest == NULL && k->unit->size > count))
-		return NULL;
-	struct lgpu_unit *u = k->unit;
+	struct parked *k = fit(q, pages, count, until), *rest = k != NULL && k->freed.unit->size > count ? parked_make() : NULL;
+	if (k == NULL || (rest == NULL && k->freed.unit->size > count))
+		return false;
 	struct parked *behind = k->prev;
-	*mark = k->mark; // whose use is the caller's now
+	*f = k->freed; // the use of its mark is the caller's now
 	removed(q, k);
 	if (rest != NULL) {
-		rest->unit = lgpu_units_split(u, count);
-		rest->unit->dead = true;
-		rest->mark = *mark;
+		rest->freed = *f;
+		rest->freed.unit = lgpu_units_split(f->unit, count);
+		rest->freed.unit->dead = true;
 		insert(q, rest, behind);
 	}
-	return u;
+	return true;
 }
 
 struct lgpu_unit *lgpu_queue_passed(struct lgpu_queue *q, bool all)
 {
 	struct parked *k = q->oldest;
-	if (k == NULL || (!all && !lgpu_mark_passed(k->mark)))
+	if (k == NULL || (!all && !lgpu_mark_passed(k->freed.mark)))
 		return NULL;
-	struct lgpu_unit *u = k->unit;
-	struct lgpu_mark *m = k->mark;
+	struct lgpu_unit *u = k->freed.unit;
+	struct lgpu_mark *m = k->freed.mark;
 	removed(q, k);
 	lgpu_mark_drop(q, m);
 	return u;
@@ -251,7 +255,7 @@ void lgpu_queues_end(struct lgpu_queue **list, const struct lgpu_stream_key *key
 void lgpu_queue_pin(struct lgpu_queue *q, int more) { q->pins += more; }
 bool lgpu_queue_empty(const struct lgpu_queue *q) { return q->oldest == NULL; }
 struct lgpu_queue *lgpu_queue_next(const struct lgpu_queue *q) { return q->next; }
-CUcontext lgpu_queue_context(const struct lgpu_queue *q) { return q->key.context; }
+const struct lgpu_stream_key *lgpu_queue_key(const struct lgpu_queue *q) { return &q->key; }
 
 void lgpu_queue_drop(struct lgpu_queue **list, struct lgpu_queue *q, bool context_lives)
 {

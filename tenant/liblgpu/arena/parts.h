@@ -98,6 +98,10 @@ struct lgpu_owner {
 extern uint32_t lgpu_arena_lock;
 extern struct lgpu_owner *lgpu_owners;
 
+// lgpu_arena_own reports whether there is anything in a list, whose head the caller has loaded, that is this process's. A
+// forked child has copies of its parent's lists, and of locks that nobody may hold any more, until it is a client itself.
+static inline bool lgpu_arena_own(const void *head) { return head != NULL && lgpu_attached() != NULL; }
+
 // ---- address ranges (ranges.c); the caller has the lock
 
 // lgpu_range_take returns a free range of at least bytes; NULL: there is none, and lgpu_range_more makes some, for which
@@ -107,6 +111,8 @@ CUresult lgpu_range_more(uint64_t bytes);
 void lgpu_range_give(struct lgpu_block *b);
 // lgpu_range_find returns the range that has an address, or NULL.
 struct lgpu_block *lgpu_range_find(uint64_t address);
+// lgpu_ranges_meet reports whether [from, end) has addresses of any range, free ones too.
+bool lgpu_ranges_meet(uint64_t from, uint64_t end);
 void lgpu_ranges_reset(void);
 
 // ---- blocks (arena.c)
@@ -166,7 +172,7 @@ struct lgpu_queue;
 struct lgpu_queue *lgpu_queue_find(struct lgpu_queue *list, const struct lgpu_stream_key *key);
 struct lgpu_queue *lgpu_queue_make(struct lgpu_queue **list, const struct lgpu_stream_key *key);
 struct lgpu_queue *lgpu_queue_next(const struct lgpu_queue *q);
-CUcontext lgpu_queue_context(const struct lgpu_queue *q);
+const struct lgpu_stream_key *lgpu_queue_key(const struct lgpu_queue *q);
 bool lgpu_queue_empty(const struct lgpu_queue *q);
 void lgpu_queue_drop(struct lgpu_queue **list, struct lgpu_queue *q, bool context_lives);
 // lgpu_queue_pin keeps one from being dropped while the caller is without the lock (1), until it is unpinned (-1).
@@ -187,12 +193,39 @@ void lgpu_mark_drop(struct lgpu_queue *q, struct lgpu_mark *m);
 // lgpu_mark_end ends one that is no queue's, without the lock.
 void lgpu_mark_end(struct lgpu_mark *m, bool context_lives);
 
-// lgpu_queue_add adds a run behind a mark. False: no memory. lgpu_queue_take takes one of count units, which may only be
-// used behind the mark, and which the caller drops. lgpu_queue_passed takes the oldest if its mark is passed, or all is;
-// NULL: it is not, or there is none. The driver is asked with the lock.
-bool lgpu_queue_add(struct lgpu_queue *q, struct lgpu_unit *u, struct lgpu_mark *m);
-struct lgpu_unit *lgpu_queue_take(struct lgpu_queue *q, bool pages, uint32_t count, struct lgpu_mark **mark);
+// A run that was freed: it may only be used behind its mark. The number is the free's (follow.c).
+struct lgpu_freed {
+	struct lgpu_unit *unit;
+	struct lgpu_mark *mark;
+	uint64_t number;
+};
+// lgpu_queue_add adds one. False: no memory. lgpu_queue_take takes one of count units, of the frees up to a number, whose mark
+// the caller drops. lgpu_queue_passed takes the oldest if its mark is passed, or all is; NULL: it is not, or there is none.
+// The driver is asked with the lock.
+bool lgpu_queue_add(struct lgpu_queue *q, const struct lgpu_freed *f);
+bool lgpu_queue_take(struct lgpu_queue *q, bool pages, uint32_t count, uint64_t until, struct lgpu_freed *f);
 struct lgpu_unit *lgpu_queue_passed(struct lgpu_queue *q, bool all);
+// lgpu_arena_parked reports whether any queue has anything. It is for any thread, without the lock.
+bool lgpu_arena_parked(void);
+void lgpu_queues_forget(void);
+
+// ---- which frees come before what a stream does (follow.c); the caller has the lock, unless said otherwise
+
+enum lgpu_stream_kind {
+	LGPU_STREAM_UNKNOWN,
+	LGPU_STREAM_APART,    // waits for no default stream
+	LGPU_STREAM_BLOCKING, // waits for the legacy default stream of its context, which waits for it
+	LGPU_STREAM_LEGACY,   // that one
+};
+// lgpu_stream_kind asks the driver, without the lock. lgpu_follow_kind says what was noted of a stream.
+enum lgpu_stream_kind lgpu_stream_kind(CUstream stream);
+enum lgpu_stream_kind lgpu_follow_kind(const struct lgpu_stream_key *key);
+// lgpu_follow_freed notes a free on a stream, and returns its number. lgpu_follow_until is the number up to which frees of
+// another stream come before what a stream does next, after lgpu_follow_look has been called for it; 0: none is known to.
+void lgpu_follow_look(const struct lgpu_stream_key *key, enum lgpu_stream_kind kind);
+uint64_t lgpu_follow_freed(const struct lgpu_stream_key *key, enum lgpu_stream_kind kind);
+uint64_t lgpu_follow_until(const struct lgpu_stream_key *key, enum lgpu_stream_kind kind, const struct lgpu_stream_key *of);
+void lgpu_follows_forget(void);
 
 // ---- frees (free.c)
 
@@ -206,6 +239,9 @@ void lgpu_arena_frees_forget(void);
 // caller has the lock.
 void lgpu_arena_unshare(uint64_t id);
 void lgpu_arena_unshare_all(const struct lgpu_owner *o);
+// lgpu_shares_meet reports whether [from, end) has addresses at which another process's memory is opened. The caller has
+// the lock.
+bool lgpu_shares_meet(uint64_t from, uint64_t end);
 void lgpu_arena_shares_forget(void);
 
 // ---- pools (pool.c)

@@ -4,9 +4,10 @@
 // nothing is ever allocated; the memory is blocks of ours. Allocations of at most LGPU_SHARED_PAGE are units of blocks of
 // one page, larger ones are runs of pages of larger blocks.
 //
-// What is freed in stream order is parked (order.c). It is used again, first by its own stream, then by all once the stream
-// has reached the free. If there is no other room, an allocation's stream is made to wait for the free, as the driver does
-// it, or the call waits for a second. What a pool has more than its threshold is given back when the program synchronises.
+// What is freed in stream order is parked (order.c). It is used again by its own stream, by those that come after the
+// free anyhow (follow.c), and by all once the stream has reached the free. If there is no other room, an allocation's
+// stream is made to wait for the free, as the driver does it, or the call waits for a second. What a pool has more
+// than its threshold is given back when the program synchronises.
 #include <stdlib.h>
 #include <time.h>
 
@@ -29,7 +30,7 @@ struct lgpu_arena_pool {
 	uint64_t limit; // of reserved; 0: none
 	uint64_t threshold;
 	uint64_t reserved, used, reserved_high, used_high;
-	int opportunistic, internal; // what may be used again, as CU_MEMPOOL_ATTR_REUSE_* says
+	int follow, opportunistic, internal; // what may be used again, as CU_MEMPOOL_ATTR_REUSE_* says
 };
 
 // Pools are never given back, so that they are found without waiting for anybody; one that has ended is used again.
@@ -42,11 +43,13 @@ void lgpu_arena_pools_forget(void)
 {
 	pools = NULL;
 	restless = 0;
+	lgpu_queues_forget();
+	lgpu_follows_forget();
 }
 
 struct lgpu_arena_pool *lgpu_arena_pool_find(CUmemoryPool handle)
 {
-	if (handle == NULL || __atomic_load_n(&pools, __ATOMIC_RELAXED) == NULL)
+	if (handle == NULL || !lgpu_arena_own(__atomic_load_n(&pools, __ATOMIC_RELAXED)))
 		return NULL;
 	lgpu_lock(&lgpu_arena_lock);
 	struct lgpu_arena_pool *p = pools;
@@ -67,6 +70,7 @@ static bool idle(const struct lgpu_arena_pool *p)
 static void settings(struct lgpu_arena_pool *p, CUmemoryPool handle)
 {
 	cuuint64_t threshold = 0;
+	LGPU_REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, &p->follow);
 	LGPU_REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &p->opportunistic);
 	LGPU_REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &p->internal);
 	LGPU_REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
@@ -217,7 +221,7 @@ void lgpu_arena_pool_trim(struct lgpu_state *s, struct lgpu_arena_pool *p, uint6
 // A caller may have locks of its own, so this waits for nobody: while memory is away nothing is trimmed.
 void lgpu_arena_pools_trim(struct lgpu_state *s, int device)
 {
-	if (__atomic_load_n(&pools, __ATOMIC_ACQUIRE) == NULL || !lgpu_touch_try())
+	if (!lgpu_arena_own(__atomic_load_n(&pools, __ATOMIC_ACQUIRE)) || !lgpu_touch_try())
 		return;
 	for (struct lgpu_arena_pool *p = pools; p != NULL; p = p->next)
 		if (p->owner.device == device)
@@ -227,7 +231,7 @@ void lgpu_arena_pools_trim(struct lgpu_state *s, int device)
 
 void lgpu_arena_pools_settle(void)
 {
-	if (__atomic_load_n(&restless, __ATOMIC_RELAXED) == 0 || !lgpu_touch_try())
+	if (__atomic_load_n(&restless, __ATOMIC_RELAXED) == 0 || lgpu_attached() == NULL || !lgpu_touch_try())
 		return;
 	struct lgpu_state *s = lgpu_attached();
 	__atomic_store_n(&restless, 0, __ATOMIC_RELEASE);
@@ -266,12 +270,13 @@ static void found(struct want *w, struct lgpu_unit *u)
 static bool reuse(struct want *w)
 {
 	struct lgpu_arena_pool *p = w->pool;
-	struct lgpu_mark *mark;
+	struct lgpu_freed f;
+	struct lgpu_unit *u = NULL;
 	lgpu_lock(&lgpu_arena_lock);
 	struct lgpu_queue *own = lgpu_queue_find(p->queues, &w->key);
-	struct lgpu_unit *u = own != NULL ? lgpu_queue_take(own, w->paged, w->count, &mark) : NULL;
-	if (u != NULL) {
-		lgpu_mark_drop(own, mark);
+	if (own != NULL && lgpu_queue_take(own, w->paged, w->count, UINT64_MAX, &f)) {
+		lgpu_mark_drop(own, f.mark);
+		u = f.unit;
 	} else {
 		u = lgpu_units_take(bins_of(p, w->paged), w->count);
 		p->owner.empty -= u != NULL && u->chunk->taken == 1;
@@ -282,32 +287,45 @@ static bool reuse(struct want *w)
 	return u != NULL;
 }
 
-// depend gives out memory that another stream has not reached the free of yet: the allocation's stream waits for it.
-static bool depend(struct want *w)
+// take_from takes memory that another stream has not reached the free of yet: such that the allocation's stream comes after
+// anyhow, or any. The caller has the lock.
+static struct lgpu_queue *take_from(const struct want *w, bool after, enum lgpu_stream_kind kind, struct lgpu_freed *f)
+{
+	if (after)
+		lgpu_follow_look(&w->key, kind);
+	for (struct lgpu_queue *q = w->pool->queues; q != NULL; q = lgpu_queue_next(q)) {
+		uint64_t until = after ? lgpu_follow_until(&w->key, kind, lgpu_queue_key(q)) : UINT64_MAX;
+		if (until != 0 && lgpu_queue_take(q, w->paged, w->count, until, f))
+			return q;
+	}
+	return NULL;
+}
+
+// depend gives out what take_from takes: the allocation's stream waits for the free, which takes no time if it would have
+// come after it.
+static bool depend(struct want *w, bool after)
 {
 	struct lgpu_arena_pool *p = w->pool;
-	struct lgpu_unit *u = NULL;
-	struct lgpu_mark *mark = NULL;
-	struct lgpu_queue *q;
-	if (p->internal == 0)
+	struct lgpu_freed f;
+	if ((after ? p->follow : p->internal) == 0 || !lgpu_arena_parked())
 		return false;
+	enum lgpu_stream_kind kind = lgpu_stream_kind(w->stream);
 	lgpu_lock(&lgpu_arena_lock);
-	for (q = p->queues; q != NULL && u == NULL; q = u == NULL ? lgpu_queue_next(q) : q)
-		u = lgpu_queue_take(q, w->paged, w->count, &mark);
-	if (u == NULL) {
+	struct lgpu_queue *q = take_from(w, after, kind, &f);
+	if (q == NULL) {
 		lgpu_unlock(&lgpu_arena_lock);
 		return false;
 	}
 	lgpu_queue_pin(q, 1);
 	lgpu_unlock(&lgpu_arena_lock);
-	bool follows = lgpu_mark_follow(mark, w->stream) == CUDA_SUCCESS;
+	bool follows = lgpu_mark_follow(f.mark, w->stream) == CUDA_SUCCESS;
 	lgpu_lock(&lgpu_arena_lock);
 	lgpu_queue_pin(q, -1);
 	if (follows) {
-		lgpu_mark_drop(q, mark);
-		found(w, u);
-	} else if (lgpu_queue_add(q, u, mark)) {
-		lgpu_mark_drop(q, mark);
+		lgpu_mark_drop(q, f.mark);
+		found(w, f.unit);
+	} else if (lgpu_queue_add(q, &f)) {
+		lgpu_mark_drop(q, f.mark);
 	}
 	lgpu_unlock(&lgpu_arena_lock);
 	return follows;
@@ -372,12 +390,14 @@ CUresult lgpu_arena_pool_alloc(struct lgpu_state *s, struct lgpu_arena_pool *p, 
 			break;
 		if (p->opportunistic != 0 && collect_locked(p) && reuse(&w))
 			break;
+		if (depend(&w, true))
+			break;
 		r = grow(&w, w.paged ? lgpu_round_up(need, GROWTH) : LGPU_PAGE);
 		if (r != CUDA_SUCCESS && w.paged && need % GROWTH != 0)
 			r = grow(&w, need);
 		if (r == CUDA_SUCCESS)
 			continue;
-		if (depend(&w))
+		if (depend(&w, false))
 			break;
 		deadline = deadline == 0 ? lgpu_now() + PATIENCE : deadline;
 		if (!wait_for(&w, deadline))
@@ -407,7 +427,7 @@ static struct lgpu_unit *find_end(CUdeviceptr at, struct lgpu_arena_pool **pool,
 static struct lgpu_unit *hide(CUdeviceptr at, struct lgpu_arena_pool **pool, bool *ours)
 {
 	*ours = false;
-	if (__atomic_load_n(&pools, __ATOMIC_ACQUIRE) == NULL)
+	if (!lgpu_arena_own(__atomic_load_n(&pools, __ATOMIC_ACQUIRE)))
 		return NULL;
 	lgpu_lock(&lgpu_arena_lock);
 	struct lgpu_unit *u = find_end(at, pool, ours);
@@ -452,20 +472,24 @@ static CUresult park(struct lgpu_arena_pool *p, struct lgpu_unit *u, CUstream st
 		return r;
 	lgpu_lock(&lgpu_arena_lock);
 	struct lgpu_queue *q = lgpu_queue_make(&p->queues, &key);
-	struct lgpu_mark *mark = q != NULL ? lgpu_mark_spare(q) : NULL;
+	struct lgpu_freed f = {.unit = u, .mark = q != NULL ? lgpu_mark_spare(q) : NULL};
+	enum lgpu_stream_kind kind = lgpu_follow_kind(&key);
 	lgpu_unlock(&lgpu_arena_lock);
-	if (mark == NULL)
-		mark = lgpu_mark_make(key.context);
-	if (q == NULL || mark == NULL)
+	if (kind == LGPU_STREAM_UNKNOWN)
+		kind = lgpu_stream_kind(stream);
+	if (f.mark == NULL)
+		f.mark = lgpu_mark_make(key.context);
+	if (q == NULL || f.mark == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	r = lgpu_mark_record(mark, stream);
+	r = lgpu_mark_record(f.mark, stream);
 	lgpu_lock(&lgpu_arena_lock);
-	if (r == CUDA_SUCCESS && !lgpu_queue_add(q, u, mark))
+	f.number = lgpu_follow_freed(&key, kind);
+	if (r == CUDA_SUCCESS && !lgpu_queue_add(q, &f))
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	if (r == CUDA_SUCCESS)
 		p->used -= u->bytes;
 	else
-		lgpu_mark_drop(q, mark);
+		lgpu_mark_drop(q, f.mark);
 	lgpu_unlock(&lgpu_arena_lock);
 	return r;
 }
@@ -572,7 +596,7 @@ void lgpu_pool_place(const struct lgpu_owner *o, struct lgpu_arena_place *place)
 void lgpu_arena_stream_ends(CUstream stream)
 {
 	struct lgpu_stream_key key;
-	if (__atomic_load_n(&pools, __ATOMIC_ACQUIRE) == NULL || lgpu_stream_key(stream, &key) != CUDA_SUCCESS)
+	if (!lgpu_arena_own(__atomic_load_n(&pools, __ATOMIC_ACQUIRE)) || lgpu_stream_key(stream, &key) != CUDA_SUCCESS)
 		return;
 	lgpu_lock(&lgpu_arena_lock);
 	for (struct lgpu_arena_pool *p = pools; p != NULL; p = p->next)
@@ -613,7 +637,7 @@ void lgpu_arena_pools_context_ended(CUcontext context)
 		lgpu_lock(&lgpu_arena_lock);
 		for (struct lgpu_queue *q = p->queues, *next; q != NULL; q = next) {
 			next = lgpu_queue_next(q);
-			if (lgpu_queue_context(q) != context)
+			if (lgpu_queue_key(q)->context != context)
 				continue;
 			while ((u = lgpu_queue_passed(q, true)) != NULL)
 				give(p, u);

@@ -100,7 +100,8 @@ CUresult lgpu_range_more(uint64_t bytes)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-struct lgpu_block *lgpu_range_find(uint64_t address)
+// region_at is the index of the first region that ends behind an address.
+static uint32_t region_at(uint64_t address)
 {
 	uint32_t low = 0, high = region_count;
 	while (low < high) {
@@ -110,7 +111,19 @@ struct lgpu_block *lgpu_range_find(uint64_t address)
 		else
 			low = middle + 1;
 	}
-	if (low == region_count || address < regions[low].base)
+	return low;
+}
+
+struct lgpu_block *lgpu_range_find(uint64_t address)
+{
+	uint32_t i = region_at(address);
+	if (i == region_count || address < regions[i].base)
 		return NULL;
-	return &regions[low].blocks[(address - regions[low].base) / (LGPU_PAGE << regions[low].order)];
+	return &regions[i].blocks[(address - regions[i].base) / (LGPU_PAGE << regions[i].order)];
+}
+
+bool lgpu_ranges_meet(uint64_t from, uint64_t end)
+{
+	uint32_t i = region_at(from);
+	return i < region_count && regions[i].base < end;
 }

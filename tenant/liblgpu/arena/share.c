@@ -418,7 +418,7 @@ static struct opened *take(CUdeviceptr at, CUcontext context, bool *ours)
 CUresult lgpu_arena_close(CUdeviceptr at, bool *ours)
 {
 	*ours = false;
-	if (__atomic_load_n(&opened, __ATOMIC_ACQUIRE) == NULL)
+	if (!lgpu_arena_own(__atomic_load_n(&opened, __ATOMIC_ACQUIRE)))
 		return CUDA_ERROR_INVALID_VALUE;
 	lgpu_touch_begin();
 	struct opened *o = take(at, NULL, ours);
@@ -442,9 +442,17 @@ void lgpu_arena_shares_context_ended(CUcontext context)
 	}
 }
 
+bool lgpu_shares_meet(uint64_t from, uint64_t end)
+{
+	const struct opened *o = opened;
+	while (o != NULL && (o->base + o->mapped <= from || end <= o->base))
+		o = o->next;
+	return o != NULL;
+}
+
 bool lgpu_arena_opened(CUdeviceptr at, struct lgpu_arena_place *p)
 {
-	if (__atomic_load_n(&opened, __ATOMIC_RELAXED) == NULL)
+	if (!lgpu_arena_own(__atomic_load_n(&opened, __ATOMIC_RELAXED)))
 		return false;
 	lgpu_lock(&lgpu_arena_lock);
 	const struct opened *o = opened;

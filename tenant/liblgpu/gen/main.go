@@ -122,10 +122,17 @@ const touchHead = `// SPDX-License-Identifier: Apache-2.0
 
 // Calls that can touch device memory, and of which nothing is counted or limited: each is made inside the residence lock.
 #include "driver/driver.h"
+#include "hook/copy.h"
 #include "residence/residence.h"
 
 #define TOUCH(name, parameters, ...)                                                                               \
 	LGPU_EXPORT CUresult name parameters { return LGPU_TOUCHED(LGPU_REAL(name)(__VA_ARGS__)); }
+// COPY is a TOUCH that is refused unless what it reads and writes is within allocations.
+#define COPY(name, within, parameters, ...)                                                                        \
+	LGPU_EXPORT CUresult name parameters                                                                       \
+	{                                                                                                          \
+		return LGPU_TOUCHED(!lgpu_touch_counts() || (within) ? LGPU_REAL(name)(__VA_ARGS__) : CUDA_ERROR_INVALID_VALUE); \
+	}
 
 `
 
@@ -145,7 +152,57 @@ func touches(all []symbol) ([]byte, error) {
 			names = append(names, p.Name)
 		}
 		parameters := strings.TrimPrefix(s.Prototype(), s.Result+" "+s.Name)
+		if within := within(s); within != "" {
+			fmt.Fprintf(&b, "COPY(%s, %s, %s, %s)\n", s.Name, within, parameters, strings.Join(names, ", "))
+			continue
+		}
 		fmt.Fprintf(&b, "TOUCH(%s, %s, %s)\n", s.Name, parameters, strings.Join(names, ", "))
 	}
 	return b.Bytes(), nil
+}
+
+// structs are the parameters that describe copies of boxes, each with what checks it (hook/copy.c).
+var structs = map[string]string{
+	"const CUDA_MEMCPY2D*":      "lgpu_copy_within_2d",
+	"const CUDA_MEMCPY3D*":      "lgpu_copy_within_3d",
+	"const CUDA_MEMCPY3D_PEER*": "lgpu_copy_within_peer",
+}
+
+// within is the C expression that says whether a copy or a memset stays within allocations; empty for calls of which that
+// is not checked: those with 32-bit addresses, which are nobody's here, and those of several copies at once.
+func within(s symbol) string {
+	if !strings.HasPrefix(s.Name, "cuMemcpy") && !strings.HasPrefix(s.Name, "cuMemset") {
+		return ""
+	}
+	names := map[string]bool{}
+	var at, all []string
+	for _, p := range s.Params {
+		names[p.Name] = true
+		if p.Type == "CUdeviceptr" {
+			at = append(at, p.Name)
+		}
+		if f := structs[p.Type]; f != "" {
+			all = append(all, f+"("+p.Name+")")
+		}
+	}
+	var element int
+	switch _, kind, _ := strings.Cut(s.Name, "cuMemset"); {
+	case strings.HasPrefix(kind, "D8"), strings.HasPrefix(kind, "D2D8"):
+		element = 1
+	case strings.HasPrefix(kind, "D16"), strings.HasPrefix(kind, "D2D16"):
+		element = 2
+	case strings.HasPrefix(kind, "D32"), strings.HasPrefix(kind, "D2D32"):
+		element = 4
+	}
+	for _, name := range at {
+		switch {
+		case names["ByteCount"]:
+			all = append(all, fmt.Sprintf("lgpu_arena_holds(%s, ByteCount)", name))
+		case names["Height"] && element != 0:
+			all = append(all, fmt.Sprintf("lgpu_copy_within_rows(%s, dstPitch, Width, %d, Height)", name, element))
+		case names["N"] && element != 0:
+			all = append(all, fmt.Sprintf("lgpu_copy_within_row(%s, N, %d)", name, element))
+		}
+	}
+	return strings.Join(all, " && ")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Captures of streams, and the end of streams.
+// Captures of streams, events, and the end of streams.
 //
 // Launches into a capturing stream are recorded, not run. A capture begins inside the residence lock: so none does while
 // the lock is shut and contexts are synchronised. Each is noted under the stream on which it has begun, whose end, or that
@@ -94,6 +94,52 @@ BEGIN_CAPTURE(cuStreamBeginCaptureToGraph_ptsz, ptsz,
 	      stream, graph, nodes, edges, count, mode)
 END_CAPTURE(cuStreamEndCapture, as_is)
 END_CAPTURE(cuStreamEndCapture_ptsz, ptsz)
+
+// ---- events, by which one stream comes after what was freed on another
+
+static CUresult recorded(CUevent event, CUstream stream, CUresult r)
+{
+	if (r == CUDA_SUCCESS)
+		lgpu_arena_event_recorded(event, stream);
+	return r;
+}
+
+static CUresult awaits(CUstream stream, CUevent event, CUresult r)
+{
+	if (r == CUDA_SUCCESS)
+		lgpu_arena_stream_waits(stream, event);
+	return r;
+}
+
+LGPU_EXPORT CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
+{
+	return recorded(hEvent, hStream, LGPU_REAL(cuEventRecord)(hEvent, hStream));
+}
+
+LGPU_EXPORT CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
+{
+	return recorded(hEvent, ptsz(hStream), LGPU_REAL(cuEventRecord_ptsz)(hEvent, hStream));
+}
+
+LGPU_EXPORT CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
+{
+	return recorded(hEvent, hStream, LGPU_REAL(cuEventRecordWithFlags)(hEvent, hStream, flags));
+}
+
+LGPU_EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned int flags)
+{
+	return recorded(hEvent, ptsz(hStream), LGPU_REAL(cuEventRecordWithFlags_ptsz)(hEvent, hStream, flags));
+}
+
+LGPU_EXPORT CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
+{
+	return awaits(hStream, hEvent, LGPU_REAL(cuStreamWaitEvent)(hStream, hEvent, Flags));
+}
+
+LGPU_EXPORT CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags)
+{
+	return awaits(ptsz(hStream), hEvent, LGPU_REAL(cuStreamWaitEvent_ptsz)(hStream, hEvent, Flags));
+}
 
 // ---- the end of streams
 

@@ -5,6 +5,10 @@
 // A handle is charged to the device that its properties name, and given back
 // when the last handle and the last mapping are gone, as the driver does it.
 // Imported handles are the exporter's.
+//
+// What is the program's to map is only what it has reserved: of addresses that the
+// arena has reserved, or has opened another process's memory at, the driver
+// would let it have some. They are refused as addresses of cuMemAlloc's memory are.
 #include <stdlib.h>
 
 #include "arena/arena.h"
@@ -154,9 +158,19 @@ LGPU_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return r;
 }
 
+// taken reports whether a range has addresses that are not the program's to map, to give back or to give access to.
+static bool taken(CUdeviceptr at, size_t bytes) { return lgpu_attached() != NULL && lgpu_arena_meets(at, bytes); }
+
+LGPU_EXPORT CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
+{
+	return taken(ptr, size) ? CUDA_ERROR_INVALID_VALUE : LGPU_TOUCHED(LGPU_REAL(cuMemAddressFree)(ptr, size));
+}
+
 LGPU_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
 			      unsigned long long flags)
 {
+	if (taken(ptr, size))
+		return CUDA_ERROR_INVALID_VALUE;
 	struct lgpu_state *s = lgpu_attached();
 	struct lgpu_object *o = s != NULL ? handle_use(handle) : NULL;
 	if (o == NULL && lgpu_arena_is_handle(handle))
@@ -182,10 +196,9 @@ LGPU_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmem
 // the program's own choice, so nobody maps there before the call returns.
 LGPU_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
-	struct lgpu_arena_place place;
 	struct lgpu_state *s = lgpu_attached();
-	if (s != NULL && lgpu_arena_find(ptr, &place))
-		return CUDA_ERROR_INVALID_VALUE; // no mapping of the program's
+	if (taken(ptr, size))
+		return CUDA_ERROR_INVALID_VALUE;
 	lgpu_touch_begin();
 	CUresult r = LGPU_REAL(cuMemUnmap)(ptr, size);
 	struct lgpu_entry e;
@@ -205,6 +218,8 @@ LGPU_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 
 LGPU_EXPORT CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
 {
+	if (taken(ptr, size))
+		return CUDA_ERROR_INVALID_VALUE;
 	lgpu_touch_begin();
 	CUresult r = LGPU_REAL(cuMemSetAccess)(ptr, size, desc, count);
 	if (r == CUDA_SUCCESS && lgpu_touch_counts())
@@ -213,12 +228,16 @@ LGPU_EXPORT CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAcc
 	return r;
 }
 
+LGPU_EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
+{
+	return taken(ptr, 1) ? CUDA_ERROR_INVALID_VALUE : LGPU_TOUCHED(LGPU_REAL(cuMemGetAccess)(flags, location, ptr));
+}
+
 LGPU_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
-	struct lgpu_arena_place place;
 	struct lgpu_arena_mapping mapping;
 	struct lgpu_entry e;
-	if (lgpu_attached() != NULL && lgpu_arena_find((CUdeviceptr)(uintptr_t)addr, &place))
+	if (taken((CUdeviceptr)(uintptr_t)addr, 1))
 		return CUDA_ERROR_INVALID_VALUE; // as for all memory that no cuMemMap of the program has made
 	bool movable = lgpu_attached() != NULL && handle != NULL && lgpu_arena_mapping((CUdeviceptr)(uintptr_t)addr, &mapping);
 	CUresult r = movable ? CUDA_SUCCESS : LGPU_TOUCHED(LGPU_REAL(cuMemRetainAllocationHandle)(handle, addr));
@@ -291,14 +310,20 @@ LGPU_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, s
 CUresult lgpu_fix_range(CUdeviceptr at, size_t bytes, CUresult r)
 {
 	struct lgpu_arena_mapping mapping;
+	if (r == CUDA_SUCCESS && taken(at, bytes))
+		lgpu_arena_fix_range(at, bytes);
 	for (CUdeviceptr end = at + bytes; r == CUDA_SUCCESS && at < end && lgpu_arena_mapping(at, &mapping); at = mapping.base + mapping.bytes)
 		r = FIXED(mapping.handle, CUDA_SUCCESS);
 	return r;
 }
 
+// Of memory that no cuMemMap of the program has made, the driver binds pools'.
 LGPU_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
 					 unsigned long long flags)
 {
+	struct lgpu_arena_place place;
+	if (taken(memptr, size) && !(lgpu_arena_find(memptr, &place) && place.ordered))
+		return CUDA_ERROR_INVALID_VALUE;
 	return LGPU_TOUCHED(lgpu_fix_range(memptr, size, LGPU_REAL(cuMulticastBindAddr)(mcHandle, mcOffset, memptr, size, flags)));
 }
 

@@ -40,7 +40,8 @@ var shutLibrary = sync.OnceValues(func() (string, error) {
 // outside are the hooked calls that do not enter the lock: they wait for the device, or use none of its memory.
 var outside = []string{
 	"cuCtxSynchronize", "cuCtxSynchronize_v2", "cuEventSynchronize", "cuStreamSynchronize", "cuStreamSynchronize_ptsz",
-	"cuStreamEndCapture", "cuStreamEndCapture_ptsz", "cuStreamDestroy", "cuStreamDestroy_v2",
+	"cuEventRecord", "cuEventRecord_ptsz", "cuEventRecordWithFlags", "cuEventRecordWithFlags_ptsz", "cuStreamWaitEvent",
+	"cuStreamWaitEvent_ptsz", "cuStreamEndCapture", "cuStreamEndCapture_ptsz", "cuStreamDestroy", "cuStreamDestroy_v2",
 	"cuInit", "cuDeviceGetAttribute", "cuDeviceTotalMem", "cuDeviceTotalMem_v2", "cuGetProcAddress", "cuGetProcAddress_v2",
 	"cuMemGetInfo", "cuMemGetInfo_v2", "cuMemGetDefaultMemPool", "cuLibraryEnumerateKernels", "cuLibraryGetKernel",
 	"cuMemAllocHost", "cuMemAllocHost_v2", "cuMemHostAlloc", "cuMemFreeHost", "cuMemHostRegister", "cuMemHostRegister_v2",

@@ -5,7 +5,8 @@
 //
 //	init DEVICES    cuInit, and a context on each of so many devices
 //	go SEED STEPS   makes so many calls, and prints a line for each
-//	wild            from now on also calls with what is no more: on a card, the driver may not survive them
+//	wild            from now on also calls with what is no more, or of another kind: on a card, the driver may not survive
+//	                them
 //
 // Memory that may be written has a pattern of its own, which is looked at before it is freed or unmapped, and now and then.
 #include <stdio.h>
@@ -377,6 +378,27 @@ static void free_one(void)
 	b->at = 0;
 }
 
+// vmm_foreign gives plain and pooled memory to calls for memory that cuMemMap has made.
+static void vmm_foreign(void)
+{
+	const struct block *b = some_block();
+	const struct physical *p = some_physical();
+	if (b == NULL || !wild)
+		return;
+	CUdeviceptr at = b->at / PAGE * PAGE;
+	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, one_in(2) ? CU_MEM_ACCESS_FLAGS_PROT_NONE : CU_MEM_ACCESS_FLAGS_PROT_READ};
+	CUmemGenericAllocationHandle handle;
+	unsigned long long flags;
+	switch (next(6)) {
+	case 0: printf("map there: %d\n", cuMemMap(at, PAGE, 0, p->handles != 0 ? p->handle : 0, 0)); return;
+	case 1: printf("unmap there: %d\n", cuMemUnmap(at, PAGE * (1 + next(3)))); return;
+	case 2: printf("set access there: %d\n", cuMemSetAccess(at, PAGE, &access, 1)); return;
+	case 3: printf("access there: %d\n", cuMemGetAccess(&flags, &access.location, b->at)); return;
+	case 4: printf("retain there: %d\n", cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)b->at)); return;
+	default: printf("address free there: %d\n", cuMemAddressFree(at, PAGE << next(13))); return;
+	}
+}
+
 static void pool(void)
 {
 	unsigned i = next(4);
@@ -460,7 +482,7 @@ static CUresult go(unsigned seed, int steps)
 {
 	static void (*const calls[])(void) = {vmm_create, vmm_create, vmm_release, vmm_reserve, vmm_give, vmm_map, vmm_map, vmm_map, vmm_unmap,
 					      vmm_access, vmm_access, vmm_ask, vmm_retain, vmm_export, alloc, alloc, alloc, alloc, ask,
-					      free_one, free_one, free_one, pool, pool, wait};
+					      free_one, free_one, free_one, pool, pool, wait, vmm_foreign};
 	state = seed * 2654435761u + 88172645463325252u;
 	for (int i = 0; i < STREAMS; i++)
 		if (cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)

@@ -16,12 +16,19 @@
 //	check           whether all patterns are as they were; an address or a byte that has changed is an error
 //	things          prints how many descriptors and mappings of files there are
 //	rules           what the driver says of addresses, and of frees that are wrong
+//	ends            whether copies and memsets end where allocations do
+//	ranges          what the driver says to who maps at, or gives back, addresses that are not its own
 //	stale           reads what was freed, and what was unmapped
+//	flood KIB       cuMemAlloc of so much, with one word everywhere
+//	ghost           two small allocations in one chunk, of which the first is filled and freed
+//	haunt           a kernel looks where that was: what it sees is the program's own, or nothing
 //	probe KIB       looks whether new memory has anything in it
 //	churn N         N threads that allocate, fill, check and free until stop
 //	stop            ends them, and says whether anything was wrong
-//	peer            a copy by device 1 of device 0's memory, made before and after access was enabled
-//	fork            a child that ends; whether it did
+//	peer            a copy, and a kernel, by device 1 of device 0's memory, made before and after access was enabled
+//	fork N          N children, one after another, for which every call fails, whatever it is about; whether they ended
+//	block           a stream waits until pass, and cannot be waited for
+//	pass            ends that
 //	give            prints the handle of legacy IPC of the newest allocation
 //	open HANDLE     opens one: its bytes are compared with the first allocation's pattern, and made the second's
 //	write N         its bytes are the Nth pattern from now on
@@ -40,6 +47,7 @@
 #include <unistd.h>
 
 #include "contexts.h"
+#include "movable_rules.h"
 
 #define MOST 512
 
@@ -52,33 +60,6 @@ static struct held {
 } held[MOST];
 static int count;
 static unsigned seeds = 1;
-
-static void pattern(unsigned *words, size_t bytes, unsigned seed)
-{
-	for (size_t i = 0; i < bytes / 4; i++)
-		words[i] = (seed + (unsigned)i) * 2654435761u;
-}
-
-static CUresult fill(CUdeviceptr at, size_t bytes, unsigned seed)
-{
-	unsigned *words = malloc(bytes);
-	pattern(words, bytes, seed);
-	CUresult r = cuMemcpyHtoD_v2(at, words, bytes);
-	free(words);
-	return r;
-}
-
-static CUresult compare(CUdeviceptr at, size_t bytes, unsigned seed)
-{
-	unsigned *want = malloc(bytes), *have = calloc(1, bytes);
-	pattern(want, bytes, seed);
-	CUresult r = cuMemcpyDtoH_v2(have, at, bytes);
-	if (r == CUDA_SUCCESS && memcmp(want, have, bytes) != 0)
-		r = CUDA_ERROR_UNKNOWN;
-	free(want);
-	free(have);
-	return r;
-}
 
 static CUresult alloc(size_t bytes)
 {
@@ -102,26 +83,14 @@ static CUresult hold(CUdeviceptr at, size_t bytes)
 	return fill(at, bytes, h->seed);
 }
 
+static CUmemoryPool pool; // from which pooled allocates, once it has
+
 static CUresult pooled(size_t bytes)
 {
 	CUdeviceptr at;
+	cuDeviceGetDefaultMemPool(&pool, 0);
 	CUresult r = cuMemAllocAsync(&at, bytes, NULL);
 	return r == CUDA_SUCCESS ? hold(at, bytes) : r;
-}
-
-// map maps a handle at a new address.
-static CUresult map(CUdeviceptr *at, size_t bytes, CUmemGenericAllocationHandle handle, CUmemAccess_flags flags)
-{
-	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, flags};
-	CUresult r = cuMemAddressReserve(at, bytes, 0, 0, 0);
-	r = r == CUDA_SUCCESS ? cuMemMap(*at, bytes, 0, handle, 0) : r;
-	return r == CUDA_SUCCESS ? cuMemSetAccess(*at, bytes, &access, 1) : r;
-}
-
-static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes)
-{
-	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-	return cuMemCreate(handle, bytes, &prop, 0);
 }
 
 static CUresult own(size_t bytes)
@@ -196,106 +165,6 @@ static void things(void)
 	printf("%d descriptors %d mappings\n", descriptors, mappings);
 }
 
-#define EXPECT(call, want)                                                              \
-	do {                                                                            \
-		long long had_ = (long long)(call);                                     \
-		if (had_ != (long long)(want)) {                                        \
-			printf("%s is %lld\n", #call, had_);                            \
-			return CUDA_ERROR_UNKNOWN;                                      \
-		}                                                                       \
-	} while (0)
-
-static CUresult rules_of(CUdeviceptr p, size_t bytes)
-{
-	CUdeviceptr base = 0;
-	size_t size = 0;
-	unsigned type = 0, managed = 9, mapped = 9, legacy = 9;
-	CUcontext context = NULL;
-	unsigned long long id = 0, other = 0;
-	CUdeviceptr another;
-	CUmemGenericAllocationHandle handle;
-	EXPECT(cuMemGetAddressRange_v2(&base, &size, p + bytes - 1), CUDA_SUCCESS);
-	EXPECT(base == p && size == bytes, 1);
-	EXPECT(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p + 1), CUDA_SUCCESS);
-	EXPECT(type, CU_MEMORYTYPE_DEVICE);
-	CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_MAPPED, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-				       CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_HOST_POINTER};
-	void *none = &none, *data[] = {&managed, &mapped, &legacy, &context, &none};
-	EXPECT(cuPointerGetAttributes(5, names, data, p), CUDA_SUCCESS);
-	EXPECT(managed == 0 && mapped == 1 && legacy == 1 && context == contexts[0] && none == NULL, 1);
-	EXPECT(cuPointerGetAttribute(&none, CU_POINTER_ATTRIBUTE_HOST_POINTER, p), CUDA_ERROR_INVALID_VALUE);
-	EXPECT(cuMemAlloc_v2(&another, bytes), CUDA_SUCCESS);
-	EXPECT(cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p), CUDA_SUCCESS);
-	EXPECT(cuPointerGetAttribute(&other, CU_POINTER_ATTRIBUTE_BUFFER_ID, another), CUDA_SUCCESS);
-	EXPECT(id != other, 1);
-	EXPECT(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)p), CUDA_ERROR_INVALID_VALUE);
-	EXPECT(cuMemUnmap(p, 2 << 20), CUDA_ERROR_INVALID_VALUE);
-	EXPECT(cuMemFree_v2(p + 512), CUDA_ERROR_INVALID_VALUE);
-	EXPECT(cuMemFree_v2(another), CUDA_SUCCESS);
-	EXPECT(cuMemFree_v2(another), CUDA_ERROR_INVALID_VALUE);
-	EXPECT(cuMemGetAddressRange_v2(&base, &size, another), CUDA_ERROR_NOT_FOUND);
-	EXPECT(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, another), CUDA_ERROR_INVALID_VALUE);
-	return CUDA_SUCCESS;
-}
-
-static CUresult rules(void)
-{
-	CUdeviceptr small, large, rows;
-	size_t pitch = 0, bytes = 0;
-	EXPECT(cuMemAlloc_v2(&small, 1000), CUDA_SUCCESS);
-	EXPECT(cuMemAlloc_v2(&large, (3 << 20) + 5), CUDA_SUCCESS);
-	CUresult r = rules_of(small, 1000);
-	r = r == CUDA_SUCCESS ? rules_of(large, (3 << 20) + 5) : r;
-	EXPECT(small % 512 == 0 && large % (2 << 20) == 0, 1);
-	EXPECT(cuMemAllocPitch_v2(&rows, &pitch, 1000, 700, 3), CUDA_ERROR_INVALID_VALUE);
-	EXPECT(cuMemAllocPitch_v2(&rows, &pitch, 1000, 700, 4), CUDA_SUCCESS);
-	EXPECT(cuMemGetAddressRange_v2(NULL, &bytes, rows), CUDA_SUCCESS);
-	EXPECT(pitch == 1024 && bytes == 1024 * 700, 1);
-	EXPECT(cuMemFree_v2(rows), CUDA_SUCCESS);
-	EXPECT(cuMemFree_v2(small), CUDA_SUCCESS);
-	EXPECT(cuMemFree_v2(large), CUDA_SUCCESS);
-	return r;
-}
-
-static CUresult stale(void)
-{
-	CUdeviceptr p;
-	char byte;
-	EXPECT(cuMemAlloc_v2(&p, 4 << 20), CUDA_SUCCESS);
-	EXPECT(cuMemFree_v2(p), CUDA_SUCCESS);
-	EXPECT(cuMemcpyDtoH_v2(&byte, p, 1), CUDA_ERROR_INVALID_VALUE);
-	EXPECT(cuMemAllocAsync(&p, 4 << 20, NULL), CUDA_SUCCESS);
-	EXPECT(cuMemFreeAsync(p, NULL), CUDA_SUCCESS);
-	EXPECT(cuStreamSynchronize(NULL), CUDA_SUCCESS); // now the pool gives it back
-	EXPECT(cuMemcpyDtoH_v2(&byte, p, 1), CUDA_ERROR_INVALID_VALUE);
-	CUmemGenericAllocationHandle handle;
-	EXPECT(create(&handle, 4 << 20), CUDA_SUCCESS);
-	EXPECT(map(&p, 4 << 20, handle, CU_MEM_ACCESS_FLAGS_PROT_READWRITE), CUDA_SUCCESS);
-	EXPECT(cuMemcpyDtoH_v2(&byte, p, 1), CUDA_SUCCESS);
-	EXPECT(cuMemUnmap(p, 4 << 20), CUDA_SUCCESS);
-	EXPECT(cuMemcpyDtoH_v2(&byte, p, 1), CUDA_ERROR_INVALID_VALUE);
-	return cuMemRelease(handle);
-}
-
-// probe reports whether new memory of any kind has anything in it that is not zero.
-static CUresult probe(size_t bytes)
-{
-	CUdeviceptr at[3];
-	CUmemGenericAllocationHandle handle;
-	unsigned char *have = malloc(bytes), *zero = calloc(1, bytes);
-	EXPECT(cuMemAlloc_v2(&at[0], bytes), CUDA_SUCCESS);
-	EXPECT(cuMemAllocAsync(&at[1], bytes, NULL), CUDA_SUCCESS);
-	EXPECT(create(&handle, bytes), CUDA_SUCCESS);
-	EXPECT(map(&at[2], bytes, handle, CU_MEM_ACCESS_FLAGS_PROT_READWRITE), CUDA_SUCCESS);
-	for (int i = 0; i < 3; i++) {
-		EXPECT(cuMemcpyDtoH_v2(have, at[i], bytes), CUDA_SUCCESS);
-		EXPECT(memcmp(have, zero, bytes), 0);
-	}
-	free(have);
-	free(zero);
-	return CUDA_SUCCESS;
-}
-
 // ---- threads
 
 static volatile int stopping;
@@ -327,7 +196,7 @@ static CUresult churn_handle(unsigned seed, CUstream stream)
 
 static void *churn(void *arg)
 {
-	unsigned seed = (unsigned)(uintptr_t)arg * 7919 + 1;
+	unsigned seed = (unsigned)(uintptr_t)arg * 7919 + 1, on = 1;
 	CUstream stream;
 	CUresult r = cuCtxSetCurrent(contexts[(uintptr_t)arg % (unsigned)devices]);
 	r = r == CUDA_SUCCESS ? cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) : r;
@@ -338,6 +207,7 @@ static void *churn(void *arg)
 		bool ordered = i % 2 != 0;
 		r = r == CUDA_SUCCESS ? ordered ? cuMemAllocAsync(&q, bytes, stream) : cuMemAlloc_v2(&q, bytes) : r;
 		r = r == CUDA_SUCCESS ? fill(p, bytes, seed + i) : r;
+		r = r == CUDA_SUCCESS ? cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p) : r;
 		r = r == CUDA_SUCCESS ? cuMemsetD32Async(q, 7, bytes / 4, stream) : r;
 		r = r == CUDA_SUCCESS ? cuMemcpyDtoDAsync_v2(q, p, bytes, stream) : r;
 		r = r == CUDA_SUCCESS ? cuStreamSynchronize(stream) : r;
@@ -373,28 +243,80 @@ static CUresult peer(void)
 	EXPECT(cuMemAlloc_v2(&after, bytes), CUDA_SUCCESS);
 	EXPECT(fill(after, bytes, 2), CUDA_SUCCESS);
 	for (unsigned i = 1; i <= 2; i++) {
-		CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, 1};
-		unsigned long long access = 0;
-		EXPECT(cuMemGetAccess(&access, &location, i == 1 ? before : after), CUDA_SUCCESS);
-		EXPECT(access, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 		EXPECT(cuCtxSetCurrent(contexts[1]), CUDA_SUCCESS);
 		EXPECT(cuMemcpyDtoD_v2(theirs, i == 1 ? before : after, bytes), CUDA_SUCCESS);
 		EXPECT(compare(theirs, bytes, i), CUDA_SUCCESS);
+		EXPECT(run_peek(theirs, i == 1 ? before : after), CUDA_SUCCESS);
+		EXPECT(compare(theirs, 4096, i), CUDA_SUCCESS);
 		EXPECT(cuCtxSetCurrent(contexts[0]), CUDA_SUCCESS);
 	}
 	return CUDA_SUCCESS;
 }
 
-static CUresult forked(void)
+// successes counts the calls that a forked child has had success with. It has no device, and none of its parent's memory.
+static int successes(void)
 {
-	int status = 1;
-	pid_t child = fork();
-	if (child == 0) {
-		CUdeviceptr p;
-		_exit(cuMemAlloc_v2(&p, 4096) != CUDA_SUCCESS && cuMemFree_v2(held[0].at) != CUDA_SUCCESS ? 0 : 1);
+	CUdeviceptr p;
+	unsigned word;
+	cuuint64_t amount;
+	int had = cuMemAlloc_v2(&p, 4096) == CUDA_SUCCESS;
+	had += cuMemAllocAsync(&p, 4096, NULL) == CUDA_SUCCESS;
+	had += cuCtxSynchronize() == CUDA_SUCCESS;
+	had += cuStreamSynchronize(NULL) == CUDA_SUCCESS;
+	had += pool != NULL && cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &amount) == CUDA_SUCCESS;
+	had += pool != NULL && cuMemPoolTrimTo(pool, 0) == CUDA_SUCCESS;
+	for (int i = 0; i < count; i++) {
+		CUdeviceptr at = held[i].at;
+		had += cuMemcpyDtoH_v2(&word, at, sizeof word) == CUDA_SUCCESS;
+		had += cuPointerGetAttribute(&word, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) == CUDA_SUCCESS;
+		had += cuMemGetAddressRange_v2(NULL, NULL, at) == CUDA_SUCCESS;
+		had += cuMemFreeAsync(at, NULL) == CUDA_SUCCESS;
+		had += cuMemFree_v2(at) == CUDA_SUCCESS;
+		had += cuMemUnmap(at, 2 << 20) == CUDA_SUCCESS;
+		had += cuIpcCloseMemHandle(at) == CUDA_SUCCESS;
 	}
-	waitpid(child, &status, 0);
-	return status == 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+	had += cuCtxDestroy_v2(contexts[0]) == CUDA_SUCCESS;
+	return had;
+}
+
+static CUresult forked(int children)
+{
+	for (int i = 0; i < children; i++) {
+		int status = 1;
+		pid_t child = fork();
+		if (child == 0) {
+			alarm(30); // it waits for nobody
+			exit(successes());
+		}
+		if (waitpid(child, &status, 0) != child || status != 0) {
+			printf("a child ended with %x\n", (unsigned)status);
+			return CUDA_ERROR_UNKNOWN;
+		}
+	}
+	return CUDA_SUCCESS;
+}
+
+// ---- work that does not end
+
+static CUstream blocked;
+static volatile unsigned *flag; // that it waits for
+
+static CUresult block(void)
+{
+	void *p;
+	CUdeviceptr at;
+	EXPECT(cuMemHostAlloc(&p, 4096, CU_MEMHOSTALLOC_DEVICEMAP), CUDA_SUCCESS);
+	EXPECT(cuMemHostGetDevicePointer_v2(&at, p, 0), CUDA_SUCCESS);
+	flag = p;
+	*flag = 0;
+	EXPECT(cuStreamCreate(&blocked, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+	return cuStreamWaitValue32_v2(blocked, at, 1, CU_STREAM_WAIT_VALUE_EQ);
+}
+
+static CUresult pass(void)
+{
+	*flag = 1;
+	return cuStreamSynchronize(blocked);
 }
 
 // ---- legacy IPC
@@ -450,6 +372,10 @@ static CUresult opened(void)
 	size_t bytes = 0;
 	EXPECT(cuMemGetAddressRange_v2(NULL, &bytes, foreign), CUDA_SUCCESS);
 	EXPECT(compare(foreign, bytes, foreign_seed), CUDA_SUCCESS);
+	CUmemGenericAllocationHandle handle;
+	EXPECT(create(&handle, 2 << 20), CUDA_SUCCESS);
+	EXPECT(foreign_range(foreign, handle), CUDA_SUCCESS);
+	EXPECT(cuMemRelease(handle), CUDA_SUCCESS);
 	EXPECT(cuIpcCloseMemHandle(foreign + 4), CUDA_ERROR_INVALID_VALUE);
 	EXPECT(cuIpcCloseMemHandle(foreign), CUDA_SUCCESS);
 	EXPECT(cuIpcCloseMemHandle(foreign), CUDA_ERROR_INVALID_VALUE);
@@ -488,16 +414,30 @@ static CUresult obey(const char *word, int n)
 		return cuMemFree_v2(held[--count].at);
 	if (strcmp(word, "check") == 0)
 		return check();
+	if (strcmp(word, "ends") == 0)
+		return all_ends();
 	if (strcmp(word, "rules") == 0)
 		return rules();
+	if (strcmp(word, "ranges") == 0)
+		return ranges();
 	if (strcmp(word, "stale") == 0)
 		return stale();
+	if (strcmp(word, "flood") == 0)
+		return flood((size_t)n << 10);
+	if (strcmp(word, "ghost") == 0)
+		return ghost();
+	if (strcmp(word, "haunt") == 0)
+		return haunt();
 	if (strcmp(word, "probe") == 0)
 		return probe((size_t)n << 10);
 	if (strcmp(word, "peer") == 0)
 		return peer();
 	if (strcmp(word, "fork") == 0)
-		return forked();
+		return forked(n);
+	if (strcmp(word, "block") == 0)
+		return block();
+	if (strcmp(word, "pass") == 0)
+		return pass();
 	if (strcmp(word, "stop") == 0)
 		return stop();
 	if (strcmp(word, "give") == 0)

@@ -106,6 +106,71 @@ static CUresult depends(void)
 	return CUDA_SUCCESS;
 }
 
+static CUstream c; // which waits for the default stream, and that for it
+
+// given expects that memory freed on one stream, which is blocked, is given to another one, or not.
+static CUresult given(CUmemoryPool pool, CUstream from, CUstream to, CUevent event, int wanted)
+{
+	CUdeviceptr x, y;
+	EXPECT(cuMemAllocFromPoolAsync(&x, BYTES, pool, from), CUDA_SUCCESS);
+	EXPECT(block(from), CUDA_SUCCESS);
+	EXPECT(cuMemsetD32Async(x, 8, BYTES / 4, from), CUDA_SUCCESS);
+	EXPECT(cuMemFreeAsync(x, from), CUDA_SUCCESS);
+	if (event != NULL) {
+		EXPECT(cuEventRecord(event, from), CUDA_SUCCESS);
+		EXPECT(cuStreamWaitEvent(to, event, 0), CUDA_SUCCESS);
+	}
+	EXPECT(cuMemAllocFromPoolAsync(&y, BYTES, pool, to), CUDA_SUCCESS);
+	EXPECT(y == x, wanted);
+	EXPECT(cuMemsetD32Async(y, 9, BYTES / 4, to), CUDA_SUCCESS);
+	go();
+	EXPECT(cuStreamSynchronize(to), CUDA_SUCCESS);
+	EXPECT(word_at(y), 9);
+	EXPECT(cuMemFreeAsync(y, to), CUDA_SUCCESS);
+	EXPECT(cuCtxSynchronize(), CUDA_SUCCESS);
+	EXPECT(cuMemPoolTrimTo(pool, 0), CUDA_SUCCESS);
+	return CUDA_SUCCESS;
+}
+
+// What one stream has freed is another's that comes after the free, by events or by the default stream.
+static CUresult follows(void)
+{
+	CUmemoryPool pool = pool_new(2 * BYTES); // so that it does not grow by more than what is asked for
+	CUdeviceptr x, y;
+	CUevent e, f;
+	int none = 0, all = 1;
+	EXPECT(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+	EXPECT(cuEventCreate(&f, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+	EXPECT(given(pool, a, b, NULL, 0), CUDA_SUCCESS);
+	EXPECT(given(pool, a, b, e, 1), CUDA_SUCCESS);
+	EXPECT(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, &none), CUDA_SUCCESS);
+	EXPECT(given(pool, a, b, e, 0), CUDA_SUCCESS);
+	EXPECT(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, &all), CUDA_SUCCESS);
+	EXPECT(given(pool, c, NULL, NULL, 1), CUDA_SUCCESS);
+	EXPECT(given(pool, NULL, c, NULL, 1), CUDA_SUCCESS);
+	EXPECT(given(pool, a, NULL, NULL, 0), CUDA_SUCCESS);
+	// By way of a third stream; an event says what its stream knows, as of when it was recorded.
+	EXPECT(cuMemAllocFromPoolAsync(&x, BYTES, pool, a), CUDA_SUCCESS);
+	EXPECT(block(a), CUDA_SUCCESS);
+	EXPECT(cuEventRecord(f, a), CUDA_SUCCESS);
+	EXPECT(cuMemFreeAsync(x, a), CUDA_SUCCESS);
+	EXPECT(cuStreamWaitEvent(c, f, 0), CUDA_SUCCESS);
+	EXPECT(cuMemAllocFromPoolAsync(&y, BYTES, pool, c), CUDA_SUCCESS);
+	EXPECT(apart(x, y), 1);
+	EXPECT(cuEventRecord(e, a), CUDA_SUCCESS);
+	EXPECT(cuStreamWaitEvent(b, e, 0), CUDA_SUCCESS);
+	EXPECT(cuEventRecord(e, b), CUDA_SUCCESS); // what b waits for is what it was
+	EXPECT(cuStreamWaitEvent(c, e, 0), CUDA_SUCCESS);
+	EXPECT(cuMemAllocFromPoolAsync(&y, BYTES, pool, c), CUDA_SUCCESS);
+	EXPECT(y == x, 1);
+	go();
+	EXPECT(cuCtxSynchronize(), CUDA_SUCCESS);
+	EXPECT(cuEventDestroy_v2(e), CUDA_SUCCESS);
+	EXPECT(cuEventDestroy_v2(f), CUDA_SUCCESS);
+	EXPECT(cuMemPoolDestroy(pool), CUDA_SUCCESS);
+	return CUDA_SUCCESS;
+}
+
 // What a stream has freed that is no more is not at once a new stream's, which may have the same handle.
 static CUresult ended(void)
 {
@@ -194,7 +259,7 @@ static CUresult captured(void)
 
 static CUresult ordered(void)
 {
-	static CUresult (*const all[])(void) = {streams, depends, ended, thresholds, plain, captured};
+	static CUresult (*const all[])(void) = {streams, depends, follows, ended, thresholds, plain, captured};
 	void *p;
 	EXPECT(cuMemHostAlloc(&p, 4096, CU_MEMHOSTALLOC_DEVICEMAP), CUDA_SUCCESS);
 	word = p;
@@ -202,6 +267,7 @@ static CUresult ordered(void)
 	EXPECT(cuMemHostGetDevicePointer_v2(&word_address, p, 0), CUDA_SUCCESS);
 	EXPECT(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
 	EXPECT(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+	EXPECT(cuStreamCreate(&c, CU_STREAM_DEFAULT), CUDA_SUCCESS);
 	CUresult r = CUDA_SUCCESS;
 	for (size_t i = 0; i < sizeof all / sizeof *all && r == CUDA_SUCCESS; i++)
 		r = all[i]();
