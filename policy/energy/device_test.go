@@ -329,6 +329,35 @@ func TestParts(t *testing.T) {
 	}
 }
 
+// TestOneTellsOfOthers: of two who were seen together first, one that is then seen alone tells of the other, too; not of a
+// third, and not after a change.
+func TestOneTellsOfOthers(t *testing.T) {
+	m := New(0)
+	power := func(id uint64, want float64) {
+		t.Helper()
+		if got := m.user(id).power; math.Abs(got-want) > 0.1*want {
+			t.Errorf("the power of %d is %.0f, not about %.0f", id, got, want)
+		}
+	}
+	m.learnAlone(3, mix{share: map[uint64]float64{3: 1}, level: 50_000, noise: 1000})
+	m.learnMix(mix{share: map[uint64]float64{1: 0.5, 2: 0.5}, level: 100_000, noise: 1000})
+	power(1, 100_000)
+	power(2, 100_000)
+	m.learnAlone(1, mix{share: map[uint64]float64{1: 1}, level: 60_000, noise: 1000})
+	power(1, 60_000)
+	power(2, 140_000) // what the mix leaves
+	power(3, 50_000)
+	m.learnAlone(1, mix{share: map[uint64]float64{1: 1}, level: 200_000, noise: 1000}) // another program
+	power(1, 200_000)
+	power(2, 140_000)
+	for _, id := range []uint64{1, 2} {
+		m.forget(id)
+	}
+	if len(m.together) > 0 {
+		t.Errorf("of those who are forgotten there is %v", m.together)
+	}
+}
+
 // TestMixTellsNothing: where shares stay as they are, nothing is learned, however long.
 func TestMixTellsNothing(t *testing.T) {
 	devices(func(d *device) {

@@ -65,7 +65,7 @@ type user struct {
 
 // New returns a Meter of a device which draws so many milliwatts without work; 0: that is not known yet.
 func New(idle uint32) *Meter {
-	return &Meter{idle: float64(idle), rested: quiet, users: map[uint64]*user{}}
+	return &Meter{idle: float64(idle), rested: quiet, users: map[uint64]*user{}, learner: learner{together: map[pair]float64{}}}
 }
 
 // Idle is what the device draws without work, in milliwatts: the lowest mean of a second in which nothing ran, which
@@ -256,6 +256,7 @@ func (m *Meter) note(passed float64, shares []Share, uses []Use) {
 		u.recent *= fade
 		if u.recent < 1 && !slices.ContainsFunc(uses, func(u Use) bool { return u.ID == id }) {
 			delete(m.users, id)
+			m.forget(id)
 		}
 	}
 	for _, s := range shares {

@@ -27,6 +27,9 @@ type estimate struct {
 	variance float64 // of that
 }
 
+// pair are two lgpus, the lower ID first.
+type pair [2]uint64
+
 // learner learns the power of each. It looks at spans of about a second, since the counter is late by up to some tenths,
 // and only at those that are like the one before, so that what is late is of the same mix.
 type learner struct {
@@ -35,6 +38,9 @@ type learner struct {
 	ref    mix     // with which the next is compared
 	single uint64  // who works alone,
 	alone  float64 // and since how many seconds
+	// together is the covariance of the powers of two: below zero where more is known of what they draw together than of
+	// each, so that one draws less if the other draws more. None that is not here.
+	together map[pair]float64
 }
 
 // span is the sum of some readings.
@@ -162,6 +168,7 @@ func (m *Meter) learnAlone(id uint64, now mix) {
 	u := m.user(id)
 	more := now.level - u.power
 	if more*more > changed*changed*(u.variance+now.noise*now.noise) {
+		m.forget(id)
 		u.variance = more * more // it does something else now
 	}
 	m.correct(map[uint64]float64{id: 1}, more, now.noise, now.level)
@@ -208,17 +215,47 @@ func (m *Meter) meet(now mix) (met bool) {
 	return met
 }
 
+// covariance is that of the powers of two, or the variance of one.
+func (m *Meter) covariance(a, b uint64) float64 {
+	if a == b {
+		return m.user(a).variance
+	}
+	return m.together[pair{min(a, b), max(a, b)}]
+}
+
+// forget has what is learned of one tell nothing of others any more.
+func (m *Meter) forget(id uint64) {
+	maps.DeleteFunc(m.together, func(p pair, _ float64) bool { return p[0] == id || p[1] == id })
+}
+
 // correct puts down to some by how much more was drawn than expected, by the shares of each: the less is known of one, the
-// more of it. This is a Kalman filter without correlations.
+// more of it. Who is not among them is corrected, too, as far as what is known of him came from a mix with one of them. This
+// is a Kalman filter.
 func (m *Meter) correct(shares map[uint64]float64, more, noise, level float64) {
+	var known []uint64
+	for id, u := range m.users {
+		if u.known {
+			known = append(known, id)
+		}
+	}
+	with := map[uint64]float64{} // covariance of the power of each with what was drawn
+	for _, id := range known {
+		for other, share := range shares {
+			with[id] += share * m.covariance(id, other)
+		}
+	}
 	variance := noise*noise + 1
 	for id, share := range shares {
-		variance += share * share * m.user(id).variance
+		variance += share * with[id]
 	}
-	for id, share := range shares {
+	for _, id := range known {
 		u := m.user(id)
-		gain := share * u.variance / variance
-		u.power = max(level/least, u.power+gain*more)
-		u.variance *= 1 - gain*share
+		u.power = max(level/least, u.power+with[id]/variance*more)
+		u.variance = max(0, u.variance-with[id]*with[id]/variance)
+		for _, other := range known {
+			if id < other && with[id] != 0 && with[other] != 0 {
+				m.together[pair{id, other}] -= with[id] * with[other] / variance
+			}
+		}
 	}
 }
