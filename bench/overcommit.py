@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """overcommit: what it costs that memory can leave the device, and how fast it leaves and comes back.
 
-    python3 bench/overcommit.py [--rows move,cold,pair,again,cost,train,allocators] [--gib N] [--rounds N] [--sim SHAPE] [--out FILE]
+    python3 bench/overcommit.py [--rows move,cold,pair,link,again,cost,train,allocators] [--gib N] [--rounds N] [--sim SHAPE] [--out FILE]
 
     move    lgpu suspend and lgpu resume of one program
-    cold    lgpu suspend of a program as soon as it has its memory
+    cold    lgpu suspend of a program as soon as it has its memory, and when the host's memory for it is made
     pair    one program leaves the device while another one comes back
+    link    what the link to the device does without lgpu, one way and both ways at once, in one process
     again   a small program is suspended and resumed 1,000 times: what it has of the machine before and after
     cost    calls of a program whose memory all fits: natively, in an lgpu, and in one with --overcommit, in turn
     train   a PyTorch training that is suspended 20 times: its losses must be those of one that is not; and what its steps take
@@ -20,6 +21,7 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -72,6 +74,40 @@ def hold(size):
                 cuda.call("cuMemcpyDtoH_v2", host, ctypes.c_uint64(at.value + offset), ctypes.c_size_t(part))
                 bad += libc.memcmp(host, want, ctypes.c_size_t(part)) != 0
         say(bad=bad)
+
+
+def link(size):
+    """How fast page-locked memory is copied, in GB/s: one way and both, in pieces as lgpu registers them and whole, on one stream each
+    way and on two."""
+    cuda, streams = Cuda(), [ctypes.c_void_p() for _ in range(4)]
+    for s in streams:
+        cuda.call("cuStreamCreate", ctypes.byref(s), 1)
+    ends = []
+    for _ in range(2):
+        host = ctypes.c_void_p()
+        cuda.call("cuMemHostAlloc", ctypes.byref(host), ctypes.c_size_t(size), 1)
+        ends.append((cuda.alloc(size).value, host.value))
+    got = {}
+    for name, piece in (("32 MiB", 32 * MIB), ("whole", size)):
+        for way in ("out", "in", "both"):
+            for lanes in (1, 2):
+                took = []
+                for _ in range(3):
+                    began = time.perf_counter()
+                    for i, offset in enumerate(range(0, size, piece)):
+                        n = ctypes.c_size_t(min(piece, size - offset))
+                        for back in ((False,), (True,), (False, True))[("out", "in", "both").index(way)]:
+                            device, host = (ctypes.c_uint64(end + offset) for end in ends[back])
+                            stream = streams[2 * back + i % lanes]
+                            if back:
+                                cuda.call("cuMemcpyHtoDAsync_v2", device, host, n, stream)
+                            else:
+                                cuda.call("cuMemcpyDtoHAsync_v2", host, device, n, stream)
+                    cuda.call("cuCtxSynchronize")
+                    took.append(time.perf_counter() - began)
+                got["%s, %s, %d" % (way, name, lanes)] = [size * (2 if way == "both" else 1) / 1e9 / t for t in took]
+    say(**got)
+    sys.stdin.read()
 
 
 def cost():
@@ -138,7 +174,7 @@ def train():
 
 
 class Program:
-    def __init__(self, bench, mode, options, what, allocator=""):
+    def __init__(self, bench, mode, options, what, allocator="", wait=True):
         bench.count += 1
         self.name = "overcommit-%d-%d" % (os.getpid(), bench.count)
         run = [] if options is None else [bench.lgpu, "run", "--name", self.name, *bench.sim, *options, "--"]
@@ -149,7 +185,8 @@ class Program:
             environment["PYTORCH_CUDA_ALLOC_CONF"] = environment["PYTORCH_ALLOC_CONF"] = allocator
         self.proc = subprocess.Popen(run + [sys.executable, os.path.abspath(__file__), "--child", mode, str(what)], text=True,
                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        self.read()
+        if wait:
+            self.read()
 
     def read(self):
         line = self.proc.stdout.readline()
@@ -213,12 +250,20 @@ def move(b, size, rounds):
 
 def cold(b, size):
     p = Program(b, "hold", ["--overcommit"], size)
+    began, made = time.perf_counter(), []
+
+    def watch():
+        b.warm(size)
+        made.append(time.perf_counter() - began)
+    watcher = threading.Thread(target=watch)
+    watcher.start()
     took = [b.lgpu_call("suspend", p.name), b.lgpu_call("resume", p.name)]
+    watcher.join()
     bad = p.ask()["bad"]
     p.close()
-    print("| cold: suspend, then resume of %.3g GiB | %.3f, %.3f | %.1f, %.1f | %d |" %
-          (size / GIB, *took, *[size / 1e9 / t for t in took], bad), flush=True)
-    b.report("cold", bytes=size, seconds=took, bad=bad)
+    print("| cold: suspend, then resume of %.3g GiB; the host's memory is made after %.3f s | %.3f, %.3f | %.1f, %.1f | %d |" %
+          (size / GIB, made[0], *took, *[size / 1e9 / t for t in took], bad), flush=True)
+    b.report("cold", bytes=size, seconds=took, made=made[0], bad=bad)
 
 
 def again(b, times):
@@ -274,6 +319,17 @@ def pair(b, size, rounds):
         p.close()
     print("| out and in at once, %.3g GiB each | %s | %s | %d |" % (size / GIB, spread(took), spread([2 * size / 1e9 / t for t in took], "%.1f"), bad), flush=True)
     b.report("pair", bytes=size, seconds=took, bad=bad)
+
+
+def links(b, size):
+    p = Program(b, "link", None, size, wait=False)
+    got = p.read()
+    p.close()
+    print("\n| GB/s, %.3g GiB each way | in pieces of 32 MiB, one stream | two | whole, one stream | two |\n|---|---|---|---|---|" % (size / GIB))
+    for way in ("out", "in", "both"):
+        print("| %s | %s |" % (way, " | ".join(spread(got["%s, %s, %d" % (way, piece, lanes)], "%.1f")
+                                               for piece in ("32 MiB", "whole") for lanes in (1, 2))), flush=True)
+    b.report("link", bytes=size, **got)
 
 
 def costs(b, rounds):
@@ -345,7 +401,7 @@ def allocators(b):
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--lgpu", default=os.path.join(HERE, "..", "bin", "lgpu"))
-    ap.add_argument("--rows", default="move,cold,pair,again,cost,train,allocators")
+    ap.add_argument("--rows", default="move,cold,pair,link,again,cost,train,allocators")
     ap.add_argument("--gib", type=float, default=16)
     ap.add_argument("--rounds", type=int, default=5)
     ap.add_argument("--times", type=int, default=1000, help="of the row again")
@@ -355,10 +411,11 @@ def main():
     options = ap.parse_args()
     if options.child:
         mode, what = options.child
-        {"hold": lambda: hold(int(what)), "cost": cost, "train": train}[mode]()
+        {"hold": lambda: hold(int(what)), "link": lambda: link(int(what)), "cost": cost, "train": train}[mode]()
         return
     b, size, failed = Bench(options), int(options.gib * GIB), False
     rows = {"move": lambda: move(b, size, options.rounds), "pair": lambda: pair(b, size, options.rounds),
+            "link": lambda: links(b, min(size, 4 * GIB)),
             "cold": lambda: cold(b, size), "again": lambda: again(b, options.times), "cost": lambda: costs(b, options.rounds), "train": lambda: trains(b),
             "allocators": lambda: allocators(b)}
     print("| | seconds | GB/s | wrong pieces |\n|---|---|---|---|", flush=True)

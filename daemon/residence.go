@@ -185,6 +185,9 @@ func (r *residence) kept(now time.Time, of *holding, device int, m protocol.Mess
 	if why == protocol.WhyStore { // it had no room before, perhaps
 		d.wanted = max(d.wanted, d.noted.Taken)
 		d.urgent = true
+		if d.growing {
+			d.files[hostcopy.Memory].Hurry()
+		}
 		r.grow(of, device)
 	}
 	if why != 0 && !(why == protocol.WhyStore && d.growing) {

@@ -7,7 +7,7 @@
 //
 // A file belongs to one client and is never given to another: its pages go when the client and the daemon have closed
 // it. It only grows, so what a client has mapped stays mapped. A Keeper may be used by several goroutines, a Copy by one
-// at a time; Close may be called beside Grow and ends it early.
+// at a time; Close and Hurry may be called beside Grow: one ends it early, the other has it end soon.
 package hostcopy
 
 import (
@@ -33,8 +33,8 @@ var (
 )
 
 const (
-	// piece is what one thread touches at a time, in bytes.
-	piece = 64 << 20
+	// piece is what one thread touches at a time, in bytes: so little that the last one ends soon after the others.
+	piece = 16 << 20
 	// unit is what sizes are rounded up to, in bytes.
 	unit = 2 << 20
 	// spare is what stays free on the disk, in bytes.
@@ -89,6 +89,7 @@ type Options struct {
 // Keeper makes files, and knows how much host memory they take.
 type Keeper struct {
 	options Options
+	threads int        // that touch one file at once, at most
 	mu      sync.Mutex // guards what follows
 	used    [Tiers]uint64
 	mount   *os.File // of huge pages; nil: not tried, or there is none
@@ -100,7 +101,7 @@ func New(o Options) *Keeper {
 	if o.Reserve == nil {
 		o.Reserve = func(fd int, from, bytes int64) error { return unix.Fallocate(fd, 0, from, bytes) }
 	}
-	return &Keeper{options: o}
+	return &Keeper{options: o, threads: threads}
 }
 
 // Close ends the use of k; its files stay.
@@ -198,7 +199,8 @@ type Copy struct {
 	file   *os.File // nil before the first Grow
 	size   uint64   // what it is charged for
 	closed atomic.Bool
-	mu     sync.Mutex // held by Grow, and by Close once that has ended
+	hurry  atomic.Bool // somebody waits for the Grow that is under way
+	mu     sync.Mutex  // held by Grow, and by Close once that has ended
 }
 
 // Copy returns a file that is not there yet. The device it is for is nearest to a NUMA node; below 0 none is.
@@ -247,6 +249,7 @@ func (c *Copy) Grow(bytes uint64, pace Pace) (Grown, error) {
 	if c.closed.Load() {
 		return Grown{}, ErrClosed
 	}
+	defer c.hurry.Store(false)
 	fresh := c.file == nil
 	if bytes > most {
 		return Grown{}, fmt.Errorf("a file of %d bytes: %w", bytes, ErrRoom)
@@ -275,6 +278,9 @@ func (c *Copy) Grow(bytes uint64, pace Pace) (Grown, error) {
 	g.Identity = Identity{stat.Dev, stat.Ino}
 	return g, nil
 }
+
+// Hurry has a Grow that is under way go on as an Urgent one. Without one it may be the next that does.
+func (c *Copy) Hurry() { c.hurry.Store(true) }
 
 // extendMemory makes a memory file so large and touches what is new. Called with mu held.
 func (c *Copy) extendMemory(bytes uint64, pace Pace) error {
@@ -319,62 +325,92 @@ func (c *Copy) enlarge(bytes uint64, pace Pace) error {
 	return c.touch(fd, bytes, pace)
 }
 
-// touch has the kernel give pages to what is new of the file, by several threads: ahead of need by half of what there
-// are, which run when nobody else wants to.
+// touch has the kernel give pages to what is new of the file. All of it is mapped at once: a thread that maps or unmaps
+// waits for all that touch, and they for it.
 func (c *Copy) touch(fd int, to uint64, pace Pace) error {
-	var next atomic.Uint64
-	next.Store(c.size)
-	var failed atomic.Pointer[error]
-	var work sync.WaitGroup
-	count := runtime.NumCPU()
-	if pace == Ahead {
-		count = (count + 1) / 2
+	data, err := unix.Mmap(fd, int64(c.size), int(to-c.size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map memory file: %w", err)
 	}
-	for range min(count, threads) {
+	defer unix.Munmap(data)
+	prefer(data, c.node)
+	t := touching{copy: c, fd: fd, data: data, offset: c.size}
+	if pace == Ahead {
+		t.run((runtime.NumCPU()+1)/2, Ahead)
+	}
+	t.run(runtime.NumCPU(), Urgent) // all, or what is left as somebody waits for it
+	if err := t.failed.Load(); err != nil {
+		return fmt.Errorf("touch memory file: %w", *err)
+	}
+	return nil
+}
+
+// touching is the work of several threads on what is new of a file.
+type touching struct {
+	copy   *Copy
+	fd     int
+	data   []byte // mapped
+	offset uint64 // of data in the file
+	next   atomic.Uint64
+	failed atomic.Pointer[error]
+}
+
+// left is how many bytes no thread has begun with.
+func (t *touching) left() uint64 {
+	return uint64(len(t.data)) - min(t.next.Load(), uint64(len(t.data)))
+}
+
+// run touches what is left, by so many threads at most. Those that work ahead run when nobody else wants to, and leave the
+// rest once somebody waits for it.
+func (t *touching) run(count int, pace Pace) {
+	var work sync.WaitGroup
+	for range min(uint64(count), uint64(t.copy.keeper.threads), (t.left()+piece-1)/piece) {
 		work.Go(func() {
 			if pace == Ahead {
 				runtime.LockOSThread() // the thread ends with its niceness
 				// At worst it is not nicer than others.
 				_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), niceness)
 			}
-			for failed.Load() == nil {
-				at := next.Add(piece) - piece
-				if at >= to {
-					return
-				}
-				err := ErrClosed
-				if !c.closed.Load() {
-					err = populate(fd, at, min(to-at, piece), c.node)
-				}
-				if err != nil {
-					failed.Store(&err)
-				}
+			for t.failed.Load() == nil && !(pace == Ahead && t.copy.hurry.Load()) && t.step() {
 			}
 		})
 	}
 	work.Wait()
-	if err := failed.Load(); err != nil {
-		return fmt.Errorf("touch memory file: %w", *err)
+}
+
+// step touches the next piece. False: there is none left.
+func (t *touching) step() bool {
+	at := t.next.Add(piece) - piece
+	if at >= uint64(len(t.data)) {
+		return false
 	}
-	return nil
+	err := ErrClosed
+	if !t.copy.closed.Load() {
+		err = populate(t.fd, t.data[at:min(at+piece, uint64(len(t.data)))], t.offset+at)
+	}
+	if err != nil {
+		t.failed.Store(&err)
+	}
+	return true
 }
 
 // preferred is MPOL_PREFERRED of mbind(2).
 const preferred = 1
 
-// populate gives pages to a piece of a file, from a NUMA node if it has some.
-func populate(fd int, at, bytes uint64, node int) error {
-	data, err := unix.Mmap(fd, int64(at), int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return err
+// prefer has pages of what is mapped come from a NUMA node if that has some; below 0 from any.
+func prefer(data []byte, node int) {
+	if node < 0 || node >= 64 {
+		return
 	}
-	defer unix.Munmap(data)
-	if node >= 0 && node < 64 {
-		nodes := uint64(1) << node
-		// Where that is refused, the kernel takes the node of the thread.
-		_, _, _ = unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(&data[0])), uintptr(len(data)), preferred,
-			uintptr(unsafe.Pointer(&nodes)), 64+1, 0)
-	}
+	nodes := uint64(1) << node
+	// Where that is refused, the kernel takes the node of the thread.
+	_, _, _ = unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(&data[0])), uintptr(len(data)), preferred,
+		uintptr(unsafe.Pointer(&nodes)), 64+1, 0)
+}
+
+// populate gives pages to a piece of a file that is mapped, and that begins at an offset.
+func populate(fd int, data []byte, offset uint64) error {
+	var err error
 	for {
 		err = unix.Madvise(data, unix.MADV_POPULATE_WRITE)
 		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
@@ -382,7 +418,7 @@ func populate(fd int, at, bytes uint64, node int) error {
 		}
 	}
 	if errors.Is(err, unix.EINVAL) { // before Linux 5.14
-		err = unix.Fallocate(fd, 0, int64(at), int64(bytes))
+		err = unix.Fallocate(fd, 0, int64(offset), int64(len(data)))
 	}
 	if errors.Is(err, unix.EFAULT) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOSPC) {
 		err = fmt.Errorf("the machine has no memory left: %w: %w", ErrRoom, err)

@@ -2,7 +2,9 @@ package hostcopy
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -63,6 +65,25 @@ func TestMemory(t *testing.T) {
 	}
 	if _, err := c.Grow(mib, Urgent); !errors.Is(err, ErrClosed) {
 		t.Errorf("after the end: %v", err)
+	}
+}
+
+// TestHurry: whoever waits for a file that grows ahead of need does not wait for threads that are to be noticed by nobody.
+func TestHurry(t *testing.T) {
+	c := New(Options{Budget: budget(1 << 30)}).Copy(Memory, -1)
+	defer c.Close()
+	grow(t, c, piece/2)
+	data := touching{copy: c, data: make([]byte, 8*piece)}
+	c.Hurry()
+	if data.run(2, Ahead); data.left() != 8*piece {
+		t.Errorf("%d bytes are left of %d, although somebody waits", data.left(), 8*piece)
+	}
+	g := grow(t, c, 5*piece/2)
+	if s := stat(t, g.FD); s.Blocks*512 < 5*piece/2 {
+		t.Errorf("%d bytes are there", s.Blocks*512)
+	}
+	if c.hurry.Load() {
+		t.Error("what comes later is in a hurry, too")
 	}
 }
 
@@ -169,5 +190,29 @@ func TestAdoptForeign(t *testing.T) {
 	}
 	if err := k.Copy(Memory, -1).Adopt(-1, Identity{1, 1}, mib); err == nil {
 		t.Error("no file at all")
+	}
+}
+
+// BenchmarkUrgent is how fast a file of memory is made that somebody waits for.
+func BenchmarkUrgent(b *testing.B) {
+	const step, steps = 1 << 30, 2
+	for n := 4; n <= max(4, runtime.NumCPU()); n *= 2 {
+		b.Run(fmt.Sprintf("threads=%d", n), func(b *testing.B) {
+			k := New(Options{Budget: budget(1 << 40)})
+			defer k.Close()
+			k.threads = n
+			b.SetBytes(step * steps)
+			for b.Loop() {
+				c := k.Copy(Memory, -1)
+				for i := range uint64(steps) {
+					if _, err := c.Grow((i+1)*step, Urgent); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.StopTimer()
+				c.Close()
+				b.StartTimer()
+			}
+		})
 	}
 }
