@@ -586,7 +586,7 @@ func TestMovableShared(t *testing.T) {
 	k.c.do("alloc 30000") // moves
 	k.suspend(0)
 	k.resume(0)
-	for _, kib := range []int{3000, 3} {
+	for _, kib := range []int{3000, 3, 300000} {
 		k.c.do("alloc %d", kib)
 		k.c.do("seed 1")
 		k.c.order("give")

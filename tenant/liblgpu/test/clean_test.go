@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/lgpu/lgpu/tenant/protocol"
 )
 
 // hashes starts a program on a software GPU with fast units, whose library hashes whatever that costs.
@@ -75,7 +77,7 @@ func (k *keeper) turn() (left, copied uint64) {
 // wantTurn wants a turn in which so much is copied.
 func (k *keeper) wantTurn(what string, want uint64) {
 	k.t.Helper()
-	if left, copied := k.turn(); copied != want || left < 32*mib {
+	if left, copied := k.turn(); copied != want || left < 16*mib {
 		k.t.Errorf("%s: %d of %d bytes were copied, want %d", what, copied, left, want)
 	}
 }
@@ -83,7 +85,7 @@ func (k *keeper) wantTurn(what string, want uint64) {
 // wantAll wants a turn in which everything is copied.
 func (k *keeper) wantAll(what string) {
 	k.t.Helper()
-	if left, copied := k.turn(); copied != left || left < 32*mib {
+	if left, copied := k.turn(); copied != left || left < 16*mib {
 		k.t.Errorf("%s: %d of %d bytes were copied", what, copied, left)
 	}
 }
@@ -173,6 +175,42 @@ func TestCleanAhead(t *testing.T) {
 		t.Errorf("%d of %d bytes were clean that had been loaded ahead", clean, left)
 	}
 	k.resume(0)
+	k.c.do("check")
+}
+
+// TestCleanOnDisk: copies on a disk hold as long as those in memory, and where there is no room for all, those of what stays on
+// the device give way.
+func TestCleanOnDisk(t *testing.T) {
+	k := managedShape(t, "1x1GiB,sms=4,context=16MiB,clock=1000", built.faults, "testdata/movable.c")
+	file, err := os.CreateTemp(t.TempDir(), "store")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	k.store(0, 12*mib)
+	k.disk(0, file, 16*mib)
+	k.c.do("alloc 16000")
+	k.c.do("alloc 8000")
+	k.wantAll("the first time")
+	k.wantTurn("only read", 0)
+	k.c.do("flip 4000")
+	k.wantTurn("one bit", page)
+	k.c.do("flip 4000")
+	k.c.do("alloc 20000") // 44 MiB in all; the copies of the first 24 leave room for 4
+	total := k.answered(0, k.send(0, everything, false)).Value
+	for range 2 {
+		if m := k.answered(0, k.send(0, total-mib, true)); m.Flags != 0 || m.Value != total-20*mib {
+			t.Errorf("of %d bytes 20 MiB could leave, and the client said %+v", total, m)
+		}
+		k.resume(0)
+		k.c.do("check")
+	}
+	if m := k.answered(0, k.send(0, 0, false)); m.Extra != protocol.WhyStore {
+		t.Errorf("without room for all the client said %+v", m)
+	}
+	k.c.do("free")
+	k.wantAll("without copies")
+	k.wantTurn("only read", 0)
 	k.c.do("check")
 }
 
