@@ -538,5 +538,6 @@ void lgpu_arena_reset(void)
 	lgpu_ranges_reset();
 	lgpu_levels_reset();
 	lgpu_stores_reset();
+	lgpu_clean_reset();
 	lgpu_mover_reset();
 }

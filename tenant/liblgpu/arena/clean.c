@@ -215,6 +215,13 @@ static void known(struct lgpu_copy *c, bool fresh)
 	c->hashed = c->hashed && c->clean;
 }
 
+void lgpu_clean_reset(void)
+{
+	drawing = 0;
+	for (int i = 0; i < (int)LGPU_MAX_DEVICES; i++)
+		paces[i] = (struct pace){.off = false};
+}
+
 void lgpu_clean_look(struct lgpu_owner *o, const struct lgpu_part *part, size_t count)
 {
 	struct lgpu_hasher *h = &o->hasher;

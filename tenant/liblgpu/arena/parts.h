@@ -355,6 +355,7 @@ void lgpu_clean_ban(int device);
 void lgpu_clean_look(struct lgpu_owner *o, const struct lgpu_part *part, size_t count);
 // lgpu_clean_end ends what there is in the current context.
 void lgpu_clean_end(struct lgpu_hasher *h);
+void lgpu_clean_reset(void);
 
 // ---- moving (move.c)
 
