@@ -12,7 +12,7 @@
 # make lint      gofmt, vet, staticcheck, C without a warning
 # make race      make test, under the race detector where it sees anything
 # make sanitize  the C tests under AddressSanitizer and UBSan
-# make generate  write all generated files again; kernels need clang-14 (the tests') and clang-19 (lshmem's)
+# make generate  write all generated files again; kernels need clang-14 (the tests') and clang-19 (lshmem's, liblgpu's)
 #
 # build, test and demo need only Go, a C compiler, make and git. V=1 shows the commands.
 $(V).SILENT:

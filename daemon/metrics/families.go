@@ -103,6 +103,10 @@ var (
 		"What of the memory in use is on the device; absent where nothing may leave it.", ofDirectoryDevice...)
 	memoryEvicted = gauge("lgpu_memory_evicted_bytes",
 		"What of the memory in use has left the device; absent where nothing may leave it.", ofDirectoryDevice...)
+	evictedBytes = counter("lgpu_evicted_bytes_total",
+		"Bytes that have left the device since the lgpu was made; absent where nothing may.", ofDirectoryDevice...)
+	evictedClean = counter("lgpu_evicted_clean_bytes_total",
+		"Bytes of these that were not copied, since the copies that there were still held.", ofDirectoryDevice...)
 	residenceFailed = gauge("lgpu_residence_failed",
 		"1 if memory that should leave the device, or come back, does not; absent where nothing may leave it.", ofDirectoryDevice...)
 	suspended     = gauge("lgpu_suspended", "1 if the file memory.suspend of the group or lgpu is 1.", ofDirectory...)
@@ -287,6 +291,10 @@ func (e *emitter) node(n *daemon.Directory) {
 		}
 		e.emit(busy, d.Busy.Seconds(), labels...)
 		e.emit(launches, float64(d.Launches), labels...)
+		if d.Moved != nil {
+			e.emit(evictedBytes, float64(d.Moved.Evicted), labels...)
+			e.emit(evictedClean, float64(d.Moved.Clean), labels...)
+		}
 		e.limit(memoryGranted, d.MemoryGranted, labels...)
 		for _, state := range states {
 			e.emit(nodeState, truth(d.State == state), append(labels[:3:3], state)...)

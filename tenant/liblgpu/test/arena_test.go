@@ -40,7 +40,7 @@ type keeper struct {
 	stores [2]int
 }
 
-const storeBytes = 512 * mib
+const storeBytes = 1024 * mib
 
 // managed starts a client of an lgpu with memory.overcommit on so many devices, up to its contexts.
 func managed(t *testing.T, devices int) *keeper {
@@ -51,7 +51,13 @@ func managed(t *testing.T, devices int) *keeper {
 // managedProgram starts another program that knows the order init.
 func managedProgram(t *testing.T, devices int, source string) *keeper {
 	t.Helper()
-	dev := newDevice(t, fmt.Sprintf("%dx1GiB,sms=4,context=16MiB", devices))
+	return managedShape(t, fmt.Sprintf("%dx1GiB,sms=4,context=16MiB", devices), built.library, source)
+}
+
+// managedShape has devices of a shape, and a program with a library of built and more in its environment.
+func managedShape(t *testing.T, shape, library, source string, environment ...string) *keeper {
+	t.Helper()
+	dev := newDevice(t, shape)
 	all, err := dev.client.Devices()
 	if err != nil {
 		t.Fatal(err)
@@ -62,12 +68,13 @@ func managedProgram(t *testing.T, devices int, source string) *keeper {
 		for i, b := range one.UUID {
 			l.UUID[i] = byte(b)
 		}
-		l.Overcommit = 1
+		l.Overcommit, l.Memory, l.Granted = 1, everything, everything
 		limits = append(limits, l)
 	}
 	k := &keeper{t: t, dev: dev, d: newDaemon(t, limits...), level: map[uint32]uint64{}, kept: make(chan protocol.Message, 10000),
 		needs: make(chan protocol.Message, 10000)}
-	env := append(append([]string{}, dev.env...), "LD_PRELOAD="+built.library, "LGPU_SOCKET="+k.d.path)
+	devices := len(all)
+	env := append(append(environment, dev.env...), "LD_PRELOAD="+library, "LGPU_SOCKET="+k.d.path)
 	k.c = startClient(t, env, simProgram(t, source, "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN"))
 	k.c.order("init %d", devices)
 	k.p, _, _ = k.d.accept()
@@ -207,7 +214,7 @@ func (k *keeper) suspend(device uint32) protocol.Message {
 
 func (k *keeper) resume(device uint32) {
 	k.t.Helper()
-	if m := k.answered(device, k.send(device, 512*mib, false)); m.Flags != 0 {
+	if m := k.answered(device, k.send(device, everything, false)); m.Flags != 0 {
 		k.t.Fatalf("the client does not come back: %+v", m)
 	}
 }
@@ -550,7 +557,7 @@ func TestMovableShared(t *testing.T) {
 	k.c.do("alloc 30000") // moves
 	k.suspend(0)
 	k.resume(0)
-	for _, kib := range []int{3000, 3} {
+	for _, kib := range []int{3000, 3, 300000} {
 		k.c.do("alloc %d", kib)
 		k.c.do("seed 1")
 		k.c.order("give")
@@ -558,7 +565,11 @@ func TestMovableShared(t *testing.T) {
 		k.c.wait("give: 0")
 		other.order("open %s", strings.Repeat("5a", 64))
 		other.wait(fmt.Sprintf("open %s: 1", strings.Repeat("5a", 64)))
-		wrong := handle[:len(handle)-20] + "ff" + handle[len(handle)-18:]
+		at, digit := len(handle)-20, "0" // of the secret
+		if handle[at:at+1] == digit {
+			digit = "1"
+		}
+		wrong := handle[:at] + digit + handle[at+1:]
 		other.order("open %s", wrong)
 		other.wait(fmt.Sprintf("open %s: 1", wrong))
 		k.c.order("check")

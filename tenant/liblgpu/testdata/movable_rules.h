@@ -141,6 +141,30 @@ static CUresult rules_of(CUdeviceptr p, size_t bytes)
 	return CUDA_SUCCESS;
 }
 
+// borders crosses the border of two pieces of an allocation in every way that takes an address and a length.
+static CUresult borders(void)
+{
+	CUdeviceptr p, at;
+	size_t piece = 128 << 20, bytes = 2 * piece + 4096, part = 2000;
+	unsigned char have[2000], want[2000];
+	unsigned on = 1, is = 0;
+	EXPECT(cuMemAlloc_v2(&p, bytes), CUDA_SUCCESS);
+	EXPECT(rules_of(p, bytes), CUDA_SUCCESS);
+	at = p + piece - part / 2;
+	memset(want, 0x77, part);
+	EXPECT(cuMemsetD8_v2(at, 0x77, part), CUDA_SUCCESS);
+	EXPECT(cuMemcpyDtoD_v2(at + piece, at, part), CUDA_SUCCESS);
+	EXPECT(cuMemcpyDtoH_v2(have, at + piece, part), CUDA_SUCCESS);
+	EXPECT(memcmp(have, want, part), 0);
+	EXPECT(cuMemcpyHtoD_v2(at, want, part), CUDA_SUCCESS);
+	EXPECT(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p), CUDA_SUCCESS);
+	EXPECT(cuPointerGetAttribute(&is, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p + bytes - 1), CUDA_SUCCESS);
+	EXPECT(is, 1);
+	EXPECT(cuMemUnmap(p + piece, piece), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemFree_v2(p + piece), CUDA_ERROR_INVALID_VALUE);
+	return cuMemFree_v2(p);
+}
+
 static CUresult rules(void)
 {
 	CUdeviceptr small, large, rows;
@@ -157,7 +181,7 @@ static CUresult rules(void)
 	EXPECT(cuMemFree_v2(rows), CUDA_SUCCESS);
 	EXPECT(cuMemFree_v2(small), CUDA_SUCCESS);
 	EXPECT(cuMemFree_v2(large), CUDA_SUCCESS);
-	return r;
+	return r == CUDA_SUCCESS ? borders() : r;
 }
 
 // foreign_range expects that addresses which the program has not reserved are none that it can map at, give back, or give
