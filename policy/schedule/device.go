@@ -13,6 +13,9 @@ type device struct {
 	next       *job    // gets it after owner
 	free       *seat   // has it without accounts; then there is no owner
 	contended  bool    // the owner is charged by the clock
+	pressed    bool    // somebody waits for it that could use it at once
+	announced  *seat   // whose memory was asked for last
+	vacant     int64   // since when it has no owner, if it has none
 	visits     int64   // time used by guests for which the owner has not been excused yet
 	taking     int64   // since when heavy seats have taken turns; 0: they do not
 	loose      int64   // until then no seat is heavy
@@ -48,6 +51,8 @@ func (d *device) step() {
 	d.receive()
 	if j := d.owner; j != nil {
 		switch {
+		case j.phase == running && !j.here():
+			j.close()
 		case j.phase == running:
 			j.govern(d)
 		case j.phase == closing && d.now >= j.closed+d.options.DrainBound:
@@ -55,6 +60,7 @@ func (d *device) step() {
 		}
 	}
 	d.dismiss()
+	d.announce()
 	if d.free == nil && d.alone() {
 		d.setFree()
 	}
@@ -66,18 +72,20 @@ func (d *device) step() {
 }
 
 // contend finds the seats that could begin a grant on a device. If there is one, the owner is charged by the clock from
-// now on.
+// now on, also if that one's memory would have to come first.
 func (d *device) contend() {
 	contended := d.next != nil
+	pressed := contended
 	for _, x := range d.seats {
 		x.settle()
 		x.claiming = x.claims()
 		own := d.owner != nil && x.job == d.owner
 		if (x.claiming || x.resting() && !x.wants) && !own || own && x.wants && !x.granted && x.funded() {
 			contended = true
+			pressed = pressed || x.job.here()
 		}
 	}
-	d.contended = contended
+	d.contended, d.pressed = contended, pressed
 }
 
 // raiseFloors brings the device's floors up to date. Gangs that wait for another device do not keep them low.
@@ -233,7 +241,7 @@ func (d *device) passOn(j *job) {
 	if d.owner != j {
 		return
 	}
-	d.owner, d.next, d.visits = d.next, nil, 0
+	d.owner, d.next, d.visits, d.vacant = d.next, nil, 0, d.now
 	if d.owner != nil {
 		d.owner.advance()
 	}
@@ -298,7 +306,7 @@ func (d *device) setTick() {
 		at(t)
 		if x.resting() {
 			at(x.used + rest)
-		} else if x.claiming && x.guestly() {
+		} else if x.claiming && x.guestly() && x.job.here() {
 			at(d.now + max(d.options.step(), waitLook))
 		}
 	}
@@ -318,7 +326,7 @@ func (d *device) lapsed(late int64) {
 
 // alone reports whether the device needs no accounts: it has one seat, which no maximum holds for.
 func (d *device) alone() bool {
-	return len(d.seats) == 1 && !d.seats[0].capped() && d.seats[0].entity.mayUse(d.id)
+	return len(d.seats) == 1 && !d.seats[0].capped() && d.seats[0].entity.mayUse(d.id) && d.seats[0].job.here()
 }
 
 // setFree gives a device to its only seat, without accounts.
@@ -360,7 +368,7 @@ func (d *device) endFree() {
 		j.phase, j.opened, j.ends, j.last = running, x.since, 0, false
 	}
 	x.extend(true)
-	stop := j.phase == closing || !x.entity.mayUse(d.id)
+	stop := j.phase == closing || !x.entity.mayUse(d.id) || !j.here()
 	for _, y := range j.seats {
 		stop = stop || y.wants && !y.granted
 	}

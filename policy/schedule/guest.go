@@ -152,10 +152,11 @@ func (d *device) receive() {
 	d.admit()
 	for _, x := range d.seats {
 		switch {
-		case x.guest && !x.closeSent && (!x.guestly() || !x.entity.mayUse(d.id) || x.outranked()):
+		case x.guest && !x.closeSent && (!x.guestly() || !x.entity.mayUse(d.id) || x.outranked() || !x.job.here()):
 			x.job.retreat()
 		case x.guest:
 			x.extend(false)
+		case !x.job.here():
 		case x.claiming && x.guestly() && x.outranked():
 			x.turn(true) // it takes part in the turns then, or it might never be let in
 			d.mark()
