@@ -11,7 +11,7 @@ LGPU_SOURCES = \
 	memory/reserve.c \
 	gate/context.c gate/flight.c gate/gate.c gate/linked.c gate/prepare.c gate/unlinked.c \
 	residence/drain.c residence/lock.c \
-	arena/arena.c arena/attach.c arena/attribute.c arena/disk.c arena/free.c arena/handles.c arena/level.c arena/mover.c \
+	arena/arena.c arena/attach.c arena/attribute.c arena/disk.c arena/free.c arena/handles.c arena/level.c arena/move.c arena/mover.c \
 	arena/order.c arena/pool.c arena/ranges.c arena/share.c arena/store.c arena/units.c \
 	slice/groups.c slice/redirect.c slice/rm.c slice/sim.c slice/slice.c \
 	view/attach.c view/device.c view/memory.c view/nvml.c \

@@ -50,11 +50,20 @@
 // wants; it may wait as long as it takes for a Keep with that level or more. A Keep with FlagRefused says that it will
 // never come, and leaves the level as it is.
 //
-// Every Keep is answered by a Kept with the same Serial: when no more than the level is resident, with what then is, and
-// in Extra what the client holds, resident or not; or with FlagRefused, what still is, and in Extra why (Why...), as
-// soon as the client knows that it will not get there.
+// A level is any amount. If it is less than what is resident, the client stops at its next launch or copy, and so much
+// leaves that no more than the level is resident; the client runs again once a level has room for all that it holds. A
+// level that is more than what is resident, and less than all, has so much come back as it has room for, and the client
+// stays stopped. What moves are pieces, so that up to one of them less than the level may be resident.
+//
+// Every Keep is answered by a Kept with the same Serial: when the move has ended, with what then is resident, and in Extra
+// what the client holds, resident or not; or with FlagRefused, what still is, and in Extra why (Why...), as soon as the
+// client knows that it will not get there.
 // Then it goes on with what is resident, and the level that it has is what is still resident. A Keep that comes while
-// the client is busy with an older one takes the older one's place, and only the newer one is answered. Unasked, Kept
+// the client is busy with an older one takes the older one's place at the next piece, whichever way that one moved, and
+// only the newer one is answered. While a long move goes on, Kept with Serial 0 and FlagMoving says how much is resident
+// by now, and in Extra what the client holds. What has left by it does not come back without a newer Keep, even if the
+// move fails later, so that it may be given to others at once. A daemon that does not know the flag learns what is
+// resident, and no more. Unasked, Kept
 // with Serial 0 says that less is resident, since memory was freed. After a reconnect the client says first of all (for
 // each device) Kept with Serial 0 and what is resident, and goes on with the level it had until a Keep comes.
 //
@@ -168,6 +177,8 @@ const (
 	FlagAsk
 	// FlagMore (Kept): the client has another file, which comes with the next Kept.
 	FlagMore
+	// FlagMoving (Kept): a move goes on, and so much is resident by now.
+	FlagMoving
 )
 
 // Message is everything either side says. Fields that a kind does not name are zero.

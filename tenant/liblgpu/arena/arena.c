@@ -2,8 +2,9 @@
 
 // Allocating and freeing. An allocation of more than LGPU_SHARED_PAGE is a block of its own; smaller ones are units of
 // chunks (units.h), which belong to one context each.
-#include "arena/parts.h"
+#include <stdlib.h>
 
+#include "arena/parts.h"
 #include "base/futex.h"
 #include "residence/residence.h"
 
@@ -39,8 +40,8 @@ void lgpu_arena_moved(int device, int64_t bytes)
 
 // ---- blocks
 
-// allow lets all devices use a block that may.
-static CUresult allow(const struct lgpu_block *b, uint32_t *version)
+// allow lets all devices use a part of a block that may.
+static CUresult allow(const struct lgpu_block *b, uint64_t at, uint64_t bytes, uint32_t *version)
 {
 	const struct lgpu_owner *o = b->owner;
 	CUmemAccessDesc access[LGPU_MAX_DEVICES + 1] = {{{CU_MEM_LOCATION_TYPE_DEVICE, o->ordinal}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
@@ -53,38 +54,69 @@ static CUresult allow(const struct lgpu_block *b, uint32_t *version)
 			access[count++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, i}, (CUmemAccess_flags)o->access[i]};
 	*version = o->version;
 	lgpu_unlock(&lgpu_arena_lock);
-	return LGPU_REAL(cuMemSetAccess)(b->base, b->bytes, access, count);
+	return LGPU_REAL(cuMemSetAccess)(at, bytes, access, count);
 }
 
-static CUresult map(struct lgpu_block *b, uint32_t *version)
+// back makes physical memory for a piece, and maps it where nobody may use it yet.
+static CUresult back(struct lgpu_block *b, uint32_t i)
 {
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
 				    .location = {CU_MEM_LOCATION_TYPE_DEVICE, b->owner->ordinal}};
+	struct lgpu_piece *p = lgpu_piece(b, i);
 	if (b->owner->pool == NULL)
 		prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; // for legacy IPC
-	CUresult r = LGPU_REAL(cuMemCreate)(&b->handle, b->bytes, &prop, 0);
+	CUresult r = LGPU_REAL(cuMemCreate)(&p->handle, lgpu_piece_bytes(b, i), &prop, 0);
 	if (r != CUDA_SUCCESS)
 		return r;
-	r = LGPU_REAL(cuMemMap)(b->base, b->bytes, 0, b->handle, 0);
-	if (r == CUDA_SUCCESS) {
-		r = allow(b, version);
-		if (r == CUDA_SUCCESS) {
-			if (b->sync) {
-				unsigned int on = 1;
-				LGPU_REAL(cuPointerSetAttribute)(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, b->base);
-			}
-			return r;
-		}
-		LGPU_REAL(cuMemUnmap)(b->base, b->bytes);
-	}
-	LGPU_REAL(cuMemRelease)(b->handle);
+	r = LGPU_REAL(cuMemMap)(b->base + i * b->piece, lgpu_piece_bytes(b, i), 0, p->handle, 0);
+	if (r != CUDA_SUCCESS)
+		LGPU_REAL(cuMemRelease)(p->handle);
 	return r;
 }
 
-CUresult lgpu_block_map(struct lgpu_block *b)
+static CUresult unback(struct lgpu_block *b, uint32_t i)
+{
+	CUresult r = LGPU_REAL(cuMemUnmap)(b->base + i * b->piece, lgpu_piece_bytes(b, i));
+	return r == CUDA_SUCCESS ? LGPU_REAL(cuMemRelease)(lgpu_piece(b, i)->handle) : r;
+}
+
+// map gives a new block all of its memory.
+static CUresult map(struct lgpu_block *b, uint32_t *version)
+{
+	CUresult r = CUDA_SUCCESS;
+	uint32_t made = 0;
+	while (made < b->pieces && (r = back(b, made)) == CUDA_SUCCESS)
+		made++;
+	if (r == CUDA_SUCCESS)
+		r = allow(b, b->base, b->bytes, version);
+	while (r != CUDA_SUCCESS && made > 0)
+		unback(b, --made);
+	return r;
+}
+
+CUresult lgpu_piece_map(struct lgpu_block *b, uint32_t i)
 {
 	uint32_t version;
-	return b->use == LGPU_USE_HANDLE ? lgpu_handle_map(b) : map(b, &version);
+	if (b->use == LGPU_USE_HANDLE)
+		return lgpu_handle_map(b);
+	CUresult r = back(b, i);
+	if (r != CUDA_SUCCESS)
+		return r;
+	uint64_t at = b->base + i * b->piece;
+	r = allow(b, at, lgpu_piece_bytes(b, i), &version);
+	if (r != CUDA_SUCCESS) {
+		unback(b, i);
+		return r;
+	}
+	unsigned int on = 1;
+	if (b->sync)
+		LGPU_REAL(cuPointerSetAttribute)(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at);
+	return r;
+}
+
+CUresult lgpu_piece_unmap(struct lgpu_block *b, uint32_t i)
+{
+	return b->use == LGPU_USE_HANDLE ? lgpu_handle_unmap(b) : unback(b, i);
 }
 
 CUresult lgpu_block_view(struct lgpu_block *b) { return b->use == LGPU_USE_HANDLE ? lgpu_handle_view(b) : CUDA_SUCCESS; }
@@ -94,16 +126,6 @@ void lgpu_block_fix(struct lgpu_block *b)
 	if (!b->fixed)
 		lgpu_arena_has(b->owner->device, -(int64_t)b->bytes);
 	b->fixed = true;
-}
-
-CUresult lgpu_block_unmap(struct lgpu_block *b)
-{
-	if (b->use == LGPU_USE_HANDLE)
-		return lgpu_handle_unmap(b);
-	CUresult r = LGPU_REAL(cuMemUnmap)(b->base, b->bytes);
-	if (r == CUDA_SUCCESS)
-		r = LGPU_REAL(cuMemRelease)(b->handle);
-	return r;
 }
 
 void lgpu_block_link(struct lgpu_block *b)
@@ -126,7 +148,22 @@ void lgpu_block_unlink(struct lgpu_block *b)
 		b->owner->blocks = b->next;
 }
 
-struct lgpu_block *lgpu_block_new(struct lgpu_owner *o, uint64_t bytes, CUresult *r)
+// cut_up sets a block's pieces. False: there is no memory.
+static bool cut_up(struct lgpu_block *b, enum lgpu_use use)
+{
+	uint32_t order = b->order < LGPU_PIECE_ORDER * 2 ? LGPU_PIECE_ORDER : b->order - LGPU_PIECE_ORDER;
+	b->piece = LGPU_PAGE << order;
+	if (use == LGPU_USE_HANDLE || b->piece >= b->bytes)
+		b->piece = b->bytes;
+	b->pieces = (uint32_t)((b->bytes + b->piece - 1) / b->piece);
+	if (b->pieces > 1 && b->many == NULL)
+		b->many = calloc(LGPU_PIECES, sizeof *b->many);
+	for (uint32_t i = 0; i < b->pieces && (b->pieces == 1 || b->many != NULL); i++)
+		*lgpu_piece(b, i) = (struct lgpu_piece){.out = false};
+	return b->pieces == 1 || b->many != NULL;
+}
+
+struct lgpu_block *lgpu_block_new(struct lgpu_owner *o, uint64_t bytes, enum lgpu_use use, CUresult *r)
 {
 	struct lgpu_block *b = NULL;
 	*r = CUDA_SUCCESS;
@@ -143,15 +180,19 @@ struct lgpu_block *lgpu_block_new(struct lgpu_owner *o, uint64_t bytes, CUresult
 	b->view = b->base;
 	b->bytes = bytes;
 	b->id = lgpu_arena_id();
-	b->offset = LGPU_NOWHERE;
-	b->use = LGPU_USE_WHOLE;
+	b->use = (uint8_t)use;
 	b->program = NULL;
-	b->out = b->fixed = b->sync = b->windowed = false;
-	return b;
+	b->fixed = b->sync = b->windowed = false;
+	if (cut_up(b, use))
+		return b;
+	lgpu_block_drop(b);
+	*r = CUDA_ERROR_OUT_OF_MEMORY;
+	return NULL;
 }
 
 void lgpu_block_drop(struct lgpu_block *b)
 {
+	lgpu_store_forget(b);
 	lgpu_lock(&lgpu_arena_lock);
 	lgpu_range_give(b);
 	lgpu_unlock(&lgpu_arena_lock);
@@ -161,7 +202,7 @@ void lgpu_block_drop(struct lgpu_block *b)
 static CUresult make(struct lgpu_owner *o, uint64_t bytes, struct lgpu_block **made, uint32_t *version)
 {
 	CUresult r;
-	struct lgpu_block *b = lgpu_block_new(o, bytes, &r);
+	struct lgpu_block *b = lgpu_block_new(o, bytes, LGPU_USE_WHOLE, &r);
 	if (b == NULL)
 		return r;
 	r = map(b, version);
@@ -179,7 +220,7 @@ static void publish(struct lgpu_block *b, uint32_t version)
 {
 	while (b->owner->version != version) {
 		lgpu_unlock(&lgpu_arena_lock);
-		allow(b, &version);
+		allow(b, b->base, b->bytes, &version);
 		lgpu_lock(&lgpu_arena_lock);
 	}
 	b->state = LGPU_BLOCK_LIVE;
@@ -188,7 +229,9 @@ static void publish(struct lgpu_block *b, uint32_t version)
 
 CUresult lgpu_block_unmake(struct lgpu_block *b)
 {
-	CUresult r = lgpu_block_unmap(b);
+	CUresult r = CUDA_SUCCESS;
+	for (uint32_t i = 0; i < b->pieces && r == CUDA_SUCCESS; i++)
+		r = lgpu_piece_unmap(b, i);
 	if (!b->fixed)
 		lgpu_arena_has(b->owner->device, -(int64_t)b->bytes);
 	lgpu_block_drop(b);
@@ -465,7 +508,9 @@ CUresult lgpu_arena_set_sync(CUdeviceptr at, unsigned int on)
 	lgpu_lock(&lgpu_arena_lock);
 	struct lgpu_block *b = lgpu_range_find(at);
 	if (b != NULL && b->state == LGPU_BLOCK_LIVE && b->use != LGPU_USE_HANDLE) {
-		r = LGPU_REAL(cuPointerSetAttribute)(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, b->base);
+		r = CUDA_SUCCESS;
+		for (uint32_t i = 0; i < b->pieces && r == CUDA_SUCCESS; i++)
+			r = LGPU_REAL(cuPointerSetAttribute)(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, b->base + i * b->piece);
 		if (r == CUDA_SUCCESS)
 			b->sync = on != 0;
 	}

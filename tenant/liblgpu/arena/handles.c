@@ -88,7 +88,7 @@ static CUresult create(struct lgpu_block *b, unsigned long long flags)
 {
 	CUmemAllocationProp prop = b->program->prop;
 	prop.allocFlags.gpuDirectRDMACapable = 0; // what another device knows of could not move
-	return LGPU_REAL(cuMemCreate)(&b->handle, b->bytes, &prop, flags);
+	return LGPU_REAL(cuMemCreate)(&b->one.handle, b->bytes, &prop, flags);
 }
 
 static CUresult allow(const struct lgpu_mapping *m)
@@ -113,7 +113,7 @@ CUresult lgpu_handle_map(struct lgpu_block *b)
 	if (r != CUDA_SUCCESS)
 		return r;
 	for (m = b->program->mappings; m != NULL; m = m->next) {
-		r = LGPU_REAL(cuMemMap)(m->base, m->bytes, m->offset, b->handle, 0);
+		r = LGPU_REAL(cuMemMap)(m->base, m->bytes, m->offset, b->one.handle, 0);
 		if (r != CUDA_SUCCESS)
 			break;
 		r = allow(m);
@@ -126,7 +126,7 @@ CUresult lgpu_handle_map(struct lgpu_block *b)
 		return r;
 	for (const struct lgpu_mapping *made = b->program->mappings; made != m; made = made->next)
 		LGPU_REAL(cuMemUnmap)(made->base, made->bytes);
-	LGPU_REAL(cuMemRelease)(b->handle);
+	LGPU_REAL(cuMemRelease)(b->one.handle);
 	return r;
 }
 
@@ -138,7 +138,7 @@ CUresult lgpu_handle_unmap(struct lgpu_block *b)
 	if (r == CUDA_SUCCESS && b->windowed)
 		r = LGPU_REAL(cuMemUnmap)(b->base, b->bytes);
 	b->windowed = false;
-	return r == CUDA_SUCCESS ? LGPU_REAL(cuMemRelease)(b->handle) : r;
+	return r == CUDA_SUCCESS ? LGPU_REAL(cuMemRelease)(b->one.handle) : r;
 }
 
 // A mapping of the program's serves if it has all of the memory, and the device itself may write there.
@@ -154,7 +154,7 @@ CUresult lgpu_handle_view(struct lgpu_block *b)
 	if (b->windowed)
 		return CUDA_SUCCESS;
 	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, own}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	CUresult r = LGPU_REAL(cuMemMap)(b->base, b->bytes, 0, b->handle, 0);
+	CUresult r = LGPU_REAL(cuMemMap)(b->base, b->bytes, 0, b->one.handle, 0);
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = LGPU_REAL(cuMemSetAccess)(b->base, b->bytes, &access, 1);
@@ -186,7 +186,6 @@ static struct lgpu_owner *owner(int device, CUdevice ordinal)
 // make makes what is behind a handle, which nobody has yet.
 static CUresult make(struct lgpu_block *b, const CUmemAllocationProp *prop, unsigned long long flags)
 {
-	b->use = LGPU_USE_HANDLE;
 	b->program = calloc(1, sizeof *b->program);
 	if (b->program == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -202,7 +201,7 @@ CUresult lgpu_arena_create(struct lgpu_state *s, int device, size_t bytes, const
 	lgpu_touch_begin();
 	CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
 	struct lgpu_owner *o = owner(device, prop->location.id);
-	struct lgpu_block *b = o != NULL ? lgpu_block_new(o, bytes, &r) : NULL;
+	struct lgpu_block *b = o != NULL ? lgpu_block_new(o, bytes, LGPU_USE_HANDLE, &r) : NULL;
 	if (b != NULL)
 		r = make(b, prop, flags);
 	if (r == CUDA_SUCCESS) {
@@ -237,7 +236,7 @@ void lgpu_arena_destroy(struct lgpu_block *b)
 
 CUmemGenericAllocationHandle lgpu_arena_handle(const struct lgpu_block *b) { return b->id | OURS; }
 bool lgpu_arena_is_handle(CUmemGenericAllocationHandle handle) { return lgpu_managed && (handle & OURS) != 0; }
-CUmemGenericAllocationHandle lgpu_arena_real(const struct lgpu_block *b) { return b->handle; }
+CUmemGenericAllocationHandle lgpu_arena_real(const struct lgpu_block *b) { return b->one.handle; }
 void lgpu_arena_properties(const struct lgpu_block *b, CUmemAllocationProp *prop) { *prop = b->program->prop; }
 
 void lgpu_arena_fix(struct lgpu_block *b)
@@ -250,7 +249,7 @@ void lgpu_arena_fix(struct lgpu_block *b)
 CUresult lgpu_arena_map(struct lgpu_block *b, CUdeviceptr address, size_t bytes, size_t offset, unsigned long long flags)
 {
 	struct lgpu_mapping *m = calloc(1, sizeof *m);
-	CUresult r = m != NULL ? LGPU_REAL(cuMemMap)(address, bytes, offset, b->handle, flags) : CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult r = m != NULL ? LGPU_REAL(cuMemMap)(address, bytes, offset, b->one.handle, flags) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (r == CUDA_SUCCESS) {
 		*m = (struct lgpu_mapping){.block = b, .base = address, .bytes = bytes, .offset = offset, .id = lgpu_arena_id()};
 		lgpu_lock(&lgpu_arena_lock);

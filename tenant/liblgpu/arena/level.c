@@ -11,6 +11,7 @@
 #define STEP (UINT64_C(32) << 20)
 #define ALONE (60 * LGPU_NANOS) // without a daemon, after which an allocation fails
 #define LESS LGPU_PAGE          // that the daemon is told of unasked
+#define STRIDE (UINT64_C(64) << 20) // of a move, after which the daemon is told
 
 struct lgpu_level lgpu_levels[LGPU_MAX_DEVICES];
 static uint32_t news;       // event count: anything of levels, or of the connection, has changed
@@ -91,6 +92,19 @@ void lgpu_level_kept(const struct lgpu_state *s, int device, uint64_t serial, ui
 	};
 	store(&lgpu_levels[device].said, claimed(s, device)); // what waits may be freed again before lgpu_arena_look sees it
 	lgpu_daemon_send(&m);
+}
+
+// Between two connections nothing is said: the new daemon must first hear what is resident, and get the files.
+bool lgpu_level_moving(const struct lgpu_state *s, int device)
+{
+	uint64_t resident = lgpu_level_resident(s, device), said = load(&lgpu_levels[device].said);
+	if (__atomic_load_n(&lost_at, __ATOMIC_ACQUIRE) != 0 || (resident > said ? resident - said : said - resident) < STRIDE)
+		return false;
+	store(&lgpu_levels[device].said, resident);
+	lgpu_daemon_send(&(struct lgpu_message){.kind = (uint16_t)LGPU_LINK_KEPT, .device = (uint32_t)device,
+						.flags = (uint32_t)LGPU_LINK_FLAG_MOVING, .value = resident,
+						.extra = lgpu_level_total(s, device)});
+	return true;
 }
 
 // ---- waiting for a level

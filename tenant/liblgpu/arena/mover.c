@@ -2,12 +2,10 @@
 
 // The mover: the thread that does what Keep says.
 //
-// A level that holds already is answered at once. Otherwise the residence lock is shut, and memory leaves, largest first,
-// until the level holds. When the levels of all devices have room for everything, memory comes back and the lock opens.
-// A Keep that comes meanwhile is looked at between two blocks, and takes the older one's place. While there is nothing to
-// move, the stores are registered.
-#include <stdlib.h>
-
+// A level that holds already is answered at once. Otherwise the residence lock is shut, and memory leaves until the level
+// holds. A level that has room for more brings so much back, while the lock stays shut; it opens when everything is on its
+// device again. A Keep that comes meanwhile is looked at between two pieces, and takes the older one's place. While there is
+// nothing to move, the stores are registered.
 #include "arena/parts.h"
 #include "base/futex.h"
 #include "daemon/daemon.h"
@@ -15,7 +13,6 @@
 
 #define PATIENCE (10 * LGPU_NANOS)          // for the program to come to rest
 #define AGAIN LGPU_NANOS                    // between two tries to bring memory back
-#define INFLIGHT_BYTES (UINT64_C(512) << 20) // that leave at once, beside one block
 
 // A Keep that has not been acted on, by device. The thread that hears the daemon writes it.
 static struct letter {
@@ -29,6 +26,7 @@ static uint32_t event;   // event count of the mover
 static uint32_t waiting; // a touch waits, and nobody has asked for it yet
 
 static bool holds; // the mover has shut the lock; its own
+static uint32_t shutting; // how often it has; 0: never
 static uint32_t errands; // threads that move a device
 
 // What is to be answered: the mover's own.
@@ -70,7 +68,8 @@ void lgpu_arena_wanted(void)
 	lgpu_mover_wake();
 }
 
-static bool newer(void) { return __atomic_load_n(&unread, __ATOMIC_ACQUIRE) != 0; }
+bool lgpu_mover_newer(void) { return __atomic_load_n(&unread, __ATOMIC_ACQUIRE) != 0; }
+uint32_t lgpu_mover_shutting(void) { return shutting; }
 static uint64_t level_of(int device) { return __atomic_load_n(&lgpu_levels[device].value, __ATOMIC_RELAXED); }
 static uint64_t away(int device) { return lgpu_arena_bytes(device) - lgpu_arena_resident(device); }
 
@@ -113,205 +112,6 @@ static void settled(const struct lgpu_state *s, int device, uint64_t why)
 	lgpu_level_kept(s, device, a->serial, why);
 }
 
-// ---- moving
-
-// The blocks of a device that are on it, or away.
-struct list {
-	struct lgpu_block **block;
-	size_t count;
-};
-
-static int larger(const void *a, const void *b)
-{
-	uint64_t x = (*(struct lgpu_block *const *)a)->bytes, y = (*(struct lgpu_block *const *)b)->bytes;
-	return x < y ? 1 : x > y ? -1 : 0;
-}
-
-// list_read reads them, largest first. The lock is shut, so none comes or goes. False: there is no memory.
-static bool list_read(struct list *l, int device, bool out)
-{
-	size_t count = 0;
-	*l = (struct list){NULL, 0};
-	for (struct lgpu_owner *o = lgpu_owners; o != NULL; o = o->next)
-		for (struct lgpu_block *b = o->blocks; b != NULL; b = b->next)
-			count += o->device == device && b->out == out && !b->fixed;
-	if (count == 0)
-		return true;
-	l->block = malloc(count * sizeof *l->block);
-	if (l->block == NULL)
-		return false;
-	for (struct lgpu_owner *o = lgpu_owners; o != NULL; o = o->next)
-		for (struct lgpu_block *b = o->blocks; b != NULL; b = b->next)
-			if (o->device == device && b->out == out && !b->fixed)
-				l->block[l->count++] = b;
-	qsort(l->block, l->count, sizeof *l->block, larger);
-	return true;
-}
-
-// equip makes a context current, and makes the streams and the events in it. What belongs to no context is copied in any
-// of the device.
-static CUresult equip(struct lgpu_owner *o)
-{
-	if (o->context == NULL)
-		o->context = lgpu_residence_context_of(o->ordinal);
-	if (o->context == NULL)
-		return CUDA_ERROR_INVALID_CONTEXT;
-	CUresult r = LGPU_REAL(cuCtxSetCurrent)(o->context);
-	for (int i = 0; i < LGPU_LANES * LGPU_INFLIGHT && r == CUDA_SUCCESS; i++) {
-		CUevent *e = &o->event[i / LGPU_LANES][i % LGPU_LANES];
-		if (*e == NULL)
-			r = LGPU_REAL(cuEventCreate)(e, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
-	}
-	for (int i = 0; i < LGPU_LANES && r == CUDA_SUCCESS; i++)
-		if (o->stream[i] == NULL)
-			r = LGPU_REAL(cuStreamCreate)(&o->stream[i], CU_STREAM_NON_BLOCKING);
-	return r;
-}
-
-// Blocks on their way out, oldest first.
-struct leaving {
-	struct lgpu_block *block[LGPU_INFLIGHT];
-	uint32_t first, count;
-	uint64_t bytes;
-};
-
-// leave ends the oldest: once it is copied, its memory is given back. With keep it stays.
-static CUresult leave(struct leaving *l, bool keep)
-{
-	uint32_t i = l->first++ % LGPU_INFLIGHT;
-	struct lgpu_block *b = l->block[i];
-	l->count--;
-	l->bytes -= b->bytes;
-	CUresult r = CUDA_SUCCESS;
-	for (int lane = 0; lane < LGPU_LANES; lane++) {
-		CUresult one = LGPU_REAL(cuEventSynchronize)(b->owner->event[i][lane]);
-		r = r != CUDA_SUCCESS ? r : one;
-	}
-	if (r != CUDA_SUCCESS || keep)
-		return r;
-	r = lgpu_block_unmap(b);
-	if (r == CUDA_SUCCESS) {
-		b->out = true;
-		lgpu_arena_moved(b->owner->device, (int64_t)b->bytes);
-	}
-	return r;
-}
-
-// send begins to copy a block to the store.
-static CUresult send(struct leaving *l, int device, struct lgpu_block *b)
-{
-	struct lgpu_owner *o = b->owner;
-	CUresult r = equip(o);
-	r = r == CUDA_SUCCESS ? lgpu_block_view(b) : r;
-	if (r != CUDA_SUCCESS)
-		return r;
-	uint32_t i = (l->first + l->count) % LGPU_INFLIGHT;
-	r = lgpu_store_copy(device, b, false);
-	// If the copy has failed in the middle, its first pieces must have ended before anybody goes on.
-	for (int lane = 0; lane < LGPU_LANES; lane++)
-		if (LGPU_REAL(cuEventRecord)(o->event[i][lane], o->stream[lane]) != CUDA_SUCCESS)
-			return r != CUDA_SUCCESS ? r : CUDA_ERROR_UNKNOWN;
-	l->block[i] = b;
-	l->count++;
-	l->bytes += b->bytes;
-	return r;
-}
-
-// move_out moves memory out until the level holds, nothing can leave any more, or there is a newer Keep. Not 0: why it
-// ended before.
-static uint64_t move_out(const struct lgpu_state *s, int device)
-{
-	struct list list;
-	struct leaving l = {.count = 0};
-	CUresult r = CUDA_SUCCESS;
-	uint64_t why = 0;
-	if (!list_read(&list, device, false))
-		return LGPU_LINK_WHY_DRIVER;
-	lgpu_overhead_moving(device);
-	for (size_t i = 0; i < list.count && r == CUDA_SUCCESS && why == 0 && !newer(); i++) {
-		uint64_t resident = lgpu_level_resident(s, device);
-		if (resident <= level_of(device) + l.bytes)
-			break;
-		if (!lgpu_store_place(device, list.block[i])) {
-			why = LGPU_LINK_WHY_STORE;
-			break;
-		}
-		r = send(&l, device, list.block[i]);
-		while (r == CUDA_SUCCESS && (l.count == LGPU_INFLIGHT || (l.count > 1 && l.bytes > INFLIGHT_BYTES)))
-			r = leave(&l, false);
-	}
-	while (l.count != 0) {
-		CUresult last = leave(&l, r != CUDA_SUCCESS);
-		r = r != CUDA_SUCCESS ? r : last;
-	}
-	lgpu_overhead_moving(device);
-	free(list.block);
-	if (r == CUDA_SUCCESS)
-		return why;
-	lgpu_log(LGPU_LOG_WARN, "memory could not leave device %d: error %d; it stays there", device, (int)r);
-	return r == CUDA_ERROR_OPERATING_SYSTEM ? LGPU_LINK_WHY_STORE : LGPU_LINK_WHY_DRIVER;
-}
-
-// returned waits for the copies of all that came back.
-static CUresult returned(const struct list *l, size_t count)
-{
-	CUresult r = CUDA_SUCCESS;
-	struct lgpu_owner *last = NULL;
-	for (size_t i = 0; i < count; i++) {
-		struct lgpu_owner *o = l->block[i]->owner;
-		if (o != last) {
-			CUresult one = LGPU_REAL(cuCtxSetCurrent)(o->context);
-			for (int lane = 0; lane < LGPU_LANES && one == CUDA_SUCCESS; lane++)
-				one = LGPU_REAL(cuStreamSynchronize)(o->stream[lane]);
-			r = r != CUDA_SUCCESS ? r : one;
-		}
-		last = o;
-	}
-	return r;
-}
-
-// move_in brings back all that is away, unless there is a newer Keep. False: the device has no room for it now.
-static bool move_in(int device)
-{
-	struct list list;
-	size_t mapped = 0;
-	CUresult r = CUDA_SUCCESS, copied = CUDA_SUCCESS;
-	if (!list_read(&list, device, true))
-		return false;
-	lgpu_overhead_moving(device);
-	for (; mapped < list.count && !newer(); mapped++) {
-		struct lgpu_block *b = list.block[mapped];
-		r = lgpu_block_map(b);
-		if (r != CUDA_SUCCESS)
-			break;
-		if (copied == CUDA_SUCCESS)
-			copied = equip(b->owner);
-		if (copied == CUDA_SUCCESS)
-			copied = lgpu_block_view(b);
-		if (copied == CUDA_SUCCESS)
-			copied = lgpu_store_copy(device, b, true);
-		b->out = false;
-		lgpu_arena_moved(device, -(int64_t)b->bytes);
-	}
-	CUresult last = returned(&list, mapped);
-	copied = copied != CUDA_SUCCESS ? copied : last;
-	lgpu_overhead_moving(device);
-	// A context in which copies fail is broken, and every call of the program in it fails from now on.
-	if (copied != CUDA_SUCCESS)
-		lgpu_log(LGPU_LOG_ERROR, "memory could not be brought back to device %d: error %d; its content is lost", device, (int)copied);
-	if (r != CUDA_SUCCESS)
-		lgpu_log(LGPU_LOG_WARN, "device %d has no room yet for memory that comes back: error %d", device, (int)r);
-	if (mapped == list.count) {
-		for (struct lgpu_owner *o = lgpu_owners; o != NULL; o = o->next)
-			for (struct lgpu_block *b = o->blocks; b != NULL; b = b->next)
-				if (o->device == device)
-					b->offset = LGPU_NOWHERE;
-		lgpu_store_clear(device);
-	}
-	free(list.block);
-	return r == CUDA_SUCCESS;
-}
-
 // ---- deciding
 
 static bool over(const struct lgpu_state *s, int device) { return lgpu_level_resident(s, device) > level_of(device); }
@@ -344,31 +144,29 @@ static bool shut(const struct lgpu_state *s)
 	enum lgpu_shut r = lgpu_residence_shut(PATIENCE);
 	if (r == LGPU_SHUT_DONE)
 		return true;
-	for (int i = 0; i < devices(s) && !newer(); i++)
+	for (int i = 0; i < devices(s) && !lgpu_mover_newer(); i++)
 		settled(s, i, r == LGPU_SHUT_CAPTURE ? LGPU_LINK_WHY_CAPTURE : LGPU_LINK_WHY_BUSY);
 	return false;
 }
 
-// move_device moves what one device's level asks for. False: memory that may come back could not.
+// move_device moves what one device's level asks for, and answers. After a failure what has left comes back, but for what
+// the daemon has been told meanwhile that it has left: that may be somebody else's. False: memory that may come back could
+// not.
 static bool move_device(const struct lgpu_state *s, int device)
 {
-	uint64_t why = over(s, device) ? move_out(s, device) : 0;
-	if (newer())
+	uint64_t told = UINT64_MAX, why = over(s, device) ? lgpu_move_out(s, device, &told) : 0;
+	if (lgpu_mover_newer())
 		return true;
-	if (why != 0) {
-		move_in(device);
-		settled(s, device, why);
-	}
-	bool done = away(device) == 0 || !fits(s, device) || move_in(device);
-	if (!newer())
-		settled(s, device, done ? 0 : LGPU_LINK_WHY_DRIVER);
+	bool done = away(device) == 0 || lgpu_move_in(s, device, why != 0 ? told : level_of(device));
+	if (!lgpu_mover_newer())
+		settled(s, device, why != 0 || done ? why : LGPU_LINK_WHY_DRIVER);
 	return done;
 }
 
-// moves says whether there is memory of a device to be moved.
+// moves says whether there may be memory of a device to be moved.
 static bool moves(const struct lgpu_state *s, int device)
 {
-	return over(s, device) || (away(device) != 0 && fits(s, device));
+	return over(s, device) || (away(device) != 0 && lgpu_level_resident(s, device) < level_of(device));
 }
 
 // A device that is moved by a thread of its own: each has a link of its own to the host.
@@ -397,7 +195,7 @@ static bool move_devices(const struct lgpu_state *s)
 	for (int i = 0; i < devices(s); i++) {
 		if (moves(s, i))
 			errand[count++] = (struct errand){s, i, true};
-		else if (!newer())
+		else if (!lgpu_mover_newer())
 			done &= move_device(s, i);
 	}
 	for (int i = 1; i < count; i++) { // the first is this thread's
@@ -419,11 +217,12 @@ static bool settle(const struct lgpu_state *s)
 {
 	if (!holds && !shut(s))
 		return true;
+	shutting += !holds;
 	holds = true;
 	bool done = move_devices(s), all = true;
 	for (int i = 0; i < devices(s); i++)
 		all &= fits(s, i) && away(i) == 0;
-	if (newer())
+	if (lgpu_mover_newer())
 		return true;
 	if (all) {
 		__atomic_store_n(&waiting, 0, __ATOMIC_RELEASE);
@@ -451,10 +250,10 @@ static void *move(void *arg)
 		read_letters(s);
 		bool done = settle(s), more = false;
 		int64_t began = lgpu_now();
-		for (int i = 0; i < devices(s) && ready && !newer(); i++)
+		for (int i = 0; i < devices(s) && ready && !lgpu_mover_newer(); i++)
 			more |= lgpu_store_pin(i);
 		int64_t rest = more ? lgpu_now() - began : done ? -1 : AGAIN; // registers for half of the time at most
-		if (!newer())
+		if (!lgpu_mover_newer())
 			lgpu_futex_wait(&event, seen, rest);
 	}
 	return NULL;
@@ -470,4 +269,5 @@ void lgpu_mover_reset(void)
 	}
 	letters_lock = unread = event = waiting = errands = 0;
 	holds = false;
+	shutting = 0;
 }

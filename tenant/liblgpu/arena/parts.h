@@ -8,8 +8,7 @@
 #include "arena/units.h"
 #include "memory/memory.h"
 
-#define LGPU_NOWHERE UINT64_MAX
-#define LGPU_INFLIGHT 32 // blocks that leave at once
+#define LGPU_INFLIGHT 32 // pieces that move at once
 #define LGPU_LANES 2     // streams that copy
 
 struct lgpu_owner;
@@ -26,16 +25,32 @@ enum lgpu_use {
 	LGPU_USE_HANDLE, // a handle of the program's; no address of the range is known to it
 };
 
+// A block's memory moves in pieces, each with a handle of its own, so that a level can be met to within one, and a newer
+// one is heard between two. There are at most so many, all but the last of one size.
+#define LGPU_PIECES 64
+#define LGPU_PIECE_ORDER 6 // the smallest pieces of a block that has several are LGPU_PAGE << 6
+
+struct lgpu_piece {
+	CUmemGenericAllocationHandle handle;
+	bool out;       // the bytes are in the store, and nowhere else
+	uint32_t fresh; // the shutting in which they came from there; as long as it lasts nobody has changed them
+};
+
+struct lgpu_copy;
+
 // A block is an address range, for ever, and the physical memory that is mapped there now. What is behind a handle of
-// the program's is mapped where the program says; the range serves to copy it where it has no such mapping.
+// the program's is mapped where the program says; the range serves to copy it where it has no such mapping. Such a block
+// is one piece.
 struct lgpu_block {
 	uint64_t base;
 	uint64_t view;      // where the bytes can be copied; base, but for handles
 	uint64_t bytes;     // of physical memory; a multiple of LGPU_PAGE
 	uint64_t requested; // of a whole allocation
 	uint64_t id;        // of the block, and of a whole allocation
-	uint64_t offset;    // its place in the store, or LGPU_NOWHERE
-	CUmemGenericAllocationHandle handle;
+	uint64_t piece;     // bytes of a piece; the last may have fewer
+	uint32_t pieces;
+	struct lgpu_piece one, *many; // the pieces: of a block with several, many, which is kept with the range
+	struct lgpu_copy *copy;       // of each page, what is in the store; NULL: nothing is
 	struct lgpu_owner *owner;
 	struct lgpu_block *next, *prev; // of the owner; next, too, of free ranges of a size
 	struct lgpu_chunk *chunk;       // kept when the range is used for something else
@@ -43,12 +58,17 @@ struct lgpu_block {
 	uint32_t grain;                 // bytes of a unit, where it is cut
 	uint8_t order;                  // the range has LGPU_PAGE << order bytes
 	uint8_t use;                    // enum lgpu_use
-	bool out;                       // the bytes are in the store
 	bool fixed;                     // they stay on the device: others know the physical memory
 	bool sync;                      // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
 	bool windowed;                  // of a handle: it is mapped at base, too
 	struct lgpu_handle *program;    // of a handle
 };
+
+static inline struct lgpu_piece *lgpu_piece(struct lgpu_block *b, uint32_t i) { return b->pieces == 1 ? &b->one : &b->many[i]; }
+static inline uint64_t lgpu_piece_bytes(const struct lgpu_block *b, uint32_t i)
+{
+	return i + 1 < b->pieces ? b->piece : b->bytes - i * b->piece;
+}
 
 #define LGPU_ORDINALS 64
 
@@ -113,7 +133,7 @@ void lgpu_ranges_reset(void);
 
 // lgpu_block_new returns a block of an owner with an address range and no memory, or NULL; lgpu_block_drop gives the range
 // back. lgpu_block_link adds it to what the owner has, lgpu_block_unlink takes it out; for both the caller has the lock.
-struct lgpu_block *lgpu_block_new(struct lgpu_owner *o, uint64_t bytes, CUresult *r);
+struct lgpu_block *lgpu_block_new(struct lgpu_owner *o, uint64_t bytes, enum lgpu_use use, CUresult *r);
 void lgpu_block_drop(struct lgpu_block *b);
 void lgpu_block_link(struct lgpu_block *b);
 void lgpu_block_unlink(struct lgpu_block *b);
@@ -130,10 +150,10 @@ void lgpu_owner_unequip(struct lgpu_owner *o);
 CUresult lgpu_arena_drain(CUcontext context);
 // lgpu_unit_address is where a unit of a block begins.
 uint64_t lgpu_unit_address(const struct lgpu_unit *u);
-// lgpu_block_map gives a block physical memory; nobody may end the block meanwhile.
-CUresult lgpu_block_map(struct lgpu_block *b);
-// lgpu_block_unmap takes it away again.
-CUresult lgpu_block_unmap(struct lgpu_block *b);
+// lgpu_piece_map gives a piece of a block physical memory; nobody may end the block meanwhile. lgpu_piece_unmap takes it
+// away again.
+CUresult lgpu_piece_map(struct lgpu_block *b, uint32_t i);
+CUresult lgpu_piece_unmap(struct lgpu_block *b, uint32_t i);
 // lgpu_block_view makes a view of a block that is on its device.
 CUresult lgpu_block_view(struct lgpu_block *b);
 // lgpu_block_fix keeps a block on its device from now on. The caller has the lock, inside a touch.
@@ -240,6 +260,9 @@ void lgpu_level_need(const struct lgpu_state *s, int device);
 bool lgpu_level_wait(struct lgpu_state *s, int device, uint64_t bytes);
 // lgpu_level_kept answers a Keep, or says unasked (serial 0) what is resident. why is 0 where the Keep is met.
 void lgpu_level_kept(const struct lgpu_state *s, int device, uint64_t serial, uint64_t why);
+// lgpu_level_moving tells the daemon what is resident while a move goes on, if that is much more or less than it knows.
+// True: it has been told.
+bool lgpu_level_moving(const struct lgpu_state *s, int device);
 void lgpu_levels_lost(void);
 void lgpu_levels_found(void);
 void lgpu_levels_reset(void);
@@ -258,16 +281,30 @@ CUresult lgpu_disk_copy(struct lgpu_disk *d, uint64_t offset, CUdeviceptr at, ui
 // lgpu_disk_rest gives back what only copies need.
 void lgpu_disk_rest(struct lgpu_disk *d);
 
-// ---- the store (store.c); all but told and message is for the mover's thread
+// ---- the store (store.c); all but told, message and forget is for the mover's thread, while the lock is shut
 
-// lgpu_store_room is how many bytes more have a place. lgpu_store_place gives a block its place; false: there is none.
-// lgpu_store_clear takes all places back.
+// What the store has of a page of a block.
+struct lgpu_copy {
+	uint32_t place; // of the page in the store; 0: none
+	bool whole;     // the copy is there, as it was when the page left last
+	bool clean;     // and the page on the device is the same: it need not be copied again
+};
+
+// lgpu_store_room is how much more could leave a device: what has room in the store beside what is away.
 uint64_t lgpu_store_room(int device);
-bool lgpu_store_place(int device, struct lgpu_block *b);
-void lgpu_store_clear(int device);
-// lgpu_store_copy copies a block to its place, or from it if back, on the streams of its owner, whose context is current.
-// What of the place is not registered yet is so before it is copied, while the pieces before it are on their way.
-CUresult lgpu_store_copy(int device, const struct lgpu_block *b, bool back);
+// lgpu_store_place gives all pages of a piece their places; false: there are too few. lgpu_store_unplace takes those of a
+// piece back that is on the device.
+bool lgpu_store_place(struct lgpu_block *b, uint32_t i);
+void lgpu_store_unplace(struct lgpu_block *b, uint32_t i);
+// lgpu_store_forget takes all places of a block back, which ends.
+void lgpu_store_forget(struct lgpu_block *b);
+// lgpu_store_copy copies the pages of a piece to their places, but for those that are clean, or from there if back, on the
+// streams of its owner, whose context is current. What of the places is not registered yet is so before it is copied,
+// while what is before it is on its way. lgpu_store_copied is called when the copies out have ended well.
+CUresult lgpu_store_copy(struct lgpu_block *b, uint32_t i, bool back);
+void lgpu_store_copied(struct lgpu_block *b, uint32_t i);
+// lgpu_store_rest gives back what only copies need.
+void lgpu_store_rest(int device);
 // lgpu_store_pin registers the next piece of a store with the driver, if there is one. True: there may be more.
 bool lgpu_store_pin(int device);
 // lgpu_store_map maps what the daemon has given.
@@ -278,7 +315,22 @@ int lgpu_store_fd(int device, bool memory);
 void lgpu_store_context_ends(CUcontext context);
 void lgpu_stores_reset(void);
 
+// ---- moving (move.c)
+
+// lgpu_move_out moves memory of a device out until its level holds, nothing can leave any more, or there is a newer Keep.
+// Not 0: why it ended before. *told is set to the least that the daemon has heard to be resident meanwhile, if it has heard
+// anything: there may not be more again before it says so.
+uint64_t lgpu_move_out(const struct lgpu_state *s, int device, uint64_t *told);
+// lgpu_move_in brings memory back as far as a level has room, unless there is a newer Keep. False: the device has no room
+// for it now.
+bool lgpu_move_in(const struct lgpu_state *s, int device, uint64_t level);
+
 // ---- the mover (mover.c)
+
+// lgpu_mover_newer says whether a Keep has come that nobody has looked at; it ends what an older one has begun.
+bool lgpu_mover_newer(void);
+// lgpu_mover_shutting is the number of the shutting that the mover has the lock shut for, or had last.
+uint32_t lgpu_mover_shutting(void);
 
 // lgpu_mover_start starts its thread, lgpu_mover_wake has it look.
 bool lgpu_mover_start(void);

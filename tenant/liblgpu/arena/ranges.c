@@ -73,7 +73,7 @@ static bool insert(uint64_t base, uint64_t bytes, uint32_t order, struct lgpu_bl
 		regions[i] = (struct region){base, base + bytes, order, blocks};
 		region_count++;
 		for (uint64_t at = base; at < base + bytes; at += LGPU_PAGE << order, blocks++) {
-			*blocks = (struct lgpu_block){.base = at, .order = (uint8_t)order, .offset = LGPU_NOWHERE};
+			*blocks = (struct lgpu_block){.base = at, .order = (uint8_t)order};
 			lgpu_range_give(blocks);
 		}
 	}

@@ -26,7 +26,7 @@
 #define QUESTION 1 // s, for a question to come
 #define ANSWER 5   // s, for an answer
 
-static const char magic[8] = "lgpuipc1";
+static const char magic[8] = "lgpuipc2";
 
 // What a program has as a CUipcMemHandle.
 struct ticket {
@@ -37,9 +37,16 @@ struct ticket {
 };
 _Static_assert(sizeof(struct ticket) == sizeof(CUipcMemHandle), "a ticket is a handle");
 
-// The answer to a secret, which comes with a descriptor.
+// The answer to a secret, which comes with a descriptor for each piece.
 struct answer {
-	uint64_t mapped, offset, bytes; // of physical memory, of the allocation in it
+	uint64_t mapped, piece, offset, bytes; // of physical memory and its pieces, of the allocation in it
+	uint64_t pieces;
+};
+
+// Descriptors, as they travel.
+union descriptors {
+	struct cmsghdr header;
+	char bytes[CMSG_SPACE(LGPU_PIECES * sizeof(int))];
 };
 
 // An allocation that has a handle.
@@ -57,7 +64,9 @@ struct opened {
 	uint32_t uses;
 	CUcontext context;
 	CUdevice ordinal; // of the memory
-	CUmemGenericAllocationHandle handle;
+	uint64_t piece;
+	uint32_t pieces;
+	CUmemGenericAllocationHandle handle[LGPU_PIECES];
 	unsigned char secret[SECRET];
 };
 
@@ -121,44 +130,51 @@ static bool same(const unsigned char *a, const unsigned char *b)
 
 // ---- giving
 
-// export makes a descriptor of what a secret names, or returns -1. The driver is called with the lock, so that the memory
-// is not freed meanwhile; it does not move any more.
-static int export(const unsigned char *secret, struct answer *a)
+static void close_all(const int *fds, uint64_t count)
 {
-	int fd = -1;
+	for (uint64_t i = 0; i < count; i++)
+		close(fds[i]);
+}
+
+// export makes descriptors of what a secret names. False: it cannot. The driver is called with the lock, so that the memory
+// is not freed meanwhile; it does not move any more.
+static bool export(const unsigned char *secret, struct answer *a, int *fds)
+{
+	uint32_t made = 0;
 	lgpu_lock(&lgpu_arena_lock);
 	const struct shared *one = shared;
 	while (one != NULL && !same(one->secret, secret))
 		one = one->next;
-	if (one != NULL) {
-		*a = (struct answer){one->block->bytes, one->offset, one->bytes};
-		if (LGPU_REAL(cuMemExportToShareableHandle)(&fd, one->block->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS)
-			fd = -1;
-	}
+	struct lgpu_block *b = one != NULL ? one->block : NULL;
+	while (b != NULL && made < b->pieces &&
+	       LGPU_REAL(cuMemExportToShareableHandle)(&fds[made], lgpu_piece(b, made)->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+						       0) == CUDA_SUCCESS)
+		made++;
+	bool all = b != NULL && made == b->pieces;
+	if (all)
+		*a = (struct answer){b->bytes, b->piece, one->offset, one->bytes, made};
 	lgpu_unlock(&lgpu_arena_lock);
-	return fd;
+	if (!all)
+		close_all(fds, made);
+	return all;
 }
 
 static void answer(int connection)
 {
 	unsigned char secret[SECRET];
+	int fds[LGPU_PIECES];
 	struct answer a;
 	patience(connection, QUESTION);
-	if (!own(connection) || recv(connection, secret, sizeof secret, 0) != SECRET)
+	if (!own(connection) || recv(connection, secret, sizeof secret, 0) != SECRET || !export(secret, &a, fds))
 		return;
-	int fd = export(secret, &a);
-	if (fd < 0)
-		return;
-	union {
-		struct cmsghdr header;
-		char bytes[CMSG_SPACE(sizeof fd)];
-	} control = {.bytes = {0}};
+	union descriptors control = {.bytes = {0}};
+	size_t bytes = a.pieces * sizeof *fds;
 	struct iovec part = {&a, sizeof a};
-	struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
-	control.header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-	memcpy(CMSG_DATA(&control.header), &fd, sizeof fd);
+	struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_SPACE(bytes)};
+	control.header = (struct cmsghdr){.cmsg_len = CMSG_LEN(bytes), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+	memcpy(CMSG_DATA(&control.header), fds, bytes);
 	sendmsg(connection, &m, MSG_NOSIGNAL);
-	close(fd);
+	close_all(fds, a.pieces);
 }
 
 static void *serve(void *arg)
@@ -262,88 +278,105 @@ void lgpu_arena_unshare_all(const struct lgpu_owner *o)
 
 // ---- taking
 
-// ask gets the descriptor of what a ticket names, or -1.
-static int ask(const struct ticket *t, struct answer *a)
+// plausible reports whether an answer can be true: it is another process's.
+static bool plausible(const struct answer *a)
+{
+	return a->mapped != 0 && a->mapped % LGPU_PAGE == 0 && a->offset < a->mapped && a->bytes <= a->mapped - a->offset && a->bytes != 0 &&
+	       a->piece != 0 && a->piece % LGPU_PAGE == 0 && a->pieces <= LGPU_PIECES && a->pieces == (a->mapped - 1) / a->piece + 1;
+}
+
+// ask gets the descriptors of what a ticket names. False: there are none.
+static bool ask(const struct ticket *t, struct answer *a, int *fds)
 {
 	struct sockaddr_un address;
 	socklen_t size = address_of(&address, t->name);
-	int fd = -1, connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (connection < 0)
-		return -1;
-	union {
-		struct cmsghdr header;
-		char bytes[CMSG_SPACE(sizeof fd)];
-	} control = {.bytes = {0}};
+		return false;
+	union descriptors control = {.bytes = {0}};
 	struct iovec part = {a, sizeof *a};
 	struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
 	patience(connection, ANSWER);
 	bool answered = connect(connection, (struct sockaddr *)&address, size) == 0 && own(connection) &&
 			send(connection, t->secret, SECRET, MSG_NOSIGNAL) == SECRET &&
 			recvmsg(connection, &m, MSG_CMSG_CLOEXEC) == (ssize_t)sizeof *a;
-	const struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-	if (answered && c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof fd))
-		memcpy(&fd, CMSG_DATA(c), sizeof fd);
 	close(connection);
-	return fd;
+	const struct cmsghdr *c = answered ? CMSG_FIRSTHDR(&m) : NULL;
+	if (c == NULL || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+		return false;
+	size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof *fds;
+	memcpy(fds, CMSG_DATA(c), count * sizeof *fds);
+	if (plausible(a) && a->pieces == count)
+		return true;
+	close_all(fds, count);
+	return false;
 }
 
-// plausible reports whether an answer can be true: it is another process's.
-static bool plausible(const struct answer *a)
+// unback unmaps and releases the first pieces of what was opened.
+static void unback(const struct opened *o, uint32_t mapped)
 {
-	return a->mapped != 0 && a->mapped % LGPU_PAGE == 0 && a->offset < a->mapped && a->bytes <= a->mapped - a->offset && a->bytes != 0;
+	for (uint32_t i = 0; i < o->pieces; i++) {
+		if (i < mapped)
+			LGPU_REAL(cuMemUnmap)(o->base + i * o->piece, i + 1 < o->pieces ? o->piece : o->mapped - i * o->piece);
+		LGPU_REAL(cuMemRelease)(o->handle[i]);
+	}
 }
 
-// place maps an imported handle for the current device, and for the memory's own.
+// place maps imported handles for the current device, and for the memory's own. If it fails, it gives all of it back.
 static CUresult place(struct opened *o)
 {
 	CUmemAllocationProp prop;
 	CUmemAccessDesc access[2];
 	CUdevice here;
 	CUdeviceptr base = 0;
-	CUresult r = LGPU_REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, o->handle);
+	uint32_t mapped = 0;
+	CUresult r = LGPU_REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, o->handle[0]);
 	r = r == CUDA_SUCCESS ? LGPU_REAL(cuCtxGetDevice)(&here) : r;
 	r = r == CUDA_SUCCESS ? LGPU_REAL(cuMemAddressReserve)(&base, o->mapped, LGPU_PAGE, 0, 0) : r;
-	if (r != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS) {
+		unback(o, 0);
 		return r;
+	}
 	o->base = base;
 	o->ordinal = prop.location.id;
 	access[0] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, here}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 	access[1] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, o->ordinal}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	r = LGPU_REAL(cuMemMap)(base, o->mapped, 0, o->handle, 0);
-	if (r == CUDA_SUCCESS) {
-		r = LGPU_REAL(cuMemSetAccess)(base, o->mapped, access, here == o->ordinal ? 1 : 2);
-		if (r == CUDA_SUCCESS)
-			return r;
-		LGPU_REAL(cuMemUnmap)(base, o->mapped);
-	}
+	for (; mapped < o->pieces && r == CUDA_SUCCESS; mapped += r == CUDA_SUCCESS)
+		r = LGPU_REAL(cuMemMap)(base + mapped * o->piece, mapped + 1 < o->pieces ? o->piece : o->mapped - mapped * o->piece, 0,
+					o->handle[mapped], 0);
+	r = r == CUDA_SUCCESS ? LGPU_REAL(cuMemSetAccess)(base, o->mapped, access, here == o->ordinal ? 1 : 2) : r;
+	if (r == CUDA_SUCCESS)
+		return r;
+	unback(o, mapped);
 	LGPU_REAL(cuMemAddressFree)(base, o->mapped);
 	return CUDA_ERROR_MAP_FAILED;
 }
 
 static CUresult import(const struct ticket *t, struct opened *o)
 {
+	int fds[LGPU_PIECES];
 	struct answer a;
-	int fd = ask(t, &a);
-	CUresult r = CUDA_ERROR_INVALID_VALUE;
-	if (fd >= 0 && plausible(&a))
-		r = LGPU_REAL(cuMemImportFromShareableHandle)(&o->handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-	if (fd >= 0)
-		close(fd);
-	if (r != CUDA_SUCCESS)
+	if (!ask(t, &a, fds))
 		return CUDA_ERROR_INVALID_VALUE;
+	CUresult r = CUDA_SUCCESS;
+	for (o->pieces = 0; o->pieces < a.pieces && r == CUDA_SUCCESS; o->pieces += r == CUDA_SUCCESS)
+		r = LGPU_REAL(cuMemImportFromShareableHandle)(&o->handle[o->pieces], (void *)(intptr_t)fds[o->pieces],
+							      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	close_all(fds, a.pieces);
+	if (r != CUDA_SUCCESS) {
+		unback(o, 0);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
 	o->mapped = a.mapped;
+	o->piece = a.piece;
 	o->offset = a.offset;
 	o->bytes = a.bytes;
-	r = place(o);
-	if (r != CUDA_SUCCESS)
-		LGPU_REAL(cuMemRelease)(o->handle);
-	return r;
+	return place(o);
 }
 
 static void unplace(const struct opened *o)
 {
-	LGPU_REAL(cuMemUnmap)(o->base, o->mapped);
-	LGPU_REAL(cuMemRelease)(o->handle);
+	unback(o, o->pieces);
 	LGPU_REAL(cuMemAddressFree)(o->base, o->mapped);
 }
 

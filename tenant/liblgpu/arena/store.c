@@ -5,6 +5,11 @@
 // piece by piece, ahead of need; a copy that comes before that registers what it needs itself, since a copy of other
 // memory takes ten times as long. A copy never crosses the border of two pieces, as the driver takes each for memory of
 // its own. The second file lies on a disk, and has what the first has no room for.
+//
+// A page of a block has a place in a file from when it leaves first, until its block ends or others need the place more. So
+// what has come back, and is not changed, need not be copied when it leaves again. Places are pages, too: however they have
+// been taken and given back, all can be used.
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,6 +24,14 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 #define HOST_PAGE UINT64_C(4096)
+#define PLACES (PIECES * (uint32_t)(PIECE / LGPU_PAGE)) // of a file
+#define ON_DISK (UINT32_C(1) << 31)                     // in lgpu_copy.place
+
+// The places of a file.
+struct places {
+	uint32_t next; // where to look first
+	uint64_t taken[PLACES / 64];
+};
 
 static struct store {
 	uint32_t lock; // of what the daemon says: the files, pinned, bytes and more
@@ -29,13 +42,13 @@ static struct store {
 	struct lgpu_disk disk;
 	char *map;
 	uint64_t room; // mapped
-	uint64_t used;   // has been given to blocks
-	uint64_t memory; // of what may be given so much is in memory; fixed while any is given
+	struct places memory, disks;
 	CUcontext context; // in which it is registered
 	uint64_t pieces[PIECES]; // where each registered piece ends
 	uint32_t count;
 } stores[LGPU_MAX_DEVICES];
 static uint32_t pinning; // lock of what is registered, which takes long
+static uint32_t placing; // lock of all places
 
 static uint64_t bytes_of(int device)
 {
@@ -100,31 +113,107 @@ void lgpu_store_map(const struct lgpu_state *s, int device)
 	t->room = room;
 }
 
+// ---- places
+
+// rooms is how many places a file has.
+static uint32_t rooms(uint64_t bytes) { return bytes / LGPU_PAGE < PLACES ? (uint32_t)(bytes / LGPU_PAGE) : PLACES; }
+
+static uint64_t more_of(int device) { return __atomic_load_n(&stores[device].more, __ATOMIC_ACQUIRE); }
+
 uint64_t lgpu_store_room(int device)
 {
-	struct store *t = &stores[device];
-	if (t->used == 0)
-		t->memory = bytes_of(device);
-	uint64_t bytes = t->memory + __atomic_load_n(&t->more, __ATOMIC_ACQUIRE);
-	return bytes > t->used ? bytes - t->used : 0;
+	uint64_t all = ((uint64_t)rooms(bytes_of(device)) + rooms(more_of(device))) * LGPU_PAGE;
+	uint64_t away = lgpu_arena_bytes(device) - lgpu_arena_resident(device);
+	return all > away ? all - away : 0;
 }
 
-bool lgpu_store_place(int device, struct lgpu_block *b)
+// free_from returns the first free place of those from one up to another, or the other.
+static uint32_t free_from(const struct places *p, uint32_t from, uint32_t to)
 {
-	if (b->offset == LGPU_NOWHERE) {
-		if (lgpu_store_room(device) < b->bytes)
-			return false;
-		b->offset = stores[device].used;
-		stores[device].used += b->bytes;
+	while (from < to) {
+		uint64_t free = ~p->taken[from / 64] >> from % 64;
+		if (free != 0)
+			break;
+		from = (from / 64 + 1) * 64;
 	}
+	if (from >= to)
+		return to;
+	from += (uint32_t)__builtin_ctzll(~p->taken[from / 64] >> from % 64);
+	return from < to ? from : to;
+}
+
+// seat takes a place of a file that has so many, if it can the one behind the last. False: there is none.
+static bool seat(struct places *p, uint32_t count, uint32_t *place)
+{
+	uint32_t at = free_from(p, p->next, count);
+	if (at == count && (at = free_from(p, 0, p->next < count ? p->next : count)) == (p->next < count ? p->next : count))
+		return false;
+	p->taken[at / 64] |= UINT64_C(1) << at % 64;
+	p->next = at + 1;
+	*place = at;
 	return true;
 }
 
-void lgpu_store_clear(int device)
+// leave_place takes a page's place back. The caller has the lock of places.
+static void leave_place(struct store *t, struct lgpu_copy *c)
 {
-	stores[device].used = 0;
-	lgpu_disk_rest(&stores[device].disk);
+	struct places *p = (c->place & ON_DISK) != 0 ? &t->disks : &t->memory;
+	uint32_t at = (c->place & ~ON_DISK) - 1;
+	if (c->place != 0)
+		p->taken[at / 64] &= ~(UINT64_C(1) << at % 64);
+	*c = (struct lgpu_copy){.place = 0};
 }
+
+// first is the index of a piece's first page in its block, past that of the page behind its last.
+static uint32_t first(const struct lgpu_block *b, uint32_t i) { return (uint32_t)(i * b->piece / LGPU_PAGE); }
+static uint32_t past(const struct lgpu_block *b, uint32_t i) { return first(b, i) + (uint32_t)(lgpu_piece_bytes(b, i) / LGPU_PAGE); }
+
+bool lgpu_store_place(struct lgpu_block *b, uint32_t i)
+{
+	int device = b->owner->device;
+	struct store *t = &stores[device];
+	bool placed = true;
+	if (b->copy == NULL)
+		b->copy = calloc(b->bytes / LGPU_PAGE, sizeof *b->copy);
+	if (b->copy == NULL)
+		return false;
+	uint32_t memory = rooms(bytes_of(device)), disk = rooms(more_of(device));
+	lgpu_lock(&placing);
+	for (uint32_t j = first(b, i); j < past(b, i) && placed; j++) {
+		uint32_t at = 0;
+		if (b->copy[j].place != 0)
+			continue;
+		bool here = seat(&t->memory, memory, &at);
+		placed = here || seat(&t->disks, disk, &at);
+		if (placed)
+			b->copy[j].place = (at + 1) | (here ? 0 : ON_DISK);
+	}
+	lgpu_unlock(&placing);
+	return placed;
+}
+
+void lgpu_store_unplace(struct lgpu_block *b, uint32_t i)
+{
+	if (b->copy == NULL)
+		return;
+	lgpu_lock(&placing);
+	for (uint32_t j = first(b, i); j < past(b, i); j++)
+		leave_place(&stores[b->owner->device], &b->copy[j]);
+	lgpu_unlock(&placing);
+	lgpu_piece(b, i)->fresh = 0;
+}
+
+void lgpu_store_forget(struct lgpu_block *b)
+{
+	for (uint32_t i = 0; i < b->pieces; i++)
+		lgpu_store_unplace(b, i);
+	free(b->copy);
+	b->copy = NULL;
+}
+
+void lgpu_store_rest(int device) { lgpu_disk_rest(&stores[device].disk); }
+
+// ---- registering
 
 // registered returns where the pieces end.
 static uint64_t registered(const struct store *t) { return t->count != 0 ? t->pieces[t->count - 1] : 0; }
@@ -184,24 +273,66 @@ bool lgpu_store_pin(int device)
 	return more;
 }
 
-CUresult lgpu_store_copy(int device, const struct lgpu_block *b, bool back)
+// ---- copying
+
+// A run of pages of a block that follow each other in a file, too.
+struct run {
+	uint64_t page, offset, bytes;
+	bool disk;
+};
+
+// run_of finds the next run of those from *at up to a page, without those that are clean, unless all are wanted.
+static bool run_of(const struct lgpu_block *b, uint32_t *at, uint32_t to, bool all, struct run *r)
 {
-	struct lgpu_owner *o = b->owner;
-	struct store *t = &stores[device];
+	const struct lgpu_copy *c = b->copy;
+	while (*at < to && c[*at].clean && !all)
+		++*at;
+	if (*at == to)
+		return false;
+	uint32_t begin = *at, place = c[begin].place;
+	while (++*at < to && c[*at].place == place + (*at - begin) && (all || !c[*at].clean))
+		;
+	*r = (struct run){.page = begin, .offset = ((place & ~ON_DISK) - 1) * LGPU_PAGE, .bytes = (*at - begin) * LGPU_PAGE,
+			  .disk = (place & ON_DISK) != 0};
+	return true;
+}
+
+// transfer copies between a device and a memory file.
+static CUresult transfer(int device, struct lgpu_owner *o, uint64_t offset, CUdeviceptr at, uint64_t bytes, bool back)
+{
+	const struct store *t = &stores[device];
 	CUresult r = CUDA_SUCCESS;
-	for (uint64_t done = 0, n; done < b->bytes && r == CUDA_SUCCESS; done += n) {
-		uint64_t offset = b->offset + done;
-		if (offset >= t->memory)
-			return lgpu_disk_copy(&t->disk, offset - t->memory, b->view + done, b->bytes - done, back, o->stream[0]);
-		while (registered(t) <= offset && lgpu_store_pin(device))
+	for (uint64_t done = 0, n; done < bytes && r == CUDA_SUCCESS; done += n) {
+		char *host = t->map + offset + done;
+		while (registered(t) <= offset + done && lgpu_store_pin(device))
 			;
-		uint64_t end = border(t, offset), most = (end < t->memory ? end : t->memory) - offset;
-		n = b->bytes - done < most ? b->bytes - done : most;
+		uint64_t most = border(t, offset + done) - offset - done;
+		n = bytes - done < most ? bytes - done : most;
 		CUstream stream = o->stream[back ? 0 : o->turn++ % LGPU_LANES];
-		r = back ? LGPU_REAL(cuMemcpyHtoDAsync_v2)(b->view + done, t->map + offset, n, stream) :
-			   LGPU_REAL(cuMemcpyDtoHAsync_v2)(t->map + offset, b->view + done, n, stream);
+		r = back ? LGPU_REAL(cuMemcpyHtoDAsync_v2)(at + done, host, n, stream) : LGPU_REAL(cuMemcpyDtoHAsync_v2)(host, at + done, n, stream);
 	}
 	return r;
+}
+
+CUresult lgpu_store_copy(struct lgpu_block *b, uint32_t i, bool back)
+{
+	int device = b->owner->device;
+	CUresult r = CUDA_SUCCESS;
+	struct run run;
+	for (uint32_t at = first(b, i); r == CUDA_SUCCESS && run_of(b, &at, past(b, i), back, &run);) {
+		CUdeviceptr here = b->view + run.page * LGPU_PAGE;
+		for (uint64_t j = run.page; j < at && !back; j++)
+			b->copy[j].whole = false;
+		r = run.disk ? lgpu_disk_copy(&stores[device].disk, run.offset, here, run.bytes, back, b->owner->stream[0]) :
+			       transfer(device, b->owner, run.offset, here, run.bytes, back);
+	}
+	return r;
+}
+
+void lgpu_store_copied(struct lgpu_block *b, uint32_t i)
+{
+	for (uint32_t j = first(b, i); j < past(b, i); j++)
+		b->copy[j].whole = true;
 }
 
 void lgpu_store_context_ends(CUcontext context)
@@ -223,9 +354,11 @@ void lgpu_store_context_ends(CUcontext context)
 
 void lgpu_stores_reset(void)
 {
-	pinning = 0;
+	pinning = placing = 0;
 	for (int i = 0; i < (int)LGPU_MAX_DEVICES; i++) {
 		struct store *t = &stores[i];
+		if (t->fd != 0 || t->disk.fd != 0)
+			t->memory = t->disks = (struct places){.next = 0};
 		if (t->fd != 0)
 			close(t->fd - 1);
 		if (t->disk.fd != 0)
@@ -234,7 +367,7 @@ void lgpu_stores_reset(void)
 		t->disk = (struct lgpu_disk){.fd = 0}; // the kernel wipes the buffers
 		t->lock = t->count = 0;
 		t->pinned = false;
-		t->bytes = t->more = t->room = t->used = t->memory = 0;
+		t->bytes = t->more = t->room = 0;
 		t->map = NULL; // the kernel did not map it here
 		t->context = NULL;
 	}

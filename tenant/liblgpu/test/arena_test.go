@@ -40,7 +40,7 @@ type keeper struct {
 	stores [2]int
 }
 
-const storeBytes = 512 * mib
+const storeBytes = 1024 * mib
 
 // managed starts a client of an lgpu with memory.overcommit on so many devices, up to its contexts.
 func managed(t *testing.T, devices int) *keeper {
@@ -51,7 +51,13 @@ func managed(t *testing.T, devices int) *keeper {
 // managedProgram starts another program that knows the order init.
 func managedProgram(t *testing.T, devices int, source string) *keeper {
 	t.Helper()
-	dev := newDevice(t, fmt.Sprintf("%dx1GiB,sms=4,context=16MiB", devices))
+	return managedShape(t, devices, "", source)
+}
+
+// managedShape has devices with more said of their shape.
+func managedShape(t *testing.T, devices int, shape, source string) *keeper {
+	t.Helper()
+	dev := newDevice(t, fmt.Sprintf("%dx1GiB,sms=4,context=16MiB%s", devices, shape))
 	all, err := dev.client.Devices()
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +68,7 @@ func managedProgram(t *testing.T, devices int, source string) *keeper {
 		for i, b := range one.UUID {
 			l.UUID[i] = byte(b)
 		}
-		l.Overcommit = 1
+		l.Overcommit, l.Memory, l.Granted = 1, everything, everything
 		limits = append(limits, l)
 	}
 	k := &keeper{t: t, dev: dev, d: newDaemon(t, limits...), level: map[uint32]uint64{}, kept: make(chan protocol.Message, 10000),
@@ -207,7 +213,7 @@ func (k *keeper) suspend(device uint32) protocol.Message {
 
 func (k *keeper) resume(device uint32) {
 	k.t.Helper()
-	if m := k.answered(device, k.send(device, 512*mib, false)); m.Flags != 0 {
+	if m := k.answered(device, k.send(device, everything, false)); m.Flags != 0 {
 		k.t.Fatalf("the client does not come back: %+v", m)
 	}
 }

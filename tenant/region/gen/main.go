@@ -63,6 +63,7 @@ var headers = []cheader.Header{
 			{Name: "FLAG_RESIDENT", Value: uint64(protocol.FlagResident)},
 			{Name: "FLAG_PINNED", Value: uint64(protocol.FlagPinned)},
 			{Name: "FLAG_MORE", Value: uint64(protocol.FlagMore)},
+			{Name: "FLAG_MOVING", Value: uint64(protocol.FlagMoving)},
 			{Name: "KEEP", Value: uint64(protocol.Keep)}, {Name: "KEPT", Value: uint64(protocol.Kept)},
 			{Name: "STORE", Value: uint64(protocol.Store)},
 			{Name: "WHY_BUSY", Value: protocol.WhyBusy}, {Name: "WHY_CAPTURE", Value: protocol.WhyCapture},

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Moving memory, while the residence lock is shut: pieces leave, largest blocks first, until a level holds, or come back as
+// far as a level has room. Some are on their way at once. A newer Keep is heard between two of them; what is on its way
+// then is waited for, and nothing more is begun.
+#include <stdlib.h>
+
+#include "arena/parts.h"
+#include "residence/residence.h"
+
+#define INFLIGHT_BYTES (UINT64_C(256) << 20) // that move at once, beside one piece
+
+struct part {
+	struct lgpu_block *block;
+	uint32_t piece;
+};
+
+// The pieces of a device that are on it, or away.
+struct list {
+	struct part *part;
+	size_t count;
+};
+
+static uint64_t bytes_of(struct part p) { return lgpu_piece_bytes(p.block, p.piece); }
+
+static int larger(const void *a, const void *b)
+{
+	const struct part *x = a, *y = b;
+	if (x->block->bytes != y->block->bytes)
+		return x->block->bytes < y->block->bytes ? 1 : -1;
+	if (x->block != y->block)
+		return x->block->base < y->block->base ? -1 : 1;
+	return x->piece < y->piece ? -1 : x->piece > y->piece;
+}
+
+// visit adds the pieces that are on a device, or away, to a list, or only counts them.
+static void visit(struct list *l, int device, bool out)
+{
+	for (struct lgpu_owner *o = lgpu_owners; o != NULL; o = o->next)
+		for (struct lgpu_block *b = o->blocks; b != NULL; b = b->next)
+			for (uint32_t i = 0; o->device == device && !b->fixed && i < b->pieces; i++)
+				if (lgpu_piece(b, i)->out == out) {
+					if (l->part != NULL)
+						l->part[l->count] = (struct part){b, i};
+					l->count++;
+				}
+}
+
+// list_read reads them. The lock is shut, so none comes or goes. False: there is no memory.
+static bool list_read(struct list *l, int device, bool out)
+{
+	*l = (struct list){NULL, 0};
+	visit(l, device, out);
+	if (l->count == 0)
+		return true;
+	l->part = malloc(l->count * sizeof *l->part);
+	if (l->part == NULL)
+		return false;
+	l->count = 0;
+	visit(l, device, out);
+	qsort(l->part, l->count, sizeof *l->part, larger);
+	return true;
+}
+
+// equip makes a context current, and makes the streams and the events in it. What belongs to no context is copied in any
+// of the device.
+static CUresult equip(struct lgpu_owner *o)
+{
+	if (o->context == NULL)
+		o->context = lgpu_residence_context_of(o->ordinal);
+	if (o->context == NULL)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	CUresult r = LGPU_REAL(cuCtxSetCurrent)(o->context);
+	for (int i = 0; i < LGPU_LANES * LGPU_INFLIGHT && r == CUDA_SUCCESS; i++) {
+		CUevent *e = &o->event[i / LGPU_LANES][i % LGPU_LANES];
+		if (*e == NULL)
+			r = LGPU_REAL(cuEventCreate)(e, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+	}
+	for (int i = 0; i < LGPU_LANES && r == CUDA_SUCCESS; i++)
+		if (o->stream[i] == NULL)
+			r = LGPU_REAL(cuStreamCreate)(&o->stream[i], CU_STREAM_NON_BLOCKING);
+	return r;
+}
+
+// Pieces on their way, oldest first.
+struct flight {
+	struct part part[LGPU_INFLIGHT];
+	uint32_t first, count;
+	uint64_t bytes;
+};
+
+static bool full(const struct flight *f) { return f->count == LGPU_INFLIGHT || (f->count > 1 && f->bytes > INFLIGHT_BYTES); }
+
+// start begins to copy a piece to the store, or from it if back; the context of its owner is current. It is on its way even
+// if it fails: its first copies must have ended before anybody goes on.
+static CUresult start(struct flight *f, struct part p, bool back)
+{
+	struct lgpu_owner *o = p.block->owner;
+	uint32_t i = (f->first + f->count) % LGPU_INFLIGHT;
+	CUresult r = lgpu_store_copy(p.block, p.piece, back);
+	for (int lane = 0; lane < LGPU_LANES; lane++) {
+		CUresult one = LGPU_REAL(cuEventRecord)(o->event[i][lane], o->stream[lane]);
+		r = r != CUDA_SUCCESS ? r : one;
+	}
+	f->part[i] = p;
+	f->count++;
+	f->bytes += bytes_of(p);
+	return r;
+}
+
+// land waits for the oldest, which it returns.
+static struct part land(struct flight *f, CUresult *r)
+{
+	uint32_t i = f->first++ % LGPU_INFLIGHT;
+	struct part p = f->part[i];
+	f->count--;
+	f->bytes -= bytes_of(p);
+	*r = CUDA_SUCCESS;
+	for (int lane = 0; lane < LGPU_LANES; lane++) {
+		CUresult one = LGPU_REAL(cuEventSynchronize)(p.block->owner->event[i][lane]);
+		*r = *r != CUDA_SUCCESS ? *r : one;
+	}
+	return p;
+}
+
+// ---- out
+
+// leave ends the oldest: once it is copied, its memory is given back. With keep it stays.
+static CUresult leave(struct flight *f, bool keep)
+{
+	CUresult r;
+	struct part p = land(f, &r);
+	if (r == CUDA_SUCCESS && !keep) {
+		lgpu_store_copied(p.block, p.piece);
+		r = lgpu_piece_unmap(p.block, p.piece);
+		if (r == CUDA_SUCCESS) {
+			lgpu_piece(p.block, p.piece)->out = true;
+			lgpu_arena_moved(p.block->owner->device, (int64_t)bytes_of(p));
+		}
+	}
+	return r;
+}
+
+// judge notes which pages of a piece need not be copied: those that have come back since the lock was shut.
+static void judge(struct part p)
+{
+	const struct lgpu_block *b = p.block;
+	bool fresh = lgpu_piece(p.block, p.piece)->fresh == lgpu_mover_shutting();
+	uint64_t from = p.piece * b->piece / LGPU_PAGE;
+	for (uint64_t i = from; i < from + bytes_of(p) / LGPU_PAGE; i++)
+		b->copy[i].clean = fresh && b->copy[i].whole;
+}
+
+// place finds room in the store for a piece that is to leave, if need be that of copies of others that stay.
+static bool place(const struct list *l, size_t i)
+{
+	bool placed = lgpu_store_place(l->part[i].block, l->part[i].piece);
+	for (size_t last = l->count - 1; !placed && last > i; last--) {
+		lgpu_store_unplace(l->part[last].block, l->part[last].piece);
+		placed = lgpu_store_place(l->part[i].block, l->part[i].piece);
+	}
+	return placed;
+}
+
+// send begins to copy a piece to the store.
+static CUresult send(struct flight *f, struct part p)
+{
+	CUresult r = equip(p.block->owner);
+	r = r == CUDA_SUCCESS ? lgpu_block_view(p.block) : r;
+	if (r != CUDA_SUCCESS)
+		return r;
+	judge(p);
+	return start(f, p, false);
+}
+
+// tell tells the daemon how far a move out has come.
+static void tell(const struct lgpu_state *s, int device, uint64_t *told)
+{
+	uint64_t resident = lgpu_level_resident(s, device);
+	if (lgpu_level_moving(s, device))
+		*told = resident;
+}
+
+uint64_t lgpu_move_out(const struct lgpu_state *s, int device, uint64_t *told)
+{
+	struct list list;
+	struct flight f = {.count = 0};
+	CUresult r = CUDA_SUCCESS;
+	uint64_t why = 0;
+	if (!list_read(&list, device, false))
+		return LGPU_LINK_WHY_DRIVER;
+	lgpu_overhead_moving(device);
+	for (size_t i = 0; i < list.count && r == CUDA_SUCCESS && why == 0 && !lgpu_mover_newer(); i++) {
+		uint64_t level = __atomic_load_n(&lgpu_levels[device].value, __ATOMIC_RELAXED);
+		if (lgpu_level_resident(s, device) <= level + f.bytes)
+			break;
+		if (!place(&list, i)) {
+			why = LGPU_LINK_WHY_STORE;
+			break;
+		}
+		r = send(&f, list.part[i]);
+		while (r == CUDA_SUCCESS && full(&f)) {
+			r = leave(&f, false);
+			tell(s, device, told);
+		}
+	}
+	while (f.count != 0) {
+		CUresult last = leave(&f, r != CUDA_SUCCESS);
+		r = r != CUDA_SUCCESS ? r : last;
+		if (f.count != 0)
+			tell(s, device, told);
+	}
+	lgpu_overhead_moving(device);
+	free(list.part);
+	if (r == CUDA_SUCCESS)
+		return why;
+	lgpu_log(LGPU_LOG_WARN, "memory could not leave device %d: error %d; it stays there", device, (int)r);
+	return r == CUDA_ERROR_OPERATING_SYSTEM ? LGPU_LINK_WHY_STORE : LGPU_LINK_WHY_DRIVER;
+}
+
+// ---- in
+
+// arrive waits until the oldest is copied.
+static CUresult arrive(struct flight *f)
+{
+	CUresult r;
+	struct part p = land(f, &r);
+	if (r == CUDA_SUCCESS)
+		lgpu_piece(p.block, p.piece)->fresh = lgpu_mover_shutting();
+	return r;
+}
+
+// fetch makes memory for a piece and begins to copy it back. *copied is what has become of the copies of all until now. The
+// result is that of the memory alone.
+static CUresult fetch(struct flight *f, struct part p, CUresult *copied)
+{
+	CUresult r = lgpu_piece_map(p.block, p.piece);
+	if (r != CUDA_SUCCESS)
+		return r;
+	lgpu_piece(p.block, p.piece)->out = false;
+	lgpu_arena_moved(p.block->owner->device, -(int64_t)bytes_of(p));
+	if (*copied == CUDA_SUCCESS)
+		*copied = equip(p.block->owner);
+	if (*copied == CUDA_SUCCESS)
+		*copied = lgpu_block_view(p.block);
+	if (*copied == CUDA_SUCCESS)
+		*copied = start(f, p, true);
+	return r;
+}
+
+bool lgpu_move_in(const struct lgpu_state *s, int device, uint64_t level)
+{
+	struct list list;
+	struct flight f = {.count = 0};
+	CUresult r = CUDA_SUCCESS, copied = CUDA_SUCCESS;
+	if (!list_read(&list, device, true))
+		return false;
+	lgpu_overhead_moving(device);
+	for (size_t i = 0; i < list.count && r == CUDA_SUCCESS && !lgpu_mover_newer(); i++) {
+		uint64_t resident = lgpu_level_resident(s, device);
+		if (resident > level || level - resident < bytes_of(list.part[i]))
+			continue; // a smaller one may fit
+		r = fetch(&f, list.part[i], &copied);
+		while (full(&f)) {
+			CUresult one = arrive(&f);
+			copied = copied != CUDA_SUCCESS ? copied : one;
+			lgpu_level_moving(s, device);
+		}
+	}
+	while (f.count != 0) {
+		CUresult one = arrive(&f);
+		copied = copied != CUDA_SUCCESS ? copied : one;
+	}
+	lgpu_overhead_moving(device);
+	free(list.part);
+	// A context in which copies fail is broken, and every call of the program in it fails from now on.
+	if (copied != CUDA_SUCCESS)
+		lgpu_log(LGPU_LOG_ERROR, "memory could not be brought back to device %d: error %d; its content is lost", device, (int)copied);
+	if (r != CUDA_SUCCESS)
+		lgpu_log(LGPU_LOG_WARN, "device %d has no room yet for memory that comes back: error %d", device, (int)r);
+	if (lgpu_arena_bytes(device) == lgpu_arena_resident(device))
+		lgpu_store_rest(device);
+	return r == CUDA_SUCCESS;
+}
