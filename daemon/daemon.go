@@ -190,6 +190,11 @@ type gates interface {
 	SetDevice(uuid gpu.UUID, spatial bool, o schedule.Options) error
 	Shares() []dispatch.Share
 	Stats() dispatch.Stats
+	SetMemory(lgpu uint64, m schedule.Memory)
+	Wish(lgpu uint64)
+	Resting(lgpu uint64) bool
+	Idle(lgpu uint64) (time.Duration, bool)
+	Order(device gpu.UUID, dst []dispatch.Place) []dispatch.Place
 	Used(device gpu.UUID, dst []dispatch.Used) []dispatch.Used
 	Shared(device gpu.UUID) bool
 	Metered(device gpu.UUID)
@@ -250,6 +255,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	n.gates, err = p.gates(dispatch.Config{
 		Options: schedule.Options{Slice: int64(c.Slice)}, Slice: n.observer.turn, Overran: n.observer.overran,
 		Resliced: n.observer.resliced, Stayed: n.observer.stayed, Shared: n.inventory.share, Log: c.Log,
+		Prepare: func(uint64, gpu.UUID) { n.residence.look() }, Rested: func(uint64) { n.residence.look() },
 	})
 	if err != nil {
 		return n, err

@@ -134,6 +134,8 @@ func (g *planning) arrive() {
 			g.begin(t)
 		case t.coming() && t.Deaf:
 			t.in = false
+		case !t.in && t.complete() && (t.Deaf || !slices.ContainsFunc(t.dev, g.crowded)):
+			t.in, t.ready, t.since = true, true, g.now // nobody needs its room, or it cannot give it
 		}
 	}
 }
@@ -174,7 +176,8 @@ func (g *planning) reduce() {
 func (g *planning) waiting() []*tenant {
 	var all []*tenant
 	for _, t := range g.tenants {
-		if (t.coming() || t.Waits && !(t.in && t.complete())) && !t.Deaf {
+		wants := t.coming() || t.Waits || t.ranked && !t.in
+		if wants && !(t.in && t.complete()) && !t.Deaf {
 			all = append(all, t)
 		}
 	}
@@ -400,12 +403,13 @@ func (g *planning) raise() {
 			if goal <= level || t.Deaf {
 				continue
 			}
-			more := min(goal-level, max(free[d], 0))
-			// Small steps are not worth it, and a move that is under way is disturbed only to let it end.
-			if more < goal-level && (part.Moving || more < g.step(d)) || part.Taken > part.Level {
+			has := min(max(level, signed(part.Taken)), goal) // what is fixed is taken at any level
+			more := min(goal-has, max(free[d], 0)) + has - level
+			// Small steps are not worth it, and a move that is under way is disturbed only to let it end, unless that is cheap.
+			if more < goal-level && (part.Moving && !part.Tells || more < g.step(d)) || part.Moving && part.Taken > part.Level {
 				more = 0
 			}
-			free[d] -= goal - level // what becomes free is for it
+			free[d] -= goal - has // what becomes free is for it
 			t.level[i] = level + more
 			if t.early && more > 0 {
 				t.ahead[part.Device] += uint64(more)
@@ -425,7 +429,7 @@ func (g *planning) lower() {
 				continue
 			case t.Deaf || part.Moving && part.Taken > part.Level:
 				t.level[i] = level // it is at it
-			case !part.Moving: // else memory that was to come is not to come any more
+			case !part.Moving && !part.Tells: // else memory that was to come is not to come any more, or it tells as it leaves
 				t.level[i] = max(goal, min(level, signed(part.Resident))-g.step(d))
 			}
 			if was := t.ahead[part.Device]; was > 0 && !t.in {

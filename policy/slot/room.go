@@ -28,17 +28,19 @@ func resting(g *planning, t, _ *tenant, _ []int64) bool { return g.rests(t) }
 
 func always(*planning, *tenant, *tenant, []int64) bool { return true }
 
-// rests reports whether a tenant that is in has no work, for so long that it gives way: at once if its pauses have been long
-// ones lately.
+// rests reports whether a tenant that is in has no work, for so long that it gives way: at once if it has had some in this
+// turn, and its pauses have been long ones lately. Who has had none yet is given time to begin.
 func (g *planning) rests(t *tenant) bool {
-	least := g.options.Idle
-	if t.longPauses() {
+	idle, least := t.Idle, g.options.Idle
+	if in := g.now.Sub(t.since); t.in && in <= idle {
+		idle = in
+	} else if t.longPauses() {
 		least = min(least, brief)
 	}
 	if t.Idle > 0 {
-		g.rouse(g.now.Add(least - t.Idle))
+		g.rouse(g.now.Add(least - idle))
 	}
-	return t.Idle >= least
+	return idle >= least
 }
 
 // over reports whether a tenant's turn is over for another one, and asks for a plan when it may be.
@@ -129,7 +131,15 @@ func (g *planning) farther(a, b *tenant) int {
 	case a.ranked && b.ranked:
 		return before(b.place, a.place)
 	}
-	return cmp.Or(cmp.Compare(b.expected, a.expected), cmp.Compare(b.Idle, a.Idle))
+	return cmp.Or(cmp.Compare(b.expected, a.expected), cmp.Compare(g.pauseOf(b), g.pauseOf(a)))
+}
+
+// pauseOf is for how long a tenant has had no work, if that is long.
+func (g *planning) pauseOf(t *tenant) time.Duration {
+	if t.Idle < g.options.Idle {
+		return 0
+	}
+	return t.Idle
 }
 
 // spare is what could leave of a device.

@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	gib  = uint64(1) << 30
-	link = 50e9 // bytes a second, each way
+	gib   = uint64(1) << 30
+	link  = 50e9      // bytes a second, each way
+	piece = 128 << 20 // by which those that tell do so
 )
 
 // world is devices and tenants in virtual time. A device runs one of those that are in at a time, by weight; each has a link
@@ -41,6 +42,7 @@ type guest struct {
 	resident float64
 	moving   bool
 	deaf     bool
+	tells    bool // how far it is
 	weight   float64
 	work     time.Duration // still to be done; less than nothing is endless
 	since    time.Time     // it waits
@@ -78,7 +80,7 @@ func (w *world) add(device int, size uint64, load func(*guest, *world)) *guest {
 func (w *world) state() State {
 	s := State{Room: w.room}
 	for _, g := range w.guests {
-		part := Part{Device: g.device, Size: g.size, Level: g.level, Taken: g.taken, Resident: uint64(g.resident), Moving: g.moving}
+		part := Part{Device: g.device, Size: g.size, Level: g.level, Taken: g.taken, Resident: uint64(g.resident), Moving: g.moving, Tells: g.tells}
 		s.Tenants = append(s.Tenants, Tenant{
 			ID: g.id, Parts: []Part{part}, Waits: g.work != 0 && !w.plan.In[g.id], Since: g.since, Deaf: g.deaf,
 			Idle: w.now.Sub(g.worked),
@@ -175,6 +177,9 @@ func (w *world) move() {
 			g.resident = min(goal, g.resident+link*w.tick.Seconds()/float64(in[g.device]))
 		}
 		w.moved += uint64(max(g.resident-before, before-g.resident))
+		if told := max(g.level, uint64(g.resident)); g.tells && g.taken > told+piece {
+			g.taken, w.changed = told, true
+		}
 		if g.resident == goal {
 			g.moving, g.taken, w.changed = false, g.level, true
 		}
@@ -272,11 +277,16 @@ func TestNothingMovesWhenAllFits(t *testing.T) {
 	}
 }
 
-// Two that need 80 % of the room each: what does not fit beside the other is what a switch waits for.
+// Two that need 62 % of the room each: what does not fit beside the other is what a switch waits for.
 func TestLoadsAhead(t *testing.T) {
+	t.Run("in steps", func(t *testing.T) { loadsAhead(t, false) })
+	t.Run("told of", func(t *testing.T) { loadsAhead(t, true) })
+}
+
+func loadsAhead(t *testing.T, tells bool) {
 	w := newWorld(Options{}, 1, 64*gib)
-	w.add(0, 40*gib, nil)
-	w.add(0, 40*gib, nil)
+	w.add(0, 40*gib, nil).tells = tells
+	w.add(0, 40*gib, nil).tells = tells
 	w.run(t, 200*time.Second)
 	s := w.p.Stats()
 	whole := seconds(float64(40*gib) / link)

@@ -22,7 +22,7 @@
 // # Moves
 //
 // A plan has levels: how much of a device each tenant may have now. They change in steps, so that one tenant's memory comes
-// while another's still leaves. What the levels allow never exceeds the room, whatever is under way: a level rises only
+// while another's still leaves; those of tenants that tell how far they are need no steps. What the levels allow never exceeds the room, whatever is under way: a level rises only
 // into what nobody has. The caller tells with each State what has become of the levels before; a plan that is not carried
 // out, or only in part, costs nothing but time.
 //
@@ -78,8 +78,9 @@ type Part struct {
 	// Level is what it may have, as it was told last; Taken what counts as used of the room, at least Level; Resident
 	// what it says that is there.
 	Level, Taken, Resident uint64
-	// Moving says that it has not answered Level yet.
-	Moving bool
+	// Moving says that it has not answered Level yet. Tells says that it tells how far its moves have come, and that they
+	// can be changed at any time: steps gain nothing then.
+	Moving, Tells bool
 }
 
 // Tenant is a party whose memory comes and goes as one: an lgpu, or the lgpus of a gang.
