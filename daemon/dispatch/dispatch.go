@@ -155,6 +155,7 @@ type seat struct {
 //
 // The unexported methods are called with mu locked, except attach, want, closed, gone and keepTime, which lock it.
 type Runner struct {
+	*Memories
 	config Config
 	wake   int // eventfd: Next may have changed, or it is over
 
@@ -170,10 +171,8 @@ type Runner struct {
 	byID    map[uint64][]*seat
 	shares  []schedule.Share
 	stats   Stats
-	memory  map[uint64]schedule.Memory // of lgpus, where it is not here
-	ran     []schedule.Ran             // scratch
-	used    []schedule.Used            // scratch
-	places  []schedule.Place           // scratch
+	ran     []schedule.Ran  // scratch
+	used    []schedule.Used // scratch
 }
 
 type device struct {
@@ -196,8 +195,9 @@ func New(c Config) (*Runner, error) {
 	}
 	r := &Runner{
 		config: c, wake: wake, policy: schedule.New(c.Options), numbers: map[gpu.UUID]schedule.Device{},
-		clients: map[gate]*client{}, byID: map[uint64][]*seat{}, memory: map[uint64]schedule.Memory{},
+		clients: map[gate]*client{}, byID: map[uint64][]*seat{},
 	}
+	r.Memories = &Memories{runner: r, away: map[uint64]schedule.Memory{}}
 	go r.keepTime()
 	return r, nil
 }
@@ -293,7 +293,7 @@ func (r *Runner) Remove(id uint64) {
 		r.seats = slices.DeleteFunc(r.seats, func(q *seat) bool { return q == s })
 	}
 	delete(r.byID, id)
-	delete(r.memory, id)
+	delete(r.away, id)
 	r.decide(t)
 }
 
@@ -356,7 +356,7 @@ func (r *Runner) attach(g gate, m protocol.Message) {
 			r.config.Log.Error("gate left open: the policy does not accept the lgpu", "lgpu", s.id, "device", s.uuid, "error", err)
 			s.enter(t, free)
 		}
-		r.policy.SetMemory(t, schedule.ID(s.id), n, r.memory[s.id])
+		r.policy.SetMemory(t, schedule.ID(s.id), n, r.away[s.id])
 		r.seats = append(r.seats, s)
 		r.byID[s.id] = append(r.byID[s.id], s)
 		r.share(n)

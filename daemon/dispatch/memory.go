@@ -14,27 +14,36 @@ type Place struct {
 	Lead time.Duration
 }
 
+// Memories is the part of a Runner that knows which lgpus' memory is away. Its methods are the Runner's.
+type Memories struct {
+	runner *Runner
+	away   map[uint64]schedule.Memory // of lgpus, where it is not here; guarded by the Runner's mu
+	places []schedule.Place           // scratch, likewise
+}
+
 // SetMemory says where the memory of an lgpu is, on all its devices, until something else is said: while it is not here, no
 // gate of the lgpu is opened. Config.Rested says when those that were open are closed.
-func (r *Runner) SetMemory(lgpu uint64, m schedule.Memory) {
+func (m *Memories) SetMemory(lgpu uint64, where schedule.Memory) {
+	r := m.runner
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.memory[lgpu] == m {
+	if m.away[lgpu] == where {
 		return
 	}
-	if r.memory[lgpu] = m; m == schedule.Here {
-		delete(r.memory, lgpu)
+	if m.away[lgpu] = where; where == schedule.Here {
+		delete(m.away, lgpu)
 	}
 	t := now()
 	for _, s := range r.byID[lgpu] {
 		r.progressOn(t, s.device)
-		r.policy.SetMemory(t, schedule.ID(lgpu), s.device, m)
+		r.policy.SetMemory(t, schedule.ID(lgpu), s.device, where)
 	}
 	r.decide(t)
 }
 
 // Wish says that a program of an lgpu waits for its memory, as Want does of one that waits at its gate.
-func (r *Runner) Wish(lgpu uint64) {
+func (m *Memories) Wish(lgpu uint64) {
+	r := m.runner
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := now()
@@ -48,14 +57,16 @@ func (r *Runner) Wish(lgpu uint64) {
 }
 
 // Resting reports whether all gates are closed and drained of an lgpu, and of those in its gang.
-func (r *Runner) Resting(lgpu uint64) bool {
+func (m *Memories) Resting(lgpu uint64) bool {
+	r := m.runner
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.policy.Resting(schedule.ID(lgpu))
 }
 
 // Idle is for how long an lgpu has shown no sign of work; false for one that has no gates.
-func (r *Runner) Idle(lgpu uint64) (time.Duration, bool) {
+func (m *Memories) Idle(lgpu uint64) (time.Duration, bool) {
+	r := m.runner
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := now()
@@ -68,23 +79,25 @@ func (r *Runner) Idle(lgpu uint64) (time.Duration, bool) {
 }
 
 // Order appends the planned order of a device to dst: the lgpus that have it, or wait for it.
-func (r *Runner) Order(uuid gpu.UUID, dst []Place) []Place {
+func (m *Memories) Order(uuid gpu.UUID, dst []Place) []Place {
+	r := m.runner
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := now()
 	n := r.number(uuid)
 	r.progressOn(t, n)
-	r.places = r.policy.Order(t, n, r.places[:0])
-	for _, p := range r.places {
+	m.places = r.policy.Order(t, n, m.places[:0])
+	for _, p := range m.places {
 		dst = append(dst, Place{LGPU: uint64(p.ID), Rank: p.Rank, Lead: time.Duration(p.Lead)})
 	}
 	r.decide(t)
 	return dst
 }
 
-// rested tells that gates of an lgpu have closed whose memory is away.
-func (r *Runner) rested(lgpu uint64) {
-	if _, away := r.memory[lgpu]; away && r.config.Rested != nil && r.policy.Resting(schedule.ID(lgpu)) {
+// rested tells that gates of an lgpu have closed whose memory is away. Called with the Runner's mu locked.
+func (m *Memories) rested(lgpu uint64) {
+	r := m.runner
+	if _, away := m.away[lgpu]; away && r.config.Rested != nil && r.policy.Resting(schedule.ID(lgpu)) {
 		r.config.Rested(lgpu)
 	}
 }

@@ -67,7 +67,7 @@ func (s *Scheduler) Order(now int64, dev Device, dst []Place) []Place {
 	}
 	for _, x := range d.seats {
 		if x.hungry() || x.guest {
-			dst = append(dst, Place{ID: x.entity.id, Rank: x.level(), Lead: x.leadOver(first)})
+			dst = append(dst, Place{ID: x.entity.id, Rank: x.level(), Lead: leadOver(x, first)})
 		}
 	}
 	slices.SortStableFunc(dst[from:], func(a, b Place) int {
@@ -115,7 +115,7 @@ func (d *device) announce() {
 }
 
 // exposed is since when a seat is charged for a device that nobody can use while its memory comes, and whether it is.
-func (x *seat) exposed() (since int64, is bool) {
+func exposed(x *seat) (since int64, is bool) {
 	d := x.dev
 	if x.memory != Coming || !x.wants || d.owner != nil || d.free != nil {
 		return 0, false
@@ -124,7 +124,7 @@ func (x *seat) exposed() (since int64, is bool) {
 }
 
 // leadOver is by how much more device time a seat has had than another one, or those above them that are siblings.
-func (x *seat) leadOver(y *seat) int64 {
+func leadOver(x, y *seat) int64 {
 	if y == nil || x == y {
 		return 0
 	}

@@ -363,7 +363,7 @@ func (x *seat) settle() {
 			x.charged += excused
 			x.counted += excused
 		}
-	} else if since, is := x.exposed(); is {
+	} else if since, is := exposed(x); is {
 		x.clock += x.now - max(x.settledAt, since)
 	}
 	x.settledAt = x.now

@@ -22,9 +22,9 @@
 // # Moves
 //
 // A plan has levels: how much of a device each tenant may have now. They change in steps, so that one tenant's memory comes
-// while another's still leaves; those of tenants that tell how far they are need no steps. What the levels allow never exceeds the room, whatever is under way: a level rises only
-// into what nobody has. The caller tells with each State what has become of the levels before; a plan that is not carried
-// out, or only in part, costs nothing but time.
+// while another's still leaves; those of tenants that tell how far they are need no steps. What the levels allow never
+// exceeds the room, whatever is under way: a level rises only into what nobody has. The caller tells with each State what
+// has become of the levels before; a plan that is not carried out, or only in part, costs nothing but time.
 //
 // The package is pure: no clock, no I/O, no goroutine. A Policy is for one goroutine at a time.
 package slot
