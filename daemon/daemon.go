@@ -72,6 +72,7 @@ import (
 	"github.com/lgpu/lgpu/internal/rundir"
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/policy/schedule"
+	"github.com/lgpu/lgpu/policy/slot"
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
@@ -548,13 +549,20 @@ func (n *Daemon) Slices() SliceSubscription { return n.slices.subscribe() }
 
 // Counters returns numbers that only rise while the daemon lives.
 func (n *Daemon) Counters() Counters {
-	return Counters{Events: n.journal.counted(), Gate: n.gates.Stats()}
+	return Counters{Events: n.journal.counted(), Gate: n.gates.Stats(), Turns: n.residence.turnCounts()}
 }
 
 // Counters are what metrics show beside a Snapshot.
 type Counters struct {
 	Events map[Kind]uint64 // how many of each kind
 	Gate   dispatch.Stats
+	Turns  Turns
+}
+
+// Turns are those of lgpus whose memory does not fit together.
+type Turns struct {
+	slot.Stats
+	Length map[gpu.UUID]time.Duration // of a turn at present, by device
 }
 
 // pathOf is where a group or lgpu is, or was last.

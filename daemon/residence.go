@@ -347,6 +347,38 @@ func (r *residence) of(id uint64, uuid gpu.UUID, used uint64) (evicted uint64, w
 	return used - min(resident, used), why, true
 }
 
+// stage is the state of an lgpu on a device, as its gates have it, with what its memory has to do with it.
+func (r *residence) stage(id uint64, uuid gpu.UUID, state string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch r.policy.Memory(id) {
+	case policy.Coming:
+		return StateMoving
+	case policy.Here:
+		return state
+	}
+	switch {
+	case state != StateIdle && state != StateWaiting: // its gate is not closed yet
+		return state
+	case r.policy.Next(id, uuid):
+		return StateNext
+	case state == StateWaiting || r.policy.Waiting(id):
+		return StateWaiting
+	}
+	return StateEvicted
+}
+
+// turnCounts returns what has been counted of turns, and how long they are.
+func (r *residence) turnCounts() Turns {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := Turns{Stats: r.policy.Stats(), Length: map[gpu.UUID]time.Duration{}}
+	for _, d := range r.daemon.inventory.present() {
+		t.Length[d.UUID] = r.policy.Turn(d.UUID)
+	}
+	return t
+}
+
 // gone reports whether all that can be moved of a suspended lgpu has left a device. One that no program is in has none.
 func (r *residence) gone(id uint64, uuid gpu.UUID) bool {
 	r.mu.Lock()

@@ -265,7 +265,7 @@ func (p *Policy) Moving(now time.Time, c Client, d Device, resident uint64) {
 		return
 	}
 	s.tells, s.heard, s.Resident = true, now, min(resident, s.Taken)
-	s.Taken = max(s.Level, s.Resident)
+	s.Taken, s.Away = max(s.Level, s.Resident), s.Away || s.Level < s.Wanted
 }
 
 // Retry lets a client be asked again at once that has refused an order: what it lacked is there.

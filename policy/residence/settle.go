@@ -43,10 +43,10 @@ func (p *Policy) Memory(id uint64) Memory {
 	return Away
 }
 
-// Next is the lgpu whose memory is loaded ahead on a device; of a gang it is the first. False: there is none.
-func (p *Policy) Next(d Device) (id uint64, ok bool) {
-	id, ok = p.plan.Next[d]
-	return id, ok
+// Next reports whether an lgpu is to have the next turn on a device, so that its memory is loaded ahead.
+func (p *Policy) Next(id uint64, d Device) bool {
+	l, next := p.lgpus[id], p.plan.Next[d]
+	return l != nil && next != 0 && l.unit == next && p.Memory(id) == Away
 }
 
 // Turn is how long a turn on a device is, and Stats what has been counted of turns.
