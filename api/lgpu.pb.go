@@ -1445,8 +1445,10 @@ type DeviceUse struct {
 	MemoryEvicted  *uint64 `protobuf:"varint,17,opt,name=memory_evicted,json=memoryEvicted,proto3,oneof" json:"memory_evicted,omitempty"`
 	// Why memory that should leave the device, or come back, does not: for people. Empty if all is as it should be.
 	ResidenceFailure string `protobuf:"bytes,18,opt,name=residence_failure,json=residenceFailure,proto3" json:"residence_failure,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// What has left the device since it was created; absent where nothing may.
+	ResidenceStat *ResidenceStat `protobuf:"bytes,21,opt,name=residence_stat,json=residenceStat,proto3" json:"residence_stat,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeviceUse) Reset() {
@@ -1598,6 +1600,67 @@ func (x *DeviceUse) GetResidenceFailure() string {
 	return ""
 }
 
+func (x *DeviceUse) GetResidenceStat() *ResidenceStat {
+	if x != nil {
+		return x.ResidenceStat
+	}
+	return nil
+}
+
+// ResidenceStat is what has left a device for lack of room.
+type ResidenceStat struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	EvictedBytes uint64                 `protobuf:"varint,1,opt,name=evicted_bytes,json=evictedBytes,proto3" json:"evicted_bytes,omitempty"`
+	// Bytes of these that were not copied, as their copies still held.
+	CleanBytes    uint64 `protobuf:"varint,2,opt,name=clean_bytes,json=cleanBytes,proto3" json:"clean_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResidenceStat) Reset() {
+	*x = ResidenceStat{}
+	mi := &file_lgpu_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResidenceStat) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResidenceStat) ProtoMessage() {}
+
+func (x *ResidenceStat) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResidenceStat.ProtoReflect.Descriptor instead.
+func (*ResidenceStat) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ResidenceStat) GetEvictedBytes() uint64 {
+	if x != nil {
+		return x.EvictedBytes
+	}
+	return 0
+}
+
+func (x *ResidenceStat) GetCleanBytes() uint64 {
+	if x != nil {
+		return x.CleanBytes
+	}
+	return 0
+}
+
 // Limits are the limits that a group or lgpu has of its own on one device, by the names of their files. An absent one
 // follows the parent, or means no limit.
 type Limits struct {
@@ -1616,7 +1679,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_lgpu_proto_msgTypes[13]
+	mi := &file_lgpu_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1691,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[13]
+	mi := &file_lgpu_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1704,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{13}
+	return file_lgpu_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Limits) GetMemoryMax() uint64 {
@@ -1710,7 +1773,7 @@ type Units struct {
 
 func (x *Units) Reset() {
 	*x = Units{}
-	mi := &file_lgpu_proto_msgTypes[14]
+	mi := &file_lgpu_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1785,7 @@ func (x *Units) String() string {
 func (*Units) ProtoMessage() {}
 
 func (x *Units) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[14]
+	mi := &file_lgpu_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1798,7 @@ func (x *Units) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Units.ProtoReflect.Descriptor instead.
 func (*Units) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{14}
+	return file_lgpu_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Units) GetCount() uint32 {
@@ -1786,7 +1849,7 @@ type Effective struct {
 
 func (x *Effective) Reset() {
 	*x = Effective{}
-	mi := &file_lgpu_proto_msgTypes[15]
+	mi := &file_lgpu_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1798,7 +1861,7 @@ func (x *Effective) String() string {
 func (*Effective) ProtoMessage() {}
 
 func (x *Effective) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[15]
+	mi := &file_lgpu_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1811,7 +1874,7 @@ func (x *Effective) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Effective.ProtoReflect.Descriptor instead.
 func (*Effective) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{15}
+	return file_lgpu_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Effective) GetCount() uint32 {
@@ -1881,7 +1944,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_lgpu_proto_msgTypes[16]
+	mi := &file_lgpu_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1893,7 +1956,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[16]
+	mi := &file_lgpu_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1906,7 +1969,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{16}
+	return file_lgpu_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Client) GetPid() int32 {
@@ -1963,7 +2026,7 @@ type Launcher struct {
 
 func (x *Launcher) Reset() {
 	*x = Launcher{}
-	mi := &file_lgpu_proto_msgTypes[17]
+	mi := &file_lgpu_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1975,7 +2038,7 @@ func (x *Launcher) String() string {
 func (*Launcher) ProtoMessage() {}
 
 func (x *Launcher) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[17]
+	mi := &file_lgpu_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1988,7 +2051,7 @@ func (x *Launcher) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Launcher.ProtoReflect.Descriptor instead.
 func (*Launcher) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{17}
+	return file_lgpu_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Launcher) GetPid() int32 {
@@ -2024,7 +2087,7 @@ type EnergyRequest struct {
 
 func (x *EnergyRequest) Reset() {
 	*x = EnergyRequest{}
-	mi := &file_lgpu_proto_msgTypes[18]
+	mi := &file_lgpu_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2036,7 +2099,7 @@ func (x *EnergyRequest) String() string {
 func (*EnergyRequest) ProtoMessage() {}
 
 func (x *EnergyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[18]
+	mi := &file_lgpu_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2049,7 +2112,7 @@ func (x *EnergyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnergyRequest.ProtoReflect.Descriptor instead.
 func (*EnergyRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{18}
+	return file_lgpu_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EnergyRequest) GetAt() *timestamppb.Timestamp {
@@ -2070,7 +2133,7 @@ type EnergyPoint struct {
 
 func (x *EnergyPoint) Reset() {
 	*x = EnergyPoint{}
-	mi := &file_lgpu_proto_msgTypes[19]
+	mi := &file_lgpu_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2082,7 +2145,7 @@ func (x *EnergyPoint) String() string {
 func (*EnergyPoint) ProtoMessage() {}
 
 func (x *EnergyPoint) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[19]
+	mi := &file_lgpu_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2095,7 +2158,7 @@ func (x *EnergyPoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnergyPoint.ProtoReflect.Descriptor instead.
 func (*EnergyPoint) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{19}
+	return file_lgpu_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EnergyPoint) GetTime() *timestamppb.Timestamp {
@@ -2125,7 +2188,7 @@ type EnergyUsed struct {
 
 func (x *EnergyUsed) Reset() {
 	*x = EnergyUsed{}
-	mi := &file_lgpu_proto_msgTypes[20]
+	mi := &file_lgpu_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2137,7 +2200,7 @@ func (x *EnergyUsed) String() string {
 func (*EnergyUsed) ProtoMessage() {}
 
 func (x *EnergyUsed) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[20]
+	mi := &file_lgpu_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2150,7 +2213,7 @@ func (x *EnergyUsed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnergyUsed.ProtoReflect.Descriptor instead.
 func (*EnergyUsed) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{20}
+	return file_lgpu_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EnergyUsed) GetId() uint64 {
@@ -2195,7 +2258,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_lgpu_proto_msgTypes[21]
+	mi := &file_lgpu_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2207,7 +2270,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[21]
+	mi := &file_lgpu_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2220,7 +2283,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{21}
+	return file_lgpu_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EventsRequest) GetFollow() bool {
@@ -2297,7 +2360,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lgpu_proto_msgTypes[22]
+	mi := &file_lgpu_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2309,7 +2372,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[22]
+	mi := &file_lgpu_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2322,7 +2385,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{22}
+	return file_lgpu_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Event) GetNumber() uint64 {
@@ -2446,7 +2509,7 @@ type Author struct {
 
 func (x *Author) Reset() {
 	*x = Author{}
-	mi := &file_lgpu_proto_msgTypes[23]
+	mi := &file_lgpu_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2458,7 +2521,7 @@ func (x *Author) String() string {
 func (*Author) ProtoMessage() {}
 
 func (x *Author) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[23]
+	mi := &file_lgpu_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2471,7 +2534,7 @@ func (x *Author) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Author.ProtoReflect.Descriptor instead.
 func (*Author) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{23}
+	return file_lgpu_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Author) GetUid() uint32 {
@@ -2518,7 +2581,7 @@ type LimitChange struct {
 
 func (x *LimitChange) Reset() {
 	*x = LimitChange{}
-	mi := &file_lgpu_proto_msgTypes[24]
+	mi := &file_lgpu_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2530,7 +2593,7 @@ func (x *LimitChange) String() string {
 func (*LimitChange) ProtoMessage() {}
 
 func (x *LimitChange) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[24]
+	mi := &file_lgpu_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2543,7 +2606,7 @@ func (x *LimitChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LimitChange.ProtoReflect.Descriptor instead.
 func (*LimitChange) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{24}
+	return file_lgpu_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LimitChange) GetFile() string {
@@ -2584,7 +2647,7 @@ type SlicesRequest struct {
 
 func (x *SlicesRequest) Reset() {
 	*x = SlicesRequest{}
-	mi := &file_lgpu_proto_msgTypes[25]
+	mi := &file_lgpu_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2596,7 +2659,7 @@ func (x *SlicesRequest) String() string {
 func (*SlicesRequest) ProtoMessage() {}
 
 func (x *SlicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[25]
+	mi := &file_lgpu_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2609,7 +2672,7 @@ func (x *SlicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlicesRequest.ProtoReflect.Descriptor instead.
 func (*SlicesRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{25}
+	return file_lgpu_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SlicesRequest) GetDevice() string {
@@ -2631,7 +2694,7 @@ type SliceBatch struct {
 
 func (x *SliceBatch) Reset() {
 	*x = SliceBatch{}
-	mi := &file_lgpu_proto_msgTypes[26]
+	mi := &file_lgpu_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2643,7 +2706,7 @@ func (x *SliceBatch) String() string {
 func (*SliceBatch) ProtoMessage() {}
 
 func (x *SliceBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[26]
+	mi := &file_lgpu_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2656,7 +2719,7 @@ func (x *SliceBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceBatch.ProtoReflect.Descriptor instead.
 func (*SliceBatch) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{26}
+	return file_lgpu_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SliceBatch) GetSlices() []*Slice {
@@ -2689,7 +2752,7 @@ type Slice struct {
 
 func (x *Slice) Reset() {
 	*x = Slice{}
-	mi := &file_lgpu_proto_msgTypes[27]
+	mi := &file_lgpu_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2701,7 +2764,7 @@ func (x *Slice) String() string {
 func (*Slice) ProtoMessage() {}
 
 func (x *Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[27]
+	mi := &file_lgpu_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2714,7 +2777,7 @@ func (x *Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slice.ProtoReflect.Descriptor instead.
 func (*Slice) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{27}
+	return file_lgpu_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Slice) GetDevice() string {
@@ -2768,7 +2831,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_lgpu_proto_msgTypes[28]
+	mi := &file_lgpu_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2780,7 +2843,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[28]
+	mi := &file_lgpu_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2793,7 +2856,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{28}
+	return file_lgpu_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListRequest) GetPath() string {
@@ -2814,7 +2877,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_lgpu_proto_msgTypes[29]
+	mi := &file_lgpu_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2826,7 +2889,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[29]
+	mi := &file_lgpu_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2839,7 +2902,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{29}
+	return file_lgpu_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Listing) GetFiles() []*File {
@@ -2867,7 +2930,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_lgpu_proto_msgTypes[30]
+	mi := &file_lgpu_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2879,7 +2942,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[30]
+	mi := &file_lgpu_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2892,7 +2955,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{30}
+	return file_lgpu_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReadRequest) GetPath() string {
@@ -2918,7 +2981,7 @@ type Files struct {
 
 func (x *Files) Reset() {
 	*x = Files{}
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2930,7 +2993,7 @@ func (x *Files) String() string {
 func (*Files) ProtoMessage() {}
 
 func (x *Files) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[31]
+	mi := &file_lgpu_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2943,7 +3006,7 @@ func (x *Files) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Files.ProtoReflect.Descriptor instead.
 func (*Files) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{31}
+	return file_lgpu_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Files) GetFiles() []*File {
@@ -2966,7 +3029,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_lgpu_proto_msgTypes[32]
+	mi := &file_lgpu_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2978,7 +3041,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[32]
+	mi := &file_lgpu_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2991,7 +3054,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{32}
+	return file_lgpu_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *File) GetName() string {
@@ -3025,7 +3088,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_lgpu_proto_msgTypes[33]
+	mi := &file_lgpu_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3037,7 +3100,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[33]
+	mi := &file_lgpu_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3050,7 +3113,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{33}
+	return file_lgpu_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WriteRequest) GetPath() string {
@@ -3075,7 +3138,7 @@ type WriteReply struct {
 
 func (x *WriteReply) Reset() {
 	*x = WriteReply{}
-	mi := &file_lgpu_proto_msgTypes[34]
+	mi := &file_lgpu_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3087,7 +3150,7 @@ func (x *WriteReply) String() string {
 func (*WriteReply) ProtoMessage() {}
 
 func (x *WriteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[34]
+	mi := &file_lgpu_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3100,7 +3163,7 @@ func (x *WriteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteReply.ProtoReflect.Descriptor instead.
 func (*WriteReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{34}
+	return file_lgpu_proto_rawDescGZIP(), []int{35}
 }
 
 type CreateRequest struct {
@@ -3117,7 +3180,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_lgpu_proto_msgTypes[35]
+	mi := &file_lgpu_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3129,7 +3192,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[35]
+	mi := &file_lgpu_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3142,7 +3205,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{35}
+	return file_lgpu_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CreateRequest) GetPath() string {
@@ -3182,7 +3245,7 @@ type CreateReply struct {
 
 func (x *CreateReply) Reset() {
 	*x = CreateReply{}
-	mi := &file_lgpu_proto_msgTypes[36]
+	mi := &file_lgpu_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3194,7 +3257,7 @@ func (x *CreateReply) String() string {
 func (*CreateReply) ProtoMessage() {}
 
 func (x *CreateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[36]
+	mi := &file_lgpu_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3207,7 +3270,7 @@ func (x *CreateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReply.ProtoReflect.Descriptor instead.
 func (*CreateReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{36}
+	return file_lgpu_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CreateReply) GetId() uint64 {
@@ -3226,7 +3289,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_lgpu_proto_msgTypes[37]
+	mi := &file_lgpu_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3238,7 +3301,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[37]
+	mi := &file_lgpu_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3251,7 +3314,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{37}
+	return file_lgpu_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RemoveRequest) GetPath() string {
@@ -3269,7 +3332,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_lgpu_proto_msgTypes[38]
+	mi := &file_lgpu_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3281,7 +3344,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[38]
+	mi := &file_lgpu_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3294,7 +3357,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{38}
+	return file_lgpu_proto_rawDescGZIP(), []int{39}
 }
 
 type ChownRequest struct {
@@ -3309,7 +3372,7 @@ type ChownRequest struct {
 
 func (x *ChownRequest) Reset() {
 	*x = ChownRequest{}
-	mi := &file_lgpu_proto_msgTypes[39]
+	mi := &file_lgpu_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3321,7 +3384,7 @@ func (x *ChownRequest) String() string {
 func (*ChownRequest) ProtoMessage() {}
 
 func (x *ChownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[39]
+	mi := &file_lgpu_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3334,7 +3397,7 @@ func (x *ChownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChownRequest.ProtoReflect.Descriptor instead.
 func (*ChownRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{39}
+	return file_lgpu_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ChownRequest) GetPath() string {
@@ -3366,7 +3429,7 @@ type ChownReply struct {
 
 func (x *ChownReply) Reset() {
 	*x = ChownReply{}
-	mi := &file_lgpu_proto_msgTypes[40]
+	mi := &file_lgpu_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3378,7 +3441,7 @@ func (x *ChownReply) String() string {
 func (*ChownReply) ProtoMessage() {}
 
 func (x *ChownReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[40]
+	mi := &file_lgpu_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3391,7 +3454,7 @@ func (x *ChownReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChownReply.ProtoReflect.Descriptor instead.
 func (*ChownReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{40}
+	return file_lgpu_proto_rawDescGZIP(), []int{41}
 }
 
 type PageRequest struct {
@@ -3402,7 +3465,7 @@ type PageRequest struct {
 
 func (x *PageRequest) Reset() {
 	*x = PageRequest{}
-	mi := &file_lgpu_proto_msgTypes[41]
+	mi := &file_lgpu_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3414,7 +3477,7 @@ func (x *PageRequest) String() string {
 func (*PageRequest) ProtoMessage() {}
 
 func (x *PageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[41]
+	mi := &file_lgpu_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3427,7 +3490,7 @@ func (x *PageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageRequest.ProtoReflect.Descriptor instead.
 func (*PageRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{41}
+	return file_lgpu_proto_rawDescGZIP(), []int{42}
 }
 
 type PageReply struct {
@@ -3440,7 +3503,7 @@ type PageReply struct {
 
 func (x *PageReply) Reset() {
 	*x = PageReply{}
-	mi := &file_lgpu_proto_msgTypes[42]
+	mi := &file_lgpu_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3452,7 +3515,7 @@ func (x *PageReply) String() string {
 func (*PageReply) ProtoMessage() {}
 
 func (x *PageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[42]
+	mi := &file_lgpu_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3465,7 +3528,7 @@ func (x *PageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageReply.ProtoReflect.Descriptor instead.
 func (*PageReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{42}
+	return file_lgpu_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PageReply) GetUrls() []string {
@@ -3483,7 +3546,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_lgpu_proto_msgTypes[43]
+	mi := &file_lgpu_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3495,7 +3558,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[43]
+	mi := &file_lgpu_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3508,7 +3571,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{43}
+	return file_lgpu_proto_rawDescGZIP(), []int{44}
 }
 
 type StopReply struct {
@@ -3519,7 +3582,7 @@ type StopReply struct {
 
 func (x *StopReply) Reset() {
 	*x = StopReply{}
-	mi := &file_lgpu_proto_msgTypes[44]
+	mi := &file_lgpu_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3531,7 +3594,7 @@ func (x *StopReply) String() string {
 func (*StopReply) ProtoMessage() {}
 
 func (x *StopReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[44]
+	mi := &file_lgpu_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3544,7 +3607,7 @@ func (x *StopReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReply.ProtoReflect.Descriptor instead.
 func (*StopReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{44}
+	return file_lgpu_proto_rawDescGZIP(), []int{45}
 }
 
 // AttachRequest says which lgpu the caller attaches to. Only the first request has fields.
@@ -3582,7 +3645,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_lgpu_proto_msgTypes[45]
+	mi := &file_lgpu_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3594,7 +3657,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[45]
+	mi := &file_lgpu_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3607,7 +3670,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{45}
+	return file_lgpu_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *AttachRequest) GetPath() string {
@@ -3712,7 +3775,7 @@ type Attachment struct {
 
 func (x *Attachment) Reset() {
 	*x = Attachment{}
-	mi := &file_lgpu_proto_msgTypes[46]
+	mi := &file_lgpu_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3724,7 +3787,7 @@ func (x *Attachment) String() string {
 func (*Attachment) ProtoMessage() {}
 
 func (x *Attachment) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[46]
+	mi := &file_lgpu_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3737,7 +3800,7 @@ func (x *Attachment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
 func (*Attachment) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{46}
+	return file_lgpu_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Attachment) GetPath() string {
@@ -3791,7 +3854,7 @@ type Refusals struct {
 
 func (x *Refusals) Reset() {
 	*x = Refusals{}
-	mi := &file_lgpu_proto_msgTypes[47]
+	mi := &file_lgpu_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3803,7 +3866,7 @@ func (x *Refusals) String() string {
 func (*Refusals) ProtoMessage() {}
 
 func (x *Refusals) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[47]
+	mi := &file_lgpu_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3816,7 +3879,7 @@ func (x *Refusals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusals.ProtoReflect.Descriptor instead.
 func (*Refusals) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{47}
+	return file_lgpu_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Refusals) GetCount() uint64 {
@@ -3866,7 +3929,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_lgpu_proto_msgTypes[48]
+	mi := &file_lgpu_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3878,7 +3941,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[48]
+	mi := &file_lgpu_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3891,7 +3954,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{48}
+	return file_lgpu_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Failure) GetErrno() int32 {
@@ -4066,7 +4129,7 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04Kind\x12\t\n" +
 	"\x05GROUP\x10\x00\x12\b\n" +
 	"\x04LGPU\x10\x01B\v\n" +
-	"\t_host_max\"\xf7\x05\n" +
+	"\t_host_max\"\xb6\x06\n" +
 	"\tDeviceUse\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x120\n" +
@@ -4088,7 +4151,8 @@ const file_lgpu_proto_rawDesc = "" +
 	"\bpower_mw\x18\x0f \x01(\rH\x04R\apowerMw\x88\x01\x01\x12,\n" +
 	"\x0fmemory_resident\x18\x10 \x01(\x04H\x05R\x0ememoryResident\x88\x01\x01\x12*\n" +
 	"\x0ememory_evicted\x18\x11 \x01(\x04H\x06R\rmemoryEvicted\x88\x01\x01\x12+\n" +
-	"\x11residence_failure\x18\x12 \x01(\tR\x10residenceFailureB\x11\n" +
+	"\x11residence_failure\x18\x12 \x01(\tR\x10residenceFailure\x12=\n" +
+	"\x0eresidence_stat\x18\x15 \x01(\v2\x16.lgpu.v1.ResidenceStatR\rresidenceStatB\x11\n" +
 	"\x0f_memory_grantedB\x0e\n" +
 	"\f_share_askedB\x12\n" +
 	"\x10_share_deliveredB\f\n" +
@@ -4096,7 +4160,11 @@ const file_lgpu_proto_rawDesc = "" +
 	"_energy_mjB\v\n" +
 	"\t_power_mwB\x12\n" +
 	"\x10_memory_residentB\x11\n" +
-	"\x0f_memory_evictedJ\x04\b\x03\x10\x04\"\xef\x02\n" +
+	"\x0f_memory_evictedJ\x04\b\x03\x10\x04\"U\n" +
+	"\rResidenceStat\x12#\n" +
+	"\revicted_bytes\x18\x01 \x01(\x04R\fevictedBytes\x12\x1f\n" +
+	"\vclean_bytes\x18\x02 \x01(\x04R\n" +
+	"cleanBytes\"\xef\x02\n" +
 	"\x06Limits\x12\"\n" +
 	"\n" +
 	"memory_max\x18\x01 \x01(\x04H\x00R\tmemoryMax\x88\x01\x01\x12$\n" +
@@ -4335,7 +4403,7 @@ func file_lgpu_proto_rawDescGZIP() []byte {
 }
 
 var file_lgpu_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_lgpu_proto_goTypes = []any{
 	(State)(0),                    // 0: lgpu.v1.State
 	(Priority)(0),                 // 1: lgpu.v1.Priority
@@ -4354,127 +4422,129 @@ var file_lgpu_proto_goTypes = []any{
 	(*DeviceProcess)(nil),         // 14: lgpu.v1.DeviceProcess
 	(*Directory)(nil),             // 15: lgpu.v1.Directory
 	(*DeviceUse)(nil),             // 16: lgpu.v1.DeviceUse
-	(*Limits)(nil),                // 17: lgpu.v1.Limits
-	(*Units)(nil),                 // 18: lgpu.v1.Units
-	(*Effective)(nil),             // 19: lgpu.v1.Effective
-	(*Client)(nil),                // 20: lgpu.v1.Client
-	(*Launcher)(nil),              // 21: lgpu.v1.Launcher
-	(*EnergyRequest)(nil),         // 22: lgpu.v1.EnergyRequest
-	(*EnergyPoint)(nil),           // 23: lgpu.v1.EnergyPoint
-	(*EnergyUsed)(nil),            // 24: lgpu.v1.EnergyUsed
-	(*EventsRequest)(nil),         // 25: lgpu.v1.EventsRequest
-	(*Event)(nil),                 // 26: lgpu.v1.Event
-	(*Author)(nil),                // 27: lgpu.v1.Author
-	(*LimitChange)(nil),           // 28: lgpu.v1.LimitChange
-	(*SlicesRequest)(nil),         // 29: lgpu.v1.SlicesRequest
-	(*SliceBatch)(nil),            // 30: lgpu.v1.SliceBatch
-	(*Slice)(nil),                 // 31: lgpu.v1.Slice
-	(*ListRequest)(nil),           // 32: lgpu.v1.ListRequest
-	(*Listing)(nil),               // 33: lgpu.v1.Listing
-	(*ReadRequest)(nil),           // 34: lgpu.v1.ReadRequest
-	(*Files)(nil),                 // 35: lgpu.v1.Files
-	(*File)(nil),                  // 36: lgpu.v1.File
-	(*WriteRequest)(nil),          // 37: lgpu.v1.WriteRequest
-	(*WriteReply)(nil),            // 38: lgpu.v1.WriteReply
-	(*CreateRequest)(nil),         // 39: lgpu.v1.CreateRequest
-	(*CreateReply)(nil),           // 40: lgpu.v1.CreateReply
-	(*RemoveRequest)(nil),         // 41: lgpu.v1.RemoveRequest
-	(*RemoveReply)(nil),           // 42: lgpu.v1.RemoveReply
-	(*ChownRequest)(nil),          // 43: lgpu.v1.ChownRequest
-	(*ChownReply)(nil),            // 44: lgpu.v1.ChownReply
-	(*PageRequest)(nil),           // 45: lgpu.v1.PageRequest
-	(*PageReply)(nil),             // 46: lgpu.v1.PageReply
-	(*StopRequest)(nil),           // 47: lgpu.v1.StopRequest
-	(*StopReply)(nil),             // 48: lgpu.v1.StopReply
-	(*AttachRequest)(nil),         // 49: lgpu.v1.AttachRequest
-	(*Attachment)(nil),            // 50: lgpu.v1.Attachment
-	(*Refusals)(nil),              // 51: lgpu.v1.Refusals
-	(*Failure)(nil),               // 52: lgpu.v1.Failure
-	nil,                           // 53: lgpu.v1.Attachment.EnvironmentEntry
-	(*timestamppb.Timestamp)(nil), // 54: google.protobuf.Timestamp
+	(*ResidenceStat)(nil),         // 17: lgpu.v1.ResidenceStat
+	(*Limits)(nil),                // 18: lgpu.v1.Limits
+	(*Units)(nil),                 // 19: lgpu.v1.Units
+	(*Effective)(nil),             // 20: lgpu.v1.Effective
+	(*Client)(nil),                // 21: lgpu.v1.Client
+	(*Launcher)(nil),              // 22: lgpu.v1.Launcher
+	(*EnergyRequest)(nil),         // 23: lgpu.v1.EnergyRequest
+	(*EnergyPoint)(nil),           // 24: lgpu.v1.EnergyPoint
+	(*EnergyUsed)(nil),            // 25: lgpu.v1.EnergyUsed
+	(*EventsRequest)(nil),         // 26: lgpu.v1.EventsRequest
+	(*Event)(nil),                 // 27: lgpu.v1.Event
+	(*Author)(nil),                // 28: lgpu.v1.Author
+	(*LimitChange)(nil),           // 29: lgpu.v1.LimitChange
+	(*SlicesRequest)(nil),         // 30: lgpu.v1.SlicesRequest
+	(*SliceBatch)(nil),            // 31: lgpu.v1.SliceBatch
+	(*Slice)(nil),                 // 32: lgpu.v1.Slice
+	(*ListRequest)(nil),           // 33: lgpu.v1.ListRequest
+	(*Listing)(nil),               // 34: lgpu.v1.Listing
+	(*ReadRequest)(nil),           // 35: lgpu.v1.ReadRequest
+	(*Files)(nil),                 // 36: lgpu.v1.Files
+	(*File)(nil),                  // 37: lgpu.v1.File
+	(*WriteRequest)(nil),          // 38: lgpu.v1.WriteRequest
+	(*WriteReply)(nil),            // 39: lgpu.v1.WriteReply
+	(*CreateRequest)(nil),         // 40: lgpu.v1.CreateRequest
+	(*CreateReply)(nil),           // 41: lgpu.v1.CreateReply
+	(*RemoveRequest)(nil),         // 42: lgpu.v1.RemoveRequest
+	(*RemoveReply)(nil),           // 43: lgpu.v1.RemoveReply
+	(*ChownRequest)(nil),          // 44: lgpu.v1.ChownRequest
+	(*ChownReply)(nil),            // 45: lgpu.v1.ChownReply
+	(*PageRequest)(nil),           // 46: lgpu.v1.PageRequest
+	(*PageReply)(nil),             // 47: lgpu.v1.PageReply
+	(*StopRequest)(nil),           // 48: lgpu.v1.StopRequest
+	(*StopReply)(nil),             // 49: lgpu.v1.StopReply
+	(*AttachRequest)(nil),         // 50: lgpu.v1.AttachRequest
+	(*Attachment)(nil),            // 51: lgpu.v1.Attachment
+	(*Refusals)(nil),              // 52: lgpu.v1.Refusals
+	(*Failure)(nil),               // 53: lgpu.v1.Failure
+	nil,                           // 54: lgpu.v1.Attachment.EnvironmentEntry
+	(*timestamppb.Timestamp)(nil), // 55: google.protobuf.Timestamp
 }
 var file_lgpu_proto_depIdxs = []int32{
 	6,  // 0: lgpu.v1.Info.daemon:type_name -> lgpu.v1.Daemon
-	54, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
-	54, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
+	55, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
+	55, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
 	6,  // 3: lgpu.v1.Snapshot.daemon:type_name -> lgpu.v1.Daemon
 	10, // 4: lgpu.v1.Snapshot.devices:type_name -> lgpu.v1.Device
 	15, // 5: lgpu.v1.Snapshot.directories:type_name -> lgpu.v1.Directory
 	2,  // 6: lgpu.v1.Device.mode:type_name -> lgpu.v1.Device.Mode
 	14, // 7: lgpu.v1.Device.processes:type_name -> lgpu.v1.DeviceProcess
-	54, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
+	55, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
 	11, // 9: lgpu.v1.Device.inventory:type_name -> lgpu.v1.Inventory
 	12, // 10: lgpu.v1.Inventory.links:type_name -> lgpu.v1.DeviceLink
 	13, // 11: lgpu.v1.Inventory.mig:type_name -> lgpu.v1.MigProfile
 	3,  // 12: lgpu.v1.Directory.kind:type_name -> lgpu.v1.Directory.Kind
-	54, // 13: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
+	55, // 13: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
 	0,  // 14: lgpu.v1.Directory.state:type_name -> lgpu.v1.State
 	16, // 15: lgpu.v1.Directory.devices:type_name -> lgpu.v1.DeviceUse
-	20, // 16: lgpu.v1.Directory.clients:type_name -> lgpu.v1.Client
-	21, // 17: lgpu.v1.Directory.launchers:type_name -> lgpu.v1.Launcher
-	19, // 18: lgpu.v1.DeviceUse.effective:type_name -> lgpu.v1.Effective
+	21, // 16: lgpu.v1.Directory.clients:type_name -> lgpu.v1.Client
+	22, // 17: lgpu.v1.Directory.launchers:type_name -> lgpu.v1.Launcher
+	20, // 18: lgpu.v1.DeviceUse.effective:type_name -> lgpu.v1.Effective
 	0,  // 19: lgpu.v1.DeviceUse.state:type_name -> lgpu.v1.State
-	17, // 20: lgpu.v1.DeviceUse.requested:type_name -> lgpu.v1.Limits
-	1,  // 21: lgpu.v1.Limits.lgpu_priority:type_name -> lgpu.v1.Priority
-	18, // 22: lgpu.v1.Limits.lgpu:type_name -> lgpu.v1.Units
-	1,  // 23: lgpu.v1.Effective.lgpu_priority:type_name -> lgpu.v1.Priority
-	54, // 24: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
-	54, // 25: lgpu.v1.EnergyRequest.at:type_name -> google.protobuf.Timestamp
-	54, // 26: lgpu.v1.EnergyPoint.time:type_name -> google.protobuf.Timestamp
-	24, // 27: lgpu.v1.EnergyPoint.used:type_name -> lgpu.v1.EnergyUsed
-	54, // 28: lgpu.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	54, // 29: lgpu.v1.EventsRequest.until:type_name -> google.protobuf.Timestamp
-	54, // 30: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
-	27, // 31: lgpu.v1.Event.by:type_name -> lgpu.v1.Author
-	28, // 32: lgpu.v1.Event.changes:type_name -> lgpu.v1.LimitChange
-	54, // 33: lgpu.v1.Event.first:type_name -> google.protobuf.Timestamp
-	54, // 34: lgpu.v1.Event.last:type_name -> google.protobuf.Timestamp
-	31, // 35: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
-	54, // 36: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
-	54, // 37: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
-	36, // 38: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
-	36, // 39: lgpu.v1.Files.files:type_name -> lgpu.v1.File
-	36, // 40: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
-	36, // 41: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
-	17, // 42: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
-	10, // 43: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
-	53, // 44: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
-	51, // 45: lgpu.v1.Attachment.refused:type_name -> lgpu.v1.Refusals
-	4,  // 46: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
-	7,  // 47: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
-	8,  // 48: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
-	25, // 49: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
-	22, // 50: lgpu.v1.View.Energy:input_type -> lgpu.v1.EnergyRequest
-	29, // 51: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
-	32, // 52: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
-	34, // 53: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
-	49, // 54: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
-	39, // 55: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
-	41, // 56: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
-	37, // 57: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
-	43, // 58: lgpu.v1.Control.Chown:input_type -> lgpu.v1.ChownRequest
-	45, // 59: lgpu.v1.Control.Page:input_type -> lgpu.v1.PageRequest
-	47, // 60: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
-	5,  // 61: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
-	9,  // 62: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
-	9,  // 63: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
-	26, // 64: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
-	23, // 65: lgpu.v1.View.Energy:output_type -> lgpu.v1.EnergyPoint
-	30, // 66: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
-	33, // 67: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
-	35, // 68: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
-	50, // 69: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
-	40, // 70: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
-	42, // 71: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
-	38, // 72: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
-	44, // 73: lgpu.v1.Control.Chown:output_type -> lgpu.v1.ChownReply
-	46, // 74: lgpu.v1.Control.Page:output_type -> lgpu.v1.PageReply
-	48, // 75: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
-	61, // [61:76] is the sub-list for method output_type
-	46, // [46:61] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	18, // 20: lgpu.v1.DeviceUse.requested:type_name -> lgpu.v1.Limits
+	17, // 21: lgpu.v1.DeviceUse.residence_stat:type_name -> lgpu.v1.ResidenceStat
+	1,  // 22: lgpu.v1.Limits.lgpu_priority:type_name -> lgpu.v1.Priority
+	19, // 23: lgpu.v1.Limits.lgpu:type_name -> lgpu.v1.Units
+	1,  // 24: lgpu.v1.Effective.lgpu_priority:type_name -> lgpu.v1.Priority
+	55, // 25: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
+	55, // 26: lgpu.v1.EnergyRequest.at:type_name -> google.protobuf.Timestamp
+	55, // 27: lgpu.v1.EnergyPoint.time:type_name -> google.protobuf.Timestamp
+	25, // 28: lgpu.v1.EnergyPoint.used:type_name -> lgpu.v1.EnergyUsed
+	55, // 29: lgpu.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	55, // 30: lgpu.v1.EventsRequest.until:type_name -> google.protobuf.Timestamp
+	55, // 31: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
+	28, // 32: lgpu.v1.Event.by:type_name -> lgpu.v1.Author
+	29, // 33: lgpu.v1.Event.changes:type_name -> lgpu.v1.LimitChange
+	55, // 34: lgpu.v1.Event.first:type_name -> google.protobuf.Timestamp
+	55, // 35: lgpu.v1.Event.last:type_name -> google.protobuf.Timestamp
+	32, // 36: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
+	55, // 37: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
+	55, // 38: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
+	37, // 39: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
+	37, // 40: lgpu.v1.Files.files:type_name -> lgpu.v1.File
+	37, // 41: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
+	37, // 42: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
+	18, // 43: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
+	10, // 44: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
+	54, // 45: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
+	52, // 46: lgpu.v1.Attachment.refused:type_name -> lgpu.v1.Refusals
+	4,  // 47: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
+	7,  // 48: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
+	8,  // 49: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
+	26, // 50: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
+	23, // 51: lgpu.v1.View.Energy:input_type -> lgpu.v1.EnergyRequest
+	30, // 52: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
+	33, // 53: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
+	35, // 54: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
+	50, // 55: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
+	40, // 56: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
+	42, // 57: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
+	38, // 58: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
+	44, // 59: lgpu.v1.Control.Chown:input_type -> lgpu.v1.ChownRequest
+	46, // 60: lgpu.v1.Control.Page:input_type -> lgpu.v1.PageRequest
+	48, // 61: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
+	5,  // 62: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
+	9,  // 63: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
+	9,  // 64: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
+	27, // 65: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
+	24, // 66: lgpu.v1.View.Energy:output_type -> lgpu.v1.EnergyPoint
+	31, // 67: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
+	34, // 68: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
+	36, // 69: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
+	51, // 70: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
+	41, // 71: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
+	43, // 72: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
+	39, // 73: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
+	45, // 74: lgpu.v1.Control.Chown:output_type -> lgpu.v1.ChownReply
+	47, // 75: lgpu.v1.Control.Page:output_type -> lgpu.v1.PageReply
+	49, // 76: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
+	62, // [62:77] is the sub-list for method output_type
+	47, // [47:62] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_lgpu_proto_init() }
@@ -4487,20 +4557,20 @@ func file_lgpu_proto_init() {
 	file_lgpu_proto_msgTypes[10].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[11].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[12].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[13].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[14].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[15].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[21].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[39].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[45].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[47].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[16].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[22].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[40].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[46].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[48].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lgpu_proto_rawDesc), len(file_lgpu_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   50,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """overcommit: what it costs that memory can leave the device, and how fast it leaves and comes back.
 
-    python3 bench/overcommit.py [--rows move,cold,pair,again,cost,train,allocators] [--gib N] [--rounds N] [--sim SHAPE] [--out FILE]
+    python3 bench/overcommit.py [--rows move,cold,pair,again,cost,train,allocators,servers] [--gib N] [--rounds N] [--sim SHAPE] [--out FILE]
 
     move    lgpu suspend and lgpu resume of one program
     cold    lgpu suspend of a program as soon as it has its memory
@@ -10,6 +10,9 @@
     cost    calls of a program whose memory all fits: natively, in an lgpu, and in one with --overcommit, in turn
     train   a PyTorch training that is suspended 20 times: its losses must be those of one that is not; and what its steps take
     allocators  the same with each of PyTorch's allocators
+    servers  three PyTorch servers whose weights are only read, called in turn, with room for one: the first result after a
+            switch, and what of the weights is copied out; also with --strict, and with servers that themselves copy their
+            weights out and in. --gib is of each server, --budget of all. Without PyTorch, blocks that are read take its place
 
 Every row checks that memory has the bits that it had. Prints Markdown; appends results to FILE as lines of JSON.
 """
@@ -137,6 +140,57 @@ def train():
     say(end=graph_x[0].item().hex())
 
 
+class Weights:
+    """Memory that is only read, as PyTorch's tensors or, without it, as blocks of the driver's. result is of all of it."""
+
+    def __init__(self, size):
+        self.step = min(size // 4, GIB // 2) // MIB * MIB
+        self.count = size // self.step
+        try:
+            import torch
+            self.torch = torch
+            torch.manual_seed(0)
+            self.some = [torch.randn(self.step // 8192, 4096, device="cuda", dtype=torch.float32).half() for _ in range(self.count)]
+            self.x = torch.randn(16, 4096, device="cuda").half()
+        except ImportError:
+            self.torch, self.cuda = None, Cuda()
+            self.some = [self.cuda.alloc(self.step) for _ in range(self.count)]
+            for i, at in enumerate(self.some):
+                self.cuda.call("cuMemsetD32_v2", at, ctypes.c_uint(i + 1), ctypes.c_size_t(self.step // 4))
+        self.host = None
+
+    def result(self):
+        if self.torch:
+            return sum((self.x @ w.T).float().square().mean() for w in self.some).item().hex()
+        word, words = ctypes.c_uint(), []
+        for at in self.some:
+            self.cuda.call("cuMemcpyDtoH_v2", ctypes.byref(word), ctypes.c_uint64(at.value + self.step - 4), ctypes.c_size_t(4))
+            words.append(word.value)
+        return str(words)
+
+    def sleep(self):
+        """As vLLM's sleep mode: the weights are copied to page-locked memory, and their memory is freed."""
+        self.host = self.host or [self.torch.empty(w.shape, dtype=w.dtype, pin_memory=True) for w in self.some]
+        for host, w in zip(self.host, self.some):
+            host.copy_(w, non_blocking=True)
+        self.torch.cuda.synchronize()
+        self.some = []
+        self.torch.cuda.empty_cache()
+
+    def wake(self):
+        self.some = [host.to("cuda", non_blocking=True) for host in self.host]
+        self.torch.cuda.synchronize()
+
+
+def serve(size):
+    weights = Weights(size)
+    say(ready=True, result=weights.result(), torch=weights.torch is not None)
+    for line in sys.stdin:
+        began = time.perf_counter()
+        result = {"ask": weights.result, "sleep": weights.sleep, "wake": weights.wake}[line.strip()]()
+        say(result=result, seconds=time.perf_counter() - began)
+
+
 class Program:
     def __init__(self, bench, mode, options, what, allocator=""):
         bench.count += 1
@@ -149,7 +203,7 @@ class Program:
             environment["PYTORCH_CUDA_ALLOC_CONF"] = environment["PYTORCH_ALLOC_CONF"] = allocator
         self.proc = subprocess.Popen(run + [sys.executable, os.path.abspath(__file__), "--child", mode, str(what)], text=True,
                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        self.read()
+        self.ready = self.read()
 
     def read(self):
         line = self.proc.stdout.readline()
@@ -157,8 +211,8 @@ class Program:
             raise RuntimeError("%s ended with status %s" % (self.name, self.proc.wait()))
         return json.loads(line)
 
-    def ask(self):
-        self.proc.stdin.write("\n")
+    def ask(self, what=""):
+        self.proc.stdin.write(what + "\n")
         self.proc.stdin.flush()
         return self.read()
 
@@ -178,6 +232,12 @@ class Bench:
 
     def copies(self):
         return json.loads(subprocess.check_output([self.lgpu, "ps", "--json"]))["daemon"]["host_copies"]
+
+    def moved(self, names):
+        """Bytes that have left devices, and those of them that were not copied."""
+        stats = [d["residence.stat"] for l in json.loads(subprocess.check_output([self.lgpu, "ps", "--json"]))["lgpus"]
+                 if l["path"].split("/")[-1] in names for d in l["devices"]]
+        return [sum(s[what] for s in stats if s) for what in ("evicted", "clean")]
 
     def warm(self, size):
         """Until the daemon has made host memory for all of size."""
@@ -276,6 +336,56 @@ def pair(b, size, rounds):
     b.report("pair", bytes=size, seconds=took, bad=bad)
 
 
+def call(b, servers, rounds, pause, switch):
+    """Calls each server in turn, rounds times, and returns the seconds until each result, and how many were wrong."""
+    took, wrong = [], 0
+    for i in range(rounds * len(servers)):
+        p = servers[i % len(servers)]
+        time.sleep(pause)
+        began = time.perf_counter()
+        switch(servers[(i - 1) % len(servers)], p)
+        wrong += p.ask("ask")["result"] != p.ready["result"]
+        took.append(time.perf_counter() - began)
+    return took, wrong
+
+
+def servers(b, size, budget, rounds, pause):
+    print("\n| three servers of %.3g GiB, %.3g GiB for all | seconds to the first result | copied of what left | wrong results |\n|---|---|---|---|"
+          % (size / GIB, budget / GIB))
+    ways = {"--overcommit": ["--overcommit"], "--overcommit --strict": ["--overcommit", "--strict"]}
+    try:
+        for way, options in ways.items():
+            some = [Program(b, "serve", options, size) for _ in range(3)]
+            b.lgpu_call("set", "/", "memory.budget=%dB" % budget)  # a software GPU is there with its first program
+            call(b, some, 2, pause, lambda *_: None)  # the first time nothing has a hash, and files are made
+            before = b.moved([p.name for p in some])
+            took, wrong = call(b, some, rounds, pause, lambda *_: None)
+            left, clean = [y - x for x, y in zip(before, b.moved([p.name for p in some]))]
+            ready = some[0].ready
+            for p in some:
+                p.close()
+            part = (left - clean) / left if left else 0
+            print("| %s | %s | %.2f %% of %.1f GiB | %d |" % (way, spread(took), 100 * part, left / GIB, wrong), flush=True)
+            b.report("servers", way=way, bytes=size, budget=budget, seconds=took, left=left, clean=clean, wrong=wrong,
+                     torch=ready["torch"])
+        if not ready["torch"]:
+            return
+        some = []
+        b.lgpu_call("set", "/", "memory.budget=default")
+        for _ in range(3):
+            some.append(Program(b, "serve", [], size))
+            some[-1].ask("sleep")
+        some[-1].ask("wake")
+        call(b, some, 1, 0, lambda before, p: (before.ask("sleep"), p.ask("wake")))
+        took, wrong = call(b, some, rounds, 0, lambda before, p: (before.ask("sleep"), p.ask("wake")))
+        for p in some:
+            p.close()
+        print("| the servers' own copies, out and in | %s | 100 %% | %d |" % (spread(took), wrong), flush=True)
+        b.report("servers", way="own copies", bytes=size, seconds=took, wrong=wrong)
+    finally:
+        b.lgpu_call("set", "/", "memory.budget=default")
+
+
 def costs(b, rounds):
     ways = {"natively": None, "in an lgpu": [], "with --overcommit": ["--overcommit"]}
     programs = {way: Program(b, "cost", options, 0) for way, options in ways.items()}
@@ -348,6 +458,8 @@ def main():
     ap.add_argument("--rows", default="move,cold,pair,again,cost,train,allocators")
     ap.add_argument("--gib", type=float, default=16)
     ap.add_argument("--rounds", type=int, default=5)
+    ap.add_argument("--budget", type=float, default=32, help="GiB that the row servers leaves for all")
+    ap.add_argument("--pause", type=float, default=1.5, help="seconds between two calls of the row servers: who is idle gives way")
     ap.add_argument("--times", type=int, default=1000, help="of the row again")
     ap.add_argument("--sim", help="shape of a software GPU")
     ap.add_argument("--out")
@@ -355,12 +467,13 @@ def main():
     options = ap.parse_args()
     if options.child:
         mode, what = options.child
-        {"hold": lambda: hold(int(what)), "cost": cost, "train": train}[mode]()
+        {"hold": lambda: hold(int(what)), "cost": cost, "train": train, "serve": lambda: serve(int(what))}[mode]()
         return
     b, size, failed = Bench(options), int(options.gib * GIB), False
     rows = {"move": lambda: move(b, size, options.rounds), "pair": lambda: pair(b, size, options.rounds),
             "cold": lambda: cold(b, size), "again": lambda: again(b, options.times), "cost": lambda: costs(b, options.rounds), "train": lambda: trains(b),
-            "allocators": lambda: allocators(b)}
+            "allocators": lambda: allocators(b),
+            "servers": lambda: servers(b, size, int(options.budget * GIB), options.rounds, options.pause)}
     print("| | seconds | GB/s | wrong pieces |\n|---|---|---|---|", flush=True)
     for row in options.rows.split(","):
         try:

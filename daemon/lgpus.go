@@ -259,6 +259,7 @@ func (l *lgpu) addUse(used region.State) {
 			u, b := used.Devices[i], l.base[uuid]
 			l.base[uuid] = region.DeviceUse{
 				Busy: b.Busy + u.Busy, Launches: b.Launches + u.Launches, Peak: max(b.Peak, u.Peak),
+				Evicted: b.Evicted + u.Evicted, Clean: b.Clean + u.Clean,
 			}
 		}
 	}

@@ -145,6 +145,7 @@ func (n *Daemon) showDirectory(dir limits.Directory, shares map[seat]dispatch.Sh
 		if evicted, why, managed := n.residence.of(dir.ID, d.Device, use.Used); managed {
 			resident := use.Used - evicted
 			d.Resident, d.Evicted, d.ResidenceFailure = &resident, &evicted, why
+			d.Moved = &Moved{Evicted: use.Evicted, Clean: use.Clean}
 		}
 		t := n.timeOn(dir.ID, d.Device, share, clients)
 		d.Asked, d.Delivered, d.Measured, d.State = t.asked, t.delivered, t.measured, t.state
@@ -220,6 +221,11 @@ func (d *DeviceUse) addResidence(child DeviceUse) {
 		resident, evicted = resident+*d.Resident, evicted+*d.Evicted
 	}
 	d.Resident, d.Evicted = &resident, &evicted
+	moved := *child.Moved
+	if d.Moved != nil {
+		moved = Moved{Evicted: moved.Evicted + d.Moved.Evicted, Clean: moved.Clean + d.Moved.Clean}
+	}
+	d.Moved = &moved
 	if d.ResidenceFailure == "" {
 		d.ResidenceFailure = child.ResidenceFailure
 	}

@@ -137,9 +137,15 @@ type DeviceUse struct {
 	// Resident and Evicted are what of MemoryUsed is on the device, and what has left it; nil where nothing may. Of a
 	// group, they are of the lgpus below it that have them.
 	Resident, Evicted *uint64
+	// Moved is what has left the device since the lgpu was made; nil likewise.
+	Moved *Moved
 	// ResidenceFailure is why memory that should leave the device, or come back, does not; empty if all is well.
 	ResidenceFailure string
 }
+
+// Moved is how many bytes have left a device for lack of room, and how many of them were not copied, since the copy that
+// there was still held. A tenant may write anything there; it tells of nobody but itself.
+type Moved struct{ Evicted, Clean uint64 }
 
 // Client is a process that uses an lgpu.
 type Client struct {

@@ -86,12 +86,14 @@ func (n *Daemon) usageOf(id uint64) map[gpu.UUID]region.DeviceUse {
 	out := make(map[gpu.UUID]region.DeviceUse, len(l.record.Devices))
 	for i, uuid := range l.record.Devices {
 		base := l.base[uuid]
-		use := region.DeviceUse{Peak: base.Peak, Busy: base.Busy, Launches: base.Launches}
+		use := region.DeviceUse{Peak: base.Peak, Busy: base.Busy, Launches: base.Launches, Evicted: base.Evicted, Clean: base.Clean}
 		if err == nil && l.machine.Has&lifecycle.Tenants != 0 && i < len(now.Devices) {
 			d := now.Devices[i]
 			use.Used, use.Share, use.Granted = d.Used, d.Share, d.Granted
 			use.Busy += d.Busy
 			use.Launches += d.Launches
+			use.Evicted += d.Evicted
+			use.Clean += d.Clean
 			use.Peak = max(use.Peak, d.Peak)
 		}
 		for _, d := range devices {

@@ -146,6 +146,9 @@ func useOf(d *api.DeviceUse) Use {
 	if joules := thousandths(d.EnergyMj); joules != nil {
 		out.EnergyStat = &Energy{Joules: *joules, Watts: thousandths(d.PowerMw)}
 	}
+	if moved := d.GetResidenceStat(); moved != nil {
+		out.ResidenceStat = &Moved{Evicted: moved.GetEvictedBytes(), Clean: moved.GetCleanBytes()}
+	}
 	return out
 }
 

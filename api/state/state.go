@@ -141,7 +141,9 @@ type Use struct {
 	MemoryResident   *uint64 `json:"memory.resident"`
 	MemoryEvicted    *uint64 `json:"memory.evicted"`
 	ResidenceFailure *string `json:"residence_failure"`
-	ComputeStat      Stat    `json:"compute.stat"`
+	// ResidenceStat is nil likewise.
+	ResidenceStat *Moved `json:"residence.stat"`
+	ComputeStat   Stat   `json:"compute.stat"`
 	// EnergyStat is nil where the device has no counter of energy.
 	EnergyStat *Energy   `json:"energy.stat"`
 	Requested  Requested `json:"requested"`
@@ -154,6 +156,13 @@ type Stat struct {
 	Launches  uint64   `json:"launches"`
 	Asked     *float64 `json:"asked"`
 	Delivered *float64 `json:"delivered"`
+}
+
+// Moved is what has left a device since the lgpu was made, in bytes: all, and what of it was not copied, as the copies still
+// held.
+type Moved struct {
+	Evicted uint64 `json:"evicted"`
+	Clean   uint64 `json:"clean"`
 }
 
 // Energy is what was used of a device's energy.

@@ -95,6 +95,7 @@ type run struct {
 	name, group string
 	gang        string
 	overcommit  bool
+	strict      bool
 	spatial     bool
 	sim         bool   // on a software GPU
 	shape       string // of that
@@ -109,6 +110,7 @@ func (r *run) register(f *pflag.FlagSet) {
 	f.StringVar(&r.group, "group", "", "`PATH` of the group that the lgpu is in (default: your own directory; the root for\nadministrators)")
 	f.StringVar(&r.gang, "gang", "", "`NAME` of a gang: its lgpus get their devices at the same time")
 	f.BoolVar(&r.overcommit, "overcommit", false, "memory.overcommit=1: its memory may leave its devices, for others and by lgpu suspend")
+	f.BoolVar(&r.strict, "strict", false, "copy all that leaves a device, even what seems not to have changed since it left last")
 	f.BoolVar(&r.spatial, "spatial", false, "share devices by compute units, at the same time (MPS)")
 	registerSim(f, &r.shape)
 	r.pes.register(f)
@@ -165,6 +167,9 @@ func (r *run) start(c *cobra.Command, argv []string) error {
 			fmt.Fprintln(c.ErrOrStderr(), "lgpu:", text)
 		}
 	}()
+	if r.strict {
+		h.Environment[strictEnvironment] = "1"
+	}
 	p, err := r.contain.prepare(program, libs, h.Attachment, r.sim)
 	if err != nil {
 		return err
@@ -213,6 +218,9 @@ func (r *run) request() (*api.AttachRequest, error) {
 	if request.MemoryOvercommit, err = r.overcommits(os.Getenv(oversubscribe)); err != nil {
 		return nil, err
 	}
+	if r.strict && !request.MemoryOvercommit {
+		return nil, usage("memory leaves a device only with --overcommit", "--strict: without --overcommit nothing is copied")
+	}
 	if r.group == "" && r.flags.typed("group") {
 		return nil, usage("a group is such as /team; / is the root", "--group: PATH is empty")
 	}
@@ -247,6 +255,9 @@ func (r *run) request() (*api.AttachRequest, error) {
 
 // oversubscribe is the variable of HAMi's environment that asks for what --overcommit does.
 const oversubscribe = "CUDA_OVERSUBSCRIBE"
+
+// strictEnvironment has the program's library copy all that leaves a device (tenant/liblgpu/arena/clean.c).
+const strictEnvironment = "LGPU_STRICT"
 
 // overcommits says whether memory of the lgpu may leave its devices: by the option, or else as HAMi's environment says.
 func (r *run) overcommits(environment string) (bool, error) {

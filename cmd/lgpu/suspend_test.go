@@ -271,6 +271,9 @@ func TestOvercommitOption(t *testing.T) {
 		"not":         {args: []string{"--overcommit=false"}, environment: "true"},
 		"spatial":     {args: []string{"--overcommit", "--spatial"}, text: "--overcommit: with --spatial"},
 		"HAMi in MPS": {args: []string{"--spatial"}, environment: "true"},
+		"strict":      {args: []string{"--overcommit", "--strict"}, want: true},
+		"strict HAMi": {args: []string{"--strict"}, environment: "true", want: true},
+		"strict only": {args: []string{"--strict"}, text: "--strict: without --overcommit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(oversubscribe, c.environment)

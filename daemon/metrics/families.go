@@ -113,6 +113,10 @@ var (
 	swapWait   = counter("lgpu_swap_wait_seconds_total", "For how long memory came in such turns while others with work had made room.")
 	turnLength = gauge("lgpu_turn_seconds", "How long a turn is at present where not all memory fits.", "device")
 
+	evictedBytes = counter("lgpu_evicted_bytes_total",
+		"Bytes that have left the device since the lgpu was made; absent where nothing may.", ofDirectoryDevice...)
+	evictedClean = counter("lgpu_evicted_clean_bytes_total",
+		"Bytes of these that were not copied, since the copies that there were still held.", ofDirectoryDevice...)
 	residenceFailed = gauge("lgpu_residence_failed",
 		"1 if memory that should leave the device, or come back, does not; absent where nothing may leave it.", ofDirectoryDevice...)
 	suspended     = gauge("lgpu_suspended", "1 if the file memory.suspend of the group or lgpu is 1.", ofDirectory...)
@@ -310,6 +314,10 @@ func (e *emitter) node(n *daemon.Directory) {
 		}
 		e.emit(busy, d.Busy.Seconds(), labels...)
 		e.emit(launches, float64(d.Launches), labels...)
+		if d.Moved != nil {
+			e.emit(evictedBytes, float64(d.Moved.Evicted), labels...)
+			e.emit(evictedClean, float64(d.Moved.Clean), labels...)
+		}
 		e.limit(memoryGranted, d.MemoryGranted, labels...)
 		for _, state := range daemon.States {
 			e.emit(nodeState, truth(d.State == state), append(labels[:3:3], state)...)

@@ -153,6 +153,9 @@ func directory(n daemon.Directory, known Names) *api.Directory {
 			EnergyMj: d.Energy, PowerMw: d.Power,
 			MemoryResident: d.Resident, MemoryEvicted: d.Evicted, ResidenceFailure: d.ResidenceFailure,
 		}
+		if d.Moved != nil {
+			device.ResidenceStat = &api.ResidenceStat{EvictedBytes: d.Moved.Evicted, CleanBytes: d.Moved.Clean}
+		}
 		if d.Measured {
 			device.ShareAsked, device.ShareDelivered = &d.Asked, &d.Delivered
 		}

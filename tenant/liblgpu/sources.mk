@@ -11,8 +11,8 @@ LGPU_SOURCES = \
 	memory/reserve.c \
 	gate/context.c gate/flight.c gate/gate.c gate/linked.c gate/prepare.c gate/unlinked.c \
 	residence/drain.c residence/lock.c \
-	arena/arena.c arena/attach.c arena/attribute.c arena/disk.c arena/free.c arena/handles.c arena/level.c arena/move.c arena/mover.c \
-	arena/order.c arena/pool.c arena/ranges.c arena/share.c arena/store.c arena/units.c \
+	arena/arena.c arena/attach.c arena/attribute.c arena/clean.c arena/disk.c arena/free.c arena/handles.c arena/hash_ptx.S \
+	arena/level.c arena/move.c arena/mover.c arena/order.c arena/pool.c arena/ranges.c arena/share.c arena/store.c arena/units.c \
 	slice/groups.c slice/redirect.c slice/rm.c slice/sim.c slice/slice.c \
 	view/attach.c view/device.c view/memory.c view/nvml.c \
 	hook/array.c hook/code.c hook/context.c hook/graph.c hook/launch.c hook/library.c hook/loads.c hook/memory.c \

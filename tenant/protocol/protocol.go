@@ -61,9 +61,10 @@
 // Then it goes on with what is resident, and the level that it has is what is still resident. A Keep that comes while
 // the client is busy with an older one takes the older one's place at the next piece, whichever way that one moved, and
 // only the newer one is answered. While a long move goes on, Kept with Serial 0 and FlagMoving says how much is resident
-// by now, and in Extra what the client holds. What has left by it does not come back without a newer Keep, even if the
-// move fails later, so that it may be given to others at once. A daemon that does not know the flag learns what is
-// resident, and no more. Unasked, Kept
+// by now, in ID the Serial of the Keep that it is about, and in Extra what the client holds. What has left by it does not
+// come back without a newer Keep, even if the move fails later; so it may be given to others at once, if that Keep is the
+// latest: one that speaks of an older Keep may be about memory that comes back and goes on to do so. A daemon that does
+// not know the flag learns what is resident, and no more. Unasked, Kept
 // with Serial 0 says that less is resident, since memory was freed. After a reconnect the client says first of all (for
 // each device) Kept with Serial 0 and what is resident, and goes on with the level it had until a Keep comes.
 //
@@ -188,7 +189,7 @@ type Message struct {
 	Device  uint32 // index in Limits: Gate and after
 	Client  uint32 // index in Usage: Hello with FlagReconnect, Welcome
 	Flags   uint32
-	ID      uint64 // of the lgpu: Hello with FlagReconnect, Welcome
+	ID      uint64 // of the lgpu: Hello with FlagReconnect, Welcome; Serial of the Keep: Kept with FlagMoving
 	Serial  uint64 // of the grant: Open, Close, Closed; of the level: Keep, Kept
 	// Value is, by kind: Open: Busy at which the grant ends, or Forever. Closed: Busy then. Need: bytes. Memory:
 	// bytes granted. Seep: launches. Gone: bytes. Refuse: errno. Slice: µs, 0 for the driver's own. Sliced: µs, the

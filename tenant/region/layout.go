@@ -161,8 +161,12 @@ type DeviceUsage struct {
 	Charged uint64
 	// Launches counts launches since the region was made.
 	Launches uint64
-	_        [8]uint64
-	History  [Windows]Window
+	// Evicted is what has left the device for lack of room since the region was made, in bytes, and Clean the part of
+	// it that was not copied, since the host's copy was as the memory (liblgpu/arena/clean.c).
+	Evicted uint64
+	Clean   uint64
+	_       [6]uint64
+	History [Windows]Window
 }
 
 // Client states.

@@ -274,6 +274,8 @@ type DeviceUse struct {
 	Share    uint32        // device time used over the last second, in hundredths of a percent
 	Busy     time.Duration // device time used since the lgpu was made
 	Launches uint64        // since the lgpu was made
+	Evicted  uint64        // bytes that have left the device since the lgpu was made
+	Clean    uint64        // bytes of them that did not have to be copied
 }
 
 // State reads the counters.
@@ -295,6 +297,7 @@ func (s *Shared) State() State {
 				Share:    lastSecond(&history, uint64(now.Nano())/WindowNanos),
 				Busy:     time.Duration(min(atomic.LoadUint64(&d.Busy), 1<<63-1)),
 				Launches: atomic.LoadUint64(&d.Launches),
+				Evicted:  atomic.LoadUint64(&d.Evicted), Clean: atomic.LoadUint64(&d.Clean),
 			}
 		}
 	})

@@ -371,6 +371,12 @@ void lgpu_owner_unequip(struct lgpu_owner *o)
 			o->event[i][lane] = NULL;
 		}
 	}
+	CUcontext popped;
+	if (o->hasher.module != NULL && LGPU_REAL(cuCtxPushCurrent_v2)(o->context) == CUDA_SUCCESS) {
+		lgpu_clean_end(&o->hasher);
+		LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+	}
+	o->hasher = (struct lgpu_hasher){.tried = 0};
 	o->context = NULL;
 }
 

@@ -13,6 +13,7 @@ void lgpu_arena_attached(struct lgpu_state *s)
 		wanted |= lgpu_arena_wants(s, i);
 	if (!wanted || !lgpu_managed)
 		return;
+	lgpu_clean_configure();
 	if (!lgpu_mover_start())
 		lgpu_log(LGPU_LOG_ERROR, "no thread to move memory; what this process allocates waits until it is ended");
 	lgpu_daemon_listen();

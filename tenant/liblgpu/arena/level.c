@@ -95,14 +95,14 @@ void lgpu_level_kept(const struct lgpu_state *s, int device, uint64_t serial, ui
 }
 
 // Between two connections nothing is said: the new daemon must first hear what is resident, and get the files.
-bool lgpu_level_moving(const struct lgpu_state *s, int device)
+bool lgpu_level_moving(const struct lgpu_state *s, int device, uint64_t keep)
 {
 	uint64_t resident = lgpu_level_resident(s, device), said = load(&lgpu_levels[device].said);
 	if (__atomic_load_n(&lost_at, __ATOMIC_ACQUIRE) != 0 || (resident > said ? resident - said : said - resident) < STRIDE)
 		return false;
 	store(&lgpu_levels[device].said, resident);
 	lgpu_daemon_send(&(struct lgpu_message){.kind = (uint16_t)LGPU_LINK_KEPT, .device = (uint32_t)device,
-						.flags = (uint32_t)LGPU_LINK_FLAG_MOVING, .value = resident,
+						.flags = (uint32_t)LGPU_LINK_FLAG_MOVING, .id = keep, .value = resident,
 						.extra = lgpu_level_total(s, device)});
 	return true;
 }

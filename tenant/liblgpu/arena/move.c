@@ -6,26 +6,23 @@
 #include <stdlib.h>
 
 #include "arena/parts.h"
+#include "base/futex.h"
 #include "residence/residence.h"
 
 #define INFLIGHT_BYTES (UINT64_C(256) << 20) // that move at once, beside one piece
-
-struct part {
-	struct lgpu_block *block;
-	uint32_t piece;
-};
+#define LOOK_BYTES (UINT64_C(512) << 20)     // that are looked at together before they leave, beside one piece
 
 // The pieces of a device that are on it, or away.
 struct list {
-	struct part *part;
+	struct lgpu_part *part;
 	size_t count;
 };
 
-static uint64_t bytes_of(struct part p) { return lgpu_piece_bytes(p.block, p.piece); }
+static uint64_t bytes_of(struct lgpu_part p) { return lgpu_piece_bytes(p.block, p.piece); }
 
 static int larger(const void *a, const void *b)
 {
-	const struct part *x = a, *y = b;
+	const struct lgpu_part *x = a, *y = b;
 	if (x->block->bytes != y->block->bytes)
 		return x->block->bytes < y->block->bytes ? 1 : -1;
 	if (x->block != y->block)
@@ -41,7 +38,7 @@ static void visit(struct list *l, int device, bool out)
 			for (uint32_t i = 0; o->device == device && !b->fixed && i < b->pieces; i++)
 				if (lgpu_piece(b, i)->out == out) {
 					if (l->part != NULL)
-						l->part[l->count] = (struct part){b, i};
+						l->part[l->count] = (struct lgpu_part){b, i};
 					l->count++;
 				}
 }
@@ -84,16 +81,17 @@ static CUresult equip(struct lgpu_owner *o)
 
 // Pieces on their way, oldest first.
 struct flight {
-	struct part part[LGPU_INFLIGHT];
+	struct lgpu_part part[LGPU_INFLIGHT];
 	uint32_t first, count;
 	uint64_t bytes;
+	uint64_t copied; // of those that have left; the rest was clean
 };
 
 static bool full(const struct flight *f) { return f->count == LGPU_INFLIGHT || (f->count > 1 && f->bytes > INFLIGHT_BYTES); }
 
 // start begins to copy a piece to the store, or from it if back; the context of its owner is current. It is on its way even
 // if it fails: its first copies must have ended before anybody goes on.
-static CUresult start(struct flight *f, struct part p, bool back)
+static CUresult start(struct flight *f, struct lgpu_part p, bool back)
 {
 	struct lgpu_owner *o = p.block->owner;
 	uint32_t i = (f->first + f->count) % LGPU_INFLIGHT;
@@ -109,10 +107,10 @@ static CUresult start(struct flight *f, struct part p, bool back)
 }
 
 // land waits for the oldest, which it returns.
-static struct part land(struct flight *f, CUresult *r)
+static struct lgpu_part land(struct flight *f, CUresult *r)
 {
 	uint32_t i = f->first++ % LGPU_INFLIGHT;
-	struct part p = f->part[i];
+	struct lgpu_part p = f->part[i];
 	f->count--;
 	f->bytes -= bytes_of(p);
 	*r = CUDA_SUCCESS;
@@ -125,30 +123,31 @@ static struct part land(struct flight *f, CUresult *r)
 
 // ---- out
 
-// leave ends the oldest: once it is copied, its memory is given back. With keep it stays.
-static CUresult leave(struct flight *f, bool keep)
+// count counts what has left, and what of it was not copied.
+static void count(const struct lgpu_state *s, int device, uint64_t bytes, uint64_t clean)
 {
-	CUresult r;
-	struct part p = land(f, &r);
-	if (r == CUDA_SUCCESS && !keep) {
-		lgpu_store_copied(p.block, p.piece);
-		r = lgpu_piece_unmap(p.block, p.piece);
-		if (r == CUDA_SUCCESS) {
-			lgpu_piece(p.block, p.piece)->out = true;
-			lgpu_arena_moved(p.block->owner->device, (int64_t)bytes_of(p));
-		}
-	}
-	return r;
+	struct lgpu_device_usage *u = &s->usage->device[device];
+	__atomic_fetch_add(&u->evicted, bytes, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&u->clean, clean, __ATOMIC_RELAXED);
 }
 
-// judge notes which pages of a piece need not be copied: those that have come back since the lock was shut.
-static void judge(struct part p)
+// leave ends the oldest: once it is copied, its memory is given back. With keep it stays.
+static CUresult leave(const struct lgpu_state *s, struct flight *f, bool keep)
 {
-	const struct lgpu_block *b = p.block;
-	bool fresh = lgpu_piece(p.block, p.piece)->fresh == lgpu_mover_shutting();
-	uint64_t from = p.piece * b->piece / LGPU_PAGE;
-	for (uint64_t i = from; i < from + bytes_of(p) / LGPU_PAGE; i++)
-		b->copy[i].clean = fresh && b->copy[i].whole;
+	CUresult r;
+	struct lgpu_part p = land(f, &r);
+	if (r != CUDA_SUCCESS || keep)
+		return r;
+	uint64_t clean = lgpu_store_copied(p.block, p.piece);
+	r = lgpu_piece_unmap(p.block, p.piece);
+	if (r == CUDA_SUCCESS) {
+		int device = p.block->owner->device;
+		lgpu_piece(p.block, p.piece)->out = true;
+		lgpu_arena_moved(device, (int64_t)bytes_of(p));
+		count(s, device, bytes_of(p), clean);
+		f->copied += bytes_of(p) - clean;
+	}
+	return r;
 }
 
 // place finds room in the store for a piece that is to leave, if need be that of copies of others that stay.
@@ -162,23 +161,71 @@ static bool place(const struct list *l, size_t i)
 	return placed;
 }
 
-// send begins to copy a piece to the store.
-static CUresult send(struct flight *f, struct part p)
+// look finds room for pieces from one on, of as many bytes as are to leave, and finds out which of their pages need not be
+// copied. They are one owner's, and not too many. It returns how many there are.
+static size_t look(const struct list *l, size_t from, uint64_t bytes, CUresult *r)
 {
-	CUresult r = equip(p.block->owner);
-	r = r == CUDA_SUCCESS ? lgpu_block_view(p.block) : r;
-	if (r != CUDA_SUCCESS)
-		return r;
-	judge(p);
-	return start(f, p, false);
+	struct lgpu_owner *o = l->part[from].block->owner;
+	size_t i = from;
+	*r = equip(o);
+	for (uint64_t sum = 0; i < l->count && l->part[i].block->owner == o && (i == from || (sum < bytes && sum < LOOK_BYTES)); i++) {
+		if (*r != CUDA_SUCCESS || !place(l, i))
+			break;
+		*r = lgpu_block_view(l->part[i].block);
+		sum += bytes_of(l->part[i]);
+	}
+	if (*r == CUDA_SUCCESS)
+		lgpu_clean_look(o, &l->part[from], i - from);
+	return i - from;
 }
 
 // tell tells the daemon how far a move out has come.
 static void tell(const struct lgpu_state *s, int device, uint64_t *told)
 {
 	uint64_t resident = lgpu_level_resident(s, device);
-	if (lgpu_level_moving(s, device))
+	if (lgpu_level_moving(s, device, lgpu_mover_keep(device)))
 		*told = resident;
+}
+
+// send has pieces leave until the level holds. Not 0: why they cannot.
+static uint64_t send(const struct lgpu_state *s, int device, const struct list *list, struct flight *f, uint64_t *told,
+		     CUresult *r)
+{
+	size_t looked = 0;
+	for (size_t i = 0; i < list->count && *r == CUDA_SUCCESS && !lgpu_mover_newer(); i++) {
+		uint64_t level = __atomic_load_n(&lgpu_levels[device].value, __ATOMIC_RELAXED), resident = lgpu_level_resident(s, device);
+		if (resident <= level + f->bytes)
+			break;
+		if (i == looked) {
+			looked += look(list, i, resident - level - f->bytes, r);
+			if (looked == i)
+				return *r == CUDA_SUCCESS ? LGPU_LINK_WHY_STORE : 0;
+		}
+		if (*r == CUDA_SUCCESS)
+			*r = equip(list->part[i].block->owner);
+		if (*r == CUDA_SUCCESS)
+			*r = start(f, list->part[i], false);
+		while (*r == CUDA_SUCCESS && full(f)) {
+			*r = leave(s, f, false);
+			tell(s, device, told);
+		}
+	}
+	return 0;
+}
+
+// prepare has what finds out which pages need not be copied in the contexts of all owners. The memory that this takes
+// counts.
+static void prepare(int device, const struct list *l)
+{
+	bool loaded = false;
+	lgpu_clean_begins(device);
+	for (size_t i = 0; i < l->count; i++) {
+		struct lgpu_owner *o = l->part[i].block->owner;
+		if ((i == 0 || o != l->part[i - 1].block->owner) && equip(o) == CUDA_SUCCESS)
+			loaded = lgpu_clean_load(o) || loaded;
+	}
+	if (loaded)
+		lgpu_overhead_now(lgpu_attached(), device);
 }
 
 uint64_t lgpu_move_out(const struct lgpu_state *s, int device, uint64_t *told)
@@ -186,30 +233,19 @@ uint64_t lgpu_move_out(const struct lgpu_state *s, int device, uint64_t *told)
 	struct list list;
 	struct flight f = {.count = 0};
 	CUresult r = CUDA_SUCCESS;
-	uint64_t why = 0;
 	if (!list_read(&list, device, false))
 		return LGPU_LINK_WHY_DRIVER;
+	prepare(device, &list);
+	int64_t began = lgpu_now();
 	lgpu_overhead_moving(device);
-	for (size_t i = 0; i < list.count && r == CUDA_SUCCESS && why == 0 && !lgpu_mover_newer(); i++) {
-		uint64_t level = __atomic_load_n(&lgpu_levels[device].value, __ATOMIC_RELAXED);
-		if (lgpu_level_resident(s, device) <= level + f.bytes)
-			break;
-		if (!place(&list, i)) {
-			why = LGPU_LINK_WHY_STORE;
-			break;
-		}
-		r = send(&f, list.part[i]);
-		while (r == CUDA_SUCCESS && full(&f)) {
-			r = leave(&f, false);
-			tell(s, device, told);
-		}
-	}
+	uint64_t why = send(s, device, &list, &f, told, &r);
 	while (f.count != 0) {
-		CUresult last = leave(&f, r != CUDA_SUCCESS);
+		CUresult last = leave(s, &f, r != CUDA_SUCCESS);
 		r = r != CUDA_SUCCESS ? r : last;
 		if (f.count != 0)
 			tell(s, device, told);
 	}
+	lgpu_clean_ended(device, f.copied, lgpu_now() - began);
 	lgpu_overhead_moving(device);
 	free(list.part);
 	if (r == CUDA_SUCCESS)
@@ -224,7 +260,7 @@ uint64_t lgpu_move_out(const struct lgpu_state *s, int device, uint64_t *told)
 static CUresult arrive(struct flight *f)
 {
 	CUresult r;
-	struct part p = land(f, &r);
+	struct lgpu_part p = land(f, &r);
 	if (r == CUDA_SUCCESS)
 		lgpu_piece(p.block, p.piece)->fresh = lgpu_mover_shutting();
 	return r;
@@ -232,7 +268,7 @@ static CUresult arrive(struct flight *f)
 
 // fetch makes memory for a piece and begins to copy it back. *copied is what has become of the copies of all until now. The
 // result is that of the memory alone.
-static CUresult fetch(struct flight *f, struct part p, CUresult *copied)
+static CUresult fetch(struct flight *f, struct lgpu_part p, CUresult *copied)
 {
 	CUresult r = lgpu_piece_map(p.block, p.piece);
 	if (r != CUDA_SUCCESS)
@@ -264,7 +300,7 @@ bool lgpu_move_in(const struct lgpu_state *s, int device, uint64_t level)
 		while (full(&f)) {
 			CUresult one = arrive(&f);
 			copied = copied != CUDA_SUCCESS ? copied : one;
-			lgpu_level_moving(s, device);
+			lgpu_level_moving(s, device, lgpu_mover_keep(device));
 		}
 	}
 	while (f.count != 0) {

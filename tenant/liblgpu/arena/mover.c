@@ -69,6 +69,7 @@ void lgpu_arena_wanted(void)
 }
 
 bool lgpu_mover_newer(void) { return __atomic_load_n(&unread, __ATOMIC_ACQUIRE) != 0; }
+uint64_t lgpu_mover_keep(int device) { return answers[device].serial; }
 uint32_t lgpu_mover_shutting(void) { return shutting; }
 static uint64_t level_of(int device) { return __atomic_load_n(&lgpu_levels[device].value, __ATOMIC_RELAXED); }
 static uint64_t away(int device) { return lgpu_arena_bytes(device) - lgpu_arena_resident(device); }
@@ -90,6 +91,8 @@ static void read_letters(const struct lgpu_state *s)
 			__atomic_fetch_sub(&unread, 1, __ATOMIC_RELEASE);
 		lgpu_unlock(&letters_lock);
 		if (l.refusal) {
+			if (holds)
+				lgpu_clean_ban(i); // what the program had before fitted
 			lgpu_level_kept(s, i, l.refusal_serial, 0);
 			lgpu_level_refuse(i, l.refusal_value);
 		}

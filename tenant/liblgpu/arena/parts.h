@@ -37,6 +37,13 @@ struct lgpu_piece {
 };
 
 struct lgpu_copy;
+struct lgpu_block;
+
+// A piece of a block.
+struct lgpu_part {
+	struct lgpu_block *block;
+	uint32_t piece;
+};
 
 // A block is an address range, for ever, and the physical memory that is mapped there now. What is behind a handle of
 // the program's is mapped where the program says; the range serves to copy it where it has no such mapping. Such a block
@@ -88,6 +95,16 @@ struct lgpu_handle {
 	struct lgpu_mapping *mappings;
 };
 
+// The kernel that hashes pages, in a context (clean.c).
+struct lgpu_hasher {
+	CUmodule module;
+	CUfunction function;
+	CUstream stream; // NULL: it is not there
+	void *exchange;  // host memory that the device writes to
+	CUdeviceptr at;  // the same
+	uint32_t tried;  // the shutting in which it was tried last to load it
+};
+
 // Who has memory here: a context of the program, the handles of a device, or a pool.
 struct lgpu_owner {
 	struct lgpu_owner *next;
@@ -112,6 +129,7 @@ struct lgpu_owner {
 	CUstream stream[LGPU_LANES];
 	CUevent event[LGPU_INFLIGHT][LGPU_LANES];
 	uint32_t turn; // of the streams
+	struct lgpu_hasher hasher;
 };
 
 // The lock of all blocks and owners. The driver is called without it, unless said otherwise.
@@ -260,9 +278,9 @@ void lgpu_level_need(const struct lgpu_state *s, int device);
 bool lgpu_level_wait(struct lgpu_state *s, int device, uint64_t bytes);
 // lgpu_level_kept answers a Keep, or says unasked (serial 0) what is resident. why is 0 where the Keep is met.
 void lgpu_level_kept(const struct lgpu_state *s, int device, uint64_t serial, uint64_t why);
-// lgpu_level_moving tells the daemon what is resident while a move goes on, if that is much more or less than it knows.
-// True: it has been told.
-bool lgpu_level_moving(const struct lgpu_state *s, int device);
+// lgpu_level_moving tells the daemon what is resident while the move of a Keep goes on, if that is much more or less than it
+// knows. True: it has been told.
+bool lgpu_level_moving(const struct lgpu_state *s, int device, uint64_t keep);
 void lgpu_levels_lost(void);
 void lgpu_levels_found(void);
 void lgpu_levels_reset(void);
@@ -283,11 +301,15 @@ void lgpu_disk_rest(struct lgpu_disk *d);
 
 // ---- the store (store.c); all but told, message and forget is for the mover's thread, while the lock is shut
 
+#define LGPU_HASH_WORDS 4
+
 // What the store has of a page of a block.
 struct lgpu_copy {
 	uint32_t place; // of the page in the store; 0: none
-	bool whole;     // the copy is there, as it was when the page left last
+	bool whole;     // the copy is there, as the page was when it left last
 	bool clean;     // and the page on the device is the same: it need not be copied again
+	bool hashed;    // hash is that of the copy, or of the page that is being copied
+	uint64_t hash[LGPU_HASH_WORDS];
 };
 
 // lgpu_store_room is how much more could leave a device: what has room in the store beside what is away.
@@ -302,7 +324,8 @@ void lgpu_store_forget(struct lgpu_block *b);
 // streams of its owner, whose context is current. What of the places is not registered yet is so before it is copied,
 // while what is before it is on its way. lgpu_store_copied is called when the copies out have ended well.
 CUresult lgpu_store_copy(struct lgpu_block *b, uint32_t i, bool back);
-void lgpu_store_copied(struct lgpu_block *b, uint32_t i);
+// lgpu_store_copied returns the bytes that were not copied.
+uint64_t lgpu_store_copied(struct lgpu_block *b, uint32_t i);
 // lgpu_store_rest gives back what only copies need.
 void lgpu_store_rest(int device);
 // lgpu_store_pin registers the next piece of a store with the driver, if there is one. True: there may be more.
@@ -314,6 +337,24 @@ int lgpu_store_fd(int device, bool memory);
 // lgpu_store_context_ends is called before a context ends: what was registered in it is so no more.
 void lgpu_store_context_ends(CUcontext context);
 void lgpu_stores_reset(void);
+
+// ---- what has not changed (clean.c)
+
+// lgpu_clean_configure reads whether the program wants everything copied.
+void lgpu_clean_configure(void);
+// lgpu_clean_begins is called when memory begins to leave a device, lgpu_clean_ended when it has, so many bytes of it by a
+// copy.
+void lgpu_clean_begins(int device);
+void lgpu_clean_ended(int device, uint64_t copied, int64_t nanos);
+// lgpu_clean_load loads the kernel in the current context, which is an owner's. True: it is there now, and was not before.
+bool lgpu_clean_load(struct lgpu_owner *o);
+// lgpu_clean_ban takes it away from all contexts of a device, for good: the memory that it takes is needed.
+void lgpu_clean_ban(int device);
+// lgpu_clean_look notes which pages of pieces, which have places, are as their copies are. All are one owner's, whose context
+// is current, and are on the device in their views. The lock is shut.
+void lgpu_clean_look(struct lgpu_owner *o, const struct lgpu_part *part, size_t count);
+// lgpu_clean_end ends what there is in the current context.
+void lgpu_clean_end(struct lgpu_hasher *h);
 
 // ---- moving (move.c)
 
@@ -329,6 +370,8 @@ bool lgpu_move_in(const struct lgpu_state *s, int device, uint64_t level);
 
 // lgpu_mover_newer says whether a Keep has come that nobody has looked at; it ends what an older one has begun.
 bool lgpu_mover_newer(void);
+// lgpu_mover_keep is the serial of the Keep that was looked at last.
+uint64_t lgpu_mover_keep(int device);
 // lgpu_mover_shutting is the number of the shutting that the mover has the lock shut for, or had last.
 uint32_t lgpu_mover_shutting(void);
 

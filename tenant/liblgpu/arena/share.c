@@ -281,8 +281,8 @@ void lgpu_arena_unshare_all(const struct lgpu_owner *o)
 // plausible reports whether an answer can be true: it is another process's.
 static bool plausible(const struct answer *a)
 {
-	return a->mapped != 0 && a->mapped % LGPU_PAGE == 0 && a->offset < a->mapped && a->bytes <= a->mapped - a->offset && a->bytes != 0 &&
-	       a->piece != 0 && a->piece % LGPU_PAGE == 0 && a->pieces <= LGPU_PIECES && a->pieces == (a->mapped - 1) / a->piece + 1;
+	return a->mapped != 0 && a->mapped % LGPU_PAGE == 0 && a->offset < a->mapped && a->bytes <= a->mapped - a->offset &&
+	       a->bytes != 0 && a->piece != 0 && a->piece % LGPU_PAGE == 0 && a->pieces <= LGPU_PIECES && a->pieces == (a->mapped - 1) / a->piece + 1;
 }
 
 // ask gets the descriptors of what a ticket names. False: there are none.

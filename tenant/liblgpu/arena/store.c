@@ -166,7 +166,10 @@ static void leave_place(struct store *t, struct lgpu_copy *c)
 
 // first is the index of a piece's first page in its block, past that of the page behind its last.
 static uint32_t first(const struct lgpu_block *b, uint32_t i) { return (uint32_t)(i * b->piece / LGPU_PAGE); }
-static uint32_t past(const struct lgpu_block *b, uint32_t i) { return first(b, i) + (uint32_t)(lgpu_piece_bytes(b, i) / LGPU_PAGE); }
+static uint32_t past(const struct lgpu_block *b, uint32_t i)
+{
+	return first(b, i) + (uint32_t)(lgpu_piece_bytes(b, i) / LGPU_PAGE);
+}
 
 bool lgpu_store_place(struct lgpu_block *b, uint32_t i)
 {
@@ -309,7 +312,8 @@ static CUresult transfer(int device, struct lgpu_owner *o, uint64_t offset, CUde
 		uint64_t most = border(t, offset + done) - offset - done;
 		n = bytes - done < most ? bytes - done : most;
 		CUstream stream = o->stream[back ? 0 : o->turn++ % LGPU_LANES];
-		r = back ? LGPU_REAL(cuMemcpyHtoDAsync_v2)(at + done, host, n, stream) : LGPU_REAL(cuMemcpyDtoHAsync_v2)(host, at + done, n, stream);
+		r = back ? LGPU_REAL(cuMemcpyHtoDAsync_v2)(at + done, host, n, stream) :
+			   LGPU_REAL(cuMemcpyDtoHAsync_v2)(host, at + done, n, stream);
 	}
 	return r;
 }
@@ -329,10 +333,14 @@ CUresult lgpu_store_copy(struct lgpu_block *b, uint32_t i, bool back)
 	return r;
 }
 
-void lgpu_store_copied(struct lgpu_block *b, uint32_t i)
+uint64_t lgpu_store_copied(struct lgpu_block *b, uint32_t i)
 {
-	for (uint32_t j = first(b, i); j < past(b, i); j++)
+	uint64_t clean = 0;
+	for (uint32_t j = first(b, i); j < past(b, i); j++) {
+		clean += b->copy[j].clean ? LGPU_PAGE : 0;
 		b->copy[j].whole = true;
+	}
+	return clean;
 }
 
 void lgpu_store_context_ends(CUcontext context)

@@ -4,6 +4,7 @@
 package main
 
 //go:generate go run . ..
+//go:generate clang-19 -x cuda -std=c++17 --cuda-device-only --cuda-gpu-arch=sm_70 -Xclang -target-feature -Xclang +ptx63 -nocudainc -nocudalib -Wall -Wextra -Werror -O2 -fno-verbose-asm -S -o ../arena/hash.ptx ../arena/hash.cu
 
 import (
 	"bytes"

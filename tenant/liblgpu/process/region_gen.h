@@ -111,7 +111,9 @@ struct lgpu_device_usage {
 	uint64_t busy;
 	uint64_t charged;
 	uint64_t launches;
-	uint64_t reserved7[8];
+	uint64_t evicted;
+	uint64_t clean;
+	uint64_t reserved9[6];
 	struct lgpu_window history[16];
 };
 _Static_assert(sizeof(struct lgpu_device_usage) == 384, "lgpu_device_usage");
@@ -122,6 +124,8 @@ _Static_assert(offsetof(struct lgpu_device_usage, horizon) == 32, "Horizon");
 _Static_assert(offsetof(struct lgpu_device_usage, busy) == 40, "Busy");
 _Static_assert(offsetof(struct lgpu_device_usage, charged) == 48, "Charged");
 _Static_assert(offsetof(struct lgpu_device_usage, launches) == 56, "Launches");
+_Static_assert(offsetof(struct lgpu_device_usage, evicted) == 64, "Evicted");
+_Static_assert(offsetof(struct lgpu_device_usage, clean) == 72, "Clean");
 _Static_assert(offsetof(struct lgpu_device_usage, history) == 128, "History");
 
 struct lgpu_client {

@@ -51,13 +51,13 @@ func managed(t *testing.T, devices int) *keeper {
 // managedProgram starts another program that knows the order init.
 func managedProgram(t *testing.T, devices int, source string) *keeper {
 	t.Helper()
-	return managedShape(t, devices, "", source)
+	return managedShape(t, fmt.Sprintf("%dx1GiB,sms=4,context=16MiB", devices), built.library, source)
 }
 
-// managedShape has devices with more said of their shape.
-func managedShape(t *testing.T, devices int, shape, source string) *keeper {
+// managedShape has devices of a shape, and a program with a library of built and more in its environment.
+func managedShape(t *testing.T, shape, library, source string, environment ...string) *keeper {
 	t.Helper()
-	dev := newDevice(t, fmt.Sprintf("%dx1GiB,sms=4,context=16MiB%s", devices, shape))
+	dev := newDevice(t, shape)
 	all, err := dev.client.Devices()
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +73,8 @@ func managedShape(t *testing.T, devices int, shape, source string) *keeper {
 	}
 	k := &keeper{t: t, dev: dev, d: newDaemon(t, limits...), level: map[uint32]uint64{}, kept: make(chan protocol.Message, 10000),
 		needs: make(chan protocol.Message, 10000)}
-	env := append(append([]string{}, dev.env...), "LD_PRELOAD="+built.library, "LGPU_SOCKET="+k.d.path)
+	devices := len(all)
+	env := append(append(environment, dev.env...), "LD_PRELOAD="+library, "LGPU_SOCKET="+k.d.path)
 	k.c = startClient(t, env, simProgram(t, source, "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN"))
 	k.c.order("init %d", devices)
 	k.p, _, _ = k.d.accept()

@@ -19,7 +19,7 @@ const mostPiece = 128 * mib
 // slow starts a client that has 586 MiB, which move in five pieces, over a link on which that takes two thirds of a second.
 func slow(t *testing.T) *keeper {
 	t.Helper()
-	k := managedShape(t, 1, ",link=900MB/s", "testdata/movable.c")
+	k := managedShape(t, "1x1GiB,sms=4,context=16MiB,link=900MB/s", built.library, "testdata/movable.c")
 	k.store(0, storeBytes)
 	k.c.do("alloc 600000")
 	return k
@@ -31,7 +31,7 @@ func (k *keeper) under(serial uint64) protocol.Message {
 	for deadline := time.After(patience); ; {
 		select {
 		case m := <-k.kept:
-			if m.Flags&protocol.FlagMoving != 0 {
+			if m.Flags&protocol.FlagMoving != 0 && m.ID == serial {
 				return m
 			}
 			if m.Serial >= serial {
@@ -69,8 +69,8 @@ func TestLevels(t *testing.T) {
 	}
 	k := managed(t, 1)
 	k.store(0, storeBytes)
-	for _, order := range []string{"alloc 300000", "alloc 5000", "alloc 3", "pooled 30000", "pooled 7", "own 22528", "hide 4096", "second",
-		"alloc 9000"} {
+	for _, order := range []string{"alloc 300000", "alloc 5000", "alloc 3", "pooled 30000", "pooled 7", "own 22528", "hide 4096",
+		"second", "alloc 9000"} {
 		k.c.do("%s", order)
 	}
 	fixed := k.suspend(0).Value
@@ -176,4 +176,3 @@ func TestLevelKilled(t *testing.T) {
 		}
 	}
 }
-

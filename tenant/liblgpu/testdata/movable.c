@@ -27,7 +27,12 @@
 //	write N         its bytes are the Nth pattern from now on
 //	opened          whether they still are, and closes it
 //	fill            writes the newest allocation's pattern
+//	rewrite         writes another pattern to each allocation
 //	seed N          the newest allocation has the Nth pattern from now on
+//	flip KIB        flips one bit of the newest allocation so far from its beginning, which must be as it was left
+//	peek            reads a byte of it
+//	graph           makes a graph that writes to the newest allocation's first page
+//	replay          launches it, and looks at what it has written
 //	capture         begins a capture on a new stream
 //	abandon         destroys that stream
 #include <dirent.h>
@@ -167,6 +172,14 @@ static CUresult check(void)
 		r = compare(held[i].at, held[i].bytes, held[i].seed);
 		cuCtxPopCurrent_v2(&popped);
 	}
+	return r;
+}
+
+static CUresult rewrite(void)
+{
+	CUresult r = CUDA_SUCCESS;
+	for (int i = 0; i < count && r == CUDA_SUCCESS; i++)
+		r = fill(held[i].at, held[i].bytes, held[i].seed = seeds++);
 	return r;
 }
 
@@ -456,6 +469,54 @@ static CUresult opened(void)
 	return CUDA_SUCCESS;
 }
 
+// ---- single changes
+
+// flip flips a bit for the first time, and the same one back for the second.
+static CUresult flip(size_t offset)
+{
+	static unsigned char flipped;
+	const struct held *h = &held[count - 1];
+	unsigned word = (h->seed + (unsigned)(offset / 4)) * 2654435761u;
+	unsigned char want = (unsigned char)word ^ flipped, have;
+	CUresult r = cuMemcpyDtoH_v2(&have, h->at + offset, 1);
+	if (r != CUDA_SUCCESS || have != want)
+		return r != CUDA_SUCCESS ? r : CUDA_ERROR_UNKNOWN;
+	flipped ^= 1;
+	want ^= 1;
+	return cuMemcpyHtoD_v2(h->at + offset, &want, 1);
+}
+
+static CUresult peek(void)
+{
+	unsigned char byte;
+	return cuMemcpyDtoH_v2(&byte, held[count - 1].at, 1);
+}
+
+#define WRITTEN 4096
+
+static CUgraphExec graph;
+static CUstream replaying;
+
+static CUresult make_graph(void)
+{
+	CUgraph made;
+	CUresult r = cuStreamCreate(&replaying, CU_STREAM_NON_BLOCKING);
+	r = r == CUDA_SUCCESS ? cuStreamBeginCapture_v2(replaying, CU_STREAM_CAPTURE_MODE_GLOBAL) : r;
+	r = r == CUDA_SUCCESS ? cuMemsetD8Async(held[count - 1].at, 0xa5, WRITTEN, replaying) : r;
+	r = r == CUDA_SUCCESS ? cuStreamEndCapture(replaying, &made) : r;
+	return r == CUDA_SUCCESS ? cuGraphInstantiateWithFlags(&graph, made, 0) : r;
+}
+
+static CUresult replay(void)
+{
+	unsigned char have[WRITTEN], want[WRITTEN];
+	memset(want, 0xa5, sizeof want);
+	CUresult r = cuGraphLaunch(graph, replaying);
+	r = r == CUDA_SUCCESS ? cuStreamSynchronize(replaying) : r;
+	r = r == CUDA_SUCCESS ? cuMemcpyDtoH_v2(have, held[count - 1].at, sizeof have) : r;
+	return r == CUDA_SUCCESS && memcmp(have, want, sizeof have) != 0 ? CUDA_ERROR_UNKNOWN : r;
+}
+
 static CUstream captured;
 
 static CUresult capture(void)
@@ -508,8 +569,18 @@ static CUresult obey(const char *word, int n)
 		return opened();
 	if (strcmp(word, "fill") == 0)
 		return fill(held[count - 1].at, held[count - 1].bytes, held[count - 1].seed);
+	if (strcmp(word, "rewrite") == 0)
+		return rewrite();
 	if (strcmp(word, "seed") == 0)
 		held[count - 1].seed = (unsigned)n;
+	if (strcmp(word, "flip") == 0)
+		return flip((size_t)n << 10);
+	if (strcmp(word, "peek") == 0)
+		return peek();
+	if (strcmp(word, "graph") == 0)
+		return make_graph();
+	if (strcmp(word, "replay") == 0)
+		return replay();
 	if (strcmp(word, "capture") == 0)
 		return capture();
 	if (strcmp(word, "abandon") == 0)
