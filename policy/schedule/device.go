@@ -88,7 +88,8 @@ func (d *device) contend() {
 	d.contended, d.pressed = contended, pressed
 }
 
-// raiseFloors brings the device's floors up to date. Gangs that wait for another device do not keep them low.
+// raiseFloors brings the device's floors up to date. Gangs that wait for another device do not keep them low, nor do those
+// whose memory is away: they keep their claim, and nobody is held up for it before they can use the device.
 func (d *device) raiseFloors() {
 	d.scan++
 	most := d.options.Slice // by which a seat counts as ahead of others
@@ -97,7 +98,7 @@ func (d *device) raiseFloors() {
 	}
 	counts := d.counting()
 	for _, x := range d.seats {
-		if counts(x) {
+		if counts(x) && x.job.here() {
 			x.note(d.scan, x.levels, most)
 		}
 	}
@@ -118,7 +119,7 @@ func (d *device) noteGuests(most int64) {
 		for a := x.account; levels < x.levels && (a.parent.scan != d.scan || a.parent.calm == d.scan); a = a.parent {
 			levels++
 		}
-		if levels > 0 && levels < x.depth && strives(x) {
+		if levels > 0 && levels < x.depth && strives(x) && x.job.here() {
 			for a, n := x.account, levels; n > 0; a, n = a.parent, n-1 {
 				a.parent.calm = d.scan
 			}
