@@ -16,6 +16,7 @@ import (
 	"github.com/lgpu/lgpu/daemon/hostcopy"
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/internal/units"
 	"github.com/lgpu/lgpu/policy/limits"
 	policy "github.com/lgpu/lgpu/policy/residence"
 	"github.com/lgpu/lgpu/policy/schedule"
@@ -75,6 +76,8 @@ type held struct {
 	wanted  uint64    // size that all files are to have together
 	away    bool      // it has not said Kept since it was lost, or since the daemon began
 	failure string    // for people; empty if all is well
+	said    time.Time // when it last said what it has
+	hides   bool      // the driver says that it has more
 	silent  time.Time // the order whose silence was reported
 }
 
@@ -199,6 +202,7 @@ func (r *residence) kept(now time.Time, of *holding, device int, m protocol.Mess
 	if why != 0 && !(why == protocol.WhyStore && d.growing) {
 		r.fail(of, device, whyNot(why))
 	}
+	d.said = now
 	if m.Flags&protocol.FlagMoving != 0 {
 		r.policy.Moving(now, of.id, d.uuid, m.Value)
 		return
@@ -452,6 +456,7 @@ func (r *residence) step(now time.Time) (next time.Time) {
 		r.turns = turns
 		r.policy.SetTurns(turns.Least, turns.Most, turns.Latency)
 	}
+	r.compare(devices)
 	r.open()
 	if len(r.holders) == 0 {
 		r.tell()
@@ -490,6 +495,34 @@ func (r *residence) plain(devices []*device) map[gpu.UUID]uint64 {
 		}
 	}
 	return plain
+}
+
+// figureAfter is how long after a client's word the driver's figure is compared with it.
+const figureAfter = 500 * time.Millisecond
+
+// compare compares what clients say with what the driver says, where it tells processes apart: who says that memory has left
+// which has not would have others get room that is not there. Called by keep with mu held.
+func (r *residence) compare(devices []*device) {
+	for _, of := range r.holders {
+		for i := range of.devices {
+			d := &of.devices[i]
+			at := slices.IndexFunc(devices, func(o *device) bool { return o.UUID == d.uuid })
+			if at < 0 {
+				continue
+			}
+			s := r.daemon.inventory.sample(devices[at])
+			p := slices.IndexFunc(s.Processes, func(p gpu.Process) bool { return p.PID == of.peer.PID })
+			if s.Namespaced || p < 0 || s.at.Before(d.said.Add(figureAfter)) {
+				continue
+			}
+			hides := r.policy.Seen(of.id, d.uuid, s.Processes[p].Memory)
+			if hides && !d.hides {
+				r.fail(of, i, fmt.Sprintf("the driver says that it has %s there, which is more than it says",
+					units.FormatSize(s.Processes[p].Memory)))
+			}
+			d.hides = hides
+		}
+	}
 }
 
 // view is what the policy is told of lgpus. Called by keep with mu held.

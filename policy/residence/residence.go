@@ -87,6 +87,7 @@ type seat struct {
 	tells  bool      // it says how far its moves have come,
 	heard  time.Time // and did so last
 	fixed  uint64    // what stayed when all had to leave
+	hidden uint64    // what it has by the driver's word, where that is more than it says
 }
 
 // lgpu is what is known of one.
@@ -240,7 +241,7 @@ func (p *Policy) Kept(now time.Time, c Client, d Device, serial, resident, why u
 		}
 	case serial == s.serial && !s.Since.IsZero():
 		s.Resident, s.Since, s.Refused = resident, time.Time{}, why
-		s.Taken = max(s.Level, resident)
+		s.Taken = max(s.Level, resident, s.hidden)
 		if why == 0 && (s.Level == 0 || resident > s.Level) {
 			s.fixed = resident
 		}
@@ -248,7 +249,7 @@ func (p *Policy) Kept(now time.Time, c Client, d Device, serial, resident, why u
 			if s.Level >= s.Wanted {
 				l.ask(now) // what did not come back is tried again
 			}
-			s.Level, s.Taken, s.retry = resident, resident, now.Add(p.options.Retry)
+			s.Level, s.Taken, s.retry = resident, max(resident, s.hidden), now.Add(p.options.Retry)
 		}
 		s.Away = why != 0 && resident < s.Wanted || s.Level < s.Wanted
 	}
@@ -265,7 +266,31 @@ func (p *Policy) Moving(now time.Time, c Client, d Device, resident uint64) {
 		return
 	}
 	s.tells, s.heard, s.Resident = true, now, min(resident, s.Taken)
-	s.Taken, s.Away = max(s.Level, s.Resident), s.Away || s.Level < s.Wanted
+	s.Taken, s.Away = max(s.Level, s.Resident, s.hidden), s.Away || s.Level < s.Wanted
+}
+
+// slack is by how much more than a client says the driver may say, as both are not seen at the same time.
+const slack = 256 << 20
+
+// Seen is what the driver says that a client has of a device, some time after the client has answered all orders. It
+// reports whether that is more than the client may have and says that it has: then what it has stays taken.
+func (p *Policy) Seen(c Client, d Device, bytes uint64) (more bool) {
+	l := p.lgpus[c.LGPU]
+	if l == nil {
+		return false
+	}
+	s := l.find(c, d)
+	if s == nil || !s.Linked || !s.Since.IsZero() {
+		return false
+	}
+	said := max(s.Level, s.Resident)
+	switch more = bytes > add(said, slack+said/16); {
+	case more:
+		s.hidden, s.fixed, s.Taken = bytes, bytes, max(said, bytes)
+	case s.hidden > 0:
+		s.hidden, s.fixed, s.Taken = 0, 0, said
+	}
+	return more
 }
 
 // Retry lets a client be asked again at once that has refused an order: what it lacked is there.

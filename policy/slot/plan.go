@@ -174,23 +174,57 @@ func (g *planning) reduce() {
 
 // waiting returns those that wait, who is served first first.
 func (g *planning) waiting() []*tenant {
-	var all []*tenant
+	var all, others []*tenant
 	for _, t := range g.tenants {
 		wants := t.coming() || t.Waits || t.ranked && !t.in
-		if wants && !(t.in && t.complete()) && !t.Deaf {
+		switch {
+		case !wants || t.in && t.complete():
+			t.asked = time.Time{}
+			continue
+		case t.asked.IsZero():
+			t.asked = g.now
+		}
+		if t.Waits && t.Since.Before(t.asked) {
+			t.asked = t.Since
+		}
+		switch {
+		case t.Deaf:
+		case t.ranked || t.coming():
 			all = append(all, t)
+		default:
+			others = append(others, t)
 		}
 	}
 	slices.SortFunc(all, func(a, b *tenant) int {
-		return cmp.Or(first(a.coming(), b.coming()), a.chosen.Compare(b.chosen)*bit(a.coming()), first(a.ranked, b.ranked),
-			cmp.Compare(a.place.Rank, b.place.Rank), cmp.Compare(a.place.Lead, b.place.Lead), a.Since.Compare(b.Since),
-			cmp.Compare(a.ID, b.ID))
+		return cmp.Or(first(a.coming(), b.coming()), a.chosen.Compare(b.chosen)*bit(a.coming()),
+			cmp.Compare(a.place.Rank, b.place.Rank), cmp.Compare(a.place.Lead, b.place.Lead), cmp.Compare(a.ID, b.ID))
 	})
 	for d := range g.devices {
 		g.follow(all, d)
 	}
+	slices.SortFunc(others, func(a, b *tenant) int { return cmp.Or(a.asked.Compare(b.asked), cmp.Compare(a.ID, b.ID)) })
+	all = merge(all, others)
 	for i, t := range all {
 		t.position = i
+	}
+	return all
+}
+
+// merge puts those that the planned order does not know among the others: before the first of the last rank that has waited
+// for less long. They have had no device time yet, or use the device without any.
+func merge(all, others []*tenant) []*tenant {
+	last := 0
+	for _, t := range all {
+		last = max(last, t.place.Rank)
+	}
+	for _, t := range others {
+		i := slices.IndexFunc(all, func(o *tenant) bool {
+			return !o.coming() && (!o.ranked || o.place.Rank == last) && t.asked.Before(o.asked)
+		})
+		if i < 0 {
+			i = len(all)
+		}
+		all = slices.Insert(all, i, t)
 	}
 	return all
 }
@@ -244,6 +278,7 @@ func (g *planning) serve(t *tenant) {
 	displaces := false
 	for _, v := range g.take(short, now) {
 		displaces = displaces || !g.rests(v)
+		t.since = g.now // also of one that is in, and needs more: what it gets is not taken back at once
 	}
 	g.choose(t, displaces)
 	if t.coming() && t.complete() {

@@ -144,6 +144,7 @@ type member struct {
 	ready     bool              // all of its memory has come since
 	chosen    time.Time         // when it was chosen
 	since     time.Time         // when its turn began
+	asked     time.Time         // since when it has waited for one
 	displaces bool              // others that had work made room for it then
 	ahead     map[Device]uint64 // bytes loaded ahead for its next turn
 	next      bool              // it was voted, or waited, to be next
