@@ -391,13 +391,13 @@ func TestDatacentre(t *testing.T) {
 			if s.Wasted*20 > s.Size {
 				t.Errorf("%s, %s: %d of %d bytes were loaded in vain", load.name, vote, s.Wasted, s.Size)
 			}
-			switch hidden := 100 - part(s.Exposed, s.Size); {
+			switch hidden := 100 - percent(s.Exposed, s.Size); {
 			case vote == "none" && hidden > 10: // what had not left yet
 				t.Errorf("%s: %.0f %% were there without loading ahead", load.name, hidden)
 			case vote != "none" && hidden < 8:
 				t.Errorf("%s, %s: %.0f %% were there", load.name, vote, hidden)
-			case load.name == "in turn" && vote != "none" && (hidden < 60 || part(s.Hits, s.Switches) < 80):
-				t.Errorf("%s, %s: %.0f %% were there, %.0f %% hits", load.name, vote, hidden, part(s.Hits, s.Switches))
+			case load.name == "in turn" && vote != "none" && (hidden < 60 || percent(s.Hits, s.Switches) < 80):
+				t.Errorf("%s, %s: %.0f %% were there, %.0f %% hits", load.name, vote, hidden, percent(s.Hits, s.Switches))
 			}
 		}
 	}
@@ -430,12 +430,12 @@ func datacentre(t *testing.T, name, vote string, long time.Duration, load func(*
 	}
 	all := devices * long.Seconds()
 	t.Logf("%-8s %-7s %6.0f s %6.1f%% %6.1f%% %9d %7.1f%% %6.1f%% %6.1f%% %4.0f/%3.0f%% %8s", name, vote, long.Seconds(),
-		100*ran.Seconds()/all, 100*lost.Seconds()/all, s.Switches, part(s.Exposed, s.Size), part(s.Hits, s.Switches),
-		part(s.Wasted, s.Size), part(s.Forced, s.Switches), 100*s.LeastForced/float64(max(s.Switches, 1)), unfair)
+		100*ran.Seconds()/all, 100*lost.Seconds()/all, s.Switches, percent(s.Exposed, s.Size), percent(s.Hits, s.Switches),
+		percent(s.Wasted, s.Size), percent(s.Forced, s.Switches), 100*s.LeastForced/float64(max(s.Switches, 1)), unfair)
 	return s
 }
 
-func part(a, b uint64) float64 { return 100 * float64(a) / float64(max(b, 1)) }
+func percent(a, b uint64) float64 { return 100 * float64(a) / float64(max(b, 1)) }
 
 // oracle knows who is called next.
 func (w *world) oracle(d Device) (uint64, bool) {
