@@ -40,9 +40,12 @@ type State int32
 
 const (
 	State_IDLE       State = 0 // has no work
+	State_EVICTED    State = 6 // has no work, and something of its memory has left the device for others
 	State_SUSPENDED  State = 5 // its memory has left the device, as far as it can (memory.suspend)
 	State_SUSPENDING State = 4 // its memory has to leave the device, and has not yet
-	State_WAITING    State = 1 // has work and waits for a device
+	State_WAITING    State = 1 // has work and waits for a device, or for its memory
+	State_NEXT       State = 7 // likewise, and is to be next: its memory is loaded ahead, beside the one that has the device
+	State_MOVING     State = 8 // its turn has come, and its memory comes; others made room for it
 	State_DRAINING   State = 2 // its slice is over, but not its work
 	State_RUNNING    State = 3 // may use the device
 )
@@ -51,17 +54,23 @@ const (
 var (
 	State_name = map[int32]string{
 		0: "IDLE",
+		6: "EVICTED",
 		5: "SUSPENDED",
 		4: "SUSPENDING",
 		1: "WAITING",
+		7: "NEXT",
+		8: "MOVING",
 		2: "DRAINING",
 		3: "RUNNING",
 	}
 	State_value = map[string]int32{
 		"IDLE":       0,
+		"EVICTED":    6,
 		"SUSPENDED":  5,
 		"SUSPENDING": 4,
 		"WAITING":    1,
+		"NEXT":       7,
+		"MOVING":     8,
 		"DRAINING":   2,
 		"RUNNING":    3,
 	}
@@ -4344,13 +4353,17 @@ const file_lgpu_proto_rawDesc = "" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
 	"\x04hint\x18\x03 \x01(\tR\x04hint\x12\x14\n" +
 	"\x05field\x18\x04 \x01(\tR\x05field\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason*X\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason*{\n" +
 	"\x05State\x12\b\n" +
-	"\x04IDLE\x10\x00\x12\r\n" +
+	"\x04IDLE\x10\x00\x12\v\n" +
+	"\aEVICTED\x10\x06\x12\r\n" +
 	"\tSUSPENDED\x10\x05\x12\x0e\n" +
 	"\n" +
 	"SUSPENDING\x10\x04\x12\v\n" +
-	"\aWAITING\x10\x01\x12\f\n" +
+	"\aWAITING\x10\x01\x12\b\n" +
+	"\x04NEXT\x10\a\x12\n" +
+	"\n" +
+	"\x06MOVING\x10\b\x12\f\n" +
 	"\bDRAINING\x10\x02\x12\v\n" +
 	"\aRUNNING\x10\x03*<\n" +
 	"\bPriority\x12\r\n" +

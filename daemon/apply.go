@@ -30,7 +30,7 @@ func (n *Daemon) apply(c limits.Change) {
 		if dir, ok := n.tree.ByID(id); ok {
 			n.pushDirectory(dir)
 			n.pushLimits(dir)
-			n.residence.look(dir)
+			n.residence.read(dir)
 		}
 	}
 	for _, id := range c.Removed {

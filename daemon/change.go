@@ -190,7 +190,7 @@ func (c *change) admit(next lifecycle.Machine) error {
 		if err := c.daemon.pushBudgets(); err != nil {
 			return err
 		}
-		c.daemon.residence.look(dir)
+		c.daemon.residence.read(dir)
 		c.daemon.bounds.set(dir)
 		return c.daemon.tenants.AddLGPU(tenant.LGPU{ID: dir.ID, Name: nameOf(dir.Path), Parent: dir.Parent,
 			Limits: c.daemon.limitsOf(dir, c.l.record.Devices)})

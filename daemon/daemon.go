@@ -72,6 +72,7 @@ import (
 	"github.com/lgpu/lgpu/internal/rundir"
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/policy/schedule"
+	"github.com/lgpu/lgpu/policy/slot"
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
@@ -191,6 +192,11 @@ type gates interface {
 	SetDevice(uuid gpu.UUID, spatial bool, o schedule.Options) error
 	Shares() []dispatch.Share
 	Stats() dispatch.Stats
+	SetMemory(lgpu uint64, m schedule.Memory)
+	Wish(lgpu uint64)
+	Resting(lgpu uint64) bool
+	Idle(lgpu uint64) (time.Duration, bool)
+	Order(device gpu.UUID, dst []dispatch.Place) []dispatch.Place
 	Used(device gpu.UUID, dst []dispatch.Used) []dispatch.Used
 	Shared(device gpu.UUID) bool
 	Metered(device gpu.UUID)
@@ -251,6 +257,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	n.gates, err = p.gates(dispatch.Config{
 		Options: schedule.Options{Slice: int64(c.Slice)}, Slice: n.observer.turn, Overran: n.observer.overran,
 		Resliced: n.observer.resliced, Stayed: n.observer.stayed, Shared: n.inventory.share, Log: c.Log,
+		Prepare: func(uint64, gpu.UUID) { n.residence.look() }, Rested: func(uint64) { n.residence.look() },
 	})
 	if err != nil {
 		return n, err
@@ -543,13 +550,20 @@ func (n *Daemon) Slices() SliceSubscription { return n.slices.subscribe() }
 
 // Counters returns numbers that only rise while the daemon lives.
 func (n *Daemon) Counters() Counters {
-	return Counters{Events: n.journal.counted(), Gate: n.gates.Stats()}
+	return Counters{Events: n.journal.counted(), Gate: n.gates.Stats(), Turns: n.residence.turnCounts()}
 }
 
 // Counters are what metrics show beside a Snapshot.
 type Counters struct {
 	Events map[Kind]uint64 // how many of each kind
 	Gate   dispatch.Stats
+	Turns  Turns
+}
+
+// Turns are those of lgpus whose memory does not fit together.
+type Turns struct {
+	slot.Stats
+	Length map[gpu.UUID]time.Duration // of a turn at present, by device
 }
 
 // pathOf is where a group or lgpu is, or was last.

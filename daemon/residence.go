@@ -12,12 +12,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lgpu/lgpu/daemon/dispatch"
 	"github.com/lgpu/lgpu/daemon/hostcopy"
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/internal/units"
 	"github.com/lgpu/lgpu/policy/limits"
 	policy "github.com/lgpu/lgpu/policy/residence"
 	"github.com/lgpu/lgpu/policy/schedule"
+	"github.com/lgpu/lgpu/policy/slot"
 	"github.com/lgpu/lgpu/tenant/protocol"
 )
 
@@ -42,7 +45,9 @@ type residence struct {
 	lgpus   map[uint64]*managed
 	number  int
 
-	busy map[uint64]time.Time // of keep: when lgpus last had work
+	first  map[uint64]time.Time     // of keep: when lgpus without gates were first asked for
+	memory map[uint64]policy.Memory // of keep: as the gates were told
+	turns  limits.Turns             // of keep: as the policy was told
 }
 
 // holder is what is needed of a tenant.Holder.
@@ -71,6 +76,8 @@ type held struct {
 	wanted  uint64    // size that all files are to have together
 	away    bool      // it has not said Kept since it was lost, or since the daemon began
 	failure string    // for people; empty if all is well
+	said    time.Time // when it last said what it has
+	hides   bool      // the driver says that it has more
 	silent  time.Time // the order whose silence was reported
 }
 
@@ -85,7 +92,7 @@ var _ tenant.ResidenceHandler = (*residence)(nil)
 func newResidence(n *Daemon) *residence {
 	r := &residence{
 		daemon: n, wake: make(chan struct{}, 1), holders: map[holder]*holding{}, lgpus: map[uint64]*managed{},
-		busy: map[uint64]time.Time{}, known: map[uint64]bool{},
+		first: map[uint64]time.Time{}, memory: map[uint64]policy.Memory{}, known: map[uint64]bool{},
 		// Above all serials of the daemon before, which clients may still answer.
 		policy: policy.New(policy.Options{Serial: uint64(time.Now().UnixNano())}),
 	}
@@ -100,6 +107,11 @@ func (r *residence) post(do func(now time.Time)) {
 	r.queueMu.Lock()
 	r.queue = append(r.queue, do)
 	r.queueMu.Unlock()
+	r.look()
+}
+
+// look has keep look at what there is to do. It waits for nothing and takes no lock.
+func (r *residence) look() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -193,6 +205,11 @@ func (r *residence) kept(now time.Time, of *holding, device int, m protocol.Mess
 	if why != 0 && !(why == protocol.WhyStore && d.growing) {
 		r.fail(of, device, whyNot(why))
 	}
+	d.said = now
+	if m.Flags&protocol.FlagMoving != 0 {
+		r.policy.Moving(now, of.id, d.uuid, m.Value)
+		return
+	}
 	if m.Serial != 0 && m.Flags&protocol.FlagRefused == 0 {
 		r.policy.Holds(of.id, d.uuid, m.Extra)
 	}
@@ -274,8 +291,8 @@ func (r *residence) left(h holder) {
 	})
 }
 
-// look notes what the tree says of a directory.
-func (r *residence) look(dir limits.Directory) {
+// read notes what the tree says of a directory.
+func (r *residence) read(dir limits.Directory) {
 	if !dir.Overcommit || !r.daemon.lgpus.admits(dir.ID) {
 		return
 	}
@@ -304,7 +321,7 @@ func (r *residence) forget(id uint64) {
 	}
 	r.post(func(time.Time) {
 		delete(r.lgpus, id)
-		delete(r.busy, id)
+		delete(r.first, id)
 		r.policy.Remove(id)
 	})
 }
@@ -335,6 +352,38 @@ func (r *residence) of(id uint64, uuid gpu.UUID, used uint64) (evicted uint64, w
 		return 0, why, true
 	}
 	return used - min(resident, used), why, true
+}
+
+// stage is the state of an lgpu on a device, as its gates have it, with what its memory has to do with it.
+func (r *residence) stage(id uint64, uuid gpu.UUID, state string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch r.policy.Memory(id) {
+	case policy.Coming:
+		return StateMoving
+	case policy.Here:
+		return state
+	}
+	switch {
+	case state != StateIdle && state != StateWaiting: // its gate is not closed yet
+		return state
+	case r.policy.Next(id, uuid):
+		return StateNext
+	case state == StateWaiting || r.policy.Waiting(id):
+		return StateWaiting
+	}
+	return StateEvicted
+}
+
+// turnCounts returns what has been counted of turns, and how long they are.
+func (r *residence) turnCounts() Turns {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := Turns{Stats: r.policy.Stats(), Length: map[gpu.UUID]time.Duration{}}
+	for _, d := range r.daemon.inventory.present() {
+		t.Length[d.UUID] = r.policy.Turn(d.UUID)
+	}
+	return t
 }
 
 // gone reports whether all that can be moved of a suspended lgpu has left a device. One that no program is in has none.
@@ -397,7 +446,7 @@ func (r *residence) step(now time.Time) (next time.Time) {
 		return time.Time{} // keep alone changes holders
 	}
 	devices := r.daemon.inventory.present()
-	plain, idle := r.plain(devices), r.idle(now)
+	plain := r.plain(devices)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, d := range devices {
@@ -406,11 +455,18 @@ func (r *residence) step(now time.Time) (next time.Time) {
 	for _, do := range todo {
 		do(now)
 	}
+	if turns := r.daemon.tree.Turns(); turns != r.turns {
+		r.turns = turns
+		r.policy.SetTurns(turns.Least, turns.Most, turns.Latency)
+	}
+	r.compare(devices)
+	r.open()
 	if len(r.holders) == 0 {
 		r.tell()
 		return time.Time{}
 	}
-	orders, next := r.policy.Settle(now, idle)
+	orders, next := r.policy.Settle(now, r.view(now, devices))
+	r.open()
 	r.deliver(orders)
 	if late := r.watch(now); !late.IsZero() && (next.IsZero() || late.Before(next)) {
 		next = late
@@ -444,22 +500,94 @@ func (r *residence) plain(devices []*device) map[gpu.UUID]uint64 {
 	return plain
 }
 
-// idle says for how long lgpus have had no work, as the gates have it. One that runs without accounts has some, unless it
-// is suspended.
-func (r *residence) idle(now time.Time) policy.Idle {
-	for at, share := range r.daemon.shares.now() {
-		if l := r.lgpus[at.id]; l != nil && l.suspended { // keep alone changes lgpus
-			continue
-		}
-		if share.Free || share.State != schedule.Idle {
-			r.busy[at.id] = now
+// figureAfter is how long after a client's word the driver's figure is compared with it.
+const figureAfter = 500 * time.Millisecond
+
+// compare compares what clients say with what the driver says, where it tells processes apart: who says that memory has left
+// which has not would have others get room that is not there. Called by keep with mu held.
+func (r *residence) compare(devices []*device) {
+	for _, of := range r.holders {
+		for i := range of.devices {
+			d := &of.devices[i]
+			at := slices.IndexFunc(devices, func(o *device) bool { return o.UUID == d.uuid })
+			if at < 0 {
+				continue
+			}
+			s := r.daemon.inventory.sample(devices[at])
+			p := slices.IndexFunc(s.Processes, func(p gpu.Process) bool { return p.PID == of.peer.PID })
+			if s.Namespaced || p < 0 || s.at.Before(d.said.Add(figureAfter)) {
+				continue
+			}
+			hides := r.policy.Seen(of.id, d.uuid, s.Processes[p].Memory)
+			if hides && !d.hides {
+				r.fail(of, i, fmt.Sprintf("the driver says that it has %s there, which is more than it says",
+					units.FormatSize(s.Processes[p].Memory)))
+			}
+			d.hides = hides
 		}
 	}
-	return func(id uint64) time.Duration {
-		if r.busy[id].IsZero() {
-			r.busy[id] = now
+}
+
+// view is what the policy is told of lgpus. Called by keep with mu held.
+func (r *residence) view(now time.Time, devices []*device) policy.View {
+	gates := r.daemon.gates
+	v := policy.View{Resting: gates.Resting, Idle: func(id uint64) time.Duration { return r.idle(now, id) }, Gang: r.gang}
+	for _, id := range r.policy.LGPUs() {
+		if r.policy.Waiting(id) && r.policy.Memory(id) != policy.Here {
+			gates.Wish(id) // it may wait for its memory before it comes to its gate
 		}
-		return now.Sub(r.busy[id])
+	}
+	var places []dispatch.Place
+	for _, d := range devices {
+		places = gates.Order(d.UUID, places)
+	}
+	for _, p := range places {
+		v.Order = append(v.Order, slot.Place{ID: p.LGPU, Rank: p.Rank, Lead: p.Lead})
+	}
+	return v
+}
+
+// idle says for how long an lgpu has had no work, as its gates have it.
+func (r *residence) idle(now time.Time, id uint64) time.Duration {
+	if idle, ok := r.daemon.gates.Idle(id); ok {
+		delete(r.first, id)
+		return idle
+	}
+	if r.first[id].IsZero() {
+		r.first[id] = now
+	}
+	return now.Sub(r.first[id])
+}
+
+// gang is the gang that an lgpu is in; empty for none.
+func (r *residence) gang(id uint64) string {
+	dir, ok := r.daemon.tree.ByID(id)
+	if !ok {
+		return ""
+	}
+	return r.daemon.gangOf(dir)
+}
+
+// open tells the gates which lgpus have their memory where they can use it. Called by keep with mu held.
+func (r *residence) open() {
+	states := map[policy.Memory]schedule.Memory{policy.Here: schedule.Here, policy.Away: schedule.Away, policy.Coming: schedule.Coming}
+	set := func(id uint64, m policy.Memory) {
+		if r.memory[id] == m {
+			return
+		}
+		if r.memory[id] = m; m == policy.Here {
+			delete(r.memory, id)
+		}
+		r.daemon.gates.SetMemory(id, states[m])
+	}
+	ids := r.policy.LGPUs()
+	for id := range r.memory {
+		if !slices.Contains(ids, id) {
+			set(id, policy.Here)
+		}
+	}
+	for _, id := range ids {
+		set(id, r.policy.Memory(id))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lgpu/lgpu/daemon/hostcopy"
 	"github.com/lgpu/lgpu/daemon/tenant"
+	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/tenant/protocol"
 )
@@ -352,4 +353,69 @@ func TestOvercommitIsNotSpatial(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "spatial mode") {
 		t.Errorf("%v", err)
 	}
+}
+
+// rivals attaches another lgpu with memory.overcommit, of a daemon whose devices have so much memory for all, and returns
+// a client of each.
+func rivals(t *testing.T, budget string) (r *rig, a, b *fakeHolder) {
+	t.Helper()
+	r, first := managedRig(t, Config{PolicePeriod: 20 * time.Millisecond})
+	r.write(t, "/", "memory.budget", budget)
+	r.write(t, "/", "slice.min", "10ms")
+	second := r.holds(t, AttachSpec{Path: "/n", Devices: []string{"0"}, Limits: limits.Request{Overcommit: true}})
+	a, b = r.client(t, first, nil), r.client(t, second, nil)
+	for _, f := range []*fakeHolder{a, b} {
+		r.residence.need(f, 0, 0)
+	}
+	r.residence.need(a, 0, 3<<30)
+	if m := a.await(protocol.Keep); m.Value != 3<<30 {
+		t.Fatalf("%+v", m)
+	}
+	return r, a, b
+}
+
+// awaitLevel waits until a client is told a level for which something holds.
+func (f *fakeHolder) awaitLevel(ok func(uint64) bool) {
+	f.t.Helper()
+	for !ok(f.await(protocol.Keep).Value) {
+	}
+}
+
+// A client that says that memory has left which has not, by the driver's word, keeps its room: who was given it has to leave.
+func TestClientThatLies(t *testing.T) {
+	r, a, b := rivals(t, "4GiB")
+	events := r.events(t)
+	r.gpus.SetFacts(a.devices[0], gpu.Facts{Processes: []gpu.Process{{PID: 1 << 30, Memory: 3 << 30}}})
+	r.residence.need(b, 0, 3<<30)
+	b.awaitLevel(func(level uint64) bool { return level == 3<<30 }) // by a's word
+	e := events.await(t, ResidenceFailed)
+	if e.Path != "/m" || !strings.Contains(e.Text, "the driver says that it has 3 GiB there") {
+		t.Errorf("%+v", e)
+	}
+	b.awaitLevel(func(level uint64) bool { return level <= 1<<30 })
+	r.gpus.SetFacts(a.devices[0], gpu.Facts{})
+}
+
+// A client whose work does not end keeps its memory and goes on, and is asked again later; others wait.
+func TestClientThatDoesNotDrain(t *testing.T) {
+	r, a, b := rivals(t, "4GiB")
+	events := r.events(t)
+	obey, busy := a.answer, true
+	a.answer = func(m protocol.Message) {
+		if m.Value < 3<<30 && busy {
+			busy = false
+			m = protocol.Message{Kind: protocol.Kept, Serial: m.Serial, Value: 3 << 30, Flags: protocol.FlagRefused, Extra: protocol.WhyBusy}
+			r.residence.said(a, 0, m, -1)
+			return
+		}
+		obey(m)
+	}
+	r.residence.need(b, 0, 3<<30)
+	if e := events.await(t, ResidenceFailed); e.Path != "/m" || !strings.Contains(e.Text, "its work does not end") {
+		t.Errorf("%+v", e)
+	}
+	if b.held().Taken > 1<<30 {
+		t.Errorf("%d bytes of another's room were given", b.held().Taken)
+	}
+	b.awaitLevel(func(level uint64) bool { return level == 3<<30 })
 }

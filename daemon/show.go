@@ -150,7 +150,9 @@ func (n *Daemon) showDirectory(dir limits.Directory, shares map[seat]dispatch.Sh
 		t := n.timeOn(dir.ID, d.Device, share, clients)
 		d.Asked, d.Delivered, d.Measured, d.State = t.asked, t.delivered, t.measured, t.state
 		switch {
-		case !dir.Suspended || !dir.Overcommit || s.Kind != KindLgpu:
+		case !dir.Overcommit || s.Kind != KindLgpu:
+		case !dir.Suspended:
+			d.State = n.residence.stage(dir.ID, d.Device, d.State)
 		case n.residence.gone(dir.ID, d.Device):
 			d.State = StateSuspended
 		default:
@@ -203,8 +205,7 @@ func (n *Daemon) shown(dir limits.Directory, mine []gpu.UUID) []DeviceUse {
 
 // busier returns the state that says more.
 func busier(a, b string) string {
-	order := []string{StateIdle, StateSuspended, StateSuspending, StateWaiting, StateDraining, StateRunning}
-	if slices.Index(order, a) >= slices.Index(order, b) {
+	if slices.Index(States, a) >= slices.Index(States, b) {
 		return a
 	}
 	return b

@@ -81,7 +81,17 @@ const (
 	// Its memory has to leave the device, and has not yet; or has, as far as it can.
 	StateSuspending = "suspending"
 	StateSuspended  = "suspended"
+	// Where not all memory fits: it has left the device for others, and it has no work; it is to be next, and its memory is
+	// loaded ahead; its turn has come, and its memory comes.
+	StateEvicted = "evicted"
+	StateNext    = "next"
+	StateMoving  = "moving"
 )
+
+// States are all of them: what says more of what goes on comes later.
+var States = []string{
+	StateIdle, StateEvicted, StateSuspended, StateSuspending, StateWaiting, StateNext, StateMoving, StateDraining, StateRunning,
+}
 
 // Directory is one of the tree: a group, or an lgpu.
 type Directory struct {

@@ -30,9 +30,10 @@ time over the last second and compute.max, and the processes. With --tree also
 show groups, each with the use of all lgpus below it; with --wide also the power
 and energy of each, and where memory may leave its device, how much has. In the
 place of a share of time, suspended means that its memory has left the device,
-and suspending that it is about to. A dash means "not limited" or "not
-measured": if an lgpu has the device to itself and no compute.max, only the
-driver knows how busy it is, and not on every machine.
+suspending that it is about to, evicted that others have its room, next that it
+comes ahead of its turn, and moving that its turn has come and it comes. A dash
+means "not limited" or "not measured": if an lgpu has the device to itself and
+no compute.max, only the driver knows how busy it is, and not on every machine.
 
 No daemon is started if there is nothing to show: without one the table is
 empty. lgpu daemon status says whether one answers. On a terminal the table fits
@@ -184,7 +185,7 @@ func columnsFor(s *api.Snapshot, wide bool) psColumns {
 	for _, n := range s.GetDirectories() {
 		for _, d := range n.GetDevices() {
 			c.residence = c.residence || wide && d.MemoryResident != nil
-			c.share = max(c.share, len(suspension(d)))
+			c.share = max(c.share, len(absence(d)))
 		}
 	}
 	return c
@@ -275,7 +276,7 @@ func figures(d *api.DeviceUse) []string {
 	if d.ShareDelivered != nil {
 		share = fmt.Sprintf("%.1f%%", float64(*d.ShareDelivered)/100)
 	}
-	if state := suspension(d); state != "" {
+	if state := absence(d); state != "" {
 		share = state
 	}
 	if most := d.GetEffective().GetComputeMax(); most < units.Whole {
@@ -284,9 +285,10 @@ func figures(d *api.DeviceUse) []string {
 	return []string{units.FormatSize(d.GetMemoryUsed()), memoryMax, share, computeMax}
 }
 
-// suspension is the state of what is suspended on a device, or about to be; empty for all else.
-func suspension(d *api.DeviceUse) string {
-	if s := d.GetState(); s == api.State_SUSPENDED || s == api.State_SUSPENDING {
+// absence is the state of what has its memory elsewhere, or about to be, or to come; empty for all else.
+func absence(d *api.DeviceUse) string {
+	switch s := d.GetState(); s {
+	case api.State_SUSPENDED, api.State_SUSPENDING, api.State_EVICTED, api.State_NEXT, api.State_MOVING:
 		return strings.ToLower(s.String())
 	}
 	return ""

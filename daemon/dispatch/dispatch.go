@@ -32,6 +32,10 @@ type Config struct {
 	// clients say that they have a shorter slice, and the hardware has been seen to keep to those; or when a client
 	// has lengthened its slice again soon after it was put back. All lgpus take turns on the device for a while then.
 	Stayed func(lgpu uint64, device gpu.UUID, turn, slice time.Duration)
+	// Prepare is called when an lgpu whose memory is away is to have a device next, and Rested when the gates of one whose
+	// memory is away have closed. The same holds as for Overran.
+	Prepare func(lgpu uint64, device gpu.UUID)
+	Rested  func(lgpu uint64)
 	// Shared is called when a second lgpu comes to a device where lgpus can be guests. The same holds as for Overran.
 	Shared func(device gpu.UUID)
 	Log    *slog.Logger // nil: none
@@ -152,6 +156,7 @@ type seat struct {
 //
 // The unexported methods are called with mu locked, except attach, want, closed, gone and keepTime, which lock it.
 type Runner struct {
+	*Memories
 	config Config
 	wake   int // eventfd: Next may have changed, or it is over
 
@@ -193,6 +198,7 @@ func New(c Config) (*Runner, error) {
 		config: c, wake: wake, policy: schedule.New(c.Options), numbers: map[gpu.UUID]schedule.Device{},
 		clients: map[gate]*client{}, byID: map[uint64][]*seat{},
 	}
+	r.Memories = &Memories{runner: r, away: map[uint64]schedule.Memory{}}
 	go r.keepTime()
 	return r, nil
 }
@@ -288,6 +294,7 @@ func (r *Runner) Remove(id uint64) {
 		r.seats = slices.DeleteFunc(r.seats, func(q *seat) bool { return q == s })
 	}
 	delete(r.byID, id)
+	delete(r.away, id)
 	r.decide(t)
 }
 
@@ -350,6 +357,7 @@ func (r *Runner) attach(g gate, m protocol.Message) {
 			r.config.Log.Error("gate left open: the policy does not accept the lgpu", "lgpu", s.id, "device", s.uuid, "error", err)
 			s.enter(t, free)
 		}
+		r.policy.SetMemory(t, schedule.ID(s.id), n, r.away[s.id])
 		r.seats = append(r.seats, s)
 		r.byID[s.id] = append(r.byID[s.id], s)
 		r.share(n)
@@ -416,6 +424,7 @@ func (r *Runner) closed(g gate, m protocol.Message) {
 		// A client that closes by itself while it has more to do has found that the grant is used up.
 		r.ended(t, s, c.waiting && c.stopped == 0 || int64(g.Busy()) >= s.until)
 	}
+	r.rested(s.id)
 	r.decide(t)
 }
 
@@ -442,6 +451,7 @@ func (r *Runner) gone(g gate) {
 	} else if s.phase == open || s.phase == closing {
 		r.ended(t, s, false)
 	}
+	r.rested(s.id)
 	r.decide(t)
 }
 
@@ -624,6 +634,10 @@ func (r *Runner) carryOut(t int64, s *seat, d schedule.Decision) {
 		r.stats.Overruns++
 		if r.config.Overran != nil {
 			r.config.Overran(s.id, s.uuid)
+		}
+	case schedule.Prepare:
+		if r.config.Prepare != nil {
+			r.config.Prepare(s.id, s.uuid)
 		}
 	case schedule.Slice:
 		s.slice = uint64(d.Slice / 1000)

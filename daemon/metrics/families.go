@@ -103,6 +103,16 @@ var (
 		"What of the memory in use is on the device; absent where nothing may leave it.", ofDirectoryDevice...)
 	memoryEvicted = gauge("lgpu_memory_evicted_bytes",
 		"What of the memory in use has left the device; absent where nothing may leave it.", ofDirectoryDevice...)
+	swaps      = counter("lgpu_swaps_total", "Turns that began with memory that came for them, where not all memory fits.")
+	swapHits   = counter("lgpu_swap_hits_total", "Such turns of lgpus that had been expected to be next, so that memory was loaded ahead.")
+	swapForced = counter("lgpu_swap_forced_total",
+		"Such turns of lgpus that do not fit beside the one before.")
+	swapLeastForced = counter("lgpu_swap_forced_least_total", "How many of those there would be in the best order.")
+	swapBytes       = counter("lgpu_swap_bytes_total",
+		"Memory that such turns needed, what of it had not come ahead, and what came ahead in vain.", "kind")
+	swapWait   = counter("lgpu_swap_wait_seconds_total", "For how long memory came in such turns while others with work had made room.")
+	turnLength = gauge("lgpu_turn_seconds", "How long a turn is at present where not all memory fits.", "device")
+
 	evictedBytes = counter("lgpu_evicted_bytes_total",
 		"Bytes that have left the device since the lgpu was made; absent where nothing may.", ofDirectoryDevice...)
 	evictedClean = counter("lgpu_evicted_clean_bytes_total",
@@ -142,9 +152,6 @@ var kinds = []daemon.Kind{
 	daemon.DrainOverrun, daemon.LgpuSuspended, daemon.LgpuResumed, daemon.ResidenceFailed,
 	daemon.DeviceFault, daemon.DeviceWell, daemon.MPSStarted, daemon.MPSStopped, daemon.MPSDied,
 }
-
-var states = []string{daemon.StateIdle, daemon.StateWaiting, daemon.StateRunning, daemon.StateDraining, daemon.StateSuspending,
-	daemon.StateSuspended}
 
 // emitter turns values into metrics.
 type emitter struct {
@@ -194,6 +201,7 @@ func (e *emitter) daemon(s *daemon.Snapshot, c daemon.Counters) {
 	e.emit(hostBudget, float64(s.Daemon.HostBudget))
 	e.emit(hostCopies, float64(s.Daemon.HostCopies))
 	e.emit(diskCopies, float64(s.Daemon.DiskCopies))
+	e.turns(c.Turns)
 	count := map[daemon.Kind]uint64{}
 	for _, kind := range kinds {
 		count[kind] = 0
@@ -208,6 +216,21 @@ func (e *emitter) daemon(s *daemon.Snapshot, c daemon.Counters) {
 	}
 	for _, kind := range []string{daemon.KindGroup, daemon.KindLgpu} {
 		e.emit(nodes, float64(number[kind]), kind)
+	}
+}
+
+// turns are those of lgpus whose memory does not fit together.
+func (e *emitter) turns(t daemon.Turns) {
+	e.emit(swaps, float64(t.Switches))
+	e.emit(swapHits, float64(t.Hits))
+	e.emit(swapForced, float64(t.Forced))
+	e.emit(swapLeastForced, t.LeastForced)
+	e.emit(swapBytes, float64(t.Size), "needed")
+	e.emit(swapBytes, float64(t.Exposed), "exposed")
+	e.emit(swapBytes, float64(t.Wasted), "wasted")
+	e.emit(swapWait, t.Waited.Seconds())
+	for _, d := range slices.SortedFunc(maps.Keys(t.Length), func(a, b gpu.UUID) int { return slices.Compare(a[:], b[:]) }) {
+		e.emit(turnLength, t.Length[d].Seconds(), e.name(d))
 	}
 }
 
@@ -296,7 +319,7 @@ func (e *emitter) node(n *daemon.Directory) {
 			e.emit(evictedClean, float64(d.Moved.Clean), labels...)
 		}
 		e.limit(memoryGranted, d.MemoryGranted, labels...)
-		for _, state := range states {
+		for _, state := range daemon.States {
 			e.emit(nodeState, truth(d.State == state), append(labels[:3:3], state)...)
 		}
 	}

@@ -175,6 +175,7 @@ func directory(n daemon.Directory, known Names) *api.Directory {
 var states = map[string]api.State{
 	daemon.StateIdle: api.State_IDLE, daemon.StateWaiting: api.State_WAITING, daemon.StateDraining: api.State_DRAINING,
 	daemon.StateRunning: api.State_RUNNING, daemon.StateSuspending: api.State_SUSPENDING, daemon.StateSuspended: api.State_SUSPENDED,
+	daemon.StateEvicted: api.State_EVICTED, daemon.StateNext: api.State_NEXT, daemon.StateMoving: api.State_MOVING,
 }
 
 // Event is something that happened.

@@ -334,6 +334,12 @@ func words(s api.State) (string, lipgloss.Style) {
 		return "suspending", notice
 	case api.State_SUSPENDED:
 		return "suspended", other
+	case api.State_EVICTED:
+		return "evicted", faint
+	case api.State_NEXT:
+		return "next", notice
+	case api.State_MOVING:
+		return "moving", notice
 	}
 	return "idle", faint
 }

@@ -65,7 +65,7 @@ var (
 )
 
 func init() {
-	fileTable = slices.Concat(limitFiles(), otherFiles(), residenceFiles())
+	fileTable = slices.Concat(limitFiles(), otherFiles(), residenceFiles(), turnFiles())
 	slices.SortFunc(fileTable, func(a, b *file) int { return strings.Compare(a.name, b.name) })
 	for _, f := range fileTable {
 		files[f.name] = f

@@ -32,10 +32,12 @@ type DirectoryState struct {
 	Gang      string   `json:"gang,omitempty"`
 	Cgroups   []string `json:"cgroups,omitempty"`
 	HostMax   Bytes    `json:"host_max,omitzero"`
-	// Overcommit and Suspend are the files memory.overcommit and memory.suspend, HostBudget is the root's host.budget.
+	// Overcommit and Suspend are the files memory.overcommit and memory.suspend; HostBudget and Turns are the root's
+	// host.budget and slice files.
 	Overcommit bool              `json:"memory_overcommit,omitempty"`
 	Suspend    bool              `json:"memory_suspend,omitempty"`
 	HostBudget Bytes             `json:"host_budget,omitzero"`
+	Turns      Turns             `json:"slice,omitzero"`
 	Devices    map[string]Limits `json:"devices,omitempty"` // by UUID, also of devices that are gone
 }
 
@@ -106,7 +108,7 @@ func load(saved State) (*state, []error) {
 			n = made
 		}
 		n.UID, n.GID, n.HostMax = from.UID, from.GID, from.HostMax
-		n.Overcommit, n.Suspend, n.HostBudget = from.Overcommit, from.Suspend, from.HostBudget
+		n.Overcommit, n.Suspend, n.HostBudget, n.Turns = from.Overcommit, from.Suspend, from.HostBudget, from.Turns
 		if err := setGang(n, from.Gang); err != nil {
 			report(from, "gang", err)
 		}
@@ -206,6 +208,9 @@ func (n DirectoryState) Differences(before DirectoryState, devices []Device) []D
 	}
 	say("host.max", n.HostMax.Size(), before.HostMax.Size(), Device{})
 	say(fileHostBudget, budgetWord(n.HostBudget), budgetWord(before.HostBudget), Device{})
+	say(fileSliceMin, turnWord(n.Turns.Least), turnWord(before.Turns.Least), Device{})
+	say(fileSliceMax, turnWord(n.Turns.Most), turnWord(before.Turns.Most), Device{})
+	say(fileSliceLatency, turnWord(n.Turns.Latency), turnWord(before.Turns.Latency), Device{})
 	say(fileOvercommit, bit(n.Overcommit), bit(before.Overcommit), Device{})
 	say(fileSuspend, bit(n.Suspend), bit(before.Suspend), Device{})
 	say("gang", n.Gang, before.Gang, Device{})

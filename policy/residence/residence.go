@@ -4,16 +4,15 @@
 //	p := residence.New(residence.Options{})
 //	p.SetDevice(gpu, budget, plain)
 //	p.Need(now, client, gpu, 8<<30)
-//	orders, next := p.Settle(now, idle)
+//	orders, next := p.Settle(now, view)
 //
 // # Rules
 //
 // What is given out of a device never exceeds its budget, less what lgpus without memory.overcommit are charged for.
-// What was given is taken until the client has said that it is back, or has died. All clients of an lgpu get what they
-// want together, on all devices at once: a program needs all its memory to run. Where that does not fit, memory is
-// taken from other lgpus: first from those without work, the longest first, then from those resident longest; but from
-// none within its turn. Who waits longest is served first, and what becomes free is kept for her, unless not even the
-// memory of all who can give some would be enough: then others are served meanwhile.
+// What was given is taken until the client has said that it is back, or has died. A program needs all its memory to run:
+// so all clients of an lgpu, or of a gang, have their turn together, on all devices. Where not all fits, package slot says
+// whose turn it is, whose memory comes ahead and who makes room; here that becomes levels of clients, which answer, are
+// silent, refuse, and come back after a restart of the daemon.
 //
 // The package is pure: no clock, no I/O, no goroutine. A Policy is for one goroutine at a time.
 package residence
@@ -22,19 +21,20 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/lgpu/lgpu/policy/slot"
 )
 
 // Times of Options that are left out.
 const (
-	DefaultTurn  = 5 * time.Second  // for which an lgpu keeps what it has got, though others wait
-	DefaultIdle  = time.Second      // without work, after which an lgpu gives way first
 	DefaultStuck = 15 * time.Second // without an answer, after which nobody waits for a client's memory any more
 	DefaultRetry = 5 * time.Second  // until a client that could not give memory back is asked again
+	DefaultDrain = time.Second      // that closing gates are waited for before memory leaves
 )
 
 // Options of a Policy. What is left out is the default.
 type Options struct {
-	Turn, Idle, Stuck, Retry time.Duration
+	Stuck, Retry, Drain time.Duration
 	// Serial is below those of all orders. A daemon that follows another begins above the other's.
 	Serial uint64
 }
@@ -84,7 +84,10 @@ type seat struct {
 	answer bool      // a Need waits for an order, whatever becomes of the level
 	retry  time.Time // before which nothing is asked of it again
 	resync bool      // it is to hear its level again
+	tells  bool      // it says how far its moves have come,
+	heard  time.Time // and did so last
 	fixed  uint64    // what stayed when all had to leave
+	hidden uint64    // what it has by the driver's word, where that is more than it says
 }
 
 // lgpu is what is known of one.
@@ -93,9 +96,8 @@ type lgpu struct {
 	suspended bool
 	asking    bool      // some client wants what it has not
 	since     time.Time // when it began to ask
-	in        bool      // it has had what it wants since its memory was last taken
-	returning bool      // its clients have not answered since it came in
-	resident  time.Time // when it came in, or when its clients had answered that
+	unit      uint64    // what it has its turns with: itself, or the first of its gang
+	leaves    time.Time // since when its gates are waited for
 	seats     []*seat   // by client and device
 }
 
@@ -109,6 +111,9 @@ type Policy struct {
 	devices map[Device]device
 	lgpus   map[uint64]*lgpu
 	orders  []Order
+	turns   slot.Options
+	slots   *slot.Policy
+	plan    slot.Plan
 }
 
 // New makes a policy without devices.
@@ -116,12 +121,14 @@ func New(o Options) *Policy {
 	for _, f := range []struct {
 		value  *time.Duration
 		normal time.Duration
-	}{{&o.Turn, DefaultTurn}, {&o.Idle, DefaultIdle}, {&o.Stuck, DefaultStuck}, {&o.Retry, DefaultRetry}} {
+	}{{&o.Stuck, DefaultStuck}, {&o.Retry, DefaultRetry}, {&o.Drain, DefaultDrain}} {
 		if *f.value == 0 {
 			*f.value = f.normal
 		}
 	}
-	return &Policy{options: o, serial: o.Serial, devices: map[Device]device{}, lgpus: map[uint64]*lgpu{}}
+	return &Policy{
+		options: o, serial: o.Serial, devices: map[Device]device{}, lgpus: map[uint64]*lgpu{}, slots: slot.New(slot.Options{}),
+	}
 }
 
 // SetDevice says how many bytes of a device there are for all lgpus, and what those without memory.overcommit are charged
@@ -234,21 +241,56 @@ func (p *Policy) Kept(now time.Time, c Client, d Device, serial, resident, why u
 		}
 	case serial == s.serial && !s.Since.IsZero():
 		s.Resident, s.Since, s.Refused = resident, time.Time{}, why
-		s.Taken = max(s.Level, resident)
-		if s.Level == 0 && why == 0 {
+		s.Taken = max(s.Level, resident, s.hidden)
+		if why == 0 && (s.Level == 0 || resident > s.Level) {
 			s.fixed = resident
 		}
 		if why != 0 {
 			if s.Level >= s.Wanted {
 				l.ask(now) // what did not come back is tried again
 			}
-			s.Level, s.Taken, s.retry = resident, resident, now.Add(p.options.Retry)
+			s.Level, s.Taken, s.retry = resident, max(resident, s.hidden), now.Add(p.options.Retry)
 		}
 		s.Away = why != 0 && resident < s.Wanted || s.Level < s.Wanted
-		if l.returning && l.answered() {
-			l.returning, l.resident = false, now
-		}
 	}
+}
+
+// Moving is what a client has resident in the midst of a move. What has left by its word is free.
+func (p *Policy) Moving(now time.Time, c Client, d Device, resident uint64) {
+	l := p.lgpus[c.LGPU]
+	if l == nil {
+		return
+	}
+	s := l.find(c, d)
+	if s == nil || !s.Linked || s.Since.IsZero() {
+		return
+	}
+	s.tells, s.heard, s.Resident = true, now, min(resident, s.Taken)
+	s.Taken, s.Away = max(s.Level, s.Resident, s.hidden), s.Away || s.Level < s.Wanted
+}
+
+// slack is by how much more than a client says the driver may say, as both are not seen at the same time.
+const slack = 256 << 20
+
+// Seen is what the driver says that a client has of a device, some time after the client has answered all orders. It
+// reports whether that is more than the client may have and says that it has: then what it has stays taken.
+func (p *Policy) Seen(c Client, d Device, bytes uint64) (more bool) {
+	l := p.lgpus[c.LGPU]
+	if l == nil {
+		return false
+	}
+	s := l.find(c, d)
+	if s == nil || !s.Linked || !s.Since.IsZero() {
+		return false
+	}
+	said := max(s.Level, s.Resident)
+	switch more = bytes > add(said, slack+said/16); {
+	case more:
+		s.hidden, s.fixed, s.Taken = bytes, bytes, max(said, bytes)
+	case s.hidden > 0:
+		s.hidden, s.fixed, s.Taken = 0, 0, said
+	}
+	return more
 }
 
 // Retry lets a client be asked again at once that has refused an order: what it lacked is there.

@@ -27,10 +27,17 @@ type machine struct {
 	fixed   uint64
 }
 
+const turn = 5 * time.Second
+
+func (m *machine) view() View {
+	return View{Idle: func(id uint64) time.Duration { return m.idle[id] }}
+}
+
 func newMachine(t *testing.T, budget uint64) *machine {
 	m := &machine{t: t, p: New(Options{}), now: start, idle: map[uint64]time.Duration{}, latest: map[Client]Order{},
 		refused: map[Client]int{}, silent: map[uint64]bool{}}
 	m.p.SetDevice(gpu, budget, 0)
+	m.p.SetTurns(turn, turn, 0)
 	return m
 }
 
@@ -43,7 +50,7 @@ func TestHolds(t *testing.T) {
 	m.settle()
 	m.p.Kept(m.now, of(1), gpu, 0, 20, 0) // it has freed 60, and allocates 30 again
 	m.p.Suspend(m.now, 1, true)
-	orders, _ := m.p.Settle(m.now, func(uint64) time.Duration { return 0 })
+	orders, _ := m.p.Settle(m.now, View{Idle: func(uint64) time.Duration { return 0 }})
 	if len(orders) != 1 || orders[0].Level != 0 {
 		t.Fatalf("%+v", orders)
 	}
@@ -69,7 +76,7 @@ func TestHolds(t *testing.T) {
 func (m *machine) settle() {
 	m.t.Helper()
 	for round := 0; ; round++ {
-		orders, next := m.p.Settle(m.now, func(id uint64) time.Duration { return m.idle[id] })
+		orders, next := m.p.Settle(m.now, m.view())
 		m.next = next
 		m.check()
 		if len(orders) == 0 {
@@ -158,19 +165,19 @@ func TestTurns(t *testing.T) {
 	m := newMachine(t, 100)
 	m.need(1, 80)
 	m.need(2, 80)
-	m.want(map[uint64]uint64{1: 80, 2: 0})
-	if got := m.next.Sub(m.now); got != DefaultTurn {
+	m.want(map[uint64]uint64{1: 80, 2: 20}) // what there is room for comes ahead
+	if got := m.next.Sub(m.now); got != turn {
 		t.Errorf("looks again after %v", got)
 	}
-	m.wait(DefaultTurn - 1)
-	m.want(map[uint64]uint64{1: 80, 2: 0})
-	for turn := range uint64(6) {
+	m.wait(turn - 1)
+	m.want(map[uint64]uint64{1: 80, 2: 20})
+	for n := range uint64(6) {
 		m.wait(1)
-		has, waits := 1+(turn+1)%2, 1+turn%2
-		m.want(map[uint64]uint64{has: 80, waits: 0})
+		has, waits := 1+(n+1)%2, 1+n%2
+		m.want(map[uint64]uint64{has: 80, waits: 20})
 		m.need(waits, 80)
-		m.wait(DefaultTurn - 1)
-		m.want(map[uint64]uint64{has: 80, waits: 0})
+		m.wait(turn - 1)
+		m.want(map[uint64]uint64{has: 80, waits: 20})
 	}
 }
 
@@ -191,13 +198,13 @@ func TestWhoGivesWay(t *testing.T) {
 				m.need(id, 30)
 				m.wait(time.Second)
 			}
-			m.wait(DefaultTurn)
+			m.wait(turn)
 			m.idle = c.idle
 			m.need(4, 20)
 			for id := uint64(1); id <= 3; id++ {
 				level := uint64(30)
 				if id == c.gives {
-					level = 0
+					level = 10 // no more than is needed
 				}
 				m.want(map[uint64]uint64{id: level, 4: 20})
 			}
@@ -269,10 +276,10 @@ func TestBusyClient(t *testing.T) {
 func TestSilentClient(t *testing.T) {
 	m := newMachine(t, 100)
 	m.need(1, 60)
-	m.wait(DefaultTurn)
+	m.wait(turn)
 	m.silent[1] = true
 	m.need(2, 70)
-	if o := m.latest[of(1)]; o.Level != 0 {
+	if o := m.latest[of(1)]; o.Level != 30 {
 		t.Fatalf("it was not asked: %+v", o)
 	}
 	m.need(3, 30)
@@ -329,7 +336,7 @@ func TestUnknown(t *testing.T) {
 	m := newMachine(t, 100)
 	m.p.Kept(m.now, of(1), gpu, 0, 1<<63, 0)
 	m.need(2, 10)
-	m.want(map[uint64]uint64{2: 10, 1: 0})
+	m.want(map[uint64]uint64{2: 10, 1: 90})
 }
 
 // TestTwoDevices: two that each have a half of what the other wants take turns with both.
@@ -366,11 +373,11 @@ func TestLessBudget(t *testing.T) {
 	m.need(1, 40)
 	m.need(2, 40)
 	m.p.SetDevice(gpu, 100, 50)
-	orders, _ := m.p.Settle(m.now, func(uint64) time.Duration { return 0 })
-	if len(orders) != 1 || orders[0].Level != 0 || orders[0].Client != of(1) {
+	orders, _ := m.p.Settle(m.now, View{Idle: func(uint64) time.Duration { return 0 }})
+	if len(orders) != 1 || orders[0].Level != 10 || orders[0].Client != of(1) {
 		t.Fatalf("%+v", orders)
 	}
-	m.p.Kept(m.now, of(1), gpu, orders[0].Serial, 0, 0)
+	m.p.Kept(m.now, of(1), gpu, orders[0].Serial, 10, 0)
 	m.settle()
 	m.p.Need(m.now, of(1), gpu, 40) // it had that, so it waits
 	m.settle()
@@ -415,7 +422,7 @@ func random(t *testing.T, r *rand.Rand) {
 				m.p.Kept(m.now, of(id), gpu, 0, s[0].Resident, 0)
 			}
 		}
-		orders, _ := m.p.Settle(m.now, func(id uint64) time.Duration { return m.idle[id] })
+		orders, _ := m.p.Settle(m.now, m.view())
 		pending = append(pending, orders...)
 		m.check()
 		for len(pending) > 0 && r.IntN(3) > 0 {

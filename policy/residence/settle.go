@@ -2,26 +2,77 @@ package residence
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"time"
+
+	"github.com/lgpu/lgpu/policy/slot"
 )
 
-// Idle says for how long an lgpu has had no work; 0 if it has some.
-type Idle func(lgpu uint64) time.Duration
+// View is what is known of lgpus beyond what their clients say.
+type View struct {
+	// Idle says for how long an lgpu has had no work; 0 if it has some.
+	Idle func(lgpu uint64) time.Duration
+	// Order is the planned order of lgpus that compute, or wait to; see slot.State.
+	Order []slot.Place
+	// Gang says with which others an lgpu computes only together: those with the same name; empty is none. nil: all are by
+	// themselves.
+	Gang func(lgpu uint64) string
+	// Resting says whether the gates of an lgpu are closed, so that its memory can leave at once. nil: they always are.
+	Resting func(lgpu uint64) bool
+}
+
+// Memory says where the memory of an lgpu is.
+type Memory uint8
+
+const (
+	Here   Memory = iota // on its devices: it may compute
+	Away                 // not there, or to leave
+	Coming               // likewise, and others have made room for it
+)
+
+// Memory says whether an lgpu may compute, as of the last Settle. One that is suspended may, as far as turns go: its own
+// lock keeps it from what is not there.
+func (p *Policy) Memory(id uint64) Memory {
+	l := p.lgpus[id]
+	switch {
+	case l == nil || l.suspended || len(l.seats) == 0 || p.plan.In[l.unit]:
+		return Here
+	case p.plan.Coming[l.unit]:
+		return Coming
+	}
+	return Away
+}
+
+// Next reports whether an lgpu is to have the next turn on a device, so that its memory is loaded ahead.
+func (p *Policy) Next(id uint64, d Device) bool {
+	l, next := p.lgpus[id], p.plan.Next[d]
+	return l != nil && next != 0 && l.unit == next && p.Memory(id) == Away
+}
+
+// Turn is how long a turn on a device is, and Stats what has been counted of turns.
+func (p *Policy) Turn(d Device) time.Duration { return p.slots.Turn(d) }
+
+// Stats returns what has been counted of turns.
+func (p *Policy) Stats() slot.Stats { return p.slots.Stats() }
+
+// SetTurns sets the bounds of turns, and how long an lgpu is to wait for its own at most; 0 is the default.
+func (p *Policy) SetTurns(least, most, latency time.Duration) {
+	p.turns.Min, p.turns.Max, p.turns.Latency = least, most, latency
+	p.slots.SetOptions(p.turns)
+}
 
 // Settle gives the orders that follow from all that was said, and says when it is to be asked again though nothing is
 // said; the zero time is never.
-func (p *Policy) Settle(now time.Time, idle Idle) (orders []Order, next time.Time) {
-	s := &settling{Policy: p, now: now, idle: idle, room: p.room()}
+func (p *Policy) Settle(now time.Time, view View) (orders []Order, next time.Time) {
+	s := &settling{Policy: p, now: now, view: view}
 	for _, id := range p.LGPUs() {
 		s.hold(p.lgpus[id])
 	}
-	s.reduce()
-	for _, l := range p.waiting() {
-		if !slices.ContainsFunc(l.seats, s.resting) {
-			s.serve(l)
-		}
+	units := s.units()
+	p.plan = p.slots.Plan(now, s.state(units))
+	s.wake(p.plan.Wake, 0)
+	for _, u := range units {
+		s.follow(u)
 	}
 	for _, l := range p.lgpus {
 		for _, seat := range l.seats {
@@ -39,9 +90,7 @@ func (p *Policy) Settle(now time.Time, idle Idle) (orders []Order, next time.Tim
 type settling struct {
 	*Policy
 	now  time.Time
-	idle Idle
-	// room is what is free of each device; it is less than nothing where somebody who waits has a claim to it.
-	room map[Device]int64
+	view View
 	next time.Time
 }
 
@@ -55,27 +104,9 @@ func (s *settling) wake(at time.Time, after time.Duration) {
 	}
 }
 
-// room is what no client has taken of each device.
-func (p *Policy) room() map[Device]int64 {
-	room := map[Device]int64{}
-	for d, device := range p.devices {
-		room[d] = signed(device.budget) - signed(device.plain)
-	}
-	for _, l := range p.lgpus {
-		for _, s := range l.seats {
-			room[s.Device] -= signed(s.Taken)
-		}
-	}
-	return room
-}
-
-// signed is n as a number that sums of many do not take round.
-func signed(n uint64) int64 { return int64(min(n, 1<<50)) }
-
 // hold has the memory of a suspended lgpu leave, and notes what has become of those that ask.
 func (s *settling) hold(l *lgpu) {
 	if l.suspended {
-		l.in = false
 		for _, seat := range l.seats {
 			s.take(seat)
 		}
@@ -87,14 +118,14 @@ func (s *settling) hold(l *lgpu) {
 			if seat.Since.IsZero() {
 				seat.Refused = 0 // it was to leave and could not, and need not any more
 			}
-			if seat.answer {
+			if seat.answer && seat.Linked {
 				s.order(s.now, seat, seat.Level)
 			}
 		}
 	}
 }
 
-// complete reports whether an lgpu has all that it wants.
+// complete reports whether an lgpu has been given all that it wants.
 func (l *lgpu) complete() bool {
 	return !slices.ContainsFunc(l.seats, func(s *seat) bool { return s.Level < s.Wanted })
 }
@@ -111,205 +142,179 @@ func (s *settling) take(seat *seat) {
 	}
 }
 
-// waiting are the lgpus that ask, who waits longest first.
-func (p *Policy) waiting() []*lgpu {
-	var all []*lgpu
-	for _, l := range p.lgpus {
-		if l.asking && !l.suspended {
-			all = append(all, l)
+// unit is what has its turns together: an lgpu, or a gang of them.
+type unit struct {
+	id      uint64
+	lgpus   []*lgpu
+	devices []Device
+}
+
+// units returns those that take turns, in order. What is suspended takes none.
+func (s *settling) units() []*unit {
+	var all []*unit
+	gangs := map[string]*unit{}
+	for _, id := range s.LGPUs() {
+		l := s.lgpus[id]
+		if l.suspended || len(l.seats) == 0 {
+			continue
+		}
+		gang := ""
+		if s.view.Gang != nil {
+			gang = s.view.Gang(id)
+		}
+		u := gangs[gang]
+		if gang == "" || u == nil {
+			u = &unit{id: id}
+			all = append(all, u)
+		}
+		if gang != "" {
+			gangs[gang] = u
+		}
+		l.unit = u.id
+		u.lgpus = append(u.lgpus, l)
+		for _, seat := range l.seats {
+			if !slices.Contains(u.devices, seat.Device) {
+				u.devices = append(u.devices, seat.Device)
+			}
 		}
 	}
-	slices.SortFunc(all, func(a, b *lgpu) int { return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.id, b.id)) })
 	return all
 }
 
-// missing is what an lgpu lacks of each device, in bytes.
-func (l *lgpu) missing() map[Device]int64 {
-	missing := map[Device]int64{}
-	for _, s := range l.seats {
-		if more := signed(s.Wanted) - signed(s.Taken); more > 0 && s.Linked {
-			missing[s.Device] += more
-		}
-	}
-	return missing
-}
-
-// fits reports whether there is room for all that is missing.
-func fits(missing, room map[Device]int64) bool {
-	for d, bytes := range missing {
-		if bytes > 0 && room[d] < bytes {
-			return false
-		}
-	}
-	return true
-}
-
-// serve gives an lgpu what it wants, or has others make room.
-func (s *settling) serve(l *lgpu) {
-	missing := l.missing()
-	if fits(missing, s.room) {
-		s.give(l, missing)
-		return
-	}
-	coming := s.coming()
-	short := func() map[Device]int64 {
-		short := map[Device]int64{}
-		for d, bytes := range missing {
-			if lacks := bytes - s.room[d] - coming[d]; lacks > 0 {
-				short[d] = lacks
+// seats calls do for the seats of a unit on one of its devices.
+func (u *unit) seats(d Device, do func(*seat)) {
+	for _, l := range u.lgpus {
+		for _, s := range l.seats {
+			if s.Device == d {
+				do(s)
 			}
 		}
-		return short
-	}
-	if !s.possible(l, short()) {
-		return // others are served meanwhile
-	}
-	var chosen []*lgpu
-	for _, victim := range s.victims(l, true) {
-		if lacks := short(); len(lacks) > 0 && victim.gives(lacks, coming) {
-			chosen = append(chosen, victim)
-		}
-	}
-	if lacks := short(); len(lacks) == 0 {
-		for _, victim := range chosen {
-			s.evict(victim, missing)
-		}
-	}
-	for d, bytes := range missing { // what becomes free is kept
-		s.room[d] -= bytes
 	}
 }
 
-// give gives an lgpu all that it wants.
-func (s *settling) give(l *lgpu, missing map[Device]int64) {
-	for d, bytes := range missing {
-		s.room[d] -= bytes
+// state is what turns are planned for.
+func (s *settling) state(units []*unit) slot.State {
+	state := slot.State{Room: map[Device]uint64{}}
+	for d, device := range s.devices {
+		state.Room[d] = device.budget - min(device.plain, device.budget)
 	}
-	for _, seat := range l.seats {
-		if seat.Linked && (seat.Level < seat.Wanted || seat.answer) {
-			s.order(s.now, seat, max(seat.Level, seat.Wanted))
-		}
-	}
-	l.asking = false
-	if !l.in {
-		l.in, l.returning, l.resident = true, true, s.now
-	}
-}
-
-// coming is what clients have been told to give back and may still.
-func (s *settling) coming() map[Device]int64 {
-	coming := map[Device]int64{}
 	for _, l := range s.lgpus {
 		for _, seat := range l.seats {
-			if seat.Taken > seat.Level && seat.Linked && !seat.Since.IsZero() && !s.stuck(seat) {
-				coming[seat.Device] += signed(seat.Taken) - signed(max(seat.Level, seat.fixed))
+			if room, known := state.Room[seat.Device]; l.suspended || !known {
+				state.Room[seat.Device] = room - min(seat.Taken, room)
 			}
 		}
 	}
-	return coming
+	known := map[uint64]uint64{}
+	for _, u := range units {
+		state.Tenants = append(state.Tenants, s.tenant(u))
+		for _, l := range u.lgpus {
+			known[l.id] = u.id
+		}
+	}
+	placed := map[uint64]bool{}
+	for _, place := range s.view.Order {
+		if id, ok := known[place.ID]; ok && !placed[id] {
+			placed[id] = true
+			place.ID = id
+			state.Order = append(state.Order, place)
+		}
+	}
+	return state
+}
+
+// tenant is a unit as turns are planned for it.
+func (s *settling) tenant(u *unit) slot.Tenant {
+	t := slot.Tenant{ID: u.id, Idle: 1 << 62}
+	for _, l := range u.lgpus {
+		t.Idle = min(t.Idle, s.view.Idle(l.id))
+		if l.asking && (!t.Waits || l.since.Before(t.Since)) {
+			t.Waits, t.Since = true, l.since
+		}
+		t.Deaf = t.Deaf || slices.ContainsFunc(l.seats, s.deaf)
+	}
+	for _, d := range u.devices {
+		part := slot.Part{Device: d, Tells: true}
+		u.seats(d, func(seat *seat) {
+			part.Size, part.Fixed = add(part.Size, seat.Wanted), add(part.Fixed, seat.fixed)
+			part.Level, part.Taken = add(part.Level, seat.Level), add(part.Taken, seat.Taken)
+			part.Resident = add(part.Resident, seat.Resident)
+			part.Moving = part.Moving || !seat.Since.IsZero()
+			part.Tells = part.Tells && seat.tells
+		})
+		t.Parts = append(t.Parts, part)
+	}
+	return t
+}
+
+// deaf reports whether a client cannot be asked for anything now.
+func (s *settling) deaf(seat *seat) bool {
+	if s.now.Before(seat.retry) {
+		s.wake(seat.retry, 0)
+		return true
+	}
+	return !seat.Linked || s.stuck(seat)
 }
 
 // stuck reports whether a client has not answered for too long.
 func (s *settling) stuck(seat *seat) bool {
-	return !seat.Since.IsZero() && s.now.Sub(seat.Since) >= s.options.Stuck
+	return !seat.Since.IsZero() && s.now.Sub(seat.Since) >= s.options.Stuck && s.now.Sub(seat.heard) >= s.options.Stuck
 }
 
-// possible reports whether what is short can come from others at all, now or after their turns.
-func (s *settling) possible(l *lgpu, short map[Device]int64) bool {
-	others := map[Device]int64{}
-	for _, victim := range s.victims(l, false) {
-		victim.gives(short, others)
+// follow gives the clients of a unit the levels that were planned for it.
+func (s *settling) follow(u *unit) {
+	for i, d := range u.devices {
+		level, before := s.plan.Level[u.id][i], uint64(0)
+		u.seats(d, func(seat *seat) { before = add(before, seat.Level) })
+		switch {
+		case level > before:
+			s.raise(u, d, level-before)
+		case level < before && s.rest(u):
+			s.lower(u, d, before-level)
+		}
 	}
-	return fits(short, others)
 }
 
-// gives adds what an lgpu could give of devices that are short, and reports whether that is anything.
-func (l *lgpu) gives(short, sum map[Device]int64) (any bool) {
-	for _, s := range l.seats {
-		if short[s.Device] > 0 && s.Level > s.fixed && s.Linked {
-			sum[s.Device] += signed(s.Level - s.fixed)
-			any = true
+// rest reports whether memory of a unit can leave now. Its gates are waited for, though not for long: the clients' own lock
+// keeps everything from what leaves, but with its gates closed nothing of a gang waits for what is behind that lock.
+func (s *settling) rest(u *unit) bool {
+	resting := s.view.Resting == nil || !slices.ContainsFunc(u.lgpus, func(l *lgpu) bool { return !s.view.Resting(l.id) })
+	for _, l := range u.lgpus {
+		switch {
+		case resting:
+			l.leaves = time.Time{}
+		case l.leaves.IsZero():
+			l.leaves = s.now
 		}
 	}
-	return any
+	if resting {
+		return true
+	}
+	s.wake(u.lgpus[0].leaves, s.options.Drain)
+	return s.now.Sub(u.lgpus[0].leaves) >= s.options.Drain
 }
 
-// victims are the lgpus from which memory can be taken for another, first those that give way first. With now, they are
-// those whose turn is over.
-func (s *settling) victims(forWhom *lgpu, now bool) []*lgpu {
-	idle := map[uint64]time.Duration{}
-	var all []*lgpu
-	for _, l := range s.lgpus {
-		if l == forWhom || l.suspended || slices.ContainsFunc(l.seats, s.unwilling) {
-			continue
+// raise gives clients of a unit so much more together.
+func (s *settling) raise(u *unit, d Device, more uint64) {
+	u.seats(d, func(seat *seat) {
+		if lacks := seat.Wanted - min(seat.Level, seat.Wanted); lacks > 0 && more > 0 && seat.Linked {
+			part := min(lacks, more)
+			more -= part
+			s.order(s.now, seat, seat.Level+part)
 		}
-		if turn := s.turn(l); now && s.now.Before(turn) {
-			s.wake(turn, 0)
-			continue
-		}
-		if idle[l.id] = s.idle(l.id); idle[l.id] < s.options.Idle {
-			idle[l.id] = 0
-		}
-		all = append(all, l)
-	}
-	slices.SortFunc(all, func(a, b *lgpu) int {
-		return cmp.Or(-cmp.Compare(idle[a.id], idle[b.id]), a.resident.Compare(b.resident), cmp.Compare(a.id, b.id))
 	})
-	return all
 }
 
-// unwilling reports whether a client cannot be asked to give memory back now.
-func (s *settling) unwilling(seat *seat) bool { return s.resting(seat) || s.stuck(seat) }
-
-// resting reports whether a client could not do what it was told a moment ago.
-func (s *settling) resting(seat *seat) bool {
-	if !s.now.Before(seat.retry) {
-		return false
-	}
-	s.wake(seat.retry, 0)
-	return true
-}
-
-// turn is when the turn of an lgpu ends. It begins when its memory has come back, for which there is a while.
-func (s *settling) turn(l *lgpu) time.Time {
-	if l.returning {
-		return l.resident.Add(s.options.Turn + s.options.Stuck)
-	}
-	return l.resident.Add(s.options.Turn)
-}
-
-// evict takes an lgpu's memory of devices that are short.
-func (s *settling) evict(l *lgpu, short map[Device]int64) {
-	for _, seat := range l.seats {
-		if short[seat.Device] > 0 && seat.Level > 0 && seat.Linked {
-			s.take(seat)
-		}
-	}
-	l.in, l.returning = false, false
-	if l.asking {
-		l.since = s.now // it has had its turn
-	}
-}
-
-// reduce takes memory where more is given out than there is: the budget is less than it was, or lgpus without
-// memory.overcommit use more.
-func (s *settling) reduce() {
-	coming := s.coming()
-	over := map[Device]int64{}
-	for d, room := range s.room {
-		if room+coming[d] < 0 {
-			over[d] = -room - coming[d]
-		}
-	}
-	if len(over) == 0 {
-		return
-	}
-	given := map[Device]int64{}
-	for _, victim := range s.victims(nil, false) {
-		lacks := maps.Clone(over)
-		maps.DeleteFunc(lacks, func(d Device, bytes int64) bool { return given[d] >= bytes })
-		if len(lacks) > 0 && victim.gives(lacks, given) {
-			s.evict(victim, lacks)
+// lower takes so much from clients of a unit together, first from those that have most.
+func (s *settling) lower(u *unit, d Device, less uint64) {
+	var all []*seat
+	u.seats(d, func(seat *seat) { all = append(all, seat) })
+	slices.SortStableFunc(all, func(a, b *seat) int { return cmp.Compare(b.Level, a.Level) })
+	for _, seat := range all {
+		part := min(seat.Level-min(seat.fixed, seat.Level), less)
+		if part > 0 && seat.Linked {
+			less -= part
+			s.order(s.now, seat, seat.Level-part)
 		}
 	}
 }

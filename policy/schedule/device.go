@@ -13,6 +13,9 @@ type device struct {
 	next       *job    // gets it after owner
 	free       *seat   // has it without accounts; then there is no owner
 	contended  bool    // the owner is charged by the clock
+	pressed    bool    // somebody waits for it that could use it at once
+	announced  *seat   // whose memory was asked for last
+	vacant     int64   // since when it has no owner, if it has none
 	visits     int64   // time used by guests for which the owner has not been excused yet
 	turns      turnNotes
 	sliced     int64 // when a seat was last told another time slice
@@ -45,6 +48,8 @@ func (d *device) step() {
 	d.receive()
 	if j := d.owner; j != nil {
 		switch {
+		case j.phase == running && !j.here():
+			j.close()
 		case j.phase == running:
 			j.govern(d)
 		case j.phase == closing && d.now >= j.closed+d.options.DrainBound:
@@ -52,6 +57,7 @@ func (d *device) step() {
 		}
 	}
 	d.dismiss()
+	d.announce()
 	if d.free == nil && d.alone() {
 		d.setFree()
 	}
@@ -63,21 +69,24 @@ func (d *device) step() {
 }
 
 // contend finds the seats that could begin a grant on a device. If there is one, the owner is charged by the clock from
-// now on.
+// now on, also if that one's memory would have to come first.
 func (d *device) contend() {
 	contended := d.next != nil
+	pressed := contended
 	for _, x := range d.seats {
 		x.settle()
 		x.claiming = x.claims()
 		own := d.owner != nil && x.job == d.owner
 		if (x.claiming || x.resting() && !x.wants) && !own || own && x.wants && !x.granted && x.funded() {
 			contended = true
+			pressed = pressed || x.job.here()
 		}
 	}
-	d.contended = contended
+	d.contended, d.pressed = contended, pressed
 }
 
-// raiseFloors brings the device's floors up to date. Gangs that wait for another device do not keep them low.
+// raiseFloors brings the device's floors up to date. Gangs that wait for another device do not keep them low, nor do those
+// whose memory is away: they keep their claim, and nobody is held up for it before they can use the device.
 func (d *device) raiseFloors() {
 	d.scan++
 	most := d.options.Slice // by which a seat counts as ahead of others
@@ -86,7 +95,7 @@ func (d *device) raiseFloors() {
 	}
 	counts := d.counting()
 	for _, x := range d.seats {
-		if counts(x) {
+		if counts(x) && x.job.here() {
 			x.note(d.scan, x.levels, most)
 		}
 	}
@@ -107,7 +116,7 @@ func (d *device) noteGuests(most int64) {
 		for a := x.account; levels < x.levels && (a.parent.scan != d.scan || a.parent.calm == d.scan); a = a.parent {
 			levels++
 		}
-		if levels > 0 && levels < x.depth && strives(x) {
+		if levels > 0 && levels < x.depth && strives(x) && x.job.here() {
 			for a, n := x.account, levels; n > 0; a, n = a.parent, n-1 {
 				a.parent.calm = d.scan
 			}
@@ -230,7 +239,7 @@ func (d *device) passOn(j *job) {
 	if d.owner != j {
 		return
 	}
-	d.owner, d.next, d.visits = d.next, nil, 0
+	d.owner, d.next, d.visits, d.vacant = d.next, nil, 0, d.now
 	if d.owner != nil {
 		d.owner.advance()
 	}
@@ -295,7 +304,7 @@ func (d *device) setTick() {
 		at(t)
 		if x.resting() {
 			at(x.used + rest)
-		} else if x.claiming && x.guestly() {
+		} else if x.claiming && x.guestly() && x.job.here() {
 			at(d.now + max(d.options.step(), waitLook))
 		}
 	}
@@ -315,7 +324,7 @@ func (d *device) lapsed(late int64) {
 
 // alone reports whether the device needs no accounts: it has one seat, which no maximum holds for.
 func (d *device) alone() bool {
-	return len(d.seats) == 1 && !d.seats[0].capped() && d.seats[0].entity.mayUse(d.id)
+	return len(d.seats) == 1 && !d.seats[0].capped() && d.seats[0].entity.mayUse(d.id) && d.seats[0].job.here()
 }
 
 // setFree gives a device to its only seat, without accounts.
@@ -357,7 +366,7 @@ func (d *device) endFree() {
 		j.phase, j.opened, j.ends, j.last = running, x.since, 0, false
 	}
 	x.extend(true)
-	stop := j.phase == closing || !x.entity.mayUse(d.id)
+	stop := j.phase == closing || !x.entity.mayUse(d.id) || !j.here()
 	for _, y := range j.seats {
 		stop = stop || y.wants && !y.granted
 	}

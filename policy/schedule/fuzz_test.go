@@ -33,6 +33,9 @@ func (s *Scheduler) consistent() error {
 			if x.guest && (x.granted || x.late || !x.open || d.free == x) {
 				return fmt.Errorf("guest %d on %d: granted %v, late %v, open %v", x.entity.id, d.id, x.granted, x.late, x.open)
 			}
+			if j := x.job; x.granted && !j.here() && (j.phase == running || j.phase == reserving) || d.free == x && !j.here() {
+				return fmt.Errorf("seat %d on %d has the device, and its memory is away", x.entity.id, d.id)
+			}
 			if x.granted != slices.Contains(x.job.granted, x) {
 				return fmt.Errorf("seat %d on %d: granted %v, its job says otherwise", x.entity.id, d.id, x.granted)
 			}
@@ -114,6 +117,7 @@ func drive(data []byte, seen func(Decision)) error {
 	now := int64(0)
 	open := map[key]bool{} // true: within its bound
 	busy := map[key]int64{}
+	memory := map[key]Memory{}
 	take := func() error {
 		for _, d := range s.Decisions() {
 			if seen != nil {
@@ -122,7 +126,14 @@ func drive(data []byte, seen func(Decision)) error {
 			k := key{d.ID, d.Device}
 			_, is := open[k]
 			switch d.Kind {
+			case Prepare:
+				if memory[k] == Here {
+					return fmt.Errorf("memory of %v is asked for, which is there", k)
+				}
 			case Open, Free, Seep:
+				if d.Kind != Seep && memory[k] != Here {
+					return fmt.Errorf("kind %d for %v, whose memory is away", d.Kind, k)
+				}
 				if d.Kind != Free && is {
 					return fmt.Errorf("kind %d for %v, which is open", d.Kind, k)
 				}
@@ -195,10 +206,12 @@ func drive(data []byte, seen func(Decision)) error {
 				s.Remove(at, k.id)
 				for dev := range Device(devices) {
 					delete(open, key{k.id, dev})
+					delete(memory, key{k.id, dev})
 				}
 			} else {
 				s.Detach(at, k.id, k.dev)
 				delete(open, k)
+				delete(memory, k)
 			}
 		case 2, 3, 4:
 			if err := s.Attach(at, k.id, k.dev, b); err == nil {
@@ -216,6 +229,14 @@ func drive(data []byte, seen func(Decision)) error {
 			s.Utilised(at, k.dev, r.next())
 		case 12:
 			_ = s.Shares(at, nil)
+			_ = s.Order(at, k.dev, nil)
+			if e := s.tree.entities[k.id]; e != nil && e.seat(k.dev) != nil {
+				if err := take(); err != nil {
+					return err
+				}
+				memory[k] = Memory(max(r.next()%6, 3) - 3)
+				s.SetMemory(at, k.id, k.dev, memory[k])
+			}
 		case 13:
 			_ = s.SetDevice(at, k.dev, Options{Slice: int64(r.next()) * 1e6, DrainBound: int64(r.next()) * 1e6,
 				Preempt: preempt && r.next()%2 == 0})

@@ -152,10 +152,11 @@ func (d *device) receive() {
 	d.admit()
 	for _, x := range d.seats {
 		switch {
-		case x.guest && !x.closeSent && (!x.guestly() || !x.entity.mayUse(d.id) || x.outranked()):
+		case x.guest && !x.closeSent && (!x.guestly() || !x.entity.mayUse(d.id) || x.outranked() || !x.job.here()):
 			x.job.retreat()
 		case x.guest:
 			x.extend(false)
+		case !x.job.here():
 		case x.claiming && x.guestly() && x.outranked():
 			x.turn(true) // it takes part in the turns then, or it might never be let in
 			d.mark()
@@ -362,7 +363,7 @@ func (x *seat) bill(spent, switches int64) {
 	}
 	byMin := x.shortfall(x.now) < x.now
 	for a := x.account; a.parent != nil; a = a.parent {
-		waited := a.parent.scan == d.scan
+		waited := a.parent.scan == d.scan || d.contended && !d.pressed // or only those wait whose memory is away
 		a.take(x.now, spent, d.options.SliceMax, waited)
 		if !waited {
 			continue

@@ -93,7 +93,7 @@ func (j *job) ready() bool {
 func (j *job) govern(d *device) {
 	wanted := false
 	for _, x := range j.granted {
-		wanted = wanted || x.dev.contended
+		wanted = wanted || x.dev.pressed
 	}
 	switch {
 	case !wanted:
@@ -142,7 +142,7 @@ func (j *job) keepsTurn() bool {
 	for _, h := range j.granted {
 		d := h.dev
 		d.contend()
-		if !d.contended {
+		if !d.pressed {
 			continue
 		}
 		if d.next != nil {
@@ -352,7 +352,7 @@ func (j *job) begin() {
 	}
 	j.forgive()
 	j.phase, j.opened, j.blocked, j.ends, j.last = running, j.now, 0, 0, false
-	contended := false
+	pressed := false
 	for _, x := range j.granted {
 		x.waited = 0
 		if x.wants {
@@ -362,9 +362,9 @@ func (j *job) begin() {
 		x.compete(x.depth)
 		x.serve(j.now)
 		x.dev.contend()
-		contended = contended || x.dev.contended
+		pressed = pressed || x.dev.pressed
 	}
-	if contended {
+	if pressed {
 		j.ends = j.now + j.slice()
 	}
 	for _, x := range j.granted {

@@ -86,6 +86,13 @@
 // The gates of a gang of guests are opened and closed together. A gang takes turns only while one of class High, or below its
 // minimum, keeps it from a device.
 //
+// # Memory
+//
+// A seat whose memory is not on the device (SetMemory) is not opened. It keeps its place in fair queueing while it waits,
+// and those that have the device meanwhile are charged by the clock; their grants go on without an end, unless others wait
+// too that can be let in. When it is its turn, Prepare says so, and SetMemory answers. A gang is opened only when the memory
+// of all of it is there. What is loaded when, and how long it stays, is decided elsewhere (policy/slot), by Order.
+//
 // # Gangs
 //
 // The seats of an lgpu on several devices, and those of all lgpus with the same Gang, are opened and closed together:
@@ -162,6 +169,9 @@ const (
 	// the device goes to others meanwhile. There is nothing to send; Closed is still to come, and the seat is charged
 	// until then.
 	Overran
+	// Prepare says that the seat is to have the device next, as soon as its memory is there, which is Away (SetMemory). It
+	// comes again when another one was to be next meanwhile.
+	Prepare
 	// Slice asks for another time slice of the seat's channel groups. Only a device with Options.Preempt has it.
 	Slice
 )

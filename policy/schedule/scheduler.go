@@ -232,6 +232,9 @@ func (s *Scheduler) detach(x *seat) {
 	if d.free == x {
 		d.free = nil
 	}
+	if d.announced == x {
+		d.announced = nil
+	}
 	if x.granted {
 		j.granted = without(j.granted, x)
 		x.granted = false

@@ -31,16 +31,17 @@ type seat struct {
 	used   int64 // last sign of work
 	waited int64 // before this grant
 
-	open      bool  // from Open, Seep or Free to Closed
-	closeSent bool  // Close has been decided
-	granted   bool  // it is part of its job's grant
-	guest     bool  // it has a grant beside the owner
-	late      bool  // charged beside the owner: a drain past the bound, a launch let through
-	levels    int   // of the tree, from below, on which it takes part in fair queueing
-	claiming  bool  // could begin a grant now; scratch of contend
-	passed    bool  // by pick; scratch
-	paused    bool  // its last grant ended because it had no work
-	heavy     bool  // it keeps the device busy all the time
+	open      bool // from Open, Seep or Free to Closed
+	closeSent bool // Close has been decided
+	granted   bool // it is part of its job's grant
+	guest     bool // it has a grant beside the owner
+	late      bool // charged beside the owner: a drain past the bound, a launch let through
+	levels    int  // of the tree, from below, on which it takes part in fair queueing
+	claiming  bool // could begin a grant now; scratch of contend
+	passed    bool // by pick; scratch
+	paused    bool // its last grant ended because it had no work
+	heavy     bool // it keeps the device busy all the time
+	memory    Memory
 	slice     int64 // time slice that it has been told to have; 0: the driver's own
 	parts     int64 // how many times that of the smallest guest it is to have as one
 
@@ -158,8 +159,8 @@ func (x *seat) claims() bool {
 	return !x.open && x.job.phase == idle && x.job.ready() && slices.Contains(x.job.candidates, x)
 }
 
-// contests reports whether the seat waits for the device to be its own.
-func (x *seat) contests() bool { return x.claiming && !x.guestly() }
+// contests reports whether the seat waits for the device to be its own, and could use it.
+func (x *seat) contests() bool { return x.claiming && !x.guestly() && x.job.here() }
 
 // compete makes the seat take part in fair queueing on that many levels of the tree, counted from its own.
 func (x *seat) compete(levels int) {
@@ -290,7 +291,7 @@ func (x *seat) extend(all bool) {
 }
 
 // wanted reports whether the seat must not keep its grant without work. A guest may: it is in nobody's way then.
-func (x *seat) wanted() bool { return x.dev.contended && !x.guest }
+func (x *seat) wanted() bool { return x.dev.pressed && !x.guest }
 
 // seepAt is when a seat's next launch is let through, if it is; otherwise when to look at that again, in the future.
 func (x *seat) seepAt() (int64, bool) {
@@ -348,7 +349,7 @@ func (x *seat) allowance() int64 {
 		if left := x.stay(); left < forever {
 			until = min(until, x.busy+left)
 		}
-	} else if ends := x.job.ends; ends != 0 && x.dev.contended {
+	} else if ends := x.job.ends; ends != 0 && x.dev.pressed {
 		until = min(until, x.busy+max(ends, x.now)-x.reported)
 	}
 	return until
@@ -364,6 +365,8 @@ func (x *seat) settle() {
 			x.charged += excused
 			x.counted += excused
 		}
+	} else if since, is := exposed(x); is {
+		x.clock += x.now - max(x.settledAt, since)
 	}
 	x.settledAt = x.now
 	if x.clock > x.charged {

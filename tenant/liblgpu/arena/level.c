@@ -48,6 +48,7 @@ void lgpu_level_set(int device, uint64_t value)
 {
 	store(&lgpu_levels[device].asked, 0); // what everything takes is to be asked for anew
 	store(&lgpu_levels[device].value, value);
+	__atomic_fetch_add(&lgpu_levels[device].number, 1, __ATOMIC_RELEASE);
 	tell();
 }
 
@@ -117,6 +118,7 @@ struct wait {
 	uint64_t bytes;      // that it waits for
 	uint64_t want;       // the level at which it may go on
 	uint64_t asked;      // the level that it has asked for; 0: none
+	uint32_t number;     // of the level when it asked: one that was given may be gone before it is seen here
 	uint32_t refusals;   // when it asked
 	uint32_t connection; // in which it asked
 };
@@ -130,6 +132,7 @@ static bool granted(const struct wait *w)
 
 static void ask(struct wait *w, uint64_t level)
 {
+	w->number = __atomic_load_n(&w->level->number, __ATOMIC_ACQUIRE);
 	w->refusals = __atomic_load_n(&w->level->refusals, __ATOMIC_ACQUIRE);
 	w->connection = __atomic_load_n(&connection, __ATOMIC_ACQUIRE);
 	w->asked = need(w->device, level) ? level : 0;
@@ -159,6 +162,8 @@ static bool wait_for(struct wait *w)
 			ask(w, w->want); // without what was to spare
 		} else if (w->asked == 0 || w->connection != __atomic_load_n(&connection, __ATOMIC_ACQUIRE)) {
 			ask(w, lgpu_round_up(w->want, STEP));
+		} else if (w->number != __atomic_load_n(&w->level->number, __ATOMIC_ACQUIRE)) {
+			ask(w, w->asked);
 		}
 		lgpu_futex_wait(&news, seen, LGPU_NANOS);
 	}

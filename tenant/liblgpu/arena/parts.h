@@ -294,6 +294,7 @@ void lgpu_arena_pools_forget(void);
 // What the mover and those who wait for a level know of a device.
 struct lgpu_level {
 	uint64_t value;   // that may be resident
+	uint32_t number;  // of levels that there have been
 	uint64_t waiting; // bytes that are charged, and wait for a level
 	uint64_t said;    // the last Kept, or what has become resident since
 	uint64_t asked;   // the last Need

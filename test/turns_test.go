@@ -1,0 +1,169 @@
+package test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/api"
+)
+
+// slowShape is a device whose link is so slow that moves can be met on their way.
+const slowShape = "--sim=1x1GiB,sms=4,context=16MiB,link=300MB/s"
+
+// worker is a tide that steps all the time.
+type worker struct {
+	*tenant
+	path  string
+	steps atomic.Int64
+}
+
+// worker starts one that holds all that it has to.
+func (p *place) worker(name string) *worker {
+	p.t.Helper()
+	c := p.start("lgpu", "run", slowShape, "--overcommit", "--name", name, "--", "tide", linear, control)
+	c.until("ready")
+	c.expect("hold CUDA_SUCCESS", "hold %d %d", tideCount, tideBlock)
+	return &worker{tenant: c, path: "/" + name}
+}
+
+// work has it step until stop is closed, or it has been killed.
+func (w *worker) work(stop <-chan struct{}, killed *atomic.Bool) {
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		if killed.Load() {
+			return
+		}
+		w.tell("step 2")
+		if !w.until0("stepped 2") {
+			return
+		}
+		w.steps.Add(2)
+	}
+}
+
+// until0 waits for a line; false if the program has ended.
+func (t *tenant) until0(want string) bool {
+	for line := range t.lines {
+		if line == want {
+			return true
+		}
+	}
+	return false
+}
+
+// on is the device of an lgpu.
+func (p *place) on(path string) *api.DeviceUse {
+	if n := p.directory(path); n != nil && len(n.GetDevices()) == 1 {
+		return n.GetDevices()[0]
+	}
+	return &api.DeviceUse{}
+}
+
+// Programs that do not fit together take turns, whatever happens in the middle of a move: the daemon is killed, the budget
+// changes, one of them is killed. What they compute stays right.
+func TestTurns(t *testing.T) {
+	p := newPlace(t)
+	p.must("create", slowShape, "/keep")
+	p.must("set", "/", fmt.Sprintf("memory.budget=%dMiB", (tideAll+tideAll/2)>>20), "slice.min=200ms", "slice.max=400ms")
+	var all []*worker
+	for _, name := range []string{"a", "b", "c"} {
+		all = append(all, p.worker(name))
+	}
+	stop, killed := make(chan struct{}), make([]atomic.Bool, len(all))
+	var wg sync.WaitGroup
+	for i, w := range all {
+		wg.Go(func() { w.work(stop, &killed[i]) })
+	}
+	moving := func() *worker {
+		var met *worker
+		p.wait("memory that comes", func() bool {
+			for _, w := range all {
+				if p.on(w.path).GetState() == api.State_MOVING {
+					met = w
+				}
+			}
+			return met != nil
+		})
+		return met
+	}
+	turns := func(of []*worker) {
+		t.Helper()
+		before := map[*worker]int64{}
+		for _, w := range of {
+			before[w] = w.steps.Load()
+		}
+		for _, w := range of {
+			p.wait("a turn of "+w.path, func() bool { return w.steps.Load() > before[w] })
+		}
+	}
+	turns(all)
+	p.wait("one that is loaded ahead", func() bool {
+		for _, w := range all {
+			if d := p.on(w.path); d.GetState() == api.State_NEXT && strings.Contains(p.must("ps"), " next ") {
+				return true
+			}
+		}
+		return false
+	})
+	rounds := 10
+	if testing.Short() {
+		rounds = 2
+	}
+	for range rounds {
+		moving()
+		pid := p.daemon().Daemon.GetPid()
+		if err := unix.Kill(int(pid), unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		p.waitForDaemonAfter(pid)
+	}
+	turns(all)
+	moving()
+	p.must("set", "/", fmt.Sprintf("memory.budget=%dMiB", (tideAll+96<<20)>>20))
+	turns(all)
+	p.must("set", "/", "memory.budget=default")
+	p.wait("that all fit where they may", func() bool {
+		for _, w := range all[:1] {
+			if p.on(w.path).GetMemoryEvicted() == 0 {
+				return true
+			}
+		}
+		return false
+	})
+	p.must("set", "/", fmt.Sprintf("memory.budget=%dMiB", (tideAll+tideAll/2)>>20))
+	dies := moving()
+	var rest []*worker
+	for i, w := range all {
+		if w != dies {
+			rest = append(rest, w)
+			continue
+		}
+		killed[i].Store(true)
+		unix.Kill(int(p.directory(w.path).GetClients()[0].GetPid()), unix.SIGKILL)
+	}
+	if s := dies.status(); s < 128 {
+		t.Errorf("status %d", s)
+	}
+	turns(rest)
+	close(stop)
+	wg.Wait()
+	for _, w := range rest {
+		w.expect(fmt.Sprintf("intact after %d steps", w.steps.Load()), "check")
+		w.end()
+	}
+	p.wait("the end of what they had", func() bool {
+		host, disk := p.copies()
+		return host+disk == 0
+	})
+	_ = time.Second
+}
