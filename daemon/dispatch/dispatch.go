@@ -532,14 +532,6 @@ func (r *Runner) busy(s *seat) int64 {
 	return int64(min(s.clients[0].gate.Busy(), 1<<62))
 }
 
-// launches is how often the lgpu has launched something on its device; 0 without clients.
-func (s *seat) launches() int64 {
-	if len(s.clients) == 0 {
-		return 0
-	}
-	return int64(min(s.clients[0].gate.Launches(), 1<<62))
-}
-
 // progress tells the policy the Busy of all seats, progressOn that of the seats on one device. Those that wait may have
 // used the device, too: by their own credit, while this daemon hung.
 func (r *Runner) progress(t int64) {

@@ -111,6 +111,14 @@ func (r *Runner) Ran(uuid gpu.UUID, turns []gpu.Turn) Verdict {
 	return v
 }
 
+// launches is how often the lgpu has launched something on its device; 0 without clients.
+func (s *seat) launches() int64 {
+	if len(s.clients) == 0 {
+		return 0
+	}
+	return int64(min(s.clients[0].gate.Launches(), 1<<62))
+}
+
 // count adds turns to the lgpus that had them.
 func (r *Runner) count(n schedule.Device, m *metered, turns []gpu.Turn) {
 	if len(turns) == 0 {
