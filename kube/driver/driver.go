@@ -48,9 +48,9 @@ func New(daemon *api.Conn, kube kubernetes.Interface, node, sim string, fatal fu
 	return &Driver{daemon: daemon, kube: kube, node: node, sim: sim, fatal: fatal}
 }
 
-// Begin makes the group of the claims' lgpus.
+// Begin makes the group of the claims' lgpus, and with it a software GPU that is to be offered.
 func (d *Driver) Begin(ctx context.Context) error {
-	_, err := d.daemon.Create(ctx, &api.CreateRequest{Path: claim.Group})
+	_, err := d.daemon.Create(ctx, &api.CreateRequest{Path: claim.Group, Sim: d.sim})
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make the group of claims: %w", err)
 	}

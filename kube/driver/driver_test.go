@@ -65,13 +65,9 @@ func offered(t *testing.T, dir, uid string) bool {
 func TestClaims(t *testing.T) {
 	dir := kubetest.Folder(t)
 	process, daemon := kubetest.Daemon(t, dir)
-	// The software GPU is there as long as something is for it.
-	if _, err := daemon.Create(t.Context(), &api.CreateRequest{Path: "/keep", Sim: shape}); err != nil {
-		t.Fatal(err)
-	}
-	devices := devicesOf(t, daemon)
 	kube := fake.NewClientset()
 	d := begin(t, daemon, kube)
+	devices := devicesOf(t, daemon)
 	k, _ := kubetest.Kubelet(t, d, kube, "node0", dir)
 	if pool := d.resources(snapshot(t, daemon)).Pools["node0"]; len(pool.Slices) != 1 || len(pool.Slices[0].Devices) != 2 {
 		t.Errorf("published: %+v", pool)

@@ -37,7 +37,6 @@ func (c *cluster) serve(t *testing.T, name string) *node {
 	c.addNode(t, name)
 	dir := kubetest.Folder(t)
 	_, daemon := kubetest.Daemon(t, dir)
-	keep(t, daemon)
 	d := driver.New(daemon, c, name, shape, func(err error) { t.Error(err) })
 	if err := d.Begin(t.Context()); err != nil {
 		t.Fatal(err)
@@ -50,14 +49,6 @@ func (c *cluster) serve(t *testing.T, name string) *node {
 	}()
 	c.awaitSlices(t, name, "two devices", func(d []resourceapi.Device) bool { return len(d) == 2 })
 	return &node{name, daemon, kubelet, helper}
-}
-
-// keep keeps the software GPU there, which ends with the last lgpu that is for it.
-func keep(t *testing.T, daemon *api.Conn) {
-	t.Helper()
-	if _, err := daemon.Create(t.Context(), &api.CreateRequest{Path: "/keep", Sim: shape}); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // consumed are the memory and units that a claim was allocated of its first device.
