@@ -10,6 +10,7 @@
 # make packages  deb, rpm, archive and their checksums in build/package; make image an image for Docker
 # make kube      bin/lgpu-kube, the driver of Kubernetes; make test-kube its tests, beside a daemon
 # make kube-control-plane  what test-kube needs to run a real control plane too; minutes, and 4 GB of Go's build cache
+# make image-kube  its image; make kube-manifests kube/deploy/lgpu.yaml, from the chart beside it
 # make lint      gofmt, vet, staticcheck, C without a warning
 # make race      make test, under the race detector where it sees anything
 # make sanitize  the C tests under AddressSanitizer and UBSan
@@ -190,6 +191,12 @@ kube-control-plane:
 		$(GOBUILD) -C kube/controlplane build -o ../../$(PLANE)/ -ldflags '$(PLANE_LDFLAGS)' $$program || exit 1; \
 	done
 	cd kube/controlplane && CGO_ENABLED=0 $(GO) vet ./...
+
+# The manifests for those who do not use Helm are what the chart makes.
+.PHONY: kube-manifests
+kube-manifests:
+	{ echo '# Code generated from kube/deploy/chart by make kube-manifests. DO NOT EDIT.'; \
+		$(PLANE)/helm template lgpu kube/deploy/chart --namespace lgpu-system --set namespace.create=true; } > kube/deploy/lgpu.yaml
 
 generate:
 	$(GO) generate ./...

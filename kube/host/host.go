@@ -2,17 +2,19 @@
 //
 // The daemon has to be one of the node's own programs: it finds the driver's libraries and device files where the node has them,
 // what it mounts is to be seen there, and the paths that it writes into specifications are read by the node's container runtime,
-// which also starts lgpu itself as a hook. So the container's process copies lgpu into a folder of the node, enters the node's
-// mount namespace, and becomes the daemon. It stays the container's process, which the kubelet ends and starts.
+// which also starts lgpu itself as a hook. So the container copies lgpu into a folder of the node and starts it in the node's
+// mount namespace. The container's own process stays where it is, since runtimes run probes where that one is.
 package host
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -29,17 +31,28 @@ type Node struct {
 	Bin string
 	// Runtime is the daemon's runtime folder, which users pass.
 	Runtime string
+	// Store is the file with the state that survives the daemon.
+	Store string
 }
 
-// Become copies a program of the container to the node and becomes it, there, with some arguments. It returns only an error. It
-// takes CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE.
-func (n Node) Become(program string, args ...string) error {
+// Run copies lgpu, a program of the container, to the node and runs its daemon there, with some more options, until the daemon
+// ends. It is told to end when ctx ends, and if this process does. Run takes CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE.
+func (n Node) Run(ctx context.Context, program string, options ...string) error {
 	source, err := os.Open(program)
 	if err != nil {
 		return fmt.Errorf("read lgpu in this image: %w", err)
 	}
 	defer source.Close()
-	runtime.LockOSThread() // the namespace is this thread's, and exec makes it the process's
+	ended := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread, which is on the node from here on, ends with the goroutine
+		ended <- n.onNode(ctx, source, options)
+	}()
+	return <-ended
+}
+
+// onNode is Run from where its thread is to be on the node.
+func (n Node) onNode(ctx context.Context, source io.Reader, options []string) error {
 	if err := n.enter(); err != nil {
 		return err
 	}
@@ -50,8 +63,18 @@ func (n Node) Become(program string, args ...string) error {
 	if err := passable(n.Runtime); err != nil {
 		return fmt.Errorf("make the runtime folder of the node: %w", err)
 	}
-	if err := syscall.Exec(path, append([]string{path}, args...), environment()); err != nil {
-		return fmt.Errorf("run %s on the node: %w", path, err)
+	if err := n.undamaged(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(n.Store), 0o700); err != nil {
+		return fmt.Errorf("make the folder of the state: %w", err)
+	}
+	c := exec.CommandContext(ctx, path, append([]string{"daemon", "--store", n.Store}, options...)...)
+	c.Env, c.Stdout, c.Stderr = environment(), os.Stdout, os.Stderr
+	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // this thread's end is the process's
+	if err := c.Run(); err != nil && (ctx.Err() == nil || c.ProcessState == nil || !c.ProcessState.Success()) {
+		return fmt.Errorf("lgpu's daemon: %w", err)
 	}
 	return nil
 }
@@ -70,6 +93,20 @@ func (n Node) enter() error {
 		return fmt.Errorf("enter the node's mounts (is the container privileged?): %w", err)
 	}
 	return nil
+}
+
+// undamaged returns an error if a daemon has moved its damaged state aside and nobody has looked at it: the kubelet starts a
+// container again whatever it has said, and a new state would take the lgpus of pods that run.
+func (n Node) undamaged() error {
+	if _, err := os.Stat(n.Store); !errors.Is(err, fs.ErrNotExist) {
+		return nil // what is wrong with it the daemon says
+	}
+	aside, err := filepath.Glob(n.Store + ".damaged-*")
+	if err != nil || len(aside) == 0 {
+		return err
+	}
+	return fmt.Errorf("the state was damaged and is now at %s of the node: put a good copy at %s, or remove it to begin without "+
+		"the lgpus of pods that run", aside[len(aside)-1], n.Store)
 }
 
 // install copies a program to a folder, and returns its path there. A file of the same content stays as it is; any other is

@@ -1,11 +1,13 @@
 package host
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -15,15 +17,20 @@ import (
 	"github.com/lgpu/lgpu/api"
 )
 
-// envBecome has this test's program be the container: the folder in /proc of a process of the node, and the program to become.
-const envBecome = "LGPU_TEST_BECOME"
+// envContainer has this test's program be the container: the folder in /proc of a process of the node, and lgpu in the image.
+const envContainer = "LGPU_TEST_CONTAINER"
 
 func TestMain(m *testing.M) {
-	if said := os.Getenv(envBecome); said != "" {
+	if said := os.Getenv(envContainer); said != "" {
 		root, program, _ := strings.Cut(said, ":")
-		n := Node{Root: root, Bin: "/var/lib/lgpu/bin", Runtime: "/run/lgpu"}
-		fmt.Fprintln(os.Stderr, n.Become(program, "daemon", "--mount=off", "--store", "/var/lib/lgpu/state.db"))
-		os.Exit(1)
+		n := Node{Root: root, Bin: "/var/lib/lgpu/bin", Runtime: "/run/lgpu", Store: "/var/lib/lgpu/state.db"}
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		if err := n.Run(ctx, program, "--mount=off"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
@@ -49,54 +56,47 @@ func machine(t *testing.T) (root string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { in.Close(); c.Wait() })
-	if line := make([]byte, 6); true {
-		if _, err := out.Read(line); err != nil || string(line) != "there\n" {
-			t.Fatalf("the node's mounts: %q, %v", line, err)
-		}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "there\n" {
+		t.Fatalf("the node's mounts: %q, %v", line, err)
 	}
 	return fmt.Sprintf("/proc/%d", c.Process.Pid)
 }
 
-// container starts a process that becomes the daemon of a node, and waits until that one answers.
+// container starts a process that runs the daemon of a node, and waits until that one answers.
 func container(t *testing.T, root, program string) (*exec.Cmd, *api.Conn) {
 	t.Helper()
 	c := exec.Command("/proc/self/exe")
-	c.Env = append(os.Environ(), envBecome+"="+root+":"+program, "LGPU_REAL_LIBNVML=", "KUBERNETES_SERVICE_HOST=10.0.0.1", api.EnvReady+"=3")
+	c.Env = append(os.Environ(), envContainer+"="+root+":"+program, "LGPU_REAL_LIBNVML=", "KUBERNETES_SERVICE_HOST=10.0.0.1")
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var log bytes.Buffer
 	c.Stderr = &log
-	ready, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ready.Close()
-	c.ExtraFiles = []*os.File{write}
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	write.Close()
 	t.Cleanup(func() { end(c) })
-	ready.Read(make([]byte, 64))
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	conn, err := api.Dial(ctx, api.Options{Socket: root + "/root/run/lgpu/lgpud.sock", Change: true})
-	if err != nil {
-		t.Fatalf("%v\n%s", err, &log)
-	}
-	t.Cleanup(func() { conn.Close() })
-	return c, conn
-}
-
-func end(c *exec.Cmd) {
-	if c.ProcessState == nil {
-		c.Process.Signal(syscall.SIGTERM)
-		c.Wait()
+	for begun := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		conn, err := api.Dial(t.Context(), api.Options{Socket: root + "/root/run/lgpu/lgpud.sock", Change: true})
+		if err == nil {
+			t.Cleanup(func() { conn.Close() })
+			return c, conn
+		}
+		if time.Since(begun) > 30*time.Second {
+			t.Fatalf("%v\n%s", err, &log)
+		}
 	}
 }
 
-// A container's process becomes the daemon of its node: with the node's files, and lgpu at a path that the node's runtime finds.
+func end(c *exec.Cmd) error {
+	if c.ProcessState != nil {
+		return nil
+	}
+	c.Process.Signal(syscall.SIGTERM)
+	return c.Wait()
+}
+
+// A container runs the daemon of its node: with the node's files, and lgpu at a path that the node's runtime finds.
 // The next version of the image takes the state over and leaves the file as it was that is in use.
-func TestBecome(t *testing.T) {
+func TestRun(t *testing.T) {
 	root := machine(t)
 	image, err := filepath.Abs("../../bin/lgpu")
 	if err != nil {
@@ -113,10 +113,15 @@ func TestBecome(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer before.Close()
-	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", first.Process.Pid)); exe != path {
+	s, err := daemon.Snapshot(t.Context(), &api.SnapshotRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	process := fmt.Sprintf("/proc/%d/", s.GetDaemon().GetPid())
+	if exe, err := os.Readlink(process + "exe"); exe != path {
 		t.Errorf("the daemon is %s, %v", exe, err)
 	}
-	if env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", first.Process.Pid)); err != nil || bytes.Contains(env, []byte("KUBERNETES")) {
+	if env, err := os.ReadFile(process + "environ"); err != nil || bytes.Contains(env, []byte("KUBERNETES")) {
 		t.Errorf("the daemon's variables: %q, %v", env, err)
 	}
 	if info, err := os.Stat(root + "/root/run/lgpu"); err != nil || info.Mode().Perm() != 0o711 {
@@ -133,7 +138,12 @@ func TestBecome(t *testing.T) {
 		t.Errorf("%v: the hook is not the node's: %s", err, data)
 	}
 
-	end(first)
+	if err := end(first); err != nil {
+		t.Errorf("the container ended with %v", err)
+	}
+	if _, err := os.Stat(process); err == nil {
+		t.Error("the daemon stays without its container")
+	}
 	next := filepath.Join(t.TempDir(), "lgpu")
 	data, err := os.ReadFile(image)
 	if err == nil {
@@ -143,7 +153,12 @@ func TestBecome(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, daemon = container(t, root, next)
-	s, err := daemon.Snapshot(t.Context(), &api.SnapshotRequest{})
+	t.Cleanup(func() { // its software GPU ends with it
+		if _, err := daemon.Remove(context.Background(), &api.RemoveRequest{Path: "/team"}); err != nil {
+			t.Error(err)
+		}
+	})
+	s, err = daemon.Snapshot(t.Context(), &api.SnapshotRequest{})
 	if err != nil || len(s.GetDirectories()) != 2 {
 		t.Errorf("after the upgrade: %v, %v", s.GetDirectories(), err)
 	}
@@ -157,11 +172,32 @@ func TestBecome(t *testing.T) {
 }
 
 // What keeps a container from its node is said.
-func TestNotBecome(t *testing.T) {
-	if err := (Node{Root: "/proc/1"}).Become("/no/lgpu"); err == nil || !strings.Contains(err.Error(), "in this image") {
+func TestNotRun(t *testing.T) {
+	if err := (Node{Root: "/proc/1"}).Run(t.Context(), "/no/lgpu"); err == nil || !strings.Contains(err.Error(), "in this image") {
 		t.Errorf("without lgpu: %v", err)
 	}
-	if err := (Node{Root: "/proc/0"}).Become("/proc/self/exe"); err == nil || !strings.Contains(err.Error(), "hostPID") {
+	if err := (Node{Root: "/proc/0"}).Run(t.Context(), "/proc/self/exe"); err == nil || !strings.Contains(err.Error(), "hostPID") {
 		t.Errorf("without the node's processes: %v", err)
+	}
+}
+
+// Where the state was damaged nothing begins anew before somebody has looked.
+func TestDamaged(t *testing.T) {
+	n := Node{Store: filepath.Join(t.TempDir(), "state.db")}
+	if err := n.undamaged(); err != nil {
+		t.Errorf("without a state: %v", err)
+	}
+	aside := n.Store + ".damaged-20261128T100000Z"
+	if err := os.WriteFile(aside, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.undamaged(); err == nil || !strings.Contains(err.Error(), aside) {
+		t.Errorf("with a damaged state: %v", err)
+	}
+	if err := os.WriteFile(n.Store, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.undamaged(); err != nil {
+		t.Errorf("with a state beside a damaged one: %v", err)
 	}
 }

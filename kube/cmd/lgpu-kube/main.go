@@ -1,7 +1,7 @@
 // Command lgpu-kube is lgpu's DRA driver: it runs on each node beside lgpu's daemon, offers the node's devices to the
 // scheduler, and gives each resource claim an lgpu. docs/kubernetes.md.
 //
-// In a pod it is three commands of one image: lgpu-kube is the driver, lgpu-kube daemon becomes lgpu's daemon of the node, and
+// In a pod it is three commands of one image: lgpu-kube is the driver, lgpu-kube daemon runs lgpu's daemon on the node, and
 // lgpu-kube ready is the probe that says whether that one answers.
 package main
 
@@ -30,7 +30,7 @@ func main() {
 	var err error
 	switch name {
 	case "daemon":
-		err = becomeDaemon(args)
+		err = runDaemon(ctx, args)
 	case "ready":
 		err = ready(ctx, args)
 	default:
@@ -42,19 +42,20 @@ func main() {
 	}
 }
 
-// becomeDaemon makes lgpu's daemon of this process, on the node. It returns only an error.
-func becomeDaemon(args []string) error {
+// runDaemon runs lgpu's daemon on the node.
+func runDaemon(ctx context.Context, args []string) error {
 	node := host.Node{Runtime: filepath.Dir(api.System)}
 	f := flag.NewFlagSet("daemon", flag.ExitOnError)
 	program := f.String("program", "/usr/bin/lgpu", "lgpu in this image")
 	f.StringVar(&node.Root, "node", "/proc/1", "folder in /proc of a process of the node")
 	f.StringVar(&node.Bin, "bin", "/var/lib/lgpu/bin", "folder of the node that lgpu is copied to")
+	f.StringVar(&node.Store, "store", "/var/lib/lgpu/state.db", "file of the node for state that survives the daemon")
 	f.Usage = func() {
 		fmt.Fprintln(f.Output(), "Usage: lgpu-kube daemon [options] [-- options of lgpu daemon]")
 		f.PrintDefaults()
 	}
 	_ = f.Parse(args) // ends the process
-	return node.Become(*program, append([]string{"daemon"}, f.Args()...)...)
+	return node.Run(ctx, *program, f.Args()...)
 }
 
 // answer is how long the daemon may take to answer the probe.
