@@ -154,7 +154,11 @@ func (l Lgpu) Files() []*api.File {
 	var memory, units strings.Builder
 	for _, s := range l.Shares {
 		fmt.Fprintf(&memory, "%s %d\n", s.Key, s.Memory)
-		fmt.Fprintf(&units, "%s count=%d\n", s.Key, s.Units/s.Step)
+		fmt.Fprintf(&units, "%s count=%d", s.Key, s.Units/s.Step)
+		if l.Config.List != "" {
+			fmt.Fprintf(&units, " list=%s", l.Config.List)
+		}
+		units.WriteByte('\n')
 	}
 	files := []*api.File{{Name: "memory.max", Data: []byte(memory.String())}, {Name: "lgpu", Data: []byte(units.String())}}
 	add := func(name, text string) { files = append(files, &api.File{Name: name, Data: []byte(text + "\n")}) }

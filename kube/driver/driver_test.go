@@ -7,9 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
@@ -65,7 +67,7 @@ func offered(t *testing.T, dir, uid string) bool {
 func TestClaims(t *testing.T) {
 	dir := kubetest.Folder(t)
 	process, daemon := kubetest.Daemon(t, dir)
-	kube := fake.NewClientset()
+	kube := fake.NewClientset(nodeWith("containerd://2.4.2"))
 	d := begin(t, daemon, kube)
 	devices := devicesOf(t, daemon)
 	k, _ := kubetest.Kubelet(t, d, kube, "node0", dir)
@@ -118,10 +120,59 @@ func TestClaims(t *testing.T) {
 	kubetest.Unprepare(t, k, two)
 }
 
+// A claim is refused, with the reason, where the Node's container runtime would start the pod without its GPU.
+func TestRuntimeWithoutCDI(t *testing.T) {
+	dir := kubetest.Folder(t)
+	_, daemon := kubetest.Daemon(t, dir)
+	kube := fake.NewClientset(nodeWith("containerd://1.6.20"))
+	d := begin(t, daemon, kube)
+	k, _ := kubetest.Kubelet(t, d, kube, "node0", dir)
+	one := give(t, kube, first, "10Gi", "3", devicesOf(t, daemon)[0])
+	if r := kubetest.Prepare(t, k, one); !strings.Contains(r.GetError(), "1.6.20, ignores CDI") {
+		t.Errorf("prepared for a runtime that ignores CDI: %v", r)
+	}
+	d.TrustRuntime = true
+	if r := kubetest.Prepare(t, k, one); r.GetError() != "" {
+		t.Errorf("where the administrator knows better: %v", r)
+	}
+	kubetest.Unprepare(t, k, one)
+}
+
+// A list of compute units is for devices in spatial mode: the daemon's reason for refusing it elsewhere is the claim's.
+func TestListOfUnits(t *testing.T) {
+	dir := kubetest.Folder(t)
+	_, daemon := kubetest.Daemon(t, dir)
+	kube := fake.NewClientset(nodeWith("containerd://2.4.2"))
+	k, _ := kubetest.Kubelet(t, begin(t, daemon, kube), kube, "node0", dir)
+	one := give(t, kube, first, "1Gi", "2", devicesOf(t, daemon)[0])
+	claims := kube.ResourceV1().ResourceClaims("default")
+	c, err := claims.Get(t.Context(), one.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{
+		Source: resourceapi.AllocationConfigSourceClaim, DeviceConfiguration: resourceapi.DeviceConfiguration{
+			Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: slice.Driver, Parameters: runtime.RawExtension{
+				Raw: []byte(`{"apiVersion":"lgpu.io/v1","kind":"LgpuConfig","list":"0-1"}`)}}}}}
+	if _, err := claims.UpdateStatus(t.Context(), c, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r := kubetest.Prepare(t, k, one)
+	if !strings.Contains(r.GetError(), "list") || !strings.Contains(r.GetError(), "not supported") {
+		t.Errorf("a list on a device that takes turns: %v", r)
+	}
+}
+
+// nodeWith is the Node of the tests, with a container runtime.
+func nodeWith(version string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0"},
+		Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{ContainerRuntimeVersion: version}}}
+}
+
 // begin returns a driver that has begun.
 func begin(t *testing.T, daemon *api.Conn, kube kubernetes.Interface) *Driver {
 	t.Helper()
-	d := New(daemon, kube, "node0", shape, func(err error) { t.Error(err) })
+	d := New(daemon, kube, Options{Node: "node0", Sim: shape}, func(err error) { t.Error(err) })
 	if err := d.Begin(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ func (c *cluster) serve(t *testing.T, name string) *node {
 	c.addNode(t, name)
 	dir := kubetest.Folder(t)
 	_, daemon := kubetest.Daemon(t, dir)
-	d := driver.New(daemon, c, name, shape, func(err error) { t.Error(err) })
+	d := driver.New(daemon, c, driver.Options{Node: name, Sim: shape}, func(err error) { t.Error(err) })
 	if err := d.Begin(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // options are the driver's flags.
-type options struct{ node, kubeconfig, kubelet, socket, sim string }
+type options struct{ node, kubeconfig, kubelet, socket, sim, cdi string }
 
 // drive serves until ctx ends, or until the daemon is gone: whoever started this command starts it again.
 func drive(ctx context.Context, args []string) error {
@@ -29,9 +29,13 @@ func drive(ctx context.Context, args []string) error {
 	f.StringVar(&o.kubelet, "kubelet-dir", "/var/lib/kubelet", "root folder of the kubelet")
 	f.StringVar(&o.socket, "socket", api.System, "of lgpu's daemon")
 	f.StringVar(&o.sim, "sim", "", "shape of a software GPU to offer in place of the machine's devices")
+	f.StringVar(&o.cdi, "cdi", "auto", "whether the Node's container runtime reads CDI: auto (by its version) or on")
 	_ = f.Parse(args) // ends the process
 	if f.NArg() > 0 {
 		return fmt.Errorf("what is %q? The commands are daemon and ready", f.Arg(0))
+	}
+	if o.cdi != "auto" && o.cdi != "on" {
+		return fmt.Errorf("--cdi is %q, and can be auto or on", o.cdi)
 	}
 	if o.node == "" {
 		return errors.New("which Node is this? Give --node, or set NODE_NAME")
@@ -65,7 +69,7 @@ func cluster(kubeconfig string) (kubernetes.Interface, error) {
 func serve(ctx context.Context, o options, kube kubernetes.Interface, daemon *api.Conn) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	d := driver.New(daemon, kube, o.node, o.sim, end)
+	d := driver.New(daemon, kube, driver.Options{Node: o.node, Sim: o.sim, TrustRuntime: o.cdi == "on"}, end)
 	if err := d.Begin(ctx); err != nil {
 		return err
 	}
