@@ -32,6 +32,13 @@ func CDI(claim string) string {
 	return "lgpu.io/lgpu=" + strings.ReplaceAll(strings.TrimPrefix(Group, "/"), "/", ":") + ":" + claim
 }
 
+// OfCDI is the path of the lgpu that container runtimes know by a name, if it is that of a claim.
+func OfCDI(name string) (path string, ok bool) {
+	_, claim, _ := strings.Cut(name, ":")
+	path, err := Path(claim)
+	return path, err == nil && CDI(claim) == name
+}
+
 // Share is what a claim has of one device.
 type Share struct {
 	slice.Device

@@ -63,9 +63,9 @@ func TestChart(t *testing.T) {
 	tool(t.Context(), t, "helm", "lint", "--strict", chart)
 	text := rendered(t, "image.repository=example.test/lgpu-kube", "image.tag=v7", "sim=2x16GiB\\,sms=4", "kubeletDir=/k",
 		"daemon.args={--police=stop}", "daemon.bin=/opt/lgpu", "deviceClass.name=shared", "deviceClass.extendedResourceName=",
-		"nodeSelector.gpu=yes", "imagePullSecrets[0].name=secret")
+		"driver.metrics=:9466", "nodeSelector.gpu=yes", "imagePullSecrets[0].name=secret")
 	for _, want := range []string{"image: example.test/lgpu-kube:v7\n", "- --sim=2x16GiB,sms=4\n", "--kubelet-dir=/k\n", "path: /k/plugins,",
-		`- "--police=stop"`, "- --bin=/opt/lgpu\n", "name: shared\n", `gpu: "yes"`, "name: secret\n"} {
+		`- "--police=stop"`, "- --bin=/opt/lgpu\n", "- --metrics=:9466\n", "name: shared\n", `gpu: "yes"`, "name: secret\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the chart has lost %q", want)
 		}

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -14,11 +17,12 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/kube/driver"
+	"github.com/lgpu/lgpu/kube/podmetrics"
 	"github.com/lgpu/lgpu/kube/slice"
 )
 
 // options are the driver's flags.
-type options struct{ node, kubeconfig, kubelet, socket, sim, cdi string }
+type options struct{ node, kubeconfig, kubelet, socket, sim, cdi, metrics string }
 
 // drive serves until ctx ends, or until the daemon is gone: whoever started this command starts it again.
 func drive(ctx context.Context, args []string) error {
@@ -30,6 +34,7 @@ func drive(ctx context.Context, args []string) error {
 	f.StringVar(&o.socket, "socket", api.System, "of lgpu's daemon")
 	f.StringVar(&o.sim, "sim", "", "shape of a software GPU to offer in place of the machine's devices")
 	f.StringVar(&o.cdi, "cdi", "auto", "whether the Node's container runtime reads CDI: auto (by its version) or on")
+	f.StringVar(&o.metrics, "metrics", "", "serve which pods have which lgpus to Prometheus, at this address")
 	_ = f.Parse(args) // ends the process
 	if f.NArg() > 0 {
 		return fmt.Errorf("what is %q? The commands are daemon and ready", f.Arg(0))
@@ -84,6 +89,27 @@ func serve(ctx context.Context, o options, kube kubernetes.Interface, daemon *ap
 		return fmt.Errorf("serve the kubelet: %w", err)
 	}
 	defer helper.Stop()
+	if o.metrics != "" {
+		if err := tell(ctx, o, end); err != nil {
+			return err
+		}
+	}
 	err = d.Publish(ctx, helper.PublishResources)
 	return errors.Join(context.Cause(ctx), err)
+}
+
+// tell serves metrics until ctx ends. end is called if it cannot go on.
+func tell(ctx context.Context, o options, end func(error)) error {
+	kubelet, closed, err := podmetrics.Kubelet(filepath.Join(o.kubelet, "pod-resources", "kubelet.sock"))
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", o.metrics)
+	if err != nil {
+		return errors.Join(fmt.Errorf("serve metrics: %w", err), closed())
+	}
+	server := &http.Server{Handler: podmetrics.Handler(kubelet), ReadHeaderTimeout: 10 * time.Second}
+	context.AfterFunc(ctx, func() { _, _ = server.Close(), closed() })
+	go func() { end(fmt.Errorf("serve metrics: %w", server.Serve(l))) }()
+	return nil
 }
