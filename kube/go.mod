@@ -6,6 +6,7 @@ replace github.com/lgpu/lgpu => ../
 
 require (
 	github.com/lgpu/lgpu v0.0.0
+	golang.org/x/sync v0.23.0
 	golang.org/x/sys v0.49.0
 	google.golang.org/grpc v1.85.0
 	k8s.io/api v0.37.1

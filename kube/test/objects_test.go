@@ -32,24 +32,29 @@ func now() metav1.DeleteOptions {
 }
 
 // addNode makes a Node that is ready for pods, and goes with the test.
-func (c *cluster) addNode(t testing.TB, name string) *corev1.Node {
+func (c *cluster) addNode(t testing.TB, name string) {
 	t.Helper()
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
-	node, err := c.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
-	if err != nil {
+	if err := c.makeNode(t.Context(), name); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.CoreV1().Nodes().Delete(context.Background(), name, now()) })
+}
+
+// makeNode makes a Node that is ready for pods.
+func (c *cluster) makeNode(ctx context.Context, name string) error {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
+	node, err := c.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
 	node.Status.Capacity = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100"),
 		corev1.ResourceMemory: resource.MustParse("1Ti"), corev1.ResourcePods: resource.MustParse("500")}
 	node.Status.Allocatable = node.Status.Capacity
 	node.Status.NodeInfo.ContainerRuntimeVersion = "containerd://2.4.2"
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Test",
 		LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}
-	if node, err = c.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	return node
+	_, err = c.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
+	return err
 }
 
 // addNamespace makes a namespace that goes with the test, with all that is in it.
