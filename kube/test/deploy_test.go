@@ -24,6 +24,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/kube/explain"
 	"github.com/lgpu/lgpu/kube/kubetest"
 	"github.com/lgpu/lgpu/kube/slice"
 )
@@ -124,7 +125,7 @@ func (c *cluster) placed(t *testing.T, node string) *corev1.Pod {
 	}
 	defer w.Stop()
 	for e := range w.ResultChan() {
-		if p, ok := e.Object.(*corev1.Pod); ok && p.Spec.NodeName == node {
+		if p, ok := e.Object.(*corev1.Pod); ok && p.Spec.NodeName == node && p.Spec.HostPID {
 			return p
 		}
 	}
@@ -132,12 +133,14 @@ func (c *cluster) placed(t *testing.T, node string) *corev1.Pod {
 	return nil
 }
 
-// as returns the configuration of a client with the rights of a pod's service account, as the pod has them.
-func (c *cluster) as(t *testing.T, p *corev1.Pod) *rest.Config {
+// as returns the configuration of a client with the rights of a service account of the manifests, as a pod has them; nil is none.
+func (c *cluster) as(t *testing.T, account string, p *corev1.Pod) *rest.Config {
 	t.Helper()
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}}}
-	token, err := c.CoreV1().ServiceAccounts(p.Namespace).CreateToken(t.Context(), p.Spec.ServiceAccountName, request, metav1.CreateOptions{})
+	request := &authenticationv1.TokenRequest{}
+	if p != nil {
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}
+	}
+	token, err := c.CoreV1().ServiceAccounts(system).CreateToken(t.Context(), account, request, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,26 +149,24 @@ func (c *cluster) as(t *testing.T, p *corev1.Pod) *rest.Config {
 	return config
 }
 
-// run starts the driver's command, as its container does, with the rights of a pod and a daemon of the test. It returns the
-// kubelet's end.
-func (c *cluster) run(t *testing.T, p *corev1.Pod) (drapb.DRAPluginClient, *api.Conn) {
+// kubeconfigOf writes the kubeconfig of a client.
+func kubeconfigOf(t *testing.T, config *rest.Config) string {
 	t.Helper()
-	dir := kubetest.Folder(t)
-	_, daemon := kubetest.Daemon(t, dir)
-	config := c.as(t, p)
-	file := filepath.Join(dir, "kubeconfig")
+	file := filepath.Join(t.TempDir(), "kubeconfig")
 	text := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: x\ncontexts: [{name: x, context: {cluster: x, user: x}}]\n"+
 		"clusters: [{name: x, cluster: {server: %q, insecure-skip-tls-verify: true}}]\nusers: [{name: x, user: {token: %q}}]\n",
 		config.Host, config.BearerToken)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "plugins_registry"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	command := exec.Command("../../bin/lgpu-kube", "--kubeconfig", file, "--kubelet-dir", dir, "--socket", filepath.Join(dir, api.Socket),
-		"--sim", shape)
-	command.Env = append(os.Environ(), "NODE_NAME="+p.Spec.NodeName)
+	return file
+}
+
+// lgpuKube starts a command of lgpu-kube, which is told to end with the test and must not have lacked a right.
+func lgpuKube(t *testing.T, node string, args ...string) {
+	t.Helper()
+	command := exec.Command("../../bin/lgpu-kube", args...)
+	command.Env = append(os.Environ(), "NODE_NAME="+node)
 	var said bytes.Buffer
 	command.Stderr, command.SysProcAttr = &said, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := command.Start(); err != nil {
@@ -173,10 +174,22 @@ func (c *cluster) run(t *testing.T, p *corev1.Pod) (drapb.DRAPluginClient, *api.
 	}
 	t.Cleanup(func() {
 		command.Process.Signal(syscall.SIGTERM)
-		if err := command.Wait(); err != nil || strings.Contains(said.String(), "forbidden") {
-			t.Errorf("the driver ended with %v, and said %s", err, &said)
+		if err := command.Wait(); err != nil || strings.Contains(strings.ToLower(said.String()), "forbidden") {
+			t.Errorf("lgpu-kube %s ended with %v, and said %s", args, err, &said)
 		}
 	})
+}
+
+// drive starts the driver as its container does, with the rights of a pod and a daemon of the test. It returns the kubelet's end.
+func (c *cluster) drive(t *testing.T, p *corev1.Pod) (drapb.DRAPluginClient, *api.Conn) {
+	t.Helper()
+	dir := kubetest.Folder(t)
+	_, daemon := kubetest.Daemon(t, dir)
+	if err := os.MkdirAll(filepath.Join(dir, "plugins_registry"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file := kubeconfigOf(t, c.as(t, p.Spec.ServiceAccountName, p))
+	lgpuKube(t, p.Spec.NodeName, "--kubeconfig", file, "--kubelet-dir", dir, "--socket", filepath.Join(dir, api.Socket), "--sim", shape)
 	c.awaitSlices(t, p.Spec.NodeName, "two devices", func(d []resourceapi.Device) bool { return len(d) == 2 })
 	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "plugins", slice.Driver, "dra.sock"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -201,7 +214,7 @@ func TestManifests(t *testing.T) {
 	}
 	c.install(t, manifests)
 	pod := c.placed(t, "deployed")
-	kubelet, daemon := c.run(t, pod)
+	kubelet, daemon := c.drive(t, pod)
 
 	ns := c.addNamespace(t)
 	c.addClaim(t, ns, "a", "", exactly("gpu", part("5Gi", "2")))
@@ -212,7 +225,32 @@ func TestManifests(t *testing.T) {
 	c.says(t, ns, "a", 5<<30, 2)
 	kubetest.Unprepare(t, kubelet, one)
 
-	c.bounds(t, c.as(t, pod), ns)
+	lgpuKube(t, "", "explain", "--period", "100ms", "--kubeconfig", kubeconfigOf(t, c.as(t, "lgpu-explain", nil)))
+	c.template(t, ns, "large", part("20Gi", "1"))
+	c.addPod(t, ns, podOfTemplate("large", "large"))
+	if said := c.event(t, ns, "large", explain.EventReason); !strings.Contains(said, "memory: 20Gi is free on 0 of 2 devices, at most 16Gi") {
+		t.Errorf("the pod's event is %q", said)
+	}
+	c.bounds(t, c.as(t, pod.Spec.ServiceAccountName, pod), ns)
+}
+
+// event waits for an event of a pod, and returns its words.
+func (c *cluster) event(t *testing.T, namespace, pod, reason string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	w, err := c.CoreV1().Events(namespace).Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	for e := range w.ResultChan() {
+		if e, ok := e.Object.(*corev1.Event); ok && e.InvolvedObject.Kind == "Pod" && e.InvolvedObject.Name == pod && e.Reason == reason {
+			return e.Message
+		}
+	}
+	t.Fatalf("pod %s has no event %s", pod, reason)
+	return ""
 }
 
 // bounds fails the test unless the rights of the driver's pod end where they should.

@@ -133,6 +133,24 @@ func podOf(name, node, claim string) *corev1.Pod {
 	return p
 }
 
+// template makes a template of claims for a part of a device.
+func (c *cluster) template(t testing.TB, namespace, name string, e *resourceapi.ExactDeviceRequest) {
+	t.Helper()
+	one := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	one.Spec.Spec.Devices.Requests = []resourceapi.DeviceRequest{exactly("gpu", e)}
+	if _, err := c.ResourceV1().ResourceClaimTemplates(namespace).Create(t.Context(), one, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// podOfTemplate is a pod with a claim of its own, made of a template.
+func podOfTemplate(name, template string) *corev1.Pod {
+	p := podOf(name, "", "")
+	p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: &template}}
+	p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}}
+	return p
+}
+
 func (c *cluster) addPod(t testing.TB, namespace string, p *corev1.Pod) {
 	t.Helper()
 	if _, err := c.CoreV1().Pods(namespace).Create(t.Context(), p, metav1.CreateOptions{}); err != nil {

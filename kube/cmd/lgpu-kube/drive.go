@@ -37,7 +37,7 @@ func drive(ctx context.Context, args []string) error {
 	f.StringVar(&o.metrics, "metrics", "", "serve which pods have which lgpus to Prometheus, at this address")
 	_ = f.Parse(args) // ends the process
 	if f.NArg() > 0 {
-		return fmt.Errorf("what is %q? The commands are daemon and ready", f.Arg(0))
+		return fmt.Errorf("what is %q? The commands are daemon, ready and explain", f.Arg(0))
 	}
 	if o.cdi != "auto" && o.cdi != "on" {
 		return fmt.Errorf("--cdi is %q, and can be auto or on", o.cdi)

@@ -1,8 +1,9 @@
 // Command lgpu-kube is lgpu's DRA driver: it runs on each node beside lgpu's daemon, offers the node's devices to the
 // scheduler, and gives each resource claim an lgpu. docs/kubernetes.md.
 //
-// In a pod it is three commands of one image: lgpu-kube is the driver, lgpu-kube daemon runs lgpu's daemon on the node, and
-// lgpu-kube ready is the probe that says whether that one answers.
+// In a cluster it is four commands of one image: lgpu-kube is the driver, lgpu-kube daemon runs lgpu's daemon on the node,
+// lgpu-kube ready is the probe that says whether that one answers, and lgpu-kube explain, once for the cluster, makes events of
+// what claims lack that wait.
 package main
 
 import (
@@ -13,10 +14,12 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/kube/explain"
 	"github.com/lgpu/lgpu/kube/host"
 )
 
@@ -24,7 +27,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	name, args := "", os.Args[1:]
-	if len(args) > 0 && (args[0] == "daemon" || args[0] == "ready") {
+	if len(args) > 0 && slices.Contains([]string{"daemon", "ready", "explain"}, args[0]) {
 		name, args = args[0], args[1:]
 	}
 	var err error
@@ -33,6 +36,8 @@ func main() {
 		err = runDaemon(ctx, args)
 	case "ready":
 		err = ready(ctx, args)
+	case "explain":
+		err = explainClaims(ctx, args)
 	default:
 		err = drive(ctx, args)
 	}
@@ -75,4 +80,17 @@ func ready(ctx context.Context, args []string) error {
 	defer daemon.Close()
 	_, err = daemon.Snapshot(ctx, &api.SnapshotRequest{})
 	return errors.Join(err, context.Cause(ctx))
+}
+
+// explainClaims makes events of what claims lack until ctx ends.
+func explainClaims(ctx context.Context, args []string) error {
+	f := flag.NewFlagSet("explain", flag.ExitOnError)
+	kubeconfig := f.String("kubeconfig", "", "of the cluster; by default that of the pod's service account")
+	period := f.Duration("period", 10*time.Second, "how often to look, and how long a claim may wait without an event")
+	_ = f.Parse(args) // ends the process
+	kube, err := cluster(*kubeconfig)
+	if err != nil {
+		return err
+	}
+	return explain.New(kube, *period).Run(ctx)
 }
