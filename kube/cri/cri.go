@@ -1,5 +1,5 @@
-// Package cri knows which container runtimes give a container what a claim was given. Kubernetes hands that over by CDI alone, and
-// a runtime that does not read CDI starts the container without a GPU and without a word.
+// Package cri knows which container runtimes give a container what a claim was given. Kubernetes hands that over by CDI alone,
+// and a runtime that ignores CDI starts the container without a GPU and without a word.
 package cri
 
 import (
