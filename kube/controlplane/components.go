@@ -81,15 +81,15 @@ func parse(sets cliflag.NamedFlagSets, args string, a ...any) error {
 	return all.Parse(strings.Fields(fmt.Sprintf(args, a...)))
 }
 
-// apiserver starts kube-apiserver and waits until it is ready. Two admission plugins are off: nobody is there to lift the taint
-// that TaintNodesByCondition gives to a new Node, and ServiceAccount has pods wait for accounts that no test is about.
+// apiserver starts kube-apiserver and waits until it is ready. One admission plugin is off: nobody is there to lift the taint that
+// TaintNodesByCondition gives to a new Node.
 func (c *cluster) apiserver(ctx context.Context, ended func(error)) error {
 	options := apiserveroptions.NewServerRunOptions()
 	err := parse(options.Flags(), `--etcd-servers=%s --bind-address=127.0.0.1 --advertise-address=127.0.0.1 --secure-port=%s
 		--cert-dir=%s --service-cluster-ip-range=10.0.0.0/24 --endpoint-reconciler-type=none --allow-privileged=true
 		--service-account-issuer=https://kubernetes.default.svc --service-account-key-file=%[4]s
 		--service-account-signing-key-file=%[4]s --token-auth-file=%[5]s --authorization-mode=Node,RBAC
-		--enable-admission-plugins=NodeRestriction --disable-admission-plugins=TaintNodesByCondition,ServiceAccount
+		--enable-admission-plugins=NodeRestriction --disable-admission-plugins=TaintNodesByCondition
 		--max-requests-inflight=2000 --max-mutating-requests-inflight=1000`,
 		c.store, c.port, c.path("pki"), c.path("sa.key"), c.path("tokens.csv"))
 	if err != nil {
@@ -141,8 +141,9 @@ func (c *cluster) controllerManager(ctx context.Context, ended func(error)) erro
 	known, off, aliases := manager.KnownControllers(), manager.ControllersDisabledByDefault(), manager.ControllerAliases()
 	flags := options.Flags(known, off, aliases)
 	options.ParsedFlags = &flags
-	err = parse(flags, connection+` --use-service-account-credentials=true --service-account-private-key-file=%[2]s --controllers=%[3]s`,
-		c.kubeconfig("system:kube-controller-manager"), c.path("sa.key"), controllers)
+	err = parse(flags, connection+` --use-service-account-credentials=true --service-account-private-key-file=%[2]s
+		--root-ca-file=%[3]s --controllers=%[4]s`, c.kubeconfig("system:kube-controller-manager"), c.path("sa.key"),
+		c.path("pki/apiserver.crt"), controllers)
 	if err != nil {
 		return err
 	}

@@ -66,11 +66,30 @@ func (c *cluster) addNamespace(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.awaitAccount(t, name)
 	t.Cleanup(func() {
 		c.CoreV1().Pods(name).DeleteCollection(context.Background(), now(), metav1.ListOptions{})
 		c.CoreV1().Namespaces().Delete(context.Background(), name, now())
 	})
 	return name
+}
+
+// awaitAccount waits until pods can be made in a namespace: a controller has given it its service account.
+func (c *cluster) awaitAccount(t testing.TB, namespace string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	w, err := c.CoreV1().ServiceAccounts(namespace).Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	for e := range w.ResultChan() {
+		if a, ok := e.Object.(*corev1.ServiceAccount); ok && a.Name == "default" {
+			return
+		}
+	}
+	t.Fatalf("namespace %s has no service account", namespace)
 }
 
 // addClass makes the device class, which goes with the test.
