@@ -9,6 +9,8 @@
 # make install   the binary, man pages, completions and the unit, below PREFIX=/usr/local; make uninstall removes them
 # make packages  deb, rpm, archive and their checksums in build/package; make image an image for Docker
 # make kube      bin/lgpu-kube, the driver of Kubernetes; make test-kube its tests, beside a daemon
+# make kube-control-plane  what test-kube needs to run a real control plane too; minutes, and 4 GB of Go's build cache
+# make image-kube  its image; make kube-manifests kube/deploy/lgpu.yaml, from the chart beside it
 # make lint      gofmt, vet, staticcheck, C without a warning
 # make race      make test, under the race detector where it sees anything
 # make sanitize  the C tests under AddressSanitizer and UBSan
@@ -172,8 +174,29 @@ lint: build
 kube:
 	cd kube && $(GOBUILD) build -trimpath -tags $(TAGS) -ldflags '$(GO_LDFLAGS)' -o ../bin/lgpu-kube ./cmd/lgpu-kube
 
-test-kube: build
-	cd kube && $(GOTEST) -timeout 5m ./...
+test-kube: build kube
+	test -x $(PLANE)/helm || printf '\n  NOT RUN: the tests with a real control plane, which is not built: make kube-control-plane\n\n' >&2
+	cd kube && $(GOTEST) -timeout 10m ./...
+
+# Kubernetes' own programs, as released, for tests. Built without -trimpath, so that vet finds the same objects in the cache.
+PLANE := build/kube
+PLANE_VERSION = $(shell cd kube/controlplane && $(GO) list -m -f '{{.Version}}' k8s.io/kubernetes)
+PLANE_LDFLAGS = -s -w -X k8s.io/component-base/version.gitVersion=$(PLANE_VERSION) \
+	-X k8s.io/component-base/version.gitMajor=1 \
+	-X k8s.io/component-base/version.gitMinor=$(word 2,$(subst ., ,$(PLANE_VERSION))) \
+	-X k8s.io/client-go/pkg/version.gitVersion=$(PLANE_VERSION)
+.PHONY: kube-control-plane
+kube-control-plane:
+	for program in . k8s.io/kubernetes/cmd/kubectl helm.sh/helm/v4/cmd/helm; do \
+		$(GOBUILD) -C kube/controlplane build -o ../../$(PLANE)/ -ldflags '$(PLANE_LDFLAGS)' $$program || exit 1; \
+	done
+	cd kube/controlplane && CGO_ENABLED=0 $(GO) vet ./...
+
+# The manifests for those who do not use Helm are what the chart makes.
+.PHONY: kube-manifests
+kube-manifests:
+	{ echo '# Code generated from kube/deploy/chart by make kube-manifests. DO NOT EDIT.'; \
+		$(PLANE)/helm template lgpu kube/deploy/chart --namespace lgpu-system --set namespace.create=true; } > kube/deploy/lgpu.yaml
 
 generate:
 	$(GO) generate ./...

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lgpu/lgpu/daemon/dispatch"
 	"github.com/lgpu/lgpu/daemon/mps"
+	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/internal/names"
@@ -16,8 +17,15 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// commit keeps a change of the tree before it takes effect. The tree's lock is held.
-func (n *Daemon) commit(c limits.Change) error { return n.store.SaveTree(c.State) }
+// commit keeps a change of the tree before it takes effect, and in the same write what create knows of a new lgpu: without its
+// devices it would have all of them. The tree's lock is held.
+func (n *Daemon) commit(c limits.Change) error {
+	if record, ok := c.Note.(store.Lgpu); ok {
+		record.ID = c.Created[0]
+		return n.store.SaveTree(c.State, record)
+	}
+	return n.store.SaveTree(c.State)
+}
 
 // apply carries a change of the tree to tenants and the policy. It runs on the writer's goroutine, under the tree's
 // lock.

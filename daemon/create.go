@@ -2,11 +2,12 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path"
 	"slices"
+	"time"
 
+	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/policy/limits"
 	simulator "github.com/lgpu/lgpu/sim"
@@ -69,18 +70,20 @@ func (n *Daemon) Create(ctx context.Context, spec CreateSpec) (Directory, error)
 func (n *Daemon) create(spec CreateSpec, sim *simUse) (limits.Directory, error) {
 	n.lgpus.life.Lock()
 	defer n.lgpus.life.Unlock()
-	dir, err := n.tree.By(spec.By).Create(limits.CreateSpec{Path: spec.Path, UID: spec.By.UID, GID: spec.By.GID,
-		Writes: spec.Writes})
-	if err != nil || spec.Sim == "" && len(spec.Devices) == 0 {
+	wanted := limits.CreateSpec{Path: spec.Path, UID: spec.By.UID, GID: spec.By.GID, Writes: spec.Writes}
+	record := store.Lgpu{Created: time.Now(), Sim: spec.Sim, Devices: spec.Devices}
+	bound := spec.Sim != "" || len(spec.Devices) > 0
+	if bound {
+		wanted.Note = record // kept by commit
+	}
+	dir, err := n.tree.By(spec.By).Create(wanted)
+	if err != nil || !bound {
 		return dir, err
 	}
-	l := declared(dir.ID)
-	l.record.Sim, l.record.Devices = spec.Sim, spec.Devices
-	n.lgpus.add(l)
-	if err := n.lgpus.save(l); err != nil {
-		return dir, errors.Join(err, n.tree.Rmdir(spec.Path))
-	}
+	record.ID = dir.ID
+	l := restored(record)
 	l.sim = sim
+	n.lgpus.add(l)
 	return dir, nil
 }
 

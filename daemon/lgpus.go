@@ -85,7 +85,7 @@ func declared(id uint64) *lgpu { return newLgpu(store.Lgpu{ID: id, Created: time
 // nameOf is the last part of a path, as tenants see it.
 func nameOf(p string) string { return path.Base(p) }
 
-// restored is an lgpu of the daemon before.
+// restored is an lgpu that there is a record of on disk, as of the daemon before.
 func restored(record store.Lgpu) *lgpu {
 	l := newLgpu(record)
 	l.saved = true

@@ -3,6 +3,8 @@ package daemon
 import (
 	"errors"
 	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -241,5 +243,35 @@ func TestCreateWithDevices(t *testing.T) {
 	r.stop()
 	if saved := savedIn(t, r); len(saved) != 1 || saved[0].ID != made.ID || len(saved[0].Devices) != 1 {
 		t.Errorf("on disk: %+v", saved)
+	}
+}
+
+// A daemon that is killed as soon as a new lgpu's directory is on disk has left its devices and its software GPU there too:
+// without them the lgpu would have every device.
+func TestCreateIsOneWrite(t *testing.T) {
+	r := start(t, Config{})
+	copied := filepath.Join(t.TempDir(), "state.db")
+	stop := r.Tree().Watch(func(limits.Change) { // after the first write that has the directory, and before any other
+		data, err := os.ReadFile(r.config.State)
+		if err == nil {
+			err = os.WriteFile(copied, data, 0o600)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	devices := []gpu.UUID{r.inventory.usable("")[1].UUID}
+	made, err := r.Create(t.Context(), CreateSpec{Path: "/made", Devices: devices})
+	stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := store.Open(copied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if saved := s.State().Lgpus; len(saved) != 1 || saved[0].ID != made.ID || !slices.Equal(saved[0].Devices, devices) {
+		t.Errorf("a crash leaves of the lgpu %+v", saved)
 	}
 }

@@ -69,3 +69,13 @@ image: build
 		install -D -m 0755 $$file $(IMAGE)/root$$file || exit 1; \
 	done
 	$(DOCKER) build -f packaging/Dockerfile -t $(IMAGE_NAME) $(IMAGE)
+
+# An image for the nodes of a cluster.
+IMAGE_KUBE := build/image-kube
+IMAGE_KUBE_NAME ?= $(subst lgpu:,lgpu-kube:,$(IMAGE_NAME))
+.PHONY: image-kube
+image-kube: build kube
+	rm -rf $(IMAGE_KUBE)
+	umask 022 && mkdir -p $(IMAGE_KUBE)/root/usr/bin && mkdir -m 1777 $(IMAGE_KUBE)/root/tmp
+	install -m 0755 bin/lgpu bin/lgpu-kube $(IMAGE_KUBE)/root/usr/bin/
+	$(DOCKER) build -f packaging/Dockerfile.kube -t $(IMAGE_KUBE_NAME) $(IMAGE_KUBE)

@@ -375,11 +375,14 @@ func (s *Store) start() error {
 // State returns what was in the file when it was opened.
 func (s *Store) State() State { return s.initial }
 
-// SaveTree replaces the tree.
-func (s *Store) SaveTree(t limits.State) error {
+// SaveTree replaces the tree and, in the same write, adds or replaces the records of some lgpus.
+func (s *Store) SaveTree(t limits.State, with ...Lgpu) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	put := map[string]any{treeKey: head{Version: t.Version, LastID: t.LastID}}
+	for _, l := range with {
+		put[lgpuKey(l.ID)] = l
+	}
 	for _, n := range t.Directories {
 		put[fmt.Sprintf("%s%016x", nodePrefix, n.ID)] = n
 	}

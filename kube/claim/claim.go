@@ -32,6 +32,13 @@ func CDI(claim string) string {
 	return "lgpu.io/lgpu=" + strings.ReplaceAll(strings.TrimPrefix(Group, "/"), "/", ":") + ":" + claim
 }
 
+// OfCDI is the path of the lgpu that container runtimes know by a name, if it is that of a claim.
+func OfCDI(name string) (path string, ok bool) {
+	_, claim, _ := strings.Cut(name, ":")
+	path, err := Path(claim)
+	return path, err == nil && CDI(claim) == name
+}
+
 // Share is what a claim has of one device.
 type Share struct {
 	slice.Device
@@ -154,7 +161,11 @@ func (l Lgpu) Files() []*api.File {
 	var memory, units strings.Builder
 	for _, s := range l.Shares {
 		fmt.Fprintf(&memory, "%s %d\n", s.Key, s.Memory)
-		fmt.Fprintf(&units, "%s count=%d\n", s.Key, s.Units/s.Step)
+		fmt.Fprintf(&units, "%s count=%d", s.Key, s.Units/s.Step)
+		if l.Config.List != "" {
+			fmt.Fprintf(&units, " list=%s", l.Config.List)
+		}
+		units.WriteByte('\n')
 	}
 	files := []*api.File{{Name: "memory.max", Data: []byte(memory.String())}, {Name: "lgpu", Data: []byte(units.String())}}
 	add := func(name, text string) { files = append(files, &api.File{Name: name, Data: []byte(text + "\n")}) }

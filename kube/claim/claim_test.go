@@ -102,6 +102,19 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// A list is written beside the number of units that were allocated, so that the daemon refuses one of another length.
+func TestList(t *testing.T) {
+	c := allocated(result("gpu-0", "1Gi", "4"))
+	configured(c, resourceapi.AllocationConfigSourceClaim, head+`,"list":"0-1"}`)
+	l, err := Of(c, "node0", devices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(l.Files()[1].GetData()); got != "195:0 count=2 list=0-1\n" {
+		t.Errorf("the file lgpu: %q", got)
+	}
+}
+
 // What other claims were promised counts, and what the lgpu itself has does not; the capacity that lacks is named.
 func TestRoom(t *testing.T) {
 	promised := func(path string, memory uint64, count uint32) *api.Directory {
@@ -137,7 +150,7 @@ func FuzzConfig(f *testing.F) {
 			return
 		}
 		if c.Kind != ConfigKind || c.Weight != nil && (*c.Weight < 1 || *c.Weight > 10000) || c.Cap != nil && (*c.Cap < 1 || *c.Cap > 100) ||
-			c.Minimum != nil && (*c.Minimum < 0 || *c.Minimum > 100) || strings.ContainsAny(c.Priority, " \n") {
+			c.Minimum != nil && (*c.Minimum < 0 || *c.Minimum > 100) || strings.ContainsAny(c.Priority+c.List, " =\n") {
 			t.Errorf("%s is accepted as %+v", data, c)
 		}
 	})
@@ -146,7 +159,8 @@ func FuzzConfig(f *testing.F) {
 // Only the first seed is one to accept.
 func TestConfigIsStrict(t *testing.T) {
 	for text, fine := range map[string]bool{head + "}": true, head + `,"weight":0}`: false, head + `,"x":1}`: false,
-		head + "}{}": false, "null": false, head + `,"cap":101}`: false, head + `,"priority":"realtime"}`: false} {
+		head + "}{}": false, "null": false, head + `,"cap":101}`: false, head + `,"priority":"realtime"}`: false,
+		head + `,"list":"0-3,8"}`: true, head + `,"list":"0 exclusive=1"}`: false, head + `,"list":"0\n195:1 max"}`: false} {
 		if _, err := ParseConfig([]byte(text)); (err == nil) != fine {
 			t.Errorf("%s: %v", text, err)
 		}

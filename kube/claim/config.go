@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 )
 
 // The type of the opaque configuration.
@@ -25,11 +26,16 @@ type Config struct {
 	// Cap and Minimum are compute.max and compute.min, in percent of the device's time.
 	Cap     *int `json:"cap,omitempty"`
 	Minimum *int `json:"minimum,omitempty"`
+	// List is which compute units the lgpu has, in the grammar of the file lgpu: "0-3,8". A device that takes turns has none.
+	List string `json:"list,omitempty"`
 	// Priority is lgpu.priority: normal, high or latency.
 	Priority string `json:"priority,omitempty"`
 	// Overcommit lets memory of the claim's programs leave the device (memory.overcommit).
 	Overcommit *bool `json:"overcommit,omitempty"`
 }
+
+// list are the characters that a list may have: it becomes a word of the file lgpu.
+var list = regexp.MustCompile(`^[0-9Nal,:/-]{1,256}$`)
 
 // ParseConfig reads a configuration. Fields that it does not know are errors, as is a value that the daemon would refuse.
 func ParseConfig(data []byte) (Config, error) {
@@ -60,6 +66,9 @@ func (c Config) check() error {
 	default:
 		return fmt.Errorf("configuration: priority is %.64q, and can be normal, high or latency", c.Priority)
 	}
+	if c.List != "" && !list.MatchString(c.List) {
+		return fmt.Errorf("configuration: list is %.64q, and can be as 0-3,8 (docs/files.md, Lists)", c.List)
+	}
 	if err := c.ordered(); err != nil {
 		return err
 	}
@@ -84,6 +93,9 @@ func (c Config) over(other Config) Config {
 	}
 	if other.Minimum != nil {
 		c.Minimum = other.Minimum
+	}
+	if other.List != "" {
+		c.List = other.List
 	}
 	if other.Priority != "" {
 		c.Priority = other.Priority

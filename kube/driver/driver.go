@@ -25,15 +25,25 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/kube/claim"
+	"github.com/lgpu/lgpu/kube/cri"
 	"github.com/lgpu/lgpu/kube/slice"
 )
 
+// Options say what a driver is for.
+type Options struct {
+	// Node is the name of the Node.
+	Node string
+	// Sim is the shape of the software GPU that it offers; empty for the machine's own devices.
+	Sim string
+	// TrustRuntime takes it that the Node's container runtime reads CDI. Without it the runtime's version says so.
+	TrustRuntime bool
+}
+
 // Driver prepares the claims of a node.
 type Driver struct {
+	Options
 	daemon *api.Conn
 	kube   kubernetes.Interface
-	node   string
-	sim    string
 	fatal  func(error)
 
 	// mu is held from looking for room until it is taken.
@@ -42,15 +52,14 @@ type Driver struct {
 
 var _ kubeletplugin.DRAPlugin = (*Driver)(nil)
 
-// New returns the driver of a node. sim is the shape of the software GPU that it offers; empty for the machine's own devices.
-// fatal is called once publishing cannot go on.
-func New(daemon *api.Conn, kube kubernetes.Interface, node, sim string, fatal func(error)) *Driver {
-	return &Driver{daemon: daemon, kube: kube, node: node, sim: sim, fatal: fatal}
+// New returns a driver. fatal is called once publishing cannot go on.
+func New(daemon *api.Conn, kube kubernetes.Interface, o Options, fatal func(error)) *Driver {
+	return &Driver{Options: o, daemon: daemon, kube: kube, fatal: fatal}
 }
 
-// Begin makes the group of the claims' lgpus.
+// Begin makes the group of the claims' lgpus, and with it a software GPU that is to be offered.
 func (d *Driver) Begin(ctx context.Context) error {
-	_, err := d.daemon.Create(ctx, &api.CreateRequest{Path: claim.Group})
+	_, err := d.daemon.Create(ctx, &api.CreateRequest{Path: claim.Group, Sim: d.Sim})
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make the group of claims: %w", err)
 	}
@@ -83,28 +92,45 @@ func (d *Driver) Publish(ctx context.Context, publish func(context.Context, reso
 // resources are the node's pool, in slices of the size that the API takes.
 func (d *Driver) resources(s *api.Snapshot) resourceslice.DriverResources {
 	slices := []resourceslice.Slice{{}}
-	for _, device := range slice.Devices(s, d.sim) {
+	for _, device := range slice.Devices(s, d.Sim) {
 		if len(slices[len(slices)-1].Devices) == slice.PerSlice {
 			slices = append(slices, resourceslice.Slice{})
 		}
 		last := &slices[len(slices)-1]
 		last.Devices = append(last.Devices, device.Resource())
 	}
-	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.node: {Slices: slices}}}
+	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.Node: {Slices: slices}}}
 }
 
 // PrepareResourceClaims implements kubeletplugin.DRAPlugin.
 func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (
 	map[types.UID]kubeletplugin.PrepareResult, error) {
+	unread := d.reads(ctx)
 	results := map[types.UID]kubeletplugin.PrepareResult{}
 	for _, c := range claims {
-		devices, err := d.prepare(ctx, c)
+		var devices []kubeletplugin.Device
+		err := unread
+		if err == nil {
+			devices, err = d.prepare(ctx, c)
+		}
 		if err != nil {
 			err = fmt.Errorf("claim %s/%s: %w", c.Namespace, c.Name, err)
 		}
 		results[c.UID] = kubeletplugin.PrepareResult{Devices: devices, Err: err}
 	}
 	return results, nil
+}
+
+// reads returns why the Node's container runtime would not give containers what is prepared. It may be replaced at any time.
+func (d *Driver) reads(ctx context.Context) error {
+	if d.TrustRuntime {
+		return nil
+	}
+	node, err := d.kube.CoreV1().Nodes().Get(ctx, d.Node, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("ask which container runtime the Node has: %w", err)
+	}
+	return cri.Reads(node.Status.NodeInfo.ContainerRuntimeVersion)
 }
 
 // prepare makes the lgpu of a claim, or makes sure that it is as it was allocated.
@@ -115,14 +141,14 @@ func (d *Driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([]k
 	if err != nil {
 		return nil, err
 	}
-	l, err := claim.Of(c, d.node, slice.Devices(s, d.sim))
+	l, err := claim.Of(c, d.Node, slice.Devices(s, d.Sim))
 	if err != nil {
 		return nil, err
 	}
 	if err := l.Room(s); err != nil {
 		return nil, err
 	}
-	request := &api.CreateRequest{Path: l.Path, Sim: d.sim, Files: l.Files()}
+	request := &api.CreateRequest{Path: l.Path, Sim: d.Sim, Files: l.Files()}
 	var devices []kubeletplugin.Device
 	for _, share := range l.Shares {
 		request.Devices = append(request.Devices, share.UUID)

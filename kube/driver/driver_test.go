@@ -2,26 +2,24 @@ package driver
 
 import (
 	"context"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/kube/claim"
+	"github.com/lgpu/lgpu/kube/kubetest"
 	"github.com/lgpu/lgpu/kube/slice"
 )
 
@@ -30,62 +28,6 @@ const (
 	first  = "0a1b2c3d-0000-4000-8000-000000000001"
 	second = "0a1b2c3d-0000-4000-8000-000000000002"
 )
-
-// serve starts a daemon of dir, as make build has made it, and connects to it.
-func serve(t *testing.T, dir string) (*exec.Cmd, *api.Conn) {
-	t.Helper()
-	ready, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ready.Close()
-	c := exec.Command("../../bin/lgpu", "daemon", "--mount=off", "--cdi-dir", filepath.Join(dir, "cdi"))
-	c.Env = append(os.Environ(), api.EnvDir+"="+dir, api.EnvReady+"=3", "LGPU_REAL_LIBNVML=")
-	c.ExtraFiles, c.SysProcAttr = []*os.File{write}, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	var log strings.Builder
-	c.Stderr = &log
-	if err := c.Start(); err != nil {
-		t.Fatalf("%v; run: make build", err)
-	}
-	write.Close()
-	if said, _ := io.ReadAll(ready); strings.TrimSpace(string(said)) != "ready" && len(said) > 0 {
-		t.Logf("the daemon said %s", said)
-	}
-	t.Cleanup(func() {
-		if c.ProcessState == nil {
-			c.Process.Signal(syscall.SIGTERM)
-			c.Wait()
-		}
-	})
-	conn, err := api.Dial(t.Context(), api.Options{Socket: filepath.Join(dir, api.Socket), Change: true})
-	if err != nil {
-		t.Fatalf("%v\n%s", err, &log)
-	}
-	t.Cleanup(func() { conn.Close() })
-	return c, conn
-}
-
-// kubelet starts the driver and returns the kubelet's end.
-func kubelet(t *testing.T, daemon *api.Conn, kube *fake.Clientset, dir string) (drapb.DRAPluginClient, *Driver) {
-	t.Helper()
-	d := New(daemon, kube, "node0", shape, func(err error) { t.Error(err) })
-	if err := d.Begin(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	helper, err := kubeletplugin.Start(t.Context(), d, kubeletplugin.DriverName(slice.Driver), kubeletplugin.NodeName("node0"),
-		kubeletplugin.KubeClient(kube), kubeletplugin.PluginDataDirectoryPath(dir), kubeletplugin.RegistrarDirectoryPath(dir),
-		kubeletplugin.HealthService(false))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(helper.Stop)
-	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "dra.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	return drapb.NewDRAPluginClient(conn), d
-}
 
 // give adds a claim that was allocated so much of devices.
 func give(t *testing.T, kube *fake.Clientset, uid, memory, units string, devices ...slice.Device) *drapb.Claim {
@@ -103,23 +45,6 @@ func give(t *testing.T, kube *fake.Clientset, uid, memory, units string, devices
 		t.Fatal(err)
 	}
 	return &drapb.Claim{Namespace: "default", Name: c.Name, Uid: uid}
-}
-
-func prepare(t *testing.T, k drapb.DRAPluginClient, c *drapb.Claim) *drapb.NodePrepareResourceResponse {
-	t.Helper()
-	r, err := k.NodePrepareResources(t.Context(), &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{c}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r.Claims[c.Uid]
-}
-
-func unprepare(t *testing.T, k drapb.DRAPluginClient, c *drapb.Claim) {
-	t.Helper()
-	r, err := k.NodeUnprepareResources(t.Context(), &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{c}})
-	if err != nil || r.Claims[c.Uid].GetError() != "" {
-		t.Errorf("unprepare: %v, %v", err, r)
-	}
 }
 
 // offered reports whether a specification names the lgpu of a claim.
@@ -140,25 +65,18 @@ func offered(t *testing.T, dir, uid string) bool {
 // A claim's life as a kubelet has it, with a daemon that is killed in between: prepared twice it is one lgpu with its limits on
 // its device alone; a claim that does not fit beside it is refused; what is unprepared is gone, and may be so again.
 func TestClaims(t *testing.T) {
-	dir, err := os.MkdirTemp("", "kube-") // short, for the sockets' sake
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	process, daemon := serve(t, dir)
-	// The software GPU is there as long as something is for it.
-	if _, err := daemon.Create(t.Context(), &api.CreateRequest{Path: "/keep", Sim: shape}); err != nil {
-		t.Fatal(err)
-	}
+	dir := kubetest.Folder(t)
+	process, daemon := kubetest.Daemon(t, dir)
+	kube := fake.NewClientset(nodeWith("containerd://2.4.2"))
+	d := begin(t, daemon, kube)
 	devices := devicesOf(t, daemon)
-	kube := fake.NewClientset()
-	k, d := kubelet(t, daemon, kube, dir)
+	k, _ := kubetest.Kubelet(t, d, kube, "node0", dir)
 	if pool := d.resources(snapshot(t, daemon)).Pools["node0"]; len(pool.Slices) != 1 || len(pool.Slices[0].Devices) != 2 {
 		t.Errorf("published: %+v", pool)
 	}
 	one := give(t, kube, first, "10Gi", "3", devices[1])
 	for range 2 {
-		r := prepare(t, k, one)
+		r := kubetest.Prepare(t, k, one)
 		if r.GetError() != "" || len(r.Devices) != 1 || r.Devices[0].CdiDeviceIds[0] != claim.CDI(first) || r.Devices[0].GetShareId() == "" {
 			t.Fatalf("prepare: %v", r)
 		}
@@ -182,24 +100,83 @@ func TestClaims(t *testing.T) {
 		t.Errorf("%v: the claim says %+v", err, c.Status.Devices)
 	}
 	two := give(t, kube, second, "8Gi", "1", devices...)
-	if r := prepare(t, k, two); !strings.Contains(r.GetError(), "memory does not fit") {
+	if r := kubetest.Prepare(t, k, two); !strings.Contains(r.GetError(), "memory does not fit") {
 		t.Errorf("over the device's memory: %v", r)
 	}
 
 	process.Process.Kill()
 	process.Wait()
-	_, next := serve(t, dir)
+	_, next := kubetest.Daemon(t, dir)
 	holds(next)
-	k, _ = kubelet(t, next, kube, t.TempDir())
-	unprepare(t, k, one)
-	unprepare(t, k, one)
+	k, _ = kubetest.Kubelet(t, begin(t, next, kube), kube, "node0", t.TempDir())
+	kubetest.Unprepare(t, k, one)
+	kubetest.Unprepare(t, k, one)
 	if offered(t, dir, first) {
 		t.Error("a specification has the lgpu of a claim that is gone")
 	}
-	if r := prepare(t, k, two); r.GetError() != "" || len(r.Devices) != 2 {
+	if r := kubetest.Prepare(t, k, two); r.GetError() != "" || len(r.Devices) != 2 {
 		t.Errorf("on two devices, in the room that has become free: %v", r)
 	}
-	unprepare(t, k, two)
+	kubetest.Unprepare(t, k, two)
+}
+
+// A claim is refused, with the reason, where the Node's container runtime would start the pod without its GPU.
+func TestRuntimeWithoutCDI(t *testing.T) {
+	dir := kubetest.Folder(t)
+	_, daemon := kubetest.Daemon(t, dir)
+	kube := fake.NewClientset(nodeWith("containerd://1.6.20"))
+	d := begin(t, daemon, kube)
+	k, _ := kubetest.Kubelet(t, d, kube, "node0", dir)
+	one := give(t, kube, first, "10Gi", "3", devicesOf(t, daemon)[0])
+	if r := kubetest.Prepare(t, k, one); !strings.Contains(r.GetError(), "1.6.20, ignores CDI") {
+		t.Errorf("prepared for a runtime that ignores CDI: %v", r)
+	}
+	d.TrustRuntime = true
+	if r := kubetest.Prepare(t, k, one); r.GetError() != "" {
+		t.Errorf("where the administrator knows better: %v", r)
+	}
+	kubetest.Unprepare(t, k, one)
+}
+
+// A list of compute units is for devices in spatial mode: the daemon's reason for refusing it elsewhere is the claim's.
+func TestListOfUnits(t *testing.T) {
+	dir := kubetest.Folder(t)
+	_, daemon := kubetest.Daemon(t, dir)
+	kube := fake.NewClientset(nodeWith("containerd://2.4.2"))
+	k, _ := kubetest.Kubelet(t, begin(t, daemon, kube), kube, "node0", dir)
+	one := give(t, kube, first, "1Gi", "2", devicesOf(t, daemon)[0])
+	claims := kube.ResourceV1().ResourceClaims("default")
+	c, err := claims.Get(t.Context(), one.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{
+		Source: resourceapi.AllocationConfigSourceClaim, DeviceConfiguration: resourceapi.DeviceConfiguration{
+			Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: slice.Driver, Parameters: runtime.RawExtension{
+				Raw: []byte(`{"apiVersion":"lgpu.io/v1","kind":"LgpuConfig","list":"0-1"}`)}}}}}
+	if _, err := claims.UpdateStatus(t.Context(), c, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r := kubetest.Prepare(t, k, one)
+	if !strings.Contains(r.GetError(), "list") || !strings.Contains(r.GetError(), "not supported") {
+		t.Errorf("a list on a device that takes turns: %v", r)
+	}
+}
+
+// nodeWith is the Node of the tests, with a container runtime.
+func nodeWith(version string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0"},
+		Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{ContainerRuntimeVersion: version}}}
+}
+
+// begin returns a driver that has begun.
+func begin(t *testing.T, daemon *api.Conn, kube kubernetes.Interface) *Driver {
+	t.Helper()
+	d := New(daemon, kube, Options{Node: "node0", Sim: shape}, func(err error) { t.Error(err) })
+	if err := d.Begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 func snapshot(t *testing.T, daemon *api.Conn) *api.Snapshot {

@@ -31,6 +31,8 @@ type CreateSpec struct {
 	Writes  []Assignment
 	// Enter makes the creator the directory's first user, before anybody else can remove it.
 	Enter bool
+	// Note is for Commit, which finds it in the Change: what belongs to the directory and must be kept with it or not at all.
+	Note any
 }
 
 // Assignment is the text for one file.
@@ -58,6 +60,7 @@ func (e Editor) Create(spec CreateSpec) (Directory, error) {
 		if made, err = next.create(spec, t.users); err != nil {
 			return err
 		}
+		next.note = spec.Note
 		if err := next.request(made, spec.Request); err != nil {
 			return err
 		}

@@ -315,6 +315,7 @@ type state struct {
 	kill     *uint64              // the directory whose programs those writes want to end
 	bounded  bool                 // it is made by somebody who is no administrator
 	by       *Author              // who made this state, nil for the owner of the tree itself
+	note     any                  // of the CreateSpec that made this state
 	used     func(id uint64) bool // programs use a directory, or have used it; nil where that cannot be said
 }
 
@@ -526,7 +527,7 @@ func (s *state) export(n *directory) Directory {
 
 // difference compares two states.
 func difference(old, next *state) Change {
-	c := Change{Sequence: next.sequence, State: next.save(), By: next.by}
+	c := Change{Sequence: next.sequence, State: next.save(), By: next.by, Note: next.note}
 	for id, n := range next.byID {
 		switch before := old.byID[id]; {
 		case before == nil:

@@ -1,5 +1,9 @@
 // Command lgpu-kube is lgpu's DRA driver: it runs on each node beside lgpu's daemon, offers the node's devices to the
 // scheduler, and gives each resource claim an lgpu. docs/kubernetes.md.
+//
+// In a cluster it is four commands of one image: lgpu-kube is the driver, lgpu-kube daemon runs lgpu's daemon on the node,
+// lgpu-kube ready is the probe that says whether that one answers, and lgpu-kube explain, once for the cluster, makes events of
+// what claims lack that wait.
 package main
 
 import (
@@ -10,71 +14,83 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
-
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"time"
 
 	"github.com/lgpu/lgpu/api"
-	"github.com/lgpu/lgpu/kube/driver"
-	"github.com/lgpu/lgpu/kube/slice"
+	"github.com/lgpu/lgpu/kube/explain"
+	"github.com/lgpu/lgpu/kube/host"
 )
 
-// options are the command's flags.
-type options struct{ node, kubeconfig, kubelet, socket, sim string }
-
 func main() {
-	var o options
-	flag.StringVar(&o.node, "node", os.Getenv("NODE_NAME"), "name of the Node; $NODE_NAME by default")
-	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "of the cluster; by default that of the pod's service account")
-	flag.StringVar(&o.kubelet, "kubelet-dir", "/var/lib/kubelet", "root folder of the kubelet")
-	flag.StringVar(&o.socket, "socket", api.System, "of lgpu's daemon")
-	flag.StringVar(&o.sim, "sim", "", "shape of a software GPU to offer in place of the machine's devices")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, o); err != nil && ctx.Err() == nil {
+	name, args := "", os.Args[1:]
+	if len(args) > 0 && slices.Contains([]string{"daemon", "ready", "explain"}, args[0]) {
+		name, args = args[0], args[1:]
+	}
+	var err error
+	switch name {
+	case "daemon":
+		err = runDaemon(ctx, args)
+	case "ready":
+		err = ready(ctx, args)
+	case "explain":
+		err = explainClaims(ctx, args)
+	default:
+		err = drive(ctx, args)
+	}
+	if err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, "lgpu-kube:", err)
 		os.Exit(1)
 	}
 }
 
-// run serves until ctx ends, or until the daemon is gone: whoever started this command starts it again.
-func run(ctx context.Context, o options) error {
-	if o.node == "" {
-		return errors.New("which Node is this? Give --node, or set NODE_NAME")
+// runDaemon runs lgpu's daemon on the node.
+func runDaemon(ctx context.Context, args []string) error {
+	node := host.Node{Runtime: filepath.Dir(api.System)}
+	f := flag.NewFlagSet("daemon", flag.ExitOnError)
+	program := f.String("program", "/usr/bin/lgpu", "lgpu in this image")
+	f.StringVar(&node.Root, "node", "/proc/1", "folder in /proc of a process of the node")
+	f.StringVar(&node.Bin, "bin", "/var/lib/lgpu/bin", "folder of the node that lgpu is copied to")
+	f.StringVar(&node.Store, "store", "/var/lib/lgpu/state.db", "file of the node for state that survives the daemon")
+	f.Usage = func() {
+		fmt.Fprintln(f.Output(), "Usage: lgpu-kube daemon [options] [-- options of lgpu daemon]")
+		f.PrintDefaults()
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	_ = f.Parse(args) // ends the process
+	return node.Run(ctx, *program, f.Args()...)
+}
+
+// answer is how long the daemon may take to answer the probe.
+const answer = 5 * time.Second
+
+// ready returns why the daemon does not answer.
+func ready(ctx context.Context, args []string) error {
+	f := flag.NewFlagSet("ready", flag.ExitOnError)
+	socket := f.String("socket", api.System, "of lgpu's daemon")
+	_ = f.Parse(args) // ends the process
+	ctx, cancel := context.WithTimeoutCause(ctx, answer, errors.New("the daemon does not answer"))
+	defer cancel()
+	daemon, err := api.Dial(ctx, api.Options{Socket: *socket})
 	if err != nil {
-		return fmt.Errorf("find the cluster: %w", err)
-	}
-	kube, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("connect to the cluster: %w", err)
-	}
-	daemon, err := api.Dial(ctx, api.Options{Socket: o.socket, Change: true})
-	if err != nil {
-		return err
+		return errors.Join(err, context.Cause(ctx))
 	}
 	defer daemon.Close()
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	d := driver.New(daemon, kube, o.node, o.sim, end)
-	if err := d.Begin(ctx); err != nil {
+	_, err = daemon.Snapshot(ctx, &api.SnapshotRequest{})
+	return errors.Join(err, context.Cause(ctx))
+}
+
+// explainClaims makes events of what claims lack until ctx ends.
+func explainClaims(ctx context.Context, args []string) error {
+	f := flag.NewFlagSet("explain", flag.ExitOnError)
+	kubeconfig := f.String("kubeconfig", "", "of the cluster; by default that of the pod's service account")
+	period := f.Duration("period", 10*time.Second, "how often to look, and how long a claim may wait without an event")
+	_ = f.Parse(args) // ends the process
+	kube, err := cluster(*kubeconfig)
+	if err != nil {
 		return err
 	}
-	data := filepath.Join(o.kubelet, "plugins", slice.Driver)
-	if err := os.MkdirAll(data, 0o750); err != nil {
-		return fmt.Errorf("make the plugin's folder: %w", err)
-	}
-	helper, err := kubeletplugin.Start(ctx, d, kubeletplugin.DriverName(slice.Driver), kubeletplugin.NodeName(o.node),
-		kubeletplugin.KubeClient(kube), kubeletplugin.PluginDataDirectoryPath(data), kubeletplugin.HealthService(false),
-		kubeletplugin.RegistrarDirectoryPath(filepath.Join(o.kubelet, "plugins_registry")))
-	if err != nil {
-		return fmt.Errorf("serve the kubelet: %w", err)
-	}
-	defer helper.Stop()
-	err = d.Publish(ctx, helper.PublishResources)
-	return errors.Join(context.Cause(ctx), err)
+	return explain.New(kube, *period).Run(ctx)
 }
