@@ -90,42 +90,6 @@ CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperti
 	return simc_unsupported("cuArrayGetSparseProperties");
 }
 
-CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *args)
-{
-	(void)pid, (void)args;
-	return simc_unsupported("cuCheckpointProcessCheckpoint");
-}
-
-CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
-{
-	(void)pid, (void)tid;
-	return simc_unsupported("cuCheckpointProcessGetRestoreThreadId");
-}
-
-CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
-{
-	(void)pid, (void)state;
-	return simc_unsupported("cuCheckpointProcessGetState");
-}
-
-CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args)
-{
-	(void)pid, (void)args;
-	return simc_unsupported("cuCheckpointProcessLock");
-}
-
-CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args)
-{
-	(void)pid, (void)args;
-	return simc_unsupported("cuCheckpointProcessRestore");
-}
-
-CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args)
-{
-	(void)pid, (void)args;
-	return simc_unsupported("cuCheckpointProcessUnlock");
-}
-
 CUresult cuCoredumpGetAttribute(CUcoredumpSettings attrib, void *value, size_t *size)
 {
 	(void)attrib, (void)value, (void)size;
