@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"hash/crc32"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -316,7 +318,9 @@ func TestRestoreFails(t *testing.T) {
 	img := c.image()
 	c.Close()
 	uuid := []wire.CUuuid{b.d.devices[0].uuid, b.d.devices[1].uuid}
-	pair := func(a, z int) wire.CUcheckpointGpuPair { return wire.CUcheckpointGpuPair{OldUuid: uuid[a], NewUuid: uuid[z]} }
+	pair := func(a, z int) wire.CUcheckpointGpuPair {
+		return wire.CUcheckpointGpuPair{OldUuid: uuid[a], NewUuid: uuid[z]}
+	}
 	flipped := slices.Clone(img)
 	flipped[len(flipped)-pieceHead-100] ^= 4
 	for name, try := range map[string]struct {
@@ -335,7 +339,7 @@ func TestRestoreFails(t *testing.T) {
 		"too much":         {append(slices.Clone(img), 0), nil, errInvalidImage, "1 bytes follow"},
 		"another version":  {slices.Replace(slices.Clone(img), 8, 9, 9), nil, errInvalidImage, "version 9"},
 		"nothing":          {nil, nil, errInvalidImage, "0 bytes of"},
-		"another chip": {rewritten(t, img, func(i *image) { i.Devices[0].Units++ }), nil, errNotSupported, "another chip"},
+		"another chip":     {rewritten(t, img, func(i *image) { i.Devices[0].Units++ }), nil, errNotSupported, "another chip"},
 	} {
 		r, res, why := b.load(c, try.img, try.pairs)
 		if res != try.want || !strings.Contains(why, try.why) {
@@ -414,7 +418,6 @@ func TestCheckpointAnyState(t *testing.T) {
 	if testing.Short() {
 		rounds = 20
 	}
-	iface := reflect.TypeFor[wire.Driver]()
 	saved := 0
 	for seed := range rounds {
 		c := newBench(t, 2, 64<<20).started()
@@ -422,24 +425,9 @@ func TestCheckpointAnyState(t *testing.T) {
 		f := c.kernel(store, "store")
 		h.handles = append(h.handles, uint64(c.ctx), uint64(f), c.alloc(4096), c.alloc(4<<20), uint64(c.stream(0)), uint64(c.event(0)))
 		for range 300 {
-			m := iface.Method(h.r.IntN(iface.NumMethod()))
-			if m.Name == "Close" || strings.Contains(m.Name, "Synchronize") || strings.Contains(m.Name, "Wait") || strings.Contains(m.Name, "Batch") {
-				continue
-			}
-			args := []reflect.Value{}
-			for i := range m.Type.NumIn() {
-				if in := m.Type.In(i); in == reflect.TypeFor[*wire.Call]() {
-					args = append(args, reflect.ValueOf(c.call))
-				} else {
-					args = append(args, h.value(in))
-				}
-			}
-			h.keep(reflect.ValueOf(c.Process).MethodByName(m.Name).Call(args))
-			if f := c.call.GivenFile(); f != nil {
-				f.Close()
-			}
+			h.call(c, waits...)
 		}
-		if c.CheckpointDrain(c.call, 1000, 0) != success {
+		if c.CheckpointDrain(c.call, 200, 0) != success {
 			continue
 		}
 		if _, _, res := c.CheckpointSave(c.call, 0, 0, 0); res == errNotSupported {
@@ -468,22 +456,131 @@ func TestCheckpointAnyState(t *testing.T) {
 	}
 }
 
-// FuzzImage reads images that somebody has tampered with: they are refused, or what was read can be used and ended.
-func FuzzImage(f *testing.F) {
-	b := newBench(&testing.T{}, 1, 64<<20)
-	f.Cleanup(b.d.Close)
-	f.Add([]byte("{}"), []byte{})
-	f.Fuzz(func(t *testing.T, objects, rest []byte) {
-		img := append([]byte(imageMagic), 1, 0, 0, 0)
-		img = binary.LittleEndian.AppendUint32(img, crc32.Checksum(objects, castagnoli))
-		img = binary.LittleEndian.AppendUint64(img, uint64(len(objects)))
-		img = binary.LittleEndian.AppendUint64(img, 0)
-		img = append(append(img, objects...), rest...)
-		c := &client{t: t, prog: newProgram()}
-		r, res, _ := b.load(c, img, nil)
-		_ = res
-		r.Close()
-	})
+// tamper changes one thing in what JSON has been read to.
+func tamper(r *rand.Rand, v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		keys := slices.Sorted(maps.Keys(v))
+		if len(keys) == 0 {
+			return v
+		}
+		key := keys[r.IntN(len(keys))]
+		if r.IntN(20) == 0 {
+			delete(v, key)
+		} else {
+			v[key] = tamper(r, v[key])
+		}
+	case []any:
+		if len(v) == 0 {
+			return v
+		}
+		i := r.IntN(len(v))
+		switch r.IntN(20) {
+		case 0:
+			return slices.Delete(v, i, i+1)
+		case 1:
+			return append(v, v[i])
+		}
+		v[i] = tamper(r, v[i])
+	case bool:
+		return !v
+	case json.Number:
+		n, _ := strconv.ParseUint(string(v), 10, 64)
+		return []uint64{0, 1, n + 1, n - 1, n ^ 1<<r.IntN(64), r.Uint64(), n + 512, 1 << 40}[r.IntN(8)]
+	}
+	return v
 }
 
-var _ = hw.FrameSize
+// TestTamperedImages reads images in which somebody has changed something: they are refused, or what was read can be
+// used at random and ended, and nothing is left (the fixture checks).
+func TestTamperedImages(t *testing.T) {
+	rounds := 3000
+	if testing.Short() {
+		rounds = 200
+	}
+	var imgs [][]byte
+	for seed := range uint64(10) {
+		c := newBench(t, 2, 64<<20).started()
+		h := &hostile{r: rand.New(rand.NewPCG(seed, 13))}
+		h.handles = append(h.handles, uint64(c.ctx), uint64(c.kernel(store, "store")), c.alloc(4096), uint64(c.stream(0)))
+		for range 200 {
+			h.call(c, append(waits, "MemAllocManaged")...)
+		}
+		if c.CheckpointDrain(c.call, 200, 0) == success {
+			if _, _, res := c.CheckpointSave(c.call, 0, 0, 0); res == success {
+				imgs = append(imgs, c.image())
+			}
+		}
+		c.Close()
+	}
+	if len(imgs) < 3 {
+		t.Fatalf("%d processes were saved", len(imgs))
+	}
+	b := newBench(t, 2, 64<<20)
+	read := 0
+	for seed := range rounds {
+		r := rand.New(rand.NewPCG(uint64(seed), 17))
+		img := imgs[r.IntN(len(imgs))]
+		h, _ := parseHeader(img)
+		var o any
+		d := json.NewDecoder(bytes.NewReader(img[headerSize : headerSize+h.objects]))
+		d.UseNumber()
+		if err := d.Decode(&o); err != nil {
+			t.Fatal(err)
+		}
+		for range 1 + r.IntN(3) {
+			o = tamper(r, o)
+		}
+		objects, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read += b.tampered(t, seed, objects, h.sources, img[headerSize+h.objects:])
+	}
+	if read < rounds/50 || read > rounds*9/10 {
+		t.Errorf("%d images of %d were read", read, rounds)
+	}
+}
+
+// tampered reads an image, and uses what comes of it. It returns 1 if it was read.
+func (b *bench) tampered(t *testing.T, seed int, objects []byte, sources uint64, rest []byte) int {
+	img := append([]byte(imageMagic), imageVersion, 0, 0, 0)
+	img = binary.LittleEndian.AppendUint32(img, crc32.Checksum(objects, castagnoli))
+	img = binary.LittleEndian.AppendUint64(img, uint64(len(objects)))
+	img = binary.LittleEndian.AppendUint64(img, sources)
+	img = append(append(img, objects...), rest...)
+	c, res, _ := b.load(&client{prog: newProgram()}, img, nil)
+	c.t = t
+	defer c.Close()
+	if res != success {
+		return 0
+	}
+	h := &hostile{r: rand.New(rand.NewPCG(uint64(seed), 19)), handles: slices.Sorted(maps.Keys(c.handles.objects))}
+	if len(c.contexts) > 0 {
+		c.call = wire.NewCall(wire.CUcontext(c.contexts[0].handle), 1, c.prog)
+	}
+	for range 60 {
+		h.call(c, waits...)
+	}
+	return 1
+}
+
+// FuzzImage reads objects that somebody has made up.
+func FuzzImage(f *testing.F) {
+	m, err := hw.NewMachine(hw.Config{Memory: 64 << 20, Units: 4, Virtual: true})
+	if err != nil {
+		f.Fatal(err)
+	}
+	d, err := New(m, Options{ContextBytes: 4 << 20})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte(`{"Devices":[],"Visible":[0]}`), []byte{})
+	f.Add([]byte(`{"Devices":[{"Units":4}],"Contexts":[{"Handle":1,"Streams":[1]}]}`), []byte{0, 1, 2})
+	f.Fuzz(func(t *testing.T, objects, rest []byte) {
+		(&bench{t: t, m: m, d: d}).tampered(t, 0, objects, 0, rest)
+		if used := m.Devices[0].Memory.Total() - m.Devices[0].Memory.Free(); used != 0 {
+			t.Errorf("%d bytes are left", used)
+		}
+	})
+}
