@@ -7,10 +7,12 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -41,6 +43,8 @@ enum {
 #define OP_DONE 0xffff0004u
 #define OP_PAD 0xffff0005u
 #define OP_PRINT 0xffff0006u
+#define INVOKE_HOST_FUNCTION 1u
+#define INVOKE_PARK 3u
 #define FLAG_PER_THREAD 1u
 #define FLAG_FILE 2u
 #define REMOTE (1ull << 63)
@@ -61,8 +65,10 @@ struct welcome {
 };
 
 struct simc_channel {
-	int sock;
-	unsigned char *mem;
+	int sock;           // -1 while there is no connection
+	unsigned char *mem; // NULL while there is none
+	uint64_t thread;
+	int ended; // the thread has, without a connection to tell it by
 	uint64_t tail; // of the request ring
 	uint64_t head; // of the reply ring
 	int send_fd;   // to go with the next call, or -1
@@ -83,6 +89,10 @@ static uint64_t next_thread = 1;
 static pthread_key_t thread_key;
 static pthread_once_t process_once = PTHREAD_ONCE_INIT;
 static int service_started;
+static char other_path[sizeof((struct sockaddr_un *)0)->sun_path]; // of the hardware, where it is not the environment's
+static pthread_mutex_t park_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t park_change = PTHREAD_COND_INITIALIZER;
+static int parked; // the service thread waits, by park_lock
 static __thread struct simc_channel *mine;
 static __thread int pending_fd = -1; // to go with the thread's next call
 
@@ -157,7 +167,7 @@ static int send_with_fd(int sock, const void *p, size_t n, int fd)
 
 static int dial(void)
 {
-	const char *path = getenv("LGPU_SIM");
+	const char *path = other_path[0] ? other_path : getenv("LGPU_SIM");
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	int sock;
 
@@ -176,27 +186,23 @@ static int dial(void)
 	return sock;
 }
 
-// Opens a channel and puts it in the list.
-static CUresult open_channel(uint32_t kind, uint64_t thread, struct simc_channel **out)
+// Connects a channel that has no connection.
+static CUresult attach(struct simc_channel *ch, uint32_t kind)
 {
-	struct hello hi = {.magic = MAGIC, .kind = kind, .protocol = SIMC_PROTOCOL, .thread = thread};
+	struct hello hi = {.magic = MAGIC, .kind = kind, .protocol = SIMC_PROTOCOL, .thread = ch->thread};
 	struct welcome w;
-	struct simc_channel *ch = calloc(1, sizeof *ch);
+	unsigned char *mem;
 	size_t have = 0;
-	int fd = -1;
+	int fd = -1, sock = dial();
 	CUresult r = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
-	if (!ch)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	ch->send_fd = ch->got_fd = -1;
-	pthread_mutex_init(&ch->lock, NULL);
-	if ((ch->sock = dial()) < 0)
-		goto fail;
+	if (sock < 0)
+		return r;
 	memcpy(hi.token, token, sizeof token);
-	if (send(ch->sock, &hi, sizeof hi, MSG_NOSIGNAL) != (ssize_t)sizeof hi)
+	if (send(sock, &hi, sizeof hi, MSG_NOSIGNAL) != (ssize_t)sizeof hi)
 		goto fail;
 	while (have < sizeof w) {
-		ssize_t got = receive(ch->sock, (char *)&w + have, sizeof w - have, &fd);
+		ssize_t got = receive(sock, (char *)&w + have, sizeof w - have, &fd);
 
 		if (got <= 0)
 			goto fail;
@@ -210,16 +216,62 @@ static CUresult open_channel(uint32_t kind, uint64_t thread, struct simc_channel
 		r = (CUresult)w.status;
 		goto fail;
 	}
-	ch->mem = mmap(NULL, CHANNEL_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (ch->mem == MAP_FAILED) {
+	mem = mmap(NULL, CHANNEL_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (mem == MAP_FAILED) {
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 		goto fail;
 	}
 	close(fd);
-	madvise(ch->mem, CHANNEL_SIZE, MADV_DONTFORK);
+	madvise(mem, CHANNEL_SIZE, MADV_DONTFORK);
 	if (kind == KIND_SERVICE) {
 		memcpy(token, w.token, sizeof token);
 		hardware_pid = (int)w.pid;
+	}
+	ch->sock = sock;
+	ch->mem = mem;
+	ch->tail = ch->head = 0;
+	return CUDA_SUCCESS;
+fail:
+	if (fd >= 0)
+		close(fd);
+	close(sock);
+	return r;
+}
+
+// Gives a channel's connection up.
+static void detach(struct simc_channel *ch)
+{
+	if (!ch->mem)
+		return;
+	close(ch->sock);
+	if (ch->got_fd >= 0)
+		close(ch->got_fd);
+	munmap(ch->mem, CHANNEL_SIZE);
+	ch->sock = ch->send_fd = ch->got_fd = -1;
+	ch->mem = NULL;
+}
+
+static void free_channel(struct simc_channel *ch)
+{
+	detach(ch);
+	pthread_mutex_destroy(&ch->lock);
+	free(ch);
+}
+
+// Opens a channel and puts it in the list.
+static CUresult open_channel(uint32_t kind, uint64_t thread, struct simc_channel **out)
+{
+	struct simc_channel *ch = calloc(1, sizeof *ch);
+	CUresult r;
+
+	if (!ch)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	ch->sock = ch->send_fd = ch->got_fd = -1;
+	ch->thread = thread;
+	pthread_mutex_init(&ch->lock, NULL);
+	if ((r = attach(ch, kind)) != CUDA_SUCCESS) {
+		free_channel(ch);
+		return r;
 	}
 	pthread_mutex_lock(&list_lock);
 	ch->next = channels;
@@ -227,14 +279,6 @@ static CUresult open_channel(uint32_t kind, uint64_t thread, struct simc_channel
 	pthread_mutex_unlock(&list_lock);
 	*out = ch;
 	return CUDA_SUCCESS;
-fail:
-	if (fd >= 0)
-		close(fd);
-	if (ch->sock >= 0)
-		close(ch->sock);
-	pthread_mutex_destroy(&ch->lock);
-	free(ch);
-	return r;
 }
 
 // A thread has ended: its channel goes.
@@ -246,17 +290,17 @@ static void thread_exit(void *arg)
 	if (__atomic_load_n(&simc_state, __ATOMIC_SEQ_CST) == SIMC_FORKED)
 		return;
 	pthread_mutex_lock(&list_lock);
+	if (!ch->mem) {
+		ch->ended = 1; // simc_end_threads tells the hardware, when there is one
+		pthread_mutex_unlock(&list_lock);
+		return;
+	}
 	for (at = &channels; *at && *at != ch; at = &(*at)->next)
 		;
 	if (*at)
 		*at = ch->next;
 	pthread_mutex_unlock(&list_lock);
-	close(ch->sock);
-	if (ch->got_fd >= 0)
-		close(ch->got_fd);
-	munmap(ch->mem, CHANNEL_SIZE);
-	pthread_mutex_destroy(&ch->lock);
-	free(ch);
+	free_channel(ch);
 }
 
 static void before_fork(void)
@@ -277,7 +321,8 @@ static void after_fork_child(void)
 	struct simc_channel *ch;
 
 	for (ch = channels; ch; ch = ch->next) {
-		close(ch->sock);
+		if (ch->sock >= 0)
+			close(ch->sock);
 		if (ch->got_fd >= 0)
 			close(ch->got_fd);
 	}
@@ -392,17 +437,29 @@ static int publish(struct simc_channel *ch, unsigned char *start, const unsigned
 	return 0;
 }
 
-// Waits for the next record and serves those that ask for this program's memory or functions, until one is a reply.
-static int next_reply(struct simc_channel *ch, const unsigned char **payload, const unsigned char **end)
+// Says that the service thread is about to wait: before it answers, so that nobody can wake it too early.
+static void park(void)
+{
+	pthread_mutex_lock(&park_lock);
+	parked = 1;
+	pthread_mutex_unlock(&park_lock);
+}
+
+enum reply { REPLIED = 0, PARKED = 1, GONE = -1 };
+
+// Waits for the next record and serves those that ask for this program's memory or functions, until one is a reply, or
+// asks the service thread to wait.
+static enum reply next_reply(struct simc_channel *ch, const unsigned char **payload, const unsigned char **end)
 {
 	for (;;) {
+		enum reply next = REPLIED;
 		const uint64_t *arg;
 		const unsigned char *at;
 		unsigned char *done;
 		uint32_t size, op;
 
 		if (wait_record(ch) != 0)
-			return -1;
+			return GONE;
 		at = ch->mem + REPLY_START + ch->head % RING_SIZE;
 		memcpy(&size, at, 4);
 		memcpy(&op, at + 4, 4);
@@ -411,7 +468,7 @@ static int next_reply(struct simc_channel *ch, const unsigned char **payload, co
 		case OP_REPLY:
 			*payload = at + 8;
 			*end = at + size;
-			return 0;
+			return REPLIED;
 		case OP_PAD:
 			ch->head += size;
 			__atomic_store_n(word64(ch, REPLY_CTL + 64), ch->head, __ATOMIC_RELEASE);
@@ -423,7 +480,9 @@ static int next_reply(struct simc_channel *ch, const unsigned char **payload, co
 			memcpy((void *)(uintptr_t)arg[0], ch->mem + BULK_START, arg[1]);
 			break;
 		case OP_INVOKE:
-			if (arg[1] == 1)
+			if (arg[1] == INVOKE_PARK)
+				next = PARKED;
+			else if (arg[1] == INVOKE_HOST_FUNCTION)
 				((CUhostFn)(uintptr_t)arg[0])((void *)(uintptr_t)arg[2]);
 			else
 				((CUstreamCallback)(uintptr_t)arg[0])((CUstream)(uintptr_t)arg[2], (CUresult)arg[3],
@@ -433,13 +492,17 @@ static int next_reply(struct simc_channel *ch, const unsigned char **payload, co
 			simc_print(ch->mem + BULK_START, arg[0]);
 			break;
 		default:
-			return -1;
+			return GONE;
 		}
 		ch->head += size;
 		__atomic_store_n(word64(ch, REPLY_CTL + 64), ch->head, __ATOMIC_RELEASE);
+		if (next == PARKED)
+			park();
 		done = record_start(ch);
 		if (publish(ch, done, done + 8, OP_DONE) != 0)
-			return -1;
+			return GONE;
+		if (next == PARKED)
+			return PARKED;
 	}
 }
 
@@ -447,9 +510,82 @@ static void *serve(void *arg)
 {
 	const unsigned char *payload, *end;
 
-	next_reply(arg, &payload, &end); // no reply ever comes here: this returns when the hardware is gone
+	simc_tls.own = 1;
+	// No reply ever comes here: it ends when the hardware is gone.
+	while (next_reply(arg, &payload, &end) == PARKED) {
+		pthread_mutex_lock(&park_lock);
+		while (parked)
+			pthread_cond_wait(&park_change, &park_lock);
+		pthread_mutex_unlock(&park_lock);
+	}
 	dead();
 	return NULL;
+}
+
+int simc_serves(void)
+{
+	return service_started;
+}
+
+void simc_resume_service(void)
+{
+	pthread_mutex_lock(&park_lock);
+	parked = 0;
+	pthread_cond_broadcast(&park_change);
+	pthread_mutex_unlock(&park_lock);
+}
+
+void simc_disconnect(void)
+{
+	enum { PATIENCE_SECONDS = 20 };
+	struct timeval patience = {PATIENCE_SECONDS, 0};
+	struct simc_channel *ch;
+	char bells[64];
+
+	pthread_mutex_lock(&list_lock);
+	for (ch = channels; ch; ch = ch->next)
+		if (ch != service)
+			detach(ch);
+	if (service->mem) {
+		// The hardware closes its end when the process is freed.
+		setsockopt(service->sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+		if (shutdown(service->sock, SHUT_WR) == 0)
+			while (receive(service->sock, bells, sizeof bells, &service->got_fd) > 0)
+				;
+		detach(service);
+	}
+	pthread_mutex_unlock(&list_lock);
+	// Whatever has become of the hardware, the next one is another.
+	__atomic_store_n(&simc_state, SIMC_READY, __ATOMIC_SEQ_CST);
+}
+
+CUresult simc_reconnect(const char *path)
+{
+	CUresult r;
+
+	pthread_mutex_lock(&list_lock);
+	memset(token, 0, sizeof token);
+	snprintf(other_path, sizeof other_path, "%s", path);
+	r = attach(service, KIND_SERVICE);
+	pthread_mutex_unlock(&list_lock);
+	return r;
+}
+
+void simc_end_threads(void)
+{
+	struct simc_channel **at, *ch;
+
+	pthread_mutex_lock(&list_lock);
+	for (at = &channels; (ch = *at) != NULL;) {
+		if (!ch->ended) {
+			at = &ch->next;
+			continue;
+		}
+		*at = ch->next;
+		attach(ch, KIND_THREAD); // its end is what the hardware has to see; a hardware that is gone has seen it
+		free_channel(ch);
+	}
+	pthread_mutex_unlock(&list_lock);
 }
 
 CUresult simc_start_service(void)
@@ -491,8 +627,9 @@ CUresult simc_begin(struct simc_call *k, uint32_t op)
 
 	if (state != SIMC_READY)
 		return state == SIMC_DEAD ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_ERROR_NOT_INITIALIZED;
-	if (!mine) {
-		r = open_channel(KIND_THREAD, __atomic_fetch_add(&next_thread, 1, __ATOMIC_RELAXED), &mine);
+	if (!mine || !mine->mem) {
+		r = mine ? attach(mine, KIND_THREAD)
+			 : open_channel(KIND_THREAD, __atomic_fetch_add(&next_thread, 1, __ATOMIC_RELAXED), &mine);
 		if (r != CUDA_SUCCESS) {
 			if (r == CUDA_ERROR_DEVICE_UNAVAILABLE)
 				dead();
@@ -574,7 +711,7 @@ CUresult simc_exchange(struct simc_call *k)
 		if (send_with_fd(ch->sock, "\2", 1, fd) != 0)
 			goto gone;
 	}
-	if (publish(ch, k->start, k->at, k->op) != 0 || next_reply(ch, &k->in, &k->end) != 0)
+	if (publish(ch, k->start, k->at, k->op) != 0 || next_reply(ch, &k->in, &k->end) != REPLIED)
 		goto gone;
 	memcpy(head, k->in, sizeof head);
 	k->in += sizeof head;
