@@ -165,8 +165,13 @@ void simc_forget_context_memory(CUcontext ctx)
 		}
 	}
 	pthread_mutex_unlock(&lock);
+	// The hardware may have freed some of it with the context: what it answers says nothing new.
 	while ((r = gone) != NULL) {
 		gone = r->next;
+		if (r->kind == MANAGED)
+			simc_rpc_MemFree((CUdeviceptr)(uintptr_t)r->base);
+		else
+			simc_rpc_MemHostUnmap((uintptr_t)r->base, r->kind != PINNED);
 		release(r);
 	}
 }

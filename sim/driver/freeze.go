@@ -77,11 +77,11 @@ func (p *Process) CheckpointDrain(call *wire.Call, timeoutMs, parks uint32) wire
 	unlock := p.lock()
 	idle := p.drainAll(timeout)
 	unlock()
-	p.flush(call)
-	switch {
-	case !idle:
+	if !idle {
 		return errNotReady
-	case parks == 0:
+	}
+	p.flush(call)
+	if parks == 0 {
 		return success
 	}
 	if err := p.host.Invoke(wire.ParkService, 0, 0, 0, 0); err != nil {
@@ -118,7 +118,7 @@ func (p *Process) saveTo(w *imageWriter) (size uint64, res Result, err error) {
 		defer p.lock()()
 		img.release()
 	}()
-	if size = img.size(); size > w.room {
+	if size = img.size(); size-img.slack > w.room {
 		return size, success, nil
 	}
 	room := w.room

@@ -77,6 +77,7 @@ func (r refusal) Error() string { return "a checkpoint does not carry " + r.what
 // saved is an image without its sources and the device memory, which lie where they are.
 type saved struct {
 	begin     []byte
+	slack     uint64 // that the beginning may grow by, as time passes
 	codes     []*code
 	physicals []*physical
 }
@@ -109,7 +110,8 @@ func (p *Process) save() (*saved, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &saved{begin, s.codes.objects, s.physicals.objects}, nil
+	const digits = 20 // of a number
+	return &saved{begin, digits * uint64(len(s.img.Points)), s.codes.objects, s.physicals.objects}, nil
 }
 
 // carries says, by name, what of a process is other processes' business too.
@@ -428,9 +430,9 @@ func (l *linker) record(h uint64) linkerImage {
 	return r
 }
 
-// size is how many bytes the image takes at most.
+// size is how many bytes the image takes at most, even if it is made anew later.
 func (s *saved) size() uint64 {
-	n := uint64(len(s.begin)) + pieceHead
+	n := uint64(len(s.begin)) + s.slack + pieceHead
 	for _, c := range s.codes {
 		for _, u := range c.units {
 			n += uint64(len(u.Source))
