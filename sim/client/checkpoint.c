@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -40,35 +41,61 @@ static void set_state(CUprocessState state)
 	__atomic_store_n(&control->state, (uint32_t)state, __ATOMIC_SEQ_CST);
 }
 
-// Milliseconds until the time given, at least one; 0 for no time.
-static unsigned milliseconds(uint64_t deadline)
+// Whether who asked has died: it holds the page as long as it lives, and the next who has the page says so.
+static int orphaned(void)
 {
-	uint64_t now = simc_now();
-
-	if (!deadline)
+	if (__atomic_load_n(&control->orphan, __ATOMIC_SEQ_CST) == __atomic_load_n(&control->request, __ATOMIC_SEQ_CST))
+		return 1;
+	if (flock(control_fd, LOCK_EX | LOCK_NB) != 0)
 		return 0;
-	return deadline > now ? (unsigned)((deadline - now) / 1000000u + 1) : 1;
+	flock(control_fd, LOCK_UN);
+	return 1;
 }
 
-static CUresult lock(uint64_t deadline)
+// Whether a lock is to be given up.
+static int give_up(void)
+{
+	uint64_t deadline = control->deadline;
+
+	return (deadline && simc_now() >= deadline) || orphaned();
+}
+
+// Lets a process go on that can do nothing more with its hardware than be told so.
+static void fail(void)
+{
+	set_state(CU_PROCESS_STATE_FAILED);
+	simc_resume_service();
+	simc_open_gate();
+}
+
+// Waits for what the process has under way. Its hardware looks at no page: it is asked in short turns.
+static CUresult drain(void)
+{
+	CUresult r;
+
+	do
+		r = simc_rpc_CheckpointDrain(SIMC_LOOK / 1000000u, (unsigned)simc_serves());
+	while (r == CUDA_ERROR_NOT_READY && !give_up());
+	return r;
+}
+
+static CUresult lock(void)
 {
 	CUresult r;
 
 	if (control->state != CU_PROCESS_STATE_RUNNING)
 		return CUDA_ERROR_ILLEGAL_STATE;
-	// Who asked has given up by now.
-	if (deadline && simc_now() >= deadline)
+	if (give_up() || simc_close_gate(give_up) != 0)
 		return CUDA_ERROR_NOT_READY;
-	if (simc_close_gate(deadline) != 0)
-		return CUDA_ERROR_NOT_READY;
-	r = simc_rpc_CheckpointDrain(milliseconds(deadline), (unsigned)simc_serves());
+	r = drain();
 	if (r == CUDA_SUCCESS) {
 		set_state(CU_PROCESS_STATE_LOCKED);
 		return r;
 	}
-	if (r != CUDA_ERROR_NOT_READY)
-		set_state(CU_PROCESS_STATE_FAILED); // the hardware is gone, and calls answer that
-	simc_open_gate();
+	if (r == CUDA_ERROR_NOT_READY)
+		simc_open_gate();
+	else
+		fail();
 	return r;
 }
 
@@ -140,7 +167,7 @@ static CUresult checkpoint(void)
 		simc_drop_pages();
 		drop_image();
 		if (__atomic_load_n(&simc_state, __ATOMIC_SEQ_CST) == SIMC_DEAD)
-			set_state(CU_PROCESS_STATE_FAILED);
+			fail();
 		return r;
 	}
 	simc_disconnect();
@@ -181,7 +208,7 @@ static CUresult answer(void)
 {
 	switch (control->ask) {
 	case SIMC_LOCK:
-		return lock(control->deadline);
+		return lock();
 	case SIMC_CHECKPOINT:
 		return checkpoint();
 	case SIMC_RESTORE:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// cuCheckpointProcess*: any process asks the restore thread of another one, or its own.
+// cuCheckpointProcess*: any process asks the restore thread of another one, or its own. Who asks need not have called
+// cuInit, and needs no hardware: that of a checkpointed process may be gone.
 #define _GNU_SOURCE
 #define LGPU_CUDA_PLAIN
 #include <dirent.h>
@@ -27,7 +28,7 @@
 #define F_SEAL_SHRINK 2
 #endif
 
-enum { GRACE_SECONDS = 2, LOOK_MILLISECONDS = 100 };
+enum { GRACE_SECONDS = 2 };
 
 #define NANOSECONDS 1000000000ull
 
@@ -142,7 +143,7 @@ static CUresult await(const struct target *t, uint64_t deadline)
 			return CUDA_ERROR_INVALID_VALUE;
 		if (deadline && simc_now() >= deadline)
 			return CUDA_ERROR_NOT_READY;
-		simc_sleep(&c->done, done, simc_now() + LOOK_MILLISECONDS * (NANOSECONDS / 1000));
+		simc_sleep(&c->done, done, simc_now() + SIMC_LOOK);
 	}
 	return CUDA_SUCCESS;
 }
@@ -152,8 +153,11 @@ static CUresult ask_locked(struct target *t, enum simc_ask what, uint64_t deadli
 {
 	struct simc_control *c = t->control;
 	uint64_t patience = deadline ? deadline + GRACE_SECONDS * NANOSECONDS : 0;
-	CUresult r = await(t, patience); // somebody may have asked and died
+	CUresult r;
 
+	// Whose request is not answered, and who does not have the page, has died.
+	__atomic_store_n(&c->orphan, __atomic_load_n(&c->request, __ATOMIC_SEQ_CST), __ATOMIC_SEQ_CST);
+	r = await(t, patience);
 	if (r != CUDA_SUCCESS)
 		return r;
 	c->ask = what;
@@ -172,27 +176,11 @@ static int own_page(const struct target *t)
 	return 0;
 }
 
-// The calling process must have called cuInit itself, as the reference says. Its calls need no hardware.
-static CUresult may_ask(void)
-{
-	int state = __atomic_load_n(&simc_state, __ATOMIC_ACQUIRE);
-
-	return state == SIMC_FRESH || state == SIMC_FORKED ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
-}
-
-static CUresult begin(int pid, struct target *t)
-{
-	CUresult r = may_ask();
-
-	*t = (struct target){pid, -1, -1, NULL};
-	return r == CUDA_SUCCESS ? find(pid, t) : r;
-}
-
 static CUresult ask(int pid, enum simc_ask what, uint64_t deadline, const CUcheckpointRestoreArgs *args)
 {
 	const char *path = getenv("LGPU_SIM");
 	struct target t;
-	CUresult r = begin(pid, &t);
+	CUresult r = find(pid, &t);
 
 	if (r == CUDA_SUCCESS && own_page(&t) != 0)
 		r = CUDA_ERROR_OPERATING_SYSTEM;
@@ -212,10 +200,11 @@ static CUresult ask(int pid, enum simc_ask what, uint64_t deadline, const CUchec
 CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
 {
 	struct target t;
-	CUresult r = state ? begin(pid, &t) : CUDA_ERROR_INVALID_VALUE;
+	CUresult r;
 
 	if (!state)
-		return r;
+		return CUDA_ERROR_INVALID_VALUE;
+	r = find(pid, &t);
 	if (r == CUDA_SUCCESS)
 		*state = (CUprocessState)__atomic_load_n(&t.control->state, __ATOMIC_SEQ_CST);
 	release(&t);
@@ -225,10 +214,11 @@ CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
 CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
 {
 	struct target t;
-	CUresult r = tid ? begin(pid, &t) : CUDA_ERROR_INVALID_VALUE;
+	CUresult r;
 
 	if (!tid)
-		return r;
+		return CUDA_ERROR_INVALID_VALUE;
+	r = find(pid, &t);
 	if (r == CUDA_SUCCESS)
 		*tid = __atomic_load_n(&t.control->thread, __ATOMIC_SEQ_CST);
 	release(&t);

@@ -28,6 +28,7 @@ struct simc_control {
 	int32_t thread;   // the restore thread
 	uint32_t request; // how often something was asked; a futex
 	uint32_t done;    // how often that was answered; a futex
+	uint32_t orphan;  // the request that nobody waits for any more, as the next who asked has found
 	uint32_t ask;     // enum simc_ask, and what it takes:
 	uint32_t count;   // of pairs
 	uint64_t deadline; // of a lock, by simc_now; 0: none

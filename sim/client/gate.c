@@ -74,7 +74,7 @@ void simc_leave(int *pass)
 		leave();
 }
 
-int simc_close_gate(uint64_t deadline)
+int simc_close_gate(int (*stop)(void))
 {
 	uint32_t before;
 
@@ -83,11 +83,11 @@ int simc_close_gate(uint64_t deadline)
 		before = __atomic_load_n(&left, __ATOMIC_SEQ_CST);
 		if (__atomic_load_n(&gate, __ATOMIC_SEQ_CST) == CLOSED)
 			return 0;
-		if (deadline && simc_now() >= deadline) {
+		if (stop()) {
 			simc_open_gate();
 			return -1;
 		}
-		simc_sleep(&left, before, deadline);
+		simc_sleep(&left, before, simc_now() + SIMC_LOOK);
 	}
 }
 

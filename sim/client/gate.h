@@ -13,11 +13,12 @@
 int simc_pass(void);
 void simc_leave(int *pass);
 
-// Nanoseconds of CLOCK_MONOTONIC.
+// Nanoseconds of CLOCK_MONOTONIC, and how many there are between two looks at what nothing tells of.
 uint64_t simc_now(void);
-// Closes the gate and waits until no call is inside, until the time given (0: for ever). 0, or -1 when that has come: the
-// gate is open again then.
-int simc_close_gate(uint64_t deadline);
+#define SIMC_LOOK 50000000u
+// Closes the gate and waits until no call is inside. 0, or -1 when stop has said so, which is asked now and then: the gate
+// is open again then.
+int simc_close_gate(int (*stop)(void));
 void simc_open_gate(void);
 // In a child: no other thread is inside.
 void simc_reset_gate(void);
