@@ -2,35 +2,20 @@
 
 #define _GNU_SOURCE
 #include "channel.h"
+#include "connection.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "rpc_gen.h"
 
 enum {
-	MAGIC = 0x7570676c,
-	KIND_SERVICE = 1,
-	KIND_THREAD = 2,
-	KIND_MANAGEMENT = 3,
-	RING_SIZE = 128 << 10,
-	BULK_SIZE = 1 << 20,
-	REQUEST_CTL = 0,
-	REPLY_CTL = 0x400,
-	REQUEST_START = 0x1000,
-	REPLY_START = REQUEST_START + RING_SIZE,
-	BULK_START = REPLY_START + RING_SIZE,
-	CHANNEL_SIZE = BULK_START + BULK_SIZE,
 	MAX_RECORD = 64 << 10,
 	MAX_INLINE = 32 << 10, // of one array or string: the rest of a record has room for all else of any call
 	SPINS = 300,           // looks at the ring before asking for the doorbell
@@ -49,47 +34,16 @@ enum {
 #define FLAG_FILE 2u
 #define REMOTE (1ull << 63)
 
-struct hello {
-	uint32_t magic, kind;
-	uint64_t protocol;
-	unsigned char token[16];
-	uint64_t thread;
-};
-
-struct welcome {
-	uint32_t magic;
-	int32_t status;
-	uint64_t protocol;
-	unsigned char token[16];
-	uint64_t pid;
-};
-
-struct simc_channel {
-	int sock;           // -1 while there is no connection
-	unsigned char *mem; // NULL while there is none
-	uint64_t thread;
-	int ended; // the thread has, without a connection to tell it by
-	uint64_t tail; // of the request ring
-	uint64_t head; // of the reply ring
-	int send_fd;   // to go with the next call, or -1
-	int got_fd;    // came over the socket, or -1
-	struct simc_channel *next;
-	pthread_mutex_t lock; // a management channel's only
-};
-
 int simc_state = SIMC_FRESH;
 
 static pthread_mutex_t connect_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER; // channels; taken after connect_lock
 static struct simc_channel *channels;
 static struct simc_channel *service, *management;
-static unsigned char token[16];
-static int hardware_pid;
 static uint64_t next_thread = 1;
 static pthread_key_t thread_key;
 static pthread_once_t process_once = PTHREAD_ONCE_INIT;
 static int service_started;
-static char other_path[sizeof((struct sockaddr_un *)0)->sun_path]; // of the hardware, where it is not the environment's
 static pthread_mutex_t park_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t park_change = PTHREAD_COND_INITIALIZER;
 static int parked; // the service thread waits, by park_lock
@@ -115,145 +69,9 @@ static void dead(void)
 	__atomic_compare_exchange_n(&simc_state, &ready, SIMC_DEAD, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
-// Receives up to n bytes, and a descriptor that comes along. Returns what recvmsg does, without EINTR.
-static ssize_t receive(int sock, void *p, size_t n, int *fd)
-{
-	union {
-		char room[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control;
-	struct iovec iov = {p, n};
-	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-	struct cmsghdr *c;
-	ssize_t got;
-
-	do
-		got = recvmsg(sock, &m, MSG_CMSG_CLOEXEC);
-	while (got < 0 && errno == EINTR);
-	if (got <= 0)
-		return got;
-	for (c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
-		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(sizeof(int))) {
-			if (*fd >= 0)
-				close(*fd);
-			memcpy(fd, CMSG_DATA(c), sizeof *fd);
-		}
-	}
-	return got;
-}
-
-// Sends bytes with a descriptor.
-static int send_with_fd(int sock, const void *p, size_t n, int fd)
-{
-	union {
-		char room[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control;
-	struct iovec iov = {(void *)(uintptr_t)p, n};
-	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-	ssize_t put;
-
-	memset(&control, 0, sizeof control);
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &fd, sizeof fd);
-	do
-		put = sendmsg(sock, &m, MSG_NOSIGNAL);
-	while (put < 0 && errno == EINTR);
-	return put == (ssize_t)n ? 0 : -1;
-}
-
-static int dial(void)
-{
-	const char *path = other_path[0] ? other_path : getenv("LGPU_SIM");
-	struct sockaddr_un addr = {.sun_family = AF_UNIX};
-	int sock;
-
-	if (!path || !*path || strlen(path) >= sizeof addr.sun_path)
-		return -1;
-	strcpy(addr.sun_path, path);
-	sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (sock < 0)
-		return -1;
-	while (connect(sock, (struct sockaddr *)&addr, sizeof addr) != 0) {
-		if (errno != EINTR) {
-			close(sock);
-			return -1;
-		}
-	}
-	return sock;
-}
-
-// Connects a channel that has no connection.
-static CUresult attach(struct simc_channel *ch, uint32_t kind)
-{
-	struct hello hi = {.magic = MAGIC, .kind = kind, .protocol = SIMC_PROTOCOL, .thread = ch->thread};
-	struct welcome w;
-	unsigned char *mem;
-	size_t have = 0;
-	int fd = -1, sock = dial();
-	CUresult r = CUDA_ERROR_DEVICE_UNAVAILABLE;
-
-	if (sock < 0)
-		return r;
-	memcpy(hi.token, token, sizeof token);
-	if (send(sock, &hi, sizeof hi, MSG_NOSIGNAL) != (ssize_t)sizeof hi)
-		goto fail;
-	while (have < sizeof w) {
-		ssize_t got = receive(sock, (char *)&w + have, sizeof w - have, &fd);
-
-		if (got <= 0)
-			goto fail;
-		have += (size_t)got;
-	}
-	if (w.magic != MAGIC || w.protocol != SIMC_PROTOCOL) {
-		r = CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
-		goto fail;
-	}
-	if (w.status != CUDA_SUCCESS) {
-		r = (CUresult)w.status;
-		goto fail;
-	}
-	mem = mmap(NULL, CHANNEL_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (mem == MAP_FAILED) {
-		r = CUDA_ERROR_OUT_OF_MEMORY;
-		goto fail;
-	}
-	close(fd);
-	madvise(mem, CHANNEL_SIZE, MADV_DONTFORK);
-	if (kind == KIND_SERVICE) {
-		memcpy(token, w.token, sizeof token);
-		hardware_pid = (int)w.pid;
-	}
-	ch->sock = sock;
-	ch->mem = mem;
-	ch->tail = ch->head = 0;
-	return CUDA_SUCCESS;
-fail:
-	if (fd >= 0)
-		close(fd);
-	close(sock);
-	return r;
-}
-
-// Gives a channel's connection up.
-static void detach(struct simc_channel *ch)
-{
-	if (!ch->mem)
-		return;
-	close(ch->sock);
-	if (ch->got_fd >= 0)
-		close(ch->got_fd);
-	munmap(ch->mem, CHANNEL_SIZE);
-	ch->sock = ch->send_fd = ch->got_fd = -1;
-	ch->mem = NULL;
-}
-
 static void free_channel(struct simc_channel *ch)
 {
-	detach(ch);
+	simc_detach(ch);
 	pthread_mutex_destroy(&ch->lock);
 	free(ch);
 }
@@ -269,7 +87,7 @@ static CUresult open_channel(uint32_t kind, uint64_t thread, struct simc_channel
 	ch->sock = ch->send_fd = ch->got_fd = -1;
 	ch->thread = thread;
 	pthread_mutex_init(&ch->lock, NULL);
-	if ((r = attach(ch, kind)) != CUDA_SUCCESS) {
+	if ((r = simc_attach(ch, kind)) != CUDA_SUCCESS) {
 		free_channel(ch);
 		return r;
 	}
@@ -367,7 +185,7 @@ CUresult simc_connect(void)
 
 int simc_pid(void)
 {
-	return hardware_pid;
+	return simc_hardware_pid;
 }
 
 // Blocks until the other side has published something; 0, or -1 when it is gone.
@@ -393,7 +211,7 @@ static int wait_record(struct simc_channel *ch)
 			__atomic_store_n(sleeping, 0, __ATOMIC_SEQ_CST);
 			return 0;
 		}
-		got = receive(ch->sock, bells, sizeof bells, &ch->got_fd);
+		got = simc_receive(ch->sock, bells, sizeof bells, &ch->got_fd);
 		__atomic_store_n(sleeping, 0, __ATOMIC_SEQ_CST);
 		if (got <= 0)
 			return -1;
@@ -545,14 +363,14 @@ void simc_disconnect(void)
 	pthread_mutex_lock(&list_lock);
 	for (ch = channels; ch; ch = ch->next)
 		if (ch != service)
-			detach(ch);
+			simc_detach(ch);
 	if (service->mem) {
 		// The hardware closes its end when the process is freed.
 		setsockopt(service->sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
 		if (shutdown(service->sock, SHUT_WR) == 0)
-			while (receive(service->sock, bells, sizeof bells, &service->got_fd) > 0)
+			while (simc_receive(service->sock, bells, sizeof bells, &service->got_fd) > 0)
 				;
-		detach(service);
+		simc_detach(service);
 	}
 	pthread_mutex_unlock(&list_lock);
 	// Whatever has become of the hardware, the next one is another.
@@ -564,9 +382,8 @@ CUresult simc_reconnect(const char *path)
 	CUresult r;
 
 	pthread_mutex_lock(&list_lock);
-	memset(token, 0, sizeof token);
-	snprintf(other_path, sizeof other_path, "%s", path);
-	r = attach(service, KIND_SERVICE);
+	simc_turn_to(path);
+	r = simc_attach(service, KIND_SERVICE);
 	pthread_mutex_unlock(&list_lock);
 	return r;
 }
@@ -582,7 +399,7 @@ void simc_end_threads(void)
 			continue;
 		}
 		*at = ch->next;
-		attach(ch, KIND_THREAD); // its end is what the hardware has to see; a hardware that is gone has seen it
+		simc_attach(ch, KIND_THREAD); // its end is what the hardware has to see; a hardware that is gone has seen it
 		free_channel(ch);
 	}
 	pthread_mutex_unlock(&list_lock);
@@ -628,7 +445,7 @@ CUresult simc_begin(struct simc_call *k, uint32_t op)
 	if (state != SIMC_READY)
 		return state == SIMC_DEAD ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_ERROR_NOT_INITIALIZED;
 	if (!mine || !mine->mem) {
-		r = mine ? attach(mine, KIND_THREAD)
+		r = mine ? simc_attach(mine, KIND_THREAD)
 			 : open_channel(KIND_THREAD, __atomic_fetch_add(&next_thread, 1, __ATOMIC_RELAXED), &mine);
 		if (r != CUDA_SUCCESS) {
 			if (r == CUDA_ERROR_DEVICE_UNAVAILABLE)
@@ -708,7 +525,7 @@ CUresult simc_exchange(struct simc_call *k)
 		int fd = ch->send_fd;
 
 		ch->send_fd = -1;
-		if (send_with_fd(ch->sock, "\2", 1, fd) != 0)
+		if (simc_send_with_fd(ch->sock, "\2", 1, fd) != 0)
 			goto gone;
 	}
 	if (publish(ch, k->start, k->at, k->op) != 0 || next_reply(ch, &k->in, &k->end) != REPLIED)
@@ -719,7 +536,7 @@ CUresult simc_exchange(struct simc_call *k)
 	while ((head[1] & FLAG_FILE) && ch->got_fd < 0) {
 		char bell[64];
 
-		if (receive(ch->sock, bell, sizeof bell, &ch->got_fd) <= 0)
+		if (simc_receive(ch->sock, bell, sizeof bell, &ch->got_fd) <= 0)
 			goto gone;
 	}
 	return (CUresult)head[0];

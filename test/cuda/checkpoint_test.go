@@ -39,12 +39,13 @@ const (
 	failed       = 3
 )
 
-// built is what the tests run: a folder of libraries, and two programs.
-type built struct{ libraries, ask, worker string }
+// built is what the tests run: a folder of libraries, and programs.
+type built struct{ libraries, ask, worker, victim string }
 
 func newBuilt(t *testing.T, flags ...string) built {
 	libraries := simtest.Libraries(t, flags...)
-	return built{libraries, compile(t, libraries, "ask", flags...), compile(t, libraries, "worker", flags...)}
+	return built{libraries, compile(t, libraries, "ask", flags...), compile(t, libraries, "worker", flags...),
+		compileVictim(t, libraries, flags...)}
 }
 
 func TestCheckpoint(t *testing.T) { runCheckpoints(t, newBuilt(t)) }
@@ -445,9 +446,9 @@ func testNeedsRoom(t *testing.T, b built) {
 	c.wants(cudaSuccess, "lock", "10000")
 	c.wants(cudaSuccess, "checkpoint")
 	var others []*exec.Cmd
-	victims := compileVictim(t, c.libraries)
 	for len(others) < 6 { // each has more than 100 MiB of the 1 GiB
-		others = append(others, func() *exec.Cmd { cmd, _ := startVictim(t, victims, c.libraries, socket); return cmd }())
+		cmd, _ := startVictim(t, b.victim, b.libraries, socket)
+		others = append(others, cmd)
 	}
 	r, _ := c.asked(c.cmd.Process.Pid, "restore")
 	if r != cudaOutOfMemory {
