@@ -46,7 +46,7 @@ static pthread_once_t process_once = PTHREAD_ONCE_INIT;
 static int service_started;
 static pthread_mutex_t park_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t park_change = PTHREAD_COND_INITIALIZER;
-static int parked; // the service thread waits, by park_lock
+static enum { AT_WORK, PARKING, WAITING } service_is; // by park_lock
 static __thread struct simc_channel *mine;
 static __thread int pending_fd = -1; // to go with the thread's next call
 
@@ -259,7 +259,18 @@ static int publish(struct simc_channel *ch, unsigned char *start, const unsigned
 static void park(void)
 {
 	pthread_mutex_lock(&park_lock);
-	parked = 1;
+	service_is = PARKING;
+	pthread_mutex_unlock(&park_lock);
+}
+
+// Waits until the service thread may go on. It has answered, and touches its channel no more.
+static void wait_parked(void)
+{
+	pthread_mutex_lock(&park_lock);
+	service_is = WAITING;
+	pthread_cond_broadcast(&park_change);
+	while (service_is == WAITING)
+		pthread_cond_wait(&park_change, &park_lock);
 	pthread_mutex_unlock(&park_lock);
 }
 
@@ -330,12 +341,8 @@ static void *serve(void *arg)
 
 	simc_tls.own = 1;
 	// No reply ever comes here: it ends when the hardware is gone.
-	while (next_reply(arg, &payload, &end) == PARKED) {
-		pthread_mutex_lock(&park_lock);
-		while (parked)
-			pthread_cond_wait(&park_change, &park_lock);
-		pthread_mutex_unlock(&park_lock);
-	}
+	while (next_reply(arg, &payload, &end) == PARKED)
+		wait_parked();
 	dead();
 	return NULL;
 }
@@ -348,8 +355,16 @@ int simc_serves(void)
 void simc_resume_service(void)
 {
 	pthread_mutex_lock(&park_lock);
-	parked = 0;
+	service_is = AT_WORK;
 	pthread_cond_broadcast(&park_change);
+	pthread_mutex_unlock(&park_lock);
+}
+
+void simc_await_service(void)
+{
+	pthread_mutex_lock(&park_lock);
+	while (service_is == PARKING)
+		pthread_cond_wait(&park_change, &park_lock);
 	pthread_mutex_unlock(&park_lock);
 }
 

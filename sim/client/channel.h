@@ -57,7 +57,9 @@ int simc_pid(void);
 // Whether there is a thread that runs host functions.
 int simc_serves(void);
 
-// For the restore thread, while no other is in a call and the service thread is parked (checkpoint.c):
+// For the restore thread, while no other is in a call (checkpoint.c): waits until the service thread, which the hardware
+// has told to park, touches its channel no more;
+void simc_await_service(void);
 // gives up all connections, and returns when the hardware has freed what the process had;
 void simc_disconnect(void);
 // connects again: to the hardware at path, or where that is empty to the one that the environment names;

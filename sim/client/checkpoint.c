@@ -64,6 +64,7 @@ static int give_up(void)
 static void fail(void)
 {
 	set_state(CU_PROCESS_STATE_FAILED);
+	simc_await_service();
 	simc_resume_service();
 	simc_open_gate();
 }
@@ -89,6 +90,7 @@ static CUresult lock(void)
 		return CUDA_ERROR_NOT_READY;
 	r = drain();
 	if (r == CUDA_SUCCESS) {
+		simc_await_service();
 		set_state(CU_PROCESS_STATE_LOCKED);
 		return r;
 	}

@@ -40,12 +40,12 @@ const (
 )
 
 // built is what the tests run: a folder of libraries, and programs.
-type built struct{ libraries, ask, worker, victim string }
+type built struct{ libraries, ask, worker, victim, crowd string }
 
 func newBuilt(t *testing.T, flags ...string) built {
 	libraries := simtest.Libraries(t, flags...)
 	return built{libraries, compile(t, libraries, "ask", flags...), compile(t, libraries, "worker", flags...),
-		compileVictim(t, libraries, flags...)}
+		compileVictim(t, libraries, flags...), compile(t, libraries, "crowd", flags...)}
 }
 
 func TestCheckpoint(t *testing.T) { runCheckpoints(t, newBuilt(t)) }
@@ -62,7 +62,7 @@ func runCheckpoints(t *testing.T, b built) {
 	for name, test := range map[string]func(*testing.T, built){
 		"states": testStates, "names": testNames, "frees devices": testFreesDevices, "lock times out": testLockTimesOut,
 		"outlives hardware": testOutlivesHardware, "fails": testFails, "moves": testMoves, "needs room": testNeedsRoom,
-		"of others": testOfOthers, "death": testDeath,
+		"of others": testOfOthers, "death": testDeath, "crowd": testCrowd,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, b) })
 	}
@@ -532,4 +532,30 @@ func testDeath(t *testing.T, b built) {
 	c.cmd.Wait()
 	c.wants(cudaInvalidValue, "state")
 	c.wants(cudaInvalidValue, "restore")
+}
+
+// testCrowd checkpoints a program whose threads make calls, come and go.
+func testCrowd(t *testing.T, b built) { runCrowd(t, b.libraries, simtest.Serve(t, shape), 40, b.crowd) }
+
+// TestCheckpointThreads is that under ThreadSanitizer.
+func TestCheckpointThreads(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles the libraries for ThreadSanitizer")
+	}
+	setarch, err := exec.LookPath("setarch")
+	if err != nil {
+		t.Skip("needs setarch: ThreadSanitizer does not take addresses at random")
+	}
+	libraries := simtest.Libraries(t, "-fsanitize=thread")
+	crowd := compile(t, libraries, "crowd", "-fsanitize=thread")
+	runCrowd(t, libraries, simtest.Serve(t, shape), 40, setarch, "-R", crowd)
+}
+
+func runCrowd(t *testing.T, libraries, socket string, cycles int, command ...string) {
+	t.Helper()
+	cmd := exec.Command(command[0], append(command[1:], "../../sim/kernels", fmt.Sprint(cycles))...)
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libraries, wire.Environment+"="+socket, "ASAN_OPTIONS=detect_leaks=0")
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "whole\n" {
+		t.Errorf("the crowd: %v\n%s", err, out)
+	}
 }
