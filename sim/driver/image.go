@@ -29,8 +29,8 @@ const (
 	pieceHead    = 24
 	pieceMost    = 1<<20 - pieceHead // what a piece holds: with its head what crosses to the program at a time
 	endOfImage   = ^uint32(0)
-	objectsMost  = 256 << 20 // bytes of JSON
-	sourcesMost  = 1 << 30   // bytes of PTX
+	objectsMost  = 64 << 20 // bytes of JSON
+	sourcesMost  = 1 << 30  // bytes of PTX
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

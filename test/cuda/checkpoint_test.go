@@ -63,6 +63,7 @@ func runCheckpoints(t *testing.T, b built) {
 		"states": testStates, "names": testNames, "frees devices": testFreesDevices, "lock times out": testLockTimesOut,
 		"outlives hardware": testOutlivesHardware, "fails": testFails, "moves": testMoves, "needs room": testNeedsRoom,
 		"of others": testOfOthers, "death": testDeath, "crowd": testCrowd,
+		"hardware ends": testHardwareEnds,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, b) })
 	}
@@ -394,6 +395,51 @@ func testFails(t *testing.T, b built) {
 	}
 	c.tells("error")
 	c.hears(fmt.Sprint(cudaDeviceUnavailable))
+}
+
+// testHardwareEnds ends the hardware while it saves a process, and while it reads one: what was asked for has happened, or
+// the process is as it was and can be restored on the next hardware. Nothing is half done.
+func testHardwareEnds(t *testing.T, b built) {
+	for _, what := range []string{"checkpoint", "restore", "checkpoint", "restore", "restore"} {
+		socket := filepath.Join(shortDir(t), "sim.sock")
+		end := hardware(t, socket)
+		c := startWorker(t, b, socket)
+		c.wants(cudaSuccess, "lock", "10000")
+		if what == "restore" {
+			c.wants(cudaSuccess, "checkpoint")
+		}
+		asker := exec.Command(c.ask, fmt.Sprint(c.cmd.Process.Pid), what)
+		asker.Env = append(os.Environ(), "LD_LIBRARY_PATH="+c.libraries, wire.Environment+"="+socket, "ASAN_OPTIONS=detect_leaks=0")
+		out, err := asker.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := asker.Start(); err != nil {
+			t.Fatal(err)
+		}
+		waitsForFutex(t, asker.Process.Pid)
+		end()
+		var r, told int
+		if _, err := fmt.Fscan(out, &r, &told); err != nil {
+			t.Fatal(err)
+		}
+		asker.Wait()
+		t.Logf("%s returned %d", what, r)
+		switch {
+		case what == "checkpoint" && r != cudaSuccess:
+			c.is(failed)
+			continue
+		case what == "restore" && r == cudaSuccess:
+			c.wants(cudaDeviceUnavailable, "checkpoint")
+			c.is(failed)
+			continue
+		}
+		c.is(checkpointed)
+		hardware(t, socket)
+		c.wants(cudaSuccess, "restore")
+		c.wants(cudaSuccess, "unlock")
+		c.steps(1)
+	}
 }
 
 // shortDir is a folder with a path that is short enough for a socket.
