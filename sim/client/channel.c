@@ -485,8 +485,11 @@ CUresult simc_begin_nvml(struct simc_call *k, uint32_t op)
 	pthread_mutex_lock(&connect_lock);
 	if (!management)
 		r = open_channel(KIND_MANAGEMENT, 0, &management);
-	if (r == CUDA_SUCCESS)
+	if (r == CUDA_SUCCESS) {
 		pthread_mutex_lock(&management->lock);
+		if (!management->mem && (r = simc_attach(management, KIND_MANAGEMENT)) != CUDA_SUCCESS)
+			pthread_mutex_unlock(&management->lock);
+	}
 	pthread_mutex_unlock(&connect_lock);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -612,16 +615,24 @@ void simc_end(struct simc_call *k)
 		__atomic_store_n(word64(ch, REPLY_CTL + 64), ch->head, __ATOMIC_RELEASE);
 	}
 	if (ch == management) {
-		int gone = !k->replied;
-
+		if (!k->replied)
+			simc_detach(ch); // the next call tries anew
 		pthread_mutex_unlock(&ch->lock);
-		if (gone) {
-			pthread_mutex_lock(&connect_lock);
-			if (management == ch)
-				management = NULL; // the next call tries a new one
-			pthread_mutex_unlock(&connect_lock);
-		}
 	}
+}
+
+void simc_move_management(const char *path)
+{
+	// Who has a lock may have been stopped by whoever asked for this.
+	if (pthread_mutex_trylock(&connect_lock) != 0)
+		return;
+	if (path)
+		simc_turn_to(path);
+	if (management && pthread_mutex_trylock(&management->lock) == 0) {
+		simc_detach(management);
+		pthread_mutex_unlock(&management->lock);
+	}
+	pthread_mutex_unlock(&connect_lock);
 }
 
 void simc_send_fd(int fd)

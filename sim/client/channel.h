@@ -85,6 +85,10 @@ void simc_get_float(struct simc_call *k, float *p);
 void simc_get_array(struct simc_call *k, void *p, size_t room, size_t elem);
 void simc_end(struct simc_call *k);
 
+// Gives the management channel up until the next call, unless a call is being made. With a path the next is to the
+// hardware there, or with an empty one to that of the environment.
+void simc_move_management(const char *path);
+
 // Writes pieces of text that kernels have printed, n bytes, to the standard output.
 void simc_print(const unsigned char *pieces, size_t n);
 

@@ -86,13 +86,18 @@ static CUresult lock(void)
 
 	if (control->state != CU_PROCESS_STATE_RUNNING)
 		return CUDA_ERROR_ILLEGAL_STATE;
+	simc_find_management();
 	if (give_up() || simc_close_gate(give_up) != 0)
 		return CUDA_ERROR_NOT_READY;
 	r = drain();
 	if (r == CUDA_SUCCESS) {
 		simc_await_service();
-		set_state(CU_PROCESS_STATE_LOCKED);
-		return r;
+		if (!orphaned()) {
+			set_state(CU_PROCESS_STATE_LOCKED);
+			return r;
+		}
+		simc_resume_service();
+		r = CUDA_ERROR_NOT_READY;
 	}
 	if (r == CUDA_ERROR_NOT_READY)
 		simc_open_gate();
@@ -173,6 +178,7 @@ static CUresult checkpoint(void)
 		return r;
 	}
 	simc_disconnect();
+	simc_tell_management(NULL);
 	set_state(CU_PROCESS_STATE_CHECKPOINTED);
 	return CUDA_SUCCESS;
 }
@@ -202,6 +208,7 @@ static CUresult restore(void)
 	simc_drop_pages();
 	drop_image();
 	simc_end_threads();
+	simc_tell_management(socket);
 	set_state(CU_PROCESS_STATE_LOCKED);
 	return r;
 }

@@ -55,6 +55,11 @@ CUresult simc_take_pages(void);
 CUresult simc_give_pages(void);
 void simc_drop_pages(void);
 
+// Looks for a libnvidia-ml of the software GPU in the process. The loader's lock is taken: no gate may be closed.
+void simc_find_management(void);
+// Has it give its connection up and, with a path, go to the hardware there the next time (simc_move_management).
+void simc_tell_management(const char *path);
+
 // Starts the restore thread, once (checkpoint.c). Without one the process cannot be checkpointed, and that is all.
 void simc_start_restore(void);
 

@@ -84,7 +84,7 @@ func compile(t *testing.T, libraries, name string, flags ...string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), name)
 	args := append([]string{"-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I", "../../tenant/abi/include", "-o", program}, flags...)
-	out, err := exec.Command(simtest.CC(), append(args, "checkpoint/"+name+".c", filepath.Join(libraries, "libcuda.so.1"), "-pthread")...).CombinedOutput()
+	out, err := exec.Command(simtest.CC(), append(args, "checkpoint/"+name+".c", filepath.Join(libraries, "libcuda.so.1"), "-pthread", "-ldl")...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("compile %s: %v\n%s", name, err, out)
 	}
@@ -268,6 +268,8 @@ func testFreesDevices(t *testing.T, b built) {
 	c := startWorker(t, b, socket)
 	pid := c.cmd.Process.Pid
 	c.steps(1)
+	c.tells("nvml")
+	c.hears(nvmlName(uuids(t, socket)[0]))
 	during := used()
 	c.wants(cudaSuccess, "lock", "10000")
 	c.wants(cudaSuccess, "checkpoint")
@@ -461,6 +463,8 @@ func testMoves(t *testing.T, b built) {
 	from, to := uuids(t, first), uuids(t, second)
 	c := startWorker(t, b, first)
 	c.steps(1)
+	c.tells("nvml")
+	c.hears(nvmlName(from[0]))
 	c.wants(cudaSuccess, "lock", "10000")
 	c.wants(cudaSuccess, "checkpoint")
 	c.wants(cudaInvalidValue, "restore", from[0], from[1])
@@ -482,6 +486,13 @@ func testMoves(t *testing.T, b built) {
 	c.steps(3)
 	c.tells("uuid")
 	c.hears(to[0])
+	c.tells("nvml") // it has come along
+	c.hears(nvmlName(to[0]))
+}
+
+// nvmlName is how NVML writes a device's UUID.
+func nvmlName(uuid string) string {
+	return fmt.Sprintf("GPU-%s-%s-%s-%s-%s", uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:])
 }
 
 // testNeedsRoom restores a process where there is no room, and again when there is.

@@ -8,6 +8,7 @@
  *   block   puts work on a stream that does not end before "open"
  *   open    lets it end
  *   error   prints the result of a call
+ *   nvml    prints the UUID of device 0 as NVML knows it
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -15,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include <dlfcn.h>
 
 #include <lgpu_cuda.h>
 
@@ -121,6 +124,23 @@ static void print_uuid(void)
 	printf("\n");
 }
 
+/* NVML as programs use it that are not linked with it. */
+static void print_nvml(void)
+{
+	static void *library;
+	int (*handle)(unsigned, void **), (*uuid)(void *, char *, unsigned);
+	void *device;
+	char text[96];
+
+	if (!library && (!(library = dlopen("libnvidia-ml.so.1", RTLD_NOW)) || ((int (*)(void))dlsym(library, "nvmlInit_v2"))() != 0))
+		exit(3);
+	*(void **)&handle = dlsym(library, "nvmlDeviceGetHandleByIndex_v2");
+	*(void **)&uuid = dlsym(library, "nvmlDeviceGetUUID");
+	if (handle(0, &device) != 0 || uuid(device, text, sizeof text) != 0)
+		exit(4);
+	printf("%s\n", text);
+}
+
 static void block(void)
 {
 	CUdeviceptr d;
@@ -152,6 +172,8 @@ int main(int argc, char **argv)
 			printf("opened %u\n", *flag = 1);
 		else if (!strcmp(line, "error\n"))
 			printf("%d\n", cuDeviceGetCount(&n));
+		else if (!strcmp(line, "nvml\n"))
+			print_nvml();
 	}
 	return 0;
 }
