@@ -148,51 +148,70 @@ static CUresult await(const struct target *t, uint64_t deadline)
 	return CUDA_SUCCESS;
 }
 
+// Until when a lock with a deadline is waited for: the process has a moment to say that it was in vain.
+static uint64_t patience(uint64_t deadline)
+{
+	return deadline ? deadline + GRACE_SECONDS * NANOSECONDS : 0;
+}
+
+// Says on which devices to restore: those of who asks.
+static void write_devices(struct simc_control *c, const CUcheckpointRestoreArgs *args)
+{
+	const char *path = getenv("LGPU_SIM");
+
+	c->count = args ? args->gpuPairsCount : 0;
+	if (c->count)
+		memcpy(c->pairs, args->gpuPairs, c->count * sizeof *args->gpuPairs);
+	snprintf(c->socket, sizeof c->socket, "%s", path ? path : "");
+}
+
 // Asks a process whose control page is ours alone.
-static CUresult ask_locked(struct target *t, enum simc_ask what, uint64_t deadline)
+static CUresult ask_locked(struct target *t, enum simc_ask what, uint64_t deadline, const CUcheckpointRestoreArgs *args)
 {
 	struct simc_control *c = t->control;
-	uint64_t patience = deadline ? deadline + GRACE_SECONDS * NANOSECONDS : 0;
 	CUresult r;
 
 	// Whose request is not answered, and who does not have the page, has died.
 	__atomic_store_n(&c->orphan, __atomic_load_n(&c->request, __ATOMIC_SEQ_CST), __ATOMIC_SEQ_CST);
-	r = await(t, patience);
+	r = await(t, patience(deadline));
 	if (r != CUDA_SUCCESS)
 		return r;
 	c->ask = what;
 	c->deadline = deadline;
+	write_devices(c, args);
 	__atomic_add_fetch(&c->request, 1, __ATOMIC_SEQ_CST);
 	simc_wake(&c->request);
-	r = await(t, patience);
+	r = await(t, patience(deadline));
 	return r == CUDA_SUCCESS ? (CUresult)c->result : r;
 }
 
-static int own_page(const struct target *t)
+// Has the control page for ourselves. Another who asks keeps it for as long as that takes, and the process itself may
+// mean harm: whether it lives and the time are looked at now and then.
+static CUresult own_page(const struct target *t, uint64_t deadline)
 {
-	while (flock(t->fd, LOCK_EX) != 0)
-		if (errno != EINTR)
-			return -1;
-	return 0;
+	uint32_t nobody = 0;
+
+	while (flock(t->fd, LOCK_EX | LOCK_NB) != 0) {
+		if (errno != EINTR && errno != EWOULDBLOCK)
+			return CUDA_ERROR_OPERATING_SYSTEM;
+		if (has_ended(t))
+			return CUDA_ERROR_INVALID_VALUE;
+		if (deadline && simc_now() >= patience(deadline))
+			return CUDA_ERROR_NOT_READY;
+		simc_sleep(&nobody, 0, simc_now() + SIMC_LOOK / 10);
+	}
+	return CUDA_SUCCESS;
 }
 
 static CUresult ask(int pid, enum simc_ask what, uint64_t deadline, const CUcheckpointRestoreArgs *args)
 {
-	const char *path = getenv("LGPU_SIM");
 	struct target t;
 	CUresult r = find(pid, &t);
 
-	if (r == CUDA_SUCCESS && own_page(&t) != 0)
-		r = CUDA_ERROR_OPERATING_SYSTEM;
-	if (r == CUDA_SUCCESS && what == SIMC_RESTORE) {
-		t.control->count = args ? args->gpuPairsCount : 0;
-		if (t.control->count)
-			memcpy(t.control->pairs, args->gpuPairs, t.control->count * sizeof *args->gpuPairs);
-		// The devices are those of who restores.
-		snprintf(t.control->socket, sizeof t.control->socket, "%s", path ? path : "");
-	}
 	if (r == CUDA_SUCCESS)
-		r = ask_locked(&t, what, deadline);
+		r = own_page(&t, deadline);
+	if (r == CUDA_SUCCESS)
+		r = ask_locked(&t, what, deadline, args);
 	release(&t);
 	return r;
 }
