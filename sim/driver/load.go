@@ -375,9 +375,12 @@ func (l *loader) fillContexts() {
 			c.peers[l.context(o)] = true
 		}
 	}
-	for _, r := range l.p.regions.all() {
-		for _, c := range l.p.contexts {
-			l.p.show(r, c) // as its peers see it too
+	for _, c := range l.p.contexts {
+		if len(c.peers) == 0 {
+			continue
+		}
+		for _, r := range l.p.regions.all() {
+			l.p.show(r, c) // what its peers have
 		}
 	}
 }
