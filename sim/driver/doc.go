@@ -20,8 +20,8 @@
 // # Checkpoints
 //
 // A process that has no work can be written to an image in its program's memory and read from there by another Driver
-// (image.go, save.go, load.go; the calls are in freeze.go). A new field of an object belongs into its record there; the
-// test that reads and saves random processes finds most that are forgotten.
+// (image.go, save.go, load.go; the calls are in freeze.go). A new field of an object belongs into its record there, unless
+// it follows from others: a test knows all fields.
 //
 // # Locks
 //
