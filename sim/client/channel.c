@@ -551,7 +551,7 @@ CUresult simc_exchange(struct simc_call *k)
 	memcpy(head, k->in, sizeof head);
 	k->in += sizeof head;
 	k->replied = 1;
-	while ((head[1] & FLAG_FILE) && ch->got_fd < 0) {
+	while ((head[1] & FLAG_FILE) && ch->got_fd == -1) {
 		char bell[64];
 
 		if (simc_receive(ch->sock, bell, sizeof bell, &ch->got_fd) <= 0)
@@ -648,5 +648,5 @@ int simc_take_fd(void)
 		fd = mine->got_fd;
 		mine->got_fd = -1;
 	}
-	return fd;
+	return fd == SIMC_LOST ? -1 : fd;
 }

@@ -94,7 +94,8 @@ void simc_print(const unsigned char *pieces, size_t n);
 
 // The descriptor to send with the calling thread's next call; it stays the caller's.
 void simc_send_fd(int fd);
-// The descriptor that came with the calling thread's last reply, and the caller owns it then; -1 if none.
+// The descriptor that came with the calling thread's last reply, and the caller owns it then; -1 if none, or if this
+// process had no room for it.
 int simc_take_fd(void);
 
 #endif

@@ -52,6 +52,8 @@ ssize_t simc_receive(int sock, void *p, size_t n, int *fd)
 	while (got < 0 && errno == EINTR);
 	if (got <= 0)
 		return got;
+	if ((m.msg_flags & MSG_CTRUNC) && *fd < 0)
+		*fd = SIMC_LOST;
 	for (c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
 		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(sizeof(int))) {
 			if (*fd >= 0)
@@ -105,6 +107,12 @@ static int dial(void)
 	return sock;
 }
 
+// What is to be said when no connection could be made: hardware that is not there, or no descriptor for its socket.
+static CUresult dial_error(int error)
+{
+	return error == EMFILE || error == ENFILE ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_DEVICE_UNAVAILABLE;
+}
+
 CUresult simc_attach(struct simc_channel *ch, uint32_t kind)
 {
 	struct hello hi = {.magic = MAGIC, .kind = kind, .protocol = SIMC_PROTOCOL, .thread = ch->thread};
@@ -115,7 +123,7 @@ CUresult simc_attach(struct simc_channel *ch, uint32_t kind)
 	CUresult r = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
 	if (sock < 0)
-		return r;
+		return dial_error(errno);
 	memcpy(hi.token, token, sizeof token);
 	if (send(sock, &hi, sizeof hi, MSG_NOSIGNAL) != (ssize_t)sizeof hi)
 		goto fail;
@@ -132,6 +140,10 @@ CUresult simc_attach(struct simc_channel *ch, uint32_t kind)
 	}
 	if (w.status != CUDA_SUCCESS) {
 		r = (CUresult)w.status;
+		goto fail;
+	}
+	if (fd == SIMC_LOST) {
+		r = CUDA_ERROR_OPERATING_SYSTEM;
 		goto fail;
 	}
 	mem = mmap(NULL, CHANNEL_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

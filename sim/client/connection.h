@@ -24,6 +24,9 @@ enum {
 	CHANNEL_SIZE = BULK_START + BULK_SIZE,
 };
 
+// A descriptor that was sent to this process, which had no room for it.
+#define SIMC_LOST (-2)
+
 struct simc_channel {
 	int sock;           // -1 while there is no connection
 	unsigned char *mem; // NULL while there is none
@@ -32,7 +35,7 @@ struct simc_channel {
 	uint64_t tail; // of the request ring
 	uint64_t head; // of the reply ring
 	int send_fd;   // to go with the next call, or -1
-	int got_fd;    // came over the socket, or -1
+	int got_fd;    // came over the socket, or -1, or SIMC_LOST
 	struct simc_channel *next;
 	pthread_mutex_t lock; // a management channel's only
 };
@@ -47,7 +50,8 @@ void simc_detach(struct simc_channel *ch);
 // From now on connections are those of a new process, to the hardware at path; an empty one is the environment's.
 void simc_turn_to(const char *path);
 
-// Receives up to n bytes, and a descriptor that comes along. Returns what recvmsg does, without EINTR.
+// Receives up to n bytes, and a descriptor that comes along, which is SIMC_LOST at the process's limit of them. Returns what
+// recvmsg does, without EINTR.
 ssize_t simc_receive(int sock, void *p, size_t n, int *fd);
 // Sends bytes with a descriptor. 0, or -1.
 int simc_send_with_fd(int sock, const void *p, size_t n, int fd);

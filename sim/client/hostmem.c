@@ -437,11 +437,14 @@ CUresult simc_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int
 			close(fd);
 		return r;
 	}
-	if (fd < 0 || mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED ||
-	    add(MANAGED, base, size, base) != CUDA_SUCCESS) {
+	if (fd < 0)
+		r = CUDA_ERROR_OPERATING_SYSTEM;
+	else if (mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED ||
+		 add(MANAGED, base, size, base) != CUDA_SUCCESS)
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	if (r != CUDA_SUCCESS) {
 		simc_rpc_MemFree((CUdeviceptr)(uintptr_t)base);
 		munmap(base, size);
-		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (fd >= 0)
 		close(fd);

@@ -130,7 +130,7 @@ func (ch *channel) watch() {
 func (ch *channel) readSocket() error {
 	var bytes [64]byte
 	oob := make([]byte, unix.CmsgSpace(4*4))
-	n, oobn, _, _, err := ch.conn.ReadMsgUnix(bytes[:], oob)
+	n, oobn, flags, _, err := ch.conn.ReadMsgUnix(bytes[:], oob)
 	if oobn > 0 {
 		messages, perr := unix.ParseSocketControlMessage(oob[:oobn])
 		if perr != nil {
@@ -160,6 +160,9 @@ func (ch *channel) readSocket() error {
 	}
 	if n == 0 {
 		return io.EOF
+	}
+	if flags&unix.MSG_CTRUNC != 0 { // a call would wait for it in vain
+		return errors.New("wire: no room for a descriptor from a program: too many at once, or the limit of this process")
 	}
 	return nil
 }

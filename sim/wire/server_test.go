@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // echo is a driver of a few calls: enough to see what arrives and what goes back. Any other call is a nil method.
@@ -382,6 +384,11 @@ func TestHostile(t *testing.T) {
 		c.publish(opOf("Memcpy"), payload(0x1000, 0x1000, 16, 0, 0, 0))
 		c.next()
 		c.publish(opOf("MemGetInfo"), payload())
+	})
+	attack("more descriptors than there is room for", func(c *clientConn) {
+		if _, _, err := c.conn.WriteMsgUnix([]byte{2}, unix.UnixRights(0, 0, 0, 0, 0), nil); err != nil {
+			t.Fatal(err)
+		}
 	})
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
