@@ -119,13 +119,13 @@ func (l *loader) undo() {
 }
 
 func (l *loader) fail(res Result, format string, args ...any) {
-	panic(loadError{res, fmt.Errorf("%w: "+format, append([]any{errImage}, args...)...)})
+	panic(loadError{res, fmt.Errorf(format, args...)})
 }
 
 // check fails for an image in which something does not hold.
 func (l *loader) check(holds bool, format string, args ...any) {
 	if !holds {
-		l.fail(errInvalidImage, format, args...)
+		l.fail(errInvalidImage, "%w: "+format, append([]any{errImage}, args...)...)
 	}
 }
 
