@@ -40,12 +40,13 @@ const (
 )
 
 // built is what the tests run: a folder of libraries, and programs.
-type built struct{ libraries, ask, worker, victim, crowd string }
+type built struct{ libraries, ask, worker, victim, crowd, freeze string }
 
 func newBuilt(t *testing.T, flags ...string) built {
 	libraries := simtest.Libraries(t, flags...)
 	return built{libraries, compile(t, libraries, "ask", flags...), compile(t, libraries, "worker", flags...),
-		compileVictim(t, libraries, flags...), compile(t, libraries, "crowd", flags...)}
+		compileVictim(t, libraries, flags...), compile(t, libraries, "crowd", flags...),
+		compile(t, libraries, "freeze", flags...)}
 }
 
 func TestCheckpoint(t *testing.T) { runCheckpoints(t, newBuilt(t)) }
@@ -63,7 +64,7 @@ func runCheckpoints(t *testing.T, b built) {
 		"states": testStates, "names": testNames, "frees devices": testFreesDevices, "lock times out": testLockTimesOut,
 		"outlives hardware": testOutlivesHardware, "fails": testFails, "moves": testMoves, "needs room": testNeedsRoom,
 		"of others": testOfOthers, "death": testDeath, "crowd": testCrowd,
-		"hardware ends": testHardwareEnds,
+		"hardware ends": testHardwareEnds, "frozen": testFrozen,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, b) })
 	}
@@ -589,6 +590,26 @@ func testDeath(t *testing.T, b built) {
 	c.cmd.Wait()
 	c.wants(cudaInvalidValue, "state")
 	c.wants(cudaInvalidValue, "restore")
+}
+
+// testFrozen: from lock to unlock nothing of a program has to run but its restore thread, so that it can be dumped.
+func testFrozen(t *testing.T, b built) {
+	c := startWorker(t, b, simtest.Serve(t, shape))
+	c.steps(1)
+	c.tells("nvml")
+	c.hears(nvmlName(uuids(t, c.socket)[0]))
+	c.wants(cudaSuccess, "lock", "10000")
+	cmd := exec.Command(b.freeze, fmt.Sprint(c.cmd.Process.Pid))
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+b.libraries, wire.Environment+"="+c.socket, "ASAN_OPTIONS=detect_leaks=0")
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() == 77 {
+		t.Skip("a process may not be traced here")
+	}
+	if err != nil || string(out) != "0 0\n" {
+		t.Fatalf("%q, %v", out, err)
+	}
+	c.wants(cudaSuccess, "unlock")
+	c.steps(2)
 }
 
 // testCrowd checkpoints a program whose threads make calls, come and go.
