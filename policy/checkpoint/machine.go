@@ -18,6 +18,8 @@
 // The way back from an image is the same with the stages in reverse: what fails goes back to where it came from, and can
 // be tried again.
 //
+// What can be known to stand in the way is asked before anything is locked: Admit.
+//
 // The package is pure: no clock, no I/O, no goroutine. A Machine is for one goroutine at a time.
 package checkpoint
 
