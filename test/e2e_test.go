@@ -80,7 +80,7 @@ func build(dir string) error {
 	if err != nil {
 		return err
 	}
-	programs := map[string][]string{"suite": suite}
+	programs := map[string][]string{"suite": suite, "ask": {"cuda/checkpoint/ask.c"}}
 	singles, err := filepath.Glob("programs/*.c")
 	if err != nil {
 		return err

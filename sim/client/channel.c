@@ -2,33 +2,20 @@
 
 #define _GNU_SOURCE
 #include "channel.h"
+#include "connection.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "rpc_gen.h"
 
 enum {
-	MAGIC = 0x7570676c,
-	KIND_SERVICE = 1,
-	KIND_THREAD = 2,
-	KIND_MANAGEMENT = 3,
-	RING_SIZE = 128 << 10,
-	BULK_SIZE = 1 << 20,
-	REQUEST_CTL = 0,
-	REPLY_CTL = 0x400,
-	REQUEST_START = 0x1000,
-	REPLY_START = REQUEST_START + RING_SIZE,
-	BULK_START = REPLY_START + RING_SIZE,
-	CHANNEL_SIZE = BULK_START + BULK_SIZE,
 	MAX_RECORD = 64 << 10,
 	MAX_INLINE = 32 << 10, // of one array or string: the rest of a record has room for all else of any call
 	SPINS = 300,           // looks at the ring before asking for the doorbell
@@ -41,38 +28,11 @@ enum {
 #define OP_DONE 0xffff0004u
 #define OP_PAD 0xffff0005u
 #define OP_PRINT 0xffff0006u
-// A descriptor that was sent to this process, which had no room for it.
-#define LOST (-2)
-
+#define INVOKE_HOST_FUNCTION 1u
+#define INVOKE_PARK 3u
 #define FLAG_PER_THREAD 1u
 #define FLAG_FILE 2u
 #define REMOTE (1ull << 63)
-
-struct hello {
-	uint32_t magic, kind;
-	uint64_t protocol;
-	unsigned char token[16];
-	uint64_t thread;
-};
-
-struct welcome {
-	uint32_t magic;
-	int32_t status;
-	uint64_t protocol;
-	unsigned char token[16];
-	uint64_t pid;
-};
-
-struct simc_channel {
-	int sock;
-	unsigned char *mem;
-	uint64_t tail; // of the request ring
-	uint64_t head; // of the reply ring
-	int send_fd;   // to go with the next call, or -1
-	int got_fd;    // came over the socket, or -1, or LOST
-	struct simc_channel *next;
-	pthread_mutex_t lock; // a management channel's only
-};
 
 int simc_state = SIMC_FRESH;
 
@@ -80,12 +40,13 @@ static pthread_mutex_t connect_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER; // channels; taken after connect_lock
 static struct simc_channel *channels;
 static struct simc_channel *service, *management;
-static unsigned char token[16];
-static int hardware_pid;
 static uint64_t next_thread = 1;
 static pthread_key_t thread_key;
 static pthread_once_t process_once = PTHREAD_ONCE_INIT;
 static int service_started;
+static pthread_mutex_t park_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t park_change = PTHREAD_COND_INITIALIZER;
+static enum { AT_WORK, PARKING, WAITING } service_is; // by park_lock
 static __thread struct simc_channel *mine;
 static __thread int pending_fd = -1; // to go with the thread's next call
 
@@ -108,136 +69,27 @@ static void dead(void)
 	__atomic_compare_exchange_n(&simc_state, &ready, SIMC_DEAD, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
-// Receives up to n bytes, and a descriptor that comes along, which is LOST at the process's limit of them. Returns what
-// recvmsg does, without EINTR.
-static ssize_t receive(int sock, void *p, size_t n, int *fd)
+static void free_channel(struct simc_channel *ch)
 {
-	union {
-		char room[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control;
-	struct iovec iov = {p, n};
-	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-	struct cmsghdr *c;
-	ssize_t got;
-
-	do
-		got = recvmsg(sock, &m, MSG_CMSG_CLOEXEC);
-	while (got < 0 && errno == EINTR);
-	if (got <= 0)
-		return got;
-	if ((m.msg_flags & MSG_CTRUNC) && *fd < 0)
-		*fd = LOST;
-	for (c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
-		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(sizeof(int))) {
-			if (*fd >= 0)
-				close(*fd);
-			memcpy(fd, CMSG_DATA(c), sizeof *fd);
-		}
-	}
-	return got;
-}
-
-// Sends bytes with a descriptor.
-static int send_with_fd(int sock, const void *p, size_t n, int fd)
-{
-	union {
-		char room[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control;
-	struct iovec iov = {(void *)(uintptr_t)p, n};
-	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-	ssize_t put;
-
-	memset(&control, 0, sizeof control);
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &fd, sizeof fd);
-	do
-		put = sendmsg(sock, &m, MSG_NOSIGNAL);
-	while (put < 0 && errno == EINTR);
-	return put == (ssize_t)n ? 0 : -1;
-}
-
-static int dial(void)
-{
-	const char *path = getenv("LGPU_SIM");
-	struct sockaddr_un addr = {.sun_family = AF_UNIX};
-	int sock;
-
-	if (!path || !*path || strlen(path) >= sizeof addr.sun_path)
-		return -1;
-	strcpy(addr.sun_path, path);
-	sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (sock < 0)
-		return -1;
-	while (connect(sock, (struct sockaddr *)&addr, sizeof addr) != 0) {
-		if (errno != EINTR) {
-			close(sock);
-			return -1;
-		}
-	}
-	return sock;
-}
-
-// What is to be said when no connection could be made: hardware that is not there, or no descriptor for its socket.
-static CUresult dial_error(int error)
-{
-	return error == EMFILE || error == ENFILE ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_DEVICE_UNAVAILABLE;
+	simc_detach(ch);
+	pthread_mutex_destroy(&ch->lock);
+	free(ch);
 }
 
 // Opens a channel and puts it in the list.
 static CUresult open_channel(uint32_t kind, uint64_t thread, struct simc_channel **out)
 {
-	struct hello hi = {.magic = MAGIC, .kind = kind, .protocol = SIMC_PROTOCOL, .thread = thread};
-	struct welcome w;
 	struct simc_channel *ch = calloc(1, sizeof *ch);
-	size_t have = 0;
-	int fd = -1;
-	CUresult r = CUDA_ERROR_DEVICE_UNAVAILABLE;
+	CUresult r;
 
 	if (!ch)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	ch->send_fd = ch->got_fd = -1;
+	ch->sock = ch->send_fd = ch->got_fd = -1;
+	ch->thread = thread;
 	pthread_mutex_init(&ch->lock, NULL);
-	if ((ch->sock = dial()) < 0) {
-		r = dial_error(errno);
-		goto fail;
-	}
-	memcpy(hi.token, token, sizeof token);
-	if (send(ch->sock, &hi, sizeof hi, MSG_NOSIGNAL) != (ssize_t)sizeof hi)
-		goto fail;
-	while (have < sizeof w) {
-		ssize_t got = receive(ch->sock, (char *)&w + have, sizeof w - have, &fd);
-
-		if (got <= 0)
-			goto fail;
-		have += (size_t)got;
-	}
-	if (w.magic != MAGIC || w.protocol != SIMC_PROTOCOL) {
-		r = CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
-		goto fail;
-	}
-	if (w.status != CUDA_SUCCESS) {
-		r = (CUresult)w.status;
-		goto fail;
-	}
-	if (fd == LOST) {
-		r = CUDA_ERROR_OPERATING_SYSTEM;
-		goto fail;
-	}
-	ch->mem = mmap(NULL, CHANNEL_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (ch->mem == MAP_FAILED) {
-		r = CUDA_ERROR_OUT_OF_MEMORY;
-		goto fail;
-	}
-	close(fd);
-	madvise(ch->mem, CHANNEL_SIZE, MADV_DONTFORK);
-	if (kind == KIND_SERVICE) {
-		memcpy(token, w.token, sizeof token);
-		hardware_pid = (int)w.pid;
+	if ((r = simc_attach(ch, kind)) != CUDA_SUCCESS) {
+		free_channel(ch);
+		return r;
 	}
 	pthread_mutex_lock(&list_lock);
 	ch->next = channels;
@@ -245,14 +97,6 @@ static CUresult open_channel(uint32_t kind, uint64_t thread, struct simc_channel
 	pthread_mutex_unlock(&list_lock);
 	*out = ch;
 	return CUDA_SUCCESS;
-fail:
-	if (fd >= 0)
-		close(fd);
-	if (ch->sock >= 0)
-		close(ch->sock);
-	pthread_mutex_destroy(&ch->lock);
-	free(ch);
-	return r;
 }
 
 // A thread has ended: its channel goes.
@@ -264,17 +108,17 @@ static void thread_exit(void *arg)
 	if (__atomic_load_n(&simc_state, __ATOMIC_SEQ_CST) == SIMC_FORKED)
 		return;
 	pthread_mutex_lock(&list_lock);
+	if (!ch->mem) {
+		ch->ended = 1; // simc_end_threads tells the hardware, when there is one
+		pthread_mutex_unlock(&list_lock);
+		return;
+	}
 	for (at = &channels; *at && *at != ch; at = &(*at)->next)
 		;
 	if (*at)
 		*at = ch->next;
 	pthread_mutex_unlock(&list_lock);
-	close(ch->sock);
-	if (ch->got_fd >= 0)
-		close(ch->got_fd);
-	munmap(ch->mem, CHANNEL_SIZE);
-	pthread_mutex_destroy(&ch->lock);
-	free(ch);
+	free_channel(ch);
 }
 
 static void before_fork(void)
@@ -295,7 +139,8 @@ static void after_fork_child(void)
 	struct simc_channel *ch;
 
 	for (ch = channels; ch; ch = ch->next) {
-		close(ch->sock);
+		if (ch->sock >= 0)
+			close(ch->sock);
 		if (ch->got_fd >= 0)
 			close(ch->got_fd);
 	}
@@ -340,7 +185,7 @@ CUresult simc_connect(void)
 
 int simc_pid(void)
 {
-	return hardware_pid;
+	return simc_hardware_pid;
 }
 
 // Blocks until the other side has published something; 0, or -1 when it is gone.
@@ -366,7 +211,7 @@ static int wait_record(struct simc_channel *ch)
 			__atomic_store_n(sleeping, 0, __ATOMIC_SEQ_CST);
 			return 0;
 		}
-		got = receive(ch->sock, bells, sizeof bells, &ch->got_fd);
+		got = simc_receive(ch->sock, bells, sizeof bells, &ch->got_fd);
 		__atomic_store_n(sleeping, 0, __ATOMIC_SEQ_CST);
 		if (got <= 0)
 			return -1;
@@ -410,17 +255,40 @@ static int publish(struct simc_channel *ch, unsigned char *start, const unsigned
 	return 0;
 }
 
-// Waits for the next record and serves those that ask for this program's memory or functions, until one is a reply.
-static int next_reply(struct simc_channel *ch, const unsigned char **payload, const unsigned char **end)
+// Says that the service thread is about to wait: before it answers, so that nobody can wake it too early.
+static void park(void)
+{
+	pthread_mutex_lock(&park_lock);
+	service_is = PARKING;
+	pthread_mutex_unlock(&park_lock);
+}
+
+// Waits until the service thread may go on. It has answered, and touches its channel no more.
+static void wait_parked(void)
+{
+	pthread_mutex_lock(&park_lock);
+	service_is = WAITING;
+	pthread_cond_broadcast(&park_change);
+	while (service_is == WAITING)
+		pthread_cond_wait(&park_change, &park_lock);
+	pthread_mutex_unlock(&park_lock);
+}
+
+enum reply { REPLIED = 0, PARKED = 1, GONE = -1 };
+
+// Waits for the next record and serves those that ask for this program's memory or functions, until one is a reply, or
+// asks the service thread to wait.
+static enum reply next_reply(struct simc_channel *ch, const unsigned char **payload, const unsigned char **end)
 {
 	for (;;) {
+		enum reply next = REPLIED;
 		const uint64_t *arg;
 		const unsigned char *at;
 		unsigned char *done;
 		uint32_t size, op;
 
 		if (wait_record(ch) != 0)
-			return -1;
+			return GONE;
 		at = ch->mem + REPLY_START + ch->head % RING_SIZE;
 		memcpy(&size, at, 4);
 		memcpy(&op, at + 4, 4);
@@ -429,7 +297,7 @@ static int next_reply(struct simc_channel *ch, const unsigned char **payload, co
 		case OP_REPLY:
 			*payload = at + 8;
 			*end = at + size;
-			return 0;
+			return REPLIED;
 		case OP_PAD:
 			ch->head += size;
 			__atomic_store_n(word64(ch, REPLY_CTL + 64), ch->head, __ATOMIC_RELEASE);
@@ -441,7 +309,9 @@ static int next_reply(struct simc_channel *ch, const unsigned char **payload, co
 			memcpy((void *)(uintptr_t)arg[0], ch->mem + BULK_START, arg[1]);
 			break;
 		case OP_INVOKE:
-			if (arg[1] == 1)
+			if (arg[1] == INVOKE_PARK)
+				next = PARKED;
+			else if (arg[1] == INVOKE_HOST_FUNCTION)
 				((CUhostFn)(uintptr_t)arg[0])((void *)(uintptr_t)arg[2]);
 			else
 				((CUstreamCallback)(uintptr_t)arg[0])((CUstream)(uintptr_t)arg[2], (CUresult)arg[3],
@@ -451,13 +321,17 @@ static int next_reply(struct simc_channel *ch, const unsigned char **payload, co
 			simc_print(ch->mem + BULK_START, arg[0]);
 			break;
 		default:
-			return -1;
+			return GONE;
 		}
 		ch->head += size;
 		__atomic_store_n(word64(ch, REPLY_CTL + 64), ch->head, __ATOMIC_RELEASE);
+		if (next == PARKED)
+			park();
 		done = record_start(ch);
 		if (publish(ch, done, done + 8, OP_DONE) != 0)
-			return -1;
+			return GONE;
+		if (next == PARKED)
+			return PARKED;
 	}
 }
 
@@ -465,9 +339,85 @@ static void *serve(void *arg)
 {
 	const unsigned char *payload, *end;
 
-	next_reply(arg, &payload, &end); // no reply ever comes here: this returns when the hardware is gone
+	simc_tls.own = 1;
+	// No reply ever comes here: it ends when the hardware is gone.
+	while (next_reply(arg, &payload, &end) == PARKED)
+		wait_parked();
 	dead();
 	return NULL;
+}
+
+int simc_serves(void)
+{
+	return service_started;
+}
+
+void simc_resume_service(void)
+{
+	pthread_mutex_lock(&park_lock);
+	service_is = AT_WORK;
+	pthread_cond_broadcast(&park_change);
+	pthread_mutex_unlock(&park_lock);
+}
+
+void simc_await_service(void)
+{
+	pthread_mutex_lock(&park_lock);
+	while (service_is == PARKING)
+		pthread_cond_wait(&park_change, &park_lock);
+	pthread_mutex_unlock(&park_lock);
+}
+
+void simc_disconnect(void)
+{
+	enum { PATIENCE_SECONDS = 20 };
+	struct timeval patience = {PATIENCE_SECONDS, 0};
+	struct simc_channel *ch;
+	char bells[64];
+
+	pthread_mutex_lock(&list_lock);
+	for (ch = channels; ch; ch = ch->next)
+		if (ch != service)
+			simc_detach(ch);
+	if (service->mem) {
+		// The hardware closes its end when the process is freed.
+		setsockopt(service->sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+		if (shutdown(service->sock, SHUT_WR) == 0)
+			while (simc_receive(service->sock, bells, sizeof bells, &service->got_fd) > 0)
+				;
+		simc_detach(service);
+	}
+	pthread_mutex_unlock(&list_lock);
+	// Whatever has become of the hardware, the next one is another.
+	__atomic_store_n(&simc_state, SIMC_READY, __ATOMIC_SEQ_CST);
+}
+
+CUresult simc_reconnect(const char *path)
+{
+	CUresult r;
+
+	pthread_mutex_lock(&list_lock);
+	simc_turn_to(path);
+	r = simc_attach(service, KIND_SERVICE);
+	pthread_mutex_unlock(&list_lock);
+	return r;
+}
+
+void simc_end_threads(void)
+{
+	struct simc_channel **at, *ch;
+
+	pthread_mutex_lock(&list_lock);
+	for (at = &channels; (ch = *at) != NULL;) {
+		if (!ch->ended) {
+			at = &ch->next;
+			continue;
+		}
+		*at = ch->next;
+		simc_attach(ch, KIND_THREAD); // its end is what the hardware has to see; a hardware that is gone has seen it
+		free_channel(ch);
+	}
+	pthread_mutex_unlock(&list_lock);
 }
 
 CUresult simc_start_service(void)
@@ -509,8 +459,9 @@ CUresult simc_begin(struct simc_call *k, uint32_t op)
 
 	if (state != SIMC_READY)
 		return state == SIMC_DEAD ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_ERROR_NOT_INITIALIZED;
-	if (!mine) {
-		r = open_channel(KIND_THREAD, __atomic_fetch_add(&next_thread, 1, __ATOMIC_RELAXED), &mine);
+	if (!mine || !mine->mem) {
+		r = mine ? simc_attach(mine, KIND_THREAD)
+			 : open_channel(KIND_THREAD, __atomic_fetch_add(&next_thread, 1, __ATOMIC_RELAXED), &mine);
 		if (r != CUDA_SUCCESS) {
 			if (r == CUDA_ERROR_DEVICE_UNAVAILABLE)
 				dead();
@@ -534,8 +485,11 @@ CUresult simc_begin_nvml(struct simc_call *k, uint32_t op)
 	pthread_mutex_lock(&connect_lock);
 	if (!management)
 		r = open_channel(KIND_MANAGEMENT, 0, &management);
-	if (r == CUDA_SUCCESS)
+	if (r == CUDA_SUCCESS) {
 		pthread_mutex_lock(&management->lock);
+		if (!management->mem && (r = simc_attach(management, KIND_MANAGEMENT)) != CUDA_SUCCESS)
+			pthread_mutex_unlock(&management->lock);
+	}
 	pthread_mutex_unlock(&connect_lock);
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -589,10 +543,10 @@ CUresult simc_exchange(struct simc_call *k)
 		int fd = ch->send_fd;
 
 		ch->send_fd = -1;
-		if (send_with_fd(ch->sock, "\2", 1, fd) != 0)
+		if (simc_send_with_fd(ch->sock, "\2", 1, fd) != 0)
 			goto gone;
 	}
-	if (publish(ch, k->start, k->at, k->op) != 0 || next_reply(ch, &k->in, &k->end) != 0)
+	if (publish(ch, k->start, k->at, k->op) != 0 || next_reply(ch, &k->in, &k->end) != REPLIED)
 		goto gone;
 	memcpy(head, k->in, sizeof head);
 	k->in += sizeof head;
@@ -600,7 +554,7 @@ CUresult simc_exchange(struct simc_call *k)
 	while ((head[1] & FLAG_FILE) && ch->got_fd == -1) {
 		char bell[64];
 
-		if (receive(ch->sock, bell, sizeof bell, &ch->got_fd) <= 0)
+		if (simc_receive(ch->sock, bell, sizeof bell, &ch->got_fd) <= 0)
 			goto gone;
 	}
 	return (CUresult)head[0];
@@ -661,16 +615,24 @@ void simc_end(struct simc_call *k)
 		__atomic_store_n(word64(ch, REPLY_CTL + 64), ch->head, __ATOMIC_RELEASE);
 	}
 	if (ch == management) {
-		int gone = !k->replied;
-
+		if (!k->replied)
+			simc_detach(ch); // the next call tries anew
 		pthread_mutex_unlock(&ch->lock);
-		if (gone) {
-			pthread_mutex_lock(&connect_lock);
-			if (management == ch)
-				management = NULL; // the next call tries a new one
-			pthread_mutex_unlock(&connect_lock);
-		}
 	}
+}
+
+void simc_move_management(const char *path)
+{
+	// Who has a lock may have been stopped by whoever asked for this.
+	if (pthread_mutex_trylock(&connect_lock) != 0)
+		return;
+	if (path)
+		simc_turn_to(path);
+	if (management && pthread_mutex_trylock(&management->lock) == 0) {
+		simc_detach(management);
+		pthread_mutex_unlock(&management->lock);
+	}
+	pthread_mutex_unlock(&connect_lock);
 }
 
 void simc_send_fd(int fd)
@@ -686,5 +648,5 @@ int simc_take_fd(void)
 		fd = mine->got_fd;
 		mine->got_fd = -1;
 	}
-	return fd == LOST ? -1 : fd;
+	return fd == SIMC_LOST ? -1 : fd;
 }

@@ -18,7 +18,9 @@ enum { SIMC_STACK = 256 };
 
 // What belongs to the calling thread: the stack of current contexts, and how default streams are meant.
 struct simc_tls {
-	int per_thread; // inside a _ptsz or _ptds call
+	int per_thread;  // inside a _ptsz or _ptds call
+	int own;         // a thread of the library: no gate holds it
+	unsigned passes; // calls that it is in, one inside the other (gate.h)
 	unsigned depth;
 	CUcontext stack[SIMC_STACK];
 };
@@ -52,6 +54,20 @@ CUresult simc_connect(void);
 CUresult simc_start_service(void);
 // The number that the hardware knows this process by.
 int simc_pid(void);
+// Whether there is a thread that runs host functions.
+int simc_serves(void);
+
+// For the restore thread, while no other is in a call (checkpoint.c): waits until the service thread, which the hardware
+// has told to park, touches its channel no more;
+void simc_await_service(void);
+// gives up all connections, and returns when the hardware has freed what the process had;
+void simc_disconnect(void);
+// connects again: to the hardware at path, or where that is empty to the one that the environment names;
+CUresult simc_reconnect(const char *path);
+// tells the hardware of threads that have ended while there was no connection;
+void simc_end_threads(void);
+// and lets the service thread go on.
+void simc_resume_service(void);
 
 // Begins a call on the calling thread's channel, or on the process's management channel.
 CUresult simc_begin(struct simc_call *k, uint32_t op);
@@ -68,6 +84,10 @@ void simc_get_float(struct simc_call *k, float *p);
 // Reads at most room elements into p; nothing when p is NULL.
 void simc_get_array(struct simc_call *k, void *p, size_t room, size_t elem);
 void simc_end(struct simc_call *k);
+
+// Gives the management channel up until the next call, unless a call is being made. With a path the next is to the
+// hardware there, or with an empty one to that of the environment.
+void simc_move_management(const char *path);
 
 // Writes pieces of text that kernels have printed, n bytes, to the standard output.
 void simc_print(const unsigned char *pieces, size_t n);

@@ -15,6 +15,7 @@ CUresult cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAl
 
 CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuArray3DCreate_v2(pHandle, pAllocateArray);
@@ -28,6 +29,7 @@ CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1 *pArrayDescriptor, CU
 
 CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuArray3DGetDescriptor_v2(pArrayDescriptor, hArray);
@@ -41,6 +43,7 @@ CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAlloca
 
 CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuArrayCreate_v2(pHandle, pAllocateArray);
@@ -48,6 +51,7 @@ CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAlloca
 
 CUresult cuArrayDestroy(CUarray hArray)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_ArrayDestroy(hArray);
@@ -61,6 +65,7 @@ CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1 *pArrayDescriptor, CUarra
 
 CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuArrayGetDescriptor_v2(pArrayDescriptor, hArray);
@@ -69,6 +74,7 @@ CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarra
 CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUarray array,
 		CUdevice device)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -88,42 +94,6 @@ CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperti
 {
 	(void)sparseProperties, (void)array;
 	return simc_unsupported("cuArrayGetSparseProperties");
-}
-
-CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *args)
-{
-	(void)pid, (void)args;
-	return simc_unsupported("cuCheckpointProcessCheckpoint");
-}
-
-CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
-{
-	(void)pid, (void)tid;
-	return simc_unsupported("cuCheckpointProcessGetRestoreThreadId");
-}
-
-CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
-{
-	(void)pid, (void)state;
-	return simc_unsupported("cuCheckpointProcessGetState");
-}
-
-CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args)
-{
-	(void)pid, (void)args;
-	return simc_unsupported("cuCheckpointProcessLock");
-}
-
-CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args)
-{
-	(void)pid, (void)args;
-	return simc_unsupported("cuCheckpointProcessRestore");
-}
-
-CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args)
-{
-	(void)pid, (void)args;
-	return simc_unsupported("cuCheckpointProcessUnlock");
 }
 
 CUresult cuCoredumpGetAttribute(CUcoredumpSettings attrib, void *value, size_t *size)
@@ -152,6 +122,7 @@ CUresult cuCoredumpSetAttributeGlobal(CUcoredumpSettings attrib, void *value, si
 
 CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuCtxAttach(pctx, flags);
@@ -164,6 +135,7 @@ CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 
 CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuCtxCreate_v2(pctx, flags, dev);
@@ -172,6 +144,7 @@ CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
 		CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev);
@@ -179,6 +152,7 @@ CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int n
 
 CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev);
@@ -191,6 +165,7 @@ CUresult cuCtxDestroy(CUcontext ctx)
 
 CUresult cuCtxDestroy_v2(CUcontext ctx)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuCtxDestroy_v2(ctx);
@@ -198,6 +173,7 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
 
 CUresult cuCtxDetach(CUcontext ctx)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuCtxDetach(ctx);
@@ -205,6 +181,7 @@ CUresult cuCtxDetach(CUcontext ctx)
 
 CUresult cuCtxDisablePeerAccess(CUcontext peerContext)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_CtxDisablePeerAccess(peerContext);
@@ -212,6 +189,7 @@ CUresult cuCtxDisablePeerAccess(CUcontext peerContext)
 
 CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_CtxEnablePeerAccess(peerContext, Flags);
@@ -225,6 +203,7 @@ CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
 
 CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -236,6 +215,7 @@ CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version)
 
 CUresult cuCtxGetCacheConfig(CUfunc_cache *pconfig)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -247,6 +227,7 @@ CUresult cuCtxGetCacheConfig(CUfunc_cache *pconfig)
 
 CUresult cuCtxGetCurrent(CUcontext *pctx)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuCtxGetCurrent(pctx);
@@ -260,6 +241,7 @@ CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource, CUdevResou
 
 CUresult cuCtxGetDevice(CUdevice *device)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuCtxGetDevice(device);
@@ -267,6 +249,7 @@ CUresult cuCtxGetDevice(CUdevice *device)
 
 CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuCtxGetDevice_v2(device, ctx);
@@ -274,6 +257,7 @@ CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
 
 CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuCtxGetExecAffinity(pExecAffinity, type);
@@ -281,6 +265,7 @@ CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinity
 
 CUresult cuCtxGetFlags(unsigned int *flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -292,6 +277,7 @@ CUresult cuCtxGetFlags(unsigned int *flags)
 
 CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -303,6 +289,7 @@ CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
 
 CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -314,6 +301,7 @@ CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
 
 CUresult cuCtxGetSharedMemConfig(CUsharedconfig *pConfig)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -325,6 +313,7 @@ CUresult cuCtxGetSharedMemConfig(CUsharedconfig *pConfig)
 
 CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_CtxGetStreamPriorityRange(leastPriority, greatestPriority);
@@ -337,6 +326,7 @@ CUresult cuCtxPopCurrent(CUcontext *pctx)
 
 CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuCtxPopCurrent_v2(pctx);
@@ -349,6 +339,7 @@ CUresult cuCtxPushCurrent(CUcontext ctx)
 
 CUresult cuCtxPushCurrent_v2(CUcontext ctx)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuCtxPushCurrent_v2(ctx);
@@ -356,6 +347,7 @@ CUresult cuCtxPushCurrent_v2(CUcontext ctx)
 
 CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_CtxRecordEvent(hCtx, hEvent);
@@ -363,6 +355,7 @@ CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
 
 CUresult cuCtxResetPersistingL2Cache(void)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_CtxResetPersistingL2Cache();
@@ -370,6 +363,7 @@ CUresult cuCtxResetPersistingL2Cache(void)
 
 CUresult cuCtxSetCacheConfig(CUfunc_cache config)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_CtxSetCacheConfig(config);
@@ -377,6 +371,7 @@ CUresult cuCtxSetCacheConfig(CUfunc_cache config)
 
 CUresult cuCtxSetCurrent(CUcontext ctx)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuCtxSetCurrent(ctx);
@@ -384,6 +379,7 @@ CUresult cuCtxSetCurrent(CUcontext ctx)
 
 CUresult cuCtxSetFlags(unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_CtxSetFlags(flags);
@@ -391,6 +387,7 @@ CUresult cuCtxSetFlags(unsigned int flags)
 
 CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_CtxSetLimit(limit, value);
@@ -398,6 +395,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 
 CUresult cuCtxSetSharedMemConfig(CUsharedconfig config)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_CtxSetSharedMemConfig(config);
@@ -405,6 +403,7 @@ CUresult cuCtxSetSharedMemConfig(CUsharedconfig config)
 
 CUresult cuCtxSynchronize(void)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_CtxSynchronize();
@@ -412,6 +411,7 @@ CUresult cuCtxSynchronize(void)
 
 CUresult cuCtxSynchronize_v2(CUcontext ctx)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuCtxSynchronize_v2(ctx);
@@ -419,6 +419,7 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx)
 
 CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_CtxWaitEvent(hCtx, hEvent);
@@ -451,6 +452,7 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *nbGrou
 
 CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -462,6 +464,7 @@ CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDe
 
 CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -473,6 +476,7 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
 
 CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -484,6 +488,7 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal)
 
 CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -495,6 +500,7 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
 
 CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -506,6 +512,7 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId)
 
 CUresult cuDeviceGetCount(int *count)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -517,6 +524,7 @@ CUresult cuDeviceGetCount(int *count)
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -534,6 +542,7 @@ CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevR
 
 CUresult cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuDeviceGetExecAffinitySupport(pi, type, dev);
@@ -541,6 +550,7 @@ CUresult cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type, CUdevi
 
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuDeviceGetGraphMemAttribute(device, attr, value);
@@ -555,6 +565,7 @@ CUresult cuDeviceGetHostAtomicCapabilities(unsigned int *capabilities, const CUa
 
 CUresult cuDeviceGetLuid(char *luid, unsigned int *deviceNodeMask, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuDeviceGetLuid(luid, deviceNodeMask, dev);
@@ -562,6 +573,7 @@ CUresult cuDeviceGetLuid(char *luid, unsigned int *deviceNodeMask, CUdevice dev)
 
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -573,6 +585,7 @@ CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
 
 CUresult cuDeviceGetName(char *name, int len, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuDeviceGetName(name, len, dev);
@@ -593,6 +606,7 @@ CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int *capabilities, const CUat
 
 CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -604,6 +618,7 @@ CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdev
 
 CUresult cuDeviceGetPCIBusId(char *pciBusId, int len, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuDeviceGetPCIBusId(pciBusId, len, dev);
@@ -611,6 +626,7 @@ CUresult cuDeviceGetPCIBusId(char *pciBusId, int len, CUdevice dev)
 
 CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuDeviceGetProperties(prop, dev);
@@ -619,6 +635,7 @@ CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev)
 CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *maxWidthInElements, CUarray_format format,
 		unsigned numChannels, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuDeviceGetTexture1DLinearMaxWidth(maxWidthInElements, format, numChannels, dev);
@@ -631,6 +648,7 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
 
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -642,6 +660,7 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 
 CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_DeviceGraphMemTrim(device);
@@ -649,6 +668,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_DevicePrimaryCtxGetState(dev, flags, active);
@@ -661,6 +681,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuDevicePrimaryCtxRelease_v2(dev);
@@ -673,6 +694,7 @@ CUresult cuDevicePrimaryCtxReset(CUdevice dev)
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuDevicePrimaryCtxReset_v2(dev);
@@ -680,6 +702,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuDevicePrimaryCtxRetain(pctx, dev);
@@ -692,6 +715,7 @@ CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_DevicePrimaryCtxSetFlags(dev, flags);
@@ -706,6 +730,7 @@ CUresult cuDeviceRegisterAsyncNotification(CUdevice device, CUasyncCallback call
 
 CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuDeviceSetGraphMemAttribute(device, attr, value);
@@ -713,6 +738,7 @@ CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr
 
 CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_DeviceSetMemPool(dev, pool);
@@ -726,6 +752,7 @@ CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice dev)
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -803,6 +830,7 @@ CUresult cuEGLStreamProducerReturnFrame(void)
 
 CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -819,6 +847,7 @@ CUresult cuEventDestroy(CUevent hEvent)
 
 CUresult cuEventDestroy_v2(CUevent hEvent)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_EventDestroy(hEvent);
@@ -831,6 +860,7 @@ CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd)
 
 CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -842,6 +872,7 @@ CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEn
 
 CUresult cuEventQuery(CUevent hEvent)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_EventQuery(hEvent);
@@ -849,6 +880,7 @@ CUresult cuEventQuery(CUevent hEvent)
 
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_EventRecord(hEvent, hStream);
@@ -856,6 +888,7 @@ CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 
 CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_EventRecordWithFlags(hEvent, hStream, flags);
@@ -863,6 +896,7 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
 
 CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -875,6 +909,7 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned 
 
 CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -887,6 +922,7 @@ CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
 
 CUresult cuEventSynchronize(CUevent hEvent)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_EventSynchronize(hEvent);
@@ -908,6 +944,7 @@ CUresult cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *mipmap, CUext
 
 CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target, CUflushGPUDirectRDMAWritesScope scope)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuFlushGPUDirectRDMAWrites(target, scope);
@@ -915,6 +952,7 @@ CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target, CUf
 
 CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -926,6 +964,7 @@ CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfu
 
 CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -937,6 +976,7 @@ CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)
 
 CUresult cuFuncGetName(const char **name, CUfunction hfunc)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuFuncGetName(name, hfunc);
@@ -944,6 +984,7 @@ CUresult cuFuncGetName(const char **name, CUfunction hfunc)
 
 CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset, size_t *paramSize)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -955,6 +996,7 @@ CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOff
 
 CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -966,6 +1008,7 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function)
 
 CUresult cuFuncLoad(CUfunction function)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_FuncLoad(function);
@@ -973,6 +1016,7 @@ CUresult cuFuncLoad(CUfunction function)
 
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_FuncSetAttribute(hfunc, attrib, value);
@@ -980,6 +1024,7 @@ CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int v
 
 CUresult cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuFuncSetBlockShape(hfunc, x, y, z);
@@ -987,6 +1032,7 @@ CUresult cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z)
 
 CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_FuncSetCacheConfig(hfunc, config);
@@ -994,6 +1040,7 @@ CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config)
 
 CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_FuncSetSharedMemConfig(hfunc, config);
@@ -1001,6 +1048,7 @@ CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config)
 
 CUresult cuFuncSetSharedSize(CUfunction hfunc, unsigned int bytes)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuFuncSetSharedSize(hfunc, bytes);
@@ -1105,6 +1153,7 @@ CUresult cuGLUnregisterBufferObject(void)
 CUresult cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphAddBatchMemOpNode(phGraphNode, hGraph, dependencies, numDependencies,
@@ -1114,6 +1163,7 @@ CUresult cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph, cons
 CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, CUgraph childGraph)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1125,6 +1175,7 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph, cons
 
 CUresult cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, size_t numDependencies)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphAddDependencies(hGraph, from, to, numDependencies);
@@ -1133,6 +1184,7 @@ CUresult cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const C
 CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
 		const CUgraphEdgeData *edgeData, size_t numDependencies)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1145,6 +1197,7 @@ CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, cons
 CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1157,6 +1210,7 @@ CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUg
 CUresult cuGraphAddEventRecordNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, CUevent event)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1169,6 +1223,7 @@ CUresult cuGraphAddEventRecordNode(CUgraphNode *phGraphNode, CUgraph hGraph, con
 CUresult cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, CUevent event)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1195,6 +1250,7 @@ CUresult cuGraphAddExternalSemaphoresWaitNode(CUgraphNode *phGraphNode, CUgraph 
 CUresult cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1207,6 +1263,7 @@ CUresult cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgr
 CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphAddKernelNode(phGraphNode, hGraph, dependencies, numDependencies,
@@ -1216,6 +1273,7 @@ CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CU
 CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies,
@@ -1225,6 +1283,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const
 CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies, numDependencies,
@@ -1234,6 +1293,7 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, const 
 CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, CUdeviceptr dptr)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1246,6 +1306,7 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph, const C
 CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1258,6 +1319,7 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CU
 CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1270,6 +1332,7 @@ CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CU
 CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
@@ -1278,6 +1341,7 @@ CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphN
 CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 		const CUgraphEdgeData *dependencyData, size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData,
@@ -1298,6 +1362,7 @@ CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_
 
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1309,6 +1374,7 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
 
 CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1327,6 +1393,7 @@ CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out, C
 
 CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1344,6 +1411,7 @@ CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int fla
 
 CUresult cuGraphDestroy(CUgraph hGraph)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_GraphDestroy(hGraph);
@@ -1351,6 +1419,7 @@ CUresult cuGraphDestroy(CUgraph hGraph)
 
 CUresult cuGraphDestroyNode(CUgraphNode hNode)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_GraphDestroyNode(hNode);
@@ -1358,6 +1427,7 @@ CUresult cuGraphDestroyNode(CUgraphNode hNode)
 
 CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1369,6 +1439,7 @@ CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
 
 CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_GraphEventRecordNodeSetEvent(hNode, event);
@@ -1376,6 +1447,7 @@ CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event)
 
 CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1387,6 +1459,7 @@ CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
 
 CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_GraphEventWaitNodeSetEvent(hNode, event);
@@ -1401,6 +1474,7 @@ CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode 
 
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_GraphExecChildGraphNodeSetParams(hGraphExec, hNode, childGraph);
@@ -1408,6 +1482,7 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode 
 
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_GraphExecDestroy(hGraphExec);
@@ -1415,6 +1490,7 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 
 CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_GraphExecEventRecordNodeSetEvent(hGraphExec, hNode, event);
@@ -1422,6 +1498,7 @@ CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode 
 
 CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_GraphExecEventWaitNodeSetEvent(hGraphExec, hNode, event);
@@ -1443,6 +1520,7 @@ CUresult cuGraphExecExternalSemaphoresWaitNodeSetParams(CUgraphExec hGraphExec, 
 
 CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1455,6 +1533,7 @@ CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 		const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1467,6 +1546,7 @@ CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 		const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphExecKernelNodeSetParams(hGraphExec, hNode, nodeParams);
@@ -1475,6 +1555,7 @@ CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
 		const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, nodeParams);
@@ -1483,6 +1564,7 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode h
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D *copyParams,
 		CUcontext ctx)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1495,6 +1577,7 @@ CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
 CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 		const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1506,6 +1589,7 @@ CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
 
 CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphExecNodeSetParams(hGraphExec, hNode, nodeParams);
@@ -1514,6 +1598,7 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUg
 CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out,
 		CUgraphExecUpdateResult *updateResult_out)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
@@ -1521,6 +1606,7 @@ CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *
 
 CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExecUpdateResultInfo *resultInfo)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo);
@@ -1553,6 +1639,7 @@ CUresult cuGraphExternalSemaphoresWaitNodeSetParams(CUgraphNode hNode, const CUD
 
 CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphGetEdges(hGraph, from, to, numEdges);
@@ -1561,6 +1648,7 @@ CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, siz
 CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edgeData,
 		size_t *numEdges)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphGetEdges_v2(hGraph, from, to, edgeData, numEdges);
@@ -1568,6 +1656,7 @@ CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, 
 
 CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphGetNodes(hGraph, nodes, numNodes);
@@ -1575,6 +1664,7 @@ CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
 
 CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphGetRootNodes(hGraph, rootNodes, numRootNodes);
@@ -1582,6 +1672,7 @@ CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *num
 
 CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1593,6 +1684,7 @@ CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *node
 
 CUresult cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1605,6 +1697,7 @@ CUresult cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS
 CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
 		size_t bufferSize)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
@@ -1612,6 +1705,7 @@ CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNod
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags);
@@ -1620,6 +1714,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, u
 CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
 		CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams);
@@ -1628,6 +1723,7 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph,
 		CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1646,6 +1742,7 @@ CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraph
 
 CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_GraphKernelNodeCopyAttributes(dst, src);
@@ -1653,6 +1750,7 @@ CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src)
 
 CUresult cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr, CUkernelNodeAttrValue *value_out)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1664,6 +1762,7 @@ CUresult cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID att
 
 CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphKernelNodeGetParams(hNode, nodeParams);
@@ -1671,6 +1770,7 @@ CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v
 
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphKernelNodeGetParams_v2(hNode, nodeParams);
@@ -1678,6 +1778,7 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAM
 
 CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr, const CUkernelNodeAttrValue *value)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1689,6 +1790,7 @@ CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID att
 
 CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphKernelNodeSetParams(hNode, nodeParams);
@@ -1696,6 +1798,7 @@ CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PA
 
 CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphKernelNodeSetParams_v2(hNode, nodeParams);
@@ -1703,6 +1806,7 @@ CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE
 
 CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_GraphLaunch(hGraph, hStream);
@@ -1710,6 +1814,7 @@ CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream)
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1722,6 +1827,7 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphMemAllocNodeGetParams(hNode, params_out);
@@ -1729,6 +1835,7 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PAR
 
 CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1740,6 +1847,7 @@ CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out)
 
 CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1751,6 +1859,7 @@ CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams
 
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1762,6 +1871,7 @@ CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *node
 
 CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1773,6 +1883,7 @@ CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *
 
 CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1784,6 +1895,7 @@ CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PA
 
 CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1795,6 +1907,7 @@ CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode, 
 
 CUresult cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies, size_t *numDependencies)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphNodeGetDependencies(hNode, dependencies, numDependencies);
@@ -1803,6 +1916,7 @@ CUresult cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies
 CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependencies, CUgraphEdgeData *edgeData,
 		size_t *numDependencies)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphNodeGetDependencies_v2(hNode, dependencies, edgeData, numDependencies);
@@ -1810,6 +1924,7 @@ CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependenc
 
 CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dependentNodes, size_t *numDependentNodes)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphNodeGetDependentNodes(hNode, dependentNodes, numDependentNodes);
@@ -1818,6 +1933,7 @@ CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dependentN
 CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *dependentNodes, CUgraphEdgeData *edgeData,
 		size_t *numDependentNodes)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphNodeGetDependentNodes_v2(hNode, dependentNodes, edgeData, numDependentNodes);
@@ -1825,6 +1941,7 @@ CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *depende
 
 CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1836,6 +1953,7 @@ CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
 
 CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1847,6 +1965,7 @@ CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 
 CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_GraphNodeSetEnabled(hGraphExec, hNode, isEnabled);
@@ -1854,6 +1973,7 @@ CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
 
 CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphNodeSetParams(hNode, nodeParams);
@@ -1861,6 +1981,7 @@ CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 
 CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_GraphReleaseUserObject(graph, object, count);
@@ -1869,6 +1990,7 @@ CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned i
 CUresult cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
 		size_t numDependencies)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuGraphRemoveDependencies(hGraph, from, to, numDependencies);
@@ -1877,6 +1999,7 @@ CUresult cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from, cons
 CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
 		const CUgraphEdgeData *edgeData, size_t numDependencies)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -1888,6 +2011,7 @@ CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from, c
 
 CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_GraphRetainUserObject(graph, object, count, flags);
@@ -1895,6 +2019,7 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned in
 
 CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_GraphUpload(hGraph, hStream);
@@ -1902,6 +2027,7 @@ CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream)
 
 CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2072,6 +2198,7 @@ CUresult cuImportExternalSemaphore(CUexternalSemaphore *extSem_out,
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_IpcCloseMemHandle(dptr);
@@ -2079,6 +2206,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2090,6 +2218,7 @@ CUresult cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event)
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2101,6 +2230,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
 
 CUresult cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -2117,6 +2247,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned 
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -2128,6 +2259,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsign
 
 CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2139,6 +2271,7 @@ CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel ker
 
 CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -2150,6 +2283,7 @@ CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel)
 
 CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2161,6 +2295,7 @@ CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel)
 
 CUresult cuKernelGetName(const char **name, CUkernel hfunc)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuKernelGetName(name, hfunc);
@@ -2168,6 +2303,7 @@ CUresult cuKernelGetName(const char **name, CUkernel hfunc)
 
 CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2179,6 +2315,7 @@ CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramO
 
 CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_KernelSetAttribute(attrib, val, kernel, dev);
@@ -2186,6 +2323,7 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel ker
 
 CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_KernelSetCacheConfig(kernel, config, dev);
@@ -2193,6 +2331,7 @@ CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice d
 
 CUresult cuLaunch(CUfunction f)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuLaunch(f);
@@ -2202,6 +2341,7 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned
 		unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
 		unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX,
@@ -2211,6 +2351,7 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList, unsigned int numDevices,
 		unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags);
@@ -2220,6 +2361,7 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, uns
 		unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
 		unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -2233,6 +2375,7 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, uns
 
 CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuLaunchGrid(f, grid_width, grid_height);
@@ -2240,6 +2383,7 @@ CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height)
 
 CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuLaunchGridAsync(f, grid_width, grid_height, hStream);
@@ -2247,6 +2391,7 @@ CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstre
 
 CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_LaunchHostFunc(hStream, fn, userData);
@@ -2254,6 +2399,7 @@ CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
 
 CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2268,6 +2414,7 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
 		unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes,
 		CUstream hStream, void **kernelParams, void **extra)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
@@ -2276,6 +2423,7 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuLaunchKernelEx(config, f, kernelParams, extra);
@@ -2283,6 +2431,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **ker
 
 CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -2297,6 +2446,7 @@ CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int g
 		unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes,
 		CUstream hStream, void **kernelParams, void **extra)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -2310,6 +2460,7 @@ CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int g
 
 CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_LibraryEnumerateKernels(kernels, numKernels, lib);
@@ -2317,6 +2468,7 @@ CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, C
 
 CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -2328,6 +2480,7 @@ CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library,
 
 CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2339,6 +2492,7 @@ CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *na
 
 CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2350,6 +2504,7 @@ CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib)
 
 CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2361,6 +2516,7 @@ CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library
 
 CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -2380,6 +2536,7 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
 		unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
 		unsigned int numLibraryOptions)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions,
@@ -2390,6 +2547,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
 		void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
 		unsigned int numLibraryOptions)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues,
@@ -2398,6 +2556,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
 
 CUresult cuLibraryUnload(CUlibrary library)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_LibraryUnload(library);
@@ -2412,6 +2571,7 @@ CUresult cuLinkAddData(CUlinkState state, CUjitInputType type, void *data, size_
 CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name,
 		unsigned int numOptions, CUjit_option *options, void **optionValues)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuLinkAddData_v2(state, type, data, size, name, numOptions, options, optionValues);
@@ -2426,6 +2586,7 @@ CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char *path,
 CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *path, unsigned int numOptions,
 		CUjit_option *options, void **optionValues)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuLinkAddFile_v2(state, type, path, numOptions, options, optionValues);
@@ -2433,6 +2594,7 @@ CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *pa
 
 CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuLinkComplete(state, cubinOut, sizeOut);
@@ -2445,6 +2607,7 @@ CUresult cuLinkCreate(unsigned int numOptions, CUjit_option *options, void **opt
 
 CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **optionValues, CUlinkState *stateOut)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuLinkCreate_v2(numOptions, options, optionValues, stateOut);
@@ -2452,6 +2615,7 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **
 
 CUresult cuLinkDestroy(CUlinkState state)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuLinkDestroy(state);
@@ -2489,6 +2653,7 @@ CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle callback)
 
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_MemAddressFree(ptr, size);
@@ -2497,6 +2662,7 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
 		unsigned long long flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2508,6 +2674,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CU
 
 CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemAdvise(devPtr, count, advice, device);
@@ -2515,6 +2682,7 @@ CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUde
 
 CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_MemAdvise(devPtr, count, advice, location);
@@ -2528,6 +2696,7 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize)
 
 CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -2539,6 +2708,7 @@ CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -2553,6 +2723,7 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStre
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -2564,6 +2735,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPoo
 
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -2584,6 +2756,7 @@ CUresult cuMemAllocHost(void **pp, unsigned int bytesize)
 
 CUresult cuMemAllocHost_v2(void **pp, size_t bytesize)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemAllocHost_v2(pp, bytesize);
@@ -2591,6 +2764,7 @@ CUresult cuMemAllocHost_v2(void **pp, size_t bytesize)
 
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemAllocManaged(dptr, bytesize, flags);
@@ -2606,6 +2780,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
 CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
 		unsigned int ElementSizeBytes)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -2617,6 +2792,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInByt
 
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -2643,6 +2819,7 @@ CUresult cuMemBatchDecompressAsync_ptsz(CUmemDecompressParams *paramsArray, size
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
 		unsigned long long flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2687,6 +2864,7 @@ CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t c
 CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
 		CUmemAllocationHandleType handleType, unsigned long long flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
@@ -2700,6 +2878,7 @@ CUresult cuMemFree(CUdeviceptr_v1 dptr)
 
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_MemFreeAsync(dptr, hStream);
@@ -2707,6 +2886,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2719,6 +2899,7 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 
 CUresult cuMemFreeHost(void *p)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemFreeHost(p);
@@ -2726,6 +2907,7 @@ CUresult cuMemFreeHost(void *p)
 
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemFree_v2(dptr);
@@ -2733,6 +2915,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2750,6 +2933,7 @@ CUresult cuMemGetAddressRange(CUdeviceptr_v1 *pbase, unsigned int *psize, CUdevi
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_MemGetAddressRange(pbase, psize, dptr);
@@ -2758,6 +2942,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr 
 CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
 		CUmemAllocationGranularity_flags option)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2769,6 +2954,7 @@ CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocatio
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2792,6 +2978,7 @@ CUresult cuMemGetAttribute_v2(void)
 
 CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2816,6 +3003,7 @@ CUresult cuMemGetInfo(unsigned int *free, unsigned int *total)
 
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -2827,6 +3015,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 
 CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2838,6 +3027,7 @@ CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAlloc
 
 CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemHostAlloc(pp, bytesize, Flags);
@@ -2851,6 +3041,7 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *pdptr, void *p, unsigned int 
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int Flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -2862,6 +3053,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int 
 
 CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -2878,6 +3070,7 @@ CUresult cuMemHostRegister(void *p, size_t bytesize, unsigned int Flags)
 
 CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemHostRegister_v2(p, bytesize, Flags);
@@ -2885,6 +3078,7 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 
 CUresult cuMemHostUnregister(void *p)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemHostUnregister(p);
@@ -2893,6 +3087,7 @@ CUresult cuMemHostUnregister(void *p)
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
 		CUmemAllocationHandleType shHandleType)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
@@ -2901,6 +3096,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
 		unsigned long long flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_MemMap(ptr, size, offset, handle, flags);
@@ -2920,6 +3116,7 @@ CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *mapInfoList, unsigned int count
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2931,6 +3128,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_MemPoolDestroy(pool);
@@ -2938,6 +3136,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 
 CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdeviceptr ptr)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2950,6 +3149,7 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdevicep
 CUresult cuMemPoolExportToShareableHandle(void *handle_out, CUmemoryPool pool,
 		CUmemAllocationHandleType handleType, unsigned long long flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemPoolExportToShareableHandle(handle_out, pool, handleType, flags);
@@ -2957,6 +3157,7 @@ CUresult cuMemPoolExportToShareableHandle(void *handle_out, CUmemoryPool pool,
 
 CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2968,6 +3169,7 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUme
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemPoolGetAttribute(pool, attr, value);
@@ -2976,6 +3178,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle,
 		CUmemAllocationHandleType handleType, unsigned long long flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags);
@@ -2983,6 +3186,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle
 
 CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPoolPtrExportData *shareData)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -2994,6 +3198,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPo
 
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -3005,6 +3210,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemPoolSetAttribute(pool, attr, value);
@@ -3012,6 +3218,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_MemPoolTrimTo(pool, minBytesToKeep);
@@ -3019,6 +3226,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 
 CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemPrefetchAsync(devPtr, count, dstDevice, hStream);
@@ -3026,6 +3234,7 @@ CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice
 
 CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3039,6 +3248,7 @@ CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr devPtr, size_t count, CUdevice dstD
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
 		CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_MemPrefetchAsync(devPtr, count, location, flags, hStream);
@@ -3047,6 +3257,7 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation l
 CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
 		CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3076,6 +3287,7 @@ CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t 
 CUresult cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_attribute attribute, CUdeviceptr devPtr,
 		size_t count)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemRangeGetAttribute(data, dataSize, attribute, devPtr, count);
@@ -3084,6 +3296,7 @@ CUresult cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_attribu
 CUresult cuMemRangeGetAttributes(void **data, size_t *dataSizes, CUmem_range_attribute *attributes,
 		size_t numAttributes, CUdeviceptr devPtr, size_t count)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemRangeGetAttributes(data, dataSizes, attributes, numAttributes, devPtr, count);
@@ -3091,6 +3304,7 @@ CUresult cuMemRangeGetAttributes(void **data, size_t *dataSizes, CUmem_range_att
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_MemRelease(handle);
@@ -3098,6 +3312,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -3109,6 +3324,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -3120,6 +3336,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
 
 CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -3131,6 +3348,7 @@ CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUme
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_MemUnmap(ptr, size);
@@ -3138,6 +3356,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpy(dst, src, ByteCount);
@@ -3157,6 +3376,7 @@ CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D_v1 *pCopy, CUstream hStream)
 
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpy2DAsync_v2(pCopy, hStream);
@@ -3164,6 +3384,7 @@ CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 
 CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3182,6 +3403,7 @@ CUresult cuMemcpy2DUnaligned(const CUDA_MEMCPY2D_v1 *pCopy)
 
 CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpy2DUnaligned_v2(pCopy);
@@ -3189,6 +3411,7 @@ CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
 
 CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *pCopy)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3201,6 +3424,7 @@ CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *pCopy)
 
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpy2D_v2(pCopy);
@@ -3208,6 +3432,7 @@ CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
 
 CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *pCopy)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3232,6 +3457,7 @@ CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D_v1 *pCopy, CUstream hStream)
 
 CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpy3DAsync_v2(pCopy, hStream);
@@ -3239,6 +3465,7 @@ CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 
 CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3279,6 +3506,7 @@ CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opL
 
 CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpy3DPeer(pCopy);
@@ -3286,6 +3514,7 @@ CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)
 
 CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpy3DPeerAsync(pCopy, hStream);
@@ -3293,6 +3522,7 @@ CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
 
 CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3305,6 +3535,7 @@ CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStr
 
 CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *pCopy)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3317,6 +3548,7 @@ CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *pCopy)
 
 CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpy3D_v2(pCopy);
@@ -3324,6 +3556,7 @@ CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
 
 CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *pCopy)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3336,6 +3569,7 @@ CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *pCopy)
 
 CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyAsync(dst, src, ByteCount, hStream);
@@ -3343,6 +3577,7 @@ CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstr
 
 CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3362,6 +3597,7 @@ CUresult cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray srcArray
 
 CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyAtoA_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
@@ -3369,6 +3605,7 @@ CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, s
 
 CUresult cuMemcpyAtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3387,6 +3624,7 @@ CUresult cuMemcpyAtoD(CUdeviceptr_v1 dstDevice, CUarray srcArray, unsigned int s
 
 CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount);
@@ -3394,6 +3632,7 @@ CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffs
 
 CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3419,6 +3658,7 @@ CUresult cuMemcpyAtoHAsync(void *dstHost, CUarray srcArray, unsigned int srcOffs
 
 CUresult cuMemcpyAtoHAsync_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, hStream);
@@ -3427,6 +3667,7 @@ CUresult cuMemcpyAtoHAsync_v2(void *dstHost, CUarray srcArray, size_t srcOffset,
 CUresult cuMemcpyAtoHAsync_v2_ptsz(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
 		CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3439,6 +3680,7 @@ CUresult cuMemcpyAtoHAsync_v2_ptsz(void *dstHost, CUarray srcArray, size_t srcOf
 
 CUresult cuMemcpyAtoH_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyAtoH_v2(dstHost, srcArray, srcOffset, ByteCount);
@@ -3446,6 +3688,7 @@ CUresult cuMemcpyAtoH_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size
 
 CUresult cuMemcpyAtoH_v2_ptds(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3459,6 +3702,7 @@ CUresult cuMemcpyAtoH_v2_ptds(void *dstHost, CUarray srcArray, size_t srcOffset,
 CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
 		CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, size_t *failIdx, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
@@ -3468,6 +3712,7 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
 CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
 		CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, size_t *failIdx, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3481,6 +3726,7 @@ CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *s
 CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
 		CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
@@ -3490,6 +3736,7 @@ CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *siz
 CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
 		CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3508,6 +3755,7 @@ CUresult cuMemcpyDtoA(CUarray dstArray, unsigned int dstOffset, CUdeviceptr_v1 s
 
 CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount);
@@ -3515,6 +3763,7 @@ CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevi
 
 CUresult cuMemcpyDtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3539,6 +3788,7 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, u
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
@@ -3546,6 +3796,7 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size
 
 CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3558,6 +3809,7 @@ CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
 
 CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount);
@@ -3565,6 +3817,7 @@ CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t By
 
 CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3589,6 +3842,7 @@ CUresult cuMemcpyDtoHAsync(void *dstHost, CUdeviceptr_v1 srcDevice, unsigned int
 
 CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream);
@@ -3596,6 +3850,7 @@ CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteC
 
 CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3608,6 +3863,7 @@ CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice, size_t 
 
 CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount);
@@ -3615,6 +3871,7 @@ CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 
 CUresult cuMemcpyDtoH_v2_ptds(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3641,6 +3898,7 @@ CUresult cuMemcpyHtoAAsync(CUarray dstArray, unsigned int dstOffset, const void 
 CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,
 		CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, hStream);
@@ -3649,6 +3907,7 @@ CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void *sr
 CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,
 		CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3661,6 +3920,7 @@ CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOffset, const voi
 
 CUresult cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyHtoA_v2(dstArray, dstOffset, srcHost, ByteCount);
@@ -3668,6 +3928,7 @@ CUresult cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void *srcHost
 
 CUresult cuMemcpyHtoA_v2_ptds(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3692,6 +3953,7 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr_v1 dstDevice, const void *srcHost, unsign
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream);
@@ -3699,6 +3961,7 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t
 
 CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3711,6 +3974,7 @@ CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost, s
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount);
@@ -3718,6 +3982,7 @@ CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t Byte
 
 CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3731,6 +3996,7 @@ CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void *srcHost, size_t
 CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
 		size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
@@ -3739,6 +4005,7 @@ CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr s
 CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
 		CUcontext srcContext, size_t ByteCount, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
@@ -3747,6 +4014,7 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdevice
 CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
 		CUcontext srcContext, size_t ByteCount, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3760,6 +4028,7 @@ CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext, CUd
 CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
 		CUcontext srcContext, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3772,6 +4041,7 @@ CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext, CUdevice
 
 CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3790,6 +4060,7 @@ CUresult cuMemsetD16(CUdeviceptr_v1 dstDevice, unsigned short us, unsigned int N
 
 CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemsetD16Async(dstDevice, us, N, hStream);
@@ -3797,6 +4068,7 @@ CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CU
 
 CUresult cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3809,6 +4081,7 @@ CUresult cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned short us, size_t 
 
 CUresult cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemsetD16_v2(dstDevice, us, N);
@@ -3816,6 +4089,7 @@ CUresult cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N)
 
 CUresult cuMemsetD16_v2_ptds(CUdeviceptr dstDevice, unsigned short us, size_t N)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3836,6 +4110,7 @@ CUresult cuMemsetD2D16(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned
 CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height,
 		CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream);
@@ -3844,6 +4119,7 @@ CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned sho
 CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
 		size_t Height, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3856,6 +4132,7 @@ CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigne
 
 CUresult cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemsetD2D16_v2(dstDevice, dstPitch, us, Width, Height);
@@ -3863,6 +4140,7 @@ CUresult cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short
 
 CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3883,6 +4161,7 @@ CUresult cuMemsetD2D32(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned
 CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height,
 		CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream);
@@ -3891,6 +4170,7 @@ CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int
 CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
 		size_t Height, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3903,6 +4183,7 @@ CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigne
 
 CUresult cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemsetD2D32_v2(dstDevice, dstPitch, ui, Width, Height);
@@ -3910,6 +4191,7 @@ CUresult cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int u
 
 CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3930,6 +4212,7 @@ CUresult cuMemsetD2D8(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned 
 CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height,
 		CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream);
@@ -3938,6 +4221,7 @@ CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char
 CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
 		size_t Height, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3950,6 +4234,7 @@ CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned
 
 CUresult cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemsetD2D8_v2(dstDevice, dstPitch, uc, Width, Height);
@@ -3957,6 +4242,7 @@ CUresult cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char u
 
 CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3975,6 +4261,7 @@ CUresult cuMemsetD32(CUdeviceptr_v1 dstDevice, unsigned int ui, unsigned int N)
 
 CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemsetD32Async(dstDevice, ui, N, hStream);
@@ -3982,6 +4269,7 @@ CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUst
 
 CUresult cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -3994,6 +4282,7 @@ CUresult cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned int ui, size_t N,
 
 CUresult cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemsetD32_v2(dstDevice, ui, N);
@@ -4001,6 +4290,7 @@ CUresult cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N)
 
 CUresult cuMemsetD32_v2_ptds(CUdeviceptr dstDevice, unsigned int ui, size_t N)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -4019,6 +4309,7 @@ CUresult cuMemsetD8(CUdeviceptr_v1 dstDevice, unsigned char uc, unsigned int N)
 
 CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemsetD8Async(dstDevice, uc, N, hStream);
@@ -4026,6 +4317,7 @@ CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUst
 
 CUresult cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -4038,6 +4330,7 @@ CUresult cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N,
 
 CUresult cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuMemsetD8_v2(dstDevice, uc, N);
@@ -4045,6 +4338,7 @@ CUresult cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N)
 
 CUresult cuMemsetD8_v2_ptds(CUdeviceptr dstDevice, unsigned char uc, size_t N)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -4058,6 +4352,7 @@ CUresult cuMemsetD8_v2_ptds(CUdeviceptr dstDevice, unsigned char uc, size_t N)
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
 		unsigned int numMipmapLevels)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -4069,6 +4364,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DE
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_MipmappedArrayDestroy(hMipmappedArray);
@@ -4076,6 +4372,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
 
 CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray, unsigned int level)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4088,6 +4385,7 @@ CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmap
 CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
 		CUmipmappedArray mipmap, CUdevice device)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4105,6 +4403,7 @@ CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *spars
 
 CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_ModuleEnumerateFunctions(functions, numFunctions, mod);
@@ -4112,6 +4411,7 @@ CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunct
 
 CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4123,6 +4423,7 @@ CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
 
 CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4140,6 +4441,7 @@ CUresult cuModuleGetGlobal(CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule h
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4151,6 +4453,7 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, c
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuModuleGetLoadingMode(mode);
@@ -4170,6 +4473,7 @@ CUresult cuModuleGetTexRef(CUtexref *pTexRef, CUmodule hmod, const char *name)
 
 CUresult cuModuleLoad(CUmodule *module, const char *fname)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuModuleLoad(module, fname);
@@ -4177,6 +4481,7 @@ CUresult cuModuleLoad(CUmodule *module, const char *fname)
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuModuleLoadData(module, image);
@@ -4185,6 +4490,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
 		void **optionValues)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuModuleLoadDataEx(module, image, numOptions, options, optionValues);
@@ -4192,6 +4498,7 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int nu
 
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuModuleLoadFatBinary(module, fatCubin);
@@ -4199,6 +4506,7 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
 
 CUresult cuModuleUnload(CUmodule hmod)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_ModuleUnload(hmod);
@@ -4245,6 +4553,7 @@ CUresult cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, 
 
 CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks, int blockSize)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4257,6 +4566,7 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunc
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize,
 		size_t dynamicSMemSize)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4269,6 +4579,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func, int blockSize,
 		size_t dynamicSMemSize, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4280,6 +4591,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CU
 
 CUresult cuOccupancyMaxActiveClusters(int *numClusters, CUfunction func, const CUlaunchConfig *config)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuOccupancyMaxActiveClusters(numClusters, func, config);
@@ -4288,6 +4600,7 @@ CUresult cuOccupancyMaxActiveClusters(int *numClusters, CUfunction func, const C
 CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfunction func,
 		CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuOccupancyMaxPotentialBlockSize(minGridSize, blockSize, func,
@@ -4297,6 +4610,7 @@ CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfu
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize, CUfunction func,
 		CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func,
@@ -4305,6 +4619,7 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockS
 
 CUresult cuOccupancyMaxPotentialClusterSize(int *clusterSize, CUfunction func, const CUlaunchConfig *config)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuOccupancyMaxPotentialClusterSize(clusterSize, func, config);
@@ -4312,6 +4627,7 @@ CUresult cuOccupancyMaxPotentialClusterSize(int *clusterSize, CUfunction func, c
 
 CUresult cuParamSetSize(CUfunction hfunc, unsigned int numbytes)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuParamSetSize(hfunc, numbytes);
@@ -4325,6 +4641,7 @@ CUresult cuParamSetTexRef(CUfunction hfunc, int texunit, CUtexref hTexRef)
 
 CUresult cuParamSetf(CUfunction hfunc, int offset, float value)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuParamSetf(hfunc, offset, value);
@@ -4332,6 +4649,7 @@ CUresult cuParamSetf(CUfunction hfunc, int offset, float value)
 
 CUresult cuParamSeti(CUfunction hfunc, int offset, unsigned int value)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuParamSeti(hfunc, offset, value);
@@ -4339,6 +4657,7 @@ CUresult cuParamSeti(CUfunction hfunc, int offset, unsigned int value)
 
 CUresult cuParamSetv(CUfunction hfunc, int offset, void *ptr, unsigned int numbytes)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuParamSetv(hfunc, offset, ptr, numbytes);
@@ -4346,6 +4665,7 @@ CUresult cuParamSetv(CUfunction hfunc, int offset, void *ptr, unsigned int numby
 
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuPointerGetAttribute(data, attribute, ptr);
@@ -4354,6 +4674,7 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
 CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data,
 		CUdeviceptr ptr)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuPointerGetAttributes(numAttributes, attributes, data, ptr);
@@ -4361,6 +4682,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
 
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuPointerSetAttribute(value, attribute, ptr);
@@ -4382,6 +4704,7 @@ CUresult cuSignalExternalSemaphoresAsync_ptsz(const CUexternalSemaphore *extSemA
 
 CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_StreamAddCallback(hStream, callback, userData, flags);
@@ -4389,6 +4712,7 @@ CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *
 
 CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4401,6 +4725,7 @@ CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, v
 
 CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_StreamAttachMemAsync(hStream, dptr, length, flags);
@@ -4408,6 +4733,7 @@ CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t lengt
 
 CUresult cuStreamAttachMemAsync_ptsz(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4438,6 +4764,7 @@ CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count, CUstreamBa
 CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray,
 		unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4450,6 +4777,7 @@ CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatc
 CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray,
 		unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4464,6 +4792,7 @@ CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, CUstrea
 
 CUresult cuStreamBeginCapture(CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuStreamBeginCapture(hStream);
@@ -4472,6 +4801,7 @@ CUresult cuStreamBeginCapture(CUstream hStream)
 CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
 		const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4484,6 +4814,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUg
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
 		const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4499,6 +4830,7 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph, cons
 
 CUresult cuStreamBeginCapture_ptsz(CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4511,6 +4843,7 @@ CUresult cuStreamBeginCapture_ptsz(CUstream hStream)
 
 CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_StreamBeginCapture(hStream, mode);
@@ -4518,6 +4851,7 @@ CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
 
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4530,6 +4864,7 @@ CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode
 
 CUresult cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_StreamCopyAttributes(dstStream, srcStream);
@@ -4537,6 +4872,7 @@ CUresult cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream)
 
 CUresult cuStreamCopyAttributes_ptsz(CUstream dst, CUstream src)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4549,6 +4885,7 @@ CUresult cuStreamCopyAttributes_ptsz(CUstream dst, CUstream src)
 
 CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	return r != CUDA_SUCCESS ? r : simc_cuStreamCreate(phStream, Flags);
@@ -4556,6 +4893,7 @@ CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags)
 
 CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(SIMC_NEEDS_CONTEXT);
 
 	if (r != CUDA_SUCCESS)
@@ -4572,6 +4910,7 @@ CUresult cuStreamDestroy(CUstream hStream)
 
 CUresult cuStreamDestroy_v2(CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_StreamDestroy(hStream);
@@ -4579,6 +4918,7 @@ CUresult cuStreamDestroy_v2(CUstream hStream)
 
 CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4590,6 +4930,7 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 
 CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4604,6 +4945,7 @@ CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph)
 
 CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4615,6 +4957,7 @@ CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAtt
 
 CUresult cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value_out)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4629,6 +4972,7 @@ CUresult cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr, CUstre
 
 CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuStreamGetCaptureInfo(hStream, captureStatus_out, id_out);
@@ -4636,6 +4980,7 @@ CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *capture
 
 CUresult cuStreamGetCaptureInfo_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4649,6 +4994,7 @@ CUresult cuStreamGetCaptureInfo_ptsz(CUstream hStream, CUstreamCaptureStatus *ca
 CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
 		CUgraph *graph_out, const CUgraphNode **dependencies_out, size_t *numDependencies_out)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuStreamGetCaptureInfo_v2(hStream, captureStatus_out, id_out, graph_out,
@@ -4658,6 +5004,7 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *capt
 CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
 		cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out, size_t *numDependencies_out)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4673,6 +5020,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *capt
 		CUgraph *graph_out, const CUgraphNode **dependencies_out, const CUgraphEdgeData **edgeData_out,
 		size_t *numDependencies_out)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, graph_out,
@@ -4683,6 +5031,7 @@ CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream, CUstreamCaptureStatus 
 		cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out,
 		const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4696,6 +5045,7 @@ CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream, CUstreamCaptureStatus 
 
 CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4707,6 +5057,7 @@ CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
 
 CUresult cuStreamGetCtx_ptsz(CUstream hStream, CUcontext *pctx)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4721,6 +5072,7 @@ CUresult cuStreamGetCtx_ptsz(CUstream hStream, CUcontext *pctx)
 
 CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuStreamGetCtx_v2(hStream, pCtx, pGreenCtx);
@@ -4728,6 +5080,7 @@ CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreen
 
 CUresult cuStreamGetCtx_v2_ptsz(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4740,6 +5093,7 @@ CUresult cuStreamGetCtx_v2_ptsz(CUstream hStream, CUcontext *pCtx, CUgreenCtx *p
 
 CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4751,6 +5105,7 @@ CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device)
 
 CUresult cuStreamGetDevice_ptsz(CUstream hStream, CUdevice *device)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4765,6 +5120,7 @@ CUresult cuStreamGetDevice_ptsz(CUstream hStream, CUdevice *device)
 
 CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4776,6 +5132,7 @@ CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags)
 
 CUresult cuStreamGetFlags_ptsz(CUstream hStream, unsigned int *flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4796,6 +5153,7 @@ CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx *phCtx)
 
 CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4807,6 +5165,7 @@ CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId)
 
 CUresult cuStreamGetId_ptsz(CUstream hStream, unsigned long long *streamId)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4821,6 +5180,7 @@ CUresult cuStreamGetId_ptsz(CUstream hStream, unsigned long long *streamId)
 
 CUresult cuStreamGetPriority(CUstream hStream, int *priority)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4832,6 +5192,7 @@ CUresult cuStreamGetPriority(CUstream hStream, int *priority)
 
 CUresult cuStreamGetPriority_ptsz(CUstream hStream, int *priority)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4846,6 +5207,7 @@ CUresult cuStreamGetPriority_ptsz(CUstream hStream, int *priority)
 
 CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4857,6 +5219,7 @@ CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureSta
 
 CUresult cuStreamIsCapturing_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4871,6 +5234,7 @@ CUresult cuStreamIsCapturing_ptsz(CUstream hStream, CUstreamCaptureStatus *captu
 
 CUresult cuStreamQuery(CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_StreamQuery(hStream);
@@ -4878,6 +5242,7 @@ CUresult cuStreamQuery(CUstream hStream)
 
 CUresult cuStreamQuery_ptsz(CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4890,6 +5255,7 @@ CUresult cuStreamQuery_ptsz(CUstream hStream)
 
 CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *param)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4901,6 +5267,7 @@ CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstr
 
 CUresult cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *value)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4915,6 +5282,7 @@ CUresult cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr, const 
 
 CUresult cuStreamSynchronize(CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_StreamSynchronize(hStream);
@@ -4922,6 +5290,7 @@ CUresult cuStreamSynchronize(CUstream hStream)
 
 CUresult cuStreamSynchronize_ptsz(CUstream hStream)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4935,6 +5304,7 @@ CUresult cuStreamSynchronize_ptsz(CUstream hStream)
 CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies, size_t numDependencies,
 		unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_cuStreamUpdateCaptureDependencies(hStream, dependencies, numDependencies, flags);
@@ -4943,6 +5313,7 @@ CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *depend
 CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream hStream, CUgraphNode *dependencies,
 		size_t numDependencies, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4956,6 +5327,7 @@ CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream hStream, CUgraphNode *d
 CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies,
 		const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4968,6 +5340,7 @@ CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dep
 CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream hStream, CUgraphNode *dependencies,
 		const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -4983,6 +5356,7 @@ CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream hStream, CUgraphNode
 
 CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_StreamWaitEvent(hStream, hEvent, Flags);
@@ -4990,6 +5364,7 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 
 CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -5017,6 +5392,7 @@ CUresult cuStreamWaitValue32_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t 
 
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_StreamWaitValue32(stream, addr, value, flags);
@@ -5024,6 +5400,7 @@ CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t va
 
 CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -5051,6 +5428,7 @@ CUresult cuStreamWaitValue64_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t 
 
 CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_StreamWaitValue64(stream, addr, value, flags);
@@ -5058,6 +5436,7 @@ CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t va
 
 CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -5085,6 +5464,7 @@ CUresult cuStreamWriteValue32_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t
 
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_StreamWriteValue32(stream, addr, value, flags);
@@ -5092,6 +5472,7 @@ CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t v
 
 CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -5119,6 +5500,7 @@ CUresult cuStreamWriteValue64_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t
 
 CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_StreamWriteValue64(stream, addr, value, flags);
@@ -5126,6 +5508,7 @@ CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t v
 
 CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -5429,6 +5812,7 @@ CUresult cuTexRefSetMipmappedArray(CUtexref hTexRef, CUmipmappedArray hMipmapped
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -5441,6 +5825,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn destroy, unsigned int initialRefcount,
 		unsigned int flags)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)
@@ -5452,6 +5837,7 @@ CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn destro
 
 CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_UserObjectRelease(object, count);
@@ -5459,6 +5845,7 @@ CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
 
 CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_UserObjectRetain(object, count);
@@ -5499,6 +5886,7 @@ CUresult cuWaitExternalSemaphoresAsync_ptsz(const CUexternalSemaphore *extSemArr
 CUresult lgpusimSetTimeslice(CUcontext ctx, cuuint64_t micros);
 CUresult lgpusimSetTimeslice(CUcontext ctx, cuuint64_t micros)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	return r != CUDA_SUCCESS ? r : simc_rpc_CtxSetTimeslice(ctx, micros);
@@ -5507,6 +5895,7 @@ CUresult lgpusimSetTimeslice(CUcontext ctx, cuuint64_t micros)
 CUresult lgpusimGetTimeslice(CUcontext ctx, cuuint64_t *micros);
 CUresult lgpusimGetTimeslice(CUcontext ctx, cuuint64_t *micros)
 {
+	SIMC_PASS;
 	CUresult r = simc_enter(0);
 
 	if (r != CUDA_SUCCESS)

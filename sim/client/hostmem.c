@@ -55,6 +55,8 @@ struct range {
 	size_t size;   // whole pages
 	void *address; // as the program gave or got it
 	CUcontext ctx;
+	int fd;          // of its file while the process is checkpointed; else -1
+	uint64_t offset; // of its pages there
 	struct range *next;
 };
 
@@ -74,7 +76,7 @@ static CUresult add(enum kind kind, void *base, size_t size, void *address)
 
 	if (!r)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	*r = (struct range){kind, base, size, address, simc_current(), NULL};
+	*r = (struct range){kind, base, size, address, simc_current(), -1, 0, NULL};
 	pthread_mutex_lock(&lock);
 	r->next = ranges;
 	ranges = r;
@@ -163,8 +165,13 @@ void simc_forget_context_memory(CUcontext ctx)
 		}
 	}
 	pthread_mutex_unlock(&lock);
+	// The hardware may have freed some of it with the context: what it answers says nothing new.
 	while ((r = gone) != NULL) {
 		gone = r->next;
+		if (r->kind == MANAGED)
+			simc_rpc_MemFree((CUdeviceptr)(uintptr_t)r->base);
+		else
+			simc_rpc_MemHostUnmap((uintptr_t)r->base, r->kind != PINNED);
 		release(r);
 	}
 }
@@ -454,4 +461,51 @@ CUresult simc_cuMemFree_v2(CUdeviceptr dptr)
 	if (res == CUDA_SUCCESS && (r = take(MANAGED, (void *)(uintptr_t)dptr)) != NULL)
 		release(r);
 	return res;
+}
+
+CUresult simc_take_pages(void)
+{
+	CUresult r = CUDA_SUCCESS;
+	struct range *o;
+
+	pthread_mutex_lock(&lock);
+	for (o = ranges; o && r == CUDA_SUCCESS; o = o->next) {
+		unsigned long long offset;
+
+		r = simc_rpc_CheckpointTakePages((uintptr_t)o->base, &offset);
+		if (r == CUDA_SUCCESS) {
+			o->fd = simc_take_fd();
+			o->offset = offset;
+			r = o->fd < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+CUresult simc_give_pages(void)
+{
+	CUresult r = CUDA_SUCCESS;
+	struct range *o;
+
+	pthread_mutex_lock(&lock);
+	for (o = ranges; o && r == CUDA_SUCCESS; o = o->next) {
+		simc_send_fd(o->fd);
+		r = simc_rpc_CheckpointGivePages((uintptr_t)o->base, o->size, o->offset);
+	}
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+void simc_drop_pages(void)
+{
+	struct range *o;
+
+	pthread_mutex_lock(&lock);
+	for (o = ranges; o; o = o->next) {
+		if (o->fd >= 0)
+			close(o->fd);
+		o->fd = -1;
+	}
+	pthread_mutex_unlock(&lock);
 }

@@ -70,6 +70,7 @@ CUresult simc_unsupported(const char *name)
 
 CUresult cuInit(unsigned int Flags)
 {
+	SIMC_PASS;
 	const char *visible, *units, *share;
 	CUresult r;
 
@@ -80,8 +81,11 @@ CUresult cuInit(unsigned int Flags)
 	visible = getenv("CUDA_VISIBLE_DEVICES");
 	units = getenv("LGPU_SIM_UNITS");
 	share = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
-	return simc_rpc_Init(Flags, (visible ? 1 : 0) | (units ? 2 : 0) | (simc_eager() ? 4 : 0), visible ? visible : "",
-			     units ? units : "", share ? share : "");
+	r = simc_rpc_Init(Flags, (visible ? 1 : 0) | (units ? 2 : 0) | (simc_eager() ? 4 : 0), visible ? visible : "",
+			  units ? units : "", share ? share : "");
+	if (r == CUDA_SUCCESS)
+		simc_start_restore();
+	return r;
 }
 
 int simc_eager(void)

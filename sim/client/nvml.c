@@ -36,6 +36,11 @@ nvmlReturn_t simc_nvml_result(CUresult r)
 	}
 }
 
+void lgpusimMoveManagement(const char *path)
+{
+	simc_move_management(path);
+}
+
 nvmlReturn_t simc_nvml_ready(void)
 {
 	unsigned n;

@@ -28,4 +28,7 @@ int simc_nvml_unsupported(const char *name);
 // A driver's result as NVML's.
 nvmlReturn_t simc_nvml_result(CUresult r);
 
+// Exported, of lgpu's own: what libcuda.so.1 calls when the process is checkpointed or has been restored (management.c).
+void lgpusimMoveManagement(const char *path);
+
 #endif

@@ -4084,3 +4084,90 @@ CUresult simc_rpc_CtxGetTimeslice(CUcontext ctx, cuuint64_t *micros)
 	simc_end(&k);
 	return r;
 }
+
+CUresult simc_rpc_CheckpointDrain(unsigned int timeoutMs, unsigned int parks)
+{
+	struct simc_call k;
+	CUresult r = simc_begin(&k, 247);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	simc_put(&k, (uint64_t)timeoutMs);
+	simc_put(&k, (uint64_t)parks);
+	r = simc_exchange(&k);
+	simc_end(&k);
+	return r;
+}
+
+CUresult simc_rpc_CheckpointSave(unsigned long long address, unsigned long long room, unsigned long long *size,
+		char *reason, unsigned int len)
+{
+	struct simc_call k;
+	CUresult r = simc_begin(&k, 248);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	simc_put(&k, (uint64_t)address);
+	simc_put(&k, (uint64_t)room);
+	simc_put(&k, (uint64_t)(uintptr_t)reason);
+	simc_put(&k, (uint64_t)len);
+	r = simc_exchange(&k);
+	if (k.replied) {
+		*size = (unsigned long long)simc_get(&k);
+		simc_get_array(&k, reason, len, sizeof *reason);
+	}
+	simc_end(&k);
+	return r;
+}
+
+CUresult simc_rpc_CheckpointTakePages(unsigned long long address, unsigned long long *offset)
+{
+	struct simc_call k;
+	CUresult r = simc_begin(&k, 249);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	simc_put(&k, (uint64_t)address);
+	r = simc_exchange(&k);
+	if (r == CUDA_SUCCESS) {
+		*offset = (unsigned long long)simc_get(&k);
+	}
+	simc_end(&k);
+	return r;
+}
+
+CUresult simc_rpc_CheckpointGivePages(unsigned long long address, unsigned long long bytes, unsigned long long offset)
+{
+	struct simc_call k;
+	CUresult r = simc_begin(&k, 250);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	simc_put(&k, (uint64_t)address);
+	simc_put(&k, (uint64_t)bytes);
+	simc_put(&k, (uint64_t)offset);
+	r = simc_exchange(&k);
+	simc_end(&k);
+	return r;
+}
+
+CUresult simc_rpc_CheckpointLoad(unsigned long long address, unsigned long long bytes,
+		const CUcheckpointGpuPair *pairs, unsigned int count, char *reason, unsigned int len)
+{
+	struct simc_call k;
+	CUresult r = simc_begin(&k, 251);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	simc_put(&k, (uint64_t)address);
+	simc_put(&k, (uint64_t)bytes);
+	simc_put_array(&k, pairs, count, sizeof *pairs);
+	simc_put(&k, (uint64_t)(uintptr_t)reason);
+	simc_put(&k, (uint64_t)len);
+	r = simc_exchange(&k);
+	if (k.replied) {
+		simc_get_array(&k, reason, len, sizeof *reason);
+	}
+	simc_end(&k);
+	return r;
+}

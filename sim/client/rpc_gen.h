@@ -8,7 +8,7 @@
 
 #include "channel.h"
 
-#define SIMC_PROTOCOL 0x94d8ae06dfd90559ull
+#define SIMC_PROTOCOL 0x4f87da642cdd0861ull
 
 CUresult simc_rpc_Init(unsigned int flags, unsigned int given, const char *visible, const char *units,
 		const char *share);
@@ -322,6 +322,13 @@ CUresult simc_rpc_GraphRetainUserObject(CUgraph graph, CUuserObject object, unsi
 CUresult simc_rpc_GraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count);
 CUresult simc_rpc_CtxSetTimeslice(CUcontext ctx, cuuint64_t micros);
 CUresult simc_rpc_CtxGetTimeslice(CUcontext ctx, cuuint64_t *micros);
+CUresult simc_rpc_CheckpointDrain(unsigned int timeoutMs, unsigned int parks);
+CUresult simc_rpc_CheckpointSave(unsigned long long address, unsigned long long room, unsigned long long *size,
+		char *reason, unsigned int len);
+CUresult simc_rpc_CheckpointTakePages(unsigned long long address, unsigned long long *offset);
+CUresult simc_rpc_CheckpointGivePages(unsigned long long address, unsigned long long bytes, unsigned long long offset);
+CUresult simc_rpc_CheckpointLoad(unsigned long long address, unsigned long long bytes,
+		const CUcheckpointGpuPair *pairs, unsigned int count, char *reason, unsigned int len);
 CUresult simc_rpc_DeviceCount(unsigned int *count);
 CUresult simc_rpc_DeviceInfo(unsigned int index, lgpusim_device *info);
 CUresult simc_rpc_DeviceProcesses(unsigned int index, lgpusim_process *processes, unsigned int capacity,

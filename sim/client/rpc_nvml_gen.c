@@ -7,7 +7,7 @@
 CUresult simc_rpc_DeviceCount(unsigned int *count)
 {
 	struct simc_call k;
-	CUresult r = simc_begin_nvml(&k, 247);
+	CUresult r = simc_begin_nvml(&k, 252);
 
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -22,7 +22,7 @@ CUresult simc_rpc_DeviceCount(unsigned int *count)
 CUresult simc_rpc_DeviceInfo(unsigned int index, lgpusim_device *info)
 {
 	struct simc_call k;
-	CUresult r = simc_begin_nvml(&k, 248);
+	CUresult r = simc_begin_nvml(&k, 253);
 
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -39,7 +39,7 @@ CUresult simc_rpc_DeviceProcesses(unsigned int index, lgpusim_process *processes
 		unsigned int *count)
 {
 	struct simc_call k;
-	CUresult r = simc_begin_nvml(&k, 249);
+	CUresult r = simc_begin_nvml(&k, 254);
 
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -59,7 +59,7 @@ CUresult simc_rpc_DeviceTurns(unsigned int index, unsigned long long since, lgpu
 		unsigned int capacity, unsigned int *count, unsigned long long *next)
 {
 	struct simc_call k;
-	CUresult r = simc_begin_nvml(&k, 250);
+	CUresult r = simc_begin_nvml(&k, 255);
 
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -80,7 +80,7 @@ CUresult simc_rpc_DeviceTurns(unsigned int index, unsigned long long since, lgpu
 CUresult simc_rpc_ProcessName(unsigned int pid, char *name, unsigned int len)
 {
 	struct simc_call k;
-	CUresult r = simc_begin_nvml(&k, 251);
+	CUresult r = simc_begin_nvml(&k, 256);
 
 	if (r != CUDA_SUCCESS)
 		return r;

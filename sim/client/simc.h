@@ -5,6 +5,7 @@
 #define LGPUSIM_SIMC_H
 
 #include "channel.h"
+#include "gate.h"
 #include "rpc_gen.h"
 
 enum { SIMC_NEEDS_CONTEXT = 1 };
@@ -49,6 +50,18 @@ extern const unsigned simc_error_count;
 
 // Host memory that the hardware shares, by the context that owns it (hostmem.c).
 void simc_forget_context_memory(CUcontext ctx);
+// Of a checkpoint: takes the descriptors of this memory from the hardware, gives them to the next one, and closes them.
+CUresult simc_take_pages(void);
+CUresult simc_give_pages(void);
+void simc_drop_pages(void);
+
+// Looks for a libnvidia-ml of the software GPU in the process. The loader's lock is taken: no gate may be closed.
+void simc_find_management(void);
+// Has it give its connection up and, with a path, go to the hardware there the next time (simc_move_management).
+void simc_tell_management(const char *path);
+
+// Starts the restore thread, once (checkpoint.c). Without one the process cannot be checkpointed, and that is all.
+void simc_start_restore(void);
 
 // A copy of s that lives as long as the process; equal strings share one. NULL without memory.
 const char *simc_intern(const char *s);

@@ -81,14 +81,14 @@ func compileOptions(keys []wire.CUjit_option, values []uint64) ptx.Options {
 }
 
 // parse reads an image; the log of an error is for the program.
-func (p *Process) parse(image []byte, o ptx.Options, errorSize uint32) (*ptx.Module, []byte, Result) {
+func (p *Process) parse(image []byte, o ptx.Options, errorSize uint32) (*code, []byte, Result) {
 	list, err := units(image)
 	var m *ptx.Module
 	if err == nil {
 		m, err = ptx.ParseUnits(o, list...)
 	}
 	if err == nil {
-		return m, nil, success
+		return &code{units: list, options: o, size: uint64(len(image)), parsed: m}, nil, success
 	}
 	p.d.log.Warn("module is not understood", "process", p.pid, "error", err)
 	log := text(err.Error(), errorSize)

@@ -14,7 +14,7 @@ func (p *Process) ModuleLoadData(call *wire.Call, image []byte, keys []wire.CUji
 	if res != success {
 		return 0, nil, nil, res
 	}
-	parsed, log, res := p.parse(image, compileOptions(keys, values), errorSize)
+	source, log, res := p.parse(image, compileOptions(keys, values), errorSize)
 	if res != success {
 		return 0, text("", infoSize), log, res
 	}
@@ -23,7 +23,7 @@ func (p *Process) ModuleLoadData(call *wire.Call, image []byte, keys []wire.CUji
 	if res != success {
 		return 0, nil, nil, res
 	}
-	m, res := c.load(parsed, uint64(len(image)))
+	m, res := c.load(source)
 	if res != success {
 		return 0, text("", infoSize), text("the module does not link", errorSize), res
 	}
@@ -106,13 +106,13 @@ func (p *Process) ModuleGetGlobal(_ *wire.Call, h wire.CUmodule, name string) (w
 // LibraryLoadData is cuLibraryLoadData: nothing is loaded into a context before it is used there, unless the
 // process loads eagerly. Then all contexts have it at once, and those to come when they are made.
 func (p *Process) LibraryLoadData(_ *wire.Call, image []byte, keys []wire.CUjit_option, values []uint64, _ []wire.CUlibraryOption, _ []uint64, infoSize, errorSize uint32) (wire.CUlibrary, []byte, []byte, wire.CUresult) {
-	parsed, log, res := p.parse(image, compileOptions(keys, values), errorSize)
+	source, log, res := p.parse(image, compileOptions(keys, values), errorSize)
 	if res != success {
 		return 0, text("", infoSize), log, res
 	}
 	defer p.lock()()
-	l := &library{parsed: parsed, size: uint64(len(image)), modules: map[*context]*module{}, kernels: map[string]*kernel{}}
-	for name, k := range parsed.Kernels {
+	l := &library{code: source, parsed: source.parsed, modules: map[*context]*module{}, kernels: map[string]*kernel{}}
+	for name, k := range source.parsed.Kernels {
 		lk := &kernel{library: l, kernel: k, maxDynamic: -1}
 		lk.handle = p.handles.add(kindKernel, lk)
 		l.kernels[name] = lk

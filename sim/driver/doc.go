@@ -17,6 +17,12 @@
 // is an error and not an accident. Device addresses are unique within a process. Host memory that devices reach is
 // mapped on both sides at the client's address, so that pointers mean the same to the program and to its kernels.
 //
+// # Checkpoints
+//
+// A process that has no work can be written to an image in its program's memory and read from there by another Driver
+// (image.go, save.go, load.go; the calls are in freeze.go). A new field of an object belongs into its record there, unless
+// it follows from others: a test knows all fields.
+//
 // # Locks
 //
 // One lock, Driver.mu, guards all state of this package. The protocol's calls lock it; everything else expects it

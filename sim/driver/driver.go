@@ -126,9 +126,12 @@ type Process struct {
 	used        []uint64               // bytes of device memory, by device
 	modes       map[uint64]captureMode // by thread
 	captures    []*capture
-	faults      []Result // by device; success while the process is well there
-	parts       []part   // by device; nil before cuInit: all of each
-	graphHigh   []uint64 // most graph memory in use, by device
+	faults      []Result            // by device; success while the process is well there
+	parts       []part              // by device; nil before cuInit: all of each
+	graphHigh   []uint64            // most graph memory in use, by device
+	pages       map[uint64]hostFile // host memory for the image that is to be read, by address
+	destructors int                 // functions of the program's that run for objects of its own
+	quiet       chan struct{}       // closed when there is none any more; nil when nobody waits
 	closed      bool
 	gone        chan struct{} // closed with the process: waiting calls end
 }
@@ -145,16 +148,22 @@ func (d *Driver) Connect(peer wire.Peer) (*Process, error) {
 	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil {
 		name = exe
 	}
-	n := len(d.devices)
-	p := &Process{
-		d: d, pid: pid, name: name, host: peer.Host, handles: newTable(), addresses: newAddresses(), uva: hw.NewSpace(),
-		primaries: make([]*context, n), flags: make([]uint32, n), defaults: make([]*pool, n), current: make([]*pool, n), graphHigh: make([]uint64, n),
-		faults: make([]Result, n), handlesOf: map[*physical]uint64{}, used: make([]uint64, n),
-		modes: map[uint64]captureMode{}, graphMemory: map[uint64]*allocNode{}, gone: make(chan struct{}),
-	}
-	p.visible.Store(&d.devices)
+	p := &Process{d: d, pid: pid, name: name, host: peer.Host, gone: make(chan struct{}), pages: map[uint64]hostFile{}}
+	p.clear()
 	d.processes[p] = struct{}{}
 	return p, nil
+}
+
+// clear makes the process one that has done nothing yet.
+func (p *Process) clear() {
+	n := len(p.d.devices)
+	p.initialised, p.eager, p.libraries, p.spilled, p.parts, p.contexts, p.pools, p.captures = false, false, nil, nil, nil, nil, nil, nil
+	p.handles, p.addresses, p.uva = newTable(), newAddresses(), hw.NewSpace()
+	p.primaries, p.flags, p.defaults, p.current = make([]*context, n), make([]uint32, n), make([]*pool, n), make([]*pool, n)
+	p.allocs, p.regions, p.reserved = ranges[*allocation]{}, ranges[*region]{}, ranges[uint64]{}
+	p.graphMemory, p.handlesOf, p.modes = map[uint64]*allocNode{}, map[*physical]uint64{}, map[uint64]captureMode{}
+	p.used, p.faults, p.graphHigh = make([]uint64, n), make([]Result, n), make([]uint64, n)
+	p.visible.Store(&p.d.devices)
 }
 
 // Close ends the process: its work is dropped, its memory and handles are freed, at once.
@@ -181,6 +190,7 @@ func (p *Process) Close() {
 			n.ph.release()
 		}
 	}
+	p.dropPages()
 	p.passOnMemory()
 	for key, e := range d.exports {
 		if e.owner == p {

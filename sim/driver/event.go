@@ -18,6 +18,7 @@ type event struct {
 	flags    uint32
 	point    *point  // shared by processes
 	exported *secret // nil for one that is not
+	foreign  bool    // point is another process's too
 
 	capture *capture // last recorded in a captured stream
 	deps    []*node

@@ -13,27 +13,32 @@ type fill struct {
 	params wire.CUDA_MEMSET_NODE_PARAMS
 }
 
-// newFill checks a memset: elements of 1, 2 or 4 bytes, aligned to their size.
+// newFill checks a memset and where it goes.
 func (p *Process) newFill(c *context, m wire.CUDA_MEMSET_NODE_PARAMS) (*fill, Result) {
-	size := uint64(m.ElementSize)
-	if size != 1 && size != 2 && size != 4 || m.Width > 1<<40 || m.Height > 1<<40 || m.Pitch > 1<<40 {
-		return nil, errInvalidValue
-	}
-	if uint64(m.Dst)%size != 0 || m.Height > 1 && (m.Pitch%size != 0 || m.Pitch < m.Width*size || m.Height > 1<<40/max(m.Pitch, 1)) {
-		return nil, errInvalidValue
-	}
 	f := &fill{ctx: c, params: m}
+	if !f.sound() {
+		return nil, errInvalidValue
+	}
 	if f.bytes() == 0 {
 		return f, success
 	}
-	if f.bytes() > 1<<40 {
-		return nil, errInvalidValue
-	}
-	s, res := p.place(uint64(m.Dst), (m.Height-1)*m.Pitch+m.Width*size)
+	s, res := p.place(uint64(m.Dst), (m.Height-1)*m.Pitch+m.Width*uint64(m.ElementSize))
 	if res == success && s.pageable {
 		res = errInvalidValue
 	}
 	return f, res
+}
+
+// sound reports whether the memset is one that can be done: elements of 1, 2 or 4 bytes, aligned to their size.
+func (f *fill) sound() bool {
+	m, size := f.params, uint64(f.params.ElementSize)
+	if size != 1 && size != 2 && size != 4 || m.Width > 1<<40 || m.Height > 1<<40 || m.Pitch > 1<<40 {
+		return false
+	}
+	if uint64(m.Dst)%size != 0 || m.Height > 1 && (m.Pitch%size != 0 || m.Pitch < m.Width*size || m.Height > 1<<40/max(m.Pitch, 1)) {
+		return false
+	}
+	return f.bytes() <= 1<<40
 }
 
 func (f *fill) bytes() uint64 { return f.params.Width * uint64(f.params.ElementSize) * f.params.Height }

@@ -61,7 +61,7 @@ func (g *program) function(f func(kind wire.InvokeKind, a, b, c wire.HostAddr)) 
 
 func (g *program) at(addr wire.HostAddr, n int) []byte {
 	for base, b := range g.memory {
-		if addr >= base && addr+wire.HostAddr(n) <= base+wire.HostAddr(len(b)) {
+		if addr >= base && n <= len(b) && addr-base <= wire.HostAddr(len(b)-n) {
 			return b[addr-base:][:n]
 		}
 	}

@@ -45,10 +45,18 @@ func (p *Process) put(u *userObject, count uint32) {
 		return
 	}
 	p.handles.remove(u.handle)
-	if !p.closed {
-		go func() {
-			// The only error is that the program is gone, and its object with it.
-			_ = p.host.Invoke(wire.HostFunction, u.destroy, u.ptr, 0, 0)
-		}()
+	if p.closed {
+		return
 	}
+	p.destructors++
+	go func() {
+		// The only error is that the program is gone, and its object with it.
+		_ = p.host.Invoke(wire.HostFunction, u.destroy, u.ptr, 0, 0)
+		p.d.mu.Lock()
+		defer p.d.mu.Unlock()
+		if p.destructors--; p.destructors == 0 && p.quiet != nil {
+			close(p.quiet)
+			p.quiet = nil
+		}
+	}()
 }

@@ -194,7 +194,7 @@ func (p *Process) IpcOpenEventHandle(call *wire.Call, h wire.CUipcEventHandle) (
 	if x == nil || x.event == nil {
 		return 0, errInvalidValue
 	}
-	e := &event{ctx: c, flags: x.event.flags, point: x.event.point}
+	e := &event{ctx: c, flags: x.event.flags, point: x.event.point, foreign: true}
 	e.handle = p.handles.add(kindEvent, e)
 	return wire.CUevent(e.handle), success
 }

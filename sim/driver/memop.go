@@ -122,8 +122,22 @@ func (d *Driver) pollLoop() {
 	d.polling = false
 }
 
-// parse makes memops of what the program gave.
+// memops makes an op of what the program gave, which must be of memory that is there.
 func (p *Process) memops(c *context, raw []wire.CUstreamBatchMemOpParams, flags uint32) (*memops, Result) {
+	m, res := newMemops(c, raw, flags)
+	if res != success {
+		return nil, res
+	}
+	for _, o := range m.list {
+		if !p.uva.Mapped(o.addr, uint64(o.bytes), false) {
+			return nil, errInvalidValue
+		}
+	}
+	return m, success
+}
+
+// newMemops checks operations on memory, but for what lies at their addresses.
+func newMemops(c *context, raw []wire.CUstreamBatchMemOpParams, flags uint32) (*memops, Result) {
 	if len(raw) == 0 || len(raw) > 256 || flags != 0 {
 		return nil, errInvalidValue
 	}
@@ -148,9 +162,6 @@ func (p *Process) memops(c *context, raw []wire.CUstreamBatchMemOpParams, flags 
 			known = 3 | uint32(wire.CU_STREAM_WAIT_VALUE_FLUSH)
 		}
 		if o.addr == 0 || o.addr%uint64(o.bytes) != 0 || o.flags&^known != 0 {
-			return nil, errInvalidValue
-		}
-		if !p.uva.Mapped(o.addr, uint64(o.bytes), false) {
 			return nil, errInvalidValue
 		}
 		m.list = append(m.list, o)

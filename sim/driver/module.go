@@ -7,11 +7,20 @@ import (
 	"github.com/lgpu/lgpu/sim/ptx"
 )
 
+// code is what a program has loaded. Its source is kept, for a checkpoint.
+type code struct {
+	units   []ptx.Unit
+	options ptx.Options
+	size    uint64 // of what was loaded, in bytes: what the source takes of device memory follows from it
+	parsed  *ptx.Module
+}
+
 // module is a loaded PTX module: its variables have device memory.
 type module struct {
 	handle    uint64
 	ctx       *context
-	parsed    *ptx.Module
+	code      *code
+	parsed    *ptx.Module // of code
 	image     *ptx.Image
 	memory    *allocation // nil when there is nothing to hold
 	globals   map[string]variable
@@ -33,8 +42,8 @@ type function struct {
 // library is code that is loaded into a context when it is first used there.
 type library struct {
 	handle  uint64
-	parsed  *ptx.Module
-	size    uint64 // of the source, in bytes
+	code    *code
+	parsed  *ptx.Module // of code
 	modules map[*context]*module
 	kernels map[string]*kernel
 }
@@ -50,14 +59,14 @@ type kernel struct {
 // codeBytes is what a kernel's code takes of device memory: about as much as its text.
 func codeBytes(source uint64) uint64 { return roundUp(source, 4096) }
 
-// load makes a module of parsed source of so many bytes.
-func (c *context) load(parsed *ptx.Module, source uint64) (*module, Result) {
-	p := c.p
+// load makes a module of code.
+func (c *context) load(source *code) (*module, Result) {
+	p, parsed := c.p, source.parsed
 	if err := parsed.Unresolved(); err != nil {
 		p.d.log.Info("module does not link", "process", p.pid, "error", err)
 		return nil, errSymbolNotFound
 	}
-	m := &module{ctx: c, parsed: parsed, globals: map[string]variable{}, functions: map[string]*function{}}
+	m := &module{ctx: c, code: source, parsed: parsed, globals: map[string]variable{}, functions: map[string]*function{}}
 	var size uint64
 	for _, g := range parsed.Globals {
 		if g.Extern {
@@ -67,8 +76,7 @@ func (c *context) load(parsed *ptx.Module, source uint64) (*module, Result) {
 		m.globals[g.Name] = variable{size, uint64(g.Size)}
 		size += uint64(g.Size)
 	}
-	code := codeBytes(source)
-	a, res := c.allocate(roundUp(max(size, 16), 256) + code)
+	a, res := c.allocate(roundUp(max(size, 16), 256) + codeBytes(source.size))
 	if res != success {
 		return nil, res
 	}
@@ -155,7 +163,7 @@ func (l *library) moduleIn(c *context) (*module, Result) {
 	if m := l.modules[c]; m != nil {
 		return m, success
 	}
-	m, res := c.load(l.parsed, l.size)
+	m, res := c.load(l.code)
 	if res != success {
 		return nil, res
 	}

@@ -71,3 +71,11 @@ func (r *ranges[T]) any(base, size uint64) bool {
 	i := r.index(base)
 	return i < len(r.list) && r.list[i].base < base+size
 }
+
+// within are the values whose ranges begin in [base, base+size).
+func (r *ranges[T]) within(base, size uint64) (out []T) {
+	for i := r.index(base); i < len(r.list) && r.list[i].base < base+size; i++ {
+		out = append(out, r.list[i].value)
+	}
+	return out
+}

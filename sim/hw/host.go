@@ -13,6 +13,7 @@ type HostPages struct {
 	file    *os.File
 	barrier *sync.RWMutex
 	data    []byte
+	offset  uint64 // in the file
 	size    uint64
 }
 
@@ -80,7 +81,7 @@ func (m *Machine) mapHost(file *os.File, offset, n uint64) (*HostPages, error) {
 		file.Close()
 		return nil, fmt.Errorf("host pages: map %d bytes: %w", n, err)
 	}
-	return &HostPages{file: file, barrier: &m.barrier, data: data, size: n}, nil
+	return &HostPages{file: file, barrier: &m.barrier, data: data, offset: offset, size: n}, nil
 }
 
 // Size in bytes, a multiple of the page size when made by NewHostPages.
@@ -88,6 +89,9 @@ func (h *HostPages) Size() uint64 { return h.size }
 
 // File is the memfd of the pages. It is closed by Release.
 func (h *HostPages) File() *os.File { return h.file }
+
+// Offset is where in the file the pages begin, in bytes.
+func (h *HostPages) Offset() uint64 { return h.offset }
 
 // Bytes are the pages as mapped here. They must not be used after Release.
 func (h *HostPages) Bytes() []byte { return h.data }

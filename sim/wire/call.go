@@ -27,7 +27,8 @@ type Peer struct {
 // at a time. Methods may be called concurrently and block until served; they return ErrGone when the program has ended.
 type Host interface {
 	// Invoke runs a function of the program. For HostFunction fn is called with a, for StreamCallback with a (the
-	// stream), b (a CUresult) and c (the user's pointer).
+	// stream), b (a CUresult) and c (the user's pointer). After ParkService nothing may be asked until the program has
+	// been unlocked or has connected anew.
 	Invoke(kind InvokeKind, fn, a, b, c HostAddr) error
 	// ReadHost and WriteHost copy from and to the program's memory. A stray address is the program's segmentation
 	// fault.
@@ -44,6 +45,7 @@ type InvokeKind uint64
 const (
 	HostFunction   InvokeKind = 1 // void fn(void *userData)
 	StreamCallback InvokeKind = 2 // void fn(CUstream, CUresult, void *userData)
+	ParkService    InvokeKind = 3 // no function: the service thread answers, and then waits until the program is unlocked
 )
 
 // Call is one call in progress. It belongs to the method it is given to and must not be used after that returns.

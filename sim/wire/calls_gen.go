@@ -255,6 +255,11 @@ type Driver interface {
 	GraphReleaseUserObject(c *Call, graph CUgraph, object CUuserObject, count uint32) CUresult
 	CtxSetTimeslice(c *Call, ctx CUcontext, micros uint64) CUresult
 	CtxGetTimeslice(c *Call, ctx CUcontext) (micros uint64, r CUresult)
+	CheckpointDrain(c *Call, timeoutMs uint32, parks uint32) CUresult
+	CheckpointSave(c *Call, address uint64, room uint64, length uint32) (size uint64, reason []byte, r CUresult)
+	CheckpointTakePages(c *Call, address uint64) (offset uint64, r CUresult)
+	CheckpointGivePages(c *Call, address uint64, bytes uint64, offset uint64) CUresult
+	CheckpointLoad(c *Call, address uint64, bytes uint64, pairs []CUcheckpointGpuPair, length uint32) (reason []byte, r CUresult)
 }
 
 // Management answers what the management library asks. Its methods may be called concurrently.
@@ -515,6 +520,11 @@ var calls = [...]message{
 	{name: "GraphReleaseUserObject", drive: doGraphReleaseUserObject},
 	{name: "CtxSetTimeslice", drive: doCtxSetTimeslice},
 	{name: "CtxGetTimeslice", drive: doCtxGetTimeslice},
+	{name: "CheckpointDrain", drive: doCheckpointDrain},
+	{name: "CheckpointSave", drive: doCheckpointSave},
+	{name: "CheckpointTakePages", drive: doCheckpointTakePages},
+	{name: "CheckpointGivePages", drive: doCheckpointGivePages},
+	{name: "CheckpointLoad", drive: doCheckpointLoad},
 	{name: "DeviceCount", manage: doDeviceCount},
 	{name: "DeviceInfo", manage: doDeviceInfo},
 	{name: "DeviceProcesses", manage: doDeviceProcesses},
@@ -523,7 +533,7 @@ var calls = [...]message{
 }
 
 // protocol tells two builds of the protocol apart.
-const protocol = 0x94d8ae06dfd90559
+const protocol = 0x4f87da642cdd0861
 
 func doInit(m Driver, c *Call, in *decoder, out *encoder) CUresult {
 	flags := uint32(in.u64())
@@ -3260,6 +3270,65 @@ func doCtxGetTimeslice(m Driver, c *Call, in *decoder, out *encoder) CUresult {
 	}
 	micros, r := m.CtxGetTimeslice(c, ctx)
 	out.u64(micros)
+	return r
+}
+
+func doCheckpointDrain(m Driver, c *Call, in *decoder, out *encoder) CUresult {
+	timeoutMs := uint32(in.u64())
+	parks := uint32(in.u64())
+	if in.bad {
+		return CUDA_ERROR_INVALID_VALUE
+	}
+	r := m.CheckpointDrain(c, timeoutMs, parks)
+	return r
+}
+
+func doCheckpointSave(m Driver, c *Call, in *decoder, out *encoder) CUresult {
+	address := in.u64()
+	room := in.u64()
+	reasonTo := in.u64()
+	length := uint32(in.u64())
+	if in.bad {
+		return CUDA_ERROR_INVALID_VALUE
+	}
+	size, reason, r := m.CheckpointSave(c, address, room, length)
+	out.u64(size)
+	putArray(out, reason, uint64(length), reasonTo)
+	return r
+}
+
+func doCheckpointTakePages(m Driver, c *Call, in *decoder, out *encoder) CUresult {
+	address := in.u64()
+	if in.bad {
+		return CUDA_ERROR_INVALID_VALUE
+	}
+	offset, r := m.CheckpointTakePages(c, address)
+	out.u64(offset)
+	return r
+}
+
+func doCheckpointGivePages(m Driver, c *Call, in *decoder, out *encoder) CUresult {
+	address := in.u64()
+	bytes := in.u64()
+	offset := in.u64()
+	if in.bad {
+		return CUDA_ERROR_INVALID_VALUE
+	}
+	r := m.CheckpointGivePages(c, address, bytes, offset)
+	return r
+}
+
+func doCheckpointLoad(m Driver, c *Call, in *decoder, out *encoder) CUresult {
+	address := in.u64()
+	bytes := in.u64()
+	pairs := getArray[CUcheckpointGpuPair](in)
+	reasonTo := in.u64()
+	length := uint32(in.u64())
+	if in.bad {
+		return CUDA_ERROR_INVALID_VALUE
+	}
+	reason, r := m.CheckpointLoad(c, address, bytes, pairs, length)
+	putArray(out, reason, uint64(length), reasonTo)
 	return r
 }
 

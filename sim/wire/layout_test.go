@@ -19,7 +19,7 @@ func TestLayouts(t *testing.T) {
 		"CUstreamAttrValue": CUstreamAttrValue{}, "CUkernelNodeAttrValue": CUkernelNodeAttrValue{},
 		"CUDA_MEMCPY2D": CUDA_MEMCPY2D{}, "CUDA_MEMCPY3D": CUDA_MEMCPY3D{}, "CUDA_MEMCPY3D_PEER": CUDA_MEMCPY3D_PEER{},
 		"CUDA_ARRAY3D_DESCRIPTOR": CUDA_ARRAY3D_DESCRIPTOR{}, "CUDA_ARRAY_MEMORY_REQUIREMENTS": CUDA_ARRAY_MEMORY_REQUIREMENTS{},
-		"CUmemLocation": CUmemLocation{}, "CUmemAllocationProp": CUmemAllocationProp{}, "CUmemAccessDesc": CUmemAccessDesc{},
+		"CUmemLocation": CUmemLocation{}, "CUcheckpointGpuPair": CUcheckpointGpuPair{}, "CUmemAllocationProp": CUmemAllocationProp{}, "CUmemAccessDesc": CUmemAccessDesc{},
 		"CUmemPoolProps": CUmemPoolProps{}, "CUDA_MEMSET_NODE_PARAMS": CUDA_MEMSET_NODE_PARAMS{},
 		"CUDA_HOST_NODE_PARAMS": CUDA_HOST_NODE_PARAMS{}, "CUgraphEdgeData": CUgraphEdgeData{},
 		"CUgraphExecUpdateResultInfo": CUgraphExecUpdateResultInfo{}, "CUstreamBatchMemOpParams": CUstreamBatchMemOpParams{},

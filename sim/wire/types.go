@@ -276,3 +276,8 @@ type Turn struct {
 	Unfinished uint32 // 1: it goes on, and End is when it was read
 	Start, End uint64 // ns of device time
 }
+
+// CUcheckpointGpuPair says which device takes another's place when a process is restored.
+type CUcheckpointGpuPair struct {
+	OldUuid, NewUuid CUuuid
+}

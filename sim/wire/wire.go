@@ -55,7 +55,8 @@
 // So pageable memory of a program is reached by the program itself, in the call, and a stray address faults there as it
 // does with the real driver. Over the service channel the server asks for the same at any time, and also for
 //
-//	Invoke function u64, kind u64, a u64, b u64   run a host function (HostFunction) or a stream callback (StreamCallback)
+//	Invoke function u64, kind u64, a u64, b u64   run a host function (HostFunction) or a stream callback (StreamCallback),
+//	                                              or wait until unlocked (ParkService)
 //
 // each of which the service thread answers with Done.
 //

@@ -19,14 +19,25 @@ import (
 // victim starts the program of the same name and returns when it is in the middle of things.
 func victim(t *testing.T, libraries, socket string) (*exec.Cmd, *bufio.Reader) {
 	t.Helper()
+	return startVictim(t, compileVictim(t, libraries), libraries, socket)
+}
+
+func compileVictim(t *testing.T, libraries string, flags ...string) string {
+	t.Helper()
 	program := filepath.Join(t.TempDir(), "victim")
-	out, err := exec.Command(simtest.CC(), "-std=c11", "-O1", "-Wall", "-Wextra", "-I", "../../tenant/abi/include", "-o", program,
-		"victim/victim.c", filepath.Join(libraries, "libcuda.so.1"), "-pthread").CombinedOutput()
+	args := append([]string{"-std=c11", "-O1", "-Wall", "-Wextra", "-I", "../../tenant/abi/include", "-o", program}, flags...)
+	args = append(args, "victim/victim.c", filepath.Join(libraries, "libcuda.so.1"), "-pthread")
+	out, err := exec.Command(simtest.CC(), args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return program
+}
+
+func startVictim(t *testing.T, program, libraries, socket string) (*exec.Cmd, *bufio.Reader) {
+	t.Helper()
 	cmd := exec.Command(program, "../../sim/kernels/control.ptx")
-	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libraries, wire.Environment+"="+socket)
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libraries, wire.Environment+"="+socket, "ASAN_OPTIONS=detect_leaks=0")
 	cmd.Stderr = os.Stderr
 	pipe, err := cmd.StdoutPipe()
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,17 +38,50 @@ func build(t *testing.T, libraries string, flags ...string) string {
 	return program
 }
 
-func TestSuite(t *testing.T) { runSuite(t) }
+func TestSuite(t *testing.T) { runSuite(t, nil) }
 
-// TestSuiteSanitized is the same with the client libraries and the suite under AddressSanitizer and UBSan.
+// sanitizers are AddressSanitizer and UBSan.
+var sanitizers = []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"}
+
+// TestSuiteSanitized is the same with the client libraries and the suite under sanitizers.
 func TestSuiteSanitized(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles and runs all again under sanitizers")
 	}
-	runSuite(t, "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+	runSuite(t, nil, sanitizers...)
 }
 
-func runSuite(t *testing.T, flags ...string) {
+// TestSuiteCheckpointed is the same, and each program is checkpointed and restored after every call that is checked.
+func TestSuiteCheckpointed(t *testing.T) { runCheckpointed(t) }
+
+// TestSuiteCheckpointedSanitized is that under sanitizers.
+func TestSuiteCheckpointedSanitized(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles and runs all again under sanitizers")
+	}
+	runCheckpointed(t, sanitizers...)
+}
+
+// runCheckpointed fails if fewer checkpoints are made than calls of the suite allow, or refused where nothing is shared.
+func runCheckpointed(t *testing.T, flags ...string) {
+	restored := 0
+	for _, line := range runSuite(t, []string{"SUITE_CHECKPOINT=1"}, flags...) {
+		var name string
+		var done, refused, busy int
+		if n, _ := fmt.Sscanf(line, "# %s restored %d, refused %d, busy %d", &name, &done, &refused, &busy); n < 4 {
+			continue
+		}
+		if restored += done; refused > 0 && name != "ipc_memory:" && name != "vmm_shared_by_descriptor:" {
+			t.Errorf("%s %d checkpoints were refused", name, refused)
+		}
+	}
+	if restored < 1500 {
+		t.Errorf("%d checkpoints were made", restored)
+	}
+}
+
+// runSuite runs all cases, and returns what they noted.
+func runSuite(t *testing.T, env []string, flags ...string) (notes []string) {
 	libraries := simtest.Libraries(t, flags...)
 	program := build(t, libraries, flags...)
 	socket := simtest.Serve(t, shape)
@@ -56,8 +90,9 @@ func runSuite(t *testing.T, flags ...string) {
 	cmd := exec.CommandContext(ctx, program, "../../sim/kernels")
 	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libraries, wire.Environment+"="+socket,
 		"ASAN_OPTIONS=detect_leaks=0") // a case ends without giving all back, as programs do
+	cmd.Env = append(cmd.Env, env...)
 	out, err := cmd.CombinedOutput()
-	var notes []string
+	var since int // notes of the case
 	passed := 0
 	for s := bufio.NewScanner(bytes.NewReader(out)); s.Scan(); {
 		line := s.Text()
@@ -65,13 +100,13 @@ func runSuite(t *testing.T, flags ...string) {
 		case strings.HasPrefix(line, "# "):
 			notes = append(notes, line)
 		case strings.HasPrefix(line, "not ok "):
-			t.Errorf("%s\n%s", line, strings.Join(notes, "\n"))
-			notes = nil
+			t.Errorf("%s\n%s", line, strings.Join(notes[since:], "\n"))
+			since = len(notes)
 		case strings.HasPrefix(line, "ok "):
 			if strings.Contains(line, "# SKIP") {
-				t.Errorf("%s: the software GPU has all that the suite wants (%s)", line, strings.Join(notes, "\n"))
+				t.Errorf("%s: the software GPU has all that the suite wants (%s)", line, strings.Join(notes[since:], "\n"))
 			}
-			notes = nil
+			since = len(notes)
 			passed++
 		case strings.HasPrefix(line, "1.."):
 		default:
@@ -81,4 +116,5 @@ func runSuite(t *testing.T, flags ...string) {
 	if err != nil && !t.Failed() || passed < 57 {
 		t.Errorf("%d cases passed, %v\n%s", passed, err, out)
 	}
+	return notes
 }

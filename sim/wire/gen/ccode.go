@@ -200,12 +200,12 @@ func cExport(b *bytes.Buffer, e *export) {
 		fmt.Fprintf(b, "%s;\n", wrapC("\treturn "+work))
 		return
 	case len(nulls) == 0 && !perThread(e):
-		fmt.Fprintf(b, "\tCUresult r = simc_enter(%s);\n\n%s;\n", hasCtx(e), wrapC("\treturn r != CUDA_SUCCESS ? r : "+work))
+		fmt.Fprintf(b, "\tSIMC_PASS;\n\tCUresult r = simc_enter(%s);\n\n%s;\n", hasCtx(e), wrapC("\treturn r != CUDA_SUCCESS ? r : "+work))
 		return
 	case e.kind == "alias":
 		b.WriteString("\tCUresult r;\n\n")
 	default:
-		fmt.Fprintf(b, "\tCUresult r = simc_enter(%s);\n\n\tif (r != CUDA_SUCCESS)\n\t\treturn r;\n", hasCtx(e))
+		fmt.Fprintf(b, "\tSIMC_PASS;\n\tCUresult r = simc_enter(%s);\n\n\tif (r != CUDA_SUCCESS)\n\t\treturn r;\n", hasCtx(e))
 	}
 	if len(nulls) > 0 {
 		fmt.Fprintf(b, "\tif (%s)\n\t\treturn CUDA_ERROR_INVALID_VALUE;\n", strings.Join(nulls, " || "))

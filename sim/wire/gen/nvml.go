@@ -48,6 +48,6 @@ func nvmlExports(dir string) (source, versions []byte, err error) {
 			fmt.Fprintf(&c, "UNSUPPORTED(%s)\n", s.Name)
 		}
 	}
-	v.WriteString("local:\n\t*;\n};\n")
+	v.WriteString("\t# lgpu's own\n\tlgpusimMoveManagement;\nlocal:\n\t*;\n};\n")
 	return c.Bytes(), v.Bytes(), nil
 }

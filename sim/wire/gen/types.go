@@ -78,7 +78,7 @@ var goScalars = map[string]string{
 var goStructs = map[string]string{
 	"CUuuid": "", "CUipcMemHandle": "", "CUipcEventHandle": "", "CUmemPoolPtrExportData": "", "CUlaunchAttribute": "",
 	"CUstreamAttrValue": "", "CUkernelNodeAttrValue": "", "CUDA_MEMCPY2D": "", "CUDA_MEMCPY3D": "",
-	"CUDA_MEMCPY3D_PEER": "", "CUDA_ARRAY3D_DESCRIPTOR": "", "CUDA_ARRAY_MEMORY_REQUIREMENTS": "", "CUmemLocation": "",
+	"CUDA_MEMCPY3D_PEER": "", "CUDA_ARRAY3D_DESCRIPTOR": "", "CUDA_ARRAY_MEMORY_REQUIREMENTS": "", "CUmemLocation": "", "CUcheckpointGpuPair": "",
 	"CUmemAllocationProp": "", "CUmemAccessDesc": "", "CUmemPoolProps": "", "CUDA_MEMSET_NODE_PARAMS": "",
 	"CUDA_HOST_NODE_PARAMS": "", "CUgraphEdgeData": "", "CUgraphExecUpdateResultInfo": "", "CUstreamBatchMemOpParams": "",
 	"lgpusim_launch": "Launch", "lgpusim_kernel_node": "KernelNode", "lgpusim_param": "Param",

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fnmatch.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -115,6 +116,48 @@ int suite_wait(int pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+/* How often the process was checkpointed, could not be, and had work that did not end. */
+static int restored, refused, busy;
+
+static void checkpoint(int pid)
+{
+	enum { PATIENCE_MS = 100 };
+	CUcheckpointLockArgs patience = {.timeoutMs = PATIENCE_MS};
+	CUresult r = cuCheckpointProcessLock(pid, &patience);
+
+	if (r == CUDA_ERROR_NOT_INITIALIZED)
+		return;
+	if (r == CUDA_ERROR_NOT_READY) {
+		busy++;
+		return;
+	}
+	if (r != CUDA_SUCCESS)
+		suite_fail(__FILE__, __LINE__, "lock: %s", suite_error(r));
+	r = cuCheckpointProcessCheckpoint(pid, NULL);
+	if (r == CUDA_SUCCESS) {
+		restored++;
+		if ((r = cuCheckpointProcessRestore(pid, NULL)) != CUDA_SUCCESS)
+			suite_fail(__FILE__, __LINE__, "restore: %s", suite_error(r));
+	} else if (r == CUDA_ERROR_NOT_SUPPORTED) {
+		refused++;
+	} else {
+		suite_fail(__FILE__, __LINE__, "checkpoint: %s", suite_error(r));
+	}
+	if ((r = cuCheckpointProcessUnlock(pid, NULL)) != CUDA_SUCCESS)
+		suite_fail(__FILE__, __LINE__, "unlock: %s", suite_error(r));
+}
+
+void suite_after_call(void)
+{
+	static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+
+	if (!getenv("SUITE_CHECKPOINT"))
+		return;
+	pthread_mutex_lock(&one);
+	checkpoint(getpid());
+	pthread_mutex_unlock(&one);
+}
+
 /* suite KERNELS [PATTERN...]: runs the cases whose names match, all without a pattern, and prints TAP. */
 int main(int argc, char **argv)
 {
@@ -139,6 +182,8 @@ int main(int argc, char **argv)
 		if (pid == 0) {
 			alarm(TIMEOUT_SECONDS);
 			c->run();
+			if (restored + refused + busy)
+				printf("# %s: restored %d, refused %d, busy %d\n", c->name, restored, refused, busy);
 			fflush(stdout);
 			exit(0);
 		}

@@ -36,6 +36,9 @@ char *suite_ptx(const char *file);
 int suite_attribute(CUdevice_attribute a);
 /* Waits for a child process and returns its exit status. */
 int suite_wait(int pid);
+/* Called after every call that a case checks. With SUITE_CHECKPOINT in the environment the process is checkpointed and
+   restored then: nothing that it sees may change by that. */
+void suite_after_call(void);
 
 #define CASE(name)                                                            \
 	static void run_##name(void);                                         \
@@ -62,6 +65,7 @@ int suite_wait(int pid);
 #define RETURNS(call, want)                                                                                   \
 	do {                                                                                                  \
 		CUresult r_ = (call);                                                                         \
+		suite_after_call();                                                                           \
 		if (r_ != (want))                                                                             \
 			suite_fail(__FILE__, __LINE__, "%s returned %s, not %s", #call, suite_error(r_), #want); \
 	} while (0)
