@@ -309,8 +309,9 @@ bool lgpu_move_in(const struct lgpu_state *s, int device, uint64_t level)
 	}
 	lgpu_overhead_moving(device);
 	free(list.part);
-	// A context in which copies fail is broken, and every call of the program in it fails from now on.
-	if (copied != CUDA_SUCCESS)
+	// A context in which copies fail is broken, and every call of the program in it fails from now on. The driver of a
+	// program that ends copies nothing.
+	if (copied != CUDA_SUCCESS && copied != CUDA_ERROR_DEINITIALIZED)
 		lgpu_log(LGPU_LOG_ERROR, "memory could not be brought back to device %d: error %d; its content is lost", device, (int)copied);
 	if (r != CUDA_SUCCESS)
 		lgpu_log(LGPU_LOG_WARN, "device %d has no room yet for memory that comes back: error %d", device, (int)r);
