@@ -59,7 +59,7 @@ func machine() *api.Snapshot {
 					ShareAsked: pointer(uint32(2500)), ShareDelivered: pointer(uint32(2490)),
 					EnergyMj: pointer(uint64(12_345)), PowerMw: pointer(uint32(98_760)),
 					MemoryResident: pointer(uint64(4 << 30)), MemoryEvicted: pointer(uint64(2 << 30)),
-					ResidenceStat: &api.ResidenceStat{EvictedBytes: 5 << 30, CleanBytes: 4 << 30},
+					ResidenceStat:    &api.ResidenceStat{EvictedBytes: 5 << 30, CleanBytes: 4 << 30},
 					ResidenceFailure: "a kernel does not end",
 					Requested: &api.Limits{MemoryMax: pointer(uint64(8 << 30)), MemoryHigh: pointer(uint64(7 << 30)),
 						ComputeMax: pointer(uint32(2550)), ComputeMin: pointer(uint32(1000)), LgpuWeight: pointer(uint32(300)),

@@ -2,6 +2,8 @@ package test
 
 import (
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -175,4 +177,31 @@ func TestLevelKilled(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestLevelFails: when the store fails in the middle of a move, what the daemon has been told has left does not come back
+// before there is a level for it, and nothing is lost.
+func TestLevelFails(t *testing.T) {
+	k := managedShape(t, "1x1GiB,sms=4,context=16MiB,link=900MB/s", built.library, "testdata/movable.c")
+	name := filepath.Join(t.TempDir(), "store")
+	if err := os.WriteFile(name, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	k.store(0, 400*mib)
+	k.disk(0, file, storeBytes)
+	k.c.do("alloc 600000")
+	serial := k.send(0, 0, true)
+	told := k.under(serial).Value
+	m, least, _ := k.ended(serial)
+	if m.Flags != protocol.FlagRefused || m.Extra != protocol.WhyStore || m.Value > told || m.Value != least || m.Value < 200*mib {
+		t.Errorf("told of %d bytes, at least of %d, the client answered %+v", told, least, m)
+	}
+	k.c.order("check")
+	k.resume(0)
+	k.c.wait("check: 0")
 }
