@@ -81,8 +81,8 @@ func parse(sets cliflag.NamedFlagSets, args string, a ...any) error {
 	return all.Parse(strings.Fields(fmt.Sprintf(args, a...)))
 }
 
-// apiserver starts kube-apiserver and waits until it is ready. One admission plugin is off: nobody is there to lift the taint that
-// TaintNodesByCondition gives to a new Node.
+// apiserver starts kube-apiserver and waits until it is ready. One admission plugin is off: nobody is there to lift the taint
+// that TaintNodesByCondition gives to a new Node.
 func (c *cluster) apiserver(ctx context.Context, ended func(error)) error {
 	options := apiserveroptions.NewServerRunOptions()
 	err := parse(options.Flags(), `--etcd-servers=%s --bind-address=127.0.0.1 --advertise-address=127.0.0.1 --secure-port=%s
