@@ -267,6 +267,11 @@ class Bench:
     def copies(self):
         return json.loads(subprocess.check_output([self.lgpu, "ps", "--json"]))["daemon"]["host_copies"]
 
+    def held(self, names):
+        """Bytes of device memory that they are charged for."""
+        return sum(d["memory.current"] for l in json.loads(subprocess.check_output([self.lgpu, "ps", "--json"]))["lgpus"]
+                   if l["path"].split("/")[-1] in names for d in l["devices"])
+
     def moved(self, names):
         """Bytes that have left devices, and those of them that were not copied."""
         stats = [d["residence.stat"] for l in json.loads(subprocess.check_output([self.lgpu, "ps", "--json"]))["lgpus"]
@@ -445,8 +450,8 @@ def turns(b, budget):
             b.lgpu_call("suspend", names[0])
             swap = min(b.lgpu_call(*c) for _ in range(2) for c in (("resume", names[0]), ("suspend", names[0])))
             b.lgpu_call("resume", names[0])
-            room = size + GIB // 16 if b.sim else size + GIB  # contexts take room, too
-            b.lgpu_call("set", "/", "memory.budget=%dB" % int(budget + count * (room - size)),
+            more = b.held(names) - count * size  # contexts take room, too
+            b.lgpu_call("set", "/", "memory.budget=%dB" % (budget + more),
                         *(["slice.min=%.3fs" % (slices * swap), "slice.max=%.3fs" % (slices * swap)] if slices else []))
             alone, bad, serial = together(some[:1], "for %f" % (work * swap / 4))
             loss = serial / alone[0]  # of the launches themselves
