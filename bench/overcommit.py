@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """overcommit: what it costs that memory can leave the device, and how fast it leaves and comes back.
 
-    python3 bench/overcommit.py [--rows move,cold,pair,link,again,cost,train,allocators,servers] [--gib N] [--rounds N]
+    python3 bench/overcommit.py [--rows move,cold,pair,link,again,cost,train,allocators,servers,turns] [--gib N] [--rounds N]
         [--sim SHAPE] [--out FILE]
 
     move    lgpu suspend and lgpu resume of one program
@@ -15,6 +15,9 @@
     servers  three PyTorch servers whose weights are only read, called in turn, with room for one: the first result after a
             switch, and what of the weights is copied out; also with --strict, and with servers that themselves copy their
             weights out and in. --gib is of each server, --budget of all. Without PyTorch, blocks that are read take its place
+    turns   busy programs whose memory does not fit together, in parts of --budget: two of 30/64 and of 40/64 of it, two of 90 %
+            with turns of 23, 8 and 4 times a swap, and four of 28/32. What the turns cost over running one after the other, what
+            of a swap is not hidden, and the shares. Copies take twice the budget of the host's memory (host.budget)
 
 Every row checks that memory has the bits that it had. Prints Markdown; appends results to FILE as lines of JSON.
 """
@@ -228,6 +231,37 @@ def serve(size):
         say(result=result, seconds=time.perf_counter() - began)
 
 
+def busy(size):
+    """Holds memory in blocks, and keeps the device busy with kernels of 2 ms for as many seconds as it is told, or until the
+    wall's clock has reached a time. Says for how long they ran, and whether the memory is as it was."""
+    cuda, step = Cuda(), min(size // 4, GIB) // MIB * MIB
+    blocks = [cuda.alloc(step) for _ in range(size // step)]
+    for i, at in enumerate(blocks):
+        cuda.call("cuMemsetD32_v2", at, ctypes.c_uint(i + 1), ctypes.c_size_t(step // 4))
+    module, kernel, nanos = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64(2_000_000)
+    cuda.call("cuModuleLoad", ctypes.byref(module), os.path.join(HERE, "..", "sim", "kernels", "control.ptx").encode())
+    cuda.call("cuModuleGetFunction", ctypes.byref(kernel), module, b"spin")
+    arguments = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(nanos), ctypes.c_void_p))
+
+    def run(count):
+        for _ in range(count):
+            cuda.call("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, None, arguments, None)
+        cuda.call("cuCtxSynchronize")
+
+    run(1)
+    say(ready=True)
+    for line in sys.stdin:
+        what, value = line.split()
+        ran, word, bad = 0, ctypes.c_uint(), 0
+        while ran * 0.002 < float(value) if what == "for" else time.time() < float(value):
+            run(5)
+            ran += 5
+        for i, at in enumerate(blocks):
+            cuda.call("cuMemcpyDtoH_v2", ctypes.byref(word), ctypes.c_uint64(at.value + step - 4), ctypes.c_size_t(4))
+            bad += word.value != i + 1
+        say(ran=ran * 0.002, bad=bad)
+
+
 class Program:
     def __init__(self, bench, mode, options, what, allocator="", wait=True):
         bench.count += 1
@@ -269,6 +303,11 @@ class Bench:
 
     def copies(self):
         return json.loads(subprocess.check_output([self.lgpu, "ps", "--json"]))["daemon"]["host_copies"]
+
+    def held(self, names):
+        """Bytes of device memory that they are charged for."""
+        return sum(d["memory.current"] for l in json.loads(subprocess.check_output([self.lgpu, "ps", "--json"]))["lgpus"]
+                   if l["path"].split("/")[-1] in names for d in l["devices"])
 
     def moved(self, names):
         """Bytes that have left devices, and those of them that were not copied."""
@@ -442,6 +481,61 @@ def servers(b, size, budget, rounds, pause):
         b.lgpu_call("set", "/", "memory.budget=default")
 
 
+def together(some, what):
+    """Has all do something at the same time: for how long each ran, wrong blocks, and the seconds that all took."""
+    began = time.perf_counter()
+    for p in some:
+        p.proc.stdin.write(what + "\n")
+        p.proc.stdin.flush()
+    said = [p.read() for p in some]
+    return [s["ran"] for s in said], sum(s["bad"] for s in said), time.perf_counter() - began
+
+
+def turns(b, budget):
+    print("\n| turns, %.3g GiB for all | slice, s | time over serial | not hidden, of a swap | GiB moved | shares | wrong blocks |\n|%s"
+          % (budget / GIB, "---|" * 7))
+
+    def row(name, count, part, slices, work):
+        size = int(budget * part) // (4 * MIB) * 4 * MIB
+        some = []
+        try:
+            for _ in range(count):
+                some.append(Program(b, "busy", ["--overcommit"], size))
+            b.warm(count * size)
+            names = [p.name for p in some]
+            b.lgpu_call("suspend", names[0])
+            swap = b.lgpu_call("resume", names[0])  # what has not changed leaves at once, but all comes back
+            for _ in range(2):
+                b.lgpu_call("suspend", names[0])
+                swap = min(swap, b.lgpu_call("resume", names[0]))
+            more = b.held(names) - count * size  # contexts take room, too
+            b.lgpu_call("set", "/", "memory.budget=%dB" % (budget + more),
+                        *(["slice.min=%.3fs" % (slices * swap), "slice.max=%.3fs" % (slices * swap)] if slices else []))
+            alone, bad, serial = together(some[:1], "for %f" % (work * swap / 4))
+            loss = serial / alone[0]  # of the launches themselves
+            before = b.moved(names)[0]
+            ran, wrong, took = together(some, "for %f" % (work * swap) if count == 2 else "until %f" % (time.time() + work * swap))
+            moved, shares = b.moved(names)[0] - before, [r / sum(ran) * 100 for r in ran]
+            changes = max(took / (slices * swap), 1) if slices else 0
+            lost = max(took - sum(ran) * loss, 0)
+            hidden = "%.0f %%" % (100 * lost / changes / swap) if changes else "-"
+            print("| %s | %s | %.3f | %s | %.1f | %s | %d |" % (
+                name, "%.2f" % (slices * swap) if slices else "by itself", took / (sum(ran) * loss), hidden, moved / GIB,
+                " ".join("%.1f" % s for s in shares), bad + wrong), flush=True)
+            b.report("turns", name=name, bytes=size, budget=budget, slice=slices * swap, swap=swap, ran=ran, seconds=took,
+                     launches=loss, moved=moved, shares=shares, bad=bad + wrong)
+        finally:
+            for p in some:
+                p.close()
+            b.lgpu_call("set", "/", "memory.budget=default", "slice.max=default", "slice.min=default")
+
+    row("two of 30/64", 2, 30 / 64, 0, 20)
+    row("two of 40/64", 2, 40 / 64, 4, 24)
+    for slices in (23, 8, 4):
+        row("two of 90 %", 2, 0.9, slices, 3 * slices)
+    row("four of 28/32", 4, 28 / 32, 0, 160)
+
+
 def costs(b, rounds):
     ways = {"natively": None, "in an lgpu": [], "with --overcommit": ["--overcommit"]}
     programs = {way: Program(b, "cost", options, 0) for way, options in ways.items()}
@@ -514,7 +608,7 @@ def main():
     ap.add_argument("--rows", default="move,cold,pair,link,again,cost,train,allocators")
     ap.add_argument("--gib", type=float, default=16)
     ap.add_argument("--rounds", type=int, default=5)
-    ap.add_argument("--budget", type=float, default=32, help="GiB that the row servers leaves for all")
+    ap.add_argument("--budget", type=float, default=32, help="GiB that the rows servers and turns leave for all")
     ap.add_argument("--pause", type=float, default=1.5, help="seconds between two calls of the row servers: who is idle gives way")
     ap.add_argument("--times", type=int, default=1000, help="of the row again")
     ap.add_argument("--sim", help="shape of a software GPU")
@@ -523,13 +617,15 @@ def main():
     options = ap.parse_args()
     if options.child:
         mode, what = options.child
-        {"hold": lambda: hold(int(what)), "link": lambda: link(int(what)), "cost": cost, "train": train, "serve": lambda: serve(int(what))}[mode]()
+        {"hold": lambda: hold(int(what)), "link": lambda: link(int(what)), "cost": cost, "train": train, "serve": lambda: serve(int(what)),
+         "busy": lambda: busy(int(what))}[mode]()
         return
     b, size, failed = Bench(options), int(options.gib * GIB), False
     rows = {"move": lambda: move(b, size, options.rounds), "pair": lambda: pair(b, size, options.rounds),
             "link": lambda: links(b, min(size, 4 * GIB)),
             "cold": lambda: cold(b, size), "again": lambda: again(b, options.times), "cost": lambda: costs(b, options.rounds), "train": lambda: trains(b),
             "allocators": lambda: allocators(b),
+            "turns": lambda: turns(b, int(options.budget * GIB)),
             "servers": lambda: servers(b, size, int(options.budget * GIB), options.rounds, options.pause)}
     print("| | seconds | GB/s | wrong pieces |\n|---|---|---|---|", flush=True)
     for row in options.rows.split(","):
