@@ -488,7 +488,7 @@ func TestKilledOnTheWay(t *testing.T) {
 
 // The devices of a program move at the same time: each has a link of its own to the host.
 func TestDevicesMoveTogether(t *testing.T) {
-	const slow = "--sim=2x1GiB,sms=4,context=16MiB,link=150MB/s"
+	const slow = "--sim=2x1GiB,sms=4,context=16MiB,link=60MB/s" // the daemon looks once a second
 	p := newPlace(t)
 	p.must("create", slow, "/keep")
 	c := p.start("lgpu", "run", slow, "--overcommit", "--name", "a", "--", "tide", linear, control)
