@@ -207,7 +207,7 @@ func (r *residence) kept(now time.Time, of *holding, device int, m protocol.Mess
 	}
 	d.said = now
 	if m.Flags&protocol.FlagMoving != 0 {
-		r.policy.Moving(now, of.id, d.uuid, m.Value)
+		r.policy.Moving(now, of.id, d.uuid, m.ID, m.Value)
 		return
 	}
 	if m.Serial != 0 && m.Flags&protocol.FlagRefused == 0 {

@@ -255,8 +255,9 @@ func (p *Policy) Kept(now time.Time, c Client, d Device, serial, resident, why u
 	}
 }
 
-// Moving is what a client has resident in the midst of a move. What has left by its word is free.
-func (p *Policy) Moving(now time.Time, c Client, d Device, resident uint64) {
+// Moving is what a client has resident in the midst of the move that the order of that serial asked for. If that is the
+// latest one, what has left by its word is free: an older one may still bring memory back.
+func (p *Policy) Moving(now time.Time, c Client, d Device, serial, resident uint64) {
 	l := p.lgpus[c.LGPU]
 	if l == nil {
 		return
@@ -266,6 +267,9 @@ func (p *Policy) Moving(now time.Time, c Client, d Device, resident uint64) {
 		return
 	}
 	s.tells, s.heard, s.Resident = true, now, min(resident, s.Taken)
+	if serial != s.serial {
+		return
+	}
 	s.Taken, s.Away = max(s.Level, s.Resident, s.hidden), s.Away || s.Level < s.Wanted
 }
 

@@ -466,3 +466,22 @@ func random(t *testing.T, r *rand.Rand) {
 		t.Errorf("only %v had a turn", had)
 	}
 }
+
+// What a client says of its move frees what has left, if it speaks of the latest order: an older one may still bring memory
+// back.
+func TestWordInMidMove(t *testing.T) {
+	m := newMachine(t, 100)
+	m.need(1, 60)
+	m.silent[1] = true
+	m.p.Suspend(m.now, 1, true)
+	m.settle()
+	latest := m.latest[of(1)].Serial
+	m.p.Moving(m.now, of(1), gpu, latest-1, 20)
+	if s := m.p.Seats(1)[0]; s.Taken != 60 {
+		t.Errorf("by a word of an older order: %+v", s)
+	}
+	m.p.Moving(m.now, of(1), gpu, latest, 40)
+	if s := m.p.Seats(1)[0]; s.Taken != 40 || s.Resident != 40 {
+		t.Errorf("by a word of the latest order: %+v", s)
+	}
+}
