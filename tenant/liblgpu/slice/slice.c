@@ -165,8 +165,7 @@ void lgpu_slice_told(const struct lgpu_message *m)
 	update_asked(all);
 	lgpu_groups_settle_old(all, lgpu_now() - SETTLING);
 	struct round r = put_all(all, device, TOLD);
-	r.changed = false; // what was before is of no interest
-	report(all, device, &r, true);
+	report(all, device, &r, true); // also what the program has set just before
 	all->looked = lgpu_now();
 	lgpu_unlock(&all->lock);
 }
