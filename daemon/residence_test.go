@@ -54,11 +54,19 @@ func (f *fakeHolder) Send(_ int, m protocol.Message, fds ...int) {
 	if len(fds) > 0 {
 		f.fd, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_DUPFD_CLOEXEC, 0)
 	}
+	answer := f.answer
 	f.mu.Unlock()
 	f.heard <- m
-	if m.Kind == protocol.Keep && m.Flags == 0 && f.answer != nil {
-		f.answer(m)
+	if m.Kind == protocol.Keep && m.Flags == 0 && answer != nil {
+		answer(m)
 	}
+}
+
+// answers has the client answer orders so from now on; nil: it does not.
+func (f *fakeHolder) answers(answer func(protocol.Message)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.answer = answer
 }
 
 // await returns the next message of a kind.
@@ -186,10 +194,10 @@ func TestResidenceFails(t *testing.T) {
 	f := r.client(t, a, nil)
 	r.residence.need(f, 0, 2*mib)
 	f.await(protocol.Store)
-	f.answer = func(m protocol.Message) {
+	f.answers(func(m protocol.Message) {
 		r.residence.said(f, 0, protocol.Message{Serial: m.Serial, Value: 2 * mib, Flags: protocol.FlagRefused,
 			Extra: protocol.WhyCapture}, -1)
-	}
+	})
 	r.write(t, "/m", "memory.suspend", "1")
 	if e := events.await(t, ResidenceFailed); !strings.Contains(e.Text, "captured") || e.ID != a.ID {
 		t.Errorf("%+v", e)
@@ -204,7 +212,7 @@ func TestResidenceFails(t *testing.T) {
 
 	b := r.holds(t, AttachSpec{Path: "/silent", Devices: []string{"0"}, Limits: limits.Request{Overcommit: true}})
 	silent := r.client(t, b, nil)
-	silent.answer = nil
+	silent.answers(nil)
 	r.residence.need(silent, 0, mib)
 	if e := events.await(t, ResidenceFailed); e.ID != b.ID || !strings.Contains(e.Text, "not answered") {
 		t.Errorf("%+v", e)
@@ -327,13 +335,13 @@ func TestFullDisk(t *testing.T) {
 	r.write(t, "/", "host.budget", "2MiB")
 	events := r.events(t)
 	f := r.client(t, a, nil)
-	f.answer = func(m protocol.Message) {
+	f.answers(func(m protocol.Message) {
 		k := protocol.Message{Kind: protocol.Kept, Serial: m.Serial, Value: m.Value}
 		if m.Value == 0 {
 			k.Value, k.Flags, k.Extra = 8*mib, protocol.FlagRefused, protocol.WhyStore
 		}
 		r.residence.said(f, 0, k, -1)
-	}
+	})
 	r.residence.need(f, 0, 8*mib)
 	if e := events.await(t, ResidenceFailed); !strings.Contains(e.Text, "disk") {
 		t.Errorf("%+v", e)
@@ -385,9 +393,9 @@ func (f *fakeHolder) awaitLevel(ok func(uint64) bool) {
 func TestClientThatLies(t *testing.T) {
 	r, a, b := rivals(t, "4GiB")
 	events := r.events(t)
-	r.gpus.SetFacts(a.devices[0], gpu.Facts{Processes: []gpu.Process{{PID: 1 << 30, Memory: 3 << 30}}})
 	r.residence.need(b, 0, 3<<30)
 	b.awaitLevel(func(level uint64) bool { return level == 3<<30 }) // by a's word
+	r.gpus.SetFacts(a.devices[0], gpu.Facts{Processes: []gpu.Process{{PID: 1 << 30, Memory: 3 << 30}}})
 	e := events.await(t, ResidenceFailed)
 	if e.Path != "/m" || !strings.Contains(e.Text, "the driver says that it has 3 GiB there") {
 		t.Errorf("%+v", e)
@@ -401,7 +409,7 @@ func TestClientThatDoesNotDrain(t *testing.T) {
 	r, a, b := rivals(t, "4GiB")
 	events := r.events(t)
 	obey, busy := a.answer, true
-	a.answer = func(m protocol.Message) {
+	a.answers(func(m protocol.Message) {
 		if m.Value < 3<<30 && busy {
 			busy = false
 			m = protocol.Message{Kind: protocol.Kept, Serial: m.Serial, Value: 3 << 30, Flags: protocol.FlagRefused, Extra: protocol.WhyBusy}
@@ -409,7 +417,7 @@ func TestClientThatDoesNotDrain(t *testing.T) {
 			return
 		}
 		obey(m)
-	}
+	})
 	r.residence.need(b, 0, 3<<30)
 	if e := events.await(t, ResidenceFailed); e.Path != "/m" || !strings.Contains(e.Text, "its work does not end") {
 		t.Errorf("%+v", e)
