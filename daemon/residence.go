@@ -369,7 +369,7 @@ func (r *residence) stage(id uint64, uuid gpu.UUID, state string) string {
 		return state
 	case r.policy.Next(id, uuid):
 		return StateNext
-	case state == StateWaiting || r.policy.Waiting(id):
+	case state == StateWaiting || r.policy.Asks(id):
 		return StateWaiting
 	}
 	return StateEvicted
@@ -533,7 +533,7 @@ func (r *residence) view(now time.Time, devices []*device) policy.View {
 	gates := r.daemon.gates
 	v := policy.View{Resting: gates.Resting, Idle: func(id uint64) time.Duration { return r.idle(now, id) }, Gang: r.gang}
 	for _, id := range r.policy.LGPUs() {
-		if r.policy.Waiting(id) && r.policy.Memory(id) != policy.Here {
+		if r.policy.Asks(id) && r.policy.Memory(id) != policy.Here {
 			gates.Wish(id) // it may wait for its memory before it comes to its gate
 		}
 	}

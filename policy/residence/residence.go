@@ -319,6 +319,12 @@ func (p *Policy) Seats(id uint64) []Seat {
 	return out
 }
 
+// Asks reports whether an lgpu waits for memory to come back, or for more.
+func (p *Policy) Asks(id uint64) bool {
+	l := p.lgpus[id]
+	return l != nil && l.asking && !l.suspended
+}
+
 // Waiting reports whether an lgpu waits for memory to come back, or to leave.
 func (p *Policy) Waiting(id uint64) bool {
 	l := p.lgpus[id]

@@ -1,7 +1,5 @@
 package schedule
 
-import "slices"
-
 // Heavy seats that leave much of their device idle in their turns may do more as guests. Programs that launch small kernels
 // without waiting for them do: what they launch while another one has the device is there when they get it. Those that
 // wait for each kernel do less, since the device is switched at each of their pauses. Which of them they are is tried: for
@@ -109,19 +107,26 @@ func (d *device) try(launched []int64) {
 	d.mark()
 }
 
-// conclude ends the trial: for a while no seat is heavy, or those that were are so again.
+// conclude ends the trial: for a while no seat is heavy, or those that were are so again. Without a second that counts, or
+// without launches, nothing has been found out.
 func (d *device) conclude() {
 	t := &d.turns
 	t.trial = 0
-	lost := func(x *seat) bool {
-		return x.presence.pace.guest < mulDiv(x.presence.pace.turns*t.tried, keepsFrom, 1000)
+	took, launched, kept := false, false, false
+	for _, x := range d.seats {
+		if p := x.presence.pace; p.turns > 0 && x.job.here() {
+			took, launched = true, launched || p.guest > 0
+			kept = kept || p.guest >= mulDiv(p.turns*t.tried, keepsFrom, 1000)
+		}
 	}
-	took := func(x *seat) bool { return x.presence.pace.turns > 0 }
-	if !slices.ContainsFunc(d.seats, took) || slices.ContainsFunc(d.seats, func(x *seat) bool { return took(x) && !lost(x) }) {
+	known := took && launched && t.tried > 0
+	if known && kept {
 		t.better.begin(d.now, looseMax)
 		return
 	}
-	t.worse.begin(d.now, firmMax)
+	if known {
+		t.worse.begin(d.now, firmMax)
+	}
 	for _, x := range d.seats {
 		x.turn(x.heavy || x.presence.pace.turns > 0)
 	}
@@ -132,7 +137,7 @@ func (d *device) conclude() {
 func (d *device) noteTurns() {
 	heavy, held := 0, false
 	for _, x := range d.seats {
-		if x.heavy && (x.hungry() || x.resting()) {
+		if x.heavy && x.job.here() && (x.hungry() || x.resting()) {
 			heavy++
 			held = held || !x.open && !x.funded() // what is idle may be so for its maximum
 		}

@@ -243,7 +243,7 @@ func approach(mean, value, time int64) int64 {
 // turn makes the seat heavy, or a guest.
 func (x *seat) turn(heavy bool) {
 	if heavy != x.heavy {
-		x.heavy, x.presence.turned = heavy, x.now
+		x.heavy, x.presence.turned, x.presence.dim = heavy, x.now, 0
 	}
 }
 

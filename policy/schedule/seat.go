@@ -64,7 +64,7 @@ func newSeat(e *entity, d *device, busy int64) *seat {
 		busy: clampTime(busy), reported: d.now, settledAt: d.now, advanced: d.now, since: d.now, used: d.now,
 	}
 	if x.presence = newPresence(d.now); x.account.known == nil {
-		d.turns.worse.end = d.now // it is not known of this one
+		d.turns.worse.end = min(d.turns.worse.end, d.now+betterMin) // it is not known of this one
 	} else {
 		x.presence = *x.account.known
 		x.presence.restart(d.now)

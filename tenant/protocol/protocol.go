@@ -38,8 +38,8 @@
 // later included, until the next Slice for it, or until the connection ends: then the client puts back the driver's
 // own. Every Slice is answered by a Sliced, with what was read back from the driver afterwards. More Sliced follow,
 // unasked, when that changes: a context was made or is no more, or the program has set another slice itself. In the
-// last case the first Sliced has the value that was found, and the next one what is in force after it was put right; both
-// also answer a Slice that comes before that was seen. A Sliced is the word of the client alone.
+// last case the first Sliced has the value that was found, and the next one what is in force after it was put right. A
+// Sliced is the word of the client alone.
 //
 // # Memory that can leave the device
 //

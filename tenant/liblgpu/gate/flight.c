@@ -16,8 +16,9 @@
 #define ROOMY INT64_C(2500000)
 // An open run that is late by so many ns, and is so at so many looks, has something else behind it in its stream, a copy
 // perhaps, or is slow. Then so many launches have an event each. At a single look it may just have got a launch, after
-// pauses. Where others run on the device at the same time, all are late.
+// pauses. Where others run on the device at the same time, all are late by some time slices.
 #define LATE INT64_C(200000)
+#define LATE_AMONG_OTHERS INT64_C(10000000)
 #define LATE_LOOKS 3
 #define WARY 64
 // With so little room, those that are done are taken out from between those that are not.
@@ -217,17 +218,13 @@ struct lgpu_entry lgpu_flight_join(struct lgpu_flight *f, const struct lgpu_gate
 	return (struct lgpu_entry){.run = run, .place = add(f, run, estimate, nanos)};
 }
 
-// lonely says whether an open run is a long launch that was expected to be waited for.
-static bool lonely(const struct lgpu_run *run) { return run->count == 1 && run->expected >= LONG; }
-
 struct lgpu_entry lgpu_flight_enter(struct lgpu_flight *f, struct lgpu_gate_context *c, CUstream stream, uint32_t estimate,
 				    bool at_once, int64_t now)
 {
 	int64_t nanos = f->estimates[estimate].nanos;
 	struct lgpu_entry e = {.run = open_run(f, c, stream), .first = !lgpu_flight_busy(f)};
 	bool fresh = e.run == NULL;
-	if (!fresh && (nanos == 0 || lonely(e.run))) { // what is not known yet is measured alone
-		f->waits = 0;
+	if (!fresh && nanos == 0) { // what is not known yet is measured alone
 		e.before = e.run;
 		__atomic_fetch_add(&e.before->inside, 1, __ATOMIC_RELAXED);
 		seal(f, e.before);
@@ -246,8 +243,7 @@ struct lgpu_entry lgpu_flight_enter(struct lgpu_flight *f, struct lgpu_gate_cont
 		f->wary--;
 		at_once = true;
 	}
-	bool waited = e.first && lgpu_flight_waited(f);
-	e.seals = at_once || nanos == 0 || ((nanos >= LONG || run->expected >= longest(f)) && !waited) || run->count == LGPU_FLIGHT_RUN ||
+	e.seals = at_once || nanos == 0 || nanos >= LONG || run->expected >= longest(f) || run->count == LGPU_FLIGHT_RUN ||
 		  (fresh && f->opens == LGPU_FLIGHT_OPEN);
 	if (e.seals)
 		seal(f, run);
@@ -363,7 +359,8 @@ static bool drained(struct lgpu_flight *f, uint32_t *lock, struct lgpu_run *run,
 	if (done) {
 		shut(f, run);
 		set_state(run, LGPU_RUN_SEALED); // without an event: it is not needed any more
-	} else if (!f->coarse && run == f->oldest && lgpu_flight_oldest(f, lgpu_now()) < -LATE && ++run->late >= LATE_LOOKS) {
+	} else if (run == f->oldest && lgpu_flight_oldest(f, lgpu_now()) < -(f->coarse ? LATE_AMONG_OTHERS : LATE) &&
+		   ++run->late >= LATE_LOOKS) {
 		f->wary = WARY;
 	}
 	lgpu_unlock(lock);
@@ -492,10 +489,6 @@ uint32_t lgpu_flight_settle(struct lgpu_flight *f, int64_t now, enum lgpu_look h
 		return count - f->count;
 	// Otherwise it has ended at some time since the last look.
 	bool all = last == f->newest || last->next->held;
-	if (t.launches != 1 || !all)
-		f->waits = 0;
-	else if (how == LGPU_LOOK_WAITED)
-		f->waits++;
 	if (how != LGPU_LOOK_WAITED && all && t.known == t.launches)
 		ended = lgpu_clamp(since + t.expected, looked > since ? looked : since, now > since ? now : since);
 	take_out(f, last, &t, ended - since, how == LGPU_LOOK_LAUNCHER && f->count - t.runs == f->opens);

@@ -3,8 +3,7 @@
 // flight.h: what is in flight on a device, and for how long it will be.
 //
 // Launches into one stream, one after the other, form a run, of which one untimed event tells: it is recorded after the
-// run's last launch. A launch that is long, or of unknown duration, ends its run, but for one that the program is expected
-// to wait for: then an event would only cost time. Until a run has its event it is open;
+// run's last launch. A launch that is long, or of unknown duration, ends its run. Until a run has its event it is open;
 // an open run, which may be all that a stream has, is seen to be done when its stream is. So what has left no event is
 // in flight as well. A look learns from runs how long the same work will take when it is launched again.
 //
@@ -96,9 +95,8 @@ struct lgpu_flight {
 	uint32_t unknown;                 // of those in flight, with an unknown duration
 	uint32_t opens;
 	uint32_t wary;     // so many launches more have an event each
-	uint32_t waits;    // launches, one after the other, each of which was waited for before the next
 	bool roomy;        // runs may be longer: the device waits for launches, and nobody for the device
-	bool coarse;       // what is charged does not depend on what is known here
+	bool coarse;       // others use the device at the same time, and what is charged is what its hardware notes
 	bool deep;         // nobody waits for the work in flight: the hardware lets others in before it is done
 	int64_t expected;  // sum over those in flight, but for
 	int64_t held;      // the sum over those that are held
@@ -132,10 +130,6 @@ static inline int64_t lgpu_flight_since(const struct lgpu_flight *f)
 // lgpu_flight_kept_up says whether nothing is in flight, as far as is known, but the last launches of each stream, which
 // have no event yet.
 static inline bool lgpu_flight_kept_up(const struct lgpu_flight *f) { return f->count == f->opens; }
-
-// lgpu_flight_waited says whether the program waits for each of its launches, and so tells when it is done.
-#define LGPU_FLIGHT_WAITS 8
-static inline bool lgpu_flight_waited(const struct lgpu_flight *f) { return f->waits >= LGPU_FLIGHT_WAITS; }
 
 // lgpu_flight_oldest is how long the oldest run is expected to run on, negative
 // when it is late. There is one.

@@ -245,10 +245,6 @@ static int64_t poll_interval(const struct lgpu_gate *g, int64_t now)
 	if (g->open && g->waiters == 0 && !g->linked)
 		return lgpu_unlinked_spent(g, now, POLL_LONGEST) ? POLL_SHORTEST : POLL_LONGEST;
 	int64_t remaining = lgpu_flight_remaining(&g->flight, now), next = lgpu_flight_oldest(&g->flight, now);
-	if (g->open && g->waiters == 0 && g->linked && lgpu_flight_waited(&g->flight)) { // the program says when it is done
-		int64_t left = lgpu_linked_left(g, now);
-		return lgpu_clamp(left < next + POLL_LONGEST ? left : next + POLL_LONGEST, POLL_SHORTEST, POLL_LONGEST);
-	}
 	if (g->grant.granted && !g->open && remaining - LGPU_GATE_LEAD < next)
 		next = remaining - LGPU_GATE_LEAD;
 	else if (g->waiters != 0 && remaining - lgpu_flight_ahead(&g->flight) < next)

@@ -165,7 +165,8 @@ void lgpu_slice_told(const struct lgpu_message *m)
 	update_asked(all);
 	lgpu_groups_settle_old(all, lgpu_now() - SETTLING);
 	struct round r = put_all(all, device, TOLD);
-	report(all, device, &r, true); // also what the program has set just before
+	r.changed = false; // what was before is of no interest
+	report(all, device, &r, true);
 	all->looked = lgpu_now();
 	lgpu_unlock(&all->lock);
 }

@@ -91,6 +91,12 @@ func (c *client) until(what string, try func() bool) {
 // says Closed when it expects that its work will soon have ended.
 func (p *peer) held(c *client, stream int) {
 	c.t.Helper()
+	p.heldFor(c, stream, 20*time.Millisecond)
+}
+
+// heldFor is held with how late the launch is.
+func (p *peer) heldFor(c *client, stream int, late time.Duration) {
+	c.t.Helper()
 	c.until("a launch without an event", func() bool {
 		c.do("launch %d 100 1000", stream) // it is learned that they are short
 		c.do("sync")
@@ -104,15 +110,10 @@ func (p *peer) held(c *client, stream int) {
 		c.do("sync")
 		return false
 	})
-	p.late(c)
-}
-
-// late returns when what is in flight takes longer than anybody can have expected.
-func (p *peer) late(c *client) {
 	before := p.d.region.Busy(0)
 	c.until("late", func() bool {
 		time.Sleep(time.Millisecond)
-		return p.d.region.Busy(0) >= before+20_000_000
+		return p.d.region.Busy(0) >= before+uint64(late)
 	})
 }
 
@@ -151,36 +152,6 @@ func TestEvents(t *testing.T) {
 		}
 		c.do("sync")
 	}
-}
-
-// A program that waits for each of its kernels tells by that when they are done: long ones have no events either, until one
-// is not waited for. All of their time is charged.
-func TestNoEventsForWhatIsWaitedFor(t *testing.T) {
-	d, c, p := card(t)
-	c.until("no events", func() bool {
-		c.do("waited-for 3 50 100000")
-		before, busy := c.events(), d.region.Busy(0)
-		c.do("waited-for 3 50 100000")
-		if have := d.region.Busy(0) - busy; have < 50*100_000 {
-			t.Errorf("%d ns were charged for 50 kernels of 100 us", have)
-		}
-		return c.events() == before
-	})
-	before := c.events()
-	c.do("launch 3 4 100000")
-	if have := c.events() - before; have != 4 {
-		t.Errorf("four that are not waited for had %d events", have)
-	}
-	c.do("sync")
-	c.until("no events again", func() bool {
-		before := c.events()
-		c.do("waited-for 3 50 100000")
-		return c.events()-before < 50
-	})
-	c.do("hold 3") // and the last one is seen to be in flight
-	c.do("launch 3 1 100000")
-	p.late(c)
-	p.runs(c, 3)
 }
 
 // While a program launches without a pause, and the device keeps up, fewer than one launch in a hundred has to do with
@@ -301,11 +272,11 @@ func TestFreeWithoutEvent(t *testing.T) {
 }
 
 // Launches after one that has taken longer than expected have an event each: a copy may have been behind it, which is not
-// charged. Not so where others use the device at the same time, and all is late.
+// charged. Not so where others use the device at the same time, and all is late by some milliseconds.
 func TestEventsWhereOthersRun(t *testing.T) {
 	_, c, p := card(t)
-	events := func() int {
-		p.held(c, 2)
+	events := func(late time.Duration) int {
+		p.heldFor(c, 2, late)
 		before := c.events()
 		c.do("launch 3 20 1000")
 		have := c.events() - before
@@ -315,11 +286,11 @@ func TestEventsWhereOthersRun(t *testing.T) {
 		c.do("sync")
 		return have
 	}
-	c.until("an event for each", func() bool { return events() == 20 })
+	c.until("an event for each", func() bool { return events(5*time.Millisecond) == 20 })
 	p.say(protocol.Message{Kind: protocol.Open, Serial: 1, Value: protocol.Forever, Flags: protocol.FlagNoted | protocol.FlagPatient})
 	tries := []int{}
-	for range 4 { // on a busy host a launch may have seemed long
-		if tries = append(tries, events()); tries[len(tries)-1] <= 1 {
+	for range 8 { // on a busy host a launch may have seemed long
+		if tries = append(tries, events(5*time.Millisecond)); tries[len(tries)-1] <= 1 {
 			return
 		}
 	}

@@ -248,9 +248,6 @@ func TestSliceSetByTheProgram(t *testing.T) {
 			c.slices("compute 2*50 copy 2*2048")
 			// Nothing was said in between, and again nothing is.
 			p.sliced(0, 30, 30, 0)
-			c.do("set 1 20000")
-			p.say(protocol.Message{Kind: protocol.Slice, Value: 40}) // whether that has been seen by now, or not
-			p.inForce(0, 20000, 0)
 		})
 	}
 }

@@ -9,7 +9,6 @@
 //	destroy S
 //	launch S N NS    N kernels that run so long each
 //	round S N NS     N kernels, one after the other into each stream from 2 to S
-//	waited-for S N NS  likewise, each of which is waited for before the next
 //	threads S N NS   four threads launch N each, all into S
 //	hold S           its work does not end
 //	release S        it does
@@ -57,17 +56,6 @@ static CUresult launch(int first, int last, int n, unsigned ns)
 	CUresult r = CUDA_SUCCESS;
 	for (int i = 0; i < n && r == CUDA_SUCCESS; i++)
 		r = cuLaunchKernel(kernel, ns, 1, 1, 1, 1, 1, 0, streams[first + i % (last - first + 1)], NULL, NULL);
-	return r;
-}
-
-static CUresult waited_for(int s, int n, unsigned ns)
-{
-	CUresult r = CUDA_SUCCESS;
-	for (int i = 0; i < n && r == CUDA_SUCCESS; i++) {
-		r = launch(s, s, 1, ns);
-		if (r == CUDA_SUCCESS)
-			r = cuStreamSynchronize(streams[s]);
-	}
 	return r;
 }
 
@@ -135,8 +123,6 @@ static CUresult obey(const char *word, int s, int n, unsigned ns)
 		return cuStreamDestroy_v2(streams[s]);
 	if (strcmp(word, "launch") == 0)
 		return launch(s, s, n, ns);
-	if (strcmp(word, "waited-for") == 0)
-		return waited_for(s, n, ns);
 	if (strcmp(word, "round") == 0)
 		return launch(2, s, n, ns);
 	if (strcmp(word, "threads") == 0)

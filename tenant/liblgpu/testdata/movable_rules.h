@@ -273,7 +273,7 @@ static CUresult probe(size_t bytes)
 }
 
 // peek is a kernel of 1024 threads, each of which copies a word.
-static const char peek[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+static const char peek_code[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
 			   ".visible .entry peek(.param .u64 to, .param .u64 from)\n{\n"
 			   ".reg .u64 %d<3>;\n.reg .u32 %r<2>;\n"
 			   "mov.u32 %r0, %tid.x;\nmul.wide.u32 %d0, %r0, 4;\n"
@@ -287,7 +287,7 @@ static CUresult run_peek(CUdeviceptr to, CUdeviceptr from)
 	CUfunction function;
 	void *arguments[] = {&to, &from};
 	EXPECT(cuMemsetD32Async(to, 0, 1024, NULL), CUDA_SUCCESS);
-	EXPECT(cuModuleLoadData(&module, peek), CUDA_SUCCESS);
+	EXPECT(cuModuleLoadData(&module, peek_code), CUDA_SUCCESS);
 	EXPECT(cuModuleGetFunction(&function, module, "peek"), CUDA_SUCCESS);
 	EXPECT(cuLaunchKernel(function, 1, 1, 1, 1024, 1, 1, 0, NULL, arguments, NULL), CUDA_SUCCESS);
 	EXPECT(cuCtxSynchronize(), CUDA_SUCCESS);
