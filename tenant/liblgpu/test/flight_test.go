@@ -195,8 +195,12 @@ func TestOwnCostIsNotCharged(t *testing.T) {
 }
 
 // Nor is it where each launch has an event of its own, since its kernel is not short, and the program looks at nothing:
-// the device runs out of work before the program waits for it.
+// the device runs out of work before the program waits for it. Whether looks fall into the moments in which it shows depends
+// on the machine, so this is a figure of time and no condition for a change.
 func TestOwnCostOfLongKernelsIsNotCharged(t *testing.T) {
+	if os.Getenv("LGPU_TEST_TIMES") == "" {
+		t.Skip("LGPU_TEST_TIMES=1 looks at figures of time, too")
+	}
 	d, c, _ := card(t, "CARD_LAUNCH=60000", "CARD_RECORD=10000")
 	c.do("launch 2 100 40000")
 	c.do("sync")
