@@ -8,8 +8,7 @@ SIMC_CUDA := $(addprefix $(SIMC)/,channel.c connection.c print.c init.c gate.c c
 	hostmem.c memory.c copy.c launch.c module.c stream.c graph.c rpc_gen.c exports_gen.c tables_gen.c)
 SIMC_NVML := $(addprefix $(SIMC)/,channel.c connection.c print.c nvml.c nvml_process.c nvml_topology.c nvml_exports_gen.c rpc_nvml_gen.c)
 SIMC_HEADERS := $(wildcard $(SIMC)/*.h $(SIMC)/../../tenant/abi/include/*.h)
-# A thread that is cancelled in a call leaves the gate (gate.h): for that its frames are unwound. Images may have no libgcc_s.
-SIMC_LINK = $(CC) $(SIMC_CFLAGS) -fexceptions -fPIC -I$(SIMC) -I$(SIMC)/../../tenant/abi/include -shared -static-libgcc -pthread \
+SIMC_LINK = $(CC) $(SIMC_CFLAGS) -fPIC -I$(SIMC) -I$(SIMC)/../../tenant/abi/include -shared -pthread \
 	-Wl,-Bsymbolic $(SIMC_DEFS) -Wl,-z,now -Wl,-z,nodelete -Wl,--version-script=$(1) -Wl,-soname,$(@F) -o $@ $(2) -ldl
 
 $(SIMC_OUT)/libcuda.so.1: $(SIMC_CUDA) $(SIMC_HEADERS) $(SIMC)/libcuda.map

@@ -92,33 +92,6 @@ static void *worker(void *arg)
 	return NULL;
 }
 
-/* Waits for a word that nobody has written yet. */
-static void *waits(void *arg)
-{
-	MUST(cuCtxSetCurrent(ctx));
-	MUST(cuStreamSynchronize(arg));
-	return NULL;
-}
-
-/* A thread that is cancelled in the middle of a call is in no call any more. */
-static void cancel_one(void)
-{
-	CUdeviceptr word;
-	CUstream s;
-	pthread_t t;
-
-	MUST(cuMemAlloc(&word, 4));
-	MUST(cuMemsetD32(word, 0, 1));
-	MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-	MUST(cuStreamWaitValue32(s, word, 1, CU_STREAM_WAIT_VALUE_EQ));
-	if (pthread_create(&t, NULL, waits, s) != 0)
-		exit(2);
-	pthread_cancel(t);
-	pthread_join(t, NULL);
-	MUST(cuMemsetD32(word, 1, 1));
-	MUST(cuStreamSynchronize(s));
-}
-
 static void load(const char *folder)
 {
 	static char text[1 << 20];
@@ -147,7 +120,6 @@ int main(int argc, char **argv)
 	MUST(cuDevicePrimaryCtxRetain(&ctx, 0));
 	MUST(cuCtxSetCurrent(ctx));
 	load(argv[1]);
-	cancel_one();
 	for (i = 0; i < THREADS; i++)
 		if (pthread_create(&t[i], NULL, worker, (void *)i) != 0)
 			return 2;
