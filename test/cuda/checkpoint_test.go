@@ -252,19 +252,7 @@ func testNames(t *testing.T, b built) {
 // waits until it has been unlocked.
 func testFreesDevices(t *testing.T, b built) {
 	socket := simtest.Serve(t, shape)
-	client, err := wire.Dial(socket, 10*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	used := func() uint64 {
-		t.Helper()
-		devices, err := client.Devices()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return devices[0].MemoryUsed
-	}
+	_, used := dial(t, socket)
 	before := used()
 	c := startWorker(t, b, socket)
 	pid := c.cmd.Process.Pid

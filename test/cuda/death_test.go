@@ -91,16 +91,15 @@ func TestHardwareDies(t *testing.T) {
 	}
 }
 
-// TestProgramDies kills a program that has memory and runs a kernel without end: the hardware must free all of it.
-func TestProgramDies(t *testing.T) {
-	libraries := simtest.Libraries(t)
-	socket := simtest.Serve(t, shape)
+// dial connects to the hardware at socket, and returns also what asks how much memory of its first device is in use, in bytes.
+func dial(t *testing.T, socket string) (client *wire.Client, used func() uint64) {
+	t.Helper()
 	client, err := wire.Dial(socket, 10*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close()
-	used := func() uint64 {
+	t.Cleanup(func() { client.Close() })
+	return client, func() uint64 {
 		t.Helper()
 		devices, err := client.Devices()
 		if err != nil {
@@ -108,6 +107,13 @@ func TestProgramDies(t *testing.T) {
 		}
 		return devices[0].MemoryUsed
 	}
+}
+
+// TestProgramDies kills a program that has memory and runs a kernel without end: the hardware must free all of it.
+func TestProgramDies(t *testing.T) {
+	libraries := simtest.Libraries(t)
+	socket := simtest.Serve(t, shape)
+	client, used := dial(t, socket)
 	before := used()
 	cmd, _ := victim(t, libraries, socket)
 	if now := used(); now < before+100<<20 {

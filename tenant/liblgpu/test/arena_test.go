@@ -446,9 +446,9 @@ func TestMovableDisk(t *testing.T) {
 	k.c.do("check")
 }
 
-// Where the disk cannot be written, what has left comes back, and the program goes on.
-func TestMovableDiskFails(t *testing.T) {
-	k := managed(t, 1)
+// unwritable is a file that cannot be written.
+func unwritable(t *testing.T) *os.File {
+	t.Helper()
 	name := filepath.Join(t.TempDir(), "store")
 	if err := os.WriteFile(name, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -457,7 +457,14 @@ func TestMovableDiskFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close()
+	t.Cleanup(func() { file.Close() })
+	return file
+}
+
+// Where the disk cannot be written, what has left comes back, and the program goes on.
+func TestMovableDiskFails(t *testing.T) {
+	k := managed(t, 1)
+	file := unwritable(t)
 	k.store(0, 30*mib)
 	k.disk(0, file, 512*mib)
 	for range 4 {

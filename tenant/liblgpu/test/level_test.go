@@ -2,8 +2,6 @@ package test
 
 import (
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -183,15 +181,7 @@ func TestLevelKilled(t *testing.T) {
 // before there is a level for it, and nothing is lost.
 func TestLevelFails(t *testing.T) {
 	k := managedShape(t, "1x1GiB,sms=4,context=16MiB,link=900MB/s", built.library, "testdata/movable.c")
-	name := filepath.Join(t.TempDir(), "store")
-	if err := os.WriteFile(name, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
+	file := unwritable(t)
 	k.store(0, 400*mib)
 	k.disk(0, file, storeBytes)
 	k.c.do("alloc 600000")
