@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lgpu/lgpu/checkpoint/criu"
 	"github.com/lgpu/lgpu/gpu/nvidia"
 	"github.com/lgpu/lgpu/gpu/nvidia/ctxswitch"
 	"github.com/lgpu/lgpu/internal/assets"
@@ -65,6 +66,7 @@ func sound() *Machine {
 		FUSE:    FUSE{Mount: "/usr/bin/fusermount3"},
 		Library: Library{Interposer: "/run/lgpu/lib/0123456789abcdef/liblgpu.so", LibC: "glibc 2.36"},
 		Contain: Contain{Tried: true},
+		CRIU:    CRIU{Path: "/usr/sbin/criu", Version: criu.Version{Major: 4, Minor: 1, Sub: 1}, Features: criu.Features{MemoryTracking: true, LazyPages: true}},
 		Host:    Host{Memory: 512 << 30, Available: 400 << 30, Locked: 8 << 20, Huge: "advise"},
 		Runtime: Runtime{Dir: "/run/user/1000/lgpu"},
 		Daemon:  Daemon{Socket: "/run/lgpu/lgpud.sock", Version: "1.2.3", PID: 812, Budget: 256 << 30, Copies: 5 << 30, Shared: []Shared{{"GPU-00112233", ""}}},
@@ -123,6 +125,8 @@ func TestExamine(t *testing.T) {
 			Warn, "device.0", "persistence mode is off", "nvidia-persistenced"},
 		{"MIG changes", func(m *Machine) { m.Driver.Devices[0].MIGAfterReset = On },
 			Warn, "device.0", "MIG mode changes", "--gpu-reset"},
+		{"MIG", func(m *Machine) { m.Driver.Devices[0].MIG, m.Driver.Devices[0].MIGAfterReset = On, On },
+			OK, "device.0", "containers and Kubernetes can have none of it", ""},
 		{"no log of switches", func(m *Machine) {
 			m.Driver.Devices[0].Switches.Err = fmt.Errorf("context switches of device 0: %w", &ctxswitch.UnsupportedError{
 				Err: errors.New("driver status 0x1b"), Advice: "run as root"})
@@ -163,6 +167,14 @@ func TestExamine(t *testing.T) {
 		{"contained", func(m *Machine) { m.User = 0 }, OK, "contain", "are contained, unless", ""},
 		{"contained by a user namespace", func(*Machine) {}, OK, "contain", "in a user namespace: sudo", ""},
 		{"containment turned off", func(m *Machine) { m.Environment = []string{"LGPU_CONTAIN=off"} }, OK, "contain", "are not: LGPU_CONTAIN=off", ""},
+		{"no criu", func(m *Machine) { m.CRIU = CRIU{Err: criu.ErrMissing} }, Warn, "criu", "not installed", "LGPU_CRIU"},
+		{"criu that is none", func(m *Machine) { m.CRIU.Err = errors.New("no rights") }, Warn, "criu", "/usr/sbin/criu cannot be used: no rights", "criu check"},
+		{"old criu", func(m *Machine) { m.CRIU.Version = criu.Version{Major: 3, Minor: 17, Sub: 1} }, Warn, "criu", "3.17.1, which is too old", "4.1"},
+		{"criu without a kernel", func(m *Machine) { m.CRIU.Check = errors.New("criu check: no userfaultfd") },
+			Warn, "criu", "lacks something of the kernel: criu check: no userfaultfd", "--privileged"},
+		{"criu for a user", func(*Machine) {}, OK, "criu", "/usr/sbin/criu 4.1.1; it needs the rights of root", ""},
+		{"criu for root", func(m *Machine) { m.User, m.CRIU.Features.MemoryTracking = 0, false },
+			OK, "criu", "4.1.1; not with this kernel: dumps of what has changed alone", ""},
 		{"HAMi in ld.so.preload", func(m *Machine) { m.LDPreload = "/usr/local/vgpu/libvgpu.so\n" },
 			Fail, "hami", "/etc/ld.so.preload", "take the line"},
 		{"HAMi in LD_PRELOAD", func(m *Machine) { m.Environment = []string{"LD_PRELOAD=/x/libvgpu.so"} },

@@ -25,7 +25,7 @@ func Examine(m *Machine) Report {
 	for _, check := range []func(*examination){
 		(*examination).driver, (*examination).nodes, (*examination).devices, (*examination).mps,
 		(*examination).kernel, (*examination).cgroup, (*examination).fuse,
-		(*examination).host, (*examination).library, (*examination).contain, (*examination).environment, (*examination).container,
+		(*examination).host, (*examination).library, (*examination).contain, (*examination).criu, (*examination).environment, (*examination).container,
 		(*examination).runtime, (*examination).daemon, (*examination).sim, (*examination).programs,
 	} {
 		check(&e)
@@ -122,7 +122,7 @@ func (e *examination) devices() {
 		if len(e.report.Results) == before {
 			mig := ""
 			if d.MIG == On {
-				mig = "; MIG is on, lgpus are made on its instances"
+				mig = "; MIG is on: lgpus are made on its instances, and containers and Kubernetes can have none of it"
 			}
 			e.ok(check, "%s, ready for sharing%s", d.Name, mig)
 		}

@@ -55,6 +55,7 @@ func Look(ctx context.Context, o Options) *Machine {
 		Container: lookContainer(), ForeignPIDs: foreignPIDs(),
 	}
 	m.Dmem = lookDmem(m.CGroup.V2, o.Dmem)
+	m.CRIU = lookCRIU(ctx)
 	m.Nodes = lookNodes(m.Driver.Devices)
 	if text, err := os.ReadFile("/etc/ld.so.preload"); err == nil {
 		m.LDPreload = string(text)

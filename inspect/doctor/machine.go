@@ -20,6 +20,7 @@ type Machine struct {
 	FUSE    FUSE
 	Library Library
 	Contain Contain
+	CRIU    CRIU
 	Host    Host
 	Runtime Runtime
 	Daemon  Daemon

@@ -1,0 +1,271 @@
+package criu
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Restore is a request to start a program from files.
+type Restore struct {
+	// Dir has the files of a dump. They are trusted: whoever writes them can do what root can.
+	Dir string
+	// Inherit are files that take the place of those that the program had open: by Stream.Key, or as CRIU's option
+	// --inherit-fd names them.
+	Inherit  map[string]*os.File
+	External []string // as it was in the dump
+	Terminal bool     // its terminal is that of this process
+}
+
+// Restore starts a program. Its first process is a child of this one: who calls must wait for it.
+func (p Program) Restore(ctx context.Context, r Restore) (*os.Process, error) {
+	if err := p.able(ctx); err != nil {
+		return nil, fmt.Errorf("restore from %s: %w", r.Dir, err)
+	}
+	dir, err := os.OpenFile(r.Dir, unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("restore: %w", err)
+	}
+	defer dir.Close()
+	pids, err := tree(r.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("restore from %s: %w", r.Dir, err)
+	}
+	if err := free(ctx, pids); err != nil {
+		return nil, fmt.Errorf("restore from %s: %w", r.Dir, err)
+	}
+	o := options(ctx, dir)
+	o.flag(optRstSibling, true)
+	o.flag(optShellJob, r.Terminal)
+	o.flag(optFileLocks, true)
+	o.flag(optTCPClose, true)
+	for _, name := range r.External {
+		o.text(optExternal, name)
+	}
+	var files []*os.File
+	for key, file := range r.Inherit {
+		files = append(files, file)
+		var one message
+		one.text(1, key)
+		one.number(2, int64(firstInherited+len(files)))
+		o.inner(optInheritFD, one)
+	}
+	a, err := p.ask(ctx, "restore", requestRestore, o, files...)
+	if err != nil {
+		sweep(pids[0])
+	}
+	if err := logged(err, r.Dir); err != nil {
+		return nil, fmt.Errorf("restore from %s: %w", r.Dir, err)
+	}
+	process, err := os.FindProcess(a.pid)
+	if err != nil {
+		return nil, fmt.Errorf("restore from %s: find process %d: %w", r.Dir, a.pid, err)
+	}
+	return process, nil
+}
+
+// burial is how long a process that has ended may keep its number: those of a dump have just been killed, and whoever is
+// their parent now has to notice.
+const burial = 10 * time.Second
+
+// free says that no process or thread has one of these numbers, or waits until none has that has ended.
+func free(ctx context.Context, pids []int) error {
+	until := time.Now().Add(burial)
+	for _, pid := range pids {
+		for leader(pid) != 0 {
+			if alive(pid) || time.Now().After(until) {
+				return fmt.Errorf("%w: %d is %s", ErrPIDTaken, pid, called(pid))
+			}
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}
+	return nil
+}
+
+// sweep kills what a restore that did not come to its end has left: the process with the root's number, if it is a child of
+// this one, and all below it.
+func sweep(root int) {
+	if statusNumber(root, "PPid") != os.Getpid() {
+		return
+	}
+	// Those that are stopped start no others. When a look finds no new one, all are.
+	all := map[int]bool{}
+	for found := true; found; {
+		found = false
+		for _, pid := range family(root) {
+			if !all[pid] {
+				all[pid], found = true, true
+				_ = unix.Kill(pid, unix.SIGSTOP) // it may have ended
+			}
+		}
+	}
+	for pid := range all {
+		_ = unix.Kill(pid, unix.SIGKILL) // likewise
+	}
+	for { // nobody else will see the end of a child
+		if _, err := unix.Wait4(root, nil, 0, nil); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	until := time.Now().Add(burial)
+	for pid := range all {
+		for alive(pid) && time.Now().Before(until) {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// alive says whether a process or thread has not ended.
+func alive(pid int) bool {
+	state := statusOf(pid, "State")
+	return state != "" && state[0] != 'Z' && state[0] != 'X'
+}
+
+// family is a process and all below it.
+func family(root int) []int {
+	children := map[int][]int{}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return []int{root}
+	}
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			parent := statusNumber(pid, "PPid")
+			children[parent] = append(children[parent], pid)
+		}
+	}
+	all := []int{root}
+	for i := 0; i < len(all) && i < len(entries); i++ { // what changes meanwhile cannot make it longer
+		all = append(all, children[all[i]]...)
+	}
+	return all
+}
+
+// statusNumber is a number of a process or thread as /proc says it; 0 if there is none.
+func statusNumber(pid int, name string) int {
+	n, err := strconv.Atoi(statusOf(pid, name))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// statusOf is a line of what /proc says of a process or thread; empty if there is none.
+func statusOf(pid int, name string) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return ""
+	}
+	_, after, _ := strings.Cut(string(text), "\n"+name+":")
+	line, _, _ := strings.Cut(after, "\n")
+	return strings.TrimSpace(line)
+}
+
+// called is the name of a process, which anyone can choose.
+func called(pid int) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return "gone"
+	}
+	return strconv.Quote(strings.TrimSpace(string(text)))
+}
+
+// The file that has the processes of an image: two words that say what it is, and for each process a length and a message
+// with the numbers of the process and of its threads.
+const (
+	treeName   = "pstree.img"
+	treeMagic  = 0x50273030
+	imageMagic = 0x54564319
+	maxTree    = 16 << 20
+	treePID    = 1
+	treeThread = 5
+)
+
+// tree returns the numbers of the processes and threads of an image, the root's first.
+func tree(dir string) ([]int, error) {
+	f, err := os.Open(filepath.Join(dir, treeName))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxTree))
+	if err != nil {
+		return nil, err
+	}
+	pids, err := parseTree(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", treeName, err)
+	}
+	return pids, nil
+}
+
+func parseTree(b []byte) ([]int, error) {
+	damaged := errors.New("it is damaged")
+	if len(b) < 8 || binary.LittleEndian.Uint32(b) != imageMagic || binary.LittleEndian.Uint32(b[4:]) != treeMagic {
+		return nil, errors.New("it is none of criu's")
+	}
+	b = b[8:]
+	var pids []int
+	had := map[int64]bool{}
+	add := func(n int64) error {
+		if n < 2 || n > 1<<22 { // the most that the kernel has
+			return damaged
+		}
+		if !had[n] {
+			had[n] = true
+			pids = append(pids, int(n))
+		}
+		return nil
+	}
+	for len(b) > 0 {
+		if len(b) < 4 {
+			return nil, damaged
+		}
+		length := binary.LittleEndian.Uint32(b)
+		b = b[4:]
+		if uint64(length) > uint64(len(b)) {
+			return nil, damaged
+		}
+		err := fields(b[:length], func(field protowire.Number, number int64, packed []byte) error {
+			switch {
+			case field != treePID && field != treeThread:
+			case packed == nil:
+				return add(number)
+			default:
+				for len(packed) > 0 {
+					v, n := protowire.ConsumeVarint(packed)
+					if n < 0 {
+						return damaged
+					}
+					packed = packed[n:]
+					if err := add(int64(v)); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, damaged
+		}
+		b = b[length:]
+	}
+	if len(pids) == 0 {
+		return nil, damaged
+	}
+	return pids, nil
+}
