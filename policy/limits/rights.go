@@ -137,6 +137,21 @@ func (t *Tree) May(by Author, a Access) error {
 	return nil
 }
 
+// Raiser returns who besides administrators may raise the limits of a directory: the owner of the lowest group above it
+// that belongs to a user. False: there is none.
+func (t *Tree) Raiser(path string) (uid uint32, exists bool) {
+	n, err := t.find(path)
+	if err != nil {
+		return 0, false
+	}
+	for n = n.parent; n != nil; n = n.parent {
+		if n.UID != 0 && n.UID != Nobody {
+			return n.UID, true
+		}
+	}
+	return 0, false
+}
+
 // Rights returns who may do and see what.
 func (t *Tree) Rights() Rights { return t.rights }
 

@@ -82,6 +82,7 @@ type seat struct {
 	serial uint64    // of the latest order
 	most   uint64    // the highest level it has had
 	answer bool      // a Need waits for an order, whatever becomes of the level
+	before uint64    // what it wanted before that Need
 	retry  time.Time // before which nothing is asked of it again
 	resync bool      // it is to hear its level again
 	tells  bool      // it says how far its moves have come,
@@ -182,28 +183,76 @@ func (p *Policy) Need(now time.Time, c Client, d Device, level uint64) {
 	if level == 0 {
 		return
 	}
-	before := s.Wanted
+	if !s.answer {
+		s.before = s.Wanted
+	}
 	s.Wanted = level
 	if p.never(l, s) {
-		s.Wanted = before
-		p.serial++
-		p.orders = append(p.orders, Order{Client: c, Device: d, Serial: p.serial, Level: s.Level, Refused: true})
+		p.refuse(s)
 		return
 	}
 	s.answer = true
 	l.ask(now)
 }
 
+// refuse says that what a client asked for will never be given. It wants again what it wanted before.
+func (p *Policy) refuse(s *seat) {
+	s.Wanted, s.answer = s.before, false
+	p.serial++
+	p.orders = append(p.orders, Order{Client: s.Client, Device: s.Device, Serial: p.serial, Level: s.Level, Refused: true})
+}
+
 // never reports whether an lgpu can never have what it wants on a seat's device. What was given once can be given again
-// when lgpus without memory.overcommit use less.
+// when lgpus without memory.overcommit use less, or others have ended.
 func (p *Policy) never(l *lgpu, s *seat) bool {
-	sum, device := uint64(0), p.devices[s.Device]
-	for _, other := range l.seats {
-		if other.Device == s.Device {
-			sum = add(sum, other.Wanted)
+	sum, device := p.wanted(l, s.Device), p.devices[s.Device]
+	return sum > device.budget || s.Wanted > s.most && add(sum, p.stays(l, s.Device)) > device.budget
+}
+
+// wanted is what all clients of an lgpu want of a device.
+func (p *Policy) wanted(l *lgpu, d Device) (sum uint64) {
+	for _, s := range l.seats {
+		if s.Device == d {
+			sum = add(sum, s.Wanted)
 		}
 	}
-	return sum > device.budget || s.Wanted > s.most && sum > device.budget-min(device.plain, device.budget)
+	return sum
+}
+
+// stays is what others than an lgpu have of a device that is not known to be able to leave: lgpus without
+// memory.overcommit, and what has stayed when others were to leave. Those that have their turns with the lgpu want all of
+// theirs beside it.
+func (p *Policy) stays(l *lgpu, d Device) uint64 {
+	sum := p.devices[d].plain
+	for _, other := range p.lgpus {
+		switch {
+		case other == l:
+		case l.unit != 0 && other.unit == l.unit && !other.suspended:
+			sum = add(sum, p.wanted(other, d))
+		default:
+			for _, s := range other.seats {
+				if s.Device == d {
+					sum = add(sum, min(s.fixed, s.Taken))
+				}
+			}
+		}
+	}
+	return sum
+}
+
+// Unfit reports whether an lgpu cannot come back to a device as things are, since more stays there than there is room for
+// beside it. Then it returns the budget in bytes with which it could.
+func (p *Policy) Unfit(id uint64, d Device) (budget uint64, is bool) {
+	l, device := p.lgpus[id], p.devices[d]
+	if l == nil {
+		return 0, false
+	}
+	wanted := p.wanted(l, d)
+	if wanted == 0 {
+		return 0, false
+	}
+	budget = add(wanted, p.stays(l, d))
+	return budget, budget > device.budget
 }
 
 // Holds says what a client holds of a device, there or not: so much it wants back, even if it never asked for it, since

@@ -386,6 +386,52 @@ func TestLessBudget(t *testing.T) {
 	}
 }
 
+// What others keep on a device though all has to leave is not there to be given. Who asks for it is refused as soon as that
+// is known, and does not wait for ever; who had it before comes back when they have ended.
+func TestWhatStays(t *testing.T) {
+	m := newMachine(t, 100)
+	m.fixed = 10
+	for id := uint64(1); id <= 4; id++ {
+		m.need(id, 20)
+	}
+	m.need(1, 75) // that the others keep 10 each is not known yet
+	for range 8 {
+		m.wait(turn)
+	}
+	if m.refused[of(1)] != 1 || m.refused[of(2)]+m.refused[of(3)]+m.refused[of(4)] != 0 {
+		t.Errorf("refused: %v", m.refused)
+	}
+	m.need(2, 71)
+	if m.refused[of(2)] != 1 {
+		t.Errorf("refused: %v", m.refused)
+	}
+	m.need(2, 70)
+	for range 8 {
+		m.wait(turn)
+	}
+	if s := m.p.Seats(2)[0]; m.refused[of(2)] != 1 || s.Wanted != 70 || s.Level != 70 && s.Level != 10 && s.Level != 0 {
+		t.Errorf("%+v; refused: %v", s, m.refused)
+	}
+	for id := uint64(1); id <= 4; id++ {
+		if budget, unfit := m.p.Unfit(id, gpu); unfit {
+			t.Errorf("lgpu %d would need %d", id, budget)
+		}
+	}
+	m.need(5, 20) // a fifth one: 70 does not fit beside four
+	m.need(2, 70)
+	for range 10 {
+		m.wait(turn)
+	}
+	if budget, unfit := m.p.Unfit(2, gpu); !unfit || budget != 110 {
+		t.Errorf("lgpu 2 would need %d, unfit: %v", budget, unfit)
+	}
+	m.p.Leave(of(5))
+	m.wait(turn)
+	if budget, unfit := m.p.Unfit(2, gpu); unfit {
+		t.Errorf("lgpu 2 would need %d", budget)
+	}
+}
+
 // TestRandom: whatever happens, never is more given out than there is, and who could be served by turns is.
 func TestRandom(t *testing.T) {
 	for seed := range uint64(60) {

@@ -112,6 +112,11 @@ func (s *settling) hold(l *lgpu) {
 		}
 		return
 	}
+	for _, seat := range l.seats {
+		if seat.answer && seat.Level < seat.Wanted && s.never(l, seat) { // it is known only since that so much stays
+			s.refuse(seat)
+		}
+	}
 	if l.asking && l.complete() {
 		l.asking = false
 		for _, seat := range l.seats {

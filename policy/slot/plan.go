@@ -93,6 +93,9 @@ func (t *tenant) uses(i int) int64 {
 // lacks is what a tenant needs of a device and is not to have.
 func (t *tenant) lacks(i int) int64 { return max(signed(t.Parts[i].Size)-t.level[i], 0) }
 
+// costs is how much of that must be free: what cannot leave is there already, at any level.
+func (t *tenant) costs(i int) int64 { return max(signed(t.Parts[i].Size)-t.uses(i), 0) }
+
 // complete reports whether a tenant has all its memory.
 func (t *tenant) complete() bool {
 	for i := range t.Parts {
@@ -285,7 +288,7 @@ func (g *planning) serve(t *tenant) {
 		g.begin(t) // all was loaded ahead
 	}
 	for i, d := range t.dev {
-		g.later[d] -= t.lacks(i)
+		g.later[d] -= t.costs(i)
 		t.level[i] += t.lacks(i)
 	}
 	t.claimed = true
@@ -296,8 +299,8 @@ func (g *planning) serve(t *tenant) {
 func (g *planning) short(t *tenant) []int64 {
 	short := make([]int64, len(g.room))
 	for i, d := range t.dev {
-		if lacks := t.lacks(i); lacks > 0 {
-			short[d] = max(lacks-g.later[d], 0)
+		if costs := t.costs(i); costs > 0 {
+			short[d] = max(costs-g.later[d], 0)
 		}
 	}
 	return short
@@ -322,9 +325,9 @@ func (g *planning) count(t *tenant) {
 	g.stats.Switches++
 	all := true
 	for i, part := range t.Parts {
-		lacks := uint64(t.lacks(i))
-		all = all && lacks == 0
-		g.stats.Exposed += lacks
+		costs := uint64(t.costs(i))
+		all = all && costs == 0
+		g.stats.Exposed += costs
 		g.stats.Size += part.Size
 	}
 	g.stats.Hits += uint64(bit(all || t.next))
@@ -345,9 +348,9 @@ func (g *planning) count(t *tenant) {
 // prepare loads ahead for a tenant whose turn comes when another's is over. The rest of what it lacks is promised to it.
 func (g *planning) prepare(t *tenant) {
 	for i, d := range t.dev {
-		lacked := t.lacks(i)
+		lacked := t.costs(i)
 		g.load(t, i)
-		g.later[d] -= t.lacks(i)
+		g.later[d] -= t.costs(i)
 		if lacked > 0 {
 			g.next[d], t.next = t.ID, true
 		}
@@ -362,13 +365,14 @@ func (g *planning) load(t *tenant, i int) {
 		return
 	}
 	d, short := t.dev[i], make([]int64, len(g.room))
-	if bytes := t.lacks(i) - max(g.later[d], 0); bytes > 0 {
+	if bytes := t.costs(i) - max(g.later[d], 0); bytes > 0 {
 		short[d] = bytes
 		g.take(short, g.givers(t, short, resting))
 	}
-	gets := min(t.lacks(i), max(g.later[d], 0))
-	g.later[d] -= gets
-	t.level[i] += gets
+	if gets := min(t.costs(i), max(g.later[d], 0)); gets > 0 {
+		g.later[d] -= gets
+		t.level[i] = t.uses(i) + gets
+	}
 }
 
 // predict loads ahead on devices where nobody waits.
