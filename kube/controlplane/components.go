@@ -85,13 +85,15 @@ func parse(sets cliflag.NamedFlagSets, args string, a ...any) error {
 // that TaintNodesByCondition gives to a new Node.
 func (c *cluster) apiserver(ctx context.Context, ended func(error)) error {
 	options := apiserveroptions.NewServerRunOptions()
-	err := parse(options.Flags(), `--etcd-servers=%s --bind-address=127.0.0.1 --advertise-address=127.0.0.1 --secure-port=%s
+	err := parse(options.Flags(), `--etcd-servers=%s --bind-address=%s --advertise-address=127.0.0.1 --secure-port=%s
 		--cert-dir=%s --service-cluster-ip-range=10.0.0.0/24 --endpoint-reconciler-type=none --allow-privileged=true
-		--service-account-issuer=https://kubernetes.default.svc --service-account-key-file=%[4]s
-		--service-account-signing-key-file=%[4]s --token-auth-file=%[5]s --authorization-mode=Node,RBAC
+		--service-account-issuer=https://kubernetes.default.svc --service-account-key-file=%[5]s
+		--service-account-signing-key-file=%[5]s --token-auth-file=%[6]s --authorization-mode=Node,RBAC
 		--enable-admission-plugins=NodeRestriction --disable-admission-plugins=TaintNodesByCondition
-		--max-requests-inflight=2000 --max-mutating-requests-inflight=1000`,
-		c.store, c.port, c.path("pki"), c.path("sa.key"), c.path("tokens.csv"))
+		--max-requests-inflight=2000 --max-mutating-requests-inflight=1000 --kubelet-preferred-address-types=InternalIP
+		--kubelet-client-certificate=%[7]s --kubelet-client-key=%[8]s`,
+		c.store, c.host, c.port, c.path("pki"), c.path("sa.key"), c.path("tokens.csv"),
+		c.path("kubelet-client.crt"), c.path("kubelet-client.key"))
 	if err != nil {
 		return err
 	}

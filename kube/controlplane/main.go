@@ -1,13 +1,15 @@
 // Command controlplane is a Kubernetes control plane for tests, in one process: etcd, kube-apiserver, kube-scheduler and
 // kube-controller-manager as they are released, on loopback addresses with free ports.
 //
-//	controlplane FOLDER
+//	controlplane [-address ADDRESS:PORT] FOLDER
 //
-// It keeps everything in FOLDER, which must be empty, and writes there admin.kubeconfig. As soon as all of it works it prints
-// "ready". It ends when its standard input does, so that none stays behind of a test that was killed.
+// It keeps everything in FOLDER, and writes there admin.kubeconfig. If the folder is not empty it goes on with what an earlier
+// one left there, at that one's address. As soon as all of it works it prints "ready". It ends when its standard input does, so
+// that none stays behind of a test that was killed.
 //
 // There are no kubelets: whoever needs Nodes makes them, and no controller looks for their heartbeats. Only controllers run that
-// tests need (see controllers).
+// tests need (see controllers). For one kubelet there are node0.kubeconfig and, so that it knows the API server,
+// kubelet-client.crt.
 //
 // The module is of its own, since only k8s.io/kubernetes has these programs, and it needs 33 replace lines and gigabytes of
 // build cache.
@@ -15,6 +17,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -24,8 +27,10 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: controlplane FOLDER")
+	address := flag.String("address", "127.0.0.1:0", "of the API server; port 0 is a free one")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: controlplane [-address ADDRESS:PORT] FOLDER")
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -35,7 +40,7 @@ func main() {
 		io.Copy(io.Discard, os.Stdin)
 		end(nil)
 	}()
-	if err := run(ctx, end, os.Args[1]); err != nil {
+	if err := run(ctx, end, flag.Arg(0), *address); err != nil {
 		fmt.Fprintln(os.Stderr, "controlplane:", err)
 		os.Exit(1)
 	}
@@ -43,12 +48,12 @@ func main() {
 
 // run starts each component once the ones that it needs are there, and returns when ctx has ended or a component has: end ends
 // ctx with the reason.
-func run(ctx context.Context, end context.CancelCauseFunc, dir string) error {
+func run(ctx context.Context, end context.CancelCauseFunc, dir, address string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err
 	}
-	c, err := lay(dir)
+	c, err := lay(dir, address)
 	if err != nil {
 		return fmt.Errorf("prepare %s: %w", dir, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"reflect"
 	"sync"
 	"syscall"
@@ -73,10 +74,17 @@ func (d *Driver) Publish(ctx context.Context, publish func(context.Context, reso
 		return fmt.Errorf("watch the devices: %w", err)
 	}
 	var before resourceslice.DriverResources
+	var refused map[string]string
 	for {
 		s, err := watch.Recv()
 		if err != nil {
 			return fmt.Errorf("watch the devices: %w", err)
+		}
+		if all := slice.Refused(s, d.Sim); !maps.Equal(all, refused) {
+			for uuid, why := range all {
+				klog.FromContext(ctx).Info("a device is not offered", "uuid", uuid, "reason", why)
+			}
+			refused = all
 		}
 		now := d.resources(s)
 		if reflect.DeepEqual(now, before) {

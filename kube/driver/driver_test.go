@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -118,6 +119,67 @@ func TestClaims(t *testing.T) {
 		t.Errorf("on two devices, in the room that has become free: %v", r)
 	}
 	kubetest.Unprepare(t, k, two)
+}
+
+// A specification that cannot be written, as on a disk that is full, is written once it can be: the pod waits for it.
+func TestUnwritten(t *testing.T) {
+	dir := kubetest.Folder(t)
+	_, daemon := kubetest.Daemon(t, dir)
+	kube := fake.NewClientset(nodeWith("containerd://2.4.2"))
+	k, _ := kubetest.Kubelet(t, begin(t, daemon, kube), kube, "node0", dir)
+	specs := filepath.Join(dir, "cdi")
+	if err := os.RemoveAll(specs); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(specs, nil, 0o600); err != nil { // in the place of the folder
+		t.Fatal(err)
+	}
+	one := give(t, kube, first, "10Gi", "3", devicesOf(t, daemon)[0])
+	if r := kubetest.Prepare(t, k, one); r.GetError() != "" {
+		t.Error(r)
+	}
+	if err := os.Remove(specs); err != nil {
+		t.Fatal(err)
+	}
+	for begun := time.Now(); !offered(t, dir, first); time.Sleep(50 * time.Millisecond) {
+		if time.Since(begun) > time.Minute {
+			t.Fatal("the specification is not written once it can be")
+		}
+	}
+	kubetest.Unprepare(t, k, one)
+}
+
+// A clock that jumps changes nothing: a claim that says it was made tomorrow, and prepared by a driver whose clock was ahead, is
+// prepared as it was allocated, once and again, and what it says is of one lgpu.
+func TestClock(t *testing.T) {
+	dir := kubetest.Folder(t)
+	_, daemon := kubetest.Daemon(t, dir)
+	kube := fake.NewClientset(nodeWith("containerd://2.4.2"))
+	k, _ := kubetest.Kubelet(t, begin(t, daemon, kube), kube, "node0", dir)
+	one := give(t, kube, first, "10Gi", "3", devicesOf(t, daemon)[0])
+	claims := kube.ResourceV1().ResourceClaims("default")
+	for _, jump := range []time.Duration{0, 24 * time.Hour, -10 * 365 * 24 * time.Hour} {
+		c, err := claims.Get(t.Context(), one.Name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := metav1.NewTime(time.Now().Add(jump))
+		c.CreationTimestamp, c.Status.Allocation.AllocationTimestamp = at, &at
+		for i := range c.Status.Devices {
+			c.Status.Devices[i].Conditions[0].LastTransitionTime = at
+		}
+		if _, err := claims.Update(t.Context(), c, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if r := kubetest.Prepare(t, k, one); r.GetError() != "" {
+			t.Errorf("after a jump of %v: %v", jump, r)
+		}
+		if c, err = claims.Get(t.Context(), one.Name, metav1.GetOptions{}); err != nil || len(c.Status.Devices) != 1 {
+			t.Errorf("after a jump of %v the claim says %+v, %v", jump, c.Status.Devices, err)
+		}
+		directory(t, daemon, first)
+	}
+	kubetest.Unprepare(t, k, one)
 }
 
 // A claim is refused, with the reason, where the Node's container runtime would start the pod without its GPU.

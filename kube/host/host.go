@@ -3,7 +3,7 @@
 // The daemon has to be one of the node's own programs: it finds the driver's libraries and device files where the node has them,
 // what it mounts is to be seen there, and the paths that it writes into specifications are read by the node's container runtime,
 // which also starts lgpu itself as a hook. So the container copies lgpu into a folder of the node and starts it in the node's
-// mount namespace. The container's own process stays where it is, since runtimes run probes where that one is.
+// mount namespace and control groups. The container's own process stays where it is, since runtimes run probes where that one is.
 package host
 
 import (
@@ -69,10 +69,15 @@ func (n Node) onNode(ctx context.Context, source io.Reader, options []string) er
 	if err := os.MkdirAll(filepath.Dir(n.Store), 0o700); err != nil {
 		return fmt.Errorf("make the folder of the state: %w", err)
 	}
+	attributes, done, err := n.join()
+	if err != nil {
+		return err
+	}
+	defer done()
 	c := exec.CommandContext(ctx, path, append([]string{"daemon", "--store", n.Store}, options...)...)
 	c.Env, c.Stdout, c.Stderr = environment(), os.Stdout, os.Stderr
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // this thread's end is the process's
+	c.SysProcAttr, attributes.Pdeathsig = attributes, syscall.SIGTERM // this thread's end is the process's
 	if err := c.Run(); err != nil && (ctx.Err() == nil || c.ProcessState == nil || !c.ProcessState.Success()) {
 		return fmt.Errorf("lgpu's daemon: %w", err)
 	}

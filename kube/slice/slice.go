@@ -49,27 +49,60 @@ type Device struct {
 	device *api.Device
 }
 
-// Devices returns what of a snapshot can be given, the software GPU of a shape or, with none, the machine's own devices. MIG
-// instances, and GPUs that are divided into such, are not: containers cannot have them. Nor are devices in spatial mode.
+// Devices returns what of a snapshot can be given, the software GPU of a shape or, with none, the machine's own devices.
 func Devices(s *api.Snapshot, shape string) []Device {
-	divided := map[string]bool{}
-	for _, d := range s.GetDevices() {
-		divided[d.GetParent()] = true
-	}
+	divided := divided(s)
 	var all []Device
 	for _, d := range s.GetDevices() {
-		memory := d.GetMemoryTotal() / memoryStep * memoryStep
-		if d.GetSim() != shape || d.GetParent() != "" || divided[d.GetUuid()] || d.GetMode() != api.Device_TEMPORAL ||
-			memory == 0 || d.GetUnits() == 0 {
+		if d.GetSim() != shape || refusal(d, divided) != "" {
 			continue
 		}
 		units := uint64(d.GetUnits())
 		all = append(all, Device{Name: strings.ToLower(d.GetUuid()), UUID: d.GetUuid(), Key: d.GetKey(), Shape: shape,
-			Memory: memory, Units: units, Step: step(s, d.GetUuid(), units), device: d})
+			Memory: whole(d), Units: units, Step: step(s, d.GetUuid(), units), device: d})
 	}
 	slices.SortFunc(all, func(a, b Device) int { return cmp.Compare(a.device.GetIndex(), b.device.GetIndex()) })
 	return all
 }
+
+// Refused are the devices of a snapshot that cannot be given, by UUID, and why; devices of other shapes are neither.
+func Refused(s *api.Snapshot, shape string) map[string]string {
+	divided := divided(s)
+	all := map[string]string{}
+	for _, d := range s.GetDevices() {
+		if why := refusal(d, divided); d.GetSim() == shape && why != "" {
+			all[d.GetUuid()] = why
+		}
+	}
+	return all
+}
+
+// divided are the GPUs that are divided into MIG instances.
+func divided(s *api.Snapshot) map[string]bool {
+	all := map[string]bool{}
+	for _, d := range s.GetDevices() {
+		all[d.GetParent()] = true
+	}
+	return all
+}
+
+// refusal is why a device cannot be given, or empty.
+func refusal(d *api.Device, divided map[string]bool) string {
+	switch {
+	case d.GetParent() != "":
+		return "it is a MIG instance, which containers cannot have"
+	case divided[d.GetUuid()]:
+		return "it is divided into MIG instances, which containers cannot have; nvidia-smi -i " + d.GetUuid() + " -mig 0 gives it back"
+	case d.GetMode() != api.Device_TEMPORAL:
+		return "it is in spatial mode, in which claims cannot share it"
+	case whole(d) == 0 || d.GetUnits() == 0:
+		return "the driver does not say how much memory and how many compute units it has"
+	}
+	return ""
+}
+
+// whole is a device's memory in bytes, as far as it can be given.
+func whole(d *api.Device) uint64 { return d.GetMemoryTotal() / memoryStep * memoryStep }
 
 // step is how many units a bit has: the root of the tree has all bits of a device.
 func step(s *api.Snapshot, uuid string, units uint64) uint64 {

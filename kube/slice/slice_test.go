@@ -1,6 +1,7 @@
 package slice
 
 import (
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -42,6 +43,15 @@ func TestDevices(t *testing.T) {
 	}
 	if len(b.Taints) != 1 || b.Taints[0].Key != TaintFault {
 		t.Errorf("taints %+v", b.Taints)
+	}
+	refused := Refused(s, "")
+	for uuid, want := range map[string]string{"GPU-C": "divided into MIG", "MIG-C": "a MIG instance", "GPU-D": "spatial mode"} {
+		if !strings.Contains(refused[uuid], want) {
+			t.Errorf("%s is refused since %q", uuid, refused[uuid])
+		}
+	}
+	if len(refused) != 3 {
+		t.Errorf("refused: %v", refused)
 	}
 	if sim := Devices(s, "1x16GiB"); len(sim) != 1 || sim[0].UUID != "GPU-S" {
 		t.Errorf("of the software GPU: %+v", sim)

@@ -74,13 +74,18 @@ func cluster(kubeconfig string) (kubernetes.Interface, error) {
 func serve(ctx context.Context, o options, kube kubernetes.Interface, daemon *api.Conn) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	d := driver.New(daemon, kube, driver.Options{Node: o.node, Sim: o.sim, TrustRuntime: o.cdi == "on"}, end)
-	if err := d.Begin(ctx); err != nil {
-		return err
-	}
 	data := filepath.Join(o.kubelet, "plugins", slice.Driver)
 	if err := os.MkdirAll(data, 0o750); err != nil {
 		return fmt.Errorf("make the plugin's folder: %w", err)
+	}
+	release, err := driver.Alone(ctx, data)
+	if err != nil {
+		return err
+	}
+	defer release()
+	d := driver.New(daemon, kube, driver.Options{Node: o.node, Sim: o.sim, TrustRuntime: o.cdi == "on"}, end)
+	if err := d.Begin(ctx); err != nil {
+		return err
 	}
 	helper, err := kubeletplugin.Start(ctx, d, kubeletplugin.DriverName(slice.Driver), kubeletplugin.NodeName(o.node),
 		kubeletplugin.KubeClient(kube), kubeletplugin.PluginDataDirectoryPath(data), kubeletplugin.HealthService(false),
